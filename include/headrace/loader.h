@@ -1,0 +1,106 @@
+// Reads samples, transforms them on worker threads straight into pooled batches, and yields the batches in order.
+//
+// Order and bytes depend on (seed, epoch, options that change data) alone, never on threads or prefetch_batches. A
+// Loader owns its threads; its destructor stops and joins them. One thread may iterate at a time, one epoch at a time.
+// Memory: (prefetch_batches + 2) batches, from a pool; none is allocated in the steady state.
+#pragma once
+
+#include <headrace/source.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "data/data_options.h"
+
+namespace headrace {
+
+enum class DType { u8, i64, f32 };
+
+// One named array of a batch; `bytes` is 64-byte aligned and writable by whoever holds the Batch.
+struct BatchField {
+  std::string name;
+  DType dtype;
+  std::vector<std::int64_t> shape;    // Elements, outermost first: {128, 1, 28, 28}.
+  std::vector<std::int64_t> strides;  // Elements.
+  std::span<std::byte> bytes;
+};
+
+// A batch on the host: "images" f32 (N, C, H, W) and "labels" i64 (N). Copies share the memory, which goes back to the
+// loader's pool when the last copy dies, also after the Loader itself is gone.
+class Batch {
+ public:
+  std::int64_t size() const;  // Samples.
+  std::int64_t epoch() const;
+  std::int64_t index() const;                            // Position in its epoch, from 0.
+  std::span<const std::int64_t> sample_indices() const;  // Into the source, in order.
+  const std::vector<BatchField>& fields() const;
+  const BatchField& field(std::string_view name) const;  // Error{invalid_argument} lists the names there are.
+
+  struct Slot;  // data/detail
+  explicit Batch(std::shared_ptr<Slot> slot) : slot_(std::move(slot)) {}
+
+ private:
+  std::shared_ptr<Slot> slot_;
+};
+
+// Totals since the Loader was built. Busy time is summed over the workers.
+struct LoaderStatistics {
+  std::int64_t samples = 0;
+  std::int64_t batches = 0;
+  std::int64_t busy_ns = 0;            // Reading and transforming.
+  std::int64_t wait_for_slot_ns = 0;   // Workers waiting for room (the consumer is slower).
+  std::int64_t wait_for_batch_ns = 0;  // The consumer waiting (the loader is slower).
+  std::int64_t batch_bytes = 0;        // Of one full batch.
+  std::int64_t pool_bytes = 0;         // Of all batches allocated.
+};
+
+class Loader;
+
+// One pass over the data. Destroying it early stops the work in progress within a few samples.
+class Epoch {
+ public:
+  Epoch(Epoch&&) noexcept;
+  ~Epoch();
+  // The next batch, or nullopt at the end. Blocks. Rethrows the first error of a worker, which names the sample; the
+  // epoch is over then and a new one may start.
+  std::optional<Batch> next();
+  std::int64_t batches() const;  // In the whole epoch, from its batch 0.
+
+ private:
+  friend class Loader;
+  struct Impl;
+  explicit Epoch(std::unique_ptr<Impl> impl);
+  std::unique_ptr<Impl> impl_;
+};
+
+class Loader {
+ public:
+  // `training` switches shuffle, last_batch and random transforms on; without it every sample comes once, in order.
+  // Error{invalid_argument} for options that do not fit the source (mean of 3 channels on 1), Error{out_of_memory} with
+  // both numbers when the pool would not fit into `memory_limit` bytes (0: the process's limit).
+  Loader(std::shared_ptr<const Source> source, DataOptions options, std::uint64_t seed, bool training,
+         std::int64_t memory_limit = 0);
+  ~Loader();
+
+  // Batches of pass `index` (from 0), from batch `first_batch` on. At most one Epoch may be alive.
+  Epoch epoch(std::int64_t index, std::int64_t first_batch = 0) &;
+  Epoch epoch(std::int64_t index, std::int64_t first_batch = 0) && = delete;  // The epoch would outlive its loader.
+
+  std::int64_t batches_per_epoch() const;
+  // Between batches, also within a running epoch; no byte of any batch changes.
+  void set_threads(std::int64_t threads);
+  void set_prefetch_batches(std::int64_t batches);
+  LoaderStatistics statistics() const;
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace headrace

@@ -1,0 +1,268 @@
+// One list of option names, ranges and sentences for each options struct: its describe().
+//
+// TOML, command-line flags, docs/options.md, the JSON schema, `explain` and the tuner's knobs all read that list
+// through `fields_of`. A struct FooOptions lives in src/<module>/foo_options.h, has a default for every field, and
+// beside it:
+//
+//   template <class Visitor, class Options>
+//     requires std::same_as<std::remove_const_t<Options>, FooOptions>
+//   void describe(Visitor& visit, Options& o) {
+//     visit("batch_size", o.batch_size, Range<std::int64_t>{1, 1'000'000}, "Samples in a batch.");
+//     visit("shuffle", o.shuffle, "Draw a new order each epoch.");            // bool, string, path: no range
+//     visit("last_batch", o.last_batch, "What happens to ...");              // enum: see choices() below
+//     visit("transform", o.transform, "How a sample becomes a tensor.");     // nested struct: its own describe()
+//     visit("planted", o.planted, "Fake knobs ...");                         // std::vector of described structs
+//   }
+//
+// Field types: bool, std::int64_t, double, std::string, an enum with choices(), std::vector<double>,
+// std::vector<std::string>, a described struct, a std::vector of a described struct. An enum E gives its names through
+// ADL: `constexpr auto choices(E) { return std::array{Choice<E>{E::keep, "keep"}, ...}; }`.
+#pragma once
+
+#include <headrace/error.h>
+
+#include <array>
+#include <concepts>
+#include <cstdint>
+#include <functional>
+#include <limits>
+#include <string>
+#include <string_view>
+#include <type_traits>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include <nlohmann/json_fwd.hpp>
+
+namespace headrace {
+
+// Inclusive on both ends. A NaN never lies in a range.
+template <class T>
+struct Range {
+  T low;
+  T high;
+};
+
+template <class E>
+struct Choice {
+  E value;
+  std::string_view name;
+};
+
+using OptionValue =
+    std::variant<bool, std::int64_t, double, std::string, std::vector<double>, std::vector<std::string>>;
+
+enum class FieldKind { boolean, integer, real, text, choice, reals, texts, tables };
+
+// One option of one object. Refers to that object, which must outlive it.
+struct Field {
+  std::string key;       // Full path with dots: "data.batch_size".
+  std::string sentence;  // What it does, one sentence or two.
+  FieldKind kind;
+  std::string range;                 // "1 to 1000000", or the choices "keep | drop"; empty: any value of its type.
+  std::vector<std::string> choices;  // For kind choice.
+  double low = -std::numeric_limits<double>::infinity();  // For integer, real and each element of reals.
+  double high = std::numeric_limits<double>::infinity();
+
+  std::function<OptionValue()> get;
+  // Checks type and range, then assigns. Throws Error{invalid_argument} that names the key, what was wanted and what
+  // was found. An integer is accepted where a real is wanted; nothing else is converted.
+  std::function<void(const OptionValue&)> set;
+
+  // For kind tables only: the fields of element i, after growing the vector to hold it.
+  std::function<std::vector<Field>(std::size_t)> element;
+  std::function<std::size_t()> element_count;
+  std::function<void()> clear_elements;
+};
+
+// ---- Everything below works on lists of fields; src/options/*.cpp ----
+
+// "data.batch_size": 128 -> "128"; text is quoted as TOML would.
+std::string to_toml(const OptionValue& value);
+// A flag's text as this field's type: "true", "512", "1e-3", "cosine", "0.1,0.2". Throws Error{invalid_argument}.
+OptionValue parse_option(const Field& field, std::string_view text);
+// The known key nearest to `key` by edit distance, or empty when none is near.
+std::string nearest_key(const std::vector<Field>& fields, std::string_view key);
+// The field of that key; Error{invalid_argument} names the nearest one when there is none.
+const Field& field_named(const std::vector<Field>& fields, std::string_view key);
+
+// Reads a TOML document into the fields; returns the keys it set, in file order. Unknown keys, wrong types and values
+// out of range are Error{invalid_argument} with `source`:line and the nearest known key. Refuses documents over 1 MiB.
+std::vector<std::string> read_toml(const std::vector<Field>& fields, std::string_view text, std::string_view source);
+// A TOML document with every field, grouped by table, in the order of the fields. `comment(key)` may return a comment
+// for a key's line ("tuned: kept, 1.21x") or an empty string.
+std::string write_toml(const std::vector<Field>& fields,
+                       const std::function<std::string(const std::string&)>& comment = {});
+// docs/options.md and the JSON schema (draft 2020-12) of the same list; defaults come from the objects' current values.
+std::string options_markdown(const std::vector<Field>& fields, std::string_view title);
+nlohmann::ordered_json options_schema(const std::vector<Field>& fields, std::string_view title);
+
+namespace detail {
+
+template <class T>
+struct is_vector : std::false_type {};
+template <class T>
+struct is_vector<std::vector<T>> : std::true_type {};
+
+struct NullVisitor {
+  template <class... Args>
+  void operator()(Args&&...) {}
+};
+
+template <class T>
+concept Described = requires(NullVisitor& visitor, T& options) {
+  describe(visitor, options);
+};
+template <class T>
+concept ChoiceEnum = std::is_enum_v<T> && requires(T value) {
+  choices(value);
+};
+
+[[noreturn]] void wrong_type(const std::string& key, std::string_view wanted, const OptionValue& found);
+[[noreturn]] void out_of_range(const std::string& key, const std::string& range, const OptionValue& found);
+[[noreturn]] void unknown_choice(const std::string& key, const std::vector<std::string>& names,
+                                 const std::string& found);
+std::string range_text(std::int64_t low, std::int64_t high);
+std::string range_text(double low, double high);
+
+class FieldCollector {
+ public:
+  FieldCollector(std::string prefix, std::vector<Field>& out) : prefix_(std::move(prefix)), out_(out) {}
+
+  template <class T>
+  void operator()(const char* name, T& value, const char* sentence) {
+    add(name, value, sentence, static_cast<const Range<int>*>(nullptr));
+  }
+  template <class T, class R>
+  void operator()(const char* name, T& value, Range<R> range, const char* sentence) {
+    add(name, value, sentence, &range);
+  }
+
+ private:
+  template <class T, class R>
+  void add(const char* name, T& value, const char* sentence, const Range<R>* range);
+
+  std::string prefix_;
+  std::vector<Field>& out_;
+};
+
+}  // namespace detail
+
+// Every option of `options`, nested ones with dotted keys, in the order of describe().
+template <detail::Described Options>
+std::vector<Field> fields_of(Options& options, const std::string& prefix = "") {
+  std::vector<Field> out;
+  detail::FieldCollector collector{prefix, out};
+  describe(collector, options);
+  return out;
+}
+
+template <class T, class R>
+void detail::FieldCollector::add(const char* name, T& value, const char* sentence, const Range<R>* range) {
+  const std::string key = prefix_ + name;
+  if constexpr (Described<T>) {
+    FieldCollector nested{key + ".", out_};
+    describe(nested, value);
+    return;
+  } else {
+    Field field;
+    field.key = key;
+    field.sentence = sentence;
+    if (range != nullptr) {
+      field.low = static_cast<double>(range->low);
+      field.high = static_cast<double>(range->high);
+      field.range = range_text(range->low, range->high);
+    }
+    const std::string range_words = field.range;
+    const double low = field.low, high = field.high;
+    if constexpr (std::same_as<T, bool>) {
+      field.kind = FieldKind::boolean;
+      field.get = [&value] { return OptionValue{value}; };
+      field.set = [&value, key](const OptionValue& v) {
+        if (!std::holds_alternative<bool>(v)) wrong_type(key, "true or false", v);
+        value = std::get<bool>(v);
+      };
+    } else if constexpr (std::same_as<T, std::int64_t>) {
+      field.kind = FieldKind::integer;
+      field.get = [&value] { return OptionValue{value}; };
+      field.set = [&value, key, low, high, range_words](const OptionValue& v) {
+        if (!std::holds_alternative<std::int64_t>(v)) wrong_type(key, "a whole number", v);
+        const auto x = static_cast<double>(std::get<std::int64_t>(v));
+        if (!(x >= low && x <= high)) out_of_range(key, range_words, v);
+        value = std::get<std::int64_t>(v);
+      };
+    } else if constexpr (std::same_as<T, double>) {
+      field.kind = FieldKind::real;
+      field.get = [&value] { return OptionValue{value}; };
+      field.set = [&value, key, low, high, range_words](const OptionValue& v) {
+        double x = 0;
+        if (const auto* real = std::get_if<double>(&v)) {
+          x = *real;
+        } else if (const auto* whole = std::get_if<std::int64_t>(&v)) {
+          x = static_cast<double>(*whole);
+        } else {
+          wrong_type(key, "a number", v);
+        }
+        if (!(x >= low && x <= high)) out_of_range(key, range_words.empty() ? "a finite number" : range_words, v);
+        value = x;
+      };
+    } else if constexpr (std::same_as<T, std::string>) {
+      field.kind = FieldKind::text;
+      field.get = [&value] { return OptionValue{value}; };
+      field.set = [&value, key](const OptionValue& v) {
+        if (!std::holds_alternative<std::string>(v)) wrong_type(key, "text", v);
+        value = std::get<std::string>(v);
+      };
+    } else if constexpr (ChoiceEnum<T>) {
+      field.kind = FieldKind::choice;
+      for (const auto& choice : choices(T{})) field.choices.emplace_back(choice.name);
+      for (const auto& choice : field.choices) field.range += (field.range.empty() ? "" : " | ") + choice;
+      field.get = [&value] {
+        for (const auto& choice : choices(value)) {
+          if (choice.value == value) return OptionValue{std::string(choice.name)};
+        }
+        return OptionValue{std::string("?")};
+      };
+      field.set = [&value, key, names = field.choices](const OptionValue& v) {
+        if (!std::holds_alternative<std::string>(v)) wrong_type(key, "one of its names", v);
+        for (const auto& choice : choices(value)) {
+          if (choice.name == std::get<std::string>(v)) {
+            value = choice.value;
+            return;
+          }
+        }
+        unknown_choice(key, names, std::get<std::string>(v));
+      };
+    } else if constexpr (std::same_as<T, std::vector<double>>) {
+      field.kind = FieldKind::reals;
+      field.get = [&value] { return OptionValue{value}; };
+      field.set = [&value, key, low, high, range_words](const OptionValue& v) {
+        if (!std::holds_alternative<std::vector<double>>(v)) wrong_type(key, "a list of numbers", v);
+        for (const double x : std::get<std::vector<double>>(v)) {
+          if (!(x >= low && x <= high)) out_of_range(key, range_words, OptionValue{x});
+        }
+        value = std::get<std::vector<double>>(v);
+      };
+    } else if constexpr (std::same_as<T, std::vector<std::string>>) {
+      field.kind = FieldKind::texts;
+      field.get = [&value] { return OptionValue{value}; };
+      field.set = [&value, key](const OptionValue& v) {
+        if (!std::holds_alternative<std::vector<std::string>>(v)) wrong_type(key, "a list of texts", v);
+        value = std::get<std::vector<std::string>>(v);
+      };
+    } else {
+      static_assert(is_vector<T>::value && Described<typename T::value_type>, "no such kind of option");
+      field.kind = FieldKind::tables;
+      field.element = [&value, key](std::size_t i) {
+        if (value.size() <= i) value.resize(i + 1);
+        return fields_of(value[i], key + ".");
+      };
+      field.element_count = [&value] { return value.size(); };
+      field.clear_elements = [&value] { value.clear(); };
+    }
+    out_.push_back(std::move(field));
+  }
+}
+
+}  // namespace headrace

@@ -1,0 +1,157 @@
+// Spans, counters and gauges, recorded into per-thread rings; never interpreted here.
+//
+// A Span costs two clock reads and one store while a Trace records (floor: two rdtsc), and one relaxed load when none
+// does. A Counter always counts and costs one thread-local add. Names are static objects, so an event stores a pointer.
+// Any thread may record; one Trace exists at a time in a process (a second one throws Error{invalid_argument}).
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace headrace {
+
+// Must have static storage duration: events keep its address until the record is taken.
+struct SpanName {
+  const char* text;      // "forward"
+  const char* category;  // "step", "wait", "work", "mark": a track or colour in a viewer.
+};
+
+namespace detail {
+
+inline constinit std::atomic<bool> trace_recording{false};
+
+// Ticks of the fastest monotonic clock: rdtsc on x86-64 with an invariant TSC, else clock_gettime in nanoseconds.
+std::uint64_t slow_ticks() noexcept;
+inline std::uint64_t ticks() noexcept {
+#if defined(__x86_64__)
+  return __builtin_ia32_rdtsc();
+#else
+  return slow_ticks();
+#endif
+}
+
+inline constexpr int kCounters = 64;
+struct ThreadRing;  // trace/ring.h
+struct ThreadCells {
+  std::array<std::atomic<std::int64_t>, kCounters> counts{};
+  ThreadRing* ring = nullptr;
+};
+ThreadCells& register_thread();  // First use on a thread; memory is kept until exit.
+inline thread_local constinit ThreadCells* thread_cells = nullptr;
+inline ThreadCells& cells() {
+  return thread_cells != nullptr ? *thread_cells : register_thread();
+}
+void record(const SpanName& name, std::uint64_t begin, std::uint64_t end, std::int64_t value) noexcept;
+int register_counter(const char* text);
+
+}  // namespace detail
+
+// Records the time from construction to destruction under `name`, if a Trace was recording at construction.
+class [[nodiscard]] Span {
+ public:
+  explicit Span(const SpanName& name, std::int64_t value = 0) noexcept {
+    if (detail::trace_recording.load(std::memory_order_relaxed)) {
+      name_ = &name;
+      value_ = value;
+      begin_ = detail::ticks();
+    }
+  }
+  ~Span() {
+    if (name_ != nullptr) detail::record(*name_, begin_, detail::ticks(), value_);
+  }
+  Span(const Span&) = delete;
+  Span& operator=(const Span&) = delete;
+
+ private:
+  const SpanName* name_ = nullptr;
+  std::uint64_t begin_;
+  std::int64_t value_;
+};
+
+// A total over all threads since process start: `constinit`-like static objects, at most 64 in a process.
+class Counter {
+ public:
+  explicit Counter(const char* text) : index_(detail::register_counter(text)) {}
+  void add(std::int64_t amount) noexcept {
+    auto& cell = detail::cells().counts[static_cast<std::size_t>(index_)];
+    cell.store(cell.load(std::memory_order_relaxed) + amount, std::memory_order_relaxed);  // One writer a cell.
+  }
+  std::int64_t total() const;  // Sum over threads, finished ones too. Takes a lock.
+
+ private:
+  int index_;
+};
+
+// A value at a moment, e.g. the fill of a queue. Recorded only while a Trace records.
+void record_gauge(const SpanName& name, std::int64_t value) noexcept;
+
+// Gives this thread a name in traces: "loader 0". Cheap to call twice.
+void name_this_thread(const std::string& name);
+
+struct TraceEvent {
+  std::uint32_t name;     // Index into TraceRecord::names.
+  std::uint32_t thread;   // Index into TraceRecord::threads.
+  std::int64_t begin_ns;  // Since TraceRecord's start.
+  std::int64_t end_ns;    // Equal to begin_ns for a gauge.
+  std::int64_t value;     // The span's or gauge's value (a step number, bytes, a count).
+};
+
+// What was recorded: plain data, copied out of the rings.
+struct TraceRecord {
+  struct Name {
+    std::string text;
+    std::string category;
+  };
+  struct CounterTotal {
+    std::string text;
+    std::int64_t total;  // Increase between start and stop.
+  };
+  std::vector<Name> names;
+  std::vector<std::string> threads;
+  std::vector<TraceEvent> events;  // Sorted by begin_ns; an outer span before an inner one that begins with it.
+  std::vector<CounterTotal> counters;
+  std::int64_t dropped = 0;      // Events that full rings overwrote (the oldest go first).
+  std::int64_t duration_ns = 0;  // From start to stop.
+};
+
+struct TraceOptions {
+  std::int64_t events_per_thread =
+      1 << 16;  // 40 bytes each, allocated at a thread's first event. More keeps longer runs.
+};
+
+// Recording: from construction to stop() or destruction.
+class Trace {
+ public:
+  explicit Trace(TraceOptions options = {});
+  ~Trace();
+  Trace(const Trace&) = delete;
+  Trace& operator=(const Trace&) = delete;
+  // Ends recording and takes what the rings hold. Spans still open are not in it. Call once.
+  TraceRecord stop();
+  // Takes what is recorded so far and empties the rings, without ending the recording.
+  TraceRecord take();
+
+ private:
+  bool stopped_ = false;
+};
+
+// Chrome JSON trace (the "Trace Event Format"), which Perfetto and chrome://tracing open. Times in microseconds with
+// three decimals. `otherData` carries {"format": "headrace-trace", "version": 1, "dropped": N}. Written aside, renamed.
+void write_chrome_trace(const TraceRecord& record, const std::string& path);
+// Reads what write_chrome_trace wrote; an unknown version or a foreign file is Error{corrupt_data} naming the file.
+TraceRecord read_chrome_trace(const std::string& path);
+
+// The parts of a training step. The trainer records them; insight divides a step's time by them. Parts never nest.
+namespace step {
+inline constexpr SpanName kStep{"step", "step"};            // From asking for the batch to the end of the update.
+inline constexpr SpanName kDataWait{"data_wait", "step"};   // The consumer waits for the next host batch.
+inline constexpr SpanName kTransfer{"transfer", "step"};    // Host batch to device, layout and dtype of the model.
+inline constexpr SpanName kForward{"forward", "step"};      // Forward and loss.
+inline constexpr SpanName kBackward{"backward", "step"};    // Backward.
+inline constexpr SpanName kOptimizer{"optimizer", "step"};  // Unscale, clip, update, zero the gradients, schedule.
+}  // namespace step
+
+}  // namespace headrace

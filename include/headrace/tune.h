@@ -1,0 +1,141 @@
+// One change at a time, measured against the best configuration so far, kept only when it is faster and numerically the
+// same.
+//
+// The tuner knows settings as recipe keys and values, and measures; a Job supplies both (assembly/training_job.h from a
+// recipe, Python from the user's own objects). Everything here runs on the calling thread.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include <nlohmann/json_fwd.hpp>
+#include "tune/tune_options.h"
+
+namespace headrace {
+
+// How close a change must stay to the original (DESIGN section 3, "A trial").
+enum class NumericClass {
+  bit_equal,  // Same bits of every parameter and buffer after 5 steps.
+  rounding,  // One step from one state, 5 batches: loss 1e-5 relative, gradients 1e-2 relative L2, see numeric_check.h.
+  reduced_precision,  // Mean gradient cosine >= 0.9 over 8 batches; last tenth of a short run inside the band of 3
+                      // seeds.
+};
+const char* to_string(NumericClass numeric_class) noexcept;
+
+// Recipe keys and their values as TOML text: {"optimizer.implementation", "\"fused\""}.
+using Settings = std::map<std::string, std::string>;
+
+struct Candidate {
+  std::string name;      // "fused optimizer": in tables, the ledger and --tune.only.
+  std::string sentence;  // What it changes, for a person.
+  Settings changes;      // On top of the configuration it is tried on.
+  NumericClass numerics = NumericClass::rounding;
+  std::string resource;  // What it relieves: "compute", "data", "memory". Tried first when the diagnosis names it.
+};
+
+// Loss and gradients of one forward and backward on one batch, from the snapshot's state.
+struct Fingerprint {
+  struct Gradient {
+    std::string name;
+    std::vector<float> values;
+  };
+  double loss = 0;
+  std::vector<Gradient> gradients;
+};
+
+// A training or serving job that can be measured under different settings. The tuner's only view of the world.
+class Job {
+ public:
+  virtual ~Job() = default;
+  // Parameters, buffers, optimizer, generators and data position as they are now; restore() puts them back, any number
+  // of times. Thrown exceptions inside run() leave the job restorable.
+  virtual void snapshot() = 0;
+  virtual void restore() = 0;
+  // Makes exactly these settings hold (keys not named: as the recipe wrote them). Throws Error when one cannot be
+  // applied; the job is then as before.
+  virtual void configure(const Settings& settings) = 0;
+  // Runs this many steps on the next batches and returns the wall seconds of each step, data wait included.
+  virtual std::vector<double> run(std::int64_t steps) = 0;
+  // On batch `batch` (0, 1, ... of a fixed order) from the present state, which it leaves as it was.
+  virtual Fingerprint fingerprint(std::int64_t batch) = 0;
+  // Every parameter and buffer of the present state, for bit_equal.
+  virtual std::uint64_t state_hash() = 0;
+  // Largest relative L2 difference of parameters and optimizer state between the update under `a` and under `b` from
+  // the same snapshot on the same given gradients (class rounding; tolerance 1e-6). 0 when the update does not depend
+  // on the settings.
+  virtual double update_difference(const Settings& a, const Settings& b) = 0;
+  // Losses of a short run of `steps` steps from a fresh model of that seed (class reduced_precision). Restores the
+  // state.
+  virtual std::vector<double> short_run(std::int64_t steps, std::uint64_t seed) = 0;
+  virtual std::int64_t samples_per_step() const = 0;
+};
+
+// A paired comparison on log ratios of block times: gain = baseline time / candidate time - 1 (0.10: 10 % faster).
+struct Interval {
+  double median = 0;
+  double low = 0;
+  double high = 0;
+};
+
+enum class Verdict { kept, refused, inconclusive, failed };
+enum class Reason { none, slower, no_gain, numerics, memory, budget, error };
+const char* to_string(Verdict verdict) noexcept;
+const char* to_string(Reason reason) noexcept;
+
+struct NumericResult {
+  NumericClass numeric_class = NumericClass::rounding;
+  bool checked = false;
+  bool passed = false;
+  double value = 0;  // The figure that came closest to, or went furthest beyond, its tolerance.
+  double tolerance = 0;
+  std::string measure;  // What the figure is: "gradients, relative L2".
+};
+
+struct Trial {
+  std::string name;
+  Settings changes;
+  Verdict verdict = Verdict::inconclusive;
+  Reason reason = Reason::none;
+  std::string sentence;  // For a person: what was found, with the numbers.
+  std::int64_t pairs = 0;
+  std::optional<Interval> gain;  // nullopt: not measured (failed, refused by numerics first).
+  NumericResult numerics;
+  std::vector<double> baseline_s;  // Seconds a step of each pair's block, as measured, in order.
+  std::vector<double> candidate_s;
+  bool removed_again = false;  // Kept at first, taken out at the end because it no longer paid.
+};
+
+struct Ledger {
+  Settings baseline;  // As the recipe wrote the keys that candidates touch.
+  Settings best;      // Changes kept, all together.
+  std::vector<Trial> trials;
+  Interval speedup;  // Of best over baseline, as a ratio: 1.44 means 1.44 times as fast.
+  std::int64_t speedup_pairs = 0;
+  double baseline_samples_per_second = 0;  // Medians of that last comparison.
+  double best_samples_per_second = 0;
+  double spent_s = 0;
+  double budget_s = 0;
+};
+
+// Told what happens while it happens; empty functions are not called.
+struct TuneProgress {
+  std::function<void(const Candidate&, std::size_t index, std::size_t count)> trying;
+  std::function<void(const Trial&)> decided;
+  std::function<bool()> stop;  // True: ends after the pair at hand; candidates left are inconclusive.
+};
+
+// Tries the candidates in order. `seed` decides the order within each pair. Afterwards the job has the best settings
+// and the snapshot's state. Rethrows Error{cancelled} never: a stop ends with what is known.
+Ledger tune(Job& job, const std::vector<Candidate>& candidates, const TuneOptions& options, std::uint64_t seed,
+            const TuneProgress& progress = {});
+
+// ledger.json: {"format": "headrace-ledger", "version": 1, ...}, with the keys issue 3 fixes for `tune --json`.
+nlohmann::ordered_json to_json(const Ledger& ledger);
+
+}  // namespace headrace

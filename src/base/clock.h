@@ -1,0 +1,16 @@
+// Time for measuring: CLOCK_MONOTONIC, immune to clock changes. Wall time only for names of folders and reports.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+namespace headrace {
+
+std::int64_t monotonic_ns() noexcept;
+std::int64_t thread_cpu_ns() noexcept;   // CPU time of the calling thread.
+std::int64_t process_cpu_ns() noexcept;  // CPU time of the whole process.
+// "20261120T153000Z" and "2026-11-20 15:30:00 UTC".
+std::string utc_stamp();
+std::string utc_text();
+
+}  // namespace headrace

@@ -1,0 +1,43 @@
+// Files read within bounds and written so that a killed process leaves nothing that looks whole.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <span>
+#include <string>
+#include <string_view>
+
+namespace headrace {
+
+// The whole file. Errors name the path: not_found, io (with the system's words), out_of_memory when it is larger than
+// `bytes_max` (with both numbers).
+std::string read_file(const std::filesystem::path& path, std::int64_t bytes_max);
+
+// Writes to a temporary file beside `path`, fsyncs it, renames it to `path`, fsyncs the folder. On failure `path` is as
+// before, the temporary file is removed and Error{io} names `path` and the system's reason. Thread-safe for distinct
+// paths.
+void write_file(const std::filesystem::path& path, std::string_view content);
+
+// The same in pieces: `write` receives an append function and may call it any number of times.
+void write_file(const std::filesystem::path& path,
+                const std::function<void(const std::function<void(std::span<const std::byte>)>&)>& write);
+
+// An exclusive flock on `path`, held until destruction; freed by the kernel when the process dies, however it dies.
+class FileLock {
+ public:
+  // Error{io} when another process holds it ("... is in use by process N"), or when it cannot be made.
+  explicit FileLock(const std::filesystem::path& path);
+  ~FileLock();
+  FileLock(FileLock&& other) noexcept : descriptor_(other.descriptor_) { other.descriptor_ = -1; }
+  FileLock& operator=(FileLock&&) = delete;
+
+ private:
+  int descriptor_ = -1;
+};
+
+// The system's words for an errno value, thread-safe: "No space left on device".
+std::string system_message(int error_number);
+
+}  // namespace headrace

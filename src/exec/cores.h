@@ -1,0 +1,17 @@
+// Who may use which core: made once from the machine and divided between loading and compute.
+#pragma once
+
+#include <cstdint>
+
+namespace headrace {
+
+struct CoreSplit {
+  int compute;  // Threads of an operator.
+  int loading;  // Loader threads.
+};
+
+// Requested threads (0: automatic for compute, as written for loading) against `usable` cores. Compute's automatic
+// value is every usable core: a loader that is idle most of the time costs less than a core taken from compute.
+CoreSplit split_cores(int usable, std::int64_t compute_requested, std::int64_t loading_requested);
+
+}  // namespace headrace

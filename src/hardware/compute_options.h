@@ -1,0 +1,37 @@
+// How the machine's cores and memory serve the job.
+#pragma once
+
+#include <headrace/options.h>
+
+namespace headrace {
+
+enum class Allocator { system, no_trim };
+constexpr auto choices(Allocator) {
+  return std::array{Choice<Allocator>{Allocator::system, "system"}, Choice<Allocator>{Allocator::no_trim, "no_trim"}};
+}
+
+enum class WaitPolicy { system, active, passive };
+constexpr auto choices(WaitPolicy) {
+  return std::array{Choice<WaitPolicy>{WaitPolicy::system, "system"}, Choice<WaitPolicy>{WaitPolicy::active, "active"},
+                    Choice<WaitPolicy>{WaitPolicy::passive, "passive"}};
+}
+
+struct ComputeOptions {
+  std::int64_t threads = 0;  // Of an operator (OpenMP); 0: every core this process may use. Live knob.
+  WaitPolicy wait_policy = WaitPolicy::system;  // Read when libgomp loads: the executable runs itself again with it.
+  Allocator allocator =
+      Allocator::system;  // no_trim: glibc keeps freed memory (mallopt), saving page faults. Live knob.
+};
+
+template <class Visitor, class Options>
+requires std::same_as<std::remove_const_t<Options>, ComputeOptions>
+void describe(Visitor& visit, Options& o) {
+  visit("threads", o.threads, Range<std::int64_t>{0, 1024},
+        "Threads of one operator; 0 uses every core the process may use.");
+  visit("wait_policy", o.wait_policy,
+        "What an idle compute thread does: active spins, passive sleeps (OMP_WAIT_POLICY).");
+  visit("allocator", o.allocator,
+        "no_trim lets glibc keep freed memory instead of returning it to the system at every free.");
+}
+
+}  // namespace headrace

@@ -1,0 +1,47 @@
+// Equal blocks of memory that are given out and come home.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+
+namespace headrace {
+
+// Blocks of `block_bytes` (64-byte aligned, touched when allocated so that no page fault comes later), at most
+// `capacity`. Thread-safe. A block may outlive the pool: it keeps the memory alive and frees it itself then.
+class BlockPool {
+ public:
+  class Block;  // Move-only handle; gives the block back when destroyed.
+  BlockPool(std::size_t block_bytes, std::size_t capacity);
+  ~BlockPool();
+
+  // A block, or an empty handle when all are out. Allocates only while fewer than `capacity` exist.
+  Block try_take();
+  void set_capacity(std::size_t capacity);  // Fewer: blocks above it are freed as they come home.
+
+  std::size_t block_bytes() const;
+  std::size_t allocated() const;  // Blocks that exist.
+  std::size_t out() const;        // Blocks not at home.
+
+ private:
+  struct Shared;
+  std::shared_ptr<Shared> shared_;  // Owners: the pool and every block that is out.
+};
+
+class BlockPool::Block {
+ public:
+  Block() = default;
+  Block(Block&&) noexcept;
+  Block& operator=(Block&&) noexcept;
+  ~Block();
+  explicit operator bool() const { return memory_ != nullptr; }
+  std::span<std::byte> bytes() const;
+
+ private:
+  friend class BlockPool;
+  std::shared_ptr<Shared> shared_;
+  std::byte* memory_ = nullptr;
+};
+
+}  // namespace headrace
