@@ -15,3 +15,6 @@ if(HEADRACE_TESTS)
   find_package(benchmark REQUIRED)
   include(GoogleTest)
 endif()
+
+# Linked by every module: formatting, JSON documents, threads, checksums.
+set(HEADRACE_LINK_ALL fmt::fmt nlohmann_json::nlohmann_json Threads::Threads PkgConfig::xxhash)

@@ -1,0 +1,58 @@
+// What a verb says, and where: results to stdout, everything else to stderr, one JSON document where --json points.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <fstream>
+#include <optional>
+#include <string>
+
+#include "cli/invocation.h"
+#include <nlohmann/json_fwd.hpp>
+
+namespace headrace {
+
+// One thread. A closed stdout or stderr is noticed and never fatal before the work is done: finish() says so by exit code 1.
+class Console {
+ public:
+  explicit Console(const Invocation& invocation);
+  ~Console();
+
+  // Lines on stderr, with the level's word before all but info; also into the run folder's log once log_to() was called.
+  void debug(const std::string& line);
+  void info(const std::string& line);
+  void warning(const std::string& line);
+  void error(const std::string& line);
+  void log_to(const std::filesystem::path& file);  // Appends, with UTC times.
+
+  // The verb's answer: stdout, or stderr when JSON goes to stdout. Silent under --quiet.
+  void result(const std::string& text);
+  // The one JSON document of --json; no call does anything without that flag. A file is written aside and renamed. A number
+  // that is not finite becomes null.
+  void json(const nlohmann::ordered_json& document);
+
+  // A live line on a terminal ("Training ..."), replaced in place and removed by clear_progress(); elsewhere a line at most
+  // every 30 s; nothing under --quiet.
+  void progress(const std::string& line);
+  void clear_progress();
+
+  bool is_terminal() const;  // stderr
+  bool colour() const;       // stdout is a terminal and NO_COLOR is not set.
+  int width() const;         // Columns of the terminal, 80 when there is none, at most 120.
+
+  // `code`, or 1 when a write to stdout failed (reported on stderr).
+  int finish(int code);
+
+ private:
+  void say(LogLevel level, const std::string& line);
+  const Invocation& invocation_;
+  std::ofstream log_;
+  std::int64_t last_progress_ns_ = 0;
+  bool progress_shown_ = false;
+  bool stdout_failed_ = false;
+};
+
+// "12.3 s", "4 min 05 s", "1 h 02 min".
+std::string duration_text(double seconds);
+
+}  // namespace headrace

@@ -1,0 +1,40 @@
+// A command line, understood: what main() hands to the verb.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace headrace {
+
+enum class LogLevel { debug, info, warning, error };
+
+struct Invocation {
+  std::string verb;                                        // "train", "eval", "profile", "tune", "explain", "doctor".
+  std::filesystem::path recipe;                            // Or the run folder, for doctor; empty: none given.
+  std::vector<std::pair<std::string, std::string>> flags;  // Recipe keys set on the command line, in order.
+  std::optional<std::string> json;                         // --json FILE; "-": stdout, everything else goes to stderr.
+  std::optional<std::filesystem::path> out;                // --out DIR.
+  bool dry_run = false;                                    // Check everything, say what would happen, run nothing.
+  bool quiet = false;                                      // No progress, no tables; warnings and errors stay.
+  bool resume = false;                                     // train
+  std::optional<std::filesystem::path> checkpoint;         // eval
+  std::optional<double> at_least;                          // eval: exit 3 below this accuracy.
+  std::int64_t steps = 60;                                 // profile: steps measured.
+  LogLevel log_level = LogLevel::info;
+  std::string key;                                         // explain: one key; empty: all.
+  std::vector<std::string> argv;                           // As given, for the report's "reproduce" line.
+};
+
+inline constexpr int kExitDone = 0;
+inline constexpr int kExitFailed = 1;
+inline constexpr int kExitUsage = 2;
+inline constexpr int kExitVerdict = 3;
+
+}  // namespace headrace
+
+// The verbs that need LibTorch, in libheadrace_torch.so; main opens it on demand. Returns the exit code; never throws.
+extern "C" int headrace_run_verb(const headrace::Invocation* invocation);

@@ -1,0 +1,32 @@
+// A run's folder: locked while the run lives, with the resolved recipe, the log and the environment in it.
+#pragma once
+
+#include <filesystem>
+#include <memory>
+#include <string>
+
+#include "base/files.h"
+#include "cli/invocation.h"
+#include "recipe/recipe.h"
+
+namespace headrace {
+
+class RunFolder {
+ public:
+  // --out DIR, or runs/<recipe name>/<UTC time>/ (with --resume: runs/<recipe name>/latest's target, else the newest with a
+  // checkpoint). Creates it, takes <folder>/lock (Error{io} when another process holds it, or the folder cannot be written),
+  // writes recipe.toml (resolved) and environment.json (Machine, build, command, versions; an allow-list).
+  RunFolder(const Invocation& invocation, const LoadedRecipe& recipe);
+
+  const std::filesystem::path& path() const { return path_; }
+  std::filesystem::path file(const std::string& name) const { return path_ / name; }
+  // The run is whole: runs/<recipe>/latest points to it from now on (only for default folders).
+  void mark_whole();
+
+ private:
+  std::filesystem::path path_;
+  std::filesystem::path latest_;  // Empty for --out.
+  std::unique_ptr<FileLock> lock_;
+};
+
+}  // namespace headrace
