@@ -1,7 +1,8 @@
-// From a trace to where the time went, what limits the job, and a report. Pure functions: no clock, no file but the one
-// named.
+// From a trace to where the time went, what limits the job, and a report. Pure functions of their arguments: no clock,
+// no file, no state; safe to call from any thread.
 #pragma once
 
+#include <headrace/error.h>
 #include <headrace/trace.h>
 
 #include <cstdint>
@@ -24,13 +25,57 @@ struct TimeSplit {
   double backward_s = 0;
   double optimizer_s = 0;
   double other_s = 0;
-  std::vector<double> step_s;  // Each step's duration, in order.
+  std::vector<double> step_s;  // Each step's duration, in order of their beginnings.
+
+  struct Parts {
+    double data_wait_s = 0;
+    double transfer_s = 0;
+    double forward_s = 0;
+    double backward_s = 0;
+    double optimizer_s = 0;
+  };
+  std::vector<Parts> parts;  // Each step's parts; as long as step_s.
 };
 
-// Divides the steps of a record (spans step::k*) by their parts; the first `skip` steps are left out as warm-up. A part
-// counts for the step that it lies in on the same thread. Error{corrupt_data} when a record holds no whole step.
+// Divides the steps of a record (spans step::k*) by their parts; the first `skip` steps are left out as warm-up.
+//
+// A part counts for the step that it lies in whole, on the same thread; steps of several threads are added up. No
+// nanosecond counts twice: where parts nest or overlap, it belongs to the one that began first, and of steps that
+// overlap on one thread only the first is taken. A step whose parts a full ring may have overwritten is left out.
+// Error{corrupt_data} when that leaves no step, or when the record contradicts itself.
 TimeSplit split_time(const TraceRecord& record, std::int64_t skip = 0);
 nlohmann::ordered_json to_json(const TimeSplit& split);
+
+// One value a step under names that other profilers use: training_speed (samples/s), memory_usage (GB, 10^9 bytes),
+// data_loading_time (data wait and transfer), forward_pass_time, backward_pass_time, optimizer_time (seconds); each is
+// {"unit", "values"}. `memory_bytes` holds one value a step, or is empty: "values" is null then, not 0.
+nlohmann::ordered_json metric_series(const TimeSplit& split, std::int64_t samples_per_step,
+                                     const std::vector<std::int64_t>& memory_bytes = {});
+
+// The durations of all spans of one name. Percentiles interpolate between the two nearest values (NumPy's default);
+// std_s is that of these spans themselves (divided by count), so it is 0 for one span.
+struct SpanStatistics {
+  std::string name;
+  std::int64_t count = 0;
+  double total_s = 0;
+  double mean_s = 0;
+  double std_s = 0;
+  double min_s = 0;
+  double max_s = 0;
+  double p50_s = 0;
+  double p95_s = 0;
+  double p99_s = 0;
+};
+
+// A name's total_s counts a nested span of that name again, as its own call took that long. total_duration_s does not:
+// it is the time during which a thread had any span open, added up over threads. Gauges are no operations.
+struct ProfileSummary {
+  std::int64_t total_operations = 0;
+  double total_duration_s = 0;
+  std::vector<SpanStatistics> operations;  // Largest total first.
+};
+ProfileSummary get_profile_summary(const TraceRecord& record);
+nlohmann::ordered_json to_json(const ProfileSummary& summary);  // total_operations, total_duration, operations.
 
 enum class Bound { compute, data };
 const char* to_string(Bound bound) noexcept;
@@ -41,16 +86,29 @@ struct Finding {
   std::string advice;
 };
 
+// When a finding is made. A value equal to its threshold makes none.
+struct FindingThresholds {
+  double data_loading_ratio = 0.3;            // (Data wait + transfer) / (forward + backward + optimizer).
+  std::int64_t memory_bytes = 8'000'000'000;  // 8 GB.
+  double speed_ratio = 0.8;                   // Mean speed of the last speed_steps steps / mean speed of all.
+  std::int64_t speed_steps = 10;
+  double optimizer_share = 0.2;    // Of a step.
+  double unaccounted_share = 0.1;  // Of a step: in no part.
+};
+
 // What else the diagnosis may know; nullopt: unavailable.
 struct DiagnosisInput {
   TimeSplit split;
-  std::int64_t samples_per_step = 0;
+  std::int64_t samples_per_step = 0;    // Must be set.
   std::optional<double> loader_busy_s;  // CPU seconds of loader threads over the same steps.
+  int loader_threads = 1;
   int compute_threads = 1;
   int cores = 1;
-  std::optional<std::int64_t> peak_memory;  // Bytes.
+  std::optional<std::int64_t> mean_memory;  // Bytes.
+  std::optional<std::int64_t> peak_memory;  // Bytes; judged when mean_memory is unavailable.
   std::optional<double>
       free_data_step_s;  // Mean step seconds with the data replaced by one cached batch, when measured.
+  FindingThresholds thresholds;
 };
 
 struct Diagnosis {
@@ -64,11 +122,12 @@ struct Diagnosis {
 
 // Data-bound when free data would gain at least 10 % (measured if known, else predicted); compute-bound otherwise.
 // Prediction: a step loses its data wait, and compute gets back the core time that loader threads took from it where
-// threads exceed cores.
+// threads exceed cores. Error{invalid_argument} without steps, samples_per_step, cores or threads.
 Diagnosis diagnose(const DiagnosisInput& input);
 nlohmann::ordered_json to_json(const Diagnosis& diagnosis);
 
-// Everything a report shows, as values; the caller (cli) fills it from ledger, machine and diagnosis.
+// Everything a report shows, as values; the caller fills it from ledger, machine and diagnosis. An empty text, an empty
+// list, a nullopt, a rate of 0 and speedup_pairs of 0 mean that it is unavailable, and the report says so.
 struct Report {
   struct Change {
     std::string name;
@@ -97,16 +156,19 @@ struct Report {
   std::optional<double> test_accuracy, test_loss;
   std::vector<Curve> curves;
   std::vector<std::pair<std::string, std::string>> environment;  // Allow-listed names and values.
-  std::vector<std::pair<std::string, std::string>> settings;     // Requested, applied.
+  std::vector<Applied> settings;                                 // What was asked for, and what was in force.
   std::string command;                                           // Reproduces the run.
   std::string written;                                           // UTC time.
 };
 
-// One HTML file: no request to anywhere, Content-Security-Policy default-src 'none', inline style, one hashed script;
-// every text is escaped; charts are inline SVG with <title>/<desc> and a table beside; readable from 360 px up, in dark
-// mode, and without colour. URLs in texts lose user:password and query strings.
+// One HTML file: no script, no request to anywhere (Content-Security-Policy default-src 'none', inline style only);
+// every text is escaped, bytes that are not UTF-8 become U+FFFD; charts are inline SVG with <title>/<desc> and a table
+// beside; readable from 360 px up, in dark mode, in print, and without colour. URLs in texts lose user:password and
+// query strings. Error{invalid_argument} when a curve has not as many x as y.
 std::string report_html(const Report& report);
-// The same for a terminal of `width` columns: verdict, table of changes, time split. `colour`: ANSI colours.
+// The same for a terminal of `width` columns (at least 40): verdict, table of changes, time split, what to look at
+// next. No line is wider. UTF-8; control characters in texts are replaced. `colour`: ANSI colours, on top of words and
+// signs.
 std::string report_text(const Report& report, int width, bool colour);
 
 // "https://user:secret@host/a?token=x" -> "https://host/a"; other text unchanged.
