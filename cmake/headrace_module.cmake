@@ -1,12 +1,13 @@
-# headrace_module(NAME [TORCH] [DEPENDS module...] [LINK target...])
+# headrace_module(NAME [TORCH] [PUBLIC header...] [DEPENDS module...] [LINK target...])
 #
+# PUBLIC names the headers under include/headrace that belong to NAME.
 # Sources are src/NAME/*.cpp; *_test.cpp become NAME_test (each case a CTest of its own) and x_bench.cpp becomes x_bench.
 # DEPENDS names every module whose headers NAME may include, directly or by way of another header; tools/layer_check.py
 # enforces it. NAME_test links those modules' objects alone, so a symbol of another module does not link either.
 # Headers named *_options.h are plain values without LibTorch and may be included from anywhere
 # (docs/decisions/0001-option-headers-are-free.md).
 function(headrace_module name)
-  cmake_parse_arguments(arg "TORCH" "" "DEPENDS;LINK" ${ARGN})
+  cmake_parse_arguments(arg "TORCH" "" "PUBLIC;DEPENDS;LINK" ${ARGN})
   set(dir "${CMAKE_SOURCE_DIR}/src/${name}")
   file(GLOB sources CONFIGURE_DEPENDS "${dir}/*.cpp")
   file(GLOB tests CONFIGURE_DEPENDS "${dir}/*_test.cpp")
@@ -26,6 +27,7 @@ function(headrace_module name)
   if(NOT HEADRACE_TESTS)
     return()
   endif()
+  headrace_headers_alone(${name} ${arg_PUBLIC})
 
   set(objects $<TARGET_OBJECTS:headrace_${name}>)
   set(links ${HEADRACE_LINK_ALL} ${arg_LINK})
@@ -44,12 +46,41 @@ function(headrace_module name)
     gtest_discover_tests(${name}_test TEST_PREFIX ${name}. DISCOVERY_MODE PRE_TEST
       WORKING_DIRECTORY "${CMAKE_SOURCE_DIR}" PROPERTIES TIMEOUT 120 LABELS ${name})
   endif()
+  if(NOT HEADRACE_BENCHES)
+    return()
+  endif()
   foreach(bench ${benches})
     get_filename_component(bench_name "${bench}" NAME_WE)
     add_executable(${bench_name} "${bench}" ${objects})
     target_include_directories(${bench_name} PRIVATE "${CMAKE_SOURCE_DIR}/include" "${CMAKE_SOURCE_DIR}/src")
     target_link_libraries(${bench_name} PRIVATE ${links} benchmark::benchmark)
   endforeach()
+endfunction()
+
+# Compiles each header of a module alone, so that none leans on what its includer happened to include before it. Built
+# by the target headers_alone, which a CTest of cmake/tree_checks.cmake runs; not part of a plain build.
+function(headrace_headers_alone name)
+  file(GLOB headers CONFIGURE_DEPENDS RELATIVE "${CMAKE_SOURCE_DIR}/src" "${CMAKE_SOURCE_DIR}/src/${name}/*.h")
+  foreach(header ${ARGN})
+    list(APPEND headers "headrace/${header}")
+  endforeach()
+  set(sources "")
+  foreach(header ${headers})
+    set(source "${CMAKE_BINARY_DIR}/headers_alone/${header}.cpp")
+    # The second line finds a missing include guard.
+    file(CONFIGURE OUTPUT "${source}" CONTENT "#include <@header@>\n#include <@header@>\n" @ONLY)
+    list(APPEND sources "${source}")
+  endforeach()
+  if(NOT sources)
+    return()
+  endif()
+  add_library(headrace_${name}_headers OBJECT EXCLUDE_FROM_ALL ${sources})
+  target_link_libraries(headrace_${name}_headers PRIVATE headrace_${name})
+  target_compile_options(headrace_${name}_headers PRIVATE -O0 -g0)
+  if(NOT TARGET headers_alone)
+    add_custom_target(headers_alone)
+  endif()
+  add_dependencies(headers_alone headrace_${name}_headers)
 endfunction()
 
 # headrace_library(NAME module...): one shared library of these modules.

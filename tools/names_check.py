@@ -1,0 +1,75 @@
+#!/usr/bin/env python3
+"""Checks names of files and identifiers against the list of words that say nothing.
+
+A thing called manager, helper or util has no idea of its own; the word marks a boundary in the wrong place. Reads the
+files git tracks or would track. src/facade is exempt: it keeps names that were fixed elsewhere.
+"""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+FORBIDDEN = {
+    "manager", "managers", "helper", "helpers", "util", "utils", "utility", "utilities", "common", "misc", "handler",
+    "handlers",
+}
+# Names that other people's interfaces give us.
+FOREIGN = {"sa_handler", "common_type_t", "common_type", "sighandler_t", "terminate_handler"}
+TYPE_SUFFIX = re.compile(r"\b(?:class|struct|union|concept|enum(?:\s+class)?)\s+(\w+(?:Base|Data))\b(?!\s*::)")
+CODE_SUFFIXES = {".h", ".cpp", ".py", ".cmake", ".sh"}
+COMMENT_OR_STRING = {
+    "c": re.compile(r'R"\((?:.|\n)*?\)"|"(?:\\.|[^"\\\n])*"|\'(?:\\.|[^\'\\\n])\'|//[^\n]*|/\*(?:.|\n)*?\*/|'
+                    r"^\s*#\s*include[^\n]*", re.MULTILINE),
+    "hash": re.compile(r'"""(?:.|\n)*?"""|"(?:\\.|[^"\\\n])*"|\'(?:\\.|[^\'\\\n])*\'|#[^\n]*|'
+                       r"^\s*(?:import|from)\s[^\n]*", re.MULTILINE),
+}
+
+
+def words_of(name: str) -> list[str]:
+    """batch_manager, BatchManager and kBatchManager all give batch, manager."""
+    return [word.lower() for word in re.findall(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|[0-9]+", name)]
+
+
+def tracked_files() -> list[str]:
+    listing = subprocess.run(
+        ["git", "-C", str(ROOT), "ls-files", "--cached", "--others", "--exclude-standard"],
+        check=True, capture_output=True, text=True)
+    return [name for name in listing.stdout.splitlines() if (ROOT / name).is_file()]
+
+
+def blanked(text: str, suffix: str) -> str:
+    """The text without comments, strings and includes; the number of lines stays."""
+    pattern = COMMENT_OR_STRING["c" if suffix in (".h", ".cpp") else "hash"]
+    return pattern.sub(lambda match: "\n" * match.group(0).count("\n"), text)
+
+
+def check_file(name: str) -> list[str]:
+    findings = [f"{name}: a file name with '{word}'" for part in Path(name).parts
+                for word in words_of(Path(part).stem) if word in FORBIDDEN]
+    path = ROOT / name
+    if path.suffix not in CODE_SUFFIXES or name == "tools/names_check.py":
+        return findings
+    for number, line in enumerate(blanked(path.read_text(errors="replace"), path.suffix).split("\n"), start=1):
+        for identifier in set(re.findall(r"\b[A-Za-z_]\w*", line)) - FOREIGN:
+            for word in words_of(identifier):
+                if word in FORBIDDEN:
+                    findings.append(f"{name}:{number}: {identifier} has '{word}' in its name")
+        if path.suffix in (".h", ".cpp"):
+            for type_name in TYPE_SUFFIX.findall(line):
+                findings.append(f"{name}:{number}: {type_name} ends in Base or Data; name what it is")
+    return findings
+
+
+def main() -> int:
+    files = [name for name in tracked_files() if not name.startswith("src/facade/")]
+    findings = [finding for name in files for finding in check_file(name)]
+    for finding in findings:
+        print(finding)
+    print(f"{len(files)} files, {len(findings)} findings")
+    return 1 if findings else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
