@@ -1,0 +1,110 @@
+"""The checks of the tree find what they are there to find."""
+
+import importlib.util
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+def load(name: str):
+    spec = importlib.util.spec_from_file_location(name, ROOT / "tools" / f"{name}.py")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+layers = load("layer_check")
+names = load("names_check")
+requirements = load("requirements_check")
+run_tests = load("run_tests")
+
+LINES = """
+headrace_module(base PUBLIC error.h)
+headrace_module(data PUBLIC loader.h source.h DEPENDS base LINK ZLIB::ZLIB)
+headrace_module(tensor TORCH DEPENDS base)
+"""
+
+
+def findings_for(source: str, module: str, *files: str) -> list[str]:
+    modules = layers.read_modules(LINES)
+    owners = {header: name for name in modules for header in modules[name].headers}
+    return layers.check_object(source, module, [source, *files], modules, owners)
+
+
+def test_lines_of_modules_are_read():
+    modules = layers.read_modules(LINES)
+    assert modules["data"].headers == ["loader.h", "source.h"]
+    assert modules["data"].depends == ["base"]
+    assert modules["tensor"].torch and not modules["data"].torch
+
+
+def test_include_of_a_module_not_named_is_found():
+    assert findings_for("src/base/x.cpp", "base", "src/base/x.h", "include/headrace/error.h") == []
+    assert "sees include/headrace/loader.h of module data" in findings_for(
+        "src/tensor/x.cpp", "tensor", "include/headrace/loader.h")[0]
+
+
+def test_options_headers_are_free():
+    assert findings_for("src/base/x.cpp", "base", "src/data/data_options.h") == []
+
+
+def test_torch_before_the_line_is_found():
+    header = ".venv/lib/python3.11/site-packages/torch/include/ATen/core/Tensor.h"
+    assert "before the LibTorch line" in findings_for("src/data/x.cpp", "data", header)[0]
+    assert findings_for("src/tensor/x.cpp", "tensor", header) == []
+
+
+def test_later_module_in_a_line_is_found():
+    modules = layers.read_modules("headrace_module(a DEPENDS b)\nheadrace_module(b)\n")
+    assert "not an earlier module" in layers.check_order(modules)[0]
+
+
+def test_names_are_split_into_words():
+    for name in ("batch_manager", "BatchManager", "kBatchManager", "makeBatchManager", "HTTPManager"):
+        assert "manager" in names.words_of(name), name
+    assert "util" not in names.words_of("utilization")
+
+
+def test_forbidden_words_in_comments_and_strings_do_not_count():
+    text = '// helper\nint x = 1;  /* util\n*/ const char* y = "manager";\n'
+    assert "helper" not in names.blanked(text, ".h")
+    assert "manager" not in names.blanked(text, ".h")
+    assert names.blanked(text, ".h").count("\n") == text.count("\n")
+
+
+def test_ledger_that_lacks_an_id_or_names_an_unknown_test_is_refused():
+    table = "\n".join(f"| {name} | x | none | |" for name in requirements.expected_ids())
+    assert requirements.check_table(table, known_tests=set()) == []
+    without_first = table.split("\n", 1)[1]
+    assert any("is missing" in finding for finding in requirements.check_table(without_first, known_tests=set()))
+    twice = table + "\n" + table.split("\n", 1)[0]
+    assert any("twice" in finding for finding in requirements.check_table(twice, known_tests=set()))
+    first = requirements.expected_ids()[0]
+    unproven = table.replace(f"| {first} | x | none | |", f"| {first} | x | done | |")
+    assert any("names no test" in finding for finding in requirements.check_table(unproven, known_tests=set()))
+    unknown = table.replace(f"| {first} | x | none | |", f"| {first} | x | part | `base.Gone.Gone` |")
+    assert any("does not exist" in finding for finding in requirements.check_table(unknown, known_tests=set()))
+    assert requirements.check_table(unknown, known_tests={"base.Gone.Gone"}) == []
+
+
+def test_junit_counts_failures_and_skips(tmp_path):
+    path = tmp_path / "results.xml"
+    path.write_text("""<testsuite><testcase name="a" status="run"/>
+      <testcase name="b" status="fail"><failure message=""/></testcase>
+      <testcase name="c" status="notrun"><skipped message=""/></testcase>
+      <testcase name="d" status="disabled"/></testsuite>""")
+    result = run_tests.read_junit(path, "x")
+    assert result.passed == 1 and len(result.failures) == 3
+    assert len(run_tests.read_junit(tmp_path / "absent.xml", "x").failures) == 1
+
+
+def test_every_sentence_of_help_names_a_target():
+    makefile = (ROOT / "Makefile").read_text()
+    shown = subprocess.run(["make", "help"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    for line in shown.splitlines():
+        target = line.split()[1].rstrip(",")
+        if line.startswith("make ") and line[5] != " ":
+            assert f"\n{target}:" in makefile, target

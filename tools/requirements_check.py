@@ -1,0 +1,94 @@
+#!/usr/bin/env python3
+"""Checks the ledger docs/requirements.md: every ID once, a known state, and proofs that exist.
+
+A row is | ID | title | none, part or done | proofs |. A proof is a name in backticks: a CTest (data.Loader.EpochsDiffer),
+a pytest case (tests/command_test.py::test_typo_names_the_nearest_key) or a make target (make bench-fashion). A row that is part
+or done names at least one.
+
+usage: requirements_check.py BUILD_TREE
+"""
+
+import ast
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+LEDGER = ROOT / "docs" / "requirements.md"
+# How many IDs each area has; they count from 1 without a gap.
+COUNTS = {
+    "DATA": 30, "AUG": 19, "CACHE": 24, "MEM": 22, "PAR": 12, "BATCH": 14, "PREC": 17, "MODEL": 18, "TRAIN": 25,
+    "DIST": 13, "PROF": 21, "MON": 16, "ORCH": 20, "SERV": 14, "QUANT": 8, "HW": 18, "ERR": 10, "CFG": 15, "API": 16,
+    "REG": 10, "TRBL": 11, "FUT": 11, "DOC": 7,
+    "T": 32, "X": 32, "D": 38, "EX-000": 3, "EX-001": 27, "EX-002": 19, "EX-003": 9, "EX-004": 13, "PLAT": 30,
+}
+ROW = re.compile(r"^\| ([A-Z]+(?:-\d+)+) \| (.*) \| (\w+) \| ?(.*?) ?\|$")
+
+
+def expected_ids() -> list[str]:
+    rules = [f"H-{number}" for number in range(1, 10)]
+    return rules + [f"{area}-{number:02}" for area, count in COUNTS.items() for number in range(1, count + 1)]
+
+
+def check_table(text: str, known_tests: set[str]) -> list[str]:
+    findings = []
+    seen: set[str] = set()
+    for number, line in enumerate(text.splitlines(), start=1):
+        row = ROW.match(line)
+        if not row:
+            if re.match(r"^\| [A-Z]+-\d", line):
+                findings.append(f"line {number}: not | ID | title | state | proofs |: {line}")
+            continue
+        identifier, title, state, proofs = row.groups()
+        names = re.findall(r"`([^`]+)`", proofs)
+        if identifier in seen:
+            findings.append(f"line {number}: {identifier} is there twice")
+        seen.add(identifier)
+        if not title.strip():
+            findings.append(f"line {number}: {identifier} has no title")
+        if state not in ("none", "part", "done"):
+            findings.append(f"line {number}: {identifier} has state '{state}', wanted none, part or done")
+        elif (state != "none") != bool(names):
+            findings.append(f"line {number}: {identifier} is '{state}' and names {'a' if names else 'no'} test")
+        findings += [f"line {number}: {identifier} names {name}, which does not exist"
+                     for name in names if name not in known_tests]
+    findings += [f"{identifier} is missing" for identifier in expected_ids() if identifier not in seen]
+    findings += [f"{identifier} is not an ID of the list" for identifier in sorted(seen - set(expected_ids()))]
+    return findings
+
+
+def ctest_names(build: Path) -> set[str]:
+    listing = subprocess.run(["ctest", "--test-dir", str(build), "-N"], check=True, capture_output=True, text=True)
+    return set(re.findall(r"^\s*Test\s+#\d+: (\S+)", listing.stdout, re.MULTILINE))
+
+
+def pytest_names() -> set[str]:
+    names = set()
+    for path in ROOT.glob("tests/**/*_test.py"):
+        for node in ast.parse(path.read_text()).body:
+            if isinstance(node, ast.FunctionDef) and node.name.startswith("test_"):
+                names.add(f"{path.relative_to(ROOT).as_posix()}::{node.name}")
+    return names
+
+
+def make_targets() -> set[str]:
+    targets = re.findall(r"^([a-z][a-z-]*):", (ROOT / "Makefile").read_text(), re.MULTILINE)
+    return {f"make {target}" for target in targets}
+
+
+def main() -> int:
+    if len(sys.argv) != 2:
+        print("usage: requirements_check.py BUILD_TREE", file=sys.stderr)
+        return 2
+    text = LEDGER.read_text()
+    findings = check_table(text, ctest_names(Path(sys.argv[1])) | pytest_names() | make_targets())
+    for finding in findings:
+        print(f"docs/requirements.md: {finding}")
+    states = [row.group(3) for row in map(ROW.match, text.splitlines()) if row]
+    print(", ".join(f"{states.count(state)} {state}" for state in ("done", "part", "none")) + f", {len(findings)} findings")
+    return 1 if findings else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
