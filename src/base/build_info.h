@@ -5,8 +5,8 @@ namespace headrace {
 struct BuildInfo {
   const char* version;   // "0.1.0"
   const char* commit;    // "a1b2c3d" or "a1b2c3d-dirty"
-  const char* compiler;  // "g++ 12.2.0"
-  const char* preset;    // "release"
+  const char* compiler;  // "g++ 12.2.0" or "clang++ 14.0.6"
+  const char* preset;    // "release", or "no preset"
 };
 const BuildInfo& build_info() noexcept;
 }  // namespace headrace

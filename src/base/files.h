@@ -15,9 +15,11 @@ namespace headrace {
 // `bytes_max` (with both numbers).
 std::string read_file(const std::filesystem::path& path, std::int64_t bytes_max);
 
-// Writes to a temporary file beside `path`, fsyncs it, renames it to `path`, fsyncs the folder. On failure `path` is as
-// before, the temporary file is removed and Error{io} names `path` and the system's reason. Thread-safe for distinct
-// paths.
+// Writes to a temporary file (".<process>-<serial>.headrace-tmp") beside `path`, fsyncs it, renames it to `path`,
+// fsyncs the folder. On failure `path` is as before, the temporary file is removed and Error{io} names `path` and the
+// system's reason; only a folder that cannot be fsynced fails after the rename. A killed process leaves the temporary
+// file. Mode and symbolic link of an existing `path` stay. A device or pipe is written to directly, never replaced.
+// Thread-safe for distinct paths.
 void write_file(const std::filesystem::path& path, std::string_view content);
 
 // The same in pieces: `write` receives an append function and may call it any number of times.

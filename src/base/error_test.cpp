@@ -1,0 +1,80 @@
+#include <headrace/error.h>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <regex>
+#include <set>
+#include <string>
+#include <thread>
+
+#include "base/build_info.h"
+#include "base/clock.h"
+
+namespace headrace {
+namespace {
+
+TEST(Error, CarriesItsCodeAndFormattedMessage) {
+  try {
+    fail(ErrorCode::corrupt_data, "base: {}: {} labels, {} images", "labels.gz", 3, 4);
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::corrupt_data);
+    EXPECT_STREQ(error.what(), "base: labels.gz: 3 labels, 4 images");
+    return;
+  }
+  FAIL() << "fail() returned";
+}
+
+TEST(Error, EveryCodeHasANameOfItsOwn) {
+  std::set<std::string> names;
+  for (int code = 0; code <= static_cast<int>(ErrorCode::internal); ++code) {
+    names.insert(to_string(static_cast<ErrorCode>(code)));
+  }
+  EXPECT_EQ(names.size(), static_cast<std::size_t>(ErrorCode::internal) + 1);
+  EXPECT_TRUE(names.count("corrupt_data"));
+}
+
+TEST(ErrorDeathTest, FailedCheckNamesTheExpressionAndAborts) {
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  const int size = 3;
+  EXPECT_EXIT(HEADRACE_CHECK(size == 4, "size is {}", size), testing::KilledBySignal(SIGABRT),
+              "error_test.cpp.*size == 4.*size is 3");
+}
+
+TEST(Clock, MonotonicTimeNeverStepsBack) {
+  std::int64_t last = monotonic_ns();
+  for (int i = 0; i < 10'000; ++i) {
+    const std::int64_t now = monotonic_ns();
+    ASSERT_GE(now, last);
+    last = now;
+  }
+}
+
+TEST(Clock, ProcessTimeCoversOtherThreadsAndThreadTimeDoesNot) {
+  const std::int64_t own = thread_cpu_ns(), whole = process_cpu_ns();
+  std::int64_t other = 0;
+  std::thread busy([&other] {
+    while (thread_cpu_ns() < 20'000'000) {
+    }
+    other = thread_cpu_ns();
+  });
+  busy.join();
+  EXPECT_GE(process_cpu_ns() - whole, other);
+  EXPECT_LT(thread_cpu_ns() - own, process_cpu_ns() - whole);
+}
+
+TEST(Clock, StampsAreUtcAndSortByTime) {
+  EXPECT_TRUE(std::regex_match(utc_stamp(), std::regex(R"(\d{8}T\d{6}Z)"))) << utc_stamp();
+  EXPECT_TRUE(std::regex_match(utc_text(), std::regex(R"(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d UTC)"))) << utc_text();
+}
+
+TEST(BuildInfo, NamesVersionCommitCompilerAndPreset) {
+  const BuildInfo& info = build_info();
+  EXPECT_TRUE(std::regex_match(info.version, std::regex(R"(\d+\.\d+\.\d+)"))) << info.version;
+  EXPECT_TRUE(std::regex_match(info.commit, std::regex(R"(unavailable|[0-9a-f]{7,}(-dirty)?)"))) << info.commit;
+  EXPECT_TRUE(std::regex_match(info.compiler, std::regex(R"((g|clang)\+\+ \d+\.\d+\.\d+)"))) << info.compiler;
+  EXPECT_NE(std::string(info.preset), "");
+}
+
+}  // namespace
+}  // namespace headrace
