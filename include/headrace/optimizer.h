@@ -20,7 +20,8 @@ class Optimizer {
   Optimizer(std::vector<std::pair<std::string, at::Tensor>> parameters, OptimizerOptions options);
 
   // Updates every parameter that has a gradient, at learning rate `rate`. Same result as torch.optim.AdamW with
-  // foreach=False (plain), foreach=True (foreach), fused=True (fused), within 1e-6 on the same gradients.
+  // foreach=False (plain), foreach=True (foreach), fused=True (fused), within 1e-6 on the same gradients. Parameters
+  // are float32 on the CPU.
   void step(double rate);
   void zero_gradients();  // Releases the gradients (set to none).
 
@@ -31,9 +32,18 @@ class Optimizer {
   const std::vector<std::pair<std::string, at::Tensor>>& parameters() const { return parameters_; }
 
  private:
+  // What one step works on, index by index: the parameters that have a gradient, and their state.
+  struct Lists {
+    std::vector<at::Tensor> parameters, gradients, exp_avg, exp_avg_sq, step;
+  };
+  void step_plain(double rate);
+  void step_foreach(double rate);
+  void step_fused(double rate);
+
   OptimizerOptions options_;
   std::vector<std::pair<std::string, at::Tensor>> parameters_;
   std::vector<at::Tensor> exp_avg_, exp_avg_sq_, step_;  // step_: float32 scalars, as PyTorch keeps them.
+  Lists lists_;                                          // Kept between steps for its memory.
 };
 
 }  // namespace headrace

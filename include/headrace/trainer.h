@@ -37,9 +37,12 @@ struct Progress {
   std::int64_t epoch = 0;  // From 0.
   std::int64_t batch = 0;  // Batches done in this epoch.
   std::int64_t optimizer_steps = 0;
+  std::int64_t window = 0;  // Micro-batches whose gradients wait in the parameters for the next update.
 };
 
-// Not thread-safe. Throws Error{numerics} naming epoch and batch when a loss is not finite.
+// Not thread-safe. A loss, or with clipping a gradient norm, that is not finite is Error{numerics} naming epoch and
+// batch: on the CPU before that batch's backward; elsewhere losses are read every 50 steps, so as not to make the
+// device wait, and the error names the batch it was.
 class Trainer {
  public:
   // `optimizer_steps_total` is what a cosine schedule spreads over.
@@ -47,28 +50,37 @@ class Trainer {
           std::int64_t optimizer_steps_total);
   ~Trainer();
 
-  // One micro-batch: transfer, forward, backward; every `accumulate` micro-batches, or when `last_of_window`, the
-  // update. The loss as a tensor that is not read here (no device sync); `loss_of_epoch()` reads sums.
+  // One micro-batch: forward, backward; every `accumulate` micro-batches, or when `last_of_window`, the update. The
+  // gradient of a window is the mean of its micro-batches' gradients, of a window cut short too: that of one large
+  // batch where they are equal in size; a smaller one counts as much as the others. Records step::kForward, kBackward
+  // and, where there is an update, kOptimizer. Returns the loss, detached.
   at::Tensor step(const TensorBatch& batch, bool last_of_window = false);
   // The same from a host batch: zero-copy to tensors, then the model's memory format. Records step::kTransfer.
   at::Tensor step(const Batch& batch, bool last_of_window = false);
 
   TensorBatch transfer(const Batch& batch) const;
-  // Forward and backward without update; gradients are left in the parameters. For fingerprints.
+  // Forward and backward without update, progress or clipping; the gradients, of this batch alone, are left in the
+  // parameters, and a window that was open is dropped. For fingerprints.
   Output forward_backward(const TensorBatch& batch);
-  // Forward alone in evaluation mode without gradients.
+  // Mean loss of the samples of all step() since the last call; nullopt when there were none. Reads the device.
+  std::optional<double> take_mean_loss();
+  // Forward alone in evaluation mode without gradients; back to training mode afterwards, also by exception.
   Output evaluate(const TensorBatch& batch);
 
   // Live knobs; each takes effect at the next step.
   void set_precision(Precision precision);
-  void set_memory_format(MemoryFormat format);  // Converts parameters, gradients and optimizer state; same values.
+  // 4-D parameters, their gradients and optimizer state, and batches from transfer(). The tensors stay the same
+  // objects.
+  void set_memory_format(MemoryFormat format);
 
   ModelState& model();
   Optimizer& optimizer();
   Progress& progress();
+  const TrainOptions& options() const;
   double learning_rate() const;  // Of the next optimizer step.
 
-  // Called between backward and the update of every optimizer step (planted knobs, gradient inspection). Empty: none.
+  // Called between backward and the update of every optimizer step, with the window's whole gradient, before clipping
+  // (planted knobs, gradient inspection); its time counts as the optimizer's. Empty: none.
   std::function<void()> before_update;
 
  private:
@@ -76,8 +88,8 @@ class Trainer {
   std::unique_ptr<Impl> impl_;
 };
 
-// Mean loss and share of right answers over a loader's samples (named output "logits", argmax against labels). Leaves
-// the training flag as it was.
+// Mean loss and share of right answers over a loader's samples (named output "logits", argmax against labels). Changes
+// nothing of the trainer: no weight, running statistic, gradient or random state.
 struct Evaluation {
   double loss = 0;
   double accuracy = 0;

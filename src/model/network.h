@@ -13,7 +13,8 @@
 namespace headrace {
 
 // Initialised from at::manual_seed's default generator as PyTorch initialises the same layers in the same order: after
-// the same seed, the same bits as the Python twin in bench/train_fashion/pytorch.py.
+// the same seed, the same bits as the Python twin in bench/train_fashion/small_cnn.py, under the names of its
+// state_dict.
 class Network {
  public:
   virtual ~Network() = default;

@@ -1,5 +1,8 @@
-// Autocast for a scope, as torch.autocast("cpu", dtype) does it; restores what was on exit, also by exception.
+// bfloat16 autocast of CPU operators for a scope, as torch.autocast("cpu") does it; restores what was on exit, also by
+// exception.
 #pragma once
+
+#include <c10/core/ScalarType.h>
 
 namespace headrace {
 
@@ -13,6 +16,7 @@ class AutocastBf16 {
  private:
   bool active_;
   bool was_enabled_ = false;
+  at::ScalarType was_type_ = at::kFloat;
 };
 
 }  // namespace headrace

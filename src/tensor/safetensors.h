@@ -17,14 +17,16 @@ struct SafetensorsFile {
   std::map<std::string, std::string> metadata;
 };
 
-// Contiguous row-major on disk whatever the strides. float32, float64, float16, bfloat16, int8 to int64, uint8, bool.
-// Written aside, fsynced, renamed. `metadata` gains "xxh3" of the tensor bytes.
+// Contiguous row-major on disk, widest elements first, whatever the strides. float32, float64, float16, bfloat16, int8
+// to int64, uint8, bool. Written aside, fsynced, renamed. `metadata` gains "xxh3" of the tensor bytes.
 void write_safetensors(const std::filesystem::path& path,
                        const std::vector<std::pair<std::string, at::Tensor>>& tensors,
                        std::map<std::string, std::string> metadata);
-// Error{corrupt_data} names the file and what is wrong: header length beyond the file or 100 MB, JSON, dtype, offsets
-// that overlap, leave holes or do not fit the shape, a checksum that differs. Allocates nothing a header alone asks for
-// beyond the file's own size.
+// Error{not_found} or Error{io} when it cannot be read. Error{corrupt_data} names the file and what is wrong: header
+// length beyond the file or 100 MB, JSON, dtype, offsets that overlap, leave holes or do not fit the shape, a checksum
+// that differs. Allocates nothing a header alone asks for beyond the file's own size.
 SafetensorsFile read_safetensors(const std::filesystem::path& path);
+// The header's texts alone: every check but the checksum's, which needs the tensors' bytes.
+std::map<std::string, std::string> read_safetensors_metadata(const std::filesystem::path& path);
 
 }  // namespace headrace

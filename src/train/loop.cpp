@@ -1,0 +1,47 @@
+#include "train/loop.h"
+
+#include <headrace/trace.h>
+
+#include <optional>
+
+#include "base/clock.h"
+#include "exec/stop.h"
+
+namespace headrace {
+namespace {
+
+std::optional<Batch> wait_for_batch(Epoch& epoch) {
+  Span span{step::kDataWait};
+  return epoch.next();
+}
+
+}  // namespace
+
+LoopEnd run_steps(Trainer& trainer, Epoch& epoch, std::int64_t batches_max,
+                  const std::function<void(const StepDone&)>& on_step) {
+  const auto end_epoch = [&trainer] {
+    ++trainer.progress().epoch;
+    trainer.progress().batch = 0;
+    return LoopEnd::epoch;
+  };
+  for (std::int64_t done = 0; done < batches_max; ++done) {
+    if (stop_signal() != 0 && trainer.progress().window == 0) return LoopEnd::stopped;
+    const std::int64_t begin_ns = monotonic_ns();
+    bool last = false;
+    std::int64_t samples = 0;
+    at::Tensor loss;
+    {
+      Span span{step::kStep, trainer.progress().batch};
+      const std::optional<Batch> batch = wait_for_batch(epoch);
+      if (!batch) return end_epoch();
+      last = batch->index() + 1 == epoch.batches();
+      samples = batch->size();
+      loss = trainer.step(*batch, last);
+    }
+    if (on_step) on_step({trainer.progress(), loss, samples, monotonic_ns() - begin_ns});
+    if (last) return end_epoch();
+  }
+  return LoopEnd::count;
+}
+
+}  // namespace headrace

@@ -1,0 +1,263 @@
+#include <ATen/Context.h>
+#include <ATen/ops/_foreach_mul.h>
+#include <ATen/ops/as_strided.h>
+#include <ATen/ops/full.h>
+#include <c10/core/GradMode.h>
+#include <headrace/error.h>
+#include <headrace/trace.h>
+#include <headrace/trainer.h>
+
+#include <cmath>
+#include <vector>
+
+#include "numerics/autocast.h"
+#include "numerics/clip.h"
+#include "tensor/batch_tensor.h"
+#include "train/schedule.h"
+
+namespace headrace {
+namespace {
+
+constexpr std::size_t kLossesUnread = 50;  // Off the CPU: losses that wait to be read together.
+
+at::MemoryFormat torch_format(MemoryFormat format) {
+  return format == MemoryFormat::channels_last ? at::MemoryFormat::ChannelsLast : at::MemoryFormat::Contiguous;
+}
+
+// `tensor` (4-D) in that layout. Not Tensor::contiguous: with one channel or one pixel both layouts are the same bytes,
+// so it would keep the strides, and operators choose their kernel by the strides.
+at::Tensor in_layout(const at::Tensor& tensor, at::MemoryFormat format) {
+  const std::int64_t channels = tensor.size(1), height = tensor.size(2), width = tensor.size(3);
+  if (channels == 1 && tensor.is_contiguous()) {
+    const bool last = format == at::MemoryFormat::ChannelsLast;
+    return at::as_strided(tensor, tensor.sizes(), {height * width, last ? 1 : height * width, width, 1},
+                          tensor.storage_offset());
+  }
+  return tensor.to(tensor.options(), /*non_blocking=*/false, /*copy=*/false, format);
+}
+
+class EvaluationMode {
+ public:
+  explicit EvaluationMode(const ModelState& model) : model_(model) { model_.set_training(false); }
+  ~EvaluationMode() { model_.set_training(true); }
+  EvaluationMode(const EvaluationMode&) = delete;
+  EvaluationMode& operator=(const EvaluationMode&) = delete;
+
+ private:
+  const ModelState& model_;
+};
+
+}  // namespace
+
+struct Trainer::Impl {
+  struct Loss {
+    at::Tensor value;  // Scalar, detached.
+    std::int64_t epoch, batch, samples;
+  };
+
+  ModelState model;
+  Optimizer optimizer;
+  Forward forward;
+  TrainOptions options;
+  ScheduleOptions schedule;
+  std::int64_t optimizer_steps_total;
+  MemoryFormat memory_format = MemoryFormat::contiguous;
+  Progress progress;
+  at::Tensor one;  // What a backward begins with.
+  std::vector<Loss> unread;
+  double loss_sum = 0;
+  std::int64_t loss_samples = 0;
+
+  Output run_forward(const TensorBatch& batch) {
+    AutocastBf16 autocast(options.precision == Precision::bf16);
+    return forward(batch);
+  }
+
+  void run_backward(const at::Tensor& loss) {
+    if (!one.defined() || one.options().type_equal(loss.options()) == false || one.device() != loss.device()) {
+      one = at::full({}, 1.0, loss.options().requires_grad(false));
+    }
+    loss.backward(one);
+  }
+
+  void note_loss(const at::Tensor& loss, std::int64_t samples) {
+    unread.push_back({loss, progress.epoch, progress.batch, samples});
+    if (loss.is_cpu() || unread.size() >= kLossesUnread) read_losses();
+  }
+
+  void read_losses() {
+    for (const Loss& loss : unread) {
+      const double value = loss.value.scalar_type() == at::kFloat && loss.value.is_cpu()
+                               ? static_cast<double>(*loss.value.const_data_ptr<float>())
+                               : loss.value.item<double>();
+      if (!std::isfinite(value)) {
+        const Loss bad = loss;
+        unread.clear();
+        fail(ErrorCode::numerics, "train: loss is {} in epoch {}, batch {}", value, bad.epoch, bad.batch);
+      }
+      loss_sum += value * static_cast<double>(loss.samples);
+      loss_samples += loss.samples;
+    }
+    unread.clear();
+  }
+
+  double rate() const {
+    return scheduled_rate(schedule, optimizer.options().rate, progress.optimizer_steps, optimizer_steps_total);
+  }
+
+  std::vector<at::Tensor> gradients() const {
+    std::vector<at::Tensor> gradients;
+    for (const auto& [name, parameter] : model.parameters) {
+      if (parameter.grad().defined()) gradients.push_back(parameter.grad());
+    }
+    return gradients;
+  }
+
+  void update(const std::function<void()>& before_update) {
+    // Every micro-batch added its whole gradient; the window's is their mean.
+    if (progress.window > 1) {
+      c10::AutoGradMode no_graph(false);
+      at::_foreach_mul_(gradients(), 1.0 / static_cast<double>(progress.window));
+    }
+    if (before_update) before_update();
+    if (options.clip_norm > 0) {
+      const double norm = clip_gradients(gradients(), options.clip_norm);
+      if (!std::isfinite(norm)) {
+        fail(ErrorCode::numerics, "train: norm of the gradients is {} in epoch {}, batch {}", norm, progress.epoch,
+             progress.batch);
+      }
+    }
+    optimizer.step(rate());
+    optimizer.zero_gradients();
+    progress.window = 0;
+    ++progress.optimizer_steps;
+  }
+};
+
+Trainer::Trainer(ModelState model, Optimizer optimizer, Forward forward, TrainOptions options, ScheduleOptions schedule,
+                 std::int64_t optimizer_steps_total)
+    : impl_(new Impl{std::move(model), std::move(optimizer), std::move(forward), options, schedule,
+                     optimizer_steps_total}) {
+  if (!impl_->forward || !impl_->model.set_training) {
+    fail(ErrorCode::invalid_argument, "train: a Trainer needs a forward and a model with set_training");
+  }
+  at::globalContext().setDeterministicAlgorithms(options.deterministic, /*warn_only=*/false);
+  impl_->model.set_training(true);
+}
+
+Trainer::~Trainer() = default;
+
+at::Tensor Trainer::step(const TensorBatch& batch, bool last_of_window) {
+  Impl& my = *impl_;
+  at::Tensor loss;
+  {
+    Span span{step::kForward};
+    loss = my.run_forward(batch).loss;
+  }
+  my.note_loss(loss, batch.images.size(0));
+  {
+    Span span{step::kBackward};
+    my.run_backward(loss);
+  }
+  ++my.progress.window;
+  if (my.progress.window >= my.options.accumulate || last_of_window) {
+    Span span{step::kOptimizer};
+    my.update(before_update);
+  }
+  ++my.progress.batch;
+  return loss.detach();
+}
+
+at::Tensor Trainer::step(const Batch& batch, bool last_of_window) {
+  return step(transfer(batch), last_of_window);
+}
+
+TensorBatch Trainer::transfer(const Batch& batch) const {
+  Span span{step::kTransfer};
+  TensorBatch result{field_tensor(batch, "images"), field_tensor(batch, "labels")};
+  if (result.images.dim() == 4) result.images = in_layout(result.images, torch_format(impl_->memory_format));
+  return result;
+}
+
+Output Trainer::forward_backward(const TensorBatch& batch) {
+  impl_->optimizer.zero_gradients();
+  impl_->progress.window = 0;
+  Output output = impl_->run_forward(batch);
+  impl_->run_backward(output.loss);
+  return output;
+}
+
+std::optional<double> Trainer::take_mean_loss() {
+  impl_->read_losses();
+  if (impl_->loss_samples == 0) return std::nullopt;
+  const double mean = impl_->loss_sum / static_cast<double>(impl_->loss_samples);
+  impl_->loss_sum = 0;
+  impl_->loss_samples = 0;
+  return mean;
+}
+
+Output Trainer::evaluate(const TensorBatch& batch) {
+  c10::AutoGradMode no_graph(false);
+  EvaluationMode evaluation(impl_->model);
+  return impl_->run_forward(batch);
+}
+
+void Trainer::set_precision(Precision precision) {
+  impl_->options.precision = precision;
+}
+
+void Trainer::set_memory_format(MemoryFormat format) {
+  c10::AutoGradMode no_graph(false);
+  const at::MemoryFormat wanted = torch_format(format);
+  const auto convert = [wanted](at::Tensor tensor) {
+    if (tensor.dim() == 4) tensor.set_data(in_layout(tensor.detach(), wanted));
+  };
+  for (const auto& [name, parameter] : impl_->model.parameters) {
+    convert(parameter);
+    if (parameter.grad().defined()) convert(parameter.grad());
+  }
+  for (const auto& [name, tensor] : impl_->optimizer.state()) convert(tensor);
+  impl_->memory_format = format;
+}
+
+ModelState& Trainer::model() {
+  return impl_->model;
+}
+Optimizer& Trainer::optimizer() {
+  return impl_->optimizer;
+}
+Progress& Trainer::progress() {
+  return impl_->progress;
+}
+const TrainOptions& Trainer::options() const {
+  return impl_->options;
+}
+double Trainer::learning_rate() const {
+  return impl_->rate();
+}
+
+Evaluation evaluate(Trainer& trainer, Loader& loader) {
+  Evaluation result;
+  double loss_sum = 0;
+  std::int64_t right = 0;
+  Epoch epoch = loader.epoch(0);
+  while (const std::optional<Batch> host = epoch.next()) {
+    const TensorBatch batch = trainer.transfer(*host);
+    const Output output = trainer.evaluate(batch);
+    const auto logits = output.named.find("logits");
+    if (logits == output.named.end()) {
+      fail(ErrorCode::invalid_argument, "train: evaluation needs a named output \"logits\" of the forward");
+    }
+    const std::int64_t samples = batch.labels.size(0);
+    loss_sum += output.loss.item<double>() * static_cast<double>(samples);
+    right += logits->second.argmax(1).eq(batch.labels).sum().item<std::int64_t>();
+    result.samples += samples;
+  }
+  if (result.samples > 0) {
+    result.loss = loss_sum / static_cast<double>(result.samples);
+    result.accuracy = static_cast<double>(right) / static_cast<double>(result.samples);
+  }
+  return result;
+}
+
+}  // namespace headrace
