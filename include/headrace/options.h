@@ -17,6 +17,7 @@
 // Field types: bool, std::int64_t, double, std::string, an enum with choices(), std::vector<double>,
 // std::vector<std::string>, a described struct, a std::vector of a described struct. An enum E gives its names through
 // ADL: `constexpr auto choices(E) { return std::array{Choice<E>{E::keep, "keep"}, ...}; }`.
+// Numbers are read and written without the locale, and real ones come back bit for bit.
 #pragma once
 
 #include <headrace/error.h>
@@ -26,6 +27,7 @@
 #include <cstdint>
 #include <functional>
 #include <limits>
+#include <memory>
 #include <string>
 #include <string_view>
 #include <type_traits>
@@ -66,30 +68,45 @@ struct Field {
   double high = std::numeric_limits<double>::infinity();
 
   std::function<OptionValue()> get;
-  // Checks type and range, then assigns. Throws Error{invalid_argument} that names the key, what was wanted and what
-  // was found. An integer is accepted where a real is wanted; nothing else is converted.
+  // Checks type and range, then assigns. Throws Error{invalid_argument}, whose message begins with the key and says
+  // what was wanted and what was found. An integer is accepted where a real is wanted; nothing else is converted. Real
+  // numbers must be finite, text must be UTF-8 without NUL.
   std::function<void(const OptionValue&)> set;
 
-  // For kind tables only: the fields of element i, after growing the vector to hold it.
+  // For kind tables only, where `get` and `set` are empty. The fields of element i ("tune.planted[1].off_ms"), after
+  // growing the vector to hold it; growing ends the life of the fields of other elements.
   std::function<std::vector<Field>(std::size_t)> element;
   std::function<std::size_t()> element_count;
   std::function<void()> clear_elements;
+  // The fields of an element with its defaults ("tune.planted[].off_ms"), alive as long as this Field.
+  std::function<std::vector<Field>()> element_defaults;
+};
+
+// A key that a document set, and the line it stands on.
+struct KeyLine {
+  std::string key;
+  std::int64_t line;
 };
 
 // ---- Everything below works on lists of fields; src/options/*.cpp ----
 
-// "data.batch_size": 128 -> "128"; text is quoted as TOML would.
+// The value as TOML writes it: 128, 1e-08, "cosine", [0.5, 1.0].
 std::string to_toml(const OptionValue& value);
-// A flag's text as this field's type: "true", "512", "1e-3", "cosine", "0.1,0.2". Throws Error{invalid_argument}.
+// A flag's text as this field's type: "true", "512", "1e-3", "cosine", "0.1,0.2". Throws Error{invalid_argument}; for
+// kind tables always, because only TOML can write those.
 OptionValue parse_option(const Field& field, std::string_view text);
-// The known key nearest to `key` by edit distance, or empty when none is near.
+// The known key nearest to `key` by edit distance, or empty when none is near. A key that lacks its table, or has a
+// wrong one, is found too.
 std::string nearest_key(const std::vector<Field>& fields, std::string_view key);
+// The nearest of `names`, or empty when none is near.
+std::string nearest_name(const std::vector<std::string>& names, std::string_view name);
 // The field of that key; Error{invalid_argument} names the nearest one when there is none.
 const Field& field_named(const std::vector<Field>& fields, std::string_view key);
 
-// Reads a TOML document into the fields; returns the keys it set, in file order. Unknown keys, wrong types and values
-// out of range are Error{invalid_argument} with `source`:line and the nearest known key. Refuses documents over 1 MiB.
-std::vector<std::string> read_toml(const std::vector<Field>& fields, std::string_view text, std::string_view source);
+// Reads a TOML document into the fields; returns the keys it set, in file order, with "tune.planted[0].name" and the
+// like after "tune.planted". A fault (syntax, unknown key with the nearest known one, wrong type, value out of range,
+// over 1 MiB) is Error{invalid_argument} that begins with `source`:line; the fields are then partly set.
+std::vector<KeyLine> read_toml(const std::vector<Field>& fields, std::string_view text, std::string_view source);
 // A TOML document with every field, grouped by table, in the order of the fields. `comment(key)` may return a comment
 // for a key's line ("tuned: kept, 1.21x") or an empty string.
 std::string write_toml(const std::vector<Field>& fields,
@@ -119,10 +136,13 @@ concept ChoiceEnum = std::is_enum_v<T> && requires(T value) {
   choices(value);
 };
 
-[[noreturn]] void wrong_type(const std::string& key, std::string_view wanted, const OptionValue& found);
-[[noreturn]] void out_of_range(const std::string& key, const std::string& range, const OptionValue& found);
+// The messages of Field::set. `found` is the value as TOML writes it.
+[[noreturn]] void wrong_type(const std::string& key, FieldKind wanted, const std::string& found);
+[[noreturn]] void out_of_range(const std::string& key, const std::string& range, const std::string& found);
 [[noreturn]] void unknown_choice(const std::string& key, const std::vector<std::string>& names,
                                  const std::string& found);
+void check_real(const std::string& key, double value, double low, double high, const std::string& range);
+void check_text(const std::string& key, const std::string& text);  // UTF-8 without NUL.
 std::string range_text(std::int64_t low, std::int64_t high);
 std::string range_text(double low, double high);
 
@@ -132,7 +152,7 @@ class FieldCollector {
 
   template <class T>
   void operator()(const char* name, T& value, const char* sentence) {
-    add(name, value, sentence, static_cast<const Range<int>*>(nullptr));
+    add(name, value, sentence, static_cast<const Range<NoRange>*>(nullptr));
   }
   template <class T, class R>
   void operator()(const char* name, T& value, Range<R> range, const char* sentence) {
@@ -140,8 +160,13 @@ class FieldCollector {
   }
 
  private:
+  struct NoRange {};
   template <class T, class R>
   void add(const char* name, T& value, const char* sentence, const Range<R>* range);
+  template <class E>
+  void add_choice(Field& field, E& value);
+  template <class Element>
+  void add_tables(Field& field, std::vector<Element>& elements);
 
   std::string prefix_;
   std::vector<Field>& out_;
@@ -169,100 +194,113 @@ void detail::FieldCollector::add(const char* name, T& value, const char* sentenc
     Field field;
     field.key = key;
     field.sentence = sentence;
-    if (range != nullptr) {
+    if constexpr (!std::same_as<R, NoRange>) {
       field.low = static_cast<double>(range->low);
       field.high = static_cast<double>(range->high);
       field.range = range_text(range->low, range->high);
     }
-    const std::string range_words = field.range;
-    const double low = field.low, high = field.high;
+    if constexpr (std::constructible_from<OptionValue, const T&>) {
+      field.get = [&value] { return OptionValue{value}; };
+    }
     if constexpr (std::same_as<T, bool>) {
       field.kind = FieldKind::boolean;
-      field.get = [&value] { return OptionValue{value}; };
       field.set = [&value, key](const OptionValue& v) {
-        if (!std::holds_alternative<bool>(v)) wrong_type(key, "true or false", v);
+        if (!std::holds_alternative<bool>(v)) wrong_type(key, FieldKind::boolean, to_toml(v));
         value = std::get<bool>(v);
       };
     } else if constexpr (std::same_as<T, std::int64_t>) {
+      static_assert(std::same_as<R, std::int64_t> || std::same_as<R, NoRange>, "the range must have the option's type");
       field.kind = FieldKind::integer;
-      field.get = [&value] { return OptionValue{value}; };
-      field.set = [&value, key, low, high, range_words](const OptionValue& v) {
-        if (!std::holds_alternative<std::int64_t>(v)) wrong_type(key, "a whole number", v);
-        const auto x = static_cast<double>(std::get<std::int64_t>(v));
-        if (!(x >= low && x <= high)) out_of_range(key, range_words, v);
-        value = std::get<std::int64_t>(v);
+      Range<std::int64_t> bounds{std::numeric_limits<std::int64_t>::min(), std::numeric_limits<std::int64_t>::max()};
+      if constexpr (std::same_as<R, std::int64_t>) bounds = *range;
+      field.set = [&value, key, bounds, words = field.range](const OptionValue& v) {
+        if (!std::holds_alternative<std::int64_t>(v)) wrong_type(key, FieldKind::integer, to_toml(v));
+        const std::int64_t x = std::get<std::int64_t>(v);
+        if (x < bounds.low || x > bounds.high) out_of_range(key, words, to_toml(v));
+        value = x;
       };
     } else if constexpr (std::same_as<T, double>) {
       field.kind = FieldKind::real;
-      field.get = [&value] { return OptionValue{value}; };
-      field.set = [&value, key, low, high, range_words](const OptionValue& v) {
+      field.set = [&value, key, low = field.low, high = field.high, words = field.range](const OptionValue& v) {
         double x = 0;
         if (const auto* real = std::get_if<double>(&v)) {
           x = *real;
         } else if (const auto* whole = std::get_if<std::int64_t>(&v)) {
           x = static_cast<double>(*whole);
         } else {
-          wrong_type(key, "a number", v);
+          wrong_type(key, FieldKind::real, to_toml(v));
         }
-        if (!(x >= low && x <= high)) out_of_range(key, range_words.empty() ? "a finite number" : range_words, v);
+        check_real(key, x, low, high, words);
         value = x;
       };
     } else if constexpr (std::same_as<T, std::string>) {
       field.kind = FieldKind::text;
-      field.get = [&value] { return OptionValue{value}; };
       field.set = [&value, key](const OptionValue& v) {
-        if (!std::holds_alternative<std::string>(v)) wrong_type(key, "text", v);
+        if (!std::holds_alternative<std::string>(v)) wrong_type(key, FieldKind::text, to_toml(v));
+        check_text(key, std::get<std::string>(v));
         value = std::get<std::string>(v);
       };
     } else if constexpr (ChoiceEnum<T>) {
-      field.kind = FieldKind::choice;
-      for (const auto& choice : choices(T{})) field.choices.emplace_back(choice.name);
-      for (const auto& choice : field.choices) field.range += (field.range.empty() ? "" : " | ") + choice;
-      field.get = [&value] {
-        for (const auto& choice : choices(value)) {
-          if (choice.value == value) return OptionValue{std::string(choice.name)};
-        }
-        return OptionValue{std::string("?")};
-      };
-      field.set = [&value, key, names = field.choices](const OptionValue& v) {
-        if (!std::holds_alternative<std::string>(v)) wrong_type(key, "one of its names", v);
-        for (const auto& choice : choices(value)) {
-          if (choice.name == std::get<std::string>(v)) {
-            value = choice.value;
-            return;
-          }
-        }
-        unknown_choice(key, names, std::get<std::string>(v));
-      };
+      add_choice(field, value);
     } else if constexpr (std::same_as<T, std::vector<double>>) {
       field.kind = FieldKind::reals;
-      field.get = [&value] { return OptionValue{value}; };
-      field.set = [&value, key, low, high, range_words](const OptionValue& v) {
-        if (!std::holds_alternative<std::vector<double>>(v)) wrong_type(key, "a list of numbers", v);
-        for (const double x : std::get<std::vector<double>>(v)) {
-          if (!(x >= low && x <= high)) out_of_range(key, range_words, OptionValue{x});
-        }
+      field.set = [&value, key, low = field.low, high = field.high, words = field.range](const OptionValue& v) {
+        if (!std::holds_alternative<std::vector<double>>(v)) wrong_type(key, FieldKind::reals, to_toml(v));
+        for (const double x : std::get<std::vector<double>>(v)) check_real(key, x, low, high, words);
         value = std::get<std::vector<double>>(v);
       };
     } else if constexpr (std::same_as<T, std::vector<std::string>>) {
       field.kind = FieldKind::texts;
-      field.get = [&value] { return OptionValue{value}; };
       field.set = [&value, key](const OptionValue& v) {
-        if (!std::holds_alternative<std::vector<std::string>>(v)) wrong_type(key, "a list of texts", v);
+        if (!std::holds_alternative<std::vector<std::string>>(v)) wrong_type(key, FieldKind::texts, to_toml(v));
+        for (const std::string& text : std::get<std::vector<std::string>>(v)) check_text(key, text);
         value = std::get<std::vector<std::string>>(v);
       };
     } else {
       static_assert(is_vector<T>::value && Described<typename T::value_type>, "no such kind of option");
-      field.kind = FieldKind::tables;
-      field.element = [&value, key](std::size_t i) {
-        if (value.size() <= i) value.resize(i + 1);
-        return fields_of(value[i], key + ".");
-      };
-      field.element_count = [&value] { return value.size(); };
-      field.clear_elements = [&value] { value.clear(); };
+      add_tables(field, value);
     }
     out_.push_back(std::move(field));
   }
+}
+
+template <class E>
+void detail::FieldCollector::add_choice(Field& field, E& value) {
+  field.kind = FieldKind::choice;
+  for (const auto& choice : choices(value)) field.choices.emplace_back(choice.name);
+  for (const auto& name : field.choices) field.range += (field.range.empty() ? "" : " | ") + name;
+  field.get = [&value] {
+    for (const auto& choice : choices(value)) {
+      if (choice.value == value) return OptionValue{std::string(choice.name)};
+    }
+    HEADRACE_CHECK(false, "options: a value without a name in its choices()");
+    return OptionValue{};
+  };
+  field.set = [&value, key = field.key, names = field.choices, words = field.range](const OptionValue& v) {
+    if (!std::holds_alternative<std::string>(v)) out_of_range(key, words, to_toml(v));
+    for (const auto& choice : choices(value)) {
+      if (choice.name == std::get<std::string>(v)) {
+        value = choice.value;
+        return;
+      }
+    }
+    unknown_choice(key, names, std::get<std::string>(v));
+  };
+}
+
+template <class Element>
+void detail::FieldCollector::add_tables(Field& field, std::vector<Element>& elements) {
+  field.kind = FieldKind::tables;
+  field.element = [&elements, key = field.key](std::size_t i) {
+    if (elements.size() <= i) elements.resize(i + 1);
+    return fields_of(elements[i], key + "[" + std::to_string(i) + "].");
+  };
+  field.element_count = [&elements] { return elements.size(); };
+  field.clear_elements = [&elements] { elements.clear(); };
+  // Owners: every copy of this function.
+  field.element_defaults = [defaults = std::make_shared<Element>(), key = field.key] {
+    return fields_of(*defaults, key + "[].");
+  };
 }
 
 }  // namespace headrace

@@ -1,0 +1,255 @@
+// Recipes in and out: TOML through toml++, guided by the fields alone.
+#include <headrace/options.h>
+
+// Numbers are read by std::from_chars, which knows no locale; toml++ 3.3 leaves that off for every g++ and clang.
+#define TOML_FLOAT_CHARCONV 1
+#include <toml++/toml.h>
+
+#include <algorithm>
+#include <sstream>
+
+#include "options/keys.h"
+#include "options/utf8.h"
+
+namespace headrace {
+namespace {
+
+constexpr std::size_t kDocumentBytesMax = 1 << 20;
+// toml++ frees nested tables by recursion, and a.a.a.a nests without the limit that it sets brackets. No recipe comes
+// near.
+constexpr std::ptrdiff_t kDocumentDotsMax = 2048;
+
+struct Entry {
+  std::string key;
+  const toml::node* node;
+};
+
+struct Document {
+  const std::vector<Field>& fields;
+  std::string_view source;
+};
+
+[[noreturn]] void refuse(std::string_view source, const toml::source_region& region, const std::string& message) {
+  fail(ErrorCode::invalid_argument, "{}:{}: {}", source, region.begin.line, message);
+}
+
+bool is_table_of(const std::vector<Field>& fields, const std::string& key) {
+  const std::string prefix = key + ".";
+  return std::any_of(fields.begin(), fields.end(), [&](const Field& field) { return field.key.rfind(prefix, 0) == 0; });
+}
+
+// Every table that the fields stand in: "data", "data.transform".
+std::vector<std::string> tables_of(const std::vector<Field>& fields) {
+  std::vector<std::string> tables;
+  for (const Field& field : fields) {
+    for (std::size_t dot = field.key.find('.'); dot != std::string::npos; dot = field.key.find('.', dot + 1)) {
+      const std::string table = field.key.substr(0, dot);
+      if (std::find(tables.begin(), tables.end(), table) == tables.end()) tables.push_back(table);
+    }
+  }
+  return tables;
+}
+
+std::string describe_node(const toml::node& node) {
+  if (node.is_table()) return "a table";
+  if (node.is_array()) return "a list";
+  std::ostringstream text;
+  text.imbue(std::locale::classic());
+  node.visit([&text](const auto& value) { text << value; });
+  return text.str();
+}
+
+template <class T>
+std::optional<std::vector<T>> list_of(const toml::array& array) {
+  std::vector<T> values;
+  for (const toml::node& element : array) {
+    const bool fits = std::is_same_v<T, double> ? element.is_number() : element.is_string();
+    if (!fits) return std::nullopt;
+    values.push_back(*element.value<T>());
+  }
+  return values;
+}
+
+// The node as the type nearest to what the field takes, or nullopt when no option has such a type (a date, a table).
+std::optional<OptionValue> option_value(const toml::node& node, FieldKind kind) {
+  if (node.is_boolean()) return *node.value<bool>();
+  if (node.is_integer()) return *node.value<std::int64_t>();
+  if (node.is_floating_point()) return *node.value<double>();
+  if (node.is_string()) return *node.value<std::string>();
+  if (const toml::array* array = node.as_array()) {
+    if (kind == FieldKind::reals) return list_of<double>(*array);
+    if (kind == FieldKind::texts) return list_of<std::string>(*array);
+  }
+  return std::nullopt;
+}
+
+// Leaves of the document under `table`: values, and whatever stands where no table of the fields is.
+void collect_entries(const std::vector<Field>& fields, const toml::table& table, const std::string& prefix,
+                     std::vector<Entry>& entries) {
+  for (const auto& [name, node] : table) {
+    const std::string key = prefix + std::string(name.str());
+    // A key with dots in quotes is another key than the path that it looks like.
+    const bool plain = name.str().find('.') == std::string_view::npos;
+    const toml::table* nested = node.as_table();
+    if (plain && nested != nullptr && is_table_of(fields, key)) {
+      collect_entries(fields, *nested, key + ".", entries);
+    } else {
+      entries.push_back({plain ? key : prefix + "\"" + std::string(name.str()) + "\"", &node});
+    }
+  }
+}
+
+[[noreturn]] void refuse_unknown(const Document& document, const Entry& entry) {
+  const bool table = entry.node->is_table();
+  if (!table && is_table_of(document.fields, entry.key)) {
+    refuse(document.source, entry.node->source(),
+           fmt::format("{} must be a table, found {}", entry.key, describe_node(*entry.node)));
+  }
+  const std::string nearest =
+      table ? nearest_name(tables_of(document.fields), entry.key) : nearest_key(document.fields, entry.key);
+  refuse(document.source, entry.node->source(),
+         fmt::format("unknown {} {}{}", table ? "table" : "key", entry.key,
+                     nearest.empty() ? "" : fmt::format(", did you mean {}?", nearest)));
+}
+
+void read_entries(const Document& document, const toml::table& table, const std::string& prefix,
+                  std::vector<KeyLine>& lines);
+
+void read_tables(const Document& document, const Field& field, const toml::node& node, std::vector<KeyLine>& lines) {
+  const toml::array* array = node.as_array();
+  if (array == nullptr) {
+    refuse(document.source, node.source(),
+           fmt::format("{} must be a list of tables ([[{}]]), found {}", field.key, field.key, describe_node(node)));
+  }
+  field.clear_elements();
+  for (std::size_t i = 0; i < array->size(); ++i) {
+    const toml::node& element = *array->get(i);
+    if (!element.is_table()) {
+      refuse(document.source, element.source(),
+             fmt::format("{}[{}] must be a table, found {}", field.key, i, describe_node(element)));
+    }
+    const std::vector<Field> element_fields = field.element(i);
+    read_entries({element_fields, document.source}, *element.as_table(), fmt::format("{}[{}].", field.key, i), lines);
+  }
+}
+
+void read_entry(const Document& document, const Entry& entry, std::vector<KeyLine>& lines) {
+  const auto field = std::find_if(document.fields.begin(), document.fields.end(),
+                                  [&](const Field& known) { return known.key == entry.key; });
+  if (field == document.fields.end()) refuse_unknown(document, entry);
+  lines.push_back({entry.key, static_cast<std::int64_t>(entry.node->source().begin.line)});
+  if (field->kind == FieldKind::tables) {
+    read_tables(document, *field, *entry.node, lines);
+    return;
+  }
+  const std::optional<OptionValue> value = option_value(*entry.node, field->kind);
+  if (!value) {
+    const bool list = entry.node->is_array() && (field->kind == FieldKind::reals || field->kind == FieldKind::texts);
+    refuse(document.source, entry.node->source(),
+           fmt::format("{} must be {}, found {}", entry.key, wanted_words(field->kind),
+                       list ? "something else in it" : describe_node(*entry.node)));
+  }
+  try {
+    field->set(*value);
+  } catch (const Error& error) {
+    refuse(document.source, entry.node->source(), error.what());
+  }
+}
+
+void read_entries(const Document& document, const toml::table& table, const std::string& prefix,
+                  std::vector<KeyLine>& lines) {
+  std::vector<Entry> entries;
+  collect_entries(document.fields, table, prefix, entries);
+  // toml++ sorts by name; a reader expects the first fault in the file.
+  std::sort(entries.begin(), entries.end(), [](const Entry& a, const Entry& b) {
+    const toml::source_position &left = a.node->source().begin, &right = b.node->source().begin;
+    return std::tie(left.line, left.column) < std::tie(right.line, right.column);
+  });
+  for (const Entry& entry : entries) read_entry(document, entry, lines);
+}
+
+// "tune.planted[1].shape" -> "tune.planted.shape": how a header names a table within an array of tables.
+std::string without_indices(const std::string& key) {
+  std::string out;
+  bool inside = false;
+  for (const char c : key) {
+    if (c == '[') inside = true;
+    if (!inside) out += c;
+    if (c == ']') inside = false;
+  }
+  return out;
+}
+
+using Comment = std::function<std::string(const std::string&)>;
+
+void append_value(std::string& out, const std::string& key, const std::string& value, const Comment& comment) {
+  out += key.substr(key.rfind('.') + 1) + " = " + value;
+  std::string note = comment ? comment(key) : "";
+  std::replace(note.begin(), note.end(), '\n', ' ');
+  out += note.empty() ? "\n" : "  # " + note + "\n";
+}
+
+// `header` is this list's own line ("[[tune.planted]]") and empty for a whole document.
+void append_tables(std::string& out, const std::vector<Field>& fields, const std::string& own_table,
+                   const Comment& comment) {
+  std::vector<std::string> tables{own_table};  // Values of the root come before any header.
+  for (const Field& field : fields) {
+    const std::string table = table_of(field.key);
+    if (std::find(tables.begin(), tables.end(), table) == tables.end()) tables.push_back(table);
+  }
+  for (const std::string& table : tables) {
+    std::string values;
+    for (const Field& field : fields) {
+      if (table_of(field.key) != table) continue;
+      if (field.kind != FieldKind::tables) {
+        append_value(values, field.key, to_toml(field.get()), comment);
+      } else if (field.element_count() == 0) {
+        append_value(values, field.key, "[]", comment);
+      }
+    }
+    if (table != own_table && !values.empty())
+      out += fmt::format("{}[{}]\n", out.empty() ? "" : "\n", without_indices(table));
+    out += values;
+  }
+  for (const Field& field : fields) {
+    if (field.kind != FieldKind::tables) continue;
+    const std::size_t count = field.element_count();
+    for (std::size_t i = 0; i < count; ++i) {
+      out += fmt::format("{}[[{}]]\n", out.empty() ? "" : "\n", without_indices(field.key));
+      append_tables(out, field.element(i), fmt::format("{}[{}]", field.key, i), comment);
+    }
+  }
+}
+
+}  // namespace
+
+std::vector<KeyLine> read_toml(const std::vector<Field>& fields, std::string_view text, std::string_view source) {
+  if (text.size() > kDocumentBytesMax) {
+    fail(ErrorCode::invalid_argument, "{}:1: {} bytes, a recipe may have {}", source, text.size(), kDocumentBytesMax);
+  }
+  if (const std::size_t place = utf8_text_length(text); place != text.size()) {
+    fail(ErrorCode::invalid_argument, "{}:{}: byte 0x{:02x} is not UTF-8 text", source,
+         1 + std::count(text.begin(), text.begin() + static_cast<std::ptrdiff_t>(place), '\n'),
+         static_cast<unsigned>(static_cast<unsigned char>(text[place])));
+  }
+  if (std::count(text.begin(), text.end(), '.') > kDocumentDotsMax) {
+    fail(ErrorCode::invalid_argument, "{}:1: more than {} dots; no recipe nests that deep", source, kDocumentDotsMax);
+  }
+  try {
+    const toml::table root = toml::parse(text);
+    std::vector<KeyLine> lines;
+    read_entries({fields, source}, root, "", lines);
+    return lines;
+  } catch (const toml::parse_error& error) {
+    refuse(source, error.source(), std::string(error.description()));
+  }
+}
+
+std::string write_toml(const std::vector<Field>& fields,
+                       const std::function<std::string(const std::string&)>& comment) {
+  std::string out;
+  append_tables(out, fields, "", comment);
+  return out;
+}
+
+}  // namespace headrace
