@@ -1,0 +1,160 @@
+#include "recipe/recipe.h"
+
+#include <algorithm>
+
+#include "base/files.h"
+
+namespace headrace {
+namespace {
+
+constexpr std::int64_t kRecipeBytesMax = 1 << 20;
+
+// The one key through TOML, so that a flag and the tuner take every kind of value that a file takes.
+void set_from_toml(const std::vector<Field>& fields, const std::string& key, const std::string& value,
+                   const std::string& source) {
+  for (const KeyLine& line : read_toml(fields, key + " = " + value, source)) {
+    if (line.key == key || line.key.rfind(key + "[", 0) == 0) continue;
+    fail(ErrorCode::invalid_argument, "{}: {} is more than one value", source, value);
+  }
+}
+
+void apply_flag(const std::vector<Field>& fields, const std::string& key, const std::string& text) {
+  try {
+    const Field& field = field_named(fields, key);
+    if (field.kind == FieldKind::tables) {
+      set_from_toml(fields, key, text, key);
+    } else {
+      field.set(parse_option(field, text));
+    }
+  } catch (const Error& error) {
+    const std::string message = error.what();
+    const bool begins_with_key = message.rfind(key, 0) == 0;
+    throw Error(error.code(), "flag --" + (begins_with_key ? "" : key + ": ") + message);
+  }
+}
+
+[[noreturn]] void contradiction(const std::string& where, const std::string& message) {
+  throw Error(ErrorCode::invalid_argument, where + ": " + message);
+}
+
+void check_channels(const TransformOptions& transform, const std::string& where) {
+  const std::size_t means = transform.mean.size(), deviations = transform.deviation.size();
+  if (means == 0) contradiction(where, "data.transform.mean is empty; one value serves all channels");
+  if (deviations == 0) contradiction(where, "data.transform.deviation is empty; one value serves all channels");
+  if (means != deviations && means != 1 && deviations != 1) {
+    contradiction(where,
+                  fmt::format("data.transform.mean has {} values and data.transform.deviation has {}; each has one, "
+                              "or one a channel",
+                              means, deviations));
+  }
+}
+
+void check_tuning(const TuneOptions& tune, const std::string& where) {
+  Recipe known;
+  const std::vector<Field> fields = fields_of(known);
+  for (const std::string& key : tune.fixed) {
+    try {
+      field_named(fields, key);
+    } catch (const Error& error) {
+      contradiction(where, std::string("tune.fixed: ") + error.what());
+    }
+  }
+  for (std::size_t i = 0; i < tune.planted.size(); ++i) {
+    const std::string& name = tune.planted[i].name;
+    if (name.empty()) contradiction(where, fmt::format("tune.planted[{}].name is missing", i));
+    for (std::size_t j = 0; j < i; ++j) {
+      if (tune.planted[j].name != name) continue;
+      contradiction(where, fmt::format("tune.planted[{}].name and tune.planted[{}].name are both \"{}\"", j, i, name));
+    }
+  }
+}
+
+void check(const Recipe& recipe, const std::string& where) {
+  if (recipe.data.source.empty()) {
+    contradiction(where, "data.source is missing; a recipe names its data, e.g. \"idx:DIR\"");
+  }
+  if (recipe.model.name.empty()) contradiction(where, "model.name is empty");
+  check_channels(recipe.data.transform, where);
+  if (recipe.schedule.name == ScheduleName::constant && recipe.schedule.final_fraction != 0.0) {
+    contradiction(where,
+                  "schedule.final_fraction has no effect with schedule.name = \"constant\"; wanted 0, or \"cosine\"");
+  }
+  check_tuning(recipe.tune, where);
+}
+
+}  // namespace
+
+std::vector<Field> all_fields(Recipe& recipe) {
+  std::vector<Field> all = fields_of(recipe);
+  for (std::size_t i = 0; i < all.size(); ++i) {
+    if (all[i].kind != FieldKind::tables) continue;
+    const std::size_t count = all[i].element_count();
+    for (std::size_t element = count; element > 0; --element) {
+      std::vector<Field> fields = all[i].element(element - 1);
+      const auto place = all.begin() + static_cast<std::ptrdiff_t>(i) + 1;
+      all.insert(place, std::make_move_iterator(fields.begin()), std::make_move_iterator(fields.end()));
+    }
+  }
+  return all;
+}
+
+LoadedRecipe load_recipe(const std::filesystem::path& path,
+                         const std::vector<std::pair<std::string, std::string>>& flags) {
+  LoadedRecipe loaded;
+  loaded.name = path.stem().string();
+  const std::vector<Field> fields = fields_of(loaded.recipe);
+  std::error_code ignored;  // Whatever keeps the system from saying, reading the file says it better.
+  if (std::filesystem::is_directory(path, ignored)) {
+    fail(ErrorCode::invalid_argument, "recipe: {} is a folder, wanted a TOML file", path.string());
+  }
+  const std::string text = read_file(path, kRecipeBytesMax);
+  for (const KeyLine& line : read_toml(fields, text, path.string())) {
+    loaded.origins[line.key] = fmt::format("{}:{}", path.filename().string(), line.line);
+  }
+  for (const auto& [key, value] : flags) {
+    apply_flag(fields, key, value);
+    loaded.origins[key] = "flag";
+  }
+  check(loaded.recipe, path.string());
+  // Elements that a flag brought replaced those of the file, whose origins no longer hold.
+  Origins origins;
+  for (const Field& field : all_fields(loaded.recipe)) {
+    const auto known = loaded.origins.find(field.key);
+    const std::string table = field.key.substr(0, field.key.find('['));
+    const bool from_flag = table != field.key && loaded.origins[table] == "flag";
+    origins[field.key] = from_flag ? "flag" : known == loaded.origins.end() ? "default" : known->second;
+  }
+  loaded.origins = std::move(origins);
+  return loaded;
+}
+
+void check_recipe(const Recipe& recipe) {
+  check(recipe, "recipe");
+}
+
+std::int64_t check_run_length(const Recipe& recipe, std::int64_t training_samples) {
+  const std::int64_t batch = recipe.data.batch_size;
+  const bool drop = recipe.data.last_batch == LastBatch::drop;
+  const std::int64_t batches = drop ? training_samples / batch : (training_samples + batch - 1) / batch;
+  if (batches == 0) {
+    contradiction(
+        "recipe",
+        fmt::format(
+            "data.batch_size is {} and there are {} training samples: no whole batch for data.last_batch = \"drop\"",
+            batch, training_samples));
+  }
+  const std::int64_t steps_an_epoch = (batches + recipe.train.accumulate - 1) / recipe.train.accumulate;
+  const std::int64_t steps = steps_an_epoch * recipe.train.epochs;
+  if (recipe.schedule.warmup_steps > 0 && recipe.schedule.warmup_steps >= steps) {
+    contradiction("recipe", fmt::format("schedule.warmup_steps is {} and the whole run has {} optimizer steps",
+                                        recipe.schedule.warmup_steps, steps));
+  }
+  return steps;
+}
+
+void apply_settings(Recipe& recipe, const std::map<std::string, std::string>& settings) {
+  const std::vector<Field> fields = fields_of(recipe);
+  for (const auto& [key, value] : settings) set_from_toml(fields, key, value, "setting");
+}
+
+}  // namespace headrace
