@@ -64,6 +64,7 @@ class Trainer {
   Output forward_backward(const TensorBatch& batch);
   // Mean loss of the samples of all step() since the last call; nullopt when there were none. Reads the device.
   std::optional<double> take_mean_loss();
+  std::optional<double> mean_loss();  // The same, without starting anew.
   // Forward alone in evaluation mode without gradients; back to training mode afterwards, also by exception.
   Output evaluate(const TensorBatch& batch);
 

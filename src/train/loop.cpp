@@ -10,14 +10,19 @@
 namespace headrace {
 namespace {
 
-std::optional<Batch> wait_for_batch(Epoch& epoch) {
+std::optional<Batch> wait_for_batch(const BatchStream& stream) {
   Span span{step::kDataWait};
-  return epoch.next();
+  return stream.next();
 }
 
 }  // namespace
 
 LoopEnd run_steps(Trainer& trainer, Epoch& epoch, std::int64_t batches_max,
+                  const std::function<void(const StepDone&)>& on_step) {
+  return run_steps(trainer, {[&epoch] { return epoch.next(); }, epoch.batches()}, batches_max, on_step);
+}
+
+LoopEnd run_steps(Trainer& trainer, const BatchStream& stream, std::int64_t batches_max,
                   const std::function<void(const StepDone&)>& on_step) {
   const auto end_epoch = [&trainer] {
     ++trainer.progress().epoch;
@@ -32,9 +37,9 @@ LoopEnd run_steps(Trainer& trainer, Epoch& epoch, std::int64_t batches_max,
     at::Tensor loss;
     {
       Span span{step::kStep, trainer.progress().batch};
-      const std::optional<Batch> batch = wait_for_batch(epoch);
+      const std::optional<Batch> batch = wait_for_batch(stream);
       if (!batch) return end_epoch();
-      last = batch->index() + 1 == epoch.batches();
+      last = batch->index() + 1 == stream.batches;
       samples = batch->size();
       loss = trainer.step(*batch, last);
     }

@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <optional>
 
 namespace headrace {
 
@@ -22,10 +23,18 @@ enum class LoopEnd {
   stopped,  // stop_signal() asked for it; no window is open, so a checkpoint may be written.
 };
 
+// The next batch of a pass that has `batches` of them, or nullopt after the last.
+struct BatchStream {
+  std::function<std::optional<Batch>()> next;
+  std::int64_t batches;
+};
+
 // Steps through at most `batches_max` further batches of `epoch`. Records step::kStep and step::kDataWait beside the
 // trainer's spans. The window that the last batch of the epoch leaves short is closed by an update. A stop request is
 // heard between windows. `on_step`, outside the step's span, may do as it likes but step the trainer.
 LoopEnd run_steps(Trainer& trainer, Epoch& epoch, std::int64_t batches_max,
+                  const std::function<void(const StepDone&)>& on_step = {});
+LoopEnd run_steps(Trainer& trainer, const BatchStream& stream, std::int64_t batches_max,
                   const std::function<void(const StepDone&)>& on_step = {});
 
 }  // namespace headrace

@@ -187,10 +187,14 @@ Output Trainer::forward_backward(const TensorBatch& batch) {
   return output;
 }
 
-std::optional<double> Trainer::take_mean_loss() {
+std::optional<double> Trainer::mean_loss() {
   impl_->read_losses();
   if (impl_->loss_samples == 0) return std::nullopt;
-  const double mean = impl_->loss_sum / static_cast<double>(impl_->loss_samples);
+  return impl_->loss_sum / static_cast<double>(impl_->loss_samples);
+}
+
+std::optional<double> Trainer::take_mean_loss() {
+  const std::optional<double> mean = mean_loss();
   impl_->loss_sum = 0;
   impl_->loss_samples = 0;
   return mean;

@@ -1,0 +1,74 @@
+#include <algorithm>
+
+#include "assembly/training_job.h"
+
+namespace headrace {
+namespace {
+
+Candidate one(std::string name, std::string sentence, Settings changes, NumericClass numerics, std::string resource) {
+  return {std::move(name), std::move(sentence), std::move(changes), numerics, std::move(resource)};
+}
+
+void add_data_candidates(std::vector<Candidate>& list, const Recipe& recipe, const Machine& machine) {
+  const std::int64_t cores = machine.cores_usable;
+  std::vector<std::int64_t> threads{cores, 0};
+  if (cores > 3) threads.insert(threads.begin(), cores / 2);
+  for (const std::int64_t count : threads) {
+    if (count == recipe.data.threads) continue;
+    list.push_back(one(fmt::format("loader threads {}", count),
+                       count == 0 ? "Load in the training thread, which frees a core for compute."
+                                  : fmt::format("Load with {} threads instead of {}.", count, recipe.data.threads),
+                       {{"data.threads", fmt::format("{}", count)}}, NumericClass::bit_equal, "data"));
+  }
+  const std::int64_t depth = recipe.data.prefetch_batches * 2;
+  list.push_back(one("deeper prefetch",
+                     fmt::format("Prepare {} batches ahead instead of {}.", depth, recipe.data.prefetch_batches),
+                     {{"data.prefetch_batches", fmt::format("{}", depth)}}, NumericClass::bit_equal, "data"));
+}
+
+void add_compute_candidates(std::vector<Candidate>& list, const Recipe& recipe, const Machine& machine) {
+  if (recipe.model.memory_format != MemoryFormat::channels_last) {
+    list.push_back(one("channels-last",
+                       "Pictures and convolution weights as NHWC, the layout convolutions are fastest in.",
+                       {{"model.memory_format", "\"channels_last\""}}, NumericClass::rounding, "compute"));
+  }
+  if (recipe.optimizer.implementation != OptimizerImplementation::fused) {
+    list.push_back(one("fused optimizer", "Update all parameters in one kernel instead of operator by operator.",
+                       {{"optimizer.implementation", "\"fused\""}}, NumericClass::rounding, "compute"));
+  }
+  if (recipe.train.precision != Precision::bf16) {
+    list.push_back(one("bf16 autocast", "Convolutions and matrix products in bfloat16; parameters stay float32.",
+                       {{"train.precision", "\"bf16\""}}, NumericClass::reduced_precision, "compute"));
+  }
+  if (recipe.compute.allocator != Allocator::no_trim) {
+    list.push_back(one("allocator without trim", "glibc keeps freed memory, so that each step reuses mapped pages.",
+                       {{"compute.allocator", "\"no_trim\""}}, NumericClass::bit_equal, "compute"));
+  }
+  const std::int64_t cores = machine.cores_usable;
+  const std::int64_t now = recipe.compute.threads == 0 ? cores : recipe.compute.threads;
+  if (cores > 1 && now != cores - 1) {
+    list.push_back(one("a core for loading",
+                       fmt::format("Compute with {} threads and leave one core to the loader.", cores - 1),
+                       {{"compute.threads", fmt::format("{}", cores - 1)}}, NumericClass::rounding, "data"));
+  }
+  if (now != cores) {
+    list.push_back(one("every core for compute", fmt::format("Compute with {} threads instead of {}.", cores, now),
+                       {{"compute.threads", fmt::format("{}", cores)}}, NumericClass::rounding, "compute"));
+  }
+}
+
+}  // namespace
+
+std::vector<Candidate> candidates(const Recipe& recipe, const Machine& machine, const std::string& bound) {
+  std::vector<Candidate> list;
+  add_compute_candidates(list, recipe, machine);
+  add_data_candidates(list, recipe, machine);
+  for (const PlantedOptions& planted : recipe.tune.planted) {
+    list.push_back(one(planted.name, "A planted knob with a known effect, to test the tuner.",
+                       {{"planted." + planted.name, "true"}}, NumericClass::rounding, bound));
+  }
+  std::stable_partition(list.begin(), list.end(), [&](const Candidate& c) { return c.resource == bound; });
+  return list;
+}
+
+}  // namespace headrace

@@ -1,0 +1,85 @@
+#include "assembly/measure.h"
+
+#include <algorithm>
+#include <numeric>
+#include <vector>
+
+#include "tensor/compute.h"
+
+namespace headrace {
+namespace {
+
+constexpr std::int64_t kWarmupSteps = 3;
+constexpr int kFreeDataPairs = 5;
+
+double mean(const std::vector<double>& values) {
+  return std::accumulate(values.begin(), values.end(), 0.0) / static_cast<double>(values.size());
+}
+
+double median(std::vector<double> values) {
+  std::nth_element(values.begin(), values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2), values.end());
+  return values[values.size() / 2];
+}
+
+// Step time with free data over step time with the loader: the median over interleaved pairs of blocks.
+double free_data_ratio(TrainingJob& job, std::int64_t block) {
+  std::vector<double> ratios;
+  for (int pair = 0; pair < kFreeDataPairs; ++pair) {
+    job.run(1);
+    const double with_loader = mean(job.run(block));
+    job.set_free_data(true);
+    job.run(1);
+    const double with_free_data = mean(job.run(block));
+    job.set_free_data(false);
+    ratios.push_back(with_free_data / with_loader);
+  }
+  return median(ratios);
+}
+
+LoaderStatistics difference(const LoaderStatistics& after, const LoaderStatistics& before) {
+  LoaderStatistics result = after;
+  result.samples -= before.samples;
+  result.batches -= before.batches;
+  result.busy_ns -= before.busy_ns;
+  result.wait_for_slot_ns -= before.wait_for_slot_ns;
+  result.wait_for_batch_ns -= before.wait_for_batch_ns;
+  return result;
+}
+
+}  // namespace
+
+Measured measure(TrainingJob& job, const Machine& machine, std::int64_t steps) {
+  job.run(kWarmupSteps);
+  Measured result;
+  Loader& loader = job.training().loader();
+  const LoaderStatistics before = loader.statistics();
+  const bool peak_known = reset_peak_memory();
+  Trace trace;
+  for (std::int64_t i = 0; i < steps; ++i) {
+    job.run(1);
+    if (const auto resident = resident_memory()) result.memory.push_back(*resident);
+  }
+  if (result.memory.size() != static_cast<std::size_t>(steps)) result.memory.clear();
+  result.trace = trace.stop();
+  if (peak_known) result.peak_memory = peak_memory();
+  result.loader = difference(loader.statistics(), before);
+  result.split = split_time(result.trace);
+
+  DiagnosisInput input;
+  input.split = result.split;
+  input.samples_per_step = job.samples_per_step();
+  input.loader_busy_s = static_cast<double>(result.loader.busy_ns) * 1e-9;
+  input.loader_threads = static_cast<int>(std::max<std::int64_t>(1, job.training().recipe().data.threads));
+  input.compute_threads = static_cast<int>(compute_threads());
+  input.cores = machine.cores_usable;
+  input.peak_memory = result.peak_memory;
+  if (!result.memory.empty()) {
+    input.mean_memory = std::accumulate(result.memory.begin(), result.memory.end(), std::int64_t{0}) / steps;
+  }
+  const double step_s = result.split.total_s / static_cast<double>(result.split.steps);
+  input.free_data_step_s = step_s * free_data_ratio(job, std::max<std::int64_t>(3, steps / 8));
+  result.diagnosis = diagnose(input);
+  return result;
+}
+
+}  // namespace headrace

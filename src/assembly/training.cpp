@@ -1,0 +1,81 @@
+#include "assembly/training.h"
+
+#include <ATen/Context.h>
+#include <ATen/core/Tensor.h>
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/cross_entropy_loss.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "exec/cores.h"
+#include "hardware/allocator.h"
+#include "tensor/compute.h"
+
+namespace headrace {
+
+Forward classification_forward(Network& network) {
+  return [&network](const TensorBatch& batch) {
+    at::Tensor logits = network.forward(batch.images);
+    at::Tensor loss = at::cross_entropy_loss(logits, batch.labels);
+    return Output{std::move(loss), {{"logits", std::move(logits)}}};
+  };
+}
+
+Training::Training(const Recipe& recipe, const Machine& machine) : recipe_(recipe), machine_(machine) {
+  apply_compute(recipe_.compute);
+  at::globalContext().setDeterministicAlgorithms(recipe_.train.deterministic, /*warn_only=*/false);
+  train_source_ = open_source(recipe_.data.source, Split::train);
+  const std::shared_ptr<const Source> test_source = open_source(recipe_.data.source, Split::test);
+  if (train_source_->classes() > recipe_.model.classes || test_source->classes() > recipe_.model.classes) {
+    fail(ErrorCode::invalid_argument, "model: model.classes is {}, the data has {} classes", recipe_.model.classes,
+         std::max(train_source_->classes(), test_source->classes()));
+  }
+  const auto seed = static_cast<std::uint64_t>(recipe_.seed);
+  at::manual_seed(seed);
+  network_ = make_network(recipe_.model, train_source_->channels(), train_source_->height(), train_source_->width());
+  loader_ = std::make_unique<Loader>(train_source_, recipe_.data, seed, /*training=*/true);
+  test_loader_ = std::make_unique<Loader>(test_source, recipe_.data, seed, /*training=*/false);
+
+  const std::int64_t batches = loader_->batches_per_epoch();
+  const std::int64_t steps_per_epoch = (batches + recipe_.train.accumulate - 1) / recipe_.train.accumulate;
+  ModelState state = network_->state();
+  Optimizer optimizer{state.parameters, recipe_.optimizer};
+  trainer_ = std::make_unique<Trainer>(std::move(state), std::move(optimizer), classification_forward(*network_),
+                                       recipe_.train, recipe_.schedule, steps_per_epoch * recipe_.train.epochs);
+  trainer_->set_memory_format(recipe_.model.memory_format);
+}
+
+void Training::apply_compute(const ComputeOptions& compute) {
+  applied_.clear();
+  const CoreSplit split = split_cores(machine_.cores_usable, compute.threads, recipe_.data.threads);
+  applied_.push_back(apply_compute_threads(split.compute));
+  applied_.push_back(apply_allocator(compute.allocator));
+}
+
+void Training::apply_live(const Recipe& next) {
+  recipe_ = next;
+  apply_compute(next.compute);
+  loader_->set_threads(next.data.threads);
+  loader_->set_prefetch_batches(next.data.prefetch_batches);
+  test_loader_->set_threads(next.data.threads);
+  test_loader_->set_prefetch_batches(next.data.prefetch_batches);
+  trainer_->set_memory_format(next.model.memory_format);
+  trainer_->optimizer().set_implementation(next.optimizer.implementation);
+  trainer_->set_precision(next.train.precision);
+}
+
+void Training::redraw(std::uint64_t seed) {
+  at::manual_seed(seed);
+  const std::unique_ptr<Network> fresh =
+      make_network(recipe_.model, train_source_->channels(), train_source_->height(), train_source_->width());
+  const at::NoGradGuard no_grad;
+  const ModelState source = fresh->state();
+  ModelState& target = trainer_->model();
+  for (std::size_t i = 0; i < source.parameters.size(); ++i)
+    target.parameters[i].second.copy_(source.parameters[i].second);
+  for (std::size_t i = 0; i < source.buffers.size(); ++i) target.buffers[i].second.copy_(source.buffers[i].second);
+  for (auto& [name, tensor] : trainer_->optimizer().state()) tensor.zero_();
+}
+
+}  // namespace headrace

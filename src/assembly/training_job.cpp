@@ -1,0 +1,285 @@
+#include "assembly/training_job.h"
+
+#include <ATen/CPUGeneratorImpl.h>
+#include <ATen/core/Generator.h>
+#include <ATen/core/Tensor.h>
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/empty_like.h>
+#include <ATen/ops/from_blob.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <limits>
+#include <mutex>
+#include <thread>
+#include <utility>
+
+#include "base/hash.h"
+#include "train/loop.h"
+
+namespace headrace {
+namespace {
+
+constexpr std::string_view kPlantedPrefix = "planted.";
+
+void sleep_ms(double milliseconds) {
+  if (milliseconds > 0) std::this_thread::sleep_for(std::chrono::duration<double, std::milli>(milliseconds));
+}
+
+at::Tensor generator_state() {
+  at::Generator generator = at::detail::getDefaultCPUGenerator();
+  const std::lock_guard lock(generator.mutex());
+  return generator.get_state();
+}
+
+void set_generator_state(const at::Tensor& state) {
+  at::Generator generator = at::detail::getDefaultCPUGenerator();
+  const std::lock_guard lock(generator.mutex());
+  generator.set_state(state);
+}
+
+at::Tensor flat_float(const at::Tensor& tensor) {
+  return tensor.detach().to(at::kFloat).contiguous().view({-1});
+}
+
+// Relative L2 difference of two lists of tensors, each list taken as one vector.
+double relative_difference(const std::vector<at::Tensor>& a, const std::vector<at::Tensor>& b) {
+  double difference = 0, size = 0;
+  for (std::size_t i = 0; i < a.size(); ++i) {
+    const at::Tensor x = a[i].to(at::kDouble).contiguous(), y = b[i].to(at::kDouble).contiguous();
+    const double* px = x.const_data_ptr<double>();
+    const double* py = y.const_data_ptr<double>();
+    for (std::int64_t j = 0; j < x.numel(); ++j) {
+      difference += (px[j] - py[j]) * (px[j] - py[j]);
+      size += py[j] * py[j];
+    }
+  }
+  if (difference == 0) return 0;
+  return size == 0 ? std::numeric_limits<double>::infinity() : std::sqrt(difference / size);
+}
+
+}  // namespace
+
+struct TrainingJob::Saved {
+  std::vector<at::Tensor> tensors;  // In the order of everything().
+  at::Tensor generator;
+  Progress progress;
+  SampleRandom planted_random;
+};
+
+TrainingJob::TrainingJob(const Recipe& recipe, const Machine& machine)
+    : baseline_(recipe),
+      planted_on_(recipe.tune.planted.size(), false),
+      planted_random_(static_cast<std::uint64_t>(recipe.seed), 0, 0),
+      training_(std::make_unique<Training>(recipe, machine)) {
+  if (!recipe.tune.planted.empty()) {
+    training_->trainer().before_update = [this] { apply_planted(); };
+  }
+}
+
+TrainingJob::~TrainingJob() = default;
+
+std::vector<std::pair<std::string, at::Tensor>> TrainingJob::everything() {
+  ModelState& model = training_->trainer().model();
+  auto all = model.parameters;
+  all.insert(all.end(), model.buffers.begin(), model.buffers.end());
+  const auto optimizer = training_->trainer().optimizer().state();
+  all.insert(all.end(), optimizer.begin(), optimizer.end());
+  return all;
+}
+
+void TrainingJob::snapshot() {
+  saved_ = std::make_unique<Saved>(Saved{{}, generator_state(), training_->trainer().progress(), planted_random_});
+  for (const auto& [name, tensor] : everything()) saved_->tensors.push_back(tensor.detach().clone());
+}
+
+void TrainingJob::restore() {
+  HEADRACE_CHECK(saved_ != nullptr, "restore() without snapshot()");
+  const at::NoGradGuard no_grad;
+  const auto all = everything();
+  for (std::size_t i = 0; i < all.size(); ++i) all[i].second.detach().copy_(saved_->tensors[i]);
+  training_->trainer().optimizer().zero_gradients();
+  set_generator_state(saved_->generator);
+  training_->trainer().progress() = saved_->progress;
+  planted_random_ = saved_->planted_random;
+  epoch_.reset();
+}
+
+void TrainingJob::configure(const Settings& settings) {
+  Recipe next = baseline_;
+  Settings live;
+  std::vector<bool> planted(planted_on_.size(), false);
+  for (const auto& [key, value] : settings) {
+    if (key.rfind(kPlantedPrefix, 0) != 0) {
+      live.emplace(key, value);
+      continue;
+    }
+    const auto& all = baseline_.tune.planted;
+    const auto found = std::find_if(all.begin(), all.end(), [&](const PlantedOptions& p) {
+      return p.name == std::string_view(key).substr(kPlantedPrefix.size());
+    });
+    if (found == all.end()) fail(ErrorCode::invalid_argument, "assembly: no planted knob for {}", key);
+    planted[static_cast<std::size_t>(found - all.begin())] = value == "true";
+  }
+  apply_settings(next, live);
+  training_->apply_live(next);
+  planted_on_ = planted;
+}
+
+std::vector<double> TrainingJob::run(std::int64_t steps) {
+  Trainer& trainer = training_->trainer();
+  std::vector<double> seconds;
+  seconds.reserve(static_cast<std::size_t>(steps));
+  losses_.clear();
+  const auto note = [&](const StepDone& done) {
+    seconds.push_back(static_cast<double>(done.step_ns) * 1e-9);
+    losses_.push_back(done.loss.item<double>());
+  };
+  const BatchStream cached{[this] { return cached_; }, std::numeric_limits<std::int64_t>::max()};
+  while (static_cast<std::int64_t>(seconds.size()) < steps) {
+    const std::int64_t left = steps - static_cast<std::int64_t>(seconds.size());
+    LoopEnd end;
+    if (cached_) {
+      end = run_steps(trainer, cached, left, note);
+    } else {
+      if (!epoch_) epoch_.emplace(training_->loader().epoch(trainer.progress().epoch, trainer.progress().batch));
+      end = run_steps(trainer, *epoch_, left, note);
+    }
+    if (end == LoopEnd::epoch) epoch_.reset();
+    if (end == LoopEnd::stopped) fail(ErrorCode::cancelled, "tune: stopped");
+  }
+  return seconds;
+}
+
+void TrainingJob::apply_planted() {
+  apply_planted_gradient_error();
+  for (std::size_t i = 0; i < planted_on_.size(); ++i) {
+    const PlantedOptions& planted = baseline_.tune.planted[i];
+    sleep_ms(planted_on_[i] ? planted.on_ms : planted.off_ms);
+    if (planted_on_[i] && planted.throw_probability > 0 && planted_random_.uniform() < planted.throw_probability) {
+      fail(ErrorCode::internal, "assembly: planted knob {} threw", planted.name);
+    }
+  }
+}
+
+void TrainingJob::apply_planted_gradient_error() {
+  for (std::size_t i = 0; i < planted_on_.size(); ++i) {
+    const double error = baseline_.tune.planted[i].gradient_error;
+    if (!planted_on_[i] || error == 0) continue;
+    const at::NoGradGuard no_grad;
+    for (const auto& [name, parameter] : training_->trainer().model().parameters) {
+      // Every element off by the same share, with alternating sign: the relative L2 error is exactly `error`.
+      if (!parameter.grad().defined()) continue;
+      at::Tensor gradient = flat_float(parameter.grad()).clone();
+      float* values = gradient.mutable_data_ptr<float>();
+      for (std::int64_t j = 0; j < gradient.numel(); ++j) {
+        values[j] *= static_cast<float>(1.0 + (j % 2 == 0 ? error : -error));
+      }
+      parameter.grad().copy_(gradient.view(parameter.grad().sizes()));
+    }
+  }
+}
+
+Fingerprint TrainingJob::fingerprint(std::int64_t batch_index) {
+  epoch_.reset();
+  Trainer& trainer = training_->trainer();
+  const at::Tensor generator = generator_state();
+  std::vector<at::Tensor> buffers;
+  for (const auto& [name, tensor] : trainer.model().buffers) buffers.push_back(tensor.clone());
+
+  Epoch epoch = training_->loader().epoch(0, batch_index % training_->batches_per_epoch());
+  std::optional<Batch> batch = epoch.next();
+  if (!batch) fail(ErrorCode::invalid_argument, "assembly: the training data gives no batch");
+  const Output output = trainer.forward_backward(trainer.transfer(*batch));
+  apply_planted_gradient_error();
+
+  Fingerprint result;
+  result.loss = output.loss.item<double>();
+  for (const auto& [name, parameter] : trainer.model().parameters) {
+    if (!parameter.grad().defined()) continue;
+    const at::Tensor flat = flat_float(parameter.grad());
+    const float* values = flat.const_data_ptr<float>();
+    result.gradients.push_back({name, {values, values + flat.numel()}});
+  }
+  trainer.optimizer().zero_gradients();
+  const at::NoGradGuard no_grad;
+  for (std::size_t i = 0; i < buffers.size(); ++i) trainer.model().buffers[i].second.copy_(buffers[i]);
+  set_generator_state(generator);
+  return result;
+}
+
+std::uint64_t TrainingJob::state_hash() {
+  Xxh3Stream stream;
+  ModelState& model = training_->trainer().model();
+  for (const auto* list : {&model.parameters, &model.buffers}) {
+    for (const auto& [name, tensor] : *list) {
+      const at::Tensor whole = tensor.detach().contiguous();
+      stream.update({static_cast<const std::byte*>(whole.const_data_ptr()), whole.nbytes()});
+    }
+  }
+  return stream.digest();
+}
+
+double TrainingJob::update_difference(const Settings& a, const Settings& b) {
+  Trainer& trainer = training_->trainer();
+  configure(b);
+  restore();
+  const Fingerprint given = fingerprint(0);
+  const auto updated = [&](const Settings& settings) {
+    configure(settings);
+    restore();
+    std::size_t next = 0;
+    for (const auto& [name, parameter] : trainer.model().parameters) {
+      if (next >= given.gradients.size() || given.gradients[next].name != name) continue;
+      at::Tensor gradient = at::empty_like(parameter.detach());
+      gradient.copy_(at::from_blob(const_cast<float*>(given.gradients[next].values.data()), parameter.sizes()));
+      parameter.mutable_grad() = std::move(gradient);
+      ++next;
+    }
+    trainer.optimizer().step(trainer.learning_rate());
+    std::vector<std::vector<at::Tensor>> groups(4);  // Parameters, exp_avg, exp_avg_sq, the rest.
+    for (const auto& [name, tensor] : everything()) {
+      const std::size_t group = name.ends_with("/exp_avg") ? 1 : name.ends_with("/exp_avg_sq") ? 2 : 0;
+      groups[group].push_back(tensor.detach().clone());
+    }
+    restore();
+    return groups;
+  };
+  const auto with_a = updated(a), with_b = updated(b);
+  double largest = 0;
+  for (std::size_t i = 0; i < with_a.size(); ++i)
+    largest = std::max(largest, relative_difference(with_a[i], with_b[i]));
+  return largest;
+}
+
+std::vector<double> TrainingJob::short_run(std::int64_t steps, std::uint64_t seed) {
+  training_->redraw(seed);
+  training_->trainer().progress() = {};
+  epoch_.reset();
+  run(steps);
+  std::vector<double> losses = std::move(losses_);
+  restore();
+  return losses;
+}
+
+std::int64_t TrainingJob::samples_per_step() const {
+  return baseline_.data.batch_size;
+}
+
+void TrainingJob::set_free_data(bool free_data) {
+  if (free_data == cached_.has_value()) return;
+  Trainer& trainer = training_->trainer();
+  epoch_.reset();
+  if (free_data) {
+    before_free_data_ = trainer.progress();
+    cached_ = training_->loader().epoch(0).next();
+    if (!cached_) fail(ErrorCode::invalid_argument, "assembly: the training data gives no batch");
+  } else {
+    cached_.reset();
+    trainer.progress().epoch = before_free_data_.epoch;
+    trainer.progress().batch = before_free_data_.batch;
+  }
+}
+
+}  // namespace headrace

@@ -1,0 +1,62 @@
+// A training recipe as the tuner's Job: the real loop under other settings, always from the same state on the same
+// samples.
+#pragma once
+
+#include <headrace/tune.h>
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "assembly/training.h"
+#include "base/random.h"
+
+namespace headrace {
+
+class TrainingJob final : public Job {
+ public:
+  TrainingJob(const Recipe& recipe, const Machine& machine);
+  ~TrainingJob() override;
+
+  // Error{cancelled} from run() and short_run() once a signal asked to stop.
+  void snapshot() override;
+  void restore() override;
+  // Keys are those of candidates() (recipe keys with live knobs) and "planted.<name>" = "true" for recipe.tune.planted.
+  void configure(const Settings& settings) override;
+  std::vector<double> run(std::int64_t steps) override;
+  Fingerprint fingerprint(std::int64_t batch) override;
+  std::uint64_t state_hash() override;
+  double update_difference(const Settings& a, const Settings& b) override;
+  std::vector<double> short_run(std::int64_t steps, std::uint64_t seed) override;
+  std::int64_t samples_per_step() const override;
+
+  // From now on run() takes one cached batch again and again instead of the loader's (the diagnosis' confirmation).
+  // Switching it off goes on where the data stood.
+  void set_free_data(bool free_data);
+
+  Training& training() { return *training_; }
+
+ private:
+  struct Saved;
+  void apply_planted();  // Before each update: the time, errors and exceptions of planted knobs.
+  void apply_planted_gradient_error();
+  std::vector<std::pair<std::string, at::Tensor>> everything();  // Parameters, buffers, optimizer state; shared.
+
+  Recipe baseline_;
+  std::vector<bool> planted_on_;  // As long as baseline_.tune.planted.
+  SampleRandom planted_random_;
+  std::unique_ptr<Training> training_;
+  std::unique_ptr<Saved> saved_;
+  std::optional<Epoch> epoch_;   // The pass in progress; the trainer's progress says where it stands.
+  std::optional<Batch> cached_;  // Set while data is free.
+  Progress before_free_data_;
+  std::vector<double> losses_;  // Of the last run().
+};
+
+// One change at a time for this recipe on this machine, in the order to try them: those that relieve `bound` first,
+// then by DESIGN's order. Settings already in force, keys of tune.fixed apart, are not listed.
+std::vector<Candidate> candidates(const Recipe& recipe, const Machine& machine, const std::string& bound);
+
+}  // namespace headrace

@@ -1,0 +1,61 @@
+#include <headrace/insight.h>
+
+#include <nlohmann/json.hpp>
+
+#include "assembly/measure.h"
+#include "base/clock.h"
+#include "base/files.h"
+#include "exec/stop.h"
+#include "verbs/verbs.h"
+
+namespace headrace {
+
+int run_profile(VerbContext& context) {
+  Console& console = context.console;
+  const std::int64_t steps = context.invocation.steps;
+  TrainingJob job{context.loaded.recipe, context.machine};
+  if (context.invocation.dry_run) {
+    console.info(fmt::format("dry run: would measure {} steps of {}; nothing was run", steps, context.loaded.name));
+    return kExitDone;
+  }
+  RunFolder folder{context.invocation, context.loaded};
+  console.log_to(folder.file("log.txt"));
+  console.progress(fmt::format("Profiling {} steps", steps));
+  const Measured measured = measure(job, context.machine, steps);
+  console.clear_progress();
+
+  Report report;
+  report.title = context.loaded.name;
+  report.verdict = measured.diagnosis.sentence;
+  report.diagnosis = measured.diagnosis.sentence;
+  report.findings = measured.diagnosis.findings;
+  report.baseline_samples_per_second = measured.diagnosis.samples_per_second;
+  report.before = measured.split;
+  report.environment = report_environment(context.machine);
+  for (const Applied& applied : job.training().applied()) {
+    report.settings.emplace_back(fmt::format("{} = {}", applied.key, applied.requested),
+                                 applied.reason.empty() ? applied.applied : applied.applied + ": " + applied.reason);
+  }
+  report.command = command_line(context.invocation);
+  report.written = utc_text();
+
+  nlohmann::ordered_json document = document_head(context, "headrace-profile");
+  document["samples_per_second"] = measured.diagnosis.samples_per_second;
+  document["time_split"] = to_json(measured.split);
+  document["diagnosis"] = to_json(measured.diagnosis);
+  document["metrics"] = metric_series(measured.split, job.samples_per_step(), measured.memory);
+  document["profile_summary"] = to_json(get_profile_summary(measured.trace));
+  document["peak_memory_bytes"] = measured.peak_memory ? nlohmann::ordered_json(*measured.peak_memory) : nullptr;
+  document["folder"] = folder.path().string();
+
+  write_chrome_trace(measured.trace, folder.file("trace.json").string());
+  write_file(folder.file("profile.json"), document.dump(2) + "\n");
+  write_file(folder.file("report.html"), report_html(report));
+  folder.mark_whole();
+  console.result(report_text(report, console.width(), console.colour()));
+  console.info("report: " + folder.file("report.html").string());
+  console.json(document);
+  return kExitDone;
+}
+
+}  // namespace headrace

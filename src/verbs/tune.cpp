@@ -1,0 +1,206 @@
+#include <headrace/insight.h>
+#include <headrace/tune.h>
+
+#include <nlohmann/json.hpp>
+
+#include "assembly/measure.h"
+#include "base/clock.h"
+#include "base/files.h"
+#include "exec/stop.h"
+#include "verbs/train_run.h"
+#include "verbs/verbs.h"
+
+namespace headrace {
+namespace {
+
+constexpr std::int64_t kBurnInSteps = 10;    // First steps pay for oneDNN's kernels and page faults.
+constexpr std::int64_t kMeasuredSteps = 40;  // Of the time split before and after.
+
+struct Tuning {
+  Measured before;
+  std::optional<Measured> after;  // nullopt: nothing was kept, or stopped.
+  Ledger ledger;
+  std::vector<Candidate> tried;
+  std::vector<Applied> applied;  // Of the best settings.
+};
+
+Tuning tune_recipe(VerbContext& context) {
+  Console& console = context.console;
+  TrainingJob job{context.loaded.recipe, context.machine};
+  console.progress("Measuring the recipe as it is written");
+  job.run(kBurnInSteps);
+  Tuning tuning;
+  tuning.before = measure(job, context.machine, kMeasuredSteps);
+  console.info(tuning.before.diagnosis.sentence);
+  tuning.tried = candidates(context.loaded.recipe, context.machine, to_string(tuning.before.diagnosis.bound));
+
+  TuneProgress progress;
+  progress.trying = [&](const Candidate& candidate, std::size_t index, std::size_t count) {
+    console.progress(fmt::format("Trying {} of {}: {}", index + 1, count, candidate.name));
+  };
+  progress.decided = [&](const Trial& trial) {
+    console.clear_progress();
+    console.info(fmt::format("{:<12} {}: {}", to_string(trial.verdict), trial.name, trial.sentence));
+  };
+  progress.stop = [] { return stop_signal() != 0; };
+  tuning.ledger = tune(job, tuning.tried, context.loaded.recipe.tune,
+                       static_cast<std::uint64_t>(context.loaded.recipe.seed), progress);
+  if (stop_signal() == 0 && !tuning.ledger.best.empty()) {
+    console.progress("Measuring the tuned job");
+    job.configure(tuning.ledger.best);
+    tuning.after = measure(job, context.machine, kMeasuredSteps);
+  }
+  tuning.applied = job.training().applied();
+  console.clear_progress();
+  return tuning;
+}
+
+// The recipe with what was kept; planted knobs are no settings of a recipe.
+Recipe tuned_recipe(const Recipe& recipe, const Ledger& ledger) {
+  Recipe tuned = recipe;
+  Settings real;
+  for (const auto& [key, value] : ledger.best) {
+    if (key.rfind("planted.", 0) != 0) real.emplace(key, value);
+  }
+  apply_settings(tuned, real);
+  return tuned;
+}
+
+void write_tuned_toml(const std::filesystem::path& path, Recipe tuned, const Ledger& ledger) {
+  const auto comment = [&](const std::string& key) -> std::string {
+    for (const Trial& trial : ledger.trials) {
+      if (trial.verdict == Verdict::kept && trial.changes.contains(key) && trial.gain) {
+        return fmt::format("tuned: {:+.1f} % [{:+.1f}, {:+.1f}], {} pairs", trial.gain->median * 100,
+                           trial.gain->low * 100, trial.gain->high * 100, trial.pairs);
+      }
+    }
+    return {};
+  };
+  write_file(path, write_toml(fields_of(tuned), comment));
+}
+
+Report::Change report_change(const Trial& trial, const std::vector<Candidate>& tried) {
+  Report::Change change;
+  change.name = trial.name;
+  for (const Candidate& candidate : tried) {
+    if (candidate.name == trial.name) change.sentence = candidate.sentence;
+  }
+  change.verdict = to_string(trial.verdict);
+  change.reason = trial.sentence;
+  change.pairs = trial.pairs;
+  if (trial.gain) {
+    change.gain = trial.gain->median;
+    change.gain_low = trial.gain->low;
+    change.gain_high = trial.gain->high;
+  }
+  if (trial.numerics.checked) {
+    change.numerics = fmt::format("{}: {:.2g} ({} {:.2g})", trial.numerics.measure, trial.numerics.value,
+                                  trial.numerics.passed ? "allowed" : "beyond", trial.numerics.tolerance);
+  }
+  change.settings.assign(trial.changes.begin(), trial.changes.end());
+  return change;
+}
+
+Report tune_report(const VerbContext& context, const Tuning& tuning, const TrainRun& run) {
+  const Ledger& ledger = tuning.ledger;
+  Report report;
+  report.title = context.loaded.name;
+  report.positive = !ledger.best.empty() && ledger.speedup.low > 1;
+  report.verdict =
+      report.positive
+          ? fmt::format("{:.2f} times as fast as the recipe as written; every kept change passed its numerics check.",
+                        ledger.speedup.median)
+          : std::string("No change paid: the recipe is as fast as these changes can make it here.");
+  report.speedup = ledger.speedup.median;
+  report.speedup_low = ledger.speedup.low;
+  report.speedup_high = ledger.speedup.high;
+  report.speedup_pairs = ledger.speedup_pairs;
+  report.baseline_samples_per_second = ledger.baseline_samples_per_second;
+  report.best_samples_per_second = ledger.best_samples_per_second;
+  report.before = tuning.before.split;
+  if (tuning.after) report.after = tuning.after->split;
+  report.diagnosis = tuning.before.diagnosis.sentence;
+  report.findings = tuning.before.diagnosis.findings;
+  for (const Trial& trial : ledger.trials) report.changes.push_back(report_change(trial, tuning.tried));
+  Report::Curve accuracy{"Test accuracy", "", {}, {}}, loss{"Training loss", "", {}, {}};
+  for (const EpochResult& epoch : run.epochs) {
+    accuracy.x.push_back(static_cast<double>(epoch.epoch));
+    accuracy.y.push_back(epoch.test_accuracy);
+    loss.x.push_back(static_cast<double>(epoch.epoch));
+    loss.y.push_back(epoch.loss);
+  }
+  if (!run.epochs.empty()) {
+    report.test_accuracy = run.epochs.back().test_accuracy;
+    report.test_loss = run.epochs.back().test_loss;
+    report.curves = {accuracy, loss};
+  }
+  report.environment = report_environment(context.machine);
+  for (const Applied& applied : tuning.applied) {
+    report.settings.emplace_back(fmt::format("{} = {}", applied.key, applied.requested),
+                                 applied.reason.empty() ? applied.applied : applied.applied + ": " + applied.reason);
+  }
+  report.command = command_line(context.invocation);
+  report.written = utc_text();
+  return report;
+}
+
+nlohmann::ordered_json ledger_document(const VerbContext& context, const Tuning& tuning, const TrainRun& run) {
+  nlohmann::ordered_json document = to_json(tuning.ledger);
+  const nlohmann::ordered_json head = document_head(context, "headrace-ledger");
+  for (const auto& [key, value] : head.items()) document[key] = value;
+  document["diagnosis"] = to_json(tuning.before.diagnosis);
+  document["time_split"]["baseline"] = to_json(tuning.before.split);
+  document["time_split"]["best"] = tuning.after ? to_json(tuning.after->split) : nlohmann::ordered_json(nullptr);
+  document["peak_memory_bytes"]["baseline"] =
+      tuning.before.peak_memory ? nlohmann::ordered_json(*tuning.before.peak_memory) : nlohmann::ordered_json(nullptr);
+  document["training"] = to_json(run);
+  document["test_accuracy"] =
+      run.epochs.empty() ? nlohmann::ordered_json(nullptr) : nlohmann::ordered_json(run.epochs.back().test_accuracy);
+  return document;
+}
+
+int dry_run(VerbContext& context) {
+  Training training{context.loaded.recipe, context.machine};
+  std::string text = fmt::format("dry run: {} batches an epoch; would try, in this order when compute-bound:\n",
+                                 training.batches_per_epoch());
+  for (const Candidate& candidate : candidates(context.loaded.recipe, context.machine, "compute")) {
+    text += fmt::format("  {:<24} {}\n", candidate.name, candidate.sentence);
+  }
+  context.console.result(text);
+  return kExitDone;
+}
+
+}  // namespace
+
+int run_tune(VerbContext& context) {
+  if (context.invocation.dry_run) return dry_run(context);
+  Console& console = context.console;
+  RunFolder folder{context.invocation, context.loaded};
+  console.log_to(folder.file("log.txt"));
+  const Tuning tuning = tune_recipe(context);
+  const Recipe tuned = tuned_recipe(context.loaded.recipe, tuning.ledger);
+  write_tuned_toml(folder.file("tuned.toml"), tuned, tuning.ledger);
+  write_chrome_trace(tuning.before.trace, folder.file("trace-baseline.json").string());
+  if (tuning.after) write_chrome_trace(tuning.after->trace, folder.file("trace-tuned.json").string());
+
+  TrainRun run;
+  if (stop_signal() == 0) {
+    console.info("training with what was kept");
+    Training training{tuned, context.machine};
+    run = train_to_end(training, folder.path(), console);
+  } else {
+    run.stopped_by = stop_signal();
+  }
+  const nlohmann::ordered_json document = ledger_document(context, tuning, run);
+  const Report report = tune_report(context, tuning, run);
+  write_file(folder.file("ledger.json"), document.dump(2) + "\n");
+  write_file(folder.file("report.html"), report_html(report));
+  console.json(document);
+  console.result(report_text(report, console.width(), console.colour()));
+  console.info("report: " + folder.file("report.html").string());
+  if (run.stopped_by != 0) return stop_exit_code(run.stopped_by);
+  folder.mark_whole();
+  return report.positive ? kExitDone : kExitVerdict;
+}
+
+}  // namespace headrace

@@ -1,0 +1,36 @@
+// The verbs that train: what each has in hand, and their entry points.
+#pragma once
+
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "cli/console.h"
+#include "cli/invocation.h"
+#include "cli/run_folder.h"
+#include "hardware/machine.h"
+#include "recipe/recipe.h"
+
+namespace headrace {
+
+struct VerbContext {
+  const Invocation& invocation;
+  Console& console;
+  LoadedRecipe loaded;
+  Machine machine;
+};
+
+// Each returns the exit code and throws Error for what it cannot do.
+int run_train(VerbContext& context);
+int run_eval(VerbContext& context);
+int run_profile(VerbContext& context);
+int run_tune(VerbContext& context);
+
+// The environment a report may show: an allow-list of names and values.
+std::vector<std::pair<std::string, std::string>> report_environment(const Machine& machine);
+// "headrace tune examples/fashion_mnist.toml --data.threads 2", credentials cut.
+std::string command_line(const Invocation& invocation);
+// {"title", "command", "written", "environment": {...}, "settings": [...]}: what every --json document starts with.
+nlohmann::ordered_json document_head(const VerbContext& context, const char* format);
+
+}  // namespace headrace
