@@ -7,15 +7,16 @@ BUILD := build/release
 PYTHON := .venv/bin/python
 
 # GNU make would write "*** [test] Error 1" below the count of a failed run. In question mode it runs only lines marked
-# with + and gives exit status 1 without a word when another line would have to run; the lines after the + are there
-# only when the run left its mark of failure.
+# with + and gives exit status 1 without a word when another line would have to run. So the run itself never fails and
+# leaves a mark, and the line after it is there only when it finds the mark.
 ifneq ($(filter test test-fast bare-test,$(MAKECMDGOALS)),)
 ifeq ($(words $(MAKECMDGOALS)),1)
 MAKEFLAGS += -q
 unexport MAKEFLAGS
 endif
 endif
-failed_mark = $(shell test -e build/.test-failed && echo @false)
+counted = mkdir -p build; touch build/.test-failed; if $(1); then rm -f build/.test-failed; fi
+fail_if_marked = $(shell test -e build/.test-failed && echo @false)
 
 .DEFAULT_GOAL := build
 .PHONY: help setup build demo test test-fast run-test run-test-fast tidy format bench bench-fashion bare-demo bare-test \
@@ -47,17 +48,17 @@ demo: build
 	$(BUILD)/bin/headrace tune examples/fashion_mnist.toml
 
 test: run-test
-	$(failed_mark)
+	$(fail_if_marked)
 test-fast: run-test-fast
-	$(failed_mark)
+	$(fail_if_marked)
 bare-test: run-bare-test
-	$(failed_mark)
+	$(fail_if_marked)
 run-test:
-	+@tools/test.sh $(PARTS)
+	+@$(call counted,tools/test.sh $(PARTS))
 run-test-fast:
-	+@tools/test.sh fast
+	+@$(call counted,tools/test.sh fast)
 run-bare-test:
-	+@tools/bare.sh test
+	+@$(call counted,tools/bare.sh test)
 
 bare-demo:
 	@tools/bare.sh demo
