@@ -32,6 +32,8 @@ struct Output {
 // Must be a pure function of the batch and the model's parameters, buffers and generators. Called under autocast.
 using Forward = std::function<Output(const TensorBatch&)>;
 
+enum class StepPart { transfer, forward, backward, optimizer };
+
 // Where a run stands; saved in checkpoints.
 struct Progress {
   std::int64_t epoch = 0;  // From 0.
@@ -80,9 +82,9 @@ class Trainer {
   const TrainOptions& options() const;
   double learning_rate() const;  // Of the next optimizer step.
 
-  // Called between backward and the update of every optimizer step, with the window's whole gradient, before clipping
-  // (planted knobs, gradient inspection); its time counts as the optimizer's. Empty: none.
-  std::function<void()> before_update;
+  // Called at the start of each part of a step, inside its span: planted knobs, gradient inspection. At `optimizer` the
+  // gradients are the window's, whole and not clipped yet. Empty: none.
+  std::function<void(StepPart)> on_part;
 
  private:
   struct Impl;

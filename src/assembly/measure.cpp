@@ -68,8 +68,10 @@ Measured measure(TrainingJob& job, const Machine& machine, std::int64_t steps) {
   DiagnosisInput input;
   input.split = result.split;
   input.samples_per_step = job.samples_per_step();
-  input.loader_busy_s = static_cast<double>(result.loader.busy_ns) * 1e-9;
-  input.loader_threads = static_cast<int>(std::max<std::int64_t>(1, job.training().recipe().data.threads));
+  if (const std::int64_t threads = job.training().recipe().data.threads; threads > 0) {
+    input.loader_busy_s = static_cast<double>(result.loader.busy_ns) * 1e-9;
+    input.loader_threads = static_cast<int>(threads);
+  }  // Else the training thread loads, and its time is data wait already.
   input.compute_threads = static_cast<int>(compute_threads());
   input.cores = machine.cores_usable;
   input.peak_memory = result.peak_memory;

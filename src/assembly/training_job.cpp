@@ -74,7 +74,9 @@ TrainingJob::TrainingJob(const Recipe& recipe, const Machine& machine)
       planted_random_(static_cast<std::uint64_t>(recipe.seed), 0, 0),
       training_(std::make_unique<Training>(recipe, machine)) {
   if (!recipe.tune.planted.empty()) {
-    training_->trainer().before_update = [this] { apply_planted(); };
+    training_->trainer().on_part = [this](StepPart part) {
+      if (part == StepPart::optimizer) apply_planted();
+    };
   }
 }
 

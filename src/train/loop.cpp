@@ -32,18 +32,12 @@ LoopEnd run_steps(Trainer& trainer, const BatchStream& stream, std::int64_t batc
   for (std::int64_t done = 0; done < batches_max; ++done) {
     if (stop_signal() != 0 && trainer.progress().window == 0) return LoopEnd::stopped;
     const std::int64_t begin_ns = monotonic_ns();
-    bool last = false;
-    std::int64_t samples = 0;
-    at::Tensor loss;
-    {
-      Span span{step::kStep, trainer.progress().batch};
-      const std::optional<Batch> batch = wait_for_batch(stream);
-      if (!batch) return end_epoch();
-      last = batch->index() + 1 == stream.batches;
-      samples = batch->size();
-      loss = trainer.step(*batch, last);
-    }
-    if (on_step) on_step({trainer.progress(), loss, samples, monotonic_ns() - begin_ns});
+    Span span{step::kStep, trainer.progress().batch};
+    const std::optional<Batch> batch = wait_for_batch(stream);
+    if (!batch) return end_epoch();
+    const bool last = batch->index() + 1 == stream.batches;
+    const at::Tensor loss = trainer.step(*batch, last);
+    if (on_step) on_step({trainer.progress(), loss, batch->size(), monotonic_ns() - begin_ns});
     if (last) return end_epoch();
   }
   return LoopEnd::count;

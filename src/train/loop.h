@@ -31,7 +31,7 @@ struct BatchStream {
 
 // Steps through at most `batches_max` further batches of `epoch`. Records step::kStep and step::kDataWait beside the
 // trainer's spans. The window that the last batch of the epoch leaves short is closed by an update. A stop request is
-// heard between windows. `on_step`, outside the step's span, may do as it likes but step the trainer.
+// heard between windows. `on_step` may do as it likes but step the trainer; its time is the step's, in no part of it.
 LoopEnd run_steps(Trainer& trainer, Epoch& epoch, std::int64_t batches_max,
                   const std::function<void(const StepDone&)>& on_step = {});
 LoopEnd run_steps(Trainer& trainer, const BatchStream& stream, std::int64_t batches_max,

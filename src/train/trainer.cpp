@@ -113,13 +113,13 @@ struct Trainer::Impl {
     return gradients;
   }
 
-  void update(const std::function<void()>& before_update) {
+  void update(const std::function<void(StepPart)>& on_part) {
     // Every micro-batch added its whole gradient; the window's is their mean.
     if (progress.window > 1) {
       c10::AutoGradMode no_graph(false);
       at::_foreach_mul_(gradients(), 1.0 / static_cast<double>(progress.window));
     }
-    if (before_update) before_update();
+    if (on_part) on_part(StepPart::optimizer);
     if (options.clip_norm > 0) {
       const double norm = clip_gradients(gradients(), options.clip_norm);
       if (!std::isfinite(norm)) {
@@ -152,17 +152,19 @@ at::Tensor Trainer::step(const TensorBatch& batch, bool last_of_window) {
   at::Tensor loss;
   {
     Span span{step::kForward};
+    if (on_part) on_part(StepPart::forward);
     loss = my.run_forward(batch).loss;
   }
   my.note_loss(loss, batch.images.size(0));
   {
     Span span{step::kBackward};
+    if (on_part) on_part(StepPart::backward);
     my.run_backward(loss);
   }
   ++my.progress.window;
   if (my.progress.window >= my.options.accumulate || last_of_window) {
     Span span{step::kOptimizer};
-    my.update(before_update);
+    my.update(on_part);
   }
   ++my.progress.batch;
   return loss.detach();
@@ -174,6 +176,7 @@ at::Tensor Trainer::step(const Batch& batch, bool last_of_window) {
 
 TensorBatch Trainer::transfer(const Batch& batch) const {
   Span span{step::kTransfer};
+  if (on_part) on_part(StepPart::transfer);
   TensorBatch result{field_tensor(batch, "images"), field_tensor(batch, "labels")};
   if (result.images.dim() == 4) result.images = in_layout(result.images, torch_format(impl_->memory_format));
   return result;
