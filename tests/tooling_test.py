@@ -1,25 +1,16 @@
 """The checks of the tree find what they are there to find."""
 
-import importlib.util
 import subprocess
 import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT / "tools"))
 
-
-def load(name: str):
-    spec = importlib.util.spec_from_file_location(name, ROOT / "tools" / f"{name}.py")
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module
-    spec.loader.exec_module(module)
-    return module
-
-
-layers = load("layer_check")
-names = load("names_check")
-requirements = load("requirements_check")
-run_tests = load("run_tests")
+import layer_check as layers  # noqa: E402
+import names_check as names  # noqa: E402
+import requirements_check as requirements  # noqa: E402
+import run_tests  # noqa: E402
 
 LINES = """
 headrace_module(base PUBLIC error.h)

@@ -16,7 +16,7 @@ FORBIDDEN = {
     "handlers",
 }
 # Names that other people's interfaces give us.
-FOREIGN = {"sa_handler", "common_type_t", "common_type", "sighandler_t", "terminate_handler"}
+FOREIGN = {"sa_handler", "common_type_t", "common_type", "sighandler_t", "terminate_handler", "error_handler_t"}
 TYPE_SUFFIX = re.compile(r"\b(?:class|struct|union|concept|enum(?:\s+class)?)\s+(\w+(?:Base|Data))\b(?!\s*::)")
 CODE_SUFFIXES = {".h", ".cpp", ".py", ".cmake", ".sh"}
 COMMENT_OR_STRING = {
