@@ -1,0 +1,131 @@
+#include <ATen/Context.h>
+#include <ATen/ops/batch_norm.h>
+#include <ATen/ops/conv2d.h>
+#include <ATen/ops/cross_entropy_loss.h>
+#include <ATen/ops/linear.h>
+#include <ATen/ops/max_pool2d.h>
+#include <ATen/ops/randint.h>
+#include <ATen/ops/randn.h>
+#include <ATen/ops/relu.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <headrace/error.h>
+
+#include <map>
+
+#include "model/network.h"
+
+namespace headrace {
+namespace {
+
+using ::testing::HasSubstr;
+
+std::unique_ptr<Network> seeded(const std::string& name, std::uint64_t seed) {
+  at::manual_seed(seed);
+  ModelOptions options;
+  options.name = name;
+  return make_network(options, 1, 28, 28);
+}
+
+std::string refusal(const ModelOptions& options, int height) {
+  try {
+    make_network(options, 1, height, height);
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::invalid_argument);
+    return error.what();
+  }
+  return "accepted";
+}
+
+TEST(Network, NamesItsTensorsLikeTheStateDictOfThePythonTwin) {
+  const auto network = seeded("small_cnn", 1);
+  std::vector<std::string> names;
+  for (const auto& [name, tensor] : network->state().parameters) {
+    names.push_back(name);
+    EXPECT_TRUE(tensor.requires_grad() && tensor.is_leaf()) << name;
+  }
+  for (const auto& [name, tensor] : network->state().buffers) names.push_back(name);
+  EXPECT_THAT(names,
+              ::testing::ElementsAre("conv1.weight", "conv1.bias", "bn1.weight", "bn1.bias", "conv2.weight",
+                                     "conv2.bias", "bn2.weight", "bn2.bias", "fc1.weight", "fc1.bias", "fc2.weight",
+                                     "fc2.bias", "bn1.running_mean", "bn1.running_var", "bn1.num_batches_tracked",
+                                     "bn2.running_mean", "bn2.running_var", "bn2.num_batches_tracked"));
+}
+
+TEST(Network, IsTheSameBitsAfterTheSameSeed) {
+  for (const std::string& name : network_names()) {
+    const auto a = seeded(name, 3), b = seeded(name, 3), c = seeded(name, 4);
+    const auto of_a = a->state().parameters, of_b = b->state().parameters, of_c = c->state().parameters;
+    for (std::size_t i = 0; i < of_a.size(); ++i) EXPECT_TRUE(of_a[i].second.equal(of_b[i].second));
+    EXPECT_FALSE(of_a[0].second.equal(of_c[0].second));
+  }
+}
+
+TEST(Network, TakesAnyPictureSizeChannelsAndClasses) {
+  ModelOptions options;
+  options.classes = 7;
+  for (const std::string& name : network_names()) {
+    options.name = name;
+    const auto network = make_network(options, 3, 33, 18);
+    EXPECT_EQ(network->forward(at::randn({2, 3, 33, 18})).sizes(), (std::vector<std::int64_t>{2, 7}));
+  }
+}
+
+TEST(Network, UpdatesRunningStatisticsOnlyInTraining) {
+  const auto network = seeded("small_cnn", 1);
+  ModelState state = network->state();
+  std::map<std::string, at::Tensor> buffers(state.buffers.begin(), state.buffers.end());
+  const at::Tensor images = at::randn({4, 1, 28, 28});
+  state.set_training(false);
+  network->forward(images);
+  EXPECT_EQ(buffers["bn1.num_batches_tracked"].item<std::int64_t>(), 0);
+  EXPECT_EQ(buffers["bn1.running_mean"].abs().sum().item<float>(), 0.0F);
+  state.set_training(true);
+  network->forward(images);
+  EXPECT_EQ(buffers["bn2.num_batches_tracked"].item<std::int64_t>(), 1);
+  EXPECT_GT(buffers["bn2.running_mean"].abs().sum().item<float>(), 0.0F);
+}
+
+// The network pools before it clamps; its Python twin clamps before it pools.
+TEST(Network, PoolingBeforeClampingGivesTheSameBitsAndGradients) {
+  for (const bool channels_last : {false, true}) {
+    const auto network = seeded("small_cnn", 2);
+    ModelState state = network->state();
+    std::map<std::string, at::Tensor> p(state.parameters.begin(), state.parameters.end());
+    const at::Tensor labels = at::randint(10, {8}, at::kLong);
+    at::Tensor images = at::randn({8, 1, 28, 28});
+    if (channels_last) images = images.to(images.options(), false, true, at::MemoryFormat::ChannelsLast);
+
+    at::cross_entropy_loss(network->forward(images), labels).backward();
+    std::map<std::string, at::Tensor> gradients;
+    for (const auto& [name, tensor] : state.parameters) {
+      gradients[name] = tensor.grad().clone();
+      tensor.mutable_grad().reset();
+    }
+    const auto block = [&](const at::Tensor& input, const std::string& i) {
+      const at::Tensor convolved = at::conv2d(input, p["conv" + i + ".weight"], p["conv" + i + ".bias"], 1, 1);
+      const at::Tensor normal =
+          at::batch_norm(convolved, p["bn" + i + ".weight"], p["bn" + i + ".bias"], {}, {}, true, 0.1, 1e-5, true);
+      return at::max_pool2d(at::relu(normal), 2);
+    };
+    const at::Tensor flat = block(block(images, "1"), "2").flatten(1);
+    const at::Tensor hidden = at::relu(at::linear(flat, p["fc1.weight"], p["fc1.bias"]));
+    at::cross_entropy_loss(at::linear(hidden, p["fc2.weight"], p["fc2.bias"]), labels).backward();
+    for (const auto& [name, tensor] : state.parameters) EXPECT_TRUE(tensor.grad().equal(gradients[name])) << name;
+  }
+}
+
+TEST(Network, NamesTheNearestOfAnUnknownName) {
+  ModelOptions options;
+  options.name = "smal_cnn";
+  EXPECT_THAT(refusal(options, 28), HasSubstr("did you mean small_cnn?"));
+  options.name = "vision_transformer";
+  const std::string far = refusal(options, 28);
+  EXPECT_THAT(far, HasSubstr("known: small_cnn, mlp"));
+  EXPECT_THAT(far, ::testing::Not(HasSubstr("did you mean")));
+  options.name = "small_cnn";
+  EXPECT_THAT(refusal(options, 3), HasSubstr("3x3"));
+}
+
+}  // namespace
+}  // namespace headrace
