@@ -19,8 +19,8 @@ counted = mkdir -p build; touch build/.test-failed; if $(1); then rm -f build/.t
 fail_if_marked = $(shell test -e build/.test-failed && echo @false)
 
 .DEFAULT_GOAL := build
-.PHONY: help setup build demo test test-fast run-test run-test-fast tidy format bench bench-fashion bare-demo bare-test \
-  run-bare-test clean
+.PHONY: help setup build demo test test-fast run-test run-test-fast tidy format docs bench bench-fashion bare-demo \
+  bare-test run-bare-test clean
 
 help:
 	@echo "make                build (sets up Debian packages and .venv first where they are missing)"
@@ -31,6 +31,7 @@ help:
 	@echo "make bench          the benches that stand beside the sources"
 	@echo "make bench-fashion  the demo's job against a plain PyTorch script, 3 seeds each, interleaved"
 	@echo "make format, tidy   clang-format in place; clang-tidy on every source"
+	@echo "make docs           write docs/options.md and docs/recipe.schema.json anew, from the options themselves"
 	@echo "make bare-demo      make demo in a bare Debian 12 made by debootstrap (needs root)"
 	@echo "make bare-test      make test there"
 	@echo "make clean          remove build/"
@@ -68,6 +69,10 @@ tidy: build
 
 format: setup
 	@git ls-files -z '*.h' '*.cpp' | xargs -0 clang-format -i
+
+docs: build
+	$(BUILD)/bin/headrace explain --markdown >docs/options.md
+	$(BUILD)/bin/headrace explain --schema >docs/recipe.schema.json
 
 bench: build
 	@for bench in $(BUILD)/bin/*_bench; do echo "== $$bench"; $$bench || exit 1; done
