@@ -21,28 +21,33 @@ struct SpanName {
 
 namespace detail {
 
-inline constinit std::atomic<bool> trace_recording{false};
+extern constinit std::atomic<bool> trace_recording;
 
 // Ticks of the fastest monotonic clock: rdtsc on x86-64 with an invariant TSC, else clock_gettime in nanoseconds.
 std::uint64_t slow_ticks() noexcept;
+extern const bool tsc_is_steady;
 inline std::uint64_t ticks() noexcept {
 #if defined(__x86_64__)
-  return __builtin_ia32_rdtsc();
-#else
-  return slow_ticks();
+  if (tsc_is_steady) [[likely]]
+    return __builtin_ia32_rdtsc();
 #endif
+  return slow_ticks();
 }
 
 inline constexpr int kCounters = 64;
-struct ThreadRing;  // trace/ring.h
+class ThreadRing;  // trace/detail/ring.h
 struct ThreadCells {
   std::array<std::atomic<std::int64_t>, kCounters> counts{};
-  ThreadRing* ring = nullptr;
+  std::atomic<ThreadRing*> ring{nullptr};
 };
 ThreadCells& register_thread();  // First use on a thread; memory is kept until exit.
-inline thread_local constinit ThreadCells* thread_cells = nullptr;
+// The initial-exec model reads it without a call, also across shared libraries. It takes eight bytes of the static TLS
+// that glibc keeps free for libraries opened at run time.
+extern thread_local constinit ThreadCells* thread_cells __attribute__((tls_model("initial-exec")));
 inline ThreadCells& cells() {
-  return thread_cells != nullptr ? *thread_cells : register_thread();
+  if (thread_cells != nullptr) [[likely]]
+    return *thread_cells;
+  return register_thread();
 }
 void record(const SpanName& name, std::uint64_t begin, std::uint64_t end, std::int64_t value) noexcept;
 int register_counter(const char* text);
@@ -107,19 +112,20 @@ struct TraceRecord {
   };
   struct CounterTotal {
     std::string text;
-    std::int64_t total;  // Increase between start and stop.
+    std::int64_t total;  // Increase since the start or the last take.
   };
   std::vector<Name> names;
   std::vector<std::string> threads;
   std::vector<TraceEvent> events;  // Sorted by begin_ns; an outer span before an inner one that begins with it.
   std::vector<CounterTotal> counters;
   std::int64_t dropped = 0;      // Events that full rings overwrote (the oldest go first).
-  std::int64_t duration_ns = 0;  // From start to stop.
+  std::int64_t duration_ns = 0;  // From start to stop or take.
 };
 
 struct TraceOptions {
-  std::int64_t events_per_thread =
-      1 << 16;  // 40 bytes each, allocated at a thread's first event. More keeps longer runs.
+  // The newest events that a thread keeps between two takes: rounded up to a power of two, less one. 32 bytes each,
+  // mapped at a thread's first event. More keeps longer runs.
+  std::int64_t events_per_thread = 1 << 16;
 };
 
 // Recording: from construction to stop() or destruction.
