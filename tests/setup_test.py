@@ -144,3 +144,11 @@ def test_other_systems_are_named_as_unsupported(tree, tmp_path):
     refused = tree.set_up(PATH=restricted_path(tmp_path / "bin"))
     assert refused.returncode == 1
     assert "only Debian 12 is supported" in refused.stderr
+
+
+def test_apt_runs_by_sudo_and_asks_nothing(tree, tmp_path):
+    record = tmp_path / "record"
+    path = restricted_path(tmp_path / "bin", dpkg_query="exit 1", id="echo 1000",
+                           sudo=f'[ "$1" = -n ] && exit 0; echo "$*" >>{record}; exit 100')
+    assert tree.set_up(PATH=path).returncode == 1
+    assert record.read_text().startswith("env DEBIAN_FRONTEND=noninteractive apt-get -q -y ")
