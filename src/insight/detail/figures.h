@@ -1,0 +1,36 @@
+// Numbers as text for people: the same in every locale, and never 0 for what is not known.
+#pragma once
+
+#include <headrace/insight.h>
+
+#include <array>
+#include <cstdint>
+#include <optional>
+#include <string>
+
+namespace headrace::detail {
+
+inline constexpr const char* kUnavailable = "unavailable";
+
+std::string grouped(double value);                   // 10391.4 -> "10,391"; below 100 with one decimal: "99.5".
+std::string percent_text(double fraction);           // 0.214 -> "21 %", 0.004 -> "0.4 %".
+std::string gain_text(double fraction);              // 0.214 -> "+21.4 %", -0.03 -> "-3.0 %".
+std::string milliseconds_text(double seconds);       // "12.3 ms"; microseconds below 0.1 ms.
+std::string fixed_text(double value, int decimals);  // "not finite" where it is not.
+
+// "[+19.0 %, +23.1 %]"; empty when either end is missing.
+std::string interval_text(const std::optional<double>& low, const std::optional<double>& high);
+std::string gain_text(const Report::Change& change);  // With its interval, or "unavailable".
+
+std::string speedup_text(const Report& report);    // "2.41 [2.33, 2.50]", or "unavailable".
+bool is_measured(double samples_per_second);       // Above 0 and finite.
+std::string rate_text(double samples_per_second);  // "10,391 samples/s", or "unavailable".
+
+// The parts of a split in the order in which a step goes through them, with `other` last.
+struct NamedPart {
+  const char* name;
+  double seconds;
+};
+std::array<NamedPart, 6> named_parts(const TimeSplit& split);
+
+}  // namespace headrace::detail

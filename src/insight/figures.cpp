@@ -1,0 +1,80 @@
+#include "insight/detail/figures.h"
+
+#include <fmt/format.h>
+
+#include <cmath>
+
+namespace headrace::detail {
+
+std::string fixed_text(double value, int decimals) {
+  if (!std::isfinite(value)) return "not finite";
+  if (std::abs(value) >= 1e12) return fmt::format("{:.3e}", value);  // Nothing real; but no line breaks over it.
+  std::string text = fmt::format("{:.{}f}", value, decimals);
+  if (text[0] == '-' && text.find_first_not_of("-0.") == std::string::npos) text.erase(0, 1);  // "-0.0" says nothing.
+  return text;
+}
+
+std::string grouped(double value) {
+  std::string text = fixed_text(value, std::abs(value) < 100 ? 1 : 0);
+  if (!std::isfinite(value) || std::abs(value) < 100 || std::abs(value) >= 1e12) return text;
+  const std::size_t first_digit = text[0] == '-' ? 1 : 0;
+  for (std::size_t end = text.size(); end > first_digit + 3;) {
+    end -= 3;
+    text.insert(end, 1, ',');
+  }
+  return text;
+}
+
+std::string percent_text(double fraction) {
+  const double percent = 100 * fraction;
+  if (!std::isfinite(percent)) return fixed_text(percent, 0);
+  return fixed_text(percent, std::abs(percent) < 9.95 && std::abs(percent) >= 0.05 ? 1 : 0) + " %";
+}
+
+std::string gain_text(double fraction) {
+  const std::string text = fixed_text(100 * fraction, 1);
+  if (!std::isfinite(100 * fraction)) return text;
+  return (text[0] == '-' ? "" : "+") + text + " %";
+}
+
+std::string milliseconds_text(double seconds) {
+  const double ms = 1e3 * seconds;
+  if (ms > 0 && ms < 0.0995) return fixed_text(1e3 * ms, 1) + " us";
+  return fixed_text(ms, ms < 9.95 ? 2 : ms < 99.5 ? 1 : 0) + " ms";
+}
+
+std::string interval_text(const std::optional<double>& low, const std::optional<double>& high) {
+  if (!low || !high) return {};
+  return fmt::format("[{}, {}]", gain_text(*low), gain_text(*high));
+}
+
+std::string gain_text(const Report::Change& change) {
+  if (!change.gain) return kUnavailable;
+  const std::string interval = interval_text(change.gain_low, change.gain_high);
+  return interval.empty() ? gain_text(*change.gain) : gain_text(*change.gain) + " " + interval;
+}
+
+std::string speedup_text(const Report& report) {
+  if (report.speedup_pairs <= 0) return kUnavailable;
+  return fmt::format("{} [{}, {}]", fixed_text(report.speedup, 2), fixed_text(report.speedup_low, 2),
+                     fixed_text(report.speedup_high, 2));
+}
+
+bool is_measured(double samples_per_second) {
+  return samples_per_second > 0 && std::isfinite(samples_per_second);
+}
+
+std::string rate_text(double samples_per_second) {
+  return is_measured(samples_per_second) ? grouped(samples_per_second) + " samples/s" : kUnavailable;
+}
+
+std::array<NamedPart, 6> named_parts(const TimeSplit& split) {
+  return {{{"data wait", split.data_wait_s},
+           {"transfer", split.transfer_s},
+           {"forward", split.forward_s},
+           {"backward", split.backward_s},
+           {"optimizer", split.optimizer_s},
+           {"other", split.other_s}}};
+}
+
+}  // namespace headrace::detail

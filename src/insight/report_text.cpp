@@ -1,0 +1,197 @@
+#include <fmt/format.h>
+#include <headrace/insight.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "insight/detail/figures.h"
+#include "insight/detail/text.h"
+
+namespace headrace {
+namespace {
+
+using namespace detail;
+
+enum class Ink { plain, strong, faint, good, doubtful, bad };
+
+// Lines of a report; colour comes on top of text that reads without it.
+class Page {
+ public:
+  Page(int width, bool colour) : width_(std::max(width, 40)), colour_(colour) {}
+
+  int width() const { return width_; }
+  std::string painted(const std::string& text, Ink ink) const {
+    static constexpr const char* kCodes[] = {"", "\x1b[1m", "\x1b[2m", "\x1b[32m", "\x1b[33m", "\x1b[31m"};
+    if (!colour_ || ink == Ink::plain || text.empty()) return text;
+    return kCodes[static_cast<int>(ink)] + text + "\x1b[0m";
+  }
+  void line(const std::string& text = {}) { text_ += text + '\n'; }
+  void heading(const std::string& text) {
+    line();
+    line(painted(text, Ink::strong));
+  }
+  // Wrapped, every line behind `indent` spaces; the first one behind `lead` instead, where it is given.
+  void paragraph(const std::string& text, int indent, Ink ink = Ink::plain, const std::string& lead = {}) {
+    std::string before = lead.empty() ? std::string(static_cast<std::size_t>(indent), ' ') : lead;
+    for (const std::string& part : wrapped(clean_text(text), width_ - indent)) {
+      line(before + painted(part, ink));
+      before.assign(static_cast<std::size_t>(indent), ' ');
+    }
+  }
+  void fact(const std::string& name, const std::string& text) {
+    paragraph(text, 14, Ink::plain, "  " + padded(name, 12));
+  }
+  std::string take() { return std::move(text_); }
+
+ private:
+  int width_;
+  bool colour_;
+  std::string text_;
+};
+
+struct Sign {
+  const char* sign;
+  Ink ink;
+};
+
+Sign sign_of(const std::string& verdict) {
+  if (verdict == "kept") return {"+", Ink::good};
+  if (verdict == "refused") return {"-", Ink::bad};
+  if (verdict == "failed") return {"!", Ink::bad};
+  return {"?", Ink::doubtful};
+}
+
+std::string test_text(const Report& report) {
+  if (!report.test_accuracy && !report.test_loss) return kUnavailable;
+  std::string text;
+  if (report.test_accuracy) text = "accuracy " + fixed_text(*report.test_accuracy, 4);
+  if (report.test_loss) text += (text.empty() ? "loss " : ", loss ") + fixed_text(*report.test_loss, 4);
+  return text;
+}
+
+void write_outcome(Page& page, const Report& report) {
+  page.paragraph(report.title.empty() ? "untitled" : report.title, 0, Ink::faint);
+  page.paragraph(report.verdict.empty() ? "No verdict." : report.verdict, 0, Ink::strong);
+  page.line();
+  page.fact("before", rate_text(report.baseline_samples_per_second));
+  page.fact("after", rate_text(report.best_samples_per_second));
+  page.fact("speedup", report.speedup_pairs > 0 ? fmt::format("{} times as fast (95 % interval, {} pairs)",
+                                                              speedup_text(report), report.speedup_pairs)
+                                                : kUnavailable);
+  page.fact("test", test_text(report));
+  page.fact("diagnosis", report.diagnosis.empty() ? kUnavailable : report.diagnosis);
+}
+
+void write_change(Page& page, const Report::Change& change) {
+  constexpr int kVerdict = 14, kGain = 9, kInterval = 22, kPairs = 6;  // Columns.
+  const Sign sign = sign_of(change.verdict);
+  const std::string verdict = padded(std::string(sign.sign) + ' ' + clean_text(change.verdict), kVerdict);
+  const int name_width = page.width() - 4 - kVerdict - kGain - kInterval - kPairs;
+  const std::string name = clean_text(change.name);
+  const std::string gain = change.gain ? gain_text(*change.gain) : "-";
+  const std::string interval = interval_text(change.gain_low, change.gain_high);
+  if (name_width >= 20 && columns(gain) < kGain && columns(interval) < kInterval) {
+    page.line(fmt::format("  {}  {}{:>{}}{:>{}}{:>{}}", page.painted(verdict, sign.ink), padded(name, name_width), gain,
+                          kGain, interval, kInterval, change.pairs, kPairs));
+  } else {
+    page.line(fmt::format("  {}  {}", page.painted(verdict, sign.ink), fitted(name, page.width() - 4 - kVerdict)));
+    page.paragraph(fmt::format("gain {}, {} pairs", gain_text(change), change.pairs), 4);
+  }
+  page.paragraph(change.reason, 4, Ink::faint);
+  if (!change.numerics.empty()) page.paragraph("numerics: " + change.numerics, 4, Ink::faint);
+}
+
+void write_changes(Page& page, const Report& report) {
+  page.heading("Changes, in the order tried");
+  if (report.changes.empty()) page.line("  None was tried.");
+  if (!report.changes.empty() && page.width() >= 75) {
+    page.line(page.painted(fmt::format("  {:<16}{:<{}}{:>9}{:>22}{:>6}", "verdict", "change", page.width() - 55, "gain",
+                                       "95 % interval", "pairs"),
+                           Ink::faint));
+  }
+  for (const Report::Change& change : report.changes) write_change(page, change);
+}
+
+// A bar of at most `width` columns; whatever is above 0 shows.
+std::string bar(double value, double whole, int width, const char* block) {
+  if (!(value > 0) || !(whole > 0)) return {};
+  const int length = std::clamp(static_cast<int>(value / whole * width + 0.5), 0, width);
+  if (length == 0) return width > 0 ? "·" : "";
+  std::string text;
+  for (int i = 0; i < length; ++i) text += block;
+  return text;
+}
+
+void write_part(Page& page, const char* when, const std::string& label, double seconds, double total, double scale) {
+  const int width = page.width() - 40;  // None on the narrowest page.
+  const char* block = when[0] == 'b' ? "░" : "█";
+  page.line(fmt::format("  {:<11}{:<7}{:>10}{:>8}  {}", label, when, milliseconds_text(seconds),
+                        total > 0 ? percent_text(seconds / total) : "", bar(seconds, scale, width, block)));
+}
+
+void write_split(Page& page, const Report& report) {
+  page.heading("Where the time of a step goes");
+  struct Side {
+    const char* when;
+    const TimeSplit* split;
+  };
+  std::vector<Side> sides;
+  double scale = 0;
+  for (const Side& side : {Side{"before", report.before ? &*report.before : nullptr},
+                           Side{"after", report.after ? &*report.after : nullptr}}) {
+    if (side.split == nullptr || side.split->steps <= 0) {
+      page.line(fmt::format("  {}: {}", side.when, kUnavailable));
+      continue;
+    }
+    sides.push_back(side);
+    scale = std::max(scale, side.split->total_s / static_cast<double>(side.split->steps));
+  }
+  if (sides.empty()) return;
+  for (std::size_t row = 0; row < 7; ++row) {
+    bool is_first = true;
+    for (const Side& side : sides) {
+      const double steps = static_cast<double>(side.split->steps);
+      const NamedPart part = row == 0 ? NamedPart{"step", side.split->total_s} : named_parts(*side.split)[row - 1];
+      write_part(page, side.when, std::exchange(is_first, false) ? part.name : "", part.seconds / steps,
+                 side.split->total_s / steps, scale);
+    }
+  }
+}
+
+void write_next(Page& page, const Report& report) {
+  page.heading("What to look at next");
+  bool anything = false;
+  for (const Applied& setting : report.settings) {
+    if (setting.reason.empty()) continue;
+    page.paragraph(fmt::format("{} is {}, not {} as requested: {}", setting.key, setting.applied, setting.requested,
+                               setting.reason),
+                   4, Ink::plain, "  - ");
+    anything = true;
+  }
+  for (const Finding& finding : report.findings) {
+    page.paragraph(finding.sentence + ' ' + finding.advice, 4, Ink::plain, "  - ");
+    anything = true;
+  }
+  const auto open = std::count_if(report.changes.begin(), report.changes.end(),
+                                  [](const Report::Change& change) { return change.verdict == "inconclusive"; });
+  if (open > 0) {
+    page.paragraph(fmt::format("{} {} left open: a larger tune.budget_s gives more pairs.", open,
+                               open == 1 ? "change was" : "changes were"),
+                   4, Ink::plain, "  - ");
+    anything = true;
+  }
+  if (!anything) page.line("  Nothing stands out.");
+}
+
+}  // namespace
+
+std::string report_text(const Report& report, int width, bool colour) {
+  Page page(width, colour);
+  write_outcome(page, report);
+  write_changes(page, report);
+  write_split(page, report);
+  write_next(page, report);
+  return page.take();
+}
+
+}  // namespace headrace

@@ -1,0 +1,144 @@
+// Reports for tests: one as a good run gives it, one whose every text is hostile.
+#pragma once
+
+#include <headrace/insight.h>
+
+#include <string>
+
+namespace headrace {
+
+inline TimeSplit sample_split(double data_wait, double transfer, double forward, double backward, double optimizer,
+                              double other) {
+  TimeSplit split;
+  split.steps = 40;
+  split.data_wait_s = data_wait;
+  split.transfer_s = transfer;
+  split.forward_s = forward;
+  split.backward_s = backward;
+  split.optimizer_s = optimizer;
+  split.other_s = other;
+  split.total_s = data_wait + transfer + forward + backward + optimizer + other;
+  split.step_s.assign(40, split.total_s / 40);
+  split.parts.assign(40, {data_wait / 40, transfer / 40, forward / 40, backward / 40, optimizer / 40});
+  return split;
+}
+
+inline Report sample_report() {
+  Report report;
+  report.title = "fashion_mnist";
+  report.verdict = "1.52 times as fast, numerically the same.";
+  report.positive = true;
+  report.speedup = 1.52;
+  report.speedup_low = 1.47;
+  report.speedup_high = 1.58;
+  report.speedup_pairs = 24;
+  report.baseline_samples_per_second = 3104.2;
+  report.best_samples_per_second = 4718.6;
+  report.before = sample_split(0.062, 0.021, 0.512, 0.734, 0.306, 0.015);
+  report.after = sample_split(0.011, 0.022, 0.391, 0.583, 0.066, 0.012);
+  report.diagnosis =
+      "compute-bound: 75 % of a step is forward and backward, 19 % the optimizer; without loading it runs 3.4 % faster "
+      "(measured; predicted 3.9 %)";
+  report.findings = {{"cores_oversubscribed",
+                      "2 compute threads and 1 loader threads share 2 cores; loading takes about 2.1 % of a step from "
+                      "compute.",
+                      "Divide the cores between loading and compute (data.threads, compute.threads), or make a sample "
+                      "cheaper."}};
+  report.changes = {{"fused optimizer",
+                     "AdamW in one pass over each parameter.",
+                     "kept",
+                     "19.8 % faster: 95 % interval 17.9 % to 21.6 %, over 12 pairs.",
+                     0.198,
+                     0.179,
+                     0.216,
+                     12,
+                     "update, relative L2: 2.1e-08 of 1e-06 allowed",
+                     {{"optimizer.implementation", "\"fused\""}}},
+                    {"channels-last",
+                     "Images and weights with channels innermost.",
+                     "kept",
+                     "22.4 % faster: 95 % interval 19.0 % to 25.7 %, over 12 pairs.",
+                     0.224,
+                     0.190,
+                     0.257,
+                     12,
+                     "gradients, relative L2: 3.1e-07 of 1e-02 allowed",
+                     {{"model.memory_format", "\"channels_last\""}}},
+                    {"bf16",
+                     "Forward and backward in bfloat16 where that is safe.",
+                     "refused",
+                     "slower: 15.9 % slower, 95 % interval 13.2 % to 18.4 %.",
+                     -0.159,
+                     -0.184,
+                     -0.132,
+                     6,
+                     "",
+                     {{"train.precision", "\"bf16\""}}},
+                    {"loader threads 2",
+                     "Two threads decode and augment.",
+                     "inconclusive",
+                     "budget: 0.8 % faster, but the interval holds no gain after 14 pairs.",
+                     0.008,
+                     -0.011,
+                     0.027,
+                     14,
+                     "same bits after 5 steps",
+                     {{"data.threads", "2"}}},
+                    {"allocator without trim",
+                     "malloc keeps large blocks.",
+                     "kept",
+                     "3.9 % faster: 95 % interval 2.4 % to 5.5 %, over 18 pairs.",
+                     0.039,
+                     0.024,
+                     0.055,
+                     18,
+                     "same bits after 5 steps",
+                     {{"compute.allocator", "\"no_trim\""}}},
+                    {"prefetch depth 8",
+                     "Eight batches wait ready.",
+                     "failed",
+                     "error: memory: 8 batches of 38.5 MB do not fit the limit of 256 MB.",
+                     {},
+                     {},
+                     {},
+                     0,
+                     "",
+                     {{"data.prefetch_batches", "8"}}}};
+  report.test_accuracy = 0.9142;
+  report.test_loss = 0.2417;
+  report.curves = {{"Test accuracy", "", {1, 2, 3, 4}, {0.8412, 0.8791, 0.9034, 0.9142}},
+                   {"Training loss",
+                    "",
+                    {100, 200, 300, 400, 500, 600, 700, 800},
+                    {1.412, 0.803, 0.611, 0.502, 0.447, 0.391, 0.366, 0.341}}};
+  report.environment = {{"Processor", "AMD EPYC 7B13, 2 cores"},
+                        {"Memory", "8.0 GB (limit of the container)"},
+                        {"System", "Debian 12, Linux 6.1"},
+                        {"Headrace", "0.1.0, commit a1b2c3d, g++ 12.2.0, release"},
+                        {"LibTorch", "2.11.0"}};
+  report.settings = {{"optimizer.implementation", "\"fused\"", "\"fused\"", ""},
+                     {"compute.allocator", "\"no_trim\"", "\"no_trim\"", ""},
+                     {"compute.wait_policy", "\"active\"", "\"passive\"",
+                      "libgomp reads it when it is loaded; set it before the process starts."}};
+  report.command = "headrace tune examples/fashion_mnist.toml --seed 1";
+  report.written = "2026-11-20 15:30:00 UTC";
+  return report;
+}
+
+// `text` in every field that holds text. Numbers, where there are any, are those of sample_report().
+inline Report report_of(const std::string& text) {
+  Report report = sample_report();
+  report.title = report.verdict = report.diagnosis = report.command = report.written = text;
+  for (Finding& finding : report.findings) finding = {text, text, text};
+  for (Report::Change& change : report.changes) {
+    change.name = change.sentence = change.reason = change.numerics = text;
+    change.settings = {{text, text}};
+  }
+  report.changes.back().verdict = text;
+  for (Report::Curve& curve : report.curves) curve.name = curve.unit = text;
+  for (auto& [name, value] : report.environment) name = value = text;
+  for (Applied& setting : report.settings) setting = {text, text, text, text};
+  return report;
+}
+
+}  // namespace headrace
