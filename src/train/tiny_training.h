@@ -1,0 +1,134 @@
+// A network, data and trainers small enough for tests: every kind of tensor that training touches, in microseconds.
+#pragma once
+
+#include <ATen/Context.h>
+#include <ATen/ops/batch_norm.h>
+#include <ATen/ops/conv2d.h>
+#include <ATen/ops/cross_entropy_loss.h>
+#include <ATen/ops/dropout.h>
+#include <ATen/ops/linear.h>
+#include <ATen/ops/max_pool2d.h>
+#include <ATen/ops/ones.h>
+#include <ATen/ops/randint.h>
+#include <ATen/ops/randn.h>
+#include <ATen/ops/relu.h>
+#include <ATen/ops/zeros.h>
+#include <headrace/source.h>
+#include <headrace/trainer.h>
+
+#include <array>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace headrace::tiny {
+
+inline constexpr int kSide = 8;
+
+// `count` pictures of 8 x 8 in 4 classes, drawn from their index.
+class Pictures final : public Source {
+ public:
+  explicit Pictures(std::int64_t count, int channels = 1)
+      : count_(count), channels_(channels), pixels_(static_cast<std::size_t>(count * kSide * kSide * channels)) {
+    std::uint32_t state = 12345;
+    for (std::uint8_t& pixel : pixels_) {
+      state = state * 1664525U + 1013904223U;
+      pixel = static_cast<std::uint8_t>(state >> 24);
+    }
+  }
+  std::int64_t size() const override { return count_; }
+  std::int64_t classes() const override { return 4; }
+  int height() const override { return kSide; }
+  int width() const override { return kSide; }
+  int channels() const override { return channels_; }
+  Sample read(std::int64_t index) const override {
+    const auto bytes = static_cast<std::size_t>(kSide * kSide * channels_);
+    return {std::span{pixels_}.subspan(static_cast<std::size_t>(index) * bytes, bytes), kSide, kSide, channels_,
+            index % 4};
+  }
+  std::string sample_name(std::int64_t index) const override { return "picture " + std::to_string(index); }
+
+ private:
+  std::int64_t count_;
+  int channels_;
+  std::vector<std::uint8_t> pixels_;
+};
+
+inline DataOptions batches_of(std::int64_t size) {
+  DataOptions options;
+  options.source = "pictures";
+  options.batch_size = size;
+  options.transform.mean = {0.5};
+  options.transform.deviation = {0.25};
+  return options;
+}
+
+// Convolution, batch norm, dropout and a linear layer: 4-D parameters, buffers, and draws from the generator.
+class Cnn {
+ public:
+  explicit Cnn(std::int64_t channels = 1) {
+    add("conv.weight", at::randn({6, channels, 3, 3}).mul_(0.3));
+    add("conv.bias", at::zeros({6}));
+    add("conv2.weight", at::randn({8, 6, 3, 3}).mul_(0.2));
+    add("norm.weight", at::ones({8}));
+    add("norm.bias", at::zeros({8}));
+    add("last.weight", at::randn({4, 8 * 16}).mul_(0.1));
+    add("last.bias", at::zeros({4}));
+    state_.buffers = {{"norm.running_mean", at::zeros({8})}, {"norm.running_var", at::ones({8})}};
+    state_.set_training = [this](bool training) { training_ = training; };
+  }
+  Cnn(const Cnn&) = delete;
+  Cnn& operator=(const Cnn&) = delete;
+
+  ModelState state() const { return state_; }
+  bool training() const { return training_; }
+  Output operator()(const TensorBatch& batch) const {
+    const auto p = [this](std::size_t i) { return state_.parameters[i].second; };
+    const at::Tensor first = at::conv2d(batch.images, p(0), p(1), 1, 1).relu_();
+    const at::Tensor second = at::batch_norm(at::conv2d(first, p(2), {}, 1, 1), p(3), p(4), state_.buffers[0].second,
+                                             state_.buffers[1].second, training_, 0.1, 1e-5, false);
+    const at::Tensor pooled = at::max_pool2d(second, 2).relu_().flatten(1);
+    const at::Tensor logits = at::linear(at::dropout(pooled, 0.2, training_), p(5), p(6));
+    return {at::cross_entropy_loss(logits, batch.labels), {{"logits", logits}}};
+  }
+
+ private:
+  void add(const std::string& name, const at::Tensor& tensor) {
+    state_.parameters.emplace_back(name, at::Tensor(tensor).requires_grad_());
+  }
+  ModelState state_;
+  bool training_ = true;
+};
+
+// A trainer over its own network, both from `seed`.
+struct Training {
+  std::unique_ptr<Cnn> network;
+  std::unique_ptr<Trainer> trainer;
+
+  explicit Training(TrainOptions options = {}, OptimizerOptions optimizer = {}, std::uint64_t seed = 1) {
+    at::manual_seed(seed);
+    network = std::make_unique<Cnn>();
+    ScheduleOptions schedule;
+    schedule.name = ScheduleName::cosine;
+    schedule.warmup_steps = 2;
+    const Cnn* forward = network.get();
+    trainer = std::make_unique<Trainer>(
+        network->state(), Optimizer(network->state().parameters, optimizer),
+        [forward](const TensorBatch& batch) { return (*forward)(batch); }, options, schedule, 100);
+  }
+
+  // Parameters, buffers and optimizer state, shared, by name.
+  std::vector<std::pair<std::string, at::Tensor>> tensors() const {
+    std::vector<std::pair<std::string, at::Tensor>> all = trainer->model().parameters;
+    for (const auto& entry : trainer->model().buffers) all.push_back(entry);
+    for (const auto& entry : trainer->optimizer().state()) all.push_back(entry);
+    return all;
+  }
+};
+
+inline TensorBatch random_batch(std::int64_t size) {
+  return {at::randn({size, 1, kSide, kSide}), at::randint(4, {size}, at::kLong)};
+}
+
+}  // namespace headrace::tiny
