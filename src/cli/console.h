@@ -6,37 +6,43 @@
 #include <fstream>
 #include <optional>
 #include <string>
+#include <string_view>
 
-#include "cli/invocation.h"
 #include <nlohmann/json_fwd.hpp>
+#include "cli/invocation.h"
 
 namespace headrace {
 
-// One thread. A closed stdout or stderr is noticed and never fatal before the work is done: finish() says so by exit code 1.
+// One thread. A closed stdout is noticed and never fatal before the work is done: finish() says so by exit code 1.
+// Nobody is left to tell about a closed stderr. SIGPIPE must be ignored (install_stop_signals).
 class Console {
  public:
-  explicit Console(const Invocation& invocation);
+  explicit Console(const Invocation& invocation);  // Keeps a reference.
   ~Console();
+  Console(const Console&) = delete;
+  Console& operator=(const Console&) = delete;
 
-  // Lines on stderr, with the level's word before all but info; also into the run folder's log once log_to() was called.
+  // Lines on stderr, with the level's word before all but info; also into the run folder's log once log_to() was
+  // called, whatever --quiet and --log-level say. Control characters become "?": names from files must not steer a
+  // terminal.
   void debug(const std::string& line);
   void info(const std::string& line);
   void warning(const std::string& line);
   void error(const std::string& line);
-  void log_to(const std::filesystem::path& file);  // Appends, with UTC times.
+  void log_to(const std::filesystem::path& file);  // Appends, with UTC times. Error{io} when it cannot be opened.
 
   // The verb's answer: stdout, or stderr when JSON goes to stdout. Silent under --quiet.
   void result(const std::string& text);
-  // The one JSON document of --json; no call does anything without that flag. A file is written aside and renamed. A number
-  // that is not finite becomes null.
+  // The one JSON document of --json; no call does anything without that flag. A file is written aside and renamed, a
+  // device or pipe is written to. A number that is not finite becomes null.
   void json(const nlohmann::ordered_json& document);
 
-  // A live line on a terminal ("Training ..."), replaced in place and removed by clear_progress(); elsewhere a line at most
-  // every 30 s; nothing under --quiet.
+  // A live line on a terminal ("Training ..."), replaced in place and removed by clear_progress() or the next line;
+  // elsewhere a line at most every 30 s; nothing under --quiet.
   void progress(const std::string& line);
   void clear_progress();
 
-  bool is_terminal() const;  // stderr
+  bool is_terminal() const;  // stderr, and it can move its cursor.
   bool colour() const;       // stdout is a terminal and NO_COLOR is not set.
   int width() const;         // Columns of the terminal, 80 when there is none, at most 120.
 
@@ -44,12 +50,14 @@ class Console {
   int finish(int code);
 
  private:
-  void say(LogLevel level, const std::string& line);
+  void say(LogLevel level, std::string_view line);
+  void write_stdout(std::string_view text);
+
   const Invocation& invocation_;
   std::ofstream log_;
-  std::int64_t last_progress_ns_ = 0;
+  std::optional<std::int64_t> last_line_ns_;  // When progress() last left a line.
   bool progress_shown_ = false;
-  bool stdout_failed_ = false;
+  int stdout_error_ = 0;  // errno of the first write that failed.
 };
 
 // "12.3 s", "4 min 05 s", "1 h 02 min".

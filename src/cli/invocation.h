@@ -12,6 +12,9 @@ namespace headrace {
 
 enum class LogLevel { debug, info, warning, error };
 
+// What `explain` shows: the keys of a recipe, or docs/options.md and docs/recipe.schema.json.
+enum class ExplainForm { keys, markdown, schema };
+
 struct Invocation {
   std::string verb;                                        // "train", "eval", "profile", "tune", "explain", "doctor".
   std::filesystem::path recipe;                            // Or the run folder, for doctor; empty: none given.
@@ -25,8 +28,9 @@ struct Invocation {
   std::optional<double> at_least;                          // eval: exit 3 below this accuracy.
   std::int64_t steps = 60;                                 // profile: steps measured.
   LogLevel log_level = LogLevel::info;
-  std::string key;                                         // explain: one key; empty: all.
-  std::vector<std::string> argv;                           // As given, for the report's "reproduce" line.
+  std::string key;  // explain: one key; empty: all.
+  ExplainForm explain_form = ExplainForm::keys;
+  std::vector<std::string> argv;  // As given, for the report's "reproduce" line.
 };
 
 inline constexpr int kExitDone = 0;

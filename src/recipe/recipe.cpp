@@ -9,6 +9,20 @@ namespace {
 
 constexpr std::int64_t kRecipeBytesMax = 1 << 20;
 
+std::string read_recipe(const std::filesystem::path& path) {
+  std::error_code ignored;  // Whatever keeps the system from saying, reading the file says it better.
+  if (std::filesystem::is_directory(path, ignored)) {
+    fail(ErrorCode::invalid_argument, "recipe: {} is a folder, wanted a TOML file", path.string());
+  }
+  try {
+    return read_file(path, kRecipeBytesMax);
+  } catch (const Error& error) {
+    // Too large a file is no recipe, whatever memory there is.
+    if (error.code() == ErrorCode::out_of_memory) throw Error(ErrorCode::invalid_argument, error.what());
+    throw;
+  }
+}
+
 // The one key through TOML, so that a flag and the tuner take every kind of value that a file takes.
 void set_from_toml(const std::vector<Field>& fields, const std::string& key, const std::string& value,
                    const std::string& source) {
@@ -103,11 +117,7 @@ LoadedRecipe load_recipe(const std::filesystem::path& path,
   LoadedRecipe loaded;
   loaded.name = path.stem().string();
   const std::vector<Field> fields = fields_of(loaded.recipe);
-  std::error_code ignored;  // Whatever keeps the system from saying, reading the file says it better.
-  if (std::filesystem::is_directory(path, ignored)) {
-    fail(ErrorCode::invalid_argument, "recipe: {} is a folder, wanted a TOML file", path.string());
-  }
-  const std::string text = read_file(path, kRecipeBytesMax);
+  const std::string text = read_recipe(path);
   for (const KeyLine& line : read_toml(fields, text, path.string())) {
     loaded.origins[line.key] = fmt::format("{}:{}", path.filename().string(), line.line);
   }

@@ -1,0 +1,556 @@
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <headrace/error.h>
+#include <pty.h>
+#include <sys/ioctl.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <fstream>
+#include <limits>
+#include <nlohmann/json.hpp>
+
+#include "base/hash.h"
+#include "cli/arguments.h"
+#include "cli/console.h"
+#include "cli/doctor.h"
+#include "cli/environment.h"
+#include "cli/explain.h"
+#include "cli/run_folder.h"
+#include "cli/safetensors_check.h"
+
+namespace headrace {
+namespace {
+
+namespace fs = std::filesystem;
+using Json = nlohmann::ordered_json;
+using testing::HasSubstr;
+
+class Folder : public testing::Test {
+ protected:
+  Folder() {
+    std::string pattern = fs::temp_directory_path() / "cli-test-XXXXXX";
+    folder_ = mkdtemp(pattern.data());
+  }
+  ~Folder() override { fs::remove_all(folder_); }
+
+  static void write(const fs::path& path, const std::string& text) {
+    fs::create_directories(path.parent_path());
+    std::ofstream(path, std::ios::binary) << text;
+  }
+  static std::string read(const fs::path& path) {
+    std::ifstream file(path, std::ios::binary);
+    return {std::istreambuf_iterator<char>(file), {}};
+  }
+
+  fs::path folder_;
+};
+
+// ---- Arguments ----
+
+Invocation parsed(std::vector<std::string> words) {
+  words.insert(words.begin(), "headrace");
+  return std::get<Invocation>(parse_arguments(words, "not built"));
+}
+
+Answer answer(std::vector<std::string> words) {
+  words.insert(words.begin(), "headrace");
+  return std::get<Answer>(parse_arguments(words, "not built"));
+}
+
+std::string refusal(std::vector<std::string> words) {
+  words.insert(words.begin(), "headrace");
+  try {
+    parse_arguments(words, "not built");
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::invalid_argument);
+    return error.what();
+  }
+  return "accepted";
+}
+
+TEST(Arguments, AreReadInAnyOrderAndBothForms) {
+  const Invocation train = parsed({"train", "--data.batch_size", "512", "r.toml", "--train.epochs=2", "--resume",
+                                   "--quiet", "--json", "-", "--out=a b", "--dry-run", "--log-level", "debug"});
+  EXPECT_EQ(train.verb, "train");
+  EXPECT_EQ(train.recipe, "r.toml");
+  EXPECT_THAT(train.flags, testing::UnorderedElementsAre(testing::Pair("data.batch_size", "512"),
+                                                         testing::Pair("train.epochs", "2")));
+  EXPECT_EQ(train.json, "-");
+  EXPECT_EQ(train.out, "a b");
+  EXPECT_TRUE(train.resume && train.quiet && train.dry_run);
+  EXPECT_EQ(train.log_level, LogLevel::debug);
+  EXPECT_EQ(train.argv.size(), 14U);
+}
+
+TEST(Arguments, TheLastOfTwoEqualFlagsCounts) {
+  const Invocation train = parsed({"train", "r.toml", "--seed", "1", "--seed=2", "--json", "a", "--json", "b"});
+  EXPECT_THAT(train.flags, testing::ElementsAre(testing::Pair("seed", "2")));
+  EXPECT_EQ(train.json, "b");
+}
+
+TEST(Arguments, ValuesOfRecipeKeysArriveAsWritten) {
+  const Invocation tune = parsed({"tune", "r.toml", "--tune.planted", "[{name = 'a', on_ms = 2}]", "--optimizer.rate",
+                                  "-1", "--data.transform.mean=0.1,0.2", "--tune.only="});
+  EXPECT_THAT(tune.flags, testing::UnorderedElementsAre(testing::Pair("tune.planted", "[{name = 'a', on_ms = 2}]"),
+                                                        testing::Pair("optimizer.rate", "-1"),
+                                                        testing::Pair("data.transform.mean", "0.1,0.2"),
+                                                        testing::Pair("tune.only", "")));
+}
+
+TEST(Arguments, FlagsOfOneVerb) {
+  const Invocation eval = parsed({"eval", "r.toml", "--checkpoint", "c", "--at-least", "0.9"});
+  EXPECT_EQ(eval.checkpoint, "c");
+  EXPECT_EQ(eval.at_least, 0.9);
+  EXPECT_EQ(parsed({"profile", "r.toml"}).steps, 60);
+  EXPECT_EQ(parsed({"profile", "r.toml", "--steps=7"}).steps, 7);
+  EXPECT_EQ(parsed({"explain", "--markdown"}).explain_form, ExplainForm::markdown);
+  EXPECT_EQ(parsed({"explain", "--schema"}).explain_form, ExplainForm::schema);
+  EXPECT_EQ(parsed({"explain", "r.toml", "seed"}).key, "seed");
+  EXPECT_EQ(parsed({"explain", "data.batch_size"}).key, "data.batch_size");
+  EXPECT_EQ(parsed({"explain", "data.batch_size"}).recipe, "");
+  EXPECT_EQ(parsed({"explain", "data.batchsize"}).key, "data.batchsize");
+  EXPECT_EQ(parsed({"explain", "absent.toml"}).recipe, "absent.toml");
+  EXPECT_EQ(parsed({"doctor", "--out", "runs/x"}).recipe, "runs/x");
+  EXPECT_EQ(parsed({"doctor"}).recipe, "");
+}
+
+TEST(Arguments, WrongOnesAreNamedWithTheNearest) {
+  EXPECT_EQ(refusal({"trian"}), "unknown verb trian, did you mean train? (see headrace --help)");
+  EXPECT_EQ(refusal({"--quiet", "train"}), "unknown flag --quiet where a verb was wanted (see headrace --help)");
+  EXPECT_EQ(refusal({"train", "r.toml", "--data.batchsize", "3"}),
+            "train: unknown flag --data.batchsize, did you mean --data.batch_size? (see headrace train --help)");
+  EXPECT_THAT(refusal({"train", "r.toml", "--batch_size=3"}), HasSubstr("did you mean --data.batch_size?"));
+  EXPECT_THAT(refusal({"train", "r.toml", "--resum"}), HasSubstr("did you mean --resume?"));
+  EXPECT_THAT(refusal({"doctor", "--seed", "3"}), HasSubstr("unknown flag --seed"));
+  EXPECT_THAT(refusal({"tune", "r.toml", "--resume"}), HasSubstr("unknown flag --resume"));
+  EXPECT_THAT(refusal({"train"}), HasSubstr("recipe is required"));
+  EXPECT_THAT(refusal({"eval", "r.toml"}), HasSubstr("--checkpoint is required"));
+  EXPECT_THAT(refusal({"train", "a", "b"}), HasSubstr("b"));
+  EXPECT_THAT(refusal({"train", "r.toml", "-x"}), HasSubstr("-x"));
+  EXPECT_THAT(refusal({"train", "r.toml", "--out"}), HasSubstr("--out"));
+  EXPECT_THAT(refusal({"train", "r.toml", "--log-level", "loud"}), HasSubstr("--log-level"));
+  EXPECT_THAT(refusal({"explain", "--markdown", "--schema"}), HasSubstr("excludes"));
+  EXPECT_EQ(refusal({"profile", "r.toml", "--steps", "0"}), "--steps must be 1 to 100000, found \"0\"");
+  EXPECT_EQ(refusal({"profile", "r.toml", "--steps", "9x"}), "--steps must be 1 to 100000, found \"9x\"");
+  EXPECT_EQ(refusal({"eval", "r.toml", "--checkpoint", "c", "--at-least", "nan"}),
+            "--at-least must be 0 to 1, found \"nan\"");
+  EXPECT_EQ(refusal({"eval", "r.toml", "--checkpoint", "c", "--at-least", "0,9"}),
+            "--at-least must be 0 to 1, found \"0,9\"");
+  EXPECT_THAT(refusal({""}), HasSubstr("unknown verb"));
+}
+
+TEST(Arguments, HelpOfEveryVerbListsEveryRecipeKeyWithRangeAndDefault) {
+  Recipe recipe;
+  for (const char* verb : {"train", "eval", "profile", "tune", "explain"}) {
+    const Answer help = answer({verb, "--help"});
+    EXPECT_EQ(help.exit_code, 0);
+    for (const Field& field : fields_of(recipe)) {
+      EXPECT_THAT(help.text, HasSubstr("--" + field.key + " ")) << verb;
+      EXPECT_THAT(help.text, HasSubstr(field.range)) << verb << " " << field.key;
+    }
+    EXPECT_THAT(help.text,
+                HasSubstr("Samples in a batch.\n                                    1 to 65536, default 128\n"));
+    EXPECT_THAT(help.text, HasSubstr("[data.transform]"));
+    EXPECT_EQ(answer({"help", verb}).text, help.text);
+  }
+  EXPECT_THAT(answer({"doctor", "--help"}).text, testing::Not(HasSubstr("--seed")));
+}
+
+TEST(Arguments, NothingAtAllIsWrongUse) {
+  EXPECT_EQ(answer({}).exit_code, 2);
+  EXPECT_EQ(answer({"--help"}).exit_code, 0);
+  EXPECT_EQ(answer({"--help"}).text, answer({}).text);
+  EXPECT_THAT(answer({"--version"}).text, testing::StartsWith("headrace "));
+  EXPECT_THAT(answer({"--version"}).text, HasSubstr("torch not built\n"));
+}
+
+// ---- Console ----
+
+TEST(Duration, IsWrittenInTheUnitThatFits) {
+  EXPECT_EQ(duration_text(0), "0.0 s");
+  EXPECT_EQ(duration_text(12.34), "12.3 s");
+  EXPECT_EQ(duration_text(59.94), "59.9 s");
+  EXPECT_EQ(duration_text(59.96), "1 min 00 s");
+  EXPECT_EQ(duration_text(245), "4 min 05 s");
+  EXPECT_EQ(duration_text(3599.7), "1 h 00 min");
+  EXPECT_EQ(duration_text(3720), "1 h 02 min");
+  EXPECT_EQ(duration_text(std::numeric_limits<double>::quiet_NaN()), "unavailable");
+}
+
+struct Said {
+  std::string out, err;
+};
+
+template <class Action>
+Said said(const Invocation& invocation, Action action) {
+  testing::internal::CaptureStdout();
+  testing::internal::CaptureStderr();
+  {
+    Console console{invocation};
+    action(console);
+  }
+  return {testing::internal::GetCapturedStdout(), testing::internal::GetCapturedStderr()};
+}
+
+void say_everything(Console& console) {
+  console.debug("d");
+  console.info("i");
+  console.progress("p 1");
+  console.progress("p 2");
+  console.warning("w");
+  console.error("e\n\x1b[2Jf");
+  console.result("r");
+  console.json({{"a", std::numeric_limits<double>::infinity()}, {"b", "\xff"}});
+}
+
+TEST_F(Folder, ConsoleKeepsResultsApartFromWords) {
+  const Said words = said({}, say_everything);
+  EXPECT_EQ(words.out, "r\n");
+  EXPECT_EQ(words.err, "i\np 1\nheadrace: warning: w\nheadrace: error: e ?[2Jf\n");
+}
+
+TEST_F(Folder, JsonOnStdoutSendsTheResultToStderr) {
+  Invocation invocation;
+  invocation.json = "-";
+  const Said words = said(invocation, say_everything);
+  EXPECT_EQ(words.out, "{\n  \"a\": null,\n  \"b\": \"\xEF\xBF\xBD\"\n}\n");
+  EXPECT_THAT(words.err, testing::EndsWith("\nr\n"));
+}
+
+TEST_F(Folder, QuietLeavesWarningsErrorsAndJson) {
+  Invocation invocation;
+  invocation.quiet = true;
+  invocation.json = folder_ / "a.json";
+  const Said words = said(invocation, say_everything);
+  EXPECT_EQ(words.out, "");
+  EXPECT_EQ(words.err, "headrace: warning: w\nheadrace: error: e ?[2Jf\n");
+  EXPECT_EQ(Json::parse(read(folder_ / "a.json"))["a"], nullptr);
+}
+
+TEST_F(Folder, LogLevelsHideWhatIsBelowThem) {
+  Invocation invocation;
+  invocation.log_level = LogLevel::error;
+  EXPECT_EQ(said(invocation, say_everything).err, "headrace: error: e ?[2Jf\n");
+  invocation.log_level = LogLevel::debug;
+  EXPECT_THAT(said(invocation, say_everything).err, testing::StartsWith("headrace: debug: d\ni\n"));
+}
+
+TEST_F(Folder, TheLogHasEveryLineWithItsTime) {
+  Invocation invocation;
+  invocation.quiet = true;
+  said(invocation, [&](Console& console) {
+    console.log_to(folder_ / "log.txt");
+    console.debug("one");
+    console.warning("two");
+  });
+  EXPECT_THAT(read(folder_ / "log.txt"),
+              testing::MatchesRegex(
+                  "[-0-9]+ [:0-9]+ UTC  headrace: debug: one\n[-0-9]+ [:0-9]+ UTC  headrace: warning: two\n"));
+}
+
+TEST_F(Folder, JsonToADeviceDoesNotReplaceIt) {
+  Invocation invocation;
+  invocation.json = "/dev/null";
+  said(invocation, [](Console& console) { console.json({{"a", 1}}); });
+  EXPECT_TRUE(fs::is_character_file("/dev/null"));
+  invocation.json = "/dev/full";
+  EXPECT_THROW(said(invocation, [](Console& console) { console.json({{"a", 1}}); }), Error);
+  testing::internal::GetCapturedStdout();
+  testing::internal::GetCapturedStderr();
+}
+
+TEST(Progress, OnATerminalIsReplacedInPlaceAndRemoved) {
+  int master = -1, slave = -1;
+  winsize size{};
+  size.ws_col = 20;
+  ASSERT_EQ(openpty(&master, &slave, nullptr, nullptr, &size), 0);
+  const int before = dup(STDERR_FILENO);
+  const int before_out = dup(STDOUT_FILENO);
+  dup2(slave, STDERR_FILENO);
+  dup2(slave, STDOUT_FILENO);
+  setenv("TERM", "xterm", 1);
+  {
+    const Invocation invocation;
+    Console console{invocation};
+    EXPECT_TRUE(console.is_terminal());
+    EXPECT_EQ(console.width(), 20);
+    console.progress("Training");
+    console.progress("\u00fc line longer than the terminal is");
+    console.info("done");
+    console.progress("last");
+  }
+  dup2(before, STDERR_FILENO);
+  dup2(before_out, STDOUT_FILENO);
+  std::string text(512, '\0');
+  text.resize(static_cast<std::size_t>(::read(master, text.data(), text.size())));
+  for (const int descriptor : {master, slave, before, before_out}) close(descriptor);
+  EXPECT_EQ(text, "\rTraining\x1b[K\r\u00fc line longer than \x1b[K\r\x1b[Kdone\r\n\rlast\x1b[K\r\x1b[K");
+}
+
+// ---- Run folders ----
+
+class Run : public Folder {
+ protected:
+  Run() {
+    write(folder_ / "small.toml", "seed = 5\ndata.source = 'idx:/data'\n");
+    loaded_ = load_recipe(folder_ / "small.toml", {{"train.epochs", "2"}});
+    before_ = fs::current_path();
+    fs::current_path(folder_);
+    invocation_.argv = {"headrace", "train", "https://me:secret@host/small.toml?token=1"};
+  }
+  ~Run() override { fs::current_path(before_); }
+
+  fs::path before_;
+  LoadedRecipe loaded_;
+  Invocation invocation_;
+};
+
+TEST_F(Run, FolderHoldsTheResolvedRecipeAndTheEnvironment) {
+  setenv("OMP_TEST_ONLY", "3", 1);
+  setenv("HEADRACE_SECRET", "hidden", 1);
+  RunFolder run{invocation_, loaded_};
+  unsetenv("OMP_TEST_ONLY");
+  unsetenv("HEADRACE_SECRET");
+  EXPECT_EQ(run.path().parent_path(), fs::path("runs/small"));
+  const std::string recipe = read(run.file("recipe.toml"));
+  EXPECT_THAT(recipe, HasSubstr("seed = 5  # small.toml:1\n"));
+  EXPECT_THAT(recipe, HasSubstr("epochs = 2  # flag\n"));
+  EXPECT_THAT(recipe, HasSubstr("batch_size = 128  # default\n"));
+  EXPECT_EQ(load_recipe(run.file("recipe.toml"), {}).recipe.train.epochs, 2);
+
+  const std::string text = read(run.file("environment.json"));
+  const Json environment = Json::parse(text);
+  EXPECT_EQ(environment["format"], "headrace-environment");
+  EXPECT_EQ(environment["version"], 1);
+  EXPECT_EQ(environment["variables"]["OMP_TEST_ONLY"], "3");
+  EXPECT_THAT(text, testing::Not(HasSubstr("hidden")));
+  EXPECT_THAT(text, testing::Not(HasSubstr("secret")));
+  EXPECT_THAT(text, testing::Not(HasSubstr("token")));
+}
+
+TEST_F(Run, TwoRunsOfOneSecondHaveTwoFolders) {
+  RunFolder one{invocation_, loaded_};
+  RunFolder two{invocation_, loaded_};
+  EXPECT_NE(one.path(), two.path());
+}
+
+TEST_F(Run, LatestPointsToTheNewestWholeRun) {
+  RunFolder one{invocation_, loaded_};
+  EXPECT_FALSE(fs::exists("runs/small/latest"));
+  one.mark_whole();
+  EXPECT_EQ(fs::canonical("runs/small/latest"), fs::canonical(one.path()));
+  RunFolder two{invocation_, loaded_};
+  EXPECT_EQ(fs::canonical("runs/small/latest"), fs::canonical(one.path()));
+  two.mark_whole();
+  EXPECT_EQ(fs::canonical("runs/small/latest"), fs::canonical(two.path()));
+}
+
+TEST_F(Run, OutIsUsedByOneRunAtATime) {
+  invocation_.out = folder_ / "deep" / "out";
+  {
+    RunFolder run{invocation_, loaded_};
+    run.mark_whole();
+    EXPECT_FALSE(fs::exists("runs"));
+    try {
+      RunFolder second{invocation_, loaded_};
+      FAIL() << "two runs in one folder";
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), ErrorCode::io);
+      EXPECT_THAT(error.what(), HasSubstr("in use by process"));
+    }
+  }
+  RunFolder after{invocation_, loaded_};
+}
+
+TEST_F(Run, OutThatIsAFileIsRefused) {
+  invocation_.out = folder_ / "small.toml";
+  EXPECT_THROW((RunFolder{invocation_, loaded_}), Error);
+}
+
+TEST_F(Run, ResumeTakesTheNewestFolderWithACheckpoint) {
+  invocation_.resume = true;
+  try {
+    RunFolder run{invocation_, loaded_};
+    FAIL() << "resumed nothing";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::not_found);
+  }
+  EXPECT_FALSE(fs::exists("runs"));
+  write("runs/small/20260101T000000Z/checkpoint-000000001.safetensors", "x");
+  write("runs/small/20260102T000000Z/checkpoint-000000001.safetensors", "x");
+  write("runs/small/20260103T000000Z/log.txt", "x");
+  EXPECT_EQ((RunFolder{invocation_, loaded_}.path()), fs::path("runs/small/20260102T000000Z"));
+  fs::create_directory_symlink("20260101T000000Z", "runs/small/latest");
+  EXPECT_EQ((RunFolder{invocation_, loaded_}.path().filename()), fs::path("20260101T000000Z"));
+  invocation_.out = folder_ / "absent";
+  EXPECT_THROW((RunFolder{invocation_, loaded_}), Error);
+}
+
+// ---- Doctor ----
+
+std::vector<std::string> codes(const std::vector<Finding>& findings) {
+  std::vector<std::string> found;
+  for (const Finding& finding : findings) found.push_back(finding.code);
+  return found;
+}
+
+TEST_F(Folder, DoctorFindsWhatIsWrongWithAMachine) {
+  Machine machine;
+  machine.cores_online = 8;
+  machine.cores_usable = 2;
+  machine.memory_limit = 1LL << 30;
+  machine.memory_limit_from = "cgroup v2 /x";
+  write(folder_ / "sys/kernel/mm/transparent_hugepage/enabled", "always madvise [never]\n");
+  write(folder_ / "sys/devices/system/cpu/cpu0/cpufreq/scaling_governor", "powersave\n");
+  write(folder_ / "sys/devices/system/cpu/cpu0/cpufreq/scaling_driver", "acpi-cpufreq\n");
+  write(folder_ / "proc/loadavg", "1.50 0.1 0.1 1/100 1234\n");
+  setenv("OMP_NUM_THREADS", "1", 1);
+  const std::vector<Finding> findings = machine_findings(machine, folder_.string());
+  unsetenv("OMP_NUM_THREADS");
+  for (const char* code : {"few_cores", "low_memory", "no_huge_pages", "slow_clock", "busy", "variable_set"}) {
+    EXPECT_THAT(codes(findings), testing::Contains(code));
+  }
+  EXPECT_THAT(findings.front().sentence, HasSubstr("2 of 8 cores"));
+}
+
+TEST_F(Folder, DoctorFindsNothingOnAGoodMachineAndGuessesNothing) {
+  Machine machine;
+  machine.cores_online = machine.cores_usable = 8;
+  machine.memory_limit = 16LL << 30;
+  for (const auto& [name, value] : job_variables()) unsetenv(name.c_str());
+  EXPECT_THAT(codes(machine_findings(machine, folder_.string())), testing::IsEmpty());
+  write(folder_ / "sys/kernel/mm/transparent_hugepage/enabled", "always [madvise] never\n");
+  write(folder_ / "sys/devices/system/cpu/cpu0/cpufreq/scaling_governor", "powersave\n");
+  write(folder_ / "sys/devices/system/cpu/cpu0/cpufreq/scaling_driver", "intel_pstate\n");
+  write(folder_ / "proc/loadavg", "0.10 0.1 0.1 1/100 1234\n");
+  machine.memory_limit.reset();
+  EXPECT_THAT(codes(machine_findings(machine, folder_.string())), testing::IsEmpty());
+}
+
+std::string safetensors(const std::string& tensor_bytes) {
+  const auto bytes = std::as_bytes(std::span(tensor_bytes.data(), tensor_bytes.size()));
+  const Json header{
+      {"__metadata__", {{"xxh3", hex(xxh3(bytes))}}},
+      {"w", {{"dtype", "U8"}, {"shape", {tensor_bytes.size()}}, {"data_offsets", {0, tensor_bytes.size()}}}}};
+  const std::string text = header.dump();
+  std::string prefix(8, '\0');
+  for (std::size_t i = 0; i < 8; ++i) prefix[i] = static_cast<char>(text.size() >> (8 * i));
+  return prefix + text + tensor_bytes;
+}
+
+TEST_F(Folder, SafetensorsAreWholeOrSayWhy) {
+  const std::string whole = safetensors(std::string(3 << 20, 'x'));
+  const auto fault = [&](const std::string& bytes) {
+    write(folder_ / "c.safetensors", bytes);
+    return safetensors_fault(folder_ / "c.safetensors").value_or("whole");
+  };
+  EXPECT_EQ(fault(whole), "whole");
+  EXPECT_EQ(fault(safetensors("")), "whole");
+  EXPECT_EQ(fault(""), "has 0 bytes, its header alone needs 8");
+  EXPECT_EQ(fault(whole.substr(0, 20)), "has 20 bytes, its header alone needs " + std::to_string(whole[0] & 0xff));
+  EXPECT_THAT(fault(whole.substr(0, whole.size() - 1)), HasSubstr("its header says 3145728"));
+  EXPECT_THAT(fault(whole + "y"), HasSubstr("its header says 3145728"));
+  std::string flipped = whole;
+  flipped[whole.size() - 5] ^= 1;
+  EXPECT_THAT(fault(flipped), HasSubstr("have checksum"));
+  std::string broken = whole;
+  broken[8] = '[';
+  EXPECT_THAT(fault(broken), HasSubstr("no JSON object"));
+  EXPECT_THAT(fault(std::string(8, '\xff')), HasSubstr("header alone needs"));
+  EXPECT_THAT(fault(std::string("\x02\0\0\0\0\0\0\0{}", 10)), HasSubstr("no checksum"));
+  EXPECT_THAT(fault(std::string("\x07\0\0\0\0\0\0\0{\"w\":1}", 15)), HasSubstr("lie nowhere"));
+  EXPECT_THAT(safetensors_fault(folder_ / "absent").value_or("whole"), HasSubstr("cannot be opened"));
+}
+
+TEST_F(Run, DoctorFindsAWholeRunWhole) {
+  invocation_.out = folder_ / "run";
+  { RunFolder run{invocation_, loaded_}; }
+  write(folder_ / "run/checkpoint-000000001.safetensors", safetensors("abc"));
+  write(folder_ / "run/trace.json", R"({"traceEvents":[],"otherData":{"format":"headrace-trace","version":1}})");
+  write(folder_ / "run/report.html", "<!doctype html><html></html>\n");
+  EXPECT_THAT(codes(run_findings(folder_ / "run")), testing::IsEmpty());
+}
+
+TEST_F(Run, DoctorNamesWhatIsMissingOrDamaged) {
+  invocation_.out = folder_ / "run";
+  RunFolder run{invocation_, loaded_};
+  EXPECT_THAT(codes(run_findings(folder_ / "run")), testing::ElementsAre("in_use", "missing"));
+  write(folder_ / "run/checkpoint-000000001.safetensors", safetensors("abc").substr(0, 40));
+  write(folder_ / "run/ledger.json", R"({"format":"headrace-ledger","version":9})");
+  write(folder_ / "run/metrics.json", "{");
+  write(folder_ / "run/tuned.toml", "seed = ");
+  write(folder_ / "run/report.html", "<html><body>");
+  write(folder_ / "run/.77-0.headrace-tmp", "x");
+  fs::remove(folder_ / "run/recipe.toml");
+  std::vector<std::string> sentences;
+  for (const Finding& finding : run_findings(folder_ / "run")) sentences.push_back(finding.sentence);
+  for (const char* text : {"checkpoint-000000001.safetensors has", "ledger.json has version 9, wanted 1",
+                           "metrics.json is no whole JSON", "tuned.toml does not load", "report.html ends before",
+                           ".77-0.headrace-tmp was left", "recipe.toml is missing"}) {
+    EXPECT_THAT(sentences, testing::Contains(HasSubstr(text)));
+  }
+  EXPECT_THROW(run_findings(folder_ / "absent"), Error);
+}
+
+// ---- Explain ----
+
+TEST_F(Run, ExplainShowsValueOriginRangeAndSentence) {
+  Invocation invocation;
+  invocation.recipe = folder_ / "small.toml";
+  invocation.flags = {{"data.batch_size", "64"}};
+  invocation.json = folder_ / "explain.json";
+  const Said words = said(invocation, [&](Console& console) { EXPECT_EQ(run_explain(invocation, console), 0); });
+  EXPECT_THAT(words.out, testing::ContainsRegex("seed = 5 +small.toml:1 +0 to 4294967295\n    Decides"));
+  EXPECT_THAT(words.out, testing::ContainsRegex("data.batch_size = 64 +flag +1 to 65536\n"));
+  const Json document = Json::parse(read(folder_ / "explain.json"));
+  EXPECT_EQ(document["keys"].size(), fields_of(loaded_.recipe).size());
+  EXPECT_EQ(document["keys"][0]["value"], 5);
+  EXPECT_EQ(document["keys"][0]["origin"], "small.toml:1");
+}
+
+TEST_F(Run, ExplainOfOneKeyShowsWhatTheTunerFound) {
+  write(folder_ / "run/ledger.json",
+        R"({"format":"headrace-ledger","version":1,"trials":[{"name":"fused optimizer","verdict":"kept",
+            "sentence":"21 % faster.","changes":{"optimizer.implementation":"\"fused\""}}]})");
+  Invocation invocation;
+  invocation.recipe = folder_ / "small.toml";
+  invocation.key = "optimizer.implementation";
+  invocation.out = folder_ / "run";
+  const Said words = said(invocation, [&](Console& console) { run_explain(invocation, console); });
+  EXPECT_THAT(words.out,
+              HasSubstr("    tuner: fused optimizer: optimizer.implementation = \"fused\": kept, 21 % faster.\n"));
+  EXPECT_THAT(words.out, testing::Not(HasSubstr("seed")));
+
+  for (const char* ledger :
+       {"", "[]", "{}", R"({"format":"headrace-ledger","version":2})", R"({"format":1,"version":1})",
+        R"({"format":"headrace-ledger","version":1,"trials":[{}]})"}) {
+    write(folder_ / "run/ledger.json", ledger);
+    Console console{invocation};
+    try {
+      run_explain(invocation, console);
+      FAIL() << "took for a ledger: " << ledger;
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), ErrorCode::corrupt_data);
+    }
+  }
+}
+
+TEST_F(Run, ExplainOfATableShowsItsKeysAndOfNothingKnownTheNearest) {
+  Invocation invocation;
+  invocation.key = "data.transform";
+  const Said words = said(invocation, [&](Console& console) { run_explain(invocation, console); });
+  EXPECT_THAT(words.out, HasSubstr("data.transform.pad = 0"));
+  EXPECT_THAT(words.out, testing::Not(HasSubstr("data.batch_size")));
+  invocation.key = "data.batchsize";
+  Console console{invocation};
+  try {
+    run_explain(invocation, console);
+    FAIL() << "explained an unknown key";
+  } catch (const Error& error) {
+    EXPECT_STREQ(error.what(), "unknown key data.batchsize, did you mean data.batch_size?");
+  }
+}
+
+}  // namespace
+}  // namespace headrace

@@ -1,0 +1,24 @@
+// The verb doctor: what is wrong with this machine, or with the files of a run.
+#pragma once
+
+#include <headrace/insight.h>
+
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "cli/console.h"
+#include "cli/invocation.h"
+#include "hardware/machine.h"
+
+namespace headrace {
+
+// What makes measuring or training worse here. `root` is prefixed to /proc and /sys, for tests on a fake tree.
+std::vector<Finding> machine_findings(const Machine& machine, const std::string& root = "");
+// What is missing, cut short or damaged in a run's folder; changes nothing. Error{not_found}: no such folder.
+std::vector<Finding> run_findings(const std::filesystem::path& folder);
+
+// Exit code 3 when there is a finding.
+int run_doctor(const Invocation& invocation, Console& console);
+
+}  // namespace headrace

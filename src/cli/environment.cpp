@@ -1,0 +1,30 @@
+#include "cli/environment.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <string_view>
+
+namespace headrace {
+
+std::vector<std::pair<std::string, std::string>> job_variables() {
+  static constexpr std::array<std::string_view, 6> prefixes{"OMP_", "GOMP_", "KMP_", "MKL_", "OPENBLAS_", "MALLOC_"};
+  static constexpr std::array<std::string_view, 3> names{"GLIBC_TUNABLES", "LD_PRELOAD", "CUDA_VISIBLE_DEVICES"};
+  std::vector<std::pair<std::string, std::string>> variables;
+  for (char** entry = environ; entry != nullptr && *entry != nullptr; ++entry) {
+    const std::string_view text = *entry;
+    const std::size_t equals = text.find('=');
+    if (equals == std::string_view::npos) continue;
+    const std::string_view name = text.substr(0, equals);
+    const bool wanted = std::find(names.begin(), names.end(), name) != names.end() ||
+                        std::any_of(prefixes.begin(), prefixes.end(), [name](std::string_view prefix) {
+                          return name.substr(0, prefix.size()) == prefix;
+                        });
+    if (wanted) variables.emplace_back(name, text.substr(equals + 1));
+  }
+  std::sort(variables.begin(), variables.end());
+  return variables;
+}
+
+}  // namespace headrace
