@@ -1,0 +1,195 @@
+#include <headrace/error.h>
+#include <headrace/source.h>
+
+#include <algorithm>
+#include <array>
+#include <cstddef>
+#include <filesystem>
+#include <limits>
+#include <optional>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "data/detail/byte_stream.h"
+#include "hardware/machine.h"
+
+namespace headrace {
+namespace {
+
+using detail::ByteStream;
+
+constexpr std::uint32_t kImagesMagic = 0x00000803;  // Unsigned bytes, three dimensions.
+constexpr std::uint32_t kLabelsMagic = 0x00000801;  // Unsigned bytes, one dimension.
+
+// One IDX file: its dimensions and all its bytes.
+struct IdxArray {
+  std::string name;  // Of the file, without its folder.
+  std::vector<std::int64_t> dimensions;
+  std::vector<std::uint8_t> values;
+};
+
+std::optional<std::uint32_t> read_big_endian(ByteStream& stream) {
+  std::array<std::uint8_t, 4> bytes{};
+  if (stream.read(bytes) != bytes.size()) return std::nullopt;
+  return static_cast<std::uint32_t>(bytes[0]) << 24 | static_cast<std::uint32_t>(bytes[1]) << 16 |
+         static_cast<std::uint32_t>(bytes[2]) << 8 | static_cast<std::uint32_t>(bytes[3]);
+}
+
+std::vector<std::int64_t> read_header(ByteStream& stream, const std::string& path, std::uint32_t magic) {
+  const auto next = [&] {
+    const auto value = read_big_endian(stream);
+    if (!value) fail(ErrorCode::corrupt_data, "data: {}: truncated: it ends within the IDX header", path);
+    return *value;
+  };
+  const std::uint32_t found = next();
+  if (found != magic) {
+    fail(ErrorCode::corrupt_data, "data: {}: wrong magic {:#010x}; an IDX file of this kind begins with {:#010x}", path,
+         found, magic);
+  }
+  std::vector<std::int64_t> dimensions(magic & 0xff);
+  for (auto& dimension : dimensions) {
+    dimension = next();
+    if (dimension == 0) fail(ErrorCode::corrupt_data, "data: {}: a dimension is 0; there is nothing in it", path);
+  }
+  return dimensions;
+}
+
+// Bytes that the header promises, refused when nothing here could hold them.
+std::uint64_t promised_bytes(const std::vector<std::int64_t>& dimensions, const std::string& path) {
+  std::uint64_t limit = std::uint64_t{4} << 30;
+  if (const auto memory = detect_machine().memory_limit) limit = std::min(limit, static_cast<std::uint64_t>(*memory));
+  std::uint64_t promised = 1;
+  for (const std::int64_t dimension : dimensions) {
+    if (__builtin_mul_overflow(promised, static_cast<std::uint64_t>(dimension), &promised)) {
+      fail(ErrorCode::out_of_memory, "data: {}: its header promises more than 2^64 bytes; at most {} can be held", path,
+           limit);
+    }
+  }
+  if (promised > limit) {
+    fail(ErrorCode::out_of_memory, "data: {}: its header promises {} bytes; at most {} can be held", path, promised,
+         limit);
+  }
+  return promised;
+}
+
+[[noreturn]] void fail_truncated(const std::string& path, std::uint64_t promised, const std::string& found) {
+  fail(ErrorCode::corrupt_data, "data: {}: truncated: its header promises {} bytes, {}", path, promised, found);
+}
+
+// A lying header costs no memory: the buffer grows with what really comes out of the file.
+std::vector<std::uint8_t> read_values(ByteStream& stream, const std::string& path, std::uint64_t promised) {
+  if (promised > stream.size_max()) {
+    fail_truncated(path, promised, fmt::format("a file of {} bytes cannot hold them", stream.stored_size()));
+  }
+  constexpr std::uint64_t kFirstStep = 1 << 20;
+  std::vector<std::uint8_t> values;
+  while (values.size() < promised) {
+    const std::size_t had = values.size();
+    const std::uint64_t step = stream.is_gzip() ? std::max<std::uint64_t>(kFirstStep, had) : promised;
+    values.resize(std::min<std::uint64_t>(promised, had + step));
+    const std::size_t got = stream.read(std::span{values}.subspan(had));
+    if (had + got < values.size()) fail_truncated(path, promised, fmt::format("{} came", had + got));
+  }
+  std::array<std::uint8_t, 1> beyond{};
+  if (stream.read(beyond) != 0) {
+    fail(ErrorCode::corrupt_data, "data: {}: trailing bytes: there are more than the {} its header promises", path,
+         promised);
+  }
+  return values;
+}
+
+IdxArray read_idx(const std::filesystem::path& path, std::uint32_t magic) {
+  ByteStream stream{path};
+  IdxArray array;
+  array.name = path.filename().string();
+  array.dimensions = read_header(stream, path.string(), magic);
+  array.values = read_values(stream, path.string(), promised_bytes(array.dimensions, path.string()));
+  return array;
+}
+
+// The unpacked file where both exist: it is the faster one to read.
+std::filesystem::path find_file(const std::filesystem::path& folder, const std::string& name) {
+  for (const std::string& candidate : {name, name + ".gz"}) {
+    std::error_code ignored;  // A file that cannot even be examined is tried, so that opening it tells why.
+    const auto status = std::filesystem::status(folder / candidate, ignored);
+    if (status.type() != std::filesystem::file_type::not_found) return folder / candidate;
+  }
+  fail(ErrorCode::not_found, "data: neither {0} nor {0}.gz in {1}", name, folder.string());
+}
+
+// Pictures and labels of one split, whole in memory.
+class IdxSource final : public Source {
+ public:
+  IdxSource(IdxArray images, IdxArray labels) : images_(std::move(images)), labels_(std::move(labels)) {
+    const std::int64_t image_count = images_.dimensions[0], label_count = labels_.dimensions[0];
+    if (image_count != label_count) {
+      fail(ErrorCode::corrupt_data, "data: {}: {} labels, {}: {} images", labels_.name, label_count, images_.name,
+           image_count);
+    }
+    // The format does not tell how many classes there are; the largest label does.
+    classes_ = *std::max_element(labels_.values.begin(), labels_.values.end()) + std::int64_t{1};
+    constexpr std::int64_t kSideMax = std::numeric_limits<int>::max();
+    if (images_.dimensions[1] > kSideMax || images_.dimensions[2] > kSideMax) {
+      fail(ErrorCode::corrupt_data, "data: {}: pictures of {} x {} pixels; a side has at most {}", images_.name,
+           images_.dimensions[1], images_.dimensions[2], kSideMax);
+    }
+  }
+
+  std::int64_t size() const override { return images_.dimensions[0]; }
+  std::int64_t classes() const override { return classes_; }
+  int height() const override { return static_cast<int>(images_.dimensions[1]); }
+  int width() const override { return static_cast<int>(images_.dimensions[2]); }
+  int channels() const override { return 1; }
+
+  Sample read(std::int64_t index) const override {
+    if (index < 0 || index >= size()) {
+      fail(ErrorCode::invalid_argument, "data: {}: there are {} samples", sample_name(index), size());
+    }
+    const auto bytes = static_cast<std::size_t>(height()) * static_cast<std::size_t>(width());
+    const auto at = static_cast<std::size_t>(index);
+    return {.pixels = std::span{images_.values}.subspan(at * bytes, bytes),
+            .height = height(),
+            .width = width(),
+            .channels = 1,
+            .label = labels_.values[at]};
+  }
+  std::string sample_name(std::int64_t index) const override { return fmt::format("{}[{}]", images_.name, index); }
+
+ private:
+  IdxArray images_;
+  IdxArray labels_;
+  std::int64_t classes_;
+};
+
+std::unique_ptr<Source> open_idx(const std::filesystem::path& folder, Split split) {
+  std::error_code reason;
+  const auto status = std::filesystem::status(folder, reason);
+  if (status.type() == std::filesystem::file_type::not_found) {
+    fail(ErrorCode::not_found, "data: no folder {}", folder.string());
+  }
+  if (reason) fail(ErrorCode::io, "data: cannot examine {}: {}", folder.string(), reason.message());
+  if (!std::filesystem::is_directory(status)) {
+    fail(ErrorCode::not_found, "data: {} is not a folder; idx: wants the folder of the IDX files", folder.string());
+  }
+  const std::string prefix = split == Split::train ? "train" : "t10k";
+  const auto images = find_file(folder, prefix + "-images-idx3-ubyte");
+  const auto labels = find_file(folder, prefix + "-labels-idx1-ubyte");
+  // The small file first: when its magic or count is wrong, nobody waits for the large one.
+  IdxArray label_array = read_idx(labels, kLabelsMagic);
+  return std::make_unique<IdxSource>(read_idx(images, kImagesMagic), std::move(label_array));
+}
+
+}  // namespace
+
+std::unique_ptr<Source> open_source(const std::string& uri, Split split) {
+  constexpr std::string_view kScheme = "idx:";
+  if (uri.compare(0, kScheme.size(), kScheme) != 0) {
+    fail(ErrorCode::invalid_argument, "data: unknown source '{}'; known: idx:DIR", uri);
+  }
+  const std::string folder = uri.substr(kScheme.size());
+  if (folder.empty()) fail(ErrorCode::invalid_argument, "data: source '{}' names no folder; wanted idx:DIR", uri);
+  return open_idx(folder, split);
+}
+
+}  // namespace headrace
