@@ -1,0 +1,92 @@
+// Samples a second that a Loader delivers to a consumer that only takes batches: Fashion-MNIST, batches of 128,
+// shuffled. The arms of one round run in turn, so that a busy moment of the machine hits all of them.
+//
+//   loader_bench [FOLDER] [ROUNDS]
+#include <headrace/error.h>
+#include <headrace/loader.h>
+#include <headrace/source.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+#include <string>
+#include <vector>
+
+#include "base/clock.h"
+
+namespace headrace {
+namespace {
+
+struct Arm {
+  std::string name;
+  std::unique_ptr<Loader> loader;
+  std::vector<double> rates;  // Samples a second, one a round.
+};
+
+double measure(Loader& loader, std::int64_t epoch_index) {
+  const std::int64_t begin_ns = monotonic_ns();
+  std::int64_t samples = 0;
+  auto epoch = loader.epoch(epoch_index);
+  while (const auto batch = epoch.next()) samples += batch->size();
+  return static_cast<double>(samples) * 1e9 / static_cast<double>(monotonic_ns() - begin_ns);
+}
+
+std::vector<Arm> make_arms(const std::shared_ptr<const Source>& source) {
+  std::vector<Arm> arms;
+  for (const bool augmented : {false, true}) {
+    for (const std::int64_t threads : {0, 1, 2}) {
+      DataOptions options;
+      options.threads = threads;
+      options.transform.mean = {0.2860};
+      options.transform.deviation = {0.3530};
+      if (augmented) {
+        options.transform.pad = 2;
+        options.transform.flip_probability = 0.5;
+      }
+      arms.push_back({fmt::format("{}, {} threads", augmented ? "pad 2 + flip" : "normalize", threads),
+                      std::make_unique<Loader>(source, options, 1, true),
+                      {}});
+    }
+  }
+  return arms;
+}
+
+int run(const std::string& folder, std::int64_t rounds) {
+  const std::shared_ptr<const Source> source = open_source("idx:" + folder, Split::train);
+  auto arms = make_arms(source);
+  for (std::int64_t round = 0; round <= rounds; ++round) {
+    for (Arm& arm : arms) {
+      const double rate = measure(*arm.loader, round);
+      if (round > 0) arm.rates.push_back(rate);  // The first round only warms up.
+    }
+  }
+  fmt::print("{:<24} {:>12} {:>12} {:>12}   samples/s of {} epochs\n", "", "median", "lowest", "highest", rounds);
+  for (Arm& arm : arms) {
+    std::sort(arm.rates.begin(), arm.rates.end());
+    fmt::print("{:<24} {:>12.0f} {:>12.0f} {:>12.0f}\n", arm.name, arm.rates[arm.rates.size() / 2], arm.rates.front(),
+               arm.rates.back());
+    const LoaderStatistics statistics = arm.loader->statistics();
+    const auto samples = static_cast<double>(statistics.samples);
+    fmt::print("{:<24} {:>12.0f} ns a sample busy, {:.0f} of it reading\n", "",
+               static_cast<double>(statistics.busy_ns) / samples, static_cast<double>(statistics.read_ns) / samples);
+  }
+  return 0;
+}
+
+}  // namespace
+}  // namespace headrace
+
+int main(int argc, char** argv) {
+  const std::string folder = argc > 1 ? argv[1] : "/usr/share/datasets/fashion-mnist";
+  const long rounds = argc > 2 ? std::atol(argv[2]) : 9;
+  if (rounds < 1) {
+    std::fprintf(stderr, "usage: loader_bench [FOLDER] [ROUNDS, at least 1]\n");
+    return 2;
+  }
+  try {
+    return headrace::run(folder, rounds);
+  } catch (const headrace::Error& error) {
+    std::fprintf(stderr, "%s\n", error.what());
+    return 1;
+  }
+}

@@ -1,0 +1,765 @@
+#include <headrace/error.h>
+#include <headrace/loader.h>
+#include <headrace/trace.h>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <malloc.h>
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
+#include <cstdlib>
+#include <cstring>
+#include <filesystem>
+#include <functional>
+#include <map>
+#include <mutex>
+#include <new>
+#include <numeric>
+#include <set>
+#include <stdexcept>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "base/hash.h"
+#include "data/detail/allocation_count.h"
+#include "data/detail/latency.h"
+#include "image/normalize.h"
+
+namespace {
+std::atomic<std::int64_t> allocation_count{0}, allocated_now{0}, allocated_peak{0}, allocated_at_reset{0};
+
+// Null when there is no memory.
+void* counted_allocation(std::size_t size, std::size_t alignment) noexcept {
+  void* memory = alignment == 0 ? std::malloc(size)
+                                : std::aligned_alloc(alignment, (size + alignment - 1) / alignment * alignment);
+  if (memory == nullptr) return nullptr;
+  allocation_count.fetch_add(1, std::memory_order_relaxed);
+  const auto usable = static_cast<std::int64_t>(malloc_usable_size(memory));
+  const std::int64_t now = allocated_now.fetch_add(usable, std::memory_order_relaxed) + usable;
+  std::int64_t peak = allocated_peak.load(std::memory_order_relaxed);
+  while (now > peak && !allocated_peak.compare_exchange_weak(peak, now, std::memory_order_relaxed)) {
+  }
+  return memory;
+}
+
+void* or_throw(void* memory) {
+  if (memory == nullptr) throw std::bad_alloc();
+  return memory;
+}
+
+void counted_release(void* memory) noexcept {
+  if (memory == nullptr) return;
+  allocated_now.fetch_sub(static_cast<std::int64_t>(malloc_usable_size(memory)), std::memory_order_relaxed);
+  std::free(memory);
+}
+}  // namespace
+
+// The array and sized forms call these.
+void* operator new(std::size_t size) {
+  return or_throw(counted_allocation(size, 0));
+}
+void* operator new(std::size_t size, const std::nothrow_t&) noexcept {
+  return counted_allocation(size, 0);
+}
+void* operator new(std::size_t size, std::align_val_t alignment) {
+  return or_throw(counted_allocation(size, static_cast<std::size_t>(alignment)));
+}
+void* operator new(std::size_t size, std::align_val_t alignment, const std::nothrow_t&) noexcept {
+  return counted_allocation(size, static_cast<std::size_t>(alignment));
+}
+void operator delete(void* memory) noexcept {
+  counted_release(memory);
+}
+void operator delete(void* memory, std::size_t) noexcept {
+  counted_release(memory);
+}
+void operator delete(void* memory, std::align_val_t) noexcept {
+  counted_release(memory);
+}
+void operator delete(void* memory, std::size_t, std::align_val_t) noexcept {
+  counted_release(memory);
+}
+
+namespace headrace {
+
+std::int64_t AllocationCount::allocations() {
+  return allocation_count.load();
+}
+void AllocationCount::reset_peak() {
+  allocated_at_reset = allocated_now.load();
+  allocated_peak = allocated_now.load();
+}
+std::int64_t AllocationCount::peak_growth() {
+  return allocated_peak.load() - allocated_at_reset.load();
+}
+
+namespace {
+
+using testing::AllOf;
+using testing::ElementsAre;
+using testing::HasSubstr;
+
+// Pictures whose bytes tell their index, and a hook in read().
+class FakeSource final : public Source {
+ public:
+  explicit FakeSource(std::int64_t size, int height = 6, int width = 5, int channels = 3)
+      : size_(size), height_(height), width_(width), channels_(channels) {
+    pixels_.resize(static_cast<std::size_t>(size) * height * width * channels);
+    for (std::size_t i = 0; i < pixels_.size(); ++i) pixels_[i] = static_cast<std::uint8_t>(i * 2654435761U >> 16);
+  }
+  std::int64_t size() const override { return size_; }
+  std::int64_t classes() const override { return 10; }
+  int height() const override { return height_; }
+  int width() const override { return width_; }
+  int channels() const override { return channels_; }
+  std::string sample_name(std::int64_t index) const override { return fmt::format("fake[{}]", index); }
+  Sample read(std::int64_t index) const override {
+    reads.fetch_add(1);
+    if (on_read) on_read(index);
+    const auto bytes = static_cast<std::size_t>(height_ * width_ * channels_);
+    Sample sample{std::span{pixels_}.subspan(static_cast<std::size_t>(index) * bytes, bytes), height_, width_,
+                  channels_, index % 10};
+    if (change) change(index, sample);
+    return sample;
+  }
+
+  mutable std::atomic<std::int64_t> reads{0};
+  std::function<void(std::int64_t)> on_read;          // Set while no loader runs.
+  std::function<void(std::int64_t, Sample&)> change;  // The same.
+
+ private:
+  std::int64_t size_;
+  int height_, width_, channels_;
+  std::vector<std::uint8_t> pixels_;
+};
+
+DataOptions options_of(std::int64_t batch_size, std::int64_t threads, std::int64_t prefetch = 2) {
+  DataOptions options;
+  options.batch_size = batch_size;
+  options.threads = threads;
+  options.prefetch_batches = prefetch;
+  return options;
+}
+
+DataOptions augmenting(DataOptions options) {
+  options.transform = {.pad = 2, .flip_probability = 0.5, .mean = {0.4, 0.5, 0.6}, .deviation = {0.2}};
+  return options;
+}
+
+std::uint64_t digest(const Batch& batch) {
+  Xxh3Stream stream;
+  for (const BatchField& field : batch.fields()) {
+    stream.update(field.bytes);
+    stream.update(std::as_bytes(std::span{field.shape}));
+  }
+  stream.update(std::as_bytes(batch.sample_indices()));
+  const std::int64_t place[] = {batch.size(), batch.epoch(), batch.index()};
+  stream.update(std::as_bytes(std::span{place}));
+  return stream.digest();
+}
+
+std::vector<std::uint64_t> digests(Epoch epoch) {
+  std::vector<std::uint64_t> all;
+  while (const auto batch = epoch.next()) all.push_back(digest(*batch));
+  return all;
+}
+
+std::vector<std::int64_t> order(Epoch epoch) {
+  std::vector<std::int64_t> all;
+  while (const auto batch = epoch.next()) {
+    all.insert(all.end(), batch->sample_indices().begin(), batch->sample_indices().end());
+  }
+  return all;
+}
+
+std::vector<std::int64_t> counting(std::int64_t size) {
+  std::vector<std::int64_t> all(static_cast<std::size_t>(size));
+  std::iota(all.begin(), all.end(), std::int64_t{0});
+  return all;
+}
+
+std::int64_t thread_count() {
+  const std::filesystem::directory_iterator tasks{"/proc/self/task"};
+  return std::distance(begin(tasks), end(tasks));
+}
+
+// A joined thread may be listed for a moment longer.
+bool thread_count_becomes(std::int64_t wanted) {
+  for (int i = 0; i < 2000 && thread_count() != wanted; ++i) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  return thread_count() == wanted;
+}
+
+// Code and message of the Error that `call` throws; fails the test when it throws none.
+template <class Call>
+std::string error_of(ErrorCode code, const Call& call) {
+  try {
+    call();
+  } catch (const Error& error) {
+    EXPECT_EQ(std::string(to_string(error.code())), to_string(code)) << error.what();
+    return error.what();
+  }
+  ADD_FAILURE() << "nothing was thrown";
+  return "";
+}
+
+TEST(Loader, OrderAndBytesDoNotDependOnThreadsOrPrefetch) {
+  const auto source = std::make_shared<FakeSource>(1003);
+  std::vector<std::vector<std::uint64_t>> expected;
+  for (const std::int64_t threads : {0, 1, 2, 7}) {
+    for (const std::int64_t prefetch : {1, 5}) {
+      Loader loader{source, augmenting(options_of(32, threads, prefetch)), 7, true};
+      for (std::size_t epoch = 0; epoch < 3; ++epoch) {
+        const auto found = digests(loader.epoch(static_cast<std::int64_t>(epoch)));
+        ASSERT_EQ(found.size(), 32U);
+        if (expected.size() == epoch) expected.push_back(found);
+        EXPECT_EQ(found, expected[epoch]) << threads << " threads, prefetch " << prefetch << ", epoch " << epoch;
+      }
+    }
+  }
+  EXPECT_NE(expected[0], expected[1]);
+  Loader other_seed{source, augmenting(options_of(32, 1)), 8, true};
+  EXPECT_NE(digests(other_seed.epoch(0)), expected[0]);
+}
+
+TEST(Loader, EverySampleComesOnceInANewOrderEachEpoch) {
+  Loader loader{std::make_shared<FakeSource>(517), options_of(32, 2), 3, true};
+  std::set<std::vector<std::int64_t>> orders;
+  for (std::int64_t epoch = 0; epoch < 4; ++epoch) {
+    auto found = order(loader.epoch(epoch));
+    orders.insert(found);
+    std::sort(found.begin(), found.end());
+    EXPECT_EQ(found, counting(517));
+  }
+  EXPECT_EQ(orders.size(), 4U);
+}
+
+TEST(Loader, WithoutShuffleOrTrainingSamplesComeInOrder) {
+  const auto source = std::make_shared<FakeSource>(100);
+  auto options = options_of(16, 2);
+  Loader evaluation{source, options, 3, false};
+  EXPECT_EQ(order(evaluation.epoch(0)), counting(100));
+  EXPECT_EQ(order(evaluation.epoch(1)), counting(100));
+  options.shuffle = false;
+  Loader training{source, options, 3, true};
+  EXPECT_EQ(order(training.epoch(5)), counting(100));
+}
+
+TEST(Loader, BytesAreTheNormalizedPictureAndItsLabel) {
+  const auto source = std::make_shared<FakeSource>(50);
+  const auto options = augmenting(options_of(16, 2));
+  const auto& transform = options.transform;
+  const auto table = image::make_normalize_table(transform.mean, transform.deviation, 3);
+  Loader loader{source, options, 3, false};  // Evaluation: neither crop nor flip.
+  auto epoch = loader.epoch(0);
+  std::vector<float> picture(90);
+  std::int64_t samples = 0;
+  while (const auto batch = epoch.next()) {
+    const BatchField& images = batch->field("images");
+    const BatchField& labels = batch->field("labels");
+    EXPECT_THAT(images.shape, ElementsAre(batch->size(), 3, 6, 5));
+    EXPECT_THAT(images.strides, ElementsAre(90, 30, 5, 1));
+    EXPECT_THAT(labels.shape, ElementsAre(batch->size()));
+    EXPECT_TRUE(images.dtype == DType::f32 && labels.dtype == DType::i64);
+    EXPECT_EQ(reinterpret_cast<std::uintptr_t>(images.bytes.data()) % 64, 0U);
+    EXPECT_EQ(reinterpret_cast<std::uintptr_t>(labels.bytes.data()) % 64, 0U);
+    ASSERT_EQ(images.bytes.size(), static_cast<std::size_t>(batch->size()) * 90 * sizeof(float));
+    ASSERT_EQ(labels.bytes.size(), static_cast<std::size_t>(batch->size()) * sizeof(std::int64_t));
+    for (std::size_t i = 0; i < batch->sample_indices().size(); ++i, ++samples) {
+      const std::int64_t index = batch->sample_indices()[i];
+      image::normalize(source->read(index).pixels, {6, 5, 3, 0, 0, false}, table, picture);
+      EXPECT_EQ(std::memcmp(images.bytes.data() + i * 90 * sizeof(float), picture.data(), 90 * sizeof(float)), 0);
+      std::int64_t label = -1;
+      std::memcpy(&label, labels.bytes.data() + i * sizeof label, sizeof label);
+      EXPECT_EQ(label, index % 10);
+    }
+  }
+  EXPECT_EQ(samples, 50);
+}
+
+// Each training picture is one of the 25 crops, flipped or not; over an epoch all of them occur.
+TEST(Loader, TrainingDrawsEveryCropAndFlip) {
+  const auto source = std::make_shared<FakeSource>(2000, 6, 5, 1);
+  auto options = options_of(64, 2);
+  options.transform.pad = 2;
+  options.transform.flip_probability = 0.25;
+  const auto table = image::make_normalize_table(options.transform.mean, options.transform.deviation, 1);
+  Loader loader{source, options, 3, true};
+  std::map<std::tuple<int, int, bool>, int> seen;
+  auto epoch = loader.epoch(0);
+  std::vector<float> picture(30);
+  while (const auto batch = epoch.next()) {
+    for (std::size_t i = 0; i < batch->sample_indices().size(); ++i) {
+      const auto pixels = source->read(batch->sample_indices()[i]).pixels;
+      for (int code = 0; code < 50; ++code) {
+        const int y = code / 10 - 2, x = code / 2 % 5 - 2;
+        image::normalize(pixels, {6, 5, 1, y, x, code % 2 == 1}, table, picture);
+        const auto* found = batch->field("images").bytes.data() + i * 30 * sizeof(float);
+        if (std::memcmp(found, picture.data(), 30 * sizeof(float)) == 0) ++seen[{y, x, code % 2 == 1}];
+      }
+    }
+  }
+  EXPECT_EQ(seen.size(), 50U);
+  int flipped = 0, all = 0;
+  for (const auto& [geometry, count] : seen) {
+    all += count;
+    if (std::get<2>(geometry)) flipped += count;
+  }
+  EXPECT_EQ(all, 2000);
+  EXPECT_NEAR(flipped, 500, 100);  // Five standard deviations.
+}
+
+TEST(Loader, LastBatchIsKeptOrDroppedInTrainingAndKeptOtherwise) {
+  const auto source = std::make_shared<FakeSource>(100);
+  auto options = options_of(32, 1);
+  const auto sizes = [](Loader& loader) {
+    std::vector<std::int64_t> all;
+    auto epoch = loader.epoch(0);
+    EXPECT_EQ(epoch.batches(), loader.batches_per_epoch());
+    while (const auto batch = epoch.next()) {
+      EXPECT_EQ(batch->index(), std::ssize(all));
+      all.push_back(batch->size());
+    }
+    EXPECT_EQ(std::ssize(all), loader.batches_per_epoch());
+    return all;
+  };
+  Loader keep{source, options, 1, true};
+  EXPECT_THAT(sizes(keep), ElementsAre(32, 32, 32, 4));
+  options.last_batch = LastBatch::drop;
+  Loader drop{source, options, 1, true};
+  EXPECT_THAT(sizes(drop), ElementsAre(32, 32, 32));
+  Loader evaluation{source, options, 1, false};
+  EXPECT_THAT(sizes(evaluation), ElementsAre(32, 32, 32, 4));
+  options.batch_size = 200;
+  Loader small{source, options, 1, false};
+  EXPECT_THAT(sizes(small), ElementsAre(100));
+  EXPECT_THAT(error_of(ErrorCode::invalid_argument,
+                       [&] {
+                         Loader{source, options, 1, true};
+                       }),
+              AllOf(HasSubstr("100 samples"), HasSubstr("batch_size 200")));
+}
+
+TEST(Loader, ResumingAtABatchGivesTheTailOfTheEpoch) {
+  const auto source = std::make_shared<FakeSource>(300);
+  for (const std::int64_t threads : {0, 2}) {
+    Loader loader{source, augmenting(options_of(32, threads)), 5, true};
+    const auto whole = digests(loader.epoch(2));
+    for (std::int64_t first = 0; first <= 10; ++first) {
+      EXPECT_EQ(digests(loader.epoch(2, first)), (std::vector<std::uint64_t>{whole.begin() + first, whole.end()}));
+    }
+    EXPECT_EQ(loader.epoch(2, 7).batches(), 10);
+    EXPECT_THAT(error_of(ErrorCode::invalid_argument, [&] { loader.epoch(2, 11); }), HasSubstr("batch 11"));
+    EXPECT_THAT(error_of(ErrorCode::invalid_argument, [&] { loader.epoch(2, -1); }), HasSubstr("batch -1"));
+    EXPECT_THAT(error_of(ErrorCode::invalid_argument, [&] { loader.epoch(-1); }), HasSubstr("epoch -1"));
+  }
+}
+
+TEST(Loader, RefusesOptionsThatDoNotFit) {
+  const auto source = std::make_shared<FakeSource>(100, 6, 5, 1);
+  const auto refusal = [&](DataOptions options) {
+    return error_of(ErrorCode::invalid_argument, [&] { Loader{source, options, 1, true}; });
+  };
+  auto options = options_of(32, 1);
+  options.transform.mean = {0.1, 0.2, 0.3};
+  EXPECT_THAT(refusal(options), HasSubstr("mean has 3 values, the pictures have 1 channel"));
+  options.transform.mean = {0.1};
+  options.transform.deviation = {};
+  EXPECT_THAT(refusal(options), HasSubstr("deviation has 0 values"));
+  EXPECT_THAT(refusal(options_of(0, 1)), HasSubstr("data.batch_size"));
+  EXPECT_THAT(refusal(options_of(32, -1)), HasSubstr("data.threads"));
+  EXPECT_THAT(refusal(options_of(32, 1, 0)), HasSubstr("data.prefetch_batches"));
+  EXPECT_THAT(error_of(ErrorCode::invalid_argument,
+                       [&] {
+                         Loader{nullptr, options_of(32, 1), 1, true};
+                       }),
+              HasSubstr("without a source"));
+  const auto empty = std::make_shared<FakeSource>(0);
+  EXPECT_THAT(error_of(ErrorCode::invalid_argument,
+                       [&] {
+                         Loader{empty, options_of(32, 1), 1, true};
+                       }),
+              HasSubstr("no samples"));
+
+  Loader loader{source, options_of(32, 1), 1, true};
+  EXPECT_THAT(error_of(ErrorCode::invalid_argument, [&] { loader.set_threads(257); }), HasSubstr("data.threads"));
+  EXPECT_THAT(error_of(ErrorCode::invalid_argument, [&] { loader.set_prefetch_batches(0); }),
+              HasSubstr("data.prefetch_batches"));
+  EXPECT_EQ(order(loader.epoch(0)).size(), 100U);
+}
+
+TEST(Loader, APoolThatDoesNotFitTheLimitIsRefusedWithBothNumbers) {
+  const auto source = std::make_shared<FakeSource>(100);
+  const auto options = options_of(32, 1, 2);
+  std::int64_t bytes = 0;
+  {
+    Loader loader{source, options, 1, true};
+    bytes = loader.statistics().pool_bytes;
+    EXPECT_EQ(bytes, 4 * loader.statistics().batch_bytes);
+    EXPECT_GE(loader.statistics().batch_bytes, 32 * (90 * 4 + 8));
+  }
+  Loader fits{source, options, 1, true, bytes};
+  EXPECT_EQ(order(fits.epoch(0)).size(), 100U);
+  EXPECT_THAT(error_of(ErrorCode::out_of_memory,
+                       [&] {
+                         Loader{source, options, 1, true, bytes - 1};
+                       }),
+              AllOf(HasSubstr(std::to_string(bytes)), HasSubstr(std::to_string(bytes - 1))));
+  EXPECT_THAT(error_of(ErrorCode::out_of_memory, [&] { fits.set_prefetch_batches(3); }), HasSubstr("memory limit"));
+  EXPECT_EQ(order(fits.epoch(1)).size(), 100U);
+  EXPECT_THAT(error_of(ErrorCode::invalid_argument, [&] { Loader{source, options, 1, true, -1}; }), HasSubstr("-1"));
+}
+
+TEST(Loader, AFailingSampleIsRethrownByNameAfterTheBatchesBeforeIt) {
+  const auto source = std::make_shared<FakeSource>(1000);
+  std::atomic<bool> broken = true;
+  source->on_read = [&](std::int64_t index) {
+    if (broken && index == 137) fail(ErrorCode::corrupt_data, "fake: fake[137]: unreadable");
+  };
+  for (const std::int64_t threads : {0, 1, 7}) {
+    Loader loader{source, options_of(32, threads), 1, false};
+    broken = true;
+    auto epoch = loader.epoch(0);
+    for (std::int64_t i = 0; i < 4; ++i) ASSERT_EQ(epoch.next().value().index(), i);  // 137 lies in batch 4.
+    EXPECT_EQ(error_of(ErrorCode::corrupt_data, [&] { epoch.next(); }), "fake: fake[137]: unreadable");
+    EXPECT_FALSE(epoch.next().has_value());
+    broken = false;
+    EXPECT_EQ(order(loader.epoch(1)), counting(1000));  // At once, while the old one is still alive.
+    EXPECT_FALSE(epoch.next().has_value());
+  }
+}
+
+TEST(Loader, TheFirstFailureInTheOrderOfTheDataIsToldWhateverTheThreads) {
+  const auto source = std::make_shared<FakeSource>(1000);
+  source->on_read = [&](std::int64_t index) {
+    if (index == 201) std::this_thread::sleep_for(std::chrono::milliseconds(2));  // Others fail first.
+    if (index >= 201) throw std::runtime_error("disk on fire");
+  };
+  Loader loader{source, options_of(64, 7, 3), 1, false};
+  for (std::int64_t i = 0; i < 20; ++i) {
+    auto epoch = loader.epoch(i);
+    for (int batch = 0; batch < 3; ++batch) ASSERT_TRUE(epoch.next().has_value());
+    EXPECT_EQ(error_of(ErrorCode::internal, [&] { epoch.next(); }), "data: fake[201]: disk on fire");
+  }
+}
+
+TEST(Loader, ASampleThatIsNotWhatItsSourcePromisedIsNamed) {
+  const auto source = std::make_shared<FakeSource>(100);
+  Loader loader{source, options_of(32, 2), 1, false};
+  const auto message_with = [&](std::function<void(Sample&)> damage) {
+    source->change = [damage = std::move(damage)](std::int64_t index, Sample& sample) {
+      if (index == 40) damage(sample);
+    };
+    auto epoch = loader.epoch(0);
+    EXPECT_TRUE(epoch.next().has_value());
+    return error_of(ErrorCode::corrupt_data, [&] { epoch.next(); });
+  };
+  EXPECT_THAT(message_with([](Sample& s) { s.label = 10; }), HasSubstr("fake[40]: label 10; wanted 0 to 9"));
+  EXPECT_THAT(message_with([](Sample& s) { s.label = -1; }), HasSubstr("fake[40]: label -1"));
+  EXPECT_THAT(message_with([](Sample& s) { s.width = 6; }), HasSubstr("fake[40]: 6 x 6 pixels"));
+  EXPECT_THAT(message_with([](Sample& s) { s.pixels = s.pixels.first(89); }), HasSubstr("fake[40]: 89 bytes"));
+}
+
+TEST(Loader, LeavingEarlyReturnsThreadsAndMemory) {
+  const auto source = std::make_shared<FakeSource>(10000);
+  const std::int64_t threads_before = thread_count();
+  {
+    Loader loader{source, options_of(32, 3, 4), 1, true};
+    const std::int64_t threads = thread_count();
+    EXPECT_EQ(threads, threads_before + 3);
+    const std::int64_t bytes = loader.statistics().pool_bytes;
+    AllocationCount::reset_peak();
+    for (std::int64_t i = 0; i < 200; ++i) {
+      auto epoch = loader.epoch(i);
+      for (int batch = 0; batch < 3; ++batch) ASSERT_TRUE(epoch.next().has_value());
+    }
+    EXPECT_EQ(thread_count(), threads);
+    EXPECT_EQ(loader.statistics().pool_bytes, bytes);
+    EXPECT_LT(AllocationCount::peak_growth(), 64 << 10);  // Handles and passes, not batches.
+    EXPECT_LT(source->reads, 200 * (3 + 4 + 1) * 32);     // Not the 10,000 of a whole epoch.
+    EXPECT_EQ(order(loader.epoch(0)).size(), 10000U);
+  }
+  EXPECT_TRUE(thread_count_becomes(threads_before));
+  for (std::int64_t i = 0; i < 50; ++i) {
+    Loader loader{source, options_of(32, 3, 4), 1, true};
+    auto epoch = loader.epoch(i);
+    if (i % 2 == 0) epoch.next();
+  }
+  EXPECT_TRUE(thread_count_becomes(threads_before));
+}
+
+TEST(Loader, ThreadsAndPrefetchChangeWithinAnEpochWithoutChangingAByte) {
+  const auto source = std::make_shared<FakeSource>(3000);
+  Loader reference{source, augmenting(options_of(32, 0)), 9, true};
+  const auto expected = digests(reference.epoch(0));
+  Loader loader{source, augmenting(options_of(32, 1)), 9, true};
+  const std::vector<std::int64_t> threads{7, 0, 2, 1, 0, 0, 3, 5, 1};
+  const std::vector<std::int64_t> prefetch{1, 5, 2, 9, 1};
+  for (int round = 0; round < 5; ++round) {
+    std::vector<std::uint64_t> found;
+    auto epoch = loader.epoch(0);
+    while (const auto batch = epoch.next()) {
+      found.push_back(digest(*batch));
+      loader.set_threads(threads[found.size() % threads.size()]);
+      if (found.size() % 2 == 0) loader.set_prefetch_batches(prefetch[found.size() / 2 % prefetch.size()]);
+    }
+    ASSERT_EQ(found, expected);
+  }
+}
+
+TEST(Loader, AConsumerThatWaitsLoadsByItselfWhenItsThreadsAreTakenAway) {
+  const auto source = std::make_shared<FakeSource>(300);
+  std::atomic<bool> first_read = false;
+  source->on_read = [&](std::int64_t) {
+    first_read = true;
+    std::this_thread::sleep_for(std::chrono::microseconds(200));
+  };
+  Loader loader{source, options_of(300, 2, 1), 1, false};
+  std::jthread other([&] {
+    while (!first_read) std::this_thread::yield();
+    loader.set_threads(0);
+  });
+  EXPECT_EQ(order(loader.epoch(0)), counting(300));
+}
+
+TEST(Loader, ASlowConsumerBoundsProduction) {
+  for (const std::int64_t prefetch : {1, 3}) {
+    const auto source = std::make_shared<FakeSource>(3200);
+    std::atomic<std::int64_t> delivered = 0;
+    std::atomic<std::int64_t> ahead_max = 0;
+    source->on_read = [&](std::int64_t index) {
+      const std::int64_t ahead = index / 32 + 1 - delivered;
+      if (ahead > ahead_max) ahead_max = ahead;  // An exact maximum is not needed: the bound is what counts.
+    };
+    Loader loader{source, options_of(32, 2, prefetch), 1, false};
+    auto epoch = loader.epoch(0);
+    for (int batch = 0; batch < 20; ++batch) {
+      // Counted just before it is delivered, which makes room for the next.
+      ++delivered;
+      ASSERT_TRUE(epoch.next().has_value());
+      const std::int64_t full = (delivered + prefetch) * 32;
+      while (source->reads < full) std::this_thread::yield();  // The window does fill up ...
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+      EXPECT_EQ(source->reads, full);  // ... and no further.
+    }
+    EXPECT_LE(ahead_max, prefetch);
+  }
+}
+
+TEST(Loader, ABatchMayOutliveItsLoader) {
+  const auto source = std::make_shared<FakeSource>(100);
+  std::vector<Batch> kept;
+  std::vector<std::uint64_t> expected;
+  {
+    Loader loader{source, options_of(16, 2), 1, true};
+    auto epoch = loader.epoch(0);
+    while (auto batch = epoch.next()) {
+      expected.push_back(digest(*batch));
+      kept.push_back(*batch);
+    }
+  }
+  ASSERT_EQ(kept.size(), 7U);
+  for (std::size_t i = 0; i < kept.size(); ++i) EXPECT_EQ(digest(kept[i]), expected[i]);
+  EXPECT_THAT(error_of(ErrorCode::invalid_argument, [&] { kept[0].field("image"); }),
+              AllOf(HasSubstr("'image'"), HasSubstr("images, labels")));
+}
+
+TEST(Loader, ACallerThatKeepsBatchesMakesThePoolGrowAndShrinkAgain) {
+  const auto source = std::make_shared<FakeSource>(1000);
+  for (const std::int64_t threads : {0, 2}) {
+    Loader loader{source, options_of(50, threads), 1, true};
+    const std::int64_t bytes = loader.statistics().pool_bytes;
+    {
+      std::vector<Batch> kept;
+      auto epoch = loader.epoch(0);
+      while (auto batch = epoch.next()) kept.push_back(std::move(*batch));
+      EXPECT_EQ(kept.size(), 20U);
+      EXPECT_GE(loader.statistics().pool_bytes, 20 * loader.statistics().batch_bytes);
+    }
+    EXPECT_EQ(loader.statistics().pool_bytes, bytes);
+  }
+}
+
+TEST(Loader, ACallerThatKeepsMoreThanTheLimitGetsAnErrorAndCanGoOn) {
+  const auto source = std::make_shared<FakeSource>(1000);
+  for (const std::int64_t threads : {0, 2}) {
+    const std::int64_t batch_bytes = Loader{source, options_of(50, 0), 1, true}.statistics().batch_bytes;
+    Loader loader{source, options_of(50, threads), 1, true, 8 * batch_bytes};
+    {
+      std::vector<Batch> kept;
+      auto epoch = loader.epoch(0);
+      const auto keep_all = [&] {
+        while (auto batch = epoch.next()) kept.push_back(std::move(*batch));
+      };
+      EXPECT_THAT(error_of(ErrorCode::out_of_memory, keep_all),
+                  AllOf(HasSubstr("kept by the caller"), HasSubstr(std::to_string(8 * batch_bytes))));
+      EXPECT_EQ(kept.size(), 8U);
+    }
+    EXPECT_EQ(order(loader.epoch(1)).size(), 1000U);
+  }
+}
+
+TEST(Loader, ThreadsReadAtTheSameTimeEvenWithinOneBatch) {
+  const auto source = std::make_shared<FakeSource>(64);
+  std::mutex mutex;
+  std::condition_variable changed;
+  std::set<std::thread::id> readers;
+  source->on_read = [&](std::int64_t) {
+    std::unique_lock lock(mutex);
+    readers.insert(std::this_thread::get_id());
+    changed.notify_all();
+    // Each waits for all four: without real parallelism nobody would come.
+    changed.wait_for(lock, std::chrono::seconds(20), [&] { return readers.size() >= 4; });
+  };
+  Loader loader{source, options_of(64, 4, 1), 1, true};
+  EXPECT_EQ(order(loader.epoch(0)).size(), 64U);
+  EXPECT_EQ(readers.size(), 4U);
+  EXPECT_EQ(readers.count(std::this_thread::get_id()), 0U);
+  const auto first_epoch = readers;
+  EXPECT_EQ(order(loader.epoch(1)).size(), 64U);
+  EXPECT_EQ(readers, first_epoch);  // Workers survive epochs.
+}
+
+TEST(Loader, WithoutThreadsTheConsumerLoads) {
+  const auto source = std::make_shared<FakeSource>(64);
+  const std::int64_t threads = thread_count();
+  source->on_read = [reader = std::this_thread::get_id()](std::int64_t) {
+    EXPECT_EQ(std::this_thread::get_id(), reader);
+  };
+  Loader loader{source, options_of(16, 0), 1, true};
+  EXPECT_EQ(thread_count(), threads);
+  auto epoch = loader.epoch(0);
+  EXPECT_EQ(source->reads, 0);
+  for (std::int64_t i = 1; i <= 4; ++i) {
+    EXPECT_TRUE(epoch.next().has_value());
+    EXPECT_EQ(source->reads, 16 * i);  // Nothing ahead.
+  }
+}
+
+TEST(Loader, OneEpochAtATimeAndAFinishedOneMayLinger) {
+  Loader loader{std::make_shared<FakeSource>(64), options_of(32, 1), 1, true};
+  auto first = loader.epoch(0);
+  EXPECT_THAT(error_of(ErrorCode::invalid_argument, [&] { loader.epoch(1); }), HasSubstr("epoch 0 is still running"));
+  EXPECT_TRUE(first.next().has_value());
+  EXPECT_TRUE(first.next().has_value());
+  auto second = loader.epoch(1);  // The last batch is out, so the first epoch is over.
+  EXPECT_FALSE(first.next().has_value());
+  EXPECT_EQ(second.next().value().epoch(), 1);
+  auto moved = std::move(second);
+  EXPECT_EQ(moved.next().value().index(), 1);
+  EXPECT_FALSE(moved.next().has_value());
+}
+
+TEST(Loader, SteadyStateAllocatesOneHandleABatch) {
+  const auto source = std::make_shared<FakeSource>(32 * 300);
+  for (const std::int64_t threads : {0, 1, 2}) {
+    Loader loader{source, augmenting(options_of(32, threads)), 1, true};
+    EXPECT_EQ(order(loader.epoch(0)).size(), 32U * 300);
+    auto epoch = loader.epoch(1);
+    std::optional<Batch> batch;
+    for (int i = 0; i < 10; ++i) batch = epoch.next();
+    const std::int64_t before = AllocationCount::allocations();
+    for (int i = 0; i < 200; ++i) batch = epoch.next();
+    EXPECT_EQ(AllocationCount::allocations() - before, 200) << threads << " threads";
+  }
+}
+
+TEST(Loader, StatisticsCountWhatWasDone) {
+  const auto source = std::make_shared<FakeSource>(100);
+  source->on_read = [](std::int64_t) { std::this_thread::sleep_for(std::chrono::microseconds(100)); };
+  for (const std::int64_t threads : {0, 1, 3}) {
+    Loader loader{source, options_of(10, threads), 1, true};
+    EXPECT_FALSE(loader.statistics().latency_ns_p50.has_value());
+    EXPECT_EQ(order(loader.epoch(0)).size(), 100U);
+    const LoaderStatistics found = loader.statistics();
+    EXPECT_EQ(found.samples, 100);
+    EXPECT_EQ(found.batches, 10);
+    EXPECT_GE(found.read_ns, 100 * 100'000);
+    EXPECT_GE(found.busy_ns, found.read_ns);
+    EXPECT_GE(found.ready_batches, 0);
+    if (threads == 0) {
+      EXPECT_EQ(found.wait_for_batch_ns, 0);
+      EXPECT_EQ(found.ready_batches, 0);
+      EXPECT_GE(found.latency_ns_p50.value(), 950'000);  // Ten reads, told within 4 %.
+    }
+    if (threads == 1) {
+      EXPECT_GT(found.wait_for_batch_ns, 0);
+    }
+  }
+}
+
+TEST(Loader, WaitsAreChargedToTheSideThatWaits) {
+  const auto source = std::make_shared<FakeSource>(320);
+  Loader loader{source, options_of(32, 1, 1), 1, true};
+  auto epoch = loader.epoch(0);
+  while (source->reads < 32) std::this_thread::yield();
+  std::this_thread::sleep_for(std::chrono::milliseconds(20));  // The worker has no room.
+  EXPECT_TRUE(epoch.next().has_value());
+  while (source->reads < 64) std::this_thread::yield();
+  EXPECT_GE(loader.statistics().wait_for_slot_ns, 10'000'000);
+}
+
+TEST(Loader, OneSlowRequestInAHundredShowsInTheP99) {
+  const auto source = std::make_shared<FakeSource>(100);
+  source->on_read = [](std::int64_t index) {
+    if (index == 50) std::this_thread::sleep_for(std::chrono::milliseconds(40));
+  };
+  Loader loader{source, options_of(1, 0), 1, true};
+  EXPECT_EQ(order(loader.epoch(0)).size(), 100U);
+  const LoaderStatistics found = loader.statistics();
+  EXPECT_GE(found.latency_ns_p99.value(), 38'000'000);
+  EXPECT_LE(found.latency_ns_p50.value(), found.latency_ns_p95.value());
+  EXPECT_LE(found.latency_ns_p95.value(), found.latency_ns_p99.value());
+}
+
+TEST(Loader, WorkAndWaitsAreSpansOfTheTrace) {
+  const auto source = std::make_shared<FakeSource>(64);
+  source->on_read = [](std::int64_t) { std::this_thread::sleep_for(std::chrono::microseconds(50)); };
+  Loader loader{source, options_of(16, 1, 1), 1, true};
+  Trace trace;
+  EXPECT_EQ(order(loader.epoch(0)).size(), 64U);
+  const TraceRecord record = trace.stop();
+  std::map<std::string, int> spans;
+  for (const TraceEvent& event : record.events) {
+    const auto& name = record.names[event.name];
+    ++spans[name.category + " " + name.text];
+  }
+  EXPECT_GE(spans["work load_chunk"], 4);
+  EXPECT_GE(spans["wait wait_for_batch"], 1);
+  EXPECT_THAT(record.threads, testing::Contains("loader 0"));
+}
+
+template <class L>
+concept CanStartEpoch = requires(L&& loader) {
+  std::forward<L>(loader).epoch(0);
+};
+static_assert(CanStartEpoch<Loader&>);
+static_assert(!CanStartEpoch<Loader>, "the epoch would outlive its loader");
+
+TEST(LatencyHistogram, TellsEveryValueWithinAThirtySecond) {
+  for (const std::int64_t value : {0L, 1L, 15L, 16L, 31L, 32L, 33L, 1000L, 123456789L, 1L << 40, (1L << 62) + 12345}) {
+    detail::LatencyHistogram histogram;
+    histogram.add(value);
+    EXPECT_NEAR(static_cast<double>(histogram.reached_by(0.01).value()), static_cast<double>(value),
+                static_cast<double>(value) / 32);
+  }
+}
+
+TEST(LatencyHistogram, TellsWhatAShareReached) {
+  detail::LatencyHistogram histogram;
+  EXPECT_FALSE(histogram.reached_by(0.5).has_value());
+  for (int i = 0; i < 90; ++i) histogram.add(1);
+  for (int i = 0; i < 9; ++i) histogram.add(5);
+  histogram.add(9);
+  EXPECT_EQ(histogram.reached_by(0.01), 9);
+  EXPECT_EQ(histogram.reached_by(0.02), 5);
+  EXPECT_EQ(histogram.reached_by(0.10), 5);
+  EXPECT_EQ(histogram.reached_by(0.11), 1);
+  EXPECT_EQ(histogram.reached_by(1.0), 1);
+}
+
+}  // namespace
+}  // namespace headrace
