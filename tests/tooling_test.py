@@ -99,3 +99,32 @@ def test_every_sentence_of_help_names_a_target():
         target = line.split()[1].rstrip(",")
         if line.startswith("make ") and line[5] != " ":
             assert f"\n{target}:" in makefile, target
+
+
+def test_count_is_the_last_line_also_when_a_part_fails(monkeypatch, capsys, tmp_path):
+    def broken():
+        raise OSError("no such tool")
+
+    monkeypatch.setattr(run_tests, "LOGS", tmp_path)
+    monkeypatch.setattr(sys, "argv", ["run_tests.py"])
+    monkeypatch.setattr(run_tests, "PARTS", {
+        "first": broken, "second": lambda: run_tests.Result(passed=3, failures=["second: case"]),
+        "third": lambda: run_tests.Result(passed=2)})
+    assert run_tests.main() == 1
+    assert capsys.readouterr().out.splitlines()[-1] == "5 passed, 2 failed"
+    monkeypatch.setattr(run_tests, "PARTS", {"only": lambda: run_tests.Result(passed=2)})
+    assert run_tests.main() == 0
+    assert capsys.readouterr().out.splitlines()[-1] == "2 passed, 0 failed"
+
+
+def test_part_that_hangs_is_stopped(monkeypatch, tmp_path):
+    monkeypatch.setattr(run_tests, "LOGS", tmp_path)
+    assert run_tests.run_logged("slow", ["sleep", "60"], timeout_s=1) == 124
+    assert "stopped after 1 s" in (tmp_path / "slow.log").read_text()
+
+
+def test_make_adds_no_line_of_its_own_after_the_count():
+    done = subprocess.run(["make", "test", "PARTS=nothing_of_this_name"], cwd=ROOT, text=True,
+                          stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    assert done.returncode != 0
+    assert done.stdout.splitlines()[-1] == "0 passed, 1 failed"
