@@ -1,0 +1,155 @@
+"""What our networks, optimizers, clipping and checkpoint format compute is what PyTorch computes."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors import safe_open
+from safetensors.torch import load_file, save_file
+from torch import nn
+
+ROOT = Path(__file__).resolve().parent.parent
+BIN = Path(os.environ.get("HEADRACE_BIN_DIR", ROOT / "build" / "release" / "bin"))
+sys.path.insert(0, str(ROOT / "bench" / "train_fashion"))
+
+from small_cnn import SmallCnn  # noqa: E402
+
+
+class Mlp(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.fc1 = nn.Linear(28 * 28, 128)
+        self.fc2 = nn.Linear(128, 10)
+
+    def forward(self, images):
+        return self.fc2(torch.relu(self.fc1(images.flatten(1))))
+
+
+NETWORKS = {"small_cnn": SmallCnn, "mlp": Mlp}
+
+
+@pytest.fixture(autouse=True)
+def one_thread():
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+def probe(*words):
+    done = subprocess.run([BIN / "parity_probe", *map(str, words)], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    return done
+
+
+def largest_difference(a, b):
+    return (a.double() - b.double()).abs().max().item()
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+@pytest.mark.parametrize("seed", [0, 7])
+def test_networks_start_from_the_same_bits(name, seed, tmp_path):
+    probe("initial", name, seed, tmp_path / "ours")
+    ours = load_file(tmp_path / "ours")
+    torch.manual_seed(seed)
+    wanted = NETWORKS[name]().state_dict()
+    assert set(ours) == set(wanted)
+    for key, tensor in wanted.items():
+        assert ours[key].dtype == tensor.dtype and torch.equal(ours[key], tensor), key
+
+
+@pytest.mark.parametrize("layout", ["contiguous", "channels_last"])
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+@pytest.mark.parametrize("name", NETWORKS)
+def test_forward_backward_and_running_statistics_agree(name, layout, precision, tmp_path):
+    torch.manual_seed(3)
+    network = NETWORKS[name]()
+    images, labels = torch.randn(32, 1, 28, 28), torch.randint(10, (32,))
+    given = {f"model/{key}": tensor.clone() for key, tensor in network.state_dict().items()}
+    save_file({**given, "images": images, "labels": labels}, tmp_path / "in")
+    probe("forward", name, layout, precision, tmp_path / "in", tmp_path / "out")
+    ours = load_file(tmp_path / "out")
+
+    if layout == "channels_last":
+        network, images = network.to(memory_format=torch.channels_last), images.to(memory_format=torch.channels_last)
+    with torch.autocast("cpu", torch.bfloat16, enabled=precision == "bf16"):
+        logits = network(images)
+        loss = nn.functional.cross_entropy(logits, labels)
+    loss.backward()
+
+    assert largest_difference(ours["logits"], logits) <= 1e-6
+    assert largest_difference(ours["loss"], loss) <= 1e-6
+    for key, parameter in network.named_parameters():
+        assert largest_difference(ours[f"gradient/{key}"], parameter.grad) <= 1e-6, key
+    for key, buffer in network.named_buffers():
+        assert largest_difference(ours[f"buffer/{key}"], buffer) <= 1e-6, key
+
+
+@pytest.mark.parametrize("ours", ["plain", "foreach", "fused"])
+@pytest.mark.parametrize("theirs", ["plain", "foreach", "fused"])
+def test_adamw_agrees_on_the_same_100_gradients(ours, theirs, tmp_path):
+    torch.manual_seed(5)
+    shapes = {"weight": (16, 3, 3, 3), "bias": (16,), "matrix": (64, 33), "one": (1,)}
+    parameters = {name: torch.randn(shape) for name, shape in shapes.items()}
+    gradients = [{name: torch.randn(shape) * 10 ** (step % 5 - 3) for name, shape in shapes.items()}
+                 for step in range(100)]
+    tensors = {f"parameter/{name}": tensor for name, tensor in parameters.items()}
+    for step, of_step in enumerate(gradients):
+        tensors.update({f"gradient/{step}/{name}": tensor for name, tensor in of_step.items()})
+    save_file(tensors, tmp_path / "in")
+    probe("adamw", ours, tmp_path / "in", tmp_path / "out")
+    found = load_file(tmp_path / "out")
+
+    for tensor in parameters.values():
+        tensor.requires_grad_()
+    optimizer = torch.optim.AdamW(parameters.values(), lr=1e-3, weight_decay=1e-2,
+                                  foreach=theirs == "foreach", fused=theirs == "fused")
+    for of_step in gradients:
+        for name, tensor in parameters.items():
+            tensor.grad = of_step[name]
+        optimizer.step()
+    for name, tensor in parameters.items():
+        state = optimizer.state[tensor]
+        assert largest_difference(found[name], tensor) <= 1e-6, name
+        assert found[f"{name}/step"].item() == state["step"].item() == 100
+        assert largest_difference(found[f"{name}/exp_avg"], state["exp_avg"]) <= 1e-6, name
+        assert largest_difference(found[f"{name}/exp_avg_sq"], state["exp_avg_sq"]) <= 1e-6 * 100, name
+        if ours == theirs:
+            assert torch.equal(found[name], tensor), f"{name}: the same operators, so the same bits"
+
+
+@pytest.mark.parametrize("scale", [1e-3, 1.0, 1e6])
+def test_clipped_gradients_agree(scale, tmp_path):
+    torch.manual_seed(6)
+    gradients = {"a": torch.randn(128, 3136) * scale, "b": torch.randn(64, 32, 3, 3) * scale, "c": torch.randn(7) * scale}
+    save_file(gradients, tmp_path / "in")
+    probe("clip", 1.0, tmp_path / "in", tmp_path / "out")
+    ours = load_file(tmp_path / "out")
+    parameters = {name: torch.zeros_like(tensor, requires_grad=True) for name, tensor in gradients.items()}
+    for name, parameter in parameters.items():
+        parameter.grad = gradients[name].clone()
+    norm = torch.nn.utils.clip_grad_norm_(parameters.values(), 1.0)
+    assert ours["norm"].item() == pytest.approx(norm.item(), rel=1e-5)
+    for name, parameter in parameters.items():
+        assert largest_difference(ours[name], parameter.grad) <= 1e-6, name
+    exact = sum(ours[name].double().square().sum() for name in gradients).sqrt().item()
+    assert exact <= 1.0 + 1e-6
+
+
+def test_safetensors_files_pass_both_ways(tmp_path):
+    types = [torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.int64, torch.int32, torch.int16,
+             torch.int8, torch.uint8, torch.bool]
+    tensors = {str(dtype): torch.randint(0, 2, (3, 5)).to(dtype) for dtype in types}
+    tensors |= {"scalar": torch.tensor(4), "empty": torch.zeros(0, 3), "odd": torch.arange(3, dtype=torch.uint8)}
+    save_file(tensors, tmp_path / "theirs", {"who": "Python \u00fc \"quoted\""})
+    probe("copy", tmp_path / "theirs", tmp_path / "ours")
+    found = load_file(tmp_path / "ours")
+    assert set(found) == set(tensors)
+    for name, tensor in tensors.items():
+        assert found[name].dtype == tensor.dtype and torch.equal(found[name], tensor), name
+    with safe_open(tmp_path / "ours", "pt") as file:
+        metadata = file.metadata()
+    assert metadata["who"] == "Python \u00fc \"quoted\"" and len(metadata["xxh3"]) == 16
