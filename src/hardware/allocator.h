@@ -8,8 +8,11 @@
 namespace headrace {
 
 // no_trim: M_MMAP_THRESHOLD 1 GiB, M_TRIM_THRESHOLD max, M_TOP_PAD 64 MiB, so that activations of a step reuse pages
-// that are already mapped. system: glibc's initial values again and malloc_trim(0). Not thread-safe against itself;
-// process-wide. Reported as not applied where malloc is not glibc's (a sanitizer, jemalloc).
+// that are already mapped. system: what was in force before the first no_trim, and malloc_trim(0). glibc raises its
+// mmap threshold by itself as blocks are freed and stops doing so for good once one was set: the value that it had
+// grown to is found then and put back here, or the system's side of a comparison would be slower than it is. Without an
+// earlier no_trim, system changes nothing. Not thread-safe against itself; process-wide. Reported as not applied where
+// malloc is not glibc's (a sanitizer, jemalloc).
 Applied apply_allocator(Allocator allocator);
 
 }  // namespace headrace

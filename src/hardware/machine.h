@@ -11,19 +11,18 @@
 namespace headrace {
 
 struct Machine {
-  std::string cpu;                  // Model name as the system gives it, or "unavailable".
-  int cores_online = 0;             // Of the machine.
-  int cores_usable = 0;             // By affinity and cgroup CPU quota, rounded up, at least 1.
-  std::optional<double> cpu_quota;  // Cores granted by the cgroup (v1, v2), if limited.
-  std::vector<std::string>
-      instruction_sets;  // Those that matter here: "sse4.2", "avx2", "avx512f", "avx512_bf16", "amx_bf16".
+  std::string cpu;                               // Model name as the system gives it, or "unavailable".
+  int cores_online = 0;                          // Of the machine; 0: not known (null in JSON).
+  int cores_usable = 0;                          // By affinity and cgroup CPU quota, rounded up, at least 1.
+  std::optional<double> cpu_quota;               // Cores granted by the cgroup (v1, v2), if limited.
+  std::vector<std::string> instruction_sets;     // Those that matter here: hardware/instruction_sets.h.
   std::optional<std::int64_t> memory_total;      // Bytes of the machine.
   std::optional<std::int64_t> memory_limit;      // Bytes: the smallest of machine, cgroup v1, v2 and RLIMIT_AS.
   std::string memory_limit_from;                 // "machine", "cgroup v2 /sys/fs/cgroup/x", "rlimit".
   std::optional<std::int64_t> last_level_cache;  // Bytes.
   int numa_nodes = 1;
-  std::string system;  // "Debian GNU/Linux 12 (bookworm), Linux 6.1".
-  std::string gpu;     // NVML's name of device 0, or why there is none: "unavailable: no NVML".
+  std::string system;  // "Debian GNU/Linux 12 (bookworm), Linux 6.1.0-18-amd64".
+  std::string gpu;     // NVML's words for device 0, or "unavailable: " and why there are none: hardware/nvml.h.
 };
 
 // `root` is prefixed to /proc, /sys and /etc paths, for tests on a fake tree.

@@ -1,0 +1,110 @@
+#include "hardware/allocator.h"
+
+#include <fmt/format.h>
+
+#include <dlfcn.h>
+#include <malloc.h>
+
+#include <cstddef>
+#include <cstdlib>
+#include <optional>
+#include <string>
+#include <thread>
+#include <vector>
+
+namespace headrace {
+namespace {
+
+struct Thresholds {
+  std::size_t mmap;  // Blocks from this size on are mapped one by one, and unmapped when freed.
+  std::size_t trim;  // Free memory at the top of the heap above this goes back to the system.
+  std::size_t pad;   // Taken from the system beyond what is asked for.
+};
+
+// glibc's values at the start of a process, and how far the first grows by itself (mallopt(3)).
+constexpr Thresholds kInitial{128 * 1024, 128 * 1024, 128 * 1024};
+constexpr std::size_t kGrownMax = 32 * 1024 * 1024;
+constexpr std::size_t kPage = 4096;
+constexpr Thresholds kNoTrim{std::size_t{1} << 30, ~std::size_t{0}, 64 * 1024 * 1024};
+
+// What was in force before the first no_trim. Setting any threshold ends their growth in this process for good, so
+// that going back means going back to these.
+std::optional<Thresholds> before_no_trim;
+bool no_trim_is_on = false;
+
+// The library that malloc comes from, when that is not glibc.
+std::optional<std::string> foreign_malloc() {
+  Dl_info allocator{}, glibc{};
+  void* const version = ::dlsym(RTLD_DEFAULT, "gnu_get_libc_version");
+  if (version == nullptr || ::dladdr(version, &glibc) == 0) return "a C library other than glibc";
+  void* const malloc_found = ::dlsym(RTLD_DEFAULT, "malloc");
+  if (malloc_found == nullptr || ::dladdr(malloc_found, &allocator) == 0) return "an unknown library";
+  if (allocator.dli_fbase == glibc.dli_fbase) return std::nullopt;
+  return allocator.dli_fname;
+}
+
+// Bit 1 of the size field before a block of glibc (malloc/malloc.c).
+bool is_mapped(const void* block) {
+  return (static_cast<const std::size_t*>(block)[-1] & 2) != 0;
+}
+
+bool set(const Thresholds& wanted) {
+  // An int that is converted back: -1 is the largest size_t.
+  return ::mallopt(M_TOP_PAD, static_cast<int>(wanted.pad)) == 1 &&
+         ::mallopt(M_TRIM_THRESHOLD, static_cast<int>(wanted.trim)) == 1 &&
+         ::mallopt(M_MMAP_THRESHOLD, static_cast<int>(wanted.mmap)) == 1;
+}
+
+// Nothing tells the threshold from which blocks are mapped, so blocks of several sizes are asked for. glibc must have
+// stopped growing it before: freeing a mapped block raises it otherwise.
+std::size_t probe_mmap_threshold() {
+  std::size_t below = kInitial.mmap / 2, above = kGrownMax + kPage;
+  std::vector<void*> blocks;
+  while (above - below > kPage) {
+    const std::size_t size = below + (above - below) / 2;
+    // Volatile, because the compiler knows malloc and takes the field before the block for out of bounds.
+    void* volatile allocated = std::malloc(size);
+    void* const block = allocated;
+    if (block == nullptr) break;
+    (is_mapped(block) ? above : below) = size;
+    blocks.push_back(block);
+  }
+  for (void* block : blocks) std::free(block);
+  return above;
+}
+
+Thresholds freeze_thresholds() {
+  ::mallopt(M_TOP_PAD, static_cast<int>(kInitial.pad));
+  std::size_t mmap = 0;
+  // On a thread of its own, whose heap holds no free block that would serve a size which is otherwise mapped.
+  std::thread([&mmap] { mmap = probe_mmap_threshold(); }).join();
+  if (mmap <= kInitial.mmap + kPage) return kInitial;
+  return {mmap, 2 * mmap, kInitial.pad};  // glibc keeps the two in this proportion.
+}
+
+}  // namespace
+
+Applied apply_allocator(Allocator allocator) {
+  const bool wants_no_trim = allocator == Allocator::no_trim;
+  Applied result{"compute.allocator", wants_no_trim ? "no_trim" : "system", "system", ""};
+  if (const auto library = foreign_malloc()) {
+    if (wants_no_trim) result.reason = fmt::format("malloc comes from {}, not from glibc", *library);
+    return result;
+  }
+  if (wants_no_trim && !no_trim_is_on) {
+    if (!before_no_trim) before_no_trim = freeze_thresholds();
+    no_trim_is_on = set(kNoTrim);
+    if (!no_trim_is_on) {
+      set(*before_no_trim);
+      result.reason = "mallopt refused";
+    }
+  } else if (!wants_no_trim && no_trim_is_on) {
+    no_trim_is_on = !set(*before_no_trim);
+    if (no_trim_is_on) result.reason = "mallopt refused";
+    ::malloc_trim(0);
+  }
+  if (no_trim_is_on) result.applied = "no_trim";
+  return result;
+}
+
+}  // namespace headrace

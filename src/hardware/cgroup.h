@@ -1,0 +1,19 @@
+// What the control groups of this process grant it: version 1, version 2 and both at once (hybrid).
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+namespace headrace {
+
+struct CgroupLimits {
+  std::optional<std::int64_t> memory;  // Bytes: the smallest limit of the process's groups and those above.
+  std::string memory_from;             // "cgroup v2 /sys/fs/cgroup/user.slice"
+  std::optional<double> cpus;          // The smallest quota over its period.
+};
+
+// `root` is prefixed to every path that is read.
+CgroupLimits read_cgroup_limits(const std::string& root);
+
+}  // namespace headrace

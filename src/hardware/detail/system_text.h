@@ -1,0 +1,59 @@
+// Small text files of /proc, /sys and /etc, where missing and unreadable mean "not known".
+#pragma once
+
+#include <charconv>
+#include <cstdint>
+#include <fstream>
+#include <iterator>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace headrace::detail {
+
+inline std::optional<std::string> read_system_text(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  if (!file) return std::nullopt;
+  std::string text{std::istreambuf_iterator<char>(file), {}};
+  if (file.bad()) return std::nullopt;
+  return text;
+}
+
+inline std::string_view trimmed(std::string_view text) {
+  constexpr std::string_view kBlank = " \t\r\n";
+  const std::size_t begin = text.find_first_not_of(kBlank);
+  if (begin == std::string_view::npos) return {};
+  return text.substr(begin, text.find_last_not_of(kBlank) - begin + 1);
+}
+
+inline std::vector<std::string_view> split(std::string_view text, char separator) {
+  std::vector<std::string_view> parts;
+  while (true) {
+    const std::size_t at = text.find(separator);
+    parts.push_back(text.substr(0, at));
+    if (at == std::string_view::npos) return parts;
+    text.remove_prefix(at + 1);
+  }
+}
+
+// A whole decimal number with nothing behind it.
+inline std::optional<std::int64_t> parse_integer(std::string_view text) {
+  std::int64_t value = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (error != std::errc{} || end != text.data() + text.size()) return std::nullopt;
+  return value;
+}
+
+// The rest of the first line "key<separator> value".
+inline std::optional<std::string> value_of(std::string_view text, std::string_view key, char separator) {
+  for (const std::string_view line : split(text, '\n')) {
+    const std::size_t at = line.find(separator);
+    if (at != std::string_view::npos && trimmed(line.substr(0, at)) == key) {
+      return std::string(trimmed(line.substr(at + 1)));
+    }
+  }
+  return std::nullopt;
+}
+
+}  // namespace headrace::detail

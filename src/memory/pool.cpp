@@ -1,0 +1,141 @@
+#include "memory/pool.h"
+
+#include <headrace/error.h>
+
+#include <algorithm>
+#include <cstring>
+#include <mutex>
+#include <new>
+#include <utility>
+#include <vector>
+
+namespace headrace {
+namespace {
+
+constexpr std::align_val_t kAlignment{64};  // A cache line, and the widest vector register.
+
+std::byte* allocate_touched(std::size_t bytes) {
+  void* memory = ::operator new(bytes, kAlignment, std::nothrow);
+  if (memory == nullptr) fail(ErrorCode::out_of_memory, "memory: no block of {} bytes", bytes);
+  std::memset(memory, 0, bytes);  // The page faults come here and not in a step.
+  return static_cast<std::byte*>(memory);
+}
+
+void release(std::byte* memory) {
+  ::operator delete(memory, kAlignment);
+}
+
+}  // namespace
+
+struct BlockPool::Shared {
+  ~Shared() { std::for_each(home.begin(), home.end(), release); }
+
+  void come_home(std::byte* memory) noexcept {
+    {
+      const std::lock_guard lock(mutex);
+      if (allocated <= capacity) {
+        home.push_back(memory);  // Within reserve(capacity).
+        return;
+      }
+      --allocated;
+    }
+    release(memory);
+  }
+
+  // Frees what is at home above the capacity. Without a lock held by the caller.
+  void shrink() {
+    std::vector<std::byte*> surplus;
+    {
+      const std::lock_guard lock(mutex);
+      while (allocated > capacity && !home.empty()) {
+        surplus.push_back(home.back());
+        home.pop_back();
+        --allocated;
+      }
+    }
+    std::for_each(surplus.begin(), surplus.end(), release);
+  }
+
+  explicit Shared(std::size_t bytes) : block_bytes(bytes) {}
+  const std::size_t block_bytes;
+  mutable std::mutex mutex;  // Guards everything below.
+  std::size_t capacity = 0;
+  std::size_t allocated = 0;
+  std::vector<std::byte*> home;
+};
+
+BlockPool::BlockPool(std::size_t block_bytes, std::size_t capacity) : shared_(std::make_shared<Shared>(block_bytes)) {
+  HEADRACE_CHECK(block_bytes > 0, "blocks of no bytes");
+  set_capacity(capacity);
+}
+
+BlockPool::~BlockPool() {
+  set_capacity(0);
+}
+
+BlockPool::Block BlockPool::try_take() {
+  Block block;
+  {
+    const std::lock_guard lock(shared_->mutex);
+    if (!shared_->home.empty()) {
+      block.memory_ = shared_->home.back();  // The one used last, which the caches may still hold.
+      shared_->home.pop_back();
+      block.shared_ = shared_;
+      return block;
+    }
+    if (shared_->allocated >= shared_->capacity) return block;
+    ++shared_->allocated;
+  }
+  try {
+    block.memory_ = allocate_touched(shared_->block_bytes);
+  } catch (...) {
+    const std::lock_guard lock(shared_->mutex);
+    --shared_->allocated;
+    throw;
+  }
+  block.shared_ = shared_;
+  return block;
+}
+
+void BlockPool::set_capacity(std::size_t capacity) {
+  {
+    const std::lock_guard lock(shared_->mutex);
+    shared_->home.reserve(capacity);
+    shared_->capacity = capacity;
+  }
+  shared_->shrink();
+}
+
+std::size_t BlockPool::block_bytes() const {
+  return shared_->block_bytes;
+}
+
+std::size_t BlockPool::allocated() const {
+  const std::lock_guard lock(shared_->mutex);
+  return shared_->allocated;
+}
+
+std::size_t BlockPool::out() const {
+  const std::lock_guard lock(shared_->mutex);
+  return shared_->allocated - shared_->home.size();
+}
+
+BlockPool::Block::Block(Block&& other) noexcept
+    : shared_(std::move(other.shared_)), memory_(std::exchange(other.memory_, nullptr)) {}
+
+BlockPool::Block& BlockPool::Block::operator=(Block&& other) noexcept {
+  Block taken{std::move(other)};  // Holds, and gives back here, what this handle had.
+  std::swap(shared_, taken.shared_);
+  std::swap(memory_, taken.memory_);
+  return *this;
+}
+
+BlockPool::Block::~Block() {
+  if (memory_ != nullptr) shared_->come_home(memory_);
+}
+
+std::span<std::byte> BlockPool::Block::bytes() const {
+  return memory_ == nullptr ? std::span<std::byte>{} : std::span{memory_, shared_->block_bytes};
+}
+
+}  // namespace headrace
