@@ -62,11 +62,12 @@ void look_at_load(const Machine& machine, const std::string& root, std::vector<F
   const std::string line = system_line(root + "/proc/loadavg");
   double load = 0;
   const auto [stop, error] = std::from_chars(line.data(), line.data() + line.size(), load);
-  if (error != std::errc{} || load < 0.5 * machine.cores_usable) return;
-  findings.push_back({"busy",
-                      fmt::format("other work keeps {:.1f} of {} usable cores busy (load of the last minute)", load,
-                                  machine.cores_usable),
-                      "Timings scatter beside it: tune when the machine is idle."});
+  // The load is the machine's, also in a container that may use few of its cores.
+  if (error != std::errc{} || load <= machine.cores_online - 0.5 * machine.cores_usable) return;
+  findings.push_back(
+      {"busy",
+       fmt::format("other work keeps {:.1f} of {} cores busy (load of the last minute)", load, machine.cores_online),
+       "Timings scatter beside it: tune when the machine is idle."});
 }
 
 void look_at_variables(std::vector<Finding>& findings) {
