@@ -121,7 +121,7 @@ void find_degraded_speed(const DiagnosisInput& input, std::vector<Finding>& find
        "Look for memory that grows, for data that is slower to load, and for other work on this machine."});
 }
 
-void find_shares(const DiagnosisInput& input, double stolen, std::vector<Finding>& findings) {
+void find_large_shares(const DiagnosisInput& input, double stolen, std::vector<Finding>& findings) {
   const TimeSplit& split = input.split;
   if (share(split.optimizer_s, input) > input.thresholds.optimizer_share) {
     findings.push_back(
@@ -132,10 +132,10 @@ void find_shares(const DiagnosisInput& input, double stolen, std::vector<Finding
   if (stolen > 0) {
     findings.push_back(
         {"cores_oversubscribed",
-         fmt::format("{} compute threads and {} loader threads share {} cores; loading takes about {} of a step from "
-                     "compute.",
-                     input.compute_threads, input.loader_threads, input.cores,
-                     detail::percent_text(share(stolen, input))),
+         fmt::format(
+             "Compute threads ({}) and loader threads ({}) share {} cores; loading takes about {} of a step from "
+             "compute.",
+             input.compute_threads, input.loader_threads, input.cores, detail::percent_text(share(stolen, input))),
          "Divide the cores between loading and compute (data.threads, compute.threads), or make a sample cheaper."});
   }
   if (share(split.other_s, input) > input.thresholds.unaccounted_share) {
@@ -171,7 +171,7 @@ Diagnosis diagnose(const DiagnosisInput& input) {
   find_slow_data(input, diagnosis.findings);
   find_high_memory(input, diagnosis.findings);
   find_degraded_speed(input, diagnosis.findings);
-  find_shares(input, stolen, diagnosis.findings);
+  find_large_shares(input, stolen, diagnosis.findings);
   return diagnosis;
 }
 

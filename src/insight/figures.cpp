@@ -32,7 +32,7 @@ std::string percent_text(double fraction) {
 }
 
 std::string gain_text(double fraction) {
-  const std::string text = fixed_text(100 * fraction, 1);
+  std::string text = fixed_text(100 * fraction, 1);
   if (!std::isfinite(100 * fraction)) return text;
   return (text[0] == '-' ? "" : "+") + text + " %";
 }

@@ -6,6 +6,7 @@
 
 #include "insight/detail/charts.h"
 #include "insight/detail/figures.h"
+#include "insight/detail/next_steps.h"
 #include "insight/detail/report_style.h"
 #include "insight/detail/text.h"
 
@@ -229,13 +230,14 @@ std::string curves_html(const Report& report) {
   return html + "</div>\n</section>\n";
 }
 
-std::string findings_html(const Report& report) {
-  std::string html = "<section aria-labelledby=\"h-findings\">\n<h2 id=\"h-findings\">What to look at next</h2>\n";
-  if (report.findings.empty()) return html + "<p>Nothing stands out.</p>\n</section>\n";
+std::string next_html(const Report& report) {
+  std::string html = "<section aria-labelledby=\"h-next\">\n<h2 id=\"h-next\">What to look at next</h2>\n";
+  const std::vector<Finding> steps = next_steps(report);
+  if (steps.empty()) return html + "<p>Nothing stands out.</p>\n</section>\n";
   html += "<ul class=\"findings\">\n";
-  for (const Finding& finding : report.findings) {
-    html += fmt::format("<li><b>{}</b><span>{}</span> <code>{}</code></li>\n", html_text(finding.sentence),
-                        html_text(finding.advice), html_text(finding.code));
+  for (const Finding& step : steps) {
+    html += fmt::format("<li><b>{}</b><span>{}</span> <code>{}</code></li>\n", html_text(step.sentence),
+                        html_text(step.advice), html_text(step.code));
   }
   return html + "</ul>\n</section>\n";
 }
@@ -305,7 +307,7 @@ std::string report_html(const Report& report) {
   html += changes_html(report);
   html += split_html(report);
   html += curves_html(report);
-  html += findings_html(report);
+  html += next_html(report);
   html += settings_html(report);
   html += origin_html(report);
   html += fmt::format(

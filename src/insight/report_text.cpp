@@ -2,9 +2,11 @@
 #include <headrace/insight.h>
 
 #include <algorithm>
+#include <cmath>
 #include <utility>
 
 #include "insight/detail/figures.h"
+#include "insight/detail/next_steps.h"
 #include "insight/detail/text.h"
 
 namespace headrace {
@@ -114,8 +116,8 @@ void write_changes(Page& page, const Report& report) {
 
 // A bar of at most `width` columns; whatever is above 0 shows.
 std::string bar(double value, double whole, int width, const char* block) {
-  if (!(value > 0) || !(whole > 0)) return {};
-  const int length = std::clamp(static_cast<int>(value / whole * width + 0.5), 0, width);
+  if (!(value > 0) || !(whole > 0) || !std::isfinite(value)) return {};
+  const int length = static_cast<int>(std::lround(std::min(value / whole, 1.0) * width));
   if (length == 0) return width > 0 ? "·" : "";
   std::string text;
   for (int i = 0; i < length; ++i) text += block;
@@ -160,27 +162,9 @@ void write_split(Page& page, const Report& report) {
 
 void write_next(Page& page, const Report& report) {
   page.heading("What to look at next");
-  bool anything = false;
-  for (const Applied& setting : report.settings) {
-    if (setting.reason.empty()) continue;
-    page.paragraph(fmt::format("{} is {}, not {} as requested: {}", setting.key, setting.applied, setting.requested,
-                               setting.reason),
-                   4, Ink::plain, "  - ");
-    anything = true;
-  }
-  for (const Finding& finding : report.findings) {
-    page.paragraph(finding.sentence + ' ' + finding.advice, 4, Ink::plain, "  - ");
-    anything = true;
-  }
-  const auto open = std::count_if(report.changes.begin(), report.changes.end(),
-                                  [](const Report::Change& change) { return change.verdict == "inconclusive"; });
-  if (open > 0) {
-    page.paragraph(fmt::format("{} {} left open: a larger tune.budget_s gives more pairs.", open,
-                               open == 1 ? "change was" : "changes were"),
-                   4, Ink::plain, "  - ");
-    anything = true;
-  }
-  if (!anything) page.line("  Nothing stands out.");
+  const std::vector<Finding> steps = next_steps(report);
+  if (steps.empty()) page.line("  Nothing stands out.");
+  for (const Finding& step : steps) page.paragraph(step.sentence + ' ' + step.advice, 4, Ink::plain, "  - ");
 }
 
 }  // namespace

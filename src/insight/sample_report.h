@@ -39,11 +39,12 @@ inline Report sample_report() {
   report.diagnosis =
       "compute-bound: 75 % of a step is forward and backward, 19 % the optimizer; without loading it runs 3.4 % faster "
       "(measured; predicted 3.9 %)";
-  report.findings = {{"cores_oversubscribed",
-                      "2 compute threads and 1 loader threads share 2 cores; loading takes about 2.1 % of a step from "
-                      "compute.",
-                      "Divide the cores between loading and compute (data.threads, compute.threads), or make a sample "
-                      "cheaper."}};
+  report.findings = {
+      {"cores_oversubscribed",
+       "Compute threads (2) and loader threads (1) share 2 cores; loading takes about 2.1 % of a step from "
+       "compute.",
+       "Divide the cores between loading and compute (data.threads, compute.threads), or make a sample "
+       "cheaper."}};
   report.changes = {{"fused optimizer",
                      "AdamW in one pass over each parameter.",
                      "kept",

@@ -93,6 +93,7 @@ th:last-child, td:last-child { padding-right: 0; }
 thead th { color: var(--soft); font-size: .8125rem; font-weight: 500; vertical-align: bottom; }
 tbody th { font-weight: 500; }
 .number { text-align: right; white-space: nowrap; }
+.split-table { margin-top: 1rem; }
 .split-table th { overflow-wrap: normal; }
 .split-table small { display: inline-block; min-width: 4.25em; color: var(--soft); font-size: .875rem; }
 .changes { table-layout: fixed; margin-top: .5rem; }
