@@ -2,7 +2,8 @@
 // same.
 //
 // The tuner knows settings as recipe keys and values, and measures; a Job supplies both (assembly/training_job.h from a
-// recipe, Python from the user's own objects). Everything here runs on the calling thread.
+// recipe, Python from the user's own objects). Everything here runs on the calling thread. src/tune/statistics.h and
+// comparison.h say which test decides, src/tune/tuner.h how the budget is divided.
 #pragma once
 
 #include <cstdint>
@@ -12,6 +13,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include <nlohmann/json_fwd.hpp>
@@ -60,7 +62,8 @@ class Job {
   // Makes exactly these settings hold (keys not named: as the recipe wrote them). Throws Error when one cannot be
   // applied; the job is then as before.
   virtual void configure(const Settings& settings) = 0;
-  // Runs this many steps on the next batches and returns the wall seconds of each step, data wait included.
+  // Runs this many steps on the next batches and returns the wall seconds of each step, data wait included. Before each
+  // block of steps the tuner calls configure() and then restore(); after an exception restore() comes first.
   virtual std::vector<double> run(std::int64_t steps) = 0;
   // On batch `batch` (0, 1, ... of a fixed order) from the present state, which it leaves as it was.
   virtual Fingerprint fingerprint(std::int64_t batch) = 0;
@@ -76,7 +79,8 @@ class Job {
   virtual std::int64_t samples_per_step() const = 0;
 };
 
-// A paired comparison on log ratios of block times: gain = baseline time / candidate time - 1 (0.10: 10 % faster).
+// A paired comparison on log ratios of block times: gain = baseline time / candidate time - 1 (0.10: 10 % faster), with
+// a 95 % interval. Of a single pair nothing is known: the ends are -1 and infinity.
 struct Interval {
   double median = 0;
   double low = 0;
@@ -84,7 +88,16 @@ struct Interval {
 };
 
 enum class Verdict { kept, refused, inconclusive, failed };
-enum class Reason { none, slower, no_gain, numerics, memory, budget, error };
+enum class Reason {
+  none,      // Kept, or stopped from outside.
+  slower,    // The interval's upper end lies below 0.
+  no_gain,   // It lies below gain_min.
+  numerics,  // Beyond the tolerance of its class.
+  memory,    // The job threw Error{out_of_memory} or std::bad_alloc.
+  budget,    // Pairs or seconds were used up.
+  error,     // The job threw something else.
+  fixed,     // Not tried: TuneOptions::fixed protects a key that it changes.
+};
 const char* to_string(Verdict verdict) noexcept;
 const char* to_string(Reason reason) noexcept;
 
@@ -92,7 +105,7 @@ struct NumericResult {
   NumericClass numeric_class = NumericClass::rounding;
   bool checked = false;
   bool passed = false;
-  double value = 0;  // The figure that came closest to, or went furthest beyond, its tolerance.
+  double value = 0;  // The figure that came closest to, or went furthest beyond, its tolerance; passed: at most that.
   double tolerance = 0;
   std::string measure;  // What the figure is: "gradients, relative L2".
 };
@@ -108,16 +121,18 @@ struct Trial {
   NumericResult numerics;
   std::vector<double> baseline_s;  // Seconds a step of each pair's block, as measured, in order.
   std::vector<double> candidate_s;
-  bool removed_again = false;  // Kept at first, taken out at the end because it no longer paid.
+  bool removed_again = false;  // Kept at first, taken out later; verdict, reason and sentence say why.
 };
 
 struct Ledger {
-  Settings baseline;  // As the recipe wrote the keys that candidates touch.
+  Settings baseline;  // As the recipe wrote the keys that candidates touch. tune() cannot know: the caller fills it in.
   Settings best;      // Changes kept, all together.
   std::vector<Trial> trials;
-  Interval speedup;  // Of best over baseline, as a ratio: 1.44 means 1.44 times as fast.
+  // Of best over baseline, as a ratio: 1.44 means 1.44 times as fast. 1 without pairs when nothing was kept, NaN when a
+  // stop or the budget came before the comparison.
+  Interval speedup;
   std::int64_t speedup_pairs = 0;
-  double baseline_samples_per_second = 0;  // Medians of that last comparison.
+  double baseline_samples_per_second = 0;  // Medians of that last comparison, or of the last one made without it.
   double best_samples_per_second = 0;
   double spent_s = 0;
   double budget_s = 0;
@@ -126,16 +141,22 @@ struct Ledger {
 // Told what happens while it happens; empty functions are not called.
 struct TuneProgress {
   std::function<void(const Candidate&, std::size_t index, std::size_t count)> trying;
-  std::function<void(const Trial&)> decided;
-  std::function<bool()> stop;  // True: ends after the pair at hand; candidates left are inconclusive.
+  std::function<void(const Trial&)> decided;  // Again for a trial whose kept change is taken out later.
+  std::function<bool()> stop;                 // True: ends after the pair at hand; candidates left are inconclusive.
 };
 
 // Tries the candidates in order. `seed` decides the order within each pair. Afterwards the job has the best settings
-// and the snapshot's state. Rethrows Error{cancelled} never: a stop ends with what is known.
+// and the snapshot's state. Rethrows Error{cancelled} never: a stop ends with what is known. What the job throws under
+// the baseline's own settings is rethrown; Error{invalid_argument} when options.only names no candidate.
 Ledger tune(Job& job, const std::vector<Candidate>& candidates, const TuneOptions& options, std::uint64_t seed,
             const TuneProgress& progress = {});
 
-// ledger.json: {"format": "headrace-ledger", "version": 1, ...}, with the keys issue 3 fixes for `tune --json`.
+// ledger.json: {"format": "headrace-ledger", "version": 1, ...}. Numbers that are not finite become null. Sentences may
+// hold bytes of foreign exceptions: dump with error_handler_t::replace.
 nlohmann::ordered_json to_json(const Ledger& ledger);
+
+// Reads ledger.json back, null as NaN. `source` names the file in errors: Error{corrupt_data} when the text is not such
+// a document, Error{unsupported} when its version is not known here.
+Ledger parse_ledger(std::string_view text, std::string_view source);
 
 }  // namespace headrace

@@ -1,0 +1,124 @@
+#include "tune/comparison.h"
+
+#include <headrace/error.h>
+
+#include <algorithm>
+#include <cmath>
+#include <new>
+#include <numeric>
+#include <utility>
+
+#include "base/random.h"
+
+namespace headrace {
+namespace {
+
+constexpr std::int64_t kPairsWanted = 14;
+constexpr double kBlockSecondsMin = 0.02;  // A scheduler's time slice or two, or the block times the scheduler.
+constexpr double kBlockSecondsMax = 0.5;   // More pairs tell more than longer blocks.
+constexpr double kWarmupSecondsMax = 0.05;
+
+std::string first_line(const std::string& text) {
+  return text.substr(0, text.find('\n'));
+}
+
+Finding finding_of(const Estimate& log_gain, double gain_min, bool pays) {
+  if (pays) return Finding::pays;
+  if (log_gain.high < 0) return Finding::slower;
+  return log_gain.high < std::log1p(gain_min) ? Finding::no_gain : Finding::open;
+}
+
+}  // namespace
+
+bool is_look(std::int64_t pairs) noexcept {
+  return std::find(kLooks.begin(), kLooks.end(), pairs) != kLooks.end();
+}
+
+Interval to_gain(const Estimate& log_gain) {
+  return {std::expm1(log_gain.center), std::expm1(log_gain.low), std::expm1(log_gain.high)};
+}
+
+Reading judge_trial(std::span<const double> log_ratios, double gain_min) {
+  Reading reading;
+  reading.log_gain = estimate_middle(log_ratios, kKeepError, kTailError);
+  const bool enough = static_cast<std::int64_t>(log_ratios.size()) >= kPairsToKeep;
+  reading.finding = finding_of(reading.log_gain, gain_min, enough && reading.log_gain.low > std::log1p(gain_min));
+  return reading;
+}
+
+Reading judge_again(std::span<const double> log_ratios, double gain_min) {
+  Reading reading;
+  reading.log_gain = estimate_middle(log_ratios, kTailError, kTailError);
+  const bool worth = reading.log_gain.low > 0 && reading.log_gain.high >= std::log1p(gain_min);
+  reading.finding = finding_of(reading.log_gain, gain_min, worth);
+  return reading;
+}
+
+std::optional<Fault> attempt(const std::function<void()>& work) {
+  try {
+    work();
+    return std::nullopt;
+  } catch (const Error& error) {
+    return Fault{error.code(), first_line(error.what()), std::current_exception()};
+  } catch (const std::bad_alloc&) {
+    return Fault{ErrorCode::out_of_memory, "out of memory", std::current_exception()};
+  } catch (const std::exception& error) {
+    return Fault{ErrorCode::internal, first_line(error.what()), std::current_exception()};
+  } catch (...) {
+    return Fault{ErrorCode::internal, "an exception without a message", std::current_exception()};
+  }
+}
+
+BlockPlan plan_blocks(double first_step_s, double second_step_s, double switch_s, double share_s) {
+  const double step_s = (first_step_s + second_step_s) / 2;
+  const double arm_s = share_s / kPairsWanted / 2 - switch_s;
+  const double block_s = std::clamp(arm_s * 0.8, kBlockSecondsMin, kBlockSecondsMax);
+  BlockPlan plan;
+  // A job of hundreds of microseconds needs many steps, one of seconds is timed by a single one.
+  plan.steps = std::max<std::int64_t>(1, std::llround(block_s / step_s));
+  const auto warmup_max = std::max<std::int64_t>(2, std::llround(kWarmupSecondsMax / step_s));
+  plan.warmup = std::clamp<std::int64_t>(plan.steps / 3, 1, warmup_max);
+  return plan;
+}
+
+void switch_to(Job& job, const Settings& settings) {
+  job.configure(settings);
+  job.restore();
+}
+
+std::vector<double> timed_steps(Job& job, std::int64_t steps) {
+  auto times = job.run(steps);
+  if (static_cast<std::int64_t>(times.size()) != steps) {
+    fail(ErrorCode::internal, "tune: the job was asked for {} steps and returned {} times", steps, times.size());
+  }
+  for (const double time : times) {
+    if (!(time > 0 && std::isfinite(time))) fail(ErrorCode::internal, "tune: the job says a step took {} s", time);
+  }
+  return times;
+}
+
+Comparison::Comparison(Job& job, Settings first, Settings second, BlockPlan plan, std::uint64_t seed,
+                       std::int64_t number)
+    : job_(job), first_(std::move(first)), second_(std::move(second)), plan_(plan), seed_(seed), number_(number) {}
+
+std::optional<PairFault> Comparison::measure_pair() {
+  // One draw decides two pairs in succession: the second has the opposite order.
+  const bool drawn = SampleRandom(seed_, number_, pairs() / 2).below(2) == 0;
+  const bool first_leads = drawn == (pairs() % 2 == 0);
+  double step_s[2] = {0, 0};
+  for (const Arm arm : {first_leads ? Arm::first : Arm::second, first_leads ? Arm::second : Arm::first}) {
+    const auto fault = attempt([&] {
+      switch_to(job_, arm == Arm::first ? first_ : second_);
+      timed_steps(job_, plan_.warmup);
+      const auto times = timed_steps(job_, plan_.steps);
+      step_s[arm == Arm::second] = std::accumulate(times.begin(), times.end(), 0.0) / static_cast<double>(plan_.steps);
+    });
+    if (fault) return PairFault{arm, *fault};
+  }
+  first_s_.push_back(step_s[0]);
+  second_s_.push_back(step_s[1]);
+  log_ratios_.push_back(std::log(step_s[0] / step_s[1]));
+  return std::nullopt;
+}
+
+}  // namespace headrace

@@ -1,0 +1,102 @@
+// Two configurations of one job, measured in pairs of blocks, and what the pairs so far allow to say.
+#pragma once
+
+#include <headrace/tune.h>
+
+#include <array>
+#include <cstdint>
+#include <exception>
+#include <functional>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "tune/statistics.h"
+
+namespace headrace {
+
+// A sequential test: the pairs are looked at after these numbers of them, not after each, because every look is one
+// more chance to be fooled. More than 36 pairs are not spent on one candidate.
+inline constexpr std::array<std::int64_t, 8> kLooks = {3, 6, 8, 11, 15, 20, 27, 36};
+inline constexpr std::int64_t kPairsMax = kLooks.back();
+// Before that no rank test can reach kKeepError (2^-7 is larger), and nothing is kept on the word of Student's t.
+inline constexpr std::int64_t kPairsToKeep = 8;
+// One level for all looks (Pocock, Biometrika 64, 1977). With the ranks of statistics.h at the looks from 8 on, a
+// change of no worth passes one of them with probability 0.0220 (2,000,000 simulated trials): within the 2.5 % that the
+// lower end of one 95 % interval allows. Comparison.PeekingKeeps... draws it again.
+inline constexpr double kKeepError = 0.0075;
+inline constexpr double kTailError = 0.025;  // One end of a 95 % interval that is looked at once.
+
+bool is_look(std::int64_t pairs) noexcept;
+
+enum class Finding { open, pays, no_gain, slower };
+
+struct Reading {
+  Estimate log_gain;  // Of log(baseline time / candidate time).
+  Finding finding = Finding::open;
+};
+Interval to_gain(const Estimate& log_gain);
+
+// A trial. The lower end decides what is kept and holds for all looks together. The upper end decides only what is
+// refused, where a mistake costs a gain and not the truth; it is that of a single look.
+Reading judge_trial(std::span<const double> log_ratios, double gain_min);
+// Whether a kept change still pays. It has proved itself once, so that both ends are those of a single look.
+Reading judge_again(std::span<const double> log_ratios, double gain_min);
+
+// What an exception out of the job means for the configuration that was running.
+struct Fault {
+  ErrorCode code = ErrorCode::internal;
+  std::string message;           // First line.
+  std::exception_ptr exception;  // To be rethrown when no candidate is to blame.
+};
+// Runs `work`. This is where a trial turns an exception into an outcome; nothing else in this module catches.
+std::optional<Fault> attempt(const std::function<void()>& work);
+
+struct BlockPlan {
+  std::int64_t warmup = 1;  // Unmeasured steps after each switch: caches, thread pools and queues fill again.
+  std::int64_t steps = 1;
+};
+// Blocks long enough to be timed and short enough for about 16 pairs within `share_s`, each pair with two switches.
+BlockPlan plan_blocks(double first_step_s, double second_step_s, double switch_s, double share_s);
+
+enum class Arm { first, second };
+
+struct PairFault {
+  Arm arm;
+  Fault fault;
+};
+
+// Blocks of two configurations from one snapshot on the same samples, in an order that a seed draws: of two pairs in
+// succession, one begins with the first configuration and one with the second, so that neither a drift nor a habit of
+// the machine favours one.
+class Comparison {
+ public:
+  Comparison(Job& job, Settings first, Settings second, BlockPlan plan, std::uint64_t seed, std::int64_t number);
+
+  // A pair counts when both of its blocks are whole.
+  std::optional<PairFault> measure_pair();
+
+  const Settings& first() const noexcept { return first_; }
+  const Settings& second() const noexcept { return second_; }
+  const BlockPlan& plan() const noexcept { return plan_; }
+  std::int64_t pairs() const noexcept { return static_cast<std::int64_t>(log_ratios_.size()); }
+  const std::vector<double>& first_s() const noexcept { return first_s_; }    // Seconds a step of each block.
+  const std::vector<double>& second_s() const noexcept { return second_s_; }  // As many.
+  const std::vector<double>& log_ratios() const noexcept { return log_ratios_; }
+
+ private:
+  Job& job_;
+  Settings first_, second_;
+  BlockPlan plan_;
+  std::uint64_t seed_;
+  std::int64_t number_;  // Of this comparison within the run: its own random order.
+  std::vector<double> first_s_, second_s_, log_ratios_;
+};
+
+// Makes the settings hold on the snapshot's state.
+void switch_to(Job& job, const Settings& settings);
+// Seconds of each step; Error{internal} when the job's answer is not one positive time a step.
+std::vector<double> timed_steps(Job& job, std::int64_t steps);
+
+}  // namespace headrace

@@ -1,0 +1,176 @@
+#include <headrace/error.h>
+#include <headrace/tune.h>
+
+#include <array>
+#include <cmath>
+#include <limits>
+#include <nlohmann/json.hpp>
+#include <utility>
+
+namespace headrace {
+namespace {
+
+using nlohmann::ordered_json;
+
+constexpr const char* kFormat = "headrace-ledger";
+constexpr int kVersion = 1;
+
+constexpr std::array kClassNames = {std::pair{NumericClass::bit_equal, "bit_equal"},
+                                    std::pair{NumericClass::rounding, "rounding"},
+                                    std::pair{NumericClass::reduced_precision, "reduced_precision"}};
+constexpr std::array kVerdictNames = {std::pair{Verdict::kept, "kept"}, std::pair{Verdict::refused, "refused"},
+                                      std::pair{Verdict::inconclusive, "inconclusive"},
+                                      std::pair{Verdict::failed, "failed"}};
+constexpr std::array kReasonNames = {std::pair{Reason::none, "none"},       std::pair{Reason::slower, "slower"},
+                                     std::pair{Reason::no_gain, "no_gain"}, std::pair{Reason::numerics, "numerics"},
+                                     std::pair{Reason::memory, "memory"},   std::pair{Reason::budget, "budget"},
+                                     std::pair{Reason::error, "error"},     std::pair{Reason::fixed, "fixed"}};
+
+template <class Names, class Value>
+const char* name_of(const Names& names, Value value) noexcept {
+  for (const auto& [known, name] : names) {
+    if (known == value) return name;
+  }
+  return "?";
+}
+
+template <class Names>
+auto value_named(const Names& names, const std::string& text, std::string_view source) {
+  for (const auto& [value, name] : names) {
+    if (text == name) return value;
+  }
+  fail(ErrorCode::corrupt_data, "tune: {} is a damaged ledger: unknown name \"{}\"", source, text);
+}
+
+ordered_json number(double value) {
+  return std::isfinite(value) ? ordered_json(value) : ordered_json(nullptr);
+}
+
+double number(const ordered_json& json) {
+  return json.is_null() ? std::numeric_limits<double>::quiet_NaN() : json.get<double>();
+}
+
+ordered_json numbers(const std::vector<double>& values) {
+  auto json = ordered_json::array();
+  for (const double value : values) json.push_back(number(value));
+  return json;
+}
+
+std::vector<double> numbers(const ordered_json& json) {
+  std::vector<double> values;
+  for (const auto& value : json) values.push_back(number(value));
+  return values;
+}
+
+ordered_json interval(const Interval& value) {
+  return {{"median", number(value.median)}, {"low", number(value.low)}, {"high", number(value.high)}};
+}
+
+Interval interval(const ordered_json& json) {
+  return {number(json.at("median")), number(json.at("low")), number(json.at("high"))};
+}
+
+ordered_json settings(const Settings& values) {
+  auto json = ordered_json::object();
+  for (const auto& [key, value] : values) json[key] = value;
+  return json;
+}
+
+ordered_json trial(const Trial& value) {
+  ordered_json json = {{"name", value.name},
+                       {"verdict", to_string(value.verdict)},
+                       {"reason", to_string(value.reason)},
+                       {"sentence", value.sentence},
+                       {"pairs", value.pairs}};
+  json["gain"] = value.gain ? interval(*value.gain) : ordered_json(nullptr);
+  json["numerics"] = {{"class", to_string(value.numerics.numeric_class)},
+                      {"checked", value.numerics.checked},
+                      {"passed", value.numerics.passed},
+                      {"value", value.numerics.checked ? number(value.numerics.value) : ordered_json(nullptr)},
+                      {"tolerance", value.numerics.checked ? number(value.numerics.tolerance) : ordered_json(nullptr)},
+                      {"measure", value.numerics.measure}};
+  json["changes"] = settings(value.changes);
+  json["removed_again"] = value.removed_again;
+  json["baseline_s"] = numbers(value.baseline_s);
+  json["candidate_s"] = numbers(value.candidate_s);
+  return json;
+}
+
+Trial trial(const ordered_json& json, std::string_view source) {
+  Trial value;
+  value.name = json.at("name");
+  value.verdict = value_named(kVerdictNames, json.at("verdict"), source);
+  value.reason = value_named(kReasonNames, json.at("reason"), source);
+  value.sentence = json.at("sentence");
+  value.pairs = json.at("pairs");
+  if (!json.at("gain").is_null()) value.gain = interval(json.at("gain"));
+  const auto& numerics = json.at("numerics");
+  value.numerics.numeric_class = value_named(kClassNames, numerics.at("class"), source);
+  value.numerics.checked = numerics.at("checked");
+  value.numerics.passed = numerics.at("passed");
+  if (value.numerics.checked) {
+    value.numerics.value = number(numerics.at("value"));
+    value.numerics.tolerance = number(numerics.at("tolerance"));
+  }
+  value.numerics.measure = numerics.at("measure");
+  value.changes = json.at("changes").get<Settings>();
+  value.removed_again = json.at("removed_again");
+  value.baseline_s = numbers(json.at("baseline_s"));
+  value.candidate_s = numbers(json.at("candidate_s"));
+  return value;
+}
+
+}  // namespace
+
+const char* to_string(NumericClass numeric_class) noexcept {
+  return name_of(kClassNames, numeric_class);
+}
+const char* to_string(Verdict verdict) noexcept {
+  return name_of(kVerdictNames, verdict);
+}
+const char* to_string(Reason reason) noexcept {
+  return name_of(kReasonNames, reason);
+}
+
+ordered_json to_json(const Ledger& ledger) {
+  ordered_json json = {{"format", kFormat}, {"version", kVersion}};
+  json["baseline"] = {{"samples_per_second", number(ledger.baseline_samples_per_second)},
+                      {"settings", settings(ledger.baseline)}};
+  json["best"] = {{"samples_per_second", number(ledger.best_samples_per_second)}, {"settings", settings(ledger.best)}};
+  json["speedup"] = interval(ledger.speedup);
+  json["speedup"]["pairs"] = ledger.speedup_pairs;
+  json["budget_s"] = number(ledger.budget_s);
+  json["spent_s"] = number(ledger.spent_s);
+  json["trials"] = ordered_json::array();
+  for (const auto& value : ledger.trials) json["trials"].push_back(trial(value));
+  return json;
+}
+
+Ledger parse_ledger(std::string_view text, std::string_view source) {
+  const auto json = ordered_json::parse(text, nullptr, false);
+  if (!json.is_object() || json.value("format", ordered_json()) != kFormat) {
+    fail(ErrorCode::corrupt_data, "tune: {} is not a ledger: wanted a JSON document with format \"{}\"", source,
+         kFormat);
+  }
+  const auto version = json.value("version", ordered_json());
+  if (version != kVersion) {
+    fail(ErrorCode::unsupported, "tune: {} has ledger version {}, known here is {}", source, version.dump(), kVersion);
+  }
+  try {
+    Ledger ledger;
+    ledger.baseline_samples_per_second = number(json.at("baseline").at("samples_per_second"));
+    ledger.baseline = json.at("baseline").at("settings").get<Settings>();
+    ledger.best_samples_per_second = number(json.at("best").at("samples_per_second"));
+    ledger.best = json.at("best").at("settings").get<Settings>();
+    ledger.speedup = interval(json.at("speedup"));
+    ledger.speedup_pairs = json.at("speedup").at("pairs");
+    ledger.budget_s = number(json.at("budget_s"));
+    ledger.spent_s = number(json.at("spent_s"));
+    for (const auto& value : json.at("trials")) ledger.trials.push_back(trial(value, source));
+    return ledger;
+  } catch (const ordered_json::exception& error) {
+    fail(ErrorCode::corrupt_data, "tune: {} is a damaged ledger: {}", source, error.what());
+  }
+}
+
+}  // namespace headrace

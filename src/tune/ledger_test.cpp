@@ -1,0 +1,131 @@
+#include <headrace/error.h>
+#include <headrace/tune.h>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <limits>
+#include <nlohmann/json.hpp>
+
+namespace headrace {
+namespace {
+
+using nlohmann::ordered_json;
+
+Ledger sample_ledger() {
+  Ledger ledger;
+  ledger.baseline = {{"optimizer.implementation", "\"plain\""}};
+  ledger.best = {{"optimizer.implementation", "\"fused\""}};
+  ledger.speedup = {1.44, 1.40, 1.48};
+  ledger.speedup_pairs = 20;
+  ledger.baseline_samples_per_second = 2500;
+  ledger.best_samples_per_second = 3600;
+  ledger.budget_s = 90;
+  ledger.spent_s = 71.5;
+  Trial kept;
+  kept.name = "fused optimizer";
+  kept.changes = {{"optimizer.implementation", "\"fused\""}};
+  kept.verdict = Verdict::kept;
+  kept.sentence = "Pays.";
+  kept.pairs = 2;
+  kept.gain = Interval{0.2, 0.1, std::numeric_limits<double>::infinity()};
+  kept.numerics = {NumericClass::rounding, true, true, 3e-7, 1e-6, "update"};
+  kept.baseline_s = {0.05, 0.051};
+  kept.candidate_s = {0.042, 0.0415};
+  Trial failed;
+  failed.name = "bf16";
+  failed.verdict = Verdict::failed;
+  failed.reason = Reason::error;
+  failed.numerics.numeric_class = NumericClass::reduced_precision;
+  ledger.trials = {kept, failed};
+  return ledger;
+}
+
+TEST(Ledger, JsonHasTheKeysThatReadersRelyOn) {
+  const auto json = to_json(sample_ledger());
+  EXPECT_EQ(json["format"], "headrace-ledger");
+  EXPECT_EQ(json["version"], 1);
+  EXPECT_EQ(json["baseline"]["samples_per_second"], 2500.0);
+  EXPECT_EQ(json["best"]["samples_per_second"], 3600.0);
+  for (const char* key : {"median", "low", "high"}) EXPECT_TRUE(json["speedup"].contains(key)) << key;
+  const auto& kept = json["trials"][0];
+  EXPECT_EQ(kept["name"], "fused optimizer");
+  EXPECT_EQ(kept["verdict"], "kept");
+  EXPECT_EQ(kept["reason"], "none");
+  EXPECT_EQ(kept["pairs"], 2);
+  EXPECT_EQ(kept["gain"]["median"], 0.2);
+  EXPECT_EQ(kept["numerics"]["class"], "rounding");
+  EXPECT_EQ(kept["numerics"]["value"], 3e-7);
+  EXPECT_EQ(kept["numerics"]["tolerance"], 1e-6);
+  EXPECT_EQ(kept["baseline_s"].size(), 2u);
+  EXPECT_EQ(json["trials"][1]["reason"], "error");
+}
+
+TEST(Ledger, WhatWasNotMeasuredIsNullInJson) {
+  auto ledger = sample_ledger();
+  const double nan = std::numeric_limits<double>::quiet_NaN();
+  ledger.speedup = {nan, nan, nan};
+  const auto json = ordered_json::parse(to_json(ledger).dump());
+  EXPECT_TRUE(json["speedup"]["median"].is_null());
+  EXPECT_TRUE(json["trials"][0]["gain"]["high"].is_null());
+  EXPECT_TRUE(json["trials"][1]["gain"].is_null());
+  EXPECT_TRUE(json["trials"][1]["numerics"]["value"].is_null());
+}
+
+TEST(Ledger, ReadsBackWhatItWrote) {
+  const auto text = to_json(sample_ledger()).dump();
+  const auto ledger = parse_ledger(text, "ledger.json");
+  EXPECT_EQ(to_json(ledger).dump(), text);
+  EXPECT_EQ(ledger.trials[0].changes, sample_ledger().trials[0].changes);
+  EXPECT_TRUE(std::isnan(ledger.trials[0].gain->high));
+  EXPECT_FALSE(ledger.trials[1].gain);
+}
+
+void expect_refused(const std::string& text, ErrorCode code, const std::string& words) {
+  try {
+    parse_ledger(text, "runs/x/ledger.json");
+    ADD_FAILURE() << "accepted: " << text;
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), code) << error.what();
+    EXPECT_THAT(error.what(), testing::HasSubstr("runs/x/ledger.json"));
+    EXPECT_THAT(error.what(), testing::HasSubstr(words));
+  }
+}
+
+TEST(Ledger, RefusesWhatIsNotALedgerAndNamesTheFile) {
+  for (const char* text : {"", "{", "[]", "7", "null", "{}", "{\"format\": \"headrace-trace\", \"version\": 1}"}) {
+    expect_refused(text, ErrorCode::corrupt_data, "headrace-ledger");
+  }
+}
+
+TEST(Ledger, RefusesAnUnknownVersionByNumber) {
+  auto json = to_json(sample_ledger());
+  json["version"] = 2;
+  expect_refused(json.dump(), ErrorCode::unsupported, "version 2");
+}
+
+TEST(Ledger, RefusesMissingKeysWrongTypesAndUnknownNames) {
+  const auto whole = to_json(sample_ledger());
+  for (const char* key : {"baseline", "best", "speedup", "trials", "spent_s"}) {
+    auto json = whole;
+    json.erase(key);
+    expect_refused(json.dump(), ErrorCode::corrupt_data, "damaged");
+    json = whole;
+    json[key] = "text";
+    expect_refused(json.dump(), ErrorCode::corrupt_data, "damaged");
+  }
+  auto json = whole;
+  json["trials"][0]["verdict"] = "perhaps";
+  expect_refused(json.dump(), ErrorCode::corrupt_data, "perhaps");
+}
+
+TEST(Ledger, EveryNameIsThatOfItsValue) {
+  EXPECT_STREQ(to_string(NumericClass::reduced_precision), "reduced_precision");
+  EXPECT_STREQ(to_string(Verdict::inconclusive), "inconclusive");
+  EXPECT_STREQ(to_string(Reason::no_gain), "no_gain");
+  EXPECT_STREQ(to_string(Reason::fixed), "fixed");
+}
+
+}  // namespace
+}  // namespace headrace

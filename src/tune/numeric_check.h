@@ -1,0 +1,78 @@
+// Whether a configuration computes what its reference computes, to the tolerance of its class.
+//
+// One step from one state, never two free-running loss curves: those part by percents for reasons of rounding alone. In
+// every result `value` is at most `tolerance` when the check passed, whatever the measure.
+#pragma once
+
+#include <headrace/tune.h>
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+namespace headrace {
+
+inline constexpr std::int64_t kRoundingBatches = 5;
+inline constexpr std::int64_t kDirectionBatches = 8;
+inline constexpr std::int64_t kBitEqualSteps = 5;
+inline constexpr int kShortRunSeeds = 3;
+inline constexpr std::int64_t kShortRunStepsMin = 20;
+
+// Class rounding: the loss of each batch within 1e-5 relative, all gradients together within 1e-2 relative L2, each
+// tensor that holds at least 1e-3 of the gradient's norm within 0.1 (a bias before BatchNorm holds rounding noise
+// only), the update on the same gradients within 1e-6. Reports the figure that is largest against its tolerance.
+NumericResult compare_rounding(std::span<const Fingerprint> reference, std::span<const Fingerprint> candidate,
+                               double update_difference);
+
+// Class reduced_precision, first half: 1 - the mean cosine between gradients, at most 0.1.
+NumericResult compare_direction(std::span<const Fingerprint> reference, std::span<const Fingerprint> candidate);
+
+// Second half. Each argument holds the mean loss of the last tenth of a short run, one run a seed. The reference's span
+// a band from their smallest to their largest, widened at both ends by its own width, or by 2 % of its middle where
+// that is more: three seeds show little of a spread, and every run of the candidate must lie inside. The figure is the
+// distance of the farthest one from the band's middle, in half widths of the widened band.
+NumericResult compare_losses(std::span<const double> reference, std::span<const double> candidate);
+double mean_of_last_tenth(std::span<const double> losses);
+
+// Runs these checks on a job. What the reference gives is kept until another reference is prepared: up to eight
+// gradients of the whole model in memory.
+class NumericCheck {
+ public:
+  // Asked between pieces of work; false ends a check early, without a result.
+  using KeepGoing = std::function<bool()>;
+
+  NumericCheck(Job& job, std::uint64_t seed, KeepGoing keep_going);
+
+  // How many steps' worth of time the cheap check of this class takes, reference included where it is not known yet.
+  std::int64_t steps_needed(NumericClass numeric_class, const Settings& reference) const;
+
+  // Measures on the reference what `check` and `check_losses` compare with. False: ended early.
+  bool prepare(NumericClass numeric_class, const Settings& reference);
+  // The cheap check, before any timing. For reduced_precision the gradients' direction only.
+  std::optional<NumericResult> check(NumericClass numeric_class, const Settings& candidate);
+
+  // Short runs are long, so that they come last, and the reference's are made once, of the length given first.
+  bool has_short_runs() const noexcept { return !reference_losses_.empty(); }
+  std::int64_t short_run_steps() const noexcept { return short_run_steps_; }
+  bool prepare_short_runs(const Settings& reference, std::int64_t steps);
+  std::optional<NumericResult> check_losses(const Settings& candidate);
+
+ private:
+  std::optional<NumericResult> check_bits(const Settings& candidate);
+  std::optional<std::vector<double>> short_runs(const Settings& settings);
+  std::uint64_t hash_after_steps(const Settings& settings);
+
+  Job& job_;
+  std::uint64_t seed_;
+  KeepGoing keep_going_;
+  Settings reference_;
+  std::vector<Fingerprint> fingerprints_;
+  std::optional<std::uint64_t> hash_;
+  std::int64_t short_run_steps_ = 0;
+  std::vector<double> reference_losses_;
+};
+
+}  // namespace headrace

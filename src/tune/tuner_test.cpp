@@ -1,0 +1,447 @@
+#include "tune/tuner.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "tune/fake_job.h"
+
+namespace headrace {
+namespace {
+
+constexpr double kTenPercentFaster = 1 / 1.1;
+
+using Effects = std::map<std::string, Effect>;
+
+Candidate candidate(const std::string& name, NumericClass numerics = NumericClass::rounding) {
+  return {name, "A planted knob.", {{name, "true"}}, numerics, "compute"};
+}
+
+std::vector<Candidate> all_of(const Effects& effects) {
+  std::vector<Candidate> candidates;
+  for (const auto& [name, effect] : effects) candidates.push_back(candidate(name));
+  return candidates;
+}
+
+Ledger tune_fake(FakeJob& job, const std::vector<Candidate>& candidates, std::uint64_t seed = 1,
+                 const TuneOptions& options = {}, const TuneProgress& progress = {}) {
+  return Tuner(job, candidates, options, seed, progress, [&job] { return job.now_s(); }).run();
+}
+
+const Trial& trial_of(const Ledger& ledger, const std::string& name) {
+  for (const auto& trial : ledger.trials) {
+    if (trial.name == name) return trial;
+  }
+  throw std::out_of_range(name);
+}
+
+// How often each verdict fell on each candidate, over seeds.
+struct Counts {
+  std::map<std::string, std::map<Verdict, int>> verdicts;
+  std::map<std::string, std::map<Reason, int>> reasons;
+  double spent_s_max = 0;
+};
+
+Counts count_verdicts(const Effects& effects, const Machine& machine, int seeds, const TuneOptions& options = {}) {
+  Counts counts;
+  for (int seed = 0; seed < seeds; ++seed) {
+    FakeJob job(machine, effects, 1000 + seed);
+    const auto ledger = tune_fake(job, all_of(effects), seed, options);
+    for (const auto& trial : ledger.trials) {
+      ++counts.verdicts[trial.name][trial.verdict];
+      ++counts.reasons[trial.name][trial.reason];
+    }
+    counts.spent_s_max = std::max(counts.spent_s_max, ledger.spent_s);
+  }
+  return counts;
+}
+
+// Twelve candidates at once, in the order of their names.
+Effects planted_twelve() {
+  return {{"a none", {}},
+          {"b throws rarely", {.throw_probability = 0.05}},
+          {"c slower", {.time_factor = 1.05}},
+          {"d faster", {.time_factor = kTenPercentFaster}},
+          {"e wrong", {.time_factor = kTenPercentFaster, .gradient_error = 0.05}},
+          {"f throws", {.throw_probability = 1}},
+          {"g none", {}},
+          {"h slower", {.time_factor = 1.05}},
+          {"i faster", {.time_factor = kTenPercentFaster}},
+          {"j wrong", {.gradient_error = 0.05}},
+          {"k throws rarely", {.time_factor = kTenPercentFaster, .throw_probability = 0.05}},
+          {"l none", {}}};
+}
+
+void expect_planted_found(const Machine& machine, int seeds) {
+  const auto counts = count_verdicts(planted_twelve(), machine, seeds);
+  const auto enough = static_cast<int>(std::ceil(0.95 * seeds));
+  const auto count = [&](const std::string& name, Verdict verdict) {
+    const auto& found = counts.verdicts.at(name);
+    return found.count(verdict) ? found.at(verdict) : 0;
+  };
+  for (const char* name : {"d faster", "i faster"}) EXPECT_GE(count(name, Verdict::kept), enough) << name;
+  for (const char* name : {"c slower", "h slower"}) EXPECT_GE(count(name, Verdict::refused), enough) << name;
+  for (const char* name : {"a none", "g none", "l none"}) EXPECT_LE(count(name, Verdict::kept), seeds / 100) << name;
+  for (const char* name : {"b throws rarely", "f throws", "k throws rarely"}) {
+    EXPECT_GE(count(name, Verdict::failed), enough) << name;
+  }
+  for (const char* name : {"e wrong", "j wrong"}) {
+    EXPECT_EQ(count(name, Verdict::refused), seeds) << name;
+    EXPECT_EQ(counts.reasons.at(name).at(Reason::numerics), seeds) << name;
+  }
+  EXPECT_LE(counts.spent_s_max, 90 + 1.5);
+}
+
+TEST(Tuner, JudgesTwelvePlantedCandidatesRightWithinNinetySeconds) {
+  expect_planted_found({}, 200);
+}
+
+TEST(Tuner, JudgesPlantedCandidatesRightOnADriftingMachine) {
+  expect_planted_found({.drift = 0.3}, 200);
+}
+
+TEST(Tuner, JudgesPlantedCandidatesRightAmongManyBursts) {
+  expect_planted_found({.noise = 0.05, .burst_probability = 0.02}, 200);
+}
+
+TEST(Tuner, AGainOfThreePercentIsKeptOrLeftOpenButSeldomRefused) {
+  const auto counts = count_verdicts({{"a", {.time_factor = 1 / 1.03}}}, {}, 200);
+  const auto& verdicts = counts.verdicts.at("a");
+  EXPECT_LE(verdicts.count(Verdict::refused) ? verdicts.at(Verdict::refused) : 0, 10);
+  EXPECT_GE(verdicts.count(Verdict::kept) ? verdicts.at(Verdict::kept) : 0, 10);
+}
+
+TEST(Tuner, AGainJustBelowTheLeastWorthKeepingIsKeptInFewerThanOneRunOfTwenty) {
+  const auto counts = count_verdicts({{"a", {.time_factor = 1 / 1.0195}}}, {}, 400);
+  const auto& verdicts = counts.verdicts.at("a");
+  EXPECT_LE(verdicts.count(Verdict::kept) ? verdicts.at(Verdict::kept) : 0, 20);
+}
+
+TEST(Tuner, FindsTheSameForStepsFromMicrosecondsToSeconds) {
+  const Effects effects = {{"a faster", {.time_factor = kTenPercentFaster}},
+                           {"b wrong", {.time_factor = kTenPercentFaster, .gradient_error = 0.05}},
+                           {"c throws", {.throw_probability = 1}},
+                           {"d twice as slow", {.time_factor = 2}}};
+  for (const auto& [step_s, budget_s] : std::vector<std::pair<double, double>>{{70e-6, 5}, {2e-3, 30}, {2, 900}}) {
+    FakeJob job({.step_s = step_s, .noise = 0.03, .burst_probability = 0.0}, effects, 5);
+    TuneOptions options;
+    options.budget_s = budget_s;
+    const auto ledger = tune_fake(job, all_of(effects), 1, options);
+    EXPECT_EQ(trial_of(ledger, "a faster").verdict, Verdict::kept) << step_s;
+    EXPECT_EQ(trial_of(ledger, "b wrong").reason, Reason::numerics) << step_s;
+    EXPECT_EQ(trial_of(ledger, "c throws").verdict, Verdict::failed) << step_s;
+    EXPECT_EQ(trial_of(ledger, "d twice as slow").reason, Reason::slower) << step_s;
+    EXPECT_LE(ledger.spent_s, budget_s + 4 * step_s + 0.1) << step_s;
+    EXPECT_GT(ledger.speedup.low, 1.02) << step_s;
+    EXPECT_LT(ledger.speedup.high, 1.2) << step_s;
+  }
+}
+
+TEST(Tuner, AStepOfTwoSecondsInNinetyLeavesCandidatesOpenAndKeepsTheBudget) {
+  FakeJob job({.step_s = 2}, planted_twelve(), 5);
+  const auto ledger = tune_fake(job, all_of(planted_twelve()));
+  EXPECT_LE(ledger.spent_s, 90 + 8);
+  for (const auto& trial : ledger.trials) EXPECT_NE(trial.verdict, Verdict::kept) << trial.name;
+}
+
+TEST(Tuner, ABudgetTooSmallForAnythingLeavesAllOpen) {
+  FakeJob job({.step_s = 2}, planted_twelve(), 5);
+  TuneOptions options;
+  options.budget_s = 1;
+  const auto ledger = tune_fake(job, all_of(planted_twelve()), 1, options);
+  ASSERT_EQ(ledger.trials.size(), 12u);
+  for (const auto& trial : ledger.trials) {
+    EXPECT_EQ(trial.verdict, Verdict::inconclusive) << trial.name;
+    EXPECT_EQ(trial.reason, Reason::budget) << trial.name;
+    EXPECT_FALSE(trial.gain) << trial.name;
+  }
+  EXPECT_TRUE(ledger.best.empty());
+  EXPECT_EQ(ledger.speedup.median, 1);
+  EXPECT_EQ(ledger.speedup_pairs, 0);
+  EXPECT_NEAR(ledger.baseline_samples_per_second, 64, 20);
+  EXPECT_EQ(ledger.best_samples_per_second, ledger.baseline_samples_per_second);
+}
+
+TEST(Tuner, ABudgetThatEndsInTheMiddleIsNotOverrunByMoreThanAPair) {
+  for (const double budget_s : {2.0, 5.0, 10.0, 20.0, 45.0}) {
+    FakeJob job({}, planted_twelve(), 5);
+    TuneOptions options;
+    options.budget_s = budget_s;
+    EXPECT_LE(tune_fake(job, all_of(planted_twelve()), 1, options).spent_s, budget_s + 1) << budget_s;
+  }
+}
+
+TEST(Tuner, LeavesTheJobInTheBestSettingsAndTheSnapshotsState) {
+  FakeJob job({}, planted_twelve(), 5);
+  const auto ledger = tune_fake(job, all_of(planted_twelve()));
+  const Settings best = {{"d faster", "true"}, {"i faster", "true"}};
+  EXPECT_EQ(ledger.best, best);
+  EXPECT_EQ(job.settings, best);
+  EXPECT_EQ(job.position, 0);
+  EXPECT_EQ(job.snapshots, 1);
+}
+
+TEST(Tuner, SpeedupIsThatOfAllKeptChangesTogether) {
+  int covered = 0;
+  const int seeds = 100;
+  for (int seed = 0; seed < seeds; ++seed) {
+    const Effects effects = {{"a", {.time_factor = 1 / 1.2}}, {"b", {.time_factor = 1 / 1.2}}};
+    FakeJob job({}, effects, 100 + seed);
+    const auto ledger = tune_fake(job, all_of(effects), seed);
+    ASSERT_EQ(ledger.best.size(), 2u) << seed;
+    EXPECT_NEAR(ledger.speedup.median, 1.44, 0.1) << seed;
+    EXPECT_NEAR(ledger.best_samples_per_second / ledger.baseline_samples_per_second, 1.44, 0.2) << seed;
+    EXPECT_GE(ledger.speedup_pairs, 6) << seed;
+    covered += ledger.speedup.low <= 1.44 && 1.44 <= ledger.speedup.high;
+  }
+  EXPECT_GE(covered, 90);  // 95 expected; three standard deviations are 6.5.
+}
+
+TEST(Tuner, AnEmptyListGivesTheBaseline) {
+  FakeJob job({}, {}, 5);
+  const auto ledger = tune_fake(job, {});
+  EXPECT_TRUE(ledger.trials.empty());
+  EXPECT_TRUE(ledger.best.empty());
+  EXPECT_EQ(ledger.speedup.median, 1);
+  EXPECT_NEAR(ledger.baseline_samples_per_second, 128 / 0.04, 500);
+}
+
+TEST(Tuner, FixedKeysAndTheirTablesAreNotTried) {
+  const Effects effects = {{"data.threads", {}}, {"data.threads_max", {}}, {"optimizer.implementation", {}}};
+  FakeJob job({}, effects, 5);
+  TuneOptions options;
+  options.fixed = {"optimizer", "data.threads"};
+  const auto ledger = tune_fake(job, all_of(effects), 1, options);
+  for (const char* name : {"data.threads", "optimizer.implementation"}) {
+    EXPECT_EQ(trial_of(ledger, name).verdict, Verdict::refused);
+    EXPECT_EQ(trial_of(ledger, name).reason, Reason::fixed);
+    EXPECT_THAT(trial_of(ledger, name).sentence, testing::HasSubstr(name));
+  }
+  EXPECT_NE(trial_of(ledger, "data.threads_max").reason, Reason::fixed);
+  for (const auto& settings : job.configured) EXPECT_FALSE(settings.count("data.threads"));
+}
+
+TEST(Tuner, OnlyNamedCandidatesAreTriedAndAnUnknownNameIsAnError) {
+  FakeJob job({}, planted_twelve(), 5);
+  TuneOptions options;
+  options.only = {"f throws", "e wrong"};
+  EXPECT_EQ(tune_fake(job, all_of(planted_twelve()), 1, options).trials.size(), 2u);
+  options.only = {"f throw"};
+  try {
+    tune_fake(job, all_of(planted_twelve()), 1, options);
+    ADD_FAILURE() << "accepted";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::invalid_argument);
+    EXPECT_THAT(error.what(), testing::AllOf(testing::HasSubstr("\"f throw\""), testing::HasSubstr("f throws")));
+  }
+}
+
+TEST(Tuner, ACandidateThatDoesNotFitIsRefusedForMemory) {
+  const Effects effects = {{"a big", {.out_of_memory = true}}, {"b faster", {.time_factor = kTenPercentFaster}}};
+  FakeJob job({}, effects, 5);
+  const auto ledger = tune_fake(job, all_of(effects));
+  EXPECT_EQ(trial_of(ledger, "a big").verdict, Verdict::refused);
+  EXPECT_EQ(trial_of(ledger, "a big").reason, Reason::memory);
+  EXPECT_FALSE(trial_of(ledger, "a big").gain);
+  EXPECT_EQ(trial_of(ledger, "b faster").verdict, Verdict::kept);
+}
+
+TEST(Tuner, ACandidateThatCannotBeAppliedFailsWithItsMessage) {
+  const Effects effects = {{"a", {.configure_throws = true}}};
+  FakeJob job({}, effects, 5);
+  const auto ledger = tune_fake(job, all_of(effects));
+  EXPECT_EQ(ledger.trials[0].verdict, Verdict::failed);
+  EXPECT_EQ(ledger.trials[0].reason, Reason::error);
+  EXPECT_THAT(ledger.trials[0].sentence, testing::HasSubstr("cannot be applied"));
+}
+
+TEST(Tuner, WhatTheBaselineThrowsIsThrown) {
+  class BrokenJob : public FakeJob {
+   public:
+    BrokenJob() : FakeJob({}, {{"a", {}}}, 1) {}
+    std::vector<double> run(std::int64_t) override { throw std::runtime_error("fake: no such device"); }
+  };
+  BrokenJob job;
+  EXPECT_THROW(tune_fake(job, {candidate("a")}), std::runtime_error);
+}
+
+TEST(Tuner, AKeptChangeThatFailsLaterIsTakenOutAndOthersAreSeldomBlamed) {
+  int kept_first = 0, innocent_failed = 0;
+  for (int seed = 0; seed < 100; ++seed) {
+    const Effects effects = {{"a fragile", {.time_factor = 1 / 1.3, .throw_probability = 0.01}},
+                             {"b faster", {.time_factor = kTenPercentFaster}},
+                             {"c none", {}}};
+    FakeJob job({}, effects, 300 + seed);
+    const auto ledger = tune_fake(job, all_of(effects), seed);
+    const auto& fragile = trial_of(ledger, "a fragile");
+    kept_first += fragile.removed_again;
+    innocent_failed += trial_of(ledger, "b faster").verdict == Verdict::failed;
+    innocent_failed += trial_of(ledger, "c none").verdict == Verdict::failed;
+    if (fragile.removed_again) {
+      EXPECT_EQ(fragile.verdict, Verdict::failed) << seed;
+      EXPECT_THAT(fragile.sentence, testing::HasSubstr("Kept at first")) << seed;
+    }
+    EXPECT_EQ(ledger.best.count("a fragile"), fragile.verdict == Verdict::kept) << seed;
+  }
+  EXPECT_GE(kept_first, 10);                   // Or this test tests nothing.
+  EXPECT_LE(innocent_failed, kept_first / 2);  // As many as kept_first when nobody asks the kept changes.
+}
+
+// Two changes, each of which pays alone: together the first is in the second's way.
+class CrossedJob : public FakeJob {
+ public:
+  explicit CrossedJob(std::uint64_t seed) : FakeJob({}, {{"a", {}}, {"b", {}}}, seed) {}
+  std::vector<double> run(std::int64_t steps) override {
+    auto times = FakeJob::run(steps);
+    const bool a = settings.count("a"), b = settings.count("b");
+    const double factor = b ? (a ? 0.6 : 0.5) : (a ? 0.9 : 1);
+    for (double& time : times) time *= factor;
+    return times;
+  }
+};
+
+TEST(Tuner, AChangeThatNoLongerPaysBesideTheOthersIsTakenOutAgain) {
+  int right = 0;
+  for (int seed = 0; seed < 50; ++seed) {
+    CrossedJob job(seed);
+    std::vector<std::string> told;
+    TuneProgress progress;
+    progress.decided = [&](const Trial& trial) { told.push_back(trial.name + (trial.removed_again ? " out" : "")); };
+    const auto ledger = tune_fake(job, {candidate("a"), candidate("b")}, seed, {}, progress);
+    const auto& first = ledger.trials[0];
+    const bool out = first.removed_again && first.verdict == Verdict::refused && first.gain;
+    right += out && ledger.best == Settings{{"b", "true"}} && told == std::vector<std::string>{"a", "b", "a out"};
+  }
+  EXPECT_GE(right, 47);
+}
+
+TEST(Tuner, AChangeOfTheSameKeyReplacesTheEarlierOne) {
+  class ThreadsJob : public FakeJob {
+   public:
+    ThreadsJob() : FakeJob({}, {{"threads", {}}}, 5) {}
+    std::vector<double> run(std::int64_t steps) override {
+      auto times = FakeJob::run(steps);
+      const double threads = settings.count("threads") ? std::stod(settings.at("threads")) : 1;
+      for (double& time : times) time /= threads;
+      return times;
+    }
+  };
+  ThreadsJob job;
+  const Candidate two = {"two", "", {{"threads", "2"}}, NumericClass::rounding, "data"};
+  const Candidate four = {"four", "", {{"threads", "4"}}, NumericClass::rounding, "data"};
+  const Candidate again = {"four again", "", {{"threads", "4"}}, NumericClass::rounding, "data"};
+  const auto ledger = tune_fake(job, {two, four, again});
+  EXPECT_EQ(ledger.best, (Settings{{"threads", "4"}}));
+  EXPECT_TRUE(ledger.trials[0].removed_again);
+  EXPECT_THAT(ledger.trials[0].sentence, testing::HasSubstr("Replaced"));
+  EXPECT_EQ(ledger.trials[1].verdict, Verdict::kept);
+  EXPECT_EQ(ledger.trials[2].verdict, Verdict::refused);
+  EXPECT_EQ(ledger.trials[2].pairs, 0);
+}
+
+TEST(Tuner, NumericErrorsOfKeptChangesDoNotAddUpUnseen) {
+  // Each change alone lies within 1e-2; the second would take the sum beyond it.
+  const Effects effects = {{"a", {.time_factor = 1 / 1.2, .gradient_error = 0.007}},
+                           {"b", {.time_factor = 1 / 1.2, .gradient_error = 0.007}}};
+  FakeJob job({}, effects, 5);
+  const auto ledger = tune_fake(job, all_of(effects));
+  EXPECT_EQ(ledger.trials[0].verdict, Verdict::kept);
+  EXPECT_EQ(ledger.trials[1].reason, Reason::numerics);
+  EXPECT_NEAR(ledger.trials[1].numerics.value, 0.014, 0.002);
+}
+
+TEST(Tuner, AKeptChangeOfALooserClassDoesNotCountAgainstAStricterOne) {
+  const Effects effects = {{"a low", {.time_factor = 1 / 1.2, .gradient_error = 0.2, .other_bits = true}},
+                           {"b", {.time_factor = 1 / 1.2, .gradient_error = 0.001}},
+                           {"c", {.time_factor = 1 / 1.2}}};
+  FakeJob job({}, effects, 5);
+  const auto ledger = tune_fake(job, {candidate("a low", NumericClass::reduced_precision), candidate("b"),
+                                      candidate("c", NumericClass::bit_equal)});
+  for (const auto& trial : ledger.trials) EXPECT_EQ(trial.verdict, Verdict::kept) << trial.name << trial.sentence;
+}
+
+TEST(Tuner, ReducedPrecisionMustBeFasterAndLearnTheSame) {
+  const Effects effects = {{"a slower", {.time_factor = 1.2, .gradient_error = 0.1}},
+                           {"b diverges", {.time_factor = 1 / 1.2, .gradient_error = 0.1, .loss_shift = 0.3}},
+                           {"c turned", {.time_factor = 1 / 1.2, .gradient_error = 0.9}},
+                           {"d good", {.time_factor = 1 / 1.2, .gradient_error = 0.1}}};
+  FakeJob job({}, effects, 5);
+  std::vector<Candidate> candidates;
+  for (const auto& [name, effect] : effects) candidates.push_back(candidate(name, NumericClass::reduced_precision));
+  const auto ledger = tune_fake(job, candidates);
+  EXPECT_EQ(ledger.trials[0].reason, Reason::slower);
+  EXPECT_EQ(ledger.trials[1].reason, Reason::numerics);
+  EXPECT_THAT(ledger.trials[1].numerics.measure, testing::HasSubstr("short runs"));
+  EXPECT_EQ(ledger.trials[2].reason, Reason::numerics);
+  EXPECT_EQ(ledger.trials[2].pairs, 0);
+  EXPECT_EQ(ledger.trials[3].verdict, Verdict::kept);
+  EXPECT_EQ(job.short_runs, 9);  // Three of the baseline, once, and three of each that paid.
+  EXPECT_EQ(job.short_run_steps, 37);
+  EXPECT_LE(ledger.spent_s, 90 + 1);
+}
+
+TEST(Tuner, AStopInTheMiddleKeepsWhatIsKnownAndLeavesTheRestOpen) {
+  for (const int asked_max : {0, 1, 7, 40, 90}) {
+    FakeJob job({}, planted_twelve(), 5);
+    int asked = 0;
+    TuneProgress progress;
+    progress.stop = [&] { return asked++ >= asked_max; };
+    const auto ledger = tune_fake(job, all_of(planted_twelve()), 1, {}, progress);
+    ASSERT_EQ(ledger.trials.size(), 12u);
+    EXPECT_EQ(ledger.trials.back().verdict, Verdict::inconclusive);
+    EXPECT_EQ(ledger.trials.back().reason, Reason::none);
+    EXPECT_THAT(ledger.trials.back().sentence, testing::HasSubstr("Stopped"));
+    EXPECT_EQ(job.settings, ledger.best);
+    EXPECT_EQ(job.position, 0);
+    // Nothing kept is as fast as the baseline; how fast something kept is, nobody has measured.
+    EXPECT_TRUE(ledger.best.empty() ? ledger.speedup.median == 1 : std::isnan(ledger.speedup.median)) << asked_max;
+  }
+}
+
+TEST(Tuner, ACancelledJobEndsLikeAStop) {
+  const Effects effects = {{"a", {.time_factor = 1 / 1.2}}, {"b", {.cancels = true}}, {"c", {}}};
+  FakeJob job({}, effects, 5);
+  const auto ledger = tune_fake(job, all_of(effects));
+  EXPECT_EQ(ledger.trials[0].verdict, Verdict::kept);
+  EXPECT_EQ(ledger.trials[1].verdict, Verdict::inconclusive);
+  EXPECT_EQ(ledger.trials[2].verdict, Verdict::inconclusive);
+  EXPECT_EQ(job.settings, (Settings{{"a", "true"}}));
+}
+
+TEST(Tuner, TellsEachCandidateBeforeAndAfter) {
+  const Effects effects = {{"a", {.throw_probability = 1}}, {"b", {.gradient_error = 1}}};
+  FakeJob job({}, effects, 5);
+  std::vector<std::string> told;
+  TuneProgress progress;
+  progress.trying = [&](const Candidate& tried, std::size_t index, std::size_t count) {
+    told.push_back(fmt::format("try {} {} {}", tried.name, index, count));
+  };
+  progress.decided = [&](const Trial& trial) { told.push_back(trial.name + " " + to_string(trial.verdict)); };
+  tune_fake(job, all_of(effects), 1, {}, progress);
+  EXPECT_THAT(told, testing::ElementsAre("try a 0 2", "a failed", "try b 1 2", "b refused"));
+}
+
+TEST(Tuner, TheSameSeedGivesTheSameLedger) {
+  const auto spent = [](std::uint64_t seed) {
+    FakeJob job({}, planted_twelve(), 5);
+    const auto ledger = tune_fake(job, all_of(planted_twelve()), seed);
+    return std::pair{ledger.spent_s, ledger.speedup.median};
+  };
+  EXPECT_EQ(spent(1), spent(1));
+  EXPECT_NE(spent(1), spent(2));
+}
+
+TEST(Tuner, PublicDoorMeasuresTheBudgetOnTheMonotonicClock) {
+  FakeJob job({.step_s = 1e-4}, {{"a", {.throw_probability = 1}}}, 5);
+  const auto ledger = tune(job, {candidate("a")}, {}, 1);
+  EXPECT_EQ(ledger.trials[0].verdict, Verdict::failed);
+  EXPECT_EQ(ledger.budget_s, 90);
+  EXPECT_GT(ledger.spent_s, 0);
+}
+
+}  // namespace
+}  // namespace headrace
