@@ -10,10 +10,20 @@ namespace headrace::image {
 namespace {
 
 // Maps `count` stored values, `step` bytes apart, to consecutive floats. A table look-up costs three memory operations
-// a pixel; two float divisions cost more without AVX.
+// a pixel; two float divisions cost more without AVX. Four at a time: the simple loop is so short that it took from 210
+// to 540 ns a picture of 28 x 28, depending on where the linker placed it.
 void map_run(const std::uint8_t* source, std::ptrdiff_t step, std::ptrdiff_t count, const float* values,
              float* target) noexcept {
-  for (std::ptrdiff_t i = 0; i < count; ++i) target[i] = values[source[i * step]];
+  std::ptrdiff_t i = 0;
+  for (; i + 4 <= count; i += 4, source += 4 * step) {
+    const float first = values[source[0]], second = values[source[step]];
+    const float third = values[source[2 * step]], fourth = values[source[3 * step]];
+    target[i] = first;
+    target[i + 1] = second;
+    target[i + 2] = third;
+    target[i + 3] = fourth;
+  }
+  for (; i < count; ++i, source += step) target[i] = values[*source];
 }
 
 // The columns of a row whose source lies inside the picture: [begin, end), possibly empty.
