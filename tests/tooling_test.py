@@ -66,6 +66,11 @@ def test_forbidden_words_in_comments_and_strings_do_not_count():
     assert names.blanked(text, ".h").count("\n") == text.count("\n")
 
 
+def test_names_of_others_after_a_dot_do_not_count_in_python():
+    found = names.IDENTIFIER["hash"].findall("self.helper = torch.nn.utils.clip(my_util)")
+    assert "helper" in found and "my_util" in found and "utils" not in found
+
+
 def test_ledger_that_lacks_an_id_or_names_an_unknown_test_is_refused():
     table = "\n".join(f"| {name} | x | none | |" for name in requirements.expected_ids())
     assert requirements.check_table(table, known_tests=set()) == []

@@ -132,7 +132,7 @@ def check_object(
     source: str, name: str, files: list[str], modules: dict[str, Module], owners: dict[str, str]
 ) -> list[str]:
     if name == "main":  # The executable sees what libheadrace.so holds.
-        allowed, torch = {m.name for m in modules.values() if not m.torch}, False
+        allowed, torch = {"main", *(m.name for m in modules.values() if not m.torch)}, False
     elif name in modules:
         allowed, torch = {name, *modules[name].depends}, modules[name].torch
     else:

@@ -17,6 +17,8 @@ FORBIDDEN = {
 }
 # Names that other people's interfaces give us.
 FOREIGN = {"sa_handler", "common_type_t", "common_type", "sighandler_t", "terminate_handler", "error_handler_t"}
+# In Python, a name after a dot is its owner's; ours are seen where they are defined.
+IDENTIFIER = {"c": re.compile(r"\b[A-Za-z_]\w*"), "hash": re.compile(r"(?:(?<=self\.)|(?<![.\w]))[A-Za-z_]\w*")}
 TYPE_SUFFIX = re.compile(r"\b(?:class|struct|union|concept|enum(?:\s+class)?)\s+(\w+(?:Base|Data))\b(?!\s*::)")
 CODE_SUFFIXES = {".h", ".cpp", ".py", ".cmake", ".sh"}
 COMMENT_OR_STRING = {
@@ -39,10 +41,13 @@ def tracked_files() -> list[str]:
     return [name for name in listing.stdout.splitlines() if (ROOT / name).is_file()]
 
 
+def syntax(suffix: str) -> str:
+    return "c" if suffix in (".h", ".cpp") else "hash"
+
+
 def blanked(text: str, suffix: str) -> str:
     """The text without comments, strings and includes; the number of lines stays."""
-    pattern = COMMENT_OR_STRING["c" if suffix in (".h", ".cpp") else "hash"]
-    return pattern.sub(lambda match: "\n" * match.group(0).count("\n"), text)
+    return COMMENT_OR_STRING[syntax(suffix)].sub(lambda match: "\n" * match.group(0).count("\n"), text)
 
 
 def check_file(name: str) -> list[str]:
@@ -52,7 +57,7 @@ def check_file(name: str) -> list[str]:
     if path.suffix not in CODE_SUFFIXES or name == "tools/names_check.py":
         return findings
     for number, line in enumerate(blanked(path.read_text(errors="replace"), path.suffix).split("\n"), start=1):
-        for identifier in set(re.findall(r"\b[A-Za-z_]\w*", line)) - FOREIGN:
+        for identifier in set(IDENTIFIER[syntax(path.suffix)].findall(line)) - FOREIGN:
             for word in words_of(identifier):
                 if word in FORBIDDEN:
                     findings.append(f"{name}:{number}: {identifier} has '{word}' in its name")
