@@ -31,7 +31,7 @@ constexpr std::array kVerbs{
 };
 
 constexpr const char* kExitCodes =
-    "Exit codes: 0 done, 1 failed, 2 used wrongly, 3 the verdict is negative (eval: below --at-least; tune: not "
+    "Exit codes: 0 done, 1 failed, 2 used wrongly, 3 the verdict is negative (eval: below eval.at_least; tune: not "
     "faster;\n"
     "doctor: a finding), 130 and 143 stopped by Ctrl-C and SIGTERM.\n";
 
@@ -110,9 +110,8 @@ class HelpFormatter : public CLI::Formatter {
 };
 
 // Without the locale, which CLI11's own conversion of numbers follows.
-template <class Number>
-Number number_in(const std::string& flag, const std::string& text, Number low, Number high) {
-  Number value{};
+std::int64_t number_in(const std::string& flag, const std::string& text, std::int64_t low, std::int64_t high) {
+  std::int64_t value = 0;
   const auto [stop, error] = std::from_chars(text.data(), text.data() + text.size(), value);
   if (error != std::errc{} || stop != text.data() + text.size() || !(value >= low && value <= high)) {
     fail(ErrorCode::invalid_argument, "{} must be {} to {}, found \"{}\"", flag, low, high, text);
@@ -179,7 +178,6 @@ class VerbLine {
     if (is("train")) app_.add_flag("--resume", resume_, "Go on from the newest whole checkpoint of the run folder.");
     if (is("eval")) {
       checkpoint_ = add_text("--checkpoint", "FILE", "The checkpoint, or a run folder for its newest.")->required();
-      at_least_ = add_text("--at-least", "NUMBER", "Exit 3 when the test accuracy is below it, 0 to 1.");
     }
     if (is("profile")) steps_ = add_text("--steps", "NUMBER", "Steps to measure, 1 to 100000 (default 60).");
     if (is("explain")) {
@@ -271,8 +269,7 @@ class VerbLine {
     invocation.json = text_of(json_);
     if (const auto out = text_of(out_)) invocation.out = *out;
     if (const auto checkpoint = text_of(checkpoint_)) invocation.checkpoint = *checkpoint;
-    if (const auto text = text_of(at_least_)) invocation.at_least = number_in<double>("--at-least", *text, 0.0, 1.0);
-    if (const auto text = text_of(steps_)) invocation.steps = number_in<std::int64_t>("--steps", *text, 1, 100000);
+    if (const auto text = text_of(steps_)) invocation.steps = number_in("--steps", *text, 1, 100000);
     if (const auto level = text_of(log_level_)) invocation.log_level = level_named(*level);
     invocation.dry_run = dry_run_;
     invocation.quiet = quiet_;
@@ -300,7 +297,7 @@ class VerbLine {
   std::deque<std::string> texts_;  // A deque: CLI11 keeps references.
   std::string recipe_path_, key_;
   bool resume_ = false, dry_run_ = false, quiet_ = false, markdown_ = false, schema_ = false;
-  CLI::Option *checkpoint_ = nullptr, *at_least_ = nullptr, *steps_ = nullptr;
+  CLI::Option *checkpoint_ = nullptr, *steps_ = nullptr;
   CLI::Option *json_ = nullptr, *out_ = nullptr, *log_level_ = nullptr;
   std::vector<std::pair<CLI::Option*, std::string>> recipe_flags_;
 };

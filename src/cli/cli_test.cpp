@@ -99,9 +99,8 @@ TEST(Arguments, ValuesOfRecipeKeysArriveAsWritten) {
 }
 
 TEST(Arguments, FlagsOfOneVerb) {
-  const Invocation eval = parsed({"eval", "r.toml", "--checkpoint", "c", "--at-least", "0.9"});
+  const Invocation eval = parsed({"eval", "r.toml", "--checkpoint", "c"});
   EXPECT_EQ(eval.checkpoint, "c");
-  EXPECT_EQ(eval.at_least, 0.9);
   EXPECT_EQ(parsed({"profile", "r.toml"}).steps, 60);
   EXPECT_EQ(parsed({"profile", "r.toml", "--steps=7"}).steps, 7);
   EXPECT_EQ(parsed({"explain", "--markdown"}).explain_form, ExplainForm::markdown);
@@ -133,10 +132,6 @@ TEST(Arguments, WrongOnesAreNamedWithTheNearest) {
   EXPECT_THAT(refusal({"explain", "--markdown", "--schema"}), HasSubstr("excludes"));
   EXPECT_EQ(refusal({"profile", "r.toml", "--steps", "0"}), "--steps must be 1 to 100000, found \"0\"");
   EXPECT_EQ(refusal({"profile", "r.toml", "--steps", "9x"}), "--steps must be 1 to 100000, found \"9x\"");
-  EXPECT_EQ(refusal({"eval", "r.toml", "--checkpoint", "c", "--at-least", "nan"}),
-            "--at-least must be 0 to 1, found \"nan\"");
-  EXPECT_EQ(refusal({"eval", "r.toml", "--checkpoint", "c", "--at-least", "0,9"}),
-            "--at-least must be 0 to 1, found \"0,9\"");
   EXPECT_THAT(refusal({""}), HasSubstr("unknown verb"));
 }
 

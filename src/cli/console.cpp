@@ -78,7 +78,7 @@ bool environment_has(const char* name) {
 
 }  // namespace
 
-Console::Console(const Invocation& invocation) : invocation_(invocation) {}
+Console::Console(const Invocation& invocation) : invocation_(invocation), last_line_ns_(monotonic_ns()) {}
 
 Console::~Console() {
   clear_progress();
@@ -135,9 +135,13 @@ void Console::result(const std::string& text) {
   }
 }
 
+std::string json_text(const nlohmann::ordered_json& document) {
+  return document.dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n";
+}
+
 void Console::json(const nlohmann::ordered_json& document) {
   if (!invocation_.json) return;
-  const std::string text = document.dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n";
+  const std::string text = json_text(document);
   if (*invocation_.json == "-") {
     clear_progress();
     write_stdout(text);
@@ -165,7 +169,7 @@ void Console::progress(const std::string& line) {
     return;
   }
   const std::int64_t now = monotonic_ns();
-  if (last_line_ns_ && now - *last_line_ns_ < kLineEvery_ns) return;
+  if (now - last_line_ns_ < kLineEvery_ns) return;
   last_line_ns_ = now;
   write_stderr(text + "\n");
 }

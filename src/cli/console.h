@@ -55,10 +55,13 @@ class Console {
 
   const Invocation& invocation_;
   std::ofstream log_;
-  std::optional<std::int64_t> last_line_ns_;  // When progress() last left a line.
+  std::int64_t last_line_ns_;  // When progress() last left a line; at first, when the verb began.
   bool progress_shown_ = false;
   int stdout_error_ = 0;  // errno of the first write that failed.
 };
+
+// A document as this program writes it: indented by two, bytes that are not UTF-8 replaced, a newline at the end.
+std::string json_text(const nlohmann::ordered_json& document);
 
 // "12.3 s", "4 min 05 s", "1 h 02 min".
 std::string duration_text(double seconds);

@@ -25,7 +25,6 @@ struct Invocation {
   bool quiet = false;                                      // No progress, no tables; warnings and errors stay.
   bool resume = false;                                     // train
   std::optional<std::filesystem::path> checkpoint;         // eval
-  std::optional<double> at_least;                          // eval: exit 3 below this accuracy.
   std::int64_t steps = 60;                                 // profile: steps measured.
   LogLevel log_level = LogLevel::info;
   std::string key;  // explain: one key; empty: all.

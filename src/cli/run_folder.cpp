@@ -7,6 +7,7 @@
 
 #include "base/build_info.h"
 #include "base/clock.h"
+#include "cli/console.h"
 #include "cli/environment.h"
 #include "hardware/machine.h"
 
@@ -94,8 +95,7 @@ RunFolder::RunFolder(const Invocation& invocation, const LoadedRecipe& recipe) {
                const auto origin = recipe.origins.find(key);
                return origin == recipe.origins.end() ? "" : origin->second;
              }));
-  write_file(file("environment.json"),
-             environment_json(invocation).dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n");
+  write_file(file("environment.json"), json_text(environment_json(invocation)));
 }
 
 void RunFolder::mark_whole() {

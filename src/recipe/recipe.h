@@ -24,6 +24,7 @@ struct Recipe {
   OptimizerOptions optimizer;
   ScheduleOptions schedule;
   TrainOptions train;
+  EvalOptions eval;
   ComputeOptions compute;
   TuneOptions tune;
 };
@@ -38,6 +39,7 @@ void describe(Visitor& visit, Options& o) {
   visit("optimizer", o.optimizer, "");
   visit("schedule", o.schedule, "");
   visit("train", o.train, "");
+  visit("eval", o.eval, "");
   visit("compute", o.compute, "");
   visit("tune", o.tune, "");
 }

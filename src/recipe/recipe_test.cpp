@@ -60,7 +60,7 @@ struct AddressCollector {
 template <class T>
 class EveryOptionsStruct : public testing::Test {};
 using AllOptions = testing::Types<DataOptions, TransformOptions, ModelOptions, TrainOptions, OptimizerOptions,
-                                  ScheduleOptions, ComputeOptions, TuneOptions, PlantedOptions, Recipe>;
+                                  ScheduleOptions, EvalOptions, ComputeOptions, TuneOptions, PlantedOptions, Recipe>;
 TYPED_TEST_SUITE(EveryOptionsStruct, AllOptions);
 
 TYPED_TEST(EveryOptionsStruct, DescribesEachOfItsFields) {

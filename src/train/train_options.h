@@ -33,6 +33,16 @@ void describe(Visitor& visit, Options& o) {
         "Newest checkpoints kept in the run folder.");
 }
 
+struct EvalOptions {
+  double at_least = 0.0;  // Test accuracy below which `headrace eval` exits with 3.
+};
+
+template <class Visitor, class Options>
+requires std::same_as<std::remove_const_t<Options>, EvalOptions>
+void describe(Visitor& visit, Options& o) {
+  visit("at_least", o.at_least, Range<double>{0.0, 1.0}, "Test accuracy below which headrace eval exits with 3.");
+}
+
 enum class OptimizerName { adamw };
 constexpr auto choices(OptimizerName) {
   return std::array{Choice<OptimizerName>{OptimizerName::adamw, "adamw"}};

@@ -22,10 +22,10 @@ std::string first_line(const std::string& text) {
   return text.substr(0, text.find('\n'));
 }
 
-Finding finding_of(const Estimate& log_gain, double gain_min, bool pays) {
-  if (pays) return Finding::pays;
-  if (log_gain.high < 0) return Finding::slower;
-  return log_gain.high < std::log1p(gain_min) ? Finding::no_gain : Finding::open;
+Outcome outcome_of(const Estimate& log_gain, double gain_min, bool pays) {
+  if (pays) return Outcome::pays;
+  if (log_gain.high < 0) return Outcome::slower;
+  return log_gain.high < std::log1p(gain_min) ? Outcome::no_gain : Outcome::open;
 }
 
 }  // namespace
@@ -42,7 +42,7 @@ Reading judge_trial(std::span<const double> log_ratios, double gain_min) {
   Reading reading;
   reading.log_gain = estimate_middle(log_ratios, kKeepError, kTailError);
   const bool enough = static_cast<std::int64_t>(log_ratios.size()) >= kPairsToKeep;
-  reading.finding = finding_of(reading.log_gain, gain_min, enough && reading.log_gain.low > std::log1p(gain_min));
+  reading.outcome = outcome_of(reading.log_gain, gain_min, enough && reading.log_gain.low > std::log1p(gain_min));
   return reading;
 }
 
@@ -50,7 +50,7 @@ Reading judge_again(std::span<const double> log_ratios, double gain_min) {
   Reading reading;
   reading.log_gain = estimate_middle(log_ratios, kTailError, kTailError);
   const bool worth = reading.log_gain.low > 0 && reading.log_gain.high >= std::log1p(gain_min);
-  reading.finding = finding_of(reading.log_gain, gain_min, worth);
+  reading.outcome = outcome_of(reading.log_gain, gain_min, worth);
   return reading;
 }
 

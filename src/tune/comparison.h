@@ -30,11 +30,11 @@ inline constexpr double kTailError = 0.025;  // One end of a 95 % interval that 
 
 bool is_look(std::int64_t pairs) noexcept;
 
-enum class Finding { open, pays, no_gain, slower };
+enum class Outcome { open, pays, no_gain, slower };
 
 struct Reading {
   Estimate log_gain;  // Of log(baseline time / candidate time).
-  Finding finding = Finding::open;
+  Outcome outcome = Outcome::open;
 };
 Interval to_gain(const Estimate& log_gain);
 

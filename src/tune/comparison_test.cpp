@@ -17,7 +17,7 @@ namespace {
 
 const Settings kOn = {{"knob", "true"}};
 
-// The share of trials with a finding, where the true gain is `gain` and blocks have heavy-tailed noise and bursts.
+// The share of trials with a outcome, where the true gain is `gain` and blocks have heavy-tailed noise and bursts.
 struct Shares {
   double pays = 0, no_gain = 0, slower = 0, covered = 0;
 };
@@ -39,11 +39,11 @@ Shares simulate_trials(double gain, int runs) {
         ratios.push_back(std::log1p(gain) + first - log_time());
       }
       reading = judge_trial(ratios, 0.02);
-      if (reading.finding != Finding::open) break;
+      if (reading.outcome != Outcome::open) break;
     }
-    shares.pays += (reading.finding == Finding::pays) / static_cast<double>(runs);
-    shares.no_gain += (reading.finding == Finding::no_gain) / static_cast<double>(runs);
-    shares.slower += (reading.finding == Finding::slower) / static_cast<double>(runs);
+    shares.pays += (reading.outcome == Outcome::pays) / static_cast<double>(runs);
+    shares.no_gain += (reading.outcome == Outcome::no_gain) / static_cast<double>(runs);
+    shares.slower += (reading.outcome == Outcome::slower) / static_cast<double>(runs);
     const bool covered = reading.log_gain.low <= std::log1p(gain) && std::log1p(gain) <= reading.log_gain.high;
     shares.covered += covered / static_cast<double>(runs);
   }
@@ -73,23 +73,23 @@ TEST(Comparison, PrintedIntervalHoldsTheTruthInSpiteOfEarlyStops) {
 
 TEST(Comparison, NothingIsKeptBeforeTheRankTestCanSayIt) {
   const std::vector<double> seven(7, std::log(2.0));
-  EXPECT_EQ(judge_trial(seven, 0.02).finding, Finding::open);
+  EXPECT_EQ(judge_trial(seven, 0.02).outcome, Outcome::open);
   const std::vector<double> eight(8, std::log(2.0));
-  EXPECT_EQ(judge_trial(eight, 0.02).finding, Finding::pays);
+  EXPECT_EQ(judge_trial(eight, 0.02).outcome, Outcome::pays);
 }
 
 TEST(Comparison, AGrosslySlowerChangeIsRefusedAfterThreePairs) {
   const std::vector<double> three = {-1.0, -1.05, -0.98};
-  EXPECT_EQ(judge_trial(three, 0.02).finding, Finding::slower);
+  EXPECT_EQ(judge_trial(three, 0.02).outcome, Outcome::slower);
   const std::vector<double> with_burst = {-0.02, 0.01, -0.3};
-  EXPECT_EQ(judge_trial(with_burst, 0.02).finding, Finding::open);
+  EXPECT_EQ(judge_trial(with_burst, 0.02).outcome, Outcome::open);
 }
 
 TEST(Comparison, AKeptChangeMustBeWorthGainMinWhenJudgedAgain) {
   std::vector<double> tiny;
   for (int i = 0; i < 12; ++i) tiny.push_back(0.005 + 0.0001 * i);
-  EXPECT_EQ(judge_again(tiny, 0.02).finding, Finding::no_gain);
-  EXPECT_EQ(judge_again(tiny, 0.001).finding, Finding::pays);
+  EXPECT_EQ(judge_again(tiny, 0.02).outcome, Outcome::no_gain);
+  EXPECT_EQ(judge_again(tiny, 0.001).outcome, Outcome::pays);
 }
 
 TEST(Comparison, OrderWithinPairsIsBalancedAndDrawn) {

@@ -269,17 +269,17 @@ std::optional<Fault> Tuner::run_unmeasured(const Settings& settings, std::int64_
 Tuner::Next Tuner::judge(std::size_t index, const Settings& settings, const Measured& measured) {
   Trial& trial = ledger_.trials[index];
   const std::string found = sentence_of(measured.reading.log_gain, trial.pairs);
-  switch (measured.reading.finding) {
-    case Finding::slower:
+  switch (measured.reading.outcome) {
+    case Outcome::slower:
       return settle(trial, Verdict::refused, Reason::slower, fmt::format("Slower: {}.", found));
-    case Finding::no_gain:
+    case Outcome::no_gain:
       return settle(trial, Verdict::refused, Reason::no_gain,
                     fmt::format("Gains less than {:.1f} %: {}.", options_.gain_min * 100, found));
-    case Finding::open:
+    case Outcome::open:
       return settle(trial, Verdict::inconclusive, Reason::budget,
                     fmt::format("Not decided when its {} used up: {}.",
                                 measured.end == End::pairs ? "pairs were" : "share of the budget was", found));
-    case Finding::pays:
+    case Outcome::pays:
       break;
   }
   if (candidates_[index].numerics == NumericClass::reduced_precision) {
@@ -310,7 +310,7 @@ Tuner::Measured Tuner::run_pairs(Comparison& comparison, const Limits& limits, J
     pair_s = (clock_() - begin_s) / static_cast<double>(comparison.pairs());
     if (!is_look(comparison.pairs())) continue;
     const auto found = reading();
-    if (found.finding != Finding::open) return {End::decided, found, std::nullopt};
+    if (found.outcome != Outcome::open) return {End::decided, found, std::nullopt};
   }
   return {End::pairs, reading(), std::nullopt};
 }
@@ -318,8 +318,8 @@ Tuner::Measured Tuner::run_pairs(Comparison& comparison, const Limits& limits, J
 // A change that paid may pay no longer beside those kept after it. It proved itself once, so that it stays unless this
 // comparison speaks against it.
 bool Tuner::still_pays(const Reading& reading) const {
-  if (reading.finding == Finding::open) return reading.log_gain.center >= std::log1p(options_.gain_min);
-  return reading.finding == Finding::pays;
+  if (reading.outcome == Outcome::open) return reading.log_gain.center >= std::log1p(options_.gain_min);
+  return reading.outcome == Outcome::pays;
 }
 
 void Tuner::leave_each_out() {
@@ -368,7 +368,7 @@ void Tuner::compare_with_baseline() {
     const auto pairs = std::clamp<std::int64_t>(static_cast<std::int64_t>(left_s / pair_s), 0, kPairsMax);
     Comparison comparison(job_, {}, settings_of(kept_), plan, seed_, comparisons_++);
     const auto undecided = [](std::span<const double> log_ratios, double) {
-      return Reading{estimate_middle(log_ratios, kTailError, kTailError), Finding::open};
+      return Reading{estimate_middle(log_ratios, kTailError, kTailError), Outcome::open};
     };
     const auto measured = run_pairs(comparison, {end_s_, end_s_, pairs}, undecided);
     if (measured.end == End::fault) {

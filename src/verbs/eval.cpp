@@ -42,11 +42,11 @@ int run_eval(VerbContext& context) {
   document["test_accuracy"] = evaluation.accuracy;
   document["test_loss"] = evaluation.loss;
   document["samples"] = evaluation.samples;
-  const std::optional<double> least = context.invocation.at_least;
-  if (least) document["at_least"] = *least;
+  const double least = context.loaded.recipe.eval.at_least;
+  document["at_least"] = least;
   console.json(document);
-  if (least && !(evaluation.accuracy >= *least)) {
-    console.error(fmt::format("eval: test accuracy {:.4f} is below --at-least {}", evaluation.accuracy, *least));
+  if (!(evaluation.accuracy >= least)) {
+    console.error(fmt::format("eval: test accuracy {:.4f} is below eval.at_least = {}", evaluation.accuracy, least));
     return kExitVerdict;
   }
   return kExitDone;

@@ -32,10 +32,7 @@ int run_profile(VerbContext& context) {
   report.baseline_samples_per_second = measured.diagnosis.samples_per_second;
   report.before = measured.split;
   report.environment = report_environment(context.machine);
-  for (const Applied& applied : job.training().applied()) {
-    report.settings.emplace_back(fmt::format("{} = {}", applied.key, applied.requested),
-                                 applied.reason.empty() ? applied.applied : applied.applied + ": " + applied.reason);
-  }
+  report.settings = job.training().applied();
   report.command = command_line(context.invocation);
   report.written = utc_text();
 
@@ -49,7 +46,7 @@ int run_profile(VerbContext& context) {
   document["folder"] = folder.path().string();
 
   write_chrome_trace(measured.trace, folder.file("trace.json").string());
-  write_file(folder.file("profile.json"), document.dump(2) + "\n");
+  write_file(folder.file("profile.json"), json_text(document));
   write_file(folder.file("report.html"), report_html(report));
   folder.mark_whole();
   console.result(report_text(report, console.width(), console.colour()));

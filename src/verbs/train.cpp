@@ -62,7 +62,7 @@ int run_train(VerbContext& context) {
   document["training"] = to_json(run);
   const bool tested = !run.epochs.empty();
   document["test_accuracy"] = tested ? nlohmann::ordered_json(run.epochs.back().test_accuracy) : nullptr;
-  write_file(folder.file("result.json"), document.dump(2) + "\n");
+  write_file(folder.file("result.json"), json_text(document));
   console.json(document);
   if (run.stopped_by != 0) return stop_exit_code(run.stopped_by);
   folder.mark_whole();

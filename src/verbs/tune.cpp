@@ -24,6 +24,18 @@ struct Tuning {
   std::vector<Applied> applied;  // Of the best settings.
 };
 
+// The recipe's own values of every key that a candidate touches; planted knobs are off.
+Settings as_written(Recipe recipe, const std::vector<Candidate>& tried) {
+  Settings settings;
+  const std::vector<Field> fields = fields_of(recipe);
+  for (const Candidate& candidate : tried) {
+    for (const auto& [key, value] : candidate.changes) {
+      settings[key] = key.starts_with("planted.") ? "false" : to_toml(field_named(fields, key).get());
+    }
+  }
+  return settings;
+}
+
 Tuning tune_recipe(VerbContext& context) {
   Console& console = context.console;
   TrainingJob job{context.loaded.recipe, context.machine};
@@ -45,6 +57,7 @@ Tuning tune_recipe(VerbContext& context) {
   progress.stop = [] { return stop_signal() != 0; };
   tuning.ledger = tune(job, tuning.tried, context.loaded.recipe.tune,
                        static_cast<std::uint64_t>(context.loaded.recipe.seed), progress);
+  tuning.ledger.baseline = as_written(context.loaded.recipe, tuning.tried);
   if (stop_signal() == 0 && !tuning.ledger.best.empty()) {
     console.progress("Measuring the tuned job");
     job.configure(tuning.ledger.best);
@@ -135,10 +148,7 @@ Report tune_report(const VerbContext& context, const Tuning& tuning, const Train
     report.curves = {accuracy, loss};
   }
   report.environment = report_environment(context.machine);
-  for (const Applied& applied : tuning.applied) {
-    report.settings.emplace_back(fmt::format("{} = {}", applied.key, applied.requested),
-                                 applied.reason.empty() ? applied.applied : applied.applied + ": " + applied.reason);
-  }
+  report.settings = tuning.applied;
   report.command = command_line(context.invocation);
   report.written = utc_text();
   return report;
@@ -193,7 +203,7 @@ int run_tune(VerbContext& context) {
   }
   const nlohmann::ordered_json document = ledger_document(context, tuning, run);
   const Report report = tune_report(context, tuning, run);
-  write_file(folder.file("ledger.json"), document.dump(2) + "\n");
+  write_file(folder.file("ledger.json"), json_text(document));
   write_file(folder.file("report.html"), report_html(report));
   console.json(document);
   console.result(report_text(report, console.width(), console.colour()));

@@ -1,0 +1,251 @@
+#include <ATen/core/Tensor.h>
+#include <gtest/gtest.h>
+#include <headrace/insight.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <thread>
+
+#include "assembly/measure.h"
+#include "assembly/tiny_data.h"
+#include "assembly/training_job.h"
+#include "exec/stop.h"
+
+namespace headrace {
+namespace {
+
+Recipe planted_recipe(const TinyData& data, PlantedOptions planted) {
+  Recipe recipe = data.recipe();
+  recipe.tune.planted = {std::move(planted)};
+  return recipe;
+}
+
+double gradient_distance(const Fingerprint& a, const Fingerprint& b) {
+  double difference = 0, size = 0;
+  for (std::size_t i = 0; i < a.gradients.size(); ++i) {
+    for (std::size_t j = 0; j < a.gradients[i].values.size(); ++j) {
+      const double x = a.gradients[i].values[j], y = b.gradients[i].values[j];
+      difference += (x - y) * (x - y);
+      size += y * y;
+    }
+  }
+  return std::sqrt(difference / size);
+}
+
+TEST(TrainingJob, RestoreBringsBackEveryBitAndTheSameSamples) {
+  const TinyData data{400};
+  TrainingJob job{data.recipe(), detect_machine()};
+  job.run(3);
+  job.snapshot();
+  const std::uint64_t before = job.state_hash();
+  job.run(15);  // Over the end of the epoch of 13 batches.
+  const std::uint64_t after = job.state_hash();
+  EXPECT_NE(before, after);
+  job.restore();
+  EXPECT_EQ(before, job.state_hash());
+  job.run(15);
+  EXPECT_EQ(after, job.state_hash());
+}
+
+TEST(TrainingJob, FingerprintLeavesTheStateAsItWas) {
+  const TinyData data{400};
+  Recipe recipe = data.recipe();
+  recipe.model.name = "small_cnn";  // Has running statistics.
+  TrainingJob job{recipe, detect_machine()};
+  job.snapshot();
+  const std::uint64_t before = job.state_hash();
+  const Fingerprint first = job.fingerprint(2);
+  EXPECT_EQ(before, job.state_hash());
+  const Fingerprint again = job.fingerprint(2);
+  EXPECT_EQ(first.loss, again.loss);
+  EXPECT_EQ(gradient_distance(first, again), 0);
+  EXPECT_NE(first.loss, job.fingerprint(3).loss);
+  EXPECT_GT(first.gradients.size(), 5U);
+}
+
+TEST(TrainingJob, ShortRunRestoresAndItsSeedDecides) {
+  const TinyData data{400};
+  TrainingJob job{data.recipe(), detect_machine()};
+  job.run(2);
+  job.snapshot();
+  const std::uint64_t before = job.state_hash();
+  const std::vector<double> one = job.short_run(6, 11), same = job.short_run(6, 11), other = job.short_run(6, 12);
+  EXPECT_EQ(one, same);
+  EXPECT_NE(one, other);
+  EXPECT_EQ(before, job.state_hash());
+}
+
+TEST(TrainingJob, EverySettingOfEveryCandidateCanBeAppliedAndUndone) {
+  const TinyData data{400};
+  Recipe recipe = data.recipe();
+  recipe.model.name = "small_cnn";
+  const Machine machine = detect_machine();
+  TrainingJob job{recipe, machine};
+  job.snapshot();
+  job.run(4);
+  const std::uint64_t plain = job.state_hash();
+  for (const Candidate& candidate : candidates(recipe, machine, "compute")) {
+    SCOPED_TRACE(candidate.name);
+    job.restore();
+    job.configure(candidate.changes);
+    job.run(4);
+    if (candidate.numerics == NumericClass::bit_equal) {
+      EXPECT_EQ(plain, job.state_hash());
+    }
+    job.restore();
+    job.configure({});
+    job.run(4);
+    EXPECT_EQ(plain, job.state_hash());
+  }
+}
+
+TEST(TrainingJob, FusedAndChannelsLastUpdateTheSameWithin1e6) {
+  const TinyData data{400};
+  Recipe recipe = data.recipe();
+  recipe.model.name = "small_cnn";
+  TrainingJob job{recipe, detect_machine()};
+  job.run(5);
+  job.snapshot();
+  const Settings fused{{"optimizer.implementation", "\"fused\""}};
+  const Settings both{{"optimizer.implementation", "\"fused\""}, {"model.memory_format", "\"channels_last\""}};
+  EXPECT_LE(job.update_difference(fused, {}), 1e-6);
+  EXPECT_LE(job.update_difference(both, {}), 1e-6);
+  EXPECT_EQ(job.update_difference({}, {}), 0);
+}
+
+TEST(TrainingJob, PlantedGradientErrorIsTheRelativeErrorAskedFor) {
+  const TinyData data{400};
+  TrainingJob job{planted_recipe(data, {.name = "wrong", .gradient_error = 0.05}), detect_machine()};
+  job.snapshot();
+  const Fingerprint plain = job.fingerprint(0);
+  job.configure({{"planted.wrong", "true"}});
+  EXPECT_NEAR(gradient_distance(job.fingerprint(0), plain), 0.05, 1e-4);
+}
+
+TEST(TrainingJob, PlantedThrowNamesTheKnobAndRestoreRecovers) {
+  const TinyData data{400};
+  TrainingJob job{planted_recipe(data, {.name = "thrower", .throw_probability = 1.0}), detect_machine()};
+  job.snapshot();
+  const std::uint64_t before = job.state_hash();
+  job.run(2);  // Off: nothing is thrown.
+  job.configure({{"planted.thrower", "true"}});
+  try {
+    job.run(1);
+    FAIL() << "nothing was thrown";
+  } catch (const Error& error) {
+    EXPECT_NE(std::string(error.what()).find("thrower"), std::string::npos);
+  }
+  job.restore();
+  job.configure({});
+  EXPECT_EQ(before, job.state_hash());
+  EXPECT_EQ(job.run(2).size(), 2U);
+}
+
+TEST(TrainingJob, UnknownSettingIsRefusedAndChangesNothing) {
+  const TinyData data{400};
+  TrainingJob job{data.recipe(), detect_machine()};
+  EXPECT_THROW(job.configure({{"planted.nobody", "true"}}), Error);
+  EXPECT_THROW(job.configure({{"data.thread", "2"}}), Error);
+  EXPECT_EQ(job.training().recipe().data.threads, 1);
+}
+
+TEST(TrainingJob, FreeDataGoesOnWhereTheDataStood) {
+  const TinyData data{400};
+  TrainingJob job{data.recipe(), detect_machine()};
+  job.run(3);
+  job.set_free_data(true);
+  job.run(40);  // More than an epoch's batches.
+  job.set_free_data(false);
+  EXPECT_EQ(job.training().trainer().progress().epoch, 0);
+  EXPECT_EQ(job.training().trainer().progress().batch, 3);
+  job.run(1);
+  EXPECT_EQ(job.training().trainer().progress().batch, 4);
+}
+
+TEST(TrainingJob, StopRequestEndsARunWithCancelled) {
+  const TinyData data{400};
+  TrainingJob job{data.recipe(), detect_machine()};
+  request_stop(15);
+  try {
+    job.run(1);
+    ADD_FAILURE() << "went on";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::cancelled);
+  }
+  request_stop(0);
+}
+
+TEST(Training, TooFewClassesNamesBothNumbers) {
+  const TinyData data{400};
+  Recipe recipe = data.recipe();
+  recipe.model.classes = 4;
+  try {
+    Training training{recipe, detect_machine()};
+    FAIL() << "accepted";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::invalid_argument);
+    EXPECT_NE(std::string(error.what()).find("4"), std::string::npos);
+    EXPECT_NE(std::string(error.what()).find("10"), std::string::npos);
+  }
+}
+
+TEST(Candidates, SettingsInForceAreNotListedAndTheBoundComesFirst) {
+  Recipe recipe;
+  Machine machine;
+  machine.cores_usable = 4;
+  const std::vector<Candidate> compute = candidates(recipe, machine, "compute"),
+                               data = candidates(recipe, machine, "data");
+  ASSERT_FALSE(compute.empty());
+  EXPECT_EQ(compute.front().resource, "compute");
+  EXPECT_EQ(data.front().resource, "data");
+  EXPECT_EQ(compute.size(), data.size());
+  recipe.optimizer.implementation = OptimizerImplementation::fused;
+  recipe.model.memory_format = MemoryFormat::channels_last;
+  for (const Candidate& candidate : candidates(recipe, machine, "compute")) {
+    EXPECT_FALSE(candidate.changes.contains("optimizer.implementation"));
+    EXPECT_FALSE(candidate.changes.contains("model.memory_format"));
+  }
+}
+
+// 5 ms planted in one part of every step: at least that long in that part's median step, and not in any other part's.
+class PlantedSleep : public testing::TestWithParam<StepPart> {};
+
+TEST_P(PlantedSleep, AppearsInItsPartAlone) {
+  const TinyData data{400};
+  TrainingJob job{data.recipe(), detect_machine()};
+  job.run(5);
+  job.training().trainer().on_part = [](StepPart part) {
+    if (part == GetParam()) std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  };
+  Trace trace;
+  job.run(11);
+  const TimeSplit split = split_time(trace.stop());
+  ASSERT_EQ(split.parts.size(), 11U);
+  const auto median_ms = [&](double TimeSplit::Parts::*part) {
+    std::vector<double> values;
+    for (const TimeSplit::Parts& parts : split.parts) values.push_back(parts.*part * 1e3);
+    std::nth_element(values.begin(), values.begin() + 5, values.end());
+    return values[5];
+  };
+  using Parts = TimeSplit::Parts;
+  const std::pair<StepPart, double Parts::*> all[] = {{StepPart::transfer, &Parts::transfer_s},
+                                                      {StepPart::forward, &Parts::forward_s},
+                                                      {StepPart::backward, &Parts::backward_s},
+                                                      {StepPart::optimizer, &Parts::optimizer_s}};
+  for (const auto& [part, field] : all) {
+    if (part == GetParam()) {
+      EXPECT_GE(median_ms(field), 5.0);
+    } else {
+      EXPECT_LT(median_ms(field), 5.0);
+    }
+  }
+  EXPECT_LT(median_ms(&Parts::data_wait_s), 5.0);
+}
+
+INSTANTIATE_TEST_SUITE_P(EachPart, PlantedSleep,
+                         testing::Values(StepPart::transfer, StepPart::forward, StepPart::backward,
+                                         StepPart::optimizer));
+
+}  // namespace
+}  // namespace headrace

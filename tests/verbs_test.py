@@ -1,0 +1,308 @@
+"""The verbs that train, from the command line: what they write, how they fail, how they stop and go on."""
+
+import gzip
+import json
+import os
+import pathlib
+import signal
+import struct
+import subprocess
+import time
+
+import numpy
+import pytest
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+HEADRACE = os.environ.get("HEADRACE_BIN", str(ROOT / "build/release/bin/headrace"))
+
+
+def write_idx(folder: pathlib.Path, split: str, count: int, side: int = 8) -> None:
+    """Pictures whose brightness is their label, so that a network has something to learn."""
+    random = numpy.random.default_rng(3)
+    labels = numpy.arange(count, dtype=numpy.uint8) % 10
+    pictures = (labels[:, None, None] * 20 + random.integers(0, 50, (count, side, side))).astype(numpy.uint8)
+    with gzip.open(folder / f"{split}-images-idx3-ubyte.gz", "wb", 1) as file:
+        file.write(struct.pack(">4I", 0x803, count, side, side) + pictures.tobytes())
+    with gzip.open(folder / f"{split}-labels-idx1-ubyte.gz", "wb", 1) as file:
+        file.write(struct.pack(">2I", 0x801, count) + labels.tobytes())
+
+
+@pytest.fixture
+def job(tmp_path):
+    """A recipe over a tiny data set; a step takes well under a millisecond."""
+    data = tmp_path / "data"
+    data.mkdir()
+    write_idx(data, "train", 1280)
+    write_idx(data, "t10k", 320)
+    recipe = tmp_path / "tiny.toml"
+    recipe.write_text(
+        f"""
+[data]
+source = "idx:{data}"
+batch_size = 32
+[model]
+name = "mlp"
+[optimizer]
+rate = 1e-2
+[train]
+epochs = 3
+[compute]
+threads = 1
+"""
+    )
+    return recipe
+
+
+def headrace(*arguments, cwd=None, timeout=120, **keywords):
+    command = [HEADRACE, *map(str, arguments)]
+    return subprocess.run(command, cwd=cwd, timeout=timeout, capture_output=True, text=True, **keywords)
+
+
+def tensors_of(path: pathlib.Path) -> dict:
+    from safetensors.numpy import load_file
+
+    return load_file(path)
+
+
+def newest_checkpoint(folder: pathlib.Path) -> pathlib.Path:
+    return sorted(folder.glob("checkpoint-*.safetensors"))[-1]
+
+
+def assert_one_line_error(result, code, *words):
+    assert result.returncode == code, result.stderr
+    errors = [line for line in result.stderr.splitlines() if "error" in line]
+    assert len(errors) == 1, result.stderr
+    for word in words:
+        assert str(word) in errors[0], result.stderr
+
+
+def test_train_writes_what_it_says_and_eval_agrees(job, tmp_path):
+    out = tmp_path / "run"
+    result = headrace("train", job, "--out", out, "--json", "-")
+    assert result.returncode == 0, result.stderr
+    document = json.loads(result.stdout)
+    assert len(document["training"]["epochs"]) == 3
+    assert document["test_accuracy"] > 0.5
+    assert {"recipe.toml", "environment.json", "log.txt", "result.json"} <= {p.name for p in out.iterdir()}
+
+    evaluated = headrace("eval", job, "--checkpoint", newest_checkpoint(out), "--json", "-")
+    assert evaluated.returncode == 0, evaluated.stderr
+    assert json.loads(evaluated.stdout)["test_accuracy"] == document["test_accuracy"]
+    assert json.loads(evaluated.stdout)["samples"] == 320
+
+
+def test_checkpoint_is_a_safetensors_file_that_python_reads(job, tmp_path):
+    out = tmp_path / "run"
+    assert headrace("train", job, "--out", out, "--train.epochs", 1).returncode == 0
+    tensors = tensors_of(newest_checkpoint(out))
+    assert any(name.startswith("model/") for name in tensors)
+    assert all(numpy.isfinite(value).all() for name, value in tensors.items() if name.startswith("model/"))
+
+
+def test_eval_below_its_bar_exits_3(job, tmp_path):
+    out = tmp_path / "run"
+    assert headrace("train", job, "--out", out, "--train.epochs", 1).returncode == 0
+    result = headrace("eval", job, "--checkpoint", out, "--eval.at_least", "1.0", "--train.epochs", 1)
+    assert result.returncode in (0, 3)
+    accuracy = json.loads(headrace("eval", job, "--checkpoint", out, "--json", "-").stdout)["test_accuracy"]
+    assert (result.returncode == 3) == (accuracy < 1.0)
+
+
+def test_stopped_and_resumed_run_equals_the_whole_one(job, tmp_path):
+    whole, parts = tmp_path / "whole", tmp_path / "parts"
+    epochs = ("--train.epochs", 60)
+    assert headrace("train", job, "--out", whole, *epochs).returncode == 0
+
+    stopped = 0
+    for resume in ([], ["--resume"], ["--resume"]):
+        process = subprocess.Popen(
+            [HEADRACE, "train", str(job), "--out", str(parts), *resume, *map(str, epochs)],
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        deadline = time.monotonic() + 60
+        while "epoch" not in (process.stderr.readline() or "epoch") and time.monotonic() < deadline:
+            pass
+        process.send_signal(signal.SIGTERM)
+        _, stderr = process.communicate(timeout=60)
+        assert process.returncode in (0, 143), stderr
+        stopped += process.returncode == 143
+    assert stopped >= 1
+    assert headrace("train", job, "--out", parts, "--resume", *epochs).returncode == 0
+
+    a, b = tensors_of(newest_checkpoint(whole)), tensors_of(newest_checkpoint(parts))
+    assert a.keys() == b.keys()
+    for name in a:
+        assert numpy.array_equal(a[name], b[name]), name
+
+
+def test_ctrl_c_exits_130_and_leaves_a_checkpoint(job, tmp_path):
+    out = tmp_path / "run"
+    process = subprocess.Popen([HEADRACE, "train", str(job), "--out", str(out), "--train.epochs", "5000"],
+                               stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    process.stderr.readline()
+    process.send_signal(signal.SIGINT)
+    process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert newest_checkpoint(out).exists()
+
+
+def test_profile_divides_the_time_and_changes_nothing(job, tmp_path):
+    out = tmp_path / "run"
+    result = headrace("profile", job, "--out", out, "--steps", 40, "--json", "-")
+    assert result.returncode == 0, result.stderr
+    document = json.loads(result.stdout)
+    split = document["time_split"]
+    parts = [split[part] for part in ("data_wait_s", "transfer_s", "forward_s", "backward_s", "optimizer_s", "other_s")]
+    assert split["steps"] == 40
+    assert sum(parts) == pytest.approx(split["total_s"], rel=1e-6)
+    assert document["diagnosis"]["bound"] in ("compute", "data")
+    for name in ("training_speed", "memory_usage", "data_loading_time", "forward_pass_time", "backward_pass_time", "optimizer_time"):
+        assert len(document["metrics"][name]["values"]) == 40
+    assert not list(out.glob("checkpoint-*"))
+    trace = json.loads((out / "trace.json").read_text())
+    assert {"forward", "backward", "optimizer", "data_wait", "transfer", "step"} <= {e["name"] for e in trace["traceEvents"]}
+    assert "<html" in (out / "report.html").read_text()
+
+
+PLANTED = """
+[tune]
+budget_s = 60
+only = ["faster", "wrong", "slower", "nothing", "thrower"]
+[[tune.planted]]
+name = "faster"
+off_ms = 3.0
+[[tune.planted]]
+name = "wrong"
+off_ms = 3.0
+gradient_error = 0.05
+[[tune.planted]]
+name = "slower"
+on_ms = 3.0
+[[tune.planted]]
+name = "thrower"
+throw_probability = 1.0
+"""
+
+
+def test_tune_keeps_the_planted_gain_and_refuses_the_rest(job, tmp_path):
+    job.write_text(job.read_text() + PLANTED.replace(', "nothing"', ""))
+    out = tmp_path / "run"
+    result = headrace("tune", job, "--out", out, "--json", "-", timeout=300)
+    assert result.returncode == 0, result.stderr
+    document = json.loads(result.stdout)
+    verdicts = {trial["name"]: (trial["verdict"], trial["reason"]) for trial in document["trials"]}
+    assert verdicts["faster"][0] == "kept", document["trials"]
+    assert verdicts["wrong"] == ("refused", "numerics")
+    assert verdicts["slower"] == ("refused", "slower")
+    assert verdicts["thrower"] == ("failed", "error")
+    assert document["speedup"]["low"] > 1
+    assert document["best"]["samples_per_second"] > document["baseline"]["samples_per_second"]
+    assert 0 <= document["test_accuracy"] <= 1
+    for trial in document["trials"]:
+        assert {"name", "verdict", "reason", "pairs", "gain", "numerics"} <= trial.keys()
+    assert {"report.html", "tuned.toml", "ledger.json", "trace-baseline.json"} <= {p.name for p in out.iterdir()}
+    # A planted knob is no setting: the tuned recipe is a recipe that runs.
+    again = headrace("train", out / "tuned.toml", "--out", tmp_path / "again", "--train.epochs", 1)
+    assert again.returncode == 0, again.stderr
+
+
+def test_dry_run_runs_nothing(job, tmp_path):
+    for verb in ("train", "profile", "tune"):
+        out = tmp_path / verb
+        result = headrace(verb, job, "--out", out, "--dry-run", cwd=tmp_path)
+        assert result.returncode == 0, result.stderr
+        assert not out.exists()
+    assert not (tmp_path / "runs").exists()
+
+
+def test_default_run_folder_has_a_latest_link(job, tmp_path):
+    assert headrace("train", job, "--train.epochs", 1, cwd=tmp_path).returncode == 0
+    latest = tmp_path / "runs" / "tiny" / "latest"
+    assert latest.is_symlink() and (latest / "result.json").exists()
+
+
+def test_progress_is_not_written_to_a_pipe(job, tmp_path):
+    result = headrace("train", job, "--out", tmp_path / "run", "--train.epochs", 1)
+    assert "\r" not in result.stderr and "Avg Loss" not in result.stderr
+    quiet = headrace("train", job, "--out", tmp_path / "quiet", "--train.epochs", 1, "--quiet")
+    assert quiet.stdout == "" and quiet.stderr == ""
+
+
+def test_missing_data_is_named(job, tmp_path):
+    result = headrace("train", job, "--data.source", f"idx:{tmp_path}/nowhere", "--out", tmp_path / "run")
+    assert_one_line_error(result, 1, "nowhere")
+
+
+@pytest.mark.parametrize("damage", ["truncated", "magic", "fewer labels", "empty", "directory"])
+def test_damaged_data_is_named(job, tmp_path, damage):
+    images = tmp_path / "data" / "train-images-idx3-ubyte.gz"
+    labels = tmp_path / "data" / "train-labels-idx1-ubyte.gz"
+    if damage == "truncated":
+        images.write_bytes(images.read_bytes()[:2000])
+    elif damage == "magic":
+        with gzip.open(images, "wb") as file:
+            file.write(struct.pack(">4I", 0x1234, 1, 8, 8) + bytes(64))
+    elif damage == "fewer labels":
+        with gzip.open(labels, "wb") as file:
+            file.write(struct.pack(">2I", 0x801, 100) + bytes(100))
+    elif damage == "empty":
+        images.write_bytes(b"")
+    else:
+        images.unlink()
+        images.mkdir()
+    result = headrace("train", job, "--out", tmp_path / "run")
+    assert_one_line_error(result, 1, "labels" if damage == "fewer labels" else images.name)
+
+
+def test_unknown_network_names_the_known_ones(job, tmp_path):
+    assert_one_line_error(headrace("train", job, "--model.name", "small_cn", "--out", tmp_path / "r"), 2, "small_cnn")
+
+
+def test_checkpoint_of_another_model_is_refused(job, tmp_path):
+    out = tmp_path / "run"
+    assert headrace("train", job, "--out", out, "--train.epochs", 1).returncode == 0
+    result = headrace("eval", job, "--model.name", "small_cnn", "--checkpoint", newest_checkpoint(out))
+    assert_one_line_error(result, 2, "mlp", "small_cnn")
+
+
+def test_damaged_newest_checkpoint_falls_back_to_the_older_one(job, tmp_path):
+    out = tmp_path / "run"
+    assert headrace("train", job, "--out", out).returncode == 0
+    newest = newest_checkpoint(out)
+    newest.write_bytes(newest.read_bytes()[:-100])
+    result = headrace("train", job, "--out", out, "--resume")
+    assert result.returncode == 0, result.stderr
+    assert newest.name in result.stderr and "resuming" in result.stderr
+
+
+def test_run_folder_in_use_is_refused(job, tmp_path):
+    out = tmp_path / "run"
+    process = subprocess.Popen([HEADRACE, "train", str(job), "--out", str(out), "--train.epochs", "5000"],
+                               stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    process.stderr.readline()
+    try:
+        assert_one_line_error(headrace("train", job, "--out", out), 1, out)
+    finally:
+        process.send_signal(signal.SIGTERM)
+        process.communicate(timeout=60)
+
+
+def test_full_disk_is_one_line_and_keeps_the_older_checkpoint(job, tmp_path):
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    as_root = [] if os.geteuid() == 0 else ["sudo", "-n"]
+    subprocess.run([*as_root, "mount", "-t", "tmpfs", "-o", "size=400k,mode=1777", "tmpfs", disk], check=True)
+    try:
+        result = headrace("train", job, "--out", disk / "run", "--train.keep_checkpoints", 100, "--train.epochs", 50)
+        assert_one_line_error(result, 1, "checkpoint-", "No space left on device")
+        assert len(list((disk / "run").glob("checkpoint-*"))) >= 1
+        assert not list((disk / "run").glob("*tmp*"))
+        loaded = headrace("eval", job, "--checkpoint", disk / "run")
+        assert loaded.returncode == 0, loaded.stderr
+    finally:
+        subprocess.run([*as_root, "umount", disk], check=True)
+
+
+def test_loss_that_is_not_finite_stops_with_its_place(job, tmp_path):
+    result = headrace("train", job, "--optimizer.rate", 1000, "--data.transform.deviation", "1e-6", "--out", tmp_path / "run",
+                      "--train.epochs", 50)
+    assert_one_line_error(result, 1, "epoch", "batch")
