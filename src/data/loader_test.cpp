@@ -312,6 +312,17 @@ TEST(Loader, TrainingDrawsEveryCropAndFlip) {
   EXPECT_NEAR(flipped, 500, 100);  // Five standard deviations.
 }
 
+TEST(Loader, ASampleIsDrawnAnewEachEpoch) {
+  auto options = augmenting(options_of(64, 1));
+  options.shuffle = false;
+  Loader loader{std::make_shared<FakeSource>(64), options, 3, true};
+  const auto picture_bytes = [&](std::int64_t epoch) {
+    return xxh3(loader.epoch(epoch).next()->field("images").bytes);
+  };
+  EXPECT_EQ(picture_bytes(0), picture_bytes(0));
+  EXPECT_NE(picture_bytes(0), picture_bytes(1));
+}
+
 TEST(Loader, LastBatchIsKeptOrDroppedInTrainingAndKeptOtherwise) {
   const auto source = std::make_shared<FakeSource>(100);
   auto options = options_of(32, 1);
@@ -433,16 +444,19 @@ TEST(Loader, AFailingSampleIsRethrownByNameAfterTheBatchesBeforeIt) {
 }
 
 TEST(Loader, TheFirstFailureInTheOrderOfTheDataIsToldWhateverTheThreads) {
-  const auto source = std::make_shared<FakeSource>(1000);
-  source->on_read = [&](std::int64_t index) {
-    if (index == 201) std::this_thread::sleep_for(std::chrono::milliseconds(2));  // Others fail first.
-    if (index >= 201) throw std::runtime_error("disk on fire");
-  };
-  Loader loader{source, options_of(64, 7, 3), 1, false};
-  for (std::int64_t i = 0; i < 20; ++i) {
-    auto epoch = loader.epoch(i);
-    for (int batch = 0; batch < 3; ++batch) ASSERT_TRUE(epoch.next().has_value());
-    EXPECT_EQ(error_of(ErrorCode::internal, [&] { epoch.next(); }), "data: fake[201]: disk on fire");
+  // A chunk has 13 samples here: 201 lies in the first one of its batch, 205 begins the second.
+  for (const std::int64_t slow : {201, 205}) {
+    const auto source = std::make_shared<FakeSource>(1000);
+    source->on_read = [&](std::int64_t index) {
+      if (index == slow) std::this_thread::sleep_for(std::chrono::milliseconds(2));  // The other fails before it.
+      if (index >= 201) throw std::runtime_error("disk on fire");
+    };
+    Loader loader{source, options_of(64, 7, 3), 1, false};
+    for (std::int64_t i = 0; i < 20; ++i) {
+      auto epoch = loader.epoch(i);
+      for (int batch = 0; batch < 3; ++batch) ASSERT_TRUE(epoch.next().has_value());
+      EXPECT_EQ(error_of(ErrorCode::internal, [&] { epoch.next(); }), "data: fake[201]: disk on fire");
+    }
   }
 }
 
@@ -489,6 +503,17 @@ TEST(Loader, LeavingEarlyReturnsThreadsAndMemory) {
     if (i % 2 == 0) epoch.next();
   }
   EXPECT_TRUE(thread_count_becomes(threads_before));
+}
+
+TEST(Loader, LeavingEarlyDoesNotWaitForTheRestOfAChunk) {
+  const auto source = std::make_shared<FakeSource>(64);
+  source->on_read = [](std::int64_t) { std::this_thread::sleep_for(std::chrono::milliseconds(10)); };
+  Loader loader{source, options_of(64, 1), 1, true};
+  {
+    auto epoch = loader.epoch(0);
+    while (source->reads == 0) std::this_thread::yield();
+  }
+  EXPECT_LT(source->reads, 16);  // A chunk.
 }
 
 TEST(Loader, ThreadsAndPrefetchChangeWithinAnEpochWithoutChangingAByte) {
