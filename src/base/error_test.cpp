@@ -3,7 +3,6 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <regex>
 #include <set>
 #include <string>
 #include <thread>
@@ -64,15 +63,15 @@ TEST(Clock, ProcessTimeCoversOtherThreadsAndThreadTimeDoesNot) {
 }
 
 TEST(Clock, StampsAreUtcAndSortByTime) {
-  EXPECT_TRUE(std::regex_match(utc_stamp(), std::regex(R"(\d{8}T\d{6}Z)"))) << utc_stamp();
-  EXPECT_TRUE(std::regex_match(utc_text(), std::regex(R"(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d UTC)"))) << utc_text();
+  EXPECT_THAT(utc_stamp(), testing::MatchesRegex("[0-9]{8}T[0-9]{6}Z"));
+  EXPECT_THAT(utc_text(), testing::MatchesRegex("[0-9]{4}-[0-9][0-9]-[0-9][0-9] [0-9][0-9]:[0-9][0-9]:[0-9][0-9] UTC"));
 }
 
 TEST(BuildInfo, NamesVersionCommitCompilerAndPreset) {
   const BuildInfo& info = build_info();
-  EXPECT_TRUE(std::regex_match(info.version, std::regex(R"(\d+\.\d+\.\d+)"))) << info.version;
-  EXPECT_TRUE(std::regex_match(info.commit, std::regex(R"(unavailable|[0-9a-f]{7,}(-dirty)?)"))) << info.commit;
-  EXPECT_TRUE(std::regex_match(info.compiler, std::regex(R"((g|clang)\+\+ \d+\.\d+\.\d+)"))) << info.compiler;
+  EXPECT_THAT(info.version, testing::MatchesRegex("[0-9]+\\.[0-9]+\\.[0-9]+"));
+  EXPECT_THAT(info.commit, testing::MatchesRegex("unavailable|[0-9a-f]{7,}(-dirty)?"));
+  EXPECT_THAT(info.compiler, testing::MatchesRegex("(g|clang)\\+\\+ [0-9]+\\.[0-9]+\\.[0-9]+"));
   EXPECT_NE(std::string(info.preset), "");
 }
 

@@ -11,6 +11,7 @@
 
 #include <csignal>
 #include <cstdlib>
+#include <fstream>
 #include <functional>
 #include <thread>
 #include <vector>
@@ -160,6 +161,18 @@ TEST_F(Files, KilledWriterLeavesTheOldContentAndAMarkedFile) {
   EXPECT_THAT(names(), testing::UnorderedElementsAre("a", testing::EndsWith(".headrace-tmp")));
   write_file(folder_ / "a", "new");
   EXPECT_EQ(read_file(folder_ / "a", 100), "new");
+}
+
+TEST_F(Files, LeftoverOfAnEarlierProcessIsNeitherUsedNorTouched) {
+  // Process numbers come again: these are the names that this process would choose next.
+  const auto leftover = [this](int serial) {
+    return folder_ / ("." + std::to_string(::getpid()) + "-" + std::to_string(serial) + ".headrace-tmp");
+  };
+  for (int serial = 0; serial < 300; ++serial) std::ofstream(leftover(serial)) << "leftover";
+  write_file(folder_ / "a", "new");
+  EXPECT_EQ(read_file(folder_ / "a", 100), "new");
+  EXPECT_EQ(names().size(), 301U);
+  for (int serial = 0; serial < 300; ++serial) ASSERT_EQ(read_file(leftover(serial), 100), "leftover");
 }
 
 TEST_F(Files, LinkAndModeOfTheTargetStay) {

@@ -13,6 +13,14 @@
 #include <utility>
 #include <vector>
 
+// Sanitizers end the process where the system would say no, unless they are told to say it too.
+extern "C" const char* __asan_default_options() {
+  return "allocator_may_return_null=1";
+}
+extern "C" const char* __tsan_default_options() {
+  return "allocator_may_return_null=1";
+}
+
 namespace headrace {
 namespace {
 
