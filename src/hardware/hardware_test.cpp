@@ -1,6 +1,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sched.h>
+#include <sys/mman.h>
 #include <sys/resource.h>
 #include <unistd.h>
 
@@ -8,7 +9,6 @@
 #include <cstring>
 #include <filesystem>
 #include <fstream>
-#include <memory>
 #include <nlohmann/json.hpp>
 #include <set>
 #include <sstream>
@@ -237,12 +237,14 @@ TEST(Machine, ResidentAndPeakMemoryFollowWhatIsTouched) {
   constexpr std::size_t kBytes = 64 << 20;
   const auto before = resident_memory();
   ASSERT_TRUE(before);
-  auto block = std::make_unique<char[]>(kBytes);
-  std::memset(block.get(), 1, kBytes);
+  // Not from malloc, which may keep what is freed.
+  void* block = ::mmap(nullptr, kBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  ASSERT_NE(block, MAP_FAILED);
+  std::memset(block, 1, kBytes);
   EXPECT_GT(*resident_memory(), *before + static_cast<std::int64_t>(kBytes / 2));
   ASSERT_TRUE(peak_memory());
   EXPECT_GE(*peak_memory(), *before + static_cast<std::int64_t>(kBytes / 2));
-  block.reset();
+  ASSERT_EQ(::munmap(block, kBytes), 0);
   if (reset_peak_memory()) {  // A kernel or container may refuse.
     EXPECT_LT(*peak_memory(), *before + static_cast<std::int64_t>(kBytes / 2));
   }
