@@ -113,13 +113,13 @@ struct Trainer::Impl {
     return gradients;
   }
 
-  void update(const std::function<void(StepPart)>& on_part) {
+  void update(const std::function<void(StepPart)>& told) {
     // Every micro-batch added its whole gradient; the window's is their mean.
     if (progress.window > 1) {
       c10::AutoGradMode no_graph(false);
       at::_foreach_mul_(gradients(), 1.0 / static_cast<double>(progress.window));
     }
-    if (on_part) on_part(StepPart::optimizer);
+    if (told) told(StepPart::optimizer);
     if (options.clip_norm > 0) {
       const double norm = clip_gradients(gradients(), options.clip_norm);
       if (!std::isfinite(norm)) {
