@@ -8,14 +8,14 @@
 #include <thread>
 
 #include "assembly/measure.h"
-#include "assembly/tiny_data.h"
+#include "assembly/tiny_dataset.h"
 #include "assembly/training_job.h"
 #include "exec/stop.h"
 
 namespace headrace {
 namespace {
 
-Recipe planted_recipe(const TinyData& data, PlantedOptions planted) {
+Recipe planted_recipe(const TinyDataset& data, PlantedOptions planted) {
   Recipe recipe = data.recipe();
   recipe.tune.planted = {std::move(planted)};
   return recipe;
@@ -34,7 +34,7 @@ double gradient_distance(const Fingerprint& a, const Fingerprint& b) {
 }
 
 TEST(TrainingJob, RestoreBringsBackEveryBitAndTheSameSamples) {
-  const TinyData data{400};
+  const TinyDataset data{400};
   TrainingJob job{data.recipe(), detect_machine()};
   job.run(3);
   job.snapshot();
@@ -49,7 +49,7 @@ TEST(TrainingJob, RestoreBringsBackEveryBitAndTheSameSamples) {
 }
 
 TEST(TrainingJob, FingerprintLeavesTheStateAsItWas) {
-  const TinyData data{400};
+  const TinyDataset data{400};
   Recipe recipe = data.recipe();
   recipe.model.name = "small_cnn";  // Has running statistics.
   TrainingJob job{recipe, detect_machine()};
@@ -65,7 +65,7 @@ TEST(TrainingJob, FingerprintLeavesTheStateAsItWas) {
 }
 
 TEST(TrainingJob, ShortRunRestoresAndItsSeedDecides) {
-  const TinyData data{400};
+  const TinyDataset data{400};
   TrainingJob job{data.recipe(), detect_machine()};
   job.run(2);
   job.snapshot();
@@ -77,7 +77,7 @@ TEST(TrainingJob, ShortRunRestoresAndItsSeedDecides) {
 }
 
 TEST(TrainingJob, EverySettingOfEveryCandidateCanBeAppliedAndUndone) {
-  const TinyData data{400};
+  const TinyDataset data{400};
   Recipe recipe = data.recipe();
   recipe.model.name = "small_cnn";
   const Machine machine = detect_machine();
@@ -101,7 +101,7 @@ TEST(TrainingJob, EverySettingOfEveryCandidateCanBeAppliedAndUndone) {
 }
 
 TEST(TrainingJob, FusedAndChannelsLastUpdateTheSameWithin1e6) {
-  const TinyData data{400};
+  const TinyDataset data{400};
   Recipe recipe = data.recipe();
   recipe.model.name = "small_cnn";
   TrainingJob job{recipe, detect_machine()};
@@ -115,7 +115,7 @@ TEST(TrainingJob, FusedAndChannelsLastUpdateTheSameWithin1e6) {
 }
 
 TEST(TrainingJob, PlantedGradientErrorIsTheRelativeErrorAskedFor) {
-  const TinyData data{400};
+  const TinyDataset data{400};
   TrainingJob job{planted_recipe(data, {.name = "wrong", .gradient_error = 0.05}), detect_machine()};
   job.snapshot();
   const Fingerprint plain = job.fingerprint(0);
@@ -124,7 +124,7 @@ TEST(TrainingJob, PlantedGradientErrorIsTheRelativeErrorAskedFor) {
 }
 
 TEST(TrainingJob, PlantedThrowNamesTheKnobAndRestoreRecovers) {
-  const TinyData data{400};
+  const TinyDataset data{400};
   TrainingJob job{planted_recipe(data, {.name = "thrower", .throw_probability = 1.0}), detect_machine()};
   job.snapshot();
   const std::uint64_t before = job.state_hash();
@@ -143,7 +143,7 @@ TEST(TrainingJob, PlantedThrowNamesTheKnobAndRestoreRecovers) {
 }
 
 TEST(TrainingJob, UnknownSettingIsRefusedAndChangesNothing) {
-  const TinyData data{400};
+  const TinyDataset data{400};
   TrainingJob job{data.recipe(), detect_machine()};
   EXPECT_THROW(job.configure({{"planted.nobody", "true"}}), Error);
   EXPECT_THROW(job.configure({{"data.thread", "2"}}), Error);
@@ -151,7 +151,7 @@ TEST(TrainingJob, UnknownSettingIsRefusedAndChangesNothing) {
 }
 
 TEST(TrainingJob, FreeDataGoesOnWhereTheDataStood) {
-  const TinyData data{400};
+  const TinyDataset data{400};
   TrainingJob job{data.recipe(), detect_machine()};
   job.run(3);
   job.set_free_data(true);
@@ -164,7 +164,7 @@ TEST(TrainingJob, FreeDataGoesOnWhereTheDataStood) {
 }
 
 TEST(TrainingJob, StopRequestEndsARunWithCancelled) {
-  const TinyData data{400};
+  const TinyDataset data{400};
   TrainingJob job{data.recipe(), detect_machine()};
   request_stop(15);
   try {
@@ -177,7 +177,7 @@ TEST(TrainingJob, StopRequestEndsARunWithCancelled) {
 }
 
 TEST(Training, TooFewClassesNamesBothNumbers) {
-  const TinyData data{400};
+  const TinyDataset data{400};
   Recipe recipe = data.recipe();
   recipe.model.classes = 4;
   try {
@@ -212,7 +212,7 @@ TEST(Candidates, SettingsInForceAreNotListedAndTheBoundComesFirst) {
 class PlantedSleep : public testing::TestWithParam<StepPart> {};
 
 TEST_P(PlantedSleep, AppearsInItsPartAlone) {
-  const TinyData data{400};
+  const TinyDataset data{400};
   TrainingJob job{data.recipe(), detect_machine()};
   job.run(5);
   job.training().trainer().on_part = [](StepPart part) {

@@ -11,9 +11,9 @@
 
 namespace headrace {
 
-class TinyData {
+class TinyDataset {
  public:
-  explicit TinyData(std::uint32_t count) {
+  explicit TinyDataset(std::uint32_t count) {
     std::string pattern = (std::filesystem::temp_directory_path() / "headrace-tiny-XXXXXX").string();
     if (mkdtemp(pattern.data()) == nullptr) fail(ErrorCode::io, "tiny data: cannot make {}", pattern);
     folder_ = pattern;
@@ -31,9 +31,9 @@ class TinyData {
       }
     }
   }
-  ~TinyData() { std::filesystem::remove_all(folder_); }
-  TinyData(const TinyData&) = delete;
-  TinyData& operator=(const TinyData&) = delete;
+  ~TinyDataset() { std::filesystem::remove_all(folder_); }
+  TinyDataset(const TinyDataset&) = delete;
+  TinyDataset& operator=(const TinyDataset&) = delete;
 
   // A recipe over this data: mlp, batch 32, one compute thread.
   Recipe recipe() const {
