@@ -202,7 +202,7 @@ void say_everything(Console& console) {
 TEST_F(Folder, ConsoleKeepsResultsApartFromWords) {
   const Said words = said({}, say_everything);
   EXPECT_EQ(words.out, "r\n");
-  EXPECT_EQ(words.err, "i\np 1\nheadrace: warning: w\nheadrace: error: e ?[2Jf\n");
+  EXPECT_EQ(words.err, "i\nheadrace: warning: w\nheadrace: error: e ?[2Jf\n");  // Progress: after 30 s.
 }
 
 TEST_F(Folder, JsonOnStdoutSendsTheResultToStderr) {

@@ -38,7 +38,7 @@ class Console {
   void json(const nlohmann::ordered_json& document);
 
   // A live line on a terminal ("Training ..."), replaced in place and removed by clear_progress() or the next line;
-  // elsewhere a line at most every 30 s; nothing under --quiet.
+  // elsewhere a line at most every 30 s, the first 30 s after the verb began; nothing under --quiet.
   void progress(const std::string& line);
   void clear_progress();
 
