@@ -21,7 +21,8 @@ from typing import Callable
 ROOT = Path(__file__).resolve().parent.parent
 LOGS = ROOT / "build" / "test"
 CORES = len(os.sched_getaffinity(0))
-SHOWN_LINES = 60  # Of the end of a log, when something in it failed.
+SHOWN_LINES = 60  # Of the end of a log, or of a case's output, when it failed.
+SHOWN_OUTPUTS = 5
 SHOWN_CASES = 50
 
 
@@ -29,12 +30,11 @@ SHOWN_CASES = 50
 class Result:
     passed: int = 0
     failures: list[str] = field(default_factory=list)  # One a failed case.
-    note: str = ""
+    note: str = ""  # Shown behind the part's count.
 
     def add(self, other: "Result") -> None:
         self.passed += other.passed
         self.failures += other.failures
-        self.note = ", ".join(filter(None, (self.note, other.note)))
 
 
 def gigabytes_of_memory() -> float:
@@ -71,14 +71,17 @@ def run_logged(name: str, command: list[str], timeout_s: int, environment: dict[
                 process.wait()
 
 
+def indented(text: str) -> str:
+    return "\n".join(f"    {line}" for line in text.strip().splitlines()[-SHOWN_LINES:])
+
+
 def log_end(name: str) -> str:
-    lines = (LOGS / f"{name}.log").read_text(errors="replace").splitlines()
-    return "\n".join(f"    {line}" for line in lines[-SHOWN_LINES:])
+    return indented((LOGS / f"{name}.log").read_text(errors="replace"))
 
 
-def one(name: str, command: list[str], timeout_s: int, environment: dict[str, str] | None = None) -> Result:
+def one(name: str, command: list[str], timeout_s: int) -> Result:
     """A part that passes or fails as a whole."""
-    status = run_logged(name, command, timeout_s, environment)
+    status = run_logged(name, command, timeout_s)
     if status == 0:
         return Result(passed=1)
     print(f"  {name} failed with status {status}; the end of build/test/{name}.log:\n{log_end(name)}", flush=True)
@@ -91,11 +94,15 @@ def read_junit(path: Path, prefix: str) -> Result:
     if not path.exists():
         return Result(failures=[f"{prefix}: wrote no results"])
     for case in ElementTree.parse(path).getroot().iter("testcase"):
-        name = f"{prefix}: {case.get('classname', '')} {case.get('name')}"
         status = case.get("status", "run")
         bad = [child for child in case if child.tag in ("failure", "error", "skipped")]
         if bad or status not in ("run", "passed"):
-            result.failures.append(name)
+            group = case.get("classname", "")
+            name = case.get("name", "")
+            result.failures.append(f"{prefix}: {name if group == name else f'{group} {name}'}")
+            output = case.findtext("system-out") or "".join(child.text or "" for child in bad)
+            if len(result.failures) <= SHOWN_OUTPUTS:
+                print(f"  {result.failures[-1]} ({status if bad == [] else bad[0].tag})\n{indented(output)}", flush=True)
         else:
             result.passed += 1
     if result.passed + len(result.failures) == 0:
@@ -118,10 +125,16 @@ def ctest(name: str, preset: str, timeout_s: int, wrap: list[str] = [], **enviro
                "--no-tests=error", "--output-junit", str(junit)]
     status = run_logged(name, command, timeout_s, environment)
     result = read_junit(junit, name)
+    return with_status(result, name, status)
+
+
+def with_status(result: Result, name: str, status: int) -> Result:
+    """A runner that failed although no case did, or that could not say which, must not pass."""
+    no_cases = result.passed == 0
+    if status != 0 and (no_cases or not result.failures):
+        print(f"  the end of build/test/{name}.log:\n{log_end(name)}", flush=True)
     if status != 0 and not result.failures:
-        result.failures.append(f"{name}: ctest ended with status {status}")
-    if result.failures:
-        print(f"  {name}: the end of build/test/{name}.log:\n{log_end(name)}", flush=True)
+        result.failures.append(f"{name}: ended with status {status}")
     return result
 
 
@@ -135,12 +148,7 @@ def python_tests() -> Result:
     junit = LOGS / "pytest.xml"
     junit.unlink(missing_ok=True)
     status = run_logged("pytest", [sys.executable, "-m", "pytest", "-q", f"--junit-xml={junit}"], 1200)
-    result = read_junit(junit, "pytest")
-    if status != 0 and not result.failures:
-        result.failures.append(f"pytest: ended with status {status}")
-    if result.failures:
-        print(f"  pytest: the end of build/test/pytest.log:\n{log_end('pytest')}", flush=True)
-    return result
+    return with_status(read_junit(junit, "pytest"), "pytest", status)
 
 
 def formatting() -> Result:
@@ -166,7 +174,9 @@ def address_sanitizer() -> Result:
 
 
 def tidy() -> Result:
-    return one("tidy", [sys.executable, "tools/tidy.py"], 600)
+    result = one("tidy", [sys.executable, "tools/tidy.py"], 600)
+    result.note = (LOGS / "tidy.log").read_text(errors="replace").splitlines()[-1]  # How much there was time for.
+    return result
 
 
 PARTS: dict[str, Callable[[], Result]] = {
