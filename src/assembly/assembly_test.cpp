@@ -114,6 +114,21 @@ TEST(TrainingJob, FusedAndChannelsLastUpdateTheSameWithin1e6) {
   EXPECT_EQ(job.update_difference({}, {}), 0);
 }
 
+TEST(TrainingJob, FusionIsSwitchedLiveAndBack) {
+  const TinyDataset data{400};
+  Recipe recipe = data.recipe();
+  recipe.model.name = "small_cnn";
+  TrainingJob job{recipe, detect_machine()};
+  job.snapshot();
+  const Fingerprint plain = job.fingerprint(0);
+  job.configure({{"model.fusion", "\"norm_relu_pool\""}});
+  const Fingerprint fused = job.fingerprint(0);
+  EXPECT_GT(gradient_distance(fused, plain), 0);  // Other sums, other rounding.
+  EXPECT_LE(gradient_distance(fused, plain), 1e-4);
+  job.configure({});
+  EXPECT_EQ(gradient_distance(job.fingerprint(0), plain), 0);
+}
+
 TEST(TrainingJob, PlantedGradientErrorIsTheRelativeErrorAskedFor) {
   const TinyDataset data{400};
   TrainingJob job{planted_recipe(data, {.name = "wrong", .gradient_error = 0.05}), detect_machine()};
@@ -202,7 +217,9 @@ TEST(Candidates, SettingsInForceAreNotListedAndTheBoundComesFirst) {
   EXPECT_EQ(compute.size(), data.size());
   recipe.optimizer.implementation = OptimizerImplementation::fused;
   recipe.model.memory_format = MemoryFormat::channels_last;
+  recipe.model.fusion = Fusion::norm_relu_pool;
   for (const Candidate& candidate : candidates(recipe, machine, "compute")) {
+    EXPECT_FALSE(candidate.changes.contains("model.fusion"));
     EXPECT_FALSE(candidate.changes.contains("optimizer.implementation"));
     EXPECT_FALSE(candidate.changes.contains("model.memory_format"));
   }

@@ -27,6 +27,11 @@ void add_data_candidates(std::vector<Candidate>& list, const Recipe& recipe, con
 }
 
 void add_compute_candidates(std::vector<Candidate>& list, const Recipe& recipe, const Machine& machine) {
+  if (recipe.model.fusion != Fusion::norm_relu_pool && recipe.model.name == "small_cnn") {
+    list.push_back(one("fused normalisation",
+                       "Batch normalisation, ReLU and pooling as one operator that reads the pictures fewer times.",
+                       {{"model.fusion", "\"norm_relu_pool\""}}, NumericClass::rounding, "compute"));
+  }
   if (recipe.model.memory_format != MemoryFormat::channels_last) {
     list.push_back(one("channels-last",
                        "Pictures and convolution weights as NHWC, the layout convolutions are fastest in.",

@@ -37,12 +37,11 @@ Training::Training(const Recipe& recipe, const Machine& machine) : recipe_(recip
   loader_ = std::make_unique<Loader>(train_source_, recipe_.data, seed, /*training=*/true);
   test_loader_ = std::make_unique<Loader>(test_source, recipe_.data, seed, /*training=*/false);
 
-  const std::int64_t batches = loader_->batches_per_epoch();
-  const std::int64_t steps_per_epoch = (batches + recipe_.train.accumulate - 1) / recipe_.train.accumulate;
   ModelState state = network_->state();
   Optimizer optimizer{state.parameters, recipe_.optimizer};
-  trainer_ = std::make_unique<Trainer>(std::move(state), std::move(optimizer), classification_forward(*network_),
-                                       recipe_.train, recipe_.schedule, steps_per_epoch * recipe_.train.epochs);
+  trainer_ =
+      std::make_unique<Trainer>(std::move(state), std::move(optimizer), classification_forward(*network_),
+                                recipe_.train, recipe_.schedule, check_run_length(recipe_, train_source_->size()));
   trainer_->set_memory_format(recipe_.model.memory_format);
 }
 
@@ -60,6 +59,7 @@ void Training::apply_live(const Recipe& next) {
   loader_->set_prefetch_batches(next.data.prefetch_batches);
   test_loader_->set_threads(next.data.threads);
   test_loader_->set_prefetch_batches(next.data.prefetch_batches);
+  network_->set_fusion(next.model.fusion);
   trainer_->set_memory_format(next.model.memory_format);
   trainer_->optimizer().set_implementation(next.optimizer.implementation);
   trainer_->set_precision(next.train.precision);

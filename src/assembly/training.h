@@ -30,7 +30,8 @@ class Training {
   std::int64_t batches_per_epoch() const { return loader_->batches_per_epoch(); }
 
   // Makes the live knobs of `next` hold: compute.threads, compute.allocator, data.threads, data.prefetch_batches,
-  // model.memory_format, optimizer.implementation, train.precision. Every other key must be as it was built.
+  // model.fusion, model.memory_format, optimizer.implementation, train.precision. Every other key must be as it was
+  // built.
   void apply_live(const Recipe& next);
 
   // Requested and applied of every switch that could be refused (honesty rule H-1), as of the last apply_live.

@@ -16,6 +16,8 @@
 #include <cmath>
 #include <numeric>
 
+#include "model/norm_relu_pool.h"
+
 namespace headrace {
 namespace {
 
@@ -62,6 +64,11 @@ struct BatchNorm {
                           at::globalContext().userEnabledCuDNN());
   }
 
+  at::Tensor fused_with_relu_and_pool(const at::Tensor& input, bool training) const {
+    if (training) num_batches_tracked.add_(1);
+    return norm_relu_pool(input, {weight, bias, running_mean, running_var}, {.training = training});
+  }
+
   void register_in(ModelState& state, const std::string& name) const {
     state.parameters.emplace_back(name + ".weight", weight);
     state.parameters.emplace_back(name + ".bias", bias);
@@ -100,13 +107,16 @@ class SmallCnn final : public Network {
     return state;
   }
 
+  void set_fusion(Fusion fusion) override { fusion_ = fusion; }
+
  private:
   // The Python twin clamps before it pools. Pooling first gives the same bits, since the larger of two clamped values
   // is the clamped larger one, and so does the gradient: where all four are negative it is zero either way. It clamps a
   // quarter of the elements, and in place, since neither operator's backward reads what is overwritten.
   at::Tensor block(const at::Tensor& input, const Affine& convolution, const BatchNorm& norm) const {
-    const at::Tensor normal = norm(at::conv2d(input, convolution.weight, convolution.bias, 1, 1), training_);
-    return at::max_pool2d(normal, 2).relu_();
+    const at::Tensor convolved = at::conv2d(input, convolution.weight, convolution.bias, 1, 1);
+    if (fusion_ == Fusion::norm_relu_pool) return norm.fused_with_relu_and_pool(convolved, training_);
+    return at::max_pool2d(norm(convolved, training_), 2).relu_();
   }
 
   Affine conv1_;
@@ -115,6 +125,7 @@ class SmallCnn final : public Network {
   BatchNorm bn2_;
   Affine fc1_, fc2_;
   bool training_ = true;
+  Fusion fusion_ = Fusion::none;
 };
 
 class Mlp final : public Network {
@@ -133,6 +144,8 @@ class Mlp final : public Network {
     state.set_training = [](bool) {};  // No layer of it behaves differently.
     return state;
   }
+
+  void set_fusion(Fusion) override {}  // It has none of the operators.
 
  private:
   Affine fc1_, fc2_;
@@ -178,7 +191,9 @@ std::unique_ptr<Network> make_network(const ModelOptions& options, int channels,
       fail(ErrorCode::invalid_argument, "model: small_cnn: wanted pictures of at least 4x4, found {}x{}", height,
            width);
     }
-    return std::make_unique<SmallCnn>(channels, height, width, options.classes);
+    auto network = std::make_unique<SmallCnn>(channels, height, width, options.classes);
+    network->set_fusion(options.fusion);
+    return network;
   }
   fail_unknown(options.name);
 }

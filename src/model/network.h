@@ -20,6 +20,8 @@ class Network {
   virtual ~Network() = default;
   virtual at::Tensor forward(const at::Tensor& images) = 0;  // (N, C, H, W) -> logits (N, classes).
   virtual ModelState state() = 0;                            // Shares the tensors; set_training refers to this network.
+  // From the next forward on. The state stays as it is. A network without the fused operators ignores it.
+  virtual void set_fusion(Fusion fusion) = 0;
 };
 
 // Error{invalid_argument} for an unknown name lists the known ones and the nearest; or when the picture's size does not
