@@ -306,3 +306,15 @@ def test_loss_that_is_not_finite_stops_with_its_place(job, tmp_path):
     result = headrace("train", job, "--optimizer.rate", 1000, "--data.transform.deviation", "1e-6", "--out", tmp_path / "run",
                       "--train.epochs", 50)
     assert_one_line_error(result, 1, "epoch", "batch")
+
+
+def test_a_folder_with_checkpoints_is_resumed_or_refused(job, tmp_path):
+    out = tmp_path / "run"
+    assert headrace("train", job, "--out", out, "--train.epochs", 1).returncode == 0
+    assert_one_line_error(headrace("train", job, "--out", out, "--train.epochs", 1), 2, out, "--resume")
+    assert_one_line_error(headrace("tune", job, "--out", out), 2, out)
+
+
+def test_warm_up_longer_than_the_run_is_refused(job, tmp_path):
+    result = headrace("train", job, "--out", tmp_path / "run", "--schedule.warmup_steps", 5000)
+    assert_one_line_error(result, 2, "warmup_steps", "5000")

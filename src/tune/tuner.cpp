@@ -153,28 +153,38 @@ Tuner::Next Tuner::try_on_best(std::size_t index, const Limits& limits) {
   return next == Next::go_on ? compare_speed(index, settings, limits) : next;
 }
 
-// The reference is the baseline, so that errors cannot add up unseen from one kept change to the next; with the kept
-// changes of a looser class than the candidate's, because those would hide what the candidate does.
-Settings Tuner::reference_for(NumericClass numeric_class) const {
-  Indices looser;
-  for (const std::size_t index : kept_) {
-    if (candidates_[index].numerics > numeric_class) looser.push_back(index);
-  }
-  return settings_of(looser);
+// The reference is the baseline, so that errors cannot add up unseen from one kept change to the next. Kept changes of
+// a looser class than the candidate's hide what it does, or blow it up: a difference in rounding becomes one of
+// bfloat16. So they count on both sides of bit_equal, on neither of rounding, and with them in force the whole must
+// still point where the baseline does.
+std::vector<Tuner::NumericPair> Tuner::numeric_pairs(std::size_t index, const Settings& settings) const {
+  const NumericClass numeric_class = candidates_[index].numerics;
+  Indices looser, others;
+  for (const std::size_t kept : kept_) (candidates_[kept].numerics > numeric_class ? looser : others).push_back(kept);
+  if (numeric_class == NumericClass::bit_equal) return {{numeric_class, settings_of(looser), settings}};
+  if (looser.empty()) return {{numeric_class, {}, settings}};
+  return {{numeric_class, {}, with(settings_of(others), candidates_[index].changes)},
+          {NumericClass::reduced_precision, {}, settings}};
 }
 
 Tuner::Next Tuner::check_numerics(std::size_t index, const Settings& settings) {
+  for (const NumericPair& pair : numeric_pairs(index, settings)) {
+    const Next next = check_numeric_pair(index, pair);
+    if (next != Next::go_on) return next;
+  }
+  return Next::go_on;
+}
+
+Tuner::Next Tuner::check_numeric_pair(std::size_t index, const NumericPair& pair) {
   Trial& trial = ledger_.trials[index];
-  const NumericClass numeric_class = candidates_[index].numerics;
-  const Settings reference = reference_for(numeric_class);
-  const double needed_s = static_cast<double>(check_.steps_needed(numeric_class, reference)) * best_step_s_;
+  const double needed_s = static_cast<double>(check_.steps_needed(pair.numeric_class, pair.reference)) * best_step_s_;
   if (clock_() + needed_s > trials_end_s_) return settle_early(trial);
 
   bool whole = false;
-  if (const auto fault = attempt([&] { whole = check_.prepare(numeric_class, reference); })) {
+  if (const auto fault = attempt([&] { whole = check_.prepare(pair.numeric_class, pair.reference); })) {
     Indices in_force;
     for (const std::size_t kept : kept_) {
-      if (candidates_[kept].numerics > numeric_class) in_force.push_back(kept);
+      if (with(pair.reference, candidates_[kept].changes) == pair.reference) in_force.push_back(kept);
     }
     blame(*fault, in_force);
     return stopped_ ? settle_early(trial) : Next::again;
@@ -182,11 +192,11 @@ Tuner::Next Tuner::check_numerics(std::size_t index, const Settings& settings) {
   if (!whole) return settle_early(trial);
 
   std::optional<NumericResult> result;
-  if (const auto fault = attempt([&] { result = check_.check(numeric_class, settings); })) {
+  if (const auto fault = attempt([&] { result = check_.check(pair.numeric_class, pair.candidate); })) {
     return settle_fault(index, *fault, kBitEqualSteps);
   }
   if (!result) return settle_early(trial);
-  trial.numerics = *result;
+  if (pair.numeric_class == candidates_[index].numerics || !result->passed) trial.numerics = *result;
   if (result->passed) return Next::go_on;
   return settle(trial, Verdict::refused, Reason::numerics,
                 fmt::format("Computes something else: {}: {:.3g}, at most {:.3g}.", result->measure, result->value,

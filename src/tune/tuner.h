@@ -74,7 +74,13 @@ class Tuner {
   bool keep_going();
   bool still_pays(const Reading& reading) const;
   Settings settings_of(const Indices& kept) const;
-  Settings reference_for(NumericClass numeric_class) const;
+  // What a numerics check compares, and as what.
+  struct NumericPair {
+    NumericClass numeric_class;
+    Settings reference, candidate;
+  };
+  std::vector<NumericPair> numeric_pairs(std::size_t index, const Settings& settings) const;
+  Next check_numeric_pair(std::size_t index, const NumericPair& pair);
   Indices kept_without(std::size_t index) const;
   double samples_per_second(double step_s) const;
 

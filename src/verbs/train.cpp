@@ -54,7 +54,11 @@ int run_train(VerbContext& context) {
                                   applied.reason));
     }
   }
-  if (context.invocation.resume) resume(context, training, folder);
+  if (context.invocation.resume) {
+    resume(context, training, folder);
+  } else {
+    refuse_earlier_checkpoints(folder.path());
+  }
   const TrainRun run = train_to_end(training, folder.path(), console);
 
   nlohmann::ordered_json document = document_head(context, "headrace-train");

@@ -47,6 +47,17 @@ class EpochProgress {
 
 }  // namespace
 
+void refuse_earlier_checkpoints(const std::filesystem::path& folder) {
+  for (const auto& entry : std::filesystem::directory_iterator(folder)) {
+    const std::string name = entry.path().filename().string();
+    if (name.starts_with("checkpoint-") && name.ends_with(".safetensors")) {
+      fail(ErrorCode::invalid_argument,
+           "train: {} holds {} of an earlier run: go on with train --resume, or choose another --out", folder.string(),
+           name);
+    }
+  }
+}
+
 TrainRun train_to_end(Training& training, const std::filesystem::path& folder, Console& console) {
   const std::int64_t begin_ns = monotonic_ns();
   const Recipe& recipe = training.recipe();

@@ -29,6 +29,9 @@ struct TrainRun {
   int stopped_by = 0;  // The signal that ended it early, after a checkpoint; 0: ran to the end.
 };
 
+// Error{invalid_argument} when the folder holds checkpoints, which --resume would take for this run's.
+void refuse_earlier_checkpoints(const std::filesystem::path& folder);
+
 // Checkpoints go to `folder` at each epoch's end and when a signal asks to stop.
 TrainRun train_to_end(Training& training, const std::filesystem::path& folder, Console& console);
 

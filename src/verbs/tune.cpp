@@ -187,6 +187,7 @@ int run_tune(VerbContext& context) {
   Console& console = context.console;
   RunFolder folder{context.invocation, context.loaded};
   console.log_to(folder.file("log.txt"));
+  refuse_earlier_checkpoints(folder.path());
   const Tuning tuning = tune_recipe(context);
   const Recipe tuned = tuned_recipe(context.loaded.recipe, tuning.ledger);
   write_tuned_toml(folder.file("tuned.toml"), tuned, tuning.ledger);
