@@ -19,6 +19,7 @@ namespace headrace {
 struct Effect {
   double time_factor = 1;     // Of a step.
   double gradient_error = 0;  // Relative L2, in every tensor.
+  double amplification = 1;   // Of all gradient errors in force: what bfloat16 makes of a difference in rounding.
   double update_error = 0;    // Relative L2.
   double loss_shift = 0;      // Relative, of the losses of a short run.
   bool other_bits = false;
@@ -71,7 +72,8 @@ class FakeJob : public Job {
     print.loss = 2.3 + 0.01 * static_cast<double>(batch);
     std::mt19937_64 values(7 + batch);
     std::normal_distribution<double> normal;
-    const double error = total(&Effect::gradient_error);
+    double error = total(&Effect::gradient_error);
+    for (const auto& [key, value] : settings) error *= effects_.at(key).amplification;
     for (const char* name : {"conv.weight", "conv.bias", "fc.weight"}) {
       Fingerprint::Gradient gradient{name, {}};
       for (int i = 0; i < 200; ++i) {

@@ -364,6 +364,21 @@ TEST(Tuner, AKeptChangeOfALooserClassDoesNotCountAgainstAStricterOne) {
   for (const auto& trial : ledger.trials) EXPECT_EQ(trial.verdict, Verdict::kept) << trial.name << trial.sentence;
 }
 
+TEST(Tuner, AKeptChangeThatBlowsUpRoundingDoesNotRefuseTheNextOne) {
+  const Effects effects = {{"a rounding", {.time_factor = 1 / 1.2, .gradient_error = 1e-4}},
+                           {"b low", {.time_factor = 1 / 1.2, .gradient_error = 1e-3, .amplification = 200}},
+                           {"c rounding", {.time_factor = 1 / 1.2, .gradient_error = 1e-4}},
+                           {"d turned", {.time_factor = 1 / 1.2, .gradient_error = 5e-3}}};
+  FakeJob job({}, effects, 5);
+  const auto ledger = tune_fake(job, {candidate("a rounding"), candidate("b low", NumericClass::reduced_precision),
+                                      candidate("c rounding"), candidate("d turned")});
+  for (int i = 0; i < 3; ++i) EXPECT_EQ(ledger.trials[i].verdict, Verdict::kept) << ledger.trials[i].sentence;
+  EXPECT_LT(ledger.trials[2].numerics.value, 1e-2);
+  // Within its own class alone, but with the kept ones it points elsewhere than the baseline.
+  EXPECT_EQ(ledger.trials[3].reason, Reason::numerics);
+  EXPECT_THAT(ledger.trials[3].numerics.measure, testing::HasSubstr("cosine"));
+}
+
 TEST(Tuner, ReducedPrecisionMustBeFasterAndLearnTheSame) {
   const Effects effects = {{"a slower", {.time_factor = 1.2, .gradient_error = 0.1}},
                            {"b diverges", {.time_factor = 1 / 1.2, .gradient_error = 0.1, .loss_shift = 0.3}},
