@@ -205,15 +205,21 @@ def run_part(name: str) -> Result:
     return result
 
 
+def write_count(passed: int, failed: int) -> None:
+    count = f"{passed} passed, {failed} failed"
+    (LOGS / "count").write_text(count + "\n")
+    print(count, flush=True)
+
+
 def main() -> int:
+    LOGS.mkdir(parents=True, exist_ok=True)
     names = sys.argv[1:] or list(PARTS)
     names = FAST if names == ["fast"] else names
     unknown = [name for name in names if name not in PARTS]
     if unknown:
         print(f"no part named {', '.join(unknown)}; there are {', '.join(PARTS)}", file=sys.stderr)
-        print("0 passed, 1 failed")
+        write_count(0, 1)
         return 2
-    LOGS.mkdir(parents=True, exist_ok=True)
     start = time.monotonic()
     total = Result()
     try:
@@ -229,7 +235,7 @@ def main() -> int:
             print(f"  and {len(total.failures) - SHOWN_CASES} more")
     else:
         print(f"\nall parts passed in {time.monotonic() - start:.0f} s")
-    print(f"{total.passed} passed, {len(total.failures)} failed", flush=True)
+    write_count(total.passed, len(total.failures))
     return 1 if total.failures else 0
 
 

@@ -10,29 +10,34 @@ namespace headrace {
 namespace {
 
 constexpr std::int64_t kWarmupSteps = 3;
-constexpr int kFreeDataPairs = 5;
-
-double mean(const std::vector<double>& values) {
-  return std::accumulate(values.begin(), values.end(), 0.0) / static_cast<double>(values.size());
-}
+constexpr int kFreeDataPairs = 7;
+constexpr double kSpreadMax = 1.3;
 
 double median(std::vector<double> values) {
   std::nth_element(values.begin(), values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2), values.end());
   return values[values.size() / 2];
 }
 
-// Step time with free data over step time with the loader: the median over interleaved pairs of blocks.
-double free_data_ratio(TrainingJob& job, std::int64_t block) {
+double block_seconds(TrainingJob& job, bool free_data, std::int64_t steps) {
+  job.set_free_data(free_data);
+  job.run(1);
+  const std::vector<double> seconds = job.run(steps);
+  return std::accumulate(seconds.begin(), seconds.end(), 0.0);
+}
+
+// Step time with free data over step time with the loader: the median over pairs of blocks that take turns in going
+// first. nullopt when the pairs, one outlier on each side apart, differ by more than kSpreadMax: this machine is too
+// busy now to tell.
+std::optional<double> free_data_ratio(TrainingJob& job, std::int64_t steps) {
   std::vector<double> ratios;
   for (int pair = 0; pair < kFreeDataPairs; ++pair) {
-    job.run(1);
-    const double with_loader = mean(job.run(block));
-    job.set_free_data(true);
-    job.run(1);
-    const double with_free_data = mean(job.run(block));
-    job.set_free_data(false);
-    ratios.push_back(with_free_data / with_loader);
+    const bool free_first = pair % 2 == 0;
+    const double first = block_seconds(job, free_first, steps), second = block_seconds(job, !free_first, steps);
+    ratios.push_back(free_first ? first / second : second / first);
   }
+  job.set_free_data(false);
+  std::sort(ratios.begin(), ratios.end());
+  if (ratios[kFreeDataPairs - 2] > ratios[1] * kSpreadMax) return std::nullopt;
   return median(ratios);
 }
 
@@ -79,7 +84,8 @@ Measured measure(TrainingJob& job, const Machine& machine, std::int64_t steps) {
     input.mean_memory = std::accumulate(result.memory.begin(), result.memory.end(), std::int64_t{0}) / steps;
   }
   const double step_s = result.split.total_s / static_cast<double>(result.split.steps);
-  input.free_data_step_s = step_s * free_data_ratio(job, std::max<std::int64_t>(3, steps / 8));
+  if (const auto ratio = free_data_ratio(job, std::max<std::int64_t>(3, steps / 8)))
+    input.free_data_step_s = step_s * *ratio;
   result.diagnosis = diagnose(input);
   return result;
 }
