@@ -163,6 +163,8 @@ class FieldCollector {
   struct NoRange {};
   template <class T, class R>
   void add(const char* name, T& value, const char* sentence, const Range<R>* range);
+  template <class T, class R>
+  void add_kind(Field& field, T& value, const Range<R>* range);
   template <class E>
   void add_choice(Field& field, E& value);
   template <class Element>
@@ -202,65 +204,72 @@ void detail::FieldCollector::add(const char* name, T& value, const char* sentenc
     if constexpr (std::constructible_from<OptionValue, const T&>) {
       field.get = [&value] { return OptionValue{value}; };
     }
-    if constexpr (std::same_as<T, bool>) {
-      field.kind = FieldKind::boolean;
-      field.set = [&value, key](const OptionValue& v) {
-        if (!std::holds_alternative<bool>(v)) wrong_type(key, FieldKind::boolean, to_toml(v));
-        value = std::get<bool>(v);
-      };
-    } else if constexpr (std::same_as<T, std::int64_t>) {
-      static_assert(std::same_as<R, std::int64_t> || std::same_as<R, NoRange>, "the range must have the option's type");
-      field.kind = FieldKind::integer;
-      Range<std::int64_t> bounds{std::numeric_limits<std::int64_t>::min(), std::numeric_limits<std::int64_t>::max()};
-      if constexpr (std::same_as<R, std::int64_t>) bounds = *range;
-      field.set = [&value, key, bounds, words = field.range](const OptionValue& v) {
-        if (!std::holds_alternative<std::int64_t>(v)) wrong_type(key, FieldKind::integer, to_toml(v));
-        const std::int64_t x = std::get<std::int64_t>(v);
-        if (x < bounds.low || x > bounds.high) out_of_range(key, words, to_toml(v));
-        value = x;
-      };
-    } else if constexpr (std::same_as<T, double>) {
-      field.kind = FieldKind::real;
-      field.set = [&value, key, low = field.low, high = field.high, words = field.range](const OptionValue& v) {
-        double x = 0;
-        if (const auto* real = std::get_if<double>(&v)) {
-          x = *real;
-        } else if (const auto* whole = std::get_if<std::int64_t>(&v)) {
-          x = static_cast<double>(*whole);
-        } else {
-          wrong_type(key, FieldKind::real, to_toml(v));
-        }
-        check_real(key, x, low, high, words);
-        value = x;
-      };
-    } else if constexpr (std::same_as<T, std::string>) {
-      field.kind = FieldKind::text;
-      field.set = [&value, key](const OptionValue& v) {
-        if (!std::holds_alternative<std::string>(v)) wrong_type(key, FieldKind::text, to_toml(v));
-        check_text(key, std::get<std::string>(v));
-        value = std::get<std::string>(v);
-      };
-    } else if constexpr (ChoiceEnum<T>) {
-      add_choice(field, value);
-    } else if constexpr (std::same_as<T, std::vector<double>>) {
-      field.kind = FieldKind::reals;
-      field.set = [&value, key, low = field.low, high = field.high, words = field.range](const OptionValue& v) {
-        if (!std::holds_alternative<std::vector<double>>(v)) wrong_type(key, FieldKind::reals, to_toml(v));
-        for (const double x : std::get<std::vector<double>>(v)) check_real(key, x, low, high, words);
-        value = std::get<std::vector<double>>(v);
-      };
-    } else if constexpr (std::same_as<T, std::vector<std::string>>) {
-      field.kind = FieldKind::texts;
-      field.set = [&value, key](const OptionValue& v) {
-        if (!std::holds_alternative<std::vector<std::string>>(v)) wrong_type(key, FieldKind::texts, to_toml(v));
-        for (const std::string& text : std::get<std::vector<std::string>>(v)) check_text(key, text);
-        value = std::get<std::vector<std::string>>(v);
-      };
-    } else {
-      static_assert(is_vector<T>::value && Described<typename T::value_type>, "no such kind of option");
-      add_tables(field, value);
-    }
+    add_kind(field, value, range);
     out_.push_back(std::move(field));
+  }
+}
+
+// What the type decides: the field's kind and its checked assignment.
+template <class T, class R>
+void detail::FieldCollector::add_kind(Field& field, T& value, const Range<R>* range) {
+  const std::string& key = field.key;
+  if constexpr (std::same_as<T, bool>) {
+    field.kind = FieldKind::boolean;
+    field.set = [&value, key](const OptionValue& v) {
+      if (!std::holds_alternative<bool>(v)) wrong_type(key, FieldKind::boolean, to_toml(v));
+      value = std::get<bool>(v);
+    };
+  } else if constexpr (std::same_as<T, std::int64_t>) {
+    static_assert(std::same_as<R, std::int64_t> || std::same_as<R, NoRange>, "the range must have the option's type");
+    field.kind = FieldKind::integer;
+    Range<std::int64_t> bounds{std::numeric_limits<std::int64_t>::min(), std::numeric_limits<std::int64_t>::max()};
+    if constexpr (std::same_as<R, std::int64_t>) bounds = *range;
+    field.set = [&value, key, bounds, words = field.range](const OptionValue& v) {
+      if (!std::holds_alternative<std::int64_t>(v)) wrong_type(key, FieldKind::integer, to_toml(v));
+      const std::int64_t x = std::get<std::int64_t>(v);
+      if (x < bounds.low || x > bounds.high) out_of_range(key, words, to_toml(v));
+      value = x;
+    };
+  } else if constexpr (std::same_as<T, double>) {
+    field.kind = FieldKind::real;
+    field.set = [&value, key, low = field.low, high = field.high, words = field.range](const OptionValue& v) {
+      double x = 0;
+      if (const auto* real = std::get_if<double>(&v)) {
+        x = *real;
+      } else if (const auto* whole = std::get_if<std::int64_t>(&v)) {
+        x = static_cast<double>(*whole);
+      } else {
+        wrong_type(key, FieldKind::real, to_toml(v));
+      }
+      check_real(key, x, low, high, words);
+      value = x;
+    };
+  } else if constexpr (std::same_as<T, std::string>) {
+    field.kind = FieldKind::text;
+    field.set = [&value, key](const OptionValue& v) {
+      if (!std::holds_alternative<std::string>(v)) wrong_type(key, FieldKind::text, to_toml(v));
+      check_text(key, std::get<std::string>(v));
+      value = std::get<std::string>(v);
+    };
+  } else if constexpr (ChoiceEnum<T>) {
+    add_choice(field, value);
+  } else if constexpr (std::same_as<T, std::vector<double>>) {
+    field.kind = FieldKind::reals;
+    field.set = [&value, key, low = field.low, high = field.high, words = field.range](const OptionValue& v) {
+      if (!std::holds_alternative<std::vector<double>>(v)) wrong_type(key, FieldKind::reals, to_toml(v));
+      for (const double x : std::get<std::vector<double>>(v)) check_real(key, x, low, high, words);
+      value = std::get<std::vector<double>>(v);
+    };
+  } else if constexpr (std::same_as<T, std::vector<std::string>>) {
+    field.kind = FieldKind::texts;
+    field.set = [&value, key](const OptionValue& v) {
+      if (!std::holds_alternative<std::vector<std::string>>(v)) wrong_type(key, FieldKind::texts, to_toml(v));
+      for (const std::string& text : std::get<std::vector<std::string>>(v)) check_text(key, text);
+      value = std::get<std::vector<std::string>>(v);
+    };
+  } else {
+    static_assert(is_vector<T>::value && Described<typename T::value_type>, "no such kind of option");
+    add_tables(field, value);
   }
 }
 

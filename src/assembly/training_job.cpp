@@ -127,9 +127,8 @@ void TrainingJob::configure(const Settings& settings) {
       continue;
     }
     const auto& all = baseline_.tune.planted;
-    const auto found = std::find_if(all.begin(), all.end(), [&](const PlantedOptions& p) {
-      return p.name == std::string_view(key).substr(kPlantedPrefix.size());
-    });
+    const std::string_view name = std::string_view(key).substr(kPlantedPrefix.size());
+    const auto found = std::find_if(all.begin(), all.end(), [name](const PlantedOptions& p) { return p.name == name; });
     if (found == all.end()) fail(ErrorCode::invalid_argument, "assembly: no planted knob for {}", key);
     planted[static_cast<std::size_t>(found - all.begin())] = value == "true";
   }
