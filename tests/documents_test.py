@@ -1,6 +1,7 @@
 """Documents that are generated from the code are what the code would write today; `make docs` writes them anew."""
 
 import json
+import re
 import subprocess
 from pathlib import Path
 
@@ -18,3 +19,17 @@ def test_generated_document_is_current(form, document):
 
 def test_schema_is_json():
     json.loads((ROOT / "docs" / "recipe.schema.json").read_text())
+
+
+def test_architecture_names_every_module_and_no_missing_file():
+    text = (ROOT / "ARCHITECTURE.md").read_text()
+    modules = re.findall(r"^\s*headrace_module\((\w+)", (ROOT / "CMakeLists.txt").read_text(), re.MULTILINE)
+    assert [module for module in modules if f"| {module} |" not in text] == []
+    named = re.findall(r"`((?:include|src|cmake|tools|tests|bench|examples)/[\w./]+)`", text)
+    assert named and [path for path in named if not (ROOT / path).exists()] == []
+
+
+@pytest.mark.parametrize("document", ["README.md", "ARCHITECTURE.md", "CONTRIBUTING.md"])
+def test_links_lead_to_files(document):
+    links = re.findall(r"\]\(([^)#:]+)\)", (ROOT / document).read_text())
+    assert [link for link in links if not (ROOT / link).exists()] == []
