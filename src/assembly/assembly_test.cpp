@@ -200,7 +200,7 @@ TEST(Training, TooFewClassesNamesBothNumbers) {
     FAIL() << "accepted";
   } catch (const Error& error) {
     EXPECT_EQ(error.code(), ErrorCode::invalid_argument);
-    EXPECT_NE(std::string(error.what()).find("4"), std::string::npos);
+    EXPECT_NE(std::string(error.what()).find('4'), std::string::npos);
     EXPECT_NE(std::string(error.what()).find("10"), std::string::npos);
   }
 }

@@ -216,7 +216,7 @@ void Trainer::set_precision(Precision precision) {
 void Trainer::set_memory_format(MemoryFormat format) {
   c10::AutoGradMode no_graph(false);
   const at::MemoryFormat wanted = torch_format(format);
-  const auto convert = [wanted](at::Tensor tensor) {
+  const auto convert = [wanted](const at::Tensor& tensor) {
     if (tensor.dim() == 4) tensor.set_data(in_layout(tensor.detach(), wanted));
   };
   for (const auto& [name, parameter] : impl_->model.parameters) {
