@@ -1,7 +1,8 @@
 // Batch normalisation, ReLU and 2x2 max pooling as one operator for the CPU.
 //
-// PyTorch's three operators move each picture through memory twelve times a step; this one reads it twice forward and
-// twice backward. Its backward needs the input and 2 numbers a channel: no mask, no indices, no output.
+// Each of PyTorch's three operators passes over the pictures on its own. This one reads them twice forward and twice
+// backward and writes them once, as the gradient; the output is a quarter. Its backward needs the input and 2 numbers a
+// channel: no mask, no indices, no output.
 #pragma once
 
 #include <ATen/core/Tensor.h>
