@@ -5,6 +5,7 @@
 #include <new>
 #include <stdexcept>
 #include <string>
+#include <utility>
 #include <string_view>
 
 namespace headrace {
@@ -40,7 +41,7 @@ Error translate_torch(const c10::Error& error) {
 
 Error translate(std::exception_ptr exception) {
   try {
-    std::rethrow_exception(exception);
+    std::rethrow_exception(std::move(exception));
   } catch (const Error& error) {
     return error;
   } catch (const c10::Error& error) {
