@@ -5,8 +5,8 @@
 #include <new>
 #include <stdexcept>
 #include <string>
-#include <utility>
 #include <string_view>
+#include <utility>
 
 namespace headrace {
 namespace {
