@@ -33,7 +33,9 @@ $(BUILD)/build.ninja: CMakePresets.json | setup
 build: setup $(BUILD)/build.ninja
 	@ninja -C $(BUILD) -j $(shell nproc)
 
-demo: build
+# Without tests and benches, which take most of the time to compile.
+demo: setup $(BUILD)/build.ninja
+	@ninja -C $(BUILD) -j $(shell nproc) headrace_main headrace_torch
 	$(BUILD)/bin/headrace tune examples/fashion_mnist.toml
 
 test:
