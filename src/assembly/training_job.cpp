@@ -74,7 +74,6 @@ struct TrainingJob::Saved {
   std::vector<at::Tensor> tensors;  // In the order of everything().
   at::Tensor generator;
   Progress progress;
-  SampleRandom planted_random;
 };
 
 TrainingJob::TrainingJob(const Recipe& recipe, const Machine& machine)
@@ -101,7 +100,7 @@ std::vector<std::pair<std::string, at::Tensor>> TrainingJob::everything() {
 }
 
 void TrainingJob::snapshot() {
-  saved_ = std::make_unique<Saved>(Saved{{}, generator_state(), training_->trainer().progress(), planted_random_});
+  saved_ = std::make_unique<Saved>(Saved{{}, generator_state(), training_->trainer().progress()});
   for (const auto& [name, tensor] : everything()) saved_->tensors.push_back(tensor.detach().clone());
 }
 
@@ -113,7 +112,6 @@ void TrainingJob::restore() {
   training_->trainer().optimizer().zero_gradients();
   set_generator_state(saved_->generator);
   training_->trainer().progress() = saved_->progress;
-  planted_random_ = saved_->planted_random;
   epoch_.reset();
 }
 

@@ -46,7 +46,7 @@ class TrainingJob final : public Job {
 
   Recipe baseline_;
   std::vector<bool> planted_on_;  // As long as baseline_.tune.planted.
-  SampleRandom planted_random_;
+  SampleRandom planted_random_;   // Goes on over restores: a fault that comes now and then does not repeat itself.
   std::unique_ptr<Training> training_;
   std::unique_ptr<Saved> saved_;
   std::optional<Epoch> epoch_;   // The pass in progress; the trainer's progress says where it stands.
