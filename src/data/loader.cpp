@@ -32,6 +32,12 @@ constexpr std::int64_t kConsumerBatches = 2;
 
 DataOptions checked(DataOptions options) {
   for (auto& field : fields_of(options, "data.")) field.set(field.get());  // Throws for what lies out of range.
+  const std::string crop = crop_contradiction(options.transform, "data.transform.");
+  if (!crop.empty()) fail(ErrorCode::invalid_argument, "data: {}", crop);
+  if (options.transform.size > 0) {
+    fail(ErrorCode::unsupported, "data: data.transform.size is {}; sources give pictures as they are stored, wanted 0",
+         options.transform.size);
+  }
   return options;
 }
 

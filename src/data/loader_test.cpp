@@ -380,6 +380,9 @@ TEST(Loader, RefusesOptionsThatDoNotFit) {
   options.transform.mean = {0.1};
   options.transform.deviation = {};
   EXPECT_THAT(refusal(options), HasSubstr("deviation has 0 values"));
+  options = options_of(32, 1);
+  options.transform.crop = Crop::random;
+  EXPECT_THAT(refusal(options), HasSubstr("data.transform.crop, resize, scale and ratio need a size"));
   EXPECT_THAT(refusal(options_of(0, 1)), HasSubstr("data.batch_size"));
   EXPECT_THAT(refusal(options_of(32, -1)), HasSubstr("data.threads"));
   EXPECT_THAT(refusal(options_of(32, 1, 0)), HasSubstr("data.prefetch_batches"));

@@ -89,6 +89,8 @@ void check(const Recipe& recipe, const std::string& where) {
   }
   if (recipe.model.name.empty()) contradiction(where, "model.name is empty");
   check_channels(recipe.data.transform, where);
+  const std::string crop = crop_contradiction(recipe.data.transform, "data.transform.");
+  if (!crop.empty()) contradiction(where, crop);
   if (recipe.schedule.name == ScheduleName::constant && recipe.schedule.final_fraction != 0.0) {
     contradiction(where,
                   "schedule.final_fraction has no effect with schedule.name = \"constant\"; wanted 0, or \"cosine\"");

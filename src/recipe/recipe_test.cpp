@@ -158,6 +158,11 @@ TEST_F(RecipeFile, RefusesBadValuesByFileLineAndKey) {
       {"data.shuffle", "1"},
       {"data.transform.pad", "65"},
       {"data.transform.flip_probability", "1.01"},
+      {"data.transform.size", "4097"},
+      {"data.transform.crop", "'middle'"},
+      {"data.transform.resize", "-1"},
+      {"data.transform.scale", "[0.0, 1.0]"},
+      {"data.transform.ratio", "[0.5, 101.0]"},
       {"data.transform.mean", "0.5"},
       {"data.transform.mean", "[nan]"},
       {"data.transform.deviation", "[0.0]"},
@@ -209,6 +214,19 @@ TEST_F(RecipeFile, RefusesContradictions) {
   EXPECT_THAT(refusal(kSource + std::string("[data.transform]\nmean = [0, 0, 0]\ndeviation = [1, 1]")),
               HasSubstr("data.transform.mean has 3 values and data.transform.deviation has 2"));
   EXPECT_EQ(refusal(kSource + std::string("[data.transform]\nmean = [0, 0, 0]\ndeviation = [1]")), "accepted");
+  EXPECT_THAT(refusal(kSource + std::string("[data.transform]\nsize = 224\nscale = [0.5]")),
+              HasSubstr("data.transform.scale has 1 values; wanted 2"));
+  EXPECT_THAT(refusal(kSource + std::string("[data.transform]\nsize = 224\nratio = [2, 1]")),
+              HasSubstr("data.transform.ratio goes from 2 to 1"));
+  EXPECT_THAT(refusal(kSource + std::string("data.transform.crop = 'random'")),
+              HasSubstr("data.transform.size is 0, which leaves pictures as stored"));
+  EXPECT_THAT(refusal(kSource + std::string("data.transform.resize = 256")), HasSubstr("need a size"));
+  EXPECT_THAT(refusal(kSource + std::string("[data.transform]\nsize = 224\nscale = [0.5, 1]")),
+              HasSubstr("no effect without data.transform.crop = \"random_resized\""));
+  EXPECT_THAT(refusal(kSource + std::string("[data.transform]\nsize = 224\nresize = 223")),
+              HasSubstr("data.transform.resize is 223, data.transform.size is 224"));
+  EXPECT_EQ(refusal(kSource + std::string("[data.transform]\nsize = 64\ncrop = 'random_resized'\nscale = [0.5, 1]")),
+            "accepted");
   EXPECT_THAT(refusal(kSource + std::string("schedule.final_fraction = 0.1")), HasSubstr("schedule.final_fraction"));
   EXPECT_EQ(refusal(kSource + std::string("schedule = {final_fraction = 0.1, name = 'cosine'}")), "accepted");
   EXPECT_THAT(refusal(kSource + std::string("tune.fixed = ['data.batchsize']")),
