@@ -26,6 +26,8 @@ class Optimizer {
   void zero_gradients();  // Releases the gradients (set to none).
 
   void set_implementation(OptimizerImplementation implementation);
+  // Live: the next step uses them. The name must stay as it is.
+  void set_options(const OptimizerOptions& options);
   const OptimizerOptions& options() const { return options_; }
   // "conv1.weight/exp_avg" -> tensor, in a fixed order; shared, for checkpoints, snapshots and layout changes.
   std::vector<std::pair<std::string, at::Tensor>> state();

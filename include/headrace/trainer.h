@@ -25,12 +25,14 @@ struct TensorBatch {
 };
 
 struct Output {
-  at::Tensor loss;                          // Scalar, mean over the batch.
+  at::Tensor loss;                          // One number, mean over the batch.
   std::map<std::string, at::Tensor> named;  // "logits", ...
 };
 
 // Must be a pure function of the batch and the model's parameters, buffers and generators. Called under autocast.
 using Forward = std::function<Output(const TensorBatch&)>;
+// The same with its batch inside: a batch may be of any form then (Python's are).
+using BoundForward = std::function<Output()>;
 
 enum class StepPart { transfer, forward, backward, optimizer };
 
@@ -44,10 +46,12 @@ struct Progress {
 
 // Not thread-safe. A loss, or with clipping a gradient norm, that is not finite is Error{numerics} naming epoch and
 // batch: on the CPU before that batch's backward; elsewhere losses are read every 50 steps, so as not to make the
-// device wait, and the error names the batch it was.
+// device wait, and the error names the batch it was. A step that throws leaves parameters, optimizer and progress as
+// they were; where its backward had begun, the gradients of its window are dropped and the next step opens a new one.
 class Trainer {
  public:
-  // `optimizer_steps_total` is what a cosine schedule spreads over.
+  // `optimizer_steps_total` is what a cosine schedule spreads over. `forward` may be empty where every step brings its
+  // own.
   Trainer(ModelState model, Optimizer optimizer, Forward forward, TrainOptions options, ScheduleOptions schedule,
           std::int64_t optimizer_steps_total);
   ~Trainer();
@@ -57,8 +61,13 @@ class Trainer {
   // batch where they are equal in size; a smaller one counts as much as the others. Records step::kForward, kBackward
   // and, where there is an update, kOptimizer. Returns the loss, detached.
   at::Tensor step(const TensorBatch& batch, bool last_of_window = false);
+  // The same with this forward, called once; `samples` is the batch's weight in the mean loss.
+  at::Tensor step(const BoundForward& forward, std::int64_t samples, bool last_of_window = false);
   // The same from a host batch: zero-copy to tensors, then the model's memory format. Records step::kTransfer.
   at::Tensor step(const Batch& batch, bool last_of_window = false);
+
+  // The update of a window that is open, for a pass whose last batch nobody foresaw. Does nothing without one.
+  void finish_window();
 
   TensorBatch transfer(const Batch& batch) const;
   // Forward and backward without update, progress or clipping; the gradients, of this batch alone, are left in the

@@ -136,6 +136,11 @@ void Optimizer::set_implementation(OptimizerImplementation implementation) {
   options_.implementation = implementation;
 }
 
+void Optimizer::set_options(const OptimizerOptions& options) {
+  if (options.name != options_.name) fail(ErrorCode::invalid_argument, "train: an optimizer cannot change its kind");
+  options_ = options;
+}
+
 std::vector<std::pair<std::string, at::Tensor>> Optimizer::state() {
   std::vector<std::pair<std::string, at::Tensor>> state;
   for (std::size_t i = 0; i < parameters_.size(); ++i) {

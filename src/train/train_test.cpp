@@ -1,4 +1,5 @@
 #include <ATen/CPUGeneratorImpl.h>
+#include <ATen/ops/ones_like.h>
 #include <ATen/ops/randn_like.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -9,6 +10,7 @@
 #include <csignal>
 #include <limits>
 #include <optional>
+#include <stdexcept>
 
 #include "exec/stop.h"
 #include "tensor/compute.h"
@@ -20,6 +22,7 @@ namespace headrace {
 namespace {
 
 using ::testing::HasSubstr;
+using ::testing::Throws;
 using Named = std::vector<std::pair<std::string, at::Tensor>>;
 using Implementation = OptimizerImplementation;
 
@@ -103,6 +106,21 @@ TEST(Optimizer, SwitchesInMidRunOverTheSameState) {
   for (std::size_t i = 0; i < parameters.size(); ++i) {
     EXPECT_LE(largest_difference(parameters[i].second, plain_parameters[i].second), 1e-6);
   }
+}
+
+TEST(Optimizer, TakesChangedOptionsAtTheNextStep) {
+  const Named first = random_parameters(), second = random_parameters();
+  OptimizerOptions changed;
+  changed.weight_decay = 0.5;
+  changed.beta1 = 0.5;
+  Optimizer from_start(first, changed), later(second, {});
+  later.set_options(changed);
+  for (const Named* parameters : {&first, &second}) {
+    for (const auto& [name, parameter] : *parameters) parameter.mutable_grad() = at::ones_like(parameter);
+  }
+  from_start.step(1e-3);
+  later.step(1e-3);
+  expect_equal(second, first);
 }
 
 TEST(Optimizer, LeavesParametersWithoutGradientAlone) {
@@ -254,6 +272,71 @@ TEST(Trainer, TenBatchesByFourMakeThreeUpdatesTheLastTheMeanOfTwo) {
   for (std::size_t i = 0; i < twin.parameters.size(); ++i) {
     EXPECT_LE(largest_difference(gradients[2][i].second, twin.parameters[i].second.grad()), 1e-6);
   }
+}
+
+TEST(Trainer, StepsOnAForwardThatBringsItsBatch) {
+  TinyMlp networks[2];
+  Trainer with_forward = networks[0].trainer({});
+  Trainer without(ModelState{networks[1].parameters, {}, [](bool) {}}, Optimizer(networks[1].parameters, {}), {}, {},
+                  {}, 100);
+  const TensorBatch batch = tiny::random_batch(8);
+  for (int i = 0; i < 3; ++i) {
+    const at::Tensor loss = without.step([&] { return networks[1](batch); }, 8);
+    EXPECT_TRUE(loss.equal(with_forward.step(batch)));
+  }
+  expect_equal(networks[1].parameters, networks[0].parameters);
+  EXPECT_EQ(without.take_mean_loss(), with_forward.take_mean_loss());
+  EXPECT_THAT([&] { without.step(batch); },
+              Throws<Error>(testing::Property(&Error::what, HasSubstr("without a forward"))));
+}
+
+TEST(Trainer, FinishesAWindowThatNobodyForesaw) {
+  TinyMlp networks[2];
+  Trainer foreseen = networks[0].trainer(accumulating(4)), unforeseen = networks[1].trainer(accumulating(4));
+  const TensorBatch whole = tiny::random_batch(48);
+  for (std::int64_t i = 0; i < 6; ++i) {
+    foreseen.step(rows(whole, 8 * i, 8 * i + 8), /*last_of_window=*/i == 5);
+    unforeseen.step(rows(whole, 8 * i, 8 * i + 8));
+  }
+  unforeseen.finish_window();
+  unforeseen.finish_window();
+  EXPECT_EQ(unforeseen.progress().optimizer_steps, 2);
+  expect_equal(networks[1].parameters, networks[0].parameters);
+}
+
+TEST(Trainer, TakesALossOfOneNumberInAnyShapeAndNoOther) {
+  TinyMlp networks[2];
+  Trainer trainer = networks[0].trainer({}), twin = networks[1].trainer({});
+  const TensorBatch batch = tiny::random_batch(8);
+  const at::Tensor loss = trainer.step([&] { return Output{networks[0](batch).loss.reshape({1, 1}), {}}; }, 8);
+  EXPECT_TRUE(loss.equal(twin.step(batch)));
+  expect_equal(networks[0].parameters, networks[1].parameters);
+  const auto step_on = [&](const at::Tensor& no_loss) {
+    return [&trainer, no_loss] { trainer.step([&] { return Output{no_loss, {}}; }, 8); };
+  };
+  EXPECT_THAT(step_on(at::zeros({8, 4})), Throws<Error>(testing::Property(&Error::what, HasSubstr("of shape [8, 4]"))));
+  EXPECT_THAT(step_on({}), Throws<Error>(testing::Property(&Error::what, HasSubstr("found none"))));
+  EXPECT_EQ(trainer.progress().batch, 1);
+}
+
+TEST(Trainer, AFailedForwardKeepsTheWindowAndAFailedBackwardDropsIt) {
+  TinyMlp network;
+  Trainer trainer = network.trainer(accumulating(3));
+  const TensorBatch batch = tiny::random_batch(8);
+  trainer.step(batch);
+  const Named before = clones(network.parameters), gradients = network.gradients();
+  EXPECT_THROW(trainer.step([]() -> Output { throw std::runtime_error("no batch"); }, 8), std::runtime_error);
+  EXPECT_EQ(trainer.progress().window, 1);
+  expect_equal(network.gradients(), gradients);
+
+  trainer.on_part = [](StepPart part) {
+    if (part == StepPart::backward) throw std::runtime_error("no backward");
+  };
+  EXPECT_THROW(trainer.step(batch), std::runtime_error);
+  EXPECT_EQ(trainer.progress().window, 0);
+  EXPECT_EQ(trainer.progress().batch, 1);
+  EXPECT_FALSE(network.parameters[0].second.grad().defined());
+  expect_equal(network.parameters, before);
 }
 
 TEST(Trainer, ClipsTheWholeWindowOnce) {

@@ -68,9 +68,22 @@ struct Trainer::Impl {
   double loss_sum = 0;
   std::int64_t loss_samples = 0;
 
-  Output run_forward(const TensorBatch& batch) {
+  Output run_forward(const BoundForward& bound) const {
     AutocastBf16 autocast(options.precision == Precision::bf16);
-    return forward(batch);
+    Output output = bound();
+    if (!output.loss.defined() || output.loss.numel() != 1) {
+      fail(
+          ErrorCode::invalid_argument, "train: wanted a loss of one number from forward, found {}",
+          output.loss.defined() ? fmt::format("a tensor of shape [{}]", fmt::join(output.loss.sizes(), ", ")) : "none");
+    }
+    if (output.loss.dim() != 0) output.loss = output.loss.reshape({});
+    return output;
+  }
+
+  // Refers to `batch`.
+  BoundForward bound(const TensorBatch& batch) const {
+    if (!forward) fail(ErrorCode::invalid_argument, "train: this Trainer was made without a forward");
+    return [this, &batch] { return forward(batch); };
   }
 
   void run_backward(const at::Tensor& loss) {
@@ -113,7 +126,24 @@ struct Trainer::Impl {
     return gradients;
   }
 
+  void drop_window() {
+    optimizer.zero_gradients();
+    progress.window = 0;
+  }
+
+  // Half-made gradients would spoil the next window.
+  template <class Body>
+  void or_drop_window(const Body& body) {
+    try {
+      body();
+    } catch (...) {
+      drop_window();
+      throw;
+    }
+  }
+
   void update(const std::function<void(StepPart)>& told) {
+    Span span{step::kOptimizer};
     // Every micro-batch added its whole gradient; the window's is their mean.
     if (progress.window > 1) {
       c10::AutoGradMode no_graph(false);
@@ -128,8 +158,7 @@ struct Trainer::Impl {
       }
     }
     optimizer.step(rate());
-    optimizer.zero_gradients();
-    progress.window = 0;
+    drop_window();
     ++progress.optimizer_steps;
   }
 };
@@ -138,9 +167,7 @@ Trainer::Trainer(ModelState model, Optimizer optimizer, Forward forward, TrainOp
                  std::int64_t optimizer_steps_total)
     : impl_(new Impl{std::move(model), std::move(optimizer), std::move(forward), options, schedule,
                      optimizer_steps_total}) {
-  if (!impl_->forward || !impl_->model.set_training) {
-    fail(ErrorCode::invalid_argument, "train: a Trainer needs a forward and a model with set_training");
-  }
+  if (!impl_->model.set_training) fail(ErrorCode::invalid_argument, "train: a Trainer needs a model with set_training");
   at::globalContext().setDeterministicAlgorithms(options.deterministic, /*warn_only=*/false);
   impl_->model.set_training(true);
 }
@@ -148,30 +175,37 @@ Trainer::Trainer(ModelState model, Optimizer optimizer, Forward forward, TrainOp
 Trainer::~Trainer() = default;
 
 at::Tensor Trainer::step(const TensorBatch& batch, bool last_of_window) {
+  return step(impl_->bound(batch), batch.images.size(0), last_of_window);
+}
+
+at::Tensor Trainer::step(const BoundForward& forward, std::int64_t samples, bool last_of_window) {
   Impl& my = *impl_;
   at::Tensor loss;
   {
     Span span{step::kForward};
     if (on_part) on_part(StepPart::forward);
-    loss = my.run_forward(batch).loss;
+    loss = my.run_forward(forward).loss;
   }
-  my.note_loss(loss, batch.images.size(0));
-  {
-    Span span{step::kBackward};
-    if (on_part) on_part(StepPart::backward);
-    my.run_backward(loss);
-  }
-  ++my.progress.window;
-  if (my.progress.window >= my.options.accumulate || last_of_window) {
-    Span span{step::kOptimizer};
-    my.update(on_part);
-  }
+  my.note_loss(loss, samples);
+  my.or_drop_window([&] {
+    {
+      Span span{step::kBackward};
+      if (on_part) on_part(StepPart::backward);
+      my.run_backward(loss);
+    }
+    ++my.progress.window;
+    if (my.progress.window >= my.options.accumulate || last_of_window) my.update(on_part);
+  });
   ++my.progress.batch;
   return loss.detach();
 }
 
 at::Tensor Trainer::step(const Batch& batch, bool last_of_window) {
   return step(transfer(batch), last_of_window);
+}
+
+void Trainer::finish_window() {
+  if (impl_->progress.window > 0) impl_->or_drop_window([this] { impl_->update(on_part); });
 }
 
 TensorBatch Trainer::transfer(const Batch& batch) const {
@@ -183,9 +217,8 @@ TensorBatch Trainer::transfer(const Batch& batch) const {
 }
 
 Output Trainer::forward_backward(const TensorBatch& batch) {
-  impl_->optimizer.zero_gradients();
-  impl_->progress.window = 0;
-  Output output = impl_->run_forward(batch);
+  impl_->drop_window();
+  Output output = impl_->run_forward(impl_->bound(batch));
   impl_->run_backward(output.loss);
   return output;
 }
@@ -206,7 +239,7 @@ std::optional<double> Trainer::take_mean_loss() {
 Output Trainer::evaluate(const TensorBatch& batch) {
   c10::AutoGradMode no_graph(false);
   EvaluationMode evaluation(impl_->model);
-  return impl_->run_forward(batch);
+  return impl_->run_forward(impl_->bound(batch));
 }
 
 void Trainer::set_precision(Precision precision) {
