@@ -33,8 +33,9 @@ struct BatchField {
   std::span<std::byte> bytes;
 };
 
-// A batch on the host: "images" f32 (N, C, H, W) and "labels" i64 (N). Copies share the memory, which goes back to the
-// loader's pool when the last copy dies, also after the Loader itself is gone.
+// A batch on the host: "images" f32 (N, C, H, W), "labels" i64 (N) and "mask" u8 (N), which is 1 where a sample counts.
+// Copies share the memory, which goes back to the loader's pool when the last copy dies, also after the Loader itself
+// is gone.
 class Batch {
  public:
   std::int64_t size() const;  // Samples.
@@ -88,6 +89,16 @@ class Epoch {
   std::unique_ptr<Impl> impl_;
 };
 
+// Of one picture in a batch.
+struct PictureShape {
+  int channels;
+  int height;
+  int width;
+};
+
+// What a Loader with these options makes of this source's pictures.
+PictureShape batch_shape(const Source& source, const TransformOptions& transform);
+
 class Loader {
  public:
   // `training` switches shuffle, last_batch and random transforms on; without it every sample comes once, in order.
@@ -102,6 +113,9 @@ class Loader {
   Epoch epoch(std::int64_t index, std::int64_t first_batch = 0) && = delete;  // The epoch would outlive its loader.
 
   std::int64_t batches_per_epoch() const;
+  int channels() const;  // Of the pictures in its batches, as batch_shape tells.
+  int height() const;
+  int width() const;
   // Between batches, also within a running epoch; no byte of any batch changes.
   void set_threads(std::int64_t threads);
   void set_prefetch_batches(std::int64_t batches);

@@ -5,15 +5,22 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <vector>
 
 namespace headrace {
 
 enum class Split { train, test };
 
-// Pixels as uint8, rows top to bottom, channels interleaved (HWC), without padding. Valid as long as its Source.
+enum class PictureForm {
+  pixels,   // uint8, rows top to bottom, channels interleaved (HWC), without padding.
+  encoded,  // A whole JPEG or PNG file.
+};
+
+// Valid as long as its Source and the buffer it was read into.
 struct Sample {
-  std::span<const std::uint8_t> pixels;
-  int height = 0;
+  std::span<const std::uint8_t> bytes;
+  PictureForm form = PictureForm::pixels;
+  int height = 0;  // Of pixels; 0 when encoded, as only the bytes tell.
   int width = 0;
   int channels = 0;
   std::int64_t label = 0;  // 0 .. classes - 1.
@@ -25,14 +32,23 @@ class Source {
   virtual ~Source() = default;
   virtual std::int64_t size() const = 0;
   virtual std::int64_t classes() const = 0;
-  // Shape shared by all samples of this source.
+  // Of every picture. 0 x 0: the samples are encoded, and each picture has a size of its own.
   virtual int height() const = 0;
   virtual int width() const = 0;
+  // 1 grey, 3 RGB. Encoded pictures of another kind are converted when they are decoded.
   virtual int channels() const = 0;
-  // Throws Error that names the sample when it cannot be read.
-  virtual Sample read(std::int64_t index) const = 0;
-  // What a person needs to find the sample: "train-images-idx3-ubyte.gz[137]".
+  // `buffer` is the caller's and reused: it grows to the largest sample, and a source whose bytes lie in memory already
+  // leaves it alone. Throws Error that names the sample when it cannot be read.
+  virtual Sample read(std::int64_t index, std::vector<std::uint8_t>& buffer) const = 0;
+  // What a person needs to find the sample, one line of text: "train-images-idx3-ubyte.gz[137]".
   virtual std::string sample_name(std::int64_t index) const = 0;
+  // One a class, in the order of the labels; empty when classes have numbers only.
+  virtual std::vector<std::string> class_names() const { return {}; }
+  // What opening found odd but could live with: a few sentences.
+  virtual std::vector<std::string> remarks() const { return {}; }
+  // Of names, sizes and labels, and of what else is in memory already: another one when the data set has changed, the
+  // same wherever it lies. Constant time.
+  virtual std::uint64_t fingerprint() const = 0;
 };
 
 // "idx:DIR": {train,t10k}-images-idx3-ubyte[.gz] and {train,t10k}-labels-idx1-ubyte[.gz], read whole into memory (47 MB

@@ -33,9 +33,9 @@ Training::Training(const Recipe& recipe, const Machine& machine) : recipe_(recip
   }
   const auto seed = static_cast<std::uint64_t>(recipe_.seed);
   at::manual_seed(seed);
-  network_ = make_network(recipe_.model, train_source_->channels(), train_source_->height(), train_source_->width());
   loader_ = std::make_unique<Loader>(train_source_, recipe_.data, seed, /*training=*/true);
   test_loader_ = std::make_unique<Loader>(test_source, recipe_.data, seed, /*training=*/false);
+  network_ = make_network(recipe_.model, loader_->channels(), loader_->height(), loader_->width());
 
   ModelState state = network_->state();
   Optimizer optimizer{state.parameters, recipe_.optimizer};
@@ -68,7 +68,7 @@ void Training::apply_live(const Recipe& next) {
 void Training::redraw(std::uint64_t seed) {
   at::manual_seed(seed);
   const std::unique_ptr<Network> fresh =
-      make_network(recipe_.model, train_source_->channels(), train_source_->height(), train_source_->width());
+      make_network(recipe_.model, loader_->channels(), loader_->height(), loader_->width());
   const at::NoGradGuard no_grad;
   const ModelState source = fresh->state();
   ModelState& target = trainer_->model();

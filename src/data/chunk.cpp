@@ -47,9 +47,9 @@ void check_sample(const Source& source, const Sample& sample, std::int64_t index
   }
   const auto bytes = static_cast<std::size_t>(sample.height) * static_cast<std::size_t>(sample.width) *
                      static_cast<std::size_t>(sample.channels);
-  if (sample.pixels.size() != bytes) {
+  if (sample.bytes.size() != bytes) {
     fail(ErrorCode::corrupt_data, "data: {}: {} bytes of pixels; wanted {}", source.sample_name(index),
-         sample.pixels.size(), bytes);
+         sample.bytes.size(), bytes);
   }
   if (sample.label < 0 || sample.label >= source.classes()) {
     fail(ErrorCode::corrupt_data, "data: {}: label {}; wanted 0 to {}", source.sample_name(index), sample.label,
@@ -83,7 +83,7 @@ image::NormalizeGeometry draw_geometry(const Pass& pass, const Sample& sample, s
 }  // namespace
 
 ChunkReport load_chunk(const Pass& pass, Batch::Slot& slot, std::int64_t position, std::int64_t first,
-                       std::int64_t count) noexcept {
+                       std::int64_t count, Workspace& workspace) noexcept {
   HEADRACE_CHECK(count >= 1 && count <= kChunkMax, "data: a chunk of {} samples", count);
   ChunkReport report;
   const std::int64_t begin_ns = monotonic_ns();
@@ -95,9 +95,10 @@ ChunkReport load_chunk(const Pass& pass, Batch::Slot& slot, std::int64_t positio
     if (at >= pass.stop_at.load(std::memory_order_relaxed)) break;
     const std::int64_t index = pass.sample_at(at);
     try {
-      Sample& sample = samples[static_cast<std::size_t>(got)] = pass.source.read(index);
+      const auto i = static_cast<std::size_t>(got);
+      Sample& sample = samples[i] = pass.source.read(index, workspace.files[i]);
       check_sample(pass.source, sample, index);
-      start_fetching(sample.pixels);
+      start_fetching(sample.bytes);
       slot.sample_indices[static_cast<std::size_t>(first + got)] = index;
     } catch (...) {
       report.error = error_of_sample(pass.source, index);
@@ -111,9 +112,10 @@ ChunkReport load_chunk(const Pass& pass, Batch::Slot& slot, std::int64_t positio
   for (std::int64_t i = 0; i < got; ++i) {
     const auto in_slot = static_cast<std::size_t>(first + i);
     const Sample& sample = samples[static_cast<std::size_t>(i)];
-    image::normalize(sample.pixels, draw_geometry(pass, sample, slot.sample_indices[in_slot]), pass.table,
+    image::normalize(sample.bytes, draw_geometry(pass, sample, slot.sample_indices[in_slot]), pass.table,
                      slot.images.subspan(in_slot * sample_floats, sample_floats));
     slot.labels[in_slot] = sample.label;
+    slot.mask[in_slot] = 1;
   }
   report.samples = got;
   report.read_ns = read_ns - begin_ns;

@@ -11,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/hash.h"
 #include "data/detail/byte_stream.h"
 #include "hardware/machine.h"
 
@@ -134,6 +135,7 @@ class IdxSource final : public Source {
       fail(ErrorCode::corrupt_data, "data: {}: pictures of {} x {} pixels; a side has at most {}", images_.name,
            images_.dimensions[1], images_.dimensions[2], kSideMax);
     }
+    fingerprint_ = hash_of_all();
   }
 
   std::int64_t size() const override { return images_.dimensions[0]; }
@@ -142,24 +144,37 @@ class IdxSource final : public Source {
   int width() const override { return static_cast<int>(images_.dimensions[2]); }
   int channels() const override { return 1; }
 
-  Sample read(std::int64_t index) const override {
+  Sample read(std::int64_t index, std::vector<std::uint8_t>& /*buffer*/) const override {
     if (index < 0 || index >= size()) {
       fail(ErrorCode::invalid_argument, "data: {}: there are {} samples", sample_name(index), size());
     }
     const auto bytes = static_cast<std::size_t>(height()) * static_cast<std::size_t>(width());
     const auto at = static_cast<std::size_t>(index);
-    return {.pixels = std::span{images_.values}.subspan(at * bytes, bytes),
+    return {.bytes = std::span{images_.values}.subspan(at * bytes, bytes),
+            .form = PictureForm::pixels,
             .height = height(),
             .width = width(),
             .channels = 1,
             .label = labels_.values[at]};
   }
   std::string sample_name(std::int64_t index) const override { return fmt::format("{}[{}]", images_.name, index); }
+  std::uint64_t fingerprint() const override { return fingerprint_; }
 
  private:
+  // The pixels too: they are in memory, and 47 MB take 5 ms.
+  std::uint64_t hash_of_all() const {
+    Xxh3Stream stream;
+    for (const IdxArray* array : {&images_, &labels_}) {
+      stream.update(std::as_bytes(std::span{array->dimensions}));
+      stream.update(std::as_bytes(std::span{array->values}));
+    }
+    return stream.digest();
+  }
+
   IdxArray images_;
   IdxArray labels_;
   std::int64_t classes_;
+  std::uint64_t fingerprint_;
 };
 
 std::unique_ptr<Source> open_idx(const std::filesystem::path& folder, Split split) {

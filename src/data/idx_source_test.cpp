@@ -96,6 +96,7 @@ class IdxSource : public testing::Test {
   inline static const std::string kImages = "train-images-idx3-ubyte";
   inline static const std::string kLabels = "train-labels-idx1-ubyte";
   std::filesystem::path folder_;
+  std::vector<std::uint8_t> unused_;  // Everything lies in memory.
 };
 
 TEST_F(IdxSource, GivesEverySampleAsStored) {
@@ -108,15 +109,35 @@ TEST_F(IdxSource, GivesEverySampleAsStored) {
   EXPECT_EQ(source->classes(), 3);
   const std::string stored = images(5, 3, 4).substr(16);
   for (std::int64_t i = 0; i < 5; ++i) {
-    const Sample sample = source->read(i);
-    EXPECT_EQ(std::string(sample.pixels.begin(), sample.pixels.end()),
+    const Sample sample = source->read(i, unused_);
+    EXPECT_EQ(std::string(sample.bytes.begin(), sample.bytes.end()),
               stored.substr(static_cast<std::size_t>(i) * 12, 12));
     EXPECT_EQ(sample.label, i % 3);
     EXPECT_EQ(sample.height * 100 + sample.width * 10 + sample.channels, 341);
   }
   EXPECT_EQ(source->sample_name(3), "train-images-idx3-ubyte[3]");
-  EXPECT_THROW(source->read(5), Error);
-  EXPECT_THROW(source->read(-1), Error);
+  EXPECT_THROW(source->read(5, unused_), Error);
+  EXPECT_THROW(source->read(-1, unused_), Error);
+}
+
+TEST_F(IdxSource, TheFingerprintChangesWithTheDataAndOnlyWithIt) {
+  write_whole_pair();
+  const auto fingerprint = [this] { return open_source(uri(), Split::train)->fingerprint(); };
+  const std::uint64_t before = fingerprint();
+  EXPECT_EQ(fingerprint(), before);
+  std::filesystem::remove(path(kImages));
+  write(kImages + ".gz", gzip(images(5, 3, 4)));
+  EXPECT_EQ(fingerprint(), before);
+  std::string changed = images(5, 3, 4);
+  changed.back() ^= 1;
+  write(kImages, changed);
+  EXPECT_NE(fingerprint(), before);
+  write(kImages, images(5, 3, 4));
+  EXPECT_EQ(fingerprint(), before);
+  std::string labelled = labels(5);
+  labelled.back() ^= 1;
+  write(kLabels, labelled);
+  EXPECT_NE(fingerprint(), before);
 }
 
 TEST_F(IdxSource, GzipAndRawFilesOfAnyNameGiveTheSame) {
@@ -124,8 +145,8 @@ TEST_F(IdxSource, GzipAndRawFilesOfAnyNameGiveTheSame) {
   write(kImages + ".gz", gzip(image_bytes));
   write(kLabels + ".gz", label_bytes);  // A name may lie: somebody unpacked it in place.
   const auto source = open_source(uri(), Split::train);
-  const Sample sample = source->read(4);
-  EXPECT_EQ(std::string(sample.pixels.begin(), sample.pixels.end()), image_bytes.substr(16 + 48, 12));
+  const Sample sample = source->read(4, unused_);
+  EXPECT_EQ(std::string(sample.bytes.begin(), sample.bytes.end()), image_bytes.substr(16 + 48, 12));
   EXPECT_EQ(source->sample_name(0), "train-images-idx3-ubyte.gz[0]");
 }
 
@@ -133,7 +154,7 @@ TEST_F(IdxSource, ConcatenatedGzipMembersAreOneFile) {
   const std::string bytes = images(5, 3, 4);
   write(kImages + ".gz", gzip(bytes.substr(0, 30)) + gzip(bytes.substr(30)));
   write(kLabels, labels(5));
-  EXPECT_EQ(open_source(uri(), Split::train)->read(4).pixels.back(), static_cast<std::uint8_t>(bytes.back()));
+  EXPECT_EQ(open_source(uri(), Split::train)->read(4, unused_).bytes.back(), static_cast<std::uint8_t>(bytes.back()));
 }
 
 TEST_F(IdxSource, TheTestSplitIsTheT10kPair) {
@@ -289,8 +310,8 @@ TEST_F(IdxSource, DamagedFilesAreReadOrRefusedButNeverCrash) {
       const auto source = open_source(uri(), Split::train);
       std::int64_t sum = 0;
       for (std::int64_t at = 0; at < source->size(); ++at) {
-        const Sample sample = source->read(at);
-        sum = std::accumulate(sample.pixels.begin(), sample.pixels.end(), sum);
+        const Sample sample = source->read(at, unused_);
+        sum = std::accumulate(sample.bytes.begin(), sample.bytes.end(), sum);
         EXPECT_LT(sample.label, source->classes());
       }
       EXPECT_GT(sum, 0);
@@ -312,10 +333,11 @@ TEST(FashionMnist, DebiansFilesAreReadWhole) {
   const auto facts = [](const Source& source) {
     std::vector<std::int64_t> per_class(static_cast<std::size_t>(source.classes()));
     std::int64_t sum = 0, checksum = 0;
+    std::vector<std::uint8_t> unused;
     for (std::int64_t i = 0; i < source.size(); ++i) {
-      const Sample sample = source.read(i);
+      const Sample sample = source.read(i, unused);
       ++per_class[static_cast<std::size_t>(sample.label)];
-      const std::int64_t pixels = std::accumulate(sample.pixels.begin(), sample.pixels.end(), std::int64_t{0});
+      const std::int64_t pixels = std::accumulate(sample.bytes.begin(), sample.bytes.end(), std::int64_t{0});
       sum += pixels;
       checksum += pixels * (i % 97) + sample.label * i;
     }

@@ -22,6 +22,7 @@ namespace {
 using detail::ChunkReport;
 using detail::kChunkMax;
 using detail::Pass;
+using detail::Workspace;
 
 constexpr SpanName kLoadChunk{"load_chunk", "work"};         // Value: the batch's index.
 constexpr SpanName kWaitForRoom{"wait_for_room", "wait"};    // A worker; the consumer is slower.
@@ -44,9 +45,6 @@ DataOptions checked(DataOptions options) {
 const Source& checked(const std::shared_ptr<const Source>& source) {
   if (source == nullptr) fail(ErrorCode::invalid_argument, "data: a loader without a source");
   if (source->size() < 1) fail(ErrorCode::invalid_argument, "data: the source has no samples");
-  if (source->height() < 1 || source->width() < 1) {
-    fail(ErrorCode::invalid_argument, "data: pictures of {} x {} pixels", source->height(), source->width());
-  }
   return *source;
 }
 
@@ -91,12 +89,12 @@ struct Loader::Impl {
   void give_up();
   LoaderStatistics statistics() const;
 
-  void work(std::int64_t worker);
+  void work(std::int64_t worker, Workspace& workspace);
   void wait_for_work(std::unique_lock<std::mutex>& lock);
   bool can_claim(std::int64_t window_max) const;
   Claim claim(std::int64_t window_max);
   bool open_batch();
-  void load(std::unique_lock<std::mutex>& lock, const Claim& claim);
+  void load(std::unique_lock<std::mutex>& lock, const Claim& claim, Workspace& workspace);
   void note_error(std::exception_ptr failure, std::int64_t position);
   bool stopping() const { return pass->stop_at.load(std::memory_order_relaxed) != Pass::kNever; }
   bool back_has_unclaimed() const { return !window.empty() && window.back()->claimed < window.back()->size; }
@@ -108,9 +106,11 @@ struct Loader::Impl {
   const DataOptions options;                   // As built; the live knobs are below.
   const std::uint64_t seed;
   const bool training;
+  const PictureShape shape;
   const image::NormalizeTable table;
   const std::int64_t batches;
   const std::shared_ptr<detail::SlotPool> slots;  // Owners: see SlotPool.
+  Workspace own_workspace;                        // The consumer's, when it loads by itself.
 
   mutable std::mutex mutex;       // Guards everything down to `latency`.
   std::condition_variable room;   // For workers: a chunk may be there to claim, or their number has changed.
@@ -135,10 +135,11 @@ Loader::Impl::Impl(std::shared_ptr<const Source> from, DataOptions how, std::uin
       options(checked(std::move(how))),
       seed(run_seed),
       training(for_training),
-      table(image::make_normalize_table(options.transform.mean, options.transform.deviation, source->channels())),
+      shape(batch_shape(*source, options.transform)),
+      table(image::make_normalize_table(options.transform.mean, options.transform.deviation, shape.channels)),
       batches(count_batches(source->size(), options, training)),
       slots(std::make_shared<detail::SlotPool>(
-          detail::BatchShape{options.batch_size, source->channels(), source->height(), source->width()},
+          detail::BatchShape{options.batch_size, shape.channels, shape.height, shape.width},
           options.prefetch_batches + kConsumerBatches, limit_or_machines(memory_limit))),
       prefetch(options.prefetch_batches) {
   window.reserve(static_cast<std::size_t>(prefetch));
@@ -162,7 +163,7 @@ void Loader::Impl::set_threads(std::int64_t count) {
   try {
     while (std::ssize(workers) < count) {
       const std::int64_t worker = std::ssize(workers);
-      workers.emplace_back([this, worker] { work(worker); });
+      workers.emplace_back([this, worker, workspace = std::make_unique<Workspace>()] { work(worker, *workspace); });
     }
   } catch (const std::system_error& refused) {
     {
@@ -203,7 +204,7 @@ void Loader::Impl::begin(std::int64_t index, std::int64_t first_batch) {
 
 // ---- Workers ----
 
-void Loader::Impl::work(std::int64_t worker) {
+void Loader::Impl::work(std::int64_t worker, Workspace& workspace) {
   name_this_thread(fmt::format("loader {}", worker));
   std::unique_lock lock(mutex);
   while (worker < threads) {
@@ -211,7 +212,7 @@ void Loader::Impl::work(std::int64_t worker) {
       // Each worker wakes one more while there is something for it. One that is awake always comes back for the rest,
       // so no chunk is forgotten, and a fast source does not wake threads that would find nothing.
       if (can_claim(prefetch)) room.notify_one();
-      load(lock, mine);
+      load(lock, mine, workspace);
     } else {
       wait_for_work(lock);
     }
@@ -265,13 +266,13 @@ bool Loader::Impl::open_batch() {
   }
 }
 
-void Loader::Impl::load(std::unique_lock<std::mutex>& lock, const Claim& claim) {
+void Loader::Impl::load(std::unique_lock<std::mutex>& lock, const Claim& claim, Workspace& workspace) {
   const std::int64_t position = claim.slot->index * options.batch_size;
   lock.unlock();
   ChunkReport report;
   {
     Span span{kLoadChunk, claim.slot->index};
-    report = load_chunk(*pass, *claim.slot, position, claim.first, claim.count);
+    report = load_chunk(*pass, *claim.slot, position, claim.first, claim.count, workspace);
   }
   lock.lock();
   --working;
@@ -316,7 +317,7 @@ void Loader::Impl::wait_for_front(std::unique_lock<std::mutex>& lock) {
   while (!decided()) {
     if (threads == 0) {
       if (const Claim mine = claim(1); mine.slot != nullptr) {
-        load(lock, mine);
+        load(lock, mine, own_workspace);
         continue;
       }
       if (decided()) return;
@@ -357,6 +358,13 @@ LoaderStatistics Loader::Impl::statistics() const {
 }
 
 // ---- Public face ----
+
+PictureShape batch_shape(const Source& source, const TransformOptions& /*transform*/) {
+  if (source.height() < 1 || source.width() < 1) {
+    fail(ErrorCode::invalid_argument, "data: pictures of {} x {} pixels", source.height(), source.width());
+  }
+  return {source.channels(), source.height(), source.width()};
+}
 
 struct Epoch::Impl {
   Loader::Impl* loader;
@@ -406,6 +414,16 @@ Epoch Loader::epoch(std::int64_t index, std::int64_t first_batch) & {
 
 std::int64_t Loader::batches_per_epoch() const {
   return impl_->batches;
+}
+
+int Loader::channels() const {
+  return impl_->shape.channels;
+}
+int Loader::height() const {
+  return impl_->shape.height;
+}
+int Loader::width() const {
+  return impl_->shape.width;
 }
 
 void Loader::set_threads(std::int64_t threads) {

@@ -117,14 +117,22 @@ class FakeSource final : public Source {
   int width() const override { return width_; }
   int channels() const override { return channels_; }
   std::string sample_name(std::int64_t index) const override { return fmt::format("fake[{}]", index); }
-  Sample read(std::int64_t index) const override {
+  std::uint64_t fingerprint() const override { return xxh3(std::as_bytes(std::span{pixels_})); }
+  Sample read(std::int64_t index, std::vector<std::uint8_t>& /*buffer*/) const override {
     reads.fetch_add(1);
     if (on_read) on_read(index);
-    const auto bytes = static_cast<std::size_t>(height_ * width_ * channels_);
-    Sample sample{std::span{pixels_}.subspan(static_cast<std::size_t>(index) * bytes, bytes), height_, width_,
-                  channels_, index % 10};
+    Sample sample{.bytes = pixels(index),
+                  .form = PictureForm::pixels,
+                  .height = height_,
+                  .width = width_,
+                  .channels = channels_,
+                  .label = index % 10};
     if (change) change(index, sample);
     return sample;
+  }
+  std::span<const std::uint8_t> pixels(std::int64_t index) const {
+    const auto bytes = static_cast<std::size_t>(height_ * width_ * channels_);
+    return std::span{pixels_}.subspan(static_cast<std::size_t>(index) * bytes, bytes);
   }
 
   mutable std::atomic<std::int64_t> reads{0};
@@ -254,6 +262,7 @@ TEST(Loader, BytesAreTheNormalizedPictureAndItsLabel) {
   const auto& transform = options.transform;
   const auto table = image::make_normalize_table(transform.mean, transform.deviation, 3);
   Loader loader{source, options, 3, false};  // Evaluation: neither crop nor flip.
+  EXPECT_EQ(loader.channels() * 100 + loader.height() * 10 + loader.width(), 365);
   auto epoch = loader.epoch(0);
   std::vector<float> picture(90);
   std::int64_t samples = 0;
@@ -268,9 +277,15 @@ TEST(Loader, BytesAreTheNormalizedPictureAndItsLabel) {
     EXPECT_EQ(reinterpret_cast<std::uintptr_t>(labels.bytes.data()) % 64, 0U);
     ASSERT_EQ(images.bytes.size(), static_cast<std::size_t>(batch->size()) * 90 * sizeof(float));
     ASSERT_EQ(labels.bytes.size(), static_cast<std::size_t>(batch->size()) * sizeof(std::int64_t));
+    const BatchField& mask = batch->field("mask");
+    EXPECT_TRUE(mask.dtype == DType::u8);
+    EXPECT_THAT(mask.shape, ElementsAre(batch->size()));
+    EXPECT_EQ(reinterpret_cast<std::uintptr_t>(mask.bytes.data()) % 64, 0U);
+    ASSERT_EQ(mask.bytes.size(), static_cast<std::size_t>(batch->size()));
+    EXPECT_THAT(mask.bytes, testing::Each(std::byte{1}));
     for (std::size_t i = 0; i < batch->sample_indices().size(); ++i, ++samples) {
       const std::int64_t index = batch->sample_indices()[i];
-      image::normalize(source->read(index).pixels, {6, 5, 3, 0, 0, false}, table, picture);
+      image::normalize(source->pixels(index), {6, 5, 3, 0, 0, false}, table, picture);
       EXPECT_EQ(std::memcmp(images.bytes.data() + i * 90 * sizeof(float), picture.data(), 90 * sizeof(float)), 0);
       std::int64_t label = -1;
       std::memcpy(&label, labels.bytes.data() + i * sizeof label, sizeof label);
@@ -293,7 +308,7 @@ TEST(Loader, TrainingDrawsEveryCropAndFlip) {
   std::vector<float> picture(30);
   while (const auto batch = epoch.next()) {
     for (std::size_t i = 0; i < batch->sample_indices().size(); ++i) {
-      const auto pixels = source->read(batch->sample_indices()[i]).pixels;
+      const auto pixels = source->pixels(batch->sample_indices()[i]);
       for (int code = 0; code < 50; ++code) {
         const int y = code / 10 - 2, x = code / 2 % 5 - 2;
         image::normalize(pixels, {6, 5, 1, y, x, code % 2 == 1}, table, picture);
@@ -477,7 +492,7 @@ TEST(Loader, ASampleThatIsNotWhatItsSourcePromisedIsNamed) {
   EXPECT_THAT(message_with([](Sample& s) { s.label = 10; }), HasSubstr("fake[40]: label 10; wanted 0 to 9"));
   EXPECT_THAT(message_with([](Sample& s) { s.label = -1; }), HasSubstr("fake[40]: label -1"));
   EXPECT_THAT(message_with([](Sample& s) { s.width = 6; }), HasSubstr("fake[40]: 6 x 6 pixels"));
-  EXPECT_THAT(message_with([](Sample& s) { s.pixels = s.pixels.first(89); }), HasSubstr("fake[40]: 89 bytes"));
+  EXPECT_THAT(message_with([](Sample& s) { s.bytes = s.bytes.first(89); }), HasSubstr("fake[40]: 89 bytes"));
 }
 
 TEST(Loader, LeavingEarlyReturnsThreadsAndMemory) {
@@ -593,7 +608,7 @@ TEST(Loader, ABatchMayOutliveItsLoader) {
   ASSERT_EQ(kept.size(), 7U);
   for (std::size_t i = 0; i < kept.size(); ++i) EXPECT_EQ(digest(kept[i]), expected[i]);
   EXPECT_THAT(error_of(ErrorCode::invalid_argument, [&] { kept[0].field("image"); }),
-              AllOf(HasSubstr("'image'"), HasSubstr("images, labels")));
+              AllOf(HasSubstr("'image'"), HasSubstr("images, labels, mask")));
 }
 
 TEST(Loader, ACallerThatKeepsBatchesMakesThePoolGrowAndShrinkAgain) {

@@ -55,11 +55,16 @@ class Squares final : public Source {
   int height() const override { return 4; }
   int width() const override { return 4; }
   int channels() const override { return 1; }
-  Sample read(std::int64_t index) const override {
-    const auto& pixels = pixels_[static_cast<std::size_t>(index)];
-    return {pixels, 4, 4, 1, index};
+  Sample read(std::int64_t index, std::vector<std::uint8_t>& /*buffer*/) const override {
+    return {.bytes = pixels_[static_cast<std::size_t>(index)],
+            .form = PictureForm::pixels,
+            .height = 4,
+            .width = 4,
+            .channels = 1,
+            .label = index};
   }
   std::string sample_name(std::int64_t index) const override { return "square " + std::to_string(index); }
+  std::uint64_t fingerprint() const override { return 16; }
 
  private:
   std::array<std::array<std::uint8_t, 16>, 16> pixels_ = [] {

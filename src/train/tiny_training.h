@@ -42,12 +42,17 @@ class Pictures final : public Source {
   int height() const override { return kSide; }
   int width() const override { return kSide; }
   int channels() const override { return channels_; }
-  Sample read(std::int64_t index) const override {
+  Sample read(std::int64_t index, std::vector<std::uint8_t>& /*buffer*/) const override {
     const auto bytes = static_cast<std::size_t>(kSide * kSide * channels_);
-    return {std::span{pixels_}.subspan(static_cast<std::size_t>(index) * bytes, bytes), kSide, kSide, channels_,
-            index % 4};
+    return {.bytes = std::span{pixels_}.subspan(static_cast<std::size_t>(index) * bytes, bytes),
+            .form = PictureForm::pixels,
+            .height = kSide,
+            .width = kSide,
+            .channels = channels_,
+            .label = index % 4};
   }
   std::string sample_name(std::int64_t index) const override { return "picture " + std::to_string(index); }
+  std::uint64_t fingerprint() const override { return static_cast<std::uint64_t>(count_ * 4 + channels_); }
 
  private:
   std::int64_t count_;

@@ -3,10 +3,12 @@
 
 #include <headrace/loader.h>
 
+#include <array>
 #include <atomic>
 #include <cstdint>
 #include <exception>
 #include <limits>
+#include <vector>
 
 #include "base/random.h"
 #include "data/data_options.h"
@@ -48,6 +50,11 @@ struct Pass {
   std::atomic<std::int64_t> stop_at{kNever};
 };
 
+// What one thread at a time needs to fill a chunk, kept from chunk to chunk so that nothing is allocated in between.
+struct Workspace {
+  std::array<std::vector<std::uint8_t>, kChunkMax> files;  // Source::read's buffer of each sample of the chunk.
+};
+
 struct ChunkReport {
   std::int64_t samples = 0;  // Written; fewer than asked for after an error or a stop.
   std::int64_t read_ns = 0;
@@ -59,6 +66,6 @@ struct ChunkReport {
 // Fills samples [first, first + count) of the slot, whose first sample is at `position` of the pass. Different chunks
 // of one slot may be filled at the same time.
 ChunkReport load_chunk(const Pass& pass, Batch::Slot& slot, std::int64_t position, std::int64_t first,
-                       std::int64_t count) noexcept;
+                       std::int64_t count, Workspace& workspace) noexcept;
 
 }  // namespace headrace::detail
