@@ -39,6 +39,9 @@ struct Candidate {
   Settings changes;      // On top of the configuration it is tried on.
   NumericClass numerics = NumericClass::rounding;
   std::string resource;  // What it relieves: "compute", "data", "memory". Tried first when the diagnosis names it.
+  // The share of the run (0 to below 1) that is over before the change pays: 1 / epochs for a cache that the first
+  // epoch fills. It is measured in full effect; in its gain this share of the run counts as slow as without it.
+  double late_share = 0;
 };
 
 // Loss and gradients of one forward and backward on one batch, from the snapshot's state.
@@ -121,6 +124,7 @@ struct Trial {
   NumericResult numerics;
   std::vector<double> baseline_s;  // Seconds a step of each pair's block, as measured, in order.
   std::vector<double> candidate_s;
+  double late_share = 0;       // The candidate's. With it, gain says less than the two lists do.
   bool removed_again = false;  // Kept at first, taken out later; verdict, reason and sentence say why.
 };
 
@@ -133,7 +137,7 @@ struct Ledger {
   Interval speedup;
   std::int64_t speedup_pairs = 0;
   double baseline_samples_per_second = 0;  // Medians of that last comparison, or of the last one made without it.
-  double best_samples_per_second = 0;
+  double best_samples_per_second = 0;      // Over a whole run, where a kept change pays late.
   double spent_s = 0;
   double budget_s = 0;
 };
@@ -141,7 +145,7 @@ struct Ledger {
 // Told what happens while it happens; empty functions are not called.
 struct TuneProgress {
   std::function<void(const Candidate&, std::size_t index, std::size_t count)> trying;
-  std::function<void(const Trial&)> decided;  // Again for a trial whose kept change is taken out later.
+  std::function<void(const Trial&)> decided;  // Again for a trial that was open, or whose kept change is taken out.
   std::function<bool()> stop;                 // True: ends after the pair at hand; candidates left are inconclusive.
 };
 

@@ -10,6 +10,7 @@
 
 #include "exec/cores.h"
 #include "hardware/allocator.h"
+#include "hardware/wait_policy.h"
 #include "tensor/compute.h"
 
 namespace headrace {
@@ -50,6 +51,7 @@ void Training::apply_compute(const ComputeOptions& compute) {
   const CoreSplit split = split_cores(machine_.cores_usable, compute.threads, recipe_.data.threads);
   applied_.push_back(apply_compute_threads(split.compute));
   applied_.push_back(apply_allocator(compute.allocator));
+  applied_.push_back(wait_policy_in_force(compute.wait_policy));
 }
 
 void Training::apply_live(const Recipe& next) {

@@ -263,7 +263,8 @@ double TrainingJob::update_difference(const Settings& a, const Settings& b) {
 
 std::vector<double> TrainingJob::short_run(std::int64_t steps, std::uint64_t seed) {
   training_->redraw(seed);
-  training_->trainer().progress() = {};
+  // Another order of the data too: a network that begins with given weights has nothing else to draw.
+  training_->trainer().progress() = {.epoch = static_cast<std::int64_t>(seed % 1000)};
   epoch_.reset();
   run(steps);
   std::vector<double> losses = std::move(losses_);

@@ -18,6 +18,7 @@
 #include "hardware/instruction_sets.h"
 #include "hardware/machine.h"
 #include "hardware/nvml.h"
+#include "hardware/wait_policy.h"
 
 namespace headrace {
 namespace {
@@ -347,6 +348,22 @@ TEST(Allocator, SystemIsWhatGlibcHadGrownToBeforeNoTrim) {
   EXPECT_EXIT(grow_and_return(), testing::ExitedWithCode(0), "");
 }
 #endif
+
+TEST(WaitPolicy, SaysWhatTheEnvironmentMadeHoldAndWhyItDiffers) {
+  const char* before = std::getenv("OMP_WAIT_POLICY");
+  const std::string saved = before == nullptr ? "" : before;
+  ::unsetenv("OMP_WAIT_POLICY");
+  EXPECT_EQ(wait_policy_in_force(WaitPolicy::system).reason, "");
+  EXPECT_EQ(wait_policy_in_force(WaitPolicy::active).applied, "system");
+  EXPECT_NE(wait_policy_in_force(WaitPolicy::active).reason, "");
+  ::setenv("OMP_WAIT_POLICY", "PASSIVE", 1);
+  const Applied passive = wait_policy_in_force(WaitPolicy::passive);
+  EXPECT_EQ(passive.requested, "passive");
+  EXPECT_EQ(passive.applied, "passive");
+  EXPECT_EQ(passive.reason, "");
+  EXPECT_NE(wait_policy_in_force(WaitPolicy::system).reason, "");
+  before == nullptr ? ::unsetenv("OMP_WAIT_POLICY") : ::setenv("OMP_WAIT_POLICY", saved.c_str(), 1);
+}
 
 }  // namespace
 }  // namespace headrace

@@ -97,11 +97,24 @@ std::vector<double> timed_steps(Job& job, std::int64_t steps) {
   return times;
 }
 
-Comparison::Comparison(Job& job, Settings first, Settings second, BlockPlan plan, std::uint64_t seed,
+Comparison::Comparison(Job& job, Settings first, Settings second, BlockPlan plan, double late_share, std::uint64_t seed,
                        std::int64_t number)
-    : job_(job), first_(std::move(first)), second_(std::move(second)), plan_(plan), seed_(seed), number_(number) {}
+    : job_(job),
+      first_(std::move(first)),
+      second_(std::move(second)),
+      plan_(plan),
+      late_share_(late_share),
+      seed_(seed),
+      number_(number) {}
 
 std::optional<PairFault> Comparison::measure_pair() {
+  if (late_share_ > 0 && pairs() == 0) {
+    const auto fault = attempt([&] {
+      switch_to(job_, second_);
+      timed_steps(job_, plan_.warmup + plan_.steps);
+    });
+    if (fault) return PairFault{Arm::second, *fault};
+  }
   // One draw decides two pairs in succession: the second has the opposite order.
   const bool drawn = SampleRandom(seed_, number_, pairs() / 2).below(2) == 0;
   const bool first_leads = drawn == (pairs() % 2 == 0);
@@ -117,7 +130,8 @@ std::optional<PairFault> Comparison::measure_pair() {
   }
   first_s_.push_back(step_s[0]);
   second_s_.push_back(step_s[1]);
-  log_ratios_.push_back(std::log(step_s[0] / step_s[1]));
+  second_run_s_.push_back(late_share_ * step_s[0] + (1 - late_share_) * step_s[1]);
+  log_ratios_.push_back(std::log(first_s_.back() / second_run_s_.back()));
   return std::nullopt;
 }
 

@@ -70,9 +70,14 @@ struct PairFault {
 // Blocks of two configurations from one snapshot on the same samples, in an order that a seed draws: of two pairs in
 // succession, one begins with the first configuration and one with the second, so that neither a drift nor a habit of
 // the machine favours one.
+//
+// What the second configuration has over the first may pay only after `late_share` of a run (Candidate::late_share).
+// The blocks show it in full effect, after an unmeasured block that brings it there; the ratios are those of whole
+// runs.
 class Comparison {
  public:
-  Comparison(Job& job, Settings first, Settings second, BlockPlan plan, std::uint64_t seed, std::int64_t number);
+  Comparison(Job& job, Settings first, Settings second, BlockPlan plan, double late_share, std::uint64_t seed,
+             std::int64_t number);
 
   // A pair counts when both of its blocks are whole.
   std::optional<PairFault> measure_pair();
@@ -81,17 +86,19 @@ class Comparison {
   const Settings& second() const noexcept { return second_; }
   const BlockPlan& plan() const noexcept { return plan_; }
   std::int64_t pairs() const noexcept { return static_cast<std::int64_t>(log_ratios_.size()); }
-  const std::vector<double>& first_s() const noexcept { return first_s_; }    // Seconds a step of each block.
-  const std::vector<double>& second_s() const noexcept { return second_s_; }  // As many.
-  const std::vector<double>& log_ratios() const noexcept { return log_ratios_; }
+  const std::vector<double>& first_s() const noexcept { return first_s_; }            // Seconds a step of each block.
+  const std::vector<double>& second_s() const noexcept { return second_s_; }          // As many.
+  const std::vector<double>& second_run_s() const noexcept { return second_run_s_; }  // Mean over a whole run.
+  const std::vector<double>& log_ratios() const noexcept { return log_ratios_; }      // first_s / second_run_s.
 
  private:
   Job& job_;
   Settings first_, second_;
   BlockPlan plan_;
+  double late_share_;
   std::uint64_t seed_;
   std::int64_t number_;  // Of this comparison within the run: its own random order.
-  std::vector<double> first_s_, second_s_, log_ratios_;
+  std::vector<double> first_s_, second_s_, second_run_s_, log_ratios_;
 };
 
 // Makes the settings hold on the snapshot's state.

@@ -96,7 +96,7 @@ TEST(Comparison, OrderWithinPairsIsBalancedAndDrawn) {
   std::vector<std::string> orders;
   for (const std::uint64_t seed : {1, 2, 3, 4}) {
     FakeJob job({}, {{"knob", {}}}, 1);
-    Comparison comparison(job, {}, kOn, {1, 2}, seed, 0);
+    Comparison comparison(job, {}, kOn, {1, 2}, 0, seed, 0);
     std::string order;
     for (int pair = 0; pair < 40; ++pair) {
       ASSERT_FALSE(comparison.measure_pair());
@@ -112,7 +112,7 @@ TEST(Comparison, OrderWithinPairsIsBalancedAndDrawn) {
 
 TEST(Comparison, BothArmsStartEachBlockFromTheSnapshot) {
   FakeJob job({}, {{"knob", {}}}, 1);
-  Comparison comparison(job, {}, kOn, {2, 3}, 1, 0);
+  Comparison comparison(job, {}, kOn, {2, 3}, 0, 1, 0);
   for (int pair = 0; pair < 5; ++pair) ASSERT_FALSE(comparison.measure_pair());
   EXPECT_EQ(job.restores, 10);
   EXPECT_EQ(job.steps_run, 10 * (2 + 3));
@@ -124,22 +124,34 @@ TEST(Comparison, BothArmsStartEachBlockFromTheSnapshot) {
 
 TEST(Comparison, RatioIsThatOfSecondsAStep) {
   FakeJob job({.noise = 0, .burst_probability = 0}, {{"knob", {.time_factor = 0.5}}}, 1);
-  Comparison comparison(job, {}, kOn, {1, 4}, 1, 0);
+  Comparison comparison(job, {}, kOn, {1, 4}, 0, 1, 0);
   ASSERT_FALSE(comparison.measure_pair());
   EXPECT_NEAR(comparison.first_s().front(), 0.04, 1e-12);
   EXPECT_NEAR(comparison.second_s().front(), 0.02, 1e-12);
   EXPECT_NEAR(comparison.log_ratios().front(), std::log(2.0), 1e-12);
 }
 
+TEST(Comparison, AChangeThatPaysLateCountsAsSlowUntilThen) {
+  FakeJob job({.noise = 0, .burst_probability = 0}, {{"knob", {.time_factor = 0.25}}}, 1);
+  Comparison comparison(job, {}, kOn, {1, 4}, 0.5, 1, 0);
+  ASSERT_FALSE(comparison.measure_pair());
+  ASSERT_FALSE(comparison.measure_pair());
+  EXPECT_NEAR(comparison.second_s().front(), 0.01, 1e-12);
+  // Half of the run at 40 ms a step, half at 10.
+  EXPECT_NEAR(comparison.second_run_s().front(), 0.025, 1e-12);
+  EXPECT_NEAR(comparison.log_ratios().front(), std::log(1.6), 1e-12);
+  EXPECT_EQ(job.steps_run, 5 + 4 * 5);  // The first block brings the change into effect.
+}
+
 TEST(Comparison, AFaultNamesItsArmAndItsPairDoesNotCount) {
   FakeJob job({}, {{"knob", {.throw_probability = 1}}}, 1);
-  Comparison comparison(job, {}, kOn, {1, 2}, 1, 0);
+  Comparison comparison(job, {}, kOn, {1, 2}, 0, 1, 0);
   const auto fault = comparison.measure_pair();
   ASSERT_TRUE(fault);
   EXPECT_EQ(fault->arm, Arm::second);
   EXPECT_EQ(fault->fault.message, "fake: knob broke");  // The first line alone.
   EXPECT_EQ(comparison.pairs(), 0);
-  Comparison turned(job, kOn, {}, {1, 2}, 1, 0);
+  Comparison turned(job, kOn, {}, {1, 2}, 0, 1, 0);
   const auto turned_fault = turned.measure_pair();
   ASSERT_TRUE(turned_fault);
   EXPECT_EQ(turned_fault->arm, Arm::first);

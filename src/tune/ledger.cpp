@@ -93,6 +93,7 @@ ordered_json trial(const Trial& value) {
   json["removed_again"] = value.removed_again;
   json["baseline_s"] = numbers(value.baseline_s);
   json["candidate_s"] = numbers(value.candidate_s);
+  json["late_share"] = value.late_share;
   return json;
 }
 
@@ -117,6 +118,7 @@ Trial trial(const ordered_json& json, std::string_view source) {
   value.removed_again = json.at("removed_again");
   value.baseline_s = numbers(json.at("baseline_s"));
   value.candidate_s = numbers(json.at("candidate_s"));
+  value.late_share = json.value("late_share", 0.0);  // Ledgers of 0.1 lack it.
   return value;
 }
 

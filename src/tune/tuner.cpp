@@ -16,6 +16,7 @@ namespace {
 
 constexpr double kShortRunShare = 0.1;  // Of the budget, for the short runs of the baseline and of one candidate.
 constexpr std::int64_t kShortRunStepsMax = 300;
+constexpr double kReturnShare = 0.05;  // Of the budget: less is not worth returning to an open trial for.
 
 std::string percent(double gain) {
   return fmt::format("{:+.1f} %", gain * 100);
@@ -27,6 +28,13 @@ std::string sentence_of(const Estimate& log_gain, std::int64_t pairs) {
     return fmt::format("{} ({} pairs, too few for an interval)", percent(gain.median), pairs);
   return fmt::format("{} (95 %: {} to {}, {} pairs)", percent(gain.median), percent(gain.low), percent(gain.high),
                      pairs);
+}
+
+// What a change that pays late does once it pays.
+std::string late_sentence(const Trial& trial) {
+  if (trial.late_share == 0 || trial.pairs == 0) return {};
+  return fmt::format("; after the first {:.0f} % of the run, in which it cannot pay yet, {}", trial.late_share * 100,
+                     percent(median(trial.baseline_s) / median(trial.candidate_s) - 1));
 }
 
 // "data" protects "data.threads", "data.thread" does not.
@@ -77,6 +85,7 @@ Ledger Tuner::run() {
     Trial trial;
     trial.name = candidate.name;
     trial.changes = candidate.changes;
+    trial.late_share = candidate.late_share;
     trial.numerics.numeric_class = candidate.numerics;
     ledger_.trials.push_back(trial);
   }
@@ -87,6 +96,7 @@ Ledger Tuner::run() {
     try_candidate(index, candidates_.size() - index);
     if (progress_.decided) progress_.decided(ledger_.trials[index]);
   }
+  return_to_open_trials();
   leave_each_out();
   compare_with_baseline();
   ledger_.best = settings_of(kept_);
@@ -121,6 +131,33 @@ void Tuner::try_candidate(std::size_t index, std::size_t left) {
   const double share_s = (trials_end_s_ - now_s) / static_cast<double>(left);
   const Limits limits{now_s + share_s, std::min(trials_end_s_, now_s + 2 * share_s), kPairsMax};
   while (try_on_best(index, limits) == Next::again) {
+  }
+}
+
+// Trials that ended with their share of the budget, and promise something, run once more in what the others left, with
+// longer blocks. Few changes without worth promise anything, so that a second look at those hardly raises the chance of
+// keeping one.
+void Tuner::return_to_open_trials() {
+  Indices open;
+  for (std::size_t index = 0; index < ledger_.trials.size(); ++index) {
+    const Trial& trial = ledger_.trials[index];
+    const bool ended_by_time = trial.verdict == Verdict::inconclusive && trial.reason == Reason::budget && trial.gain;
+    if (ended_by_time && trial.gain->median > options_.gain_min) open.push_back(index);
+  }
+  std::sort(open.begin(), open.end(), [this](std::size_t a, std::size_t b) {
+    return ledger_.trials[a].gain->median > ledger_.trials[b].gain->median;
+  });
+  for (std::size_t i = 0; i < open.size(); ++i) {
+    const double now_s = clock_(), share_s = (trials_end_s_ - now_s) / static_cast<double>(open.size() - i);
+    if (!keep_going() || share_s < kReturnShare * options_.budget_s) return;
+    Trial& trial = ledger_.trials[open[i]];
+    const Trial before = trial;
+    if (progress_.trying) progress_.trying(candidates_[open[i]], open[i], candidates_.size());
+    const Limits limits{now_s + share_s, trials_end_s_, kPairsMax};
+    while (try_on_best(open[i], limits) == Next::again) {
+    }
+    if (trial.pairs == 0 && trial.verdict == Verdict::inconclusive) trial = before;
+    if (progress_.decided) progress_.decided(trial);
   }
 }
 
@@ -243,7 +280,7 @@ Tuner::Next Tuner::compare_speed(std::size_t index, const Settings& settings, co
   if (first_fault) return settle_fault(index, *first_fault, first_steps);
 
   const auto plan = plan_blocks(best_step_s_, step_s, switch_s_, limits.share_end_s - clock_());
-  Comparison comparison(job_, settings_of(kept_), settings, plan, seed_, comparisons_++);
+  Comparison comparison(job_, settings_of(kept_), settings, plan, trial.late_share, seed_, comparisons_++);
   const auto measured = run_pairs(comparison, limits, judge_trial);
   trial.pairs = comparison.pairs();
   trial.baseline_s = comparison.first_s();
@@ -278,7 +315,7 @@ std::optional<Fault> Tuner::run_unmeasured(const Settings& settings, std::int64_
 
 Tuner::Next Tuner::judge(std::size_t index, const Settings& settings, const Measured& measured) {
   Trial& trial = ledger_.trials[index];
-  const std::string found = sentence_of(measured.reading.log_gain, trial.pairs);
+  const std::string found = sentence_of(measured.reading.log_gain, trial.pairs) + late_sentence(trial);
   switch (measured.reading.outcome) {
     case Outcome::slower:
       return settle(trial, Verdict::refused, Reason::slower, fmt::format("Slower: {}.", found));
@@ -351,7 +388,7 @@ void Tuner::leave_out(std::size_t index, double end_s) {
     return;
   }
   const auto plan = plan_blocks(best_step_s_, best_step_s_, switch_s_, end_s - clock_());
-  Comparison comparison(job_, without, best, plan, seed_, comparisons_++);
+  Comparison comparison(job_, without, best, plan, candidates_[index].late_share, seed_, comparisons_++);
   const auto measured = run_pairs(comparison, {end_s, end_s, kPairsMax}, judge_again);
   if (measured.end == End::fault) {
     blame(measured.fault->fault, measured.fault->arm == Arm::first ? others : kept_);
@@ -376,7 +413,7 @@ void Tuner::compare_with_baseline() {
         2 * switch_s_ + static_cast<double>(plan.warmup + plan.steps) * (baseline_step_s_ + best_step_s_);
     // How many is settled before the first one: the interval owes nothing to what the pairs show.
     const auto pairs = std::clamp<std::int64_t>(static_cast<std::int64_t>(left_s / pair_s), 0, kPairsMax);
-    Comparison comparison(job_, {}, settings_of(kept_), plan, seed_, comparisons_++);
+    Comparison comparison(job_, {}, settings_of(kept_), plan, late_share(kept_), seed_, comparisons_++);
     const auto undecided = [](std::span<const double> log_ratios, double) {
       return Reading{estimate_middle(log_ratios, kTailError, kTailError), Outcome::open};
     };
@@ -407,7 +444,7 @@ void Tuner::record_speedup(const Comparison& comparison, const Reading& reading)
                      std::exp(reading.log_gain.high)};
   ledger_.speedup_pairs = comparison.pairs();
   ledger_.baseline_samples_per_second = samples_per_second(median(comparison.first_s()));
-  ledger_.best_samples_per_second = samples_per_second(median(comparison.second_s()));
+  ledger_.best_samples_per_second = samples_per_second(median(comparison.second_run_s()));
 }
 
 double Tuner::samples_per_second(double step_s) const {
@@ -483,6 +520,12 @@ Settings Tuner::settings_of(const Indices& kept) const {
   Settings settings;
   for (const std::size_t index : kept) settings = with(std::move(settings), candidates_[index].changes);
   return settings;
+}
+
+double Tuner::late_share(const Indices& kept) const {
+  double share = 0;
+  for (const std::size_t index : kept) share = std::max(share, candidates_[index].late_share);
+  return share;
 }
 
 Ledger tune(Job& job, const std::vector<Candidate>& candidates, const TuneOptions& options, std::uint64_t seed,

@@ -54,6 +54,7 @@ class Tuner {
   Next check_numerics(std::size_t index, const Settings& settings);
   Next check_losses(std::size_t index, const Settings& settings);
   Next compare_speed(std::size_t index, const Settings& settings, const Limits& limits);
+  void return_to_open_trials();
   Next judge(std::size_t index, const Settings& settings, const Measured& measured);
   // Ends early where time or a stop ends it. `step_s` is an estimate.
   std::optional<Fault> run_unmeasured(const Settings& settings, std::int64_t steps, double step_s, double end_s);
@@ -74,6 +75,7 @@ class Tuner {
   bool keep_going();
   bool still_pays(const Reading& reading) const;
   Settings settings_of(const Indices& kept) const;
+  double late_share(const Indices& kept) const;  // The largest: what counts when all of them are compared with none.
   // What a numerics check compares, and as what.
   struct NumericPair {
     NumericClass numeric_class;

@@ -319,6 +319,50 @@ TEST(Tuner, AChangeThatNoLongerPaysBesideTheOthersIsTakenOutAgain) {
   EXPECT_GE(right, 47);
 }
 
+// The trial of "a" ends with its share of the budget; those after it fail at once and leave it theirs.
+TEST(Tuner, ATrialLeftOpenGoesOnWhenOthersLeaveTime) {
+  const Effects effects = {{"a", {.time_factor = kTenPercentFaster}}, {"b", {.gradient_error = 0.05}},
+                           {"c", {.gradient_error = 0.05}},           {"d", {.gradient_error = 0.05}},
+                           {"e", {.gradient_error = 0.05}},           {"f", {.gradient_error = 0.05}}};
+  TuneOptions options;
+  options.budget_s = 30;
+  int returned = 0, kept = 0;
+  for (int seed = 0; seed < 100; ++seed) {
+    FakeJob job({.noise = 0.2}, effects, seed);
+    int told = 0;
+    TuneProgress progress;
+    progress.decided = [&](const Trial& trial) { told += trial.name == "a"; };
+    const auto ledger = tune_fake(job, all_of(effects), seed, options, progress);
+    const auto& trial = trial_of(ledger, "a");
+    EXPECT_LE(ledger.spent_s, 31);
+    EXPECT_LE(told, 2);
+    if (told < 2) continue;
+    ++returned;
+    kept += trial.verdict == Verdict::kept;
+    EXPECT_GE(trial.pairs, 3);
+  }
+  EXPECT_GE(returned, 10);
+  EXPECT_GE(kept, returned / 2) << returned;
+}
+
+TEST(Tuner, AChangeThatPaysLateIsJudgedByTheWholeRun) {
+  const Effects effects = {{"cache", {.time_factor = 0.5}}};
+  const auto run = [&](double late_share) {
+    FakeJob job({}, effects, 3);
+    auto cache = candidate("cache");
+    cache.late_share = late_share;
+    return tune_fake(job, {cache});
+  };
+  const auto ledger = run(0.5);  // Two epochs: 1 + 0.5 of 2.
+  EXPECT_NEAR(ledger.trials[0].gain->median, 1 / 0.75 - 1, 0.05);
+  EXPECT_NEAR(ledger.speedup.median, 1 / 0.75, 0.05);
+  EXPECT_NEAR(ledger.best_samples_per_second / ledger.baseline_samples_per_second, 1 / 0.75, 0.05);
+  EXPECT_EQ(ledger.trials[0].late_share, 0.5);
+  EXPECT_THAT(ledger.trials[0].sentence, testing::HasSubstr("after the first 50 % of the run"));
+  EXPECT_EQ(run(0.99).trials[0].verdict, Verdict::refused);
+  EXPECT_NEAR(run(0).speedup.median, 2, 0.1);
+}
+
 TEST(Tuner, AChangeOfTheSameKeyReplacesTheEarlierOne) {
   class ThreadsJob : public FakeJob {
    public:

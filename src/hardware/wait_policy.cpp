@@ -1,0 +1,36 @@
+#include "hardware/wait_policy.h"
+
+#include <strings.h>
+
+#include <cstdlib>
+
+namespace headrace {
+namespace {
+
+std::string name_of(WaitPolicy policy) {
+  for (const auto& choice : choices(policy)) {
+    if (choice.value == policy) return std::string(choice.name);
+  }
+  return "?";
+}
+
+WaitPolicy from_environment() {
+  const char* found = std::getenv("OMP_WAIT_POLICY");
+  if (found != nullptr && ::strcasecmp(found, "active") == 0) return WaitPolicy::active;
+  if (found != nullptr && ::strcasecmp(found, "passive") == 0) return WaitPolicy::passive;
+  return WaitPolicy::system;
+}
+
+}  // namespace
+
+Applied wait_policy_in_force(WaitPolicy requested) {
+  const WaitPolicy found = from_environment();
+  Applied applied{"compute.wait_policy", name_of(requested), name_of(found), ""};
+  if (found == requested) return applied;
+  applied.reason = requested == WaitPolicy::system
+                       ? "OMP_WAIT_POLICY was set before the process began"
+                       : "OMP_WAIT_POLICY must be set before LibTorch is loaded; it was not";
+  return applied;
+}
+
+}  // namespace headrace
