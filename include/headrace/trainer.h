@@ -22,6 +22,10 @@ namespace headrace {
 struct TensorBatch {
   at::Tensor images;  // (N, C, H, W) float32.
   at::Tensor labels;  // (N) int64.
+  // (N) uint8: 1 where the sample counts, 0 where data.on_corrupt = "zero" put an empty picture; undefined when all do.
+  at::Tensor mask;
+
+  std::int64_t counted() const;  // Samples that count.
 };
 
 struct Output {

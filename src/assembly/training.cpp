@@ -1,6 +1,7 @@
 #include "assembly/training.h"
 
 #include <ATen/Context.h>
+#include <ATen/core/Reduction.h>
 #include <ATen/core/Tensor.h>
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/cross_entropy_loss.h>
@@ -15,10 +16,20 @@
 
 namespace headrace {
 
+namespace {
+
+// Mean over the samples that count; 0 where none does.
+at::Tensor masked_loss(const at::Tensor& logits, const TensorBatch& batch) {
+  const at::Tensor each = at::cross_entropy_loss(logits, batch.labels, /*weight=*/{}, at::Reduction::None);
+  return each.mul(batch.mask).sum().div(static_cast<double>(std::max<std::int64_t>(batch.counted(), 1)));
+}
+
+}  // namespace
+
 Forward classification_forward(Network& network) {
   return [&network](const TensorBatch& batch) {
     at::Tensor logits = network.forward(batch.images);
-    at::Tensor loss = at::cross_entropy_loss(logits, batch.labels);
+    at::Tensor loss = batch.mask.defined() ? masked_loss(logits, batch) : at::cross_entropy_loss(logits, batch.labels);
     return Output{std::move(loss), {{"logits", std::move(logits)}}};
   };
 }

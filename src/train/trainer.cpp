@@ -7,7 +7,10 @@
 #include <headrace/trace.h>
 #include <headrace/trainer.h>
 
+#include <algorithm>
 #include <cmath>
+#include <cstddef>
+#include <span>
 #include <vector>
 
 #include "numerics/autocast.h"
@@ -163,6 +166,10 @@ struct Trainer::Impl {
   }
 };
 
+std::int64_t TensorBatch::counted() const {
+  return mask.defined() ? mask.sum().item<std::int64_t>() : labels.size(0);
+}
+
 Trainer::Trainer(ModelState model, Optimizer optimizer, Forward forward, TrainOptions options, ScheduleOptions schedule,
                  std::int64_t optimizer_steps_total)
     : impl_(new Impl{std::move(model), std::move(optimizer), std::move(forward), options, schedule,
@@ -175,7 +182,7 @@ Trainer::Trainer(ModelState model, Optimizer optimizer, Forward forward, TrainOp
 Trainer::~Trainer() = default;
 
 at::Tensor Trainer::step(const TensorBatch& batch, bool last_of_window) {
-  return step(impl_->bound(batch), batch.images.size(0), last_of_window);
+  return step(impl_->bound(batch), batch.counted(), last_of_window);
 }
 
 at::Tensor Trainer::step(const BoundForward& forward, std::int64_t samples, bool last_of_window) {
@@ -211,7 +218,9 @@ void Trainer::finish_window() {
 TensorBatch Trainer::transfer(const Batch& batch) const {
   Span span{step::kTransfer};
   if (on_part) on_part(StepPart::transfer);
-  TensorBatch result{field_tensor(batch, "images"), field_tensor(batch, "labels")};
+  TensorBatch result{field_tensor(batch, "images"), field_tensor(batch, "labels"), {}};
+  const std::span<const std::byte> mask = batch.field("mask").bytes;
+  if (std::find(mask.begin(), mask.end(), std::byte{0}) != mask.end()) result.mask = field_tensor(batch, "mask");
   if (result.images.dim() == 4) result.images = in_layout(result.images, torch_format(impl_->memory_format));
   return result;
 }
@@ -288,9 +297,11 @@ Evaluation evaluate(Trainer& trainer, Loader& loader) {
     if (logits == output.named.end()) {
       fail(ErrorCode::invalid_argument, "train: evaluation needs a named output \"logits\" of the forward");
     }
-    const std::int64_t samples = batch.labels.size(0);
+    const std::int64_t samples = batch.counted();
+    at::Tensor is_right = logits->second.argmax(1).eq(batch.labels);
+    if (batch.mask.defined()) is_right = is_right.logical_and(batch.mask);
     loss_sum += output.loss.item<double>() * static_cast<double>(samples);
-    right += logits->second.argmax(1).eq(batch.labels).sum().item<std::int64_t>();
+    right += is_right.sum().item<std::int64_t>();
     result.samples += samples;
   }
   if (result.samples > 0) {
