@@ -7,12 +7,13 @@ BUILD := build/release
 PYTHON := .venv/bin/python
 
 .DEFAULT_GOAL := build
-.PHONY: help setup build demo test test-fast tidy format docs bench bench-fashion bench-planted bare-demo bare-test clean
+.PHONY: help setup build demo photos test test-fast tidy format docs bench bench-fashion bench-planted bare-demo bare-test clean
 
 help:
 	@echo "make                build (sets up Debian packages and .venv first where they are missing)"
 	@echo "make setup          only set up"
 	@echo "make demo           build, then tune, train and report on Fashion-MNIST (runs/fashion_mnist/)"
+	@echo "make photos         cut 3,000 photographs from Debian's wallpaper packages; photos/ links to them"
 	@echo "make test           every test and check; PARTS='pytest tidy' runs only those parts"
 	@echo "make test-fast      release tests, pytest and the cheap checks; no sanitizers"
 	@echo "make bench          the benches that stand beside the sources"
@@ -37,6 +38,10 @@ build: setup $(BUILD)/build.ninja
 demo: setup $(BUILD)/build.ninja
 	@ninja -C $(BUILD) -j $(shell nproc) headrace_main headrace_torch
 	$(BUILD)/bin/headrace tune examples/fashion_mnist.toml
+
+photos:
+	@tools/setup.sh photos
+	@$(PYTHON) tools/make_photos.py
 
 test:
 	@tools/test.sh $(PARTS)

@@ -32,15 +32,16 @@ class Tree:
         (self.root / "tools").mkdir(parents=True)
         shutil.copy(ROOT / "tools" / "setup.sh", self.root / "tools")
         (self.root / "tools" / "apt-packages.txt").write_text("# one that every Debian has\ndpkg\n")
+        (self.root / "tools" / "apt-packages-photos.txt").write_text("# one more\napt\n")
         self.wheels = [make_wheel(folder, name) for name in ("torch", "torchvision")]
         self.require(*(f"{wheel.name.split('-')[0]} @ file://{wheel}" for wheel in self.wheels))
 
     def require(self, *lines: str) -> None:
         (self.root / "requirements.txt").write_text("".join(f"{line}\n" for line in lines))
 
-    def set_up(self, **environment: str) -> subprocess.CompletedProcess:
+    def set_up(self, *sets: str, **environment: str) -> subprocess.CompletedProcess:
         variables = {**os.environ, "XDG_CACHE_HOME": str(self.cache.parent), "PIP_NO_INDEX": "1", **environment}
-        return subprocess.run(["bash", "tools/setup.sh"], cwd=self.root, env=variables, text=True,
+        return subprocess.run(["bash", "tools/setup.sh", *sets], cwd=self.root, env=variables, text=True,
                               capture_output=True, stdin=subprocess.DEVNULL, timeout=100)
 
     def environments(self) -> list[Path]:
@@ -129,6 +130,20 @@ def test_neither_root_nor_sudo_says_what_to_install(tree, tmp_path):
     assert refused.returncode == 1
     assert refused.stderr == ("setup: missing Debian packages and neither root nor sudo; "
                               "as root: apt-get install dpkg\n")
+
+
+def test_packages_of_a_set_are_wanted_only_when_it_is_named(tree, tmp_path):
+    path = restricted_path(tmp_path / "bin", dpkg_query="echo 'installed dpkg'", id="echo 1000")
+    refused = tree.set_up("photos", PATH=path)
+    assert refused.returncode == 1
+    assert refused.stderr.endswith("as root: apt-get install apt\n")
+    assert "apt-get install" not in tree.set_up(PATH=path).stderr
+
+
+def test_set_that_does_not_exist_is_named(tree):
+    refused = tree.set_up("photoes")
+    assert (refused.returncode, refused.stdout) == (1, "")
+    assert refused.stderr == ("setup: no set of packages named photoes: there is no tools/apt-packages-photoes.txt\n")
 
 
 def test_apt_without_network_says_which_packages_are_missing(tree, tmp_path):

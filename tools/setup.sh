@@ -2,6 +2,8 @@
 # Makes a Debian 12 machine able to build and test headrace: Debian packages, and the Python environment in .venv.
 # Does nothing when both are there already, in about 50 ms. Needs the network only for what is missing.
 #
+# usage: setup.sh [SET...]     a set is a list of further Debian packages, tools/apt-packages-SET.txt: photos
+#
 # The environment lies in ${XDG_CACHE_HOME:-~/.cache}/headrace/venv-<hash of requirements.txt and Python's version>, so
 # that clones share it; .venv is a link to it. It is built aside and renamed when whole: a folder of that name is whole.
 set -euo pipefail
@@ -12,10 +14,14 @@ fail() {
   exit 1
 }
 
-install_debian_packages() {
+install_debian_packages() {  # Of tools/apt-packages.txt and of each set named.
   command -v dpkg-query >/dev/null || fail "no dpkg-query: this is not Debian; only Debian 12 is supported"
-  local wanted missing
-  wanted=$(grep -v '^#' tools/apt-packages.txt)
+  local wanted missing name lists=(tools/apt-packages.txt)
+  for name in "$@"; do
+    [ -f "tools/apt-packages-$name.txt" ] || fail "no set of packages named $name: there is no tools/apt-packages-$name.txt"
+    lists+=("tools/apt-packages-$name.txt")
+  done
+  wanted=$(grep -hv '^#' "${lists[@]}")
   # shellcheck disable=SC2086  # one word a package
   missing=$(comm -23 <(sort <<<"$wanted") \
     <(dpkg-query -W -f '${db:Status-Status} ${Package}\n' $wanted 2>/dev/null | sed -n 's/^installed //p' | sort) | xargs)
@@ -104,5 +110,5 @@ link_environment() {
   fi
 }
 
-install_debian_packages
+install_debian_packages "$@"
 link_environment
