@@ -19,6 +19,7 @@
 #include <cstdlib>
 #include <vector>
 
+#include "base/kernel_sets.h"
 #include "model/norm_relu_pool_kernels.h"
 
 namespace {
@@ -94,7 +95,7 @@ void compare(std::int64_t channels, std::int64_t side, at::ScalarType type, at::
 int main(int count, char** arguments) {
   const int rounds = count > 1 ? std::atoi(arguments[1]) : 40;
   at::set_num_threads(count > 2 ? std::atoi(arguments[2]) : 2);
-  if (count > 3) norm_relu_pool_passes::use_instruction_set(arguments[3]);
+  if (count > 3) use_kernel_set(arguments[3]);
   fmt::print("ms: forward, backward [quartiles], both | of three operators | of norm_relu_pool | ratio\n");
   for (const auto format : {at::MemoryFormat::ChannelsLast, at::MemoryFormat::Contiguous}) {
     for (const auto type : {at::kFloat, at::kBFloat16}) {

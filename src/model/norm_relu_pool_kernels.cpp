@@ -5,9 +5,7 @@
 #include <cmath>
 #include <cstddef>
 
-// Highway compiles this file once per instruction set. Those left out have no processor of their own to be fast on.
-#undef HWY_DISABLED_TARGETS
-#define HWY_DISABLED_TARGETS (HWY_SSSE3 | HWY_AVX3_DL)
+// Highway compiles this file once per instruction set.
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "model/norm_relu_pool_kernels.cpp"
 #include <hwy/foreach_target.h>  // Must come before highway.h.
@@ -781,40 +779,6 @@ const Kernels<float>& kernels(float) noexcept {
 
 const Kernels<std::uint16_t>& kernels(std::uint16_t) noexcept {
   return *HWY_DYNAMIC_DISPATCH(bfloat16_table)();
-}
-
-namespace {
-
-bool is_plain(std::int64_t target) {
-  return target == HWY_SCALAR || target == HWY_EMU128;
-}
-
-std::vector<std::int64_t> targets() {
-  std::vector<std::int64_t> found;
-  for (const std::int64_t target : hwy::SupportedAndGeneratedTargets()) {
-    if (!is_plain(target)) found.push_back(target);
-  }
-  found.push_back(HWY_STATIC_TARGET);
-  return found;
-}
-
-std::string name_of(std::int64_t target) {
-  return is_plain(target) ? "plain" : hwy::TargetName(target);
-}
-
-}  // namespace
-
-std::vector<std::string> instruction_sets() {
-  std::vector<std::string> names;
-  for (const std::int64_t target : targets()) names.push_back(name_of(target));
-  return names;
-}
-
-void use_instruction_set(const std::string& name) noexcept {
-  hwy::GetChosenTarget().DeInit();
-  for (const std::int64_t target : targets()) {
-    if (name_of(target) == name) hwy::GetChosenTarget().Update(target);
-  }
 }
 
 }  // namespace headrace::norm_relu_pool_passes

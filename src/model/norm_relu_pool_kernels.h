@@ -6,8 +6,6 @@
 #pragma once
 
 #include <cstdint>
-#include <string>
-#include <vector>
 
 namespace headrace::norm_relu_pool_passes {
 
@@ -65,10 +63,5 @@ struct Kernels {
 // Of the best instruction set that this machine has.
 const Kernels<float>& kernels(float) noexcept;
 const Kernels<std::uint16_t>& kernels(std::uint16_t) noexcept;
-
-// The sets built in that this machine has, best first and "plain" last. use_instruction_set makes kernels() answer with
-// one of them from now on, for tests and benches; an empty name: the best again.
-std::vector<std::string> instruction_sets();
-void use_instruction_set(const std::string& name) noexcept;
 
 }  // namespace headrace::norm_relu_pool_passes

@@ -21,6 +21,7 @@
 
 #include <limits>
 
+#include "base/kernel_sets.h"
 #include "model/norm_relu_pool_kernels.h"
 
 namespace headrace {
@@ -98,9 +99,9 @@ class NormReluPoolSets : public ::testing::TestWithParam<std::string> {
  protected:
   void SetUp() override {
     at::manual_seed(11);
-    norm_relu_pool_passes::use_instruction_set(GetParam());
+    use_kernel_set(GetParam());
   }
-  void TearDown() override { norm_relu_pool_passes::use_instruction_set(""); }
+  void TearDown() override { use_kernel_set(""); }
 
   static void compare(const at::Tensor& x, double output, double gradient) {
     for (const bool pool : {true, false}) {
@@ -177,7 +178,7 @@ TEST_P(NormReluPoolSets, GiveTheGradientOfEqualValuesToTheFirst) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Every, NormReluPoolSets, ::testing::ValuesIn(norm_relu_pool_passes::instruction_sets()),
+INSTANTIATE_TEST_SUITE_P(Every, NormReluPoolSets, ::testing::ValuesIn(kernel_sets()),
                          [](const auto& of) { return of.param; });
 
 TEST(NormReluPool, IsTheSameBitsWithAnyNumberOfThreads) {

@@ -1,0 +1,24 @@
+// Which rectangle of a picture becomes the network's input, and how it is resized to it.
+#pragma once
+
+#include "base/random.h"
+#include "image/resize.h"
+#include "image/transform_options.h"
+
+namespace headrace::image {
+
+struct CropWindow {
+  ResizeAxis vertical;
+  ResizeAxis horizontal;
+};
+
+// What of a picture of height x width becomes the options' size x size. `augment`: options.crop with draws from
+// `random`; else the shorter side is resized and the center taken, and nothing is drawn.
+//
+// Arithmetic and roundings are torchvision's: Resize(resize) and CenterCrop(size) or RandomCrop(size), or
+// RandomResizedCrop(size, scale, ratio), whose rectangle is the largest that keeps `ratio` after ten draws that do not
+// fit. The options have a size and no crop_contradiction(); height and width are at least 1.
+CropWindow choose_crop(const TransformOptions& options, int height, int width, bool augment,
+                       SampleRandom& random) noexcept;
+
+}  // namespace headrace::image

@@ -1,0 +1,52 @@
+// Resizing with an antialiased triangle filter: "bilinear" of Pillow, and of torchvision with antialias=True.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+
+namespace headrace::image {
+
+// One axis of a resize. All in pixels; sizes at least 1.
+struct ResizeAxis {
+  int begin = 0;  // The stretch of the picture that is resized. No tap leaves it, as if it had been cut out first.
+  int size = 0;
+  int resized = 0;    // Its length afterwards; larger than `size` enlarges.
+  int out_begin = 0;  // The part of the resized stretch that is wanted: within 0 .. resized.
+  int out_size = 0;
+
+  bool operator==(const ResizeAxis&) const = default;
+};
+
+struct Stretch {
+  int begin = 0;
+  int size = 0;
+};
+
+// The picture's pixels that the wanted part reads; inside the axis' stretch.
+Stretch needed(const ResizeAxis& axis) noexcept;
+
+// Keeps weights and scratch between pictures; allocates only when a picture needs more of them than any before. For one
+// thread at a time.
+class Resizer {
+ public:
+  Resizer();
+  ~Resizer();
+  Resizer(Resizer&&) noexcept;
+  Resizer& operator=(Resizer&&) noexcept;
+
+  // pixels: HWC uint8, needed(vertical).size rows of needed(horizontal).size pixels. out: HWC uint8, vertical.out_size
+  // rows of horizontal.out_size pixels; may not overlap `pixels`. channels: 1 to 4.
+  //
+  // Weights and sums are float32 and rounded once, to the nearest. Pillow and torchvision round to uint8 between the
+  // two axes too, which moves a value by at most 1. Costs about rows x columns of the smaller of both sides times 2 x
+  // scale.
+  void resize(std::span<const std::uint8_t> pixels, const ResizeAxis& vertical, const ResizeAxis& horizontal,
+              int channels, std::span<std::uint8_t> out);
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace headrace::image

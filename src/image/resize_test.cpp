@@ -1,0 +1,208 @@
+#include "image/resize.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <array>
+#include <cmath>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "base/kernel_sets.h"
+
+namespace headrace::image {
+namespace {
+
+using Bytes = std::vector<std::uint8_t>;
+
+struct Picture {
+  int height, width, channels;
+  Bytes pixels;
+};
+
+Picture random_picture(int height, int width, int channels, unsigned seed) {
+  std::mt19937 random{seed};
+  Picture picture{height, width, channels, Bytes(static_cast<std::size_t>(height) * width * channels)};
+  for (auto& value : picture.pixels) value = static_cast<std::uint8_t>(random());
+  return picture;
+}
+
+// The normalised weights of one output over the stretch, in double, from the words in resize.h: a triangle as wide as
+// two outputs, or two pixels where the stretch is enlarged.
+std::vector<double> specified_weights(const ResizeAxis& axis, int out) {
+  const double scale = static_cast<double>(axis.size) / axis.resized, radius = std::max(1.0, scale);
+  std::vector<double> weights(static_cast<std::size_t>(axis.size));
+  double sum = 0;
+  for (int i = 0; i < axis.size; ++i) {
+    const double distance = std::abs(i + 0.5 - (out + 0.5) * scale) / radius;
+    sum += weights[static_cast<std::size_t>(i)] = std::max(0.0, 1 - distance);
+  }
+  for (double& weight : weights) weight /= sum;
+  return weights;
+}
+
+std::vector<double> specified(const Picture& picture, const ResizeAxis& vertical, const ResizeAxis& horizontal) {
+  std::vector<double> out;
+  for (int y = 0; y < vertical.out_size; ++y) {
+    const auto rows = specified_weights(vertical, vertical.out_begin + y);
+    std::vector<double> blended(static_cast<std::size_t>(horizontal.size) * picture.channels);
+    for (int i = 0; i < vertical.size; ++i) {
+      const double weight = rows[static_cast<std::size_t>(i)];
+      if (weight == 0) continue;
+      const auto row =
+          (static_cast<std::size_t>(vertical.begin + i) * picture.width + horizontal.begin) * picture.channels;
+      for (std::size_t j = 0; j < blended.size(); ++j) blended[j] += weight * picture.pixels[row + j];
+    }
+    for (int x = 0; x < horizontal.out_size; ++x) {
+      const auto columns = specified_weights(horizontal, horizontal.out_begin + x);
+      for (int c = 0; c < picture.channels; ++c) {
+        double sum = 0;
+        for (std::size_t i = 0; i < columns.size(); ++i) sum += columns[i] * blended[i * picture.channels + c];
+        out.push_back(sum);
+      }
+    }
+  }
+  return out;
+}
+
+Bytes needed_pixels(const Picture& picture, const ResizeAxis& vertical, const ResizeAxis& horizontal) {
+  const Stretch rows = needed(vertical), columns = needed(horizontal);
+  EXPECT_GE(rows.begin, vertical.begin);
+  EXPECT_LE(rows.begin + rows.size, vertical.begin + vertical.size);
+  EXPECT_GE(columns.begin, horizontal.begin);
+  EXPECT_LE(columns.begin + columns.size, horizontal.begin + horizontal.size);
+  Bytes part;
+  for (int y = rows.begin; y < rows.begin + rows.size; ++y) {
+    const auto at = (static_cast<std::ptrdiff_t>(y) * picture.width + columns.begin) * picture.channels;
+    const auto begin = picture.pixels.begin() + at;
+    part.insert(part.end(), begin, begin + static_cast<std::ptrdiff_t>(columns.size) * picture.channels);
+  }
+  return part;
+}
+
+Bytes resized(Resizer& resizer, const Picture& picture, const ResizeAxis& vertical, const ResizeAxis& horizontal) {
+  const auto size = static_cast<std::size_t>(vertical.out_size) * horizontal.out_size * picture.channels;
+  Bytes out(size + 2, 77);  // One byte on each side shows whether anything is written beside.
+  resizer.resize(needed_pixels(picture, vertical, horizontal), vertical, horizontal, picture.channels,
+                 std::span{out}.subspan(1, size));
+  EXPECT_EQ(out.front(), 77);
+  EXPECT_EQ(out.back(), 77);
+  return {out.begin() + 1, out.end() - 1};
+}
+
+void expect_as_specified(Resizer& resizer, const Picture& picture, const ResizeAxis& vertical,
+                         const ResizeAxis& horizontal) {
+  const Bytes out = resized(resizer, picture, vertical, horizontal);
+  const std::vector<double> wanted = specified(picture, vertical, horizontal);
+  ASSERT_EQ(out.size(), wanted.size());
+  for (std::size_t i = 0; i < out.size(); ++i) {
+    ASSERT_NEAR(out[i], wanted[i], 0.5 + 1e-3)
+        << "value " << i << " of " << picture.channels << " channels, " << vertical.size << "x" << horizontal.size
+        << " to " << vertical.resized << "x" << horizontal.resized;
+  }
+}
+
+class ResizerSets : public testing::TestWithParam<std::string> {
+ protected:
+  void SetUp() override { use_kernel_set(GetParam()); }
+  void TearDown() override { use_kernel_set(""); }
+};
+
+// Every pair of sizes on one axis while the other keeps an odd one; all of the output, and its middle.
+TEST_P(ResizerSets, EqualTheSpecificationForEverySize) {
+  Resizer resizer;
+  for (const int channels : {1, 2, 3, 4}) {
+    for (const int size : {1, 2, 3, 5, 8, 16, 33, 64, 131}) {
+      for (const int to : {1, 2, 3, 7, 8, 16, 31, 64, 90}) {
+        const Picture picture = random_picture(size + 3, 19, channels, static_cast<unsigned>(size * 1000 + to));
+        const Picture turned = random_picture(19, size + 3, channels, static_cast<unsigned>(to * 1000 + size));
+        for (const ResizeAxis& axis : {ResizeAxis{2, size, to, 0, to}, ResizeAxis{1, size, to, to / 3, (to + 1) / 2}}) {
+          for (const ResizeAxis& other : {ResizeAxis{0, 19, 11, 0, 11}, ResizeAxis{3, 9, 9, 2, 5}}) {
+            expect_as_specified(resizer, picture, axis, other);
+            expect_as_specified(resizer, turned, other, axis);
+            if (HasFatalFailure()) return;
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST_P(ResizerSets, EqualTheSpecificationOnPhotographSizes) {
+  Resizer resizer;
+  const Picture picture = random_picture(375, 500, 3, 1);
+  expect_as_specified(resizer, picture, {20, 300, 224, 0, 224}, {100, 280, 224, 0, 224});
+  expect_as_specified(resizer, picture, {0, 375, 256, 16, 224}, {0, 500, 341, 58, 224});
+  expect_as_specified(resizer, picture, {150, 40, 64, 0, 64}, {7, 55, 64, 0, 64});
+  expect_as_specified(resizer, random_picture(700, 3, 3, 2), {0, 700, 7, 0, 7}, {0, 3, 7, 0, 7});
+}
+
+// A stretch of 65,500 pixels has taps whose weights are below 1/20,000: their sum must still be 1.
+TEST_P(ResizerSets, KeepAConstantPictureConstantAtAnyScale) {
+  Resizer resizer;
+  for (const int value : {0, 1, 127, 254, 255}) {
+    for (const int size : {1, 3, 224, 1000, 65500}) {
+      for (const int to : {1, 3, 224}) {
+        Picture picture{1, size, 3, Bytes(static_cast<std::size_t>(size) * 3, static_cast<std::uint8_t>(value))};
+        const Bytes out = resized(resizer, picture, {0, 1, 2, 0, 2}, {0, size, to, 0, to});
+        EXPECT_THAT(out, testing::Each(testing::Eq(value))) << size << " to " << to;
+      }
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Every, ResizerSets, ::testing::ValuesIn(kernel_sets()),
+                         [](const auto& tested) { return tested.param; });
+
+TEST(Resizer, OfTheSameSizeCopies) {
+  Resizer resizer;
+  const Picture picture = random_picture(37, 41, 3, 3);
+  EXPECT_EQ(resized(resizer, picture, {0, 37, 37, 0, 37}, {0, 41, 41, 0, 41}), picture.pixels);
+  const Bytes middle = resized(resizer, picture, {0, 37, 37, 5, 8}, {0, 41, 41, 6, 9});
+  ASSERT_EQ(middle.size(), 8U * 9 * 3);
+  for (std::size_t y = 0; y < 8; ++y) {
+    for (std::size_t i = 0; i < 9 * 3; ++i) {
+      EXPECT_EQ(middle[y * 27 + i], picture.pixels[((y + 5) * 41 + 6) * 3 + i]);
+    }
+  }
+}
+
+// What the first picture left behind must not show in the second.
+TEST(Resizer, ResultDoesNotDependOnThePicturesBefore) {
+  const ResizeAxis vertical{3, 20, 30, 4, 21}, horizontal{1, 90, 30, 2, 27};
+  const Picture picture = random_picture(30, 100, 3, 4);
+  Resizer fresh;
+  const Bytes wanted = resized(fresh, picture, vertical, horizontal);
+  Resizer used;
+  const Picture white{50, 400, 3, Bytes(50 * 400 * 3, 255)};
+  resized(used, white, {0, 50, 70, 0, 70}, {0, 400, 333, 0, 333});
+  EXPECT_EQ(resized(used, picture, vertical, horizontal), wanted);
+  EXPECT_EQ(resized(used, picture, vertical, horizontal), wanted);  // With the weights of the call before.
+}
+
+TEST(Needed, IsWhatTheTapsReadAndNoMore) {
+  const auto of = [](const ResizeAxis& axis) {
+    const Stretch stretch = needed(axis);
+    return std::array{stretch.begin, stretch.size};
+  };
+  EXPECT_EQ(of({10, 100, 50, 0, 50}), (std::array{10, 100}));
+  // Output 20 is centered at 41 and reaches 2 to each side, output 29 at 59.
+  EXPECT_EQ(of({10, 100, 50, 20, 10}), (std::array{10 + 39, 22}));
+  EXPECT_EQ(of({0, 1, 5, 2, 1}), (std::array{0, 1}));
+  EXPECT_EQ(of({7, 4, 400, 0, 1}), (std::array{7, 1}));
+}
+
+TEST(ResizerDeathTest, StopsAtAPictureThatIsNotWhatTheAxesNeed) {
+  Resizer resizer;
+  const Bytes pixels(4 * 4 * 3);
+  Bytes out(2 * 2 * 3);
+  const ResizeAxis axis{0, 4, 2, 0, 2};
+  EXPECT_DEATH(resizer.resize(std::span{pixels}.first(47), axis, axis, 3, out), "47 bytes resized to 12");
+  EXPECT_DEATH(resizer.resize(pixels, axis, axis, 3, std::span{out}.first(11)), "resized to 11");
+  EXPECT_DEATH(resizer.resize(pixels, axis, {0, 4, 2, 1, 2}, 3, out), "1 \\+ 2 are wanted");
+  EXPECT_DEATH(resizer.resize(pixels, axis, axis, 5, out), "5 channels");
+}
+
+}  // namespace
+}  // namespace headrace::image
