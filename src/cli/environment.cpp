@@ -1,10 +1,13 @@
 #include "cli/environment.h"
 
+#include <headrace/error.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <array>
 #include <string_view>
+
+#include "base/build_info.h"
 
 namespace headrace {
 
@@ -25,6 +28,24 @@ std::vector<std::pair<std::string, std::string>> job_variables() {
   }
   std::sort(variables.begin(), variables.end());
   return variables;
+}
+
+std::vector<std::pair<std::string, std::string>> report_environment(const Machine& machine,
+                                                                    const std::string& libtorch_version) {
+  std::string sets;
+  for (const std::string& set : machine.instruction_sets) sets += (sets.empty() ? "" : " ") + set;
+  const auto bytes = [](const std::optional<std::int64_t>& value) {
+    return value ? fmt::format("{:.1f} GiB", static_cast<double>(*value) / (1LL << 30)) : std::string("unavailable");
+  };
+  const BuildInfo& build = build_info();
+  return {{"Headrace", fmt::format("{} ({}), {}", build.version, build.commit, build.compiler)},
+          {"LibTorch", libtorch_version},
+          {"CPU", machine.cpu},
+          {"Cores", fmt::format("{} usable of {}", machine.cores_usable, machine.cores_online)},
+          {"Instruction sets", sets.empty() ? "unavailable" : sets},
+          {"Memory limit", fmt::format("{} ({})", bytes(machine.memory_limit), machine.memory_limit_from)},
+          {"GPU", machine.gpu},
+          {"System", machine.system}};
 }
 
 }  // namespace headrace

@@ -8,6 +8,8 @@
 #include <limits>
 #include <nlohmann/json.hpp>
 
+#include "tune/ledger_report.h"
+
 namespace headrace {
 namespace {
 
@@ -125,6 +127,37 @@ TEST(Ledger, EveryNameIsThatOfItsValue) {
   EXPECT_STREQ(to_string(Verdict::inconclusive), "inconclusive");
   EXPECT_STREQ(to_string(Reason::no_gain), "no_gain");
   EXPECT_STREQ(to_string(Reason::fixed), "fixed");
+}
+
+TEST(LedgerReport, TellsWhatWasTriedAndWhatCameOfIt) {
+  const std::vector<Candidate> tried{{"fused optimizer", "One kernel for all parameters.", {}, {}, "compute"}};
+  Report report;
+  show_ledger(report, sample_ledger(), tried, "the script as written");
+  EXPECT_TRUE(report.positive);
+  EXPECT_EQ(report.verdict,
+            "1.44 times as fast as the script as written; every kept change passed its numerics check.");
+  EXPECT_EQ(report.speedup_low, 1.40);
+  EXPECT_EQ(report.speedup_pairs, 20);
+  EXPECT_EQ(report.best_samples_per_second, 3600);
+  ASSERT_EQ(report.changes.size(), 2U);
+  EXPECT_EQ(report.changes[0].sentence, "One kernel for all parameters.");
+  EXPECT_EQ(report.changes[0].verdict, "kept");
+  EXPECT_EQ(report.changes[0].gain, 0.2);
+  EXPECT_EQ(report.changes[0].numerics, "update: 3e-07 (allowed 1e-06)");
+  EXPECT_EQ(report.changes[0].settings.front().first, "optimizer.implementation");
+  EXPECT_EQ(report.changes[1].verdict, "failed");
+  EXPECT_FALSE(report.changes[1].gain.has_value());
+  EXPECT_EQ(report.changes[1].numerics, "");
+}
+
+TEST(LedgerReport, IsNotPositiveUnlessTheWholeIntervalIs) {
+  Ledger ledger = sample_ledger();
+  ledger.speedup = {1.02, 0.99, 1.05};
+  Report report;
+  show_ledger(report, ledger, {}, "the recipe as written");
+  EXPECT_FALSE(report.positive);
+  EXPECT_EQ(report.verdict, "No change paid: the recipe as written is as fast as these changes can make it here.");
+  EXPECT_EQ(report.changes[0].sentence, "");
 }
 
 }  // namespace

@@ -1,10 +1,12 @@
 #include <headrace/insight.h>
+#include <torch/headeronly/version.h>
 
 #include <nlohmann/json.hpp>
 
 #include "assembly/measure.h"
 #include "base/clock.h"
 #include "base/files.h"
+#include "cli/environment.h"
 #include "exec/stop.h"
 #include "verbs/verbs.h"
 
@@ -31,7 +33,7 @@ int run_profile(VerbContext& context) {
   report.findings = measured.diagnosis.findings;
   report.baseline_samples_per_second = measured.diagnosis.samples_per_second;
   report.before = measured.split;
-  report.environment = report_environment(context.machine);
+  report.environment = report_environment(context.machine, TORCH_VERSION);
   report.settings = job.training().applied();
   report.command = command_line(context.invocation);
   report.written = utc_text();

@@ -1,12 +1,15 @@
 #include <headrace/insight.h>
 #include <headrace/tune.h>
+#include <torch/headeronly/version.h>
 
 #include <nlohmann/json.hpp>
 
 #include "assembly/measure.h"
 #include "base/clock.h"
 #include "base/files.h"
+#include "cli/environment.h"
 #include "exec/stop.h"
+#include "tune/ledger_report.h"
 #include "verbs/train_run.h"
 #include "verbs/verbs.h"
 
@@ -92,49 +95,14 @@ void write_tuned_toml(const std::filesystem::path& path, Recipe tuned, const Led
   write_file(path, write_toml(fields_of(tuned), comment));
 }
 
-Report::Change report_change(const Trial& trial, const std::vector<Candidate>& tried) {
-  Report::Change change;
-  change.name = trial.name;
-  for (const Candidate& candidate : tried) {
-    if (candidate.name == trial.name) change.sentence = candidate.sentence;
-  }
-  change.verdict = to_string(trial.verdict);
-  change.reason = trial.sentence;
-  change.pairs = trial.pairs;
-  if (trial.gain) {
-    change.gain = trial.gain->median;
-    change.gain_low = trial.gain->low;
-    change.gain_high = trial.gain->high;
-  }
-  if (trial.numerics.checked) {
-    change.numerics = fmt::format("{}: {:.2g} ({} {:.2g})", trial.numerics.measure, trial.numerics.value,
-                                  trial.numerics.passed ? "allowed" : "beyond", trial.numerics.tolerance);
-  }
-  change.settings.assign(trial.changes.begin(), trial.changes.end());
-  return change;
-}
-
 Report tune_report(const VerbContext& context, const Tuning& tuning, const TrainRun& run) {
-  const Ledger& ledger = tuning.ledger;
   Report report;
   report.title = context.loaded.name;
-  report.positive = !ledger.best.empty() && ledger.speedup.low > 1;
-  report.verdict =
-      report.positive
-          ? fmt::format("{:.2f} times as fast as the recipe as written; every kept change passed its numerics check.",
-                        ledger.speedup.median)
-          : std::string("No change paid: the recipe is as fast as these changes can make it here.");
-  report.speedup = ledger.speedup.median;
-  report.speedup_low = ledger.speedup.low;
-  report.speedup_high = ledger.speedup.high;
-  report.speedup_pairs = ledger.speedup_pairs;
-  report.baseline_samples_per_second = ledger.baseline_samples_per_second;
-  report.best_samples_per_second = ledger.best_samples_per_second;
+  show_ledger(report, tuning.ledger, tuning.tried, "the recipe as written");
   report.before = tuning.before.split;
   if (tuning.after) report.after = tuning.after->split;
   report.diagnosis = tuning.before.diagnosis.sentence;
   report.findings = tuning.before.diagnosis.findings;
-  for (const Trial& trial : ledger.trials) report.changes.push_back(report_change(trial, tuning.tried));
   Report::Curve accuracy{"Test accuracy", "", {}, {}}, loss{"Training loss", "", {}, {}};
   for (const EpochResult& epoch : run.epochs) {
     accuracy.x.push_back(static_cast<double>(epoch.epoch));
@@ -147,7 +115,7 @@ Report tune_report(const VerbContext& context, const Tuning& tuning, const Train
     report.test_loss = run.epochs.back().test_loss;
     report.curves = {accuracy, loss};
   }
-  report.environment = report_environment(context.machine);
+  report.environment = report_environment(context.machine, TORCH_VERSION);
   report.settings = tuning.applied;
   report.command = command_line(context.invocation);
   report.written = utc_text();

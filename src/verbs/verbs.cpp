@@ -6,8 +6,8 @@
 #include <exception>
 #include <nlohmann/json.hpp>
 
-#include "base/build_info.h"
 #include "base/clock.h"
+#include "cli/environment.h"
 #include "exec/stop.h"
 #include "tensor/translate.h"
 
@@ -30,23 +30,6 @@ int run_verb(const Invocation& invocation, Console& console) {
 
 }  // namespace
 
-std::vector<std::pair<std::string, std::string>> report_environment(const Machine& machine) {
-  std::string sets;
-  for (const std::string& set : machine.instruction_sets) sets += (sets.empty() ? "" : " ") + set;
-  const auto bytes = [](const std::optional<std::int64_t>& value) {
-    return value ? fmt::format("{:.1f} GiB", static_cast<double>(*value) / (1LL << 30)) : std::string("unavailable");
-  };
-  const BuildInfo& build = build_info();
-  return {{"Headrace", fmt::format("{} ({}), {}", build.version, build.commit, build.compiler)},
-          {"LibTorch", TORCH_VERSION},
-          {"CPU", machine.cpu},
-          {"Cores", fmt::format("{} usable of {}", machine.cores_usable, machine.cores_online)},
-          {"Instruction sets", sets.empty() ? "unavailable" : sets},
-          {"Memory limit", fmt::format("{} ({})", bytes(machine.memory_limit), machine.memory_limit_from)},
-          {"GPU", machine.gpu},
-          {"System", machine.system}};
-}
-
 std::string command_line(const Invocation& invocation) {
   std::string line;
   for (std::size_t i = 0; i < invocation.argv.size(); ++i) {
@@ -66,7 +49,8 @@ nlohmann::ordered_json document_head(const VerbContext& context, const char* for
   document["recipe"] = context.loaded.name;
   document["command"] = command_line(context.invocation);
   document["written"] = utc_text();
-  for (const auto& [name, value] : report_environment(context.machine)) document["environment"][name] = value;
+  for (const auto& [name, value] : report_environment(context.machine, TORCH_VERSION))
+    document["environment"][name] = value;
   return document;
 }
 

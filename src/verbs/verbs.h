@@ -26,8 +26,6 @@ int run_eval(VerbContext& context);
 int run_profile(VerbContext& context);
 int run_tune(VerbContext& context);
 
-// The environment a report may show: an allow-list of names and values.
-std::vector<std::pair<std::string, std::string>> report_environment(const Machine& machine);
 // "headrace tune examples/fashion_mnist.toml --data.threads 2", credentials cut.
 std::string command_line(const Invocation& invocation);
 // {"title", "command", "written", "environment": {...}, "settings": [...]}: what every --json document starts with.
