@@ -62,7 +62,8 @@ class Trainer {
 
   // One micro-batch: forward, backward; every `accumulate` micro-batches, or when `last_of_window`, the update. The
   // gradient of a window is the mean of its micro-batches' gradients, of a window cut short too: that of one large
-  // batch where they are equal in size; a smaller one counts as much as the others. Records step::kForward, kBackward
+  // batch where they are equal in size; a smaller one counts as much as the others. Gradients that were there before a
+  // window are dropped. Records step::kForward, kBackward
   // and, where there is an update, kOptimizer. Returns the loss, detached.
   at::Tensor step(const TensorBatch& batch, bool last_of_window = false);
   // The same with this forward, called once; `samples` is the batch's weight in the mean loss.

@@ -290,6 +290,16 @@ TEST(Trainer, StepsOnAForwardThatBringsItsBatch) {
               Throws<Error>(testing::Property(&Error::what, HasSubstr("without a forward"))));
 }
 
+TEST(Trainer, AWindowBeginsWithoutTheGradientsThatWereThere) {
+  TinyMlp networks[2];
+  Trainer clean = networks[0].trainer({}), after_another = networks[1].trainer({});
+  const TensorBatch batch = tiny::random_batch(8);
+  networks[1](tiny::random_batch(4)).loss.backward();
+  clean.step(batch);
+  after_another.step(batch);
+  expect_equal(networks[1].parameters, networks[0].parameters);
+}
+
 TEST(Trainer, FinishesAWindowThatNobodyForesaw) {
   TinyMlp networks[2];
   Trainer foreseen = networks[0].trainer(accumulating(4)), unforeseen = networks[1].trainer(accumulating(4));

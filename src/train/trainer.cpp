@@ -194,6 +194,7 @@ at::Tensor Trainer::step(const BoundForward& forward, std::int64_t samples, bool
     loss = my.run_forward(forward).loss;
   }
   my.note_loss(loss, samples);
+  if (my.progress.window == 0) my.optimizer.zero_gradients();  // Whoever left some.
   my.or_drop_window([&] {
     {
       Span span{step::kBackward};
