@@ -8,6 +8,7 @@
 #include <array>
 #include <atomic>
 #include <cstdint>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -16,7 +17,7 @@ namespace headrace {
 // Must have static storage duration: events keep its address until the record is taken.
 struct SpanName {
   const char* text;      // "forward"
-  const char* category;  // "step", "wait", "work", "mark": a track or colour in a viewer.
+  const char* category;  // "step", "wait", "work", "mark", "stack": a track or colour in a viewer.
 };
 
 namespace detail {
@@ -93,6 +94,22 @@ class Counter {
 // A value at a moment, e.g. the fill of a queue. Recorded only while a Trace records.
 void record_gauge(const SpanName& name, std::int64_t value) noexcept;
 
+// A moment on the trace's clock.
+struct TraceMoment {
+  std::uint64_t ticks = 0;
+};
+inline TraceMoment trace_moment() noexcept {
+  return {detail::ticks()};
+}
+
+struct Gauge {
+  const SpanName* name;
+  std::int64_t value;
+};
+// Values of one moment, which may lie in the past. Those named "track.series" of category "stack" are shares of one
+// whole: a viewer shows them as one track of stacked series.
+void record_gauges(std::span<const Gauge> gauges, TraceMoment at) noexcept;
+
 // Gives this thread a name in traces: "loader 0". Cheap to call twice.
 void name_this_thread(const std::string& name);
 
@@ -100,7 +117,7 @@ struct TraceEvent {
   std::uint32_t name;     // Index into TraceRecord::names.
   std::uint32_t thread;   // Index into TraceRecord::threads.
   std::int64_t begin_ns;  // Since TraceRecord's start.
-  std::int64_t end_ns;    // Equal to begin_ns for a gauge.
+  std::int64_t end_ns;    // Equal to begin_ns for a gauge, and for a gauge alone.
   std::int64_t value;     // The span's or gauge's value (a step number, bytes, a count).
 };
 
@@ -116,7 +133,8 @@ struct TraceRecord {
   };
   std::vector<Name> names;
   std::vector<std::string> threads;
-  std::vector<TraceEvent> events;  // Sorted by begin_ns; an outer span before an inner one that begins with it.
+  // Sorted by begin_ns; an outer span before an inner one that begins with it, gauges of one moment as they were given.
+  std::vector<TraceEvent> events;
   std::vector<CounterTotal> counters;
   std::int64_t dropped = 0;      // Events that full rings overwrote (the oldest go first).
   std::int64_t duration_ns = 0;  // From start to stop or take.
@@ -145,7 +163,9 @@ class Trace {
 };
 
 // Chrome JSON trace (the "Trace Event Format"), which Perfetto and chrome://tracing open. Times in microseconds with
-// three decimals. `otherData` carries {"format": "headrace-trace", "version": 1, "dropped": N}. Written aside, renamed.
+// three decimals. A span is a complete event (X), a gauge a counter event (C) with one value, the gauges "track.series"
+// of a stack's moment one counter event "track" with one value a series. `otherData` carries {"format":
+// "headrace-trace", "version": 1, "dropped": N}. Written aside, renamed.
 void write_chrome_trace(const TraceRecord& record, const std::string& path);
 // Reads what write_chrome_trace wrote; an unknown version or a foreign file is Error{corrupt_data} naming the file.
 TraceRecord read_chrome_trace(const std::string& path);
@@ -159,5 +179,13 @@ inline constexpr SpanName kForward{"forward", "step"};      // Forward and loss.
 inline constexpr SpanName kBackward{"backward", "step"};    // Backward.
 inline constexpr SpanName kOptimizer{"optimizer", "step"};  // Unscale, clip, update, zero the gradients, schedule.
 }  // namespace step
+
+// Memory of the process over time, in bytes.
+namespace memory {
+// Of the stack "memory": "memory.<class>" for every class of memory, and this for what is resident beyond them all.
+inline constexpr SpanName kOther{"memory.other", "stack"};
+inline constexpr SpanName kResident{"memory.resident", "mark"};  // At the moment of the stack, and after each step.
+inline constexpr SpanName kPeak{"memory.peak", "mark"};          // After each step: the most since the last one.
+}  // namespace memory
 
 }  // namespace headrace

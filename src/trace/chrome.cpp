@@ -4,11 +4,13 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cmath>
 #include <iterator>
 #include <limits>
 #include <map>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <utility>
 
 #include "base/files.h"
@@ -20,6 +22,7 @@ using Json = nlohmann::ordered_json;
 
 constexpr const char* kFormat = "headrace-trace";
 constexpr int kVersion = 1;
+constexpr const char* kStack = "stack";  // The category of gauges that are shares of one whole.
 constexpr std::int64_t kBytesMax = std::int64_t{1} << 30;
 constexpr int kDepthMax = 4;                              // Of the arguments of an event.
 constexpr std::int64_t kTimeMax = std::int64_t{1} << 53;  // Nanoseconds, 104 days: a double holds them exactly.
@@ -34,7 +37,11 @@ class ChromeWriter {
   ChromeWriter(const TraceRecord& record, const std::function<void(std::span<const std::byte>)>& append)
       : record_(record), append_(append) {
     for (const auto& name : record.names) {
-      labels_.push_back(fmt::format(R"("name":{},"cat":{})", quoted(name.text), quoted(name.category)));
+      labels_.push_back(label(name.text, name.category));
+      const std::size_t dot = name.text.find('.');
+      stacks_.emplace_back();
+      if (name.category != kStack || dot == std::string::npos) continue;
+      stacks_.back() = Stack{label(name.text.substr(0, dot), name.category), quoted(name.text.substr(dot + 1))};
     }
   }
 
@@ -45,12 +52,22 @@ class ChromeWriter {
       add(",\n{{\"ph\":\"M\",\"pid\":1,\"tid\":{},\"name\":\"thread_name\",\"args\":{{\"name\":{}}}}}", thread,
           quoted(record_.threads[thread]));
     }
-    for (const TraceEvent& event : record_.events) write_event(event);
+    for (std::size_t event = 0; event < record_.events.size();) event = write_events(event);
     add("\n]}}\n");
     flush();
   }
 
  private:
+  // Of a name "track.series": the track's label and the series' name, escaped.
+  struct Stack {
+    std::string label;
+    std::string series;
+  };
+
+  static std::string label(const std::string& name, const std::string& category) {
+    return fmt::format(R"("name":{},"cat":{})", quoted(name), quoted(category));
+  }
+
   void write_facts() {
     add("{{\"displayTimeUnit\":\"ns\",\"otherData\":{{\"format\":\"{}\",\"version\":{},\"dropped\":{},\"duration_ns\":{"
         "},"
@@ -63,7 +80,9 @@ class ChromeWriter {
     add("}}}},\n");
   }
 
-  void write_event(const TraceEvent& event) {
+  // The event at `first`, or all gauges of its stack's moment as one. Returns the first one after them.
+  std::size_t write_events(std::size_t first) {
+    const TraceEvent& event = record_.events[first];
     HEADRACE_CHECK(event.name < labels_.size() && event.thread < record_.threads.size(), "event of name {}, thread {}",
                    event.name, event.thread);
     HEADRACE_CHECK(event.begin_ns >= 0 && event.begin_ns <= event.end_ns && event.end_ns <= kTimeMax,
@@ -73,8 +92,36 @@ class ChromeWriter {
         event.begin_ns / 1000, event.begin_ns % 1000);
     const std::int64_t length = event.end_ns - event.begin_ns;
     if (!is_gauge) add("\"dur\":{}.{:03},", length / 1000, length % 1000);
-    add("{},\"args\":{{\"value\":{}}}}}", labels_[event.name], event.value);
     if (buffer_.size() > kBufferBytes) flush();
+    if (is_gauge && stacks_[event.name]) return write_stack(first);
+    add("{},\"args\":{{\"value\":{}}}}}", labels_[event.name], event.value);
+    return first + 1;
+  }
+
+  std::size_t write_stack(std::size_t first) {
+    const TraceEvent& event = record_.events[first];
+    const Stack& stack = *stacks_[event.name];
+    add("{},\"args\":{{{}:{}", stack.label, stack.series, event.value);
+    std::size_t next = first + 1;
+    for (; next < record_.events.size() && belongs(record_.events[next], first, next); ++next) {
+      add(",{}:{}", stacks_[record_.events[next].name]->series, record_.events[next].value);
+    }
+    add("}}}}");
+    return next;
+  }
+
+  // Whether `event` is one more series of the stack whose events [first, next) are.
+  bool belongs(const TraceEvent& event, std::size_t first, std::size_t next) const {
+    const TraceEvent& opener = record_.events[first];
+    if (event.begin_ns != opener.begin_ns || event.end_ns != opener.end_ns || event.thread != opener.thread ||
+        event.name >= stacks_.size() || !stacks_[event.name] ||
+        stacks_[event.name]->label != stacks_[opener.name]->label) {
+      return false;
+    }
+    return std::none_of(record_.events.begin() + static_cast<std::ptrdiff_t>(first),
+                        record_.events.begin() + static_cast<std::ptrdiff_t>(next), [&](const TraceEvent& taken) {
+                          return stacks_[taken.name]->series == stacks_[event.name]->series;
+                        });
   }
 
   template <class... Args>
@@ -89,7 +136,8 @@ class ChromeWriter {
   static constexpr std::size_t kBufferBytes = 64 * 1024;
   const TraceRecord& record_;
   const std::function<void(std::span<const std::byte>)>& append_;
-  std::vector<std::string> labels_;  // Of each name, escaped once.
+  std::vector<std::string> labels_;           // Of each name, escaped once.
+  std::vector<std::optional<Stack>> stacks_;  // As long; nullopt for a name that is no part of a stack.
   fmt::memory_buffer buffer_;
 };
 
@@ -155,19 +203,35 @@ class ChromeReader {
       record_.threads.push_back(text(arguments, "name"));
     } else if (phase == "X" || phase == "C") {
       TraceEvent taken{};
-      taken.name = name_index(text(event, "name"), text(event, "cat"));
+      const std::string name = text(event, "name"), category = text(event, "cat");
       taken.thread =
           static_cast<std::uint32_t>(integer(event, "tid", 0, static_cast<std::int64_t>(record_.threads.size()) - 1));
       taken.begin_ns = nanoseconds(event, "ts");
       taken.end_ns = taken.begin_ns + (phase == "X" ? nanoseconds(event, "dur") : 0);
-      taken.value = integer(arguments, "value");
+      if (phase == "X" && taken.end_ns == taken.begin_ns) missing("dur", "above 0");
       if (!record_.events.empty() && taken.begin_ns < record_.events.back().begin_ns)
         corrupt("events are not in order");
-      record_.events.push_back(taken);
+      const bool is_plain = arguments.size() == 1 && arguments.contains("value");
+      if (phase == "C" && category == kStack && !is_plain) {
+        take_stack(taken, name, arguments);
+      } else {
+        taken.name = name_index(name, category);
+        taken.value = integer(arguments, "value");
+        record_.events.push_back(taken);
+      }
     } else if (phase != "M") {
       corrupt(fmt::format("event {}: unknown phase {}", record_.events.size(), quoted(phase)));
     }
     return false;
+  }
+
+  void take_stack(TraceEvent moment, const std::string& track, const Json& series) {
+    if (!series.is_object() || series.empty()) missing("args", "values by series");
+    for (const auto& [name, value] : series.items()) {
+      moment.name = name_index(track + '.' + name, kStack);
+      moment.value = integer(series, name.c_str());
+      record_.events.push_back(moment);
+    }
   }
 
   std::uint32_t name_index(const std::string& name, const std::string& category) {

@@ -96,6 +96,40 @@ TEST_F(ChromeTrace, RecordingSurvivesTheFile) {
   expect_equal(read_chrome_trace(path_), record);
 }
 
+TEST_F(ChromeTrace, StackOfOneMomentIsOneCounterEventWithOneValueASeries) {
+  TraceRecord record;
+  record.names = {{"memory.weights", "stack"},
+                  {"memory.other", "stack"},
+                  {"memory.peak", "mark"},
+                  {"bare", "stack"},
+                  {"disk.a\"\xff", "stack"}};
+  record.threads = {"main", "memory"};
+  // Of two threads, of two moments, a series that comes twice, and a gauge of another kind between.
+  record.events = {{0, 0, 10, 10, 1}, {1, 0, 10, 10, 2}, {0, 1, 10, 10, 3}, {0, 1, 20, 20, 4}, {1, 1, 20, 20, 5},
+                   {2, 1, 20, 20, 6}, {1, 1, 20, 20, 7}, {1, 1, 20, 20, 8}, {3, 1, 30, 30, 9}, {4, 1, 30, 30, 10}};
+  record.duration_ns = 30;
+  write_chrome_trace(record, path_);
+  std::vector<std::string> counters;
+  const auto document = nlohmann::json::parse(read_file(path_, 1 << 20));
+  for (const auto& event : document["traceEvents"]) {
+    if (event["ph"] != "C") continue;
+    counters.push_back(event["name"].get<std::string>() + event["args"].dump());
+  }
+  EXPECT_THAT(counters, testing::ElementsAre(R"(memory{"other":2,"weights":1})", R"(memory{"weights":3})",
+                                             R"(memory{"other":5,"weights":4})", R"(memory.peak{"value":6})",
+                                             R"(memory{"other":7})", R"(memory{"other":8})", R"(bare{"value":9})",
+                                             "disk{\"a\\\"\xef\xbf\xbd\":10}"));
+  record.names.back().text = "disk.a\"\xef\xbf\xbd";
+  expect_equal(read_chrome_trace(path_), record);
+}
+
+TEST_F(ChromeTrace, SpanTooShortToMeasureIsNoCounter) {
+  static constexpr SpanName kBlink{"blink", "work"};
+  Trace trace;
+  for (int i = 0; i < 10000; ++i) Span span{kBlink};
+  for (const TraceEvent& event : trace.stop().events) ASSERT_GT(event.end_ns, event.begin_ns);
+}
+
 TEST_F(ChromeTrace, EmptyRecordIsAFileToo) {
   write_chrome_trace({}, path_);
   expect_equal(read_chrome_trace(path_), {});
@@ -182,6 +216,9 @@ TEST_F(ChromeTrace, WrongEventsAreRefused) {
            R"({"ph":"X","tid":0,"ts":-1,"dur":2,"name":"a","cat":"b","args":{"value":3}})",
            R"({"ph":"X","tid":0,"ts":1e300,"dur":2,"name":"a","cat":"b","args":{"value":3}})",
            R"({"ph":"X","tid":0,"ts":1,"name":"a","cat":"b","args":{"value":3}})",
+           R"({"ph":"X","tid":0,"ts":1,"dur":0,"name":"a","cat":"b","args":{"value":3}})",
+           R"({"ph":"C","tid":0,"ts":1,"name":"a","cat":"stack","args":{}})",
+           R"({"ph":"C","tid":0,"ts":1,"name":"a","cat":"stack","args":{"x":1,"y":null}})",
            R"({"ph":"X","tid":0,"ts":1,"dur":2,"name":5,"cat":"b","args":{"value":3}})",
            R"({"ph":"X","tid":0,"ts":1,"dur":2,"name":"a","cat":"b","args":{}})",
            R"({"ph":"X","tid":0,"ts":1,"dur":2,"name":"a","cat":"b","args":5})",

@@ -290,9 +290,12 @@ TraceRecord take_record(Registry& all) {
   record.events.reserve(merged.size());
   NameTable names{record.names};
   for (const auto& [raw, thread] : merged) {
-    // Cores may differ by some ticks: a thread that moved could end a span before its begin.
-    const std::uint64_t end = std::max(raw.begin, raw.end);
-    record.events.push_back({names.index_of(raw.name), thread, since_start(raw.begin), since_start(end), raw.value});
+    const std::int64_t begin_ns = since_start(raw.begin);
+    std::int64_t end_ns = begin_ns;
+    // Cores may differ by some ticks: a thread that moved could end a span before its begin. Not even such a span lasts
+    // no time, or it would pass for a gauge.
+    if (raw.end != raw.begin) end_ns = std::max(begin_ns + 1, since_start(std::max(raw.begin, raw.end)));
+    record.events.push_back({names.index_of(raw.name), thread, begin_ns, end_ns, raw.value});
   }
 
   const auto totals = counter_totals(all);
@@ -316,6 +319,14 @@ void record_gauge(const SpanName& name, std::int64_t value) noexcept {
   if (!detail::trace_recording.load(std::memory_order_relaxed)) return;
   const std::uint64_t now = detail::ticks();
   detail::record(name, now, now, value);
+}
+
+void record_gauges(std::span<const Gauge> gauges, TraceMoment at) noexcept {
+  if (!detail::trace_recording.load(std::memory_order_relaxed)) return;
+  // The last one first: of events with the same ticks a record puts the newest first.
+  for (auto gauge = gauges.rbegin(); gauge != gauges.rend(); ++gauge) {
+    detail::record(*gauge->name, at.ticks, at.ticks, gauge->value);
+  }
 }
 
 void name_this_thread(const std::string& name) {
