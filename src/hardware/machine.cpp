@@ -1,9 +1,11 @@
 #include "hardware/machine.h"
 
+#include <fcntl.h>
 #include <fmt/format.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <fstream>
 #include <limits>
@@ -155,7 +157,18 @@ nlohmann::ordered_json to_json(const Machine& machine) {
 }
 
 std::optional<std::int64_t> resident_memory() {
-  return status_bytes("VmRSS");
+  // "size resident shared ...", in pages: a tenth of the time that status takes, for whoever asks every few
+  // milliseconds.
+  const int file = ::open("/proc/self/statm", O_RDONLY | O_CLOEXEC);
+  if (file < 0) return std::nullopt;
+  std::array<char, 128> text{};
+  const ssize_t size = ::read(file, text.data(), text.size());
+  ::close(file);
+  const std::vector<std::string_view> numbers =
+      split({text.data(), static_cast<std::size_t>(std::max<ssize_t>(size, 0))}, ' ');
+  const auto pages = numbers.size() > 2 ? parse_integer(numbers[1]) : std::nullopt;
+  static const std::int64_t page_bytes = ::sysconf(_SC_PAGESIZE);
+  return pages ? std::optional(*pages * page_bytes) : std::nullopt;
 }
 std::optional<std::int64_t> peak_memory() {
   return status_bytes("VmHWM");

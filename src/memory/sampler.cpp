@@ -1,0 +1,147 @@
+#include "memory/sampler.h"
+
+#include <headrace/error.h>
+#include <headrace/trace.h>
+
+#include <algorithm>
+#include <array>
+#include <condition_variable>
+#include <map>
+#include <mutex>
+#include <optional>
+#include <stop_token>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "hardware/machine.h"
+#include "memory/accounts.h"
+
+namespace headrace {
+namespace {
+
+constexpr std::size_t kSamplesMax = 2048;
+constexpr std::size_t kClassesMax = 12;
+
+struct Sample {
+  TraceMoment at;
+  std::int64_t resident = 0;
+  std::array<std::int64_t, kClassesMax> bytes{};  // By class; those that had no account then hold 0.
+};
+
+const Sample& larger(const Sample& first, const Sample& second) {
+  return second.resident > first.resident ? second : first;
+}
+
+// The name of a class in a trace. Lives until the process ends, as events keep its address.
+const SpanName& stack_name(const std::string& class_name) {
+  static std::mutex& mutex = *new std::mutex;  // Guards `names`.
+  static std::map<std::string, SpanName>& names = *new std::map<std::string, SpanName>;
+  const std::lock_guard lock(mutex);
+  const auto [name, is_new] = names.try_emplace("memory." + class_name, SpanName{nullptr, memory::kOther.category});
+  if (is_new) name->second.text = name->first.c_str();
+  return name->second;
+}
+
+}  // namespace
+
+struct MemorySampler::Impl {
+  explicit Impl(std::chrono::nanoseconds every) : interval(every), samples(kSamplesMax) {
+    HEADRACE_CHECK(every.count() > 0, "an interval of {} ns", every.count());
+    thread = std::jthread([this](const std::stop_token& stop) { run(stop); });
+  }
+
+  void run(const std::stop_token& stop) {
+    name_this_thread("memory");
+    do {
+      sample();
+    } while (wait(stop));
+    sample();
+    const std::lock_guard lock(mutex);
+    for (std::size_t i = 0; i < count; ++i) record(samples[i]);
+  }
+
+  // False when it is time to end.
+  bool wait(const std::stop_token& stop) {
+    std::unique_lock lock(mutex);
+    const auto until = std::chrono::steady_clock::now() + interval;
+    ended.wait_until(lock, stop, until, [] { return false; });
+    return !stop.stop_requested();
+  }
+
+  void sample() {
+    Sample sample{trace_moment(), 0, {}};
+    const std::vector<AccountBytes> accounts = account_bytes();
+    const std::optional<std::int64_t> resident = resident_memory();
+    if (!resident) return;
+    sample.resident = *resident;
+    const std::lock_guard lock(mutex);
+    for (const AccountBytes& account : accounts) {
+      const std::size_t index = class_index(account.name);
+      if (index < kClassesMax) sample.bytes[index] = account.bytes;
+    }
+    add(sample);
+  }
+
+  // The caller holds the lock.
+  std::size_t class_index(const std::string& name) {
+    const auto known = std::find(classes.begin(), classes.end(), name);
+    if (known == classes.end() && classes.size() < kClassesMax) {
+      classes.push_back(name);
+      return classes.size() - 1;
+    }
+    return static_cast<std::size_t>(known - classes.begin());
+  }
+
+  // The caller holds the lock.
+  void add(const Sample& sample) {
+    if (merged == stride) {
+      if (count == kSamplesMax) halve();
+      samples[count++] = sample;
+      merged = 1;
+      return;
+    }
+    ++merged;
+    samples[count - 1] = larger(samples[count - 1], sample);
+  }
+
+  // The caller holds the lock.
+  void halve() {
+    for (std::size_t i = 0; i < kSamplesMax / 2; ++i) samples[i] = larger(samples[2 * i], samples[2 * i + 1]);
+    count = kSamplesMax / 2;
+    stride *= 2;
+  }
+
+  void record(const Sample& sample) const {
+    std::vector<Gauge> gauges;
+    std::int64_t other = sample.resident;
+    for (std::size_t i = 0; i < classes.size(); ++i) {
+      gauges.push_back({&stack_name(classes[i]), sample.bytes[i]});
+      other -= sample.bytes[i];
+    }
+    // Memory that is allocated and not touched yet is in an account and not resident.
+    gauges.push_back({&memory::kOther, std::max<std::int64_t>(other, 0)});
+    record_gauges(gauges, sample.at);
+    record_gauges(std::array{Gauge{&memory::kResident, sample.resident}}, sample.at);
+  }
+
+  const std::chrono::nanoseconds interval;
+  std::mutex mutex;                  // Guards everything down to `samples`.
+  std::vector<std::string> classes;  // In the order of first sight.
+  std::int64_t stride = 1;           // Readings that a sample stands for.
+  std::int64_t merged = 1;           // Of them, those that the last sample has seen.
+  std::size_t count = 0;
+  std::vector<Sample> samples;  // Of which `count` are taken.
+  std::condition_variable_any ended;
+  std::jthread thread;
+};
+
+MemorySampler::MemorySampler(std::chrono::nanoseconds interval) : impl_(std::make_unique<Impl>(interval)) {}
+
+MemorySampler::~MemorySampler() = default;  // ~jthread asks the thread to stop and waits for it.
+
+void MemorySampler::sample() {
+  impl_->sample();
+}
+
+}  // namespace headrace

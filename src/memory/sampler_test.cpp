@@ -1,0 +1,208 @@
+#include "memory/sampler.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <headrace/trace.h>
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <cstdlib>
+#include <filesystem>
+#include <map>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "memory/accounts.h"
+
+namespace headrace {
+namespace {
+
+using namespace std::chrono_literals;
+
+constexpr std::int64_t kMegabyte = 1'000'000;
+
+// The gauges of a record by moment and name.
+using Moments = std::map<std::int64_t, std::map<std::string, std::int64_t>>;
+Moments gauges(const TraceRecord& record) {
+  Moments moments;
+  for (const TraceEvent& event : record.events) {
+    if (event.begin_ns == event.end_ns) moments[event.begin_ns][record.names[event.name].text] = event.value;
+  }
+  return moments;
+}
+
+// Resident pages of its own; what is freed goes back to the system. The kernel fills them in: a sanitizer that sees
+// them written would make its own pages for them.
+class Touched {
+ public:
+  explicit Touched(std::size_t bytes) : bytes_(bytes) {
+    memory_ = ::mmap(nullptr, bytes_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_POPULATE, -1, 0);
+    EXPECT_NE(memory_, MAP_FAILED);
+  }
+  ~Touched() { ::munmap(memory_, bytes_); }
+  Touched(const Touched&) = delete;
+  Touched& operator=(const Touched&) = delete;
+
+ private:
+  std::size_t bytes_;
+  void* memory_;
+};
+
+TEST(MemorySampler, EveryMomentHasResidentMemoryTheAccountsAndTheRest) {
+  std::atomic<std::int64_t> held{3 * kMegabyte};
+  const Account account{"held", [&] { return held.load(); }};
+  Trace trace;
+  {
+    MemorySampler sampler{1h};  // What is asked for alone, and the thread's first and last.
+    sampler.sample();
+    held = 5 * kMegabyte;
+    sampler.sample();
+  }
+  const Moments moments = gauges(trace.stop());
+  EXPECT_GE(moments.size(), 3U);
+  std::vector<std::int64_t> seen;
+  for (const auto& [at, values] : moments) {
+    ASSERT_EQ(values.size(), 3U);
+    EXPECT_GT(values.at("memory.resident"), 0);
+    EXPECT_EQ(values.at("memory.other"), values.at("memory.resident") - values.at("memory.held"));
+    seen.push_back(values.at("memory.held"));
+  }
+  EXPECT_TRUE(std::is_sorted(seen.begin(), seen.end()));
+  EXPECT_EQ(seen.back(), 5 * kMegabyte);
+}
+
+TEST(MemorySampler, ReadsByItselfUntilItIsDestroyed) {
+  std::atomic<int> asked{0};
+  const Account account{"asked", [&] { return ++asked; }};
+  Trace trace;
+  {
+    const MemorySampler sampler{100us};
+    while (asked < 20) std::this_thread::sleep_for(100us);
+  }
+  const int after = asked;
+  EXPECT_GE(gauges(trace.stop()).size(), 20U);
+  std::this_thread::sleep_for(2ms);
+  EXPECT_EQ(asked, after);
+}
+
+// The acceptance of memory profiling over time: what is allocated in a span shows at that span's time in the export.
+TEST(MemorySampler, StaircaseOf100MegabytesShowsInTheExportAtTheRightTimes) {
+  static constexpr SpanName kStair{"stair", "work"};
+  constexpr std::size_t kStairs = 5, kBytes = 100 * kMegabyte;
+  std::atomic<std::int64_t> held{0};
+  const Account account{"blocks", [&] { return held.load(); }};
+  Trace trace;
+  {
+    std::vector<std::unique_ptr<Touched>> blocks;
+    MemorySampler sampler{1ms};
+    for (std::size_t stair = 0; stair <= kStairs; ++stair) {
+      if (stair > 0) blocks.push_back(std::make_unique<Touched>(kBytes));
+      held = static_cast<std::int64_t>(blocks.size() * kBytes);
+      Span span{kStair, static_cast<std::int64_t>(stair)};
+      sampler.sample();
+      std::this_thread::sleep_for(3ms);
+      sampler.sample();
+    }
+  }
+  std::string pattern = std::filesystem::temp_directory_path() / "headrace-memory-XXXXXX";
+  const std::filesystem::path folder = ::mkdtemp(pattern.data());
+  write_chrome_trace(trace.stop(), folder / "trace.json");
+  const TraceRecord record = read_chrome_trace(folder / "trace.json");
+  std::filesystem::remove_all(folder);
+
+  const Moments moments = gauges(record);
+  std::int64_t ground = 0;
+  std::size_t stairs = 0;
+  for (const TraceEvent& event : record.events) {
+    if (record.names[event.name].text != "stair") continue;
+    const auto within = moments.lower_bound(event.begin_ns);
+    ASSERT_NE(within, moments.end());
+    if (event.value == 0) ground = within->second.at("memory.resident");
+    for (auto moment = within; moment != moments.end() && moment->first <= event.end_ns; ++moment) {
+      const std::int64_t height = event.value * static_cast<std::int64_t>(kBytes);
+      EXPECT_EQ(moment->second.at("memory.blocks"), height);
+      EXPECT_NEAR(static_cast<double>(moment->second.at("memory.resident") - ground), static_cast<double>(height), 5e6);
+    }
+    ++stairs;
+  }
+  EXPECT_EQ(stairs, kStairs + 1);
+}
+
+TEST(MemorySampler, LongRunsAreCoveredEvenlyAndKeepTheirPeaks) {
+  constexpr int kReadings = 20'000, kPeakAt = 7'777;
+  std::atomic<std::int64_t> reading{0};
+  const Account account{"reading", [&] { return reading.load(); }};
+  Trace trace;
+  {
+    MemorySampler sampler{1h};
+    for (int i = 0; i < kReadings; ++i) {
+      reading = i;
+      if (i == kPeakAt) {
+        const Touched spike{50 * kMegabyte};
+        sampler.sample();
+      } else {
+        sampler.sample();
+      }
+    }
+  }
+  const TraceRecord record = trace.stop();
+  EXPECT_EQ(record.dropped, 0);
+  const Moments moments = gauges(record);
+  EXPECT_LE(moments.size(), 2048U);
+  EXPECT_GE(moments.size(), 1024U);
+  std::int64_t before = 0;
+  for (const auto& [at, values] : moments) {  // Evenly: one in ten or so, and one neighbour or the other.
+    EXPECT_LE(values.at("memory.reading") - before, 2 * 16);
+    before = values.at("memory.reading");
+  }
+  EXPECT_GE(before, kReadings - 16);
+  std::int64_t peak = 0, peak_at = 0;
+  for (const auto& [at, values] : moments) {
+    if (values.at("memory.resident") <= peak) continue;
+    peak = values.at("memory.resident");
+    peak_at = values.at("memory.reading");
+  }
+  EXPECT_EQ(peak_at, kPeakAt);
+}
+
+TEST(MemorySampler, ClassesThatComeAndGoHoldNothingWhileTheyAreGone) {
+  Trace trace;
+  {
+    MemorySampler sampler{1h};
+    {
+      const Account account{"brief", [] { return 1000; }};
+      sampler.sample();
+    }
+    sampler.sample();
+  }
+  std::vector<std::int64_t> seen;
+  for (const auto& [at, values] : gauges(trace.stop())) seen.push_back(values.at("memory.brief"));
+  EXPECT_THAT(seen, testing::Contains(1000).Times(testing::Ge(1)));
+  EXPECT_EQ(seen.back(), 0);
+}
+
+TEST(MemorySampler, MoreClassesThanItTellsApartCountAsOther) {
+  std::vector<std::unique_ptr<Account>> accounts;
+  for (int i = 0; i < 20; ++i) {
+    accounts.push_back(std::make_unique<Account>("class " + std::to_string(i), [] { return 10; }));
+  }
+  Trace trace;
+  { MemorySampler sampler{1h}; }
+  for (const auto& [at, values] : gauges(trace.stop())) {
+    EXPECT_EQ(values.size(), 12U + 2);
+    EXPECT_EQ(values.at("memory.other"), values.at("memory.resident") - 120);
+  }
+}
+
+TEST(MemorySampler, WithoutATraceItIsHarmless) {
+  const MemorySampler sampler{100us};
+  Trace trace;  // Begins later than the first reading, which has no place in it.
+  for (const TraceEvent& event : trace.stop().events) EXPECT_GE(event.begin_ns, 0);
+}
+
+}  // namespace
+}  // namespace headrace
