@@ -10,16 +10,10 @@
 #include <vector>
 
 #include "base/kernel_sets.h"
+#include "image/test_pictures.h"
 
 namespace headrace::image {
 namespace {
-
-using Bytes = std::vector<std::uint8_t>;
-
-struct Picture {
-  int height, width, channels;
-  Bytes pixels;
-};
 
 Picture random_picture(int height, int width, int channels, unsigned seed) {
   std::mt19937 random{seed};

@@ -1,0 +1,100 @@
+#include "image/decode.h"
+
+#include <headrace/error.h>
+
+#include <algorithm>
+#include <string>
+#include <string_view>
+
+#include "image/detail/jpeg_reader.h"
+#include "image/detail/png_reader.h"
+
+namespace headrace::image {
+namespace {
+
+struct Magic {
+  std::size_t at;
+  std::string_view bytes;
+  const char* format;
+};
+constexpr Magic kOtherFormats[] = {
+    {0, "GIF8", "GIF"},
+    {8, "WEBP", "WebP"},
+    {0, "BM", "BMP"},
+    {0, std::string_view("II*\0", 4), "TIFF"},
+    {0, std::string_view("MM\0*", 4), "TIFF"},
+    {4, "ftyp", "HEIF or AVIF"},
+    {0, std::string_view("\0\0\0\x0CjP  ", 8), "JPEG 2000"},
+    {0, "\xFF\x0A", "JPEG XL"},
+};
+
+// The first bytes as text where they can be printed, else as numbers.
+std::string beginning(std::string_view bytes) {
+  bytes = bytes.substr(0, 16);
+  const bool printable =
+      std::all_of(bytes.begin(), bytes.end(), [](char c) { return (c >= ' ' && c <= '~') || c == '\n' || c == '\r'; });
+  std::string text;
+  for (const char c : bytes) {
+    if (!printable) {
+      text += fmt::format("{}{:02x}", text.empty() ? "" : " ", static_cast<unsigned char>(c));
+    } else {
+      text += c < ' ' ? ' ' : c;
+    }
+  }
+  return printable ? "\"" + text + "\"" : text;
+}
+
+[[noreturn]] void refuse(std::span<const std::uint8_t> bytes) {
+  if (bytes.empty()) fail(ErrorCode::corrupt_data, "image: a file of 0 bytes; wanted a JPEG or PNG");
+  const std::string_view text{reinterpret_cast<const char*>(bytes.data()), bytes.size()};
+  for (const Magic& magic : kOtherFormats) {
+    if (text.size() < magic.at || text.substr(magic.at, magic.bytes.size()) != magic.bytes) continue;
+    fail(ErrorCode::unsupported, "image: a {} file; wanted a JPEG or PNG", magic.format);
+  }
+  fail(ErrorCode::corrupt_data, "image: not a JPEG or PNG: {} bytes that begin with {}", bytes.size(), beginning(text));
+}
+
+}  // namespace
+
+struct Decoder::Impl {
+  detail::JpegReader jpeg;
+  detail::PngReader png;
+  bool is_jpeg = false;
+  PictureInfo info;  // 0 x 0: no picture is open.
+};
+
+Decoder::Decoder() : impl_(std::make_unique<Impl>()) {}
+Decoder::~Decoder() = default;
+Decoder::Decoder(Decoder&&) noexcept = default;
+Decoder& Decoder::operator=(Decoder&&) noexcept = default;
+
+PictureInfo Decoder::open(std::span<const std::uint8_t> bytes, int channels) {
+  if (channels != 1 && channels != 3) {
+    fail(ErrorCode::invalid_argument, "image: pictures decoded to {} channels; wanted 1 or 3", channels);
+  }
+  impl_->info = {};
+  impl_->is_jpeg = detail::JpegReader::recognises(bytes);
+  if (!impl_->is_jpeg && !detail::PngReader::recognises(bytes)) refuse(bytes);
+  impl_->info = impl_->is_jpeg ? impl_->jpeg.open(bytes, channels) : impl_->png.open(bytes, channels);
+  return impl_->info;
+}
+
+void Decoder::decode(const Box& box, std::span<std::uint8_t> out) {
+  const PictureInfo& info = impl_->info;
+  HEADRACE_CHECK(info.height > 0, "image: decode() without an open picture");
+  HEADRACE_CHECK(box.y >= 0 && box.x >= 0 && box.height >= 1 && box.width >= 1 && box.height <= info.height - box.y &&
+                     box.width <= info.width - box.x,
+                 "image: {} x {} pixels at {}, {} of a picture of {} x {}", box.height, box.width, box.y, box.x,
+                 info.height, info.width);
+  const auto size = static_cast<std::size_t>(box.height) * static_cast<std::size_t>(box.width) *
+                    static_cast<std::size_t>(info.channels);
+  HEADRACE_CHECK(out.size() == size, "image: {} bytes for {} x {} pixels of {} channels", out.size(), box.height,
+                 box.width, info.channels);
+  if (impl_->is_jpeg) {
+    impl_->jpeg.decode(box, out);
+  } else {
+    impl_->png.decode(box, out);
+  }
+}
+
+}  // namespace headrace::image

@@ -1,0 +1,63 @@
+// JPEG and PNG files to pixels, as Pillow's Image.open(file).convert("RGB") or convert("L") gives them.
+//
+// Bit for bit, that is, and with its habits: a CMYK JPEG is taken for inverted, as Adobe writes it, marker or not; of
+// 16 bits a channel the upper 8 are kept, but a 16-bit grey value above 255 is 255; transparency is dropped; the
+// orientation that EXIF asks for is not applied.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+
+namespace headrace::image {
+
+struct PictureInfo {
+  int height = 0;
+  int width = 0;
+  int channels = 0;  // Of what decode() writes.
+};
+
+// Pixels, inside the picture.
+struct Box {
+  int y = 0;
+  int x = 0;
+  int height = 0;
+  int width = 0;
+};
+
+// A picture beyond these is refused before memory is taken for it. Decoding row by row holds some rows only;
+// progressive JPEG (6 bytes a pixel) and interlaced PNG (3) need room for the whole picture, whatever the box.
+constexpr std::int64_t kPixelsMax = std::int64_t{1} << 27;
+constexpr std::int64_t kBufferedPixelsMax = std::int64_t{1} << 25;
+constexpr int kSideMax = 65'535;
+
+// Keeps the library's state of the open picture, and scratch between pictures. For one thread at a time.
+class Decoder {
+ public:
+  Decoder();
+  ~Decoder();
+  Decoder(Decoder&&) noexcept;
+  Decoder& operator=(Decoder&&) noexcept;
+
+  // Reads the header of a JPEG or PNG, told by its first bytes, and forgets the picture before. `bytes` must live until
+  // the last decode() of it. `channels`: 3 for RGB, 1 for grey; grey becomes RGB by repeating it, RGB becomes grey by
+  // the luma of ITU-R 601.
+  //
+  // Throws Error{corrupt_data} when that is no picture or its header is damaged, Error{unsupported} for other formats,
+  // JPEG that is lossless or of 12 bits, and too many pixels, Error{out_of_memory}, and Error{invalid_argument} for
+  // another number of channels. No message names the sample: the caller knows it.
+  PictureInfo open(std::span<const std::uint8_t> bytes, int channels);
+
+  // The HWC uint8 pixels of `box`, equal to that part of the whole picture bit for bit. May be called again.
+  //
+  // Reads the file no further than to the box's last row; of a JPEG's rows only what the box needs is more than
+  // entropy-decoded. Data that ends early or lost something on the way there is Error{corrupt_data}, and so is a file
+  // without a proper end when the box reaches the last row of a PNG; `out` then holds anything.
+  void decode(const Box& box, std::span<std::uint8_t> out);
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace headrace::image

@@ -1,0 +1,27 @@
+// JPEG through libjpeg-turbo. See Decoder for what is promised.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+
+#include "image/decode.h"
+
+namespace headrace::image::detail {
+
+struct JpegState;
+
+class JpegReader {
+ public:
+  JpegReader();
+  ~JpegReader();
+
+  static bool recognises(std::span<const std::uint8_t> bytes) noexcept;
+  PictureInfo open(std::span<const std::uint8_t> bytes, int channels);
+  void decode(const Box& box, std::span<std::uint8_t> out);
+
+ private:
+  std::unique_ptr<JpegState> state_;  // Where it is: libjpeg keeps pointers into it.
+};
+
+}  // namespace headrace::image::detail

@@ -1,0 +1,148 @@
+// Photographs of 375 x 500, the size most of ImageNet has: decoding the whole or a crop's box, resizing it, and both.
+// items_per_second are pictures; medians and spread of repeated runs come from Google Benchmark's aggregates.
+//   image_bench [--set=plain]    the instruction set of the resize; without: the best
+#include <benchmark/benchmark.h>
+#include <headrace/error.h>
+
+#include <array>
+#include <string_view>
+#include <vector>
+
+#include "base/kernel_sets.h"
+#include "image/crop.h"
+#include "image/decode.h"
+#include "image/resize.h"
+#include "image/test_pictures.h"
+
+namespace {
+
+using namespace headrace;
+using namespace headrace::image;
+
+constexpr int kHeight = 375, kWidth = 500, kFiles = 16, kCrops = 64;
+
+const std::vector<Bytes>& files(bool progressive) {
+  const auto make = [](const JpegForm& form) {
+    std::vector<Bytes> made;
+    for (unsigned seed = 0; seed < kFiles; ++seed) made.push_back(jpeg_of(photograph(kHeight, kWidth, 3, seed), form));
+    return made;
+  };
+  static const std::array<std::vector<Bytes>, 2> all{make({}), make({.progressive = true})};
+  return all[progressive ? 1 : 0];
+}
+
+// Crops as training draws them: random_resized with its default scale and ratio.
+std::vector<CropWindow> drawn_crops(int size) {
+  TransformOptions options;
+  options.size = size;
+  options.crop = Crop::random_resized;
+  std::vector<CropWindow> crops;
+  for (int i = 0; i < kCrops; ++i) {
+    SampleRandom random{1, 0, i};
+    crops.push_back(choose_crop(options, kHeight, kWidth, /*augment=*/true, random));
+  }
+  return crops;
+}
+
+Box box_of(const CropWindow& crop) {
+  const Stretch rows = needed(crop.vertical), columns = needed(crop.horizontal);
+  return {rows.begin, columns.begin, rows.size, columns.size};
+}
+
+std::size_t bytes_of(const Box& box) {
+  return static_cast<std::size_t>(box.height) * static_cast<std::size_t>(box.width) * 3;
+}
+
+void decode_whole(benchmark::State& state, bool progressive) {
+  const std::vector<Bytes>& made = files(progressive);
+  Decoder decoder;
+  Bytes out(bytes_of({0, 0, kHeight, kWidth}));
+  std::size_t turn = 0;
+  for (auto _ : state) {
+    decoder.open(made[turn++ % kFiles], 3);
+    decoder.decode({0, 0, kHeight, kWidth}, out);
+  }
+  state.SetItemsProcessed(state.iterations());
+}
+
+void decode_header(benchmark::State& state) {
+  const std::vector<Bytes>& made = files(false);
+  Decoder decoder;
+  std::size_t turn = 0;
+  for (auto _ : state) decoder.open(made[turn++ % kFiles], 3);
+  state.SetItemsProcessed(state.iterations());
+}
+
+void decode_region(benchmark::State& state, bool progressive) {
+  const std::vector<CropWindow> crops = drawn_crops(224);
+  const std::vector<Bytes>& made = files(progressive);
+  Decoder decoder;
+  Bytes out(bytes_of({0, 0, kHeight, kWidth}));
+  std::size_t turn = 0;
+  for (auto _ : state) {
+    const Box box = box_of(crops[turn % kCrops]);
+    decoder.open(made[turn++ % kFiles], 3);
+    decoder.decode(box, std::span{out}.first(bytes_of(box)));
+  }
+  state.SetItemsProcessed(state.iterations());
+}
+
+void resize_crops(benchmark::State& state) {
+  const int size = static_cast<int>(state.range(0));
+  const std::vector<CropWindow> crops = drawn_crops(size);
+  const Picture picture = photograph(kHeight, kWidth, 3, 1);  // Its first bytes serve as any box's pixels.
+  Resizer resizer;
+  Bytes out(bytes_of({0, 0, size, size}));
+  std::size_t turn = 0;
+  for (auto _ : state) {
+    const CropWindow& crop = crops[turn++ % kCrops];
+    resizer.resize(std::span{picture.pixels}.first(bytes_of(box_of(crop))), crop.vertical, crop.horizontal, 3, out);
+    benchmark::ClobberMemory();
+  }
+  state.SetItemsProcessed(state.iterations());
+}
+
+void decode_region_and_resize(benchmark::State& state) {
+  const int size = static_cast<int>(state.range(0));
+  const std::vector<CropWindow> crops = drawn_crops(size);
+  const std::vector<Bytes>& made = files(false);
+  Decoder decoder;
+  Resizer resizer;
+  Bytes pixels(bytes_of({0, 0, kHeight, kWidth})), out(bytes_of({0, 0, size, size}));
+  std::size_t turn = 0;
+  for (auto _ : state) {
+    const CropWindow& crop = crops[turn % kCrops];
+    const Box box = box_of(crop);
+    const auto part = std::span{pixels}.first(bytes_of(box));
+    decoder.open(made[turn++ % kFiles], 3);
+    decoder.decode(box, part);
+    resizer.resize(part, crop.vertical, crop.horizontal, 3, out);
+  }
+  state.SetItemsProcessed(state.iterations());
+}
+
+void repeat(benchmark::internal::Benchmark* bench) {
+  bench->Repetitions(9)->ReportAggregatesOnly(true)->MinTime(0.05);
+}
+
+BENCHMARK(decode_header)->Apply(repeat);
+BENCHMARK_CAPTURE(decode_whole, baseline, false)->Apply(repeat);
+BENCHMARK_CAPTURE(decode_whole, progressive, true)->Apply(repeat);
+BENCHMARK_CAPTURE(decode_region, baseline, false)->Apply(repeat);
+BENCHMARK_CAPTURE(decode_region, progressive, true)->Apply(repeat);
+BENCHMARK(resize_crops)->Arg(64)->Arg(224)->Apply(repeat);
+BENCHMARK(decode_region_and_resize)->Arg(64)->Arg(224)->Apply(repeat);
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  constexpr std::string_view kSet = "--set=";
+  if (argc > 1 && std::string_view(argv[1]).substr(0, kSet.size()) == kSet) {
+    use_kernel_set(argv[1] + kSet.size());
+    argv[1] = argv[0];
+    --argc;
+    ++argv;
+  }
+  benchmark::Initialize(&argc, argv);
+  benchmark::RunSpecifiedBenchmarks();
+}

@@ -1,0 +1,110 @@
+// Writes what our decoder, resizer and crops do with pictures; picture_parity_test.py compares it with Pillow's and
+// torchvision's own.
+//   picture_probe whole CHANNELS PATH        "HEIGHT WIDTH\n", then the pixels (HWC, uint8)
+//   picture_probe crop                       stdin: lines "PATH Y X HEIGHT WIDTH SIZE"; each gives SIZE x SIZE x 3
+//   bytes picture_probe window CROP SIZE RESIZE    stdin: lines "HEIGHT WIDTH INDEX"; each gives a line: begin, size,
+//   resized and
+//                                            out_begin of both axes, then the first 64 draws; CROP may be "evaluation"
+#include <fmt/format.h>
+#include <headrace/error.h>
+
+#include <cstdio>
+#include <exception>
+#include <iostream>
+#include <map>
+#include <sstream>
+#include <string>
+#include <vector>
+
+#include "base/files.h"
+#include "image/crop.h"
+#include "image/decode.h"
+#include "image/resize.h"
+
+namespace {
+
+using namespace headrace;
+using Words = std::vector<std::string>;
+using Bytes = std::vector<std::uint8_t>;
+
+Bytes read_picture(const std::string& path) {
+  const std::string bytes = read_file(path, std::int64_t{1} << 28);
+  return {bytes.begin(), bytes.end()};
+}
+
+void write(const Bytes& bytes) {
+  if (std::fwrite(bytes.data(), 1, bytes.size(), stdout) != bytes.size()) {
+    fail(ErrorCode::io, "picture_probe: cannot write");
+  }
+}
+
+std::size_t area(int height, int width) {
+  return static_cast<std::size_t>(height) * static_cast<std::size_t>(width);
+}
+
+void whole(const Words& words) {
+  const Bytes file = read_picture(words.at(1));
+  image::Decoder decoder;
+  const image::PictureInfo info = decoder.open(file, std::stoi(words.at(0)));
+  Bytes pixels(area(info.height, info.width) * static_cast<std::size_t>(info.channels));
+  decoder.decode({0, 0, info.height, info.width}, pixels);
+  fmt::print("{} {}\n", info.height, info.width);
+  write(pixels);
+}
+
+// Decodes and resizes as the Loader does: what of the box the resize needs, and no more.
+void crop(const Words&) {
+  image::Decoder decoder;
+  image::Resizer resizer;
+  Bytes pixels;
+  for (std::string line; std::getline(std::cin, line);) {
+    std::istringstream fields(line);
+    std::string path;
+    image::Box box;
+    int size = 0;
+    fields >> path >> box.y >> box.x >> box.height >> box.width >> size;
+    if (!fields || size < 1) fail(ErrorCode::invalid_argument, "picture_probe: line \"{}\"", line);
+    const image::ResizeAxis vertical{box.y, box.height, size, 0, size}, horizontal{box.x, box.width, size, 0, size};
+    const image::Stretch rows = image::needed(vertical), columns = image::needed(horizontal);
+    const Bytes file = read_picture(path);
+    decoder.open(file, 3);
+    pixels.resize(area(rows.size, columns.size) * 3);
+    decoder.decode({rows.begin, columns.begin, rows.size, columns.size}, pixels);
+    Bytes out(area(size, size) * 3);
+    resizer.resize(pixels, vertical, horizontal, 3, out);
+    write(out);
+  }
+}
+
+void window(const Words& words) {
+  TransformOptions options;
+  for (const auto& choice : choices(Crop{})) {
+    if (choice.name == words.at(0)) options.crop = choice.value;
+  }
+  options.size = std::stoll(words.at(1));
+  options.resize = std::stoll(words.at(2));
+  const bool augment = words.at(0) != "evaluation";
+  int height = 0, width = 0;
+  for (std::int64_t index = 0; std::cin >> height >> width >> index;) {
+    SampleRandom random(1, 0, index), draws(1, 0, index);
+    const image::CropWindow window = image::choose_crop(options, height, width, augment, random);
+    for (const image::ResizeAxis& axis : {window.vertical, window.horizontal}) {
+      fmt::print("{} {} {} {} ", axis.begin, axis.size, axis.resized, axis.out_begin);
+    }
+    for (int i = 0; i < 64; ++i) fmt::print("{}{}", draws.next(), i < 63 ? " " : "\n");
+  }
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  const std::map<std::string, void (*)(const Words&)> commands{{"whole", whole}, {"crop", crop}, {"window", window}};
+  try {
+    const Words words(argv + 1, argv + argc);
+    commands.at(words.at(0))(Words(words.begin() + 1, words.end()));
+    return 0;
+  } catch (const std::exception& error) {
+    fmt::print(stderr, "picture_probe: {}\n", error.what());
+    return 1;
+  }
+}
