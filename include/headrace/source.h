@@ -40,6 +40,8 @@ class Source {
   // `buffer` is the caller's and reused: it grows to the largest sample, and a source whose bytes lie in memory already
   // leaves it alone. Throws Error that names the sample when it cannot be read.
   virtual Sample read(std::int64_t index, std::vector<std::uint8_t>& buffer) const = 0;
+  // The label that read() gives, without reading. `index` is not checked.
+  virtual std::int64_t label(std::int64_t index) const = 0;
   // What a person needs to find the sample, one line of text: "train-images-idx3-ubyte.gz[137]".
   virtual std::string sample_name(std::int64_t index) const = 0;
   // One a class, in the order of the labels; empty when classes have numbers only.
@@ -52,9 +54,18 @@ class Source {
 };
 
 // "idx:DIR": {train,t10k}-images-idx3-ubyte[.gz] and {train,t10k}-labels-idx1-ubyte[.gz], read whole into memory (47 MB
-// for Fashion-MNIST). Errors: not_found (folder or file missing, with what was looked for), corrupt_data (wrong magic,
-// truncated, trailing bytes, counts of images and labels differ, with both numbers), io (unreadable), out_of_memory
-// (header promises more than 4 GiB), invalid_argument (unknown scheme, with the known ones).
+// for Fashion-MNIST). Errors: not_found (file missing, with what was looked for), corrupt_data (wrong magic, truncated,
+// trailing bytes, counts of images and labels differ, with both numbers), io (unreadable), out_of_memory (header
+// promises more than 4 GiB).
+//
+// "folder:DIR": torchvision's ImageFolder. Pictures are DIR/train/CLASS/...jpg, .jpeg or .png, and DIR/test or DIR/val
+// for the other split, read when they are wanted. The labels count the classes in Python's order of their names;
+// samples come in the order ImageFolder gives them. Folders below a class are walked and links followed; what is no
+// picture is left out with a remark, as is a folder reached a second time (a loop of links). Costs about 2 s for a
+// million files, and 24 bytes and the name each. Errors: not_found (no folder of the split), corrupt_data (no classes,
+// a class without pictures, the splits' classes differ), io (a folder that cannot be listed).
+//
+// Both: not_found (no DIR), invalid_argument (unknown scheme, with the known ones).
 std::unique_ptr<Source> open_source(const std::string& uri, Split split);
 
 }  // namespace headrace

@@ -14,27 +14,13 @@
 #include <utility>
 
 #include "base/files.h"
+#include "store/descriptor.h"
 
 namespace headrace::detail {
 namespace {
 
-class Descriptor {
- public:
-  explicit Descriptor(int number) : number_(number) {}
-  ~Descriptor() {
-    if (number_ >= 0) ::close(number_);
-  }
-  Descriptor(const Descriptor&) = delete;
-  Descriptor& operator=(const Descriptor&) = delete;
-  int number() const { return number_; }
-
- private:
-  int number_;
-};
-
 int open_for_reading(const std::string& path) {
-  // O_NONBLOCK: opening a named pipe must not wait for a writer; on a regular file it changes nothing.
-  const int descriptor = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+  const int descriptor = ::open(path.c_str(), kOpenToRead);
   if (descriptor < 0) {
     const int reason = errno;
     fail(reason == ENOENT ? ErrorCode::not_found : ErrorCode::io, "data: cannot open {}: {}", path,

@@ -1,5 +1,4 @@
 #include <headrace/error.h>
-#include <headrace/source.h>
 
 #include <algorithm>
 #include <array>
@@ -7,12 +6,12 @@
 #include <filesystem>
 #include <limits>
 #include <optional>
-#include <string_view>
 #include <utility>
 #include <vector>
 
 #include "base/hash.h"
 #include "data/detail/byte_stream.h"
+#include "data/detail/sources.h"
 #include "hardware/machine.h"
 
 namespace headrace {
@@ -158,6 +157,7 @@ class IdxSource final : public Source {
             .label = labels_.values[at]};
   }
   std::string sample_name(std::int64_t index) const override { return fmt::format("{}[{}]", images_.name, index); }
+  std::int64_t label(std::int64_t index) const override { return labels_.values[static_cast<std::size_t>(index)]; }
   std::uint64_t fingerprint() const override { return fingerprint_; }
 
  private:
@@ -177,34 +177,15 @@ class IdxSource final : public Source {
   std::uint64_t fingerprint_;
 };
 
-std::unique_ptr<Source> open_idx(const std::filesystem::path& folder, Split split) {
-  std::error_code reason;
-  const auto status = std::filesystem::status(folder, reason);
-  if (status.type() == std::filesystem::file_type::not_found) {
-    fail(ErrorCode::not_found, "data: no folder {}", folder.string());
-  }
-  if (reason) fail(ErrorCode::io, "data: cannot examine {}: {}", folder.string(), reason.message());
-  if (!std::filesystem::is_directory(status)) {
-    fail(ErrorCode::not_found, "data: {} is not a folder; idx: wants the folder of the IDX files", folder.string());
-  }
+}  // namespace
+
+std::unique_ptr<Source> detail::open_idx(const std::filesystem::path& folder, Split split) {
   const std::string prefix = split == Split::train ? "train" : "t10k";
   const auto images = find_file(folder, prefix + "-images-idx3-ubyte");
   const auto labels = find_file(folder, prefix + "-labels-idx1-ubyte");
   // The small file first: when its magic or count is wrong, nobody waits for the large one.
   IdxArray label_array = read_idx(labels, kLabelsMagic);
   return std::make_unique<IdxSource>(read_idx(images, kImagesMagic), std::move(label_array));
-}
-
-}  // namespace
-
-std::unique_ptr<Source> open_source(const std::string& uri, Split split) {
-  constexpr std::string_view kScheme = "idx:";
-  if (uri.compare(0, kScheme.size(), kScheme) != 0) {
-    fail(ErrorCode::invalid_argument, "data: unknown source '{}'; known: idx:DIR", uri);
-  }
-  const std::string folder = uri.substr(kScheme.size());
-  if (folder.empty()) fail(ErrorCode::invalid_argument, "data: source '{}' names no folder; wanted idx:DIR", uri);
-  return open_idx(folder, split);
 }
 
 }  // namespace headrace

@@ -117,6 +117,7 @@ class FakeSource final : public Source {
   int width() const override { return width_; }
   int channels() const override { return channels_; }
   std::string sample_name(std::int64_t index) const override { return fmt::format("fake[{}]", index); }
+  std::int64_t label(std::int64_t index) const override { return index % 10; }
   std::uint64_t fingerprint() const override { return xxh3(std::as_bytes(std::span{pixels_})); }
   Sample read(std::int64_t index, std::vector<std::uint8_t>& /*buffer*/) const override {
     reads.fetch_add(1);
@@ -126,7 +127,7 @@ class FakeSource final : public Source {
                   .height = height_,
                   .width = width_,
                   .channels = channels_,
-                  .label = index % 10};
+                  .label = label(index)};
     if (change) change(index, sample);
     return sample;
   }

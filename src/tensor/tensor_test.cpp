@@ -64,6 +64,7 @@ class Squares final : public Source {
             .label = index};
   }
   std::string sample_name(std::int64_t index) const override { return "square " + std::to_string(index); }
+  std::int64_t label(std::int64_t index) const override { return index; }
   std::uint64_t fingerprint() const override { return 16; }
 
  private:

@@ -49,9 +49,10 @@ class Pictures final : public Source {
             .height = kSide,
             .width = kSide,
             .channels = channels_,
-            .label = index % 4};
+            .label = label(index)};
   }
   std::string sample_name(std::int64_t index) const override { return "picture " + std::to_string(index); }
+  std::int64_t label(std::int64_t index) const override { return index % 4; }
   std::uint64_t fingerprint() const override { return static_cast<std::uint64_t>(count_ * 4 + channels_); }
 
  private:

@@ -1,0 +1,53 @@
+#include <headrace/error.h>
+#include <headrace/source.h>
+
+#include <string_view>
+
+#include "data/detail/sources.h"
+#include "store/file_name.h"
+
+namespace headrace {
+namespace {
+
+struct Scheme {
+  std::string_view name;
+  std::unique_ptr<Source> (*open)(const std::filesystem::path& folder, Split split);
+};
+
+constexpr Scheme kSchemes[] = {{"idx", detail::open_idx}, {"folder", detail::open_image_folder}};
+
+std::string known_schemes() {
+  std::string known;
+  for (const Scheme& scheme : kSchemes) known += fmt::format("{}{}:DIR", known.empty() ? "" : ", ", scheme.name);
+  return known;
+}
+
+void require_folder(const std::filesystem::path& folder, std::string_view scheme) {
+  std::error_code reason;
+  const auto status = std::filesystem::status(folder, reason);
+  const std::string name = printable_name(folder.native());
+  if (status.type() == std::filesystem::file_type::not_found) fail(ErrorCode::not_found, "data: no folder {}", name);
+  if (reason) fail(ErrorCode::io, "data: cannot examine {}: {}", name, reason.message());
+  if (!std::filesystem::is_directory(status)) {
+    fail(ErrorCode::not_found, "data: {} is not a folder; {}: wants the folder of the data", name, scheme);
+  }
+}
+
+}  // namespace
+
+std::unique_ptr<Source> open_source(const std::string& uri, Split split) {
+  const std::string_view whole = uri;
+  const std::size_t colon = whole.find(':');
+  for (const Scheme& scheme : kSchemes) {
+    if (colon == std::string_view::npos || whole.substr(0, colon) != scheme.name) continue;
+    const std::filesystem::path folder = whole.substr(colon + 1);
+    if (folder.empty()) {
+      fail(ErrorCode::invalid_argument, "data: source '{}' names no folder; wanted {}:DIR", uri, scheme.name);
+    }
+    require_folder(folder, scheme.name);
+    return scheme.open(folder, split);
+  }
+  fail(ErrorCode::invalid_argument, "data: unknown source '{}'; known: {}", printable_name(uri), known_schemes());
+}
+
+}  // namespace headrace

@@ -1,0 +1,41 @@
+// Whole files by name, read into the caller's memory.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "store/descriptor.h"
+
+namespace headrace {
+
+// A file is read by pread, not mapped: one that shrinks under a mapping kills the process. Thread-safe.
+class FileStore {
+ public:
+  // Larger files are refused before anything is allocated: no picture is that large.
+  static constexpr std::int64_t kFileBytesMax = std::int64_t{256} << 20;
+
+  // Keeps the folder open, so that its files stay in reach when it is renamed. Error{not_found, io}.
+  explicit FileStore(std::filesystem::path root);
+
+  // The whole of a file, whose path below the root is `name` and which had `size` bytes when it was listed. `buffer`
+  // grows to size + 1 and never shrinks; the bytes lie at its front. Errors name the file:
+  //   not_found     there is none any more
+  //   io            the system refuses, in its words; or it is not a regular file
+  //   corrupt_data  empty; another size than listed, with both numbers; shrank or grew while it was read
+  //   unsupported   more than kFileBytesMax, with both numbers
+  // A file that was replaced by one of the same size is taken as it is.
+  std::span<const std::uint8_t> read(const char* name, std::int64_t size, std::vector<std::uint8_t>& buffer) const;
+
+  // The path as text of one line.
+  std::string path_of(std::string_view name) const;
+
+ private:
+  std::filesystem::path root_;
+  Descriptor folder_;
+};
+
+}  // namespace headrace

@@ -1,0 +1,131 @@
+#include "store/file_store.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <headrace/error.h>
+#include <sys/stat.h>
+
+#include <algorithm>
+#include <atomic>
+#include <string>
+#include <thread>
+
+#include "store/scratch_folder.h"
+
+namespace headrace {
+namespace {
+
+using testing::AllOf;
+using testing::HasSubstr;
+
+class FileStoreFolder : public ScratchFolder {
+ protected:
+  std::string text(const std::string& name, std::int64_t size) {
+    const auto bytes = FileStore{folder_}.read(name.c_str(), size, buffer_);
+    return {bytes.begin(), bytes.end()};
+  }
+  std::string refusal(ErrorCode code, const std::string& name, std::int64_t size) {
+    try {
+      text(name, size);
+    } catch (const Error& error) {
+      EXPECT_EQ(std::string(to_string(error.code())), to_string(code)) << error.what();
+      EXPECT_THAT(error.what(), HasSubstr((folder_ / name).native()));
+      return error.what();
+    }
+    return "nothing was thrown";
+  }
+
+  std::vector<std::uint8_t> buffer_;
+};
+
+TEST_F(FileStoreFolder, ReadsWholeFilesIntoABufferThatOnlyGrows) {
+  write("a/b.jpg", "hello");
+  write("large", std::string(100'000, 'x'));
+  EXPECT_EQ(text("a/b.jpg", 5), "hello");
+  EXPECT_EQ(text("large", 100'000), std::string(100'000, 'x'));
+  const std::uint8_t* memory = buffer_.data();
+  EXPECT_EQ(text("a/b.jpg", 5), "hello");
+  EXPECT_EQ(buffer_.data(), memory);
+}
+
+TEST_F(FileStoreFolder, ALinkIsFollowedAndAnyNameWorks) {
+  write("caf\xe9\n.jpg", "hello");
+  std::filesystem::create_symlink("caf\xe9\n.jpg", folder_ / "link");
+  EXPECT_EQ(text("link", 5), "hello");
+  EXPECT_EQ(text("caf\xe9\n.jpg", 5), "hello");
+  EXPECT_EQ(FileStore{folder_}.path_of("caf\xe9\n.jpg"), folder_.string() + "/caf\\xe9\\x0a.jpg");
+}
+
+TEST_F(FileStoreFolder, ItsFilesStayInReachWhenTheFolderIsRenamed) {
+  write("here/x", "hello");
+  const FileStore store{folder_ / "here"};
+  std::filesystem::rename(folder_ / "here", folder_ / "there");
+  EXPECT_EQ(store.read("x", 5, buffer_).size(), 5U);
+}
+
+TEST_F(FileStoreFolder, AFileThatIsNotWhatWasListedIsToldWithBothNumbers) {
+  EXPECT_THAT(refusal(ErrorCode::not_found, "none", 5), HasSubstr("No such file"));
+  write("x", "hello");
+  EXPECT_THAT(refusal(ErrorCode::corrupt_data, "x", 6), HasSubstr("has 5 bytes; it had 6"));
+  EXPECT_THAT(refusal(ErrorCode::corrupt_data, "x", 4), HasSubstr("has 5 bytes; it had 4"));
+  write("empty", "");
+  EXPECT_THAT(refusal(ErrorCode::corrupt_data, "empty", 0), HasSubstr("is empty"));
+  EXPECT_THAT(refusal(ErrorCode::corrupt_data, "empty", 7), HasSubstr("has 0 bytes; it had 7"));
+}
+
+TEST_F(FileStoreFolder, WhatIsNoReadableFileIsToldInTheSystemsWords) {
+  std::filesystem::create_directory(folder_ / "folder");
+  EXPECT_THAT(refusal(ErrorCode::io, "folder", 5), HasSubstr("not a regular file"));
+  ASSERT_EQ(mkfifo((folder_ / "pipe").c_str(), 0600), 0);  // Nobody writes to it: opening must not wait.
+  EXPECT_THAT(refusal(ErrorCode::io, "pipe", 5), HasSubstr("not a regular file"));
+  std::filesystem::create_symlink("loop", folder_ / "loop");
+  EXPECT_THAT(refusal(ErrorCode::io, "loop", 5), HasSubstr("symbolic links"));
+  EXPECT_THAT(refusal(ErrorCode::io, std::string(300, 'n'), 5), HasSubstr("File name too long"));
+  std::filesystem::permissions(write("closed", "hello"), std::filesystem::perms::none);
+  const Unprivileged guard;
+  EXPECT_THAT(refusal(ErrorCode::io, "closed", 5), HasSubstr("Permission denied"));
+}
+
+TEST_F(FileStoreFolder, AFolderThatIsNoneIsRefused) {
+  write("x", "hello");
+  EXPECT_THROW(FileStore{folder_ / "x"}, Error);
+  EXPECT_THROW(FileStore{folder_ / "none"}, Error);
+}
+
+TEST_F(FileStoreFolder, AFileLargerThanAnyPictureCostsNoMemory) {
+  const auto path = write("huge", "x");
+  std::filesystem::resize_file(path, FileStore::kFileBytesMax + 1);  // A hole: nothing is stored.
+  EXPECT_THAT(refusal(ErrorCode::unsupported, "huge", FileStore::kFileBytesMax + 1),
+              AllOf(HasSubstr("268435457"), HasSubstr("268435456")));
+  EXPECT_EQ(buffer_.capacity(), 0U);
+}
+
+// Reads while another thread cuts the file and makes it longer: whole, or refused, but never half.
+TEST_F(FileStoreFolder, AFileThatChangesWhileItIsReadIsWholeOrRefused) {
+  constexpr std::int64_t kSize = 4 << 20;
+  const auto path = write("x", std::string(kSize, 'x'));
+  std::atomic<bool> done = false;
+  std::jthread other([&] {
+    while (!done) {
+      for (const std::int64_t size : {kSize, kSize / 2, kSize, kSize * 2}) {
+        std::filesystem::resize_file(path, static_cast<std::uintmax_t>(size));
+      }
+    }
+  });
+  int shrank = 0, grew = 0, listed = 0;
+  while (shrank == 0 || grew == 0 || listed == 0) {
+    try {
+      EXPECT_EQ(FileStore{folder_}.read("x", kSize, buffer_).size(), static_cast<std::size_t>(kSize));
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), ErrorCode::corrupt_data);
+      const std::string message = error.what();
+      if (message.find("shrank from") != std::string::npos) ++shrank;
+      if (message.find("grew beyond") != std::string::npos) ++grew;
+      if (message.find("when its folder was listed") != std::string::npos) ++listed;
+    }
+  }
+  done = true;
+}
+
+}  // namespace
+}  // namespace headrace
