@@ -13,10 +13,14 @@
 #include <cstdlib>
 #include <utility>
 
+#include "base/fault_point.h"
+
 namespace headrace {
 namespace {
 
 namespace fs = std::filesystem;
+
+constexpr std::string_view kAsideSuffix = ".headrace-tmp";
 
 class Descriptor {
  public:
@@ -71,7 +75,7 @@ class AsideFile {
     static std::atomic<unsigned> serial{0};
     do {
       // The suffix marks what a killed process left behind; process and serial keep live writers apart.
-      aside_ = target.parent_path() / fmt::format(".{}-{}.headrace-tmp", ::getpid(), serial++);
+      aside_ = target.parent_path() / fmt::format(".{}-{}{}", ::getpid(), serial++, kAsideSuffix);
       descriptor_ = ::open(aside_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
     } while (descriptor_ < 0 && errno == EEXIST);
     if (descriptor_ < 0) fail_write(target_, errno);
@@ -86,8 +90,10 @@ class AsideFile {
   int descriptor() const { return descriptor_; }
 
   void rename_to_target() {
+    fault_point("write.sync");
     if (::fsync(descriptor_) != 0) fail_write(target_, errno);
     if (::close(std::exchange(descriptor_, -1)) != 0) fail_write(target_, errno);
+    fault_point("write.rename");
     if (::rename(aside_.c_str(), target_.c_str()) != 0) fail_write(target_, errno);
     aside_.clear();
   }
@@ -159,9 +165,27 @@ void write_file(const fs::path& path,
   const fs::path target = exists ? fs::canonical(path) : path;
   AsideFile aside{target};
   if (exists && ::fchmod(aside.descriptor(), status.st_mode & 07777) != 0) fail_write(path, errno);
-  write([&](std::span<const std::byte> bytes) { write_all(aside.descriptor(), bytes, path); });
+  const char* point = "write.begin";
+  write([&](std::span<const std::byte> bytes) {
+    fault_point(std::exchange(point, "write.middle"));
+    write_all(aside.descriptor(), bytes, path);
+  });
   aside.rename_to_target();
+  fault_point("write.folder");
   sync_folder(target.parent_path(), path);
+}
+
+std::int64_t remove_leftovers(const fs::path& folder) {
+  std::int64_t removed = 0;
+  std::error_code error;
+  for (fs::directory_iterator entry(folder, error), end; !error && entry != end; entry.increment(error)) {
+    const std::string name = entry->path().filename().string();
+    if (!name.starts_with('.') || !name.ends_with(kAsideSuffix)) continue;
+    if (::unlink(entry->path().c_str()) != 0 && errno != ENOENT) fail_io("remove", entry->path(), errno);
+    ++removed;
+  }
+  if (error) fail(ErrorCode::io, "base: cannot list {}: {}", folder.string(), error.message());
+  return removed;
 }
 
 FileLock::FileLock(const fs::path& path) {

@@ -19,12 +19,17 @@ std::string read_file(const std::filesystem::path& path, std::int64_t bytes_max)
 // fsyncs the folder. On failure `path` is as before, the temporary file is removed and Error{io} names `path` and the
 // system's reason; only a folder that cannot be fsynced fails after the rename. A killed process leaves the temporary
 // file. Mode and symbolic link of an existing `path` stay. A device or pipe is written to directly, never replaced.
-// Thread-safe for distinct paths.
+// Thread-safe for distinct paths. Fault points (base/fault_point.h), in this order: write.begin before the first piece,
+// write.middle before each further one, write.sync, write.rename, write.folder before the folder's fsync.
 void write_file(const std::filesystem::path& path, std::string_view content);
 
 // The same in pieces: `write` receives an append function and may call it any number of times.
 void write_file(const std::filesystem::path& path,
                 const std::function<void(const std::function<void(std::span<const std::byte>)>&)>& write);
+
+// Removes what killed writers left in `folder` (not below it); returns how many files. For whoever knows that nobody
+// else writes there now: the holder of the folder's lock. Error{io} names the file.
+std::int64_t remove_leftovers(const std::filesystem::path& folder);
 
 // An exclusive flock on `path`, held until destruction; freed by the kernel when the process dies, however it dies.
 class FileLock {

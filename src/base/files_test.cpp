@@ -175,6 +175,18 @@ TEST_F(Files, LeftoverOfAnEarlierProcessIsNeitherUsedNorTouched) {
   for (int serial = 0; serial < 300; ++serial) ASSERT_EQ(read_file(leftover(serial), 100), "leftover");
 }
 
+TEST_F(Files, LeftoversAreRemovedWhenAskedForAndNothingElse) {
+  write_file(folder_ / "a", "kept");
+  std::ofstream(folder_ / ".7-0.headrace-tmp") << "left";
+  std::ofstream(folder_ / ".9-12.headrace-tmp") << "over";
+  std::ofstream(folder_ / ".hidden") << "kept";
+  std::ofstream(folder_ / "x.headrace-tmp") << "kept: we name none like this";
+  EXPECT_EQ(remove_leftovers(folder_), 2);
+  EXPECT_THAT(names(), testing::UnorderedElementsAre("a", ".hidden", "x.headrace-tmp"));
+  EXPECT_EQ(remove_leftovers(folder_), 0);
+  EXPECT_EQ(error_of([&] { remove_leftovers(folder_ / "none"); }).code(), ErrorCode::io);
+}
+
 TEST_F(Files, LinkAndModeOfTheTargetStay) {
   write_file(folder_ / "real", "old");
   ASSERT_EQ(::chmod((folder_ / "real").c_str(), 0600), 0);

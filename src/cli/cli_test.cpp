@@ -362,6 +362,15 @@ TEST_F(Run, OutIsUsedByOneRunAtATime) {
   RunFolder after{invocation_, loaded_};
 }
 
+TEST_F(Run, WhatAKilledProcessLeftHalfWrittenIsRemoved) {
+  invocation_.out = folder_ / "out";
+  write("out/.123-0.headrace-tmp", "half");
+  write("out/checkpoint-000000001.safetensors", "x");
+  RunFolder run{invocation_, loaded_};
+  EXPECT_FALSE(fs::exists(run.file(".123-0.headrace-tmp")));
+  EXPECT_TRUE(fs::exists(run.file("checkpoint-000000001.safetensors")));
+}
+
 TEST_F(Run, OutThatIsAFileIsRefused) {
   invocation_.out = folder_ / "small.toml";
   EXPECT_THROW((RunFolder{invocation_, loaded_}), Error);
@@ -380,10 +389,24 @@ TEST_F(Run, ResumeTakesTheNewestFolderWithACheckpoint) {
   write("runs/small/20260102T000000Z/checkpoint-000000001.safetensors", "x");
   write("runs/small/20260103T000000Z/log.txt", "x");
   EXPECT_EQ((RunFolder{invocation_, loaded_}.path()), fs::path("runs/small/20260102T000000Z"));
+  fs::remove("runs/small/started");
   fs::create_directory_symlink("20260101T000000Z", "runs/small/latest");
   EXPECT_EQ((RunFolder{invocation_, loaded_}.path().filename()), fs::path("20260101T000000Z"));
   invocation_.out = folder_ / "absent";
   EXPECT_THROW((RunFolder{invocation_, loaded_}), Error);
+}
+
+TEST_F(Run, ResumeTakesTheRunThatWasStartedLastWhateverTheClockSaid) {
+  write("runs/small/20990101T000000Z/checkpoint-000000001.safetensors", "x");  // The clock was wrong then,
+  fs::create_directory_symlink("20990101T000000Z", "runs/small/latest");       // and that run came to its end.
+  const fs::path now = RunFolder{invocation_, loaded_}.path();
+  invocation_.resume = true;
+  EXPECT_EQ((RunFolder{invocation_, loaded_}.path().filename()), fs::path("20990101T000000Z"))
+      << "nothing to resume yet";
+  fs::remove("runs/small/started");
+  fs::create_directory_symlink(now.filename(), "runs/small/started");
+  write(now / "checkpoint-000000001.safetensors", "x");
+  EXPECT_EQ((RunFolder{invocation_, loaded_}.path().filename()), now.filename());
 }
 
 // ---- Doctor ----

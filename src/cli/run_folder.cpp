@@ -48,10 +48,23 @@ fs::path fresh_folder(const fs::path& runs) {
   }
 }
 
+// A link is made aside and renamed, so that `link` always points somewhere.
+void point_link(const fs::path& link, const fs::path& folder) {
+  const fs::path aside = link.string() + "." + folder.filename().string();
+  std::error_code error;
+  fs::remove(aside, error);
+  fs::create_directory_symlink(folder.filename(), aside, error);
+  if (!error) fs::rename(aside, link, error);
+  if (error) fail(ErrorCode::io, "cli: cannot point {} to {}: {}", link.string(), folder.string(), error.message());
+}
+
 fs::path folder_to_resume(const fs::path& runs) {
   std::error_code error;
-  const fs::path latest = fs::canonical(runs / "latest", error);
-  if (!error && has_checkpoint(latest)) return latest;
+  // Names tell the wall clock, which may have been set back between two runs: the links come first.
+  for (const char* link : {"started", "latest"}) {
+    const fs::path folder = fs::canonical(runs / link, error);
+    if (!error && has_checkpoint(folder)) return folder;
+  }
   std::vector<fs::path> folders;
   for (fs::directory_iterator entry(runs, error), end; !error && entry != end; entry.increment(error)) {
     if (!entry->is_symlink(error) && has_checkpoint(entry->path())) folders.push_back(entry->path());
@@ -90,23 +103,18 @@ RunFolder::RunFolder(const Invocation& invocation, const LoadedRecipe& recipe) {
     latest_ = runs / "latest";
   }
   lock_ = std::make_unique<FileLock>(file("lock"));
+  remove_leftovers(path_);
   Recipe resolved = recipe.recipe;
   write_file(file("recipe.toml"), write_toml(fields_of(resolved), [&](const std::string& key) {
                const auto origin = recipe.origins.find(key);
                return origin == recipe.origins.end() ? "" : origin->second;
              }));
   write_file(file("environment.json"), json_text(environment_json(invocation)));
+  if (!latest_.empty()) point_link(latest_.parent_path() / "started", path_);
 }
 
 void RunFolder::mark_whole() {
-  if (latest_.empty()) return;
-  // A link is made aside and renamed, so that `latest` always points somewhere.
-  const fs::path aside = latest_.string() + "." + path_.filename().string();
-  std::error_code error;
-  fs::remove(aside, error);
-  fs::create_directory_symlink(path_.filename(), aside, error);
-  if (!error) fs::rename(aside, latest_, error);
-  if (error) fail(ErrorCode::io, "cli: cannot point {} to {}: {}", latest_.string(), path_.string(), error.message());
+  if (!latest_.empty()) point_link(latest_, path_);
 }
 
 }  // namespace headrace

@@ -13,11 +13,12 @@ namespace headrace {
 
 class RunFolder {
  public:
-  // --out DIR, or runs/<recipe name>/<UTC time>/ (with --resume: runs/<recipe name>/latest's target, else the newest
-  // with a checkpoint). Creates it, takes <folder>/lock (Error{io} when another process holds it, or the folder cannot
-  // be written), writes recipe.toml (resolved, each key with its origin) and environment.json (machine, build, command,
-  // and the few environment variables that change how a job runs; never the whole environment). Error{not_found}:
-  // nothing to resume.
+  // --out DIR, or runs/<recipe name>/<UTC time>/ (with --resume the first of these that has a checkpoint: the target of
+  // runs/<recipe name>/started, of runs/<recipe name>/latest, the one whose name is last). Creates it, takes
+  // <folder>/lock (Error{io} when another process holds it, or the folder cannot be written), removes what a killed
+  // process left half-written there, writes recipe.toml (resolved, each key with its origin) and environment.json
+  // (machine, build, command, and the few environment variables that change how a job runs; never the whole
+  // environment), and points runs/<recipe name>/started to the folder. Error{not_found}: nothing to resume.
   RunFolder(const Invocation& invocation, const LoadedRecipe& recipe);
 
   const std::filesystem::path& path() const { return path_; }

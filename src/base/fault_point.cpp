@@ -1,0 +1,61 @@
+#include "base/fault_point.h"
+
+#include <headrace/error.h>
+
+#include <atomic>
+#include <charconv>
+#include <csignal>
+#include <cstdint>
+#include <cstdlib>
+#include <string>
+#include <string_view>
+
+namespace headrace {
+namespace {
+
+constexpr const char* kVariable = "HEADRACE_FAULT";
+
+struct Fault {
+  std::string name;
+  std::int64_t passage = 0;  // From 1.
+  bool throws = false;
+};
+
+Fault parse_fault(std::string_view text) {
+  Fault fault;
+  const std::size_t colon = text.find(':');
+  fault.name = text.substr(0, colon);
+  std::string_view rest = colon == std::string_view::npos ? "" : text.substr(colon + 1);
+  constexpr std::string_view kError = ":error";
+  fault.throws = rest.ends_with(kError);
+  if (fault.throws) rest.remove_suffix(kError.size());
+  const char* end = rest.data() + rest.size();
+  const auto [stop, error] = std::from_chars(rest.data(), end, fault.passage);
+  if (fault.name.empty() || error != std::errc{} || stop != end || fault.passage < 1) {
+    fail(ErrorCode::invalid_argument, "base: {}: wanted NAME:N or NAME:N:error with N from 1, found {}", kVariable,
+         text);
+  }
+  return fault;
+}
+
+const Fault& ordered_fault() {
+  const char* text = std::getenv(kVariable);
+  static const Fault fault = parse_fault(text == nullptr ? "" : text);
+  return fault;
+}
+
+// Read before main, so that a passage without a fault is one load.
+std::atomic<bool> armed{std::getenv(kVariable) != nullptr};
+std::atomic<std::int64_t> passages{0};
+
+}  // namespace
+
+void fault_point(const char* name) {
+  if (!armed.load(std::memory_order_relaxed)) return;
+  const Fault& fault = ordered_fault();
+  if (fault.name != name || passages.fetch_add(1) + 1 != fault.passage) return;
+  if (fault.throws) fail(ErrorCode::io, "base: {} was ordered to fail here by {}", name, kVariable);
+  std::raise(SIGKILL);
+}
+
+}  // namespace headrace
