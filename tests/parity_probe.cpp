@@ -2,7 +2,8 @@
 // PyTorch's own.
 //   parity_probe initial NETWORK SEED OUT
 //   parity_probe forward NETWORK LAYOUT PRECISION IN OUT      IN: model/*, images, labels
-//   parity_probe adamw IMPLEMENTATION IN OUT                  IN: parameter/*, gradient/<step>/*
+//   parity_probe optimizer IN OUT [KEY=VALUE ...]             IN: parameter/*, gradient/<step>/*; keys of [optimizer]
+//   parity_probe rates EPOCHS STEPS OUT [KEY=VALUE ...]       STEPS: of an epoch; keys of [schedule]; OUT: rates
 //   parity_probe clip NORM IN OUT                             IN: one gradient a name
 //   parity_probe copy IN OUT
 #include <ATen/Context.h>
@@ -12,6 +13,7 @@
 #include <fmt/format.h>
 #include <headrace/error.h>
 #include <headrace/optimizer.h>
+#include <headrace/options.h>
 #include <headrace/trainer.h>
 
 #include <cstdio>
@@ -25,6 +27,7 @@
 #include "tensor/compute.h"
 #include "tensor/safetensors.h"
 #include "tensor/translate.h"
+#include "train/schedule.h"
 
 namespace {
 
@@ -93,15 +96,26 @@ void forward(const Words& words) {
   write_safetensors(words.at(4), results, {});
 }
 
-void adamw(const Words& words) {
-  const auto given = read_by_name(words.at(1));
+// Keys as a recipe writes them, from the words at `first` on.
+template <class Options>
+Options options_from(const Words& words, std::size_t first) {
+  Options options;
+  const std::vector<Field> fields = fields_of(options);
+  for (std::size_t i = first; i < words.size(); ++i) {
+    const std::size_t sign = words[i].find('=');
+    const Field& field = field_named(fields, words[i].substr(0, sign));
+    field.set(parse_option(field, words[i].substr(sign + 1)));
+  }
+  return options;
+}
+
+void run_optimizer(const Words& words) {
+  const auto given = read_by_name(words.at(0));
   Named parameters;
   for (const auto& [name, tensor] : given) {
     if (name.rfind("parameter/", 0) == 0) parameters.emplace_back(name.substr(10), at::Tensor(tensor).requires_grad_());
   }
-  OptimizerOptions options;
-  options.implementation = choice<OptimizerImplementation>(words.at(0));
-  Optimizer optimizer(parameters, options);
+  Optimizer optimizer(parameters, options_from<OptimizerOptions>(words, 2));
   for (int step = 0; given.count(fmt::format("gradient/{}/{}", step, parameters.at(0).first)) != 0; ++step) {
     for (const auto& [name, parameter] : parameters) {
       parameter.mutable_grad() = given.at(fmt::format("gradient/{}/{}", step, name));
@@ -111,7 +125,17 @@ void adamw(const Words& words) {
   }
   Named results = optimizer.state();
   results.insert(results.end(), parameters.begin(), parameters.end());
-  write_safetensors(words.at(2), results, {});
+  write_safetensors(words.at(1), results, {});
+}
+
+void list_rates(const Words& words) {
+  const RunLength run{std::stoll(words.at(0)) * std::stoll(words.at(1)), std::stoll(words.at(0))};
+  const auto schedule = options_from<ScheduleOptions>(words, 3);
+  const at::Tensor rates = at::zeros({run.steps}, at::kDouble);
+  for (std::int64_t step = 0; step < run.steps; ++step) {
+    rates.mutable_data_ptr<double>()[step] = scheduled_rate(schedule, kRate, step, run);
+  }
+  write_safetensors(words.at(2), {{"rates", rates}}, {});
 }
 
 void clip(const Words& words) {
@@ -132,7 +156,8 @@ void copy(const Words& words) {
 
 int main(int argc, char** argv) {
   const std::map<std::string, void (*)(const Words&)> commands{
-      {"initial", initial}, {"forward", forward}, {"adamw", adamw}, {"clip", clip}, {"copy", copy}};
+      {"initial", initial},  {"forward", forward}, {"optimizer", run_optimizer},
+      {"rates", list_rates}, {"clip", clip},       {"copy", copy}};
   try {
     apply_compute_threads(1);
     const Words words(argv + 1, argv + argc);

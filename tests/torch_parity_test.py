@@ -88,9 +88,8 @@ def test_forward_backward_and_running_statistics_agree(name, layout, precision, 
         assert largest_difference(ours[f"buffer/{key}"], buffer) <= 1e-6, key
 
 
-@pytest.mark.parametrize("ours", ["plain", "foreach", "fused"])
-@pytest.mark.parametrize("theirs", ["plain", "foreach", "fused"])
-def test_adamw_agrees_on_the_same_100_gradients(ours, theirs, tmp_path):
+def same_100_updates(folder, make_torch_optimizer, *options):
+    """Our tensors by name, PyTorch's parameters by name, and its optimizer, after 100 steps on the same gradients."""
     torch.manual_seed(5)
     shapes = {"weight": (16, 3, 3, 3), "bias": (16,), "matrix": (64, 33), "one": (1,)}
     parameters = {name: torch.randn(shape) for name, shape in shapes.items()}
@@ -99,18 +98,27 @@ def test_adamw_agrees_on_the_same_100_gradients(ours, theirs, tmp_path):
     tensors = {f"parameter/{name}": tensor for name, tensor in parameters.items()}
     for step, of_step in enumerate(gradients):
         tensors.update({f"gradient/{step}/{name}": tensor for name, tensor in of_step.items()})
-    save_file(tensors, tmp_path / "in")
-    probe("adamw", ours, tmp_path / "in", tmp_path / "out")
-    found = load_file(tmp_path / "out")
+    save_file(tensors, folder / "in")
+    probe("optimizer", folder / "in", folder / "out", *options)
 
     for tensor in parameters.values():
         tensor.requires_grad_()
-    optimizer = torch.optim.AdamW(parameters.values(), lr=1e-3, weight_decay=1e-2,
-                                  foreach=theirs == "foreach", fused=theirs == "fused")
+    optimizer = make_torch_optimizer(parameters.values())
     for of_step in gradients:
         for name, tensor in parameters.items():
-            tensor.grad = of_step[name]
+            tensor.grad = of_step[name].clone()  # PyTorch's foreach Nesterov writes over it.
         optimizer.step()
+    return load_file(folder / "out"), parameters, optimizer
+
+
+@pytest.mark.parametrize("ours", ["plain", "foreach", "fused"])
+@pytest.mark.parametrize("theirs", ["plain", "foreach", "fused"])
+def test_adamw_agrees_on_the_same_100_gradients(ours, theirs, tmp_path):
+    found, parameters, optimizer = same_100_updates(
+        tmp_path,
+        lambda tensors: torch.optim.AdamW(tensors, lr=1e-3, weight_decay=1e-2, foreach=theirs == "foreach",
+                                          fused=theirs == "fused"),
+        f"implementation={ours}")
     for name, tensor in parameters.items():
         state = optimizer.state[tensor]
         assert largest_difference(found[name], tensor) <= 1e-6, name
@@ -119,6 +127,48 @@ def test_adamw_agrees_on_the_same_100_gradients(ours, theirs, tmp_path):
         assert largest_difference(found[f"{name}/exp_avg_sq"], state["exp_avg_sq"]) <= 1e-6 * 100, name
         if ours == theirs:
             assert torch.equal(found[name], tensor), f"{name}: the same operators, so the same bits"
+
+
+@pytest.mark.parametrize("ours", ["plain", "foreach", "fused"])
+@pytest.mark.parametrize("theirs", ["plain", "foreach", "fused"])
+@pytest.mark.parametrize("momentum, nesterov, decay",
+                         [(0.9, False, 1e-2), (0.9, True, 1e-2), (0.9, True, 0.0), (0.0, False, 1e-2), (0.0, False, 0.0)])
+def test_sgd_agrees_on_the_same_100_gradients(ours, theirs, momentum, nesterov, decay, tmp_path):
+    found, parameters, optimizer = same_100_updates(
+        tmp_path,
+        lambda tensors: torch.optim.SGD(tensors, lr=1e-3, momentum=momentum, nesterov=nesterov, weight_decay=decay,
+                                        foreach=theirs == "foreach", fused=theirs == "fused"),
+        "name=sgd", f"implementation={ours}", f"momentum={momentum}", f"nesterov={str(nesterov).lower()}",
+        f"weight_decay={decay}")
+    assert len(found) == len(parameters) * (2 if momentum else 1)
+    for name, tensor in parameters.items():
+        assert largest_difference(found[name], tensor) <= 1e-6, name
+        if momentum:
+            buffer = optimizer.state[tensor]["momentum_buffer"]
+            assert largest_difference(found[f"{name}/momentum_buffer"], buffer) <= 1e-6 * 100, name
+        if ours == theirs:
+            assert torch.equal(found[name], tensor), f"{name}: the same operators, so the same bits"
+
+
+@pytest.mark.parametrize("options, scheduler", [
+    (["name=step", "step_epochs=3", "gamma=0.3"],
+     lambda optimizer: torch.optim.lr_scheduler.StepLR(optimizer, step_size=3, gamma=0.3)),
+    (["name=multi_step", "milestones=2,5,6", "gamma=0.1"],
+     lambda optimizer: torch.optim.lr_scheduler.MultiStepLR(optimizer, milestones=[2, 5, 6], gamma=0.1)),
+])
+@pytest.mark.parametrize("warmup", [0, 3])
+def test_step_schedules_agree_with_pytorchs_stepped_once_an_epoch(options, scheduler, warmup, tmp_path):
+    epochs, steps = 10, 7
+    probe("rates", epochs, steps, tmp_path / "out", f"warmup_steps={warmup}", *options)
+    optimizer = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=1e-3)
+    by_epoch = scheduler(optimizer)
+    wanted = []
+    for _ in range(epochs):
+        wanted += [optimizer.param_groups[0]["lr"]] * steps
+        optimizer.step()
+        by_epoch.step()
+    wanted[:warmup] = [1e-3 * (step + 1) / warmup for step in range(warmup)]
+    assert load_file(tmp_path / "out")["rates"].tolist() == pytest.approx(wanted, rel=1e-12)
 
 
 @pytest.mark.parametrize("scale", [1e-3, 1.0, 1e6])

@@ -1,4 +1,4 @@
-// AdamW with exchangeable implementations over one state, so that the tuner can switch in mid-run.
+// AdamW and SGD with exchangeable implementations over one state, so that the tuner can switch in mid-run.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -12,16 +12,24 @@
 
 namespace headrace {
 
-// Decoupled weight decay Adam (Loshchilov and Hutter, ICLR 2019), the arithmetic of torch.optim.AdamW. State a
-// parameter: exp_avg and exp_avg_sq in the parameter's layout, and a step count. Not thread-safe. Tensors are shared,
-// not copied.
+// What one step works on, index by index: the parameters that have a gradient, and their state, kind by kind.
+struct UpdateLists {
+  std::vector<at::Tensor> parameters, gradients;
+  std::vector<std::vector<at::Tensor>> state;
+};
+
+// The arithmetic of torch.optim.AdamW (decoupled weight decay, Loshchilov and Hutter, ICLR 2019) or of torch.optim.SGD
+// (momentum, Nesterov's too, weight decay added to the gradient; dampening 0). State a parameter: AdamW exp_avg and
+// exp_avg_sq in the parameter's layout and a step count; SGD with momentum momentum_buffer, zeros before the first
+// step, which then leaves the gradient in it as PyTorch does; SGD without momentum none. Not thread-safe. Tensors are
+// shared, not copied.
 class Optimizer {
  public:
   Optimizer(std::vector<std::pair<std::string, at::Tensor>> parameters, OptimizerOptions options);
 
-  // Updates every parameter that has a gradient, at learning rate `rate`. Same result as torch.optim.AdamW with
-  // foreach=False (plain), foreach=True (foreach), fused=True (fused), within 1e-6 on the same gradients. Parameters
-  // are float32 on the CPU.
+  // Updates every parameter that has a gradient, at learning rate `rate`. Same result as PyTorch's with foreach=False
+  // (plain), foreach=True (foreach), fused=True (fused), within 1e-6 on the same gradients. Parameters are float32 on
+  // the CPU.
   void step(double rate);
   void zero_gradients();  // Releases the gradients (set to none).
 
@@ -34,18 +42,13 @@ class Optimizer {
   const std::vector<std::pair<std::string, at::Tensor>>& parameters() const { return parameters_; }
 
  private:
-  // What one step works on, index by index: the parameters that have a gradient, and their state.
-  struct Lists {
-    std::vector<at::Tensor> parameters, gradients, exp_avg, exp_avg_sq, step;
-  };
-  void step_plain(double rate);
-  void step_foreach(double rate);
-  void step_fused(double rate);
+  void add_missing_state();  // Momentum that is switched on later finds its buffers; switched off, they stay.
 
   OptimizerOptions options_;
   std::vector<std::pair<std::string, at::Tensor>> parameters_;
-  std::vector<at::Tensor> exp_avg_, exp_avg_sq_, step_;  // step_: float32 scalars, as PyTorch keeps them.
-  Lists lists_;                                          // Kept between steps for its memory.
+  std::vector<std::string> state_names_;        // "exp_avg", ...
+  std::vector<std::vector<at::Tensor>> state_;  // Kind by kind, as the names; each as long as parameters_.
+  UpdateLists lists_;                           // Kept between steps for its memory.
 };
 
 }  // namespace headrace

@@ -45,7 +45,9 @@ struct Progress {
   std::int64_t epoch = 0;  // From 0.
   std::int64_t batch = 0;  // Batches done in this epoch.
   std::int64_t optimizer_steps = 0;
-  std::int64_t window = 0;  // Micro-batches whose gradients wait in the parameters for the next update.
+  std::int64_t window = 0;        // Micro-batches whose gradients wait in the parameters for the next update.
+  double loss_sum = 0;            // Of the samples since the last take_mean_loss(), as far as losses were read.
+  std::int64_t loss_samples = 0;  // Those samples.
 };
 
 // Not thread-safe. A loss, or with clipping a gradient norm, that is not finite is Error{numerics} naming epoch and
@@ -54,8 +56,8 @@ struct Progress {
 // they were; where its backward had begun, the gradients of its window are dropped and the next step opens a new one.
 class Trainer {
  public:
-  // `optimizer_steps_total` is what a cosine schedule spreads over. `forward` may be empty where every step brings its
-  // own.
+  // `optimizer_steps_total` is what a cosine schedule spreads over; a step schedule divides it into options.epochs
+  // equal epochs. `forward` may be empty where every step brings its own.
   Trainer(ModelState model, Optimizer optimizer, Forward forward, TrainOptions options, ScheduleOptions schedule,
           std::int64_t optimizer_steps_total);
   ~Trainer();

@@ -11,6 +11,7 @@
 #include <chrono>
 #include <cmath>
 #include <limits>
+#include <map>
 #include <mutex>
 #include <thread>
 #include <utility>
@@ -246,18 +247,20 @@ double TrainingJob::update_difference(const Settings& a, const Settings& b) {
       ++next;
     }
     trainer.optimizer().step(trainer.learning_rate());
-    std::vector<std::vector<at::Tensor>> groups(4);  // Parameters, exp_avg, exp_avg_sq, the rest.
+    // One group a kind of optimizer state, whatever the optimizer calls it; model tensors have no '/' and are one more.
+    std::map<std::string, std::vector<at::Tensor>> groups;
     for (const auto& [name, tensor] : everything()) {
-      const std::size_t group = name.ends_with("/exp_avg") ? 1 : name.ends_with("/exp_avg_sq") ? 2 : 0;
-      groups[group].push_back(tensor.detach().clone());
+      const std::size_t slash = name.rfind('/');
+      groups[slash == std::string::npos ? "" : name.substr(slash)].push_back(tensor.detach().clone());
     }
     restore();
     return groups;
   };
   const auto with_a = updated(a), with_b = updated(b);
   double largest = 0;
-  for (std::size_t i = 0; i < with_a.size(); ++i)
-    largest = std::max(largest, relative_difference(with_a[i], with_b[i]));
+  for (const auto& [kind, tensors] : with_a) {
+    largest = std::max(largest, relative_difference(tensors, with_b.at(kind)));
+  }
   return largest;
 }
 

@@ -1,6 +1,7 @@
 #include "recipe/recipe.h"
 
 #include <algorithm>
+#include <cmath>
 
 #include "base/files.h"
 
@@ -63,6 +64,57 @@ void check_channels(const TransformOptions& transform, const std::string& where)
   }
 }
 
+// A key that acts with some values of another key alone.
+struct ConditionalKey {
+  const char* key;
+  const char* chooser;
+  std::vector<std::string> names;
+};
+
+// Keys that were set and do nothing: whoever wrote them expects them to act.
+void check_idle_keys(Recipe recipe, const std::string& where) {
+  const std::vector<ConditionalKey> conditional{{"optimizer.beta1", "optimizer.name", {"adamw"}},
+                                                {"optimizer.beta2", "optimizer.name", {"adamw"}},
+                                                {"optimizer.epsilon", "optimizer.name", {"adamw"}},
+                                                {"optimizer.momentum", "optimizer.name", {"sgd"}},
+                                                {"optimizer.nesterov", "optimizer.name", {"sgd"}},
+                                                {"schedule.final_fraction", "schedule.name", {"cosine"}},
+                                                {"schedule.step_epochs", "schedule.name", {"step"}},
+                                                {"schedule.gamma", "schedule.name", {"step", "multi_step"}},
+                                                {"schedule.milestones", "schedule.name", {"multi_step"}}};
+  Recipe untouched;
+  const std::vector<Field> fields = fields_of(recipe), defaults = fields_of(untouched);
+  for (const ConditionalKey& rule : conditional) {
+    const std::string chosen = std::get<std::string>(field_named(fields, rule.chooser).get());
+    if (std::find(rule.names.begin(), rule.names.end(), chosen) != rule.names.end()) continue;
+    const OptionValue normal = field_named(defaults, rule.key).get();
+    if (field_named(fields, rule.key).get() == normal) continue;
+    contradiction(where, fmt::format("{} has no effect with {} = \"{}\"; wanted {}, or \"{}\"", rule.key, rule.chooser,
+                                     chosen, to_toml(normal), fmt::join(rule.names, "\" or \"")));
+  }
+}
+
+void check_optimizer(const OptimizerOptions& optimizer, const std::string& where) {
+  if (optimizer.nesterov && optimizer.momentum == 0) {
+    contradiction(where, "optimizer.nesterov is true and optimizer.momentum is 0; wanted a momentum above 0");
+  }
+}
+
+void check_milestones(const ScheduleOptions& schedule, const std::string& where) {
+  if (schedule.name != ScheduleName::multi_step) return;
+  if (schedule.milestones.empty()) {
+    contradiction(where, "schedule.milestones is missing; schedule.name = \"multi_step\" wants one or more epochs");
+  }
+  double last = 0;
+  for (const double milestone : schedule.milestones) {
+    if (milestone != std::floor(milestone) || milestone <= last) {
+      contradiction(
+          where, fmt::format("schedule.milestones has {} after {}; wanted whole numbers that rise", milestone, last));
+    }
+    last = milestone;
+  }
+}
+
 void check_tuning(const TuneOptions& tune, const std::string& where) {
   Recipe known;
   const std::vector<Field> fields = fields_of(known);
@@ -91,10 +143,9 @@ void check(const Recipe& recipe, const std::string& where) {
   check_channels(recipe.data.transform, where);
   const std::string crop = crop_contradiction(recipe.data.transform, "data.transform.");
   if (!crop.empty()) contradiction(where, crop);
-  if (recipe.schedule.name == ScheduleName::constant && recipe.schedule.final_fraction != 0.0) {
-    contradiction(where,
-                  "schedule.final_fraction has no effect with schedule.name = \"constant\"; wanted 0, or \"cosine\"");
-  }
+  check_idle_keys(recipe, where);
+  check_optimizer(recipe.optimizer, where);
+  check_milestones(recipe.schedule, where);
   check_tuning(recipe.tune, where);
 }
 

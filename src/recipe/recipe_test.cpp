@@ -168,18 +168,23 @@ TEST_F(RecipeFile, RefusesBadValuesByFileLineAndKey) {
       {"data.transform.deviation", "[0.0]"},
       {"model.classes", "1"},
       {"model.memory_format", "'nhwc'"},
-      {"optimizer.name", "'sgd'"},
+      {"optimizer.name", "'adam'"},
+      {"optimizer.momentum", "1.0"},
       {"optimizer.rate", "-0.001"},
       {"optimizer.rate", "inf"},
       {"optimizer.beta1", "1.0"},
       {"optimizer.implementation", "'foreach_'"},
       {"schedule.name", "'linear'"},
       {"schedule.warmup_steps", "-1"},
+      {"schedule.step_epochs", "0"},
+      {"schedule.milestones", "[0]"},
+      {"schedule.gamma", "1.5"},
       {"train.epochs", "0"},
       {"train.precision", "'fp16'"},
       {"train.accumulate", "0"},
       {"train.clip_norm", "-1"},
       {"train.keep_checkpoints", "0"},
+      {"train.checkpoint_every_s", "-1"},
       {"compute.threads", "1025"},
       {"compute.wait_policy", "'spin'"},
       {"compute.allocator", "true"},
@@ -229,6 +234,27 @@ TEST_F(RecipeFile, RefusesContradictions) {
             "accepted");
   EXPECT_THAT(refusal(kSource + std::string("schedule.final_fraction = 0.1")), HasSubstr("schedule.final_fraction"));
   EXPECT_EQ(refusal(kSource + std::string("schedule = {final_fraction = 0.1, name = 'cosine'}")), "accepted");
+  EXPECT_THAT(refusal(kSource + std::string("optimizer.momentum = 0.5")),
+              HasSubstr("optimizer.momentum has no effect with optimizer.name = \"adamw\"; wanted 0.9, or \"sgd\""));
+  EXPECT_THAT(refusal(kSource + std::string("optimizer.nesterov = true")), HasSubstr("optimizer.nesterov"));
+  EXPECT_THAT(refusal(kSource + std::string("optimizer = {name = 'sgd', beta1 = 0.8}")), HasSubstr("optimizer.beta1"));
+  EXPECT_THAT(refusal(kSource + std::string("optimizer = {name = 'sgd', nesterov = true, momentum = 0}")),
+              HasSubstr("wanted a momentum above 0"));
+  EXPECT_EQ(refusal(kSource + std::string("optimizer = {name = 'sgd', nesterov = true, momentum = 0.8}")), "accepted");
+  EXPECT_THAT(refusal(kSource + std::string("schedule.gamma = 0.5")),
+              HasSubstr("wanted 0.1, or \"step\" or \"multi_step\""));
+  EXPECT_THAT(refusal(kSource + std::string("schedule = {name = 'multi_step', step_epochs = 3}")),
+              HasSubstr("schedule.step_epochs has no effect"));
+  EXPECT_THAT(refusal(kSource + std::string("schedule = {name = 'step', milestones = [3]}")),
+              HasSubstr("schedule.milestones has no effect with schedule.name = \"step\"; wanted [], or"));
+  EXPECT_EQ(refusal(kSource + std::string("schedule = {name = 'step', step_epochs = 3, gamma = 0.5}")), "accepted");
+  EXPECT_THAT(refusal(kSource + std::string("schedule.name = 'multi_step'")),
+              HasSubstr("schedule.milestones is missing"));
+  EXPECT_THAT(refusal(kSource + std::string("schedule = {name = 'multi_step', milestones = [30, 30]}")),
+              HasSubstr("schedule.milestones has 30 after 30"));
+  EXPECT_THAT(refusal(kSource + std::string("schedule = {name = 'multi_step', milestones = [2.5]}")),
+              HasSubstr("wanted whole numbers that rise"));
+  EXPECT_EQ(refusal(kSource + std::string("schedule = {name = 'multi_step', milestones = [30, 60]}")), "accepted");
   EXPECT_THAT(refusal(kSource + std::string("tune.fixed = ['data.batchsize']")),
               HasSubstr("tune.fixed: unknown key data.batchsize, did you mean data.batch_size?"));
   EXPECT_THAT(refusal(kSource + std::string("[[tune.planted]]\non_ms = 1")),

@@ -7,9 +7,18 @@
 
 namespace headrace {
 
-// Rate of optimizer step `step` (from 0) of `total`. Warm-up: rate * (step + 1) / warmup_steps. Cosine (Loshchilov and
-// Hutter, SGDR 2017, one period): from rate down to rate * final_fraction at step total - 1, over the steps after the
-// warm-up; where only one step is left after the warm-up, it keeps the rate. Steps from `total` on stay at the end.
-double scheduled_rate(const ScheduleOptions& schedule, double rate, std::int64_t step, std::int64_t total);
+// The whole run: `steps` optimizer steps in `epochs` epochs of equal length.
+struct RunLength {
+  std::int64_t steps = 1;
+  std::int64_t epochs = 1;
+};
+
+// Rate of optimizer step `step` (from 0). Warm-up comes first: rate * (step + 1) / warmup_steps. Then
+// - cosine (Loshchilov and Hutter, SGDR 2017, one period): from rate down to rate * final_fraction at the run's last
+//   step, over the steps after the warm-up; where only one step is left after the warm-up, it keeps the rate;
+// - step: rate * gamma^(epoch / step_epochs, rounded down), as torch.optim.lr_scheduler.StepLR stepped once an epoch;
+// - multi_step: rate * gamma^(milestones that are <= epoch), as MultiStepLR. `epoch` counts from 0, warm-up included.
+// Steps beyond the run: cosine stays at its end, the others go on.
+double scheduled_rate(const ScheduleOptions& schedule, double rate, std::int64_t step, const RunLength& run);
 
 }  // namespace headrace

@@ -16,7 +16,8 @@ struct TrainOptions {
   std::int64_t accumulate = 1;            // Micro-batches in one optimizer step.
   double clip_norm = 0.0;                 // Largest L2 norm of all gradients of an optimizer step; 0: no clipping.
   bool deterministic = false;             // at::globalContext().setDeterministicAlgorithms.
-  std::int64_t keep_checkpoints = 2;      // Newest ones kept in --out.
+  double checkpoint_every_s = 300;        // Seconds between checkpoints within an epoch; 0: at epoch ends alone.
+  std::int64_t keep_checkpoints = 2;      // Newest ones kept in --out, beside the best.
 };
 
 template <class Visitor, class Options>
@@ -29,8 +30,10 @@ void describe(Visitor& visit, Options& o) {
   visit("clip_norm", o.clip_norm, Range<double>{0.0, 1e6},
         "Largest L2 norm of all gradients together; 0 does not clip.");
   visit("deterministic", o.deterministic, "Refuse operators without a deterministic form.");
+  visit("checkpoint_every_s", o.checkpoint_every_s, Range<double>{0.0, 1e6},
+        "Seconds between checkpoints within an epoch, beside the one at its end; 0: at epoch ends alone.");
   visit("keep_checkpoints", o.keep_checkpoints, Range<std::int64_t>{1, 1000},
-        "Newest checkpoints kept in the run folder.");
+        "Newest checkpoints kept in the run folder, beside the best.");
 }
 
 struct EvalOptions {
@@ -43,9 +46,10 @@ void describe(Visitor& visit, Options& o) {
   visit("at_least", o.at_least, Range<double>{0.0, 1.0}, "Test accuracy below which headrace eval exits with 3.");
 }
 
-enum class OptimizerName { adamw };
+enum class OptimizerName { adamw, sgd };
 constexpr auto choices(OptimizerName) {
-  return std::array{Choice<OptimizerName>{OptimizerName::adamw, "adamw"}};
+  return std::array{Choice<OptimizerName>{OptimizerName::adamw, "adamw"},
+                    Choice<OptimizerName>{OptimizerName::sgd, "sgd"}};
 }
 
 enum class OptimizerImplementation { plain, foreach_, fused };
@@ -62,41 +66,57 @@ struct OptimizerOptions {
   double beta1 = 0.9;
   double beta2 = 0.999;
   double epsilon = 1e-8;
+  double momentum = 0.9;
+  bool nesterov = false;
   OptimizerImplementation implementation = OptimizerImplementation::plain;  // Live knob.
 };
 
 template <class Visitor, class Options>
 requires std::same_as<std::remove_const_t<Options>, OptimizerOptions>
 void describe(Visitor& visit, Options& o) {
-  visit("name", o.name, "The optimizer: AdamW (Loshchilov and Hutter 2019).");
+  visit("name", o.name, "The optimizer: AdamW (Loshchilov and Hutter 2019), or SGD with momentum.");
   visit("rate", o.rate, Range<double>{0.0, 1e3}, "Learning rate, before the schedule.");
-  visit("weight_decay", o.weight_decay, Range<double>{0.0, 1e3}, "Decoupled weight decay.");
-  visit("beta1", o.beta1, Range<double>{0.0, 0.999999}, "Decay of the gradient's running mean.");
-  visit("beta2", o.beta2, Range<double>{0.0, 0.99999999}, "Decay of the squared gradient's running mean.");
-  visit("epsilon", o.epsilon, Range<double>{0.0, 1.0}, "Added to the denominator.");
+  visit("weight_decay", o.weight_decay, Range<double>{0.0, 1e3},
+        "Weight decay: adamw's is apart from the gradient, sgd's is added to it, where 1e-4 is usual.");
+  visit("beta1", o.beta1, Range<double>{0.0, 0.999999}, "Decay of the gradient's running mean (adamw).");
+  visit("beta2", o.beta2, Range<double>{0.0, 0.99999999}, "Decay of the squared gradient's running mean (adamw).");
+  visit("epsilon", o.epsilon, Range<double>{0.0, 1.0}, "Added to the denominator (adamw).");
+  visit("momentum", o.momentum, Range<double>{0.0, 0.999999},
+        "Share of the last update's direction that the next one keeps; 0 is plain gradient descent (sgd).");
+  visit("nesterov", o.nesterov, "Nesterov's momentum: step from where the momentum leads (sgd).");
   visit("implementation", o.implementation,
         "plain runs operator by operator, foreach over lists of tensors, fused in one kernel.");
 }
 
-enum class ScheduleName { constant, cosine };
+enum class ScheduleName { constant, cosine, step, multi_step };
 constexpr auto choices(ScheduleName) {
-  return std::array{Choice<ScheduleName>{ScheduleName::constant, "constant"},
-                    Choice<ScheduleName>{ScheduleName::cosine, "cosine"}};
+  return std::array{
+      Choice<ScheduleName>{ScheduleName::constant, "constant"}, Choice<ScheduleName>{ScheduleName::cosine, "cosine"},
+      Choice<ScheduleName>{ScheduleName::step, "step"}, Choice<ScheduleName>{ScheduleName::multi_step, "multi_step"}};
 }
 
 struct ScheduleOptions {
   ScheduleName name = ScheduleName::constant;
-  std::int64_t warmup_steps = 0;  // Optimizer steps from rate/warmup_steps up to rate, linearly.
-  double final_fraction = 0.0;    // Cosine ends at rate * final_fraction at the last step of the last epoch.
+  std::int64_t warmup_steps = 0;   // Optimizer steps from rate/warmup_steps up to rate, linearly.
+  double final_fraction = 0.0;     // Cosine ends at rate * final_fraction at the last step of the last epoch.
+  std::int64_t step_epochs = 30;   // step: epochs between two falls of the rate.
+  double gamma = 0.1;              // step and multi_step: what the rate is multiplied with at each fall.
+  std::vector<double> milestones;  // multi_step: epochs done when the rate falls; whole numbers, each above the last.
 };
 
 template <class Visitor, class Options>
 requires std::same_as<std::remove_const_t<Options>, ScheduleOptions>
 void describe(Visitor& visit, Options& o) {
-  visit("name", o.name, "constant, or cosine from the rate down to rate x final_fraction over the whole run.");
+  visit("name", o.name,
+        "constant; cosine from the rate down to rate x final_fraction over the whole run; step and multi_step multiply "
+        "the rate by gamma every step_epochs epochs or at the milestones.");
   visit("warmup_steps", o.warmup_steps, Range<std::int64_t>{0, 10'000'000}, "Optimizer steps of linear warm-up.");
   visit("final_fraction", o.final_fraction, Range<double>{0.0, 1.0},
         "Share of the rate left at the end of a cosine schedule.");
+  visit("step_epochs", o.step_epochs, Range<std::int64_t>{1, 100000}, "Epochs between two falls of the rate (step).");
+  visit("gamma", o.gamma, Range<double>{0.0, 1.0}, "Factor of the rate at each fall (step, multi_step).");
+  visit("milestones", o.milestones, Range<double>{1.0, 1e5},
+        "Epochs after which the rate falls, whole numbers that rise (multi_step).");
 }
 
 }  // namespace headrace

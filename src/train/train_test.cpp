@@ -54,10 +54,23 @@ Named random_parameters() {
   return parameters;
 }
 
-OptimizerOptions with(Implementation implementation) {
-  OptimizerOptions options;
+OptimizerOptions with(Implementation implementation, OptimizerOptions options = {}) {
   options.implementation = implementation;
   return options;
+}
+
+OptimizerOptions sgd(double momentum, bool nesterov = false, double weight_decay = 1e-2) {
+  OptimizerOptions options;
+  options.name = OptimizerName::sgd;
+  options.momentum = momentum;
+  options.nesterov = nesterov;
+  options.weight_decay = weight_decay;
+  return options;
+}
+
+// Every branch of the arithmetic.
+std::vector<OptimizerOptions> all_kinds() {
+  return {{}, sgd(0.9), sgd(0.9, true), sgd(0.9, true, 0), sgd(0), sgd(0, false, 0)};
 }
 
 // 100 steps on gradients drawn from the step's number; each parameter goes without one now and then.
@@ -75,37 +88,93 @@ void run_updates(Optimizer& optimizer, const Named& parameters, const std::funct
 }
 
 TEST(Optimizer, ImplementationsAgreeOnTheSameGradients) {
-  const Named plain_parameters = random_parameters();
-  Optimizer plain(plain_parameters, with(Implementation::plain));
-  run_updates(plain, plain_parameters);
-  for (const Implementation implementation : {Implementation::foreach_, Implementation::fused}) {
-    const Named parameters = random_parameters();
-    Optimizer other(parameters, with(implementation));
-    run_updates(other, parameters);
-    for (std::size_t i = 0; i < parameters.size(); ++i) {
-      EXPECT_LE(largest_difference(parameters[i].second, plain_parameters[i].second), 1e-6);
-      EXPECT_GT(largest_difference(parameters[i].second, random_parameters()[i].second), 1e-2) << "it did move";
-    }
-    const Named found = other.state(), wanted = plain.state();
-    for (std::size_t i = 0; i < found.size(); ++i) {
-      EXPECT_LE(largest_difference(found[i].second, wanted[i].second), 1e-6) << found[i].first;
+  for (const OptimizerOptions& kind : all_kinds()) {
+    const Named plain_parameters = random_parameters();
+    Optimizer plain(plain_parameters, with(Implementation::plain, kind));
+    run_updates(plain, plain_parameters);
+    for (const Implementation implementation : {Implementation::foreach_, Implementation::fused}) {
+      const Named parameters = random_parameters();
+      Optimizer other(parameters, with(implementation, kind));
+      run_updates(other, parameters);
+      for (std::size_t i = 0; i < parameters.size(); ++i) {
+        EXPECT_LE(largest_difference(parameters[i].second, plain_parameters[i].second), 1e-6);
+        EXPECT_GT(largest_difference(parameters[i].second, random_parameters()[i].second), 1e-2) << "it did move";
+      }
+      const Named found = other.state(), wanted = plain.state();
+      ASSERT_EQ(found.size(), wanted.size());
+      for (std::size_t i = 0; i < found.size(); ++i) {
+        EXPECT_LE(largest_difference(found[i].second, wanted[i].second), 1e-5) << found[i].first;
+      }
     }
   }
 }
 
 TEST(Optimizer, SwitchesInMidRunOverTheSameState) {
-  const Named plain_parameters = random_parameters();
-  Optimizer plain(plain_parameters, with(Implementation::plain));
-  run_updates(plain, plain_parameters);
-  const Named parameters = random_parameters();
-  Optimizer switching(parameters, with(Implementation::plain));
-  run_updates(switching, parameters, [&](int step) {
-    switching.set_implementation(std::array{Implementation::fused, Implementation::plain,
-                                            Implementation::foreach_}[static_cast<std::size_t>(step / 3 % 3)]);
-  });
-  for (std::size_t i = 0; i < parameters.size(); ++i) {
-    EXPECT_LE(largest_difference(parameters[i].second, plain_parameters[i].second), 1e-6);
+  for (const OptimizerOptions& kind : all_kinds()) {
+    const Named plain_parameters = random_parameters();
+    Optimizer plain(plain_parameters, with(Implementation::plain, kind));
+    run_updates(plain, plain_parameters);
+    const Named parameters = random_parameters();
+    Optimizer switching(parameters, with(Implementation::plain, kind));
+    run_updates(switching, parameters, [&](int step) {
+      switching.set_implementation(std::array{Implementation::fused, Implementation::plain,
+                                              Implementation::foreach_}[static_cast<std::size_t>(step / 3 % 3)]);
+    });
+    for (std::size_t i = 0; i < parameters.size(); ++i) {
+      EXPECT_LE(largest_difference(parameters[i].second, plain_parameters[i].second), 1e-6);
+    }
   }
+}
+
+TEST(Optimizer, SgdIsTheFormulaByHand) {
+  for (const Implementation implementation : {Implementation::plain, Implementation::foreach_, Implementation::fused}) {
+    for (const bool nesterov : {false, true}) {
+      const at::Tensor weight = at::ones({3}).requires_grad_();
+      Optimizer optimizer({{"weight", weight}}, with(implementation, sgd(0.5, nesterov, 0.1)));
+      double wanted = 1, buffer = 0;
+      for (const double gradient : {2.0, -1.0, 0.5}) {
+        weight.mutable_grad() = at::ones({3}).mul_(gradient);
+        optimizer.step(0.25);
+        const double decayed = gradient + 0.1 * wanted;
+        buffer = 0.5 * buffer + decayed;
+        wanted -= 0.25 * (nesterov ? decayed + 0.5 * buffer : buffer);
+        EXPECT_NEAR(weight.select(0, 1).item<double>(), wanted, 1e-6);
+      }
+      EXPECT_EQ(optimizer.state()[0].first, "weight/momentum_buffer");
+      EXPECT_NEAR(optimizer.state()[0].second.select(0, 1).item<double>(), buffer, 1e-6);
+    }
+  }
+}
+
+TEST(Optimizer, LeavesTheCallersGradientsAsTheyAre) {
+  for (const OptimizerOptions& kind : all_kinds()) {
+    for (const Implementation implementation :
+         {Implementation::plain, Implementation::foreach_, Implementation::fused}) {
+      const at::Tensor weight = at::ones({3}).requires_grad_(), gradient = at::ones({3}).mul_(2);
+      Optimizer optimizer({{"weight", weight}}, with(implementation, kind));
+      weight.mutable_grad() = gradient;
+      for (int i = 0; i < 2; ++i) optimizer.step(0.25);
+      EXPECT_TRUE(gradient.equal(at::ones({3}).mul_(2)));
+    }
+  }
+}
+
+TEST(Optimizer, MomentumThatIsSwitchedOnLaterFindsItsBuffers) {
+  const at::Tensor weight = at::zeros({2}).requires_grad_();
+  Optimizer optimizer({{"weight", weight}}, sgd(0, false, 0));
+  const auto step = [&] {
+    weight.mutable_grad() = at::ones({2});
+    optimizer.step(1);
+    return weight.select(0, 0).item<double>();
+  };
+  EXPECT_EQ(step(), -1);
+  EXPECT_TRUE(optimizer.state().empty());
+  optimizer.set_options(sgd(0.5, false, 0));
+  EXPECT_EQ(step(), -2) << "the first step with momentum is the gradient's";
+  EXPECT_EQ(step(), -3.5);
+  optimizer.set_options(sgd(0, false, 0));
+  EXPECT_EQ(step(), -4.5);
+  EXPECT_EQ(optimizer.state().size(), 1U);
 }
 
 TEST(Optimizer, TakesChangedOptionsAtTheNextStep) {
@@ -164,21 +233,45 @@ TEST(Schedule, WarmsUpAndFollowsTheCosineToItsEnd) {
   schedule.name = ScheduleName::cosine;
   schedule.warmup_steps = 4;
   schedule.final_fraction = 0.1;
-  EXPECT_DOUBLE_EQ(scheduled_rate(schedule, 2.0, 0, 25), 0.5);
-  EXPECT_DOUBLE_EQ(scheduled_rate(schedule, 2.0, 3, 25), 2.0);
-  EXPECT_DOUBLE_EQ(scheduled_rate(schedule, 2.0, 4, 25), 2.0);
-  EXPECT_DOUBLE_EQ(scheduled_rate(schedule, 2.0, 14, 25), 2.0 * (0.1 + 0.9 * 0.5)) << "half way";
-  EXPECT_DOUBLE_EQ(scheduled_rate(schedule, 2.0, 24, 25), 0.2);
-  EXPECT_DOUBLE_EQ(scheduled_rate(schedule, 2.0, 99, 25), 0.2) << "beyond the end";
-  EXPECT_DOUBLE_EQ(scheduled_rate(schedule, 2.0, 4, 5), 2.0) << "one step after the warm-up";
+  EXPECT_DOUBLE_EQ(scheduled_rate(schedule, 2.0, 0, {25, 1}), 0.5);
+  EXPECT_DOUBLE_EQ(scheduled_rate(schedule, 2.0, 3, {25, 1}), 2.0);
+  EXPECT_DOUBLE_EQ(scheduled_rate(schedule, 2.0, 4, {25, 1}), 2.0);
+  EXPECT_DOUBLE_EQ(scheduled_rate(schedule, 2.0, 14, {25, 1}), 2.0 * (0.1 + 0.9 * 0.5)) << "half way";
+  EXPECT_DOUBLE_EQ(scheduled_rate(schedule, 2.0, 24, {25, 1}), 0.2);
+  EXPECT_DOUBLE_EQ(scheduled_rate(schedule, 2.0, 99, {25, 1}), 0.2) << "beyond the end";
+  EXPECT_DOUBLE_EQ(scheduled_rate(schedule, 2.0, 4, {5, 1}), 2.0) << "one step after the warm-up";
+}
+
+TEST(Schedule, StepFallsEverySoManyWholeEpochs) {
+  ScheduleOptions schedule;
+  schedule.name = ScheduleName::step;
+  schedule.step_epochs = 2;
+  schedule.gamma = 0.5;
+  const RunLength run{50, 5};  // 10 steps an epoch.
+  const double wanted[] = {8, 8, 4, 4, 2};
+  for (std::int64_t step = 0; step < 50; ++step) EXPECT_EQ(scheduled_rate(schedule, 8, step, run), wanted[step / 10]);
+  EXPECT_EQ(scheduled_rate(schedule, 8, 60, run), 1) << "beyond the end it goes on";
+  schedule.warmup_steps = 25;
+  EXPECT_EQ(scheduled_rate(schedule, 8, 24, run), 8) << "warm-up leads to the whole rate";
+  EXPECT_EQ(scheduled_rate(schedule, 8, 25, run), 4) << "epochs count from the run's beginning";
+}
+
+TEST(Schedule, MultiStepFallsAtItsMilestones) {
+  ScheduleOptions schedule;
+  schedule.name = ScheduleName::multi_step;
+  schedule.milestones = {1, 4};
+  schedule.gamma = 0.25;
+  const RunLength run{18, 6};
+  const double wanted[] = {16, 4, 4, 4, 1, 1};
+  for (std::int64_t step = 0; step < 18; ++step) EXPECT_EQ(scheduled_rate(schedule, 16, step, run), wanted[step / 3]);
 }
 
 TEST(Schedule, ConstantStaysAfterTheWarmUp) {
   ScheduleOptions schedule;
-  EXPECT_EQ(scheduled_rate(schedule, 3.0, 0, 10), 3.0);
+  EXPECT_EQ(scheduled_rate(schedule, 3.0, 0, {10, 1}), 3.0);
   schedule.warmup_steps = 2;
-  EXPECT_EQ(scheduled_rate(schedule, 3.0, 0, 10), 1.5);
-  EXPECT_EQ(scheduled_rate(schedule, 3.0, 9, 10), 3.0);
+  EXPECT_EQ(scheduled_rate(schedule, 3.0, 0, {10, 1}), 1.5);
+  EXPECT_EQ(scheduled_rate(schedule, 3.0, 9, {10, 1}), 3.0);
 }
 
 // ---- Trainer ----
@@ -579,6 +672,24 @@ TEST(Trainer, MeansTheLossOverSamplesSinceTheLastCall) {
   const double b = trainer.step(tiny::random_batch(24)).item<double>();
   EXPECT_NEAR(trainer.take_mean_loss().value(), (8 * a + 24 * b) / 32, 1e-12);
   EXPECT_EQ(trainer.take_mean_loss(), std::nullopt);
+}
+
+TEST(Trainer, TakesTheEpochsOfAScheduleFromItsOptions) {
+  TinyMlp network;
+  TrainOptions options = accumulating(2);
+  options.epochs = 3;
+  ScheduleOptions schedule;
+  schedule.name = ScheduleName::step;
+  schedule.step_epochs = 1;
+  Trainer trainer(
+      ModelState{network.parameters, {}, [](bool) {}}, Optimizer(network.parameters, {}),
+      [&network](const TensorBatch& batch) { return network(batch); }, options, schedule, /*optimizer_steps_total=*/6);
+  std::vector<double> rates;
+  for (int batch = 0; batch < 12; ++batch) {
+    if (batch % 2 == 0) rates.push_back(trainer.learning_rate());
+    trainer.step(tiny::random_batch(4));
+  }
+  EXPECT_THAT(rates, ::testing::Pointwise(::testing::DoubleEq(), {1e-3, 1e-3, 1e-4, 1e-4, 1e-5, 1e-5}));
 }
 
 TEST(Trainer, TellsWhichPartOfAStepBegins) {

@@ -63,13 +63,11 @@ struct Trainer::Impl {
   Forward forward;
   TrainOptions options;
   ScheduleOptions schedule;
-  std::int64_t optimizer_steps_total;
+  RunLength run;
   MemoryFormat memory_format = MemoryFormat::contiguous;
   Progress progress;
   at::Tensor one;  // What a backward begins with.
   std::vector<Loss> unread;
-  double loss_sum = 0;
-  std::int64_t loss_samples = 0;
 
   Output run_forward(const BoundForward& bound) const {
     AutocastBf16 autocast(options.precision == Precision::bf16);
@@ -111,15 +109,13 @@ struct Trainer::Impl {
         unread.clear();
         fail(ErrorCode::numerics, "train: loss is {} in epoch {}, batch {}", value, bad.epoch, bad.batch);
       }
-      loss_sum += value * static_cast<double>(loss.samples);
-      loss_samples += loss.samples;
+      progress.loss_sum += value * static_cast<double>(loss.samples);
+      progress.loss_samples += loss.samples;
     }
     unread.clear();
   }
 
-  double rate() const {
-    return scheduled_rate(schedule, optimizer.options().rate, progress.optimizer_steps, optimizer_steps_total);
-  }
+  double rate() const { return scheduled_rate(schedule, optimizer.options().rate, progress.optimizer_steps, run); }
 
   std::vector<at::Tensor> gradients() const {
     std::vector<at::Tensor> gradients;
@@ -173,7 +169,7 @@ std::int64_t TensorBatch::counted() const {
 Trainer::Trainer(ModelState model, Optimizer optimizer, Forward forward, TrainOptions options, ScheduleOptions schedule,
                  std::int64_t optimizer_steps_total)
     : impl_(new Impl{std::move(model), std::move(optimizer), std::move(forward), options, schedule,
-                     optimizer_steps_total}) {
+                     RunLength{optimizer_steps_total, options.epochs}}) {
   if (!impl_->model.set_training) fail(ErrorCode::invalid_argument, "train: a Trainer needs a model with set_training");
   at::globalContext().setDeterministicAlgorithms(options.deterministic, /*warn_only=*/false);
   impl_->model.set_training(true);
@@ -235,14 +231,15 @@ Output Trainer::forward_backward(const TensorBatch& batch) {
 
 std::optional<double> Trainer::mean_loss() {
   impl_->read_losses();
-  if (impl_->loss_samples == 0) return std::nullopt;
-  return impl_->loss_sum / static_cast<double>(impl_->loss_samples);
+  const Progress& progress = impl_->progress;
+  if (progress.loss_samples == 0) return std::nullopt;
+  return progress.loss_sum / static_cast<double>(progress.loss_samples);
 }
 
 std::optional<double> Trainer::take_mean_loss() {
   const std::optional<double> mean = mean_loss();
-  impl_->loss_sum = 0;
-  impl_->loss_samples = 0;
+  impl_->progress.loss_sum = 0;
+  impl_->progress.loss_samples = 0;
   return mean;
 }
 
