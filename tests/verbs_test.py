@@ -3,7 +3,6 @@
 import gzip
 import json
 import os
-import pathlib
 import signal
 import struct
 import subprocess
@@ -12,19 +11,7 @@ import time
 import numpy
 import pytest
 
-ROOT = pathlib.Path(__file__).resolve().parent.parent
-HEADRACE = os.environ.get("HEADRACE_BIN", str(ROOT / "build/release/bin/headrace"))
-
-
-def write_idx(folder: pathlib.Path, split: str, count: int, side: int = 8) -> None:
-    """Pictures whose brightness is their label, so that a network has something to learn."""
-    random = numpy.random.default_rng(3)
-    labels = numpy.arange(count, dtype=numpy.uint8) % 10
-    pictures = (labels[:, None, None] * 20 + random.integers(0, 50, (count, side, side))).astype(numpy.uint8)
-    with gzip.open(folder / f"{split}-images-idx3-ubyte.gz", "wb", 1) as file:
-        file.write(struct.pack(">4I", 0x803, count, side, side) + pictures.tobytes())
-    with gzip.open(folder / f"{split}-labels-idx1-ubyte.gz", "wb", 1) as file:
-        file.write(struct.pack(">2I", 0x801, count) + labels.tobytes())
+from tiny_run import HEADRACE, assert_one_line_error, headrace, newest_checkpoint, tensors_of, write_idx
 
 
 @pytest.fixture
@@ -51,29 +38,6 @@ threads = 1
 """
     )
     return recipe
-
-
-def headrace(*arguments, cwd=None, timeout=120, **keywords):
-    command = [HEADRACE, *map(str, arguments)]
-    return subprocess.run(command, cwd=cwd, timeout=timeout, capture_output=True, text=True, **keywords)
-
-
-def tensors_of(path: pathlib.Path) -> dict:
-    from safetensors.numpy import load_file
-
-    return load_file(path)
-
-
-def newest_checkpoint(folder: pathlib.Path) -> pathlib.Path:
-    return sorted(folder.glob("checkpoint-*.safetensors"))[-1]
-
-
-def assert_one_line_error(result, code, *words):
-    assert result.returncode == code, result.stderr
-    errors = [line for line in result.stderr.splitlines() if "error" in line]
-    assert len(errors) == 1, result.stderr
-    for word in words:
-        assert str(word) in errors[0], result.stderr
 
 
 def test_train_writes_what_it_says_and_eval_agrees(job, tmp_path):

@@ -28,6 +28,7 @@ class Training {
   Loader& loader() { return *loader_; }
   Loader& test_loader() { return *test_loader_; }
   std::int64_t batches_per_epoch() const { return loader_->batches_per_epoch(); }
+  std::uint64_t data_fingerprint() const { return train_source_->fingerprint(); }  // Of the training data.
 
   // Makes the live knobs of `next` hold: compute.threads, compute.allocator, data.threads, data.prefetch_batches,
   // model.fusion, model.memory_format, optimizer.implementation, train.precision. Every other key must be as it was

@@ -6,12 +6,16 @@
 
 #include <algorithm>
 #include <charconv>
+#include <cmath>
 #include <map>
 #include <mutex>
+#include <span>
 #include <system_error>
 
+#include "base/hash.h"
 #include "tensor/compute.h"
 #include "tensor/safetensors.h"
+#include "train/detail/header_checksum.h"
 
 namespace headrace {
 namespace {
@@ -20,8 +24,11 @@ namespace fs = std::filesystem;
 using Named = std::vector<std::pair<std::string, at::Tensor>>;
 
 constexpr const char* kFormat = "headrace-checkpoint";
-constexpr const char* kVersion = "1";
+constexpr const char* kVersion = "2";
 constexpr const char* kGenerator = "generator/cpu";
+constexpr const char* kBestName = "checkpoint-best.safetensors";
+constexpr const char* kChecksum = "xxh3";  // Of the tensors' bytes; write_safetensors adds it.
+constexpr const char* kHeaderChecksum = "header_xxh3";
 
 // Everything a checkpoint holds but the generator, shared with the trainer.
 Named tensors_of(Trainer& trainer, bool weights_only) {
@@ -31,6 +38,14 @@ Named tensors_of(Trainer& trainer, bool weights_only) {
   if (weights_only) return tensors;
   for (const auto& [name, tensor] : trainer.optimizer().state()) tensors.emplace_back("optimizer/" + name, tensor);
   return tensors;
+}
+
+std::string optimizer_name(Trainer& trainer) {
+  const OptimizerName name = trainer.optimizer().options().name;
+  for (const auto& known : choices(name)) {
+    if (known.value == name) return std::string(known.name);
+  }
+  return {};
 }
 
 at::Tensor generator_state() {
@@ -85,6 +100,8 @@ bool is_whole(const fs::path& path) {
   }
 }
 
+using MetaTexts = std::map<std::string, std::string>;
+
 // `written` counts as the newest, whatever a folder used twice holds beside it.
 void remove_older(const fs::path& folder, const fs::path& written, std::int64_t keep) {
   std::int64_t whole = 1;
@@ -99,7 +116,7 @@ void remove_older(const fs::path& folder, const fs::path& written, std::int64_t 
 // The texts of a checkpoint's header.
 class Texts {
  public:
-  Texts(const fs::path& path, const std::map<std::string, std::string>& texts) : path_(path), texts_(texts) {}
+  Texts(const fs::path& path, const MetaTexts& texts) : path_(path), texts_(texts) {}
 
   const std::string& text(const std::string& key) const {
     const auto found = texts_.find(key);
@@ -108,47 +125,125 @@ class Texts {
     return found->second;
   }
 
-  template <class Number>
-  Number number(const std::string& key) const {
-    const std::string& digits = text(key);
-    Number value{};
-    const char* end = digits.data() + digits.size();
-    const auto [stop, error] = std::from_chars(digits.data(), end, value);
-    if (error != std::errc{} || stop != end || value < Number{0}) {
+  template <class Integer>
+  Integer count(const std::string& key) const {
+    const std::optional<Integer> value = parse<Integer>(text(key));
+    if (!value || *value < Integer{0}) {
       fail(ErrorCode::corrupt_data, "train: {}: \"{}\" in the header is no whole number", path_.string(), key);
     }
-    return value;
+    return *value;
+  }
+
+  double real(const std::string& key) const {
+    const std::optional<double> value = parse<double>(text(key));
+    if (!value || !std::isfinite(*value)) {
+      fail(ErrorCode::corrupt_data, "train: {}: \"{}\" in the header is no number", path_.string(), key);
+    }
+    return *value;
+  }
+
+  bool flag(const std::string& key) const {
+    const std::string& word = text(key);
+    if (word != "true" && word != "false") {
+      fail(ErrorCode::corrupt_data, "train: {}: \"{}\" in the header is neither true nor false", path_.string(), key);
+    }
+    return word == "true";
   }
 
  private:
+  template <class Number>
+  static std::optional<Number> parse(const std::string& digits) {
+    Number value{};
+    const char* end = digits.data() + digits.size();
+    const auto [stop, error] = std::from_chars(digits.data(), end, value);
+    if (error != std::errc{} || stop != end) return std::nullopt;
+    return value;
+  }
+
   const fs::path& path_;
-  const std::map<std::string, std::string>& texts_;
+  const MetaTexts& texts_;
 };
 
-CheckpointInfo read_info(const fs::path& path, const std::map<std::string, std::string>& metadata,
-                         const std::string& model) {
-  const Texts texts(path, metadata);
+// The checksum comes before the version, or a flipped bit in that would pass for a file of another build.
+void check_header(const fs::path& path, const SafetensorsFile& file) {
+  const Texts texts(path, file.metadata);
   if (texts.text("format") != kFormat) {
     fail(ErrorCode::corrupt_data, "train: {}: no checkpoint: wanted format {}", path.string(), kFormat);
+  }
+  const auto checksum = file.metadata.find(kHeaderChecksum);
+  if (checksum != file.metadata.end() && checksum->second != header_checksum(file.metadata, file.tensors)) {
+    fail(ErrorCode::corrupt_data, "train: {}: the header's checksum does not fit what it says", path.string());
   }
   if (texts.text("version") != kVersion) {
     fail(ErrorCode::unsupported, "train: {}: checkpoint version {}, this build reads {}", path.string(),
          texts.text("version").substr(0, 20), kVersion);
   }
+  for (const char* key : {kChecksum, kHeaderChecksum}) texts.text(key);  // Without them nothing says it is whole.
+}
+
+CheckpointInfo read_info(const fs::path& path, const MetaTexts& metadata) {
+  const Texts texts(path, metadata);
   CheckpointInfo info;
   info.path = path;
-  info.model = texts.text("model");
-  if (info.model != model) {
-    fail(ErrorCode::invalid_argument, "train: {}: a checkpoint of model {}, wanted {}", path.string(),
-         info.model.substr(0, 100), model);
-  }
-  texts.text("xxh3");  // Without it nothing says that the tensors are whole.
-  info.progress.epoch = texts.number<std::int64_t>("epoch");
-  info.progress.batch = texts.number<std::int64_t>("batch");
-  info.progress.optimizer_steps = texts.number<std::int64_t>("optimizer_steps");
-  info.compute_threads = texts.number<std::int64_t>("compute_threads");
-  info.seed = texts.number<std::uint64_t>("seed");
+  info.run.model = texts.text("model");
+  info.run.seed = texts.count<std::uint64_t>("seed");
+  info.run.data = texts.count<std::uint64_t>("data");
+  info.run.batches_per_epoch = texts.count<std::int64_t>("batches_per_epoch");
+  info.run.evaluation_due = texts.flag("evaluation_due");
+  info.run.history = texts.text("history");
+  info.optimizer = texts.text("optimizer");
+  info.progress.epoch = texts.count<std::int64_t>("epoch");
+  info.progress.batch = texts.count<std::int64_t>("batch");
+  info.progress.optimizer_steps = texts.count<std::int64_t>("optimizer_steps");
+  info.progress.loss_sum = texts.real("loss_sum");
+  info.progress.loss_samples = texts.count<std::int64_t>("loss_samples");
+  info.compute_threads = texts.count<std::int64_t>("compute_threads");
   return info;
+}
+
+MetaTexts texts_of(Trainer& trainer, const RunState& run) {
+  trainer.mean_loss();  // Reads the losses that wait on the device.
+  const Progress& progress = trainer.progress();
+  return {{"format", kFormat},
+          {"version", kVersion},
+          {"model", run.model},
+          {"seed", std::to_string(run.seed)},
+          {"data", std::to_string(run.data)},
+          {"batches_per_epoch", std::to_string(run.batches_per_epoch)},
+          {"evaluation_due", run.evaluation_due ? "true" : "false"},
+          {"history", run.history},
+          {"optimizer", optimizer_name(trainer)},
+          {"epoch", std::to_string(progress.epoch)},
+          {"batch", std::to_string(progress.batch)},
+          {"optimizer_steps", std::to_string(progress.optimizer_steps)},
+          {"loss_sum", fmt::format("{}", progress.loss_sum)},  // The shortest text that comes back bit for bit.
+          {"loss_samples", std::to_string(progress.loss_samples)},
+          {"compute_threads", std::to_string(compute_threads())}};
+}
+
+void write_checkpoint(const fs::path& path, Trainer& trainer, MetaTexts texts) {
+  if (trainer.progress().window != 0) {
+    fail(ErrorCode::invalid_argument, "train: checkpoint: wanted no open window, found {} micro-batches in one",
+         trainer.progress().window);
+  }
+  std::error_code error;
+  fs::create_directories(path.parent_path(), error);
+  if (error) fail(ErrorCode::io, "train: cannot make {}: {}", path.parent_path().string(), error.message());
+  Named tensors = tensors_of(trainer, /*weights_only=*/false);
+  tensors.emplace_back(kGenerator, generator_state());
+  texts[kHeaderChecksum] = header_checksum(texts, tensors);
+  write_safetensors(path, tensors, std::move(texts));
+}
+
+// What the best checkpoint says of itself; nullopt: there is none that is whole.
+std::optional<double> best_accuracy(const fs::path& path) {
+  try {
+    const MetaTexts metadata = read_safetensors_metadata(path);
+    return Texts(path, metadata).real("test_accuracy");
+  } catch (const Error& error) {
+    if (error.code() == ErrorCode::not_found || error.code() == ErrorCode::corrupt_data) return std::nullopt;
+    throw;
+  }
 }
 
 void check_alike(const fs::path& path, const std::string& name, const at::Tensor& found, const at::Tensor& wanted) {
@@ -156,6 +251,16 @@ void check_alike(const fs::path& path, const std::string& name, const at::Tensor
   fail(ErrorCode::invalid_argument, "train: {}: {} is {} [{}], the model wants {} [{}]", path.string(), name,
        c10::toString(found.scalar_type()), fmt::join(found.sizes(), ", "), c10::toString(wanted.scalar_type()),
        fmt::join(wanted.sizes(), ", "));
+}
+
+void check_kind(const CheckpointInfo& info, Trainer& trainer, const std::string& model, bool weights_only) {
+  const auto refuse = [&info](const char* what, const std::string& found, const std::string& wanted) {
+    fail(ErrorCode::invalid_argument, "train: {}: a checkpoint of {} {}, wanted {}", info.path.string(), what,
+         found.substr(0, 100), wanted);
+  };
+  if (info.run.model != model) refuse("model", info.run.model, model);
+  const std::string optimizer = optimizer_name(trainer);
+  if (!weights_only && info.optimizer != optimizer) refuse("optimizer", info.optimizer, optimizer);
 }
 
 using TensorsByName = std::map<std::string, at::Tensor>;
@@ -185,35 +290,56 @@ void check_tensors(const fs::path& path, const TensorsByName& found, const Named
 
 }  // namespace
 
-fs::path save_checkpoint(const fs::path& folder, Trainer& trainer, const std::string& model, std::uint64_t seed,
-                         std::int64_t keep) {
-  const Progress progress = trainer.progress();
-  if (progress.window != 0 || keep < 1) {
-    fail(ErrorCode::invalid_argument,
-         "train: checkpoint: wanted no open window and keep of at least 1, found {} and {}", progress.window, keep);
+std::string header_checksum(const std::map<std::string, std::string>& texts,
+                            const std::vector<std::pair<std::string, at::Tensor>>& tensors) {
+  Xxh3Stream stream;
+  const auto add = [&stream](const std::string& text) {
+    stream.update(std::as_bytes(std::span{text.c_str(), text.size() + 1}));  // The NUL keeps neighbours apart.
+  };
+  for (const auto& [key, text] : texts) {
+    if (key == kChecksum || key == kHeaderChecksum) continue;
+    add(key);
+    add(text);
   }
-  std::error_code error;
-  fs::create_directories(folder, error);
-  if (error) fail(ErrorCode::io, "train: cannot make {}: {}", folder.string(), error.message());
-  const fs::path path = folder / fmt::format("checkpoint-{:09}.safetensors", progress.optimizer_steps);
-  Named tensors = tensors_of(trainer, /*weights_only=*/false);
-  tensors.emplace_back(kGenerator, generator_state());
-  write_safetensors(path, tensors,
-                    {{"format", kFormat},
-                     {"version", kVersion},
-                     {"model", model},
-                     {"epoch", std::to_string(progress.epoch)},
-                     {"batch", std::to_string(progress.batch)},
-                     {"optimizer_steps", std::to_string(progress.optimizer_steps)},
-                     {"compute_threads", std::to_string(compute_threads())},
-                     {"seed", std::to_string(seed)}});
+  std::vector<std::string> shapes;
+  for (const auto& [name, tensor] : tensors) {
+    shapes.push_back(
+        fmt::format("{} {} {}", name, c10::toString(tensor.scalar_type()), fmt::join(tensor.sizes(), ",")));
+  }
+  std::sort(shapes.begin(), shapes.end());  // The file has an order of its own.
+  for (const std::string& shape : shapes) add(shape);
+  return hex(stream.digest());
+}
+
+fs::path save_checkpoint(const fs::path& folder, Trainer& trainer, const RunState& run, std::int64_t keep) {
+  if (keep < 1) fail(ErrorCode::invalid_argument, "train: checkpoint: wanted to keep at least 1, found {}", keep);
+  fs::path path = folder / fmt::format("checkpoint-{:09}.safetensors", trainer.progress().optimizer_steps);
+  write_checkpoint(path, trainer, texts_of(trainer, run));
   remove_older(folder, path, keep);
   return path;
 }
 
+bool save_best_checkpoint(const fs::path& folder, Trainer& trainer, const RunState& run, double test_accuracy) {
+  const fs::path path = folder / kBestName;
+  const std::optional<double> best = best_accuracy(path);
+  if (best && *best >= test_accuracy) return false;
+  MetaTexts texts = texts_of(trainer, run);
+  texts["test_accuracy"] = fmt::format("{}", test_accuracy);
+  write_checkpoint(path, trainer, std::move(texts));
+  return true;
+}
+
+bool is_checkpoint(const fs::path& path) {
+  const MetaTexts metadata = read_safetensors_metadata(path);
+  const auto format = metadata.find("format");
+  return format != metadata.end() && format->second == kFormat;
+}
+
 CheckpointInfo load_checkpoint(const fs::path& path, Trainer& trainer, const std::string& model, bool weights_only) {
   SafetensorsFile file = read_safetensors(path);
-  CheckpointInfo info = read_info(path, file.metadata, model);
+  check_header(path, file);
+  CheckpointInfo info = read_info(path, file.metadata);
+  check_kind(info, trainer, model, weights_only);
   const Named wanted = tensors_of(trainer, weights_only);
   TensorsByName found;
   for (auto& [name, tensor] : file.tensors) found[name] = std::move(tensor);
@@ -222,6 +348,7 @@ CheckpointInfo load_checkpoint(const fs::path& path, Trainer& trainer, const std
   c10::AutoGradMode no_graph(false);
   if (!weights_only) {
     set_generator_state(found[kGenerator]);  // First: the one step that may still refuse its bytes.
+    trainer.take_mean_loss();                // Losses that wait on the device are another run's.
     trainer.progress() = info.progress;
   }
   for (const auto& [name, tensor] : wanted) tensor.copy_(found[name]);  // Each keeps its own layout.
@@ -230,12 +357,15 @@ CheckpointInfo load_checkpoint(const fs::path& path, Trainer& trainer, const std
   return info;
 }
 
-std::optional<CheckpointInfo> resume_newest(const fs::path& folder, Trainer& trainer, const std::string& model,
-                                            std::vector<std::string>& warnings) {
+std::optional<CheckpointInfo> load_newest_checkpoint(const fs::path& folder, Trainer& trainer, const std::string& model,
+                                                     bool weights_only, std::vector<std::string>& warnings) {
+  std::vector<fs::path> candidates = newest_first(folder);
+  std::error_code ignored;  // One that cannot be looked at is as good as none.
+  if (fs::exists(folder / kBestName, ignored)) candidates.push_back(folder / kBestName);
   std::optional<Error> newest_error;
-  for (const fs::path& path : newest_first(folder)) {
+  for (const fs::path& path : candidates) {
     try {
-      return load_checkpoint(path, trainer, model, /*weights_only=*/false);
+      return load_checkpoint(path, trainer, model, weights_only);
     } catch (const Error& error) {
       if (error.code() != ErrorCode::corrupt_data && error.code() != ErrorCode::io) throw;
       warnings.push_back(fmt::format("{} was left out: {}", path.filename().string(), error.what()));

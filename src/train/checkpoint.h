@@ -11,36 +11,59 @@
 
 namespace headrace {
 
+// What a run knows beside its trainer and must find again when it goes on.
+struct RunState {
+  std::string model;                   // Name of the network.
+  std::uint64_t seed = 0;              // Of initial weights, sample order and transforms.
+  std::uint64_t data = 0;              // Source::fingerprint() of the training data.
+  std::int64_t batches_per_epoch = 0;  // What a position in an epoch means.
+  bool evaluation_due = false;         // The last step of an epoch is done, its evaluation is not.
+  std::string history = "{}";          // The caller's JSON: the epochs' results so far.
+};
+
 // What a checkpoint says beside its tensors, in the safetensors header's __metadata__ (all texts): format
-// "headrace-checkpoint", version, model, epoch, batch, optimizer_steps, compute_threads, seed, xxh3 of the tensor
-// bytes. Tensors: "model/<name>", "optimizer/<name>/exp_avg", ..., "generator/cpu".
+// "headrace-checkpoint", version, model, seed, data, batches_per_epoch, evaluation_due, history, optimizer, epoch,
+// batch, optimizer_steps (the schedule's position), loss_sum, loss_samples, compute_threads; xxh3 of the tensors' bytes
+// and header_xxh3 of everything else. Tensors: "model/<name>" of parameters and buffers, "optimizer/<name>/exp_avg",
+// ..., "generator/cpu".
 struct CheckpointInfo {
   std::filesystem::path path;
-  std::string model;
+  RunState run;
+  std::string optimizer;  // "adamw", "sgd".
   Progress progress;
   std::int64_t compute_threads = 0;
-  std::uint64_t seed = 0;
 };
 
 // Makes the folder if need be and writes <folder>/checkpoint-<optimizer steps, 9 digits>.safetensors by write, fsync,
 // rename, fsync of the folder; then removes all but the newest `keep` whole ones (one whose header does not fit its
-// file counts as none and stays). Error{io} names file and reason; older checkpoints are untouched then.
-// Error{invalid_argument} within an accumulation window: gradients are not saved.
-std::filesystem::path save_checkpoint(const std::filesystem::path& folder, Trainer& trainer, const std::string& model,
-                                      std::uint64_t seed, std::int64_t keep);
+// file counts as none and stays). Newest is by optimizer steps, never by a clock. Error{io} names file and reason;
+// older checkpoints are untouched then. Error{invalid_argument} within an accumulation window: gradients are not saved.
+// Cost: one pass over the tensors for the checksum, one for the file, and the disk's fsync.
+std::filesystem::path save_checkpoint(const std::filesystem::path& folder, Trainer& trainer, const RunState& run,
+                                      std::int64_t keep);
 
-// Loads one file: checks header bounds, names, shapes, dtypes and the checksum before anything is changed. Errors:
-// corrupt_data (with what), invalid_argument (another model, with both names, or missing, surplus or wrongly shaped
-// tensors by name), unsupported (another format version). With `weights_only` the optimizer, progress and generators
-// stay as they are.
+// Writes <folder>/checkpoint-best.safetensors, a checkpoint like the others with "test_accuracy" in its header, unless
+// the one that is there says at least as much; so a later process needs no memory of what was best. Returns whether it
+// did. Never removed by save_checkpoint. Errors as there.
+bool save_best_checkpoint(const std::filesystem::path& folder, Trainer& trainer, const RunState& run,
+                          double test_accuracy);
+
+// Whether the file's header says it is a checkpoint, of whatever version. Errors as read_safetensors_metadata.
+bool is_checkpoint(const std::filesystem::path& path);
+
+// Loads one file: checks header bounds, checksums, names, shapes and dtypes before anything is changed. Errors:
+// corrupt_data (with what), invalid_argument (another model or optimizer, with both names, or missing, surplus or
+// wrongly shaped tensors by name), unsupported (another format version). With `weights_only` the optimizer, progress
+// and generators stay as they are.
 CheckpointInfo load_checkpoint(const std::filesystem::path& path, Trainer& trainer, const std::string& model,
                                bool weights_only);
 
 // The newest checkpoint of the folder that loads; each one that is unreadable or corrupt is named in `warnings` with
-// the reason and the next older one is tried. nullopt: the folder has none. When there are some and none loads, the
-// newest one's error is thrown, so that no run starts over by mistake; so is at once invalid_argument (another model's)
-// and unsupported (another format version).
-std::optional<CheckpointInfo> resume_newest(const std::filesystem::path& folder, Trainer& trainer,
-                                            const std::string& model, std::vector<std::string>& warnings);
+// the reason and the next older one is tried, last of all the best. nullopt: the folder has none. When there are some
+// and none loads, the newest one's error is thrown, so that no run starts over by mistake; so is at once
+// invalid_argument (another model's) and unsupported (another format version).
+std::optional<CheckpointInfo> load_newest_checkpoint(const std::filesystem::path& folder, Trainer& trainer,
+                                                     const std::string& model, bool weights_only,
+                                                     std::vector<std::string>& warnings);
 
 }  // namespace headrace

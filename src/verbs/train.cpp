@@ -1,7 +1,9 @@
 #include <nlohmann/json.hpp>
+#include <utility>
 
 #include "base/clock.h"
 #include "base/files.h"
+#include "base/hash.h"
 #include "exec/stop.h"
 #include "tensor/compute.h"
 #include "train/checkpoint.h"
@@ -11,28 +13,55 @@
 namespace headrace {
 namespace {
 
-void resume(VerbContext& context, Training& training, const RunFolder& folder) {
+// One sentence for each difference that keeps the run from ending as the uninterrupted one would have.
+void warn_of_differences(Console& console, const CheckpointInfo& info, const RunState& now) {
+  if (info.compute_threads != compute_threads()) {
+    console.warning(fmt::format(
+        "the checkpoint was written with {} compute threads, this run has {}: results may differ in rounding",
+        info.compute_threads, compute_threads()));
+  }
+  if (info.run.seed != now.seed) {
+    console.warning(
+        fmt::format("the checkpoint was written with seed {}, this run has {}: the order of samples differs",
+                    info.run.seed, now.seed));
+  }
+  if (info.run.data != now.data) {
+    console.warning(fmt::format(
+        "the checkpoint was trained on other data (fingerprint {}, now {}): the run goes on over what there "
+        "is now",
+        hex(info.run.data), hex(now.data)));
+  }
+  if (info.run.batches_per_epoch != now.batches_per_epoch) {
+    console.warning(fmt::format(
+        "the checkpoint was written with {} batches an epoch, this run has {}: the samples of its epoch {} differ",
+        info.run.batches_per_epoch, now.batches_per_epoch, info.progress.epoch + 1));
+  }
+}
+
+// Where the run goes on; from the beginning when there is nothing to resume.
+TrainHistory resume(VerbContext& context, Training& training, const RunFolder& folder) {
   std::vector<std::string> warnings;
   const std::optional<CheckpointInfo> info =
-      resume_newest(folder.path(), training.trainer(), context.loaded.recipe.model.name, warnings);
+      load_newest_checkpoint(folder.path(), training.trainer(), context.loaded.recipe.model.name,
+                             /*weights_only=*/false, warnings);
   for (const std::string& warning : warnings) context.console.warning(warning);
   if (!info) {
     context.console.info(
         fmt::format("--resume: no checkpoint in {}; starting from the beginning", folder.path().string()));
-    return;
+    return {};
   }
-  context.console.info(fmt::format("resuming {} in epoch {}, batch {}", info->path.filename().string(),
-                                   info->progress.epoch + 1, info->progress.batch));
-  if (info->compute_threads != compute_threads()) {
-    context.console.warning(fmt::format(
-        "the checkpoint was written with {} compute threads, this run has {}: results may differ in rounding",
-        info->compute_threads, compute_threads()));
+  TrainHistory history = parse_history(info->run.history, info->run.evaluation_due, info->path);
+  const std::string name = info->path.filename().string();
+  if (history.evaluation_due) {
+    context.console.info(fmt::format("resuming {} at the test of epoch {}", name, info->progress.epoch));
+  } else if (info->progress.epoch >= context.loaded.recipe.train.epochs) {
+    context.console.info(fmt::format("resuming {}: nothing is left to train", name));
+  } else {
+    context.console.info(
+        fmt::format("resuming {} in epoch {}, batch {}", name, info->progress.epoch + 1, info->progress.batch));
   }
-  if (info->seed != static_cast<std::uint64_t>(context.loaded.recipe.seed)) {
-    context.console.warning(
-        fmt::format("the checkpoint was written with seed {}, this run has {}: the order of samples differs",
-                    info->seed, context.loaded.recipe.seed));
-  }
+  warn_of_differences(context.console, *info, run_state(training, history));
+  return history;
 }
 
 }  // namespace
@@ -54,12 +83,13 @@ int run_train(VerbContext& context) {
                                   applied.reason));
     }
   }
+  TrainHistory history;
   if (context.invocation.resume) {
-    resume(context, training, folder);
+    history = resume(context, training, folder);
   } else {
     refuse_earlier_checkpoints(folder.path());
   }
-  const TrainRun run = train_to_end(training, folder.path(), console);
+  const TrainRun run = train_to_end(training, folder.path(), console, std::move(history));
 
   nlohmann::ordered_json document = document_head(context, "headrace-train");
   document["folder"] = folder.path().string();
@@ -74,7 +104,7 @@ int run_train(VerbContext& context) {
     console.result(fmt::format("test accuracy {:.4f} after {} epochs, {}; {}\n", run.epochs.back().test_accuracy,
                                run.epochs.back().epoch, duration_text(run.seconds), folder.path().string()));
   } else {
-    console.result(fmt::format("nothing left to train: {}\n", folder.path().string()));
+    console.result(fmt::format("nothing was trained: {}\n", folder.path().string()));
   }
   return kExitDone;
 }

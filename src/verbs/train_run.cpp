@@ -2,10 +2,10 @@
 
 #include <limits>
 #include <nlohmann/json.hpp>
+#include <utility>
 
 #include "base/clock.h"
 #include "exec/stop.h"
-#include "train/checkpoint.h"
 #include "train/loop.h"
 
 namespace headrace {
@@ -34,8 +34,8 @@ class EpochProgress {
         100.0 * static_cast<double>(first_ + steps_) / static_cast<double>(batches_), done.loss.item<double>(),
         trainer_.mean_loss().value_or(0), static_cast<double>(samples_) / seconds(), duration_text(left)));
   }
-  double seconds() const { return seconds_since(begin_ns_); }
-  std::int64_t samples() const { return samples_; }
+  void leave_out(double seconds) { left_out_s_ += seconds; }
+  double seconds() const { return seconds_since(begin_ns_) - left_out_s_; }
 
  private:
   Console& console_;
@@ -43,6 +43,120 @@ class EpochProgress {
   const std::int64_t epochs_, batches_, first_;
   const std::int64_t begin_ns_ = monotonic_ns();
   std::int64_t shown_ns_ = 0, samples_ = 0, steps_ = 0;
+  double left_out_s_ = 0;
+};
+
+// One call of train_to_end.
+class TrainLoop {
+ public:
+  TrainLoop(Training& training, const std::filesystem::path& folder, Console& console, TrainHistory history)
+      : training_(training),
+        folder_(folder),
+        console_(console),
+        history_(std::move(history)),
+        seconds_before_(history_.seconds) {}
+
+  TrainRun run() {
+    while (true) {
+      if (history_.evaluation_due) evaluate_epoch();
+      if (trainer().progress().epoch >= recipe().train.epochs) break;
+      if (!train_epoch()) {
+        run_.stopped_by = stop_signal();
+        break;
+      }
+    }
+    run_.epochs = history_.epochs;
+    run_.seconds = seconds();
+    return run_;
+  }
+
+ private:
+  const Recipe& recipe() const { return training_.recipe(); }
+  Trainer& trainer() { return training_.trainer(); }
+  double seconds() const { return seconds_before_ + seconds_since(begin_ns_); }
+
+  // From where the trainer stands to the epoch's end or a stop request; false: stopped. Leaves a checkpoint.
+  bool train_epoch() {
+    Epoch epoch = training_.loader().epoch(trainer().progress().epoch, trainer().progress().batch);
+    EpochProgress progress{console_, trainer(), recipe().train.epochs, epoch.batches()};
+    const double epoch_seconds_before = history_.epoch_seconds;
+    const auto on_step = [&](const StepDone& done) {
+      progress.step(done);
+      history_.epoch_seconds = epoch_seconds_before + progress.seconds();
+      const bool resting = done.progress.window == 0 && done.progress.batch < epoch.batches();
+      if (resting && checkpoint_is_due()) progress.leave_out(save());
+    };
+    const LoopEnd end = run_steps(trainer(), epoch, epoch.batches(), on_step);
+    console_.clear_progress();
+    history_.evaluation_due = end == LoopEnd::epoch;
+    save();
+    if (stop_signal() == 0) return true;
+    const std::int64_t place = trainer().progress().epoch + (history_.evaluation_due ? 0 : 1);
+    console_.warning(fmt::format("stopped in epoch {}; a checkpoint was written, go on with --resume", place));
+    return false;
+  }
+
+  void evaluate_epoch() {
+    const auto samples = static_cast<double>(trainer().progress().loss_samples);
+    EpochResult result;
+    result.epoch = trainer().progress().epoch;  // It stands at the next one, counted from 0.
+    result.loss = trainer().take_mean_loss().value_or(std::numeric_limits<double>::quiet_NaN());
+    result.seconds = history_.epoch_seconds;
+    result.samples_per_second = samples / result.seconds;
+    const std::int64_t begin_ns = monotonic_ns();
+    const Evaluation evaluation = evaluate(trainer(), training_.test_loader());
+    result.test_seconds = seconds_since(begin_ns);
+    result.test_loss = evaluation.loss;
+    result.test_accuracy = evaluation.accuracy;
+    result.finished_s = seconds();
+    console_.info(fmt::format("epoch {}/{}  loss {:.4f}  test accuracy {:.4f}  {:.0f} samples/s  {}", result.epoch,
+                              recipe().train.epochs, result.loss, result.test_accuracy, result.samples_per_second,
+                              duration_text(result.seconds)));
+    history_.epochs.push_back(result);
+    history_.evaluation_due = false;
+    history_.epoch_seconds = 0;
+    save_if_best(result.test_accuracy);
+    // Or a resumed run that has ended would test once more, and not know its last result until then.
+    if (result.epoch >= recipe().train.epochs) save();
+  }
+
+  bool checkpoint_is_due() const {
+    const double every_s = recipe().train.checkpoint_every_s;
+    return every_s > 0 && seconds_since(saved_ns_) >= every_s;
+  }
+
+  double save() {
+    return saving([this](const RunState& state) {
+      const auto path = save_checkpoint(folder_, trainer(), state, recipe().train.keep_checkpoints);
+      console_.debug("checkpoint " + path.string());
+      return true;
+    });
+  }
+
+  void save_if_best(double accuracy) {
+    saving([&](const RunState& state) { return save_best_checkpoint(folder_, trainer(), state, accuracy); });
+  }
+
+  // Returns the seconds it took.
+  double saving(const std::function<bool(const RunState&)>& write) {
+    const std::int64_t begin_ns = monotonic_ns();
+    history_.seconds = seconds();
+    const bool written = write(run_state(training_, history_));
+    saved_ns_ = monotonic_ns();
+    const double took_s = seconds_since(begin_ns);
+    run_.checkpoints += written ? 1 : 0;
+    run_.checkpoint_seconds += took_s;
+    return took_s;
+  }
+
+  Training& training_;
+  const std::filesystem::path& folder_;
+  Console& console_;
+  TrainHistory history_;
+  const double seconds_before_;
+  const std::int64_t begin_ns_ = monotonic_ns();
+  std::int64_t saved_ns_ = begin_ns_;
+  TrainRun run_;
 };
 
 }  // namespace
@@ -58,60 +172,28 @@ void refuse_earlier_checkpoints(const std::filesystem::path& folder) {
   }
 }
 
-TrainRun train_to_end(Training& training, const std::filesystem::path& folder, Console& console) {
-  const std::int64_t begin_ns = monotonic_ns();
-  const Recipe& recipe = training.recipe();
-  Trainer& trainer = training.trainer();
-  const auto save = [&] {
-    const auto path = save_checkpoint(folder, trainer, recipe.model.name, static_cast<std::uint64_t>(recipe.seed),
-                                      recipe.train.keep_checkpoints);
-    console.debug("checkpoint " + path.string());
-  };
-  TrainRun run;
-  while (trainer.progress().epoch < recipe.train.epochs && run.stopped_by == 0) {
-    EpochResult result;
-    result.epoch = trainer.progress().epoch + 1;
-    Epoch epoch = training.loader().epoch(trainer.progress().epoch, trainer.progress().batch);
-    EpochProgress progress{console, trainer, recipe.train.epochs, epoch.batches()};
-    const LoopEnd end = run_steps(trainer, epoch, epoch.batches(), [&](const StepDone& done) { progress.step(done); });
-    result.seconds = progress.seconds();
-    result.samples_per_second = static_cast<double>(progress.samples()) / result.seconds;
-    result.loss = trainer.take_mean_loss().value_or(std::numeric_limits<double>::quiet_NaN());
-    console.clear_progress();
-    save();
-    if (end == LoopEnd::stopped) {
-      run.stopped_by = stop_signal();
-      console.warning(fmt::format("stopped in epoch {}; a checkpoint was written, go on with --resume", result.epoch));
-      break;
-    }
-    const std::int64_t test_begin_ns = monotonic_ns();
-    const Evaluation evaluation = evaluate(trainer, training.test_loader());
-    result.test_seconds = seconds_since(test_begin_ns);
-    result.test_loss = evaluation.loss;
-    result.test_accuracy = evaluation.accuracy;
-    result.finished_s = seconds_since(begin_ns);
-    console.info(fmt::format("epoch {}/{}  loss {:.4f}  test accuracy {:.4f}  {:.0f} samples/s  {}", result.epoch,
-                             recipe.train.epochs, result.loss, result.test_accuracy, result.samples_per_second,
-                             duration_text(result.seconds)));
-    run.epochs.push_back(result);
-  }
-  run.seconds = seconds_since(begin_ns);
-  return run;
+RunState run_state(const Training& training, const TrainHistory& history) {
+  RunState state;
+  state.model = training.recipe().model.name;
+  state.seed = static_cast<std::uint64_t>(training.recipe().seed);
+  state.data = training.data_fingerprint();
+  state.batches_per_epoch = training.batches_per_epoch();
+  state.evaluation_due = history.evaluation_due;
+  state.history = history_text(history);
+  return state;
+}
+
+TrainRun train_to_end(Training& training, const std::filesystem::path& folder, Console& console, TrainHistory history) {
+  return TrainLoop{training, folder, console, std::move(history)}.run();
 }
 
 nlohmann::ordered_json to_json(const TrainRun& run) {
-  nlohmann::ordered_json document{{"seconds", run.seconds}, {"stopped_by", run.stopped_by}};
+  nlohmann::ordered_json document{{"seconds", run.seconds},
+                                  {"stopped_by", run.stopped_by},
+                                  {"checkpoints", run.checkpoints},
+                                  {"checkpoint_seconds", run.checkpoint_seconds}};
   document["epochs"] = nlohmann::ordered_json::array();
-  for (const EpochResult& epoch : run.epochs) {
-    document["epochs"].push_back({{"epoch", epoch.epoch},
-                                  {"loss", epoch.loss},
-                                  {"test_loss", epoch.test_loss},
-                                  {"test_accuracy", epoch.test_accuracy},
-                                  {"seconds", epoch.seconds},
-                                  {"test_seconds", epoch.test_seconds},
-                                  {"samples_per_second", epoch.samples_per_second},
-                                  {"finished_s", epoch.finished_s}});
-  }
+  for (const EpochResult& epoch : run.epochs) document["epochs"].push_back(to_json(epoch));
   return document;
 }
 

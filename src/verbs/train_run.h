@@ -3,37 +3,35 @@
 
 #include <cstdint>
 #include <filesystem>
-#include <optional>
 #include <vector>
 
 #include <nlohmann/json_fwd.hpp>
 #include "assembly/training.h"
 #include "cli/console.h"
+#include "train/checkpoint.h"
+#include "verbs/train_history.h"
 
 namespace headrace {
 
-struct EpochResult {
-  std::int64_t epoch = 0;  // From 1, as people count.
-  double loss = 0;         // Mean training loss of the batches run here.
-  double test_loss = 0;
-  double test_accuracy = 0;
-  double seconds = 0;  // Training alone.
-  double test_seconds = 0;
-  double samples_per_second = 0;
-  double finished_s = 0;  // Since the run began, tests included.
-};
-
 struct TrainRun {
-  std::vector<EpochResult> epochs;
-  double seconds = 0;  // From the call to the end, tests and checkpoints included.
-  int stopped_by = 0;  // The signal that ended it early, after a checkpoint; 0: ran to the end.
+  std::vector<EpochResult> epochs;  // Of the whole run, those of earlier processes too.
+  double seconds = 0;               // Of the whole run: see TrainHistory.
+  int stopped_by = 0;               // The signal that ended it early, after a checkpoint; 0: ran to the end.
+  std::int64_t checkpoints = 0;     // Written by this process,
+  double checkpoint_seconds = 0;    // and the time that training stood still for them.
 };
 
 // Error{invalid_argument} when the folder holds checkpoints, which --resume would take for this run's.
 void refuse_earlier_checkpoints(const std::filesystem::path& folder);
 
-// Checkpoints go to `folder` at each epoch's end and when a signal asks to stop.
-TrainRun train_to_end(Training& training, const std::filesystem::path& folder, Console& console);
+// What a checkpoint of this run says beside its tensors.
+RunState run_state(const Training& training, const TrainHistory& history);
+
+// Checkpoints go to `folder` every train.checkpoint_every_s seconds between two windows, at each epoch's end before its
+// evaluation, when a signal asks to stop, and after the last evaluation; the best by test accuracy beside them.
+// `history` is what the checkpoint told from which the trainer was loaded.
+TrainRun train_to_end(Training& training, const std::filesystem::path& folder, Console& console,
+                      TrainHistory history = {});
 
 nlohmann::ordered_json to_json(const TrainRun& run);
 

@@ -1,0 +1,302 @@
+"""A training run that is killed again and again, and goes on each time, ends with the bits of one that never was."""
+
+import collections
+import dataclasses
+import json
+import os
+import re
+import signal
+import subprocess
+import time
+
+import numpy
+import pytest
+from safetensors import safe_open
+
+from tiny_run import HEADRACE, assert_one_line_error, headrace, newest_checkpoint, tensors_of, write_idx
+
+WRITES_BEFORE_TRAINING = 2  # recipe.toml and environment.json pass the fault points too, in one piece each.
+POINTS = ["write.begin", "write.middle", "write.sync", "write.rename", "write.folder"]
+
+
+@dataclasses.dataclass
+class Job:
+    recipe: object
+    reference: object  # Folder of the run that nobody disturbed.
+    seconds: float  # That it trained.
+
+
+def finished(folder):
+    return json.loads((folder / "result.json").read_text())["training"]
+
+
+def make_job(folder, accumulate, epochs, pictures):
+    """Everything that must survive a kill is in it: flips and shifts, momentum, running statistics, a schedule."""
+    (folder / "data").mkdir()
+    write_idx(folder / "data", "train", pictures)
+    write_idx(folder / "data", "t10k", 320)
+    recipe = folder / "tiny.toml"
+    recipe.write_text(
+        f"""
+[data]
+source = "idx:{folder}/data"
+batch_size = 16
+[data.transform]
+pad = 1
+flip_probability = 0.5
+[model]
+name = "small_cnn"
+[optimizer]
+name = "sgd"
+rate = 2e-3
+momentum = 0.9
+weight_decay = 1e-4
+[schedule]
+name = "multi_step"
+warmup_steps = 20
+milestones = [2, 4]
+gamma = 0.5
+[train]
+epochs = {epochs}
+accumulate = {accumulate}
+checkpoint_every_s = 0
+[compute]
+threads = 1
+"""
+    )
+    reference = folder / "reference"
+    result = headrace("train", recipe, "--out", reference)
+    assert result.returncode == 0, result.stderr
+    return Job(recipe, reference, finished(reference)["seconds"])
+
+
+@pytest.fixture(scope="module")
+def job(tmp_path_factory):
+    return make_job(tmp_path_factory.mktemp("job"), accumulate=1, epochs=8, pictures=4000)
+
+
+def leftovers(folder):
+    return list(folder.glob(".*.headrace-tmp"))
+
+
+def assert_ends_as_the_reference(job, folder):
+    a, b = newest_checkpoint(job.reference), newest_checkpoint(folder)
+    for name in ("checkpoint-best.safetensors", a.name):
+        wanted, found = tensors_of(job.reference / name), tensors_of(folder / name)
+        assert wanted.keys() == found.keys()
+        for key in wanted:
+            assert wanted[key].tobytes() == found[key].tobytes(), f"{name}: {key}"
+    assert a.name == b.name
+    with safe_open(a, "np") as wanted, safe_open(b, "np") as found:
+        for key in ("epoch", "batch", "optimizer_steps", "loss_sum", "loss_samples", "evaluation_due", "data"):
+            assert wanted.metadata()[key] == found.metadata()[key], key
+    keys = ("epoch", "loss", "test_loss", "test_accuracy")
+    histories = [[{key: epoch[key] for key in keys} for epoch in finished(run)["epochs"]]
+                 for run in (job.reference, folder)]
+    assert histories[0] == histories[1]
+    assert not leftovers(folder)
+
+
+class Chain:
+    """One run, killed and resumed; remembers where it went on each time."""
+
+    def __init__(self, job, folder, random):
+        self.job, self.folder, self.random = job, folder, random
+        self.places = []  # "epoch 2" of each resume.
+        self.started = False
+
+    def start(self, fault=None):
+        # Many checkpoints a second, and a kill soon after: a run of this length would take hundreds of kills.
+        every = self.job.seconds / 400
+        command = [HEADRACE, "train", str(self.job.recipe), "--out", str(self.folder),
+                   "--train.checkpoint_every_s", f"{every:.6f}", *(["--resume"] if self.started else [])]
+        environment = dict(os.environ, **({"HEADRACE_FAULT": fault} if fault else {}))
+        process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
+                                   env=environment)
+        resumes, self.started = self.started, True
+        while resumes:
+            line = process.stderr.readline()
+            assert line, f"ended before it resumed: {process.wait()}"
+            assert "left out" not in line, line  # No kill may leave a checkpoint that does not load.
+            if "starting from the beginning" in line:
+                self.places.append("beginning")
+                break
+            if "resuming" in line:
+                place = re.search(r"(test of )?epoch \d+", line)
+                assert place, line
+                self.places.append(place.group())
+                break
+        return process
+
+    def end(self, process):
+        _, stderr = process.communicate(timeout=120)
+        return process.returncode, stderr
+
+    def kill_at_a_random_moment(self):
+        process = self.start()
+        time.sleep(self.random.uniform(0, self.job.seconds / 40))
+        process.send_signal(signal.SIGKILL)
+        code, stderr = self.end(process)
+        assert code == -signal.SIGKILL, stderr
+
+    def kill_within_a_write(self, point):
+        if point == "write.middle":  # A checkpoint has a piece for its header and each of some 25 tensors.
+            passage = int(self.random.integers(1, 120))
+        else:
+            passage = WRITES_BEFORE_TRAINING + int(self.random.integers(1, 7))
+        process = self.start(f"{point}:{passage}")
+        code, stderr = self.end(process)
+        assert code == -signal.SIGKILL, stderr
+        left = leftovers(self.folder)
+        if point == "write.folder":
+            assert not left
+            tensors_of(newest_checkpoint(self.folder))
+        else:
+            assert len(left) == 1, "one of this kill, and none of an earlier one"
+            assert (left[0].stat().st_size == 0) == (point == "write.begin")
+        if point in ("write.sync", "write.rename"):
+            tensors_of(left[0])  # A whole checkpoint that has no name yet.
+
+
+def run_chain(job, folder, kills, random):
+    chain = Chain(job, folder, random)
+    plan = ["moment"] * (kills - kills // 2) + [POINTS[i % len(POINTS)] for i in range(kills // 2)]
+    random.shuffle(plan)
+    for kind in plan:
+        if kind == "moment" and chain.started:
+            chain.kill_at_a_random_moment()
+        else:
+            chain.kill_within_a_write(kind if kind != "moment" else "write.rename")
+    code, stderr = chain.end(chain.start())
+    assert code == 0, stderr
+    places = collections.Counter(chain.places)
+    print(f"\n{kills} kills: {dict(collections.Counter(plan))}; went on in {dict(places)}")
+    return places
+
+
+def test_after_50_kills_the_run_ends_with_the_same_bits(job, tmp_path):
+    places = run_chain(job, tmp_path / "run", 50, numpy.random.default_rng(20261120))
+    assert places.most_common(1)[0][1] >= 2, "twice in one epoch"
+    assert len(places) >= 2, "in more than one epoch"
+    assert_ends_as_the_reference(job, tmp_path / "run")
+
+
+def test_windows_of_two_batches_survive_kills_too(tmp_path):
+    job = make_job(tmp_path, accumulate=2, epochs=3, pictures=1600)
+    run_chain(job, tmp_path / "run", 10, numpy.random.default_rng(7))
+    assert_ends_as_the_reference(job, tmp_path / "run")
+
+
+def interrupted(job, folder, *flags, every="1e-6", fault="write.folder:6"):
+    """A run that died right after its fourth checkpoint was renamed, within its first epoch."""
+    result = headrace("train", job.recipe, "--out", folder, "--train.checkpoint_every_s", every, *flags,
+                      env=dict(os.environ, HEADRACE_FAULT=fault))
+    assert result.returncode == -signal.SIGKILL, result.stderr
+    return folder
+
+
+def resumed(job, folder, *flags):
+    result = headrace("train", job.recipe, "--out", folder, "--resume", *flags)
+    assert result.returncode == 0, result.stderr
+    return result
+
+
+def test_a_kill_during_the_test_of_an_epoch_loses_no_result(job, tmp_path):
+    out = tmp_path / "run"
+    # The third write of the run is the first epoch's checkpoint; the fourth, after the test, the best.
+    interrupted(job, out, every=0, fault="write.begin:4")
+    result = resumed(job, out)
+    assert "at the test of epoch 1" in result.stderr
+    assert_ends_as_the_reference(job, out)
+
+
+def test_a_damaged_newest_checkpoint_is_left_out_with_a_warning_and_the_end_is_the_same(job, tmp_path):
+    out = interrupted(job, tmp_path / "run")
+    newest = newest_checkpoint(out)
+    content = bytearray(newest.read_bytes())
+    content[-1000] ^= 4
+    newest.write_bytes(content)
+    result = resumed(job, out)
+    warnings = [line for line in result.stderr.splitlines() if "warning" in line]
+    assert len(warnings) == 1 and newest.name in warnings[0] and "checksum" in warnings[0], result.stderr
+    assert_ends_as_the_reference(job, out)
+
+
+def test_an_error_while_a_checkpoint_is_written_leaves_the_one_before(job, tmp_path):
+    out = tmp_path / "run"
+    result = headrace("train", job.recipe, "--out", out, "--train.checkpoint_every_s", "1e-6",
+                      env=dict(os.environ, HEADRACE_FAULT="write.rename:5:error"))
+    assert_one_line_error(result, 1, "write.rename")
+    assert len(list(out.glob("checkpoint-*"))) == 2 and not leftovers(out)
+    resumed(job, out)
+    assert_ends_as_the_reference(job, out)
+
+
+def test_a_disk_that_is_full_within_an_epoch_costs_one_checkpoint(job, tmp_path):
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    as_root = [] if os.geteuid() == 0 else ["sudo", "-n"]
+    subprocess.run([*as_root, "mount", "-t", "tmpfs", "-o", "size=2m,mode=1777", "tmpfs", disk], check=True)
+    try:
+        result = headrace("train", job.recipe, "--out", disk / "run", "--train.keep_checkpoints", 1000,
+                          "--train.checkpoint_every_s", "1e-6")
+        assert_one_line_error(result, 1, "checkpoint-", "No space left on device")
+        assert len(list((disk / "run").glob("checkpoint-*"))) >= 1 and not leftovers(disk / "run")
+        for path in sorted((disk / "run").glob("checkpoint-*"))[:-1]:
+            path.unlink()  # Somebody makes room.
+        subprocess.run([*as_root, "mount", "-o", "remount,size=64m", disk], check=True)
+        resumed(job, disk / "run")
+        assert_ends_as_the_reference(job, disk / "run")
+    finally:
+        subprocess.run([*as_root, "umount", disk], check=True)
+
+
+def test_a_second_process_in_the_folder_is_refused_and_the_first_ends_undisturbed(job, tmp_path):
+    out = interrupted(job, tmp_path / "run")
+    command = [HEADRACE, "train", str(job.recipe), "--out", str(out), "--resume"]
+    first = subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True)
+    while "resuming" not in (line := first.stderr.readline()):
+        assert line, first.wait()
+    assert_one_line_error(headrace(*command[1:]), 1, out, f"in use by process {first.pid}")
+    _, stderr = first.communicate(timeout=120)
+    assert first.returncode == 0, stderr
+    assert_ends_as_the_reference(job, out)
+
+
+def test_what_keeps_a_resumed_run_from_the_same_end_is_said(job, tmp_path):
+    out = interrupted(job, tmp_path / "run")
+    data = tmp_path / "other"
+    data.mkdir()
+    write_idx(data, "train", 4032)
+    write_idx(data, "t10k", 320)
+    result = resumed(job, out, "--data.source", f"idx:{data}", "--compute.threads", 2, "--seed", 5, "--train.epochs", 1)
+    warnings = [line for line in result.stderr.splitlines() if "warning" in line]
+    for words in ("1 compute threads, this run has 2", "seed 1, this run has 5", "other data",
+                  "250 batches an epoch, this run has 252"):
+        assert sum(words in line for line in warnings) == 1, result.stderr
+
+
+def test_a_resumed_run_that_had_ended_trains_nothing_and_knows_its_history(job, tmp_path):
+    out = interrupted(job, tmp_path / "run", "--train.epochs", 2)
+    resumed(job, out, "--train.epochs", 2)
+    before = finished(out)["epochs"]
+    result = resumed(job, out, "--train.epochs", 2)
+    assert "nothing is left to train" in result.stderr
+    assert finished(out)["epochs"] == before and len(before) == 2
+    assert finished(out)["checkpoints"] == 0
+
+
+def test_the_best_checkpoint_and_the_weights_are_tested_like_any_other(job):
+    epochs = finished(job.reference)["epochs"]
+    best = max(epoch["test_accuracy"] for epoch in epochs)
+    for name, wanted in (("checkpoint-best.safetensors", best), ("", epochs[-1]["test_accuracy"])):
+        result = headrace("eval", job.recipe, "--checkpoint", job.reference / name, "--json", "-")
+        assert result.returncode == 0, result.stderr
+        assert json.loads(result.stdout)["test_accuracy"] == wanted, name
+
+
+def test_another_optimizers_checkpoint_is_refused_by_both_names_but_can_be_tested(job, tmp_path):
+    out = interrupted(job, tmp_path / "run")
+    other = ("--optimizer.name", "adamw", "--optimizer.weight_decay", "1e-2")
+    assert_one_line_error(headrace("train", job.recipe, "--out", out, "--resume", *other), 2, "sgd", "adamw")
+    assert headrace("eval", job.recipe, "--checkpoint", out, *other).returncode == 0
