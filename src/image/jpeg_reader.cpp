@@ -91,7 +91,7 @@ void count_scans(j_common_ptr info) {
 
 // False: libjpeg gave up, and `fault` and `message` say why. The step's locals must have no destructors.
 bool guarded(State& state, void (*step)(State&)) {
-  if (setjmp(state.escape) != 0) return false;  // NOLINT(cert-err52-cpp): libjpeg has no other way to report.
+  if (setjmp(state.escape) != 0) return false;  // libjpeg has no other way to report.
   step(state);
   return true;
 }

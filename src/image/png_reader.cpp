@@ -5,8 +5,8 @@
 #include <algorithm>
 #include <csetjmp>
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
-#include <limits>
 #include <vector>
 
 #include <png.h>
@@ -34,6 +34,7 @@ struct PngState {
   png_infop info = nullptr;
   std::jmp_buf escape{};
   char message[128] = {};
+  bool out_of_memory = false;
 
   std::span<const std::uint8_t> bytes;
   std::size_t at = 0;  // Of bytes, the next to be read.
@@ -66,6 +67,16 @@ using State = PngState;
 // libpng warns of what loses no pixel: optional chunks that are damaged or in the wrong place.
 void ignore(png_structp /*png*/, png_const_charp /*message*/) {}
 
+png_voidp allocate(png_structp png, png_alloc_size_t size) {
+  void* memory = std::malloc(size);
+  if (memory == nullptr) static_cast<State*>(png_get_mem_ptr(png))->out_of_memory = true;
+  return memory;
+}
+
+void release(png_structp /*png*/, png_voidp memory) {
+  std::free(memory);
+}
+
 void read_bytes(png_structp png, png_bytep out, std::size_t count) {
   State& state = *static_cast<State*>(png_get_io_ptr(png));
   if (count > state.bytes.size() - state.at) png_error(png, "the file ends early");
@@ -75,7 +86,7 @@ void read_bytes(png_structp png, png_bytep out, std::size_t count) {
 
 // False: libpng gave up, and `message` says why. The step's locals must have no destructors.
 bool guarded(State& state, void (*step)(State&)) {
-  if (setjmp(state.escape) != 0) return false;  // NOLINT(cert-err52-cpp): libpng has no other way to report.
+  if (setjmp(state.escape) != 0) return false;  // libpng has no other way to report.
   step(state);
   return true;
 }
@@ -94,10 +105,11 @@ void choose_stored(State& state) {
 }
 
 void read_header(State& state) {
-  state.png = png_create_read_struct(PNG_LIBPNG_VER_STRING, &state, escape, ignore);
+  state.png = png_create_read_struct_2(PNG_LIBPNG_VER_STRING, &state, escape, ignore, &state, allocate, release);
   if (state.png != nullptr) state.info = png_create_info_struct(state.png);
   if (state.info == nullptr) {
-    std::snprintf(state.message, sizeof state.message, "libpng has no memory");
+    state.out_of_memory = true;
+    std::snprintf(state.message, sizeof state.message, "no memory for libpng");
     std::longjmp(state.escape, 1);
   }
   png_structp png = state.png;
@@ -153,6 +165,10 @@ void read_box(State& state) {
   if (end == height) png_read_end(png, nullptr);  // Checks what no row needed any more.
 }
 
+ErrorCode code_of(const State& state) {
+  return state.out_of_memory ? ErrorCode::out_of_memory : ErrorCode::corrupt_data;
+}
+
 void check_pixels(const State& state) {
   const std::int64_t pixels = static_cast<std::int64_t>(state.height) * state.width;
   const std::int64_t most = state.passes > 1 ? kBufferedPixelsMax : kPixelsMax;
@@ -176,8 +192,9 @@ PictureInfo PngReader::open(std::span<const std::uint8_t> bytes, int channels) {
   state.bytes = bytes;
   state.at = 0;
   state.channels = channels;
+  state.out_of_memory = false;
   state.header_is_read = guarded(state, read_header);
-  if (!state.header_is_read) fail(ErrorCode::corrupt_data, "image: PNG header: {}", state.message);
+  if (!state.header_is_read) fail(code_of(state), "image: PNG header: {}", state.message);
   check_pixels(state);
   return {static_cast<int>(state.height), static_cast<int>(state.width), channels};
 }
@@ -193,7 +210,8 @@ void PngReader::decode(const Box& box, std::span<std::uint8_t> out) {
   if (state.rows.size() < bytes) state.rows.resize(bytes);
   const bool read = guarded(state, read_box);
   state.close();
-  if (!read) fail(ErrorCode::corrupt_data, "image: PNG data: {}", state.message);
+  if (buffered_rows > 1) state.rows = {};  // As large as the picture, and rare.
+  if (!read) fail(code_of(state), "image: PNG data: {}", state.message);
 }
 
 }  // namespace headrace::image::detail

@@ -14,17 +14,17 @@ namespace {
 
 // The filter over one output: a triangle around `center` that reaches `radius` pixels to each side.
 struct Reach {
-  int begin, end;  // Pixels of the stretch, counted from its begin.
-  double center, radius;
+  int begin, end;            // Pixels of the stretch, counted from its begin.
+  double center, sharpness;  // The weight falls by that much a pixel.
 
   Reach(const ResizeAxis& axis, int out) noexcept {
-    const double scale = static_cast<double>(axis.size) / axis.resized;
-    radius = std::max(scale, 1.0);
+    const double scale = static_cast<double>(axis.size) / axis.resized, radius = std::max(scale, 1.0);
+    sharpness = 1.0 / radius;
     center = (out + 0.5) * scale;
     begin = std::max(static_cast<int>(center - radius + 0.5), 0);
     end = std::min(static_cast<int>(center + radius + 0.5), axis.size);
   }
-  double weight(int at) const noexcept { return std::max(1.0 - std::abs(at + 0.5 - center) / radius, 0.0); }
+  double weight(int at) const noexcept { return std::max(1.0 - std::abs(at + 0.5 - center) * sharpness, 0.0); }
 };
 
 void check(const ResizeAxis& axis) noexcept {
@@ -70,7 +70,6 @@ class Taps {
   int count(int out) const noexcept { return counts_[static_cast<std::size_t>(out)]; }
   const float* weights(int out) const noexcept { return weights_.data() + static_cast<std::ptrdiff_t>(out) * most_; }
   int most() const noexcept { return most_; }
-  bool copies() const noexcept { return axis_.size == axis_.resized; }  // Each output is a pixel of its own.
   resize_passes::Columns columns(int channels) const noexcept {
     return {begins_.data(), weights_.data(), axis_.out_size, most_, channels};
   }
@@ -83,6 +82,10 @@ class Taps {
   std::vector<float> weights_;  // outputs x most_.
 };
 
+void grow(std::vector<float>& scratch, std::ptrdiff_t size) {
+  if (std::ssize(scratch) < size) scratch.resize(static_cast<std::size_t>(size));
+}
+
 }  // namespace
 
 Stretch needed(const ResizeAxis& axis) noexcept {
@@ -93,8 +96,8 @@ Stretch needed(const ResizeAxis& axis) noexcept {
 
 struct Resizer::Impl {
   Taps vertical, horizontal;
-  std::vector<float> row;   // The needed columns of one output row.
-  std::vector<float> line;  // One output row.
+  std::vector<float> rows;   // kRows times the needed columns of an output row.
+  std::vector<float> lines;  // kRows output rows.
 };
 
 Resizer::Resizer() : impl_(std::make_unique<Impl>()) {}
@@ -112,31 +115,32 @@ void Resizer::resize(std::span<const std::uint8_t> pixels, const ResizeAxis& ver
                  "image: {} bytes resized to {}; wanted {} to {}", pixels.size(), out.size(), stride * rows.size,
                  out_stride * vertical.out_size);
 
+  if (vertical.size == vertical.resized && horizontal.size == horizontal.resized) {
+    for (int y = 0; y < vertical.out_size; ++y) {
+      std::memcpy(out.data() + y * out_stride, pixels.data() + y * stride, static_cast<std::size_t>(out_stride));
+    }
+    return;
+  }
   Impl& self = *impl_;
   self.vertical.make(vertical);
   self.horizontal.make(horizontal);
   // Taps of weight 0 read past the last pixel of a row, up to `most` pixels: of zeros, or of an earlier, wider row.
-  const auto row_floats =
-      static_cast<std::size_t>(stride + self.horizontal.most() * channels + resize_passes::kPadding);
-  if (self.row.size() < row_floats) self.row.resize(row_floats);
-  const auto line_floats = static_cast<std::size_t>(out_stride + resize_passes::kPadding);
-  if (self.line.size() < line_floats) self.line.resize(line_floats);
+  const std::ptrdiff_t row = stride + self.horizontal.most() * channels + resize_passes::kPadding;
+  const std::ptrdiff_t line = out_stride + resize_passes::kPadding;
+  grow(self.rows, row * resize_passes::kRows);
+  grow(self.lines, line * resize_passes::kRows);
 
   const resize_passes::Kernels& kernels = resize_passes::kernels();
-  for (int y = 0; y < vertical.out_size; ++y) {
-    const std::uint8_t* from = pixels.data() + self.vertical.begin(y) * stride;
-    std::uint8_t* to = out.data() + y * out_stride;
-    if (self.vertical.copies() && self.horizontal.copies()) {
-      std::memcpy(to, from, static_cast<std::size_t>(out_stride));
-      continue;
+  for (int y = 0; y < vertical.out_size; y += resize_passes::kRows) {
+    const int count = std::min(resize_passes::kRows, vertical.out_size - y);
+    for (int r = 0; r < count; ++r) {
+      kernels.blend_rows(pixels.data() + self.vertical.begin(y + r) * stride, stride, self.vertical.weights(y + r),
+                         self.vertical.count(y + r), stride, self.rows.data() + r * row);
     }
-    kernels.blend_rows(from, stride, self.vertical.weights(y), self.vertical.count(y), stride, self.row.data());
-    const float* line = self.row.data();
-    if (!self.horizontal.copies()) {
-      kernels.blend_columns(self.row.data(), self.horizontal.columns(channels), self.line.data());
-      line = self.line.data();
+    kernels.blend_columns({self.rows.data(), row}, self.horizontal.columns(channels), {self.lines.data(), line});
+    for (int r = 0; r < count; ++r) {
+      kernels.round(self.lines.data() + r * line, out_stride, out.data() + (y + r) * out_stride);
     }
-    kernels.round(line, out_stride, to);
   }
 }
 

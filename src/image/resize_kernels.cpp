@@ -38,11 +38,14 @@ void blend_rows(const std::uint8_t* rows, std::ptrdiff_t stride, const float* we
   for (std::ptrdiff_t i = 0; i < values; ++i) out[i] = blended(rows + i, stride, weights, count);
 }
 
-void blend_columns(const float* row, const Columns& columns, float* out) noexcept {
-  for (int j = 0; j < columns.outputs; ++j) {
-    for (int c = 0; c < columns.channels; ++c) {
-      out[j * columns.channels + c] = blended(row + columns.begins[j] * columns.channels + c, columns.channels,
-                                              columns.weights + j * columns.taps, columns.taps);
+void blend_columns(Rows<const float> rows, const Columns& columns, Rows<float> out) noexcept {
+  for (int r = 0; r < kRows; ++r) {
+    for (int j = 0; j < columns.outputs; ++j) {
+      const float* from = rows.values + r * rows.stride + columns.begins[j] * columns.channels;
+      for (int c = 0; c < columns.channels; ++c) {
+        out.values[r * out.stride + j * columns.channels + c] =
+            blended(from + c, columns.channels, columns.weights + j * columns.taps, columns.taps);
+      }
     }
   }
 }
@@ -95,43 +98,47 @@ void blend_rows(const std::uint8_t* rows, std::ptrdiff_t stride, const float* we
   for (; i < values; ++i) out[i] = blended(rows + i, stride, weights, count);
 }
 
-// Every output writes four floats, of which the next output overwrites what is not its own.
-template <int kTaps>  // 0: as many as columns.taps says.
-HWY_INLINE void blend_pixels(const float* row, const Columns& columns, float* out) {
-  const int taps = kTaps > 0 ? kTaps : columns.taps, channels = columns.channels;
+// One output of kRows rows: all their channels, and behind them what belongs to the next pixel.
+struct Sums {
+  hn::Vec<Pixel> first = hn::Zero(pixel), second = first, third = first, fourth = first;
+
+  HWY_INLINE Sums() {}  // Written out: an implicit one is not compiled for this instruction set.
+  HWY_INLINE void add(Rows<const float> at, float weight) {
+    const auto factor = hn::Set(pixel, weight);
+    first = hn::MulAdd(hn::LoadU(pixel, at.values), factor, first);
+    second = hn::MulAdd(hn::LoadU(pixel, at.values + at.stride), factor, second);
+    third = hn::MulAdd(hn::LoadU(pixel, at.values + 2 * at.stride), factor, third);
+    fourth = hn::MulAdd(hn::LoadU(pixel, at.values + 3 * at.stride), factor, fourth);
+  }
+  HWY_INLINE void store(Rows<float> to) const {
+    hn::StoreU(first, pixel, to.values);
+    hn::StoreU(second, pixel, to.values + to.stride);
+    hn::StoreU(third, pixel, to.values + 2 * to.stride);
+    hn::StoreU(fourth, pixel, to.values + 3 * to.stride);
+  }
+};
+static_assert(kRows == 4);
+
+// Every output writes four floats, of which the next output overwrites what is not its own. Bound by loads: written-out
+// taps gained 5 %.
+void blend_columns(Rows<const float> rows, const Columns& columns, Rows<float> out) noexcept {
+  const std::ptrdiff_t channels = columns.channels;
   const float* weights = columns.weights;
-  for (int j = 0; j < columns.outputs; ++j, weights += taps, out += channels) {
-    const float* from = row + static_cast<std::ptrdiff_t>(columns.begins[j]) * channels;
-    auto sum = hn::Mul(hn::LoadU(pixel, from), hn::Set(pixel, weights[0]));
-    for (int k = 1; k < taps; ++k) {
-      from += channels;
-      sum = hn::MulAdd(hn::LoadU(pixel, from), hn::Set(pixel, weights[k]), sum);
-    }
-    hn::StoreU(sum, pixel, out);
+  for (int j = 0; j < columns.outputs; ++j, weights += columns.taps, out.values += channels) {
+    Rows<const float> at{rows.values + columns.begins[j] * channels, rows.stride};
+    Sums sums;
+    for (int k = 0; k < columns.taps; ++k, at.values += channels) sums.add(at, weights[k]);
+    sums.store(out);
   }
 }
 
-void blend_columns(const float* row, const Columns& columns, float* out) noexcept {
-  switch (columns.taps) {  // Few taps are the common case, and a loop that is not unrolled costs a third more.
-    case 2:
-      return blend_pixels<2>(row, columns, out);
-    case 3:
-      return blend_pixels<3>(row, columns, out);
-    case 4:
-      return blend_pixels<4>(row, columns, out);
-    case 5:
-      return blend_pixels<5>(row, columns, out);
-    case 6:
-      return blend_pixels<6>(row, columns, out);
-    default:
-      return blend_pixels<0>(row, columns, out);
-  }
-}
-
+// Added to a float of 0 .. 255, 2^23 leaves no bits for a fraction: the sum is rounded, and its lowest byte the result.
 void round(const float* values, std::ptrdiff_t count, std::uint8_t* out) noexcept {
+  const V magic = hn::Set(f, 8388608.0F);
   std::ptrdiff_t i = 0;
   for (; i + kLanes <= count; i += kLanes) {
-    hn::StoreU(hn::DemoteTo(Bytes{}, hn::NearestInt(hn::LoadU(f, values + i))), Bytes{}, out + i);
+    const auto bits = hn::BitCast(hn::RebindToUnsigned<F>{}, hn::Add(hn::LoadU(f, values + i), magic));
+    hn::StoreU(hn::TruncateTo(Bytes{}, bits), Bytes{}, out + i);
   }
   for (; i < count; ++i) out[i] = rounded(values[i]);
 }

@@ -10,6 +10,15 @@ namespace headrace::image::resize_passes {
 
 // Floats behind the last one of a row that vectors may read or write.
 constexpr std::ptrdiff_t kPadding = 16;
+// Rows whose columns are blended at once, to share the loads of weights and places.
+constexpr int kRows = 4;
+
+// kRows rows of floats, the first values of which are `stride` apart.
+template <class Value>
+struct Rows {
+  Value* values;
+  std::ptrdiff_t stride;
+};
 
 // The taps of one axis. All outputs have the same number; those an output does not need have weight 0.
 struct Columns {
@@ -24,9 +33,10 @@ struct Kernels {
   // out[i] = sum of weights[k] * rows[k * stride + i] over k < count, for i < values.
   void (*blend_rows)(const std::uint8_t* rows, std::ptrdiff_t stride, const float* weights, int count,
                      std::ptrdiff_t values, float* out) noexcept;
-  // out[j * channels + c] = sum of the weights of output j times row[(begins[j] + k) * channels + c] over k < taps.
-  void (*blend_columns)(const float* row, const Columns& columns, float* out) noexcept;
-  // To the nearest, into 0 .. 255.
+  // Of each row: out[j * channels + c] = sum of the weights of output j times row[(begins[j] + k) * channels + c] over
+  // k < taps.
+  void (*blend_columns)(Rows<const float> rows, const Columns& columns, Rows<float> out) noexcept;
+  // To the nearest. Values lie within 0 .. 255, or outside by what rounding did to them.
   void (*round)(const float* values, std::ptrdiff_t count, std::uint8_t* out) noexcept;
 };
 
