@@ -7,11 +7,14 @@
 #include <ATen/ops/max_pool2d.h>
 #include <ATen/ops/randint.h>
 #include <ATen/ops/randn.h>
+#include <ATen/ops/randn_like.h>
 #include <ATen/ops/relu.h>
+#include <c10/core/GradMode.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <headrace/error.h>
 
+#include <algorithm>
 #include <map>
 
 #include "model/network.h"
@@ -137,7 +140,10 @@ TEST(Network, FusionChangesNeitherTheStateNorWhatIsLearntBeyondRounding) {
       result["evaluated"] = network->forward(images).detach();
     }
     ASSERT_EQ(results[0].size(), results[1].size());
-    const double largest = results[0]["gradient of fc2.weight"].abs().max().item<double>();
+    double largest = 0;
+    for (const auto& [of, tensor] : results[0]) {
+      if (of.rfind("gradient", 0) == 0) largest = std::max(largest, tensor.abs().max().item<double>());
+    }
     for (const auto& [of, tensor] : results[0]) {
       // The bias before a normalisation has a gradient of 0 but for rounding, so gradients are held to the largest.
       const double scale = of.rfind("gradient", 0) == 0 ? largest : tensor.abs().max().item<double>();
@@ -152,10 +158,99 @@ TEST(Network, NamesTheNearestOfAnUnknownName) {
   EXPECT_THAT(refusal(options, 28), HasSubstr("did you mean small_cnn?"));
   options.name = "vision_transformer";
   const std::string far = refusal(options, 28);
-  EXPECT_THAT(far, HasSubstr("known: small_cnn, mlp"));
+  EXPECT_THAT(far, HasSubstr("known: small_cnn, mlp, resnet18, strided_cnn, torchscript:FILE"));
   EXPECT_THAT(far, ::testing::Not(HasSubstr("did you mean")));
   options.name = "small_cnn";
   EXPECT_THAT(refusal(options, 3), HasSubstr("3x3"));
+}
+
+TEST(Network, RefusesOptionsThatItDoesNotHave) {
+  ModelOptions options;
+  options.stem = Stem::small;
+  EXPECT_THAT(refusal(options, 28), HasSubstr("model.stem is for resnet18, found model.name = \"small_cnn\""));
+  options = {};
+  options.weights_except = {"fc"};
+  EXPECT_THAT(refusal(options, 28), HasSubstr("model.weights_except names fc, but model.weights names no file"));
+}
+
+TEST(Network, RefusesToNormaliseASingleValueInTraining) {
+  const auto network = seeded("resnet18", 1);  // 28 pixels become 1.
+  const at::Tensor images = at::randn({1, 1, 28, 28});
+  try {
+    network->forward(images);
+    FAIL() << "accepted";
+  } catch (const Error& error) {
+    EXPECT_THAT(error.what(), HasSubstr("more than 1 value a channel, found a batch of (1, 512, 1, 1)"));
+  }
+  ModelState state = network->state();
+  state.set_training(false);
+  EXPECT_TRUE(network->forward(images).isfinite().all().item<bool>());
+}
+
+TEST(Network, SmallStemKeepsFourTimesTheHeightAndWidth) {
+  ModelOptions options;
+  options.name = "resnet18";
+  options.stem = Stem::small;
+  const auto network = make_network(options, 3, 8, 8);  // 8 pixels become 1.
+  EXPECT_EQ(network->state().parameters[0].second.sizes(), (std::vector<std::int64_t>{64, 3, 3, 3}));
+  EXPECT_EQ(network->forward(at::randn({2, 3, 8, 8})).sizes(), (std::vector<std::int64_t>{2, 10}));
+}
+
+// A network after some training: running statistics, weights and biases of normalisations that are not 1 and 0.
+std::unique_ptr<Network> used(const ModelOptions& options, at::MemoryFormat format) {
+  at::manual_seed(8);
+  auto network = make_network(options, 3, 32, 32);
+  c10::AutoGradMode no_graph(false);
+  for (const auto& [name, tensor] : network->state().parameters) {
+    if (tensor.dim() == 1) tensor.add_(at::randn_like(tensor), 0.2);
+    if (tensor.dim() == 4) tensor.set_data(tensor.detach().contiguous(format));
+  }
+  for (int batch = 0; batch < 3; ++batch) network->forward(at::randn({8, 3, 32, 32}).mul(1.5).add(0.3));
+  return network;
+}
+
+std::vector<ModelOptions> every_network() {
+  std::vector<ModelOptions> all;
+  for (const std::string& name : network_names()) {
+    all.emplace_back();
+    all.back().name = name;
+  }
+  all.emplace_back();
+  all.back().name = "resnet18";
+  all.back().stem = Stem::small;
+  return all;
+}
+
+TEST(FrozenNetwork, IsEvaluationButForRounding) {
+  for (const ModelOptions& options : every_network()) {
+    for (const auto format : {at::MemoryFormat::Contiguous, at::MemoryFormat::ChannelsLast}) {
+      const auto network = used(options, format);
+      network->state().set_training(false);
+      const auto frozen = network->frozen();
+      const at::Tensor images = at::randn({5, 3, 32, 32}).contiguous(format);
+      const at::Tensor wanted = network->forward(images), found = frozen(images);
+      EXPECT_FALSE(found.requires_grad());
+      EXPECT_LE((found - wanted).abs().max().item<double>(), 1e-5 * wanted.abs().max().item<double>()) << options.name;
+    }
+  }
+}
+
+TEST(FrozenNetwork, StaysAsItWasWhenTheNetworkIsTrainedOnAndGone) {
+  for (const ModelOptions& options : every_network()) {
+    auto network = used(options, at::MemoryFormat::Contiguous);
+    const at::Tensor images = at::randn({5, 3, 32, 32});
+    const auto frozen = network->frozen();
+    const at::Tensor before = frozen(images);
+    EXPECT_TRUE(network->forward(images).requires_grad()) << "freezing ended training of " << options.name;
+    {
+      c10::AutoGradMode no_graph(false);
+      const ModelState state = network->state();
+      for (const auto& [name, tensor] : state.parameters) tensor.add_(1);
+      for (const auto& [name, tensor] : state.buffers) tensor.add_(1);
+    }
+    network.reset();
+    EXPECT_TRUE(frozen(images).equal(before)) << options.name;
+  }
 }
 
 }  // namespace

@@ -50,11 +50,6 @@ std::string_view type_name(const std::string& tensor_name, at::ScalarType type) 
   fail(ErrorCode::unsupported, "tensor: {}: safetensors does not know the type {}", tensor_name, c10::toString(type));
 }
 
-// Names come from files: quoted and escaped, they stay on one line.
-std::string shown_name(const std::string& name) {
-  return nlohmann::json(name).dump(-1, ' ', true, nlohmann::json::error_handler_t::replace);
-}
-
 // The JSON header as it lies on disk: padded with spaces so that the data begins at a multiple of 8.
 std::string header_text(const std::vector<std::pair<std::string, at::Tensor>>& tensors,
                         const std::map<std::string, std::string>& metadata) {
@@ -73,10 +68,7 @@ std::string header_text(const std::vector<std::pair<std::string, at::Tensor>>& t
   return text;
 }
 
-struct Entry {
-  std::string name;
-  at::ScalarType type{};
-  std::vector<std::int64_t> shape;
+struct Entry : SafetensorsEntry {
   std::int64_t begin = 0;
   std::int64_t end = 0;
 };
@@ -111,6 +103,7 @@ class Reader {
   }
 
   std::map<std::string, std::string>& metadata() { return metadata_; }
+  std::vector<SafetensorsEntry> entries() const { return {entries_.begin(), entries_.end()}; }
 
   std::vector<std::pair<std::string, at::Tensor>> read_tensors() {
     std::vector<std::pair<std::string, at::Tensor>> tensors;
@@ -287,9 +280,11 @@ void write_safetensors(const std::filesystem::path& path,
   });
 }
 
-SafetensorsFile read_safetensors(const std::filesystem::path& path) {
+SafetensorsFile read_safetensors(const std::filesystem::path& path,
+                                 const std::function<void(const std::vector<SafetensorsEntry>&)>& inspect) {
   Reader reader(path);
   reader.read_header();
+  if (inspect) inspect(reader.entries());
   SafetensorsFile file;
   file.tensors = reader.read_tensors();
   file.metadata = std::move(reader.metadata());
@@ -300,6 +295,10 @@ std::map<std::string, std::string> read_safetensors_metadata(const std::filesyst
   Reader reader(path);
   reader.read_header();
   return std::move(reader.metadata());
+}
+
+std::string shown_name(const std::string& name) {
+  return nlohmann::json(name).dump(-1, ' ', true, nlohmann::json::error_handler_t::replace);
 }
 
 }  // namespace headrace

@@ -2,7 +2,10 @@
 
 #include <c10/util/Exception.h>
 
+#include <algorithm>
+#include <cctype>
 #include <new>
+#include <optional>
 #include <stdexcept>
 #include <string>
 #include <string_view>
@@ -21,6 +24,32 @@ bool says_out_of_memory(std::string_view message) {
   return message.find("can't allocate memory") != std::string_view::npos ||
          message.find("not enough memory") != std::string_view::npos ||
          message.find("out of memory") != std::string_view::npos;
+}
+
+// What TorchScript's interpreter wraps: a sentence of its own, the script's stack, and then "RuntimeError: the reason".
+// nullopt: no message of the interpreter.
+std::optional<std::string> reason_in_script(std::string_view text) {
+  constexpr std::string_view sentence = "The following operation failed in the TorchScript interpreter.";
+  constexpr std::string_view place = "<--- HERE\n";
+  if (text.substr(0, sentence.size()) != sentence) return std::nullopt;
+  const std::size_t last = text.rfind(place);
+  text.remove_prefix(last == std::string_view::npos ? sentence.size() : last + place.size());
+  // Lines of the script may follow its place; the reason's begins with a Python class, "builtins.ValueError: ".
+  while (!text.empty()) {
+    const std::size_t colon = text.find(':');
+    const std::string_view name = text.substr(0, colon);
+    const bool is_class = !name.empty() && std::all_of(name.begin(), name.end(), [](unsigned char c) {
+      return std::isalnum(c) != 0 || c == '_' || c == '.';
+    });
+    if (is_class && colon != std::string_view::npos) return first_line(text.substr(std::min(colon + 2, text.size())));
+    const std::size_t end = text.find('\n');
+    text.remove_prefix(end == std::string_view::npos ? text.size() : end + 1);
+  }
+  return std::string(sentence);
+}
+
+Error translate_script(const std::string& reason) {
+  return {says_out_of_memory(reason) ? ErrorCode::out_of_memory : ErrorCode::internal, "torch: " + reason};
 }
 
 Error translate_torch(const c10::Error& error) {
@@ -51,6 +80,7 @@ Error translate(std::exception_ptr exception) {
   } catch (const std::invalid_argument& error) {
     return {ErrorCode::invalid_argument, "system: " + first_line(error.what())};
   } catch (const std::exception& error) {
+    if (const auto reason = reason_in_script(error.what())) return translate_script(*reason);
     return {ErrorCode::internal, "system: " + first_line(error.what())};
   } catch (...) {
     return {ErrorCode::internal, "system: an exception that is no std::exception"};

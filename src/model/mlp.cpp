@@ -1,0 +1,28 @@
+#include "model/detail/families.h"
+#include "model/detail/layered_network.h"
+#include "model/layers.h"
+
+namespace headrace {
+namespace {
+
+struct Mlp {
+  Linear hidden, last;
+
+  at::Tensor operator()(const at::Tensor& images, const Mode&) const { return last(hidden(images.flatten(1)).relu_()); }
+
+  void register_in(ModelState& state) const {
+    hidden.register_in(state, "fc1");
+    last.register_in(state, "fc2");
+  }
+
+  Mlp folded() const { return {hidden.copied(), last.copied()}; }
+};
+
+}  // namespace
+
+std::unique_ptr<Network> make_mlp(const ModelOptions& options, const PictureShape& pictures) {
+  const std::int64_t inputs = pictures.channels * pictures.height * pictures.width;
+  return std::make_unique<LayeredNetwork<Mlp>>(Mlp{Linear(inputs, 128), Linear(128, options.classes)});
+}
+
+}  // namespace headrace

@@ -1,0 +1,81 @@
+// Writes what our networks are and compute, as safetensors: model_parity_test.py compares it with PyTorch.
+//   model_probe initial SEED CHANNELS SIZE OUT KEY=VALUE...
+//   model_probe train IN OUT PRECISION STEPS KEY=VALUE...        IN: images, labels
+// KEY=VALUE are keys of [model]: name=resnet18 stem=small weights=file.safetensors. `train` writes the logits of
+// evaluation and of the frozen network, then makes STEPS steps of plain gradient descent and writes logits, loss and
+// gradients of the first and the parameters and buffers after the last.
+#include <ATen/Context.h>
+#include <ATen/ops/cross_entropy_loss.h>
+#include <c10/core/GradMode.h>
+#include <headrace/trainer.h>
+
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "model/network.h"
+#include "model/weights.h"
+#include "probe.h"
+#include "tensor/safetensors.h"
+
+namespace {
+
+using namespace headrace;
+
+constexpr double kRate = 0.05;
+
+void initial(const Words& words) {
+  at::manual_seed(std::stoull(words.at(0)));
+  const int channels = std::stoi(words.at(1)), size = std::stoi(words.at(2));
+  const auto network = make_network(options_from<ModelOptions>(words, 4), channels, size, size);
+  save_weights(words.at(3), network->state(), {{"made by", "model_probe"}});
+}
+
+void train(const Words& words) {
+  const SafetensorsFile file = read_safetensors(words.at(0));
+  const std::map<std::string, at::Tensor> given(file.tensors.begin(), file.tensors.end());
+  TensorBatch batch{given.at("images"), given.at("labels")};
+  const auto extent = [&](std::int64_t dimension) { return static_cast<int>(batch.images.size(dimension)); };
+  const auto model = options_from<ModelOptions>(words, 4);
+  const auto network = make_network(model, extent(1), extent(2), extent(3));
+  const ModelState state = network->state();
+  TrainOptions options;
+  options.precision = words.at(2) == "bf16" ? Precision::bf16 : Precision::fp32;
+  Trainer trainer(
+      state, Optimizer(state.parameters, {}),
+      [&network](const TensorBatch& of) {
+        const at::Tensor logits = network->forward(of.images);
+        return Output{at::cross_entropy_loss(logits, of.labels), {{"logits", logits}}};
+      },
+      options, {}, 1);
+  if (model.memory_format == MemoryFormat::channels_last) {
+    trainer.set_memory_format(MemoryFormat::channels_last);
+    batch.images =
+        batch.images.to(batch.images.options(), /*non_blocking=*/false, /*copy=*/true, at::MemoryFormat::ChannelsLast);
+  }
+
+  Named results{{"evaluated", trainer.evaluate(batch).named.at("logits").to(at::kFloat)},
+                {"frozen", network->frozen()(batch.images)}};
+  const int steps = std::stoi(words.at(3));
+  for (int step = 0; step < steps; ++step) {
+    const Output output = trainer.forward_backward(batch);
+    if (step == 0) {
+      results.emplace_back("logits", output.named.at("logits").to(at::kFloat));
+      results.emplace_back("loss", output.loss.to(at::kFloat));
+      for (const auto& [name, tensor] : state.parameters)
+        results.emplace_back("gradient/" + name, tensor.grad().clone());
+    }
+    c10::AutoGradMode no_graph(false);
+    for (const auto& [name, tensor] : state.parameters) tensor.add_(tensor.grad(), -kRate);
+  }
+  for (const auto& [name, tensor] : state.parameters) results.emplace_back("after/" + name, tensor);
+  for (const auto& [name, tensor] : state.buffers) results.emplace_back("after/" + name, tensor);
+  write_safetensors(words.at(1), results, {});
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  return run_probe({{"initial", initial}, {"train", train}}, argc, argv);
+}
