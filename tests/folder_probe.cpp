@@ -1,27 +1,59 @@
-// Writes what open_source makes of an ImageFolder: folder_parity_test.py compares it with torchvision's.
-//   folder_probe DIR train|test      one JSON document on stdout: {"classes": [names], "samples": [[name, label], ...]}
+// Writes what open_source and the Loader make of an ImageFolder: folder_parity_test.py compares it with torchvision's.
+//   folder_probe list DIR train|test      {"classes": [names], "samples": [[name, label], ...]}
+//   folder_probe load DIR SIZE RESIZE     of DIR/test, in its order, for evaluation: float32, N x 3 x SIZE x SIZE
 #include <headrace/error.h>
+#include <headrace/loader.h>
 #include <headrace/source.h>
 
 #include <cstdio>
 #include <nlohmann/json.hpp>
 #include <string>
+#include <vector>
+
+namespace {
+
+using namespace headrace;
+
+void list(const std::string& folder, const std::string& split) {
+  const auto source = open_source("folder:" + folder, split == "train" ? Split::train : Split::test);
+  nlohmann::json document{{"classes", source->class_names()}, {"samples", nlohmann::json::array()}};
+  for (std::int64_t i = 0; i < source->size(); ++i) {
+    document["samples"].push_back({source->sample_name(i), source->label(i)});
+  }
+  std::puts(document.dump().c_str());
+}
+
+void load(const std::string& folder, std::int64_t size, std::int64_t resize) {
+  DataOptions options;
+  options.batch_size = 4;
+  options.transform.size = size;
+  options.transform.resize = resize;
+  options.transform.mean = {0.485, 0.456, 0.406};
+  options.transform.deviation = {0.229, 0.224, 0.225};
+  Loader loader{open_source("folder:" + folder, Split::test), options, 1, /*training=*/false};
+  Epoch epoch = loader.epoch(0);
+  while (const auto batch = epoch.next()) {
+    const auto& bytes = batch->field("images").bytes;
+    if (std::fwrite(bytes.data(), 1, bytes.size(), stdout) != bytes.size()) {
+      fail(ErrorCode::io, "folder_probe: cannot write");
+    }
+  }
+}
+
+}  // namespace
 
 int main(int argc, char** argv) {
-  if (argc != 3) {
-    std::fprintf(stderr, "usage: folder_probe DIR train|test\n");
-    return 2;
-  }
+  const std::vector<std::string> words(argv + 1, argv + argc);
   try {
-    const auto split = std::string(argv[2]) == "train" ? headrace::Split::train : headrace::Split::test;
-    const auto source = headrace::open_source(std::string("folder:") + argv[1], split);
-    nlohmann::json document{{"classes", source->class_names()}, {"samples", nlohmann::json::array()}};
-    for (std::int64_t i = 0; i < source->size(); ++i) {
-      document["samples"].push_back({source->sample_name(i), source->label(i)});
+    if (words.size() == 3 && words[0] == "list") {
+      list(words[1], words[2]);
+    } else if (words.size() == 4 && words[0] == "load") {
+      load(words[1], std::stoll(words[2]), std::stoll(words[3]));
+    } else {
+      fail(ErrorCode::invalid_argument, "folder_probe: wanted list DIR SPLIT, or load DIR SIZE RESIZE");
     }
-    std::puts(document.dump().c_str());
     return 0;
-  } catch (const headrace::Error& error) {
+  } catch (const std::exception& error) {
     std::fprintf(stderr, "%s\n", error.what());
     return 1;
   }

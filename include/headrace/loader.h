@@ -1,12 +1,13 @@
 // Reads samples, transforms them on worker threads straight into pooled batches, and yields the batches in order.
 //
-// Order and bytes depend on (seed, epoch, options that change data) alone, never on threads or prefetch_batches. A
-// Loader owns its threads; its destructor stops and joins them. One thread may iterate at a time, one epoch at a time.
-// Memory: (prefetch_batches + 2) batches, taken from a pool when the Loader is built. In the steady state a batch costs
-// one small allocation, the control block of its handle. A caller that keeps more than two batches makes the pool grow
-// by what it keeps, up to the memory limit; next() never waits for the caller itself.
+// Order and bytes depend on (seed, epoch, options that change data) alone, never on threads, prefetch_batches or cache.
+// A Loader owns its threads; its destructor stops and joins them. One thread may iterate at a time, one epoch at a
+// time. Memory: (prefetch_batches + 2) batches, taken from a pool when the Loader is built. In the steady state a batch
+// costs one small allocation, the control block of its handle. A caller that keeps more than two batches makes the pool
+// grow by what it keeps, up to the memory limit; next() never waits for the caller itself.
 #pragma once
 
+#include <headrace/error.h>
 #include <headrace/source.h>
 
 #include <cstddef>
@@ -58,16 +59,29 @@ struct LoaderStatistics {
   std::int64_t batches = 0;            // Delivered.
   std::int64_t busy_ns = 0;            // Reading and transforming.
   std::int64_t read_ns = 0;            // The part of busy_ns spent in Source::read.
+  std::int64_t decode_ns = 0;          // The part of busy_ns spent in decoding JPEG and PNG.
+  std::int64_t corrupt = 0;            // Times that a sample was replaced or zeroed, or a replacement was corrupt too.
+  std::int64_t cache_hits = 0;         // Pictures found decoded.
+  std::int64_t cache_misses = 0;       // Pictures looked for in vain.
+  std::int64_t cache_bytes = 0;        // Held by the cache now.
   std::int64_t wait_for_slot_ns = 0;   // Workers waiting for room (the consumer is slower).
   std::int64_t wait_for_batch_ns = 0;  // The consumer waiting (the loader is slower).
   std::int64_t ready_batches = 0;      // Whole batches waiting when one was asked for, summed; / batches: mean fill.
   std::int64_t batch_bytes = 0;        // Of one full batch.
   std::int64_t pool_bytes = 0;         // Of all batches allocated.
+  std::int64_t workspace_bytes = 0;    // Of the files and pictures that workers hold.
   // From asking for a batch to its delivery, loading by the consumer included: half, 5 in 100, 1 in 100 of the requests
   // took this long or longer, within 4 %. nullopt before the first delivery.
   std::optional<std::int64_t> latency_ns_p50;
   std::optional<std::int64_t> latency_ns_p95;
   std::optional<std::int64_t> latency_ns_p99;
+};
+
+// A sample that on_corrupt replaced or zeroed.
+struct CorruptSample {
+  std::int64_t index;
+  std::string name;
+  std::string reason;  // The Error's message.
 };
 
 class Loader;
@@ -78,7 +92,8 @@ class Epoch {
   Epoch(Epoch&&) noexcept;
   ~Epoch();
   // The next batch, or nullopt at the end. Blocks. Rethrows the first error of a worker, which names the sample; the
-  // epoch is over then and a new one may start.
+  // epoch is over then and a new one may start. In place of its last batch an epoch without a single sound sample gives
+  // Error{corrupt_data}.
   std::optional<Batch> next();
   std::int64_t batches() const;  // In the whole epoch, from its batch 0.
 
@@ -96,14 +111,16 @@ struct PictureShape {
   int width;
 };
 
-// What a Loader with these options makes of this source's pictures.
+// What a Loader with these options makes of this source's pictures. Error{invalid_argument}: pictures of many sizes and
+// no transform.size, or sides and channels that cannot be handled.
 PictureShape batch_shape(const Source& source, const TransformOptions& transform);
 
 class Loader {
  public:
   // `training` switches shuffle, last_batch and random transforms on; without it every sample comes once, in order.
   // Error{invalid_argument} for options that do not fit the source (mean of 3 channels on 1), Error{out_of_memory} with
-  // both numbers when the pool would not fit into `memory_limit` bytes (0: the process's limit).
+  // both numbers when the pool would not fit into `memory_limit` bytes (0: the process's limit), or cache_mib not into
+  // what is left of it.
   Loader(std::shared_ptr<const Source> source, DataOptions options, std::uint64_t seed, bool training,
          std::int64_t memory_limit = 0);
   ~Loader();
@@ -116,9 +133,16 @@ class Loader {
   int channels() const;  // Of the pictures in its batches, as batch_shape tells.
   int height() const;
   int width() const;
-  // Between batches, also within a running epoch; no byte of any batch changes.
+  // Between batches, also within a running epoch; no byte of any batch changes. From any thread.
   void set_threads(std::int64_t threads);
   void set_prefetch_batches(std::int64_t batches);
+  // The same. Switched off, the cache's memory goes back as soon as no worker reads it; switched on, it begins empty.
+  // Error{out_of_memory} as in the constructor; nothing changes then.
+  void set_cache(Cache cache);
+  // "data.cache", requested and in force.
+  Applied applied_cache() const;
+  // By index, each once; at most the first 1,000 that were found.
+  std::vector<CorruptSample> corrupt_samples() const;
   LoaderStatistics statistics() const;
 
  private:

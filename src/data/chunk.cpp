@@ -4,13 +4,22 @@
 
 #include <algorithm>
 #include <array>
+#include <limits>
 #include <new>
 #include <string>
 
 #include "base/clock.h"
+#include "data/detail/picture.h"
 
 namespace headrace::detail {
 namespace {
+
+// Files of a chunk that wait to be decoded, in bytes: no more than this and one more file.
+constexpr std::size_t kAheadMax = std::size_t{16} << 20;
+
+constexpr int kReplacementsMax = 32;
+// Apart from the keys of transforms and orders, or a replacement would repeat the numbers that its picture draws.
+constexpr std::uint64_t kReplacementKey = 0x9B05688C2B3E6C1FU;
 
 std::string name_of(const Source& source, std::int64_t index) {
   try {
@@ -39,7 +48,13 @@ std::exception_ptr error_of_sample(const Source& source, std::int64_t index) noe
   return std::current_exception();
 }
 
-void check_sample(const Source& source, const Sample& sample, std::int64_t index) {
+// What lies in the sample itself or its file; another sample may be whole.
+bool is_of_the_sample(ErrorCode code) {
+  return code == ErrorCode::corrupt_data || code == ErrorCode::io || code == ErrorCode::not_found ||
+         code == ErrorCode::unsupported;
+}
+
+void check_pixels(const Source& source, const Sample& sample, std::int64_t index) {
   if (sample.height != source.height() || sample.width != source.width() || sample.channels != source.channels()) {
     fail(ErrorCode::corrupt_data, "data: {}: {} x {} pixels of {} channels; wanted {} x {} of {}",
          source.sample_name(index), sample.height, sample.width, sample.channels, source.height(), source.width(),
@@ -51,6 +66,15 @@ void check_sample(const Source& source, const Sample& sample, std::int64_t index
     fail(ErrorCode::corrupt_data, "data: {}: {} bytes of pixels; wanted {}", source.sample_name(index),
          sample.bytes.size(), bytes);
   }
+}
+
+void check_sample(const Source& source, const Sample& sample, std::int64_t index) {
+  const bool encoded = sample.form == PictureForm::encoded;
+  if (encoded != (source.height() == 0)) {
+    fail(ErrorCode::internal, "data: {}: its source says {} x {} pixels and gives {}", source.sample_name(index),
+         source.height(), source.width(), encoded ? "an encoded picture" : "pixels");
+  }
+  if (!encoded) check_pixels(source, sample, index);
   if (sample.label < 0 || sample.label >= source.classes()) {
     fail(ErrorCode::corrupt_data, "data: {}: label {}; wanted 0 to {}", source.sample_name(index), sample.label,
          source.classes() - 1);
@@ -60,66 +84,225 @@ void check_sample(const Source& source, const Sample& sample, std::int64_t index
 // A shuffled order leaves the hardware no pattern, so each picture is asked for while the rest of the chunk is being
 // read; after the first lines the hardware follows by itself. Inlined by force: g++ 12 takes a function that only
 // prefetches for one without effect and removes the call.
-[[gnu::always_inline]] inline void start_fetching(std::span<const std::uint8_t> pixels) {
+[[gnu::always_inline]] inline void start_fetching(std::span<const std::uint8_t> bytes) {
   constexpr std::size_t kCacheLine = 64, kReach = 16 * kCacheLine;
-  for (std::size_t at = 0; at < std::min(pixels.size(), kReach); at += kCacheLine) __builtin_prefetch(&pixels[at]);
+  for (std::size_t at = 0; at < std::min(bytes.size(), kReach); at += kCacheLine) __builtin_prefetch(&bytes[at]);
 }
 
-// The draws depend on (seed, epoch, sample) alone: any thread gives the same picture.
-image::NormalizeGeometry draw_geometry(const Pass& pass, const Sample& sample, std::int64_t index) {
-  image::NormalizeGeometry geometry{.height = sample.height, .width = sample.width, .channels = sample.channels};
-  const TransformOptions& transform = pass.transform;
-  if (!pass.augment || (transform.pad == 0 && transform.flip_probability == 0)) return geometry;
-  SampleRandom random{pass.seed, pass.epoch, index};
-  if (transform.pad > 0) {
-    const auto places = static_cast<std::uint32_t>(2 * transform.pad + 1);
-    geometry.offset_y = static_cast<int>(random.below(places)) - static_cast<int>(transform.pad);
-    geometry.offset_x = static_cast<int>(random.below(places)) - static_cast<int>(transform.pad);
+// One call of load_chunk. Samples are counted from the chunk's first.
+class ChunkLoad {
+ public:
+  ChunkLoad(const Pass& pass, const ChunkPlace& place, Workspace& workspace, RamCache* cache)
+      : pass_(pass),
+        place_(place),
+        workspace_(workspace),
+        use_cache_(cache != nullptr),
+        maker_(pass, workspace, cache),
+        sample_floats_(place.slot.images.size() / place.slot.labels.size()) {}
+
+  ChunkReport run();
+
+ private:
+  enum class Outcome { made, corrupt, failed };
+
+  template <class Work>
+  Outcome attempt(std::int64_t index, const Work& work);
+  void read(std::int64_t index, std::size_t i);
+  void make(std::int64_t index, std::int64_t wanted, std::size_t i);
+  bool note_corrupt(std::int64_t index) noexcept;
+  std::int64_t read_ahead(std::int64_t begin);
+  bool make_read(std::int64_t begin, std::int64_t end);
+  Outcome stand_in(std::size_t i);
+  Outcome replace(std::size_t i);
+  void fail_without_replacement(std::int64_t wanted) noexcept;
+  bool is_wanted(std::size_t i) const {
+    return place_.position + static_cast<std::int64_t>(i) < pass_.stop_at.load(std::memory_order_relaxed);
   }
-  geometry.flip = random.uniform() < transform.flip_probability;
-  return geometry;
+  void note_error(std::exception_ptr error, std::int64_t i);
+  std::size_t in_slot(std::size_t i) const { return static_cast<std::size_t>(place_.first) + i; }
+  std::span<float> row(std::size_t i) const {
+    return place_.slot.images.subspan(in_slot(i) * sample_floats_, sample_floats_);
+  }
+
+  const Pass& pass_;
+  const ChunkPlace& place_;
+  Workspace& workspace_;
+  const bool use_cache_;
+  PictureMaker maker_;
+  const std::size_t sample_floats_;
+  std::array<Sample, kChunkMax> samples_;
+  std::array<bool, kChunkMax> readable_{};
+  std::exception_ptr failure_;  // Of the last attempt that failed.
+  ChunkReport report_;
+};
+
+// Several are read before the first is transformed, so that the two are timed apart at the price of one clock reading,
+// and so that all are on their way from memory.
+ChunkReport ChunkLoad::run() {
+  const std::int64_t begin_ns = monotonic_ns();
+  std::int64_t round_ns = begin_ns;
+  bool going = true;
+  while (going && report_.samples < place_.count) {
+    const std::int64_t begin = report_.samples, end = read_ahead(begin);
+    const std::int64_t read_ns = monotonic_ns();
+    report_.read_ns += read_ns - round_ns;
+    going = make_read(begin, end) && end > begin;
+    round_ns = monotonic_ns();
+  }
+  report_.busy_ns = round_ns - begin_ns;
+  report_.decode_ns = maker_.decode_ns();
+  return std::move(report_);
+}
+
+// Reads from sample `begin` on; returns where it ended, which is at `begin` only after an error or a stop.
+std::int64_t ChunkLoad::read_ahead(std::int64_t begin) {
+  std::size_t waiting = 0;
+  std::int64_t at = begin;
+  for (; at < place_.count && waiting < kAheadMax; ++at) {
+    const auto i = static_cast<std::size_t>(at);
+    if (!is_wanted(i)) break;
+    const std::int64_t index = pass_.sample_at(place_.position + at);
+    place_.slot.sample_indices[in_slot(i)] = index;
+    const Outcome outcome = attempt(index, [&] { read(index, i); });
+    if (outcome == Outcome::failed) {
+      note_error(failure_, at);
+      break;
+    }
+    readable_[i] = outcome == Outcome::made;
+    if (readable_[i] && samples_[i].form == PictureForm::encoded) waiting += samples_[i].bytes.size();
+  }
+  return at;
+}
+
+// False after an error or a stop.
+bool ChunkLoad::make_read(std::int64_t begin, std::int64_t end) {
+  Batch::Slot& slot = place_.slot;
+  for (std::int64_t at = begin; at < end; ++at) {
+    const auto i = static_cast<std::size_t>(at);
+    const std::int64_t index = slot.sample_indices[in_slot(i)];
+    Outcome outcome = Outcome::corrupt;
+    if (readable_[i]) {
+      // A file takes a millisecond; pixels are not worth asking.
+      if (samples_[i].form == PictureForm::encoded && !is_wanted(i)) return false;
+      outcome = attempt(index, [&] { make(index, index, i); });
+    }
+    if (outcome == Outcome::corrupt) outcome = stand_in(i);
+    if (outcome != Outcome::made) {
+      if (failure_ != nullptr) note_error(failure_, at);
+      return false;
+    }
+    ++report_.samples;
+  }
+  return report_.error == nullptr;
+}
+
+// Runs `work` on a sample. Corrupt: it failed by what the policy covers, and is noted.
+template <class Work>
+ChunkLoad::Outcome ChunkLoad::attempt(std::int64_t index, const Work& work) {
+  try {
+    work();
+    return Outcome::made;
+  } catch (...) {
+    failure_ = error_of_sample(pass_.source, index);
+  }
+  const bool covered = pass_.on_corrupt != OnCorrupt::fail && note_corrupt(index);
+  return covered ? Outcome::corrupt : Outcome::failed;
+}
+
+// False when the last failure is none of the sample's own.
+bool ChunkLoad::note_corrupt(std::int64_t index) noexcept try {
+  try {
+    std::rethrow_exception(failure_);
+  } catch (const Error& error) {
+    if (!is_of_the_sample(error.code())) return false;
+    workspace_.corrupt.push_back({index, name_of(pass_.source, index), error.what()});
+    return true;
+  }
+} catch (...) {  // There is no memory, neither for the sample nor for a note.
+  failure_ = std::current_exception();
+  return false;
+}
+
+void ChunkLoad::read(std::int64_t index, std::size_t i) {
+  if (use_cache_) {
+    if (const auto cached = maker_.find(index)) {
+      samples_[i] = *cached;
+      ++report_.cache_hits;
+      return;
+    }
+    ++report_.cache_misses;
+  }
+  samples_[i] = pass_.source.read(index, workspace_.files[i]);
+  check_sample(pass_.source, samples_[i], index);
+  start_fetching(samples_[i].bytes);
+}
+
+// The draws are those of the sample that was wanted, so that a sample and the same one in another's place differ.
+void ChunkLoad::make(std::int64_t index, std::int64_t wanted, std::size_t i) {
+  maker_.make(samples_[i], index, wanted, row(i));
+  Batch::Slot& slot = place_.slot;
+  slot.sample_indices[in_slot(i)] = index;
+  slot.labels[in_slot(i)] = samples_[i].label;
+  slot.mask[in_slot(i)] = 1;
+}
+
+// What the policy puts in the place of a corrupt sample.
+ChunkLoad::Outcome ChunkLoad::stand_in(std::size_t i) {
+  if (pass_.on_corrupt == OnCorrupt::replace) return replace(i);
+  Batch::Slot& slot = place_.slot;
+  const auto pixels = row(i);
+  std::fill(pixels.begin(), pixels.end(), 0.0F);
+  const std::int64_t label = pass_.source.label(slot.sample_indices[in_slot(i)]);
+  slot.labels[in_slot(i)] = label >= 0 && label < pass_.source.classes() ? label : 0;
+  slot.mask[in_slot(i)] = 0;
+  ++report_.zeroed;
+  return Outcome::made;
+}
+
+ChunkLoad::Outcome ChunkLoad::replace(std::size_t i) {
+  const std::int64_t wanted = place_.slot.sample_indices[in_slot(i)];
+  SampleRandom random{pass_.seed ^ kReplacementKey, pass_.epoch, wanted};
+  constexpr std::int64_t kDrawable = std::numeric_limits<std::uint32_t>::max();
+  const auto samples = static_cast<std::uint32_t>(std::min(pass_.source.size(), kDrawable));
+  for (int draw = 0; draw < kReplacementsMax; ++draw) {
+    if (!is_wanted(i)) {
+      failure_ = nullptr;
+      return Outcome::failed;
+    }
+    const auto index = static_cast<std::int64_t>(random.below(samples));
+    const Outcome outcome = attempt(index, [&] {
+      read(index, i);
+      make(index, wanted, i);
+    });
+    if (outcome != Outcome::corrupt) return outcome;
+  }
+  fail_without_replacement(wanted);
+  return Outcome::failed;
+}
+
+void ChunkLoad::fail_without_replacement(std::int64_t wanted) noexcept try {
+  const auto& noted = workspace_.corrupt;
+  const auto own = std::find_if(noted.begin(), noted.end(), [&](const auto& sample) { return sample.index == wanted; });
+  failure_ = std::make_exception_ptr(
+      Error(ErrorCode::corrupt_data, fmt::format("{}; the {} samples drawn in its place are corrupt too, the last: {}",
+                                                 own->reason, kReplacementsMax, noted.back().reason)));
+} catch (...) {
+  failure_ = std::current_exception();
+}
+
+// The earlier one when both stages fail: what is made comes before what is being read.
+void ChunkLoad::note_error(std::exception_ptr error, std::int64_t i) {
+  report_.error = std::move(error);
+  report_.error_position = place_.position + i;
 }
 
 }  // namespace
 
-ChunkReport load_chunk(const Pass& pass, Batch::Slot& slot, std::int64_t position, std::int64_t first,
-                       std::int64_t count, Workspace& workspace) noexcept {
-  HEADRACE_CHECK(count >= 1 && count <= kChunkMax, "data: a chunk of {} samples", count);
-  ChunkReport report;
-  const std::int64_t begin_ns = monotonic_ns();
-  // All are read before the first is transformed, so that the two are timed apart at the price of one clock reading.
-  std::array<Sample, kChunkMax> samples;
-  std::int64_t got = 0;
-  for (; got < count; ++got) {
-    const std::int64_t at = position + first + got;
-    if (at >= pass.stop_at.load(std::memory_order_relaxed)) break;
-    const std::int64_t index = pass.sample_at(at);
-    try {
-      const auto i = static_cast<std::size_t>(got);
-      Sample& sample = samples[i] = pass.source.read(index, workspace.files[i]);
-      check_sample(pass.source, sample, index);
-      start_fetching(sample.bytes);
-      slot.sample_indices[static_cast<std::size_t>(first + got)] = index;
-    } catch (...) {
-      report.error = error_of_sample(pass.source, index);
-      report.error_position = at;
-      break;
-    }
-  }
-  const std::int64_t read_ns = monotonic_ns();
-
-  const std::size_t sample_floats = slot.images.size() / slot.labels.size();
-  for (std::int64_t i = 0; i < got; ++i) {
-    const auto in_slot = static_cast<std::size_t>(first + i);
-    const Sample& sample = samples[static_cast<std::size_t>(i)];
-    image::normalize(sample.bytes, draw_geometry(pass, sample, slot.sample_indices[in_slot]), pass.table,
-                     slot.images.subspan(in_slot * sample_floats, sample_floats));
-    slot.labels[in_slot] = sample.label;
-    slot.mask[in_slot] = 1;
-  }
-  report.samples = got;
-  report.read_ns = read_ns - begin_ns;
-  report.busy_ns = monotonic_ns() - begin_ns;
+ChunkReport load_chunk(const Pass& pass, const ChunkPlace& place, Workspace& workspace, RamCache* cache) noexcept {
+  HEADRACE_CHECK(place.count >= 1 && place.count <= kChunkMax, "data: a chunk of {} samples", place.count);
+  workspace.corrupt.clear();
+  ChunkReport report = ChunkLoad{pass, place, workspace, cache}.run();
+  workspace.trim();
   return report;
 }
 

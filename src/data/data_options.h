@@ -11,6 +11,17 @@ constexpr auto choices(LastBatch) {
   return std::array{Choice<LastBatch>{LastBatch::keep, "keep"}, Choice<LastBatch>{LastBatch::drop, "drop"}};
 }
 
+enum class OnCorrupt { fail, replace, zero };
+constexpr auto choices(OnCorrupt) {
+  return std::array{Choice<OnCorrupt>{OnCorrupt::fail, "fail"}, Choice<OnCorrupt>{OnCorrupt::replace, "replace"},
+                    Choice<OnCorrupt>{OnCorrupt::zero, "zero"}};
+}
+
+enum class Cache { none, decoded };
+constexpr auto choices(Cache) {
+  return std::array{Choice<Cache>{Cache::none, "none"}, Choice<Cache>{Cache::decoded, "decoded"}};
+}
+
 struct DataOptions {
   std::string source;                 // "idx:DIR" or "folder:DIR". No default: a recipe names its data.
   std::int64_t batch_size = 128;      // Samples in a batch.
@@ -18,6 +29,9 @@ struct DataOptions {
   std::int64_t prefetch_batches = 2;  // Batches ready or in the making ahead of the consumer. Live knob. Costs memory.
   LastBatch last_batch = LastBatch::keep;
   bool shuffle = true;  // A new order each epoch, from (seed, epoch) alone.
+  OnCorrupt on_corrupt = OnCorrupt::fail;  // What becomes of a sample that cannot be read or decoded.
+  Cache cache = Cache::none;               // Decoded pictures in memory. Live knob; never changes a byte.
+  std::int64_t cache_mib = 0;              // Bound of the cache, in MiB; 0: half of what the memory limit leaves free.
   TransformOptions transform;
 };
 
@@ -35,6 +49,15 @@ void describe(Visitor& visit, Options& o) {
   visit("last_batch", o.last_batch,
         "The batch left over at an epoch's end: keep it small, or drop it (training only).");
   visit("shuffle", o.shuffle, "Draw a new order each epoch, from the seed and the epoch alone (training only).");
+  visit("on_corrupt", o.on_corrupt,
+        "A sample that cannot be read or decoded: fail ends the run and names it; replace takes another one, drawn from "
+        "the seed, in training and zero in evaluation; zero gives a picture of zeros that counts neither in the loss nor "
+        "in a metric.");
+  visit("cache", o.cache,
+        "decoded keeps decoded pictures in memory until the bound, from one epoch to the next. Changes no byte of any "
+        "batch; without effect where the source holds pixels.");
+  visit("cache_mib", o.cache_mib, Range<std::int64_t>{0, std::int64_t{1} << 24},
+        "Bound of the cache in MiB; 0 is half of what the memory limit leaves free when the cache is switched on.");
   visit("transform", o.transform, "How a sample becomes a tensor.");
 }
 

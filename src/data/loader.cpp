@@ -14,7 +14,10 @@
 #include "data/detail/chunk.h"
 #include "data/detail/latency.h"
 #include "data/detail/slot.h"
+#include "data/detail/workspace.h"
 #include "hardware/machine.h"
+#include "memory/accounts.h"
+#include "store/ram_cache.h"
 
 namespace headrace {
 namespace {
@@ -35,10 +38,6 @@ DataOptions checked(DataOptions options) {
   for (auto& field : fields_of(options, "data.")) field.set(field.get());  // Throws for what lies out of range.
   const std::string crop = crop_contradiction(options.transform, "data.transform.");
   if (!crop.empty()) fail(ErrorCode::invalid_argument, "data: {}", crop);
-  if (options.transform.size > 0) {
-    fail(ErrorCode::unsupported, "data: data.transform.size is {}; sources give pictures as they are stored, wanted 0",
-         options.transform.size);
-  }
   return options;
 }
 
@@ -65,6 +64,11 @@ std::int64_t limit_or_machines(std::int64_t requested) {
   return detect_machine().memory_limit.value_or(std::numeric_limits<std::int64_t>::max());
 }
 
+// The policy of a pass: another sample in place of one in evaluation would count twice in its metrics.
+OnCorrupt policy_of(const DataOptions& options, bool training) {
+  return options.on_corrupt == OnCorrupt::replace && !training ? OnCorrupt::zero : options.on_corrupt;
+}
+
 // Samples [first, first + count) of a slot, taken by one worker.
 struct Claim {
   Batch::Slot* slot = nullptr;
@@ -79,28 +83,37 @@ struct Claim {
 // already in somebody's hands, and the first failure in the order of the data is found whatever the thread count.
 struct Loader::Impl {
   Impl(std::shared_ptr<const Source> from, DataOptions how, std::uint64_t run_seed, bool for_training,
-       std::int64_t memory_limit);
+       std::int64_t limit);
   ~Impl() { set_threads(0); }
 
   void set_threads(std::int64_t count);
   void set_prefetch_batches(std::int64_t count);
+  void set_cache(Cache wanted);
+  Applied applied_cache() const;
   void begin(std::int64_t index, std::int64_t first_batch);
   std::optional<Batch> next();
   void give_up();
   LoaderStatistics statistics() const;
+  std::vector<CorruptSample> corrupt_samples() const;
 
+  std::int64_t cache_bytes_max() const;
   void work(std::int64_t worker, Workspace& workspace);
   void wait_for_work(std::unique_lock<std::mutex>& lock);
   bool can_claim(std::int64_t window_max) const;
   Claim claim(std::int64_t window_max);
   bool open_batch();
   void load(std::unique_lock<std::mutex>& lock, const Claim& claim, Workspace& workspace);
+  void add_report(ChunkReport& report, Workspace& workspace);
+  void note_corrupt(std::vector<CorruptSample>& samples);
   void note_error(std::exception_ptr failure, std::int64_t position);
+  bool no_sample_is_sound() const;
   bool stopping() const { return pass->stop_at.load(std::memory_order_relaxed) != Pass::kNever; }
   bool back_has_unclaimed() const { return !window.empty() && window.back()->claimed < window.back()->size; }
   bool front_is_ready() const { return !window.empty() && window.front()->finished == window.front()->size; }
   void wait_for_front(std::unique_lock<std::mutex>& lock);
   void end_pass();
+  std::int64_t cache_bytes() const;
+  std::int64_t held_bytes() const;
 
   const std::shared_ptr<const Source> source;  // Owners: the loader, and the caller, who may read samples too.
   const DataOptions options;                   // As built; the live knobs are below.
@@ -109,6 +122,7 @@ struct Loader::Impl {
   const PictureShape shape;
   const image::NormalizeTable table;
   const std::int64_t batches;
+  const std::int64_t memory_limit;                // Bytes.
   const std::shared_ptr<detail::SlotPool> slots;  // Owners: see SlotPool.
   Workspace own_workspace;                        // The consumer's, when it loads by itself.
 
@@ -117,20 +131,32 @@ struct Loader::Impl {
   std::condition_variable ready;  // For the consumer: a batch is whole, an error is final, or the last worker stopped.
   std::int64_t threads = 0;
   std::int64_t prefetch;
-  std::unique_ptr<Pass> pass;  // Of the running epoch, if any.
-  std::int64_t next_open = 0;  // The batch that will be opened next.
+  std::unique_ptr<Pass> pass;    // Of the running epoch, if any.
+  std::int64_t pass_begin = 0;   // Its first batch.
+  std::int64_t pass_zeroed = 0;  // Its samples that only hold a place.
+  std::int64_t next_open = 0;    // The batch that will be opened next.
   std::vector<std::unique_ptr<Batch::Slot>> window;
   std::int64_t working = 0;  // Claims whose report is out.
   std::exception_ptr error;  // The failure at pass->stop_at.
   LoaderStatistics totals;
+  Cache cache_requested = Cache::none;
+  std::string cache_refusal;        // Why there is no cache although one was asked for.
+  std::shared_ptr<RamCache> cache;  // Owners: the loader, and each worker that fills a chunk with it.
+  std::vector<CorruptSample> corrupt;
   detail::LatencyHistogram latency;
 
   std::mutex resizing;  // Guards `workers`; taken before `mutex`.
   std::vector<std::jthread> workers;
+
+  const Account batch_account{"batches", [this] { return held_bytes(); }};
+  const Account cache_account{"cache", [this] {
+                                std::lock_guard lock(mutex);
+                                return cache_bytes();
+                              }};
 };
 
 Loader::Impl::Impl(std::shared_ptr<const Source> from, DataOptions how, std::uint64_t run_seed, bool for_training,
-                   std::int64_t memory_limit)
+                   std::int64_t limit)
     : source((checked(from), std::move(from))),
       options(checked(std::move(how))),
       seed(run_seed),
@@ -138,11 +164,13 @@ Loader::Impl::Impl(std::shared_ptr<const Source> from, DataOptions how, std::uin
       shape(batch_shape(*source, options.transform)),
       table(image::make_normalize_table(options.transform.mean, options.transform.deviation, shape.channels)),
       batches(count_batches(source->size(), options, training)),
+      memory_limit(limit_or_machines(limit)),
       slots(std::make_shared<detail::SlotPool>(
           detail::BatchShape{options.batch_size, shape.channels, shape.height, shape.width},
-          options.prefetch_batches + kConsumerBatches, limit_or_machines(memory_limit))),
+          options.prefetch_batches + kConsumerBatches, memory_limit)),
       prefetch(options.prefetch_batches) {
   window.reserve(static_cast<std::size_t>(prefetch));
+  set_cache(options.cache);
   try {
     set_threads(options.threads);
   } catch (...) {
@@ -185,19 +213,62 @@ void Loader::Impl::set_prefetch_batches(std::int64_t count) {
   room.notify_all();
 }
 
+void Loader::Impl::set_cache(Cache wanted) {
+  std::shared_ptr<RamCache> other;
+  std::string refusal;
+  if (wanted == Cache::decoded && source->height() > 0) {
+    refusal = "the source's pictures are pixels in memory already";
+  } else if (wanted == Cache::decoded) {
+    {
+      std::lock_guard lock(mutex);
+      if (cache != nullptr) return;
+    }
+    other = std::make_shared<RamCache>(source->size(), cache_bytes_max());
+    if (!other->has_room(1)) {
+      refusal = fmt::format("nothing is left for it of the memory limit of {} bytes", memory_limit);
+      other = nullptr;
+    }
+  }
+  std::lock_guard lock(mutex);
+  cache_requested = wanted;
+  cache_refusal = std::move(refusal);
+  cache.swap(other);  // What it held is freed after the lock, by the last worker that reads it or here.
+}
+
+// What the process holds now counts, and what other caches may still grow by.
+std::int64_t Loader::Impl::cache_bytes_max() const {
+  const std::int64_t left = memory_limit - resident_memory().value_or(0) - RamCache::promised_bytes();
+  if (options.cache_mib == 0) return std::max<std::int64_t>(left, 0) / 2;
+  const std::int64_t wanted = options.cache_mib << 20;
+  if (wanted > left) {
+    fail(ErrorCode::out_of_memory,
+         "data: data.cache_mib asks for {} bytes; {} are left of the memory limit of {} bytes", wanted,
+         std::max<std::int64_t>(left, 0), memory_limit);
+  }
+  return wanted;
+}
+
+Applied Loader::Impl::applied_cache() const {
+  std::lock_guard lock(mutex);
+  const auto name = [](bool decoded) { return decoded ? "decoded" : "none"; };
+  return {"data.cache", name(cache_requested == Cache::decoded), name(cache != nullptr), cache_refusal};
+}
+
 void Loader::Impl::begin(std::int64_t index, std::int64_t first_batch) {
   if (index < 0) fail(ErrorCode::invalid_argument, "data: epoch {}; wanted 0 or more", index);
   if (first_batch < 0 || first_batch > batches) {
     fail(ErrorCode::invalid_argument, "data: batch {} of an epoch of {}", first_batch, batches);
   }
-  auto fresh =
-      std::make_unique<Pass>(*source, table, options.transform, seed, index, training && options.shuffle, training);
+  std::unique_ptr<Pass> fresh{new Pass{*source, table, options.transform, shape, policy_of(options, training), seed,
+                                       index, training && options.shuffle, training,
+                                       Permutation{source->size(), seed, index}}};
   {
     std::lock_guard lock(mutex);
     if (pass != nullptr) fail(ErrorCode::invalid_argument, "data: epoch {} is still running", pass->epoch);
     if (first_batch == batches) return;  // Nothing is left of it.
     pass = std::move(fresh);
-    next_open = first_batch;
+    pass_begin = next_open = first_batch;
+    pass_zeroed = 0;
   }
   room.notify_all();
 }
@@ -217,6 +288,7 @@ void Loader::Impl::work(std::int64_t worker, Workspace& workspace) {
       wait_for_work(lock);
     }
   }
+  totals.workspace_bytes -= workspace.bytes();
 }
 
 void Loader::Impl::wait_for_work(std::unique_lock<std::mutex>& lock) {
@@ -267,22 +339,47 @@ bool Loader::Impl::open_batch() {
 }
 
 void Loader::Impl::load(std::unique_lock<std::mutex>& lock, const Claim& claim, Workspace& workspace) {
-  const std::int64_t position = claim.slot->index * options.batch_size;
+  const std::int64_t position = claim.slot->index * options.batch_size + claim.first;
+  std::shared_ptr<RamCache> pictures = cache;
   lock.unlock();
+  const std::int64_t bytes_before = workspace.bytes();
   ChunkReport report;
   {
     Span span{kLoadChunk, claim.slot->index};
-    report = load_chunk(*pass, *claim.slot, position, claim.first, claim.count, workspace);
+    report = load_chunk(*pass, {*claim.slot, position, claim.first, claim.count}, workspace, pictures.get());
   }
+  const std::int64_t growth = workspace.bytes() - bytes_before;
+  pictures = nullptr;  // Before the lock: it may be the last one, and freeing gigabytes takes a while.
   lock.lock();
   --working;
   claim.slot->finished += report.samples;
+  totals.workspace_bytes += growth;
+  add_report(report, workspace);
+  const bool whole = claim.slot->finished == claim.slot->size;
+  if (whole || (working == 0 && stopping())) ready.notify_one();
+}
+
+void Loader::Impl::add_report(ChunkReport& report, Workspace& workspace) {
   totals.samples += report.samples;
   totals.busy_ns += report.busy_ns;
   totals.read_ns += report.read_ns;
+  totals.decode_ns += report.decode_ns;
+  totals.cache_hits += report.cache_hits;
+  totals.cache_misses += report.cache_misses;
+  pass_zeroed += report.zeroed;
+  if (!workspace.corrupt.empty()) note_corrupt(workspace.corrupt);
   if (report.error != nullptr) note_error(std::move(report.error), report.error_position);
-  const bool whole = claim.slot->finished == claim.slot->size;
-  if (whole || (working == 0 && stopping())) ready.notify_one();
+}
+
+void Loader::Impl::note_corrupt(std::vector<CorruptSample>& samples) {
+  constexpr std::size_t kListedMax = 1000;
+  totals.corrupt += std::ssize(samples);
+  for (CorruptSample& sample : samples) {
+    const auto place = std::lower_bound(corrupt.begin(), corrupt.end(), sample.index,
+                                        [](const auto& known, std::int64_t index) { return known.index < index; });
+    const bool known = place != corrupt.end() && place->index == sample.index;
+    if (!known && corrupt.size() < kListedMax) corrupt.insert(place, std::move(sample));
+  }
 }
 
 // Keeps the first failure in the order of the data; what comes after it is not wanted any more.
@@ -301,6 +398,10 @@ std::optional<Batch> Loader::Impl::next() {
       std::count_if(window.begin(), window.end(), [](const auto& slot) { return slot->finished == slot->size; });
   if (!front_is_ready()) wait_for_front(lock);
   if (!front_is_ready()) std::rethrow_exception(error);
+  if (window.front()->index + 1 == batches && no_sample_is_sound()) {
+    fail(ErrorCode::corrupt_data, "data: all {} samples of epoch {} are corrupt, the first: {}", pass_zeroed,
+         pass->epoch, corrupt.front().reason);
+  }
   std::unique_ptr<Batch::Slot> slot = std::move(window.front());
   window.erase(window.begin());
   ++totals.batches;
@@ -309,6 +410,11 @@ std::optional<Batch> Loader::Impl::next() {
   lock.unlock();
   room.notify_one();
   return Batch{slots->hand_out(std::move(slot))};
+}
+
+// Known once the last batch is whole. A pass that begins late may end in a few corrupt samples.
+bool Loader::Impl::no_sample_is_sound() const {
+  return pass_begin == 0 && pass_zeroed == std::min(batches * options.batch_size, source->size());
 }
 
 // Returns when the front batch is whole, or when an error lies in it that no other can precede.
@@ -349,6 +455,7 @@ void Loader::Impl::end_pass() {
 LoaderStatistics Loader::Impl::statistics() const {
   std::lock_guard lock(mutex);
   LoaderStatistics now = totals;
+  now.cache_bytes = cache_bytes();
   now.batch_bytes = slots->batch_bytes();
   now.pool_bytes = slots->allocated_bytes();
   now.latency_ns_p50 = latency.reached_by(0.50);
@@ -357,12 +464,39 @@ LoaderStatistics Loader::Impl::statistics() const {
   return now;
 }
 
+std::vector<CorruptSample> Loader::Impl::corrupt_samples() const {
+  std::lock_guard lock(mutex);
+  return corrupt;
+}
+
+// The lock is held.
+std::int64_t Loader::Impl::cache_bytes() const {
+  return cache == nullptr ? 0 : cache->bytes();
+}
+
+std::int64_t Loader::Impl::held_bytes() const {
+  std::lock_guard lock(mutex);
+  return slots->allocated_bytes() + totals.workspace_bytes;
+}
+
 // ---- Public face ----
 
-PictureShape batch_shape(const Source& source, const TransformOptions& /*transform*/) {
-  if (source.height() < 1 || source.width() < 1) {
-    fail(ErrorCode::invalid_argument, "data: pictures of {} x {} pixels", source.height(), source.width());
+PictureShape batch_shape(const Source& source, const TransformOptions& transform) {
+  const bool encoded = source.height() == 0 && source.width() == 0;
+  if (encoded && transform.size == 0) {
+    fail(ErrorCode::invalid_argument,
+         "data: each picture of this source has a size of its own; data.transform.size must be set");
   }
+  if (encoded && source.channels() != 1 && source.channels() != 3) {
+    fail(ErrorCode::invalid_argument, "data: encoded pictures of {} channels; wanted 1 or 3", source.channels());
+  }
+  const bool too_large = transform.size > 0 && std::max(source.height(), source.width()) > image::kSideMax;
+  if (!encoded && (source.height() < 1 || source.width() < 1 || too_large)) {
+    fail(ErrorCode::invalid_argument, "data: pictures of {} x {} pixels; wanted 1 to {}", source.height(),
+         source.width(), image::kSideMax);
+  }
+  const auto side = static_cast<int>(transform.size);
+  if (side > 0) return {source.channels(), side, side};
   return {source.channels(), source.height(), source.width()};
 }
 
@@ -436,6 +570,18 @@ void Loader::set_prefetch_batches(std::int64_t batches) {
   DataOptions asked = impl_->options;
   asked.prefetch_batches = batches;
   impl_->set_prefetch_batches(checked(std::move(asked)).prefetch_batches);
+}
+
+void Loader::set_cache(Cache cache) {
+  impl_->set_cache(cache);
+}
+
+Applied Loader::applied_cache() const {
+  return impl_->applied_cache();
+}
+
+std::vector<CorruptSample> Loader::corrupt_samples() const {
+  return impl_->corrupt_samples();
 }
 
 LoaderStatistics Loader::statistics() const {

@@ -1,5 +1,7 @@
-// Samples a second that a Loader delivers to a consumer that only takes batches: Fashion-MNIST, batches of 128,
-// shuffled. The arms of one round run in turn, so that a busy moment of the machine hits all of them.
+// Samples a second that a Loader delivers to a consumer that only takes batches, shuffled: Fashion-MNIST in batches of
+// 128, and JPEG files of about 375 x 500 made for the bench, randomly cropped to 224 x 224, in batches of 32, without
+// and with a cache that holds them all. The arms of one round run in turn, so that a busy moment of the machine hits
+// all of them.
 //
 //   loader_bench [FOLDER] [ROUNDS]
 #include <headrace/error.h>
@@ -13,6 +15,7 @@
 #include <vector>
 
 #include "base/clock.h"
+#include "data/detail/tiny_pictures.h"
 
 namespace headrace {
 namespace {
@@ -31,7 +34,7 @@ double measure(Loader& loader, std::int64_t epoch_index) {
   return static_cast<double>(samples) * 1e9 / static_cast<double>(monotonic_ns() - begin_ns);
 }
 
-std::vector<Arm> make_arms(const std::shared_ptr<const Source>& source) {
+std::vector<Arm> pixel_arms(const std::shared_ptr<const Source>& source) {
   std::vector<Arm> arms;
   for (const bool augmented : {false, true}) {
     for (const std::int64_t threads : {0, 1, 2}) {
@@ -51,25 +54,51 @@ std::vector<Arm> make_arms(const std::shared_ptr<const Source>& source) {
   return arms;
 }
 
-int run(const std::string& folder, std::int64_t rounds) {
-  const std::shared_ptr<const Source> source = open_source("idx:" + folder, Split::train);
-  auto arms = make_arms(source);
+std::vector<Arm> photo_arms(const std::shared_ptr<const Source>& source) {
+  std::vector<Arm> arms;
+  for (const Cache cache : {Cache::none, Cache::decoded}) {
+    for (const std::int64_t threads : {1, 2}) {
+      DataOptions options;
+      options.batch_size = 32;
+      options.threads = threads;
+      options.cache = cache;
+      options.transform.size = 224;
+      options.transform.crop = Crop::random_resized;
+      options.transform.flip_probability = 0.5;
+      options.transform.mean = {0.485, 0.456, 0.406};
+      options.transform.deviation = {0.229, 0.224, 0.225};
+      arms.push_back({fmt::format("cache {}, {} threads", cache == Cache::none ? "none" : "warm", threads),
+                      std::make_unique<Loader>(source, options, 1, true),
+                      {}});
+    }
+  }
+  return arms;
+}
+
+void compare(const std::string& title, std::vector<Arm> arms, std::int64_t rounds) {
   for (std::int64_t round = 0; round <= rounds; ++round) {
     for (Arm& arm : arms) {
       const double rate = measure(*arm.loader, round);
       if (round > 0) arm.rates.push_back(rate);  // The first round only warms up.
     }
   }
-  fmt::print("{:<24} {:>12} {:>12} {:>12}   samples/s of {} epochs\n", "", "median", "lowest", "highest", rounds);
+  fmt::print("{:<24} {:>12} {:>12} {:>12}   samples/s of {} epochs\n", title, "median", "lowest", "highest", rounds);
   for (Arm& arm : arms) {
     std::sort(arm.rates.begin(), arm.rates.end());
     fmt::print("{:<24} {:>12.0f} {:>12.0f} {:>12.0f}\n", arm.name, arm.rates[arm.rates.size() / 2], arm.rates.front(),
                arm.rates.back());
     const LoaderStatistics statistics = arm.loader->statistics();
     const auto samples = static_cast<double>(statistics.samples);
-    fmt::print("{:<24} {:>12.0f} ns a sample busy, {:.0f} of it reading\n", "",
-               static_cast<double>(statistics.busy_ns) / samples, static_cast<double>(statistics.read_ns) / samples);
+    fmt::print("{:<24} {:>12.0f} ns a sample busy, {:.0f} of it reading, {:.0f} decoding\n", "",
+               static_cast<double>(statistics.busy_ns) / samples, static_cast<double>(statistics.read_ns) / samples,
+               static_cast<double>(statistics.decode_ns) / samples);
   }
+}
+
+int run(const std::string& folder, std::int64_t rounds) {
+  compare("Fashion-MNIST", pixel_arms(open_source("idx:" + folder, Split::train)), rounds);
+  const TinyPictures pictures{{.classes = 4, .count = 100, .height = 375, .width = 500}};
+  compare("photographs", photo_arms(open_source(pictures.uri(), Split::train)), rounds);
   return 0;
 }
 

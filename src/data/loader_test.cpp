@@ -27,6 +27,7 @@
 #include "base/hash.h"
 #include "data/detail/allocation_count.h"
 #include "data/detail/latency.h"
+#include "data/detail/testing.h"
 #include "image/normalize.h"
 
 namespace {
@@ -146,49 +147,9 @@ class FakeSource final : public Source {
   std::vector<std::uint8_t> pixels_;
 };
 
-DataOptions options_of(std::int64_t batch_size, std::int64_t threads, std::int64_t prefetch = 2) {
-  DataOptions options;
-  options.batch_size = batch_size;
-  options.threads = threads;
-  options.prefetch_batches = prefetch;
-  return options;
-}
-
 DataOptions augmenting(DataOptions options) {
   options.transform = {.pad = 2, .flip_probability = 0.5, .mean = {0.4, 0.5, 0.6}, .deviation = {0.2}};
   return options;
-}
-
-std::uint64_t digest(const Batch& batch) {
-  Xxh3Stream stream;
-  for (const BatchField& field : batch.fields()) {
-    stream.update(field.bytes);
-    stream.update(std::as_bytes(std::span{field.shape}));
-  }
-  stream.update(std::as_bytes(batch.sample_indices()));
-  const std::int64_t place[] = {batch.size(), batch.epoch(), batch.index()};
-  stream.update(std::as_bytes(std::span{place}));
-  return stream.digest();
-}
-
-std::vector<std::uint64_t> digests(Epoch epoch) {
-  std::vector<std::uint64_t> all;
-  while (const auto batch = epoch.next()) all.push_back(digest(*batch));
-  return all;
-}
-
-std::vector<std::int64_t> order(Epoch epoch) {
-  std::vector<std::int64_t> all;
-  while (const auto batch = epoch.next()) {
-    all.insert(all.end(), batch->sample_indices().begin(), batch->sample_indices().end());
-  }
-  return all;
-}
-
-std::vector<std::int64_t> counting(std::int64_t size) {
-  std::vector<std::int64_t> all(static_cast<std::size_t>(size));
-  std::iota(all.begin(), all.end(), std::int64_t{0});
-  return all;
 }
 
 std::int64_t thread_count() {
@@ -200,19 +161,6 @@ std::int64_t thread_count() {
 bool thread_count_becomes(std::int64_t wanted) {
   for (int i = 0; i < 2000 && thread_count() != wanted; ++i) std::this_thread::sleep_for(std::chrono::milliseconds(1));
   return thread_count() == wanted;
-}
-
-// Code and message of the Error that `call` throws; fails the test when it throws none.
-template <class Call>
-std::string error_of(ErrorCode code, const Call& call) {
-  try {
-    call();
-  } catch (const Error& error) {
-    EXPECT_EQ(std::string(to_string(error.code())), to_string(code)) << error.what();
-    return error.what();
-  }
-  ADD_FAILURE() << "nothing was thrown";
-  return "";
 }
 
 TEST(Loader, OrderAndBytesDoNotDependOnThreadsOrPrefetch) {

@@ -1,0 +1,49 @@
+// One sample's way from its bytes to its place in a batch.
+#pragma once
+
+#include <headrace/source.h>
+
+#include <cstdint>
+#include <optional>
+#include <span>
+
+#include "data/detail/pass.h"
+#include "data/detail/workspace.h"
+#include "store/ram_cache.h"
+
+namespace headrace::detail {
+
+// Decodes, crops, resizes, flips and normalises the pictures of one pass with one workspace.
+class PictureMaker {
+ public:
+  // `cache` of decoded pictures, or null.
+  PictureMaker(const Pass& pass, Workspace& workspace, RamCache* cache)
+      : pass_(pass), workspace_(workspace), cache_(cache) {}
+
+  // The picture as the cache holds it, as a sample of pixels.
+  std::optional<Sample> find(std::int64_t index) const;
+
+  // Writes the picture to `out`, C x H x W of the pass' shape. The draws are those of sample `drawn_as`. Throws Error
+  // when the picture cannot be decoded; `out` is unfinished then. The bytes are the same with and without a cache.
+  void make(const Sample& sample, std::int64_t index, std::int64_t drawn_as, std::span<float> out);
+
+  std::int64_t decode_ns() const { return decode_ns_; }  // So far.
+
+ private:
+  struct Size {
+    int height;
+    int width;
+  };
+
+  std::size_t pixel_bytes(Size size) const;
+  std::span<const std::uint8_t> cut(std::span<const std::uint8_t> pixels, Size size, const image::Box& box);
+  std::span<const std::uint8_t> decode(std::int64_t index, Size size, const image::Box& box);
+  bool decode_whole(std::int64_t index, Size size);
+
+  const Pass& pass_;
+  Workspace& workspace_;
+  RamCache* const cache_;
+  std::int64_t decode_ns_ = 0;
+};
+
+}  // namespace headrace::detail

@@ -1,0 +1,70 @@
+// What the Loader's tests share.
+#pragma once
+
+#include <gtest/gtest.h>
+#include <headrace/error.h>
+#include <headrace/loader.h>
+
+#include <cstdint>
+#include <numeric>
+#include <string>
+#include <vector>
+
+#include "base/hash.h"
+
+namespace headrace {
+
+inline DataOptions options_of(std::int64_t batch_size, std::int64_t threads, std::int64_t prefetch = 2) {
+  DataOptions options;
+  options.batch_size = batch_size;
+  options.threads = threads;
+  options.prefetch_batches = prefetch;
+  return options;
+}
+
+inline std::uint64_t digest(const Batch& batch) {
+  Xxh3Stream stream;
+  for (const BatchField& field : batch.fields()) {
+    stream.update(field.bytes);
+    stream.update(std::as_bytes(std::span{field.shape}));
+  }
+  stream.update(std::as_bytes(batch.sample_indices()));
+  const std::int64_t place[] = {batch.size(), batch.epoch(), batch.index()};
+  stream.update(std::as_bytes(std::span{place}));
+  return stream.digest();
+}
+
+inline std::vector<std::uint64_t> digests(Epoch epoch) {
+  std::vector<std::uint64_t> all;
+  while (const auto batch = epoch.next()) all.push_back(digest(*batch));
+  return all;
+}
+
+inline std::vector<std::int64_t> order(Epoch epoch) {
+  std::vector<std::int64_t> all;
+  while (const auto batch = epoch.next()) {
+    all.insert(all.end(), batch->sample_indices().begin(), batch->sample_indices().end());
+  }
+  return all;
+}
+
+inline std::vector<std::int64_t> counting(std::int64_t size) {
+  std::vector<std::int64_t> all(static_cast<std::size_t>(size));
+  std::iota(all.begin(), all.end(), std::int64_t{0});
+  return all;
+}
+
+// Code and message of the Error that `call` throws; fails the test when it throws none.
+template <class Call>
+std::string error_of(ErrorCode code, const Call& call) {
+  try {
+    call();
+  } catch (const Error& error) {
+    EXPECT_EQ(std::string(to_string(error.code())), to_string(code)) << error.what();
+    return error.what();
+  }
+  ADD_FAILURE() << "nothing was thrown";
+  return "";
+}
+
+}  // namespace headrace

@@ -1,0 +1,36 @@
+// What one thread at a time needs to make samples, kept so that nothing is allocated from sample to sample.
+#pragma once
+
+#include <headrace/loader.h>
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "image/decode.h"
+#include "image/resize.h"
+
+namespace headrace::detail {
+
+// Samples of a chunk: enough that taking a chunk costs nothing beside it, few enough that a batch divides among the
+// workers.
+inline constexpr std::int64_t kChunkMax = 16;
+
+// Buffers grow to the largest picture. What pictures of ordinary size need stays; more is given back by trim().
+struct Workspace {
+  static constexpr std::int64_t kKeptMax = std::int64_t{64} << 20;
+
+  std::array<std::vector<std::uint8_t>, kChunkMax> files;  // Source::read's buffer of each sample of the chunk.
+  std::vector<std::uint8_t> decoded;                       // A picture, or the part of it that a crop reads.
+  std::vector<std::uint8_t> cut;                           // That part, cut out of a whole picture.
+  std::vector<std::uint8_t> resized;
+  image::Decoder decoder;
+  image::Resizer resizer;
+  std::vector<CorruptSample> corrupt;  // Of the chunk.
+
+  std::int64_t bytes() const noexcept;  // Of the buffers.
+  void trim() noexcept;                 // Frees the buffers when together they are larger than kKeptMax.
+};
+
+}  // namespace headrace::detail

@@ -1,0 +1,756 @@
+// The Loader on encoded pictures: crops, policies for corrupt samples, the cache.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <headrace/error.h>
+#include <headrace/loader.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cstring>
+#include <functional>
+#include <map>
+#include <memory>
+#include <new>
+#include <numeric>
+#include <optional>
+#include <set>
+#include <stdexcept>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "data/detail/allocation_count.h"
+#include "data/detail/testing.h"
+#include "data/detail/tiny_pictures.h"
+#include "data/detail/workspace.h"
+#include "hardware/machine.h"
+#include "image/crop.h"
+#include "image/normalize.h"
+#include "store/ram_cache.h"
+#include "store/scratch_folder.h"
+
+namespace headrace {
+namespace {
+
+using image::Bytes;
+using testing::AllOf;
+using testing::Each;
+using testing::ElementsAre;
+using testing::HasSubstr;
+using testing::IsEmpty;
+
+constexpr TinyPictures::Shape kShape{};
+constexpr int kClasses = 5;
+
+// Encoded pictures in memory, with a hook in read().
+class Files final : public Source {
+ public:
+  explicit Files(std::int64_t size) {
+    for (int i = 0; i < size; ++i) files.push_back(TinyPictures::jpeg(i % kClasses, i, kShape));
+  }
+  std::int64_t size() const override { return std::ssize(files); }
+  std::int64_t classes() const override { return kClasses; }
+  int height() const override { return 0; }
+  int width() const override { return 0; }
+  int channels() const override { return channels_of_batches; }
+  std::string sample_name(std::int64_t index) const override { return fmt::format("file[{}]", index); }
+  std::int64_t label(std::int64_t index) const override { return index % kClasses; }
+  std::uint64_t fingerprint() const override { return files.size(); }
+  Sample read(std::int64_t index, std::vector<std::uint8_t>& buffer) const override {
+    reads.fetch_add(1);
+    if (on_read) on_read(index);
+    const Bytes& file = files[static_cast<std::size_t>(index)];
+    if (buffer.size() < file.size()) buffer.resize(file.size());
+    std::copy(file.begin(), file.end(), buffer.begin());
+    return {.bytes = std::span{buffer}.first(file.size()), .form = PictureForm::encoded, .label = label(index)};
+  }
+
+  std::vector<Bytes> files;
+  int channels_of_batches = 3;
+  std::function<void(std::int64_t)> on_read;  // Set while no loader runs.
+  mutable std::atomic<std::int64_t> reads{0};
+};
+
+std::shared_ptr<Files> files_of(std::int64_t size) {
+  return std::make_shared<Files>(size);
+}
+
+// Random crops to 24 x 24, flips, and what pads them.
+DataOptions photo_options(std::int64_t batch_size, std::int64_t threads) {
+  DataOptions options = options_of(batch_size, threads);
+  options.transform.size = 24;
+  options.transform.crop = Crop::random_resized;
+  options.transform.pad = 1;
+  options.transform.flip_probability = 0.5;
+  options.transform.mean = {0.4, 0.5, 0.6};
+  options.transform.deviation = {0.2};
+  return options;
+}
+
+DataOptions with_policy(DataOptions options, OnCorrupt policy) {
+  options.on_corrupt = policy;
+  return options;
+}
+
+// Everything of an epoch, sample by sample.
+struct Delivered {
+  std::vector<std::int64_t> indices, labels;
+  std::vector<int> mask;
+  std::vector<std::vector<float>> pictures;
+};
+
+Delivered deliver(Epoch epoch) {
+  Delivered all;
+  while (const auto batch = epoch.next()) {
+    const auto size = static_cast<std::size_t>(batch->size());
+    const auto& images = batch->field("images").bytes;
+    const std::size_t floats = images.size() / size / sizeof(float);
+    for (std::size_t i = 0; i < size; ++i) {
+      std::int64_t label = 0;
+      std::memcpy(&label, batch->field("labels").bytes.data() + i * sizeof label, sizeof label);
+      std::vector<float> picture(floats);
+      std::memcpy(picture.data(), images.data() + i * floats * sizeof(float), floats * sizeof(float));
+      all.indices.push_back(batch->sample_indices()[i]);
+      all.labels.push_back(label);
+      all.mask.push_back(static_cast<int>(batch->field("mask").bytes[i]));
+      all.pictures.push_back(std::move(picture));
+    }
+  }
+  return all;
+}
+
+// ---- Crops ----
+
+// A sample by the modules' functions, one after the other on the whole picture.
+std::vector<float> specified(const Files& source, const DataOptions& options, std::uint64_t seed, std::int64_t epoch,
+                             std::int64_t index, bool training) {
+  const TransformOptions& transform = options.transform;
+  image::Decoder decoder;
+  const auto info = decoder.open(source.files[static_cast<std::size_t>(index)], source.channels());
+  Bytes whole(static_cast<std::size_t>(info.height * info.width * info.channels));
+  decoder.decode({0, 0, info.height, info.width}, whole);
+  SampleRandom random{seed, epoch, index};
+  const auto window = image::choose_crop(transform, info.height, info.width, training, random);
+  const auto rows = image::needed(window.vertical), columns = image::needed(window.horizontal);
+  Bytes box;
+  for (int y = rows.begin; y < rows.begin + rows.size; ++y) {
+    const auto row = whole.begin() + (y * info.width + columns.begin) * info.channels;
+    box.insert(box.end(), row, row + columns.size * info.channels);
+  }
+  const int side = static_cast<int>(transform.size);
+  Bytes resized(static_cast<std::size_t>(side * side * info.channels));
+  image::Resizer{}.resize(box, window.vertical, window.horizontal, info.channels, resized);
+  image::NormalizeGeometry geometry{side, side, info.channels, 0, 0, false};
+  if (training) {
+    const auto places = static_cast<std::uint32_t>(2 * transform.pad + 1);
+    geometry.offset_y = static_cast<int>(random.below(places)) - static_cast<int>(transform.pad);
+    geometry.offset_x = static_cast<int>(random.below(places)) - static_cast<int>(transform.pad);
+    geometry.flip = random.uniform() < transform.flip_probability;
+  }
+  const auto table = image::make_normalize_table(transform.mean, transform.deviation, info.channels);
+  std::vector<float> out(resized.size());
+  image::normalize(resized, geometry, table, out);
+  return out;
+}
+
+TEST(PhotoLoader, APictureIsDecodedCroppedResizedPaddedFlippedAndNormalized) {
+  for (const int channels : {3, 1}) {
+    const auto source = files_of(40);
+    source->channels_of_batches = channels;
+    for (const bool training : {true, false}) {
+      DataOptions options = photo_options(16, 2);
+      options.transform.mean = {0.4};
+      Loader loader{source, options, 7, training};
+      EXPECT_EQ(loader.channels(), channels);
+      EXPECT_EQ(loader.height(), 24);
+      EXPECT_EQ(loader.width(), 24);
+      EXPECT_THAT(loader.epoch(3).next()->field("images").shape, ElementsAre(16, channels, 24, 24));
+      const Delivered found = deliver(loader.epoch(3));
+      ASSERT_EQ(found.indices.size(), 40U);
+      for (std::size_t i = 0; i < 40; ++i) {
+        EXPECT_EQ(found.pictures[i], specified(*source, options, 7, 3, found.indices[i], training));
+        EXPECT_EQ(found.labels[i], found.indices[i] % kClasses);
+      }
+      EXPECT_THAT(found.mask, Each(1));
+    }
+  }
+}
+
+// What lies in memory as pixels is cropped and resized by the same code.
+TEST(PhotoLoader, PixelsInMemoryAreResizedToo) {
+  class Pixels final : public Source {
+   public:
+    Pixels() : picture_(image::photograph(30, 20, 1, 3)) {}
+    std::int64_t size() const override { return 6; }
+    std::int64_t classes() const override { return 1; }
+    int height() const override { return 30; }
+    int width() const override { return 20; }
+    int channels() const override { return 1; }
+    std::string sample_name(std::int64_t index) const override { return fmt::format("pixels[{}]", index); }
+    std::int64_t label(std::int64_t) const override { return 0; }
+    std::uint64_t fingerprint() const override { return 0; }
+    Sample read(std::int64_t, std::vector<std::uint8_t>&) const override {
+      return {.bytes = picture_.pixels, .form = PictureForm::pixels, .height = 30, .width = 20, .channels = 1};
+    }
+    image::Picture picture_;
+  };
+  const auto source = std::make_shared<Pixels>();
+  Bytes file = image::png_of(30, 20, source->picture_.pixels, {.color = PNG_COLOR_TYPE_GRAY});
+  const auto encoded = files_of(6);
+  encoded->channels_of_batches = 1;
+  for (Bytes& each : encoded->files) each = file;
+  DataOptions options = photo_options(6, 1);
+  options.transform.mean = {0.4};
+  Loader ours{source, options, 7, true}, theirs{encoded, options, 7, true};
+  EXPECT_EQ(deliver(ours.epoch(0)).pictures, deliver(theirs.epoch(0)).pictures);
+}
+
+TEST(PhotoLoader, PicturesOfManySizesNeedASize) {
+  const auto source = files_of(4);
+  DataOptions options = options_of(4, 1);
+  const auto refusal = [&] { return error_of(ErrorCode::invalid_argument, [&] { Loader{source, options, 1, true}; }); };
+  EXPECT_THAT(refusal(), HasSubstr("data.transform.size"));
+  options.transform.size = 24;
+  source->channels_of_batches = 4;
+  EXPECT_THAT(refusal(), HasSubstr("4 channels"));
+}
+
+TEST(PhotoLoader, AFolderOfPicturesIsLoaded) {
+  const TinyPictures pictures{{.classes = 3, .count = 8}};
+  Loader train{open_source(pictures.uri(), Split::train), photo_options(8, 2), 1, true};
+  Loader test{open_source(pictures.uri(), Split::test), photo_options(8, 2), 1, false};
+  EXPECT_EQ(deliver(train.epoch(0)).indices.size(), 24U);
+  const Delivered found = deliver(test.epoch(0));
+  EXPECT_THAT(found.labels, ElementsAre(0, 0, 1, 1, 2, 2));
+  // The label shows in the first channel: that is what training can learn.
+  const auto mean = [&](std::size_t i) {
+    const auto& picture = found.pictures[i];
+    return std::accumulate(picture.begin(), picture.begin() + 24 * 24, 0.0F) / (24 * 24);
+  };
+  EXPECT_LT(mean(0) + 1, mean(2));
+  EXPECT_LT(mean(3) + 1, mean(5));
+}
+
+// ---- The cache ----
+
+DataOptions cached(DataOptions options) {
+  options.cache = Cache::decoded;
+  return options;
+}
+
+TEST(PhotoLoader, TheCacheChangesNoByteWhateverTheThreadsColdOrWarm) {
+  const auto source = files_of(203);
+  source->files[11] = TinyPictures::jpeg(1, 11, {.height = 200, .width = 200});
+  source->files[11].resize(source->files[11].size() * 3 / 4);  // Crops of its upper part are sound.
+  std::vector<std::vector<std::uint64_t>> expected;
+  for (const Cache cache : {Cache::none, Cache::decoded}) {
+    for (const std::int64_t threads : {0, 1, 2, 7}) {
+      DataOptions options = with_policy(photo_options(32, threads), OnCorrupt::replace);
+      options.cache = cache;
+      options.transform.scale = {0.08, 0.3};
+      Loader loader{source, options, 7, true};
+      for (std::size_t epoch = 0; epoch < 12; ++epoch) {  // Cold, then warm.
+        const auto found = digests(loader.epoch(static_cast<std::int64_t>(epoch)));
+        if (expected.size() == epoch) expected.push_back(found);
+        EXPECT_EQ(found, expected[epoch]) << threads << " threads, epoch " << epoch;
+      }
+      const LoaderStatistics statistics = loader.statistics();
+      EXPECT_GT(statistics.corrupt, 0);
+      EXPECT_LT(statistics.corrupt, 12);  // Sometimes the crop was sound.
+      EXPECT_EQ(statistics.cache_hits > 0, cache == Cache::decoded);
+    }
+  }
+}
+
+TEST(PhotoLoader, TheCacheIsSwitchedWithinAnEpochWithoutChangingAByte) {
+  const auto source = files_of(300);
+  Loader reference{source, photo_options(16, 0), 9, true};
+  Loader loader{source, photo_options(16, 2), 9, true};
+  for (std::int64_t round = 0; round < 3; ++round) {
+    const auto expected = digests(reference.epoch(round));
+    std::vector<std::uint64_t> found;
+    auto epoch = loader.epoch(round);
+    while (const auto batch = epoch.next()) {
+      found.push_back(digest(*batch));
+      if (found.size() % 3 == 0) loader.set_cache(found.size() % 2 == 0 ? Cache::none : Cache::decoded);
+    }
+    EXPECT_EQ(found, expected);
+  }
+  EXPECT_GT(loader.statistics().cache_misses, 0);
+}
+
+TEST(PhotoLoader, TheCacheIsFilledOnceAndSavesReadingAndDecoding) {
+  const auto source = files_of(100);
+  Loader loader{source, cached(photo_options(10, 2)), 9, true};
+  EXPECT_EQ(deliver(loader.epoch(0)).indices.size(), 100U);
+  const LoaderStatistics cold = loader.statistics();
+  EXPECT_EQ(source->reads, 100);
+  EXPECT_EQ(cold.cache_misses, 100);
+  EXPECT_EQ(cold.cache_hits, 0);
+  EXPECT_GT(cold.decode_ns, 0);
+  EXPECT_GE(cold.cache_bytes, 100 * kShape.height * kShape.width * 3);
+  EXPECT_EQ(deliver(loader.epoch(1)).indices.size(), 100U);
+  const LoaderStatistics warm = loader.statistics();
+  EXPECT_EQ(source->reads, 100);
+  EXPECT_EQ(warm.cache_misses, 100);
+  EXPECT_EQ(warm.cache_hits, 100);
+  EXPECT_EQ(warm.decode_ns, cold.decode_ns);
+  EXPECT_EQ(warm.cache_bytes, cold.cache_bytes);
+  loader.set_cache(Cache::none);
+  EXPECT_EQ(loader.statistics().cache_bytes, 0);
+  EXPECT_EQ(deliver(loader.epoch(2)).indices.size(), 100U);
+  EXPECT_EQ(source->reads, 200);
+}
+
+TEST(PhotoLoader, AFullCacheKeepsWhatItHasAndDecodesTheRestAnew) {
+  const auto source = files_of(200);  // Some 2.3 MB decoded.
+  DataOptions options = cached(photo_options(10, 2));
+  options.cache_mib = 1;
+  Loader loader{source, options, 9, true}, reference{source, photo_options(10, 2), 9, true};
+  std::vector<std::int64_t> hits;
+  for (std::int64_t epoch = 0; epoch < 3; ++epoch) {
+    EXPECT_EQ(digests(loader.epoch(epoch)), digests(reference.epoch(epoch)));
+    hits.push_back(loader.statistics().cache_hits);
+  }
+  EXPECT_EQ(hits[0], 0);
+  EXPECT_GT(hits[1], 60);
+  EXPECT_LT(hits[1], 140);
+  EXPECT_EQ(hits[2], 2 * hits[1]);
+  EXPECT_LE(loader.statistics().cache_bytes, 1 << 20);
+}
+
+TEST(PhotoLoader, CachesShareWhatTheMemoryLimitLeaves) {
+  const auto source = files_of(20);
+  const std::int64_t promised = RamCache::promised_bytes();
+  constexpr std::int64_t kFree = std::int64_t{400} << 20;
+  const std::int64_t limit = resident_memory().value() + promised + kFree;
+  const auto near = [](std::int64_t bytes, std::int64_t wanted) { return std::abs(bytes - wanted) < kFree / 10; };
+  {
+    Loader first{source, cached(photo_options(10, 1)), 9, true, limit};
+    EXPECT_TRUE(near(RamCache::promised_bytes() - promised, kFree / 2));
+    Loader second{source, cached(photo_options(10, 1)), 9, false, limit};
+    EXPECT_TRUE(near(RamCache::promised_bytes() - promised, kFree * 3 / 4));
+    DataOptions options = cached(photo_options(10, 1));
+    options.cache_mib = 300;
+    EXPECT_THAT(error_of(ErrorCode::out_of_memory,
+                         [&] {
+                           Loader{source, options, 9, true, limit};
+                         }),
+                AllOf(HasSubstr("data.cache_mib asks for 314572800 bytes"), HasSubstr(std::to_string(limit))));
+  }
+  EXPECT_EQ(RamCache::promised_bytes(), promised);
+  DataOptions options = photo_options(10, 1);
+  options.cache_mib = 1000;
+  Loader loader{source, options, 9, true, limit};
+  EXPECT_THROW(loader.set_cache(Cache::decoded), Error);
+  EXPECT_EQ(loader.applied_cache().applied, "none");
+  EXPECT_EQ(deliver(loader.epoch(0)).indices.size(), 20U);
+}
+
+TEST(PhotoLoader, ACacheThatIsNotOnSaysWhy) {
+  Loader plain{files_of(20), photo_options(10, 1), 9, true};
+  EXPECT_EQ(plain.applied_cache().requested, "none");
+  EXPECT_EQ(plain.applied_cache().applied, "none");
+  EXPECT_EQ(plain.applied_cache().reason, "");
+  plain.set_cache(Cache::decoded);
+  EXPECT_EQ(plain.applied_cache().key, "data.cache");
+  EXPECT_EQ(plain.applied_cache().requested, "decoded");
+  EXPECT_EQ(plain.applied_cache().applied, "decoded");
+  const std::int64_t resident = resident_memory().value();
+  Loader crowded{files_of(20), cached(photo_options(10, 1)), 9, true, resident / 2};
+  EXPECT_EQ(crowded.applied_cache().requested, "decoded");
+  EXPECT_EQ(crowded.applied_cache().applied, "none");
+  EXPECT_THAT(crowded.applied_cache().reason, HasSubstr("nothing is left"));
+  const std::string fashion = "idx:/usr/share/datasets/fashion-mnist";
+  Loader pixels{open_source(fashion, Split::test), cached(options_of(100, 1)), 9, true};
+  EXPECT_EQ(pixels.applied_cache().applied, "none");
+  EXPECT_THAT(pixels.applied_cache().reason, HasSubstr("in memory already"));
+  EXPECT_EQ(order(pixels.epoch(0)).size(), 10'000U);
+  EXPECT_EQ(pixels.statistics().cache_misses, 0);
+}
+
+// ---- Corrupt samples ----
+
+// Which samples of a source are corrupt, and what for.
+const std::vector<std::int64_t> kBad{3, 17, 40, 41, 77};
+
+std::shared_ptr<Files> files_with_bad_ones(std::int64_t size) {
+  const auto source = files_of(size);
+  source->files[3].resize(source->files[3].size() / 2);
+  source->files[17] = Bytes{'h', 'e', 'l', 'l', 'o'};
+  source->files[40].clear();
+  source->files[41] = image::png_of(1, 1, Bytes{1, 2, 3}, {});
+  source->files[41].resize(40);
+  source->on_read = [](std::int64_t index) {
+    if (index == 77) fail(ErrorCode::not_found, "fake: file[77]: No such file");
+  };
+  return source;
+}
+
+std::vector<std::int64_t> indices_of(const std::vector<CorruptSample>& samples) {
+  std::vector<std::int64_t> all;
+  for (const CorruptSample& sample : samples) all.push_back(sample.index);
+  return all;
+}
+
+// Evaluation reads whole pictures' centers here: a crop that spares the damage would be sound.
+DataOptions whole_pictures(std::int64_t threads) {
+  DataOptions options = photo_options(16, threads);
+  options.transform.crop = Crop::center;
+  options.transform.resize = 24;
+  return options;
+}
+
+TEST(OnCorrupt, FailNamesTheFirstCorruptSampleAfterTheBatchesBeforeIt) {
+  const auto source = files_with_bad_ones(100);
+  source->files[3] = source->files[4];
+  for (const std::int64_t threads : {0, 1, 7}) {
+    Loader loader{source, whole_pictures(threads), 1, false};
+    auto epoch = loader.epoch(0);
+    EXPECT_TRUE(epoch.next().has_value());
+    const std::string message = error_of(ErrorCode::corrupt_data, [&] { epoch.next(); });
+    EXPECT_THAT(message, AllOf(HasSubstr("data: file[17]: "), HasSubstr("\"hello\"")));
+    EXPECT_EQ(message.find('\n'), std::string::npos);
+    EXPECT_FALSE(epoch.next().has_value());
+    EXPECT_THAT(loader.corrupt_samples(), IsEmpty());
+  }
+}
+
+TEST(OnCorrupt, ReplaceTakesAnotherSampleDrawnFromTheSeed) {
+  const auto source = files_with_bad_ones(100);
+  DataOptions options = with_policy(whole_pictures(2), OnCorrupt::replace);
+  Loader clean{files_of(100), options, 5, true};
+  const Delivered wanted = deliver(clean.epoch(2));
+  std::vector<std::vector<std::uint64_t>> expected;
+  for (const std::int64_t threads : {0, 1, 2, 7}) {
+    options.threads = threads;
+    Loader loader{source, options, 5, true};
+    const Delivered found = deliver(loader.epoch(2));
+    ASSERT_EQ(found.indices.size(), 100U);
+    EXPECT_THAT(found.mask, Each(1));
+    for (std::size_t i = 0; i < 100; ++i) {
+      const bool bad = std::count(kBad.begin(), kBad.end(), wanted.indices[i]) > 0;
+      EXPECT_EQ(found.indices[i] != wanted.indices[i], bad);
+      EXPECT_EQ(std::count(kBad.begin(), kBad.end(), found.indices[i]), 0);
+      EXPECT_EQ(found.labels[i], found.indices[i] % kClasses);
+      if (!bad) {
+        EXPECT_EQ(found.pictures[i], wanted.pictures[i]);
+      }
+    }
+    EXPECT_EQ(indices_of(loader.corrupt_samples()), kBad);
+    EXPECT_GE(loader.statistics().corrupt, 5);
+    EXPECT_EQ(loader.statistics().samples, 100);
+    expected.push_back(digests(loader.epoch(2)));
+    EXPECT_EQ(expected.back(), expected.front());
+    EXPECT_EQ(indices_of(loader.corrupt_samples()), kBad);  // Each once.
+  }
+  Loader loader{source, options, 5, true};
+  const auto in_place_of = [&](std::int64_t epoch) {
+    const Delivered plain = deliver(clean.epoch(epoch)), found = deliver(loader.epoch(epoch));
+    std::vector<std::int64_t> drawn;
+    for (const std::int64_t bad : kBad) {
+      const auto at = std::find(plain.indices.begin(), plain.indices.end(), bad) - plain.indices.begin();
+      drawn.push_back(found.indices[static_cast<std::size_t>(at)]);
+    }
+    return drawn;
+  };
+  EXPECT_NE(in_place_of(0), in_place_of(1));
+}
+
+TEST(OnCorrupt, CorruptSamplesTellNameAndReason) {
+  const auto source = files_with_bad_ones(100);
+  Loader loader{source, with_policy(whole_pictures(2), OnCorrupt::zero), 5, true};
+  deliver(loader.epoch(0));
+  const auto found = loader.corrupt_samples();
+  ASSERT_EQ(indices_of(found), kBad);
+  EXPECT_EQ(found[1].name, "file[17]");
+  EXPECT_THAT(found[0].reason, HasSubstr("data: file[3]: "));
+  EXPECT_THAT(found[2].reason, HasSubstr("0 bytes"));
+  EXPECT_EQ(found[4].reason, "fake: file[77]: No such file");
+}
+
+TEST(OnCorrupt, ZeroKeepsThePlaceAndTheLabelAndDoesNotCount) {
+  const auto source = files_with_bad_ones(100);
+  for (const bool training : {true, false}) {
+    // In evaluation another sample would count twice, so replace is zero there.
+    for (const OnCorrupt policy : {OnCorrupt::zero, OnCorrupt::replace}) {
+      if (training && policy == OnCorrupt::replace) continue;
+      Loader loader{source, with_policy(whole_pictures(2), policy), 5, training};
+      const Delivered found = deliver(loader.epoch(0));
+      for (std::size_t i = 0; i < 100; ++i) {
+        const bool bad = std::count(kBad.begin(), kBad.end(), found.indices[i]) > 0;
+        EXPECT_EQ(found.mask[i], bad ? 0 : 1);
+        EXPECT_EQ(found.labels[i], found.indices[i] % kClasses);
+        const bool zeros =
+            std::all_of(found.pictures[i].begin(), found.pictures[i].end(), [](float v) { return v == 0; });
+        EXPECT_EQ(zeros, bad);
+      }
+      EXPECT_EQ(std::set<std::int64_t>(found.indices.begin(), found.indices.end()).size(), 100U);
+      EXPECT_EQ(loader.statistics().corrupt, 5);
+      EXPECT_EQ(loader.statistics().samples, 100);
+    }
+  }
+}
+
+TEST(OnCorrupt, APlaceTurnsFromCorruptToSoundWithoutATrace) {
+  const auto source = files_of(20);
+  std::atomic<bool> broken = true;
+  source->on_read = [&](std::int64_t index) {
+    if (broken && index == 4) fail(ErrorCode::io, "fake: file[4]: Input/output error");
+  };
+  Loader loader{source, with_policy(whole_pictures(1), OnCorrupt::zero), 5, false};
+  EXPECT_EQ(deliver(loader.epoch(0)).mask[4], 0);
+  broken = false;
+  const Delivered found = deliver(loader.epoch(0));
+  EXPECT_THAT(found.mask, Each(1));
+  EXPECT_EQ(found.pictures[4], specified(*source, whole_pictures(1), 5, 0, 4, false));
+}
+
+TEST(OnCorrupt, WhatIsNotTheSamplesFaultEndsTheEpochWhateverThePolicy) {
+  for (const OnCorrupt policy : {OnCorrupt::replace, OnCorrupt::zero}) {
+    for (const std::int64_t threads : {0, 2}) {
+      const auto source = files_of(50);
+      Loader loader{source, with_policy(whole_pictures(threads), policy), 5, true};
+      source->on_read = [](std::int64_t index) {
+        if (index == 30) throw std::runtime_error("disk on fire");
+      };
+      EXPECT_EQ(error_of(ErrorCode::internal, [&] { deliver(loader.epoch(0)); }), "data: file[30]: disk on fire");
+      source->on_read = [](std::int64_t index) {
+        if (index == 30) throw std::bad_alloc();
+      };
+      EXPECT_EQ(error_of(ErrorCode::out_of_memory, [&] { deliver(loader.epoch(0)); }), "data: file[30]: out of memory");
+      EXPECT_THAT(loader.corrupt_samples(), IsEmpty());
+    }
+  }
+}
+
+TEST(OnCorrupt, AnEpochInWhichEverySampleIsCorruptEndsWithAnError) {
+  const auto source = files_of(50);
+  for (Bytes& file : source->files) file = {'n', 'o'};
+  for (const std::int64_t threads : {0, 1, 7}) {
+    Loader replacing{source, with_policy(whole_pictures(threads), OnCorrupt::replace), 5, true};
+    const std::string message = error_of(ErrorCode::corrupt_data, [&] { deliver(replacing.epoch(0)); });
+    EXPECT_THAT(message, AllOf(HasSubstr("the 32 samples drawn in its place are corrupt too"), HasSubstr("\"no\"")));
+    for (const bool training : {true, false}) {
+      Loader zeroing{source, with_policy(whole_pictures(threads), OnCorrupt::zero), 5, training};
+      for (std::int64_t epoch = 0; epoch < 2; ++epoch) {
+        EXPECT_THAT(error_of(ErrorCode::corrupt_data, [&] { deliver(zeroing.epoch(epoch)); }),
+                    AllOf(HasSubstr(fmt::format("all 50 samples of epoch {} are corrupt", epoch)),
+                          HasSubstr("data: file[0]: ")));
+      }
+      EXPECT_EQ(zeroing.corrupt_samples().size(), 50U);
+      EXPECT_EQ(deliver(zeroing.epoch(0, 3)).mask, (std::vector<int>{0, 0}));  // The rest of an epoch may be so.
+    }
+  }
+}
+
+TEST(OnCorrupt, OneSoundSampleIsEnoughToReplaceAllOthers) {
+  const auto source = files_of(4);
+  for (const std::size_t i : {0U, 1U, 3U}) source->files[i].clear();
+  Loader loader{source, with_policy(whole_pictures(1), OnCorrupt::replace), 5, true};
+  EXPECT_THAT(deliver(loader.epoch(0)).indices, Each(2));
+}
+
+TEST(OnCorrupt, NoMoreThanAThousandAreListed) {
+  const auto source = files_of(1);
+  source->files.resize(1500, Bytes{'n', 'o'});
+  Loader loader{source, with_policy(whole_pictures(2), OnCorrupt::zero), 5, false};
+  EXPECT_EQ(deliver(loader.epoch(0)).indices.size(), 1500U);
+  EXPECT_EQ(loader.corrupt_samples().size(), 1000U);
+  EXPECT_EQ(loader.statistics().corrupt, 1499);
+}
+
+TEST(OnCorrupt, PixelsOfASourceInMemoryObeyThePolicyToo) {
+  class Odd final : public Source {
+   public:
+    std::int64_t size() const override { return 8; }
+    std::int64_t classes() const override { return 2; }
+    int height() const override { return 2; }
+    int width() const override { return 2; }
+    int channels() const override { return 1; }
+    std::string sample_name(std::int64_t index) const override { return fmt::format("odd[{}]", index); }
+    std::int64_t label(std::int64_t index) const override { return index == 5 ? 9 : index % 2; }
+    std::uint64_t fingerprint() const override { return 0; }
+    Sample read(std::int64_t index, std::vector<std::uint8_t>&) const override {
+      return {
+          .bytes = pixels_, .form = PictureForm::pixels, .height = 2, .width = 2, .channels = 1, .label = label(index)};
+    }
+
+   private:
+    std::array<std::uint8_t, 4> pixels_{10, 20, 30, 40};
+  };
+  Loader loader{std::make_shared<Odd>(), with_policy(options_of(8, 1), OnCorrupt::zero), 5, false};
+  const Delivered found = deliver(loader.epoch(0));
+  EXPECT_THAT(found.mask, ElementsAre(1, 1, 1, 1, 1, 0, 1, 1));
+  EXPECT_THAT(found.labels, ElementsAre(0, 1, 0, 1, 0, 0, 0, 1));  // A label that is none would stop the loss.
+}
+
+// ---- Files of every kind ----
+
+// The header of a baseline JPEG claims side x side pixels.
+Bytes with_sides(Bytes file, int side) {
+  for (std::size_t i = 0; i + 8 < file.size(); ++i) {
+    if (file[i] != 0xFF || file[i + 1] != 0xC0) continue;  // SOF0: length, precision, height, width.
+    for (const std::size_t at : {i + 5, i + 7}) {
+      file[at] = static_cast<std::uint8_t>(side >> 8);
+      file[at + 1] = static_cast<std::uint8_t>(side & 0xFF);
+    }
+    return file;
+  }
+  ADD_FAILURE() << "no SOF0";
+  return file;
+}
+
+class PhotoFolder : public ScratchFolder {
+ protected:
+  PhotoFolder() {
+    for (int i = 0; i < 12; ++i) put(fmt::format("train/a/{:02d}.jpg", i), TinyPictures::jpeg(0, i, kShape));
+  }
+  void put(const std::string& name, const Bytes& bytes) { write(name, std::string(bytes.begin(), bytes.end())); }
+  void open() { source_ = open_source("folder:" + folder_.string(), Split::train); }
+
+  // The samples left out, by file name; each with one line that names it.
+  std::vector<std::string> corrupt(OnCorrupt policy = OnCorrupt::zero) {
+    Loader loader{source_, with_policy(whole_pictures(2), policy), 1, false};
+    std::vector<std::string> names;
+    const Delivered found = deliver(loader.epoch(0));
+    EXPECT_EQ(std::ssize(found.indices), source_->size());
+    for (const CorruptSample& sample : loader.corrupt_samples()) {
+      EXPECT_THAT(sample.reason, HasSubstr(sample.name));
+      EXPECT_EQ(sample.reason.find('\n'), std::string::npos);
+      names.push_back(sample.name.substr(sample.name.rfind('/') + 1));
+      reasons_[names.back()] = sample.reason;
+    }
+    return names;
+  }
+
+  std::shared_ptr<const Source> source_;
+  std::map<std::string, std::string> reasons_;
+};
+
+TEST_F(PhotoFolder, PicturesOfEveryKindAreLoaded) {
+  const auto picture = image::photograph(40, 50, 3, 1);
+  put("train/a/progressive.jpg", image::jpeg_of(picture, {.progressive = true}));
+  put("train/a/cmyk.jpg", image::jpeg_of(image::photograph(40, 50, 4, 1), {}));
+  put("train/a/grey.jpg", image::jpeg_of(image::photograph(40, 50, 1, 1), {}));
+  put("train/a/deep.png", image::png_of(40, 25, picture.pixels, {.color = PNG_COLOR_TYPE_RGB, .depth = 16}));
+  put("train/a/interlaced.png", image::png_of(40, 50, picture.pixels, {.interlaced = true}));
+  put("train/a/png-inside.jpg", image::png_of(40, 50, picture.pixels, {}));
+  open();
+  EXPECT_EQ(source_->size(), 18);
+  EXPECT_THAT(corrupt(), IsEmpty());
+}
+
+TEST_F(PhotoFolder, DamagedFilesAreLeftOutByName) {
+  Bytes cut = TinyPictures::jpeg(0, 50, kShape);
+  cut.resize(cut.size() / 2);
+  put("train/a/cut.jpg", cut);
+  write("train/a/text.jpg", "This is not a picture.\nNeither is this.");
+  write("train/a/empty.jpg", "");
+  put("train/a/wide.jpg", with_sides(TinyPictures::jpeg(0, 51, kShape), 65'535));
+  put("train/a/large.jpg", with_sides(TinyPictures::jpeg(0, 52, kShape), 60'000));
+  std::filesystem::permissions(write("train/a/secret.jpg", "x"), std::filesystem::perms::none);
+  open();
+  AllocationCount::reset_peak();
+  {
+    const Unprivileged guard;
+    EXPECT_THAT(corrupt(), ElementsAre("cut.jpg", "empty.jpg", "large.jpg", "secret.jpg", "text.jpg", "wide.jpg"));
+  }
+  EXPECT_LT(AllocationCount::peak_growth(), 4 << 20);
+  EXPECT_THAT(reasons_["empty.jpg"], HasSubstr("is empty"));
+  EXPECT_THAT(reasons_["secret.jpg"], HasSubstr("Permission denied"));
+  EXPECT_THAT(reasons_["text.jpg"], HasSubstr("This is not a pi"));
+  EXPECT_THAT(reasons_["wide.jpg"], HasSubstr("65500"));  // libjpeg's bound.
+  EXPECT_THAT(reasons_["large.jpg"], HasSubstr("60000 x 60000"));
+}
+
+TEST_F(PhotoFolder, AFolderThatChangesUnderTheRunLosesOnlyWhatChanged) {
+  open();
+  Loader loader{source_, with_policy(whole_pictures(2), OnCorrupt::zero), 1, false};
+  EXPECT_THAT(deliver(loader.epoch(0)).mask, Each(1));
+  std::filesystem::remove(folder_ / "train/a/03.jpg");
+  std::filesystem::resize_file(folder_ / "train/a/05.jpg", 100);
+  put("train/a/07.jpg", TinyPictures::jpeg(0, 99, {.height = 90}));
+  EXPECT_THAT(deliver(loader.epoch(1)).mask, ElementsAre(1, 1, 1, 0, 1, 0, 1, 0, 1, 1, 1, 1));
+  const auto found = loader.corrupt_samples();
+  ASSERT_EQ(indices_of(found), (std::vector<std::int64_t>{3, 5, 7}));
+  EXPECT_THAT(found[0].reason, AllOf(HasSubstr("/03.jpg"), HasSubstr("No such file")));
+  EXPECT_THAT(found[1].reason, AllOf(HasSubstr("/05.jpg"), HasSubstr("has 100 bytes; it had")));
+  EXPECT_THAT(found[2].reason, AllOf(HasSubstr("/07.jpg"), HasSubstr("when its folder was listed")));
+  Loader strict{source_, whole_pictures(2), 1, false};
+  EXPECT_THAT(error_of(ErrorCode::not_found, [&] { deliver(strict.epoch(0)); }), HasSubstr("/03.jpg"));
+}
+
+TEST_F(PhotoFolder, ACachedPictureNoLongerNeedsItsFile) {
+  open();
+  Loader loader{source_, cached(whole_pictures(2)), 1, false};
+  const Delivered before = deliver(loader.epoch(0));
+  std::filesystem::remove_all(folder_ / "train");
+  EXPECT_EQ(deliver(loader.epoch(1)).pictures, before.pictures);
+}
+
+// ---- Memory ----
+
+TEST(PhotoLoader, SteadyStateAllocatesOneHandleABatch) {
+  const TinyPictures pictures{{.classes = 4, .count = 100}};
+  for (const Cache cache : {Cache::none, Cache::decoded}) {
+    for (const std::int64_t threads : {0, 2}) {
+      DataOptions options = photo_options(4, threads);
+      options.cache = cache;
+      Loader loader{open_source(pictures.uri(), Split::train), options, 1, true};
+      EXPECT_EQ(order(loader.epoch(0)).size(), 400U);
+      EXPECT_EQ(order(loader.epoch(1)).size(), 400U);
+      const auto allocations_of_90_batches = [&](std::int64_t index) {
+        auto epoch = loader.epoch(index);
+        std::optional<Batch> batch;
+        for (int i = 0; i < 5; ++i) batch = epoch.next();
+        const std::int64_t before = AllocationCount::allocations();
+        for (int i = 0; i < 90; ++i) batch = epoch.next();
+        return AllocationCount::allocations() - before;
+      };
+      // Each worker meets its largest picture and crop some time. An allocation a sample would never end.
+      std::int64_t found = 0;
+      for (std::int64_t index = 2; index < 50 && found != 90; ++index) found = allocations_of_90_batches(index);
+      EXPECT_EQ(found, 90) << threads << " threads";
+    }
+  }
+}
+
+TEST(PhotoLoader, RoomForAHugePictureIsGivenBackAfterIt) {
+  const auto source = files_of(8);
+  const Bytes row(8000 * 3, 77);
+  Bytes rows;
+  for (int y = 0; y < 3000; ++y) rows.insert(rows.end(), row.begin(), row.end());
+  source->files[3] = image::png_of(3000, 8000, rows, {});  // 72 MB decoded.
+  for (const std::int64_t threads : {0, 1}) {
+    DataOptions options = photo_options(1, threads);
+    options.transform.crop = Crop::center;
+    options.transform.resize = 0;
+    options.transform.size = 2000;  // 2,286 x 6,095, and its center: nearly all of the picture's height.
+    Loader loader{source, options, 1, false};
+    const std::int64_t before = loader.statistics().workspace_bytes;
+    EXPECT_EQ(before, 0);
+    EXPECT_EQ(order(loader.epoch(0)).size(), 8U);
+    EXPECT_GT(loader.statistics().workspace_bytes, 0);
+    EXPECT_LE(loader.statistics().workspace_bytes, detail::Workspace::kKeptMax);
+    loader.set_threads(0);
+    if (threads == 1) {
+      EXPECT_EQ(loader.statistics().workspace_bytes, 0);
+    }
+  }
+}
+
+TEST(PhotoLoader, LeavingEarlyStopsWithinAFewPictures) {
+  const auto source = files_of(64);
+  source->on_read = [](std::int64_t) { std::this_thread::sleep_for(std::chrono::milliseconds(5)); };
+  Loader loader{source, photo_options(64, 1), 1, true};
+  {
+    auto epoch = loader.epoch(0);
+    while (source->reads == 0) std::this_thread::yield();
+  }
+  EXPECT_LT(source->reads, 16);  // A chunk.
+  EXPECT_EQ(order(loader.epoch(1)).size(), 64U);
+}
+
+}  // namespace
+}  // namespace headrace

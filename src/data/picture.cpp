@@ -1,0 +1,133 @@
+#include "data/detail/picture.h"
+
+#include <headrace/error.h>
+
+#include <algorithm>
+#include <cstring>
+#include <new>
+
+#include "base/clock.h"
+#include "image/crop.h"
+
+namespace headrace::detail {
+namespace {
+
+// What stands before the pixels of a cached picture.
+struct CachedSize {
+  std::int32_t height;
+  std::int32_t width;
+};
+
+std::span<std::uint8_t> room(std::vector<std::uint8_t>& buffer, std::size_t size) {
+  if (buffer.size() < size) buffer.resize(size);
+  return std::span{buffer}.first(size);
+}
+
+// Pad, flip and normalise: what happens to a picture that has the batch's size already. The draws depend on (seed,
+// epoch, sample) alone: any thread gives the same picture.
+image::NormalizeGeometry draw_geometry(const Pass& pass, SampleRandom& random) {
+  image::NormalizeGeometry geometry{
+      .height = pass.shape.height, .width = pass.shape.width, .channels = pass.shape.channels};
+  const TransformOptions& transform = pass.transform;
+  if (!pass.augment || (transform.pad == 0 && transform.flip_probability == 0)) return geometry;
+  if (transform.pad > 0) {
+    const auto places = static_cast<std::uint32_t>(2 * transform.pad + 1);
+    geometry.offset_y = static_cast<int>(random.below(places)) - static_cast<int>(transform.pad);
+    geometry.offset_x = static_cast<int>(random.below(places)) - static_cast<int>(transform.pad);
+  }
+  geometry.flip = random.uniform() < transform.flip_probability;
+  return geometry;
+}
+
+// What of the picture the crop reads.
+image::Box box_of(const image::CropWindow& window) {
+  const image::Stretch rows = image::needed(window.vertical), columns = image::needed(window.horizontal);
+  return {.y = rows.begin, .x = columns.begin, .height = rows.size, .width = columns.size};
+}
+
+}  // namespace
+
+std::optional<Sample> PictureMaker::find(std::int64_t index) const {
+  const auto bytes = cache_->find(index);
+  if (!bytes) return std::nullopt;
+  CachedSize size;
+  std::memcpy(&size, bytes->data(), sizeof size);
+  return Sample{.bytes = bytes->subspan(sizeof size),
+                .form = PictureForm::pixels,
+                .height = size.height,
+                .width = size.width,
+                .channels = pass_.shape.channels,
+                .label = pass_.source.label(index)};
+}
+
+void PictureMaker::make(const Sample& sample, std::int64_t index, std::int64_t drawn_as, std::span<float> out) {
+  SampleRandom random{pass_.seed, pass_.epoch, drawn_as};
+  if (pass_.transform.size == 0) {
+    image::normalize(sample.bytes, draw_geometry(pass_, random), pass_.table, out);
+    return;
+  }
+  const bool encoded = sample.form == PictureForm::encoded;
+  const std::int64_t begin_ns = encoded ? monotonic_ns() : 0;
+  Size size{sample.height, sample.width};
+  if (encoded) {
+    const image::PictureInfo info = workspace_.decoder.open(sample.bytes, pass_.shape.channels);
+    size = {info.height, info.width};
+  }
+  const image::CropWindow window = image::choose_crop(pass_.transform, size.height, size.width, pass_.augment, random);
+  const image::Box box = box_of(window);
+  const auto pixels = encoded ? decode(index, size, box) : cut(sample.bytes, size, box);
+  if (encoded) decode_ns_ += monotonic_ns() - begin_ns;
+  const auto resized = room(workspace_.resized, pixel_bytes({pass_.shape.height, pass_.shape.width}));
+  workspace_.resizer.resize(pixels, window.vertical, window.horizontal, pass_.shape.channels, resized);
+  image::normalize(resized, draw_geometry(pass_, random), pass_.table, out);
+}
+
+std::size_t PictureMaker::pixel_bytes(Size size) const {
+  return static_cast<std::size_t>(size.height) * static_cast<std::size_t>(size.width) *
+         static_cast<std::size_t>(pass_.shape.channels);
+}
+
+// The box of a whole picture, its rows one behind the other.
+std::span<const std::uint8_t> PictureMaker::cut(std::span<const std::uint8_t> pixels, Size size,
+                                                const image::Box& box) {
+  const std::size_t stride = pixel_bytes({1, size.width}), row = pixel_bytes({1, box.width});
+  const auto rows =
+      pixels.subspan(static_cast<std::size_t>(box.y) * stride, static_cast<std::size_t>(box.height) * stride);
+  if (row == stride) return rows;
+  const auto out = room(workspace_.cut, pixel_bytes({box.height, box.width}));
+  const std::uint8_t* source = rows.data() + pixel_bytes({1, box.x});
+  for (std::uint8_t* target = out.data(); target != out.data() + out.size(); target += row, source += stride) {
+    std::copy_n(source, row, target);
+  }
+  return out;
+}
+
+// The box of the picture that is open, and the whole picture into the cache where it has room.
+std::span<const std::uint8_t> PictureMaker::decode(std::int64_t index, Size size, const image::Box& box) {
+  const std::size_t whole = pixel_bytes(size);
+  if (cache_ != nullptr && cache_->has_room(static_cast<std::int64_t>(sizeof(CachedSize) + whole))) {
+    if (decode_whole(index, size)) return cut(std::span{workspace_.decoded}.first(whole), size, box);
+  }
+  const auto out = room(workspace_.decoded, pixel_bytes({box.height, box.width}));
+  workspace_.decoder.decode(box, out);
+  return out;
+}
+
+// False: the whole cannot be had. The box may be sound all the same, as where a file lacks its end, and then it is what
+// a loader without a cache gives.
+bool PictureMaker::decode_whole(std::int64_t index, Size size) {
+  std::span<std::uint8_t> pixels;
+  try {
+    pixels = room(workspace_.decoded, pixel_bytes(size));
+    workspace_.decoder.decode({.y = 0, .x = 0, .height = size.height, .width = size.width}, pixels);
+  } catch (const Error&) {
+    return false;
+  } catch (const std::bad_alloc&) {
+    return false;
+  }
+  const CachedSize stored{size.height, size.width};
+  cache_->admit(index, {{reinterpret_cast<const std::uint8_t*>(&stored), sizeof stored}, pixels});
+  return true;
+}
+
+}  // namespace headrace::detail

@@ -1,0 +1,17 @@
+#include "data/detail/workspace.h"
+
+namespace headrace::detail {
+
+std::int64_t Workspace::bytes() const noexcept {
+  std::size_t total = decoded.capacity() + cut.capacity() + resized.capacity();
+  for (const auto& file : files) total += file.capacity();
+  return static_cast<std::int64_t>(total);
+}
+
+void Workspace::trim() noexcept {
+  if (bytes() <= kKeptMax) return;
+  for (auto& file : files) file = {};
+  for (auto* buffer : {&decoded, &cut, &resized}) *buffer = {};
+}
+
+}  // namespace headrace::detail
