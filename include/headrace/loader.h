@@ -137,8 +137,10 @@ class Loader {
   void set_threads(std::int64_t threads);
   void set_prefetch_batches(std::int64_t batches);
   // The same. Switched off, the cache's memory goes back as soon as no worker reads it; switched on, it begins empty.
-  // Error{out_of_memory} as in the constructor; nothing changes then.
-  void set_cache(Cache cache);
+  // With `keep` it stays as it is while it is off, for comparing the two. Error{out_of_memory} as in the constructor;
+  // nothing changes then.
+  void set_cache(Cache cache, bool keep = false);
+  std::int64_t cache_bytes_max() const;  // What a cache that is switched on now may hold. Errors as above.
   // "data.cache", requested and in force.
   Applied applied_cache() const;
   // By index, each once; at most the first 1,000 that were found.

@@ -6,10 +6,23 @@ namespace headrace {
 namespace {
 
 Candidate one(std::string name, std::string sentence, Settings changes, NumericClass numerics, std::string resource) {
-  return {std::move(name), std::move(sentence), std::move(changes), numerics, std::move(resource)};
+  return {std::move(name), std::move(sentence), std::move(changes), numerics, std::move(resource), 0};
 }
 
-void add_data_candidates(std::vector<Candidate>& list, const Recipe& recipe, const Machine& machine) {
+// Decoding is most of what an encoded picture costs. The first epoch pays for it as before, and in the others the
+// pictures that found no room.
+void add_cache_candidate(std::vector<Candidate>& list, const Recipe& recipe, double cache_share) {
+  if (recipe.data.cache != Cache::none || recipe.train.epochs < 2 || cache_share == 0) return;
+  Candidate cache = one("cache of decoded pictures",
+                        "Keep pictures in memory as the first epoch decodes them, as many as data.cache_mib holds.",
+                        {{"data.cache", "\"decoded\""}}, NumericClass::bit_equal, "data");
+  cache.late_share = 1 - cache_share * (1 - 1.0 / static_cast<double>(recipe.train.epochs));
+  list.push_back(std::move(cache));
+}
+
+void add_data_candidates(std::vector<Candidate>& list, const Recipe& recipe, const Machine& machine,
+                         double cache_share) {
+  add_cache_candidate(list, recipe, cache_share);
   const std::int64_t cores = machine.cores_usable;
   std::vector<std::int64_t> threads{cores, 0};
   if (cores > 3) threads.insert(threads.begin(), cores / 2);
@@ -65,10 +78,11 @@ void add_compute_candidates(std::vector<Candidate>& list, const Recipe& recipe, 
 
 }  // namespace
 
-std::vector<Candidate> candidates(const Recipe& recipe, const Machine& machine, const std::string& bound) {
+std::vector<Candidate> candidates(const Recipe& recipe, const Machine& machine, const std::string& bound,
+                                  double cache_share) {
   std::vector<Candidate> list;
   add_compute_candidates(list, recipe, machine);
-  add_data_candidates(list, recipe, machine);
+  add_data_candidates(list, recipe, machine, cache_share);
   for (const PlantedOptions& planted : recipe.tune.planted) {
     list.push_back(one(planted.name, "A planted knob with a known effect, to test the tuner.",
                        {{"planted." + planted.name, "true"}}, NumericClass::rounding, bound));

@@ -12,6 +12,7 @@
 #include "exec/cores.h"
 #include "hardware/allocator.h"
 #include "hardware/wait_policy.h"
+#include "image/decode.h"
 #include "tensor/compute.h"
 
 namespace headrace {
@@ -43,6 +44,8 @@ Training::Training(const Recipe& recipe, const Machine& machine) : recipe_(recip
     fail(ErrorCode::invalid_argument, "model: model.classes is {}, the data has {} classes", recipe_.model.classes,
          std::max(train_source_->classes(), test_source->classes()));
   }
+  remarks_ = train_source_->remarks();
+  for (const std::string& remark : test_source->remarks()) remarks_.push_back(remark);
   const auto seed = static_cast<std::uint64_t>(recipe_.seed);
   at::manual_seed(seed);
   loader_ = std::make_unique<Loader>(train_source_, recipe_.data, seed, /*training=*/true);
@@ -72,10 +75,33 @@ void Training::apply_live(const Recipe& next) {
   loader_->set_prefetch_batches(next.data.prefetch_batches);
   test_loader_->set_threads(next.data.threads);
   test_loader_->set_prefetch_batches(next.data.prefetch_batches);
+  loader_->set_cache(next.data.cache, /*keep=*/true);
+  test_loader_->set_cache(next.data.cache, /*keep=*/true);
   network_->set_fusion(next.model.fusion);
   trainer_->set_memory_format(next.model.memory_format);
   trainer_->optimizer().set_implementation(next.optimizer.implementation);
   trainer_->set_precision(next.train.precision);
+}
+
+double Training::cache_share() const {
+  constexpr std::int64_t kLookedAt = 64;
+  image::Decoder decoder;
+  std::vector<std::uint8_t> buffer;
+  std::int64_t bytes = 0, pictures = 0;
+  const std::int64_t size = train_source_->size(), looked_at = std::min(size, kLookedAt);
+  for (std::int64_t i = 0; i < looked_at; ++i) {
+    try {
+      const Sample sample = train_source_->read(i * size / looked_at, buffer);
+      const image::PictureInfo picture = decoder.open(sample.bytes, train_source_->channels());
+      bytes += std::int64_t{picture.height} * picture.width * picture.channels;
+      ++pictures;
+    } catch (const Error&) {  // data.on_corrupt deals with it when its turn comes; it takes no room.
+      continue;
+    }
+  }
+  if (bytes == 0) return 0;
+  const double wanted = static_cast<double>(bytes) / static_cast<double>(pictures) * static_cast<double>(size);
+  return std::min(1.0, static_cast<double>(loader_->cache_bytes_max()) / wanted);
 }
 
 void Training::redraw(std::uint64_t seed) {

@@ -27,12 +27,19 @@ class Training {
   Trainer& trainer() { return *trainer_; }
   Loader& loader() { return *loader_; }
   Loader& test_loader() { return *test_loader_; }
+  const Loader& loader() const { return *loader_; }
+  const Loader& test_loader() const { return *test_loader_; }
+  // Share of the training pictures that data.cache = "decoded" has room for (0 to 1), told by the headers of 64 of
+  // them. For sources of encoded pictures. Error{out_of_memory} when data.cache_mib is more than there is.
+  double cache_share() const;
+  // What opening the data found odd but could live with, a sentence each.
+  const std::vector<std::string>& remarks() const { return remarks_; }
   std::int64_t batches_per_epoch() const { return loader_->batches_per_epoch(); }
   std::uint64_t data_fingerprint() const { return train_source_->fingerprint(); }  // Of the training data.
 
   // Makes the live knobs of `next` hold: compute.threads, compute.allocator, data.threads, data.prefetch_batches,
-  // model.fusion, model.memory_format, optimizer.implementation, train.precision. Every other key must be as it was
-  // built.
+  // data.cache, model.fusion, model.memory_format, optimizer.implementation, train.precision. Every other key must be
+  // as it was built.
   void apply_live(const Recipe& next);
 
   // Requested and applied of every switch that could be refused (honesty rule H-1), as of the last apply_live.
@@ -48,6 +55,7 @@ class Training {
   Recipe recipe_;
   Machine machine_;
   std::vector<Applied> applied_;
+  std::vector<std::string> remarks_;
   std::shared_ptr<const Source> train_source_;
   std::unique_ptr<Network> network_;
   std::unique_ptr<Trainer> trainer_;

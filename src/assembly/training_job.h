@@ -57,6 +57,8 @@ class TrainingJob final : public Job {
 
 // One change at a time for this recipe on this machine, in the order to try them: those that relieve `bound` first,
 // then by DESIGN's order. Settings already in force, keys of tune.fixed apart, are not listed.
-std::vector<Candidate> candidates(const Recipe& recipe, const Machine& machine, const std::string& bound);
+// `cache_share`: Training::cache_share(), or 0 where the data is no encoded pictures.
+std::vector<Candidate> candidates(const Recipe& recipe, const Machine& machine, const std::string& bound,
+                                  double cache_share = 0);
 
 }  // namespace headrace

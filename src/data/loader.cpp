@@ -88,7 +88,7 @@ struct Loader::Impl {
 
   void set_threads(std::int64_t count);
   void set_prefetch_batches(std::int64_t count);
-  void set_cache(Cache wanted);
+  void set_cache(Cache wanted, bool keep);
   Applied applied_cache() const;
   void begin(std::int64_t index, std::int64_t first_batch);
   std::optional<Batch> next();
@@ -140,8 +140,9 @@ struct Loader::Impl {
   std::exception_ptr error;  // The failure at pass->stop_at.
   LoaderStatistics totals;
   Cache cache_requested = Cache::none;
-  std::string cache_refusal;        // Why there is no cache although one was asked for.
-  std::shared_ptr<RamCache> cache;  // Owners: the loader, and each worker that fills a chunk with it.
+  std::string cache_refusal;             // Why there is no cache although one was asked for.
+  std::shared_ptr<RamCache> cache;       // Owners: the loader, and each worker that fills a chunk with it.
+  std::shared_ptr<RamCache> kept_cache;  // Switched off, to be switched on again.
   std::vector<CorruptSample> corrupt;
   detail::LatencyHistogram latency;
 
@@ -170,7 +171,7 @@ Loader::Impl::Impl(std::shared_ptr<const Source> from, DataOptions how, std::uin
           options.prefetch_batches + kConsumerBatches, memory_limit)),
       prefetch(options.prefetch_batches) {
   window.reserve(static_cast<std::size_t>(prefetch));
-  set_cache(options.cache);
+  set_cache(options.cache, /*keep=*/false);
   try {
     set_threads(options.threads);
   } catch (...) {
@@ -213,8 +214,8 @@ void Loader::Impl::set_prefetch_batches(std::int64_t count) {
   room.notify_all();
 }
 
-void Loader::Impl::set_cache(Cache wanted) {
-  std::shared_ptr<RamCache> other;
+void Loader::Impl::set_cache(Cache wanted, bool keep) {
+  std::shared_ptr<RamCache> other, unwanted;
   std::string refusal;
   if (wanted == Cache::decoded && source->height() > 0) {
     refusal = "the source's pictures are pixels in memory already";
@@ -222,9 +223,11 @@ void Loader::Impl::set_cache(Cache wanted) {
     {
       std::lock_guard lock(mutex);
       if (cache != nullptr) return;
+      other = std::move(kept_cache);
     }
-    other = std::make_shared<RamCache>(source->size(), cache_bytes_max());
-    if (!other->has_room(1)) {
+    const bool is_new = other == nullptr;
+    if (is_new) other = std::make_shared<RamCache>(source->size(), cache_bytes_max());
+    if (is_new && !other->has_room(1)) {
       refusal = fmt::format("nothing is left for it of the memory limit of {} bytes", memory_limit);
       other = nullptr;
     }
@@ -232,7 +235,10 @@ void Loader::Impl::set_cache(Cache wanted) {
   std::lock_guard lock(mutex);
   cache_requested = wanted;
   cache_refusal = std::move(refusal);
-  cache.swap(other);  // What it held is freed after the lock, by the last worker that reads it or here.
+  cache.swap(other);
+  if (keep && other != nullptr) kept_cache.swap(other);
+  if (!keep) unwanted = std::move(kept_cache);
+  // What is in no hand any more is freed after the lock, by the last worker that reads it or here.
 }
 
 // What the process holds now counts, and what other caches may still grow by.
@@ -471,7 +477,8 @@ std::vector<CorruptSample> Loader::Impl::corrupt_samples() const {
 
 // The lock is held.
 std::int64_t Loader::Impl::cache_bytes() const {
-  return cache == nullptr ? 0 : cache->bytes();
+  const auto bytes = [](const std::shared_ptr<RamCache>& held) { return held == nullptr ? 0 : held->bytes(); };
+  return bytes(cache) + bytes(kept_cache);
 }
 
 std::int64_t Loader::Impl::held_bytes() const {
@@ -572,8 +579,12 @@ void Loader::set_prefetch_batches(std::int64_t batches) {
   impl_->set_prefetch_batches(checked(std::move(asked)).prefetch_batches);
 }
 
-void Loader::set_cache(Cache cache) {
-  impl_->set_cache(cache);
+std::int64_t Loader::cache_bytes_max() const {
+  return impl_->cache_bytes_max();
+}
+
+void Loader::set_cache(Cache cache, bool keep) {
+  impl_->set_cache(cache, keep);
 }
 
 Applied Loader::applied_cache() const {

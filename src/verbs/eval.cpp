@@ -4,6 +4,7 @@
 
 #include "assembly/training.h"
 #include "train/checkpoint.h"
+#include "verbs/data_report.h"
 #include "verbs/verbs.h"
 
 namespace headrace {
@@ -39,6 +40,7 @@ int run_eval(VerbContext& context) {
                              context.loaded.recipe.model.name));
     return kExitDone;
   }
+  tell_remarks(console, training);
   const Evaluation evaluation = evaluate(training.trainer(), training.test_loader());
   console.result(fmt::format("{}: test accuracy {:.4f}, loss {:.4f}, {} samples\n", checkpoint.filename().string(),
                              evaluation.accuracy, evaluation.loss, evaluation.samples));
@@ -47,6 +49,8 @@ int run_eval(VerbContext& context) {
   document["test_accuracy"] = evaluation.accuracy;
   document["test_loss"] = evaluation.loss;
   document["samples"] = evaluation.samples;
+  document["corrupt_samples"] = corrupt_samples_json(training);
+  tell_corrupt_samples(console, training);
   const double least = context.loaded.recipe.eval.at_least;
   document["at_least"] = least;
   console.json(document);

@@ -8,6 +8,7 @@
 #include "base/files.h"
 #include "cli/environment.h"
 #include "exec/stop.h"
+#include "verbs/data_report.h"
 #include "verbs/verbs.h"
 
 namespace headrace {
@@ -22,9 +23,11 @@ int run_profile(VerbContext& context) {
   }
   RunFolder folder{context.invocation, context.loaded};
   console.log_to(folder.file("log.txt"));
+  tell_remarks(console, job.training());
   console.progress(fmt::format("Profiling {} steps", steps));
   const Measured measured = measure(job, context.machine, steps);
   console.clear_progress();
+  tell_corrupt_samples(console, job.training());
 
   Report report;
   report.title = context.loaded.name;
@@ -45,6 +48,7 @@ int run_profile(VerbContext& context) {
   document["metrics"] = metric_series(measured.split, job.samples_per_step(), measured.memory);
   document["profile_summary"] = to_json(get_profile_summary(measured.trace));
   document["peak_memory_bytes"] = measured.peak_memory ? nlohmann::ordered_json(*measured.peak_memory) : nullptr;
+  document["corrupt_samples"] = corrupt_samples_json(job.training());
   document["folder"] = folder.path().string();
 
   write_chrome_trace(measured.trace, folder.file("trace.json").string());

@@ -7,6 +7,7 @@
 #include "exec/stop.h"
 #include "tensor/compute.h"
 #include "train/checkpoint.h"
+#include "verbs/data_report.h"
 #include "verbs/train_run.h"
 #include "verbs/verbs.h"
 
@@ -83,6 +84,7 @@ int run_train(VerbContext& context) {
                                   applied.reason));
     }
   }
+  tell_remarks(console, training);
   TrainHistory history;
   if (context.invocation.resume) {
     history = resume(context, training, folder);
@@ -95,6 +97,8 @@ int run_train(VerbContext& context) {
   document["folder"] = folder.path().string();
   document["training"] = to_json(run);
   const bool tested = !run.epochs.empty();
+  document["corrupt_samples"] = corrupt_samples_json(training);
+  tell_corrupt_samples(console, training);
   document["test_accuracy"] = tested ? nlohmann::ordered_json(run.epochs.back().test_accuracy) : nullptr;
   write_file(folder.file("result.json"), json_text(document));
   console.json(document);

@@ -10,6 +10,7 @@
 #include "cli/environment.h"
 #include "exec/stop.h"
 #include "tune/ledger_report.h"
+#include "verbs/data_report.h"
 #include "verbs/train_run.h"
 #include "verbs/verbs.h"
 
@@ -39,15 +40,21 @@ Settings as_written(Recipe recipe, const std::vector<Candidate>& tried) {
   return settings;
 }
 
+double cache_share(const Training& training) {
+  return training.recipe().data.source.starts_with("folder:") ? training.cache_share() : 0;
+}
+
 Tuning tune_recipe(VerbContext& context) {
   Console& console = context.console;
   TrainingJob job{context.loaded.recipe, context.machine};
+  tell_remarks(console, job.training());
   console.progress("Measuring the recipe as it is written");
   job.run(kBurnInSteps);
   Tuning tuning;
   tuning.before = measure(job, context.machine, kMeasuredSteps);
   console.info(tuning.before.diagnosis.sentence);
-  tuning.tried = candidates(context.loaded.recipe, context.machine, to_string(tuning.before.diagnosis.bound));
+  tuning.tried = candidates(context.loaded.recipe, context.machine, to_string(tuning.before.diagnosis.bound),
+                            cache_share(job.training()));
 
   TuneProgress progress;
   progress.trying = [&](const Candidate& candidate, std::size_t index, std::size_t count) {
@@ -67,6 +74,7 @@ Tuning tune_recipe(VerbContext& context) {
     tuning.after = measure(job, context.machine, kMeasuredSteps);
   }
   tuning.applied = job.training().applied();
+  tell_corrupt_samples(console, job.training());
   console.clear_progress();
   return tuning;
 }
@@ -141,7 +149,8 @@ int dry_run(VerbContext& context) {
   Training training{context.loaded.recipe, context.machine};
   std::string text = fmt::format("dry run: {} batches an epoch; would try, in this order when compute-bound:\n",
                                  training.batches_per_epoch());
-  for (const Candidate& candidate : candidates(context.loaded.recipe, context.machine, "compute")) {
+  for (const Candidate& candidate :
+       candidates(context.loaded.recipe, context.machine, "compute", cache_share(training))) {
     text += fmt::format("  {:<24} {}\n", candidate.name, candidate.sentence);
   }
   context.console.result(text);
