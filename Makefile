@@ -7,17 +7,21 @@ BUILD := build/release
 PYTHON := .venv/bin/python
 
 .DEFAULT_GOAL := build
-.PHONY: help setup build demo photos test test-fast tidy format docs bench bench-fashion bench-planted bare-demo bare-test clean
+.PHONY: help setup build demo photos demo-photos test test-fast tidy format docs \
+  bench bench-fashion bench-photos bench-memory bench-planted bare-demo bare-test clean
 
 help:
 	@echo "make                build (sets up Debian packages and .venv first where they are missing)"
 	@echo "make setup          only set up"
 	@echo "make demo           build, then tune, train and report on Fashion-MNIST (runs/fashion_mnist/)"
+	@echo "make demo-photos    build, then tune two jobs on photographs: one waits for data, one for computing"
 	@echo "make photos         cut 3,000 photographs from Debian's wallpaper packages; photos/ links to them"
 	@echo "make test           every test and check; PARTS='pytest tidy' runs only those parts"
 	@echo "make test-fast      release tests, pytest and the cheap checks; no sanitizers"
 	@echo "make bench          the benches that stand beside the sources"
 	@echo "make bench-fashion  the demo's job against a plain PyTorch script, 3 seeds each, interleaved"
+	@echo "make bench-photos   after demo-photos: ResNet-18 and loading against PyTorch and torchvision, interleaved"
+	@echo "make bench-memory   does memory grow in 20 minutes of training?"
 	@echo "make bench-planted  how often the tuner judges planted knobs right, 20 runs"
 	@echo "make format, tidy   clang-format in place; clang-tidy on every source"
 	@echo "make docs           write docs/options.md and docs/recipe.schema.json anew, from the options themselves"
@@ -38,6 +42,11 @@ build: setup $(BUILD)/build.ninja
 demo: setup $(BUILD)/build.ninja
 	@ninja -C $(BUILD) -j $(shell nproc) headrace_main headrace_torch
 	$(BUILD)/bin/headrace tune examples/fashion_mnist.toml
+
+demo-photos: photos setup $(BUILD)/build.ninja
+	@ninja -C $(BUILD) -j $(shell nproc) headrace_main headrace_torch
+	$(BUILD)/bin/headrace tune examples/photos_small.toml
+	$(BUILD)/bin/headrace tune examples/photos_resnet18.toml
 
 photos:
 	@tools/setup.sh photos
@@ -68,6 +77,13 @@ bench: build
 
 bench-planted: build
 	@$(PYTHON) bench/planted/run.py
+
+bench-photos: build photos
+	@$(PYTHON) bench/load_photos/run.py
+	@$(PYTHON) bench/train_photos/run.py
+
+bench-memory: build photos
+	@$(PYTHON) bench/memory/run.py
 
 bench-fashion: build
 	@$(PYTHON) bench/train_fashion/run.py

@@ -28,7 +28,7 @@ struct DataOptions {
   std::int64_t threads = 1;           // Loader threads; 0: the training thread loads. Live knob; never changes a byte.
   std::int64_t prefetch_batches = 2;  // Batches ready or in the making ahead of the consumer. Live knob. Costs memory.
   LastBatch last_batch = LastBatch::keep;
-  bool shuffle = true;  // A new order each epoch, from (seed, epoch) alone.
+  bool shuffle = true;                     // A new order each epoch, from (seed, epoch) alone.
   OnCorrupt on_corrupt = OnCorrupt::fail;  // What becomes of a sample that cannot be read or decoded.
   Cache cache = Cache::none;               // Decoded pictures in memory. Live knob; never changes a byte.
   std::int64_t cache_mib = 0;              // Bound of the cache, in MiB; 0: half of what the memory limit leaves free.
@@ -38,9 +38,10 @@ struct DataOptions {
 template <class Visitor, class Options>
 requires std::same_as<std::remove_const_t<Options>, DataOptions>
 void describe(Visitor& visit, Options& o) {
-  visit("source", o.source,
-        "Where samples come from: idx:DIR, a folder with the four gzip IDX files of MNIST or Fashion-MNIST; folder:DIR, "
-        "JPEG and PNG files in DIR/train/CLASS and DIR/test/CLASS (or DIR/val/CLASS).");
+  visit(
+      "source", o.source,
+      "Where samples come from: idx:DIR, a folder with the four gzip IDX files of MNIST or Fashion-MNIST; folder:DIR, "
+      "JPEG and PNG files in DIR/train/CLASS and DIR/test/CLASS (or DIR/val/CLASS).");
   visit("batch_size", o.batch_size, Range<std::int64_t>{1, 65536}, "Samples in a batch.");
   visit("threads", o.threads, Range<std::int64_t>{0, 256},
         "Loader threads; 0 loads in the training thread. Changes no byte of any batch.");
@@ -49,10 +50,11 @@ void describe(Visitor& visit, Options& o) {
   visit("last_batch", o.last_batch,
         "The batch left over at an epoch's end: keep it small, or drop it (training only).");
   visit("shuffle", o.shuffle, "Draw a new order each epoch, from the seed and the epoch alone (training only).");
-  visit("on_corrupt", o.on_corrupt,
-        "A sample that cannot be read or decoded: fail ends the run and names it; replace takes another one, drawn from "
-        "the seed, in training and zero in evaluation; zero gives a picture of zeros that counts neither in the loss nor "
-        "in a metric.");
+  visit(
+      "on_corrupt", o.on_corrupt,
+      "A sample that cannot be read or decoded: fail ends the run and names it; replace takes another one, drawn from "
+      "the seed, in training and zero in evaluation; zero gives a picture of zeros that counts neither in the loss nor "
+      "in a metric.");
   visit("cache", o.cache,
         "decoded keeps decoded pictures in memory until the bound, from one epoch to the next. Changes no byte of any "
         "batch; without effect where the source holds pixels.");
