@@ -11,6 +11,7 @@
 #include <cmath>
 #include <cstddef>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "numerics/autocast.h"
@@ -168,7 +169,7 @@ std::int64_t TensorBatch::counted() const {
 
 Trainer::Trainer(ModelState model, Optimizer optimizer, Forward forward, TrainOptions options, ScheduleOptions schedule,
                  std::int64_t optimizer_steps_total)
-    : impl_(new Impl{std::move(model), std::move(optimizer), std::move(forward), options, schedule,
+    : impl_(new Impl{std::move(model), std::move(optimizer), std::move(forward), options, std::move(schedule),
                      RunLength{optimizer_steps_total, options.epochs}}) {
   if (!impl_->model.set_training) fail(ErrorCode::invalid_argument, "train: a Trainer needs a model with set_training");
   at::globalContext().setDeterministicAlgorithms(options.deterministic, /*warn_only=*/false);
