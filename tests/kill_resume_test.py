@@ -81,7 +81,7 @@ def leftovers(folder):
 
 def assert_ends_as_the_reference(job, folder):
     a, b = newest_checkpoint(job.reference), newest_checkpoint(folder)
-    for name in ("checkpoint-best.safetensors", a.name):
+    for name in ("model.safetensors", "checkpoint-best.safetensors", a.name):
         wanted, found = tensors_of(job.reference / name), tensors_of(folder / name)
         assert wanted.keys() == found.keys()
         for key in wanted:
@@ -289,7 +289,8 @@ def test_a_resumed_run_that_had_ended_trains_nothing_and_knows_its_history(job, 
 def test_the_best_checkpoint_and_the_weights_are_tested_like_any_other(job):
     epochs = finished(job.reference)["epochs"]
     best = max(epoch["test_accuracy"] for epoch in epochs)
-    for name, wanted in (("checkpoint-best.safetensors", best), ("", epochs[-1]["test_accuracy"])):
+    for name, wanted in (("checkpoint-best.safetensors", best), ("model.safetensors", epochs[-1]["test_accuracy"]),
+                         ("", epochs[-1]["test_accuracy"])):
         result = headrace("eval", job.recipe, "--checkpoint", job.reference / name, "--json", "-")
         assert result.returncode == 0, result.stderr
         assert json.loads(result.stdout)["test_accuracy"] == wanted, name

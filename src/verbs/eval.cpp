@@ -3,6 +3,7 @@
 #include <nlohmann/json.hpp>
 
 #include "assembly/training.h"
+#include "model/weights.h"
 #include "train/checkpoint.h"
 #include "verbs/data_report.h"
 #include "verbs/verbs.h"
@@ -25,7 +26,11 @@ std::filesystem::path load(VerbContext& context, Training& training) {
     if (!info) fail(ErrorCode::not_found, "eval: {}: no checkpoint that loads", path.string());
     return info->path;
   }
-  load_checkpoint(path, training.trainer(), model, /*weights_only=*/true);
+  if (is_checkpoint(path)) {
+    load_checkpoint(path, training.trainer(), model, /*weights_only=*/true);
+  } else {
+    load_weights(path, training.trainer().model(), /*except=*/{});
+  }
   return path;
 }
 

@@ -6,6 +6,7 @@
 
 #include "base/clock.h"
 #include "exec/stop.h"
+#include "model/weights.h"
 #include "train/loop.h"
 
 namespace headrace {
@@ -59,7 +60,10 @@ class TrainLoop {
   TrainRun run() {
     while (true) {
       if (history_.evaluation_due) evaluate_epoch();
-      if (trainer().progress().epoch >= recipe().train.epochs) break;
+      if (trainer().progress().epoch >= recipe().train.epochs) {
+        write_weights();
+        break;
+      }
       if (!train_epoch()) {
         run_.stopped_by = stop_signal();
         break;
@@ -118,6 +122,11 @@ class TrainLoop {
     save_if_best(result.test_accuracy);
     // Or a resumed run that has ended would test once more, and not know its last result until then.
     if (result.epoch >= recipe().train.epochs) save();
+  }
+
+  void write_weights() {
+    save_weights(folder_ / "model.safetensors", trainer().model(),
+                 {{"headrace", "weights"}, {"version", "1"}, {"model", recipe().model.name}});
   }
 
   bool checkpoint_is_due() const {

@@ -28,8 +28,9 @@ void refuse_earlier_checkpoints(const std::filesystem::path& folder);
 RunState run_state(const Training& training, const TrainHistory& history);
 
 // Checkpoints go to `folder` every train.checkpoint_every_s seconds between two windows, at each epoch's end before its
-// evaluation, when a signal asks to stop, and after the last evaluation; the best by test accuracy beside them.
-// `history` is what the checkpoint told from which the trainer was loaded.
+// evaluation, when a signal asks to stop, and after the last evaluation; the best by test accuracy beside them. A run
+// that ends leaves model.safetensors, the weights alone under their plain names. `history` is what the checkpoint told
+// from which the trainer was loaded.
 TrainRun train_to_end(Training& training, const std::filesystem::path& folder, Console& console,
                       TrainHistory history = {});
 
