@@ -197,8 +197,10 @@ TEST_F(Script, RefusesWhatIsNoClassifierOfPictures) {
               HasSubstr("forward of Float (2, 3, 8, 8): torch: self must be a matrix"));
   EXPECT_THAT(refusal_of("def forward(self, x):\n  assert False, \"no\"\n  return x", ErrorCode::internal),
               HasSubstr("forward of Float (2, 3, 8, 8): torch: AssertionError: no"));
+#ifndef __SANITIZE_ADDRESS__  // Its allocator ends the process instead of refusing.
   EXPECT_THAT(refusal_of("def forward(self, x):\n  return torch.zeros([1 << 50])", ErrorCode::out_of_memory),
               HasSubstr("forward of Float (2, 3, 8, 8)"));
+#endif
 }
 
 TEST_F(Script, NamesAFileThatIsNotThereOrNoFile) {
