@@ -2,9 +2,18 @@
 # CMake files demand a CUDA toolkit. Its headers come in by -idirafter, because the wheel carries protobuf and fmt of
 # its own that would shadow Debian's (docs/decisions/0002-libtorch-from-the-wheel.md).
 set(HEADRACE_TORCH_VERSION 2.11.0)
-file(GLOB torch_root "${HEADRACE_VENV}/lib/python3*/site-packages/torch")
+if(SKBUILD)
+  # -I: pip hides the environment it installs into from a build by way of PYTHONPATH.
+  execute_process(
+    COMMAND "${HEADRACE_PYTHON}" -I -c "import importlib.util as u; print(u.find_spec('torch').submodule_search_locations[0])"
+    OUTPUT_VARIABLE torch_root OUTPUT_STRIP_TRAILING_WHITESPACE ERROR_QUIET)
+  set(torch_advice "install it into this environment first")
+else()
+  file(GLOB torch_root "${HEADRACE_VENV}/lib/python3*/site-packages/torch")
+  set(torch_advice "run 'make setup'")
+endif()
 if(NOT torch_root)
-  message(FATAL_ERROR "no torch in ${HEADRACE_VENV}: wanted torch==${HEADRACE_TORCH_VERSION}; run 'make setup'")
+  message(FATAL_ERROR "no torch for ${HEADRACE_PYTHON}: wanted torch==${HEADRACE_TORCH_VERSION}; ${torch_advice}")
 endif()
 file(STRINGS "${torch_root}/version.py" torch_version_line REGEX "^__version__")
 if(NOT torch_version_line MATCHES "'${HEADRACE_TORCH_VERSION}(\\+[a-z0-9]+)?'")

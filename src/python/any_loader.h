@@ -1,0 +1,36 @@
+// Whatever gives batches in Python: a headrace.Loader, a DataLoader, a list of batches, a function that makes a
+// generator. Everything here runs under the GIL.
+#pragma once
+
+#include <pybind11/pybind11.h>
+
+#include <cstdint>
+#include <optional>
+
+namespace headrace::python {
+
+class AnyLoader {
+ public:
+  // TypeError when `loader` is neither iterable nor callable.
+  explicit AnyLoader(pybind11::object loader);
+
+  // A new pass: iter(loader), or iter(loader()) for a function. An iterator or a generator gives itself, so that its
+  // second pass is empty: `single_pass` tells.
+  pybind11::iterator pass() const;
+  bool single_pass() const;
+  // len(loader), where it has one.
+  std::optional<std::int64_t> batches() const;
+  const pybind11::object& object() const { return loader_; }
+
+ private:
+  pybind11::object loader_;
+};
+
+// The next batch, or nullopt at the end. What the loader raises goes on.
+std::optional<pybind11::object> next_batch(pybind11::iterator& pass);
+
+// Samples in a batch: the length of the first tensor found in it, looking into dicts, lists and tuples in their
+// order; 1 where there is none.
+std::int64_t batch_samples(pybind11::handle batch);
+
+}  // namespace headrace::python

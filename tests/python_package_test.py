@@ -1,0 +1,48 @@
+"""The package headrace as it lies in the build tree: what importing it needs, refuses and costs."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+PACKAGE = ROOT / "build" / "release" / "python"
+
+
+def run_python(code: str, *path: Path) -> subprocess.CompletedProcess:
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, path))}
+    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment, cwd="/")
+
+
+def test_package_is_imported_without_the_repository_or_library_paths():
+    done = run_python("import headrace; print(headrace.__file__)", PACKAGE)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith(str(PACKAGE))
+
+
+def test_another_torch_is_refused_by_name(tmp_path):
+    (tmp_path / "torch").mkdir()
+    (tmp_path / "torch" / "__init__.py").write_text("__version__ = '2.10.1+cpu'\n")
+    done = run_python("import headrace", tmp_path, PACKAGE)
+    assert done.returncode != 0
+    assert re.search(r"ImportError: headrace needs torch==2\.11\.0, found torch 2\.10\.1\+cpu in \S*/torch$",
+                     done.stderr.strip()), done.stderr
+
+
+def test_package_wants_the_torch_that_it_was_compiled_against():
+    compiled = re.search(r"HEADRACE_TORCH_VERSION (\S+)\)", (ROOT / "cmake" / "torch.cmake").read_text())[1]
+    wanted = re.search(r'_TORCH_VERSION = "(.*)"', (ROOT / "python" / "headrace" / "__init__.py").read_text())[1]
+    assert wanted == compiled
+
+
+def test_every_kind_of_error_is_an_error_and_a_built_in_exception():
+    import headrace
+
+    codes = re.search(r"enum class ErrorCode \{(.*?)\};", (ROOT / "include" / "headrace" / "error.h").read_text(), re.S)
+    names = re.findall(r"^  (\w+),", codes[1], re.M)
+    assert sorted(headrace.errors.class_of_code) == sorted(names)
+    for code, cls in headrace.errors.class_of_code.items():
+        assert issubclass(cls, headrace.Error) and cls.code == code
+        assert any(base.__module__ == "builtins" and base is not Exception for base in cls.__mro__[1:-3])
+        assert str(cls("one line")) == "one line"
