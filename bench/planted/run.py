@@ -4,7 +4,9 @@
 Each run is `headrace tune` on 4,000 Fashion-MNIST pictures with five planted knobs: 10 % faster and equal, 10 % faster with
 gradients 5 % off, 5 % slower, without effect, and one that throws. Counts how often each verdict is the right one.
 
-usage: run.py [--runs 20] [--budget 30] [--effect 0.10] [--harm 0.05] [--error 0.05] [--first-seed 1]
+The budget gives each knob as much as `make demo` gives a candidate.
+
+usage: run.py [--runs 20] [--budget 50] [--effect 0.10] [--harm 0.05] [--error 0.05] [--first-seed 1]
 """
 
 import argparse
@@ -64,7 +66,7 @@ def tune(folder: pathlib.Path, step_ms: float, seed: int, arguments: argparse.Na
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--runs", type=int, default=20)
-    parser.add_argument("--budget", type=float, default=30)
+    parser.add_argument("--budget", type=float, default=50)
     parser.add_argument("--effect", type=float, default=0.10)
     parser.add_argument("--harm", type=float, default=0.05)
     parser.add_argument("--error", type=float, default=0.05)

@@ -13,7 +13,6 @@
 namespace headrace {
 namespace {
 
-constexpr std::int64_t kPairsWanted = 14;
 constexpr double kBlockSecondsMin = 0.02;  // A scheduler's time slice or two, or the block times the scheduler.
 constexpr double kBlockSecondsMax = 0.5;   // More pairs tell more than longer blocks.
 constexpr double kWarmupSecondsMax = 0.05;
@@ -69,9 +68,10 @@ std::optional<Fault> attempt(const std::function<void()>& work) {
   }
 }
 
-BlockPlan plan_blocks(double first_step_s, double second_step_s, double switch_s, double share_s) {
+BlockPlan plan_blocks(double first_step_s, double second_step_s, double switch_s, double share_s,
+                      std::int64_t pairs_wanted) {
   const double step_s = (first_step_s + second_step_s) / 2;
-  const double arm_s = share_s / kPairsWanted / 2 - switch_s;
+  const double arm_s = share_s / static_cast<double>(pairs_wanted) / 2 - switch_s;
   const double block_s = std::clamp(arm_s * 0.8, kBlockSecondsMin, kBlockSecondsMax);
   BlockPlan plan;
   // A job of hundreds of microseconds needs many steps, one of seconds is timed by a single one.

@@ -57,8 +57,15 @@ struct BlockPlan {
   std::int64_t warmup = 1;  // Unmeasured steps after each switch: caches, thread pools and queues fill again.
   std::int64_t steps = 1;
 };
-// Blocks long enough to be timed and short enough for about 16 pairs within `share_s`, each pair with two switches.
-BlockPlan plan_blocks(double first_step_s, double second_step_s, double switch_s, double share_s);
+// Pairs that blocks are planned for. Step times drift, and of the same steps short blocks next to each other tell more
+// than long ones (docs/measured/tuner.md); of blocks of very few steps the unmeasured ones take too large a share.
+inline constexpr std::int64_t kPairsWanted = 14;
+inline constexpr std::int64_t kShortPairsWanted = 24;
+inline constexpr std::int64_t kShortBlockSteps = 5;
+// Blocks long enough to be timed and short enough for about that many pairs within `share_s`, each pair with two
+// switches.
+BlockPlan plan_blocks(double first_step_s, double second_step_s, double switch_s, double share_s,
+                      std::int64_t pairs_wanted = kPairsWanted);
 
 enum class Arm { first, second };
 
@@ -81,6 +88,9 @@ class Comparison {
 
   // A pair counts when both of its blocks are whole.
   std::optional<PairFault> measure_pair();
+
+  // From the next pair on. Pairs of several lengths count alike: the test needs their signs and ranks only.
+  void set_plan(BlockPlan plan) noexcept { plan_ = plan; }
 
   const Settings& first() const noexcept { return first_; }
   const Settings& second() const noexcept { return second_; }

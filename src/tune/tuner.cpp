@@ -89,6 +89,7 @@ Ledger Tuner::run() {
     trial.numerics.numeric_class = candidate.numerics;
     ledger_.trials.push_back(trial);
   }
+  comparison_of_.resize(candidates_.size());
   job_.snapshot();
   if (const auto fault = attempt([this] { calibrate(); })) blame(*fault, {});
   for (std::size_t index = 0; index < candidates_.size(); ++index) {
@@ -134,18 +135,21 @@ void Tuner::try_candidate(std::size_t index, std::size_t left) {
   }
 }
 
-// Trials that ended with their share of the budget, and promise something, run once more in what the others left, with
-// longer blocks. Few changes without worth promise anything, so that a second look at those hardly raises the chance of
-// keeping one.
+// Trials that ended with their share of the budget go on in what the others left: those that promise something first,
+// then those that seem to cost something. One that promises something begins anew where the best configuration has
+// changed since, or where there is more time than it has had, for longer blocks then; few changes without worth promise
+// anything, so that this second look hardly raises the chance of keeping one. Else the pairs so far count on.
 void Tuner::return_to_open_trials() {
   Indices open;
+  const auto promises = [this](std::size_t index) { return ledger_.trials[index].gain->median > options_.gain_min; };
   for (std::size_t index = 0; index < ledger_.trials.size(); ++index) {
     const Trial& trial = ledger_.trials[index];
     const bool ended_by_time = trial.verdict == Verdict::inconclusive && trial.reason == Reason::budget && trial.gain;
-    if (ended_by_time && trial.gain->median > options_.gain_min) open.push_back(index);
+    if (ended_by_time && trial.pairs < kPairsMax && (promises(index) || goes_on(index))) open.push_back(index);
   }
-  std::sort(open.begin(), open.end(), [this](std::size_t a, std::size_t b) {
-    return ledger_.trials[a].gain->median > ledger_.trials[b].gain->median;
+  std::sort(open.begin(), open.end(), [&](std::size_t a, std::size_t b) {
+    if (promises(a) != promises(b)) return promises(a);
+    return std::abs(ledger_.trials[a].gain->median) > std::abs(ledger_.trials[b].gain->median);
   });
   for (std::size_t i = 0; i < open.size(); ++i) {
     const double now_s = clock_(), share_s = (trials_end_s_ - now_s) / static_cast<double>(open.size() - i);
@@ -154,6 +158,9 @@ void Tuner::return_to_open_trials() {
     const Trial before = trial;
     if (progress_.trying) progress_.trying(candidates_[open[i]], open[i], candidates_.size());
     const Limits limits{now_s + share_s, trials_end_s_, kPairsMax};
+    if (promises(open[i]) && goes_on(open[i]) && share_s > seconds_of(*comparison_of_[open[i]])) {
+      comparison_of_[open[i]].reset();
+    }
     while (try_on_best(open[i], limits) == Next::again) {
     }
     if (trial.pairs == 0 && trial.verdict == Verdict::inconclusive) trial = before;
@@ -175,8 +182,21 @@ bool Tuner::settled_untried(std::size_t index) {
   return false;
 }
 
+// Whether the trial's pairs so far are of the best configuration as it is now.
+bool Tuner::goes_on(std::size_t index) const {
+  const auto& comparison = comparison_of_[index];
+  return comparison && comparison->pairs() > 0 && comparison->first() == settings_of(kept_);
+}
+
+double Tuner::seconds_of(const Comparison& comparison) const {
+  const double step_s = median(comparison.first_s()) + median(comparison.second_s());
+  const auto steps = static_cast<double>(comparison.plan().warmup + comparison.plan().steps);
+  return static_cast<double>(comparison.pairs()) * (steps * step_s + 2 * switch_s_);
+}
+
 Tuner::Next Tuner::try_on_best(std::size_t index, const Limits& limits) {
   Trial& trial = ledger_.trials[index];
+  if (goes_on(index)) return compare_speed(index, comparison_of_[index]->second(), limits);
   trial.pairs = 0;
   trial.gain.reset();
   trial.baseline_s.clear();
@@ -267,9 +287,10 @@ Tuner::Next Tuner::check_losses(std::size_t index, const Settings& settings) {
                             result->tolerance));
 }
 
-Tuner::Next Tuner::compare_speed(std::size_t index, const Settings& settings, const Limits& limits) {
-  Trial& trial = ledger_.trials[index];
-  // Unmeasured: what a configuration builds once, and how long its steps are, which decides how long the blocks are.
+// Measures nothing yet: what a configuration builds once, and how long its steps are, which decides how long the blocks
+// are.
+Tuner::Next Tuner::begin_comparison(std::size_t index, const Settings& settings, const Limits& limits,
+                                    std::int64_t& steps_run) {
   const auto first_steps = std::clamp<std::int64_t>(std::llround(0.1 / best_step_s_), best_step_s_ > 0.5 ? 1 : 2, 200);
   double step_s = 0;
   const auto first_fault = attempt([&] {
@@ -278,15 +299,36 @@ Tuner::Next Tuner::compare_speed(std::size_t index, const Settings& settings, co
     step_s = median({times.begin() + static_cast<std::ptrdiff_t>(times.size() / 2), times.end()});
   });
   if (first_fault) return settle_fault(index, *first_fault, first_steps);
+  steps_run = first_steps;
+  const double share_s = limits.share_end_s - clock_();
+  auto plan = plan_blocks(best_step_s_, step_s, switch_s_, share_s, kShortPairsWanted);
+  // What changes loading shows when the queue of batches has settled, which takes longer blocks.
+  if (plan.steps < kShortBlockSteps || candidates_[index].resource == "data") {
+    plan = plan_blocks(best_step_s_, step_s, switch_s_, share_s, kPairsWanted);
+  }
+  comparison_of_[index].emplace(job_, settings_of(kept_), settings, plan, ledger_.trials[index].late_share, seed_,
+                                comparisons_++);
+  return Next::go_on;
+}
 
-  const auto plan = plan_blocks(best_step_s_, step_s, switch_s_, limits.share_end_s - clock_());
-  Comparison comparison(job_, settings_of(kept_), settings, plan, trial.late_share, seed_, comparisons_++);
+Tuner::Next Tuner::compare_speed(std::size_t index, const Settings& settings, const Limits& limits) {
+  Trial& trial = ledger_.trials[index];
+  std::int64_t steps_run = 0;
+  if (goes_on(index)) {
+    const auto pairs_left = std::max<std::int64_t>(1, kPairsMax - trial.pairs);
+    comparison_of_[index]->set_plan(plan_blocks(median(trial.baseline_s), median(trial.candidate_s), switch_s_,
+                                                limits.share_end_s - clock_(), pairs_left));
+  } else {
+    const Next next = begin_comparison(index, settings, limits, steps_run);
+    if (next != Next::go_on) return next;
+  }
+  Comparison& comparison = *comparison_of_[index];
   const auto measured = run_pairs(comparison, limits, judge_trial);
   trial.pairs = comparison.pairs();
   trial.baseline_s = comparison.first_s();
   trial.candidate_s = comparison.second_s();
   if (trial.pairs > 0) trial.gain = to_gain(measured.reading.log_gain);
-  const std::int64_t steps_run = first_steps + trial.pairs * (plan.warmup + plan.steps);
+  steps_run += trial.pairs * (comparison.plan().warmup + comparison.plan().steps);
   if (measured.end == End::fault) {
     if (measured.fault->arm == Arm::second) return settle_fault(index, measured.fault->fault, steps_run);
     blame(measured.fault->fault, kept_);
@@ -342,6 +384,7 @@ Tuner::Measured Tuner::run_pairs(Comparison& comparison, const Limits& limits, J
   const auto& plan = comparison.plan();
   double pair_s = 2 * switch_s_ + static_cast<double>(plan.warmup + plan.steps) * 2 * best_step_s_;
   const double begin_s = clock_();
+  const std::int64_t pairs_before = comparison.pairs();
   const auto reading = [&] {
     return comparison.pairs() > 0 ? judge_pairs(comparison.log_ratios(), options_.gain_min) : Reading{};
   };
@@ -354,7 +397,7 @@ Tuner::Measured Tuner::run_pairs(Comparison& comparison, const Limits& limits, J
       return {End::time, reading(), std::nullopt};
     }
     if (auto fault = comparison.measure_pair()) return {End::fault, reading(), std::move(fault)};
-    pair_s = (clock_() - begin_s) / static_cast<double>(comparison.pairs());
+    pair_s = (clock_() - begin_s) / static_cast<double>(comparison.pairs() - pairs_before);
     if (!is_look(comparison.pairs())) continue;
     const auto found = reading();
     if (found.outcome != Outcome::open) return {End::decided, found, std::nullopt};

@@ -53,6 +53,9 @@ class Tuner {
   Next try_on_best(std::size_t index, const Limits& limits);
   Next check_numerics(std::size_t index, const Settings& settings);
   Next check_losses(std::size_t index, const Settings& settings);
+  bool goes_on(std::size_t index) const;
+  double seconds_of(const Comparison& comparison) const;  // That its pairs so far took.
+  Next begin_comparison(std::size_t index, const Settings& settings, const Limits& limits, std::int64_t& steps_run);
   Next compare_speed(std::size_t index, const Settings& settings, const Limits& limits);
   void return_to_open_trials();
   Next judge(std::size_t index, const Settings& settings, const Measured& measured);
@@ -94,6 +97,7 @@ class Tuner {
   Clock clock_;
   NumericCheck check_;
   Ledger ledger_;
+  std::vector<std::optional<Comparison>> comparison_of_;  // Of each candidate, the last one.
   Indices kept_;
   bool stopped_ = false;
   double start_s_ = 0, trials_end_s_ = 0, end_s_ = 0;

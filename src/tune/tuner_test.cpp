@@ -326,7 +326,7 @@ TEST(Tuner, ATrialLeftOpenGoesOnWhenOthersLeaveTime) {
                            {"e", {.gradient_error = 0.05}},           {"f", {.gradient_error = 0.05}}};
   TuneOptions options;
   options.budget_s = 30;
-  int returned = 0, kept = 0;
+  int returned = 0, kept = 0, kept_in_all = 0;
   for (int seed = 0; seed < 100; ++seed) {
     FakeJob job({.noise = 0.2}, effects, seed);
     int told = 0;
@@ -335,7 +335,8 @@ TEST(Tuner, ATrialLeftOpenGoesOnWhenOthersLeaveTime) {
     const auto ledger = tune_fake(job, all_of(effects), seed, options, progress);
     const auto& trial = trial_of(ledger, "a");
     EXPECT_LE(ledger.spent_s, 31);
-    EXPECT_LE(told, 2);
+    EXPECT_LE(told, 3);  // Left open, kept, taken out again.
+    kept_in_all += trial.verdict == Verdict::kept;
     if (told < 2) continue;
     ++returned;
     kept += trial.verdict == Verdict::kept;
@@ -343,6 +344,7 @@ TEST(Tuner, ATrialLeftOpenGoesOnWhenOthersLeaveTime) {
   }
   EXPECT_GE(returned, 10);
   EXPECT_GE(kept, returned / 2) << returned;
+  EXPECT_GE(kept_in_all, 65);
 }
 
 TEST(Tuner, AChangeThatPaysLateIsJudgedByTheWholeRun) {
@@ -424,7 +426,7 @@ TEST(Tuner, AKeptChangeThatBlowsUpRoundingDoesNotRefuseTheNextOne) {
 }
 
 TEST(Tuner, ReducedPrecisionMustBeFasterAndLearnTheSame) {
-  const Effects effects = {{"a slower", {.time_factor = 1.2, .gradient_error = 0.1}},
+  const Effects effects = {{"a slower", {.time_factor = 1.4, .gradient_error = 0.1}},
                            {"b diverges", {.time_factor = 1 / 1.2, .gradient_error = 0.1, .loss_shift = 0.3}},
                            {"c turned", {.time_factor = 1 / 1.2, .gradient_error = 0.9}},
                            {"d good", {.time_factor = 1 / 1.2, .gradient_error = 0.1}}};
