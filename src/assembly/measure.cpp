@@ -18,27 +18,57 @@ double median(std::vector<double> values) {
   return values[values.size() / 2];
 }
 
+double sum(const std::vector<double>& values) {
+  return std::accumulate(values.begin(), values.end(), 0.0);
+}
+
 double block_seconds(TrainingJob& job, bool free_data, std::int64_t steps) {
   job.set_free_data(free_data);
   job.run(1);
-  const std::vector<double> seconds = job.run(steps);
-  return std::accumulate(seconds.begin(), seconds.end(), 0.0);
+  return sum(job.run(steps));
 }
 
-// Step time with free data over step time with the loader: the median over pairs of blocks that take turns in going
-// first. nullopt when the pairs, one outlier on each side apart, differ by more than kSpreadMax: this machine is too
-// busy now to tell.
-std::optional<double> free_data_ratio(TrainingJob& job, std::int64_t steps) {
-  std::vector<double> ratios;
+// Seconds of the steps but for their data wait, while the training thread loads its batches by itself: nothing then
+// takes cores from compute.
+double undisturbed_seconds(TrainingJob& job, std::int64_t steps) {
+  job.set_free_data(false);
+  Loader& loader = job.training().loader();
+  loader.set_threads(0);
+  job.run(1);
+  Trace trace;
+  job.run(steps);
+  const TimeSplit split = split_time(trace.stop());
+  loader.set_threads(job.training().recipe().data.threads);
+  return split.total_s - split.data_wait_s;
+}
+
+// Of pairs of blocks; nullopt when they, one outlier on each side apart, differ by more than kSpreadMax: this machine
+// is too busy now to tell.
+std::optional<double> median_of_pairs(std::vector<double> ratios) {
+  std::sort(ratios.begin(), ratios.end());
+  if (ratios[ratios.size() - 2] > ratios[1] * kSpreadMax) return std::nullopt;
+  return median(ratios);
+}
+
+// Step times over that of the step with the loader as it is.
+struct StepRatios {
+  std::optional<double> free_data;
+  std::optional<double> undisturbed;  // Without the data wait; nullopt also when no loader thread works anyway.
+};
+
+// Blocks of each kind next to each other, taking turns in going first.
+StepRatios step_ratios(TrainingJob& job, std::int64_t steps) {
+  const bool loads_aside = job.training().recipe().data.threads > 0;
+  std::vector<double> free_data, undisturbed;
   for (int pair = 0; pair < kFreeDataPairs; ++pair) {
     const bool free_first = pair % 2 == 0;
     const double first = block_seconds(job, free_first, steps), second = block_seconds(job, !free_first, steps);
-    ratios.push_back(free_first ? first / second : second / first);
+    const double whole = free_first ? second : first;
+    free_data.push_back((free_first ? first : second) / whole);
+    if (loads_aside) undisturbed.push_back(undisturbed_seconds(job, steps) / whole);
   }
   job.set_free_data(false);
-  std::sort(ratios.begin(), ratios.end());
-  if (ratios[kFreeDataPairs - 2] > ratios[1] * kSpreadMax) return std::nullopt;
-  return median(ratios);
+  return {median_of_pairs(free_data), loads_aside ? median_of_pairs(undisturbed) : std::nullopt};
 }
 
 LoaderStatistics difference(const LoaderStatistics& after, const LoaderStatistics& before) {
@@ -84,8 +114,9 @@ Measured measure(TrainingJob& job, const Machine& machine, std::int64_t steps) {
     input.mean_memory = std::accumulate(result.memory.begin(), result.memory.end(), std::int64_t{0}) / steps;
   }
   const double step_s = result.split.total_s / static_cast<double>(result.split.steps);
-  if (const auto ratio = free_data_ratio(job, std::max<std::int64_t>(3, steps / 8)))
-    input.free_data_step_s = step_s * *ratio;
+  const StepRatios ratios = step_ratios(job, std::max<std::int64_t>(3, steps / 8));
+  if (ratios.free_data) input.free_data_step_s = step_s * *ratios.free_data;
+  if (ratios.undisturbed) input.undisturbed_step_s = step_s * *ratios.undisturbed;
   result.diagnosis = diagnose(input);
   return result;
 }

@@ -1,4 +1,5 @@
-// Where a job's time goes, measured: some steps under a trace, and some with the data replaced by one cached batch.
+// Where a job's time goes, measured: some steps under a trace, some with the data replaced by one cached batch, and
+// some without loader threads.
 #pragma once
 
 #include <headrace/insight.h>
@@ -22,7 +23,8 @@ struct Measured {
   LoaderStatistics loader;                  // Difference over the traced steps.
 };
 
-// Runs `steps` traced steps after a short warm-up, then interleaved blocks with and without free data. The job's
+// Runs `steps` traced steps after a short warm-up, then interleaved blocks with and without free data
+// and loader threads. The job's
 // position and parameters move on; settings stay as they are. Throws what run() throws.
 Measured measure(TrainingJob& job, const Machine& machine, std::int64_t steps);
 

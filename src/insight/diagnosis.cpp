@@ -27,11 +27,16 @@ void check(const DiagnosisInput& input) {
 
 // Seconds of all steps that compute would get back if loader threads did nothing.
 //
-// Loading costs `loader_busy_s` core seconds. It gets them for nothing where a core is free: every core while the step
-// waits for data (but no more of them than there are loader threads), and cores beyond compute's own for the rest. What
-// remains was taken from compute, which is slower by that over its threads. Even division is assumed; compute whose
-// threads wait for each other loses more, so the prediction is a lower bound.
+// Measured where the undisturbed step is known. Else loading costs `loader_busy_s` core seconds. It gets them for
+// nothing where a core is free: every core while the step waits for data (but no more of them than there are loader
+// threads), and cores beyond compute's own for the rest. What remains was taken from compute, which is slower by that
+// over its threads. Even division is assumed; compute whose threads wait for each other loses more, so the prediction
+// is a lower bound.
 double stolen_s(const DiagnosisInput& input) {
+  if (input.undisturbed_step_s) {
+    const double compute_s = input.split.total_s - input.split.data_wait_s;
+    return std::max(0.0, compute_s - *input.undisturbed_step_s * static_cast<double>(input.split.steps));
+  }
   if (!input.loader_busy_s || input.compute_threads + input.loader_threads <= input.cores) return 0;
   const double wait_s = input.split.data_wait_s;
   const double compute_s = input.split.total_s - wait_s;

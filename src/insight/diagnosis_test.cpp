@@ -79,6 +79,18 @@ TEST(Diagnosis, GivesBackTheCoreTimeThatLoadingTookFromCompute) {
   EXPECT_THAT(codes(diagnose(input)), testing::Not(testing::Contains("cores_oversubscribed")));
 }
 
+TEST(Diagnosis, PredictsFromTheUndisturbedStepWhereItWasMeasured) {
+  DiagnosisInput input = input_with_wait(0.2);  // 40 steps of 100 ms, 80 ms of each computing.
+  input.cores = 2;
+  input.compute_threads = 2;
+  input.loader_busy_s = 0.01;  // Little core time, but compute whose threads wait for each other lost more.
+  input.undisturbed_step_s = 0.05;
+  EXPECT_NEAR(diagnose(input).predicted_free_data_gain, 1.0, 1e-12);
+  EXPECT_THAT(diagnose(input).sentence, HasSubstr("loader threads take 30 % of it from compute"));
+  input.undisturbed_step_s = 0.081;  // Noise: nothing was taken.
+  EXPECT_NEAR(diagnose(input).predicted_free_data_gain, 0.25, 1e-12);
+}
+
 TEST(Diagnosis, StaysFiniteWhenAStepDoesNothingButWait) {
   DiagnosisInput input = input_with_wait(1.0);
   input.cores = 1;
