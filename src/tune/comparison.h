@@ -17,15 +17,15 @@
 namespace headrace {
 
 // A sequential test: the pairs are looked at after these numbers of them, not after each, because every look is one
-// more chance to be fooled. More than 36 pairs are not spent on one candidate.
-inline constexpr std::array<std::int64_t, 8> kLooks = {3, 6, 8, 11, 15, 20, 27, 36};
+// more chance to be fooled. More than 64 pairs are not spent on one candidate.
+inline constexpr std::array<std::int64_t, 10> kLooks = {3, 6, 8, 11, 15, 20, 27, 36, 48, 64};
 inline constexpr std::int64_t kPairsMax = kLooks.back();
 // Before that no rank test can reach kKeepError (2^-7 is larger), and nothing is kept on the word of Student's t.
 inline constexpr std::int64_t kPairsToKeep = 8;
 // One level for all looks (Pocock, Biometrika 64, 1977). With the ranks of statistics.h at the looks from 8 on, a
-// change of no worth passes one of them with probability 0.0220 (2,000,000 simulated trials): within the 2.5 % that the
+// change of no worth passes one of them with probability 0.0223 (400,000 simulated trials): within the 2.5 % that the
 // lower end of one 95 % interval allows. Comparison.PeekingKeeps... draws it again.
-inline constexpr double kKeepError = 0.0075;
+inline constexpr double kKeepError = 0.006;
 inline constexpr double kTailError = 0.025;  // One end of a 95 % interval that is looked at once.
 
 bool is_look(std::int64_t pairs) noexcept;
