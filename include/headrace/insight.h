@@ -77,6 +77,13 @@ struct ProfileSummary {
 ProfileSummary get_profile_summary(const TraceRecord& record);
 nlohmann::ordered_json to_json(const ProfileSummary& summary);  // total_operations, total_duration, operations.
 
+// What memory was for, over time: {"unit", "peak": {"at_s", "bytes"}, "at_s", "resident", "classes": {name:
+// {"at_peak", "mean", "last", "values"}}}, in bytes and in seconds since the first moment. Of parameters, gradients,
+// optimizer, activations, batches, cache those that nobody counted are null; "other" is what is resident beyond the
+// counted ones. Of many moments 256 are left, each the one with most resident of its share of the time. null without
+// moments: unavailable.
+nlohmann::ordered_json to_json(const MemoryTimeline& timeline);
+
 enum class Bound { compute, data };
 const char* to_string(Bound bound) noexcept;
 
@@ -158,6 +165,7 @@ struct Report {
   std::vector<Change> changes;  // In the order they were tried.
   std::optional<double> test_accuracy, test_loss;
   std::vector<Curve> curves;
+  MemoryTimeline memory;                                         // Without moments: unavailable.
   std::vector<std::pair<std::string, std::string>> environment;  // Allow-listed names and values.
   std::vector<Applied> settings;                                 // What was asked for, and what was in force.
   std::string command;                                           // Reproduces the run.

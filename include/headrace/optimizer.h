@@ -39,6 +39,7 @@ class Optimizer {
   const OptimizerOptions& options() const { return options_; }
   // "conv1.weight/exp_avg" -> tensor, in a fixed order; shared, for checkpoints, snapshots and layout changes.
   std::vector<std::pair<std::string, at::Tensor>> state();
+  std::int64_t state_bytes() const;
   const std::vector<std::pair<std::string, at::Tensor>>& parameters() const { return parameters_; }
 
  private:

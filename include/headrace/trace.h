@@ -8,7 +8,6 @@
 #include <array>
 #include <atomic>
 #include <cstdint>
-#include <span>
 #include <string>
 #include <vector>
 
@@ -94,22 +93,6 @@ class Counter {
 // A value at a moment, e.g. the fill of a queue. Recorded only while a Trace records.
 void record_gauge(const SpanName& name, std::int64_t value) noexcept;
 
-// A moment on the trace's clock.
-struct TraceMoment {
-  std::uint64_t ticks = 0;
-};
-inline TraceMoment trace_moment() noexcept {
-  return {detail::ticks()};
-}
-
-struct Gauge {
-  const SpanName* name;
-  std::int64_t value;
-};
-// Values of one moment, which may lie in the past. Those named "track.series" of category "stack" are shares of one
-// whole: a viewer shows them as one track of stacked series.
-void record_gauges(std::span<const Gauge> gauges, TraceMoment at) noexcept;
-
 // Gives this thread a name in traces: "loader 0". Cheap to call twice.
 void name_this_thread(const std::string& name);
 
@@ -138,6 +121,7 @@ struct TraceRecord {
   std::vector<CounterTotal> counters;
   std::int64_t dropped = 0;      // Events that full rings overwrote (the oldest go first).
   std::int64_t duration_ns = 0;  // From start to stop or take.
+  std::int64_t start_ns = 0;     // CLOCK_MONOTONIC at the start; 0: not known (read from a file).
 };
 
 struct TraceOptions {
@@ -163,9 +147,10 @@ class Trace {
 };
 
 // Chrome JSON trace (the "Trace Event Format"), which Perfetto and chrome://tracing open. Times in microseconds with
-// three decimals. A span is a complete event (X), a gauge a counter event (C) with one value, the gauges "track.series"
-// of a stack's moment one counter event "track" with one value a series. `otherData` carries {"format":
-// "headrace-trace", "version": 1, "dropped": N}. Written aside, renamed.
+// three decimals. A span is a complete event (X), a gauge a counter event (C) with one value. Gauges of one moment
+// named "track.series" of category "stack" are shares of one whole: one counter event "track" with one value a series,
+// which a viewer shows stacked. `otherData` carries {"format": "headrace-trace", "version": 1, "dropped": N}. Written
+// aside, renamed.
 void write_chrome_trace(const TraceRecord& record, const std::string& path);
 // Reads what write_chrome_trace wrote; an unknown version or a foreign file is Error{corrupt_data} naming the file.
 TraceRecord read_chrome_trace(const std::string& path);
@@ -187,5 +172,24 @@ inline constexpr SpanName kOther{"memory.other", "stack"};
 inline constexpr SpanName kResident{"memory.resident", "mark"};  // At the moment of the stack, and after each step.
 inline constexpr SpanName kPeak{"memory.peak", "mark"};          // After each step: the most since the last one.
 }  // namespace memory
+
+// What the process held, moment by moment: plain data.
+struct MemoryTimeline {
+  struct Class {
+    std::string name;                 // "parameters", "batches", ...
+    std::vector<std::int64_t> bytes;  // One value a moment; 0 while nothing of the class existed.
+  };
+  std::vector<std::int64_t> at_ns;     // CLOCK_MONOTONIC, ascending.
+  std::vector<std::int64_t> resident;  // One value a moment.
+  std::vector<Class> classes;
+
+  // Of moment `index`: resident beyond all classes, at least 0. Memory that is allocated and not touched yet is in a
+  // class and not resident.
+  std::int64_t other(std::size_t index) const;
+};
+
+// Adds the moments that lie within the record's time as gauges of a thread "memory": per moment the stack
+// memory.<class>, memory::kOther, and memory::kResident.
+void add_memory(TraceRecord& record, const MemoryTimeline& timeline);
 
 }  // namespace headrace

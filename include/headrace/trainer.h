@@ -54,6 +54,7 @@ struct Progress {
 // batch: on the CPU before that batch's backward; elsewhere losses are read every 50 steps, so as not to make the
 // device wait, and the error names the batch it was. A step that throws leaves parameters, optimizer and progress as
 // they were; where its backward had begun, the gradients of its window are dropped and the next step opens a new one.
+// Memory accounts "parameters" (with buffers), "gradients" and "optimizer" tell what it holds.
 class Trainer {
  public:
   // `optimizer_steps_total` is what a cosine schedule spreads over; a step schedule divides it into options.epochs

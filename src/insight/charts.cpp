@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <limits>
 
@@ -198,6 +199,107 @@ std::string curve_svg(const Report::Curve& curve, const std::string& id) {
       "overflow=\"visible\"><path class=\"trace\" d=\"{}\"/></svg>",
       kLeft, kTop, kWide, kPlot, path);
   return svg + marks + "</svg>";
+}
+
+namespace {
+
+// The number of a class's colour: its own for those of every job, one more for all that a job counts beside them.
+int colour_of(const MemoryShare& share) {
+  constexpr std::array<const char*, 7> kOwn{"batches",   "activations", "parameters", "gradients",
+                                            "optimizer", "other",       "cache"};
+  const auto found = std::find(kOwn.begin(), kOwn.end(), share.name);
+  return static_cast<int>(found - kOwn.begin());
+}
+
+// Where a plot stands in its chart: pixels down, percent across.
+struct Plot {
+  double left = 15, right = 97;
+  int top = 14, height = 190;
+  double across(double share) const { return left + (right - left) * share; }
+  double down(double share) const { return top + height * (1 - share); }
+};
+
+// Of a class: the outline of its area in hundredths of the plot, and its name where there is room for it.
+struct MemoryArea {
+  std::string path, label;
+};
+
+MemoryArea memory_area(const MemoryShare& share, const std::vector<double>& across, std::vector<double>& floor,
+                       double top, const Plot& plot) {
+  constexpr double kRoom = 20;  // Pixels in height that a name needs.
+  MemoryArea area;
+  std::string back;
+  double widest = 0;
+  std::size_t at = 0;
+  for (std::size_t i = 0; i < across.size(); ++i) {
+    const double height = static_cast<double>(share.bytes[i]) / top, ceiling = floor[i] + height;
+    area.path += fmt::format("{}{:.2f} {:.2f}", i == 0 ? 'M' : 'L', 100 * across[i], 100 * (1 - ceiling));
+    back.insert(0, fmt::format("L{:.2f} {:.2f}", 100 * across[i], 100 * (1 - floor[i])));
+    // Not at the edges, where a name would be cut.
+    if (across[i] > 0.15 && across[i] < 0.85 && height > widest) {
+      widest = height;
+      at = i;
+    }
+    floor[i] = ceiling;
+  }
+  area.path += back + 'Z';
+  if (widest * plot.height >= kRoom) {
+    area.label = fmt::format("<text class=\"inside\" x=\"{:.2f}%\" y=\"{:.1f}\">{}</text>", plot.across(across[at]),
+                             plot.down(floor[at] - widest / 2) + 5, label_html(share.name));
+  }
+  return area;
+}
+
+}  // namespace
+
+std::string memory_svg(const MemoryTimeline& whole) {
+  constexpr std::size_t kColumns = 240;
+  const Plot plot;
+  const MemoryTimeline timeline = condensed(whole, kColumns);
+  const std::vector<MemoryShare> shares = memory_shares(timeline);
+  const double first = static_cast<double>(timeline.at_ns.front() - whole.at_ns.front()) * 1e-9;
+  const double last = static_cast<double>(timeline.at_ns.back() - whole.at_ns.front()) * 1e-9;
+  std::vector<double> across, floor(timeline.resident.size(), 0.0);
+  double top = 1;
+  for (std::size_t i = 0; i < timeline.resident.size(); ++i) {
+    across.push_back(seconds_at(timeline, i) / std::max(last - first, 1e-9));
+    double held = 0;
+    for (const MemoryShare& share : shares) held += share.is_known ? static_cast<double>(share.bytes[i]) : 0;
+    top = std::max(top, held);
+  }
+  std::string areas, labels, description;
+  for (const MemoryShare& share : shares) {
+    if (!share.is_known) continue;
+    const MemoryArea area = memory_area(share, across, floor, top, plot);
+    areas += fmt::format("<path class=\"area-{}\" d=\"{}\"/>", colour_of(share), area.path);
+    labels += area.label;
+    description += fmt::format("{} {} at the peak; ", label_html(share.name), bytes_text(share.at_peak));
+  }
+  std::string svg = opening("memory", "memory", plot.top + plot.height + 28, "Memory over time, by class",
+                            description + "in the order of the areas, from below.");
+  for (const double share : {0.0, 0.5, 1.0}) {
+    svg += fmt::format(
+        "<line class=\"grid\" x1=\"{0}%\" x2=\"{1}%\" y1=\"{2:.1f}\" y2=\"{2:.1f}\"/><text class=\"figure\" x=\"{3}%\" "
+        "y=\"{4:.1f}\">{5}</text>",
+        plot.left, plot.right, plot.down(share), plot.left - 1.5, plot.down(share) + 4,
+        share == 0 ? "0" : bytes_text(static_cast<std::int64_t>(share * top)));
+  }
+  svg += fmt::format("<text x=\"{}%\" y=\"{}\">{}</text><text class=\"figure\" x=\"{}%\" y=\"{}\">{}</text>", plot.left,
+                     plot.top + plot.height + 20, seconds_text(first), plot.right, plot.top + plot.height + 20,
+                     seconds_text(last));
+  // Stretched to the plot's width; the strokes are not.
+  svg += fmt::format(
+      "<svg x=\"{}%\" y=\"{}\" width=\"{}%\" height=\"{}\" viewBox=\"0 0 100 100\" "
+      "preserveAspectRatio=\"none\">{}</svg>",
+      plot.left, plot.top, plot.right - plot.left, plot.height, areas);
+  return svg + labels + "</svg>\n";
+}
+
+std::string memory_swatch_svg(const MemoryShare& share) {
+  return fmt::format(
+      "<svg class=\"swatch\" width=\"18\" height=\"12\" aria-hidden=\"true\"><rect class=\"area-{}\" width=\"18\" "
+      "height=\"12\"/></svg>",
+      colour_of(share));
 }
 
 GainRange gain_range(const std::vector<Report::Change>& changes) {

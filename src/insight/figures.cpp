@@ -43,6 +43,20 @@ std::string milliseconds_text(double seconds) {
   return fixed_text(ms, ms < 9.95 ? 2 : ms < 99.5 ? 1 : 0) + " ms";
 }
 
+std::string bytes_text(std::int64_t bytes) {
+  const auto value = static_cast<double>(bytes);
+  if (value >= 1e9) return fixed_text(value * 1e-9, value < 9.995e9 ? 2 : 1) + " GB";
+  if (value >= 1e6) return fixed_text(value * 1e-6, value < 9.95e6 ? 1 : 0) + " MB";
+  return value >= 1e3 ? fixed_text(value * 1e-3, value < 9.95e3 ? 1 : 0) + " kB" : fmt::format("{} B", bytes);
+}
+
+std::string seconds_text(double seconds) {
+  if (seconds < 99.95) return fixed_text(seconds, seconds < 9.95 ? 2 : 1) + " s";
+  const auto whole = static_cast<std::int64_t>(seconds + 0.5);
+  return whole < 3600 ? fmt::format("{} min {:02} s", whole / 60, whole % 60)
+                      : fmt::format("{} h {:02} min", whole / 3600, whole / 60 % 60);
+}
+
 std::string interval_text(const std::optional<double>& low, const std::optional<double>& high) {
   if (!low || !high) return {};
   return fmt::format("[{}, {}]", gain_text(*low), gain_text(*high));

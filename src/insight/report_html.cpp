@@ -6,6 +6,7 @@
 
 #include "insight/detail/charts.h"
 #include "insight/detail/figures.h"
+#include "insight/detail/memory_shares.h"
 #include "insight/detail/next_steps.h"
 #include "insight/detail/report_style.h"
 #include "insight/detail/text.h"
@@ -199,6 +200,37 @@ std::string split_html(const Report& report) {
   return html + kPartPatterns + split_svg(splits) + split_table(splits) + "</figure>\n</section>\n";
 }
 
+std::string memory_table(const std::vector<MemoryShare>& shares) {
+  std::string rows;
+  // As the chart stacks them: the last one is on top.
+  for (std::size_t i = shares.size(); i-- > 0;) {
+    const MemoryShare& share = shares[i];
+    rows += fmt::format("<tr><th scope=\"row\">{}{}</th>", share.is_known ? memory_swatch_svg(share) : "",
+                        html_text(share.name));
+    for (const std::int64_t value : {share.at_peak, share.mean, share.last}) {
+      rows += fmt::format("<td class=\"number\">{}</td>", or_unavailable(share.is_known ? bytes_text(value) : ""));
+    }
+    rows += "</tr>\n";
+  }
+  return "<table class=\"memory-table\"><thead><tr><th scope=\"col\">Class</th><th scope=\"col\" "
+         "class=\"number\">At the peak</th><th scope=\"col\" class=\"number\">On average</th><th scope=\"col\" "
+         "class=\"number\">At the end</th></tr></thead><tbody>\n" +
+         rows + "</tbody></table>\n";
+}
+
+std::string memory_html(const Report& report) {
+  std::string html = "<section aria-labelledby=\"h-memory\">\n<h2 id=\"h-memory\">Memory over time</h2>\n";
+  const MemoryTimeline& timeline = report.memory;
+  if (timeline.resident.empty()) return html + "<p>Unavailable.</p>\n</section>\n";
+  const std::size_t peak = peak_index(timeline);
+  html += fmt::format(
+      "<p>The process held at most {}, {} after the first reading. \u201cOther\u201d is what is resident and in none "
+      "of the classes that were counted: libraries, buffers of their own, the tensors of a step.</p>\n<figure>\n",
+      bytes_text(timeline.resident[peak]), seconds_text(seconds_at(timeline, peak)));
+  if (timeline.resident.size() > 1) html += memory_svg(timeline);
+  return html + memory_table(memory_shares(timeline)) + "</figure>\n</section>\n";
+}
+
 std::string curve_html(const Report::Curve& curve, const std::string& id) {
   if (curve.x.size() != curve.y.size()) {
     fail(ErrorCode::invalid_argument, "insight: curve {}: {} values of x, {} of y", curve.name, curve.x.size(),
@@ -306,6 +338,7 @@ std::string report_html(const Report& report) {
   html += waterfall_html(report);
   html += changes_html(report);
   html += split_html(report);
+  html += memory_html(report);
   html += curves_html(report);
   html += next_html(report);
   html += settings_html(report);

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "insight/detail/figures.h"
+#include "insight/detail/memory_shares.h"
 #include "insight/detail/next_steps.h"
 #include "insight/detail/text.h"
 
@@ -160,6 +161,28 @@ void write_split(Page& page, const Report& report) {
   }
 }
 
+void write_memory(Page& page, const Report& report) {
+  page.heading("Memory");
+  const MemoryTimeline& timeline = report.memory;
+  if (timeline.resident.empty()) return page.line(fmt::format("  {}", kUnavailable));
+  const std::size_t peak = peak_index(timeline);
+  page.paragraph(fmt::format("{} at most, {} into the {} that were watched; of these, and on average:",
+                             bytes_text(timeline.resident[peak]), seconds_text(seconds_at(timeline, peak)),
+                             seconds_text(seconds_at(timeline, timeline.resident.size() - 1))),
+                 2);
+  const int width = page.width() - 40;
+  for (const MemoryShare& share : memory_shares(timeline)) {
+    const std::string name = padded(clean_text(share.name), 14);
+    if (!share.is_known) {
+      page.line(fmt::format("  {}{:>11}", name, kUnavailable));
+      continue;
+    }
+    page.line(
+        fmt::format("  {}{:>11}{:>11}  {}", name, bytes_text(share.at_peak), bytes_text(share.mean),
+                    bar(static_cast<double>(share.at_peak), static_cast<double>(timeline.resident[peak]), width, "█")));
+  }
+}
+
 void write_next(Page& page, const Report& report) {
   page.heading("What to look at next");
   const std::vector<Finding> steps = next_steps(report);
@@ -174,6 +197,7 @@ std::string report_text(const Report& report, int width, bool colour) {
   write_outcome(page, report);
   write_changes(page, report);
   write_split(page, report);
+  write_memory(page, report);
   write_next(page, report);
   return page.take();
 }

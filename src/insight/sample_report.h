@@ -3,6 +3,8 @@
 
 #include <headrace/insight.h>
 
+#include <algorithm>
+#include <cstdint>
 #include <string>
 
 namespace headrace {
@@ -86,6 +88,24 @@ inline std::vector<Report::Change> sample_changes() {
            {{"data.prefetch_batches", "8"}}}};
 }
 
+// 60 moments of a run whose batches fill up and whose gradients come and go; activations were not counted.
+inline MemoryTimeline sample_memory() {
+  constexpr std::int64_t kMegabyte = 1'000'000;
+  MemoryTimeline memory;
+  memory.classes = {{"parameters", {}}, {"gradients", {}}, {"optimizer", {}}, {"batches", {}}, {"cache", {}}};
+  for (std::int64_t i = 0; i < 60; ++i) {
+    memory.at_ns.push_back(1'000'000'000 + i * 500'000'000);
+    const std::int64_t parameters = 45 * kMegabyte, gradients = i % 3 == 0 ? 0 : parameters, optimizer = 2 * parameters,
+                       batches = std::min<std::int64_t>(i, 10) * 8 * kMegabyte,
+                       cache = std::min<std::int64_t>(i, 40) * 5 * kMegabyte;
+    const std::int64_t held = parameters + gradients + optimizer + batches + cache;
+    memory.resident.push_back(held + 180 * kMegabyte + (i % 3 == 1 ? 120 * kMegabyte : 0));
+    const std::int64_t bytes[] = {parameters, gradients, optimizer, batches, cache};
+    for (std::size_t k = 0; k < memory.classes.size(); ++k) memory.classes[k].bytes.push_back(bytes[k]);
+  }
+  return memory;
+}
+
 inline Report sample_report() {
   Report report;
   report.title = "fashion_mnist";
@@ -116,6 +136,7 @@ inline Report sample_report() {
                     "",
                     {100, 200, 300, 400, 500, 600, 700, 800},
                     {1.412, 0.803, 0.611, 0.502, 0.447, 0.391, 0.366, 0.341}}};
+  report.memory = sample_memory();
   report.environment = {{"Processor", "AMD EPYC 7B13, 2 cores"},
                         {"Memory", "8.0 GB (limit of the container)"},
                         {"System", "Debian 12, Linux 6.1"},
@@ -141,6 +162,7 @@ inline Report report_of(const std::string& text) {
   }
   report.changes.back().verdict = text;
   for (Report::Curve& curve : report.curves) curve.name = curve.unit = text;
+  for (MemoryTimeline::Class& counted : report.memory.classes) counted.name = text;
   for (auto& [name, value] : report.environment) name = value = text;
   for (Applied& setting : report.settings) setting = {text, text, text, text};
   return report;

@@ -6,7 +6,6 @@
 #include <algorithm>
 #include <array>
 #include <condition_variable>
-#include <map>
 #include <mutex>
 #include <optional>
 #include <stop_token>
@@ -14,6 +13,7 @@
 #include <thread>
 #include <vector>
 
+#include "base/clock.h"
 #include "hardware/machine.h"
 #include "memory/accounts.h"
 
@@ -24,23 +24,13 @@ constexpr std::size_t kSamplesMax = 2048;
 constexpr std::size_t kClassesMax = 12;
 
 struct Sample {
-  TraceMoment at;
+  std::int64_t at_ns = 0;  // CLOCK_MONOTONIC.
   std::int64_t resident = 0;
   std::array<std::int64_t, kClassesMax> bytes{};  // By class; those that had no account then hold 0.
 };
 
 const Sample& larger(const Sample& first, const Sample& second) {
   return second.resident > first.resident ? second : first;
-}
-
-// The name of a class in a trace. Lives until the process ends, as events keep its address.
-const SpanName& stack_name(const std::string& class_name) {
-  static std::mutex& mutex = *new std::mutex;  // Guards `names`.
-  static std::map<std::string, SpanName>& names = *new std::map<std::string, SpanName>;
-  const std::lock_guard lock(mutex);
-  const auto [name, is_new] = names.try_emplace("memory." + class_name, SpanName{nullptr, memory::kOther.category});
-  if (is_new) name->second.text = name->first.c_str();
-  return name->second;
 }
 
 }  // namespace
@@ -56,9 +46,6 @@ struct MemorySampler::Impl {
     do {
       sample();
     } while (wait(stop));
-    sample();
-    const std::lock_guard lock(mutex);
-    for (std::size_t i = 0; i < count; ++i) record(samples[i]);
   }
 
   // False when it is time to end.
@@ -70,7 +57,7 @@ struct MemorySampler::Impl {
   }
 
   void sample() {
-    Sample sample{trace_moment(), 0, {}};
+    Sample sample{monotonic_ns(), 0, {}};
     const std::vector<AccountBytes> accounts = account_bytes();
     const std::optional<std::int64_t> resident = resident_memory();
     if (!resident) return;
@@ -94,7 +81,9 @@ struct MemorySampler::Impl {
   }
 
   // The caller holds the lock.
-  void add(const Sample& sample) {
+  void add(Sample sample) {
+    // Two threads may read at once and come here the other way round.
+    if (count > 0) sample.at_ns = std::max(sample.at_ns, samples[count - 1].at_ns);
     if (merged == stride) {
       if (count == kSamplesMax) halve();
       samples[count++] = sample;
@@ -112,17 +101,17 @@ struct MemorySampler::Impl {
     stride *= 2;
   }
 
-  void record(const Sample& sample) const {
-    std::vector<Gauge> gauges;
-    std::int64_t other = sample.resident;
-    for (std::size_t i = 0; i < classes.size(); ++i) {
-      gauges.push_back({&stack_name(classes[i]), sample.bytes[i]});
-      other -= sample.bytes[i];
+  MemoryTimeline timeline() {
+    sample();
+    MemoryTimeline timeline;
+    const std::lock_guard lock(mutex);
+    for (const std::string& name : classes) timeline.classes.push_back({name, {}});
+    for (std::size_t i = 0; i < count; ++i) {
+      timeline.at_ns.push_back(samples[i].at_ns);
+      timeline.resident.push_back(samples[i].resident);
+      for (std::size_t k = 0; k < classes.size(); ++k) timeline.classes[k].bytes.push_back(samples[i].bytes[k]);
     }
-    // Memory that is allocated and not touched yet is in an account and not resident.
-    gauges.push_back({&memory::kOther, std::max<std::int64_t>(other, 0)});
-    record_gauges(gauges, sample.at);
-    record_gauges(std::array{Gauge{&memory::kResident, sample.resident}}, sample.at);
+    return timeline;
   }
 
   const std::chrono::nanoseconds interval;
@@ -142,6 +131,10 @@ MemorySampler::~MemorySampler() = default;  // ~jthread asks the thread to stop 
 
 void MemorySampler::sample() {
   impl_->sample();
+}
+
+MemoryTimeline MemorySampler::timeline() {
+  return impl_->timeline();
 }
 
 }  // namespace headrace

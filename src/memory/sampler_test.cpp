@@ -35,6 +35,13 @@ Moments gauges(const TraceRecord& record) {
   return moments;
 }
 
+// The same as a trace of the time since `trace` began tells it.
+Moments moments_of(Trace& trace, const MemoryTimeline& timeline) {
+  TraceRecord record = trace.stop();
+  add_memory(record, timeline);
+  return gauges(record);
+}
+
 // Resident pages of its own; what is freed goes back to the system. The kernel fills them in: a sanitizer that sees
 // them written would make its own pages for them.
 class Touched {
@@ -57,14 +64,11 @@ TEST(MemorySampler, EveryMomentHasResidentMemoryTheAccountsAndTheRest) {
   std::atomic<std::int64_t> held{300'000};
   const Account account{"held", [&] { return held.load(); }};
   Trace trace;
-  {
-    MemorySampler sampler{1h};  // What is asked for alone, and the thread's first and last.
-    sampler.sample();
-    held = 500'000;
-    sampler.sample();
-  }
-  const Moments moments = gauges(trace.stop());
-  EXPECT_GE(moments.size(), 3U);
+  MemorySampler sampler{1h};  // What is asked for alone, and the thread's first.
+  sampler.sample();
+  held = 500'000;
+  const Moments moments = moments_of(trace, sampler.timeline());
+  EXPECT_GE(moments.size(), 2U);
   std::vector<std::int64_t> seen;
   for (const auto& [at, values] : moments) {
     ASSERT_EQ(values.size(), 3U);
@@ -79,13 +83,12 @@ TEST(MemorySampler, EveryMomentHasResidentMemoryTheAccountsAndTheRest) {
 TEST(MemorySampler, ReadsByItselfUntilItIsDestroyed) {
   std::atomic<int> asked{0};
   const Account account{"asked", [&] { return ++asked; }};
-  Trace trace;
   {
-    const MemorySampler sampler{100us};
+    MemorySampler sampler{100us};
     while (asked < 20) std::this_thread::sleep_for(100us);
+    EXPECT_GE(sampler.timeline().at_ns.size(), 20U);
   }
   const int after = asked;
-  EXPECT_GE(gauges(trace.stop()).size(), 20U);
   std::this_thread::sleep_for(2ms);
   EXPECT_EQ(asked, after);
 }
@@ -97,6 +100,7 @@ TEST(MemorySampler, StaircaseOf100MegabytesShowsInTheExportAtTheRightTimes) {
   std::atomic<std::int64_t> held{0};
   const Account account{"blocks", [&] { return held.load(); }};
   Trace trace;
+  MemoryTimeline timeline;
   {
     std::vector<std::unique_ptr<Touched>> blocks;
     MemorySampler sampler{1ms};
@@ -108,10 +112,13 @@ TEST(MemorySampler, StaircaseOf100MegabytesShowsInTheExportAtTheRightTimes) {
       std::this_thread::sleep_for(3ms);
       sampler.sample();
     }
+    timeline = sampler.timeline();
   }
+  TraceRecord taken = trace.stop();
+  add_memory(taken, timeline);
   std::string pattern = std::filesystem::temp_directory_path() / "headrace-memory-XXXXXX";
   const std::filesystem::path folder = ::mkdtemp(pattern.data());
-  write_chrome_trace(trace.stop(), folder / "trace.json");
+  write_chrome_trace(taken, folder / "trace.json");
   const TraceRecord record = read_chrome_trace(folder / "trace.json");
   std::filesystem::remove_all(folder);
 
@@ -137,51 +144,41 @@ TEST(MemorySampler, LongRunsAreCoveredEvenlyAndKeepTheirPeaks) {
   constexpr int kReadings = 20'000, kPeakAt = 7'777;
   std::atomic<std::int64_t> reading{0};
   const Account account{"reading", [&] { return reading.load(); }};
-  Trace trace;
-  {
-    MemorySampler sampler{1h};
-    for (int i = 0; i < kReadings; ++i) {
-      reading = i;
-      if (i == kPeakAt) {
-        const Touched spike{50 * kMegabyte};
-        sampler.sample();
-      } else {
-        sampler.sample();
-      }
+  MemorySampler sampler{1h};
+  for (int i = 0; i < kReadings; ++i) {
+    reading = i;
+    if (i == kPeakAt) {
+      const Touched spike{50 * kMegabyte};
+      sampler.sample();
+    } else {
+      sampler.sample();
     }
   }
-  const TraceRecord record = trace.stop();
-  EXPECT_EQ(record.dropped, 0);
-  const Moments moments = gauges(record);
-  EXPECT_LE(moments.size(), 2048U);
-  EXPECT_GE(moments.size(), 1024U);
+  const MemoryTimeline timeline = sampler.timeline();
+  const std::vector<std::int64_t>& readings = timeline.classes.at(0).bytes;
+  EXPECT_LE(readings.size(), 2048U);
+  EXPECT_GE(readings.size(), 1024U);
   std::int64_t before = 0;
-  for (const auto& [at, values] : moments) {  // Evenly: one in ten or so, and one neighbour or the other.
-    EXPECT_LE(values.at("memory.reading") - before, 2 * 16);
-    before = values.at("memory.reading");
+  for (const std::int64_t at : readings) {  // Evenly: one in ten or so, and one neighbour or the other.
+    EXPECT_LE(at - before, 2 * 16);
+    before = at;
   }
   EXPECT_GE(before, kReadings - 16);
-  std::int64_t peak = 0, peak_at = 0;
-  for (const auto& [at, values] : moments) {
-    if (values.at("memory.resident") <= peak) continue;
-    peak = values.at("memory.resident");
-    peak_at = values.at("memory.reading");
-  }
-  EXPECT_EQ(peak_at, kPeakAt);
+  EXPECT_TRUE(std::is_sorted(timeline.at_ns.begin(), timeline.at_ns.end()));
+  const auto peak = std::max_element(timeline.resident.begin(), timeline.resident.end()) - timeline.resident.begin();
+  EXPECT_EQ(readings[static_cast<std::size_t>(peak)], kPeakAt);
 }
 
 TEST(MemorySampler, ClassesThatComeAndGoHoldNothingWhileTheyAreGone) {
-  Trace trace;
+  MemorySampler sampler{1h};
   {
-    MemorySampler sampler{1h};
-    {
-      const Account account{"brief", [] { return 1000; }};
-      sampler.sample();
-    }
+    const Account account{"brief", [] { return 1000; }};
     sampler.sample();
   }
-  std::vector<std::int64_t> seen;
-  for (const auto& [at, values] : gauges(trace.stop())) seen.push_back(values.at("memory.brief"));
+  const MemoryTimeline timeline = sampler.timeline();
+  ASSERT_EQ(timeline.classes.size(), 1U);
+  EXPECT_EQ(timeline.classes[0].name, "brief");
+  const std::vector<std::int64_t>& seen = timeline.classes[0].bytes;
   EXPECT_THAT(seen, testing::Contains(1000).Times(testing::Ge(1)));
   EXPECT_EQ(seen.back(), 0);
 }
@@ -191,18 +188,24 @@ TEST(MemorySampler, MoreClassesThanItTellsApartCountAsOther) {
   for (int i = 0; i < 20; ++i) {
     accounts.push_back(std::make_unique<Account>("class " + std::to_string(i), [] { return 10; }));
   }
-  Trace trace;
-  { MemorySampler sampler{1h}; }
-  for (const auto& [at, values] : gauges(trace.stop())) {
-    EXPECT_EQ(values.size(), 12U + 2);
-    EXPECT_EQ(values.at("memory.other"), values.at("memory.resident") - 120);
-  }
+  MemorySampler sampler{1h};
+  const MemoryTimeline timeline = sampler.timeline();
+  EXPECT_EQ(timeline.classes.size(), 12U);
+  ASSERT_GE(timeline.at_ns.size(), 1U);
+  for (std::size_t i = 0; i < timeline.at_ns.size(); ++i) EXPECT_EQ(timeline.other(i), timeline.resident[i] - 120);
 }
 
-TEST(MemorySampler, WithoutATraceItIsHarmless) {
-  const MemorySampler sampler{100us};
-  Trace trace;  // Begins later than the first reading, which has no place in it.
-  for (const TraceEvent& event : trace.stop().events) EXPECT_GE(event.begin_ns, 0);
+TEST(MemorySampler, AReadingBeforeATraceBeganHasNoPlaceInIt) {
+  MemorySampler sampler{1h};
+  sampler.sample();
+  Trace trace;
+  const MemoryTimeline timeline = sampler.timeline();
+  TraceRecord record = trace.stop();
+  add_memory(record, timeline);
+  const auto within = std::count_if(timeline.at_ns.begin(), timeline.at_ns.end(),
+                                    [&](std::int64_t at) { return at >= record.start_ns; });
+  EXPECT_LT(static_cast<std::size_t>(within), timeline.at_ns.size());
+  EXPECT_EQ(gauges(record).size(), static_cast<std::size_t>(within));
 }
 
 }  // namespace

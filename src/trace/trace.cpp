@@ -276,6 +276,7 @@ TraceRecord take_record(Registry& all) {
   const ClockPair now = read_clocks();
 
   TraceRecord record;
+  record.start_ns = recording.start.ns;
   record.duration_ns = now.ns - recording.start.ns;
   record.dropped = std::exchange(recording.dropped, 0);
   for (const ThreadEvents& thread : threads) record.threads.push_back(thread.name);
@@ -319,14 +320,6 @@ void record_gauge(const SpanName& name, std::int64_t value) noexcept {
   if (!detail::trace_recording.load(std::memory_order_relaxed)) return;
   const std::uint64_t now = detail::ticks();
   detail::record(name, now, now, value);
-}
-
-void record_gauges(std::span<const Gauge> gauges, TraceMoment at) noexcept {
-  if (!detail::trace_recording.load(std::memory_order_relaxed)) return;
-  // The last one first: of events with the same ticks a record puts the newest first.
-  for (auto gauge = gauges.rbegin(); gauge != gauges.rend(); ++gauge) {
-    detail::record(*gauge->name, at.ticks, at.ticks, gauge->value);
-  }
 }
 
 void name_this_thread(const std::string& name) {

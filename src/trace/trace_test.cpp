@@ -149,24 +149,6 @@ TEST(Trace, GaugesAreMomentsWithAValue) {
   EXPECT_EQ(record.events[0].value, -7);
 }
 
-TEST(Trace, GaugesOfAPastMomentLieThereInTheirOrder) {
-  Trace trace;
-  const TraceMoment past = trace_moment();
-  { Span span{kOuter}; }
-  record_gauges(std::array{Gauge{&kFill, 3}, Gauge{&kInner, 1}, Gauge{&kFill, 2}}, past);
-  const TraceRecord record = trace.stop();
-  ASSERT_EQ(record.events.size(), 4U);
-  std::vector<std::int64_t> values;
-  for (std::size_t i = 0; i < 3; ++i) {
-    EXPECT_EQ(record.events[i].begin_ns, record.events[i].end_ns);
-    EXPECT_EQ(record.events[i].begin_ns, record.events[0].begin_ns);
-    values.push_back(record.events[i].value);
-  }
-  EXPECT_THAT(values, testing::ElementsAre(3, 1, 2));
-  EXPECT_GE(record.events[3].begin_ns, record.events[0].begin_ns);
-  record_gauges(std::array{Gauge{&kFill, 3}}, past);  // Nothing records: dropped.
-}
-
 TEST(Trace, SecondRecordingAtOnceIsAnErrorAndTheFirstGoesOn) {
   Trace first;
   try {

@@ -93,6 +93,14 @@ void Optimizer::set_options(const OptimizerOptions& options) {
   add_missing_state();
 }
 
+std::int64_t Optimizer::state_bytes() const {
+  std::int64_t bytes = 0;
+  for (const std::vector<at::Tensor>& tensors : state_) {
+    for (const at::Tensor& tensor : tensors) bytes += static_cast<std::int64_t>(tensor.nbytes());
+  }
+  return bytes;
+}
+
 std::vector<std::pair<std::string, at::Tensor>> Optimizer::state() {
   std::vector<std::pair<std::string, at::Tensor>> state;
   for (std::size_t i = 0; i < parameters_.size(); ++i) {

@@ -8,12 +8,14 @@
 #include <headrace/trainer.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cmath>
 #include <cstddef>
 #include <span>
 #include <utility>
 #include <vector>
 
+#include "memory/accounts.h"
 #include "numerics/autocast.h"
 #include "numerics/clip.h"
 #include "tensor/batch_tensor.h"
@@ -38,6 +40,14 @@ at::Tensor in_layout(const at::Tensor& tensor, at::MemoryFormat format) {
                           tensor.storage_offset());
   }
   return tensor.to(tensor.options(), /*non_blocking=*/false, /*copy=*/false, format);
+}
+
+// Parameters and buffers.
+std::int64_t bytes_of(const ModelState& model) {
+  std::int64_t bytes = 0;
+  for (const auto& [name, tensor] : model.parameters) bytes += static_cast<std::int64_t>(tensor.nbytes());
+  for (const auto& [name, tensor] : model.buffers) bytes += static_cast<std::int64_t>(tensor.nbytes());
+  return bytes;
 }
 
 class EvaluationMode {
@@ -70,6 +80,12 @@ struct Trainer::Impl {
   at::Tensor one;  // What a backward begins with.
   std::vector<Loss> unread;
 
+  // Bytes, for whoever asks while this thread works.
+  std::atomic<std::int64_t> gradients_held{0}, state_held{optimizer.state_bytes()};
+  const Account model_account{"parameters", [bytes = bytes_of(model)] { return bytes; }};
+  const Account gradient_account{"gradients", [this] { return gradients_held.load(std::memory_order_relaxed); }};
+  const Account state_account{"optimizer", [this] { return state_held.load(std::memory_order_relaxed); }};
+
   Output run_forward(const BoundForward& bound) const {
     AutocastBf16 autocast(options.precision == Precision::bf16);
     Output output = bound();
@@ -93,6 +109,11 @@ struct Trainer::Impl {
       one = at::full({}, 1.0, loss.options().requires_grad(false));
     }
     loss.backward(one);
+    std::int64_t held = 0;
+    for (const auto& [name, parameter] : model.parameters) {
+      if (parameter.grad().defined()) held += static_cast<std::int64_t>(parameter.grad().nbytes());
+    }
+    gradients_held.store(held, std::memory_order_relaxed);
   }
 
   void note_loss(const at::Tensor& loss, std::int64_t samples) {
@@ -128,6 +149,7 @@ struct Trainer::Impl {
 
   void drop_window() {
     optimizer.zero_gradients();
+    gradients_held.store(0, std::memory_order_relaxed);
     progress.window = 0;
   }
 
@@ -158,6 +180,7 @@ struct Trainer::Impl {
       }
     }
     optimizer.step(rate());
+    state_held.store(optimizer.state_bytes(), std::memory_order_relaxed);  // Momentum may have been switched on.
     drop_window();
     ++progress.optimizer_steps;
   }

@@ -8,6 +8,7 @@
 #include "base/files.h"
 #include "cli/environment.h"
 #include "exec/stop.h"
+#include "memory/sampler.h"
 #include "verbs/data_report.h"
 #include "verbs/verbs.h"
 
@@ -25,7 +26,8 @@ int run_profile(VerbContext& context) {
   console.log_to(folder.file("log.txt"));
   tell_remarks(console, job.training());
   console.progress(fmt::format("Profiling {} steps", steps));
-  const Measured measured = measure(job, context.machine, steps);
+  MemorySampler memory;
+  Measured measured = measure(job, context.machine, steps);
   console.clear_progress();
   tell_corrupt_samples(console, job.training());
 
@@ -36,6 +38,8 @@ int run_profile(VerbContext& context) {
   report.findings = measured.diagnosis.findings;
   report.baseline_samples_per_second = measured.diagnosis.samples_per_second;
   report.before = measured.split;
+  report.memory = memory.timeline();
+  add_memory(measured.trace, report.memory);
   report.environment = report_environment(context.machine, TORCH_VERSION);
   report.settings = job.training().applied();
   report.command = command_line(context.invocation);
@@ -48,6 +52,7 @@ int run_profile(VerbContext& context) {
   document["metrics"] = metric_series(measured.split, job.samples_per_step(), measured.memory);
   document["profile_summary"] = to_json(get_profile_summary(measured.trace));
   document["peak_memory_bytes"] = measured.peak_memory ? nlohmann::ordered_json(*measured.peak_memory) : nullptr;
+  document["memory"] = to_json(report.memory);
   document["corrupt_samples"] = corrupt_samples_json(job.training());
   document["folder"] = folder.path().string();
 

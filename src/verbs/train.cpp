@@ -1,3 +1,5 @@
+#include <headrace/insight.h>
+
 #include <nlohmann/json.hpp>
 #include <utility>
 
@@ -5,6 +7,7 @@
 #include "base/files.h"
 #include "base/hash.h"
 #include "exec/stop.h"
+#include "memory/sampler.h"
 #include "tensor/compute.h"
 #include "train/checkpoint.h"
 #include "verbs/data_report.h"
@@ -77,6 +80,7 @@ int run_train(VerbContext& context) {
   }
   RunFolder folder{context.invocation, context.loaded};
   console.log_to(folder.file("log.txt"));
+  MemorySampler memory{kMemoryInterval};
   Training training{context.loaded.recipe, context.machine};
   for (const Applied& applied : training.applied()) {
     if (!applied.reason.empty()) {
@@ -97,6 +101,7 @@ int run_train(VerbContext& context) {
   document["folder"] = folder.path().string();
   document["training"] = to_json(run);
   const bool tested = !run.epochs.empty();
+  document["memory"] = to_json(memory.timeline());
   document["corrupt_samples"] = corrupt_samples_json(training);
   tell_corrupt_samples(console, training);
   document["test_accuracy"] = tested ? nlohmann::ordered_json(run.epochs.back().test_accuracy) : nullptr;

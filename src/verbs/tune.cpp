@@ -9,6 +9,7 @@
 #include "base/files.h"
 #include "cli/environment.h"
 #include "exec/stop.h"
+#include "memory/sampler.h"
 #include "tune/ledger_report.h"
 #include "verbs/data_report.h"
 #include "verbs/train_run.h"
@@ -103,7 +104,8 @@ void write_tuned_toml(const std::filesystem::path& path, Recipe tuned, const Led
   write_file(path, write_toml(fields_of(tuned), comment));
 }
 
-Report tune_report(const VerbContext& context, const Tuning& tuning, const TrainRun& run) {
+Report tune_report(const VerbContext& context, const Tuning& tuning, const TrainRun& run,
+                   const MemoryTimeline& memory) {
   Report report;
   report.title = context.loaded.name;
   show_ledger(report, tuning.ledger, tuning.tried, "the recipe as written");
@@ -123,6 +125,7 @@ Report tune_report(const VerbContext& context, const Tuning& tuning, const Train
     report.test_loss = run.epochs.back().test_loss;
     report.curves = {accuracy, loss};
   }
+  report.memory = memory;
   report.environment = report_environment(context.machine, TORCH_VERSION);
   report.settings = tuning.applied;
   report.command = command_line(context.invocation);
@@ -165,6 +168,7 @@ int run_tune(VerbContext& context) {
   RunFolder folder{context.invocation, context.loaded};
   console.log_to(folder.file("log.txt"));
   refuse_earlier_checkpoints(folder.path());
+  MemorySampler sampler{kMemoryInterval};
   const Tuning tuning = tune_recipe(context);
   const Recipe tuned = tuned_recipe(context.loaded.recipe, tuning.ledger);
   write_tuned_toml(folder.file("tuned.toml"), tuned, tuning.ledger);
@@ -179,8 +183,10 @@ int run_tune(VerbContext& context) {
   } else {
     run.stopped_by = stop_signal();
   }
-  const nlohmann::ordered_json document = ledger_document(context, tuning, run);
-  const Report report = tune_report(context, tuning, run);
+  const MemoryTimeline memory = sampler.timeline();
+  nlohmann::ordered_json document = ledger_document(context, tuning, run);
+  document["memory"] = to_json(memory);
+  const Report report = tune_report(context, tuning, run, memory);
   write_file(folder.file("ledger.json"), json_text(document));
   write_file(folder.file("report.html"), report_html(report));
   console.json(document);

@@ -1,6 +1,7 @@
 // The verbs that train: what each has in hand, and their entry points.
 #pragma once
 
+#include <chrono>
 #include <string>
 #include <utility>
 #include <vector>
@@ -19,6 +20,9 @@ struct VerbContext {
   LoadedRecipe loaded;
   Machine machine;
 };
+
+// Between two readings of memory in verbs that run for minutes or hours.
+inline constexpr std::chrono::milliseconds kMemoryInterval{50};
 
 // Each returns the exit code and throws Error for what it cannot do.
 int run_train(VerbContext& context);

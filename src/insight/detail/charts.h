@@ -10,6 +10,8 @@
 #include <string_view>
 #include <vector>
 
+#include "insight/detail/memory_shares.h"
+
 namespace headrace::detail {
 
 // Samples per second: the baseline, each kept change on top of the ones before, and the best as measured. The first and
@@ -31,6 +33,12 @@ struct LabelledSplit {
 std::string split_svg(const std::vector<LabelledSplit>& splits);
 // A sample of part `index`'s pattern, for the table beside the bars.
 std::string swatch_svg(std::size_t index);
+
+// Areas on top of each other, "other" the uppermost, over seconds since the first moment; the wide ones carry their
+// names. Needs two moments.
+std::string memory_svg(const MemoryTimeline& timeline);
+// A sample of a class's colour, for the table below.
+std::string memory_swatch_svg(const MemoryShare& share);
 
 // y over x; where a value is not finite the line has a gap. Needs at least one finite point; `id` must be unique.
 std::string curve_svg(const Report::Curve& curve, const std::string& id);

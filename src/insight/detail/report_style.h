@@ -11,12 +11,14 @@ inline constexpr std::string_view kReportStyle = R"css(
   --paper: #fcfbf9; --panel: #f4f2ed; --ink: #1b2126; --soft: #59626b; --rule: #dfdbd3;
   --water: #0d6b7a; --water-pale: #b9dbe0; --good: #0d6b7a; --bad: #a23a2e; --doubt: #8a5a00;
   --c0: #b3701a; --c1: #d9b777; --c2: #2f8f9d; --c3: #1f4e6b; --c4: #7d5a8c; --c5: #a7a39a;
+  --c6: #7f9a5b; --c7: #b5697b;
 }
 @media (prefers-color-scheme: dark) {
   :root {
     --paper: #13181c; --panel: #1b2227; --ink: #e9e7e2; --soft: #a2abb3; --rule: #333c43;
     --water: #67c6d3; --water-pale: #1f4f58; --good: #67c6d3; --bad: #f0917f; --doubt: #e6b45c;
     --c0: #e0a24c; --c1: #a58a55; --c2: #4fb3c1; --c3: #5a94c0; --c4: #b292c4; --c5: #6f7880;
+    --c6: #9dbb7a; --c7: #cf8496;
   }
 }
 * { box-sizing: border-box; }
@@ -81,6 +83,16 @@ svg .figure { text-anchor: end; fill: var(--ink); font-variant-numeric: tabular-
   stroke-linecap: round;
 }
 .curve circle { fill: var(--paper); stroke: var(--water); stroke-width: 2px; }
+.memory text { font-size: 12px; fill: var(--soft); }
+.memory .grid { stroke: var(--rule); }
+.memory path { stroke: var(--paper); stroke-width: 1px; vector-effect: non-scaling-stroke; }
+.memory .inside {
+  text-anchor: middle; fill: var(--ink); font-size: 13px; font-weight: 600; paint-order: stroke; stroke: var(--paper);
+  stroke-width: 4px; stroke-linejoin: round;
+}
+.area-0 { fill: var(--c0); } .area-1 { fill: var(--c1); } .area-2 { fill: var(--c2); } .area-3 { fill: var(--c3); }
+.area-4 { fill: var(--c4); } .area-5 { fill: var(--c5); } .area-6 { fill: var(--c6); } .area-7 { fill: var(--c7); }
+.memory-table { margin-top: 1rem; }
 .interval { margin: .25rem 0 0; }
 .interval .rail { stroke: var(--rule); }
 .interval .zero { stroke: var(--soft); }
