@@ -1,6 +1,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <headrace/error.h>
+#include <headrace/source.h>
+#include <headrace/trace.h>
 #include <pty.h>
 #include <sys/ioctl.h>
 #include <unistd.h>
@@ -8,6 +10,7 @@
 #include <cstdlib>
 #include <fstream>
 #include <limits>
+#include <map>
 #include <nlohmann/json.hpp>
 
 #include "base/hash.h"
@@ -18,6 +21,8 @@
 #include "cli/explain.h"
 #include "cli/run_folder.h"
 #include "cli/safetensors_check.h"
+#include "hardware/machine.h"
+#include "train/train_options.h"
 
 namespace headrace {
 namespace {
@@ -450,10 +455,12 @@ TEST_F(Folder, DoctorFindsNothingOnAGoodMachineAndGuessesNothing) {
   EXPECT_THAT(codes(machine_findings(machine, folder_.string())), testing::IsEmpty());
 }
 
-std::string safetensors(const std::string& tensor_bytes) {
+std::string safetensors(const std::string& tensor_bytes, const std::map<std::string, std::string>& texts = {}) {
   const auto bytes = std::as_bytes(std::span(tensor_bytes.data(), tensor_bytes.size()));
+  Json metadata = texts;
+  metadata["xxh3"] = hex(xxh3(bytes));
   const Json header{
-      {"__metadata__", {{"xxh3", hex(xxh3(bytes))}}},
+      {"__metadata__", metadata},
       {"w", {{"dtype", "U8"}, {"shape", {tensor_bytes.size()}}, {"data_offsets", {0, tensor_bytes.size()}}}}};
   const std::string text = header.dump();
   std::string prefix(8, '\0');
@@ -465,7 +472,7 @@ TEST_F(Folder, SafetensorsAreWholeOrSayWhy) {
   const std::string whole = safetensors(std::string(3 << 20, 'x'));
   const auto fault = [&](const std::string& bytes) {
     write(folder_ / "c.safetensors", bytes);
-    return safetensors_fault(folder_ / "c.safetensors").value_or("whole");
+    return check_safetensors(folder_ / "c.safetensors").fault.value_or("whole");
   };
   EXPECT_EQ(fault(whole), "whole");
   EXPECT_EQ(fault(safetensors("")), "whole");
@@ -482,37 +489,195 @@ TEST_F(Folder, SafetensorsAreWholeOrSayWhy) {
   EXPECT_THAT(fault(std::string(8, '\xff')), HasSubstr("header alone needs"));
   EXPECT_THAT(fault(std::string("\x02\0\0\0\0\0\0\0{}", 10)), HasSubstr("no checksum"));
   EXPECT_THAT(fault(std::string("\x07\0\0\0\0\0\0\0{\"w\":1}", 15)), HasSubstr("lie nowhere"));
-  EXPECT_THAT(safetensors_fault(folder_ / "absent").value_or("whole"), HasSubstr("cannot be opened"));
+  EXPECT_THAT(check_safetensors(folder_ / "absent").fault.value_or("whole"), HasSubstr("cannot be opened"));
 }
 
-TEST_F(Run, DoctorFindsAWholeRunWhole) {
-  invocation_.out = folder_ / "run";
-  { RunFolder run{invocation_, loaded_}; }
-  write(folder_ / "run/checkpoint-000000001.safetensors", safetensors("abc"));
-  write(folder_ / "run/trace.json", R"({"traceEvents":[],"otherData":{"format":"headrace-trace","version":1}})");
-  write(folder_ / "run/report.html", "<!doctype html><html></html>\n");
-  EXPECT_THAT(codes(run_findings(folder_ / "run")), testing::IsEmpty());
+// A training run of two epochs over a folder of two pictures that has ended well. Tests break one thing each.
+class DoctorsRun : public Run {
+ protected:
+  DoctorsRun() {
+    write(folder_ / "data/train/one/a.jpg", "never decoded");
+    write(folder_ / "data/train/two/b.jpg", "never decoded");
+    loaded_.recipe.data.source = "folder:" + (folder_ / "data").string();
+    invocation_.out = run_;
+    { RunFolder run{invocation_, loaded_}; }
+    result_ = {{"format", "headrace-train"}, {"version", 1}};
+    result_["training"] = {{"stopped_by", 0}, {"epochs", Json::array()}};
+    for (int epoch = 1; epoch <= 2; ++epoch) {
+      result_["training"]["epochs"].push_back({{"epoch", epoch},
+                                               {"loss", 0.5},
+                                               {"test_loss", 0.5},
+                                               {"test_accuracy", 0.75},
+                                               {"samples_per_second", 1000.0}});
+    }
+    texts_ = {{"format", kCheckpointFormat}, {"version", kCheckpointVersion}};
+    texts_["data"] = std::to_string(open_source(loaded_.recipe.data.source, Split::train)->fingerprint());
+    texts_["compute_threads"] = std::to_string(detect_machine().cores_usable);
+    write(run_ / "log.txt", "2026-11-21 10:00:00 UTC  epoch 2/2\n");
+    TraceRecord trace;
+    trace.threads = {"main"};
+    write_chrome_trace(trace, run_ / "trace.json");
+    write(run_ / "report.html", "<!doctype html><html></html>\n");
+  }
+
+  // 120 s of `values` in "cache", beside 100 MB that stay.
+  static Json memory(const std::vector<double>& values) {
+    Json document{{"peak", {{"bytes", 3e8}}}, {"at_s", Json::array()}, {"resident", Json::array()}};
+    for (std::size_t i = 0; i < values.size(); ++i) {
+      document["at_s"].push_back(120.0 * static_cast<double>(i) / static_cast<double>(values.size() - 1));
+      document["resident"].push_back(1e8 + values[i]);
+    }
+    document["classes"] = {{"parameters", nullptr}, {"cache", {{"values", values}}}};
+    return document;
+  }
+
+  RunReport checked() {
+    if (!result_.is_null()) write(run_ / "result.json", json_text(result_));
+    write(run_ / "checkpoint-000000007.safetensors", safetensors("abc", texts_));
+    return check_run(run_, detect_machine());
+  }
+  std::vector<std::string> found() { return codes(checked().findings); }
+
+  const fs::path run_ = "run";
+  Json result_;
+  std::map<std::string, std::string> texts_;
+};
+
+TEST_F(DoctorsRun, AWholeRunHasNoFindingAndTellsItsFacts) {
+  const RunReport report = checked();
+  EXPECT_THAT(codes(report.findings), testing::IsEmpty());
+  const std::map<std::string, std::string> facts(report.facts.begin(), report.facts.end());
+  EXPECT_EQ(facts.at("Verb"), "train");
+  EXPECT_EQ(facts.at("Ended"), "whole");
+  EXPECT_EQ(facts.at("Epochs"), "2 of 2");
+  EXPECT_EQ(facts.at("Test accuracy"), "0.7500");
+  EXPECT_EQ(facts.at("Checkpoint"), "checkpoint-000000007.safetensors");
+  EXPECT_EQ(facts.at("Peak memory"), "unavailable");
+}
+
+TEST_F(DoctorsRun, AnErrorAtTheEndOfTheLogIsTold) {
+  write(run_ / "log.txt", "2026-11-21 10:00:00 UTC  headrace: error: train: loss is nan in epoch 1, batch 3\n");
+  const RunReport report = checked();
+  EXPECT_THAT(codes(report.findings), testing::ElementsAre("failed"));
+  EXPECT_EQ(report.findings[0].sentence, "the run ended with an error: train: loss is nan in epoch 1, batch 3");
+  std::ofstream(run_ / "log.txt", std::ios::app) << "2026-11-21 10:05:00 UTC  resuming\n";
+  EXPECT_THAT(found(), testing::IsEmpty());
+}
+
+TEST_F(DoctorsRun, AKilledRunLacksItsResultAndAStoppedOneSaysItsSignal) {
+  result_["training"]["stopped_by"] = 15;
+  EXPECT_THAT(found(), testing::ElementsAre("stopped"));
+  fs::remove(run_ / "result.json");
+  result_ = nullptr;
+  EXPECT_THAT(found(), testing::ElementsAre("missing"));
+}
+
+TEST_F(DoctorsRun, LossesThatAreNotFiniteAreNamed) {
+  result_["training"]["epochs"][1]["test_loss"] = nullptr;
+  const RunReport report = checked();
+  EXPECT_THAT(codes(report.findings), testing::ElementsAre("loss_not_finite"));
+  EXPECT_EQ(report.findings[0].sentence, "test_loss of epoch 2 is not finite");
+}
+
+TEST_F(DoctorsRun, SamplesThatCouldNotBeReadAreNamed) {
+  result_["corrupt_samples"] = {{"on_corrupt", "replace"}, {"samples", Json::array()}};
+  EXPECT_THAT(found(), testing::IsEmpty());
+  for (int i = 0; i < 7; ++i) {
+    result_["corrupt_samples"]["samples"].push_back({{"reason", "train/one/" + std::to_string(i) + ".jpg: cut short"}});
+  }
+  const RunReport report = checked();
+  EXPECT_THAT(codes(report.findings), testing::ElementsAre("corrupt_samples"));
+  EXPECT_THAT(report.findings[0].sentence, HasSubstr("7 samples could not be read (data.on_corrupt = replace): "));
+  EXPECT_THAT(report.findings[0].sentence, HasSubstr("train/one/4.jpg: cut short; and 2 more"));
+}
+
+TEST_F(DoctorsRun, ASlowEpochAndSlowStepsAreNamed) {
+  Json& epochs = result_["training"]["epochs"];
+  epochs.push_back(epochs[0]);
+  epochs[2]["samples_per_second"] = 500.0;
+  Json profile{{"format", "headrace-profile"}, {"version", 1}};
+  profile["time_split"]["step_s"] = std::vector<double>(30, 0.01);
+  profile["time_split"]["step_s"][20] = 0.2;
+  profile["diagnosis"]["findings"] = {{{"code", "data_loading_slow"}, {"sentence", "s"}, {"advice", "a"}}};
+  write(run_ / "profile.json", json_text(profile));
+  const RunReport report = checked();
+  EXPECT_THAT(codes(report.findings), testing::ElementsAre("slow_steps", "slow_epoch", "data_loading_slow"));
+  EXPECT_THAT(report.findings[0].sentence, HasSubstr("1 of 30 steps took more than twice the median of 10.0 ms and "
+                                                     "cost 39 % of the time; the longest, step 21, took 200.0 ms"));
+  EXPECT_THAT(report.findings[1].sentence, HasSubstr("epoch 3 ran at 500 samples/s, 50 % of the median epoch's 1000"));
+}
+
+TEST_F(DoctorsRun, MemoryThatGrowsToTheEndIsTheCachesAndMemoryThatFillsUpOnceIsNone) {
+  std::vector<double> grows, fills;
+  for (int i = 0; i < 256; ++i) {
+    grows.push_back(1e6 * i);
+    fills.push_back(1e6 * std::min(i, 60));
+  }
+  result_["memory"] = memory(grows);
+  const RunReport report = checked();
+  EXPECT_THAT(codes(report.findings), testing::ElementsAre("memory_growth"));
+  EXPECT_THAT(report.findings[0].sentence, HasSubstr("grew by some 128 MB (36 %)"));
+  EXPECT_THAT(report.findings[0].advice, HasSubstr("\"cache\""));
+  result_["memory"] = memory(fills);
+  EXPECT_THAT(found(), testing::IsEmpty());
+  result_["memory"]["peak"]["bytes"] = 1e15;
+  EXPECT_THAT(found(), testing::ElementsAre("memory_nearly_full"));
+}
+
+TEST_F(DoctorsRun, DataThatHasChangedOrIsGoneIsTold) {
+  write(folder_ / "data/train/one/c.jpg", "one more");
+  EXPECT_THAT(found(), testing::ElementsAre("data_changed"));
+  fs::remove_all(folder_ / "data");
+  EXPECT_THAT(found(), testing::ElementsAre("data_gone"));
+}
+
+TEST_F(DoctorsRun, ACheckpointOfAnotherBuildMachineOrDivisionOfCoresIsToldWhileItIsWanted) {
+  texts_["compute_threads"] = "99";
+  EXPECT_THAT(found(), testing::IsEmpty());  // Nothing is left to resume.
+  result_["training"]["stopped_by"] = 2;
+  EXPECT_THAT(found(), testing::ElementsAre("stopped", "other_threads"));
+  Machine other = detect_machine();
+  other.cpu = "another";
+  EXPECT_THAT(codes(check_run(run_, other).findings),
+              testing::ElementsAre("stopped", "other_threads", "other_machine"));
+  texts_["version"] = "99";
+  EXPECT_THAT(found(), testing::ElementsAre("stopped", "unsupported_checkpoint"));
+}
+
+TEST_F(DoctorsRun, DocumentsOfAnyFormAreFaultsAndNoCrash) {
+  for (const char* text : {R"("training": 1)", R"("training": {"epochs": [1, null, {}]})", R"("memory": [1])",
+                           R"("memory": {"resident": ["a"], "at_s": {}, "classes": 3})",
+                           R"("corrupt_samples": {"samples": [1, {}]})", R"("training": {"stopped_by": "x"})"}) {
+    result_ = nullptr;
+    write(run_ / "result.json", std::string(R"({"format": "headrace-train", "version": 1, )") + text + "}");
+    EXPECT_NO_THROW(checked()) << text;
+  }
 }
 
 TEST_F(Run, DoctorNamesWhatIsMissingOrDamaged) {
   invocation_.out = folder_ / "run";
   RunFolder run{invocation_, loaded_};
-  EXPECT_THAT(codes(run_findings(folder_ / "run")), testing::ElementsAre("in_use", "missing"));
+  const auto findings = [this] { return check_run(folder_ / "run", detect_machine()).findings; };
+  EXPECT_THAT(codes(findings()), testing::ElementsAre("in_use", "missing", "missing", "data_gone"));
   write(folder_ / "run/checkpoint-000000001.safetensors", safetensors("abc").substr(0, 40));
+  std::string header = safetensors("abc", {{"header_xxh3", "0123456789abcdef"}});
+  write(folder_ / "run/checkpoint-000000002.safetensors", header);
   write(folder_ / "run/ledger.json", R"({"format":"headrace-ledger","version":9})");
   write(folder_ / "run/metrics.json", "{");
+  write(folder_ / "run/trace-tuned.json", R"({"otherData":{"format":"headrace-trace","version":7},"traceEvents":[]})");
   write(folder_ / "run/tuned.toml", "seed = ");
   write(folder_ / "run/report.html", "<html><body>");
   write(folder_ / "run/.77-0.headrace-tmp", "x");
   fs::remove(folder_ / "run/recipe.toml");
   std::vector<std::string> sentences;
-  for (const Finding& finding : run_findings(folder_ / "run")) sentences.push_back(finding.sentence);
-  for (const char* text : {"checkpoint-000000001.safetensors has", "ledger.json has version 9, wanted 1",
-                           "metrics.json is no whole JSON", "tuned.toml does not load", "report.html ends before",
-                           ".77-0.headrace-tmp was left", "recipe.toml is missing"}) {
+  for (const Finding& finding : findings()) sentences.push_back(finding.sentence);
+  for (const char* text :
+       {"checkpoint-000000001.safetensors has", "and says 0123456789abcdef", "ledger.json has version 9, wanted 1",
+        "metrics.json is no whole JSON", "version 7, this build reads 1", "tuned.toml does not load",
+        "report.html ends before", ".77-0.headrace-tmp was left", "recipe.toml is missing"}) {
     EXPECT_THAT(sentences, testing::Contains(HasSubstr(text)));
   }
-  EXPECT_THROW(run_findings(folder_ / "absent"), Error);
+  EXPECT_THROW(check_run(folder_ / "absent", detect_machine()), Error);
 }
 
 // ---- Explain ----

@@ -87,13 +87,15 @@ std::string bytes_text(const std::optional<std::int64_t>& bytes) {
   return bytes ? fmt::format("{:.2f} GiB", static_cast<double>(*bytes) / (1LL << 30)) : "unavailable";
 }
 
+std::string row_text(const std::string& name, const std::string& value) {
+  return fmt::format("{:<18} {}\n", name, value);
+}
+
 std::string machine_text(const Machine& machine) {
   std::string sets;
   for (const std::string& set : machine.instruction_sets) sets += (sets.empty() ? "" : " ") + set;
   std::string text;
-  const auto row = [&text](const char* name, const std::string& value) {
-    text += fmt::format("{:<18} {}\n", name, value);
-  };
+  const auto row = [&text](const char* name, const std::string& value) { text += row_text(name, value); };
   row("CPU", machine.cpu);
   row("Cores", fmt::format("{} usable of {}", machine.cores_usable, machine.cores_online));
   row("Instruction sets", sets.empty() ? "unavailable" : sets);
@@ -139,8 +141,15 @@ int run_doctor(const Invocation& invocation, Console& console) {
     document["variables"] = Json::object();
     for (const auto& [name, value] : job_variables()) document["variables"][name] = without_credentials(value);
   } else {
-    findings = run_findings(invocation.recipe);
+    RunReport report = check_run(invocation.recipe, detect_machine());
+    findings = std::move(report.findings);
     document["run"] = invocation.recipe.string();
+    document["facts"] = Json::object();
+    for (const auto& [name, value] : report.facts) {
+      document["facts"][name] = value;
+      text += row_text(name, value);
+    }
+    text += "\n";
   }
   document["findings"] = Json::array();
   for (const Finding& finding : findings) {

@@ -5,6 +5,7 @@
 
 #include <filesystem>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "cli/console.h"
@@ -15,8 +16,14 @@ namespace headrace {
 
 // What makes measuring or training worse here. `root` is prefixed to /proc and /sys, for tests on a fake tree.
 std::vector<Finding> machine_findings(const Machine& machine, const std::string& root = "");
-// What is missing, cut short or damaged in a run's folder; changes nothing. Error{not_found}: no such folder.
-std::vector<Finding> run_findings(const std::filesystem::path& folder);
+
+struct RunReport {
+  std::vector<std::pair<std::string, std::string>> facts;  // Verb, end, accuracy, ...: name and value.
+  std::vector<Finding> findings;
+};
+// What is missing, cut short or damaged in a run's folder, and what its files tell (cli/run_contents.h) to somebody on
+// the machine `here`. Changes nothing. Error{not_found}: no such folder.
+RunReport check_run(const std::filesystem::path& folder, const Machine& here);
 
 // Exit code 3 when there is a finding.
 int run_doctor(const Invocation& invocation, Console& console);

@@ -1,14 +1,18 @@
-// doctor RUN: are the files of a run whole?
+// doctor RUN: are the files of a run whole, and what do they tell?
 #include <fcntl.h>
+#include <headrace/trace.h>
 #include <sys/file.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
+#include <fstream>
+#include <iterator>
 #include <nlohmann/json.hpp>
 
 #include "base/files.h"
 #include "cli/doctor.h"
+#include "cli/run_contents.h"
 #include "cli/safetensors_check.h"
 #include "recipe/recipe.h"
 
@@ -24,12 +28,15 @@ class RunCheck {
  public:
   explicit RunCheck(const fs::path& folder) : folder_(folder) {}
 
+  // The files that are whole are then in contents().
   std::vector<Finding> findings() {
     look_at_lock();
     for (const fs::path& path : files()) look_at(path);
     look_for_missing_files();
+    read_log();
     return std::move(findings_);
   }
+  const RunContents& contents() const { return contents_; }
 
  private:
   void add(const char* code, const std::string& sentence, const std::string& advice) {
@@ -67,9 +74,11 @@ class RunCheck {
       add("left_over", path.filename().string() + " was left by a process that was killed while it wrote",
           "Remove it; nothing reads it.");
     } else if (extension == ".safetensors") {
-      report(path, safetensors_fault(path), "Resume takes the next older checkpoint; remove this one.");
+      look_at_tensors(path);
     } else if (extension == ".toml") {
       report(path, recipe_fault(path), "Run the job again to have it written anew.");
+    } else if (extension == ".json" && path.stem().string().starts_with("trace")) {
+      report(path, trace_fault(path), "Run the job again to have it written anew.");
     } else if (extension == ".json") {
       report(path, json_fault(path), "Run the job again to have it written anew.");
     } else if (extension == ".html") {
@@ -81,9 +90,29 @@ class RunCheck {
     if (fault) add("damaged", path.filename().string() + " " + *fault, advice);
   }
 
-  static std::optional<std::string> recipe_fault(const fs::path& path) {
+  // Files come in the order of their names, and checkpoints have their steps in nine digits in theirs.
+  void look_at_tensors(const fs::path& path) {
+    SafetensorsCheck check = check_safetensors(path);
+    report(path, check.fault, "Resume takes the next older checkpoint; remove this one.");
+    const std::string name = path.filename().string();
+    if (check.fault || !name.starts_with("checkpoint-") || name == "checkpoint-best.safetensors") return;
+    contents_.newest_checkpoint = name;
+    contents_.checkpoint_texts = std::move(check.texts);
+  }
+
+  std::optional<std::string> recipe_fault(const fs::path& path) {
     try {
-      load_recipe(path, {});
+      Recipe recipe = load_recipe(path, {}).recipe;
+      if (path.filename() == "recipe.toml") contents_.recipe = std::move(recipe);
+      return std::nullopt;
+    } catch (const Error& error) {
+      return std::string("does not load: ") + error.what();
+    }
+  }
+
+  static std::optional<std::string> trace_fault(const fs::path& path) {
+    try {
+      read_chrome_trace(path.string());
       return std::nullopt;
     } catch (const Error& error) {
       return std::string("does not load: ") + error.what();
@@ -97,20 +126,23 @@ class RunCheck {
     } catch (const Error& error) {
       return std::string("does not load: ") + error.what();
     }
-    const Json document = Json::parse(text, nullptr, /*allow_exceptions=*/false);
+    Json document = Json::parse(text, nullptr, /*allow_exceptions=*/false);
     if (!document.is_object()) return "is no whole JSON object";
-    // A Chrome trace keeps what is not an event in otherData.
-    const Json& head = document.contains("otherData") ? document["otherData"] : document;
-    const Json format = head.is_object() ? head.value("format", Json()) : Json();
+    const Json format = document.value("format", Json());
     if (!format.is_string() || format.get<std::string>().rfind("headrace-", 0) != 0) return "does not say its format";
-    if (head.value("version", Json()) != 1) return "has version " + head.value("version", Json()).dump() + ", wanted 1";
-    if (format == "headrace-environment") read_verb(document);
+    if (document.value("version", Json()) != 1) {
+      return "has version " + document.value("version", Json()).dump() + ", wanted 1";
+    }
+    if (nlohmann::ordered_json* place = place_of(path.filename().string())) *place = std::move(document);
     return std::nullopt;
   }
 
-  void read_verb(const Json& environment) {
-    const Json command = environment.value("command", Json());
-    if (command.is_array() && command.size() > 1 && command[1].is_string()) verb_ = command[1].get<std::string>();
+  // Where contents_ keeps the document of that name; null: nowhere.
+  nlohmann::ordered_json* place_of(const std::string& name) {
+    if (name == "environment.json") return &contents_.environment;
+    if (name == "result.json") return &contents_.result;
+    if (name == "profile.json") return &contents_.profile;
+    return name == "ledger.json" ? &contents_.ledger : nullptr;
   }
 
   static std::optional<std::string> page_fault(const fs::path& path) {
@@ -129,31 +161,47 @@ class RunCheck {
 
   void look_for_missing_files() {
     std::vector<std::string> wanted{"recipe.toml", "environment.json"};
-    if (verb_ == "tune") wanted.insert(wanted.end(), {"tuned.toml", "ledger.json", "report.html"});
-    if (verb_ == "profile") wanted.insert(wanted.end(), {"profile.json", "trace.json", "report.html"});
+    const std::string verb = contents_.verb();
+    if (verb == "train") wanted.insert(wanted.end(), {"result.json"});
+    if (verb == "tune") wanted.insert(wanted.end(), {"tuned.toml", "ledger.json", "report.html"});
+    if (verb == "profile") wanted.insert(wanted.end(), {"profile.json", "trace.json", "report.html"});
     for (const std::string& name : wanted) {
       std::error_code ignored;  // A file that cannot be looked at is as good as missing.
       if (fs::exists(folder_ / name, ignored)) continue;
       add("missing", name + " is missing",
-          verb_.empty() ? "Is this a run folder?" : "The run ended before it was written.");
+          verb.empty() ? "Is this a run folder?" : "The run ended before it was written.");
     }
     const std::vector<fs::path> all = files();
-    const bool checkpoint =
-        std::any_of(all.begin(), all.end(), [](const fs::path& path) { return path.extension() == ".safetensors"; });
-    if (verb_ == "train" && !checkpoint) {
+    const bool checkpoint = std::any_of(all.begin(), all.end(), [](const fs::path& path) {
+      return path.filename().string().starts_with("checkpoint-") && path.extension() == ".safetensors";
+    });
+    if (verb == "train" && !checkpoint) {
       add("missing", "there is no checkpoint", "The run ended before its first epoch did; nothing can be resumed.");
     }
   }
 
+  void read_log() {
+    constexpr std::streamoff kTail = 64 * 1024;
+    std::ifstream file(folder_ / "log.txt", std::ios::binary | std::ios::ate);
+    if (!file) return;  // A folder of old, or of another verb: nothing to tell.
+    file.seekg(std::max<std::streamoff>(0, static_cast<std::streamoff>(file.tellg()) - kTail));
+    contents_.log.assign(std::istreambuf_iterator<char>(file), {});
+  }
+
   fs::path folder_;
-  std::string verb_;  // That wrote the folder, from environment.json.
+  RunContents contents_;
   std::vector<Finding> findings_;
 };
 
 }  // namespace
 
-std::vector<Finding> run_findings(const fs::path& folder) {
-  return RunCheck(folder).findings();
+RunReport check_run(const fs::path& folder, const Machine& here) {
+  RunCheck check(folder);
+  RunReport report;
+  report.findings = check.findings();
+  for (Finding& finding : content_findings(check.contents(), here)) report.findings.push_back(std::move(finding));
+  report.facts = run_facts(check.contents());
+  return report;
 }
 
 }  // namespace headrace

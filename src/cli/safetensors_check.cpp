@@ -6,6 +6,9 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <span>
+#include <string_view>
+#include <utility>
+#include <vector>
 
 #include "base/files.h"
 #include "base/hash.h"
@@ -16,6 +19,18 @@ namespace {
 using Json = nlohmann::json;
 
 constexpr std::uint64_t kHeaderBytesMax = 100'000'000;  // The format's own limit.
+
+// The format's names of types and LibTorch's, which the header's checksum is made of.
+constexpr std::array<std::pair<std::string_view, std::string_view>, 10> kTypes{{{"F32", "Float"},
+                                                                                {"F64", "Double"},
+                                                                                {"F16", "Half"},
+                                                                                {"BF16", "BFloat16"},
+                                                                                {"I64", "Long"},
+                                                                                {"I32", "Int"},
+                                                                                {"I16", "Short"},
+                                                                                {"I8", "Char"},
+                                                                                {"U8", "Byte"},
+                                                                                {"BOOL", "Bool"}}};
 
 // Where the last tensor ends, or nullopt: an entry is not what the format says.
 std::optional<std::uint64_t> end_of_tensors(const Json& header) {
@@ -32,6 +47,40 @@ std::optional<std::uint64_t> end_of_tensors(const Json& header) {
   return end;
 }
 
+// "conv1.weight Float 16,1,3,3", as train::header_checksum counts a tensor.
+std::string tensor_text(const std::string& name, const Json& tensor) {
+  const Json dtype = tensor.value("dtype", Json());
+  const std::string type = dtype.is_string() ? dtype.get<std::string>() : dtype.dump();
+  const auto known = std::find_if(kTypes.begin(), kTypes.end(), [&](const auto& pair) { return pair.first == type; });
+  std::string text = name + ' ' + (known == kTypes.end() ? type : std::string(known->second)) + ' ';
+  const char* separator = "";
+  for (const Json& size : tensor.value("shape", Json::array())) text += std::exchange(separator, ",") + size.dump();
+  return text;
+}
+
+std::optional<std::string> header_fault(const Json& header, const std::map<std::string, std::string>& texts) {
+  const auto wanted = texts.find("header_xxh3");
+  if (wanted == texts.end()) return std::nullopt;
+  Xxh3Stream hash;
+  const auto add = [&hash](const std::string& text) {
+    hash.update(std::as_bytes(std::span{text.c_str(), text.size() + 1}));
+  };
+  for (const auto& [key, text] : texts) {
+    if (key == "xxh3" || key == "header_xxh3") continue;
+    add(key);
+    add(text);
+  }
+  std::vector<std::string> tensors;
+  for (const auto& [name, tensor] : header.items()) {
+    if (name != "__metadata__") tensors.push_back(tensor_text(name, tensor));
+  }
+  std::sort(tensors.begin(), tensors.end());
+  for (const std::string& tensor : tensors) add(tensor);
+  const std::string found = hex(hash.digest());
+  if (found == wanted->second) return std::nullopt;
+  return "its header has checksum " + found + " and says " + wanted->second;
+}
+
 std::optional<std::string> checksum_fault(std::ifstream& file, const std::string& wanted) {
   Xxh3Stream hash;
   std::vector<std::byte> piece(1 << 20);
@@ -45,9 +94,7 @@ std::optional<std::string> checksum_fault(std::ifstream& file, const std::string
   return "its tensors have checksum " + found + ", the header says " + wanted;
 }
 
-}  // namespace
-
-std::optional<std::string> safetensors_fault(const std::filesystem::path& path) {
+std::optional<std::string> fault_of(const std::filesystem::path& path, std::map<std::string, std::string>& texts) {
   std::ifstream file(path, std::ios::binary | std::ios::ate);
   if (!file) return "cannot be opened: " + system_message(errno);
   const auto size = static_cast<std::uint64_t>(file.tellg());
@@ -72,10 +119,22 @@ std::optional<std::string> safetensors_fault(const std::filesystem::path& path) 
     return "has " + std::to_string(tensor_bytes) + " bytes of tensors, its header says " + std::to_string(*end);
   }
   const Json metadata = header.value("__metadata__", Json::object());
-  if (!metadata.is_object() || !metadata.contains("xxh3") || !metadata["xxh3"].is_string()) {
-    return "has no checksum in its header";
+  if (!metadata.is_object()) return "has no checksum in its header";
+  for (const auto& [key, value] : metadata.items()) {
+    if (value.is_string()) texts[key] = value.get<std::string>();
   }
-  return checksum_fault(file, metadata["xxh3"].get<std::string>());
+  const auto checksum = texts.find("xxh3");
+  if (checksum == texts.end()) return "has no checksum in its header";
+  if (auto fault = header_fault(header, texts)) return fault;
+  return checksum_fault(file, checksum->second);
+}
+
+}  // namespace
+
+SafetensorsCheck check_safetensors(const std::filesystem::path& path) {
+  SafetensorsCheck check;
+  check.fault = fault_of(path, check.texts);
+  return check;
 }
 
 }  // namespace headrace

@@ -23,8 +23,6 @@ namespace {
 namespace fs = std::filesystem;
 using Named = std::vector<std::pair<std::string, at::Tensor>>;
 
-constexpr const char* kFormat = "headrace-checkpoint";
-constexpr const char* kVersion = "2";
 constexpr const char* kGenerator = "generator/cpu";
 constexpr const char* kBestName = "checkpoint-best.safetensors";
 constexpr const char* kChecksum = "xxh3";  // Of the tensors' bytes; write_safetensors adds it.
@@ -167,16 +165,16 @@ class Texts {
 // The checksum comes before the version, or a flipped bit in that would pass for a file of another build.
 void check_header(const fs::path& path, const SafetensorsFile& file) {
   const Texts texts(path, file.metadata);
-  if (texts.text("format") != kFormat) {
-    fail(ErrorCode::corrupt_data, "train: {}: no checkpoint: wanted format {}", path.string(), kFormat);
+  if (texts.text("format") != kCheckpointFormat) {
+    fail(ErrorCode::corrupt_data, "train: {}: no checkpoint: wanted format {}", path.string(), kCheckpointFormat);
   }
   const auto checksum = file.metadata.find(kHeaderChecksum);
   if (checksum != file.metadata.end() && checksum->second != header_checksum(file.metadata, file.tensors)) {
     fail(ErrorCode::corrupt_data, "train: {}: the header's checksum does not fit what it says", path.string());
   }
-  if (texts.text("version") != kVersion) {
+  if (texts.text("version") != kCheckpointVersion) {
     fail(ErrorCode::unsupported, "train: {}: checkpoint version {}, this build reads {}", path.string(),
-         texts.text("version").substr(0, 20), kVersion);
+         texts.text("version").substr(0, 20), kCheckpointVersion);
   }
   for (const char* key : {kChecksum, kHeaderChecksum}) texts.text(key);  // Without them nothing says it is whole.
 }
@@ -204,8 +202,8 @@ CheckpointInfo read_info(const fs::path& path, const MetaTexts& metadata) {
 MetaTexts texts_of(Trainer& trainer, const RunState& run) {
   trainer.mean_loss();  // Reads the losses that wait on the device.
   const Progress& progress = trainer.progress();
-  return {{"format", kFormat},
-          {"version", kVersion},
+  return {{"format", kCheckpointFormat},
+          {"version", kCheckpointVersion},
           {"model", run.model},
           {"seed", std::to_string(run.seed)},
           {"data", std::to_string(run.data)},
@@ -332,7 +330,7 @@ bool save_best_checkpoint(const fs::path& folder, Trainer& trainer, const RunSta
 bool is_checkpoint(const fs::path& path) {
   const MetaTexts metadata = read_safetensors_metadata(path);
   const auto format = metadata.find("format");
-  return format != metadata.end() && format->second == kFormat;
+  return format != metadata.end() && format->second == kCheckpointFormat;
 }
 
 CheckpointInfo load_checkpoint(const fs::path& path, Trainer& trainer, const std::string& model, bool weights_only) {

@@ -5,6 +5,10 @@
 
 namespace headrace {
 
+// Of the checkpoints that this build writes and reads.
+inline constexpr const char* kCheckpointFormat = "headrace-checkpoint";
+inline constexpr const char* kCheckpointVersion = "2";
+
 enum class Precision { fp32, bf16 };
 constexpr auto choices(Precision) {
   return std::array{Choice<Precision>{Precision::fp32, "fp32"}, Choice<Precision>{Precision::bf16, "bf16"}};
