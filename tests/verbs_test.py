@@ -47,7 +47,11 @@ def test_train_writes_what_it_says_and_eval_agrees(job, tmp_path):
     document = json.loads(result.stdout)
     assert len(document["training"]["epochs"]) == 3
     assert document["test_accuracy"] > 0.5
-    assert {"recipe.toml", "environment.json", "log.txt", "result.json"} <= {p.name for p in out.iterdir()}
+    assert {"recipe.toml", "environment.json", "log.txt", "result.json", "report.html"} <= {p.name for p in out.iterdir()}
+    assert document["memory"]["classes"]["parameters"]["last"] > 0
+    assert document["memory"]["classes"]["activations"] is None  # Counted by profile alone.
+    report = (out / "report.html").read_text()
+    assert "Memory over time" in report and "What was tried" not in report
 
     evaluated = headrace("eval", job, "--checkpoint", newest_checkpoint(out), "--json", "-")
     assert evaluated.returncode == 0, evaluated.stderr

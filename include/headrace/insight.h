@@ -139,6 +139,8 @@ nlohmann::ordered_json to_json(const Diagnosis& diagnosis);
 // Everything a report shows, as values; the caller fills it from ledger, machine and diagnosis. An empty text, an empty
 // list, a nullopt, a rate of 0 and speedup_pairs of 0 mean that it is unavailable, and the report says so.
 struct Report {
+  // Decides which of the values below belong to it: a profile has no changes, a training neither them nor a split.
+  enum class Kind { tuning, profile, training };
   struct Change {
     std::string name;
     std::string sentence;                             // What it changes.
@@ -153,11 +155,13 @@ struct Report {
     std::string name, unit;
     std::vector<double> x, y;
   };
+  Kind kind = Kind::tuning;
   std::string title;    // "fashion_mnist"
   std::string verdict;  // One sentence, first on the page: "2.41 times as fast, numerically the same."
   bool positive = false;
   double speedup = 0, speedup_low = 0, speedup_high = 0;
   std::int64_t speedup_pairs = 0;
+  // Of a profile or a training the first alone.
   double baseline_samples_per_second = 0, best_samples_per_second = 0;
   std::optional<TimeSplit> before, after;
   std::string diagnosis;  // Its sentence.

@@ -54,7 +54,8 @@ struct Progress {
 // batch: on the CPU before that batch's backward; elsewhere losses are read every 50 steps, so as not to make the
 // device wait, and the error names the batch it was. A step that throws leaves parameters, optimizer and progress as
 // they were; where its backward had begun, the gradients of its window are dropped and the next step opens a new one.
-// Memory accounts "parameters" (with buffers), "gradients" and "optimizer" tell what it holds.
+// Memory accounts "parameters" (with buffers), "gradients" and "optimizer" tell what it holds, and
+// "activations" all other tensors, where they are counted when it is made (tensor/allocation_count.h).
 class Trainer {
  public:
   // `optimizer_steps_total` is what a cosine schedule spreads over; a step schedule divides it into options.epochs
@@ -84,8 +85,9 @@ class Trainer {
   // Mean loss of the samples of all step() since the last call; nullopt when there were none. Reads the device.
   std::optional<double> take_mean_loss();
   std::optional<double> mean_loss();  // The same, without starting anew.
-  // Forward alone in evaluation mode without gradients; back to training mode afterwards, also by exception.
-  Output evaluate(const TensorBatch& batch);
+  // Forward alone, or `forward` in its place, in evaluation mode without gradients; back to training mode afterwards,
+  // also by exception.
+  Output evaluate(const TensorBatch& batch, const Forward& forward = {});
 
   // Live knobs; each takes effect at the next step.
   void set_precision(Precision precision);
@@ -108,13 +110,14 @@ class Trainer {
   std::unique_ptr<Impl> impl_;
 };
 
-// Mean loss and share of right answers over a loader's samples (named output "logits", argmax against labels). Changes
-// nothing of the trainer: no weight, running statistic, gradient or random state.
+// Mean loss and share of right answers over a loader's samples (named output "logits", argmax against labels), by the
+// trainer's forward or by `forward`. Changes nothing of the trainer: no weight, running statistic, gradient or random
+// state.
 struct Evaluation {
   double loss = 0;
   double accuracy = 0;
   std::int64_t samples = 0;
 };
-Evaluation evaluate(Trainer& trainer, Loader& loader);
+Evaluation evaluate(Trainer& trainer, Loader& loader, const Forward& forward = {});
 
 }  // namespace headrace

@@ -98,6 +98,27 @@ TEST(MemoryReport, CondensedKeepsTheLargestOfEachShareOfTheTime) {
   EXPECT_THAT(detail::condensed(timeline, 100).resident, testing::ElementsAreArray(timeline.resident));
 }
 
+TEST(ReportKinds, AProfileAndATrainingShowNothingThatTheyDoNotHave) {
+  Report report = sample_report();
+  report.kind = Report::Kind::profile;
+  for (const std::string& text : {report_text(report, 80, false), report_html(report)}) {
+    EXPECT_THAT(text, HasSubstr("3,104"));
+    EXPECT_THAT(text, HasSubstr("760 MB"));
+    EXPECT_THAT(text, HasSubstr("Where the time of a step goes"));
+    for (const char* other : {"peedup", "None was tried", "What was tried", "4,719", ">Before", ">After", "  before", "after:  "}) {
+      EXPECT_THAT(text, testing::Not(HasSubstr(other)));
+    }
+  }
+  report.kind = Report::Kind::training;
+  for (const std::string& text : {report_text(report, 80, false), report_html(report)}) {
+    EXPECT_THAT(text, HasSubstr("0.9142"));
+    EXPECT_THAT(text, HasSubstr("760 MB"));
+    for (const char* other : {"peedup", "What was tried", "Where the time of a step goes"}) {
+      EXPECT_THAT(text, testing::Not(HasSubstr(other)));
+    }
+  }
+}
+
 TEST(Figures, BytesAndSecondsAreRoundedForPeople) {
   EXPECT_EQ(detail::bytes_text(999), "999 B");
   EXPECT_EQ(detail::bytes_text(4'300), "4.3 kB");

@@ -45,22 +45,36 @@ std::string rate_stat(const char* name, double samples_per_second) {
   return stat(name, is_measured(samples_per_second) ? grouped(samples_per_second) : "", "samples per second");
 }
 
+std::string memory_stat(const Report& report) {
+  const std::vector<std::int64_t>& resident = report.memory.resident;
+  return stat("Memory", resident.empty() ? "" : bytes_text(*std::max_element(resident.begin(), resident.end())),
+              "resident, at most");
+}
+
 std::string header_html(const Report& report) {
   const std::string verdict = report.verdict.empty() ? "No verdict" : html_text(report.verdict);
   std::string html = fmt::format("<header>\n<p class=\"eyebrow\">Headrace report on <b>{}</b></p>\n<h1>{}</h1>\n",
                                  report.title.empty() ? "an untitled job" : html_text(report.title), verdict);
-  html += fmt::format("<p class=\"lede\">Diagnosis: {}</p>\n<dl class=\"stats\">\n",
-                      or_unavailable(html_text(report.diagnosis)));
-  html += rate_stat("Before", report.baseline_samples_per_second);
-  html += rate_stat("After", report.best_samples_per_second);
-  const bool has_speedup = report.speedup_pairs > 0;
-  html += stat("Speedup", has_speedup ? fixed_text(report.speedup, 2) + " \u00d7" : "",
-               fmt::format("{} to {} (95\u00a0%), {} pairs", fixed_text(report.speedup_low, 2),
-                           fixed_text(report.speedup_high, 2), report.speedup_pairs),
-               true);
+  if (report.kind == Report::Kind::tuning) {  // A profile's verdict is its diagnosis, a training has none.
+    html += fmt::format("<p class=\"lede\">Diagnosis: {}</p>\n", or_unavailable(html_text(report.diagnosis)));
+  }
+  html += "<dl class=\"stats\">\n";
+  if (report.kind != Report::Kind::tuning) {
+    html += rate_stat("Speed", report.baseline_samples_per_second);
+  } else {
+    html += rate_stat("Before", report.baseline_samples_per_second);
+    html += rate_stat("After", report.best_samples_per_second);
+    const bool has_speedup = report.speedup_pairs > 0;
+    html += stat("Speedup", has_speedup ? fixed_text(report.speedup, 2) + " \u00d7" : "",
+                 fmt::format("{} to {} (95\u00a0%), {} pairs", fixed_text(report.speedup_low, 2),
+                             fixed_text(report.speedup_high, 2), report.speedup_pairs),
+                 true);
+  }
+  if (report.kind == Report::Kind::profile) return html + memory_stat(report) + "</dl>\n</header>\n";
   html += stat("Test accuracy", report.test_accuracy ? fixed_text(*report.test_accuracy, 4) : "",
                report.test_loss ? "loss " + fixed_text(*report.test_loss, 4) : "");
   if (!report.test_accuracy && report.test_loss) html += stat("Test loss", fixed_text(*report.test_loss, 4), "");
+  if (report.kind == Report::Kind::training) html += memory_stat(report);
   return html + "</dl>\n</header>\n";
 }
 
@@ -192,8 +206,9 @@ std::string split_html(const Report& report) {
       html += fmt::format("<p>{}: unavailable.</p>\n", label);
     }
   };
-  add("Before", report.before);
-  add("After", report.after);
+  const bool is_profile = report.kind == Report::Kind::profile;
+  add(is_profile ? "Now" : "Before", report.before);
+  if (!is_profile) add("After", report.after);
   if (splits.empty()) return html + "</section>\n";
   html += fmt::format("<p>{}\u201cOther\u201d is the time that no part covers.</p>\n<figure>\n",
                       splits.size() > 1 ? "Both bars have one scale. " : "");
@@ -225,7 +240,7 @@ std::string memory_html(const Report& report) {
   const std::size_t peak = peak_index(timeline);
   html += fmt::format(
       "<p>The process held at most {}, {} after the first reading. \u201cOther\u201d is what is resident and in none "
-      "of the classes that were counted: libraries, buffers of their own, the tensors of a step.</p>\n<figure>\n",
+      "of the classes that were counted: libraries and their buffers, and all that nobody counted.</p>\n<figure>\n",
       bytes_text(timeline.resident[peak]), seconds_text(seconds_at(timeline, peak)));
   if (timeline.resident.size() > 1) html += memory_svg(timeline);
   return html + memory_table(memory_shares(timeline)) + "</figure>\n</section>\n";
@@ -335,9 +350,8 @@ std::string report_html(const Report& report) {
                       report.title.empty() ? "Headrace report" : html_text(report.title), html_text(report.verdict),
                       kReportStyle, report.positive ? " class=\"positive\"" : "");
   html += header_html(report);
-  html += waterfall_html(report);
-  html += changes_html(report);
-  html += split_html(report);
+  if (report.kind == Report::Kind::tuning) html += waterfall_html(report) + changes_html(report);
+  if (report.kind != Report::Kind::training) html += split_html(report);
   html += memory_html(report);
   html += curves_html(report);
   html += next_html(report);

@@ -76,6 +76,11 @@ void write_outcome(Page& page, const Report& report) {
   page.paragraph(report.title.empty() ? "untitled" : report.title, 0, Ink::faint);
   page.paragraph(report.verdict.empty() ? "No verdict." : report.verdict, 0, Ink::strong);
   page.line();
+  if (report.kind != Report::Kind::tuning) {
+    page.fact("speed", rate_text(report.baseline_samples_per_second));
+    if (report.kind == Report::Kind::training) page.fact("test", test_text(report));
+    return;
+  }
   page.fact("before", rate_text(report.baseline_samples_per_second));
   page.fact("after", rate_text(report.best_samples_per_second));
   page.fact("speedup", report.speedup_pairs > 0 ? fmt::format("{} times as fast (95 % interval, {} pairs)",
@@ -126,8 +131,8 @@ std::string bar(double value, double whole, int width, const char* block) {
 }
 
 void write_part(Page& page, const char* when, const std::string& label, double seconds, double total, double scale) {
-  const int width = page.width() - 40;  // None on the narrowest page.
-  const char* block = when[0] == 'b' ? "░" : "█";
+  const int width = page.width() - 40;             // None on the narrowest page.
+  const char* block = when[0] == 'b' ? "░" : "█";  // Before, or after and now.
   page.line(fmt::format("  {:<11}{:<7}{:>10}{:>8}  {}", label, when, milliseconds_text(seconds),
                         total > 0 ? percent_text(seconds / total) : "", bar(seconds, scale, width, block)));
 }
@@ -140,8 +145,10 @@ void write_split(Page& page, const Report& report) {
   };
   std::vector<Side> sides;
   double scale = 0;
-  for (const Side& side : {Side{"before", report.before ? &*report.before : nullptr},
+  const bool is_profile = report.kind == Report::Kind::profile;
+  for (const Side& side : {Side{is_profile ? "now" : "before", report.before ? &*report.before : nullptr},
                            Side{"after", report.after ? &*report.after : nullptr}}) {
+    if (is_profile && side.when[0] == 'a') continue;
     if (side.split == nullptr || side.split->steps <= 0) {
       page.line(fmt::format("  {}: {}", side.when, kUnavailable));
       continue;
@@ -195,8 +202,8 @@ void write_next(Page& page, const Report& report) {
 std::string report_text(const Report& report, int width, bool colour) {
   Page page(width, colour);
   write_outcome(page, report);
-  write_changes(page, report);
-  write_split(page, report);
+  if (report.kind == Report::Kind::tuning) write_changes(page, report);
+  if (report.kind != Report::Kind::training) write_split(page, report);
   write_memory(page, report);
   write_next(page, report);
   return page.take();

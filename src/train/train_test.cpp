@@ -13,6 +13,8 @@
 #include <stdexcept>
 
 #include "exec/stop.h"
+#include "memory/accounts.h"
+#include "tensor/allocation_count.h"
 #include "tensor/compute.h"
 #include "train/loop.h"
 #include "train/schedule.h"
@@ -365,6 +367,48 @@ TEST(Trainer, TenBatchesByFourMakeThreeUpdatesTheLastTheMeanOfTwo) {
   for (std::size_t i = 0; i < twin.parameters.size(); ++i) {
     EXPECT_LE(largest_difference(gradients[2][i].second, twin.parameters[i].second.grad()), 1e-6);
   }
+}
+
+std::int64_t account(const std::string& name) {
+  for (const AccountBytes& known : account_bytes()) {
+    if (known.name == name) return known.bytes;
+  }
+  return -1;
+}
+
+TEST(Trainer, ItsAccountsTellWhatParametersGradientsAndOptimizerHold) {
+  {
+    TinyMlp network;
+    Trainer trainer = network.trainer({});
+    std::int64_t bytes = 0;
+    for (const auto& [name, tensor] : network.parameters) bytes += static_cast<std::int64_t>(tensor.nbytes());
+    std::vector<std::int64_t> gradients;
+    trainer.on_part = [&](StepPart part) {
+      if (part != StepPart::transfer) gradients.push_back(account("gradients"));
+    };
+    trainer.step(tiny::random_batch(8));
+    EXPECT_THAT(gradients, testing::ElementsAre(0, 0, bytes));  // Forward, backward, optimizer.
+    EXPECT_EQ(account("gradients"), 0);
+    EXPECT_EQ(account("parameters"), bytes);
+    EXPECT_EQ(account("optimizer"), trainer.optimizer().state_bytes());
+    EXPECT_GE(account("optimizer"), 2 * bytes);  // AdamW.
+    EXPECT_EQ(account("activations"), -1);       // Nobody counts tensors.
+  }
+  EXPECT_EQ(account("parameters"), -1);
+}
+
+TEST(Trainer, ActivationsAreTheTensorsOfAStepWhereTensorsAreCounted) {
+  const TensorAllocations allocations;
+  tiny::Training training;
+  const TensorBatch batch = tiny::random_batch(64);
+  training.trainer->step(batch);
+  std::vector<std::int64_t> seen;
+  training.trainer->on_part = [&](StepPart) { seen.push_back(account("activations")); };
+  training.trainer->step(batch);
+  ASSERT_EQ(seen.size(), 3U);  // Forward, backward, optimizer.
+  // The first layer alone keeps 64 x 6 x 8 x 8 numbers for the backward.
+  EXPECT_GE(seen[1] - seen[0], 64 * 6 * 8 * 8 * 4);
+  EXPECT_LT(seen[2] - seen[0], 64 * 6 * 8 * 8 * 4);
 }
 
 TEST(Trainer, StepsOnAForwardThatBringsItsBatch) {

@@ -11,6 +11,7 @@
 #include <atomic>
 #include <cmath>
 #include <cstddef>
+#include <optional>
 #include <span>
 #include <utility>
 #include <vector>
@@ -18,6 +19,7 @@
 #include "memory/accounts.h"
 #include "numerics/autocast.h"
 #include "numerics/clip.h"
+#include "tensor/allocation_count.h"
 #include "tensor/batch_tensor.h"
 #include "train/schedule.h"
 
@@ -82,9 +84,22 @@ struct Trainer::Impl {
 
   // Bytes, for whoever asks while this thread works.
   std::atomic<std::int64_t> gradients_held{0}, state_held{optimizer.state_bytes()};
-  const Account model_account{"parameters", [bytes = bytes_of(model)] { return bytes; }};
+  const std::int64_t model_bytes = bytes_of(model);
+  const Account model_account{"parameters", [this] { return model_bytes; }};
   const Account gradient_account{"gradients", [this] { return gradients_held.load(std::memory_order_relaxed); }};
   const Account state_account{"optimizer", [this] { return state_held.load(std::memory_order_relaxed); }};
+
+  std::optional<Account> activation_account;
+
+  // Where tensors are counted: those that are none of the above. A step's results and buffers, for the most part.
+  void count_activations() {
+    if (!TensorAllocations::bytes()) return;
+    activation_account.emplace("activations", [this] {
+      const std::int64_t known =
+          model_bytes + gradients_held.load(std::memory_order_relaxed) + state_held.load(std::memory_order_relaxed);
+      return std::max<std::int64_t>(TensorAllocations::bytes().value_or(0) - known, 0);
+    });
+  }
 
   Output run_forward(const BoundForward& bound) const {
     AutocastBf16 autocast(options.precision == Precision::bf16);
@@ -197,6 +212,7 @@ Trainer::Trainer(ModelState model, Optimizer optimizer, Forward forward, TrainOp
   if (!impl_->model.set_training) fail(ErrorCode::invalid_argument, "train: a Trainer needs a model with set_training");
   at::globalContext().setDeterministicAlgorithms(options.deterministic, /*warn_only=*/false);
   impl_->model.set_training(true);
+  impl_->count_activations();
 }
 
 Trainer::~Trainer() = default;
@@ -267,10 +283,10 @@ std::optional<double> Trainer::take_mean_loss() {
   return mean;
 }
 
-Output Trainer::evaluate(const TensorBatch& batch) {
+Output Trainer::evaluate(const TensorBatch& batch, const Forward& forward) {
   c10::AutoGradMode no_graph(false);
   EvaluationMode evaluation(impl_->model);
-  return impl_->run_forward(impl_->bound(batch));
+  return impl_->run_forward(forward ? [&] { return forward(batch); } : impl_->bound(batch));
 }
 
 void Trainer::set_precision(Precision precision) {
@@ -307,14 +323,14 @@ double Trainer::learning_rate() const {
   return impl_->rate();
 }
 
-Evaluation evaluate(Trainer& trainer, Loader& loader) {
+Evaluation evaluate(Trainer& trainer, Loader& loader, const Forward& forward) {
   Evaluation result;
   double loss_sum = 0;
   std::int64_t right = 0;
   Epoch epoch = loader.epoch(0);
   while (const std::optional<Batch> host = epoch.next()) {
     const TensorBatch batch = trainer.transfer(*host);
-    const Output output = trainer.evaluate(batch);
+    const Output output = trainer.evaluate(batch, forward);
     const auto logits = output.named.find("logits");
     if (logits == output.named.end()) {
       fail(ErrorCode::invalid_argument, "train: evaluation needs a named output \"logits\" of the forward");

@@ -9,6 +9,7 @@
 #include "cli/environment.h"
 #include "exec/stop.h"
 #include "memory/sampler.h"
+#include "tensor/allocation_count.h"
 #include "verbs/data_report.h"
 #include "verbs/verbs.h"
 
@@ -17,6 +18,7 @@ namespace headrace {
 int run_profile(VerbContext& context) {
   Console& console = context.console;
   const std::int64_t steps = context.invocation.steps;
+  const TensorAllocations allocations;  // Before the first tensor.
   TrainingJob job{context.loaded.recipe, context.machine};
   if (context.invocation.dry_run) {
     console.info(fmt::format("dry run: would measure {} steps of {}; nothing was run", steps, context.loaded.name));
@@ -26,12 +28,13 @@ int run_profile(VerbContext& context) {
   console.log_to(folder.file("log.txt"));
   tell_remarks(console, job.training());
   console.progress(fmt::format("Profiling {} steps", steps));
-  MemorySampler memory;
+  MemorySampler memory{std::chrono::milliseconds(1)};  // Steps of small jobs take less than that.
   Measured measured = measure(job, context.machine, steps);
   console.clear_progress();
   tell_corrupt_samples(console, job.training());
 
   Report report;
+  report.kind = Report::Kind::profile;
   report.title = context.loaded.name;
   report.verdict = measured.diagnosis.sentence;
   report.diagnosis = measured.diagnosis.sentence;

@@ -1,4 +1,5 @@
 #include <headrace/insight.h>
+#include <torch/headeronly/version.h>
 
 #include <nlohmann/json.hpp>
 #include <utility>
@@ -6,6 +7,7 @@
 #include "base/clock.h"
 #include "base/files.h"
 #include "base/hash.h"
+#include "cli/environment.h"
 #include "exec/stop.h"
 #include "memory/sampler.h"
 #include "tensor/compute.h"
@@ -68,6 +70,23 @@ TrainHistory resume(VerbContext& context, Training& training, const RunFolder& f
   return history;
 }
 
+Report train_report(const VerbContext& context, const Training& training, const TrainRun& run) {
+  Report report;
+  report.kind = Report::Kind::training;
+  report.title = context.loaded.name;
+  report.verdict = run.epochs.empty()
+                       ? "Nothing was trained."
+                       : fmt::format("Test accuracy {:.4f} after epoch {}, {}.", run.epochs.back().test_accuracy,
+                                     run.epochs.back().epoch, duration_text(run.seconds));
+  if (!run.epochs.empty()) report.baseline_samples_per_second = run.epochs.back().samples_per_second;
+  show_training(report, run);
+  report.environment = report_environment(context.machine, TORCH_VERSION);
+  report.settings = training.applied();
+  report.command = command_line(context.invocation);
+  report.written = utc_text();
+  return report;
+}
+
 }  // namespace
 
 int run_train(VerbContext& context) {
@@ -101,11 +120,14 @@ int run_train(VerbContext& context) {
   document["folder"] = folder.path().string();
   document["training"] = to_json(run);
   const bool tested = !run.epochs.empty();
-  document["memory"] = to_json(memory.timeline());
+  Report report = train_report(context, training, run);
+  report.memory = memory.timeline();
+  document["memory"] = to_json(report.memory);
   document["corrupt_samples"] = corrupt_samples_json(training);
   tell_corrupt_samples(console, training);
   document["test_accuracy"] = tested ? nlohmann::ordered_json(run.epochs.back().test_accuracy) : nullptr;
   write_file(folder.file("result.json"), json_text(document));
+  write_file(folder.file("report.html"), report_html(report));
   console.json(document);
   if (run.stopped_by != 0) return stop_exit_code(run.stopped_by);
   folder.mark_whole();

@@ -206,4 +206,18 @@ nlohmann::ordered_json to_json(const TrainRun& run) {
   return document;
 }
 
+void show_training(Report& report, const TrainRun& run) {
+  if (run.epochs.empty()) return;
+  Report::Curve accuracy{"Test accuracy", "", {}, {}}, loss{"Training loss", "", {}, {}};
+  for (const EpochResult& epoch : run.epochs) {
+    accuracy.x.push_back(static_cast<double>(epoch.epoch));
+    accuracy.y.push_back(epoch.test_accuracy);
+    loss.x.push_back(static_cast<double>(epoch.epoch));
+    loss.y.push_back(epoch.loss);
+  }
+  report.test_accuracy = run.epochs.back().test_accuracy;
+  report.test_loss = run.epochs.back().test_loss;
+  report.curves = {accuracy, loss};
+}
+
 }  // namespace headrace

@@ -1,6 +1,8 @@
 // Training from where a trainer stands to the recipe's last epoch, with tests, checkpoints and progress.
 #pragma once
 
+#include <headrace/insight.h>
+
 #include <cstdint>
 #include <filesystem>
 #include <vector>
@@ -35,5 +37,7 @@ TrainRun train_to_end(Training& training, const std::filesystem::path& folder, C
                       TrainHistory history = {});
 
 nlohmann::ordered_json to_json(const TrainRun& run);
+// Puts the last test and the curves by epoch into the report; nothing without an epoch.
+void show_training(Report& report, const TrainRun& run);
 
 }  // namespace headrace

@@ -3,6 +3,7 @@
 #include <torch/headeronly/version.h>
 
 #include <nlohmann/json.hpp>
+#include <utility>
 
 #include "assembly/measure.h"
 #include "base/clock.h"
@@ -27,6 +28,7 @@ struct Tuning {
   Ledger ledger;
   std::vector<Candidate> tried;
   std::vector<Applied> applied;  // Of the best settings.
+  nlohmann::ordered_json corrupt_samples;
 };
 
 // The recipe's own values of every key that a candidate touches; planted knobs are off.
@@ -76,6 +78,7 @@ Tuning tune_recipe(VerbContext& context) {
   }
   tuning.applied = job.training().applied();
   tell_corrupt_samples(console, job.training());
+  tuning.corrupt_samples = corrupt_samples_json(job.training());
   console.clear_progress();
   return tuning;
 }
@@ -113,18 +116,7 @@ Report tune_report(const VerbContext& context, const Tuning& tuning, const Train
   if (tuning.after) report.after = tuning.after->split;
   report.diagnosis = tuning.before.diagnosis.sentence;
   report.findings = tuning.before.diagnosis.findings;
-  Report::Curve accuracy{"Test accuracy", "", {}, {}}, loss{"Training loss", "", {}, {}};
-  for (const EpochResult& epoch : run.epochs) {
-    accuracy.x.push_back(static_cast<double>(epoch.epoch));
-    accuracy.y.push_back(epoch.test_accuracy);
-    loss.x.push_back(static_cast<double>(epoch.epoch));
-    loss.y.push_back(epoch.loss);
-  }
-  if (!run.epochs.empty()) {
-    report.test_accuracy = run.epochs.back().test_accuracy;
-    report.test_loss = run.epochs.back().test_loss;
-    report.curves = {accuracy, loss};
-  }
+  show_training(report, run);
   report.memory = memory;
   report.environment = report_environment(context.machine, TORCH_VERSION);
   report.settings = tuning.applied;
@@ -176,16 +168,19 @@ int run_tune(VerbContext& context) {
   if (tuning.after) write_chrome_trace(tuning.after->trace, folder.file("trace-tuned.json").string());
 
   TrainRun run;
+  nlohmann::ordered_json corrupt_samples = tuning.corrupt_samples;
   if (stop_signal() == 0) {
     console.info("training with what was kept");
     Training training{tuned, context.machine};
     run = train_to_end(training, folder.path(), console);
+    corrupt_samples = corrupt_samples_json(training);
   } else {
     run.stopped_by = stop_signal();
   }
   const MemoryTimeline memory = sampler.timeline();
   nlohmann::ordered_json document = ledger_document(context, tuning, run);
   document["memory"] = to_json(memory);
+  document["corrupt_samples"] = std::move(corrupt_samples);
   const Report report = tune_report(context, tuning, run, memory);
   write_file(folder.file("ledger.json"), json_text(document));
   write_file(folder.file("report.html"), report_html(report));

@@ -85,7 +85,7 @@ svg .figure { text-anchor: end; fill: var(--ink); font-variant-numeric: tabular-
 .curve circle { fill: var(--paper); stroke: var(--water); stroke-width: 2px; }
 .memory text { font-size: 12px; fill: var(--soft); }
 .memory .grid { stroke: var(--rule); }
-.memory path { stroke: var(--paper); stroke-width: 1px; vector-effect: non-scaling-stroke; }
+.memory path { stroke: var(--paper); stroke-width: .5px; vector-effect: non-scaling-stroke; }
 .memory .inside {
   text-anchor: middle; fill: var(--ink); font-size: 13px; font-weight: 600; paint-order: stroke; stroke: var(--paper);
   stroke-width: 4px; stroke-linejoin: round;
