@@ -25,14 +25,15 @@ at::Tensor masked_loss(const at::Tensor& logits, const TensorBatch& batch) {
   return each.mul(batch.mask).sum().div(static_cast<double>(std::max<std::int64_t>(batch.counted(), 1)));
 }
 
+Output classification(at::Tensor logits, const TensorBatch& batch) {
+  at::Tensor loss = batch.mask.defined() ? masked_loss(logits, batch) : at::cross_entropy_loss(logits, batch.labels);
+  return Output{std::move(loss), {{"logits", std::move(logits)}}};
+}
+
 }  // namespace
 
 Forward classification_forward(Network& network) {
-  return [&network](const TensorBatch& batch) {
-    at::Tensor logits = network.forward(batch.images);
-    at::Tensor loss = batch.mask.defined() ? masked_loss(logits, batch) : at::cross_entropy_loss(logits, batch.labels);
-    return Output{std::move(loss), {{"logits", std::move(logits)}}};
-  };
+  return [&network](const TensorBatch& batch) { return classification(network.forward(batch.images), batch); };
 }
 
 Training::Training(const Recipe& recipe, const Machine& machine) : recipe_(recipe), machine_(machine) {
@@ -81,6 +82,11 @@ void Training::apply_live(const Recipe& next) {
   trainer_->set_memory_format(next.model.memory_format);
   trainer_->optimizer().set_implementation(next.optimizer.implementation);
   trainer_->set_precision(next.train.precision);
+}
+
+Forward Training::frozen_forward() const {
+  return
+      [frozen = network_->frozen()](const TensorBatch& batch) { return classification(frozen(batch.images), batch); };
 }
 
 double Training::cache_share() const {

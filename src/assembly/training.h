@@ -29,6 +29,9 @@ class Training {
   Loader& test_loader() { return *test_loader_; }
   const Loader& loader() const { return *loader_; }
   const Loader& test_loader() const { return *test_loader_; }
+  // The forward of evaluation with the weights as they are now (Network::frozen): for many batches with the same
+  // weights. Error{unsupported}: a TorchScript module that cannot be frozen.
+  Forward frozen_forward() const;
   // Share of the training pictures that data.cache = "decoded" has room for (0 to 1), told by the headers of 64 of
   // them. For sources of encoded pictures. Error{out_of_memory} when data.cache_mib is more than there is.
   double cache_share() const;

@@ -1,5 +1,6 @@
 #include <headrace/trainer.h>
 
+#include <cmath>
 #include <nlohmann/json.hpp>
 
 #include "assembly/training.h"
@@ -34,6 +35,18 @@ std::filesystem::path load(VerbContext& context, Training& training) {
   return path;
 }
 
+// The weights do not change any more, so the network is frozen where it can be: the same logits but for rounding. Under
+// autocast it stays as it is, or weights that were folded in float32 would be rounded again.
+Forward evaluation_forward(Console& console, const Training& training) {
+  if (training.recipe().train.precision != Precision::fp32) return {};
+  try {
+    return training.frozen_forward();
+  } catch (const Error& error) {
+    console.warning(std::string(error.what()) + "; evaluating it as it is");
+    return {};
+  }
+}
+
 }  // namespace
 
 int run_eval(VerbContext& context) {
@@ -46,7 +59,13 @@ int run_eval(VerbContext& context) {
     return kExitDone;
   }
   tell_remarks(console, training);
-  const Evaluation evaluation = evaluate(training.trainer(), training.test_loader());
+  const Evaluation evaluation =
+      evaluate(training.trainer(), training.test_loader(), evaluation_forward(console, training));
+  if (!std::isfinite(evaluation.loss)) {
+    fail(ErrorCode::numerics,
+         "eval: {}: the test loss is {}: the weights, or what they make of the data, are not finite",
+         checkpoint.string(), evaluation.loss);
+  }
   console.result(fmt::format("{}: test accuracy {:.4f}, loss {:.4f}, {} samples\n", checkpoint.filename().string(),
                              evaluation.accuracy, evaluation.loss, evaluation.samples));
   nlohmann::ordered_json document = document_head(context, "headrace-eval");
