@@ -569,7 +569,11 @@ TEST_F(DoctorsRun, AKilledRunLacksItsResultAndAStoppedOneSaysItsSignal) {
   EXPECT_THAT(found(), testing::ElementsAre("stopped"));
   fs::remove(run_ / "result.json");
   result_ = nullptr;
-  EXPECT_THAT(found(), testing::ElementsAre("missing"));
+  texts_["history"] = R"({"epochs": [{"epoch": 1, "test_accuracy": 0.5}]})";
+  const RunReport report = checked();
+  EXPECT_THAT(codes(report.findings), testing::ElementsAre("missing"));
+  EXPECT_THAT(report.facts, testing::Contains(testing::Pair("Epochs", "1 of 2")));  // As its checkpoint knows.
+  EXPECT_THAT(report.facts, testing::Contains(testing::Pair("Test accuracy", "0.5000")));
 }
 
 TEST_F(DoctorsRun, LossesThatAreNotFiniteAreNamed) {
@@ -591,7 +595,7 @@ TEST_F(DoctorsRun, SamplesThatCouldNotBeReadAreNamed) {
   EXPECT_THAT(report.findings[0].sentence, HasSubstr("train/one/4.jpg: cut short; and 2 more"));
 }
 
-TEST_F(DoctorsRun, ASlowEpochAndSlowStepsAreNamed) {
+TEST_F(DoctorsRun, SlowEpochsAndSlowStepsAreNamed) {
   Json& epochs = result_["training"]["epochs"];
   epochs.push_back(epochs[0]);
   epochs[2]["samples_per_second"] = 500.0;
@@ -601,10 +605,12 @@ TEST_F(DoctorsRun, ASlowEpochAndSlowStepsAreNamed) {
   profile["diagnosis"]["findings"] = {{{"code", "data_loading_slow"}, {"sentence", "s"}, {"advice", "a"}}};
   write(run_ / "profile.json", json_text(profile));
   const RunReport report = checked();
-  EXPECT_THAT(codes(report.findings), testing::ElementsAre("slow_steps", "slow_epoch", "data_loading_slow"));
+  EXPECT_THAT(codes(report.findings), testing::ElementsAre("slow_steps", "slow_epochs", "data_loading_slow"));
   EXPECT_THAT(report.findings[0].sentence, HasSubstr("1 of 30 steps took more than twice the median of 10.0 ms and "
                                                      "cost 39 % of the time; the longest, step 21, took 200.0 ms"));
-  EXPECT_THAT(report.findings[1].sentence, HasSubstr("epoch 3 ran at 500 samples/s, 50 % of the median epoch's 1000"));
+  EXPECT_THAT(report.findings[1].sentence,
+              HasSubstr("1 of 3 epochs ran below 80 % of the median speed of 1000 samples/s and cost "
+                        "25 % of the time; the slowest, epoch 3, ran at 500"));
 }
 
 TEST_F(DoctorsRun, MemoryThatGrowsToTheEndIsTheCachesAndMemoryThatFillsUpOnceIsNone) {
@@ -658,7 +664,7 @@ TEST_F(Run, DoctorNamesWhatIsMissingOrDamaged) {
   invocation_.out = folder_ / "run";
   RunFolder run{invocation_, loaded_};
   const auto findings = [this] { return check_run(folder_ / "run", detect_machine()).findings; };
-  EXPECT_THAT(codes(findings()), testing::ElementsAre("in_use", "missing", "missing", "data_gone"));
+  EXPECT_THAT(codes(findings()), testing::ElementsAre("in_use", "missing", "missing", "missing", "data_gone"));
   write(folder_ / "run/checkpoint-000000001.safetensors", safetensors("abc").substr(0, 40));
   std::string header = safetensors("abc", {{"header_xxh3", "0123456789abcdef"}});
   write(folder_ / "run/checkpoint-000000002.safetensors", header);

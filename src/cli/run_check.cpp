@@ -98,6 +98,8 @@ class RunCheck {
     if (check.fault || !name.starts_with("checkpoint-") || name == "checkpoint-best.safetensors") return;
     contents_.newest_checkpoint = name;
     contents_.checkpoint_texts = std::move(check.texts);
+    contents_.checkpoint_history =
+        Json::parse(contents_.checkpoint_texts["history"], nullptr, /*allow_exceptions=*/false);
   }
 
   std::optional<std::string> recipe_fault(const fs::path& path) {
@@ -162,14 +164,16 @@ class RunCheck {
   void look_for_missing_files() {
     std::vector<std::string> wanted{"recipe.toml", "environment.json"};
     const std::string verb = contents_.verb();
-    if (verb == "train") wanted.insert(wanted.end(), {"result.json"});
+    if (verb == "train") wanted.insert(wanted.end(), {"result.json", "report.html"});
     if (verb == "tune") wanted.insert(wanted.end(), {"tuned.toml", "ledger.json", "report.html"});
     if (verb == "profile") wanted.insert(wanted.end(), {"profile.json", "trace.json", "report.html"});
     for (const std::string& name : wanted) {
       std::error_code ignored;  // A file that cannot be looked at is as good as missing.
       if (fs::exists(folder_ / name, ignored)) continue;
       add("missing", name + " is missing",
-          verb.empty() ? "Is this a run folder?" : "The run ended before it was written.");
+          verb.empty()      ? "Is this a run folder?"
+          : verb == "train" ? "The run was killed or failed before it was written: go on with train --resume."
+                            : "The run ended before it was written.");
     }
     const std::vector<fs::path> all = files();
     const bool checkpoint = std::any_of(all.begin(), all.end(), [](const fs::path& path) {

@@ -63,10 +63,14 @@ const Json& training(const RunContents& run) {
   return at(run.result.is_object() ? run.result : run.ledger, {"training"});
 }
 
+// The finished ones; of a run that was killed, those that its newest checkpoint knows.
 const Json& epochs(const RunContents& run) {
   static const Json none = Json::array();
-  const Json& list = at(training(run), {"epochs"});
-  return list.is_array() ? list : none;
+  for (const Json* document : {&training(run), &run.checkpoint_history}) {
+    const Json& list = at(*document, {"epochs"});
+    if (list.is_array()) return list;
+  }
+  return none;
 }
 
 const Json& memory_series(const RunContents& run) {
@@ -130,7 +134,7 @@ class Contents {
   }
 
   void look_at_corrupt_samples() {
-    for (const Json* document : {&run_.result, &run_.profile}) {
+    for (const Json* document : {&run_.result, &run_.ledger, &run_.profile}) {
       const Json& samples = at(*document, {"corrupt_samples", "samples"});
       if (!samples.is_array() || samples.empty()) continue;
       std::string names;
@@ -169,21 +173,28 @@ class Contents {
   }
 
   void look_at_epochs() {
-    constexpr double kSlow = 0.8;  // Of the median speed.
+    constexpr double kSlow = 0.8, kShareMin = 0.05;  // Of the median speed; of the time of all epochs.
     std::vector<double> speeds;
     for (const Json& epoch : epochs(run_)) {
-      if (const auto speed = number(at(epoch, {"samples_per_second"}))) speeds.push_back(*speed);
+      if (const auto speed = number(at(epoch, {"samples_per_second"})); speed && *speed > 0) speeds.push_back(*speed);
     }
     if (speeds.size() < 3 || speeds.size() != epochs(run_).size()) return;
     const double usual = median(speeds);
-    for (std::size_t i = 0; i < speeds.size(); ++i) {
-      if (speeds[i] >= kSlow * usual) continue;
-      add("slow_epoch",
-          fmt::format("epoch {} ran at {:.0f} samples/s, {:.0f} % of the median epoch's {:.0f}", i + 1, speeds[i],
-                      100 * speeds[i] / usual, usual),
-          i == 0 ? "The first epoch may have filled caches; otherwise other work ran on the machine."
-                 : "Other work ran on the machine, or the disk was slow.");
+    double lost = 0, all = 0;  // In usual epochs.
+    std::size_t slow = 0;
+    for (const double speed : speeds) {
+      all += usual / speed;
+      if (speed >= kSlow * usual) continue;
+      ++slow;
+      lost += usual / speed - 1;
     }
+    if (!(lost > kShareMin * all)) return;
+    const auto worst = std::min_element(speeds.begin(), speeds.end());
+    add("slow_epochs",
+        fmt::format("{} of {} epochs ran below 80 % of the median speed of {:.0f} samples/s and cost {:.0f} % of the "
+                    "time; the slowest, epoch {}, ran at {:.0f}",
+                    slow, speeds.size(), usual, 100 * lost / all, worst - speeds.begin() + 1, *worst),
+        "Other work ran on the machine, or the disk was slow; a first epoch may have filled caches.");
   }
 
   // Only where one thing was done over and over: a tuner's trials differ.

@@ -21,7 +21,8 @@ struct RunContents {
   nlohmann::ordered_json environment, result, profile, ledger;
   std::optional<Recipe> recipe;
   std::optional<std::string> newest_checkpoint;         // Its file name; by optimizer steps, never by a clock.
-  std::map<std::string, std::string> checkpoint_texts;  // What its header says.
+  std::map<std::string, std::string> checkpoint_texts;  // What its header says,
+  nlohmann::ordered_json checkpoint_history;            // and of it the epochs' results.
   std::string log;                                      // The end of log.txt, 64 KiB.
 
   std::string verb() const;  // "train", ...; empty: unknown.
