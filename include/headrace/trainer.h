@@ -55,7 +55,7 @@ struct Progress {
 // device wait, and the error names the batch it was. A step that throws leaves parameters, optimizer and progress as
 // they were; where its backward had begun, the gradients of its window are dropped and the next step opens a new one.
 // Memory accounts "parameters" (with buffers), "gradients" and "optimizer" tell what it holds, and
-// "activations" all other tensors, where they are counted when it is made (tensor/allocation_count.h).
+// "activations" all other tensors, where they are counted when it is made (tensor/tensor_allocations.h).
 class Trainer {
  public:
   // `optimizer_steps_total` is what a cosine schedule spreads over; a step schedule divides it into options.epochs

@@ -250,7 +250,7 @@ class Contents {
               without_credentials(run_.recipe->data.source) + " differ",
           "The run cannot be repeated over it; --resume would go on over what there is now.");
     } catch (const Error& error) {
-      add("data_gone", std::string("the training data cannot be opened: ") + error.what(),
+      add("data_gone", std::string("the training data cannot be opened from here: ") + error.what(),
           "Without it the run can be neither repeated nor resumed.");
     }
   }

@@ -14,8 +14,8 @@
 
 #include "exec/stop.h"
 #include "memory/accounts.h"
-#include "tensor/allocation_count.h"
 #include "tensor/compute.h"
+#include "tensor/tensor_allocations.h"
 #include "train/loop.h"
 #include "train/schedule.h"
 #include "train/tiny_training.h"

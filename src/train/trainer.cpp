@@ -19,8 +19,8 @@
 #include "memory/accounts.h"
 #include "numerics/autocast.h"
 #include "numerics/clip.h"
-#include "tensor/allocation_count.h"
 #include "tensor/batch_tensor.h"
+#include "tensor/tensor_allocations.h"
 #include "train/schedule.h"
 
 namespace headrace {

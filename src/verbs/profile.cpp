@@ -9,7 +9,7 @@
 #include "cli/environment.h"
 #include "exec/stop.h"
 #include "memory/sampler.h"
-#include "tensor/allocation_count.h"
+#include "tensor/tensor_allocations.h"
 #include "verbs/data_report.h"
 #include "verbs/verbs.h"
 

@@ -1,4 +1,4 @@
-#include "tensor/allocation_count.h"
+#include "tensor/tensor_allocations.h"
 
 #include <c10/core/Allocator.h>
 #include <headrace/error.h>
