@@ -6,6 +6,7 @@
 #include <string>
 #include <string_view>
 
+#include "image/detail/baseline_reader.h"
 #include "image/detail/jpeg_reader.h"
 #include "image/detail/png_reader.h"
 
@@ -57,10 +58,27 @@ std::string beginning(std::string_view bytes) {
 }  // namespace
 
 struct Decoder::Impl {
+  enum class Format { baseline_jpeg, jpeg, png };
+
+  detail::BaselineReader baseline;
   detail::JpegReader jpeg;
   detail::PngReader png;
-  bool is_jpeg = false;
+  Format format = Format::png;
+  std::span<const std::uint8_t> bytes;
   PictureInfo info;  // 0 x 0: no picture is open.
+
+  PictureInfo open(int channels) {
+    if (!detail::JpegReader::recognises(bytes)) {
+      format = Format::png;
+      return png.open(bytes, channels);
+    }
+    if (const auto found = baseline.open(bytes, channels)) {
+      format = Format::baseline_jpeg;
+      return *found;
+    }
+    format = Format::jpeg;
+    return jpeg.open(bytes, channels);
+  }
 };
 
 Decoder::Decoder() : impl_(std::make_unique<Impl>()) {}
@@ -73,9 +91,9 @@ PictureInfo Decoder::open(std::span<const std::uint8_t> bytes, int channels) {
     fail(ErrorCode::invalid_argument, "image: pictures decoded to {} channels; wanted 1 or 3", channels);
   }
   impl_->info = {};
-  impl_->is_jpeg = detail::JpegReader::recognises(bytes);
-  if (!impl_->is_jpeg && !detail::PngReader::recognises(bytes)) refuse(bytes);
-  impl_->info = impl_->is_jpeg ? impl_->jpeg.open(bytes, channels) : impl_->png.open(bytes, channels);
+  if (!detail::JpegReader::recognises(bytes) && !detail::PngReader::recognises(bytes)) refuse(bytes);
+  impl_->bytes = bytes;
+  impl_->info = impl_->open(channels);
   return impl_->info;
 }
 
@@ -90,10 +108,15 @@ void Decoder::decode(const Box& box, std::span<std::uint8_t> out) {
                     static_cast<std::size_t>(info.channels);
   HEADRACE_CHECK(out.size() == size, "image: {} bytes for {} x {} pixels of {} channels", out.size(), box.height,
                  box.width, info.channels);
-  if (impl_->is_jpeg) {
-    impl_->jpeg.decode(box, out);
-  } else {
-    impl_->png.decode(box, out);
+  switch (impl_->format) {
+    case Impl::Format::baseline_jpeg:
+      if (impl_->baseline.decode(box, out)) return;
+      impl_->jpeg.open(impl_->bytes, info.channels);
+      return impl_->jpeg.decode(box, out);
+    case Impl::Format::jpeg:
+      return impl_->jpeg.decode(box, out);
+    case Impl::Format::png:
+      return impl_->png.decode(box, out);
   }
 }
 

@@ -49,16 +49,6 @@ std::string refusal(const Bytes& file, int channels = 3) {
   }
 }
 
-Bytes part_of(const Picture& picture, const Box& box) {
-  Bytes part;
-  for (int y = box.y; y < box.y + box.height; ++y) {
-    const auto at = (static_cast<std::ptrdiff_t>(y) * picture.width + box.x) * picture.channels;
-    const auto begin = picture.pixels.begin() + at;
-    part.insert(part.end(), begin, begin + static_cast<std::ptrdiff_t>(box.width) * picture.channels);
-  }
-  return part;
-}
-
 std::vector<Box> boxes_of(int height, int width, int random_boxes) {
   std::vector<Box> boxes{{0, 0, height, width}, {0, 0, 1, 1}, {height - 1, width - 1, 1, 1}, {height / 2, 0, 1, width}};
   for (int x = 0; x < width; x += width / 40 + 1) {  // Narrow ones everywhere, and as far as both sides.
@@ -85,28 +75,6 @@ void expect_boxes_equal_the_whole(const Bytes& file, const Picture& whole, int r
 }
 
 // ---- JPEG ----
-
-// A whole decode with libjpeg's defaults: what the Decoder must equal.
-Picture decoded_by_libjpeg(const Bytes& file, J_COLOR_SPACE space, int channels) {
-  jpeg_decompress_struct info{};
-  jpeg_error_mgr errors{};
-  info.err = jpeg_std_error(&errors);
-  jpeg_create_decompress(&info);
-  jpeg_mem_src(&info, file.data(), file.size());
-  jpeg_read_header(&info, TRUE);
-  info.out_color_space = space;
-  jpeg_start_decompress(&info);
-  Picture picture{static_cast<int>(info.output_height), static_cast<int>(info.output_width), channels, {}};
-  const std::size_t stride = static_cast<std::size_t>(picture.width) * channels;
-  picture.pixels.resize(stride * info.output_height);
-  while (info.output_scanline < info.output_height) {
-    JSAMPROW row = picture.pixels.data() + info.output_scanline * stride;
-    jpeg_read_scanlines(&info, &row, 1);
-  }
-  jpeg_finish_decompress(&info);
-  jpeg_destroy_decompress(&info);
-  return picture;
-}
 
 const std::vector<JpegForm> kColorForms{
     {.name = "4:4:4", .h = 1, .v = 1},
@@ -506,34 +474,8 @@ TEST(Decoder, CanBeMoved) {
   EXPECT_EQ(out, decoded_afresh(file, 3));
 }
 
-// Bytes replaced, flipped, cut out, repeated. A picture or an Error, in bounded time; and the decoder is none the
-// worse.
-Bytes damaged(Bytes file, std::mt19937& random) {
-  const auto below = [&random](std::size_t bound) { return random() % bound; };
-  for (std::size_t faults = 1 + below(8); faults > 0; --faults) {
-    const std::size_t at = below(2) == 0 ? below(file.size()) : below(std::min<std::size_t>(file.size(), 700));
-    const auto place = file.begin() + static_cast<std::ptrdiff_t>(at);
-    switch (below(5)) {
-      case 0:
-        *place = static_cast<std::uint8_t>(random());
-        break;
-      case 1:
-        *place = static_cast<std::uint8_t>(*place ^ 1U << below(8));
-        break;
-      case 2:
-        *place = 0xFF;
-        break;
-      case 3:
-        file.erase(place, place + static_cast<std::ptrdiff_t>(std::min(file.size() - at - 1, below(20))));
-        break;
-      default:
-        file.insert(place, below(20), *place);
-    }
-  }
-  return file;
-}
-
-// Decodes a box that needs little memory whatever the header says.
+// Decodes a box that needs little memory whatever the header says. A picture or an Error, in bounded time; and the
+// decoder is none the worse.
 void expect_a_picture_or_an_error(Decoder& decoder, const Bytes& file, std::mt19937& random, int& decoded_count) {
   try {
     const int channels = random() % 4 == 0 ? 1 : 3;

@@ -1,16 +1,28 @@
 // Photographs of 375 x 500, the size most of ImageNet has: decoding the whole or a crop's box, resizing it, and both.
 // items_per_second are pictures; medians and spread of repeated runs come from Google Benchmark's aggregates.
-//   image_bench [--set=plain]    the instruction set of the resize; without: the best
+//   image_bench [--set=plain]    the instruction set of the resize and the decoder; without: the best
+//   image_bench --photos=photos --benchmark_filter=photos --benchmark_enable_random_interleaving=true
+//                                the same photographs and crops (those of training) by libjpeg-turbo and by our own
+//                                code
 #include <benchmark/benchmark.h>
 #include <headrace/error.h>
 
+#include <algorithm>
 #include <array>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <string>
 #include <string_view>
+#include <type_traits>
+#include <utility>
 #include <vector>
 
 #include "base/kernel_sets.h"
 #include "image/crop.h"
 #include "image/decode.h"
+#include "image/detail/baseline_reader.h"
+#include "image/detail/jpeg_reader.h"
 #include "image/resize.h"
 #include "image/test_pictures.h"
 
@@ -121,6 +133,72 @@ void decode_region_and_resize(benchmark::State& state) {
   state.SetItemsProcessed(state.iterations());
 }
 
+// Every n-th JPEG of a folder that our own code decodes, and a crop of each, as training draws it.
+struct Photos {
+  static constexpr std::size_t kMost = 500;
+  std::vector<Bytes> files;
+  std::vector<Box> whole, crops;
+
+  explicit Photos(const std::filesystem::path& folder) {
+    std::vector<std::filesystem::path> paths;
+    for (const auto& entry : std::filesystem::recursive_directory_iterator(folder)) {
+      if (entry.path().extension() == ".jpg") paths.push_back(entry.path());
+    }
+    std::sort(paths.begin(), paths.end());
+    TransformOptions options;
+    options.size = 224;
+    options.crop = Crop::random_resized;
+    image::detail::BaselineReader reader;
+    const std::size_t step = std::max<std::size_t>(paths.size() / kMost, 1);
+    for (std::size_t i = 0; i < paths.size(); i += step) {
+      std::ifstream stream(paths[i], std::ios::binary);
+      Bytes file{std::istreambuf_iterator<char>(stream), {}};
+      const auto info = reader.open(file, 3);
+      if (!info) continue;
+      SampleRandom random{1, 0, static_cast<std::int64_t>(i)};
+      crops.push_back(box_of(choose_crop(options, info->height, info->width, /*augment=*/true, random)));
+      whole.push_back({0, 0, info->height, info->width});
+      files.push_back(std::move(file));
+    }
+    if (files.empty()) fail(ErrorCode::not_found, "image_bench: no baseline JPEG in {}", folder.string());
+  }
+};
+
+// All photographs an iteration; of our own code those that it leaves to libjpeg are an error.
+template <class Reader>
+void decode_photos(benchmark::State& state, const Photos& photos, const std::vector<Box>& boxes) {
+  Reader reader;
+  Bytes out;
+  for (auto _ : state) {
+    for (std::size_t i = 0; i < photos.files.size(); ++i) {
+      out.resize(std::max(out.size(), bytes_of(boxes[i])));
+      reader.open(photos.files[i], 3);
+      const auto pixels = std::span{out}.first(bytes_of(boxes[i]));
+      if constexpr (std::is_same_v<Reader, image::detail::BaselineReader>) {
+        if (!reader.decode(boxes[i], pixels)) state.SkipWithError("not decoded");
+      } else {
+        reader.decode(boxes[i], pixels);
+      }
+    }
+  }
+  state.SetItemsProcessed(state.iterations() * std::ssize(photos.files));
+}
+
+void add_photos(const std::filesystem::path& folder) {
+  static const Photos photos{folder};
+  const auto add = [](const char* name, auto run, const std::vector<Box>& boxes) {
+    benchmark::RegisterBenchmark(name, run, photos, boxes)
+        ->Repetitions(9)
+        ->ReportAggregatesOnly(true)
+        ->Iterations(1)
+        ->Unit(benchmark::kMillisecond);
+  };
+  add("photos/libjpeg/whole", decode_photos<image::detail::JpegReader>, photos.whole);
+  add("photos/libjpeg/crop", decode_photos<image::detail::JpegReader>, photos.crops);
+  add("photos/ours/whole", decode_photos<image::detail::BaselineReader>, photos.whole);
+  add("photos/ours/crop", decode_photos<image::detail::BaselineReader>, photos.crops);
+}
+
 void repeat(benchmark::internal::Benchmark* bench) {
   bench->Repetitions(9)->ReportAggregatesOnly(true)->MinTime(0.05);
 }
@@ -138,16 +216,21 @@ BENCHMARK_CAPTURE(decode_region, progressive, true)->Apply(repeat_crops);
 BENCHMARK(resize_crops)->Arg(64)->Arg(224)->Apply(repeat);
 BENCHMARK(decode_region_and_resize)->Arg(64)->Arg(224)->Apply(repeat_crops);
 
+// The text behind `--name=` when that is the first argument, which is then taken away.
+std::string taken(std::string_view name, int& argc, char**& argv) {
+  const std::string_view first = argc > 1 ? argv[1] : "";
+  if (first.substr(0, name.size()) != name) return {};
+  argv[1] = argv[0];
+  --argc;
+  ++argv;
+  return std::string(first.substr(name.size()));
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
-  constexpr std::string_view kSet = "--set=";
-  if (argc > 1 && std::string_view(argv[1]).substr(0, kSet.size()) == kSet) {
-    use_kernel_set(argv[1] + kSet.size());
-    argv[1] = argv[0];
-    --argc;
-    ++argv;
-  }
+  if (const std::string set = taken("--set=", argc, argv); !set.empty()) use_kernel_set(set);
+  if (const std::string folder = taken("--photos=", argc, argv); !folder.empty()) add_photos(folder);
   benchmark::Initialize(&argc, argv);
   benchmark::RunSpecifiedBenchmarks();
 }

@@ -1,6 +1,7 @@
 // Pictures and files of them for tests and benches, made by libjpeg and libpng. Their errors end the program.
 #pragma once
 
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <cstdio>  // jpeglib.h uses FILE and does not include it.
@@ -11,6 +12,8 @@
 
 #include <jpeglib.h>
 #include <png.h>
+
+#include "image/decode.h"
 
 namespace headrace::image {
 
@@ -47,6 +50,7 @@ struct JpegForm {
   bool first_scan_only = false;  // Of a progressive file: a coarse picture that libjpeg smooths.
   bool arithmetic = false;
   bool optimised = false;  // Huffman tables of the picture's own.
+  bool baseline = true;    // false: low qualities have quantisation tables of 16 bits.
   int restart_rows = 0;
   int restart_blocks = 0;
   J_COLOR_SPACE stored = JCS_UNKNOWN;  // JCS_UNKNOWN: YCbCr of 3 channels, else as given.
@@ -58,6 +62,7 @@ inline Bytes jpeg_of(const Picture& picture, const JpegForm& form) {
   jpeg_compress_struct info{};
   jpeg_error_mgr errors{};
   info.err = jpeg_std_error(&errors);
+  errors.emit_message = [](j_common_ptr, int) {};  // That low qualities are no baseline.
   jpeg_create_compress(&info);
   unsigned char* memory = nullptr;
   unsigned long size = 0;
@@ -69,7 +74,7 @@ inline Bytes jpeg_of(const Picture& picture, const JpegForm& form) {
   info.in_color_space = kGiven[picture.channels];
   jpeg_set_defaults(&info);
   if (form.stored != JCS_UNKNOWN) jpeg_set_colorspace(&info, form.stored);
-  jpeg_set_quality(&info, form.quality, TRUE);
+  jpeg_set_quality(&info, form.quality, form.baseline ? TRUE : FALSE);
   if (picture.channels != 2) {
     info.comp_info[0].h_samp_factor = form.h;
     info.comp_info[0].v_samp_factor = form.v;
@@ -138,6 +143,64 @@ inline Bytes png_of(int height, int width, std::span<const std::uint8_t> rows, c
   png_write_image(png, pointers.data());
   png_write_end(png, nullptr);
   png_destroy_write_struct(&png, &info);
+  return file;
+}
+
+// A whole decode with libjpeg's defaults: what the Decoder must equal.
+inline Picture decoded_by_libjpeg(const Bytes& file, J_COLOR_SPACE space, int channels) {
+  jpeg_decompress_struct info{};
+  jpeg_error_mgr errors{};
+  info.err = jpeg_std_error(&errors);
+  jpeg_create_decompress(&info);
+  jpeg_mem_src(&info, file.data(), file.size());
+  jpeg_read_header(&info, TRUE);
+  info.out_color_space = space;
+  jpeg_start_decompress(&info);
+  Picture picture{static_cast<int>(info.output_height), static_cast<int>(info.output_width), channels, {}};
+  const std::size_t stride = static_cast<std::size_t>(picture.width) * channels;
+  picture.pixels.resize(stride * info.output_height);
+  while (info.output_scanline < info.output_height) {
+    JSAMPROW row = picture.pixels.data() + info.output_scanline * stride;
+    jpeg_read_scanlines(&info, &row, 1);
+  }
+  jpeg_finish_decompress(&info);
+  jpeg_destroy_decompress(&info);
+  return picture;
+}
+
+inline Bytes part_of(const Picture& picture, const Box& box) {
+  Bytes part;
+  for (int y = box.y; y < box.y + box.height; ++y) {
+    const auto at = (static_cast<std::ptrdiff_t>(y) * picture.width + box.x) * picture.channels;
+    const auto begin = picture.pixels.begin() + at;
+    part.insert(part.end(), begin, begin + static_cast<std::ptrdiff_t>(box.width) * picture.channels);
+  }
+  return part;
+}
+
+// Bytes replaced, flipped, cut out, repeated.
+inline Bytes damaged(Bytes file, std::mt19937& random) {
+  const auto below = [&random](std::size_t bound) { return random() % bound; };
+  for (std::size_t faults = 1 + below(8); faults > 0; --faults) {
+    const std::size_t at = below(2) == 0 ? below(file.size()) : below(std::min<std::size_t>(file.size(), 700));
+    const auto place = file.begin() + static_cast<std::ptrdiff_t>(at);
+    switch (below(5)) {
+      case 0:
+        *place = static_cast<std::uint8_t>(random());
+        break;
+      case 1:
+        *place = static_cast<std::uint8_t>(*place ^ 1U << below(8));
+        break;
+      case 2:
+        *place = 0xFF;
+        break;
+      case 3:
+        file.erase(place, place + static_cast<std::ptrdiff_t>(std::min(file.size() - at - 1, below(20))));
+        break;
+      default:
+        file.insert(place, below(20), *place);
+    }
+  }
   return file;
 }
 

@@ -1,0 +1,223 @@
+#include "image/detail/baseline_reader.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "image/detail/color.h"
+#include "image/jpeg_kernels.h"
+
+namespace headrace::image::detail {
+namespace {
+
+constexpr int kMargin = static_cast<int>(jpeg_passes::kPadding);
+
+// 8 x 8 equal samples: the transform of a block that has a mean only.
+void fill(std::int16_t mean, std::uint8_t* out, std::ptrdiff_t stride) {
+  const auto value = static_cast<unsigned char>(std::clamp(((mean + 4) >> 3) + 128, 0, 255));
+  for (int row = 0; row < 8; ++row) std::memset(out + row * stride, value, 8);
+}
+
+template <class Value>
+void grow(std::vector<Value>& scratch, std::ptrdiff_t size) {
+  if (std::ssize(scratch) < size) scratch.resize(static_cast<std::size_t>(size));
+}
+
+}  // namespace
+
+std::uint8_t* BaselineReader::Plane::row(int y) noexcept {
+  return memory.data() + (y % ring) * stride + kMargin;
+}
+
+std::optional<PictureInfo> BaselineReader::open(std::span<const std::uint8_t> bytes, int channels) {
+  const auto header = read_baseline_header(bytes);
+  if (!header) return std::nullopt;
+  header_ = *header;
+  bytes_ = bytes;
+  channels_ = channels;
+  return PictureInfo{header_.height, header_.width, channels};
+}
+
+// Chroma of half the size is interpolated between the two nearest samples: one more on each side of the box.
+void BaselineReader::prepare(const Box& box) {
+  const int h = header_.components[0].h, v = header_.components[0].v;
+  const int last_column = box.x + box.width - 1, chroma_height = (header_.height + v - 1) / v;
+  const int chroma_width = (header_.width + h - 1) / h;
+  first_row_ = box.y;
+  last_row_ = box.y + box.height - 1;
+  first_chroma_row_ = v == 1 ? first_row_ : std::max((first_row_ - 1) / 2, 0);
+  last_chroma_row_ = v == 1 ? last_row_ : std::min((last_row_ + 1) / 2, chroma_height - 1);
+  const int first_chroma = h == 1 ? box.x : std::max((box.x - 1) / 2, 0);
+  const int last_chroma = h == 1 ? last_column : std::min((last_column + 1) / 2, chroma_width - 1);
+  first_unit_ = std::min(box.x / header_.unit_width(), first_chroma / 8);
+  last_unit_ = std::max(last_column / header_.unit_width(), last_chroma / 8);
+  first_unit_row_ = std::min(first_row_ / header_.unit_height(), first_chroma_row_ / 8);
+  last_unit_row_ = std::max(last_row_ / header_.unit_height(), last_chroma_row_ / 8);
+  if (header_.component_count == 1) {
+    first_unit_ = box.x / 8, last_unit_ = last_column / 8;
+    first_unit_row_ = first_row_ / 8, last_unit_row_ = last_row_ / 8;
+  }
+  for (int c = 0; c < header_.component_count; ++c) prepare_plane(c);
+  const std::ptrdiff_t room = box.width + 2 + 2 * kMargin;
+  for (auto& row : wide_) grow(row, room);
+  grow(sums_, room);
+  if (channels_ == 1) grow(rgb_, 3 * room);
+}
+
+void BaselineReader::prepare_plane(int component) {
+  const BaselineComponent& form = header_.components[static_cast<std::size_t>(component)];
+  const BaselineComponent& luma = header_.components[0];
+  Plane& plane = planes_[static_cast<std::size_t>(component)];
+  const int together = jpeg_passes::kernels().together;
+  plane.height = (header_.height * form.v + luma.v - 1) / luma.v;
+  plane.width = (header_.width * form.h + luma.h - 1) / luma.h;
+  plane.first = first_unit_ * form.h * 8;
+  plane.groups = ((last_unit_ - first_unit_ + 1) * form.h + together - 1) / together;
+  plane.ring = 2 * form.v * 8;
+  plane.stride = plane.groups * together * 8 + 2 * kMargin;
+  grow(plane.memory, plane.ring * plane.stride);
+  grow(plane.coefficients, std::ptrdiff_t{plane.groups} * together * 64 * form.v);
+  grow(plane.varied, plane.groups * form.v);
+}
+
+std::array<std::array<BlockRow, 2>, 3> BaselineReader::wanted_rows(int unit_row) {
+  std::array<std::array<BlockRow, 2>, 3> rows;
+  const int together = jpeg_passes::kernels().together;
+  for (int c = 0; c < header_.component_count; ++c) {
+    Plane& plane = planes_[static_cast<std::size_t>(c)];
+    const int v = header_.components[static_cast<std::size_t>(c)].v;
+    for (int i = 0; i < v; ++i) {
+      const int first = (unit_row * v + i) * 8;
+      if (first > (c == 0 ? last_row_ : last_chroma_row_) || first + 7 < (c == 0 ? first_row_ : first_chroma_row_)) {
+        continue;
+      }
+      rows[static_cast<std::size_t>(c)][static_cast<std::size_t>(i)] = {
+          plane.coefficients.data() + std::ptrdiff_t{i} * plane.groups * together * 64,
+          plane.varied.data() + std::ptrdiff_t{i} * plane.groups};
+    }
+  }
+  return rows;
+}
+
+void BaselineReader::transform(int unit_row, const std::array<std::array<BlockRow, 2>, 3>& rows) {
+  const jpeg_passes::Kernels& kernels = jpeg_passes::kernels();
+  const int together = kernels.together;
+  for (int c = 0; c < header_.component_count; ++c) {
+    Plane& plane = planes_[static_cast<std::size_t>(c)];
+    const int v = header_.components[static_cast<std::size_t>(c)].v;
+    for (int i = 0; i < v; ++i) {
+      const BlockRow& row = rows[static_cast<std::size_t>(c)][static_cast<std::size_t>(i)];
+      if (row.coefficients == nullptr) continue;
+      std::uint8_t* out = plane.row((unit_row * v + i) * 8);
+      std::int16_t* coefficients = row.coefficients;
+      for (int group = 0; group < plane.groups; ++group, out += together * 8, coefficients += together * 64) {
+        if (row.varied[group] != 0) {
+          kernels.inverse_transform(coefficients, out, plane.stride);
+          row.varied[group] = 0;
+          continue;
+        }
+        for (int block = 0; block < together; ++block) {
+          fill(coefficients[block * 8], out + block * 8, plane.stride);
+          coefficients[block * 8] = 0;
+        }
+      }
+    }
+  }
+}
+
+// At the sides of the picture chroma is its own neighbour.
+void BaselineReader::repeat_sides(int unit_row) {
+  if (header_.component_count == 1 || header_.components[0].h == 1) return;
+  for (std::size_t c = 1; c < 3; ++c) {
+    Plane& plane = planes_[c];
+    const int behind = plane.width - plane.first;
+    const bool right = (last_unit_ + 1) * 8 >= plane.width;
+    for (int y = unit_row * 8; y < unit_row * 8 + 8; ++y) {
+      std::uint8_t* row = plane.row(y);
+      row[-1] = row[0];  // What is left of other columns is not asked for.
+      if (right) row[behind] = row[behind - 1];
+    }
+  }
+}
+
+// The box's columns of a chroma component, as many as luma has.
+const std::uint8_t* BaselineReader::chroma(int component, const Box& box, int y) {
+  const jpeg_passes::Kernels& kernels = jpeg_passes::kernels();
+  const int h = header_.components[0].h, v = header_.components[0].v;
+  Plane& plane = planes_[static_cast<std::size_t>(component)];
+  const int first = box.x / h, count = (box.x + box.width - 1) / h - first + 1, skipped = box.x - first * h;
+  const std::uint8_t* near = plane.row(y / v) + (first - plane.first);
+  std::uint8_t* wide = wide_[static_cast<std::size_t>(component - 1)].data();
+  if (v == 1) {
+    if (h == 1) return near;
+    kernels.widen(near, count, wide);
+    return wide + skipped;
+  }
+  const int other = y % 2 == 0 ? std::max(y / 2 - 1, 0) : std::min(y / 2 + 1, plane.height - 1);
+  const std::uint8_t* far = plane.row(other) + (first - plane.first);
+  if (h == 1) {
+    kernels.blend(near, far, 1 + y % 2, count, wide);
+    return wide;
+  }
+  kernels.widen_between(near, far, count, sums_.data(), wide);
+  return wide + skipped;
+}
+
+void BaselineReader::write_row(const Box& box, int y, std::uint8_t* out) {
+  const std::uint8_t* luma_row = planes_[0].row(y) + (box.x - planes_[0].first);
+  if (header_.component_count == 1) {
+    if (channels_ == 1) {
+      std::memcpy(out, luma_row, static_cast<std::size_t>(box.width));
+    } else {
+      for (int x = 0; x < box.width; ++x) std::memset(out + 3 * x, luma_row[x], 3);
+    }
+    return;
+  }
+  std::uint8_t* rgb = channels_ == 1 ? rgb_.data() : out;
+  const std::uint8_t* blue = chroma(1, box, y);
+  const std::uint8_t* red = chroma(2, box, y);
+  jpeg_passes::kernels().rgb(luma_row, blue, red, box.width, rgb);
+  if (channels_ == 1) {
+    for (int x = 0; x < box.width; ++x) out[x] = luma(rgb + 3 * x);
+  }
+}
+
+// What can be written once that row of units is there: of rows between two of chroma the last waits for the next.
+void BaselineReader::write_rows(const Box& box, int unit_row, std::uint8_t* out) {
+  const int height = header_.component_count == 1 ? 8 : header_.unit_height();
+  const int waits = header_.component_count == 3 && header_.components[0].v == 2 ? 1 : 0;
+  const int begin = std::max(unit_row * height - waits, box.y);
+  const int end =
+      unit_row == last_unit_row_ ? box.y + box.height : std::min((unit_row + 1) * height - waits, box.y + box.height);
+  const std::ptrdiff_t stride = std::ptrdiff_t{box.width} * channels_;
+  for (int y = begin; y < end; ++y) write_row(box, y, out + (y - box.y) * stride);
+}
+
+bool BaselineReader::decode(const Box& box, std::span<std::uint8_t> out) {
+  if (!entropy_.begin(bytes_, header_, jpeg_passes::kernels().together)) return false;
+  prepare(box);
+  const int units = header_.units_a_row();
+  for (int unit_row = 0; unit_row <= last_unit_row_; ++unit_row) {
+    if (unit_row < first_unit_row_) {
+      entropy_.skip(units);
+      if (!entropy_.ok()) return false;
+      continue;
+    }
+    const auto rows = wanted_rows(unit_row);
+    entropy_.skip(first_unit_);
+    entropy_.decode(last_unit_ - first_unit_ + 1, rows);
+    if (unit_row < last_unit_row_) entropy_.skip(units - last_unit_ - 1);
+    if (!entropy_.ok()) {
+      for (Plane& plane : planes_) {
+        std::fill(plane.coefficients.begin(), plane.coefficients.end(), std::int16_t{0});
+        std::fill(plane.varied.begin(), plane.varied.end(), std::uint8_t{0});
+      }
+      return false;
+    }
+    transform(unit_row, rows);
+    repeat_sides(unit_row);
+    write_rows(box, unit_row, out.data());
+  }
+  return true;
+}
+
+}  // namespace headrace::image::detail

@@ -1,0 +1,226 @@
+#include "image/detail/baseline_reader.h"
+
+#include <headrace/error.h>
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <numeric>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "base/kernel_sets.h"
+#include "image/detail/jpeg_reader.h"
+#include "image/jpeg_kernels.h"
+#include "image/test_pictures.h"
+
+namespace headrace::image::detail {
+namespace {
+
+Box random_box(int height, int width, std::mt19937& random) {
+  const auto below = [&random](int bound) { return static_cast<int>(random() % static_cast<unsigned>(bound)); };
+  const int y = below(height), x = below(width);
+  return {y, x, 1 + below(height - y), 1 + below(width - x)};
+}
+
+Bytes space_for(const Box& box, int channels) {
+  return Bytes(static_cast<std::size_t>(box.height) * box.width * channels);
+}
+
+std::string described(const Box& box) {
+  return fmt::format("{} x {} at {}, {}", box.height, box.width, box.y, box.x);
+}
+
+// Of its own code: what is left to libjpeg fails the test.
+void expect_equal_to_libjpeg(BaselineReader& reader, const Bytes& file, int channels, int boxes, std::mt19937& random) {
+  const auto info = reader.open(file, 3);
+  ASSERT_TRUE(info);
+  const Picture whole = decoded_by_libjpeg(file, channels == 1 ? JCS_GRAYSCALE : JCS_RGB, channels);
+  reader.open(file, channels);
+  for (int i = 0; i <= boxes; ++i) {
+    const Box box = i == 0 ? Box{0, 0, info->height, info->width} : random_box(info->height, info->width, random);
+    Bytes out = space_for(box, channels);
+    ASSERT_TRUE(reader.decode(box, out)) << described(box);
+    ASSERT_EQ(out, part_of(whole, box)) << described(box) << " of " << info->height << " x " << info->width;
+  }
+}
+
+const std::vector<JpegForm> kForms{
+    {.name = "4:4:4", .h = 1, .v = 1},
+    {.name = "4:2:2", .h = 2, .v = 1},
+    {.name = "4:2:0"},
+    {.name = "4:4:0", .h = 1, .v = 2},
+    {.name = "4:2:2, restarts at rows", .h = 2, .v = 1, .restart_rows = 1},
+    {.name = "restarts every 3 units", .restart_blocks = 3},
+    {.name = "4:4:4, restart each unit", .h = 1, .v = 1, .restart_blocks = 1},
+    {.name = "optimised", .optimised = true},
+    {.name = "4:4:4, optimised", .h = 1, .v = 1, .quality = 97, .optimised = true},
+};
+
+TEST(BaselineReader, EqualsLibjpegForEverySamplingSizeAndBox) {
+  BaselineReader reader;
+  std::mt19937 random{1};
+  for (const JpegForm& form : kForms) {
+    for (int i = 0; i < 40; ++i) {
+      const int height = 1 + static_cast<int>(random() % 40), width = 5 + static_cast<int>(random() % 36);
+      SCOPED_TRACE(form.name);
+      expect_equal_to_libjpeg(reader, jpeg_of(photograph(height, width, 3, static_cast<unsigned>(random())), form), 3,
+                              20, random);
+      if (HasFatalFailure()) return;
+    }
+    expect_equal_to_libjpeg(reader, jpeg_of(photograph(211, 307, 3, 1), form), 3, 40, random);
+    if (HasFatalFailure()) return;
+  }
+}
+
+TEST(BaselineReader, EqualsLibjpegForEveryQuality) {
+  BaselineReader reader;
+  std::mt19937 random{2};
+  Picture noise{33, 41, 3, Bytes(33 * 41 * 3)};
+  for (auto& value : noise.pixels) value = random() % 2 == 0 ? 0 : 255;  // No picture has larger coefficients.
+  for (int quality = 1; quality <= 100; ++quality) {
+    for (const bool baseline : {true, false}) {
+      SCOPED_TRACE(quality);
+      const JpegForm form{.h = 1 + quality % 2, .v = 1 + quality / 2 % 2, .quality = quality, .baseline = baseline};
+      expect_equal_to_libjpeg(reader, jpeg_of(photograph(33, 41, 3, 5), form), 3, 3, random);
+      expect_equal_to_libjpeg(reader, jpeg_of(noise, form), 3, 3, random);
+      if (HasFatalFailure()) return;
+    }
+  }
+}
+
+TEST(BaselineReader, EqualsLibjpegOnGrey) {
+  BaselineReader reader;
+  std::mt19937 random{3};
+  for (const JpegForm& form : {JpegForm{.name = "grey", .h = 1, .v = 1}, JpegForm{.name = "grey with factors"},
+                               JpegForm{.name = "grey, restarts", .h = 1, .v = 1, .restart_blocks = 2}}) {
+    for (int size = 1; size <= 40; ++size) {
+      SCOPED_TRACE(form.name);
+      expect_equal_to_libjpeg(reader, jpeg_of(photograph(size, 41 - size, 1, 3), form), 1, 20, random);
+      if (HasFatalFailure()) return;
+    }
+  }
+}
+
+TEST(BaselineReader, EveryInstructionSetGivesTheSamePixels) {
+  std::mt19937 random{4};
+  for (const std::string& set : kernel_sets()) {
+    SCOPED_TRACE(set);
+    use_kernel_set(set);
+    BaselineReader reader;
+    for (const JpegForm& form : kForms) {
+      expect_equal_to_libjpeg(reader, jpeg_of(photograph(75, 131, 3, 6), form), 3, 10, random);
+    }
+  }
+  use_kernel_set("");
+}
+
+// 16-bit sums that run over, too: they do so alike.
+TEST(BaselineReader, TheTransformIsThePlainOneForAnyCoefficients) {
+  std::mt19937 random{5};
+  use_kernel_set("plain");
+  const jpeg_passes::Kernels& plain = jpeg_passes::kernels();
+  for (const std::string& set : kernel_sets()) {
+    use_kernel_set(set);
+    const jpeg_passes::Kernels& kernels = jpeg_passes::kernels();
+    const int together = kernels.together;
+    for (int turn = 0; turn < 2000; ++turn) {
+      const int bits = 2 + turn % 15, sparse = 1 + turn % 7;
+      std::vector<std::int16_t> all(static_cast<std::size_t>(together) * 64);
+      std::vector<std::uint8_t> found(static_cast<std::size_t>(together) * 64), wanted(found.size());
+      for (int block = 0; block < together; ++block) {
+        std::vector<std::int16_t> one(64);
+        for (int i = 0; i < 64; ++i) {
+          if (random() % static_cast<unsigned>(sparse) != 0) continue;
+          one[static_cast<std::size_t>(i)] =
+              static_cast<std::int16_t>(static_cast<int>(random() % (1U << bits)) - (1 << (bits - 1)));
+          all[static_cast<std::size_t>((i / 8 * together + block) * 8 + i % 8)] = one[static_cast<std::size_t>(i)];
+        }
+        plain.inverse_transform(one.data(), wanted.data() + block * 8, together * 8);
+      }
+      kernels.inverse_transform(all.data(), found.data(), together * 8);
+      ASSERT_EQ(found, wanted) << set << ", " << bits << " bits";
+      ASSERT_EQ(std::count(all.begin(), all.end(), 0), std::ssize(all));
+    }
+  }
+  use_kernel_set("");
+}
+
+TEST(BaselineReader, EveryColourOfEveryInstructionSetIsThePlainOne) {
+  use_kernel_set("plain");
+  const jpeg_passes::Kernels& plain = jpeg_passes::kernels();
+  Bytes luma(256 + 128), blue(luma.size()), red(luma.size());
+  std::iota(luma.begin(), luma.end(), std::uint8_t{0});
+  for (const std::string& set : kernel_sets()) {
+    use_kernel_set(set);
+    const jpeg_passes::Kernels& kernels = jpeg_passes::kernels();
+    for (int colour = 0; colour < 65'536; ++colour) {
+      std::fill(blue.begin(), blue.end(), static_cast<std::uint8_t>(colour / 256));
+      std::fill(red.begin(), red.end(), static_cast<std::uint8_t>(colour % 256));
+      Bytes found(3 * 256 + 3), wanted(found.size());
+      const std::ptrdiff_t count = 256 - colour % 255;
+      const std::size_t first = static_cast<std::size_t>(colour % 255);
+      kernels.rgb(luma.data() + first, blue.data(), red.data(), count, found.data());
+      plain.rgb(luma.data() + first, blue.data(), red.data(), count, wanted.data());
+      ASSERT_EQ(found, wanted) << set << ", " << colour;
+    }
+  }
+  use_kernel_set("");
+}
+
+TEST(BaselineReader, LeavesOtherFilesToLibjpeg) {
+  const Picture picture = photograph(40, 40, 3, 7);
+  BaselineReader reader;
+  for (const JpegForm& form :
+       {JpegForm{.name = "progressive", .progressive = true}, JpegForm{.name = "arithmetic", .arithmetic = true},
+        JpegForm{.name = "4:1:1", .h = 4, .v = 1}, JpegForm{.name = "RGB", .h = 1, .v = 1, .stored = JCS_RGB}}) {
+    EXPECT_FALSE(reader.open(jpeg_of(picture, form), 3)) << form.name;
+  }
+  EXPECT_FALSE(reader.open(jpeg_of(photograph(40, 40, 4, 7), {.stored = JCS_YCCK}), 3));
+  EXPECT_FALSE(reader.open(jpeg_of(photograph(40, 4, 3, 7), {}), 3)) << "too narrow to be interpolated";
+  const Bytes file = jpeg_of(picture, {});
+  EXPECT_TRUE(reader.open(file, 3));
+  for (std::size_t size = 0; size < 600; ++size) EXPECT_FALSE(reader.open(std::span{file}.first(size), 3));
+}
+
+// What is decoded of a damaged file is what libjpeg decodes of it, and libjpeg does not complain.
+TEST(BaselineReader, AgreesWithLibjpegOnDamagedFilesOrLeavesThemToIt) {
+  constexpr int kDamages = 1500;
+  std::mt19937 random{8};
+  BaselineReader reader;
+  JpegReader libjpeg;
+  int decoded = 0, left = 0;
+  for (const JpegForm& form : kForms) {
+    const Bytes file = jpeg_of(photograph(61, 83, 3, 14), form);
+    for (int i = 0; i < kDamages; ++i) {
+      // Read where it lies, so that the address sanitizer sees its end.
+      const Bytes bytes = damaged(file, random);
+      if (!JpegReader::recognises(bytes)) continue;
+      const auto info = reader.open(bytes, 3);
+      if (!info || static_cast<std::int64_t>(info->height) * info->width > 1'000'000) continue;
+      // As far as the last unit, or libjpeg would read further than we do.
+      const Box part = random_box(info->height, info->width, random);
+      const Box box{part.y, part.x, info->height - part.y, info->width - part.x};
+      Bytes found = space_for(box, 3), wanted = found;
+      if (!reader.decode(box, found)) {
+        ++left;
+        continue;
+      }
+      ++decoded;
+      try {
+        libjpeg.open(bytes, 3);
+        libjpeg.decode(box, wanted);
+      } catch (const Error& error) {
+        ADD_FAILURE() << form.name << ", " << i << ": " << error.what();
+        continue;
+      }
+      EXPECT_TRUE(found == wanted) << form.name << ", " << i;
+    }
+  }
+  EXPECT_GT(decoded, 1000);
+  EXPECT_GT(left, 1000);
+}
+
+}  // namespace
+}  // namespace headrace::image::detail
