@@ -88,6 +88,10 @@ class Trainer {
   // Forward alone, or `forward` in its place, in evaluation mode without gradients; back to training mode afterwards,
   // also by exception.
   Output evaluate(const TensorBatch& batch, const Forward& forward = {});
+  Output evaluate(const BoundForward& forward);
+
+  // What a cosine schedule spreads over and a step schedule divides, for a run whose length was not known before.
+  void set_run_length(std::int64_t optimizer_steps_total, std::int64_t epochs);
 
   // Live knobs; each takes effect at the next step.
   void set_precision(Precision precision);

@@ -219,13 +219,13 @@ MetaTexts texts_of(Trainer& trainer, const RunState& run) {
           {"compute_threads", std::to_string(compute_threads())}};
 }
 
-void write_checkpoint(const fs::path& path, Trainer& trainer, MetaTexts texts) {
+void write_texts(const fs::path& path, Trainer& trainer, MetaTexts texts) {
   if (trainer.progress().window != 0) {
     fail(ErrorCode::invalid_argument, "train: checkpoint: wanted no open window, found {} micro-batches in one",
          trainer.progress().window);
   }
   std::error_code error;
-  fs::create_directories(path.parent_path(), error);
+  if (path.has_parent_path()) fs::create_directories(path.parent_path(), error);
   if (error) fail(ErrorCode::io, "train: cannot make {}: {}", path.parent_path().string(), error.message());
   Named tensors = tensors_of(trainer, /*weights_only=*/false);
   tensors.emplace_back(kGenerator, generator_state());
@@ -309,10 +309,14 @@ std::string header_checksum(const std::map<std::string, std::string>& texts,
   return hex(stream.digest());
 }
 
+void write_checkpoint(const fs::path& path, Trainer& trainer, const RunState& run) {
+  write_texts(path, trainer, texts_of(trainer, run));
+}
+
 fs::path save_checkpoint(const fs::path& folder, Trainer& trainer, const RunState& run, std::int64_t keep) {
   if (keep < 1) fail(ErrorCode::invalid_argument, "train: checkpoint: wanted to keep at least 1, found {}", keep);
   fs::path path = folder / fmt::format("checkpoint-{:09}.safetensors", trainer.progress().optimizer_steps);
-  write_checkpoint(path, trainer, texts_of(trainer, run));
+  write_checkpoint(path, trainer, run);
   remove_older(folder, path, keep);
   return path;
 }
@@ -323,7 +327,7 @@ bool save_best_checkpoint(const fs::path& folder, Trainer& trainer, const RunSta
   if (best && *best >= test_accuracy) return false;
   MetaTexts texts = texts_of(trainer, run);
   texts["test_accuracy"] = fmt::format("{}", test_accuracy);
-  write_checkpoint(path, trainer, std::move(texts));
+  write_texts(path, trainer, std::move(texts));
   return true;
 }
 

@@ -34,6 +34,9 @@ struct CheckpointInfo {
   std::int64_t compute_threads = 0;
 };
 
+// Writes one file of this name. Makes its folder if need be. Errors and cost as save_checkpoint.
+void write_checkpoint(const std::filesystem::path& path, Trainer& trainer, const RunState& run);
+
 // Makes the folder if need be and writes <folder>/checkpoint-<optimizer steps, 9 digits>.safetensors by write, fsync,
 // rename, fsync of the folder; then removes all but the newest `keep` whole ones (one whose header does not fit its
 // file counts as none and stays). Newest is by optimizer steps, never by a clock. Error{io} names file and reason;

@@ -152,11 +152,11 @@ struct Trainer::Impl {
     unread.clear();
   }
 
-  double rate() const { return scheduled_rate(schedule, optimizer.options().rate, progress.optimizer_steps, run); }
+  double scheduled(double rate) const { return scheduled_rate(schedule, rate, progress.optimizer_steps, run); }
 
   std::vector<at::Tensor> gradients() const {
     std::vector<at::Tensor> gradients;
-    for (const auto& [name, parameter] : model.parameters) {
+    for (const auto& [name, parameter] : optimizer.parameters()) {
       if (parameter.grad().defined()) gradients.push_back(parameter.grad());
     }
     return gradients;
@@ -194,7 +194,7 @@ struct Trainer::Impl {
              progress.batch);
       }
     }
-    optimizer.step(rate());
+    optimizer.step([this](double rate) { return scheduled(rate); });
     state_held.store(optimizer.state_bytes(), std::memory_order_relaxed);  // Momentum may have been switched on.
     drop_window();
     ++progress.optimizer_steps;
@@ -284,9 +284,17 @@ std::optional<double> Trainer::take_mean_loss() {
 }
 
 Output Trainer::evaluate(const TensorBatch& batch, const Forward& forward) {
+  return evaluate(forward ? [&] { return forward(batch); } : impl_->bound(batch));
+}
+
+Output Trainer::evaluate(const BoundForward& forward) {
   c10::AutoGradMode no_graph(false);
   EvaluationMode evaluation(impl_->model);
-  return impl_->run_forward(forward ? [&] { return forward(batch); } : impl_->bound(batch));
+  return impl_->run_forward(forward);
+}
+
+void Trainer::set_run_length(std::int64_t optimizer_steps_total, std::int64_t epochs) {
+  impl_->run = {optimizer_steps_total, epochs};
 }
 
 void Trainer::set_precision(Precision precision) {
@@ -320,7 +328,7 @@ const TrainOptions& Trainer::options() const {
   return impl_->options;
 }
 double Trainer::learning_rate() const {
-  return impl_->rate();
+  return impl_->scheduled(impl_->optimizer.options().rate);
 }
 
 Evaluation evaluate(Trainer& trainer, Loader& loader, const Forward& forward) {
