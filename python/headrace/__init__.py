@@ -6,7 +6,20 @@ _TORCH_VERSION = "2.11.0"  # The one whose C++ interface the native half was com
 if torch.__version__.split("+")[0] != _TORCH_VERSION:
     raise ImportError(f"headrace needs torch=={_TORCH_VERSION}, found torch {torch.__version__} in {torch.__path__[0]}")
 
-from . import _native, errors  # noqa: E402, F401
+from . import errors  # noqa: E402
+from ._native import Loader, Trace, Trainer, diagnose, doctor, span, write_report  # noqa: E402
+from .batch import Batch  # noqa: E402
 from .errors import Error  # noqa: E402
 
-__all__ = ["Error", "errors"]
+__all__ = [
+    "Batch",
+    "Error",
+    "Loader",
+    "Trace",
+    "Trainer",
+    "diagnose",
+    "doctor",
+    "errors",
+    "span",
+    "write_report",
+]

@@ -1,8 +1,12 @@
-// headrace._native: one register_ function for each topic, bound in bind_<topic>.cpp.
+// headrace._native: what each bind_<topic>.cpp registers.
 #include <pybind11/pybind11.h>
 
+#include "python/bindings.h"
 #include "python/errors.h"
 
 PYBIND11_MODULE(_native, module) {
   headrace::python::register_errors(module);
+  headrace::python::register_loader(module);
+  headrace::python::register_trainer(module);
+  headrace::python::register_insight(module);
 }

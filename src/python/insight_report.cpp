@@ -1,0 +1,39 @@
+#include "python/insight_report.h"
+
+#include <utility>
+
+#include "base/clock.h"
+#include "base/files.h"
+#include "hardware/machine.h"
+#include "tensor/compute.h"
+
+namespace headrace::python {
+
+Diagnosis diagnose_record(const TraceRecord& record, DiagnosisInput input, std::int64_t skip) {
+  input.split = split_time(record, skip);
+  input.compute_threads = static_cast<int>(compute_threads());
+  input.cores = detect_machine().cores_usable;
+  input.peak_memory = peak_memory();
+  return diagnose(input);
+}
+
+void write_trace_report(const std::filesystem::path& path, const TraceRecord& record, std::int64_t samples_per_step,
+                        const std::string& title, std::int64_t skip) {
+  DiagnosisInput input;
+  input.samples_per_step = samples_per_step;
+  const Diagnosis diagnosis = diagnose_record(record, std::move(input), skip);
+  const Machine machine = detect_machine();
+  Report report;
+  report.title = title;
+  report.verdict = diagnosis.sentence;
+  report.baseline_samples_per_second = diagnosis.samples_per_second;
+  report.before = split_time(record, skip);
+  report.diagnosis = diagnosis.sentence;
+  report.findings = diagnosis.findings;
+  report.environment = {
+      {"CPU", machine.cpu}, {"cores", std::to_string(machine.cores_usable)}, {"system", machine.system}};
+  report.written = utc_text();
+  write_file(path, report_html(report));
+}
+
+}  // namespace headrace::python

@@ -1,0 +1,18 @@
+// From a trace recorded in Python to a diagnosis and a report.
+#pragma once
+
+#include <headrace/insight.h>
+
+#include <cstdint>
+#include <filesystem>
+#include <string>
+
+namespace headrace::python {
+
+// `input`'s split, threads and cores are filled in from the record, the process and the machine.
+Diagnosis diagnose_record(const TraceRecord& record, DiagnosisInput input, std::int64_t skip);
+// One HTML file: time split, diagnosis, machine.
+void write_trace_report(const std::filesystem::path& path, const TraceRecord& record, std::int64_t samples_per_step,
+                        const std::string& title, std::int64_t skip);
+
+}  // namespace headrace::python

@@ -1,0 +1,24 @@
+// Python's keywords as options: the same names, ranges and sentences as in TOML and on the command line.
+#pragma once
+
+#include <headrace/options.h>
+#include <pybind11/pybind11.h>
+
+#include <nlohmann/json_fwd.hpp>
+#include <string>
+#include <vector>
+
+namespace headrace::python {
+
+// Sets each keyword's field: bool, int, float, str, os.PathLike, lists of numbers or texts; a dict holds the keys of a
+// table (transform={"size": 64} is transform.size); None leaves the default. Error{invalid_argument} as Field::set,
+// with the nearest known key for an unknown one.
+void set_keywords(const std::vector<Field>& fields, const pybind11::dict& keywords, const std::string& prefix = "");
+
+// What keywords could have been given to make these fields what they are.
+pybind11::dict keywords_of(const std::vector<Field>& fields);
+
+// A JSON document as dicts, lists, numbers, texts and None.
+pybind11::object object_of(const nlohmann::ordered_json& json);
+
+}  // namespace headrace::python

@@ -1,0 +1,317 @@
+#include "python/module_trainer.h"
+
+#include <headrace/error.h>
+#include <headrace/trace.h>
+#include <pybind11/stl.h>
+
+#include <algorithm>
+#include <map>
+#include <utility>
+
+#include "base/clock.h"
+#include "hardware/machine.h"
+#include "python/keywords.h"
+#include "python/module_state.h"
+#include "python/native_loader.h"
+#include "python/tensor_object.h"
+#include "train/checkpoint.h"
+
+namespace headrace::python {
+namespace {
+
+namespace py = pybind11;
+
+// Only those that mean something for a step from Python; checkpoints are the caller's own there.
+std::vector<Field> step_fields(TrainOptions& options, ScheduleOptions& schedule) {
+  std::vector<Field> fields = fields_of(options);
+  std::erase_if(
+      fields, [](const Field& field) { return field.key == "checkpoint_every_s" || field.key == "keep_checkpoints"; });
+  for (Field& field : fields_of(schedule, "schedule.")) fields.push_back(std::move(field));
+  return fields;
+}
+
+Output output_of(const py::object& result) {
+  if (is_tensor(result)) return {tensor_of(result, "forward"), {}};
+  if (PyTuple_Check(result.ptr()) != 0 && PyTuple_GET_SIZE(result.ptr()) == 2) {
+    const auto pair = py::reinterpret_borrow<py::tuple>(result);
+    if (is_tensor(pair[0]) && py::isinstance<py::dict>(pair[1])) {
+      Output output{tensor_of(pair[0], "forward"), {}};
+      for (const auto& [name, value] : py::reinterpret_borrow<py::dict>(pair[1])) {
+        auto key = py::str(name).cast<std::string>();
+        output.named[key] = tensor_of(value, "forward: " + key);
+      }
+      return output;
+    }
+  }
+  fail(ErrorCode::invalid_argument, "python: forward: wanted the loss, or (loss, dict of tensors), found {}",
+       Py_TYPE(result.ptr())->tp_name);
+}
+
+std::int64_t windows_in(std::int64_t batches, std::int64_t accumulate) {
+  return (batches + accumulate - 1) / accumulate;
+}
+
+bool is_sequence(const py::object& loader) {
+  return PyList_Check(loader.ptr()) != 0 || PyTuple_Check(loader.ptr()) != 0;
+}
+
+// Ctrl-C while C++ loops.
+void check_signals() {
+  if (PyErr_CheckSignals() != 0) throw py::error_already_set();
+}
+
+}  // namespace
+
+// One step at a time: while C++ works without the GIL, another Python thread could come in.
+class ModuleTrainer::Busy {
+ public:
+  explicit Busy(ModuleTrainer& trainer) : trainer_(trainer) {
+    if (trainer.busy_.exchange(true)) {
+      fail(ErrorCode::invalid_argument,
+           "python: this Trainer is at work already, in another thread or around this call");
+    }
+  }
+  ~Busy() { trainer_.busy_ = false; }
+  Busy(const Busy&) = delete;
+  Busy& operator=(const Busy&) = delete;
+
+ private:
+  ModuleTrainer& trainer_;
+};
+
+ModuleTrainer::ModuleTrainer(py::object model, py::object optimizer, py::object forward, const py::dict& keywords)
+    : model_(std::move(model)),
+      forward_(std::move(forward)),
+      state_(module_state(model_)),
+      optimizer_(std::move(optimizer), state_) {
+  if (PyCallable_Check(forward_.ptr()) == 0) {
+    throw py::type_error(
+        fmt::format("forward: wanted a function (model, batch) -> loss, found {}", Py_TYPE(forward_.ptr())->tp_name));
+  }
+  py::dict rest(keywords.attr("copy")());
+  if (rest.contains("steps")) {
+    const py::object steps = rest.attr("pop")("steps");
+    if (!steps.is_none()) steps_ = steps.cast<std::int64_t>();
+    if (steps_ && *steps_ < 1) fail(ErrorCode::invalid_argument, "steps is {}; wanted at least 1", *steps_);
+  }
+  if (rest.contains("schedule") && PyUnicode_Check(rest["schedule"].ptr()) != 0) {
+    py::dict named;
+    named["name"] = rest["schedule"];
+    rest["schedule"] = named;
+  }
+  set_keywords(step_fields(options_, schedule_), rest);
+  trainer_ = std::make_unique<Trainer>(state_, optimizer_.make(), Forward{}, options_, schedule_, steps_.value_or(1));
+  trainer_->on_part = [this](StepPart part) {
+    if (part == StepPart::optimizer) optimizer_.note_gradients(trainer_->optimizer());
+  };
+}
+
+Output ModuleTrainer::call_forward(const py::object& batch) const {
+  const py::gil_scoped_acquire gil;
+  return output_of(forward_(model_, batch));
+}
+
+void ModuleTrainer::follow_optimizer() {
+  if (optimizer_.replaced()) {
+    trainer_->optimizer() = optimizer_.make();
+  } else {
+    optimizer_.read_options(trainer_->optimizer());
+  }
+}
+
+at::Tensor ModuleTrainer::step_on(const py::object& batch, bool last_of_window) {
+  follow_optimizer();
+  const std::int64_t samples = batch_samples(batch);
+  at::Tensor loss;
+  {
+    const py::gil_scoped_release released;
+    loss = trainer_->step([this, &batch] { return call_forward(batch); }, samples, last_of_window);
+  }
+  optimizer_.publish(trainer_->optimizer());
+  return loss;
+}
+
+py::object ModuleTrainer::step(const py::object& batch, bool last_of_window) {
+  const Busy busy(*this);
+  if (schedule_.name != ScheduleName::constant && !steps_) {
+    fail(ErrorCode::invalid_argument,
+         "python: a schedule spreads over the whole run: wanted steps=, the optimizer steps of it");
+  }
+  return object_of(step_on(batch, last_of_window));
+}
+
+void ModuleTrainer::finish_window() {
+  const Busy busy(*this);
+  follow_optimizer();
+  {
+    const py::gil_scoped_release released;
+    trainer_->finish_window();
+  }
+  optimizer_.publish(trainer_->optimizer());
+}
+
+void ModuleTrainer::plan_run(const AnyLoader& loader, std::int64_t epochs) {
+  const auto batches = loader.batches();
+  if (batches) steps_ = windows_in(*batches, options_.accumulate) * epochs;
+  if (schedule_.name != ScheduleName::constant && !steps_) {
+    fail(ErrorCode::invalid_argument,
+         "python: a schedule spreads over the whole run: wanted a loader with a length, or steps=");
+  }
+  trainer_->set_run_length(steps_.value_or(1), epochs);
+}
+
+// Stands at resume_batch_, or refuses.
+py::iterator ModuleTrainer::begin_pass(const AnyLoader& loader) {
+  Progress& progress = trainer_->progress();
+  progress.batch = std::exchange(resume_batch_, 0);
+  if (py::isinstance<NativeLoader>(loader.object())) {
+    loader.object().cast<NativeLoader&>().start_at(progress.epoch, progress.batch);
+  } else if (progress.batch > 0 && !is_sequence(loader.object())) {
+    fail(ErrorCode::invalid_argument,
+         "python: the checkpoint stands at batch {} of its epoch; only a headrace.Loader and a list can go on there",
+         progress.batch);
+  }
+  py::iterator pass = loader.pass();
+  if (is_sequence(loader.object())) {
+    for (std::int64_t i = 0; i < progress.batch; ++i) next_batch(pass);
+  }
+  return pass;
+}
+
+py::dict ModuleTrainer::fit_epoch(const AnyLoader& loader, const FitCallbacks& callbacks) {
+  Progress& progress = trainer_->progress();
+  const std::int64_t begin_ns = monotonic_ns();
+  const std::optional<std::int64_t> batches = loader.batches();
+  py::iterator pass = begin_pass(loader);
+  std::int64_t samples = 0;
+  while (!batches || progress.batch < *batches) {
+    const Span span{step::kStep, progress.batch};
+    std::optional<py::object> batch;
+    {
+      const Span wait{step::kDataWait};
+      batch = next_batch(pass);
+    }
+    if (!batch) break;
+    const at::Tensor loss = step_on(*batch, batches && progress.batch + 1 == *batches);
+    samples += batch_samples(*batch);
+    if (!callbacks.on_step.is_none()) callbacks.on_step(object_of(loss));
+    check_signals();
+  }
+  if (progress.batch == 0) {
+    fail(ErrorCode::invalid_argument, "python: loader: gave no batch in epoch {}{}", progress.epoch + 1,
+         loader.single_pass() ? "; an iterator or generator is used up by one pass: give a function that makes one"
+                              : "");
+  }
+  {
+    const py::gil_scoped_release released;
+    trainer_->finish_window();
+  }
+  optimizer_.publish(trainer_->optimizer());
+  ++progress.epoch;
+  progress.batch = 0;
+  const double seconds = static_cast<double>(monotonic_ns() - begin_ns) / 1e9;
+  py::dict result;
+  result["epoch"] = progress.epoch;
+  result["loss"] = trainer_->take_mean_loss();
+  result["samples"] = samples;
+  result["seconds"] = seconds;
+  result["samples_per_second"] = static_cast<double>(samples) / seconds;
+  result["optimizer_steps"] = progress.optimizer_steps;
+  result["resident_memory"] = resident_memory();
+  return result;
+}
+
+py::list ModuleTrainer::fit(const py::object& loader, std::optional<std::int64_t> epochs, const py::object& evaluate_on,
+                            const FitCallbacks& callbacks) {
+  const AnyLoader batches(loader);
+  const std::int64_t last = epochs.value_or(options_.epochs);
+  py::list results;
+  {
+    const Busy busy(*this);
+    plan_run(batches, last);
+  }
+  while (trainer_->progress().epoch < last) {
+    py::dict result;
+    {
+      const Busy busy(*this);
+      result = fit_epoch(batches, callbacks);
+    }
+    if (!evaluate_on.is_none()) result["evaluation"] = evaluate(evaluate_on);
+    results.append(result);
+    if (!callbacks.on_epoch.is_none()) callbacks.on_epoch(result);
+  }
+  return results;
+}
+
+py::dict ModuleTrainer::evaluate(const py::object& loader) {
+  const Busy busy(*this);
+  const AnyLoader batches(loader);
+  py::iterator pass = batches.pass();
+  std::int64_t samples = 0;
+  std::map<std::string, double> sums;
+  while (std::optional<py::object> batch = next_batch(pass)) {
+    Output output;
+    {
+      const py::gil_scoped_release released;
+      output = trainer_->evaluate([this, &batch] { return call_forward(*batch); });
+    }
+    const std::int64_t here = batch_samples(*batch);
+    samples += here;
+    sums["loss"] += output.loss.item<double>() * static_cast<double>(here);
+    for (const auto& [name, tensor] : output.named) {
+      if (tensor.numel() == 1) sums[name] += tensor.item<double>() * static_cast<double>(here);
+    }
+    check_signals();
+  }
+  if (samples == 0) fail(ErrorCode::invalid_argument, "python: loader: gave no batch to evaluate");
+  py::dict result;
+  result["samples"] = samples;
+  for (const auto& [name, sum] : sums) result[py::str(name)] = sum / static_cast<double>(samples);
+  return result;
+}
+
+std::string ModuleTrainer::model_name() const {
+  return py::type::of(model_).attr("__qualname__").cast<std::string>();
+}
+
+void ModuleTrainer::save(const std::filesystem::path& path) {
+  follow_optimizer();
+  RunState run;
+  run.model = model_name();
+  const py::gil_scoped_release released;
+  write_checkpoint(path, *trainer_, run);
+}
+
+py::dict ModuleTrainer::load(const std::filesystem::path& path) {
+  const Busy busy(*this);
+  follow_optimizer();
+  const std::string name = model_name();
+  {
+    const py::gil_scoped_release released;
+    load_checkpoint(path, *trainer_, name, /*weights_only=*/false);
+  }
+  optimizer_.publish_all(trainer_->optimizer());
+  resume_batch_ = trainer_->progress().batch;
+  return progress();
+}
+
+py::dict ModuleTrainer::progress() const {
+  const Progress& now = trainer_->progress();
+  py::dict progress;
+  progress["epoch"] = now.epoch;
+  progress["batch"] = now.batch;
+  progress["optimizer_steps"] = now.optimizer_steps;
+  progress["window"] = now.window;
+  return progress;
+}
+
+double ModuleTrainer::learning_rate() {
+  follow_optimizer();
+  return trainer_->learning_rate();
+}
+
+py::dict ModuleTrainer::options() {
+  return keywords_of(step_fields(options_, schedule_));
+}
+
+}  // namespace headrace::python

@@ -1,0 +1,52 @@
+#include "python/trace_scope.h"
+
+#include <headrace/error.h>
+
+#include <memory>
+#include <mutex>
+#include <unordered_map>
+
+namespace headrace::python {
+
+void TraceScope::enter() {
+  record_.reset();
+  trace_.emplace(options_);
+}
+
+void TraceScope::exit() {
+  if (!trace_) fail(ErrorCode::invalid_argument, "python: this Trace is not recording");
+  record_ = trace_->stop();
+  trace_.reset();
+}
+
+const TraceRecord& TraceScope::record() const {
+  if (!record_) fail(ErrorCode::invalid_argument, "python: a Trace can be looked at after its with block");
+  return *record_;
+}
+
+SpanScope::SpanScope(const std::string& name) : names_(names_of(name)) {}
+
+void SpanScope::enter() {
+  if (span_) fail(ErrorCode::invalid_argument, "python: this span is open already; make one for each block");
+  span_.emplace(names_.span);
+}
+
+void SpanScope::exit(bool raised) {
+  span_.reset();
+  if (raised) record_gauge(names_.raised, 1);
+}
+
+const SpanScope::Names& SpanScope::names_of(const std::string& name) {
+  static std::mutex mutex;  // Guards `known`, which never shrinks: a program has few names.
+  static auto& known = *new std::unordered_map<std::string, std::unique_ptr<Names>>;
+  const std::lock_guard lock(mutex);
+  std::unique_ptr<Names>& entry = known[name];
+  if (!entry) {
+    entry = std::make_unique<Names>(Names{name, name + ": exception", {}, {}});
+    entry->span = {entry->text.c_str(), "work"};
+    entry->raised = {entry->mark.c_str(), "mark"};
+  }
+  return *entry;
+}
+
+}  // namespace headrace::python

@@ -1,0 +1,48 @@
+// Traces and spans as Python's context managers.
+#pragma once
+
+#include <headrace/trace.h>
+#include <pybind11/pybind11.h>
+
+#include <cstdint>
+#include <filesystem>
+#include <optional>
+#include <string>
+
+namespace headrace::python {
+
+// `with Trace() as trace:` records until the block's end; then the record is there to look at.
+class TraceScope {
+ public:
+  explicit TraceScope(std::int64_t events_per_thread) : options_{events_per_thread} {}
+  void enter();
+  void exit();
+  // Error{invalid_argument} before the block's end.
+  const TraceRecord& record() const;
+
+ private:
+  TraceOptions options_;
+  std::optional<Trace> trace_;
+  std::optional<TraceRecord> record_;
+};
+
+// `with span("name"):` records the block's time; a block that an exception left is marked by a gauge of that moment.
+class SpanScope {
+ public:
+  explicit SpanScope(const std::string& name);
+  void enter();
+  void exit(bool raised);
+
+ private:
+  // Of a name: they live until the process ends, because events keep their addresses.
+  struct Names {
+    std::string text, mark;
+    SpanName span, raised;
+  };
+  static const Names& names_of(const std::string& name);
+
+  const Names& names_;
+  std::optional<Span> span_;
+};
+
+}  // namespace headrace::python

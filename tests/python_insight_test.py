@@ -1,0 +1,87 @@
+"""Trace, span, diagnose, write_report and doctor from Python."""
+
+import json
+import threading
+import time
+
+import pytest
+import torch
+from torch import nn
+
+import headrace as hr
+
+
+def train(steps: int):
+    model = nn.Linear(64, 64)
+    trainer = hr.Trainer(model, torch.optim.AdamW(model.parameters()), lambda m, b: m(b).square().mean())
+    trainer.fit([torch.randn(32, 64)] * steps, 1)
+
+
+def test_spans_are_recorded_under_their_names_and_nest():
+    with hr.Trace() as trace:
+        for _ in range(3):
+            with hr.span("outer"):
+                with hr.span("inner"):
+                    time.sleep(0.01)
+    summary = trace.summary()
+    spans = {entry["name"]: entry for entry in summary["operations"]}
+    assert spans["outer"]["count"] == 3 and spans["inner"]["count"] == 3
+    assert 0.03 <= spans["inner"]["total_s"] <= spans["outer"]["total_s"]
+    assert summary["total_operations"] == 6
+    assert summary["total_duration"] == pytest.approx(spans["outer"]["total_s"], rel=0.02)
+
+
+def test_an_exception_closes_and_marks_a_span(tmp_path):
+    with pytest.raises(KeyError):
+        with hr.Trace() as trace:
+            with hr.span("fails"):
+                raise KeyError
+    assert trace.summary()["operations"][0]["name"] == "fails"
+    trace.write(tmp_path / "trace.json")
+    names = [event["name"] for event in json.loads((tmp_path / "trace.json").read_text())["traceEvents"]]
+    assert "fails: exception" in names
+    with hr.Trace():  # The one that ended left the place free.
+        pass
+
+
+def test_one_trace_records_at_a_time_and_is_read_after_its_end():
+    with hr.Trace() as trace:
+        with pytest.raises(hr.errors.InvalidArgumentError):
+            with hr.Trace():
+                pass
+        with pytest.raises(hr.errors.InvalidArgumentError, match="after its with block"):
+            trace.summary()
+
+
+def test_spans_of_threads_are_recorded():
+    def work():
+        with hr.span("in a thread"):
+            pass
+
+    with hr.Trace() as trace:
+        threads = [threading.Thread(target=work) for _ in range(2)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert trace.summary()["operations"][0]["count"] == 2
+
+
+def test_steps_of_a_trainer_are_split_diagnosed_and_reported(tmp_path):
+    with hr.Trace() as trace:
+        train(20)
+    split = trace.time_split(skip=2)
+    assert split["steps"] == 18
+    diagnosis = hr.diagnose(trace, 32, skip=2)
+    assert diagnosis["bound"] == "compute" and "compute-bound" in diagnosis["sentence"]
+    hr.write_report(tmp_path / "report.html", trace, 32, title="a linear layer", skip=2)
+    page = (tmp_path / "report.html").read_text()
+    assert "a linear layer" in page and diagnosis["sentence"].split(";")[0].split(":")[0] in page
+    with pytest.raises(hr.errors.CorruptDataError):
+        trace.time_split(skip=100)
+
+
+def test_doctor_lists_findings_of_machine_and_run(tmp_path):
+    assert all(set(finding) == {"code", "sentence", "advice"} for finding in hr.doctor())
+    with pytest.raises(hr.errors.NotFoundError):
+        hr.doctor(tmp_path / "nothing")

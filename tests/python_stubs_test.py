@@ -1,0 +1,89 @@
+"""Stubs and docstrings say what the native module has: every class, method, property, argument and option."""
+
+import ast
+import inspect
+import re
+from pathlib import Path
+
+import headrace as hr
+from headrace import _native
+
+STUBS = ast.parse((Path(__file__).resolve().parent.parent / "python" / "headrace" / "_native.pyi").read_text())
+
+
+def public(names) -> set[str]:
+    kept = {"__init__", "__iter__", "__len__", "__next__", "__enter__", "__exit__"}
+    return {name for name in names if not name.startswith("_") or name in kept}
+
+
+def arguments(function: ast.FunctionDef) -> list[str]:
+    return [argument.arg for argument in function.args.args + function.args.kwonlyargs]
+
+
+def bound_arguments(function) -> list[str]:
+    """Of the signature that pybind11 writes on top of a docstring; "**kwargs" of the options is left out."""
+    signature = re.match(r"\w+\((.*)\)", function.__doc__.split("\n")[0])[1]
+    names = re.findall(r"(?:^|, )(\w+)(?=:|,|$)", re.sub(r"[\[{][^\]}]*[\]}]", "", signature))
+    return [name for name in names if name not in ("args", "kwargs")]
+
+
+def classes() -> dict[str, dict[str, ast.FunctionDef]]:
+    return {node.name: {item.name: item for item in node.body if isinstance(item, ast.FunctionDef)}
+            for node in STUBS.body if isinstance(node, ast.ClassDef)}
+
+
+def functions() -> dict[str, ast.FunctionDef]:
+    return {node.name: node for node in STUBS.body if isinstance(node, ast.FunctionDef)}
+
+
+def test_every_name_of_the_module_has_a_stub_and_no_stub_is_left_over():
+    in_module = {name for name in vars(_native) if not name.startswith("_")}
+    assert in_module == classes().keys() | functions().keys()
+    for name, methods in classes().items():
+        bound = {key for key in public(vars(getattr(_native, name)))}
+        assert bound - {"__init__"} == methods.keys() - {"__init__"}, name
+
+
+def test_arguments_of_stubs_are_those_of_the_bindings():
+    for name, function in functions().items():
+        assert arguments(function) == bound_arguments(getattr(_native, name)), name
+    for name, methods in classes().items():
+        for method, stub in methods.items():
+            bound = inspect.getattr_static(getattr(_native, name), method, None)
+            if method.startswith("__") or isinstance(bound, property):
+                continue
+            assert arguments(stub) == bound_arguments(bound), f"{name}.{method}"
+
+
+def test_stubs_of_constructors_name_every_option_with_its_default(tmp_path):
+    import torch
+
+    model = torch.nn.Linear(1, 1)
+    trainer = hr.Trainer(model, torch.optim.SGD(model.parameters()), lambda m, b: m(b).sum()).options
+    stub = classes()["Trainer"]["__init__"].args
+    assert {a.arg for a in stub.kwonlyargs} == trainer.keys() | {"steps"}
+    named = dict(zip((a.arg for a in stub.kwonlyargs), (ast.literal_eval(default) for default in stub.kw_defaults)))
+    for option in ("epochs", "precision", "accumulate", "deterministic"):
+        assert named[option] == trainer[option], option
+    import struct
+
+    for split, count in (("train", 4), ("t10k", 2)):
+        (tmp_path / f"{split}-images-idx3-ubyte").write_bytes(struct.pack(">BBBB3I", 0, 0, 8, 3, count, 2, 2) + bytes(4 * count))
+        (tmp_path / f"{split}-labels-idx1-ubyte").write_bytes(struct.pack(">BBBBI", 0, 0, 8, 1, count) + bytes(count))
+    loader = hr.Loader(f"idx:{tmp_path}").options
+    stub = classes()["Loader"]["__init__"].args
+    assert {a.arg for a in stub.kwonlyargs} | {"source"} == loader.keys() | {"split"}
+    named = dict(zip((a.arg for a in stub.kwonlyargs), (ast.literal_eval(default) for default in stub.kw_defaults)))
+    for option in named.keys() - {"split", "training", "transform"}:
+        assert named[option] == loader[option], option
+
+
+def test_everything_public_has_a_docstring():
+    for name in hr.__all__:
+        item = getattr(hr, name)
+        assert item.__doc__, name
+        if inspect.isclass(item) and item.__module__ == "headrace._native":
+            for method in public(vars(item)):
+                if not method.startswith("__"):
+                    text = inspect.getattr_static(item, method).__doc__
+                    assert text and len(text.split("\n\n")[-1]) > 10, f"{name}.{method}"

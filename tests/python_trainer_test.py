@@ -1,0 +1,552 @@
+"""headrace.Trainer against the loop that people write, and against everything that can be handed to it by mistake."""
+
+import copy
+import os
+import signal
+import threading
+import time
+import traceback
+
+import numpy
+import pytest
+import torch
+from safetensors import safe_open
+from torch import nn
+
+import headrace as hr
+
+
+def network(seed: int = 1) -> nn.Sequential:
+    torch.manual_seed(seed)
+    return nn.Sequential(nn.Linear(32, 64), nn.BatchNorm1d(64), nn.ReLU(), nn.Dropout(0.1), nn.Linear(64, 10))
+
+
+def plain_network():  # Without running statistics, which any forward changes, and without draws.
+    torch.manual_seed(5)
+    return nn.Sequential(nn.Linear(32, 16), nn.ReLU(), nn.Linear(16, 10))
+
+
+def batches(count: int, seed: int = 2, size: int = 16) -> list[tuple[torch.Tensor, torch.Tensor]]:
+    generator = torch.Generator().manual_seed(seed)
+    return [(torch.randn(size, 32, generator=generator), torch.randint(10, (size,), generator=generator))
+            for _ in range(count)]
+
+
+def forward(model, batch):
+    return nn.functional.cross_entropy(model(batch[0]), batch[1])
+
+
+def adamw(model, **options):
+    return torch.optim.AdamW(model.parameters(), lr=1e-2, fused=True, **options)
+
+
+def sgd(model, **options):
+    return torch.optim.SGD(model.parameters(), lr=1e-2, **options)
+
+
+def assert_same_state(ours, theirs, tolerance=0.0):
+    assert ours.keys() == theirs.keys()
+    for name in ours:
+        assert (ours[name].double() - theirs[name].double()).abs().max() <= tolerance, name
+
+
+def assert_same_optimizer(ours, theirs):
+    ours, theirs = ours.state_dict(), theirs.state_dict()
+    assert ours["param_groups"] == theirs["param_groups"]
+    assert ours["state"].keys() == theirs["state"].keys()
+    for place, entry in ours["state"].items():
+        assert entry.keys() == theirs["state"][place].keys()
+        for name, tensor in entry.items():
+            assert torch.equal(tensor, theirs["state"][place][name]), (place, name)
+
+
+def plain_loop(model, optimizer, data, scheduler=None, clip_norm=None, scale=1.0):
+    losses = []
+    for batch in data:
+        optimizer.zero_grad()
+        loss = forward(model, batch)
+        (loss * scale).backward()
+        if scale != 1.0:
+            for parameter in model.parameters():
+                parameter.grad.div_(scale)
+        if clip_norm:
+            nn.utils.clip_grad_norm_(model.parameters(), clip_norm)
+        optimizer.step()
+        if scheduler:
+            scheduler.step()
+        losses.append(loss.detach())
+    return losses
+
+
+@pytest.mark.parametrize("make", [
+    adamw,
+    lambda model: torch.optim.AdamW(model.parameters(), lr=1e-2),
+    lambda model: sgd(model, momentum=0.9, nesterov=True, weight_decay=1e-3, fused=True),
+    sgd,
+    lambda model: torch.optim.AdamW([{"params": model[0].parameters(), "lr": 1e-3, "weight_decay": 0.0},
+                                     {"params": model[1].parameters()}, {"params": model[4].parameters()}], lr=1e-2,
+                                    fused=True),
+], ids=["adamw fused", "adamw plain", "sgd fused nesterov", "sgd plain", "three groups"])
+def test_twenty_steps_are_those_of_the_plain_loop_bit_for_bit(make):
+    data = batches(20)
+    theirs, ours = network(), network()
+    their_optimizer, our_optimizer = make(theirs), make(ours)
+    torch.manual_seed(7)
+    their_losses = plain_loop(theirs, their_optimizer, data)
+    trainer = hr.Trainer(ours, our_optimizer, forward)
+    torch.manual_seed(7)
+    our_losses = [trainer.step(batch) for batch in data]
+    assert torch.equal(torch.stack(our_losses), torch.stack(their_losses))
+    assert_same_state(ours.state_dict(), theirs.state_dict())
+    assert_same_optimizer(our_optimizer, their_optimizer)
+
+
+def test_clipping_and_a_loss_scale_agree_within_rounding():
+    data = batches(20)
+    theirs, ours = plain_network(), plain_network()
+    plain_loop(theirs, adamw(theirs), data, clip_norm=0.5, scale=1024.0)
+    trainer = hr.Trainer(ours, adamw(ours), forward, clip_norm=0.5)
+    for batch in data:
+        trainer.step(batch)
+    assert_same_state(ours.state_dict(), theirs.state_dict(), tolerance=1e-6)
+
+
+def test_a_scheduler_of_torch_sets_the_rate_and_does_not_warn(recwarn):
+    data = batches(12)
+    theirs, ours = network(), network()
+    their_optimizer, our_optimizer = adamw(theirs), adamw(ours)
+    torch.manual_seed(7)
+    plain_loop(theirs, their_optimizer, data, torch.optim.lr_scheduler.StepLR(their_optimizer, 3, 0.5))
+    scheduler = torch.optim.lr_scheduler.StepLR(our_optimizer, 3, 0.5)
+    trainer = hr.Trainer(ours, our_optimizer, forward)
+    torch.manual_seed(7)
+    for batch in data:
+        trainer.step(batch)
+        scheduler.step()
+    assert_same_state(ours.state_dict(), theirs.state_dict())
+    assert [str(warning.message) for warning in recwarn] == []
+
+
+def test_python_may_go_on_where_the_trainer_stopped_and_back():
+    data = batches(9)
+    theirs, ours = network(), network()
+    their_optimizer, our_optimizer = adamw(theirs), adamw(ours)
+    torch.manual_seed(7)
+    plain_loop(theirs, their_optimizer, data)
+    trainer = hr.Trainer(ours, our_optimizer, forward)
+    torch.manual_seed(7)
+    for batch in data[:3]:
+        trainer.step(batch)
+    plain_loop(ours, our_optimizer, data[3:6])
+    our_optimizer.load_state_dict(copy.deepcopy(our_optimizer.state_dict()))  # Other tensors from here on.
+    for batch in data[6:]:
+        trainer.step(batch)
+    assert_same_state(ours.state_dict(), theirs.state_dict())
+    assert_same_optimizer(our_optimizer, their_optimizer)
+
+
+def test_accumulated_batches_are_one_large_batch():
+    model = nn.Sequential(nn.Linear(32, 10))
+    other = copy.deepcopy(model)
+    whole = batches(3, size=32)
+    trainer = hr.Trainer(model, sgd(model), forward, accumulate=2)
+    reference = hr.Trainer(other, sgd(other), forward)
+    for pictures, labels in whole:
+        trainer.step((pictures[:16], labels[:16]))
+        trainer.step((pictures[16:], labels[16:]))
+        reference.step((pictures, labels))
+    assert trainer.progress["optimizer_steps"] == 3
+    assert_same_state(model.state_dict(), other.state_dict(), tolerance=1e-6)
+
+
+def test_bf16_reaches_operators_called_from_python_and_ends_with_the_step():
+    seen = []
+
+    def looking(model, batch):
+        output = model(batch[0])
+        seen.append((output.dtype, torch.is_autocast_enabled("cpu")))
+        return nn.functional.cross_entropy(output, batch[1])
+
+    model = nn.Linear(32, 10)
+    trainer = hr.Trainer(model, sgd(model), looking, precision="bf16")
+    trainer.step(batches(1)[0])
+    assert seen == [(torch.bfloat16, True)]
+    assert not torch.is_autocast_enabled("cpu")
+
+
+def loaders():
+    data = batches(5)
+    dataset = torch.utils.data.TensorDataset(torch.cat([b[0] for b in data]), torch.cat([b[1] for b in data]))
+    return {
+        "list": data,
+        "DataLoader": torch.utils.data.DataLoader(dataset, batch_size=16),
+        "workers": torch.utils.data.DataLoader(dataset, batch_size=16, num_workers=1),
+        "function": lambda: (batch for batch in data),
+        "dicts": [{"images": images, "labels": labels} for images, labels in data],
+    }
+
+
+@pytest.mark.parametrize("kind", ["list", "DataLoader", "workers", "function", "dicts"])
+def test_fit_takes_whatever_gives_batches(kind):
+    def either(model, batch):
+        if isinstance(batch, dict):
+            batch = batch["images"], batch["labels"]
+        return forward(model, batch)
+
+    model = network().eval()  # No draws: every kind sees the same.
+    reference = network().eval()
+    torch.manual_seed(3)
+    plain_loop(reference, adamw(reference), batches(5) * 2)
+    torch.manual_seed(3)
+    epochs = []
+    results = hr.Trainer(model, adamw(model), either).fit(loaders()[kind], 2, on_epoch=epochs.append)
+    assert [result["epoch"] for result in results] == [1, 2] and epochs == results
+    assert all(result["samples"] == 80 and result["samples_per_second"] > 0 for result in results)
+    assert results[1]["loss"] < results[0]["loss"]
+    assert_same_state(model.state_dict(), reference.state_dict())
+
+
+def test_schedule_of_the_trainer_is_that_of_torch():
+    model = nn.Linear(32, 10)
+    trainer = hr.Trainer(model, sgd(model), forward, schedule="cosine")
+    rates = []
+    trainer.fit(batches(10), 2, on_step=lambda loss: rates.append(trainer.progress["optimizer_steps"]))
+    assert rates == list(range(1, 21))
+    assert trainer.learning_rate < 1e-4
+    with pytest.raises(hr.errors.InvalidArgumentError, match="wanted steps="):
+        hr.Trainer(model, sgd(model), forward, schedule={"name": "step", "gamma": 0.5}).step(batches(1)[0])
+
+
+def test_evaluation_changes_nothing_and_gives_named_means():
+    model = network()
+    model[1].eval()  # Frozen by the user: stays so.
+
+    def with_accuracy(model, batch):
+        logits = model(batch[0])
+        return nn.functional.cross_entropy(logits, batch[1]), {"accuracy": (logits.argmax(1) == batch[1]).float().mean()}
+
+    trainer = hr.Trainer(model, adamw(model), with_accuracy)
+    before = copy.deepcopy(model.state_dict())
+    data = [*batches(3), *batches(1, size=4)]
+    result = trainer.evaluate(data)
+    assert_same_state(model.state_dict(), before)
+    assert model.training and not model[1].training and model[3].training
+    assert all(parameter.grad is None for parameter in model.parameters())
+    with torch.no_grad():
+        model.eval()
+        logits = torch.cat([model(images) for images, _ in data])
+    labels = torch.cat([labels for _, labels in data])
+    assert result["samples"] == 52
+    assert result["loss"] == pytest.approx(nn.functional.cross_entropy(logits, labels).item(), rel=1e-6)
+    assert result["accuracy"] == pytest.approx((logits.argmax(1) == labels).float().mean().item())
+
+
+@pytest.mark.parametrize("stop_at", [2, 6], ids=["at an epoch's end", "within an epoch"])
+def test_resumed_training_ends_with_the_same_bits(tmp_path, stop_at):
+    path = tmp_path / "checkpoint.safetensors"
+    data = batches(4)
+    whole = network()
+    optimizer = adamw(whole)
+    torch.manual_seed(7)
+    trainer = hr.Trainer(whole, optimizer, forward, schedule="cosine", clip_norm=1.0)
+    count = [0]
+
+    def save_at(loss):
+        count[0] += 1
+        if count[0] == stop_at:
+            trainer.save(path)
+
+    if stop_at == 2:
+        trainer.fit(data, 4, on_epoch=lambda result: trainer.save(path) if result["epoch"] == 2 else None)
+    else:
+        trainer.fit(data, 4, on_step=save_at)
+
+    resumed = network(seed=99)
+    their_optimizer = adamw(resumed)
+    torch.manual_seed(1234)
+    again = hr.Trainer(resumed, their_optimizer, forward, schedule="cosine", clip_norm=1.0)
+    stands = again.load(path)
+    assert stands["optimizer_steps"] == {2: 8, 6: 6}[stop_at]
+    again.fit(data, 4)
+    assert_same_state(resumed.state_dict(), whole.state_dict())
+    assert_same_optimizer(their_optimizer, optimizer)
+
+
+def test_checkpoints_open_with_safetensors(tmp_path):
+    model = network()
+    trainer = hr.Trainer(model, adamw(model), forward)
+    trainer.step(batches(1)[0])
+    trainer.save(tmp_path / "c.safetensors")
+    with safe_open(tmp_path / "c.safetensors", framework="pt") as file:
+        for name, tensor in model.state_dict().items():
+            assert torch.equal(file.get_tensor(f"model/{name}"), tensor)
+        assert file.get_tensor("optimizer/0.weight/step").item() == 1
+
+
+class Frozen:
+    """Model, optimizer and generator as they are, to compare with later."""
+
+    def __init__(self, model, optimizer):
+        self.model, self.optimizer = model, optimizer
+        self.weights = copy.deepcopy(model.state_dict())
+        self.state = copy.deepcopy(optimizer.state_dict())
+
+    def check(self):
+        assert_same_state(self.model.state_dict(), self.weights)
+        assert self.optimizer.state_dict().keys() == self.state.keys()
+        assert str(self.optimizer.state_dict()) == str(self.state)
+
+
+class RaisesInBackward(torch.autograd.Function):
+    @staticmethod
+    def forward(context, value):
+        return value.clone()
+
+    @staticmethod
+    def backward(context, gradient):
+        raise KeyError("in backward")
+
+
+def raising(model, batch):
+    raise LookupError("in forward", 42)
+
+
+def nan_batch():
+    pictures, labels = batches(1)[0]
+    return pictures.fill_(float("nan")), labels
+
+
+def bad_steps():
+    good = batches(1)[0]
+    return {
+        "loss of many numbers": (lambda m, b: m(b[0]), good, hr.errors.InvalidArgumentError, r"shape \[16, 10\]"),
+        "no loss": (lambda m, b: None, good, hr.errors.InvalidArgumentError, "wanted the loss.*found NoneType"),
+        "loss without graph": (lambda m, b: torch.ones(()), good, RuntimeError, "does not require grad"),
+        "nan": (forward, nan_batch(), hr.errors.NumericsError, r"loss is nan in epoch 0, batch \d"),
+        "raises in forward": (raising, good, LookupError, "in forward"),
+        "raises in backward": (lambda m, b: RaisesInBackward.apply(forward(m, b)), good, KeyError, "in backward"),
+        "wrong shape": (lambda m, b: forward(m, (b[0][:, :5], b[1])), good, RuntimeError, "shapes cannot be multiplied"),
+        "not finite gradient": (lambda m, b: (m(b[0]).sum() * 0).sqrt() * 1.0, good, hr.errors.NumericsError, "norm of"),
+    }
+
+
+@pytest.mark.parametrize("kind", list(bad_steps()))
+@pytest.mark.parametrize("steps_before", [0, 2])
+def test_a_bad_step_is_one_exception_and_changes_nothing(kind, steps_before):
+    bad_forward, batch, error, words = bad_steps()[kind]
+    current = [forward]
+    model = plain_network()
+    optimizer = adamw(model)
+    trainer = hr.Trainer(model, optimizer, lambda m, b: current[0](m, b), clip_norm=1.0)
+    for good in batches(steps_before):
+        trainer.step(good)
+    frozen = Frozen(model, optimizer)
+    current[0] = bad_forward
+    with pytest.raises(error, match=words):
+        trainer.step(batch)
+    frozen.check()
+    assert trainer.progress["optimizer_steps"] == steps_before
+    current[0] = forward
+    trainer.step(batches(1)[0])
+    assert trainer.progress["optimizer_steps"] == steps_before + 1
+
+
+def test_exceptions_of_forward_keep_class_arguments_and_traceback():
+    model = plain_network()
+    trainer = hr.Trainer(model, adamw(model), raising)
+    with pytest.raises(LookupError) as caught:
+        trainer.step(batches(1)[0])
+    assert caught.value.args == ("in forward", 42)
+    frames = [frame.name for frame in traceback.extract_tb(caught.value.__traceback__)]
+    assert frames[-1] == "raising"
+
+
+def test_exceptions_of_loader_worker_and_callback_come_through():
+    model = plain_network()
+    trainer = hr.Trainer(model, adamw(model), forward)
+
+    def broken():
+        yield batches(1)[0]
+        raise OSError("the disk")
+
+    with pytest.raises(OSError, match="the disk"):
+        trainer.fit(broken, 1)
+
+    class Bad(torch.utils.data.Dataset):
+        def __len__(self):
+            return 8
+
+        def __getitem__(self, index):
+            raise IndexError("sample 3")
+
+    with pytest.raises(IndexError, match="sample 3"):
+        trainer.fit(torch.utils.data.DataLoader(Bad(), batch_size=4, num_workers=1), 1)
+
+    def callback(loss):
+        raise ZeroDivisionError("callback")
+
+    with pytest.raises(ZeroDivisionError, match="callback"):
+        trainer.fit(batches(2), 1, on_step=callback)
+    assert trainer.fit(batches(2), 1)[0]["samples"] == 32  # The epoch that failed begins anew.
+
+
+def test_loaders_without_batches_are_refused():
+    model = plain_network()
+    optimizer = adamw(model)
+    trainer = hr.Trainer(model, optimizer, forward)
+    frozen = Frozen(model, optimizer)
+    with pytest.raises(hr.errors.InvalidArgumentError, match="gave no batch in epoch 1$"):
+        trainer.fit([], 1)
+    with pytest.raises(hr.errors.InvalidArgumentError, match="no batch to evaluate"):
+        trainer.evaluate([])
+    with pytest.raises(TypeError, match="wanted a headrace.Loader, a DataLoader, .* found int"):
+        trainer.fit(3, 1)
+    frozen.check()
+    with pytest.raises(hr.errors.InvalidArgumentError, match="epoch 2; an iterator or generator is used up by one pass"):
+        trainer.fit((batch for batch in batches(2)), 2)
+
+
+@pytest.mark.parametrize("make, error, words", [
+    (lambda m: (nn.ReLU(), adamw(m)), hr.errors.InvalidArgumentError, "ReLU has no parameters"),
+    (lambda m: (m, adamw(plain_network())), hr.errors.InvalidArgumentError, "not a parameter of the model"),
+    (lambda m: (m, torch.optim.Adam(m.parameters())), TypeError, "wanted a torch.optim.AdamW or torch.optim.SGD, found Adam"),
+    (lambda m: (m, "adamw"), TypeError, "found str"),
+    (lambda m: (print, adamw(m)), TypeError, "wanted a torch.nn.Module"),
+    (lambda m: (m, torch.optim.AdamW(m.parameters(), amsgrad=True)), hr.errors.UnsupportedError, "amsgrad=True"),
+    (lambda m: (m, sgd(m, momentum=0.9, dampening=0.1)), hr.errors.UnsupportedError, "dampening=0.1"),
+    (lambda m: (m.double(), adamw(m)), hr.errors.InvalidArgumentError, "wanted float32 on the CPU, found Double"),
+    (lambda m: (m, torch.optim.SGD([*m.parameters(), m.register_parameter("x", nn.Parameter(torch.empty(2, device="meta")))
+                                    or m.x], lr=0.1)), hr.errors.InvalidArgumentError, "parameter x.*meta"),
+], ids=["no parameters", "other parameters", "Adam", "no optimizer", "no module", "amsgrad", "dampening", "float64",
+        "two devices"])
+def test_what_cannot_be_trained_is_refused_by_name(make, error, words):
+    model = plain_network()
+    model, optimizer = make(model)
+    with pytest.raises(error, match=words):
+        hr.Trainer(model, optimizer, forward)
+
+
+def test_keywords_are_the_options_of_recipes():
+    model = plain_network()
+    trainer = hr.Trainer(model, adamw(model), forward, accumulate=4, clip_norm=None, schedule={"name": "step", "gamma": 0.5})
+    assert trainer.options["accumulate"] == 4 and trainer.options["clip_norm"] == 0.0
+    assert trainer.options["schedule"]["name"] == "step" and trainer.options["schedule"]["gamma"] == 0.5
+    for keywords, words in [({"acumulate": 2}, "unknown key acumulate, did you mean accumulate"),
+                            ({"accumulate": 0}, "accumulate"), ({"precision": "fp8"}, "fp32 | bf16"),
+                            ({"accumulate": [object()]}, "accumulate"), ({"schedule": "linear"}, "schedule.name"),
+                            ({"keep_checkpoints": 2}, "unknown key"), ({"steps": 0}, "steps is 0")]:
+        with pytest.raises(hr.errors.InvalidArgumentError, match=words):
+            hr.Trainer(model, adamw(model), forward, **keywords)
+    with pytest.raises(TypeError, match="forward: wanted a function"):
+        hr.Trainer(model, adamw(model), None)
+
+
+def test_state_and_parameters_are_shared_and_never_copied():
+    model = plain_network()
+    optimizer = adamw(model)
+    addresses = [parameter.data_ptr() for parameter in model.parameters()]
+    trainer = hr.Trainer(model, optimizer, forward)
+    trainer.step(batches(1)[0])
+    average = optimizer.state[model[0].weight]["exp_avg"]
+    before = average.clone()
+    trainer.step(batches(2)[1])
+    assert optimizer.state[model[0].weight]["exp_avg"] is average and not torch.equal(average, before)
+    assert [parameter.data_ptr() for parameter in model.parameters()] == addresses
+
+
+def test_a_trainer_is_busy_while_it_steps():
+    model = plain_network()
+    box = []
+
+    def recursive(m, batch):
+        if box:
+            box[0].step(batch)
+        return forward(m, batch)
+
+    trainer = hr.Trainer(model, adamw(model), recursive)
+    box.append(trainer)
+    with pytest.raises(hr.errors.InvalidArgumentError, match="at work already"):
+        trainer.step(batches(1)[0])
+    box.clear()
+    trainer.step(batches(1)[0])
+
+
+def test_ctrl_c_ends_fit_within_a_step():
+    model = plain_network()
+    trainer = hr.Trainer(model, adamw(model), forward)
+    steps = []
+
+    def interrupt(loss):
+        steps.append(1)
+        if len(steps) == 3:
+            os.kill(os.getpid(), signal.SIGINT)
+
+    with pytest.raises(KeyboardInterrupt):
+        trainer.fit(batches(100), 1, on_step=interrupt)
+    assert len(steps) <= 4
+    assert trainer.fit(batches(2), 1)[0]["samples"] == 32
+
+
+def test_another_thread_runs_while_the_engine_works():
+    """Of a backward and an update that take long; the share is measured in bench/python_step."""
+    counted = [0]
+    stop = threading.Event()
+
+    def count():
+        while not stop.is_set():
+            counted[0] += 1
+
+    model = nn.Linear(512, 512)
+    trainer = hr.Trainer(model, adamw(model), lambda m, b: m(b).square().mean())
+    batch = torch.randn(2048, 512)
+    thread = threading.Thread(target=count)
+    thread.start()
+    try:
+        while counted[0] == 0:
+            time.sleep(0.001)
+        before = counted[0]
+        for _ in range(5):
+            trainer.step(batch)
+        assert counted[0] > before
+    finally:
+        stop.set()
+        thread.join()
+
+
+def resident_bytes() -> int:
+    with open("/proc/self/statm") as file:
+        return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+def test_many_steps_do_not_make_the_process_grow():
+    torch.set_num_threads(1)
+    model = nn.Linear(4, 2)
+    trainer = hr.Trainer(model, adamw(model), lambda m, b: m(b).square().mean())
+    batch = torch.randn(2, 4)
+    for _ in range(2000):
+        trainer.step(batch)
+    before = resident_bytes()
+    for _ in range(20_000):
+        trainer.step(batch)
+    assert resident_bytes() - before < 2_000_000  # 100 bytes a step would be these 2 MB.
+
+
+def test_unused_parameters_get_no_state_as_in_torch():
+    model = nn.ModuleDict({"used": nn.Linear(32, 10), "unused": nn.Linear(3, 3)})
+    other = copy.deepcopy(model)
+
+    def used(m, batch):
+        return forward(m["used"], batch)
+
+    optimizer, their_optimizer = adamw(model), adamw(other)
+    hr.Trainer(model, optimizer, used).step(batches(1)[0])
+    used(other, batches(1)[0]).backward()
+    their_optimizer.step()
+    assert_same_optimizer(optimizer, their_optimizer)
+
+
+def test_numpy_is_not_needed_to_have_batches_counted():
+    model = nn.Linear(32, 10)
+    trainer = hr.Trainer(model, adamw(model), lambda m, b: forward(m, (b["inputs"]["x"], b["y"])))
+    data = [{"id": numpy.arange(7), "inputs": {"x": images}, "y": labels} for images, labels in batches(2)]
+    assert trainer.fit(data, 1)[0]["samples"] == 32
