@@ -390,6 +390,19 @@ def test_exceptions_of_loader_worker_and_callback_come_through():
     assert trainer.fit(batches(2), 1)[0]["samples"] == 32  # The epoch that failed begins anew.
 
 
+def test_callbacks_may_look_save_and_evaluate(tmp_path):
+    model = plain_network()
+    trainer = hr.Trainer(model, adamw(model), forward)
+    losses = []
+
+    def look(loss):
+        trainer.save(tmp_path / "c.safetensors")
+        losses.append((trainer.learning_rate, trainer.evaluate(batches(1))["loss"]))
+
+    trainer.fit(batches(3), 1, on_step=look)
+    assert len(set(losses)) == 3
+
+
 def test_loaders_without_batches_are_refused():
     model = plain_network()
     optimizer = adamw(model)

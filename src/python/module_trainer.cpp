@@ -120,6 +120,7 @@ void ModuleTrainer::follow_optimizer() {
 }
 
 at::Tensor ModuleTrainer::step_on(const py::object& batch, bool last_of_window) {
+  const Busy busy(*this);
   follow_optimizer();
   const std::int64_t samples = batch_samples(batch);
   at::Tensor loss;
@@ -132,7 +133,6 @@ at::Tensor ModuleTrainer::step_on(const py::object& batch, bool last_of_window) 
 }
 
 py::object ModuleTrainer::step(const py::object& batch, bool last_of_window) {
-  const Busy busy(*this);
   if (schedule_.name != ScheduleName::constant && !steps_) {
     fail(ErrorCode::invalid_argument,
          "python: a schedule spreads over the whole run: wanted steps=, the optimizer steps of it");
@@ -202,11 +202,7 @@ py::dict ModuleTrainer::fit_epoch(const AnyLoader& loader, const FitCallbacks& c
          loader.single_pass() ? "; an iterator or generator is used up by one pass: give a function that makes one"
                               : "");
   }
-  {
-    const py::gil_scoped_release released;
-    trainer_->finish_window();
-  }
-  optimizer_.publish(trainer_->optimizer());
+  finish_window();
   ++progress.epoch;
   progress.batch = 0;
   const double seconds = static_cast<double>(monotonic_ns() - begin_ns) / 1e9;
@@ -226,16 +222,9 @@ py::list ModuleTrainer::fit(const py::object& loader, std::optional<std::int64_t
   const AnyLoader batches(loader);
   const std::int64_t last = epochs.value_or(options_.epochs);
   py::list results;
-  {
-    const Busy busy(*this);
-    plan_run(batches, last);
-  }
+  plan_run(batches, last);
   while (trainer_->progress().epoch < last) {
-    py::dict result;
-    {
-      const Busy busy(*this);
-      result = fit_epoch(batches, callbacks);
-    }
+    py::dict result = fit_epoch(batches, callbacks);
     if (!evaluate_on.is_none()) result["evaluation"] = evaluate(evaluate_on);
     results.append(result);
     if (!callbacks.on_epoch.is_none()) callbacks.on_epoch(result);
@@ -275,6 +264,7 @@ std::string ModuleTrainer::model_name() const {
 }
 
 void ModuleTrainer::save(const std::filesystem::path& path) {
+  const Busy busy(*this);
   follow_optimizer();
   RunState run;
   run.model = model_name();
@@ -306,6 +296,7 @@ py::dict ModuleTrainer::progress() const {
 }
 
 double ModuleTrainer::learning_rate() {
+  const Busy busy(*this);
   follow_optimizer();
   return trainer_->learning_rate();
 }
