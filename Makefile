@@ -8,7 +8,8 @@ PYTHON := .venv/bin/python
 
 .DEFAULT_GOAL := build
 .PHONY: help setup build demo photos demo-photos test test-fast tidy format docs \
-  bench bench-fashion bench-photos bench-memory bench-planted bare-demo bare-test clean
+  bench bench-fashion bench-photos bench-memory bench-planted bench-python-step bench-python-loader install-check \
+  bare-demo bare-test clean
 
 help:
 	@echo "make                build (sets up Debian packages and .venv first where they are missing)"
@@ -22,6 +23,9 @@ help:
 	@echo "make bench-fashion  the demo's job against a plain PyTorch script, 3 seeds each, interleaved"
 	@echo "make bench-photos   after demo-photos: ResNet-18 and loading against PyTorch and torchvision, interleaved"
 	@echo "make bench-memory   does memory grow in 20 minutes of training?"
+	@echo "make bench-python-step    a step from Python: the plain loop with a fused optimizer against headrace.Trainer"
+	@echo "make bench-python-loader  photographs in a Python loop: DataLoader against headrace.Loader"
+	@echo "make install-check  pip install . into a fresh environment, then import and step outside the repository"
 	@echo "make bench-planted  how often the tuner judges planted knobs right, 20 runs"
 	@echo "make format, tidy   clang-format in place; clang-tidy on every source"
 	@echo "make docs           write docs/options.md and docs/recipe.schema.json anew, from the options themselves"
@@ -84,6 +88,15 @@ bench-photos: build photos
 
 bench-memory: build photos
 	@$(PYTHON) bench/memory/run.py
+
+bench-python-step: build
+	@$(PYTHON) bench/python_step/run.py
+
+bench-python-loader: build photos
+	@$(PYTHON) bench/python_loader/run.py
+
+install-check: setup
+	@tools/install_check.sh
 
 bench-fashion: build
 	@$(PYTHON) bench/train_fashion/run.py

@@ -1,0 +1,161 @@
+#!/usr/bin/env python3
+"""A training step of an nn.Module from Python: the plain loop with AdamW(fused=True) against headrace.Trainer.step, on a
+tiny MLP (32-64-10, batch 16, 1 thread), where what is not arithmetic shows. Each round times --steps steps of every arm, in
+an order that turns; the table shows medians over rounds with their range. Last, how fast a counting Python thread runs while
+a Trainer steps and while a Loader is waited for, as a share of its free rate.
+
+usage: make bench-python-step
+"""
+
+import argparse
+import statistics
+import sys
+import threading
+import time
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+sys.path.insert(0, str(ROOT / "build" / "release" / "python"))
+
+import torch  # noqa: E402
+from torch import nn  # noqa: E402
+
+import headrace as hr  # noqa: E402
+
+
+def network() -> nn.Sequential:
+    torch.manual_seed(1)
+    return nn.Sequential(nn.Linear(32, 64), nn.ReLU(), nn.Linear(64, 10))
+
+
+def forward(model, batch):
+    return nn.functional.cross_entropy(model(batch[0]), batch[1])
+
+
+def batch_of(size: int = 16):
+    return torch.randn(size, 32), torch.randint(10, (size,))
+
+
+def plain_step(model, optimizer, batch) -> None:
+    optimizer.zero_grad()
+    forward(model, batch).backward()
+    optimizer.step()
+
+
+def clipped_step(model, optimizer, batch) -> None:
+    optimizer.zero_grad()
+    forward(model, batch).backward()
+    nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+    optimizer.step()
+
+
+def python_arm(step):
+    model = network()
+    optimizer = torch.optim.AdamW(model.parameters(), fused=True)
+    batch = batch_of()
+    return lambda: step(model, optimizer, batch)
+
+
+def engine_arm(**options):
+    model = network()
+    trainer = hr.Trainer(model, torch.optim.AdamW(model.parameters(), fused=True), forward, **options)
+    batch = batch_of()
+    return lambda: trainer.step(batch)
+
+
+def measure(rounds: int, steps: int) -> dict[str, list[float]]:
+    arms = {
+        "plain: Python loop": python_arm(plain_step),
+        "plain: hr.Trainer": engine_arm(),
+        "clip: Python loop": python_arm(clipped_step),
+        "clip: hr.Trainer": engine_arm(clip_norm=1.0),
+    }
+    for step in arms.values():
+        for _ in range(50):
+            step()
+    names = list(arms)
+    times: dict[str, list[float]] = {name: [] for name in names}
+    for place in range(rounds):
+        for name in names[place % len(names):] + names[:place % len(names)]:
+            step = arms[name]
+            begin = time.perf_counter()
+            for _ in range(steps):
+                step()
+            times[name].append(1e6 * (time.perf_counter() - begin) / steps)
+    return times
+
+
+class Counter:
+    """A Python thread that counts."""
+
+    def __enter__(self):
+        self.count, self.running = 0, True
+        self.thread = threading.Thread(target=self.run)
+        self.thread.start()
+        self.begin = time.perf_counter()
+        return self
+
+    def run(self):
+        while self.running:
+            self.count += 1
+
+    def __exit__(self, *args):
+        self.rate = self.count / (time.perf_counter() - self.begin)
+        self.running = False
+        self.thread.join()
+
+
+def free_rate(seconds: float) -> float:
+    with Counter() as counter:
+        time.sleep(seconds)
+    return counter.rate
+
+
+def rate_during_steps(seconds: float) -> float:
+    model = nn.Sequential(nn.Linear(512, 1024), nn.ReLU(), nn.Linear(1024, 512))
+    trainer = hr.Trainer(model, torch.optim.AdamW(model.parameters(), fused=True), lambda m, b: m(b).square().mean())
+    batch = torch.randn(256, 512)
+    with Counter() as counter:
+        end = time.perf_counter() + seconds
+        while time.perf_counter() < end:
+            trainer.step(batch)
+    return counter.rate
+
+
+def rate_during_waits(seconds: float) -> float | None:
+    if not (ROOT / "photos").exists():
+        return None
+    loader = hr.Loader(f"folder:{ROOT / 'photos'}", batch_size=64, threads=1, transform={"size": 128, "crop": "random_resized"})
+    with Counter() as counter:
+        end = time.perf_counter() + seconds
+        while time.perf_counter() < end:
+            for _ in loader:
+                if time.perf_counter() > end:
+                    break
+    return counter.rate
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--rounds", type=int, default=9)
+    parser.add_argument("--steps", type=int, default=500)
+    parser.add_argument("--seconds", type=float, default=2.0, help="of each rate of the counting thread")
+    arguments = parser.parse_args()
+    torch.set_num_threads(1)
+    times = measure(arguments.rounds, arguments.steps)
+    for name, values in times.items():
+        print(f"{name:<20} median {statistics.median(values):6.1f} us a step, {min(values):.1f} to {max(values):.1f}")
+    for kind, bar in (("plain", 0.6), ("clip", 0.5)):
+        ratio = statistics.median(times[f"{kind}: hr.Trainer"]) / statistics.median(times[f"{kind}: Python loop"])
+        print(f"{kind}: {ratio:.2f} of the plain loop's time (ratio of medians; wanted at most {bar})")
+    before = free_rate(arguments.seconds)
+    steps = rate_during_steps(arguments.seconds)
+    waits = rate_during_waits(arguments.seconds)
+    free = (before + free_rate(arguments.seconds)) / 2
+    print(f"counting thread: {free:.3g} counts/s free; {100 * steps / free:.0f} % of that during steps", end="")
+    print("" if waits is None else f", {100 * waits / free:.0f} % during waits for a Loader", flush=True)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
