@@ -96,7 +96,8 @@ events_per_thread: the newest events that a thread keeps.)")
   module.def(
       "doctor",
       [](const std::optional<std::filesystem::path>& run) {
-        return findings_list(run ? run_findings(*run) : machine_findings(detect_machine()));
+        const Machine here = detect_machine();
+        return findings_list(run ? check_run(*run, here).findings : machine_findings(here));
       },
       py::arg("run") = py::none(),
       "What makes measuring or training worse on this machine, or what is wrong with the files of a run's folder: a "
