@@ -1,4 +1,5 @@
 #include <ATen/CPUGeneratorImpl.h>
+#include <ATen/ops/full.h>
 #include <ATen/ops/ones_like.h>
 #include <ATen/ops/randn_like.h>
 #include <gmock/gmock.h>
@@ -226,6 +227,40 @@ TEST(Optimizer, FusedReadsGradientsThatLieOtherwiseThanTheParameter) {
 
 TEST(Optimizer, RefusesParametersThatAreNotFloat32) {
   EXPECT_THROW(Optimizer({{"weight", at::zeros({2}, at::kDouble)}}, {}), Error);
+}
+
+TEST(Optimizer, GroupsHaveRatesAndOptionsOfTheirOwn) {
+  const at::Tensor first = at::zeros({2}).requires_grad_(), second = at::zeros({2}).requires_grad_();
+  OptimizerOptions slow = sgd(0, false, 0), heavy = sgd(0.5, false, 0);
+  slow.rate = 1;
+  heavy.rate = 2;
+  Optimizer optimizer(std::vector<ParameterGroup>{{{{"first", first}}, slow}, {{{"second", second}}, heavy}});
+  for (int i = 0; i < 2; ++i) {
+    for (const at::Tensor& parameter : {first, second}) parameter.mutable_grad() = at::ones({2});
+    optimizer.step([](double rate) { return rate / 2; });
+  }
+  EXPECT_TRUE(first.equal(at::full({2}, -1.0)));
+  EXPECT_TRUE(second.equal(at::full({2}, -2.5)));
+  ASSERT_EQ(optimizer.state().size(), 1U);
+  EXPECT_EQ(optimizer.state()[0].first, "second/momentum_buffer");
+  EXPECT_TRUE(optimizer.state_of(0).empty());
+  EXPECT_THROW(Optimizer(std::vector<ParameterGroup>{{{{"first", first}}, slow}, {{{"second", second}}, {}}}), Error)
+      << "groups of two kinds";
+}
+
+TEST(Optimizer, StateOfTheCallersIsReadUpdatedAndLaidAsItsParameter) {
+  const at::Tensor weight = at::zeros({4, 3, 2, 2}).contiguous(at::MemoryFormat::ChannelsLast).requires_grad_();
+  Optimizer optimizer({{"weight", weight}}, sgd(0.5, false, 0));
+  const at::Tensor momentum = at::ones({4, 3, 2, 2});
+  optimizer.share_state(0, "momentum_buffer", momentum);
+  EXPECT_TRUE(momentum.is_contiguous(at::MemoryFormat::ChannelsLast));
+  weight.mutable_grad() = at::ones_like(weight);
+  optimizer.step(1);
+  EXPECT_TRUE(weight.equal(at::full({4, 3, 2, 2}, -1.5)));
+  EXPECT_TRUE(momentum.equal(at::full({4, 3, 2, 2}, 1.5)));
+  EXPECT_TRUE(optimizer.state()[0].second.is_same(momentum));
+  EXPECT_THROW(optimizer.share_state(0, "exp_avg", momentum), Error);
+  EXPECT_THROW(optimizer.share_state(0, "momentum_buffer", at::ones({3})), Error);
 }
 
 // ---- Schedule ----
