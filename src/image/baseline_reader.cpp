@@ -192,27 +192,44 @@ void BaselineReader::write_rows(const Box& box, int unit_row, std::uint8_t* out)
   for (int y = begin; y < end; ++y) write_row(box, y, out + (y - box.y) * stride);
 }
 
-bool BaselineReader::decode(const Box& box, std::span<std::uint8_t> out) {
+bool BaselineReader::fits(const EntropyIndex& index) const noexcept {
+  return index.file_size == bytes_.size() && index.components == header_.component_count &&
+         index.unit_rows == header_.unit_rows() && index.units_a_row == header_.units_a_row() &&
+         index.positions.size() ==
+             static_cast<std::size_t>(index.unit_rows) * static_cast<std::size_t>(index.positions_a_row());
+}
+
+// The units of a row that the box needs. Without an index those beside them are read too.
+bool BaselineReader::decode_units(int unit_row, const std::array<std::array<BlockRow, 2>, 3>& rows,
+                                  const EntropyIndex* index) {
+  const int units = header_.units_a_row();
+  if (index != nullptr) {
+    const int from = first_unit_ / EntropyIndex::kUnitsApart * EntropyIndex::kUnitsApart;
+    entropy_.move_to(index->before(unit_row, first_unit_), std::int64_t{unit_row} * units + from);
+    entropy_.skip(first_unit_ - from);
+  } else {
+    entropy_.skip(first_unit_);
+  }
+  entropy_.decode(last_unit_ - first_unit_ + 1, rows);
+  if (index == nullptr && unit_row < last_unit_row_) entropy_.skip(units - last_unit_ - 1);
+  if (entropy_.ok()) return true;
+  for (Plane& plane : planes_) {  // As the next picture expects them.
+    std::fill(plane.coefficients.begin(), plane.coefficients.end(), std::int16_t{0});
+    std::fill(plane.varied.begin(), plane.varied.end(), std::uint8_t{0});
+  }
+  return false;
+}
+
+bool BaselineReader::decode(const Box& box, std::span<std::uint8_t> out, const EntropyIndex* index) {
   if (!entropy_.begin(bytes_, header_, jpeg_passes::kernels().together)) return false;
   prepare(box);
-  const int units = header_.units_a_row();
-  for (int unit_row = 0; unit_row <= last_unit_row_; ++unit_row) {
-    if (unit_row < first_unit_row_) {
-      entropy_.skip(units);
-      if (!entropy_.ok()) return false;
-      continue;
-    }
+  for (int unit_row = 0; unit_row < first_unit_row_ && index == nullptr; ++unit_row) {
+    entropy_.skip(header_.units_a_row());
+    if (!entropy_.ok()) return false;
+  }
+  for (int unit_row = first_unit_row_; unit_row <= last_unit_row_; ++unit_row) {
     const auto rows = wanted_rows(unit_row);
-    entropy_.skip(first_unit_);
-    entropy_.decode(last_unit_ - first_unit_ + 1, rows);
-    if (unit_row < last_unit_row_) entropy_.skip(units - last_unit_ - 1);
-    if (!entropy_.ok()) {
-      for (Plane& plane : planes_) {
-        std::fill(plane.coefficients.begin(), plane.coefficients.end(), std::int16_t{0});
-        std::fill(plane.varied.begin(), plane.varied.end(), std::uint8_t{0});
-      }
-      return false;
-    }
+    if (!decode_units(unit_row, rows, index)) return false;
     transform(unit_row, rows);
     repeat_sides(unit_row);
     write_rows(box, unit_row, out.data());

@@ -65,6 +65,7 @@ struct Decoder::Impl {
   detail::PngReader png;
   Format format = Format::png;
   std::span<const std::uint8_t> bytes;
+  std::int64_t refused_indices = 0;
   PictureInfo info;  // 0 x 0: no picture is open.
 
   PictureInfo open(int channels) {
@@ -78,6 +79,31 @@ struct Decoder::Impl {
     }
     format = Format::jpeg;
     return jpeg.open(bytes, channels);
+  }
+
+  void check(const Box& box, std::span<const std::uint8_t> out) const {
+    HEADRACE_CHECK(info.height > 0, "image: decode() without an open picture");
+    HEADRACE_CHECK(box.y >= 0 && box.x >= 0 && box.height >= 1 && box.width >= 1 && box.height <= info.height - box.y &&
+                       box.width <= info.width - box.x,
+                   "image: {} x {} pixels at {}, {} of a picture of {} x {}", box.height, box.width, box.y, box.x,
+                   info.height, info.width);
+    const auto size = static_cast<std::size_t>(box.height) * static_cast<std::size_t>(box.width) *
+                      static_cast<std::size_t>(info.channels);
+    HEADRACE_CHECK(out.size() == size, "image: {} bytes for {} x {} pixels of {} channels", out.size(), box.height,
+                   box.width, info.channels);
+  }
+
+  void decode(const Box& box, std::span<std::uint8_t> out) {
+    switch (format) {
+      case Format::baseline_jpeg:
+        if (baseline.decode(box, out)) return;
+        jpeg.open(bytes, info.channels);
+        return jpeg.decode(box, out);
+      case Format::jpeg:
+        return jpeg.decode(box, out);
+      case Format::png:
+        return png.decode(box, out);
+    }
   }
 };
 
@@ -98,26 +124,23 @@ PictureInfo Decoder::open(std::span<const std::uint8_t> bytes, int channels) {
 }
 
 void Decoder::decode(const Box& box, std::span<std::uint8_t> out) {
-  const PictureInfo& info = impl_->info;
-  HEADRACE_CHECK(info.height > 0, "image: decode() without an open picture");
-  HEADRACE_CHECK(box.y >= 0 && box.x >= 0 && box.height >= 1 && box.width >= 1 && box.height <= info.height - box.y &&
-                     box.width <= info.width - box.x,
-                 "image: {} x {} pixels at {}, {} of a picture of {} x {}", box.height, box.width, box.y, box.x,
-                 info.height, info.width);
-  const auto size = static_cast<std::size_t>(box.height) * static_cast<std::size_t>(box.width) *
-                    static_cast<std::size_t>(info.channels);
-  HEADRACE_CHECK(out.size() == size, "image: {} bytes for {} x {} pixels of {} channels", out.size(), box.height,
-                 box.width, info.channels);
-  switch (impl_->format) {
-    case Impl::Format::baseline_jpeg:
-      if (impl_->baseline.decode(box, out)) return;
-      impl_->jpeg.open(impl_->bytes, info.channels);
-      return impl_->jpeg.decode(box, out);
-    case Impl::Format::jpeg:
-      return impl_->jpeg.decode(box, out);
-    case Impl::Format::png:
-      return impl_->png.decode(box, out);
+  impl_->check(box, out);
+  impl_->decode(box, out);
+}
+
+void Decoder::decode(const Box& box, std::span<std::uint8_t> out, const EntropyIndex& index) {
+  Impl& self = *impl_;
+  self.check(box, out);
+  if (self.format == Impl::Format::baseline_jpeg && self.baseline.fits(index) &&
+      self.baseline.decode(box, out, &index)) {
+    return;
   }
+  ++self.refused_indices;
+  self.decode(box, out);
+}
+
+std::int64_t Decoder::refused_indices() const noexcept {
+  return impl_->refused_indices;
 }
 
 }  // namespace headrace::image

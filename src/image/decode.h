@@ -9,6 +9,8 @@
 #include <memory>
 #include <span>
 
+#include "image/entropy_index.h"
+
 namespace headrace::image {
 
 struct PictureInfo {
@@ -54,6 +56,11 @@ class Decoder {
   // entropy-decoded. Data that ends early or lost something on the way there is Error{corrupt_data}, and so is a file
   // without a proper end when the box reaches the last row of a PNG; `out` then holds anything.
   void decode(const Box& box, std::span<std::uint8_t> out);
+
+  // With the open file's index: of a baseline JPEG nothing above the box and little beside it is read. An index that
+  // does not fit is not used, nor one that leads to no picture; both are counted.
+  void decode(const Box& box, std::span<std::uint8_t> out, const EntropyIndex& index);
+  std::int64_t refused_indices() const noexcept;
 
  private:
   struct Impl;

@@ -259,7 +259,8 @@ template <std::size_t kComponents>
 void EntropyDecoder::decode_units(int count, const std::array<std::array<BlockRow, 2>, 3>& rows) {
   int column = 0;  // Of luma: units have h of its blocks in a row and one of each chroma.
   int chroma_column = 0;
-  const int group_blocks = together_, h = header_->components[0].h, v = header_->components[0].v;
+  const int shift = std::countr_zero(static_cast<unsigned>(together_)), h = header_->components[0].h,
+            v = header_->components[0].v;
   for_units(
       count, [&](Source & source, std::array<int, 3> & means) __attribute__((always_inline)) {
         std::uint32_t extremes = 0;
@@ -273,8 +274,8 @@ void EntropyDecoder::decode_units(int count, const std::array<std::array<BlockRo
             failed = !skip_block(source, ac) || failed;
             return;
           }
-          const int group = at / group_blocks;
-          std::int16_t* coefficients = row.coefficients + group * group_blocks * 64 + at % group_blocks * 8;
+          const int group = at >> shift;
+          std::int16_t* coefficients = row.coefficients + (group << shift) * 64 + (at - (group << shift)) * 8;
           const int mean = static_cast<int>(static_cast<std::uint32_t>(means[c]) * places_[c].factors[0]);
           const Block read = read_block(source, ac, places_[c], coefficients);
           coefficients[0] = static_cast<std::int16_t>(mean);

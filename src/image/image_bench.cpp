@@ -1,9 +1,11 @@
-// Photographs of 375 x 500, the size most of ImageNet has: decoding the whole or a crop's box, resizing it, and both.
-// items_per_second are pictures; medians and spread of repeated runs come from Google Benchmark's aggregates.
-//   image_bench [--set=plain]    the instruction set of the resize and the decoder; without: the best
-//   image_bench --photos=photos --benchmark_filter=photos --benchmark_enable_random_interleaving=true
-//                                the same photographs and crops (those of training) by libjpeg-turbo and by our own
-//                                code
+// Photographs of 375 x 500, the size most of ImageNet has: decoding the whole
+// or a crop's box, resizing it, and both. items_per_second are pictures;
+// medians and spread of repeated runs come from Google Benchmark's aggregates.
+//   image_bench [--set=plain]    the instruction set of the resize and the
+//   decoder; without: the best image_bench --photos=photos
+//   --benchmark_filter=photos --benchmark_enable_random_interleaving=true
+//                                the same photographs and crops (those of
+//                                training) by libjpeg-turbo and by our own code
 #include <benchmark/benchmark.h>
 #include <headrace/error.h>
 
@@ -43,7 +45,8 @@ const std::vector<Bytes>& files(bool progressive) {
   return all[progressive ? 1 : 0];
 }
 
-// Crops as training draws them: random_resized with its default scale and ratio.
+// Crops as training draws them: random_resized with its default scale and
+// ratio.
 std::vector<CropWindow> drawn_crops(int size) {
   TransformOptions options;
   options.size = size;
@@ -133,11 +136,13 @@ void decode_region_and_resize(benchmark::State& state) {
   state.SetItemsProcessed(state.iterations());
 }
 
-// Every n-th JPEG of a folder that our own code decodes, and a crop of each, as training draws it.
+// Every n-th JPEG of a folder that our own code decodes, and a crop of each, as
+// training draws it.
 struct Photos {
   static constexpr std::size_t kMost = 500;
   std::vector<Bytes> files;
   std::vector<Box> whole, crops;
+  std::vector<EntropyIndex> indices;
 
   explicit Photos(const std::filesystem::path& folder) {
     std::vector<std::filesystem::path> paths;
@@ -154,9 +159,12 @@ struct Photos {
       std::ifstream stream(paths[i], std::ios::binary);
       Bytes file{std::istreambuf_iterator<char>(stream), {}};
       const auto info = reader.open(file, 3);
-      if (!info) continue;
+      auto index = index_entropy(file);
+      if (!info || !index) continue;
+      indices.push_back(std::move(*index));
       SampleRandom random{1, 0, static_cast<std::int64_t>(i)};
-      crops.push_back(box_of(choose_crop(options, info->height, info->width, /*augment=*/true, random)));
+      crops.push_back(box_of(choose_crop(options, info->height, info->width,
+                                         /*augment=*/true, random)));
       whole.push_back({0, 0, info->height, info->width});
       files.push_back(std::move(file));
     }
@@ -164,7 +172,8 @@ struct Photos {
   }
 };
 
-// All photographs an iteration; of our own code those that it leaves to libjpeg are an error.
+// All photographs an iteration; of our own code those that it leaves to libjpeg
+// are an error.
 template <class Reader>
 void decode_photos(benchmark::State& state, const Photos& photos, const std::vector<Box>& boxes) {
   Reader reader;
@@ -184,6 +193,32 @@ void decode_photos(benchmark::State& state, const Photos& photos, const std::vec
   state.SetItemsProcessed(state.iterations() * std::ssize(photos.files));
 }
 
+void decode_photos_by_index(benchmark::State& state, const Photos& photos, const std::vector<Box>& boxes) {
+  image::detail::BaselineReader reader;
+  Bytes out;
+  for (auto _ : state) {
+    for (std::size_t i = 0; i < photos.files.size(); ++i) {
+      out.resize(std::max(out.size(), bytes_of(boxes[i])));
+      reader.open(photos.files[i], 3);
+      const auto pixels = std::span{out}.first(bytes_of(boxes[i]));
+      if (!reader.decode(boxes[i], pixels, &photos.indices[i])) state.SkipWithError("not decoded");
+    }
+  }
+  state.SetItemsProcessed(state.iterations() * std::ssize(photos.files));
+}
+
+void index_photos(benchmark::State& state, const Photos& photos, const std::vector<Box>&) {
+  std::size_t size = 0, files = 0;
+  for (auto _ : state) {
+    for (const Bytes& file : photos.files) {
+      size += serialise(index_entropy(file).value()).size();
+      files += file.size();
+    }
+  }
+  state.counters["of_file"] = static_cast<double>(size) / static_cast<double>(files);
+  state.SetItemsProcessed(state.iterations() * std::ssize(photos.files));
+}
+
 void add_photos(const std::filesystem::path& folder) {
   static const Photos photos{folder};
   const auto add = [](const char* name, auto run, const std::vector<Box>& boxes) {
@@ -197,13 +232,16 @@ void add_photos(const std::filesystem::path& folder) {
   add("photos/libjpeg/crop", decode_photos<image::detail::JpegReader>, photos.crops);
   add("photos/ours/whole", decode_photos<image::detail::BaselineReader>, photos.whole);
   add("photos/ours/crop", decode_photos<image::detail::BaselineReader>, photos.crops);
+  add("photos/ours/crop_by_index", decode_photos_by_index, photos.crops);
+  add("photos/ours/make_index", index_photos, photos.whole);
 }
 
 void repeat(benchmark::internal::Benchmark* bench) {
   bench->Repetitions(9)->ReportAggregatesOnly(true)->MinTime(0.05);
 }
 
-// Every crop as often as any other: their cost differs by more than what is to be seen.
+// Every crop as often as any other: their cost differs by more than what is to
+// be seen.
 void repeat_crops(benchmark::internal::Benchmark* bench) {
   bench->Repetitions(9)->ReportAggregatesOnly(true)->Iterations(2 * kCrops);
 }
@@ -216,7 +254,8 @@ BENCHMARK_CAPTURE(decode_region, progressive, true)->Apply(repeat_crops);
 BENCHMARK(resize_crops)->Arg(64)->Arg(224)->Apply(repeat);
 BENCHMARK(decode_region_and_resize)->Arg(64)->Arg(224)->Apply(repeat_crops);
 
-// The text behind `--name=` when that is the first argument, which is then taken away.
+// The text behind `--name=` when that is the first argument, which is then
+// taken away.
 std::string taken(std::string_view name, int& argc, char**& argv) {
   const std::string_view first = argc > 1 ? argv[1] : "";
   if (first.substr(0, name.size()) != name) return {};

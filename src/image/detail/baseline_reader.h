@@ -20,8 +20,11 @@ class BaselineReader {
  public:
   // Nothing: not a file for this reader.
   std::optional<PictureInfo> open(std::span<const std::uint8_t> bytes, int channels);
-  // False: the data is not as an encoder writes it; `out` holds anything.
-  bool decode(const Box& box, std::span<std::uint8_t> out);
+  // Whether the index can be one of the open picture.
+  bool fits(const EntropyIndex& index) const noexcept;
+  // False: the data is not as an encoder writes it, or the index is another file's; `out` holds anything. `index`,
+  // which may be null, fits().
+  bool decode(const Box& box, std::span<std::uint8_t> out, const EntropyIndex* index = nullptr);
 
  private:
   // Of one component, the samples of two rows of units: of the one that was decoded last, and of the one before. A
@@ -39,6 +42,7 @@ class BaselineReader {
     std::uint8_t* row(int y) noexcept;
   };
 
+  bool decode_units(int unit_row, const std::array<std::array<BlockRow, 2>, 3>& rows, const EntropyIndex* index);
   void prepare(const Box& box);
   void prepare_plane(int component);
   std::array<std::array<BlockRow, 2>, 3> wanted_rows(int unit_row);

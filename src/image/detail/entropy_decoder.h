@@ -10,6 +10,7 @@
 
 #include "image/detail/baseline_header.h"
 #include "image/detail/huffman.h"
+#include "image/entropy_index.h"
 
 namespace headrace::image::detail {
 
@@ -17,13 +18,6 @@ namespace headrace::image::detail {
 struct BlockRow {
   std::int16_t* coefficients = nullptr;  // All 0, as jpeg_passes::Kernels wants them; null: nobody wants the row.
   std::uint8_t* varied = nullptr;        // Per group of blocks: whether any has more than a mean.
-};
-
-// Where the decoder stands before a unit.
-struct EntropyPosition {
-  std::uint32_t byte = 0;  // Of the file, the first one of which not all bits are used up.
-  std::uint8_t bit = 0;    // How many of its bits are.
-  std::array<std::int16_t, 3> means{};
 };
 
 class EntropyDecoder {
