@@ -9,7 +9,7 @@ PYTHON := .venv/bin/python
 .DEFAULT_GOAL := build
 .PHONY: help setup build demo photos demo-photos test test-fast tidy format docs \
   bench bench-fashion bench-photos bench-memory bench-planted bench-python-step bench-python-loader install-check \
-  bare-demo bare-test clean
+  fuzz bare-demo bare-test clean
 
 help:
 	@echo "make                build (sets up Debian packages and .venv first where they are missing)"
@@ -27,6 +27,7 @@ help:
 	@echo "make bench-python-loader  photographs in a Python loop: DataLoader against headrace.Loader"
 	@echo "make install-check  pip install . into a fresh environment, then import and step outside the repository"
 	@echo "make bench-planted  how often the tuner judges planted knobs right, 20 runs"
+	@echo "make fuzz           libFuzzer on the JPEG decoder and its index, 10 minutes (FUZZ_SECONDS=600)"
 	@echo "make format, tidy   clang-format in place; clang-tidy on every source"
 	@echo "make docs           write docs/options.md and docs/recipe.schema.json anew, from the options themselves"
 	@echo "make bare-demo      make demo in a bare Debian 12 made by debootstrap (needs root)"
@@ -100,6 +101,14 @@ install-check: setup
 
 bench-fashion: build
 	@$(PYTHON) bench/train_fashion/run.py
+
+# What is found stays in build/fuzz, beside the inputs.
+FUZZ_SECONDS := 600
+fuzz: setup
+	@cmake --preset fuzz >/dev/null
+	@ninja -C build/fuzz jpeg_fuzz
+	@mkdir -p build/fuzz/jpeg && cd build/fuzz && bin/jpeg_fuzz -max_total_time=$(FUZZ_SECONDS) -timeout=5 -rss_limit_mb=1024 \
+	  -max_len=16384 -print_final_stats=1 jpeg
 
 clean:
 	rm -rf build

@@ -1,7 +1,8 @@
 # headrace_module(NAME [TORCH] [PUBLIC header...] [DEPENDS module...] [LINK target...])
 #
 # PUBLIC names the headers under include/headrace that belong to NAME.
-# Sources are src/NAME/*.cpp; *_test.cpp become NAME_test (each case a CTest of its own) and x_bench.cpp becomes x_bench.
+# Sources are src/NAME/*.cpp; *_test.cpp become NAME_test (each case a CTest of its own), x_bench.cpp becomes x_bench, and
+# x_fuzz.cpp, in the preset fuzz alone, x_fuzz.
 # DEPENDS names every module whose headers NAME may include, directly or by way of another header; tools/layer_check.py
 # enforces it. NAME_test links those modules' objects alone, so a symbol of another module does not link either.
 # Headers named *_options.h are plain values without LibTorch and may be included from anywhere
@@ -12,7 +13,8 @@ function(headrace_module name)
   file(GLOB sources CONFIGURE_DEPENDS "${dir}/*.cpp")
   file(GLOB tests CONFIGURE_DEPENDS "${dir}/*_test.cpp")
   file(GLOB benches CONFIGURE_DEPENDS "${dir}/*_bench.cpp")
-  list(REMOVE_ITEM sources ${tests} ${benches} "")
+  file(GLOB fuzzers CONFIGURE_DEPENDS "${dir}/*_fuzz.cpp")
+  list(REMOVE_ITEM sources ${tests} ${benches} ${fuzzers} "")
   if(NOT sources)
     message(FATAL_ERROR "module ${name}: no sources in ${dir}")
   endif()
@@ -24,11 +26,6 @@ function(headrace_module name)
   if(arg_TORCH)
     target_link_libraries(headrace_${name} PUBLIC torch_cpu)
   endif()
-  if(NOT HEADRACE_TESTS)
-    return()
-  endif()
-  headrace_headers_alone(${name} ${arg_PUBLIC})
-
   set(objects $<TARGET_OBJECTS:headrace_${name}>)
   set(links ${HEADRACE_LINK_ALL} ${arg_LINK})
   foreach(module ${arg_DEPENDS})
@@ -39,6 +36,19 @@ function(headrace_module name)
   if(arg_TORCH)
     list(APPEND links torch_cpu)
   endif()
+  if(HEADRACE_FUZZERS)
+    foreach(fuzzer ${fuzzers})
+      get_filename_component(fuzzer_name "${fuzzer}" NAME_WE)
+      add_executable(${fuzzer_name} "${fuzzer}" ${objects})
+      target_include_directories(${fuzzer_name} PRIVATE "${CMAKE_SOURCE_DIR}/include" "${CMAKE_SOURCE_DIR}/src")
+      target_link_libraries(${fuzzer_name} PRIVATE ${links})
+      target_link_options(${fuzzer_name} PRIVATE -fsanitize=fuzzer)
+    endforeach()
+  endif()
+  if(NOT HEADRACE_TESTS)
+    return()
+  endif()
+  headrace_headers_alone(${name} ${arg_PUBLIC})
   if(tests)
     add_executable(${name}_test ${tests} ${objects})
     target_include_directories(${name}_test PRIVATE "${CMAKE_SOURCE_DIR}/include" "${CMAKE_SOURCE_DIR}/src")

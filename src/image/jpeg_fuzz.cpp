@@ -1,0 +1,81 @@
+// Any bytes as a JPEG, decoded by our own code, plainly and with the index that was made of them; and any bytes as an
+// index. An empty folder of inputs is first filled with small pictures of every form.
+//   build/fuzz/bin/jpeg_fuzz -max_total_time=600 FOLDER
+#include <headrace/error.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <string>
+
+#include "image/decode.h"
+#include "image/detail/baseline_reader.h"
+#include "image/test_pictures.h"
+
+namespace {
+
+using namespace headrace;
+using namespace headrace::image;
+
+constexpr int kHeight = 40, kWidth = 150;
+
+Bytes small_picture(const JpegForm& form, int channels) {
+  return jpeg_of(photograph(kHeight, kWidth, channels, 1), form);
+}
+
+void fill(const std::filesystem::path& folder) {
+  const auto write = [&folder](const std::string& name, char kind, const Bytes& bytes) {
+    std::ofstream stream(folder / name, std::ios::binary);
+    stream.put(kind);
+    stream.write(reinterpret_cast<const char*>(bytes.data()), static_cast<std::streamsize>(bytes.size()));
+  };
+  int number = 0;
+  for (const JpegForm& form :
+       {JpegForm{}, JpegForm{.h = 1, .v = 1}, JpegForm{.h = 2, .v = 1, .restart_blocks = 3}, JpegForm{.h = 1, .v = 2},
+        JpegForm{.quality = 30, .optimised = true}, JpegForm{.quality = 5, .baseline = false}}) {
+    write("colour" + std::to_string(number++), 0, small_picture(form, 3));
+  }
+  write("grey", 0, small_picture({.h = 1, .v = 1}, 1));
+  write("index", 1, serialise(index_entropy(small_picture({}, 3)).value()));
+}
+
+void decode(std::span<const std::uint8_t> file, const EntropyIndex* index, bool own) {
+  static image::detail::BaselineReader reader;
+  const auto info = reader.open(file, 3);
+  if (!info || static_cast<std::int64_t>(info->height) * info->width > 1'000'000) return;
+  const Box right{info->height / 3, info->width / 2, info->height - info->height / 3, info->width - info->width / 2};
+  for (const Box& box : {Box{0, 0, info->height, info->width}, right}) {
+    Bytes out(static_cast<std::size_t>(box.height) * box.width * 3), by_index(out);
+    const bool decoded = reader.decode(box, out);
+    if (index == nullptr || !reader.fits(*index)) continue;
+    const bool decoded_by_index = reader.decode(box, by_index, index);
+    // What an index of the same bytes leads to is the same picture.
+    if (own && decoded && (!decoded_by_index || out != by_index)) std::abort();
+  }
+}
+
+}  // namespace
+
+extern "C" int LLVMFuzzerInitialize(int* argc, char*** argv) {
+  const std::filesystem::path last = (*argv)[*argc - 1];
+  if (std::filesystem::is_directory(last) && std::filesystem::is_empty(last)) fill(last);
+  return 0;
+}
+
+extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+  if (size == 0) return 0;
+  const std::span bytes(data + 1, size - 1);
+  if (data[0] % 2 == 0) {
+    const auto index = index_entropy(bytes);
+    decode(bytes, index ? &*index : nullptr, true);
+    return 0;
+  }
+  static const Bytes file = small_picture({}, 3);
+  try {
+    EntropyIndex index = parse_entropy_index(bytes);
+    index.file_size = static_cast<std::uint32_t>(file.size());  // Else only few would be used.
+    decode(file, &index, false);
+  } catch (const Error&) {
+  }
+  return 0;
+}
