@@ -1,6 +1,7 @@
 #include "assembly/measure.h"
 
 #include <algorithm>
+#include <nlohmann/json.hpp>
 #include <numeric>
 #include <vector>
 
@@ -22,7 +23,7 @@ double sum(const std::vector<double>& values) {
   return std::accumulate(values.begin(), values.end(), 0.0);
 }
 
-double block_seconds(TrainingJob& job, bool free_data, std::int64_t steps) {
+double block_seconds(MeasurableJob& job, bool free_data, std::int64_t steps) {
   job.set_free_data(free_data);
   job.run(1);
   return sum(job.run(steps));
@@ -30,15 +31,14 @@ double block_seconds(TrainingJob& job, bool free_data, std::int64_t steps) {
 
 // Seconds of the steps but for their data wait, while the training thread loads its batches by itself: nothing then
 // takes cores from compute.
-double undisturbed_seconds(TrainingJob& job, std::int64_t steps) {
+double undisturbed_seconds(MeasurableJob& job, std::int64_t steps) {
   job.set_free_data(false);
-  Loader& loader = job.training().loader();
-  loader.set_threads(0);
+  job.set_loads_aside(false);
   job.run(1);
   Trace trace;
   job.run(steps);
   const TimeSplit split = split_time(trace.stop());
-  loader.set_threads(job.training().recipe().data.threads);
+  job.set_loads_aside(true);
   return split.total_s - split.data_wait_s;
 }
 
@@ -57,8 +57,8 @@ struct StepRatios {
 };
 
 // Blocks of each kind next to each other, taking turns in going first.
-StepRatios step_ratios(TrainingJob& job, std::int64_t steps) {
-  const bool loads_aside = job.training().recipe().data.threads > 0;
+StepRatios step_ratios(MeasurableJob& job, std::int64_t steps) {
+  const bool loads_aside = job.loader_work().has_value();
   std::vector<double> free_data, undisturbed;
   for (int pair = 0; pair < kFreeDataPairs; ++pair) {
     const bool free_first = pair % 2 == 0;
@@ -71,23 +71,12 @@ StepRatios step_ratios(TrainingJob& job, std::int64_t steps) {
   return {median_of_pairs(free_data), loads_aside ? median_of_pairs(undisturbed) : std::nullopt};
 }
 
-LoaderStatistics difference(const LoaderStatistics& after, const LoaderStatistics& before) {
-  LoaderStatistics result = after;
-  result.samples -= before.samples;
-  result.batches -= before.batches;
-  result.busy_ns -= before.busy_ns;
-  result.wait_for_slot_ns -= before.wait_for_slot_ns;
-  result.wait_for_batch_ns -= before.wait_for_batch_ns;
-  return result;
-}
-
 }  // namespace
 
-Measured measure(TrainingJob& job, const Machine& machine, std::int64_t steps) {
+Measured measure(MeasurableJob& job, const Machine& machine, std::int64_t steps, double blocks_s_max) {
   job.run(kWarmupSteps);
   Measured result;
-  Loader& loader = job.training().loader();
-  const LoaderStatistics before = loader.statistics();
+  const std::optional<LoaderWork> work_before = job.loader_work();
   const bool peak_known = reset_peak_memory();
   Trace trace;
   for (std::int64_t i = 0; i < steps; ++i) {
@@ -97,16 +86,16 @@ Measured measure(TrainingJob& job, const Machine& machine, std::int64_t steps) {
   if (result.memory.size() != static_cast<std::size_t>(steps)) result.memory.clear();
   result.trace = trace.stop();
   if (peak_known) result.peak_memory = peak_memory();
-  result.loader = difference(loader.statistics(), before);
+  const std::optional<LoaderWork> work_after = job.loader_work();
   result.split = split_time(result.trace);
 
   DiagnosisInput input;
   input.split = result.split;
   input.samples_per_step = job.samples_per_step();
-  if (const std::int64_t threads = job.training().recipe().data.threads; threads > 0) {
-    input.loader_busy_s = static_cast<double>(result.loader.busy_ns) * 1e-9;
-    input.loader_threads = static_cast<int>(threads);
-  }  // Else the training thread loads, and its time is data wait already.
+  if (work_before && work_after) {
+    input.loader_busy_s = work_after->busy_s - work_before->busy_s;
+    input.loader_threads = work_after->threads;
+  }
   input.compute_threads = static_cast<int>(compute_threads());
   input.cores = machine.cores_usable;
   input.peak_memory = result.peak_memory;
@@ -114,11 +103,23 @@ Measured measure(TrainingJob& job, const Machine& machine, std::int64_t steps) {
     input.mean_memory = std::accumulate(result.memory.begin(), result.memory.end(), std::int64_t{0}) / steps;
   }
   const double step_s = result.split.total_s / static_cast<double>(result.split.steps);
-  const StepRatios ratios = step_ratios(job, std::max<std::int64_t>(3, steps / 8));
-  if (ratios.free_data) input.free_data_step_s = step_s * *ratios.free_data;
-  if (ratios.undisturbed) input.undisturbed_step_s = step_s * *ratios.undisturbed;
+  const std::int64_t block = std::max<std::int64_t>(3, steps / 8);
+  const int kinds = work_after ? 3 : 2;
+  if (static_cast<double>(kinds * kFreeDataPairs * (block + 1)) * step_s <= blocks_s_max) {
+    const StepRatios ratios = step_ratios(job, block);
+    if (ratios.free_data) input.free_data_step_s = step_s * *ratios.free_data;
+    if (ratios.undisturbed) input.undisturbed_step_s = step_s * *ratios.undisturbed;
+  }
   result.diagnosis = diagnose(input);
   return result;
+}
+
+void add_measured(nlohmann::ordered_json& document, const Measured& before, const std::optional<Measured>& after) {
+  document["diagnosis"] = to_json(before.diagnosis);
+  document["time_split"]["baseline"] = to_json(before.split);
+  document["time_split"]["best"] = after ? to_json(after->split) : nlohmann::ordered_json(nullptr);
+  document["peak_memory_bytes"]["baseline"] =
+      before.peak_memory ? nlohmann::ordered_json(*before.peak_memory) : nlohmann::ordered_json(nullptr);
 }
 
 }  // namespace headrace

@@ -4,15 +4,35 @@
 
 #include <headrace/insight.h>
 #include <headrace/trace.h>
+#include <headrace/tune.h>
 
 #include <cstdint>
+#include <limits>
 #include <optional>
 #include <vector>
 
-#include "assembly/training_job.h"
 #include "hardware/machine.h"
 
 namespace headrace {
+
+// Threads that load, and the seconds they have worked so far, summed over them.
+struct LoaderWork {
+  double busy_s = 0;
+  int threads = 1;
+};
+
+// A job that can also tell what limits it. Its run() records the spans of trace.h's step.
+class MeasurableJob : public Job {
+ public:
+  // From now on run() takes one cached batch again and again instead of the loader's (the diagnosis' confirmation).
+  // Switching it off goes on where the data stood.
+  virtual void set_free_data(bool free_data) = 0;
+  // nullopt: unavailable, or the training thread loads, and its time is data wait already.
+  virtual std::optional<LoaderWork> loader_work() const = 0;
+  // False: the training thread loads its batches by itself, so that nothing takes cores from compute; true: as the
+  // settings say. Asked for only where loader_work() has a value.
+  virtual void set_loads_aside(bool loads_aside) = 0;
+};
 
 struct Measured {
   TraceRecord trace;
@@ -20,12 +40,15 @@ struct Measured {
   Diagnosis diagnosis;
   std::optional<std::int64_t> peak_memory;  // Bytes, of the process, over these steps; nullopt: unavailable.
   std::vector<std::int64_t> memory;         // Resident bytes after each step; empty: unavailable.
-  LoaderStatistics loader;                  // Difference over the traced steps.
 };
 
-// Runs `steps` traced steps after a short warm-up, then interleaved blocks with and without free data
-// and loader threads. The job's
-// position and parameters move on; settings stay as they are. Throws what run() throws.
-Measured measure(TrainingJob& job, const Machine& machine, std::int64_t steps);
+// Runs `steps` traced steps after a short warm-up, then interleaved blocks with and without free data and loader
+// threads, which are left out where they would take longer than `blocks_s_max`. The job's position and parameters move
+// on; settings stay as they are. Throws what run() throws.
+Measured measure(MeasurableJob& job, const Machine& machine, std::int64_t steps,
+                 double blocks_s_max = std::numeric_limits<double>::infinity());
+
+// What a tuned job's ledger.json says beyond the ledger: diagnosis, time split before and after, peak memory.
+void add_measured(nlohmann::ordered_json& document, const Measured& before, const std::optional<Measured>& after);
 
 }  // namespace headrace

@@ -1,7 +1,5 @@
 #include "assembly/training_job.h"
 
-#include <ATen/CPUGeneratorImpl.h>
-#include <ATen/core/Generator.h>
 #include <ATen/core/Tensor.h>
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty_like.h>
@@ -9,15 +7,12 @@
 
 #include <algorithm>
 #include <chrono>
-#include <cmath>
 #include <limits>
-#include <map>
-#include <mutex>
 #include <thread>
 #include <utility>
 
+#include "assembly/state.h"
 #include "base/clock.h"
-#include "base/hash.h"
 #include "train/loop.h"
 
 namespace headrace {
@@ -35,38 +30,6 @@ void spend_ms(double milliseconds) {
   }
   while (monotonic_ns() < end_ns) {
   }
-}
-
-at::Tensor generator_state() {
-  at::Generator generator = at::detail::getDefaultCPUGenerator();
-  const std::lock_guard lock(generator.mutex());
-  return generator.get_state();
-}
-
-void set_generator_state(const at::Tensor& state) {
-  at::Generator generator = at::detail::getDefaultCPUGenerator();
-  const std::lock_guard lock(generator.mutex());
-  generator.set_state(state);
-}
-
-at::Tensor flat_float(const at::Tensor& tensor) {
-  return tensor.detach().to(at::kFloat).contiguous().view({-1});
-}
-
-// Relative L2 difference of two lists of tensors, each list taken as one vector.
-double relative_difference(const std::vector<at::Tensor>& a, const std::vector<at::Tensor>& b) {
-  double difference = 0, size = 0;
-  for (std::size_t i = 0; i < a.size(); ++i) {
-    const at::Tensor x = a[i].to(at::kDouble).contiguous(), y = b[i].to(at::kDouble).contiguous();
-    const double* px = x.const_data_ptr<double>();
-    const double* py = y.const_data_ptr<double>();
-    for (std::int64_t j = 0; j < x.numel(); ++j) {
-      difference += (px[j] - py[j]) * (px[j] - py[j]);
-      size += py[j] * py[j];
-    }
-  }
-  if (difference == 0) return 0;
-  return size == 0 ? std::numeric_limits<double>::infinity() : std::sqrt(difference / size);
 }
 
 }  // namespace
@@ -91,7 +54,7 @@ TrainingJob::TrainingJob(const Recipe& recipe, const Machine& machine)
 
 TrainingJob::~TrainingJob() = default;
 
-std::vector<std::pair<std::string, at::Tensor>> TrainingJob::everything() {
+NamedTensors TrainingJob::everything() {
   ModelState& model = training_->trainer().model();
   auto all = model.parameters;
   all.insert(all.end(), model.buffers.begin(), model.buffers.end());
@@ -180,12 +143,11 @@ void TrainingJob::apply_planted_gradient_error() {
     for (const auto& [name, parameter] : training_->trainer().model().parameters) {
       // Every element off by the same share, with alternating sign: the relative L2 error is exactly `error`.
       if (!parameter.grad().defined()) continue;
-      at::Tensor gradient = flat_float(parameter.grad()).clone();
-      float* values = gradient.mutable_data_ptr<float>();
-      for (std::int64_t j = 0; j < gradient.numel(); ++j) {
+      std::vector<float> values = float_values(parameter.grad());
+      for (std::size_t j = 0; j < values.size(); ++j) {
         values[j] *= static_cast<float>(1.0 + (j % 2 == 0 ? error : -error));
       }
-      parameter.grad().copy_(gradient.view(parameter.grad().sizes()));
+      parameter.grad().copy_(at::from_blob(values.data(), parameter.grad().sizes()));
     }
   }
 }
@@ -207,9 +169,7 @@ Fingerprint TrainingJob::fingerprint(std::int64_t batch_index) {
   result.loss = output.loss.item<double>();
   for (const auto& [name, parameter] : trainer.model().parameters) {
     if (!parameter.grad().defined()) continue;
-    const at::Tensor flat = flat_float(parameter.grad());
-    const float* values = flat.const_data_ptr<float>();
-    result.gradients.push_back({name, {values, values + flat.numel()}});
+    result.gradients.push_back({name, float_values(parameter.grad())});
   }
   trainer.optimizer().zero_gradients();
   const at::NoGradGuard no_grad;
@@ -219,15 +179,10 @@ Fingerprint TrainingJob::fingerprint(std::int64_t batch_index) {
 }
 
 std::uint64_t TrainingJob::state_hash() {
-  Xxh3Stream stream;
-  ModelState& model = training_->trainer().model();
-  for (const auto* list : {&model.parameters, &model.buffers}) {
-    for (const auto& [name, tensor] : *list) {
-      const at::Tensor whole = tensor.detach().contiguous();
-      stream.update({static_cast<const std::byte*>(whole.const_data_ptr()), whole.nbytes()});
-    }
-  }
-  return stream.digest();
+  const ModelState& model = training_->trainer().model();
+  NamedTensors tensors = model.parameters;
+  tensors.insert(tensors.end(), model.buffers.begin(), model.buffers.end());
+  return hash_of(tensors);
 }
 
 double TrainingJob::update_difference(const Settings& a, const Settings& b) {
@@ -247,21 +202,11 @@ double TrainingJob::update_difference(const Settings& a, const Settings& b) {
       ++next;
     }
     trainer.optimizer().step(trainer.learning_rate());
-    // One group a kind of optimizer state, whatever the optimizer calls it; model tensors have no '/' and are one more.
-    std::map<std::string, std::vector<at::Tensor>> groups;
-    for (const auto& [name, tensor] : everything()) {
-      const std::size_t slash = name.rfind('/');
-      groups[slash == std::string::npos ? "" : name.substr(slash)].push_back(tensor.detach().clone());
-    }
+    NamedTensors after = copies_of(everything());
     restore();
-    return groups;
+    return after;
   };
-  const auto with_a = updated(a), with_b = updated(b);
-  double largest = 0;
-  for (const auto& [kind, tensors] : with_a) {
-    largest = std::max(largest, relative_difference(tensors, with_b.at(kind)));
-  }
-  return largest;
+  return state_difference(updated(a), updated(b));
 }
 
 std::vector<double> TrainingJob::short_run(std::int64_t steps, std::uint64_t seed) {
@@ -277,6 +222,16 @@ std::vector<double> TrainingJob::short_run(std::int64_t steps, std::uint64_t see
 
 std::int64_t TrainingJob::samples_per_step() const {
   return baseline_.data.batch_size;
+}
+
+std::optional<LoaderWork> TrainingJob::loader_work() const {
+  const std::int64_t threads = training_->recipe().data.threads;
+  if (threads == 0) return std::nullopt;
+  return LoaderWork{static_cast<double>(training_->loader().statistics().busy_ns) * 1e-9, static_cast<int>(threads)};
+}
+
+void TrainingJob::set_loads_aside(bool loads_aside) {
+  training_->loader().set_threads(loads_aside ? training_->recipe().data.threads : 0);
 }
 
 void TrainingJob::set_free_data(bool free_data) {

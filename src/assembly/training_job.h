@@ -10,12 +10,13 @@
 #include <string>
 #include <vector>
 
+#include "assembly/measure.h"
 #include "assembly/training.h"
 #include "base/random.h"
 
 namespace headrace {
 
-class TrainingJob final : public Job {
+class TrainingJob final : public MeasurableJob {
  public:
   TrainingJob(const Recipe& recipe, const Machine& machine);
   ~TrainingJob() override;
@@ -32,9 +33,9 @@ class TrainingJob final : public Job {
   std::vector<double> short_run(std::int64_t steps, std::uint64_t seed) override;
   std::int64_t samples_per_step() const override;
 
-  // From now on run() takes one cached batch again and again instead of the loader's (the diagnosis' confirmation).
-  // Switching it off goes on where the data stood.
-  void set_free_data(bool free_data);
+  void set_free_data(bool free_data) override;
+  std::optional<LoaderWork> loader_work() const override;
+  void set_loads_aside(bool loads_aside) override;
 
   Training& training() { return *training_; }
 

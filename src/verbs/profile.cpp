@@ -4,6 +4,7 @@
 #include <nlohmann/json.hpp>
 
 #include "assembly/measure.h"
+#include "assembly/training_job.h"
 #include "base/clock.h"
 #include "base/files.h"
 #include "cli/environment.h"

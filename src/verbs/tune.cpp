@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "assembly/measure.h"
+#include "assembly/training_job.h"
 #include "base/clock.h"
 #include "base/files.h"
 #include "cli/environment.h"
@@ -129,11 +130,7 @@ nlohmann::ordered_json ledger_document(const VerbContext& context, const Tuning&
   nlohmann::ordered_json document = to_json(tuning.ledger);
   const nlohmann::ordered_json head = document_head(context, "headrace-ledger");
   for (const auto& [key, value] : head.items()) document[key] = value;
-  document["diagnosis"] = to_json(tuning.before.diagnosis);
-  document["time_split"]["baseline"] = to_json(tuning.before.split);
-  document["time_split"]["best"] = tuning.after ? to_json(tuning.after->split) : nlohmann::ordered_json(nullptr);
-  document["peak_memory_bytes"]["baseline"] =
-      tuning.before.peak_memory ? nlohmann::ordered_json(*tuning.before.peak_memory) : nlohmann::ordered_json(nullptr);
+  add_measured(document, tuning.before, tuning.after);
   document["training"] = to_json(run);
   document["test_accuracy"] =
       run.epochs.empty() ? nlohmann::ordered_json(nullptr) : nlohmann::ordered_json(run.epochs.back().test_accuracy);

@@ -1,0 +1,31 @@
+// The state of a training loop, compared: what every Job over tensors needs.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace headrace {
+
+using NamedTensors = std::vector<std::pair<std::string, at::Tensor>>;
+
+// Of the default CPU generator.
+at::Tensor generator_state();
+void set_generator_state(const at::Tensor& state);
+
+// All elements in row-major order, whatever the strides.
+std::vector<float> float_values(const at::Tensor& tensor);
+// One hash over the bytes of all of them, in row-major order.
+std::uint64_t hash_of(const NamedTensors& tensors);
+
+// Copies of the tensors, for a comparison later.
+NamedTensors copies_of(const NamedTensors& tensors);
+// The largest relative L2 difference of two states with the same names. What follows the last '/' of a name is one kind
+// of optimizer state ("conv1.weight/exp_avg"), and the tensors of a kind are one vector; those without '/' are the
+// model's, and one more. Infinity where one state has a kind that the other lacks.
+double state_difference(const NamedTensors& a, const NamedTensors& b);
+
+}  // namespace headrace
