@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <dlfcn.h>
+#include <link.h>
 #include <malloc.h>
 
 #include <cstddef>
@@ -32,13 +33,38 @@ constexpr Thresholds kNoTrim{std::size_t{1} << 30, ~std::size_t{0}, 64 * 1024 * 
 std::optional<Thresholds> before_no_trim;
 bool no_trim_is_on = false;
 
+// Whether glibc's own books show a block that malloc gave.
+bool glibc_counts_blocks() {
+  constexpr std::size_t kSize =
+      2 * kGrownMax;  // Mapped, whatever the threshold has grown to; its pages stay untouched.
+  const auto in_use = [] {
+    const struct mallinfo2 info = ::mallinfo2();
+    return info.uordblks + info.hblkhd;
+  };
+  const std::size_t before = in_use();
+  void* volatile block = std::malloc(kSize);  // Volatile, or the compiler leaves both calls out.
+  const std::size_t after = in_use();
+  std::free(block);
+  return block != nullptr && after >= before + kSize / 2;  // Other threads may free a little meanwhile.
+}
+
 // The library that malloc comes from, when that is not glibc.
 std::optional<std::string> foreign_malloc() {
   Dl_info allocator{}, glibc{};
   void* const version = ::dlsym(RTLD_DEFAULT, "gnu_get_libc_version");
   if (version == nullptr || ::dladdr(version, &glibc) == 0) return "a C library other than glibc";
   void* const malloc_found = ::dlsym(RTLD_DEFAULT, "malloc");
-  if (malloc_found == nullptr || ::dladdr(malloc_found, &allocator) == 0) return "an unknown library";
+  void* symbol = nullptr;
+  if (malloc_found == nullptr || ::dladdr1(malloc_found, &allocator, &symbol, RTLD_DL_SYMENT) == 0) {
+    return "an unknown library";
+  }
+  // A program that is not position-independent, as Debian's python3, has a stub of its own at the address that all
+  // libraries take for malloc; it does not tell whose malloc it goes on to.
+  const auto* entry = static_cast<const ElfW(Sym)*>(symbol);
+  if (entry != nullptr && entry->st_shndx == SHN_UNDEF) {
+    if (glibc_counts_blocks()) return std::nullopt;
+    return "a library other than glibc";
+  }
   if (allocator.dli_fbase == glibc.dli_fbase) return std::nullopt;
   return allocator.dli_fname;
 }
