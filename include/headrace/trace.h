@@ -93,6 +93,20 @@ class Counter {
 // A value at a moment, e.g. the fill of a queue. Recorded only while a Trace records.
 void record_gauge(const SpanName& name, std::int64_t value) noexcept;
 
+// A moment on the trace's clock.
+struct TraceMoment {
+  std::uint64_t ticks = 0;
+};
+inline TraceMoment trace_moment() noexcept {
+  return {detail::ticks()};
+}
+
+// A span between two moments of this thread that nobody could enclose in a scope: hooks called at either end. Recorded
+// only while a Trace records.
+inline void record_span(const SpanName& name, TraceMoment begin, TraceMoment end, std::int64_t value = 0) noexcept {
+  if (detail::trace_recording.load(std::memory_order_relaxed)) detail::record(name, begin.ticks, end.ticks, value);
+}
+
 // Gives this thread a name in traces: "loader 0". Cheap to call twice.
 void name_this_thread(const std::string& name);
 

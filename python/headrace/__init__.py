@@ -8,6 +8,8 @@ if torch.__version__.split("+")[0] != _TORCH_VERSION:
 
 from . import errors  # noqa: E402
 from ._native import Loader, Trace, Trainer, diagnose, doctor, span, write_report  # noqa: E402
+from ._tune import Trial, Tuned, tune  # noqa: E402
+from ._watch import watch  # noqa: E402
 from .batch import Batch  # noqa: E402
 from .errors import Error  # noqa: E402
 
@@ -17,9 +19,13 @@ __all__ = [
     "Loader",
     "Trace",
     "Trainer",
+    "Trial",
+    "Tuned",
     "diagnose",
     "doctor",
     "errors",
     "span",
+    "tune",
+    "watch",
     "write_report",
 ]

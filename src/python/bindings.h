@@ -8,5 +8,7 @@ namespace headrace::python {
 void register_loader(pybind11::module_& module);
 void register_trainer(pybind11::module_& module);
 void register_insight(pybind11::module_& module);
+void register_tune(pybind11::module_& module);
+void register_watch(pybind11::module_& module);
 
 }  // namespace headrace::python

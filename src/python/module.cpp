@@ -9,4 +9,6 @@ PYBIND11_MODULE(_native, module) {
   headrace::python::register_loader(module);
   headrace::python::register_trainer(module);
   headrace::python::register_insight(module);
+  headrace::python::register_tune(module);
+  headrace::python::register_watch(module);
 }

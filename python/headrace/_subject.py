@@ -1,0 +1,464 @@
+"""A training loop's objects as the tuner handles them: which settings there are, and how each is applied.
+
+The native half (src/python/python_job.h) runs and times the loop; it calls the methods of Subject.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+import os
+import shutil
+import time
+from dataclasses import dataclass
+from typing import Any, Callable, Iterator, Mapping
+
+import torch
+from torch import nn
+from torch.utils.data import DataLoader
+
+from . import _native
+from ._forward import ForwardSwitch
+from ._state import State, generators_of, in_layout_of, same_values
+from .errors import InvalidArgumentError, UnsupportedError
+
+MEMORY_FORMAT = "model.memory_format"
+PRECISION = "train.precision"
+IMPLEMENTATION = "optimizer.implementation"
+THREADS = "compute.threads"
+ALLOCATOR = "compute.allocator"
+WORKERS = "data.workers"  # Of a DataLoader: processes.
+LOADER_THREADS = "data.threads"  # Of a headrace.Loader.
+PREFETCH = "data.prefetch_batches"
+COMPILE = "model.compile"
+COMPILE_S = 40.0  # What compiling a model takes where it takes long (6 to 43 s were seen on two cores).
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A change to try, as include/headrace/tune.h has it. `changes` are settings as TOML text."""
+
+    name: str
+    sentence: str
+    changes: Mapping[str, str]
+    numerics: str
+    resource: str
+
+
+@dataclass(frozen=True)
+class NotApplicable:
+    """A change that is not tried on these objects, and why."""
+
+    name: str
+    key: str
+    reason: str
+
+
+class Subject:
+    """The user's objects. Made once; its state then is what every trial begins with and what is put back at the end."""
+
+    def __init__(self, model: nn.Module, loader: Any, optimizer: torch.optim.Optimizer,
+                 forward: Callable[[nn.Module, Any], Any], *, run_steps: int | None, budget: float) -> None:
+        _check_objects(model, loader, optimizer, forward)
+        self.model, self.loader, self.optimizer, self.user_forward = model, loader, optimizer, forward
+        self._run_steps, self._budget = run_steps, budget
+        self._compile_s: float | None = None  # What compiling took; None: not compiled yet.
+        self.not_applicable: list[NotApplicable] = []
+        self._state = State(model, optimizer, loader)
+        self._forward = ForwardSwitch(model)
+        self._twins: dict[str, torch.Tensor] = {}  # Parameters in channels-last layout.
+        self._groups = [(group, {key: group[key] for key in ("fused", "foreach") if key in group})
+                        for group in optimizer.param_groups]
+        self._threads = torch.get_num_threads()
+        self._workers: tuple[int, int | None, dict[str, Any]] | None = None
+        if isinstance(loader, DataLoader):
+            rest = {key: loader.__dict__[key] for key in ("persistent_workers", "timeout")}
+            self._workers = (loader.num_workers, loader.prefetch_factor, rest)
+        self._loader_options = dict(loader.options) if isinstance(loader, _native.Loader) else None
+        self._settings: dict[str, str] = {}
+        self._loaders: dict[tuple[int, int | None], DataLoader] = {}
+        self._pass_loader: Any = self._loader_for({})
+        self._allocator_touched = False
+
+    # What the native half calls.
+
+    def restore(self) -> None:
+        """The state that this was made with, under the settings in force. Gradients are dropped."""
+        self._end_workers()
+        self._state.restore()
+
+    def parameters(self) -> list[tuple[str, torch.Tensor]]:
+        return list(self.model.named_parameters())
+
+    def buffers(self) -> list[tuple[str, torch.Tensor]]:
+        return list(self.model.named_buffers())
+
+    def optimizer_state(self) -> list[tuple[str, torch.Tensor]]:
+        return [(f"{name}/{key}", value) for name, parameter in self.model.named_parameters()
+                for key, value in sorted(self.optimizer.state.get(parameter, {}).items())
+                if isinstance(value, torch.Tensor)]
+
+    def zero_gradients(self) -> None:
+        self.optimizer.zero_grad()
+
+    def update(self) -> None:
+        self.optimizer.step()
+
+    def loss(self, batch: Any) -> Any:
+        return loss_of(self.user_forward(self.model, batch))
+
+    def new_pass(self) -> Iterator[Any]:
+        return _pass_over(self._pass_loader)
+
+    def first_pass(self) -> Iterator[Any]:
+        """Over the data as the user's own loader gives them, whatever the settings."""
+        return _pass_over(self._loader_for({}))
+
+    def passes_per_step(self) -> float:
+        """How often a pass begins, a step. 0 where beginning one costs nothing again: workers that persist."""
+        if getattr(self._pass_loader, "persistent_workers", False):
+            return 0.0
+        try:
+            return 1.0 / max(1, len(self._pass_loader))
+        except TypeError:
+            return 0.0
+
+    def once_s_per_step(self) -> float:
+        """What the settings in force cost once in a run, spread over its steps."""
+        if COMPILE not in self._settings or self._compile_s is None or self._run_steps is None:
+            return 0.0
+        return self._compile_s / self._run_steps
+
+    def seed(self, seed: int) -> None:
+        torch.manual_seed(seed)
+        for generator in generators_of(self.loader):
+            generator.manual_seed(seed)
+
+    def configure(self, settings: Mapping[str, str]) -> None:
+        """Makes exactly these settings hold; whatever is not named is as it was. On an error, all is as before."""
+        before = self._settings
+        try:
+            self._apply(settings)
+        except BaseException:
+            self._apply(before)
+            raise
+        self._settings = dict(settings)
+        if COMPILE in settings and self._compile_s is None:
+            self._compile_s = self._time_compiling()
+
+    def candidates(self, bound: str) -> list[Candidate]:
+        """Changes to try, those that relieve `bound` first."""
+        self.not_applicable.clear()
+        found = [*self._compute_candidates(), *self._thread_candidates(), *self._compile_candidates(),
+                 *self._loader_candidates()]
+        return sorted(found, key=lambda candidate: candidate.resource != bound)
+
+    def baseline(self) -> dict[str, str]:
+        """What the objects had of every key that a candidate touches."""
+        optimizer = self._groups[0][1]
+        written = {
+            MEMORY_FORMAT: "contiguous",
+            PRECISION: "fp32",
+            IMPLEMENTATION: "fused" if optimizer.get("fused") else "foreach" if optimizer.get("foreach") else "plain",
+            THREADS: self._threads,
+            ALLOCATOR: "system",
+            COMPILE: False,
+        }
+        if self._workers is not None:
+            written[WORKERS] = self._workers[0]
+            if self._workers[1] is not None:
+                written[PREFETCH] = self._workers[1]
+        if self._loader_options is not None:
+            written[LOADER_THREADS] = self._loader_options["threads"]
+            written[PREFETCH] = self._loader_options["prefetch_batches"]
+        return {key: json.dumps(value) for key, value in written.items()}
+
+    def applied(self) -> list[tuple[str, str, str, str]]:
+        """Key, requested, applied, reason: of what is in force, and of what could not be tried."""
+        held = [(key, value, value, "") for key, value in sorted(self._settings.items())]
+        return held + [(entry.key, entry.name, "as it was", entry.reason) for entry in self.not_applicable]
+
+    # What headrace.tune calls.
+
+    def give_back(self) -> None:
+        """Leaves the objects as they came, gradients included."""
+        self.configure({})
+        self._end_workers()
+        self._state.restore(gradients=True)
+
+    def switch(self, settings: Mapping[str, str]) -> Any:
+        """Lets the objects run under `settings` from where they stand now; returns the loader to use."""
+        self.configure(settings)
+        self._end_workers()
+        for parameter, state in self.optimizer.state.items():
+            for key, value in state.items():
+                if isinstance(value, torch.Tensor) and value.shape == parameter.shape:
+                    state[key] = in_layout_of(parameter, value)
+        if isinstance(self.loader, DataLoader):
+            if self._workers_in(settings) != (self.loader.num_workers, self.loader.prefetch_factor):
+                self._set_workers(self.loader, *self._workers_in(settings))
+        return self.loader
+
+    # Settings.
+
+    def _apply(self, settings: Mapping[str, str]) -> None:
+        self._set_layout(_text(settings, MEMORY_FORMAT) == "channels_last")
+        self._forward.set(channels_last=_text(settings, MEMORY_FORMAT) == "channels_last",
+                          bf16=_text(settings, PRECISION) == "bf16", compile=COMPILE in settings)
+        for group, written in self._groups:
+            group.update({"fused": True, "foreach": False} if IMPLEMENTATION in settings else written)
+        threads = int(settings.get(THREADS, self._threads))
+        if threads != torch.get_num_threads():
+            torch.set_num_threads(threads)
+        self._set_allocator(ALLOCATOR in settings)
+        if self._loader_options is not None:
+            self.loader.set_threads(int(settings.get(LOADER_THREADS, self._loader_options["threads"])))
+            self.loader.set_prefetch_batches(int(settings.get(PREFETCH, self._loader_options["prefetch_batches"])))
+        self._pass_loader = self._loader_for(settings)
+
+    def _set_layout(self, channels_last: bool) -> None:
+        for name, held in self._state.parameters.items():
+            if held.memory.dim() != 4:
+                continue
+            if channels_last and name not in self._twins:
+                self._twins[name] = held.memory.clone(memory_format=torch.channels_last)
+            memory = self._twins[name] if channels_last else held.memory
+            if held.object.data_ptr() != memory.data_ptr():
+                memory.copy_(held.object.detach())
+                held.object.data = memory
+
+    def _set_allocator(self, no_trim: bool) -> None:
+        if no_trim == self._allocator_touched:
+            return
+        requested, applied, reason = _native.apply_allocator(no_trim)
+        self._allocator_touched = no_trim
+        if applied != requested:
+            raise UnsupportedError(f"tune: the allocator stays {applied}: {reason}")
+
+    def _loader_for(self, settings: Mapping[str, str]) -> Any:
+        if not isinstance(self.loader, DataLoader):
+            return self.loader
+        key = self._workers_in(settings)
+        if key not in self._loaders:
+            # A copy: the user's own may be in the middle of a pass. It shares the data set and the sampler.
+            self._loaders[key] = copy.copy(self.loader)
+            self._set_workers(self._loaders[key], *key)
+        return self._loaders[key]
+
+    def _workers_in(self, settings: Mapping[str, str]) -> tuple[int, int | None]:
+        assert self._workers is not None
+        written, depth, _ = self._workers
+        workers = int(settings.get(WORKERS, written))
+        if workers == 0:
+            return 0, None
+        return workers, int(settings.get(PREFETCH, depth or 2))
+
+    def _set_workers(self, loader: DataLoader, workers: int, prefetch: int | None) -> None:
+        """Past DataLoader.__setattr__, which lets some of these be set only while it is built."""
+        assert self._workers is not None
+        rest = self._workers[2] if workers > 0 else {"persistent_workers": False, "timeout": 0}
+        loader.__dict__.update(rest, num_workers=workers, prefetch_factor=prefetch)
+        loader.__dict__["_iterator"] = None
+
+    def _end_workers(self) -> None:
+        for loader in self._loaders.values():
+            loader.__dict__["_iterator"] = None  # Of persistent workers: the next pass draws what a first pass draws.
+
+    def _time_compiling(self) -> float:
+        """A first forward and backward compile; what they take beyond a second one is the price."""
+        batch = next(self.first_pass())
+        seconds = []
+        for _ in range(2):
+            self.restore()
+            begin = time.perf_counter()
+            self.loss(batch).backward()
+            seconds.append(time.perf_counter() - begin)
+        self.restore()
+        return max(0.0, seconds[0] - seconds[1])
+
+    # Candidates.
+
+    def _compute_candidates(self) -> Iterator[Candidate]:
+        reason = self._no_channels_last()
+        if reason is None:
+            yield Candidate("channels-last", "Pictures and convolution weights as NHWC, the layout convolutions are "
+                            "fastest in.", {MEMORY_FORMAT: '"channels_last"'}, "rounding", "compute")
+        else:
+            self.not_applicable.append(NotApplicable("channels-last", MEMORY_FORMAT, reason))
+        reason = self._no_bf16()
+        if reason is None:
+            yield Candidate("bf16 autocast", "The model's matrix products and convolutions in bfloat16; parameters and "
+                            "what the model returns stay float32.", {PRECISION: '"bf16"'}, "reduced_precision", "compute")
+        else:
+            self.not_applicable.append(NotApplicable("bf16 autocast", PRECISION, reason))
+        reason = self._no_fused()
+        if reason is None:
+            yield Candidate("fused optimizer", "Update all parameters in one kernel instead of operator by operator.",
+                            {IMPLEMENTATION: '"fused"'}, "rounding", "compute")
+        else:
+            self.not_applicable.append(NotApplicable("fused optimizer", IMPLEMENTATION, reason))
+        yield Candidate("allocator without trim", "glibc keeps freed memory, so that each step reuses mapped pages.",
+                        {ALLOCATOR: '"no_trim"'}, "bit_equal", "compute")
+
+    def _thread_candidates(self) -> Iterator[Candidate]:
+        cores = len(os.sched_getaffinity(0))
+        for threads in sorted({cores, max(1, cores - 1), 1}, reverse=True):
+            if threads != self._threads:
+                yield Candidate(f"compute threads {threads}",
+                                f"Compute with {threads} threads instead of {self._threads}.",
+                                {THREADS: str(threads)}, "rounding", "compute" if threads == cores else "data")
+
+    def _compile_candidates(self) -> Iterator[Candidate]:
+        reason = self._no_compile()
+        if reason is not None:
+            self.not_applicable.append(NotApplicable("torch.compile", COMPILE, reason))
+            return
+        yield Candidate("torch.compile", "The model's forward and backward compiled by torch.compile; what compiling takes "
+                        f"is spread over the {self._run_steps} steps of the run.", {COMPILE: "true"}, "rounding", "compute")
+
+    def _loader_candidates(self) -> Iterator[Candidate]:
+        if self._loader_options is not None:
+            yield from self._native_loader_candidates(self._loader_options)
+            return
+        if not isinstance(self.loader, DataLoader):
+            self.not_applicable.append(NotApplicable(
+                "loader workers", WORKERS, f"the loader is a {type(self.loader).__name__}, not a DataLoader"))
+            return
+        assert self._workers is not None
+        now, prefetch, _ = self._workers
+        cores = len(os.sched_getaffinity(0))
+        numerics: str | None = None
+        for workers in sorted({cores, max(1, cores // 2), 0}, reverse=True):
+            if workers == now:
+                continue
+            changes = {WORKERS: str(workers)}
+            if numerics is None:
+                numerics = "bit_equal" if self._same_batches(changes) else "reduced_precision"
+            draws = "" if numerics == "bit_equal" else " What the data set draws at random comes from other generators then."
+            yield Candidate(f"loader workers {workers}", f"Load with {workers} worker processes instead of {now}.{draws}",
+                            changes, numerics, "data")
+        if now > 0:
+            depth = 2 * (prefetch or 2)
+            yield Candidate("deeper prefetch", f"Each worker prepares {depth} batches ahead instead of "
+                            f"{prefetch}.", {PREFETCH: str(depth)}, "bit_equal", "data")
+
+    def _native_loader_candidates(self, options: Mapping[str, Any]) -> Iterator[Candidate]:
+        cores = len(os.sched_getaffinity(0))
+        for threads in sorted({cores, max(1, cores // 2), 0}, reverse=True):
+            if threads != options["threads"]:
+                yield Candidate(f"loader threads {threads}", f"Load with {threads} threads instead of "
+                                f"{options['threads']}.", {LOADER_THREADS: str(threads)}, "bit_equal", "data")
+        depth = 2 * options["prefetch_batches"]
+        yield Candidate("deeper prefetch", f"Prepare {depth} batches ahead instead of {options['prefetch_batches']}.",
+                        {PREFETCH: str(depth)}, "bit_equal", "data")
+
+    def _same_batches(self, changes: Mapping[str, str]) -> bool:
+        """Whether the first two batches come bit for bit. An error counts as yes: the trial itself will tell of it."""
+        def first_two(settings: Mapping[str, str]) -> list[Any]:
+            self.restore()
+            source = _pass_over(self._loader_for(settings))
+            return [batch for batch, _ in zip(source, range(2))]
+
+        try:
+            return same_values(first_two({}), first_two(changes))
+        except Exception:  # noqa: BLE001
+            return True
+        finally:
+            self.restore()
+
+    def _no_channels_last(self) -> str | None:
+        weights = [held.memory for held in self._state.parameters.values() if held.memory.dim() == 4]
+        if not weights:
+            return "the model has no parameter of four dimensions"
+        if all(weight.is_contiguous(memory_format=torch.channels_last) for weight in weights):
+            return "the parameters are in that layout already"
+        addresses = [held.memory.untyped_storage().data_ptr() for held in self._state.parameters.values()]
+        if len(set(addresses)) != len(addresses):
+            return "parameters share memory"
+        return None
+
+    def _no_bf16(self) -> str | None:
+        types = {held.memory.dtype for held in self._state.parameters.values()}
+        if types != {torch.float32}:
+            return f"the parameters are not float32 alone: {', '.join(sorted(map(str, types)))}"
+        return None
+
+    def _no_compile(self) -> str | None:
+        if self._run_steps is None:
+            return "the length of the run is not known: give epochs or steps"
+        if self._budget < 3 * COMPILE_S:
+            return (f"compiling may take {COMPILE_S:.0f} s, more than a third of the budget of {self._budget:g} s; "
+                    f"it is tried from a budget of {3 * COMPILE_S:.0f} s on")
+        if shutil.which(os.environ.get("CXX", "g++")) is None:
+            return "there is no C++ compiler, which torch.compile needs"
+        if isinstance(self.loader, DataLoader) and not self.loader.drop_last and _last_is_smaller(self.loader):
+            return "the last batch of an epoch is smaller than the others, so that it would compile twice"
+        return None
+
+    def _no_fused(self) -> str | None:
+        written = self._groups[0][1]
+        name = type(self.optimizer).__name__
+        if "fused" not in written:
+            return f"{name} has no fused implementation"
+        if all(values.get("fused") for _, values in self._groups):
+            return "the optimizer is fused already"
+        if any(group.get("differentiable") or group.get("capturable") for group, _ in self._groups):
+            return f"{name} is differentiable or capturable"
+        return None
+
+
+def loss_of(result: Any) -> Any:
+    """The loss in what a forward returns: itself, the first of a tuple or list, or `loss` of a dict or an object."""
+    if isinstance(result, torch.Tensor):
+        return result
+    if isinstance(result, (tuple, list)) and result:
+        return result[0]
+    if isinstance(result, Mapping) and "loss" in result:
+        return result["loss"]
+    loss = getattr(result, "loss", None)
+    return result if loss is None else loss
+
+
+def _last_is_smaller(loader: DataLoader) -> bool:
+    try:
+        return loader.batch_size is not None and len(loader.sampler) % loader.batch_size != 0
+    except TypeError:
+        return False
+
+
+def _pass_over(loader: Any) -> Iterator[Any]:
+    return iter(loader if hasattr(loader, "__iter__") else loader())
+
+
+def _text(settings: Mapping[str, str], key: str) -> str | None:
+    return json.loads(settings[key]) if key in settings else None
+
+
+def _check_objects(model: Any, loader: Any, optimizer: Any, forward: Any) -> None:
+    if not isinstance(model, nn.Module):
+        raise InvalidArgumentError(f"tune: model: wanted a torch.nn.Module, found {type(model).__name__}")
+    if not isinstance(optimizer, torch.optim.Optimizer):
+        raise InvalidArgumentError(f"tune: optimizer: wanted a torch.optim.Optimizer, found {type(optimizer).__name__}")
+    if not callable(forward):
+        raise InvalidArgumentError(
+            f"tune: forward: wanted a function of model and batch that returns the loss, found {type(forward).__name__}")
+    if not hasattr(loader, "__iter__") and not callable(loader):
+        raise InvalidArgumentError("tune: loader: wanted a DataLoader, a headrace.Loader, a list of batches or a function "
+                                   f"that returns an iterable, found {type(loader).__name__}")
+    if hasattr(loader, "__next__"):
+        raise InvalidArgumentError(
+            f"tune: loader: a {type(loader).__name__} gives its batches only once; pass the function that makes it")
+    parameters = dict(model.named_parameters())
+    if not parameters:
+        raise InvalidArgumentError("tune: the model has no parameters")
+    devices = sorted({str(parameter.device) for parameter in parameters.values()})
+    if len(devices) > 1:
+        raise InvalidArgumentError(f"tune: wanted all parameters on one device, found them on {' and '.join(devices)}")
+    known = {id(parameter) for parameter in parameters.values()}
+    updated = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+    foreign = [parameter for parameter in updated if id(parameter) not in known]
+    if foreign:
+        raise InvalidArgumentError(f"tune: {len(foreign)} of the optimizer's {len(updated)} parameters are not the "
+                                   f"model's, the first of shape {tuple(foreign[0].shape)}")
+    if not any(parameter.requires_grad for parameter in updated):
+        raise InvalidArgumentError("tune: none of the optimizer's parameters requires a gradient")

@@ -1,0 +1,167 @@
+"""hr.tune: the loop of `headrace tune` on the user's own objects."""
+
+from __future__ import annotations
+
+import json
+import pathlib
+from dataclasses import dataclass
+from typing import Any, Callable, Iterable
+
+import torch
+from torch import nn
+
+from . import _native
+from ._subject import NotApplicable, Subject, loss_of
+from .errors import InvalidArgumentError
+
+
+@dataclass(frozen=True)
+class Trial:
+    """What came of one candidate."""
+
+    name: str
+    verdict: str  # "kept", "refused", "inconclusive", "failed".
+    reason: str  # "none", "slower", "no_gain", "numerics", "memory", "budget", "error", "fixed".
+    sentence: str  # The same with its numbers, for a person.
+    gain: tuple[float, float, float] | None  # Median and 95 % interval: 0.21 is 21 % faster. None: not measured.
+    pairs: int  # Paired comparisons that were made.
+    settings: dict[str, str]  # What it changes, as TOML values.
+
+
+class Tuned:
+    """What hr.tune found, and the objects it was given. While it is applied, these run with what was kept."""
+
+    def __init__(self, subject: Subject, document: dict[str, Any], report: str, report_path: pathlib.Path | None) -> None:
+        self._subject = subject
+        self._report = report
+        self.ledger: dict[str, Any] = document  # ledger.json.
+        self.report_path = report_path  # report.html; None without `out`.
+        self.applied = False
+        self._loader = subject.loader
+
+    @property
+    def model(self) -> nn.Module:
+        return self._subject.model
+
+    @property
+    def optimizer(self) -> torch.optim.Optimizer:
+        return self._subject.optimizer
+
+    @property
+    def loader(self) -> Any:
+        """The loader to train with: the one that was given, with other settings, unless another kind was kept."""
+        return self._loader
+
+    @property
+    def speedup(self) -> float:
+        """Of the last paired comparison of all that was kept with the loop as written; 1.0 when nothing was kept. NaN:
+        Not compared."""
+        median = self.ledger["speedup"]["median"]
+        return float("nan") if median is None else median
+
+    @property
+    def trials(self) -> list[Trial]:
+        return [
+            Trial(trial["name"], trial["verdict"], trial["reason"], trial["sentence"],
+                  trial["gain"] and tuple(trial["gain"][end] for end in ("median", "low", "high")),
+                  trial["pairs"], dict(trial["changes"]))
+            for trial in self.ledger["trials"]
+        ]
+
+    @property
+    def kept(self) -> list[str]:
+        """Names of the changes that were kept, in the order in which they were tried."""
+        return [trial.name for trial in self.trials if trial.verdict == "kept"]
+
+    @property
+    def settings(self) -> dict[str, str]:
+        """What was kept, as TOML values."""
+        return dict(self.ledger["best"]["settings"])
+
+    @property
+    def not_applicable(self) -> list[NotApplicable]:
+        return list(self._subject.not_applicable)
+
+    def apply(self) -> Tuned:
+        """Lets the objects run with what was kept. Their values stay as they are now."""
+        if not self.applied:
+            self._loader = self._subject.switch(self.settings)
+            self.applied = True
+        return self
+
+    def undo(self) -> Tuned:
+        """Lets the objects run as they did before hr.tune. Their values stay as they are now."""
+        if self.applied:
+            self._loader = self._subject.switch({})
+            self.applied = False
+        return self
+
+    def step(self, batch: Any) -> torch.Tensor:
+        """One step of the loop that was tuned: zero_grad, forward, backward, step. Returns the loss, detached."""
+        self.optimizer.zero_grad()
+        loss = loss_of(self._subject.user_forward(self.model, batch))
+        loss.backward()
+        self.optimizer.step()
+        return loss.detach()
+
+    def summary(self) -> str:
+        """The report as text."""
+        return self._report
+
+    def __repr__(self) -> str:
+        kept = ", ".join(self.kept) or "nothing"
+        return f"<headrace.Tuned {self.speedup:.2f} times as fast; kept: {kept}; {len(self.trials)} tried>"
+
+
+def tune(model: nn.Module, loader: Any, optimizer: torch.optim.Optimizer, forward: Callable[[nn.Module, Any], Any], *,
+         budget: float = 60.0, epochs: int | None = None, steps: int | None = None, only: Iterable[str] = (),
+         fixed: Iterable[str] = (), gain_min: float = 0.02, out: str | pathlib.Path | None = None, apply: bool = True,
+         seed: int = 0, title: str = "training loop", on_progress: Callable[[str, str], None] | None = None) -> Tuned:
+    """Makes a training loop faster and proves it: measures the loop as it is, tries one change at a time in interleaved
+    pairs from one state, checks that each computes the same, keeps what pays.
+
+    model, optimizer: as you train them. loader: a DataLoader, a headrace.Loader, a list of batches, or a function that
+    returns an iterable. forward(model, batch) returns the loss, a tensor of
+    one number, or a tuple or dict with the loss in it.
+
+    budget: seconds for everything. epochs or steps: how long you will train; a change that costs time once
+    (compiling) is tried only when the run is known to be long enough. only, fixed: candidates by name; settings that must
+    stay. gain_min: the smallest gain worth keeping. out: a folder for report.html, ledger.json and the traces. apply:
+    False leaves the objects as they were; Tuned.apply() does it later. on_progress(kind, text) is told what happens:
+    "step", "diagnosis", "decided".
+
+    Afterwards parameters, buffers, gradients, optimizer state, modes and the generators of torch, Python, NumPy and the
+    loader are bit for bit what they were, also when this raises; with what was kept, the layout of parameters, the forward
+    of the instance, the optimizer's implementation, thread counts and the loader's workers differ. What the data set
+    itself counts or caches is its own.
+
+    Raises headrace.Error for objects that do not fit together, and whatever your own code raises, KeyboardInterrupt
+    included.
+    """
+    if epochs is not None and steps is None:
+        try:
+            steps = epochs * len(loader)
+        except TypeError:
+            raise InvalidArgumentError("tune: epochs: the loader has no length; give steps instead") from None
+    if out is not None:
+        out = pathlib.Path(out)
+        out.mkdir(parents=True, exist_ok=True)
+    subject = Subject(model, loader, optimizer, forward, run_steps=steps, budget=budget)
+    request = {
+        "budget_s": float(budget), "gain_min": float(gain_min), "only": list(only), "fixed": list(fixed),
+        "seed": seed, "title": title, "out": "" if out is None else str(out),
+        "command": f"headrace.tune({type(model).__name__}, {type(loader).__name__}, {type(optimizer).__name__}, "
+                   f"budget={budget:g})",
+    }
+    try:
+        document, report = _native.tune_objects(subject, request, on_progress or _silent)
+    except BaseException:
+        subject.give_back()
+        raise
+    tuned = Tuned(subject, json.loads(document), report, None if out is None else out / "report.html")
+    subject.give_back()
+    return tuned.apply() if apply else tuned
+
+
+def _silent(kind: str, text: str) -> None:
+    del kind, text

@@ -1,0 +1,213 @@
+"""hr.watch: where the time of a foreign training loop goes."""
+
+from __future__ import annotations
+
+import functools
+import json
+import pathlib
+from types import TracebackType
+from typing import Any, Callable
+
+import torch
+from torch import nn
+from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
+from torch.utils.data import DataLoader
+from torch.utils.data.dataloader import _BaseDataLoaderIter
+
+from . import _native
+from .errors import InvalidArgumentError
+
+_PARTS = ("data_wait", "transfer", "forward", "backward", "optimizer", "other")
+
+
+class watch:
+    """Watches a training loop that stands inside it, without any other change to it:
+
+        with hr.watch(model, optimizer, loader) as seen:
+            for batch in loader:
+                ...
+        print(seen.summary())
+
+    What is left out is found: any module's outermost call, any optimizer's step, any DataLoader. A step is divided into
+    data_wait (what next() of the loader takes), forward (from the model's call to backward, the loss included), backward,
+    optimizer (step()) and other. Forward without gradients is evaluation and belongs to no step. A loader that is no
+    DataLoader cannot be hooked: a step then begins with its forward.
+
+    Everything that is hooked is as before at the end of the block, also after an exception. One watch at a time, for
+    the thread that entered it. After the block: split, diagnosis, findings, memory, summary(), write_report().
+    """
+
+    def __init__(self, model: nn.Module | None = None, optimizer: torch.optim.Optimizer | None = None,
+                 loader: Any = None, *, title: str = "training loop") -> None:
+        if model is not None and not isinstance(model, nn.Module):
+            raise InvalidArgumentError(f"watch: model: wanted a torch.nn.Module, found {type(model).__name__}")
+        if optimizer is not None and not isinstance(optimizer, torch.optim.Optimizer):
+            raise InvalidArgumentError(
+                f"watch: optimizer: wanted a torch.optim.Optimizer, found {type(optimizer).__name__}")
+        self._model, self._optimizer, self._loader, self._title = model, optimizer, loader, title
+        self._undo: list[Callable[[], Any]] = []
+        self._watch: _native.LoopWatch | None = None
+        self._depth = 0
+        self._found: tuple[dict[str, Any], str, str] | None = None
+
+    def __enter__(self) -> watch:
+        if self._watch is not None:
+            raise InvalidArgumentError("watch: wanted a new watch, found one that has been used")
+        self._watch = _native.LoopWatch()
+        try:
+            self._hook_model()
+            self._hook_backward()
+            self._hook_optimizer()
+            self._hook_loader()
+        except BaseException:
+            self._unhook()
+            self._watch.stop()
+            raise
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
+                 trace: TracebackType | None) -> None:
+        self._unhook()
+        assert self._watch is not None
+        self._watch.stop()
+
+    @property
+    def document(self) -> dict[str, Any]:
+        """Everything that was found, as JSON values. headrace.Error when no training step was seen."""
+        return self._result()[0]
+
+    @property
+    def steps(self) -> int:
+        """Training steps that were seen."""
+        return self.document["steps"]
+
+    @property
+    def split(self) -> dict[str, float]:
+        """Seconds of each part over all steps, and `total`."""
+        split = self.document["time_split"]
+        return {part: split[f"{part}_s"] for part in _PARTS} | {"total": split["total_s"]}
+
+    @property
+    def diagnosis(self) -> str:
+        """What limits the loop, in a sentence."""
+        return self.document["diagnosis"]["sentence"]
+
+    @property
+    def findings(self) -> list[dict[str, str]]:
+        """What is odd: code, sentence, advice."""
+        return self.document["diagnosis"]["findings"]
+
+    @property
+    def memory(self) -> dict[str, int | None]:
+        """Resident bytes of the process: mean and peak; None: unavailable."""
+        return {"mean": self.document["mean_memory_bytes"], "peak": self.document["peak_memory_bytes"]}
+
+    def summary(self) -> str:
+        """The report as text."""
+        return self._result()[1]
+
+    def write_report(self, path: str | pathlib.Path) -> None:
+        """Writes the report as one HTML file."""
+        html = self._result()[2]
+        _native.write_file(str(path), html)
+
+    def write_trace(self, path: str | pathlib.Path) -> None:
+        """Writes every span as a Chrome trace, which Perfetto opens."""
+        self._finished().write_trace(str(path))
+
+    def _finished(self) -> _native.LoopWatch:
+        if self._watch is None or self._undo:
+            raise InvalidArgumentError("watch: nothing is known before the end of the block")
+        return self._watch
+
+    def _result(self) -> tuple[dict[str, Any], str, str]:
+        if self._found is None:
+            document, text, html = self._finished().result(self._title)
+            self._found = (json.loads(document), text, html)
+        return self._found
+
+    def _unhook(self) -> None:
+        while self._undo:
+            self._undo.pop()()
+
+    def _hook_model(self) -> None:
+        seen = self._watch
+
+        def before(module: nn.Module, args: Any) -> None:
+            self._depth += 1
+            if self._depth == 1:
+                seen.forward_begins(torch.is_grad_enabled())
+
+        def after(module: nn.Module, args: Any, result: Any) -> None:
+            self._depth -= 1
+            if self._depth == 0:
+                seen.forward_ends(torch.is_grad_enabled())
+
+        if self._model is not None:
+            hooks = [self._model.register_forward_pre_hook(before, prepend=True),
+                     self._model.register_forward_hook(after, always_call=True)]
+        else:
+            hooks = [nn.modules.module.register_module_forward_pre_hook(before),
+                     nn.modules.module.register_module_forward_hook(after, always_call=True)]
+        self._undo += [hook.remove for hook in hooks]
+
+    def _hook_backward(self) -> None:
+        seen, plain = self._watch, torch.autograd.backward
+
+        @functools.wraps(plain)
+        def backward(*args: Any, **kwargs: Any) -> Any:
+            self._depth = 0  # A forward that was interrupted has not counted down.
+            seen.backward_begins()
+            try:
+                return plain(*args, **kwargs)
+            finally:
+                seen.backward_ends()
+
+        torch.autograd.backward = backward
+        self._undo.append(lambda: setattr(torch.autograd, "backward", plain))
+
+    def _hook_optimizer(self) -> None:
+        seen = self._watch
+
+        def before(optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
+            seen.optimizer_begins()
+
+        def after(optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
+            seen.optimizer_ends()
+
+        if self._optimizer is not None:
+            hooks = [self._optimizer.register_step_pre_hook(before), self._optimizer.register_step_post_hook(after)]
+        else:
+            hooks = [register_optimizer_step_pre_hook(before), register_optimizer_step_post_hook(after)]
+        self._undo += [hook.remove for hook in hooks]
+
+    def _hook_loader(self) -> None:
+        seen = self._watch
+        plain_iter, plain_next = DataLoader.__iter__, _BaseDataLoaderIter.__next__
+        only = self._loader
+
+        @functools.wraps(plain_iter)
+        def begin(loader: DataLoader) -> Any:
+            if only is not None and loader is not only:
+                return plain_iter(loader)
+            seen.pass_begins()
+            begun = plain_iter(loader)
+            begun._headrace_watched = True
+            return begun
+
+        @functools.wraps(plain_next)
+        def next_batch(begun: _BaseDataLoaderIter) -> Any:
+            if only is not None and not getattr(begun, "_headrace_watched", False):
+                return plain_next(begun)
+            seen.data_begins()
+            batch = None
+            try:
+                batch = plain_next(begun)
+                return batch
+            finally:
+                seen.data_ends(batch)
+
+        DataLoader.__iter__ = begin
+        self._undo.append(lambda: setattr(DataLoader, "__iter__", plain_iter))
+        _BaseDataLoaderIter.__next__ = next_batch
+        self._undo.append(lambda: setattr(_BaseDataLoaderIter, "__next__", plain_next))

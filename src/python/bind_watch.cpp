@@ -1,0 +1,46 @@
+#include <pybind11/pybind11.h>
+
+#include <string>
+
+#include "base/files.h"
+#include "python/any_loader.h"
+#include "python/bindings.h"
+#include "python/loop_watch.h"
+
+namespace headrace::python {
+
+namespace py = pybind11;
+
+void register_watch(py::module_& module) {
+  module.def(
+      "write_file", [](const std::string& path, const std::string& content) { write_file(path, content); },
+      py::arg("path"), py::arg("content"), py::call_guard<py::gil_scoped_release>(),
+      "Writes a text file whole or not at all.");
+  py::class_<LoopWatch>(module, "LoopWatch", "Records the parts of a loop as hooks tell of their ends.")
+      .def(py::init<>())
+      .def("pass_begins", &LoopWatch::pass_begins)
+      .def("data_begins", &LoopWatch::data_begins)
+      .def(
+          "data_ends",
+          [](LoopWatch& watch, const py::object& batch) {
+            watch.data_ends(batch.is_none() ? 0 : batch_samples(batch));
+          },
+          py::arg("batch"), "None: the pass is over.")
+      .def("forward_begins", &LoopWatch::forward_begins, py::arg("for_training"))
+      .def("forward_ends", &LoopWatch::forward_ends, py::arg("for_training"))
+      .def("backward_begins", &LoopWatch::backward_begins)
+      .def("backward_ends", &LoopWatch::backward_ends)
+      .def("optimizer_begins", &LoopWatch::optimizer_begins)
+      .def("optimizer_ends", &LoopWatch::optimizer_ends)
+      .def("stop", &LoopWatch::stop, py::call_guard<py::gil_scoped_release>())
+      .def(
+          "result",
+          [](const LoopWatch& watch, const std::string& title) {
+            WatchResult result = watch.result(title);
+            return py::make_tuple(result.document, result.text, result.html);
+          },
+          py::arg("title"), "JSON, text and HTML.")
+      .def("write_trace", &LoopWatch::write_trace, py::arg("path"), py::call_guard<py::gil_scoped_release>());
+}
+
+}  // namespace headrace::python

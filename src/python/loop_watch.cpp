@@ -1,0 +1,184 @@
+#include "python/loop_watch.h"
+
+#include <headrace/error.h>
+#include <headrace/insight.h>
+#include <torch/headeronly/version.h>
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+#include <numeric>
+
+#include "base/clock.h"
+#include "cli/console.h"
+#include "cli/environment.h"
+#include "tensor/compute.h"
+
+namespace headrace::python {
+namespace {
+
+constexpr SpanName kEvaluation{"evaluation", "work"};
+constexpr std::int64_t kMemoryEvery_ns = 50'000'000;
+constexpr int kTextWidth = 100;
+
+}  // namespace
+
+LoopWatch::LoopWatch() : trace_(std::make_unique<Trace>()), peak_known_(reset_peak_memory()) {}
+
+void LoopWatch::end_forward(TraceMoment at) {
+  if (!forward_) return;
+  record_span(step::kForward, *forward_, at);
+  forward_.reset();
+  last_part_end_ = at;
+}
+
+void LoopWatch::end_step(TraceMoment at) {
+  end_forward(forward_end_);
+  if (step_ && trains_) {
+    record_span(step::kStep, *step_, at, steps_++);
+    sample_memory();
+  }
+  step_.reset();
+  trains_ = updated_ = has_wait_ = false;
+}
+
+void LoopWatch::sample_memory() {
+  const std::int64_t now_ns = monotonic_ns();
+  if (now_ns - memory_looked_at_ns_ < kMemoryEvery_ns) return;
+  memory_looked_at_ns_ = now_ns;
+  if (const auto resident = resident_memory()) memory_.push_back(*resident);
+}
+
+void LoopWatch::pass_begins() {
+  if (!here()) return;
+  const TraceMoment now = trace_moment();
+  end_step(now);
+  pass_ = now;
+}
+
+void LoopWatch::data_begins() {
+  if (!here()) return;
+  const TraceMoment now = trace_moment();
+  end_step(now);
+  data_ = pass_ ? *pass_ : now;
+  pass_.reset();
+}
+
+void LoopWatch::data_ends(std::int64_t samples) {
+  if (!here() || !data_) return;
+  const TraceMoment now = trace_moment();
+  if (samples > 0) {
+    record_span(step::kDataWait, *data_, now);
+    step_ = data_;
+    has_wait_ = true;
+    samples_ = samples_ == 0 ? samples : samples_;
+    last_part_end_ = now;
+  }
+  data_.reset();
+}
+
+void LoopWatch::forward_begins(bool for_training) {
+  if (!here()) return;
+  const TraceMoment now = trace_moment();
+  if (!for_training) {
+    evaluation_ = now;
+    return;
+  }
+  if (!has_wait_ && updated_) end_step(now);
+  if (!step_) step_ = now;
+  if (!forward_) forward_ = forward_end_ = now;
+}
+
+void LoopWatch::forward_ends(bool for_training) {
+  if (!here()) return;
+  const TraceMoment now = trace_moment();
+  if (for_training) {
+    forward_end_ = now;
+  } else if (evaluation_) {
+    record_span(kEvaluation, *evaluation_, now);
+    evaluation_.reset();
+  }
+}
+
+void LoopWatch::backward_begins() {
+  if (!here()) return;
+  const TraceMoment now = trace_moment();
+  end_forward(now);
+  backward_ = now;
+}
+
+void LoopWatch::backward_ends() {
+  if (!here() || !backward_) return;
+  last_part_end_ = trace_moment();
+  record_span(step::kBackward, *backward_, last_part_end_);
+  backward_.reset();
+  trains_ = true;
+}
+
+void LoopWatch::optimizer_begins() {
+  if (!here()) return;
+  end_forward(forward_end_);
+  optimizer_ = trace_moment();
+}
+
+void LoopWatch::optimizer_ends() {
+  if (!here() || !optimizer_) return;
+  last_part_end_ = trace_moment();
+  record_span(step::kOptimizer, *optimizer_, last_part_end_);
+  optimizer_.reset();
+  trains_ = updated_ = true;
+}
+
+void LoopWatch::stop() {
+  end_step(last_part_end_);
+  record_ = trace_->stop();
+  trace_.reset();
+  if (peak_known_) peak_memory_ = peak_memory();
+}
+
+WatchResult LoopWatch::result(const std::string& title) const {
+  if (steps_ == 0) {
+    fail(ErrorCode::invalid_argument,
+         "watch: no training step was seen: no backward and no optimizer step between two batches");
+  }
+  DiagnosisInput input;
+  input.split = split_time(record_);
+  input.samples_per_step = std::max<std::int64_t>(1, samples_);
+  input.compute_threads = static_cast<int>(compute_threads());
+  const Machine machine = detect_machine();
+  input.cores = machine.cores_usable;
+  input.peak_memory = peak_memory_;
+  if (!memory_.empty()) {
+    const auto count = static_cast<std::int64_t>(memory_.size());
+    input.mean_memory = std::accumulate(memory_.begin(), memory_.end(), std::int64_t{0}) / count;
+  }
+  const Diagnosis diagnosis = diagnose(input);
+
+  Report report;
+  report.title = title;
+  report.verdict = report.diagnosis = diagnosis.sentence;
+  report.findings = diagnosis.findings;
+  report.baseline_samples_per_second = samples_ > 0 ? diagnosis.samples_per_second : 0;
+  report.before = input.split;
+  report.environment = report_environment(machine, TORCH_VERSION);
+  report.written = utc_text();
+
+  const auto bytes = [](std::optional<std::int64_t> value) {
+    return value ? nlohmann::ordered_json(*value) : nlohmann::ordered_json(nullptr);
+  };
+  nlohmann::ordered_json document{{"format", "headrace-watch"}, {"version", 1}, {"title", title}};
+  document["written"] = report.written;
+  document["steps"] = steps_;
+  document["time_split"] = to_json(input.split);
+  document["diagnosis"] = to_json(diagnosis);
+  document["metrics"] = metric_series(input.split, input.samples_per_step);
+  document["profile_summary"] = to_json(get_profile_summary(record_));
+  document["mean_memory_bytes"] = bytes(input.mean_memory);
+  document["peak_memory_bytes"] = bytes(peak_memory_);
+  return {json_text(document), report_text(report, kTextWidth, false), report_html(report)};
+}
+
+void LoopWatch::write_trace(const std::string& path) const {
+  write_chrome_trace(record_, path);
+}
+
+}  // namespace headrace::python

@@ -1,0 +1,295 @@
+#include "python/python_job.h"
+
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/empty_like.h>
+#include <ATen/ops/from_blob.h>
+#include <fmt/format.h>
+#include <headrace/trace.h>
+#include <pybind11/stl.h>
+
+#include <algorithm>
+#include <cmath>
+#include <string_view>
+#include <utility>
+
+#include "base/clock.h"
+#include "python/any_loader.h"
+#include "python/tensor_object.h"
+
+namespace headrace::python {
+namespace {
+
+namespace py = pybind11;
+
+constexpr std::int64_t kBatchesForChecks = 8;  // As many as the checks of headrace::tune ever ask for.
+
+double seconds_since(std::int64_t begin_ns) {
+  return static_cast<double>(monotonic_ns() - begin_ns) * 1e-9;
+}
+
+bool tells_of_memory(const py::error_already_set& error) {
+  if (error.matches(PyExc_MemoryError)) return true;
+  const std::string_view what = error.what();
+  return what.find("DefaultCPUAllocator: can't allocate memory") != std::string_view::npos ||
+         what.find("OutOfMemoryError") != std::string_view::npos;
+}
+
+}  // namespace
+
+PythonJob::PythonJob(py::object subject) : subject_(std::move(subject)), pass_(py::none()), cached_(py::none()) {}
+
+PythonJob::~PythonJob() {
+  const py::gil_scoped_acquire gil;
+  batches_for_checks_.clear();
+  cached_ = py::object();
+  pass_ = py::object();
+  subject_ = py::object();
+}
+
+template <class Work>
+auto PythonJob::in_python(Work&& work) {
+  const py::gil_scoped_acquire gil;
+  try {
+    return work();
+  } catch (const py::error_already_set& error) {
+    if (!error.matches(PyExc_Exception)) {
+      interrupt_ = std::current_exception();
+      fail(ErrorCode::cancelled, "python: interrupted");
+    }
+    if (tells_of_memory(error)) fail(ErrorCode::out_of_memory, "python: {}", error.what());
+    throw;
+  }
+}
+
+void PythonJob::rethrow_interrupt() const {
+  if (interrupt_) std::rethrow_exception(interrupt_);
+}
+
+NamedTensors PythonJob::tensors(const char* method) {
+  NamedTensors result;
+  for (const py::handle entry : py::list(subject_.attr(method)())) {
+    const auto pair = py::reinterpret_borrow<py::tuple>(entry);
+    result.emplace_back(py::cast<std::string>(pair[0]), tensor_of(pair[1], "a parameter"));
+  }
+  return result;
+}
+
+void PythonJob::check() {
+  in_python([this] {
+    const py::object batch = batch_for_checks(0);
+    samples_ = batch_samples(batch);
+    subject_.attr("restore")();
+    subject_.attr("zero_gradients")();
+    const py::object loss = loss_of_batch(batch);
+    const double value = py::cast<double>(loss.attr("item")());
+    // NaN has a sign that means nothing.
+    if (!std::isfinite(value)) fail(ErrorCode::numerics, "tune: the loss of the first batch is {}", std::abs(value));
+    loss.attr("backward")();
+    bool any = false;
+    for (const auto& [name, parameter] : tensors("parameters")) any = any || parameter.grad().defined();
+    if (!any) fail(ErrorCode::invalid_argument, "tune: the loss depends on none of the optimizer's parameters");
+    subject_.attr("restore")();
+  });
+}
+
+void PythonJob::snapshot() {
+  restore();
+}
+
+void PythonJob::restore() {
+  in_python([this] {
+    pass_ = py::none();  // Ends the worker processes of the pass, before the generators go back.
+    subject_.attr("restore")();
+  });
+}
+
+void PythonJob::configure(const Settings& settings) {
+  in_python([&] {
+    pass_ = py::none();
+    subject_.attr("configure")(py::cast(settings));
+  });
+}
+
+py::object PythonJob::next_batch() {
+  if (!cached_.is_none()) return cached_;
+  const std::int64_t begin_ns = monotonic_ns();
+  bool begins = pass_.is_none();
+  while (true) {
+    if (begins) pass_ = subject_.attr("new_pass")();
+    auto pass = py::reinterpret_borrow<py::iterator>(pass_);
+    if (std::optional<py::object> batch = python::next_batch(pass)) {
+      waits_.push_back({seconds_since(begin_ns), begins});
+      return *batch;
+    }
+    pass_ = py::none();
+    if (begins) fail(ErrorCode::invalid_argument, "tune: the loader gives no batch");
+    begins = true;
+  }
+}
+
+py::object PythonJob::loss_of_batch(const py::object& batch) {
+  py::object loss = subject_.attr("loss")(batch);
+  const at::Tensor tensor = tensor_of(loss, "tune: what forward returns as the loss");
+  if (tensor.numel() != 1) {
+    fail(ErrorCode::invalid_argument, "tune: wanted a loss of one number, found a tensor of shape ({})",
+         fmt::join(tensor.sizes(), ", "));
+  }
+  if (!tensor.requires_grad()) {
+    fail(ErrorCode::invalid_argument, "tune: the loss does not depend on any parameter: it has no gradient");
+  }
+  return loss;
+}
+
+double PythonJob::one_step() {
+  const std::int64_t begin_ns = monotonic_ns();
+  const Span span{step::kStep};
+  py::object batch, loss;
+  {
+    const Span wait{step::kDataWait};
+    batch = next_batch();
+  }
+  {
+    const Span part{step::kOptimizer};
+    subject_.attr("zero_gradients")();
+  }
+  {
+    const Span part{step::kForward};
+    loss = loss_of_batch(batch);
+  }
+  {
+    const Span part{step::kBackward};
+    loss.attr("backward")();
+  }
+  {
+    const Span part{step::kOptimizer};
+    subject_.attr("update")();
+  }
+  const double time_s = seconds_since(begin_ns);
+  const double value = py::cast<double>(loss.attr("item")());
+  if (!std::isfinite(value)) fail(ErrorCode::numerics, "tune: the loss is {}", std::abs(value));
+  losses_.push_back(value);
+  if (PyErr_CheckSignals() != 0) throw py::error_already_set();
+  return time_s;
+}
+
+std::vector<double> PythonJob::run(std::int64_t steps) {
+  return in_python([&] {
+    losses_.clear();
+    waits_.clear();
+    std::vector<double> seconds;
+    seconds.reserve(static_cast<std::size_t>(steps));
+    for (std::int64_t step = 0; step < steps; ++step) seconds.push_back(one_step());
+    const double once_s = py::cast<double>(subject_.attr("once_s_per_step")());
+    const double pass_s = cached_.is_none() ? spread_pass_starts(seconds) : 0;
+    for (double& time_s : seconds) time_s += once_s + pass_s;
+    return seconds;
+  });
+}
+
+double PythonJob::spread_pass_starts(std::vector<double>& seconds) {
+  std::vector<double> usual_s;
+  for (const Wait& wait : waits_) {
+    if (!wait.begins_pass) usual_s.push_back(wait.time_s);
+  }
+  double usual = 0;
+  if (!usual_s.empty()) {
+    const auto middle = usual_s.begin() + static_cast<std::ptrdiff_t>(usual_s.size() / 2);
+    std::nth_element(usual_s.begin(), middle, usual_s.end());
+    usual = *middle;
+  }
+  for (std::size_t i = 0; i < waits_.size(); ++i) {
+    if (!waits_[i].begins_pass) continue;
+    pass_start_s_ = std::max(0.0, waits_[i].time_s - usual);
+    seconds[i] -= pass_start_s_;
+  }
+  return pass_start_s_ * py::cast<double>(subject_.attr("passes_per_step")());
+}
+
+py::object PythonJob::batch_for_checks(std::int64_t index) {
+  if (batches_for_checks_.empty()) {
+    subject_.attr("restore")();
+    py::iterator pass = py::reinterpret_borrow<py::iterator>(subject_.attr("first_pass")());
+    while (static_cast<std::int64_t>(batches_for_checks_.size()) < kBatchesForChecks) {
+      std::optional<py::object> batch = python::next_batch(pass);
+      if (!batch) break;
+      batches_for_checks_.push_back(std::move(*batch));
+    }
+    if (batches_for_checks_.empty()) fail(ErrorCode::invalid_argument, "tune: the loader gives no batch");
+  }
+  return batches_for_checks_[static_cast<std::size_t>(index) % batches_for_checks_.size()];
+}
+
+Fingerprint PythonJob::fingerprint(std::int64_t batch_index) {
+  return in_python([&] {
+    const py::object batch = batch_for_checks(batch_index);
+    pass_ = py::none();
+    subject_.attr("restore")();
+    subject_.attr("zero_gradients")();
+    const py::object loss = loss_of_batch(batch);
+    loss.attr("backward")();
+    Fingerprint result;
+    result.loss = py::cast<double>(loss.attr("item")());
+    for (const auto& [name, parameter] : tensors("parameters")) {
+      if (parameter.grad().defined()) result.gradients.push_back({name, float_values(parameter.grad())});
+    }
+    subject_.attr("restore")();
+    return result;
+  });
+}
+
+std::uint64_t PythonJob::state_hash() {
+  return in_python([this] {
+    NamedTensors all = tensors("parameters");
+    for (const auto& named : tensors("buffers")) all.push_back(named);
+    return hash_of(all);
+  });
+}
+
+double PythonJob::update_difference(const Settings& a, const Settings& b) {
+  configure(b);
+  restore();
+  const Fingerprint given = fingerprint(0);
+  const auto updated = [&](const Settings& settings) {
+    configure(settings);
+    restore();
+    return in_python([&] {
+      const at::NoGradGuard no_grad;
+      std::size_t next = 0;
+      for (const auto& [name, parameter] : tensors("parameters")) {
+        if (next >= given.gradients.size() || given.gradients[next].name != name) continue;
+        at::Tensor gradient = at::empty_like(parameter.detach());
+        gradient.copy_(at::from_blob(const_cast<float*>(given.gradients[next].values.data()), parameter.sizes()));
+        parameter.mutable_grad() = std::move(gradient);
+        ++next;
+      }
+      subject_.attr("update")();
+      NamedTensors after = tensors("parameters");
+      for (const auto& named : tensors("buffers")) after.push_back(named);
+      for (const auto& named : tensors("optimizer_state")) after.push_back(named);
+      after = copies_of(after);
+      subject_.attr("restore")();
+      return after;
+    });
+  };
+  const NamedTensors with_a = updated(a), with_b = updated(b);
+  return state_difference(with_a, with_b);
+}
+
+std::vector<double> PythonJob::short_run(std::int64_t steps, std::uint64_t seed) {
+  in_python([&] {
+    pass_ = py::none();
+    subject_.attr("restore")();
+    subject_.attr("seed")(seed);
+  });
+  run(steps);
+  std::vector<double> losses = std::move(losses_);
+  restore();
+  return losses;
+}
+
+void PythonJob::set_free_data(bool free_data) {
+  if (free_data != cached_.is_none()) return;
+  in_python([&] { cached_ = free_data ? batch_for_checks(0) : py::object(py::none()); });
+}
+
+}  // namespace headrace::python

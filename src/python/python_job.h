@@ -1,0 +1,87 @@
+// A training loop made of a user's own Python objects as the tuner's Job.
+//
+// The loop is the one that most people write: batch, zero_grad, forward, backward, step, all of them the user's. What
+// the objects are, how their state is saved and how a setting is applied to them, is told by `subject`, a
+// headrace._subject.Subject; timing, order, checks and comparisons are here. Every call may be made without the GIL; it
+// is taken while Python runs.
+#pragma once
+
+#include <headrace/tune.h>
+#include <pybind11/pybind11.h>
+
+#include <cstdint>
+#include <exception>
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "assembly/measure.h"
+#include "assembly/state.h"
+
+namespace headrace::python {
+
+class PythonJob final : public MeasurableJob {
+ public:
+  explicit PythonJob(pybind11::object subject);
+  ~PythonJob() override;
+  PythonJob(const PythonJob&) = delete;
+  PythonJob& operator=(const PythonJob&) = delete;
+
+  // One forward and backward on the first batch, whose effects are undone. Error{invalid_argument} when there is no
+  // batch, or the loss is not one number that depends on a parameter; Error{numerics} when it is not finite.
+  void check();
+
+  // The state to go back to is the one that `subject` was made with: measuring has moved the objects since then.
+  void snapshot() override;
+  void restore() override;
+  void configure(const Settings& settings) override;
+  // Error{cancelled} when Python was interrupted (Ctrl-C, SystemExit): rethrow_interrupt() then goes on with that.
+  //
+  // What a pass over the data costs at its beginning (a permutation, worker processes) is spread over its batches, and
+  // what a setting costs once in a run (compiling) over the run's steps: each step's seconds hold its share.
+  std::vector<double> run(std::int64_t steps) override;
+  Fingerprint fingerprint(std::int64_t batch) override;
+  std::uint64_t state_hash() override;
+  double update_difference(const Settings& a, const Settings& b) override;
+  // From the snapshot's parameters: of a module that may have been trained before, nothing can be drawn anew but the
+  // order of the data and what the model draws.
+  std::vector<double> short_run(std::int64_t steps, std::uint64_t seed) override;
+  std::int64_t samples_per_step() const override { return samples_; }
+
+  void set_free_data(bool free_data) override;
+  // What works for the user's loader is not ours to know, nor to switch.
+  std::optional<LoaderWork> loader_work() const override { return std::nullopt; }
+  void set_loads_aside(bool) override {}
+
+  void rethrow_interrupt() const;
+
+ private:
+  struct Wait {
+    double time_s;
+    bool begins_pass;
+  };
+  // Runs `work` under the GIL; an interrupt becomes Error{cancelled}, and what tells of too little memory
+  // Error{out_of_memory}. Other Python exceptions pass.
+  template <class Work>
+  auto in_python(Work&& work);
+  pybind11::object next_batch();
+  pybind11::object loss_of_batch(const pybind11::object& batch);  // Forward, and what may be wrong with a loss.
+  double one_step();                                              // Seconds.
+  // Takes out of the steps what beginning a pass costs, and returns what each step owes of it.
+  double spread_pass_starts(std::vector<double>& seconds);
+  pybind11::object batch_for_checks(std::int64_t index);
+  NamedTensors tensors(const char* method);
+
+  pybind11::object subject_;
+  pybind11::object pass_;    // The iterator over the data at hand; none: the next step begins one.
+  pybind11::object cached_;  // The batch of free data; none while it is off.
+  std::vector<pybind11::object> batches_for_checks_;
+  std::vector<Wait> waits_;     // For data, of the steps of the last run().
+  std::vector<double> losses_;  // Likewise.
+  double pass_start_s_ = 0;     // What the newest pass cost to begin, beyond what any batch costs.
+  std::int64_t samples_ = 1;
+  std::exception_ptr interrupt_;
+};
+
+}  // namespace headrace::python

@@ -1,0 +1,181 @@
+#include "python/python_tune.h"
+
+#include <headrace/insight.h>
+#include <headrace/trace.h>
+#include <pybind11/stl.h>
+#include <torch/headeronly/version.h>
+
+#include <algorithm>
+#include <cmath>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "assembly/measure.h"
+#include "base/clock.h"
+#include "base/files.h"
+#include "cli/console.h"
+#include "cli/environment.h"
+#include "hardware/machine.h"
+#include "python/python_job.h"
+#include "tune/ledger_report.h"
+
+namespace headrace::python {
+namespace {
+
+namespace py = pybind11;
+
+constexpr std::int64_t kBurnInSteps = 10;
+constexpr std::int64_t kMeasuredStepsMin = 5, kMeasuredStepsMax = 40;
+constexpr double kMeasureShare = 0.05;  // Of the budget, for each of burn-in, traced steps and confirmation.
+
+struct Tuning {
+  Measured before;
+  std::optional<Measured> after;  // nullopt: nothing was kept.
+  Ledger ledger;
+  std::vector<Candidate> tried;
+  std::vector<Applied> applied;
+};
+
+NumericClass numeric_class_named(const std::string& name) {
+  for (const auto value : {NumericClass::bit_equal, NumericClass::rounding, NumericClass::reduced_precision}) {
+    if (name == to_string(value)) return value;
+  }
+  fail(ErrorCode::internal, "python: no numeric class {}", name);
+}
+
+std::vector<Candidate> candidates_of(const py::object& subject, const std::string& bound) {
+  std::vector<Candidate> list;
+  for (const py::handle entry : py::list(subject.attr("candidates")(bound))) {
+    Candidate candidate;
+    candidate.name = py::cast<std::string>(entry.attr("name"));
+    candidate.sentence = py::cast<std::string>(entry.attr("sentence"));
+    candidate.changes = py::cast<Settings>(entry.attr("changes"));
+    candidate.numerics = numeric_class_named(py::cast<std::string>(entry.attr("numerics")));
+    candidate.resource = py::cast<std::string>(entry.attr("resource"));
+    list.push_back(std::move(candidate));
+  }
+  return list;
+}
+
+std::vector<Applied> applied_of(const py::object& subject) {
+  std::vector<Applied> list;
+  for (const py::handle entry : py::list(subject.attr("applied")())) {
+    const auto fields = py::cast<std::vector<std::string>>(entry);
+    list.push_back({fields.at(0), fields.at(1), fields.at(2), fields.at(3)});
+  }
+  return list;
+}
+
+Measured measure_within(PythonJob& job, const Machine& machine, double step_s, double share_s) {
+  const auto steps = static_cast<std::int64_t>(
+      std::clamp(share_s / step_s, static_cast<double>(kMeasuredStepsMin), static_cast<double>(kMeasuredStepsMax)));
+  return measure(job, machine, steps, share_s);
+}
+
+Tuning run(PythonJob& job, const py::object& subject, const TuneRequest& request,
+           const std::function<void(const char*, const std::string&)>& tell) {
+  const std::int64_t begin_ns = monotonic_ns();
+  const auto spent_s = [begin_ns] { return static_cast<double>(monotonic_ns() - begin_ns) * 1e-9; };
+  const Machine machine = detect_machine();
+  const double share_s = kMeasureShare * request.options.budget_s;
+  tell("step", "Measuring the loop as it is");
+  job.check();
+  double step_s = job.run(1).front();
+  for (std::int64_t i = 1; i < kBurnInSteps && spent_s() < share_s; ++i) step_s = job.run(1).front();
+  Tuning tuning;
+  tuning.before = measure_within(job, machine, step_s, share_s);
+  tell("diagnosis", tuning.before.diagnosis.sentence);
+  job.restore();
+  {
+    const py::gil_scoped_acquire gil;
+    tuning.tried = candidates_of(subject, to_string(tuning.before.diagnosis.bound));
+  }
+  TuneProgress progress;
+  progress.trying = [&](const Candidate& candidate, std::size_t index, std::size_t count) {
+    tell("step", fmt::format("Trying {} of {}: {}", index + 1, count, candidate.name));
+  };
+  progress.decided = [&](const Trial& trial) {
+    tell("decided", fmt::format("{:<12} {}: {}", to_string(trial.verdict), trial.name, trial.sentence));
+  };
+  TuneOptions options = request.options;
+  options.budget_s = std::max(options.budget_s / 2, options.budget_s - spent_s() - share_s);
+  tuning.ledger = tune(job, tuning.tried, options, request.seed, progress);
+  job.rethrow_interrupt();
+  {
+    const py::gil_scoped_acquire gil;
+    tuning.ledger.baseline = py::cast<Settings>(subject.attr("baseline")());
+  }
+  if (!tuning.ledger.best.empty()) {
+    tell("step", "Measuring the tuned loop");
+    tuning.after = measure_within(job, machine, step_s, share_s);
+    job.restore();
+  }
+  const py::gil_scoped_acquire gil;
+  tuning.applied = applied_of(subject);
+  return tuning;
+}
+
+Report report_of(const Tuning& tuning, const TuneRequest& request) {
+  Report report;
+  report.title = request.title;
+  show_ledger(report, tuning.ledger, tuning.tried, "the loop as written");
+  report.before = tuning.before.split;
+  if (tuning.after) report.after = tuning.after->split;
+  report.diagnosis = tuning.before.diagnosis.sentence;
+  report.findings = tuning.before.diagnosis.findings;
+  report.environment = report_environment(detect_machine(), TORCH_VERSION);
+  report.settings = tuning.applied;
+  report.command = request.command;
+  report.written = utc_text();
+  return report;
+}
+
+nlohmann::ordered_json document_of(const Tuning& tuning, const Report& report) {
+  nlohmann::ordered_json document = to_json(tuning.ledger);
+  document["title"] = report.title;
+  document["command"] = report.command;
+  document["written"] = report.written;
+  for (const auto& [name, value] : report.environment) document["environment"][name] = value;
+  document["settings"] = nlohmann::ordered_json::array();
+  for (const Applied& applied : tuning.applied) {
+    document["settings"].push_back({{"key", applied.key},
+                                    {"requested", applied.requested},
+                                    {"applied", applied.applied},
+                                    {"reason", applied.reason}});
+  }
+  add_measured(document, tuning.before, tuning.after);
+  return document;
+}
+
+}  // namespace
+
+TuneResult tune_objects(const py::object& subject, const TuneRequest& request, const py::function& on_progress) {
+  const auto tell = [&](const char* kind, const std::string& text) {
+    const py::gil_scoped_acquire gil;
+    on_progress(kind, text);
+  };
+  PythonJob job{subject};
+  const py::gil_scoped_release released;
+  Tuning tuning;
+  try {
+    tuning = run(job, subject, request, tell);
+  } catch (const Error& error) {
+    if (error.code() == ErrorCode::cancelled) job.rethrow_interrupt();
+    throw;
+  }
+  const Report report = report_of(tuning, request);
+  const std::string document = json_text(document_of(tuning, report));
+  if (!request.out.empty()) {
+    const std::filesystem::path folder{request.out};
+    write_file(folder / "ledger.json", document);
+    write_file(folder / "report.html", report_html(report));
+    write_chrome_trace(tuning.before.trace, (folder / "trace-baseline.json").string());
+    if (tuning.after) write_chrome_trace(tuning.after->trace, (folder / "trace-tuned.json").string());
+  }
+  return {document, report_text(report, request.width, false)};
+}
+
+}  // namespace headrace::python

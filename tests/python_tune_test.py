@@ -1,0 +1,534 @@
+"""hr.tune on objects as users have them: what it leaves behind, what it refuses, what it tells."""
+
+import copy
+import json
+import os
+import pickle
+import random
+import signal
+import struct
+import subprocess
+import sys
+import textwrap
+import traceback
+
+import headrace as hr
+import numpy
+import pytest
+import torch
+from headrace._forward import ForwardSwitch
+from headrace._subject import Subject
+from torch import nn
+from torch.utils.data import DataLoader, Dataset, TensorDataset
+
+
+@pytest.fixture(autouse=True)
+def one_thread():
+    """Threads that wait for each other on a busy machine would make everything here slow."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+class Loop:
+    """A small training loop in mid-run, with everything that hr.tune must leave alone."""
+
+    def __init__(self, **loader_options):
+        torch.manual_seed(3)
+        self.model = nn.Sequential(
+            nn.Conv2d(2, 4, 3, bias=False), nn.BatchNorm2d(4), nn.ReLU(), nn.Flatten(), nn.Dropout(0.2), nn.Linear(4 * 36, 3))
+        data = TensorDataset(torch.randn(96, 2, 8, 8), torch.randint(0, 3, (96,)))
+        self.loader = DataLoader(data, 8, shuffle=True, generator=torch.Generator().manual_seed(5), **loader_options)
+        self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=1e-3)
+        for batch in [next(iter(self.loader)) for _ in range(2)]:
+            self.optimizer.zero_grad()
+            self.loss(batch).backward()
+            self.optimizer.step()
+
+    def loss(self, batch):
+        return nn.functional.cross_entropy(self.model(batch[0]), batch[1])
+
+    def tune(self, **options):
+        given = {"model": self.model, "loader": self.loader, "optimizer": self.optimizer, "forward": lambda model, batch: self.loss(batch),
+                 "budget": 1.0, **options}
+        return hr.tune(given.pop("model"), given.pop("loader"), given.pop("optimizer"), given.pop("forward"), **given)
+
+
+def everything(loop):
+    """All that must be as before, as values that compare."""
+    def raw(tensor):
+        return (id(tensor), tensor.data_ptr(), tensor.stride(), tensor.detach().clone())
+
+    state = {f"model {name}": raw(value) for name, value in loop.model.state_dict(keep_vars=True).items()}
+    for name, parameter in loop.model.named_parameters():
+        state[f"gradient {name}"] = None if parameter.grad is None else raw(parameter.grad)
+        for key, value in loop.optimizer.state[parameter].items():
+            state[f"optimizer {name} {key}"] = raw(value)
+    state["groups"] = [{k: v for k, v in group.items() if k != "params"} for group in loop.optimizer.param_groups]
+    state["modes"] = [module.training for module in loop.model.modules()]
+    state["forward"] = loop.model.__dict__.get("forward")
+    state["torch"] = torch.get_rng_state()
+    state["python"] = random.getstate()
+    state["numpy"] = numpy.random.get_state()[1].tolist()
+    state["threads"] = torch.get_num_threads()
+    if isinstance(loop.loader, DataLoader):
+        state["order"] = loop.loader.generator.get_state()
+        state["workers"] = (loop.loader.num_workers, loop.loader.prefetch_factor, loop.loader.persistent_workers)
+    return state
+
+
+def same(a, b):
+    if isinstance(a, torch.Tensor):
+        return a.device == b.device and (a.is_meta or torch.equal(a, b))
+    if isinstance(a, (tuple, list)):
+        return len(a) == len(b) and all(same(x, y) for x, y in zip(a, b))
+    if isinstance(a, dict):
+        return a.keys() == b.keys() and all(same(a[key], b[key]) for key in a)
+    return a == b
+
+
+def differences(a, b):
+    return [key for key in a.keys() | b.keys() if key not in a or key not in b or not same(a[key], b[key])]
+
+
+class Slow(Dataset):
+    """Samples that keep nobody's core busy while they come."""
+
+    def __len__(self):
+        return 96
+
+    def __getitem__(self, index):
+        torch.utils.data.get_worker_info()
+        signal.sigtimedwait([], 0.002)
+        return torch.full((2, 8, 8), float(index)), index % 3
+
+
+class Drawn(Slow):
+    def __getitem__(self, index):
+        return torch.rand(2, 8, 8), index % 3
+
+
+def test_objects_are_bit_equal_to_before_when_nothing_pays():
+    loop = Loop()
+    before = everything(loop)
+    told = []
+    tuned = loop.tune(gain_min=10.0, budget=2.0, on_progress=lambda kind, text: told.append(kind))
+    assert tuned.kept == [] and tuned.speedup == 1.0 and tuned.settings == {}
+    assert {trial.name for trial in tuned.trials} >= {"channels-last", "bf16 autocast", "fused optimizer"}
+    assert all(trial.sentence for trial in tuned.trials)
+    assert differences(before, everything(loop)) == []
+    assert {"step", "diagnosis", "decided"} <= set(told)
+
+
+def test_what_pays_is_kept_and_applied_to_the_objects_and_can_be_undone():
+    loop = Loop()
+
+    def slow_unless_fused(model, batch):
+        if not loop.optimizer.param_groups[0]["fused"]:
+            signal.sigtimedwait([], 0.01)
+        return loop.loss(batch)
+
+    before = everything(loop)
+    tuned = loop.tune(forward=slow_unless_fused, only=["fused optimizer"], budget=5.0)
+    assert tuned.kept == ["fused optimizer"] and tuned.applied and tuned.speedup > 1
+    assert tuned.settings == {"optimizer.implementation": '"fused"'}
+    assert differences(before, everything(loop)) == ["groups"] and loop.optimizer.param_groups[0]["fused"]
+    assert "fused optimizer" in repr(tuned) and "fused optimizer" in tuned.summary()
+    assert tuned.trials[0].gain[1] > 0.02 and tuned.ledger["time_split"]["best"]["steps"] >= 5
+    assert tuned.step(next(iter(tuned.loader))).requires_grad is False
+    before = everything(loop)
+    tuned.undo()
+    assert differences(before, everything(loop)) == ["groups"] and not loop.optimizer.param_groups[0]["fused"]
+
+
+def test_a_plan_that_is_not_applied_waits_for_apply():
+    loop = Loop()
+    before = everything(loop)
+    tuned = loop.tune(only=["fused optimizer"], gain_min=10.0, apply=False)
+    assert not tuned.applied and differences(before, everything(loop)) == []
+    assert tuned.apply().applied
+
+
+def test_other_workers_bring_the_same_batches_in_the_same_order_over_epochs():
+    def order(loader):
+        torch.manual_seed(7)
+        return [batch[0][:, 0, 0, 0].tolist() for _ in range(2) for batch in loader]
+
+    loop = Loop()
+    loop.loader = DataLoader(Slow(), 32, shuffle=True)
+    as_written = order(loop.loader)
+    subject = subject_of(loop)
+    assert subject.switch({"data.workers": "2"}) is loop.loader and loop.loader.num_workers == 2
+    assert order(loop.loader) == as_written
+    subject.switch({})
+    assert (loop.loader.num_workers, loop.loader.prefetch_factor) == (0, None)
+    assert order(loop.loader) == as_written
+
+
+def test_ledger_and_report_lie_in_the_folder_asked_for(tmp_path):
+    tuned = Loop().tune(only=["fused optimizer"], out=tmp_path / "run", title="a loop of mine")
+    ledger = json.loads((tmp_path / "run" / "ledger.json").read_text())
+    assert ledger == tuned.ledger
+    assert (ledger["format"], ledger["title"]) == ("headrace-ledger", "a loop of mine")
+    assert [trial["name"] for trial in ledger["trials"]] == ["fused optimizer"]
+    assert ledger["baseline"]["settings"]["optimizer.implementation"] == '"plain"'
+    assert ledger["time_split"]["baseline"]["steps"] >= 5
+    assert tuned.report_path == tmp_path / "run" / "report.html"
+    assert "a loop of mine" in tuned.report_path.read_text()
+    assert (tmp_path / "run" / "trace-baseline.json").exists()
+
+
+def test_candidates_that_are_fixed_or_not_asked_for_are_not_tried():
+    loop = Loop()
+    tuned = loop.tune(only=["fused optimizer", "channels-last"], fixed=["model"], gain_min=10.0)
+    reasons = {trial.name: trial.reason for trial in tuned.trials}
+    assert reasons.keys() == {"fused optimizer", "channels-last"} and reasons["channels-last"] == "fixed"
+    with pytest.raises(hr.errors.InvalidArgumentError, match='"faster".*channels-last'):
+        loop.tune(only=["faster"])
+    with pytest.raises(ValueError, match="tune.budget_s"):
+        loop.tune(budget=0.0)
+
+
+def test_what_cannot_be_tried_is_listed_with_its_reason():
+    loop = Loop()
+    loop.model = nn.Sequential(nn.Flatten(), nn.Linear(128, 3))
+    loop.optimizer = torch.optim.RMSprop(loop.model.parameters())
+    tuned = loop.tune(loader=[(torch.randn(4, 2, 8, 8), torch.tensor([0, 1, 2, 0]))], only=["allocator without trim"])
+    reasons = {entry.name: entry.reason for entry in tuned.not_applicable}
+    assert reasons["channels-last"] == "the model has no parameter of four dimensions"
+    assert reasons["fused optimizer"] == "RMSprop has no fused implementation"
+    assert "not a DataLoader" in reasons["loader workers"]
+
+
+def batches():
+    for _ in range(3):
+        yield torch.randn(8, 2, 8, 8), torch.randint(0, 3, (8,))
+
+
+@pytest.mark.parametrize("loader", [list(batches()), batches], ids=["list", "generator function"])
+def test_loops_over_lists_and_generator_functions_are_tuned_too(loader):
+    loop = Loop()
+    loop.loader = loader
+    before = everything(loop)
+    loop.tune(only=["fused optimizer"], gain_min=10.0)
+    assert differences(before, everything(loop)) == []
+
+
+# What cannot be tuned.
+
+def with_meta_parameter(loop):
+    loop.model.append(nn.Linear(3, 3, device="meta"))
+
+
+def used_up():
+    generator = batches()
+    list(generator)
+    return generator
+
+
+OBJECTS = {
+    "loss of many numbers": (lambda loop: {"forward": lambda model, batch: model(batch[0])}, r"one number.*\(8, 3\)"),
+    "loss without gradient": (lambda loop: {"forward": lambda model, batch: loop.loss(batch).detach()}, "no gradient"),
+    "loss that is no tensor": (lambda loop: {"forward": lambda model, batch: 0.5}, "wanted a torch.Tensor, found float"),
+    "no parameters": (lambda loop: {"model": nn.ReLU()}, "the model has no parameters"),
+    "foreign optimizer": (lambda loop: {"optimizer": torch.optim.SGD(nn.Linear(2, 5).parameters(), lr=1)},
+                          r"2 of the optimizer's 2 parameters are not the model's, the first of shape \(5, 2\)"),
+    "two devices": (lambda loop: with_meta_parameter(loop) or {}, "one device, found them on cpu and meta"),
+    "empty list": (lambda loop: {"loader": []}, "the loader gives no batch"),
+    "empty generator": (lambda loop: {"loader": lambda: iter(())}, "the loader gives no batch"),
+    "used-up generator": (lambda loop: {"loader": used_up()}, "gives its batches only once"),
+    "no loader": (lambda loop: {"loader": 3}, "wanted a DataLoader.*found int"),
+    "no model": (lambda loop: {"model": loop.loss}, "wanted a torch.nn.Module, found method"),
+    "epochs without length": (lambda loop: {"loader": batches, "epochs": 2}, "no length"),
+}
+
+
+@pytest.mark.parametrize("objects, message", OBJECTS.values(), ids=OBJECTS.keys())
+def test_objects_that_do_not_fit_are_one_clear_error_and_stay_as_they_were(objects, message):
+    loop = Loop()
+    given = objects(loop)
+    before = everything(loop)
+    with pytest.raises(hr.errors.InvalidArgumentError, match=message):
+        loop.tune(**given)
+    assert differences(before, everything(loop)) == []
+
+
+def test_a_loss_that_is_not_a_number_is_an_arithmetic_error():
+    loop = Loop()
+    with torch.no_grad():
+        loop.model[5].bias[0] = float("nan")
+    before = everything(loop)
+    with pytest.raises(ArithmeticError, match="the loss of the first batch is nan"):
+        loop.tune()
+    changed = differences(before, everything(loop))
+    assert changed == ["model 5.bias"]  # NaN differs from itself.
+
+
+# What the user's code raises.
+
+class Trouble(RuntimeError):
+    pass
+
+
+class FailsInBackward(torch.autograd.Function):
+    @staticmethod
+    def forward(context, value):
+        return value.clone()
+
+    @staticmethod
+    def backward(context, gradient):
+        raise Trouble("in backward")
+
+
+class Broken(Slow):
+    def __getitem__(self, index):
+        raise Trouble("in the data set")
+
+
+class After:
+    """Goes wrong at the n-th call, so that trials have begun."""
+
+    def __init__(self, calls, trouble):
+        self.left, self.trouble = calls, trouble
+
+    def __call__(self, *ignored):
+        self.left -= 1
+        if self.left == 0:
+            self.trouble()
+
+
+def raise_trouble():
+    raise Trouble("deep inside")
+
+
+def troubled(loop, where):
+    late = After(15, raise_trouble)
+    if where == "forward":
+        return {"forward": lambda model, batch: (late(), loop.loss(batch))[1]}
+    if where == "backward":
+        return {"forward": lambda model, batch: FailsInBackward.apply(loop.loss(batch))}
+    if where == "callback":
+        return {"on_progress": After(3, raise_trouble)}
+    return {"loader": DataLoader(Broken(), 8, num_workers=1 if where == "worker" else 0)}
+
+
+@pytest.mark.parametrize("where", ["forward", "backward", "callback", "data set", "worker"])
+def test_exceptions_of_the_users_code_keep_class_and_trace_and_undo_everything(where):
+    loop = Loop()
+    options = troubled(loop, where)
+    before = everything(loop)
+    with pytest.raises(Trouble) as caught:
+        loop.tune(only=["channels-last"], budget=30.0, **options)
+    assert differences(before, everything(loop)) == []
+    if where in ("forward", "callback"):
+        assert "raise_trouble" in "".join(traceback.format_tb(caught.tb))
+
+
+def test_a_function_that_cannot_be_pickled_is_python_s_own_error_where_workers_are_spawned():
+    loop = Loop()
+    loop.loader = DataLoader(Slow(), 8, num_workers=1, multiprocessing_context="spawn", collate_fn=lambda items: items,
+                             generator=torch.Generator())
+    before = everything(loop)
+    with pytest.raises((AttributeError, pickle.PicklingError), match="[Pp]ickl|local object"):
+        loop.tune()
+    assert differences(before, everything(loop)) == []
+
+
+@pytest.mark.parametrize("calls", [2, 15])
+def test_ctrl_c_stops_and_undoes_everything(calls):
+    loop = Loop()
+    stop = After(calls, lambda: signal.raise_signal(signal.SIGINT))
+    before = everything(loop)
+    with pytest.raises(KeyboardInterrupt):
+        loop.tune(only=["bf16 autocast"], budget=30.0, forward=lambda model, batch: (stop(), loop.loss(batch))[1])
+    assert differences(before, everything(loop)) == []
+    assert not torch.is_autocast_enabled("cpu")
+
+
+def test_a_candidate_that_fails_is_told_and_undone():
+    loop = Loop()
+
+    def forward(model, batch):
+        if loop.optimizer.param_groups[0]["fused"]:
+            raise_trouble()
+        return loop.loss(batch)
+
+    before = everything(loop)
+    tuned = loop.tune(forward=forward, only=["fused optimizer"], budget=30.0)
+    (trial,) = tuned.trials
+    assert (trial.verdict, trial.reason) == ("failed", "error") and "deep inside" in trial.sentence
+    assert differences(before, everything(loop)) == []
+
+
+# Settings, applied to the objects.
+
+def subject_of(loop):
+    return Subject(loop.model, loop.loader, loop.optimizer, lambda model, batch: loop.loss(batch), run_steps=None, budget=60)
+
+
+ALL_ON = {"model.memory_format": '"channels_last"', "optimizer.implementation": '"fused"', "compute.threads": "2"}
+
+
+def test_switched_settings_go_on_from_the_present_values_and_switch_back():
+    loop, plain = Loop(), Loop()
+    threads = torch.get_num_threads()
+    subject = subject_of(loop)
+    fixed = [(torch.randn(8, 2, 8, 8), torch.randint(0, 3, (8,))) for _ in range(4)]
+    for i, batch in enumerate(fixed * 2):
+        if i == 2:
+            subject.switch(ALL_ON)
+            assert loop.model[0].weight.is_contiguous(memory_format=torch.channels_last)
+            assert torch.get_num_threads() == 2
+        if i == 6:
+            subject.switch({})
+            assert loop.model[0].weight.is_contiguous() and torch.get_num_threads() == threads
+        for each in (loop, plain):
+            torch.manual_seed(i)
+            each.optimizer.zero_grad()
+            each.loss(batch).backward()
+            each.optimizer.step()
+    for ours, theirs in zip(loop.model.state_dict().values(), plain.model.state_dict().values()):
+        torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-5)
+
+
+def test_a_setting_that_cannot_be_applied_leaves_the_others_as_they_were():
+    loop = Loop()
+    before = everything(loop)
+    subject = subject_of(loop)
+    with pytest.raises(ValueError):
+        subject.configure({**ALL_ON, "compute.threads": "many"})
+    assert differences(before, everything(loop)) == []
+
+
+def test_a_data_set_that_draws_at_random_makes_workers_a_change_of_its_draws():
+    loop = Loop()
+    numerics = {}
+    for data in (Slow(), Drawn()):
+        loop.loader = DataLoader(data, 8, generator=torch.Generator().manual_seed(1))
+        found = subject_of(loop).candidates("data")
+        numerics[type(data)] = {c.numerics for c in found if c.name.startswith("loader workers")}
+        assert found[0].resource == "data"
+    assert numerics == {Slow: {"bit_equal"}, Drawn: {"reduced_precision"}}
+
+
+def test_a_tuned_forward_is_bfloat16_inside_and_float32_outside_and_copies_with_its_module():
+    seen = []
+
+    class Probe(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.linear = nn.Linear(4, 2)
+
+        def forward(self, value, fail=False):
+            if fail:
+                raise Trouble("inside")
+            result = self.linear(value)
+            seen.append(result.dtype)
+            return {"logits": result, "pair": (result, value)}
+
+    model = Probe()
+    switch = ForwardSwitch(model)
+    switch.set(channels_last=False, bf16=True, compile=False)
+    result = model(torch.ones(1, 4))
+    assert seen == [torch.bfloat16] and result["logits"].dtype == result["pair"][0].dtype == torch.float32
+    with pytest.raises(Trouble):
+        model(torch.ones(1, 4), fail=True)
+    assert not torch.is_autocast_enabled("cpu")
+    twin = copy.deepcopy(model)
+    with torch.no_grad():
+        twin.linear.weight.zero_()
+        twin.linear.bias.fill_(3)
+    assert twin(torch.ones(1, 4))["logits"].tolist() == [[3, 3]] != model(torch.ones(1, 4))["logits"].tolist()
+    switch.remove()
+    assert "forward" not in model.__dict__ and model(torch.ones(1, 4))["logits"].dtype == torch.float32
+    assert seen[-1] == torch.float32
+
+
+def test_a_module_with_a_tuned_forward_can_be_pickled():
+    model = nn.Sequential(nn.Conv2d(1, 2, 3))
+    ForwardSwitch(model).set(channels_last=True, bf16=True, compile=False)
+    picture = torch.randn(1, 1, 5, 5)
+    torch.testing.assert_close(pickle.loads(pickle.dumps(model))(picture), model(picture))
+
+
+def test_a_native_loader_s_threads_are_tried_and_its_place_is_put_back(tmp_path):
+    for split in ("train", "t10k"):
+        (tmp_path / f"{split}-images-idx3-ubyte").write_bytes(struct.pack(">4I", 2051, 48, 8, 8) + bytes(range(256)) * 12)
+        (tmp_path / f"{split}-labels-idx1-ubyte").write_bytes(struct.pack(">2I", 2049, 48) + bytes([0, 1, 2] * 16))
+    loop = Loop()
+    loop.model = nn.Sequential(nn.Flatten(), nn.Linear(64, 3))
+    loop.optimizer = torch.optim.SGD(loop.model.parameters(), lr=0.1)
+    loop.loader = hr.Loader(f"idx:{tmp_path}", batch_size=8)
+    next(iter(loop.loader))
+    place = loop.loader.state_dict()
+    before = everything(loop)
+    tuned = loop.tune(only=["loader threads 2", "loader threads 0"], gain_min=10.0)
+    assert [trial["numerics"]["class"] for trial in tuned.ledger["trials"]] == ["bit_equal"] * 2
+    assert all(trial.reason != "numerics" for trial in tuned.trials)
+    assert loop.loader.state_dict() == place and differences(before, everything(loop)) == []
+
+
+def compile_reason(loop, **options):
+    subject = Subject(loop.model, loop.loader, loop.optimizer, lambda model, batch: loop.loss(batch), **options)
+    names = [candidate.name for candidate in subject.candidates("compute")]
+    (entry,) = [entry for entry in subject.not_applicable if entry.name == "torch.compile"] or [None]
+    assert (entry is None) == ("torch.compile" in names)
+    return entry and entry.reason
+
+
+def test_compiling_is_tried_only_where_run_and_budget_can_pay_for_it():
+    loop = Loop()
+    assert "length of the run" in compile_reason(loop, run_steps=None, budget=600)
+    assert "third of the budget of 60 s" in compile_reason(loop, run_steps=1000, budget=60)
+    assert compile_reason(loop, run_steps=1000, budget=120) is None
+    loop.loader = DataLoader(loop.loader.dataset, 36)
+    assert "last batch" in compile_reason(loop, run_steps=1000, budget=120)
+
+
+def test_what_compiling_takes_is_measured_once_and_spread_over_the_run(monkeypatch):
+    def slow_compile(forward):
+        calls = []
+
+        def compiled(*args, **kwargs):
+            if not calls:
+                signal.sigtimedwait([], 0.3)
+            calls.append(1)
+            return forward(*args, **kwargs)
+
+        return compiled
+
+    monkeypatch.setattr(torch, "compile", slow_compile)
+    loop = Loop()
+    before = everything(loop)
+    subject = Subject(loop.model, loop.loader, loop.optimizer, lambda model, batch: loop.loss(batch), run_steps=100, budget=200)
+    assert subject.once_s_per_step() == 0
+    subject.configure({"model.compile": "true"})
+    spread = subject.once_s_per_step()
+    assert spread > 0.002
+    subject.configure({})
+    assert subject.once_s_per_step() == 0
+    subject.configure({"model.compile": "true"})
+    assert subject.once_s_per_step() == spread
+    subject.give_back()
+    assert differences(before, everything(loop)) == []
+
+
+def test_tuning_works_twice_in_a_process_without_a_main_file():
+    script = textwrap.dedent("""
+        import headrace as hr, torch
+        from torch import nn
+        model = nn.Linear(4, 2)
+        optimizer = torch.optim.Adam(model.parameters())
+        loader = torch.utils.data.DataLoader(torch.randn(32, 4), 8, num_workers=1)
+        for _ in range(2):
+            tuned = hr.tune(model, loader, optimizer, lambda model, batch: model(batch).square().mean(), budget=1,
+                            only=["fused optimizer", "loader workers 0"], gain_min=10)
+            for batch in tuned.loader:
+                loss = tuned.step(batch)
+            print(len(tuned.trials), loss.requires_grad)
+    """)
+    done = subprocess.run([sys.executable, "-"], input=script, capture_output=True, text=True, timeout=120,
+                          env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split() == ["2", "False", "2", "False"]

@@ -1,0 +1,174 @@
+"""hr.watch around loops that know nothing of it: which spans, how many, in which order, and nothing left behind."""
+
+import json
+
+import headrace as hr
+import pytest
+import torch
+from torch import nn
+from torch.optim.optimizer import _global_optimizer_post_hooks, _global_optimizer_pre_hooks
+from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data.dataloader import _BaseDataLoaderIter
+
+PARTS = ["data_wait", "forward", "backward", "optimizer"]
+
+
+class Loop:
+    def __init__(self, workers=0):
+        torch.manual_seed(1)
+        self.model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2))
+        self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.1)
+        data = TensorDataset(torch.randn(40, 4), torch.randint(0, 2, (40,)))
+        self.loader = DataLoader(data, 8, num_workers=workers)
+
+    def loss(self, batch):
+        return nn.functional.cross_entropy(self.model(batch[0]), batch[1])
+
+    def epoch(self, loader=None, accumulate=1, fail_at=-1):
+        for i, batch in enumerate(loader or self.loader):
+            if i % accumulate == 0:
+                self.optimizer.zero_grad()
+            self.loss(batch).backward()
+            if i == fail_at:
+                raise RuntimeError("stop here")
+            if (i + 1) % accumulate == 0:
+                self.optimizer.step()
+
+    def evaluate(self):
+        with torch.no_grad():
+            for batch in self.loader:
+                self.loss(batch)
+
+
+def hooks_of(loop):
+    """Everything that a watch may hang itself on."""
+    modules = nn.modules.module
+    return (len(loop.model._forward_hooks), len(loop.model._forward_pre_hooks), len(modules._global_forward_hooks),
+            len(modules._global_forward_pre_hooks), len(loop.optimizer._optimizer_step_pre_hooks),
+            len(loop.optimizer._optimizer_step_post_hooks), len(_global_optimizer_pre_hooks),
+            len(_global_optimizer_post_hooks), torch.autograd.backward, DataLoader.__iter__,
+            _BaseDataLoaderIter.__next__)
+
+
+def spans_of(seen, tmp_path):
+    """Names and ends of the spans of the main thread, in order of their beginnings."""
+    seen.write_trace(tmp_path / "trace.json")
+    events = json.loads((tmp_path / "trace.json").read_text())["traceEvents"]
+    spans = [event for event in events if event["ph"] == "X"]
+    return sorted(spans, key=lambda span: (span["ts"], -span["dur"]))
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+@pytest.mark.parametrize("given", [True, False], ids=["objects given", "objects found"])
+def test_each_step_holds_its_parts_in_order_and_evaluation_is_no_step(tmp_path, given, workers):
+    loop = Loop(workers)
+    before = hooks_of(loop)
+    with hr.watch(*((loop.model, loop.optimizer, loop.loader) if given else ())) as seen:
+        for _ in range(2):
+            loop.epoch()
+            loop.evaluate()
+    assert hooks_of(loop) == before
+    assert seen.steps == 10
+    spans = spans_of(seen, tmp_path)
+    steps = [span for span in spans if span["name"] == "step"]
+    assert len(steps) == 10
+    for step in steps:
+        end = step["ts"] + step["dur"]
+        inside = [s for s in spans if s["name"] in PARTS and step["ts"] <= s["ts"] and s["ts"] + s["dur"] <= end + 0.001]
+        assert [span["name"] for span in inside] == PARTS
+    assert sum(span["name"] == "evaluation" for span in spans) == 10
+    split = seen.split
+    assert all(split[part] > 0 for part in PARTS)
+    assert split["transfer"] == 0
+    assert sum(value for part, value in split.items() if part != "total") == pytest.approx(split["total"])
+    assert seen.document["diagnosis"]["samples_per_second"] > 0
+
+
+def test_steps_of_a_list_of_batches_begin_with_their_forward():
+    loop = Loop()
+    batches = list(loop.loader)
+    with hr.watch(loop.model, loop.optimizer) as seen:
+        loop.epoch(batches)
+        loop.evaluate()
+        loop.epoch(batches)
+    assert seen.steps == 10 and seen.split["data_wait"] == 0
+
+
+def test_each_micro_batch_is_a_step_and_only_some_hold_an_update(tmp_path):
+    loop = Loop()
+    with hr.watch() as seen:
+        loop.epoch(accumulate=2)
+    assert seen.steps == 5
+    assert sum(span["name"] == "optimizer" for span in spans_of(seen, tmp_path)) == 2
+
+
+def test_other_loaders_than_the_one_given_are_not_data_wait(tmp_path):
+    loop = Loop()
+    other = DataLoader(TensorDataset(torch.randn(6, 4)), 2)
+    with hr.watch(loader=loop.loader) as seen:
+        for _ in other:
+            pass
+        loop.epoch()
+    assert sum(span["name"] == "data_wait" for span in spans_of(seen, tmp_path)) == 5
+
+
+def test_hooks_are_removed_and_the_steps_kept_when_the_loop_raises():
+    loop = Loop()
+    before = hooks_of(loop)
+    with pytest.raises(RuntimeError, match="stop here"), hr.watch(loop.model) as seen:
+        loop.epoch(fail_at=2)
+    assert hooks_of(loop) == before
+    assert seen.steps == 3
+    with hr.watch(loop.model) as again:
+        loop.epoch()
+    assert again.steps == 5
+
+
+def test_the_loop_computes_the_same_bits_under_a_watch():
+    plain, watched = Loop(), Loop()
+    plain.epoch()
+    with hr.watch():
+        watched.epoch()
+    for ours, theirs in zip(watched.model.parameters(), plain.model.parameters()):
+        assert torch.equal(ours, theirs)
+
+
+def test_report_and_summary_tell_the_split_and_memory(tmp_path):
+    loop = Loop()
+    with hr.watch(title="my loop <1>") as seen:
+        loop.epoch()
+    seen.write_report(tmp_path / "report.html")
+    assert "my loop &lt;1&gt;" in (tmp_path / "report.html").read_text()
+    assert "data wait" in seen.summary() and "backward" in seen.summary()
+    assert seen.diagnosis in seen.summary().replace("\n" + 14 * " ", " ")
+    assert seen.memory["peak"] is None or seen.memory["peak"] > 10_000_000
+    assert all({"code", "sentence", "advice"} <= finding.keys() for finding in seen.findings)
+
+
+def test_a_watch_that_has_nothing_to_tell_says_so():
+    loop = Loop()
+    with hr.watch() as seen:
+        with pytest.raises(hr.errors.InvalidArgumentError, match="before the end of the block"):
+            print(seen.split)
+        loop.evaluate()
+    with pytest.raises(hr.errors.InvalidArgumentError, match="no training step was seen"):
+        print(seen.steps)
+    with pytest.raises(hr.errors.InvalidArgumentError, match="a new watch"), seen:
+        pass
+
+
+def test_a_second_watch_at_the_same_time_is_refused_and_the_first_goes_on():
+    loop = Loop()
+    with hr.watch() as seen:
+        before = hooks_of(loop)
+        with pytest.raises(hr.Error, match="[Tt]race"), hr.watch():
+            pass
+        assert hooks_of(loop) == before
+        loop.epoch()
+    assert seen.steps == 5
+
+
+@pytest.mark.parametrize("given", [{"model": 3}, {"optimizer": "adam"}])
+def test_objects_of_another_kind_are_refused(given):
+    with pytest.raises(hr.errors.InvalidArgumentError, match="watch: (model|optimizer): wanted a torch"):
+        hr.watch(**given)
