@@ -1,0 +1,77 @@
+"""The scripts of examples/python: at most five lines between before and after, and both run."""
+
+import difflib
+import os
+import re
+import struct
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy
+import pytest
+from PIL import Image
+
+EXAMPLES = Path(__file__).resolve().parent.parent / "examples" / "python"
+NAMES = ["fashion_mnist", "finetune", "own_dataset"]
+# Runs both scripts in one process, the second with a tuner in a hurry.
+RUN = """
+import functools, runpy, sys
+import headrace
+headrace.tune = functools.partial(headrace.tune, budget=1.0)
+scripts, options = sys.argv[1:3], sys.argv[3:]
+for script in scripts:
+    sys.argv = [script, *options]
+    runpy.run_path(script, run_name="__main__")
+"""
+
+
+def write_fashion(root: Path) -> list[str]:
+    folder = root / "FashionMNIST" / "raw"
+    folder.mkdir(parents=True)
+    random = numpy.random.default_rng(1)
+    for name, count in (("train", 192), ("t10k", 64)):
+        images = random.integers(0, 256, (count, 28, 28), dtype=numpy.uint8)
+        labels = random.integers(0, 10, count, dtype=numpy.uint8)
+        (folder / f"{name}-images-idx3-ubyte").write_bytes(struct.pack(">IIII", 2051, count, 28, 28) + images.tobytes())
+        (folder / f"{name}-labels-idx1-ubyte").write_bytes(struct.pack(">II", 2049, count) + labels.tobytes())
+    return ["--data", str(root), "--batch-size", "16", "--epochs", "1"]
+
+
+def write_photos(root: Path) -> list[str]:
+    random = numpy.random.default_rng(1)
+    for split, count in (("train", 8), ("val", 4)):
+        for kind in ("cat", "dog"):
+            folder = root / split / kind
+            folder.mkdir(parents=True)
+            for i in range(count):
+                Image.fromarray(random.integers(0, 256, (40, 50, 3), dtype=numpy.uint8)).save(folder / f"{i}.jpg")
+    return ["--data", str(root), "--batch-size", "4", "--size", "32", "--epochs", "1"]
+
+
+def options_of(name: str, folder: Path) -> list[str]:
+    if name == "fashion_mnist":
+        return write_fashion(folder)
+    if name == "finetune":
+        return write_photos(folder)
+    return ["--samples", "128", "--batch-size", "16", "--epochs", "1"]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_tuning_a_script_changes_at_most_five_lines(name):
+    before = (EXAMPLES / f"{name}_before.py").read_text().splitlines()
+    after = (EXAMPLES / f"{name}_after.py").read_text().splitlines()
+    changed = [line for line in difflib.ndiff(before, after) if line[0] in "+-" and line[2:].strip()]
+    assert 1 <= len(changed) <= 5, changed
+    assert all(line.startswith("+ ") for line in changed), changed
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_script_runs_before_and_after_with_the_same_output_lines(name, tmp_path):
+    scripts = [str(EXAMPLES / f"{name}_{which}.py") for which in ("before", "after")]
+    done = subprocess.run([sys.executable, "-c", RUN, *scripts, *options_of(name, tmp_path)], capture_output=True,
+                          text=True, timeout=240, env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+                          cwd=tmp_path, check=False)
+    assert done.returncode == 0, done.stderr
+    assert len(re.findall(r"^epoch 1: [0-9.]+ s, loss [0-9.]+, accuracy [0-9.]+$", done.stdout, re.MULTILINE)) == 2
+    assert "Changes, in the order tried" in done.stdout
