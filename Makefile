@@ -8,8 +8,8 @@ PYTHON := .venv/bin/python
 
 .DEFAULT_GOAL := build
 .PHONY: help setup build demo photos demo-photos test test-fast tidy format docs \
-  bench bench-fashion bench-photos bench-memory bench-planted bench-python-step bench-python-loader install-check \
-  fuzz bare-demo bare-test clean
+  bench bench-fashion bench-photos bench-memory bench-planted bench-python-step bench-python-loader bench-python-scripts \
+  install-check fuzz bare-demo bare-test clean
 
 help:
 	@echo "make                build (sets up Debian packages and .venv first where they are missing)"
@@ -28,6 +28,7 @@ help:
 	@echo "make install-check  pip install . into a fresh environment, then import and step outside the repository"
 	@echo "make bench-planted  how often the tuner judges planted knobs right, 20 runs"
 	@echo "make fuzz           libFuzzer on the JPEG decoder and its index, 10 minutes (FUZZ_SECONDS=600)"
+	@echo "make bench-python-scripts   hr.tune on the scripts of examples/python, hr.watch against timers placed by hand"
 	@echo "make format, tidy   clang-format in place; clang-tidy on every source"
 	@echo "make docs           write docs/options.md and docs/recipe.schema.json anew, from the options themselves"
 	@echo "make bare-demo      make demo in a bare Debian 12 made by debootstrap (needs root)"
@@ -86,6 +87,10 @@ bench-planted: build
 bench-photos: build photos
 	@$(PYTHON) bench/load_photos/run.py
 	@$(PYTHON) bench/train_photos/run.py
+
+bench-python-scripts: build photos
+	@$(PYTHON) bench/python_watch/run.py
+	@$(PYTHON) bench/python_tune/run.py
 
 bench-memory: build photos
 	@$(PYTHON) bench/memory/run.py
