@@ -56,6 +56,7 @@ const std::vector<JpegForm> kForms{
     {.name = "4:4:4, restart each unit", .h = 1, .v = 1, .restart_blocks = 1},
     {.name = "optimised", .optimised = true},
     {.name = "4:4:4, optimised", .h = 1, .v = 1, .quality = 97, .optimised = true},
+    {.name = "extended, each component its tables", .optimised = true, .own_tables = true},
 };
 
 TEST(BaselineReader, EqualsLibjpegForEverySamplingSizeAndBox) {

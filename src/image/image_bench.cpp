@@ -1,11 +1,9 @@
-// Photographs of 375 x 500, the size most of ImageNet has: decoding the whole
-// or a crop's box, resizing it, and both. items_per_second are pictures;
-// medians and spread of repeated runs come from Google Benchmark's aggregates.
-//   image_bench [--set=plain]    the instruction set of the resize and the
-//   decoder; without: the best image_bench --photos=photos
-//   --benchmark_filter=photos --benchmark_enable_random_interleaving=true
-//                                the same photographs and crops (those of
-//                                training) by libjpeg-turbo and by our own code
+// Photographs of 375 x 500, the size most of ImageNet has: decoding the whole or a crop's box, resizing it, and both.
+// items_per_second are pictures; medians and spread of repeated runs come from Google Benchmark's aggregates.
+//   image_bench [--set=plain]    the instruction set of the resize and the decoder; without: the best
+//   image_bench --photos=photos --benchmark_filter=photos --benchmark_enable_random_interleaving=true
+//                                the same photographs and crops (those of training) by libjpeg-turbo and by our own
+//                                code
 #include <benchmark/benchmark.h>
 #include <headrace/error.h>
 
@@ -45,8 +43,7 @@ const std::vector<Bytes>& files(bool progressive) {
   return all[progressive ? 1 : 0];
 }
 
-// Crops as training draws them: random_resized with its default scale and
-// ratio.
+// Crops as training draws them: random_resized with its default scale and ratio.
 std::vector<CropWindow> drawn_crops(int size) {
   TransformOptions options;
   options.size = size;
@@ -136,8 +133,7 @@ void decode_region_and_resize(benchmark::State& state) {
   state.SetItemsProcessed(state.iterations());
 }
 
-// Every n-th JPEG of a folder that our own code decodes, and a crop of each, as
-// training draws it.
+// Every n-th JPEG of a folder that our own code decodes, and a crop of each, as training draws it.
 struct Photos {
   static constexpr std::size_t kMost = 500;
   std::vector<Bytes> files;
@@ -163,17 +159,29 @@ struct Photos {
       if (!info || !index) continue;
       indices.push_back(std::move(*index));
       SampleRandom random{1, 0, static_cast<std::int64_t>(i)};
-      crops.push_back(box_of(choose_crop(options, info->height, info->width,
-                                         /*augment=*/true, random)));
+      crops.push_back(box_of(choose_crop(options, info->height, info->width, /*augment=*/true, random)));
       whole.push_back({0, 0, info->height, info->width});
+      check_pixels(file, reader);
       files.push_back(std::move(file));
     }
     if (files.empty()) fail(ErrorCode::not_found, "image_bench: no baseline JPEG in {}", folder.string());
   }
+
+ private:
+  // A faster decoder of other pixels would be no comparison.
+  void check_pixels(const Bytes& file, image::detail::BaselineReader& reader) const {
+    image::detail::JpegReader libjpeg;
+    for (const Box& box : {whole.back(), crops.back()}) {
+      Bytes wanted(bytes_of(box)), plain(wanted), by_index(wanted);
+      libjpeg.open(file, 3);
+      libjpeg.decode(box, wanted);
+      const bool decoded = reader.decode(box, plain) && reader.decode(box, by_index, &indices.back());
+      if (!decoded || plain != wanted || by_index != wanted) fail(ErrorCode::corrupt_data, "image_bench: other pixels");
+    }
+  }
 };
 
-// All photographs an iteration; of our own code those that it leaves to libjpeg
-// are an error.
+// All photographs an iteration; of our own code those that it leaves to libjpeg are an error.
 template <class Reader>
 void decode_photos(benchmark::State& state, const Photos& photos, const std::vector<Box>& boxes) {
   Reader reader;
@@ -240,8 +248,7 @@ void repeat(benchmark::internal::Benchmark* bench) {
   bench->Repetitions(9)->ReportAggregatesOnly(true)->MinTime(0.05);
 }
 
-// Every crop as often as any other: their cost differs by more than what is to
-// be seen.
+// Every crop as often as any other: their cost differs by more than what is to be seen.
 void repeat_crops(benchmark::internal::Benchmark* bench) {
   bench->Repetitions(9)->ReportAggregatesOnly(true)->Iterations(2 * kCrops);
 }
@@ -254,8 +261,7 @@ BENCHMARK_CAPTURE(decode_region, progressive, true)->Apply(repeat_crops);
 BENCHMARK(resize_crops)->Arg(64)->Arg(224)->Apply(repeat);
 BENCHMARK(decode_region_and_resize)->Arg(64)->Arg(224)->Apply(repeat_crops);
 
-// The text behind `--name=` when that is the first argument, which is then
-// taken away.
+// The text behind `--name=` when that is the first argument, which is then taken away.
 std::string taken(std::string_view name, int& argc, char**& argv) {
   const std::string_view first = argc > 1 ? argv[1] : "";
   if (first.substr(0, name.size()) != name) return {};

@@ -49,8 +49,9 @@ struct JpegForm {
   bool progressive = false;
   bool first_scan_only = false;  // Of a progressive file: a coarse picture that libjpeg smooths.
   bool arithmetic = false;
-  bool optimised = false;  // Huffman tables of the picture's own.
-  bool baseline = true;    // false: low qualities have quantisation tables of 16 bits.
+  bool optimised = false;   // Huffman tables of the picture's own.
+  bool own_tables = false;  // Of each component; needs `optimised`, and is then extended sequential.
+  bool baseline = true;     // false: low qualities have quantisation tables of 16 bits.
   int restart_rows = 0;
   int restart_blocks = 0;
   J_COLOR_SPACE stored = JCS_UNKNOWN;  // JCS_UNKNOWN: YCbCr of 3 channels, else as given.
@@ -80,6 +81,12 @@ inline Bytes jpeg_of(const Picture& picture, const JpegForm& form) {
     info.comp_info[0].v_samp_factor = form.v;
   }
   if (picture.channels == 4) info.comp_info[3].h_samp_factor = form.h, info.comp_info[3].v_samp_factor = form.v;
+  for (int c = 0; c < info.num_components && form.own_tables; ++c) {
+    unsigned factors[DCTSIZE2];
+    for (unsigned i = 0; i < DCTSIZE2; ++i) factors[i] = 3 + static_cast<unsigned>(c) * 2 + i / 4;
+    jpeg_add_quant_table(&info, c, factors, 100, TRUE);
+    info.comp_info[c].quant_tbl_no = info.comp_info[c].dc_tbl_no = info.comp_info[c].ac_tbl_no = c;
+  }
   info.optimize_coding = form.optimised ? TRUE : FALSE;
   info.arith_code = form.arithmetic ? TRUE : FALSE;
   info.restart_in_rows = form.restart_rows;
