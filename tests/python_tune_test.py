@@ -469,6 +469,50 @@ def test_a_native_loader_s_threads_are_tried_and_its_place_is_put_back(tmp_path)
     assert loop.loader.state_dict() == place and differences(before, everything(loop)) == []
 
 
+def fashion(tmp_path, *steps):
+    from torchvision import datasets, transforms
+    folder = tmp_path / "FashionMNIST" / "raw"
+    folder.mkdir(parents=True, exist_ok=True)
+    pixels = numpy.random.default_rng(1).integers(0, 256, 40 * 784, dtype=numpy.uint8).tobytes()
+    for split in ("train", "t10k"):
+        (folder / f"{split}-images-idx3-ubyte").write_bytes(struct.pack(">4I", 2051, 40, 28, 28) + pixels)
+        (folder / f"{split}-labels-idx1-ubyte").write_bytes(struct.pack(">2I", 2049, 40) + bytes(range(10)) * 4)
+    return datasets.FashionMNIST(tmp_path, transform=transforms.Compose([transforms.ToTensor(), *steps]))
+
+
+def test_whole_batches_of_fashion_mnist_have_the_bits_of_single_samples_in_the_same_order(tmp_path):
+    from torchvision import transforms
+
+    def all_batches(loader):
+        torch.manual_seed(3)
+        return [batch for _ in range(2) for batch in loader]
+
+    for steps in ([], [transforms.Normalize((0.2860,), (0.3530,))]):
+        loop = Loop()
+        data = fashion(tmp_path, *steps)
+        loop.loader = DataLoader(data, 16, shuffle=True)
+        as_written = all_batches(loop.loader)
+        subject = subject_of(loop)
+        assert "whole batches" in [candidate.name for candidate in subject.candidates("data")]
+        for workers in ("0", "1"):
+            subject.switch({"data.batched": "true", "data.workers": workers})
+            ours = all_batches(loop.loader)
+            assert [type(batch) for batch in ours] == [list] * 6 and same(ours, as_written)
+            assert [image.dtype for image, _ in ours] == [torch.float32] * 6
+        assert loop.loader.dataset.classes == data.classes
+        subject.switch({})
+        assert loop.loader.dataset is data and same(all_batches(loop.loader), as_written)
+
+
+def test_pictures_with_other_transforms_are_not_batched(tmp_path):
+    from torchvision import transforms
+    loop = Loop()
+    loop.loader = DataLoader(fashion(tmp_path, transforms.RandomErasing()), 16)
+    subject = subject_of(loop)
+    assert "whole batches" not in [candidate.name for candidate in subject.candidates("data")]
+    assert {entry.name: entry.reason for entry in subject.not_applicable}["whole batches"].startswith("its transforms")
+
+
 def compile_reason(loop, **options):
     subject = Subject(loop.model, loop.loader, loop.optimizer, lambda model, batch: loop.loss(batch), **options)
     names = [candidate.name for candidate in subject.candidates("compute")]

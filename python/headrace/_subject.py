@@ -18,6 +18,7 @@ from torch import nn
 from torch.utils.data import DataLoader
 
 from . import _native
+from ._batched import BatchedPictures, as_it_is, batched
 from ._forward import ForwardSwitch
 from ._state import State, generators_of, in_layout_of, same_values
 from .errors import InvalidArgumentError, UnsupportedError
@@ -30,6 +31,7 @@ ALLOCATOR = "compute.allocator"
 WORKERS = "data.workers"  # Of a DataLoader: processes.
 LOADER_THREADS = "data.threads"  # Of a headrace.Loader.
 PREFETCH = "data.prefetch_batches"
+BATCHED = "data.batched"
 COMPILE = "model.compile"
 COMPILE_S = 40.0  # What compiling a model takes where it takes long (6 to 43 s were seen on two cores).
 
@@ -71,12 +73,15 @@ class Subject:
                         for group in optimizer.param_groups]
         self._threads = torch.get_num_threads()
         self._workers: tuple[int, int | None, dict[str, Any]] | None = None
+        self._batched: BatchedPictures | str = "the loader is not a DataLoader"  # Or why there is none.
         if isinstance(loader, DataLoader):
             rest = {key: loader.__dict__[key] for key in ("persistent_workers", "timeout")}
+            self._written_data = {"dataset": loader.dataset, "collate_fn": loader.collate_fn}
+            self._batched = batched(loader)
             self._workers = (loader.num_workers, loader.prefetch_factor, rest)
         self._loader_options = dict(loader.options) if isinstance(loader, _native.Loader) else None
         self._settings: dict[str, str] = {}
-        self._loaders: dict[tuple[int, int | None], DataLoader] = {}
+        self._loaders: dict[tuple[int, int | None, bool], DataLoader] = {}
         self._pass_loader: Any = self._loader_for({})
         self._allocator_touched = False
 
@@ -166,6 +171,7 @@ class Subject:
         }
         if self._workers is not None:
             written[WORKERS] = self._workers[0]
+            written[BATCHED] = False
             if self._workers[1] is not None:
                 written[PREFETCH] = self._workers[1]
         if self._loader_options is not None:
@@ -195,7 +201,8 @@ class Subject:
                 if isinstance(value, torch.Tensor) and value.shape == parameter.shape:
                     state[key] = in_layout_of(parameter, value)
         if isinstance(self.loader, DataLoader):
-            if self._workers_in(settings) != (self.loader.num_workers, self.loader.prefetch_factor):
+            is_batched = isinstance(self.loader.dataset, BatchedPictures)
+            if self._workers_in(settings) != (self.loader.num_workers, self.loader.prefetch_factor, is_batched):
                 self._set_workers(self.loader, *self._workers_in(settings))
         return self.loader
 
@@ -245,19 +252,20 @@ class Subject:
             self._set_workers(self._loaders[key], *key)
         return self._loaders[key]
 
-    def _workers_in(self, settings: Mapping[str, str]) -> tuple[int, int | None]:
+    def _workers_in(self, settings: Mapping[str, str]) -> tuple[int, int | None, bool]:
         assert self._workers is not None
         written, depth, _ = self._workers
         workers = int(settings.get(WORKERS, written))
         if workers == 0:
-            return 0, None
-        return workers, int(settings.get(PREFETCH, depth or 2))
+            return 0, None, BATCHED in settings
+        return workers, int(settings.get(PREFETCH, depth or 2)), BATCHED in settings
 
-    def _set_workers(self, loader: DataLoader, workers: int, prefetch: int | None) -> None:
+    def _set_workers(self, loader: DataLoader, workers: int, prefetch: int | None, is_batched: bool) -> None:
         """Past DataLoader.__setattr__, which lets some of these be set only while it is built."""
         assert self._workers is not None
         rest = self._workers[2] if workers > 0 else {"persistent_workers": False, "timeout": 0}
-        loader.__dict__.update(rest, num_workers=workers, prefetch_factor=prefetch)
+        data = {"dataset": self._batched, "collate_fn": as_it_is} if is_batched else self._written_data
+        loader.__dict__.update(rest, **data, num_workers=workers, prefetch_factor=prefetch)
         loader.__dict__["_iterator"] = None
 
     def _end_workers(self) -> None:
@@ -326,6 +334,14 @@ class Subject:
             return
         assert self._workers is not None
         now, prefetch, _ = self._workers
+        reason = self._batched if isinstance(self._batched, str) else None
+        if reason is None and not self._same_batches({BATCHED: "true"}):
+            reason = "its batches have other bits"
+        if reason is None:
+            yield Candidate("whole batches", "Pictures taken from memory and normalised a batch at a time instead of one by "
+                            "one.", {BATCHED: "true"}, "bit_equal", "data")
+        else:
+            self.not_applicable.append(NotApplicable("whole batches", BATCHED, reason))
         cores = len(os.sched_getaffinity(0))
         numerics: str | None = None
         for workers in sorted({cores, max(1, cores // 2), 0}, reverse=True):
