@@ -98,7 +98,8 @@ struct Loader::Impl {
 
   std::int64_t cache_bytes_max() const;
   void work(std::int64_t worker, Workspace& workspace);
-  void wait_for_work(std::unique_lock<std::mutex>& lock);
+  void wait_for_work(std::unique_lock<std::mutex>& lock, Workspace& workspace);
+  void give_back(Workspace& workspace);
   bool can_claim(std::int64_t window_max) const;
   Claim claim(std::int64_t window_max);
   bool open_batch();
@@ -291,22 +292,30 @@ void Loader::Impl::work(std::int64_t worker, Workspace& workspace) {
       if (can_claim(prefetch)) room.notify_one();
       load(lock, mine, workspace);
     } else {
-      wait_for_work(lock);
+      wait_for_work(lock, workspace);
     }
   }
-  totals.workspace_bytes -= workspace.bytes();
+  give_back(workspace);
 }
 
-void Loader::Impl::wait_for_work(std::unique_lock<std::mutex>& lock) {
+void Loader::Impl::wait_for_work(std::unique_lock<std::mutex>& lock, Workspace& workspace) {
   const bool window_is_full = pass != nullptr && !stopping() && next_open < batches;
   if (!window_is_full) {
-    room.wait(lock);  // Between epochs, or all of this one is claimed: idle, not held up.
+    // Between epochs, or all of this one is claimed: idle, not held up. An evaluation's buffers would lie unused
+    // through the next epoch of training.
+    if (!training) give_back(workspace);
+    room.wait(lock);
     return;
   }
   Span span{kWaitForRoom};
   const std::int64_t begin_ns = monotonic_ns();
   room.wait(lock);
   totals.wait_for_slot_ns += monotonic_ns() - begin_ns;
+}
+
+void Loader::Impl::give_back(Workspace& workspace) {
+  totals.workspace_bytes -= workspace.bytes();
+  workspace.clear();
 }
 
 bool Loader::Impl::can_claim(std::int64_t window_max) const {
@@ -451,6 +460,7 @@ void Loader::Impl::give_up() {
 }
 
 void Loader::Impl::end_pass() {
+  if (!training) give_back(own_workspace);
   for (auto& slot : window) slots->put_back(std::move(slot));
   window.clear();
   slots->trim();

@@ -727,7 +727,7 @@ TEST(PhotoLoader, RoomForAHugePictureIsGivenBackAfterIt) {
     options.transform.crop = Crop::center;
     options.transform.resize = 0;
     options.transform.size = 2000;  // 2,286 x 6,095, and its center: nearly all of the picture's height.
-    Loader loader{source, options, 1, false};
+    Loader loader{source, options, 1, true};
     const std::int64_t before = loader.statistics().workspace_bytes;
     EXPECT_EQ(before, 0);
     EXPECT_EQ(order(loader.epoch(0)).size(), 8U);
@@ -737,6 +737,17 @@ TEST(PhotoLoader, RoomForAHugePictureIsGivenBackAfterIt) {
     if (threads == 1) {
       EXPECT_EQ(loader.statistics().workspace_bytes, 0);
     }
+  }
+}
+
+TEST(PhotoLoader, AnEvaluationLeavesNoBuffersBehind) {
+  const TinyPictures pictures{{.classes = 2, .count = 20}};
+  for (const std::int64_t threads : {0, 2}) {
+    Loader loader{open_source(pictures.uri(), Split::train), photo_options(4, threads), 1, false};
+    EXPECT_EQ(order(loader.epoch(0)).size(), 40U);
+    // Workers come to rest some time after the last batch is out.
+    while (loader.statistics().workspace_bytes != 0) std::this_thread::yield();
+    EXPECT_EQ(order(loader.epoch(1)).size(), 40U);
   }
 }
 

@@ -9,7 +9,10 @@ std::int64_t Workspace::bytes() const noexcept {
 }
 
 void Workspace::trim() noexcept {
-  if (bytes() <= kKeptMax) return;
+  if (bytes() > kKeptMax) clear();
+}
+
+void Workspace::clear() noexcept {
   for (auto& file : files) file = {};
   for (auto* buffer : {&decoded, &cut, &resized}) *buffer = {};
 }

@@ -133,4 +133,8 @@ Applied apply_allocator(Allocator allocator) {
   return result;
 }
 
+void give_freed_memory_back() {
+  if (!no_trim_is_on && !foreign_malloc()) ::malloc_trim(0);
+}
+
 }  // namespace headrace

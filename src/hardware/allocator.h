@@ -15,4 +15,9 @@ namespace headrace {
 // malloc is not glibc's (a sanitizer, jemalloc).
 Applied apply_allocator(Allocator allocator);
 
+// Gives the pages of freed blocks back to the system (malloc_trim), for after a phase that allocates otherwise than the
+// ones that follow: what it leaves between longer-lived blocks would stay for good. Does nothing while no_trim is in
+// force, or where malloc is not glibc's. Costs milliseconds, and each page its next use as much as a new one.
+void give_freed_memory_back();
+
 }  // namespace headrace

@@ -332,6 +332,22 @@ TEST(Allocator, NoTrimKeepsPagesAndSystemGivesThemBackOrBothSayWhyNot) {
 }
 
 #if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+TEST(Allocator, FreedBlocksBetweenLivingOnesGoBackUnlessNoTrimKeepsThem) {
+  constexpr std::size_t kBlock = 64 << 10;
+  const auto given_back = [] {
+    std::vector<std::unique_ptr<char[]>> blocks;
+    for (int i = 0; i < 400; ++i) blocks.push_back(std::make_unique<char[]>(kBlock));  // Zeroed: touched.
+    for (std::size_t i = 0; i < blocks.size(); i += 2) blocks[i].reset();
+    const std::int64_t before = resident_memory().value();
+    give_freed_memory_back();
+    return before - resident_memory().value();
+  };
+  EXPECT_GT(given_back(), 100 * static_cast<std::int64_t>(kBlock));
+  ASSERT_EQ(apply_allocator(Allocator::no_trim).applied, "no_trim");
+  EXPECT_LT(given_back(), 20 * static_cast<std::int64_t>(kBlock));
+  apply_allocator(Allocator::system);
+}
+
 TEST(Allocator, SystemIsWhatGlibcHadGrownToBeforeNoTrim) {
   // Freed once, a mapped block of 8 MiB teaches glibc to keep blocks of that size; going back must not unlearn it.
   constexpr std::size_t kBytes = 8 << 20;

@@ -6,6 +6,7 @@
 
 #include "base/clock.h"
 #include "exec/stop.h"
+#include "hardware/allocator.h"
 #include "model/weights.h"
 #include "train/loop.h"
 
@@ -122,6 +123,7 @@ class TrainLoop {
     save_if_best(result.test_accuracy);
     // Or a resumed run that has ended would test once more, and not know its last result until then.
     if (result.epoch >= recipe().train.epochs) save();
+    give_freed_memory_back();  // Or each later epoch would peak higher than the first.
   }
 
   void write_weights() {

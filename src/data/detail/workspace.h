@@ -17,7 +17,8 @@ namespace headrace::detail {
 // workers.
 inline constexpr std::int64_t kChunkMax = 16;
 
-// Buffers grow to the largest picture. What pictures of ordinary size need stays; more is given back by trim().
+// Buffers grow to the largest picture. What pictures of ordinary size need stays, in training also between epochs; more
+// is given back by trim().
 struct Workspace {
   static constexpr std::int64_t kKeptMax = std::int64_t{64} << 20;
 
@@ -31,6 +32,7 @@ struct Workspace {
 
   std::int64_t bytes() const noexcept;  // Of the buffers.
   void trim() noexcept;                 // Frees the buffers when together they are larger than kKeptMax.
+  void clear() noexcept;                // Frees the buffers.
 };
 
 }  // namespace headrace::detail
