@@ -46,7 +46,7 @@ def hooks_of(loop):
     return (len(loop.model._forward_hooks), len(loop.model._forward_pre_hooks), len(modules._global_forward_hooks),
             len(modules._global_forward_pre_hooks), len(loop.optimizer._optimizer_step_pre_hooks),
             len(loop.optimizer._optimizer_step_post_hooks), len(_global_optimizer_pre_hooks),
-            len(_global_optimizer_post_hooks), torch.autograd.backward, DataLoader.__iter__,
+            len(_global_optimizer_post_hooks), loop.optimizer.__dict__.get("step"), torch.autograd.backward, DataLoader.__iter__,
             _BaseDataLoaderIter.__next__)
 
 
@@ -100,6 +100,33 @@ def test_each_micro_batch_is_a_step_and_only_some_hold_an_update(tmp_path):
         loop.epoch(accumulate=2)
     assert seen.steps == 5
     assert sum(span["name"] == "optimizer" for span in spans_of(seen, tmp_path)) == 2
+
+
+@pytest.mark.parametrize("given", [True, False], ids=["optimizer given", "optimizer found"])
+@pytest.mark.parametrize("built", ["before", "inside"])
+def test_an_optimizer_under_a_scheduler_is_watched_and_left_working(tmp_path, built, given):
+    loop = Loop()
+    steps = []
+    loop.optimizer.register_step_post_hook(lambda *_: steps.append(1))
+
+    def scheduler():
+        return torch.optim.lr_scheduler.StepLR(loop.optimizer, 1, gamma=0.5)
+
+    rates = scheduler() if built == "before" else None
+    before = loop.optimizer.__dict__.get("step")
+    with hr.watch(optimizer=loop.optimizer if given else None) as seen:
+        if built == "inside":
+            rates = scheduler()
+        for _ in range(2):
+            loop.epoch()
+            rates.step()
+    assert len(steps) == 10
+    assert sum(span["name"] == "optimizer" for span in spans_of(seen, tmp_path)) == 10
+    if built == "before":
+        assert loop.optimizer.__dict__.get("step") is before
+    loop.epoch()
+    assert len(steps) == 15
+    assert rates.get_last_lr() == pytest.approx([0.025])
 
 
 def test_other_loaders_than_the_one_given_are_not_data_wait(tmp_path):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import json
 import pathlib
+import types
 from types import TracebackType
 from typing import Any, Callable
 
@@ -167,19 +168,58 @@ class watch:
         self._undo.append(lambda: setattr(torch.autograd, "backward", plain))
 
     def _hook_optimizer(self) -> None:
-        seen = self._watch
+        if self._optimizer is not None:
+            self._wrap_step(self._optimizer)
+            return
+        # Torch's hooks run inside its own bookkeeping of a step, a tenth of a small step. They only find the optimizer.
+        seen, begun = self._watch, set()
 
         def before(optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
-            seen.optimizer_begins()
+            if not hasattr(optimizer.step, "_headrace_watched"):
+                begun.add(id(optimizer))
+                seen.optimizer_begins()
 
         def after(optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
-            seen.optimizer_ends()
+            if id(optimizer) in begun:
+                begun.discard(id(optimizer))
+                seen.optimizer_ends()
+                self._wrap_step(optimizer)
 
-        if self._optimizer is not None:
-            hooks = [self._optimizer.register_step_pre_hook(before), self._optimizer.register_step_post_hook(after)]
-        else:
-            hooks = [register_optimizer_step_pre_hook(before), register_optimizer_step_post_hook(after)]
+        hooks = [register_optimizer_step_pre_hook(before), register_optimizer_step_post_hook(after)]
         self._undo += [hook.remove for hook in hooks]
+
+    def _wrap_step(self, optimizer: torch.optim.Optimizer) -> None:
+        seen = self._watch
+        own = optimizer.__dict__.get("step")  # A learning rate scheduler leaves one.
+        plain = optimizer.step
+        on = True
+
+        # A method, because a scheduler that is built inside the block asks for its function.
+        @functools.wraps(getattr(plain, "__func__", plain))
+        def step(self: torch.optim.Optimizer, *args: Any, **kwargs: Any) -> Any:
+            if not on:  # Held by such a scheduler after the block.
+                return plain(*args, **kwargs)
+            seen.optimizer_begins()
+            try:
+                return plain(*args, **kwargs)
+            finally:
+                seen.optimizer_ends()
+
+        step._headrace_watched = True  # type: ignore[attr-defined]
+        ours = types.MethodType(step, optimizer)
+        optimizer.step = ours
+
+        def undo() -> None:
+            nonlocal on
+            on = False
+            if optimizer.__dict__.get("step") is not ours:
+                return
+            if own is None:
+                del optimizer.step
+            else:
+                optimizer.step = own
+
+        self._undo.append(undo)
 
     def _hook_loader(self) -> None:
         seen = self._watch
