@@ -1,5 +1,6 @@
 """What tests of several files share."""
 
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -15,3 +16,11 @@ def photos() -> Path:
     done = subprocess.run([sys.executable, ROOT / "tools" / "make_photos.py"], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     return ROOT / "photos"
+
+
+@pytest.fixture
+def ctrl_c():
+    """Python's own handler of SIGINT, also where the tests run in the background of a script, which ignores the signal."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)

@@ -484,7 +484,7 @@ def test_a_trainer_is_busy_while_it_steps():
     trainer.step(batches(1)[0])
 
 
-def test_ctrl_c_ends_fit_within_a_step():
+def test_ctrl_c_ends_fit_within_a_step(ctrl_c):
     model = plain_network()
     trainer = hr.Trainer(model, adamw(model), forward)
     steps = []

@@ -336,7 +336,7 @@ def test_a_function_that_cannot_be_pickled_is_python_s_own_error_where_workers_a
 
 
 @pytest.mark.parametrize("calls", [2, 15])
-def test_ctrl_c_stops_and_undoes_everything(calls):
+def test_ctrl_c_stops_and_undoes_everything(ctrl_c, calls):
     loop = Loop()
     stop = After(calls, lambda: signal.raise_signal(signal.SIGINT))
     before = everything(loop)

@@ -105,7 +105,8 @@ TEST(ReportKinds, AProfileAndATrainingShowNothingThatTheyDoNotHave) {
     EXPECT_THAT(text, HasSubstr("3,104"));
     EXPECT_THAT(text, HasSubstr("760 MB"));
     EXPECT_THAT(text, HasSubstr("Where the time of a step goes"));
-    for (const char* other : {"peedup", "None was tried", "What was tried", "4,719", ">Before", ">After", "  before", "after:  "}) {
+    for (const char* other :
+         {"peedup", "None was tried", "What was tried", "4,719", ">Before", ">After", "  before", "after:  "}) {
       EXPECT_THAT(text, testing::Not(HasSubstr(other)));
     }
   }
