@@ -460,7 +460,10 @@ void Loader::Impl::give_up() {
 }
 
 void Loader::Impl::end_pass() {
-  if (!training) give_back(own_workspace);
+  if (!training) {
+    give_back(own_workspace);
+    room.notify_all();  // One that waited for room until now gives its buffers back, too.
+  }
   for (auto& slot : window) slots->put_back(std::move(slot));
   window.clear();
   slots->trim();

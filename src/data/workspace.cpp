@@ -13,8 +13,9 @@ void Workspace::trim() noexcept {
 }
 
 void Workspace::clear() noexcept {
-  for (auto& file : files) file = {};
-  for (auto* buffer : {&decoded, &cut, &resized}) *buffer = {};
+  // "= {}" would assign an empty list, which keeps the memory.
+  for (auto& file : files) file = std::vector<std::uint8_t>();
+  for (auto* buffer : {&decoded, &cut, &resized}) *buffer = std::vector<std::uint8_t>();
 }
 
 }  // namespace headrace::detail

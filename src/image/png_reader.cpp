@@ -210,7 +210,7 @@ void PngReader::decode(const Box& box, std::span<std::uint8_t> out) {
   if (state.rows.size() < bytes) state.rows.resize(bytes);
   const bool read = guarded(state, read_box);
   state.close();
-  if (buffered_rows > 1) state.rows = {};  // As large as the picture, and rare.
+  if (buffered_rows > 1) state.rows = std::vector<std::uint8_t>();  // As large as the picture, and rare.
   if (!read) fail(code_of(state), "image: PNG data: {}", state.message);
 }
 
