@@ -30,9 +30,7 @@ py::list findings_list(const std::vector<Finding>& findings) {
   return list;
 }
 
-}  // namespace
-
-void register_insight(py::module_& module) {
+void register_recording(py::module_& module) {
   py::class_<TraceScope>(module, "Trace",
                          R"(Records spans of all threads while its with block runs; one at a time in a process.
 
@@ -72,7 +70,12 @@ events_per_thread: the newest events that a thread keeps.)")
            })
       .def("__exit__", [](SpanScope& span, const py::object& type, const py::object& /*value*/,
                           const py::object& /*traceback*/) { span.exit(!type.is_none()); });
+}
 
+}  // namespace
+
+void register_insight(py::module_& module) {
+  register_recording(module);
   module.def(
       "diagnose",
       [](const TraceScope& trace, std::int64_t samples_per_step, std::int64_t skip, std::optional<double> loader_busy_s,
@@ -101,8 +104,7 @@ events_per_thread: the newest events that a thread keeps.)")
       },
       py::arg("run") = py::none(),
       "What makes measuring or training worse on this machine, or what is wrong with the files of a run's folder: a "
-      "list "
-      "of dicts of code, sentence and advice; empty when nothing is.");
+      "list of dicts of code, sentence and advice; empty when nothing is.");
 }
 
 }  // namespace headrace::python
