@@ -2,6 +2,8 @@
 
 #include <ATen/CPUGeneratorImpl.h>
 #include <ATen/core/Generator.h>
+#include <ATen/ops/empty_like.h>
+#include <ATen/ops/from_blob.h>
 
 #include <algorithm>
 #include <cmath>
@@ -68,6 +70,25 @@ std::uint64_t hash_of(const NamedTensors& tensors) {
     stream.update({static_cast<const std::byte*>(whole.const_data_ptr()), whole.nbytes()});
   }
   return stream.digest();
+}
+
+std::vector<Fingerprint::Gradient> gradients_of(const NamedTensors& parameters) {
+  std::vector<Fingerprint::Gradient> gradients;
+  for (const auto& [name, parameter] : parameters) {
+    if (parameter.grad().defined()) gradients.push_back({name, float_values(parameter.grad())});
+  }
+  return gradients;
+}
+
+void set_gradients(const NamedTensors& parameters, const std::vector<Fingerprint::Gradient>& gradients) {
+  std::size_t next = 0;
+  for (const auto& [name, parameter] : parameters) {
+    if (next >= gradients.size() || gradients[next].name != name) continue;
+    at::Tensor gradient = at::empty_like(parameter.detach());
+    gradient.copy_(at::from_blob(const_cast<float*>(gradients[next].values.data()), parameter.sizes()));
+    parameter.mutable_grad() = std::move(gradient);
+    ++next;
+  }
 }
 
 NamedTensors copies_of(const NamedTensors& tensors) {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <ATen/core/Tensor.h>
+#include <headrace/tune.h>
 
 #include <cstdint>
 #include <string>
@@ -20,6 +21,11 @@ void set_generator_state(const at::Tensor& state);
 std::vector<float> float_values(const at::Tensor& tensor);
 // One hash over the bytes of all of them, in row-major order.
 std::uint64_t hash_of(const NamedTensors& tensors);
+
+// The gradients that the parameters have now; those without one are left out.
+std::vector<Fingerprint::Gradient> gradients_of(const NamedTensors& parameters);
+// Gives parameters these gradients, which are in their order, in the parameters' own layout.
+void set_gradients(const NamedTensors& parameters, const std::vector<Fingerprint::Gradient>& gradients);
 
 // Copies of the tensors, for a comparison later.
 NamedTensors copies_of(const NamedTensors& tensors);

@@ -2,7 +2,6 @@
 
 #include <ATen/core/Tensor.h>
 #include <ATen/core/grad_mode.h>
-#include <ATen/ops/empty_like.h>
 #include <ATen/ops/from_blob.h>
 
 #include <algorithm>
@@ -167,10 +166,7 @@ Fingerprint TrainingJob::fingerprint(std::int64_t batch_index) {
 
   Fingerprint result;
   result.loss = output.loss.item<double>();
-  for (const auto& [name, parameter] : trainer.model().parameters) {
-    if (!parameter.grad().defined()) continue;
-    result.gradients.push_back({name, float_values(parameter.grad())});
-  }
+  result.gradients = gradients_of(trainer.model().parameters);
   trainer.optimizer().zero_gradients();
   const at::NoGradGuard no_grad;
   for (std::size_t i = 0; i < buffers.size(); ++i) trainer.model().buffers[i].second.copy_(buffers[i]);
@@ -193,14 +189,7 @@ double TrainingJob::update_difference(const Settings& a, const Settings& b) {
   const auto updated = [&](const Settings& settings) {
     configure(settings);
     restore();
-    std::size_t next = 0;
-    for (const auto& [name, parameter] : trainer.model().parameters) {
-      if (next >= given.gradients.size() || given.gradients[next].name != name) continue;
-      at::Tensor gradient = at::empty_like(parameter.detach());
-      gradient.copy_(at::from_blob(const_cast<float*>(given.gradients[next].values.data()), parameter.sizes()));
-      parameter.mutable_grad() = std::move(gradient);
-      ++next;
-    }
+    set_gradients(trainer.model().parameters, given.gradients);
     trainer.optimizer().step(trainer.learning_rate());
     NamedTensors after = copies_of(everything());
     restore();

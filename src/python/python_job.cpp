@@ -1,8 +1,6 @@
 #include "python/python_job.h"
 
 #include <ATen/core/grad_mode.h>
-#include <ATen/ops/empty_like.h>
-#include <ATen/ops/from_blob.h>
 #include <fmt/format.h>
 #include <headrace/trace.h>
 #include <pybind11/stl.h>
@@ -229,9 +227,7 @@ Fingerprint PythonJob::fingerprint(std::int64_t batch_index) {
     loss.attr("backward")();
     Fingerprint result;
     result.loss = py::cast<double>(loss.attr("item")());
-    for (const auto& [name, parameter] : tensors("parameters")) {
-      if (parameter.grad().defined()) result.gradients.push_back({name, float_values(parameter.grad())});
-    }
+    result.gradients = gradients_of(tensors("parameters"));
     subject_.attr("restore")();
     return result;
   });
@@ -254,14 +250,7 @@ double PythonJob::update_difference(const Settings& a, const Settings& b) {
     restore();
     return in_python([&] {
       const at::NoGradGuard no_grad;
-      std::size_t next = 0;
-      for (const auto& [name, parameter] : tensors("parameters")) {
-        if (next >= given.gradients.size() || given.gradients[next].name != name) continue;
-        at::Tensor gradient = at::empty_like(parameter.detach());
-        gradient.copy_(at::from_blob(const_cast<float*>(given.gradients[next].values.data()), parameter.sizes()));
-        parameter.mutable_grad() = std::move(gradient);
-        ++next;
-      }
+      set_gradients(tensors("parameters"), given.gradients);
       subject_.attr("update")();
       NamedTensors after = tensors("parameters");
       for (const auto& named : tensors("buffers")) after.push_back(named);
