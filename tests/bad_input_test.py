@@ -4,11 +4,9 @@ import os
 import shutil
 import subprocess
 
-import numpy
 import pytest
-from PIL import Image
 
-from tiny_run import HEADRACE, assert_one_line_error, headrace
+from tiny_run import HEADRACE, assert_one_line_error, headrace, write_photos
 
 # As root every file is readable; without these capabilities root is as any user.
 ANY_USER = ["setpriv", "--bounding-set", "-dac_override,-dac_read_search"] if os.geteuid() == 0 else []
@@ -16,13 +14,7 @@ ANY_USER = ["setpriv", "--bounding-set", "-dac_override,-dac_read_search"] if os
 
 @pytest.fixture
 def recipe(tmp_path):
-    random = numpy.random.default_rng(1)
-    for split, count in (("train", 10), ("val", 5)):
-        for name in ("cat", "dog"):
-            folder = tmp_path / "data" / split / name
-            folder.mkdir(parents=True)
-            for i in range(count):
-                Image.fromarray(random.integers(0, 255, (40, 44, 3), dtype=numpy.uint8)).save(folder / f"{i:02}.jpg")
+    write_photos(tmp_path / "data", train=10, val=5)
     path = tmp_path / "r.toml"
     path.write_text(
         f'[data]\nsource = "folder:{tmp_path}/data"\nbatch_size = 10\n[data.transform]\nsize = 32\ncrop = "random_resized"\n'

@@ -3,23 +3,15 @@
 import json
 import os
 
-import numpy
 import pytest
-from PIL import Image
 
-from tiny_run import headrace
+from tiny_run import headrace, write_photos
 
 
 @pytest.fixture
 def recipe(tmp_path):
     """A recipe over 40 photographs of 2 classes, of which one is cut short."""
-    random = numpy.random.default_rng(1)
-    for split, count in (("train", 15), ("val", 5)):
-        for name in ("cat", "dog"):
-            folder = tmp_path / "data" / split / name
-            folder.mkdir(parents=True)
-            for i in range(count):
-                Image.fromarray(random.integers(0, 255, (40, 44, 3), dtype=numpy.uint8)).save(folder / f"{i:02}.jpg")
+    write_photos(tmp_path / "data", train=15, val=5)
     cut = tmp_path / "data/train/cat/03.jpg"
     cut.write_bytes(cut.read_bytes()[:400])
     path = tmp_path / "r.toml"

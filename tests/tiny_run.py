@@ -23,6 +23,19 @@ def write_idx(folder: pathlib.Path, split: str, count: int, side: int = 8) -> No
         file.write(struct.pack(">2I", 0x801, count) + labels.tobytes())
 
 
+def write_photos(folder: pathlib.Path, **counts: int) -> None:
+    """Photographs of noise in ImageFolder's layout, of two classes: as many of each as `counts` says of each split."""
+    from PIL import Image
+
+    random = numpy.random.default_rng(1)
+    for split, count in counts.items():
+        for name in ("cat", "dog"):
+            (folder / split / name).mkdir(parents=True)
+            for i in range(count):
+                picture = Image.fromarray(random.integers(0, 255, (40, 44, 3), dtype=numpy.uint8))
+                picture.save(folder / split / name / f"{i:02}.jpg")
+
+
 def headrace(*arguments, cwd=None, timeout=120, **keywords):
     command = [HEADRACE, *map(str, arguments)]
     return subprocess.run(command, cwd=cwd, timeout=timeout, capture_output=True, text=True, **keywords)
