@@ -286,25 +286,24 @@ class Subject:
 
     # Candidates.
 
+    def _unless(self, reason: str | None, candidate: Candidate) -> Iterator[Candidate]:
+        """The candidate, or where a reason is given a note of why it is not tried."""
+        if reason is None:
+            yield candidate
+        else:
+            (key,) = candidate.changes
+            self.not_applicable.append(NotApplicable(candidate.name, key, reason))
+
     def _compute_candidates(self) -> Iterator[Candidate]:
-        reason = self._no_channels_last()
-        if reason is None:
-            yield Candidate("channels-last", "Pictures and convolution weights as NHWC, the layout convolutions are "
-                            "fastest in.", {MEMORY_FORMAT: '"channels_last"'}, "rounding", "compute")
-        else:
-            self.not_applicable.append(NotApplicable("channels-last", MEMORY_FORMAT, reason))
-        reason = self._no_bf16()
-        if reason is None:
-            yield Candidate("bf16 autocast", "The model's matrix products and convolutions in bfloat16; parameters and "
-                            "what the model returns stay float32.", {PRECISION: '"bf16"'}, "reduced_precision", "compute")
-        else:
-            self.not_applicable.append(NotApplicable("bf16 autocast", PRECISION, reason))
-        reason = self._no_fused()
-        if reason is None:
-            yield Candidate("fused optimizer", "Update all parameters in one kernel instead of operator by operator.",
-                            {IMPLEMENTATION: '"fused"'}, "rounding", "compute")
-        else:
-            self.not_applicable.append(NotApplicable("fused optimizer", IMPLEMENTATION, reason))
+        yield from self._unless(self._no_channels_last(), Candidate(
+            "channels-last", "Pictures and convolution weights as NHWC, the layout convolutions are fastest in.",
+            {MEMORY_FORMAT: '"channels_last"'}, "rounding", "compute"))
+        yield from self._unless(self._no_bf16(), Candidate(
+            "bf16 autocast", "The model's matrix products and convolutions in bfloat16; parameters and what the model "
+            "returns stay float32.", {PRECISION: '"bf16"'}, "reduced_precision", "compute"))
+        yield from self._unless(self._no_fused(), Candidate(
+            "fused optimizer", "Update all parameters in one kernel instead of operator by operator.",
+            {IMPLEMENTATION: '"fused"'}, "rounding", "compute"))
         yield Candidate("allocator without trim", "glibc keeps freed memory, so that each step reuses mapped pages.",
                         {ALLOCATOR: '"no_trim"'}, "bit_equal", "compute")
 
@@ -317,12 +316,9 @@ class Subject:
                                 {THREADS: str(threads)}, "rounding", "compute" if threads == cores else "data")
 
     def _compile_candidates(self) -> Iterator[Candidate]:
-        reason = self._no_compile()
-        if reason is not None:
-            self.not_applicable.append(NotApplicable("torch.compile", COMPILE, reason))
-            return
-        yield Candidate("torch.compile", "The model's forward and backward compiled by torch.compile; what compiling takes "
-                        f"is spread over the {self._run_steps} steps of the run.", {COMPILE: "true"}, "rounding", "compute")
+        yield from self._unless(self._no_compile(), Candidate(
+            "torch.compile", "The model's forward and backward compiled by torch.compile; what compiling takes is spread "
+            f"over the {self._run_steps} steps of the run.", {COMPILE: "true"}, "rounding", "compute"))
 
     def _loader_candidates(self) -> Iterator[Candidate]:
         if self._loader_options is not None:
@@ -337,11 +333,9 @@ class Subject:
         reason = self._batched if isinstance(self._batched, str) else None
         if reason is None and not self._same_batches({BATCHED: "true"}):
             reason = "its batches have other bits"
-        if reason is None:
-            yield Candidate("whole batches", "Pictures taken from memory and normalised a batch at a time instead of one by "
-                            "one.", {BATCHED: "true"}, "bit_equal", "data")
-        else:
-            self.not_applicable.append(NotApplicable("whole batches", BATCHED, reason))
+        yield from self._unless(reason, Candidate(
+            "whole batches", "Pictures taken from memory and normalised a batch at a time instead of one by one.",
+            {BATCHED: "true"}, "bit_equal", "data"))
         cores = len(os.sched_getaffinity(0))
         numerics: str | None = None
         for workers in sorted({cores, max(1, cores // 2), 0}, reverse=True):
