@@ -80,7 +80,7 @@ Tuner::Tuner(Job& job, std::vector<Candidate> candidates, const TuneOptions& opt
 Ledger Tuner::run() {
   start_s_ = clock_();
   end_s_ = start_s_ + options_.budget_s;
-  trials_end_s_ = start_s_ + (1 - kReserve) * options_.budget_s;
+  trials_end_s_ = end_of_trials_s(kReserve);
   for (const auto& candidate : candidates_) {
     Trial trial;
     trial.name = candidate.name;
@@ -119,6 +119,10 @@ void Tuner::calibrate() {
   baseline_step_s_ = best_step_s_ = median(timed_steps(job_, steps));
 }
 
+double Tuner::end_of_trials_s(double reserve) const {
+  return start_s_ + (1 - reserve) * options_.budget_s;
+}
+
 bool Tuner::keep_going() {
   if (!stopped_ && progress_.stop && progress_.stop()) stopped_ = true;
   return !stopped_;
@@ -138,7 +142,8 @@ void Tuner::try_candidate(std::size_t index, std::size_t left) {
 // Trials that ended with their share of the budget go on in what the others left: those that promise something first,
 // then those that seem to cost something. One that promises something begins anew where the best configuration has
 // changed since, or where there is more time than it has had, for longer blocks then; few changes without worth promise
-// anything, so that this second look hardly raises the chance of keeping one. Else the pairs so far count on.
+// anything, so that this second look hardly raises the chance of keeping one. Else the pairs so far count on. As long
+// as nothing is kept, what would pay for taking kept changes out goes to them too.
 void Tuner::return_to_open_trials() {
   Indices open;
   const auto promises = [this](std::size_t index) { return ledger_.trials[index].gain->median > options_.gain_min; };
@@ -152,6 +157,7 @@ void Tuner::return_to_open_trials() {
     return std::abs(ledger_.trials[a].gain->median) > std::abs(ledger_.trials[b].gain->median);
   });
   for (std::size_t i = 0; i < open.size(); ++i) {
+    trials_end_s_ = end_of_trials_s(kept_.empty() && promises(open[i]) ? kReserveOfOne : kReserve);
     const double now_s = clock_(), share_s = (trials_end_s_ - now_s) / static_cast<double>(open.size() - i);
     if (!keep_going() || share_s < kReturnShare * options_.budget_s) return;
     Trial& trial = ledger_.trials[open[i]];

@@ -18,6 +18,8 @@ using Clock = std::function<double()>;  // Monotonic seconds.
 // Of the budget, this share is not given to trials: it pays for taking each kept change out once, and for the
 // comparison with the baseline.
 inline constexpr double kReserve = 0.25;
+// While nothing is kept there is nothing to take out, and a trial that promises something may use all but this share.
+inline constexpr double kReserveOfOne = 0.1;
 // A candidate runs at least so many steps before it is judged, if its share of the budget holds them: an exception that
 // strikes one step in twenty has then shown itself with 98 %.
 inline constexpr std::int64_t kTrialStepsMin = 80;
@@ -75,6 +77,7 @@ class Tuner {
   Next settle_early(Trial& trial);
   void take_out(std::size_t index, Verdict verdict, Reason reason, const std::string& sentence);
 
+  double end_of_trials_s(double reserve) const;
   bool keep_going();
   bool still_pays(const Reading& reading) const;
   Settings settings_of(const Indices& kept) const;

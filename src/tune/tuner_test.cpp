@@ -347,6 +347,22 @@ TEST(Tuner, ATrialLeftOpenGoesOnWhenOthersLeaveTime) {
   EXPECT_GE(kept_in_all, 65);
 }
 
+// Half-second steps: three quarters of the budget hold fewer pairs than a verdict takes, nine tenths enough.
+TEST(Tuner, WhileNothingIsKeptAPromisingTrialUsesTheReserveToo) {
+  TuneOptions options;
+  options.budget_s = 24;
+  int kept = 0;
+  for (int seed = 0; seed < 50; ++seed) {
+    FakeJob job({.step_s = 0.5}, {{"a", {.time_factor = 1 / 1.8}}}, seed);
+    const auto ledger = tune_fake(job, {candidate("a")}, seed, options);
+    EXPECT_LE(ledger.spent_s, options.budget_s + 1.5);
+    if (ledger.trials[0].verdict != Verdict::kept) continue;
+    ++kept;
+    EXPECT_GT(ledger.speedup_pairs, 0);
+  }
+  EXPECT_GE(kept, 45);
+}
+
 TEST(Tuner, AChangeThatPaysLateIsJudgedByTheWholeRun) {
   const Effects effects = {{"cache", {.time_factor = 0.5}}};
   const auto run = [&](double late_share) {
