@@ -446,7 +446,9 @@ void Tuner::leave_out(std::size_t index, double end_s) {
   if (measured.end == End::stopped || comparison.pairs() == 0) return;
   const std::string found = sentence_of(measured.reading.log_gain, comparison.pairs());
   if (still_pays(measured.reading)) {
-    ledger_.trials[index].sentence += fmt::format(" Taken out of the best configuration, it still pays: {}.", found);
+    const bool pays = measured.reading.outcome == Outcome::pays;
+    ledger_.trials[index].sentence += fmt::format(" Taken out of the best configuration, {}: {}.",
+                                                  pays ? "it still pays" : "nothing speaks against it", found);
     return;
   }
   best_step_s_ = median(comparison.first_s());
