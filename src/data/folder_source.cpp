@@ -164,7 +164,8 @@ void Walk::add_entry(const std::string& folder, const FolderEntry& entry) {
 
 class FolderSource final : public Source {
  public:
-  FolderSource(Listing listing, const Path& root) : listing_(std::move(listing)), files_(root) {
+  FolderSource(Listing listing, const Path& root, const FileCalls& calls)
+      : listing_(std::move(listing)), files_(root, calls) {
     Xxh3Stream stream;
     stream.update(std::as_bytes(std::span{listing_.names}));  // The label is the first part of a name.
     for (const Listing::Picture& picture : listing_.pictures) stream.update(std::as_bytes(std::span{&picture.size, 1}));
@@ -242,6 +243,10 @@ void check_same_classes(const std::vector<std::string>& classes, const Path& own
 }  // namespace
 
 std::unique_ptr<Source> detail::open_image_folder(const Path& folder, Split split) {
+  return open_image_folder(folder, split, FileCalls::system());
+}
+
+std::unique_ptr<Source> detail::open_image_folder(const Path& folder, Split split, const FileCalls& calls) {
   const std::string name = printable_name(folder.native());
   const auto root = find_split(folder, split);
   if (!root) {
@@ -254,7 +259,7 @@ std::unique_ptr<Source> detail::open_image_folder(const Path& folder, Split spli
   if (split == Split::test && is_folder(folder / "test") && is_folder(folder / "val")) {
     listing.remarks.push_back(fmt::format("There are {0}/test and {0}/val; {0}/test is read", name));
   }
-  return std::make_unique<FolderSource>(std::move(listing), *root);
+  return std::make_unique<FolderSource>(std::move(listing), *root, calls);
 }
 
 }  // namespace headrace

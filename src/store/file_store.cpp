@@ -4,6 +4,7 @@
 #include <sys/stat.h>
 
 #include <cerrno>
+#include <chrono>
 #include <utility>
 
 #include "base/files.h"
@@ -22,22 +23,17 @@ int open_folder(const std::filesystem::path& path) {
   return number;
 }
 
-// Fills `target` as far as the file reaches: the number of bytes, or -1 and errno.
-std::int64_t read_front(int descriptor, std::span<std::uint8_t> target) {
-  std::size_t done = 0;
-  while (done < target.size()) {
-    const ssize_t count = ::pread(descriptor, target.data() + done, target.size() - done, static_cast<off_t>(done));
-    if (count < 0 && errno == EINTR) continue;
-    if (count < 0) return -1;
-    if (count == 0) break;
-    done += static_cast<std::size_t>(count);
+bool may_pass(int reason) {
+  for (const int passing : {EIO, ETIMEDOUT, ECONNRESET, ESTALE, EAGAIN, EINTR}) {
+    if (reason == passing) return true;
   }
-  return static_cast<std::int64_t>(done);
+  return false;
 }
 
 }  // namespace
 
-FileStore::FileStore(std::filesystem::path root) : root_(std::move(root)), folder_(open_folder(root_)) {}
+FileStore::FileStore(std::filesystem::path root, const FileCalls& calls)
+    : root_(std::move(root)), folder_(open_folder(root_)), calls_(&calls) {}
 
 std::string FileStore::path_of(std::string_view name) const {
   return printable_name((root_ / name).native());
@@ -45,17 +41,26 @@ std::string FileStore::path_of(std::string_view name) const {
 
 std::span<const std::uint8_t> FileStore::read(const char* name, std::int64_t size,
                                               std::vector<std::uint8_t>& buffer) const {
-  const Descriptor file{::openat(folder_.number(), name, kOpenToRead)};
-  if (file.number() < 0) {
-    const int reason = errno;
-    fail(reason == ENOENT ? ErrorCode::not_found : ErrorCode::io, "store: cannot open {}: {}", path_of(name),
-         system_message(reason));
+  std::chrono::milliseconds pause{10};
+  for (int tries = 1;; ++tries, pause *= 4) {
+    const auto refusal = try_read(name, size, buffer);
+    if (!refusal) return std::span{buffer}.first(static_cast<std::size_t>(size));
+    if (may_pass(refusal->reason) && tries < kTries) {
+      calls_->pause(pause);
+      continue;
+    }
+    fail(refusal->reason == ENOENT ? ErrorCode::not_found : ErrorCode::io, "store: cannot {} {}: {}{}", refusal->call,
+         path_of(name), system_message(refusal->reason), tries > 1 ? fmt::format(", {} times", tries) : "");
   }
+}
+
+// Done, or what the system refused; what the file itself is wrong in is thrown.
+std::optional<FileStore::Refusal> FileStore::try_read(const char* name, std::int64_t size,
+                                                      std::vector<std::uint8_t>& buffer) const {
+  const Descriptor file{calls_->open_at(folder_.number(), name, kOpenToRead)};
+  if (file.number() < 0) return Refusal{"open", errno};
   struct stat status {};
-  if (::fstat(file.number(), &status) != 0) {
-    const int reason = errno;
-    fail(ErrorCode::io, "store: cannot examine {}: {}", path_of(name), system_message(reason));
-  }
+  if (calls_->status(file.number(), status) != 0) return Refusal{"examine", errno};
   if (!S_ISREG(status.st_mode)) fail(ErrorCode::io, "store: {} is not a regular file", path_of(name));
   if (status.st_size != size) {
     fail(ErrorCode::corrupt_data, "store: {} has {} bytes; it had {} when its folder was listed", path_of(name),
@@ -68,16 +73,30 @@ std::span<const std::uint8_t> FileStore::read(const char* name, std::int64_t siz
   const auto bytes = static_cast<std::size_t>(size);
   if (buffer.size() <= bytes) buffer.resize(bytes + 1);  // One more than promised shows that there is more.
   const std::int64_t got = read_front(file.number(), std::span{buffer}.first(bytes + 1));
-  if (got < 0) {
-    const int reason = errno;
-    fail(ErrorCode::io, "store: cannot read {}: {}", path_of(name), system_message(reason));
-  }
+  if (got < 0) return Refusal{"read", errno};
   if (got < size) {
     fail(ErrorCode::corrupt_data, "store: {} shrank from {} to {} bytes while it was read", path_of(name), size, got);
   }
   if (got > size)
     fail(ErrorCode::corrupt_data, "store: {} grew beyond {} bytes while it was read", path_of(name), size);
-  return std::span{buffer}.first(bytes);
+  return std::nullopt;
+}
+
+// Fills `target` as far as the file reaches: the number of bytes, or -1 and errno.
+std::int64_t FileStore::read_front(int file, std::span<std::uint8_t> target) const {
+  std::size_t done = 0;
+  for (int interruptions = 0; done < target.size();) {
+    const auto rest = target.subspan(done);
+    const ssize_t count = calls_->read_at(file, rest.data(), rest.size(), static_cast<off_t>(done));
+    if (count == 0) break;
+    if (count > 0) {
+      done += static_cast<std::size_t>(count);
+      interruptions = 0;
+    } else if (errno != EINTR || ++interruptions == kInterruptionsMax) {
+      return -1;
+    }
+  }
+  return static_cast<std::int64_t>(done);
 }
 
 }  // namespace headrace

@@ -7,9 +7,15 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cerrno>
+#include <chrono>
+#include <deque>
+#include <functional>
 #include <string>
 #include <thread>
+#include <vector>
 
+#include "base/files.h"
 #include "store/scratch_folder.h"
 
 namespace headrace {
@@ -125,6 +131,119 @@ TEST_F(FileStoreFolder, AFileThatChangesWhileItIsReadIsWholeOrRefused) {
     }
   }
   done = true;
+}
+
+// ---- Faults of the store ----
+
+// Answers the next calls as told, then as the system does.
+class FaultyCalls final : public FileCalls {
+ public:
+  struct Answer {
+    int reason = 0;           // errno of a call that fails; 0: it succeeds.
+    std::size_t at_most = 0;  // Bytes of a read; 0: as many as asked for.
+    std::function<void()> before{};
+  };
+
+  int open_at(int folder, const char* name, int flags) const override {
+    ++opened;
+    return failed(opens) ? -1 : FileCalls::open_at(folder, name, flags);
+  }
+  int status(int file, struct stat& status) const override {
+    return failed(statuses) ? -1 : FileCalls::status(file, status);
+  }
+  ssize_t read_at(int file, void* target, std::size_t size, off_t at) const override {
+    if (reads.empty()) return FileCalls::read_at(file, target, size, at);
+    const std::size_t at_most = reads.front().at_most == 0 ? size : std::min(size, reads.front().at_most);
+    return failed(reads) ? -1 : FileCalls::read_at(file, target, at_most, at);
+  }
+  void pause(std::chrono::milliseconds duration) const override { pauses.push_back(duration); }
+
+  mutable std::deque<Answer> opens, statuses, reads;
+  mutable std::vector<std::chrono::milliseconds> pauses;
+  mutable int opened = 0;
+
+ private:
+  static bool failed(std::deque<Answer>& answers) {
+    if (answers.empty()) return false;
+    const Answer answer = answers.front();
+    answers.pop_front();
+    if (answer.before) answer.before();
+    errno = answer.reason;
+    return answer.reason != 0;
+  }
+};
+
+class FileStoreFaults : public FileStoreFolder {
+ protected:
+  void SetUp() override { write("x", kText); }
+  std::string read() {
+    const auto bytes = FileStore{folder_, calls_}.read("x", kSize, buffer_);
+    return {bytes.begin(), bytes.end()};
+  }
+  std::string refusal_of(ErrorCode code) {
+    try {
+      read();
+    } catch (const Error& error) {
+      EXPECT_EQ(std::string(to_string(error.code())), to_string(code)) << error.what();
+      EXPECT_THAT(error.what(), HasSubstr((folder_ / "x").native()));
+      return error.what();
+    }
+    return "nothing was thrown";
+  }
+
+  inline static const std::string kText = "all of this, once and in this order";
+  inline static const auto kSize = static_cast<std::int64_t>(kText.size());
+  FaultyCalls calls_;
+};
+
+TEST_F(FileStoreFaults, ShortAndInterruptedReadsGiveEveryByteOnce) {
+  for (const std::size_t at_most : {1, 2, 7, 34}) {
+    for (int i = 0; i < 40; ++i) calls_.reads.push_back({.reason = i % 3 == 0 ? EINTR : 0, .at_most = at_most});
+    EXPECT_EQ(read(), kText) << at_most;
+    calls_.reads.clear();
+  }
+  EXPECT_THAT(calls_.pauses, testing::IsEmpty());
+}
+
+TEST_F(FileStoreFaults, AReadThatFailsOnTheWayIsDoneAnewFromTheFront) {
+  for (const int reason : {EIO, ETIMEDOUT, ECONNRESET, ESTALE, EAGAIN}) {
+    calls_.opened = 0;
+    calls_.reads = {{.at_most = 5}, {.reason = reason}, {.at_most = 11}, {.reason = reason}, {.at_most = 3}};
+    EXPECT_EQ(read(), kText) << system_message(reason);
+    EXPECT_EQ(calls_.opened, FileStore::kTries);  // A handle that went stale would stay so.
+  }
+  calls_.opens = {{.reason = ETIMEDOUT}};
+  calls_.statuses = {{.reason = EIO}};
+  EXPECT_EQ(read(), kText);
+}
+
+TEST_F(FileStoreFaults, AReadThatKeepsFailingIsNamedAfterAFewTries) {
+  calls_.reads.assign(100, {.reason = EIO});
+  EXPECT_THAT(refusal_of(ErrorCode::io), AllOf(HasSubstr("cannot read"), HasSubstr("error, 3 times")));
+  EXPECT_EQ(calls_.reads.size(), 97U);
+  using std::chrono::milliseconds;
+  EXPECT_THAT(calls_.pauses, testing::ElementsAre(milliseconds{10}, milliseconds{40}));
+  calls_.opens.assign(100, {.reason = ESTALE});
+  EXPECT_THAT(refusal_of(ErrorCode::io), AllOf(HasSubstr("cannot open"), HasSubstr("Stale file handle, 3 times")));
+}
+
+TEST_F(FileStoreFaults, AReadThatIsOnlyEverInterruptedEnds) {
+  calls_.reads.assign(10'000, {.reason = EINTR});
+  EXPECT_THAT(refusal_of(ErrorCode::io), HasSubstr("Interrupted system call"));
+}
+
+TEST_F(FileStoreFaults, WhatWillNotPassIsNotTriedAgain) {
+  for (const int reason : {EACCES, EMFILE, ENOENT}) {
+    calls_.opens = {{.reason = reason}};
+    EXPECT_THAT(refusal_of(reason == ENOENT ? ErrorCode::not_found : ErrorCode::io),
+                testing::EndsWith(system_message(reason)));
+  }
+  EXPECT_THAT(calls_.pauses, testing::IsEmpty());
+}
+
+TEST_F(FileStoreFaults, AFileThatIsCutBetweenTwoReadsIsRefused) {
+  calls_.reads = {{.at_most = 5}, {.before = [this] { std::filesystem::resize_file(folder_ / "x", 20); }}};
+  EXPECT_THAT(refusal_of(ErrorCode::corrupt_data), HasSubstr("shrank from 35 to 20 bytes while it was read"));
 }
 
 }  // namespace
