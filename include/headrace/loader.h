@@ -12,6 +12,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
@@ -93,8 +94,9 @@ class Epoch {
   ~Epoch();
   // The next batch, or nullopt at the end. Blocks. Rethrows the first error of a worker, which names the sample; the
   // epoch is over then and a new one may start. In place of its last batch an epoch without a single sound sample gives
-  // Error{corrupt_data}.
-  std::optional<Batch> next();
+  // Error{corrupt_data}. `while_waiting`, if given, is called every 50 ms while it waits for the loader's threads; what
+  // that throws goes on and leaves the epoch as it was: next() may be called again.
+  std::optional<Batch> next(const std::function<void()>& while_waiting = nullptr);
   std::int64_t batches() const;  // In the whole epoch, from its batch 0.
 
  private:

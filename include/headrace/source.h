@@ -31,8 +31,8 @@ class Source {
  public:
   virtual ~Source() = default;
   virtual std::int64_t size() const = 0;
-  virtual std::int64_t classes() const = 0;
-  // Of every picture. 0 x 0: the samples are encoded, and each picture has a size of its own.
+  virtual std::int64_t classes() const = 0;  // The largest std::int64_t: unknown, any label from 0 on will do.
+  // Of every picture. 0 x 0: each picture has a size of its own, be it encoded or pixels.
   virtual int height() const = 0;
   virtual int width() const = 0;
   // 1 grey, 3 RGB. Encoded pictures of another kind are converted when they are decoded.
@@ -48,6 +48,9 @@ class Source {
   virtual std::vector<std::string> class_names() const { return {}; }
   // What opening found odd but could live with: a few sentences.
   virtual std::vector<std::string> remarks() const { return {}; }
+  // A read() that runs in another thread and takes long ends soon, with Error{cancelled}, where the source can do that.
+  // A Loader calls it when an epoch is given up and its last samples have not come after a second.
+  virtual void interrupt() const {}
   // Of names, sizes and labels, and of what else is in memory already: another one when the data set has changed, the
   // same wherever it lies. Constant time.
   virtual std::uint64_t fingerprint() const = 0;

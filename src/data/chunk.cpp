@@ -55,7 +55,15 @@ bool is_of_the_sample(ErrorCode code) {
 }
 
 void check_pixels(const Source& source, const Sample& sample, std::int64_t index) {
-  if (sample.height != source.height() || sample.width != source.width() || sample.channels != source.channels()) {
+  if (source.height() == 0) {  // Each picture has a size of its own.
+    const bool sides_fit =
+        std::min(sample.height, sample.width) >= 1 && std::max(sample.height, sample.width) <= image::kSideMax;
+    if (!sides_fit || sample.channels != source.channels()) {
+      fail(ErrorCode::corrupt_data, "data: {}: {} x {} pixels of {} channels; wanted sides of 1 to {} and {} channels",
+           source.sample_name(index), sample.height, sample.width, sample.channels, image::kSideMax, source.channels());
+    }
+  } else if (sample.height != source.height() || sample.width != source.width() ||
+             sample.channels != source.channels()) {
     fail(ErrorCode::corrupt_data, "data: {}: {} x {} pixels of {} channels; wanted {} x {} of {}",
          source.sample_name(index), sample.height, sample.width, sample.channels, source.height(), source.width(),
          source.channels());
@@ -70,9 +78,9 @@ void check_pixels(const Source& source, const Sample& sample, std::int64_t index
 
 void check_sample(const Source& source, const Sample& sample, std::int64_t index) {
   const bool encoded = sample.form == PictureForm::encoded;
-  if (encoded != (source.height() == 0)) {
-    fail(ErrorCode::internal, "data: {}: its source says {} x {} pixels and gives {}", source.sample_name(index),
-         source.height(), source.width(), encoded ? "an encoded picture" : "pixels");
+  if (encoded && source.height() != 0) {
+    fail(ErrorCode::internal, "data: {}: its source says {} x {} pixels and gives an encoded picture",
+         source.sample_name(index), source.height(), source.width());
   }
   if (!encoded) check_pixels(source, sample, index);
   if (sample.label < 0 || sample.label >= source.classes()) {

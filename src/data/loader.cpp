@@ -3,6 +3,7 @@
 #include <headrace/trace.h>
 
 #include <algorithm>
+#include <chrono>
 #include <condition_variable>
 #include <exception>
 #include <mutex>
@@ -33,6 +34,10 @@ constexpr SpanName kWaitForBatch{"wait_for_batch", "wait"};  // The consumer; th
 
 // One batch held by the consumer while it asks for the next one, and that next one.
 constexpr std::int64_t kConsumerBatches = 2;
+
+// How long an epoch that is given up waits for the samples being read before it interrupts the source.
+constexpr std::chrono::seconds kPatience{1};
+constexpr std::chrono::milliseconds kWaitingStep{50};  // Between two calls of next()'s while_waiting.
 
 DataOptions checked(DataOptions options) {
   for (auto& field : fields_of(options, "data.")) field.set(field.get());  // Throws for what lies out of range.
@@ -69,6 +74,11 @@ OnCorrupt policy_of(const DataOptions& options, bool training) {
   return options.on_corrupt == OnCorrupt::replace && !training ? OnCorrupt::zero : options.on_corrupt;
 }
 
+// What next()'s while_waiting threw, on its way past what ends an epoch.
+struct BrokenWait {
+  std::exception_ptr cause;
+};
+
 // Samples [first, first + count) of a slot, taken by one worker.
 struct Claim {
   Batch::Slot* slot = nullptr;
@@ -91,7 +101,7 @@ struct Loader::Impl {
   void set_cache(Cache wanted, bool keep);
   Applied applied_cache() const;
   void begin(std::int64_t index, std::int64_t first_batch);
-  std::optional<Batch> next();
+  std::optional<Batch> next(const std::function<void()>& while_waiting);
   void give_up();
   LoaderStatistics statistics() const;
   std::vector<CorruptSample> corrupt_samples() const;
@@ -111,7 +121,8 @@ struct Loader::Impl {
   bool stopping() const { return pass->stop_at.load(std::memory_order_relaxed) != Pass::kNever; }
   bool back_has_unclaimed() const { return !window.empty() && window.back()->claimed < window.back()->size; }
   bool front_is_ready() const { return !window.empty() && window.front()->finished == window.front()->size; }
-  void wait_for_front(std::unique_lock<std::mutex>& lock);
+  void wait_for_front(std::unique_lock<std::mutex>& lock, const std::function<void()>& while_waiting);
+  void wait_until_ready(std::unique_lock<std::mutex>& lock, const std::function<void()>& while_waiting);
   void end_pass();
   std::int64_t cache_bytes() const;
   std::int64_t held_bytes() const;
@@ -406,12 +417,12 @@ void Loader::Impl::note_error(std::exception_ptr failure, std::int64_t position)
 
 // ---- Consumer ----
 
-std::optional<Batch> Loader::Impl::next() {
+std::optional<Batch> Loader::Impl::next(const std::function<void()>& while_waiting) {
   const std::int64_t begin_ns = monotonic_ns();
   std::unique_lock lock(mutex);
   totals.ready_batches +=
       std::count_if(window.begin(), window.end(), [](const auto& slot) { return slot->finished == slot->size; });
-  if (!front_is_ready()) wait_for_front(lock);
+  if (!front_is_ready()) wait_for_front(lock, while_waiting);
   if (!front_is_ready()) std::rethrow_exception(error);
   if (window.front()->index + 1 == batches && no_sample_is_sound()) {
     fail(ErrorCode::corrupt_data, "data: all {} samples of epoch {} are corrupt, the first: {}", pass_zeroed,
@@ -433,7 +444,7 @@ bool Loader::Impl::no_sample_is_sound() const {
 }
 
 // Returns when the front batch is whole, or when an error lies in it that no other can precede.
-void Loader::Impl::wait_for_front(std::unique_lock<std::mutex>& lock) {
+void Loader::Impl::wait_for_front(std::unique_lock<std::mutex>& lock, const std::function<void()>& while_waiting) {
   const auto decided = [this] { return front_is_ready() || (stopping() && working == 0); };
   while (!decided()) {
     if (threads == 0) {
@@ -445,8 +456,23 @@ void Loader::Impl::wait_for_front(std::unique_lock<std::mutex>& lock) {
     }
     Span span{kWaitForBatch};
     const std::int64_t begin_ns = monotonic_ns();
-    ready.wait(lock);
+    wait_until_ready(lock, while_waiting);
     totals.wait_for_batch_ns += monotonic_ns() - begin_ns;
+  }
+}
+
+// Until `ready` is notified, or for a while.
+void Loader::Impl::wait_until_ready(std::unique_lock<std::mutex>& lock, const std::function<void()>& while_waiting) {
+  if (!while_waiting) {
+    ready.wait(lock);
+  } else if (ready.wait_for(lock, kWaitingStep) == std::cv_status::timeout) {
+    lock.unlock();
+    try {
+      while_waiting();
+    } catch (...) {
+      throw BrokenWait{std::current_exception()};
+    }
+    lock.lock();
   }
 }
 
@@ -455,7 +481,13 @@ void Loader::Impl::give_up() {
   std::unique_lock lock(mutex);
   if (pass == nullptr) return;
   pass->stop_at.store(0, std::memory_order_relaxed);
-  ready.wait(lock, [this] { return working == 0; });
+  const auto nobody_works = [this] { return working == 0; };
+  if (!ready.wait_for(lock, kPatience, nobody_works)) {
+    lock.unlock();
+    source->interrupt();
+    lock.lock();
+    ready.wait(lock, nobody_works);
+  }
   end_pass();
 }
 
@@ -533,12 +565,14 @@ Epoch::~Epoch() {
   if (impl_ != nullptr && impl_->left > 0) impl_->loader->give_up();
 }
 
-std::optional<Batch> Epoch::next() {
+std::optional<Batch> Epoch::next(const std::function<void()>& while_waiting) {
   if (impl_->left == 0) return std::nullopt;
   try {
-    auto batch = impl_->loader->next();
+    auto batch = impl_->loader->next(while_waiting);
     --impl_->left;
     return batch;
+  } catch (const BrokenWait& broken) {
+    std::rethrow_exception(broken.cause);
   } catch (...) {
     impl_->loader->give_up();
     impl_->left = 0;
