@@ -60,6 +60,20 @@ def test_pixels_are_those_of_the_files(folder):
     assert torch.equal(images, torch.from_numpy(raw.copy()).float().div(255))
 
 
+def test_types_and_layouts_are_those_asked_for(folder):
+    normal = {"mean": [0.5], "deviation": [0.25]}
+    wanted = next(iter(make(folder, transform=normal)))[0]
+    for dtype, layout in [("float32", "nhwc"), ("bfloat16", "nchw"), ("uint8", "nhwc")]:
+        transform = {**({} if dtype == "uint8" else normal), "dtype": dtype, "layout": layout}
+        images = next(iter(make(folder, transform=transform)))[0]
+        assert images.dtype == getattr(torch, dtype) and images.shape == wanted.shape
+        assert layout == "nchw" or images.is_contiguous(memory_format=torch.channels_last)
+        ours = (images.float() / 255 - 0.5) / 0.25 if dtype == "uint8" else images
+        assert torch.equal(ours, wanted.to(images.dtype) if dtype == "bfloat16" else wanted)
+    with pytest.raises(hr.errors.InvalidArgumentError, match="mean and deviation need a float"):
+        make(folder, transform={**normal, "dtype": "uint8"})
+
+
 def test_each_iteration_is_the_next_epoch_and_threads_change_nothing(folder):
     first = make(folder, threads=0)
     epochs = [epoch_of(first), epoch_of(first)]

@@ -24,7 +24,7 @@
 
 namespace headrace {
 
-enum class DType { u8, i64, f32 };
+enum class DType { u8, i64, f32, bf16 };
 
 // One named array of a batch; `bytes` is 64-byte aligned and writable by whoever holds the Batch.
 struct BatchField {
@@ -35,7 +35,8 @@ struct BatchField {
   std::span<std::byte> bytes;
 };
 
-// A batch on the host: "images" f32 (N, C, H, W), "labels" i64 (N) and "mask" u8 (N), which is 1 where a sample counts.
+// A batch on the host: "images" (N, C, H, W) of transform.dtype, whose strides are transform.layout's, "labels" i64 (N)
+// and "mask" u8 (N), which is 1 where a sample counts.
 // Copies share the memory, which goes back to the loader's pool when the last copy dies, also after the Loader itself
 // is gone.
 class Batch {

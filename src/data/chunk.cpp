@@ -106,7 +106,7 @@ class ChunkLoad {
         workspace_(workspace),
         use_cache_(cache != nullptr),
         maker_(pass, workspace, cache),
-        sample_floats_(place.slot.images.size() / place.slot.labels.size()) {}
+        sample_bytes_(place.slot.images.size() / place.slot.labels.size()) {}
 
   ChunkReport run();
 
@@ -128,8 +128,8 @@ class ChunkLoad {
   }
   void note_error(std::exception_ptr error, std::int64_t i);
   std::size_t in_slot(std::size_t i) const { return static_cast<std::size_t>(place_.first) + i; }
-  std::span<float> row(std::size_t i) const {
-    return place_.slot.images.subspan(in_slot(i) * sample_floats_, sample_floats_);
+  std::span<std::byte> row(std::size_t i) const {
+    return place_.slot.images.subspan(in_slot(i) * sample_bytes_, sample_bytes_);
   }
 
   const Pass& pass_;
@@ -137,7 +137,7 @@ class ChunkLoad {
   Workspace& workspace_;
   const bool use_cache_;
   PictureMaker maker_;
-  const std::size_t sample_floats_;
+  const std::size_t sample_bytes_;
   std::array<Sample, kChunkMax> samples_;
   std::array<bool, kChunkMax> readable_{};
   std::exception_ptr failure_;  // Of the last attempt that failed.
@@ -259,7 +259,7 @@ ChunkLoad::Outcome ChunkLoad::stand_in(std::size_t i) {
   if (pass_.on_corrupt == OnCorrupt::replace) return replace(i);
   Batch::Slot& slot = place_.slot;
   const auto pixels = row(i);
-  std::fill(pixels.begin(), pixels.end(), 0.0F);
+  std::fill(pixels.begin(), pixels.end(), std::byte{0});  // Of every type the 0.
   const std::int64_t label = pass_.source.label(slot.sample_indices[in_slot(i)]);
   slot.labels[in_slot(i)] = label >= 0 && label < pass_.source.classes() ? label : 0;
   slot.mask[in_slot(i)] = 0;

@@ -41,8 +41,8 @@ constexpr std::chrono::milliseconds kWaitingStep{50};  // Between two calls of n
 
 DataOptions checked(DataOptions options) {
   for (auto& field : fields_of(options, "data.")) field.set(field.get());  // Throws for what lies out of range.
-  const std::string crop = crop_contradiction(options.transform, "data.transform.");
-  if (!crop.empty()) fail(ErrorCode::invalid_argument, "data: {}", crop);
+  const std::string transform = transform_contradiction(options.transform, "data.transform.");
+  if (!transform.empty()) fail(ErrorCode::invalid_argument, "data: {}", transform);
   return options;
 }
 
@@ -179,7 +179,8 @@ Loader::Impl::Impl(std::shared_ptr<const Source> from, DataOptions how, std::uin
       batches(count_batches(source->size(), options, training)),
       memory_limit(limit_or_machines(limit)),
       slots(std::make_shared<detail::SlotPool>(
-          detail::BatchShape{options.batch_size, shape.channels, shape.height, shape.width},
+          detail::BatchShape{options.batch_size, shape.channels, shape.height, shape.width, options.transform.dtype,
+                             options.transform.layout},
           options.prefetch_batches + kConsumerBatches, memory_limit)),
       prefetch(options.prefetch_batches) {
   window.reserve(static_cast<std::size_t>(prefetch));
@@ -277,7 +278,8 @@ void Loader::Impl::begin(std::int64_t index, std::int64_t first_batch) {
   if (first_batch < 0 || first_batch > batches) {
     fail(ErrorCode::invalid_argument, "data: batch {} of an epoch of {}", first_batch, batches);
   }
-  std::unique_ptr<Pass> fresh{new Pass{*source, table, options.transform, shape, policy_of(options, training), seed,
+  const image::PixelForm form{options.transform.dtype, options.transform.layout, &table};
+  std::unique_ptr<Pass> fresh{new Pass{*source, form, options.transform, shape, policy_of(options, training), seed,
                                        index, training && options.shuffle, training,
                                        Permutation{source->size(), seed, index}}};
   {

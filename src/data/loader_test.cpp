@@ -234,7 +234,8 @@ TEST(Loader, BytesAreTheNormalizedPictureAndItsLabel) {
     EXPECT_THAT(mask.bytes, testing::Each(std::byte{1}));
     for (std::size_t i = 0; i < batch->sample_indices().size(); ++i, ++samples) {
       const std::int64_t index = batch->sample_indices()[i];
-      image::normalize(source->pixels(index), {6, 5, 3, 0, 0, false}, table, picture);
+      image::normalize(source->pixels(index), {6, 5, 3, 0, 0, false}, {PixelType::f32, PixelLayout::nchw, &table},
+                       std::as_writable_bytes(std::span{picture}));
       EXPECT_EQ(std::memcmp(images.bytes.data() + i * 90 * sizeof(float), picture.data(), 90 * sizeof(float)), 0);
       std::int64_t label = -1;
       std::memcpy(&label, labels.bytes.data() + i * sizeof label, sizeof label);
@@ -260,7 +261,8 @@ TEST(Loader, TrainingDrawsEveryCropAndFlip) {
       const auto pixels = source->pixels(batch->sample_indices()[i]);
       for (int code = 0; code < 50; ++code) {
         const int y = code / 10 - 2, x = code / 2 % 5 - 2;
-        image::normalize(pixels, {6, 5, 1, y, x, code % 2 == 1}, table, picture);
+        image::normalize(pixels, {6, 5, 1, y, x, code % 2 == 1}, {PixelType::f32, PixelLayout::nchw, &table},
+                         std::as_writable_bytes(std::span{picture}));
         const auto* found = batch->field("images").bytes.data() + i * 30 * sizeof(float);
         if (std::memcmp(found, picture.data(), 30 * sizeof(float)) == 0) ++seen[{y, x, code % 2 == 1}];
       }

@@ -149,7 +149,8 @@ std::vector<float> specified(const Files& source, const DataOptions& options, st
   }
   const auto table = image::make_normalize_table(transform.mean, transform.deviation, info.channels);
   std::vector<float> out(resized.size());
-  image::normalize(resized, geometry, table, out);
+  image::normalize(resized, geometry, {PixelType::f32, PixelLayout::nchw, &table},
+                   std::as_writable_bytes(std::span{out}));
   return out;
 }
 
@@ -172,6 +173,56 @@ TEST(PhotoLoader, APictureIsDecodedCroppedResizedPaddedFlippedAndNormalized) {
         EXPECT_EQ(found.labels[i], found.indices[i] % kClasses);
       }
       EXPECT_THAT(found.mask, Each(1));
+    }
+  }
+}
+
+// float32 in planes is the specification of the other forms.
+TEST(PhotoLoader, EveryTypeAndLayoutHasTheSameValues) {
+  const auto source = files_of(24);
+  source->files[7].resize(10);
+  DataOptions options = with_policy(photo_options(24, 2), OnCorrupt::zero);
+  Loader reference{source, options, 7, true};
+  const Delivered wanted = deliver(reference.epoch(0));
+  const auto table = image::make_normalize_table(options.transform.mean, options.transform.deviation, 3);
+  for (const PixelType type : {PixelType::f32, PixelType::bf16, PixelType::u8}) {
+    for (const PixelLayout layout : {PixelLayout::nchw, PixelLayout::nhwc}) {
+      DataOptions other = options;
+      other.transform.dtype = type;
+      other.transform.layout = layout;
+      if (type == PixelType::u8) {
+        EXPECT_THAT(error_of(ErrorCode::invalid_argument,
+                             [&] {
+                               Loader{source, other, 7, true};
+                             }),
+                    HasSubstr("data.transform.mean and deviation need a float"));
+        other.transform.mean = {0.0};
+        other.transform.deviation = {1.0};
+      }
+      Loader loader{source, other, 7, true};
+      const Batch batch = loader.epoch(0).next().value();
+      const BatchField& images = batch.field("images");
+      EXPECT_THAT(images.shape, ElementsAre(24, 3, 24, 24));
+      const std::size_t bytes = image::bytes_of(type);
+      ASSERT_EQ(images.bytes.size(), 24U * 3 * 24 * 24 * bytes);
+      for (std::size_t i = 0; i < wanted.pictures.size(); ++i) {
+        if (wanted.mask[i] == 0) continue;  // Zeros, whatever they are.
+        for (std::size_t value = 0; value < 3 * 24 * 24; ++value) {
+          const std::size_t c = value / 576, y = value / 24 % 24, x = value % 24;
+          const auto stride = [&](std::size_t axis) { return static_cast<std::size_t>(images.strides[axis]); };
+          const std::byte* at =
+              images.bytes.data() + (i * stride(0) + c * stride(1) + y * stride(2) + x * stride(3)) * bytes;
+          float found = 0;
+          if (type == PixelType::u8) {
+            found = table.value[c][static_cast<std::size_t>(*at)];
+          } else {
+            std::memcpy(reinterpret_cast<std::byte*>(&found) + sizeof found - bytes, at, bytes);
+          }
+          // bfloat16 has 8 bits of precision.
+          const float allowed = type == PixelType::bf16 ? std::abs(wanted.pictures[i][value]) / 256 : 0;
+          ASSERT_NEAR(found, wanted.pictures[i][value], allowed) << i << ": " << c << ", " << y << ", " << x;
+        }
+      }
     }
   }
 }

@@ -60,10 +60,10 @@ std::optional<Sample> PictureMaker::find(std::int64_t index) const {
                 .label = pass_.source.label(index)};
 }
 
-void PictureMaker::make(const Sample& sample, std::int64_t index, std::int64_t drawn_as, std::span<float> out) {
+void PictureMaker::make(const Sample& sample, std::int64_t index, std::int64_t drawn_as, std::span<std::byte> out) {
   SampleRandom random{pass_.seed, pass_.epoch, drawn_as};
   if (pass_.transform.size == 0) {
-    image::normalize(sample.bytes, draw_geometry(pass_, random), pass_.table, out);
+    image::normalize(sample.bytes, draw_geometry(pass_, random), pass_.form, out);
     return;
   }
   const bool encoded = sample.form == PictureForm::encoded;
@@ -74,12 +74,18 @@ void PictureMaker::make(const Sample& sample, std::int64_t index, std::int64_t d
     size = {info.height, info.width};
   }
   const image::CropWindow window = image::choose_crop(pass_.transform, size.height, size.width, pass_.augment, random);
+  const image::NormalizeGeometry geometry = draw_geometry(pass_, random);
   const image::Box box = box_of(window);
   const auto pixels = encoded ? decode(index, size, box) : cut(sample.bytes, size, box);
   if (encoded) decode_ns_ += monotonic_ns() - begin_ns;
+  const int channels = pass_.shape.channels;
+  if (geometry.offset_y == 0 && geometry.offset_x == 0) {
+    workspace_.resizer.resize(pixels, window.vertical, window.horizontal, channels, geometry.flip, pass_.form, out);
+    return;
+  }
   const auto resized = room(workspace_.resized, pixel_bytes({pass_.shape.height, pass_.shape.width}));
-  workspace_.resizer.resize(pixels, window.vertical, window.horizontal, pass_.shape.channels, resized);
-  image::normalize(resized, draw_geometry(pass_, random), pass_.table, out);
+  workspace_.resizer.resize(pixels, window.vertical, window.horizontal, channels, resized);
+  image::normalize(resized, geometry, pass_.form, out);
 }
 
 std::size_t PictureMaker::pixel_bytes(Size size) const {

@@ -18,27 +18,36 @@ std::size_t aligned(std::size_t size) {
 std::size_t block_bytes(const BatchShape& shape) {
   std::int64_t bytes = 0;
   bool overflows = false;
-  std::int64_t product = 4;
+  auto product = static_cast<std::int64_t>(image::bytes_of(shape.type));
   for (const std::int64_t factor : {shape.batch_size, shape.channels, shape.height, shape.width}) {
     overflows |= __builtin_mul_overflow(product, factor, &product);
   }
   const std::int64_t numbers = shape.batch_size * (2 * static_cast<std::int64_t>(sizeof(std::int64_t)) + 1);
   overflows |= __builtin_add_overflow(product, numbers + 4 * static_cast<std::int64_t>(kAlignment), &bytes);
   if (overflows) {
-    fail(ErrorCode::out_of_memory, "data: a batch of {} x {} x {} x {} floats is larger than any memory",
+    fail(ErrorCode::out_of_memory, "data: a batch of {} x {} x {} x {} values is larger than any memory",
          shape.batch_size, shape.channels, shape.height, shape.width);
   }
   const auto images = static_cast<std::size_t>(product), samples = static_cast<std::size_t>(shape.batch_size);
   return aligned(images) + 2 * aligned(samples * sizeof(std::int64_t)) + aligned(samples);
 }
 
+DType dtype_of(PixelType type) {
+  return type == PixelType::f32 ? DType::f32 : type == PixelType::bf16 ? DType::bf16 : DType::u8;
+}
+
+std::vector<std::int64_t> strides_of(const BatchShape& shape) {
+  const std::int64_t sample = shape.sample_values(), plane = shape.height * shape.width;
+  if (shape.layout == PixelLayout::nhwc) return {sample, 1, shape.width * shape.channels, shape.channels};
+  return {sample, plane, shape.width, 1};
+}
+
 std::vector<BatchField> make_fields(const BatchShape& shape) {
-  const std::int64_t plane = shape.height * shape.width;
   std::vector<BatchField> fields(3);
   fields[0] = {.name = "images",
-               .dtype = DType::f32,
+               .dtype = dtype_of(shape.type),
                .shape = {shape.batch_size, shape.channels, shape.height, shape.width},
-               .strides = {shape.sample_floats(), plane, shape.width, 1},
+               .strides = strides_of(shape),
                .bytes = {}};
   fields[1] = {.name = "labels", .dtype = DType::i64, .shape = {shape.batch_size}, .strides = {1}, .bytes = {}};
   fields[2] = {.name = "mask", .dtype = DType::u8, .shape = {shape.batch_size}, .strides = {1}, .bytes = {}};
@@ -110,17 +119,17 @@ std::unique_ptr<Batch::Slot> SlotPool::take(std::int64_t epoch, std::int64_t ind
 
 void SlotPool::lay_out(Batch::Slot& slot, std::int64_t size) const {
   const auto count = static_cast<std::size_t>(size), full = static_cast<std::size_t>(shape_.batch_size);
-  const auto sample_floats = static_cast<std::size_t>(shape_.sample_floats());
-  const std::size_t labels_at = aligned(full * sample_floats * sizeof(float));
+  const auto sample_bytes = static_cast<std::size_t>(shape_.sample_bytes());
+  const std::size_t labels_at = aligned(full * sample_bytes);
   const std::size_t indices_at = labels_at + aligned(full * sizeof(std::int64_t));
   const std::size_t mask_at = indices_at + aligned(full * sizeof(std::int64_t));
   std::byte* start = slot.block.bytes().data();
-  slot.images = {reinterpret_cast<float*>(start), count * sample_floats};
+  slot.images = {start, count * sample_bytes};
   slot.labels = {reinterpret_cast<std::int64_t*>(start + labels_at), count};
   slot.sample_indices = {reinterpret_cast<std::int64_t*>(start + indices_at), count};
   slot.mask = {reinterpret_cast<std::uint8_t*>(start + mask_at), count};
   slot.fields[0].shape[0] = size;
-  slot.fields[0].bytes = std::as_writable_bytes(slot.images);
+  slot.fields[0].bytes = slot.images;
   slot.fields[1].shape[0] = size;
   slot.fields[1].bytes = std::as_writable_bytes(slot.labels);
   slot.fields[2].shape[0] = size;

@@ -17,7 +17,7 @@ struct CropWindow {
 //
 // Arithmetic and roundings are torchvision's: Resize(resize) and CenterCrop(size) or RandomCrop(size), or
 // RandomResizedCrop(size, scale, ratio), whose rectangle is the largest that keeps `ratio` after ten draws that do not
-// fit. The options have a size and no crop_contradiction(); height and width are at least 1.
+// fit. The options have a size and no transform_contradiction(); height and width are at least 1.
 CropWindow choose_crop(const TransformOptions& options, int height, int width, bool augment,
                        SampleRandom& random) noexcept;
 

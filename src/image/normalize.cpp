@@ -5,25 +5,30 @@
 #include <algorithm>
 #include <cmath>
 #include <cstddef>
+#include <cstring>
+
+#include "image/normalize_kernels.h"
 
 namespace headrace::image {
 namespace {
 
-// Maps `count` stored values, `step` bytes apart, to consecutive floats. A table look-up costs three memory operations
-// a pixel; two float divisions cost more without AVX. Four at a time: the simple loop is so short that it took from 210
-// to 540 ns a picture of 28 x 28, depending on where the linker placed it.
-void map_run(const std::uint8_t* source, std::ptrdiff_t step, std::ptrdiff_t count, const float* values,
-             float* target) noexcept {
-  std::ptrdiff_t i = 0;
-  for (; i + 4 <= count; i += 4, source += 4 * step) {
-    const float first = values[source[0]], second = values[source[step]];
-    const float third = values[source[2 * step]], fourth = values[source[3 * step]];
-    target[i] = first;
-    target[i + 1] = second;
-    target[i + 2] = third;
-    target[i + 3] = fourth;
+// Pictures are arranged in pieces that fit the nearest cache.
+constexpr std::ptrdiff_t kPieceBytes = 16 * 1024;
+
+// Pixels of many channels to one plane behind the other.
+void split(const std::uint8_t* pixels, std::ptrdiff_t count, int channels, std::uint8_t* out, std::ptrdiff_t plane) {
+  if (channels == 3) return normalize_passes::kernels().split3(pixels, count, out, out + plane, out + 2 * plane);
+  for (int c = 0; c < channels; ++c) {
+    for (std::ptrdiff_t i = 0; i < count; ++i) out[c * plane + i] = pixels[i * channels + c];
   }
-  for (; i < count; ++i, source += step) target[i] = values[*source];
+}
+
+void copy_mirrored(const std::uint8_t* pixels, std::ptrdiff_t count, int channels, std::uint8_t* out) {
+  const std::uint8_t* from = pixels + count * channels;
+  for (std::uint8_t* const end = out + count * channels; out != end; out += channels) {
+    from -= channels;
+    for (int c = 0; c < channels; ++c) out[c] = from[c];
+  }
 }
 
 // The columns of a row whose source lies inside the picture: [begin, end), possibly empty.
@@ -40,16 +45,63 @@ Columns columns_inside(const NormalizeGeometry& geometry) noexcept {
   return geometry.flip ? Columns{width - end, width - begin} : Columns{begin, end};
 }
 
-void normalize_row(const std::uint8_t* row, const NormalizeGeometry& geometry, Columns inside, int channel,
-                   const float* values, float* target) noexcept {
-  std::fill(target, target + inside.begin, values[0]);
-  if (inside.begin < inside.end) {
-    const std::int64_t column = geometry.flip ? geometry.width - 1 - inside.begin : inside.begin;
-    const std::int64_t first = (column + geometry.offset_x) * geometry.channels + channel;
-    const std::ptrdiff_t step = geometry.flip ? -geometry.channels : geometry.channels;
-    map_run(row + first, step, inside.end - inside.begin, values, target + inside.begin);
+// Columns [begin, end) of output row y, zeros where the picture has none.
+void copy_row(const std::uint8_t* pixels, const NormalizeGeometry& geometry, Columns inside, std::int64_t y,
+              Columns wanted, std::uint8_t* out) {
+  const std::int64_t source_y = y + geometry.offset_y, channels = geometry.channels;
+  const std::int64_t begin = std::clamp(inside.begin, wanted.begin, wanted.end);
+  const std::int64_t end = std::clamp(inside.end, begin, wanted.end);
+  if (source_y < 0 || source_y >= geometry.height || begin == end) {
+    std::memset(out, 0, static_cast<std::size_t>((wanted.end - wanted.begin) * channels));
+    return;
   }
-  std::fill(target + inside.end, target + geometry.width, values[0]);
+  std::memset(out, 0, static_cast<std::size_t>((begin - wanted.begin) * channels));
+  std::uint8_t* const target = out + (begin - wanted.begin) * channels;
+  const std::int64_t column = geometry.flip ? geometry.width - end : begin;
+  const std::uint8_t* source = pixels + (source_y * geometry.width + column + geometry.offset_x) * channels;
+  if (geometry.flip) {
+    copy_mirrored(source, end - begin, geometry.channels, target);
+  } else {
+    std::memcpy(target, source, static_cast<std::size_t>((end - begin) * channels));
+  }
+  std::memset(target + (end - begin) * channels, 0, static_cast<std::size_t>((wanted.end - end) * channels));
+}
+
+void write_run(const std::uint8_t* values, std::ptrdiff_t count, const PixelForm& form, int channel, std::byte* out) {
+  switch (form.type) {
+    case PixelType::f32:
+      return normalize_passes::kernels().to_float(values, count, *form.table, channel, reinterpret_cast<float*>(out));
+    case PixelType::bf16:
+      return normalize_passes::kernels().to_bfloat(values, count, *form.table, channel,
+                                                   reinterpret_cast<std::uint16_t*>(out));
+    case PixelType::u8:
+      std::memcpy(out, values, static_cast<std::size_t>(count));
+  }
+}
+
+// `pixels` pixels one behind the other, which begin at the picture's pixel `at`, to their place in the output.
+void write_pixels(const std::uint8_t* values, std::ptrdiff_t at, std::ptrdiff_t pixels, std::ptrdiff_t plane,
+                  int channels, const PixelForm& form, std::byte* out) {
+  const auto size = static_cast<std::ptrdiff_t>(bytes_of(form.type));
+  if (form.layout == PixelLayout::nhwc || channels == 1) {
+    const int channel = channels == 1 ? 0 : normalize_passes::kEveryChannel;
+    return write_run(values, pixels * channels, form, channel, out + at * channels * size);
+  }
+  std::uint8_t split_values[kPieceBytes];
+  split(values, pixels, channels, split_values, pixels);
+  for (int c = 0; c < channels; ++c) {
+    write_run(split_values + c * pixels, pixels, form, c, out + (c * plane + at) * size);
+  }
+}
+
+// As the kernels do it.
+float quotient(float a, float b) {
+  const float reciprocal = 1.0F / b, near = a * reciprocal;
+  return std::fma(std::fma(-near, b, a), reciprocal, near);
+}
+
+float computed(float stored, float mean, float deviation) {
+  return quotient(quotient(stored, 255.0F) - mean, deviation);
 }
 
 }  // namespace
@@ -67,6 +119,8 @@ NormalizeTable make_normalize_table(std::span<const double> mean, std::span<cons
   check_count("deviation", deviation.size());
 
   NormalizeTable table{};
+  table.channels = channels;
+  table.exact = true;
   for (int channel = 0; channel < channels; ++channel) {
     const auto of_channel = [channel](std::span<const double> values) {
       return static_cast<float>(values[values.size() == 1 ? 0 : static_cast<std::size_t>(channel)]);
@@ -78,38 +132,71 @@ NormalizeTable make_normalize_table(std::span<const double> mean, std::span<cons
            scale, channel);
     }
     for (int stored = 0; stored < 256; ++stored) {
-      table.value[channel][stored] = (static_cast<float>(stored) / 255.0F - center) / scale;
+      const auto value = static_cast<float>(stored);
+      table.value[channel][stored] = (value / 255.0F - center) / scale;
+      table.exact = table.exact && computed(value, center, scale) == table.value[channel][stored];
+    }
+    for (int i = channel; i < channels * NormalizeTable::kRepeats; i += channels) {
+      table.mean[i] = center;
+      table.deviation[i] = scale;
+      table.reciprocal[i] = 1.0F / scale;
     }
   }
   return table;
 }
 
-void normalize(std::span<const std::uint8_t> pixels, const NormalizeGeometry& geometry, const NormalizeTable& table,
-               std::span<float> out) noexcept {
+std::size_t bytes_of(PixelType type) noexcept {
+  return type == PixelType::f32 ? 4 : type == PixelType::bf16 ? 2 : 1;
+}
+
+void normalize(std::span<const std::uint8_t> pixels, const NormalizeGeometry& geometry, const PixelForm& form,
+               std::span<std::byte> out) noexcept {
   const std::ptrdiff_t height = geometry.height, width = geometry.width, channels = geometry.channels;
   HEADRACE_CHECK(height > 0 && width > 0 && channels >= 1 && channels <= 4, "image: {} x {} x {}", height, width,
                  channels);
   const auto size = static_cast<std::size_t>(height * width * channels);
-  HEADRACE_CHECK(pixels.size() == size && out.size() == size, "image: {} pixels and {} floats; wanted {}",
-                 pixels.size(), out.size(), size);
+  HEADRACE_CHECK(pixels.size() == size && out.size() == size * bytes_of(form.type), "image: {} pixels to {} bytes",
+                 pixels.size(), out.size());
+  HEADRACE_CHECK(form.type == PixelType::u8 || form.table != nullptr, "image: numbers of pixels without a table");
 
-  const bool whole = geometry.offset_y == 0 && geometry.offset_x == 0 && !geometry.flip;
+  const std::ptrdiff_t plane = height * width, piece = kPieceBytes / channels;  // Pixels.
+  if (geometry.offset_y == 0 && geometry.offset_x == 0 && !geometry.flip) {
+    for (std::ptrdiff_t at = 0; at < plane; at += piece) {
+      write_pixels(pixels.data() + at * channels, at, std::min(piece, plane - at), plane, geometry.channels, form,
+                   out.data());
+    }
+    return;
+  }
   const Columns inside = columns_inside(geometry);
-  for (int channel = 0; channel < geometry.channels; ++channel) {
-    const float* values = table.value[channel];
-    float* plane = out.data() + channel * height * width;
-    if (whole) {
-      map_run(pixels.data() + channel, channels, height * width, values, plane);
+  const std::ptrdiff_t columns = std::min(width, piece), rows = std::max<std::ptrdiff_t>(piece / width, 1);
+  std::uint8_t cropped[kPieceBytes];
+  for (std::ptrdiff_t y = 0; y < height; y += rows) {
+    const std::ptrdiff_t count = std::min(rows, height - y);
+    for (std::ptrdiff_t x = 0; x < width; x += columns) {  // Wider than a piece: one row, and so one run of pixels.
+      const Columns wanted{x, std::min(x + columns, width)};
+      const std::ptrdiff_t run = wanted.end - wanted.begin;
+      for (std::ptrdiff_t i = 0; i < count; ++i) {
+        copy_row(pixels.data(), geometry, inside, y + i, wanted, cropped + i * run * channels);
+      }
+      write_pixels(cropped, y * width + x, count * run, plane, geometry.channels, form, out.data());
+    }
+  }
+}
+
+void write_rows(const ArrangedRows& arranged, int height, int width, int channels, const PixelForm& form,
+                std::byte* out) noexcept {
+  const auto size = static_cast<std::ptrdiff_t>(bytes_of(form.type));
+  for (std::ptrdiff_t i = 0; i < arranged.rows; ++i) {
+    const std::uint8_t* row = arranged.values + i * arranged.row_stride;
+    const std::ptrdiff_t y = arranged.first_row + i;
+    if (form.layout == PixelLayout::nhwc || channels == 1) {
+      const int channel = channels == 1 ? 0 : normalize_passes::kEveryChannel;
+      write_run(row, std::ptrdiff_t{width} * channels, form, channel, out + y * width * channels * size);
       continue;
     }
-    for (std::ptrdiff_t y = 0; y < height; ++y) {
-      const std::ptrdiff_t source_y = y + geometry.offset_y;
-      float* target = plane + y * width;
-      if (source_y < 0 || source_y >= height) {
-        std::fill(target, target + width, values[0]);
-      } else {
-        normalize_row(pixels.data() + source_y * width * channels, geometry, inside, channel, values, target);
-      }
+    for (std::ptrdiff_t c = 0; c < channels; ++c) {
+      write_run(row + c * arranged.plane_stride, width, form, static_cast<int>(c),
+                out + (c * height + y) * width * size);
     }
   }
 }

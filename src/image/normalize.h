@@ -1,8 +1,11 @@
-// One pass from stored uint8 pixels to the network's float32: pad, crop, flip, scale to 0..1, normalise, HWC to CHW.
+// Stored uint8 pixels to what a batch holds: pad, crop, flip, scale to 0..1, normalise, layout and type in one pass.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <span>
+
+#include "image/transform_options.h"
 
 namespace headrace::image {
 
@@ -19,12 +22,42 @@ struct NormalizeGeometry {
 // Float value of each stored value, a channel: ((v / 255) - mean) / deviation in float32, the operations in that order,
 // so that results equal torchvision's ToTensor and Normalize bit for bit.
 struct NormalizeTable {
+  static constexpr int kRepeats = 16;  // Floats of a vector, at most.
+
   float value[4][256];
+
+  // The same by arithmetic, for the kernels: of each value of kRepeats pixels.
+  int channels;
+  alignas(64) float mean[4 * kRepeats];
+  alignas(64) float deviation[4 * kRepeats];
+  alignas(64) float reciprocal[4 * kRepeats];  // Of the deviation.
+  bool exact;  // Products with reciprocals, corrected by what they leave, have the quotients' bits for every value.
 };
 NormalizeTable make_normalize_table(std::span<const double> mean, std::span<const double> deviation, int channels);
 
-// pixels: H*W*C uint8 (HWC). out: C*H*W float32 (CHW). No allocation, no threads.
-void normalize(std::span<const std::uint8_t> pixels, const NormalizeGeometry& geometry, const NormalizeTable& table,
-               std::span<float> out) noexcept;
+// What is written of a picture.
+struct PixelForm {
+  PixelType type = PixelType::u8;
+  PixelLayout layout = PixelLayout::nhwc;
+  const NormalizeTable* table = nullptr;  // Of f32, and of bf16, which is f32 rounded to the nearest; u8 is as stored.
+};
+std::size_t bytes_of(PixelType type) noexcept;
+
+// pixels: H*W*C uint8 (HWC). out: as many values in `form`, C*H*W or H*W*C. No allocation, no threads.
+void normalize(std::span<const std::uint8_t> pixels, const NormalizeGeometry& geometry, const PixelForm& form,
+               std::span<std::byte> out) noexcept;
+
+// A part of a picture whose values lie as its form has them, but stored ones: in planes, or pixel by pixel.
+struct ArrangedRows {
+  const std::uint8_t* values = nullptr;
+  std::ptrdiff_t row_stride = 0;
+  std::ptrdiff_t plane_stride = 0;  // From one channel to the next of a row; not looked at where they lie side by side.
+  int first_row = 0;                // Of the picture.
+  int rows = 0;
+};
+
+// Writes them to their place in `out`, which is the whole picture's. No allocation, no threads.
+void write_rows(const ArrangedRows& arranged, int height, int width, int channels, const PixelForm& form,
+                std::byte* out) noexcept;
 
 }  // namespace headrace::image

@@ -17,9 +17,11 @@ void time_normalize(benchmark::State& state, const NormalizeGeometry& geometry) 
   for (std::size_t i = 0; i < pixels.size(); ++i) pixels[i] = static_cast<std::uint8_t>(i * 2654435761U >> 13);
   std::vector<float> out(size);
   const auto table = headrace::image::make_normalize_table(std::array{0.286}, std::array{0.353}, geometry.channels);
+  const headrace::image::PixelForm form{headrace::PixelType::f32, headrace::PixelLayout::nchw, &table};
   std::size_t turn = 0;
   for (auto _ : state) {
-    headrace::image::normalize(std::span{pixels}.subspan(size * (turn++ % 8), size), geometry, table, out);
+    headrace::image::normalize(std::span{pixels}.subspan(size * (turn++ % 8), size), geometry, form,
+                               std::as_writable_bytes(std::span{out}));
     benchmark::ClobberMemory();
   }
   state.SetItemsProcessed(state.iterations());

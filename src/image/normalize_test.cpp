@@ -7,11 +7,14 @@
 
 #include <array>
 #include <climits>
+#include <cmath>
 #include <cstring>
 #include <limits>
 #include <random>
 #include <string>
 #include <vector>
+
+#include "base/kernel_sets.h"
 
 namespace headrace::image {
 namespace {
@@ -39,6 +42,37 @@ std::uint32_t bits(float value) {
 const std::array<double, 4> kMean{0.485, 0.456, 0.406, 0.1};
 const std::array<double, 4> kDeviation{0.229, 0.224, 0.225, 0.7};
 
+// bfloat16 of a float, rounded to the nearest, ties to even.
+std::uint16_t bfloat_of(float value) {
+  const std::uint32_t all = bits(value);
+  const std::uint32_t upper = all >> 16, rest = all & 0xFFFF;
+  return static_cast<std::uint16_t>(upper + (rest > 0x8000 || (rest == 0x8000 && upper % 2 == 1) ? 1 : 0));
+}
+
+// Every form against float32 in planes.
+void expect_every_form(const std::vector<std::uint8_t>& pixels, const NormalizeGeometry& g, const NormalizeTable& table,
+                       const std::vector<float>& planes) {
+  const std::size_t size = planes.size(), plane = size / static_cast<std::size_t>(g.channels);
+  const auto channels = static_cast<std::size_t>(g.channels);
+  for (const PixelLayout layout : {PixelLayout::nchw, PixelLayout::nhwc}) {
+    std::vector<float> floats(size);
+    std::vector<std::uint16_t> bfloats(size);
+    std::vector<std::uint8_t> stored(size);
+    normalize(pixels, g, {PixelType::f32, layout, &table}, std::as_writable_bytes(std::span{floats}));
+    normalize(pixels, g, {PixelType::bf16, layout, &table}, std::as_writable_bytes(std::span{bfloats}));
+    normalize(pixels, g, {PixelType::u8, layout, nullptr}, std::as_writable_bytes(std::span{stored}));
+    for (std::size_t c = 0; c < channels; ++c) {
+      for (std::size_t i = 0; i < plane; ++i) {
+        const std::size_t at = layout == PixelLayout::nchw ? c * plane + i : i * channels + c;
+        const float wanted = planes[c * plane + i];
+        ASSERT_EQ(bits(floats[at]), bits(wanted)) << i << " of channel " << c;
+        ASSERT_EQ(bfloats[at], bfloat_of(wanted));
+        ASSERT_EQ(bits(table.value[c][stored[at]]), bits(wanted));
+      }
+    }
+  }
+}
+
 void expect_as_specified(const NormalizeGeometry& g) {
   std::mt19937 random{static_cast<unsigned>(g.height * 1000 + g.width * 10 + g.channels)};
   const auto size = static_cast<std::size_t>(g.height) * g.width * g.channels;
@@ -47,7 +81,7 @@ void expect_as_specified(const NormalizeGeometry& g) {
   const auto channels = static_cast<std::size_t>(g.channels);
   const auto table = make_normalize_table({kMean.data(), channels}, {kDeviation.data(), channels}, g.channels);
   std::vector<float> out(size, std::numeric_limits<float>::quiet_NaN());
-  normalize(pixels, g, table, out);
+  normalize(pixels, g, {PixelType::f32, PixelLayout::nchw, &table}, std::as_writable_bytes(std::span{out}));
 
   for (int c = 0; c < g.channels; ++c) {
     for (int y = 0; y < g.height; ++y) {
@@ -60,9 +94,16 @@ void expect_as_specified(const NormalizeGeometry& g) {
       }
     }
   }
+  expect_every_form(pixels, g, table, out);
 }
 
-TEST(Normalize, EqualsTheSpecificationForEveryShapeCropAndFlip) {
+class NormalizeSets : public testing::TestWithParam<std::string> {
+ protected:
+  void SetUp() override { use_kernel_set(GetParam()); }
+  void TearDown() override { use_kernel_set(""); }
+};
+
+TEST_P(NormalizeSets, EqualTheSpecificationForEveryShapeCropAndFlip) {
   const std::vector<std::array<int, 2>> sizes{{1, 1}, {1, 7}, {7, 1}, {3, 5}, {28, 28}, {5, 33}, {17, 31}};
   for (const auto& [height, width] : sizes) {
     for (const int channels : {1, 2, 3, 4}) {
@@ -77,6 +118,34 @@ TEST(Normalize, EqualsTheSpecificationForEveryShapeCropAndFlip) {
     }
   }
 }
+
+// Rows and pictures that do not fit a piece.
+TEST_P(NormalizeSets, EqualTheSpecificationOnLargePictures) {
+  for (const bool flip : {false, true}) {
+    expect_as_specified({2, 9000, 3, 0, 0, flip});
+    expect_as_specified({3, 17000, 1, 1, -5, flip});
+    expect_as_specified({131, 77, 3, -3, 4, flip});
+  }
+}
+
+// Every stored value under means and deviations as they come: what is computed has the bits of what is looked up.
+TEST_P(NormalizeSets, HaveTheTablesBitsForAnyMeanAndDeviation) {
+  std::mt19937 random{6};
+  std::vector<std::uint8_t> pixels(256);
+  for (std::size_t i = 0; i < pixels.size(); ++i) pixels[i] = static_cast<std::uint8_t>(i);
+  for (int trial = 0; trial < 2000; ++trial) {
+    const double mean = std::uniform_real_distribution<double>(-2, 2)(random);
+    const double deviation = std::exp(std::uniform_real_distribution<double>(-12, 6)(random));
+    const auto table = make_normalize_table({&mean, 1}, {&deviation, 1}, 1);
+    std::vector<float> out(256);
+    normalize(pixels, {1, 256, 1, 0, 0, false}, {PixelType::f32, PixelLayout::nchw, &table},
+              std::as_writable_bytes(std::span{out}));
+    for (std::size_t i = 0; i < 256; ++i) ASSERT_EQ(bits(out[i]), bits(table.value[0][i])) << mean << " " << deviation;
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Every, NormalizeSets, ::testing::ValuesIn(kernel_sets()),
+                         [](const auto& tested) { return tested.param; });
 
 TEST(Normalize, FarOutsideIsAllPaddingWithoutOverflow) {
   for (const int offset : {INT_MAX, INT_MIN}) {
@@ -93,7 +162,8 @@ TEST(Normalize, WritesEveryValueAndNothingBeside) {
   const auto table = make_normalize_table(std::array{0.0}, std::array{1.0}, 1);
   for (const int offset : {0, 2, -2, 50}) {
     std::vector<float> out(3 * 5 + 2, 77.0F);
-    normalize(pixels, {3, 5, 1, offset, -offset, true}, table, std::span{out}.subspan(1, 15));
+    normalize(pixels, {3, 5, 1, offset, -offset, true}, {PixelType::f32, PixelLayout::nchw, &table},
+              std::as_writable_bytes(std::span{out}.subspan(1, 15)));
     EXPECT_EQ(out.front(), 77.0F);
     EXPECT_EQ(out.back(), 77.0F);
     for (std::size_t i = 1; i + 1 < out.size(); ++i) EXPECT_LE(out[i], 1.0F);

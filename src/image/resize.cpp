@@ -4,7 +4,7 @@
 
 #include <algorithm>
 #include <cstddef>
-#include <cstring>
+#include <limits>
 #include <vector>
 
 #include "image/resize_kernels.h"
@@ -22,7 +22,9 @@ struct Reach {
     sharpness = 1.0 / radius;
     center = (out + 0.5) * scale;
     begin = std::max(static_cast<int>(center - radius + 0.5), 0);
-    end = std::min(static_cast<int>(center + radius + 0.5), axis.size);
+    const double behind = center + radius - 0.5;  // A pixel there has weight 0.
+    end = static_cast<int>(behind);
+    end = std::min(end < behind ? end + 1 : end, axis.size);
   }
   double weight(int at) const noexcept { return std::max(1.0 - std::abs(at + 0.5 - center) * sharpness, 0.0); }
 };
@@ -34,55 +36,89 @@ void check(const ResizeAxis& axis) noexcept {
                  axis.resized, axis.out_begin, axis.out_size);
 }
 
-// Weights of the wanted outputs of one axis, normalised. Kept until another axis is asked for.
-class Taps {
- public:
-  void make(const ResizeAxis& axis) {
-    if (axis == axis_) return;
-    axis_ = {};  // Nothing, should an allocation fail.
-    const int origin = needed(axis).begin - axis.begin;
-    const auto outputs = static_cast<std::size_t>(axis.out_size);
-    begins_.resize(outputs);
-    counts_.resize(outputs);
-    most_ = 1;
-    for (int j = 0; j < axis.out_size; ++j) {
-      const Reach reach{axis, axis.out_begin + j};
-      int begin = reach.begin, end = reach.end;
-      while (end - begin > 1 && reach.weight(end - 1) == 0) --end;
-      while (end - begin > 1 && reach.weight(begin) == 0) ++begin;
-      begins_[static_cast<std::size_t>(j)] = begin - origin;
-      counts_[static_cast<std::size_t>(j)] = end - begin;
-      most_ = std::max(most_, end - begin);
-    }
-    weights_.assign(outputs * static_cast<std::size_t>(most_), 0.0F);
-    for (int j = 0; j < axis.out_size; ++j) {
-      const Reach reach{axis, axis.out_begin + j};
-      const int begin = this->begin(j) + origin;
-      double sum = 0;
-      for (int k = 0; k < count(j); ++k) sum += reach.weight(begin + k);
-      float* weights = weights_.data() + static_cast<std::ptrdiff_t>(j) * most_;
-      for (int k = 0; k < count(j); ++k) weights[k] = static_cast<float>(reach.weight(begin + k) / sum);
-    }
-    axis_ = axis;
-  }
+// Bits of fraction of a weight, at most, and of a weight and what it is multiplied with: sums of 8 bits more fit 32.
+constexpr int kBitsMax = 22, kProductBitsMax = 23;
+// Of a value between the axes, which has 16 bits and a sign.
+constexpr int kFractionMax = 7;
 
-  int begin(int out) const noexcept { return begins_[static_cast<std::size_t>(out)]; }  // Of what is needed().
-  int count(int out) const noexcept { return counts_[static_cast<std::size_t>(out)]; }
-  const float* weights(int out) const noexcept { return weights_.data() + static_cast<std::ptrdiff_t>(out) * most_; }
-  int most() const noexcept { return most_; }
-  resize_passes::Columns columns(int channels) const noexcept {
-    return {begins_.data(), weights_.data(), axis_.out_size, most_, channels};
+// Weights of the wanted outputs of one axis, in fixed point. Kept until another axis is asked for.
+class AxisTaps {
+ public:
+  void make(const ResizeAxis& axis);
+  // From output `out` on; begins count from the first pixel of what is needed().
+  resize_passes::Taps from(int out) const noexcept {
+    return {begins_.data() + out, weights_.data() + static_cast<std::ptrdiff_t>(out) * count_, count_, bits_};
   }
+  int bits() const noexcept { return bits_; }
+  int count() const noexcept { return count_; }
 
  private:
+  double weigh(const ResizeAxis& axis);
+
   ResizeAxis axis_;
-  int most_ = 0;
+  int count_ = 0;
+  int bits_ = 0;
   std::vector<int> begins_;
-  std::vector<int> counts_;
-  std::vector<float> weights_;  // outputs x most_.
+  std::vector<std::int16_t> weights_;  // outputs x count_.
+  std::vector<double> exact_;          // The same.
 };
 
-void grow(std::vector<float>& scratch, std::ptrdiff_t size) {
+// Makes begins_, count_ and exact_; returns the greatest weight.
+double AxisTaps::weigh(const ResizeAxis& axis) {
+  begins_.resize(static_cast<std::size_t>(axis.out_size));
+  count_ = 0;
+  for (int j = 0; j < axis.out_size; ++j) {
+    const Reach reach{axis, axis.out_begin + j};
+    begins_[static_cast<std::size_t>(j)] = reach.begin;
+    count_ = std::max(count_, reach.end - reach.begin);
+  }
+  count_ += count_ % 2;
+  exact_.assign(begins_.size() * static_cast<std::size_t>(count_), 0.0);
+  const int origin = begins_.front();
+  double greatest = 0, *weights = exact_.data();
+  for (int j = 0; j < axis.out_size; ++j, weights += count_) {
+    const Reach reach{axis, axis.out_begin + j};
+    double sum = 0, largest = 0;
+    for (int at = reach.begin; at < reach.end; ++at) {
+      const double weight = reach.weight(at);
+      weights[at - reach.begin] = weight;
+      sum += weight;
+      largest = std::max(largest, weight);
+    }
+    for (int k = 0; k < reach.end - reach.begin; ++k) weights[k] /= sum;
+    greatest = std::max(greatest, largest / sum);
+    begins_[static_cast<std::size_t>(j)] -= origin;
+  }
+  return greatest;
+}
+
+void AxisTaps::make(const ResizeAxis& axis) {
+  if (axis == axis_) return;
+  axis_ = {};  // Nothing, should an allocation fail.
+  const double greatest = weigh(axis);
+  bits_ = kBitsMax;
+  while (greatest * (1 << bits_) > std::numeric_limits<std::int16_t>::max() - 1) --bits_;
+  const auto taps = static_cast<std::size_t>(count_);
+  weights_.resize(exact_.size());
+  for (std::size_t output = 0; output < exact_.size(); output += taps) {
+    double sum = 0;
+    int before = 0;
+    for (std::size_t k = output; k < output + taps; ++k) {  // Differences of rounded sums: together they are 1.
+      sum += exact_[k] * (1 << bits_);
+      const int now = static_cast<int>(sum + 0.5);
+      weights_[k] = static_cast<std::int16_t>(now - before);
+      before = now;
+    }
+  }
+  axis_ = axis;
+}
+
+std::int16_t* aligned(std::int16_t* scratch) noexcept {
+  return reinterpret_cast<std::int16_t*>((reinterpret_cast<std::uintptr_t>(scratch) + 63) / 64 * 64);
+}
+
+template <class Value>
+void grow(std::vector<Value>& scratch, std::ptrdiff_t size) {
   if (std::ssize(scratch) < size) scratch.resize(static_cast<std::size_t>(size));
 }
 
@@ -95,9 +131,9 @@ Stretch needed(const ResizeAxis& axis) noexcept {
 }
 
 struct Resizer::Impl {
-  Taps vertical, horizontal;
-  std::vector<float> rows;   // kRows times the needed columns of an output row.
-  std::vector<float> lines;  // kRows output rows.
+  AxisTaps vertical, horizontal;
+  std::vector<std::int16_t> columns;  // Of a strip, between the axes.
+  std::vector<std::uint8_t> rows;     // Of a strip, resized.
 };
 
 Resizer::Resizer() : impl_(std::make_unique<Impl>()) {}
@@ -107,40 +143,54 @@ Resizer& Resizer::operator=(Resizer&&) noexcept = default;
 
 void Resizer::resize(std::span<const std::uint8_t> pixels, const ResizeAxis& vertical, const ResizeAxis& horizontal,
                      int channels, std::span<std::uint8_t> out) {
+  resize(pixels, vertical, horizontal, channels, /*flip=*/false, PixelForm{}, std::as_writable_bytes(out));
+}
+
+void Resizer::resize(std::span<const std::uint8_t> pixels, const ResizeAxis& vertical, const ResizeAxis& horizontal,
+                     int channels, bool flip, const PixelForm& form, std::span<std::byte> out) {
   const Stretch rows = needed(vertical), columns = needed(horizontal);
   HEADRACE_CHECK(channels >= 1 && channels <= 4, "image: pictures of {} channels", channels);
   const std::ptrdiff_t stride = static_cast<std::ptrdiff_t>(columns.size) * channels;
   const std::ptrdiff_t out_stride = static_cast<std::ptrdiff_t>(horizontal.out_size) * channels;
-  HEADRACE_CHECK(std::ssize(pixels) == stride * rows.size && std::ssize(out) == out_stride * vertical.out_size,
+  const auto out_size = static_cast<std::size_t>(out_stride * vertical.out_size) * bytes_of(form.type);
+  HEADRACE_CHECK(std::ssize(pixels) == stride * rows.size && out.size() == out_size,
                  "image: {} bytes resized to {}; wanted {} to {}", pixels.size(), out.size(), stride * rows.size,
-                 out_stride * vertical.out_size);
+                 out_size);
 
   if (vertical.size == vertical.resized && horizontal.size == horizontal.resized) {
-    for (int y = 0; y < vertical.out_size; ++y) {
-      std::memcpy(out.data() + y * out_stride, pixels.data() + y * stride, static_cast<std::size_t>(out_stride));
-    }
-    return;
+    const NormalizeGeometry whole{
+        .height = vertical.out_size, .width = horizontal.out_size, .channels = channels, .flip = flip};
+    return normalize(pixels, whole, form, out);
   }
   Impl& self = *impl_;
   self.vertical.make(vertical);
   self.horizontal.make(horizontal);
-  // Taps of weight 0 read past the last pixel of a row, up to `most` pixels: of zeros, or of an earlier, wider row.
-  const std::ptrdiff_t row = stride + self.horizontal.most() * channels + resize_passes::kPadding;
-  const std::ptrdiff_t line = out_stride + resize_passes::kPadding;
-  grow(self.rows, row * resize_passes::kRows);
-  grow(self.lines, line * resize_passes::kRows);
-
   const resize_passes::Kernels& kernels = resize_passes::kernels();
-  for (int y = 0; y < vertical.out_size; y += resize_passes::kRows) {
-    const int count = std::min(resize_passes::kRows, vertical.out_size - y);
-    for (int r = 0; r < count; ++r) {
-      kernels.blend_rows(pixels.data() + self.vertical.begin(y + r) * stride, stride, self.vertical.weights(y + r),
-                         self.vertical.count(y + r), stride, self.rows.data() + r * row);
-    }
-    kernels.blend_columns({self.rows.data(), row}, self.horizontal.columns(channels), {self.lines.data(), line});
-    for (int r = 0; r < count; ++r) {
-      kernels.round(self.lines.data() + r * line, out_stride, out.data() + (y + r) * out_stride);
-    }
+  constexpr std::ptrdiff_t kMargin = resize_passes::kMargin, kAligned = 64 / sizeof(std::int16_t);
+  grow(self.columns, resize_passes::scratch_size(columns.size, self.horizontal.count(), channels) + kAligned);
+  const bool planes = form.layout == PixelLayout::nchw && channels > 1;
+  const std::ptrdiff_t plane = horizontal.out_size + kMargin;
+  const std::ptrdiff_t row = planes ? channels * plane : out_stride + kMargin;
+  grow(self.rows, kMargin + kernels.rows * row);
+
+  resize_passes::Strip strip{.pixels = pixels.data(),
+                             .source_rows = rows.size,
+                             .columns = columns.size,
+                             .channels = channels,
+                             .horizontal = self.horizontal.from(0),
+                             .outputs = horizontal.out_size,
+                             .fraction = std::min(kFractionMax, kProductBitsMax - self.horizontal.bits()),
+                             .flip = flip,
+                             .scratch = aligned(self.columns.data()),
+                             .out = self.rows.data() + kMargin,
+                             .row_stride = row,
+                             .plane_stride = planes ? plane : 0};
+  for (int y = 0; y < vertical.out_size; y += kernels.rows) {
+    strip.vertical = self.vertical.from(y);
+    strip.rows = std::min(kernels.rows, vertical.out_size - y);
+    kernels.resize(strip);
+    write_rows({strip.out, row, plane, y, strip.rows}, vertical.out_size, horizontal.out_size, channels, form,
+               out.data());
   }
 }
 

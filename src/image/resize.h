@@ -5,6 +5,8 @@
 #include <memory>
 #include <span>
 
+#include "image/normalize.h"
+
 namespace headrace::image {
 
 // One axis of a resize. All in pixels; sizes at least 1.
@@ -35,12 +37,17 @@ class Resizer {
   Resizer(Resizer&&) noexcept;
   Resizer& operator=(Resizer&&) noexcept;
 
-  // pixels: HWC uint8, needed(vertical).size rows of needed(horizontal).size pixels. out: HWC uint8, vertical.out_size
-  // rows of horizontal.out_size pixels; may not overlap `pixels`. channels: 1 to 4.
+  // pixels: HWC uint8, needed(vertical).size rows of needed(horizontal).size pixels. out: vertical.out_size rows of
+  // horizontal.out_size pixels in `form`, the last column first with `flip`; may not overlap `pixels`. channels: 1
+  // to 4.
   //
-  // Weights and sums are float32 and rounded once, to the nearest. Pillow and torchvision round to uint8 between the
-  // two axes too, which moves a value by at most 1. Costs about rows x columns of the smaller of both sides times 2 x
-  // scale.
+  // Weights are integers of 16 bits, as torchvision's, and sums are exact; values are rounded to the nearest, between
+  // the axes to 7 bits of fraction (fewer when columns become more than 4 times fewer, 1 from 128 times on). Pillow and
+  // torchvision keep no fraction there, which moves a value by at most 1. Every instruction set gives the same bits.
+  // Costs about rows x columns of the smaller of both sides times 2 x scale.
+  void resize(std::span<const std::uint8_t> pixels, const ResizeAxis& vertical, const ResizeAxis& horizontal,
+              int channels, bool flip, const PixelForm& form, std::span<std::byte> out);
+  // To HWC uint8.
   void resize(std::span<const std::uint8_t> pixels, const ResizeAxis& vertical, const ResizeAxis& horizontal,
               int channels, std::span<std::uint8_t> out);
 

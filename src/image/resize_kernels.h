@@ -1,6 +1,7 @@
-// The passes of resize.h over one row, once per instruction set. Those of the plain set are the specification.
+// A strip of rows of resize.h, once per instruction set. All are integers, so that every set gives the same bits; the
+// plain one is the specification.
 //
-// Kernels allocate nothing and start no thread. Sums are float32; sets differ in the order and fusing of operations.
+// Sums of products of 16 bits are exact in 32 bits; between the two axes a value keeps up to 7 bits of fraction.
 #pragma once
 
 #include <cstddef>
@@ -8,39 +9,48 @@
 
 namespace headrace::image::resize_passes {
 
-// Floats behind the last one of a row that vectors may read or write.
-constexpr std::ptrdiff_t kPadding = 16;
-// Rows whose columns are blended at once, to share the loads of weights and places.
-constexpr int kRows = 4;
+constexpr int kRowsMax = 32;
+// Values beside each plane's rows of the output that kernels may write, on either side.
+constexpr std::ptrdiff_t kMargin = 64;
 
-// kRows rows of floats, the first values of which are `stride` apart.
-template <class Value>
-struct Rows {
-  Value* values;
-  std::ptrdiff_t stride;
+// The taps of one axis. All outputs have the same, even number of taps; those an output does not need have weight 0.
+struct Taps {
+  const int* begins = nullptr;  // The first pixel of each output; with all its taps it may reach behind the last one.
+  const std::int16_t* weights = nullptr;  // outputs x count, not negative; each output's sum is 2^bits.
+  int count = 0;
+  int bits = 0;
 };
 
-// The taps of one axis. All outputs have the same number; those an output does not need have weight 0.
-struct Columns {
-  const int* begins;     // The first pixel of each output.
-  const float* weights;  // outputs x taps.
-  int outputs;
-  int taps;
-  int channels;  // 1 to 4.
+struct Strip {
+  const std::uint8_t* pixels = nullptr;  // HWC, rows one behind the other.
+  int source_rows = 0;
+  int columns = 0;
+  int channels = 0;  // 1 to 4.
+
+  Taps vertical;  // From the strip's first row on.
+  int rows = 0;   // 1 to Kernels::rows.
+  Taps horizontal;
+  int outputs = 0;
+  int fraction = 0;   // Bits between the axes: fraction + horizontal.bits is at most 23.
+  bool flip = false;  // The last output first.
+
+  std::int16_t* scratch = nullptr;  // scratch_size() values, whatever they are.
+  std::uint8_t* out = nullptr;      // The first value of the first row; kMargin of them may be written before it.
+  std::ptrdiff_t row_stride = 0;
+  std::ptrdiff_t plane_stride = 0;  // Between the channels of a row; 0: they lie side by side. Holds kMargin.
 };
 
 struct Kernels {
-  // out[i] = sum of weights[k] * rows[k * stride + i] over k < count, for i < values.
-  void (*blend_rows)(const std::uint8_t* rows, std::ptrdiff_t stride, const float* weights, int count,
-                     std::ptrdiff_t values, float* out) noexcept;
-  // Of each row: out[j * channels + c] = sum of the weights of output j times row[(begins[j] + k) * channels + c] over
-  // k < taps.
-  void (*blend_columns)(Rows<const float> rows, const Columns& columns, Rows<float> out) noexcept;
-  // To the nearest. Values lie within 0 .. 255, or outside by what rounding did to them.
-  void (*round)(const float* values, std::ptrdiff_t count, std::uint8_t* out) noexcept;
+  int rows;  // Made at once, at most kRowsMax.
+  void (*resize)(const Strip& strip) noexcept;
 };
 
 // Of the best instruction set that this machine has, or of the one that base/kernel_sets.h names.
 const Kernels& kernels() noexcept;
+
+// For the strips of a picture: its columns between the axes, and those behind the last that taps of weight 0 read.
+inline std::ptrdiff_t scratch_size(int columns, int taps, int channels) noexcept {
+  return (std::ptrdiff_t{columns} + taps) * channels * kRowsMax;
+}
 
 }  // namespace headrace::image::resize_passes

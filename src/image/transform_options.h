@@ -11,6 +11,19 @@ constexpr auto choices(Crop) {
                     Choice<Crop>{Crop::random_resized, "random_resized"}};
 }
 
+// What a pixel of a batch is: a normalised number, or the stored value as it is.
+enum class PixelType { f32, bf16, u8 };
+constexpr auto choices(PixelType) {
+  return std::array{Choice<PixelType>{PixelType::f32, "float32"}, Choice<PixelType>{PixelType::bf16, "bfloat16"},
+                    Choice<PixelType>{PixelType::u8, "uint8"}};
+}
+
+// Whether a picture lies in memory channel by channel or pixel by pixel.
+enum class PixelLayout { nchw, nhwc };
+constexpr auto choices(PixelLayout) {
+  return std::array{Choice<PixelLayout>{PixelLayout::nchw, "nchw"}, Choice<PixelLayout>{PixelLayout::nhwc, "nhwc"}};
+}
+
 struct TransformOptions {
   std::int64_t size = 0;     // Height and width of the tensor's pictures; 0: as stored, which is then one size for all.
   Crop crop = Crop::center;  // Of training pictures, with size > 0. Evaluation always: resize, then crop the center.
@@ -21,6 +34,8 @@ struct TransformOptions {
   double flip_probability = 0.0;       // Of a horizontal flip, drawn a sample. Augments; wrong for text and digits.
   std::vector<double> mean{0.0};       // Of each channel, on the 0..1 scale; one value serves all channels.
   std::vector<double> deviation{1.0};  // Divides after the mean is taken off.
+  PixelType dtype = PixelType::f32;
+  PixelLayout layout = PixelLayout::nchw;  // In memory; a batch's shape is (N, C, H, W) with either.
 
   // Shorter side that a center or random crop is taken from.
   std::int64_t resized_side() const noexcept { return resize > 0 ? resize : (16 * size + 7) / 14; }
@@ -49,11 +64,16 @@ void describe(Visitor& visit, Options& o) {
         "Mean of each channel on the 0 to 1 scale; one value serves all channels.");
   visit("deviation", o.deviation, Range<double>{1e-6, 1e3},
         "Standard deviation of each channel; one value serves all channels.");
+  visit("dtype", o.dtype,
+        "Numbers of a batch: float32, or bfloat16, which is float32 rounded to the nearest, both normalised; uint8 is "
+        "the pixels as they are, 0 to 255. A network of a recipe reads float32.");
+  visit("layout", o.layout,
+        "Order of a batch in memory: nchw channel by channel, nhwc pixel by pixel, which PyTorch calls channels-last.");
 }
 
-// What of the crop's options contradicts the rest, as a message that begins with a key; empty when nothing does.
+// What of the options contradicts the rest, as a message that begins with a key; empty when nothing does.
 // Recipes and the Loader both ask. `prefix` stands before the keys: "data.transform.".
-inline std::string crop_contradiction(const TransformOptions& options, const std::string& prefix) {
+inline std::string transform_contradiction(const TransformOptions& options, const std::string& prefix) {
   for (const auto& [name, pair] : {std::pair{"scale", &options.scale}, std::pair{"ratio", &options.ratio}}) {
     if (pair->size() != 2) {
       return fmt::format("{}{} has {} values; wanted 2, the least and the greatest", prefix, name, pair->size());
@@ -74,6 +94,9 @@ inline std::string crop_contradiction(const TransformOptions& options, const std
   if (options.resize > 0 && options.resize < options.size) {
     return fmt::format("{0}resize is {1}, {0}size is {2}; wanted a shorter side of at least size", prefix,
                        options.resize, options.size);
+  }
+  if (options.dtype == PixelType::u8 && (options.mean != defaults.mean || options.deviation != defaults.deviation)) {
+    return fmt::format("{0}dtype is uint8, which leaves pixels as stored; {0}mean and deviation need a float", prefix);
   }
   return "";
 }

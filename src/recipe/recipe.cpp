@@ -141,8 +141,11 @@ void check(const Recipe& recipe, const std::string& where) {
   }
   if (recipe.model.name.empty()) contradiction(where, "model.name is empty");
   check_channels(recipe.data.transform, where);
-  const std::string crop = crop_contradiction(recipe.data.transform, "data.transform.");
-  if (!crop.empty()) contradiction(where, crop);
+  const std::string transform = transform_contradiction(recipe.data.transform, "data.transform.");
+  if (!transform.empty()) contradiction(where, transform);
+  if (recipe.data.transform.dtype != PixelType::f32) {
+    contradiction(where, "data.transform.dtype is not float32; the network of a recipe reads float32");
+  }
   check_idle_keys(recipe, where);
   check_optimizer(recipe.optimizer, where);
   check_milestones(recipe.schedule, where);

@@ -232,6 +232,9 @@ TEST_F(RecipeFile, RefusesContradictions) {
               HasSubstr("data.transform.resize is 223, data.transform.size is 224"));
   EXPECT_EQ(refusal(kSource + std::string("[data.transform]\nsize = 64\ncrop = 'random_resized'\nscale = [0.5, 1]")),
             "accepted");
+  EXPECT_THAT(refusal(kSource + std::string("data.transform.dtype = 'uint8'")),
+              HasSubstr("data.transform.dtype is not float32; the network of a recipe reads float32"));
+  EXPECT_EQ(refusal(kSource + std::string("data.transform.layout = 'nhwc'")), "accepted");
   EXPECT_THAT(refusal(kSource + std::string("schedule.final_fraction = 0.1")), HasSubstr("schedule.final_fraction"));
   EXPECT_EQ(refusal(kSource + std::string("schedule = {final_fraction = 0.1, name = 'cosine'}")), "accepted");
   EXPECT_THAT(refusal(kSource + std::string("optimizer.momentum = 0.5")),

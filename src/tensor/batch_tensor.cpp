@@ -13,6 +13,8 @@ at::ScalarType scalar_type(DType dtype) {
       return at::kLong;
     case DType::f32:
       return at::kFloat;
+    case DType::bf16:
+      return at::kBFloat16;
   }
   fail(ErrorCode::internal, "tensor: batch field of unknown type {}", static_cast<int>(dtype));
 }

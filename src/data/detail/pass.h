@@ -19,7 +19,7 @@ struct Pass {
   std::int64_t sample_at(std::int64_t position) const { return shuffle ? order(position) : position; }
 
   const Source& source;
-  const image::NormalizeTable& table;
+  const image::PixelForm form;  // Its table is the loader's.
   const TransformOptions& transform;
   const PictureShape shape;  // Of the batches.
   const OnCorrupt on_corrupt;

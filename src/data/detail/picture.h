@@ -23,9 +23,9 @@ class PictureMaker {
   // The picture as the cache holds it, as a sample of pixels.
   std::optional<Sample> find(std::int64_t index) const;
 
-  // Writes the picture to `out`, C x H x W of the pass' shape. The draws are those of sample `drawn_as`. Throws Error
+  // Writes the picture to `out`, in the pass' shape and form. The draws are those of sample `drawn_as`. Throws Error
   // when the picture cannot be decoded; `out` is unfinished then. The bytes are the same with and without a cache.
-  void make(const Sample& sample, std::int64_t index, std::int64_t drawn_as, std::span<float> out);
+  void make(const Sample& sample, std::int64_t index, std::int64_t drawn_as, std::span<std::byte> out);
 
   std::int64_t decode_ns() const { return decode_ns_; }  // So far.
 

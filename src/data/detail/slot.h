@@ -11,6 +11,7 @@
 #include <span>
 #include <vector>
 
+#include "image/normalize.h"
 #include "memory/pool.h"
 
 namespace headrace {
@@ -20,7 +21,7 @@ namespace headrace {
 struct Batch::Slot {
   BlockPool::Block block;  // Empty while the slot is idle.
   std::vector<BatchField> fields;
-  std::span<float> images;
+  std::span<std::byte> images;
   std::span<std::int64_t> labels;
   std::span<std::int64_t> sample_indices;
   std::span<std::uint8_t> mask;
@@ -39,8 +40,11 @@ struct BatchShape {
   std::int64_t channels;
   std::int64_t height;
   std::int64_t width;
+  PixelType type;
+  PixelLayout layout;
 
-  std::int64_t sample_floats() const { return channels * height * width; }
+  std::int64_t sample_values() const { return channels * height * width; }
+  std::int64_t sample_bytes() const { return sample_values() * static_cast<std::int64_t>(image::bytes_of(type)); }
 };
 
 // Gives out slots. It never waits: how many batches are in the making is bounded by the loader's window, and what the
