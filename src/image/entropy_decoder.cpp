@@ -18,6 +18,8 @@ constexpr std::array<std::uint8_t, 64> kZigzag{0,  1,  8,  16, 9,  2,  3,  10, 1
 constexpr std::uint32_t kExtreme = 1U << 12;
 // A picture's means have less than 2^11 steps of quantisation.
 constexpr int kMeanMax = (1 << 14) - 1;
+// The first coefficient before which no pair reaches the block's end with its first: 15 zeros and one more.
+constexpr std::size_t kPairsMax = 63 - 16;
 // Of a file that ends: more than any number of valid bits.
 constexpr std::int64_t kNoMore = std::int64_t{1} << 40;
 
@@ -125,7 +127,35 @@ struct EntropyDecoder::Coefficient {
                                                                                std::int16_t* coefficients) {
   std::uint32_t extremes = 0;
   std::size_t k = 1;
-  do {
+  const auto put = [&](std::size_t at, int value) __attribute__((always_inline)) {
+    const int scaled = value * place.factors[at];
+    extremes |= bits_of(scaled);
+    coefficients[place.positions[at]] = static_cast<std::int16_t>(scaled);
+  };
+  // Two at a time, as long as the first cannot be the block's last. No branch asks whether there is a second: if not, a
+  // 0 goes to a place that is not yet filled.
+  while (k <= kPairsMax) {
+    source = refilled(source);
+    for (int thrice = 0; thrice < 3 && k <= kPairsMax; ++thrice) {  // 56 bits hold two pairs and any coefficient.
+      const std::uint32_t pair = table.pairs[source.bits >> kTableShift];
+      if (pair != 0) [[likely]] {
+        source.bits <<= pair & AcTable::kPairLengthMask;
+        source.count -= pair & AcTable::kPairLengthMask;
+        const std::size_t first = k + (pair >> 6 & 15), second = first + (pair >> 10 & 15);
+        put(second, static_cast<std::int32_t>(pair << 10) >> 24);
+        put(first, static_cast<std::int32_t>(pair) >> 22);
+        if ((pair & AcTable::kEndsBlock) != 0) return {extremes, k > 1 || pair >> 22 != 0, false};
+        k = second + 1;
+        continue;
+      }
+      const Coefficient next = read_rest(source, table, table.steps[source.bits >> kTableShift]);
+      if (next.zeros < 0) return {extremes, k > 1, next.zeros == kBad};
+      k += static_cast<std::size_t>(next.zeros);
+      put(k++, next.value);
+      break;
+    }
+  }
+  while (k <= 63) {
     source = refilled(source);
     for (int twice = 0; twice < 2; ++twice) {  // 56 bits hold two.
       const std::uint32_t step = table.steps[source.bits >> kTableShift];
@@ -145,12 +175,10 @@ struct EntropyDecoder::Coefficient {
         k += static_cast<std::size_t>(next.zeros);
         value = next.value;
       }
-      const int scaled = value * place.factors[k];
-      extremes |= bits_of(scaled);
-      coefficients[place.positions[k]] = static_cast<std::int16_t>(scaled);
+      put(k, value);
       if (++k > 63) break;
     }
-  } while (k <= 63);
+  }
   return {extremes, true, k > 64};
 }
 

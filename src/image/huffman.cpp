@@ -1,6 +1,18 @@
 #include "image/detail/huffman.h"
 
+#include <cstdlib>
+
 namespace headrace::image::detail {
+namespace {
+
+// Of a value of AcTable::steps: those that AcTable::pairs hold. Larger ones have codes of more than one bit.
+constexpr int kSizeInTable = 9;
+
+int value_of(std::uint32_t step) {
+  return static_cast<std::int32_t>(step) >> 16;
+}
+
+}  // namespace
 
 bool CodeSearch::make(const HuffmanCodes& codes) noexcept {
   symbols_ = codes.symbols;
@@ -48,7 +60,7 @@ bool AcTable::make(const HuffmanCodes& codes) {
     const auto length = static_cast<std::uint32_t>(code.length), symbol = static_cast<std::uint32_t>(code.symbol);
     steps[i] = 0;
     if (code.length == 0 || code.length > kTableBits) continue;
-    if (size > 0 && size <= kAcSizeMax && code.length + size <= kTableBits) {
+    if (size > 0 && size <= kSizeInTable && code.length + size <= kTableBits) {
       const int value = extended(bits << code.length, size);
       steps[i] = static_cast<std::uint32_t>(value) << 16 | static_cast<std::uint32_t>(zeros) << 8 |
                  (length + static_cast<std::uint32_t>(size));
@@ -58,8 +70,30 @@ bool AcTable::make(const HuffmanCodes& codes) {
       steps[i] = symbol << 8 | length;
     }
   }
+  make_pairs();
   made_of = codes;
   return true;
+}
+
+void AcTable::make_pairs() {
+  constexpr int kSecondMax = 127, kApartMax = 15;
+  for (std::size_t i = 0; i < kTableSize; ++i) {
+    const std::uint32_t first = steps[i], length = first & kLengthMask, zeros = first >> 8 & 255;
+    pairs[i] = 0;
+    if (first < kLeastWithValue) {
+      if ((first & kEndOfBlock) != 0) pairs[i] = kEndsBlock | length;
+      continue;
+    }
+    pairs[i] = static_cast<std::uint32_t>(value_of(first)) << 22 | zeros << 6 | length;
+    const std::uint32_t second = steps[i << length & (kTableSize - 1)], known = kTableBits - length;
+    const std::uint32_t second_length = second & kLengthMask, apart = (second >> 8 & 255) + 1;
+    if (second_length == 0 || second_length > known) continue;  // Of its bits some are not in the index.
+    if ((second & kEndOfBlock) != 0 && second < kLeastWithValue) {
+      pairs[i] += kEndsBlock + second_length;
+    } else if (second >= kLeastWithValue && std::abs(value_of(second)) <= kSecondMax && apart <= kApartMax) {
+      pairs[i] += (static_cast<std::uint32_t>(value_of(second)) & 255) << 14 | apart << 10 | second_length;
+    }
+  }
 }
 
 void AcTable::make_leaps() {

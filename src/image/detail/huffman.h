@@ -65,6 +65,16 @@ struct AcTable {
   static constexpr std::uint32_t kLengthMask = 63, kEndOfBlock = 64, kLeastWithValue = 1U << 16;
   std::array<std::uint32_t, kTableSize> steps;
 
+  // Up to two coefficients at once, and the end of the block behind them. All 0 where `steps` has no value and no end.
+  //   bits 0 to 3    the length of all
+  //   bit 4          kEndsBlock
+  //   bits 6 to 9    zeros before the first
+  //   bits 10 to 13  from the first to the second; 0: there is no second
+  //   bits 14 to 21  the second, signed
+  //   bits 22 to 31  the first, signed; 0: the end of the block alone
+  static constexpr std::uint32_t kPairLengthMask = 15, kEndsBlock = 16;
+  std::array<std::uint32_t, kTableSize> pairs;
+
   // Several codes at once, for blocks whose values nobody wants. Lowest 6 bits: their length together, 0 when the first
   // code is longer than the index; bits 8 to 15: how many coefficients they are; kEndOfBlock when they end the block.
   std::array<std::uint32_t, kTableSize> leaps;
@@ -75,6 +85,9 @@ struct AcTable {
 
   bool make(const HuffmanCodes& codes);  // False: the lengths are those of no code.
   void make_leaps();
+
+ private:
+  void make_pairs();
 };
 
 }  // namespace headrace::image::detail
