@@ -32,6 +32,10 @@ std::int64_t process_cpu_ns() noexcept {
   return read_clock_ns(CLOCK_PROCESS_CPUTIME_ID);
 }
 
+double seconds_since(std::int64_t begin_ns) noexcept {
+  return static_cast<double>(monotonic_ns() - begin_ns) * 1e-9;
+}
+
 std::string utc_stamp() {
   const std::tm t = utc_now();
   return fmt::format("{:04}{:02}{:02}T{:02}{:02}{:02}Z", t.tm_year + 1900, t.tm_mon + 1, t.tm_mday, t.tm_hour, t.tm_min,

@@ -49,6 +49,12 @@ TEST(Clock, MonotonicTimeNeverStepsBack) {
   }
 }
 
+TEST(Clock, SecondsSinceAMomentAreThoseThatWentBy) {
+  const std::int64_t begin = monotonic_ns() - 2'000'000'000;
+  EXPECT_GE(seconds_since(begin), 2.0);
+  EXPECT_LT(seconds_since(begin), 3600);  // Seconds, not nanoseconds.
+}
+
 TEST(Clock, ProcessTimeCoversOtherThreadsAndThreadTimeDoesNot) {
   const std::int64_t own = thread_cpu_ns(), whole = process_cpu_ns();
   std::int64_t other = 0;

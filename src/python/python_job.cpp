@@ -21,10 +21,6 @@ namespace py = pybind11;
 
 constexpr std::int64_t kBatchesForChecks = 8;  // As many as the checks of headrace::tune ever ask for.
 
-double seconds_since(std::int64_t begin_ns) {
-  return static_cast<double>(monotonic_ns() - begin_ns) * 1e-9;
-}
-
 bool tells_of_memory(const py::error_already_set& error) {
   if (error.matches(PyExc_MemoryError)) return true;
   const std::string_view what = error.what();

@@ -78,7 +78,7 @@ Measured measure_within(PythonJob& job, const Machine& machine, double step_s, d
 Tuning run(PythonJob& job, const py::object& subject, const TuneRequest& request,
            const std::function<void(const char*, const std::string&)>& tell) {
   const std::int64_t begin_ns = monotonic_ns();
-  const auto spent_s = [begin_ns] { return static_cast<double>(monotonic_ns() - begin_ns) * 1e-9; };
+  const auto spent_s = [begin_ns] { return seconds_since(begin_ns); };
   const Machine machine = detect_machine();
   const double share_s = kMeasureShare * request.options.budget_s;
   tell("step", "Measuring the loop as it is");

@@ -13,10 +13,6 @@
 namespace headrace {
 namespace {
 
-double seconds_since(std::int64_t begin_ns) {
-  return static_cast<double>(monotonic_ns() - begin_ns) * 1e-9;
-}
-
 // "Training  epoch 2/4   61 %  Loss: 0.3121  Avg Loss: 0.3310  3412 samples/s  11.2 s left"
 class EpochProgress {
  public:
