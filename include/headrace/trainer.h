@@ -45,17 +45,21 @@ struct Progress {
   std::int64_t epoch = 0;  // From 0.
   std::int64_t batch = 0;  // Batches done in this epoch.
   std::int64_t optimizer_steps = 0;
-  std::int64_t window = 0;        // Micro-batches whose gradients wait in the parameters for the next update.
-  double loss_sum = 0;            // Of the samples since the last take_mean_loss(), as far as losses were read.
-  std::int64_t loss_samples = 0;  // Those samples.
+  std::int64_t skipped_updates = 0;     // Left out by the loss scale; no optimizer steps.
+  std::int64_t window = 0;              // Micro-batches whose gradients wait in the parameters for the next update.
+  double loss_sum = 0;                  // Of the samples since the last take_mean_loss(), as far as losses were read.
+  std::int64_t loss_samples = 0;        // Those samples.
+  double loss_scale = 0;                // In force; 0 before the first update of a run: TrainOptions::loss_scale.
+  std::int64_t scale_good_updates = 0;  // In a row, since the scale changed.
 };
 
 // Not thread-safe. A loss, or with clipping a gradient norm, that is not finite is Error{numerics} naming epoch and
 // batch: on the CPU before that batch's backward; elsewhere losses are read every 50 steps, so as not to make the
-// device wait, and the error names the batch it was. A step that throws leaves parameters, optimizer and progress as
-// they were; where its backward had begun, the gradients of its window are dropped and the next step opens a new one.
-// Memory accounts "parameters" (with buffers), "gradients" and "optimizer" tell what it holds, and
-// "activations" all other tensors, where they are counted when it is made (tensor/tensor_allocations.h).
+// device wait, and the error names the batch it was. With a loss scale, gradients that are not finite are no error:
+// their update is left out. A step that throws leaves parameters, optimizer and progress as they were; where its
+// backward had begun, the gradients of its window are dropped and the next step opens a new one. Memory accounts
+// "parameters" (with buffers), "gradients" and "optimizer" tell what it holds, and "activations" all other tensors,
+// where they are counted when it is made (tensor/tensor_allocations.h).
 class Trainer {
  public:
   // `optimizer_steps_total` is what a cosine schedule spreads over; a step schedule divides it into options.epochs
@@ -104,9 +108,10 @@ class Trainer {
   Progress& progress();
   const TrainOptions& options() const;
   double learning_rate() const;  // Of the next optimizer step.
+  double loss_scale() const;     // Of the next backward; 1 without one.
 
   // Called at the start of each part of a step, inside its span: planted knobs, gradient inspection. At `optimizer` the
-  // gradients are the window's, whole and not clipped yet. Empty: none.
+  // gradients are the window's, whole and not clipped yet; a loss scale is still in them. Empty: none.
   std::function<void(StepPart)> on_part;
 
  private:

@@ -3,10 +3,12 @@
 #include <ATen/ops/_foreach_mul.h>
 #include <ATen/ops/_foreach_norm.h>
 #include <ATen/ops/as_strided.h>
+#include <ATen/ops/isfinite.h>
 #include <ATen/ops/linalg_vector_norm.h>
 #include <ATen/ops/stack.h>
 #include <c10/core/GradMode.h>
 
+#include <algorithm>
 #include <cmath>
 
 namespace headrace {
@@ -32,15 +34,30 @@ std::vector<at::Tensor> pieces_of(const std::vector<at::Tensor>& gradients) {
   return pieces;
 }
 
+double norm_of(const std::vector<at::Tensor>& gradients) {
+  const at::Tensor norms = at::stack(at::_foreach_norm(pieces_of(gradients), 2)).to(at::kDouble);
+  return at::linalg_vector_norm(norms, 2).item<double>();
+}
+
+bool all_finite(const std::vector<at::Tensor>& gradients) {
+  return std::all_of(gradients.begin(), gradients.end(),
+                     [](const at::Tensor& gradient) { return at::isfinite(gradient).all().item<bool>(); });
+}
+
 }  // namespace
 
-double clip_gradients(const std::vector<at::Tensor>& gradients, double norm_max) {
+double clip_gradients(const std::vector<at::Tensor>& gradients, double norm_max, double factor) {
   if (gradients.empty()) return 0.0;
   c10::AutoGradMode no_graph(false);
-  const at::Tensor norms = at::stack(at::_foreach_norm(pieces_of(gradients), 2)).to(at::kDouble);
-  const double norm = at::linalg_vector_norm(norms, 2).item<double>();
-  const double scale = norm_max / (norm + 1e-6);  // PyTorch's guard against a norm of zero.
-  if (std::isfinite(norm) && scale < 1.0) at::_foreach_mul_(gradients, scale);
+  double norm = norm_of(gradients) * factor;
+  if (!std::isfinite(norm) && factor != 1.0 && all_finite(gradients)) {
+    at::_foreach_mul_(gradients, factor);
+    factor = 1.0;
+    norm = norm_of(gradients);
+  }
+  if (!std::isfinite(norm)) return norm;
+  const double scale = factor * std::min(1.0, norm_max / (norm + 1e-6));  // PyTorch's guard against a norm of zero.
+  if (scale != 1.0) at::_foreach_mul_(gradients, scale);
   return norm;
 }
 

@@ -4,6 +4,7 @@
 #include <ATen/ops/linear.h>
 #include <ATen/ops/randn.h>
 #include <gtest/gtest.h>
+#include <headrace/error.h>
 
 #include <cmath>
 #include <limits>
@@ -11,6 +12,7 @@
 
 #include "numerics/autocast.h"
 #include "numerics/clip.h"
+#include "numerics/loss_scale.h"
 
 namespace headrace {
 namespace {
@@ -49,6 +51,56 @@ TEST(ClipGradients, ReturnsANormThatIsNotFiniteAndChangesNothing) {
 
 TEST(ClipGradients, OfNothingIsZero) {
   EXPECT_EQ(clip_gradients({}, 1.0), 0.0);
+}
+
+TEST(ClipGradients, TakesALossScaleOffBeforeItClips) {
+  at::manual_seed(2);
+  for (const double norm_max : {0.5, 1e6}) {
+    std::vector<at::Tensor> gradients{at::randn({300, 100}), at::randn({7})}, scaled;
+    for (const at::Tensor& gradient : gradients) scaled.push_back(gradient.mul(65536.0));
+    const double wanted = clip_gradients(gradients, norm_max);
+    EXPECT_NEAR(clip_gradients(scaled, norm_max, 1.0 / 65536) / wanted, 1.0, 1e-6);
+    for (std::size_t i = 0; i < scaled.size(); ++i) EXPECT_TRUE(scaled[i].allclose(gradients[i], 1e-6, 0));
+  }
+}
+
+TEST(ClipGradients, ScaledGradientsWhoseNormIsBeyondFloat32AreClippedNonetheless) {
+  const std::vector<at::Tensor> gradients{at::full({100}, 1e30F)};
+  EXPECT_NEAR(clip_gradients(gradients, 5.0, 1e-30), 10.0, 1e-5);
+  EXPECT_NEAR(joint_norm(gradients), 5.0, 1e-5);
+  const std::vector<at::Tensor> infinite{at::full({2}, std::numeric_limits<float>::infinity())};
+  EXPECT_FALSE(std::isfinite(clip_gradients(infinite, 5.0, 1e-30)));
+}
+
+TEST(LossScale, HalvesOnAnUpdateThatIsNotFiniteAndDoublesAfterTwoThousandGoodOnes) {
+  LossScale scale{65536.0};
+  for (int i = 0; i < 1999; ++i) scale = scale.after(true);
+  EXPECT_EQ(scale.scale, 65536.0);
+  scale = scale.after(false);
+  EXPECT_EQ(scale.scale, 32768.0);
+  for (int i = 0; i < 2000; ++i) scale = scale.after(true);
+  EXPECT_EQ(scale.scale, 65536.0);
+  EXPECT_EQ(scale.good_updates, 0);
+  EXPECT_EQ((LossScale{0x1p126, 1999}.after(true).scale), 0x1p126) << "its inverse must stay a normal float32";
+}
+
+TEST(LossScale, GivesUpWhereNoScaleMakesGradientsFinite) {
+  LossScale scale{1.0};
+  const auto halve_for_ever = [&] {
+    while (true) scale = scale.after(false);
+  };
+  EXPECT_THROW(halve_for_ever(), Error);
+  EXPECT_LT(scale.scale, 1e-6);
+}
+
+TEST(UnscaleGradients, DividesAndTellsOfWhatIsNotFinite) {
+  const std::vector<at::Tensor> gradients{at::full({3}, 8.0F), at::full({2, 2}, -4.0F)};
+  EXPECT_TRUE(unscale_gradients(gradients, 4.0));
+  EXPECT_TRUE(gradients[0].eq(2.0).all().item<bool>());
+  EXPECT_TRUE(gradients[1].eq(-1.0).all().item<bool>());
+  gradients[1].select(0, 0).fill_(std::numeric_limits<float>::quiet_NaN());
+  EXPECT_FALSE(unscale_gradients(gradients, 4.0));
+  EXPECT_TRUE(unscale_gradients({}, 4.0));
 }
 
 at::ScalarType linear_type() {

@@ -193,6 +193,11 @@ CheckpointInfo read_info(const fs::path& path, const MetaTexts& metadata) {
   info.progress.epoch = texts.count<std::int64_t>("epoch");
   info.progress.batch = texts.count<std::int64_t>("batch");
   info.progress.optimizer_steps = texts.count<std::int64_t>("optimizer_steps");
+  if (metadata.count("loss_scale") != 0) {  // Not in those of earlier builds.
+    info.progress.loss_scale = texts.real("loss_scale");
+    info.progress.scale_good_updates = texts.count<std::int64_t>("scale_good_updates");
+    info.progress.skipped_updates = texts.count<std::int64_t>("skipped_updates");
+  }
   info.progress.loss_sum = texts.real("loss_sum");
   info.progress.loss_samples = texts.count<std::int64_t>("loss_samples");
   info.compute_threads = texts.count<std::int64_t>("compute_threads");
@@ -216,6 +221,9 @@ MetaTexts texts_of(Trainer& trainer, const RunState& run) {
           {"optimizer_steps", std::to_string(progress.optimizer_steps)},
           {"loss_sum", fmt::format("{}", progress.loss_sum)},  // The shortest text that comes back bit for bit.
           {"loss_samples", std::to_string(progress.loss_samples)},
+          {"loss_scale", fmt::format("{}", progress.loss_scale)},
+          {"scale_good_updates", std::to_string(progress.scale_good_updates)},
+          {"skipped_updates", std::to_string(progress.skipped_updates)},
           {"compute_threads", std::to_string(compute_threads())}};
 }
 

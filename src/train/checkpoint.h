@@ -23,7 +23,8 @@ struct RunState {
 
 // What a checkpoint says beside its tensors, in the safetensors header's __metadata__ (all texts): format
 // "headrace-checkpoint", version, model, seed, data, batches_per_epoch, evaluation_due, history, optimizer, epoch,
-// batch, optimizer_steps (the schedule's position), loss_sum, loss_samples, compute_threads; xxh3 of the tensors' bytes
+// batch, optimizer_steps (the schedule's position), loss_sum, loss_samples, loss_scale, scale_good_updates,
+// skipped_updates, compute_threads; xxh3 of the tensors' bytes
 // and header_xxh3 of everything else. Tensors: "model/<name>" of parameters and buffers, "optimizer/<name>/exp_avg",
 // ..., "generator/cpu".
 struct CheckpointInfo {

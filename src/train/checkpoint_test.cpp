@@ -85,7 +85,11 @@ void damage(const fs::path& path) {
 
 TEST_F(Checkpoint, ReturnsEveryBitOfTheStateIntoAnyLayout) {
   tiny::Training saved;
-  saved.trainer->progress().epoch = 2;
+  Progress& progress = saved.trainer->progress();
+  progress.epoch = 2;
+  progress.loss_scale = 0.1;  // No short text but the one that comes back.
+  progress.scale_good_updates = 1999;
+  progress.skipped_updates = 3;
   train(saved, 5);
   RunState run = of_tiny();
   run.seed = 77;
@@ -115,6 +119,9 @@ TEST_F(Checkpoint, ReturnsEveryBitOfTheStateIntoAnyLayout) {
   EXPECT_EQ(loaded.trainer->progress().epoch, 2);
   EXPECT_EQ(loaded.trainer->progress().batch, 5);
   EXPECT_EQ(loaded.trainer->progress().optimizer_steps, 5);
+  EXPECT_EQ(loaded.trainer->progress().loss_scale, 0.1);
+  EXPECT_EQ(loaded.trainer->progress().scale_good_updates, 1999);
+  EXPECT_EQ(loaded.trainer->progress().skipped_updates, 3);
   EXPECT_EQ(loaded.trainer->take_mean_loss(), saved.trainer->take_mean_loss()) << "of the epoch so far, to the bit";
   EXPECT_EQ(loaded.network->state().parameters[2].second.suggest_memory_format(), at::MemoryFormat::ChannelsLast);
 }
@@ -134,6 +141,7 @@ TEST_F(Checkpoint, AResumedRunEndsWithTheBitsOfTheUninterruptedOne) {
   for (const OptimizerName name : {OptimizerName::adamw, OptimizerName::sgd}) {
     TrainOptions options;
     options.accumulate = 2;
+    if (name == OptimizerName::adamw) options.loss_scale = 1024;
     OptimizerOptions optimizer;
     optimizer.name = name;
     tiny::Training whole(options, optimizer);

@@ -19,6 +19,7 @@ struct TrainOptions {
   Precision precision = Precision::fp32;  // bf16: autocast; parameters and optimizer stay float32. Live knob.
   std::int64_t accumulate = 1;            // Micro-batches in one optimizer step.
   double clip_norm = 0.0;                 // Largest L2 norm of all gradients of an optimizer step; 0: no clipping.
+  double loss_scale = 0.0;                // numerics/loss_scale.h: what it begins with; 0: none.
   bool deterministic = false;             // at::globalContext().setDeterministicAlgorithms.
   double checkpoint_every_s = 300;        // Seconds between checkpoints within an epoch; 0: at epoch ends alone.
   std::int64_t keep_checkpoints = 2;      // Newest ones kept in --out, beside the best.
@@ -33,6 +34,10 @@ void describe(Visitor& visit, Options& o) {
         "Micro-batches whose gradients make one optimizer step.");
   visit("clip_norm", o.clip_norm, Range<double>{0.0, 1e6},
         "Largest L2 norm of all gradients together; 0 does not clip.");
+  visit(
+      "loss_scale", o.loss_scale, Range<double>{0.0, 1e30},
+      "What the loss is multiplied with before backward, and the gradients divided by before clipping; 65536 is usual, "
+      "0 is none. An update whose gradients are not finite is left out and halves it, 2000 good ones double it.");
   visit("deterministic", o.deterministic, "Refuse operators without a deterministic form.");
   visit("checkpoint_every_s", o.checkpoint_every_s, Range<double>{0.0, 1e6},
         "Seconds between checkpoints within an epoch, beside the one at its end; 0: at epoch ends alone.");

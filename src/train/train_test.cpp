@@ -609,6 +609,44 @@ TEST(Trainer, NamesEpochAndBatchOfAGradientNormThatIsNotFinite) {
   }
 }
 
+TEST(Trainer, ALossScaleChangesNoBitWhereItIsAPowerOfTwo) {
+  TrainOptions scaled = accumulating(2);
+  scaled.loss_scale = 1024;
+  tiny::Training plain(accumulating(2)), other(scaled);
+  for (int i = 0; i < 6; ++i) {
+    for (const tiny::Training* training : {&plain, &other}) {
+      at::manual_seed(static_cast<std::uint64_t>(100 + i));
+      training->trainer->step(tiny::random_batch(4));
+    }
+  }
+  expect_equal(other.tensors(), plain.tensors());
+  EXPECT_EQ(other.trainer->loss_scale(), 1024);
+  EXPECT_EQ(plain.trainer->loss_scale(), 1);
+}
+
+TEST(Trainer, ALossScaleLeavesOutAnUpdateWhoseGradientsAreNotFinite) {
+  for (const double clip_norm : {0.0, 1.0}) {
+    TinyMlp network;
+    TrainOptions options;
+    options.clip_norm = clip_norm;
+    options.loss_scale = 65536;
+    Trainer trainer = network.trainer(options);
+    const Named before = clones(network.parameters);
+    trainer.on_part = [&](StepPart part) {
+      if (part == StepPart::optimizer) network.parameters[0].second.grad().mul_(std::numeric_limits<float>::infinity());
+    };
+    trainer.step(tiny::random_batch(4));
+    expect_equal(network.parameters, before);
+    EXPECT_EQ(trainer.progress().optimizer_steps, 0);
+    EXPECT_EQ(trainer.progress().skipped_updates, 1);
+    EXPECT_EQ(trainer.loss_scale(), 32768);
+    trainer.on_part = {};
+    trainer.step(tiny::random_batch(4));
+    EXPECT_EQ(trainer.progress().optimizer_steps, 1);
+    EXPECT_GT(largest_difference(network.parameters[0].second, before[0].second), 0);
+  }
+}
+
 TEST(Trainer, ChangesTheLayoutOfTheSameTensorsAndNoValue) {
   tiny::Training training(accumulating(4));
   Trainer& trainer = *training.trainer;

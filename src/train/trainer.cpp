@@ -19,6 +19,7 @@
 #include "memory/accounts.h"
 #include "numerics/autocast.h"
 #include "numerics/clip.h"
+#include "numerics/loss_scale.h"
 #include "tensor/batch_tensor.h"
 #include "tensor/tensor_allocations.h"
 #include "train/schedule.h"
@@ -79,7 +80,8 @@ struct Trainer::Impl {
   RunLength run;
   MemoryFormat memory_format = MemoryFormat::contiguous;
   Progress progress;
-  at::Tensor one;  // What a backward begins with.
+  at::Tensor seed;  // What the last backward began with.
+  double seed_value = 0;
   std::vector<Loss> unread;
 
   // Bytes, for whoever asks while this thread works.
@@ -119,11 +121,14 @@ struct Trainer::Impl {
     return [this, &batch] { return forward(batch); };
   }
 
-  void run_backward(const at::Tensor& loss) {
-    if (!one.defined() || one.options().type_equal(loss.options()) == false || one.device() != loss.device()) {
-      one = at::full({}, 1.0, loss.options().requires_grad(false));
+  // `scale` times the gradients: the same as to multiply the loss with it.
+  void run_backward(const at::Tensor& loss, double scale) {
+    if (!seed.defined() || seed_value != scale || !seed.options().type_equal(loss.options()) ||
+        seed.device() != loss.device()) {
+      seed = at::full({}, scale, loss.options().requires_grad(false));
+      seed_value = scale;
     }
-    loss.backward(one);
+    loss.backward(seed);
     std::int64_t held = 0;
     for (const auto& [name, parameter] : model.parameters) {
       if (parameter.grad().defined()) held += static_cast<std::int64_t>(parameter.grad().nbytes());
@@ -150,6 +155,11 @@ struct Trainer::Impl {
       progress.loss_samples += loss.samples;
     }
     unread.clear();
+  }
+
+  LossScale loss_scale() const {
+    if (options.loss_scale == 0) return {};
+    return {progress.loss_scale > 0 ? progress.loss_scale : options.loss_scale, progress.scale_good_updates};
   }
 
   double scheduled(double rate) const { return scheduled_rate(schedule, rate, progress.optimizer_steps, run); }
@@ -187,17 +197,29 @@ struct Trainer::Impl {
       at::_foreach_mul_(gradients(), 1.0 / static_cast<double>(progress.window));
     }
     if (told) told(StepPart::optimizer);
-    if (options.clip_norm > 0) {
-      const double norm = clip_gradients(gradients(), options.clip_norm);
-      if (!std::isfinite(norm)) {
-        fail(ErrorCode::numerics, "train: norm of the gradients is {} in epoch {}, batch {}", norm, progress.epoch,
-             progress.batch);
-      }
+    const bool ready = make_gradients_ready();
+    if (options.loss_scale > 0) {
+      const LossScale next = loss_scale().after(ready);
+      progress.loss_scale = next.scale;
+      progress.scale_good_updates = next.good_updates;
     }
-    optimizer.step([this](double rate) { return scheduled(rate); });
-    state_held.store(optimizer.state_bytes(), std::memory_order_relaxed);  // Momentum may have been switched on.
+    if (ready) {
+      optimizer.step([this](double rate) { return scheduled(rate); });
+      state_held.store(optimizer.state_bytes(), std::memory_order_relaxed);  // Momentum may have been switched on.
+    }
     drop_window();
-    ++progress.optimizer_steps;
+    ++(ready ? progress.optimizer_steps : progress.skipped_updates);
+  }
+
+  // Without the loss scale and clipped. False: they are not finite, which a loss scale forgives.
+  bool make_gradients_ready() {
+    const double scale = loss_scale().scale;
+    if (options.clip_norm == 0) return options.loss_scale == 0 || unscale_gradients(gradients(), scale);
+    const double norm = clip_gradients(gradients(), options.clip_norm, 1.0 / scale);
+    if (std::isfinite(norm)) return true;
+    if (options.loss_scale > 0) return false;
+    fail(ErrorCode::numerics, "train: norm of the gradients is {} in epoch {}, batch {}", norm, progress.epoch,
+         progress.batch);
   }
 };
 
@@ -235,7 +257,7 @@ at::Tensor Trainer::step(const BoundForward& forward, std::int64_t samples, bool
     {
       Span span{step::kBackward};
       if (on_part) on_part(StepPart::backward);
-      my.run_backward(loss);
+      my.run_backward(loss, my.loss_scale().scale);
     }
     ++my.progress.window;
     if (my.progress.window >= my.options.accumulate || last_of_window) my.update(on_part);
@@ -265,7 +287,7 @@ TensorBatch Trainer::transfer(const Batch& batch) const {
 Output Trainer::forward_backward(const TensorBatch& batch) {
   impl_->drop_window();
   Output output = impl_->run_forward(impl_->bound(batch));
-  impl_->run_backward(output.loss);
+  impl_->run_backward(output.loss, 1.0);
   return output;
 }
 
@@ -326,6 +348,9 @@ Progress& Trainer::progress() {
 }
 const TrainOptions& Trainer::options() const {
   return impl_->options;
+}
+double Trainer::loss_scale() const {
+  return impl_->loss_scale().scale;
 }
 double Trainer::learning_rate() const {
   return impl_->scheduled(impl_->optimizer.options().rate);
