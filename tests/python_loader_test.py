@@ -131,6 +131,23 @@ def test_batches_outlive_their_loader(folder):
     assert all(torch.equal(images, copy) for (images, _), copy in zip(kept, copies))
 
 
+def test_samples_have_names_and_labels(folder):
+    loader = make(folder)
+    assert loader.sample(3)[0].endswith("train-images-idx3-ubyte[3]")
+    assert [loader.sample(index)[1] for index in range(50)] == [index % 10 for index in range(50)]
+    for index in (-1, 50):
+        with pytest.raises(IndexError, match=f"sample {index}: there are 50 samples"):
+            loader.sample(index)
+
+
+def test_a_pass_that_was_left_early_leaves_its_place_and_the_next_epoch_whole(folder):
+    loader = make(folder)
+    for wanted in range(2):
+        batch = next(iter(loader))
+        assert (batch.epoch, loader.state_dict()["epoch"], loader.state_dict()["batch"]) == (wanted, wanted, 1)
+    assert len(epoch_of(loader)) == 4
+
+
 def test_one_pass_runs_at_a_time(folder):
     loader = make(folder)
     old = iter(loader)
@@ -189,10 +206,27 @@ def test_trainer_resumes_within_an_epoch_of_a_loader(folder, tmp_path):
                 on_step=lambda loss: trainer.save(path) if trainer.progress["optimizer_steps"] == 6 else None)
     resumed = network()
     again = hr.Trainer(resumed, torch.optim.AdamW(resumed.parameters(), fused=True), forward)
-    assert again.load(path) == {"epoch": 1, "batch": 2, "optimizer_steps": 6, "window": 0}
+    assert again.load(path) == {"epoch": 1, "batch": 2, "optimizer_steps": 6, "skipped_updates": 0, "window": 0}
     results = again.fit(make(folder), 3, evaluate=make(folder, split="test"))
     assert [result["samples"] for result in results] == [18, 50] and results[1]["evaluation"]["samples"] == 20
     assert all(torch.equal(a, b) for a, b in zip(whole.state_dict().values(), resumed.state_dict().values()))
+
+
+def test_the_same_training_over_each_kind_of_loader_has_the_same_losses(folder):
+    native = make(folder, split="test", batch_size=6)
+    dataset = torch.utils.data.TensorDataset(*(torch.cat(parts) for parts in zip(*epoch_of(native))))
+    kinds = [native, torch.utils.data.DataLoader(dataset, batch_size=6), epoch_of(native), lambda: iter(epoch_of(native))]
+    losses = []
+    for kind in kinds:
+        torch.manual_seed(1)
+        model = nn.Sequential(nn.Flatten(), nn.Linear(64, 10))
+        trainer = hr.Trainer(model, torch.optim.SGD(model.parameters(), lr=0.01),
+                             lambda m, batch: nn.functional.cross_entropy(m(batch[0]), batch[1]))
+        seen = []
+        trainer.fit(kind, 2, on_step=lambda loss: seen.append(loss.item()))
+        losses.append(seen)
+    assert len(losses[0]) == 8 and len(set(losses[0])) == 8
+    assert losses[0] == losses[1] == losses[2] == losses[3]
 
 
 def test_a_forked_child_is_told_to_make_its_own(folder):

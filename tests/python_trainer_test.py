@@ -2,6 +2,7 @@
 
 import copy
 import os
+import random
 import signal
 import threading
 import time
@@ -111,6 +112,51 @@ def test_clipping_and_a_loss_scale_agree_within_rounding():
     assert_same_state(ours.state_dict(), theirs.state_dict(), tolerance=1e-6)
 
 
+def surging(model, batch):
+    return forward(model, batch) * (batch[2] if len(batch) == 3 else 1.0)
+
+
+@pytest.mark.parametrize("clip_norm", [None, 0.5])
+@pytest.mark.parametrize("make", [adamw, lambda model: sgd(model, momentum=0.9)], ids=["adamw fused", "sgd"])
+def test_a_loss_scale_is_that_of_torchs_grad_scaler_also_where_gradients_overflow(make, clip_norm):
+    data = batches(20)
+    for place in (7, 12, 13):
+        data[place] = (*data[place], 1e36)  # A finite loss; 65536 times that is not.
+    theirs, ours = plain_network(), plain_network()
+    optimizer = make(theirs)
+    scaler = torch.amp.GradScaler("cpu", init_scale=65536.0)
+    for batch in data:
+        optimizer.zero_grad()
+        scaler.scale(surging(theirs, batch)).backward()
+        if clip_norm:
+            scaler.unscale_(optimizer)
+            nn.utils.clip_grad_norm_(theirs.parameters(), clip_norm)
+        scaler.step(optimizer)
+        scaler.update()
+    trainer = hr.Trainer(ours, make(ours), surging, clip_norm=clip_norm, loss_scale=65536.0)
+    result = trainer.fit(data, 1)[0]
+    assert trainer.loss_scale == scaler.get_scale() == 8192.0
+    assert trainer.progress["skipped_updates"] == result["skipped_updates"] == 3
+    assert trainer.progress["optimizer_steps"] == 17
+    assert_same_state(ours.state_dict(), theirs.state_dict(), tolerance=1e-6)
+
+
+def test_a_loss_scale_survives_a_checkpoint_and_does_not_hide_a_loss_that_is_nan(tmp_path):
+    model = plain_network()
+    trainer = hr.Trainer(model, adamw(model), surging, loss_scale=65536.0)
+    assert trainer.loss_scale == 65536.0
+    trainer.step((*batches(1)[0], 1e36))
+    trainer.save(tmp_path / "c.safetensors")
+    again = hr.Trainer(model, adamw(model), surging, loss_scale=65536.0)
+    assert again.load(tmp_path / "c.safetensors")["skipped_updates"] == 1 and again.loss_scale == 32768.0
+    with pytest.raises(hr.errors.NumericsError, match="loss is nan"):
+        again.step((*batches(1)[0], float("nan")))
+    for_ever = hr.Trainer(model, adamw(model), lambda m, batch: (m(batch[0]).sum() * 0).sqrt(), loss_scale=2.0)
+    with pytest.raises(hr.errors.NumericsError, match="not finite, down to a loss scale"):
+        for _ in range(60):
+            for_ever.step(batches(1)[0])
+
+
 def test_a_scheduler_of_torch_sets_the_rate_and_does_not_warn(recwarn):
     data = batches(12)
     theirs, ours = network(), network()
@@ -206,6 +252,24 @@ def test_fit_takes_whatever_gives_batches(kind):
     assert_same_state(model.state_dict(), reference.state_dict())
 
 
+def test_a_regression_is_learned_and_results_are_those_of_a_log_kept_outside():
+    generator = torch.Generator().manual_seed(4)
+    slopes = torch.randn(8, 1, generator=generator)
+    inputs = torch.randn(200, 8, generator=generator)
+    data = [(part, part @ slopes) for part in inputs.split(32)]  # The last one is smaller.
+    model = nn.Linear(8, 1)
+    trainer = hr.Trainer(model, sgd(model, momentum=0.9), lambda m, batch: nn.functional.mse_loss(m(batch[0]), batch[1]))
+    log = []
+    results = trainer.fit(data, 10, on_step=lambda loss: log.append(loss.item()))
+    assert len(log) == 70 and [result["epoch"] for result in results] == list(range(1, 11))
+    assert [result["optimizer_steps"] for result in results] == list(range(7, 71, 7))
+    weights = torch.tensor([len(batch[0]) for batch in data], dtype=torch.float64)
+    for result, losses in zip(results, torch.tensor(log, dtype=torch.float64).view(10, 7)):
+        assert result["loss"] == pytest.approx(((losses * weights).sum() / 200).item(), rel=1e-12)
+        assert result["samples"] == 200 and result["skipped_updates"] == 0 and result["resident_memory"] > 0
+    assert results[-1]["loss"] < 1e-2
+
+
 def test_schedule_of_the_trainer_is_that_of_torch():
     model = nn.Linear(32, 10)
     trainer = hr.Trainer(model, sgd(model), forward, schedule="cosine")
@@ -270,6 +334,86 @@ def test_resumed_training_ends_with_the_same_bits(tmp_path, stop_at):
     again.fit(data, 4)
     assert_same_state(resumed.state_dict(), whole.state_dict())
     assert_same_optimizer(their_optimizer, optimizer)
+
+
+class Noisy(torch.utils.data.Dataset):
+    """Draws from every generator that there is."""
+
+    def __len__(self):
+        return 64
+
+    def __getitem__(self, index):
+        noise = torch.rand(32) + random.random() + float(numpy.random.rand())
+        return torch.full((32,), index / 64) + noise, index % 10
+
+
+def noisy_generator():
+    loader = torch.utils.data.DataLoader(Noisy(), batch_size=16, shuffle=True)
+    yield from loader
+
+
+def place_of(kind):
+    if kind == "function":
+        return noisy_generator
+    own = torch.Generator().manual_seed(5) if kind == "generator of its own" else None
+    return torch.utils.data.DataLoader(Noisy(), batch_size=16, shuffle=True, generator=own,
+                                       num_workers=1 if kind == "worker" else 0)
+
+
+def seed_everything(seed):
+    torch.manual_seed(seed)
+    random.seed(seed)
+    numpy.random.seed(seed)
+
+
+@pytest.mark.parametrize("stop_at", [4, 6], ids=["at an epoch's end", "within an epoch"])
+@pytest.mark.parametrize("kind", ["plain", "generator of its own", "worker", "function"])
+def test_training_over_a_dataloader_goes_on_with_the_same_order_and_draws(tmp_path, kind, stop_at):
+    path = tmp_path / "checkpoint.safetensors"
+    whole = network()
+    trainer = hr.Trainer(whole, adamw(whole), forward)
+    seed_everything(7)
+
+    def save_at(loss):
+        if trainer.progress["optimizer_steps"] == stop_at and stop_at % 4:
+            trainer.save(path)
+
+    results = trainer.fit(place_of(kind), 3, on_step=save_at,
+                          on_epoch=lambda result: trainer.save(path) if result["optimizer_steps"] == stop_at else None)
+    drawn = torch.rand(1), random.random(), numpy.random.rand()
+
+    resumed = network(seed=99)
+    again = hr.Trainer(resumed, adamw(resumed), forward)
+    seed_everything(1234)
+    assert again.load(path)["batch"] == stop_at % 4
+    loader = place_of(kind)
+    next(iter(loader() if kind == "function" else loader))  # Whoever looks at a batch in between.
+    rest = again.fit(loader, 3)
+    assert_same_state(resumed.state_dict(), whole.state_dict())
+    assert [result["loss"] for result in rest] == [result["loss"] for result in results[1:]]
+    assert (torch.rand(1), random.random(), numpy.random.rand()) == drawn
+
+
+def test_a_checkpoint_within_an_epoch_says_what_cannot_go_on_there(tmp_path):
+    path = tmp_path / "c.safetensors"
+    model = network()
+    trainer = hr.Trainer(model, adamw(model), forward)
+    trainer.fit(place_of("plain"), 1, on_step=lambda loss: trainer.save(path))
+    trainer.load(path)
+    with pytest.raises(hr.errors.InvalidArgumentError, match="batch 4 of its epoch; an iterator cannot go on there"):
+        trainer.fit(iter(batches(8)), 1)
+    trainer.load(path)
+    with pytest.raises(hr.errors.InvalidArgumentError, match="loader with 0 generators of its own, this one has 1"):
+        trainer.fit(place_of("generator of its own"), 1)
+    trainer.load(path)
+    with pytest.raises(hr.errors.InvalidArgumentError, match="at batch 4 of its epoch, the loader gave 2"):
+        trainer.fit(batches(2), 1)
+    trainer = hr.Trainer(model, adamw(model), forward)
+    trainer.step(batches(1)[0])
+    trainer.save(path)
+    trainer.load(path)
+    with pytest.raises(hr.errors.InvalidArgumentError, match="only a headrace.Loader and a list can go on where no fit"):
+        trainer.fit(place_of("plain"), 1)
 
 
 def test_checkpoints_open_with_safetensors(tmp_path):
@@ -363,7 +507,8 @@ def test_exceptions_of_forward_keep_class_arguments_and_traceback():
 
 def test_exceptions_of_loader_worker_and_callback_come_through():
     model = plain_network()
-    trainer = hr.Trainer(model, adamw(model), forward)
+    optimizer = adamw(model)
+    trainer = hr.Trainer(model, optimizer, forward)
 
     def broken():
         yield batches(1)[0]
@@ -379,8 +524,13 @@ def test_exceptions_of_loader_worker_and_callback_come_through():
         def __getitem__(self, index):
             raise IndexError("sample 3")
 
+    frozen = Frozen(model, optimizer)
     with pytest.raises(IndexError, match="sample 3"):
         trainer.fit(torch.utils.data.DataLoader(Bad(), batch_size=4, num_workers=1), 1)
+    with pytest.raises(LookupError):
+        hr.Trainer(model, optimizer, raising).evaluate(batches(1))
+    frozen.check()
+    assert all(module.training for module in model.modules()) and torch.is_grad_enabled()
 
     def callback(loss):
         raise ZeroDivisionError("callback")

@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """A training step of an nn.Module from Python: the plain loop with AdamW(fused=True) against headrace.Trainer.step, on a
-tiny MLP (32-64-10, batch 16, 1 thread), where what is not arithmetic shows. Each round times --steps steps of every arm, in
+tiny MLP (32-64-10, batch 16, 1 thread), where what is not arithmetic shows; plain, with clipping, and with clipping and a
+loss scale. Each round times --steps steps of every arm, in
 an order that turns; the table shows medians over rounds with their range. Last, how fast a counting Python thread runs while
 a Trainer steps and while a Loader is waited for, as a share of its free rate.
 
@@ -49,11 +50,21 @@ def clipped_step(model, optimizer, batch) -> None:
     optimizer.step()
 
 
+def scaled_step(model, optimizer, batch, scaler) -> None:
+    optimizer.zero_grad()
+    scaler.scale(forward(model, batch)).backward()
+    scaler.unscale_(optimizer)
+    nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+    scaler.step(optimizer)
+    scaler.update()
+
+
 def python_arm(step):
     model = network()
     optimizer = torch.optim.AdamW(model.parameters(), fused=True)
     batch = batch_of()
-    return lambda: step(model, optimizer, batch)
+    more = [torch.amp.GradScaler("cpu")] if step is scaled_step else []
+    return lambda: step(model, optimizer, batch, *more)
 
 
 def engine_arm(**options):
@@ -69,6 +80,8 @@ def measure(rounds: int, steps: int) -> dict[str, list[float]]:
         "plain: hr.Trainer": engine_arm(),
         "clip: Python loop": python_arm(clipped_step),
         "clip: hr.Trainer": engine_arm(clip_norm=1.0),
+        "scale: Python loop": python_arm(scaled_step),
+        "scale: hr.Trainer": engine_arm(clip_norm=1.0, loss_scale=65536.0),
     }
     for step in arms.values():
         for _ in range(50):
@@ -145,7 +158,7 @@ def main() -> int:
     times = measure(arguments.rounds, arguments.steps)
     for name, values in times.items():
         print(f"{name:<20} median {statistics.median(values):6.1f} us a step, {min(values):.1f} to {max(values):.1f}")
-    for kind, bar in (("plain", 0.6), ("clip", 0.5)):
+    for kind, bar in (("plain", 0.6), ("clip", 0.5), ("scale", 0.5)):
         ratio = statistics.median(times[f"{kind}: hr.Trainer"]) / statistics.median(times[f"{kind}: Python loop"])
         print(f"{kind}: {ratio:.2f} of the plain loop's time (ratio of medians; wanted at most {bar})")
     before = free_rate(arguments.seconds)

@@ -62,6 +62,7 @@ class Trainer:
         precision: str = "fp32",
         accumulate: int = 1,
         clip_norm: float | None = None,
+        loss_scale: float = 0.0,
         deterministic: bool = False,
         schedule: str | Mapping[str, Any] = "constant",
         steps: int | None = None,
@@ -84,6 +85,8 @@ class Trainer:
     def progress(self) -> dict[str, int]: ...
     @property
     def learning_rate(self) -> float: ...
+    @property
+    def loss_scale(self) -> float: ...
     @property
     def options(self) -> dict[str, Any]: ...
 

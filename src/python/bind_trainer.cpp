@@ -20,8 +20,8 @@ model: the module; its tensors are shared. optimizer: a torch.optim.AdamW or SGD
 are read at each step, its state is shared, so that optimizer.state_dict() and torch's schedulers go on working.
 forward(model, batch): returns the loss, a tensor of one number, or (loss, dict of tensors).
 
-Keywords are those of a recipe's [train] and [schedule]: accumulate, clip_norm, precision ("fp32" or "bf16"), epochs,
-deterministic, and schedule, a name or a dict of the keys of [schedule]; steps is the number of optimizer steps of the
+Keywords are those of a recipe's [train] and [schedule]: accumulate, clip_norm, precision ("fp32" or "bf16"), loss_scale
+(as torch.amp.GradScaler; 0 is none), epochs, deterministic, and schedule, a name or a dict of the keys of [schedule]; steps is the number of optimizer steps of the
 whole run, for a schedule without fit(). Not thread-safe. A step that raises leaves parameters, optimizer and progress as
 they were; buffers that forward had changed by then, such as running statistics, stay changed.)")
       .def(py::init([](py::object model, py::object optimizer, py::object forward, const py::kwargs& options) {
@@ -45,18 +45,24 @@ they were; buffers that forward had changed by then, such as running statistics,
           "Trains until `epochs` epochs are done in all, those before a load() included. loader: a headrace.Loader, a "
           "DataLoader, a list of batches, or a function that returns an iterable. evaluate: a loader that evaluate() "
           "runs over after each epoch. Returns a dict an epoch: epoch (from 1), loss, samples, seconds, "
-          "samples_per_second, optimizer_steps, resident_memory and evaluation.")
+          "samples_per_second, optimizer_steps, skipped_updates, resident_memory and evaluation.")
       .def("evaluate", &ModuleTrainer::evaluate, py::arg("loader"),
            "Means over the samples of the loss and of each named output that is one number, in evaluation mode and "
            "without gradients; each submodule's mode is as before afterwards.")
       .def("save", &ModuleTrainer::save, py::arg("path"),
            "Writes a checkpoint, a safetensors file: parameters and buffers under model/, optimizer state under "
-           "optimizer/, torch's CPU generator. Whole or not there, whatever happens.")
+           "optimizer/, and the generators of torch, Python, NumPy and the last fit()'s loader. Whole or not there, "
+           "whatever happens.")
       .def("load", &ModuleTrainer::load, py::arg("path"),
            "Loads a checkpoint of the same model class and optimizer; what follows has the same bits as without the "
-           "break. Returns progress. Nothing changes when the file is refused.")
-      .def_property_readonly("progress", &ModuleTrainer::progress,
-                             "epoch and batch (both from 0), optimizer_steps, window (batches waiting for an update).")
+           "break. Within an epoch, fit() loads and drops the batches that are done, unless it has a headrace.Loader, "
+           "which knows its place; what a data set or a sampler counts on its own is not in the checkpoint. Returns "
+           "progress. Nothing changes when the file is refused.")
+      .def_property_readonly(
+          "progress", &ModuleTrainer::progress,
+          "epoch and batch (both from 0), optimizer_steps, skipped_updates (left out by the loss scale), "
+          "window (batches waiting for an update).")
+      .def_property_readonly("loss_scale", &ModuleTrainer::loss_scale, "Of the next backward; 1.0 without one.")
       .def_property_readonly("learning_rate", &ModuleTrainer::learning_rate, "Of the first group's next update.")
       .def_property_readonly("options", &ModuleTrainer::options, "Every keyword with its value in force.");
 }

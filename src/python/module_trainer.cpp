@@ -164,23 +164,43 @@ void ModuleTrainer::plan_run(const AnyLoader& loader, std::int64_t epochs) {
 py::iterator ModuleTrainer::begin_pass(const AnyLoader& loader) {
   Progress& progress = trainer_->progress();
   progress.batch = std::exchange(resume_batch_, 0);
-  if (py::isinstance<NativeLoader>(loader.object())) {
-    loader.object().cast<NativeLoader&>().start_at(progress.epoch, progress.batch);
-  } else if (progress.batch > 0 && !is_sequence(loader.object())) {
-    fail(ErrorCode::invalid_argument,
-         "python: the checkpoint stands at batch {} of its epoch; only a headrace.Loader and a list can go on there",
-         progress.batch);
+  loader_ = loader.object();
+  if (!py::isinstance<NativeLoader>(loader_)) return begin_pass_of_python(loader);
+  loaded_place_ = pass_began_ = py::none();  // It needs no generator.
+  loader_.cast<NativeLoader&>().start_at(progress.epoch, progress.batch);
+  return loader.pass();
+}
+
+// A loader of Python's has no positions: the pass begins with the generators as they were, its first batches are loaded
+// and dropped, and what the model drew since is made up for by the generators of the checkpoint.
+py::iterator ModuleTrainer::begin_pass_of_python(const AnyLoader& loader) {
+  const std::int64_t done = trainer_->progress().batch;
+  const py::object loaded = std::exchange(loaded_place_, py::none());
+  const py::object began = loaded.is_none() ? loaded : py::object(loaded["pass_began"]);
+  if (done > 0 && (loader.single_pass() || (began.is_none() && !is_sequence(loader_)))) {
+    fail(ErrorCode::invalid_argument, "python: the checkpoint stands at batch {} of its epoch; {}", done,
+         loader.single_pass() ? "an iterator cannot go on there: give a function that makes one"
+                              : "only a headrace.Loader and a list can go on where no fit() began");
   }
+  const py::module_ place = py::module_::import("headrace._place");
+  const bool in_pass = done > 0 && !began.is_none();
+  if (!loaded.is_none()) place.attr("set_generator_states")(in_pass ? began : py::object(loaded["now"]), loader_);
+  pass_began_ = place.attr("generator_states")(loader_);
   py::iterator pass = loader.pass();
-  if (is_sequence(loader.object())) {
-    for (std::int64_t i = 0; i < progress.batch; ++i) next_batch(pass);
+  for (std::int64_t i = 0; i < done; ++i) {
+    if (!next_batch(pass)) {
+      fail(ErrorCode::invalid_argument, "python: the checkpoint stands at batch {} of its epoch, the loader gave {}",
+           done, i);
+    }
+    check_signals();
   }
+  if (in_pass) place.attr("set_generator_states")(loaded["now"], loader_);
   return pass;
 }
 
 py::dict ModuleTrainer::fit_epoch(const AnyLoader& loader, const FitCallbacks& callbacks) {
   Progress& progress = trainer_->progress();
-  const std::int64_t begin_ns = monotonic_ns();
+  const std::int64_t begin_ns = monotonic_ns(), skipped_before = progress.skipped_updates;
   const std::optional<std::int64_t> batches = loader.batches();
   py::iterator pass = begin_pass(loader);
   std::int64_t samples = 0;
@@ -205,7 +225,8 @@ py::dict ModuleTrainer::fit_epoch(const AnyLoader& loader, const FitCallbacks& c
   finish_window();
   ++progress.epoch;
   progress.batch = 0;
-  const double seconds = static_cast<double>(monotonic_ns() - begin_ns) / 1e9;
+  pass_began_ = py::none();
+  const double seconds = seconds_since(begin_ns);
   py::dict result;
   result["epoch"] = progress.epoch;
   result["loss"] = trainer_->take_mean_loss();
@@ -213,6 +234,7 @@ py::dict ModuleTrainer::fit_epoch(const AnyLoader& loader, const FitCallbacks& c
   result["seconds"] = seconds;
   result["samples_per_second"] = static_cast<double>(samples) / seconds;
   result["optimizer_steps"] = progress.optimizer_steps;
+  result["skipped_updates"] = progress.skipped_updates - skipped_before;
   result["resident_memory"] = resident_memory();
   return result;
 }
@@ -268,6 +290,7 @@ void ModuleTrainer::save(const std::filesystem::path& path) {
   follow_optimizer();
   RunState run;
   run.model = model_name();
+  run.history = py::module_::import("headrace._place").attr("to_text")(loader_, pass_began_).cast<std::string>();
   const py::gil_scoped_release released;
   write_checkpoint(path, *trainer_, run);
 }
@@ -276,11 +299,16 @@ py::dict ModuleTrainer::load(const std::filesystem::path& path) {
   const Busy busy(*this);
   follow_optimizer();
   const std::string name = model_name();
+  CheckpointInfo info;
   {
     const py::gil_scoped_release released;
-    load_checkpoint(path, *trainer_, name, /*weights_only=*/false);
+    info = load_checkpoint(path, *trainer_, name, /*weights_only=*/false);
   }
   optimizer_.publish_all(trainer_->optimizer());
+  const py::module_ place = py::module_::import("headrace._place");
+  loaded_place_ = place.attr("from_text")(info.run.history);
+  if (!loaded_place_.is_none()) place.attr("set_global_states")(loaded_place_["now"]);
+  pass_began_ = py::none();
   resume_batch_ = trainer_->progress().batch;
   return progress();
 }
@@ -291,6 +319,7 @@ py::dict ModuleTrainer::progress() const {
   progress["epoch"] = now.epoch;
   progress["batch"] = now.batch;
   progress["optimizer_steps"] = now.optimizer_steps;
+  progress["skipped_updates"] = now.skipped_updates;
   progress["window"] = now.window;
   return progress;
 }

@@ -43,6 +43,7 @@ class ModuleTrainer {
 
   pybind11::dict progress() const;
   double learning_rate();
+  double loss_scale() const { return trainer_->loss_scale(); }
   pybind11::dict options();
 
  private:
@@ -52,6 +53,7 @@ class ModuleTrainer {
   void follow_optimizer();  // What Python changed of it since the last step.
   void plan_run(const AnyLoader& loader, std::int64_t epochs);
   pybind11::iterator begin_pass(const AnyLoader& loader);
+  pybind11::iterator begin_pass_of_python(const AnyLoader& loader);
   pybind11::dict fit_epoch(const AnyLoader& loader, const FitCallbacks& callbacks);
   std::string model_name() const;
 
@@ -61,6 +63,10 @@ class ModuleTrainer {
   ScheduleOptions schedule_;
   std::optional<std::int64_t> steps_;  // Of the run, when somebody said or fit() knows.
   std::int64_t resume_batch_ = 0;      // Where a loaded checkpoint stands in its epoch.
+  // Of python/headrace/_place.py; each may be None.
+  pybind11::object loaded_place_ = pybind11::none();  // Of a loaded checkpoint that no pass has begun from yet.
+  pybind11::object loader_ = pybind11::none();        // Of the last fit().
+  pybind11::object pass_began_ = pybind11::none();    // Generators as they were before its pass that is open.
   ModelState state_;
   TorchOptimizer optimizer_;
   std::unique_ptr<Trainer> trainer_;

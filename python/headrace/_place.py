@@ -1,0 +1,67 @@
+"""Where a pass over a loader stands, as text that a checkpoint carries: the states of every generator that data may be drawn
+with, as they were when the pass began and as they are now."""
+
+from __future__ import annotations
+
+import base64
+import json
+import random
+import sys
+from typing import Any
+
+import torch
+
+from ._state import generators_of
+from .errors import InvalidArgumentError
+
+_KEY = "python"  # Beside what else a checkpoint's history may hold.
+
+
+def generator_states(loader: Any) -> dict[str, Any]:
+    """Of torch, Python, NumPy where it is loaded, and the loader, as JSON values."""
+    states: dict[str, Any] = {"torch": _text(torch.get_rng_state()), "python": random.getstate()}
+    if numpy := sys.modules.get("numpy"):
+        kind, keys, *rest = numpy.random.get_state()
+        states["numpy"] = [kind, keys.tolist(), *rest]
+    states["loader"] = [_text(generator.get_state()) for generator in generators_of(loader)]
+    return states
+
+
+def set_generator_states(states: dict[str, Any], loader: Any) -> None:
+    """Puts back what generator_states() gave. InvalidArgumentError, with nothing changed, for a loader with other
+    generators."""
+    generators = generators_of(loader)
+    if len(generators) != len(states["loader"]):
+        raise InvalidArgumentError(f"python: the checkpoint is of a loader with {len(states['loader'])} generators of its "
+                                   f"own, this one has {len(generators)}")
+    set_global_states(states)
+    for generator, text in zip(generators, states["loader"]):
+        generator.set_state(_tensor(text))
+
+
+def set_global_states(states: dict[str, Any]) -> None:
+    """Those of torch, Python and NumPy alone."""
+    version, keys, gauss = states["python"]
+    random.setstate((version, tuple(keys), gauss))
+    torch.set_rng_state(_tensor(states["torch"]))
+    if "numpy" in states and (numpy := sys.modules.get("numpy")):  # What is not loaded draws nothing.
+        kind, keys, *rest = states["numpy"]
+        numpy.random.set_state((kind, numpy.array(keys, dtype=numpy.uint32), *rest))
+
+
+def to_text(loader: Any, pass_began: dict[str, Any] | None) -> str:
+    """The history of a checkpoint. `pass_began`: generator_states() before the pass that is open; None: none is."""
+    return json.dumps({_KEY: {"now": generator_states(loader), "pass_began": pass_began}})
+
+
+def from_text(text: str) -> dict[str, Any] | None:
+    """{"now": ..., "pass_began": ...}; None: the checkpoint was not written from Python."""
+    return json.loads(text).get(_KEY)
+
+
+def _text(state: torch.Tensor) -> str:
+    return base64.b64encode(bytes(state.tolist())).decode("ascii")
+
+
+def _tensor(text: str) -> torch.Tensor:
+    return torch.tensor(list(base64.b64decode(text)), dtype=torch.uint8)
