@@ -1,5 +1,7 @@
 """Trace, span, diagnose, write_report and doctor from Python."""
 
+import asyncio
+import inspect
 import json
 import threading
 import time
@@ -29,6 +31,59 @@ def test_spans_are_recorded_under_their_names_and_nest():
     assert 0.03 <= spans["inner"]["total_s"] <= spans["outer"]["total_s"]
     assert summary["total_operations"] == 6
     assert summary["total_duration"] == pytest.approx(spans["outer"]["total_s"], rel=0.02)
+
+
+def test_calls_of_a_profiled_operation_are_counted_and_timed_and_give_what_they_gave():
+    class Cutter:
+        @hr.profile_operation("cut")
+        def cut(self, size: int, *, times: int = 1) -> int:
+            """Cuts."""
+            time.sleep(0.01)
+            return size * times
+
+        @staticmethod
+        @hr.profile_operation("fails")
+        def fails():
+            raise KeyError("mine")
+
+    with hr.Trace() as trace:
+        assert [Cutter().cut(size, times=2) for size in range(3)] == [0, 2, 4]
+        with pytest.raises(KeyError, match="mine"):
+            Cutter.fails()
+    spans = {entry["name"]: entry for entry in trace.summary()["operations"]}
+    assert spans["cut"]["count"] == 3 and spans["fails"]["count"] == 1
+    assert 0.01 <= spans["cut"]["min_s"] <= spans["cut"]["total_s"]
+    assert (Cutter.cut.__name__, Cutter.cut.__doc__) == ("cut", "Cuts.")
+    assert str(inspect.signature(Cutter.cut)) == "(self, size: int, *, times: int = 1) -> int"
+    assert Cutter().cut(1) == 1  # Without a Trace.
+
+
+def test_profiled_coroutines_overlap_and_each_keeps_its_own_time():
+    @hr.profile_operation("fetch")
+    async def fetch(seconds):
+        await asyncio.sleep(seconds)
+        return seconds
+
+    async def both():
+        return await asyncio.gather(fetch(0.03), fetch(0.01))
+
+    assert inspect.iscoroutinefunction(fetch)
+    with hr.Trace() as trace:
+        assert asyncio.run(both()) == [0.03, 0.01]
+    (entry,) = trace.summary()["operations"]
+    assert entry["count"] == 2 and entry["min_s"] >= 0.01 and entry["max_s"] >= 0.03
+    assert trace.summary()["total_duration"] < entry["total_s"]  # They ran at once.
+
+
+def test_what_cannot_be_profiled_is_refused_by_name():
+    def batches():
+        yield 1
+
+    for what, words in [(batches, "batches makes a generator"), (property(len), "found property; below"), (3, "found int")]:
+        with pytest.raises(hr.errors.InvalidArgumentError, match=words):
+            hr.profile_operation("x")(what)
+    with pytest.raises(hr.errors.InvalidArgumentError, match="name: wanted a text, found function"):
+        hr.profile_operation(batches)
 
 
 def test_an_exception_closes_and_marks_a_span(tmp_path):

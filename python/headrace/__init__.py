@@ -8,6 +8,7 @@ if torch.__version__.split("+")[0] != _TORCH_VERSION:
 
 from . import errors  # noqa: E402
 from ._native import Loader, Trace, Trainer, diagnose, doctor, span, write_report  # noqa: E402
+from ._profile import profile_operation  # noqa: E402
 from ._tune import Trial, Tuned, tune  # noqa: E402
 from ._watch import watch  # noqa: E402
 from .batch import Batch  # noqa: E402
@@ -24,6 +25,7 @@ __all__ = [
     "diagnose",
     "doctor",
     "errors",
+    "profile_operation",
     "span",
     "tune",
     "watch",
