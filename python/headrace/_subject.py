@@ -21,6 +21,7 @@ from . import _native
 from ._batched import BatchedPictures, as_it_is, batched
 from ._forward import ForwardSwitch
 from ._state import State, generators_of, in_layout_of, same_values
+from ._twin import draws, twin_of
 from .errors import InvalidArgumentError, UnsupportedError
 
 MEMORY_FORMAT = "model.memory_format"
@@ -29,6 +30,7 @@ IMPLEMENTATION = "optimizer.implementation"
 THREADS = "compute.threads"
 ALLOCATOR = "compute.allocator"
 WORKERS = "data.workers"  # Of a DataLoader: processes.
+LOADER = "data.loader"  # "headrace": a headrace.Loader in the place of a DataLoader.
 LOADER_THREADS = "data.threads"  # Of a headrace.Loader.
 PREFETCH = "data.prefetch_batches"
 BATCHED = "data.batched"
@@ -80,6 +82,7 @@ class Subject:
             self._batched = batched(loader)
             self._workers = (loader.num_workers, loader.prefetch_factor, rest)
         self._loader_options = dict(loader.options) if isinstance(loader, _native.Loader) else None
+        self._twin: _native.Loader | None = None  # The headrace.Loader that can stand for a DataLoader.
         self._settings: dict[str, str] = {}
         self._loaders: dict[tuple[int, int | None, bool], DataLoader] = {}
         self._pass_loader: Any = self._loader_for({})
@@ -91,6 +94,8 @@ class Subject:
         """The state that this was made with, under the settings in force. Gradients are dropped."""
         self._end_workers()
         self._state.restore()
+        if self._twin is not None:
+            self._twin.start_at(0)
 
     def parameters(self) -> list[tuple[str, torch.Tensor]]:
         return list(self.model.named_parameters())
@@ -138,6 +143,8 @@ class Subject:
         torch.manual_seed(seed)
         for generator in generators_of(self.loader):
             generator.manual_seed(seed)
+        if self._twin is not None:
+            self._twin.start_at(1 + seed % 2**30)  # Other draws, as from another seed.
 
     def configure(self, settings: Mapping[str, str]) -> None:
         """Makes exactly these settings hold; whatever is not named is as it was. On an error, all is as before."""
@@ -174,6 +181,8 @@ class Subject:
             written[BATCHED] = False
             if self._workers[1] is not None:
                 written[PREFETCH] = self._workers[1]
+        if self._twin is not None:
+            written[LOADER] = "dataloader"
         if self._loader_options is not None:
             written[LOADER_THREADS] = self._loader_options["threads"]
             written[PREFETCH] = self._loader_options["prefetch_batches"]
@@ -200,6 +209,9 @@ class Subject:
             for key, value in state.items():
                 if isinstance(value, torch.Tensor) and value.shape == parameter.shape:
                     state[key] = in_layout_of(parameter, value)
+        if self._pass_loader is self._twin:
+            self._twin.start_at(0)
+            return self._twin
         if isinstance(self.loader, DataLoader):
             is_batched = isinstance(self.loader.dataset, BatchedPictures)
             if self._workers_in(settings) != (self.loader.num_workers, self.loader.prefetch_factor, is_batched):
@@ -221,6 +233,8 @@ class Subject:
         if self._loader_options is not None:
             self.loader.set_threads(int(settings.get(LOADER_THREADS, self._loader_options["threads"])))
             self.loader.set_prefetch_batches(int(settings.get(PREFETCH, self._loader_options["prefetch_batches"])))
+        if self._twin is not None and LOADER_THREADS in settings:
+            self._twin.set_threads(int(settings[LOADER_THREADS]))
         self._pass_loader = self._loader_for(settings)
 
     def _set_layout(self, channels_last: bool) -> None:
@@ -245,6 +259,8 @@ class Subject:
     def _loader_for(self, settings: Mapping[str, str]) -> Any:
         if not isinstance(self.loader, DataLoader):
             return self.loader
+        if _text(settings, LOADER) == "headrace":
+            return self._twin
         key = self._workers_in(settings)
         if key not in self._loaders:
             # A copy: the user's own may be in the middle of a pass. It shares the data set and the sampler.
@@ -291,7 +307,7 @@ class Subject:
         if reason is None:
             yield candidate
         else:
-            (key,) = candidate.changes
+            key = next(iter(candidate.changes))
             self.not_applicable.append(NotApplicable(candidate.name, key, reason))
 
     def _compute_candidates(self) -> Iterator[Candidate]:
@@ -336,12 +352,15 @@ class Subject:
         yield from self._unless(reason, Candidate(
             "whole batches", "Pictures taken from memory and normalised a batch at a time instead of one by one.",
             {BATCHED: "true"}, "bit_equal", "data"))
+        yield from self._twin_candidates()
         cores = len(os.sched_getaffinity(0))
         numerics: str | None = None
         for workers in sorted({cores, max(1, cores // 2), 0}, reverse=True):
             if workers == now:
                 continue
             changes = {WORKERS: str(workers)}
+            if self._twin is not None:  # Which has no workers.
+                changes[LOADER] = '"dataloader"'
             if numerics is None:
                 numerics = "bit_equal" if self._same_batches(changes) else "reduced_precision"
             draws = "" if numerics == "bit_equal" else " What the data set draws at random comes from other generators then."
@@ -351,6 +370,22 @@ class Subject:
             depth = 2 * (prefetch or 2)
             yield Candidate("deeper prefetch", f"Each worker prepares {depth} batches ahead instead of "
                             f"{prefetch}.", {PREFETCH: str(depth)}, "bit_equal", "data")
+
+    def _twin_candidates(self) -> Iterator[Candidate]:
+        found = twin_of(self.loader)
+        if isinstance(found, str):
+            self.not_applicable.append(NotApplicable("headrace.Loader", LOADER, found))
+            return
+        self._twin = found
+        other = (f"the order of the samples and random transforms are drawn by headrace, from torch's first seed and the "
+                 "epoch, and so are others" if draws(found) else "the same samples come in the same order, with the pixels "
+                 "the same to within rounding")
+        cores = len(os.sched_getaffinity(0))
+        for threads in sorted({cores, max(1, cores // 2)}, reverse=True):
+            name = "headrace.Loader" if threads == cores else f"headrace.Loader, {threads} thread{'s'[:threads > 1]}"
+            yield Candidate(name, f"A headrace.Loader with {threads} thread{'s'[:threads > 1]} reads the same files in place "
+                            f"of the DataLoader; {other}.", {LOADER: '"headrace"', LOADER_THREADS: str(threads)},
+                            "reduced_precision", "data")
 
     def _native_loader_candidates(self, options: Mapping[str, Any]) -> Iterator[Candidate]:
         cores = len(os.sched_getaffinity(0))

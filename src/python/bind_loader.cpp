@@ -1,6 +1,9 @@
+#include <fmt/format.h>
 #include <pybind11/pybind11.h>
+#include <pybind11/stl.h>
 
 #include <memory>
+#include <utility>
 
 #include "python/bindings.h"
 #include "python/native_loader.h"
@@ -13,12 +16,12 @@ void register_loader(py::module_& module) {
   py::class_<NativePass>(module, "LoaderPass", "One pass over a Loader.")
       .def("__iter__", [](py::object self) { return self; })
       .def("__next__", [](NativePass& pass) {
-        py::object batch = pass.loader.cast<NativeLoader&>().next(pass.serial);
+        py::object batch = pass.next();
         if (batch.is_none()) throw py::stop_iteration();
         return batch;
       });
 
-  py::class_<NativeLoader>(module, "Loader",
+  py::class_<NativeLoader>(module, "Loader", py::dynamic_attr(),
                            R"(Reads, decodes and transforms samples on native threads and yields them as batches.
 
 source is "idx:DIR" (MNIST, Fashion-MNIST) or "folder:DIR" (an ImageFolder of JPEG and PNG files). The keywords are the
@@ -33,10 +36,7 @@ memory. One iteration runs at a time. Bytes depend on seed, epoch and options al
              return std::make_unique<NativeLoader>(source, options);
            }),
            py::arg("source"))
-      .def("__iter__",
-           [](const py::object& self) {
-             return NativePass{self, self.cast<NativeLoader&>().begin()};
-           })
+      .def("__iter__", [](const py::object& self) { return std::make_unique<NativePass>(self); })
       .def("__len__", &NativeLoader::batches)
       .def("state_dict", &NativeLoader::state,
            "Where the next batch stands: epoch and batch, with what must be the same to go on there.")
@@ -44,6 +44,16 @@ memory. One iteration runs at a time. Bytes depend on seed, epoch and options al
            "The next iteration begins there. A state of other data, another seed or batch size is refused.")
       .def("start_at", &NativeLoader::start_at, py::arg("epoch"), py::arg("batch") = 0,
            "The next iteration begins at this epoch and batch, both from 0.")
+      .def(
+          "sample",
+          [](const NativeLoader& loader, std::int64_t index) {
+            const Source& source = loader.source();
+            if (index < 0 || index >= source.size()) {
+              throw py::index_error(fmt::format("sample {}: there are {} samples", index, source.size()));
+            }
+            return std::pair(source.sample_name(index), source.label(index));
+          },
+          py::arg("index"), "Name and label of a sample of the data set: the file, or its place in one.")
       .def("statistics", &NativeLoader::statistics, "Totals since the Loader was made; seconds of threads added up.")
       .def("set_threads", &NativeLoader::set_threads, py::arg("threads"), "Live; changes no byte.")
       .def("set_prefetch_batches", &NativeLoader::set_prefetch_batches, py::arg("batches"), "Live; changes no byte.")

@@ -96,6 +96,20 @@ py::object NativeLoader::next(std::int64_t serial) {
   return batch ? batch_object(batch_type_, *batch) : py::none();
 }
 
+void NativeLoader::end(std::int64_t serial) {
+  if (process_ != ::getpid()) return;  // The threads are another process's.
+  const py::gil_scoped_release released;
+  const std::lock_guard lock(mutex_);
+  if (serial == serial_) epoch_.reset();
+}
+
+NativePass::NativePass(py::object loader)
+    : loader_(std::move(loader)), serial_(loader_.cast<NativeLoader&>().begin()) {}
+
+NativePass::~NativePass() {
+  loader_.cast<NativeLoader&>().end(serial_);
+}
+
 void NativeLoader::start_at(std::int64_t epoch, std::int64_t batch) {
   const py::gil_scoped_release released;
   const std::lock_guard lock(mutex_);

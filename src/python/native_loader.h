@@ -28,6 +28,8 @@ class NativeLoader {
   // The next batch of pass `serial`, a headrace.Batch; none at its end. Error{invalid_argument}: a newer pass has
   // begun.
   pybind11::object next(std::int64_t serial);
+  // Ends pass `serial`, so that nothing more is loaded for it; nothing, where a newer one has begun.
+  void end(std::int64_t serial);
 
   void start_at(std::int64_t epoch, std::int64_t batch);
   pybind11::dict state() const;
@@ -66,10 +68,19 @@ class NativeLoader {
   bool begun_ = false;
 };
 
-// What iter(loader) gives.
-struct NativePass {
-  pybind11::object loader;  // A NativeLoader, kept alive.
-  std::int64_t serial;
+// What iter(loader) gives. A pass that nobody holds any more is over.
+class NativePass {
+ public:
+  explicit NativePass(pybind11::object loader);  // A NativeLoader, kept alive.
+  ~NativePass();
+  NativePass(const NativePass&) = delete;
+  NativePass& operator=(const NativePass&) = delete;
+
+  pybind11::object next() { return loader_.cast<NativeLoader&>().next(serial_); }
+
+ private:
+  pybind11::object loader_;
+  std::int64_t serial_;
 };
 
 }  // namespace headrace::python
