@@ -558,6 +558,22 @@ def test_what_compiling_takes_is_measured_once_and_spread_over_the_run(monkeypat
     assert differences(before, everything(loop)) == []
 
 
+def test_torch_compile_really_compiles_is_paid_for_and_computes_the_same(monkeypatch, tmp_path):
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))  # Nothing is compiled yet.
+    torch.manual_seed(1)
+    model = nn.Sequential(nn.Linear(8, 16), nn.GELU(), nn.Linear(16, 1))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    tuned = hr.tune(model, [torch.randn(4, 8) for _ in range(4)], optimizer, lambda model, batch: model(batch).square().mean(),
+                    steps=50, budget=120, gain_min=10.0, only=["torch.compile"])
+    (trial,) = tuned.trials
+    assert trial.name == "torch.compile" and trial.verdict == "refused", trial.sentence
+    assert list(tmp_path.rglob("*.cpp")) and list(tmp_path.rglob("*.so"))
+    numerics = tuned.ledger["trials"][0]["numerics"]
+    assert numerics["passed"] and numerics["class"] == "rounding"
+    assert trial.reason == "slower"  # Seconds of compiling, spread over 50 steps of microseconds.
+    assert "forward" not in model.__dict__
+
+
 def test_tuning_works_twice_in_a_process_without_a_main_file():
     script = textwrap.dedent("""
         import headrace as hr, torch
