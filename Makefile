@@ -8,8 +8,8 @@ PYTHON := .venv/bin/python
 
 .DEFAULT_GOAL := build
 .PHONY: help setup build demo photos demo-photos test test-fast tidy format docs \
-  bench bench-fashion bench-photos bench-memory bench-planted bench-python-step bench-python-loader bench-python-scripts \
-  install-check fuzz bare-demo bare-test clean
+  bench bench-fashion bench-photos bench-memory bench-planted bench-python-step bench-python-loader bench-python-scripts bench-python-calls \
+  asan-python install-check fuzz bare-demo bare-test clean
 
 help:
 	@echo "make                build (sets up Debian packages and .venv first where they are missing)"
@@ -25,6 +25,8 @@ help:
 	@echo "make bench-memory   does memory grow in 20 minutes of training?"
 	@echo "make bench-python-step    a step from Python: the plain loop with a fused optimizer against headrace.Trainer"
 	@echo "make bench-python-loader  photographs in a Python loop: DataLoader against headrace.Loader"
+	@echo "make bench-python-calls   does memory grow when a bound function is called 100,000 times?"
+	@echo "make asan-python    the Python bindings under the address sanitizer"
 	@echo "make install-check  pip install . into a fresh environment, then import and step outside the repository"
 	@echo "make bench-planted  how often the tuner judges planted knobs right, 20 runs"
 	@echo "make fuzz           libFuzzer on the JPEG decoder and its index, 10 minutes (FUZZ_SECONDS=600)"
@@ -100,6 +102,20 @@ bench-python-step: build
 
 bench-python-loader: build photos
 	@$(PYTHON) bench/python_loader/run.py
+
+bench-python-calls: build
+	@$(PYTHON) bench/python_calls/run.py
+
+# Not a part of make test: the bindings take minutes to compile under the sanitizers. torch keeps what it made at import, and
+# ASan keeps what was freed, so neither leaks nor growth mean anything here; g++ would run under ASan in torch.compile.
+asan-python: setup photos
+	@cmake --preset asan >/dev/null
+	@ninja -C build/asan _native
+	@LD_PRELOAD="$$(g++ -print-file-name=libasan.so) $$(g++ -print-file-name=libstdc++.so)" \
+	  ASAN_OPTIONS=detect_leaks=0:detect_stack_use_after_return=1:strict_string_checks=1 UBSAN_OPTIONS=print_stacktrace=1 \
+	  $(PYTHON) -m pytest -q -o "pythonpath=tests build/asan/python" -k "not grow and not really_compiles" \
+	  tests/python_trainer_test.py tests/python_loader_test.py tests/python_insight_test.py tests/python_tune_test.py \
+	  tests/python_twin_test.py tests/python_watch_test.py
 
 install-check: setup
 	@tools/install_check.sh
