@@ -132,8 +132,8 @@ def tune(model: nn.Module, loader: Any, optimizer: torch.optim.Optimizer, forwar
 
     Afterwards parameters, buffers, gradients, optimizer state, modes and the generators of torch, Python, NumPy and the
     loader are bit for bit what they were, also when this raises; with what was kept, the layout of parameters, the forward
-    of the instance, the optimizer's implementation, thread counts and the loader's workers differ. What the data set
-    itself counts or caches is its own.
+    of the instance, the optimizer's implementation, thread counts and the loader's workers differ; Tuned.loader is the
+    loader to train with, which may be a headrace.Loader then. What the data set itself counts or caches is its own.
 
     Raises headrace.Error for objects that do not fit together, and whatever your own code raises, KeyboardInterrupt
     included.
