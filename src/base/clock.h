@@ -7,8 +7,8 @@
 namespace headrace {
 
 std::int64_t monotonic_ns() noexcept;
-std::int64_t thread_cpu_ns() noexcept;   // CPU time of the calling thread.
-std::int64_t process_cpu_ns() noexcept;  // CPU time of the whole process.
+std::int64_t thread_cpu_ns() noexcept;                 // CPU time of the calling thread.
+std::int64_t process_cpu_ns() noexcept;                // CPU time of the whole process.
 double seconds_since(std::int64_t begin_ns) noexcept;  // `begin_ns`: an earlier monotonic_ns().
 // "20261120T153000Z" and "2026-11-20 15:30:00 UTC".
 std::string utc_stamp();
