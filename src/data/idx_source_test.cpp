@@ -1,4 +1,5 @@
 #include <headrace/error.h>
+#include <headrace/loader.h>
 #include <headrace/source.h>
 
 #include <gmock/gmock.h>
@@ -13,6 +14,7 @@
 #include <filesystem>
 #include <fstream>
 #include <iterator>
+#include <memory>
 #include <new>
 #include <numeric>
 #include <random>
@@ -20,6 +22,7 @@
 #include <vector>
 
 #include "data/detail/allocation_count.h"
+#include "data/detail/testing.h"
 
 namespace headrace {
 namespace {
@@ -307,7 +310,7 @@ TEST_F(IdxSource, DamagedFilesAreReadOrRefusedButNeverCrash) {
     write(kImages, files[0]);
     write(kLabels, files[1]);
     try {
-      const auto source = open_source(uri(), Split::train);
+      const std::shared_ptr<const Source> source = open_source(uri(), Split::train);
       std::int64_t sum = 0;
       for (std::int64_t at = 0; at < source->size(); ++at) {
         const Sample sample = source->read(at, unused_);
@@ -315,6 +318,11 @@ TEST_F(IdxSource, DamagedFilesAreReadOrRefusedButNeverCrash) {
         EXPECT_LT(sample.label, source->classes());
       }
       EXPECT_GT(sum, 0);
+      DataOptions options = options_of(7, 0);
+      options.on_corrupt = OnCorrupt::replace;
+      Loader loader{source, options, 1, true};
+      EXPECT_EQ(std::ssize(order(loader.epoch(0))), source->size());
+      EXPECT_EQ(loader.statistics().corrupt, 0);
       ++opened;
     } catch (const Error& error) {
       EXPECT_THAT(error.what(), testing::StartsWith("data: "));

@@ -1,0 +1,192 @@
+// Pictures that were damaged on purpose, through the Loader. Those of IDX files are in idx_source_test.cpp.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <headrace/error.h>
+#include <headrace/loader.h>
+#include <sys/resource.h>
+
+#include <algorithm>
+#include <memory>
+#include <random>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "data/detail/testing.h"
+#include "image/decode.h"
+#include "image/test_pictures.h"
+#include "store/scratch_folder.h"
+
+namespace headrace {
+namespace {
+
+using image::Bytes;
+using testing::HasSubstr;
+using testing::IsSubsetOf;
+
+constexpr int kHeight = 48, kWidth = 60;
+
+struct Seeds {
+  std::vector<Bytes> jpegs, pngs;
+};
+
+Seeds sound_pictures() {
+  Seeds seeds;
+  const auto color = image::photograph(kHeight, kWidth, 3, 1), grey = image::photograph(kHeight, kWidth, 1, 2);
+  using image::JpegForm;
+  for (const JpegForm& form :
+       {JpegForm{}, JpegForm{.h = 1, .v = 1, .optimised = true}, JpegForm{.h = 2, .v = 1, .restart_blocks = 2},
+        JpegForm{.progressive = true}, JpegForm{.arithmetic = true}}) {
+    seeds.jpegs.push_back(image::jpeg_of(color, form));
+  }
+  seeds.jpegs.push_back(image::jpeg_of(grey, {.h = 1, .v = 1}));
+  for (const bool interlaced : {false, true}) {
+    seeds.pngs.push_back(image::png_of(kHeight, kWidth, color.pixels, {.interlaced = interlaced, .text = true}));
+    image::PngForm form{.color = PNG_COLOR_TYPE_PALETTE, .interlaced = interlaced};
+    for (int i = 0; i < 256; ++i) form.palette.push_back({static_cast<png_byte>(i), 7, 200});
+    seeds.pngs.push_back(image::png_of(kHeight, kWidth, grey.pixels, form));
+    form = {.color = PNG_COLOR_TYPE_GRAY, .interlaced = interlaced};
+    seeds.pngs.push_back(image::png_of(kHeight, kWidth, grey.pixels, form));
+  }
+  return seeds;
+}
+
+// Two bytes of height and two of width, high byte first, in a JPEG's frame header.
+Bytes jpeg_with_sides(Bytes file, int side) {
+  for (std::size_t at = 0; at + 9 < file.size(); ++at) {
+    if (file[at] != 0xFF || (file[at + 1] != 0xC0 && file[at + 1] != 0xC1 && file[at + 1] != 0xC2)) continue;
+    file[at + 5] = file[at + 7] = static_cast<std::uint8_t>(side >> 8);
+    file[at + 6] = file[at + 8] = static_cast<std::uint8_t>(side);
+    return file;
+  }
+  ADD_FAILURE() << "no frame header";
+  return file;
+}
+
+Bytes png_with_sides(Bytes file, int side) {
+  constexpr std::size_t kSidesAt = 16;  // Behind the signature, the first chunk's length and its name.
+  for (std::size_t i = 0; i < 8; ++i) file[kSidesAt + i] = static_cast<std::uint8_t>(side >> (24 - 8 * (i % 4)));
+  image::repair_checksums(file);
+  return file;
+}
+
+Bytes cut(Bytes file, std::mt19937& random) {
+  file.resize(random() % file.size());
+  return file;
+}
+
+Bytes mutated(const Seeds& seeds, std::mt19937& random) {
+  const bool is_png = random() % 2 == 0;
+  const auto& family = is_png ? seeds.pngs : seeds.jpegs;
+  const Bytes& seed = family[random() % family.size()];
+  switch (random() % 8) {
+    case 0:
+      return cut(seed, random);
+    case 1:
+      return is_png ? png_with_sides(seed, 65'535) : jpeg_with_sides(seeds.jpegs[0], 65'535);
+    default:
+      break;
+  }
+  Bytes file = image::damaged(seed, random);
+  if (is_png && random() % 4 != 0) image::repair_checksums(file);
+  return file;
+}
+
+enum class Damage { none, data, header };
+
+Damage damage_of(const Bytes& file) {
+  image::Decoder decoder;
+  Damage damage = Damage::header;
+  try {
+    const auto info = decoder.open(file, 3);
+    damage = Damage::data;
+    Bytes out(static_cast<std::size_t>(info.height) * info.width * 3);
+    decoder.decode({0, 0, info.height, info.width}, out);
+    return Damage::none;
+  } catch (const Error&) {
+    return damage;
+  }
+}
+
+std::int64_t peak_memory_mib() {
+  rusage usage{};
+  getrusage(RUSAGE_SELF, &usage);
+  return usage.ru_maxrss / 1024;
+}
+
+class HostileCorpus : public ScratchFolder {
+ protected:
+  static constexpr int kPictures = 400;  // Of them every eighth is sound.
+
+  void fill(unsigned seed) {
+    paths_.clear();
+    damages_.clear();
+    std::mt19937 random{seed};
+    const Seeds seeds = sound_pictures();
+    for (int i = 0; i < kPictures; ++i) {
+      Bytes file = i % 8 == 0 ? seeds.jpegs[random() % seeds.jpegs.size()] : mutated(seeds, random);
+      const std::string name =
+          fmt::format("{}/train/{}/{:03d}.{}", seed, i % 2 == 0 ? "even" : "odd", i, i % 3 == 0 ? "png" : "jpg");
+      paths_.push_back(write(name, {file.begin(), file.end()}).string());
+      damages_.push_back(damage_of(file));
+    }
+    EXPECT_GT(std::count(damages_.begin(), damages_.end(), Damage::header), 50);
+    EXPECT_GT(std::count(damages_.begin(), damages_.end(), Damage::data), 50);
+    EXPECT_GT(std::count(damages_.begin(), damages_.end(), Damage::none), kPictures / 8);
+  }
+  std::set<std::string> damaged(bool header_alone) const {
+    std::set<std::string> names;
+    for (std::size_t i = 0; i < paths_.size(); ++i) {
+      if (damages_[i] == Damage::header || (damages_[i] == Damage::data && !header_alone)) names.insert(paths_[i]);
+    }
+    return names;
+  }
+
+  void load(unsigned seed) const;
+
+  std::vector<std::string> paths_;
+  std::vector<Damage> damages_;
+};
+
+void HostileCorpus::load(unsigned seed) const {
+  const std::int64_t before = peak_memory_mib();
+  const std::shared_ptr<const Source> source =
+      open_source("folder:" + (folder_ / std::to_string(seed)).string(), Split::train);
+  DataOptions options = options_of(16, 2);
+  options.transform.size = 24;
+  options.transform.crop = Crop::random_resized;
+  options.shuffle = false;
+  options.on_corrupt = OnCorrupt::replace;
+  Loader loader{source, options, 1, true};
+  const std::vector<std::int64_t> delivered = order(loader.epoch(0));
+
+  std::set<std::string> named;
+  for (const CorruptSample& sample : loader.corrupt_samples()) {
+    named.insert(sample.name);
+    EXPECT_THAT(sample.reason, HasSubstr(sample.name));
+  }
+  const std::set<std::string> bad = damaged(/*header_alone=*/false), hopeless = damaged(/*header_alone=*/true);
+  EXPECT_THAT(named, IsSubsetOf(bad));
+  EXPECT_THAT(hopeless, IsSubsetOf(named));
+  ASSERT_EQ(delivered.size(), static_cast<std::size_t>(kPictures));
+  for (std::int64_t i = 0; i < kPictures; ++i) {
+    const std::int64_t index = delivered[static_cast<std::size_t>(i)];
+    EXPECT_EQ(hopeless.count(source->sample_name(index)), 0U);
+    if (bad.count(source->sample_name(i)) == 0) {
+      EXPECT_EQ(index, i);
+    }
+  }
+  EXPECT_LT(peak_memory_mib() - before, 512);  // One 65,535 x 65,535 picture has 12,300.
+}
+
+// A crop may spare the damage of its picture: what is named lies between what no crop can spare and what a whole
+// decode finds.
+TEST_F(HostileCorpus, BadPicturesAreNamedAndReplacedAndAllOthersDelivered) {
+  for (const unsigned seed : {1U, 2U, 3U, 4U}) {
+    fill(seed);
+    load(seed);
+  }
+}
+
+}  // namespace
+}  // namespace headrace
