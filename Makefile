@@ -29,7 +29,7 @@ help:
 	@echo "make asan-python    the Python bindings under the address sanitizer"
 	@echo "make install-check  pip install . into a fresh environment, then import and step outside the repository"
 	@echo "make bench-planted  how often the tuner judges planted knobs right, 20 runs"
-	@echo "make fuzz           libFuzzer on the JPEG decoder and its index, 10 minutes (FUZZ_SECONDS=600)"
+	@echo "make fuzz           libFuzzer on every parser, 10 minutes each (FUZZ_SECONDS=600, FUZZERS='jpeg png idx recipe safetensors')"
 	@echo "make bench-python-scripts   hr.tune on the scripts of examples/python, hr.watch against timers placed by hand"
 	@echo "make format, tidy   clang-format in place; clang-tidy on every source"
 	@echo "make docs           write docs/options.md and docs/recipe.schema.json anew, from the options themselves"
@@ -125,11 +125,12 @@ bench-fashion: build
 
 # What is found stays in build/fuzz, beside the inputs.
 FUZZ_SECONDS := 600
+FUZZERS := jpeg png idx recipe safetensors
 fuzz: setup
 	@cmake --preset fuzz >/dev/null
-	@ninja -C build/fuzz jpeg_fuzz
-	@mkdir -p build/fuzz/jpeg && cd build/fuzz && bin/jpeg_fuzz -max_total_time=$(FUZZ_SECONDS) -timeout=5 -rss_limit_mb=1024 \
-	  -max_len=16384 -print_final_stats=1 jpeg
+	@ninja -C build/fuzz $(FUZZERS:=_fuzz)
+	@cd build/fuzz && for fuzzer in $(FUZZERS); do echo "== $$fuzzer"; mkdir -p $$fuzzer && bin/$${fuzzer}_fuzz \
+	  -max_total_time=$(FUZZ_SECONDS) -timeout=5 -rss_limit_mb=1024 -max_len=16384 -print_final_stats=1 $$fuzzer || exit 1; done
 
 clean:
 	rm -rf build

@@ -489,6 +489,13 @@ TEST_F(Folder, SafetensorsAreWholeOrSayWhy) {
   EXPECT_THAT(fault(std::string(8, '\xff')), HasSubstr("header alone needs"));
   EXPECT_THAT(fault(std::string("\x02\0\0\0\0\0\0\0{}", 10)), HasSubstr("no checksum"));
   EXPECT_THAT(fault(std::string("\x07\0\0\0\0\0\0\0{\"w\":1}", 15)), HasSubstr("lie nowhere"));
+  const std::string depth(200'000, '['), closing(200'000, ']');
+  for (const char* member : {"\"dtype\":\"U8\",\"data_offsets\":[0,0],\"shape\":", "\"data_offsets\":", "\"x\":"}) {
+    const std::string header = std::string("{\"w\":{") + member + depth + closing + "}}";
+    std::string prefix(8, '\0');
+    for (std::size_t i = 0; i < 8; ++i) prefix[i] = static_cast<char>(header.size() >> (8 * i));
+    EXPECT_THAT(fault(prefix + header), HasSubstr("lie nowhere"));
+  }
   EXPECT_THAT(check_safetensors(folder_ / "absent").fault.value_or("whole"), HasSubstr("cannot be opened"));
 }
 

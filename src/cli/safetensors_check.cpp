@@ -32,14 +32,25 @@ constexpr std::array<std::pair<std::string_view, std::string_view>, 10> kTypes{{
                                                                                 {"U8", "Byte"},
                                                                                 {"BOOL", "Bool"}}};
 
+// The member itself: a copy of what is nested a million deep would exhaust the stack, and so would its dump().
+const Json& member(const Json& object, const char* name) {
+  static const Json kNone;
+  const auto found = object.is_object() ? object.find(name) : object.end();
+  return found != object.end() ? *found : kNone;
+}
+
+bool are_whole_numbers(const Json& list) {
+  return list.is_array() && std::all_of(list.begin(), list.end(), [](const Json& n) { return n.is_number_unsigned(); });
+}
+
 // Where the last tensor ends, or nullopt: an entry is not what the format says.
 std::optional<std::uint64_t> end_of_tensors(const Json& header) {
   std::uint64_t end = 0;
   for (const auto& [name, tensor] : header.items()) {
     if (name == "__metadata__") continue;
-    const Json offsets = tensor.is_object() ? tensor.value("data_offsets", Json()) : Json();
-    if (!offsets.is_array() || offsets.size() != 2 || !offsets[0].is_number_unsigned() ||
-        !offsets[1].is_number_unsigned() || offsets[0].get<std::uint64_t>() > offsets[1].get<std::uint64_t>()) {
+    const Json& offsets = member(tensor, "data_offsets");
+    if (!are_whole_numbers(offsets) || offsets.size() != 2 || !are_whole_numbers(member(tensor, "shape")) ||
+        !member(tensor, "dtype").is_string() || offsets[0].get<std::uint64_t>() > offsets[1].get<std::uint64_t>()) {
       return std::nullopt;
     }
     end = std::max(end, offsets[1].get<std::uint64_t>());
@@ -49,12 +60,13 @@ std::optional<std::uint64_t> end_of_tensors(const Json& header) {
 
 // "conv1.weight Float 16,1,3,3", as train::header_checksum counts a tensor.
 std::string tensor_text(const std::string& name, const Json& tensor) {
-  const Json dtype = tensor.value("dtype", Json());
-  const std::string type = dtype.is_string() ? dtype.get<std::string>() : dtype.dump();
+  const auto type = member(tensor, "dtype").get<std::string>();
   const auto known = std::find_if(kTypes.begin(), kTypes.end(), [&](const auto& pair) { return pair.first == type; });
   std::string text = name + ' ' + (known == kTypes.end() ? type : std::string(known->second)) + ' ';
   const char* separator = "";
-  for (const Json& size : tensor.value("shape", Json::array())) text += std::exchange(separator, ",") + size.dump();
+  for (const Json& size : member(tensor, "shape")) {
+    text += std::exchange(separator, ",") + std::to_string(size.get<std::uint64_t>());
+  }
   return text;
 }
 
@@ -118,7 +130,7 @@ std::optional<std::string> fault_of(const std::filesystem::path& path, std::map<
   if (*end != tensor_bytes) {
     return "has " + std::to_string(tensor_bytes) + " bytes of tensors, its header says " + std::to_string(*end);
   }
-  const Json metadata = header.value("__metadata__", Json::object());
+  const Json& metadata = member(header, "__metadata__");
   if (!metadata.is_object()) return "has no checksum in its header";
   for (const auto& [key, value] : metadata.items()) {
     if (value.is_string()) texts[key] = value.get<std::string>();
