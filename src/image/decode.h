@@ -27,8 +27,9 @@ struct Box {
   int width = 0;
 };
 
-// A picture beyond these is refused before memory is taken for it. Decoding row by row holds some rows only;
-// progressive JPEG (6 bytes a pixel) and interlaced PNG (3) need room for the whole picture, whatever the box.
+// A picture beyond these is refused before memory is taken for it, and so is a PNG of more pixels than deflate can put
+// into a file of its size. Decoding row by row holds some rows only; progressive JPEG (6 bytes a pixel) and interlaced
+// PNG (3) need room for the whole picture, whatever the box.
 constexpr std::int64_t kPixelsMax = std::int64_t{1} << 27;
 constexpr std::int64_t kBufferedPixelsMax = std::int64_t{1} << 25;
 constexpr int kSideMax = 65'535;

@@ -43,6 +43,7 @@ struct PngState {
 
   png_uint_32 height = 0;
   png_uint_32 width = 0;
+  std::uint32_t bits = 0;  // Of a stored pixel.
   Stored stored = Stored::rgb;
   int passes = 1;  // More than one: interlaced.
 
@@ -120,6 +121,7 @@ void read_header(State& state) {
   png_read_info(png, state.info);
   state.height = png_get_image_height(png, state.info);
   state.width = png_get_image_width(png, state.info);
+  state.bits = std::uint32_t{png_get_bit_depth(png, state.info)} * png_get_channels(png, state.info);
   choose_stored(state);
   state.passes = png_set_interlace_handling(png);
 }
@@ -172,9 +174,16 @@ ErrorCode code_of(const State& state) {
 void check_pixels(const State& state) {
   const std::int64_t pixels = static_cast<std::int64_t>(state.height) * state.width;
   const std::int64_t most = state.passes > 1 ? kBufferedPixelsMax : kPixelsMax;
-  if (pixels <= most && std::max(state.height, state.width) <= kSideMax) return;
-  fail(ErrorCode::unsupported, "image: {}PNG of {} x {}: {} pixels; wanted at most {}, and {} a side",
-       state.passes > 1 ? "interlaced " : "", state.height, state.width, pixels, most, kSideMax);
+  if (pixels > most || std::max(state.height, state.width) > kSideMax) {
+    fail(ErrorCode::unsupported, "image: {}PNG of {} x {}: {} pixels; wanted at most {}, and {} a side",
+         state.passes > 1 ? "interlaced " : "", state.height, state.width, pixels, most, kSideMax);
+  }
+  constexpr std::int64_t kDeflateRatioMax = 1032;
+  const std::int64_t promised = pixels * state.bits / 8;
+  if (promised / kDeflateRatioMax > std::ssize(state.bytes)) {
+    fail(ErrorCode::corrupt_data, "image: PNG of {} x {}: {} bytes of pixels; a file of {} bytes cannot hold them",
+         state.height, state.width, promised, state.bytes.size());
+  }
 }
 
 }  // namespace
