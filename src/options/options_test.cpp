@@ -211,9 +211,10 @@ TEST(ReadToml, RefusesValuesOutOfRange) {
 }
 
 TEST(ReadToml, NamesTheLineOfASyntaxFault) {
-  for (const char* text : {"seed = 1\n[data\n", "seed = 1\nrate = = 2\n", "seed = 1\nseed = 2\n",
-                           "seed = 1\n\xff = 2\n", "seed = 1\nx = \"\xc3\x28\"\n", "seed = 1\nx = \"open\n",
-                           "seed = 1\nx = 99999999999999999999\n", "seed = 1\n[data]\n[data]\n"}) {
+  for (const char* text :
+       {"seed = 1\n[data\n", "seed = 1\nrate = = 2\n", "seed = 1\nseed = 2\n", "seed = 1\n\xff = 2\n",
+        "seed = 1\nx = \"\xc3\x28\"\n", "seed = 1\nx = \"open\n", "seed = 1\nx = 99999999999999999999\n",
+        "seed = 1\n[data]\n[data]\n", "seed = 1\n[\n", "seed = 1\n[ \n", "seed = 1\n[[\ndata]]\n", "seed = 1\n[=]\n"}) {
     const std::string message = refusal(text);
     EXPECT_THAT(message, testing::AnyOf(testing::StartsWith("r.toml:2: "), testing::StartsWith("r.toml:3: "))) << text;
     EXPECT_THAT(message, testing::Not(HasSubstr("\n"))) << text;
