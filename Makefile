@@ -9,7 +9,7 @@ PYTHON := .venv/bin/python
 .DEFAULT_GOAL := build
 .PHONY: help setup build demo photos demo-photos test test-fast tidy format docs \
   bench bench-fashion bench-photos bench-memory bench-planted bench-python-step bench-python-loader bench-python-scripts bench-python-calls \
-  asan-python install-check fuzz bare-demo bare-test clean
+  bench-peers asan-python install-check fuzz bare-demo bare-test clean
 
 help:
 	@echo "make                build (sets up Debian packages and .venv first where they are missing)"
@@ -27,6 +27,7 @@ help:
 	@echo "make bench-python-loader  photographs in a Python loop: DataLoader against headrace.Loader"
 	@echo "make bench-python-calls   does memory grow when a bound function is called 100,000 times?"
 	@echo "make asan-python    the Python bindings under the address sanitizer"
+	@echo "make bench-peers    loading against tf.data, DALI, FFCV and others in an environment of their own (3 GB once); PEERS=options"
 	@echo "make install-check  pip install . into a fresh environment, then import and step outside the repository"
 	@echo "make bench-planted  how often the tuner judges planted knobs right, 20 runs"
 	@echo "make fuzz           libFuzzer on every parser, 10 minutes each (FUZZ_SECONDS=600, FUZZERS='jpeg png idx recipe safetensors')"
@@ -116,6 +117,11 @@ asan-python: setup photos
 	  $(PYTHON) -m pytest -q -o "pythonpath=tests build/asan/python" -k "not grow and not really_compiles" \
 	  tests/python_trainer_test.py tests/python_loader_test.py tests/python_insight_test.py tests/python_tune_test.py \
 	  tests/python_twin_test.py tests/python_watch_test.py
+
+# The environment and the rivals' forms of the photographs are made once, in the cache; make test needs nothing of it.
+bench-peers: build photos
+	@tools/setup.sh peers
+	@$(PYTHON) bench/peers/run.py $(PEERS)
 
 install-check: setup
 	@tools/install_check.sh

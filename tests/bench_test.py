@@ -60,3 +60,52 @@ def test_shares_of_kept_changes_add_up(capsys):
     assert len(shown) == 3 and "8.00x [7.00, 9.00]" in shown[0]
     assert "doubled" in shown[1] and "33% of the gain" in shown[1]
     assert "quadrupled" in shown[2] and "67% of the gain" in shown[2]
+
+
+def peers_results(peers, speeds: dict[tuple[str, int], list[float | None]], cpu_ms: float = 1.0) -> dict:
+    """Rounds of the train work by (arm, threads); None: the arm was unavailable in that round."""
+    def of(speed):
+        return {"unavailable": "gone"} if speed is None else {
+            "images": speed, "seconds": 1.0, "cpu_seconds": speed * cpu_ms / 1000, "first_batch_s": 0.05, "rss_bytes": 100e6,
+            "version": "1"}
+    return {peers.Arm(peers.TRAIN, name, threads, ()): [of(speed) for speed in rounds]
+            for (name, threads), rounds in speeds.items()}
+
+
+def test_bars_against_rivals_are_met_or_missed_by_ratios_within_rounds():
+    peers = script("peers")
+    results = peers_results(peers, {(peers.OURS, 2): [130, 260, 390], (peers.OURS, 1): [65, 130, 195],
+                                    (peers.YARDSTICK, 2): [100, 200, 300], (peers.YARDSTICK, 1): [50, 100, 150],
+                                    (peers.NATIVE, 2): [130, 260, 390], (peers.THREE, 2): [500, 500, 500],
+                                    ("slow", 2): [10, 20, 30], ("fast", 2): [50, 104, 170]})
+    rows = {row["what"]: row for row in peers.Verdicts(results, 2).judge()}
+    decode = rows["train: ours / full decode alone"]
+    assert decode["values"] == pytest.approx([1.3, 1.3, 1.3]) and decode["met"]
+    rival = rows["train: ours / best rival (fast)"]
+    assert rival["median"] == pytest.approx(2.5) and rival["met"]
+    assert not rows["train: CPU an image, ours / full decode alone"]["met"]  # Equal, and wanted at most 0.85.
+    assert rows["train: gain from 1 to 2 threads, ours / full decode alone"]["median"] == pytest.approx(1)
+    assert rows["first batch, C++ from exec, ms"]["met"]
+    assert rows["train: memory above the process before, with 3 float batches, MB"]["met"]
+
+
+def test_a_rival_that_cannot_run_is_named_and_never_counts(capsys):
+    peers = script("peers")
+    results = peers_results(peers, {(peers.OURS, 2): [100, 100], (peers.YARDSTICK, 2): [None, 200], ("gone", 2): [None, None]})
+    verdicts = peers.Verdicts(results, 2)
+    assert verdicts.best_rival(peers.TRAIN) is None
+    rows = {row["what"]: row for row in verdicts.judge()}
+    assert rows["train: ours / full decode alone"]["values"] == [0.5]  # The round in which both ran.
+    assert "met" not in rows["first batch, C++ from exec, ms"]
+    peers.show_table(peers.TRAIN, 2, results)
+    assert "gone                                   unavailable: gone" in capsys.readouterr().out
+
+
+def test_an_arm_that_fails_or_hangs_is_unavailable_with_the_reason():
+    peers = script("peers")
+    failing = peers.Arm(peers.TRAIN, "a", 2, (sys.executable, "-c", "import no_such_module"))
+    assert peers.run(failing, 60)["unavailable"].endswith("No module named 'no_such_module'")
+    hanging = peers.Arm(peers.TRAIN, "b", 2, (sys.executable, "-c", "import time; time.sleep(60)"))
+    assert peers.run(hanging, 1)["unavailable"] == "not done after 1 s"
+    talking = peers.Arm(peers.TRAIN, "c", 2, (sys.executable, "-c", "print('a warning'); print('{\"images\": 3}')"))
+    assert peers.run(talking, 60) == {"images": 3}

@@ -1,0 +1,49 @@
+"""headrace.Loader, from Python; with --variant three_batches one batch is prepared ahead in place of two."""
+
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent.parent / "build" / "release" / "python"))
+
+import headrace  # noqa: E402
+
+import protocol  # noqa: E402
+
+
+def loader(arguments, source: str, transform: dict, **options):
+    ahead = 1 if arguments.variant == "three_batches" else 2
+    made = headrace.Loader(source, threads=arguments.threads, prefetch_batches=ahead, last_batch="drop", transform=transform,
+                           **options)
+    return protocol.forever(lambda: made)
+
+
+def photographs(arguments, crop: dict, form: str = "photographs", **options):
+    transform = {"size": protocol.SIZE, "mean": protocol.MEAN, "deviation": protocol.DEVIATION, **crop}
+    return loader(arguments, f"folder:{arguments.folder / form}", transform, batch_size=protocol.BATCH, **options)
+
+
+TRAINING = {"crop": "random_resized", "flip_probability": 0.5}
+
+
+def train(arguments):
+    return photographs(arguments, TRAINING)
+
+
+def validation(arguments):
+    batches = photographs(arguments, {"crop": "center", "resize": protocol.RESIZE}, split="test")
+    return (batch for batch in batches if len(batch[0]) == protocol.BATCH)
+
+
+def decoded_cache(arguments):
+    return photographs(arguments, TRAINING, form="small", cache="decoded")
+
+
+def fashion(arguments):
+    transform = {"pad": protocol.FASHION_PAD, "flip_probability": 0.5, "mean": [protocol.FASHION_MEAN],
+                 "deviation": [protocol.FASHION_DEVIATION]}
+    return loader(arguments, f"idx:{arguments.folder / 'fashion'}", transform, batch_size=protocol.FASHION_BATCH)
+
+
+if __name__ == "__main__":
+    protocol.main("of this tree",
+                  {"train": train, "validation": validation, "decoded_cache": decoded_cache, "fashion": fashion})
