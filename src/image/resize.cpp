@@ -12,21 +12,31 @@
 namespace headrace::image {
 namespace {
 
-// The filter over one output: a triangle around `center` that reaches `radius` pixels to each side.
-struct Reach {
-  int begin, end;            // Pixels of the stretch, counted from its begin.
-  double center, sharpness;  // The weight falls by that much a pixel.
+// The filter of an axis: a triangle around each output's center that reaches `radius` pixels to each side.
+struct Triangle {
+  struct Reach {
+    int begin, end;  // Pixels of the stretch, counted from its begin.
+    double center;
+  };
 
-  Reach(const ResizeAxis& axis, int out) noexcept {
-    const double scale = static_cast<double>(axis.size) / axis.resized, radius = std::max(scale, 1.0);
-    sharpness = 1.0 / radius;
-    center = (out + 0.5) * scale;
-    begin = std::max(static_cast<int>(center - radius + 0.5), 0);
-    const double behind = center + radius - 0.5;  // A pixel there has weight 0.
-    end = static_cast<int>(behind);
-    end = std::min(end < behind ? end + 1 : end, axis.size);
+  explicit Triangle(const ResizeAxis& axis) noexcept
+      : size(axis.size),
+        scale(static_cast<double>(axis.size) / axis.resized),
+        radius(std::max(scale, 1.0)),
+        sharpness(1.0 / radius) {}
+
+  Reach reach(int out) const noexcept {
+    const double center = (out + 0.5) * scale, behind = center + radius - 0.5;  // A pixel there has weight 0.
+    const int last = static_cast<int>(behind);
+    return {std::max(static_cast<int>(center - radius + 0.5), 0), std::min(last < behind ? last + 1 : last, size),
+            center};
   }
-  double weight(int at) const noexcept { return std::max(1.0 - std::abs(at + 0.5 - center) * sharpness, 0.0); }
+  double weight(const Reach& reach, int at) const noexcept {
+    return std::max(1.0 - std::abs(at + 0.5 - reach.center) * sharpness, 0.0);
+  }
+
+  int size;
+  double scale, radius, sharpness;  // The weight falls by the sharpness a pixel.
 };
 
 void check(const ResizeAxis& axis) noexcept {
@@ -65,29 +75,27 @@ class AxisTaps {
 
 // Makes begins_, count_ and exact_; returns the greatest weight.
 double AxisTaps::weigh(const ResizeAxis& axis) {
+  const Triangle triangle{axis};
+  const int whole = static_cast<int>(2 * triangle.radius);
+  const int most = whole < 2 * triangle.radius ? whole + 1 : whole;
+  count_ = most + most % 2;
   begins_.resize(static_cast<std::size_t>(axis.out_size));
-  count_ = 0;
-  for (int j = 0; j < axis.out_size; ++j) {
-    const Reach reach{axis, axis.out_begin + j};
-    begins_[static_cast<std::size_t>(j)] = reach.begin;
-    count_ = std::max(count_, reach.end - reach.begin);
-  }
-  count_ += count_ % 2;
   exact_.assign(begins_.size() * static_cast<std::size_t>(count_), 0.0);
-  const int origin = begins_.front();
+  const int origin = triangle.reach(axis.out_begin).begin;
   double greatest = 0, *weights = exact_.data();
   for (int j = 0; j < axis.out_size; ++j, weights += count_) {
-    const Reach reach{axis, axis.out_begin + j};
+    const Triangle::Reach reach = triangle.reach(axis.out_begin + j);
+    begins_[static_cast<std::size_t>(j)] = reach.begin - origin;
+    const int count = std::min(reach.end - reach.begin, count_);  // More could only weigh what rounding left.
     double sum = 0, largest = 0;
-    for (int at = reach.begin; at < reach.end; ++at) {
-      const double weight = reach.weight(at);
-      weights[at - reach.begin] = weight;
-      sum += weight;
-      largest = std::max(largest, weight);
+    for (int k = 0; k < count; ++k) {
+      weights[k] = triangle.weight(reach, reach.begin + k);
+      sum += weights[k];
+      largest = std::max(largest, weights[k]);
     }
-    for (int k = 0; k < reach.end - reach.begin; ++k) weights[k] /= sum;
-    greatest = std::max(greatest, largest / sum);
-    begins_[static_cast<std::size_t>(j)] -= origin;
+    const double share = 1.0 / sum;
+    for (int k = 0; k < count; ++k) weights[k] *= share;
+    greatest = std::max(greatest, largest * share);
   }
   return greatest;
 }
@@ -126,8 +134,9 @@ void grow(std::vector<Value>& scratch, std::ptrdiff_t size) {
 
 Stretch needed(const ResizeAxis& axis) noexcept {
   check(axis);
-  const int begin = Reach(axis, axis.out_begin).begin;
-  return {axis.begin + begin, Reach(axis, axis.out_begin + axis.out_size - 1).end - begin};
+  const Triangle triangle{axis};
+  const int begin = triangle.reach(axis.out_begin).begin;
+  return {axis.begin + begin, triangle.reach(axis.out_begin + axis.out_size - 1).end - begin};
 }
 
 struct Resizer::Impl {

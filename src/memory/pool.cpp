@@ -3,7 +3,6 @@
 #include <headrace/error.h>
 
 #include <algorithm>
-#include <cstring>
 #include <mutex>
 #include <new>
 #include <utility>
@@ -14,10 +13,11 @@ namespace {
 
 constexpr std::align_val_t kAlignment{64};  // A cache line, and the widest vector register.
 
-std::byte* allocate_touched(std::size_t bytes) {
+// Not touched: whoever writes a block first has its page faults. Here they would all come at once, before any work: 50
+// ms for four batches of 64 photographs.
+std::byte* allocate(std::size_t bytes) {
   void* memory = ::operator new(bytes, kAlignment, std::nothrow);
   if (memory == nullptr) fail(ErrorCode::out_of_memory, "memory: no block of {} bytes", bytes);
-  std::memset(memory, 0, bytes);  // The page faults come here and not in a step.
   return static_cast<std::byte*>(memory);
 }
 
@@ -87,7 +87,7 @@ BlockPool::Block BlockPool::try_take() {
     ++shared_->allocated;
   }
   try {
-    block.memory_ = allocate_touched(shared_->block_bytes);
+    block.memory_ = allocate(shared_->block_bytes);
   } catch (...) {
     const std::lock_guard lock(shared_->mutex);
     --shared_->allocated;

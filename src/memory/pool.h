@@ -8,8 +8,8 @@
 
 namespace headrace {
 
-// Blocks of `block_bytes` (64-byte aligned, touched when allocated so that no page fault comes later), at most
-// `capacity`. Thread-safe. A block may outlive the pool: it keeps the memory alive and frees it itself then.
+// Blocks of `block_bytes`, 64-byte aligned, at most `capacity`. New ones are untouched: their page faults come to who
+// writes them first. Thread-safe. A block may outlive the pool: it keeps the memory alive and frees it itself then.
 class BlockPool {
  public:
   class Block;  // Move-only handle; gives the block back when destroyed.
