@@ -6,6 +6,7 @@ from typing import Any, Self, TypeAlias
 
 import torch
 
+from ._source import Source
 from .batch import Batch
 
 AnyLoader: TypeAlias = Iterable[Any] | Callable[[], Iterable[Any]]
@@ -18,8 +19,10 @@ class LoaderPass:
 class Loader:
     def __init__(
         self,
-        source: str,
+        source: Path | Source,
         *,
+        workers: int = 0,
+        worker_timeout_s: float = 300.0,
         split: str = "train",
         seed: int = 0,
         training: bool | None = None,
@@ -43,6 +46,11 @@ class Loader:
     def set_threads(self, threads: int) -> None: ...
     def set_prefetch_batches(self, batches: int) -> None: ...
     def set_cache(self, cache: str) -> None: ...
+    def set_workers(self, workers: int) -> None: ...
+    @property
+    def worker_deaths(self) -> list[str]: ...
+    @property
+    def worker_processes(self) -> list[int]: ...
     @property
     def options(self) -> dict[str, Any]: ...
     @property
@@ -50,7 +58,7 @@ class Loader:
     @property
     def samples(self) -> int: ...
     @property
-    def classes(self) -> int: ...
+    def classes(self) -> int | None: ...
 
 class Trainer:
     def __init__(

@@ -2,7 +2,9 @@
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 
+#include <limits>
 #include <memory>
+#include <optional>
 #include <utility>
 
 #include "python/bindings.h"
@@ -24,7 +26,11 @@ void register_loader(py::module_& module) {
   py::class_<NativeLoader>(module, "Loader", py::dynamic_attr(),
                            R"(Reads, decodes and transforms samples on native threads and yields them as batches.
 
-source is "idx:DIR" (MNIST, Fashion-MNIST) or "folder:DIR" (an ImageFolder of JPEG and PNG files). The keywords are the
+source is "idx:DIR" (MNIST, Fashion-MNIST), "folder:DIR" (an ImageFolder of JPEG and PNG files), or an object of your own
+with __len__ and __getitem__(index) -> (picture, label): a uint8 array or tensor (H x W x C) or the bytes of a JPEG or PNG
+file, and an integer. It may have classes (their number, or their names) and labels (one a sample). workers=0 calls it from
+the loader's threads under the GIL; workers=N from N processes of their own, which get it once, by pickle, live as long as
+the Loader, and are replaced when they die or do not answer within worker_timeout_s=300. The keywords are the
 keys of a recipe's [data]: batch_size, threads, prefetch_batches, last_batch, shuffle, on_corrupt, cache, cache_mib, and
 transform, a dict of the keys of [data.transform]: size, crop, resize, scale, ratio, pad, flip_probability, mean,
 deviation (docs/options.md). Besides: split="train" or "test"; seed=0; training, which switches shuffle and random
@@ -32,7 +38,7 @@ transforms on and is split == "train" where it is not given.
 
 Each iteration is the next epoch and yields headrace.Batch objects: (images, labels), also by name, over the loader's own
 memory. One iteration runs at a time. Bytes depend on seed, epoch and options alone, never on threads.)")
-      .def(py::init([](const std::string& source, const py::kwargs& options) {
+      .def(py::init([](const py::object& source, const py::kwargs& options) {
              return std::make_unique<NativeLoader>(source, options);
            }),
            py::arg("source"))
@@ -58,13 +64,25 @@ memory. One iteration runs at a time. Bytes depend on seed, epoch and options al
       .def("set_threads", &NativeLoader::set_threads, py::arg("threads"), "Live; changes no byte.")
       .def("set_prefetch_batches", &NativeLoader::set_prefetch_batches, py::arg("batches"), "Live; changes no byte.")
       .def("set_cache", &NativeLoader::set_cache, py::arg("cache"), "\"none\" or \"decoded\". Live; changes no byte.")
+      .def("set_workers", &NativeLoader::set_workers, py::arg("workers"),
+           "Processes that read a source of your own. Live; changes no byte.")
+      .def_property_readonly("worker_deaths", &NativeLoader::worker_deaths,
+                             "How workers died, and on which samples, one line each; the first 100.")
+      .def_property_readonly("worker_processes", &NativeLoader::worker_processes,
+                             "Process ids of the workers that live.")
       .def_property_readonly("options", &NativeLoader::keywords, "Every keyword with its value in force.")
       .def_property_readonly(
           "batch_size", [](const NativeLoader& loader) { return loader.options().batch_size; }, "Samples in a batch.")
       .def_property_readonly(
           "samples", [](const NativeLoader& loader) { return loader.source().size(); }, "Samples in the data set.")
       .def_property_readonly(
-          "classes", [](const NativeLoader& loader) { return loader.source().classes(); }, "Classes of the labels.");
+          "classes",
+          [](const NativeLoader& loader) -> std::optional<std::int64_t> {
+            const std::int64_t classes = loader.source().classes();
+            if (classes == std::numeric_limits<std::int64_t>::max()) return std::nullopt;
+            return classes;
+          },
+          "Classes of the labels; None where a source of your own does not tell.");
 }
 
 }  // namespace headrace::python

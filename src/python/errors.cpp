@@ -5,6 +5,8 @@
 
 #include <exception>
 
+#include "python/python_source.h"
+
 namespace headrace::python {
 namespace {
 
@@ -20,6 +22,8 @@ void raise(const Error& error) {
 void translate_exception(std::exception_ptr exception) {  // NOLINT(performance-unnecessary-value-param): its signature.
   try {
     std::rethrow_exception(exception);
+  } catch (const SampleException& error) {
+    error.restore();
   } catch (const Error& error) {
     raise(error);
   } catch (const c10::Error&) {

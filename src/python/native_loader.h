@@ -11,14 +11,19 @@
 #include <mutex>
 #include <optional>
 #include <string>
+#include <vector>
+
+#include "data/process_source.h"
 
 namespace headrace::python {
 
 class NativeLoader {
  public:
+  // `source`: what open_source() takes, or an object of the user's own (headrace.worker.SourceReader says which).
   // `keywords`: those of DataOptions, transform as a dict of TransformOptions; seed; split, "train" or "test";
-  // training, which is split == "train" where it is not given.
-  NativeLoader(const std::string& source, const pybind11::dict& keywords);
+  // training, which is split == "train" where it is not given; for objects workers, 0 or the number of processes that
+  // read, and worker_timeout_s.
+  NativeLoader(const pybind11::object& source, const pybind11::dict& keywords);
   ~NativeLoader();
   NativeLoader(const NativeLoader&) = delete;
   NativeLoader& operator=(const NativeLoader&) = delete;
@@ -44,23 +49,36 @@ class NativeLoader {
   void set_threads(std::int64_t threads);
   void set_prefetch_batches(std::int64_t batches);
   void set_cache(const std::string& cache);
+  // The same. Error{invalid_argument} where no processes read.
+  void set_workers(std::int64_t workers);
+  std::vector<std::string> worker_deaths() const;
+  std::vector<pid_t> worker_processes() const;
 
  private:
+  void open_object(const pybind11::object& source, const pybind11::dict& keywords);
   struct Position {
     std::int64_t epoch = 0;
     std::int64_t batch = 0;
   };
+  void check_not_waiting() const;
   Position resume_position() const;  // Where a process that goes on begins.
 
   pybind11::object batch_type_;  // headrace.Batch
   DataOptions options_;
   std::int64_t seed_ = 0;
   bool training_ = true;
+  std::int64_t workers_ = 0;
+  double worker_timeout_s_ = 300;
+  pybind11::object object_;                   // The user's own source, or none.
+  std::shared_ptr<ProcessSource> processes_;  // Where workers read it; the same as source_ then.
   std::shared_ptr<const Source> source_;
   std::unique_ptr<Loader> loader_;
   pid_t process_;  // That has the loader's threads: a forked child has not.
 
-  mutable std::mutex mutex_;  // Guards all below; never taken with the GIL held.
+  // Guards all below; never taken with the GIL held. Recursive: while next() waits, a signal's Python function may ask
+  // where the loader stands.
+  mutable std::recursive_mutex mutex_;
+  bool waiting_ = false;  // Somebody is in next().
   std::unique_ptr<Epoch> epoch_;
   std::int64_t serial_ = 0;
   std::optional<Position> next_;  // Set by start_at() and load_state().

@@ -1,0 +1,55 @@
+// A source written in Python, read by the loader's own threads.
+#pragma once
+
+#include <headrace/error.h>
+#include <headrace/source.h>
+#include <pybind11/pybind11.h>
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "data/source_facts.h"
+
+namespace headrace::python {
+
+// What a sample's __getitem__ raised. It goes through the loader as a corrupt sample, and out of it as what it was.
+class SampleException : public Error {
+ public:
+  // Under the GIL, as restore() and not the rest. What is no Exception, such as KeyboardInterrupt, is cancelled.
+  SampleException(pybind11::error_already_set raised, const std::string& sample);
+  // Makes it Python's current exception again, with a note that names the sample.
+  void restore() const;
+
+ private:
+  pybind11::error_already_set raised_;
+  std::string sample_;
+};
+
+// Any thread may read; the GIL is taken for it, so that one sample is made at a time unless the source's code lets go
+// of it. When Python ends, reads that run are waited for and later ones refused: a thread that waits for the GIL then
+// would be ended by Python in the middle of it.
+class PythonSource : public Source {
+ public:
+  // Under the GIL. `sizes_vary`: pictures of pixels may have sizes of their own. Reads one sample to learn what
+  // pictures are like; what that raises goes on.
+  PythonSource(const pybind11::object& source, bool sizes_vary);
+  ~PythonSource() override;
+
+  std::int64_t size() const override { return facts_.size; }
+  std::int64_t classes() const override { return facts_.classes; }
+  int height() const override { return facts_.height; }
+  int width() const override { return facts_.width; }
+  int channels() const override { return facts_.channels; }
+  Sample read(std::int64_t index, std::vector<std::uint8_t>& buffer) const override;
+  std::int64_t label(std::int64_t index) const override { return labels_->at(index); }
+  std::string sample_name(std::int64_t index) const override { return sample_name_of(facts_, index); }
+  std::uint64_t fingerprint() const override { return fingerprint_of(facts_); }
+
+ private:
+  pybind11::object read_;  // headrace.worker.SourceReader.read
+  SourceFacts facts_;
+  mutable std::optional<KnownLabels> labels_;
+};
+
+}  // namespace headrace::python

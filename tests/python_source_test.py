@@ -1,0 +1,383 @@
+"""headrace.Loader over sources written in Python, read by threads and by worker processes."""
+
+import os
+import re
+import select
+import signal
+import subprocess
+import sys
+import textwrap
+import threading
+
+import numpy
+import pytest
+import torch
+import user_sources as sources
+
+import headrace as hr
+from headrace import errors
+
+OPTIONS = {"batch_size": 5, "seed": 3}
+RANDOM = {"flip_probability": 0.5, "pad": 1}
+
+
+def batches(source, **options) -> list[tuple[torch.Tensor, torch.Tensor]]:
+    return [(images.clone(), labels.clone()) for images, labels in hr.Loader(source, **{**OPTIONS, **options})]
+
+
+def same(ours, theirs) -> bool:
+    return len(ours) == len(theirs) > 0 and all(
+        torch.equal(a, c) and torch.equal(b, d) for (a, b), (c, d) in zip(ours, theirs))
+
+
+def test_pictures_and_labels_are_those_of_the_source():
+    source = sources.Pictures()
+    for workers in (0, 2):
+        loader = hr.Loader(source, batch_size=24, shuffle=False, workers=workers)
+        images, labels = next(iter(loader))
+        expected = numpy.stack([source.pixels(index) for index in range(24)]).transpose(0, 3, 1, 2)
+        assert torch.equal(images, torch.from_numpy(expected).float().div(255))
+        assert labels.tolist() == [index % 4 for index in range(24)]
+        assert loader.samples == 24 and loader.classes is None and loader.options["source"] is source
+
+
+def test_threads_and_processes_give_the_same_bytes():
+    reference = batches(sources.Pictures(), threads=0, transform=RANDOM)
+    for options in ({"threads": 1}, {"threads": 7}, {"workers": 1}, {"workers": 2}, {"workers": 7},
+                    {"workers": 2, "threads": 0}, {"workers": 2, "threads": 7}):
+        assert same(batches(sources.Pictures(), transform=RANDOM, **options), reference), options
+
+
+@pytest.mark.parametrize("kind", [sources.Strided, sources.Tensors, sources.WithFacts])
+def test_kinds_of_pixels_give_the_same_bytes(kind):
+    reference = batches(sources.Pictures())
+    assert same(batches(kind()), reference) and same(batches(kind(), workers=1), reference)
+
+
+def test_grey_pictures_have_one_channel():
+    images, _ = batches(sources.Grey(), shuffle=False)[0]
+    assert images.shape == (5, 1, 6, 5)
+    assert torch.equal(images[3, 0].mul(255), torch.from_numpy(sources.Grey().pixels(3).copy()).float())
+
+
+def test_encoded_pictures_are_decoded_by_the_loader():
+    transform = {"size": 5}
+    reference = batches(sources.Pictures(), transform=transform)
+    assert same(batches(sources.Encoded(), transform=transform), reference)
+    assert same(batches(sources.Encoded(), transform=transform, workers=2, cache="decoded"), reference)
+    with pytest.raises(errors.InvalidArgumentError, match="transform.size must be set"):
+        hr.Loader(sources.Encoded())
+
+
+def test_sizes_may_differ_where_a_transform_makes_them_one():
+    reference = batches(sources.Sizes(), transform={"size": 3})
+    assert reference[0][0].shape == (5, 3, 3, 3)
+    assert same(batches(sources.Sizes(), transform={"size": 3}, workers=2), reference)
+    with pytest.raises(errors.CorruptDataError, match=r"Sizes\[\d+\]: \d+ x 9 pixels of 3 channels; wanted 4 x 9"):
+        batches(sources.Sizes())
+
+
+def test_a_list_is_a_source():
+    pictures = [(numpy.full((2, 2, 1), i, numpy.uint8), i) for i in range(4)]
+    images, labels = batches(pictures, batch_size=4, shuffle=False)[0]
+    assert labels.tolist() == [0, 1, 2, 3] and images[3].mul(255).unique().tolist() == [3]
+
+
+def test_facts_are_told_by_attributes():
+    loader = hr.Loader(sources.WithFacts(), **OPTIONS)
+    assert loader.classes == 4
+    wrong = sources.WithFacts()
+    wrong.labels = [3] * 24
+    with pytest.raises(errors.CorruptDataError, match=r"label 0; the source's labels say 3"):
+        batches(wrong, shuffle=False)
+    for labels, words in (([0] * 23, "23 labels for 24 samples"), ([4] * 24, "label 4 at 0; wanted 0 to 3")):
+        wrong.labels = labels
+        for workers in (0, 1):
+            with pytest.raises(errors.InvalidArgumentError, match=words):
+                hr.Loader(wrong, workers=workers)
+    wrong.labels = ["a"] * 24
+    with pytest.raises(TypeError, match="labels of WithFacts"):
+        hr.Loader(wrong)
+
+
+def test_states_go_on_with_another_number_of_workers():
+    reference = batches(sources.Pictures())
+    loader = hr.Loader(sources.Pictures(), workers=2, **OPTIONS)
+    iterator = iter(loader)
+    next(iterator)
+    state = loader.state_dict()
+    for workers in (0, 1):
+        resumed = hr.Loader(sources.Pictures(), workers=workers, **OPTIONS)
+        resumed.load_state_dict(state)
+        assert same([(a.clone(), b.clone()) for a, b in resumed], reference[1:])
+    with pytest.raises(errors.InvalidArgumentError, match="fingerprint"):
+        hr.Loader(sources.Grey(), **OPTIONS).load_state_dict(state)
+
+
+def test_the_number_of_workers_changes_within_an_epoch_without_changing_a_byte():
+    reference = batches(sources.Pictures())
+    loader = hr.Loader(sources.Pictures(), workers=1, **OPTIONS)
+    found = []
+    for place, (images, labels) in enumerate(loader):
+        found.append((images.clone(), labels.clone()))
+        loader.set_workers((3, 1, 2)[place % 3])
+        loader.set_threads((4, 1, 2)[place % 3])
+    assert len(found) == 5 and same(found, reference) and loader.options["workers"] == 1
+    with pytest.raises(errors.InvalidArgumentError, match="0 worker processes; wanted 1 to 256"):
+        loader.set_workers(0)
+    with pytest.raises(errors.InvalidArgumentError, match="no processes read"):
+        hr.Loader(sources.Pictures()).set_workers(1)
+
+
+def test_workers_are_other_processes_and_live_through_epochs():
+    loader = hr.Loader(sources.Remembers(), workers=1, shuffle=False, batch_size=24)
+    processes = loader.worker_processes
+    assert len(processes) == 1 and os.getpid() not in processes
+    for epoch in range(5):
+        images, labels = next(iter(loader))
+        # One sample was given before the first, to see what pictures are like.
+        assert sorted(labels.tolist()) == list(range(24 * epoch + 1, 24 * epoch + 25))
+    assert (images[:, 0, 0, 0] == 0).all(), "a worker imports torch only where the source does"
+    assert loader.worker_processes == processes
+    assert loader.statistics()["workers_started"] == 1 and loader.statistics()["workers_died"] == 0
+    del loader, images, labels
+    for process in processes:
+        with pytest.raises(ProcessLookupError):
+            os.kill(process, 0)
+
+
+@pytest.mark.parametrize("options", [{"threads": 2}, {"workers": 2}])
+def test_samples_are_read_at_the_same_time(options, tmp_path):
+    # Samples 10 and 11 each wait until the other has begun.
+    found = batches(sources.Meets(tmp_path), batch_size=1, shuffle=False, **options)
+    assert [labels.item() for _, labels in found] == [index % 4 for index in range(24)]
+
+
+def test_what_is_raised_keeps_its_type_and_trace_and_names_the_sample():
+    with pytest.raises(sources.Water) as caught:
+        batches(sources.SampleFive("raises"))
+    assert caught.value.args == ("too much of it", 7)
+    assert [entry.name for entry in caught.traceback][-2:] == ["__getitem__", "raises"]
+    assert any("SampleFive[5]" in note for note in caught.value.__notes__)
+    with pytest.raises(errors.CorruptDataError) as caught:
+        batches(sources.SampleFive("raises"), workers=2)
+    text = str(caught.value)
+    assert re.search(r"SampleFive\[5\]: user_sources.Water: \('too much of it', 7\)", text)
+    assert "Traceback in worker process" in text and "user_sources.py" in text and "in raises" in text
+
+
+@pytest.mark.parametrize("sample, words", [
+    (None, "a sample is a NoneType; wanted (picture, label)"),
+    ((numpy.zeros((6, 5, 3), "u1"),), "a sample is a tuple of 1"),
+    ((numpy.zeros((6, 5, 3), "f4"), 1), "an array of float32; wanted uint8"),
+    ((torch.zeros(6, 5, 3), 1), "a tensor of torch.float32; wanted torch.uint8"),
+    ((numpy.zeros((3, 6, 5), "u1"), 1), "shape (3, 6, 5); wanted"),
+    ((numpy.zeros((6, 5, 4), "u1"), 1), "shape (6, 5, 4); wanted"),
+    ((numpy.zeros((0, 5, 3), "u1"), 1), "shape (0, 5, 3); wanted"),
+    ((numpy.zeros((6, 6, 3), "u1"), 1), "6 x 6 pixels of 3 channels; wanted 6 x 5 of 3"),
+    ((numpy.zeros((6, 5, 3), "u1"), "cat"), "a label is a str; wanted an integer"),
+    ((numpy.zeros((6, 5, 3), "u1"), -1), "label -1; wanted 0 to"),
+    ((numpy.zeros((6, 5, 3), "u1"), 1 << 70), "wanted 64 bits"),
+    ((b"GIF89a", 1), "neither a JPEG nor a PNG file"),
+    (("file.jpg", 1), "a picture is a str; wanted a uint8 NumPy array"),
+])
+def test_samples_that_are_none_are_named(sample, words):
+    for workers in (0, 1):
+        with pytest.raises(Exception, match=re.escape(words)) as caught:
+            batches(sources.SampleFive("gives", sample), workers=workers)
+        names = [str(caught.value), *getattr(caught.value, "__notes__", [])]
+        assert any("SampleFive[5]" in name for name in names), names
+
+
+def test_samples_that_are_none_obey_on_corrupt():
+    for options in ({}, {"workers": 2}):
+        for source in (sources.SampleFive("raises"), sources.SampleFive("gives", None)):
+            loader = hr.Loader(source, on_corrupt="zero", split="test", batch_size=24, **options)
+            batch = next(iter(loader))
+            assert batch["mask"].tolist() == [index != 5 for index in range(24)]
+            assert loader.statistics()["corrupt"] == 1
+
+
+def test_labels_outside_the_classes_are_named():
+    source = sources.SampleFive("gives", (sources.Pictures().pixels(5), 4))
+    source.classes = 4
+    for workers in (0, 1):
+        with pytest.raises(errors.CorruptDataError, match=r"SampleFive\[5\]: label 4; wanted 0 to 3"):
+            batches(source, workers=workers)
+
+
+def test_lengths_that_make_no_sense_are_refused():
+    for workers in (0, 1):
+        with pytest.raises(errors.InvalidArgumentError, match="no samples"):
+            hr.Loader(sources.Lengths(0), workers=workers)
+        with pytest.raises(ValueError, match="__len__"):
+            hr.Loader(sources.Lengths(-1), workers=workers)
+    longer = hr.Loader([sources.Pictures()[0]] * 3, batch_size=1, shuffle=False, threads=0)
+    longer.options["source"].clear()
+    with pytest.raises(IndexError):
+        list(longer)
+
+
+def test_objects_that_are_no_source_are_refused():
+    for other in (None, 7, {"a": 1}, iter([])):
+        with pytest.raises(errors.InvalidArgumentError, match="wanted \"idx:DIR\", \"folder:DIR\" or an object"):
+            hr.Loader(other)
+    with pytest.raises(errors.InvalidArgumentError, match="workers is -1"):
+        hr.Loader(sources.Pictures(), workers=-1)
+    with pytest.raises(errors.InvalidArgumentError, match="worker_timeout_s is 0"):
+        hr.Loader(sources.Pictures(), workers=1, worker_timeout_s=0)
+    with pytest.raises(errors.InvalidArgumentError, match="workers are for sources written in Python"):
+        hr.Loader("idx:/nowhere", workers=2)
+
+
+def test_sources_that_cannot_be_sent_are_named():
+    class Local(sources.Pictures):
+        pass
+
+    holder = sources.Pictures()
+    holder.function = lambda picture: picture
+    for source, words in ((Local(), "Local"), (holder, "lambda")):
+        with pytest.raises(errors.InvalidArgumentError, match=f"cannot go to a worker process: .*{words}"):
+            hr.Loader(source, workers=1)
+    with pytest.raises(errors.InvalidArgumentError, match="no module named water"):
+        hr.Loader(sources.Unready(), workers=1)
+
+
+def test_a_worker_that_dies_is_named_and_its_sample_read_again(tmp_path):
+    loader = hr.Loader(sources.Once("dies", tmp_path / "died"), workers=2, **OPTIONS)
+    found = [(images.clone(), labels.clone()) for images, labels in loader]
+    assert same(found, batches(sources.Pictures()))
+    assert loader.statistics()["workers_died"] == 1
+    assert re.fullmatch(r"worker \d \(process \d+\) was killed by SIGKILL while it read user_sources.Once\[5\]",
+                        loader.worker_deaths[0])
+    for act, words in (("dies", "was killed by SIGKILL"), ("leaves", "ended with exit status 3")):
+        with pytest.raises(errors.CorruptDataError, match=rf"SampleFive\[5\]: two worker processes were lost on it: .*{words}"):
+            batches(sources.SampleFive(act), workers=2)
+
+
+def test_source_whose_every_sample_kills_is_an_error_at_once():
+    with pytest.raises(errors.InternalError, match="ended with exit status 3 before it was ready"):
+        hr.Loader(sources.EverySample("leaves"), workers=2)
+
+
+def test_a_worker_that_hangs_is_ended_by_the_timeout(tmp_path):
+    loader = hr.Loader(sources.Once("hangs", tmp_path / "hung"), workers=1, worker_timeout_s=4, **OPTIONS)
+    assert same([(images.clone(), labels.clone()) for images, labels in loader], batches(sources.Pictures()))
+    assert "gave no answer within worker_timeout_s = 4 s and was killed while it read user_sources.Once[5]" in loader.worker_deaths[0]
+
+
+def test_what_a_source_prints_goes_to_stdout():
+    program = "import user_sources, headrace as hr; print(sum(len(b[1]) for b in hr.Loader(user_sources.Prints(), workers=2)))"
+    done = run_python("-c", program)
+    assert done.returncode == 0, done.stderr
+    lines = done.stdout.splitlines()
+    assert "24" in lines and lines.count("and one past Python") >= 24
+
+
+def run_python(*arguments, **options) -> subprocess.CompletedProcess:
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
+    return subprocess.run([sys.executable, *arguments], env=environment, capture_output=True, text=True, timeout=300, **options)
+
+
+SCRIPT = """
+    import numpy
+    import headrace as hr
+
+    class Mine:
+        def __len__(self):
+            return 6
+        def __getitem__(self, index):
+            return numpy.full((2, 2, 3), index, numpy.uint8), index
+
+    {guard}
+        loader = hr.Loader(Mine(), workers=2, batch_size=6, shuffle=False)
+        print(next(iter(loader))[1].tolist())
+"""
+
+
+def test_a_script_may_define_its_source_itself(tmp_path):
+    script = tmp_path / "train.py"
+    script.write_text(textwrap.dedent(SCRIPT.format(guard='if __name__ == "__main__":')))
+    done = run_python(str(script))
+    assert done.stdout == "[0, 1, 2, 3, 4, 5]\n", done.stderr
+    script.write_text(textwrap.dedent(SCRIPT.format(guard="if True:")))
+    done = run_python(str(script))
+    assert done.returncode != 0 and 'put that under if __name__ == "__main__":' in done.stderr
+
+
+def test_a_source_of_an_interactive_session_is_refused():
+    done = run_python("-c", textwrap.dedent(SCRIPT.format(guard="if True:")))
+    assert "needs Mine, which is defined in an interactive session" in done.stderr
+
+
+def test_no_worker_outlives_a_killed_parent():
+    program = ("import os, signal, user_sources, headrace as hr\n"
+               "loader = hr.Loader(user_sources.SampleFive('hangs'), workers=3, threads=3)\n"
+               "iterator = iter(loader)\n"
+               "print(*loader.worker_processes, flush=True)\n"
+               "os.kill(os.getpid(), signal.SIGKILL)\n")
+    done = run_python("-c", program)
+    assert done.returncode == -signal.SIGKILL
+    processes = [int(process) for process in done.stdout.split()]
+    assert len(processes) == 3
+    for process in processes:
+        try:
+            watch = os.pidfd_open(process)
+        except ProcessLookupError:
+            continue
+        assert select.select([watch], [], [], 60)[0], f"process {process} lives on"
+        os.close(watch)
+
+
+def test_ctrl_c_ends_a_loop_whose_workers_hang(ctrl_c):
+    loader = hr.Loader(sources.SampleFive("hangs"), workers=1, threads=1, batch_size=1, shuffle=False)
+    iterator = iter(loader)
+    for _ in range(5):
+        next(iterator)
+    timer = threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT))
+    timer.start()
+    with pytest.raises(KeyboardInterrupt):
+        next(iterator)
+    timer.join()
+    loader.start_at(1)
+    assert len(next(iter(loader))[1]) == 1, "a new epoch may begin"
+
+
+def test_a_signals_function_may_ask_where_a_waiting_loader_stands():
+    answered, states = threading.Event(), []
+
+    class Signals(sources.Pictures):
+        def __getitem__(self, index):
+            if index == 5:
+                os.kill(os.getpid(), signal.SIGUSR1)
+                assert answered.wait(60)  # While the main thread waits for this sample.
+            return super().__getitem__(index)
+
+    loader = hr.Loader(Signals(), batch_size=3, shuffle=False)
+    before = signal.signal(signal.SIGUSR1, lambda *_: (states.append(loader.state_dict()), answered.set()))
+    try:
+        assert len(list(loader)) == 8
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+    assert [state["batch"] for state in states] == [1]
+
+
+def test_python_ends_while_threads_are_reading():
+    program = ("import user_sources, headrace as hr\n"
+               "loader = hr.Loader(user_sources.Sleeps(), threads=4, batch_size=2)\n"
+               "iterator = iter(loader)\n"
+               "print(len(next(iterator)[1]))\n")
+    done = run_python("-c", program)
+    assert (done.returncode, done.stdout) == (0, "2\n"), done.stderr
+
+
+def test_a_forked_process_leaves_the_workers_alone():
+    program = ("import os, user_sources, headrace as hr\n"
+               "loader = hr.Loader(user_sources.Pictures(), workers=2, batch_size=24)\n"
+               "if os.fork() == 0:\n"
+               "    del loader\n"
+               "    os._exit(0)\n"
+               "os.wait()\n"
+               "print(len(next(iter(loader))[1]), loader.statistics()['workers_died'])\n")
+    done = run_python("-c", program)
+    assert done.stdout == "24 0\n", done.stderr

@@ -1,0 +1,175 @@
+"""Sources as a user would write them, for python_source_test.py: worker processes import them from this file."""
+
+import io
+import os
+import signal
+import sys
+import time
+
+import numpy
+
+SIZE = 24
+
+
+class Pictures:
+    """24 pictures of 6 x 5 pixels; the label is what remains by 4."""
+
+    def __len__(self):
+        return SIZE
+
+    def pixels(self, index):
+        return numpy.random.default_rng(index).integers(0, 256, (6, 5, 3), dtype=numpy.uint8)
+
+    def __getitem__(self, index):
+        return self.pixels(index), index % 4
+
+
+class WithFacts(Pictures):
+    classes = ["a", "b", "c", "d"]
+
+    def __init__(self):
+        self.labels = [index % 4 for index in range(SIZE)]
+
+
+class Grey(Pictures):
+    def pixels(self, index):
+        return super().pixels(index)[:, :, 0]  # Two dimensions, and not contiguous.
+
+
+class Strided(Pictures):
+    def pixels(self, index):
+        return numpy.flip(super().pixels(index)[::-1], 0)
+
+
+class Tensors(Pictures):
+    def pixels(self, index):
+        import torch
+
+        return torch.from_numpy(super().pixels(index)).permute(2, 0, 1).contiguous().permute(1, 2, 0)
+
+
+class Encoded(Pictures):
+    """PNG files, whose pixels are the same."""
+
+    def pixels(self, index):
+        from PIL import Image
+
+        file = io.BytesIO()
+        Image.fromarray(super().pixels(index)).save(file, "PNG")
+        return file.getvalue()
+
+
+class Sizes(Pictures):
+    def pixels(self, index):
+        return numpy.full((4 + index, 9, 3), index, numpy.uint8)
+
+
+class SampleFive(Pictures):
+    """Does something else in place of sample 5."""
+
+    def __init__(self, act, *arguments):
+        self.act, self.arguments = act, arguments
+
+    def __getitem__(self, index):
+        return globals()[self.act](*self.arguments) if index == 5 else super().__getitem__(index)
+
+
+class EverySample(SampleFive):
+    def __getitem__(self, index):
+        return globals()[self.act](*self.arguments)
+
+
+class Water(ValueError):
+    pass
+
+
+def raises():
+    raise Water("too much of it", 7)
+
+
+def gives(sample):
+    return sample
+
+
+def leaves():
+    os._exit(3)
+
+
+def dies():
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def hangs():
+    time.sleep(1000)
+
+
+class Once(Pictures):
+    """Does something else the first time that any process reads sample 5."""
+
+    def __init__(self, act, flag):
+        self.act, self.flag = act, flag
+
+    def __getitem__(self, index):
+        if index == 5 and not self.flag.exists():
+            self.flag.touch()
+            globals()[self.act]()
+        return super().__getitem__(index)
+
+
+class Meets(Pictures):
+    """Samples 10 and 11 wait for each other's beginning."""
+
+    def __init__(self, folder):
+        self.folder = folder
+
+    def __getitem__(self, index):
+        if index in (10, 11):
+            (self.folder / str(index)).touch()
+            other = self.folder / str(21 - index)
+            deadline = time.monotonic() + 60
+            while not other.exists():
+                if time.monotonic() > deadline:
+                    raise TimeoutError(f"sample {21 - index} has not begun")
+                time.sleep(0.01)
+        return super().__getitem__(index)
+
+
+class Prints(Pictures):
+    def __getitem__(self, index):
+        print("a line of the user's", index, flush=True)
+        os.write(1, b"and one past Python\n")
+        return super().__getitem__(index)
+
+
+class Remembers(Pictures):
+    """The label is how many samples this process has given before; the red of pixel 0 is whether torch is in it."""
+
+    given = 0
+
+    def __getitem__(self, index):
+        picture = self.pixels(index)
+        picture[0, 0, 0] = 255 * ("torch" in sys.modules)
+        self.given += 1
+        return picture, self.given - 1
+
+
+class Sleeps(Pictures):
+    def __getitem__(self, index):
+        time.sleep(0.02)
+        return super().__getitem__(index)
+
+
+class Lengths(Pictures):
+    def __init__(self, length):
+        self.length = length
+
+    def __len__(self):
+        return self.length
+
+
+class Unready(Pictures):
+    def __init__(self):
+        self.files = 24
+
+    def __setstate__(self, state):
+        raise ImportError("no module named water")
