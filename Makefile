@@ -8,7 +8,7 @@ PYTHON := .venv/bin/python
 
 .DEFAULT_GOAL := build
 .PHONY: help setup build demo photos demo-photos test test-fast tidy format docs \
-  bench bench-fashion bench-photos bench-memory bench-planted bench-python-step bench-python-loader bench-python-scripts bench-python-calls \
+  bench bench-fashion bench-photos bench-memory bench-planted bench-python-step bench-python-loader bench-python-scripts bench-python-calls bench-python-source \
   bench-peers asan-python install-check fuzz bare-demo bare-test clean
 
 help:
@@ -24,6 +24,7 @@ help:
 	@echo "make bench-photos   after demo-photos: ResNet-18 and loading against PyTorch and torchvision, interleaved"
 	@echo "make bench-memory   does memory grow in 20 minutes of training?"
 	@echo "make bench-python-step    a step from Python: the plain loop with a fused optimizer against headrace.Trainer"
+	@echo "make bench-python-source  a source written in Python: DataLoader's workers against headrace.Loader's"
 	@echo "make bench-python-loader  photographs in a Python loop: DataLoader against headrace.Loader"
 	@echo "make bench-python-calls   does memory grow when a bound function is called 100,000 times?"
 	@echo "make asan-python    the Python bindings under the address sanitizer"
@@ -103,6 +104,9 @@ bench-python-step: build
 
 bench-python-loader: build photos
 	@$(PYTHON) bench/python_loader/run.py
+
+bench-python-source: build photos
+	@$(PYTHON) bench/python_source/run.py
 
 bench-python-calls: build
 	@$(PYTHON) bench/python_calls/run.py

@@ -1,0 +1,102 @@
+#!/usr/bin/env python3
+"""Photographs a second from a source written in Python that decodes with Pillow: a DataLoader's worker processes against
+headrace.Loader's, two each, and the loader's threads under the GIL. The same __getitem__ gives a 160 x 160 uint8 array; a
+flip, normalisation and batches of 64 are the DataLoader's collate_fn's and the Loader's work. Nothing is trained. Rounds are
+interleaved; the first, which fills the page cache and starts workers, is not counted.
+
+usage: make bench-python-source
+"""
+
+import argparse
+import statistics
+import sys
+import time
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+sys.path.insert(0, str(ROOT / "build" / "release" / "python"))
+
+import numpy  # noqa: E402
+from PIL import Image  # noqa: E402
+
+MEAN, DEVIATION = [0.485, 0.456, 0.406], [0.229, 0.224, 0.225]
+
+
+class Photographs:
+    def __init__(self, folder: Path, count: int, size: int) -> None:
+        files = sorted(folder.glob("train/*/*.jpg"))
+        self.files, self.size = files[:: max(1, len(files) // count)][:count], size
+
+    def __len__(self) -> int:
+        return len(self.files)
+
+    def __getitem__(self, index: int):
+        with Image.open(self.files[index]) as picture:
+            return numpy.asarray(picture.convert("RGB").resize((self.size, self.size), Image.Resampling.BILINEAR)), 0
+
+
+class Normalized:
+    """What a DataLoader's user adds in __getitem__ to get a tensor that is ready for the network."""
+
+    def __init__(self, source: Photographs) -> None:
+        self.source = source
+
+    def __len__(self) -> int:
+        return len(self.source)
+
+    def __getitem__(self, index: int):
+        import torch
+        from torchvision.transforms import v2
+
+        picture, label = self.source[index]
+        tensor = v2.functional.to_dtype(torch.from_numpy(picture).permute(2, 0, 1), torch.float32, scale=True)
+        if torch.rand(()) < 0.5:
+            tensor = v2.functional.horizontal_flip(tensor)
+        return v2.functional.normalize(tensor, MEAN, DEVIATION), label
+
+
+def speed(loader) -> float:
+    begin, samples = time.perf_counter(), 0
+    for images, _labels in loader:
+        samples += len(images)
+    return samples / (time.perf_counter() - begin)
+
+
+def main() -> int:
+    import torch
+
+    import headrace as hr
+
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--data", type=Path, default=ROOT / "photos")
+    parser.add_argument("--samples", type=int, default=800)
+    parser.add_argument("--size", type=int, default=160)
+    parser.add_argument("--workers", type=int, default=2)
+    parser.add_argument("--rounds", type=int, default=5)
+    arguments = parser.parse_args()
+    torch.set_num_threads(1)
+    source = Photographs(arguments.data, arguments.samples, arguments.size)
+    workers = arguments.workers
+    options = {"batch_size": 64, "transform": {"flip_probability": 0.5, "mean": MEAN, "deviation": DEVIATION}}
+    arms = {
+        f"DataLoader, {workers} workers": torch.utils.data.DataLoader(
+            Normalized(source), batch_size=64, shuffle=True, num_workers=workers, persistent_workers=True),
+        f"hr.Loader, {workers} workers": hr.Loader(source, workers=workers, **options),
+        f"hr.Loader, {workers} threads": hr.Loader(source, threads=workers, **options),
+    }
+    speeds: dict[str, list[float]] = {name: [] for name in arms}
+    for place in range(arguments.rounds + 1):
+        for name in list(arms) if place % 2 else reversed(list(arms)):
+            value = speed(arms[name])
+            if place > 0:
+                speeds[name].append(value)
+    for name, values in speeds.items():
+        print(f"{name:<22} median {statistics.median(values):6.0f} images/s, {min(values):.0f} to {max(values):.0f}")
+    theirs, processes, threads = (statistics.median(values) for values in speeds.values())
+    print(f"{processes / theirs:.2f} times the DataLoader by processes, {threads / theirs:.2f} times by threads (ratios of medians)",
+          flush=True)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
