@@ -169,6 +169,19 @@ def test_the_loader_in_its_place_begins_at_the_first_epoch_each_time_and_can_be_
     assert not torch.equal(torch.cat(first), torch.cat(other))
 
 
+def test_a_trainer_trains_what_was_tuned(tmp_path):
+    model, loader, optimizer = training(tmp_path)
+    subject = Subject(model, loader, optimizer, forward, run_steps=None, budget=60)
+    changes = {candidate.name: candidate.changes for candidate in subject.candidates("data")}
+    ours = subject.switch({**changes["headrace.Loader"], **changes["channels-last"], **changes["fused optimizer"],
+                           **changes["bf16 autocast"]})
+    before = [parameter.clone() for parameter in model.parameters()]
+    results = hr.Trainer(model, optimizer, forward).fit(ours, 2)
+    assert [result["samples"] for result in results] == [12, 12] and ours.state_dict()["epoch"] == 2
+    assert not any(torch.equal(p, q) for p, q in zip(model.parameters(), before))
+    assert model[0].weight.is_contiguous(memory_format=torch.channels_last) and optimizer.param_groups[0]["fused"]
+
+
 def test_tuning_tries_it_and_leaves_the_dataloader_as_it_was(tmp_path):
     model, loader, optimizer = training(tmp_path)
     before = dict(loader.__dict__), [p.clone() for p in model.parameters()], torch.get_rng_state()

@@ -262,14 +262,29 @@ double PythonJob::update_difference(const Settings& a, const Settings& b) {
 
 std::vector<double> PythonJob::short_run(std::int64_t steps, std::uint64_t seed) {
   in_python([&] {
+    batch_for_checks(0);  // Taken before the generators are moved.
     pass_ = py::none();
     subject_.attr("restore")();
     subject_.attr("seed")(seed);
   });
   run(steps);
   std::vector<double> losses = std::move(losses_);
+  const double learned = in_python([this] { return loss_on_check_batches(); });
+  const auto last_tenth = std::max<std::ptrdiff_t>(1, std::ssize(losses) / 10);
+  std::fill(losses.end() - std::min(last_tenth, std::ssize(losses)), losses.end(), learned);
   restore();
   return losses;
+}
+
+double PythonJob::loss_on_check_batches() {
+  const at::NoGradGuard no_grad;
+  double sum = 0;
+  for (const py::object& batch : batches_for_checks_) {
+    sum += py::cast<double>(subject_.attr("loss")(batch).attr("item")());
+  }
+  const double mean = sum / static_cast<double>(batches_for_checks_.size());
+  if (!std::isfinite(mean)) fail(ErrorCode::numerics, "tune: the loss after a short run is {}", std::abs(mean));
+  return mean;
 }
 
 void PythonJob::set_free_data(bool free_data) {

@@ -45,7 +45,8 @@ class PythonJob final : public MeasurableJob {
   std::uint64_t state_hash() override;
   double update_difference(const Settings& a, const Settings& b) override;
   // From the snapshot's parameters: of a module that may have been trained before, nothing can be drawn anew but the
-  // order of the data and what the model draws.
+  // order of the data and what the model draws. The last tenth is the mean loss on the batches for checks once the run
+  // is over: what was learned, without the luck of which samples came last, which another loader draws anew.
   std::vector<double> short_run(std::int64_t steps, std::uint64_t seed) override;
   std::int64_t samples_per_step() const override { return samples_; }
 
@@ -71,6 +72,7 @@ class PythonJob final : public MeasurableJob {
   // Takes out of the steps what beginning a pass costs, and returns what each step owes of it.
   double spread_pass_starts(std::vector<double>& seconds);
   pybind11::object batch_for_checks(std::int64_t index);
+  double loss_on_check_batches();
   NamedTensors tensors(const char* method);
 
   pybind11::object subject_;
