@@ -11,7 +11,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
 PROGRAM = Path(os.environ.get("HEADRACE_BIN", ROOT / "build" / "release" / "bin" / "headrace"))
-VERBS = ["train", "eval", "profile", "tune", "explain", "doctor"]
+VERBS = ["train", "eval", "profile", "tune", "explain", "pack", "doctor"]
 RECIPE = '[data]\nsource = "idx:/usr/share/datasets/fashion-mnist"\nbatch_size = 64\n'
 
 

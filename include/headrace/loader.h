@@ -66,6 +66,9 @@ struct LoaderStatistics {
   std::int64_t cache_hits = 0;         // Pictures found decoded.
   std::int64_t cache_misses = 0;       // Pictures looked for in vain.
   std::int64_t cache_bytes = 0;        // Held by the cache now.
+  std::int64_t index_hits = 0;         // Pictures decoded by their entropy index.
+  std::int64_t index_misses = 0;       // Pictures that the index did not know: new, changed, or there is none of them.
+  std::int64_t index_refused = 0;      // Indices that were damaged or did not fit; the picture was decoded without.
   std::int64_t wait_for_slot_ns = 0;   // Workers waiting for room (the consumer is slower).
   std::int64_t wait_for_batch_ns = 0;  // The consumer waiting (the loader is slower).
   std::int64_t ready_batches = 0;      // Whole batches waiting when one was asked for, summed; / batches: mean fill.
@@ -146,6 +149,9 @@ class Loader {
   std::int64_t cache_bytes_max() const;  // What a cache that is switched on now may hold. Errors as above.
   // "data.cache", requested and in force.
   Applied applied_cache() const;
+  // "data.index", likewise. While data.index builds, the consumer waits at the end of the first whole epoch until the
+  // index is written.
+  Applied applied_index() const;
   // By index, each once; at most the first 1,000 that were found.
   std::vector<CorruptSample> corrupt_samples() const;
   LoaderStatistics statistics() const;

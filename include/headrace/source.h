@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <filesystem>
 #include <memory>
 #include <span>
 #include <string>
@@ -54,6 +55,8 @@ class Source {
   // Of names, sizes and labels, and of what else is in memory already: another one when the data set has changed, the
   // same wherever it lies. Constant time.
   virtual std::uint64_t fingerprint() const = 0;
+  // Where the entropy index of its JPEG files lies or may be written, in a folder of its own; empty: there is no place.
+  virtual std::filesystem::path index_file() const { return {}; }
 };
 
 // "idx:DIR": {train,t10k}-images-idx3-ubyte[.gz] and {train,t10k}-labels-idx1-ubyte[.gz], read whole into memory (47 MB

@@ -34,6 +34,7 @@ class Loader:
         on_corrupt: str = "fail",
         cache: str = "none",
         cache_mib: int = 0,
+        index: str = "use",
         transform: Mapping[str, Any] | None = None,
     ) -> None: ...
     def __iter__(self) -> Iterator[Batch]: ...

@@ -59,6 +59,14 @@ Training::Training(const Recipe& recipe, const Machine& machine) : recipe_(recip
       std::make_unique<Trainer>(std::move(state), std::move(optimizer), classification_forward(*network_),
                                 recipe_.train, recipe_.schedule, check_run_length(recipe_, train_source_->size()));
   trainer_->set_memory_format(recipe_.model.memory_format);
+  note_applied_index();
+}
+
+// Where there can be none, nobody asked for one but the default.
+void Training::note_applied_index() {
+  if (!train_source_->index_file().empty() || recipe_.data.index == IndexUse::build) {
+    applied_.push_back(loader_->applied_index());
+  }
 }
 
 void Training::apply_compute(const ComputeOptions& compute) {
@@ -82,6 +90,7 @@ void Training::apply_live(const Recipe& next) {
   trainer_->set_memory_format(next.model.memory_format);
   trainer_->optimizer().set_implementation(next.optimizer.implementation);
   trainer_->set_precision(next.train.precision);
+  note_applied_index();
 }
 
 Forward Training::frozen_forward() const {

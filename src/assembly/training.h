@@ -54,6 +54,7 @@ class Training {
 
  private:
   void apply_compute(const ComputeOptions& compute);
+  void note_applied_index();
 
   Recipe recipe_;
   Machine machine_;

@@ -68,42 +68,6 @@ void write_all(int descriptor, std::span<const std::byte> bytes, const fs::path&
   }
 }
 
-// A file beside its target that is removed unless it was renamed to it.
-class AsideFile {
- public:
-  explicit AsideFile(const fs::path& target) : target_(target) {
-    static std::atomic<unsigned> serial{0};
-    do {
-      // The suffix marks what a killed process left behind; process and serial keep live writers apart.
-      aside_ = target.parent_path() / fmt::format(".{}-{}{}", ::getpid(), serial++, kAsideSuffix);
-      descriptor_ = ::open(aside_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
-    } while (descriptor_ < 0 && errno == EEXIST);
-    if (descriptor_ < 0) fail_write(target_, errno);
-  }
-  ~AsideFile() {
-    if (descriptor_ >= 0) ::close(descriptor_);
-    if (!aside_.empty()) ::unlink(aside_.c_str());
-  }
-  AsideFile(const AsideFile&) = delete;
-  AsideFile& operator=(const AsideFile&) = delete;
-
-  int descriptor() const { return descriptor_; }
-
-  void rename_to_target() {
-    fault_point("write.sync");
-    if (::fsync(descriptor_) != 0) fail_write(target_, errno);
-    if (::close(std::exchange(descriptor_, -1)) != 0) fail_write(target_, errno);
-    fault_point("write.rename");
-    if (::rename(aside_.c_str(), target_.c_str()) != 0) fail_write(target_, errno);
-    aside_.clear();
-  }
-
- private:
-  const fs::path& target_;
-  fs::path aside_;
-  int descriptor_ = -1;
-};
-
 void sync_folder(const fs::path& folder, const fs::path& target) {
   const Descriptor descriptor{::open(folder.empty() ? "." : folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC)};
   // A folder that may be written but not listed cannot be opened, and some file systems know no fsync of a folder: the
@@ -151,9 +115,7 @@ void write_file(const fs::path& path, std::string_view content) {
 void write_file(const fs::path& path,
                 const std::function<void(const std::function<void(std::span<const std::byte>)>&)>& write) {
   struct stat status {};
-  const bool exists = ::stat(path.c_str(), &status) == 0;
-  if (exists && S_ISDIR(status.st_mode)) fail_write(path, EISDIR);
-  if (exists && !S_ISREG(status.st_mode)) {
+  if (::stat(path.c_str(), &status) == 0 && !S_ISREG(status.st_mode) && !S_ISDIR(status.st_mode)) {
     // A device or pipe must stay what it is: a rename would replace /dev/null by a file.
     Descriptor device{::open(path.c_str(), O_WRONLY | O_CLOEXEC)};
     if (!device.is_open()) fail_write(path, errno);
@@ -161,18 +123,50 @@ void write_file(const fs::path& path,
     if (device.close() != 0) fail_write(path, errno);
     return;
   }
-  // Through a symbolic link the file behind it is replaced, not the link.
-  const fs::path target = exists ? fs::canonical(path) : path;
-  AsideFile aside{target};
-  if (exists && ::fchmod(aside.descriptor(), status.st_mode & 07777) != 0) fail_write(path, errno);
-  const char* point = "write.begin";
-  write([&](std::span<const std::byte> bytes) {
-    fault_point(std::exchange(point, "write.middle"));
-    write_all(aside.descriptor(), bytes, path);
-  });
-  aside.rename_to_target();
+  FileWriter writer{path};
+  write([&writer](std::span<const std::byte> bytes) { writer.append(bytes); });
+  writer.commit();
+}
+
+FileWriter::FileWriter(const fs::path& path) : path_(path), target_(path) {
+  struct stat status {};
+  const bool exists = ::stat(path.c_str(), &status) == 0;
+  if (exists && !S_ISREG(status.st_mode)) fail_write(path, S_ISDIR(status.st_mode) ? EISDIR : EINVAL);
+  if (exists) target_ = fs::canonical(path);  // Through a symbolic link the file behind it is replaced, not the link.
+  static std::atomic<unsigned> serial{0};
+  do {
+    // The suffix marks what a killed process left behind; process and serial keep live writers apart.
+    aside_ = target_.parent_path() / fmt::format(".{}-{}{}", ::getpid(), serial++, kAsideSuffix);
+    descriptor_ = ::open(aside_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+  } while (descriptor_ < 0 && errno == EEXIST);
+  if (descriptor_ < 0) fail_write(path_, errno);
+  if (exists && ::fchmod(descriptor_, status.st_mode & 07777) != 0) {
+    const int reason = errno;
+    ::close(descriptor_);
+    ::unlink(aside_.c_str());
+    fail_write(path_, reason);
+  }
+}
+
+FileWriter::~FileWriter() {
+  if (descriptor_ >= 0) ::close(descriptor_);
+  if (!aside_.empty()) ::unlink(aside_.c_str());
+}
+
+void FileWriter::append(std::span<const std::byte> bytes) {
+  fault_point(std::exchange(begun_, true) ? "write.middle" : "write.begin");
+  write_all(descriptor_, bytes, path_);
+}
+
+void FileWriter::commit() {
+  fault_point("write.sync");
+  if (::fsync(descriptor_) != 0) fail_write(path_, errno);
+  if (::close(std::exchange(descriptor_, -1)) != 0) fail_write(path_, errno);
+  fault_point("write.rename");
+  if (::rename(aside_.c_str(), target_.c_str()) != 0) fail_write(path_, errno);
+  aside_.clear();
   fault_point("write.folder");
-  sync_folder(target.parent_path(), path);
+  sync_folder(target_.parent_path(), path_);
 }
 
 std::int64_t remove_leftovers(const fs::path& folder) {

@@ -27,6 +27,26 @@ void write_file(const std::filesystem::path& path, std::string_view content);
 void write_file(const std::filesystem::path& path,
                 const std::function<void(const std::function<void(std::span<const std::byte>)>&)>& write);
 
+// The same over a while: a file that grows beside `path` and becomes it when it is whole. Destroyed before commit() it
+// is removed. Errors and fault points are write_file's; a device or pipe is refused. For one thread at a time.
+class FileWriter {
+ public:
+  explicit FileWriter(const std::filesystem::path& path);
+  ~FileWriter();
+  FileWriter(const FileWriter&) = delete;
+  FileWriter& operator=(const FileWriter&) = delete;
+
+  void append(std::span<const std::byte> bytes);
+  void commit();  // Once, and then nothing else.
+
+ private:
+  const std::filesystem::path path_;  // As given, for messages.
+  std::filesystem::path target_;      // What a symbolic link at `path_` leads to.
+  std::filesystem::path aside_;       // Empty once it is renamed.
+  int descriptor_ = -1;
+  bool begun_ = false;
+};
+
 // Removes what killed writers left in `folder` (not below it); returns how many files. For whoever knows that nobody
 // else writes there now: the holder of the folder's lock. Error{io} names the file.
 std::int64_t remove_leftovers(const std::filesystem::path& folder);

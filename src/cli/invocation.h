@@ -16,8 +16,8 @@ enum class LogLevel { debug, info, warning, error };
 enum class ExplainForm { keys, markdown, schema };
 
 struct Invocation {
-  std::string verb;                                        // "train", "eval", "profile", "tune", "explain", "doctor".
-  std::filesystem::path recipe;                            // Or the run folder, for doctor; empty: none given.
+  std::string verb;              // "train", "eval", "profile", "tune", "explain", "pack", "doctor".
+  std::filesystem::path recipe;  // Or the run folder, for doctor; empty: none given.
   std::vector<std::pair<std::string, std::string>> flags;  // Recipe keys set on the command line, in order.
   std::optional<std::string> json;                         // --json FILE; "-": stdout, everything else goes to stderr.
   std::optional<std::filesystem::path> out;                // --out DIR.
@@ -26,6 +26,8 @@ struct Invocation {
   bool resume = false;                                     // train
   std::optional<std::filesystem::path> checkpoint;         // eval
   std::int64_t steps = 60;                                 // profile: steps measured.
+  std::string source;                                      // pack: "folder:DIR", or DIR alone.
+  std::optional<std::int64_t> threads;                     // pack; none: one a core.
   LogLevel log_level = LogLevel::info;
   std::string key;  // explain: one key; empty: all.
   ExplainForm explain_form = ExplainForm::keys;

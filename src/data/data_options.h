@@ -22,6 +22,12 @@ constexpr auto choices(Cache) {
   return std::array{Choice<Cache>{Cache::none, "none"}, Choice<Cache>{Cache::decoded, "decoded"}};
 }
 
+enum class IndexUse { none, use, build };
+constexpr auto choices(IndexUse) {
+  return std::array{Choice<IndexUse>{IndexUse::none, "none"}, Choice<IndexUse>{IndexUse::use, "use"},
+                    Choice<IndexUse>{IndexUse::build, "build"}};
+}
+
 struct DataOptions {
   std::string source;                 // "idx:DIR" or "folder:DIR". No default: a recipe names its data.
   std::int64_t batch_size = 128;      // Samples in a batch.
@@ -32,6 +38,7 @@ struct DataOptions {
   OnCorrupt on_corrupt = OnCorrupt::fail;  // What becomes of a sample that cannot be read or decoded.
   Cache cache = Cache::none;               // Decoded pictures in memory. Live knob; never changes a byte.
   std::int64_t cache_mib = 0;              // Bound of the cache, in MiB; 0: half of what the memory limit leaves free.
+  IndexUse index = IndexUse::use;          // Of JPEG files, for crops. Only build writes to the data's folder.
   TransformOptions transform;
 };
 
@@ -60,6 +67,11 @@ void describe(Visitor& visit, Options& o) {
         "batch; without effect where the source holds pixels.");
   visit("cache_mib", o.cache_mib, Range<std::int64_t>{0, std::int64_t{1} << 24},
         "Bound of the cache in MiB; 0 is half of what the memory limit leaves free when the cache is switched on.");
+  visit(
+      "index", o.index,
+      "The entropy index of a folder's JPEG files, with which a crop is decoded without what lies before it. use reads "
+      "what lies beside the data (`headrace pack --index` makes it); build also makes what is missing while the "
+      "first epoch decodes, and writes it at that epoch's end. Changes no byte of any batch.");
   visit("transform", o.transform, "How a sample becomes a tensor.");
 }
 

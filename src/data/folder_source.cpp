@@ -164,8 +164,9 @@ void Walk::add_entry(const std::string& folder, const FolderEntry& entry) {
 
 class FolderSource final : public Source {
  public:
+  // `root`, the folder of a split, has a name of its own.
   FolderSource(Listing listing, const Path& root, const FileCalls& calls)
-      : listing_(std::move(listing)), files_(root, calls) {
+      : listing_(std::move(listing)), files_(root, calls), root_(root) {
     Xxh3Stream stream;
     stream.update(std::as_bytes(std::span{listing_.names}));  // The label is the first part of a name.
     for (const Listing::Picture& picture : listing_.pictures) stream.update(std::as_bytes(std::span{&picture.size, 1}));
@@ -198,12 +199,17 @@ class FolderSource final : public Source {
   }
   std::vector<std::string> remarks() const override { return listing_.remarks; }
   std::uint64_t fingerprint() const override { return fingerprint_; }
+  // Beside the split, not in it, or ImageFolder would take it for a class.
+  Path index_file() const override {
+    return root_.parent_path() / ".headrace-index" / root_.filename() / "entropy.records";
+  }
 
  private:
   const Listing::Picture& at(std::int64_t index) const { return listing_.pictures[static_cast<std::size_t>(index)]; }
 
   const Listing listing_;
   const FileStore files_;
+  const Path root_;
   std::uint64_t fingerprint_;
 };
 

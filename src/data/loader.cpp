@@ -13,6 +13,7 @@
 
 #include "base/clock.h"
 #include "data/detail/chunk.h"
+#include "data/detail/entropy_shelf.h"
 #include "data/detail/latency.h"
 #include "data/detail/slot.h"
 #include "data/detail/workspace.h"
@@ -136,7 +137,8 @@ struct Loader::Impl {
   const std::int64_t batches;
   const std::int64_t memory_limit;                // Bytes.
   const std::shared_ptr<detail::SlotPool> slots;  // Owners: see SlotPool.
-  Workspace own_workspace;                        // The consumer's, when it loads by itself.
+  detail::EntropyShelf indices;
+  Workspace own_workspace;  // The consumer's, when it loads by itself.
 
   mutable std::mutex mutex;       // Guards everything down to `latency`.
   std::condition_variable room;   // For workers: a chunk may be there to claim, or their number has changed.
@@ -182,6 +184,7 @@ Loader::Impl::Impl(std::shared_ptr<const Source> from, DataOptions how, std::uin
           detail::BatchShape{options.batch_size, shape.channels, shape.height, shape.width, options.transform.dtype,
                              options.transform.layout},
           options.prefetch_batches + kConsumerBatches, memory_limit)),
+      indices(*source, options.index),
       prefetch(options.prefetch_batches) {
   window.reserve(static_cast<std::size_t>(prefetch));
   set_cache(options.cache, /*keep=*/false);
@@ -281,7 +284,7 @@ void Loader::Impl::begin(std::int64_t index, std::int64_t first_batch) {
   const image::PixelForm form{options.transform.dtype, options.transform.layout, &table};
   std::unique_ptr<Pass> fresh{new Pass{*source, form, options.transform, shape, policy_of(options, training), seed,
                                        index, training && options.shuffle, training,
-                                       Permutation{source->size(), seed, index}}};
+                                       Permutation{source->size(), seed, index}, indices}};
   {
     std::lock_guard lock(mutex);
     if (pass != nullptr) fail(ErrorCode::invalid_argument, "data: epoch {} is still running", pass->epoch);
@@ -434,8 +437,10 @@ std::optional<Batch> Loader::Impl::next(const std::function<void()>& while_waiti
   window.erase(window.begin());
   ++totals.batches;
   latency.add(monotonic_ns() - begin_ns);
-  if (slot->index + 1 == batches) end_pass();
+  const bool last = slot->index + 1 == batches;
+  if (last) end_pass();
   lock.unlock();
+  if (last) indices.finish_epoch();
   room.notify_one();
   return Batch{slots->hand_out(std::move(slot))};
 }
@@ -509,6 +514,10 @@ LoaderStatistics Loader::Impl::statistics() const {
   std::lock_guard lock(mutex);
   LoaderStatistics now = totals;
   now.cache_bytes = cache_bytes();
+  const detail::EntropyShelf::Counts found = indices.counts();
+  now.index_hits = found.hits;
+  now.index_misses = found.misses;
+  now.index_refused = found.refused;
   now.batch_bytes = slots->batch_bytes();
   now.pool_bytes = slots->allocated_bytes();
   now.latency_ns_p50 = latency.reached_by(0.50);
@@ -638,6 +647,10 @@ void Loader::set_cache(Cache cache, bool keep) {
 
 Applied Loader::applied_cache() const {
   return impl_->applied_cache();
+}
+
+Applied Loader::applied_index() const {
+  return impl_->indices.applied();
 }
 
 std::vector<CorruptSample> Loader::corrupt_samples() const {

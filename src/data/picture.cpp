@@ -76,7 +76,7 @@ void PictureMaker::make(const Sample& sample, std::int64_t index, std::int64_t d
   const image::CropWindow window = image::choose_crop(pass_.transform, size.height, size.width, pass_.augment, random);
   const image::NormalizeGeometry geometry = draw_geometry(pass_, random);
   const image::Box box = box_of(window);
-  const auto pixels = encoded ? decode(index, size, box) : cut(sample.bytes, size, box);
+  const auto pixels = encoded ? decode(sample, index, size, box) : cut(sample.bytes, size, box);
   if (encoded) decode_ns_ += monotonic_ns() - begin_ns;
   const int channels = pass_.shape.channels;
   if (geometry.offset_y == 0 && geometry.offset_x == 0) {
@@ -109,13 +109,20 @@ std::span<const std::uint8_t> PictureMaker::cut(std::span<const std::uint8_t> pi
 }
 
 // The box of the picture that is open, and the whole picture into the cache where it has room.
-std::span<const std::uint8_t> PictureMaker::decode(std::int64_t index, Size size, const image::Box& box) {
+std::span<const std::uint8_t> PictureMaker::decode(const Sample& sample, std::int64_t index, Size size,
+                                                   const image::Box& box) {
   const std::size_t whole = pixel_bytes(size);
   if (cache_ != nullptr && cache_->has_room(static_cast<std::int64_t>(sizeof(CachedSize) + whole))) {
     if (decode_whole(index, size)) return cut(std::span{workspace_.decoded}.first(whole), size, box);
   }
   const auto out = room(workspace_.decoded, pixel_bytes({box.height, box.width}));
-  workspace_.decoder.decode(box, out);
+  if (const image::EntropyIndex* entropy = pass_.indices.find(sample.bytes, workspace_.entropy)) {
+    const std::int64_t refused_before = workspace_.decoder.refused_indices();
+    workspace_.decoder.decode(box, out, *entropy);
+    pass_.indices.note_decoded(workspace_.decoder.refused_indices() > refused_before);
+  } else {
+    workspace_.decoder.decode(box, out);
+  }
   return out;
 }
 

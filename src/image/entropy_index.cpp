@@ -67,21 +67,34 @@ class Reader {
 
 }  // namespace
 
-std::optional<EntropyIndex> index_entropy(std::span<const std::uint8_t> jpeg) {
+struct EntropyIndexer::Impl {
+  detail::EntropyDecoder decoder;
+};
+
+EntropyIndexer::EntropyIndexer() = default;
+EntropyIndexer::~EntropyIndexer() = default;
+EntropyIndexer::EntropyIndexer(EntropyIndexer&&) noexcept = default;
+EntropyIndexer& EntropyIndexer::operator=(EntropyIndexer&&) noexcept = default;
+
+bool EntropyIndexer::make(std::span<const std::uint8_t> jpeg, EntropyIndex& index) {
   const auto header = detail::read_baseline_header(jpeg);
-  if (!header || jpeg.size() > std::numeric_limits<std::uint32_t>::max()) return std::nullopt;
-  const auto decoder = std::make_unique<detail::EntropyDecoder>();  // 100 KB of tables.
-  if (!decoder->begin(jpeg, *header, 1)) return std::nullopt;
-  EntropyIndex index{
-      static_cast<std::uint32_t>(jpeg.size()), header->component_count, header->unit_rows(), header->units_a_row(), {}};
+  if (!header || jpeg.size() > std::numeric_limits<std::uint32_t>::max()) return false;
+  if (impl_ == nullptr) impl_ = std::make_unique<Impl>();
+  detail::EntropyDecoder& decoder = impl_->decoder;
+  if (!decoder.begin(jpeg, *header, 1)) return false;
+  index.file_size = static_cast<std::uint32_t>(jpeg.size());
+  index.components = header->component_count;
+  index.unit_rows = header->unit_rows();
+  index.units_a_row = header->units_a_row();
+  index.positions.clear();
   for (int row = 0; row < index.unit_rows; ++row) {
     for (int unit = 0; unit < index.units_a_row; unit += EntropyIndex::kUnitsApart) {
-      index.positions.push_back(decoder->position());
-      decoder->skip(std::min(EntropyIndex::kUnitsApart, index.units_a_row - unit));
-      if (!decoder->ok()) return std::nullopt;
+      index.positions.push_back(decoder.position());
+      decoder.skip(std::min(EntropyIndex::kUnitsApart, index.units_a_row - unit));
+      if (!decoder.ok()) return false;
     }
   }
-  return index;
+  return true;
 }
 
 std::vector<std::uint8_t> serialise(const EntropyIndex& index) {
@@ -105,13 +118,12 @@ std::vector<std::uint8_t> serialise(const EntropyIndex& index) {
   return writer.taken();
 }
 
-EntropyIndex parse_entropy_index(std::span<const std::uint8_t> bytes) {
+void parse_entropy_index(std::span<const std::uint8_t> bytes, EntropyIndex& index) {
   Reader reader(bytes);
   const std::uint64_t format = reader.number(std::numeric_limits<std::uint64_t>::max() / 2, "its format");
   if (format != kFormat) {
     fail(ErrorCode::unsupported, "image: an entropy index of format {}; wanted {}", format, kFormat);
   }
-  EntropyIndex index;
   index.file_size = static_cast<std::uint32_t>(reader.number(std::numeric_limits<std::uint32_t>::max(), "a file size"));
   index.components = static_cast<int>(reader.number(3, "components"));
   index.unit_rows = static_cast<int>(reader.number(kUnitsMost, "rows"));
@@ -124,6 +136,7 @@ EntropyIndex parse_entropy_index(std::span<const std::uint8_t> bytes) {
   if (reader.left() / (1 + static_cast<std::size_t>(index.components)) < count) {  // Before memory is taken for them.
     fail(ErrorCode::corrupt_data, "image: an entropy index of {} bytes for {} positions", bytes.size(), count);
   }
+  index.positions.clear();
   index.positions.reserve(count);
   std::uint64_t bit = 0;
   EntropyPosition position;
@@ -137,7 +150,6 @@ EntropyIndex parse_entropy_index(std::span<const std::uint8_t> bytes) {
     index.positions.push_back(position);
   }
   if (reader.left() > 0) fail(ErrorCode::corrupt_data, "image: an entropy index with {} bytes more", reader.left());
-  return index;
 }
 
 }  // namespace headrace::image

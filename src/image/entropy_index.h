@@ -8,6 +8,7 @@
 
 #include <array>
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <span>
 #include <vector>
@@ -40,14 +41,28 @@ struct EntropyIndex {
   bool operator==(const EntropyIndex&) const = default;
 };
 
-// By a pass over the file's data that decodes no pixel. Nothing: not a file that an index is used for, or a
-// damaged one.
-std::optional<EntropyIndex> index_entropy(std::span<const std::uint8_t> jpeg);
+// Makes indices, each by a pass over its file's data that decodes no pixel. Keeps 100 KB of tables from one to the
+// next. For one thread at a time.
+class EntropyIndexer {
+ public:
+  EntropyIndexer();
+  ~EntropyIndexer();
+  EntropyIndexer(EntropyIndexer&&) noexcept;
+  EntropyIndexer& operator=(EntropyIndexer&&) noexcept;
+
+  // Into `index`, whose memory is used again. False: not a file that an index is used for, or a damaged one; `index`
+  // then holds anything.
+  bool make(std::span<const std::uint8_t> jpeg, EntropyIndex& index);
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;  // Null before the first picture.
+};
 
 std::vector<std::uint8_t> serialise(const EntropyIndex& index);
-// Throws Error{corrupt_data} when the bytes are no index, and Error{unsupported} for another format number. What
-// it returns may still be another file's: Decoder then refuses it, or gives a wrong picture, and never reads
-// outside the file.
-EntropyIndex parse_entropy_index(std::span<const std::uint8_t> bytes);
+// Into `index`, whose memory is used again. Throws Error{corrupt_data} when the bytes are no index, and
+// Error{unsupported} for another format number. What it gives may still be another file's: Decoder then refuses it, or
+// gives a wrong picture, and never reads outside the file.
+void parse_entropy_index(std::span<const std::uint8_t> bytes, EntropyIndex& index);
 
 }  // namespace headrace::image

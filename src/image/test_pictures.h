@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <cstdio>  // jpeglib.h uses FILE and does not include it.
 #include <cstdlib>
+#include <optional>
 #include <random>
 #include <span>
 #include <vector>
@@ -184,6 +185,18 @@ inline Bytes part_of(const Picture& picture, const Box& box) {
     part.insert(part.end(), begin, begin + static_cast<std::ptrdiff_t>(box.width) * picture.channels);
   }
   return part;
+}
+
+// Of one file; nothing where there is none.
+inline std::optional<EntropyIndex> index_entropy(std::span<const std::uint8_t> jpeg) {
+  EntropyIndex index;
+  return EntropyIndexer().make(jpeg, index) ? std::optional(index) : std::nullopt;
+}
+
+inline EntropyIndex parse_entropy_index(std::span<const std::uint8_t> bytes) {
+  EntropyIndex index;
+  parse_entropy_index(bytes, index);
+  return index;
 }
 
 // Bytes replaced, flipped, cut out, repeated.

@@ -14,6 +14,7 @@
 #include "cli/console.h"
 #include "cli/doctor.h"
 #include "cli/explain.h"
+#include "cli/pack.h"
 #include "cli/torch_library.h"
 #include "exec/stop.h"
 #include "recipe/recipe.h"
@@ -63,6 +64,7 @@ int run(const Invocation& invocation, char** argv, bool run_again) {
   Console console{invocation};
   if (invocation.verb == "explain") return console.finish(run_explain(invocation, console));
   if (invocation.verb == "doctor") return console.finish(run_doctor(invocation, console));
+  if (invocation.verb == "pack") return console.finish(run_pack(invocation, console));
   // Faults of the recipe are reported before LibTorch is loaded, and the wait policy must be known by then.
   const LoadedRecipe loaded = load_recipe(invocation.recipe, invocation.flags);
   apply_wait_policy(loaded.recipe.compute.wait_policy, argv, run_again, console);

@@ -31,7 +31,7 @@ with __len__ and __getitem__(index) -> (picture, label): a uint8 array or tensor
 file, and an integer. It may have classes (their number, or their names) and labels (one a sample). workers=0 calls it from
 the loader's threads under the GIL; workers=N from N processes of their own, which get it once, by pickle, live as long as
 the Loader, and are replaced when they die or do not answer within worker_timeout_s=300. The keywords are the
-keys of a recipe's [data]: batch_size, threads, prefetch_batches, last_batch, shuffle, on_corrupt, cache, cache_mib, and
+keys of a recipe's [data]: batch_size, threads, prefetch_batches, last_batch, shuffle, on_corrupt, cache, cache_mib, index, and
 transform, a dict of the keys of [data.transform]: size, crop, resize, scale, ratio, pad, flip_probability, mean,
 deviation (docs/options.md). Besides: split="train" or "test"; seed=0; training, which switches shuffle and random
 transforms on and is split == "train" where it is not given.

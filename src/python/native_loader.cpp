@@ -268,6 +268,9 @@ py::dict NativeLoader::statistics() const {
   statistics["corrupt"] = now.corrupt;
   statistics["cache_hits"] = now.cache_hits;
   statistics["cache_misses"] = now.cache_misses;
+  statistics["index_hits"] = now.index_hits;
+  statistics["index_misses"] = now.index_misses;
+  statistics["index_refused"] = now.index_refused;
   statistics["pool_bytes"] = now.pool_bytes;
   if (processes_ != nullptr) {
     const WorkerStatistics workers = processes_->statistics();

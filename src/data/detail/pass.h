@@ -9,6 +9,7 @@
 
 #include "base/random.h"
 #include "data/data_options.h"
+#include "data/detail/entropy_shelf.h"
 #include "image/normalize.h"
 
 namespace headrace::detail {
@@ -28,6 +29,7 @@ struct Pass {
   const bool shuffle;
   const bool augment;
   const Permutation order;
+  EntropyShelf& indices;
 
   // Samples from this position on are not wanted any more: the first error's position, 0 when the epoch is given up.
   static constexpr std::int64_t kNever = std::numeric_limits<std::int64_t>::max();

@@ -37,7 +37,7 @@ class PictureMaker {
 
   std::size_t pixel_bytes(Size size) const;
   std::span<const std::uint8_t> cut(std::span<const std::uint8_t> pixels, Size size, const image::Box& box);
-  std::span<const std::uint8_t> decode(std::int64_t index, Size size, const image::Box& box);
+  std::span<const std::uint8_t> decode(const Sample& sample, std::int64_t index, Size size, const image::Box& box);
   bool decode_whole(std::int64_t index, Size size);
 
   const Pass& pass_;

@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "data/detail/entropy_shelf.h"
 #include "image/decode.h"
 #include "image/resize.h"
 
@@ -28,6 +29,7 @@ struct Workspace {
   std::vector<std::uint8_t> resized;
   image::Decoder decoder;
   image::Resizer resizer;
+  EntropyShelf::Scratch entropy;
   std::vector<CorruptSample> corrupt;  // Of the chunk.
 
   std::int64_t bytes() const noexcept;  // Of the buffers.

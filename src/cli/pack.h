@@ -1,0 +1,12 @@
+// The verb pack: the entropy index of a folder of photographs.
+#pragma once
+
+#include "cli/console.h"
+#include "cli/invocation.h"
+
+namespace headrace {
+
+// Exit code 130 or 143 when a signal stopped it; nothing is changed then.
+int run_pack(const Invocation& invocation, Console& console);
+
+}  // namespace headrace

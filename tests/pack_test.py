@@ -1,0 +1,143 @@
+"""`headrace pack --index` on a folder of photographs, and what kills, full disks and odd folders do to it."""
+
+import fcntl
+import json
+import os
+import signal
+import subprocess
+
+import pytest
+
+from tiny_run import HEADRACE, assert_one_line_error, headrace, write_photos
+
+ANY_USER = ["setpriv", "--bounding-set", "-dac_override,-dac_read_search"] if os.geteuid() == 0 else []
+
+
+@pytest.fixture
+def photos(tmp_path):
+    write_photos(tmp_path / "data", train=10, val=5)
+    return tmp_path / "data"
+
+
+def index_of(photos, split="train"):
+    return photos / ".headrace-index" / split / "entropy.records"
+
+
+def leftovers(photos):
+    return [path.name for path in (photos / ".headrace-index").rglob("*") if path.is_file() and path.name != "lock"
+            and path.name != "entropy.records"]
+
+
+def indexed(photos, *arguments):
+    result = headrace("pack", "--index", photos, "--json", "-", *arguments)
+    assert result.returncode == 0, result.stderr
+    return json.loads(result.stdout)
+
+
+def test_both_splits_are_indexed_and_told(photos):
+    result = headrace("pack", "--index", f"folder:{photos}")
+    assert result.returncode == 0, result.stderr
+    train, test = result.stdout.splitlines()
+    assert train.startswith("train: 20 pictures, 20 indexed (0 known before), 0 without") and "% of the data" in train
+    assert test.startswith("test: 10 pictures, 10 indexed")
+    document = indexed(photos)
+    assert document["format"] == "headrace-index"
+    assert document["train"]["known_before"] == 20 and document["test"]["known_before"] == 10
+    assert document["train"]["index_bytes"] == index_of(photos).stat().st_size
+    assert document["train"]["data_bytes"] == sum(path.stat().st_size for path in photos.glob("train/*/*.jpg"))
+
+
+def test_a_run_uses_the_index_and_trains_to_the_same_bits(photos, tmp_path):
+    recipe = tmp_path / "r.toml"
+    recipe.write_text(
+        f'[data]\nsource = "folder:{photos}"\nbatch_size = 10\n[data.transform]\nsize = 32\ncrop = "random_resized"\n'
+        'mean = [0.5]\ndeviation = [0.25]\n[model]\nname = "strided_cnn"\nclasses = 2\n[train]\nepochs = 2\n'
+        "[compute]\nthreads = 1\n"
+    )
+    weights = set()
+    for name, use in [("plain", "none"), ("built", "build"), ("used", "use")]:
+        result = headrace("train", recipe, "--out", tmp_path / name, "--data.index", use)
+        assert result.returncode == 0, result.stderr
+        weights.add((tmp_path / name / "model.safetensors").read_bytes())
+        assert index_of(photos).exists() == (use != "none") and index_of(photos, "val").exists() == (use != "none")
+    assert len(weights) == 1
+
+
+@pytest.mark.parametrize("point", ["write.begin:1", "write.middle:9", "write.sync:1", "write.rename:1", "write.folder:1"])
+def test_killed_anywhere_it_leaves_a_whole_index_or_none_and_goes_on(photos, point):
+    result = headrace("pack", "--index", photos, env=dict(os.environ, HEADRACE_FAULT=point))
+    assert result.returncode == -signal.SIGKILL, result.stderr
+    assert index_of(photos).exists() == (point == "write.folder:1")
+    assert bool(leftovers(photos)) == (point != "write.folder:1")
+    assert indexed(photos)["train"]["known_before"] == (20 if point == "write.folder:1" else 0)
+    assert leftovers(photos) == []
+
+
+def test_a_kill_leaves_the_old_index_as_it_was(photos):
+    indexed(photos)
+    before = index_of(photos).read_bytes()
+    result = headrace("pack", "--index", photos, env=dict(os.environ, HEADRACE_FAULT="write.rename:1"))
+    assert result.returncode == -signal.SIGKILL
+    assert index_of(photos).read_bytes() == before
+
+
+def test_a_full_disk_is_one_line_and_nothing_is_left(photos, tmp_path):
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    as_root = [] if os.geteuid() == 0 else ["sudo", "-n"]
+    subprocess.run([*as_root, "mount", "-t", "tmpfs", "-o", "size=4k,mode=1777", "tmpfs", disk], check=True)
+    try:
+        (photos / ".headrace-index").symlink_to(disk)
+        assert_one_line_error(headrace("pack", "--index", photos), 1, "entropy.records", "No space left on device")
+        assert not index_of(photos).exists() and leftovers(photos) == []
+    finally:
+        subprocess.run([*as_root, "umount", disk], check=True)
+
+
+def test_while_another_process_writes_the_index_a_second_one_names_it(photos):
+    folder = index_of(photos).parent
+    folder.mkdir(parents=True)
+    with open(folder / "lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        lock.write(f"{os.getpid()}\n")
+        lock.flush()
+        assert_one_line_error(headrace("pack", "--index", photos), 1, "is in use by process", os.getpid())
+        assert not index_of(photos).exists()
+    assert indexed(photos)["train"]["indexed"] == 20
+
+
+def test_a_folder_that_may_not_be_written_is_named(photos):
+    photos.chmod(0o555)
+    try:
+        result = subprocess.run([*ANY_USER, HEADRACE, "pack", "--index", photos], capture_output=True, text=True, timeout=60)
+        assert_one_line_error(result, 1, photos, "Permission denied")
+    finally:
+        photos.chmod(0o755)
+
+
+def test_names_that_are_not_text_are_indexed(photos):
+    os.rename(os.fsencode(photos) + b"/train/cat/00.jpg", os.fsencode(photos) + b"/train/cat/caf\xe9.jpg")
+    assert indexed(photos)["train"]["indexed"] == 20
+
+
+def test_pictures_without_an_index_and_unreadable_ones_are_counted(photos):
+    (photos / "train/cat/00.jpg").write_bytes(b"no picture")
+    (photos / "train/cat/01.jpg").write_bytes(b"")
+    result = headrace("pack", "--index", photos, "--json", "-")
+    assert result.returncode == 0
+    train = json.loads(result.stdout)["train"]
+    assert (train["indexed"], train["without"], train["unreadable"]) == (18, 1, 1)
+    assert "1 could not be read, the first: " in result.stderr and "01.jpg" in result.stderr
+
+
+def test_what_cannot_be_packed_is_one_line(photos, tmp_path):
+    assert_one_line_error(headrace("pack", "--index", tmp_path / "absent"), 1, "absent")
+    assert_one_line_error(headrace("pack", "--index", "idx:/usr/share/datasets/fashion-mnist"), 2, "folder:DIR")
+    assert_one_line_error(headrace("pack", photos), 2, "--index")
+    (tmp_path / "empty/train").mkdir(parents=True)
+    assert_one_line_error(headrace("pack", "--index", tmp_path / "empty"), 1, "has no class folders")
+
+
+def test_a_dry_run_writes_nothing(photos):
+    assert headrace("pack", "--index", photos, "--dry-run").returncode == 0
+    assert not (photos / ".headrace-index").exists()
