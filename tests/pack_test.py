@@ -1,8 +1,9 @@
-"""`headrace pack --index` on a folder of photographs, and what kills, full disks and odd folders do to it."""
+"""`headrace pack`: indices and packs, and what kills, full disks, damage and odd folders do to them."""
 
 import fcntl
 import json
 import os
+import shutil
 import signal
 import subprocess
 
@@ -133,7 +134,10 @@ def test_pictures_without_an_index_and_unreadable_ones_are_counted(photos):
 def test_what_cannot_be_packed_is_one_line(photos, tmp_path):
     assert_one_line_error(headrace("pack", "--index", tmp_path / "absent"), 1, "absent")
     assert_one_line_error(headrace("pack", "--index", "idx:/usr/share/datasets/fashion-mnist"), 2, "folder:DIR")
-    assert_one_line_error(headrace("pack", photos), 2, "--index")
+    assert_one_line_error(headrace("pack", photos), 2, "a target is required")
+    assert_one_line_error(headrace("pack", photos, tmp_path / "p", "--unpack", "--append"), 2, "--append")
+    assert_one_line_error(headrace("pack", "--index", photos, tmp_path / "p"), 2, "is one too many")
+    assert_one_line_error(headrace("pack", tmp_path / "absent", tmp_path / "p"), 1, "absent")
     (tmp_path / "empty/train").mkdir(parents=True)
     assert_one_line_error(headrace("pack", "--index", tmp_path / "empty"), 1, "has no class folders")
 
@@ -141,3 +145,134 @@ def test_what_cannot_be_packed_is_one_line(photos, tmp_path):
 def test_a_dry_run_writes_nothing(photos):
     assert headrace("pack", "--index", photos, "--dry-run").returncode == 0
     assert not (photos / ".headrace-index").exists()
+
+
+def packed(source, target, *arguments):
+    result = headrace("pack", source, target, "--json", "-", *arguments)
+    assert result.returncode == 0, result.stderr
+    return json.loads(result.stdout)
+
+
+def files_of(folder):
+    return {path.relative_to(folder): path.read_bytes() for path in folder.rglob("*.jpg")}
+
+
+def test_a_folder_becomes_a_pack_and_a_folder_again(photos, tmp_path):
+    document = packed(photos, tmp_path / "p.pack")
+    assert (document["samples"], document["added"], document["indexed"], document["files"]) == (30, 30, 30, 1)
+    result = headrace("pack", "--verify", tmp_path / "p.pack")
+    assert result.stdout == f"{tmp_path}/p.pack: 30 samples, all as they were packed\n"
+    assert headrace("pack", "--unpack", tmp_path / "p.pack", tmp_path / "again").returncode == 0
+    photos.joinpath("val").rename(photos / "test")  # What a pack calls the other split.
+    assert files_of(tmp_path / "again") == files_of(photos)
+
+
+def test_a_run_on_a_pack_trains_to_the_bits_of_the_folder(photos, tmp_path):
+    packed(photos, tmp_path / "p.pack")
+    packed(photos, tmp_path / "shards", "--shard-mib", 1)
+    recipe = tmp_path / "r.toml"
+    recipe.write_text(
+        f'[data]\nsource = "folder:{photos}"\nbatch_size = 10\n[data.transform]\nsize = 32\ncrop = "random_resized"\n'
+        'mean = [0.5]\ndeviation = [0.25]\n[model]\nname = "strided_cnn"\nclasses = 2\n[train]\nepochs = 2\n'
+        "[compute]\nthreads = 1\n"
+    )
+    weights = set()
+    for source in [f"folder:{photos}", f"pack:{tmp_path}/p.pack", f"pack:{tmp_path}/shards"]:
+        out = tmp_path / f"run{len(list(tmp_path.iterdir()))}"
+        result = headrace("train", recipe, "--out", out, "--data.source", source)
+        assert result.returncode == 0, result.stderr
+        weights.add((out / "model.safetensors").read_bytes())
+    assert len(weights) == 1
+
+
+@pytest.mark.parametrize("point", ["pack.sample:1", "pack.sample:17", "pack.table:1", "write.sync:1", "write.rename:1",
+                                   "write.folder:1"])
+def test_a_pack_killed_anywhere_is_gone_on_with(photos, tmp_path, point):
+    reference = tmp_path / "reference.pack"
+    packed(photos, reference)
+    target = tmp_path / "p.pack"
+    result = headrace("pack", photos, target, env=dict(os.environ, HEADRACE_FAULT=point))
+    assert result.returncode == -signal.SIGKILL, result.stderr
+    if point == "write.folder:1":
+        assert target.read_bytes() == reference.read_bytes()
+        return
+    assert not target.exists()
+    assert_one_line_error(headrace("pack", "--verify", target), 1, "it is not finished")
+    packed(photos, target)
+    assert target.read_bytes() == reference.read_bytes()
+
+
+def test_a_sharded_pack_killed_is_gone_on_with(photos, tmp_path):
+    target = tmp_path / "shards"
+    for path in photos.rglob("*.jpg"):  # What follows a picture's end is nobody's.
+        path.write_bytes(path.read_bytes() + bytes(200_000))
+    result = headrace("pack", photos, target, "--shard-mib", 1, env=dict(os.environ, HEADRACE_FAULT="pack.sample:14"))
+    assert result.returncode == -signal.SIGKILL, result.stderr
+    before = {path.name for path in target.glob("*.pack")}
+    assert before and (target / f"{len(before):05}.pack.partial").exists()
+    document = packed(photos, target, "--shard-mib", 1)
+    assert document["samples"] == 30 and document["added"] == 30 - 13
+    assert headrace("pack", "--unpack", target, tmp_path / "again").returncode == 0
+    photos.joinpath("val").rename(photos / "test")
+    assert files_of(tmp_path / "again") == files_of(photos)
+
+
+def test_a_full_disk_loses_nothing_of_a_pack(photos, tmp_path):
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    as_root = [] if os.geteuid() == 0 else ["sudo", "-n"]
+    subprocess.run([*as_root, "mount", "-t", "tmpfs", "-o", "size=32k,mode=1777", "tmpfs", disk], check=True)
+    try:
+        assert_one_line_error(headrace("pack", photos, disk / "p.pack"), 1, "p.pack.partial", "No space left on device")
+        assert not (disk / "p.pack").exists()
+        subprocess.run([*as_root, "mount", "-o", "remount,size=4m", disk], check=True)
+        document = packed(photos, disk / "p.pack")
+        assert 0 < document["added"] < 30 and document["samples"] == 30
+        assert headrace("pack", "--verify", disk / "p.pack").returncode == 0
+    finally:
+        subprocess.run([*as_root, "umount", disk], check=True)
+
+
+def test_of_two_packers_on_one_file_the_second_is_refused(photos, tmp_path):
+    target = tmp_path / "p.pack"
+    with open(f"{target}.partial", "wb") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        assert_one_line_error(headrace("pack", photos, target), 1, "is being written by another process")
+    packed(photos, target)
+
+
+def test_damaged_and_cut_packs_are_one_line(photos, tmp_path):
+    target = tmp_path / "p.pack"
+    packed(photos, target)
+    whole = target.read_bytes()
+    target.write_bytes(whole[:500] + bytes([whole[500] ^ 1]) + whole[501:])
+    assert_one_line_error(headrace("pack", "--verify", target), 1, "1 of 30 samples are damaged", "p.pack:cat/00.jpg")
+    target.write_bytes(whole[: len(whole) // 2])
+    assert_one_line_error(headrace("pack", "--verify", target), 1, "p.pack is cut off or damaged at its end")
+    target.write_bytes(b"x" * 1000)
+    assert_one_line_error(headrace("pack", "--verify", target), 1, "p.pack is not a pack")
+    assert_one_line_error(headrace("pack", "--unpack", target, tmp_path / "out"), 1, "p.pack is not a pack")
+    assert not (tmp_path / "out").exists()
+
+
+def test_packing_over_a_pack_needs_append_and_adds_what_is_missing(photos, tmp_path):
+    target = tmp_path / "p.pack"
+    packed(photos, target)
+    assert_one_line_error(headrace("pack", photos, target), 2, "exists already; --append adds to it")
+    (photos / "train/dog/new.jpg").write_bytes((photos / "train/cat/00.jpg").read_bytes())
+    assert packed(photos, target, "--append")["added"] == 1
+    (photos / "train/bird").mkdir()
+    (photos / "train/bird/1.jpg").write_bytes((photos / "train/cat/00.jpg").read_bytes())
+    (photos / "val/bird").mkdir()
+    (photos / "val/bird/1.jpg").write_bytes((photos / "train/cat/00.jpg").read_bytes())
+    assert_one_line_error(headrace("pack", photos, target, "--append"), 2, "has other classes")
+    assert headrace("pack", "--verify", target).returncode == 0
+
+
+def test_one_class_and_names_that_are_not_text_are_packed(tmp_path):
+    write_photos(tmp_path / "data", train=2)
+    shutil.rmtree(tmp_path / "data/train/dog")
+    os.rename(os.fsencode(tmp_path) + b"/data/train/cat/00.jpg", os.fsencode(tmp_path) + b"/data/train/cat/caf\xe9.jpg")
+    assert packed(tmp_path / "data", tmp_path / "p.pack")["samples"] == 2
+    assert headrace("pack", "--unpack", tmp_path / "p.pack", tmp_path / "again").returncode == 0
+    assert os.path.exists(os.fsencode(tmp_path) + b"/again/train/cat/caf\xe9.jpg")

@@ -25,6 +25,8 @@ struct Sample {
   int width = 0;
   int channels = 0;
   std::int64_t label = 0;  // 0 .. classes - 1.
+  // Of an encoded JPEG, as image::serialise wrote it; empty: none came with it. It is checked before it is used.
+  std::span<const std::uint8_t> entropy_index{};
 };
 
 // Thread-safe once built.
@@ -57,6 +59,9 @@ class Source {
   virtual std::uint64_t fingerprint() const = 0;
   // Where the entropy index of its JPEG files lies or may be written, in a folder of its own; empty: there is no place.
   virtual std::filesystem::path index_file() const { return {}; }
+  // The sample's name within the data set, as it is stored: "cat/1.jpg", any bytes but NUL. Empty: it has a number
+  // only.
+  virtual std::string stored_name(std::int64_t /*index*/) const { return {}; }
 };
 
 // "idx:DIR": {train,t10k}-images-idx3-ubyte[.gz] and {train,t10k}-labels-idx1-ubyte[.gz], read whole into memory (47 MB
@@ -71,7 +76,11 @@ class Source {
 // million files, and 24 bytes and the name each. Errors: not_found (no folder of the split), corrupt_data (no classes,
 // a class without pictures, the splits' classes differ), io (a folder that cannot be listed).
 //
-// Both: not_found (no DIR), invalid_argument (unknown scheme, with the known ones).
+// "pack:PATH": a file that `headrace pack` wrote, or a folder of them (*.pack), in the order of their names. Samples,
+// labels, order and fingerprint are those of what was packed; each is verified when it is read. Rows and names are in
+// memory, about 72 bytes and the name a sample. Errors: not_found (no such split), and PackFile's (store/pack_file.h).
+//
+// All: not_found (no DIR), invalid_argument (unknown scheme, with the known ones).
 std::unique_ptr<Source> open_source(const std::string& uri, Split split);
 
 }  // namespace headrace

@@ -99,6 +99,7 @@ Forward Training::frozen_forward() const {
 }
 
 double Training::cache_share() const {
+  if (train_source_->height() > 0) return 0;
   constexpr std::int64_t kLookedAt = 64;
   image::Decoder decoder;
   std::vector<std::uint8_t> buffer;

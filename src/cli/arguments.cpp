@@ -27,7 +27,7 @@ constexpr std::array kVerbs{
     Verb{"profile", "Measure where the time of a training step goes; change nothing.", true},
     Verb{"tune", "Try one change at a time, keep what is faster and numerically the same, then train with it.", true},
     Verb{"explain", "Show each key's value, where it came from, its range and what it does.", true},
-    Verb{"pack", "Make the entropy index of a folder of photographs, by which crops are decoded faster.", false},
+    Verb{"pack", "Put a data set into one file, check or unpack one, or index a folder of photographs.", false},
     Verb{"doctor", "Look at this machine, or at the files of a finished run.", false},
 };
 
@@ -164,7 +164,10 @@ class VerbLine {
       app_.add_option("recipe", recipe_path_, "A TOML recipe; without it, the defaults are shown.");
       app_.add_option("key", key_, "One key, e.g. data.batch_size.");
     } else if (is("pack")) {
-      app_.add_option("source", source_, "folder:DIR, as data.source names it, or DIR alone.")->required();
+      app_.add_option("source", pack_.source,
+                      "folder:DIR or idx:DIR, as data.source names it, or DIR alone; for --verify and --unpack a pack.")
+          ->required();
+      app_.add_option("target", pack_.target, "The new pack: a file, or with --shard-mib a folder; or the new folder.");
     } else {
       app_.add_option("recipe", recipe_path_, "A TOML recipe.")->required();
     }
@@ -185,23 +188,47 @@ class VerbLine {
                         ->required();
     }
     if (is("profile")) steps_ = add_text("--steps", "NUMBER", "Steps to measure, 1 to 100000 (default 60).");
-    if (is("pack")) {
-      app_.add_flag("--index", index_,
-                    "Write DIR/.headrace-index, which the loader uses; the pictures stay as they are.")
-          ->required();
-      threads_ = add_text("--threads", "NUMBER", "1 to 256 (default: one a core).");
-    }
+    if (is("pack")) add_pack_flags();
     if (is("explain")) {
       CLI::Option* markdown = app_.add_flag("--markdown", markdown_, "Print docs/options.md instead.");
       app_.add_flag("--schema", schema_, "Print docs/recipe.schema.json instead.")->excludes(markdown);
     }
   }
 
+  void add_pack_flags() {
+    CLI::Option* index =
+        app_.add_flag("--index", index_, "Only write DIR/.headrace-index, which the loader uses; the pictures stay.");
+    CLI::Option* verify =
+        app_.add_flag("--verify", verify_, "Read a whole pack and check every sample.")->excludes(index);
+    app_.add_flag("--unpack", unpack_, "Write what is in a pack to a new folder.")->excludes(index)->excludes(verify);
+    app_.add_flag("--append", pack_.append, "Add to a pack what it lacks of the source, by name.");
+    shard_mib_ =
+        add_text("--shard-mib", "NUMBER", "Begin a new file after so many MiB, 1 to 1048576; the target is a folder.");
+    threads_ = add_text("--threads", "NUMBER", "1 to 256 (default: one a core).");
+  }
+
+  PackArguments pack_arguments() const {
+    PackArguments pack = pack_;
+    pack.action = index_    ? PackAction::index
+                  : verify_ ? PackAction::verify
+                  : unpack_ ? PackAction::unpack
+                            : PackAction::write;
+    if (const auto text = text_of(threads_)) pack.threads = number_in("--threads", *text, 1, 256);
+    if (const auto text = text_of(shard_mib_)) pack.shard_mib = number_in("--shard-mib", *text, 1, 1 << 20);
+    const bool makes = pack.action == PackAction::write || pack.action == PackAction::unpack;
+    if (is("pack") && makes == pack.target.empty()) {
+      usage(makes ? "pack: a target is required" : fmt::format("pack: {} is one too many", pack.target), "pack");
+    }
+    const bool writes = pack.action == PackAction::write;
+    if (!writes && (pack.append || pack.shard_mib > 0)) usage("pack: --append and --shard-mib are for writing", "pack");
+    return pack;
+  }
+
   void add_flags_of_every_verb() {
     json_ = add_text("--json", "FILE", "Also write the result as JSON; -: to stdout, and everything else to stderr.");
     const char* out = is("explain")  ? "A run folder whose ledger says what the tuner found for each key."
                       : is("doctor") ? "The same as RUN."
-                      : is("pack")   ? "Accepted as by every verb; the index lies beside the data."
+                      : is("pack")   ? "Accepted as by every verb; pack writes no run folder."
                       : is("eval")   ? "Accepted as by every verb; eval writes no run folder."
                                      : "The run folder (default runs/<recipe>/<UTC time>).";
     out_ = add_text("--out", "DIR", out);
@@ -282,8 +309,7 @@ class VerbLine {
     if (const auto out = text_of(out_)) invocation.out = *out;
     if (const auto checkpoint = text_of(checkpoint_)) invocation.checkpoint = *checkpoint;
     if (const auto text = text_of(steps_)) invocation.steps = number_in("--steps", *text, 1, 100000);
-    invocation.source = source_;
-    if (const auto text = text_of(threads_)) invocation.threads = number_in("--threads", *text, 1, 256);
+    invocation.pack = pack_arguments();
     if (const auto level = text_of(log_level_)) invocation.log_level = level_named(*level);
     invocation.dry_run = dry_run_;
     invocation.quiet = quiet_;
@@ -309,9 +335,11 @@ class VerbLine {
   Recipe recipe_;  // Defaults, for the help of recipe flags.
   std::vector<Field> fields_;
   std::deque<std::string> texts_;  // A deque: CLI11 keeps references.
-  std::string recipe_path_, key_, source_;
-  bool index_ = false, resume_ = false, dry_run_ = false, quiet_ = false, markdown_ = false, schema_ = false;
-  CLI::Option *checkpoint_ = nullptr, *steps_ = nullptr, *threads_ = nullptr;
+  std::string recipe_path_, key_;
+  PackArguments pack_;
+  bool index_ = false, verify_ = false, unpack_ = false;
+  bool resume_ = false, dry_run_ = false, quiet_ = false, markdown_ = false, schema_ = false;
+  CLI::Option *checkpoint_ = nullptr, *steps_ = nullptr, *threads_ = nullptr, *shard_mib_ = nullptr;
   CLI::Option *json_ = nullptr, *out_ = nullptr, *log_level_ = nullptr;
   std::vector<std::pair<CLI::Option*, std::string>> recipe_flags_;
 };

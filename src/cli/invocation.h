@@ -15,6 +15,18 @@ enum class LogLevel { debug, info, warning, error };
 // What `explain` shows: the keys of a recipe, or docs/options.md and docs/recipe.schema.json.
 enum class ExplainForm { keys, markdown, schema };
 
+enum class PackAction { write, index, verify, unpack };
+
+// What `pack` is to do, and with what.
+struct PackArguments {
+  PackAction action = PackAction::write;
+  std::string source;                   // A data source; for verify and unpack the path of a pack.
+  std::string target;                   // The new pack or folder; empty where none is made.
+  bool append = false;                  // Add to a pack that is whole.
+  std::int64_t shard_mib = 0;           // 0: one file.
+  std::optional<std::int64_t> threads;  // None: one a core.
+};
+
 struct Invocation {
   std::string verb;              // "train", "eval", "profile", "tune", "explain", "pack", "doctor".
   std::filesystem::path recipe;  // Or the run folder, for doctor; empty: none given.
@@ -26,8 +38,7 @@ struct Invocation {
   bool resume = false;                                     // train
   std::optional<std::filesystem::path> checkpoint;         // eval
   std::int64_t steps = 60;                                 // profile: steps measured.
-  std::string source;                                      // pack: "folder:DIR", or DIR alone.
-  std::optional<std::int64_t> threads;                     // pack; none: one a core.
+  PackArguments pack;
   LogLevel log_level = LogLevel::info;
   std::string key;  // explain: one key; empty: all.
   ExplainForm explain_form = ExplainForm::keys;

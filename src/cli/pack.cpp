@@ -8,6 +8,7 @@
 
 #include "base/clock.h"
 #include "data/index_build.h"
+#include "data/pack_build.h"
 #include "exec/stop.h"
 #include "hardware/machine.h"
 #include "store/file_name.h"
@@ -18,6 +19,28 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 constexpr std::int64_t kProgressNs = 100'000'000;
+
+// Says now and then how far the work is, and whether a signal asked to stop it.
+class Progress {
+ public:
+  Progress(Console& console, std::string doing) : console_(console), doing_(std::move(doing)) {}
+  ~Progress() { console_.clear_progress(); }
+  Progress(const Progress&) = delete;
+  Progress& operator=(const Progress&) = delete;
+
+  bool operator()(std::int64_t done, std::int64_t total) {
+    if (const std::int64_t now_ns = monotonic_ns(); now_ns - told_ns_ >= kProgressNs) {
+      console_.progress(fmt::format("{}: {} of {} samples", doing_, done, total));
+      told_ns_ = now_ns;
+    }
+    return stop_signal() == 0;
+  }
+
+ private:
+  Console& console_;
+  const std::string doing_;
+  std::int64_t told_ns_ = monotonic_ns();
+};
 
 const char* name_of(Split split) {
   return split == Split::train ? "train" : "test";
@@ -41,10 +64,15 @@ double percent(std::int64_t part, std::int64_t whole) {
   return 100 * static_cast<double>(part) / static_cast<double>(std::max<std::int64_t>(whole, 1));
 }
 
+int stopped(Console& console, const std::string& left) {
+  console.warning("stopped; " + left);
+  return stop_exit_code(stop_signal());
+}
+
 std::string sentence(Split split, const IndexSummary& summary) {
   return fmt::format(
-      "{}: {} pictures, {} indexed ({} known before), {} without, as no index is used for them; {}, {:.2f} % of "
-      "the data\n",
+      "{}: {} pictures, {} indexed ({} known before), {} without, as no index is used for them; {}, {:.2f} % of the "
+      "data\n",
       name_of(split), summary.pictures, summary.indexed, summary.known, summary.plain, megabytes(summary.index_bytes),
       percent(summary.index_bytes, summary.data_bytes));
 }
@@ -56,26 +84,7 @@ Json to_json(const std::filesystem::path& file, const IndexSummary& summary) {
       {"data_bytes", summary.data_bytes},      {"index_bytes", summary.index_bytes}};
 }
 
-std::optional<IndexSummary> build(const Source& source, Split split, std::int64_t threads, Console& console) {
-  std::int64_t told_ns = monotonic_ns();
-  const auto go_on = [&](std::int64_t done) {
-    if (const std::int64_t now_ns = monotonic_ns(); now_ns - told_ns >= kProgressNs) {
-      console.progress(fmt::format("Indexing {}: {} of {} pictures", name_of(split), done, source.size()));
-      told_ns = now_ns;
-    }
-    return stop_signal() == 0;
-  };
-  auto summary = build_entropy_index(source, threads, go_on);
-  console.clear_progress();
-  return summary;
-}
-
-}  // namespace
-
-int run_pack(const Invocation& invocation, Console& console) {
-  const bool plain = invocation.source.find(':') == std::string::npos;
-  const std::string uri = plain ? "folder:" + invocation.source : invocation.source;
-  const std::int64_t threads = invocation.threads.value_or(detect_machine().cores_usable);
+int run_index(const Invocation& invocation, const std::string& uri, std::int64_t threads, Console& console) {
   Json document{{"format", "headrace-index"}, {"version", 1}, {"source", printable_name(uri)}};
   for (const Split split : {Split::train, Split::test}) {
     const std::unique_ptr<Source> source = open_split(uri, split);
@@ -86,11 +95,10 @@ int run_pack(const Invocation& invocation, Console& console) {
                                printable_name(source->index_file().native())));
       continue;
     }
-    const auto summary = build(*source, split, threads, console);
-    if (!summary) {
-      console.warning(fmt::format("stopped; the index of {} is as it was", name_of(split)));
-      return stop_exit_code(stop_signal());
-    }
+    Progress progress{console, fmt::format("Indexing {}", name_of(split))};
+    const auto summary =
+        build_entropy_index(*source, threads, [&](std::int64_t done) { return progress(done, source->size()); });
+    if (!summary) return stopped(console, fmt::format("the index of {} is as it was", name_of(split)));
     if (summary->unreadable > 0) {
       console.warning(
           fmt::format("{} could not be read, the first: {}", summary->unreadable, summary->first_unreadable));
@@ -100,6 +108,86 @@ int run_pack(const Invocation& invocation, Console& console) {
   }
   console.json(document);
   return kExitDone;
+}
+
+int run_write(const Invocation& invocation, const std::string& uri, std::int64_t threads, Console& console) {
+  const PackArguments& pack = invocation.pack;
+  for (const Split split : {Split::train, Split::test}) {
+    const std::unique_ptr<Source> source = open_split(uri, split);
+    if (source == nullptr) continue;
+    for (const std::string& remark : source->remarks()) console.warning(remark);
+    if (invocation.dry_run) {
+      console.info(fmt::format("dry run: {} samples of {} would be packed", source->size(), name_of(split)));
+    }
+  }
+  if (invocation.dry_run) return kExitDone;
+  Progress progress{console, "Packing"};
+  const PackPlan plan{uri, pack.target, pack.shard_mib << 20, pack.append, threads};
+  const auto summary = write_pack(plan, std::ref(progress));
+  if (!summary) return stopped(console, "the same command goes on with what is there");
+  const std::string target = printable_name(pack.target);
+  console.result(fmt::format("{}: {} samples in {} {}, {} of them added ({} with an entropy index), {}\n", target,
+                             summary->samples, summary->files, summary->files == 1 ? "file" : "files", summary->added,
+                             summary->indexed, megabytes(summary->bytes)));
+  console.json({{"format", "headrace-pack"},
+                {"version", 1},
+                {"pack", target},
+                {"samples", summary->samples},
+                {"added", summary->added},
+                {"indexed", summary->indexed},
+                {"bytes", summary->bytes},
+                {"files", summary->files}});
+  return kExitDone;
+}
+
+int run_verify(const Invocation& invocation, Console& console) {
+  Progress progress{console, "Verifying"};
+  const auto check = verify_pack(invocation.pack.source, std::ref(progress));
+  if (!check) return stopped(console, "nothing is said of the rest");
+  const std::string pack = printable_name(invocation.pack.source);
+  console.json({{"format", "headrace-pack-check"},
+                {"version", 1},
+                {"pack", pack},
+                {"samples", check->samples},
+                {"damaged", check->damaged},
+                {"damaged_indices", check->unindexed}});
+  if (check->unindexed > 0) console.warning(fmt::format("{} entropy indices are damaged", check->unindexed));
+  if (check->damaged > 0) {
+    fail(ErrorCode::corrupt_data, "{} of {} samples are damaged, the first: {}", check->damaged, check->samples,
+         check->first);
+  }
+  console.result(fmt::format("{}: {} samples, all as they were packed\n", pack, check->samples));
+  return kExitDone;
+}
+
+int run_unpack(const Invocation& invocation, Console& console) {
+  if (invocation.dry_run) return kExitDone;
+  Progress progress{console, "Unpacking"};
+  const auto samples = unpack(invocation.pack.source, invocation.pack.target, std::ref(progress));
+  const std::string target = printable_name(invocation.pack.target);
+  if (!samples) return stopped(console, fmt::format("{}.partial can be removed", target));
+  console.result(fmt::format("{}: {} samples\n", target, *samples));
+  console.json({{"format", "headrace-unpack"}, {"version", 1}, {"folder", target}, {"samples", *samples}});
+  return kExitDone;
+}
+
+}  // namespace
+
+int run_pack(const Invocation& invocation, Console& console) {
+  const std::string& source = invocation.pack.source;
+  const std::string uri = source.find(':') == std::string::npos ? "folder:" + source : source;
+  const std::int64_t threads = invocation.pack.threads.value_or(detect_machine().cores_usable);
+  switch (invocation.pack.action) {
+    case PackAction::index:
+      return run_index(invocation, uri, threads, console);
+    case PackAction::verify:
+      return run_verify(invocation, console);
+    case PackAction::unpack:
+      return run_unpack(invocation, console);
+    case PackAction::write:
+      break;
+  }
+  return run_write(invocation, uri, threads, console);
 }
 
 }  // namespace headrace

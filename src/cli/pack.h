@@ -1,4 +1,4 @@
-// The verb pack: the entropy index of a folder of photographs.
+// The verb pack: a data set in one file, checked and unpacked; the entropy index of a folder of photographs.
 #pragma once
 
 #include "cli/console.h"

@@ -48,7 +48,7 @@ EntropyShelf::EntropyShelf(const Source& source, IndexUse wanted)
     : path_(source.index_file()), samples_(source.size()), wanted_(wanted) {
   if (wanted == IndexUse::none) return;
   if (path_.empty()) {
-    refusal_ = "the source is no folder of JPEG files";
+    if (wanted == IndexUse::build) refusal_ = "the source is no folder of JPEG files";
     return;
   }
   try {
@@ -66,12 +66,15 @@ EntropyShelf::EntropyShelf(const Source& source, IndexUse wanted)
   }
 }
 
-const image::EntropyIndex* EntropyShelf::find(std::span<const std::uint8_t> file, Scratch& scratch) {
+const image::EntropyIndex* EntropyShelf::find(const Sample& sample, Scratch& scratch) {
+  if (wanted_ != IndexUse::none && !sample.entropy_index.empty()) {
+    return parse(sample.entropy_index, scratch) ? &scratch.index : nullptr;
+  }
   const bool building = building_.load(std::memory_order_relaxed);
   if (file_ == nullptr && !building) return nullptr;
-  const std::uint64_t key = index_key(file);
+  const std::uint64_t key = index_key(sample.bytes);
   if (file_ != nullptr && look_up(key, scratch)) return scratch.record.empty() ? nullptr : &scratch.index;
-  return building ? make(key, file, scratch) : nullptr;
+  return building ? make(key, sample.bytes, scratch) : nullptr;
 }
 
 // False: it is not known. An empty record: it is known that the picture has none.
@@ -80,9 +83,12 @@ bool EntropyShelf::look_up(std::uint64_t key, Scratch& scratch) {
   if (state == RecordState::absent) misses_.fetch_add(1, std::memory_order_relaxed);
   if (state == RecordState::damaged) refused_.fetch_add(1, std::memory_order_relaxed);
   if (state != RecordState::whole) return false;
-  if (scratch.record.empty()) return true;
+  return scratch.record.empty() || parse(scratch.record, scratch);
+}
+
+bool EntropyShelf::parse(std::span<const std::uint8_t> record, Scratch& scratch) {
   try {
-    image::parse_entropy_index(scratch.record, scratch.index);
+    image::parse_entropy_index(record, scratch.index);
     return true;
   } catch (const Error&) {  // Counted; the picture is decoded without.
     refused_.fetch_add(1, std::memory_order_relaxed);

@@ -167,10 +167,10 @@ class FolderSource final : public Source {
   // `root`, the folder of a split, has a name of its own.
   FolderSource(Listing listing, const Path& root, const FileCalls& calls)
       : listing_(std::move(listing)), files_(root, calls), root_(root) {
-    Xxh3Stream stream;
-    stream.update(std::as_bytes(std::span{listing_.names}));  // The label is the first part of a name.
-    for (const Listing::Picture& picture : listing_.pictures) stream.update(std::as_bytes(std::span{&picture.size, 1}));
-    fingerprint_ = stream.digest();
+    std::vector<std::int64_t> sizes;
+    sizes.reserve(listing_.pictures.size());
+    for (const Listing::Picture& picture : listing_.pictures) sizes.push_back(picture.size);
+    fingerprint_ = detail::fingerprint_of(listing_.names, sizes);
   }
 
   std::int64_t size() const override { return std::ssize(listing_.pictures); }
@@ -192,6 +192,7 @@ class FolderSource final : public Source {
   std::string sample_name(std::int64_t index) const override {
     return files_.path_of(listing_.names.data() + at(index).name_at);
   }
+  std::string stored_name(std::int64_t index) const override { return listing_.names.data() + at(index).name_at; }
   std::vector<std::string> class_names() const override {
     std::vector<std::string> names;
     for (const std::string& name : listing_.classes) names.push_back(printable_name(name));
@@ -247,6 +248,14 @@ void check_same_classes(const std::vector<std::string>& classes, const Path& own
 }
 
 }  // namespace
+
+// The label is the first part of a name.
+std::uint64_t detail::fingerprint_of(std::span<const char> names, std::span<const std::int64_t> sizes) {
+  Xxh3Stream stream;
+  stream.update(std::as_bytes(names));
+  stream.update(std::as_bytes(sizes));
+  return stream.digest();
+}
 
 std::unique_ptr<Source> detail::open_image_folder(const Path& folder, Split split) {
   return open_image_folder(folder, split, FileCalls::system());

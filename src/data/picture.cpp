@@ -116,7 +116,7 @@ std::span<const std::uint8_t> PictureMaker::decode(const Sample& sample, std::in
     if (decode_whole(index, size)) return cut(std::span{workspace_.decoded}.first(whole), size, box);
   }
   const auto out = room(workspace_.decoded, pixel_bytes({box.height, box.width}));
-  if (const image::EntropyIndex* entropy = pass_.indices.find(sample.bytes, workspace_.entropy)) {
+  if (const image::EntropyIndex* entropy = pass_.indices.find(sample, workspace_.entropy)) {
     const std::int64_t refused_before = workspace_.decoder.refused_indices();
     workspace_.decoder.decode(box, out, *entropy);
     pass_.indices.note_decoded(workspace_.decoder.refused_indices() > refused_before);

@@ -11,14 +11,18 @@ namespace {
 
 struct Scheme {
   std::string_view name;
-  std::unique_ptr<Source> (*open)(const std::filesystem::path& folder, Split split);
+  std::string_view what;  // Stands behind the colon.
+  std::unique_ptr<Source> (*open)(const std::filesystem::path& path, Split split);
 };
 
-constexpr Scheme kSchemes[] = {{"idx", detail::open_idx}, {"folder", detail::open_image_folder}};
+constexpr Scheme kSchemes[] = {{"idx", "DIR", detail::open_idx},
+                               {"folder", "DIR", detail::open_image_folder},
+                               {"pack", "PATH", detail::open_pack}};
 
 std::string known_schemes() {
   std::string known;
-  for (const Scheme& scheme : kSchemes) known += fmt::format("{}{}:DIR", known.empty() ? "" : ", ", scheme.name);
+  for (const Scheme& scheme : kSchemes)
+    known += fmt::format("{}{}:{}", known.empty() ? "" : ", ", scheme.name, scheme.what);
   return known;
 }
 
@@ -40,12 +44,13 @@ std::unique_ptr<Source> open_source(const std::string& uri, Split split) {
   const std::size_t colon = whole.find(':');
   for (const Scheme& scheme : kSchemes) {
     if (colon == std::string_view::npos || whole.substr(0, colon) != scheme.name) continue;
-    const std::filesystem::path folder = whole.substr(colon + 1);
-    if (folder.empty()) {
-      fail(ErrorCode::invalid_argument, "data: source '{}' names no folder; wanted {}:DIR", uri, scheme.name);
+    const std::filesystem::path path = whole.substr(colon + 1);
+    if (path.empty()) {
+      fail(ErrorCode::invalid_argument, "data: source '{}' names no {}; wanted {}:{}", uri,
+           scheme.what == "DIR" ? "folder" : "file", scheme.name, scheme.what);
     }
-    require_folder(folder, scheme.name);
-    return scheme.open(folder, split);
+    if (scheme.what == "DIR") require_folder(path, scheme.name);
+    return scheme.open(path, split);
   }
   fail(ErrorCode::invalid_argument, "data: unknown source '{}'; known: {}", printable_name(uri), known_schemes());
 }

@@ -11,10 +11,13 @@
 #include <type_traits>
 
 #include "base/hash.h"
+#include "store/detail/positioned_read.h"
 #include "store/file_name.h"
 
 namespace headrace {
 namespace {
+
+using detail::read_at;
 
 constexpr std::uint32_t kFormat = 1;
 
@@ -43,19 +46,6 @@ std::uint64_t hash_of(const Trailer& trailer) {
 
 std::uint32_t check_of(std::span<const std::uint8_t> record) {
   return static_cast<std::uint32_t>(xxh3(std::as_bytes(record)));
-}
-
-// 0, or the errno of the failure; ENODATA: the file ends before.
-int read_at(int descriptor, std::uint64_t at, std::span<std::byte> target) {
-  while (!target.empty()) {
-    const ssize_t count = ::pread(descriptor, target.data(), target.size(), static_cast<off_t>(at));
-    if (count < 0 && errno == EINTR) continue;
-    if (count < 0) return errno;
-    if (count == 0) return ENODATA;
-    target = target.subspan(static_cast<std::size_t>(count));
-    at += static_cast<std::uint64_t>(count);
-  }
-  return 0;
 }
 
 int open_to_read(const std::filesystem::path& path) {

@@ -44,10 +44,6 @@ Settings as_written(Recipe recipe, const std::vector<Candidate>& tried) {
   return settings;
 }
 
-double cache_share(const Training& training) {
-  return training.recipe().data.source.starts_with("folder:") ? training.cache_share() : 0;
-}
-
 Tuning tune_recipe(VerbContext& context) {
   Console& console = context.console;
   TrainingJob job{context.loaded.recipe, context.machine};
@@ -58,7 +54,7 @@ Tuning tune_recipe(VerbContext& context) {
   tuning.before = measure(job, context.machine, kMeasuredSteps);
   console.info(tuning.before.diagnosis.sentence);
   tuning.tried = candidates(context.loaded.recipe, context.machine, to_string(tuning.before.diagnosis.bound),
-                            cache_share(job.training()));
+                            job.training().cache_share());
 
   TuneProgress progress;
   progress.trying = [&](const Candidate& candidate, std::size_t index, std::size_t count) {
@@ -142,7 +138,7 @@ int dry_run(VerbContext& context) {
   std::string text = fmt::format("dry run: {} batches an epoch; would try, in this order when compute-bound:\n",
                                  training.batches_per_epoch());
   for (const Candidate& candidate :
-       candidates(context.loaded.recipe, context.machine, "compute", cache_share(training))) {
+       candidates(context.loaded.recipe, context.machine, "compute", training.cache_share())) {
     text += fmt::format("  {:<24} {}\n", candidate.name, candidate.sentence);
   }
   context.console.result(text);

@@ -58,10 +58,10 @@ class EntropyShelf {
   // Files that cannot be used or written are no failure: applied() tells.
   EntropyShelf(const Source& source, IndexUse wanted);
 
-  // Of a file that can be opened as a picture; valid until the next call with the same scratch. Null: there is none.
-  // Costs about 10 us, and where one is made that takes as long as decoding the crop. Allocates nothing in the steady
-  // state.
-  const image::EntropyIndex* find(std::span<const std::uint8_t> file, Scratch& scratch);
+  // Of an encoded sample that can be opened as a picture; valid until the next call with the same scratch. Null: there
+  // is none. The sample's own comes first. Costs about 10 us, and where one is made that takes as long as decoding the
+  // crop. Allocates nothing in the steady state.
+  const image::EntropyIndex* find(const Sample& sample, Scratch& scratch);
   // What became of an index that find() gave.
   void note_decoded(bool refused) noexcept { (refused ? refused_ : hits_).fetch_add(1, std::memory_order_relaxed); }
 
@@ -73,6 +73,7 @@ class EntropyShelf {
 
  private:
   bool look_up(std::uint64_t key, Scratch& scratch);
+  bool parse(std::span<const std::uint8_t> record, Scratch& scratch);
   const image::EntropyIndex* make(std::uint64_t key, std::span<const std::uint8_t> file, Scratch& scratch);
   void stop_building(std::string why);
 

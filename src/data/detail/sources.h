@@ -3,16 +3,22 @@
 
 #include <headrace/source.h>
 
+#include <cstdint>
 #include <filesystem>
 #include <memory>
+#include <span>
 
 #include "store/file_calls.h"
 
 namespace headrace::detail {
 
-// `folder` exists and is a folder. Errors: see open_source.
+// Errors: see open_source. `folder` exists and is a folder.
 std::unique_ptr<Source> open_idx(const std::filesystem::path& folder, Split split);
 std::unique_ptr<Source> open_image_folder(const std::filesystem::path& folder, Split split);
+std::unique_ptr<Source> open_pack(const std::filesystem::path& path, Split split);
+
+// The fingerprint of a folder of pictures, and of a pack of them: of their names, each ended by a NUL, and their sizes.
+std::uint64_t fingerprint_of(std::span<const char> names, std::span<const std::int64_t> sizes);
 
 // Its pictures are read by `calls`, which must live as long as the source.
 std::unique_ptr<Source> open_image_folder(const std::filesystem::path& folder, Split split, const FileCalls& calls);

@@ -1,0 +1,147 @@
+#include <headrace/error.h>
+
+#include <algorithm>
+#include <string_view>
+#include <utility>
+
+#include "data/detail/sources.h"
+#include "data/pack_shards.h"
+#include "store/file_name.h"
+#include "store/folder.h"
+#include "store/pack_file.h"
+
+namespace headrace {
+namespace {
+
+using Path = std::filesystem::path;
+
+// The samples of one split, wherever they lie.
+class PackSource final : public Source {
+ public:
+  PackSource(const Path& path, Split split);
+
+  std::int64_t size() const override { return std::ssize(places_); }
+  std::int64_t classes() const override { return std::ssize(shards_.front().classes()); }
+  int height() const override { return height_; }
+  int width() const override { return width_; }
+  int channels() const override { return channels_; }
+  Sample read(std::int64_t index, std::vector<std::uint8_t>& buffer) const override;
+  std::int64_t label(std::int64_t index) const override { return row(index).label; }
+  std::string sample_name(std::int64_t index) const override {
+    const Place& place = at(index);
+    return fmt::format("{}:{}", printable_name(shards_[place.shard].path().native()),
+                       printable_name(stored_name(index)));
+  }
+  std::string stored_name(std::int64_t index) const override {
+    const Place& place = at(index);
+    return std::string(shards_[place.shard].name(place.row));
+  }
+  std::vector<std::string> class_names() const override {
+    const auto& names = shards_.front().classes();
+    const bool numbers = std::all_of(names.begin(), names.end(), [](const std::string& name) { return name.empty(); });
+    return numbers ? std::vector<std::string>{} : names;
+  }
+  std::uint64_t fingerprint() const override { return fingerprint_; }
+
+ private:
+  struct Place {
+    std::uint32_t shard, row;
+  };
+
+  void take_shape(const PackRow& row, const Path& path);
+  const Place& at(std::int64_t index) const { return places_[static_cast<std::size_t>(index)]; }
+  const PackRow& row(std::int64_t index) const { return shards_[at(index).shard].rows()[at(index).row]; }
+
+  std::vector<PackFile> shards_;
+  std::vector<Place> places_;
+  int height_ = 0, width_ = 0, channels_ = 0;
+  PictureForm form_ = PictureForm::encoded;
+  std::uint64_t fingerprint_ = 0;
+};
+
+PackSource::PackSource(const Path& path, Split split) {
+  for (const Path& shard : pack_shards(path)) shards_.emplace_back(shard);
+  std::string names;
+  std::vector<std::int64_t> sizes;
+  for (std::uint32_t shard = 0; shard < shards_.size(); ++shard) {
+    const PackFile& file = shards_[shard];
+    if (file.classes() != shards_.front().classes()) {
+      fail(ErrorCode::corrupt_data, "data: {} and {} have different classes", printable_name(file.path().native()),
+           printable_name(shards_.front().path().native()));
+    }
+    for (std::uint32_t i = 0; i < file.rows().size(); ++i) {
+      const PackRow& row = file.rows()[i];
+      if (row.split != static_cast<std::uint8_t>(split)) continue;
+      take_shape(row, file.path());
+      places_.push_back({shard, i});
+      names.append(file.name(i)).push_back('\0');
+      sizes.push_back(row.size);
+    }
+  }
+  if (places_.empty()) {
+    fail(ErrorCode::not_found, "data: {} has no samples of the split {}", printable_name(path.native()),
+         split == Split::train ? "train" : "test");
+  }
+  fingerprint_ = detail::fingerprint_of(names, sizes);
+}
+
+// The first sample's is that of all.
+void PackSource::take_shape(const PackRow& row, const Path& path) {
+  const std::string name = printable_name(path.native());
+  if (row.label >= shards_.front().classes().size()) {
+    fail(ErrorCode::corrupt_data, "data: {} has a label {}; wanted 0 to {}", name, row.label,
+         std::ssize(shards_.front().classes()) - 1);
+  }
+  const bool encoded = row.form == static_cast<std::uint8_t>(PictureForm::encoded);
+  const std::uint64_t pixels = std::uint64_t{row.height} * row.width;
+  const bool sound = encoded ? row.height == 0 && row.width == 0 && (row.channels == 1 || row.channels == 3)
+                             : row.form == static_cast<std::uint8_t>(PictureForm::pixels) && pixels > 0 &&
+                                   row.height <= 65'535 && row.width <= 65'535 && row.channels > 0 &&
+                                   pixels * row.channels == row.size;
+  const bool alike =
+      places_.empty() || (form_ == static_cast<PictureForm>(row.form) && height_ == static_cast<int>(row.height) &&
+                          width_ == static_cast<int>(row.width) && channels_ == row.channels);
+  if (!sound || !alike) {
+    fail(ErrorCode::corrupt_data, "data: {} has a sample of {} bytes as {} x {} x {} of form {}{}", name, row.size,
+         row.height, row.width, row.channels, row.form, sound ? ", and others before it" : "");
+  }
+  form_ = static_cast<PictureForm>(row.form);
+  height_ = static_cast<int>(row.height);
+  width_ = static_cast<int>(row.width);
+  channels_ = row.channels;
+}
+
+Sample PackSource::read(std::int64_t index, std::vector<std::uint8_t>& buffer) const {
+  if (index < 0 || index >= size()) {
+    fail(ErrorCode::invalid_argument, "data: sample {}: there are {} samples", index, size());
+  }
+  const Place& place = at(index);
+  const PackedBytes read = shards_[place.shard].read(place.row, buffer);
+  return {.bytes = read.bytes,
+          .form = form_,
+          .height = height_,
+          .width = width_,
+          .channels = form_ == PictureForm::encoded ? 0 : channels_,
+          .label = label(index),
+          .entropy_index = read.index};
+}
+
+}  // namespace
+
+std::vector<Path> pack_shards(const Path& path) {
+  std::error_code reason;
+  if (!std::filesystem::is_directory(path, reason)) return {path};  // What it is instead, opening it tells.
+  std::vector<Path> shards;
+  for (const FolderEntry& entry : list_folder(path)) {
+    const Path name = entry.name;
+    if (entry.kind == FolderEntry::Kind::file && name.extension() == ".pack") shards.push_back(path / name);
+  }
+  if (shards.empty()) fail(ErrorCode::not_found, "data: no file *.pack in {}", printable_name(path.native()));
+  return shards;
+}
+
+std::unique_ptr<Source> detail::open_pack(const Path& path, Split split) {
+  return std::make_unique<PackSource>(path, split);
+}
+
+}  // namespace headrace

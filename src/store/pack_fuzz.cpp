@@ -1,0 +1,94 @@
+// Any bytes as a pack, to read and to go on with. The first byte says which, and whether the checksums are made right
+// first, as a hostile writer would. An empty folder of inputs is first filled with a small pack.
+//   build/fuzz/bin/pack_fuzz -max_total_time=600 FOLDER
+#include <headrace/error.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <string>
+
+#include "base/files.h"
+#include "store/pack_file.h"
+#include "store/pack_writer.h"
+
+namespace {
+
+using namespace headrace;
+
+void fill(const std::filesystem::path& folder) {
+  const std::filesystem::path path = folder / "whole";
+  PackFileWriter writer{path, 5, {"a", "b"}, PackFileWriter::Mode::fresh};
+  for (int i = 0; i < 3; ++i) {
+    writer.add({}, "a/" + std::to_string(i), std::vector<std::uint8_t>(static_cast<std::size_t>(i * 9), 3),
+               std::vector<std::uint8_t>{7});
+  }
+  writer.commit();
+  const std::string content = read_file(path, 1 << 20);
+  for (const char kind : {'\0', '\1', '\2'}) {
+    std::ofstream(folder / ("kind" + std::to_string(int{kind})), std::ios::binary) << kind << content;
+  }
+  std::filesystem::remove(path);
+}
+
+// Head, table and trailer, wherever the trailer says that the table is.
+void mend(std::string& file) {
+  if (file.size() < sizeof(PackHead) + sizeof(PackTrailer)) return;
+  PackHead head;
+  std::memcpy(&head, file.data(), sizeof head);
+  head.check = check_of(head);
+  std::memcpy(file.data(), &head, sizeof head);
+  const std::size_t end = file.size() - sizeof(PackTrailer);
+  PackTrailer trailer;
+  std::memcpy(&trailer, file.data() + end, sizeof trailer);
+  if (trailer.table_at <= end) {
+    trailer.table_hash = xxh3(std::as_bytes(std::span{file}.subspan(trailer.table_at, end - trailer.table_at)));
+  }
+  trailer.check = check_of(trailer);
+  std::memcpy(file.data() + end, &trailer, sizeof trailer);
+}
+
+void write(const std::filesystem::path& path, const std::string& content) {
+  std::ofstream(path, std::ios::binary | std::ios::trunc) << content;
+}
+
+}  // namespace
+
+extern "C" int LLVMFuzzerInitialize(int* argc, char*** argv) {
+  const std::filesystem::path last = (*argv)[*argc - 1];
+  if (std::filesystem::is_directory(last) && std::filesystem::is_empty(last)) fill(last);
+  return 0;
+}
+
+extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+  static const std::filesystem::path path =
+      std::filesystem::temp_directory_path() / ("headrace-pack-fuzz-" + std::to_string(::getpid()));
+  if (size == 0) return 0;
+  std::string content(reinterpret_cast<const char*>(data + 1), size - 1);
+  if (data[0] % 3 == 1) mend(content);
+  try {
+    if (data[0] % 3 == 2) {
+      write(partial_pack(path), content);
+      PackFileWriter writer{path, 5, {"a", "b"}, PackFileWriter::Mode::append};
+      writer.add({}, "more", std::vector<std::uint8_t>{1}, {});
+      writer.commit();
+    } else {
+      write(path, content);
+    }
+    const PackFile pack{path};
+    std::vector<std::uint8_t> buffer;
+    for (std::size_t i = 0; i < pack.rows().size(); ++i) {
+      try {
+        pack.read(i, buffer);
+      } catch (const Error&) {
+        if (data[0] % 3 == 2) std::abort();  // What a writer kept or wrote is whole.
+      }
+    }
+  } catch (const Error&) {
+  }
+  std::filesystem::remove(path);
+  std::filesystem::remove(partial_pack(path));
+  return 0;
+}
