@@ -14,8 +14,9 @@
 namespace headrace::detail {
 namespace {
 
-// Files of a chunk that wait to be decoded, in bytes: no more than this and one more file.
-constexpr std::size_t kAheadMax = std::size_t{16} << 20;
+// Files of a chunk that wait to be decoded, in bytes: no more than this and one more file. They are still in the cache
+// then, and few buffers ever hold a large one: what a worker holds does not creep up over the epochs.
+constexpr std::size_t kAheadMax = std::size_t{256} << 10;
 
 constexpr int kReplacementsMax = 32;
 // Apart from the keys of transforms and orders, or a replacement would repeat the numbers that its picture draws.
@@ -140,6 +141,7 @@ class ChunkLoad {
   const std::size_t sample_bytes_;
   std::array<Sample, kChunkMax> samples_;
   std::array<bool, kChunkMax> readable_{};
+  std::size_t read_from_ = 0;   // The first sample of those read ahead together.
   std::exception_ptr failure_;  // Of the last attempt that failed.
   ChunkReport report_;
 };
@@ -166,6 +168,7 @@ ChunkReport ChunkLoad::run() {
 std::int64_t ChunkLoad::read_ahead(std::int64_t begin) {
   std::size_t waiting = 0;
   std::int64_t at = begin;
+  read_from_ = static_cast<std::size_t>(begin);
   for (; at < place_.count && waiting < kAheadMax; ++at) {
     const auto i = static_cast<std::size_t>(at);
     if (!is_wanted(i)) break;
@@ -240,7 +243,7 @@ void ChunkLoad::read(std::int64_t index, std::size_t i) {
     }
     ++report_.cache_misses;
   }
-  samples_[i] = pass_.source.read(index, workspace_.files[i]);
+  samples_[i] = pass_.source.read(index, workspace_.files[i - read_from_]);
   check_sample(pass_.source, samples_[i], index);
   start_fetching(samples_[i].bytes);
 }

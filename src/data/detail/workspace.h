@@ -23,7 +23,7 @@ inline constexpr std::int64_t kChunkMax = 16;
 struct Workspace {
   static constexpr std::int64_t kKeptMax = std::int64_t{64} << 20;
 
-  std::array<std::vector<std::uint8_t>, kChunkMax> files;  // Source::read's buffer of each sample of the chunk.
+  std::array<std::vector<std::uint8_t>, kChunkMax> files;  // Source::read's buffers of the samples read ahead together.
   std::vector<std::uint8_t> decoded;                       // A picture, or the part of it that a crop reads.
   std::vector<std::uint8_t> cut;                           // That part, cut out of a whole picture.
   std::vector<std::uint8_t> resized;
