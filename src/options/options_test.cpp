@@ -220,6 +220,10 @@ TEST(ReadToml, NamesTheLineOfASyntaxFault) {
     EXPECT_THAT(message, testing::Not(HasSubstr("\n"))) << text;
   }
   EXPECT_EQ(refusal(std::string("seed = 1\nx = \"\0\"", 15)), "r.toml:2: byte 0x00 is not UTF-8 text");
+  EXPECT_EQ(refusal("seed = 1\ngr\u00f6\u00dfe = 2\n"), "r.toml:2: '\u00f6' outside of quotes and comments");
+  EXPECT_EQ(refusal("# \u00f6\n\u0349"), "r.toml:2: '\u0349' outside of quotes and comments");
+  EXPECT_EQ(refusal("seed = \u2003 1"), "r.toml:1: '\u2003' outside of quotes and comments");
+  EXPECT_EQ(refusal("x = \"\"\"a\\\u00f6\"\"\""), "r.toml:1: '\u00f6' outside of quotes and comments");
 }
 
 TEST(ReadToml, RefusesDocumentsThatWouldExhaustMemoryOrStack) {

@@ -225,6 +225,45 @@ void append_tables(std::string& out, const std::vector<Field>& fields, const std
   }
 }
 
+// Behind the string that begins at `place`, or the text's end. Stops at an escape that is none.
+std::size_t string_end(std::string_view text, std::size_t place) {
+  const char quote = text[place];
+  const std::string_view three = quote == '"' ? "\"\"\"" : "'''";
+  const bool is_long = text.substr(place, 3) == three;
+  for (place += is_long ? 3 : 1; place < text.size(); ++place) {
+    if (quote == '"' && text[place] == '\\') {
+      if (++place < text.size() && static_cast<unsigned char>(text[place]) >= 0x80) return place;
+    } else if (is_long && text.substr(place, 3) == three) {
+      place += 3;
+      for (int more = 0; more < 2 && place < text.size() && text[place] == quote; ++more) ++place;
+      return place;
+    } else if (!is_long && (text[place] == quote || text[place] == '\n')) {
+      return place + 1;
+    }
+  }
+  return text.size();
+}
+
+// The first character outside of strings and comments that is not ASCII, where TOML allows none; npos: there is none.
+// toml++ 3.3 has undefined behaviour for U+00A1 to U+0499 there (is_non_ascii_horizontal_whitespace).
+std::size_t find_stray_character(std::string_view text) {
+  for (std::size_t place = 0; place < text.size();) {
+    if (static_cast<unsigned char>(text[place]) >= 0x80) return place;
+    if (text[place] == '#') {
+      place = std::min(text.find('\n', place), text.size());
+    } else if (text[place] == '"' || text[place] == '\'') {
+      place = string_end(text, place);
+    } else {
+      ++place;
+    }
+  }
+  return std::string_view::npos;
+}
+
+std::int64_t line_of(std::string_view text, std::size_t place) {
+  return 1 + std::count(text.begin(), text.begin() + static_cast<std::ptrdiff_t>(place), '\n');
+}
+
 }  // namespace
 
 std::vector<KeyLine> read_toml(const std::vector<Field>& fields, std::string_view text, std::string_view source) {
@@ -232,9 +271,15 @@ std::vector<KeyLine> read_toml(const std::vector<Field>& fields, std::string_vie
     fail(ErrorCode::invalid_argument, "{}:1: {} bytes, a recipe may have {}", source, text.size(), kDocumentBytesMax);
   }
   if (const std::size_t place = utf8_text_length(text); place != text.size()) {
-    fail(ErrorCode::invalid_argument, "{}:{}: byte 0x{:02x} is not UTF-8 text", source,
-         1 + std::count(text.begin(), text.begin() + static_cast<std::ptrdiff_t>(place), '\n'),
+    fail(ErrorCode::invalid_argument, "{}:{}: byte 0x{:02x} is not UTF-8 text", source, line_of(text, place),
          static_cast<unsigned>(static_cast<unsigned char>(text[place])));
+  }
+  const std::string_view after_mark = text.substr(text.rfind("\xEF\xBB\xBF", 0) == 0 ? 3 : 0);
+  if (const std::size_t stray = find_stray_character(after_mark); stray != std::string_view::npos) {
+    const std::string_view rest = after_mark.substr(stray);
+    const std::size_t length = rest[0] < '\xE0' ? 2 : rest[0] < '\xF0' ? 3 : 4;
+    fail(ErrorCode::invalid_argument, "{}:{}: '{}' outside of quotes and comments", source, line_of(after_mark, stray),
+         rest.substr(0, length));
   }
   if (std::count(text.begin(), text.end(), '.') > kDocumentDotsMax) {
     fail(ErrorCode::invalid_argument, "{}:1: more than {} dots; no recipe nests that deep", source, kDocumentDotsMax);
