@@ -25,7 +25,15 @@ void split(const std::uint8_t* pixels, std::ptrdiff_t count, int channels, std::
 
 void copy_mirrored(const std::uint8_t* pixels, std::ptrdiff_t count, int channels, std::uint8_t* out) {
   const std::uint8_t* from = pixels + count * channels;
-  for (std::uint8_t* const end = out + count * channels; out != end; out += channels) {
+  std::uint8_t* const end = out + count * channels;
+  for (; channels == 1 && end - out >= 8; out += 8) {
+    from -= 8;
+    std::uint64_t eight;
+    std::memcpy(&eight, from, 8);
+    eight = __builtin_bswap64(eight);
+    std::memcpy(out, &eight, 8);
+  }
+  for (; out != end; out += channels) {
     from -= channels;
     for (int c = 0; c < channels; ++c) out[c] = from[c];
   }
@@ -45,26 +53,21 @@ Columns columns_inside(const NormalizeGeometry& geometry) noexcept {
   return geometry.flip ? Columns{width - end, width - begin} : Columns{begin, end};
 }
 
-// Columns [begin, end) of output row y, zeros where the picture has none.
+// Of output row y those of the wanted columns that the picture has.
 void copy_row(const std::uint8_t* pixels, const NormalizeGeometry& geometry, Columns inside, std::int64_t y,
               Columns wanted, std::uint8_t* out) {
   const std::int64_t source_y = y + geometry.offset_y, channels = geometry.channels;
   const std::int64_t begin = std::clamp(inside.begin, wanted.begin, wanted.end);
   const std::int64_t end = std::clamp(inside.end, begin, wanted.end);
-  if (source_y < 0 || source_y >= geometry.height || begin == end) {
-    std::memset(out, 0, static_cast<std::size_t>((wanted.end - wanted.begin) * channels));
-    return;
-  }
-  std::memset(out, 0, static_cast<std::size_t>((begin - wanted.begin) * channels));
-  std::uint8_t* const target = out + (begin - wanted.begin) * channels;
+  if (source_y < 0 || source_y >= geometry.height || begin == end) return;
   const std::int64_t column = geometry.flip ? geometry.width - end : begin;
   const std::uint8_t* source = pixels + (source_y * geometry.width + column + geometry.offset_x) * channels;
+  out += (begin - wanted.begin) * channels;
   if (geometry.flip) {
-    copy_mirrored(source, end - begin, geometry.channels, target);
+    copy_mirrored(source, end - begin, geometry.channels, out);
   } else {
-    std::memcpy(target, source, static_cast<std::size_t>((end - begin) * channels));
+    std::memcpy(out, source, static_cast<std::size_t>((end - begin) * channels));
   }
-  std::memset(target + (end - begin) * channels, 0, static_cast<std::size_t>((wanted.end - end) * channels));
 }
 
 void write_run(const std::uint8_t* values, std::ptrdiff_t count, const PixelForm& form, int channel, std::byte* out) {
@@ -169,12 +172,14 @@ void normalize(std::span<const std::uint8_t> pixels, const NormalizeGeometry& ge
   }
   const Columns inside = columns_inside(geometry);
   const std::ptrdiff_t columns = std::min(width, piece), rows = std::max<std::ptrdiff_t>(piece / width, 1);
+  const bool padded = geometry.offset_y != 0 || geometry.offset_x != 0;
   std::uint8_t cropped[kPieceBytes];
   for (std::ptrdiff_t y = 0; y < height; y += rows) {
     const std::ptrdiff_t count = std::min(rows, height - y);
     for (std::ptrdiff_t x = 0; x < width; x += columns) {  // Wider than a piece: one row, and so one run of pixels.
       const Columns wanted{x, std::min(x + columns, width)};
       const std::ptrdiff_t run = wanted.end - wanted.begin;
+      if (padded) std::memset(cropped, 0, static_cast<std::size_t>(count * run * channels));
       for (std::ptrdiff_t i = 0; i < count; ++i) {
         copy_row(pixels.data(), geometry, inside, y + i, wanted, cropped + i * run * channels);
       }
