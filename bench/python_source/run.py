@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Photographs a second from a source written in Python that decodes with Pillow: a DataLoader's worker processes against
 headrace.Loader's, two each, and the loader's threads under the GIL. The same __getitem__ gives a 160 x 160 uint8 array; a
-flip, normalisation and batches of 64 are the DataLoader's collate_fn's and the Loader's work. Nothing is trained. Rounds are
+flip and normalisation are torchvision's in the DataLoader's workers and the Loader's own in ours; batches of 64. Nothing is trained. Rounds are
 interleaved; the first, which fills the page cache and starts workers, is not counted.
 
 usage: make bench-python-source
@@ -32,7 +32,7 @@ class Photographs:
 
     def __getitem__(self, index: int):
         with Image.open(self.files[index]) as picture:
-            return numpy.asarray(picture.convert("RGB").resize((self.size, self.size), Image.Resampling.BILINEAR)), 0
+            return numpy.array(picture.convert("RGB").resize((self.size, self.size), Image.Resampling.BILINEAR)), 0
 
 
 class Normalized:
