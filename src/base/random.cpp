@@ -9,12 +9,19 @@ namespace {
 constexpr std::uint32_t kMultiplier0 = 0xD2511F53, kMultiplier1 = 0xCD9E8D57;
 constexpr std::uint32_t kWeyl0 = 0x9E3779B9, kWeyl1 = 0xBB67AE85;
 constexpr int kPhiloxRounds = 10;
-constexpr int kFeistelRounds = 8;
-// Narrower halves mix badly: with 2 bits the orders of five elements come unequally often (random_test.cpp).
-constexpr int kHalfBitsMin = 4;
+// Narrower networks mix badly: with 2 bits a half the orders of five elements come unequally often (random_test.cpp).
+constexpr int kNetworkBitsMin = 8;
 
 std::array<std::uint32_t, 2> key_of(std::uint64_t seed) {
   return {static_cast<std::uint32_t>(seed), static_cast<std::uint32_t>(seed >> 32)};
+}
+
+// The upper half of each product depends on all lower bits of its factor. Both constants are odd and have no pattern:
+// 2^64 over the golden ratio, and the multiplier of Steele and Vigna's LXM generators.
+std::uint64_t mix(std::uint64_t value) {
+  value *= 0x9E3779B97F4A7C15U;
+  value ^= value >> 32;
+  return (value * 0xD1342543DE82EF95U) >> 32;
 }
 
 }  // namespace
@@ -61,29 +68,35 @@ std::uint32_t SampleRandom::below(std::uint32_t bound) noexcept {
 }
 
 Permutation::Permutation(std::int64_t size, std::uint64_t seed, std::int64_t epoch) noexcept
-    : size_(static_cast<std::uint64_t>(size)),
-      half_bits_(kHalfBitsMin),
-      // Apart from SampleRandom's keys, or the order would repeat the numbers that a sample draws.
-      key_(key_of(~seed)),
-      epoch_(static_cast<std::uint32_t>(epoch)) {
+    : size_(static_cast<std::uint64_t>(size)) {
   HEADRACE_CHECK(size >= 0 && size <= std::int64_t{1} << 62, "a permutation of {} elements", size);
-  while ((std::uint64_t{1} << (2 * half_bits_)) < size_) ++half_bits_;
+  int bits = kNetworkBitsMin;
+  while ((std::uint64_t{1} << bits) < size_) ++bits;
+  low_bits_ = (bits + 1) / 2;
+  high_bits_ = bits / 2;
+  // Apart from SampleRandom's keys, or the order would repeat the numbers that a sample draws.
+  const auto key = key_of(~seed);
+  const auto place = static_cast<std::uint64_t>(epoch);
+  for (std::size_t round = 0; round < kRounds; ++round) {
+    const auto words = philox({static_cast<std::uint32_t>(place), static_cast<std::uint32_t>(place >> 32),
+                               static_cast<std::uint32_t>(round), 0},
+                              key);
+    round_keys_[round] = std::uint64_t{words[1]} << 32 | words[0];
+  }
 }
 
-std::int64_t Permutation::operator()(std::int64_t position) const noexcept {
+std::int64_t Permutation::operator()(std::int64_t position, std::int64_t stream) const noexcept {
   HEADRACE_CHECK(position >= 0 && static_cast<std::uint64_t>(position) < size_, "position {} of {}", position, size_);
-  const std::uint32_t mask = static_cast<std::uint32_t>((std::uint64_t{1} << half_bits_) - 1);
+  const std::uint64_t low_mask = (std::uint64_t{1} << low_bits_) - 1, high_mask = (std::uint64_t{1} << high_bits_) - 1;
+  const std::uint64_t tweak = static_cast<std::uint64_t>(stream) * 0xBF58476D1CE4E5B9U;
   auto value = static_cast<std::uint64_t>(position);
   do {  // Walks the cycle of the larger network until it is back inside.
-    auto left = static_cast<std::uint32_t>(value >> half_bits_);
-    auto right = static_cast<std::uint32_t>(value) & mask;
-    for (std::uint32_t round = 0; round < kFeistelRounds; ++round) {
-      const std::uint32_t mixed = philox({right, epoch_, round, 0}, key_)[0];
-      const std::uint32_t next = (left ^ mixed) & mask;
-      left = right;
-      right = next;
+    std::uint64_t low = value & low_mask, high = value >> low_bits_;
+    for (std::size_t round = 0; round < kRounds; round += 2) {
+      low ^= mix((high + round_keys_[round]) ^ tweak) & low_mask;
+      high ^= mix((low + round_keys_[round + 1]) ^ tweak) & high_mask;
     }
-    value = (std::uint64_t{left} << half_bits_) | right;
+    value = high << low_bits_ | low;
   } while (value >= size_);
   return static_cast<std::int64_t>(value);
 }

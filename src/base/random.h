@@ -5,6 +5,7 @@
 #pragma once
 
 #include <array>
+#include <cstddef>
 #include <cstdint>
 
 namespace headrace {
@@ -27,18 +28,22 @@ class SampleRandom {
 };
 
 // A permutation of 0 .. size-1 keyed by (seed, epoch), computed per element without an array: a Feistel network of
-// eight Philox rounds on an even power of two, at least 256, with cycle walking (Black and Rogaway 2002). Thread-safe.
-// An element costs 140 ns where the size is just below a power of four (60,000), up to four times that above one.
+// eight rounds on the next power of two, at least 256, with cycle walking (Black and Rogaway 2002); its round keys are
+// Philox's, its round function is a multiplicative hash. Thread-safe. 100 bytes; an element costs about 30 ns, at most
+// twice that on average just above a power of two.
 class Permutation {
  public:
   Permutation(std::int64_t size, std::uint64_t seed, std::int64_t epoch) noexcept;
-  std::int64_t operator()(std::int64_t position) const noexcept;
+  // Each `stream` is another permutation of the same key.
+  std::int64_t operator()(std::int64_t position, std::int64_t stream = 0) const noexcept;
 
  private:
+  static constexpr std::size_t kRounds = 8;
+
   std::uint64_t size_;
-  int half_bits_;
-  std::array<std::uint32_t, 2> key_;
-  std::uint32_t epoch_;
+  int low_bits_;  // The halves of a position, lower and upper; equal, or the upper one is a bit narrower.
+  int high_bits_;
+  std::array<std::uint64_t, kRounds> round_keys_;
 };
 
 }  // namespace headrace
