@@ -1,8 +1,13 @@
 """headrace.Loader as a Python loop meets it."""
 
+import asyncio
+import hashlib
 import os
 import pickle
 import struct
+import subprocess
+import sys
+import time
 
 import numpy
 import pytest
@@ -93,24 +98,28 @@ def test_state_goes_on_within_an_epoch(folder):
     next(iterator)
     next(iterator)
     state = loader.state_dict()
-    assert (state["epoch"], state["batch"]) == (0, 2)
+    assert (state["epoch"], state["position"]) == (0, 32)
     resumed = make(folder)
     resumed.load_state_dict(pickle.loads(pickle.dumps(state)))
     assert_same_batches(epoch_of(resumed), epochs[0][2:])
-    assert (resumed.state_dict()["epoch"], resumed.state_dict()["batch"]) == (1, 0)
+    assert (resumed.state_dict()["epoch"], resumed.state_dict()["position"]) == (1, 0)
     assert_same_batches(epoch_of(resumed), epochs[1])
 
 
 def test_states_of_another_loader_are_refused(folder):
     state = make(folder).state_dict()
     for other, words in ((make(folder, seed=4), "seed 3, this one has 4"), (make(folder, batch_size=8), "batch_size 16"),
-                         (make(folder, split="test"), "fingerprint")):
+                         (make(folder, split="test"), "fingerprint"),
+                         (make(folder, shuffle=False), "data.shuffle true, this one has false"),
+                         (make(folder, last_batch="pad"), "data.last_batch")):
         with pytest.raises(hr.errors.InvalidArgumentError, match=words):
             other.load_state_dict(state)
-    with pytest.raises(hr.errors.InvalidArgumentError, match="has no seed"):
+    with pytest.raises(hr.errors.InvalidArgumentError, match="has no epoch"):
         make(folder).load_state_dict({})
-    with pytest.raises(hr.errors.InvalidArgumentError, match="at most 4 batches"):
-        make(folder).load_state_dict({**state, "batch": 9})
+    with pytest.raises(hr.errors.InvalidArgumentError, match="sample 51 of epoch 0; an epoch has 50"):
+        make(folder).load_state_dict({**state, "position": 51})
+    with pytest.raises(hr.errors.InvalidArgumentError, match="has seed 'three'"):
+        make(folder).load_state_dict({**state, "seed": "three"})
 
 
 def test_memory_is_shared_with_numpy_and_dlpack(folder):
@@ -144,7 +153,7 @@ def test_a_pass_that_was_left_early_leaves_its_place_and_the_next_epoch_whole(fo
     loader = make(folder)
     for wanted in range(2):
         batch = next(iter(loader))
-        assert (batch.epoch, loader.state_dict()["epoch"], loader.state_dict()["batch"]) == (wanted, wanted, 1)
+        assert (batch.epoch, loader.state_dict()["epoch"], loader.state_dict()["position"]) == (wanted, wanted, 16)
     assert len(epoch_of(loader)) == 4
 
 
@@ -164,7 +173,7 @@ def test_keywords_are_the_keys_of_recipes(folder):
     assert loader.options["last_batch"] == "keep" and loader.options["seed"] == 3 and loader.options["training"]
     for options, words in [({"batchsize": 4}, "unknown key batchsize, did you mean batch_size"),
                            ({"batch_size": 0}, "batch_size"), ({"transform": {"means": [1]}}, "transform.mean"),
-                           ({"last_batch": "pad"}, "keep | drop"), ({"split": "valid"}, "wanted train | test"),
+                           ({"last_batch": "fill"}, "keep | drop | pad"), ({"split": "valid"}, "wanted train | test"),
                            ({"seed": -1}, "seed is -1"), ({"transform": {"mean": ["x"]}}, "wanted numbers")]:
         with pytest.raises(hr.errors.InvalidArgumentError, match=words):
             make(folder, **options)
@@ -231,17 +240,21 @@ def test_the_same_training_over_each_kind_of_loader_has_the_same_losses(folder):
 
 def test_a_forked_child_is_told_to_make_its_own(folder):
     loader = make(folder, threads=2)
-    next(iter(loader))
+    running = iter(loader)
+    next(running)
     child = os.fork()
     if child == 0:
-        try:
-            iter(loader)
-        except hr.errors.UnsupportedError:
-            del loader  # Must not wait for threads that the child has not.
-            os._exit(0)
-        os._exit(1)
+        refused = 0
+        for use in (lambda: iter(loader), lambda: next(running), loader.state_dict, loader.statistics,
+                    lambda: loader.set_threads(1)):
+            try:
+                use()
+            except hr.errors.UnsupportedError as error:
+                refused += "does not go through fork" in str(error)
+        del running, loader  # Must not wait for threads that the child has not.
+        os._exit(0 if refused == 5 else 1)
     assert os.waitpid(child, 0)[1] == 0
-    assert len(list(loader)) == 4
+    assert len(list(running)) == 3 and len(list(loader)) == 4
 
 
 def test_workers_of_a_dataloader_are_forked_beside_a_loader(folder):
@@ -270,3 +283,247 @@ def test_many_epochs_do_not_make_the_process_grow(folder):
     for _ in range(20_000):
         loader.state_dict(), loader.statistics(), len(loader)
     assert resident() - before < 2_000_000
+
+
+def numbered(path, count: int) -> str:
+    """A data set whose pictures are one pixel each, which tells their index; classes of unequal size."""
+    path.mkdir(exist_ok=True)
+    for split in ("train", "t10k"):
+        write_idx(path / f"{split}-images-idx3-ubyte", numpy.arange(count).reshape(count, 1, 1))
+        write_idx(path / f"{split}-labels-idx1-ubyte", numpy.minimum(numpy.arange(count) // 10, 3))
+    return f"idx:{path}"
+
+
+def indices_of(batch) -> list[int]:
+    return (batch["images"].flatten() * 255).round().long().tolist()
+
+
+def test_ranks_share_an_epoch_as_a_distributed_sampler_does(tmp_path):
+    for size in range(100, 108):
+        source = numbered(tmp_path / str(size), size)
+        for ranks in range(1, 9):
+            for last_batch, drop_last in (("keep", False), ("drop", True)):
+                ours, theirs, counted = [], [], []
+                for rank in range(ranks):
+                    loader = hr.Loader(source, batch_size=1, threads=0, shuffle=False, ranks=ranks, rank=rank,
+                                       last_batch=last_batch)
+                    sampler = torch.utils.data.DistributedSampler(range(size), ranks, rank, shuffle=False,
+                                                                  drop_last=drop_last)
+                    batches = [(indices_of(batch)[0], bool(batch["mask"][0])) for batch in loader]
+                    assert len(batches) == len(loader) == len(sampler)
+                    ours += [index for index, _ in batches]
+                    counted += [index for index, counts in batches if counts]
+                    theirs += list(sampler)
+                assert sorted(ours) == sorted(theirs)
+                assert sorted(counted) == list(range(size - size % ranks if drop_last else size))
+
+
+def test_each_epoch_of_ranks_has_a_new_order_and_is_that_of_one_rank(tmp_path):
+    source = numbered(tmp_path / "d", 103)
+    alone = hr.Loader(source, batch_size=8, seed=5)
+    parts = [hr.Loader(source, batch_size=4, seed=5, ranks=2, rank=rank) for rank in range(2)]
+    orders = set()
+    for epoch in (0, 1, 7):
+        alone.set_epoch(epoch)
+        whole = [indices_of(batch) for batch in alone]
+        orders.add(tuple(sum(whole, [])))
+        for part in parts:
+            part.set_epoch(epoch)
+        both = [indices_of(first) + indices_of(second) for first, second in zip(*parts)]
+        assert both[:-1] == whole[:-1]
+        assert both[-1][:7] == whole[-1]
+    assert len(orders) == 3
+
+
+def chi_squared(counts: list[int], chances: torch.Tensor) -> float:
+    expected = chances / chances.sum() * sum(counts)
+    return float(((torch.tensor(counts) - expected) ** 2 / expected).sum())
+
+
+def test_weights_draw_as_a_weighted_random_sampler_does(tmp_path):
+    source = numbered(tmp_path / "d", 200)
+    weights = torch.linspace(0.1, 3.0, 200, dtype=torch.float64)
+    loader = hr.Loader(source, batch_size=200, seed=1, sampler="weighted", weights=weights)
+    ours = [0] * 200
+    for _ in range(500):
+        for batch in loader:
+            for index in indices_of(batch):
+                ours[index] += 1
+    theirs = [0] * 200
+    generator = torch.Generator().manual_seed(1)
+    for index in torch.utils.data.WeightedRandomSampler(weights, 100_000, generator=generator):
+        theirs[index] += 1
+    for counts in (ours, theirs):
+        assert sum(counts) == 100_000
+        assert chi_squared(counts, weights) < 199 + 5 * (2 * 199) ** 0.5
+    balanced = hr.Loader(source, batch_size=200, seed=1, sampler="class_balanced")
+    labels = torch.cat([labels for _ in range(50) for _, labels in balanced])
+    assert chi_squared(torch.bincount(labels).tolist(), torch.ones(4)) < 3 + 5 * 6 ** 0.5
+    for options, words in (({"weights": [1.0, 2.0]}, "2 values; wanted"), ({"weights": None}, "weights is missing")):
+        with pytest.raises(hr.errors.InvalidArgumentError, match=words):
+            hr.Loader(source, sampler="weighted", **options)
+
+
+def test_a_padded_batch_tells_by_its_mask_what_counts(folder):
+    batches = list(make(folder, last_batch="pad"))
+    assert [len(labels) for _, labels in batches] == [16, 16, 16, 16]
+    assert batches[3]["mask"].tolist() == [1] * 2 + [0] * 14
+    assert torch.equal(batches[3][0][2:], batches[0][0][:14])
+
+
+PROCESS = """
+import hashlib, pickle, sys
+import headrace as hr
+loader = hr.Loader(sys.argv[1], batch_size=1, threads=int(sys.argv[2]), seed=3, sampler=sys.argv[3],
+                   transform={"pad": 2, "flip_probability": 0.5})
+loader.load_state_dict(pickle.loads(bytes.fromhex(sys.argv[4])))
+for images, labels in loader:
+    print(hashlib.sha256(images.numpy().tobytes() + labels.numpy().tobytes()).hexdigest())
+"""
+
+
+@pytest.mark.parametrize("sampler", ["each", "class_balanced"])
+def test_a_new_process_goes_on_within_an_epoch_with_the_same_bytes(folder, sampler):
+    loader = hr.Loader(f"idx:{folder}", batch_size=1, threads=1, seed=3, sampler=sampler,
+                       transform={"pad": 2, "flip_probability": 0.5})
+    running = iter(loader)
+    for _ in range(37):
+        next(running)
+    state = pickle.dumps(loader.state_dict()).hex()
+    rest = [hashlib.sha256(images.numpy().tobytes() + labels.numpy().tobytes()).hexdigest()
+            for images, labels in running]
+    assert len(rest) == 13
+    for threads in ("0", "7"):
+        done = subprocess.run([sys.executable, "-c", PROCESS, f"idx:{folder}", threads, sampler, state],
+                              capture_output=True, text=True, timeout=120,
+                              env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)})
+        assert done.returncode == 0, done.stderr
+        assert done.stdout.split() == rest
+
+
+def test_set_epoch_keeps_a_place_within_that_epoch(folder):
+    loader = make(folder)
+    running = iter(loader)
+    next(running), next(running)
+    state = loader.state_dict()
+    expected = epoch_of(running)
+    resumed = make(folder)
+    resumed.load_state_dict(state)
+    resumed.set_epoch(0)
+    assert_same_batches(epoch_of(resumed), expected)
+    resumed.set_epoch(0)
+    assert len(epoch_of(resumed)) == 4
+
+
+def test_requests_give_the_batches_of_the_iteration(folder):
+    expected = epoch_of(make(folder))
+    for threads in (0, 1):
+        loader = make(folder, threads=threads)
+        running = iter(loader)
+        found = []
+        while True:
+            before = loader.state_dict()
+            request = running.request()
+            assert loader.state_dict() == before  # Until it is taken.
+            if threads == 0:
+                assert request.done()
+            with pytest.raises(hr.errors.InvalidArgumentError, match="has not been taken"):
+                running.request()
+            if (batch := request.result()) is None:
+                break
+            found.append((batch[0].clone(), batch[1].clone()))
+            with pytest.raises(hr.errors.InvalidArgumentError, match="taken already"):
+                request.result()
+        assert_same_batches(found, expected)
+        assert loader.state_dict()["epoch"] == 1
+
+
+def test_batches_can_be_awaited(folder):
+    expected = epoch_of(make(folder))
+
+    async def iterate(loader):
+        return [(images.clone(), labels.clone()) async for images, labels in loader]
+
+    async def both():
+        return await asyncio.gather(iterate(make(folder, threads=1)), iterate(make(folder, threads=2)))
+
+    for found in asyncio.run(both()):
+        assert_same_batches(found, expected)
+
+
+def test_collate_fn_makes_the_batches(folder):
+    def collate(samples):
+        return [image for image, _ in samples], {"labels": [label for _, label in samples]}
+
+    plain = epoch_of(make(folder))
+    for found, (images, labels) in zip(make(folder, collate_fn=collate), plain, strict=True):
+        assert torch.equal(torch.stack(found[0]), images) and found[1]["labels"] == labels.tolist()
+    default = list(make(folder, collate_fn=torch.utils.data.default_collate))
+    assert_same_batches([tuple(batch) for batch in default], plain)
+    with pytest.raises(hr.errors.InvalidArgumentError, match="wanted something to call"):
+        make(folder, collate_fn=3)
+    with pytest.raises(hr.errors.InvalidArgumentError, match="mask"):
+        make(folder, collate_fn=collate, last_batch="pad")
+
+    def broken(samples):
+        raise KeyError("boxes")
+
+    with pytest.raises(KeyError, match="boxes"):
+        next(iter(make(folder, collate_fn=broken)))
+
+
+def test_keywords_of_a_dataloader_are_taken_or_refused_by_name(folder):
+    loader = make(folder, num_workers=2, prefetch_factor=3, drop_last=True, pin_memory=True, persistent_workers=False)
+    assert loader.options["threads"] == 2 and loader.options["prefetch_batches"] == 6
+    assert loader.options["last_batch"] == "drop" and len(loader) == 3 and len(list(loader)) == 3
+    assert loader.not_applied.keys() == {"pin_memory", "persistent_workers"}
+    assert make(folder).not_applied == {}
+    with pytest.raises(hr.errors.InvalidArgumentError, match="worker_init_fn"):
+        make(folder, worker_init_fn=print)
+    with pytest.raises(hr.errors.InvalidArgumentError, match="num_workers and threads are the same"):
+        make(folder, num_workers=1, threads=2)
+
+
+def threads_of_this_process() -> set[str]:
+    return set(os.listdir("/proc/self/task"))
+
+
+def test_workers_are_threads_that_survive_epochs_and_end_with_their_loader(folder):
+    def children():
+        return {name for task in os.listdir("/proc/self/task")
+                for name in open(f"/proc/self/task/{task}/children").read().split()}
+
+    before, processes = threads_of_this_process(), children()
+    loader = make(folder, num_workers=3)
+    list(loader)
+    workers = threads_of_this_process() - before
+    for _ in range(4):
+        list(loader)
+        next(iter(loader))  # And one that is left early.
+    assert len(workers) == 3 and threads_of_this_process() - before == workers
+    assert children() == processes and not torch.cuda.is_initialized()  # Nothing is forked, CUDA is not touched.
+    del loader
+    for _ in range(2000):  # A joined thread may be listed for a moment longer.
+        if not workers & threads_of_this_process():
+            break
+        time.sleep(0.001)
+    assert not workers & threads_of_this_process()
+
+
+def test_an_exception_of_a_worker_names_the_sample(tmp_path):
+    from PIL import Image
+
+    for split in ("train", "val"):
+        for name in ("a", "b"):
+            (tmp_path / split / name).mkdir(parents=True)
+            for number in range(3):
+                Image.new("RGB", (32, 24), (number * 40, 90, 200)).save(tmp_path / split / name / f"{number}.jpg")
+    broken = tmp_path / "train" / "b" / "1.jpg"
+    broken.write_bytes(broken.read_bytes()[:200])
+    for threads in (0, 2):
+        loader = hr.Loader(f"folder:{tmp_path}", batch_size=2, threads=threads, shuffle=False, transform={"size": 16})
+        running = iter(loader)
+        next(running), next(running)
+        with pytest.raises(hr.errors.CorruptDataError, match=str(broken)):
+            next(running)
+        assert next(iter(loader)).index == 0  # A new epoch may begin at once.

@@ -359,7 +359,7 @@ def test_a_signals_function_may_ask_where_a_waiting_loader_stands():
         assert len(list(loader)) == 8
     finally:
         signal.signal(signal.SIGUSR1, before)
-    assert [state["batch"] for state in states] == [1]
+    assert [state["position"] for state in states] == [3]
 
 
 def test_python_ends_while_threads_are_reading():

@@ -12,7 +12,7 @@ STUBS = ast.parse((Path(__file__).resolve().parent.parent / "python" / "headrace
 
 
 def public(names) -> set[str]:
-    kept = {"__init__", "__iter__", "__len__", "__next__", "__enter__", "__exit__"}
+    kept = {"__init__", "__iter__", "__len__", "__next__", "__enter__", "__exit__", "__await__"}
     return {name for name in names if not name.startswith("_") or name in kept}
 
 
@@ -72,9 +72,9 @@ def test_stubs_of_constructors_name_every_option_with_its_default(tmp_path):
         (tmp_path / f"{split}-labels-idx1-ubyte").write_bytes(struct.pack(">BBBBI", 0, 0, 8, 1, count) + bytes(count))
     loader = hr.Loader(f"idx:{tmp_path}").options
     stub = classes()["Loader"]["__init__"].args
-    assert {a.arg for a in stub.kwonlyargs} | {"source"} == loader.keys() | {"split"}
+    assert {a.arg for a in stub.kwonlyargs} | {"source"} == loader.keys() | {"split", "collate_fn"}
     named = dict(zip((a.arg for a in stub.kwonlyargs), (ast.literal_eval(default) for default in stub.kw_defaults)))
-    for option in named.keys() - {"split", "training", "transform"}:
+    for option in named.keys() - {"split", "training", "transform", "collate_fn"}:
         assert named[option] == loader[option], option
 
 

@@ -1,6 +1,7 @@
 // Reads samples, transforms them on worker threads straight into pooled batches, and yields the batches in order.
 //
-// Order and bytes depend on (seed, epoch, options that change data) alone, never on threads, prefetch_batches or cache.
+// Order and bytes depend on (seed, epoch, options that change data) alone, never on threads, prefetch_batches or cache;
+// the order of the samples of all ranks together does not depend on their number either.
 // A Loader owns its threads; its destructor stops and joins them. One thread may iterate at a time, one epoch at a
 // time. Memory: (prefetch_batches + 2) batches, taken from a pool when the Loader is built. In the steady state a batch
 // costs one small allocation, the control block of its handle. A caller that keeps more than two batches makes the pool
@@ -13,6 +14,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <future>
 #include <memory>
 #include <optional>
 #include <span>
@@ -38,7 +40,7 @@ struct BatchField {
 // A batch on the host: "images" (N, C, H, W) of transform.dtype, whose strides are transform.layout's, "labels" i64 (N)
 // and "mask" u8 (N), which is 1 where a sample counts.
 // Copies share the memory, which goes back to the loader's pool when the last copy dies, also after the Loader itself
-// is gone.
+// is gone. A sample that only fills the batch up has a mask of 0.
 class Batch {
  public:
   std::int64_t size() const;  // Samples.
@@ -89,6 +91,18 @@ struct CorruptSample {
   std::string reason;  // The Error's message.
 };
 
+// Where the next batch stands, and what must be the same where the pass goes on. The same on every rank that has taken
+// as many batches. Plain values, to be kept in any form: 48 bytes and the options.
+struct LoaderState {
+  std::int64_t epoch = 0;
+  std::int64_t position = 0;  // Samples of the epoch that were delivered, those of all ranks together.
+  std::uint64_t seed = 0;
+  std::uint64_t source = 0;  // Source::fingerprint().
+  std::int64_t batch_size = 0;
+  std::int64_t ranks = 1;
+  std::string options;  // Every key that decides samples or bytes, a line each: "data.shuffle = true".
+};
+
 class Loader;
 
 // One pass over the data. Destroying it early stops the work in progress within a few samples.
@@ -101,7 +115,11 @@ class Epoch {
   // Error{corrupt_data}. `while_waiting`, if given, is called every 50 ms while it waits for the loader's threads; what
   // that throws goes on and leaves the epoch as it was: next() may be called again.
   std::optional<Batch> next(const std::function<void()>& while_waiting = nullptr);
-  std::int64_t batches() const;  // In the whole epoch, from its batch 0.
+  // The same without waiting: the future holds what next() would have given or thrown. The worker that completes the
+  // batch fulfils it; without workers request() itself loads. One request may be open at a time, and next() must not be
+  // called beside it. Destroying the epoch fails an open one with Error{cancelled}.
+  std::future<std::optional<Batch>> request();
+  std::int64_t batches() const;  // Of this rank in the whole epoch, from its batch 0.
 
  private:
   friend class Loader;
@@ -123,7 +141,8 @@ PictureShape batch_shape(const Source& source, const TransformOptions& transform
 
 class Loader {
  public:
-  // `training` switches shuffle, last_batch and random transforms on; without it every sample comes once, in order.
+  // `training` switches shuffle, samplers, buckets, last_batch = drop and random transforms on; without it every sample
+  // comes once, in order.
   // Error{invalid_argument} for options that do not fit the source (mean of 3 channels on 1), Error{out_of_memory} with
   // both numbers when the pool would not fit into `memory_limit` bytes (0: the process's limit), or cache_mib not into
   // what is left of it.
@@ -134,9 +153,22 @@ class Loader {
   // Batches of pass `index` (from 0), from batch `first_batch` on. At most one Epoch may be alive.
   Epoch epoch(std::int64_t index, std::int64_t first_batch = 0) &;
   Epoch epoch(std::int64_t index, std::int64_t first_batch = 0) && = delete;  // The epoch would outlive its loader.
+  // The pass after the one begun last, 0 at first; or where start_at() or restore() put it.
+  Epoch next_epoch() &;
+  Epoch next_epoch() && = delete;
 
-  std::int64_t batches_per_epoch() const;
-  int channels() const;  // Of the pictures in its batches, as batch_shape tells.
+  // Where the batch after the delivered ones stands; after an epoch's last one the begin of the next. A request counts
+  // as delivered when it is made.
+  LoaderState state() const;
+  // next_epoch() goes on there, on any number of threads or ranks, with the same samples in the same bytes.
+  // Error{invalid_argument} names what differs: seed, source, an option that decides bytes, or batch_size, which may
+  // only change together with ranks so that their product stays.
+  void restore(const LoaderState& state);
+  // next_epoch() begins there. Errors as epoch().
+  void start_at(std::int64_t index, std::int64_t first_batch = 0);
+
+  std::int64_t batches_per_epoch() const;  // Of this rank.
+  int channels() const;                    // Of the pictures in its batches, as batch_shape tells.
   int height() const;
   int width() const;
   // Between batches, also within a running epoch; no byte of any batch changes. From any thread.

@@ -20,6 +20,7 @@ from torch.utils.data import DataLoader
 from . import _native
 from ._batched import BatchedPictures, as_it_is, batched
 from ._forward import ForwardSwitch
+from ._loader import Loader
 from ._state import State, generators_of, in_layout_of, same_values
 from ._twin import draws, twin_of
 from .errors import InvalidArgumentError, UnsupportedError
@@ -81,8 +82,8 @@ class Subject:
             self._written_data = {"dataset": loader.dataset, "collate_fn": loader.collate_fn}
             self._batched = batched(loader)
             self._workers = (loader.num_workers, loader.prefetch_factor, rest)
-        self._loader_options = dict(loader.options) if isinstance(loader, _native.Loader) else None
-        self._twin: _native.Loader | None = None  # The headrace.Loader that can stand for a DataLoader.
+        self._loader_options = dict(loader.options) if isinstance(loader, Loader) else None
+        self._twin: Loader | None = None  # The headrace.Loader that can stand for a DataLoader.
         self._settings: dict[str, str] = {}
         self._loaders: dict[tuple[int, int | None, bool], DataLoader] = {}
         self._pass_loader: Any = self._loader_for({})

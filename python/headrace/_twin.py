@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch.utils.data import BatchSampler, DataLoader, RandomSampler, SequentialSampler, default_collate
 
-from . import _native
+from ._loader import Loader
 from .errors import Error
 
 _SPLITS = {"train": "train", "test": "test", "val": "test"}  # Of a folder's name.
@@ -20,7 +20,7 @@ class _Unknown(Exception):
     """Why there is no twin."""
 
 
-def twin_of(loader: DataLoader) -> _native.Loader | str:
+def twin_of(loader: DataLoader) -> Loader | str:
     """The Loader, or why there is none. Its random draws come from torch's first seed and the epoch."""
     try:
         options = {**_batch_options(loader), "seed": torch.initial_seed() % 2**62, "training": True}
@@ -41,7 +41,7 @@ def twin_of(loader: DataLoader) -> _native.Loader | str:
     return twin
 
 
-def draws(twin: _native.Loader) -> bool:
+def draws(twin: Loader) -> bool:
     """Whether anything of its batches is drawn at random."""
     options = twin.options
     transform = options["transform"]
@@ -65,7 +65,7 @@ def _batch_options(loader: DataLoader) -> dict[str, Any]:
     return {"batch_size": loader.batch_size, "shuffle": shuffled, "last_batch": "drop" if loader.drop_last else "keep"}
 
 
-def _folder_twin(data: Any, torchvision: Any, options: dict[str, Any]) -> _native.Loader:
+def _folder_twin(data: Any, torchvision: Any, options: dict[str, Any]) -> Loader:
     if data.loader is not torchvision.datasets.folder.default_loader or torchvision.get_image_backend() != "PIL":
         raise _Unknown("the data set opens its pictures in its own way")
     if data.target_transform is not None:
@@ -75,7 +75,7 @@ def _folder_twin(data: Any, torchvision: Any, options: dict[str, Any]) -> _nativ
     if name not in _SPLITS:
         raise _Unknown(f"the folder is {root}; headrace reads DIR/train, DIR/test and DIR/val")
     transform = _transform(data.transform, torchvision.transforms)
-    twin = _native.Loader(f"folder:{parent or os.curdir}", split=_SPLITS[name], transform=transform, **options)
+    twin = Loader(f"folder:{parent or os.curdir}", split=_SPLITS[name], transform=transform, **options)
     written = [(os.path.normpath(path), label) for path, label in data.samples]
     found = (twin.sample(index) for index in range(twin.samples))
     if twin.samples != len(written) or any(
@@ -84,13 +84,13 @@ def _folder_twin(data: Any, torchvision: Any, options: dict[str, Any]) -> _nativ
     return twin
 
 
-def _idx_twin(data: Any, torchvision: Any, options: dict[str, Any]) -> _native.Loader:
+def _idx_twin(data: Any, torchvision: Any, options: dict[str, Any]) -> Loader:
     if data.target_transform is not None:
         raise _Unknown("the labels are transformed")
     source, split = f"idx:{data.raw_folder}", "train" if data.train else "test"
     transform = _transform(data.transform, torchvision.transforms, tuple(data.data.shape[1:]))
     # The data set in memory may be another one than the files by now.
-    plain = _native.Loader(source, split=split, training=False, batch_size=1024)
+    plain = Loader(source, split=split, training=False, batch_size=1024)
     if plain.samples != len(data.data) or len(data.targets) != len(data.data):
         raise _Unknown("the data set's pictures are not those of its files")
     for start, (images, labels) in zip(range(0, plain.samples, 1024), plain):
@@ -98,7 +98,7 @@ def _idx_twin(data: Any, torchvision: Any, options: dict[str, Any]) -> _native.L
         if not torch.equal(images.squeeze(1).mul(255).round_().to(torch.uint8), data.data[part]) or not torch.equal(
                 labels, torch.as_tensor(data.targets[part])):
             raise _Unknown("the data set's pictures are not those of its files")
-    return _native.Loader(source, split=split, transform=transform, **options)
+    return Loader(source, split=split, transform=transform, **options)
 
 
 def _transform(written: Any, known: Any, stored: tuple[int, ...] | None = None) -> dict[str, Any]:

@@ -104,6 +104,7 @@ class ChunkLoad {
   ChunkLoad(const Pass& pass, const ChunkPlace& place, Workspace& workspace, RamCache* cache)
       : pass_(pass),
         place_(place),
+        hand_(pass.deal.hand(place.slot.index)),
         workspace_(workspace),
         use_cache_(cache != nullptr),
         maker_(pass, workspace, cache),
@@ -117,7 +118,7 @@ class ChunkLoad {
   template <class Work>
   Outcome attempt(std::int64_t index, const Work& work);
   void read(std::int64_t index, std::size_t i);
-  void make(std::int64_t index, std::int64_t wanted, std::size_t i);
+  void make(std::int64_t index, std::int64_t drawn_as, std::size_t i);
   bool note_corrupt(std::int64_t index) noexcept;
   std::int64_t read_ahead(std::int64_t begin);
   bool make_read(std::int64_t begin, std::int64_t end);
@@ -129,12 +130,16 @@ class ChunkLoad {
   }
   void note_error(std::exception_ptr error, std::int64_t i);
   std::size_t in_slot(std::size_t i) const { return static_cast<std::size_t>(place_.first) + i; }
+  std::int64_t position_of(std::size_t i) const {
+    return pass_.deal.position_of(hand_, static_cast<std::int64_t>(in_slot(i)));
+  }
   std::span<std::byte> row(std::size_t i) const {
     return place_.slot.images.subspan(in_slot(i) * sample_bytes_, sample_bytes_);
   }
 
   const Pass& pass_;
   const ChunkPlace& place_;
+  const Deal::Hand hand_;
   Workspace& workspace_;
   const bool use_cache_;
   PictureMaker maker_;
@@ -172,7 +177,7 @@ std::int64_t ChunkLoad::read_ahead(std::int64_t begin) {
   for (; at < place_.count && waiting < kAheadMax; ++at) {
     const auto i = static_cast<std::size_t>(at);
     if (!is_wanted(i)) break;
-    const std::int64_t index = pass_.sample_at(place_.position + at);
+    const std::int64_t index = pass_.order.sample_at(position_of(i));
     place_.slot.sample_indices[in_slot(i)] = index;
     const Outcome outcome = attempt(index, [&] { read(index, i); });
     if (outcome == Outcome::failed) {
@@ -195,7 +200,7 @@ bool ChunkLoad::make_read(std::int64_t begin, std::int64_t end) {
     if (readable_[i]) {
       // A file takes a millisecond; pixels are not worth asking.
       if (samples_[i].form == PictureForm::encoded && !is_wanted(i)) return false;
-      outcome = attempt(index, [&] { make(index, index, i); });
+      outcome = attempt(index, [&] { make(index, pass_.draws_of(position_of(i), index), i); });
     }
     if (outcome == Outcome::corrupt) outcome = stand_in(i);
     if (outcome != Outcome::made) {
@@ -249,12 +254,12 @@ void ChunkLoad::read(std::int64_t index, std::size_t i) {
 }
 
 // The draws are those of the sample that was wanted, so that a sample and the same one in another's place differ.
-void ChunkLoad::make(std::int64_t index, std::int64_t wanted, std::size_t i) {
-  maker_.make(samples_[i], index, wanted, row(i));
+void ChunkLoad::make(std::int64_t index, std::int64_t drawn_as, std::size_t i) {
+  maker_.make(samples_[i], index, drawn_as, row(i));
   Batch::Slot& slot = place_.slot;
   slot.sample_indices[in_slot(i)] = index;
   slot.labels[in_slot(i)] = samples_[i].label;
-  slot.mask[in_slot(i)] = 1;
+  slot.mask[in_slot(i)] = static_cast<std::int64_t>(in_slot(i)) < hand_.counted ? 1 : 0;
 }
 
 // What the policy puts in the place of a corrupt sample.
@@ -272,7 +277,8 @@ ChunkLoad::Outcome ChunkLoad::stand_in(std::size_t i) {
 
 ChunkLoad::Outcome ChunkLoad::replace(std::size_t i) {
   const std::int64_t wanted = place_.slot.sample_indices[in_slot(i)];
-  SampleRandom random{pass_.seed ^ kReplacementKey, pass_.epoch, wanted};
+  const std::int64_t drawn_as = pass_.draws_of(position_of(i), wanted);
+  SampleRandom random{pass_.seed ^ kReplacementKey, pass_.epoch, drawn_as};
   constexpr std::int64_t kDrawable = std::numeric_limits<std::uint32_t>::max();
   const auto samples = static_cast<std::uint32_t>(std::min(pass_.source.size(), kDrawable));
   for (int draw = 0; draw < kReplacementsMax; ++draw) {
@@ -283,7 +289,7 @@ ChunkLoad::Outcome ChunkLoad::replace(std::size_t i) {
     const auto index = static_cast<std::int64_t>(random.below(samples));
     const Outcome outcome = attempt(index, [&] {
       read(index, i);
-      make(index, wanted, i);
+      make(index, drawn_as, i);
     });
     if (outcome != Outcome::corrupt) return outcome;
   }

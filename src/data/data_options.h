@@ -2,13 +2,26 @@
 #pragma once
 
 #include <headrace/options.h>
+
+#include <array>
+#include <string>
+#include <string_view>
+#include <vector>
+
 #include "image/transform_options.h"
 
 namespace headrace {
 
-enum class LastBatch { keep, drop };
+enum class LastBatch { keep, drop, pad };
 constexpr auto choices(LastBatch) {
-  return std::array{Choice<LastBatch>{LastBatch::keep, "keep"}, Choice<LastBatch>{LastBatch::drop, "drop"}};
+  return std::array{Choice<LastBatch>{LastBatch::keep, "keep"}, Choice<LastBatch>{LastBatch::drop, "drop"},
+                    Choice<LastBatch>{LastBatch::pad, "pad"}};
+}
+
+enum class Sampler { each, weighted, class_balanced };
+constexpr auto choices(Sampler) {
+  return std::array{Choice<Sampler>{Sampler::each, "each"}, Choice<Sampler>{Sampler::weighted, "weighted"},
+                    Choice<Sampler>{Sampler::class_balanced, "class_balanced"}};
 }
 
 enum class OnCorrupt { fail, replace, zero };
@@ -34,7 +47,13 @@ struct DataOptions {
   std::int64_t threads = 1;           // Loader threads; 0: the training thread loads. Live knob; never changes a byte.
   std::int64_t prefetch_batches = 2;  // Batches ready or in the making ahead of the consumer. Live knob. Costs memory.
   LastBatch last_batch = LastBatch::keep;
-  bool shuffle = true;                     // A new order each epoch, from (seed, epoch) alone.
+  bool shuffle = true;              // A new order each epoch, from (seed, epoch) alone.
+  std::int64_t shuffle_window = 0;  // Shuffles shards, and samples in windows of so many; 0: all samples at once.
+  std::int64_t buckets = 0;         // Of samples of similar size; a batch comes from one of them. 0: no buckets.
+  Sampler sampler = Sampler::each;  // Each sample once an epoch, or as many draws with replacement.
+  std::vector<double> weights;      // sampler = weighted: one a class or one a sample.
+  std::int64_t ranks = 1;           // Processes that share the epoch; each loads its part.
+  std::int64_t rank = 0;            // Which of them this one is.
   OnCorrupt on_corrupt = OnCorrupt::fail;  // What becomes of a sample that cannot be read or decoded.
   Cache cache = Cache::none;               // Decoded pictures in memory. Live knob; never changes a byte.
   std::int64_t cache_mib = 0;              // Bound of the cache, in MiB; 0: half of what the memory limit leaves free.
@@ -55,9 +74,27 @@ void describe(Visitor& visit, Options& o) {
         "Loader threads; 0 loads in the training thread. Changes no byte of any batch.");
   visit("prefetch_batches", o.prefetch_batches, Range<std::int64_t>{1, 64},
         "Batches prepared ahead of the training loop; each costs one batch of memory.");
-  visit("last_batch", o.last_batch,
-        "The batch left over at an epoch's end: keep it small, or drop it (training only).");
+  visit(
+      "last_batch", o.last_batch,
+      "The batch left over at an epoch's end: keep it small, drop it (training only), or pad it to full size with the "
+      "epoch's first samples, which count neither in the loss nor in a metric.");
   visit("shuffle", o.shuffle, "Draw a new order each epoch, from the seed and the epoch alone (training only).");
+  visit("shuffle_window", o.shuffle_window, Range<std::int64_t>{0, std::int64_t{1} << 40},
+        "For data in shards that are read from begin to end: shuffle the shards, and the samples in windows of so many "
+        "only; 0 shuffles all samples.");
+  visit("buckets", o.buckets, Range<std::int64_t>{0, 4096},
+        "Sort the samples by their size in bytes into so many buckets and fill each batch from one of them, so that "
+        "the samples of a batch cost alike; 0 does not sort (training only).");
+  visit("sampler", o.sampler,
+        "each takes every sample once an epoch; weighted draws as many with replacement, each with its chance in "
+        "weights; class_balanced the same with equal chances for the classes (training only).");
+  visit("weights", o.weights, Range<double>{0.0, 1e12},
+        "Chances of sampler = weighted, relative to one another: one number a class, which all its samples have, or "
+        "one a sample.");
+  visit("ranks", o.ranks, Range<std::int64_t>{1, 65536},
+        "Processes that train together. Their batches, taken in turns, are those of one process; each loads its own "
+        "only.");
+  visit("rank", o.rank, Range<std::int64_t>{0, 65535}, "Which of the ranks this process is, from 0.");
   visit(
       "on_corrupt", o.on_corrupt,
       "A sample that cannot be read or decoded: fail ends the run and names it; replace takes another one, drawn from "
@@ -74,6 +111,49 @@ void describe(Visitor& visit, Options& o) {
       "what lies beside the data (`headrace pack --index` makes it); build also makes what is missing while the "
       "first epoch decodes, and writes it at that epoch's end. Changes no byte of any batch.");
   visit("transform", o.transform, "How a sample becomes a tensor.");
+}
+
+// Keys that change no byte of any batch, and those that a LoaderState holds as numbers. All others must be the same
+// where a state is restored.
+constexpr std::array<std::string_view, 9> kKeysOutsideState{
+    "source", "batch_size", "threads", "prefetch_batches", "ranks", "rank", "cache", "cache_mib", "index"};
+
+// Samples of an epoch that all ranks take in one step.
+inline std::int64_t samples_a_step(const DataOptions& options) noexcept {
+  return options.batch_size * options.ranks;
+}
+
+// Batches that each rank gets of so many samples; 0 when `drop` leaves none.
+inline std::int64_t batches_of(std::int64_t samples, std::int64_t samples_a_step, LastBatch last_batch) noexcept {
+  const std::int64_t whole = samples / samples_a_step;
+  return last_batch == LastBatch::drop || whole * samples_a_step == samples ? whole : whole + 1;
+}
+
+// What of the order's options contradicts the rest, as a message that begins with a key; empty when nothing does.
+// Recipes and the Loader both ask. `prefix` stands before the keys: "data.".
+inline std::string order_contradiction(const DataOptions& options, const std::string& prefix) {
+  if (options.rank >= options.ranks) {
+    return fmt::format("{0}rank is {1} and {0}ranks is {2}; wanted a rank from 0 to {3}", prefix, options.rank,
+                       options.ranks, options.ranks - 1);
+  }
+  const bool is_weighted = options.sampler == Sampler::weighted;
+  if (is_weighted && options.weights.empty()) {
+    return fmt::format("{0}weights is missing; {0}sampler = \"weighted\" wants one a class or one a sample", prefix);
+  }
+  if (!is_weighted && !options.weights.empty()) {
+    return fmt::format("{0}weights has no effect without {0}sampler = \"weighted\"", prefix);
+  }
+  const bool is_plain = options.sampler == Sampler::each && options.shuffle;
+  if (options.sampler != Sampler::each && !options.shuffle) {
+    return fmt::format("{0}shuffle is false, and {0}sampler draws at random; wanted {0}sampler = \"each\"", prefix);
+  }
+  if (options.shuffle_window > 0 && (!is_plain || options.buckets > 0)) {
+    return fmt::format("{0}shuffle_window wants {0}shuffle = true, {0}sampler = \"each\" and no {0}buckets", prefix);
+  }
+  if (options.buckets > 0 && !is_plain) {
+    return fmt::format("{0}buckets wants {0}shuffle = true and {0}sampler = \"each\"", prefix);
+  }
+  return "";
 }
 
 }  // namespace headrace

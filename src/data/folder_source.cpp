@@ -189,6 +189,7 @@ class FolderSource final : public Source {
             .label = picture.label};
   }
   std::int64_t label(std::int64_t index) const override { return at(index).label; }
+  std::int64_t sample_bytes(std::int64_t index) const override { return static_cast<std::int64_t>(at(index).size); }
   std::string sample_name(std::int64_t index) const override {
     return files_.path_of(listing_.names.data() + at(index).name_at);
   }

@@ -3,6 +3,7 @@
 #include <headrace/trace.h>
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <condition_variable>
 #include <exception>
@@ -15,6 +16,8 @@
 #include "data/detail/chunk.h"
 #include "data/detail/entropy_shelf.h"
 #include "data/detail/latency.h"
+#include "data/detail/loader_state.h"
+#include "data/detail/order.h"
 #include "data/detail/slot.h"
 #include "data/detail/workspace.h"
 #include "hardware/machine.h"
@@ -25,6 +28,7 @@ namespace headrace {
 namespace {
 
 using detail::ChunkReport;
+using detail::Deal;
 using detail::kChunkMax;
 using detail::Pass;
 using detail::Workspace;
@@ -44,6 +48,8 @@ DataOptions checked(DataOptions options) {
   for (auto& field : fields_of(options, "data.")) field.set(field.get());  // Throws for what lies out of range.
   const std::string transform = transform_contradiction(options.transform, "data.transform.");
   if (!transform.empty()) fail(ErrorCode::invalid_argument, "data: {}", transform);
+  const std::string order = order_contradiction(options, "data.");
+  if (!order.empty()) fail(ErrorCode::invalid_argument, "data: {}", order);
   return options;
 }
 
@@ -53,15 +59,18 @@ const Source& checked(const std::shared_ptr<const Source>& source) {
   return *source;
 }
 
-std::int64_t count_batches(std::int64_t samples, const DataOptions& options, bool training) {
-  const std::int64_t whole = samples / options.batch_size;
-  const bool drop = training && options.last_batch == LastBatch::drop;
-  if (drop && whole == 0) {
+// An evaluation leaves nothing out.
+LastBatch last_batch_of(const DataOptions& options, bool training) {
+  return options.last_batch == LastBatch::drop && !training ? LastBatch::keep : options.last_batch;
+}
+
+std::int64_t count_batches(const Deal& deal, std::int64_t samples, const DataOptions& options) {
+  if (deal.end_batch() == 0) {
     fail(ErrorCode::invalid_argument,
-         "data: no batch is left: {} samples, batch_size {}, and last_batch drops what is smaller", samples,
-         options.batch_size);
+         "data: no batch is left: {} samples, batch_size {} on each of {} ranks, and last_batch drops what is smaller",
+         samples, options.batch_size, options.ranks);
   }
-  return drop ? whole : (samples + options.batch_size - 1) / options.batch_size;
+  return deal.end_batch();
 }
 
 std::int64_t limit_or_machines(std::int64_t requested) {
@@ -78,6 +87,12 @@ OnCorrupt policy_of(const DataOptions& options, bool training) {
 // What next()'s while_waiting threw, on its way past what ends an epoch.
 struct BrokenWait {
   std::exception_ptr cause;
+};
+
+// Between two batches. At an epoch's end it is the begin of the next.
+struct Place {
+  std::int64_t epoch = 0;
+  std::int64_t position = 0;  // Of the epoch's samples, all ranks'.
 };
 
 // Samples [first, first + count) of a slot, taken by one worker.
@@ -101,8 +116,14 @@ struct Loader::Impl {
   void set_prefetch_batches(std::int64_t count);
   void set_cache(Cache wanted, bool keep);
   Applied applied_cache() const;
-  void begin(std::int64_t index, std::int64_t first_batch);
+  Place place_of(std::int64_t index, std::int64_t first_batch) const;
+  std::unique_ptr<Epoch::Impl> begin(std::optional<Place> from);
+  Deal deal_from(std::int64_t position) const;
+  LoaderState state() const;
+  void restore(const LoaderState& state);
+  void start_at(Place place);
   std::optional<Batch> next(const std::function<void()>& while_waiting);
+  std::future<std::optional<Batch>> request();
   void give_up();
   LoaderStatistics statistics() const;
   std::vector<CorruptSample> corrupt_samples() const;
@@ -121,10 +142,20 @@ struct Loader::Impl {
   bool no_sample_is_sound() const;
   bool stopping() const { return pass->stop_at.load(std::memory_order_relaxed) != Pass::kNever; }
   bool back_has_unclaimed() const { return !window.empty() && window.back()->claimed < window.back()->size; }
-  bool front_is_ready() const { return !window.empty() && window.front()->finished == window.front()->size; }
+  bool front_is_ready() const {
+    return !window.empty() && window.front()->finished == window.front()->size && !given_up();
+  }
+  bool given_up() const { return pass->stop_at.load(std::memory_order_relaxed) == 0; }
+  // The front batch is whole, or an error lies in it that no other can precede, or there is no pass any more.
+  bool front_is_decided() const { return pass == nullptr || front_is_ready() || (stopping() && working == 0); }
   void wait_for_front(std::unique_lock<std::mutex>& lock, const std::function<void()>& while_waiting);
   void wait_until_ready(std::unique_lock<std::mutex>& lock, const std::function<void()>& while_waiting);
+  Batch take_front(std::int64_t begin_ns);
+  void tell_consumer(std::unique_lock<std::mutex>& lock);
+  void fulfil_request(std::unique_lock<std::mutex>& lock);
+  void count_ready();
   void end_pass();
+  Place place_after(std::int64_t batch) const;
   std::int64_t cache_bytes() const;
   std::int64_t held_bytes() const;
 
@@ -134,7 +165,8 @@ struct Loader::Impl {
   const bool training;
   const PictureShape shape;
   const image::NormalizeTable table;
-  const std::int64_t batches;
+  const detail::Order order;
+  const std::int64_t batches;                     // Of a whole epoch.
   const std::int64_t memory_limit;                // Bytes.
   const std::shared_ptr<detail::SlotPool> slots;  // Owners: see SlotPool.
   detail::EntropyShelf indices;
@@ -145,10 +177,18 @@ struct Loader::Impl {
   std::condition_variable ready;  // For the consumer: a batch is whole, an error is final, or the last worker stopped.
   std::int64_t threads = 0;
   std::int64_t prefetch;
-  std::unique_ptr<Pass> pass;    // Of the running epoch, if any.
-  std::int64_t pass_begin = 0;   // Its first batch.
-  std::int64_t pass_zeroed = 0;  // Its samples that only hold a place.
-  std::int64_t next_open = 0;    // The batch that will be opened next.
+  std::unique_ptr<Pass> pass;                            // Of the running epoch, if any.
+  std::shared_ptr<std::atomic<std::int64_t>> pass_left;  // Of the same; see Epoch::Impl.
+  std::int64_t pass_end = 0;                             // One more than its last batch.
+  std::int64_t pass_samples = 0;                         // Its samples so far,
+  std::int64_t pass_zeroed = 0;                          // and of them those that only hold a place.
+  std::int64_t next_open = 0;                            // The batch that will be opened next.
+  std::int64_t next_asked = 0;                           // The batch that the consumer asks for next.
+  Place at;                                              // Where that one stands.
+  std::optional<Place> place_wanted;                     // Where next_epoch() begins, when somebody said so.
+  std::int64_t next_index = 0;                           // The epoch that next_epoch() begins otherwise.
+  std::optional<std::promise<std::optional<Batch>>> requested;
+  std::int64_t requested_ns = 0;
   std::vector<std::unique_ptr<Batch::Slot>> window;
   std::int64_t working = 0;  // Claims whose report is out.
   std::exception_ptr error;  // The failure at pass->stop_at.
@@ -159,6 +199,8 @@ struct Loader::Impl {
   std::shared_ptr<RamCache> kept_cache;  // Switched off, to be switched on again.
   std::vector<CorruptSample> corrupt;
   detail::LatencyHistogram latency;
+
+  const std::string bytes_options;  // LoaderState::options.
 
   std::mutex resizing;  // Guards `workers`; taken before `mutex`.
   std::vector<std::jthread> workers;
@@ -178,14 +220,16 @@ Loader::Impl::Impl(std::shared_ptr<const Source> from, DataOptions how, std::uin
       training(for_training),
       shape(batch_shape(*source, options.transform)),
       table(image::make_normalize_table(options.transform.mean, options.transform.deviation, shape.channels)),
-      batches(count_batches(source->size(), options, training)),
+      order(*source, options, seed, training),
+      batches(count_batches(deal_from(0), source->size(), options)),
       memory_limit(limit_or_machines(limit)),
       slots(std::make_shared<detail::SlotPool>(
           detail::BatchShape{options.batch_size, shape.channels, shape.height, shape.width, options.transform.dtype,
                              options.transform.layout},
           options.prefetch_batches + kConsumerBatches, memory_limit)),
       indices(*source, options.index),
-      prefetch(options.prefetch_batches) {
+      prefetch(options.prefetch_batches),
+      bytes_options(detail::state_options(options, training)) {
   window.reserve(static_cast<std::size_t>(prefetch));
   set_cache(options.cache, /*keep=*/false);
   try {
@@ -218,6 +262,12 @@ void Loader::Impl::set_threads(std::int64_t count) {
     ready.notify_one();
     fail(ErrorCode::io, "data: cannot start loader thread {} of {}: {}", workers.size() + 1, count, refused.what());
   }
+  if (count > 0) return;
+  std::unique_lock lock(mutex);
+  while (requested && !front_is_decided()) {  // Nobody else is left to load it.
+    if (const Claim mine = claim(1); mine.slot != nullptr) load(lock, mine, own_workspace);
+  }
+  if (requested) fulfil_request(lock);
 }
 
 void Loader::Impl::set_prefetch_batches(std::int64_t count) {
@@ -276,24 +326,40 @@ Applied Loader::Impl::applied_cache() const {
   return {"data.cache", name(cache_requested == Cache::decoded), name(cache != nullptr), cache_refusal};
 }
 
-void Loader::Impl::begin(std::int64_t index, std::int64_t first_batch) {
+Deal Loader::Impl::deal_from(std::int64_t position) const {
+  return {order.positions(), options, last_batch_of(options, training), position};
+}
+
+Place Loader::Impl::place_of(std::int64_t index, std::int64_t first_batch) const {
   if (index < 0) fail(ErrorCode::invalid_argument, "data: epoch {}; wanted 0 or more", index);
   if (first_batch < 0 || first_batch > batches) {
     fail(ErrorCode::invalid_argument, "data: batch {} of an epoch of {}", first_batch, batches);
   }
-  const image::PixelForm form{options.transform.dtype, options.transform.layout, &table};
-  std::unique_ptr<Pass> fresh{new Pass{*source, form, options.transform, shape, policy_of(options, training), seed,
-                                       index, training && options.shuffle, training,
-                                       Permutation{source->size(), seed, index}, indices}};
-  {
-    std::lock_guard lock(mutex);
-    if (pass != nullptr) fail(ErrorCode::invalid_argument, "data: epoch {} is still running", pass->epoch);
-    if (first_batch == batches) return;  // Nothing is left of it.
-    pass = std::move(fresh);
-    pass_begin = next_open = first_batch;
-    pass_zeroed = 0;
-  }
-  room.notify_all();
+  return {index, first_batch == batches ? order.positions() : first_batch * samples_a_step(options)};
+}
+
+Place Loader::Impl::place_after(std::int64_t batch) const {
+  if (batch + 1 == pass_end) return {pass->epoch + 1, 0};
+  return {pass->epoch, pass->deal.position_after(batch)};
+}
+
+void Loader::Impl::start_at(Place place) {
+  const Deal deal = deal_from(place.position);
+  if (deal.first_batch() == deal.end_batch()) place = {place.epoch + 1, 0};
+  std::lock_guard lock(mutex);
+  place_wanted = place;
+}
+
+LoaderState Loader::Impl::state() const {
+  const std::uint64_t fingerprint = source->fingerprint();
+  std::lock_guard lock(mutex);
+  const Place place = place_wanted.value_or(at);
+  return {place.epoch, place.position, seed, fingerprint, options.batch_size, options.ranks, bytes_options};
+}
+
+void Loader::Impl::restore(const LoaderState& state) {
+  detail::check_state(state, this->state(), order.positions(), options.buckets > 0);
+  start_at({state.epoch, state.position});
 }
 
 // ---- Workers ----
@@ -307,6 +373,8 @@ void Loader::Impl::work(std::int64_t worker, Workspace& workspace) {
       // so no chunk is forgotten, and a fast source does not wake threads that would find nothing.
       if (can_claim(prefetch)) room.notify_one();
       load(lock, mine, workspace);
+    } else if (requested && front_is_decided()) {  // By an error in opening the batch.
+      fulfil_request(lock);
     } else {
       wait_for_work(lock, workspace);
     }
@@ -315,7 +383,7 @@ void Loader::Impl::work(std::int64_t worker, Workspace& workspace) {
 }
 
 void Loader::Impl::wait_for_work(std::unique_lock<std::mutex>& lock, Workspace& workspace) {
-  const bool window_is_full = pass != nullptr && !stopping() && next_open < batches;
+  const bool window_is_full = pass != nullptr && !stopping() && next_open < pass_end;
   if (!window_is_full) {
     // Between epochs, or all of this one is claimed: idle, not held up. An evaluation's buffers would lie unused
     // through the next epoch of training.
@@ -337,7 +405,7 @@ void Loader::Impl::give_back(Workspace& workspace) {
 bool Loader::Impl::can_claim(std::int64_t window_max) const {
   if (pass == nullptr || stopping()) return false;
   if (back_has_unclaimed()) return true;
-  return std::ssize(window) < window_max && next_open < batches;
+  return std::ssize(window) < window_max && next_open < pass_end;
 }
 
 // The next chunk in the order of the data, or one without slot when there is none now.
@@ -358,8 +426,7 @@ Claim Loader::Impl::claim(std::int64_t window_max) {
 bool Loader::Impl::open_batch() {
   const std::int64_t position = next_open * options.batch_size;
   try {
-    const std::int64_t size = std::min(options.batch_size, source->size() - position);
-    window.push_back(slots->take(pass->epoch, next_open, size));
+    window.push_back(slots->take(pass->epoch, next_open, pass->deal.hand(next_open).size));
     ++next_open;
     return true;
   } catch (...) {
@@ -387,7 +454,41 @@ void Loader::Impl::load(std::unique_lock<std::mutex>& lock, const Claim& claim, 
   totals.workspace_bytes += growth;
   add_report(report, workspace);
   const bool whole = claim.slot->finished == claim.slot->size;
-  if (whole || (working == 0 && stopping())) ready.notify_one();
+  if (whole || (working == 0 && stopping())) tell_consumer(lock);
+}
+
+void Loader::Impl::tell_consumer(std::unique_lock<std::mutex>& lock) {
+  if (!requested) return ready.notify_one();
+  if (front_is_decided()) fulfil_request(lock);
+}
+
+// The front is decided.
+void Loader::Impl::fulfil_request(std::unique_lock<std::mutex>& lock) {
+  std::optional<Batch> batch;
+  std::exception_ptr failure;
+  try {
+    batch = take_front(requested_ns);
+  } catch (...) {
+    failure = std::current_exception();
+  }
+  if (failure != nullptr && working > 0) {  // No memory for the handle: the last of the others tells it.
+    error = std::move(failure);
+    pass->stop_at.store(0, std::memory_order_relaxed);
+    return;
+  }
+  std::promise<std::optional<Batch>> promise = std::move(*requested);
+  requested.reset();
+  const bool was_last = pass == nullptr;
+  if (failure != nullptr) end_pass();
+  lock.unlock();
+  if (was_last) indices.finish_epoch();
+  room.notify_one();
+  if (failure != nullptr) {
+    promise.set_exception(std::move(failure));
+  } else {
+    promise.set_value(std::move(batch));
+  }
+  lock.lock();
 }
 
 void Loader::Impl::add_report(ChunkReport& report, Workspace& workspace) {
@@ -397,6 +498,7 @@ void Loader::Impl::add_report(ChunkReport& report, Workspace& workspace) {
   totals.decode_ns += report.decode_ns;
   totals.cache_hits += report.cache_hits;
   totals.cache_misses += report.cache_misses;
+  pass_samples += report.samples;
   pass_zeroed += report.zeroed;
   if (!workspace.corrupt.empty()) note_corrupt(workspace.corrupt);
   if (report.error != nullptr) note_error(std::move(report.error), report.error_position);
@@ -425,41 +527,71 @@ void Loader::Impl::note_error(std::exception_ptr failure, std::int64_t position)
 std::optional<Batch> Loader::Impl::next(const std::function<void()>& while_waiting) {
   const std::int64_t begin_ns = monotonic_ns();
   std::unique_lock lock(mutex);
+  if (requested) fail(ErrorCode::invalid_argument, "data: a batch was asked for while another request is open");
+  count_ready();
+  if (!front_is_ready()) wait_for_front(lock, while_waiting);
+  const Place place = place_after(next_asked);
+  Batch batch = take_front(begin_ns);
+  at = place;
+  ++next_asked;
+  const bool was_last = pass == nullptr;
+  lock.unlock();
+  if (was_last) indices.finish_epoch();
+  room.notify_one();
+  return batch;
+}
+
+std::future<std::optional<Batch>> Loader::Impl::request() {
+  const std::int64_t begin_ns = monotonic_ns();
+  std::promise<std::optional<Batch>> promise;
+  auto future = promise.get_future();
+  std::unique_lock lock(mutex);
+  if (requested) fail(ErrorCode::invalid_argument, "data: a batch was asked for while another request is open");
+  count_ready();
+  if (threads == 0 && !front_is_ready()) wait_for_front(lock, nullptr);
+  at = place_after(next_asked++);
+  requested = std::move(promise);
+  requested_ns = begin_ns;
+  if (front_is_decided()) fulfil_request(lock);
+  return future;
+}
+
+void Loader::Impl::count_ready() {
   totals.ready_batches +=
       std::count_if(window.begin(), window.end(), [](const auto& slot) { return slot->finished == slot->size; });
-  if (!front_is_ready()) wait_for_front(lock, while_waiting);
+}
+
+// The front is decided. After an exception the pass is still there.
+Batch Loader::Impl::take_front(std::int64_t begin_ns) {
   if (!front_is_ready()) std::rethrow_exception(error);
-  if (window.front()->index + 1 == batches && no_sample_is_sound()) {
+  const bool is_last = window.front()->index + 1 == pass_end;
+  if (is_last && no_sample_is_sound()) {
     fail(ErrorCode::corrupt_data, "data: all {} samples of epoch {} are corrupt, the first: {}", pass_zeroed,
          pass->epoch, corrupt.front().reason);
   }
   std::unique_ptr<Batch::Slot> slot = std::move(window.front());
   window.erase(window.begin());
+  Batch batch{slots->hand_out(std::move(slot))};
   ++totals.batches;
   latency.add(monotonic_ns() - begin_ns);
-  const bool last = slot->index + 1 == batches;
-  if (last) end_pass();
-  lock.unlock();
-  if (last) indices.finish_epoch();
-  room.notify_one();
-  return Batch{slots->hand_out(std::move(slot))};
+  pass_left->fetch_sub(1);
+  if (is_last) end_pass();
+  return batch;
 }
 
 // Known once the last batch is whole. A pass that begins late may end in a few corrupt samples.
 bool Loader::Impl::no_sample_is_sound() const {
-  return pass_begin == 0 && pass_zeroed == std::min(batches * options.batch_size, source->size());
+  return pass->deal.begin() == 0 && pass_zeroed == pass_samples;
 }
 
-// Returns when the front batch is whole, or when an error lies in it that no other can precede.
 void Loader::Impl::wait_for_front(std::unique_lock<std::mutex>& lock, const std::function<void()>& while_waiting) {
-  const auto decided = [this] { return front_is_ready() || (stopping() && working == 0); };
-  while (!decided()) {
+  while (!front_is_decided()) {
     if (threads == 0) {
       if (const Claim mine = claim(1); mine.slot != nullptr) {
         load(lock, mine, own_workspace);
         continue;
       }
-      if (decided()) return;
+      if (front_is_decided()) return;
     }
     Span span{kWaitForBatch};
     const std::int64_t begin_ns = monotonic_ns();
@@ -487,6 +619,10 @@ void Loader::Impl::wait_until_ready(std::unique_lock<std::mutex>& lock, const st
 void Loader::Impl::give_up() {
   std::unique_lock lock(mutex);
   if (pass == nullptr) return;
+  if (auto open = std::exchange(requested, std::nullopt)) {
+    open->set_exception(std::make_exception_ptr(
+        Error(ErrorCode::cancelled, fmt::format("data: epoch {} was left before the batch was ready", pass->epoch))));
+  }
   pass->stop_at.store(0, std::memory_order_relaxed);
   const auto nobody_works = [this] { return working == 0; };
   if (!ready.wait_for(lock, kPatience, nobody_works)) {
@@ -508,6 +644,8 @@ void Loader::Impl::end_pass() {
   slots->trim();
   pass.reset();
   error = nullptr;
+  pass_left->store(0);
+  pass_left = nullptr;
 }
 
 LoaderStatistics Loader::Impl::statistics() const {
@@ -566,33 +704,74 @@ PictureShape batch_shape(const Source& source, const TransformOptions& transform
 struct Epoch::Impl {
   Loader::Impl* loader;
   std::int64_t batches;
-  std::int64_t left;  // Batches still to be delivered. At 0 the epoch is over and the loader is not touched any more.
+  // Batches still to be delivered. At 0 the epoch is over and the loader is not touched any more. Owners: the epoch,
+  // and the loader as long as the pass runs.
+  std::shared_ptr<std::atomic<std::int64_t>> left;
 };
 
 Epoch::Epoch(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 Epoch::Epoch(Epoch&&) noexcept = default;
 
 Epoch::~Epoch() {
-  if (impl_ != nullptr && impl_->left > 0) impl_->loader->give_up();
+  if (impl_ != nullptr && impl_->left->load() > 0) impl_->loader->give_up();
 }
 
 std::optional<Batch> Epoch::next(const std::function<void()>& while_waiting) {
-  if (impl_->left == 0) return std::nullopt;
+  if (impl_->left->load() == 0) return std::nullopt;
   try {
-    auto batch = impl_->loader->next(while_waiting);
-    --impl_->left;
-    return batch;
+    return impl_->loader->next(while_waiting);
   } catch (const BrokenWait& broken) {
     std::rethrow_exception(broken.cause);
   } catch (...) {
     impl_->loader->give_up();
-    impl_->left = 0;
     throw;
   }
 }
 
+std::future<std::optional<Batch>> Epoch::request() {
+  if (impl_->left->load() > 0) return impl_->loader->request();
+  std::promise<std::optional<Batch>> at_the_end;
+  at_the_end.set_value(std::nullopt);
+  return at_the_end.get_future();
+}
+
 std::int64_t Epoch::batches() const {
   return impl_->batches;
+}
+
+// Where next_epoch() goes on, without `from`.
+std::unique_ptr<Epoch::Impl> Loader::Impl::begin(std::optional<Place> from) {
+  std::unique_lock lock(mutex);
+  if (pass != nullptr) fail(ErrorCode::invalid_argument, "data: epoch {} is still running", pass->epoch);
+  const Place place = from ? *from : place_wanted.value_or(Place{next_index, 0});
+  const Deal deal = deal_from(place.position);
+  const std::int64_t first = deal.first_batch(), end = deal.end_batch();
+  auto state = std::make_unique<Epoch::Impl>(
+      Epoch::Impl{this, first == end ? batches : end, std::make_shared<std::atomic<std::int64_t>>(end - first)});
+  if (first < end) {
+    pass.reset(new Pass{*source,
+                        {options.transform.dtype, options.transform.layout, &table},
+                        options.transform,
+                        shape,
+                        policy_of(options, training),
+                        seed,
+                        place.epoch,
+                        training,
+                        detail::EpochOrder{order, place.epoch},
+                        order.repeats(),
+                        deal,
+                        indices});
+    pass_left = state->left;
+  }
+  place_wanted.reset();
+  next_index = place.epoch + 1;
+  at = first < end ? place : Place{place.epoch + 1, 0};
+  pass_end = end;
+  next_open = next_asked = first;
+  pass_samples = pass_zeroed = 0;
+  lock.unlock();
+  room.notify_all();
+  return state;
 }
 
 Loader::Loader(std::shared_ptr<const Source> source, DataOptions options, std::uint64_t seed, bool training,
@@ -606,9 +785,23 @@ Loader::~Loader() {
 }
 
 Epoch Loader::epoch(std::int64_t index, std::int64_t first_batch) & {
-  auto state = std::make_unique<Epoch::Impl>(Epoch::Impl{impl_.get(), impl_->batches, impl_->batches - first_batch});
-  impl_->begin(index, first_batch);
-  return Epoch{std::move(state)};
+  return Epoch{impl_->begin(impl_->place_of(index, first_batch))};
+}
+
+Epoch Loader::next_epoch() & {
+  return Epoch{impl_->begin(std::nullopt)};
+}
+
+LoaderState Loader::state() const {
+  return impl_->state();
+}
+
+void Loader::restore(const LoaderState& state) {
+  impl_->restore(state);
+}
+
+void Loader::start_at(std::int64_t index, std::int64_t first_batch) {
+  impl_->start_at(impl_->place_of(index, first_batch));
 }
 
 std::int64_t Loader::batches_per_epoch() const {

@@ -14,6 +14,7 @@
 #include <cstring>
 #include <filesystem>
 #include <functional>
+#include <future>
 #include <map>
 #include <mutex>
 #include <new>
@@ -333,6 +334,351 @@ TEST(Loader, ResumingAtABatchGivesTheTailOfTheEpoch) {
     EXPECT_THAT(error_of(ErrorCode::invalid_argument, [&] { loader.epoch(2, -1); }), HasSubstr("batch -1"));
     EXPECT_THAT(error_of(ErrorCode::invalid_argument, [&] { loader.epoch(-1); }), HasSubstr("epoch -1"));
   }
+}
+
+TEST(Loader, RanksTakenInTurnsAreOneRank) {
+  const auto source = std::make_shared<FakeSource>(1003);
+  auto options = augmenting(options_of(16, 2));
+  Loader alone{source, options, 7, true};
+  std::vector<std::vector<std::uint64_t>> batches;
+  {
+    auto epoch = alone.epoch(1);
+    while (const auto batch = epoch.next()) batches.push_back(sample_digests(*batch));
+  }
+  ASSERT_EQ(batches.size(), 63U);
+  for (const std::int64_t ranks : {2, 3}) {
+    std::vector<std::uint64_t> found;
+    options.ranks = ranks;
+    const std::int64_t reads_before = source->reads;
+    for (options.rank = 0; options.rank < ranks; ++options.rank) {
+      Loader part{source, options, 7, true};
+      auto epoch = part.epoch(1);
+      const std::int64_t whole = 1003 / (16 * ranks);
+      for (std::int64_t step = 0; step < whole; ++step) {
+        EXPECT_EQ(sample_digests(epoch.next().value()), batches[static_cast<std::size_t>(step * ranks + options.rank)]);
+      }
+      while (const auto batch = epoch.next()) {  // What is left over is dealt in equal parts.
+        const auto samples = sample_digests(*batch);
+        found.insert(found.end(), samples.begin(), samples.end());
+      }
+    }
+    std::vector<std::uint64_t> rest;
+    for (std::size_t i = static_cast<std::size_t>(1003 / (16 * ranks) * ranks); i < batches.size(); ++i) {
+      rest.insert(rest.end(), batches[i].begin(), batches[i].end());
+    }
+    EXPECT_EQ(found, rest);
+    EXPECT_LE(source->reads - reads_before, 1003 + ranks);  // No rank reads what is another's.
+  }
+}
+
+TEST(Loader, PaddingFillsTheLastBatchWithSamplesThatDoNotCount) {
+  auto options = options_of(32, 2);
+  options.last_batch = LastBatch::pad;
+  for (const bool training : {true, false}) {
+    Loader loader{std::make_shared<FakeSource>(70), options, 3, training};
+    auto epoch = loader.epoch(0);
+    std::vector<std::int64_t> counted, all;
+    while (const auto batch = epoch.next()) {
+      EXPECT_EQ(batch->size(), 32);
+      for (std::size_t i = 0; i < 32; ++i) {
+        all.push_back(batch->sample_indices()[i]);
+        if (batch->field("mask").bytes[i] == std::byte{1}) counted.push_back(all.back());
+      }
+    }
+    ASSERT_EQ(all.size(), 96U);
+    EXPECT_TRUE(std::equal(counted.begin(), counted.end(), all.begin()));
+    EXPECT_TRUE(std::equal(all.begin() + 70, all.end(), all.begin()));  // From the epoch's beginning.
+    std::sort(counted.begin(), counted.end());
+    EXPECT_EQ(counted, counting(70));
+  }
+}
+
+TEST(Loader, ASampleThatIsDrawnTwiceIsAugmentedAnew) {
+  auto options = augmenting(options_of(64, 1));
+  options.sampler = Sampler::weighted;
+  options.weights.assign(64, 0.0);
+  options.weights[5] = 1;
+  Loader loader{std::make_shared<FakeSource>(64), options, 3, true};
+  const auto found = sample_digests(loader.epoch(0));
+  EXPECT_EQ(order(loader.epoch(0)), std::vector<std::int64_t>(64, 5));
+  EXPECT_GT((std::set<std::uint64_t>{found.begin(), found.end()}).size(), 20U);  // Of 25 crops, flipped or not.
+  EXPECT_EQ(sample_digests(loader.epoch(0)), found);
+}
+
+TEST(Loader, OptionsOfTheOrderThatContradictAreRefusedByName) {
+  const auto source = std::make_shared<FakeSource>(100);
+  const auto refusal = [&](const std::function<void(DataOptions&)>& change) {
+    auto options = options_of(16, 0);
+    change(options);
+    return error_of(ErrorCode::invalid_argument, [&] { Loader{source, options, 1, true}; });
+  };
+  EXPECT_THAT(refusal([](DataOptions& o) { o.rank = 1; }), HasSubstr("data.rank is 1 and data.ranks is 1"));
+  EXPECT_THAT(refusal([](DataOptions& o) { o.sampler = Sampler::weighted; }), HasSubstr("data.weights is missing"));
+  EXPECT_THAT(refusal([](DataOptions& o) { o.weights = {1}; }), HasSubstr("data.weights has no effect"));
+  EXPECT_THAT(refusal([](DataOptions& o) {
+                o.sampler = Sampler::class_balanced;
+                o.shuffle = false;
+              }),
+              HasSubstr("data.shuffle is false"));
+  EXPECT_THAT(refusal([](DataOptions& o) { o.buckets = o.shuffle_window = 8; }), HasSubstr("data.shuffle_window"));
+  EXPECT_THAT(refusal([](DataOptions& o) {
+                o.buckets = 8;
+                o.shuffle = false;
+              }),
+              HasSubstr("data.buckets"));
+  EXPECT_THAT(refusal([](DataOptions& o) {
+                o.ranks = 7;
+                o.last_batch = LastBatch::drop;
+              }),
+              HasSubstr("no batch is left: 100 samples, batch_size 16 on each of 7 ranks"));
+}
+
+// ---- State ----
+
+std::vector<std::uint64_t> from(const std::vector<std::uint64_t>& samples, std::int64_t begin) {
+  return {samples.begin() + begin, samples.end()};
+}
+
+TEST(LoaderState, APassGoesOnAnywhereWithAnyNumberOfThreads) {
+  const auto source = std::make_shared<FakeSource>(300);
+  for (const Sampler sampler : {Sampler::each, Sampler::class_balanced}) {
+    auto options = augmenting(options_of(32, 2));
+    options.sampler = sampler;
+    Loader whole{source, options, 5, true};
+    const auto expected = sample_digests(whole.epoch(3)), next = sample_digests(whole.epoch(4));
+    for (std::int64_t stop = 0; stop <= 10; ++stop) {
+      LoaderState state;
+      {
+        Loader loader{source, options, 5, true};
+        auto epoch = loader.epoch(3);
+        for (std::int64_t i = 0; i < stop; ++i) ASSERT_TRUE(epoch.next().has_value());
+        state = loader.state();
+      }
+      const bool ended = stop == 10;
+      EXPECT_EQ(state.epoch, ended ? 4 : 3);
+      EXPECT_EQ(state.position, ended ? 0 : stop * 32);
+      for (const std::int64_t threads : {0, 1, 7}) {
+        auto other = options;
+        other.threads = threads;
+        other.prefetch_batches = 1 + threads;
+        Loader loader{source, other, 5, true};
+        loader.restore(state);
+        EXPECT_EQ(loader.state().position, state.position);
+        EXPECT_EQ(sample_digests(loader.next_epoch()), ended ? next : from(expected, stop * 32));
+        EXPECT_TRUE(ended || sample_digests(loader.next_epoch()) == next);
+      }
+    }
+  }
+}
+
+TEST(LoaderState, RanksMayChangeInTheMiddleOfAnEpoch) {
+  const auto source = std::make_shared<FakeSource>(500);
+  auto options = augmenting(options_of(16, 1));
+  Loader alone{source, options, 5, true};
+  const auto expected = sample_digests(alone.epoch(2));
+  options.ranks = 2;
+  LoaderState state;
+  for (options.rank = 0; options.rank < 2; ++options.rank) {
+    Loader loader{source, options, 5, true};
+    auto epoch = loader.epoch(2);
+    for (int i = 0; i < 3; ++i) epoch.next();
+    const LoaderState of_rank = loader.state();
+    EXPECT_EQ(of_rank.position, 3 * 2 * 16);
+    EXPECT_TRUE(options.rank == 0 || of_rank.position == state.position);
+    state = of_rank;
+  }
+  options.rank = 0;
+  for (const std::int64_t ranks : {1, 3, 4}) {  // 96 samples are no whole step of 4 ranks' 64.
+    std::vector<std::uint64_t> found;
+    options.ranks = ranks;
+    for (options.rank = 0; options.rank < ranks; ++options.rank) {
+      Loader loader{source, options, 5, true};
+      loader.restore(state);
+      const auto part = sample_digests(loader.next_epoch());
+      found.insert(found.end(), part.begin(), part.end());
+    }
+    auto rest = from(expected, 96);
+    EXPECT_EQ(std::multiset<std::uint64_t>(found.begin(), found.end()),
+              std::multiset<std::uint64_t>(rest.begin(), rest.end()));
+    EXPECT_TRUE(ranks > 1 || found == rest);
+    options.rank = 0;
+  }
+  options.ranks = 1;
+  options.batch_size = 32;  // The same step.
+  Loader larger{source, options, 5, true};
+  larger.restore(state);
+  EXPECT_EQ(sample_digests(larger.next_epoch()), from(expected, 96));
+}
+
+TEST(LoaderState, AStateOfAnotherLoaderIsRefusedByName) {
+  const auto source = std::make_shared<FakeSource>(300);
+  auto options = options_of(32, 1);
+  const LoaderState state = Loader{source, options, 5, true}.state();
+  EXPECT_LE(sizeof state - sizeof state.options, 64U);
+  const auto refusal = [&](std::shared_ptr<const Source> data, DataOptions other, std::uint64_t seed, bool training) {
+    Loader loader{std::move(data), std::move(other), seed, training};
+    return error_of(ErrorCode::invalid_argument, [&] { loader.restore(state); });
+  };
+  EXPECT_THAT(refusal(source, options, 6, true), HasSubstr("seed 5, this one has 6"));
+  EXPECT_THAT(refusal(std::make_shared<FakeSource>(301), options, 5, true), HasSubstr("of other data"));
+  EXPECT_THAT(refusal(source, options, 5, false), HasSubstr("training true, this one has false"));
+  auto changed = options;
+  changed.batch_size = 16;
+  EXPECT_THAT(refusal(source, changed, 5, true), HasSubstr("batch_size 32 and ranks 1, this one has 16 and 1"));
+  changed.ranks = 2;
+  Loader halves{source, changed, 5, true};
+  halves.restore(state);
+  changed = options;
+  changed.transform.pad = 2;
+  EXPECT_THAT(refusal(source, changed, 5, true), HasSubstr("data.transform.pad 0, this one has 2"));
+  changed = options;
+  changed.last_batch = LastBatch::pad;
+  EXPECT_THAT(refusal(source, changed, 5, true), HasSubstr("data.last_batch \"keep\""));
+  changed = options;
+  changed.threads = 3;
+  changed.prefetch_batches = 7;
+  changed.source = "idx:/moved";
+  Loader moved{source, changed, 5, true};
+  moved.restore(state);
+  LoaderState damaged = state;
+  damaged.position = 301;
+  EXPECT_THAT(error_of(ErrorCode::invalid_argument, [&] { moved.restore(damaged); }),
+              HasSubstr("sample 301 of epoch 0"));
+  damaged = state;
+  damaged.options = "garbage";
+  EXPECT_THAT(error_of(ErrorCode::invalid_argument, [&] { moved.restore(damaged); }), HasSubstr("garbage"));
+  damaged.options = state.options + "data.unknown = 1\n";
+  EXPECT_THAT(error_of(ErrorCode::invalid_argument, [&] { moved.restore(damaged); }), HasSubstr("data.unknown"));
+}
+
+TEST(LoaderState, TheNextEpochFollowsTheOneBegunLast) {
+  Loader loader{std::make_shared<FakeSource>(64), options_of(16, 1), 5, true};
+  EXPECT_EQ(loader.next_epoch().next()->epoch(), 0);  // Left after a batch.
+  EXPECT_EQ(loader.state().epoch * 1000 + loader.state().position, 16);
+  EXPECT_EQ(loader.next_epoch().next()->epoch(), 1);
+  loader.start_at(7, 2);
+  EXPECT_EQ(loader.state().epoch * 1000 + loader.state().position, 7032);
+  auto epoch = loader.next_epoch();
+  EXPECT_EQ(epoch.next()->index(), 2);
+  EXPECT_EQ(epoch.next()->index(), 3);
+  EXPECT_FALSE(epoch.next().has_value());
+  EXPECT_EQ(loader.state().epoch * 1000 + loader.state().position, 8000);
+  loader.start_at(3, 4);
+  EXPECT_EQ(loader.next_epoch().next()->epoch(), 4);
+  EXPECT_THAT(error_of(ErrorCode::invalid_argument, [&] { loader.start_at(0, 5); }),
+              HasSubstr("batch 5 of an epoch of 4"));
+}
+
+// ---- Requests ----
+
+bool is_ready(const std::future<std::optional<Batch>>& future) {
+  return future.wait_for(std::chrono::seconds(0)) == std::future_status::ready;
+}
+
+TEST(LoaderRequest, GivesTheBatchesOfNextWhileTheCallerDoesOtherThings) {
+  const auto source = std::make_shared<FakeSource>(200);
+  Loader reference{source, augmenting(options_of(32, 0)), 7, true};
+  const auto expected = digests(reference.epoch(1));
+  for (const std::int64_t threads : {0, 1, 3}) {
+    Loader loader{source, augmenting(options_of(32, threads)), 7, true};
+    auto epoch = loader.epoch(1);
+    std::vector<std::uint64_t> found;
+    while (true) {
+      auto future = epoch.request();
+      EXPECT_TRUE(threads > 0 || is_ready(future));  // Without workers it was loaded by the call.
+      const auto batch = future.get();
+      if (!batch) break;
+      found.push_back(digest(*batch));
+    }
+    EXPECT_EQ(found, expected);
+    EXPECT_EQ(loader.state().epoch, 2);
+    EXPECT_EQ(loader.statistics().batches, 7);
+  }
+}
+
+// A source whose reads wait until they are let go.
+struct Gate {
+  std::mutex mutex;
+  std::condition_variable changed;
+  bool open = false;
+
+  void pass() {
+    std::unique_lock lock(mutex);
+    changed.wait(lock, [this] { return open; });
+  }
+  void let_go() {
+    {
+      std::lock_guard lock(mutex);
+      open = true;
+    }
+    changed.notify_all();
+  }
+};
+
+TEST(LoaderRequest, ReturnsBeforeTheBatchIsReady) {
+  const auto source = std::make_shared<FakeSource>(64);
+  Gate gate;
+  source->on_read = [&](std::int64_t) { gate.pass(); };
+  Loader loader{source, options_of(32, 1), 7, true};
+  auto epoch = loader.epoch(0);
+  auto future = epoch.request();
+  EXPECT_FALSE(is_ready(future));
+  EXPECT_THAT(error_of(ErrorCode::invalid_argument, [&] { epoch.request(); }), HasSubstr("another request is open"));
+  gate.let_go();
+  EXPECT_EQ(future.get()->index(), 0);
+  EXPECT_EQ(epoch.next()->index(), 1);
+}
+
+TEST(LoaderRequest, AnErrorComesOutOfTheFutureAndEndsTheEpoch) {
+  const auto source = std::make_shared<FakeSource>(200);
+  source->on_read = [](std::int64_t index) {
+    if (index == 40) fail(ErrorCode::corrupt_data, "fake: fake[40]: unreadable");
+  };
+  for (const std::int64_t threads : {0, 1, 3}) {
+    Loader loader{source, options_of(32, threads), 7, false};
+    auto epoch = loader.epoch(0);
+    EXPECT_EQ(epoch.request().get()->index(), 0);
+    auto future = epoch.request();
+    EXPECT_EQ(error_of(ErrorCode::corrupt_data, [&] { future.get(); }), "fake: fake[40]: unreadable");
+    EXPECT_FALSE(epoch.next().has_value());
+    EXPECT_FALSE(epoch.request().get().has_value());
+    EXPECT_EQ(loader.epoch(1).next()->index(), 0);
+  }
+}
+
+TEST(LoaderRequest, IsCancelledWhenItsEpochIsLeft) {
+  const auto source = std::make_shared<FakeSource>(64);
+  Gate gate;
+  source->on_read = [&](std::int64_t) { gate.pass(); };
+  Loader loader{source, options_of(32, 1), 7, true};
+  std::jthread waiting;
+  {
+    auto epoch = loader.epoch(0);
+    waiting = std::jthread([&gate, future = epoch.request()]() mutable {
+      EXPECT_THAT(error_of(ErrorCode::cancelled, [&] { future.get(); }), HasSubstr("epoch 0 was left"));
+      gate.let_go();  // Until now the worker could not finish its sample.
+    });
+  }
+  waiting.join();
+  EXPECT_EQ(order(loader.epoch(1)).size(), 64U);
+}
+
+TEST(LoaderRequest, IsFulfilledByWhoeverTakesTheLastWorkerAway) {
+  const auto source = std::make_shared<FakeSource>(64);
+  Gate gate;
+  std::atomic<int> reads = 0;
+  source->on_read = [&](std::int64_t) {
+    if (++reads == 1) gate.pass();
+  };
+  Loader loader{source, options_of(32, 1), 7, true};
+  auto epoch = loader.epoch(0);
+  auto future = epoch.request();
+  std::jthread other([&] { loader.set_threads(0); });
+  gate.let_go();
+  EXPECT_EQ(future.get()->index(), 0);
+  other.join();
+  EXPECT_EQ(epoch.request().get()->index(), 1);
+  EXPECT_FALSE(epoch.request().get().has_value());
 }
 
 TEST(Loader, RefusesOptionsThatDoNotFit) {

@@ -2,6 +2,7 @@
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 
+#include <chrono>
 #include <limits>
 #include <memory>
 #include <optional>
@@ -14,15 +15,49 @@ namespace headrace::python {
 
 namespace py = pybind11;
 
-void register_loader(py::module_& module) {
+namespace {
+
+void register_passes(py::module_& module) {
   py::class_<NativePass>(module, "LoaderPass", "One pass over a Loader.")
       .def("__iter__", [](py::object self) { return self; })
-      .def("__next__", [](NativePass& pass) {
-        py::object batch = pass.next();
-        if (batch.is_none()) throw py::stop_iteration();
-        return batch;
-      });
+      .def("__next__",
+           [](NativePass& pass) {
+             py::object batch = pass.next();
+             if (batch.is_none()) throw py::stop_iteration();
+             return batch;
+           })
+      .def(
+          "request",
+          [](const py::object& self) {
+            return NativeRequest{self, self.cast<NativePass&>().request()};
+          },
+          "Asks for the next batch without waiting. One request may be open at a time; take it before the next.");
 
+  py::class_<NativeRequest>(module, "LoaderRequest", "A batch that was asked for. Await it, or take its result().")
+      .def(
+          "done",
+          [](const NativeRequest& request) {
+            return !request.batch.valid() ||
+                   request.batch.wait_for(std::chrono::seconds(0)) == std::future_status::ready;
+          },
+          "Whether result() would not wait.")
+      .def(
+          "result",
+          [](NativeRequest& request) {
+            if (!request.batch.valid()) fail(ErrorCode::invalid_argument, "python: this batch has been taken already");
+            return request.pass.cast<NativePass&>().collect(request.batch);
+          },
+          "The batch, or None at the epoch's end. Waits, and raises what the iteration would have raised.")
+      .def("__await__", [](const py::object& self) {
+        const py::object loop = py::module_::import("asyncio").attr("get_running_loop")();
+        return loop.attr("run_in_executor")(py::none(), self.attr("result")).attr("__await__")();
+      });
+}
+
+}  // namespace
+
+void register_loader(py::module_& module) {
+  register_passes(module);
   py::class_<NativeLoader>(module, "Loader", py::dynamic_attr(),
                            R"(Reads, decodes and transforms samples on native threads and yields them as batches.
 
@@ -31,10 +66,11 @@ with __len__ and __getitem__(index) -> (picture, label): a uint8 array or tensor
 file, and an integer. It may have classes (their number, or their names) and labels (one a sample). workers=0 calls it from
 the loader's threads under the GIL; workers=N from N processes of their own, which get it once, by pickle, live as long as
 the Loader, and are replaced when they die or do not answer within worker_timeout_s=300. The keywords are the
-keys of a recipe's [data]: batch_size, threads, prefetch_batches, last_batch, shuffle, on_corrupt, cache, cache_mib, index, and
-transform, a dict of the keys of [data.transform]: size, crop, resize, scale, ratio, pad, flip_probability, mean,
-deviation (docs/options.md). Besides: split="train" or "test"; seed=0; training, which switches shuffle and random
-transforms on and is split == "train" where it is not given.
+keys of a recipe's [data]: batch_size, threads, prefetch_batches, last_batch, shuffle, shuffle_window, buckets, sampler,
+weights, ranks, rank, on_corrupt, cache, cache_mib, index, and transform, a dict of the keys of [data.transform]: size, crop,
+resize, scale, ratio, pad, flip_probability, mean, deviation (docs/options.md). Besides: split="train" or "test"; seed=0;
+training, which switches shuffle and random transforms on and is split == "train" where it is not given; collate_fn,
+which makes a batch of a list of samples, (image, label) each, those left out that do not count.
 
 Each iteration is the next epoch and yields headrace.Batch objects: (images, labels), also by name, over the loader's own
 memory. One iteration runs at a time. Bytes depend on seed, epoch and options alone, never on threads.)")
@@ -44,10 +80,15 @@ memory. One iteration runs at a time. Bytes depend on seed, epoch and options al
            py::arg("source"))
       .def("__iter__", [](const py::object& self) { return std::make_unique<NativePass>(self); })
       .def("__len__", &NativeLoader::batches)
-      .def("state_dict", &NativeLoader::state,
-           "Where the next batch stands: epoch and batch, with what must be the same to go on there.")
+      .def(
+          "state_dict", &NativeLoader::state,
+          "Where the next batch stands: epoch and position, in samples of all ranks, with what must be the same there.")
       .def("load_state_dict", &NativeLoader::load_state, py::arg("state_dict"),
-           "The next iteration begins there. A state of other data, another seed or batch size is refused.")
+           "The next iteration begins there, with any number of threads or ranks. A state of other data, another seed "
+           "or "
+           "an option that changes batches is refused by name.")
+      .def("set_epoch", &NativeLoader::set_epoch, py::arg("epoch"),
+           "The next iteration is this epoch, from its beginning or from where load_state_dict() put it within it.")
       .def("start_at", &NativeLoader::start_at, py::arg("epoch"), py::arg("batch") = 0,
            "The next iteration begins at this epoch and batch, both from 0.")
       .def(

@@ -25,6 +25,7 @@ OptionValue option_value(const Field& field, py::handle value) {
   if (PyLong_Check(value.ptr()) != 0) return value.cast<std::int64_t>();
   if (PyFloat_Check(value.ptr()) != 0) return value.cast<double>();
   if (PyUnicode_Check(value.ptr()) != 0) return value.cast<std::string>();
+  if (py::hasattr(value, "tolist")) return option_value(field, value.attr("tolist")());  // An array or a tensor.
   if (py::hasattr(value, "__fspath__")) return py::str(value.attr("__fspath__")()).cast<std::string>();
   if (PyList_Check(value.ptr()) != 0 || PyTuple_Check(value.ptr()) != 0) {
     const auto list = py::reinterpret_borrow<py::sequence>(value);

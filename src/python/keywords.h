@@ -10,9 +10,9 @@
 
 namespace headrace::python {
 
-// Sets each keyword's field: bool, int, float, str, os.PathLike, lists of numbers or texts; a dict holds the keys of a
-// table (transform={"size": 64} is transform.size); None leaves the default. Error{invalid_argument} as Field::set,
-// with the nearest known key for an unknown one.
+// Sets each keyword's field: bool, int, float, str, os.PathLike, lists, arrays or tensors of numbers or texts; a dict
+// holds the keys of a table (transform={"size": 64} is transform.size); None leaves the default.
+// Error{invalid_argument} as Field::set, with the nearest known key for an unknown one.
 void set_keywords(const std::vector<Field>& fields, const pybind11::dict& keywords, const std::string& prefix = "");
 
 // What keywords could have been given to make these fields what they are.

@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <chrono>
+#include <cstring>
 #include <span>
 #include <utility>
 
@@ -51,11 +52,15 @@ class Waiting {
   bool& flag_;
 };
 
-py::object batch_object(const py::object& type, const Batch& batch) {
-  py::dict fields;
-  for (const BatchField& field : batch.fields())
-    fields[py::str(field.name)] = object_of(field_tensor(batch, field.name));
-  return type(std::move(fields), batch.epoch(), batch.index());
+template <class Value>
+Value entry(const py::dict& state, const char* name) {
+  if (!state.contains(name)) fail(ErrorCode::invalid_argument, "python: the state of a Loader has no {}", name);
+  try {
+    return state[name].cast<Value>();
+  } catch (const py::cast_error&) {
+    fail(ErrorCode::invalid_argument, "python: the state of a Loader has {} {}", name,
+         std::string(py::repr(state[name])));
+  }
 }
 
 }  // namespace
@@ -68,12 +73,20 @@ NativeLoader::NativeLoader(const py::object& source, const py::dict& keywords)
   if (const py::object training = take(rest, "training"); !training.is_none()) training_ = training.cast<bool>();
   if (const py::object seed = take(rest, "seed"); !seed.is_none()) seed_ = seed.cast<std::int64_t>();
   if (seed_ < 0) fail(ErrorCode::invalid_argument, "seed is {}; wanted at least 0", seed_);
+  collate_ = take(rest, "collate_fn");
+  if (!collate_.is_none() && PyCallable_Check(collate_.ptr()) == 0) {
+    fail(ErrorCode::invalid_argument, "collate_fn is a {}; wanted something to call", Py_TYPE(collate_.ptr())->tp_name);
+  }
   const bool is_object = PyUnicode_Check(source.ptr()) == 0 && !py::hasattr(source, "__fspath__");
   if (const py::object workers = take(rest, "workers"); !workers.is_none()) workers_ = workers.cast<std::int64_t>();
   if (const py::object limit = take(rest, "worker_timeout_s"); !limit.is_none())
     worker_timeout_s_ = limit.cast<double>();
   if (!is_object) rest["source"] = source;
   set_keywords(fields_of(options_), rest);
+  if (!collate_.is_none() && options_.last_batch == LastBatch::pad) {
+    fail(ErrorCode::invalid_argument,
+         "last_batch is \"pad\", whose mask a collate_fn does not see; wanted keep | drop");
+  }
   if (is_object) {
     // While one transforms what it has read, each worker has another that waits for it.
     if (workers_ > 0 && !rest.contains("threads")) options_.threads = workers_ + 1;
@@ -131,45 +144,94 @@ NativeLoader::~NativeLoader() {
   static_cast<void>(loader_.release());
 }
 
-std::int64_t NativeLoader::begin() {
-  if (process_ != ::getpid()) {
-    fail(ErrorCode::unsupported, "python: a headrace.Loader does not go through fork: make one in the new process");
+// Its threads did not go through fork, and its locks may be held by them.
+void NativeLoader::require_own_process() const {
+  if (process_ == ::getpid()) return;
+  fail(ErrorCode::unsupported, "python: a headrace.Loader does not go through fork: make one in the new process");
+}
+
+void NativeLoader::require_current(std::int64_t serial) const {
+  if (serial != serial_) {
+    fail(ErrorCode::invalid_argument, "python: a newer pass over this Loader has begun; one runs at a time");
   }
+  if (before_request_) {
+    fail(ErrorCode::invalid_argument, "python: the batch that was requested before has not been taken");
+  }
+}
+
+std::int64_t NativeLoader::begin() {
+  require_own_process();
   const py::gil_scoped_release released;
   const std::lock_guard lock(mutex_);
   check_not_waiting();
-  Position from;
-  if (next_) {
-    from = *std::exchange(next_, std::nullopt);
-  } else if (begun_) {
-    from = {at_.epoch + 1, 0};
-  }
   epoch_.reset();  // At most one may be alive.
-  epoch_ = std::make_unique<Epoch>(loader_->epoch(from.epoch, from.batch));
-  at_ = from;
-  begun_ = true;
+  before_request_.reset();
+  loaded_epoch_.reset();
+  epoch_ = std::make_unique<Epoch>(loader_->next_epoch());
   return ++serial_;
 }
 
 py::object NativeLoader::next(std::int64_t serial) {
+  require_own_process();
   std::optional<Batch> batch;
   {
     const py::gil_scoped_release released;
     const std::lock_guard lock(mutex_);
-    if (serial != serial_) {
-      fail(ErrorCode::invalid_argument, "python: a newer pass over this Loader has begun; one runs at a time");
-    }
+    require_current(serial);
     if (!epoch_) return py::none();
     check_not_waiting();
     const Waiting waiting{waiting_};
     batch = epoch_->next(check_signals);
-    if (batch) {
-      ++at_.batch;
-    } else {
-      epoch_.reset();
-    }
+    if (!batch) epoch_.reset();
   }
-  return batch ? batch_object(batch_type_, *batch) : py::none();
+  return batch ? made_of(*batch) : py::none();
+}
+
+std::future<std::optional<Batch>> NativeLoader::request(std::int64_t serial) {
+  require_own_process();
+  const py::gil_scoped_release released;
+  const std::lock_guard lock(mutex_);
+  require_current(serial);
+  if (epoch_) {
+    LoaderState before = loader_->state();
+    auto future = epoch_->request();
+    before_request_ = std::move(before);
+    return future;
+  }
+  std::promise<std::optional<Batch>> at_the_end;
+  at_the_end.set_value(std::nullopt);
+  return at_the_end.get_future();
+}
+
+py::object NativeLoader::collect(std::future<std::optional<Batch>>& future, std::int64_t serial) {
+  require_own_process();
+  std::optional<Batch> batch;
+  {
+    const py::gil_scoped_release released;
+    while (future.wait_for(std::chrono::milliseconds(50)) != std::future_status::ready) check_signals();
+    const std::lock_guard lock(mutex_);
+    if (serial == serial_) before_request_.reset();
+    batch = future.get();
+  }
+  return batch ? made_of(*batch) : py::none();
+}
+
+py::object NativeLoader::made_of(const Batch& batch) const {
+  py::dict fields;
+  for (const BatchField& field : batch.fields()) {
+    fields[py::str(field.name)] = object_of(field_tensor(batch, field.name));
+  }
+  if (collate_.is_none()) return batch_type_(std::move(fields), batch.epoch(), batch.index());
+  const py::tuple images = fields["images"].attr("unbind")(0);
+  const std::span<const std::byte> labels = batch.field("labels").bytes, mask = batch.field("mask").bytes;
+  py::list samples;
+  for (std::size_t i = 0; i < mask.size(); ++i) {
+    if (mask[i] == std::byte{0}) continue;
+    std::int64_t label = 0;
+    std::memcpy(&label, labels.data() + i * sizeof label, sizeof label);
+    samples.append(py::make_tuple(images[i], label));
+  }
+  return collate_(std::move(samples));
 }
 
 void NativeLoader::end(std::int64_t serial) {
@@ -195,52 +257,51 @@ void NativeLoader::check_not_waiting() const {
 }
 
 void NativeLoader::start_at(std::int64_t epoch, std::int64_t batch) {
+  require_own_process();
   const py::gil_scoped_release released;
-  const std::lock_guard lock(mutex_);
-  if (epoch < 0 || batch < 0 || batch > loader_->batches_per_epoch()) {
-    fail(ErrorCode::invalid_argument, "python: position epoch {}, batch {}: wanted at least 0 and at most {} batches",
-         epoch, batch, loader_->batches_per_epoch());
-  }
-  next_ = batch == loader_->batches_per_epoch() ? Position{epoch + 1, 0} : Position{epoch, batch};
+  loader_->start_at(epoch, batch);
 }
 
-NativeLoader::Position NativeLoader::resume_position() const {
-  if (next_) return *next_;
-  if (!begun_) return {};
-  return at_.batch >= loader_->batches_per_epoch() ? Position{at_.epoch + 1, 0} : at_;
+void NativeLoader::set_epoch(std::int64_t epoch) {
+  require_own_process();
+  const py::gil_scoped_release released;
+  const std::lock_guard lock(mutex_);
+  if (loaded_epoch_ != epoch) loader_->start_at(epoch);
+}
+
+LoaderState NativeLoader::place() const {
+  require_own_process();
+  const py::gil_scoped_release released;
+  const std::lock_guard lock(mutex_);
+  return before_request_ ? *before_request_ : loader_->state();
 }
 
 py::dict NativeLoader::state() const {
-  Position position;
-  {
-    const py::gil_scoped_release released;
-    const std::lock_guard lock(mutex_);
-    position = resume_position();
-  }
+  const LoaderState now = place();
   py::dict state;
-  state["epoch"] = position.epoch;
-  state["batch"] = position.batch;
-  state["seed"] = seed_;
-  state["batch_size"] = options_.batch_size;
-  state["fingerprint"] = source_->fingerprint();
+  state["epoch"] = now.epoch;
+  state["position"] = now.position;
+  state["seed"] = now.seed;
+  state["source"] = now.source;
+  state["batch_size"] = now.batch_size;
+  state["ranks"] = now.ranks;
+  state["options"] = now.options;
   return state;
 }
 
 void NativeLoader::load_state(const py::dict& state) {
-  const auto check = [&state](const char* name, const py::object& ours) {
-    if (!state.contains(name)) fail(ErrorCode::invalid_argument, "python: the state of a Loader has no {}", name);
-    if (!py::object(state[name]).equal(ours)) {
-      fail(ErrorCode::invalid_argument, "python: the state is of a Loader with {} {}, this one has {}", name,
-           std::string(py::str(state[name])), std::string(py::str(ours)));
-    }
-  };
-  check("seed", py::int_(seed_));
-  check("batch_size", py::int_(options_.batch_size));
-  check("fingerprint", py::int_(source_->fingerprint()));
-  if (!state.contains("epoch") || !state.contains("batch")) {
-    fail(ErrorCode::invalid_argument, "python: the state of a Loader has no epoch or no batch");
-  }
-  start_at(state["epoch"].cast<std::int64_t>(), state["batch"].cast<std::int64_t>());
+  require_own_process();
+  const LoaderState wanted{.epoch = entry<std::int64_t>(state, "epoch"),
+                           .position = entry<std::int64_t>(state, "position"),
+                           .seed = entry<std::uint64_t>(state, "seed"),
+                           .source = entry<std::uint64_t>(state, "source"),
+                           .batch_size = entry<std::int64_t>(state, "batch_size"),
+                           .ranks = entry<std::int64_t>(state, "ranks"),
+                           .options = entry<std::string>(state, "options")};
+  const py::gil_scoped_release released;
+  const std::lock_guard lock(mutex_);
+  loader_->restore(wanted);
+  loaded_epoch_ = wanted.epoch;
 }
 
 py::dict NativeLoader::keywords() {
@@ -254,6 +315,7 @@ py::dict NativeLoader::keywords() {
 }
 
 py::dict NativeLoader::statistics() const {
+  require_own_process();
   LoaderStatistics now;
   {
     const py::gil_scoped_release released;  // A thread that holds the loader's lock may be waiting for the GIL.
@@ -281,18 +343,21 @@ py::dict NativeLoader::statistics() const {
 }
 
 void NativeLoader::set_threads(std::int64_t threads) {
+  require_own_process();
   field_named(fields_of(options_), "threads").set(threads);
   const py::gil_scoped_release released;
   loader_->set_threads(threads);
 }
 
 void NativeLoader::set_prefetch_batches(std::int64_t batches) {
+  require_own_process();
   field_named(fields_of(options_), "prefetch_batches").set(batches);
   const py::gil_scoped_release released;
   loader_->set_prefetch_batches(batches);
 }
 
 void NativeLoader::set_cache(const std::string& cache) {
+  require_own_process();
   const Cache before = options_.cache;
   field_named(fields_of(options_), "cache").set(cache);
   try {

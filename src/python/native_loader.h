@@ -7,10 +7,12 @@
 #include <sys/types.h>
 
 #include <cstdint>
+#include <future>
 #include <memory>
 #include <mutex>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "data/process_source.h"
@@ -21,8 +23,8 @@ class NativeLoader {
  public:
   // `source`: what open_source() takes, or an object of the user's own (headrace.worker.SourceReader says which).
   // `keywords`: those of DataOptions, transform as a dict of TransformOptions; seed; split, "train" or "test";
-  // training, which is split == "train" where it is not given; for objects workers, 0 or the number of processes that
-  // read, and worker_timeout_s.
+  // training, which is split == "train" where it is not given; collate_fn, called with the samples of a batch; for
+  // objects workers, 0 or the number of processes that read, and worker_timeout_s.
   NativeLoader(const pybind11::object& source, const pybind11::dict& keywords);
   ~NativeLoader();
   NativeLoader(const NativeLoader&) = delete;
@@ -30,13 +32,18 @@ class NativeLoader {
 
   // Begins a pass and returns its number: the next epoch, or where start_at() or load_state() put it.
   std::int64_t begin();
-  // The next batch of pass `serial`, a headrace.Batch; none at its end. Error{invalid_argument}: a newer pass has
-  // begun.
+  // The next batch of pass `serial`, a headrace.Batch or what collate_fn makes of it; none at its end.
+  // Error{invalid_argument}: a newer pass has begun, or a requested batch was not taken.
   pybind11::object next(std::int64_t serial);
+  // The same without waiting, for collect(). Until then state() stands before the batch.
+  std::future<std::optional<Batch>> request(std::int64_t serial);
+  pybind11::object collect(std::future<std::optional<Batch>>& future, std::int64_t serial);
   // Ends pass `serial`, so that nothing more is loaded for it; nothing, where a newer one has begun.
   void end(std::int64_t serial);
 
   void start_at(std::int64_t epoch, std::int64_t batch);
+  // start_at(epoch), but a place within that epoch stays, so that a resumed run may say its epoch, too.
+  void set_epoch(std::int64_t epoch);
   pybind11::dict state() const;
   void load_state(const pybind11::dict& state);
 
@@ -56,14 +63,14 @@ class NativeLoader {
 
  private:
   void open_object(const pybind11::object& source, const pybind11::dict& keywords);
-  struct Position {
-    std::int64_t epoch = 0;
-    std::int64_t batch = 0;
-  };
   void check_not_waiting() const;
-  Position resume_position() const;  // Where a process that goes on begins.
+  void require_own_process() const;
+  void require_current(std::int64_t serial) const;
+  LoaderState place() const;
+  pybind11::object made_of(const Batch& batch) const;
 
   pybind11::object batch_type_;  // headrace.Batch
+  pybind11::object collate_;     // Or none.
   DataOptions options_;
   std::int64_t seed_ = 0;
   bool training_ = true;
@@ -81,9 +88,8 @@ class NativeLoader {
   bool waiting_ = false;  // Somebody is in next().
   std::unique_ptr<Epoch> epoch_;
   std::int64_t serial_ = 0;
-  std::optional<Position> next_;  // Set by start_at() and load_state().
-  Position at_;                   // Of the newest pass: its epoch, and batches delivered.
-  bool begun_ = false;
+  std::optional<LoaderState> before_request_;  // While a requested batch is not taken.
+  std::optional<std::int64_t> loaded_epoch_;   // Of load_state(), until the pass begins.
 };
 
 // What iter(loader) gives. A pass that nobody holds any more is over.
@@ -94,11 +100,21 @@ class NativePass {
   NativePass(const NativePass&) = delete;
   NativePass& operator=(const NativePass&) = delete;
 
-  pybind11::object next() { return loader_.cast<NativeLoader&>().next(serial_); }
+  pybind11::object next() { return loader().next(serial_); }
+  std::future<std::optional<Batch>> request() { return loader().request(serial_); }
+  pybind11::object collect(std::future<std::optional<Batch>>& batch) { return loader().collect(batch, serial_); }
 
  private:
+  NativeLoader& loader() const { return loader_.cast<NativeLoader&>(); }
+
   pybind11::object loader_;
   std::int64_t serial_;
+};
+
+// What its request() gives.
+struct NativeRequest {
+  pybind11::object pass;  // A NativePass, kept alive.
+  std::future<std::optional<Batch>> batch;
 };
 
 }  // namespace headrace::python

@@ -141,6 +141,8 @@ void check(const Recipe& recipe, const std::string& where) {
   }
   if (recipe.model.name.empty()) contradiction(where, "model.name is empty");
   check_channels(recipe.data.transform, where);
+  const std::string order = order_contradiction(recipe.data, "data.");
+  if (!order.empty()) contradiction(where, order);
   const std::string transform = transform_contradiction(recipe.data.transform, "data.transform.");
   if (!transform.empty()) contradiction(where, transform);
   if (recipe.data.transform.dtype != PixelType::f32) {
@@ -199,15 +201,14 @@ void check_recipe(const Recipe& recipe) {
 }
 
 std::int64_t check_run_length(const Recipe& recipe, std::int64_t training_samples) {
-  const std::int64_t batch = recipe.data.batch_size;
-  const bool drop = recipe.data.last_batch == LastBatch::drop;
-  const std::int64_t batches = drop ? training_samples / batch : (training_samples + batch - 1) / batch;
+  const std::int64_t step = samples_a_step(recipe.data);
+  const std::int64_t batches = batches_of(training_samples, step, recipe.data.last_batch);
   if (batches == 0) {
     contradiction(
         "recipe",
         fmt::format(
             "data.batch_size is {} and there are {} training samples: no whole batch for data.last_batch = \"drop\"",
-            batch, training_samples));
+            recipe.data.batch_size, training_samples));
   }
   const std::int64_t steps_an_epoch = (batches + recipe.train.accumulate - 1) / recipe.train.accumulate;
   const std::int64_t steps = steps_an_epoch * recipe.train.epochs;

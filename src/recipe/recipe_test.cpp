@@ -235,6 +235,10 @@ TEST_F(RecipeFile, RefusesContradictions) {
   EXPECT_THAT(refusal(kSource + std::string("data.transform.dtype = 'uint8'")),
               HasSubstr("data.transform.dtype is not float32; the network of a recipe reads float32"));
   EXPECT_EQ(refusal(kSource + std::string("data.transform.layout = 'nhwc'")), "accepted");
+  EXPECT_THAT(refusal(kSource + std::string("data.ranks = 2\ndata.rank = 2")),
+              HasSubstr("data.rank is 2 and data.ranks is 2; wanted a rank from 0 to 1"));
+  EXPECT_THAT(refusal(kSource + std::string("data.sampler = 'weighted'")), HasSubstr("data.weights is missing"));
+  EXPECT_THAT(refusal(kSource + std::string("data.weights = [1.0]")), HasSubstr("data.weights has no effect"));
   EXPECT_THAT(refusal(kSource + std::string("schedule.final_fraction = 0.1")), HasSubstr("schedule.final_fraction"));
   EXPECT_EQ(refusal(kSource + std::string("schedule = {final_fraction = 0.1, name = 'cosine'}")), "accepted");
   EXPECT_THAT(refusal(kSource + std::string("optimizer.momentum = 0.5")),
@@ -321,6 +325,12 @@ TEST(RunLength, CountsOptimizerStepsOfTheWholeRun) {
   recipe.schedule.warmup_steps = 3;
   EXPECT_THROW(check_run_length(recipe, 100), Error);
   EXPECT_THROW(check_run_length(recipe, 31), Error);
+  recipe.schedule.warmup_steps = 0;
+  recipe.train.accumulate = 1;
+  recipe.data.ranks = 2;  // Each takes its half of the batches.
+  EXPECT_EQ(check_run_length(recipe, 100), 3);
+  recipe.data.last_batch = LastBatch::pad;
+  EXPECT_EQ(check_run_length(recipe, 100), 6);
 }
 
 TEST(Examples, FashionMnistIsTheRecipeOfTheMainJob) {

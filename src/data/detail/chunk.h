@@ -20,13 +20,13 @@ struct ChunkReport {
   std::int64_t cache_hits = 0;
   std::int64_t cache_misses = 0;
   std::exception_ptr error{};        // An Error that names its sample.
-  std::int64_t error_position = -1;  // Of the sample that failed.
+  std::int64_t error_position = -1;  // Of the sample that failed, as ChunkPlace counts.
 };
 
 // Where a chunk lies. Different chunks of one slot may be filled at the same time.
 struct ChunkPlace {
   Batch::Slot& slot;
-  std::int64_t position;  // Of the chunk's first sample in the pass.
+  std::int64_t position;  // Of the chunk's first sample among this rank's, for Pass::stop_at.
   std::int64_t first;     // The same sample in the slot.
   std::int64_t count;     // 1 to kChunkMax.
 };

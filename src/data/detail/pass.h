@@ -7,17 +7,17 @@
 #include <cstdint>
 #include <limits>
 
-#include "base/random.h"
 #include "data/data_options.h"
 #include "data/detail/entropy_shelf.h"
+#include "data/detail/order.h"
 #include "image/normalize.h"
 
 namespace headrace::detail {
 
-// What a sample's bytes depend on. Constant while the pass runs, but for `stop_at`. Positions count the samples of the
-// whole pass in their order.
+// What a sample's bytes depend on. Constant while the pass runs, but for `stop_at`.
 struct Pass {
-  std::int64_t sample_at(std::int64_t position) const { return shuffle ? order(position) : position; }
+  // What is drawn for a sample that may come again in the epoch goes by its position.
+  std::int64_t draws_of(std::int64_t position, std::int64_t index) const { return repeats ? position : index; }
 
   const Source& source;
   const image::PixelForm form;  // Its table is the loader's.
@@ -26,12 +26,14 @@ struct Pass {
   const OnCorrupt on_corrupt;
   const std::uint64_t seed;
   const std::int64_t epoch;
-  const bool shuffle;
   const bool augment;
-  const Permutation order;
+  const EpochOrder order;
+  const bool repeats;
+  const Deal deal;
   EntropyShelf& indices;
 
-  // Samples from this position on are not wanted any more: the first error's position, 0 when the epoch is given up.
+  // Places of this rank's batches, counted through the epoch, that are not wanted any more begin here: at the first
+  // error, or at 0 when the epoch is given up.
   static constexpr std::int64_t kNever = std::numeric_limits<std::int64_t>::max();
   std::atomic<std::int64_t> stop_at{kNever};
 };

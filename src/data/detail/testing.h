@@ -48,6 +48,30 @@ inline std::vector<std::int64_t> order(Epoch epoch) {
   return all;
 }
 
+// Of each sample that counts: its bytes, label and index.
+inline std::vector<std::uint64_t> sample_digests(const Batch& batch) {
+  std::vector<std::uint64_t> all;
+  const std::span<const std::byte> images = batch.field("images").bytes, labels = batch.field("labels").bytes;
+  for (std::size_t i = 0, size = static_cast<std::size_t>(batch.size()); i < size; ++i) {
+    if (batch.field("mask").bytes[i] == std::byte{0}) continue;
+    Xxh3Stream stream;
+    stream.update(images.subspan(i * (images.size() / size), images.size() / size));
+    stream.update(labels.subspan(i * sizeof(std::int64_t), sizeof(std::int64_t)));
+    stream.update(std::as_bytes(batch.sample_indices().subspan(i, 1)));
+    all.push_back(stream.digest());
+  }
+  return all;
+}
+
+inline std::vector<std::uint64_t> sample_digests(Epoch epoch) {
+  std::vector<std::uint64_t> all;
+  while (const auto batch = epoch.next()) {
+    const auto of_batch = sample_digests(*batch);
+    all.insert(all.end(), of_batch.begin(), of_batch.end());
+  }
+  return all;
+}
+
 inline std::vector<std::int64_t> counting(std::int64_t size) {
   std::vector<std::int64_t> all(static_cast<std::size_t>(size));
   std::iota(all.begin(), all.end(), std::int64_t{0});

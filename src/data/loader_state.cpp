@@ -1,0 +1,92 @@
+#include "data/detail/loader_state.h"
+
+#include <headrace/error.h>
+#include <headrace/options.h>
+
+#include <algorithm>
+#include <map>
+#include <string_view>
+
+namespace headrace::detail {
+namespace {
+
+constexpr std::string_view kPrefix = "data.";
+
+std::map<std::string, std::string> lines_of(const std::string& text) {
+  std::map<std::string, std::string> lines;
+  for (std::size_t at = 0; at < text.size();) {
+    const std::size_t end = std::min(text.find('\n', at), text.size());
+    const std::string line = text.substr(at, end - at);
+    const std::size_t equals = line.find(" = ");
+    if (equals == std::string::npos) {
+      fail(ErrorCode::invalid_argument, "data: a line of the state's options is \"{}\"; wanted KEY = VALUE", line);
+    }
+    lines[line.substr(0, equals)] = line.substr(equals + 3);
+    at = end + 1;
+  }
+  return lines;
+}
+
+std::string shortened(const std::string& value) {
+  constexpr std::size_t kShown = 80;
+  return value.size() <= kShown ? value : value.substr(0, kShown) + " ...";
+}
+
+void check_options(const std::string& theirs, const std::string& ours) {
+  if (theirs == ours) return;
+  auto their_lines = lines_of(theirs);
+  for (const auto& [key, value] : lines_of(ours)) {
+    const auto theirs_of_key = their_lines.extract(key);
+    if (theirs_of_key.empty()) {
+      fail(ErrorCode::invalid_argument, "data: the state has no {}; this loader has {}", key, shortened(value));
+    }
+    if (theirs_of_key.mapped() != value) {
+      fail(ErrorCode::invalid_argument, "data: the state is of a loader with {} {}, this one has {}", key,
+           shortened(theirs_of_key.mapped()), shortened(value));
+    }
+  }
+  if (!their_lines.empty()) {
+    fail(ErrorCode::invalid_argument, "data: the state has {}, which this version does not know",
+         their_lines.begin()->first);
+  }
+}
+
+}  // namespace
+
+std::string state_options(DataOptions options, bool training) {
+  std::string text = fmt::format("training = {}\n", training);
+  for (const Field& field : fields_of(options, std::string(kPrefix))) {
+    const std::string_view name = std::string_view(field.key).substr(kPrefix.size());
+    if (std::find(kKeysOutsideState.begin(), kKeysOutsideState.end(), name) != kKeysOutsideState.end()) continue;
+    text += fmt::format("{} = {}\n", field.key, to_toml(field.get()));
+  }
+  return text;
+}
+
+void check_state(const LoaderState& state, const LoaderState& ours, std::int64_t samples, bool has_buckets) {
+  if (state.seed != ours.seed) {
+    fail(ErrorCode::invalid_argument, "data: the state is of a loader with seed {}, this one has {}", state.seed,
+         ours.seed);
+  }
+  if (state.source != ours.source) {
+    fail(ErrorCode::invalid_argument,
+         "data: the state is of other data: their fingerprint is {:016x}, that of this loader's source {:016x}",
+         state.source, ours.source);
+  }
+  check_options(state.options, ours.options);
+  // A step of all ranks is the same samples then, or each batch is.
+  const bool same_step = state.batch_size * state.ranks == ours.batch_size * ours.ranks;
+  const bool same_batches = state.batch_size == ours.batch_size && !has_buckets;
+  if (!same_step && !same_batches) {
+    fail(ErrorCode::invalid_argument,
+         "data: the state is of a loader with batch_size {} and ranks {}, this one has {} and {}; wanted the same {}",
+         state.batch_size, state.ranks, ours.batch_size, ours.ranks,
+         has_buckets ? "product, as buckets are filled by steps" : "batch_size, or the same product");
+  }
+  if (state.epoch < 0 || state.position < 0 || state.position > samples) {
+    fail(ErrorCode::invalid_argument, "data: the state stands at sample {} of epoch {}; an epoch has {} samples",
+         state.position, state.epoch, samples);
+  }
+}
+
+}  // namespace headrace::detail
