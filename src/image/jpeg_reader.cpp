@@ -6,6 +6,7 @@
 #include <csetjmp>
 #include <cstdio>  // jpeglib.h uses FILE and does not include it.
 #include <cstring>
+#include <iterator>
 #include <vector>
 
 #include <jpeglib.h>
@@ -13,6 +14,7 @@
 #include <jerror.h>
 
 #include "image/detail/color.h"
+#include "image/detail/jpeg_memory.h"
 
 namespace headrace::image::detail {
 namespace {
@@ -20,6 +22,9 @@ namespace {
 // A real file has about ten; thousands of empty ones make a small file cost minutes.
 constexpr int kScansMax = 100;
 constexpr int kTooManyScans = -1;  // Beside libjpeg's message codes, which are positive.
+
+// What stays between pictures: a progressive one of 2.7 megapixels, and no worker keeps what a single huge one took.
+constexpr std::size_t kMemoryKept = std::size_t{16} << 20;
 
 // From what libjpeg writes to what the caller asked for.
 enum class Conversion { none, luma_of_rgb, rgb_of_cmyk, luma_of_cmyk };
@@ -32,6 +37,8 @@ struct JpegState {
   jpeg_decompress_struct info{};
   jpeg_error_mgr errors{};
   jpeg_progress_mgr progress{};
+  JpegMemory memory;
+  bool is_attached = false;  // `info` is created, and takes from `memory`.
   std::jmp_buf escape{};
   int fault = 0;  // The code of libjpeg's message.
   char message[JMSG_LENGTH_MAX] = {};
@@ -47,7 +54,10 @@ struct JpegState {
   std::uint8_t* out = nullptr;
   std::vector<std::uint8_t> row;  // One row as libjpeg writes it, as wide as the picture.
 
-  ~JpegState() { jpeg_destroy_decompress(&info); }
+  ~JpegState() {
+    if (is_attached) JpegMemory::detach(info);
+    jpeg_destroy_decompress(&info);
+  }
 };
 
 namespace {
@@ -96,10 +106,9 @@ bool guarded(State& state, void (*step)(State&)) {
   return true;
 }
 
-// A new libjpeg object a picture: tables of the picture before would otherwise serve a file that lacks its own.
-void read_header(State& state) {
+void create(State& state) {
   jpeg_decompress_struct& info = state.info;
-  jpeg_destroy_decompress(&info);
+  jpeg_destroy_decompress(&info);  // What an attempt without memory left.
   info.err = jpeg_std_error(&state.errors);
   state.errors.error_exit = escape;
   state.errors.emit_message = emit_message;
@@ -107,6 +116,25 @@ void read_header(State& state) {
   jpeg_create_decompress(&info);
   state.progress.progress_monitor = count_scans;
   info.progress = &state.progress;
+  state.memory.attach(info);
+  state.is_attached = true;
+}
+
+// Tables of the picture before would otherwise serve a file that lacks its own.
+void forget_picture(State& state) {
+  jpeg_decompress_struct& info = state.info;
+  jpeg_abort_decompress(&info);
+  info.src = nullptr;
+  std::fill(std::begin(info.quant_tbl_ptrs), std::end(info.quant_tbl_ptrs), nullptr);
+  std::fill(std::begin(info.dc_huff_tbl_ptrs), std::end(info.dc_huff_tbl_ptrs), nullptr);
+  std::fill(std::begin(info.ac_huff_tbl_ptrs), std::end(info.ac_huff_tbl_ptrs), nullptr);
+  state.memory.reset();
+}
+
+void read_header(State& state) {
+  jpeg_decompress_struct& info = state.info;
+  if (!state.is_attached) create(state);
+  forget_picture(state);
   jpeg_mem_src(&info, state.bytes.data(), state.bytes.size());
   jpeg_read_header(&info, TRUE);
 }
@@ -267,7 +295,7 @@ void JpegReader::decode(const Box& box, std::span<std::uint8_t> out) {
   const std::size_t row_bytes = std::size_t{state.info.image_width} * static_cast<std::size_t>(state.stored_channels);
   if (state.row.size() < row_bytes) state.row.resize(row_bytes);
   const bool read = guarded(state, read_box);
-  jpeg_destroy_decompress(&state.info);  // Now: it may hold a whole picture.
+  state.memory.trim(kMemoryKept);
   if (!read) fail(code_of(state.fault), "image: JPEG data: {}", state.message);
 }
 
