@@ -57,6 +57,7 @@ struct MemorySampler::Impl {
   }
 
   void sample() {
+    const std::lock_guard one_at_a_time(reading);  // Or an older reading could come after a newer one.
     Sample sample{monotonic_ns(), 0, {}};
     const std::vector<AccountBytes> accounts = account_bytes();
     const std::optional<std::int64_t> resident = resident_memory();
@@ -81,9 +82,7 @@ struct MemorySampler::Impl {
   }
 
   // The caller holds the lock.
-  void add(Sample sample) {
-    // Two threads may read at once and come here the other way round.
-    if (count > 0) sample.at_ns = std::max(sample.at_ns, samples[count - 1].at_ns);
+  void add(const Sample& sample) {
     if (merged == stride) {
       if (count == kSamplesMax) halve();
       samples[count++] = sample;
@@ -115,6 +114,7 @@ struct MemorySampler::Impl {
   }
 
   const std::chrono::nanoseconds interval;
+  std::mutex reading;                // From the time of a reading to its place in `samples`.
   std::mutex mutex;                  // Guards everything down to `samples`.
   std::vector<std::string> classes;  // In the order of first sight.
   std::int64_t stride = 1;           // Readings that a sample stands for.
