@@ -27,6 +27,13 @@ class PackSource final : public Source {
   int channels() const override { return channels_; }
   Sample read(std::int64_t index, std::vector<std::uint8_t>& buffer) const override;
   std::int64_t label(std::int64_t index) const override { return row(index).label; }
+  std::int64_t sample_bytes(std::int64_t index) const override { return static_cast<std::int64_t>(row(index).size); }
+  std::vector<std::int64_t> shards() const override {
+    std::vector<std::int64_t> samples(shards_.size());
+    for (const Place& place : places_) ++samples[place.shard];
+    std::erase(samples, 0);  // Of the other split only.
+    return samples;
+  }
   std::string sample_name(std::int64_t index) const override {
     const Place& place = at(index);
     return fmt::format("{}:{}", printable_name(shards_[place.shard].path().native()),

@@ -3,7 +3,9 @@
 #include <gtest/gtest.h>
 #include <headrace/loader.h>
 
+#include <algorithm>
 #include <fstream>
+#include <numeric>
 
 #include "base/files.h"
 #include "data/detail/testing.h"
@@ -96,6 +98,34 @@ TEST_F(PackOfPictures, ShardsAreOnePack) {
   EXPECT_EQ(again->added, 0);
   EXPECT_EQ(again->files, summary->files);
   expect_the_same_as_the_folder(sharded.out);
+}
+
+TEST_F(PackOfPictures, ItsFilesAreTheShardsThatAWindowedOrderReadsOneAfterTheOther) {
+  PackPlan sharded = plan("shards");
+  sharded.shard_bytes = 30'000;
+  ASSERT_TRUE(write_pack(sharded, always));
+  const auto source = open(sharded.out);
+  const std::vector<std::int64_t> shards = source->shards();
+  ASSERT_GT(shards.size(), 2u);
+  EXPECT_EQ(std::accumulate(shards.begin(), shards.end(), std::int64_t{0}), source->size());
+  std::vector<std::uint8_t> buffer;
+  for (std::int64_t i = 0; i < source->size(); ++i) {
+    EXPECT_EQ(source->sample_bytes(i), std::ssize(source->read(i, buffer).bytes));
+  }
+  DataOptions windowed = options(1);
+  windowed.shuffle_window = 1;
+  Loader loader{source, windowed, 3, true};
+  std::vector<std::size_t> order;  // Of the shards, as they are entered.
+  Epoch epoch = loader.epoch(0);
+  while (const auto batch = epoch.next()) {
+    for (std::int64_t index : batch->sample_indices()) {
+      std::size_t shard = 0;
+      for (; index >= shards[shard]; ++shard) index -= shards[shard];
+      if (order.empty() || order.back() != shard) order.push_back(shard);
+    }
+  }
+  EXPECT_EQ(order.size(), shards.size());
+  EXPECT_FALSE(std::ranges::is_sorted(order));
 }
 
 TEST_F(PackOfPictures, OneThatWasStoppedIsGoneOnWith) {
