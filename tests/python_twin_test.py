@@ -9,6 +9,7 @@ import pytest
 import torch
 from headrace._subject import LOADER, Subject
 from headrace._twin import draws, twin_of
+from PIL import Image
 from tiny_run import write_photos
 from torch import nn
 from torch.utils.data import DataLoader, RandomSampler, Subset, TensorDataset, default_collate
@@ -194,3 +195,32 @@ def test_tuning_tries_it_and_leaves_the_dataloader_as_it_was(tmp_path):
     entries = [entry for entry in hr.tune(model, DataLoader(loader.dataset, 4, sampler=[0, 1, 2]), optimizer, forward, budget=1,
                                           only=["allocator without trim"]).not_applicable if entry.name == "headrace.Loader"]
     assert [entry.key for entry in entries] == [LOADER] and "the order comes from a list" in entries[0].reason
+
+
+class OtherLabels:
+    """A headrace.Loader that tells the labels of the other class."""
+
+    def __init__(self, loader):
+        self._loader = loader
+
+    def __getattr__(self, name):
+        return getattr(self._loader, name)
+
+    def __len__(self):
+        return len(self._loader)
+
+    def __iter__(self):
+        return ((images, 1 - labels) for images, labels in self._loader)
+
+
+def test_a_loader_from_which_something_else_is_learned_is_refused(tmp_path, monkeypatch):
+    for name, grey in (("cat", 60), ("dog", 190)):
+        (tmp_path / "train" / name).mkdir(parents=True)
+        for i in range(6):
+            Image.new("RGB", (44, 40), (grey + i, grey, grey - i)).save(tmp_path / "train" / name / f"{i}.jpg")
+    model, loader, optimizer = training(tmp_path)
+    monkeypatch.setattr("headrace._subject.twin_of", lambda loader: OtherLabels(twin_of(loader)))
+    tuned = hr.tune(model, loader, optimizer, forward, budget=12, only=["headrace.Loader"])
+    (trial,) = tuned.trials
+    assert (trial.verdict, trial.reason) == ("refused", "numerics"), trial.sentence
+    assert trial.sentence.startswith("Learns something else") and tuned.loader is loader

@@ -71,7 +71,7 @@ class Subject:
         self.not_applicable: list[NotApplicable] = []
         self._state = State(model, optimizer, loader)
         self._forward = ForwardSwitch(model)
-        self._twins: dict[str, torch.Tensor] = {}  # Parameters in channels-last layout.
+        self._channels_last: dict[str, torch.Tensor] = {}  # Parameters in channels-last layout.
         self._groups = [(group, {key: group[key] for key in ("fused", "foreach") if key in group})
                         for group in optimizer.param_groups]
         self._threads = torch.get_num_threads()
@@ -242,9 +242,9 @@ class Subject:
         for name, held in self._state.parameters.items():
             if held.memory.dim() != 4:
                 continue
-            if channels_last and name not in self._twins:
-                self._twins[name] = held.memory.clone(memory_format=torch.channels_last)
-            memory = self._twins[name] if channels_last else held.memory
+            if channels_last and name not in self._channels_last:
+                self._channels_last[name] = held.memory.clone(memory_format=torch.channels_last)
+            memory = self._channels_last[name] if channels_last else held.memory
             if held.object.data_ptr() != memory.data_ptr():
                 memory.copy_(held.object.detach())
                 held.object.data = memory
