@@ -77,6 +77,23 @@ def test_sizes_may_differ_where_a_transform_makes_them_one():
         batches(sources.Sizes())
 
 
+def test_a_cache_of_decoded_pictures_asks_the_source_once():
+    asked = []
+
+    class Counted(sources.Pictures):
+        def __getitem__(self, index):
+            asked.append(index)
+            return super().__getitem__(index)
+
+    loader = hr.Loader(Counted(), **OPTIONS, cache="decoded", transform=RANDOM)
+    before = len(asked)  # Opening looks at the first sample.
+    reference = hr.Loader(sources.Pictures(), **OPTIONS, transform=RANDOM)
+    for _ in range(3):
+        ours = [(images.clone(), labels.clone()) for images, labels in loader]
+        assert same(ours, [(images.clone(), labels.clone()) for images, labels in reference])
+    assert sorted(asked[before:]) == list(range(24)) and loader.statistics()["cache_hits"] == 2 * 24
+
+
 def test_a_list_is_a_source():
     pictures = [(numpy.full((2, 2, 1), i, numpy.uint8), i) for i in range(4)]
     images, labels = batches(pictures, batch_size=4, shuffle=False)[0]

@@ -43,6 +43,8 @@ class Source {
   // `buffer` is the caller's and reused: it grows to the largest sample, and a source whose bytes lie in memory already
   // leaves it alone. Throws Error that names the sample when it cannot be read.
   virtual Sample read(std::int64_t index, std::vector<std::uint8_t>& buffer) const = 0;
+  // Whether what read() gives lies in memory as pixels: a cache of decoded pictures would only hold it twice.
+  virtual bool in_memory() const { return false; }
   // The label that read() gives, without reading. `index` is not checked.
   virtual std::int64_t label(std::int64_t index) const = 0;
   // Of read()'s bytes, as far as it is known without reading; what a sample costs to read and decode goes by it.

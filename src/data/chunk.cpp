@@ -250,6 +250,7 @@ void ChunkLoad::read(std::int64_t index, std::size_t i) {
   }
   samples_[i] = pass_.source.read(index, workspace_.files[i - read_from_]);
   check_sample(pass_.source, samples_[i], index);
+  if (use_cache_ && samples_[i].form == PictureForm::pixels) maker_.keep(samples_[i], index);
   start_fetching(samples_[i].bytes);
 }
 

@@ -142,6 +142,7 @@ class IdxSource final : public Source {
   int height() const override { return static_cast<int>(images_.dimensions[1]); }
   int width() const override { return static_cast<int>(images_.dimensions[2]); }
   int channels() const override { return 1; }
+  bool in_memory() const override { return true; }
 
   Sample read(std::int64_t index, std::vector<std::uint8_t>& /*buffer*/) const override {
     if (index < 0 || index >= size()) {

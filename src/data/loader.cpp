@@ -283,7 +283,7 @@ void Loader::Impl::set_prefetch_batches(std::int64_t count) {
 void Loader::Impl::set_cache(Cache wanted, bool keep) {
   std::shared_ptr<RamCache> other, unwanted;
   std::string refusal;
-  if (wanted == Cache::decoded && source->height() > 0) {
+  if (wanted == Cache::decoded && source->in_memory()) {
     refusal = "the source's pictures are pixels in memory already";
   } else if (wanted == Cache::decoded) {
     {

@@ -353,6 +353,50 @@ TEST(PhotoLoader, TheCacheIsFilledOnceAndSavesReadingAndDecoding) {
   EXPECT_EQ(source->reads, 200);
 }
 
+// Pictures that a program makes, as a user's own decoder does.
+class MadePictures final : public Source {
+ public:
+  explicit MadePictures(bool of_one_size) : of_one_size_(of_one_size) {}
+  std::int64_t size() const override { return 24; }
+  std::int64_t classes() const override { return 3; }
+  int height() const override { return of_one_size_ ? 40 : 0; }
+  int width() const override { return of_one_size_ ? 30 : 0; }
+  int channels() const override { return 3; }
+  std::string sample_name(std::int64_t index) const override { return fmt::format("made[{}]", index); }
+  std::int64_t label(std::int64_t index) const override { return index % 3; }
+  std::uint64_t fingerprint() const override { return 0; }
+  Sample read(std::int64_t index, std::vector<std::uint8_t>& buffer) const override {
+    ++reads;
+    const int height = of_one_size_ ? 40 : 40 + static_cast<int>(index);
+    buffer = image::photograph(height, 30, 3, static_cast<unsigned>(index)).pixels;
+    return {.bytes = buffer,
+            .form = PictureForm::pixels,
+            .height = height,
+            .width = 30,
+            .channels = 3,
+            .label = label(index)};
+  }
+
+  mutable std::atomic<int> reads{0};
+
+ private:
+  const bool of_one_size_;
+};
+
+TEST(PhotoLoader, PixelsThatASourceMakesAreKeptAsDecodedPicturesAre) {
+  for (const bool of_one_size : {true, false}) {
+    const auto made = std::make_shared<MadePictures>(of_one_size), again = std::make_shared<MadePictures>(of_one_size);
+    Loader loader{made, cached(photo_options(5, 2)), 9, true}, reference{again, photo_options(5, 2), 9, true};
+    EXPECT_EQ(loader.applied_cache().applied, "decoded");
+    for (std::int64_t epoch = 0; epoch < 3; ++epoch) {
+      EXPECT_EQ(digests(loader.epoch(epoch)), digests(reference.epoch(epoch)));
+    }
+    EXPECT_EQ(made->reads, 24);
+    EXPECT_EQ(again->reads, 3 * 24);
+    EXPECT_EQ(loader.statistics().cache_hits, 2 * 24);
+  }
+}
+
 TEST(PhotoLoader, AFullCacheKeepsWhatItHasAndDecodesTheRestAnew) {
   const auto source = files_of(200);  // Some 2.3 MB decoded.
   DataOptions options = cached(photo_options(10, 2));

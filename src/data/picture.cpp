@@ -60,6 +60,11 @@ std::optional<Sample> PictureMaker::find(std::int64_t index) const {
                 .label = pass_.source.label(index)};
 }
 
+void PictureMaker::keep(const Sample& sample, std::int64_t index) {
+  if (!cache_->has_room(static_cast<std::int64_t>(sizeof(CachedSize) + sample.bytes.size()))) return;
+  admit(index, {sample.height, sample.width}, sample.bytes);
+}
+
 void PictureMaker::make(const Sample& sample, std::int64_t index, std::int64_t drawn_as, std::span<std::byte> out) {
   SampleRandom random{pass_.seed, pass_.epoch, drawn_as};
   if (pass_.transform.size == 0) {
@@ -138,9 +143,13 @@ bool PictureMaker::decode_whole(std::int64_t index, Size size) {
   } catch (const std::bad_alloc&) {
     return false;
   }
+  admit(index, size, pixels);
+  return true;
+}
+
+void PictureMaker::admit(std::int64_t index, Size size, std::span<const std::uint8_t> pixels) {
   const CachedSize stored{size.height, size.width};
   cache_->admit(index, {{reinterpret_cast<const std::uint8_t*>(&stored), sizeof stored}, pixels});
-  return true;
 }
 
 }  // namespace headrace::detail

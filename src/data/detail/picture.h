@@ -23,6 +23,9 @@ class PictureMaker {
   // The picture as the cache holds it, as a sample of pixels.
   std::optional<Sample> find(std::int64_t index) const;
 
+  // Offers a sample of pixels that was read to the cache, which must be there.
+  void keep(const Sample& sample, std::int64_t index);
+
   // Writes the picture to `out`, in the pass' shape and form. The draws are those of sample `drawn_as`. Throws Error
   // when the picture cannot be decoded; `out` is unfinished then. The bytes are the same with and without a cache.
   void make(const Sample& sample, std::int64_t index, std::int64_t drawn_as, std::span<std::byte> out);
@@ -38,6 +41,7 @@ class PictureMaker {
   std::size_t pixel_bytes(Size size) const;
   std::span<const std::uint8_t> cut(std::span<const std::uint8_t> pixels, Size size, const image::Box& box);
   std::span<const std::uint8_t> decode(const Sample& sample, std::int64_t index, Size size, const image::Box& box);
+  void admit(std::int64_t index, Size size, std::span<const std::uint8_t> pixels);
   bool decode_whole(std::int64_t index, Size size);
 
   const Pass& pass_;
