@@ -1,0 +1,185 @@
+// The consumer's side of a loader: waiting for the next batch, taking it, asking for it ahead, and leaving an epoch.
+#include <headrace/error.h>
+#include <headrace/trace.h>
+
+#include <algorithm>
+#include <chrono>
+#include <utility>
+
+#include "base/clock.h"
+#include "data/detail/loader_impl.h"
+
+namespace headrace {
+namespace {
+
+using detail::Claim;
+using detail::Place;
+
+constexpr SpanName kWaitForBatch{"wait_for_batch", "wait"};  // The consumer; the workers are slower.
+
+// How long an epoch that is given up waits for the samples being read before it interrupts the source.
+constexpr std::chrono::seconds kPatience{1};
+constexpr std::chrono::milliseconds kWaitingStep{50};  // Between two calls of next()'s while_waiting.
+
+// What next()'s while_waiting threw, on its way past what ends an epoch.
+struct BrokenWait {
+  std::exception_ptr cause;
+};
+
+}  // namespace
+
+std::optional<Batch> Loader::Impl::next(const std::function<void()>& while_waiting) {
+  const std::int64_t begin_ns = monotonic_ns();
+  std::unique_lock lock(mutex);
+  if (requested) fail(ErrorCode::invalid_argument, "data: a batch was asked for while another request is open");
+  count_ready();
+  if (!front_is_ready()) wait_for_front(lock, while_waiting);
+  const Place place = place_after(next_asked);
+  Batch batch = take_front(begin_ns);
+  at = place;
+  ++next_asked;
+  const bool was_last = pass == nullptr;
+  lock.unlock();
+  if (was_last) indices.finish_epoch();
+  room.notify_one();
+  return batch;
+}
+
+std::future<std::optional<Batch>> Loader::Impl::request() {
+  const std::int64_t begin_ns = monotonic_ns();
+  std::promise<std::optional<Batch>> promise;
+  auto future = promise.get_future();
+  std::unique_lock lock(mutex);
+  if (requested) fail(ErrorCode::invalid_argument, "data: a batch was asked for while another request is open");
+  count_ready();
+  if (threads == 0 && !front_is_ready()) wait_for_front(lock, nullptr);
+  at = place_after(next_asked++);
+  requested = std::move(promise);
+  requested_ns = begin_ns;
+  if (front_is_decided()) fulfil_request(lock);
+  return future;
+}
+
+void Loader::Impl::count_ready() {
+  totals.ready_batches +=
+      std::count_if(window.begin(), window.end(), [](const auto& slot) { return slot->finished == slot->size; });
+}
+
+// The front is decided. After an exception the pass is still there.
+Batch Loader::Impl::take_front(std::int64_t begin_ns) {
+  if (!front_is_ready()) std::rethrow_exception(error);
+  const bool is_last = window.front()->index + 1 == pass_end;
+  if (is_last && no_sample_is_sound()) {
+    fail(ErrorCode::corrupt_data, "data: all {} samples of epoch {} are corrupt, the first: {}", pass_zeroed,
+         pass->epoch, corrupt.front().reason);
+  }
+  std::unique_ptr<Batch::Slot> slot = std::move(window.front());
+  window.erase(window.begin());
+  Batch batch{slots->hand_out(std::move(slot))};
+  ++totals.batches;
+  latency.add(monotonic_ns() - begin_ns);
+  pass_left->fetch_sub(1);
+  if (is_last) end_pass();
+  return batch;
+}
+
+// Known once the last batch is whole. A pass that begins late may end in a few corrupt samples.
+bool Loader::Impl::no_sample_is_sound() const {
+  return pass->deal.begin() == 0 && pass_zeroed == pass_samples;
+}
+
+void Loader::Impl::wait_for_front(std::unique_lock<std::mutex>& lock, const std::function<void()>& while_waiting) {
+  while (!front_is_decided()) {
+    if (threads == 0) {
+      if (const Claim mine = claim(1); mine.slot != nullptr) {
+        load(lock, mine, own_workspace);
+        continue;
+      }
+      if (front_is_decided()) return;
+    }
+    Span span{kWaitForBatch};
+    const std::int64_t begin_ns = monotonic_ns();
+    wait_until_ready(lock, while_waiting);
+    totals.wait_for_batch_ns += monotonic_ns() - begin_ns;
+  }
+}
+
+// Until `ready` is notified, or for a while.
+void Loader::Impl::wait_until_ready(std::unique_lock<std::mutex>& lock, const std::function<void()>& while_waiting) {
+  if (!while_waiting) {
+    ready.wait(lock);
+  } else if (ready.wait_for(lock, kWaitingStep) == std::cv_status::timeout) {
+    lock.unlock();
+    try {
+      while_waiting();
+    } catch (...) {
+      throw BrokenWait{std::current_exception()};
+    }
+    lock.lock();
+  }
+}
+
+// Ends the running epoch, if there is one, when the samples now being read are done.
+void Loader::Impl::give_up() {
+  std::unique_lock lock(mutex);
+  if (pass == nullptr) return;
+  if (auto open = std::exchange(requested, std::nullopt)) {
+    open->set_exception(std::make_exception_ptr(
+        Error(ErrorCode::cancelled, fmt::format("data: epoch {} was left before the batch was ready", pass->epoch))));
+  }
+  pass->stop_at.store(0, std::memory_order_relaxed);
+  const auto nobody_works = [this] { return working == 0; };
+  if (!ready.wait_for(lock, kPatience, nobody_works)) {
+    lock.unlock();
+    source->interrupt();
+    lock.lock();
+    ready.wait(lock, nobody_works);
+  }
+  end_pass();
+}
+
+void Loader::Impl::end_pass() {
+  if (!training) {
+    give_back(own_workspace);
+    room.notify_all();  // One that waited for room until now gives its buffers back, too.
+  }
+  for (auto& slot : window) slots->put_back(std::move(slot));
+  window.clear();
+  slots->trim();
+  pass.reset();
+  error = nullptr;
+  pass_left->store(0);
+  pass_left = nullptr;
+}
+
+Epoch::Epoch(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+Epoch::Epoch(Epoch&&) noexcept = default;
+
+Epoch::~Epoch() {
+  if (impl_ != nullptr && impl_->left->load() > 0) impl_->loader->give_up();
+}
+
+std::optional<Batch> Epoch::next(const std::function<void()>& while_waiting) {
+  if (impl_->left->load() == 0) return std::nullopt;
+  try {
+    return impl_->loader->next(while_waiting);
+  } catch (const BrokenWait& broken) {
+    std::rethrow_exception(broken.cause);
+  } catch (...) {
+    impl_->loader->give_up();
+    throw;
+  }
+}
+
+std::future<std::optional<Batch>> Epoch::request() {
+  if (impl_->left->load() > 0) return impl_->loader->request();
+  std::promise<std::optional<Batch>> at_the_end;
+  at_the_end.set_value(std::nullopt);
+  return at_the_end.get_future();
+}
+
+std::int64_t Epoch::batches() const {
+  return impl_->batches;
+}
+
+}  // namespace headrace

@@ -1,0 +1,81 @@
+// What a loader holds in memory: the pool of batches and the cache, how large they may be, and what they hold now.
+#include <headrace/error.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "data/detail/loader_impl.h"
+#include "hardware/machine.h"
+
+namespace headrace {
+
+using detail::kConsumerBatches;
+
+void Loader::Impl::set_prefetch_batches(std::int64_t count) {
+  slots->set_kept(count + kConsumerBatches);
+  {
+    std::lock_guard lock(mutex);
+    window.reserve(static_cast<std::size_t>(count));
+    prefetch = count;
+  }
+  room.notify_all();
+}
+
+void Loader::Impl::set_cache(Cache wanted, bool keep) {
+  std::shared_ptr<RamCache> other, unwanted;
+  std::string refusal;
+  if (wanted == Cache::decoded && source->in_memory()) {
+    refusal = "the source's pictures are pixels in memory already";
+  } else if (wanted == Cache::decoded) {
+    {
+      std::lock_guard lock(mutex);
+      if (cache != nullptr) return;
+      other = std::move(kept_cache);
+    }
+    const bool is_new = other == nullptr;
+    if (is_new) other = std::make_shared<RamCache>(source->size(), cache_bytes_max());
+    if (is_new && !other->has_room(1)) {
+      refusal = fmt::format("nothing is left for it of the memory limit of {} bytes", memory_limit);
+      other = nullptr;
+    }
+  }
+  std::lock_guard lock(mutex);
+  cache_requested = wanted;
+  cache_refusal = std::move(refusal);
+  cache.swap(other);
+  if (keep && other != nullptr) kept_cache.swap(other);
+  if (!keep) unwanted = std::move(kept_cache);
+  // What is in no hand any more is freed after the lock, by the last worker that reads it or here.
+}
+
+// What the process holds now counts, and what other caches may still grow by.
+std::int64_t Loader::Impl::cache_bytes_max() const {
+  const std::int64_t left = memory_limit - resident_memory().value_or(0) - RamCache::promised_bytes();
+  if (options.cache_mib == 0) return std::max<std::int64_t>(left, 0) / 2;
+  const std::int64_t wanted = options.cache_mib << 20;
+  if (wanted > left) {
+    fail(ErrorCode::out_of_memory,
+         "data: data.cache_mib asks for {} bytes; {} are left of the memory limit of {} bytes", wanted,
+         std::max<std::int64_t>(left, 0), memory_limit);
+  }
+  return wanted;
+}
+
+Applied Loader::Impl::applied_cache() const {
+  std::lock_guard lock(mutex);
+  const auto name = [](bool decoded) { return decoded ? "decoded" : "none"; };
+  return {"data.cache", name(cache_requested == Cache::decoded), name(cache != nullptr), cache_refusal};
+}
+
+// The lock is held.
+std::int64_t Loader::Impl::cache_bytes() const {
+  const auto bytes = [](const std::shared_ptr<RamCache>& held) { return held == nullptr ? 0 : held->bytes(); };
+  return bytes(cache) + bytes(kept_cache);
+}
+
+std::int64_t Loader::Impl::held_bytes() const {
+  std::lock_guard lock(mutex);
+  return slots->allocated_bytes() + totals.workspace_bytes;
+}
+
+}  // namespace headrace
