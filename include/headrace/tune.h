@@ -76,9 +76,9 @@ class Job {
   // the same snapshot on the same given gradients (class rounding; tolerance 1e-6). 0 when the update does not depend
   // on the settings.
   virtual double update_difference(const Settings& a, const Settings& b) = 0;
-  // Losses of a short run of `steps` steps from a fresh model of that seed (class reduced_precision). Restores the
-  // state.
-  virtual std::vector<double> short_run(std::int64_t steps, std::uint64_t seed) = 0;
+  // What a short run of `steps` steps from a fresh model of that seed has learned, as a loss (class reduced_precision):
+  // comparable from one run to the next, whatever the settings. Restores the state.
+  virtual double short_run(std::int64_t steps, std::uint64_t seed) = 0;
   virtual std::int64_t samples_per_step() const = 0;
 };
 

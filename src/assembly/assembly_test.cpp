@@ -70,7 +70,7 @@ TEST(TrainingJob, ShortRunRestoresAndItsSeedDecides) {
   job.run(2);
   job.snapshot();
   const std::uint64_t before = job.state_hash();
-  const std::vector<double> one = job.short_run(6, 11), same = job.short_run(6, 11), other = job.short_run(6, 12);
+  const double one = job.short_run(6, 11), same = job.short_run(6, 11), other = job.short_run(6, 12);
   EXPECT_EQ(one, same);
   EXPECT_NE(one, other);
   EXPECT_EQ(before, job.state_hash());

@@ -13,6 +13,7 @@
 #include "assembly/state.h"
 #include "base/clock.h"
 #include "train/loop.h"
+#include "tune/numeric_check.h"
 
 namespace headrace {
 namespace {
@@ -198,15 +199,15 @@ double TrainingJob::update_difference(const Settings& a, const Settings& b) {
   return state_difference(updated(a), updated(b));
 }
 
-std::vector<double> TrainingJob::short_run(std::int64_t steps, std::uint64_t seed) {
+double TrainingJob::short_run(std::int64_t steps, std::uint64_t seed) {
   training_->redraw(seed);
   // Another order of the data too: a network that begins with given weights has nothing else to draw.
   training_->trainer().progress() = {.epoch = static_cast<std::int64_t>(seed % 1000)};
   epoch_.reset();
   run(steps);
-  std::vector<double> losses = std::move(losses_);
+  const double learned = mean_of_last_tenth(losses_);
   restore();
-  return losses;
+  return learned;
 }
 
 std::int64_t TrainingJob::samples_per_step() const {

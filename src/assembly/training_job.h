@@ -30,7 +30,7 @@ class TrainingJob final : public MeasurableJob {
   Fingerprint fingerprint(std::int64_t batch) override;
   std::uint64_t state_hash() override;
   double update_difference(const Settings& a, const Settings& b) override;
-  std::vector<double> short_run(std::int64_t steps, std::uint64_t seed) override;
+  double short_run(std::int64_t steps, std::uint64_t seed) override;
   std::int64_t samples_per_step() const override;
 
   void set_free_data(bool free_data) override;

@@ -161,14 +161,12 @@ double PythonJob::one_step() {
   const double time_s = seconds_since(begin_ns);
   const double value = py::cast<double>(loss.attr("item")());
   if (!std::isfinite(value)) fail(ErrorCode::numerics, "tune: the loss is {}", std::abs(value));
-  losses_.push_back(value);
   if (PyErr_CheckSignals() != 0) throw py::error_already_set();
   return time_s;
 }
 
 std::vector<double> PythonJob::run(std::int64_t steps) {
   return in_python([&] {
-    losses_.clear();
     waits_.clear();
     std::vector<double> seconds;
     seconds.reserve(static_cast<std::size_t>(steps));
@@ -260,7 +258,7 @@ double PythonJob::update_difference(const Settings& a, const Settings& b) {
   return state_difference(with_a, with_b);
 }
 
-std::vector<double> PythonJob::short_run(std::int64_t steps, std::uint64_t seed) {
+double PythonJob::short_run(std::int64_t steps, std::uint64_t seed) {
   in_python([&] {
     batch_for_checks(0);  // Taken before the generators are moved.
     pass_ = py::none();
@@ -268,12 +266,9 @@ std::vector<double> PythonJob::short_run(std::int64_t steps, std::uint64_t seed)
     subject_.attr("seed")(seed);
   });
   run(steps);
-  std::vector<double> losses = std::move(losses_);
   const double learned = in_python([this] { return loss_on_check_batches(); });
-  const auto last_tenth = std::max<std::ptrdiff_t>(1, std::ssize(losses) / 10);
-  std::fill(losses.end() - std::min(last_tenth, std::ssize(losses)), losses.end(), learned);
   restore();
-  return losses;
+  return learned;
 }
 
 double PythonJob::loss_on_check_batches() {

@@ -45,9 +45,9 @@ class PythonJob final : public MeasurableJob {
   std::uint64_t state_hash() override;
   double update_difference(const Settings& a, const Settings& b) override;
   // From the snapshot's parameters: of a module that may have been trained before, nothing can be drawn anew but the
-  // order of the data and what the model draws. The last tenth is the mean loss on the batches for checks once the run
-  // is over: what was learned, without the luck of which samples came last, which another loader draws anew.
-  std::vector<double> short_run(std::int64_t steps, std::uint64_t seed) override;
+  // order of the data and what the model draws. Learned is the mean loss on the batches for checks once the run is
+  // over, without the luck of which samples came last, which another loader draws anew.
+  double short_run(std::int64_t steps, std::uint64_t seed) override;
   std::int64_t samples_per_step() const override { return samples_; }
 
   void set_free_data(bool free_data) override;
@@ -79,9 +79,8 @@ class PythonJob final : public MeasurableJob {
   pybind11::object pass_;    // The iterator over the data at hand; none: the next step begins one.
   pybind11::object cached_;  // The batch of free data; none while it is off.
   std::vector<pybind11::object> batches_for_checks_;
-  std::vector<Wait> waits_;     // For data, of the steps of the last run().
-  std::vector<double> losses_;  // Likewise.
-  double pass_start_s_ = 0;     // What the newest pass cost to begin, beyond what any batch costs.
+  std::vector<Wait> waits_;  // For data, of the steps of the last run().
+  double pass_start_s_ = 0;  // What the newest pass cost to begin, beyond what any batch costs.
   std::int64_t samples_ = 1;
   std::exception_ptr interrupt_;
 };

@@ -95,14 +95,12 @@ class FakeJob : public Job {
     for (const auto& [key, value] : b) difference += a.count(key) == 0 ? effects_.at(key).update_error : 0;
     return difference;
   }
-  std::vector<double> short_run(std::int64_t steps, std::uint64_t seed) override {
+  double short_run(std::int64_t steps, std::uint64_t seed) override {
     ++short_runs;
     short_run_steps = steps;
     now_s_ += static_cast<double>(steps) * machine_.step_s;
     std::mt19937_64 values(seed);
-    const double level =
-        0.5 * (1 + total(&Effect::loss_shift)) * (1 + std::uniform_real_distribution(0.0, 0.04)(values));
-    return std::vector<double>(steps, level);
+    return 0.5 * (1 + total(&Effect::loss_shift)) * (1 + std::uniform_real_distribution(0.0, 0.04)(values));
   }
   std::int64_t samples_per_step() const override { return 128; }
 

@@ -30,11 +30,12 @@ NumericResult compare_rounding(std::span<const Fingerprint> reference, std::span
 // Class reduced_precision, first half: 1 - the mean cosine between gradients, at most 0.1.
 NumericResult compare_direction(std::span<const Fingerprint> reference, std::span<const Fingerprint> candidate);
 
-// Second half. Each argument holds the mean loss of the last tenth of a short run, one run a seed. The reference's span
+// Second half. Each argument holds what short runs have learned, as a loss, one run a seed. The reference's span
 // a band from their smallest to their largest, widened at both ends by its own width, or by 2 % of its middle where
 // that is more: three seeds show little of a spread, and every run of the candidate must lie inside. The figure is the
 // distance of the farthest one from the band's middle, in half widths of the widened band.
 NumericResult compare_losses(std::span<const double> reference, std::span<const double> candidate);
+// For a job whose samples of the last steps are the same whatever the settings.
 double mean_of_last_tenth(std::span<const double> losses);
 
 // Runs these checks on a job. What the reference gives is kept until another reference is prepared: up to eight
