@@ -9,6 +9,8 @@
 #include <hwy/foreach_target.h>  // Must come before highway.h.
 #include <hwy/highway.h>
 
+#include "image/detail/transpose_inl.h"
+
 HWY_BEFORE_NAMESPACE();
 namespace headrace::image::jpeg_passes {
 namespace HWY_NAMESPACE {
@@ -114,7 +116,6 @@ void rgb(const std::uint8_t* luma, const std::uint8_t* blue, const std::uint8_t*
 namespace hn = hwy::HWY_NAMESPACE;
 using D = hn::ScalableTag<std::int16_t>;
 using Wide = hn::RepartitionToWide<D>;
-using Pairs = hn::Repartition<std::uint64_t, D>;
 using Unsigned = hn::RebindToUnsigned<D>;
 using Bytes = hn::Rebind<std::uint8_t, D>;
 using AllBytes = hn::Repartition<std::uint8_t, D>;
@@ -123,7 +124,6 @@ using W = hn::Vec<Wide>;
 constexpr D d;
 constexpr Wide wide;
 constexpr Unsigned unsigned16;
-constexpr Pairs pairs;
 constexpr std::ptrdiff_t kLanes = HWY_LANES(std::int16_t);
 constexpr int kTogether = static_cast<int>(kLanes / 8);
 static_assert(kTogether <= kTogetherMax && 2 * kLanes <= kPadding);
@@ -197,26 +197,6 @@ HWY_INLINE void transform(V* v) {
   v[7] = descaled<kShift>(minus(even0, odd3));
 }
 
-// Of each 128-bit part, which is one block's, the 8 x 8 values.
-HWY_INLINE void transpose(V* v) {
-  const auto low16 = [](V a, V b) { return hn::BitCast(wide, hn::InterleaveLower(d, a, b)); };
-  const auto high16 = [](V a, V b) { return hn::BitCast(wide, hn::InterleaveUpper(d, a, b)); };
-  const W a0 = low16(v[0], v[1]), a1 = high16(v[0], v[1]), a2 = low16(v[2], v[3]), a3 = high16(v[2], v[3]);
-  const W a4 = low16(v[4], v[5]), a5 = high16(v[4], v[5]), a6 = low16(v[6], v[7]), a7 = high16(v[6], v[7]);
-  const auto low32 = [](W a, W b) { return hn::BitCast(pairs, hn::InterleaveLower(wide, a, b)); };
-  const auto high32 = [](W a, W b) { return hn::BitCast(pairs, hn::InterleaveUpper(wide, a, b)); };
-  const auto b0 = low32(a0, a2), b1 = high32(a0, a2), b2 = low32(a1, a3), b3 = high32(a1, a3);
-  const auto b4 = low32(a4, a6), b5 = high32(a4, a6), b6 = low32(a5, a7), b7 = high32(a5, a7);
-  const auto low64 = [](hn::Vec<Pairs> a, hn::Vec<Pairs> b) {
-    return hn::BitCast(d, hn::InterleaveLower(pairs, a, b));
-  };
-  const auto high64 = [](hn::Vec<Pairs> a, hn::Vec<Pairs> b) {
-    return hn::BitCast(d, hn::InterleaveUpper(pairs, a, b));
-  };
-  v[0] = low64(b0, b4), v[1] = high64(b0, b4), v[2] = low64(b1, b5), v[3] = high64(b1, b5);
-  v[4] = low64(b2, b6), v[5] = high64(b2, b6), v[6] = low64(b3, b7), v[7] = high64(b3, b7);
-}
-
 void inverse_transform(std::int16_t* coefficients, std::uint8_t* out, std::ptrdiff_t stride) noexcept {
   V v[8];
   for (int row = 0; row < 8; ++row) {
@@ -224,9 +204,9 @@ void inverse_transform(std::int16_t* coefficients, std::uint8_t* out, std::ptrdi
     hn::StoreU(hn::Zero(d), d, coefficients + row * kLanes);
   }
   transform<kFirstShift>(v);
-  transpose(v);
+  vectors::HWY_NAMESPACE::transpose(d, v);
   transform<kSecondShift>(v);
-  transpose(v);
+  vectors::HWY_NAMESPACE::transpose(d, v);
   const V middle = hn::Set(d, 128);
   for (int row = 0; row < 8; ++row, out += stride) {
     hn::StoreU(hn::DemoteTo(Bytes{}, hn::SaturatedAdd(v[row], middle)), Bytes{}, out);

@@ -9,6 +9,8 @@
 #include <hwy/foreach_target.h>  // Must come before highway.h.
 #include <hwy/highway.h>
 
+#include "image/detail/transpose_inl.h"
+
 HWY_BEFORE_NAMESPACE();
 namespace headrace::image::resize_passes {
 namespace HWY_NAMESPACE {
@@ -60,13 +62,11 @@ void resize(const Strip& strip) noexcept {
 namespace hn = hwy::HWY_NAMESPACE;
 using D = hn::ScalableTag<std::int16_t>;
 using Wide = hn::RepartitionToWide<D>;
-using Pairs = hn::Repartition<std::uint64_t, D>;
 using Bytes = hn::Repartition<std::uint8_t, D>;
 using V = hn::Vec<D>;
 using W = hn::Vec<Wide>;
 constexpr D d;
 constexpr Wide wide;
-constexpr Pairs pairs;
 constexpr Bytes bytes;
 constexpr std::ptrdiff_t kLanes = HWY_LANES(std::int16_t);
 constexpr std::ptrdiff_t kGroup = 2 * kLanes;  // Values whose columns are blended at once: a vector of bytes.
@@ -90,26 +90,6 @@ HWY_INLINE V weight_pair(const std::int16_t* weights) {
 HWY_INLINE V demoted(W low, W high, W half, int bits) {
   return hn::ReorderDemote2To(d, hn::ShiftRightSame(hn::Add(low, half), bits),
                               hn::ShiftRightSame(hn::Add(high, half), bits));
-}
-
-// Of each 128-bit part the 8 x 8 values.
-HWY_INLINE void transpose(V* v) {
-  const auto low16 = [](V a, V b) { return hn::BitCast(wide, hn::InterleaveLower(d, a, b)); };
-  const auto high16 = [](V a, V b) { return hn::BitCast(wide, hn::InterleaveUpper(d, a, b)); };
-  const W a0 = low16(v[0], v[1]), a1 = high16(v[0], v[1]), a2 = low16(v[2], v[3]), a3 = high16(v[2], v[3]);
-  const W a4 = low16(v[4], v[5]), a5 = high16(v[4], v[5]), a6 = low16(v[6], v[7]), a7 = high16(v[6], v[7]);
-  const auto low32 = [](W a, W b) { return hn::BitCast(pairs, hn::InterleaveLower(wide, a, b)); };
-  const auto high32 = [](W a, W b) { return hn::BitCast(pairs, hn::InterleaveUpper(wide, a, b)); };
-  const auto b0 = low32(a0, a2), b1 = high32(a0, a2), b2 = low32(a1, a3), b3 = high32(a1, a3);
-  const auto b4 = low32(a4, a6), b5 = high32(a4, a6), b6 = low32(a5, a7), b7 = high32(a5, a7);
-  const auto low64 = [](hn::Vec<Pairs> a, hn::Vec<Pairs> b) {
-    return hn::BitCast(d, hn::InterleaveLower(pairs, a, b));
-  };
-  const auto high64 = [](hn::Vec<Pairs> a, hn::Vec<Pairs> b) {
-    return hn::BitCast(d, hn::InterleaveUpper(pairs, a, b));
-  };
-  v[0] = low64(b0, b4), v[1] = high64(b0, b4), v[2] = low64(b1, b5), v[3] = high64(b1, b5);
-  v[4] = low64(b2, b6), v[5] = high64(b2, b6), v[6] = low64(b3, b7), v[7] = high64(b3, b7);
 }
 
 // A vector whose 128-bit parts come from memory `apart` values from each other.
@@ -172,7 +152,7 @@ HWY_INLINE void make_columns(const Strip& strip, std::ptrdiff_t at) {
     const std::int16_t* from = group + (eight % 2) * kLanes + eight / 2 * 8;
     V v[8];
     for (int row = 0; row < 8; ++row) v[row] = load_parts(d, from + row * kGroup, 8 * kGroup);
-    transpose(v);
+    vectors::HWY_NAMESPACE::transpose(d, v);
     for (int column = 0; column < 8; ++column) hn::StoreU(v[column], d, to + column * kLanes);
   }
 }
@@ -205,8 +185,8 @@ HWY_INLINE void store_columns(const std::int16_t* columns, std::uint8_t* out, st
     even[i] = hn::Load(d, columns + 2 * i * kLanes);
     odd[i] = hn::Load(d, columns + (2 * i + 1) * kLanes);
   }
-  transpose(even);
-  transpose(odd);
+  vectors::HWY_NAMESPACE::transpose(d, even);
+  vectors::HWY_NAMESPACE::transpose(d, odd);
   for (int row = 0; row < 8; ++row) {
     const V both = hn::Or(even[row], hn::ShiftLeft<8>(odd[row]));
     store_parts(bytes, hn::BitCast(bytes, both), out + row * row_stride, 8 * row_stride);
