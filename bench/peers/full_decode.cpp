@@ -22,6 +22,7 @@
 #include <jpeglib.h>
 
 #include "base/files.h"
+#include "hardware/machine.h"
 #include "store/descriptor.h"
 #include "window.h"
 
@@ -87,7 +88,7 @@ void run(const std::vector<std::string>& words) {
   if (words.size() != 3)
     fail(ErrorCode::invalid_argument, "wanted FOLDER THREADS SECONDS, found {} words", words.size());
   const std::vector<std::string> files = shuffled_files(words[0]);
-  const std::int64_t resident = resident_bytes();
+  const std::int64_t resident = resident_memory().value();
   std::atomic<std::size_t> next = 0;
   std::atomic<std::int64_t> done = 0;
   std::atomic<bool> stop = false;
@@ -104,7 +105,7 @@ void run(const std::vector<std::string>& words) {
   const Window window;
   const std::int64_t before = done;
   std::this_thread::sleep_for(std::chrono::duration<double>(std::stod(words[2])));
-  window.print(done - before, 0, resident_bytes() - resident,
+  window.print(done - before, 0, resident_memory().value() - resident,
                fmt::format("libjpeg-turbo {}", LIBJPEG_TURBO_VERSION_NUMBER));
   stop = true;
 }

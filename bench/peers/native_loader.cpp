@@ -12,6 +12,7 @@
 #include <string>
 #include <vector>
 
+#include "hardware/machine.h"
 #include "window.h"
 
 namespace {
@@ -79,7 +80,7 @@ void run(const std::vector<std::string>& words) {
   }
   const char* started = std::getenv("PEER_STARTED_NS");
   const std::int64_t started_ns = started != nullptr ? std::stoll(started) : monotonic_ns();
-  const std::int64_t resident = resident_bytes();
+  const std::int64_t resident = resident_memory().value();
   const Work work = work_of(words[0], words[1], std::stoll(words[2]));
   Batches batches{work};
   batches.next();
@@ -89,7 +90,7 @@ void run(const std::vector<std::string>& words) {
   const Window window;
   std::int64_t images = 0;
   while (window.seconds() < seconds) images += batches.next();
-  window.print(images, first_batch_s, resident_bytes() - resident, "of this tree");
+  window.print(images, first_batch_s, resident_memory().value() - resident, "of this tree");
 }
 
 }  // namespace
