@@ -2,7 +2,8 @@
 """hr.watch around a loop: its time split against timers placed by hand, and what it costs a step of 5 ms.
 
 Both in one process: blocks with and without the watch take turns. The hand-placed timers stand in the loop itself, in the
-same run that the watch sees.
+same run that the watch sees. The cost is told twice, by the clock and in CPU time of the process, which a neighbour on the
+machine changes less; so that spinning threads do not count as work, torch computes with one thread.
 """
 
 import argparse
@@ -29,14 +30,16 @@ class Loop:
         data = TensorDataset(torch.randn(batch_size * 100, 256), torch.randint(0, 10, (batch_size * 100,)))
         self.loader = DataLoader(data, batch_size, shuffle=True)
 
-    def run(self) -> float:
-        begin = time.perf_counter()
+    def run(self) -> tuple[float, float]:
+        """Seconds a step, and CPU seconds."""
+        begin, begin_cpu = time.perf_counter(), time.process_time()
         for images, labels in self.loader:
             self.optimizer.zero_grad()
             loss = nn.functional.cross_entropy(self.model(images), labels)
             loss.backward()
             self.optimizer.step()
-        return (time.perf_counter() - begin) / len(self.loader)
+        end, end_cpu = time.perf_counter(), time.process_time()
+        return (end - begin) / len(self.loader), (end_cpu - begin_cpu) / len(self.loader)
 
     def run_with_timers(self) -> dict[str, float]:
         seconds = dict.fromkeys(PARTS, 0.0)
@@ -63,7 +66,7 @@ class Loop:
 def batch_size_for(step_s: float) -> int:
     """The batch size whose steps take about so long here."""
     size = 64
-    while size < 16384 and Loop(size).run() < step_s:
+    while size < 16384 and Loop(size).run()[0] < step_s:
         size *= 2
     return size
 
@@ -73,11 +76,12 @@ def main() -> int:
     parser.add_argument("--pairs", type=int, default=15)
     args = parser.parse_args()
 
+    torch.set_num_threads(1)
     size = batch_size_for(0.005)
     loop = Loop(size)
     loop.run()
     differences = {part: [] for part in PARTS}
-    overheads, plain_s = [], []
+    overheads, cpu_overheads, plain_s = [], [], []
     for pair in range(args.pairs):
         with hr.watch(loop.model, loop.optimizer, loop.loader) as seen:
             by_hand = loop.run_with_timers()
@@ -90,8 +94,9 @@ def main() -> int:
                     times[True] = loop.run()
             else:
                 times[False] = loop.run()
-        overheads.append(times[True] / times[False] - 1)
-        plain_s.append(times[False])
+        overheads.append(times[True][0] / times[False][0] - 1)
+        cpu_overheads.append(times[True][1] / times[False][1] - 1)
+        plain_s.append(times[False][0])
 
     print(f"batch of {size}: {statistics.median(plain_s) * 1e3:.2f} ms a step without the watch, "
           f"{args.pairs} pairs of 100 steps")
@@ -101,10 +106,10 @@ def main() -> int:
         good = good and abs(middle) <= 0.03
         print(f"  {part:<10} against timers by hand {middle:+.2%} "
               f"[{min(differences[part]):+.2%}, {max(differences[part]):+.2%}]; wanted within 3 %")
-    overhead = statistics.median(overheads)
-    quarters = statistics.quantiles(overheads, n=4)
-    print(f"  overhead   {overhead:+.2%} [{quarters[0]:+.2%}, {quarters[2]:+.2%}] (median, quartiles); wanted under 1 %")
-    return 0 if good and overhead < 0.01 else 3
+    for name, values in (("overhead", overheads), ("of CPU", cpu_overheads)):
+        quarters = statistics.quantiles(values, n=4)
+        print(f"  {name:<10} {quarters[1]:+.2%} [{quarters[0]:+.2%}, {quarters[2]:+.2%}] (median, quartiles); wanted under 1 %")
+    return 0 if good and statistics.median(cpu_overheads) < 0.01 else 3
 
 
 if __name__ == "__main__":
