@@ -3,20 +3,19 @@
 //   build/fuzz/bin/idx_fuzz -max_total_time=600 FOLDER
 #include <headrace/error.h>
 #include <headrace/loader.h>
-#include <stdlib.h>
 #include <zlib.h>
 
 #include <cstdlib>
 #include <filesystem>
-#include <fstream>
 #include <memory>
 #include <span>
 #include <string>
 
+#include "base/fuzz_inputs.h"
+
 namespace {
 
 using namespace headrace;
-namespace fs = std::filesystem;
 
 std::string number(std::uint32_t value) {
   std::string bytes;
@@ -48,45 +47,27 @@ std::string gzip(const std::string& bytes) {
   return out;
 }
 
-void write(const fs::path& path, const std::string& bytes) {
-  std::ofstream(path, std::ios::binary | std::ios::trunc).write(bytes.data(), std::ssize(bytes));
-}
-
-void fill(const fs::path& folder) {
-  write(folder / "images", '\0' + images());
-  write(folder / "labels", '\1' + labels());
-  write(folder / "images.gz", '\2' + gzip(images()));
-  write(folder / "labels.gz", '\3' + gzip(labels()));
-}
-
-// In memory where there is such a place: each input is written and read.
-const fs::path& pair_folder() {
-  static const fs::path folder = [] {
-    const fs::path memory = "/dev/shm";
-    std::string pattern = (fs::exists(memory) ? memory : fs::temp_directory_path()) / "headrace-fuzz-XXXXXX";
-    if (mkdtemp(pattern.data()) == nullptr) std::abort();
-    std::atexit([] { fs::remove_all(pair_folder()); });
-    return fs::path(pattern);
-  }();
-  return folder;
+void fill(const std::filesystem::path& folder) {
+  write_input(folder / "images", '\0' + images());
+  write_input(folder / "labels", '\1' + labels());
+  write_input(folder / "images.gz", '\2' + gzip(images()));
+  write_input(folder / "labels.gz", '\3' + gzip(labels()));
 }
 
 }  // namespace
 
 extern "C" int LLVMFuzzerInitialize(int* argc, char*** argv) {
-  const fs::path last = (*argv)[*argc - 1];
-  if (fs::is_directory(last) && fs::is_empty(last)) fill(last);
-  return 0;
+  return headrace::fill_inputs(*argc, *argv, fill);
 }
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   if (size == 0) return 0;
   const std::string bytes(data + 1, data + size);
   const bool is_labels = data[0] % 2 == 1;
-  write(pair_folder() / "train-images-idx3-ubyte", is_labels ? images() : bytes);
-  write(pair_folder() / "train-labels-idx1-ubyte", is_labels ? bytes : labels());
+  write_input(fuzz_folder() / "train-images-idx3-ubyte", is_labels ? images() : bytes);
+  write_input(fuzz_folder() / "train-labels-idx1-ubyte", is_labels ? bytes : labels());
   try {
-    const std::shared_ptr<const Source> source = open_source("idx:" + pair_folder().string(), Split::train);
+    const std::shared_ptr<const Source> source = open_source("idx:" + fuzz_folder().string(), Split::train);
     DataOptions options;
     options.batch_size = 4;
     options.threads = 0;

@@ -5,9 +5,9 @@
 
 #include <cstdlib>
 #include <filesystem>
-#include <fstream>
 #include <string>
 
+#include "base/fuzz_inputs.h"
 #include "image/decode.h"
 #include "image/detail/baseline_reader.h"
 #include "image/test_pictures.h"
@@ -25,9 +25,7 @@ Bytes small_picture(const JpegForm& form, int channels) {
 
 void fill(const std::filesystem::path& folder) {
   const auto write = [&folder](const std::string& name, char kind, const Bytes& bytes) {
-    std::ofstream stream(folder / name, std::ios::binary);
-    stream.put(kind);
-    stream.write(reinterpret_cast<const char*>(bytes.data()), static_cast<std::streamsize>(bytes.size()));
+    write_input(folder / name, kind + std::string(bytes.begin(), bytes.end()));
   };
   int number = 0;
   for (const JpegForm& form :
@@ -57,9 +55,7 @@ void decode(std::span<const std::uint8_t> file, const EntropyIndex* index, bool 
 }  // namespace
 
 extern "C" int LLVMFuzzerInitialize(int* argc, char*** argv) {
-  const std::filesystem::path last = (*argv)[*argc - 1];
-  if (std::filesystem::is_directory(last) && std::filesystem::is_empty(last)) fill(last);
-  return 0;
+  return headrace::fill_inputs(*argc, *argv, fill);
 }
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {

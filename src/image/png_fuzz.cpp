@@ -5,9 +5,9 @@
 
 #include <cstdlib>
 #include <filesystem>
-#include <fstream>
 #include <string>
 
+#include "base/fuzz_inputs.h"
 #include "image/decode.h"
 #include "image/test_pictures.h"
 
@@ -32,9 +32,9 @@ void fill(const std::filesystem::path& folder) {
         if (palette) form.transparency = {0, 100};
         const Bytes rows = photograph(kHeight, (kWidth * samples * depth + 7) / 8, 1, 1).pixels;
         const Bytes file = png_of(kHeight, kWidth, rows, form);
-        std::ofstream stream(folder / ("picture" + std::to_string(number++)), std::ios::binary);
-        stream.put(static_cast<char>(number));
-        stream.write(reinterpret_cast<const char*>(file.data()), static_cast<std::streamsize>(file.size()));
+        std::string bytes(1, static_cast<char>(number + 1));
+        bytes.append(file.begin(), file.end());
+        write_input(folder / ("picture" + std::to_string(number++)), bytes);
       }
     }
   }
@@ -43,9 +43,7 @@ void fill(const std::filesystem::path& folder) {
 }  // namespace
 
 extern "C" int LLVMFuzzerInitialize(int* argc, char*** argv) {
-  const std::filesystem::path last = (*argv)[*argc - 1];
-  if (std::filesystem::is_directory(last) && std::filesystem::is_empty(last)) fill(last);
-  return 0;
+  return headrace::fill_inputs(*argc, *argv, fill);
 }
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {

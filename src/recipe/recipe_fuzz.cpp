@@ -6,10 +6,10 @@
 
 #include <cstdlib>
 #include <filesystem>
-#include <fstream>
 #include <string>
 #include <string_view>
 
+#include "base/fuzz_inputs.h"
 #include "recipe/recipe.h"
 
 namespace {
@@ -18,16 +18,14 @@ using namespace headrace;
 
 void fill(const std::filesystem::path& folder) {
   Recipe recipe;
-  std::ofstream(folder / "defaults") << write_toml(fields_of(recipe), {});
-  std::ofstream(folder / "lists") << "seed = 1\n[data.transform]\nmean = [0.1, 0.2]\n[[tune.planted]]\nname = \"a\"\n";
+  write_input(folder / "defaults", write_toml(fields_of(recipe), {}));
+  write_input(folder / "lists", "seed = 1\n[data.transform]\nmean = [0.1, 0.2]\n[[tune.planted]]\nname = \"a\"\n");
 }
 
 }  // namespace
 
 extern "C" int LLVMFuzzerInitialize(int* argc, char*** argv) {
-  const std::filesystem::path last = (*argv)[*argc - 1];
-  if (std::filesystem::is_directory(last) && std::filesystem::is_empty(last)) fill(last);
-  return 0;
+  return headrace::fill_inputs(*argc, *argv, fill);
 }
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {

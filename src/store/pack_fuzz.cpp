@@ -2,15 +2,14 @@
 // first, as a hostile writer would. An empty folder of inputs is first filled with a small pack.
 //   build/fuzz/bin/pack_fuzz -max_total_time=600 FOLDER
 #include <headrace/error.h>
-#include <unistd.h>
 
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
-#include <fstream>
 #include <string>
 
 #include "base/files.h"
+#include "base/fuzz_inputs.h"
 #include "store/pack_file.h"
 #include "store/pack_writer.h"
 
@@ -28,7 +27,7 @@ void fill(const std::filesystem::path& folder) {
   writer.commit();
   const std::string content = read_file(path, 1 << 20);
   for (const char kind : {'\0', '\1', '\2'}) {
-    std::ofstream(folder / ("kind" + std::to_string(int{kind})), std::ios::binary) << kind << content;
+    write_input(folder / ("kind" + std::to_string(int{kind})), kind + content);
   }
   std::filesystem::remove(path);
 }
@@ -50,32 +49,25 @@ void mend(std::string& file) {
   std::memcpy(file.data() + end, &trailer, sizeof trailer);
 }
 
-void write(const std::filesystem::path& path, const std::string& content) {
-  std::ofstream(path, std::ios::binary | std::ios::trunc) << content;
-}
-
 }  // namespace
 
 extern "C" int LLVMFuzzerInitialize(int* argc, char*** argv) {
-  const std::filesystem::path last = (*argv)[*argc - 1];
-  if (std::filesystem::is_directory(last) && std::filesystem::is_empty(last)) fill(last);
-  return 0;
+  return headrace::fill_inputs(*argc, *argv, fill);
 }
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
-  static const std::filesystem::path path =
-      std::filesystem::temp_directory_path() / ("headrace-pack-fuzz-" + std::to_string(::getpid()));
+  static const std::filesystem::path path = fuzz_folder() / "fuzzed.pack";
   if (size == 0) return 0;
   std::string content(reinterpret_cast<const char*>(data + 1), size - 1);
   if (data[0] % 3 == 1) mend(content);
   try {
     if (data[0] % 3 == 2) {
-      write(partial_pack(path), content);
+      write_input(partial_pack(path), content);
       PackFileWriter writer{path, 5, {"a", "b"}, PackFileWriter::Mode::append};
       writer.add({}, "more", std::vector<std::uint8_t>{1}, {});
       writer.commit();
     } else {
-      write(path, content);
+      write_input(path, content);
     }
     const PackFile pack{path};
     std::vector<std::uint8_t> buffer;

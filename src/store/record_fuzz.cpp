@@ -8,9 +8,9 @@
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
-#include <fstream>
 #include <string>
 
+#include "base/fuzz_inputs.h"
 #include "base/hash.h"
 #include "store/record_file.h"
 
@@ -28,8 +28,9 @@ void fill(const std::filesystem::path& folder) {
   writer.add(1ULL << 40, std::vector<std::uint8_t>(50, 8));
   writer.commit();
   const std::string content = read_file(path, 1 << 20);
-  for (const char kind : {'\0', '\1'})
-    std::ofstream(folder / (kind == 0 ? "as-is" : "mended"), std::ios::binary) << kind << content;
+  for (const char kind : {'\0', '\1'}) {
+    write_input(folder / (kind == 0 ? "as-is" : "mended"), kind + content);
+  }
   std::filesystem::remove(path);
 }
 
@@ -52,9 +53,7 @@ void mend(std::string& file) {
 }  // namespace
 
 extern "C" int LLVMFuzzerInitialize(int* argc, char*** argv) {
-  const std::filesystem::path last = (*argv)[*argc - 1];
-  if (std::filesystem::is_directory(last) && std::filesystem::is_empty(last)) fill(last);
-  return 0;
+  return headrace::fill_inputs(*argc, *argv, fill);
 }
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
