@@ -13,6 +13,7 @@
 #include <map>
 #include <nlohmann/json.hpp>
 
+#include "base/error_of.h"
 #include "base/hash.h"
 #include "cli/arguments.h"
 #include "cli/console.h"
@@ -65,13 +66,7 @@ Answer answer(std::vector<std::string> words) {
 
 std::string refusal(std::vector<std::string> words) {
   words.insert(words.begin(), "headrace");
-  try {
-    parse_arguments(words, "not built");
-  } catch (const Error& error) {
-    EXPECT_EQ(error.code(), ErrorCode::invalid_argument);
-    return error.what();
-  }
-  return "accepted";
+  return error_of(ErrorCode::invalid_argument, [&] { parse_arguments(words, "not built"); });
 }
 
 TEST(Arguments, AreReadInAnyOrderAndBothForms) {

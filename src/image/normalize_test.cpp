@@ -14,6 +14,7 @@
 #include <string>
 #include <vector>
 
+#include "base/error_of.h"
 #include "base/kernel_sets.h"
 
 namespace headrace::image {
@@ -207,13 +208,7 @@ TEST(NormalizeTable, OneValueServesAllChannels) {
 }
 
 std::string refusal(std::vector<double> mean, std::vector<double> deviation, int channels) {
-  try {
-    make_normalize_table(mean, deviation, channels);
-  } catch (const Error& error) {
-    EXPECT_EQ(error.code(), ErrorCode::invalid_argument);
-    return error.what();
-  }
-  return "";
+  return error_of(ErrorCode::invalid_argument, [&] { make_normalize_table(mean, deviation, channels); });
 }
 
 TEST(NormalizeTable, RefusesValuesThatDoNotFit) {

@@ -17,6 +17,7 @@
 #include <algorithm>
 #include <map>
 
+#include "base/error_of.h"
 #include "model/network.h"
 
 namespace headrace {
@@ -32,13 +33,7 @@ std::unique_ptr<Network> seeded(const std::string& name, std::uint64_t seed) {
 }
 
 std::string refusal(const ModelOptions& options, int height) {
-  try {
-    make_network(options, 1, height, height);
-  } catch (const Error& error) {
-    EXPECT_EQ(error.code(), ErrorCode::invalid_argument);
-    return error.what();
-  }
-  return "accepted";
+  return error_of(ErrorCode::invalid_argument, [&] { make_network(options, 1, height, height); });
 }
 
 TEST(Network, NamesItsTensorsLikeTheStateDictOfThePythonTwin) {

@@ -21,6 +21,7 @@
 
 #include <limits>
 
+#include "base/error_of.h"
 #include "base/kernel_sets.h"
 #include "model/norm_relu_pool_kernels.h"
 
@@ -219,13 +220,7 @@ TEST(NormReluPool, LeavesRunningStatisticsAloneInEvaluation) {
 }
 
 std::string refusal(const at::Tensor& x, const NormTensors& norm, const NormReluPool& settings = {}) {
-  try {
-    norm_relu_pool(x, norm, settings);
-  } catch (const Error& error) {
-    EXPECT_EQ(error.code(), ErrorCode::invalid_argument);
-    return error.what();
-  }
-  return "accepted";
+  return error_of(ErrorCode::invalid_argument, [&] { norm_relu_pool(x, norm, settings); });
 }
 
 TEST(NormReluPool, RefusesWhatItCannotDoInOneLine) {

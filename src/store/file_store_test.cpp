@@ -15,6 +15,7 @@
 #include <thread>
 #include <vector>
 
+#include "base/error_of.h"
 #include "base/files.h"
 #include "store/scratch_folder.h"
 
@@ -31,14 +32,9 @@ class FileStoreFolder : public ScratchFolder {
     return {bytes.begin(), bytes.end()};
   }
   std::string refusal(ErrorCode code, const std::string& name, std::int64_t size) {
-    try {
-      text(name, size);
-    } catch (const Error& error) {
-      EXPECT_EQ(std::string(to_string(error.code())), to_string(code)) << error.what();
-      EXPECT_THAT(error.what(), HasSubstr((folder_ / name).native()));
-      return error.what();
-    }
-    return "nothing was thrown";
+    std::string message = error_of(code, [&] { text(name, size); });
+    EXPECT_THAT(message, HasSubstr((folder_ / name).native()));
+    return message;
   }
 
   std::vector<std::uint8_t> buffer_;
@@ -181,14 +177,9 @@ class FileStoreFaults : public FileStoreFolder {
     return {bytes.begin(), bytes.end()};
   }
   std::string refusal_of(ErrorCode code) {
-    try {
-      read();
-    } catch (const Error& error) {
-      EXPECT_EQ(std::string(to_string(error.code())), to_string(code)) << error.what();
-      EXPECT_THAT(error.what(), HasSubstr((folder_ / "x").native()));
-      return error.what();
-    }
-    return "nothing was thrown";
+    std::string message = error_of(code, [this] { read(); });
+    EXPECT_THAT(message, HasSubstr((folder_ / "x").native()));
+    return message;
   }
 
   inline static const std::string kText = "all of this, once and in this order";

@@ -7,6 +7,7 @@
 
 #include <string>
 
+#include "base/error_of.h"
 #include "store/scratch_folder.h"
 
 namespace headrace {
@@ -19,13 +20,7 @@ using Kind = FolderEntry::Kind;
 using Folder = ScratchFolder;
 
 std::string refusal(ErrorCode code, const std::filesystem::path& folder) {
-  try {
-    list_folder(folder);
-  } catch (const Error& error) {
-    EXPECT_EQ(std::string(to_string(error.code())), to_string(code)) << error.what();
-    return error.what();
-  }
-  return "nothing was thrown";
+  return error_of(code, [&] { list_folder(folder); });
 }
 
 TEST_F(Folder, ListsKindsAndSizesInOrderAndFollowsLinks) {

@@ -10,6 +10,7 @@
 #include <memory>
 #include <string>
 
+#include "base/error_of.h"
 #include "base/files.h"
 #include "store/pack_writer.h"
 #include "store/scratch_folder.h"
@@ -62,18 +63,8 @@ class Packs : public ScratchFolder {
     }
   }
 
-  static std::string refusal(ErrorCode code, const std::function<void()>& call) {
-    try {
-      call();
-    } catch (const Error& error) {
-      EXPECT_EQ(std::string(to_string(error.code())), to_string(code)) << error.what();
-      return error.what();
-    }
-    ADD_FAILURE() << "nothing was thrown";
-    return "";
-  }
   std::string refusal_to_open(ErrorCode code) const {
-    return refusal(code, [this] { PackFile{path_}; });
+    return error_of(code, [this] { PackFile{path_}; });
   }
   std::string content(const std::filesystem::path& path) const { return read_file(path, 1 << 24); }
 };
@@ -213,19 +204,21 @@ TEST_F(Packs, AppendingKeepsWhatIsThereAlsoWhenItIsInterrupted) {
 
 TEST_F(Packs, WhatIsNotMeantIsRefusedAndStays) {
   write_pack(4);
-  EXPECT_THAT(refusal(ErrorCode::invalid_argument, [&] { PackFileWriter(path_, kFingerprint, kClasses, Mode::fresh); }),
-              HasSubstr("exists already"));
-  EXPECT_THAT(refusal(ErrorCode::invalid_argument, [&] { PackFileWriter(path_, kFingerprint, {"cat"}, Mode::append); }),
-              HasSubstr("has other classes"));
+  EXPECT_THAT(
+      error_of(ErrorCode::invalid_argument, [&] { PackFileWriter(path_, kFingerprint, kClasses, Mode::fresh); }),
+      HasSubstr("exists already"));
+  EXPECT_THAT(
+      error_of(ErrorCode::invalid_argument, [&] { PackFileWriter(path_, kFingerprint, {"cat"}, Mode::append); }),
+      HasSubstr("has other classes"));
   expect_samples(4);
   const auto other = folder_ / "other.pack";
   { add(*std::make_unique<PackFileWriter>(other, kFingerprint, kClasses, Mode::fresh), 0, 2); }
-  EXPECT_THAT(refusal(ErrorCode::invalid_argument, [&] { PackFileWriter(other, 3, kClasses, Mode::fresh); }),
+  EXPECT_THAT(error_of(ErrorCode::invalid_argument, [&] { PackFileWriter(other, 3, kClasses, Mode::fresh); }),
               HasSubstr("was begun with other data"));
-  EXPECT_THAT(refusal(ErrorCode::invalid_argument, [&] { PackFileWriter(other, kFingerprint, {}, Mode::append); }),
+  EXPECT_THAT(error_of(ErrorCode::invalid_argument, [&] { PackFileWriter(other, kFingerprint, {}, Mode::append); }),
               HasSubstr("was begun with other classes"));
   write("third.pack.partial", std::string(100, 'x'));
-  EXPECT_THAT(refusal(ErrorCode::corrupt_data, [&] { PackFileWriter(folder_ / "third.pack", 3, {}, Mode::fresh); }),
+  EXPECT_THAT(error_of(ErrorCode::corrupt_data, [&] { PackFileWriter(folder_ / "third.pack", 3, {}, Mode::fresh); }),
               HasSubstr("is no unfinished pack"));
   EXPECT_EQ(content(folder_ / "third.pack.partial"), std::string(100, 'x'));
 }
@@ -233,7 +226,7 @@ TEST_F(Packs, WhatIsNotMeantIsRefusedAndStays) {
 TEST_F(Packs, TwoWritersOfOnePackNeverMeet) {
   PackFileWriter first{path_, kFingerprint, kClasses, Mode::fresh};
   add(first, 0, 3);
-  EXPECT_THAT(refusal(ErrorCode::io, [&] { PackFileWriter(path_, kFingerprint, kClasses, Mode::fresh); }),
+  EXPECT_THAT(error_of(ErrorCode::io, [&] { PackFileWriter(path_, kFingerprint, kClasses, Mode::fresh); }),
               HasSubstr("is being written by another process"));
   add(first, 3, 3);
   first.commit();
@@ -251,7 +244,7 @@ TEST_F(Packs, OneThatShrinksUnderItsReaderIsNamed) {
   const PackFile pack{path_};
   std::filesystem::resize_file(path_, 60);
   Bytes buffer;
-  EXPECT_THAT(refusal(ErrorCode::corrupt_data, [&] { pack.read(3, buffer); }),
+  EXPECT_THAT(error_of(ErrorCode::corrupt_data, [&] { pack.read(3, buffer); }),
               HasSubstr("the pack has become shorter"));
 }
 

@@ -6,6 +6,7 @@
 
 #include <string>
 
+#include "base/error_of.h"
 #include "base/hash.h"
 #include "store/scratch_folder.h"
 
@@ -39,14 +40,9 @@ class RecordFiles : public ScratchFolder {
   void replace(const std::string& bytes) const { write("records", bytes); }
 
   std::string refusal(ErrorCode code, std::int64_t records_max = kMany) const {
-    try {
-      RecordFile{path_, records_max};
-    } catch (const Error& error) {
-      EXPECT_EQ(std::string(to_string(error.code())), to_string(code)) << error.what();
-      EXPECT_THAT(error.what(), HasSubstr(path_.string()));
-      return error.what();
-    }
-    return "nothing was thrown";
+    std::string message = error_of(code, [&] { RecordFile{path_, records_max}; });
+    EXPECT_THAT(message, HasSubstr(path_.string()));
+    return message;
   }
 };
 

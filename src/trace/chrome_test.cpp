@@ -10,6 +10,7 @@
 #include <nlohmann/json.hpp>
 #include <string>
 
+#include "base/error_of.h"
 #include "base/files.h"
 
 namespace headrace {
@@ -29,15 +30,9 @@ class ChromeTrace : public testing::Test {
   // The message of the Error{corrupt_data} that reading `content` gives.
   std::string refusal(const std::string& content) {
     write_file(path_, content);
-    try {
-      read_chrome_trace(path_);
-    } catch (const Error& error) {
-      EXPECT_EQ(error.code(), ErrorCode::corrupt_data);
-      EXPECT_THAT(error.what(), testing::StartsWith("trace: " + path_ + ": "));
-      return error.what();
-    }
-    ADD_FAILURE() << "read: " << content;
-    return "";
+    std::string message = error_of(ErrorCode::corrupt_data, [this] { read_chrome_trace(path_); });
+    EXPECT_THAT(message, testing::StartsWith("trace: " + path_ + ": ")) << content;
+    return message;
   }
 
   std::filesystem::path folder_;

@@ -2,7 +2,6 @@
 #pragma once
 
 #include <gtest/gtest.h>
-#include <headrace/error.h>
 #include <headrace/loader.h>
 
 #include <cstdint>
@@ -10,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "base/error_of.h"
 #include "base/hash.h"
 
 namespace headrace {
@@ -76,19 +76,6 @@ inline std::vector<std::int64_t> counting(std::int64_t size) {
   std::vector<std::int64_t> all(static_cast<std::size_t>(size));
   std::iota(all.begin(), all.end(), std::int64_t{0});
   return all;
-}
-
-// Code and message of the Error that `call` throws; fails the test when it throws none.
-template <class Call>
-std::string error_of(ErrorCode code, const Call& call) {
-  try {
-    call();
-  } catch (const Error& error) {
-    EXPECT_EQ(std::string(to_string(error.code())), to_string(code)) << error.what();
-    return error.what();
-  }
-  ADD_FAILURE() << "nothing was thrown";
-  return "";
 }
 
 }  // namespace headrace
