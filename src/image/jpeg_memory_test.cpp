@@ -116,6 +116,26 @@ TEST(JpegMemory, OnceTheLargestPictureIsKnownLibjpegTakesNothingFromTheHeap) {
     }
   }
 }
+
+TEST(PngReader, OnceThePicturesFormsAreKnownLibpngTakesNothingFromTheHeap) {
+  std::vector<Bytes> files, out;
+  for (const auto& [color, samples] :
+       {std::pair{PNG_COLOR_TYPE_GRAY, 1}, std::pair{PNG_COLOR_TYPE_RGB, 3}, std::pair{PNG_COLOR_TYPE_RGB_ALPHA, 4}}) {
+    for (const int side : {40, 1000}) {
+      files.push_back(png_of(side, side, photograph(side, side * samples, 1, 1).pixels, {.color = color}));
+    }
+  }
+  Decoder decoder;
+  for (const Bytes& file : files) out.push_back(decoded(decoder, file, true));
+  const std::int64_t before = heap_allocations.load();
+  for (int round = 0; round < 3; ++round) {
+    for (std::size_t i = 0; i < files.size(); ++i) {
+      const PictureInfo info = decoder.open(files[i], 3);
+      decoder.decode({.height = info.height, .width = info.width}, out[i]);
+    }
+  }
+  EXPECT_EQ(heap_allocations.load() - before, 0);
+}
 #endif
 
 TEST(JpegMemory, GivesAlignedPartsOfOneBlockAndGrowsByWhatTheyNeed) {

@@ -3,6 +3,7 @@
 #include <headrace/error.h>
 
 #include <algorithm>
+#include <array>
 #include <csetjmp>
 #include <cstdio>
 #include <cstdlib>
@@ -25,11 +26,65 @@ constexpr std::size_t bytes_of(Stored stored) {
   return stored == Stored::grey ? 1 : stored == Stored::grey_16 ? 2 : 3;
 }
 
+// libpng and zlib take about ten blocks for a picture, 50 KB together, and give them back after it. The next one gets
+// the same again, so that in the steady state nothing comes from the heap. Larger blocks are the heap's.
+class KeptBlocks {
+ public:
+  KeptBlocks() = default;
+  ~KeptBlocks() {
+    for (const Block& block : blocks_) std::free(block.memory);
+  }
+  KeptBlocks(const KeptBlocks&) = delete;
+  KeptBlocks& operator=(const KeptBlocks&) = delete;
+
+  void* take(std::size_t bytes) noexcept;
+  void give_back(void* memory) noexcept;
+
+ private:
+  static constexpr std::size_t kBytesMax = std::size_t{256} << 10;
+  struct Block {
+    void* memory = nullptr;
+    std::size_t bytes = 0;
+    bool is_taken = false;
+  };
+  std::array<Block, 16> blocks_;
+};
+
+void* KeptBlocks::take(std::size_t bytes) noexcept {
+  Block* fitting = nullptr;
+  Block* spare = nullptr;  // Smallest of those that nobody has.
+  for (Block& block : blocks_) {
+    if (block.is_taken) continue;
+    if (block.bytes >= bytes && (fitting == nullptr || block.bytes < fitting->bytes)) fitting = &block;
+    if (spare == nullptr || block.bytes < spare->bytes) spare = &block;
+  }
+  if (fitting != nullptr && fitting->memory != nullptr) {
+    fitting->is_taken = true;
+    return fitting->memory;
+  }
+  void* memory = std::malloc(bytes);
+  if (memory != nullptr && spare != nullptr && bytes <= kBytesMax) {
+    std::free(spare->memory);
+    *spare = {memory, bytes, true};
+  }
+  return memory;
+}
+
+void KeptBlocks::give_back(void* memory) noexcept {
+  for (Block& block : blocks_) {
+    if (memory == nullptr || block.memory != memory) continue;
+    block.is_taken = false;
+    return;
+  }
+  std::free(memory);
+}
+
 }  // namespace
 
 // What libpng and its callbacks see. Errors leave libpng by longjmp, which runs no destructor: between `guarded` and
 // the library there are only functions whose locals have none.
 struct PngState {
+  KeptBlocks blocks;
   png_structp png = nullptr;
   png_infop info = nullptr;
   std::jmp_buf escape{};
@@ -69,13 +124,14 @@ using State = PngState;
 void ignore(png_structp /*png*/, png_const_charp /*message*/) {}
 
 png_voidp allocate(png_structp png, png_alloc_size_t size) {
-  void* memory = std::malloc(size);
-  if (memory == nullptr) static_cast<State*>(png_get_mem_ptr(png))->out_of_memory = true;
+  State& state = *static_cast<State*>(png_get_mem_ptr(png));
+  void* memory = state.blocks.take(size);
+  if (memory == nullptr) state.out_of_memory = true;
   return memory;
 }
 
-void release(png_structp /*png*/, png_voidp memory) {
-  std::free(memory);
+void release(png_structp png, png_voidp memory) {
+  static_cast<State*>(png_get_mem_ptr(png))->blocks.give_back(memory);
 }
 
 void read_bytes(png_structp png, png_bytep out, std::size_t count) {
