@@ -18,7 +18,7 @@ using Path = std::filesystem::path;
 // The samples of one split, wherever they lie.
 class PackSource final : public Source {
  public:
-  PackSource(const Path& path, Split split);
+  PackSource(const Path& path, Split split, const FileCalls& calls);
 
   std::int64_t size() const override { return std::ssize(places_); }
   std::int64_t classes() const override { return std::ssize(shards_.front().classes()); }
@@ -66,8 +66,8 @@ class PackSource final : public Source {
   std::uint64_t fingerprint_ = 0;
 };
 
-PackSource::PackSource(const Path& path, Split split) {
-  for (const Path& shard : pack_shards(path)) shards_.emplace_back(shard);
+PackSource::PackSource(const Path& path, Split split, const FileCalls& calls) {
+  for (const Path& shard : pack_shards(path)) shards_.emplace_back(shard, calls);
   std::string names;
   std::vector<std::int64_t> sizes;
   for (std::uint32_t shard = 0; shard < shards_.size(); ++shard) {
@@ -148,7 +148,11 @@ std::vector<Path> pack_shards(const Path& path) {
 }
 
 std::unique_ptr<Source> detail::open_pack(const Path& path, Split split) {
-  return std::make_unique<PackSource>(path, split);
+  return open_pack(path, split, FileCalls::system());
+}
+
+std::unique_ptr<Source> detail::open_pack(const Path& path, Split split, const FileCalls& calls) {
+  return std::make_unique<PackSource>(path, split, calls);
 }
 
 }  // namespace headrace

@@ -19,6 +19,9 @@ ssize_t FileCalls::read_at(int file, void* target, std::size_t size, off_t at) c
 void FileCalls::pause(std::chrono::milliseconds duration) const {
   std::this_thread::sleep_for(duration);
 }
+std::chrono::steady_clock::time_point FileCalls::now() const {
+  return std::chrono::steady_clock::now();
+}
 
 const FileCalls& FileCalls::system() {
   static const FileCalls calls;

@@ -4,10 +4,10 @@
 #include <sys/stat.h>
 
 #include <cerrno>
-#include <chrono>
 #include <utility>
 
 #include "base/files.h"
+#include "store/detail/patient_read.h"
 #include "store/file_name.h"
 
 namespace headrace {
@@ -23,13 +23,6 @@ int open_folder(const std::filesystem::path& path) {
   return number;
 }
 
-bool may_pass(int reason) {
-  for (const int passing : {EIO, ETIMEDOUT, ECONNRESET, ESTALE, EAGAIN, EINTR}) {
-    if (reason == passing) return true;
-  }
-  return false;
-}
-
 }  // namespace
 
 FileStore::FileStore(std::filesystem::path root, const FileCalls& calls)
@@ -41,22 +34,19 @@ std::string FileStore::path_of(std::string_view name) const {
 
 std::span<const std::uint8_t> FileStore::read(const char* name, std::int64_t size,
                                               std::vector<std::uint8_t>& buffer) const {
-  std::chrono::milliseconds pause{10};
-  for (int tries = 1;; ++tries, pause *= 4) {
-    const auto refusal = try_read(name, size, buffer);
+  detail::PatientRead reading{*calls_};
+  for (;;) {
+    const auto refusal = try_read(reading, name, size, buffer);
     if (!refusal) return std::span{buffer}.first(static_cast<std::size_t>(size));
-    if (may_pass(refusal->reason) && tries < kTries) {
-      calls_->pause(pause);
-      continue;
-    }
-    fail(refusal->reason == ENOENT ? ErrorCode::not_found : ErrorCode::io, "store: cannot {} {}: {}{}", refusal->call,
-         path_of(name), system_message(refusal->reason), tries > 1 ? fmt::format(", {} times", tries) : "");
+    if (reading.again(refusal->reason)) continue;
+    fail(refusal->reason == ENOENT ? ErrorCode::not_found : ErrorCode::io, "store: cannot {} {}: {}", refusal->call,
+         path_of(name), detail::reading_failure(refusal->reason, reading.tries()));
   }
 }
 
 // Done, or what the system refused; what the file itself is wrong in is thrown.
-std::optional<FileStore::Refusal> FileStore::try_read(const char* name, std::int64_t size,
-                                                      std::vector<std::uint8_t>& buffer) const {
+std::optional<FileStore::Refusal> FileStore::try_read(const detail::PatientRead& reading, const char* name,
+                                                      std::int64_t size, std::vector<std::uint8_t>& buffer) const {
   const Descriptor file{calls_->open_at(folder_.number(), name, kOpenToRead)};
   if (file.number() < 0) return Refusal{"open", errno};
   struct stat status {};
@@ -72,7 +62,7 @@ std::optional<FileStore::Refusal> FileStore::try_read(const char* name, std::int
   }
   const auto bytes = static_cast<std::size_t>(size);
   if (buffer.size() <= bytes) buffer.resize(bytes + 1);  // One more than promised shows that there is more.
-  const std::int64_t got = read_front(file.number(), std::span{buffer}.first(bytes + 1));
+  const std::int64_t got = reading.fill(file.number(), 0, std::span{buffer}.first(bytes + 1));
   if (got < 0) return Refusal{"read", errno};
   if (got < size) {
     fail(ErrorCode::corrupt_data, "store: {} shrank from {} to {} bytes while it was read", path_of(name), size, got);
@@ -80,23 +70,6 @@ std::optional<FileStore::Refusal> FileStore::try_read(const char* name, std::int
   if (got > size)
     fail(ErrorCode::corrupt_data, "store: {} grew beyond {} bytes while it was read", path_of(name), size);
   return std::nullopt;
-}
-
-// Fills `target` as far as the file reaches: the number of bytes, or -1 and errno.
-std::int64_t FileStore::read_front(int file, std::span<std::uint8_t> target) const {
-  std::size_t done = 0;
-  for (int interruptions = 0; done < target.size();) {
-    const auto rest = target.subspan(done);
-    const ssize_t count = calls_->read_at(file, rest.data(), rest.size(), static_cast<off_t>(done));
-    if (count == 0) break;
-    if (count > 0) {
-      done += static_cast<std::size_t>(count);
-      interruptions = 0;
-    } else if (errno != EINTR || ++interruptions == kInterruptionsMax) {
-      return -1;
-    }
-  }
-  return static_cast<std::int64_t>(done);
 }
 
 }  // namespace headrace

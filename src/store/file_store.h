@@ -14,18 +14,15 @@
 
 namespace headrace {
 
+namespace detail {
+class PatientRead;
+}
+
 // A file is read by pread, not mapped: one that shrinks under a mapping kills the process. Thread-safe.
 class FileStore {
  public:
   // Larger files are refused before anything is allocated: no picture is that large.
   static constexpr std::int64_t kFileBytesMax = std::int64_t{256} << 20;
-
-  // A read that fails by what may pass (EIO, ETIMEDOUT, ECONNRESET, ESTALE, EAGAIN, EINTR: disks, network file systems)
-  // is done anew, from opening the file on, this often in all, after 10 and 40 ms. A local read cannot be given up
-  // while the system is at it; that many calls in a row that are interrupted before a byte came are taken for a
-  // failure.
-  static constexpr int kTries = 3;
-  static constexpr int kInterruptionsMax = 1000;
 
   // Keeps the folder open, so that its files stay in reach when it is renamed. `calls` must live as long as the store.
   // Error{not_found, io}.
@@ -34,7 +31,8 @@ class FileStore {
   // The whole of a file, whose path below the root is `name` and which had `size` bytes when it was listed. `buffer`
   // grows to size + 1 and never shrinks; the bytes lie at its front. Errors name the file:
   //   not_found     there is none any more
-  //   io            the system refuses, in its words, after kTries where it may pass; or it is not a regular file
+  //   io            the system refuses, in its words, after kReadTries where it may pass; or takes kReadSecondsMax; or
+  //                 it is not a regular file
   //   corrupt_data  empty; another size than listed, with both numbers; shrank or grew while it was read
   //   unsupported   more than kFileBytesMax, with both numbers
   // A file that was replaced by one of the same size is taken as it is.
@@ -50,8 +48,8 @@ class FileStore {
     int reason;
   };
 
-  std::optional<Refusal> try_read(const char* name, std::int64_t size, std::vector<std::uint8_t>& buffer) const;
-  std::int64_t read_front(int file, std::span<std::uint8_t> target) const;
+  std::optional<Refusal> try_read(const detail::PatientRead& reading, const char* name, std::int64_t size,
+                                  std::vector<std::uint8_t>& buffer) const;
 
   std::filesystem::path root_;
   Descriptor folder_;

@@ -148,12 +148,17 @@ class FaultyCalls final : public FileCalls {
     return failed(statuses) ? -1 : FileCalls::status(file, status);
   }
   ssize_t read_at(int file, void* target, std::size_t size, off_t at) const override {
+    clock += a_read_takes;
     if (reads.empty()) return FileCalls::read_at(file, target, size, at);
     const std::size_t at_most = reads.front().at_most == 0 ? size : std::min(size, reads.front().at_most);
     return failed(reads) ? -1 : FileCalls::read_at(file, target, at_most, at);
   }
   void pause(std::chrono::milliseconds duration) const override { pauses.push_back(duration); }
 
+  std::chrono::steady_clock::time_point now() const override { return clock; }
+
+  mutable std::chrono::steady_clock::time_point clock;
+  std::chrono::seconds a_read_takes{0};
   mutable std::deque<Answer> opens, statuses, reads;
   mutable std::vector<std::chrono::milliseconds> pauses;
   mutable int opened = 0;
@@ -201,7 +206,7 @@ TEST_F(FileStoreFaults, AReadThatFailsOnTheWayIsDoneAnewFromTheFront) {
     calls_.opened = 0;
     calls_.reads = {{.at_most = 5}, {.reason = reason}, {.at_most = 11}, {.reason = reason}, {.at_most = 3}};
     EXPECT_EQ(read(), kText) << system_message(reason);
-    EXPECT_EQ(calls_.opened, FileStore::kTries);  // A handle that went stale would stay so.
+    EXPECT_EQ(calls_.opened, kReadTries);  // A handle that went stale would stay so.
   }
   calls_.opens = {{.reason = ETIMEDOUT}};
   calls_.statuses = {{.reason = EIO}};
@@ -221,6 +226,19 @@ TEST_F(FileStoreFaults, AReadThatKeepsFailingIsNamedAfterAFewTries) {
 TEST_F(FileStoreFaults, AReadThatIsOnlyEverInterruptedEnds) {
   calls_.reads.assign(10'000, {.reason = EINTR});
   EXPECT_THAT(refusal_of(ErrorCode::io), HasSubstr("Interrupted system call"));
+}
+
+TEST_F(FileStoreFaults, AFileThatComesTooSlowlyIsNamedWhenItsTimeIsUp) {
+  calls_.reads.assign(100, {.at_most = 1});
+  calls_.a_read_takes = std::chrono::seconds{1};
+  EXPECT_EQ(read(), kText);
+  calls_.reads.assign(100, {.at_most = 1});
+  calls_.a_read_takes = std::chrono::seconds{2};
+  EXPECT_THAT(refusal_of(ErrorCode::io), AllOf(HasSubstr("cannot read"), HasSubstr("not read within 60 s")));
+  EXPECT_EQ(calls_.reads.size(), 69U);
+  calls_.reads.assign(100, {.reason = ETIMEDOUT});
+  calls_.a_read_takes = std::chrono::seconds{40};
+  EXPECT_THAT(refusal_of(ErrorCode::io), HasSubstr("Connection timed out, 2 times"));
 }
 
 TEST_F(FileStoreFaults, WhatWillNotPassIsNotTriedAgain) {

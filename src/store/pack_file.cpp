@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "base/files.h"
+#include "store/detail/patient_read.h"
 #include "store/detail/positioned_read.h"
 #include "store/file_name.h"
 
@@ -15,8 +16,8 @@ namespace {
 
 using detail::read_at;
 
-int open_to_read(const std::filesystem::path& path) {
-  const int number = ::open(path.c_str(), kOpenToRead);
+int open_to_read(const std::filesystem::path& path, const FileCalls& calls) {
+  const int number = calls.open_at(AT_FDCWD, path.c_str(), kOpenToRead);
   if (number >= 0) return number;
   const int reason = errno;
   std::filesystem::path partial = path;
@@ -118,7 +119,8 @@ std::vector<std::string> lines_of(std::string_view text) {
 
 }  // namespace
 
-PackFile::PackFile(std::filesystem::path path) : path_(std::move(path)), file_(open_to_read(path_)) {
+PackFile::PackFile(std::filesystem::path path, const FileCalls& calls)
+    : path_(std::move(path)), calls_(&calls), file_(open_to_read(path_, calls)) {
   const Opening opening{file_.number(), path_};
   fingerprint_ = opening.head().fingerprint;
   const PackTrailer trailer = opening.trailer();
@@ -152,6 +154,22 @@ std::string_view PackFile::name(std::size_t sample) const noexcept {
   return std::string_view(names_).substr(name_at_[sample], rows_[sample].name_size);
 }
 
+// The number of bytes, or -1 and errno. A handle that went stale stays so: each further try opens the file anew. What
+// lies there then is the sample's only if its checksum says so.
+std::int64_t PackFile::read_row(const PackRow& row, std::span<std::uint8_t> target, int& tries) const {
+  detail::PatientRead reading{*calls_};
+  std::int64_t got = reading.fill(file_.number(), row.at, target);
+  int reason = errno;
+  while (got < 0 && reading.again(reason)) {
+    const Descriptor anew{calls_->open_at(AT_FDCWD, path_.c_str(), kOpenToRead)};
+    got = anew.number() < 0 ? -1 : reading.fill(anew.number(), row.at, target);
+    reason = errno;
+  }
+  tries = reading.tries();
+  errno = reason;
+  return got;
+}
+
 PackedBytes PackFile::read(std::size_t sample, std::vector<std::uint8_t>& buffer) const {
   const PackRow& row = rows_[sample];
   const std::size_t whole = std::size_t{row.size} + row.index_size;
@@ -160,9 +178,13 @@ PackedBytes PackFile::read(std::size_t sample, std::vector<std::uint8_t>& buffer
   const auto described = [&] {
     return fmt::format("{}:{}", printable_name(path_.native()), printable_name(name(sample)));
   };
-  const int reason = read_at(file_.number(), row.at, std::as_writable_bytes(all));
-  if (reason == ENODATA) fail(ErrorCode::corrupt_data, "store: {}: the pack has become shorter", described());
-  if (reason != 0) fail(ErrorCode::io, "store: cannot read {}: {}", described(), system_message(reason));
+  int tries = 1;
+  const std::int64_t got = read_row(row, all, tries);
+  if (got < 0) {
+    const int reason = errno;
+    fail(ErrorCode::io, "store: cannot read {}: {}", described(), detail::reading_failure(reason, tries));
+  }
+  if (got < std::ssize(all)) fail(ErrorCode::corrupt_data, "store: {}: the pack has become shorter", described());
   const auto bytes = all.first(row.size), index = all.subspan(row.size);
   if (xxh3(std::as_bytes(bytes)) != row.hash) {
     fail(ErrorCode::corrupt_data, "store: {}: its {} bytes are not those that were packed", described(), row.size);

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "store/descriptor.h"
+#include "store/file_calls.h"
 #include "store/pack_format.h"
 
 namespace headrace {
@@ -25,9 +26,10 @@ class PackFile {
  public:
   static constexpr std::uint64_t kTableBytesMax = std::uint64_t{1} << 30;  // About 10 million samples.
 
-  // Errors name the file: not_found, io, corrupt_data (no pack, or not a whole one), unsupported (another format, or a
-  // table of more than kTableBytesMax, before memory is taken for it).
-  explicit PackFile(std::filesystem::path path);
+  // `calls` read the samples and must live as long as the pack. Errors name the file: not_found, io, corrupt_data (no
+  // pack, or not a whole one), unsupported (another format, or a table of more than kTableBytesMax, before memory is
+  // taken for it).
+  explicit PackFile(std::filesystem::path path, const FileCalls& calls = FileCalls::system());
 
   std::span<const PackRow> rows() const noexcept { return rows_; }
   std::string_view name(std::size_t sample) const noexcept;
@@ -37,11 +39,15 @@ class PackFile {
   const std::filesystem::path& path() const noexcept { return path_; }
 
   // `buffer` grows to the largest and never shrinks. Error{io, corrupt_data}, naming file and sample, when the system
-  // cannot read it or its bytes are others than were packed; a damaged index is left out.
+  // cannot read it, after kReadTries where that may pass, or its bytes are others than were packed; a damaged index is
+  // left out.
   PackedBytes read(std::size_t sample, std::vector<std::uint8_t>& buffer) const;
 
  private:
+  std::int64_t read_row(const PackRow& row, std::span<std::uint8_t> target, int& tries) const;
+
   std::filesystem::path path_;
+  const FileCalls* calls_;
   Descriptor file_;
   std::uint64_t fingerprint_ = 0, data_end_ = 0;
   std::vector<PackRow> rows_;

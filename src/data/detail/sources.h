@@ -22,5 +22,6 @@ std::uint64_t fingerprint_of(std::span<const char> names, std::span<const std::i
 
 // Its pictures are read by `calls`, which must live as long as the source.
 std::unique_ptr<Source> open_image_folder(const std::filesystem::path& folder, Split split, const FileCalls& calls);
+std::unique_ptr<Source> open_pack(const std::filesystem::path& path, Split split, const FileCalls& calls);
 
 }  // namespace headrace::detail
