@@ -1,7 +1,6 @@
 """FFCV: the photographs in its own file, as the JPEG bytes they are (train, validation) or as pixels of a short side of 256
 (decoded_cache). OpenCV's INTER_AREA resizes, which antialiases where it shrinks."""
 
-import json
 import os
 from dataclasses import replace
 from importlib.metadata import version
@@ -42,20 +41,6 @@ class Files:
 
     def __getitem__(self, index):
         return self.paths[index], self.labels[index]
-
-
-class Small:
-    def __init__(self, folder):
-        self.entries = json.loads((folder / "small.json").read_text())
-        self.pixels = numpy.memmap(folder / "small.bin", dtype=numpy.uint8, mode="r")
-
-    def __len__(self):
-        return len(self.entries)
-
-    def __getitem__(self, index):
-        entry = self.entries[index]
-        shape = entry["height"], entry["width"], 3
-        return numpy.array(self.pixels[entry["at"]:entry["at"] + shape[0] * shape[1] * 3]).reshape(shape), entry["label"]
 
 
 class Fashion:
@@ -102,7 +87,7 @@ def write(path, images, dataset):
 def prepare(folder):
     side = protocol.FASHION_SIDE
     write(folder / "photographs.beton", StoredJpeg(), Files(folder))
-    write(folder / "small.beton", RGBImageField("raw"), Small(folder))
+    write(folder / "small.beton", RGBImageField("raw"), protocol.SmallPictures(folder))
     write(folder / "fashion.beton", NDArrayField(numpy.dtype(numpy.uint8), (side, side, 1)), Fashion(folder))
 
 

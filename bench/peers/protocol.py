@@ -44,6 +44,24 @@ def photographs(folder: Path) -> tuple[list[str], list[int]]:
     return [path for path, _ in found], [label for _, label in found]
 
 
+class SmallPictures:
+    """The small photographs, decoded: (height, width, 3) uint8, mapped from the file of all pixels, and their labels."""
+
+    def __init__(self, folder: Path) -> None:
+        import numpy
+
+        self.entries = json.loads((folder / "small.json").read_text())
+        self.pixels = numpy.asarray(numpy.memmap(folder / "small.bin", dtype=numpy.uint8, mode="r"))
+
+    def __len__(self) -> int:
+        return len(self.entries)
+
+    def __getitem__(self, index: int):
+        entry = self.entries[index]
+        shape = entry["height"], entry["width"], 3
+        return self.pixels[entry["at"]:entry["at"] + shape[0] * shape[1] * 3].reshape(shape), entry["label"]
+
+
 def fashion(folder: Path):
     """Pictures (n, 28, 28) uint8 and labels (n) int64 of the training split."""
     import gzip

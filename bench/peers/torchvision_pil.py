@@ -17,6 +17,20 @@ FASHION = transforms.Compose([transforms.RandomCrop(protocol.FASHION_SIDE, paddi
                               transforms.Normalize([protocol.FASHION_MEAN], [protocol.FASHION_DEVIATION])])
 
 
+class Photographs(torch.utils.data.Dataset):
+    """Every photograph as `picture_of(path)`, for rivals that decode and transform in their own way."""
+
+    def __init__(self, folder, picture_of):
+        self.paths, self.labels = protocol.photographs(folder)
+        self.picture_of = picture_of
+
+    def __len__(self):
+        return len(self.paths)
+
+    def __getitem__(self, index):
+        return self.picture_of(self.paths[index]), self.labels[index]
+
+
 class Fashion(torch.utils.data.Dataset):
     """A picture at a time, as torchvision's FashionMNIST gives it."""
 
