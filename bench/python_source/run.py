@@ -8,16 +8,17 @@ usage: make bench-python-source
 """
 
 import argparse
-import statistics
 import sys
-import time
+from functools import partial
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent.parent
-sys.path.insert(0, str(ROOT / "build" / "release" / "python"))
+sys.path[:0] = [str(ROOT / "build" / "release" / "python"), str(ROOT / "bench")]
 
 import numpy  # noqa: E402
 from PIL import Image  # noqa: E402
+
+import loader_rounds  # noqa: E402  Without torch: workers import this script.
 
 MEAN, DEVIATION = [0.485, 0.456, 0.406], [0.229, 0.224, 0.225]
 
@@ -55,13 +56,6 @@ class Normalized:
         return v2.functional.normalize(tensor, MEAN, DEVIATION), label
 
 
-def speed(loader) -> float:
-    begin, samples = time.perf_counter(), 0
-    for images, _labels in loader:
-        samples += len(images)
-    return samples / (time.perf_counter() - begin)
-
-
 def main() -> int:
     import torch
 
@@ -78,21 +72,14 @@ def main() -> int:
     source = Photographs(arguments.data, arguments.samples, arguments.size)
     workers = arguments.workers
     options = {"batch_size": 64, "transform": {"flip_probability": 0.5, "mean": MEAN, "deviation": DEVIATION}}
-    arms = {
+    loaders = {
         f"DataLoader, {workers} workers": torch.utils.data.DataLoader(
             Normalized(source), batch_size=64, shuffle=True, num_workers=workers, persistent_workers=True),
         f"hr.Loader, {workers} workers": hr.Loader(source, workers=workers, **options),
         f"hr.Loader, {workers} threads": hr.Loader(source, threads=workers, **options),
     }
-    speeds: dict[str, list[float]] = {name: [] for name in arms}
-    for place in range(arguments.rounds + 1):
-        for name in list(arms) if place % 2 else reversed(list(arms)):
-            value = speed(arms[name])
-            if place > 0:
-                speeds[name].append(value)
-    for name, values in speeds.items():
-        print(f"{name:<22} median {statistics.median(values):6.0f} images/s, {min(values):.0f} to {max(values):.0f}")
-    theirs, processes, threads = (statistics.median(values) for values in speeds.values())
+    theirs, processes, threads = loader_rounds.show(loader_rounds.measure(
+        {name: partial(loader_rounds.speed, loader) for name, loader in loaders.items()}, arguments.rounds))
     print(f"{processes / theirs:.2f} times the DataLoader by processes, {threads / theirs:.2f} times by threads (ratios of medians)",
           flush=True)
     return 0
