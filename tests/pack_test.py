@@ -35,6 +35,19 @@ def indexed(photos, *arguments):
     return json.loads(result.stdout)
 
 
+def weights_trained(out, source, *arguments):
+    """Of two epochs on photographs of two classes."""
+    recipe = out.with_suffix(".toml")
+    recipe.write_text(
+        f'[data]\nsource = "{source}"\nbatch_size = 10\n[data.transform]\nsize = 32\ncrop = "random_resized"\n'
+        'mean = [0.5]\ndeviation = [0.25]\n[model]\nname = "strided_cnn"\nclasses = 2\n[train]\nepochs = 2\n'
+        "[compute]\nthreads = 1\n"
+    )
+    result = headrace("train", recipe, "--out", out, *arguments)
+    assert result.returncode == 0, result.stderr
+    return (out / "model.safetensors").read_bytes()
+
+
 def test_both_splits_are_indexed_and_told(photos):
     result = headrace("pack", "--index", f"folder:{photos}")
     assert result.returncode == 0, result.stderr
@@ -49,17 +62,9 @@ def test_both_splits_are_indexed_and_told(photos):
 
 
 def test_a_run_uses_the_index_and_trains_to_the_same_bits(photos, tmp_path):
-    recipe = tmp_path / "r.toml"
-    recipe.write_text(
-        f'[data]\nsource = "folder:{photos}"\nbatch_size = 10\n[data.transform]\nsize = 32\ncrop = "random_resized"\n'
-        'mean = [0.5]\ndeviation = [0.25]\n[model]\nname = "strided_cnn"\nclasses = 2\n[train]\nepochs = 2\n'
-        "[compute]\nthreads = 1\n"
-    )
     weights = set()
     for name, use in [("plain", "none"), ("built", "build"), ("used", "use")]:
-        result = headrace("train", recipe, "--out", tmp_path / name, "--data.index", use)
-        assert result.returncode == 0, result.stderr
-        weights.add((tmp_path / name / "model.safetensors").read_bytes())
+        weights.add(weights_trained(tmp_path / name, f"folder:{photos}", "--data.index", use))
         assert index_of(photos).exists() == (use != "none") and index_of(photos, "val").exists() == (use != "none")
     assert len(weights) == 1
 
@@ -170,19 +175,8 @@ def test_a_folder_becomes_a_pack_and_a_folder_again(photos, tmp_path):
 def test_a_run_on_a_pack_trains_to_the_bits_of_the_folder(photos, tmp_path):
     packed(photos, tmp_path / "p.pack")
     packed(photos, tmp_path / "shards", "--shard-mib", 1)
-    recipe = tmp_path / "r.toml"
-    recipe.write_text(
-        f'[data]\nsource = "folder:{photos}"\nbatch_size = 10\n[data.transform]\nsize = 32\ncrop = "random_resized"\n'
-        'mean = [0.5]\ndeviation = [0.25]\n[model]\nname = "strided_cnn"\nclasses = 2\n[train]\nepochs = 2\n'
-        "[compute]\nthreads = 1\n"
-    )
-    weights = set()
-    for source in [f"folder:{photos}", f"pack:{tmp_path}/p.pack", f"pack:{tmp_path}/shards"]:
-        out = tmp_path / f"run{len(list(tmp_path.iterdir()))}"
-        result = headrace("train", recipe, "--out", out, "--data.source", source)
-        assert result.returncode == 0, result.stderr
-        weights.add((out / "model.safetensors").read_bytes())
-    assert len(weights) == 1
+    sources = [f"folder:{photos}", f"pack:{tmp_path}/p.pack", f"pack:{tmp_path}/shards"]
+    assert len({weights_trained(tmp_path / f"run{i}", source) for i, source in enumerate(sources)}) == 1
 
 
 @pytest.mark.parametrize("point", ["pack.sample:1", "pack.sample:17", "pack.table:1", "write.sync:1", "write.rename:1",
