@@ -1,6 +1,9 @@
 """Trains a small CNN on Fashion-MNIST with torchvision's data set and a DataLoader.
 
---data is a folder as torchvision lays it out: FashionMNIST/raw/train-images-idx3-ubyte and so on.
+--data is a folder as torchvision lays it out: FashionMNIST/raw/train-images-idx3-ubyte and so on. From Debian's files:
+
+    mkdir -p data/FashionMNIST/raw
+    for f in /usr/share/datasets/fashion-mnist/*.gz; do gunzip <$f >data/FashionMNIST/raw/$(basename $f .gz); done
 """
 
 import argparse
