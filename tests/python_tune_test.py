@@ -17,6 +17,7 @@ import numpy
 import pytest
 import torch
 from headrace._forward import ForwardSwitch
+from headrace._step import parts_of
 from headrace._subject import Subject
 from torch import nn
 from torch.utils.data import DataLoader, Dataset, TensorDataset
@@ -363,8 +364,8 @@ def test_a_candidate_that_fails_is_told_and_undone():
 
 # Settings, applied to the objects.
 
-def subject_of(loop):
-    return Subject(loop.model, loop.loader, loop.optimizer, lambda model, batch: loop.loss(batch), run_steps=None, budget=60)
+def subject_of(loop, **options):
+    return Subject(loop.model, loop.loader, loop.optimizer, lambda model, batch: loop.loss(batch), run_steps=None, budget=60, **options)
 
 
 ALL_ON = {"model.memory_format": '"channels_last"', "optimizer.implementation": '"fused"', "compute.threads": "2"}
@@ -390,6 +391,159 @@ def test_switched_settings_go_on_from_the_present_values_and_switch_back():
             each.optimizer.step()
     for ours, theirs in zip(loop.model.state_dict().values(), plain.model.state_dict().values()):
         torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-5)
+
+
+# The whole step.
+
+def plain_step(loop, batch):
+    loop.optimizer.zero_grad()
+    loss = loop.loss(batch)
+    loss.backward()
+    loop.optimizer.step()
+    return loss.detach()
+
+
+def without_batch_statistics(dropout=0.0, **options):
+    """A loop whose samples know nothing of each other."""
+    loop = Loop()
+    torch.manual_seed(4)
+    loop.model = nn.Sequential(nn.Conv2d(2, 4, 3), nn.ReLU(), nn.Flatten(), nn.Dropout(dropout), nn.Linear(4 * 36, 3))
+    loop.optimizer = torch.optim.AdamW(loop.model.parameters(), lr=1e-3, **options)
+    return loop
+
+
+def slow_step(optimizer):
+    """The optimizer's own step takes 10 ms more, which an engine that does not call it saves."""
+    plain = optimizer.step
+
+    def step(closure=None):
+        signal.sigtimedwait([], 0.01)
+        return plain(closure)
+
+    optimizer.step = step
+
+
+def test_a_native_step_is_kept_where_it_pays_with_the_bits_of_the_fused_optimizer():
+    loop, plain = Loop(), Loop()
+    for each in (loop, plain):
+        each.optimizer = torch.optim.AdamW(each.model.parameters(), lr=1e-3, fused=True)
+    slow_step(loop.optimizer)
+    before = everything(loop)
+    tuned = loop.tune(only=["native step"], whole_step=True, budget=5.0)
+    assert tuned.kept == ["native step"] and tuned.settings == {"train.engine": '"native"'}
+    numerics = tuned.ledger["trials"][0]["numerics"]
+    assert numerics["class"] == "bit_equal" and numerics["passed"]
+    assert differences(before, everything(loop)) == []
+    for i, batch in enumerate(list(plain.loader)[:6]):
+        torch.manual_seed(i)
+        loss = plain_step(plain, batch)
+        torch.manual_seed(i)
+        if i == 4:
+            tuned.undo()
+        assert torch.equal(tuned.step(batch), loss)
+    assert same(loop.model.state_dict(), plain.model.state_dict())
+    assert same(loop.optimizer.state_dict(), plain.optimizer.state_dict())
+
+
+def test_micro_batches_are_kept_where_they_pay_with_the_gradient_of_the_whole_batch():
+    loop, plain = without_batch_statistics(), without_batch_statistics()
+
+    def slow_when_whole(model, batch):
+        if len(batch[0]) > 4:
+            signal.sigtimedwait([], 0.02)
+        return loop.loss(batch)
+
+    before = everything(loop)
+    tuned = loop.tune(forward=slow_when_whole, only=["micro-batches 2", "micro-batches 4"], whole_step=True, budget=10.0)
+    assert "micro-batches 2" in tuned.kept
+    assert all(trial["numerics"]["class"] == "rounding" and trial["numerics"]["passed"] for trial in tuned.ledger["trials"])
+    assert differences(before, everything(loop)) == []
+    for batch in list(loop.loader)[:3]:
+        torch.testing.assert_close(tuned.step(batch), plain_step(plain, batch))
+    for ours, theirs in zip(loop.model.parameters(), plain.model.parameters()):
+        torch.testing.assert_close(ours, theirs)
+
+
+@pytest.mark.parametrize("engine", ["python", "native"])
+def test_parts_of_unequal_size_count_by_their_samples(engine):
+    loop, plain = without_batch_statistics(fused=True), without_batch_statistics(fused=True)
+    step = subject_of(loop, whole_step=True).step
+    step.set(micro_batches=4, native=engine == "native")
+    for samples in (7, 8, 3, 1):
+        batch = torch.randn(samples, 2, 8, 8), torch.arange(samples) % 3
+        torch.testing.assert_close(step(batch), plain_step(plain, batch), rtol=1e-5, atol=1e-6)
+    for ours, theirs in zip(loop.model.parameters(), plain.model.parameters()):
+        torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("engine", ["python", "native"])
+def test_after_a_part_that_raises_the_next_step_is_a_whole_one(engine):
+    loop, plain = without_batch_statistics(fused=True), without_batch_statistics(fused=True)
+    subject = Subject(loop.model, loop.loader, loop.optimizer, lambda model, batch: (late(), loop.loss(batch))[1], run_steps=None,
+                      budget=60, whole_step=True)
+    subject.switch({"train.engine": json.dumps(engine), "train.micro_batches": "4"})
+    batch = torch.randn(8, 2, 8, 8), torch.arange(8) % 3
+    late = After(3, raise_trouble)
+    with pytest.raises(Trouble):
+        subject.step(batch)
+    torch.testing.assert_close(subject.step(batch), plain_step(plain, batch))
+    for ours, theirs in zip(loop.model.parameters(), plain.model.parameters()):
+        torch.testing.assert_close(ours, theirs)
+
+
+def test_micro_batches_are_refused_where_the_loss_is_no_mean():
+    loop = without_batch_statistics()
+    tuned = loop.tune(forward=lambda model, batch: nn.functional.cross_entropy(model(batch[0]), batch[1], reduction="sum"),
+                      only=["micro-batches 2"], whole_step=True, budget=5.0)
+    (trial,) = tuned.trials
+    assert (trial.verdict, trial.reason) == ("refused", "numerics"), trial.sentence
+
+
+def test_what_drops_out_makes_micro_batches_a_change_of_draws():
+    for dropout, numerics in ((0.0, "rounding"), (0.2, "reduced_precision")):
+        found = subject_of(without_batch_statistics(dropout), whole_step=True).candidates("memory")
+        assert [c.numerics for c in found if c.name.startswith("micro-batches")] == [numerics] * 2
+        assert found[0].name == "micro-batches 2"  # First, where memory is what runs out.
+
+
+def test_a_step_that_cannot_be_another_is_listed_with_its_reason():
+    def reasons(loop, whole_step=True):
+        subject = subject_of(loop, whole_step=whole_step)
+        tried = {candidate.name for candidate in subject.candidates("compute")}
+        found = {entry.name: entry.reason for entry in subject.not_applicable}
+        assert ("native step" in found) != ("native step" in tried)
+        return found
+
+    own = reasons(Loop(), whole_step=False)
+    assert "whole_step=True" in own["native step"] and "whole_step=True" in own["micro-batches"]
+    assert "1, a BatchNorm2d, normalises by the statistics of the whole batch" == reasons(Loop())["micro-batches"]
+    loop = Loop()
+    loop.optimizer = torch.optim.Adam(loop.model.parameters())
+    assert "wanted a torch.optim.AdamW or torch.optim.SGD, found Adam" in reasons(loop)["native step"]
+    loop.optimizer = torch.optim.AdamW(loop.model.parameters(), amsgrad=True)
+    assert "amsgrad" in reasons(loop)["native step"]
+    torch.use_deterministic_algorithms(True, warn_only=True)
+    try:
+        assert "native step" not in reasons(without_batch_statistics())
+        assert torch.are_deterministic_algorithms_enabled() and torch.is_deterministic_algorithms_warn_only_enabled()
+    finally:
+        torch.use_deterministic_algorithms(False)
+
+
+def test_batches_of_any_form_are_cut_along_their_samples():
+    rows, scale = torch.arange(10).reshape(5, 2), torch.tensor(2.0)
+    parts = parts_of({"rows": rows, "pair": (rows[:, 0], [scale, "name"])}, 2)
+    assert [share for _, share in parts] == [0.4, 0.6]
+    assert [part["rows"].tolist() for part, _ in parts] == [rows[:2].tolist(), rows[2:].tolist()]
+    assert [part["pair"][0].tolist() for part, _ in parts] == [[0, 2], [4, 6, 8]]
+    assert all(part["pair"][1] == [scale, "name"] for part, _ in parts)
+    ours = hr.Batch({"images": rows, "labels": rows[:, 0], "mask": rows[:, 1]}, 3, 4)
+    (first, _), *_ = parts_of(ours, 5)
+    assert isinstance(first, hr.Batch) and first["mask"].tolist() == [1] and len(first[0]) == 1
+    assert len(parts_of(rows, 8)) == 5
+    for batch, found in (((rows, rows[:3]), "3 and 5"), ({"scale": scale}, "no tensor")):
+        with pytest.raises(hr.errors.InvalidArgumentError, match=f"first dimension in common, found {found}"):
+            parts_of(batch, 2)
 
 
 def test_a_setting_that_cannot_be_applied_leaves_the_others_as_they_were():

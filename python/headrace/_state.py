@@ -10,6 +10,10 @@ from typing import Any, Callable, Iterable
 import torch
 from torch import nn
 
+from .batch import Batch
+
+_MARKS = ("_opt_called", "_step_count")  # That an optimizer has stepped, for torch's schedulers.
+
 
 def generators_of(loader: Any) -> list[torch.Generator]:
     """The torch.Generators that a DataLoader's order is drawn from, other than the global one."""
@@ -83,8 +87,7 @@ class State:
             for parameter, state in optimizer.state.items()
         }
         self._groups = [_values_of(group) for group in optimizer.param_groups]
-        self._marks = {key: optimizer.__dict__[key] for key in ("_opt_called", "_step_count")
-                       if key in optimizer.__dict__}
+        self._marks = {key: optimizer.__dict__[key] for key in _MARKS if key in optimizer.__dict__}
 
     def restore(self, gradients: bool = False) -> None:
         """Puts the values back, whatever layout the parameters have now. Gradients are dropped, or with `gradients` put
@@ -112,6 +115,8 @@ class State:
                     group[key] = value.object
                 else:
                     group[key] = value
+        for key in _MARKS:
+            self._optimizer.__dict__.pop(key, None)
         self._optimizer.__dict__.update(self._marks)
         state = self._optimizer.state
         for parameter in [p for p in state if p not in self._optimizer_state]:
@@ -170,6 +175,8 @@ def map_tensors(change: Callable[[torch.Tensor], torch.Tensor], value: Any) -> A
         for key in list(result):
             result[key] = map_tensors(change, result[key])
         return result
+    if isinstance(value, Batch):
+        return Batch({name: map_tensors(change, tensor) for name, tensor in value.fields.items()}, value.epoch, value.index)
     if isinstance(value, tuple):
         items = [map_tensors(change, item) for item in value]
         return type(value)(*items) if hasattr(value, "_fields") else tuple(items)

@@ -11,7 +11,7 @@ import os
 import shutil
 import time
 from dataclasses import dataclass
-from typing import Any, Callable, Iterator, Mapping
+from typing import Any, Callable, Iterator, Mapping, Sequence
 
 import torch
 from torch import nn
@@ -22,8 +22,9 @@ from ._batched import BatchedPictures, as_it_is, batched
 from ._forward import ForwardSwitch
 from ._loader import Loader
 from ._state import State, generators_of, in_layout_of, same_values
+from ._step import WholeStep
 from ._twin import draws, twin_of
-from .errors import InvalidArgumentError, UnsupportedError
+from .errors import Error, InvalidArgumentError, UnsupportedError
 
 MEMORY_FORMAT = "model.memory_format"
 PRECISION = "train.precision"
@@ -35,6 +36,8 @@ LOADER = "data.loader"  # "headrace": a headrace.Loader in the place of a DataLo
 LOADER_THREADS = "data.threads"  # Of a headrace.Loader.
 PREFETCH = "data.prefetch_batches"
 BATCHED = "data.batched"
+ENGINE = "train.engine"  # "native": the step by headrace's engine.
+MICRO_BATCHES = "train.micro_batches"  # That each batch is cut into.
 COMPILE = "model.compile"
 COMPILE_S = 40.0  # What compiling a model takes where it takes long (6 to 43 s were seen on two cores).
 
@@ -63,14 +66,17 @@ class Subject:
     """The user's objects. Made once; its state then is what every trial begins with and what is put back at the end."""
 
     def __init__(self, model: nn.Module, loader: Any, optimizer: torch.optim.Optimizer,
-                 forward: Callable[[nn.Module, Any], Any], *, run_steps: int | None, budget: float) -> None:
+                 forward: Callable[[nn.Module, Any], Any], *, run_steps: int | None, budget: float,
+                 whole_step: bool = False, only: Sequence[str] = ()) -> None:
         _check_objects(model, loader, optimizer, forward)
         self.model, self.loader, self.optimizer, self.user_forward = model, loader, optimizer, forward
-        self._run_steps, self._budget = run_steps, budget
+        self._run_steps, self._budget, self._whole_step = run_steps, budget, whole_step
+        self._only = only  # Candidates by name; empty: all.
         self._compile_s: float | None = None  # What compiling took; None: not compiled yet.
         self.not_applicable: list[NotApplicable] = []
         self._state = State(model, optimizer, loader)
         self._forward = ForwardSwitch(model)
+        self.step = WholeStep(model, optimizer, self.loss)
         self._channels_last: dict[str, torch.Tensor] = {}  # Parameters in channels-last layout.
         self._groups = [(group, {key: group[key] for key in ("fused", "foreach") if key in group})
                         for group in optimizer.param_groups]
@@ -95,6 +101,7 @@ class Subject:
         """The state that this was made with, under the settings in force. Gradients are dropped."""
         self._end_workers()
         self._state.restore()
+        self.step.renew()
         if self._twin is not None:
             self._twin.start_at(0)
 
@@ -111,9 +118,6 @@ class Subject:
 
     def zero_gradients(self) -> None:
         self.optimizer.zero_grad()
-
-    def update(self) -> None:
-        self.optimizer.step()
 
     def loss(self, batch: Any) -> Any:
         return loss_of(self.user_forward(self.model, batch))
@@ -162,8 +166,8 @@ class Subject:
     def candidates(self, bound: str) -> list[Candidate]:
         """Changes to try, those that relieve `bound` first."""
         self.not_applicable.clear()
-        found = [*self._compute_candidates(), *self._thread_candidates(), *self._compile_candidates(),
-                 *self._loader_candidates()]
+        found = [*self._compute_candidates(), *self._step_candidates(), *self._thread_candidates(),
+                 *self._compile_candidates(), *self._loader_candidates()]
         return sorted(found, key=lambda candidate: candidate.resource != bound)
 
     def baseline(self) -> dict[str, str]:
@@ -177,6 +181,8 @@ class Subject:
             ALLOCATOR: "system",
             COMPILE: False,
         }
+        if self._whole_step:
+            written.update({ENGINE: "python", MICRO_BATCHES: 1})
         if self._workers is not None:
             written[WORKERS] = self._workers[0]
             written[BATCHED] = False
@@ -210,6 +216,7 @@ class Subject:
             for key, value in state.items():
                 if isinstance(value, torch.Tensor) and value.shape == parameter.shape:
                     state[key] = in_layout_of(parameter, value)
+        self.step.renew()
         if self._pass_loader is self._twin:
             self._twin.start_at(0)
             return self._twin
@@ -237,6 +244,7 @@ class Subject:
         if self._twin is not None and LOADER_THREADS in settings:
             self._twin.set_threads(int(settings[LOADER_THREADS]))
         self._pass_loader = self._loader_for(settings)
+        self.step.set(micro_batches=int(settings.get(MICRO_BATCHES, 1)), native=_text(settings, ENGINE) == "native")
 
     def _set_layout(self, channels_last: bool) -> None:
         for name, held in self._state.parameters.items():
@@ -324,6 +332,24 @@ class Subject:
         yield Candidate("allocator without trim", "glibc keeps freed memory, so that each step reuses mapped pages.",
                         {ALLOCATOR: '"no_trim"'}, "bit_equal", "compute")
 
+    def _step_candidates(self) -> Iterator[Candidate]:
+        """What changes the step itself, which a loop must leave to Tuned.step for that."""
+        is_fused = all(values.get("fused") for _, values in self._groups)
+        yield from self._unless(self._no_native_step(), Candidate(
+            "native step", "Backward, update and what lies between them by headrace's engine, without Python.",
+            {ENGINE: '"native"'}, "bit_equal" if is_fused else "rounding", "compute"))
+        if reason := self._no_micro_batches():
+            self.not_applicable.append(NotApplicable("micro-batches", MICRO_BATCHES, reason))
+            return
+        drops = any(isinstance(module, nn.modules.dropout._DropoutNd) and module.training and module.p > 0
+                    for module in self.model.modules())
+        for count in (2, 4):
+            yield Candidate(
+                f"micro-batches {count}", f"Forward and backward on {count} parts of a batch, one after the other, so that less "
+                "memory is in use at once; one update, by the gradient of the whole batch."
+                f"{' What is dropped out is drawn for each part.' if drops else ''}",
+                {MICRO_BATCHES: str(count)}, "reduced_precision" if drops else "rounding", "memory")
+
     def _thread_candidates(self) -> Iterator[Candidate]:
         cores = len(os.sched_getaffinity(0))
         for threads in sorted({cores, max(1, cores - 1), 1}, reverse=True):
@@ -362,11 +388,12 @@ class Subject:
             changes = {WORKERS: str(workers)}
             if self._twin is not None:  # Which has no workers.
                 changes[LOADER] = '"dataloader"'
-            if numerics is None:
+            name = f"loader workers {workers}"
+            if numerics is None and (not self._only or name in self._only):  # It starts worker processes to find out.
                 numerics = "bit_equal" if self._same_batches(changes) else "reduced_precision"
-            draws = "" if numerics == "bit_equal" else " What the data set draws at random comes from other generators then."
-            yield Candidate(f"loader workers {workers}", f"Load with {workers} worker processes instead of {now}.{draws}",
-                            changes, numerics, "data")
+            draws = " What the data set draws at random comes from other generators then." if numerics == "reduced_precision" else ""
+            yield Candidate(name, f"Load with {workers} worker processes instead of {now}.{draws}", changes,
+                            numerics or "bit_equal", "data")
         if now > 0:
             depth = 2 * (prefetch or 2)
             yield Candidate("deeper prefetch", f"Each worker prepares {depth} batches ahead instead of "
@@ -441,6 +468,23 @@ class Subject:
             return "the last batch of an epoch is smaller than the others, so that it would compile twice"
         return None
 
+    def _no_native_step(self) -> str | None:
+        if not self._whole_step:
+            return _OWN_STEP
+        try:
+            self.step.new_trainer()
+        except (Error, TypeError) as error:
+            return str(error)
+        return None
+
+    def _no_micro_batches(self) -> str | None:
+        if not self._whole_step:
+            return _OWN_STEP
+        for name, module in self.model.named_modules():
+            if isinstance(module, nn.modules.batchnorm._BatchNorm) and module.training:
+                return f"{name or 'the model'}, a {type(module).__name__}, normalises by the statistics of the whole batch"
+        return None
+
     def _no_fused(self) -> str | None:
         written = self._groups[0][1]
         name = type(self.optimizer).__name__
@@ -451,6 +495,9 @@ class Subject:
         if any(group.get("differentiable") or group.get("capturable") for group, _ in self._groups):
             return f"{name} is differentiable or capturable"
         return None
+
+
+_OWN_STEP = "the loop does its steps itself: give whole_step=True and call Tuned.step(batch) in place of them"
 
 
 def loss_of(result: Any) -> Any:

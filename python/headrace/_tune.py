@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from . import _native
-from ._subject import NotApplicable, Subject, loss_of
+from ._subject import NotApplicable, Subject
 from .errors import InvalidArgumentError
 
 
@@ -97,12 +97,9 @@ class Tuned:
         return self
 
     def step(self, batch: Any) -> torch.Tensor:
-        """One step of the loop that was tuned: zero_grad, forward, backward, step. Returns the loss, detached."""
-        self.optimizer.zero_grad()
-        loss = loss_of(self._subject.user_forward(self.model, batch))
-        loss.backward()
-        self.optimizer.step()
-        return loss.detach()
+        """One step of the loop that was tuned: zero_grad, forward, backward, update, in the way that was kept. Returns the
+        loss, detached."""
+        return self._subject.step(batch)
 
     def summary(self) -> str:
         """The report as text."""
@@ -116,7 +113,8 @@ class Tuned:
 def tune(model: nn.Module, loader: Any, optimizer: torch.optim.Optimizer, forward: Callable[[nn.Module, Any], Any], *,
          budget: float = 60.0, epochs: int | None = None, steps: int | None = None, only: Iterable[str] = (),
          fixed: Iterable[str] = (), gain_min: float = 0.02, out: str | pathlib.Path | None = None, apply: bool = True,
-         seed: int = 0, title: str = "training loop", on_progress: Callable[[str, str], None] | None = None) -> Tuned:
+         whole_step: bool = False, seed: int = 0, title: str = "training loop",
+         on_progress: Callable[[str, str], None] | None = None) -> Tuned:
     """Makes a training loop faster and proves it: measures the loop as it is, tries one change at a time in interleaved
     pairs from one state, checks that each computes the same, keeps what pays.
 
@@ -127,7 +125,10 @@ def tune(model: nn.Module, loader: Any, optimizer: torch.optim.Optimizer, forwar
     budget: seconds for everything. epochs or steps: how long you will train; a change that costs time once
     (compiling) is tried only when the run is known to be long enough. only, fixed: candidates by name; settings that must
     stay. gain_min: the smallest gain worth keeping. out: a folder for report.html, ledger.json and the traces. apply:
-    False leaves the objects as they were; Tuned.apply() does it later. on_progress(kind, text) is told what happens:
+    False leaves the objects as they were; Tuned.apply() does it later. whole_step: True says that your loop will call
+    Tuned.step(batch) in place of its own zero_grad, forward, backward and optimizer.step; then what only such a step can do is
+    tried, too: headrace's native engine (as in headrace.Trainer), and micro-batches, which cut each batch into parts and
+    keep the update. on_progress(kind, text) is told what happens:
     "step", "diagnosis", "decided".
 
     Afterwards parameters, buffers, gradients, optimizer state, modes and the generators of torch, Python, NumPy and the
@@ -146,9 +147,10 @@ def tune(model: nn.Module, loader: Any, optimizer: torch.optim.Optimizer, forwar
     if out is not None:
         out = pathlib.Path(out)
         out.mkdir(parents=True, exist_ok=True)
-    subject = Subject(model, loader, optimizer, forward, run_steps=steps, budget=budget)
+    only = list(only)
+    subject = Subject(model, loader, optimizer, forward, run_steps=steps, budget=budget, whole_step=whole_step, only=only)
     request = {
-        "budget_s": float(budget), "gain_min": float(gain_min), "only": list(only), "fixed": list(fixed),
+        "budget_s": float(budget), "gain_min": float(gain_min), "only": only, "fixed": list(fixed),
         "seed": seed, "title": title, "out": "" if out is None else str(out),
         "command": f"headrace.tune({type(model).__name__}, {type(loader).__name__}, {type(optimizer).__name__}, "
                    f"budget={budget:g})",

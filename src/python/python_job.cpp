@@ -30,13 +30,15 @@ bool tells_of_memory(const py::error_already_set& error) {
 
 }  // namespace
 
-PythonJob::PythonJob(py::object subject) : subject_(std::move(subject)), pass_(py::none()), cached_(py::none()) {}
+PythonJob::PythonJob(py::object subject)
+    : subject_(std::move(subject)), step_(subject_.attr("step")), pass_(py::none()), cached_(py::none()) {}
 
 PythonJob::~PythonJob() {
   const py::gil_scoped_acquire gil;
   batches_for_checks_.clear();
   cached_ = py::object();
   pass_ = py::object();
+  step_ = py::object();
   subject_ = py::object();
 }
 
@@ -73,12 +75,9 @@ void PythonJob::check() {
     const py::object batch = batch_for_checks(0);
     samples_ = batch_samples(batch);
     subject_.attr("restore")();
-    subject_.attr("zero_gradients")();
-    const py::object loss = loss_of_batch(batch);
-    const double value = py::cast<double>(loss.attr("item")());
+    const double value = py::cast<double>(forward_backward(batch).attr("item")());
     // NaN has a sign that means nothing.
     if (!std::isfinite(value)) fail(ErrorCode::numerics, "tune: the loss of the first batch is {}", std::abs(value));
-    loss.attr("backward")();
     bool any = false;
     for (const auto& [name, parameter] : tensors("parameters")) any = any || parameter.grad().defined();
     if (!any) fail(ErrorCode::invalid_argument, "tune: the loss depends on none of the optimizer's parameters");
@@ -101,6 +100,8 @@ void PythonJob::configure(const Settings& settings) {
   in_python([&] {
     pass_ = py::none();
     subject_.attr("configure")(py::cast(settings));
+    is_native_ = py::cast<bool>(step_.attr("is_native"));
+    cuts_batches_ = py::cast<std::int64_t>(step_.attr("micro_batches")) > 1;
   });
 }
 
@@ -134,6 +135,31 @@ py::object PythonJob::loss_of_batch(const py::object& batch) {
   return loss;
 }
 
+py::object PythonJob::forward_backward(const py::object& batch) {
+  {
+    const Span part{step::kOptimizer};
+    subject_.attr("zero_gradients")();
+  }
+  const auto of_part = [this](const py::object& part, const py::object& share) {
+    py::object loss;
+    {
+      const Span span{step::kForward};
+      loss = loss_of_batch(part);
+      if (!share.is_none()) loss = loss * share;
+    }
+    const Span span{step::kBackward};
+    loss.attr("backward")();
+    return loss;
+  };
+  if (!cuts_batches_) return of_part(batch, py::none());
+  py::object total = py::int_(0);
+  for (const py::handle entry : step_.attr("parts")(batch)) {
+    const auto part = py::reinterpret_borrow<py::tuple>(entry);
+    total += of_part(part[0], part[1]).attr("detach")();
+  }
+  return total;
+}
+
 double PythonJob::one_step() {
   const std::int64_t begin_ns = monotonic_ns();
   const Span span{step::kStep};
@@ -142,21 +168,12 @@ double PythonJob::one_step() {
     const Span wait{step::kDataWait};
     batch = next_batch();
   }
-  {
+  if (is_native_) {
+    loss = step_(batch);  // The engine records the parts.
+  } else {
+    loss = forward_backward(batch);
     const Span part{step::kOptimizer};
-    subject_.attr("zero_gradients")();
-  }
-  {
-    const Span part{step::kForward};
-    loss = loss_of_batch(batch);
-  }
-  {
-    const Span part{step::kBackward};
-    loss.attr("backward")();
-  }
-  {
-    const Span part{step::kOptimizer};
-    subject_.attr("update")();
+    step_.attr("update")();
   }
   const double time_s = seconds_since(begin_ns);
   const double value = py::cast<double>(loss.attr("item")());
@@ -216,9 +233,7 @@ Fingerprint PythonJob::fingerprint(std::int64_t batch_index) {
     const py::object batch = batch_for_checks(batch_index);
     pass_ = py::none();
     subject_.attr("restore")();
-    subject_.attr("zero_gradients")();
-    const py::object loss = loss_of_batch(batch);
-    loss.attr("backward")();
+    const py::object loss = is_native_ ? py::object(step_.attr("gradients")(batch)) : forward_backward(batch);
     Fingerprint result;
     result.loss = py::cast<double>(loss.attr("item")());
     result.gradients = gradients_of(tensors("parameters"));
@@ -245,7 +260,10 @@ double PythonJob::update_difference(const Settings& a, const Settings& b) {
     return in_python([&] {
       const at::NoGradGuard no_grad;
       set_gradients(tensors("parameters"), given.gradients);
-      subject_.attr("update")();
+      {
+        const at::AutoGradMode with_grad(is_native_);  // The engine takes gradients from a backward only.
+        step_.attr("update")();
+      }
       NamedTensors after = tensors("parameters");
       for (const auto& named : tensors("buffers")) after.push_back(named);
       for (const auto& named : tensors("optimizer_state")) after.push_back(named);

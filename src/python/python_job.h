@@ -67,8 +67,9 @@ class PythonJob final : public MeasurableJob {
   template <class Work>
   auto in_python(Work&& work);
   pybind11::object next_batch();
-  pybind11::object loss_of_batch(const pybind11::object& batch);  // Forward, and what may be wrong with a loss.
-  double one_step();                                              // Seconds.
+  pybind11::object loss_of_batch(const pybind11::object& batch);     // Forward, and what may be wrong with a loss.
+  pybind11::object forward_backward(const pybind11::object& batch);  // Of its parts, where it is cut; returns the loss.
+  double one_step();                                                 // Seconds.
   // Takes out of the steps what beginning a pass costs, and returns what each step owes of it.
   double spread_pass_starts(std::vector<double>& seconds);
   pybind11::object batch_for_checks(std::int64_t index);
@@ -76,12 +77,16 @@ class PythonJob final : public MeasurableJob {
   NamedTensors tensors(const char* method);
 
   pybind11::object subject_;
+  pybind11::object step_;    // subject_.step, a headrace._step.WholeStep.
   pybind11::object pass_;    // The iterator over the data at hand; none: the next step begins one.
   pybind11::object cached_;  // The batch of free data; none while it is off.
   std::vector<pybind11::object> batches_for_checks_;
   std::vector<Wait> waits_;  // For data, of the steps of the last run().
   double pass_start_s_ = 0;  // What the newest pass cost to begin, beyond what any batch costs.
   std::int64_t samples_ = 1;
+  // Of the settings in force.
+  bool is_native_ = false;     // The native engine does the step.
+  bool cuts_batches_ = false;  // Into micro-batches.
   std::exception_ptr interrupt_;
 };
 

@@ -1,0 +1,131 @@
+"""The whole step of a loop that hands its batches over: in micro-batches where that is asked for, by the native engine where
+that is."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any, Callable
+
+import torch
+from torch import nn
+
+from . import _native
+from ._state import map_tensors, tensors_in
+from .errors import InvalidArgumentError
+
+
+class WholeStep:
+    """zero_grad, forward, backward and update on the user's own objects. `loss(batch)` gives the loss as a tensor."""
+
+    def __init__(self, model: nn.Module, optimizer: torch.optim.Optimizer, loss: Callable[[Any], torch.Tensor]) -> None:
+        self._model, self._optimizer, self._loss = model, optimizer, loss
+        self.micro_batches = 1
+        self._trainer: _native.Trainer | None = None
+
+    @property
+    def is_native(self) -> bool:
+        return self._trainer is not None
+
+    def set(self, *, micro_batches: int, native: bool) -> None:
+        self.micro_batches = micro_batches
+        self._trainer = self.new_trainer() if native else None
+
+    def renew(self) -> None:
+        """After parameters or optimizer state were put back: the engine holds those that it was made with."""
+        if self._trainer is not None:
+            self._trainer = self.new_trainer()
+
+    def new_trainer(self) -> _native.Trainer:
+        """headrace.Error or TypeError where the engine cannot do this optimizer's work. Its batches are functions that
+        return a loss."""
+        is_deterministic = torch.are_deterministic_algorithms_enabled()
+        warns_only = torch.is_deterministic_algorithms_warn_only_enabled()
+        try:
+            return _native.Trainer(self._model, self._optimizer, lambda _model, loss: loss(),
+                                   accumulate=self.micro_batches, deterministic=is_deterministic)
+        finally:
+            torch.use_deterministic_algorithms(is_deterministic, warn_only=warns_only)
+
+    def parts(self, batch: Any) -> list[tuple[Any, float]] | None:
+        """Micro-batches, each with its share of the batch's mean loss; None: the batch stays whole."""
+        return None if self.micro_batches == 1 else parts_of(batch, self.micro_batches)
+
+    def __call__(self, batch: Any) -> torch.Tensor:
+        """The loss of the batch, detached."""
+        if self._trainer is not None:
+            return self._native_step(self._trainer, batch)
+        self._optimizer.zero_grad()
+        total = None
+        for part, share in self.parts(batch) or [(batch, 1.0)]:
+            loss = self._loss_of_share(part, share)
+            loss.backward()
+            total = loss.detach() if total is None else total + loss.detach()
+        self._optimizer.step()
+        return total
+
+    def gradients(self, batch: Any) -> torch.Tensor:
+        """A native step whose gradients are in the parameters afterwards, as the update took them. Returns the loss."""
+        assert self._trainer is not None
+        found: dict[nn.Parameter, torch.Tensor] = {}
+
+        def keep(parameter: nn.Parameter) -> None:
+            found[parameter] = parameter.grad.clone()  # Summed over the micro-batches so far.
+
+        trained = [parameter for parameter in self._model.parameters() if parameter.requires_grad]
+        hooks = [parameter.register_post_accumulate_grad_hook(keep) for parameter in trained]
+        try:
+            loss = self._native_step(self._trainer, batch)
+        finally:
+            for hook in hooks:
+                hook.remove()
+        count = len(self.parts(batch) or [batch])
+        for parameter, gradient in found.items():
+            parameter.grad = gradient.div_(count)
+        return loss
+
+    def update(self) -> None:
+        """An update by the gradients that are in the parameters."""
+        if self._trainer is None:
+            self._optimizer.step()
+            return
+        given = [(parameter, parameter.grad) for parameter in self._model.parameters() if parameter.grad is not None]
+
+        def product() -> torch.Tensor:  # Its gradients are those given, bit for bit.
+            return torch.stack([(parameter * gradient).sum() for parameter, gradient in given]).sum()
+
+        self._trainer.step(product, last_of_window=True)
+
+    def _native_step(self, trainer: _native.Trainer, batch: Any) -> torch.Tensor:
+        parts = self.parts(batch)
+        if parts is None:
+            return trainer.step(partial(self._loss, batch))
+        total = torch.zeros(())
+        try:
+            for place, (part, share) in enumerate(parts):  # The engine takes the mean over a window.
+                loss = partial(self._loss_of_share, part, share * len(parts))
+                total += trainer.step(loss, last_of_window=place + 1 == len(parts))
+        except BaseException:
+            self.renew()  # Without the window that was open.
+            raise
+        return total / len(parts)
+
+    def _loss_of_share(self, batch: Any, share: float) -> torch.Tensor:
+        loss = self._loss(batch)
+        return loss if share == 1 else loss * share
+
+
+def parts_of(batch: Any, count: int) -> list[tuple[Any, float]]:
+    """The batch cut along the first dimension of its tensors into `count` parts, or as many as it has samples, each with its
+    share of the samples. What is no tensor, or a tensor of one number, goes with every part."""
+    lengths = {tensor.shape[0] for tensor in tensors_in(batch) if tensor.dim() > 0}
+    if len(lengths) != 1:
+        raise InvalidArgumentError("micro-batches: wanted a batch whose tensors have one first dimension in common, found "
+                                   f"{' and '.join(map(str, sorted(lengths))) or 'no tensor'}")
+    (samples,) = lengths
+    parts, begin = [], 0
+    for place in range(min(count, samples)):
+        end = samples * (place + 1) // min(count, samples)
+        cut = slice(begin, end)
+        parts.append((map_tensors(lambda tensor: tensor[cut] if tensor.dim() > 0 else tensor, batch), (end - begin) / samples))
+        begin = end
+    return parts
