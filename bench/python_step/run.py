@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """A training step of an nn.Module from Python: the plain loop with AdamW(fused=True) against headrace.Trainer.step, on a
 tiny MLP (32-64-10, batch 16, 1 thread), where what is not arithmetic shows; plain, with clipping, and with clipping and a
-loss scale. Each round times --steps steps of every arm, in
+loss scale; and Tuned.step after hr.tune of a loop with a plain AdamW, by what it kept of the changes to a step. Each round times --steps steps of every arm, in
 an order that turns; the table shows medians over rounds with their range. Last, how fast a counting Python thread runs while
 a Trainer steps and while a Loader is waited for, as a share of its free rate.
 
@@ -74,10 +74,21 @@ def engine_arm(**options):
     return lambda: trainer.step(batch)
 
 
+def tuned_arm():
+    model = network()
+    optimizer, batch = torch.optim.AdamW(model.parameters()), batch_of()
+    tuned = hr.tune(model, [batch] * 50, optimizer, forward, whole_step=True, budget=10,
+                    only=["fused optimizer", "native step", "micro-batches 2", "micro-batches 4"])  # Others are the process'.
+    low, high = (tuned.ledger["speedup"][end] for end in ("low", "high"))
+    print(f"hr.tune kept {', '.join(tuned.kept) or 'nothing'}: {tuned.speedup:.2f} times [{low:.2f}, {high:.2f}] as fast")
+    return lambda: tuned.step(batch)
+
+
 def measure(rounds: int, steps: int) -> dict[str, list[float]]:
     arms = {
         "plain: Python loop": python_arm(plain_step),
         "plain: hr.Trainer": engine_arm(),
+        "plain: hr.tune": tuned_arm(),
         "clip: Python loop": python_arm(clipped_step),
         "clip: hr.Trainer": engine_arm(clip_norm=1.0),
         "scale: Python loop": python_arm(scaled_step),
