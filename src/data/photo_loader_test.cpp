@@ -4,6 +4,8 @@
 #include <headrace/error.h>
 #include <headrace/loader.h>
 
+#include <malloc.h>
+
 #include <algorithm>
 #include <atomic>
 #include <cstring>
@@ -845,6 +847,21 @@ TEST(PhotoLoader, AnEvaluationLeavesNoBuffersBehind) {
     EXPECT_EQ(order(loader.epoch(1)).size(), 40U);
   }
 }
+
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)  // Their malloc has other books.
+// libjpeg keeps the coefficients of the whole picture, more than glibc takes from a heap.
+TEST(PhotoLoader, AnEvaluationLeavesNoDecodersMemoryBehind) {
+  const auto source = files_of(4);
+  source->files[1] = image::jpeg_of(image::photograph(3000, 4000, 3, 1), {.progressive = true});
+  for (const std::int64_t threads : {0, 1}) {
+    Loader loader{source, photo_options(1, threads), 1, false};
+    const std::size_t before = ::mallinfo2().hblkhd;
+    EXPECT_EQ(order(loader.epoch(0)).size(), 4U);
+    while (loader.statistics().workspace_bytes != 0) std::this_thread::yield();
+    EXPECT_LT(::mallinfo2().hblkhd, before + (std::size_t{1} << 20)) << threads << " threads";
+  }
+}
+#endif
 
 TEST(PhotoLoader, LeavingEarlyStopsWithinAFewPictures) {
   const auto source = files_of(64);

@@ -9,15 +9,17 @@ std::int64_t Workspace::bytes() const noexcept {
   return static_cast<std::int64_t>(total);
 }
 
-void Workspace::trim() noexcept {
+void Workspace::trim() {
   if (bytes() > kKeptMax) clear();
 }
 
-void Workspace::clear() noexcept {
+void Workspace::clear() {
   // "= {}" would assign an empty list, which keeps the memory.
   for (auto& file : files) file = std::vector<std::uint8_t>();
   for (auto* buffer : {&decoded, &cut, &resized, &entropy.record}) *buffer = std::vector<std::uint8_t>();
   entropy.index.positions = std::vector<image::EntropyPosition>();
+  decoder = image::Decoder();
+  resizer = image::Resizer();
 }
 
 }  // namespace headrace::detail

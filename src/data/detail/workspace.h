@@ -32,9 +32,9 @@ struct Workspace {
   EntropyShelf::Scratch entropy;
   std::vector<CorruptSample> corrupt;  // Of the chunk.
 
-  std::int64_t bytes() const noexcept;  // Of the buffers.
-  void trim() noexcept;                 // Frees the buffers when together they are larger than kKeptMax.
-  void clear() noexcept;                // Frees the buffers.
+  std::int64_t bytes() const noexcept;  // Of the buffers, without what decoder and resizer keep.
+  void trim();                          // clear() when the buffers together are larger than kKeptMax.
+  void clear();                         // Frees the buffers, and what decoder and resizer keep.
 };
 
 }  // namespace headrace::detail
