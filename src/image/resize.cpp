@@ -130,6 +130,18 @@ void grow(std::vector<Value>& scratch, std::ptrdiff_t size) {
   if (std::ssize(scratch) < size) scratch.resize(static_cast<std::size_t>(size));
 }
 
+// The rows one behind the other: as they are, or copied to `scratch`.
+std::span<const std::uint8_t> without_gaps(std::span<const std::uint8_t> values, std::ptrdiff_t stride,
+                                           std::ptrdiff_t row_values, std::vector<std::uint8_t>& scratch) {
+  if (stride == row_values) return values;
+  const std::ptrdiff_t rows = (std::ssize(values) + stride - row_values) / stride;
+  grow(scratch, rows * row_values);
+  for (std::ptrdiff_t y = 0; y < rows; ++y) {
+    std::copy_n(values.data() + y * stride, row_values, scratch.data() + y * row_values);
+  }
+  return std::span{scratch}.first(static_cast<std::size_t>(rows * row_values));
+}
+
 }  // namespace
 
 Stretch needed(const ResizeAxis& axis) noexcept {
@@ -143,6 +155,7 @@ struct Resizer::Impl {
   AxisTaps vertical, horizontal;
   std::vector<std::int16_t> columns;  // Of a strip, between the axes.
   std::vector<std::uint8_t> rows;     // Of a strip, resized.
+  std::vector<std::uint8_t> cut;      // What is not resized, without what lay between its rows.
 };
 
 Resizer::Resizer() : impl_(std::make_unique<Impl>()) {}
@@ -150,26 +163,27 @@ Resizer::~Resizer() = default;
 Resizer::Resizer(Resizer&&) noexcept = default;
 Resizer& Resizer::operator=(Resizer&&) noexcept = default;
 
-void Resizer::resize(std::span<const std::uint8_t> pixels, const ResizeAxis& vertical, const ResizeAxis& horizontal,
-                     int channels, std::span<std::uint8_t> out) {
+void Resizer::resize(const PixelRows& pixels, const ResizeAxis& vertical, const ResizeAxis& horizontal, int channels,
+                     std::span<std::uint8_t> out) {
   resize(pixels, vertical, horizontal, channels, /*flip=*/false, PixelForm{}, std::as_writable_bytes(out));
 }
 
-void Resizer::resize(std::span<const std::uint8_t> pixels, const ResizeAxis& vertical, const ResizeAxis& horizontal,
-                     int channels, bool flip, const PixelForm& form, std::span<std::byte> out) {
+void Resizer::resize(const PixelRows& pixels, const ResizeAxis& vertical, const ResizeAxis& horizontal, int channels,
+                     bool flip, const PixelForm& form, std::span<std::byte> out) {
   const Stretch rows = needed(vertical), columns = needed(horizontal);
   HEADRACE_CHECK(channels >= 1 && channels <= 4, "image: pictures of {} channels", channels);
-  const std::ptrdiff_t stride = static_cast<std::ptrdiff_t>(columns.size) * channels;
+  const std::ptrdiff_t row_values = static_cast<std::ptrdiff_t>(columns.size) * channels;
+  const std::ptrdiff_t stride = pixels.stride == 0 ? row_values : pixels.stride;
   const std::ptrdiff_t out_stride = static_cast<std::ptrdiff_t>(horizontal.out_size) * channels;
   const auto out_size = static_cast<std::size_t>(out_stride * vertical.out_size) * bytes_of(form.type);
-  HEADRACE_CHECK(std::ssize(pixels) == stride * rows.size && out.size() == out_size,
-                 "image: {} bytes resized to {}; wanted {} to {}", pixels.size(), out.size(), stride * rows.size,
-                 out_size);
+  const std::ptrdiff_t values = stride * (rows.size - 1) + row_values;
+  HEADRACE_CHECK(std::ssize(pixels.values) == values && stride >= row_values && out.size() == out_size,
+                 "image: {} bytes resized to {}; wanted {} to {}", pixels.values.size(), out.size(), values, out_size);
 
   if (vertical.size == vertical.resized && horizontal.size == horizontal.resized) {
     const NormalizeGeometry whole{
         .height = vertical.out_size, .width = horizontal.out_size, .channels = channels, .flip = flip};
-    return normalize(pixels, whole, form, out);
+    return normalize(without_gaps(pixels.values, stride, row_values, impl_->cut), whole, form, out);
   }
   Impl& self = *impl_;
   self.vertical.make(vertical);
@@ -182,7 +196,8 @@ void Resizer::resize(std::span<const std::uint8_t> pixels, const ResizeAxis& ver
   const std::ptrdiff_t row = planes ? channels * plane : out_stride + kMargin;
   grow(self.rows, kMargin + kernels.rows * row);
 
-  resize_passes::Strip strip{.pixels = pixels.data(),
+  resize_passes::Strip strip{.pixels = pixels.values.data(),
+                             .stride = stride,
                              .source_rows = rows.size,
                              .columns = columns.size,
                              .channels = channels,

@@ -1,6 +1,8 @@
 // Resizing with an antialiased triangle filter: "bilinear" of Pillow, and of torchvision with antialias=True.
 #pragma once
 
+#include <concepts>
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <span>
@@ -28,6 +30,17 @@ struct Stretch {
 // The picture's pixels that the wanted part reads; inside the axis' stretch.
 Stretch needed(const ResizeAxis& axis) noexcept;
 
+// Rows of uint8 values. `stride` values lie from the beginning of one to that of the next; 0: nothing between them.
+struct PixelRows {
+  template <class Values>
+  requires std::convertible_to<const Values&, std::span<const std::uint8_t>> PixelRows(const Values& rows,
+                                                                                       std::ptrdiff_t apart = 0)
+      : values(rows), stride(apart) {}
+
+  std::span<const std::uint8_t> values;  // To the last value of the last row.
+  std::ptrdiff_t stride;
+};
+
 // Keeps weights and scratch between pictures; allocates only when a picture needs more of them than any before. For one
 // thread at a time.
 class Resizer {
@@ -45,11 +58,11 @@ class Resizer {
   // the axes to 7 bits of fraction (fewer when columns become more than 4 times fewer, 1 from 128 times on). Pillow and
   // torchvision keep no fraction there, which moves a value by at most 1. Every instruction set gives the same bits.
   // Costs about rows x columns of the smaller of both sides times 2 x scale.
-  void resize(std::span<const std::uint8_t> pixels, const ResizeAxis& vertical, const ResizeAxis& horizontal,
-              int channels, bool flip, const PixelForm& form, std::span<std::byte> out);
+  void resize(const PixelRows& pixels, const ResizeAxis& vertical, const ResizeAxis& horizontal, int channels,
+              bool flip, const PixelForm& form, std::span<std::byte> out);
   // To HWC uint8.
-  void resize(std::span<const std::uint8_t> pixels, const ResizeAxis& vertical, const ResizeAxis& horizontal,
-              int channels, std::span<std::uint8_t> out);
+  void resize(const PixelRows& pixels, const ResizeAxis& vertical, const ResizeAxis& horizontal, int channels,
+              std::span<std::uint8_t> out);
 
  private:
   struct Impl;

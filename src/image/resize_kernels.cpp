@@ -25,10 +25,9 @@ HWY_INLINE int rounded(int sum, int bits) {
 HWY_INLINE std::int16_t blended_rows(const Strip& strip, int row, std::ptrdiff_t at) {
   const Taps& taps = strip.vertical;
   const std::int16_t* weights = taps.weights + std::ptrdiff_t{row} * taps.count;
-  const std::ptrdiff_t stride = std::ptrdiff_t{strip.columns} * strip.channels;
   int sum = 0;
   for (int k = 0; k < taps.count; ++k) {
-    sum += weights[k] * strip.pixels[std::min(taps.begins[row] + k, strip.source_rows - 1) * stride + at];
+    sum += weights[k] * strip.pixels[std::min(taps.begins[row] + k, strip.source_rows - 1) * strip.stride + at];
   }
   return static_cast<std::int16_t>(rounded(sum, taps.bits - strip.fraction));
 }
@@ -120,14 +119,13 @@ HWY_INLINE void store_parts(Tag tag, hn::Vec<Tag> v, std::uint8_t* to, std::ptrd
 HWY_INLINE void blend_rows(const Strip& strip, int row, std::ptrdiff_t at, std::int16_t* out) {
   const Taps& taps = strip.vertical;
   const std::int16_t* weights = taps.weights + std::ptrdiff_t{row} * taps.count;
-  const std::ptrdiff_t stride = std::ptrdiff_t{strip.columns} * strip.channels;
   const int last = strip.source_rows - 1;
   W sum0 = hn::Zero(wide), sum1 = sum0, sum2 = sum0, sum3 = sum0;
   const auto zero = hn::Zero(bytes);
   for (int k = 0, y = taps.begins[row]; k < taps.count; k += 2, y += 2) {
     const V weight = weight_pair(weights + k);
-    const auto a = hn::LoadU(bytes, strip.pixels + std::min(y, last) * stride + at);
-    const auto b = hn::LoadU(bytes, strip.pixels + std::min(y + 1, last) * stride + at);
+    const auto a = hn::LoadU(bytes, strip.pixels + std::min(y, last) * strip.stride + at);
+    const auto b = hn::LoadU(bytes, strip.pixels + std::min(y + 1, last) * strip.stride + at);
     const auto low = hn::InterleaveLower(bytes, a, b), high = hn::InterleaveUpper(bytes, a, b);
     sum0 = plus_products(sum0, hn::BitCast(d, hn::InterleaveLower(bytes, low, zero)), weight);
     sum1 = plus_products(sum1, hn::BitCast(d, hn::InterleaveUpper(bytes, low, zero)), weight);

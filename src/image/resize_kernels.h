@@ -22,7 +22,8 @@ struct Taps {
 };
 
 struct Strip {
-  const std::uint8_t* pixels = nullptr;  // HWC, rows one behind the other.
+  const std::uint8_t* pixels = nullptr;  // HWC.
+  std::ptrdiff_t stride = 0;             // Values from the beginning of a row to that of the next.
   int source_rows = 0;
   int columns = 0;
   int channels = 0;  // 1 to 4.
