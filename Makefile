@@ -31,7 +31,7 @@ help:
 	@echo "make bench-peers    loading against tf.data, DALI, FFCV and others in an environment of their own (3 GB once); PEERS=options"
 	@echo "make install-check  pip install . into a fresh environment, then import and step outside the repository"
 	@echo "make bench-planted  how often the tuner judges planted knobs right, 20 runs"
-	@echo "make fuzz           libFuzzer on every parser, 10 minutes each (FUZZ_SECONDS=600, FUZZERS='jpeg record pack png idx recipe safetensors')"
+	@echo "make fuzz           libFuzzer on every parser, 10 minutes each (FUZZ_SECONDS=600, FUZZERS='jpeg record pack png idx list recipe safetensors')"
 	@echo "make bench-python-scripts   hr.tune on the scripts of examples/python, hr.watch against timers placed by hand"
 	@echo "make format, tidy   clang-format in place; clang-tidy on every source"
 	@echo "make docs           write docs/options.md and docs/recipe.schema.json anew, from the options themselves"
@@ -135,7 +135,7 @@ bench-fashion: build
 
 # What is found stays in build/fuzz, beside the inputs.
 FUZZ_SECONDS := 600
-FUZZERS := jpeg record pack png idx recipe safetensors
+FUZZERS := jpeg record pack png idx list recipe safetensors
 fuzz: setup
 	@cmake --preset fuzz >/dev/null
 	@ninja -C build/fuzz $(FUZZERS:=_fuzz)

@@ -83,6 +83,13 @@ class Source {
 // million files, and 24 bytes and the name each. Errors: not_found (no folder of the split), corrupt_data (no classes,
 // a class without pictures, the splits' classes differ), io (a folder that cannot be listed).
 //
+// "list:FILE": pictures by a text file: in each line a path, relative to the file's folder or absolute, a label, and
+// perhaps train, test or val (train where there is none), separated by tabs, or by commas as in CSV, or the label by
+// the last space. Empty lines and those that begin with # say nothing, nor does a first line "path,label" or
+// "path,label,split". Labels that all are numbers below a million are taken as they are, others are counted in Python's
+// order. Costs an examination of each file. Errors: not_found (no FILE, or no line of the split), corrupt_data (bad
+// lines: the first with its reason, and the numbers of the next), io.
+//
 // "pack:PATH": a file that `headrace pack` wrote, or a folder of them (*.pack), in the order of their names. Samples,
 // labels, order and fingerprint are those of what was packed; each is verified when it is read. Rows and names are in
 // memory, about 72 bytes and the name a sample. Errors: not_found (no such split), and PackFile's (store/pack_file.h).

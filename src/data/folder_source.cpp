@@ -11,15 +11,16 @@
 #include <vector>
 
 #include "base/hash.h"
+#include "data/detail/picture_files.h"
 #include "data/detail/sources.h"
 #include "store/file_name.h"
-#include "store/file_store.h"
 #include "store/folder.h"
 
 namespace headrace {
 namespace {
 
 using Path = std::filesystem::path;
+using detail::Listing;
 
 bool is_picture(std::string_view name) {
   const std::size_t dot = name.rfind('.');
@@ -30,19 +31,6 @@ bool is_picture(std::string_view name) {
   }
   return ending == "jpg" || ending == "jpeg" || ending == "png";
 }
-
-// Pictures in order. A million names are kept one behind the other, each with its NUL, not in a million allocations.
-struct Listing {
-  struct Picture {
-    std::uint64_t name_at;
-    std::int64_t size;  // Bytes of the file.
-    std::uint32_t label;
-  };
-  std::vector<std::string> classes;
-  std::vector<Picture> pictures;
-  std::string names;  // Below the folder of the split: "cat/1.jpg".
-  std::vector<std::string> remarks;
-};
 
 // What is odd in one way: how often, and one of them to look at.
 struct Oddity {
@@ -154,66 +142,8 @@ void Walk::add_entry(const std::string& folder, const FolderEntry& entry) {
   if (entry.kind == FolderEntry::Kind::dangling_link) return dangling_.add(path());
   if (entry.kind == FolderEntry::Kind::other) return special_.add(path());
   if (entry.size == 0) empty_.add(path());
-  listing_.pictures.push_back(
-      {listing_.names.size(), entry.size, static_cast<std::uint32_t>(listing_.classes.size() - 1)});
-  listing_.names += folder;
-  listing_.names += '/';
-  listing_.names += entry.name;
-  listing_.names += '\0';
+  listing_.add(folder + "/" + entry.name, entry.size, static_cast<std::uint32_t>(listing_.classes.size() - 1));
 }
-
-class FolderSource final : public Source {
- public:
-  // `root`, the folder of a split, has a name of its own.
-  FolderSource(Listing listing, const Path& root, const FileCalls& calls)
-      : listing_(std::move(listing)), files_(root, calls), root_(root) {
-    std::vector<std::int64_t> sizes;
-    sizes.reserve(listing_.pictures.size());
-    for (const Listing::Picture& picture : listing_.pictures) sizes.push_back(picture.size);
-    fingerprint_ = detail::fingerprint_of(listing_.names, sizes);
-  }
-
-  std::int64_t size() const override { return std::ssize(listing_.pictures); }
-  std::int64_t classes() const override { return std::ssize(listing_.classes); }
-  int height() const override { return 0; }
-  int width() const override { return 0; }
-  int channels() const override { return 3; }
-
-  Sample read(std::int64_t index, std::vector<std::uint8_t>& buffer) const override {
-    if (index < 0 || index >= size()) {
-      fail(ErrorCode::invalid_argument, "data: sample {}: there are {} samples", index, size());
-    }
-    const Listing::Picture& picture = at(index);
-    return {.bytes = files_.read(listing_.names.data() + picture.name_at, picture.size, buffer),
-            .form = PictureForm::encoded,
-            .label = picture.label};
-  }
-  std::int64_t label(std::int64_t index) const override { return at(index).label; }
-  std::int64_t sample_bytes(std::int64_t index) const override { return static_cast<std::int64_t>(at(index).size); }
-  std::string sample_name(std::int64_t index) const override {
-    return files_.path_of(listing_.names.data() + at(index).name_at);
-  }
-  std::string stored_name(std::int64_t index) const override { return listing_.names.data() + at(index).name_at; }
-  std::vector<std::string> class_names() const override {
-    std::vector<std::string> names;
-    for (const std::string& name : listing_.classes) names.push_back(printable_name(name));
-    return names;
-  }
-  std::vector<std::string> remarks() const override { return listing_.remarks; }
-  std::uint64_t fingerprint() const override { return fingerprint_; }
-  // Beside the split, not in it, or ImageFolder would take it for a class.
-  Path index_file() const override {
-    return root_.parent_path() / ".headrace-index" / root_.filename() / "entropy.records";
-  }
-
- private:
-  const Listing::Picture& at(std::int64_t index) const { return listing_.pictures[static_cast<std::size_t>(index)]; }
-
-  const Listing listing_;
-  const FileStore files_;
-  const Path root_;
-  std::uint64_t fingerprint_;
-};
 
 bool is_folder(const Path& path) {
   std::error_code ignored;  // A folder that cannot be examined is tried, so that listing it tells why.
@@ -275,7 +205,9 @@ std::unique_ptr<Source> detail::open_image_folder(const Path& folder, Split spli
   if (split == Split::test && is_folder(folder / "test") && is_folder(folder / "val")) {
     listing.remarks.push_back(fmt::format("There are {0}/test and {0}/val; {0}/test is read", name));
   }
-  return std::make_unique<FolderSource>(std::move(listing), *root, calls);
+  // Beside the split, not in it, or ImageFolder would take it for a class.
+  const Path index_file = root->parent_path() / ".headrace-index" / root->filename() / "entropy.records";
+  return detail::open_picture_files(std::move(listing), *root, index_file, calls);
 }
 
 }  // namespace headrace

@@ -17,6 +17,7 @@ struct Scheme {
 
 constexpr Scheme kSchemes[] = {{"idx", "DIR", detail::open_idx},
                                {"folder", "DIR", detail::open_image_folder},
+                               {"list", "FILE", detail::open_list},
                                {"pack", "PATH", detail::open_pack}};
 
 std::string known_schemes() {

@@ -15,6 +15,7 @@ namespace headrace::detail {
 // Errors: see open_source. `folder` exists and is a folder.
 std::unique_ptr<Source> open_idx(const std::filesystem::path& folder, Split split);
 std::unique_ptr<Source> open_image_folder(const std::filesystem::path& folder, Split split);
+std::unique_ptr<Source> open_list(const std::filesystem::path& path, Split split);
 std::unique_ptr<Source> open_pack(const std::filesystem::path& path, Split split);
 
 // The fingerprint of a folder of pictures, and of a pack of them: of their names, each ended by a NUL, and their sizes.

@@ -1,0 +1,44 @@
+// Files of pictures, each with a label: what the folder of a split holds, or a list names.
+#pragma once
+
+#include <headrace/source.h>
+
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "store/file_calls.h"
+
+namespace headrace::detail {
+
+// Pictures in order. A million names are kept one behind the other, each with its NUL, not in a million allocations.
+struct Listing {
+  struct Picture {
+    std::uint64_t name_at;
+    std::int64_t size;  // Bytes of the file.
+    std::uint32_t label;
+  };
+
+  void add(std::string_view name, std::int64_t size, std::uint32_t label) {
+    pictures.push_back({names.size(), size, label});
+    names += name;
+    names += '\0';
+  }
+
+  std::vector<std::string> classes;  // Their names; empty ones where they have numbers only.
+  std::vector<Picture> pictures;
+  std::string names;             // Below the root, or absolute.
+  bool classes_in_names = true;  // Names begin with that of the class: "cat/1.jpg".
+  std::vector<std::string> remarks;
+};
+
+// The pictures of `listing`, whose files are read by `calls`, which must live as long. Errors: FileStore's.
+std::unique_ptr<Source> open_picture_files(Listing listing, const std::filesystem::path& root,
+                                           std::filesystem::path index_file, const FileCalls& calls);
+
+// A name's place below a folder: without what leads out of it.
+std::string below_folder(std::string_view name);
+
+}  // namespace headrace::detail
