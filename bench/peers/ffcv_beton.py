@@ -98,9 +98,10 @@ def batches(arguments, name: str, image: list, order=OrderOption.RANDOM, batch: 
     return protocol.forever(lambda: loader)
 
 
-def photographs(arguments, name: str, decoder: list, order=OrderOption.RANDOM):
-    normalize = NormalizeImage(255 * numpy.array(protocol.MEAN), 255 * numpy.array(protocol.DEVIATION), numpy.float32)
-    return batches(arguments, name, [*decoder, normalize, ToTensor(), ToTorchImage(channels_last=False)], order)
+def photographs(arguments, name: str, decoder: list, order=OrderOption.RANDOM, dtype=numpy.float32):
+    normalize = [NormalizeImage(255 * numpy.array(protocol.MEAN), 255 * numpy.array(protocol.DEVIATION), dtype)]
+    as_tensor = [ToTensor(), ToTorchImage(channels_last=False)]
+    return batches(arguments, name, [*decoder, *(normalize if dtype == numpy.float32 else []), *as_tensor], order)
 
 
 def drawn():
@@ -121,6 +122,10 @@ def decoded_cache(arguments):
     return photographs(arguments, "small.beton", drawn())
 
 
+def decoded_cache_uint8(arguments):
+    return photographs(arguments, "small.beton", drawn(), dtype=numpy.uint8)
+
+
 def fashion(arguments):
     image = [NDArrayDecoder(), RandomTranslate(protocol.FASHION_PAD, fill=(0,)), RandomHorizontalFlip(), NormalizeGrey(),
              ToTensor(), ToTorchImage(channels_last=False)]
@@ -129,5 +134,5 @@ def fashion(arguments):
 
 if __name__ == "__main__":
     protocol.main(version("ffcv"), {"train": train, "validation": validation, "decoded_cache": decoded_cache,
-                                    "fashion": fashion}, prepare)
+                                    "decoded_cache_uint8": decoded_cache_uint8, "fashion": fashion}, prepare)
     os._exit(0)  # FFCV's threads run on and end an interpreter that ends by std::terminate.

@@ -1,4 +1,6 @@
-"""headrace.Loader, from Python; with --variant three_batches one batch is prepared ahead in place of two."""
+"""headrace.Loader, from Python; with --variant three_batches one batch is prepared ahead in place of two. The decoded cache is
+a pack of pixels, with --variant lz4 compressed, with in_memory the JPEG files, which data.cache keeps decoded.
+"""
 
 import sys
 from pathlib import Path
@@ -17,25 +19,33 @@ def loader(arguments, source: str, transform: dict, **options):
     return protocol.forever(lambda: made)
 
 
-def photographs(arguments, crop: dict, form: str = "photographs", **options):
-    transform = {"size": protocol.SIZE, "mean": protocol.MEAN, "deviation": protocol.DEVIATION, **crop}
-    return loader(arguments, f"folder:{arguments.folder / form}", transform, batch_size=protocol.BATCH, **options)
+def photographs(arguments, source: str, crop: dict, dtype: str = "float32", **options):
+    normalise = {"mean": protocol.MEAN, "deviation": protocol.DEVIATION} if dtype == "float32" else {}
+    transform = {"size": protocol.SIZE, "dtype": dtype, **normalise, **crop}
+    return loader(arguments, source, transform, batch_size=protocol.BATCH, **options)
 
 
 TRAINING = {"crop": "random_resized", "flip_probability": 0.5}
 
 
 def train(arguments):
-    return photographs(arguments, TRAINING)
+    return photographs(arguments, f"folder:{arguments.folder}/photographs", TRAINING)
 
 
 def validation(arguments):
-    batches = photographs(arguments, {"crop": "center", "resize": protocol.RESIZE}, split="test")
+    batches = photographs(arguments, f"folder:{arguments.folder}/photographs",
+                          {"crop": "center", "resize": protocol.RESIZE}, split="test")
     return (batch for batch in batches if len(batch[0]) == protocol.BATCH)
 
 
-def decoded_cache(arguments):
-    return photographs(arguments, TRAINING, form="small", cache="decoded")
+def decoded_cache(arguments, dtype: str = "float32"):
+    if arguments.variant == "in_memory":
+        return photographs(arguments, f"folder:{arguments.folder}/small", TRAINING, dtype, cache="decoded")
+    return photographs(arguments, f"pack:{arguments.folder}/small-{arguments.variant or 'raw'}.pack", TRAINING, dtype)
+
+
+def decoded_cache_uint8(arguments):
+    return decoded_cache(arguments, "uint8")
 
 
 def fashion(arguments):
@@ -45,5 +55,5 @@ def fashion(arguments):
 
 
 if __name__ == "__main__":
-    protocol.main("of this tree",
-                  {"train": train, "validation": validation, "decoded_cache": decoded_cache, "fashion": fashion})
+    protocol.main("of this tree", {"train": train, "validation": validation, "decoded_cache": decoded_cache,
+                                   "decoded_cache_uint8": decoded_cache_uint8, "fashion": fashion})

@@ -28,7 +28,7 @@ struct Work {
 Work work_of(const std::string& folder, const std::string& name, std::int64_t threads) {
   Work work;
   DataOptions& options = work.options;
-  options.source = "folder:" + folder + (name == "decoded_cache" ? "/small" : "/photographs");
+  options.source = "folder:" + folder + "/photographs";
   options.batch_size = 64;
   options.threads = threads;
   options.last_batch = LastBatch::drop;
@@ -41,16 +41,21 @@ Work work_of(const std::string& folder, const std::string& name, std::int64_t th
     work.split = Split::test;
     options.transform.crop = Crop::center;
     options.transform.resize = 256;
-  } else if (name == "decoded_cache") {
-    options.cache = Cache::decoded;
+  } else if (name == "decoded_cache" || name == "decoded_cache_uint8") {
+    options.source = "pack:" + folder + "/small-raw.pack";
     work.warm_batches = 50;
+    if (name == "decoded_cache_uint8") {
+      options.transform.dtype = PixelType::u8;
+      options.transform.mean = {0};
+      options.transform.deviation = {1};
+    }
   } else if (name == "fashion") {
     options.source = "idx:" + folder + "/fashion";
     options.batch_size = 256;
     options.transform = {.pad = 2, .flip_probability = 0.5, .mean = {0.2860}, .deviation = {0.3530}};
     work.warm_batches = 60;
   } else if (name != "train") {
-    fail(ErrorCode::invalid_argument, "work {}; wanted train | validation | decoded_cache | fashion", name);
+    fail(ErrorCode::invalid_argument, "work {}; wanted train | validation | decoded_cache[_uint8] | fashion", name);
   }
   return work;
 }

@@ -10,8 +10,8 @@ from torchvision_pil import Photographs, loader
 
 cv2.setNumThreads(0)
 FLOAT = [albumentations.Normalize(protocol.MEAN, protocol.DEVIATION), ToTensorV2()]
-TRAIN = albumentations.Compose([albumentations.RandomResizedCrop((protocol.SIZE, protocol.SIZE)),
-                                albumentations.HorizontalFlip(), *FLOAT])
+DRAWN = [albumentations.RandomResizedCrop((protocol.SIZE, protocol.SIZE)), albumentations.HorizontalFlip()]
+TRAIN, TRAIN_UINT8 = albumentations.Compose([*DRAWN, *FLOAT]), albumentations.Compose([*DRAWN, ToTensorV2()])
 VALIDATION = albumentations.Compose([albumentations.SmallestMaxSize(protocol.RESIZE),
                                      albumentations.CenterCrop(protocol.SIZE, protocol.SIZE), *FLOAT])
 
@@ -25,9 +25,13 @@ def photographs(folder, transform):
 
 
 class AugmentedPictures(protocol.SmallPictures):
+    def __init__(self, folder, transform):
+        super().__init__(folder)
+        self.transform = transform
+
     def __getitem__(self, index):
         picture, label = super().__getitem__(index)
-        return TRAIN(image=picture)["image"], label
+        return self.transform(image=picture)["image"], label
 
 
 def train(arguments):
@@ -39,9 +43,14 @@ def validation(arguments):
 
 
 def decoded_cache(arguments):
-    return loader(AugmentedPictures(arguments.folder), arguments)
+    return loader(AugmentedPictures(arguments.folder, TRAIN), arguments)
+
+
+def decoded_cache_uint8(arguments):
+    return loader(AugmentedPictures(arguments.folder, TRAIN_UINT8), arguments)
 
 
 if __name__ == "__main__":
     protocol.main(f"{cv2.__version__}, albumentations {albumentations.__version__}",
-                  {"train": train, "validation": validation, "decoded_cache": decoded_cache})
+                  {"train": train, "validation": validation, "decoded_cache": decoded_cache,
+                   "decoded_cache_uint8": decoded_cache_uint8})

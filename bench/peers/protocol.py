@@ -20,7 +20,7 @@ FASHION_SIDE, FASHION_PAD, FASHION_BATCH = 28, 2, 256
 FASHION_MEAN, FASHION_DEVIATION = 0.2860, 0.3530
 
 # Until caches are full, code is compiled and every worker is busy.
-WARM_BATCHES = {"train": 6, "validation": 6, "decoded_cache": 50, "fashion": 60}
+WARM_BATCHES = {"train": 6, "validation": 6, "decoded_cache": 50, "decoded_cache_uint8": 50, "fashion": 60}
 SHAPES = {"fashion": (FASHION_BATCH, 1, FASHION_SIDE, FASHION_SIDE)}
 WORKS = tuple(WARM_BATCHES)
 
@@ -116,9 +116,9 @@ def resident_bytes() -> int:
 
 
 def check(images, work: str) -> None:
-    wanted = SHAPES.get(work, (BATCH, 3, SIZE, SIZE))
-    if tuple(images.shape) != wanted or "float32" not in str(images.dtype):
-        raise SystemExit(f"a batch is {tuple(images.shape)} of {images.dtype}; wanted {wanted} of float32")
+    wanted, dtype = SHAPES.get(work, (BATCH, 3, SIZE, SIZE)), "uint8" if work.endswith("uint8") else "float32"
+    if tuple(images.shape) != wanted or dtype not in str(images.dtype):
+        raise SystemExit(f"a batch is {tuple(images.shape)} of {images.dtype}; wanted {wanted} of {dtype}")
 
 
 def measure(batches: Callable[[], Batches], work: str, seconds: float) -> dict:

@@ -27,10 +27,12 @@ ROOT = HERE.parent.parent
 PROGRAMS = ROOT / "build" / "release" / "bin"
 OURS, NATIVE, YARDSTICK = "headrace, Python", "headrace, C++", "libjpeg-turbo, decode alone"
 THREE = "headrace, Python, 3 batches"
-TRAIN, VALIDATION, CACHE, FASHION = "train", "validation", "decoded_cache", "fashion"
+LZ4, MEMORY = "headrace, Python, lz4 pack", "headrace, Python, in memory"
+TRAIN, VALIDATION, CACHE, CACHE_UINT8, FASHION = "train", "validation", "decoded_cache", "decoded_cache_uint8", "fashion"
 TITLES = {TRAIN: "random resized crop to 224, flip, normalise, float32 NCHW, batch 64",
           VALIDATION: "short side 256, center crop 224, normalise",
-          CACHE: "the same as train from pictures of a short side of 256 that are decoded already",
+          CACHE: "the same as train from pictures of a short side of 256 that are decoded already; ours: a raw pack",
+          CACHE_UINT8: "the same without normalising, uint8 NCHW",
           FASHION: "Fashion-MNIST: pad 2, crop, flip, normalise, batch 256"}
 
 
@@ -43,13 +45,14 @@ class Rival:
 
 
 RIVALS = [
-    Rival("tf.data, not antialiased", "tf_data", (TRAIN, VALIDATION, CACHE, FASHION), "plain"),
+    Rival("tf.data, not antialiased", "tf_data", (TRAIN, VALIDATION, CACHE, CACHE_UINT8, FASHION), "plain"),
     Rival("tf.data", "tf_data", (TRAIN,)),
     Rival("DALI CPU", "dali_cpu", (TRAIN, VALIDATION)),
-    Rival("DataLoader, OpenCV, not antialiased", "opencv_albumentations", (TRAIN, VALIDATION, CACHE)),
+    Rival("DataLoader, OpenCV, not antialiased", "opencv_albumentations",
+          (TRAIN, VALIDATION, CACHE, CACHE_UINT8)),
     Rival("DataLoader, torchvision tensors", "torchvision_tensor", (TRAIN, VALIDATION)),
     Rival("DataLoader, torchvision Pillow", "torchvision_pil", (TRAIN, FASHION)),
-    Rival("FFCV", "ffcv_beton", (TRAIN, CACHE, FASHION)),
+    Rival("FFCV", "ffcv_beton", (TRAIN, CACHE, CACHE_UINT8, FASHION)),
     Rival("Grain, OpenCV, not antialiased", "grain_threads", (TRAIN,)),
     Rival("SPDL", "spdl_threads", (TRAIN,)),
     Rival("WebDataset", "webdataset_tar", (TRAIN,)),
@@ -68,7 +71,7 @@ class Arm:
 
     @property
     def is_rival(self) -> bool:
-        return self.name not in (OURS, THREE, NATIVE, YARDSTICK)
+        return self.name not in (OURS, THREE, LZ4, MEMORY, NATIVE, YARDSTICK)
 
 
 def arms_of(arguments: argparse.Namespace, python: Path, folder: Path) -> list[Arm]:
@@ -91,6 +94,9 @@ def arms_of(arguments: argparse.Namespace, python: Path, folder: Path) -> list[A
                  if work in rival.works and (arguments.rivals is None or rival.script in arguments.rivals)]
         if work == TRAIN:
             arms.append(Arm(work, THREE, threads, script("headrace_loader", work, threads, "three_batches")))
+        if work == CACHE:
+            arms.append(Arm(work, LZ4, threads, script("headrace_loader", work, threads, "lz4")))
+            arms.append(Arm(work, MEMORY, threads, script("headrace_loader", work, threads, "in_memory")))
         if work == TRAIN and threads != 1:
             arms.append(Arm(work, YARDSTICK, 1, yardstick(1)))
             arms.append(Arm(work, OURS, 1, script("headrace_loader", work, 1)))
@@ -136,6 +142,19 @@ def prepared_folder(python: Path, photos: Path) -> Path:
             print(f"{script.stem} could not write its form of the data: {reason}", flush=True)
     partial.rename(folder)
     return folder
+
+
+def write_packs(folder: Path) -> None:
+    """Of the small photographs, decoded; a file of that name is whole."""
+    train = folder / "small_train" / "train"
+    train.parent.mkdir(exist_ok=True)
+    if not train.exists():
+        train.symlink_to("../small/train")
+    for form in ("raw", "lz4"):
+        pack = folder / f"small-{form}.pack"
+        if not pack.exists():
+            print(f"writing {pack}", flush=True)
+            subprocess.run([PROGRAMS / "headrace", "pack", train.parent, pack, "--form", form, "--quiet"], check=True)
 
 
 def middle(values: list[float]) -> str:
@@ -224,8 +243,10 @@ class Verdicts:
             self.add_ratio("validation: ours / full decode alone", self.per_round(VALIDATION, OURS),
                            self.per_round(VALIDATION, YARDSTICK), 1.0)
         if self.runs(CACHE, "FFCV"):
-            self.add_ratio("decoded cache, float32: ours / FFCV raw", self.per_round(CACHE, OURS),
-                           self.per_round(CACHE, "FFCV"), 4)
+            ffcv = self.per_round(CACHE, "FFCV")
+            self.add_ratio("decoded cache, float32: ours / FFCV raw", self.per_round(CACHE, OURS), ffcv, 4)
+            if self.runs(CACHE_UINT8, OURS):
+                self.add_ratio("decoded cache, uint8: ours / FFCV raw, float32", self.per_round(CACHE_UINT8, OURS), ffcv, 6)
         if self.runs(FASHION, OURS):
             self.add("Fashion-MNIST, million samples/s", [value and value / 1e6 for value in self.per_round(FASHION, OURS)], 1.5)
         return self.rows
@@ -259,6 +280,8 @@ def main() -> int:
     environment = subprocess.run([HERE / "setup.sh"], stdout=subprocess.PIPE, text=True, check=True).stdout.strip()
     python = Path(environment) / "bin" / "python"
     folder = prepared_folder(python, arguments.photos)
+    if CACHE in arguments.works or CACHE_UINT8 in arguments.works:
+        write_packs(folder)
     # Every arm has as many cores as threads; libraries with pools of their own cannot take more.
     os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:max(2, arguments.threads)])
     arms = arms_of(arguments, python, folder)

@@ -60,13 +60,17 @@ def center_of_file(path, label, antialias: bool):
     return resized(tf.image.decode_and_crop_jpeg(stored, window, channels=3), antialias), label
 
 
-def drawn_from_record(example, antialias: bool):
+def drawn_from_record(example, antialias: bool, dtype=tf.float32):
     integer = tf.io.FixedLenFeature([], tf.int64)
     fields = tf.io.parse_single_example(example, {"pixels": tf.io.FixedLenFeature([], tf.string), "height": integer,
                                                   "width": integer, "label": integer})
     picture = tf.reshape(tf.io.decode_raw(fields["pixels"], tf.uint8), tf.stack([fields["height"], fields["width"], 3]))
     begin, size = drawn_box(tf.shape(picture))
-    picture = resized(tf.slice(picture, begin, size), antialias)
+    picture = tf.slice(picture, begin, size)
+    if dtype == tf.uint8:
+        picture = tf.cast(tf.round(tf.image.resize(picture, [SIZE, SIZE], antialias=antialias)), tf.uint8)
+    else:
+        picture = resized(picture, antialias)
     return tf.image.random_flip_left_right(picture), fields["label"]
 
 
@@ -101,10 +105,13 @@ def validation(arguments):
     return batches(files(arguments, False), arguments, center_of_file)
 
 
-def decoded_cache(arguments):
+def decoded_cache(arguments, transform=drawn_from_record):
     set_threads(arguments)
-    return batches(tf.data.TFRecordDataset(str(arguments.folder / "small.tfrecord")).shuffle(500).repeat(), arguments,
-                   drawn_from_record)
+    return batches(tf.data.TFRecordDataset(str(arguments.folder / "small.tfrecord")).shuffle(500).repeat(), arguments, transform)
+
+
+def decoded_cache_uint8(arguments):
+    return decoded_cache(arguments, lambda example, antialias: drawn_from_record(example, antialias, tf.uint8))
 
 
 def fashion(arguments):
@@ -127,4 +134,4 @@ def fashion(arguments):
 
 if __name__ == "__main__":
     protocol.main(tf.__version__, {"train": train, "validation": validation, "decoded_cache": decoded_cache,
-                                   "fashion": fashion}, prepare)
+                                   "decoded_cache_uint8": decoded_cache_uint8, "fashion": fashion}, prepare)
