@@ -270,3 +270,68 @@ def test_one_class_and_names_that_are_not_text_are_packed(tmp_path):
     assert packed(tmp_path / "data", tmp_path / "p.pack")["samples"] == 2
     assert headrace("pack", "--unpack", tmp_path / "p.pack", tmp_path / "again").returncode == 0
     assert os.path.exists(os.fsencode(tmp_path) + b"/again/train/cat/caf\xe9.jpg")
+
+
+@pytest.mark.parametrize("form", ["raw", "lz4"])
+def test_a_run_on_decoded_pictures_trains_to_the_bits_of_the_folder(photos, tmp_path, form):
+    document = packed(photos, tmp_path / "p.pack", "--form", form)
+    assert (document["form"], document["short_side"], document["samples"], document["indexed"]) == (form, 0, 30, 0)
+    sources = [f"folder:{photos}", f"pack:{tmp_path}/p.pack"]
+    assert len({weights_trained(tmp_path / f"run{i}", source) for i, source in enumerate(sources)}) == 1
+
+
+@pytest.mark.parametrize("form", ["raw", "lz4"])
+def test_pictures_are_resized_as_torchvision_does_it(photos, tmp_path, form):
+    import numpy
+    from PIL import Image
+    from torchvision.transforms import Resize
+
+    Image.fromarray(numpy.random.default_rng(2).integers(0, 255, (301, 203, 3), dtype=numpy.uint8)).save(
+        photos / "train/cat/tall.png")
+    packed(photos, tmp_path / "p.pack", "--form", form, "--short-side", 28)
+    result = headrace("pack", "--verify", tmp_path / "p.pack", "--json", "-")
+    assert json.loads(result.stdout)["form"] == form and json.loads(result.stdout)["short_side"] == 28
+    assert headrace("pack", "--unpack", tmp_path / "p.pack", tmp_path / "again").returncode == 0
+    for path in photos.glob("train/*/*"):
+        found = Image.open(tmp_path / "again" / path.relative_to(photos).with_name(
+            path.name if path.suffix == ".png" else path.name + ".png"))
+        wanted = Resize(28)(Image.open(path).convert("RGB"))
+        difference = numpy.abs(numpy.asarray(found).astype(int) - numpy.asarray(wanted))
+        assert found.size == wanted.size and difference.max() <= 1
+
+
+@pytest.mark.parametrize("point", ["pack.sample:17", "pack.table:1", "write.rename:1"])
+def test_a_pack_of_decoded_pictures_killed_is_gone_on_with(photos, tmp_path, point):
+    options = ["--form", "lz4", "--short-side", 32]
+    packed(photos, tmp_path / "reference.pack", *options)
+    result = headrace("pack", photos, tmp_path / "p.pack", *options, env=dict(os.environ, HEADRACE_FAULT=point))
+    assert result.returncode == -signal.SIGKILL, result.stderr
+    assert_one_line_error(headrace("pack", photos, tmp_path / "p.pack", "--form", "raw"), 2, "in another form")
+    packed(photos, tmp_path / "p.pack", *options)
+    assert (tmp_path / "p.pack").read_bytes() == (tmp_path / "reference.pack").read_bytes()
+
+
+def test_forms_that_are_not_meant_are_one_line(photos, tmp_path):
+    target = tmp_path / "p.pack"
+    assert_one_line_error(headrace("pack", photos, target, "--form", "jpeg"), 2, "--form")
+    assert_one_line_error(headrace("pack", photos, target, "--short-side", 256), 2, "needs --form raw or --form lz4")
+    assert_one_line_error(headrace("pack", photos, target, "--form", "raw", "--short-side", 0), 2, "--short-side must be 1 to")
+    assert_one_line_error(headrace("pack", "--verify", target, "--form", "raw"), 2, "--form are for writing")
+    packed(photos, target, "--form", "raw")
+    assert_one_line_error(headrace("pack", photos, target, "--append"), 2, "holds pictures as --form raw, not stored")
+    assert headrace("pack", "--verify", target).returncode == 0
+    (photos / "train/cat/00.jpg").write_bytes(b"no picture")
+    assert_one_line_error(headrace("pack", photos, tmp_path / "q.pack", "--form", "raw"), 1, "train/cat/00.jpg")
+
+
+def test_a_list_of_paths_is_packed_and_its_bad_lines_are_named(photos, tmp_path):
+    paths = sorted(photos.glob("train/*/*.jpg"))
+    lines = [f"{path.relative_to(tmp_path)},{path.parent.name}" for path in paths]
+    listed = tmp_path / "list.csv"
+    listed.write_text("\n".join(["path,label", *lines]))
+    assert packed(f"list:{listed}", tmp_path / "list.pack")["samples"] == 20
+    assert headrace("pack", "--unpack", tmp_path / "list.pack", tmp_path / "again").returncode == 0
+    assert sorted(files_of(tmp_path / "again").values()) == sorted(path.read_bytes() for path in paths)
+    listed.write_text("\n".join(["path,label", *lines, "no/such.jpg,cat", "no label"]))
+    assert_one_line_error(headrace("pack", f"list:{listed}", tmp_path / "q.pack"), 1, "list.csv: line 22: no/such.jpg",
+                          "also bad: line 23")

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -43,6 +44,12 @@ class Source {
   // `buffer` is the caller's and reused: it grows to the largest sample, and a source whose bytes lie in memory already
   // leaves it alone. Throws Error that names the sample when it cannot be read.
   virtual Sample read(std::int64_t index, std::vector<std::uint8_t>& buffer) const = 0;
+  // What read() gives of a sample of pixels, but for its bytes, where read_rows() gives a part of them for less than
+  // the whole costs. nullopt: read() it.
+  virtual std::optional<Sample> outline(std::int64_t /*index*/) const { return std::nullopt; }
+  // Rows [first, first + count) of the picture that outline() tells of, at least one; buffer and errors as read()'s.
+  virtual std::span<const std::uint8_t> read_rows(std::int64_t index, int first, int count,
+                                                  std::vector<std::uint8_t>& buffer) const;
   // Whether what read() gives lies in memory as pixels: a cache of decoded pictures would only hold it twice.
   virtual bool in_memory() const { return false; }
   // The label that read() gives, without reading. `index` is not checked.
@@ -91,8 +98,10 @@ class Source {
 // lines: the first with its reason, and the numbers of the next), io.
 //
 // "pack:PATH": a file that `headrace pack` wrote, or a folder of them (*.pack), in the order of their names. Samples,
-// labels, order and fingerprint are those of what was packed; each is verified when it is read. Rows and names are in
-// memory, about 72 bytes and the name a sample. Errors: not_found (no such split), and PackFile's (store/pack_file.h).
+// labels and order are those of what was packed, and so is the fingerprint where samples were packed as they were; each
+// is verified when it is read. Of decoded pictures (PackForm) only the rows that a crop needs are read. Rows and names
+// are in memory, about 72 bytes and the name a sample. Errors: not_found (no such split), and PackFile's
+// (store/pack_file.h).
 //
 // All: not_found (no DIR), invalid_argument (unknown scheme, with the known ones).
 std::unique_ptr<Source> open_source(const std::string& uri, Split split);

@@ -201,6 +201,14 @@ class VerbLine {
     CLI::Option* verify =
         app_.add_flag("--verify", verify_, "Read a whole pack and check every sample.")->excludes(index);
     app_.add_flag("--unpack", unpack_, "Write what is in a pack to a new folder.")->excludes(index)->excludes(verify);
+    form_ =
+        add_text("--form", "NAME",
+                 "stored | raw | lz4: samples as they are (default), their pixels, or these compressed without loss.")
+            ->check(CLI::IsMember({"stored", "raw", "lz4"}).description(""));
+    short_side_ = add_text("--short-side", "NUMBER",
+                           fmt::format("With raw or lz4: larger pictures are resized until their shorter side has so "
+                                       "many pixels, 1 to {}.",
+                                       kPackShortSideMax));
     app_.add_flag("--append", pack_.append, "Add to a pack what it lacks of the source, by name.");
     shard_mib_ =
         add_text("--shard-mib", "NUMBER", "Begin a new file after so many MiB, 1 to 1048576; the target is a folder.");
@@ -215,13 +223,27 @@ class VerbLine {
                             : PackAction::write;
     if (const auto text = text_of(threads_)) pack.threads = number_in("--threads", *text, 1, 256);
     if (const auto text = text_of(shard_mib_)) pack.shard_mib = number_in("--shard-mib", *text, 1, 1 << 20);
+    if (const auto text = text_of(form_)) pack.form = form_named(*text);
+    if (const auto text = text_of(short_side_)) {
+      pack.short_side = number_in("--short-side", *text, 1, kPackShortSideMax);
+      if (pack.form == PackForm::stored) usage("pack: --short-side needs --form raw or --form lz4", "pack");
+    }
     const bool makes = pack.action == PackAction::write || pack.action == PackAction::unpack;
     if (is("pack") && makes == pack.target.empty()) {
       usage(makes ? "pack: a target is required" : fmt::format("pack: {} is one too many", pack.target), "pack");
     }
     const bool writes = pack.action == PackAction::write;
-    if (!writes && (pack.append || pack.shard_mib > 0)) usage("pack: --append and --shard-mib are for writing", "pack");
+    if (!writes && (pack.append || pack.shard_mib > 0 || pack.form != PackForm::stored)) {
+      usage("pack: --append, --shard-mib and --form are for writing", "pack");
+    }
     return pack;
+  }
+
+  static PackForm form_named(const std::string& name) {
+    for (const auto& choice : choices(PackForm{})) {
+      if (choice.name == name) return choice.value;
+    }
+    return PackForm::stored;  // CLI11 has refused other names.
   }
 
   void add_flags_of_every_verb() {
@@ -340,6 +362,7 @@ class VerbLine {
   bool index_ = false, verify_ = false, unpack_ = false;
   bool resume_ = false, dry_run_ = false, quiet_ = false, markdown_ = false, schema_ = false;
   CLI::Option *checkpoint_ = nullptr, *steps_ = nullptr, *threads_ = nullptr, *shard_mib_ = nullptr;
+  CLI::Option *form_ = nullptr, *short_side_ = nullptr;
   CLI::Option *json_ = nullptr, *out_ = nullptr, *log_level_ = nullptr;
   std::vector<std::pair<CLI::Option*, std::string>> recipe_flags_;
 };

@@ -8,6 +8,8 @@
 #include <utility>
 #include <vector>
 
+#include "data/pack_options.h"
+
 namespace headrace {
 
 enum class LogLevel { debug, info, warning, error };
@@ -20,8 +22,10 @@ enum class PackAction { write, index, verify, unpack };
 // What `pack` is to do, and with what.
 struct PackArguments {
   PackAction action = PackAction::write;
-  std::string source;                   // A data source; for verify and unpack the path of a pack.
-  std::string target;                   // The new pack or folder; empty where none is made.
+  std::string source;  // A data source; for verify and unpack the path of a pack.
+  std::string target;  // The new pack or folder; empty where none is made.
+  PackForm form = PackForm::stored;
+  std::int64_t short_side = 0;          // 0: pictures keep their size.
   bool append = false;                  // Add to a pack that is whole.
   std::int64_t shard_mib = 0;           // 0: one file.
   std::optional<std::int64_t> threads;  // None: one a core.

@@ -122,7 +122,13 @@ int run_write(const Invocation& invocation, const std::string& uri, std::int64_t
   }
   if (invocation.dry_run) return kExitDone;
   Progress progress{console, "Packing"};
-  const PackPlan plan{uri, pack.target, pack.shard_mib << 20, pack.append, threads};
+  const PackPlan plan{.source = uri,
+                      .out = pack.target,
+                      .shard_bytes = pack.shard_mib << 20,
+                      .form = pack.form,
+                      .short_side = pack.short_side,
+                      .append = pack.append,
+                      .threads = threads};
   const auto summary = write_pack(plan, std::ref(progress));
   if (!summary) return stopped(console, "the same command goes on with what is there");
   const std::string target = printable_name(pack.target);
@@ -132,6 +138,8 @@ int run_write(const Invocation& invocation, const std::string& uri, std::int64_t
   console.json({{"format", "headrace-pack"},
                 {"version", 1},
                 {"pack", target},
+                {"form", word_of(pack.form)},
+                {"short_side", pack.short_side},
                 {"samples", summary->samples},
                 {"added", summary->added},
                 {"indexed", summary->indexed},
@@ -148,6 +156,8 @@ int run_verify(const Invocation& invocation, Console& console) {
   console.json({{"format", "headrace-pack-check"},
                 {"version", 1},
                 {"pack", pack},
+                {"form", word_of(check->form)},
+                {"short_side", check->short_side},
                 {"samples", check->samples},
                 {"damaged", check->damaged},
                 {"damaged_indices", check->unindexed}});

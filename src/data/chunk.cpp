@@ -55,7 +55,7 @@ bool is_of_the_sample(ErrorCode code) {
          code == ErrorCode::unsupported;
 }
 
-void check_pixels(const Source& source, const Sample& sample, std::int64_t index) {
+void check_sides(const Source& source, const Sample& sample, std::int64_t index) {
   if (source.height() == 0) {  // Each picture has a size of its own.
     const bool sides_fit =
         std::min(sample.height, sample.width) >= 1 && std::max(sample.height, sample.width) <= image::kSideMax;
@@ -69,6 +69,9 @@ void check_pixels(const Source& source, const Sample& sample, std::int64_t index
          source.sample_name(index), sample.height, sample.width, sample.channels, source.height(), source.width(),
          source.channels());
   }
+}
+
+void check_bytes(const Source& source, const Sample& sample, std::int64_t index) {
   const auto bytes = static_cast<std::size_t>(sample.height) * static_cast<std::size_t>(sample.width) *
                      static_cast<std::size_t>(sample.channels);
   if (sample.bytes.size() != bytes) {
@@ -77,13 +80,15 @@ void check_pixels(const Source& source, const Sample& sample, std::int64_t index
   }
 }
 
-void check_sample(const Source& source, const Sample& sample, std::int64_t index) {
+// `whole`: its bytes are there.
+void check_sample(const Source& source, const Sample& sample, std::int64_t index, bool whole) {
   const bool encoded = sample.form == PictureForm::encoded;
   if (encoded && source.height() != 0) {
     fail(ErrorCode::internal, "data: {}: its source says {} x {} pixels and gives an encoded picture",
          source.sample_name(index), source.height(), source.width());
   }
-  if (!encoded) check_pixels(source, sample, index);
+  if (!encoded) check_sides(source, sample, index);
+  if (!encoded && whole) check_bytes(source, sample, index);
   if (sample.label < 0 || sample.label >= source.classes()) {
     fail(ErrorCode::corrupt_data, "data: {}: label {}; wanted 0 to {}", source.sample_name(index), sample.label,
          source.classes() - 1);
@@ -165,6 +170,7 @@ ChunkReport ChunkLoad::run() {
     round_ns = monotonic_ns();
   }
   report_.busy_ns = round_ns - begin_ns;
+  report_.read_ns += maker_.read_ns();
   report_.decode_ns = maker_.decode_ns();
   return std::move(report_);
 }
@@ -248,9 +254,11 @@ void ChunkLoad::read(std::int64_t index, std::size_t i) {
     }
     ++report_.cache_misses;
   }
-  samples_[i] = pass_.source.read(index, workspace_.files[i - read_from_]);
-  check_sample(pass_.source, samples_[i], index);
-  if (use_cache_ && samples_[i].form == PictureForm::pixels) maker_.keep(samples_[i], index);
+  const auto outline = pass_.source.outline(index);
+  const bool in_rows = outline && !(use_cache_ && maker_.has_room(*outline));
+  samples_[i] = in_rows ? *outline : pass_.source.read(index, workspace_.files[i - read_from_]);
+  check_sample(pass_.source, samples_[i], index, !in_rows);
+  if (use_cache_ && !in_rows && samples_[i].form == PictureForm::pixels) maker_.keep(samples_[i], index);
   start_fetching(samples_[i].bytes);
 }
 

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <array>
 #include <atomic>
+#include <cstring>
 #include <exception>
 #include <memory>
 #include <mutex>
@@ -17,8 +18,8 @@
 
 #include "base/files.h"
 #include "base/hash.h"
+#include "data/detail/packed_picture.h"
 #include "data/pack_shards.h"
-#include "image/entropy_index.h"
 #include "store/file_name.h"
 #include "store/pack_file.h"
 #include "store/pack_writer.h"
@@ -36,13 +37,6 @@ struct Wanted {
   std::uint8_t split;
 };
 
-// A sample on its way to the pack; the buffers are used again.
-struct Prepared {
-  std::vector<std::uint8_t> buffer, index;
-  Sample sample;
-  std::string name;
-};
-
 std::string name_of(const Source& source, std::int64_t index) {
   const std::string name = source.stored_name(index);
   return name.empty() ? fmt::format("{}", index) : name;
@@ -53,18 +47,10 @@ std::string key_of(std::uint8_t split, std::string_view name) {
   return static_cast<char>('0' + split) + std::string(name);
 }
 
-void prepare(const Wanted& wanted, Prepared& prepared, image::EntropyIndexer& indexer, image::EntropyIndex& index) {
-  prepared.sample = wanted.source->read(wanted.index, prepared.buffer);
-  prepared.name = name_of(*wanted.source, wanted.index);
-  const std::span<const std::uint8_t> own = prepared.sample.entropy_index;
-  prepared.index.assign(own.begin(), own.end());
-  if (prepared.sample.form != PictureForm::encoded || !own.empty()) return;
-  if (indexer.make(prepared.sample.bytes, index)) prepared.index = image::serialise(index);
-}
-
 // The splits that the source has, and what they have in common.
 struct Data {
-  explicit Data(const std::string& uri) {
+  explicit Data(const PackPlan& plan) {
+    const std::string& uri = plan.source;
     for (const Split split : {Split::train, Split::test}) {
       try {
         splits.push_back({static_cast<std::uint8_t>(split), open_source(uri, split)});
@@ -74,9 +60,16 @@ struct Data {
     }
     Xxh3Stream stream;
     for (const auto& [split, source] : splits) {
+      if (plan.form == PackForm::stored && source->height() == 0 && source->outline(0)) {
+        fail(ErrorCode::invalid_argument, "data: {} holds decoded pictures; --form raw or --form lz4 packs them", uri);
+      }
       const std::uint64_t own = source->fingerprint();
       stream.update(std::as_bytes(std::span{&own, 1}));
       if (classes.empty()) classes = source->class_names();
+    }
+    if (plan.form != PackForm::stored) {  // Else it is what packs were begun with before there were others.
+      const std::int64_t form[] = {static_cast<std::int64_t>(plan.form), plan.short_side};
+      stream.update(std::as_bytes(std::span{form}));
     }
     fingerprint = stream.digest();
     std::size_t count = classes.size();
@@ -89,9 +82,27 @@ struct Data {
   std::uint64_t fingerprint = 0;
 };
 
+struct FormOfPack {
+  PackForm form = PackForm::stored;
+  std::int64_t short_side = 0;
+};
+
+// Of a pack with such a sample.
+FormOfPack form_of(const PackRow& row, std::span<const std::uint8_t> index) {
+  if (!has_blocks(row)) return {};
+  RowBlocksHead head{};
+  if (index.size() >= sizeof head) std::memcpy(&head, index.data(), sizeof head);  // Else it is damaged.
+  const bool raw = row.form == static_cast<std::uint8_t>(BlockForm::raw);
+  return {raw ? PackForm::raw : PackForm::lz4, head.short_side};
+}
+
+std::string side_words(std::int64_t short_side) {
+  return short_side == 0 ? "" : fmt::format(" --short-side {}", short_side);
+}
+
 class Packing {
  public:
-  explicit Packing(const PackPlan& plan) : plan_(plan), data_(plan.source) {}
+  explicit Packing(const PackPlan& plan) : plan_(plan), data_(plan) {}
 
   std::optional<PackSummary> run(const PackProgress& go_on);
 
@@ -103,6 +114,8 @@ class Packing {
   void open_writer();
   void close_writer();
   std::vector<Wanted> missing() const;
+  void check_form(const Path& path, const PackRow& row, std::span<const std::uint8_t> index) const;
+  void check_form(const PackFile& file) const;
   void prepare_block(std::span<const Wanted> block);
   void write_block(std::span<const Wanted> block);
 
@@ -112,7 +125,7 @@ class Packing {
   std::optional<PackFileWriter> writer_;
   std::int64_t shard_ = 0;
   std::unordered_set<std::string> there_;
-  std::array<Prepared, kBlock> prepared_;
+  std::array<detail::PackedPicture, kBlock> prepared_;
   PackSummary summary_;
 };
 
@@ -149,6 +162,7 @@ void Packing::find_whole_shards() {
       fail(ErrorCode::invalid_argument, "data: {} has other {} than {}{}", printable_name(file.path().native()),
            same_data ? "classes" : "data", plan_.source, same_data ? "" : "; --append adds to it");
     }
+    check_form(file);
     for (std::size_t i = 0; i < file.rows().size(); ++i) there_.insert(key_of(file.rows()[i].split, file.name(i)));
     ++summary_.files;
   }
@@ -156,10 +170,26 @@ void Packing::find_whole_shards() {
 
 void Packing::open_writer() {
   const auto mode = plan_.append ? PackFileWriter::Mode::append : PackFileWriter::Mode::fresh;
+  std::error_code ignored;  // What cannot be examined the writer tells.
+  if (plan_.append && std::filesystem::exists(shard(shard_), ignored)) check_form(PackFile{shard(shard_)});
   writer_.emplace(shard(shard_), data_.fingerprint, data_.classes, mode);
+  if (!writer_->rows().empty()) check_form(shard(shard_), writer_->rows()[0], writer_->read_index(0));
   for (std::size_t i = 0; i < writer_->rows().size(); ++i) {
     there_.insert(key_of(writer_->rows()[i].split, writer_->name(i)));
   }
+}
+
+// One pack holds one form: `row` is of a sample that is there.
+void Packing::check_form(const Path& path, const PackRow& row, std::span<const std::uint8_t> index) const {
+  const FormOfPack found = form_of(row, index);
+  if (found.form == plan_.form && found.short_side == plan_.short_side) return;
+  fail(ErrorCode::invalid_argument, "data: {} holds pictures as --form {}{}, not {}{}", printable_name(path.native()),
+       word_of(found.form), side_words(found.short_side), word_of(plan_.form), side_words(plan_.short_side));
+}
+
+void Packing::check_form(const PackFile& file) const {
+  std::vector<std::uint8_t> buffer;
+  if (!file.rows().empty()) check_form(file.path(), file.rows()[0], file.read(0, buffer).index);
 }
 
 void Packing::close_writer() {
@@ -187,9 +217,12 @@ void Packing::prepare_block(std::span<const Wanted> block) {
   std::exception_ptr failure;  // Guarded by the mutex.
   const auto work = [&] {
     try {
-      image::EntropyIndexer indexer;
-      image::EntropyIndex index;
-      for (std::size_t i = next++; i < block.size(); i = next++) prepare(block[i], prepared_[i], indexer, index);
+      detail::PicturePacker packer{plan_.form, plan_.short_side};
+      for (std::size_t i = next++; i < block.size(); i = next++) {
+        packer.make(*block[i].source, block[i].index, prepared_[i]);
+        prepared_[i].name = name_of(*block[i].source, block[i].index);
+        prepared_[i].row.split = block[i].split;
+      }
     } catch (...) {
       next = block.size();
       std::lock_guard lock(mutex);
@@ -207,20 +240,12 @@ void Packing::prepare_block(std::span<const Wanted> block) {
 void Packing::write_block(std::span<const Wanted> block) {
   for (std::size_t i = 0; i < block.size(); ++i) {
     if (!writer_) open_writer();
-    const Prepared& prepared = prepared_[i];
-    const Sample& sample = prepared.sample;
-    PackRow row{};
-    row.label = static_cast<std::uint32_t>(sample.label);
-    row.height = static_cast<std::uint32_t>(sample.height);
-    row.width = static_cast<std::uint32_t>(sample.width);
-    row.channels = static_cast<std::uint8_t>(block[i].source->channels());
-    row.form = static_cast<std::uint8_t>(sample.form);
-    row.split = block[i].split;
-    writer_->add(row, prepared.name, sample.bytes, prepared.index);
+    const detail::PackedPicture& packed = prepared_[i];
+    writer_->add(packed.row, packed.name, packed.bytes, packed.index);
     ++summary_.samples;
     ++summary_.added;
-    summary_.indexed += prepared.index.empty() ? 0 : 1;
-    summary_.bytes += std::ssize(sample.bytes);
+    summary_.indexed += packed.entropy.empty() ? 0 : 1;
+    summary_.bytes += std::ssize(packed.bytes);
     const bool full = plan_.shard_bytes > 0 && static_cast<std::int64_t>(writer_->bytes()) >= plan_.shard_bytes;
     if (full) close_writer();
   }
@@ -243,8 +268,15 @@ std::optional<PackCheck> verify_pack(const Path& path, const PackProgress& go_on
       if (!go_on(check.samples, total)) return std::nullopt;
       ++check.samples;
       try {
+        const PackRow& row = shard.rows()[i];
         const PackedBytes read = shard.read(i, buffer);
-        check.unindexed += read.index.size() != shard.rows()[i].index_size ? 1 : 0;
+        if (check.samples == 1) {
+          const FormOfPack found = form_of(row, read.index);
+          check.form = found.form, check.short_side = found.short_side;
+        }
+        const bool index_lost = read.index.size() != row.index_size;
+        if (index_lost && has_blocks(row)) shard.fail_as_changed(i);
+        check.unindexed += index_lost ? 1 : 0;
       } catch (const Error& error) {  // Counted: the others are looked at, too.
         if (check.damaged++ == 0) check.first = error.what();
       }

@@ -7,13 +7,17 @@
 #include <optional>
 #include <string>
 
+#include "data/pack_options.h"
+
 namespace headrace {
 
 struct PackPlan {
   std::string source;            // As open_source takes it; both splits are packed, train first.
   std::filesystem::path out;     // A file, or with shard_bytes a folder of files 00000.pack, 00001.pack, ...
   std::int64_t shard_bytes = 0;  // A file is ended once it has this many; 0: one file.
-  bool append = false;           // To a pack that is whole, whatever its source was: samples whose names it lacks.
+  PackForm form = PackForm::stored;
+  std::int64_t short_side = 0;  // Of a form other than stored: larger pictures are resized to it; 0: none is.
+  bool append = false;          // To a pack that is whole, whatever its source was: samples whose names it lacks.
   std::int64_t threads = 1;
 };
 
@@ -35,6 +39,8 @@ std::optional<PackSummary> write_pack(const PackPlan& plan, const PackProgress& 
 
 struct PackCheck {
   std::int64_t samples = 0;
+  PackForm form = PackForm::stored;
+  std::int64_t short_side = 0;
   std::int64_t damaged = 0;    // Samples that cannot be read as they were packed.
   std::int64_t unindexed = 0;  // Sound samples whose entropy index is damaged; they are decoded without.
   std::string first;           // The Error's message of the first damaged one.
@@ -43,10 +49,11 @@ struct PackCheck {
 // Reads everything in the pack. Error: the pack itself cannot be opened (PackFile).
 std::optional<PackCheck> verify_pack(const std::filesystem::path& path, const PackProgress& go_on);
 
-// Writes what was packed to the new folder `out`: pictures as out/train/NAME and out/test/NAME, pixels of one channel
-// as IDX files. Until it is whole the folder is called OUT.partial. The number of samples, or nullopt.
-// Errors: invalid_argument (`out` exists), corrupt_data (a damaged sample, or a name that leads out of the folder),
-// unsupported (pixels of several channels), io.
+// Writes what was packed to the new folder `out`: pictures as out/train/NAME and out/test/NAME, decoded ones as PNG
+// files (NAME.png, below a folder of the class where NAME names none), pixels of one channel and one size as IDX files.
+// Until it is whole the folder is called OUT.partial. The number of samples, or nullopt. Errors: invalid_argument
+// (`out` exists), corrupt_data (a damaged sample, or a name that leads out of the folder), unsupported (pixels of 2 or
+// 4 channels), io.
 std::optional<std::int64_t> unpack(const std::filesystem::path& path, const std::filesystem::path& out,
                                    const PackProgress& go_on);
 

@@ -1,6 +1,7 @@
 #include <headrace/error.h>
 
 #include <algorithm>
+#include <optional>
 #include <string_view>
 #include <utility>
 
@@ -9,6 +10,7 @@
 #include "store/file_name.h"
 #include "store/folder.h"
 #include "store/pack_file.h"
+#include "store/row_blocks.h"
 
 namespace headrace {
 namespace {
@@ -26,6 +28,9 @@ class PackSource final : public Source {
   int width() const override { return width_; }
   int channels() const override { return channels_; }
   Sample read(std::int64_t index, std::vector<std::uint8_t>& buffer) const override;
+  std::optional<Sample> outline(std::int64_t index) const override;
+  std::span<const std::uint8_t> read_rows(std::int64_t index, int first, int count,
+                                          std::vector<std::uint8_t>& buffer) const override;
   std::int64_t label(std::int64_t index) const override { return row(index).label; }
   std::int64_t sample_bytes(std::int64_t index) const override { return static_cast<std::int64_t>(row(index).size); }
   std::vector<std::int64_t> shards() const override {
@@ -55,14 +60,16 @@ class PackSource final : public Source {
     std::uint32_t shard, row;
   };
 
+  static bool is_sound(const PackRow& row);
   void take_shape(const PackRow& row, const Path& path);
+  void check_index(std::int64_t index) const;
   const Place& at(std::int64_t index) const { return places_[static_cast<std::size_t>(index)]; }
   const PackRow& row(std::int64_t index) const { return shards_[at(index).shard].rows()[at(index).row]; }
 
   std::vector<PackFile> shards_;
   std::vector<Place> places_;
-  int height_ = 0, width_ = 0, channels_ = 0;
-  PictureForm form_ = PictureForm::encoded;
+  int height_ = 0, width_ = 0, channels_ = 0;  // 0 x 0: each picture has a size of its own.
+  std::uint8_t form_ = 0;
   std::uint64_t fingerprint_ = 0;
 };
 
@@ -92,45 +99,79 @@ PackSource::PackSource(const Path& path, Split split, const FileCalls& calls) {
   fingerprint_ = detail::fingerprint_of(names, sizes);
 }
 
-// The first sample's is that of all.
+bool PackSource::is_sound(const PackRow& row) {
+  const std::uint64_t pixels = std::uint64_t{row.height} * row.width;
+  if (row.form == static_cast<std::uint8_t>(PictureForm::encoded)) {
+    return row.height == 0 && row.width == 0 && (row.channels == 1 || row.channels == 3);
+  }
+  if (row.form == static_cast<std::uint8_t>(PictureForm::pixels)) {
+    return pixels > 0 && row.height <= 65'535 && row.width <= 65'535 && row.channels > 0 &&
+           pixels * row.channels == row.size;
+  }
+  return has_sound_blocks(row);
+}
+
+// The first sample's is that of all; only pictures in blocks may differ in their sides, and then the source has none.
 void PackSource::take_shape(const PackRow& row, const Path& path) {
   const std::string name = printable_name(path.native());
   if (row.label >= shards_.front().classes().size()) {
     fail(ErrorCode::corrupt_data, "data: {} has a label {}; wanted 0 to {}", name, row.label,
          std::ssize(shards_.front().classes()) - 1);
   }
-  const bool encoded = row.form == static_cast<std::uint8_t>(PictureForm::encoded);
-  const std::uint64_t pixels = std::uint64_t{row.height} * row.width;
-  const bool sound = encoded ? row.height == 0 && row.width == 0 && (row.channels == 1 || row.channels == 3)
-                             : row.form == static_cast<std::uint8_t>(PictureForm::pixels) && pixels > 0 &&
-                                   row.height <= 65'535 && row.width <= 65'535 && row.channels > 0 &&
-                                   pixels * row.channels == row.size;
-  const bool alike =
-      places_.empty() || (form_ == static_cast<PictureForm>(row.form) && height_ == static_cast<int>(row.height) &&
-                          width_ == static_cast<int>(row.width) && channels_ == row.channels);
+  const bool sound = is_sound(row), first = places_.empty();
+  const bool one_size = first || (height_ == static_cast<int>(row.height) && width_ == static_cast<int>(row.width));
+  const bool alike = first || (form_ == row.form && channels_ == row.channels && (one_size || has_blocks(row)));
   if (!sound || !alike) {
     fail(ErrorCode::corrupt_data, "data: {} has a sample of {} bytes as {} x {} x {} of form {}{}", name, row.size,
          row.height, row.width, row.channels, row.form, sound ? ", and others before it" : "");
   }
-  form_ = static_cast<PictureForm>(row.form);
-  height_ = static_cast<int>(row.height);
-  width_ = static_cast<int>(row.width);
+  form_ = row.form;
+  height_ = one_size ? static_cast<int>(row.height) : 0;
+  width_ = one_size ? static_cast<int>(row.width) : 0;
   channels_ = row.channels;
 }
 
-Sample PackSource::read(std::int64_t index, std::vector<std::uint8_t>& buffer) const {
+void PackSource::check_index(std::int64_t index) const {
   if (index < 0 || index >= size()) {
     fail(ErrorCode::invalid_argument, "data: sample {}: there are {} samples", index, size());
   }
+}
+
+Sample PackSource::read(std::int64_t index, std::vector<std::uint8_t>& buffer) const {
+  if (auto sample = outline(index)) {
+    sample->bytes = read_rows(index, 0, sample->height, buffer);
+    return *sample;
+  }
+  check_index(index);
   const Place& place = at(index);
   const PackedBytes read = shards_[place.shard].read(place.row, buffer);
+  const bool encoded = form_ == static_cast<std::uint8_t>(PictureForm::encoded);
   return {.bytes = read.bytes,
-          .form = form_,
+          .form = encoded ? PictureForm::encoded : PictureForm::pixels,
           .height = height_,
           .width = width_,
-          .channels = form_ == PictureForm::encoded ? 0 : channels_,
+          .channels = encoded ? 0 : channels_,
           .label = label(index),
           .entropy_index = read.index};
+}
+
+std::optional<Sample> PackSource::outline(std::int64_t index) const {
+  check_index(index);
+  if (!has_blocks(row(index))) return std::nullopt;
+  return Sample{.bytes = {},
+                .form = PictureForm::pixels,
+                .height = static_cast<int>(row(index).height),
+                .width = static_cast<int>(row(index).width),
+                .channels = channels_,
+                .label = label(index)};
+}
+
+std::span<const std::uint8_t> PackSource::read_rows(std::int64_t index, int first, int count,
+                                                    std::vector<std::uint8_t>& buffer) const {
+  check_index(index);
+  const Place& place = at(index);
+  return shards_[place.shard].read_rows(place.row, static_cast<std::uint32_t>(first), static_cast<std::uint32_t>(count),
+                                        buffer);
 }
 
 }  // namespace

@@ -9,6 +9,7 @@
 
 #include "base/files.h"
 #include "data/pack_build.h"
+#include "image/png_writer.h"
 #include "store/descriptor.h"
 #include "store/file_name.h"
 
@@ -74,7 +75,8 @@ class Unpacking {
     for (std::size_t split = 0; split < 2; ++split) {
       if (sources_[split] == nullptr) continue;
       const Source& source = *sources_[split];
-      if (!(source.height() == 0 ? write_pictures(source, split) : write_pixels(source, split))) return std::nullopt;
+      const bool as_idx = source.height() != 0 && source.channels() == 1;
+      if (!(as_idx ? write_pixels(source, split) : write_pictures(source, split))) return std::nullopt;
     }
     const Descriptor folder{::open(partial_.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC)};
     if (folder.number() < 0 || ::syncfs(folder.number()) != 0) fail_write(partial_, errno);
@@ -88,22 +90,42 @@ class Unpacking {
     Path made;
     for (std::int64_t i = 0; i < source.size(); ++i, ++done_) {
       if (!go_on_(done_, total_)) return false;
-      const std::string name = source.stored_name(i);
+      const Sample sample = source.read(i, buffer_);
+      const std::string name = file_name(source, sample, i);
       if (!stays_below(name)) {
         fail(ErrorCode::corrupt_data, "data: {} leads out of its folder; nothing is written to it",
              source.sample_name(i));
       }
       const Path path = folder / name;
       if (path.parent_path() != made) make_folder(made = path.parent_path());
-      write_plainly(path, source.read(i, buffer_).bytes);
+      write_plainly(path, file_of(source, sample, i));
     }
     return true;
   }
 
-  bool write_pixels(const Source& source, std::size_t split) {
-    if (source.channels() != 1) {
-      fail(ErrorCode::unsupported, "data: pixels of {} channels do not go into IDX files", source.channels());
+  // Decoded pictures are PNG files whatever they were before, and lie in a folder of their class.
+  static std::string file_name(const Source& source, const Sample& sample, std::int64_t index) {
+    std::string name = source.stored_name(index);
+    if (sample.form == PictureForm::encoded) return name;
+    if (name.find('/') == std::string::npos) {
+      const std::vector<std::string> classes = source.class_names();
+      const auto label = static_cast<std::size_t>(sample.label);
+      name = (classes.empty() ? fmt::format("{}", label) : classes[label]) + "/" + name;
     }
+    return name.ends_with(".png") ? name : name + ".png";
+  }
+
+  std::span<const std::uint8_t> file_of(const Source& source, const Sample& sample, std::int64_t index) {
+    if (sample.form == PictureForm::encoded) return sample.bytes;
+    if (sample.channels != 1 && sample.channels != 3) {
+      fail(ErrorCode::unsupported, "data: {}: {} channels do not go into a PNG file; 1 or 3 do",
+           source.sample_name(index), sample.channels);
+    }
+    png_ = image::png_of(sample.bytes, sample.height, sample.width, sample.channels);
+    return png_;
+  }
+
+  bool write_pixels(const Source& source, std::size_t split) {
     const std::string name = split == 0 ? "train" : "t10k";
     const auto count = static_cast<std::uint32_t>(source.size());
     bool going = true;
@@ -141,7 +163,7 @@ class Unpacking {
   const PackProgress& go_on_;
   std::unique_ptr<Source> sources_[2];
   std::int64_t total_ = 0, done_ = 0;
-  std::vector<std::uint8_t> buffer_;
+  std::vector<std::uint8_t> buffer_, png_;
 };
 
 }  // namespace

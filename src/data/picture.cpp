@@ -61,14 +61,18 @@ std::optional<Sample> PictureMaker::find(std::int64_t index) const {
 }
 
 void PictureMaker::keep(const Sample& sample, std::int64_t index) {
-  if (!cache_->has_room(static_cast<std::int64_t>(sizeof(CachedSize) + sample.bytes.size()))) return;
-  admit(index, {sample.height, sample.width}, sample.bytes);
+  if (has_room(sample)) admit(index, {sample.height, sample.width}, sample.bytes);
+}
+
+bool PictureMaker::has_room(const Sample& sample) const {
+  return cache_->has_room(static_cast<std::int64_t>(sizeof(CachedSize) + pixel_bytes({sample.height, sample.width})));
 }
 
 void PictureMaker::make(const Sample& sample, std::int64_t index, std::int64_t drawn_as, std::span<std::byte> out) {
   SampleRandom random{pass_.seed, pass_.epoch, drawn_as};
   if (pass_.transform.size == 0) {
-    image::normalize(sample.bytes, draw_geometry(pass_, random), pass_.form, out);
+    const image::Box whole{.y = 0, .x = 0, .height = sample.height, .width = sample.width};
+    image::normalize(pixels(sample, index, whole).values, draw_geometry(pass_, random), pass_.form, out);
     return;
   }
   const bool encoded = sample.form == PictureForm::encoded;
@@ -81,15 +85,15 @@ void PictureMaker::make(const Sample& sample, std::int64_t index, std::int64_t d
   const image::CropWindow window = image::choose_crop(pass_.transform, size.height, size.width, pass_.augment, random);
   const image::NormalizeGeometry geometry = draw_geometry(pass_, random);
   const image::Box box = box_of(window);
-  const auto pixels = encoded ? decode(sample, index, size, box) : cut(sample.bytes, size, box);
+  const image::PixelRows part = encoded ? decode(sample, index, size, box) : pixels(sample, index, box);
   if (encoded) decode_ns_ += monotonic_ns() - begin_ns;
   const int channels = pass_.shape.channels;
   if (geometry.offset_y == 0 && geometry.offset_x == 0) {
-    workspace_.resizer.resize(pixels, window.vertical, window.horizontal, channels, geometry.flip, pass_.form, out);
+    workspace_.resizer.resize(part, window.vertical, window.horizontal, channels, geometry.flip, pass_.form, out);
     return;
   }
   const auto resized = room(workspace_.resized, pixel_bytes({pass_.shape.height, pass_.shape.width}));
-  workspace_.resizer.resize(pixels, window.vertical, window.horizontal, channels, resized);
+  workspace_.resizer.resize(part, window.vertical, window.horizontal, channels, resized);
   image::normalize(resized, geometry, pass_.form, out);
 }
 
@@ -98,27 +102,30 @@ std::size_t PictureMaker::pixel_bytes(Size size) const {
          static_cast<std::size_t>(pass_.shape.channels);
 }
 
-// The box of a whole picture, its rows one behind the other.
-std::span<const std::uint8_t> PictureMaker::cut(std::span<const std::uint8_t> pixels, Size size,
-                                                const image::Box& box) {
+// The box of whole rows, of which `rows` holds those of the box.
+image::PixelRows PictureMaker::cut(std::span<const std::uint8_t> rows, Size size, const image::Box& box) const {
   const std::size_t stride = pixel_bytes({1, size.width}), row = pixel_bytes({1, box.width});
-  const auto rows =
-      pixels.subspan(static_cast<std::size_t>(box.y) * stride, static_cast<std::size_t>(box.height) * stride);
-  if (row == stride) return rows;
-  const auto out = room(workspace_.cut, pixel_bytes({box.height, box.width}));
-  const std::uint8_t* source = rows.data() + pixel_bytes({1, box.x});
-  for (std::uint8_t* target = out.data(); target != out.data() + out.size(); target += row, source += stride) {
-    std::copy_n(source, row, target);
-  }
-  return out;
+  const std::size_t values = static_cast<std::size_t>(box.height - 1) * stride + row;
+  return {rows.subspan(pixel_bytes({1, box.x}), values), static_cast<std::ptrdiff_t>(stride)};
+}
+
+// The box of a sample of pixels, whose bytes are there or are read now.
+image::PixelRows PictureMaker::pixels(const Sample& sample, std::int64_t index, const image::Box& box) {
+  const Size size{sample.height, sample.width};
+  if (!sample.bytes.empty()) return cut(sample.bytes.subspan(pixel_bytes({box.y, size.width})), size, box);
+  const std::int64_t begin_ns = monotonic_ns();
+  const auto rows = pass_.source.read_rows(index, box.y, box.height, workspace_.rows);
+  read_ns_ += monotonic_ns() - begin_ns;
+  return cut(rows, size, box);
 }
 
 // The box of the picture that is open, and the whole picture into the cache where it has room.
-std::span<const std::uint8_t> PictureMaker::decode(const Sample& sample, std::int64_t index, Size size,
-                                                   const image::Box& box) {
+image::PixelRows PictureMaker::decode(const Sample& sample, std::int64_t index, Size size, const image::Box& box) {
   const std::size_t whole = pixel_bytes(size);
   if (cache_ != nullptr && cache_->has_room(static_cast<std::int64_t>(sizeof(CachedSize) + whole))) {
-    if (decode_whole(index, size)) return cut(std::span{workspace_.decoded}.first(whole), size, box);
+    if (decode_whole(index, size)) {
+      return cut(std::span{workspace_.decoded}.first(whole).subspan(pixel_bytes({box.y, size.width})), size, box);
+    }
   }
   const auto out = room(workspace_.decoded, pixel_bytes({box.height, box.width}));
   if (const image::EntropyIndex* entropy = pass_.indices.find(sample, workspace_.entropy)) {

@@ -40,6 +40,11 @@ void require_folder(const std::filesystem::path& folder, std::string_view scheme
 
 }  // namespace
 
+std::span<const std::uint8_t> Source::read_rows(std::int64_t index, int first, int count,
+                                                std::vector<std::uint8_t>& /*buffer*/) const {
+  fail(ErrorCode::internal, "data: {}: its source gives no rows {} + {} alone", sample_name(index), first, count);
+}
+
 std::unique_ptr<Source> open_source(const std::string& uri, Split split) {
   const std::string_view whole = uri;
   const std::size_t colon = whole.find(':');

@@ -62,15 +62,15 @@ Rectangle random_rectangle(const TransformOptions& options, int height, int widt
   return fallback_rectangle(options, height, width);
 }
 
-// The whole of an axis whose shorter sibling becomes `side`.
+}  // namespace
+
 ResizeAxis resized_axis(int length, int shorter, std::int64_t side) noexcept {
   const std::int64_t resized = length == shorter ? side : side * length / shorter;
   HEADRACE_CHECK(resized <= std::numeric_limits<int>::max(), "image: {} of {} pixels resized to {}", length, shorter,
                  resized);
-  return {.begin = 0, .size = length, .resized = static_cast<int>(resized)};
+  const int whole = static_cast<int>(resized);
+  return {.begin = 0, .size = length, .resized = whole, .out_begin = 0, .out_size = whole};
 }
-
-}  // namespace
 
 CropWindow choose_crop(const TransformOptions& options, int height, int width, bool augment,
                        SampleRandom& random) noexcept {

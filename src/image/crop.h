@@ -1,6 +1,8 @@
 // Which rectangle of a picture becomes the network's input, and how it is resized to it.
 #pragma once
 
+#include <cstdint>
+
 #include "base/random.h"
 #include "image/resize.h"
 #include "image/transform_options.h"
@@ -11,6 +13,10 @@ struct CropWindow {
   ResizeAxis vertical;
   ResizeAxis horizontal;
 };
+
+// The whole of an axis of `length` pixels when the picture's shorter side becomes `side`, as torchvision's Resize has
+// it.
+ResizeAxis resized_axis(int length, int shorter, std::int64_t side) noexcept;
 
 // What of a picture of height x width becomes the options' size x size. `augment`: options.crop with draws from
 // `random`; else the shorter side is resized and the center taken, and nothing is drawn.

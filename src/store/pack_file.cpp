@@ -10,11 +10,10 @@
 #include "store/detail/patient_read.h"
 #include "store/detail/positioned_read.h"
 #include "store/file_name.h"
+#include "store/row_blocks.h"
 
 namespace headrace {
 namespace {
-
-using detail::read_at;
 
 int open_to_read(const std::filesystem::path& path, const FileCalls& calls) {
   const int number = calls.open_at(AT_FDCWD, path.c_str(), kOpenToRead);
@@ -76,7 +75,7 @@ class Opening {
   }
 
   void read(std::uint64_t at, std::span<std::byte> target) const {
-    const int reason = read_at(descriptor_, at, target);
+    const int reason = detail::read_at(descriptor_, at, target);
     if (reason == ENODATA) damaged("shrank while it was read");
     if (reason != 0) fail_io(reason);
   }
@@ -154,20 +153,33 @@ std::string_view PackFile::name(std::size_t sample) const noexcept {
   return std::string_view(names_).substr(name_at_[sample], rows_[sample].name_size);
 }
 
-// The number of bytes, or -1 and errno. A handle that went stale stays so: each further try opens the file anew. What
-// lies there then is the sample's only if its checksum says so.
-std::int64_t PackFile::read_row(const PackRow& row, std::span<std::uint8_t> target, int& tries) const {
+std::string PackFile::described(std::size_t sample) const {
+  return fmt::format("{}:{}", printable_name(path_.native()), printable_name(name(sample)));
+}
+
+void PackFile::fail_as_changed(std::size_t sample) const {
+  fail(ErrorCode::corrupt_data, "store: {}: its {} bytes are not those that were packed", described(sample),
+       rows_[sample].size);
+}
+
+// A handle that went stale stays so: each further try opens the file anew. What lies there then is the sample's only if
+// its checksum says so.
+void PackFile::read_at(std::size_t sample, std::uint64_t at, std::span<std::uint8_t> target) const {
   detail::PatientRead reading{*calls_};
-  std::int64_t got = reading.fill(file_.number(), row.at, target);
+  std::int64_t got = reading.fill(file_.number(), at, target);
   int reason = errno;
   while (got < 0 && reading.again(reason)) {
     const Descriptor anew{calls_->open_at(AT_FDCWD, path_.c_str(), kOpenToRead)};
-    got = anew.number() < 0 ? -1 : reading.fill(anew.number(), row.at, target);
+    got = anew.number() < 0 ? -1 : reading.fill(anew.number(), at, target);
     reason = errno;
   }
-  tries = reading.tries();
-  errno = reason;
-  return got;
+  if (got < 0) {
+    fail(ErrorCode::io, "store: cannot read {}: {}", described(sample),
+         detail::reading_failure(reason, reading.tries()));
+  }
+  if (got < std::ssize(target)) {
+    fail(ErrorCode::corrupt_data, "store: {}: the pack has become shorter", described(sample));
+  }
 }
 
 PackedBytes PackFile::read(std::size_t sample, std::vector<std::uint8_t>& buffer) const {
@@ -175,21 +187,34 @@ PackedBytes PackFile::read(std::size_t sample, std::vector<std::uint8_t>& buffer
   const std::size_t whole = std::size_t{row.size} + row.index_size;
   if (buffer.size() < whole) buffer.resize(whole);
   const auto all = std::span{buffer}.first(whole);
-  const auto described = [&] {
-    return fmt::format("{}:{}", printable_name(path_.native()), printable_name(name(sample)));
-  };
-  int tries = 1;
-  const std::int64_t got = read_row(row, all, tries);
-  if (got < 0) {
-    const int reason = errno;
-    fail(ErrorCode::io, "store: cannot read {}: {}", described(), detail::reading_failure(reason, tries));
-  }
-  if (got < std::ssize(all)) fail(ErrorCode::corrupt_data, "store: {}: the pack has become shorter", described());
+  read_at(sample, row.at, all);
   const auto bytes = all.first(row.size), index = all.subspan(row.size);
-  if (xxh3(std::as_bytes(bytes)) != row.hash) {
-    fail(ErrorCode::corrupt_data, "store: {}: its {} bytes are not those that were packed", described(), row.size);
-  }
+  if (xxh3(std::as_bytes(bytes)) != row.hash) fail_as_changed(sample);
   return {bytes, low_check_of(index) == row.index_check ? index : index.first(0)};
+}
+
+std::span<const std::uint8_t> PackFile::read_rows(std::size_t sample, std::uint32_t first, std::uint32_t count,
+                                                  std::vector<std::uint8_t>& buffer) const {
+  const PackRow& row = rows_[sample];
+  if (buffer.size() < row.index_size) buffer.resize(row.index_size);
+  const auto index = std::span{buffer}.first(row.index_size);
+  read_at(sample, row.at + row.size, index);
+  const auto range = low_check_of(index) == row.index_check ? find_blocks(row, index, first, count) : std::nullopt;
+  if (!range) fail_as_changed(sample);
+  const std::size_t scratch = block_scratch_bytes(row), skipped = (first - range->first_row) * row_bytes(row);
+  const std::size_t pixels = scratch == 0 ? 0 : range->rows * row_bytes(row);
+  const std::size_t whole = index.size() + range->size + scratch + pixels;
+  if (buffer.size() < whole) buffer.resize(whole);
+  auto left = std::span{buffer}.first(whole);
+  const auto take = [&left](std::size_t size) {
+    const auto taken = left.first(size);
+    left = left.subspan(size);
+    return taken;
+  };
+  const auto kept_index = take(row.index_size), stored = take(range->size), planes = take(scratch), made = take(pixels);
+  read_at(sample, row.at + range->begin, stored);
+  if (!decode_blocks(row, kept_index, *range, stored, planes, made)) fail_as_changed(sample);
+  return (scratch == 0 ? stored : made).subspan(skipped, count * row_bytes(row));
 }
 
 }  // namespace headrace

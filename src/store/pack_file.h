@@ -43,8 +43,17 @@ class PackFile {
   // left out.
   PackedBytes read(std::size_t sample, std::vector<std::uint8_t>& buffer) const;
 
+  // Rows [first, first + count), at least one, of the pixels of a sample with sound blocks (store/row_blocks.h). Reads
+  // the blocks that hold them. Errors as read()'s, also for an index that is damaged.
+  std::span<const std::uint8_t> read_rows(std::size_t sample, std::uint32_t first, std::uint32_t count,
+                                          std::vector<std::uint8_t>& buffer) const;
+
+  // The error of a sample whose bytes are others than were packed.
+  [[noreturn]] void fail_as_changed(std::size_t sample) const;
+
  private:
-  std::int64_t read_row(const PackRow& row, std::span<std::uint8_t> target, int& tries) const;
+  void read_at(std::size_t sample, std::uint64_t at, std::span<std::uint8_t> target) const;
+  std::string described(std::size_t sample) const;
 
   std::filesystem::path path_;
   const FileCalls* calls_;

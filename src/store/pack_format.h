@@ -31,7 +31,8 @@ struct PackHead {
   std::uint64_t check;        // XXH3 of what stands before it.
 };
 
-// What the file knows of a sample; `split`, `form`, `label` and the sides mean what whoever packs says.
+// What the file knows of a sample; `split`, `form`, `label` and the sides mean what whoever packs says, but for the
+// forms of store/row_blocks.h.
 struct PackRow {
   std::uint64_t at;    // Of its bytes in the file; its name ends there.
   std::uint64_t hash;  // XXH3 of its bytes.

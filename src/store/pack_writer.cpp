@@ -156,7 +156,7 @@ void PackFileWriter::recover(Mode mode) {
   const bool same_data = mode == Mode::append || head.fingerprint == fingerprint_;
   if (!same_data || head.classes != low_check_of(classes_)) {
     fail(ErrorCode::invalid_argument, "store: {} was begun with other {}; remove it to begin anew", name,
-         same_data ? "classes" : "data");
+         same_data ? "classes" : "data or in another form");
   }
   at_ = sizeof head;
   for (Recovered sample; sample.read(descriptor_, at_, end);) {
@@ -170,6 +170,16 @@ void PackFileWriter::recover(Mode mode) {
 
 std::string_view PackFileWriter::name(std::size_t sample) const noexcept {
   return std::string_view(names_).substr(name_at_[sample], rows_[sample].name_size);
+}
+
+std::vector<std::uint8_t> PackFileWriter::read_index(std::size_t sample) const {
+  const PackRow& row = rows_[sample];
+  std::vector<std::uint8_t> index(row.index_size);
+  const int reason = read_at(descriptor_, row.at + row.size, std::as_writable_bytes(std::span{index}));
+  if (reason != 0) {
+    fail(ErrorCode::io, "store: cannot read {}: {}", printable_name(partial_.native()), system_message(reason));
+  }
+  return index;
 }
 
 void PackFileWriter::write(std::span<const std::byte> bytes) {

@@ -34,6 +34,7 @@ class PackFileWriter {
   std::span<const PackRow> rows() const noexcept { return rows_; }
   std::string_view name(std::size_t sample) const noexcept;
   std::uint64_t bytes() const noexcept { return at_; }  // So far.
+  std::vector<std::uint8_t> read_index(std::size_t sample) const;
 
   // `row` gives label, sides, form and split; the rest is filled in. Fault point pack.sample before it.
   void add(PackRow row, std::string_view name, std::span<const std::uint8_t> bytes,

@@ -25,7 +25,7 @@ struct Workspace {
 
   std::array<std::vector<std::uint8_t>, kChunkMax> files;  // Source::read's buffers of the samples read ahead together.
   std::vector<std::uint8_t> decoded;                       // A picture, or the part of it that a crop reads.
-  std::vector<std::uint8_t> cut;                           // That part, cut out of a whole picture.
+  std::vector<std::uint8_t> rows;                          // Source::read_rows's buffer.
   std::vector<std::uint8_t> resized;
   image::Decoder decoder;
   image::Resizer resizer;

@@ -1,0 +1,59 @@
+// A sample as a pack holds it: its bytes as they are with an entropy index, or decoded, resized and cut into blocks.
+#pragma once
+
+#include <headrace/source.h>
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "data/pack_options.h"
+#include "image/decode.h"
+#include "image/entropy_index.h"
+#include "image/resize.h"
+#include "store/row_blocks.h"
+
+namespace headrace::detail {
+
+// The buffers are used again.
+struct PackedPicture {
+  PackRow row{};  // Without what PackFileWriter fills in.
+  std::string name;
+  std::span<const std::uint8_t> bytes, index;
+
+  std::vector<std::uint8_t> buffer, entropy;  // What they lie in.
+  RowBlockWriter blocks;
+};
+
+// For one thread at a time; keeps its memory from picture to picture.
+class PicturePacker {
+ public:
+  // short_side: that larger pictures are resized to, of a form other than stored; 0: none.
+  PicturePacker(PackForm form, std::int64_t short_side) : form_(form), short_side_(short_side) {}
+
+  // Throws Error that names the sample when it cannot be read or decoded, or is too large for a pack (unsupported).
+  void make(const Source& source, std::int64_t index, PackedPicture& packed);
+
+ private:
+  struct Pixels {
+    int height, width;
+    std::span<const std::uint8_t> values;
+  };
+
+  void index(const Sample& sample, PackedPicture& packed);
+  Pixels decode(const Sample& sample, int channels);
+  Pixels resize(const Pixels& pixels, int channels);
+
+  const PackForm form_;
+  const std::int64_t short_side_;
+  image::EntropyIndexer indexer_;
+  image::EntropyIndex index_;
+  image::Decoder decoder_;
+  image::Resizer resizer_;
+  std::vector<std::uint8_t> decoded_, resized_;
+};
+
+// PackRow::form of what the form makes of such samples.
+std::uint8_t row_form(PackForm form, PictureForm stored) noexcept;
+
+}  // namespace headrace::detail
