@@ -164,8 +164,10 @@ class VerbLine {
       app_.add_option("recipe", recipe_path_, "A TOML recipe; without it, the defaults are shown.");
       app_.add_option("key", key_, "One key, e.g. data.batch_size.");
     } else if (is("pack")) {
-      app_.add_option("source", pack_.source,
-                      "folder:DIR or idx:DIR, as data.source names it, or DIR alone; for --verify and --unpack a pack.")
+      app_.add_option(
+              "source", pack_.source,
+              "folder:DIR, list:FILE or idx:DIR, as data.source names it, or DIR alone; for --verify and --unpack "
+              "a pack.")
           ->required();
       app_.add_option("target", pack_.target, "The new pack: a file, or with --shard-mib a folder; or the new folder.");
     } else {
