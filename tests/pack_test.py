@@ -333,5 +333,5 @@ def test_a_list_of_paths_is_packed_and_its_bad_lines_are_named(photos, tmp_path)
     assert headrace("pack", "--unpack", tmp_path / "list.pack", tmp_path / "again").returncode == 0
     assert sorted(files_of(tmp_path / "again").values()) == sorted(path.read_bytes() for path in paths)
     listed.write_text("\n".join(["path,label", *lines, "no/such.jpg,cat", "no label"]))
-    assert_one_line_error(headrace("pack", f"list:{listed}", tmp_path / "q.pack"), 1, "list.csv: line 22: no/such.jpg",
-                          "also bad: line 23")
+    assert_one_line_error(headrace("pack", f"list:{listed}", tmp_path / "q.pack"), 1, "list.csv: line 22: ",
+                          "no/such.jpg: No such file", "also bad: line 23")
