@@ -42,7 +42,7 @@ constexpr auto choices(IndexUse) {
 }
 
 struct DataOptions {
-  std::string source;                 // "idx:DIR", "folder:DIR" or "pack:PATH". No default: a recipe names its data.
+  std::string source;                 // "idx:DIR", "folder:DIR", "list:FILE" or "pack:PATH". No default.
   std::int64_t batch_size = 128;      // Samples in a batch.
   std::int64_t threads = 1;           // Loader threads; 0: the training thread loads. Live knob; never changes a byte.
   std::int64_t prefetch_batches = 2;  // Batches ready or in the making ahead of the consumer. Live knob. Costs memory.
@@ -67,7 +67,8 @@ void describe(Visitor& visit, Options& o) {
   visit(
       "source", o.source,
       "Where samples come from: idx:DIR, a folder with the four gzip IDX files of MNIST or Fashion-MNIST; folder:DIR, "
-      "JPEG and PNG files in DIR/train/CLASS and DIR/test/CLASS (or DIR/val/CLASS); pack:PATH, what `headrace pack` "
+      "JPEG and PNG files in DIR/train/CLASS and DIR/test/CLASS (or DIR/val/CLASS); list:FILE, such files by a text "
+      "file of paths and labels; pack:PATH, what `headrace pack` "
       "wrote.");
   visit("batch_size", o.batch_size, Range<std::int64_t>{1, 65536}, "Samples in a batch.");
   visit("threads", o.threads, Range<std::int64_t>{0, 256},
