@@ -12,6 +12,7 @@ import time
 import numpy
 import pytest
 import torch
+from tiny_run import write_photos
 from torch import nn
 
 import headrace as hr
@@ -266,13 +267,13 @@ def test_workers_of_a_dataloader_are_forked_beside_a_loader(folder):
     assert len(list(iterator)) == 3
 
 
+def resident() -> int:
+    with open("/proc/self/statm") as file:
+        return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
 def test_many_epochs_do_not_make_the_process_grow(folder):
     loader = make(folder, threads=1, batch_size=1)
-
-    def resident() -> int:
-        with open("/proc/self/statm") as file:
-            return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
-
     for _ in range(20):
         for _batch in loader:
             pass
@@ -282,6 +283,19 @@ def test_many_epochs_do_not_make_the_process_grow(folder):
             pass
     for _ in range(20_000):
         loader.state_dict(), loader.statistics(), len(loader)
+    assert resident() - before < 2_000_000
+
+
+def test_many_batches_of_photographs_do_not_make_the_process_grow(tmp_path):
+    write_photos(tmp_path, train=100)
+    loader = hr.Loader(f"folder:{tmp_path}", batch_size=2, threads=2, seed=3,
+                       transform={"size": 32, "crop": "random_resized", "flip_probability": 0.5})
+    for _ in range(10):
+        assert len(list(loader)) == 100
+    before = resident()
+    for _ in range(200):  # 20,000 batches.
+        for _batch in loader:
+            pass
     assert resident() - before < 2_000_000
 
 
@@ -333,6 +347,23 @@ def test_each_epoch_of_ranks_has_a_new_order_and_is_that_of_one_rank(tmp_path):
         assert both[:-1] == whole[:-1]
         assert both[-1][:7] == whole[-1]
     assert len(orders) == 3
+
+
+ORDERS = {  # Of 100 samples in epochs 0 and 1, as sha256 of their numbers; whoever changes one of them says so in CHANGELOG.md.
+    "each": "789591176f6b4550",
+    "window": "99afd00f2f01bf89",
+    "weighted": "801e6a32033ab1fb",
+}
+
+
+@pytest.mark.parametrize("sampler", ORDERS)
+def test_the_order_of_a_seed_is_the_same_in_every_version(tmp_path, sampler):
+    options = {"window": {"shuffle_window": 30}, "weighted": {"sampler": "weighted", "weights": [1, 2, 3, 4]}}.get(sampler, {})
+    for threads in (0, 2):
+        loader = hr.Loader(numbered(tmp_path, 100), batch_size=7, seed=3, threads=threads, **options)
+        indices = [index for _ in range(2) for batch in loader for index in indices_of(batch)]
+        assert len(indices) == 200 and indices[:100] != indices[100:]
+        assert hashlib.sha256(bytes(indices)).hexdigest()[:16] == ORDERS[sampler]
 
 
 def chi_squared(counts: list[int], chances: torch.Tensor) -> float:

@@ -272,6 +272,48 @@ def test_a_worker_that_dies_is_named_and_its_sample_read_again(tmp_path):
             batches(sources.SampleFive(act), workers=2)
 
 
+def growth_after_the_first_batch(batches, processes) -> int:
+    """Bytes by which the processes grow, each for itself, from the first batch to the end of the epoch."""
+
+    def private() -> int:
+        lines = [line for process in processes() for line in open(f"/proc/{process}/smaps_rollup").read().splitlines()]
+        return sum(int(line.split()[1]) * 1024 for line in lines if line.startswith("Private_"))
+
+    next(batches)
+    before = private()
+    assert len(list(batches)) == 23
+    return private() - before
+
+
+def test_workers_do_not_grow_by_reading_what_the_source_holds():
+    source = sources.Names()
+    loader = hr.Loader(source, workers=2, batch_size=1)
+    assert growth_after_the_first_batch(iter(loader), lambda: loader.worker_processes) < 1_000_000
+    # Forked ones copy each page whose strings they touch: 4 MB and more of the 20 that there are.
+    theirs = torch.utils.data.DataLoader(source, batch_size=1, num_workers=2, collate_fn=len, persistent_workers=True)
+    forked = iter(theirs)
+    assert growth_after_the_first_batch(forked, lambda: [worker.pid for worker in forked._workers]) > 4_000_000
+
+
+FORKS = """
+import ctypes, torch, user_sources
+import headrace as hr
+
+forks = []
+seen = ctypes.CFUNCTYPE(None)(lambda: forks.append(1))  # As CUDA asks to be told, to refuse the child.
+assert getattr(ctypes.CDLL(None), "__register_atfork")(seen, None, None, None) == 0
+loader = hr.Loader(user_sources.Pictures(), workers=2, batch_size=12)
+list(loader)
+print(loader.statistics()["workers_started"], len(forks))
+print(len(list(torch.utils.data.DataLoader(user_sources.Pictures(), num_workers=2, collate_fn=len))), len(forks))
+"""
+
+
+def test_workers_are_not_forked_from_a_process_that_may_have_touched_cuda():
+    done = run_python("-c", FORKS)
+    assert done.stdout == "2 0\n24 2\n", done.stderr
+
+
 def test_source_whose_every_sample_kills_is_an_error_at_once():
     with pytest.raises(errors.InternalError, match="ended with exit status 3 before it was ready"):
         hr.Loader(sources.EverySample("leaves"), workers=2)
