@@ -8,7 +8,7 @@ PYTHON := .venv/bin/python
 
 .DEFAULT_GOAL := build
 .PHONY: help setup build demo photos demo-photos test test-fast tidy format docs \
-  bench bench-fashion bench-photos bench-memory bench-planted bench-python-step bench-python-loader bench-python-scripts bench-python-calls bench-python-source \
+  bench bench-fashion bench-photos bench-memory bench-planted bench-python-step bench-python-loader bench-python-scripts bench-python-calls bench-python-source bench-first-batch \
   bench-peers asan-python install-check fuzz bare-demo bare-test clean
 
 help:
@@ -22,6 +22,7 @@ help:
 	@echo "make bench          the benches that stand beside the sources"
 	@echo "make bench-fashion  the demo's job against a plain PyTorch script, 3 seeds each, interleaved"
 	@echo "make bench-photos   after demo-photos: ResNet-18 and loading against PyTorch and torchvision, interleaved"
+	@echo "make bench-first-batch    the first batch of a process that has just begun, folders of 3,000 and 20,000 photographs"
 	@echo "make bench-memory   does memory grow in 20 minutes of training?"
 	@echo "make bench-python-step    a step from Python: the plain loop with a fused optimizer against headrace.Trainer"
 	@echo "make bench-python-source  a source written in Python: DataLoader's workers against headrace.Loader's"
@@ -96,6 +97,9 @@ bench-python-scripts: build photos
 	@$(PYTHON) bench/python_watch/run.py
 	@$(PYTHON) bench/python_tune/run.py
 
+bench-first-batch: build photos
+	@$(PYTHON) bench/first_batch/run.py
+
 bench-memory: build photos
 	@$(PYTHON) bench/memory/run.py
 
@@ -133,14 +137,15 @@ install-check: setup
 bench-fashion: build
 	@$(PYTHON) bench/train_fashion/run.py
 
-# What is found stays in build/fuzz, beside the inputs.
+# Begins with the inputs that are kept in tests/fuzz_inputs. What is found stays in build/fuzz, beside the new inputs.
 FUZZ_SECONDS := 600
 FUZZERS := jpeg record pack png idx list recipe safetensors
 fuzz: setup
 	@cmake --preset fuzz >/dev/null
 	@ninja -C build/fuzz $(FUZZERS:=_fuzz)
 	@cd build/fuzz && for fuzzer in $(FUZZERS); do echo "== $$fuzzer"; mkdir -p $$fuzzer && bin/$${fuzzer}_fuzz \
-	  -max_total_time=$(FUZZ_SECONDS) -timeout=5 -rss_limit_mb=1024 -max_len=16384 -print_final_stats=1 $$fuzzer || exit 1; done
+	  -max_total_time=$(FUZZ_SECONDS) -timeout=5 -rss_limit_mb=1024 -max_len=16384 -print_final_stats=1 \
+	  $$fuzzer ../../tests/fuzz_inputs/$$fuzzer || exit 1; done
 
 clean:
 	rm -rf build
