@@ -2,7 +2,7 @@
 #
 # PUBLIC names the headers under include/headrace that belong to NAME.
 # Sources are src/NAME/*.cpp; *_test.cpp become NAME_test (each case a CTest of its own), x_bench.cpp becomes x_bench, and
-# x_fuzz.cpp, in the preset fuzz alone, x_fuzz.
+# x_fuzz.cpp, in the preset fuzz alone, x_fuzz, and a CTest fuzz.x that runs it over tests/fuzz_inputs/x.
 # DEPENDS names every module whose headers NAME may include, directly or by way of another header; tools/layer_check.py
 # enforces it. NAME_test links those modules' objects alone, so a symbol of another module does not link either.
 # Headers named *_options.h are plain values without LibTorch and may be included from anywhere
@@ -49,6 +49,15 @@ function(headrace_module name)
     return()
   endif()
   headrace_headers_alone(${name} ${arg_PUBLIC})
+  foreach(fuzzer ${fuzzers})
+    get_filename_component(fuzzer_name "${fuzzer}" NAME_WE)
+    string(REGEX REPLACE "_fuzz$" "" parser "${fuzzer_name}")
+    add_executable(${fuzzer_name}_replay "${fuzzer}" "${CMAKE_SOURCE_DIR}/tests/fuzz_replay.cpp" ${objects})
+    target_include_directories(${fuzzer_name}_replay PRIVATE "${CMAKE_SOURCE_DIR}/include" "${CMAKE_SOURCE_DIR}/src")
+    target_link_libraries(${fuzzer_name}_replay PRIVATE ${links})
+    add_test(NAME fuzz.${parser} COMMAND ${fuzzer_name}_replay "${CMAKE_SOURCE_DIR}/tests/fuzz_inputs/${parser}")
+    set_tests_properties(fuzz.${parser} PROPERTIES TIMEOUT 120 LABELS ${name})
+  endforeach()
   if(tests)
     add_executable(${name}_test ${tests} ${objects})
     target_include_directories(${name}_test PRIVATE "${CMAKE_SOURCE_DIR}/include" "${CMAKE_SOURCE_DIR}/src")
