@@ -1,6 +1,8 @@
 // Reading from disks and network file systems that are slow, short, failing and reset now and then.
 #pragma once
 
+#include <headrace/error.h>
+
 #include <cerrno>
 #include <chrono>
 #include <cstddef>
