@@ -9,6 +9,8 @@
 #include <string>
 #include <vector>
 
+#include "data/data_options.h"
+
 namespace headrace {
 
 enum class Split { train, test };
@@ -103,7 +105,10 @@ class Source {
 // are in memory, about 72 bytes and the name a sample. Errors: not_found (no such split), and PackFile's
 // (store/pack_file.h).
 //
+// `limits` are those of pictures that are read when the source is opened, which is refused then (unsupported); of
+// others the Loader refuses samples.
+//
 // All: not_found (no DIR), invalid_argument (unknown scheme, with the known ones).
-std::unique_ptr<Source> open_source(const std::string& uri, Split split);
+std::unique_ptr<Source> open_source(const std::string& uri, Split split, const SampleLimits& limits = {});
 
 }  // namespace headrace

@@ -39,8 +39,9 @@ Forward classification_forward(Network& network) {
 Training::Training(const Recipe& recipe, const Machine& machine) : recipe_(recipe), machine_(machine) {
   apply_compute(recipe_.compute);
   at::globalContext().setDeterministicAlgorithms(recipe_.train.deterministic, /*warn_only=*/false);
-  train_source_ = open_source(recipe_.data.source, Split::train);
-  const std::shared_ptr<const Source> test_source = open_source(recipe_.data.source, Split::test);
+  train_source_ = open_source(recipe_.data.source, Split::train, recipe_.data.limits());
+  const std::shared_ptr<const Source> test_source =
+      open_source(recipe_.data.source, Split::test, recipe_.data.limits());
   if (train_source_->classes() > recipe_.model.classes || test_source->classes() > recipe_.model.classes) {
     fail(ErrorCode::invalid_argument, "model: model.classes is {}, the data has {} classes", recipe_.model.classes,
          std::max(train_source_->classes(), test_source->classes()));
@@ -108,7 +109,7 @@ double Training::cache_share() const {
   for (std::int64_t i = 0; i < looked_at; ++i) {
     try {
       const Sample sample = train_source_->read(i * size / looked_at, buffer);
-      const image::PictureInfo picture = decoder.open(sample.bytes, train_source_->channels());
+      const image::PictureInfo picture = decoder.open(sample.bytes, train_source_->channels(), recipe_.data.max_pixels);
       bytes += std::int64_t{picture.height} * picture.width * picture.channels;
       ++pictures;
     } catch (const Error&) {  // data.on_corrupt deals with it when its turn comes; it takes no room.

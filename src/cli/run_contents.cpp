@@ -243,7 +243,8 @@ class Contents {
     if (!run_.recipe) return;
     const auto known = run_.checkpoint_texts.find("data");
     try {
-      const std::uint64_t now = open_source(run_.recipe->data.source, Split::train)->fingerprint();
+      const std::uint64_t now =
+          open_source(run_.recipe->data.source, Split::train, run_.recipe->data.limits())->fingerprint();
       if (known == run_.checkpoint_texts.end() || known->second == std::to_string(now)) return;
       add("data_changed",
           "the training data is not what it was: names, sizes or labels in " +

@@ -55,7 +55,14 @@ bool is_of_the_sample(ErrorCode code) {
          code == ErrorCode::unsupported;
 }
 
-void check_sides(const Source& source, const Sample& sample, std::int64_t index) {
+// `bytes`: of the sample, read or to be read.
+void check_limit(const Source& source, std::int64_t bytes, std::int64_t index, const SampleLimits& limits) {
+  if (bytes <= limits.bytes) return;
+  fail(ErrorCode::unsupported, "data: {}: {} bytes; wanted at most {} (data.max_sample_bytes)",
+       source.sample_name(index), bytes, limits.bytes);
+}
+
+void check_sides(const Source& source, const Sample& sample, std::int64_t index, const SampleLimits& limits) {
   if (source.height() == 0) {  // Each picture has a size of its own.
     const bool sides_fit =
         std::min(sample.height, sample.width) >= 1 && std::max(sample.height, sample.width) <= image::kSideMax;
@@ -69,6 +76,11 @@ void check_sides(const Source& source, const Sample& sample, std::int64_t index)
          source.sample_name(index), sample.height, sample.width, sample.channels, source.height(), source.width(),
          source.channels());
   }
+  const std::int64_t pixels = std::int64_t{sample.height} * sample.width;
+  if (pixels > limits.pixels) {
+    fail(ErrorCode::unsupported, "data: {}: {} x {}: {} pixels; wanted at most {} (data.max_pixels)",
+         source.sample_name(index), sample.height, sample.width, pixels, limits.pixels);
+  }
 }
 
 void check_bytes(const Source& source, const Sample& sample, std::int64_t index) {
@@ -81,13 +93,15 @@ void check_bytes(const Source& source, const Sample& sample, std::int64_t index)
 }
 
 // `whole`: its bytes are there.
-void check_sample(const Source& source, const Sample& sample, std::int64_t index, bool whole) {
+void check_sample(const Source& source, const Sample& sample, std::int64_t index, const SampleLimits& limits,
+                  bool whole) {
+  check_limit(source, std::ssize(sample.bytes), index, limits);
   const bool encoded = sample.form == PictureForm::encoded;
   if (encoded && source.height() != 0) {
     fail(ErrorCode::internal, "data: {}: its source says {} x {} pixels and gives an encoded picture",
          source.sample_name(index), source.height(), source.width());
   }
-  if (!encoded) check_sides(source, sample, index);
+  if (!encoded) check_sides(source, sample, index, limits);
   if (!encoded && whole) check_bytes(source, sample, index);
   if (sample.label < 0 || sample.label >= source.classes()) {
     fail(ErrorCode::corrupt_data, "data: {}: label {}; wanted 0 to {}", source.sample_name(index), sample.label,
@@ -254,10 +268,12 @@ void ChunkLoad::read(std::int64_t index, std::size_t i) {
     }
     ++report_.cache_misses;
   }
+  const SampleLimits limits = pass_.options.limits();
+  check_limit(pass_.source, pass_.source.sample_bytes(index), index, limits);
   const auto outline = pass_.source.outline(index);
   const bool in_rows = outline && !(use_cache_ && maker_.has_room(*outline));
   samples_[i] = in_rows ? *outline : pass_.source.read(index, workspace_.files[i - read_from_]);
-  check_sample(pass_.source, samples_[i], index, !in_rows);
+  check_sample(pass_.source, samples_[i], index, limits, !in_rows);
   if (use_cache_ && !in_rows && samples_[i].form == PictureForm::pixels) maker_.keep(samples_[i], index);
   start_fetching(samples_[i].bytes);
 }

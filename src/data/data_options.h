@@ -41,6 +41,12 @@ constexpr auto choices(IndexUse) {
                     Choice<IndexUse>{IndexUse::build, "build"}};
 }
 
+// What a sample may be at most; more is refused before memory is taken for it.
+struct SampleLimits {
+  std::int64_t pixels = kPixelsMax;
+  std::int64_t bytes = std::int64_t{256} << 20;  // As it is stored.
+};
+
 struct DataOptions {
   std::string source;                 // "idx:DIR", "folder:DIR", "list:FILE" or "pack:PATH". No default.
   std::int64_t batch_size = 128;      // Samples in a batch.
@@ -58,7 +64,11 @@ struct DataOptions {
   Cache cache = Cache::none;               // Decoded pictures in memory. Live knob; never changes a byte.
   std::int64_t cache_mib = 0;              // Bound of the cache, in MiB; 0: half of what the memory limit leaves free.
   IndexUse index = IndexUse::use;          // Of JPEG files, for crops. Only build writes to the data's folder.
+  std::int64_t max_pixels = SampleLimits{}.pixels;       // Of a picture; a larger one counts as corrupt.
+  std::int64_t max_sample_bytes = SampleLimits{}.bytes;  // Of a sample as it is stored, likewise.
   TransformOptions transform;
+
+  SampleLimits limits() const noexcept { return {max_pixels, max_sample_bytes}; }
 };
 
 template <class Visitor, class Options>
@@ -111,6 +121,12 @@ void describe(Visitor& visit, Options& o) {
       "The entropy index of a folder's JPEG files, with which a crop is decoded without what lies before it. use reads "
       "what lies beside the data (`headrace pack --index` makes it); build also makes what is missing while the "
       "first epoch decodes, and writes it at that epoch's end. Changes no byte of any batch.");
+  visit("max_pixels", o.max_pixels, Range<std::int64_t>{1, std::int64_t{65'535} * 65'535},
+        "A picture of more pixels is refused by its header, before memory is taken for it, and dealt with by "
+        "on_corrupt; 178956970 is Pillow's limit. A decoded pixel takes 3 bytes a loader thread; progressive JPEG and "
+        "interlaced PNG, which are held whole, may have a quarter of it.");
+  visit("max_sample_bytes", o.max_sample_bytes, Range<std::int64_t>{1, std::int64_t{1} << 30},
+        "A sample of more bytes, as it is stored, is refused before it is read, and dealt with by on_corrupt.");
   visit("transform", o.transform, "How a sample becomes a tensor.");
 }
 

@@ -29,6 +29,16 @@ struct IdxArray {
   std::vector<std::uint8_t> values;
 };
 
+// One whose header was read and whose values were not.
+struct OpenedIdx {
+  OpenedIdx(const std::filesystem::path& where, std::uint32_t magic);
+
+  std::filesystem::path path;
+  ByteStream stream;
+  std::vector<std::int64_t> dimensions;
+  std::uint64_t promised;  // Bytes of its values.
+};
+
 std::optional<std::uint32_t> read_big_endian(ByteStream& stream) {
   std::array<std::uint8_t, 4> bytes{};
   if (stream.read(bytes) != bytes.size()) return std::nullopt;
@@ -99,13 +109,36 @@ std::vector<std::uint8_t> read_values(ByteStream& stream, const std::string& pat
   return values;
 }
 
-IdxArray read_idx(const std::filesystem::path& path, std::uint32_t magic) {
-  ByteStream stream{path};
-  IdxArray array;
-  array.name = path.filename().string();
-  array.dimensions = read_header(stream, path.string(), magic);
-  array.values = read_values(stream, path.string(), promised_bytes(array.dimensions, path.string()));
-  return array;
+OpenedIdx::OpenedIdx(const std::filesystem::path& where, std::uint32_t magic)
+    : path(where),
+      stream(where),
+      dimensions(read_header(stream, where.string(), magic)),
+      promised(promised_bytes(dimensions, where.string())) {}
+
+IdxArray read_rest(OpenedIdx file) {
+  std::vector<std::uint8_t> values = read_values(file.stream, file.path.string(), file.promised);
+  return {file.path.filename().string(), std::move(file.dimensions), std::move(values)};
+}
+
+// A few bytes of gzip can hold gigabytes, so what the headers tell is checked before any of them is unpacked.
+void check(const OpenedIdx& images, const OpenedIdx& labels, const SampleLimits& limits) {
+  const std::int64_t image_count = images.dimensions[0], label_count = labels.dimensions[0];
+  if (image_count != label_count) {
+    fail(ErrorCode::corrupt_data, "data: {}: {} labels, {}: {} images", labels.path.filename().string(), label_count,
+         images.path.filename().string(), image_count);
+  }
+  const std::int64_t height = images.dimensions[1], width = images.dimensions[2];
+  constexpr std::int64_t kSideMax = std::numeric_limits<int>::max();
+  if (height > kSideMax || width > kSideMax) {
+    fail(ErrorCode::corrupt_data, "data: {}: pictures of {} x {} pixels; a side has at most {}", images.path.string(),
+         height, width, kSideMax);
+  }
+  const std::int64_t pixels = height * width;  // A byte each.
+  if (pixels > std::min(limits.pixels, limits.bytes)) {
+    fail(ErrorCode::unsupported, "data: {}: pictures of {} x {}: {} pixels of a byte each; wanted at most {} ({})",
+         images.path.string(), height, width, pixels, std::min(limits.pixels, limits.bytes),
+         limits.pixels <= limits.bytes ? "data.max_pixels" : "data.max_sample_bytes");
+  }
 }
 
 // The unpacked file where both exist: it is the faster one to read.
@@ -122,18 +155,8 @@ std::filesystem::path find_file(const std::filesystem::path& folder, const std::
 class IdxSource final : public Source {
  public:
   IdxSource(IdxArray images, IdxArray labels) : images_(std::move(images)), labels_(std::move(labels)) {
-    const std::int64_t image_count = images_.dimensions[0], label_count = labels_.dimensions[0];
-    if (image_count != label_count) {
-      fail(ErrorCode::corrupt_data, "data: {}: {} labels, {}: {} images", labels_.name, label_count, images_.name,
-           image_count);
-    }
     // The format does not tell how many classes there are; the largest label does.
     classes_ = *std::max_element(labels_.values.begin(), labels_.values.end()) + std::int64_t{1};
-    constexpr std::int64_t kSideMax = std::numeric_limits<int>::max();
-    if (images_.dimensions[1] > kSideMax || images_.dimensions[2] > kSideMax) {
-      fail(ErrorCode::corrupt_data, "data: {}: pictures of {} x {} pixels; a side has at most {}", images_.name,
-           images_.dimensions[1], images_.dimensions[2], kSideMax);
-    }
     fingerprint_ = hash_of_all();
   }
 
@@ -180,13 +203,14 @@ class IdxSource final : public Source {
 
 }  // namespace
 
-std::unique_ptr<Source> detail::open_idx(const std::filesystem::path& folder, Split split) {
+std::unique_ptr<Source> detail::open_idx(const std::filesystem::path& folder, Split split, const SampleLimits& limits) {
   const std::string prefix = split == Split::train ? "train" : "t10k";
-  const auto images = find_file(folder, prefix + "-images-idx3-ubyte");
-  const auto labels = find_file(folder, prefix + "-labels-idx1-ubyte");
-  // The small file first: when its magic or count is wrong, nobody waits for the large one.
-  IdxArray label_array = read_idx(labels, kLabelsMagic);
-  return std::make_unique<IdxSource>(read_idx(images, kImagesMagic), std::move(label_array));
+  const auto images_at = find_file(folder, prefix + "-images-idx3-ubyte");
+  OpenedIdx labels{find_file(folder, prefix + "-labels-idx1-ubyte"), kLabelsMagic};
+  OpenedIdx images{images_at, kImagesMagic};
+  check(images, labels, limits);
+  IdxArray label_array = read_rest(std::move(labels));  // The small file first: nobody waits for the large one.
+  return std::make_unique<IdxSource>(read_rest(std::move(images)), std::move(label_array));
 }
 
 }  // namespace headrace

@@ -288,6 +288,31 @@ TEST_F(IdxSource, AGzipBombIsInflatedNoFurtherThanItsHeaderPromises) {
   EXPECT_LT(AllocationCount::peak_growth(), 1 << 20);
 }
 
+// A header can be honest and its data still be gigabytes of nothing.
+TEST_F(IdxSource, PicturesBeyondTheLimitsAreRefusedByTheHeader) {
+  write(kLabels, labels(1));
+  write(kImages, gzip(number(0x803) + number(1) + number(65'535) + number(65'535) + std::string(64 << 20, '\0')));
+  AllocationCount::reset_peak();
+  EXPECT_THAT(refusal(ErrorCode::unsupported), AllOf(HasSubstr(kImages), HasSubstr("65535 x 65535: 4294836225 pixels"),
+                                                     HasSubstr("wanted at most 178956970 (data.max_pixels)")));
+  EXPECT_LT(AllocationCount::peak_growth(), 1 << 20);
+  write_whole_pair();
+  EXPECT_EQ(open_source(uri(), Split::train, {.pixels = 12, .bytes = 12})->size(), 5);
+  for (const auto& [limits, key] : {std::pair{SampleLimits{.pixels = 11, .bytes = 12}, "11 (data.max_pixels)"},
+                                    std::pair{SampleLimits{.pixels = 12, .bytes = 11}, "11 (data.max_sample_bytes)"}}) {
+    EXPECT_THAT(error_of(ErrorCode::unsupported, [&, &asked = limits] { open_source(uri(), Split::train, asked); }),
+                HasSubstr(key));
+  }
+}
+
+TEST_F(IdxSource, ABombWhoseLabelsDoNotFitItIsNotUnpacked) {
+  write(kLabels, labels(5));
+  write(kImages, gzip(number(0x803) + number(83'886) + number(28) + number(28) + std::string(83'886 * 784, '\0')));
+  AllocationCount::reset_peak();
+  EXPECT_THAT(refusal(ErrorCode::corrupt_data), HasSubstr("5 labels"));
+  EXPECT_LT(AllocationCount::peak_growth(), 1 << 20);
+}
+
 // Damage of any kind either leaves a source that can be read to its end or is one Error; it costs no memory either way.
 TEST_F(IdxSource, DamagedFilesAreReadOrRefusedButNeverCrash) {
   std::mt19937 random{20240229};

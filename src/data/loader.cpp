@@ -136,7 +136,7 @@ std::unique_ptr<Epoch::Impl> Loader::Impl::begin(std::optional<Place> from) {
   if (first < end) {
     pass.reset(new Pass{*source,
                         {options.transform.dtype, options.transform.layout, &table},
-                        options.transform,
+                        options,
                         shape,
                         policy_of(options, training),
                         seed,

@@ -28,7 +28,7 @@ std::span<std::uint8_t> room(std::vector<std::uint8_t>& buffer, std::size_t size
 image::NormalizeGeometry draw_geometry(const Pass& pass, SampleRandom& random) {
   image::NormalizeGeometry geometry{
       .height = pass.shape.height, .width = pass.shape.width, .channels = pass.shape.channels};
-  const TransformOptions& transform = pass.transform;
+  const TransformOptions& transform = pass.options.transform;
   if (!pass.augment || (transform.pad == 0 && transform.flip_probability == 0)) return geometry;
   if (transform.pad > 0) {
     const auto places = static_cast<std::uint32_t>(2 * transform.pad + 1);
@@ -70,7 +70,7 @@ bool PictureMaker::has_room(const Sample& sample) const {
 
 void PictureMaker::make(const Sample& sample, std::int64_t index, std::int64_t drawn_as, std::span<std::byte> out) {
   SampleRandom random{pass_.seed, pass_.epoch, drawn_as};
-  if (pass_.transform.size == 0) {
+  if (pass_.options.transform.size == 0) {
     const image::Box whole{.y = 0, .x = 0, .height = sample.height, .width = sample.width};
     image::normalize(pixels(sample, index, whole).values, draw_geometry(pass_, random), pass_.form, out);
     return;
@@ -79,10 +79,12 @@ void PictureMaker::make(const Sample& sample, std::int64_t index, std::int64_t d
   const std::int64_t begin_ns = encoded ? monotonic_ns() : 0;
   Size size{sample.height, sample.width};
   if (encoded) {
-    const image::PictureInfo info = workspace_.decoder.open(sample.bytes, pass_.shape.channels);
+    const image::PictureInfo info =
+        workspace_.decoder.open(sample.bytes, pass_.shape.channels, pass_.options.max_pixels);
     size = {info.height, info.width};
   }
-  const image::CropWindow window = image::choose_crop(pass_.transform, size.height, size.width, pass_.augment, random);
+  const image::CropWindow window =
+      image::choose_crop(pass_.options.transform, size.height, size.width, pass_.augment, random);
   const image::NormalizeGeometry geometry = draw_geometry(pass_, random);
   const image::Box box = box_of(window);
   const image::PixelRows part = encoded ? decode(sample, index, size, box) : pixels(sample, index, box);

@@ -12,13 +12,22 @@ namespace {
 struct Scheme {
   std::string_view name;
   std::string_view what;  // Stands behind the colon.
-  std::unique_ptr<Source> (*open)(const std::filesystem::path& path, Split split);
+  std::unique_ptr<Source> (*open)(const std::filesystem::path& path, Split split, const SampleLimits& limits);
 };
 
+template <auto kOpen>
+std::unique_ptr<Source> without_limits(const std::filesystem::path& path, Split split, const SampleLimits& /*limits*/) {
+  return kOpen(path, split);
+}
+
+std::unique_ptr<Source> open_folder(const std::filesystem::path& path, Split split) {
+  return detail::open_image_folder(path, split);
+}
+
 constexpr Scheme kSchemes[] = {{"idx", "DIR", detail::open_idx},
-                               {"folder", "DIR", detail::open_image_folder},
-                               {"list", "FILE", detail::open_list},
-                               {"pack", "PATH", detail::open_pack}};
+                               {"folder", "DIR", without_limits<open_folder>},
+                               {"list", "FILE", without_limits<detail::open_list>},
+                               {"pack", "PATH", without_limits<detail::open_pack>}};
 
 std::string known_schemes() {
   std::string known;
@@ -45,7 +54,7 @@ std::span<const std::uint8_t> Source::read_rows(std::int64_t index, int first, i
   fail(ErrorCode::internal, "data: {}: its source gives no rows {} + {} alone", sample_name(index), first, count);
 }
 
-std::unique_ptr<Source> open_source(const std::string& uri, Split split) {
+std::unique_ptr<Source> open_source(const std::string& uri, Split split, const SampleLimits& limits) {
   const std::string_view whole = uri;
   const std::size_t colon = whole.find(':');
   for (const Scheme& scheme : kSchemes) {
@@ -56,7 +65,7 @@ std::unique_ptr<Source> open_source(const std::string& uri, Split split) {
            scheme.what == "DIR" ? "folder" : "file", scheme.name, scheme.what);
     }
     if (scheme.what == "DIR") require_folder(path, scheme.name);
-    return scheme.open(path, split);
+    return scheme.open(path, split, limits);
   }
   fail(ErrorCode::invalid_argument, "data: unknown source '{}'; known: {}", printable_name(uri), known_schemes());
 }

@@ -65,20 +65,22 @@ struct Decoder::Impl {
   detail::PngReader png;
   Format format = Format::png;
   std::span<const std::uint8_t> bytes;
+  std::int64_t pixels_max = 0;
   std::int64_t refused_indices = 0;
   PictureInfo info;  // 0 x 0: no picture is open.
 
   PictureInfo open(int channels) {
     if (!detail::JpegReader::recognises(bytes)) {
       format = Format::png;
-      return png.open(bytes, channels);
+      return png.open(bytes, channels, pixels_max);
     }
-    if (const auto found = baseline.open(bytes, channels)) {
+    const auto found = baseline.open(bytes, channels);
+    if (found && std::int64_t{found->height} * found->width <= pixels_max) {
       format = Format::baseline_jpeg;
       return *found;
     }
     format = Format::jpeg;
-    return jpeg.open(bytes, channels);
+    return jpeg.open(bytes, channels, pixels_max);
   }
 
   void check(const Box& box, std::span<const std::uint8_t> out) const {
@@ -97,7 +99,7 @@ struct Decoder::Impl {
     switch (format) {
       case Format::baseline_jpeg:
         if (baseline.decode(box, out)) return;
-        jpeg.open(bytes, info.channels);
+        jpeg.open(bytes, info.channels, pixels_max);
         return jpeg.decode(box, out);
       case Format::jpeg:
         return jpeg.decode(box, out);
@@ -112,13 +114,14 @@ Decoder::~Decoder() = default;
 Decoder::Decoder(Decoder&&) noexcept = default;
 Decoder& Decoder::operator=(Decoder&&) noexcept = default;
 
-PictureInfo Decoder::open(std::span<const std::uint8_t> bytes, int channels) {
+PictureInfo Decoder::open(std::span<const std::uint8_t> bytes, int channels, std::int64_t pixels_max) {
   if (channels != 1 && channels != 3) {
     fail(ErrorCode::invalid_argument, "image: pictures decoded to {} channels; wanted 1 or 3", channels);
   }
   impl_->info = {};
   if (!detail::JpegReader::recognises(bytes) && !detail::PngReader::recognises(bytes)) refuse(bytes);
   impl_->bytes = bytes;
+  impl_->pixels_max = pixels_max;
   impl_->info = impl_->open(channels);
   return impl_->info;
 }

@@ -10,6 +10,7 @@
 #include <span>
 
 #include "image/entropy_index.h"
+#include "image/transform_options.h"
 
 namespace headrace::image {
 
@@ -27,12 +28,13 @@ struct Box {
   int width = 0;
 };
 
-// A picture beyond these is refused before memory is taken for it, and so is a PNG of more pixels than deflate can put
-// into a file of its size. Decoding row by row holds some rows only; progressive JPEG (6 bytes a pixel) and interlaced
-// PNG (3) need room for the whole picture, whatever the box.
-constexpr std::int64_t kPixelsMax = std::int64_t{1} << 27;
-constexpr std::int64_t kBufferedPixelsMax = std::int64_t{1} << 25;
 constexpr int kSideMax = 65'535;
+
+// Decoding row by row holds some rows only; progressive JPEG (6 bytes a pixel) and interlaced PNG (3) need room for the
+// whole picture, whatever the box. So fewer pixels are allowed for them.
+constexpr std::int64_t buffered_pixels_max(std::int64_t pixels_max) {
+  return pixels_max / 4;
+}
 
 // Keeps the library's state of the open picture, and scratch between pictures. For one thread at a time.
 class Decoder {
@@ -44,12 +46,13 @@ class Decoder {
 
   // Reads the header of a JPEG or PNG, told by its first bytes, and forgets the picture before. `bytes` must live until
   // the last decode() of it. `channels`: 3 for RGB, 1 for grey; grey becomes RGB by repeating it, RGB becomes grey by
-  // the luma of ITU-R 601.
+  // the luma of ITU-R 601. A picture of more than `pixels_max`, of a side beyond kSideMax, or of more pixels than its
+  // file can hold is refused before memory is taken for it.
   //
   // Throws Error{corrupt_data} when that is no picture or its header is damaged, Error{unsupported} for other formats,
   // JPEG that is lossless or of 12 bits, and too many pixels, Error{out_of_memory}, and Error{invalid_argument} for
   // another number of channels. No message names the sample: the caller knows it.
-  PictureInfo open(std::span<const std::uint8_t> bytes, int channels);
+  PictureInfo open(std::span<const std::uint8_t> bytes, int channels, std::int64_t pixels_max = kPixelsMax);
 
   // The HWC uint8 pixels of `box`, equal to that part of the whole picture bit for bit. May be called again.
   //

@@ -234,11 +234,11 @@ TEST(DecoderOnJpeg, HugeDimensionsAreRefusedBeforeAnyMemoryIsTaken) {
   EXPECT_THAT(refusal(with_dimensions(file, 65'535, 65'535)),
               HasSubstr("unsupported: image: JPEG header: Maximum supported image dimension is 65500 pixels"));
   EXPECT_THAT(refusal(with_dimensions(file, 65'500, 65'500)),
-              HasSubstr("JPEG of 65500 x 65500: 4290250000 pixels; wanted at most 134217728"));
-  Bytes progressive = with_dimensions(file, 6000, 6000);
+              HasSubstr("JPEG of 65500 x 65500: 4290250000 pixels; wanted at most 178956970 (data.max_pixels)"));
+  Bytes progressive = with_dimensions(file, 7000, 7000);
   progressive[find_marker(progressive, 0xC0) + 1] = 0xC2;
   EXPECT_THAT(refusal(progressive),
-              HasSubstr("progressive JPEG of 6000 x 6000: 36000000 pixels; wanted at most 33554432"));
+              HasSubstr("progressive JPEG of 7000 x 7000: 49000000 pixels; wanted at most 44739242 (a quarter of"));
   EXPECT_LT(peak_memory_kib() - before, 16 * 1024);
   Decoder decoder;  // A large picture is none to fear when a part is wanted: what is needed is some rows.
   EXPECT_EQ(decoder.open(with_dimensions(file, 2000, 65'500), 3).width, 65'500);
@@ -415,12 +415,12 @@ Bytes png_with_dimensions(Bytes file, std::uint32_t height, std::uint32_t width)
 TEST(DecoderOnPng, HugeDimensionsAreRefusedBeforeAnyMemoryIsTaken) {
   const long before = peak_memory_kib();
   EXPECT_THAT(refusal(png_with_dimensions(any_png(), 0x7FFFFFFF, 0x7FFFFFFF)),
-              HasSubstr("PNG of 2147483647 x 2147483647: 4611686014132420609 pixels; wanted at most 134217728"));
+              HasSubstr("PNG of 2147483647 x 2147483647: 4611686014132420609 pixels; wanted at most 178956970"));
   EXPECT_THAT(refusal(png_with_dimensions(any_png(), 65'535, 65'535)),
               HasSubstr("unsupported: image: PNG of 65535 x 65535"));
   EXPECT_THAT(refusal(png_with_dimensions(any_png(), 1, 65'536)), HasSubstr("and 65535 a side"));
-  EXPECT_THAT(refusal(png_with_dimensions(any_png(true), 6000, 6000)),
-              HasSubstr("interlaced PNG of 6000 x 6000: 36000000 pixels; wanted at most 33554432"));
+  EXPECT_THAT(refusal(png_with_dimensions(any_png(true), 7000, 7000)),
+              HasSubstr("interlaced PNG of 7000 x 7000: 49000000 pixels; wanted at most 44739242 (a quarter of"));
   EXPECT_THAT(refusal(png_with_dimensions(any_png(), 0, 5)), HasSubstr("corrupt_data: image: PNG header"));
   EXPECT_THAT(refusal(png_with_dimensions(any_png(), 2000, 60'000)),
               HasSubstr("corrupt_data: image: PNG of 2000 x 60000: 360000000 bytes of pixels; a file of "));

@@ -45,6 +45,7 @@ struct JpegState {
 
   std::span<const std::uint8_t> bytes;
   int channels = 0;
+  std::int64_t pixels_max = 0;
   bool header_is_read = false;  // And nothing behind it.
   Conversion conversion = Conversion::none;
   J_COLOR_SPACE color_space = JCS_UNKNOWN;
@@ -236,13 +237,14 @@ ErrorCode code_of(int fault) {
   }
 }
 
-void check_pixels(jpeg_decompress_struct& info) {
+void check_pixels(jpeg_decompress_struct& info, std::int64_t pixels_max) {
   const std::int64_t pixels = static_cast<std::int64_t>(info.image_height) * info.image_width;
   const bool buffered = jpeg_has_multiple_scans(&info) != FALSE;
-  const std::int64_t most = buffered ? kBufferedPixelsMax : kPixelsMax;
+  const std::int64_t most = buffered ? buffered_pixels_max(pixels_max) : pixels_max;
   if (pixels <= most) return;
-  fail(ErrorCode::unsupported, "image: {}JPEG of {} x {}: {} pixels; wanted at most {}", buffered ? "progressive " : "",
-       info.image_height, info.image_width, pixels, most);
+  fail(ErrorCode::unsupported, "image: {}JPEG of {} x {}: {} pixels; wanted at most {} ({}data.max_pixels)",
+       buffered ? "progressive " : "", info.image_height, info.image_width, pixels, most,
+       buffered ? "a quarter of " : "");
 }
 
 }  // namespace
@@ -254,13 +256,14 @@ bool JpegReader::recognises(std::span<const std::uint8_t> bytes) noexcept {
   return bytes.size() >= 3 && bytes[0] == 0xFF && bytes[1] == 0xD8 && bytes[2] == 0xFF;
 }
 
-PictureInfo JpegReader::open(std::span<const std::uint8_t> bytes, int channels) {
+PictureInfo JpegReader::open(std::span<const std::uint8_t> bytes, int channels, std::int64_t pixels_max) {
   State& state = *state_;
   state.bytes = bytes;
   state.channels = channels;
+  state.pixels_max = pixels_max;
   state.header_is_read = guarded(state, read_header);
   if (!state.header_is_read) fail(code_of(state.fault), "image: JPEG header: {}", state.message);
-  check_pixels(state.info);
+  check_pixels(state.info, pixels_max);
   const bool grey = channels == 1;
   switch (state.info.jpeg_color_space) {
     case JCS_GRAYSCALE:
@@ -288,7 +291,7 @@ PictureInfo JpegReader::open(std::span<const std::uint8_t> bytes, int channels) 
 
 void JpegReader::decode(const Box& box, std::span<std::uint8_t> out) {
   State& state = *state_;
-  if (!state.header_is_read) open(state.bytes, state.channels);
+  if (!state.header_is_read) open(state.bytes, state.channels, state.pixels_max);
   state.header_is_read = false;
   state.box = box;
   state.out = out.data();

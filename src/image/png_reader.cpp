@@ -94,6 +94,7 @@ struct PngState {
   std::span<const std::uint8_t> bytes;
   std::size_t at = 0;  // Of bytes, the next to be read.
   int channels = 0;
+  std::int64_t pixels_max = 0;
   bool header_is_read = false;  // And nothing behind it.
 
   png_uint_32 height = 0;
@@ -229,10 +230,13 @@ ErrorCode code_of(const State& state) {
 
 void check_pixels(const State& state) {
   const std::int64_t pixels = static_cast<std::int64_t>(state.height) * state.width;
-  const std::int64_t most = state.passes > 1 ? kBufferedPixelsMax : kPixelsMax;
+  const bool buffered = state.passes > 1;
+  const std::int64_t most = buffered ? buffered_pixels_max(state.pixels_max) : state.pixels_max;
   if (pixels > most || std::max(state.height, state.width) > kSideMax) {
-    fail(ErrorCode::unsupported, "image: {}PNG of {} x {}: {} pixels; wanted at most {}, and {} a side",
-         state.passes > 1 ? "interlaced " : "", state.height, state.width, pixels, most, kSideMax);
+    fail(ErrorCode::unsupported,
+         "image: {}PNG of {} x {}: {} pixels; wanted at most {} ({}data.max_pixels), and {} a side",
+         buffered ? "interlaced " : "", state.height, state.width, pixels, most, buffered ? "a quarter of " : "",
+         kSideMax);
   }
   constexpr std::int64_t kDeflateRatioMax = 1032;
   const std::int64_t promised = pixels * state.bits / 8;
@@ -251,12 +255,13 @@ bool PngReader::recognises(std::span<const std::uint8_t> bytes) noexcept {
   return bytes.size() >= sizeof kSignature && std::equal(std::begin(kSignature), std::end(kSignature), bytes.begin());
 }
 
-PictureInfo PngReader::open(std::span<const std::uint8_t> bytes, int channels) {
+PictureInfo PngReader::open(std::span<const std::uint8_t> bytes, int channels, std::int64_t pixels_max) {
   State& state = *state_;
   state.close();
   state.bytes = bytes;
   state.at = 0;
   state.channels = channels;
+  state.pixels_max = pixels_max;
   state.out_of_memory = false;
   state.header_is_read = guarded(state, read_header);
   if (!state.header_is_read) fail(code_of(state), "image: PNG header: {}", state.message);
@@ -266,7 +271,7 @@ PictureInfo PngReader::open(std::span<const std::uint8_t> bytes, int channels) {
 
 void PngReader::decode(const Box& box, std::span<std::uint8_t> out) {
   State& state = *state_;
-  if (!state.header_is_read) open(state.bytes, state.channels);
+  if (!state.header_is_read) open(state.bytes, state.channels, state.pixels_max);
   state.header_is_read = false;
   state.box = box;
   state.out = out.data();

@@ -24,6 +24,10 @@ constexpr auto choices(PixelLayout) {
   return std::array{Choice<PixelLayout>{PixelLayout::nchw, "nchw"}, Choice<PixelLayout>{PixelLayout::nhwc, "nhwc"}};
 }
 
+// Of a picture that is read, unless data.max_pixels says otherwise: as many as Pillow opens. All bytes of 178,956,970
+// RGB pixels are half a GiB.
+constexpr std::int64_t kPixelsMax = 178'956'970;
+
 struct TransformOptions {
   std::int64_t size = 0;     // Height and width of the tensor's pictures; 0: as stored, which is then one size for all.
   Crop crop = Crop::center;  // Of training pictures, with size > 0. Evaluation always: resize, then crop the center.

@@ -4,6 +4,7 @@
 #include <pybind11/stl.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cstring>
 #include <span>
@@ -96,7 +97,7 @@ NativeLoader::NativeLoader(const py::object& source, const py::dict& keywords)
          "workers is {}; native threads read {}: workers are for sources written in Python", workers_, options_.source);
   }
   const py::gil_scoped_release released;
-  if (source_ == nullptr) source_ = open_source(options_.source, split);
+  if (source_ == nullptr) source_ = open_source(options_.source, split, options_.limits());
   loader_ = std::make_unique<Loader>(source_, options_, static_cast<std::uint64_t>(seed_), training_);
 }
 
@@ -125,6 +126,8 @@ void NativeLoader::open_object(const py::object& source, const py::dict& keyword
                            .workers = workers_};
   how.timeout = std::chrono::ceil<std::chrono::milliseconds>(std::chrono::duration<double>(worker_timeout_s_));
   how.sizes_vary = sizes_vary;
+  how.sample_bytes_max =
+      std::max(how.sample_bytes_max, options_.max_sample_bytes);  // Its slot holds other things, too.
   how.while_starting = check_signals;
   const py::gil_scoped_release released;
   processes_ = std::make_shared<ProcessSource>(std::move(how), std::as_bytes(std::span{payload}));

@@ -22,7 +22,7 @@ class PatientRead;
 class FileStore {
  public:
   // Larger files are refused before anything is allocated: no picture is that large.
-  static constexpr std::int64_t kFileBytesMax = std::int64_t{256} << 20;
+  static constexpr std::int64_t kFileBytesMax = std::int64_t{1} << 30;
 
   // Keeps the folder open, so that its files stay in reach when it is renamed. `calls` must live as long as the store.
   // Error{not_found, io}.

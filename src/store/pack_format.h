@@ -20,7 +20,7 @@ namespace headrace {
 constexpr std::uint32_t kPackFormat = 1;
 constexpr std::string_view kPackMagic = "HRPACKED", kPackEnd = "HRPACEND";
 constexpr std::uint32_t kPackNameBytesMax = 1 << 16;
-constexpr std::uint32_t kPackSampleBytesMax = std::uint32_t{256} << 20;  // As of a file that is read whole.
+constexpr std::uint32_t kPackSampleBytesMax = std::uint32_t{1} << 30;  // As of a file that is read whole.
 constexpr std::uint32_t kPackIndexBytesMax = std::uint32_t{16} << 20;
 
 struct PackHead {

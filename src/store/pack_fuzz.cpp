@@ -4,12 +4,12 @@
 #include <headrace/error.h>
 
 #include <cstdlib>
-#include <cstring>
 #include <filesystem>
 #include <string>
 
 #include "base/files.h"
 #include "base/fuzz_inputs.h"
+#include "store/detail/mended_pack.h"
 #include "store/pack_file.h"
 #include "store/pack_writer.h"
 #include "store/row_blocks.h"
@@ -41,23 +41,6 @@ void fill(const std::filesystem::path& folder) {
   std::filesystem::remove(path);
 }
 
-// Head, table and trailer, wherever the trailer says that the table is.
-void mend(std::string& file) {
-  if (file.size() < sizeof(PackHead) + sizeof(PackTrailer)) return;
-  PackHead head;
-  std::memcpy(&head, file.data(), sizeof head);
-  head.check = check_of(head);
-  std::memcpy(file.data(), &head, sizeof head);
-  const std::size_t end = file.size() - sizeof(PackTrailer);
-  PackTrailer trailer;
-  std::memcpy(&trailer, file.data() + end, sizeof trailer);
-  if (trailer.table_at <= end) {
-    trailer.table_hash = xxh3(std::as_bytes(std::span{file}.subspan(trailer.table_at, end - trailer.table_at)));
-  }
-  trailer.check = check_of(trailer);
-  std::memcpy(file.data() + end, &trailer, sizeof trailer);
-}
-
 }  // namespace
 
 extern "C" int LLVMFuzzerInitialize(int* argc, char*** argv) {
@@ -68,7 +51,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   static const std::filesystem::path path = fuzz_folder() / "fuzzed.pack";
   if (size == 0) return 0;
   std::string content(reinterpret_cast<const char*>(data + 1), size - 1);
-  if (data[0] % 3 == 1) mend(content);
+  if (data[0] % 3 == 1) mend_pack(content);
   try {
     if (data[0] % 3 == 2) {
       write_input(partial_pack(path), content);

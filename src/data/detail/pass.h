@@ -21,7 +21,7 @@ struct Pass {
 
   const Source& source;
   const image::PixelForm form;  // Its table is the loader's.
-  const TransformOptions& transform;
+  const DataOptions& options;
   const PictureShape shape;  // Of the batches.
   const OnCorrupt on_corrupt;
   const std::uint64_t seed;

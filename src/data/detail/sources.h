@@ -13,7 +13,7 @@
 namespace headrace::detail {
 
 // Errors: see open_source. `folder` exists and is a folder.
-std::unique_ptr<Source> open_idx(const std::filesystem::path& folder, Split split);
+std::unique_ptr<Source> open_idx(const std::filesystem::path& folder, Split split, const SampleLimits& limits);
 std::unique_ptr<Source> open_image_folder(const std::filesystem::path& folder, Split split);
 std::unique_ptr<Source> open_list(const std::filesystem::path& path, Split split);
 std::unique_ptr<Source> open_pack(const std::filesystem::path& path, Split split);
