@@ -1,4 +1,4 @@
-"""500 photographs, cut and resized by us, are those that torchvision and Pillow make of the same boxes."""
+"""500 photographs, cut and resized by us, are those that torchvision and Pillow make of the same boxes; and decoded smaller they are nearly so."""
 
 import os
 import random
@@ -31,11 +31,9 @@ def draw_boxes(folder: Path) -> list[tuple[Path, int, int, int, int, int]]:
     return boxes
 
 
-@pytest.fixture(scope="module")
-def crops(photos) -> list[tuple[tuple, np.ndarray]]:
-    boxes = draw_boxes(photos)
+def crops_of(boxes: list[tuple], *how: str) -> list[tuple[tuple, np.ndarray]]:
     text = "".join(" ".join(map(str, box)) + "\n" for box in boxes)
-    done = subprocess.run([BIN / "picture_probe", "crop"], input=text.encode(), capture_output=True, timeout=120)
+    done = subprocess.run([BIN / "picture_probe", "crop", *how], input=text.encode(), capture_output=True, timeout=120)
     assert done.returncode == 0, done.stderr.decode()
     pixels, begin, found = np.frombuffer(done.stdout, np.uint8), 0, []
     for box in boxes:
@@ -44,6 +42,11 @@ def crops(photos) -> list[tuple[tuple, np.ndarray]]:
         begin += size * size * 3
     assert begin == len(pixels)
     return found
+
+
+@pytest.fixture(scope="module")
+def crops(photos) -> list[tuple[tuple, np.ndarray]]:
+    return crops_of(draw_boxes(photos))
 
 
 def torchvisions(path: Path, y: int, x: int, height: int, width: int, size: int) -> np.ndarray:
@@ -68,3 +71,19 @@ def test_crops_of_photographs_are_theirs(crops, theirs, capsys):
     with capsys.disabled():
         print(f"\n{len(crops)} photographs against {theirs.__name__} crops: mean {total / values:.4f}/255, largest {largest}/255")
     assert total / values <= MEAN_ALLOWED
+
+
+def test_photographs_decoded_smaller_are_nearly_those_decoded_as_they_are(photos, capsys):
+    """data.scale_decode, over crops that it decodes smaller: at least twice the size of what they become."""
+    boxes = [(*box[:5], min(box[3:5]) // (4, 5, 8)[place % 3]) for place, box in enumerate(draw_boxes(photos))]
+    boxes = [box for box in boxes if box[5] >= 16]
+    decibels = []
+    for (box, plain), (_, scaled) in zip(crops_of(boxes), crops_of(boxes, "scaled")):
+        square = np.mean((plain.astype(np.float64) - scaled) ** 2)
+        assert square > 0 or plain.std() < 1, f"{box} was not decoded smaller"
+        decibels.append(10 * np.log10(255 ** 2 / max(square, 1e-9)))
+    decibels.sort()
+    with capsys.disabled():
+        print(f"\n{len(boxes)} photographs decoded smaller: PSNR at least {decibels[0]:.1f} dB, 1 % below "
+              f"{decibels[len(decibels) // 100]:.1f}, half below {decibels[len(decibels) // 2]:.1f}")
+    assert sum(value >= 40 for value in decibels) >= 0.99 * len(decibels)

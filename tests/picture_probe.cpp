@@ -1,10 +1,11 @@
 // Writes what our decoder, resizer and crops do with pictures; picture_parity_test.py compares it with Pillow's and
 // torchvision's own.
 //   picture_probe whole CHANNELS PATH        "HEIGHT WIDTH\n", then the pixels (HWC, uint8)
-//   picture_probe crop                       stdin: lines "PATH Y X HEIGHT WIDTH SIZE"; each gives SIZE x SIZE x 3
-//   bytes picture_probe window CROP SIZE RESIZE    stdin: lines "HEIGHT WIDTH INDEX"; each gives a line: begin, size,
-//   resized and
-//                                            out_begin of both axes, then the first 64 draws; CROP may be "evaluation"
+//   picture_probe crop [scaled]              stdin: lines "PATH Y X HEIGHT WIDTH SIZE"; each gives SIZE x SIZE x 3
+//                                            bytes; "scaled" as with data.scale_decode
+//   picture_probe window CROP SIZE RESIZE    stdin: lines "HEIGHT WIDTH INDEX"; each gives a line: begin, size, resized
+//                                            and out_begin of both axes, then the first 64 draws; CROP may be
+//                                            "evaluation"
 #include <fmt/format.h>
 #include <headrace/error.h>
 
@@ -53,7 +54,7 @@ void whole(const Words& words) {
 }
 
 // Decodes and resizes as the Loader does: what of the box the resize needs, and no more.
-void crop(const Words&) {
+void crop(const Words& words) {
   image::Decoder decoder;
   image::Resizer resizer;
   Bytes pixels;
@@ -64,10 +65,14 @@ void crop(const Words&) {
     int size = 0;
     fields >> path >> box.y >> box.x >> box.height >> box.width >> size;
     if (!fields || size < 1) fail(ErrorCode::invalid_argument, "picture_probe: line \"{}\"", line);
-    const image::ResizeAxis vertical{box.y, box.height, size, 0, size}, horizontal{box.x, box.width, size, 0, size};
-    const image::Stretch rows = image::needed(vertical), columns = image::needed(horizontal);
+    image::ResizeAxis vertical{box.y, box.height, size, 0, size}, horizontal{box.x, box.width, size, 0, size};
     const Bytes file = read_picture(path);
     decoder.open(file, 3);
+    if (!words.empty() && words[0] == "scaled" && decoder.can_shrink()) {
+      vertical.divisor = horizontal.divisor = image::divisor_for({vertical, horizontal});
+      decoder.shrink(vertical.divisor);
+    }
+    const image::Stretch rows = image::needed(vertical), columns = image::needed(horizontal);
     pixels.resize(area(rows.size, columns.size) * 3);
     decoder.decode({rows.begin, columns.begin, rows.size, columns.size}, pixels);
     Bytes out(area(size, size) * 3);

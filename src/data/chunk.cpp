@@ -136,7 +136,7 @@ class ChunkLoad {
 
   template <class Work>
   Outcome attempt(std::int64_t index, const Work& work);
-  void read(std::int64_t index, std::size_t i);
+  void read(std::int64_t index, std::int64_t drawn_as, std::size_t i);
   void make(std::int64_t index, std::int64_t drawn_as, std::size_t i);
   bool note_corrupt(std::int64_t index) noexcept;
   std::int64_t read_ahead(std::int64_t begin);
@@ -163,7 +163,7 @@ class ChunkLoad {
   const bool use_cache_;
   PictureMaker maker_;
   const std::size_t sample_bytes_;
-  std::array<Sample, kChunkMax> samples_;
+  std::array<HeldSample, kChunkMax> samples_;
   std::array<bool, kChunkMax> readable_{};
   std::size_t read_from_ = 0;   // The first sample of those read ahead together.
   std::exception_ptr failure_;  // Of the last attempt that failed.
@@ -199,7 +199,7 @@ std::int64_t ChunkLoad::read_ahead(std::int64_t begin) {
     if (!is_wanted(i)) break;
     const std::int64_t index = pass_.order.sample_at(position_of(i));
     place_.slot.sample_indices[in_slot(i)] = index;
-    const Outcome outcome = attempt(index, [&] { read(index, i); });
+    const Outcome outcome = attempt(index, [&] { read(index, pass_.draws_of(position_of(i), index), i); });
     if (outcome == Outcome::failed) {
       note_error(failure_, at);
       break;
@@ -259,9 +259,9 @@ bool ChunkLoad::note_corrupt(std::int64_t index) noexcept try {
   return false;
 }
 
-void ChunkLoad::read(std::int64_t index, std::size_t i) {
+void ChunkLoad::read(std::int64_t index, std::int64_t drawn_as, std::size_t i) {
   if (use_cache_) {
-    if (const auto cached = maker_.find(index)) {
+    if (const auto cached = maker_.find(index, drawn_as)) {
       samples_[i] = *cached;
       ++report_.cache_hits;
       return;
@@ -272,7 +272,7 @@ void ChunkLoad::read(std::int64_t index, std::size_t i) {
   check_limit(pass_.source, pass_.source.sample_bytes(index), index, limits);
   const auto outline = pass_.source.outline(index);
   const bool in_rows = outline && !(use_cache_ && maker_.has_room(*outline));
-  samples_[i] = in_rows ? *outline : pass_.source.read(index, workspace_.files[i - read_from_]);
+  samples_[i] = {in_rows ? *outline : pass_.source.read(index, workspace_.files[i - read_from_])};
   check_sample(pass_.source, samples_[i], index, limits, !in_rows);
   if (use_cache_ && !in_rows && samples_[i].form == PictureForm::pixels) maker_.keep(samples_[i], index);
   start_fetching(samples_[i].bytes);
@@ -313,7 +313,7 @@ ChunkLoad::Outcome ChunkLoad::replace(std::size_t i) {
     }
     const auto index = static_cast<std::int64_t>(random.below(samples));
     const Outcome outcome = attempt(index, [&] {
-      read(index, i);
+      read(index, drawn_as, i);
       make(index, drawn_as, i);
     });
     if (outcome != Outcome::corrupt) return outcome;

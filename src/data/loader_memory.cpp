@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "data/detail/loader_impl.h"
+#include "data/detail/picture.h"
 #include "hardware/machine.h"
 
 namespace headrace {
@@ -33,7 +34,10 @@ void Loader::Impl::set_cache(Cache wanted, bool keep) {
       other = std::move(kept_cache);
     }
     const bool is_new = other == nullptr;
-    if (is_new) other = std::make_shared<RamCache>(source->size(), cache_bytes_max());
+    if (is_new) {
+      const std::int64_t keys = detail::PictureMaker::cache_keys(options, source->size());
+      other = std::make_shared<RamCache>(keys, cache_bytes_max());
+    }
     if (is_new && !other->has_room(1)) {
       refusal = fmt::format("nothing is left for it of the memory limit of {} bytes", memory_limit);
       other = nullptr;

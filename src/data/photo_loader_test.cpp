@@ -356,6 +356,76 @@ TEST(PhotoLoader, TheCacheIsFilledOnceAndSavesReadingAndDecoding) {
 }
 
 // Pictures that a program makes, as a user's own decoder does.
+// ---- Decoded smaller ----
+
+// Crops of them are 8 to 30 times as large as the batch's pictures, or less.
+std::shared_ptr<Files> large_files() {
+  const auto source = files_of(8);
+  for (std::size_t i = 0; i < source->files.size(); ++i) {
+    const int side = i % 4 == 3 ? 40 : 500;
+    const auto picture = image::photograph(side, side + 100, 3, static_cast<unsigned>(i));
+    source->files[i] = image::jpeg_of(picture, {.progressive = i == 2});
+  }
+  source->files[5] = image::png_of(300, 300, image::photograph(300, 300, 3, 5).pixels, {});
+  return source;
+}
+
+DataOptions scaled(DataOptions options) {
+  options.scale_decode = true;
+  options.on_corrupt = OnCorrupt::fail;
+  return options;
+}
+
+TEST(ScaledDecode, GivesTheSameBytesForAnyThreadCountWithAndWithoutACache) {
+  const auto source = large_files();
+  for (const bool training : {true, false}) {
+    Loader reference{source, scaled(photo_options(3, 0)), 9, training};
+    const auto first = digests(reference.epoch(0)), second = digests(reference.epoch(1)),
+               third = digests(reference.epoch(2));
+    for (const std::int64_t threads : {0, 1, 2, 7}) {
+      for (const DataOptions& options :
+           {scaled(photo_options(3, threads)), scaled(cached(photo_options(3, threads)))}) {
+        Loader loader{source, options, 9, training};
+        EXPECT_EQ(digests(loader.epoch(0)), first);
+        EXPECT_EQ(digests(loader.epoch(1)), second);
+        EXPECT_EQ(digests(loader.epoch(2)), third);
+        EXPECT_EQ(digests(loader.epoch(0)), first);
+        if (options.cache == Cache::decoded) {
+          EXPECT_GE(loader.statistics().cache_hits, 8);
+        }
+      }
+    }
+  }
+}
+
+// Those of a picture decoded as it is, but for what a mean of pixels loses. Small pictures and PNG are not scaled.
+TEST(ScaledDecode, IsTheSamePictureAndTheSameWhereNothingIsScaled) {
+  const auto source = large_files();
+  DataOptions options = photo_options(8, 2);
+  options.transform.dtype = PixelType::f32;
+  options.transform.mean = {0.0};
+  options.transform.deviation = {1.0};
+  Loader plain{source, options, 9, false}, shrunk{source, scaled(options), 9, false};
+  const Delivered wanted = deliver(plain.epoch(0)), found = deliver(shrunk.epoch(0));
+  ASSERT_EQ(found.indices, wanted.indices);
+  for (std::size_t i = 0; i < 8; ++i) {
+    double squares = 0;
+    for (std::size_t j = 0; j < found.pictures[i].size(); ++j) {
+      squares += std::pow(static_cast<double>(found.pictures[i][j]) - static_cast<double>(wanted.pictures[i][j]), 2);
+    }
+    const bool is_scaled = i % 4 != 3 && i != 5;
+    EXPECT_EQ(squares > 0, is_scaled) << i;
+    EXPECT_LT(squares / static_cast<double>(found.pictures[i].size()), 1e-3) << i;  // 30 dB; half of it is noise.
+  }
+}
+
+TEST(ScaledDecode, AStateOfItIsNotThatOfALoaderWithoutIt) {
+  const auto source = large_files();
+  Loader plain{source, photo_options(3, 0), 9, true}, shrunk{source, scaled(photo_options(3, 0)), 9, true};
+  EXPECT_THAT(error_of(ErrorCode::invalid_argument, [&] { plain.restore(shrunk.state()); }),
+              HasSubstr("data.scale_decode"));
+}
+
 class MadePictures final : public Source {
  public:
   explicit MadePictures(bool of_one_size) : of_one_size_(of_one_size) {}

@@ -3,19 +3,20 @@
 #include <headrace/error.h>
 
 #include <algorithm>
+#include <bit>
 #include <cstring>
 #include <new>
 
 #include "base/clock.h"
-#include "image/crop.h"
 
 namespace headrace::detail {
 namespace {
 
 // What stands before the pixels of a cached picture.
-struct CachedSize {
-  std::int32_t height;
+struct CachedHead {
+  std::int32_t height;  // As it is stored.
   std::int32_t width;
+  std::int32_t can_shrink;
 };
 
 std::span<std::uint8_t> room(std::vector<std::uint8_t>& buffer, std::size_t size) {
@@ -47,47 +48,80 @@ image::Box box_of(const image::CropWindow& window) {
 
 }  // namespace
 
-std::optional<Sample> PictureMaker::find(std::int64_t index) const {
-  const auto bytes = cache_->find(index);
+std::int64_t PictureMaker::key_of(std::int64_t index, int divisor) const {
+  return pass_.options.scale_decode ? 4 * index + std::countr_zero(static_cast<unsigned>(divisor)) : index;
+}
+
+std::optional<PictureMaker::Cached> PictureMaker::look_up(std::int64_t index, int divisor) const {
+  const auto bytes = cache_->find(key_of(index, divisor));
   if (!bytes) return std::nullopt;
-  CachedSize size;
-  std::memcpy(&size, bytes->data(), sizeof size);
-  return Sample{.bytes = bytes->subspan(sizeof size),
-                .form = PictureForm::pixels,
-                .height = size.height,
-                .width = size.width,
-                .channels = pass_.shape.channels,
-                .label = pass_.source.label(index)};
+  CachedHead head;
+  std::memcpy(&head, bytes->data(), sizeof head);
+  return Cached{{{head.height, head.width}, head.can_shrink != 0, divisor}, bytes->subspan(sizeof head)};
+}
+
+// Only the picture's own sides tell which part of it is wanted, and so how small it may be: any size of it has them.
+std::optional<HeldSample> PictureMaker::find(std::int64_t index, std::int64_t drawn_as) const {
+  std::optional<Cached> found = look_up(index, 1);
+  if (scales()) {
+    for (int divisor = 2; divisor <= 8 && !found; divisor *= 2) found = look_up(index, divisor);
+    if (found && found->picture.can_shrink) {
+      SampleRandom random{pass_.seed, pass_.epoch, drawn_as};
+      const int divisor = image::divisor_for(crop_of(found->picture, random));
+      if (divisor != found->picture.divisor) found = look_up(index, divisor);
+    }
+  }
+  if (!found) return std::nullopt;
+  HeldSample sample{{.bytes = found->pixels,
+                     .form = PictureForm::pixels,
+                     .height = found->picture.stored.height,
+                     .width = found->picture.stored.width,
+                     .channels = pass_.shape.channels,
+                     .label = pass_.source.label(index)},
+                    found->picture.divisor};
+  return sample;
 }
 
 void PictureMaker::keep(const Sample& sample, std::int64_t index) {
-  if (has_room(sample)) admit(index, {sample.height, sample.width}, sample.bytes);
+  if (has_room(sample)) admit(index, {{sample.height, sample.width}}, sample.bytes);
 }
 
 bool PictureMaker::has_room(const Sample& sample) const {
-  return cache_->has_room(static_cast<std::int64_t>(sizeof(CachedSize) + pixel_bytes({sample.height, sample.width})));
+  return cache_->has_room(static_cast<std::int64_t>(sizeof(CachedHead) + pixel_bytes({sample.height, sample.width})));
 }
 
-void PictureMaker::make(const Sample& sample, std::int64_t index, std::int64_t drawn_as, std::span<std::byte> out) {
+image::CropWindow PictureMaker::crop_of(const Picture& picture, SampleRandom& random) const {
+  return image::choose_crop(pass_.options.transform, picture.stored.height, picture.stored.width, pass_.augment,
+                            random);
+}
+
+PictureMaker::Picture PictureMaker::open(std::span<const std::uint8_t> bytes) {
+  const image::PictureInfo info = workspace_.decoder.open(bytes, pass_.shape.channels, pass_.options.max_pixels);
+  return {{info.height, info.width}, workspace_.decoder.can_shrink()};
+}
+
+void PictureMaker::make(const HeldSample& sample, std::int64_t index, std::int64_t drawn_as, std::span<std::byte> out) {
   SampleRandom random{pass_.seed, pass_.epoch, drawn_as};
   if (pass_.options.transform.size == 0) {
     const image::Box whole{.y = 0, .x = 0, .height = sample.height, .width = sample.width};
-    image::normalize(pixels(sample, index, whole).values, draw_geometry(pass_, random), pass_.form, out);
+    image::normalize(pixels(sample, index, {sample.height, sample.width}, whole).values, draw_geometry(pass_, random),
+                     pass_.form, out);
     return;
   }
   const bool encoded = sample.form == PictureForm::encoded;
   const std::int64_t begin_ns = encoded ? monotonic_ns() : 0;
-  Size size{sample.height, sample.width};
-  if (encoded) {
-    const image::PictureInfo info =
-        workspace_.decoder.open(sample.bytes, pass_.shape.channels, pass_.options.max_pixels);
-    size = {info.height, info.width};
-  }
-  const image::CropWindow window =
-      image::choose_crop(pass_.options.transform, size.height, size.width, pass_.augment, random);
+  Picture picture{{sample.height, sample.width}, false, sample.divisor};
+  if (encoded) picture = open(sample.bytes);
+  image::CropWindow window = crop_of(picture, random);
   const image::NormalizeGeometry geometry = draw_geometry(pass_, random);
+  if (scales() && picture.can_shrink) {
+    picture.divisor = image::divisor_for(window);
+    workspace_.decoder.shrink(picture.divisor);
+  }
+  window.vertical.divisor = window.horizontal.divisor = picture.divisor;
   const image::Box box = box_of(window);
-  const image::PixelRows part = encoded ? decode(sample, index, size, box) : pixels(sample, index, box);
+  const image::PixelRows part =
+      encoded ? decode(sample, index, picture, box) : pixels(sample, index, picture.size(), box);
   if (encoded) decode_ns_ += monotonic_ns() - begin_ns;
   const int channels = pass_.shape.channels;
   if (geometry.offset_y == 0 && geometry.offset_x == 0) {
@@ -112,8 +146,7 @@ image::PixelRows PictureMaker::cut(std::span<const std::uint8_t> rows, Size size
 }
 
 // The box of a sample of pixels, whose bytes are there or are read now.
-image::PixelRows PictureMaker::pixels(const Sample& sample, std::int64_t index, const image::Box& box) {
-  const Size size{sample.height, sample.width};
+image::PixelRows PictureMaker::pixels(const Sample& sample, std::int64_t index, Size size, const image::Box& box) {
   if (!sample.bytes.empty()) return cut(sample.bytes.subspan(pixel_bytes({box.y, size.width})), size, box);
   const std::int64_t begin_ns = monotonic_ns();
   const auto rows = pass_.source.read_rows(index, box.y, box.height, workspace_.rows);
@@ -122,10 +155,12 @@ image::PixelRows PictureMaker::pixels(const Sample& sample, std::int64_t index, 
 }
 
 // The box of the picture that is open, and the whole picture into the cache where it has room.
-image::PixelRows PictureMaker::decode(const Sample& sample, std::int64_t index, Size size, const image::Box& box) {
+image::PixelRows PictureMaker::decode(const Sample& sample, std::int64_t index, const Picture& picture,
+                                      const image::Box& box) {
+  const Size size = picture.size();
   const std::size_t whole = pixel_bytes(size);
-  if (cache_ != nullptr && cache_->has_room(static_cast<std::int64_t>(sizeof(CachedSize) + whole))) {
-    if (decode_whole(index, size)) {
+  if (cache_ != nullptr && cache_->has_room(static_cast<std::int64_t>(sizeof(CachedHead) + whole))) {
+    if (decode_whole(index, picture)) {
       return cut(std::span{workspace_.decoded}.first(whole).subspan(pixel_bytes({box.y, size.width})), size, box);
     }
   }
@@ -142,7 +177,8 @@ image::PixelRows PictureMaker::decode(const Sample& sample, std::int64_t index, 
 
 // False: the whole cannot be had. The box may be sound all the same, as where a file lacks its end, and then it is what
 // a loader without a cache gives.
-bool PictureMaker::decode_whole(std::int64_t index, Size size) {
+bool PictureMaker::decode_whole(std::int64_t index, const Picture& picture) {
+  const Size size = picture.size();
   std::span<std::uint8_t> pixels;
   try {
     pixels = room(workspace_.decoded, pixel_bytes(size));
@@ -152,13 +188,13 @@ bool PictureMaker::decode_whole(std::int64_t index, Size size) {
   } catch (const std::bad_alloc&) {
     return false;
   }
-  admit(index, size, pixels);
+  admit(index, picture, pixels);
   return true;
 }
 
-void PictureMaker::admit(std::int64_t index, Size size, std::span<const std::uint8_t> pixels) {
-  const CachedSize stored{size.height, size.width};
-  cache_->admit(index, {{reinterpret_cast<const std::uint8_t*>(&stored), sizeof stored}, pixels});
+void PictureMaker::admit(std::int64_t index, const Picture& picture, std::span<const std::uint8_t> pixels) {
+  const CachedHead head{picture.stored.height, picture.stored.width, picture.can_shrink ? 1 : 0};
+  cache_->admit(key_of(index, picture.divisor), {{reinterpret_cast<const std::uint8_t*>(&head), sizeof head}, pixels});
 }
 
 }  // namespace headrace::detail

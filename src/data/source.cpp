@@ -15,17 +15,13 @@ struct Scheme {
   std::unique_ptr<Source> (*open)(const std::filesystem::path& path, Split split, const SampleLimits& limits);
 };
 
-template <auto kOpen>
+template <std::unique_ptr<Source> (*kOpen)(const std::filesystem::path&, Split)>
 std::unique_ptr<Source> without_limits(const std::filesystem::path& path, Split split, const SampleLimits& /*limits*/) {
   return kOpen(path, split);
 }
 
-std::unique_ptr<Source> open_folder(const std::filesystem::path& path, Split split) {
-  return detail::open_image_folder(path, split);
-}
-
 constexpr Scheme kSchemes[] = {{"idx", "DIR", detail::open_idx},
-                               {"folder", "DIR", without_limits<open_folder>},
+                               {"folder", "DIR", without_limits<detail::open_image_folder>},
                                {"list", "FILE", without_limits<detail::open_list>},
                                {"pack", "PATH", without_limits<detail::open_pack>}};
 

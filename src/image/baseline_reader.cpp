@@ -11,10 +11,51 @@ namespace {
 
 constexpr int kMargin = static_cast<int>(jpeg_passes::kPadding);
 
-// 8 x 8 equal samples: the transform of a block that has a mean only.
+// Equal samples: the transform of a block that has a mean only.
+template <int kSide>
 void fill(std::int16_t mean, std::uint8_t* out, std::ptrdiff_t stride) {
   const auto value = static_cast<unsigned char>(std::clamp(((mean + 4) >> 3) + 128, 0, 255));
-  for (int row = 0; row < 8; ++row) std::memset(out + row * stride, value, 8);
+  for (int row = 0; row < kSide; ++row) std::memset(out + row * stride, value, kSide);
+}
+
+using Transform = decltype(jpeg_passes::Kernels::inverse_transform);
+
+// A row of blocks to kSide rows of samples. Null: of all of them nothing but the means is wanted.
+template <int kSide>
+void transform_row(Transform transform, const BlockRow& row, int groups, int together, std::uint8_t* out,
+                   std::ptrdiff_t stride) {
+  std::int16_t* coefficients = row.coefficients;
+  for (int group = 0; group < groups; ++group, out += together * kSide, coefficients += together * 64) {
+    const bool varied = row.varied[group] != 0;
+    row.varied[group] = 0;
+    if (varied && transform != nullptr) {
+      transform(coefficients, out, stride);
+      continue;
+    }
+    for (int block = 0; block < together; ++block) {
+      fill<kSide>(coefficients[block * 8], out + block * kSide, stride);
+      coefficients[block * 8] = 0;
+    }
+    if (varied) std::fill_n(coefficients, together * 64, std::int16_t{0});
+  }
+}
+
+void transform_row(int side, const BlockRow& row, int groups, std::uint8_t* out, std::ptrdiff_t stride) {
+  const jpeg_passes::Kernels& kernels = jpeg_passes::kernels();
+  switch (side) {
+    case 8:
+      return transform_row<8>(kernels.inverse_transform, row, groups, kernels.together, out, stride);
+    case 4:
+      return transform_row<4>(kernels.inverse_transform_to_4, row, groups, kernels.together, out, stride);
+    case 2:
+      return transform_row<2>(kernels.inverse_transform_to_2, row, groups, kernels.together, out, stride);
+    default:
+      return transform_row<1>(nullptr, row, groups, kernels.together, out, stride);
+  }
+}
+
+int divided(int length, int divisor) {
+  return (length + divisor - 1) / divisor;
 }
 
 template <class Value>
@@ -34,28 +75,36 @@ std::optional<PictureInfo> BaselineReader::open(std::span<const std::uint8_t> by
   header_ = *header;
   bytes_ = bytes;
   channels_ = channels;
-  return PictureInfo{header_.height, header_.width, channels};
+  return shrink(1);
+}
+
+// As libjpeg: chroma of half the size is shrunk that much less before any of it is interpolated.
+PictureInfo BaselineReader::shrink(int divisor) {
+  const int side = 8 / divisor, h = header_.components[0].h, v = header_.components[0].v;
+  int chroma_side = side;
+  while (chroma_side < 8 && h * side % (2 * chroma_side) == 0 && v * side % (2 * chroma_side) == 0) chroma_side *= 2;
+  height_ = divided(header_.height, divisor);
+  width_ = divided(header_.width, divisor);
+  h_ = h * side / chroma_side;
+  v_ = v * side / chroma_side;
+  planes_[0].side = side;
+  planes_[1].side = planes_[2].side = chroma_side;
+  return {height_, width_, channels_};
 }
 
 // Chroma of half the size is interpolated between the two nearest samples: one more on each side of the box.
 void BaselineReader::prepare(const Box& box) {
-  const int h = header_.components[0].h, v = header_.components[0].v;
-  const int last_column = box.x + box.width - 1, chroma_height = (header_.height + v - 1) / v;
-  const int chroma_width = (header_.width + h - 1) / h;
+  const int last_column = box.x + box.width - 1, chroma_side = planes_[1].side;
   first_row_ = box.y;
   last_row_ = box.y + box.height - 1;
-  first_chroma_row_ = v == 1 ? first_row_ : std::max((first_row_ - 1) / 2, 0);
-  last_chroma_row_ = v == 1 ? last_row_ : std::min((last_row_ + 1) / 2, chroma_height - 1);
-  const int first_chroma = h == 1 ? box.x : std::max((box.x - 1) / 2, 0);
-  const int last_chroma = h == 1 ? last_column : std::min((last_column + 1) / 2, chroma_width - 1);
-  first_unit_ = std::min(box.x / header_.unit_width(), first_chroma / 8);
-  last_unit_ = std::max(last_column / header_.unit_width(), last_chroma / 8);
-  first_unit_row_ = std::min(first_row_ / header_.unit_height(), first_chroma_row_ / 8);
-  last_unit_row_ = std::max(last_row_ / header_.unit_height(), last_chroma_row_ / 8);
-  if (header_.component_count == 1) {
-    first_unit_ = box.x / 8, last_unit_ = last_column / 8;
-    first_unit_row_ = first_row_ / 8, last_unit_row_ = last_row_ / 8;
-  }
+  first_chroma_row_ = v_ == 1 ? first_row_ : std::max((first_row_ - 1) / 2, 0);
+  last_chroma_row_ = v_ == 1 ? last_row_ : std::min((last_row_ + 1) / 2, divided(height_, v_) - 1);
+  const int first_chroma = h_ == 1 ? box.x : std::max((box.x - 1) / 2, 0);
+  const int last_chroma = h_ == 1 ? last_column : std::min((last_column + 1) / 2, divided(width_, h_) - 1);
+  first_unit_ = std::min(box.x / unit_width(), first_chroma / chroma_side);
+  last_unit_ = std::max(last_column / unit_width(), last_chroma / chroma_side);
+  first_unit_row_ = std::min(first_row_ / unit_height(), first_chroma_row_ / chroma_side);
+  last_unit_row_ = std::max(last_row_ / unit_height(), last_chroma_row_ / chroma_side);
   for (int c = 0; c < header_.component_count; ++c) prepare_plane(c);
   const std::ptrdiff_t room = box.width + 2 + 2 * kMargin;
   for (auto& row : wide_) grow(row, room);
@@ -65,15 +114,14 @@ void BaselineReader::prepare(const Box& box) {
 
 void BaselineReader::prepare_plane(int component) {
   const BaselineComponent& form = header_.components[static_cast<std::size_t>(component)];
-  const BaselineComponent& luma = header_.components[0];
   Plane& plane = planes_[static_cast<std::size_t>(component)];
   const int together = jpeg_passes::kernels().together;
-  plane.height = (header_.height * form.v + luma.v - 1) / luma.v;
-  plane.width = (header_.width * form.h + luma.h - 1) / luma.h;
-  plane.first = first_unit_ * form.h * 8;
+  plane.height = component == 0 ? height_ : divided(height_, v_);
+  plane.width = component == 0 ? width_ : divided(width_, h_);
+  plane.first = first_unit_ * form.h * plane.side;
   plane.groups = ((last_unit_ - first_unit_ + 1) * form.h + together - 1) / together;
-  plane.ring = 2 * form.v * 8;
-  plane.stride = plane.groups * together * 8 + 2 * kMargin;
+  plane.ring = 2 * form.v * plane.side;
+  plane.stride = plane.groups * together * plane.side + 2 * kMargin;
   grow(plane.memory, plane.ring * plane.stride);
   grow(plane.coefficients, std::ptrdiff_t{plane.groups} * together * 64 * form.v);
   grow(plane.varied, plane.groups * form.v);
@@ -86,10 +134,8 @@ std::array<std::array<BlockRow, 2>, 3> BaselineReader::wanted_rows(int unit_row)
     Plane& plane = planes_[static_cast<std::size_t>(c)];
     const int v = header_.components[static_cast<std::size_t>(c)].v;
     for (int i = 0; i < v; ++i) {
-      const int first = (unit_row * v + i) * 8;
-      if (first > (c == 0 ? last_row_ : last_chroma_row_) || first + 7 < (c == 0 ? first_row_ : first_chroma_row_)) {
-        continue;
-      }
+      const int first = (unit_row * v + i) * plane.side, last = first + plane.side - 1;
+      if (first > (c == 0 ? last_row_ : last_chroma_row_) || last < (c == 0 ? first_row_ : first_chroma_row_)) continue;
       rows[static_cast<std::size_t>(c)][static_cast<std::size_t>(i)] = {
           plane.coefficients.data() + std::ptrdiff_t{i} * plane.groups * together * 64,
           plane.varied.data() + std::ptrdiff_t{i} * plane.groups};
@@ -99,39 +145,25 @@ std::array<std::array<BlockRow, 2>, 3> BaselineReader::wanted_rows(int unit_row)
 }
 
 void BaselineReader::transform(int unit_row, const std::array<std::array<BlockRow, 2>, 3>& rows) {
-  const jpeg_passes::Kernels& kernels = jpeg_passes::kernels();
-  const int together = kernels.together;
   for (int c = 0; c < header_.component_count; ++c) {
     Plane& plane = planes_[static_cast<std::size_t>(c)];
     const int v = header_.components[static_cast<std::size_t>(c)].v;
     for (int i = 0; i < v; ++i) {
       const BlockRow& row = rows[static_cast<std::size_t>(c)][static_cast<std::size_t>(i)];
       if (row.coefficients == nullptr) continue;
-      std::uint8_t* out = plane.row((unit_row * v + i) * 8);
-      std::int16_t* coefficients = row.coefficients;
-      for (int group = 0; group < plane.groups; ++group, out += together * 8, coefficients += together * 64) {
-        if (row.varied[group] != 0) {
-          kernels.inverse_transform(coefficients, out, plane.stride);
-          row.varied[group] = 0;
-          continue;
-        }
-        for (int block = 0; block < together; ++block) {
-          fill(coefficients[block * 8], out + block * 8, plane.stride);
-          coefficients[block * 8] = 0;
-        }
-      }
+      transform_row(plane.side, row, plane.groups, plane.row((unit_row * v + i) * plane.side), plane.stride);
     }
   }
 }
 
 // At the sides of the picture chroma is its own neighbour.
 void BaselineReader::repeat_sides(int unit_row) {
-  if (header_.component_count == 1 || header_.components[0].h == 1) return;
+  if (header_.component_count == 1 || h_ == 1) return;
   for (std::size_t c = 1; c < 3; ++c) {
     Plane& plane = planes_[c];
     const int behind = plane.width - plane.first;
-    const bool right = (last_unit_ + 1) * 8 >= plane.width;
-    for (int y = unit_row * 8; y < unit_row * 8 + 8; ++y) {
+    const bool right = (last_unit_ + 1) * plane.side >= plane.width;
+    for (int y = unit_row * plane.side; y < (unit_row + 1) * plane.side; ++y) {
       std::uint8_t* row = plane.row(y);
       row[-1] = row[0];  // What is left of other columns is not asked for.
       if (right) row[behind] = row[behind - 1];
@@ -142,19 +174,18 @@ void BaselineReader::repeat_sides(int unit_row) {
 // The box's columns of a chroma component, as many as luma has.
 const std::uint8_t* BaselineReader::chroma(int component, const Box& box, int y) {
   const jpeg_passes::Kernels& kernels = jpeg_passes::kernels();
-  const int h = header_.components[0].h, v = header_.components[0].v;
   Plane& plane = planes_[static_cast<std::size_t>(component)];
-  const int first = box.x / h, count = (box.x + box.width - 1) / h - first + 1, skipped = box.x - first * h;
-  const std::uint8_t* near = plane.row(y / v) + (first - plane.first);
+  const int first = box.x / h_, count = (box.x + box.width - 1) / h_ - first + 1, skipped = box.x - first * h_;
+  const std::uint8_t* near = plane.row(y / v_) + (first - plane.first);
   std::uint8_t* wide = wide_[static_cast<std::size_t>(component - 1)].data();
-  if (v == 1) {
-    if (h == 1) return near;
+  if (v_ == 1) {
+    if (h_ == 1) return near;
     kernels.widen(near, count, wide);
     return wide + skipped;
   }
   const int other = y % 2 == 0 ? std::max(y / 2 - 1, 0) : std::min(y / 2 + 1, plane.height - 1);
   const std::uint8_t* far = plane.row(other) + (first - plane.first);
-  if (h == 1) {
+  if (h_ == 1) {
     kernels.blend(near, far, 1 + y % 2, count, wide);
     return wide;
   }
@@ -183,8 +214,8 @@ void BaselineReader::write_row(const Box& box, int y, std::uint8_t* out) {
 
 // What can be written once that row of units is there: of rows between two of chroma the last waits for the next.
 void BaselineReader::write_rows(const Box& box, int unit_row, std::uint8_t* out) {
-  const int height = header_.component_count == 1 ? 8 : header_.unit_height();
-  const int waits = header_.component_count == 3 && header_.components[0].v == 2 ? 1 : 0;
+  const int height = unit_height();
+  const int waits = header_.component_count == 3 && v_ == 2 ? 1 : 0;
   const int begin = std::max(unit_row * height - waits, box.y);
   const int end =
       unit_row == last_unit_row_ ? box.y + box.height : std::min((unit_row + 1) * height - waits, box.y + box.height);
@@ -221,6 +252,9 @@ bool BaselineReader::decode_units(int unit_row, const std::array<std::array<Bloc
 }
 
 bool BaselineReader::decode(const Box& box, std::span<std::uint8_t> out, const EntropyIndex* index) {
+  // Of so few samples libjpeg interpolates none.
+  const bool interpolates = header_.component_count == 3 && (h_ == 2 || v_ == 2);
+  if (interpolates && (planes_[0].side == 1 || (h_ == 2 && width_ <= 4))) return false;
   if (!entropy_.begin(bytes_, header_, jpeg_passes::kernels().together)) return false;
   prepare(box);
   for (int unit_row = 0; unit_row < first_unit_row_ && index == nullptr; ++unit_row) {

@@ -5,9 +5,11 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <array>
 #include <numeric>
 #include <random>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "base/kernel_sets.h"
@@ -75,6 +77,106 @@ TEST(BaselineReader, EqualsLibjpegForEverySamplingSizeAndBox) {
   }
 }
 
+// ---- Shrunk ----
+
+constexpr int kDivisors[] = {2, 4, 8};
+
+// What it leaves to libjpeg: chroma that would be interpolated from means of whole blocks, or from two columns.
+bool is_left_to_libjpeg(const JpegForm& form, int width, int divisor) {
+  return form.h + form.v == 3 && (divisor == 8 || (form.h == 2 && (width + divisor - 1) / divisor <= 4));
+}
+
+void expect_equal_to_libjpegs_scaling(BaselineReader& reader, const Bytes& file, const JpegForm& form, int channels,
+                                      std::mt19937& random) {
+  for (const int divisor : kDivisors) {
+    const auto opened = reader.open(file, channels);
+    ASSERT_TRUE(opened);
+    const PictureInfo info = reader.shrink(divisor);
+    const Picture whole = decoded_by_libjpeg(file, channels == 1 ? JCS_GRAYSCALE : JCS_RGB, channels, divisor);
+    ASSERT_EQ(info.height, whole.height);
+    ASSERT_EQ(info.width, whole.width);
+    for (int i = 0; i < 12; ++i) {
+      const Box box = i == 0 ? Box{0, 0, info.height, info.width} : random_box(info.height, info.width, random);
+      Bytes out = space_for(box, channels);
+      const bool decoded = reader.decode(box, out);
+      ASSERT_EQ(decoded, !is_left_to_libjpeg(form, opened->width, divisor)) << form.name << " / " << divisor;
+      if (!decoded) break;
+      ASSERT_EQ(out, part_of(whole, box))
+          << form.name << " / " << divisor << ": " << described(box) << " of " << info.height << " x " << info.width;
+    }
+  }
+}
+
+TEST(ShrunkByBaselineReader, EqualsLibjpegsScalingForEverySamplingSizeAndBox) {
+  BaselineReader reader;
+  std::mt19937 random{11};
+  for (const JpegForm& form : kForms) {
+    for (int i = 0; i < 40; ++i) {
+      const int height = 1 + static_cast<int>(random() % 80), width = 5 + static_cast<int>(random() % 76);
+      const Picture picture = photograph(height, width, 3, static_cast<unsigned>(random()));
+      expect_equal_to_libjpegs_scaling(reader, jpeg_of(picture, form), form, 3, random);
+      if (HasFatalFailure()) return;
+    }
+    expect_equal_to_libjpegs_scaling(reader, jpeg_of(photograph(411, 507, 3, 1), form), form, 3, random);
+    if (HasFatalFailure()) return;
+  }
+  for (int size = 1; size <= 40; ++size) {
+    const JpegForm grey{.name = "grey", .h = 1, .v = 1};
+    expect_equal_to_libjpegs_scaling(reader, jpeg_of(photograph(size, 41 - size, 1, 3), grey), grey, 1, random);
+    if (HasFatalFailure()) return;
+  }
+}
+
+TEST(ShrunkByBaselineReader, EqualsLibjpegsScalingForEveryQuality) {
+  BaselineReader reader;
+  std::mt19937 random{12};
+  Picture noise{33, 41, 3, Bytes(33 * 41 * 3)};
+  for (auto& value : noise.pixels) value = random() % 2 == 0 ? 0 : 255;
+  for (int quality = 1; quality <= 100; ++quality) {
+    const JpegForm form{.name = "quality", .h = 1 + quality % 2, .v = 1 + quality % 2, .quality = quality};
+    expect_equal_to_libjpegs_scaling(reader, jpeg_of(photograph(33, 41, 3, 5), form), form, 3, random);
+    expect_equal_to_libjpegs_scaling(reader, jpeg_of(noise, form), form, 3, random);
+    if (HasFatalFailure()) return;
+  }
+}
+
+TEST(ShrunkByBaselineReader, EveryInstructionSetGivesTheSamePixels) {
+  std::mt19937 random{13};
+  for (const std::string& set : kernel_sets()) {
+    SCOPED_TRACE(set);
+    use_kernel_set(set);
+    BaselineReader reader;
+    for (const JpegForm& form : kForms) {
+      expect_equal_to_libjpegs_scaling(reader, jpeg_of(photograph(75, 131, 3, 6), form), form, 3, random);
+    }
+  }
+  use_kernel_set("");
+}
+
+TEST(ShrunkByBaselineReader, AnIndexLeadsToTheSamePixels) {
+  std::mt19937 random{14};
+  BaselineReader reader;
+  for (const JpegForm& form : kForms) {
+    const Bytes file = jpeg_of(photograph(230, 310, 3, 6), form);
+    const auto index = index_entropy(file);
+    ASSERT_TRUE(index);
+    for (const int divisor : kDivisors) {
+      reader.open(file, 3);
+      const PictureInfo info = reader.shrink(divisor);
+      for (int i = 0; i < 20 && !is_left_to_libjpeg(form, 310, divisor); ++i) {
+        const Box box = random_box(info.height, info.width, random);
+        Bytes plain = space_for(box, 3), by_index = plain;
+        ASSERT_TRUE(reader.decode(box, plain));
+        ASSERT_TRUE(reader.fits(*index));
+        ASSERT_TRUE(reader.decode(box, by_index, &*index));
+        ASSERT_EQ(plain, by_index) << form.name << " / " << divisor << ": " << described(box);
+      }
+    }
+  }
+}
+
+// ---- As large as it is ----
+
 TEST(BaselineReader, EqualsLibjpegForEveryQuality) {
   BaselineReader reader;
   std::mt19937 random{2};
@@ -118,7 +220,9 @@ TEST(BaselineReader, EveryInstructionSetGivesTheSamePixels) {
 }
 
 // 16-bit sums that run over, too: they do so alike.
-TEST(BaselineReader, TheTransformIsThePlainOneForAnyCoefficients) {
+using Transform = decltype(jpeg_passes::Kernels::inverse_transform) jpeg_passes::Kernels::*;
+
+void expect_the_plain_transform(Transform transform, int side) {
   std::mt19937 random{5};
   use_kernel_set("plain");
   const jpeg_passes::Kernels& plain = jpeg_passes::kernels();
@@ -138,11 +242,45 @@ TEST(BaselineReader, TheTransformIsThePlainOneForAnyCoefficients) {
               static_cast<std::int16_t>(static_cast<int>(random() % (1U << bits)) - (1 << (bits - 1)));
           all[static_cast<std::size_t>((i / 8 * together + block) * 8 + i % 8)] = one[static_cast<std::size_t>(i)];
         }
-        plain.inverse_transform(one.data(), wanted.data() + block * 8, together * 8);
+        (plain.*transform)(one.data(), wanted.data() + block * side, together * side);
       }
-      kernels.inverse_transform(all.data(), found.data(), together * 8);
+      (kernels.*transform)(all.data(), found.data(), together * side);
       ASSERT_EQ(found, wanted) << set << ", " << bits << " bits";
       ASSERT_EQ(std::count(all.begin(), all.end(), 0), std::ssize(all));
+    }
+  }
+  use_kernel_set("");
+}
+
+TEST(BaselineReader, TheTransformsArePlainOnesForAnyCoefficients) {
+  expect_the_plain_transform(&jpeg_passes::Kernels::inverse_transform, 8);
+  expect_the_plain_transform(&jpeg_passes::Kernels::inverse_transform_to_4, 4);
+  expect_the_plain_transform(&jpeg_passes::Kernels::inverse_transform_to_2, 2);
+}
+
+TEST(BaselineReader, ShrunkBlocksAreMeansOfTheWholeOnes) {
+  std::mt19937 random{6};
+  use_kernel_set("plain");
+  const jpeg_passes::Kernels& plain = jpeg_passes::kernels();
+  for (int turn = 0; turn < 500; ++turn) {
+    std::array<std::int16_t, 64> block{};
+    block[0] = static_cast<std::int16_t>(random() % 800) - 400;  // Nothing reaches 0 or 255, where means would differ.
+    for (int i = 0; i < 6; ++i) block[random() % 64] = static_cast<std::int16_t>(random() % 80) - 40;
+    auto again = block, third = block;
+    std::array<std::uint8_t, 64> whole{}, halves{}, quarters{};
+    plain.inverse_transform(block.data(), whole.data(), 8);
+    plain.inverse_transform_to_4(again.data(), halves.data(), 8);
+    plain.inverse_transform_to_2(third.data(), quarters.data(), 8);
+    for (const auto& [side, shrunk] : {std::pair{4, &halves}, std::pair{2, &quarters}}) {
+      const int of = 8 / side;
+      for (int y = 0; y < side; ++y) {
+        for (int x = 0; x < side; ++x) {
+          int sum = 0;
+          for (int i = 0; i < of * of; ++i)
+            sum += whole[static_cast<std::size_t>((y * of + i / of) * 8 + x * of + i % of)];
+          EXPECT_NEAR((*shrunk)[static_cast<std::size_t>(y * 8 + x)], static_cast<double>(sum) / (of * of), 1.0);
+        }
+      }
     }
   }
   use_kernel_set("");

@@ -96,4 +96,13 @@ CropWindow choose_crop(const TransformOptions& options, int height, int width, b
   return window;
 }
 
+int divisor_for(const CropWindow& window) noexcept {
+  const auto fits = [](const ResizeAxis& axis, std::int64_t divisor) {
+    return axis.size >= 2 * divisor * axis.resized;
+  };
+  int divisor = 8;
+  while (divisor > 1 && !(fits(window.vertical, divisor) && fits(window.horizontal, divisor))) divisor /= 2;
+  return divisor;
+}
+
 }  // namespace headrace::image

@@ -27,4 +27,8 @@ ResizeAxis resized_axis(int length, int shorter, std::int64_t side) noexcept;
 CropWindow choose_crop(const TransformOptions& options, int height, int width, bool augment,
                        SampleRandom& random) noexcept;
 
+// How many times smaller (1, 2, 4 or 8) a picture may be decoded that the window's part of it is still at least twice
+// as large, along both sides, as what becomes of it.
+int divisor_for(const CropWindow& window) noexcept;
+
 }  // namespace headrace::image

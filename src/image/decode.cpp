@@ -66,6 +66,7 @@ struct Decoder::Impl {
   Format format = Format::png;
   std::span<const std::uint8_t> bytes;
   std::int64_t pixels_max = 0;
+  int divisor = 1;
   std::int64_t refused_indices = 0;
   PictureInfo info;  // 0 x 0: no picture is open.
 
@@ -100,6 +101,7 @@ struct Decoder::Impl {
       case Format::baseline_jpeg:
         if (baseline.decode(box, out)) return;
         jpeg.open(bytes, info.channels, pixels_max);
+        jpeg.shrink(divisor);
         return jpeg.decode(box, out);
       case Format::jpeg:
         return jpeg.decode(box, out);
@@ -122,8 +124,22 @@ PictureInfo Decoder::open(std::span<const std::uint8_t> bytes, int channels, std
   if (!detail::JpegReader::recognises(bytes) && !detail::PngReader::recognises(bytes)) refuse(bytes);
   impl_->bytes = bytes;
   impl_->pixels_max = pixels_max;
+  impl_->divisor = 1;
   impl_->info = impl_->open(channels);
   return impl_->info;
+}
+
+bool Decoder::can_shrink() const noexcept {
+  return impl_->info.height > 0 && impl_->format != Impl::Format::png;
+}
+
+PictureInfo Decoder::shrink(int divisor) {
+  HEADRACE_CHECK(can_shrink() && (divisor == 1 || divisor == 2 || divisor == 4 || divisor == 8),
+                 "image: a picture shrunk by {}", divisor);
+  Impl& self = *impl_;
+  self.divisor = divisor;
+  self.info = self.format == Impl::Format::baseline_jpeg ? self.baseline.shrink(divisor) : self.jpeg.shrink(divisor);
+  return self.info;
 }
 
 void Decoder::decode(const Box& box, std::span<std::uint8_t> out) {

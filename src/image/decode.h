@@ -54,6 +54,13 @@ class Decoder {
   // another number of channels. No message names the sample: the caller knows it.
   PictureInfo open(std::span<const std::uint8_t> bytes, int channels, std::int64_t pixels_max = kPixelsMax);
 
+  // Whether the open picture is a JPEG, whose blocks can be transformed to fewer samples.
+  bool can_shrink() const noexcept;
+  // Makes it `divisor` (1, 2, 4, 8) times smaller along both sides, rounded up, until the next open(): each sample of a
+  // component is the mean of divisor x divisor, as libjpeg scales. Returns its size. can_shrink(), and no box was
+  // decoded yet.
+  PictureInfo shrink(int divisor);
+
   // The HWC uint8 pixels of `box`, equal to that part of the whole picture bit for bit. May be called again.
   //
   // Reads the file no further than to the box's last row; of a JPEG's rows only what the box needs is more than

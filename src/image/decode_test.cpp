@@ -275,6 +275,55 @@ TEST(DecoderOnJpeg, ThousandsOfScansAreRefused) {
   EXPECT_EQ(refusal(file), "unsupported: image: JPEG data: more than 100 scans");
 }
 
+// ---- Shrunk ----
+
+TEST(DecoderOnJpeg, ShrunkEqualsLibjpegsScalingForEveryFormSizeAndBox) {
+  Decoder decoder;
+  for (const JpegForm& form : kColorForms) {
+    for (const auto& [height, width] : {std::pair{1, 1}, {7, 9}, {33, 47}, {5, 17}, {64, 63}, {75, 131}, {201, 160}}) {
+      const Bytes file = jpeg_of(photograph(height, width, 3, 1), form);
+      for (const int divisor : {1, 2, 4, 8}) {
+        const Picture whole = decoded_by_libjpeg(file, JCS_RGB, 3, divisor);
+        std::vector<Box> boxes = boxes_of(whole.height, whole.width, 10);
+        std::shuffle(boxes.begin() + 3, boxes.end(), std::mt19937{1});
+        boxes.resize(std::min<std::size_t>(boxes.size(), 24));
+        for (const Box& box : boxes) {
+          decoder.open(file, 3);
+          ASSERT_TRUE(decoder.can_shrink());
+          const PictureInfo info = decoder.shrink(divisor);
+          ASSERT_EQ(info.height, whole.height);
+          ASSERT_EQ(info.width, whole.width);
+          Bytes out(static_cast<std::size_t>(box.height) * box.width * 3);
+          decoder.decode(box, out);
+          ASSERT_EQ(out, part_of(whole, box))
+              << form.name << " / " << divisor << ", " << box.height << " x " << box.width << " at " << box.y << ", "
+              << box.x << " of " << height << " x " << width;
+          decoder.decode(box, out);  // Again, which libjpeg needs a new beginning for.
+          ASSERT_EQ(out, part_of(whole, box));
+        }
+      }
+    }
+  }
+}
+
+TEST(DecoderOnJpeg, TheNextPictureIsNotShrunk) {
+  const Picture picture = photograph(40, 50, 3, 1);
+  for (const JpegForm& form : {JpegForm{}, JpegForm{.progressive = true}}) {
+    const Bytes file = jpeg_of(picture, form);
+    const Bytes wanted = decoded_afresh(file, 3);
+    Decoder decoder;
+    decoder.open(file, 3);
+    EXPECT_EQ(decoder.shrink(4).width, 13);
+    EXPECT_EQ(decoded(decoder, file, 3), wanted);
+  }
+}
+
+TEST(DecoderOnPng, CannotBeShrunk) {
+  Decoder decoder;
+  decoder.open(png_of(3, 4, Bytes(36), {}), 3);
+  EXPECT_FALSE(decoder.can_shrink());
+}
+
 // A file without tables has the standard ones, or none at all: never those of the picture before.
 TEST(DecoderOnJpeg, TablesOfThePictureBeforeAreForgotten) {
   const Picture picture = photograph(64, 64, 3, 11);

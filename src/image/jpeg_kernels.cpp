@@ -17,10 +17,15 @@ namespace HWY_NAMESPACE {
 
 // Cosines and their sums in 13-bit fixed point, named by their values.
 constexpr int kBits = 13;
-constexpr int k0_298 = 2446, k0_390 = 3196, k0_541 = 4433, k0_765 = 6270, k0_899 = 7373, k1_175 = 9633, k1_501 = 12299,
-              k1_847 = 15137, k1_961 = 16069, k2_053 = 16819, k2_562 = 20995, k3_072 = 25172;
+constexpr int k0_211 = 1730, k0_298 = 2446, k0_390 = 3196, k0_509 = 4176, k0_541 = 4433, k0_601 = 4926, k0_720 = 5906,
+              k0_765 = 6270, k0_850 = 6967, k0_899 = 7373, k1_061 = 8697, k1_175 = 9633, k1_272 = 10426, k1_451 = 11893,
+              k1_501 = 12299, k1_847 = 15137, k1_961 = 16069, k2_053 = 16819, k2_172 = 17799, k2_562 = 20995,
+              k3_072 = 25172, k3_624 = 29692;
 // The first pass keeps two bits of fraction. The second takes them away, and the factor 8 of both passes.
 constexpr int kFirstShift = kBits - 2, kSecondShift = kBits + 2 + 3;
+// The sums of means of two and of four neighbours are twice and four times as large, so each pass takes so many bits
+// more away. The fifth frequency has no part in a mean of two, nor have the third and the seventh in one of four.
+constexpr int kToFour = 1, kToTwo = 2;
 
 // ---- one value at a time: the specification, and what is left over beside whole vectors ----
 
@@ -74,15 +79,58 @@ HWY_INLINE void transform(std::int16_t* v, int step, int shift) {
   v[7 * step] = descaled(even0 - odd3, shift);
 }
 
-void inverse_transform(std::int16_t* coefficients, std::uint8_t* out, std::ptrdiff_t stride) noexcept {
-  for (int column = 0; column < 8; ++column) transform(coefficients + column, 8, kFirstShift);
-  for (int row = 0; row < 8; ++row) transform(coefficients + 8 * row, 1, kSecondShift);
-  for (int row = 0; row < 8; ++row) {
-    for (int column = 0; column < 8; ++column) {
+HWY_INLINE void write_samples(std::int16_t* coefficients, int side, std::uint8_t* out, std::ptrdiff_t stride) {
+  for (int row = 0; row < side; ++row) {
+    for (int column = 0; column < side; ++column) {
       out[row * stride + column] = limited(coefficients[row * 8 + column] + 128);
     }
   }
   std::memset(coefficients, 0, 64 * sizeof *coefficients);
+}
+
+void inverse_transform(std::int16_t* coefficients, std::uint8_t* out, std::ptrdiff_t stride) noexcept {
+  for (int column = 0; column < 8; ++column) transform(coefficients + column, 8, kFirstShift);
+  for (int row = 0; row < 8; ++row) transform(coefficients + 8 * row, 1, kSecondShift);
+  write_samples(coefficients, 8, out, stride);
+}
+
+// Sums of coefficients that no picture has run over as those of vectors do.
+HWY_INLINE std::int16_t descaled_wide(std::int64_t value, int shift) {
+  const auto rounded = static_cast<std::int32_t>(static_cast<std::uint32_t>(value + (1 << (shift - 1))));
+  return static_cast<std::int16_t>(std::clamp(rounded >> shift, -32768, 32767));
+}
+
+// One pass over the 8 values at v[0], v[step], ... to 4 in place of the first.
+HWY_INLINE void transform_to_4(std::int16_t* v, int step, int shift) {
+  const std::int64_t in1 = v[step], in2 = v[2 * step], in3 = v[3 * step], in5 = v[5 * step], in6 = v[6 * step],
+                     in7 = v[7 * step];
+  const std::int64_t even = std::int64_t{v[0]} * (1 << (kBits + kToFour)), turned = in2 * k1_847 - in6 * k0_765;
+  const std::int64_t outer = in1 * k2_562 + in3 * k0_899 - in5 * k0_601 - in7 * k0_509;
+  const std::int64_t inner = in1 * k1_061 - in3 * k2_172 + in5 * k1_451 - in7 * k0_211;
+  v[0] = descaled_wide(even + turned + outer, shift);
+  v[step] = descaled_wide(even - turned + inner, shift);
+  v[2 * step] = descaled_wide(even - turned - inner, shift);
+  v[3 * step] = descaled_wide(even + turned - outer, shift);
+}
+
+HWY_INLINE void transform_to_2(std::int16_t* v, int step, int shift) {
+  const std::int64_t in1 = v[step], in3 = v[3 * step], in5 = v[5 * step], in7 = v[7 * step];
+  const std::int64_t even = std::int64_t{v[0]} * (1 << (kBits + kToTwo));
+  const std::int64_t odd = in1 * k3_624 - in3 * k1_272 + in5 * k0_850 - in7 * k0_720;
+  v[0] = descaled_wide(even + odd, shift);
+  v[step] = descaled_wide(even - odd, shift);
+}
+
+void inverse_transform_to_4(std::int16_t* coefficients, std::uint8_t* out, std::ptrdiff_t stride) noexcept {
+  for (int column = 0; column < 8; ++column) transform_to_4(coefficients + column, 8, kFirstShift + kToFour);
+  for (int row = 0; row < 4; ++row) transform_to_4(coefficients + 8 * row, 1, kSecondShift + kToFour);
+  write_samples(coefficients, 4, out, stride);
+}
+
+void inverse_transform_to_2(std::int16_t* coefficients, std::uint8_t* out, std::ptrdiff_t stride) noexcept {
+  for (int column = 0; column < 8; ++column) transform_to_2(coefficients + column, 8, kFirstShift + kToTwo);
+  for (int row = 0; row < 2; ++row) transform_to_2(coefficients + 8 * row, 1, kSecondShift + kToTwo);
+  write_samples(coefficients, 2, out, stride);
 }
 
 void widen(const std::uint8_t* in, std::ptrdiff_t count, std::uint8_t* out) noexcept {
@@ -157,11 +205,12 @@ struct Interleaved {
   }
 };
 
-// v * 2^kBits.
+// v * 2^kPower.
+template <int kPower>
 HWY_INLINE Halves scaled(V v) {
   const V zero = hn::Zero(d);
-  return {hn::ShiftRight<16 - kBits>(hn::BitCast(wide, hn::InterleaveLower(d, zero, v))),
-          hn::ShiftRight<16 - kBits>(hn::BitCast(wide, hn::InterleaveUpper(d, zero, v)))};
+  return {hn::ShiftRight<16 - kPower>(hn::BitCast(wide, hn::InterleaveLower(d, zero, v))),
+          hn::ShiftRight<16 - kPower>(hn::BitCast(wide, hn::InterleaveUpper(d, zero, v)))};
 }
 
 template <int kShift>
@@ -176,7 +225,7 @@ template <int kShift>
 HWY_INLINE void transform(V* v) {
   const Interleaved z26(v[2], v[6]);
   const Halves turned2 = z26.times(k0_541, k0_541 - k1_847), turned3 = z26.times(k0_541 + k0_765, k0_541);
-  const Halves sum = scaled(hn::Add(v[0], v[4])), difference = scaled(hn::Sub(v[0], v[4]));
+  const Halves sum = scaled<kBits>(hn::Add(v[0], v[4])), difference = scaled<kBits>(hn::Sub(v[0], v[4]));
   const Halves even0 = plus(sum, turned3), even3 = minus(sum, turned3);
   const Halves even1 = plus(difference, turned2), even2 = minus(difference, turned2);
 
@@ -197,12 +246,16 @@ HWY_INLINE void transform(V* v) {
   v[7] = descaled<kShift>(minus(even0, odd3));
 }
 
-void inverse_transform(std::int16_t* coefficients, std::uint8_t* out, std::ptrdiff_t stride) noexcept {
-  V v[8];
+HWY_INLINE void take_coefficients(std::int16_t* coefficients, V* v) {
   for (int row = 0; row < 8; ++row) {
     v[row] = hn::LoadU(d, coefficients + row * kLanes);
     hn::StoreU(hn::Zero(d), d, coefficients + row * kLanes);
   }
+}
+
+void inverse_transform(std::int16_t* coefficients, std::uint8_t* out, std::ptrdiff_t stride) noexcept {
+  V v[8];
+  take_coefficients(coefficients, v);
   transform<kFirstShift>(v);
   vectors::HWY_NAMESPACE::transpose(d, v);
   transform<kSecondShift>(v);
@@ -211,6 +264,63 @@ void inverse_transform(std::int16_t* coefficients, std::uint8_t* out, std::ptrdi
   for (int row = 0; row < 8; ++row, out += stride) {
     hn::StoreU(hn::DemoteTo(Bytes{}, hn::SaturatedAdd(v[row], middle)), Bytes{}, out);
   }
+}
+
+// To v[0] .. v[3]; the rest becomes 0.
+template <int kShift>
+HWY_INLINE void transform_to_4(V* v) {
+  const Interleaved z13(v[1], v[3]), z57(v[5], v[7]);
+  const Halves even = scaled<kBits + kToFour>(v[0]), turned = Interleaved(v[2], v[6]).times(k1_847, -k0_765);
+  const Halves outer = plus(z13.times(k2_562, k0_899), z57.times(-k0_601, -k0_509));
+  const Halves inner = plus(z13.times(k1_061, -k2_172), z57.times(k1_451, -k0_211));
+  const Halves sum = plus(even, turned), difference = minus(even, turned);
+  v[0] = descaled<kShift>(plus(sum, outer));
+  v[1] = descaled<kShift>(plus(difference, inner));
+  v[2] = descaled<kShift>(minus(difference, inner));
+  v[3] = descaled<kShift>(minus(sum, outer));
+  v[4] = v[5] = v[6] = v[7] = hn::Zero(d);
+}
+
+// To v[0] and v[1]; the rest becomes 0.
+template <int kShift>
+HWY_INLINE void transform_to_2(V* v) {
+  const Halves even = scaled<kBits + kToTwo>(v[0]);
+  const Halves odd =
+      plus(Interleaved(v[1], v[3]).times(k3_624, -k1_272), Interleaved(v[5], v[7]).times(k0_850, -k0_720));
+  v[0] = descaled<kShift>(plus(even, odd));
+  v[1] = descaled<kShift>(minus(even, odd));
+  v[2] = v[3] = v[4] = v[5] = v[6] = v[7] = hn::Zero(d);
+}
+
+// The first kSide columns of each block.
+template <int kSide>
+HWY_INLINE void write_samples(const V* v, std::uint8_t* out, std::ptrdiff_t stride) {
+  const V middle = hn::Set(d, 128);
+  for (int row = 0; row < kSide; ++row, out += stride) {
+    std::uint8_t samples[kLanes];
+    hn::StoreU(hn::DemoteTo(Bytes{}, hn::SaturatedAdd(v[row], middle)), Bytes{}, samples);
+    for (int block = 0; block < kTogether; ++block) std::memcpy(out + block * kSide, samples + block * 8, kSide);
+  }
+}
+
+void inverse_transform_to_4(std::int16_t* coefficients, std::uint8_t* out, std::ptrdiff_t stride) noexcept {
+  V v[8];
+  take_coefficients(coefficients, v);
+  transform_to_4<kFirstShift + kToFour>(v);
+  vectors::HWY_NAMESPACE::transpose(d, v);
+  transform_to_4<kSecondShift + kToFour>(v);
+  vectors::HWY_NAMESPACE::transpose(d, v);
+  write_samples<4>(v, out, stride);
+}
+
+void inverse_transform_to_2(std::int16_t* coefficients, std::uint8_t* out, std::ptrdiff_t stride) noexcept {
+  V v[8];
+  take_coefficients(coefficients, v);
+  transform_to_2<kFirstShift + kToTwo>(v);
+  vectors::HWY_NAMESPACE::transpose(d, v);
+  transform_to_2<kSecondShift + kToTwo>(v);
+  vectors::HWY_NAMESPACE::transpose(d, v);
+  write_samples<2>(v, out, stride);
 }
 
 HWY_INLINE hn::Vec<Unsigned> load(const std::uint8_t* from) {
@@ -289,7 +399,8 @@ void rgb(const std::uint8_t* luma, const std::uint8_t* blue, const std::uint8_t*
 
 #endif
 
-constexpr Kernels kTable{kTogether, inverse_transform, widen, widen_between, blend, rgb};
+constexpr Kernels kTable{
+    kTogether, inverse_transform, inverse_transform_to_4, inverse_transform_to_2, widen, widen_between, blend, rgb};
 
 const Kernels* table() {
   return &kTable;

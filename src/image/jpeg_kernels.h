@@ -22,6 +22,9 @@ struct Kernels {
   // The inverse transform of that many blocks, dequantised, to 8 rows of together * 8 bytes; leaves zeros in place of
   // the coefficients.
   void (*inverse_transform)(std::int16_t* coefficients, std::uint8_t* out, std::ptrdiff_t stride) noexcept;
+  // The same to the means of each 2 x 2 and 4 x 4 of those samples: 4 rows of together * 4 bytes, 2 of together * 2.
+  void (*inverse_transform_to_4)(std::int16_t* coefficients, std::uint8_t* out, std::ptrdiff_t stride) noexcept;
+  void (*inverse_transform_to_2)(std::int16_t* coefficients, std::uint8_t* out, std::ptrdiff_t stride) noexcept;
 
   // Twice as many columns, 3/4 of the nearer sample and 1/4 of the other neighbour: in[-1] to in[count] to 2 * count
   // bytes.

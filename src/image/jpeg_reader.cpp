@@ -46,6 +46,7 @@ struct JpegState {
   std::span<const std::uint8_t> bytes;
   int channels = 0;
   std::int64_t pixels_max = 0;
+  int divisor = 1;
   bool header_is_read = false;  // And nothing behind it.
   Conversion conversion = Conversion::none;
   J_COLOR_SPACE color_space = JCS_UNKNOWN;
@@ -196,9 +197,12 @@ void read_box(State& state) {
   jpeg_decompress_struct& info = state.info;
   const Box& box = state.box;
   info.out_color_space = state.color_space;
+  info.scale_num = 1;
+  info.scale_denom = static_cast<unsigned>(state.divisor);
   jpeg_start_decompress(&info);
   const bool smoothed = is_smoothed(info);
-  const JDIMENSION first = smoothed ? 0 : crop_columns(info, box);
+  // A crop of a scaled picture takes chroma that is scaled less than luma for narrower than it is.
+  const JDIMENSION first = smoothed || state.divisor > 1 ? 0 : crop_columns(info, box);
   if (smoothed) {
     JSAMPROW row = state.row.data();
     for (int y = 0; y < box.y; ++y) jpeg_read_scanlines(&info, &row, 1);
@@ -261,6 +265,7 @@ PictureInfo JpegReader::open(std::span<const std::uint8_t> bytes, int channels, 
   state.bytes = bytes;
   state.channels = channels;
   state.pixels_max = pixels_max;
+  state.divisor = 1;
   state.header_is_read = guarded(state, read_header);
   if (!state.header_is_read) fail(code_of(state.fault), "image: JPEG header: {}", state.message);
   check_pixels(state.info, pixels_max);
@@ -289,9 +294,20 @@ PictureInfo JpegReader::open(std::span<const std::uint8_t> bytes, int channels, 
   return {static_cast<int>(state.info.image_height), static_cast<int>(state.info.image_width), channels};
 }
 
+PictureInfo JpegReader::shrink(int divisor) {
+  State& state = *state_;
+  state.divisor = divisor;
+  const auto shrunk = [divisor](JDIMENSION side) { return (static_cast<int>(side) + divisor - 1) / divisor; };
+  return {shrunk(state.info.image_height), shrunk(state.info.image_width), state.channels};
+}
+
 void JpegReader::decode(const Box& box, std::span<std::uint8_t> out) {
   State& state = *state_;
-  if (!state.header_is_read) open(state.bytes, state.channels, state.pixels_max);
+  if (!state.header_is_read) {
+    const int divisor = state.divisor;
+    open(state.bytes, state.channels, state.pixels_max);
+    state.divisor = divisor;
+  }
   state.header_is_read = false;
   state.box = box;
   state.out = out.data();

@@ -15,18 +15,20 @@ namespace {
 // The filter of an axis: a triangle around each output's center that reaches `radius` pixels to each side.
 struct Triangle {
   struct Reach {
-    int begin, end;  // Pixels of the stretch, counted from its begin.
+    int begin, end;  // Pixels of the stretch, counted from `first`.
     double center;
   };
 
   explicit Triangle(const ResizeAxis& axis) noexcept
-      : size(axis.size),
-        scale(static_cast<double>(axis.size) / axis.resized),
+      : first(axis.begin / axis.divisor),
+        size((axis.begin + axis.size + axis.divisor - 1) / axis.divisor - first),
+        offset(static_cast<double>(axis.begin % axis.divisor) / axis.divisor),
+        scale(static_cast<double>(axis.size) / axis.resized / axis.divisor),
         radius(std::max(scale, 1.0)),
         sharpness(1.0 / radius) {}
 
   Reach reach(int out) const noexcept {
-    const double center = (out + 0.5) * scale, behind = center + radius - 0.5;  // A pixel there has weight 0.
+    const double center = offset + (out + 0.5) * scale, behind = center + radius - 0.5;  // A pixel there has weight 0.
     const int last = static_cast<int>(behind);
     return {std::max(static_cast<int>(center - radius + 0.5), 0), std::min(last < behind ? last + 1 : last, size),
             center};
@@ -35,13 +37,14 @@ struct Triangle {
     return std::max(1.0 - std::abs(at + 0.5 - reach.center) * sharpness, 0.0);
   }
 
-  int size;
+  int first, size;                  // Of the pixels at hand.
+  double offset;                    // Of the stretch in its first pixel.
   double scale, radius, sharpness;  // The weight falls by the sharpness a pixel.
 };
 
 void check(const ResizeAxis& axis) noexcept {
   HEADRACE_CHECK(axis.begin >= 0 && axis.size >= 1 && axis.resized >= 1 && axis.out_begin >= 0 && axis.out_size >= 1 &&
-                     axis.out_size <= axis.resized - axis.out_begin,
+                     axis.out_size <= axis.resized - axis.out_begin && axis.divisor >= 1,
                  "image: {} + {} pixels resized to {}, of which {} + {} are wanted", axis.begin, axis.size,
                  axis.resized, axis.out_begin, axis.out_size);
 }
@@ -148,7 +151,7 @@ Stretch needed(const ResizeAxis& axis) noexcept {
   check(axis);
   const Triangle triangle{axis};
   const int begin = triangle.reach(axis.out_begin).begin;
-  return {axis.begin + begin, triangle.reach(axis.out_begin + axis.out_size - 1).end - begin};
+  return {triangle.first + begin, triangle.reach(axis.out_begin + axis.out_size - 1).end - begin};
 }
 
 struct Resizer::Impl {
@@ -180,7 +183,8 @@ void Resizer::resize(const PixelRows& pixels, const ResizeAxis& vertical, const 
   HEADRACE_CHECK(std::ssize(pixels.values) == values && stride >= row_values && out.size() == out_size,
                  "image: {} bytes resized to {}; wanted {} to {}", pixels.values.size(), out.size(), values, out_size);
 
-  if (vertical.size == vertical.resized && horizontal.size == horizontal.resized) {
+  const bool shrunk = vertical.divisor * horizontal.divisor > 1;
+  if (vertical.size == vertical.resized && horizontal.size == horizontal.resized && !shrunk) {
     const NormalizeGeometry whole{
         .height = vertical.out_size, .width = horizontal.out_size, .channels = channels, .flip = flip};
     return normalize(without_gaps(pixels.values, stride, row_values, impl_->cut), whole, form, out);

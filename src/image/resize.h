@@ -18,6 +18,9 @@ struct ResizeAxis {
   int resized = 0;    // Its length afterwards; larger than `size` enlarges.
   int out_begin = 0;  // The part of the resized stretch that is wanted: within 0 .. resized.
   int out_size = 0;
+  // The pixels at hand are of a picture so many times smaller, each the mean of `divisor` of this one's; begin and size
+  // are still of the large one, and may lie within a pixel.
+  int divisor = 1;
 
   bool operator==(const ResizeAxis&) const = default;
 };
@@ -27,7 +30,7 @@ struct Stretch {
   int size = 0;
 };
 
-// The picture's pixels that the wanted part reads; inside the axis' stretch.
+// The picture's pixels that the wanted part reads, at hand; inside the axis' stretch, or touched by it.
 Stretch needed(const ResizeAxis& axis) noexcept;
 
 // Rows of uint8 values. `stride` values lie from the beginning of one to that of the next; 0: nothing between them.

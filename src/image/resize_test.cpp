@@ -23,14 +23,22 @@ Picture random_picture(int height, int width, int channels, unsigned seed) {
   return picture;
 }
 
+// The pixels that the axis' stretch touches.
+Stretch at_hand(const ResizeAxis& axis) {
+  const int first = axis.begin / axis.divisor;
+  return {first, (axis.begin + axis.size - 1) / axis.divisor + 1 - first};
+}
+
 // The normalised weights of one output over the stretch, in double, from the words in resize.h: a triangle as wide as
 // two outputs, or two pixels where the stretch is enlarged.
 std::vector<double> specified_weights(const ResizeAxis& axis, int out) {
-  const double scale = static_cast<double>(axis.size) / axis.resized, radius = std::max(1.0, scale);
-  std::vector<double> weights(static_cast<std::size_t>(axis.size));
+  const double scale = static_cast<double>(axis.size) / axis.resized, radius = std::max<double>(axis.divisor, scale);
+  const Stretch stretch = at_hand(axis);
+  std::vector<double> weights(static_cast<std::size_t>(stretch.size));
   double sum = 0;
-  for (int i = 0; i < axis.size; ++i) {
-    const double distance = std::abs(i + 0.5 - (out + 0.5) * scale) / radius;
+  for (int i = 0; i < stretch.size; ++i) {
+    const double center = (stretch.begin + i + 0.5) * axis.divisor - axis.begin;
+    const double distance = std::abs(center - (out + 0.5) * scale) / radius;
     sum += weights[static_cast<std::size_t>(i)] = std::max(0.0, 1 - distance);
   }
   for (double& weight : weights) weight /= sum;
@@ -39,14 +47,14 @@ std::vector<double> specified_weights(const ResizeAxis& axis, int out) {
 
 std::vector<double> specified(const Picture& picture, const ResizeAxis& vertical, const ResizeAxis& horizontal) {
   std::vector<double> out;
+  const Stretch stretch = at_hand(vertical), across = at_hand(horizontal);
   for (int y = 0; y < vertical.out_size; ++y) {
     const auto rows = specified_weights(vertical, vertical.out_begin + y);
-    std::vector<double> blended(static_cast<std::size_t>(horizontal.size) * picture.channels);
-    for (int i = 0; i < vertical.size; ++i) {
+    std::vector<double> blended(static_cast<std::size_t>(across.size) * picture.channels);
+    for (int i = 0; i < stretch.size; ++i) {
       const double weight = rows[static_cast<std::size_t>(i)];
       if (weight == 0) continue;
-      const auto row =
-          (static_cast<std::size_t>(vertical.begin + i) * picture.width + horizontal.begin) * picture.channels;
+      const auto row = (static_cast<std::size_t>(stretch.begin + i) * picture.width + across.begin) * picture.channels;
       for (std::size_t j = 0; j < blended.size(); ++j) blended[j] += weight * picture.pixels[row + j];
     }
     for (int x = 0; x < horizontal.out_size; ++x) {
@@ -63,10 +71,11 @@ std::vector<double> specified(const Picture& picture, const ResizeAxis& vertical
 
 Bytes needed_pixels(const Picture& picture, const ResizeAxis& vertical, const ResizeAxis& horizontal) {
   const Stretch rows = needed(vertical), columns = needed(horizontal);
-  EXPECT_GE(rows.begin, vertical.begin);
-  EXPECT_LE(rows.begin + rows.size, vertical.begin + vertical.size);
-  EXPECT_GE(columns.begin, horizontal.begin);
-  EXPECT_LE(columns.begin + columns.size, horizontal.begin + horizontal.size);
+  const Stretch all_rows = at_hand(vertical), all_columns = at_hand(horizontal);
+  EXPECT_GE(rows.begin, all_rows.begin);
+  EXPECT_LE(rows.begin + rows.size, all_rows.begin + all_rows.size);
+  EXPECT_GE(columns.begin, all_columns.begin);
+  EXPECT_LE(columns.begin + columns.size, all_columns.begin + all_columns.size);
   Bytes part;
   for (int y = rows.begin; y < rows.begin + rows.size; ++y) {
     const auto at = (static_cast<std::ptrdiff_t>(y) * picture.width + columns.begin) * picture.channels;
@@ -89,7 +98,7 @@ Bytes resized(Resizer& resizer, const Picture& picture, const ResizeAxis& vertic
 // Half a level of rounding, what 16-bit weights lose, and the rounding between the axes, which keeps 7 bits of fraction
 // while the columns stay more than a quarter.
 double allowed(const ResizeAxis& horizontal) {
-  return 0.5 + 0.03 + (horizontal.size <= 4 * horizontal.resized ? 0.5 / 128 : 0.25);
+  return 0.5 + 0.03 + (horizontal.size <= 4 * horizontal.resized * horizontal.divisor ? 0.5 / 128 : 0.25);
 }
 
 void expect_as_specified(Resizer& resizer, const Picture& picture, const ResizeAxis& vertical,
@@ -137,6 +146,19 @@ TEST_P(ResizerSets, EqualTheSpecificationOnPhotographSizes) {
   expect_as_specified(resizer, picture, {0, 375, 256, 16, 224}, {0, 500, 341, 58, 224});
   expect_as_specified(resizer, picture, {150, 40, 64, 0, 64}, {7, 55, 64, 0, 64});
   expect_as_specified(resizer, random_picture(700, 3, 3, 2), {0, 700, 7, 0, 7}, {0, 3, 7, 0, 7});
+}
+
+// Stretches that begin and end within a pixel.
+TEST_P(ResizerSets, EqualTheSpecificationOnAPictureThatWasDecodedSmaller) {
+  Resizer resizer;
+  const Picture picture = random_picture(104, 89, 3, 1);
+  for (const int divisor : {2, 4, 8}) {
+    for (const int odd : {0, 1, 3, 7}) {
+      const ResizeAxis vertical{odd, 100 * divisor, 40, 0, 40, divisor};
+      const ResizeAxis horizontal{5 * odd, 81 * divisor - 4 * odd, 33, 4, 20, divisor};
+      expect_as_specified(resizer, picture, vertical, horizontal);
+    }
+  }
 }
 
 // A stretch of 65,500 pixels has taps whose weights are below 1/20,000: their sum must still be 1.

@@ -155,8 +155,8 @@ inline Bytes png_of(int height, int width, std::span<const std::uint8_t> rows, c
   return file;
 }
 
-// A whole decode with libjpeg's defaults: what the Decoder must equal.
-inline Picture decoded_by_libjpeg(const Bytes& file, J_COLOR_SPACE space, int channels) {
+// A whole decode with libjpeg's defaults, 1 / divisor as large: what the Decoder must equal.
+inline Picture decoded_by_libjpeg(const Bytes& file, J_COLOR_SPACE space, int channels, int divisor = 1) {
   jpeg_decompress_struct info{};
   jpeg_error_mgr errors{};
   info.err = jpeg_std_error(&errors);
@@ -164,6 +164,7 @@ inline Picture decoded_by_libjpeg(const Bytes& file, J_COLOR_SPACE space, int ch
   jpeg_mem_src(&info, file.data(), file.size());
   jpeg_read_header(&info, TRUE);
   info.out_color_space = space;
+  info.scale_denom = static_cast<unsigned>(divisor);
   jpeg_start_decompress(&info);
   Picture picture{static_cast<int>(info.output_height), static_cast<int>(info.output_width), channels, {}};
   const std::size_t stride = static_cast<std::size_t>(picture.width) * channels;

@@ -9,9 +9,16 @@
 
 #include "data/detail/pass.h"
 #include "data/detail/workspace.h"
+#include "image/crop.h"
 #include "store/ram_cache.h"
 
 namespace headrace::detail {
+
+// A sample as a worker holds it. One of the cache is pixels of a picture of height x width that was decoded `divisor`
+// times smaller.
+struct HeldSample : Sample {
+  int divisor = 1;
+};
 
 // Decodes, crops, resizes, flips and normalises the pictures of one pass with one workspace.
 class PictureMaker {
@@ -20,8 +27,13 @@ class PictureMaker {
   PictureMaker(const Pass& pass, Workspace& workspace, RamCache* cache)
       : pass_(pass), workspace_(workspace), cache_(cache) {}
 
-  // The picture as the cache holds it, as a sample of pixels.
-  std::optional<Sample> find(std::int64_t index) const;
+  // Entries of a cache of so many samples. A picture that may be decoded smaller is kept in each size that was wanted.
+  static std::int64_t cache_keys(const DataOptions& options, std::int64_t samples) {
+    return options.scale_decode ? 4 * samples : samples;
+  }
+
+  // The picture as the cache holds it, as a sample of pixels, in the size that make() wants with these draws.
+  std::optional<HeldSample> find(std::int64_t index, std::int64_t drawn_as) const;
 
   // Offers a sample of pixels that was read to the cache, which must be there.
   void keep(const Sample& sample, std::int64_t index);
@@ -32,7 +44,7 @@ class PictureMaker {
   // Writes the picture to `out`, in the pass' shape and form. The draws are those of sample `drawn_as`. Of pixels
   // without bytes, as Source::outline() tells of them, the rows that the crop needs are read. Throws Error when the
   // picture cannot be read or decoded; `out` is unfinished then. The bytes are the same with and without a cache.
-  void make(const Sample& sample, std::int64_t index, std::int64_t drawn_as, std::span<std::byte> out);
+  void make(const HeldSample& sample, std::int64_t index, std::int64_t drawn_as, std::span<std::byte> out);
 
   std::int64_t read_ns() const { return read_ns_; }  // So far.
   std::int64_t decode_ns() const { return decode_ns_; }
@@ -42,13 +54,31 @@ class PictureMaker {
     int height;
     int width;
   };
+  struct Picture {
+    Size stored;
+    bool can_shrink = false;
+    int divisor = 1;
+
+    // As it is decoded.
+    Size size() const { return {(stored.height + divisor - 1) / divisor, (stored.width + divisor - 1) / divisor}; }
+  };
+  struct Cached {
+    Picture picture;
+    std::span<const std::uint8_t> pixels;
+  };
+
+  bool scales() const { return pass_.options.scale_decode && pass_.options.transform.size > 0; }
+  std::int64_t key_of(std::int64_t index, int divisor) const;
+  std::optional<Cached> look_up(std::int64_t index, int divisor) const;
+  image::CropWindow crop_of(const Picture& picture, SampleRandom& random) const;
+  Picture open(std::span<const std::uint8_t> bytes);
 
   std::size_t pixel_bytes(Size size) const;
   image::PixelRows cut(std::span<const std::uint8_t> rows, Size size, const image::Box& box) const;
-  image::PixelRows pixels(const Sample& sample, std::int64_t index, const image::Box& box);
-  image::PixelRows decode(const Sample& sample, std::int64_t index, Size size, const image::Box& box);
-  void admit(std::int64_t index, Size size, std::span<const std::uint8_t> pixels);
-  bool decode_whole(std::int64_t index, Size size);
+  image::PixelRows pixels(const Sample& sample, std::int64_t index, Size size, const image::Box& box);
+  image::PixelRows decode(const Sample& sample, std::int64_t index, const Picture& picture, const image::Box& box);
+  void admit(std::int64_t index, const Picture& picture, std::span<const std::uint8_t> pixels);
+  bool decode_whole(std::int64_t index, const Picture& picture);
 
   const Pass& pass_;
   Workspace& workspace_;

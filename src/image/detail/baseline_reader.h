@@ -20,6 +20,8 @@ class BaselineReader {
  public:
   // Nothing: not a file for this reader.
   std::optional<PictureInfo> open(std::span<const std::uint8_t> bytes, int channels);
+  // As Decoder::shrink().
+  PictureInfo shrink(int divisor);
   // Whether the index can be one of the open picture.
   bool fits(const EntropyIndex& index) const noexcept;
   // False: the data is not as an encoder writes it, or the index is another file's; `out` holds anything. `index`,
@@ -31,6 +33,7 @@ class BaselineReader {
   // sample's row lies at its number modulo `ring`.
   struct Plane {
     int height = 0, width = 0;  // Of the whole picture.
+    int side = 8;               // Of a block's samples.
     int first = 0;              // Column at `samples`.
     int groups = 0;             // Of blocks that are transformed together.
     int ring = 0;
@@ -52,9 +55,14 @@ class BaselineReader {
   void write_row(const Box& box, int y, std::uint8_t* out);
   const std::uint8_t* chroma(int component, const Box& box, int y);
 
+  int unit_height() const noexcept { return header_.components[0].v * planes_[0].side; }
+  int unit_width() const noexcept { return header_.components[0].h * planes_[0].side; }
+
   std::span<const std::uint8_t> bytes_;
   int channels_ = 0;
   BaselineHeader header_;
+  int height_ = 0, width_ = 0;  // Shrunk.
+  int h_ = 1, v_ = 1;           // Columns and rows of luma, shrunk, that a sample of chroma covers.
   EntropyDecoder entropy_;
 
   // Of the box that is being decoded: the units that its pixels need, and of chroma the rows.
