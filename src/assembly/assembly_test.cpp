@@ -1,15 +1,18 @@
 #include <ATen/core/Tensor.h>
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <headrace/insight.h>
 
 #include <algorithm>
 #include <chrono>
 #include <cmath>
+#include <filesystem>
 #include <thread>
 
 #include "assembly/measure.h"
 #include "assembly/tiny_dataset.h"
 #include "assembly/training_job.h"
+#include "data/detail/tiny_pictures.h"
 #include "exec/stop.h"
 
 namespace headrace {
@@ -223,6 +226,81 @@ TEST(Candidates, SettingsInForceAreNotListedAndTheBoundComesFirst) {
     EXPECT_FALSE(candidate.changes.contains("optimizer.implementation"));
     EXPECT_FALSE(candidate.changes.contains("model.memory_format"));
   }
+}
+
+std::vector<std::string> names_of(const std::vector<Candidate>& list) {
+  std::vector<std::string> names;
+  for (const Candidate& candidate : list) names.push_back(candidate.name);
+  return names;
+}
+
+TEST(Candidates, OfDecodingAreListedWhereTheyCouldPay) {
+  Recipe recipe;
+  recipe.train.epochs = 4;
+  Machine machine;
+  machine.cores_usable = 4;
+  const DataOutlook outlook{.cache_share = 1, .scaled_share = 0.25, .trial_index = true};
+  EXPECT_THAT(names_of(candidates(recipe, machine, "data")),
+              testing::Not(testing::Contains(testing::AnyOf("entropy index", "scaled decoding"))));
+  const std::vector<Candidate> all = candidates(recipe, machine, "data", outlook);
+  const auto index = std::find_if(all.begin(), all.end(), [](const auto& c) { return c.name == "entropy index"; });
+  ASSERT_LT(index + 2, all.end());
+  EXPECT_EQ(index[0].late_share, 1.5 / 4);
+  EXPECT_EQ(index[0].numerics, NumericClass::bit_equal);
+  EXPECT_EQ(index[1].name, "scaled decoding");
+  EXPECT_EQ(index[1].numerics, NumericClass::reduced_precision);
+  EXPECT_NE(index[1].sentence.find("25 % of the crops"), std::string::npos);
+  EXPECT_EQ(index[2].name, "cache of decoded pictures");
+  recipe.train.epochs = 1;  // Nothing comes after the epoch that makes the index.
+  EXPECT_THAT(names_of(candidates(recipe, machine, "data", outlook)), testing::Not(testing::Contains("entropy index")));
+}
+
+Recipe photo_recipe(const TinyPictures& pictures) {
+  Recipe recipe;
+  recipe.data.source = pictures.uri();
+  recipe.data.batch_size = 4;
+  recipe.data.transform.size = 16;
+  recipe.data.transform.crop = Crop::random_resized;
+  recipe.model.name = "small_cnn";
+  recipe.model.classes = 4;
+  recipe.train.epochs = 3;
+  return recipe;
+}
+
+// Both have loaders of their own, which take the same samples from the same place.
+TEST(TrainingJob, TriesAnIndexAndScaledDecodingAndLeavesTheDataAsItIs) {
+  const TinyPictures pictures{{.classes = 4, .count = 6, .height = 200, .width = 220}};
+  TrainingJob job{photo_recipe(pictures), detect_machine()};
+  EXPECT_GT(job.training().outlook().scaled_share, 0);
+  EXPECT_FALSE(job.training().outlook().trial_index);
+  EXPECT_EQ(job.training().make_trial_index([](std::int64_t) { return true; }), "");
+  EXPECT_TRUE(job.training().outlook().trial_index);
+  job.run(2);  // Somewhere within an epoch.
+  job.snapshot();
+  const auto hash_after = [&](const Settings& settings) {
+    job.configure(settings);
+    job.restore();
+    job.run(5);
+    return job.state_hash();
+  };
+  const std::uint64_t plain = hash_after({});
+  EXPECT_EQ(hash_after({{"data.index", "\"build\""}}), plain);
+  EXPECT_GT(job.training().loader().statistics().index_hits, 0);
+  const std::uint64_t scaled = hash_after({{"data.scale_decode", "true"}});
+  EXPECT_NE(scaled, plain);
+  EXPECT_EQ(hash_after({{"data.scale_decode", "true"}, {"data.index", "\"build\""}}), scaled);
+  EXPECT_EQ(hash_after({}), plain);
+  EXPECT_FALSE(std::filesystem::exists(pictures.folder() / ".headrace-index"));
+}
+
+TEST(TrainingJob, AnIndexThatTakesTooLongIsNotTried) {
+  const TinyPictures pictures{{.classes = 4, .count = 6}};
+  Machine machine = detect_machine();
+  machine.cores_usable = 1;
+  Training training{photo_recipe(pictures), machine};
+  EXPECT_NE(training.make_trial_index([](std::int64_t done) { return done < 5; }).find("of 24 pictures"),
+            std::string::npos);
+  EXPECT_FALSE(training.outlook().trial_index);
 }
 
 // 5 ms planted in one part of every step: at least that long in that part's median step, and not in any other part's.

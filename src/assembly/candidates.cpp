@@ -20,9 +20,30 @@ void add_cache_candidate(std::vector<Candidate>& list, const Recipe& recipe, dou
   list.push_back(std::move(cache));
 }
 
+// What makes decoding itself cheaper comes before the cache, which leaves little of it. The first epoch makes the index
+// while it decodes, which takes about half as long again; it pays in the others.
+void add_decode_candidates(std::vector<Candidate>& list, const Recipe& recipe, const DataOutlook& outlook) {
+  if (outlook.trial_index && recipe.train.epochs > 1) {
+    Candidate index = one(std::string(kIndexCandidate),
+                          "Write an index of the JPEG files beside them in the first epoch, by which later ones decode "
+                          "crops without what lies before them. (Trials use one in the temporary folder.)",
+                          {{"data.index", "\"build\""}}, NumericClass::bit_equal, "data");
+    index.late_share = std::min(1.0, 1.5 / static_cast<double>(recipe.train.epochs));
+    list.push_back(std::move(index));
+  }
+  if (outlook.scaled_share > 0 && !recipe.data.scale_decode && recipe.data.cache == Cache::none) {
+    list.push_back(one("scaled decoding",
+                       fmt::format("Decode JPEG at a half, a quarter or an eighth of its size where the crop stays at "
+                                   "least twice the batch's pictures: {:.0f} % of the crops.",
+                                   outlook.scaled_share * 100),
+                       {{"data.scale_decode", "true"}}, NumericClass::reduced_precision, "data"));
+  }
+}
+
 void add_data_candidates(std::vector<Candidate>& list, const Recipe& recipe, const Machine& machine,
-                         double cache_share) {
-  add_cache_candidate(list, recipe, cache_share);
+                         const DataOutlook& outlook) {
+  add_decode_candidates(list, recipe, outlook);
+  add_cache_candidate(list, recipe, outlook.cache_share);
   const std::int64_t cores = machine.cores_usable;
   std::vector<std::int64_t> threads{cores, 0};
   if (cores > 3) threads.insert(threads.begin(), cores / 2);
@@ -79,10 +100,10 @@ void add_compute_candidates(std::vector<Candidate>& list, const Recipe& recipe, 
 }  // namespace
 
 std::vector<Candidate> candidates(const Recipe& recipe, const Machine& machine, const std::string& bound,
-                                  double cache_share) {
+                                  const DataOutlook& outlook) {
   std::vector<Candidate> list;
   add_compute_candidates(list, recipe, machine);
-  add_data_candidates(list, recipe, machine, cache_share);
+  add_data_candidates(list, recipe, machine, outlook);
   for (const PlantedOptions& planted : recipe.tune.planted) {
     list.push_back(one(planted.name, "A planted knob with a known effect, to test the tuner.",
                        {{"planted." + planted.name, "true"}}, NumericClass::rounding, bound));

@@ -12,7 +12,9 @@
 #include "exec/cores.h"
 #include "hardware/allocator.h"
 #include "hardware/wait_policy.h"
+#include "image/crop.h"
 #include "image/decode.h"
+#include "store/file_name.h"
 #include "tensor/compute.h"
 
 namespace headrace {
@@ -40,19 +42,17 @@ Training::Training(const Recipe& recipe, const Machine& machine) : recipe_(recip
   apply_compute(recipe_.compute);
   at::globalContext().setDeterministicAlgorithms(recipe_.train.deterministic, /*warn_only=*/false);
   train_source_ = open_source(recipe_.data.source, Split::train, recipe_.data.limits());
-  const std::shared_ptr<const Source> test_source =
-      open_source(recipe_.data.source, Split::test, recipe_.data.limits());
-  if (train_source_->classes() > recipe_.model.classes || test_source->classes() > recipe_.model.classes) {
+  test_source_ = open_source(recipe_.data.source, Split::test, recipe_.data.limits());
+  if (train_source_->classes() > recipe_.model.classes || test_source_->classes() > recipe_.model.classes) {
     fail(ErrorCode::invalid_argument, "model: model.classes is {}, the data has {} classes", recipe_.model.classes,
-         std::max(train_source_->classes(), test_source->classes()));
+         std::max(train_source_->classes(), test_source_->classes()));
   }
   remarks_ = train_source_->remarks();
-  for (const std::string& remark : test_source->remarks()) remarks_.push_back(remark);
+  for (const std::string& remark : test_source_->remarks()) remarks_.push_back(remark);
   const auto seed = static_cast<std::uint64_t>(recipe_.seed);
   at::manual_seed(seed);
-  loader_ = std::make_unique<Loader>(train_source_, recipe_.data, seed, /*training=*/true);
-  test_loader_ = std::make_unique<Loader>(test_source, recipe_.data, seed, /*training=*/false);
-  network_ = make_network(recipe_.model, loader_->channels(), loader_->height(), loader_->width());
+  use_loaders(recipe_.data);
+  network_ = make_network(recipe_.model, loader().channels(), loader().height(), loader().width());
 
   ModelState state = network_->state();
   Optimizer optimizer{state.parameters, recipe_.optimizer};
@@ -63,10 +63,27 @@ Training::Training(const Recipe& recipe, const Machine& machine) : recipe_(recip
   note_applied_index();
 }
 
+void Training::use_loaders(const DataOptions& options) {
+  const LoaderForm form = form_of(options);
+  Loaders& wanted = all_loaders_[form];
+  if (wanted.train == nullptr) {
+    const auto seed = static_cast<std::uint64_t>(recipe_.seed);
+    DataOptions trial = options;
+    if (form.second) trial.index = IndexUse::use;
+    wanted.train = std::make_unique<Loader>(form.second ? trial_index_->source() : train_source_, trial, seed,
+                                            /*training=*/true);
+    wanted.test = std::make_unique<Loader>(test_source_, trial, seed, /*training=*/false);
+  }
+  if (loaders_ != nullptr && loaders_ != &wanted) {
+    for (const auto& idle : {loaders_->train.get(), loaders_->test.get()}) idle->set_threads(0);
+  }
+  loaders_ = &wanted;
+}
+
 // Where there can be none, nobody asked for one but the default.
 void Training::note_applied_index() {
   if (!train_source_->index_file().empty() || recipe_.data.index == IndexUse::build) {
-    applied_.push_back(loader_->applied_index());
+    applied_.push_back(loader().applied_index());
   }
 }
 
@@ -81,12 +98,12 @@ void Training::apply_compute(const ComputeOptions& compute) {
 void Training::apply_live(const Recipe& next) {
   recipe_ = next;
   apply_compute(next.compute);
-  loader_->set_threads(next.data.threads);
-  loader_->set_prefetch_batches(next.data.prefetch_batches);
-  test_loader_->set_threads(next.data.threads);
-  test_loader_->set_prefetch_batches(next.data.prefetch_batches);
-  loader_->set_cache(next.data.cache, /*keep=*/true);
-  test_loader_->set_cache(next.data.cache, /*keep=*/true);
+  use_loaders(next.data);
+  for (Loader* in_use : {&loader(), &test_loader()}) {
+    in_use->set_threads(next.data.threads);
+    in_use->set_prefetch_batches(next.data.prefetch_batches);
+    in_use->set_cache(next.data.cache, /*keep=*/true);
+  }
   network_->set_fusion(next.model.fusion);
   trainer_->set_memory_format(next.model.memory_format);
   trainer_->optimizer().set_implementation(next.optimizer.implementation);
@@ -99,32 +116,61 @@ Forward Training::frozen_forward() const {
       [frozen = network_->frozen()](const TensorBatch& batch) { return classification(frozen(batch.images), batch); };
 }
 
-double Training::cache_share() const {
-  if (train_source_->height() > 0) return 0;
+DataOutlook Training::outlook() const {
+  if (train_source_->height() > 0) return {};
   constexpr std::int64_t kLookedAt = 64;
   image::Decoder decoder;
   std::vector<std::uint8_t> buffer;
-  std::int64_t bytes = 0, pictures = 0;
+  std::int64_t bytes = 0, pictures = 0, scaled = 0;
   const std::int64_t size = train_source_->size(), looked_at = std::min(size, kLookedAt);
   for (std::int64_t i = 0; i < looked_at; ++i) {
     try {
       const Sample sample = train_source_->read(i * size / looked_at, buffer);
       const image::PictureInfo picture = decoder.open(sample.bytes, train_source_->channels(), recipe_.data.max_pixels);
       bytes += std::int64_t{picture.height} * picture.width * picture.channels;
+      SampleRandom random{static_cast<std::uint64_t>(recipe_.seed), /*epoch=*/0, i};
+      const auto crop = image::choose_crop(recipe_.data.transform, picture.height, picture.width, true, random);
+      if (decoder.can_shrink() && image::divisor_for(crop) > 1) ++scaled;
       ++pictures;
     } catch (const Error&) {  // data.on_corrupt deals with it when its turn comes; it takes no room.
       continue;
     }
   }
-  if (bytes == 0) return 0;
+  if (bytes == 0) return {};
   const double wanted = static_cast<double>(bytes) / static_cast<double>(pictures) * static_cast<double>(size);
-  return std::min(1.0, static_cast<double>(loader_->cache_bytes_max()) / wanted);
+  return {std::min(1.0, static_cast<double>(loader().cache_bytes_max()) / wanted),
+          static_cast<double>(scaled) / static_cast<double>(pictures), trial_index_ != nullptr};
+}
+
+std::string Training::make_trial_index(const std::function<bool(std::int64_t done)>& go_on) {
+  const DataOptions& data = recipe_.data;
+  const bool crops = data.transform.size > 0 && data.transform.crop != Crop::center;
+  const std::filesystem::path path = train_source_->index_file();
+  if (!crops || path.empty() || data.cache != Cache::none || data.index == IndexUse::build ||
+      std::filesystem::exists(path)) {
+    return "";
+  }
+  if (!can_write_index(*train_source_)) {
+    return fmt::format("data.index = \"build\" is not tried: {} cannot be written to",
+                       printable_name(path.parent_path().native()));
+  }
+  std::int64_t last = 0;
+  const auto counted = [&](std::int64_t done) {
+    last = done;
+    return go_on(done);
+  };
+  trial_index_ = TrialIndex::make(train_source_, machine_.cores_usable, counted);
+  if (trial_index_ != nullptr) return "";
+  return fmt::format(
+      "data.index = \"build\" is not tried: {} of {} pictures were indexed in a tenth of tune.budget_s; `headrace pack "
+      "--index` makes the index once",
+      last, train_source_->size());
 }
 
 void Training::redraw(std::uint64_t seed) {
   at::manual_seed(seed);
   const std::unique_ptr<Network> fresh =
-      make_network(recipe_.model, loader_->channels(), loader_->height(), loader_->width());
+      make_network(recipe_.model, loader().channels(), loader().height(), loader().width());
   const at::NoGradGuard no_grad;
   const ModelState source = fresh->state();
   ModelState& target = trainer_->model();

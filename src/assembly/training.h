@@ -6,14 +6,26 @@
 #include <headrace/trainer.h>
 
 #include <cstdint>
+#include <functional>
+#include <map>
 #include <memory>
+#include <string>
+#include <utility>
 #include <vector>
 
+#include "assembly/trial_index.h"
 #include "hardware/machine.h"
 #include "model/network.h"
 #include "recipe/recipe.h"
 
 namespace headrace {
+
+// What of the loader's settings could pay for the training data, told by the headers of 64 pictures.
+struct DataOutlook {
+  double cache_share = 0;    // Of the pictures, those that data.cache = "decoded" has room for: 0 to 1.
+  double scaled_share = 0;   // Of the crops, those that data.scale_decode would decode smaller.
+  bool trial_index = false;  // Whether there is an index for trials of data.index = "build".
+};
 
 // Owns everything a training run needs. Not thread-safe. Build: reads the data into memory and draws the initial
 // weights.
@@ -25,25 +37,32 @@ class Training {
 
   const Recipe& recipe() const { return recipe_; }
   Trainer& trainer() { return *trainer_; }
-  Loader& loader() { return *loader_; }
-  Loader& test_loader() { return *test_loader_; }
-  const Loader& loader() const { return *loader_; }
-  const Loader& test_loader() const { return *test_loader_; }
+  Loader& loader() { return *loaders_->train; }
+  Loader& test_loader() { return *loaders_->test; }
+  const Loader& loader() const { return *loaders_->train; }
+  const Loader& test_loader() const { return *loaders_->test; }
   // The forward of evaluation with the weights as they are now (Network::frozen): for many batches with the same
   // weights. Error{unsupported}: a TorchScript module that cannot be frozen.
   Forward frozen_forward() const;
-  // Share of the training pictures that data.cache = "decoded" has room for (0 to 1), told by the headers of 64 of
-  // them. For sources of encoded pictures. Error{out_of_memory} when data.cache_mib is more than there is.
-  double cache_share() const;
+  // All 0 but for sources of encoded pictures. Error{out_of_memory} when data.cache_mib is more than there is.
+  DataOutlook outlook() const;
+  // So that data.index = "build" can be tried: makes an index of the training pictures in the temporary folder. Returns
+  // a sentence that says why there is none; empty where there is one, or where nobody would want one: the crops are no
+  // part of their pictures, the source has none, its own or no place for it, or the recipe asks for one or for a
+  // cache.
+  // `go_on` as in build_entropy_index.
+  std::string make_trial_index(const std::function<bool(std::int64_t done)>& go_on);
   // What opening the data found odd but could live with, a sentence each.
   const std::vector<std::string>& remarks() const { return remarks_; }
-  std::int64_t batches_per_epoch() const { return loader_->batches_per_epoch(); }
+  std::int64_t batches_per_epoch() const { return loader().batches_per_epoch(); }
   std::uint64_t data_fingerprint() const { return train_source_->fingerprint(); }  // Of the training data.
 
   // Makes the live knobs of `next` hold: compute.threads, compute.allocator, data.threads, data.prefetch_batches,
-  // data.cache, model.fusion, model.memory_format, optimizer.implementation, train.precision. Every other key must be
-  // as it was built.
+  // data.cache, model.fusion, model.memory_format, optimizer.implementation, train.precision; data.scale_decode, and
+  // data.index = "build" by the trial index, which have loaders of their own. Every other key must be as it was built.
   void apply_live(const Recipe& next);
+  // Whether loader() is another one then. No epoch of the present one may run any more.
+  bool needs_other_loader(const Recipe& next) const { return form_of(next.data) != form_of(recipe_.data); }
 
   // Requested and applied of every switch that could be refused (honesty rule H-1), as of the last apply_live.
   const std::vector<Applied>& applied() const { return applied_; }
@@ -53,6 +72,16 @@ class Training {
   void redraw(std::uint64_t seed);
 
  private:
+  // Loaders stay when others take their place, with their caches.
+  struct Loaders {
+    std::unique_ptr<Loader> train, test;
+  };
+  using LoaderForm = std::pair<bool, bool>;  // data.scale_decode; by the trial index.
+
+  LoaderForm form_of(const DataOptions& options) const {
+    return {options.scale_decode, trial_index_ != nullptr && options.index == IndexUse::build};
+  }
+  void use_loaders(const DataOptions& options);
   void apply_compute(const ComputeOptions& compute);
   void note_applied_index();
 
@@ -60,11 +89,12 @@ class Training {
   Machine machine_;
   std::vector<Applied> applied_;
   std::vector<std::string> remarks_;
-  std::shared_ptr<const Source> train_source_;
+  std::shared_ptr<const Source> train_source_, test_source_;
+  std::unique_ptr<TrialIndex> trial_index_;  // Null: none.
   std::unique_ptr<Network> network_;
   std::unique_ptr<Trainer> trainer_;
-  std::unique_ptr<Loader> loader_;
-  std::unique_ptr<Loader> test_loader_;
+  std::map<LoaderForm, Loaders> all_loaders_;
+  Loaders* loaders_ = nullptr;  // Of them, those in use.
 };
 
 // Cross-entropy of the network's logits, the forward of classification recipes: Output{loss, {"logits"}}.

@@ -95,6 +95,7 @@ void TrainingJob::configure(const Settings& settings) {
     planted[static_cast<std::size_t>(found - all.begin())] = value == "true";
   }
   apply_settings(next, live);
+  if (training_->needs_other_loader(next)) epoch_.reset();
   training_->apply_live(next);
   planted_on_ = planted;
 }

@@ -8,6 +8,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "assembly/measure.h"
@@ -56,10 +57,13 @@ class TrainingJob final : public MeasurableJob {
   std::vector<double> losses_;  // Of the last run().
 };
 
+// Name of the candidate that needs Training::make_trial_index().
+constexpr std::string_view kIndexCandidate = "entropy index";
+
 // One change at a time for this recipe on this machine, in the order to try them: those that relieve `bound` first,
 // then by DESIGN's order. Settings already in force, keys of tune.fixed apart, are not listed.
-// `cache_share`: Training::cache_share(), or 0 where the data is no encoded pictures.
+// `outlook`: Training::outlook().
 std::vector<Candidate> candidates(const Recipe& recipe, const Machine& machine, const std::string& bound,
-                                  double cache_share = 0);
+                                  const DataOutlook& outlook = {});
 
 }  // namespace headrace

@@ -2,6 +2,7 @@
 #include <headrace/tune.h>
 #include <torch/headeronly/version.h>
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
 #include <utility>
 
@@ -44,6 +45,21 @@ Settings as_written(Recipe recipe, const std::vector<Candidate>& tried) {
   return settings;
 }
 
+// A tenth of the budget is the most that its candidate may cost before its trial.
+void make_trial_index(Training& training, Console& console) {
+  const TuneOptions& options = training.recipe().tune;
+  const auto names = [](const std::vector<std::string>& list, std::string_view name) {
+    return std::find(list.begin(), list.end(), name) != list.end();
+  };
+  if (names(options.fixed, "data.index") || !(options.only.empty() || names(options.only, kIndexCandidate))) return;
+  console.progress("Making an index for trials");
+  const std::int64_t end_ns = monotonic_ns() + static_cast<std::int64_t>(options.budget_s * 1e8);
+  const std::string why_not =
+      training.make_trial_index([&](std::int64_t) { return monotonic_ns() < end_ns && stop_signal() == 0; });
+  console.clear_progress();
+  if (!why_not.empty()) console.info(why_not);
+}
+
 Tuning tune_recipe(VerbContext& context) {
   Console& console = context.console;
   TrainingJob job{context.loaded.recipe, context.machine};
@@ -53,8 +69,9 @@ Tuning tune_recipe(VerbContext& context) {
   Tuning tuning;
   tuning.before = measure(job, context.machine, kMeasuredSteps);
   console.info(tuning.before.diagnosis.sentence);
+  make_trial_index(job.training(), console);
   tuning.tried = candidates(context.loaded.recipe, context.machine, to_string(tuning.before.diagnosis.bound),
-                            job.training().cache_share());
+                            job.training().outlook());
 
   TuneProgress progress;
   progress.trying = [&](const Candidate& candidate, std::size_t index, std::size_t count) {
@@ -137,8 +154,7 @@ int dry_run(VerbContext& context) {
   Training training{context.loaded.recipe, context.machine};
   std::string text = fmt::format("dry run: {} batches an epoch; would try, in this order when compute-bound:\n",
                                  training.batches_per_epoch());
-  for (const Candidate& candidate :
-       candidates(context.loaded.recipe, context.machine, "compute", training.cache_share())) {
+  for (const Candidate& candidate : candidates(context.loaded.recipe, context.machine, "compute", training.outlook())) {
     text += fmt::format("  {:<24} {}\n", candidate.name, candidate.sentence);
   }
   context.console.result(text);
