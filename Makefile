@@ -26,7 +26,7 @@ help:
 	@echo "make bench-memory   does memory grow in 20 minutes of training?"
 	@echo "make bench-python-step    a step from Python: the plain loop with a fused optimizer against headrace.Trainer"
 	@echo "make bench-python-source  a source written in Python: DataLoader's workers against headrace.Loader's"
-	@echo "make bench-python-loader  photographs in a Python loop: DataLoader against headrace.Loader"
+	@echo "make bench-python-loader  a Python loop: DataLoader against headrace.Loader on photographs; Fashion-MNIST with and without Python"
 	@echo "make bench-python-calls   does memory grow when a bound function is called 100,000 times?"
 	@echo "make asan-python    the Python bindings under the address sanitizer"
 	@echo "make bench-peers    loading against tf.data, DALI, FFCV and others in an environment of their own (3 GB once); PEERS=options"
@@ -108,6 +108,7 @@ bench-python-step: build
 
 bench-python-loader: build photos
 	@$(PYTHON) bench/python_loader/run.py
+	@$(PYTHON) bench/python_loader/run.py --work fashion
 
 bench-python-source: build photos
 	@$(PYTHON) bench/python_source/run.py
