@@ -110,13 +110,17 @@ class Drawn(Slow):
         return torch.rand(2, 8, 8), index % 3
 
 
-def test_objects_are_bit_equal_to_before_when_nothing_pays():
+COMPUTING = ["channels-last", "bf16 autocast", "fused optimizer", "allocator without trim"]
+
+
+@pytest.mark.parametrize("only", [pytest.param([], marks=pytest.mark.forks, id="everything"), pytest.param(COMPUTING, id="computing")])
+def test_objects_are_bit_equal_to_before_when_nothing_pays(only):
     loop = Loop()
     before = everything(loop)
     told = []
-    tuned = loop.tune(gain_min=10.0, budget=2.0, on_progress=lambda kind, text: told.append(kind))
+    tuned = loop.tune(gain_min=10.0, budget=2.0, only=only, on_progress=lambda kind, text: told.append(kind))
     assert tuned.kept == [] and tuned.speedup == 1.0 and tuned.settings == {}
-    assert {trial.name for trial in tuned.trials} >= {"channels-last", "bf16 autocast", "fused optimizer"}
+    assert {trial.name for trial in tuned.trials} >= set(COMPUTING)
     assert all(trial.sentence for trial in tuned.trials)
     assert differences(before, everything(loop)) == []
     assert {"step", "diagnosis", "decided"} <= set(told)
@@ -151,6 +155,7 @@ def test_a_plan_that_is_not_applied_waits_for_apply():
     assert tuned.apply().applied
 
 
+@pytest.mark.forks
 def test_other_workers_bring_the_same_batches_in_the_same_order_over_epochs():
     def order(loader):
         torch.manual_seed(7)
@@ -314,7 +319,7 @@ def troubled(loop, where):
     return {"loader": DataLoader(Broken(), 8, num_workers=1 if where == "worker" else 0)}
 
 
-@pytest.mark.parametrize("where", ["forward", "backward", "callback", "data set", "worker"])
+@pytest.mark.parametrize("where", ["forward", "backward", "callback", "data set", pytest.param("worker", marks=pytest.mark.forks)])
 def test_exceptions_of_the_users_code_keep_class_and_trace_and_undo_everything(where):
     loop = Loop()
     options = troubled(loop, where)
@@ -394,6 +399,9 @@ def test_switched_settings_go_on_from_the_present_values_and_switch_back():
 
 
 # The whole step.
+
+STEP = ["native step", "micro-batches 2"]
+
 
 def plain_step(loop, batch):
     loop.optimizer.zero_grad()
@@ -501,14 +509,14 @@ def test_micro_batches_are_refused_where_the_loss_is_no_mean():
 
 def test_what_drops_out_makes_micro_batches_a_change_of_draws():
     for dropout, numerics in ((0.0, "rounding"), (0.2, "reduced_precision")):
-        found = subject_of(without_batch_statistics(dropout), whole_step=True).candidates("memory")
+        found = subject_of(without_batch_statistics(dropout), whole_step=True, only=STEP).candidates("memory")
         assert [c.numerics for c in found if c.name.startswith("micro-batches")] == [numerics] * 2
         assert found[0].name == "micro-batches 2"  # First, where memory is what runs out.
 
 
 def test_a_step_that_cannot_be_another_is_listed_with_its_reason():
     def reasons(loop, whole_step=True):
-        subject = subject_of(loop, whole_step=whole_step)
+        subject = subject_of(loop, whole_step=whole_step, only=STEP)
         tried = {candidate.name for candidate in subject.candidates("compute")}
         found = {entry.name: entry.reason for entry in subject.not_applicable}
         assert ("native step" in found) != ("native step" in tried)
@@ -555,6 +563,7 @@ def test_a_setting_that_cannot_be_applied_leaves_the_others_as_they_were():
     assert differences(before, everything(loop)) == []
 
 
+@pytest.mark.forks
 def test_a_data_set_that_draws_at_random_makes_workers_a_change_of_its_draws():
     loop = Loop()
     numerics = {}
@@ -634,6 +643,7 @@ def fashion(tmp_path, *steps):
     return datasets.FashionMNIST(tmp_path, transform=transforms.Compose([transforms.ToTensor(), *steps]))
 
 
+@pytest.mark.forks
 def test_whole_batches_of_fashion_mnist_have_the_bits_of_single_samples_in_the_same_order(tmp_path):
     from torchvision import transforms
 
@@ -662,13 +672,13 @@ def test_pictures_with_other_transforms_are_not_batched(tmp_path):
     from torchvision import transforms
     loop = Loop()
     loop.loader = DataLoader(fashion(tmp_path, transforms.RandomErasing()), 16)
-    subject = subject_of(loop)
+    subject = subject_of(loop, only=["whole batches"])
     assert "whole batches" not in [candidate.name for candidate in subject.candidates("data")]
     assert {entry.name: entry.reason for entry in subject.not_applicable}["whole batches"].startswith("its transforms")
 
 
 def compile_reason(loop, **options):
-    subject = Subject(loop.model, loop.loader, loop.optimizer, lambda model, batch: loop.loss(batch), **options)
+    subject = Subject(loop.model, loop.loader, loop.optimizer, lambda model, batch: loop.loss(batch), only=["torch.compile"], **options)
     names = [candidate.name for candidate in subject.candidates("compute")]
     (entry,) = [entry for entry in subject.not_applicable if entry.name == "torch.compile"] or [None]
     assert (entry is None) == ("torch.compile" in names)
@@ -728,6 +738,7 @@ def test_torch_compile_really_compiles_is_paid_for_and_computes_the_same(monkeyp
     assert "forward" not in model.__dict__
 
 
+@pytest.mark.forks
 def test_tuning_works_twice_in_a_process_without_a_main_file():
     script = textwrap.dedent("""
         import headrace as hr, torch

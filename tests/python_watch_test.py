@@ -58,7 +58,7 @@ def spans_of(seen, tmp_path):
     return sorted(spans, key=lambda span: (span["ts"], -span["dur"]))
 
 
-@pytest.mark.parametrize("workers", [0, 1])
+@pytest.mark.parametrize("workers", [0, pytest.param(1, marks=pytest.mark.forks)])
 @pytest.mark.parametrize("given", [True, False], ids=["objects given", "objects found"])
 def test_each_step_holds_its_parts_in_order_and_evaluation_is_no_step(tmp_path, given, workers):
     loop = Loop(workers)
