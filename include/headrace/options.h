@@ -8,6 +8,7 @@
 //     requires std::same_as<std::remove_const_t<Options>, FooOptions>
 //   void describe(Visitor& visit, Options& o) {
 //     visit("batch_size", o.batch_size, Range<std::int64_t>{1, 1'000'000}, "Samples in a batch.");
+//     visit("threads", o.threads, Range<std::int64_t>{0, 256, kOrAuto}, "Loader threads.");
 //     visit("shuffle", o.shuffle, "Draw a new order each epoch.");            // bool, string, path: no range
 //     visit("last_batch", o.last_batch, "What happens to ...");              // enum: see choices() below
 //     visit("transform", o.transform, "How a sample becomes a tensor.");     // nested struct: its own describe()
@@ -39,11 +40,17 @@
 
 namespace headrace {
 
+// The value of a whole number that the program finds and adapts by itself while it runs. Written "auto" in TOML, flags
+// and Python; -1 is taken, too.
+inline constexpr std::int64_t AUTOTUNE = -1;
+inline constexpr bool kOrAuto = true;
+
 // Inclusive on both ends. A NaN never lies in a range.
 template <class T>
 struct Range {
   T low;
   T high;
+  bool or_auto = false;  // AUTOTUNE is a value besides; of whole numbers.
 };
 
 template <class E>
@@ -66,6 +73,7 @@ struct Field {
   std::vector<std::string> choices;  // For kind choice.
   double low = -std::numeric_limits<double>::infinity();  // For integer, real and each element of reals.
   double high = std::numeric_limits<double>::infinity();
+  bool or_auto = false;  // For integer: AUTOTUNE is a value, which get() gives as the text "auto".
 
   std::function<OptionValue()> get;
   // Checks type and range, then assigns. Throws Error{invalid_argument}, whose message begins with the key and says
@@ -144,6 +152,9 @@ concept ChoiceEnum = std::is_enum_v<T> && requires(T value) {
 void check_real(const std::string& key, double value, double low, double high, const std::string& range);
 void check_text(const std::string& key, const std::string& text);  // UTF-8 without NUL.
 std::string range_text(std::int64_t low, std::int64_t high);
+// Of a field that takes AUTOTUNE, too: what it gives, and whether a value says so.
+OptionValue number_or_auto(std::int64_t value);
+bool is_auto(const OptionValue& value);
 std::string range_text(double low, double high);
 
 class FieldCollector {
@@ -163,6 +174,8 @@ class FieldCollector {
   struct NoRange {};
   template <class T, class R>
   void add(const char* name, T& value, const char* sentence, const Range<R>* range);
+  template <class R>
+  static void add_integer(Field& field, std::int64_t& value, const Range<R>* range);
   template <class T, class R>
   void add_kind(Field& field, T& value, const Range<R>* range);
   template <class E>
@@ -221,15 +234,7 @@ void detail::FieldCollector::add_kind(Field& field, T& value, const Range<R>* ra
     };
   } else if constexpr (std::same_as<T, std::int64_t>) {
     static_assert(std::same_as<R, std::int64_t> || std::same_as<R, NoRange>, "the range must have the option's type");
-    field.kind = FieldKind::integer;
-    Range<std::int64_t> bounds{std::numeric_limits<std::int64_t>::min(), std::numeric_limits<std::int64_t>::max()};
-    if constexpr (std::same_as<R, std::int64_t>) bounds = *range;
-    field.set = [&value, key, bounds, words = field.range](const OptionValue& v) {
-      if (!std::holds_alternative<std::int64_t>(v)) wrong_type(key, FieldKind::integer, to_toml(v));
-      const std::int64_t x = std::get<std::int64_t>(v);
-      if (x < bounds.low || x > bounds.high) out_of_range(key, words, to_toml(v));
-      value = x;
-    };
+    add_integer(field, value, range);
   } else if constexpr (std::same_as<T, double>) {
     field.kind = FieldKind::real;
     field.set = [&value, key, low = field.low, high = field.high, words = field.range](const OptionValue& v) {
@@ -271,6 +276,30 @@ void detail::FieldCollector::add_kind(Field& field, T& value, const Range<R>* ra
     static_assert(is_vector<T>::value && Described<typename T::value_type>, "no such kind of option");
     add_tables(field, value);
   }
+}
+
+template <class R>
+void detail::FieldCollector::add_integer(Field& field, std::int64_t& value, const Range<R>* range) {
+  field.kind = FieldKind::integer;
+  Range<std::int64_t> bounds{std::numeric_limits<std::int64_t>::min(), std::numeric_limits<std::int64_t>::max()};
+  if constexpr (std::same_as<R, std::int64_t>) bounds = *range;
+  if (bounds.or_auto) {
+    field.or_auto = true;
+    field.range += ", or \"auto\"";
+    field.get = [&value] { return number_or_auto(value); };
+  }
+  field.set = [&value, key = field.key, bounds, words = field.range](const OptionValue& v) {
+    if (bounds.or_auto && is_auto(v)) {
+      value = AUTOTUNE;
+      return;
+    }
+    const bool is_number = std::holds_alternative<std::int64_t>(v);
+    if (!is_number && bounds.or_auto) out_of_range(key, words, to_toml(v));
+    if (!is_number) wrong_type(key, FieldKind::integer, to_toml(v));
+    const std::int64_t x = std::get<std::int64_t>(v);
+    if (x < bounds.low || x > bounds.high) out_of_range(key, words, to_toml(v));
+    value = x;
+  };
 }
 
 template <class E>

@@ -1,6 +1,7 @@
 #include "exec/cores.h"
 
 #include <headrace/error.h>
+#include <headrace/options.h>
 
 namespace headrace {
 namespace {
@@ -19,7 +20,8 @@ int checked(const char* what, std::int64_t requested) {
 CoreSplit split_cores(int usable, std::int64_t compute_requested, std::int64_t loading_requested) {
   HEADRACE_CHECK(usable >= 1, "{} usable cores", usable);
   const int compute = checked("compute", compute_requested);
-  return {.compute = compute == 0 ? usable : compute, .loading = checked("loading", loading_requested)};
+  const std::int64_t loading = loading_requested == AUTOTUNE ? 1 : loading_requested;
+  return {.compute = compute == 0 ? usable : compute, .loading = checked("loading", loading)};
 }
 
 }  // namespace headrace

@@ -11,7 +11,8 @@ struct CoreSplit {
 };
 
 // Requested threads (0: automatic for compute, as written for loading) against `usable` cores. Compute's automatic
-// value is every usable core: a loader that is idle most of the time costs less than a core taken from compute.
+// value is every usable core: a loader that is idle most of the time costs less than a core taken from compute. A
+// loader that finds its threads by itself (AUTOTUNE) begins with one.
 CoreSplit split_cores(int usable, std::int64_t compute_requested, std::int64_t loading_requested);
 
 }  // namespace headrace

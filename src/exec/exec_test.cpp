@@ -1,4 +1,5 @@
 #include <headrace/error.h>
+#include <headrace/options.h>
 #include <headrace/trace.h>
 
 #include <gtest/gtest.h>
@@ -128,6 +129,7 @@ TEST(Cores, ComputeTakesEveryUsableCoreUnlessTold) {
   EXPECT_EQ(automatic.loading, 2);
   EXPECT_EQ(split_cores(1, 0, 0).compute, 1);
   EXPECT_EQ(split_cores(1, 0, 0).loading, 0);
+  EXPECT_EQ(split_cores(4, 0, AUTOTUNE).loading, 1);
 }
 
 TEST(Cores, WrittenNumbersAreLaw) {
@@ -138,7 +140,7 @@ TEST(Cores, WrittenNumbersAreLaw) {
 
 TEST(Cores, NumbersOutOfRangeAreErrors) {
   EXPECT_THROW(split_cores(2, -1, 0), Error);
-  EXPECT_THROW(split_cores(2, 0, -1), Error);
+  EXPECT_THROW(split_cores(2, 0, -2), Error);
   EXPECT_THROW(split_cores(2, 0, std::int64_t{1} << 33), Error);
 }
 

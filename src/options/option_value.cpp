@@ -10,6 +10,8 @@
 namespace headrace {
 namespace {
 
+constexpr std::string_view kAuto = "auto";
+
 std::string quoted(std::string_view text) {
   std::string out = "\"";
   for (const char c : text) {
@@ -79,6 +81,10 @@ Number parse_number(const Field& field, FieldKind wanted, std::string_view text)
   return value;
 }
 
+bool looks_like_number(std::string_view text) {
+  return !text.empty() && text.find_first_not_of("+-0123456789") == std::string_view::npos;
+}
+
 std::vector<std::string> split_at_commas(std::string_view text) {
   std::vector<std::string> parts;
   if (text.empty()) return parts;
@@ -103,6 +109,7 @@ OptionValue parse_option(const Field& field, std::string_view text) {
       if (text == "false") return false;
       detail::wrong_type(field.key, field.kind, quoted(text));
     case FieldKind::integer:
+      if (field.or_auto && !looks_like_number(text)) return std::string(text);  // "auto", or refused with the range.
       return parse_number<std::int64_t>(field, field.kind, text);
     case FieldKind::real:
       return parse_number<double>(field, field.kind, text);
@@ -145,6 +152,17 @@ const char* wanted_words(FieldKind kind) {
   }
   HEADRACE_CHECK(false, "options: a kind of field without words");
   return "";
+}
+
+OptionValue detail::number_or_auto(std::int64_t value) {
+  if (value == AUTOTUNE) return std::string(kAuto);
+  return value;
+}
+
+bool detail::is_auto(const OptionValue& value) {
+  const auto* text = std::get_if<std::string>(&value);
+  const auto* number = std::get_if<std::int64_t>(&value);
+  return (text != nullptr && *text == kAuto) || (number != nullptr && *number == AUTOTUNE);
 }
 
 void detail::wrong_type(const std::string& key, FieldKind wanted, const std::string& found) {

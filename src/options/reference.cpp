@@ -67,6 +67,10 @@ Json field_schema(const Field& field) {
     case FieldKind::integer:
       schema["type"] = "integer";
       append_bounds<std::int64_t>(schema, field);
+      if (field.or_auto) {
+        schema["type"] = {"integer", "string"};
+        schema["pattern"] = "^auto$";  // Of the text; minimum and maximum speak of numbers alone.
+      }
       break;
     case FieldKind::real:
       schema["type"] = "number";
