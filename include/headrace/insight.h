@@ -155,6 +155,24 @@ struct Report {
     std::string name, unit;
     std::vector<double> x, y;
   };
+  struct Stage {  // Of loading: "read", "decode", "transform", "consume".
+    std::string name;
+    std::int64_t records = 0;  // Samples.
+    double busy_s = 0, wait_for_input_s = 0, wait_for_output_s = 0;
+    std::int64_t bytes = 0;  // Given on.
+    double queue = 0;        // Mean of whole batches waiting before it.
+    bool limits = false;     // It bounds the rate.
+  };
+  struct Decision {  // A setting that the loader changed by itself.
+    std::int64_t batch = 0;
+    double at_s = 0;
+    std::string what;
+    std::int64_t from = 0, to = 0;
+    std::string why;
+    double before = 0;  // Samples a second.
+    std::optional<double> after;
+    bool rolled_back = false;
+  };
   Kind kind = Kind::tuning;
   std::string title;    // "fashion_mnist"
   std::string verdict;  // One sentence, first on the page: "2.41 times as fast, numerically the same."
@@ -170,6 +188,8 @@ struct Report {
   std::optional<double> test_accuracy, test_loss;
   std::vector<Curve> curves;
   MemoryTimeline memory;                                         // Without moments: unavailable.
+  std::vector<Stage> stages;                                     // Of loading the training data.
+  std::vector<Decision> decisions;                               // In order.
   std::vector<std::pair<std::string, std::string>> environment;  // Allow-listed names and values.
   std::vector<Applied> settings;                                 // What was asked for, and what was in force.
   std::string command;                                           // Reproduces the run.

@@ -6,6 +6,7 @@
 
 #include "insight/detail/charts.h"
 #include "insight/detail/figures.h"
+#include "insight/detail/loading_report.h"
 #include "insight/detail/memory_shares.h"
 #include "insight/detail/next_steps.h"
 #include "insight/detail/report_style.h"
@@ -352,6 +353,7 @@ std::string report_html(const Report& report) {
   html += header_html(report);
   if (report.kind == Report::Kind::tuning) html += waterfall_html(report) + changes_html(report);
   if (report.kind != Report::Kind::training) html += split_html(report);
+  html += loading_html(report);
   html += memory_html(report);
   html += curves_html(report);
   html += next_html(report);

@@ -222,6 +222,24 @@ TEST(ReportText, ShowsTheNumbersOfItsReport) {
   }
 }
 
+TEST(ReportText, AndThePageTellWhatLoadingTookAndWhatTheLoaderChanged) {
+  Report report = sample_report();
+  for (const std::string& text : {report_text(report, 400, false), report_html(report)}) {
+    EXPECT_THAT(text, HasSubstr("240,000"));
+    EXPECT_THAT(text, HasSubstr("limits the rate"));
+    EXPECT_THAT(text, HasSubstr("4.20 s for room"));
+    EXPECT_THAT(text, HasSubstr("3.40 s for input"));
+    EXPECT_THAT(text, HasSubstr("753 MB"));
+    EXPECT_THAT(text, HasSubstr("a batch takes the threads 33 ms"));
+    EXPECT_THAT(text, HasSubstr("rolled back"));
+  }
+  EXPECT_THAT(report_text(report, 400, false),
+              HasSubstr("after batch 37: data.threads 1 -> 3 (rolled back): a batch takes the threads 33 ms"));
+  report.stages.clear();
+  EXPECT_EQ(report_html(report).find("Loading</h2>"), std::string::npos);
+  EXPECT_EQ(report_text(report, 80, false).find("for room"), std::string::npos);
+}
+
 TEST(ReportText, AndThePageListWhatWasNotAppliedFoundOrLeftOpen) {
   Report report = sample_report();
   for (const std::string& text : {report_text(report, 400, false), report_html(report)}) {

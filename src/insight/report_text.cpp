@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "insight/detail/figures.h"
+#include "insight/detail/loading_report.h"
 #include "insight/detail/memory_shares.h"
 #include "insight/detail/next_steps.h"
 #include "insight/detail/text.h"
@@ -168,6 +169,22 @@ void write_split(Page& page, const Report& report) {
   }
 }
 
+void write_loading(Page& page, const Report& report) {
+  if (report.stages.empty()) return;
+  page.heading("Loading");
+  for (const Report::Stage& stage : report.stages) {
+    const std::string waits = waits_text(stage), limits = stage.limits ? "; limits the rate" : "";
+    page.paragraph(fmt::format("{} samples, busy {}, {}{}{}", count_text(stage.records), seconds_text(stage.busy_s),
+                               bytes_text(stage.bytes), waits.empty() ? "" : "; waits " + waits, limits),
+                   13, Ink::plain, "  " + padded(clean_text(stage.name), 11));
+  }
+  for (const Report::Decision& decision : report.decisions) {
+    page.paragraph(fmt::format("after batch {}: {} {} -> {} ({}): {}", decision.batch, decision.what, decision.from,
+                               decision.to, outcome_text(decision), decision.why),
+                   4, Ink::plain, "  - ");
+  }
+}
+
 void write_memory(Page& page, const Report& report) {
   page.heading("Memory");
   const MemoryTimeline& timeline = report.memory;
@@ -204,6 +221,7 @@ std::string report_text(const Report& report, int width, bool colour) {
   write_outcome(page, report);
   if (report.kind == Report::Kind::tuning) write_changes(page, report);
   if (report.kind != Report::Kind::training) write_split(page, report);
+  write_loading(page, report);
   write_memory(page, report);
   write_next(page, report);
   return page.take();

@@ -1,0 +1,69 @@
+#include "insight/detail/loading_report.h"
+
+#include <fmt/format.h>
+
+#include "insight/detail/figures.h"
+#include "insight/detail/text.h"
+
+namespace headrace::detail {
+namespace {
+
+std::string stage_row(const Report::Stage& stage) {
+  return fmt::format(
+      "<tr><th scope=\"row\">{}{}</th><td class=\"number\" data-label=\"Samples\">{}</td><td class=\"number\" "
+      "data-label=\"Busy\">{}</td><td class=\"number\" data-label=\"Waits\">{}</td><td class=\"number\" "
+      "data-label=\"Bytes\">{}</td></tr>\n",
+      html_text(stage.name), stage.limits ? " <b>limits the rate</b>" : "", count_text(stage.records),
+      seconds_text(stage.busy_s), html_text(waits_text(stage)), bytes_text(stage.bytes));
+}
+
+std::string decision_row(const Report::Decision& decision) {
+  return fmt::format(
+      "<tr><th scope=\"row\"><code>{}</code> {} \u2192 {}<span class=\"detail\">{}</span></th><td class=\"number\" "
+      "data-label=\"At batch\">{}</td><td class=\"number\" data-label=\"Rate before\">{}</td><td class=\"number\" "
+      "data-label=\"Rate after\">{}</td><td data-label=\"Outcome\">{}</td></tr>\n",
+      html_text(decision.what), decision.from, decision.to, html_text(decision.why), count_text(decision.batch),
+      rate_text(decision.before), decision.after ? rate_text(*decision.after) : "", outcome_text(decision));
+}
+
+}  // namespace
+
+std::string count_text(std::int64_t count) {
+  return count < 1000 ? std::to_string(count) : grouped(static_cast<double>(count));
+}
+
+std::string waits_text(const Report::Stage& stage) {
+  std::string text;
+  if (stage.wait_for_input_s > 0) text = seconds_text(stage.wait_for_input_s) + " for input";
+  if (stage.wait_for_output_s > 0) {
+    text += (text.empty() ? "" : ", ") + seconds_text(stage.wait_for_output_s) + " for room";
+  }
+  return text;
+}
+
+const char* outcome_text(const Report::Decision& decision) {
+  return decision.rolled_back ? "rolled back" : decision.after ? "kept" : "not measured";
+}
+
+std::string loading_html(const Report& report) {
+  if (report.stages.empty()) return {};
+  std::string html =
+      "<section aria-labelledby=\"h-loading\">\n<h2 id=\"h-loading\">Loading</h2>\n<p>Seconds of all threads added up, "
+      "training data.</p>\n<table class=\"loading stack\"><thead><tr><th scope=\"col\">Stage</th><th scope=\"col\" "
+      "class=\"number\">Samples</th><th scope=\"col\" class=\"number\">Busy</th><th scope=\"col\" "
+      "class=\"number\">Waits</th><th scope=\"col\" class=\"number\">Bytes</th></tr></thead><tbody>\n";
+  for (const Report::Stage& stage : report.stages) html += stage_row(stage);
+  html += "</tbody></table>\n";
+  if (!report.decisions.empty()) {
+    html +=
+        "<h3>What the loader changed by itself</h3>\n<table class=\"decisions stack\"><thead><tr><th "
+        "scope=\"col\">Change</th><th scope=\"col\" class=\"number\">At batch</th><th scope=\"col\" "
+        "class=\"number\">Rate before</th><th scope=\"col\" class=\"number\">Rate after</th><th "
+        "scope=\"col\">Outcome</th></tr></thead><tbody>\n";
+    for (const Report::Decision& decision : report.decisions) html += decision_row(decision);
+    html += "</tbody></table>\n";
+  }
+  return html + "</section>\n";
+}
+
+}  // namespace headrace::detail
