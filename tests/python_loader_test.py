@@ -198,7 +198,55 @@ def test_live_settings_change_no_byte(folder):
     assert_same_batches([(b[0], b[1]) for b in first + list(iterator)], reference)
     assert loader.options["threads"] == 2 and loader.statistics()["batches"] == 4
     with pytest.raises(hr.errors.InvalidArgumentError, match="threads"):
-        loader.set_threads(-1)
+        loader.set_threads(-2)
+
+
+class SlowSquares:
+    """Pictures that take a millisecond to read and no computing."""
+
+    def __len__(self):
+        return 256
+
+    def __getitem__(self, index):
+        time.sleep(0.001)
+        return numpy.full((4, 4, 1), index % 256, dtype=numpy.uint8), index % 10
+
+
+def test_autotune_finds_its_threads_and_says_why():
+    plain = epoch_of(hr.Loader(SlowSquares(), batch_size=2, seed=3, threads=0))
+    loader = hr.Loader(SlowSquares(), batch_size=2, seed=3, num_workers=hr.AUTOTUNE, prefetch_batches=-1, threads_max=4)
+    assert loader.options["threads"] == hr.AUTOTUNE and loader.options["prefetch_batches"] == hr.AUTOTUNE
+    assert_same_batches(epoch_of(loader), plain)
+    decisions = loader.decisions()
+    assert decisions and decisions[0]["what"] == "data.threads" and decisions[0]["from"] == 1 and decisions[0]["to"] > 1
+    assert decisions[0]["before"] > 0 and "a batch takes the threads" in decisions[0]["why"]
+    applied = {key: (requested, now) for key, requested, now, _ in loader.applied}
+    statistics = loader.statistics()
+    assert applied["data.threads"] == ("auto", str(statistics["threads"]))
+    assert applied["data.prefetch_batches"] == ("auto", str(statistics["prefetch_batches"]))
+    loader.set_threads(2)
+    assert loader.statistics()["threads"] == 2 and loader.options["threads"] == 2
+    loader.set_threads(hr.AUTOTUNE)
+    assert loader.options["threads"] == "auto"
+
+
+def test_autotune_is_refused_where_it_says_nothing(folder):
+    with pytest.raises(hr.errors.InvalidArgumentError, match="prefetch_factor is 2 batches a worker"):
+        make(folder, num_workers=hr.AUTOTUNE, prefetch_factor=2)
+    assert make(folder, num_workers=hr.AUTOTUNE, prefetch_factor=hr.AUTOTUNE).options["prefetch_batches"] == "auto"
+    with pytest.raises(hr.errors.InvalidArgumentError, match='threads must be 0 to 256, or "auto", found "many"'):
+        make(folder, threads="many")
+
+
+def test_statistics_tell_what_passed_each_stage(folder):
+    loader = make(folder)
+    list(loader)
+    stages = {stage["name"]: stage for stage in loader.statistics()["stages"]}
+    assert list(stages) == ["read", "decode", "transform", "consume"]
+    assert [stage["records"] for stage in stages.values()] == [50, 0, 50, 50]
+    assert stages["read"]["bytes"] == 50 * 64 and stages["consume"]["bytes"] == 50 * 64 * 4
+    assert sum(stage["limits"] for stage in stages.values()) == 1
+    assert loader.statistics()["latency_p99_s"] >= loader.statistics()["latency_p50_s"] > 0
 
 
 def test_trainer_resumes_within_an_epoch_of_a_loader(folder, tmp_path):

@@ -50,6 +50,8 @@ def test_train_writes_what_it_says_and_eval_agrees(job, tmp_path):
     assert {"recipe.toml", "environment.json", "log.txt", "result.json", "report.html"} <= {p.name for p in out.iterdir()}
     assert document["memory"]["classes"]["parameters"]["last"] > 0
     assert document["memory"]["classes"]["activations"] is None  # Counted by profile alone.
+    stages = {stage["name"]: stage for stage in document["loading"]["stages"]}
+    assert stages["consume"]["records"] == stages["transform"]["records"] > 0 and document["loading"]["decisions"] == []
     report = (out / "report.html").read_text()
     assert "Memory over time" in report and "What was tried" not in report
 

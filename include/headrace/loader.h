@@ -11,6 +11,7 @@
 #include <headrace/error.h>
 #include <headrace/source.h>
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -57,13 +58,39 @@ class Batch {
   std::shared_ptr<Slot> slot_;
 };
 
+// One of the stages that a sample passes, and what passed it since the Loader was built. Read, decode and transform are
+// work of the same threads, one after the other without a queue between them: a thread that finds no room for another
+// batch waits before it reads.
+struct LoaderStage {
+  std::string_view name;                // "read", "decode", "transform" or "consume".
+  std::int64_t records = 0;             // Samples; cached pictures are neither read nor decoded.
+  std::int64_t busy_ns = 0;             // Of all threads; of "consume", the consumer's own time between two batches.
+  std::int64_t wait_for_input_ns = 0;   // Its input was not there.
+  std::int64_t wait_for_output_ns = 0;  // There was no room for its output.
+  std::int64_t bytes = 0;               // Files or pixels read; pixels decoded; of batches written, and delivered.
+  double queue = 0;                     // Mean of whole batches waiting before it.
+  bool limits = false;                  // Of the one stage that bounds the rate.
+};
+
 // Totals since the Loader was built. Busy time is summed over the workers; with threads = 0 it is the consumer's.
 struct LoaderStatistics {
-  std::int64_t samples = 0;            // Read and transformed.
-  std::int64_t batches = 0;            // Delivered.
-  std::int64_t busy_ns = 0;            // Reading and transforming.
-  std::int64_t read_ns = 0;            // The part of busy_ns spent in Source::read.
-  std::int64_t decode_ns = 0;          // The part of busy_ns spent in decoding JPEG and PNG.
+  std::int64_t samples = 0;      // Read and transformed.
+  std::int64_t batches = 0;      // Delivered.
+  std::int64_t busy_ns = 0;      // Reading and transforming.
+  std::int64_t read_ns = 0;      // The part of busy_ns spent in Source::read.
+  std::int64_t decode_ns = 0;    // The part of busy_ns spent in decoding JPEG and PNG.
+  std::int64_t cpu_ns = 0;       // CPU time of the workers, measured every few milliseconds,
+  std::int64_t cpu_busy_ns = 0;  // over this part of busy_ns. The rest of it is waiting.
+  std::int64_t read = 0;         // Samples that Source::read gave, and their bytes.
+  std::int64_t read_bytes = 0;
+  std::int64_t decoded = 0;  // Pictures decoded, and the bytes of the pixels that were wanted of them.
+  std::int64_t decoded_bytes = 0;
+  std::int64_t written_bytes = 0;  // Of samples in batches.
+  std::int64_t delivered = 0;      // Samples, and their bytes.
+  std::int64_t delivered_bytes = 0;
+  std::int64_t own_ns = 0;             // The consumer's, from a delivery to the next request within an epoch.
+  std::int64_t threads = 0;            // In force now,
+  std::int64_t prefetch_batches = 0;   // likewise.
   std::int64_t corrupt = 0;            // Times that a sample was replaced or zeroed, or a replacement was corrupt too.
   std::int64_t cache_hits = 0;         // Pictures found decoded.
   std::int64_t cache_misses = 0;       // Pictures looked for in vain.
@@ -82,6 +109,22 @@ struct LoaderStatistics {
   std::optional<std::int64_t> latency_ns_p50;
   std::optional<std::int64_t> latency_ns_p95;
   std::optional<std::int64_t> latency_ns_p99;
+
+  // What starves the consumer is the stage that keeps the threads busiest; a consumer that waits for less than 2 % of
+  // the time is itself what limits.
+  std::array<LoaderStage, 4> stages() const;
+};
+
+// A change that the Loader chose by itself, for a setting that is AUTOTUNE, and what became of it.
+struct LoaderDecision {
+  std::int64_t batch = 0;  // Delivered before it since the Loader was built.
+  double at_s = 0;         // Since then.
+  std::string what;        // "data.threads" or "data.prefetch_batches".
+  std::int64_t from = 0, to = 0;
+  std::string why;              // With the rates it was made from.
+  double before = 0;            // Samples a second that the consumer got before,
+  std::optional<double> after;  // and after it; nullopt: not measured (yet).
+  bool rolled_back = false;     // It did not pay; the next decision takes it back.
 };
 
 // A sample that on_corrupt replaced or zeroed.
@@ -171,9 +214,17 @@ class Loader {
   int channels() const;                    // Of the pictures in its batches, as batch_shape tells.
   int height() const;
   int width() const;
-  // Between batches, also within a running epoch; no byte of any batch changes. From any thread.
+  // Between batches, also within a running epoch; no byte of any batch changes. From any thread. With AUTOTUNE the
+  // Loader goes on from what is in force and adapts it as it measures: threads (1 to data.threads_max) so that the
+  // fewest that feed the consumer run, depth so that it does not starve, within data.prefetch_mib. It measures over 32
+  // batches or 2 seconds, changes one thing, and takes back what does not pay.
   void set_threads(std::int64_t threads);
   void set_prefetch_batches(std::int64_t batches);
+  // "data.threads" and "data.prefetch_batches", requested and in force.
+  Applied applied_threads() const;
+  Applied applied_prefetch() const;
+  // In order; of many the newest 1,000.
+  std::vector<LoaderDecision> decisions() const;
   // The same. Switched off, the cache's memory goes back as soon as no worker reads it; switched on, it begins empty.
   // With `keep` it stays as it is while it is off, for comparing the two. Error{out_of_memory} as in the constructor;
   // nothing changes then.

@@ -7,7 +7,7 @@ if torch.__version__.split("+")[0] != _TORCH_VERSION:
     raise ImportError(f"headrace needs torch=={_TORCH_VERSION}, found torch {torch.__version__} in {torch.__path__[0]}")
 
 from . import errors  # noqa: E402
-from ._loader import Loader  # noqa: E402
+from ._loader import AUTOTUNE, Loader  # noqa: E402
 from ._native import Trace, Trainer, diagnose, doctor, span, write_report  # noqa: E402
 from ._profile import profile_operation  # noqa: E402
 from ._tune import Trial, Tuned, tune  # noqa: E402
@@ -16,6 +16,7 @@ from .batch import Batch  # noqa: E402
 from .errors import Error  # noqa: E402
 
 __all__ = [
+    "AUTOTUNE",
     "Batch",
     "Error",
     "Loader",

@@ -8,9 +8,14 @@ from typing import Any
 from . import _native
 from .errors import InvalidArgumentError
 
+AUTOTUNE = "auto"  # A number that the Loader finds by itself while it runs. It takes -1 for it, too.
+
 
 class Loader(_native.Loader):
     __doc__ = f"""{_native.Loader.__doc__}
+
+    threads and prefetch_batches may be AUTOTUNE: the Loader finds them while it runs, from what its stages and the loop take
+    (decisions() lists what it changed and why).
 
     Of DataLoader's keywords it takes num_workers (threads), drop_last (last_batch), prefetch_factor (batches a worker) and
     those that change nothing here, which not_applied lists with the reason: pin_memory and persistent_workers=False.
@@ -22,8 +27,8 @@ class Loader(_native.Loader):
         self,
         source: Any,
         *,
-        num_workers: int | None = None,
-        prefetch_factor: int | None = None,
+        num_workers: int | str | None = None,
+        prefetch_factor: int | str | None = None,
         drop_last: bool | None = None,
         pin_memory: bool = False,
         persistent_workers: bool = True,
@@ -37,7 +42,7 @@ class Loader(_native.Loader):
         if num_workers is not None:
             _set(options, "num_workers", "threads", num_workers)
         if prefetch_factor is not None:
-            _set(options, "prefetch_factor", "prefetch_batches", prefetch_factor * max(1, options.get("threads", 1)))
+            _set(options, "prefetch_factor", "prefetch_batches", _prefetch_batches(prefetch_factor, options.get("threads", 1)))
         if drop_last is not None:
             _set(options, "drop_last", "last_batch", "drop" if drop_last else "keep")
         self._not_applied = {}
@@ -56,6 +61,18 @@ class Loader(_native.Loader):
         batches = iter(self)
         while (batch := await batches.request()) is not None:
             yield batch
+
+
+def _prefetch_batches(factor: int | str, threads: int | str) -> int | str:
+    if factor in (AUTOTUNE, -1):
+        return AUTOTUNE
+    if threads in (AUTOTUNE, -1):
+        raise InvalidArgumentError(
+            f"prefetch_factor is {factor} batches a worker, and num_workers is AUTOTUNE; wanted AUTOTUNE for it, too, or "
+            "prefetch_batches, which counts them all")
+    if isinstance(factor, str) or isinstance(threads, str):
+        raise InvalidArgumentError(f"prefetch_factor is {factor!r} and num_workers {threads!r}; wanted numbers or AUTOTUNE")
+    return factor * max(1, threads)
 
 
 def _set(options: dict[str, Any], given: str, name: str, value: Any) -> None:

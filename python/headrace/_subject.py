@@ -20,7 +20,7 @@ from torch.utils.data import DataLoader
 from . import _native
 from ._batched import BatchedPictures, as_it_is, batched
 from ._forward import ForwardSwitch
-from ._loader import Loader
+from ._loader import AUTOTUNE, Loader
 from ._state import State, generators_of, in_layout_of, same_values
 from ._step import WholeStep
 from ._twin import draws, twin_of
@@ -239,8 +239,8 @@ class Subject:
             torch.set_num_threads(threads)
         self._set_allocator(ALLOCATOR in settings)
         if self._loader_options is not None:
-            self.loader.set_threads(int(settings.get(LOADER_THREADS, self._loader_options["threads"])))
-            self.loader.set_prefetch_batches(int(settings.get(PREFETCH, self._loader_options["prefetch_batches"])))
+            self.loader.set_threads(_number(settings, LOADER_THREADS, self._loader_options["threads"]))
+            self.loader.set_prefetch_batches(_number(settings, PREFETCH, self._loader_options["prefetch_batches"]))
         if self._twin is not None and LOADER_THREADS in settings:
             self._twin.set_threads(int(settings[LOADER_THREADS]))
         self._pass_loader = self._loader_for(settings)
@@ -421,6 +421,8 @@ class Subject:
             if threads != options["threads"]:
                 yield Candidate(f"loader threads {threads}", f"Load with {threads} threads instead of "
                                 f"{options['threads']}.", {LOADER_THREADS: str(threads)}, "bit_equal", "data")
+        if options["prefetch_batches"] == AUTOTUNE:
+            return  # It deepens by itself where that pays.
         depth = 2 * options["prefetch_batches"]
         yield Candidate("deeper prefetch", f"Prepare {depth} batches ahead instead of {options['prefetch_batches']}.",
                         {PREFETCH: str(depth)}, "bit_equal", "data")
@@ -525,6 +527,10 @@ def _pass_over(loader: Any) -> Iterator[Any]:
 
 def _text(settings: Mapping[str, str], key: str) -> str | None:
     return json.loads(settings[key]) if key in settings else None
+
+
+def _number(settings: Mapping[str, str], key: str, otherwise: int | str) -> int | str:
+    return json.loads(settings[key]) if key in settings else otherwise
 
 
 def _check_objects(model: Any, loader: Any, optimizer: Any, forward: Any) -> None:

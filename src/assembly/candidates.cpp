@@ -47,13 +47,16 @@ void add_data_candidates(std::vector<Candidate>& list, const Recipe& recipe, con
   const std::int64_t cores = machine.cores_usable;
   std::vector<std::int64_t> threads{cores, 0};
   if (cores > 3) threads.insert(threads.begin(), cores / 2);
+  const std::string now =
+      recipe.data.threads == AUTOTUNE ? "as many as it finds" : fmt::format("{}", recipe.data.threads);
   for (const std::int64_t count : threads) {
     if (count == recipe.data.threads) continue;
     list.push_back(one(fmt::format("loader threads {}", count),
                        count == 0 ? "Load in the training thread, which frees a core for compute."
-                                  : fmt::format("Load with {} threads instead of {}.", count, recipe.data.threads),
+                                  : fmt::format("Load with {} threads instead of {}.", count, now),
                        {{"data.threads", fmt::format("{}", count)}}, NumericClass::bit_equal, "data"));
   }
+  if (recipe.data.prefetch_batches == AUTOTUNE) return;  // The loader itself deepens it where that pays.
   const std::int64_t depth = recipe.data.prefetch_batches * 2;
   list.push_back(one("deeper prefetch",
                      fmt::format("Prepare {} batches ahead instead of {}.", depth, recipe.data.prefetch_batches),

@@ -216,9 +216,9 @@ std::int64_t TrainingJob::samples_per_step() const {
 }
 
 std::optional<LoaderWork> TrainingJob::loader_work() const {
-  const std::int64_t threads = training_->recipe().data.threads;
-  if (threads == 0) return std::nullopt;
-  return LoaderWork{static_cast<double>(training_->loader().statistics().busy_ns) * 1e-9, static_cast<int>(threads)};
+  const LoaderStatistics statistics = training_->loader().statistics();
+  if (statistics.threads == 0) return std::nullopt;
+  return LoaderWork{static_cast<double>(statistics.busy_ns) * 1e-9, static_cast<int>(statistics.threads)};
 }
 
 void TrainingJob::set_loads_aside(bool loads_aside) {

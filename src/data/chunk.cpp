@@ -186,6 +186,10 @@ ChunkReport ChunkLoad::run() {
   report_.busy_ns = round_ns - begin_ns;
   report_.read_ns += maker_.read_ns();
   report_.decode_ns = maker_.decode_ns();
+  report_.read_bytes += maker_.read_bytes();
+  report_.decoded = maker_.decoded();
+  report_.decoded_bytes = maker_.decoded_bytes();
+  report_.written_bytes = report_.samples * static_cast<std::int64_t>(sample_bytes_);
   return std::move(report_);
 }
 
@@ -273,6 +277,8 @@ void ChunkLoad::read(std::int64_t index, std::int64_t drawn_as, std::size_t i) {
   const auto outline = pass_.source.outline(index);
   const bool in_rows = outline && !(use_cache_ && maker_.has_room(*outline));
   samples_[i] = {in_rows ? *outline : pass_.source.read(index, workspace_.files[i - read_from_])};
+  ++report_.read;
+  report_.read_bytes += std::ssize(samples_[i].bytes);
   check_sample(pass_.source, samples_[i], index, limits, !in_rows);
   if (use_cache_ && !in_rows && samples_[i].form == PictureForm::pixels) maker_.keep(samples_[i], index);
   start_fetching(samples_[i].bytes);

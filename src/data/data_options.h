@@ -51,7 +51,9 @@ struct DataOptions {
   std::string source;                 // "idx:DIR", "folder:DIR", "list:FILE" or "pack:PATH". No default.
   std::int64_t batch_size = 128;      // Samples in a batch.
   std::int64_t threads = 1;           // Loader threads; 0: the training thread loads. Live knob; never changes a byte.
+  std::int64_t threads_max = 0;       // Of threads = AUTOTUNE; 0: the larger of 16 and twice the usable cores.
   std::int64_t prefetch_batches = 2;  // Batches ready or in the making ahead of the consumer. Live knob. Costs memory.
+  std::int64_t prefetch_mib = 0;      // Bound of these batches, in MiB; 0: a quarter of the memory limit.
   LastBatch last_batch = LastBatch::keep;
   bool shuffle = true;              // A new order each epoch, from (seed, epoch) alone.
   std::int64_t shuffle_window = 0;  // Shuffles shards, and samples in windows of so many; 0: all samples at once.
@@ -82,10 +84,18 @@ void describe(Visitor& visit, Options& o) {
       "file of paths and labels; pack:PATH, what `headrace pack` "
       "wrote.");
   visit("batch_size", o.batch_size, Range<std::int64_t>{1, 65536}, "Samples in a batch.");
-  visit("threads", o.threads, Range<std::int64_t>{0, 256},
-        "Loader threads; 0 loads in the training thread. Changes no byte of any batch.");
-  visit("prefetch_batches", o.prefetch_batches, Range<std::int64_t>{1, 64},
-        "Batches prepared ahead of the training loop; each costs one batch of memory.");
+  visit("threads", o.threads, Range<std::int64_t>{0, 256, kOrAuto},
+        "Loader threads; 0 loads in the training thread; auto finds while it runs how many are enough. Changes no byte "
+        "of any batch.");
+  visit("threads_max", o.threads_max, Range<std::int64_t>{0, 256},
+        "The most that threads = auto may take; 0 is the larger of 16 and twice the cores that the process may use. "
+        "More than the cores are taken only where reading waits.");
+  visit("prefetch_batches", o.prefetch_batches, Range<std::int64_t>{1, 64, kOrAuto},
+        "Batches prepared ahead of the training loop, each of which costs one batch of memory; auto deepens it until "
+        "the loop does not starve any more.");
+  visit("prefetch_mib", o.prefetch_mib, Range<std::int64_t>{0, std::int64_t{1} << 24},
+        "Bound in MiB of the batches prepared ahead, whatever prefetch_batches says; one batch is always prepared. 0 "
+        "is a quarter of the memory limit for auto, and no bound for a number.");
   visit(
       "last_batch", o.last_batch,
       "The batch left over at an epoch's end: keep it small, drop it (training only), or pad it to full size with the "
@@ -137,8 +147,9 @@ void describe(Visitor& visit, Options& o) {
 
 // Keys that change no byte of any batch, and those that a LoaderState holds as numbers. All others must be the same
 // where a state is restored.
-constexpr std::array<std::string_view, 9> kKeysOutsideState{
-    "source", "batch_size", "threads", "prefetch_batches", "ranks", "rank", "cache", "cache_mib", "index"};
+constexpr std::array<std::string_view, 11> kKeysOutsideState{
+    "source", "batch_size", "threads",   "threads_max", "prefetch_batches", "prefetch_mib", "ranks",
+    "rank",   "cache",      "cache_mib", "index"};
 
 // Samples of an epoch that all ranks take in one step.
 inline std::int64_t samples_a_step(const DataOptions& options) noexcept {

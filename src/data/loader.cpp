@@ -6,6 +6,7 @@
 #include <limits>
 #include <utility>
 
+#include "base/clock.h"
 #include "data/detail/loader_impl.h"
 #include "data/detail/loader_state.h"
 #include "hardware/machine.h"
@@ -47,6 +48,11 @@ std::int64_t count_batches(const Deal& deal, std::int64_t samples, const DataOpt
   return deal.end_batch();
 }
 
+detail::BatchShape slot_shape(const DataOptions& options, const PictureShape& shape) {
+  return {options.batch_size, shape.channels,          shape.height,
+          shape.width,        options.transform.dtype, options.transform.layout};
+}
+
 std::int64_t limit_or_machines(std::int64_t requested) {
   if (requested < 0) fail(ErrorCode::invalid_argument, "data: a memory limit of {} bytes", requested);
   if (requested > 0) return requested;
@@ -71,12 +77,14 @@ Loader::Impl::Impl(std::shared_ptr<const Source> from, DataOptions how, std::uin
       order(*source, options, seed, training),
       batches(count_batches(deal_from(0), source->size(), options)),
       memory_limit(limit_or_machines(limit)),
-      slots(std::make_shared<detail::SlotPool>(
-          detail::BatchShape{options.batch_size, shape.channels, shape.height, shape.width, options.transform.dtype,
-                             options.transform.layout},
-          options.prefetch_batches + kConsumerBatches, memory_limit)),
+      batch_bytes(detail::SlotPool::bytes_of(slot_shape(options, shape))),
+      built_ns(monotonic_ns()),
+      slots(std::make_shared<detail::SlotPool>(slot_shape(options, shape), first_prefetch() + kConsumerBatches,
+                                               memory_limit)),
       indices(*source, options.index),
-      prefetch(options.prefetch_batches),
+      prefetch(first_prefetch()),
+      threads_wanted(options.threads),
+      prefetch_wanted(options.prefetch_batches),
       bytes_options(detail::state_options(options, training)) {
   window.reserve(static_cast<std::size_t>(prefetch));
   set_cache(options.cache, /*keep=*/false);
@@ -154,6 +162,8 @@ std::unique_ptr<Epoch::Impl> Loader::Impl::begin(std::optional<Place> from) {
   pass_end = end;
   next_open = next_asked = first;
   pass_samples = pass_zeroed = 0;
+  delivered_ns.reset();
+  meter.pause();
   lock.unlock();
   room.notify_all();
   return state;
@@ -172,6 +182,8 @@ LoaderStatistics Loader::Impl::statistics() const {
   now.latency_ns_p50 = latency.reached_by(0.50);
   now.latency_ns_p95 = latency.reached_by(0.05);
   now.latency_ns_p99 = latency.reached_by(0.01);
+  now.threads = threads;
+  now.prefetch_batches = prefetch;
   return now;
 }
 
@@ -263,6 +275,18 @@ std::int64_t Loader::cache_bytes_max() const {
 
 void Loader::set_cache(Cache cache, bool keep) {
   impl_->set_cache(cache, keep);
+}
+
+Applied Loader::applied_threads() const {
+  return impl_->applied_threads();
+}
+
+Applied Loader::applied_prefetch() const {
+  return impl_->applied_prefetch();
+}
+
+std::vector<LoaderDecision> Loader::decisions() const {
+  return impl_->decisions();
 }
 
 Applied Loader::applied_cache() const {

@@ -17,6 +17,8 @@ using detail::Place;
 
 constexpr SpanName kWaitForBatch{"wait_for_batch", "wait"};  // The consumer; the workers are slower.
 
+constexpr SpanName kReadyBatches{"ready_batches", "mark"};  // When one is asked for.
+
 // How long an epoch that is given up waits for the samples being read before it interrupts the source.
 constexpr std::chrono::seconds kPatience{1};
 constexpr std::chrono::milliseconds kWaitingStep{50};  // Between two calls of next()'s while_waiting.
@@ -38,10 +40,11 @@ std::optional<Batch> Loader::Impl::next(const std::function<void()>& while_waiti
   Batch batch = take_front(begin_ns);
   at = place;
   ++next_asked;
-  const bool was_last = pass == nullptr;
+  const bool was_last = pass == nullptr, due = tuning_is_due();
   lock.unlock();
   if (was_last) indices.finish_epoch();
   room.notify_one();
+  if (due) retune();
   return batch;
 }
 
@@ -57,12 +60,30 @@ std::future<std::optional<Batch>> Loader::Impl::request() {
   requested = std::move(promise);
   requested_ns = begin_ns;
   if (front_is_decided()) fulfil_request(lock);
+  const bool due = tuning_is_due();
+  lock.unlock();
+  if (due) retune();
   return future;
 }
 
 void Loader::Impl::count_ready() {
-  totals.ready_batches +=
+  const auto whole =
       std::count_if(window.begin(), window.end(), [](const auto& slot) { return slot->finished == slot->size; });
+  totals.ready_batches += whole;
+  record_gauge(kReadyBatches, whole);
+}
+
+void Loader::Impl::measure_delivery(const Batch::Slot& slot, std::int64_t asked_ns) {
+  const std::int64_t now_ns = monotonic_ns();
+  ++totals.batches;
+  totals.delivered += slot.size;
+  totals.delivered_bytes += std::ssize(slot.images);
+  latency.add(now_ns - asked_ns);
+  if (delivered_ns) totals.own_ns += std::max<std::int64_t>(asked_ns - *delivered_ns, 0);
+  delivered_ns = now_ns;
+  if (!is_automatic()) return;
+  meter.add(asked_ns, now_ns,
+            {totals.samples, totals.busy_ns, totals.wait_for_slot_ns, totals.cpu_ns, totals.cpu_busy_ns});
 }
 
 // The front is decided. After an exception the pass is still there.
@@ -75,9 +96,8 @@ Batch Loader::Impl::take_front(std::int64_t begin_ns) {
   }
   std::unique_ptr<Batch::Slot> slot = std::move(window.front());
   window.erase(window.begin());
+  measure_delivery(*slot, begin_ns);
   Batch batch{slots->hand_out(std::move(slot))};
-  ++totals.batches;
-  latency.add(monotonic_ns() - begin_ns);
   pass_left->fetch_sub(1);
   if (is_last) end_pass();
   return batch;

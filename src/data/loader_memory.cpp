@@ -2,6 +2,7 @@
 #include <headrace/error.h>
 
 #include <algorithm>
+#include <limits>
 #include <utility>
 
 #include "data/detail/loader_impl.h"
@@ -10,9 +11,17 @@
 
 namespace headrace {
 
+namespace {
+
 using detail::kConsumerBatches;
 
-void Loader::Impl::set_prefetch_batches(std::int64_t count) {
+constexpr std::int64_t kPrefetchMax = 64;  // As data.prefetch_batches has it.
+constexpr std::int64_t kShareOfAuto = 4;   // Of the memory limit: what a depth that nobody chose may take.
+
+}  // namespace
+
+// `resizing` is held.
+void Loader::Impl::deepen(std::int64_t count) {
   slots->set_kept(count + kConsumerBatches);
   {
     std::lock_guard lock(mutex);
@@ -20,6 +29,19 @@ void Loader::Impl::set_prefetch_batches(std::int64_t count) {
     prefetch = count;
   }
   room.notify_all();
+}
+
+// Batches that may be prepared ahead where `wanted` is asked for: a number, or AUTOTUNE.
+std::int64_t Loader::Impl::prefetch_max(std::int64_t wanted) const {
+  std::int64_t bytes = std::numeric_limits<std::int64_t>::max();
+  if (wanted == AUTOTUNE) bytes = memory_limit / kShareOfAuto;
+  if (options.prefetch_mib > 0) bytes = std::min(bytes, options.prefetch_mib << 20);
+  return std::clamp<std::int64_t>(bytes / batch_bytes, 1, kPrefetchMax);
+}
+
+std::int64_t Loader::Impl::first_prefetch() const {
+  const std::int64_t wanted = options.prefetch_batches;
+  return std::min(wanted == AUTOTUNE ? DataOptions{}.prefetch_batches : wanted, prefetch_max(wanted));
 }
 
 void Loader::Impl::set_cache(Cache wanted, bool keep) {

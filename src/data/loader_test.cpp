@@ -696,7 +696,7 @@ TEST(Loader, RefusesOptionsThatDoNotFit) {
   options.transform.crop = Crop::random;
   EXPECT_THAT(refusal(options), HasSubstr("data.transform.crop, resize, scale and ratio need a size"));
   EXPECT_THAT(refusal(options_of(0, 1)), HasSubstr("data.batch_size"));
-  EXPECT_THAT(refusal(options_of(32, -1)), HasSubstr("data.threads"));
+  EXPECT_THAT(refusal(options_of(32, -2)), HasSubstr("data.threads"));
   EXPECT_THAT(refusal(options_of(32, 1, 0)), HasSubstr("data.prefetch_batches"));
   EXPECT_THAT(error_of(ErrorCode::invalid_argument,
                        [&] {

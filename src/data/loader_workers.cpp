@@ -20,17 +20,27 @@ using detail::Workspace;
 constexpr SpanName kLoadChunk{"load_chunk", "work"};       // Value: the batch's index.
 constexpr SpanName kWaitForRoom{"wait_for_room", "wait"};  // A worker; the consumer is slower.
 
+// The CPU clock is a system call, which a chunk of small pictures would feel.
+constexpr std::int64_t kCpuLookNs = 5'000'000;
+
 }  // namespace
 
-void Loader::Impl::set_threads(std::int64_t count) {
-  std::lock_guard resize_lock(resizing);
+// `resizing` is held.
+void Loader::Impl::resize(std::int64_t count, Joining joining) {
+  const bool grows = count > threads;
+  {
+    std::lock_guard lock(mutex);
+    threads = std::min(threads, count);
+  }
+  room.notify_all();
+  ready.notify_one();  // Without workers a waiting consumer loads by itself.
+  // A worker beyond `threads` ends after its chunk. It must be gone before its number is given again.
+  while ((joining == Joining::now || grows) && std::ssize(workers) > threads) workers.pop_back();  // Joins.
+  if (!grows) return;
   {
     std::lock_guard lock(mutex);
     threads = count;
   }
-  room.notify_all();
-  ready.notify_one();                                      // Without workers a waiting consumer loads by itself.
-  while (std::ssize(workers) > count) workers.pop_back();  // Joins; the worker ends after its chunk.
   try {
     while (std::ssize(workers) < count) {
       const std::int64_t worker = std::ssize(workers);
@@ -44,9 +54,12 @@ void Loader::Impl::set_threads(std::int64_t count) {
     ready.notify_one();
     fail(ErrorCode::io, "data: cannot start loader thread {} of {}: {}", workers.size() + 1, count, refused.what());
   }
-  if (count > 0) return;
+}
+
+// A batch that was asked for when there were workers; nobody else is left to load it.
+void Loader::Impl::load_requested() {
   std::unique_lock lock(mutex);
-  while (requested && !front_is_decided()) {  // Nobody else is left to load it.
+  while (requested && !front_is_decided()) {
     if (const Claim mine = claim(1); mine.slot != nullptr) load(lock, mine, own_workspace);
   }
   if (requested) fulfil_request(lock);
@@ -54,13 +67,18 @@ void Loader::Impl::set_threads(std::int64_t count) {
 
 void Loader::Impl::work(std::int64_t worker, Workspace& workspace) {
   name_this_thread(fmt::format("loader {}", worker));
+  std::int64_t cpu_ns = thread_cpu_ns(), busy_ns = 0;  // At the last look at the CPU clock, and since then.
   std::unique_lock lock(mutex);
   while (worker < threads) {
     if (const Claim mine = claim(prefetch); mine.slot != nullptr) {
       // Each worker wakes one more while there is something for it. One that is awake always comes back for the rest,
       // so no chunk is forgotten, and a fast source does not wake threads that would find nothing.
       if (can_claim(prefetch)) room.notify_one();
-      load(lock, mine, workspace);
+      busy_ns += load(lock, mine, workspace);
+      if (busy_ns < kCpuLookNs) continue;
+      const std::int64_t now_ns = thread_cpu_ns();
+      totals.cpu_ns += now_ns - std::exchange(cpu_ns, now_ns);
+      totals.cpu_busy_ns += std::exchange(busy_ns, 0);
     } else if (requested && front_is_decided()) {  // By an error in opening the batch.
       fulfil_request(lock);
     } else {
@@ -124,7 +142,8 @@ bool Loader::Impl::open_batch() {
   }
 }
 
-void Loader::Impl::load(std::unique_lock<std::mutex>& lock, const Claim& claim, Workspace& workspace) {
+// Returns the nanoseconds that the chunk took.
+std::int64_t Loader::Impl::load(std::unique_lock<std::mutex>& lock, const Claim& claim, Workspace& workspace) {
   const std::int64_t position = claim.slot->index * options.batch_size + claim.first;
   std::shared_ptr<RamCache> pictures = cache;
   lock.unlock();
@@ -143,6 +162,7 @@ void Loader::Impl::load(std::unique_lock<std::mutex>& lock, const Claim& claim, 
   add_report(report, workspace);
   const bool whole = claim.slot->finished == claim.slot->size;
   if (whole || (working == 0 && stopping())) tell_consumer(lock);
+  return report.busy_ns;
 }
 
 void Loader::Impl::tell_consumer(std::unique_lock<std::mutex>& lock) {
@@ -184,6 +204,11 @@ void Loader::Impl::add_report(ChunkReport& report, Workspace& workspace) {
   totals.busy_ns += report.busy_ns;
   totals.read_ns += report.read_ns;
   totals.decode_ns += report.decode_ns;
+  totals.read += report.read;
+  totals.read_bytes += report.read_bytes;
+  totals.decoded += report.decoded;
+  totals.decoded_bytes += report.decoded_bytes;
+  totals.written_bytes += report.written_bytes;
   totals.cache_hits += report.cache_hits;
   totals.cache_misses += report.cache_misses;
   pass_samples += report.samples;

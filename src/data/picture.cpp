@@ -122,7 +122,11 @@ void PictureMaker::make(const HeldSample& sample, std::int64_t index, std::int64
   const image::Box box = box_of(window);
   const image::PixelRows part =
       encoded ? decode(sample, index, picture, box) : pixels(sample, index, picture.size(), box);
-  if (encoded) decode_ns_ += monotonic_ns() - begin_ns;
+  if (encoded) {
+    decode_ns_ += monotonic_ns() - begin_ns;
+    ++decoded_;
+    decoded_bytes_ += static_cast<std::int64_t>(pixel_bytes({box.height, box.width}));
+  }
   const int channels = pass_.shape.channels;
   if (geometry.offset_y == 0 && geometry.offset_x == 0) {
     workspace_.resizer.resize(part, window.vertical, window.horizontal, channels, geometry.flip, pass_.form, out);
@@ -151,6 +155,7 @@ image::PixelRows PictureMaker::pixels(const Sample& sample, std::int64_t index, 
   const std::int64_t begin_ns = monotonic_ns();
   const auto rows = pass_.source.read_rows(index, box.y, box.height, workspace_.rows);
   read_ns_ += monotonic_ns() - begin_ns;
+  read_bytes_ += std::ssize(rows);
   return cut(rows, size, box);
 }
 

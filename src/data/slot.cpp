@@ -65,6 +65,10 @@ SlotPool::SlotPool(const BatchShape& shape, std::int64_t kept, std::int64_t memo
   for (auto& slot : all) put_back(std::move(slot));
 }
 
+std::int64_t SlotPool::bytes_of(const BatchShape& shape) {
+  return static_cast<std::int64_t>(headrace::detail::block_bytes(shape));
+}
+
 void SlotPool::check_fit(std::int64_t blocks) const {
   std::int64_t bytes = 0;
   const bool overflows = __builtin_mul_overflow(blocks, static_cast<std::int64_t>(block_bytes_), &bytes);

@@ -66,7 +66,7 @@ with __len__ and __getitem__(index) -> (picture, label): a uint8 array or tensor
 file, and an integer. It may have classes (their number, or their names) and labels (one a sample). workers=0 calls it from
 the loader's threads under the GIL; workers=N from N processes of their own, which get it once, by pickle, live as long as
 the Loader, and are replaced when they die or do not answer within worker_timeout_s=300. The keywords are the
-keys of a recipe's [data]: batch_size, threads, prefetch_batches, last_batch, shuffle, shuffle_window, buckets, sampler,
+keys of a recipe's [data]: batch_size, threads, threads_max, prefetch_batches, prefetch_mib, last_batch, shuffle, shuffle_window, buckets, sampler,
 weights, ranks, rank, on_corrupt, cache, cache_mib, index, and transform, a dict of the keys of [data.transform]: size, crop,
 resize, scale, ratio, pad, flip_probability, mean, deviation (docs/options.md). Besides: split="train" or "test"; seed=0;
 training, which switches shuffle and random transforms on and is split == "train" where it is not given; collate_fn,
@@ -101,9 +101,16 @@ memory. One iteration runs at a time. Bytes depend on seed, epoch and options al
             return std::pair(source.sample_name(index), source.label(index));
           },
           py::arg("index"), "Name and label of a sample of the data set: the file, or its place in one.")
-      .def("statistics", &NativeLoader::statistics, "Totals since the Loader was made; seconds of threads added up.")
-      .def("set_threads", &NativeLoader::set_threads, py::arg("threads"), "Live; changes no byte.")
-      .def("set_prefetch_batches", &NativeLoader::set_prefetch_batches, py::arg("batches"), "Live; changes no byte.")
+      .def("statistics", &NativeLoader::statistics,
+           "Totals since the Loader was made; seconds of threads added up. stages: what passed each of them, which one "
+           "limits.")
+      .def("decisions", &NativeLoader::decisions,
+           "What was changed where threads or prefetch_batches is AUTOTUNE: batch, at_s, what, from, to, why, before "
+           "and "
+           "after (samples a second), rolled_back.")
+      .def("set_threads", &NativeLoader::set_threads, py::arg("threads"), "Or AUTOTUNE. Live; changes no byte.")
+      .def("set_prefetch_batches", &NativeLoader::set_prefetch_batches, py::arg("batches"),
+           "Or AUTOTUNE. Live; changes no byte.")
       .def("set_cache", &NativeLoader::set_cache, py::arg("cache"), "\"none\" or \"decoded\". Live; changes no byte.")
       .def("set_workers", &NativeLoader::set_workers, py::arg("workers"),
            "Processes that read a source of your own. Live; changes no byte.")
@@ -111,6 +118,8 @@ memory. One iteration runs at a time. Bytes depend on seed, epoch and options al
                              "How workers died, and on which samples, one line each; the first 100.")
       .def_property_readonly("worker_processes", &NativeLoader::worker_processes,
                              "Process ids of the workers that live.")
+      .def_property_readonly("applied", &NativeLoader::applied,
+                             "What was asked for and what is in force: (key, requested, applied, reason).")
       .def_property_readonly("options", &NativeLoader::keywords, "Every keyword with its value in force.")
       .def_property_readonly(
           "batch_size", [](const NativeLoader& loader) { return loader.options().batch_size; }, "Samples in a batch.")

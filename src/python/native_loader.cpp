@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <chrono>
 #include <cstring>
 #include <span>
@@ -19,6 +20,7 @@ namespace headrace::python {
 namespace {
 
 namespace py = pybind11;
+using namespace py::literals;
 
 // Takes `name` out of the keywords; none when it is not there.
 py::object take(py::dict& keywords, const char* name) {
@@ -62,6 +64,22 @@ Value entry(const py::dict& state, const char* name) {
     fail(ErrorCode::invalid_argument, "python: the state of a Loader has {} {}", name,
          std::string(py::repr(state[name])));
   }
+}
+
+std::optional<double> seconds(std::optional<std::int64_t> ns) {
+  if (!ns) return std::nullopt;
+  return static_cast<double>(*ns) / 1e9;
+}
+
+py::list stages_of(const LoaderStatistics& statistics) {
+  py::list list;
+  for (const LoaderStage& stage : statistics.stages()) {
+    list.append(py::dict("name"_a = stage.name, "records"_a = stage.records, "busy_s"_a = seconds(stage.busy_ns),
+                         "wait_for_input_s"_a = seconds(stage.wait_for_input_ns),
+                         "wait_for_output_s"_a = seconds(stage.wait_for_output_ns), "bytes"_a = stage.bytes,
+                         "queue"_a = stage.queue, "limits"_a = stage.limits));
+  }
+  return list;
 }
 
 }  // namespace
@@ -337,6 +355,12 @@ py::dict NativeLoader::statistics() const {
   statistics["index_misses"] = now.index_misses;
   statistics["index_refused"] = now.index_refused;
   statistics["pool_bytes"] = now.pool_bytes;
+  statistics["threads"] = now.threads;
+  statistics["prefetch_batches"] = now.prefetch_batches;
+  statistics["latency_p50_s"] = seconds(now.latency_ns_p50);
+  statistics["latency_p95_s"] = seconds(now.latency_ns_p95);
+  statistics["latency_p99_s"] = seconds(now.latency_ns_p99);
+  statistics["stages"] = stages_of(now);
   if (processes_ != nullptr) {
     const WorkerStatistics workers = processes_->statistics();
     statistics["workers_started"] = workers.started;
@@ -345,18 +369,50 @@ py::dict NativeLoader::statistics() const {
   return statistics;
 }
 
-void NativeLoader::set_threads(std::int64_t threads) {
+py::list NativeLoader::decisions() const {
   require_own_process();
-  field_named(fields_of(options_), "threads").set(threads);
-  const py::gil_scoped_release released;
-  loader_->set_threads(threads);
+  std::vector<LoaderDecision> all;
+  {
+    const py::gil_scoped_release released;
+    all = loader_->decisions();
+  }
+  py::list list;
+  for (const LoaderDecision& made : all) {
+    list.append(py::dict("batch"_a = made.batch, "at_s"_a = made.at_s, "what"_a = made.what, "from"_a = made.from,
+                         "to"_a = made.to, "why"_a = made.why, "before"_a = made.before, "after"_a = made.after,
+                         "rolled_back"_a = made.rolled_back));
+  }
+  return list;
 }
 
-void NativeLoader::set_prefetch_batches(std::int64_t batches) {
+std::vector<std::tuple<std::string, std::string, std::string, std::string>> NativeLoader::applied() const {
   require_own_process();
-  field_named(fields_of(options_), "prefetch_batches").set(batches);
   const py::gil_scoped_release released;
-  loader_->set_prefetch_batches(batches);
+  std::vector<std::tuple<std::string, std::string, std::string, std::string>> all;
+  for (Applied& one : std::array{loader_->applied_threads(), loader_->applied_prefetch(), loader_->applied_cache(),
+                                 loader_->applied_index()}) {
+    all.emplace_back(std::move(one.key), std::move(one.requested), std::move(one.applied), std::move(one.reason));
+  }
+  return all;
+}
+
+// Into options_, checked.
+void NativeLoader::set_live(const char* name, const Number& value) {
+  require_own_process();
+  const std::vector<Field> fields = fields_of(options_);
+  std::visit([&](const auto& plain) { field_named(fields, name).set(plain); }, value);
+}
+
+void NativeLoader::set_threads(const Number& threads) {
+  set_live("threads", threads);
+  const py::gil_scoped_release released;
+  loader_->set_threads(options_.threads);
+}
+
+void NativeLoader::set_prefetch_batches(const Number& batches) {
+  set_live("prefetch_batches", batches);
+  const py::gil_scoped_release released;
+  loader_->set_prefetch_batches(options_.prefetch_batches);
 }
 
 void NativeLoader::set_cache(const std::string& cache) {

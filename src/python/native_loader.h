@@ -12,7 +12,9 @@
 #include <mutex>
 #include <optional>
 #include <string>
+#include <tuple>
 #include <utility>
+#include <variant>
 #include <vector>
 
 #include "data/process_source.h"
@@ -52,9 +54,14 @@ class NativeLoader {
   const DataOptions& options() const { return options_; }
   pybind11::dict keywords();
   pybind11::dict statistics() const;
-  // Live: between batches, no byte changes.
-  void set_threads(std::int64_t threads);
-  void set_prefetch_batches(std::int64_t batches);
+  // Loader::decisions(), each as a dict of the names there.
+  pybind11::list decisions() const;
+  // Key, requested, applied, reason.
+  std::vector<std::tuple<std::string, std::string, std::string, std::string>> applied() const;
+  // Live: between batches, no byte changes. A number or "auto".
+  using Number = std::variant<std::int64_t, std::string>;
+  void set_threads(const Number& threads);
+  void set_prefetch_batches(const Number& batches);
   void set_cache(const std::string& cache);
   // The same. Error{invalid_argument} where no processes read.
   void set_workers(std::int64_t workers);
@@ -67,6 +74,7 @@ class NativeLoader {
   void require_own_process() const;
   void require_current(std::int64_t serial) const;
   LoaderState place() const;
+  void set_live(const char* name, const Number& value);
   pybind11::object made_of(const Batch& batch) const;
 
   pybind11::object batch_type_;  // headrace.Batch

@@ -151,7 +151,7 @@ TEST_F(RecipeFile, RefusesBadValuesByFileLineAndKey) {
       {"data.batch_size", "0"},
       {"data.batch_size", "65537"},
       {"data.batch_size", "'128'"},
-      {"data.threads", "-1"},
+      {"data.threads", "-2"},
       {"data.threads", "257"},
       {"data.prefetch_batches", "0"},
       {"data.last_batch", "'kepp'"},

@@ -39,6 +39,52 @@ void tell_corrupt_samples(Console& console, const Training& training) {
   if (all.size() > kShown) console.warning(fmt::format("  and {} more", all.size() - kShown));
 }
 
+void show_loading(Report& report, const Training& training) {
+  for (const LoaderStage& stage : training.loader().statistics().stages()) {
+    report.stages.push_back({std::string(stage.name), stage.records, static_cast<double>(stage.busy_ns) * 1e-9,
+                             static_cast<double>(stage.wait_for_input_ns) * 1e-9,
+                             static_cast<double>(stage.wait_for_output_ns) * 1e-9, stage.bytes, stage.queue,
+                             stage.limits});
+  }
+  for (const LoaderDecision& made : training.loader().decisions()) {
+    report.decisions.push_back(
+        {made.batch, made.at_s, made.what, made.from, made.to, made.why, made.before, made.after, made.rolled_back});
+  }
+}
+
+nlohmann::ordered_json loading_json(const Training& training) {
+  const auto or_null = [](const auto& value) { return value ? nlohmann::ordered_json(*value) : nullptr; };
+  Report report;
+  show_loading(report, training);
+  nlohmann::ordered_json stages = nlohmann::ordered_json::array(), decisions = nlohmann::ordered_json::array();
+  for (const Report::Stage& stage : report.stages) {
+    stages.push_back({{"name", stage.name},
+                      {"records", stage.records},
+                      {"busy_s", stage.busy_s},
+                      {"wait_for_input_s", stage.wait_for_input_s},
+                      {"wait_for_output_s", stage.wait_for_output_s},
+                      {"bytes", stage.bytes},
+                      {"queue", stage.queue},
+                      {"limits", stage.limits}});
+  }
+  for (const Report::Decision& made : report.decisions) {
+    decisions.push_back({{"batch", made.batch},
+                         {"at_s", made.at_s},
+                         {"what", made.what},
+                         {"from", made.from},
+                         {"to", made.to},
+                         {"why", made.why},
+                         {"before", made.before},
+                         {"after", or_null(made.after)},
+                         {"rolled_back", made.rolled_back}});
+  }
+  const LoaderStatistics now = training.loader().statistics();
+  return {{"threads", now.threads},
+          {"prefetch_batches", now.prefetch_batches},
+          {"stages", std::move(stages)},
+          {"decisions", std::move(decisions)}};
+}
+
 nlohmann::ordered_json corrupt_samples_json(const Training& training) {
   nlohmann::ordered_json samples = nlohmann::ordered_json::array();
   for (const CorruptSample& sample : corrupt_samples(training)) {

@@ -1,6 +1,8 @@
 // What a run says about its data: what opening found odd, and the samples that could not be read.
 #pragma once
 
+#include <headrace/insight.h>
+
 #include <nlohmann/json_fwd.hpp>
 
 #include "assembly/training.h"
@@ -14,5 +16,10 @@ void tell_remarks(Console& console, const Training& training);
 void tell_corrupt_samples(Console& console, const Training& training);
 // {"on_corrupt": "replace", "times": 4, "samples": [{"name", "reason"}]}, training and test data together.
 nlohmann::ordered_json corrupt_samples_json(const Training& training);
+
+// Stages of loading the training data, and what the loader changed by itself.
+void show_loading(Report& report, const Training& training);
+// {"threads", "prefetch_batches", "stages": [...], "decisions": [...]}; seconds of all threads added up.
+nlohmann::ordered_json loading_json(const Training& training);
 
 }  // namespace headrace

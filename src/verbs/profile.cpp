@@ -43,6 +43,7 @@ int run_profile(VerbContext& context) {
   report.baseline_samples_per_second = measured.diagnosis.samples_per_second;
   report.before = measured.split;
   report.memory = memory.timeline();
+  show_loading(report, job.training());
   add_memory(measured.trace, report.memory);
   report.environment = report_environment(context.machine, TORCH_VERSION);
   report.settings = job.training().applied();
@@ -57,6 +58,7 @@ int run_profile(VerbContext& context) {
   document["profile_summary"] = to_json(get_profile_summary(measured.trace));
   document["peak_memory_bytes"] = measured.peak_memory ? nlohmann::ordered_json(*measured.peak_memory) : nullptr;
   document["memory"] = to_json(report.memory);
+  document["loading"] = loading_json(job.training());
   document["corrupt_samples"] = corrupt_samples_json(job.training());
   document["folder"] = folder.path().string();
 

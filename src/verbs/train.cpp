@@ -80,6 +80,7 @@ Report train_report(const VerbContext& context, const Training& training, const 
                                      run.epochs.back().epoch, duration_text(run.seconds));
   if (!run.epochs.empty()) report.baseline_samples_per_second = run.epochs.back().samples_per_second;
   show_training(report, run);
+  show_loading(report, training);
   report.environment = report_environment(context.machine, TORCH_VERSION);
   report.settings = training.applied();
   report.command = command_line(context.invocation);
@@ -123,6 +124,7 @@ int run_train(VerbContext& context) {
   Report report = train_report(context, training, run);
   report.memory = memory.timeline();
   document["memory"] = to_json(report.memory);
+  document["loading"] = loading_json(training);
   document["corrupt_samples"] = corrupt_samples_json(training);
   tell_corrupt_samples(console, training);
   document["test_accuracy"] = tested ? nlohmann::ordered_json(run.epochs.back().test_accuracy) : nullptr;

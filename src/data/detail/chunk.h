@@ -17,6 +17,11 @@ struct ChunkReport {
   std::int64_t read_ns = 0;
   std::int64_t decode_ns = 0;
   std::int64_t busy_ns = 0;
+  std::int64_t read = 0;  // Samples that the source gave, and their bytes.
+  std::int64_t read_bytes = 0;
+  std::int64_t decoded = 0;  // Pictures, and the bytes of the pixels that were wanted of them.
+  std::int64_t decoded_bytes = 0;
+  std::int64_t written_bytes = 0;
   std::int64_t cache_hits = 0;
   std::int64_t cache_misses = 0;
   std::exception_ptr error{};        // An Error that names its sample.

@@ -1,6 +1,6 @@
 // What a Loader holds, shared by the files that are its parts: loader_workers.cpp fills batches, loader_consumer.cpp
-// hands them out, loader_memory.cpp bounds what they and the cache hold, loader.cpp builds it and knows where an epoch
-// stands.
+// hands them out, loader_memory.cpp bounds what they and the cache hold, loader_tuning.cpp adapts what is AUTOTUNE,
+// loader.cpp builds it and knows where an epoch stands.
 #pragma once
 
 #include <headrace/error.h>
@@ -19,11 +19,13 @@
 #include <thread>
 #include <vector>
 
+#include "data/detail/autotune.h"
 #include "data/detail/chunk.h"
 #include "data/detail/entropy_shelf.h"
 #include "data/detail/latency.h"
 #include "data/detail/order.h"
 #include "data/detail/pass.h"
+#include "data/detail/rate_meter.h"
 #include "data/detail/slot.h"
 #include "data/detail/workspace.h"
 #include "image/normalize.h"
@@ -66,8 +68,11 @@ struct Loader::Impl {
        std::int64_t limit);
   ~Impl() { set_threads(0); }
 
-  void set_threads(std::int64_t count);
-  void set_prefetch_batches(std::int64_t count);
+  void set_threads(std::int64_t wanted);
+  void set_prefetch_batches(std::int64_t wanted);
+  Applied applied_threads() const;
+  Applied applied_prefetch() const;
+  std::vector<LoaderDecision> decisions() const;
   void set_cache(Cache wanted, bool keep);
   Applied applied_cache() const;
   Place place_of(std::int64_t index, std::int64_t first_batch) const;
@@ -82,6 +87,23 @@ struct Loader::Impl {
   LoaderStatistics statistics() const;
   std::vector<CorruptSample> corrupt_samples() const;
 
+  // Whether a smaller number waits until the surplus threads have ended.
+  enum class Joining { now, later };
+  void resize(std::int64_t count, Joining joining);
+  void load_requested();
+  void deepen(std::int64_t count);
+  std::int64_t prefetch_max(std::int64_t wanted) const;
+  std::int64_t first_prefetch() const;
+  std::int64_t usable_cores();
+  std::int64_t threads_max();
+  detail::SettingBounds tuning_bounds();
+  bool is_automatic() const { return threads_wanted == AUTOTUNE || prefetch_wanted == AUTOTUNE; }
+  bool tuning_is_due() const { return is_automatic() && meter.rates(options.batch_size).has_value(); }
+  void restart_tuning();
+  void retune();
+  void measure_delivery(const Batch::Slot& slot, std::int64_t asked_ns);
+  std::string last_reason(const char* what) const;
+
   std::int64_t cache_bytes_max() const;
   void work(std::int64_t worker, Workspace& workspace);
   void wait_for_work(std::unique_lock<std::mutex>& lock, Workspace& workspace);
@@ -89,7 +111,7 @@ struct Loader::Impl {
   bool can_claim(std::int64_t window_max) const;
   Claim claim(std::int64_t window_max);
   bool open_batch();
-  void load(std::unique_lock<std::mutex>& lock, const Claim& claim, Workspace& workspace);
+  std::int64_t load(std::unique_lock<std::mutex>& lock, const Claim& claim, Workspace& workspace);
   void add_report(ChunkReport& report, Workspace& workspace);
   void note_corrupt(std::vector<CorruptSample>& samples);
   void note_error(std::exception_ptr failure, std::int64_t position);
@@ -120,17 +142,21 @@ struct Loader::Impl {
   const PictureShape shape;
   const image::NormalizeTable table;
   const detail::Order order;
-  const std::int64_t batches;                     // Of a whole epoch.
-  const std::int64_t memory_limit;                // Bytes.
+  const std::int64_t batches;       // Of a whole epoch.
+  const std::int64_t memory_limit;  // Bytes.
+  const std::int64_t batch_bytes;
+  const std::int64_t built_ns;
   const std::shared_ptr<detail::SlotPool> slots;  // Owners: see SlotPool.
   detail::EntropyShelf indices;
   Workspace own_workspace;  // The consumer's, when it loads by itself.
 
-  mutable std::mutex mutex;       // Guards everything down to `latency`.
+  mutable std::mutex mutex;       // Guards everything down to `tuner`.
   std::condition_variable room;   // For workers: a chunk may be there to claim, or their number has changed.
   std::condition_variable ready;  // For the consumer: a batch is whole, an error is final, or the last worker stopped.
-  std::int64_t threads = 0;
+  std::int64_t threads = 0;       // In force.
   std::int64_t prefetch;
+  std::int64_t threads_wanted;  // A number, or AUTOTUNE.
+  std::int64_t prefetch_wanted;
   std::unique_ptr<Pass> pass;                            // Of the running epoch, if any.
   std::shared_ptr<std::atomic<std::int64_t>> pass_left;  // Of the same; see Epoch::Impl.
   std::int64_t pass_end = 0;                             // One more than its last batch.
@@ -153,11 +179,16 @@ struct Loader::Impl {
   std::shared_ptr<RamCache> kept_cache;  // Switched off, to be switched on again.
   std::vector<CorruptSample> corrupt;
   detail::LatencyHistogram latency;
+  std::optional<std::int64_t> delivered_ns;  // When the running epoch gave its last batch.
+  detail::RateMeter meter;
+  detail::Autotuner tuner{{}, {}};
 
   const std::string bytes_options;  // LoaderState::options.
 
-  std::mutex resizing;  // Guards `workers`; taken before `mutex`.
+  // Taken before `mutex`. Guards the two below; who changes threads, prefetch or what is wanted of them holds it, too.
+  std::mutex resizing;
   std::vector<std::jthread> workers;
+  std::int64_t cores = 0;  // That the process may use; 0: not asked yet.
 
   const Account batch_account{"batches", [this] { return held_bytes(); }};
   const Account cache_account{"cache", [this] {

@@ -46,8 +46,12 @@ class PictureMaker {
   // picture cannot be read or decoded; `out` is unfinished then. The bytes are the same with and without a cache.
   void make(const HeldSample& sample, std::int64_t index, std::int64_t drawn_as, std::span<std::byte> out);
 
-  std::int64_t read_ns() const { return read_ns_; }  // So far.
+  // So far; read here is what make() read.
+  std::int64_t read_ns() const { return read_ns_; }
+  std::int64_t read_bytes() const { return read_bytes_; }
   std::int64_t decode_ns() const { return decode_ns_; }
+  std::int64_t decoded() const { return decoded_; }  // Pictures.
+  std::int64_t decoded_bytes() const { return decoded_bytes_; }
 
  private:
   struct Size {
@@ -84,6 +88,7 @@ class PictureMaker {
   Workspace& workspace_;
   RamCache* const cache_;
   std::int64_t read_ns_ = 0, decode_ns_ = 0;
+  std::int64_t read_bytes_ = 0, decoded_ = 0, decoded_bytes_ = 0;
 };
 
 }  // namespace headrace::detail

@@ -69,6 +69,7 @@ class SlotPool : public std::enable_shared_from_this<SlotPool> {
   // The loader is gone: memory is freed as soon as its batch dies.
   void close() noexcept;
 
+  static std::int64_t bytes_of(const BatchShape& shape);  // Of one batch. Error{out_of_memory}: more than 2^63.
   std::int64_t batch_bytes() const { return static_cast<std::int64_t>(block_bytes_); }
   std::int64_t allocated_bytes() const;
 

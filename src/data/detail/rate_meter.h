@@ -1,0 +1,54 @@
+// What a loader's stages and its consumer took for a batch, over an interval of deliveries. Values in, values out: the
+// caller brings the times.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+
+namespace headrace::detail {
+
+// Means of one batch over an interval, in seconds.
+struct LoaderRates {
+  double own_s = 0;      // The consumer's own time: from a delivery to the next request.
+  double wait_s = 0;     // From a request to its delivery.
+  double error_s = 0;    // Standard error of own_s + wait_s.
+  double service_s = 0;  // Workers' time, all of them together,
+  double room_s = 0;     // and the time that they waited for room.
+  double cpu_share = 1;  // The part of it that computes; the rest waits.
+
+  double cycle_s() const { return own_s + wait_s; }
+};
+
+// Totals of the workers since the loader was built.
+struct WorkerTotals {
+  std::int64_t samples = 0;
+  std::int64_t busy_ns = 0;
+  std::int64_t room_ns = 0;      // Waiting for room.
+  std::int64_t cpu_ns = 0;       // CPU time,
+  std::int64_t cpu_busy_ns = 0;  // measured over this part of busy_ns.
+};
+
+class RateMeter {
+ public:
+  // Begins an interval after `left_out` more deliveries, which were made by the setting before.
+  void restart(std::int64_t left_out) noexcept {
+    *this = RateMeter{};
+    left_out_ = left_out;
+  }
+  // The time until the next delivery counts as nobody's: a pass begins.
+  void pause() noexcept { last_ns_.reset(); }
+  void add(std::int64_t asked_ns, std::int64_t delivered_ns, const WorkerTotals& totals) noexcept;
+  // nullopt: too few deliveries yet. A batch of `batch_size` samples.
+  std::optional<LoaderRates> rates(std::int64_t batch_size) const noexcept;
+
+ private:
+  std::int64_t left_out_ = 0;
+  std::optional<WorkerTotals> begin_;
+  WorkerTotals end_;
+  std::optional<std::int64_t> last_ns_;
+  std::int64_t count_ = 0;
+  double own_s_ = 0, wait_s_ = 0, squares_ = 0;
+  double longest_own_s_ = 0, its_cycle_s_ = 0;
+};
+
+}  // namespace headrace::detail

@@ -1,0 +1,55 @@
+// For tests and benches: a source whose read waits as long as it is told to, in place of work.
+#pragma once
+
+#include <headrace/error.h>
+#include <headrace/source.h>
+
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+namespace headrace {
+
+// Small grey pictures whose bytes tell their index.
+class WaitingSource final : public Source {
+ public:
+  using Cost = std::function<std::chrono::nanoseconds(std::int64_t index, std::int64_t inside)>;
+
+  // `cost` may be called by many threads at once; `inside`: threads in read(), this one included.
+  WaitingSource(std::int64_t size, Cost cost, int side = 4) : size_(size), side_(side), cost_(std::move(cost)) {}
+
+  std::int64_t size() const override { return size_; }
+  std::int64_t classes() const override { return 10; }
+  int height() const override { return side_; }
+  int width() const override { return side_; }
+  int channels() const override { return 1; }
+  std::string sample_name(std::int64_t index) const override { return fmt::format("waiting[{}]", index); }
+  std::int64_t label(std::int64_t index) const override { return index % 10; }
+  std::uint64_t fingerprint() const override { return static_cast<std::uint64_t>(size_); }
+
+  Sample read(std::int64_t index, std::vector<std::uint8_t>& buffer) const override {
+    const auto wait = cost_(index, inside_.fetch_add(1) + 1);
+    if (wait.count() > 0) std::this_thread::sleep_for(wait);
+    inside_.fetch_sub(1);
+    buffer.assign(static_cast<std::size_t>(side_ * side_), static_cast<std::uint8_t>(index * 31));
+    return {.bytes = buffer,
+            .form = PictureForm::pixels,
+            .height = side_,
+            .width = side_,
+            .channels = 1,
+            .label = label(index)};
+  }
+
+ private:
+  const std::int64_t size_;
+  const int side_;
+  const Cost cost_;
+  mutable std::atomic<std::int64_t> inside_{0};
+};
+
+}  // namespace headrace

@@ -1,0 +1,167 @@
+// The loader's own tuning: threads and depth where they are AUTOTUNE, from what it measures between two decisions, and
+// what its statistics say of each stage.
+#include <headrace/error.h>
+#include <headrace/trace.h>
+
+#include <algorithm>
+
+#include "base/clock.h"
+#include "data/detail/loader_impl.h"
+#include "hardware/machine.h"
+
+namespace headrace {
+namespace {
+
+using detail::kConsumerBatches;
+using detail::LoaderSetting;
+
+constexpr SpanName kThreads{"loader_threads", "mark"};  // After each decision.
+constexpr SpanName kPrefetch{"loader_prefetch", "mark"};
+
+constexpr std::int64_t kThreadsOfAuto = 16;  // Threads that wait cost little more than their stacks.
+constexpr std::int64_t kStarvedPart = 50;    // A consumer that waits for less than 1 in so many is not starved.
+
+std::string number_text(std::int64_t wanted) {
+  return wanted == AUTOTUNE ? "auto" : std::to_string(wanted);
+}
+
+}  // namespace
+
+void Loader::Impl::set_threads(std::int64_t wanted) {
+  std::lock_guard resize_lock(resizing);
+  std::int64_t count = wanted;
+  if (wanted == AUTOTUNE) count = std::clamp<std::int64_t>(threads, 1, threads_max());
+  resize(count, Joining::now);
+  {
+    std::lock_guard lock(mutex);
+    threads_wanted = wanted;
+  }
+  restart_tuning();
+  if (count == 0) load_requested();
+}
+
+void Loader::Impl::set_prefetch_batches(std::int64_t wanted) {
+  std::lock_guard resize_lock(resizing);
+  deepen(std::min(wanted == AUTOTUNE ? prefetch : wanted, prefetch_max(wanted)));
+  {
+    std::lock_guard lock(mutex);
+    prefetch_wanted = wanted;
+  }
+  restart_tuning();
+}
+
+// `resizing` is held.
+std::int64_t Loader::Impl::usable_cores() {
+  if (cores == 0) cores = detect_machine().cores_usable;
+  return cores;
+}
+
+// `resizing` is held.
+std::int64_t Loader::Impl::threads_max() {
+  return options.threads_max > 0 ? options.threads_max : std::max(kThreadsOfAuto, 2 * usable_cores());
+}
+
+// `resizing` is held.
+detail::SettingBounds Loader::Impl::tuning_bounds() {
+  detail::SettingBounds bounds{
+      .low = {threads, prefetch}, .high = {threads, prefetch}, .batch_size = options.batch_size, .cores = 1};
+  if (!is_automatic()) return bounds;
+  bounds.cores = static_cast<double>(usable_cores());
+  if (threads_wanted == AUTOTUNE) {
+    bounds.low.threads = 1;
+    bounds.high.threads = threads_max();
+  }
+  if (prefetch_wanted == AUTOTUNE) {
+    bounds.low.prefetch = 1;
+    bounds.high.prefetch = prefetch_max(AUTOTUNE);
+  }
+  return bounds;
+}
+
+// `resizing` is held.
+void Loader::Impl::restart_tuning() {
+  const detail::SettingBounds bounds = tuning_bounds();
+  std::lock_guard lock(mutex);
+  tuner.reset(bounds, {threads, prefetch});
+  meter.restart(prefetch + kConsumerBatches);
+}
+
+// The consumer's call, between two batches.
+void Loader::Impl::retune() {
+  std::lock_guard resize_lock(resizing);
+  LoaderSetting before, wanted;
+  {
+    std::lock_guard lock(mutex);
+    const auto rates = meter.rates(options.batch_size);
+    if (!is_automatic() || !rates) return;  // Somebody else was here.
+    before = tuner.now();
+    wanted = tuner.step(*rates, totals.batches, seconds_since(built_ns)).value_or(before);
+    // What the setting before has made must be gone first.
+    meter.restart(wanted == before ? 0 : before.prefetch + kConsumerBatches);
+  }
+  if (wanted == before) return;
+  if (wanted.prefetch != before.prefetch) deepen(wanted.prefetch);
+  try {
+    resize(wanted.threads, Joining::later);
+  } catch (const Error& refused) {
+    std::lock_guard lock(mutex);
+    tuner.refuse_threads(threads, refused.what());
+  }
+  record_gauge(kThreads, threads);
+  record_gauge(kPrefetch, prefetch);
+}
+
+std::vector<LoaderDecision> Loader::Impl::decisions() const {
+  std::lock_guard lock(mutex);
+  return tuner.decisions();
+}
+
+// The lock is held.
+std::string Loader::Impl::last_reason(const char* what) const {
+  const auto& all = tuner.decisions();
+  const auto last = std::find_if(all.rbegin(), all.rend(), [what](const auto& made) { return made.what == what; });
+  return last == all.rend() ? "as it began; nothing measured asks for another" : last->why;
+}
+
+Applied Loader::Impl::applied_threads() const {
+  std::lock_guard lock(mutex);
+  const bool automatic = threads_wanted == AUTOTUNE;
+  return {"data.threads", number_text(threads_wanted), std::to_string(threads),
+          automatic ? last_reason("data.threads") : ""};
+}
+
+Applied Loader::Impl::applied_prefetch() const {
+  std::lock_guard lock(mutex);
+  std::string reason;
+  if (prefetch_wanted == AUTOTUNE) {
+    reason = last_reason("data.prefetch_batches");
+  } else if (prefetch < prefetch_wanted) {
+    reason = fmt::format("data.prefetch_mib = {} holds no more batches of {} bytes", options.prefetch_mib, batch_bytes);
+  }
+  return {"data.prefetch_batches", number_text(prefetch_wanted), std::to_string(prefetch), std::move(reason)};
+}
+
+std::array<LoaderStage, 4> LoaderStatistics::stages() const {
+  std::array<LoaderStage, 4> all;
+  all[0] = {
+      .name = "read", .records = read, .busy_ns = read_ns, .wait_for_output_ns = wait_for_slot_ns, .bytes = read_bytes};
+  all[1] = {.name = "decode", .records = decoded, .busy_ns = decode_ns, .bytes = decoded_bytes};
+  all[2] = {.name = "transform", .records = samples, .busy_ns = busy_ns - read_ns - decode_ns, .bytes = written_bytes};
+  all[3] = {.name = "consume",
+            .records = delivered,
+            .busy_ns = own_ns,
+            .wait_for_input_ns = wait_for_batch_ns,
+            .bytes = delivered_bytes,
+            .queue = batches == 0 ? 0 : static_cast<double>(ready_batches) / static_cast<double>(batches)};
+  if (samples == 0) return all;
+  if (wait_for_batch_ns < (own_ns + wait_for_batch_ns) / kStarvedPart) {
+    all[3].limits = true;
+  } else {
+    std::max_element(all.begin(), all.begin() + 3, [](const auto& a, const auto& b) {
+      return a.busy_ns < b.busy_ns;
+    })->limits = true;
+  }
+  return all;
+}
+
+}  // namespace headrace

@@ -1,0 +1,207 @@
+// Stages that wait stand for stages that work, so that what is decided does not depend on the machine. Each test goes
+// on until the decision comes, and fails when it does not come for thousands of batches.
+#include <headrace/error.h>
+#include <headrace/loader.h>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <functional>
+#include <memory>
+#include <thread>
+#include <vector>
+
+#include "data/detail/testing.h"
+#include "data/detail/waiting_source.h"
+
+namespace headrace {
+namespace {
+
+using std::chrono::microseconds;
+using std::chrono::nanoseconds;
+using testing::AllOf;
+using testing::Each;
+using testing::Field;
+using testing::HasSubstr;
+
+constexpr std::int64_t kBatchesMax = 6000;
+
+WaitingSource::Cost always(microseconds wait) {
+  return [wait](std::int64_t, std::int64_t) { return nanoseconds(wait); };
+}
+
+// Takes batches, each of which it works on for `own`, until `done` or too many. Whether it was done.
+bool consume_until(Loader& loader, microseconds own, const std::function<bool()>& done) {
+  for (std::int64_t batches = 0; batches < kBatchesMax;) {
+    auto epoch = loader.next_epoch();
+    while (const auto batch = epoch.next()) {
+      std::this_thread::sleep_for(own);
+      if (++batches % 16 == 0 && done()) return true;
+    }
+  }
+  return done();
+}
+
+bool has_rolled_back(const std::vector<LoaderDecision>& decisions) {
+  return std::any_of(decisions.begin(), decisions.end(), [](const auto& made) { return made.rolled_back; });
+}
+
+TEST(LoaderTuning, ThreadsRiseWhileAStageIsSlowAndComeDownWhenItIsNot) {
+  std::atomic<std::int64_t> wait_us{4000};
+  const auto source = std::make_shared<WaitingSource>(
+      512, [&](std::int64_t, std::int64_t) { return nanoseconds(microseconds(wait_us.load())); });
+  auto options = options_of(1, AUTOTUNE, AUTOTUNE);
+  options.threads_max = 8;
+  Loader loader{source, options, 1, true};
+  EXPECT_EQ(loader.statistics().threads, 1);
+  EXPECT_TRUE(consume_until(loader, microseconds(1000), [&] { return loader.statistics().threads >= 3; }));
+  const auto risen = loader.decisions();
+  ASSERT_FALSE(risen.empty());
+  EXPECT_EQ(risen.front().what, "data.threads");
+  EXPECT_EQ(risen.front().from, 1);
+  EXPECT_GT(risen.front().to, 1);
+  EXPECT_GT(risen.front().before, 0);
+  EXPECT_THAT(risen.front().why, HasSubstr("a batch takes the threads"));
+  EXPECT_EQ(loader.applied_threads().requested, "auto");
+  EXPECT_EQ(loader.applied_threads().applied, std::to_string(loader.statistics().threads));
+
+  wait_us = 0;
+  EXPECT_TRUE(consume_until(loader, microseconds(1000), [&] { return loader.statistics().threads == 1; }));
+  EXPECT_THAT(loader.applied_threads().reason, HasSubstr("which is enough"));
+}
+
+TEST(LoaderTuning, AForcedBadDecisionIsRolledBack) {
+  // What the model cannot know: threads that disturb each other.
+  const auto source = std::make_shared<WaitingSource>(512, [](std::int64_t, std::int64_t inside) {
+    return nanoseconds(microseconds(inside == 1 ? 1000 : 1000 * inside * inside * 4));
+  });
+  auto options = options_of(1, AUTOTUNE, 8);
+  options.threads_max = 4;
+  Loader loader{source, options, 1, true};
+  EXPECT_TRUE(consume_until(loader, microseconds(100), [&] { return has_rolled_back(loader.decisions()); }));
+  const auto decisions = loader.decisions();
+  ASSERT_GE(decisions.size(), 2U);
+  EXPECT_EQ(decisions[0].from, 1);
+  EXPECT_TRUE(decisions[0].rolled_back);
+  EXPECT_LT(decisions[0].after.value(), decisions[0].before);
+  EXPECT_EQ(decisions[1].to, 1);
+  EXPECT_THAT(decisions[1].why, HasSubstr("rolled back"));
+  EXPECT_EQ(loader.statistics().threads, 1);
+}
+
+TEST(LoaderTuning, DepthGrowsUnderBurstsWithinItsBytes) {
+  constexpr int kSide = 512;  // 1 MiB of f32 a batch.
+  const auto source = std::make_shared<WaitingSource>(
+      400, [](std::int64_t index, std::int64_t) { return nanoseconds(microseconds(index % 20 == 0 ? 40'000 : 100)); },
+      kSide);
+  auto options = options_of(1, 1, AUTOTUNE);
+  options.shuffle = false;
+  options.prefetch_mib = 10;
+  Loader loader{source, options, 1, true};
+  const std::int64_t batch_bytes = loader.statistics().batch_bytes;
+  ASSERT_GT(batch_bytes, std::int64_t{1} << 20);
+  EXPECT_TRUE(consume_until(loader, microseconds(4000), [&] { return loader.statistics().prefetch_batches >= 8; }));
+  order(loader.next_epoch());
+  EXPECT_LE(loader.statistics().pool_bytes, 12 * batch_bytes);  // And two in the consumer's hands.
+  EXPECT_THAT(loader.decisions(), Each(AllOf(Field(&LoaderDecision::what, "data.prefetch_batches"),
+                                             Field(&LoaderDecision::to, testing::Le(10)))));
+}
+
+TEST(LoaderTuning, NoByteOfAnyBatchChanges) {
+  const auto source = std::make_shared<WaitingSource>(1024, always(microseconds(500)));
+  auto options = options_of(4, 0);
+  options.transform = {.pad = 1, .flip_probability = 0.5, .mean = {0.4}, .deviation = {0.2}};
+  Loader plain{std::make_shared<WaitingSource>(1024, always(microseconds(0))), options, 5, true};
+  options.threads = options.prefetch_batches = AUTOTUNE;
+  Loader tuned{source, options, 5, true};
+  for (std::int64_t epoch = 0; epoch < 2; ++epoch) {
+    EXPECT_EQ(digests(tuned.epoch(epoch)), digests(plain.epoch(epoch)));
+  }
+  EXPECT_FALSE(tuned.decisions().empty());
+  EXPECT_EQ(tuned.state().options, plain.state().options);
+}
+
+TEST(LoaderTuning, ANumberEndsItAndAutotuneBeginsItAnew) {
+  const auto source = std::make_shared<WaitingSource>(512, always(microseconds(2000)));
+  auto options = options_of(1, 3, 4);
+  options.threads_max = 4;
+  Loader loader{source, options, 1, true};
+  EXPECT_EQ(loader.applied_threads().requested, "3");
+  EXPECT_EQ(loader.applied_threads().applied, "3");
+  EXPECT_EQ(loader.applied_threads().reason, "");
+  order(loader.next_epoch());
+  EXPECT_TRUE(loader.decisions().empty());
+  loader.set_threads(0);
+  loader.set_threads(AUTOTUNE);
+  EXPECT_EQ(loader.statistics().threads, 1);
+  EXPECT_TRUE(consume_until(loader, microseconds(0), [&] { return loader.statistics().threads > 1; }));
+  loader.set_threads(2);
+  const std::size_t decisions = loader.decisions().size();
+  order(loader.next_epoch());
+  EXPECT_EQ(loader.decisions().size(), decisions);
+  EXPECT_EQ(loader.statistics().threads, 2);
+}
+
+TEST(LoaderTuning, ABoundInBytesHoldsForANumberToo) {
+  const auto source = std::make_shared<WaitingSource>(64, always(microseconds(0)), 512);
+  auto options = options_of(1, 1, 8);
+  options.prefetch_mib = 3;
+  Loader loader{source, options, 1, true};
+  EXPECT_EQ(loader.statistics().prefetch_batches, 2);  // A batch is 1 MiB and its label.
+  EXPECT_EQ(loader.applied_prefetch().requested, "8");
+  EXPECT_EQ(loader.applied_prefetch().applied, "2");
+  EXPECT_THAT(loader.applied_prefetch().reason, HasSubstr("data.prefetch_mib = 3"));
+  loader.set_prefetch_batches(1);
+  EXPECT_EQ(loader.applied_prefetch().applied, "1");
+  EXPECT_EQ(loader.applied_prefetch().reason, "");
+}
+
+TEST(LoaderTuning, StagesCountWhatPassedThem) {
+  const auto source = std::make_shared<WaitingSource>(100, always(microseconds(200)));
+  Loader loader{source, options_of(16, 2), 1, true};
+  order(loader.epoch(0));
+  const LoaderStatistics statistics = loader.statistics();
+  const auto stages = statistics.stages();
+  EXPECT_EQ(stages[0].name, "read");
+  EXPECT_EQ(stages[0].records, 100);
+  EXPECT_EQ(stages[0].bytes, 100 * 16);
+  EXPECT_GE(stages[0].busy_ns, 100 * 200'000);  // A sleep is never shorter.
+  EXPECT_EQ(stages[1].name, "decode");
+  EXPECT_EQ(stages[1].records, 0);  // Pixels.
+  EXPECT_EQ(stages[2].name, "transform");
+  EXPECT_EQ(stages[2].records, 100);
+  EXPECT_EQ(stages[2].bytes, 100 * 16 * 4);
+  EXPECT_EQ(stages[3].name, "consume");
+  EXPECT_EQ(stages[3].records, 100);
+  EXPECT_EQ(stages[3].bytes, 100 * 16 * 4);
+  EXPECT_EQ(stages[0].busy_ns + stages[1].busy_ns + stages[2].busy_ns, statistics.busy_ns);
+  EXPECT_EQ(stages[3].wait_for_input_ns, statistics.wait_for_batch_ns);
+  EXPECT_TRUE(stages[0].limits);  // The consumer does nothing but wait for it.
+  EXPECT_EQ(std::count_if(stages.begin(), stages.end(), [](const auto& stage) { return stage.limits; }), 1);
+}
+
+TEST(LoaderTuning, StarvationIsTheSlowestStagesAndASlowConsumersIsItsOwn) {
+  LoaderStatistics statistics;
+  statistics.samples = 100;
+  statistics.batches = 10;
+  statistics.read_ns = 100;  // 1, 5 and 2 a sample.
+  statistics.decode_ns = 500;
+  statistics.busy_ns = 800;
+  statistics.own_ns = 100;
+  statistics.wait_for_batch_ns = 700;
+  statistics.ready_batches = 15;
+  const auto starved = statistics.stages();
+  EXPECT_TRUE(starved[1].limits);
+  EXPECT_EQ(starved[2].busy_ns, 200);
+  EXPECT_DOUBLE_EQ(starved[3].queue, 1.5);
+  statistics.own_ns = 100'000;
+  const auto fed = statistics.stages();
+  EXPECT_TRUE(fed[3].limits);
+  EXPECT_FALSE(fed[1].limits);
+}
+
+}  // namespace
+}  // namespace headrace
