@@ -50,6 +50,9 @@ class Loader:
         cache: str = "none",
         cache_mib: int = 0,
         index: str = "use",
+        scale_decode: bool = False,
+        max_pixels: int = 178956970,
+        max_sample_bytes: int = 268435456,
         transform: Mapping[str, Any] | None = None,
     ) -> None: ...
     def __iter__(self) -> LoaderPass: ...
