@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "base/scratch.h"
 #include "image/crop.h"
 
 namespace headrace::detail {
@@ -11,11 +12,6 @@ namespace {
 
 std::size_t pixel_bytes(int height, int width, int channels) {
   return static_cast<std::size_t>(height) * static_cast<std::size_t>(width) * static_cast<std::size_t>(channels);
-}
-
-std::span<std::uint8_t> room(std::vector<std::uint8_t>& buffer, std::size_t size) {
-  if (buffer.size() < size) buffer.resize(size);
-  return std::span{buffer}.first(size);
 }
 
 void check_size(int height, int width, int channels) {
@@ -71,7 +67,7 @@ PicturePacker::Pixels PicturePacker::decode(const Sample& sample, int channels) 
   if (sample.form == PictureForm::pixels) return {sample.height, sample.width, sample.bytes};
   const image::PictureInfo info = decoder_.open(sample.bytes, channels);
   if (short_side_ == 0) check_size(info.height, info.width, channels);
-  const auto pixels = room(decoded_, pixel_bytes(info.height, info.width, channels));
+  const auto pixels = scratch_of(decoded_, pixel_bytes(info.height, info.width, channels));
   decoder_.decode({.y = 0, .x = 0, .height = info.height, .width = info.width}, pixels);
   return {info.height, info.width, pixels};
 }
@@ -81,7 +77,7 @@ PicturePacker::Pixels PicturePacker::resize(const Pixels& pixels, int channels) 
   if (short_side_ == 0 || shorter <= short_side_) return pixels;
   const image::ResizeAxis vertical = image::resized_axis(pixels.height, shorter, short_side_);
   const image::ResizeAxis horizontal = image::resized_axis(pixels.width, shorter, short_side_);
-  const auto out = room(resized_, pixel_bytes(vertical.resized, horizontal.resized, channels));
+  const auto out = scratch_of(resized_, pixel_bytes(vertical.resized, horizontal.resized, channels));
   resizer_.resize(pixels.values, vertical, horizontal, channels, out);
   return {vertical.resized, horizontal.resized, out};
 }

@@ -8,6 +8,7 @@
 #include <new>
 
 #include "base/clock.h"
+#include "base/scratch.h"
 
 namespace headrace::detail {
 namespace {
@@ -18,11 +19,6 @@ struct CachedHead {
   std::int32_t width;
   std::int32_t can_shrink;
 };
-
-std::span<std::uint8_t> room(std::vector<std::uint8_t>& buffer, std::size_t size) {
-  if (buffer.size() < size) buffer.resize(size);
-  return std::span{buffer}.first(size);
-}
 
 // Pad, flip and normalise: what happens to a picture that has the batch's size already. The draws depend on (seed,
 // epoch, sample) alone: any thread gives the same picture.
@@ -132,7 +128,7 @@ void PictureMaker::make(const HeldSample& sample, std::int64_t index, std::int64
     workspace_.resizer.resize(part, window.vertical, window.horizontal, channels, geometry.flip, pass_.form, out);
     return;
   }
-  const auto resized = room(workspace_.resized, pixel_bytes({pass_.shape.height, pass_.shape.width}));
+  const auto resized = scratch_of(workspace_.resized, pixel_bytes({pass_.shape.height, pass_.shape.width}));
   workspace_.resizer.resize(part, window.vertical, window.horizontal, channels, resized);
   image::normalize(resized, geometry, pass_.form, out);
 }
@@ -169,7 +165,7 @@ image::PixelRows PictureMaker::decode(const Sample& sample, std::int64_t index, 
       return cut(std::span{workspace_.decoded}.first(whole).subspan(pixel_bytes({box.y, size.width})), size, box);
     }
   }
-  const auto out = room(workspace_.decoded, pixel_bytes({box.height, box.width}));
+  const auto out = scratch_of(workspace_.decoded, pixel_bytes({box.height, box.width}));
   if (const image::EntropyIndex* entropy = pass_.indices.find(sample, workspace_.entropy)) {
     const std::int64_t refused_before = workspace_.decoder.refused_indices();
     workspace_.decoder.decode(box, out, *entropy);
@@ -186,7 +182,7 @@ bool PictureMaker::decode_whole(std::int64_t index, const Picture& picture) {
   const Size size = picture.size();
   std::span<std::uint8_t> pixels;
   try {
-    pixels = room(workspace_.decoded, pixel_bytes(size));
+    pixels = scratch_of(workspace_.decoded, pixel_bytes(size));
     workspace_.decoder.decode({.y = 0, .x = 0, .height = size.height, .width = size.width}, pixels);
   } catch (const Error&) {
     return false;

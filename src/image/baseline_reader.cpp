@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "base/scratch.h"
 #include "image/detail/color.h"
 #include "image/jpeg_kernels.h"
 
@@ -58,11 +59,6 @@ int divided(int length, int divisor) {
   return (length + divisor - 1) / divisor;
 }
 
-template <class Value>
-void grow(std::vector<Value>& scratch, std::ptrdiff_t size) {
-  if (std::ssize(scratch) < size) scratch.resize(static_cast<std::size_t>(size));
-}
-
 }  // namespace
 
 std::uint8_t* BaselineReader::Plane::row(int y) noexcept {
@@ -107,9 +103,9 @@ void BaselineReader::prepare(const Box& box) {
   last_unit_row_ = std::max(last_row_ / unit_height(), last_chroma_row_ / chroma_side);
   for (int c = 0; c < header_.component_count; ++c) prepare_plane(c);
   const std::ptrdiff_t room = box.width + 2 + 2 * kMargin;
-  for (auto& row : wide_) grow(row, room);
-  grow(sums_, room);
-  if (channels_ == 1) grow(rgb_, 3 * room);
+  for (auto& row : wide_) scratch_of(row, room);
+  scratch_of(sums_, room);
+  if (channels_ == 1) scratch_of(rgb_, 3 * room);
 }
 
 void BaselineReader::prepare_plane(int component) {
@@ -122,9 +118,9 @@ void BaselineReader::prepare_plane(int component) {
   plane.groups = ((last_unit_ - first_unit_ + 1) * form.h + together - 1) / together;
   plane.ring = 2 * form.v * plane.side;
   plane.stride = plane.groups * together * plane.side + 2 * kMargin;
-  grow(plane.memory, plane.ring * plane.stride);
-  grow(plane.coefficients, std::ptrdiff_t{plane.groups} * together * 64 * form.v);
-  grow(plane.varied, plane.groups * form.v);
+  scratch_of(plane.memory, plane.ring * plane.stride);
+  scratch_of(plane.coefficients, std::ptrdiff_t{plane.groups} * together * 64 * form.v);
+  scratch_of(plane.varied, plane.groups * form.v);
 }
 
 std::array<std::array<BlockRow, 2>, 3> BaselineReader::wanted_rows(int unit_row) {

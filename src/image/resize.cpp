@@ -7,6 +7,7 @@
 #include <limits>
 #include <vector>
 
+#include "base/scratch.h"
 #include "image/resize_kernels.h"
 
 namespace headrace::image {
@@ -128,17 +129,12 @@ std::int16_t* aligned(std::int16_t* scratch) noexcept {
   return reinterpret_cast<std::int16_t*>((reinterpret_cast<std::uintptr_t>(scratch) + 63) / 64 * 64);
 }
 
-template <class Value>
-void grow(std::vector<Value>& scratch, std::ptrdiff_t size) {
-  if (std::ssize(scratch) < size) scratch.resize(static_cast<std::size_t>(size));
-}
-
 // The rows one behind the other: as they are, or copied to `scratch`.
 std::span<const std::uint8_t> without_gaps(std::span<const std::uint8_t> values, std::ptrdiff_t stride,
                                            std::ptrdiff_t row_values, std::vector<std::uint8_t>& scratch) {
   if (stride == row_values) return values;
   const std::ptrdiff_t rows = (std::ssize(values) + stride - row_values) / stride;
-  grow(scratch, rows * row_values);
+  scratch_of(scratch, rows * row_values);
   for (std::ptrdiff_t y = 0; y < rows; ++y) {
     std::copy_n(values.data() + y * stride, row_values, scratch.data() + y * row_values);
   }
@@ -194,11 +190,11 @@ void Resizer::resize(const PixelRows& pixels, const ResizeAxis& vertical, const 
   self.horizontal.make(horizontal);
   const resize_passes::Kernels& kernels = resize_passes::kernels();
   constexpr std::ptrdiff_t kMargin = resize_passes::kMargin, kAligned = 64 / sizeof(std::int16_t);
-  grow(self.columns, resize_passes::scratch_size(columns.size, self.horizontal.count(), channels) + kAligned);
+  scratch_of(self.columns, resize_passes::scratch_size(columns.size, self.horizontal.count(), channels) + kAligned);
   const bool planes = form.layout == PixelLayout::nchw && channels > 1;
   const std::ptrdiff_t plane = horizontal.out_size + kMargin;
   const std::ptrdiff_t row = planes ? channels * plane : out_stride + kMargin;
-  grow(self.rows, kMargin + kernels.rows * row);
+  scratch_of(self.rows, kMargin + kernels.rows * row);
 
   resize_passes::Strip strip{.pixels = pixels.values.data(),
                              .stride = stride,

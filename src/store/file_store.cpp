@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "base/files.h"
+#include "base/scratch.h"
 #include "store/detail/patient_read.h"
 #include "store/file_name.h"
 
@@ -61,8 +62,8 @@ std::optional<FileStore::Refusal> FileStore::try_read(const detail::PatientRead&
     fail(ErrorCode::unsupported, "store: {} has {} bytes; at most {} are read", path_of(name), size, kFileBytesMax);
   }
   const auto bytes = static_cast<std::size_t>(size);
-  if (buffer.size() <= bytes) buffer.resize(bytes + 1);  // One more than promised shows that there is more.
-  const std::int64_t got = reading.fill(file.number(), 0, std::span{buffer}.first(bytes + 1));
+  // One more than promised shows that there is more.
+  const std::int64_t got = reading.fill(file.number(), 0, scratch_of(buffer, bytes + 1));
   if (got < 0) return Refusal{"read", errno};
   if (got < size) {
     fail(ErrorCode::corrupt_data, "store: {} shrank from {} to {} bytes while it was read", path_of(name), size, got);

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "base/files.h"
+#include "base/scratch.h"
 #include "store/detail/patient_read.h"
 #include "store/detail/positioned_read.h"
 #include "store/file_name.h"
@@ -185,8 +186,7 @@ void PackFile::read_at(std::size_t sample, std::uint64_t at, std::span<std::uint
 PackedBytes PackFile::read(std::size_t sample, std::vector<std::uint8_t>& buffer) const {
   const PackRow& row = rows_[sample];
   const std::size_t whole = std::size_t{row.size} + row.index_size;
-  if (buffer.size() < whole) buffer.resize(whole);
-  const auto all = std::span{buffer}.first(whole);
+  const auto all = scratch_of(buffer, whole);
   read_at(sample, row.at, all);
   const auto bytes = all.first(row.size), index = all.subspan(row.size);
   if (xxh3(std::as_bytes(bytes)) != row.hash) fail_as_changed(sample);
@@ -196,8 +196,7 @@ PackedBytes PackFile::read(std::size_t sample, std::vector<std::uint8_t>& buffer
 std::span<const std::uint8_t> PackFile::read_rows(std::size_t sample, std::uint32_t first, std::uint32_t count,
                                                   std::vector<std::uint8_t>& buffer) const {
   const PackRow& row = rows_[sample];
-  if (buffer.size() < row.index_size) buffer.resize(row.index_size);
-  const auto index = std::span{buffer}.first(row.index_size);
+  const auto index = scratch_of(buffer, row.index_size);
   read_at(sample, row.at + row.size, index);
   const auto range = low_check_of(index) == row.index_check ? find_blocks(row, index, first, count) : std::nullopt;
   if (!range) fail_as_changed(sample);
