@@ -15,7 +15,9 @@ using namespace headrace;
 
 void fill(const std::filesystem::path& folder) {
   write_input(folder / "commas", "path,label,split\n1,cat,test\n\"2\",\"d\"\"og\"\n#\n../1,cat\n");
-  write_input(folder / "tabs", "\xEF\xBB\xBF" "1\t7\r\n2\t3\tval\n");
+  write_input(folder / "tabs",
+              "\xEF\xBB\xBF"
+              "1\t7\r\n2\t3\tval\n");
   write_input(folder / "spaces", "1 0\n2  1\n3 absent");
 }
 
