@@ -80,7 +80,7 @@ def test_wrong_use_is_one_line_and_exit_2(recipe, arguments, words):
 
 @pytest.mark.parametrize("text, words", [
     (RECIPE + "batchsize = 3\n", [":4: unknown key data.batchsize", "data.batch_size"]),
-    (RECIPE + "threads = 257\n", [":4: data.threads must be 0 to 256, found 257"]),
+    (RECIPE + "threads = 257\n", [':4: data.threads must be 0 to 256, or "auto", found 257']),
     (RECIPE + "threads = 'two'\n", [':4: data.threads must be 0 to 256, or "auto", found "two"']),
     (RECIPE + "batch_size = 3\n", [":4: "]),
     (RECIPE + "[data\n", [":4: "]),
