@@ -171,7 +171,7 @@ void SlotPool::close() noexcept {
 
 std::int64_t SlotPool::allocated_bytes() const {
   std::lock_guard lock(mutex_);
-  return static_cast<std::int64_t>(blocks_->allocated() * block_bytes_);
+  return blocks_ ? static_cast<std::int64_t>(blocks_->allocated() * block_bytes_) : 0;  // None: closed.
 }
 
 }  // namespace headrace::detail
