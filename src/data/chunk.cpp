@@ -275,11 +275,12 @@ void ChunkLoad::read(std::int64_t index, std::int64_t drawn_as, std::size_t i) {
   const SampleLimits limits = pass_.options.limits();
   check_limit(pass_.source, pass_.source.sample_bytes(index), index, limits);
   const auto outline = pass_.source.outline(index);
+  if (outline) check_sample(pass_.source, *outline, index, limits, /*whole=*/false);
   const bool in_rows = outline && !(use_cache_ && maker_.has_room(*outline));
   samples_[i] = {in_rows ? *outline : pass_.source.read(index, workspace_.files[i - read_from_])};
   ++report_.read;
   report_.read_bytes += std::ssize(samples_[i].bytes);
-  check_sample(pass_.source, samples_[i], index, limits, !in_rows);
+  if (!in_rows) check_sample(pass_.source, samples_[i], index, limits, /*whole=*/true);
   if (use_cache_ && !in_rows && samples_[i].form == PictureForm::pixels) maker_.keep(samples_[i], index);
   start_fetching(samples_[i].bytes);
 }

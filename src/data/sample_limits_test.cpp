@@ -3,9 +3,11 @@
 #include <gtest/gtest.h>
 #include <headrace/loader.h>
 
+#include <atomic>
 #include <filesystem>
 #include <fstream>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -159,6 +161,30 @@ TEST_F(SampleLimitsOf, SourcesOfOnesOwnAreHeldToThem) {
   EXPECT_THAT(refusal(900, 2699), HasSubstr("sample 0: 2700 bytes; wanted at most 2699 (data.max_sample_bytes)"));
   Loader loader{source, options(), 1, true};
   EXPECT_EQ(order(loader.epoch(0)), counting(13));
+}
+
+// The same, which tell their sizes beforehand.
+class PixelsOfKnownSizes : public PixelsOfManySizes {
+ public:
+  std::optional<Sample> outline(std::int64_t index) const override {
+    const int side = index == 0 ? 30 : 20;
+    return Sample{.height = side, .width = side, .channels = 3, .label = label(index)};
+  }
+  Sample read(std::int64_t index, std::vector<std::uint8_t>& buffer) const override {
+    if (index == 0) ++reads_of_the_large;
+    return PixelsOfManySizes::read(index, buffer);
+  }
+  mutable std::atomic<int> reads_of_the_large = 0;
+};
+
+TEST_F(SampleLimitsOf, APictureThatIsKnownToBeTooLargeIsNotReadForTheCacheEither) {
+  const auto source = std::make_shared<PixelsOfKnownSizes>();
+  DataOptions tight = options();
+  tight.max_pixels = 899;
+  tight.cache = Cache::decoded;
+  Loader loader{source, tight, 1, true};
+  EXPECT_THAT(error_of(ErrorCode::unsupported, [&] { order(loader.epoch(0)); }), HasSubstr("sample 0: 30 x 30"));
+  EXPECT_EQ(source->reads_of_the_large, 0);
 }
 
 }  // namespace
