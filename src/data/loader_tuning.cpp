@@ -29,6 +29,7 @@ std::string number_text(std::int64_t wanted) {
 
 void Loader::Impl::set_threads(std::int64_t wanted) {
   std::lock_guard resize_lock(resizing);
+  if (wanted == AUTOTUNE && threads_wanted == AUTOTUNE && threads > 0) return;  // It goes on with what it has found.
   std::int64_t count = wanted;
   if (wanted == AUTOTUNE) count = std::clamp<std::int64_t>(threads, 1, threads_max());
   resize(count, Joining::now);
@@ -42,6 +43,7 @@ void Loader::Impl::set_threads(std::int64_t wanted) {
 
 void Loader::Impl::set_prefetch_batches(std::int64_t wanted) {
   std::lock_guard resize_lock(resizing);
+  if (wanted == AUTOTUNE && prefetch_wanted == AUTOTUNE && prefetch > 0) return;
   deepen(std::min(wanted == AUTOTUNE ? prefetch : wanted, prefetch_max(wanted)));
   {
     std::lock_guard lock(mutex);

@@ -54,7 +54,6 @@ class Autotuner {
   // The system gave only `threads`, for the reason `why`: no more are tried.
   void refuse_threads(std::int64_t threads, const std::string& why);
 
-  const SettingBounds& bounds() const { return bounds_; }
   const LoaderSetting& now() const { return now_; }
   const std::vector<LoaderDecision>& decisions() const { return decisions_; }  // The newest 1,000.
 
