@@ -70,9 +70,10 @@ void Training::use_loaders(const DataOptions& options) {
     const auto seed = static_cast<std::uint64_t>(recipe_.seed);
     DataOptions trial = options;
     if (form.second) trial.index = IndexUse::use;
-    wanted.train = std::make_unique<Loader>(form.second ? trial_index_->source() : train_source_, trial, seed,
-                                            /*training=*/true);
+    auto train = std::make_unique<Loader>(form.second ? trial_index_->source() : train_source_, trial, seed,
+                                          /*training=*/true);
     wanted.test = std::make_unique<Loader>(test_source_, trial, seed, /*training=*/false);
+    wanted.train = std::move(train);  // Both, or none that a later call would take for both.
   }
   if (loaders_ != nullptr && loaders_ != &wanted) {
     for (const auto& idle : {loaders_->train.get(), loaders_->test.get()}) idle->set_threads(0);
