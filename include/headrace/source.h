@@ -100,9 +100,9 @@ class Source {
 // lines: the first with its reason, and the numbers of the next), io.
 //
 // "pack:PATH": a file that `headrace pack` wrote, or a folder of them (*.pack), in the order of their names. Samples,
-// labels and order are those of what was packed, and so is the fingerprint where samples were packed as they were; each
-// is verified when it is read. Of decoded pictures (PackForm) only the rows that a crop needs are read. Rows and names
-// are in memory, about 72 bytes and the name a sample. Errors: not_found (no such split), and PackFile's
+// labels and order are those of what was packed, and so is the fingerprint of a folder's or IDX samples kept as they
+// were; each is verified when read. Of decoded pictures (PackForm) only the rows that a crop needs are read. Rows and
+// names are in memory, about 72 bytes and the name a sample. Errors: not_found (no such split), and PackFile's
 // (store/pack_file.h).
 //
 // `limits` are those of pictures that are read when the source is opened, which is refused then (unsupported); of

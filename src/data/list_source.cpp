@@ -185,7 +185,7 @@ Listing listing_of(const std::vector<Line>& lines, const Path& root, Split split
       bad.add(line.number, fmt::format("{}: {}", printable_name(path.native()), system_message(errno)));
     } else if (!S_ISREG(status.st_mode)) {
       bad.add(line.number, fmt::format("{} is not a regular file", printable_name(path.native())));
-    } else if (!seen.insert(line.label + '\0' + detail::below_folder(line.path)).second) {
+    } else if (!seen.insert(detail::below_folder(line.label) + "/" + detail::below_folder(line.path)).second) {
       bad.add(line.number, fmt::format("{} with this label is in the list already", printable_name(line.path)));
     } else {
       listing.add(line.path, status.st_size, labels.of(line));
