@@ -11,6 +11,7 @@ import dataclasses
 import json
 import re
 import signal
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -112,7 +113,10 @@ def report(samples: list[Sample]) -> float:
     print(f"peak of epoch 1: {first / 1e6:.1f} MB; of each of the {len(growths)} later epochs, against it:")
     for begin in range(0, len(growths), SHOWN_A_LINE):
         print("  " + " ".join(f"{growth:+7.2%}" for growth in growths[begin:begin + SHOWN_A_LINE]))
+    middle = statistics.median(by_epoch.values())
     print(f"largest {max(growths):+.2%}, last {growths[-1]:+.2%}")
+    print(f"the later epochs among themselves: {min(by_epoch.values()) / middle - 1:+.2%} to "
+          f"{max(by_epoch.values()) / middle - 1:+.2%} around their median of {middle / 1e6:.1f} MB")
     return max(growths)
 
 
