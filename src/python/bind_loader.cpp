@@ -54,26 +54,51 @@ void register_passes(py::module_& module) {
       });
 }
 
+void add_properties(py::class_<NativeLoader>& bound) {
+  bound
+      .def_property_readonly("worker_deaths", &NativeLoader::worker_deaths,
+                             "How workers died, and on which samples, one line each; the first 100.")
+      .def_property_readonly("worker_processes", &NativeLoader::worker_processes,
+                             "Process ids of the workers that live.")
+      .def_property_readonly("applied", &NativeLoader::applied,
+                             "What was asked for and what is in force: (key, requested, applied, reason).")
+      .def_property_readonly("options", &NativeLoader::keywords, "Every keyword with its value in force.")
+      .def_property_readonly(
+          "batch_size", [](const NativeLoader& loader) { return loader.options().batch_size; }, "Samples in a batch.")
+      .def_property_readonly(
+          "samples", [](const NativeLoader& loader) { return loader.source().size(); }, "Samples in the data set.")
+      .def_property_readonly(
+          "classes",
+          [](const NativeLoader& loader) -> std::optional<std::int64_t> {
+            const std::int64_t classes = loader.source().classes();
+            if (classes == std::numeric_limits<std::int64_t>::max()) return std::nullopt;
+            return classes;
+          },
+          "Classes of the labels; None where a source of your own does not tell.");
+}
+
 }  // namespace
 
 void register_loader(py::module_& module) {
   register_passes(module);
-  py::class_<NativeLoader>(module, "Loader", py::dynamic_attr(),
-                           R"(Reads, decodes and transforms samples on native threads and yields them as batches.
+  py::class_<NativeLoader> bound(module, "Loader", py::dynamic_attr(),
+                                 R"(Reads, decodes and transforms samples on native threads and yields them as batches.
 
 source is "idx:DIR" (MNIST, Fashion-MNIST), "folder:DIR" (an ImageFolder of JPEG and PNG files), or an object of your own
 with __len__ and __getitem__(index) -> (picture, label): a uint8 array or tensor (H x W x C) or the bytes of a JPEG or PNG
 file, and an integer. It may have classes (their number, or their names) and labels (one a sample). workers=0 calls it from
 the loader's threads under the GIL; workers=N from N processes of their own, which get it once, by pickle, live as long as
 the Loader, and are replaced when they die or do not answer within worker_timeout_s=300. The keywords are the
-keys of a recipe's [data]: batch_size, threads, threads_max, prefetch_batches, prefetch_mib, last_batch, shuffle, shuffle_window, buckets, sampler,
-weights, ranks, rank, on_corrupt, cache, cache_mib, index, and transform, a dict of the keys of [data.transform]: size, crop,
-resize, scale, ratio, pad, flip_probability, mean, deviation (docs/options.md). Besides: split="train" or "test"; seed=0;
+keys of a recipe's [data]: batch_size, threads, threads_max, prefetch_batches, prefetch_mib, last_batch, shuffle,
+shuffle_window, buckets, sampler, weights, ranks, rank, on_corrupt, max_pixels, max_sample_bytes, cache, cache_mib, index,
+scale_decode, and transform, a dict of the keys of [data.transform]: size, crop, resize, scale, ratio, pad,
+flip_probability, mean, deviation (docs/options.md). Besides: split="train" or "test"; seed=0;
 training, which switches shuffle and random transforms on and is split == "train" where it is not given; collate_fn,
 which makes a batch of a list of samples, (image, label) each, those left out that do not count.
 
 Each iteration is the next epoch and yields headrace.Batch objects: (images, labels), also by name, over the loader's own
-memory. One iteration runs at a time. Bytes depend on seed, epoch and options alone, never on threads.)")
+memory. One iteration runs at a time. Bytes depend on seed, epoch and options alone, never on threads.)");
+  bound
       .def(py::init([](const py::object& source, const py::kwargs& options) {
              return std::make_unique<NativeLoader>(source, options);
            }),
@@ -113,26 +138,8 @@ memory. One iteration runs at a time. Bytes depend on seed, epoch and options al
            "Or AUTOTUNE. Live; changes no byte.")
       .def("set_cache", &NativeLoader::set_cache, py::arg("cache"), "\"none\" or \"decoded\". Live; changes no byte.")
       .def("set_workers", &NativeLoader::set_workers, py::arg("workers"),
-           "Processes that read a source of your own. Live; changes no byte.")
-      .def_property_readonly("worker_deaths", &NativeLoader::worker_deaths,
-                             "How workers died, and on which samples, one line each; the first 100.")
-      .def_property_readonly("worker_processes", &NativeLoader::worker_processes,
-                             "Process ids of the workers that live.")
-      .def_property_readonly("applied", &NativeLoader::applied,
-                             "What was asked for and what is in force: (key, requested, applied, reason).")
-      .def_property_readonly("options", &NativeLoader::keywords, "Every keyword with its value in force.")
-      .def_property_readonly(
-          "batch_size", [](const NativeLoader& loader) { return loader.options().batch_size; }, "Samples in a batch.")
-      .def_property_readonly(
-          "samples", [](const NativeLoader& loader) { return loader.source().size(); }, "Samples in the data set.")
-      .def_property_readonly(
-          "classes",
-          [](const NativeLoader& loader) -> std::optional<std::int64_t> {
-            const std::int64_t classes = loader.source().classes();
-            if (classes == std::numeric_limits<std::int64_t>::max()) return std::nullopt;
-            return classes;
-          },
-          "Classes of the labels; None where a source of your own does not tell.");
+           "Processes that read a source of your own. Live; changes no byte.");
+  add_properties(bound);
 }
 
 }  // namespace headrace::python
