@@ -71,23 +71,25 @@ def batch_size_for(step_s: float) -> int:
     return size
 
 
+def with_and_without(loop: Loop, pair: int) -> dict[bool, tuple[float, float]]:
+    """What Loop.run() gives, watched (True) and not (False), one after the other; which comes first changes by the pair."""
+    times = {}
+    for watched in (pair % 2 == 0, pair % 2 == 1):
+        if watched:
+            with hr.watch(loop.model, loop.optimizer, loop.loader):
+                times[True] = loop.run()
+        else:
+            times[False] = loop.run()
+    return times
+
+
 def cost_of_a_step(pairs: int) -> tuple[list[float], float]:
     """Seconds that the watch adds to a step, one value a pair, and a step without it: with batches so small that noise in
     proportion to the step's own length hides nothing."""
     loop = Loop(4)
     loop.run()
-    added, plain = [], []
-    for pair in range(pairs):
-        times = {}
-        for watched in (pair % 2 == 0, pair % 2 == 1):
-            if watched:
-                with hr.watch(loop.model, loop.optimizer, loop.loader):
-                    times[True] = loop.run()[0]
-            else:
-                times[False] = loop.run()[0]
-        added.append(times[True] - times[False])
-        plain.append(times[False])
-    return added, statistics.median(plain)
+    times = [with_and_without(loop, pair) for pair in range(pairs)]
+    return [both[True][0] - both[False][0] for both in times], statistics.median(both[False][0] for both in times)
 
 
 def main() -> int:
@@ -106,13 +108,7 @@ def main() -> int:
             by_hand = loop.run_with_timers()
         for part in PARTS:
             differences[part].append(seen.split[part] / by_hand[part] - 1)
-        times = {}
-        for watched in (pair % 2 == 0, pair % 2 == 1):
-            if watched:
-                with hr.watch(loop.model, loop.optimizer, loop.loader):
-                    times[True] = loop.run()
-            else:
-                times[False] = loop.run()
+        times = with_and_without(loop, pair)
         overheads.append(times[True][0] / times[False][0] - 1)
         cpu_overheads.append(times[True][1] / times[False][1] - 1)
         plain_s.append(times[False][0])

@@ -7,6 +7,7 @@
 #include <string>
 
 #include "base/random.h"
+#include "base/temporary_folder.h"
 #include "recipe/recipe.h"
 
 namespace headrace {
@@ -14,9 +15,6 @@ namespace headrace {
 class TinyDataset {
  public:
   explicit TinyDataset(std::uint32_t count) {
-    std::string pattern = (std::filesystem::temp_directory_path() / "headrace-tiny-XXXXXX").string();
-    if (mkdtemp(pattern.data()) == nullptr) fail(ErrorCode::io, "tiny data: cannot make {}", pattern);
-    folder_ = pattern;
     for (const std::string split : {"train", "t10k"}) {
       std::ofstream images(folder_ / (split + "-images-idx3-ubyte"), std::ios::binary);
       std::ofstream labels(folder_ / (split + "-labels-idx1-ubyte"), std::ios::binary);
@@ -31,9 +29,6 @@ class TinyDataset {
       }
     }
   }
-  ~TinyDataset() { std::filesystem::remove_all(folder_); }
-  TinyDataset(const TinyDataset&) = delete;
-  TinyDataset& operator=(const TinyDataset&) = delete;
 
   // A recipe over this data: mlp, batch 32, one compute thread.
   Recipe recipe() const {
@@ -50,7 +45,8 @@ class TinyDataset {
   static void put(std::ofstream& file, std::uint32_t word) {
     for (int shift = 24; shift >= 0; shift -= 8) file.put(static_cast<char>(word >> shift));
   }
-  std::filesystem::path folder_;
+  const TemporaryFolder temporary_;
+  const std::filesystem::path folder_ = temporary_.path();
 };
 
 }  // namespace headrace

@@ -1,7 +1,6 @@
 #include "assembly/trial_index.h"
 
 #include <headrace/error.h>
-#include <stdlib.h>
 #include <unistd.h>
 
 #include <optional>
@@ -55,15 +54,7 @@ class IndexedElsewhere final : public Source {
 }  // namespace
 
 TrialIndex::TrialIndex(std::shared_ptr<const Source> source) {
-  std::string pattern = (std::filesystem::temp_directory_path() / "headrace-index-XXXXXX").string();
-  if (::mkdtemp(pattern.data()) == nullptr) fail(ErrorCode::io, "assembly: cannot make the folder {}", pattern);
-  folder_ = pattern;
-  indexed_ = std::make_shared<IndexedElsewhere>(std::move(source), folder_ / "index" / "entropy.records");
-}
-
-TrialIndex::~TrialIndex() {
-  std::error_code ignored;  // What is left lies in the temporary folder.
-  std::filesystem::remove_all(folder_, ignored);
+  indexed_ = std::make_shared<IndexedElsewhere>(std::move(source), folder_.path() / "index" / "entropy.records");
 }
 
 std::unique_ptr<TrialIndex> TrialIndex::make(std::shared_ptr<const Source> source, std::int64_t threads,

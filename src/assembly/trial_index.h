@@ -4,9 +4,10 @@
 #include <headrace/source.h>
 
 #include <cstdint>
-#include <filesystem>
 #include <functional>
 #include <memory>
+
+#include "base/temporary_folder.h"
 
 namespace headrace {
 
@@ -16,9 +17,6 @@ class TrialIndex {
   // Reads every picture with `threads` threads. Null: `go_on` said no; see build_entropy_index.
   static std::unique_ptr<TrialIndex> make(std::shared_ptr<const Source> source, std::int64_t threads,
                                           const std::function<bool(std::int64_t done)>& go_on);
-  ~TrialIndex();
-  TrialIndex(const TrialIndex&) = delete;
-  TrialIndex& operator=(const TrialIndex&) = delete;
 
   // The same samples, with this index.
   const std::shared_ptr<const Source>& source() const { return indexed_; }
@@ -26,7 +24,7 @@ class TrialIndex {
  private:
   explicit TrialIndex(std::shared_ptr<const Source> source);
 
-  std::filesystem::path folder_;
+  const TemporaryFolder folder_;
   std::shared_ptr<const Source> indexed_;
 };
 

@@ -2,13 +2,12 @@
 // kept in tests/fuzz_inputs (CTest fuzz.x).
 #pragma once
 
-#include <stdlib.h>
-
-#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <string>
 #include <string_view>
+
+#include "base/temporary_folder.h"
 
 namespace headrace {
 
@@ -19,15 +18,10 @@ inline void write_input(const std::filesystem::path& path, std::string_view byte
 
 // For parsers that open files: a folder of this process, gone at its end; in memory where there is such a place.
 inline const std::filesystem::path& fuzz_folder() {
-  static const std::filesystem::path folder = [] {
-    const std::filesystem::path memory = "/dev/shm";
-    const bool is_there = std::filesystem::exists(memory);
-    std::string pattern = (is_there ? memory : std::filesystem::temp_directory_path()) / "headrace-fuzz-XXXXXX";
-    if (::mkdtemp(pattern.data()) == nullptr) std::abort();
-    std::atexit([] { std::filesystem::remove_all(fuzz_folder()); });
-    return std::filesystem::path(pattern);
-  }();
-  return folder;
+  const std::filesystem::path memory = "/dev/shm";
+  static const TemporaryFolder folder{std::filesystem::exists(memory) ? memory
+                                                                      : std::filesystem::temp_directory_path()};
+  return folder.path();
 }
 
 // The body of a fuzzer's LLVMFuzzerInitialize: calls `fill(folder)` to write first inputs when the folder in which

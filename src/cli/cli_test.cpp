@@ -15,6 +15,7 @@
 
 #include "base/error_of.h"
 #include "base/hash.h"
+#include "base/temporary_folder.h"
 #include "cli/arguments.h"
 #include "cli/console.h"
 #include "cli/doctor.h"
@@ -34,12 +35,6 @@ using testing::HasSubstr;
 
 class Folder : public testing::Test {
  protected:
-  Folder() {
-    std::string pattern = fs::temp_directory_path() / "cli-test-XXXXXX";
-    folder_ = mkdtemp(pattern.data());
-  }
-  ~Folder() override { fs::remove_all(folder_); }
-
   static void write(const fs::path& path, const std::string& text) {
     fs::create_directories(path.parent_path());
     std::ofstream(path, std::ios::binary) << text;
@@ -49,7 +44,8 @@ class Folder : public testing::Test {
     return {std::istreambuf_iterator<char>(file), {}};
   }
 
-  fs::path folder_;
+  const TemporaryFolder temporary_;
+  const fs::path folder_ = temporary_.path();
 };
 
 // ---- Arguments ----

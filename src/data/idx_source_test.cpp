@@ -5,7 +5,6 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <malloc.h>
-#include <stdlib.h>
 #include <sys/stat.h>
 #include <zlib.h>
 
@@ -21,6 +20,7 @@
 #include <string>
 #include <vector>
 
+#include "base/temporary_folder.h"
 #include "data/detail/allocation_count.h"
 #include "data/detail/testing.h"
 
@@ -34,13 +34,6 @@ const std::string kFashion = "/usr/share/datasets/fashion-mnist";
 
 class IdxSource : public testing::Test {
  protected:
-  void SetUp() override {
-    std::string pattern = (std::filesystem::temp_directory_path() / "headrace-idx-XXXXXX").string();
-    ASSERT_NE(mkdtemp(pattern.data()), nullptr);
-    folder_ = pattern;
-  }
-  void TearDown() override { std::filesystem::remove_all(folder_); }
-
   static std::string number(std::uint32_t value) {
     std::string bytes;
     for (const int shift : {24, 16, 8, 0}) bytes += static_cast<char>(value >> shift & 0xff);
@@ -98,7 +91,8 @@ class IdxSource : public testing::Test {
 
   inline static const std::string kImages = "train-images-idx3-ubyte";
   inline static const std::string kLabels = "train-labels-idx1-ubyte";
-  std::filesystem::path folder_;
+  const TemporaryFolder temporary_;
+  const std::filesystem::path folder_ = temporary_.path();
   std::vector<std::uint8_t> unused_;  // Everything lies in memory.
 };
 

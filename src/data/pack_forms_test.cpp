@@ -7,6 +7,7 @@
 #include <fstream>
 
 #include "base/files.h"
+#include "base/temporary_folder.h"
 #include "data/detail/testing.h"
 #include "data/detail/tiny_pictures.h"
 #include "data/pack_build.h"
@@ -249,9 +250,8 @@ INSTANTIATE_TEST_SUITE_P(Decoded, PackForms, testing::Values(PackForm::raw, Pack
 
 // Rows that no `headrace pack` writes.
 TEST(PackRows, OfDifferentKindsOrImpossibleSizesAreRefused) {
-  std::string pattern = (fs::temp_directory_path() / "headrace-pack-XXXXXX").string();
-  ASSERT_NE(mkdtemp(pattern.data()), nullptr);
-  const fs::path folder = pattern;
+  const TemporaryFolder temporary;
+  const fs::path& folder = temporary.path();
   const std::vector<std::function<void(PackRow&)>> changes{
       [](PackRow& row) { row.form = 4; },      [](PackRow& row) { row.form = 1; },
       [](PackRow& row) { row.height = 17; },   [](PackRow& row) { row.channels = 1; },
@@ -270,7 +270,6 @@ TEST(PackRows, OfDifferentKindsOrImpossibleSizesAreRefused) {
     writer.commit();
     EXPECT_THAT(error_of(ErrorCode::corrupt_data, [&] { open(path); }), HasSubstr(path.string())) << i;
   }
-  fs::remove_all(folder);
 }
 
 }  // namespace

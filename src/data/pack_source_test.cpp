@@ -8,6 +8,7 @@
 #include <numeric>
 
 #include "base/files.h"
+#include "base/temporary_folder.h"
 #include "data/detail/testing.h"
 #include "data/detail/tiny_pictures.h"
 #include "data/pack_build.h"
@@ -234,9 +235,8 @@ TEST_F(PackOfPictures, RowsThatAreNoSamplesAreRefused) {
 }
 
 TEST(PackOfPixels, IsTheSameAsTheIdxFilesAndBecomesThemAgain) {
-  std::string pattern = (fs::temp_directory_path() / "headrace-pack-XXXXXX").string();
-  ASSERT_NE(mkdtemp(pattern.data()), nullptr);
-  const fs::path folder = pattern;
+  const TemporaryFolder temporary;
+  const fs::path& folder = temporary.path();
   ASSERT_TRUE(write_pack({.source = std::string("idx:") + kFashion, .out = folder / "f.pack", .threads = 2}, always));
   ASSERT_EQ(unpack(folder / "f.pack", folder / "idx", always), 70'000);
   for (const Split split : {Split::train, Split::test}) {
@@ -258,7 +258,6 @@ TEST(PackOfPixels, IsTheSameAsTheIdxFilesAndBecomesThemAgain) {
   Loader from_idx{open_source(std::string("idx:") + kFashion, Split::test), options_of(100, 2), 3, true};
   Loader from_pack{open_source("pack:" + (folder / "f.pack").string(), Split::test), options_of(100, 2), 3, true};
   EXPECT_EQ(digests(from_pack.epoch(0)), digests(from_idx.epoch(0)));
-  fs::remove_all(folder);
 }
 
 }  // namespace

@@ -25,6 +25,7 @@
 #include <vector>
 
 #include "base/clock.h"
+#include "base/temporary_folder.h"
 #include "data/index_build.h"
 #include "hardware/machine.h"
 #include "image/detail/jpeg_reader.h"
@@ -57,18 +58,12 @@ DataOptions options_for(std::int64_t threads, PixelType type = PixelType::f32) {
 class LinkedFolder {
  public:
   explicit LinkedFolder(const std::filesystem::path& data) {
-    std::string pattern = (std::filesystem::temp_directory_path() / "headrace-photo-bench-XXXXXX").string();
-    if (::mkdtemp(pattern.data()) == nullptr) fail(ErrorCode::io, "photo_bench: cannot make {}", pattern);
-    path_ = pattern;
-    std::filesystem::create_directory_symlink(std::filesystem::canonical(data / "train"), path_ / "train");
+    std::filesystem::create_directory_symlink(std::filesystem::canonical(data / "train"), path() / "train");
   }
-  ~LinkedFolder() { std::filesystem::remove_all(path_); }
-  LinkedFolder(const LinkedFolder&) = delete;
-  LinkedFolder& operator=(const LinkedFolder&) = delete;
-  const std::filesystem::path& path() const { return path_; }
+  const std::filesystem::path& path() const { return folder_.path(); }
 
  private:
-  std::filesystem::path path_;
+  TemporaryFolder folder_;
 };
 
 // Reads every file of the source and decodes the whole picture, on `threads` threads.

@@ -6,7 +6,6 @@
 #include <headrace/error.h>
 #include <headrace/loader.h>
 #include <poll.h>
-#include <stdlib.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -22,6 +21,7 @@
 #include <vector>
 
 #include "base/descriptor.h"
+#include "base/temporary_folder.h"
 #include "data/detail/testing.h"
 
 namespace headrace {
@@ -104,13 +104,6 @@ while True:
 
 class ProcessSourceTest : public testing::Test {
  protected:
-  ProcessSourceTest() {
-    std::string pattern = (std::filesystem::temp_directory_path() / "headrace-workers-XXXXXX").string();
-    if (::mkdtemp(pattern.data()) == nullptr) fail(ErrorCode::io, "cannot make {}", pattern);
-    folder_ = pattern;
-  }
-  ~ProcessSourceTest() override { std::filesystem::remove_all(folder_); }
-
   ProcessSourceOptions options(const std::string& mode, std::int64_t workers = 2) const {
     return {.name = "test",
             .command = {"python3", "-I", "-S", "-c", kWorkerProgram, folder_.string(), mode},
@@ -133,7 +126,8 @@ class ProcessSourceTest : public testing::Test {
     return text;
   }
 
-  std::filesystem::path folder_;
+  const TemporaryFolder temporary_;
+  const std::filesystem::path folder_ = temporary_.path();
 };
 
 std::vector<std::uint64_t> all_batches(const std::shared_ptr<const Source>& source, std::int64_t threads) {

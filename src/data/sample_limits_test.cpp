@@ -139,13 +139,16 @@ class PixelsOfManySizes : public Source {
   int width() const override { return 0; }
   int channels() const override { return 3; }
   Sample read(std::int64_t index, std::vector<std::uint8_t>& buffer) const override {
-    const int side = index == 0 ? 30 : 20;
+    const int side = side_of(index);
     buffer.assign(static_cast<std::size_t>(side) * side * 3, 9);
     return {.bytes = buffer, .height = side, .width = side, .channels = 3, .label = label(index)};
   }
   std::int64_t label(std::int64_t index) const override { return index % 2; }
   std::string sample_name(std::int64_t index) const override { return fmt::format("sample {}", index); }
   std::uint64_t fingerprint() const override { return 13; }
+
+ protected:
+  static int side_of(std::int64_t index) { return index == 0 ? 30 : 20; }
 };
 
 TEST_F(SampleLimitsOf, SourcesOfOnesOwnAreHeldToThem) {
@@ -167,7 +170,7 @@ TEST_F(SampleLimitsOf, SourcesOfOnesOwnAreHeldToThem) {
 class PixelsOfKnownSizes : public PixelsOfManySizes {
  public:
   std::optional<Sample> outline(std::int64_t index) const override {
-    const int side = index == 0 ? 30 : 20;
+    const int side = side_of(index);
     return Sample{.height = side, .width = side, .channels = 3, .label = label(index)};
   }
   Sample read(std::int64_t index, std::vector<std::uint8_t>& buffer) const override {

@@ -13,6 +13,7 @@
 #include <set>
 #include <sstream>
 
+#include "base/temporary_folder.h"
 #include "hardware/allocator.h"
 #include "hardware/cgroup.h"
 #include "hardware/instruction_sets.h"
@@ -31,8 +32,6 @@ using testing::StartsWith;
 class FakeMachine : public testing::Test {
  protected:
   FakeMachine() {
-    std::string name = fs::temp_directory_path() / "headrace-machine-XXXXXX";
-    root_ = ::mkdtemp(name.data());
     put("/proc/cpuinfo", "processor\t: 0\nmodel name\t: Fast CPU @ 3 GHz\n\nprocessor\t: 1\nmodel name\t: x\n");
     put("/proc/meminfo", "MemTotal:       65536000 kB\nMemFree:        1000 kB\n");
     put("/proc/self/status", "Name:\tx\nCpus_allowed:\tff\nCpus_allowed_list:\t0-7\n");
@@ -44,7 +43,6 @@ class FakeMachine : public testing::Test {
     put("/sys/devices/system/cpu/online", "0-7\n");
     put("/sys/devices/system/node/online", "0-1\n");
   }
-  ~FakeMachine() override { fs::remove_all(root_); }
 
   void put(const std::string& path, const std::string& text) {
     fs::create_directories(fs::path(root_ + path).parent_path());
@@ -55,7 +53,8 @@ class FakeMachine : public testing::Test {
     put("/proc/self/mountinfo", "30 23 0:26 / /sys/fs/cgroup rw,nosuid shared:4 - cgroup2 cgroup2 rw,nsdelegate\n");
   }
 
-  std::string root_;
+  const TemporaryFolder temporary_;
+  const std::string root_ = temporary_.path();
 };
 
 TEST_F(FakeMachine, WithoutLimitsIsTheMachineItself) {

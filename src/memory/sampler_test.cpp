@@ -16,6 +16,7 @@
 #include <thread>
 #include <vector>
 
+#include "base/temporary_folder.h"
 #include "memory/accounts.h"
 
 namespace headrace {
@@ -115,11 +116,9 @@ TEST(MemorySampler, StaircaseOf100MegabytesShowsInTheExportAtTheRightTimes) {
   }
   TraceRecord taken = trace.stop();
   add_memory(taken, timeline);
-  std::string pattern = std::filesystem::temp_directory_path() / "headrace-memory-XXXXXX";
-  const std::filesystem::path folder = ::mkdtemp(pattern.data());
-  write_chrome_trace(taken, folder / "trace.json");
-  const TraceRecord record = read_chrome_trace(folder / "trace.json");
-  std::filesystem::remove_all(folder);
+  const TemporaryFolder folder;
+  write_chrome_trace(taken, folder.path() / "trace.json");
+  const TraceRecord record = read_chrome_trace(folder.path() / "trace.json");
 
   const Moments moments = gauges(record);
   std::int64_t ground = 0;

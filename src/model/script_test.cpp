@@ -9,13 +9,13 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <headrace/error.h>
-#include <stdlib.h>
 #include <torch/csrc/jit/api/module.h>
 
 #include <algorithm>
 #include <cstring>
 
 #include "base/files.h"
+#include "base/temporary_folder.h"
 #include "model/network.h"
 
 namespace headrace {
@@ -55,11 +55,6 @@ Module with_forward(const std::string& source) {
 
 class Script : public ::testing::Test {
  protected:
-  Script() {
-    std::string pattern = (fs::temp_directory_path() / "headrace-script-XXXXXX").string();
-    path_ = ::mkdtemp(pattern.data());
-  }
-  ~Script() override { fs::remove_all(path_); }
   fs::path file() const { return path_ / "m.pt"; }
 
   std::unique_ptr<Network> loaded(std::int64_t classes = 4) const {
@@ -90,7 +85,8 @@ class Script : public ::testing::Test {
 
   std::string bytes() const { return read_file(file(), 1 << 20); }
 
-  fs::path path_;
+  const TemporaryFolder temporary_;
+  const fs::path path_ = temporary_.path();
 };
 
 TEST_F(Script, GivesTheSameOutputAndSharesItsTensors) {

@@ -7,11 +7,11 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <headrace/error.h>
-#include <stdlib.h>
 
 #include <algorithm>
 
 #include "base/files.h"
+#include "base/temporary_folder.h"
 #include "model/network.h"
 #include "tensor/safetensors.h"
 
@@ -25,11 +25,6 @@ using Named = std::vector<std::pair<std::string, at::Tensor>>;
 
 class Weights : public ::testing::Test {
  protected:
-  Weights() {
-    std::string pattern = (fs::temp_directory_path() / "headrace-weights-XXXXXX").string();
-    path_ = ::mkdtemp(pattern.data());
-  }
-  ~Weights() override { fs::remove_all(path_); }
   fs::path file() const { return path_ / "w.safetensors"; }
 
   // Drawn, and with running statistics that are not those of a new network.
@@ -75,7 +70,8 @@ class Weights : public ::testing::Test {
     return "accepted";
   }
 
-  fs::path path_;
+  const TemporaryFolder temporary_;
+  const fs::path path_ = temporary_.path();
 };
 
 TEST_F(Weights, ComeBackBitForBit) {

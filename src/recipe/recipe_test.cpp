@@ -1,4 +1,5 @@
 #include "recipe/recipe.h"
+#include "base/temporary_folder.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -84,12 +85,6 @@ TEST(Recipe, EveryDefaultLiesInItsRange) {
 
 class RecipeFile : public testing::Test {
  protected:
-  RecipeFile() {
-    std::string pattern = std::filesystem::temp_directory_path() / "recipe-test-XXXXXX";
-    folder_ = mkdtemp(pattern.data());
-  }
-  ~RecipeFile() override { std::filesystem::remove_all(folder_); }
-
   std::filesystem::path write(const std::string& text) {
     const std::filesystem::path path = folder_ / "small.toml";
     std::ofstream(path, std::ios::binary) << text;
@@ -106,7 +101,8 @@ class RecipeFile : public testing::Test {
     return "accepted";
   }
 
-  std::filesystem::path folder_;
+  const TemporaryFolder temporary_;
+  const std::filesystem::path folder_ = temporary_.path();
 };
 
 const char* const kSource = "data.source = 'idx:/data'\n";

@@ -2,24 +2,21 @@
 #pragma once
 
 #include <gtest/gtest.h>
-#include <stdlib.h>
 #include <unistd.h>
 
 #include <filesystem>
 #include <fstream>
 #include <string>
 
+#include "base/temporary_folder.h"
+
 namespace headrace {
 
 class ScratchFolder : public testing::Test {
  protected:
   ScratchFolder() {
-    std::string pattern = (std::filesystem::temp_directory_path() / "headrace-test-XXXXXX").string();
-    EXPECT_NE(mkdtemp(pattern.data()), nullptr);
-    folder_ = pattern;
     std::filesystem::permissions(folder_, std::filesystem::perms::all);  // Unprivileged must get to what lies in it.
   }
-  ~ScratchFolder() override { std::filesystem::remove_all(folder_); }
 
   // Folders on the way are made.
   std::filesystem::path write(const std::string& name, const std::string& bytes) const {
@@ -31,7 +28,8 @@ class ScratchFolder : public testing::Test {
     return path;
   }
 
-  std::filesystem::path folder_;
+  const TemporaryFolder temporary_;
+  const std::filesystem::path folder_ = temporary_.path();
 };
 
 // root may read what permissions forbid; while this lives the process is nobody instead.

@@ -10,7 +10,6 @@
 #include <headrace/error.h>
 #include <headrace/loader.h>
 #include <headrace/source.h>
-#include <stdlib.h>
 
 #include <cstring>
 #include <fstream>
@@ -18,6 +17,7 @@
 #include <optional>
 
 #include "base/files.h"
+#include "base/temporary_folder.h"
 #include "tensor/batch_tensor.h"
 #include "tensor/compute.h"
 #include "tensor/safetensors.h"
@@ -39,12 +39,8 @@ using Named = std::vector<std::pair<std::string, at::Tensor>>;
 
 class Folder : public ::testing::Test {
  protected:
-  Folder() {
-    std::string pattern = (fs::temp_directory_path() / "headrace-tensor-XXXXXX").string();
-    path_ = ::mkdtemp(pattern.data());
-  }
-  ~Folder() override { fs::remove_all(path_); }
-  fs::path path_;
+  const TemporaryFolder temporary_;
+  const fs::path path_ = temporary_.path();
 };
 
 // Sixteen pictures of 4 x 4 whose pixels are the sample's index.

@@ -12,6 +12,7 @@
 
 #include "base/error_of.h"
 #include "base/files.h"
+#include "base/temporary_folder.h"
 
 namespace headrace {
 namespace {
@@ -20,13 +21,6 @@ using testing::HasSubstr;
 
 class ChromeTrace : public testing::Test {
  protected:
-  ChromeTrace() {
-    std::string name = std::filesystem::temp_directory_path() / "headrace-trace-XXXXXX";
-    folder_ = ::mkdtemp(name.data());
-    path_ = folder_ / "trace.json";
-  }
-  ~ChromeTrace() override { std::filesystem::remove_all(folder_); }
-
   // The message of the Error{corrupt_data} that reading `content` gives.
   std::string refusal(const std::string& content) {
     write_file(path_, content);
@@ -35,8 +29,8 @@ class ChromeTrace : public testing::Test {
     return message;
   }
 
-  std::filesystem::path folder_;
-  std::string path_;
+  const TemporaryFolder folder_;
+  const std::string path_ = folder_.path() / "trace.json";
 };
 
 TraceRecord sample() {

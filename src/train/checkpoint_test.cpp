@@ -4,13 +4,13 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <headrace/error.h>
-#include <stdlib.h>
 #include <sys/resource.h>
 
 #include <csignal>
 #include <optional>
 
 #include "base/files.h"
+#include "base/temporary_folder.h"
 #include "tensor/compute.h"
 #include "tensor/safetensors.h"
 #include "train/detail/header_checksum.h"
@@ -26,12 +26,7 @@ using Named = std::vector<std::pair<std::string, at::Tensor>>;
 
 class Checkpoint : public ::testing::Test {
  protected:
-  Checkpoint() {
-    std::string pattern = (fs::temp_directory_path() / "headrace-train-XXXXXX").string();
-    path_ = ::mkdtemp(pattern.data());
-    apply_compute_threads(1);
-  }
-  ~Checkpoint() override { fs::remove_all(path_); }
+  Checkpoint() { apply_compute_threads(1); }
 
   std::vector<std::string> names() const {
     std::vector<std::string> names;
@@ -40,7 +35,8 @@ class Checkpoint : public ::testing::Test {
     return names;
   }
 
-  fs::path path_;
+  const TemporaryFolder temporary_;
+  const fs::path path_ = temporary_.path();
 };
 
 Named clones(const Named& tensors) {

@@ -2,13 +2,13 @@
 #pragma once
 
 #include <headrace/error.h>
-#include <stdlib.h>
 
 #include <cstdint>
 #include <filesystem>
 #include <fstream>
 #include <string>
 
+#include "base/temporary_folder.h"
 #include "image/test_pictures.h"
 
 namespace headrace {
@@ -24,17 +24,11 @@ class TinyPictures {
   };
 
   explicit TinyPictures(const Shape& shape) {
-    std::string pattern = (std::filesystem::temp_directory_path() / "headrace-pictures-XXXXXX").string();
-    if (mkdtemp(pattern.data()) == nullptr) fail(ErrorCode::io, "tiny pictures: cannot make {}", pattern);
-    folder_ = pattern;
     for (int label = 0; label < shape.classes; ++label) {
       for (int i = 0; i < shape.count; ++i) write("train", label, i, shape);
       for (int i = 0; i < std::max(1, shape.count / 4); ++i) write("test", label, shape.count + i, shape);
     }
   }
-  ~TinyPictures() { std::filesystem::remove_all(folder_); }
-  TinyPictures(const TinyPictures&) = delete;
-  TinyPictures& operator=(const TinyPictures&) = delete;
 
   std::string uri() const { return "folder:" + folder_.string(); }
   const std::filesystem::path& folder() const { return folder_; }
@@ -72,7 +66,8 @@ class TinyPictures {
     if (!file.good()) fail(ErrorCode::io, "tiny pictures: cannot write to {}", folder.string());
   }
 
-  std::filesystem::path folder_;
+  const TemporaryFolder temporary_;
+  const std::filesystem::path folder_ = temporary_.path();
 };
 
 }  // namespace headrace
