@@ -201,6 +201,33 @@ def test_live_settings_change_no_byte(folder):
         loader.set_threads(-2)
 
 
+REFUSED = """
+import resource, sys
+import headrace as hr
+loader = hr.Loader(sys.argv[1], batch_size=16, threads=1)
+kilobytes = next(int(line.split()[1]) for line in open("/proc/self/status") if line.startswith("VmSize"))
+resource.setrlimit(resource.RLIMIT_AS, ((kilobytes << 10) + (128 << 20),) * 2)
+try:
+    loader.set_threads(256)
+except hr.Error as refused:
+    print("cannot start loader thread" in str(refused))
+print(loader.options["threads"], loader.statistics()["threads"], len(list(loader)))
+"""
+
+
+def test_a_number_of_threads_that_is_refused_changes_nothing(folder):
+    done = subprocess.run([sys.executable, "-c", REFUSED, f"idx:{folder}"], capture_output=True, text=True, timeout=120,
+                          env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)})
+    assert (done.returncode, done.stdout) == (0, "True\n1 1 4\n"), done.stderr
+    loader = make(folder, threads=1)
+    for refused in (-2, 257, "many"):
+        with pytest.raises(hr.errors.InvalidArgumentError):
+            loader.set_threads(refused)
+        with pytest.raises(hr.errors.InvalidArgumentError):
+            loader.set_prefetch_batches(refused)
+    assert loader.options["threads"] == 1 and loader.options["prefetch_batches"] == 2
+
+
 class SlowSquares:
     """Pictures that take a millisecond to read and no computing."""
 

@@ -396,36 +396,35 @@ std::vector<std::tuple<std::string, std::string, std::string, std::string>> Nati
   return all;
 }
 
-// Into options_, checked.
-void NativeLoader::set_live(const char* name, const Number& value) {
+// Into options_, checked, and by `apply` into the loader; what that refuses is taken back.
+template <class Value, class Apply>
+void NativeLoader::set_live(const char* name, const Value& value, const Apply& apply) {
   require_own_process();
-  const std::vector<Field> fields = fields_of(options_);
-  std::visit([&](const auto& plain) { field_named(fields, name).set(plain); }, value);
+  DataOptions before = options_;
+  field_named(fields_of(options_), name).set(value);
+  try {
+    const py::gil_scoped_release released;
+    apply();
+  } catch (...) {
+    options_ = std::move(before);
+    const py::gil_scoped_release released;
+    apply();  // What was done of it until then.
+    throw;
+  }
 }
 
 void NativeLoader::set_threads(const Number& threads) {
-  set_live("threads", threads);
-  const py::gil_scoped_release released;
-  loader_->set_threads(options_.threads);
+  const auto apply = [this] { loader_->set_threads(options_.threads); };
+  std::visit([&](const auto& plain) { set_live("threads", plain, apply); }, threads);
 }
 
 void NativeLoader::set_prefetch_batches(const Number& batches) {
-  set_live("prefetch_batches", batches);
-  const py::gil_scoped_release released;
-  loader_->set_prefetch_batches(options_.prefetch_batches);
+  const auto apply = [this] { loader_->set_prefetch_batches(options_.prefetch_batches); };
+  std::visit([&](const auto& plain) { set_live("prefetch_batches", plain, apply); }, batches);
 }
 
 void NativeLoader::set_cache(const std::string& cache) {
-  require_own_process();
-  const Cache before = options_.cache;
-  field_named(fields_of(options_), "cache").set(cache);
-  try {
-    const py::gil_scoped_release released;
-    loader_->set_cache(options_.cache);
-  } catch (...) {
-    options_.cache = before;
-    throw;
-  }
+  set_live("cache", cache, [this] { loader_->set_cache(options_.cache); });
 }
 
 void NativeLoader::set_workers(std::int64_t workers) {

@@ -74,7 +74,8 @@ class NativeLoader {
   void require_own_process() const;
   void require_current(std::int64_t serial) const;
   LoaderState place() const;
-  void set_live(const char* name, const Number& value);
+  template <class Value, class Apply>
+  void set_live(const char* name, const Value& value, const Apply& apply);
   pybind11::object made_of(const Batch& batch) const;
 
   pybind11::object batch_type_;  // headrace.Batch
