@@ -188,8 +188,11 @@ def test_what_is_raised_keeps_its_type_and_trace_and_names_the_sample():
     ((numpy.zeros((6, 5, 3), "u1"),), "a sample is a tuple of 1"),
     ((numpy.zeros((6, 5, 3), "f4"), 1), "an array of float32; wanted uint8"),
     ((torch.zeros(6, 5, 3), 1), "a tensor of torch.float32; wanted torch.uint8"),
-    ((numpy.zeros((3, 6, 5), "u1"), 1), "shape (3, 6, 5); wanted"),
-    ((numpy.zeros((6, 5, 4), "u1"), 1), "shape (6, 5, 4); wanted"),
+    ((numpy.zeros((3, 6, 5), "u1"), 1), "a picture has 5 channels, the last of its shape (3, 6, 5); wanted 1 or 3"),
+    ((numpy.zeros((6, 5, 4), "u1"), 1), "a picture has 4 channels, the last of its shape (6, 5, 4); wanted 1 or 3"),
+    ((torch.zeros(6, 5, 2, dtype=torch.uint8), 1), "a picture has 2 channels, the last of its shape (6, 5, 2); wanted 1 or 3"),
+    ((numpy.zeros((6, 5), "u1"), 1), "6 x 5 pixels of 1 channels; wanted 6 x 5 of 3"),
+    ((numpy.zeros((1, 6, 5, 3), "u1"), 1), "shape (1, 6, 5, 3); wanted"),
     ((numpy.zeros((0, 5, 3), "u1"), 1), "shape (0, 5, 3); wanted"),
     ((numpy.zeros((6, 6, 3), "u1"), 1), "6 x 6 pixels of 3 channels; wanted 6 x 5 of 3"),
     ((numpy.zeros((6, 5, 3), "u1"), "cat"), "a label is a str; wanted an integer"),
@@ -204,6 +207,43 @@ def test_samples_that_are_none_are_named(sample, words):
             batches(sources.SampleFive("gives", sample), workers=workers)
         names = [str(caught.value), *getattr(caught.value, "__notes__", [])]
         assert any("SampleFive[5]" in name for name in names), names
+
+
+def test_a_source_whose_every_picture_has_other_channels_is_refused_by_its_first_sample():
+    source = sources.EverySample("gives", (numpy.zeros((6, 5, 4), "u1"), 1))
+    with pytest.raises(ValueError, match="a picture has 4 channels") as caught:
+        hr.Loader(source)
+    assert any("sample 0" in note for note in caught.value.__notes__)
+    with pytest.raises(errors.InvalidArgumentError, match=r"a picture has 4 channels(.|\n)*sample 0"):
+        hr.Loader(source, workers=1)
+
+
+def test_every_form_of_input_gives_the_same_values_in_every_type_and_layout():
+    for grey in (False, True):
+        def picture(index):
+            return sources.Pictures().pixels(index)[:, :, 1:2] if grey else sources.Pictures().pixels(index)
+
+        forms = {
+            "array": lambda index: numpy.ascontiguousarray(picture(index)),
+            "strided array": lambda index: picture(index).repeat(2, 0)[::2],
+            "reversed array": lambda index: numpy.ascontiguousarray(picture(index)[::-1])[::-1],
+            "Fortran array": lambda index: numpy.asfortranarray(picture(index)),
+            "tensor": lambda index: torch.from_numpy(numpy.ascontiguousarray(picture(index))),
+            "permuted tensor": lambda index: torch.from_numpy(picture(index).transpose(2, 0, 1).copy()).permute(1, 2, 0),
+        }
+        if grey:
+            forms["array without channels"] = lambda index: picture(index)[:, :, 0]
+            forms["tensor without channels"] = lambda index: torch.from_numpy(picture(index)[:, :, 0].copy())
+        pixels = torch.from_numpy(numpy.stack([picture(index) for index in range(24)])).permute(0, 3, 1, 2)
+        for dtype, expected in (("uint8", pixels), ("float32", pixels.float().div(255)),
+                                ("bfloat16", pixels.float().div(255).bfloat16())):
+            for layout in ("nchw", "nhwc"):
+                for name, form in forms.items():
+                    source = [(form(index), index) for index in range(24)]
+                    transform = {"dtype": dtype, "layout": layout}
+                    images, _ = next(iter(hr.Loader(source, batch_size=24, shuffle=False, transform=transform)))
+                    assert torch.equal(images, expected), (name, dtype, layout, grey)
+                    assert layout == "nchw" or images.is_contiguous(memory_format=torch.channels_last)
 
 
 def test_samples_that_are_none_obey_on_corrupt():

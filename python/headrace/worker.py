@@ -75,6 +75,7 @@ class SourceReader:
             try:
                 return self.read(index)
             except Exception as error:
+                error.add_note(f"headrace: raised by sample {index}")
                 refusal = refusal or error
         assert refusal is not None
         raise refusal
@@ -123,8 +124,10 @@ def _pixels(picture: Any) -> tuple[Any, int, int, int, int]:
     if picture.dtype != numpy.uint8:
         raise TypeError(f"a picture is an array of {picture.dtype}; wanted uint8")
     shape = picture.shape if picture.ndim != 2 else (*picture.shape, 1)
-    if len(shape) != 3 or shape[2] not in (1, 3) or 0 in shape:
+    if len(shape) != 3 or 0 in shape:
         raise ValueError(f"a picture has shape {tuple(picture.shape)}; wanted (height, width) or (height, width, 1 or 3)")
+    if shape[2] not in (1, 3):
+        raise ValueError(f"a picture has {shape[2]} channels, the last of its shape {tuple(picture.shape)}; wanted 1 or 3")
     return numpy.ascontiguousarray(picture).reshape(-1), PIXELS, *shape
 
 
