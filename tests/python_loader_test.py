@@ -4,9 +4,11 @@ import asyncio
 import hashlib
 import os
 import pickle
+import signal
 import struct
 import subprocess
 import sys
+import threading
 import time
 
 import numpy
@@ -582,12 +584,88 @@ def test_keywords_of_a_dataloader_are_taken_or_refused_by_name(folder):
     loader = make(folder, num_workers=2, prefetch_factor=3, drop_last=True, pin_memory=True, persistent_workers=False)
     assert loader.options["threads"] == 2 and loader.options["prefetch_batches"] == 6
     assert loader.options["last_batch"] == "drop" and len(loader) == 3 and len(list(loader)) == 3
-    assert loader.not_applied.keys() == {"pin_memory", "persistent_workers"}
-    assert make(folder).not_applied == {}
+    assert loader.not_applied == {"pin_memory": "no CUDA"} and make(folder).not_applied == {}
     with pytest.raises(hr.errors.InvalidArgumentError, match="worker_init_fn"):
         make(folder, worker_init_fn=print)
     with pytest.raises(hr.errors.InvalidArgumentError, match="num_workers and threads are the same"):
         make(folder, num_workers=1, threads=2)
+
+
+@pytest.mark.parametrize("options, row", [
+    ({"num_workers": 3}, ("num_workers", "3", "3", "")),
+    ({"batch_size": 7}, ("batch_size", "7", "7", "")),
+    ({"pin_memory": True}, ("pin_memory", "true", "false", "no CUDA")),
+    ({"pin_memory": False}, ("pin_memory", "false", "false", "")),
+    ({"persistent_workers": False}, ("persistent_workers", "false", "false", "")),
+    ({}, ("persistent_workers", "true", "true", "")),
+    ({"num_workers": 2, "prefetch_factor": 4}, ("prefetch_factor", "4", "4", "")),
+    ({"enable_async_data_loading": False}, ("enable_async_data_loading", "false", "false", "")),
+    ({}, ("enable_async_data_loading", "true", "true", "")),
+    ({"num_workers": 0}, ("enable_async_data_loading", "true", "false", "no threads: the one that iterates loads")),
+    ({"num_workers": 0}, ("persistent_workers", "true", "false", "no threads: the one that iterates loads")),
+])
+def test_each_option_is_told_as_asked_for_and_as_in_force(folder, options, row):
+    loader = make(folder, **options)
+    assert row in loader.applied and len(list(loader)) == len(loader)
+    assert len({key for key, *_ in loader.applied}) == len(loader.applied)
+    images, _ = next(iter(loader))
+    assert len(images) == options.get("batch_size", 16) and not images.is_pinned()
+
+
+class Gated(SlowSquares):
+    """Waits at each sample but the first, by which it is opened, until it is let through."""
+
+    def __init__(self):
+        self.begun, self.open, self.is_opened = threading.Event(), threading.Event(), False
+
+    def __getitem__(self, index):
+        if self.is_opened:
+            self.begun.set()
+            assert self.open.wait(60)
+        self.is_opened = True
+        return super().__getitem__(index)
+
+
+def test_a_request_returns_before_its_batch_is_there():
+    source = Gated()
+    request = iter(hr.Loader(source, batch_size=8, num_workers=2)).request()
+    assert source.begun.wait(60) and not request.done()
+    source.open.set()
+    assert len(request.result()[1]) == 8
+
+
+def test_without_asynchronous_loading_the_same_request_waits():
+    source, found = Gated(), []
+    loader = hr.Loader(source, batch_size=8, num_workers=2, enable_async_data_loading=False, shuffle=False)
+    batches = iter(loader)
+    asks = threading.Thread(target=lambda: found.append(batches.request()))
+    asks.start()
+    assert source.begun.wait(60) and not found
+    source.open.set()
+    asks.join()
+    assert found[0].done() and loader.state_dict()["position"] == 0
+    assert found[0].result()[1].tolist() == list(range(8)) and loader.state_dict()["position"] == 8
+
+
+def test_requests_that_wait_give_the_batches_of_the_iteration(folder):
+    loader = make(folder, enable_async_data_loading=False)
+    running, found = iter(loader), []
+    while (batch := running.request().result()) is not None:
+        found.append((batch[0].clone(), batch[1].clone()))
+    assert_same_batches(found, epoch_of(make(folder)))
+
+
+def test_a_ctrl_c_ends_a_request_that_waits_and_loses_no_batch(ctrl_c):
+    source = Gated()
+    loader = hr.Loader(source, batch_size=8, num_workers=1, enable_async_data_loading=False, shuffle=False)
+    batches = iter(loader)
+    interrupt = threading.Thread(target=lambda: (source.begun.wait(60), os.kill(os.getpid(), signal.SIGINT)))
+    interrupt.start()
+    with pytest.raises(KeyboardInterrupt):
+        batches.request()
+    interrupt.join()
+    source.open.set()
+    assert batches.request().result()[1].tolist() == list(range(8))
 
 
 def threads_of_this_process() -> set[str]:

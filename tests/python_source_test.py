@@ -8,6 +8,7 @@ import subprocess
 import sys
 import textwrap
 import threading
+import time
 
 import numpy
 import pytest
@@ -161,6 +162,50 @@ def test_workers_are_other_processes_and_live_through_epochs():
     for process in processes:
         with pytest.raises(ProcessLookupError):
             os.kill(process, 0)
+
+
+KINDS = {"threads": ("num_workers", "threads_started"), "processes": ("workers", "workers_started")}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("persistent", [True, False])
+def test_workers_live_through_epochs_with_what_they_keep_or_are_new_in_each(kind, persistent, tmp_path):
+    keyword, counter = KINDS[kind]
+    loader = hr.Loader(sources.Ids(tmp_path, 2), batch_size=6, persistent_workers=persistent, **{keyword: 2})
+    epochs = [{reader for _, labels in loader for reader in labels.tolist()} for _ in range(5)]
+    assert len(epochs[0]) == 2 and not any(os.getpid() in readers for readers in epochs)
+    expected = 2 if persistent else 5 * 2
+    assert loader.statistics()[counter] == expected
+    assert len(list(tmp_path.iterdir())) == expected, "what a worker opened stays open as long as it lives"
+    assert not persistent or all(readers <= epochs[0] for readers in epochs)
+    assert ("persistent_workers", str(persistent).lower(), str(persistent).lower(), "") in loader.applied
+
+
+def test_workers_of_an_epoch_that_was_left_early_are_gone():
+    loader = hr.Loader(sources.Pictures(), workers=2, persistent_workers=False, threads=2, batch_size=1)
+    iterator = iter(loader)
+    next(iterator)
+    processes = loader.worker_processes
+    assert len(processes) == 2
+    del iterator
+    assert loader.worker_processes == []
+    for process in processes:
+        with pytest.raises(ProcessLookupError):
+            os.kill(process, 0)
+    assert len(list(loader)) == 24 and loader.statistics()["workers_started"] == 4
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_batches_in_flight_are_workers_times_prefetch_factor(kind, tmp_path):
+    loader = hr.Loader(sources.Noted(tmp_path), batch_size=1, shuffle=False, prefetch_factor=3, **{KINDS[kind][0]: 2})
+    batches = iter(loader)
+    for delivered in (1, 2, 3):
+        next(batches)
+        deadline = time.monotonic() + 60
+        while len(list(tmp_path.iterdir())) != delivered + 2 * 3:
+            assert time.monotonic() < deadline
+            time.sleep(0.005)
+    assert ("prefetch_factor", "3", "3", "") in loader.applied
 
 
 @pytest.mark.parametrize("options", [{"threads": 2}, {"workers": 2}])

@@ -4,6 +4,7 @@ import io
 import os
 import signal
 import sys
+import threading
 import time
 
 import numpy
@@ -131,6 +132,47 @@ class Meets(Pictures):
                 if time.monotonic() > deadline:
                     raise TimeoutError(f"sample {21 - index} has not begun")
                 time.sleep(0.01)
+        return super().__getitem__(index)
+
+
+class Ids(Pictures):
+    """The label is the thread that read the sample, a process' id where it has only one. Each waits at its first sample until
+    `count` have begun, and leaves a file then."""
+
+    def __init__(self, folder, count):
+        self.folder, self.count = folder, count
+        self.is_open = False
+        self.own = threading.local()
+
+    def __getstate__(self):
+        return self.folder, self.count
+
+    def __setstate__(self, state):
+        self.__init__(*state)
+
+    def __getitem__(self, index):
+        if not self.is_open:  # Only to see what pictures are like.
+            self.is_open = True
+            return self.pixels(index), 0
+        if not hasattr(self.own, "file"):
+            self.own.file = (self.folder / f"{threading.get_native_id()} {time.monotonic_ns()}").open("w")
+            deadline = time.monotonic() + 60
+            while len(list(self.folder.iterdir())) % self.count:
+                if time.monotonic() > deadline:
+                    raise TimeoutError(f"{self.count} have not begun")
+                time.sleep(0.002)
+        assert not self.own.file.closed
+        return self.pixels(index), threading.get_native_id()
+
+
+class Noted(Pictures):
+    """Leaves a file for each sample that was begun."""
+
+    def __init__(self, folder):
+        self.folder = folder
+
+    def __getitem__(self, index):
+        (self.folder / str(index)).touch()
         return super().__getitem__(index)
 
 

@@ -91,6 +91,7 @@ struct LoaderStatistics {
   std::int64_t own_ns = 0;             // The consumer's, from a delivery to the next request within an epoch.
   std::int64_t threads = 0;            // In force now,
   std::int64_t prefetch_batches = 0;   // likewise.
+  std::int64_t threads_started = 0;    // Of the Loader's own, ended ones included.
   std::int64_t corrupt = 0;            // Times that a sample was replaced or zeroed, or a replacement was corrupt too.
   std::int64_t cache_hits = 0;         // Pictures found decoded.
   std::int64_t cache_misses = 0;       // Pictures looked for in vain.

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
+import json
+from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any
+
+import torch
 
 from . import _native
 from .errors import InvalidArgumentError
 
 AUTOTUNE = "auto"  # A number that the Loader finds by itself while it runs. It takes -1 for it, too.
+
+_Row = tuple[str, str, str, str]  # Key, requested, applied, reason.
+_SWITCHES = ("pin_memory", "persistent_workers", "enable_async_data_loading")
 
 
 class Loader(_native.Loader):
@@ -17,9 +23,10 @@ class Loader(_native.Loader):
     threads and prefetch_batches may be AUTOTUNE: the Loader finds them while it runs, from what its stages and the loop take
     (decisions() lists what it changed and why).
 
-    Of DataLoader's keywords it takes num_workers (threads), drop_last (last_batch), prefetch_factor (batches a worker) and
-    those that change nothing here, which not_applied lists with the reason: pin_memory and persistent_workers=False.
-    worker_init_fn is refused. Unlike a DataLoader it shuffles in training unless shuffle=False.
+    Of DataLoader's keywords it takes num_workers (threads), drop_last (last_batch), prefetch_factor (batches a thread or,
+    where processes read, a process), persistent_workers, and pin_memory, which changes nothing without CUDA: not_applied
+    says so, and applied lists each of them as asked for and as in force. worker_init_fn is refused. Unlike a DataLoader it
+    shuffles in training unless shuffle=False.
 
     "async for batch in loader" iterates under asyncio; iter(loader).request() asks for a batch without waiting."""
 
@@ -31,7 +38,6 @@ class Loader(_native.Loader):
         prefetch_factor: int | str | None = None,
         drop_last: bool | None = None,
         pin_memory: bool = False,
-        persistent_workers: bool = True,
         worker_init_fn: Callable[[int], Any] | None = None,
         **options: Any,
     ) -> None:
@@ -42,25 +48,60 @@ class Loader(_native.Loader):
         if num_workers is not None:
             _set(options, "num_workers", "threads", num_workers)
         if prefetch_factor is not None:
-            _set(options, "prefetch_factor", "prefetch_batches", _prefetch_batches(prefetch_factor, options.get("threads", 1)))
+            workers = options.get("workers") or options.get("threads", 1)
+            _set(options, "prefetch_factor", "prefetch_batches", _prefetch_batches(prefetch_factor, workers))
         if drop_last is not None:
             _set(options, "drop_last", "last_batch", "drop" if drop_last else "keep")
-        self._not_applied = {}
-        if pin_memory:
-            self._not_applied["pin_memory"] = "batches lie in ordinary memory: headrace runs on CPUs only so far"
-        if not persistent_workers:
-            self._not_applied["persistent_workers"] = "threads wait from epoch to epoch and cost nothing meanwhile"
+        self._given = {"num_workers": num_workers, "prefetch_factor": prefetch_factor, "pin_memory": bool(pin_memory),
+                       **{key: options[key] for key in _SWITCHES if key in options}}
         super().__init__(source, **options)
+
+    @property
+    def applied(self) -> list[_Row]:
+        """What was asked for and what is in force: (key, requested, applied, reason), of options that change no byte, and of
+        DataLoader's keywords by their own names."""
+        rows = super().applied
+        return [*rows, *self._keyword_rows({row[0]: row for row in rows})]
 
     @property
     def not_applied(self) -> dict[str, str]:
         """Keywords that were given and change nothing here, each with the reason."""
-        return dict(self._not_applied)
+        return {key: reason for key, requested, applied, reason in self.applied
+                if key in _SWITCHES and key in self._given and requested != applied}
+
+    def _keyword_rows(self, rows: dict[str, _Row]) -> Iterator[_Row]:
+        options, threads = self.options, self.statistics()["threads"]
+        workers = options["workers"] or threads
+        no_threads = "" if threads else "no threads: the one that iterates loads"
+        yield "batch_size", str(self.batch_size), str(self.batch_size), ""
+        if self._given["num_workers"] is not None:
+            yield "num_workers", *rows["data.threads"][1:]
+        if (factor := self._given["prefetch_factor"]) is not None:
+            _, _, depth, reason = rows["data.prefetch_batches"]
+            ahead = int(depth) / workers if threads else 0
+            yield "prefetch_factor", _text(factor), f"{ahead:g}", no_threads or reason
+        yield "pin_memory", *_granted(self._given["pin_memory"], pinning_refusal())
+        yield "persistent_workers", *_granted(options["persistent_workers"], "" if workers else no_threads)
+        yield "enable_async_data_loading", *_granted(options["enable_async_data_loading"], no_threads)
 
     async def __aiter__(self) -> AsyncIterator[Any]:
         batches = iter(self)
         while (batch := await batches.request()) is not None:
             yield batch
+
+
+def pinning_refusal() -> str:
+    """Why batches of a Loader are not pinned."""
+    return "its batches lie in ordinary memory so far" if torch.cuda.is_available() else "no CUDA"
+
+
+def _granted(requested: bool, refusal: str) -> tuple[str, str, str]:
+    """Requested, applied, reason of a switch."""
+    return _text(requested), _text(requested and not refusal), refusal if requested else ""
+
+
+def _text(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value)
 
 
 def _prefetch_batches(factor: int | str, threads: int | str) -> int | str:

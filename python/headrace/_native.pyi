@@ -29,6 +29,8 @@ class Loader:
         *,
         workers: int = 0,
         worker_timeout_s: float = 300.0,
+        persistent_workers: bool = True,
+        enable_async_data_loading: bool = True,
         split: str = "train",
         seed: int = 0,
         training: bool | None = None,

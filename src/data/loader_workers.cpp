@@ -45,6 +45,8 @@ void Loader::Impl::resize(std::int64_t count, Joining joining) {
     while (std::ssize(workers) < count) {
       const std::int64_t worker = std::ssize(workers);
       workers.emplace_back([this, worker, workspace = std::make_unique<Workspace>()] { work(worker, *workspace); });
+      std::lock_guard lock(mutex);
+      ++totals.threads_started;
     }
   } catch (const std::system_error& refused) {
     {

@@ -107,6 +107,8 @@ class ProcessSource::Pool {
 
   Sample read(std::int64_t index, std::vector<std::uint8_t>& buffer);
   void set_workers(std::int64_t workers);
+  void end_workers();
+  void start_workers();
   void interrupt();
   WorkerStatistics statistics() const;
   const SourceFacts& facts() const { return facts_; }
@@ -115,9 +117,9 @@ class ProcessSource::Pool {
  private:
   class Lease;
 
-  void add_worker(std::vector<std::unique_ptr<Worker>>& to);
   Worker* take();
   Worker* take_new();
+  std::unique_ptr<Worker> start_promised();
   void give_back(Worker* worker, bool sound);
   void wait_for_first(const Worker& worker) const;
   SourceFacts greet(Worker& worker) const;
@@ -226,17 +228,22 @@ Worker* ProcessSource::Pool::take() {
 
 // `starting_` counts it already.
 Worker* ProcessSource::Pool::take_new() {
+  auto worker = start_promised();
+  std::lock_guard lock(mutex_);
+  --starting_;
+  busy_.push_back(std::move(worker));
+  return busy_.back().get();
+}
+
+// `starting_` counts it already, and the caller takes it out. After an exception it is out.
+std::unique_ptr<Worker> ProcessSource::Pool::start_promised() {
   std::int64_t number = 0;
   {
     std::lock_guard lock(mutex_);
     number = totals_.started++;
   }
   try {
-    auto worker = start_worker(options_, payload_, number);
-    std::lock_guard lock(mutex_);
-    --starting_;
-    busy_.push_back(std::move(worker));
-    return busy_.back().get();
+    return start_worker(options_, payload_, number);
   } catch (...) {
     {
       std::lock_guard lock(mutex_);
@@ -279,6 +286,33 @@ void ProcessSource::Pool::set_workers(std::int64_t workers) {
   }
   free_.notify_all();
   end(superfluous);
+}
+
+void ProcessSource::Pool::end_workers() {
+  std::vector<std::unique_ptr<Worker>> ended;
+  {
+    std::lock_guard lock(mutex_);
+    ended.swap(idle_);
+  }
+  free_.notify_all();
+  end(ended);
+}
+
+void ProcessSource::Pool::start_workers() {
+  while (true) {
+    {
+      std::lock_guard lock(mutex_);
+      if (std::ssize(idle_) + std::ssize(busy_) + starting_ >= wanted_) return;
+      ++starting_;
+    }
+    auto worker = start_promised();
+    {
+      std::lock_guard lock(mutex_);
+      --starting_;
+      idle_.push_back(std::move(worker));
+    }
+    free_.notify_one();
+  }
 }
 
 void ProcessSource::Pool::interrupt() {
@@ -485,6 +519,12 @@ std::uint64_t ProcessSource::fingerprint() const {
 
 void ProcessSource::set_workers(std::int64_t workers) {
   pool_->set_workers(workers);
+}
+void ProcessSource::end_workers() {
+  pool_->end_workers();
+}
+void ProcessSource::start_workers() {
+  pool_->start_workers();
 }
 void ProcessSource::interrupt() const {
   pool_->interrupt();

@@ -63,6 +63,10 @@ class ProcessSource : public Source {
 
   // At least 1. Additional ones start when they are needed; superfluous ones end after their sample. From any thread.
   void set_workers(std::int64_t workers);
+  // Ends those that wait for a sample. Until start_workers() one starts whenever it is needed.
+  void end_workers();
+  // As many as are wanted live after it, without waiting until they are ready.
+  void start_workers();
   WorkerStatistics statistics() const;
 
  private:

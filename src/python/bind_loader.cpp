@@ -31,7 +31,8 @@ void register_passes(py::module_& module) {
           [](const py::object& self) {
             return NativeRequest{self, self.cast<NativePass&>().request()};
           },
-          "Asks for the next batch without waiting. One request may be open at a time; take it before the next.");
+          "Asks for the next batch without waiting, unless the Loader was made with enable_async_data_loading=False or "
+          "has no threads. One request may be open at a time; take it before the next.");
 
   py::class_<NativeRequest>(module, "LoaderRequest", "A batch that was asked for. Await it, or take its result().")
       .def(
@@ -94,7 +95,9 @@ shuffle_window, buckets, sampler, weights, ranks, rank, on_corrupt, max_pixels, 
 scale_decode, and transform, a dict of the keys of [data.transform]: size, crop, resize, scale, ratio, pad,
 flip_probability, mean, deviation (docs/options.md). Besides: split="train" or "test"; seed=0;
 training, which switches shuffle and random transforms on and is split == "train" where it is not given; collate_fn,
-which makes a batch of a list of samples, (image, label) each, those left out that do not count.
+which makes a batch of a list of samples, (image, label) each, those left out that do not count;
+persistent_workers=True, False gives each pass threads and processes of its own; enable_async_data_loading=True, False lets
+request() wait for the batch.
 
 Each iteration is the next epoch and yields headrace.Batch objects: (images, labels), also by name, over the loader's own
 memory. One iteration runs at a time. Bytes depend on seed, epoch and options alone, never on threads.)");

@@ -100,6 +100,10 @@ NativeLoader::NativeLoader(const py::object& source, const py::dict& keywords)
   if (const py::object workers = take(rest, "workers"); !workers.is_none()) workers_ = workers.cast<std::int64_t>();
   if (const py::object limit = take(rest, "worker_timeout_s"); !limit.is_none())
     worker_timeout_s_ = limit.cast<double>();
+  if (const py::object keep = take(rest, "persistent_workers"); !keep.is_none())
+    persistent_workers_ = keep.cast<bool>();
+  if (const py::object ahead = take(rest, "enable_async_data_loading"); !ahead.is_none())
+    asynchronous_ = ahead.cast<bool>();
   if (!is_object) rest["source"] = source;
   set_keywords(fields_of(options_), rest);
   if (!collate_.is_none() && options_.last_batch == LastBatch::pad) {
@@ -185,11 +189,29 @@ std::int64_t NativeLoader::begin() {
   const py::gil_scoped_release released;
   const std::lock_guard lock(mutex_);
   check_not_waiting();
-  epoch_.reset();  // At most one may be alive.
+  end_pass();  // At most one may be alive.
   before_request_.reset();
   loaded_epoch_.reset();
+  if (!persistent_workers_ && serial_ > 0) start_workers();
   epoch_ = std::make_unique<Epoch>(loader_->next_epoch());
   return ++serial_;
+}
+
+// `mutex_` is held.
+void NativeLoader::end_pass() {
+  epoch_.reset();
+  if (!persistent_workers_ && processes_ != nullptr && serial_ > 0) processes_->end_workers();
+}
+
+// New ones for the next pass. Threads that wait between two passes cost nothing, so that they end only here; processes
+// have ended with the pass. `mutex_` is held.
+void NativeLoader::start_workers() {
+  const Applied threads = loader_->applied_threads();
+  const std::int64_t count = loader_->statistics().threads;
+  loader_->set_threads(0);
+  loader_->set_threads(count);
+  if (threads.requested == "auto") loader_->set_threads(AUTOTUNE);  // Goes on from what it has found.
+  if (processes_ != nullptr) processes_->start_workers();
 }
 
 py::object NativeLoader::next(std::int64_t serial) {
@@ -203,7 +225,7 @@ py::object NativeLoader::next(std::int64_t serial) {
     check_not_waiting();
     const Waiting waiting{waiting_};
     batch = epoch_->next(check_signals);
-    if (!batch) epoch_.reset();
+    if (!batch) end_pass();
   }
   return batch ? made_of(*batch) : py::none();
 }
@@ -215,13 +237,26 @@ std::future<std::optional<Batch>> NativeLoader::request(std::int64_t serial) {
   require_current(serial);
   if (epoch_) {
     LoaderState before = loader_->state();
-    auto future = epoch_->request();
+    auto future = asynchronous_ ? epoch_->request() : load_now();
     before_request_ = std::move(before);
     return future;
   }
   std::promise<std::optional<Batch>> at_the_end;
   at_the_end.set_value(std::nullopt);
   return at_the_end.get_future();
+}
+
+// A request that has been fulfilled. A signal's exception goes on, and there is no request then. `mutex_` is held.
+std::future<std::optional<Batch>> NativeLoader::load_now() {
+  std::promise<std::optional<Batch>> loaded;
+  check_not_waiting();
+  const Waiting waiting{waiting_};
+  try {
+    loaded.set_value(epoch_->next(check_signals));
+  } catch (const Error&) {
+    loaded.set_exception(std::current_exception());
+  }
+  return loaded.get_future();
 }
 
 py::object NativeLoader::collect(std::future<std::optional<Batch>>& future, std::int64_t serial) {
@@ -259,7 +294,7 @@ void NativeLoader::end(std::int64_t serial) {
   if (process_ != ::getpid()) return;  // The threads are another process's.
   const py::gil_scoped_release released;
   const std::lock_guard lock(mutex_);
-  if (serial == serial_) epoch_.reset();
+  if (serial == serial_) end_pass();
 }
 
 NativePass::NativePass(py::object loader)
@@ -331,6 +366,8 @@ py::dict NativeLoader::keywords() {
   keywords["training"] = training_;
   keywords["workers"] = workers_;
   keywords["worker_timeout_s"] = worker_timeout_s_;
+  keywords["persistent_workers"] = persistent_workers_;
+  keywords["enable_async_data_loading"] = asynchronous_;
   if (!object_.is_none()) keywords["source"] = object_;
   return keywords;
 }
@@ -356,6 +393,7 @@ py::dict NativeLoader::statistics() const {
   statistics["index_refused"] = now.index_refused;
   statistics["pool_bytes"] = now.pool_bytes;
   statistics["threads"] = now.threads;
+  statistics["threads_started"] = now.threads_started;
   statistics["prefetch_batches"] = now.prefetch_batches;
   statistics["latency_p50_s"] = seconds(now.latency_ns_p50);
   statistics["latency_p95_s"] = seconds(now.latency_ns_p95);

@@ -26,7 +26,8 @@ class NativeLoader {
   // `source`: what open_source() takes, or an object of the user's own (headrace.worker.SourceReader says which).
   // `keywords`: those of DataOptions, transform as a dict of TransformOptions; seed; split, "train" or "test";
   // training, which is split == "train" where it is not given; collate_fn, called with the samples of a batch; for
-  // objects workers, 0 or the number of processes that read, and worker_timeout_s.
+  // objects workers, 0 or the number of processes that read, and worker_timeout_s; persistent_workers, false: each pass
+  // has threads and processes of its own; enable_async_data_loading, false: request() waits.
   NativeLoader(const pybind11::object& source, const pybind11::dict& keywords);
   ~NativeLoader();
   NativeLoader(const NativeLoader&) = delete;
@@ -37,7 +38,8 @@ class NativeLoader {
   // The next batch of pass `serial`, a headrace.Batch or what collate_fn makes of it; none at its end.
   // Error{invalid_argument}: a newer pass has begun, or a requested batch was not taken.
   pybind11::object next(std::int64_t serial);
-  // The same without waiting, for collect(). Until then state() stands before the batch.
+  // The same for collect(), without waiting unless loading is not asynchronous. Until then state() stands before the
+  // batch.
   std::future<std::optional<Batch>> request(std::int64_t serial);
   pybind11::object collect(std::future<std::optional<Batch>>& future, std::int64_t serial);
   // Ends pass `serial`, so that nothing more is loaded for it; nothing, where a newer one has begun.
@@ -70,6 +72,9 @@ class NativeLoader {
 
  private:
   void open_object(const pybind11::object& source, const pybind11::dict& keywords);
+  void end_pass();
+  void start_workers();
+  std::future<std::optional<Batch>> load_now();
   void check_not_waiting() const;
   void require_own_process() const;
   void require_current(std::int64_t serial) const;
@@ -85,6 +90,8 @@ class NativeLoader {
   bool training_ = true;
   std::int64_t workers_ = 0;
   double worker_timeout_s_ = 300;
+  bool persistent_workers_ = true;
+  bool asynchronous_ = true;
   pybind11::object object_;                   // The user's own source, or none.
   std::shared_ptr<ProcessSource> processes_;  // Where workers read it; the same as source_ then.
   std::shared_ptr<const Source> source_;

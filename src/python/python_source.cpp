@@ -60,6 +60,29 @@ class GatePass {
   GatePass& operator=(const GatePass&) = delete;
 };
 
+// Python's state of a thread that Python did not start, for as long as the thread lives. Without it each call would
+// make one anew, and what the source keeps in a threading.local, such as an open file, would be gone after a sample.
+class KeptThreadState {
+ public:
+  KeptThreadState() {
+    if (PyGILState_GetThisThreadState() != nullptr) return;  // Python's own thread.
+    held_ = PyGILState_Ensure();
+    state_ = PyEval_SaveThread();
+  }
+  ~KeptThreadState() {
+    if (state_ == nullptr || !gate().enter()) return;  // Python drops it when it ends.
+    PyEval_RestoreThread(state_);
+    PyGILState_Release(held_);
+    gate().leave();
+  }
+  KeptThreadState(const KeptThreadState&) = delete;
+  KeptThreadState& operator=(const KeptThreadState&) = delete;
+
+ private:
+  PyThreadState* state_ = nullptr;
+  PyGILState_STATE held_ = PyGILState_UNLOCKED;
+};
+
 void close_gate_at_exit() {
   static bool registered = false;  // Under the GIL.
   if (std::exchange(registered, true)) return;
@@ -124,6 +147,7 @@ PythonSource::~PythonSource() {
 
 Sample PythonSource::read(std::int64_t index, std::vector<std::uint8_t>& buffer) const {
   const GatePass pass{facts_.name};
+  thread_local const KeptThreadState kept_state;
   const py::gil_scoped_acquire held;
   try {
     const py::tuple sample = read_(index);
