@@ -127,7 +127,7 @@ asan-python: setup photos
 	@LD_PRELOAD="$$(g++ -print-file-name=libasan.so) $$(g++ -print-file-name=libstdc++.so)" \
 	  ASAN_OPTIONS=detect_leaks=0:detect_stack_use_after_return=1:strict_string_checks=1 UBSAN_OPTIONS=print_stacktrace=1 \
 	  $(PYTHON) -m pytest -q -o "pythonpath=tests build/asan/python" -o faulthandler_timeout=120 -k "not grow and not really_compiles" -m "not forks" \
-	  tests/python_trainer_test.py tests/python_loader_test.py tests/python_insight_test.py tests/python_twin_test.py \
+	  tests/python_trainer_test.py tests/python_loader_test.py tests/python_pipeline_test.py tests/python_insight_test.py tests/python_twin_test.py \
 	  tests/python_tune_test.py tests/python_watch_test.py
 
 # The environment and the rivals' forms of the photographs are made once, in the cache; make test needs nothing of it.

@@ -9,6 +9,7 @@ if torch.__version__.split("+")[0] != _TORCH_VERSION:
 from . import errors  # noqa: E402
 from ._loader import AUTOTUNE, Loader  # noqa: E402
 from ._native import Trace, Trainer, diagnose, doctor, span, write_report  # noqa: E402
+from ._pipeline import DataPipelineOptimizer, LoaderChange, OptimizedLoader, PipelineReport  # noqa: E402
 from ._profile import profile_operation  # noqa: E402
 from ._tune import Trial, Tuned, tune  # noqa: E402
 from ._watch import watch  # noqa: E402
@@ -18,8 +19,12 @@ from .errors import Error  # noqa: E402
 __all__ = [
     "AUTOTUNE",
     "Batch",
+    "DataPipelineOptimizer",
     "Error",
     "Loader",
+    "LoaderChange",
+    "OptimizedLoader",
+    "PipelineReport",
     "Trace",
     "Trainer",
     "Trial",

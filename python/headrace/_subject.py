@@ -19,6 +19,7 @@ from torch.utils.data import DataLoader
 
 from . import _native
 from ._batched import BatchedPictures, as_it_is, batched
+from ._dataloader import change, pass_over
 from ._forward import ForwardSwitch
 from ._loader import AUTOTUNE, Loader
 from ._state import State, generators_of, in_layout_of, same_values
@@ -123,11 +124,11 @@ class Subject:
         return loss_of(self.user_forward(self.model, batch))
 
     def new_pass(self) -> Iterator[Any]:
-        return _pass_over(self._pass_loader)
+        return pass_over(self._pass_loader)
 
     def first_pass(self) -> Iterator[Any]:
         """Over the data as the user's own loader gives them, whatever the settings."""
-        return _pass_over(self._loader_for({}))
+        return pass_over(self._loader_for({}))
 
     def passes_per_step(self) -> float:
         """How often a pass begins, a step. 0 where beginning one costs nothing again: workers that persist."""
@@ -286,16 +287,14 @@ class Subject:
         return workers, int(settings.get(PREFETCH, depth or 2)), BATCHED in settings
 
     def _set_workers(self, loader: DataLoader, workers: int, prefetch: int | None, is_batched: bool) -> None:
-        """Past DataLoader.__setattr__, which lets some of these be set only while it is built."""
         assert self._workers is not None
         rest = self._workers[2] if workers > 0 else {"persistent_workers": False, "timeout": 0}
         data = {"dataset": self._batched, "collate_fn": as_it_is} if is_batched else self._written_data
-        loader.__dict__.update(rest, **data, num_workers=workers, prefetch_factor=prefetch)
-        loader.__dict__["_iterator"] = None
+        change(loader, **rest, **data, num_workers=workers, prefetch_factor=prefetch)
 
     def _end_workers(self) -> None:
         for loader in self._loaders.values():
-            loader.__dict__["_iterator"] = None  # Of persistent workers: the next pass draws what a first pass draws.
+            change(loader)  # The next pass draws what a first pass draws.
 
     def _time_compiling(self) -> float:
         """A first forward and backward compile; what they take beyond a second one is the price."""
@@ -431,7 +430,7 @@ class Subject:
         """Whether the first two batches come bit for bit. An error counts as yes: the trial itself will tell of it."""
         def first_two(settings: Mapping[str, str]) -> list[Any]:
             self.restore()
-            source = _pass_over(self._loader_for(settings))
+            source = pass_over(self._loader_for(settings))
             return [batch for batch, _ in zip(source, range(2))]
 
         try:
@@ -519,10 +518,6 @@ def _last_is_smaller(loader: DataLoader) -> bool:
         return loader.batch_size is not None and len(loader.sampler) % loader.batch_size != 0
     except TypeError:
         return False
-
-
-def _pass_over(loader: Any) -> Iterator[Any]:
-    return iter(loader if hasattr(loader, "__iter__") else loader())
 
 
 def _text(settings: Mapping[str, str], key: str) -> str | None:

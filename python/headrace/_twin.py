@@ -20,10 +20,11 @@ class _Unknown(Exception):
     """Why there is no twin."""
 
 
-def twin_of(loader: DataLoader) -> Loader | str:
-    """The Loader, or why there is none. Its random draws come from torch's first seed and the epoch."""
+def twin_of(loader: DataLoader, **settings: Any) -> Loader | str:
+    """The Loader, or why there is none. Its random draws come from torch's first seed and the epoch. `settings`: keywords of
+    Loader that change no sample."""
     try:
-        options = {**_batch_options(loader), "seed": torch.initial_seed() % 2**62, "training": True}
+        options = {**_batch_options(loader), "seed": torch.initial_seed() % 2**62, "training": True, **settings}
         torchvision = sys.modules.get("torchvision")
         kind = type(loader.dataset)
         if torchvision is not None and kind is torchvision.datasets.ImageFolder:
