@@ -144,7 +144,9 @@ struct LoaderState {
   std::uint64_t source = 0;  // Source::fingerprint().
   std::int64_t batch_size = 0;
   std::int64_t ranks = 1;
-  std::string options;  // Every key that decides samples or bytes, a line each: "data.shuffle = true".
+  // Every key that decides samples or bytes, a line each: "data.shuffle = true". One that is missing, as an earlier
+  // version did not know it, counts as its default.
+  std::string options;
 };
 
 class Loader;

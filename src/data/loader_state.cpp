@@ -32,25 +32,6 @@ std::string shortened(const std::string& value) {
   return value.size() <= kShown ? value : value.substr(0, kShown) + " ...";
 }
 
-void check_options(const std::string& theirs, const std::string& ours) {
-  if (theirs == ours) return;
-  auto their_lines = lines_of(theirs);
-  for (const auto& [key, value] : lines_of(ours)) {
-    const auto theirs_of_key = their_lines.extract(key);
-    if (theirs_of_key.empty()) {
-      fail(ErrorCode::invalid_argument, "data: the state has no {}; this loader has {}", key, shortened(value));
-    }
-    if (theirs_of_key.mapped() != value) {
-      fail(ErrorCode::invalid_argument, "data: the state is of a loader with {} {}, this one has {}", key,
-           shortened(theirs_of_key.mapped()), shortened(value));
-    }
-  }
-  if (!their_lines.empty()) {
-    fail(ErrorCode::invalid_argument, "data: the state has {}, which this version does not know",
-         their_lines.begin()->first);
-  }
-}
-
 }  // namespace
 
 std::string state_options(DataOptions options, bool training) {
@@ -62,6 +43,42 @@ std::string state_options(DataOptions options, bool training) {
   }
   return text;
 }
+
+namespace {
+
+// The options that a loader of this kind has where nobody sets any.
+const std::map<std::string, std::string>& default_lines() {
+  static const std::map<std::string, std::string> lines = [] {
+    auto of_a_loader = lines_of(state_options({}, /*training=*/true));
+    of_a_loader.erase("training");  // Has no default.
+    return of_a_loader;
+  }();
+  return lines;
+}
+
+// A state of an earlier version lacks the keys that came later, which had the effect of their defaults then.
+void check_options(const std::string& theirs, const std::string& ours) {
+  if (theirs == ours) return;
+  auto their_lines = lines_of(theirs);
+  for (const auto& [key, value] : lines_of(ours)) {
+    const auto theirs_of_key = their_lines.extract(key);
+    const auto default_of_key = default_lines().find(key);
+    if (theirs_of_key.empty() && default_of_key == default_lines().end()) {
+      fail(ErrorCode::invalid_argument, "data: the state has no {}; this loader has {}", key, shortened(value));
+    }
+    const std::string& their_value = theirs_of_key.empty() ? default_of_key->second : theirs_of_key.mapped();
+    if (their_value != value) {
+      fail(ErrorCode::invalid_argument, "data: the state is of a loader with {} {}, this one has {}", key,
+           shortened(their_value), shortened(value));
+    }
+  }
+  if (!their_lines.empty()) {
+    fail(ErrorCode::invalid_argument, "data: the state has {}, which this version does not know",
+         their_lines.begin()->first);
+  }
+}
+
+}  // namespace
 
 void check_state(const LoaderState& state, const LoaderState& ours, std::int64_t samples, bool has_buckets) {
   if (state.seed != ours.seed) {
