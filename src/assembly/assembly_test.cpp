@@ -13,6 +13,7 @@
 #include "assembly/tiny_dataset.h"
 #include "assembly/training_job.h"
 #include "data/detail/tiny_pictures.h"
+#include "data/pack_build.h"
 #include "exec/stop.h"
 
 namespace headrace {
@@ -291,6 +292,28 @@ TEST(TrainingJob, TriesAnIndexAndScaledDecodingAndLeavesTheDataAsItIs) {
   EXPECT_EQ(hash_after({{"data.scale_decode", "true"}, {"data.index", "\"build\""}}), scaled);
   EXPECT_EQ(hash_after({}), plain);
   EXPECT_FALSE(std::filesystem::exists(pictures.folder() / ".headrace-index"));
+}
+
+// Their pixels are read by pread and, with lz4, decompressed: a cache spares that, and nothing is left to decode
+// smaller.
+TEST(Candidates, PacksOfPixelsAreOfferedTheCacheAndPixelsInMemoryAreNot) {
+  const TinyPictures pictures{{.classes = 4, .count = 6, .height = 200, .width = 220}};
+  const auto outlook_of = [](const Recipe& recipe) { return Training{recipe, detect_machine()}.outlook(); };
+  Recipe recipe = photo_recipe(pictures);
+  for (const PackForm form : {PackForm::raw, PackForm::lz4}) {
+    const std::filesystem::path pack = pictures.folder() / fmt::format("{}.pack", word_of(form));
+    ASSERT_TRUE(write_pack({.source = pictures.uri(), .out = pack, .form = form},
+                           [](std::int64_t, std::int64_t) { return true; }));
+    recipe.data.source = "pack:" + pack.string();
+    recipe.data.cache_mib = 1;  // Of 24 pictures of about 143 KB: 3.3 MB.
+    const DataOutlook outlook = outlook_of(recipe);
+    EXPECT_GT(outlook.cache_share, 0.2);
+    EXPECT_LT(outlook.cache_share, 0.4);
+    EXPECT_EQ(outlook.scaled_share, 0);
+    EXPECT_THAT(names_of(candidates(recipe, detect_machine(), "data", outlook)),
+                testing::Contains("cache of decoded pictures"));
+  }
+  EXPECT_EQ(outlook_of(TinyDataset{400}.recipe()).cache_share, 0);
 }
 
 TEST(TrainingJob, AnIndexThatTakesTooLongIsNotTried) {

@@ -118,7 +118,7 @@ Forward Training::frozen_forward() const {
 }
 
 DataOutlook Training::outlook() const {
-  if (train_source_->height() > 0) return {};
+  if (train_source_->in_memory()) return {};
   constexpr std::int64_t kLookedAt = 64;
   image::Decoder decoder;
   std::vector<std::uint8_t> buffer;
@@ -126,13 +126,18 @@ DataOutlook Training::outlook() const {
   const std::int64_t size = train_source_->size(), looked_at = std::min(size, kLookedAt);
   for (std::int64_t i = 0; i < looked_at; ++i) {
     try {
-      const Sample sample = train_source_->read(i * size / looked_at, buffer);
-      const image::PictureInfo picture = decoder.open(sample.bytes, train_source_->channels(), recipe_.data.max_pixels);
+      const std::int64_t index = i * size / looked_at;
+      const std::optional<Sample> outline = train_source_->outline(index);
+      const Sample sample = outline ? *outline : train_source_->read(index, buffer);
+      const bool is_file = sample.form == PictureForm::encoded;
+      image::PictureInfo picture{sample.height, sample.width, sample.channels};
+      if (is_file) picture = decoder.open(sample.bytes, train_source_->channels(), recipe_.data.max_pixels);
       bytes += std::int64_t{picture.height} * picture.width * picture.channels;
+      ++pictures;
+      if (!is_file) continue;  // There is nothing to decode smaller.
       SampleRandom random{static_cast<std::uint64_t>(recipe_.seed), /*epoch=*/0, i};
       const auto crop = image::choose_crop(recipe_.data.transform, picture.height, picture.width, true, random);
       if (decoder.can_shrink() && image::divisor_for(crop) > 1) ++scaled;
-      ++pictures;
     } catch (const Error&) {  // data.on_corrupt deals with it when its turn comes; it takes no room.
       continue;
     }

@@ -20,7 +20,8 @@
 
 namespace headrace {
 
-// What of the loader's settings could pay for the training data, told by the headers of 64 pictures.
+// What of the loader's settings could pay for the training data, told by 64 pictures' headers or what their source
+// knows of them.
 struct DataOutlook {
   double cache_share = 0;    // Of the pictures, those that data.cache = "decoded" has room for: 0 to 1.
   double scaled_share = 0;   // Of the crops, those that data.scale_decode would decode smaller.
@@ -44,7 +45,7 @@ class Training {
   // The forward of evaluation with the weights as they are now (Network::frozen): for many batches with the same
   // weights. Error{unsupported}: a TorchScript module that cannot be frozen.
   Forward frozen_forward() const;
-  // All 0 but for sources of encoded pictures. Error{out_of_memory} when data.cache_mib is more than there is.
+  // All 0 where the source holds its pixels in memory. Error{out_of_memory} when data.cache_mib is more than there is.
   DataOutlook outlook() const;
   // So that data.index = "build" can be tried: makes an index of the training pictures in the temporary folder. Returns
   // a sentence that says why there is none; empty where there is one, or where nobody would want one: the crops are no
