@@ -1,8 +1,10 @@
 """What the benches share that compare loaders within one process: arms in turns, samples a second."""
 
+import math
 import statistics
 import time
 from collections.abc import Callable, Iterable
+from typing import Any
 
 
 def speed(loader: Iterable) -> float:
@@ -13,16 +15,28 @@ def speed(loader: Iterable) -> float:
     return samples / (time.perf_counter() - begin)
 
 
-def measure(arms: dict[str, Callable[[], float]], rounds: int) -> dict[str, list[float]]:
+def measure(arms: dict[Any, Callable[[], Any]], rounds: int) -> dict[Any, list[Any]]:
     """What each arm returns, called once a round, forwards and backwards in turn. The round before the first, which fills the
     page cache and starts workers that stay, is not counted."""
-    speeds: dict[str, list[float]] = {name: [] for name in arms}
+    speeds: dict[Any, list[Any]] = {name: [] for name in arms}
     for place in range(rounds + 1):
         for name in list(arms) if place % 2 else reversed(list(arms)):
             value = arms[name]()
             if place > 0:
                 speeds[name].append(value)
     return speeds
+
+
+def interval(values: list[float]) -> tuple[float, float]:
+    """Ends of a 95 % interval of the median, by ranks, whatever the distribution; of fewer than 6 values the extremes."""
+    ordered, count = sorted(values), len(values)
+    place, beyond = 0, 2 * 0.5**count  # The chance that the median lies outside of the values at place and its mirror.
+    while place + 1 < count - 1 - place:
+        beyond += 2 * math.comb(count, place + 1) * 0.5**count
+        if beyond > 0.05:
+            break
+        place += 1
+    return ordered[place], ordered[-1 - place]
 
 
 def show(speeds: dict[str, list[float]]) -> list[float]:

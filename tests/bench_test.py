@@ -109,3 +109,55 @@ def test_an_arm_that_fails_or_hangs_is_unavailable_with_the_reason():
     assert peers.run(hanging, 1)["unavailable"] == "not done after 1 s"
     talking = peers.Arm(peers.TRAIN, "c", 2, (sys.executable, "-c", "print('a warning'); print('{\"images\": 3}')"))
     assert peers.run(talking, 60) == {"images": 3}
+
+
+def data_targets_missed(show: str, found: dict, *settings) -> list[str]:
+    targets = script("data_targets")
+    table = targets.Table()
+    getattr(targets, show)(found, *settings, table)
+    return table.missed
+
+
+def test_an_interval_of_the_median_leaves_out_what_one_repeat_in_ten_may_be():
+    interval = script("data_targets").loader_rounds.interval
+    assert interval([5, 1, 2, 3, 4, 100, 6, 7, 8, -100]) == (1, 8)
+    assert interval([3, 1, 2]) == (1, 3) and interval([7]) == (7, 7)
+
+
+def test_a_rate_below_its_target_is_missed(capsys):
+    assert data_targets_missed("show_rates", {"small": [6000, 5200, 5100], "large": [100, 99, 9000]}) == ["T-06 large"]
+    assert "100 samples/s [99, 9,000]" in capsys.readouterr().out
+
+
+def test_loading_is_judged_against_the_same_state_of_the_page_cache_by_both_readings(capsys):
+    def seconds(value, resident=0.0):
+        return [{"seconds": value, "resident": resident}] * 3
+
+    found = {"sequential 0 cold": seconds(2.0), "sequential 0 warm": seconds(1.0, 1), "loader 1 cold": seconds(1.0, 0.5),
+             "loader 2 cold": seconds(0.5), "loader 1 warm": seconds(1.0), "loader 2 warm": seconds(0.5), "loader 1 cached": seconds(0.2),
+             "loader 2 cached": seconds(0.1)}
+    assert data_targets_missed("show_loads", found, 2) == [
+        "T-07 cold, 1 thread: 70 % less time", "T-07 warm, 1 thread: 70 % less time", "T-07 warm, 1 thread: 1.7 times",
+        "T-07 warm, 2 threads: 70 % less time"]
+    assert "loader 1 cold: 50% of the pages stayed in the page cache" in capsys.readouterr().out
+
+
+def test_a_chain_that_computes_something_else_or_is_too_slow_is_missed():
+    def ours(speed, bytes_hash="a"):
+        return [{"images": speed, "seconds": 1.0, "hash": bytes_hash, "set": "best"}] * 3
+
+    found = {"best files 1": ours(100), "plain files 1": ours(50), "best pixels 1": ours(900), "plain pixels 1": ours(300, "b"),
+             "torchvision files 1": [20.0] * 3, "torchvision pixels 1": [100.0] * 3, "Pillow files 1": [10.0] * 3}
+    assert data_targets_missed("show_chains", found, [1]) == [
+        "T-08 from JPEG files, 1 thread: scalar specification", "T-08 from decoded pixels, 1 thread: equal output"]
+
+
+def test_the_first_batch_of_an_epoch_counts_as_a_request_and_a_fast_consumer_fails():
+    def waits(usual):
+        return [{"batch_size": 64, "waits_ms": [usual] * 36, "firsts_ms": [40.0]}] * 3
+
+    found = {"sleeps": waits(0.02), "computes": waits(0.02), "none": waits(20.0)}
+    missed = data_targets_missed("show_waits", found)
+    assert missed[:2] == ["T-09 consumer sleeps 50 ms a batch, with first batches: p99",
+                          "T-09 consumer computes 50 ms a batch, with first batches: p99"]
+    assert len(missed) == 6 and all("faster than the producer" in name for name in missed[2:])

@@ -1,0 +1,51 @@
+"""A Python thread goes on while the native half works: the interpreter lock is not held meanwhile."""
+
+import sys
+import threading
+import time
+
+import headrace as hr
+import pytest
+from PIL import Image
+
+SIDE = 640
+
+
+@pytest.fixture
+def counter():
+    """A thread that counts whenever it gets the interpreter lock, which nobody takes from a thread that does not let go."""
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1000)
+    count, ended = [0], threading.Event()
+
+    def run():
+        while not ended.is_set():
+            count[0] += 1
+            time.sleep(0)  # Lets go of the lock.
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    yield lambda: count[0]
+    ended.set()
+    thread.join()
+    sys.setswitchinterval(interval)
+
+
+@pytest.mark.parametrize("threads", [0, 2])
+def test_a_python_thread_counts_while_pictures_of_640_are_decoded_and_transformed(tmp_path, counter, threads):
+    for place in range(8):
+        folder = tmp_path / "train" / str(place % 2)
+        folder.mkdir(parents=True, exist_ok=True)
+        Image.linear_gradient("L").rotate(10 * place).resize((800, SIDE)).convert("RGB").save(folder / f"{place}.jpg")
+    loader = hr.Loader(f"folder:{tmp_path}", batch_size=4, threads=threads, seed=1, transform={
+        "size": SIDE, "crop": "random_resized", "flip_probability": 0.5, "mean": [0.5], "deviation": [0.2]})
+    counted = batches = 0
+    for _ in range(10):
+        running = iter(loader)
+        for _ in range(len(loader)):
+            before = counter()
+            images, _ = next(running)
+            counted += counter() - before
+            batches += 1
+            assert images.shape == (4, 3, SIDE, SIDE)
+    assert counted > batches == 20  # Python's own code lets nobody else run between two looks at the counter.
