@@ -5,9 +5,13 @@
 #include <dlfcn.h>
 #include <link.h>
 #include <malloc.h>
+#include <unistd.h>
 
+#include <bit>
 #include <cstddef>
+#include <cstdint>
 #include <cstdlib>
+#include <cstring>
 #include <optional>
 #include <string>
 #include <thread>
@@ -32,6 +36,31 @@ constexpr Thresholds kNoTrim{std::size_t{1} << 30, ~std::size_t{0}, 64 * 1024 * 
 // that going back means going back to these.
 std::optional<Thresholds> before_no_trim;
 bool no_trim_is_on = false;
+std::uintptr_t end_before_no_trim = 0;  // Of what the main heap held then.
+
+// Blocks that nobody uses, each with the address of the one before it in its first bytes: a list of them elsewhere
+// would itself take a place in the heap.
+class Row {
+ public:
+  void add(void* block) {
+    std::memcpy(block, &last_, sizeof last_);
+    last_ = block;
+  }
+  void free_all() {
+    while (last_ != nullptr) {
+      void* const block = last_;
+      std::memcpy(&last_, block, sizeof last_);
+      std::free(block);
+    }
+  }
+
+ private:
+  void* last_ = nullptr;
+};
+
+// While system is in force: what is free in the part of the main heap that no_trim made, so that nobody is served
+// there.
+Row plugs;
 
 // Whether glibc's own books show a block that malloc gave.
 bool glibc_counts_blocks() {
@@ -69,9 +98,18 @@ std::optional<std::string> foreign_malloc() {
   return allocator.dli_fname;
 }
 
-// Bit 1 of the size field before a block of glibc (malloc/malloc.c).
+// Bits of the size field before a block of glibc (malloc/malloc.c).
+constexpr std::size_t kMapped = 2, kOfOtherHeap = 4;
+bool has(const void* block, std::size_t bits) {
+  return (static_cast<const std::size_t*>(block)[-1] & bits) != 0;
+}
 bool is_mapped(const void* block) {
-  return (static_cast<const std::size_t*>(block)[-1] & 2) != 0;
+  return has(block, kMapped);
+}
+
+// Without what is free at its end.
+std::uintptr_t end_of_main_heap() {
+  return reinterpret_cast<std::uintptr_t>(::sbrk(0)) - ::mallinfo2().keepcost;
 }
 
 bool set(const Thresholds& wanted) {
@@ -108,6 +146,48 @@ Thresholds freeze_thresholds() {
   return {mmap, 2 * mmap, kInitial.pad};  // glibc keeps the two in this proportion.
 }
 
+// Of the biggest first, blocks that fill what is free behind end_before_no_trim. What no free range holds is mapped,
+// and so tells the end. No page of them is touched but the first of each.
+void plug_free_ranges() {
+  const std::uintptr_t end = end_of_main_heap();
+  if (end <= end_before_no_trim) return;
+  ::mallopt(M_MMAP_THRESHOLD, static_cast<int>(kInitial.mmap));
+  Row older;  // Held until the end, or they would be given again and again.
+  for (std::size_t size = std::bit_floor(end - end_before_no_trim); size >= kInitial.mmap; size /= 2) {
+    while (true) {
+      // Volatile, because the compiler knows malloc and takes the field before the block for out of bounds.
+      void* volatile allocated = std::malloc(size);
+      void* const block = allocated;
+      if (block == nullptr) break;
+      if (has(block, kMapped | kOfOtherHeap)) {
+        std::free(block);
+        break;
+      }
+      (reinterpret_cast<std::uintptr_t>(block) >= end_before_no_trim ? plugs : older).add(block);
+    }
+  }
+  older.free_all();
+}
+
+bool begin_no_trim() {
+  if (!before_no_trim) {
+    before_no_trim = freeze_thresholds();
+    end_before_no_trim = end_of_main_heap();
+  }
+  if (!set(kNoTrim)) {
+    set(*before_no_trim);
+    return false;
+  }
+  plugs.free_all();  // Now that freeing gives nothing back to the system.
+  return true;
+}
+
+bool end_no_trim() {
+  ::malloc_trim(0);  // First: what is free at the end of the heap needs no plug then.
+  plug_free_ranges();
+  return set(*before_no_trim);
+}
+
 }  // namespace
 
 Applied apply_allocator(Allocator allocator) {
@@ -118,16 +198,11 @@ Applied apply_allocator(Allocator allocator) {
     return result;
   }
   if (wants_no_trim && !no_trim_is_on) {
-    if (!before_no_trim) before_no_trim = freeze_thresholds();
-    no_trim_is_on = set(kNoTrim);
-    if (!no_trim_is_on) {
-      set(*before_no_trim);
-      result.reason = "mallopt refused";
-    }
+    no_trim_is_on = begin_no_trim();
+    if (!no_trim_is_on) result.reason = "mallopt refused";
   } else if (!wants_no_trim && no_trim_is_on) {
-    no_trim_is_on = !set(*before_no_trim);
+    no_trim_is_on = !end_no_trim();
     if (no_trim_is_on) result.reason = "mallopt refused";
-    ::malloc_trim(0);
   }
   if (no_trim_is_on) result.applied = "no_trim";
   return result;

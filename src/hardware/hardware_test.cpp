@@ -347,6 +347,42 @@ TEST(Allocator, FreedBlocksBetweenLivingOnesGoBackUnlessNoTrimKeepsThem) {
   apply_allocator(Allocator::system);
 }
 
+TEST(Allocator, WhatNoTrimLeftBetweenLivingBlocksServesNobodyUnderSystem) {
+  constexpr std::size_t kLarge = 48 << 20, kSmall = 1 << 20;
+  constexpr long kFaultsOfOne = kLarge / (2 << 20);
+  const auto leave_and_return = [] {
+    const auto is_within = [](const void* block, const void* begin, const void* end) {
+      const auto address = [](const void* pointer) { return reinterpret_cast<std::uintptr_t>(pointer); };
+      return address(block) >= address(begin) && address(block) < address(end);
+    };
+    bool good = true;
+    apply_allocator(Allocator::no_trim);
+    void* const begin = std::malloc(kLarge);
+    void* const end = std::malloc(64 << 10);  // Lives on, so that the range before it cannot go back to the system.
+    good = good && is_within(end, begin, static_cast<char*>(begin) + 2 * kLarge);
+    std::memset(begin, 1, kLarge);
+    std::free(begin);
+    for (int i = 0; i < 2; ++i) {
+      apply_allocator(Allocator::system);
+      page_faults_of(kLarge);
+      good = good && page_faults_of(kLarge) >= 4 * kFaultsOfOne;  // Mapped anew each time, not only the first.
+      void* const small = std::malloc(kSmall);
+      good = good && !is_within(small, begin, end);
+      std::free(small);
+      apply_allocator(Allocator::no_trim);
+      page_faults_of(kLarge);
+      good = good && page_faults_of(kLarge) < kFaultsOfOne;
+      void* const again = std::malloc(kLarge);
+      good = good && is_within(again, begin, end);
+      std::free(again);
+    }
+    std::free(end);
+    ::_exit(good ? 0 : 1);
+  };
+  GTEST_FLAG_SET(death_test_style, "threadsafe");  // A heap in which nobody has left anything yet.
+  EXPECT_EXIT(leave_and_return(), testing::ExitedWithCode(0), "");
+}
+
 TEST(Allocator, SystemIsWhatGlibcHadGrownToBeforeNoTrim) {
   // Freed once, a mapped block of 8 MiB teaches glibc to keep blocks of that size; going back must not unlearn it.
   constexpr std::size_t kBytes = 8 << 20;
