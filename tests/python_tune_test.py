@@ -110,6 +110,13 @@ class Drawn(Slow):
         return torch.rand(2, 8, 8), index % 3
 
 
+def write_digits(folder):
+    """48 pictures of 8 x 8 and 3 classes as MNIST's files, for both splits."""
+    for split in ("train", "t10k"):
+        (folder / f"{split}-images-idx3-ubyte").write_bytes(struct.pack(">4I", 2051, 48, 8, 8) + bytes(range(256)) * 12)
+        (folder / f"{split}-labels-idx1-ubyte").write_bytes(struct.pack(">2I", 2049, 48) + bytes([0, 1, 2] * 16))
+
+
 COMPUTING = ["channels-last", "bf16 autocast", "fused optimizer", "allocator without trim"]
 
 
@@ -538,6 +545,28 @@ def test_a_step_that_cannot_be_another_is_listed_with_its_reason():
         torch.use_deterministic_algorithms(False)
 
 
+@pytest.mark.parametrize("option, reason", [({"last_batch": "pad"}, "last_batch is pad"), ({"on_corrupt": "zero"}, "on_corrupt is zero"),
+                                            ({"last_batch": "keep"}, None)])
+def test_micro_batches_are_not_tried_where_a_mask_may_leave_samples_out(tmp_path, option, reason):
+    write_digits(tmp_path)
+    model = nn.Sequential(nn.Flatten(), nn.Linear(64, 4))
+    subject = Subject(model, hr.Loader(f"idx:{tmp_path}", batch_size=20, seed=1, **option), torch.optim.AdamW(model.parameters()),
+                      lambda model, batch: nn.functional.cross_entropy(model(batch[0]), batch[1]), run_steps=None, budget=60,
+                      whole_step=True)
+    tried = [candidate.name for candidate in subject.candidates("memory") if candidate.name.startswith("micro-batches")]
+    found = {entry.name: entry.reason for entry in subject.not_applicable}.get("micro-batches")
+    assert (tried == [] and found.startswith(reason)) if reason else (len(tried) == 2 and found is None)
+
+
+def test_a_traced_step_of_ones_own_shows_its_parts():
+    loop = without_batch_statistics()
+    step = subject_of(loop, whole_step=True).step
+    with hr.Trace() as trace:
+        step(next(iter(loop.loader)))
+    counts = {entry["name"]: entry["count"] for entry in trace.summary()["operations"]}
+    assert counts == {"forward": 1, "backward": 1, "optimizer": 2}
+
+
 def test_batches_of_any_form_are_cut_along_their_samples():
     rows, scale = torch.arange(10).reshape(5, 2), torch.tensor(2.0)
     parts = parts_of({"rows": rows, "pair": (rows[:, 0], [scale, "name"])}, 2)
@@ -616,9 +645,7 @@ def test_a_module_with_a_tuned_forward_can_be_pickled():
 
 
 def test_a_native_loader_s_threads_are_tried_and_its_place_is_put_back(tmp_path):
-    for split in ("train", "t10k"):
-        (tmp_path / f"{split}-images-idx3-ubyte").write_bytes(struct.pack(">4I", 2051, 48, 8, 8) + bytes(range(256)) * 12)
-        (tmp_path / f"{split}-labels-idx1-ubyte").write_bytes(struct.pack(">2I", 2049, 48) + bytes([0, 1, 2] * 16))
+    write_digits(tmp_path)
     loop = Loop()
     loop.model = nn.Sequential(nn.Flatten(), nn.Linear(64, 3))
     loop.optimizer = torch.optim.SGD(loop.model.parameters(), lr=0.1)
@@ -736,6 +763,47 @@ def test_torch_compile_really_compiles_is_paid_for_and_computes_the_same(monkeyp
     assert numerics["passed"] and numerics["class"] == "rounding"
     assert trial.reason == "slower"  # Seconds of compiling, spread over 50 steps of microseconds.
     assert "forward" not in model.__dict__
+
+
+FAULTS_OF_A_STEP = """
+import json, resource
+import torch
+from headrace._subject import Subject
+from torch import nn
+
+torch.set_num_threads(1)
+model = nn.Sequential(nn.Linear(16, 4096), nn.ReLU(), nn.Linear(4096, 1))  # Activations of 48 MiB: glibc maps each.
+optimizer = torch.optim.AdamW(model.parameters())
+batch = torch.randn(3072, 16)
+subject = Subject(model, [batch], optimizer, lambda model, batch: model(batch).mean(), run_steps=None, budget=60)
+kept = []
+
+def faults():
+    subject.step(batch)
+    kept.append(bytearray(100_000))  # Lives on, as what a script keeps does.
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    subject.step(batch)
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
+
+found = []
+for settings in ({}, {"compute.allocator": '"no_trim"'}) * 3:
+    subject.configure(settings)
+    faults()
+    found.append(faults())
+print(json.dumps(found))
+"""
+
+
+def test_the_systems_allocator_is_itself_again_after_each_time_without_trim():
+    done = subprocess.run([sys.executable, "-c", FAULTS_OF_A_STEP], capture_output=True, text=True, check=False,
+                          env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)})
+    if "LD_PRELOAD" in os.environ:  # A sanitizer's malloc (make asan-python).
+        assert "not from glibc" in done.stderr
+        return
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    system, no_trim = found[::2], found[1::2]
+    assert min(system) > 0.7 * system[0] > 4 * max(no_trim)
 
 
 @pytest.mark.forks

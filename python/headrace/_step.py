@@ -21,10 +21,8 @@ class WholeStep:
         self._model, self._optimizer, self._loss = model, optimizer, loss
         self.micro_batches = 1
         self._trainer: _native.Trainer | None = None
-
-    @property
-    def is_native(self) -> bool:
-        return self._trainer is not None
+        # What a trace shows of a step; the engine records the same by itself.
+        self._forward, self._backward, self._update = map(_native.StepPart, ("forward", "backward", "optimizer"))
 
     def set(self, *, micro_batches: int, native: bool) -> None:
         self.micro_batches = micro_batches
@@ -54,18 +52,14 @@ class WholeStep:
         """The loss of the batch, detached."""
         if self._trainer is not None:
             return self._native_step(self._trainer, batch)
-        self._optimizer.zero_grad()
-        total = None
-        for part, share in self.parts(batch) or [(batch, 1.0)]:
-            loss = self._loss_of_share(part, share)
-            loss.backward()
-            total = loss.detach() if total is None else total + loss.detach()
-        self._optimizer.step()
-        return total
+        loss = self._forward_backward(batch)
+        self.update()
+        return loss
 
     def gradients(self, batch: Any) -> torch.Tensor:
-        """A native step whose gradients are in the parameters afterwards, as the update took them. Returns the loss."""
-        assert self._trainer is not None
+        """Leaves in the parameters what an update takes. Returns the loss. The engine makes the whole step for that."""
+        if self._trainer is None:
+            return self._forward_backward(batch)
         found: dict[nn.Parameter, torch.Tensor] = {}
 
         def keep(parameter: nn.Parameter) -> None:
@@ -86,7 +80,8 @@ class WholeStep:
     def update(self) -> None:
         """An update by the gradients that are in the parameters."""
         if self._trainer is None:
-            self._optimizer.step()
+            with self._update:
+                self._optimizer.step()
             return
         given = [(parameter, parameter.grad) for parameter in self._model.parameters() if parameter.grad is not None]
 
@@ -94,6 +89,18 @@ class WholeStep:
             return torch.stack([(parameter * gradient).sum() for parameter, gradient in given]).sum()
 
         self._trainer.step(product, last_of_window=True)
+
+    def _forward_backward(self, batch: Any) -> torch.Tensor:
+        with self._update:
+            self._optimizer.zero_grad()
+        total = None
+        for part, share in self.parts(batch) or [(batch, 1.0)]:
+            with self._forward:
+                loss = self._loss_of_share(part, share)
+            with self._backward:
+                loss.backward()
+            total = loss.detach() if total is None else total + loss.detach()
+        return total
 
     def _native_step(self, trainer: _native.Trainer, batch: Any) -> torch.Tensor:
         parts = self.parts(batch)

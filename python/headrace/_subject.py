@@ -117,11 +117,16 @@ class Subject:
                 for key, value in sorted(self.optimizer.state.get(parameter, {}).items())
                 if isinstance(value, torch.Tensor)]
 
-    def zero_gradients(self) -> None:
-        self.optimizer.zero_grad()
-
-    def loss(self, batch: Any) -> Any:
-        return loss_of(self.user_forward(self.model, batch))
+    def loss(self, batch: Any) -> torch.Tensor:
+        loss = loss_of(self.user_forward(self.model, batch))
+        if not isinstance(loss, torch.Tensor):
+            raise InvalidArgumentError(f"tune: the loss that forward returns: wanted a torch.Tensor, found {type(loss).__name__}")
+        if loss.numel() != 1:
+            raise InvalidArgumentError(
+                f"tune: wanted a loss of one number, found a tensor of shape ({', '.join(map(str, loss.shape))})")
+        if torch.is_grad_enabled() and not loss.requires_grad:
+            raise InvalidArgumentError("tune: the loss does not depend on any parameter: it has no gradient")
+        return loss
 
     def new_pass(self) -> Iterator[Any]:
         return pass_over(self._pass_loader)
@@ -481,6 +486,11 @@ class Subject:
     def _no_micro_batches(self) -> str | None:
         if not self._whole_step:
             return _OWN_STEP
+        options = self._loader_options or {}
+        if options.get("last_batch") == "pad" or options.get("on_corrupt") == "zero":
+            key = "last_batch is pad" if options["last_batch"] == "pad" else "on_corrupt is zero"
+            return (f"{key}: some samples count in no loss that reads the batch's mask, and so a part's share of the loss is not its "
+                    "share of the samples")
         for name, module in self.model.named_modules():
             if isinstance(module, nn.modules.batchnorm._BatchNorm) and module.training:
                 return f"{name or 'the model'}, a {type(module).__name__}, normalises by the statistics of the whole batch"

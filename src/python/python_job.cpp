@@ -75,7 +75,7 @@ void PythonJob::check() {
     const py::object batch = batch_for_checks(0);
     samples_ = batch_samples(batch);
     subject_.attr("restore")();
-    const double value = py::cast<double>(forward_backward(batch).attr("item")());
+    const double value = py::cast<double>(gradients(batch).attr("item")());
     // NaN has a sign that means nothing.
     if (!std::isfinite(value)) fail(ErrorCode::numerics, "tune: the loss of the first batch is {}", std::abs(value));
     bool any = false;
@@ -100,8 +100,6 @@ void PythonJob::configure(const Settings& settings) {
   in_python([&] {
     pass_ = py::none();
     subject_.attr("configure")(py::cast(settings));
-    is_native_ = py::cast<bool>(step_.attr("is_native"));
-    cuts_batches_ = py::cast<std::int64_t>(step_.attr("micro_batches")) > 1;
   });
 }
 
@@ -122,59 +120,19 @@ py::object PythonJob::next_batch() {
   }
 }
 
-py::object PythonJob::loss_of_batch(const py::object& batch) {
-  py::object loss = subject_.attr("loss")(batch);
-  const at::Tensor tensor = tensor_of(loss, "tune: what forward returns as the loss");
-  if (tensor.numel() != 1) {
-    fail(ErrorCode::invalid_argument, "tune: wanted a loss of one number, found a tensor of shape ({})",
-         fmt::join(tensor.sizes(), ", "));
-  }
-  if (!tensor.requires_grad()) {
-    fail(ErrorCode::invalid_argument, "tune: the loss does not depend on any parameter: it has no gradient");
-  }
-  return loss;
-}
-
-py::object PythonJob::forward_backward(const py::object& batch) {
-  {
-    const Span part{step::kOptimizer};
-    subject_.attr("zero_gradients")();
-  }
-  const auto of_part = [this](const py::object& part, const py::object& share) {
-    py::object loss;
-    {
-      const Span span{step::kForward};
-      loss = loss_of_batch(part);
-      if (!share.is_none()) loss = loss * share;
-    }
-    const Span span{step::kBackward};
-    loss.attr("backward")();
-    return loss;
-  };
-  if (!cuts_batches_) return of_part(batch, py::none());
-  py::object total = py::int_(0);
-  for (const py::handle entry : step_.attr("parts")(batch)) {
-    const auto part = py::reinterpret_borrow<py::tuple>(entry);
-    total += of_part(part[0], part[1]).attr("detach")();
-  }
-  return total;
+py::object PythonJob::gradients(const py::object& batch) {
+  return step_.attr("gradients")(batch);
 }
 
 double PythonJob::one_step() {
   const std::int64_t begin_ns = monotonic_ns();
   const Span span{step::kStep};
-  py::object batch, loss;
+  py::object batch;
   {
     const Span wait{step::kDataWait};
     batch = next_batch();
   }
-  if (is_native_) {
-    loss = step_(batch);  // The engine records the parts.
-  } else {
-    loss = forward_backward(batch);
-    const Span part{step::kOptimizer};
-    step_.attr("update")();
-  }
+  const py::object loss = step_(batch);
   const double time_s = seconds_since(begin_ns);
   const double value = py::cast<double>(loss.attr("item")());
   if (!std::isfinite(value)) fail(ErrorCode::numerics, "tune: the loss is {}", std::abs(value));
@@ -233,9 +191,8 @@ Fingerprint PythonJob::fingerprint(std::int64_t batch_index) {
     const py::object batch = batch_for_checks(batch_index);
     pass_ = py::none();
     subject_.attr("restore")();
-    const py::object loss = is_native_ ? py::object(step_.attr("gradients")(batch)) : forward_backward(batch);
     Fingerprint result;
-    result.loss = py::cast<double>(loss.attr("item")());
+    result.loss = py::cast<double>(gradients(batch).attr("item")());
     result.gradients = gradients_of(tensors("parameters"));
     subject_.attr("restore")();
     return result;
@@ -258,12 +215,9 @@ double PythonJob::update_difference(const Settings& a, const Settings& b) {
     configure(settings);
     restore();
     return in_python([&] {
-      const at::NoGradGuard no_grad;
       set_gradients(tensors("parameters"), given.gradients);
-      {
-        const at::AutoGradMode with_grad(is_native_);  // The engine takes gradients from a backward only.
-        step_.attr("update")();
-      }
+      step_.attr("update")();
+      const at::NoGradGuard no_grad;
       NamedTensors after = tensors("parameters");
       for (const auto& named : tensors("buffers")) after.push_back(named);
       for (const auto& named : tensors("optimizer_state")) after.push_back(named);

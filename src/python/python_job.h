@@ -2,7 +2,8 @@
 //
 // The loop is the one that most people write: batch, zero_grad, forward, backward, step, all of them the user's. What
 // the objects are, how their state is saved and how a setting is applied to them, is told by `subject`, a
-// headrace._subject.Subject; timing, order, checks and comparisons are here. Every call may be made without the GIL; it
+// headrace._subject.Subject, whose `step` is the step, in the tuner's loop and in the user's; timing, order, checks and
+// comparisons are here. Every call may be made without the GIL; it
 // is taken while Python runs.
 #pragma once
 
@@ -67,9 +68,8 @@ class PythonJob final : public MeasurableJob {
   template <class Work>
   auto in_python(Work&& work);
   pybind11::object next_batch();
-  pybind11::object loss_of_batch(const pybind11::object& batch);     // Forward, and what may be wrong with a loss.
-  pybind11::object forward_backward(const pybind11::object& batch);  // Of its parts, where it is cut; returns the loss.
-  double one_step();                                                 // Seconds.
+  pybind11::object gradients(const pybind11::object& batch);  // Left in the parameters; returns the loss.
+  double one_step();                                          // Seconds.
   // Takes out of the steps what beginning a pass costs, and returns what each step owes of it.
   double spread_pass_starts(std::vector<double>& seconds);
   pybind11::object batch_for_checks(std::int64_t index);
@@ -84,9 +84,6 @@ class PythonJob final : public MeasurableJob {
   std::vector<Wait> waits_;  // For data, of the steps of the last run().
   double pass_start_s_ = 0;  // What the newest pass cost to begin, beyond what any batch costs.
   std::int64_t samples_ = 1;
-  // Of the settings in force.
-  bool is_native_ = false;     // The native engine does the step.
-  bool cuts_batches_ = false;  // Into micro-batches.
   std::exception_ptr interrupt_;
 };
 
