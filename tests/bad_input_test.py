@@ -79,3 +79,26 @@ def test_data_that_is_gone_before_a_run_is_resumed_is_named_and_nothing_is_lost(
     result = headrace("train", recipe, "--out", out, "--resume", "--train.epochs", 2)
     assert_one_line_error(result, 1, "the splits have different classes", "dog")
     assert sorted(path.name for path in out.glob("*.safetensors")) == before
+
+
+def test_odd_entries_of_a_folder_are_left_out_or_named_and_the_rest_is_trained(recipe, tmp_path):
+    cat = os.fsencode(tmp_path / "data/train/cat")
+    os.symlink("..", cat + b"/loop")
+    os.rename(cat + b"/01.jpg", cat + b"/caf\xe9.jpg")
+    (tmp_path / "data/train/cat/02.jpg").write_bytes(b"")
+    assert_one_line_error(headrace("train", recipe, "--out", tmp_path / "strict"), 1, "cat/02.jpg is empty")
+    result = headrace("train", recipe, "--out", tmp_path / "run", "--data.on_corrupt", "zero", "--train.epochs", 2)
+    assert result.returncode == 0, result.stderr
+    assert "perhaps a loop of links: 1" in result.stderr and "cat/loop" in result.stderr
+    assert result.stderr.count("cat/02.jpg is empty") == 1
+
+
+def test_a_set_of_one_class_is_trained_and_an_empty_one_is_named(recipe, tmp_path):
+    for split in ("train", "val"):
+        shutil.rmtree(tmp_path / "data" / split / "dog")
+    assert headrace("train", recipe, "--out", tmp_path / "run").returncode == 0
+    for picture in (tmp_path / "data/train/cat").iterdir():
+        picture.unlink()
+    assert_one_line_error(headrace("train", recipe, "--out", tmp_path / "empty"), 1, "train/cat has no pictures")
+    shutil.rmtree(tmp_path / "data/train/cat")
+    assert_one_line_error(headrace("train", recipe, "--out", tmp_path / "none"), 1, "data/train has no class folders")

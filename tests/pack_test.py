@@ -235,6 +235,18 @@ def test_of_two_packers_on_one_file_the_second_is_refused(photos, tmp_path):
     packed(photos, target)
 
 
+def test_two_packers_that_start_at_once_leave_one_whole_pack(photos, tmp_path):
+    command = [HEADRACE, "pack", str(photos), str(tmp_path / "p.pack")]
+    both = [subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) for _ in range(2)]
+    messages = [process.communicate(timeout=120)[1] for process in both]
+    codes = [process.returncode for process in both]
+    assert 0 in codes
+    for code, message in zip(codes, messages):
+        assert code == 0 or "is being written by another process" in message or "exists already" in message, message
+    assert headrace("pack", "--verify", tmp_path / "p.pack").returncode == 0
+    assert [path.name for path in tmp_path.iterdir() if path.name.startswith("p.pack")] == ["p.pack"]
+
+
 def test_damaged_and_cut_packs_are_one_line(photos, tmp_path):
     target = tmp_path / "p.pack"
     packed(photos, target)

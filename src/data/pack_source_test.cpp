@@ -101,6 +101,19 @@ TEST_F(PackOfPictures, ShardsAreOnePack) {
   expect_the_same_as_the_folder(sharded.out);
 }
 
+TEST_F(PackOfPictures, AShardThatIsCutOffIsNamed) {
+  PackPlan sharded = plan("shards");
+  sharded.shard_bytes = 30'000;
+  ASSERT_TRUE(write_pack(sharded, always));
+  const fs::path shard = sharded.out / "00001.pack";
+  for (const std::uintmax_t bytes : {fs::file_size(shard) - 1, fs::file_size(shard) / 2, std::uintmax_t{0}}) {
+    fs::resize_file(shard, bytes);
+    EXPECT_THAT(error_of(ErrorCode::corrupt_data, [&] { open(sharded.out); }), HasSubstr("shards/00001.pack"));
+    EXPECT_THAT(error_of(ErrorCode::corrupt_data, [&] { verify_pack(sharded.out, always); }),
+                HasSubstr("shards/00001.pack"));
+  }
+}
+
 TEST_F(PackOfPictures, ItsFilesAreTheShardsThatAWindowedOrderReadsOneAfterTheOther) {
   PackPlan sharded = plan("shards");
   sharded.shard_bytes = 30'000;
