@@ -32,6 +32,12 @@ struct Sample {
   std::span<const std::uint8_t> entropy_index{};
 };
 
+// Of a picture, in pixels.
+struct Sides {
+  int height = 0;
+  int width = 0;
+};
+
 // Thread-safe once built.
 class Source {
  public:
@@ -54,6 +60,9 @@ class Source {
                                                   std::vector<std::uint8_t>& buffer) const;
   // Whether what read() gives lies in memory as pixels: a cache of decoded pictures would only hold it twice.
   virtual bool in_memory() const { return false; }
+  // Of the picture that read() gives, for much less than reading it costs: of a file its header. 0 x 0: that tells
+  // none. nullopt: this source knows them of no sample before it is read. Buffer and errors as read()'s.
+  virtual std::optional<Sides> sides(std::int64_t index, std::vector<std::uint8_t>& buffer) const;
   // The label that read() gives, without reading. `index` is not checked.
   virtual std::int64_t label(std::int64_t index) const = 0;
   // Of read()'s bytes, as far as it is known without reading; what a sample costs to read and decode goes by it.

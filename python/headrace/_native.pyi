@@ -43,6 +43,7 @@ class Loader:
         shuffle: bool = True,
         shuffle_window: int = 0,
         buckets: int = 0,
+        bucket_by: str = "bytes",
         sampler: str = "each",
         weights: Sequence[float] = [],
         ranks: int = 1,

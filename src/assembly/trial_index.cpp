@@ -30,6 +30,9 @@ class IndexedElsewhere final : public Source {
     return source_->read(index, buffer);
   }
   std::optional<Sample> outline(std::int64_t index) const override { return source_->outline(index); }
+  std::optional<Sides> sides(std::int64_t index, std::vector<std::uint8_t>& buffer) const override {
+    return source_->sides(index, buffer);
+  }
   std::span<const std::uint8_t> read_rows(std::int64_t index, int first, int count,
                                           std::vector<std::uint8_t>& buffer) const override {
     return source_->read_rows(index, first, count, buffer);

@@ -9,6 +9,7 @@
 #include <string>
 
 #include "base/clock.h"
+#include "data/detail/on_corrupt.h"
 #include "data/detail/picture.h"
 
 namespace headrace::detail {
@@ -47,12 +48,6 @@ std::exception_ptr error_of_sample(const Source& source, std::int64_t index) noe
   }
 } catch (...) {
   return std::current_exception();
-}
-
-// What lies in the sample itself or its file; another sample may be whole.
-bool is_of_the_sample(ErrorCode code) {
-  return code == ErrorCode::corrupt_data || code == ErrorCode::io || code == ErrorCode::not_found ||
-         code == ErrorCode::unsupported;
 }
 
 // `bytes`: of the sample, read or to be read.

@@ -24,6 +24,11 @@ constexpr auto choices(Sampler) {
                     Choice<Sampler>{Sampler::class_balanced, "class_balanced"}};
 }
 
+enum class BucketBy { bytes, shape };
+constexpr auto choices(BucketBy) {
+  return std::array{Choice<BucketBy>{BucketBy::bytes, "bytes"}, Choice<BucketBy>{BucketBy::shape, "shape"}};
+}
+
 enum class OnCorrupt { fail, replace, zero };
 constexpr auto choices(OnCorrupt) {
   return std::array{Choice<OnCorrupt>{OnCorrupt::fail, "fail"}, Choice<OnCorrupt>{OnCorrupt::replace, "replace"},
@@ -55,13 +60,14 @@ struct DataOptions {
   std::int64_t prefetch_batches = 2;  // Batches ready or in the making ahead of the consumer. Live knob. Costs memory.
   std::int64_t prefetch_mib = 0;      // Bound of these batches, in MiB; 0: a quarter of the memory limit.
   LastBatch last_batch = LastBatch::keep;
-  bool shuffle = true;              // A new order each epoch, from (seed, epoch) alone.
-  std::int64_t shuffle_window = 0;  // Shuffles shards, and samples in windows of so many; 0: all samples at once.
-  std::int64_t buckets = 0;         // Of samples of similar size; a batch comes from one of them. 0: no buckets.
-  Sampler sampler = Sampler::each;  // Each sample once an epoch, or as many draws with replacement.
-  std::vector<double> weights;      // sampler = weighted: one a class or one a sample.
-  std::int64_t ranks = 1;           // Processes that share the epoch; each loads its part.
-  std::int64_t rank = 0;            // Which of them this one is.
+  bool shuffle = true;                   // A new order each epoch, from (seed, epoch) alone.
+  std::int64_t shuffle_window = 0;       // Shuffles shards, and samples in windows of so many; 0: all samples at once.
+  std::int64_t buckets = 0;              // Of samples that are alike; a batch comes from one of them. 0: no buckets.
+  BucketBy bucket_by = BucketBy::bytes;  // In what they are alike.
+  Sampler sampler = Sampler::each;       // Each sample once an epoch, or as many draws with replacement.
+  std::vector<double> weights;           // sampler = weighted: one a class or one a sample.
+  std::int64_t ranks = 1;                // Processes that share the epoch; each loads its part.
+  std::int64_t rank = 0;                 // Which of them this one is.
   OnCorrupt on_corrupt = OnCorrupt::fail;  // What becomes of a sample that cannot be read or decoded.
   Cache cache = Cache::none;               // Decoded pictures in memory. Live knob; never changes a byte.
   std::int64_t cache_mib = 0;              // Bound of the cache, in MiB; 0: half of what the memory limit leaves free.
@@ -73,6 +79,32 @@ struct DataOptions {
 
   SampleLimits limits() const noexcept { return {max_pixels, max_sample_bytes}; }
 };
+
+// Of describe(): which samples come when, and to whom.
+template <class Visitor, class Options>
+void describe_order(Visitor& visit, Options& o) {
+  visit("shuffle", o.shuffle, "Draw a new order each epoch, from the seed and the epoch alone (training only).");
+  visit("shuffle_window", o.shuffle_window, Range<std::int64_t>{0, std::int64_t{1} << 40},
+        "For data in shards that are read from begin to end: shuffle the shards, and the samples in windows of so many "
+        "only; 0 shuffles all samples.");
+  visit("buckets", o.buckets, Range<std::int64_t>{0, 4096},
+        "Sort the samples into so many buckets of samples that are alike (bucket_by) and fill each batch from one of "
+        "them; 0 does not sort (training only).");
+  visit("bucket_by", o.bucket_by,
+        "What the samples of a bucket are alike in: bytes, the size of the file, by which they cost alike to read and "
+        "decode; or shape, the height and width of the picture as it is stored, by which whoever pads a batch to its "
+        "largest picture wastes little. For shape the headers of all pictures are read when the loader is built.");
+  visit("sampler", o.sampler,
+        "each takes every sample once an epoch; weighted draws as many with replacement, each with its chance in "
+        "weights; class_balanced the same with equal chances for the classes (training only).");
+  visit("weights", o.weights, Range<double>{0.0, 1e12},
+        "Chances of sampler = weighted, relative to one another: one number a class, which all its samples have, or "
+        "one a sample.");
+  visit("ranks", o.ranks, Range<std::int64_t>{1, 65536},
+        "Processes that train together. Their batches, taken in turns, are those of one process; each loads its own "
+        "only.");
+  visit("rank", o.rank, Range<std::int64_t>{0, 65535}, "Which of the ranks this process is, from 0.");
+}
 
 template <class Visitor, class Options>
 requires std::same_as<std::remove_const_t<Options>, DataOptions>
@@ -100,23 +132,7 @@ void describe(Visitor& visit, Options& o) {
       "last_batch", o.last_batch,
       "The batch left over at an epoch's end: keep it small, drop it (training only), or pad it to full size with the "
       "epoch's first samples, which count neither in the loss nor in a metric.");
-  visit("shuffle", o.shuffle, "Draw a new order each epoch, from the seed and the epoch alone (training only).");
-  visit("shuffle_window", o.shuffle_window, Range<std::int64_t>{0, std::int64_t{1} << 40},
-        "For data in shards that are read from begin to end: shuffle the shards, and the samples in windows of so many "
-        "only; 0 shuffles all samples.");
-  visit("buckets", o.buckets, Range<std::int64_t>{0, 4096},
-        "Sort the samples by their size in bytes into so many buckets and fill each batch from one of them, so that "
-        "the samples of a batch cost alike; 0 does not sort (training only).");
-  visit("sampler", o.sampler,
-        "each takes every sample once an epoch; weighted draws as many with replacement, each with its chance in "
-        "weights; class_balanced the same with equal chances for the classes (training only).");
-  visit("weights", o.weights, Range<double>{0.0, 1e12},
-        "Chances of sampler = weighted, relative to one another: one number a class, which all its samples have, or "
-        "one a sample.");
-  visit("ranks", o.ranks, Range<std::int64_t>{1, 65536},
-        "Processes that train together. Their batches, taken in turns, are those of one process; each loads its own "
-        "only.");
-  visit("rank", o.rank, Range<std::int64_t>{0, 65535}, "Which of the ranks this process is, from 0.");
+  describe_order(visit, o);
   visit(
       "on_corrupt", o.on_corrupt,
       "A sample that cannot be read or decoded: fail ends the run and names it; replace takes another one, drawn from "
@@ -182,6 +198,9 @@ inline std::string order_contradiction(const DataOptions& options, const std::st
   }
   if (options.shuffle_window > 0 && (!is_plain || options.buckets > 0)) {
     return fmt::format("{0}shuffle_window wants {0}shuffle = true, {0}sampler = \"each\" and no {0}buckets", prefix);
+  }
+  if (options.bucket_by != DataOptions{}.bucket_by && options.buckets == 0) {
+    return fmt::format("{0}bucket_by has no effect without {0}buckets", prefix);
   }
   if (options.buckets > 0 && !is_plain) {
     return fmt::format("{0}buckets wants {0}shuffle = true and {0}sampler = \"each\"", prefix);

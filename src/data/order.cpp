@@ -7,13 +7,14 @@
 #include <limits>
 #include <numeric>
 
+#include "data/detail/buckets.h"
+
 namespace headrace::detail {
 namespace {
 
 // Apart from the keys of transforms, permutations and replacements.
 constexpr std::uint64_t kWeightedKey = 0x3C6EF372FE94F82BU;
 constexpr std::uint64_t kGroupKey = 0xA54FF53A5F1D36F1U;
-constexpr std::uint64_t kTieKey = 0x510E527FADE682D1U;
 
 std::vector<double> chances(const Source& source, const DataOptions& options) {
   const std::int64_t size = source.size(), classes = source.classes();
@@ -82,7 +83,11 @@ std::int64_t AliasTable::draw(const std::array<std::uint32_t, 4>& words) const n
 Order::Order(const Source& source, const DataOptions& options, std::uint64_t seed, bool training)
     : size_(source.size()), seed_(seed), kind_(kind_of(options, training)) {
   if (kind_ == Kind::weighted) read_weights(source, options);
-  if (kind_ == Kind::bucketed) sort_into_buckets(source, options);
+  if (kind_ == Kind::bucketed) {
+    step_ = samples_a_step(options);
+    group_ = std::min(rounded_up((size_ + options.buckets - 1) / options.buckets, step_), size_);
+    alike_ = by_likeness(source, options, seed_, group_);
+  }
   if (kind_ == Kind::windowed) {
     group_ = std::min(options.shuffle_window, size_);
     shards_ = source.shards();
@@ -108,24 +113,6 @@ void Order::read_weights(const Source& source, const DataOptions& options) {
     fail(ErrorCode::invalid_argument, "data: data.weights leaves every sample without a chance");
   }
   alias_ = AliasTable{weights};
-}
-
-// Samples of equal size come in a random order, or they would come in that of the source, class after class.
-void Order::sort_into_buckets(const Source& source, const DataOptions& options) {
-  struct Key {
-    std::int64_t bytes;
-    std::int64_t tie;
-    std::int64_t index;
-  };
-  std::vector<Key> keys(static_cast<std::size_t>(size_));
-  const Permutation ties{size_, seed_ ^ kTieKey, 0};
-  for (std::int64_t i = 0; i < size_; ++i) keys[static_cast<std::size_t>(i)] = {source.sample_bytes(i), ties(i), i};
-  std::sort(keys.begin(), keys.end(),
-            [](const Key& a, const Key& b) { return a.bytes != b.bytes ? a.bytes < b.bytes : a.tie < b.tie; });
-  sorted_.reserve(keys.size());
-  for (const Key& key : keys) sorted_.push_back(key.index);
-  step_ = samples_a_step(options);
-  group_ = std::min(rounded_up((size_ + options.buckets - 1) / options.buckets, step_), size_);
 }
 
 EpochOrder::EpochOrder(const Order& order, std::int64_t epoch)
@@ -158,7 +145,7 @@ std::int64_t EpochOrder::sample_at(std::int64_t position) const noexcept {
     case Order::Kind::windowed:
       return in_shards(in_window(position));
     case Order::Kind::bucketed:
-      return order_.sorted_[static_cast<std::size_t>(in_bucket(position))];
+      return order_.alike_[static_cast<std::size_t>(in_bucket(position))];
     case Order::Kind::weighted:
       break;
   }

@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <functional>
 #include <map>
 #include <set>
 #include <string>
@@ -273,6 +274,47 @@ TEST(Deal, RanksGetDisjointEqualPartsAndNothingBeyondTheTailIsDropped) {
           EXPECT_TRUE(last != LastBatch::pad || each % batch_size == 0) << each;
         }
       }
+    }
+  }
+}
+
+TEST(Deal, RanksTogetherTakeWhatTheOrderHasWhateverItIs) {
+  ListedSource source{1037};
+  source.shard_sizes = {500, 500, 37};
+  const auto with = [](const std::function<void(DataOptions&)>& change) {
+    DataOptions options;
+    options.batch_size = 8;
+    change(options);
+    return options;
+  };
+  const std::vector<DataOptions> kinds = {
+      with([](DataOptions& o) { o.buckets = 8; }),
+      with([](DataOptions& o) {
+        o.buckets = 8;
+        o.bucket_by = BucketBy::shape;
+      }),
+      with([](DataOptions& o) { o.shuffle_window = 100; }),
+      with([](DataOptions& o) { o.sampler = Sampler::class_balanced; }),
+      with([](DataOptions& o) {
+        o.sampler = Sampler::weighted;
+        o.weights = {1, 2, 3, 4};
+      }),
+  };
+  for (DataOptions options : kinds) {
+    for (const std::int64_t ranks : {1, 2, 3, 7}) {
+      SCOPED_TRACE(fmt::format("{} buckets, window {}, {} weights, {} ranks", options.buckets, options.shuffle_window,
+                               options.weights.size(), ranks));
+      options.ranks = ranks;
+      const Order order{source, options, 3, true};
+      const std::vector<std::int64_t> samples = order_of(order, 2);
+      std::vector<std::int64_t> taken;
+      for (std::int64_t rank = 0; rank < ranks; ++rank) {
+        for (const std::int64_t position : dealt(order.positions(), options, rank).counted) {
+          taken.push_back(samples[static_cast<std::size_t>(position)]);
+        }
+      }
+      EXPECT_EQ(sorted(taken), sorted(samples));
+      EXPECT_TRUE(order.repeats() || sorted(taken) == counting(1037));
     }
   }
 }

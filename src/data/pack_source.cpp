@@ -5,6 +5,7 @@
 #include <string_view>
 #include <utility>
 
+#include "data/detail/picture_files.h"
 #include "data/detail/sources.h"
 #include "data/pack_shards.h"
 #include "store/file_name.h"
@@ -29,6 +30,7 @@ class PackSource final : public Source {
   int channels() const override { return channels_; }
   Sample read(std::int64_t index, std::vector<std::uint8_t>& buffer) const override;
   std::optional<Sample> outline(std::int64_t index) const override;
+  std::optional<Sides> sides(std::int64_t index, std::vector<std::uint8_t>& buffer) const override;
   std::span<const std::uint8_t> read_rows(std::int64_t index, int first, int count,
                                           std::vector<std::uint8_t>& buffer) const override;
   std::int64_t label(std::int64_t index) const override { return row(index).label; }
@@ -164,6 +166,18 @@ std::optional<Sample> PackSource::outline(std::int64_t index) const {
                 .width = static_cast<int>(row(index).width),
                 .channels = channels_,
                 .label = label(index)};
+}
+
+std::optional<Sides> PackSource::sides(std::int64_t index, std::vector<std::uint8_t>& buffer) const {
+  check_index(index);
+  const PackRow& told = row(index);
+  if (form_ != static_cast<std::uint8_t>(PictureForm::encoded)) {
+    return Sides{static_cast<int>(told.height), static_cast<int>(told.width)};
+  }
+  const Place& place = at(index);
+  return detail::sides_in_header(told.size, [&](std::int64_t bytes) {
+    return shards_[place.shard].read_front(place.row, static_cast<std::size_t>(bytes), buffer);
+  });
 }
 
 std::span<const std::uint8_t> PackSource::read_rows(std::int64_t index, int first, int count,

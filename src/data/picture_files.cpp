@@ -9,6 +9,7 @@
 
 #include "base/hash.h"
 #include "data/detail/sources.h"
+#include "image/picture_size.h"
 #include "store/file_name.h"
 #include "store/file_store.h"
 
@@ -47,6 +48,11 @@ class PictureFiles final : public Source {
     return {
         .bytes = files_.read(name(index), picture.size, buffer), .form = PictureForm::encoded, .label = picture.label};
   }
+  std::optional<Sides> sides(std::int64_t index, std::vector<std::uint8_t>& buffer) const override {
+    const std::int64_t size = at(index).size;
+    return sides_in_header(size,
+                           [&](std::int64_t bytes) { return files_.read_front(name(index), size, bytes, buffer); });
+  }
   std::int64_t label(std::int64_t index) const override { return at(index).label; }
   std::int64_t sample_bytes(std::int64_t index) const override { return at(index).size; }
   std::string sample_name(std::int64_t index) const override { return files_.path_of(name(index)); }
@@ -81,6 +87,17 @@ class PictureFiles final : public Source {
 
 std::unique_ptr<Source> open_picture_files(Listing listing, const Path& root, Path index_file, const FileCalls& calls) {
   return std::make_unique<PictureFiles>(std::move(listing), root, std::move(index_file), calls);
+}
+
+Sides sides_in_header(std::int64_t bytes,
+                      const std::function<std::span<const std::uint8_t>(std::int64_t bytes)>& read_front) {
+  constexpr std::int64_t kFrontBytes = 4096;  // A page; headers with a thumbnail or a colour profile are longer.
+  for (std::int64_t front = std::min(bytes, kFrontBytes);;) {
+    const image::HeaderSize size = image::header_size(read_front(front));
+    const auto wanted = static_cast<std::int64_t>(size.wanted);
+    if (wanted == 0 || wanted > bytes) return {size.height, size.width};
+    front = std::min(bytes, std::max(wanted, 2 * front));
+  }
 }
 
 std::string below_folder(std::string_view name) {

@@ -10,6 +10,7 @@
 #include "base/fuzz_inputs.h"
 #include "image/decode.h"
 #include "image/detail/baseline_reader.h"
+#include "image/picture_size.h"
 #include "image/test_pictures.h"
 
 namespace {
@@ -40,6 +41,8 @@ void fill(const std::filesystem::path& folder) {
 void decode(std::span<const std::uint8_t> file, const EntropyIndex* index, bool own) {
   static image::detail::BaselineReader reader;
   const auto info = reader.open(file, 3);
+  const HeaderSize size = header_size(file);
+  if (info && (size.height != info->height || size.width != info->width)) std::abort();
   if (!info || static_cast<std::int64_t>(info->height) * info->width > 1'000'000) return;
   const Box right{info->height / 3, info->width / 2, info->height - info->height / 3, info->width - info->width / 2};
   for (const Box& box : {Box{0, 0, info->height, info->width}, right}) {

@@ -9,6 +9,7 @@
 
 #include "base/fuzz_inputs.h"
 #include "image/decode.h"
+#include "image/picture_size.h"
 #include "image/test_pictures.h"
 
 namespace {
@@ -52,7 +53,9 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   if (data[0] % 4 != 0) repair_checksums(file);
   static Decoder decoder;
   try {
+    const HeaderSize size = header_size(file);
     const PictureInfo info = decoder.open(file, data[0] % 2 == 0 ? 3 : 1);
+    if (size.height != info.height || size.width != info.width) std::abort();
     if (static_cast<std::int64_t>(info.height) * info.width > 1'000'000) return 0;
     const Box whole{0, 0, info.height, info.width};
     const Box right{info.height / 3, info.width / 2, info.height - info.height / 3, info.width - info.width / 2};

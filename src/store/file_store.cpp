@@ -35,10 +35,15 @@ std::string FileStore::path_of(std::string_view name) const {
 
 std::span<const std::uint8_t> FileStore::read(const char* name, std::int64_t size,
                                               std::vector<std::uint8_t>& buffer) const {
+  return read_front(name, size, size, buffer);
+}
+
+std::span<const std::uint8_t> FileStore::read_front(const char* name, std::int64_t size, std::int64_t bytes,
+                                                    std::vector<std::uint8_t>& buffer) const {
   detail::PatientRead reading{*calls_};
   for (;;) {
-    const auto refusal = try_read(reading, name, size, buffer);
-    if (!refusal) return std::span{buffer}.first(static_cast<std::size_t>(size));
+    const auto refusal = try_read(reading, name, size, bytes, buffer);
+    if (!refusal) return std::span{buffer}.first(static_cast<std::size_t>(bytes));
     if (reading.again(refusal->reason)) continue;
     fail(refusal->reason == ENOENT ? ErrorCode::not_found : ErrorCode::io, "store: cannot {} {}: {}", refusal->call,
          path_of(name), detail::reading_failure(refusal->reason, reading.tries()));
@@ -47,7 +52,8 @@ std::span<const std::uint8_t> FileStore::read(const char* name, std::int64_t siz
 
 // Done, or what the system refused; what the file itself is wrong in is thrown.
 std::optional<FileStore::Refusal> FileStore::try_read(const detail::PatientRead& reading, const char* name,
-                                                      std::int64_t size, std::vector<std::uint8_t>& buffer) const {
+                                                      std::int64_t size, std::int64_t bytes,
+                                                      std::vector<std::uint8_t>& buffer) const {
   const Descriptor file{calls_->open_at(folder_.number(), name, kOpenToRead)};
   if (file.number() < 0) return Refusal{"open", errno};
   struct stat status {};
@@ -61,11 +67,11 @@ std::optional<FileStore::Refusal> FileStore::try_read(const detail::PatientRead&
   if (size > kFileBytesMax) {
     fail(ErrorCode::unsupported, "store: {} has {} bytes; at most {} are read", path_of(name), size, kFileBytesMax);
   }
-  const auto bytes = static_cast<std::size_t>(size);
-  // One more than promised shows that there is more.
-  const std::int64_t got = reading.fill(file.number(), 0, scratch_of(buffer, bytes + 1));
+  // Of a whole file one byte more than promised, which shows that there is more.
+  const auto wanted = static_cast<std::size_t>(bytes < size ? bytes : size + 1);
+  const std::int64_t got = reading.fill(file.number(), 0, scratch_of(buffer, wanted));
   if (got < 0) return Refusal{"read", errno};
-  if (got < size) {
+  if (got < bytes) {
     fail(ErrorCode::corrupt_data, "store: {} shrank from {} to {} bytes while it was read", path_of(name), size, got);
   }
   if (got > size)

@@ -38,6 +38,10 @@ class FileStore {
   // A file that was replaced by one of the same size is taken as it is.
   std::span<const std::uint8_t> read(const char* name, std::int64_t size, std::vector<std::uint8_t>& buffer) const;
 
+  // The same of its first `bytes`, of which there are at most `size`, without what lies behind them.
+  std::span<const std::uint8_t> read_front(const char* name, std::int64_t size, std::int64_t bytes,
+                                           std::vector<std::uint8_t>& buffer) const;
+
   // The path as text of one line.
   std::string path_of(std::string_view name) const;
 
@@ -49,7 +53,7 @@ class FileStore {
   };
 
   std::optional<Refusal> try_read(const detail::PatientRead& reading, const char* name, std::int64_t size,
-                                  std::vector<std::uint8_t>& buffer) const;
+                                  std::int64_t bytes, std::vector<std::uint8_t>& buffer) const;
 
   std::filesystem::path root_;
   Descriptor folder_;

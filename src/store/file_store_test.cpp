@@ -50,6 +50,19 @@ TEST_F(FileStoreFolder, ReadsWholeFilesIntoABufferThatOnlyGrows) {
   EXPECT_EQ(buffer_.data(), memory);
 }
 
+TEST_F(FileStoreFolder, TheFrontOfAFileIsReadAlone) {
+  write("x", "hello, world");
+  const FileStore store{folder_};
+  const auto front = [&](std::int64_t bytes) {
+    const auto read = store.read_front("x", 12, bytes, buffer_);
+    return std::string(read.begin(), read.end());
+  };
+  EXPECT_EQ(front(5), "hello");
+  EXPECT_EQ(front(12), "hello, world");
+  write("x", "hello, world!");
+  EXPECT_THAT(error_of(ErrorCode::corrupt_data, [&] { front(5); }), HasSubstr("13 bytes; it had 12"));
+}
+
 TEST_F(FileStoreFolder, ALinkIsFollowedAndAnyNameWorks) {
   write("caf\xe9\n.jpg", "hello");
   std::filesystem::create_symlink("caf\xe9\n.jpg", folder_ / "link");

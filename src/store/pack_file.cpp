@@ -193,6 +193,13 @@ PackedBytes PackFile::read(std::size_t sample, std::vector<std::uint8_t>& buffer
   return {bytes, low_check_of(index) == row.index_check ? index : index.first(0)};
 }
 
+std::span<const std::uint8_t> PackFile::read_front(std::size_t sample, std::size_t bytes,
+                                                   std::vector<std::uint8_t>& buffer) const {
+  const auto front = scratch_of(buffer, bytes);
+  read_at(sample, rows_[sample].at, front);
+  return front;
+}
+
 std::span<const std::uint8_t> PackFile::read_rows(std::size_t sample, std::uint32_t first, std::uint32_t count,
                                                   std::vector<std::uint8_t>& buffer) const {
   const PackRow& row = rows_[sample];

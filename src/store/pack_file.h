@@ -43,6 +43,11 @@ class PackFile {
   // left out.
   PackedBytes read(std::size_t sample, std::vector<std::uint8_t>& buffer) const;
 
+  // Its first `bytes`, of which there are at most the row's size. They are not compared with what was packed: only the
+  // whole has a checksum.
+  std::span<const std::uint8_t> read_front(std::size_t sample, std::size_t bytes,
+                                           std::vector<std::uint8_t>& buffer) const;
+
   // Rows [first, first + count), at least one, of the pixels of a sample with sound blocks (store/row_blocks.h). Reads
   // the blocks that hold them. Errors as read()'s, also for an index that is damaged.
   std::span<const std::uint8_t> read_rows(std::size_t sample, std::uint32_t first, std::uint32_t count,

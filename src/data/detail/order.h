@@ -35,7 +35,8 @@ class AliasTable {
 // sample, for buckets 8, for a window 8 a shard.
 class Order {
  public:
-  // Throws Error{invalid_argument} for weights that are neither one a class nor one a sample, or all 0.
+  // Throws Error{invalid_argument} for weights that are neither one a class nor one a sample, or all 0, and what
+  // by_likeness throws (data/detail/buckets.h).
   Order(const Source& source, const DataOptions& options, std::uint64_t seed, bool training);
 
   std::int64_t positions() const noexcept { return size_; }  // Of an epoch; all ranks together.
@@ -48,7 +49,6 @@ class Order {
 
   static Kind kind_of(const DataOptions& options, bool training);
   void read_weights(const Source& source, const DataOptions& options);
-  void sort_into_buckets(const Source& source, const DataOptions& options);
 
   const std::int64_t size_;
   const std::uint64_t seed_;
@@ -57,7 +57,7 @@ class Order {
   std::int64_t group_ = 1;  // Samples of a window or of a bucket.
   AliasTable alias_;
   std::vector<std::int64_t> shards_;  // Samples of each.
-  std::vector<std::int64_t> sorted_;  // Samples by size.
+  std::vector<std::int64_t> alike_;   // Samples in buckets of group_.
 };
 
 // The order of one epoch. Refers to its Order. Thread-safe.

@@ -5,7 +5,9 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -37,6 +39,11 @@ struct Listing {
 // The pictures of `listing`, whose files are read by `calls`, which must live as long. Errors: FileStore's.
 std::unique_ptr<Source> open_picture_files(Listing listing, const std::filesystem::path& root,
                                            std::filesystem::path index_file, const FileCalls& calls);
+
+// Of a picture's file of `bytes` bytes, of which `read_front` gives the first so many; 0 x 0 where its header tells
+// none. Reads the first 4 KiB, and more only where the header is longer.
+Sides sides_in_header(std::int64_t bytes,
+                      const std::function<std::span<const std::uint8_t>(std::int64_t bytes)>& read_front);
 
 // A name's place below a folder: without what leads out of it.
 std::string below_folder(std::string_view name);
