@@ -218,7 +218,8 @@ class Loader {
   int height() const;
   int width() const;
   // Between batches, also within a running epoch; no byte of any batch changes. From any thread. With AUTOTUNE the
-  // Loader goes on from what is in force and adapts it as it measures: threads (1 to data.threads_max) so that the
+  // Loader goes on from what it had found when a number took its place, or from what is in force, and adapts it as it
+  // measures: threads (1 to data.threads_max) so that the
   // fewest that feed the consumer run, depth so that it does not starve, within data.prefetch_mib. It measures over 32
   // batches or 2 seconds, changes one thing, and takes back what does not pay.
   void set_threads(std::int64_t threads);

@@ -104,7 +104,6 @@ void Autotuner::reset(const SettingBounds& bounds, const LoaderSetting& now) {
   bounds_ = bounds;
   now_ = now;
   trial_.reset();
-  pauses_ = {};
   fewer_proposed_ = 0;
 }
 

@@ -108,6 +108,20 @@ TEST(Autotune, AChangeThatMadeItSlowerIsTakenBackAndNotTriedAgainForAWhile) {
   EXPECT_TRUE(tuner.step(changed.at(start), 901, 7));  // unless the costs have changed.
 }
 
+TEST(Autotune, WhatDidNotPayRestsAlsoWhenANumberCameBetween) {
+  Autotuner tuner{bounds_of(), {1, 64}};
+  const Costs costs{.service_s = 5 * kMs, .own_s = 1 * kMs};
+  ASSERT_TRUE(tuner.step(costs.at({1, 64}), 32, 1));
+  const LoaderRates worse{.own_s = 1 * kMs, .wait_s = 9 * kMs, .service_s = 60 * kMs};
+  ASSERT_EQ(tuner.step(worse, 100, 2), (LoaderSetting{1, 64}));
+  SettingBounds fixed = bounds_of();
+  fixed.low.threads = fixed.high.threads = 2;
+  tuner.reset(fixed, {2, 64});
+  tuner.reset(bounds_of(), {1, 64});
+  EXPECT_FALSE(tuner.step(costs.at({1, 64}), 300, 3));
+  EXPECT_TRUE(tuner.step(costs.at({1, 64}), 356, 4));
+}
+
 TEST(Autotune, ThreadsThatBringNothingAreTakenBack) {
   Autotuner tuner{bounds_of(), {1, 64}};
   const Costs costs{.service_s = 5 * kMs, .own_s = 1 * kMs};

@@ -29,10 +29,19 @@ std::string number_text(std::int64_t wanted) {
 
 void Loader::Impl::set_threads(std::int64_t wanted) {
   std::lock_guard resize_lock(resizing);
-  if (wanted == AUTOTUNE && threads_wanted == AUTOTUNE && threads > 0) return;  // It goes on with what it has found.
+  const bool was_automatic = threads_wanted == AUTOTUNE, automatic = wanted == AUTOTUNE;
+  if (automatic && was_automatic && threads > 0) return;  // It goes on with what it has found.
+  const std::int64_t before = threads;
+  if (was_automatic && before > 0) found.threads = before;
   std::int64_t count = wanted;
-  if (wanted == AUTOTUNE) count = std::clamp<std::int64_t>(threads, 1, threads_max());
-  resize(count, Joining::now);
+  if (automatic) count = std::clamp<std::int64_t>(found.threads > 0 ? found.threads : before, 1, threads_max());
+  try {
+    resize(count, automatic ? Joining::later : Joining::now);
+  } catch (...) {
+    resize(before, Joining::later);
+    if (before == 0) load_requested();
+    throw;
+  }
   {
     std::lock_guard lock(mutex);
     threads_wanted = wanted;
@@ -43,11 +52,14 @@ void Loader::Impl::set_threads(std::int64_t wanted) {
 
 void Loader::Impl::set_prefetch_batches(std::int64_t wanted) {
   std::lock_guard resize_lock(resizing);
-  if (wanted == AUTOTUNE && prefetch_wanted == AUTOTUNE && prefetch > 0) return;
-  deepen(std::min(wanted == AUTOTUNE ? prefetch : wanted, prefetch_max(wanted)));
+  const bool was_automatic = prefetch_wanted == AUTOTUNE, automatic = wanted == AUTOTUNE;
+  if (automatic && was_automatic) return;
+  if (was_automatic) found.prefetch = prefetch;
+  if (automatic) wanted = found.prefetch > 0 ? found.prefetch : prefetch;
+  deepen(std::min(wanted, prefetch_max(automatic ? AUTOTUNE : wanted)));
   {
     std::lock_guard lock(mutex);
-    prefetch_wanted = wanted;
+    prefetch_wanted = automatic ? AUTOTUNE : wanted;
   }
   restart_tuning();
 }

@@ -145,6 +145,25 @@ TEST(LoaderTuning, ANumberEndsItAndAutotuneBeginsItAnew) {
   EXPECT_EQ(loader.statistics().threads, 2);
 }
 
+TEST(LoaderTuning, WhatItHasFoundOutlivesANumber) {
+  const auto source = std::make_shared<WaitingSource>(512, always(microseconds(2000)));
+  auto options = options_of(1, AUTOTUNE, AUTOTUNE);
+  options.threads_max = 4;
+  Loader loader{source, options, 1, true};
+  ASSERT_TRUE(consume_until(loader, microseconds(0), [&] { return loader.statistics().threads > 1; }));
+  const LoaderStatistics found = loader.statistics();
+  ASSERT_GT(found.prefetch_batches, 2);
+  for (const std::int64_t number : {0, 1, 2}) {  // As the arms of a trial do.
+    loader.set_threads(number);
+    loader.set_prefetch_batches(1);
+    EXPECT_EQ(loader.applied_threads().applied, std::to_string(number));
+    loader.set_prefetch_batches(AUTOTUNE);
+    loader.set_threads(AUTOTUNE);
+    EXPECT_EQ(loader.statistics().threads, found.threads);
+    EXPECT_EQ(loader.statistics().prefetch_batches, found.prefetch_batches);
+  }
+}
+
 TEST(LoaderTuning, ABoundInBytesHoldsForANumberToo) {
   const auto source = std::make_shared<WaitingSource>(64, always(microseconds(0)), 512);
   auto options = options_of(1, 1, 8);

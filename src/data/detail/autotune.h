@@ -46,7 +46,8 @@ class Autotuner {
  public:
   Autotuner(const SettingBounds& bounds, const LoaderSetting& now) : bounds_(bounds), now_(now) {}
 
-  // Somebody else changed what may be chosen, or what is in force. A change under trial is not judged any more.
+  // Somebody else changed what may be chosen, or what is in force. A change under trial is not judged any more; what
+  // did not pay before still rests.
   void reset(const SettingBounds& bounds, const LoaderSetting& now);
   // After an interval at now(), which delivery number `batch` ended `at_s` after the loader was built: the setting to
   // take from here on, if another one. The caller measures anew then.

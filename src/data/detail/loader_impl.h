@@ -185,10 +185,11 @@ struct Loader::Impl {
 
   const std::string bytes_options;  // LoaderState::options.
 
-  // Taken before `mutex`. Guards the two below; who changes threads, prefetch or what is wanted of them holds it, too.
+  // Taken before `mutex`. Guards those below; who changes threads, prefetch or what is wanted of them holds it, too.
   std::mutex resizing;
   std::vector<std::jthread> workers;
-  std::int64_t cores = 0;  // That the process may use; 0: not asked yet.
+  std::int64_t cores = 0;              // That the process may use; 0: not asked yet.
+  detail::LoaderSetting found{0, 0};  // What AUTOTUNE had in force when a number took its place; 0: nothing yet.
 
   const Account batch_account{"batches", [this] { return held_bytes(); }};
   const Account cache_account{"cache", [this] {
