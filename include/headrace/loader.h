@@ -221,7 +221,8 @@ class Loader {
   // Loader goes on from what it had found when a number took its place, or from what is in force, and adapts it as it
   // measures: threads (1 to data.threads_max) so that the
   // fewest that feed the consumer run, depth so that it does not starve, within data.prefetch_mib. It measures over 32
-  // batches or 2 seconds, changes one thing, and takes back what does not pay.
+  // batches or 2 seconds, changes one thing, and takes back what does not pay. Error{io} or {out_of_memory} where a
+  // thread or the memory for more batches cannot be had; nothing changes then.
   void set_threads(std::int64_t threads);
   void set_prefetch_batches(std::int64_t batches);
   // "data.threads" and "data.prefetch_batches", requested and in force.

@@ -33,9 +33,11 @@
 
 namespace {
 std::atomic<std::int64_t> allocation_count{0}, allocated_now{0}, allocated_peak{0}, allocated_at_reset{0};
+thread_local std::int64_t allocations_to_failure = 0;  // 0: there is none.
 
 // Null when there is no memory.
 void* counted_allocation(std::size_t size, std::size_t alignment) noexcept {
+  if (allocations_to_failure > 0 && --allocations_to_failure == 0) return nullptr;
   void* memory = alignment == 0 ? std::malloc(size)
                                 : std::aligned_alloc(alignment, (size + alignment - 1) / alignment * alignment);
   if (memory == nullptr) return nullptr;
@@ -97,6 +99,9 @@ void AllocationCount::reset_peak() {
 }
 std::int64_t AllocationCount::peak_growth() {
   return allocated_peak.load() - allocated_at_reset.load();
+}
+void AllocationCount::fail_at(std::int64_t number) {
+  allocations_to_failure = number;
 }
 
 namespace {
@@ -629,6 +634,28 @@ TEST(LoaderRequest, ReturnsBeforeTheBatchIsReady) {
   EXPECT_EQ(epoch.next()->index(), 1);
 }
 
+TEST(Loader, GrowingAgainDoesNotWaitForAThreadThatHangsWhereItWasToEnd) {
+  const auto source = std::make_shared<FakeSource>(64);
+  Gate gate;
+  source->on_read = [&](std::int64_t) { gate.pass(); };
+  auto options = options_of(8, AUTOTUNE, 4);
+  options.threads_max = 4;
+  Loader loader{source, options, 7, true};
+  const std::int64_t others = thread_count() - 1;
+  loader.set_threads(3);
+  auto epoch = loader.epoch(0);
+  while (source->reads < 3) std::this_thread::yield();
+  loader.set_threads(AUTOTUNE);  // Goes on with the one that it had; two are to end after their reads.
+  EXPECT_EQ(loader.statistics().threads, 1);
+  auto growing = std::async(std::launch::async, [&] { loader.set_threads(4); });
+  EXPECT_EQ(growing.wait_for(std::chrono::seconds(20)), std::future_status::ready);
+  gate.let_go();
+  growing.get();
+  EXPECT_EQ(loader.statistics().threads, 4);
+  EXPECT_TRUE(thread_count_becomes(others + 4));
+  EXPECT_EQ(order(std::move(epoch)).size(), 64U);
+}
+
 TEST(LoaderRequest, AnErrorComesOutOfTheFutureAndEndsTheEpoch) {
   const auto source = std::make_shared<FakeSource>(200);
   source->on_read = [](std::int64_t index) {
@@ -864,6 +891,33 @@ TEST(Loader, AConsumerThatWaitsLoadsByItselfWhenItsThreadsAreTakenAway) {
     loader.set_threads(0);
   });
   EXPECT_EQ(order(loader.epoch(0)), counting(300));
+}
+
+TEST(Loader, AThreadThatCannotBeHadLeavesThoseThereWereAtWork) {
+  const auto source = std::make_shared<FakeSource>(200);
+  Loader reference{source, augmenting(options_of(8, 0)), 7, true};
+  int refused = 0;
+  bool grew = false;
+  for (std::int64_t failing = 1; !grew; ++failing) {
+    Loader loader{source, augmenting(options_of(8, 1)), 7, true};
+    auto epoch = loader.epoch(0);
+    AllocationCount::fail_at(failing);
+    try {
+      loader.set_threads(3);
+      grew = true;
+    } catch (const Error& error) {
+      ++refused;
+      EXPECT_EQ(error.code(), ErrorCode::out_of_memory);
+      EXPECT_THAT(error.what(), AllOf(HasSubstr("loader thread"), HasSubstr(" of 3")));
+    } catch (const std::bad_alloc&) {  // Before any thread was asked for.
+    }
+    AllocationCount::fail_at(0);
+    EXPECT_EQ(loader.statistics().threads, grew ? 3 : 1);
+    EXPECT_EQ(digests(std::move(epoch)), digests(reference.epoch(0)));
+    loader.set_threads(2);
+    EXPECT_EQ(digests(loader.epoch(1)), digests(reference.epoch(1)));
+  }
+  EXPECT_GE(refused, 4);  // Each thread takes some memory.
 }
 
 TEST(Loader, ASlowConsumerBoundsProduction) {

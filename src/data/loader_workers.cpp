@@ -3,7 +3,10 @@
 #include <headrace/trace.h>
 
 #include <algorithm>
+#include <memory>
+#include <new>
 #include <system_error>
+#include <thread>
 #include <utility>
 
 #include "base/clock.h"
@@ -25,7 +28,7 @@ constexpr std::int64_t kCpuLookNs = 5'000'000;
 
 }  // namespace
 
-// `resizing` is held.
+// `resizing` is held. An error leaves as many threads as could be had.
 void Loader::Impl::resize(std::int64_t count, Joining joining) {
   const bool grows = count > threads;
   {
@@ -34,28 +37,44 @@ void Loader::Impl::resize(std::int64_t count, Joining joining) {
   }
   room.notify_all();
   ready.notify_one();  // Without workers a waiting consumer loads by itself.
-  // A worker beyond `threads` ends after its chunk. It must be gone before its number is given again.
-  while ((joining == Joining::now || grows) && std::ssize(workers) > threads) workers.pop_back();  // Joins.
+  // A worker beyond `threads` ends after its chunk.
+  while (joining == Joining::now && std::ssize(workers) > count) workers.pop_back();  // Joins.
   if (!grows) return;
+  try {
+    while (threads < count) add_worker();
+  } catch (const std::bad_alloc&) {
+    ready.notify_one();
+    fail(ErrorCode::out_of_memory, "data: no memory for loader thread {} of {}", threads + 1, count);
+  } catch (const std::system_error& refused) {
+    ready.notify_one();
+    fail(ErrorCode::io, "data: cannot start loader thread {} of {}: {}", threads + 1, count, refused.what());
+  }
+}
+
+// `resizing` is held. One that was to end and has not yet goes on in its place: what it reads may take for ever.
+void Loader::Impl::add_worker() {
+  const std::int64_t worker = threads;
+  const auto place = static_cast<std::size_t>(worker);
+  if (std::ssize(workers) <= worker) workers.emplace_back();
+  auto workspace = std::make_unique<Workspace>();
   {
     std::lock_guard lock(mutex);
-    threads = count;
+    if (std::ssize(runs) <= worker) runs.push_back(false);
+    threads = worker + 1;
+    if (runs[place]) return;
+    runs[place] = true;
   }
   try {
-    while (std::ssize(workers) < count) {
-      const std::int64_t worker = std::ssize(workers);
-      workers.emplace_back([this, worker, workspace = std::make_unique<Workspace>()] { work(worker, *workspace); });
-      std::lock_guard lock(mutex);
-      ++totals.threads_started;
-    }
-  } catch (const std::system_error& refused) {
-    {
-      std::lock_guard lock(mutex);
-      threads = std::ssize(workers);
-    }
-    ready.notify_one();
-    fail(ErrorCode::io, "data: cannot start loader thread {} of {}: {}", workers.size() + 1, count, refused.what());
+    workers[place] = std::jthread(  // Joins the one that stood there, which has ended.
+        [this, worker, workspace = std::move(workspace)] { work(worker, *workspace); });
+  } catch (...) {
+    std::lock_guard lock(mutex);
+    threads = worker;
+    runs[place] = false;
+    throw;
   }
+  std::lock_guard lock(mutex);
+  ++totals.threads_started;
 }
 
 // A batch that was asked for when there were workers; nobody else is left to load it.
@@ -88,6 +107,7 @@ void Loader::Impl::work(std::int64_t worker, Workspace& workspace) {
     }
   }
   give_back(workspace);
+  runs[static_cast<std::size_t>(worker)] = false;
 }
 
 void Loader::Impl::wait_for_work(std::unique_lock<std::mutex>& lock, Workspace& workspace) {

@@ -87,9 +87,10 @@ struct Loader::Impl {
   LoaderStatistics statistics() const;
   std::vector<CorruptSample> corrupt_samples() const;
 
-  // Whether a smaller number waits until the surplus threads have ended.
+  // Whether it waits until the threads beyond the number have ended.
   enum class Joining { now, later };
   void resize(std::int64_t count, Joining joining);
+  void add_worker();
   void load_requested();
   void deepen(std::int64_t count);
   std::int64_t prefetch_max(std::int64_t wanted) const;
@@ -153,7 +154,8 @@ struct Loader::Impl {
   mutable std::mutex mutex;       // Guards everything down to `tuner`.
   std::condition_variable room;   // For workers: a chunk may be there to claim, or their number has changed.
   std::condition_variable ready;  // For the consumer: a batch is whole, an error is final, or the last worker stopped.
-  std::int64_t threads = 0;       // In force.
+  std::int64_t threads = 0;       // In force: workers 0 .. threads - 1, all of which run.
+  std::vector<bool> runs;         // By worker; of the others, whether it has not ended yet.
   std::int64_t prefetch;
   std::int64_t threads_wanted;  // A number, or AUTOTUNE.
   std::int64_t prefetch_wanted;
