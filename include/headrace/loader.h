@@ -125,7 +125,7 @@ struct LoaderDecision {
   std::string why;              // With the rates it was made from.
   double before = 0;            // Samples a second that the consumer got before,
   std::optional<double> after;  // and after it; nullopt: not measured (yet).
-  bool rolled_back = false;     // It did not pay; the next decision takes it back.
+  bool rolled_back = false;     // It did not pay, and the next decision takes it back; or none of it could be had.
 };
 
 // A sample that on_corrupt replaced or zeroed.

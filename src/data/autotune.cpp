@@ -119,8 +119,8 @@ std::size_t Autotuner::note(const LoaderSetting& to, const std::string& why, con
     if (from == wanted) return;
     decisions_.push_back({batch, at_s, what, from, wanted, why, samples_per_second(rates), std::nullopt, false});
   };
-  add("data.threads", now_.threads, to.threads);
-  add("data.prefetch_batches", now_.prefetch, to.prefetch);
+  add(kThreadsKey, now_.threads, to.threads);
+  add(kPrefetchKey, now_.prefetch, to.prefetch);
   const std::size_t added = decisions_.size() - before;
   if (decisions_.size() > kDecisionsMax) {
     decisions_.erase(decisions_.begin(), decisions_.end() - static_cast<std::ptrdiff_t>(kDecisionsMax));
@@ -181,14 +181,22 @@ std::optional<LoaderSetting> Autotuner::judge(const LoaderRates& rates, std::int
   return now_;
 }
 
-void Autotuner::refuse_threads(std::int64_t threads, const std::string& why) {
+void Autotuner::refuse(std::string_view what, std::int64_t in_force, const std::string& why) {
   trial_.reset();
-  if (!decisions_.empty()) {
-    decisions_.back().rolled_back = true;
-    decisions_.back().why += "; " + why;
+  const auto last =
+      std::find_if(decisions_.rbegin(), decisions_.rend(), [what](const auto& made) { return made.what == what; });
+  if (last != decisions_.rend()) {
+    last->to = in_force;
+    last->rolled_back = last->to == last->from;
+    last->why += "; " + why;
   }
-  now_.threads = threads;
-  bounds_.high.threads = std::max(threads, bounds_.low.threads);
+  if (what == kThreadsKey) {
+    now_.threads = in_force;
+    bounds_.high.threads = std::max(in_force, bounds_.low.threads);
+  } else {
+    now_.prefetch = in_force;
+    bounds_.high.prefetch = std::max(in_force, bounds_.low.prefetch);
+  }
 }
 
 }  // namespace headrace::detail

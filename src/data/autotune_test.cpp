@@ -197,11 +197,29 @@ TEST(Autotune, RefusedThreadsAreNotTriedAgain) {
   Autotuner tuner{bounds_of(), {1, 64}};
   const Costs costs{.service_s = 5 * kMs, .own_s = 1 * kMs};
   ASSERT_TRUE(tuner.step(costs.at(tuner.now()), 32, 1));
-  tuner.refuse_threads(2, "no more");
+  tuner.refuse(kThreadsKey, 2, "no more");
   EXPECT_EQ(tuner.now().threads, 2);
+  EXPECT_EQ(tuner.decisions().back().to, 2);
   EXPECT_THAT(tuner.decisions().back().why, HasSubstr("; no more"));
-  EXPECT_TRUE(tuner.decisions().back().rolled_back);
+  EXPECT_FALSE(tuner.decisions().back().rolled_back);  // One of them came.
   EXPECT_FALSE(tuner.step(costs.at(tuner.now()), 64, 2));
+}
+
+TEST(Autotune, OfTwoSettingsThatChangeTogetherTheOneThatIsRefusedIsTold) {
+  for (const bool threads : {true, false}) {
+    Autotuner tuner{bounds_of(), {1, 2}};
+    const Costs costs{.service_s = 5 * kMs, .own_s = 1 * kMs};
+    ASSERT_EQ(tuner.step(costs.at(tuner.now()), 32, 1), (LoaderSetting{6, 13}));
+    tuner.refuse(threads ? kThreadsKey : kPrefetchKey, threads ? 1 : 2, "not to be had");
+    EXPECT_EQ(tuner.now(), threads ? (LoaderSetting{1, 13}) : (LoaderSetting{6, 2}));
+    ASSERT_EQ(tuner.decisions().size(), 2U);
+    for (const LoaderDecision& made : tuner.decisions()) {
+      const bool refused = (made.what == kThreadsKey) == threads;
+      EXPECT_EQ(made.rolled_back, refused) << made.what;
+      EXPECT_EQ(made.to == made.from, refused) << made.what;
+      EXPECT_EQ(made.why.find("not to be had") != std::string::npos, refused) << made.what;
+    }
+  }
 }
 
 TEST(RateMeter, MeansAreOfABatchAndLeaveOutTheLongestPause) {

@@ -20,12 +20,15 @@ constexpr std::int64_t kShareOfAuto = 4;   // Of the memory limit: what a depth 
 
 }  // namespace
 
-// `resizing` is held.
+// `resizing` is held. An error changes nothing.
 void Loader::Impl::deepen(std::int64_t count) {
-  slots->set_kept(count + kConsumerBatches);
   {
     std::lock_guard lock(mutex);
     window.reserve(static_cast<std::size_t>(count));
+  }
+  slots->set_kept(count + kConsumerBatches);
+  {
+    std::lock_guard lock(mutex);
     prefetch = count;
   }
   room.notify_all();

@@ -4,6 +4,7 @@
 #include <headrace/trace.h>
 
 #include <algorithm>
+#include <exception>
 
 #include "base/clock.h"
 #include "data/detail/loader_impl.h"
@@ -114,15 +115,23 @@ void Loader::Impl::retune() {
     meter.restart(wanted == before ? 0 : before.prefetch + kConsumerBatches);
   }
   if (wanted == before) return;
-  if (wanted.prefetch != before.prefetch) deepen(wanted.prefetch);
-  try {
-    resize(wanted.threads, Joining::later);
-  } catch (const Error& refused) {
-    std::lock_guard lock(mutex);
-    tuner.refuse_threads(threads, refused.what());
-  }
+  put_in_force(wanted);
   record_gauge(kThreads, threads);
   record_gauge(kPrefetch, prefetch);
+}
+
+// `resizing` is held. The batch is delivered already: what cannot be had is noted and left out.
+void Loader::Impl::put_in_force(const detail::LoaderSetting& wanted) {
+  const auto attempt = [this](const char* what, const std::int64_t& in_force, const auto& change) {
+    try {
+      change();
+    } catch (const std::exception& refused) {
+      std::lock_guard lock(mutex);
+      tuner.refuse(what, in_force, refused.what());
+    }
+  };
+  if (wanted.prefetch != prefetch) attempt(detail::kPrefetchKey, prefetch, [&] { deepen(wanted.prefetch); });
+  if (wanted.threads != threads) attempt(detail::kThreadsKey, threads, [&] { resize(wanted.threads, Joining::later); });
 }
 
 std::vector<LoaderDecision> Loader::Impl::decisions() const {
@@ -140,19 +149,19 @@ std::string Loader::Impl::last_reason(const char* what) const {
 Applied Loader::Impl::applied_threads() const {
   std::lock_guard lock(mutex);
   const bool automatic = threads_wanted == AUTOTUNE;
-  return {"data.threads", number_text(threads_wanted), std::to_string(threads),
-          automatic ? last_reason("data.threads") : ""};
+  return {detail::kThreadsKey, number_text(threads_wanted), std::to_string(threads),
+          automatic ? last_reason(detail::kThreadsKey) : ""};
 }
 
 Applied Loader::Impl::applied_prefetch() const {
   std::lock_guard lock(mutex);
   std::string reason;
   if (prefetch_wanted == AUTOTUNE) {
-    reason = last_reason("data.prefetch_batches");
+    reason = last_reason(detail::kPrefetchKey);
   } else if (prefetch < prefetch_wanted) {
     reason = fmt::format("data.prefetch_mib = {} holds no more batches of {} bytes", options.prefetch_mib, batch_bytes);
   }
-  return {"data.prefetch_batches", number_text(prefetch_wanted), std::to_string(prefetch), std::move(reason)};
+  return {detail::kPrefetchKey, number_text(prefetch_wanted), std::to_string(prefetch), std::move(reason)};
 }
 
 std::array<LoaderStage, 4> LoaderStatistics::stages() const {

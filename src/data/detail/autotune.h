@@ -12,11 +12,15 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "data/detail/rate_meter.h"
 
 namespace headrace::detail {
+
+inline constexpr const char* kThreadsKey = "data.threads";
+inline constexpr const char* kPrefetchKey = "data.prefetch_batches";
 
 struct LoaderSetting {
   std::int64_t threads = 1;
@@ -52,8 +56,8 @@ class Autotuner {
   // After an interval at now(), which delivery number `batch` ended `at_s` after the loader was built: the setting to
   // take from here on, if another one. The caller measures anew then.
   std::optional<LoaderSetting> step(const LoaderRates& rates, std::int64_t batch, double at_s);
-  // The system gave only `threads`, for the reason `why`: no more are tried.
-  void refuse_threads(std::int64_t threads, const std::string& why);
+  // Of the last decision about `what`, a key, only `in_force` could be had, for the reason `why`: no more is tried.
+  void refuse(std::string_view what, std::int64_t in_force, const std::string& why);
 
   const LoaderSetting& now() const { return now_; }
   const std::vector<LoaderDecision>& decisions() const { return decisions_; }  // The newest 1,000.

@@ -102,6 +102,7 @@ struct Loader::Impl {
   bool tuning_is_due() const { return is_automatic() && meter.rates(options.batch_size).has_value(); }
   void restart_tuning();
   void retune();
+  void put_in_force(const detail::LoaderSetting& wanted);
   void measure_delivery(const Batch::Slot& slot, std::int64_t asked_ns);
   std::string last_reason(const char* what) const;
 
