@@ -12,6 +12,8 @@
 #include <headrace/source.h>
 
 #include <array>
+#include <atomic>
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -21,6 +23,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "data/data_options.h"
@@ -58,6 +61,27 @@ class Batch {
   std::shared_ptr<Slot> slot_;
 };
 
+// A batch that was asked for: a std::future of it that counts for how long its owner is blocked in it, which is what
+// statistics and AUTOTUNE take for the consumer's waiting; what it does beside an open request is its own work. Of one
+// thread at a time. May outlive its Loader.
+class BatchFuture {
+ public:
+  // `blocked_ns`, if there is one, gets the time.
+  explicit BatchFuture(std::future<std::optional<Batch>> batch,
+                       std::shared_ptr<std::atomic<std::int64_t>> blocked_ns = nullptr)
+      : batch_(std::move(batch)), blocked_ns_(std::move(blocked_ns)) {}
+
+  // As std::future's.
+  bool valid() const noexcept { return batch_.valid(); }
+  void wait() const;
+  std::future_status wait_for(std::chrono::nanoseconds limit) const;
+  std::optional<Batch> get();
+
+ private:
+  std::future<std::optional<Batch>> batch_;
+  std::shared_ptr<std::atomic<std::int64_t>> blocked_ns_;  // Owners: the loader, and its futures.
+};
+
 // One of the stages that a sample passes, and what passed it since the Loader was built. Read, decode and transform are
 // work of the same threads, one after the other without a queue between them: a thread that finds no room for another
 // batch waits before it reads.
@@ -88,7 +112,7 @@ struct LoaderStatistics {
   std::int64_t written_bytes = 0;  // Of samples in batches.
   std::int64_t delivered = 0;      // Samples, and their bytes.
   std::int64_t delivered_bytes = 0;
-  std::int64_t own_ns = 0;             // The consumer's, from a delivery to the next request within an epoch.
+  std::int64_t own_ns = 0;             // The consumer's, between two batches of an epoch, without its waiting.
   std::int64_t threads = 0;            // In force now,
   std::int64_t prefetch_batches = 0;   // likewise.
   std::int64_t threads_started = 0;    // Of the Loader's own, ended ones included.
@@ -100,7 +124,7 @@ struct LoaderStatistics {
   std::int64_t index_misses = 0;       // Pictures that the index did not know: new, changed, or there is none of them.
   std::int64_t index_refused = 0;      // Indices that were damaged or did not fit; the picture was decoded without.
   std::int64_t wait_for_slot_ns = 0;   // Workers waiting for room (the consumer is slower).
-  std::int64_t wait_for_batch_ns = 0;  // The consumer waiting (the loader is slower).
+  std::int64_t wait_for_batch_ns = 0;  // The consumer blocked in next() or a BatchFuture (the loader is slower).
   std::int64_t ready_batches = 0;      // Whole batches waiting when one was asked for, summed; / batches: mean fill.
   std::int64_t batch_bytes = 0;        // Of one full batch.
   std::int64_t pool_bytes = 0;         // Of all batches allocated.
@@ -164,7 +188,7 @@ class Epoch {
   // The same without waiting: the future holds what next() would have given or thrown. The worker that completes the
   // batch fulfils it; without workers request() itself loads. One request may be open at a time, and next() must not be
   // called beside it. Destroying the epoch fails an open one with Error{cancelled}.
-  std::future<std::optional<Batch>> request();
+  BatchFuture request();
   std::int64_t batches() const;  // Of this rank in the whole epoch, from its batch 0.
 
  private:

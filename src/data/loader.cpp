@@ -81,6 +81,7 @@ Loader::Impl::Impl(std::shared_ptr<const Source> from, DataOptions how, std::uin
       built_ns(monotonic_ns()),
       slots(std::make_shared<detail::SlotPool>(slot_shape(options, shape), first_prefetch() + kConsumerBatches,
                                                memory_limit)),
+      blocked_ns(std::make_shared<std::atomic<std::int64_t>>(0)),
       indices(*source, options.index),
       prefetch(first_prefetch()),
       threads_wanted(options.threads),
@@ -162,7 +163,7 @@ std::unique_ptr<Epoch::Impl> Loader::Impl::begin(std::optional<Place> from) {
   pass_end = end;
   next_open = next_asked = first;
   pass_samples = pass_zeroed = 0;
-  delivered_ns.reset();
+  consumer_from_ns.reset();
   meter.pause();
   lock.unlock();
   room.notify_all();
@@ -172,6 +173,7 @@ std::unique_ptr<Epoch::Impl> Loader::Impl::begin(std::optional<Place> from) {
 LoaderStatistics Loader::Impl::statistics() const {
   std::lock_guard lock(mutex);
   LoaderStatistics now = totals;
+  now.wait_for_batch_ns += blocked_ns->load();
   now.cache_bytes = cache_bytes();
   const detail::EntropyShelf::Counts found = indices.counts();
   now.index_hits = found.hits;

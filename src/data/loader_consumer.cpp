@@ -38,6 +38,7 @@ std::optional<Batch> Loader::Impl::next(const std::function<void()>& while_waiti
   if (!front_is_ready()) wait_for_front(lock, while_waiting);
   const Place place = place_after(next_asked);
   Batch batch = take_front(begin_ns);
+  measure_consumer(begin_ns);
   at = place;
   ++next_asked;
   const bool was_last = pass == nullptr, due = tuning_is_due();
@@ -48,14 +49,15 @@ std::optional<Batch> Loader::Impl::next(const std::function<void()>& while_waiti
   return batch;
 }
 
-std::future<std::optional<Batch>> Loader::Impl::request() {
+BatchFuture Loader::Impl::request() {
   const std::int64_t begin_ns = monotonic_ns();
   std::promise<std::optional<Batch>> promise;
-  auto future = promise.get_future();
+  BatchFuture future{promise.get_future(), blocked_ns};
   std::unique_lock lock(mutex);
   if (requested) fail(ErrorCode::invalid_argument, "data: a batch was asked for while another request is open");
   count_ready();
   if (threads == 0 && !front_is_ready()) wait_for_front(lock, nullptr);
+  measure_consumer(begin_ns);
   at = place_after(next_asked++);
   requested = std::move(promise);
   requested_ns = begin_ns;
@@ -73,14 +75,23 @@ void Loader::Impl::count_ready() {
   record_gauge(kReadyBatches, whole);
 }
 
-void Loader::Impl::measure_delivery(const Batch::Slot& slot, std::int64_t asked_ns) {
-  const std::int64_t now_ns = monotonic_ns();
+void Loader::Impl::count_delivery(const Batch::Slot& slot, std::int64_t asked_ns) {
   ++totals.batches;
   totals.delivered += slot.size;
   totals.delivered_bytes += std::ssize(slot.images);
-  latency.add(now_ns - asked_ns);
-  if (delivered_ns) totals.own_ns += std::max<std::int64_t>(asked_ns - *delivered_ns, 0);
-  delivered_ns = now_ns;
+  latency.add(monotonic_ns() - asked_ns);
+}
+
+// It asked at `asked_ns` and goes on now, with a batch or without. For how long it was blocked since the last time in
+// what it had asked for counts as if it had asked so much sooner.
+void Loader::Impl::measure_consumer(std::int64_t asked_ns) {
+  const std::int64_t now_ns = monotonic_ns(), blocked = blocked_ns->load();
+  const std::int64_t waited_ns = blocked - std::exchange(blocked_seen_ns, blocked);
+  if (consumer_from_ns) {
+    asked_ns = std::max(asked_ns - waited_ns, *consumer_from_ns);
+    totals.own_ns += asked_ns - *consumer_from_ns;
+  }
+  consumer_from_ns = now_ns;
   if (!is_automatic()) return;
   meter.add(asked_ns, now_ns,
             {totals.samples, totals.busy_ns, totals.wait_for_slot_ns, totals.cpu_ns, totals.cpu_busy_ns});
@@ -96,7 +107,7 @@ Batch Loader::Impl::take_front(std::int64_t begin_ns) {
   }
   std::unique_ptr<Batch::Slot> slot = std::move(window.front());
   window.erase(window.begin());
-  measure_delivery(*slot, begin_ns);
+  count_delivery(*slot, begin_ns);
   Batch batch{slots->hand_out(std::move(slot))};
   pass_left->fetch_sub(1);
   if (is_last) end_pass();
@@ -191,11 +202,31 @@ std::optional<Batch> Epoch::next(const std::function<void()>& while_waiting) {
   }
 }
 
-std::future<std::optional<Batch>> Epoch::request() {
+BatchFuture Epoch::request() {
   if (impl_->left->load() > 0) return impl_->loader->request();
   std::promise<std::optional<Batch>> at_the_end;
   at_the_end.set_value(std::nullopt);
-  return at_the_end.get_future();
+  return BatchFuture{at_the_end.get_future()};
+}
+
+void BatchFuture::wait() const {
+  while (wait_for(std::chrono::hours(1)) != std::future_status::ready) {
+  }
+}
+
+std::future_status BatchFuture::wait_for(std::chrono::nanoseconds limit) const {
+  const std::future_status status = batch_.wait_for(std::chrono::nanoseconds(0));
+  if (status == std::future_status::ready || limit.count() <= 0) return status;
+  Span span{kWaitForBatch};
+  const std::int64_t begin_ns = monotonic_ns();
+  const std::future_status later = batch_.wait_for(limit);
+  if (blocked_ns_ != nullptr) blocked_ns_->fetch_add(monotonic_ns() - begin_ns);
+  return later;
+}
+
+std::optional<Batch> BatchFuture::get() {
+  wait();
+  return batch_.get();
 }
 
 std::int64_t Epoch::batches() const {

@@ -576,7 +576,7 @@ TEST(LoaderState, TheNextEpochFollowsTheOneBegunLast) {
 
 // ---- Requests ----
 
-bool is_ready(const std::future<std::optional<Batch>>& future) {
+bool is_ready(const BatchFuture& future) {
   return future.wait_for(std::chrono::seconds(0)) == std::future_status::ready;
 }
 
@@ -654,6 +654,37 @@ TEST(Loader, GrowingAgainDoesNotWaitForAThreadThatHangsWhereItWasToEnd) {
   EXPECT_EQ(loader.statistics().threads, 4);
   EXPECT_TRUE(thread_count_becomes(others + 4));
   EXPECT_EQ(order(std::move(epoch)).size(), 64U);
+}
+
+TEST(LoaderRequest, OnlyTheTimeBlockedInTheFutureIsWaiting) {
+  const auto source = std::make_shared<FakeSource>(4);
+  Gate gate;
+  source->on_read = [&](std::int64_t) { gate.pass(); };
+  Loader loader{source, options_of(1, 1), 7, true};
+  auto epoch = loader.epoch(0);
+  auto future = epoch.request();
+  std::this_thread::sleep_for(std::chrono::milliseconds(20));  // It has other things to do.
+  gate.let_go();
+  while (!is_ready(future)) std::this_thread::yield();
+  EXPECT_TRUE(future.get());
+  EXPECT_EQ(loader.statistics().wait_for_batch_ns, 0);
+  EXPECT_GE(loader.statistics().latency_ns_p50.value(), 19'000'000);  // From asking to readiness, told within 4 %.
+  EXPECT_TRUE(epoch.request().get());
+  EXPECT_GE(loader.statistics().own_ns, 20'000'000);
+}
+
+TEST(LoaderRequest, TimeBlockedInTheFutureIsNotTheConsumersOwn) {
+  const auto source = std::make_shared<FakeSource>(8);
+  source->on_read = [](std::int64_t) { std::this_thread::sleep_for(std::chrono::milliseconds(10)); };
+  Loader loader{source, options_of(1, 1, 1), 7, true};
+  const auto begin = std::chrono::steady_clock::now();
+  auto epoch = loader.epoch(0);
+  while (epoch.request().get()) {
+  }
+  const std::chrono::nanoseconds taken = std::chrono::steady_clock::now() - begin;
+  const LoaderStatistics found = loader.statistics();
+  EXPECT_GT(found.wait_for_batch_ns, found.own_ns);
+  EXPECT_LE(found.wait_for_batch_ns + found.own_ns, taken.count());
 }
 
 TEST(LoaderRequest, AnErrorComesOutOfTheFutureAndEndsTheEpoch) {

@@ -230,7 +230,7 @@ py::object NativeLoader::next(std::int64_t serial) {
   return batch ? made_of(*batch) : py::none();
 }
 
-std::future<std::optional<Batch>> NativeLoader::request(std::int64_t serial) {
+BatchFuture NativeLoader::request(std::int64_t serial) {
   require_own_process();
   const py::gil_scoped_release released;
   const std::lock_guard lock(mutex_);
@@ -243,11 +243,11 @@ std::future<std::optional<Batch>> NativeLoader::request(std::int64_t serial) {
   }
   std::promise<std::optional<Batch>> at_the_end;
   at_the_end.set_value(std::nullopt);
-  return at_the_end.get_future();
+  return BatchFuture{at_the_end.get_future()};
 }
 
 // A request that has been fulfilled. A signal's exception goes on, and there is no request then. `mutex_` is held.
-std::future<std::optional<Batch>> NativeLoader::load_now() {
+BatchFuture NativeLoader::load_now() {
   std::promise<std::optional<Batch>> loaded;
   check_not_waiting();
   const Waiting waiting{waiting_};
@@ -256,10 +256,10 @@ std::future<std::optional<Batch>> NativeLoader::load_now() {
   } catch (const Error&) {
     loaded.set_exception(std::current_exception());
   }
-  return loaded.get_future();
+  return BatchFuture{loaded.get_future()};
 }
 
-py::object NativeLoader::collect(std::future<std::optional<Batch>>& future, std::int64_t serial) {
+py::object NativeLoader::collect(BatchFuture& future, std::int64_t serial) {
   require_own_process();
   std::optional<Batch> batch;
   {

@@ -40,8 +40,8 @@ class NativeLoader {
   pybind11::object next(std::int64_t serial);
   // The same for collect(), without waiting unless loading is not asynchronous. Until then state() stands before the
   // batch.
-  std::future<std::optional<Batch>> request(std::int64_t serial);
-  pybind11::object collect(std::future<std::optional<Batch>>& future, std::int64_t serial);
+  BatchFuture request(std::int64_t serial);
+  pybind11::object collect(BatchFuture& future, std::int64_t serial);
   // Ends pass `serial`, so that nothing more is loaded for it; nothing, where a newer one has begun.
   void end(std::int64_t serial);
 
@@ -74,7 +74,7 @@ class NativeLoader {
   void open_object(const pybind11::object& source, const pybind11::dict& keywords);
   void end_pass();
   void start_workers();
-  std::future<std::optional<Batch>> load_now();
+  BatchFuture load_now();
   void check_not_waiting() const;
   void require_own_process() const;
   void require_current(std::int64_t serial) const;
@@ -117,8 +117,8 @@ class NativePass {
   NativePass& operator=(const NativePass&) = delete;
 
   pybind11::object next() { return loader().next(serial_); }
-  std::future<std::optional<Batch>> request() { return loader().request(serial_); }
-  pybind11::object collect(std::future<std::optional<Batch>>& batch) { return loader().collect(batch, serial_); }
+  BatchFuture request() { return loader().request(serial_); }
+  pybind11::object collect(BatchFuture& batch) { return loader().collect(batch, serial_); }
 
  private:
   NativeLoader& loader() const { return loader_.cast<NativeLoader&>(); }
@@ -130,7 +130,7 @@ class NativePass {
 // What its request() gives.
 struct NativeRequest {
   pybind11::object pass;  // A NativePass, kept alive.
-  std::future<std::optional<Batch>> batch;
+  BatchFuture batch;
 };
 
 }  // namespace headrace::python

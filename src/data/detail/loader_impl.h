@@ -82,7 +82,7 @@ struct Loader::Impl {
   void restore(const LoaderState& state);
   void start_at(Place place);
   std::optional<Batch> next(const std::function<void()>& while_waiting);
-  std::future<std::optional<Batch>> request();
+  BatchFuture request();
   void give_up();
   LoaderStatistics statistics() const;
   std::vector<CorruptSample> corrupt_samples() const;
@@ -103,7 +103,8 @@ struct Loader::Impl {
   void restart_tuning();
   void retune();
   void put_in_force(const detail::LoaderSetting& wanted);
-  void measure_delivery(const Batch::Slot& slot, std::int64_t asked_ns);
+  void count_delivery(const Batch::Slot& slot, std::int64_t asked_ns);
+  void measure_consumer(std::int64_t asked_ns);
   std::string last_reason(const char* what) const;
 
   std::int64_t cache_bytes_max() const;
@@ -149,6 +150,7 @@ struct Loader::Impl {
   const std::int64_t batch_bytes;
   const std::int64_t built_ns;
   const std::shared_ptr<detail::SlotPool> slots;  // Owners: see SlotPool.
+  const std::shared_ptr<std::atomic<std::int64_t>> blocked_ns;  // In futures. Owners: the loader, and its futures.
   detail::EntropyShelf indices;
   Workspace own_workspace;  // The consumer's, when it loads by itself.
 
@@ -182,7 +184,8 @@ struct Loader::Impl {
   std::shared_ptr<RamCache> kept_cache;  // Switched off, to be switched on again.
   std::vector<CorruptSample> corrupt;
   detail::LatencyHistogram latency;
-  std::optional<std::int64_t> delivered_ns;  // When the running epoch gave its last batch.
+  std::optional<std::int64_t> consumer_from_ns;  // When it last went on from asking, in the running epoch.
+  std::int64_t blocked_seen_ns = 0;              // Of blocked_ns, what measure_consumer has seen.
   detail::RateMeter meter;
   detail::Autotuner tuner{{}, {}};
 
