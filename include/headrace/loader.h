@@ -87,7 +87,7 @@ class BatchFuture {
 // batch waits before it reads.
 struct LoaderStage {
   std::string_view name;                // "read", "decode", "transform" or "consume".
-  std::int64_t records = 0;             // Samples; cached pictures are neither read nor decoded.
+  std::int64_t records = 0;             // Samples; cached ones are not read, nor decoded where they are kept decoded.
   std::int64_t busy_ns = 0;             // Of all threads; of "consume", the consumer's own time between two batches.
   std::int64_t wait_for_input_ns = 0;   // Its input was not there.
   std::int64_t wait_for_output_ns = 0;  // There was no room for its output.
@@ -117,8 +117,8 @@ struct LoaderStatistics {
   std::int64_t prefetch_batches = 0;   // likewise.
   std::int64_t threads_started = 0;    // Of the Loader's own, ended ones included.
   std::int64_t corrupt = 0;            // Times that a sample was replaced or zeroed, or a replacement was corrupt too.
-  std::int64_t cache_hits = 0;         // Pictures found decoded.
-  std::int64_t cache_misses = 0;       // Pictures looked for in vain.
+  std::int64_t cache_hits = 0;         // Samples found in the cache.
+  std::int64_t cache_misses = 0;       // Samples looked for in vain.
   std::int64_t cache_bytes = 0;        // Held by the cache now.
   std::int64_t index_hits = 0;         // Pictures decoded by their entropy index.
   std::int64_t index_misses = 0;       // Pictures that the index did not know: new, changed, or there is none of them.

@@ -6,6 +6,7 @@
 #include <array>
 #include <limits>
 #include <new>
+#include <optional>
 #include <string>
 
 #include "base/clock.h"
@@ -115,13 +116,14 @@ void check_sample(const Source& source, const Sample& sample, std::int64_t index
 // One call of load_chunk. Samples are counted from the chunk's first.
 class ChunkLoad {
  public:
-  ChunkLoad(const Pass& pass, const ChunkPlace& place, Workspace& workspace, RamCache* cache)
+  ChunkLoad(const Pass& pass, const ChunkPlace& place, Workspace& workspace, SampleCache* cache)
       : pass_(pass),
         place_(place),
         hand_(pass.deal.hand(place.slot.index)),
         workspace_(workspace),
-        use_cache_(cache != nullptr),
-        maker_(pass, workspace, cache),
+        pictures_(entries_of(cache, Cache::decoded)),
+        files_(entries_of(cache, Cache::encoded)),
+        maker_(pass, workspace, pictures_),
         sample_bytes_(place.slot.images.size() / place.slot.labels.size()) {}
 
   ChunkReport run();
@@ -129,9 +131,13 @@ class ChunkLoad {
  private:
   enum class Outcome { made, corrupt, failed };
 
+  static RamCache* entries_of(SampleCache* cache, Cache form) {
+    return cache != nullptr && cache->form == form ? &cache->entries : nullptr;
+  }
   template <class Work>
   Outcome attempt(std::int64_t index, const Work& work);
   void read(std::int64_t index, std::int64_t drawn_as, std::size_t i);
+  std::optional<HeldSample> find_kept(std::int64_t index, std::int64_t drawn_as) const;
   void make(std::int64_t index, std::int64_t drawn_as, std::size_t i);
   bool note_corrupt(std::int64_t index) noexcept;
   std::int64_t read_ahead(std::int64_t begin);
@@ -155,7 +161,8 @@ class ChunkLoad {
   const ChunkPlace& place_;
   const Deal::Hand hand_;
   Workspace& workspace_;
-  const bool use_cache_;
+  RamCache* const pictures_;  // Null: none are kept,
+  RamCache* const files_;     // likewise.
   PictureMaker maker_;
   const std::size_t sample_bytes_;
   std::array<HeldSample, kChunkMax> samples_;
@@ -259,9 +266,9 @@ bool ChunkLoad::note_corrupt(std::int64_t index) noexcept try {
 }
 
 void ChunkLoad::read(std::int64_t index, std::int64_t drawn_as, std::size_t i) {
-  if (use_cache_) {
-    if (const auto cached = maker_.find(index, drawn_as)) {
-      samples_[i] = *cached;
+  if (pictures_ != nullptr || files_ != nullptr) {
+    if (const auto kept = find_kept(index, drawn_as)) {
+      samples_[i] = *kept;
       ++report_.cache_hits;
       return;
     }
@@ -271,13 +278,24 @@ void ChunkLoad::read(std::int64_t index, std::int64_t drawn_as, std::size_t i) {
   check_limit(pass_.source, pass_.source.sample_bytes(index), index, limits);
   const auto outline = pass_.source.outline(index);
   if (outline) check_sample(pass_.source, *outline, index, limits, /*whole=*/false);
-  const bool in_rows = outline && !(use_cache_ && maker_.has_room(*outline));
+  const bool in_rows = outline && !(pictures_ != nullptr && maker_.has_room(*outline));
   samples_[i] = {in_rows ? *outline : pass_.source.read(index, workspace_.files[i - read_from_])};
   ++report_.read;
   report_.read_bytes += std::ssize(samples_[i].bytes);
   if (!in_rows) check_sample(pass_.source, samples_[i], index, limits, /*whole=*/true);
-  if (use_cache_ && !in_rows && samples_[i].form == PictureForm::pixels) maker_.keep(samples_[i], index);
+  const bool encoded = samples_[i].form == PictureForm::encoded;
+  if (pictures_ != nullptr && !in_rows && !encoded) maker_.keep(samples_[i], index);
+  if (files_ != nullptr && encoded) keep_file(*files_, index, samples_[i]);
   start_fetching(samples_[i].bytes);
+}
+
+std::optional<HeldSample> ChunkLoad::find_kept(std::int64_t index, std::int64_t drawn_as) const {
+  if (pictures_ != nullptr) return maker_.find(index, drawn_as);
+  const auto file = find_file(*files_, index);
+  if (!file) return std::nullopt;
+  HeldSample sample{*file};
+  sample.label = pass_.source.label(index);
+  return sample;
 }
 
 // The draws are those of the sample that was wanted, so that a sample and the same one in another's place differ.
@@ -342,7 +360,7 @@ void ChunkLoad::note_error(std::exception_ptr error, std::int64_t i) {
 
 }  // namespace
 
-ChunkReport load_chunk(const Pass& pass, const ChunkPlace& place, Workspace& workspace, RamCache* cache) noexcept {
+ChunkReport load_chunk(const Pass& pass, const ChunkPlace& place, Workspace& workspace, SampleCache* cache) noexcept {
   HEADRACE_CHECK(place.count >= 1 && place.count <= kChunkMax, "data: a chunk of {} samples", place.count);
   workspace.corrupt.clear();
   ChunkReport report = ChunkLoad{pass, place, workspace, cache}.run();

@@ -35,9 +35,16 @@ constexpr auto choices(OnCorrupt) {
                     Choice<OnCorrupt>{OnCorrupt::zero, "zero"}};
 }
 
-enum class Cache { none, decoded };
+enum class Cache { none, decoded, encoded };
 constexpr auto choices(Cache) {
-  return std::array{Choice<Cache>{Cache::none, "none"}, Choice<Cache>{Cache::decoded, "decoded"}};
+  return std::array{Choice<Cache>{Cache::none, "none"}, Choice<Cache>{Cache::decoded, "decoded"},
+                    Choice<Cache>{Cache::encoded, "encoded"}};
+}
+constexpr std::string_view word_of(Cache cache) noexcept {
+  for (const auto& choice : choices(cache)) {
+    if (choice.value == cache) return choice.name;
+  }
+  return "unknown";
 }
 
 enum class IndexUse { none, use, build };
@@ -69,7 +76,7 @@ struct DataOptions {
   std::int64_t ranks = 1;                // Processes that share the epoch; each loads its part.
   std::int64_t rank = 0;                 // Which of them this one is.
   OnCorrupt on_corrupt = OnCorrupt::fail;  // What becomes of a sample that cannot be read or decoded.
-  Cache cache = Cache::none;               // Decoded pictures in memory. Live knob; never changes a byte.
+  Cache cache = Cache::none;               // Samples kept in memory. Live knob; never changes a byte.
   std::int64_t cache_mib = 0;              // Bound of the cache, in MiB; 0: half of what the memory limit leaves free.
   IndexUse index = IndexUse::use;          // Of JPEG files, for crops. Only build writes to the data's folder.
   bool scale_decode = false;               // JPEG files smaller than they are, where a crop needs no more.
@@ -139,8 +146,9 @@ void describe(Visitor& visit, Options& o) {
       "the seed, in training and zero in evaluation; zero gives a picture of zeros that counts neither in the loss nor "
       "in a metric.");
   visit("cache", o.cache,
-        "decoded keeps decoded pictures in memory until the bound, from one epoch to the next. Changes no byte of any "
-        "batch; without effect where the source holds pixels.");
+        "What stays in memory until the bound, from one epoch to the next: decoded keeps decoded pictures, encoded the "
+        "JPEG and PNG files as they were read. Changes no byte of any batch; without effect where the source holds "
+        "pixels.");
   visit("cache_mib", o.cache_mib, Range<std::int64_t>{0, std::int64_t{1} << 24},
         "Bound of the cache in MiB; 0 is half of what the memory limit leaves free when the cache is switched on.");
   visit(

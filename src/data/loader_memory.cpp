@@ -48,33 +48,43 @@ std::int64_t Loader::Impl::first_prefetch() const {
 }
 
 void Loader::Impl::set_cache(Cache wanted, bool keep) {
-  std::shared_ptr<RamCache> other, unwanted;
+  place_cache(wanted, keep);
+  std::lock_guard lock(mutex);
+  cache_requested = wanted;
+}
+
+void Loader::Impl::place_cache(Cache form, bool keep) {
+  std::shared_ptr<detail::SampleCache> other, unwanted;
   std::string refusal;
-  if (wanted == Cache::decoded && source->in_memory()) {
+  const bool wanted = form != Cache::none;
+  if (wanted && source->in_memory()) {
     refusal = "the source's pictures are pixels in memory already";
-  } else if (wanted == Cache::decoded) {
+  } else if (wanted) {
     {
       std::lock_guard lock(mutex);
-      if (cache != nullptr) return;
-      other = std::move(kept_cache);
+      if (cache != nullptr && cache->form == form) return;
+      if (kept_cache != nullptr && kept_cache->form == form) other = std::move(kept_cache);
     }
-    const bool is_new = other == nullptr;
-    if (is_new) {
-      const std::int64_t keys = detail::PictureMaker::cache_keys(options, source->size());
-      other = std::make_shared<RamCache>(keys, cache_bytes_max());
-    }
-    if (is_new && !other->has_room(1)) {
-      refusal = fmt::format("nothing is left for it of the memory limit of {} bytes", memory_limit);
-      other = nullptr;
+    if (other == nullptr) {
+      other = make_cache(form);
+      if (!other->entries.has_room(1)) {
+        refusal = fmt::format("nothing is left for it of the memory limit of {} bytes", memory_limit);
+        other = nullptr;
+      }
     }
   }
   std::lock_guard lock(mutex);
-  cache_requested = wanted;
   cache_refusal = std::move(refusal);
   cache.swap(other);
   if (keep && other != nullptr) kept_cache.swap(other);
   if (!keep) unwanted = std::move(kept_cache);
   // What is in no hand any more is freed after the lock, by the last worker that reads it or here.
+}
+
+std::shared_ptr<detail::SampleCache> Loader::Impl::make_cache(Cache form) const {
+  const std::int64_t samples = source->size();
+  const std::int64_t keys = form == Cache::decoded ? detail::PictureMaker::cache_keys(options, samples) : samples;
+  return std::make_shared<detail::SampleCache>(form, keys, cache_bytes_max());
 }
 
 // What the process holds now counts, and what other caches may still grow by.
@@ -92,13 +102,15 @@ std::int64_t Loader::Impl::cache_bytes_max() const {
 
 Applied Loader::Impl::applied_cache() const {
   std::lock_guard lock(mutex);
-  const auto name = [](bool decoded) { return decoded ? "decoded" : "none"; };
-  return {"data.cache", name(cache_requested == Cache::decoded), name(cache != nullptr), cache_refusal};
+  return {"data.cache", std::string(word_of(cache_requested)),
+          std::string(word_of(cache == nullptr ? Cache::none : cache->form)), cache_refusal};
 }
 
 // The lock is held.
 std::int64_t Loader::Impl::cache_bytes() const {
-  const auto bytes = [](const std::shared_ptr<RamCache>& held) { return held == nullptr ? 0 : held->bytes(); };
+  const auto bytes = [](const std::shared_ptr<detail::SampleCache>& held) {
+    return held == nullptr ? 0 : held->entries.bytes();
+  };
   return bytes(cache) + bytes(kept_cache);
 }
 

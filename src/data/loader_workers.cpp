@@ -167,16 +167,16 @@ bool Loader::Impl::open_batch() {
 // Returns the nanoseconds that the chunk took.
 std::int64_t Loader::Impl::load(std::unique_lock<std::mutex>& lock, const Claim& claim, Workspace& workspace) {
   const std::int64_t position = claim.slot->index * options.batch_size + claim.first;
-  std::shared_ptr<RamCache> pictures = cache;
+  std::shared_ptr<detail::SampleCache> kept = cache;
   lock.unlock();
   const std::int64_t bytes_before = workspace.bytes();
   ChunkReport report;
   {
     Span span{kLoadChunk, claim.slot->index};
-    report = load_chunk(*pass, {*claim.slot, position, claim.first, claim.count}, workspace, pictures.get());
+    report = load_chunk(*pass, {*claim.slot, position, claim.first, claim.count}, workspace, kept.get());
   }
   const std::int64_t growth = workspace.bytes() - bytes_before;
-  pictures = nullptr;  // Before the lock: it may be the last one, and freeing gigabytes takes a while.
+  kept = nullptr;  // Before the lock: it may be the last one, and freeing gigabytes takes a while.
   lock.lock();
   --working;
   claim.slot->finished += report.samples;

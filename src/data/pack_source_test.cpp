@@ -83,6 +83,11 @@ TEST_F(PackOfPictures, GivesTheSameBatchesForAnyThreadCountWithAndWithoutItsInde
       Loader loader{open(plan().out), options(threads, index), 3, true};
       EXPECT_EQ(digests(loader.epoch(0)), expected) << threads << " threads";
       EXPECT_EQ(loader.statistics().index_hits, index == IndexUse::use ? 36 : 0);
+      loader.set_cache(Cache::encoded);  // An index stays beside its file.
+      EXPECT_EQ(digests(loader.epoch(0)), expected) << threads << " threads";
+      EXPECT_EQ(digests(loader.epoch(0)), expected) << threads << " threads";
+      EXPECT_EQ(loader.statistics().cache_hits, 36);
+      EXPECT_EQ(loader.statistics().index_hits, index == IndexUse::use ? 108 : 0);
     }
   }
 }

@@ -7,6 +7,7 @@
 #include <malloc.h>
 
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <cstring>
 #include <functional>
@@ -286,8 +287,8 @@ TEST(PhotoLoader, AFolderOfPicturesIsLoaded) {
 
 // ---- The cache ----
 
-DataOptions cached(DataOptions options) {
-  options.cache = Cache::decoded;
+DataOptions cached(DataOptions options, Cache cache = Cache::decoded) {
+  options.cache = cache;
   return options;
 }
 
@@ -296,7 +297,7 @@ TEST(PhotoLoader, TheCacheChangesNoByteWhateverTheThreadsColdOrWarm) {
   source->files[11] = TinyPictures::jpeg(1, 11, {.height = 200, .width = 200});
   source->files[11].resize(source->files[11].size() * 3 / 4);  // Crops of its upper part are sound.
   std::vector<std::vector<std::uint64_t>> expected;
-  for (const Cache cache : {Cache::none, Cache::decoded}) {
+  for (const Cache cache : {Cache::none, Cache::decoded, Cache::encoded}) {
     for (const std::int64_t threads : {0, 1, 2, 7}) {
       DataOptions options = with_policy(photo_options(32, threads), OnCorrupt::replace);
       options.cache = cache;
@@ -310,7 +311,7 @@ TEST(PhotoLoader, TheCacheChangesNoByteWhateverTheThreadsColdOrWarm) {
       const LoaderStatistics statistics = loader.statistics();
       EXPECT_GT(statistics.corrupt, 0);
       EXPECT_LT(statistics.corrupt, 12);  // Sometimes the crop was sound.
-      EXPECT_EQ(statistics.cache_hits > 0, cache == Cache::decoded);
+      EXPECT_EQ(statistics.cache_hits > 0, cache != Cache::none);
     }
   }
 }
@@ -319,13 +320,15 @@ TEST(PhotoLoader, TheCacheIsSwitchedWithinAnEpochWithoutChangingAByte) {
   const auto source = files_of(300);
   Loader reference{source, photo_options(16, 0), 9, true};
   Loader loader{source, photo_options(16, 2), 9, true};
+  std::size_t switched = 0;
   for (std::int64_t round = 0; round < 3; ++round) {
     const auto expected = digests(reference.epoch(round));
     std::vector<std::uint64_t> found;
     auto epoch = loader.epoch(round);
     while (const auto batch = epoch.next()) {
       found.push_back(digest(*batch));
-      if (found.size() % 3 == 0) loader.set_cache(found.size() % 2 == 0 ? Cache::none : Cache::decoded);
+      if (found.size() % 3 == 0)
+        loader.set_cache(std::array{Cache::decoded, Cache::encoded, Cache::none}[switched++ % 3]);
     }
     EXPECT_EQ(found, expected);
   }
@@ -353,6 +356,28 @@ TEST(PhotoLoader, TheCacheIsFilledOnceAndSavesReadingAndDecoding) {
   EXPECT_EQ(loader.statistics().cache_bytes, 0);
   EXPECT_EQ(deliver(loader.epoch(2)).indices.size(), 100U);
   EXPECT_EQ(source->reads, 200);
+}
+
+TEST(PhotoLoader, KeptAsTheyWereReadFilesAreReadOnceAndDecodedEachTime) {
+  const auto source = files_of(100);
+  Loader loader{source, cached(photo_options(10, 2), Cache::encoded), 9, true};
+  Loader plain{source, photo_options(10, 0), 9, true};
+  EXPECT_EQ(loader.applied_cache().applied, "encoded");
+  EXPECT_EQ(digests(loader.epoch(0)), digests(plain.epoch(0)));
+  source->reads = 0;
+  EXPECT_EQ(digests(loader.epoch(1)).size(), 10U);
+  EXPECT_EQ(source->reads, 0);
+  const LoaderStatistics warm = loader.statistics();
+  EXPECT_EQ(warm.cache_hits, 100);
+  EXPECT_EQ(warm.decoded, 200);
+  std::int64_t bytes = 0;
+  for (const auto& file : source->files) bytes += std::ssize(file);
+  EXPECT_GE(warm.cache_bytes, bytes);
+  EXPECT_LE(warm.cache_bytes, bytes + 100 * 128);
+  loader.set_cache(Cache::decoded);  // Its memory goes, and another begins empty.
+  EXPECT_EQ(digests(loader.epoch(2)), digests(plain.epoch(2)));
+  EXPECT_EQ(loader.statistics().cache_hits, 100);
+  EXPECT_EQ(loader.applied_cache().applied, "decoded");
 }
 
 // Pictures that a program makes, as a user's own decoder does.
@@ -383,14 +408,14 @@ TEST(ScaledDecode, GivesTheSameBytesForAnyThreadCountWithAndWithoutACache) {
     const auto first = digests(reference.epoch(0)), second = digests(reference.epoch(1)),
                third = digests(reference.epoch(2));
     for (const std::int64_t threads : {0, 1, 2, 7}) {
-      for (const DataOptions& options :
-           {scaled(photo_options(3, threads)), scaled(cached(photo_options(3, threads)))}) {
+      for (const Cache cache : {Cache::none, Cache::decoded, Cache::encoded}) {
+        const DataOptions options = scaled(cached(photo_options(3, threads), cache));
         Loader loader{source, options, 9, training};
         EXPECT_EQ(digests(loader.epoch(0)), first);
         EXPECT_EQ(digests(loader.epoch(1)), second);
         EXPECT_EQ(digests(loader.epoch(2)), third);
         EXPECT_EQ(digests(loader.epoch(0)), first);
-        if (options.cache == Cache::decoded) {
+        if (cache != Cache::none) {
           EXPECT_GE(loader.statistics().cache_hits, 8);
         }
       }

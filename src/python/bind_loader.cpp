@@ -139,7 +139,8 @@ memory. One iteration runs at a time. Bytes depend on seed, epoch and options al
       .def("set_threads", &NativeLoader::set_threads, py::arg("threads"), "Or AUTOTUNE. Live; changes no byte.")
       .def("set_prefetch_batches", &NativeLoader::set_prefetch_batches, py::arg("batches"),
            "Or AUTOTUNE. Live; changes no byte.")
-      .def("set_cache", &NativeLoader::set_cache, py::arg("cache"), "\"none\" or \"decoded\". Live; changes no byte.")
+      .def("set_cache", &NativeLoader::set_cache, py::arg("cache"),
+           "\"none\", \"decoded\" or \"encoded\". Live; changes no byte.")
       .def("set_workers", &NativeLoader::set_workers, py::arg("workers"),
            "Processes that read a source of your own. Live; changes no byte.");
   add_properties(bound);

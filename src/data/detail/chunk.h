@@ -5,9 +5,9 @@
 #include <exception>
 
 #include "data/detail/pass.h"
+#include "data/detail/sample_cache.h"
 #include "data/detail/slot.h"
 #include "data/detail/workspace.h"
-#include "store/ram_cache.h"
 
 namespace headrace::detail {
 
@@ -36,8 +36,8 @@ struct ChunkPlace {
   std::int64_t count;     // 1 to kChunkMax.
 };
 
-// Fills the samples of `place`. What the pass' policy replaced or zeroed is in workspace.corrupt afterwards. `cache` is
-// of decoded pictures, or null.
-ChunkReport load_chunk(const Pass& pass, const ChunkPlace& place, Workspace& workspace, RamCache* cache) noexcept;
+// Fills the samples of `place`. What the pass' policy replaced or zeroed is in workspace.corrupt afterwards. `cache`
+// may be null.
+ChunkReport load_chunk(const Pass& pass, const ChunkPlace& place, Workspace& workspace, SampleCache* cache) noexcept;
 
 }  // namespace headrace::detail

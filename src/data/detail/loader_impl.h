@@ -26,11 +26,11 @@
 #include "data/detail/order.h"
 #include "data/detail/pass.h"
 #include "data/detail/rate_meter.h"
+#include "data/detail/sample_cache.h"
 #include "data/detail/slot.h"
 #include "data/detail/workspace.h"
 #include "image/normalize.h"
 #include "memory/accounts.h"
-#include "store/ram_cache.h"
 
 namespace headrace {
 namespace detail {
@@ -74,6 +74,8 @@ struct Loader::Impl {
   Applied applied_prefetch() const;
   std::vector<LoaderDecision> decisions() const;
   void set_cache(Cache wanted, bool keep);
+  void place_cache(Cache form, bool keep);
+  std::shared_ptr<detail::SampleCache> make_cache(Cache form) const;
   Applied applied_cache() const;
   Place place_of(std::int64_t index, std::int64_t first_batch) const;
   std::unique_ptr<Epoch::Impl> begin(std::optional<Place> from);
@@ -149,7 +151,7 @@ struct Loader::Impl {
   const std::int64_t memory_limit;  // Bytes.
   const std::int64_t batch_bytes;
   const std::int64_t built_ns;
-  const std::shared_ptr<detail::SlotPool> slots;  // Owners: see SlotPool.
+  const std::shared_ptr<detail::SlotPool> slots;                // Owners: see SlotPool.
   const std::shared_ptr<std::atomic<std::int64_t>> blocked_ns;  // In futures. Owners: the loader, and its futures.
   detail::EntropyShelf indices;
   Workspace own_workspace;  // The consumer's, when it loads by itself.
@@ -179,9 +181,9 @@ struct Loader::Impl {
   std::exception_ptr error;  // The failure at pass->stop_at.
   LoaderStatistics totals;
   Cache cache_requested = Cache::none;
-  std::string cache_refusal;             // Why there is no cache although one was asked for.
-  std::shared_ptr<RamCache> cache;       // Owners: the loader, and each worker that fills a chunk with it.
-  std::shared_ptr<RamCache> kept_cache;  // Switched off, to be switched on again.
+  std::string cache_refusal;                        // Why there is no cache although one was asked for.
+  std::shared_ptr<detail::SampleCache> cache;       // Owners: the loader, and each worker that fills a chunk with it.
+  std::shared_ptr<detail::SampleCache> kept_cache;  // Switched off, to be switched on again.
   std::vector<CorruptSample> corrupt;
   detail::LatencyHistogram latency;
   std::optional<std::int64_t> consumer_from_ns;  // When it last went on from asking, in the running epoch.
@@ -194,7 +196,7 @@ struct Loader::Impl {
   // Taken before `mutex`. Guards those below; who changes threads, prefetch or what is wanted of them holds it, too.
   std::mutex resizing;
   std::vector<std::jthread> workers;
-  std::int64_t cores = 0;              // That the process may use; 0: not asked yet.
+  std::int64_t cores = 0;             // That the process may use; 0: not asked yet.
   detail::LoaderSetting found{0, 0};  // What AUTOTUNE had in force when a number took its place; 0: nothing yet.
 
   const Account batch_account{"batches", [this] { return held_bytes(); }};
