@@ -167,7 +167,7 @@ struct Report {
     std::int64_t batch = 0;
     double at_s = 0;
     std::string what;
-    std::int64_t from = 0, to = 0;
+    std::string from, to;
     std::string why;
     double before = 0;  // Samples a second.
     std::optional<double> after;

@@ -142,14 +142,16 @@ struct LoaderStatistics {
 
 // A change that the Loader chose by itself, for a setting that is AUTOTUNE, and what became of it.
 struct LoaderDecision {
-  std::int64_t batch = 0;  // Delivered before it since the Loader was built.
-  double at_s = 0;         // Since then.
-  std::string what;        // "data.threads" or "data.prefetch_batches".
-  std::int64_t from = 0, to = 0;
-  std::string why;              // With the rates it was made from.
-  double before = 0;            // Samples a second that the consumer got before,
-  std::optional<double> after;  // and after it; nullopt: not measured (yet).
-  bool rolled_back = false;     // It did not pay, and the next decision takes it back; or none of it could be had.
+  std::int64_t batch = 0;         // Delivered before it since the Loader was built.
+  double at_s = 0;                // Since then.
+  std::string what;               // "data.threads", "data.prefetch_batches" or "data.cache".
+  std::int64_t from = 0, to = 0;  // Of data.cache values of Cache; text_of() names them.
+  std::string why;                // With the rates it was made from.
+  double before = 0;              // Samples a second that the consumer got before,
+  std::optional<double> after;    // and after it; nullopt: not measured (yet).
+  bool rolled_back = false;       // It did not pay, and the next decision takes it back; or none of it could be had.
+
+  std::string text_of(std::int64_t value) const;  // "3", or of data.cache "decoded".
 };
 
 // A sample that on_corrupt replaced or zeroed.
@@ -255,8 +257,10 @@ class Loader {
   // In order; of many the newest 1,000.
   std::vector<LoaderDecision> decisions() const;
   // The same. Switched off, the cache's memory goes back as soon as no worker reads it; switched on, it begins empty.
-  // With `keep` it stays as it is while it is off, for comparing the two. Error{out_of_memory} as in the constructor;
-  // nothing changes then.
+  // Cache::automatic begins without one, chooses decoded or encoded where the consumer starves and the model promises
+  // at least 5 %, and judges by the samples a second that the consumer gets once the cache has been filled: after the
+  // rest of that epoch and a whole one, in which nothing else is changed. With `keep` it stays as it is while it is
+  // off, for comparing the two. Error{out_of_memory} as in the constructor; nothing changes then.
   void set_cache(Cache cache, bool keep = false);
   std::int64_t cache_bytes_max() const;  // What a cache that is switched on now may hold. Errors as above.
   // "data.cache", requested and in force.

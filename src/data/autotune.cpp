@@ -3,6 +3,7 @@
 #include <headrace/error.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <utility>
 
@@ -12,12 +13,14 @@ namespace {
 constexpr double kHeadroom = 1.1;  // Of what is made above what is taken, so that uneven batches do not starve.
 constexpr double kNear = 0.98;     // Of the best rate is as good as the best.
 constexpr double kSomething = 0.995;
-constexpr double kStarved = 0.02;  // Of its time the consumer may wait.
-constexpr double kErrors = 2;      // Standard errors that a difference must exceed to be believed.
+constexpr double kCachePays = 0.95;  // Memory must bring more than a thread.
+constexpr double kStarved = 0.02;    // Of its time the consumer may wait.
+constexpr double kErrors = 2;        // Standard errors that a difference must exceed to be believed.
 constexpr double kOtherCosts = 1.5;
 constexpr double kTimeMin = 1e-9;
 constexpr double kShareMin = 0.01;
 constexpr std::int64_t kPauseFirst = 256, kPauseMax = 65'536;  // Deliveries.
+constexpr std::int64_t kCachePauseEpochs = 8;                  // At least; filling one costs two.
 constexpr std::size_t kDecisionsMax = 1000;
 
 struct Model {
@@ -64,38 +67,115 @@ bool differs(double a, double b) {
 
 }  // namespace
 
-std::optional<Proposal> propose(const LoaderRates& rates, const LoaderSetting& now, const SettingBounds& bounds) {
-  if (now.threads == 0) return std::nullopt;  // The consumer loads by itself: nothing runs ahead of it.
-  const Model model(rates, bounds);
-  const double starved = rates.wait_s / std::max(rates.cycle_s(), kTimeMin);
-  const std::int64_t in_window = bounds.high.prefetch * bounds.batch_size;
-  const std::int64_t high = std::max(bounds.low.threads, std::min(bounds.high.threads, in_window));
-  const std::int64_t enough = model.enough(bounds.low.threads, high);
-  const auto pays = [&](std::int64_t threads) { return model.cycle_s(threads) < kNear * rates.cycle_s(); };
-  if (starved > kStarved && enough > now.threads && pays(enough)) {
-    return Proposal{Proposal::Kind::more_threads,
-                    {enough, depth_for(enough, now, bounds)},
-                    model.cycle_s(enough),
-                    fmt::format("{}; {} can make {:.4g} batches/s, {} {:.4g}; the consumer waited {:.0f} % of the time",
-                                costs(rates), counted(now.threads), model.made(now.threads), counted(enough),
-                                model.made(enough), starved * 1e2)};
+LoaderRates with_cache(LoaderRates rates, Cache cache) {
+  const bool decoded = cache == Cache::decoded;
+  const double kept = decoded ? rates.fit.decoded : cache == Cache::encoded ? rates.fit.encoded : 0.0;
+  const double read_s = rates.read_s * (1 - kept), decode_s = rates.decode_s * (decoded ? 1 - kept : 1.0);
+  // What waits is reading.
+  const double waiting_s = rates.service_s * (1 - rates.cpu_share);
+  const double reading_cpu = rates.reading_s > 0 ? std::clamp(1 - waiting_s / rates.reading_s, 0.0, 1.0) : 1.0;
+  rates.service_s = std::max(rates.rest_s + read_s + decode_s, kTimeMin);
+  rates.cpu_share = (rates.rest_s + read_s * reading_cpu + decode_s) / rates.service_s;
+  return rates;
+}
+
+namespace {
+
+// What all proposals look at.
+struct Situation {
+  Situation(const LoaderRates& measured, const LoaderSetting& in_force, const SettingBounds& allowed)
+      : rates(measured),
+        now(in_force),
+        bounds(allowed),
+        model(measured, allowed),
+        starved(measured.wait_s / std::max(measured.cycle_s(), kTimeMin)) {
+    const std::int64_t in_window = bounds.high.prefetch * bounds.batch_size;
+    enough = model.enough(bounds.low.threads, std::max(bounds.low.threads, std::min(bounds.high.threads, in_window)));
   }
+  bool pays(std::int64_t threads) const { return model.cycle_s(threads) < kNear * rates.cycle_s(); }
+
+  const LoaderRates& rates;
+  const LoaderSetting& now;
+  const SettingBounds& bounds;
+  Model model;
+  double starved;       // Part of the time.
+  std::int64_t enough;  // Threads.
+};
+
+std::optional<Proposal> more_threads(const Situation& all) {
+  const auto& [rates, now, bounds, model, starved, enough] = all;
+  if (starved <= kStarved || enough <= now.threads || !all.pays(enough)) return std::nullopt;
+  return Proposal{
+      Proposal::Kind::more_threads,
+      {enough, depth_for(enough, now, bounds), now.cache},
+      model.cycle_s(enough),
+      fmt::format("{}; {} can make {:.4g} batches/s, {} {:.4g}; the consumer waited {:.0f} % of the time", costs(rates),
+                  counted(now.threads), model.made(now.threads), counted(enough), model.made(enough), starved * 1e2)};
+}
+
+std::optional<Proposal> deeper(const Situation& all) {
+  const auto& [rates, now, bounds, model, starved, enough] = all;
   // Only where threads waited for room, too, was there ever more than the window holds.
   const bool is_uneven = rates.room_s > kStarved * (rates.service_s + rates.room_s);
-  if (starved > kStarved && is_uneven && now.prefetch < bounds.high.prefetch && pays(now.threads)) {
-    return Proposal{Proposal::Kind::deeper,
-                    {now.threads, std::min(2 * now.prefetch, bounds.high.prefetch)},
-                    model.cycle_s(now.threads),
-                    fmt::format("{}; {} can make {:.4g} batches/s, and the consumer still waited {:.0f} % of the time: "
-                                "batches take unequally long",
-                                costs(rates), counted(now.threads), model.made(now.threads), starved * 1e2)};
+  if (starved <= kStarved || !is_uneven || now.prefetch >= bounds.high.prefetch || !all.pays(now.threads)) {
+    return std::nullopt;
   }
-  if (now.threads - enough >= (now.threads + 3) / 4) {
-    return Proposal{Proposal::Kind::fewer_threads,
-                    {enough, now.prefetch},
-                    std::max(model.cycle_s(enough), rates.cycle_s()),
-                    fmt::format("{}; {} can make {:.4g} batches/s, which is enough", costs(rates), counted(enough),
-                                model.made(enough))};
+  return Proposal{Proposal::Kind::deeper,
+                  {now.threads, std::min(2 * now.prefetch, bounds.high.prefetch), now.cache},
+                  model.cycle_s(now.threads),
+                  fmt::format("{}; {} can make {:.4g} batches/s, and the consumer still waited {:.0f} % of the time: "
+                              "batches take unequally long",
+                              costs(rates), counted(now.threads), model.made(now.threads), starved * 1e2)};
+}
+
+// The files rather than the pixels, which take more memory, where both give as much.
+std::optional<Proposal> other_cache(const Situation& all) {
+  const LoaderRates& rates = all.rates;
+  if (all.starved <= kStarved) return std::nullopt;
+  Cache best = all.now.cache;
+  double best_s = rates.cycle_s();
+  for (const Cache cache : {Cache::encoded, Cache::decoded}) {
+    const double fit = cache == Cache::encoded ? rates.fit.encoded : rates.fit.decoded;
+    if (cache == all.now.cache || fit == 0) continue;
+    const LoaderRates then = with_cache(rates, cache);
+    const double cycle_s =
+        all.now.threads == 0 ? rates.own_s + then.service_s : Model(then, all.bounds).cycle_s(all.now.threads);
+    if (cycle_s >= (best == all.now.cache ? kCachePays : kNear) * best_s) continue;
+    best = cache;
+    best_s = cycle_s;
+  }
+  if (best == all.now.cache) return std::nullopt;
+  const bool decoded = best == Cache::decoded;
+  return Proposal{
+      Proposal::Kind::other_cache,
+      {all.now.threads, all.now.prefetch, best},
+      best_s,
+      fmt::format("{}, of it {:.3g} ms to read and {:.3g} ms to decode what is not cached; {:.0f} % of the "
+                  "samples can be kept {}; the consumer waited {:.0f} % of the time",
+                  costs(rates), rates.read_s * 1e3, rates.decode_s * 1e3,
+                  (decoded ? rates.fit.decoded : rates.fit.encoded) * 1e2, word_of(best), all.starved * 1e2)};
+}
+
+std::optional<Proposal> fewer_threads(const Situation& all) {
+  const auto& [rates, now, bounds, model, starved, enough] = all;
+  if (now.threads - enough < (now.threads + 3) / 4) return std::nullopt;
+  return Proposal{Proposal::Kind::fewer_threads,
+                  {enough, now.prefetch, now.cache},
+                  std::max(model.cycle_s(enough), rates.cycle_s()),
+                  fmt::format("{}; {} can make {:.4g} batches/s, which is enough", costs(rates), counted(enough),
+                              model.made(enough))};
+}
+
+}  // namespace
+
+std::optional<Proposal> propose(const LoaderRates& rates, const LoaderSetting& now, const SettingBounds& bounds,
+                                const std::array<bool, Proposal::kKinds>& paused) {
+  const Situation all(rates, now, bounds);
+  for (const auto& change : {more_threads, deeper, other_cache, fewer_threads}) {
+    // Without threads the consumer loads by itself, and nothing runs ahead of it.
+    if (now.threads == 0 && change != other_cache) continue;
+    const auto proposal = change(all);
+    if (proposal && !paused[place(proposal->kind)]) return proposal;
   }
   return std::nullopt;
 }
@@ -105,6 +185,7 @@ void Autotuner::reset(const SettingBounds& bounds, const LoaderSetting& now) {
   now_ = now;
   trial_.reset();
   fewer_proposed_ = 0;
+  cache_refused_ = false;
 }
 
 double Autotuner::samples_per_second(const LoaderRates& rates) const {
@@ -121,6 +202,7 @@ std::size_t Autotuner::note(const LoaderSetting& to, const std::string& why, con
   };
   add(kThreadsKey, now_.threads, to.threads);
   add(kPrefetchKey, now_.prefetch, to.prefetch);
+  add(kCacheKey, static_cast<std::int64_t>(now_.cache), static_cast<std::int64_t>(to.cache));
   const std::size_t added = decisions_.size() - before;
   if (decisions_.size() > kDecisionsMax) {
     decisions_.erase(decisions_.begin(), decisions_.end() - static_cast<std::ptrdiff_t>(kDecisionsMax));
@@ -129,8 +211,7 @@ std::size_t Autotuner::note(const LoaderSetting& to, const std::string& why, con
   return added;
 }
 
-bool Autotuner::is_paused(Proposal::Kind kind, const LoaderRates& rates, std::int64_t batch) const {
-  const Pause& pause = pauses_[place(kind)];
+bool Autotuner::is_paused(const Pause& pause, const LoaderRates& rates, std::int64_t batch) {
   const bool same_costs = !differs(pause.costs.service_s, rates.service_s) && !differs(pause.costs.own_s, rates.own_s);
   return batch < pause.until && same_costs;
 }
@@ -139,10 +220,13 @@ std::optional<LoaderSetting> Autotuner::step(const LoaderRates& rates, std::int6
   if (trial_) {
     if (const auto back = judge(rates, batch, at_s)) return back;
   }
-  const auto proposal = propose(rates, now_, bounds_);
+  std::array<bool, Proposal::kKinds> paused{};
+  for (std::size_t kind = 0; kind < Proposal::kKinds; ++kind) paused[kind] = is_paused(pauses_[kind], rates, batch);
+  paused[place(Proposal::Kind::other_cache)] |= cache_refused_;
+  const auto proposal = propose(rates, now_, bounds_, paused);
   const bool fewer = proposal && proposal->kind == Proposal::Kind::fewer_threads;
   fewer_proposed_ = fewer ? fewer_proposed_ + 1 : 0;
-  if (!proposal || is_paused(proposal->kind, rates, batch)) return std::nullopt;
+  if (!proposal) return std::nullopt;
   if (fewer && fewer_proposed_ < 2) return std::nullopt;  // It can wait; a quiet moment must not take threads away.
   fewer_proposed_ = 0;
   const LoaderSetting from = now_;
@@ -170,7 +254,9 @@ std::optional<LoaderSetting> Autotuner::judge(const LoaderRates& rates, std::int
     pause = {};
     return std::nullopt;
   }
-  pause.length = std::clamp(2 * pause.length, kPauseFirst, kPauseMax);
+  const bool of_cache = trial.kind == Proposal::Kind::other_cache;
+  const std::int64_t first = std::max(kPauseFirst, of_cache ? kCachePauseEpochs * bounds_.batches : 0);
+  pause.length = std::clamp(2 * pause.length, first, std::max(first, kPauseMax));
   pause.until = batch + pause.length;
   pause.costs = trial.before;  // Those of the setting that is in force again.
   for (std::size_t i = decisions_.size() - trial.entries; i < decisions_.size(); ++i) decisions_[i].rolled_back = true;
@@ -193,6 +279,9 @@ void Autotuner::refuse(std::string_view what, std::int64_t in_force, const std::
   if (what == kThreadsKey) {
     now_.threads = in_force;
     bounds_.high.threads = std::max(in_force, bounds_.low.threads);
+  } else if (what == kCacheKey) {
+    now_.cache = static_cast<Cache>(in_force);
+    cache_refused_ = true;
   } else {
     now_.prefetch = in_force;
     bounds_.high.prefetch = std::max(in_force, bounds_.low.prefetch);

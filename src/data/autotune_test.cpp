@@ -222,6 +222,112 @@ TEST(Autotune, OfTwoSettingsThatChangeTogetherTheOneThatIsRefusedIsTold) {
   }
 }
 
+// A source of files that wait 8 of the 10 ms that a batch takes its thread.
+LoaderRates reading(CacheFit fit) {
+  return {.own_s = 1 * kMs,
+          .wait_s = 9 * kMs,
+          .service_s = 10 * kMs,
+          .cpu_share = 0.2,
+          .reading_s = 8 * kMs,
+          .rest_s = 0.5 * kMs,
+          .read_s = 8 * kMs,
+          .decode_s = 1.5 * kMs,
+          .fit = fit};
+}
+
+SettingBounds one_thread() {
+  SettingBounds bounds = bounds_of();
+  bounds.high.threads = 1;
+  bounds.batches = 100;
+  return bounds;
+}
+
+TEST(Autotune, ACacheTakesItsPartOfReadingAndDecoding) {
+  const LoaderRates rates = reading({.decoded = 0.5, .encoded = 1});
+  const LoaderRates files = with_cache(rates, Cache::encoded);
+  EXPECT_NEAR(files.service_s, 2 * kMs, 1e-12);
+  EXPECT_NEAR(files.cpu_share, 1, 1e-12);  // What waited was reading.
+  const LoaderRates pictures = with_cache(rates, Cache::decoded);
+  EXPECT_NEAR(pictures.service_s, 5.25 * kMs, 1e-12);
+  EXPECT_NEAR(pictures.cpu_share, 1.25 / 5.25, 1e-12);
+  EXPECT_NEAR(with_cache(rates, Cache::none).service_s, rates.service_s, 1e-12);
+}
+
+TEST(Autotune, ProposesTheCacheThatGivesMostAndFilesWherePicturesGiveNoMore) {
+  const LoaderSetting now{1, 64};
+  const auto proposed = [&](const LoaderRates& rates, const SettingBounds& bounds = one_thread()) {
+    const auto proposal = propose(rates, now, bounds);
+    return proposal && proposal->kind == Kind::other_cache ? proposal->to.cache : Cache::none;
+  };
+  EXPECT_EQ(proposed(reading({.decoded = 0.5, .encoded = 1})), Cache::encoded);
+  EXPECT_EQ(proposed(reading({.decoded = 1, .encoded = 1})), Cache::decoded);
+  LoaderRates undecoded = reading({.decoded = 1, .encoded = 1});
+  undecoded.decode_s = 0.01 * kMs;
+  EXPECT_EQ(proposed(undecoded), Cache::encoded);
+  EXPECT_EQ(proposed(reading({.decoded = 0.04, .encoded = 0.04})), Cache::none);  // Less than 5 % faster.
+  EXPECT_EQ(proposed(reading({})), Cache::none);
+  LoaderRates fed = reading({.decoded = 1, .encoded = 1});
+  fed.wait_s = 0;
+  fed.own_s = 10 * kMs;
+  EXPECT_EQ(proposed(fed), Cache::none);
+  EXPECT_EQ(proposed(reading({.decoded = 1, .encoded = 1}), bounds_of()), Cache::none);  // Threads come first.
+}
+
+TEST(Autotune, ACacheThatBringsNothingIsTakenBackAndRestsForEightEpochs) {
+  Autotuner tuner{one_thread(), {1, 64}};
+  const LoaderRates before = reading({.decoded = 1, .encoded = 1});
+  EXPECT_EQ(tuner.step(before, 32, 1), (LoaderSetting{1, 64, Cache::decoded}));
+  EXPECT_EQ(tuner.step(before, 300, 2), (LoaderSetting{1, 64, Cache::none}));
+  ASSERT_EQ(tuner.decisions().size(), 2U);
+  const LoaderDecision& made = tuner.decisions()[0];
+  EXPECT_EQ(made.what, "data.cache");
+  EXPECT_EQ(made.text_of(made.from), "none");
+  EXPECT_EQ(made.text_of(made.to), "decoded");
+  EXPECT_TRUE(made.rolled_back);
+  EXPECT_NEAR(made.before, 100, 1e-6);
+  EXPECT_NEAR(made.after.value(), 100, 1e-6);
+  EXPECT_FALSE(tuner.step(before, 1099, 3));
+  EXPECT_TRUE(tuner.step(before, 1100, 4));
+}
+
+TEST(Autotune, ACacheThatCannotBeHadIsNotTriedAgain) {
+  Autotuner tuner{one_thread(), {1, 64}};
+  const LoaderRates rates = reading({.decoded = 1, .encoded = 1});
+  ASSERT_TRUE(tuner.step(rates, 32, 1));
+  tuner.refuse(kCacheKey, static_cast<std::int64_t>(Cache::none), "no memory");
+  EXPECT_EQ(tuner.now(), (LoaderSetting{1, 64}));
+  EXPECT_TRUE(tuner.decisions().back().rolled_back);
+  EXPECT_FALSE(tuner.step(rates, 10'000, 2));
+}
+
+TEST(RateMeter, StagesAreOfWhatPassedThemAndKnownFromBeforeWhereAllIsCached) {
+  RateMeter meter;
+  std::int64_t now_ns = 0;
+  WorkerTotals totals;
+  const auto deliver = [&](std::int64_t read, int times) {  // Of 8 samples, `read` are not cached.
+    for (int i = 0; i < times; ++i) {
+      now_ns += 1'000'000;
+      totals.samples += 8;
+      totals.busy_ns += 80'000 + read * 150'000;
+      totals.read += read;
+      totals.read_ns += read * 100'000;
+      totals.decoded += read;
+      totals.decode_ns += read * 50'000;
+      meter.add(now_ns, now_ns, totals);
+    }
+  };
+  for (const std::int64_t read : {4, 0}) {
+    meter.restart(0);
+    deliver(read, 34);
+    const auto rates = meter.rates(8);
+    ASSERT_TRUE(rates);
+    EXPECT_NEAR(rates->read_s, 0.8 * kMs, 1e-12);
+    EXPECT_NEAR(rates->decode_s, 0.4 * kMs, 1e-12);
+    EXPECT_NEAR(rates->reading_s, static_cast<double>(read) * 0.1 * kMs, 1e-12);
+    EXPECT_NEAR(rates->rest_s, 0.08 * kMs, 1e-12);
+  }
+}
+
 TEST(RateMeter, MeansAreOfABatchAndLeaveOutTheLongestPause) {
   RateMeter meter;
   meter.restart(3);

@@ -35,10 +35,10 @@ constexpr auto choices(OnCorrupt) {
                     Choice<OnCorrupt>{OnCorrupt::zero, "zero"}};
 }
 
-enum class Cache { none, decoded, encoded };
+enum class Cache { none, decoded, encoded, automatic };
 constexpr auto choices(Cache) {
   return std::array{Choice<Cache>{Cache::none, "none"}, Choice<Cache>{Cache::decoded, "decoded"},
-                    Choice<Cache>{Cache::encoded, "encoded"}};
+                    Choice<Cache>{Cache::encoded, "encoded"}, Choice<Cache>{Cache::automatic, "auto"}};
 }
 constexpr std::string_view word_of(Cache cache) noexcept {
   for (const auto& choice : choices(cache)) {
@@ -147,8 +147,9 @@ void describe(Visitor& visit, Options& o) {
       "in a metric.");
   visit("cache", o.cache,
         "What stays in memory until the bound, from one epoch to the next: decoded keeps decoded pictures, encoded the "
-        "JPEG and PNG files as they were read. Changes no byte of any batch; without effect where the source holds "
-        "pixels.");
+        "JPEG and PNG files as they were read; auto chooses while it runs, from what reading and decoding take and how "
+        "much would fit, and takes back what does not pay. Changes no byte of any batch; without effect where the "
+        "source holds pixels.");
   visit("cache_mib", o.cache_mib, Range<std::int64_t>{0, std::int64_t{1} << 24},
         "Bound of the cache in MiB; 0 is half of what the memory limit leaves free when the cache is switched on.");
   visit(

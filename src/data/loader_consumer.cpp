@@ -94,7 +94,15 @@ void Loader::Impl::measure_consumer(std::int64_t asked_ns) {
   consumer_from_ns = now_ns;
   if (!is_automatic()) return;
   meter.add(asked_ns, now_ns,
-            {totals.samples, totals.busy_ns, totals.wait_for_slot_ns, totals.cpu_ns, totals.cpu_busy_ns});
+            {.samples = totals.samples,
+             .busy_ns = totals.busy_ns,
+             .room_ns = totals.wait_for_slot_ns,
+             .cpu_ns = totals.cpu_ns,
+             .cpu_busy_ns = totals.cpu_busy_ns,
+             .read_ns = totals.read_ns,
+             .read = totals.read,
+             .decode_ns = totals.decode_ns,
+             .decoded = totals.decoded});
 }
 
 // The front is decided. After an exception the pass is still there.

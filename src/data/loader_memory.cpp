@@ -48,11 +48,22 @@ std::int64_t Loader::Impl::first_prefetch() const {
 }
 
 void Loader::Impl::set_cache(Cache wanted, bool keep) {
-  place_cache(wanted, keep);
-  std::lock_guard lock(mutex);
-  cache_requested = wanted;
+  std::lock_guard resize_lock(resizing);
+  const bool was_automatic = cache_requested == Cache::automatic, automatic = wanted == Cache::automatic;
+  if (automatic && was_automatic) return;
+  if (automatic)
+    static_cast<void>(
+        cache_bytes_max());  // Whether data.cache_mib can be had is told now, not in the middle of an epoch.
+  if (was_automatic) autotuned.cache = cache_in_force();
+  place_cache(automatic ? autotuned.cache : wanted, keep);
+  {
+    std::lock_guard lock(mutex);
+    cache_requested = wanted;
+  }
+  restart_tuning();
 }
 
+// `resizing` is held.
 void Loader::Impl::place_cache(Cache form, bool keep) {
   std::shared_ptr<detail::SampleCache> other, unwanted;
   std::string refusal;
@@ -87,23 +98,44 @@ std::shared_ptr<detail::SampleCache> Loader::Impl::make_cache(Cache form) const 
   return std::make_shared<detail::SampleCache>(form, keys, cache_bytes_max());
 }
 
+// What the cache would hold of the data set, by the mean sizes of what has passed so far. The lock is held.
+detail::CacheFit Loader::Impl::cache_fit() const {
+  constexpr double kEntryBytes = 64;  // Its head, its place in the table, and what its alignment leaves unused.
+  if (source->in_memory() || totals.samples == 0) return {};
+  const std::int64_t left = cache_bytes_left(), wanted = options.cache_mib << 20;
+  const auto bytes = static_cast<double>(wanted == 0 ? left / 2 : wanted > left ? 0 : wanted);
+  const auto fit = [&](std::int64_t taken, std::int64_t samples) {
+    if (samples == 0) return 0.0;
+    const double mean = static_cast<double>(taken) / static_cast<double>(samples) + kEntryBytes;
+    // Of several ranks each gets other samples in the next epoch.
+    return std::min(bytes / (mean * static_cast<double>(source->size())), 1.0) / static_cast<double>(options.ranks);
+  };
+  return {.decoded = fit(whole_bytes, totals.samples),
+          .encoded = totals.decoded == 0 ? 0.0 : fit(totals.read_bytes, totals.read)};
+}
+
 // What the process holds now counts, and what other caches may still grow by.
+std::int64_t Loader::Impl::cache_bytes_left() const {
+  return std::max<std::int64_t>(memory_limit - resident_memory().value_or(0) - RamCache::promised_bytes(), 0);
+}
+
 std::int64_t Loader::Impl::cache_bytes_max() const {
-  const std::int64_t left = memory_limit - resident_memory().value_or(0) - RamCache::promised_bytes();
-  if (options.cache_mib == 0) return std::max<std::int64_t>(left, 0) / 2;
-  const std::int64_t wanted = options.cache_mib << 20;
+  const std::int64_t left = cache_bytes_left(), wanted = options.cache_mib << 20;
+  if (wanted == 0) return left / 2;
   if (wanted > left) {
     fail(ErrorCode::out_of_memory,
-         "data: data.cache_mib asks for {} bytes; {} are left of the memory limit of {} bytes", wanted,
-         std::max<std::int64_t>(left, 0), memory_limit);
+         "data: data.cache_mib asks for {} bytes; {} are left of the memory limit of {} bytes", wanted, left,
+         memory_limit);
   }
   return wanted;
 }
 
 Applied Loader::Impl::applied_cache() const {
   std::lock_guard lock(mutex);
-  return {"data.cache", std::string(word_of(cache_requested)),
-          std::string(word_of(cache == nullptr ? Cache::none : cache->form)), cache_refusal};
+  const bool automatic = cache_requested == Cache::automatic;
+  std::string reason = automatic && cache_refusal.empty() ? last_reason(detail::kCacheKey) : cache_refusal;
+  return {"data.cache", std::string(word_of(cache_requested)), std::string(word_of(cache_in_force())),
+          std::move(reason)};
 }
 
 // The lock is held.

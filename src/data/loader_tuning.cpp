@@ -1,5 +1,5 @@
-// The loader's own tuning: threads and depth where they are AUTOTUNE, from what it measures between two decisions, and
-// what its statistics say of each stage.
+// The loader's own tuning: threads, depth and the cache where they are AUTOTUNE, from what it measures between two
+// decisions, and what its statistics say of each stage.
 #include <headrace/error.h>
 #include <headrace/trace.h>
 
@@ -18,6 +18,7 @@ using detail::LoaderSetting;
 
 constexpr SpanName kThreads{"loader_threads", "mark"};  // After each decision.
 constexpr SpanName kPrefetch{"loader_prefetch", "mark"};
+constexpr SpanName kCacheHolds{"loader_cache", "mark"};
 
 constexpr std::int64_t kThreadsOfAuto = 16;  // Threads that wait cost little more than their stacks.
 constexpr std::int64_t kStarvedPart = 50;    // A consumer that waits for less than 1 in so many is not starved.
@@ -33,9 +34,9 @@ void Loader::Impl::set_threads(std::int64_t wanted) {
   const bool was_automatic = threads_wanted == AUTOTUNE, automatic = wanted == AUTOTUNE;
   if (automatic && was_automatic && threads > 0) return;  // It goes on with what it has found.
   const std::int64_t before = threads;
-  if (was_automatic && before > 0) found.threads = before;
+  if (was_automatic && before > 0) autotuned.threads = before;
   std::int64_t count = wanted;
-  if (automatic) count = std::clamp<std::int64_t>(found.threads > 0 ? found.threads : before, 1, threads_max());
+  if (automatic) count = std::clamp<std::int64_t>(autotuned.threads > 0 ? autotuned.threads : before, 1, threads_max());
   try {
     resize(count, automatic ? Joining::later : Joining::now);
   } catch (...) {
@@ -55,8 +56,8 @@ void Loader::Impl::set_prefetch_batches(std::int64_t wanted) {
   std::lock_guard resize_lock(resizing);
   const bool was_automatic = prefetch_wanted == AUTOTUNE, automatic = wanted == AUTOTUNE;
   if (automatic && was_automatic) return;
-  if (was_automatic) found.prefetch = prefetch;
-  if (automatic) wanted = found.prefetch > 0 ? found.prefetch : prefetch;
+  if (was_automatic) autotuned.prefetch = prefetch;
+  if (automatic) wanted = autotuned.prefetch > 0 ? autotuned.prefetch : prefetch;
   deepen(std::min(wanted, prefetch_max(automatic ? AUTOTUNE : wanted)));
   {
     std::lock_guard lock(mutex);
@@ -78,8 +79,11 @@ std::int64_t Loader::Impl::threads_max() {
 
 // `resizing` is held.
 detail::SettingBounds Loader::Impl::tuning_bounds() {
-  detail::SettingBounds bounds{
-      .low = {threads, prefetch}, .high = {threads, prefetch}, .batch_size = options.batch_size, .cores = 1};
+  detail::SettingBounds bounds{.low = {threads, prefetch},
+                               .high = {threads, prefetch},
+                               .batches = batches,
+                               .batch_size = options.batch_size,
+                               .cores = 1};
   if (!is_automatic()) return bounds;
   bounds.cores = static_cast<double>(usable_cores());
   if (threads_wanted == AUTOTUNE) {
@@ -97,7 +101,7 @@ detail::SettingBounds Loader::Impl::tuning_bounds() {
 void Loader::Impl::restart_tuning() {
   const detail::SettingBounds bounds = tuning_bounds();
   std::lock_guard lock(mutex);
-  tuner.reset(bounds, {threads, prefetch});
+  tuner.reset(bounds, {threads, prefetch, cache_in_force()});
   meter.restart(prefetch + kConsumerBatches);
 }
 
@@ -107,31 +111,50 @@ void Loader::Impl::retune() {
   LoaderSetting before, wanted;
   {
     std::lock_guard lock(mutex);
-    const auto rates = meter.rates(options.batch_size);
+    auto rates = meter.rates(options.batch_size);
     if (!is_automatic() || !rates) return;  // Somebody else was here.
+    if (cache_requested == Cache::automatic) rates->fit = cache_fit();
     before = tuner.now();
     wanted = tuner.step(*rates, totals.batches, seconds_since(built_ns)).value_or(before);
-    // What the setting before has made must be gone first.
-    meter.restart(wanted == before ? 0 : before.prefetch + kConsumerBatches);
+    // What the setting before has made must be gone first. A cache is full after the rest of this epoch and a whole
+    // one.
+    const bool fills = wanted.cache != before.cache && wanted.cache != Cache::none;
+    const std::int64_t settling = before.prefetch + kConsumerBatches;
+    meter.restart(wanted == before ? 0 : fills ? std::max(2 * batches, settling) : settling);
   }
   if (wanted == before) return;
   put_in_force(wanted);
   record_gauge(kThreads, threads);
   record_gauge(kPrefetch, prefetch);
+  record_gauge(kCacheHolds, static_cast<std::int64_t>(cache_in_force()));
 }
 
 // `resizing` is held. The batch is delivered already: what cannot be had is noted and left out.
 void Loader::Impl::put_in_force(const detail::LoaderSetting& wanted) {
-  const auto attempt = [this](const char* what, const std::int64_t& in_force, const auto& change) {
+  const auto attempt = [this](const char* what, const auto& in_force, const auto& change) {
     try {
       change();
     } catch (const std::exception& refused) {
       std::lock_guard lock(mutex);
-      tuner.refuse(what, in_force, refused.what());
+      tuner.refuse(what, static_cast<std::int64_t>(in_force()), refused.what());
     }
   };
-  if (wanted.prefetch != prefetch) attempt(detail::kPrefetchKey, prefetch, [&] { deepen(wanted.prefetch); });
-  if (wanted.threads != threads) attempt(detail::kThreadsKey, threads, [&] { resize(wanted.threads, Joining::later); });
+  if (wanted.prefetch != prefetch) {
+    attempt(
+        detail::kPrefetchKey, [this] { return prefetch; }, [&] { deepen(wanted.prefetch); });
+  }
+  if (wanted.threads != threads) {
+    attempt(
+        detail::kThreadsKey, [this] { return threads; }, [&] { resize(wanted.threads, Joining::later); });
+  }
+  if (wanted.cache != cache_in_force()) {
+    attempt(
+        detail::kCacheKey, [this] { return cache_in_force(); },
+        [&] {
+          place_cache(wanted.cache, /*keep=*/false);
+          if (cache_in_force() != wanted.cache) fail(ErrorCode::out_of_memory, "data: {}", cache_refusal);
+        });
+  }
 }
 
 std::vector<LoaderDecision> Loader::Impl::decisions() const {
@@ -162,6 +185,10 @@ Applied Loader::Impl::applied_prefetch() const {
     reason = fmt::format("data.prefetch_mib = {} holds no more batches of {} bytes", options.prefetch_mib, batch_bytes);
   }
   return {detail::kPrefetchKey, number_text(prefetch_wanted), std::to_string(prefetch), std::move(reason)};
+}
+
+std::string LoaderDecision::text_of(std::int64_t value) const {
+  return what == detail::kCacheKey ? std::string(word_of(static_cast<Cache>(value))) : std::to_string(value);
 }
 
 std::array<LoaderStage, 4> LoaderStatistics::stages() const {

@@ -124,6 +124,62 @@ TEST(LoaderTuning, NoByteOfAnyBatchChanges) {
   EXPECT_EQ(tuned.state().options, plain.state().options);
 }
 
+bool is_judged(const std::vector<LoaderDecision>& decisions) {
+  return !decisions.empty() && decisions.front().after.has_value();
+}
+
+TEST(LoaderTuning, ACacheIsPlacedWhereReadingIsSlowAndChangesNoByte) {
+  auto options = options_of(4, 1);
+  options.transform = {.pad = 1, .flip_probability = 0.5, .mean = {0.4}, .deviation = {0.2}};
+  Loader plain{std::make_shared<WaitingSource>(128, always(microseconds(0))), options, 5, true};
+  options.cache = Cache::automatic;
+  Loader tuned{std::make_shared<WaitingSource>(128, always(microseconds(1000))), options, 5, true};
+  EXPECT_EQ(tuned.applied_cache().applied, "none");
+  std::int64_t epoch = 0;
+  for (; epoch < 2000 && !is_judged(tuned.decisions()); ++epoch) {
+    EXPECT_EQ(digests(tuned.epoch(epoch)), digests(plain.epoch(epoch)));
+  }
+  EXPECT_EQ(digests(tuned.epoch(epoch)), digests(plain.epoch(epoch)));
+  const auto decisions = tuned.decisions();
+  ASSERT_EQ(decisions.size(), 1U);
+  EXPECT_EQ(decisions[0].what, "data.cache");
+  EXPECT_EQ(decisions[0].text_of(decisions[0].to), "decoded");
+  EXPECT_THAT(decisions[0].why, HasSubstr("100 % of the samples can be kept decoded"));
+  EXPECT_GT(decisions[0].after.value(), decisions[0].before);
+  EXPECT_FALSE(decisions[0].rolled_back);
+  EXPECT_EQ(tuned.applied_cache().requested, "auto");
+  EXPECT_EQ(tuned.applied_cache().applied, "decoded");
+  EXPECT_GT(tuned.statistics().cache_bytes, 0);
+  EXPECT_EQ(tuned.state().options, plain.state().options);
+  tuned.set_cache(Cache::none, /*keep=*/true);  // As the arms of a trial do.
+  EXPECT_EQ(tuned.applied_cache().applied, "none");
+  tuned.set_cache(Cache::automatic, /*keep=*/true);
+  EXPECT_EQ(tuned.applied_cache().applied, "decoded");
+}
+
+TEST(LoaderTuning, ACacheAfterWhichTheConsumerGetsLessIsTakenBackAndItsMemoryFreed) {
+  std::atomic<std::int64_t> wait_us{500};
+  const auto source = std::make_shared<WaitingSource>(
+      128, [&](std::int64_t, std::int64_t) { return nanoseconds(microseconds(wait_us.load())); }, 128);
+  auto options = options_of(4, 1);
+  options.cache = Cache::automatic;
+  options.cache_mib = 1;  // Half of the samples.
+  Loader loader{source, options, 1, true};
+  EXPECT_TRUE(consume_until(loader, microseconds(0), [&] {
+    if (!loader.decisions().empty()) wait_us = 3000;
+    return has_rolled_back(loader.decisions());
+  }));
+  const auto decisions = loader.decisions();
+  ASSERT_EQ(decisions.size(), 2U);
+  EXPECT_TRUE(decisions[0].rolled_back);
+  EXPECT_LT(decisions[0].after.value(), decisions[0].before);
+  EXPECT_EQ(decisions[1].text_of(decisions[1].to), "none");
+  EXPECT_THAT(decisions[1].why, HasSubstr("rolled back"));
+  EXPECT_GT(loader.statistics().cache_hits, 0);
+  EXPECT_EQ(loader.statistics().cache_bytes, 0);
+  EXPECT_EQ(loader.applied_cache().applied, "none");
+}
+
 TEST(LoaderTuning, ANumberEndsItAndAutotuneBeginsItAnew) {
   const auto source = std::make_shared<WaitingSource>(512, always(microseconds(2000)));
   auto options = options_of(1, 3, 4);

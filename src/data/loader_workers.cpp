@@ -231,6 +231,7 @@ void Loader::Impl::add_report(ChunkReport& report, Workspace& workspace) {
   totals.decoded += report.decoded;
   totals.decoded_bytes += report.decoded_bytes;
   totals.written_bytes += report.written_bytes;
+  whole_bytes += report.whole_bytes;
   totals.cache_hits += report.cache_hits;
   totals.cache_misses += report.cache_misses;
   pass_samples += report.samples;

@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <array>
 #include <atomic>
+#include <chrono>
 #include <cstring>
 #include <functional>
 #include <map>
@@ -378,6 +379,22 @@ TEST(PhotoLoader, KeptAsTheyWereReadFilesAreReadOnceAndDecodedEachTime) {
   EXPECT_EQ(digests(loader.epoch(2)), digests(plain.epoch(2)));
   EXPECT_EQ(loader.statistics().cache_hits, 100);
   EXPECT_EQ(loader.applied_cache().applied, "decoded");
+}
+
+TEST(PhotoLoader, AnAutomaticCacheKeepsFilesWherePicturesDoNotFit) {
+  const auto source = files_of(150);  // 1.4 MB of pixels.
+  source->on_read = [](std::int64_t) { std::this_thread::sleep_for(std::chrono::milliseconds(10)); };
+  DataOptions options = cached(photo_options(5, 1), Cache::automatic);
+  options.cache_mib = 1;
+  Loader loader{source, options, 9, true}, plain{files_of(150), photo_options(5, 1), 9, true};
+  const auto is_judged = [&] { return !loader.decisions().empty() && loader.decisions().front().after.has_value(); };
+  for (std::int64_t epoch = 0; epoch < 100 && !is_judged(); ++epoch) {
+    EXPECT_EQ(digests(loader.epoch(epoch)), digests(plain.epoch(epoch)));
+  }
+  ASSERT_TRUE(is_judged());
+  EXPECT_EQ(loader.applied_cache().applied, "encoded");
+  EXPECT_FALSE(loader.decisions().front().rolled_back);
+  EXPECT_GT(loader.decisions().front().after.value(), 2 * loader.decisions().front().before);
 }
 
 // Pictures that a program makes, as a user's own decoder does.

@@ -102,6 +102,7 @@ void PictureMaker::make(const HeldSample& sample, std::int64_t index, std::int64
     const image::Box whole{.y = 0, .x = 0, .height = sample.height, .width = sample.width};
     image::normalize(pixels(sample, index, {sample.height, sample.width}, whole).values, draw_geometry(pass_, random),
                      pass_.form, out);
+    whole_bytes_ += static_cast<std::int64_t>(pixel_bytes({sample.height, sample.width}));
     return;
   }
   const bool encoded = sample.form == PictureForm::encoded;
@@ -123,6 +124,7 @@ void PictureMaker::make(const HeldSample& sample, std::int64_t index, std::int64
     ++decoded_;
     decoded_bytes_ += static_cast<std::int64_t>(pixel_bytes({box.height, box.width}));
   }
+  whole_bytes_ += static_cast<std::int64_t>(pixel_bytes(picture.size()));
   const int channels = pass_.shape.channels;
   if (geometry.offset_y == 0 && geometry.offset_x == 0) {
     workspace_.resizer.resize(part, window.vertical, window.horizontal, channels, geometry.flip, pass_.form, out);

@@ -14,6 +14,14 @@ double seconds(std::int64_t from_ns, std::int64_t to_ns) {
   return static_cast<double>(std::max<std::int64_t>(to_ns - from_ns, 0)) * 1e-9;
 }
 
+// Of each sample that passed a stage in an interval, or ever, where none did in it.
+double sample_s(std::int64_t ns, std::int64_t ns_before, std::int64_t samples, std::int64_t samples_before) {
+  if (samples == 0) return 0;
+  const bool some = samples > samples_before;
+  return some ? seconds(ns_before, ns) / static_cast<double>(samples - samples_before)
+              : seconds(0, ns) / static_cast<double>(samples);
+}
+
 double ratio(std::int64_t part, std::int64_t whole) {
   return static_cast<double>(part) / static_cast<double>(whole);
 }
@@ -55,6 +63,12 @@ std::optional<LoaderRates> RateMeter::rates(std::int64_t batch_size) const noexc
   const double batches = ratio(end_.samples - begin_->samples, batch_size);
   rates.service_s = static_cast<double>(end_.busy_ns - begin_->busy_ns) * 1e-9 / batches;
   rates.room_s = static_cast<double>(end_.room_ns - begin_->room_ns) * 1e-9 / batches;
+  rates.reading_s = seconds(begin_->read_ns, end_.read_ns) / batches;
+  rates.rest_s =
+      std::max(rates.service_s - rates.reading_s - seconds(begin_->decode_ns, end_.decode_ns) / batches, 0.0);
+  const auto size = static_cast<double>(batch_size);
+  rates.read_s = size * sample_s(end_.read_ns, begin_->read_ns, end_.read, begin_->read);
+  rates.decode_s = size * sample_s(end_.decode_ns, begin_->decode_ns, end_.decoded, begin_->decoded);
   const std::int64_t measured_ns = end_.cpu_busy_ns - begin_->cpu_busy_ns;
   if (measured_ns > 0) {
     rates.cpu_share = std::clamp(ratio(end_.cpu_ns - begin_->cpu_ns, measured_ns), 0.0, 1.0);

@@ -22,8 +22,9 @@ std::string decision_row(const Report::Decision& decision) {
       "<tr><th scope=\"row\"><code>{}</code> {} \u2192 {}<span class=\"detail\">{}</span></th><td class=\"number\" "
       "data-label=\"At batch\">{}</td><td class=\"number\" data-label=\"Rate before\">{}</td><td class=\"number\" "
       "data-label=\"Rate after\">{}</td><td data-label=\"Outcome\">{}</td></tr>\n",
-      html_text(decision.what), decision.from, decision.to, html_text(decision.why), count_text(decision.batch),
-      rate_text(decision.before), decision.after ? rate_text(*decision.after) : "", outcome_text(decision));
+      html_text(decision.what), html_text(decision.from), html_text(decision.to), html_text(decision.why),
+      count_text(decision.batch), rate_text(decision.before), decision.after ? rate_text(*decision.after) : "",
+      outcome_text(decision));
 }
 
 }  // namespace

@@ -141,8 +141,8 @@ inline Report sample_report() {
                    {"decode", 0, 0, 0, 0, 0, 0, false},
                    {"transform", 240'000, 7.3, 0, 0, 752'640'000, 0, true},
                    {"consume", 240'000, 51.2, 3.4, 0, 752'640'000, 1.7, false}};
-  report.decisions = {{37, 2.1, "data.threads", 1, 3, "a batch takes the threads 33 ms", 2840, 2815.5, true},
-                      {75, 4.4, "data.threads", 3, 1, "rolled back", 2815.5, std::nullopt, false}};
+  report.decisions = {{37, 2.1, "data.threads", "1", "3", "a batch takes the threads 33 ms", 2840, 2815.5, true},
+                      {75, 4.4, "data.threads", "3", "1", "rolled back", 2815.5, std::nullopt, false}};
   report.environment = {{"Processor", "AMD EPYC 7B13, 2 cores"},
                         {"Memory", "8.0 GB (limit of the container)"},
                         {"System", "Debian 12, Linux 6.1"},
@@ -168,7 +168,9 @@ inline Report report_of(const std::string& text) {
   }
   report.changes.back().verdict = text;
   for (Report::Stage& stage : report.stages) stage.name = text;
-  for (Report::Decision& decision : report.decisions) decision.what = decision.why = text;
+  for (Report::Decision& decision : report.decisions) {
+    decision.what = decision.from = decision.to = decision.why = text;
+  }
   for (Report::Curve& curve : report.curves) curve.name = curve.unit = text;
   for (MemoryTimeline::Class& counted : report.memory.classes) counted.name = text;
   for (auto& [name, value] : report.environment) name = value = text;

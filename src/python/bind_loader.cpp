@@ -133,14 +133,15 @@ memory. One iteration runs at a time. Bytes depend on seed, epoch and options al
            "Totals since the Loader was made; seconds of threads added up. stages: what passed each of them, which one "
            "limits.")
       .def("decisions", &NativeLoader::decisions,
-           "What was changed where threads or prefetch_batches is AUTOTUNE: batch, at_s, what, from, to, why, before "
+           "What was changed where threads, prefetch_batches or cache is AUTOTUNE: batch, at_s, what, from, to, why, "
+           "before "
            "and "
            "after (samples a second), rolled_back.")
       .def("set_threads", &NativeLoader::set_threads, py::arg("threads"), "Or AUTOTUNE. Live; changes no byte.")
       .def("set_prefetch_batches", &NativeLoader::set_prefetch_batches, py::arg("batches"),
            "Or AUTOTUNE. Live; changes no byte.")
       .def("set_cache", &NativeLoader::set_cache, py::arg("cache"),
-           "\"none\", \"decoded\" or \"encoded\". Live; changes no byte.")
+           "\"none\", \"decoded\", \"encoded\" or AUTOTUNE. Live; changes no byte.")
       .def("set_workers", &NativeLoader::set_workers, py::arg("workers"),
            "Processes that read a source of your own. Live; changes no byte.");
   add_properties(bound);

@@ -416,9 +416,13 @@ py::list NativeLoader::decisions() const {
   }
   py::list list;
   for (const LoaderDecision& made : all) {
-    list.append(py::dict("batch"_a = made.batch, "at_s"_a = made.at_s, "what"_a = made.what, "from"_a = made.from,
-                         "to"_a = made.to, "why"_a = made.why, "before"_a = made.before, "after"_a = made.after,
-                         "rolled_back"_a = made.rolled_back));
+    const auto value = [&made](std::int64_t number) -> py::object {
+      if (made.what == "data.cache") return py::str(made.text_of(number));
+      return py::int_(number);
+    };
+    list.append(py::dict("batch"_a = made.batch, "at_s"_a = made.at_s, "what"_a = made.what,
+                         "from"_a = value(made.from), "to"_a = value(made.to), "why"_a = made.why,
+                         "before"_a = made.before, "after"_a = made.after, "rolled_back"_a = made.rolled_back));
   }
   return list;
 }

@@ -47,8 +47,8 @@ void show_loading(Report& report, const Training& training) {
                              stage.limits});
   }
   for (const LoaderDecision& made : training.loader().decisions()) {
-    report.decisions.push_back(
-        {made.batch, made.at_s, made.what, made.from, made.to, made.why, made.before, made.after, made.rolled_back});
+    report.decisions.push_back({made.batch, made.at_s, made.what, made.text_of(made.from), made.text_of(made.to),
+                                made.why, made.before, made.after, made.rolled_back});
   }
 }
 
@@ -67,12 +67,16 @@ nlohmann::ordered_json loading_json(const Training& training) {
                       {"queue", stage.queue},
                       {"limits", stage.limits}});
   }
-  for (const Report::Decision& made : report.decisions) {
+  for (const LoaderDecision& made : training.loader().decisions()) {
+    const auto value = [&made](std::int64_t number) -> nlohmann::ordered_json {
+      if (made.what == "data.cache") return made.text_of(number);
+      return number;
+    };
     decisions.push_back({{"batch", made.batch},
                          {"at_s", made.at_s},
                          {"what", made.what},
-                         {"from", made.from},
-                         {"to", made.to},
+                         {"from", value(made.from)},
+                         {"to", value(made.to)},
                          {"why", made.why},
                          {"before", made.before},
                          {"after", or_null(made.after)},

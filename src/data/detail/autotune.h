@@ -1,14 +1,16 @@
-// How many loader threads and batches ahead are enough: proposed by a model of the loader from measured rates, judged
-// by what the consumer then gets, taken back when it does not pay. No clock and no thread: values in, values out.
+// How many loader threads and batches ahead are enough, and which cache: proposed by a model of the loader from
+// measured rates, judged by what the consumer then gets, taken back when it does not pay. No clock and no thread:
+// values in, values out.
 //
 // The model: a batch takes the workers `service_s` together, so n of them make n / service_s batches a second, but no
 // more than the cores allow: cores / (service_s * cpu_share). The consumer takes 1 / own_s. It gets the smaller of
-// both.
+// both. A cache takes its part of reading, or of reading and decoding, out of service_s.
 #pragma once
 
 #include <headrace/loader.h>
 
 #include <array>
+#include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -21,21 +23,25 @@ namespace headrace::detail {
 
 inline constexpr const char* kThreadsKey = "data.threads";
 inline constexpr const char* kPrefetchKey = "data.prefetch_batches";
+inline constexpr const char* kCacheKey = "data.cache";
 
 struct LoaderSetting {
   std::int64_t threads = 1;
   std::int64_t prefetch = 1;
+  Cache cache = Cache::none;  // What is kept: one of the fixed forms.
   friend bool operator==(const LoaderSetting&, const LoaderSetting&) = default;
 };
 
 struct SettingBounds {
-  LoaderSetting low, high;  // The same where a setting is fixed.
+  LoaderSetting low, high;   // The same where a setting is fixed; of the cache, rates.fit says what may be chosen.
+  std::int64_t batches = 0;  // Of an epoch.
   std::int64_t batch_size = 1;
   double cores = 1;
 };
 
 struct Proposal {
-  enum class Kind { more_threads, fewer_threads, deeper };
+  enum class Kind { more_threads, fewer_threads, deeper, other_cache };
+  static constexpr std::size_t kKinds = 4;
   Kind kind;
   LoaderSetting to;
   double cycle_s;  // Of a batch, as the model predicts it.
@@ -43,8 +49,13 @@ struct Proposal {
 };
 
 // The fewest threads, and then the depth, that give the consumer what it can take or the machine can make, within 2 %.
-// nullopt: what there is will do.
-std::optional<Proposal> propose(const LoaderRates& rates, const LoaderSetting& now, const SettingBounds& bounds);
+// Where that is not had, the cache that is predicted to give most. Kinds that are `paused` are passed over. nullopt:
+// what there is will do.
+std::optional<Proposal> propose(const LoaderRates& rates, const LoaderSetting& now, const SettingBounds& bounds,
+                                const std::array<bool, Proposal::kKinds>& paused = {});
+
+// The work of a batch once another cache is full.
+LoaderRates with_cache(LoaderRates rates, Cache cache);
 
 class Autotuner {
  public:
@@ -79,7 +90,7 @@ class Autotuner {
   };
 
   std::optional<LoaderSetting> judge(const LoaderRates& rates, std::int64_t batch, double at_s);
-  bool is_paused(Proposal::Kind kind, const LoaderRates& rates, std::int64_t batch) const;
+  static bool is_paused(const Pause& pause, const LoaderRates& rates, std::int64_t batch);
   std::size_t note(const LoaderSetting& to, const std::string& why, const LoaderRates& rates, std::int64_t batch,
                    double at_s);
   double samples_per_second(const LoaderRates& rates) const;
@@ -87,8 +98,9 @@ class Autotuner {
   SettingBounds bounds_;
   LoaderSetting now_;
   std::optional<Trial> trial_;
-  std::array<Pause, 3> pauses_;      // By kind.
-  std::int64_t fewer_proposed_ = 0;  // Times in succession.
+  std::array<Pause, Proposal::kKinds> pauses_;  // By kind.
+  std::int64_t fewer_proposed_ = 0;             // Times in succession.
+  bool cache_refused_ = false;
   std::vector<LoaderDecision> decisions_;
 };
 

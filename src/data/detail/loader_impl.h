@@ -100,7 +100,9 @@ struct Loader::Impl {
   std::int64_t usable_cores();
   std::int64_t threads_max();
   detail::SettingBounds tuning_bounds();
-  bool is_automatic() const { return threads_wanted == AUTOTUNE || prefetch_wanted == AUTOTUNE; }
+  bool is_automatic() const {
+    return threads_wanted == AUTOTUNE || prefetch_wanted == AUTOTUNE || cache_requested == Cache::automatic;
+  }
   bool tuning_is_due() const { return is_automatic() && meter.rates(options.batch_size).has_value(); }
   void restart_tuning();
   void retune();
@@ -109,7 +111,10 @@ struct Loader::Impl {
   void measure_consumer(std::int64_t asked_ns);
   std::string last_reason(const char* what) const;
 
+  std::int64_t cache_bytes_left() const;
   std::int64_t cache_bytes_max() const;
+  detail::CacheFit cache_fit() const;
+  Cache cache_in_force() const { return cache == nullptr ? Cache::none : cache->form; }
   void work(std::int64_t worker, Workspace& workspace);
   void wait_for_work(std::unique_lock<std::mutex>& lock, Workspace& workspace);
   void give_back(Workspace& workspace);
@@ -180,6 +185,7 @@ struct Loader::Impl {
   std::int64_t working = 0;  // Claims whose report is out.
   std::exception_ptr error;  // The failure at pass->stop_at.
   LoaderStatistics totals;
+  std::int64_t whole_bytes = 0;  // Of totals.samples, were they decoded as a whole.
   Cache cache_requested = Cache::none;
   std::string cache_refusal;                        // Why there is no cache although one was asked for.
   std::shared_ptr<detail::SampleCache> cache;       // Owners: the loader, and each worker that fills a chunk with it.
@@ -196,8 +202,8 @@ struct Loader::Impl {
   // Taken before `mutex`. Guards those below; who changes threads, prefetch or what is wanted of them holds it, too.
   std::mutex resizing;
   std::vector<std::jthread> workers;
-  std::int64_t cores = 0;             // That the process may use; 0: not asked yet.
-  detail::LoaderSetting found{0, 0};  // What AUTOTUNE had in force when a number took its place; 0: nothing yet.
+  std::int64_t cores = 0;                 // That the process may use; 0: not asked yet.
+  detail::LoaderSetting autotuned{0, 0};  // What AUTOTUNE had in force when a number took its place; 0: nothing yet.
 
   const Account batch_account{"batches", [this] { return held_bytes(); }};
   const Account cache_account{"cache", [this] {

@@ -52,6 +52,7 @@ class PictureMaker {
   std::int64_t decode_ns() const { return decode_ns_; }
   std::int64_t decoded() const { return decoded_; }  // Pictures.
   std::int64_t decoded_bytes() const { return decoded_bytes_; }
+  std::int64_t whole_bytes() const { return whole_bytes_; }  // Of the whole pictures that were made, as pixels.
 
  private:
   struct Size {
@@ -88,7 +89,7 @@ class PictureMaker {
   Workspace& workspace_;
   RamCache* const cache_;
   std::int64_t read_ns_ = 0, decode_ns_ = 0;
-  std::int64_t read_bytes_ = 0, decoded_ = 0, decoded_bytes_ = 0;
+  std::int64_t read_bytes_ = 0, decoded_ = 0, decoded_bytes_ = 0, whole_bytes_ = 0;
 };
 
 }  // namespace headrace::detail

@@ -7,6 +7,12 @@
 
 namespace headrace::detail {
 
+// Of the samples that an epoch asks for, the part that a cache would hold once it is full: 0 to 1.
+struct CacheFit {
+  double decoded = 0;
+  double encoded = 0;
+};
+
 // Means of one batch over an interval, in seconds.
 struct LoaderRates {
   double own_s = 0;      // The consumer's own time: from a delivery to the next request.
@@ -14,7 +20,12 @@ struct LoaderRates {
   double error_s = 0;    // Standard error of own_s + wait_s.
   double service_s = 0;  // Workers' time, all of them together,
   double room_s = 0;     // and the time that they waited for room.
-  double cpu_share = 1;  // The part of it that computes; the rest waits.
+  double cpu_share = 1;  // The part of service_s that computes; the rest waits.
+  double reading_s = 0;  // The part of service_s that reads,
+  double rest_s = 0;     // and that which neither reads nor decodes.
+  double read_s = 0;     // What reading would take where no sample is cached,
+  double decode_s = 0;   // likewise decoding.
+  CacheFit fit;
 
   double cycle_s() const { return own_s + wait_s; }
 };
@@ -23,9 +34,11 @@ struct LoaderRates {
 struct WorkerTotals {
   std::int64_t samples = 0;
   std::int64_t busy_ns = 0;
-  std::int64_t room_ns = 0;      // Waiting for room.
-  std::int64_t cpu_ns = 0;       // CPU time,
-  std::int64_t cpu_busy_ns = 0;  // measured over this part of busy_ns.
+  std::int64_t room_ns = 0;                 // Waiting for room.
+  std::int64_t cpu_ns = 0;                  // CPU time,
+  std::int64_t cpu_busy_ns = 0;             // measured over this part of busy_ns.
+  std::int64_t read_ns = 0, read = 0;       // The part of busy_ns that reads, and the samples read;
+  std::int64_t decode_ns = 0, decoded = 0;  // the same of decoding.
 };
 
 class RateMeter {
