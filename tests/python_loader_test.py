@@ -278,6 +278,48 @@ def test_statistics_tell_what_passed_each_stage(folder):
     assert loader.statistics()["latency_p99_s"] >= loader.statistics()["latency_p50_s"] > 0
 
 
+def test_the_plan_is_told_before_and_after_loading(folder):
+    loader = make(folder, transform={"pad": 1, "flip_probability": 0.5, "mean": [0.5]})
+    fused = "pad, crop, flip, to float, normalise, into the batch"
+    plan = loader.explain()
+    assert [one["name"] for one in plan["passes"]] == ["read", fused]
+    assert plan["passes"][1]["bytes_in"] is None and plan["bytes_a_sample"] is None and plan["stage_by_stage"] == []
+    list(loader)
+    plan = loader.explain()
+    assert [(one["name"], one["samples"]) for one in plan["passes"]] == [("read", 50), (fused, 50)]
+    assert (plan["passes"][0]["bytes_in"], plan["passes"][0]["bytes_out"]) == (64, 0)  # It lies in memory.
+    assert (plan["passes"][1]["bytes_in"], plan["passes"][1]["bytes_out"]) == (64, 256)
+    stages = {one["name"]: one for one in plan["stage_by_stage"]}
+    assert list(stages) == ["read", "pad", "crop", "flip", "to float", "normalise", "into the batch"]
+    assert stages["pad"]["bytes_out"] == 100 and stages["normalise"]["bytes_in"] == 256
+    assert plan["bytes_a_sample"]["copied"] == 256 < plan["bytes_a_sample_stage_by_stage"]["copied"]
+    assert plan["bytes_a_sample"]["touched"] < plan["bytes_a_sample_stage_by_stage"]["touched"]
+
+
+def test_advice_names_the_dearest_transform_and_what_no_gpu_can_do(folder):
+    loader = make(folder, transform={"pad": 1, "flip_probability": 0.5})
+    list(loader)
+    before = loader.statistics()
+    advice = loader.advice()
+    seconds = advice["seconds_a_sample"]
+    assert list(seconds) == ["read", "decode", "augment", "collate", "copy"]
+    assert seconds["decode"] == 0 < seconds["augment"] and seconds["copy"] is None
+    *optional, gpu = advice["proposals"]
+    assert {one["setting"] for one in optional} <= {"data.transform.pad = 0", "data.transform.flip_probability = 0"}
+    assert all(one["predicted_samples_per_second"] > 0 for one in optional)
+    assert (gpu["name"], gpu["requested"], gpu["applied"]) == ("augment on the GPU", "gpu", "cpu")
+    assert not gpu["applicable"] and gpu["reason"]
+    assert loader.statistics() == before
+    costs = before["costs"]
+    assert list(costs) == ["read_s", "decode_s", "augment_s", "collate_s", "copy_s"] and costs["collate_s"] > 0
+
+
+def test_the_time_of_collate_fn_is_told(folder):
+    loader = make(folder, collate_fn=lambda samples: time.sleep(0.01) or samples)
+    list(loader)
+    assert loader.statistics()["costs"]["collate_s"] >= 4 * 0.01  # A sleep is never shorter.
+
+
 def test_trainer_resumes_within_an_epoch_of_a_loader(folder, tmp_path):
     def network():
         torch.manual_seed(1)

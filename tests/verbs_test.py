@@ -130,7 +130,15 @@ def test_profile_divides_the_time_and_changes_nothing(job, tmp_path):
     assert not list(out.glob("checkpoint-*"))
     trace = json.loads((out / "trace.json").read_text())
     assert {"forward", "backward", "optimizer", "data_wait", "transfer", "step"} <= {e["name"] for e in trace["traceEvents"]}
-    assert "<html" in (out / "report.html").read_text()
+    page = (out / "report.html").read_text()
+    assert "<html" in page and "The passes over a sample" in page and "Proposals" in page
+    loading = document["loading"]
+    assert [one["name"] for one in loading["plan"]["passes"]][0] == "read"
+    assert loading["plan"]["bytes_a_sample"]["copied"] < loading["plan"]["bytes_a_sample_stage_by_stage"]["copied"]
+    assert list(loading["advice"]["seconds_a_sample"]) == ["read", "decode", "augment", "collate", "copy"]
+    gpu = loading["advice"]["proposals"][-1]
+    assert gpu["requested"] == "gpu" and gpu["applied"] == "cpu" and not gpu["applicable"] and gpu["reason"]
+    assert "A sample costs the loader" in page and "augment on the GPU: not applicable:" in page
 
 
 PLANTED = """

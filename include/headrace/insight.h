@@ -136,6 +136,62 @@ struct Diagnosis {
 Diagnosis diagnose(const DiagnosisInput& input);
 nlohmann::ordered_json to_json(const Diagnosis& diagnosis);
 
+// What loading costs by part, in seconds of a sample, threads added up.
+struct LoadingCosts {
+  double read_s = 0;
+  double decode_s = 0;
+  double augment_s = 0;          // Crop, resize, flip, normalise, layout and type: one pass, into the batch's memory.
+  double collate_s = 0;          // Making batches of samples beyond that pass.
+  std::optional<double> copy_s;  // To where the step computes; nullopt: unavailable.
+
+  double sample_s() const { return read_s + decode_s + augment_s + collate_s; }
+};
+
+// What advice on loading needs to know.
+struct LoadingInput {
+  struct Transform {  // An optional one.
+    std::string name;
+    std::string setting;  // That leaves it out: "data.transform.flip_probability = 0".
+    double share = 0;     // Of decode_s + augment_s.
+  };
+
+  LoadingCosts costs;
+  double cpu_share = 1;    // The part of costs that computes; the rest waits.
+  double own_s = 0;        // The consumer's own time for a sample: what it does not wait for loading.
+  int loader_threads = 1;  // 0: the consumer loads.
+  int compute_threads = 1;
+  int cores = 1;
+  double samples_per_second = 0;  // Now, measured.
+  std::vector<Transform> transforms;
+  std::string gpu;  // Its name, or "unavailable: " and why there is none.
+};
+
+// A change that somebody else must decide on, or that cannot be made here.
+struct Proposal {
+  std::string name;       // "without pad", "augment on the GPU"
+  std::string setting;    // "data.transform.pad = 0"; empty: there is none.
+  std::string requested;  // What is proposed: "off", "gpu".
+  std::string applied;    // What is in force: "on", "cpu".
+  std::string reason;     // With its numbers, or why it is not applicable.
+  bool applicable = true;
+  std::optional<double> predicted_samples_per_second;
+};
+
+struct LoadingAdvice {
+  LoadingCosts costs;
+  std::vector<Proposal> proposals;
+};
+
+// Samples a second when a sample's loading costs `sample_s` seconds of the threads. A job goes at the pace of its
+// slowest part: the loader's threads together, the consumer, or the cores under both; the measured rate is scaled by
+// what this model says of then and now.
+double predicted_rate(const LoadingInput& input, double sample_s);
+
+// Proposes to leave out the dearest optional transform, where leaving it out saves something, and to transform on the
+// GPU, which is not applicable here: without a device, or as nothing in this program computes on one.
+LoadingAdvice advise(const LoadingInput& input);
+nlohmann::ordered_json to_json(const LoadingAdvice& advice);  // "seconds_a_sample" by part, "proposals".
+
 // Everything a report shows, as values; the caller fills it from ledger, machine and diagnosis. An empty text, an empty
 // list, a nullopt, a rate of 0 and speedup_pairs of 0 mean that it is unavailable, and the report says so.
 struct Report {
@@ -173,6 +229,17 @@ struct Report {
     std::optional<double> after;
     bool rolled_back = false;
   };
+  struct Pass {  // Over a sample's values while it is loaded.
+    std::string name;
+    std::int64_t samples = 0;            // That took it.
+    double bytes_in = 0, bytes_out = 0;  // Means of all samples.
+  };
+  struct LoadingPlan {
+    std::vector<Pass> passes;                            // In order.
+    std::int64_t stages = 0;                             // If each were a pass of its own,
+    double copied = 0, touched = 0;                      // bytes a sample now,
+    double copied_by_stages = 0, touched_by_stages = 0;  // and then.
+  };
   Kind kind = Kind::tuning;
   std::string title;    // "fashion_mnist"
   std::string verdict;  // One sentence, first on the page: "2.41 times as fast, numerically the same."
@@ -187,9 +254,11 @@ struct Report {
   std::vector<Change> changes;  // In the order they were tried.
   std::optional<double> test_accuracy, test_loss;
   std::vector<Curve> curves;
-  MemoryTimeline memory;                                         // Without moments: unavailable.
-  std::vector<Stage> stages;                                     // Of loading the training data.
-  std::vector<Decision> decisions;                               // In order.
+  MemoryTimeline memory;            // Without moments: unavailable.
+  std::vector<Stage> stages;        // Of loading the training data.
+  std::vector<Decision> decisions;  // In order.
+  std::optional<LoadingPlan> loading_plan;
+  std::optional<LoadingAdvice> loading_advice;
   std::vector<std::pair<std::string, std::string>> environment;  // Allow-listed names and values.
   std::vector<Applied> settings;                                 // What was asked for, and what was in force.
   std::string command;                                           // Reproduces the run.

@@ -4,12 +4,12 @@
 
 #include <algorithm>
 #include <array>
+#include <functional>
 #include <limits>
 #include <new>
 #include <optional>
 #include <string>
 
-#include "base/clock.h"
 #include "data/detail/on_corrupt.h"
 #include "data/detail/picture.h"
 
@@ -105,6 +105,13 @@ void check_sample(const Source& source, const Sample& sample, std::int64_t index
   }
 }
 
+// Whether a source has copied them there, or told where they are.
+bool lies_in(const std::vector<std::uint8_t>& buffer, std::span<const std::uint8_t> bytes) {
+  const std::less_equal<> before;
+  return !bytes.empty() && before(buffer.data(), bytes.data()) &&
+         before(bytes.data() + bytes.size(), buffer.data() + buffer.size());
+}
+
 // A shuffled order leaves the hardware no pattern, so each picture is asked for while the rest of the chunk is being
 // read; after the first lines the hardware follows by itself. Inlined by force: g++ 12 takes a function that only
 // prefetches for one without effect and removes the call.
@@ -175,15 +182,15 @@ class ChunkLoad {
 // Several are read before the first is transformed, so that the two are timed apart at the price of one clock reading,
 // and so that all are on their way from memory.
 ChunkReport ChunkLoad::run() {
-  const std::int64_t begin_ns = monotonic_ns();
+  const std::int64_t begin_ns = pass_.clock();
   std::int64_t round_ns = begin_ns;
   bool going = true;
   while (going && report_.samples < place_.count) {
     const std::int64_t begin = report_.samples, end = read_ahead(begin);
-    const std::int64_t read_ns = monotonic_ns();
+    const std::int64_t read_ns = pass_.clock();
     report_.read_ns += read_ns - round_ns;
     going = make_read(begin, end) && end > begin;
-    round_ns = monotonic_ns();
+    round_ns = pass_.clock();
   }
   report_.busy_ns = round_ns - begin_ns;
   report_.read_ns += maker_.read_ns();
@@ -192,6 +199,7 @@ ChunkReport ChunkLoad::run() {
   report_.decoded = maker_.decoded();
   report_.decoded_bytes = maker_.decoded_bytes();
   report_.whole_bytes = maker_.whole_bytes();
+  report_.done += maker_.done();
   report_.written_bytes = report_.samples * static_cast<std::int64_t>(sample_bytes_);
   return std::move(report_);
 }
@@ -280,9 +288,14 @@ void ChunkLoad::read(std::int64_t index, std::int64_t drawn_as, std::size_t i) {
   const auto outline = pass_.source.outline(index);
   if (outline) check_sample(pass_.source, *outline, index, limits, /*whole=*/false);
   const bool in_rows = outline && !(pictures_ != nullptr && maker_.has_room(*outline));
-  samples_[i] = {in_rows ? *outline : pass_.source.read(index, workspace_.files[i - read_from_])};
+  std::vector<std::uint8_t>& buffer = workspace_.files[i - read_from_];
+  samples_[i] = {in_rows ? *outline : pass_.source.read(index, buffer)};
   ++report_.read;
   report_.read_bytes += std::ssize(samples_[i].bytes);
+  if (!in_rows) {
+    const std::int64_t bytes = std::ssize(samples_[i].bytes);
+    report_.done.add(SamplePass::read, bytes, lies_in(buffer, samples_[i].bytes) ? bytes : 0);
+  }
   if (!in_rows) check_sample(pass_.source, samples_[i], index, limits, /*whole=*/true);
   const bool encoded = samples_[i].form == PictureForm::encoded;
   if (pictures_ != nullptr && !in_rows && !encoded) maker_.keep(samples_[i], index);

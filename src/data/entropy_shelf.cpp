@@ -147,6 +147,11 @@ Applied EntropyShelf::applied() const {
   return {"data.index", name_of(wanted_), name_of(refused ? left : wanted_), refusal_};
 }
 
+bool EntropyShelf::has_index() const {
+  std::lock_guard lock(mutex_);
+  return file_ != nullptr || writing_ != nullptr;
+}
+
 EntropyShelf::Counts EntropyShelf::counts() const noexcept {
   return {hits_.load(std::memory_order_relaxed), misses_.load(std::memory_order_relaxed),
           refused_.load(std::memory_order_relaxed)};

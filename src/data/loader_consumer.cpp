@@ -75,11 +75,14 @@ void Loader::Impl::count_ready() {
   record_gauge(kReadyBatches, whole);
 }
 
-void Loader::Impl::count_delivery(const Batch::Slot& slot, std::int64_t asked_ns) {
+// Returns the time of it.
+std::int64_t Loader::Impl::count_delivery(const Batch::Slot& slot, std::int64_t asked_ns) {
+  const std::int64_t now_ns = monotonic_ns();
   ++totals.batches;
   totals.delivered += slot.size;
   totals.delivered_bytes += std::ssize(slot.images);
-  latency.add(monotonic_ns() - asked_ns);
+  latency.add(now_ns - asked_ns);
+  return now_ns;
 }
 
 // It asked at `asked_ns` and goes on now, with a batch or without. For how long it was blocked since the last time in
@@ -115,8 +118,9 @@ Batch Loader::Impl::take_front(std::int64_t begin_ns) {
   }
   std::unique_ptr<Batch::Slot> slot = std::move(window.front());
   window.erase(window.begin());
-  count_delivery(*slot, begin_ns);
+  const std::int64_t delivered_at_ns = count_delivery(*slot, begin_ns);
   Batch batch{slots->hand_out(std::move(slot))};
+  totals.collate_ns += monotonic_ns() - delivered_at_ns;
   pass_left->fetch_sub(1);
   if (is_last) end_pass();
   return batch;

@@ -152,10 +152,11 @@ Claim Loader::Impl::claim(std::int64_t window_max) {
 
 // Adds the next batch to the window. False: there is no memory for it, which is noted as the error of its position.
 bool Loader::Impl::open_batch() {
-  const std::int64_t position = next_open * options.batch_size;
+  const std::int64_t position = next_open * options.batch_size, begin_ns = monotonic_ns();
   try {
     window.push_back(slots->take(pass->epoch, next_open, pass->deal.hand(next_open).size));
     ++next_open;
+    totals.collate_ns += monotonic_ns() - begin_ns;
     return true;
   } catch (...) {
     note_error(std::current_exception(), position);
@@ -232,6 +233,7 @@ void Loader::Impl::add_report(ChunkReport& report, Workspace& workspace) {
   totals.decoded_bytes += report.decoded_bytes;
   totals.written_bytes += report.written_bytes;
   whole_bytes += report.whole_bytes;
+  done += report.done;
   totals.cache_hits += report.cache_hits;
   totals.cache_misses += report.cache_misses;
   pass_samples += report.samples;

@@ -181,6 +181,69 @@ TEST(PhotoLoader, APictureIsDecodedCroppedResizedPaddedFlippedAndNormalized) {
   }
 }
 
+// The chain SmallestMaxSize(256), RandomCrop(224, 224), Normalize, to planes of float: the crop is cut here out of the
+// whole picture, resized to 256 x 426.
+TEST(PhotoLoader, TheClassificationChainResizesTheShorterSideAndCropsAtRandom) {
+  const auto source = files_of(6);
+  const image::Picture photograph = image::photograph(300, 500, 3, 5);
+  source->files.assign(6, image::jpeg_of(photograph, {}));
+  DataOptions options = options_of(6, 2);
+  options.transform.size = 224;
+  options.transform.resize = 256;
+  options.transform.crop = Crop::random;
+  options.transform.mean = {0.485, 0.456, 0.406};
+  options.transform.deviation = {0.229, 0.224, 0.225};
+  Loader loader{source, options, 7, true};
+  const Batch batch = loader.epoch(0).next().value();
+  const BatchField& images = batch.field("images");
+  EXPECT_EQ(images.dtype, DType::f32);
+  EXPECT_THAT(images.shape, ElementsAre(6, 3, 224, 224));
+  EXPECT_THAT(images.strides, ElementsAre(3 * 224 * 224, 224 * 224, 224, 1));
+
+  Bytes whole(std::size_t{300} * 500 * 3), resized(std::size_t{256} * 426 * 3);
+  image::Decoder decoder;
+  decoder.open(source->files[0], 3);
+  decoder.decode({0, 0, 300, 500}, whole);
+  image::Resizer{}.resize(whole, {0, 300, 256, 0, 256}, {0, 500, 426, 0, 426}, 3, resized);
+  std::set<std::pair<int, int>> places;
+  std::vector<float> found(std::size_t{3} * 224 * 224);
+  for (std::size_t i = 0; i < 6; ++i) {
+    std::memcpy(found.data(), images.bytes.data() + i * found.size() * sizeof(float), found.size() * sizeof(float));
+    SampleRandom random{7, 0, batch.sample_indices()[i]};
+    const auto window = image::choose_crop(options.transform, 300, 500, true, random);
+    const int top = window.vertical.out_begin, left = window.horizontal.out_begin;
+    places.emplace(top, left);
+    for (std::size_t at = 0; at < found.size(); ++at) {
+      const std::size_t c = at / (224 * 224), y = at / 224 % 224 + top, x = at % 224 + left;
+      const float scaled = static_cast<float>(resized[(y * 426 + x) * 3 + c]) / 255.0F;
+      const float wanted =
+          (scaled - static_cast<float>(options.transform.mean[c])) / static_cast<float>(options.transform.deviation[c]);
+      // One level of 255: where a sum lies between two, more outputs may round it the other way.
+      const double level = 1 / (255 * options.transform.deviation[c]);
+      ASSERT_NEAR(found[at], wanted, 1.001 * level) << "sample " << i << ", channel " << c << " at " << y << ", " << x;
+    }
+  }
+  EXPECT_GT(places.size(), 1U);
+}
+
+TEST(PhotoLoader, EveryPictureOfAHundredBatchesOfMixedSizesHasTheSizeAskedFor) {
+  const auto source = files_of(200);  // Of 17 heights and widths.
+  for (const Crop crop : {Crop::center, Crop::random, Crop::random_resized}) {
+    DataOptions options = options_of(2, 2);
+    options.transform.size = 40;
+    options.transform.crop = crop;
+    Loader loader{source, options, 7, true};
+    std::int64_t batches = 0;
+    Epoch epoch = loader.epoch(0);
+    while (const auto batch = epoch.next()) {
+      ++batches;
+      ASSERT_THAT(batch->field("images").shape, ElementsAre(2, 3, 40, 40));
+      ASSERT_EQ(batch->field("images").bytes.size(), 2U * 3 * 40 * 40 * sizeof(float));
+    }
+    EXPECT_EQ(batches, 100);
+  }
+}
+
 // float32 in planes is the specification of the other forms.
 TEST(PhotoLoader, EveryTypeAndLayoutHasTheSameValues) {
   const auto source = files_of(24);

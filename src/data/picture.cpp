@@ -7,7 +7,6 @@
 #include <cstring>
 #include <new>
 
-#include "base/clock.h"
 #include "base/scratch.h"
 
 namespace headrace::detail {
@@ -100,13 +99,12 @@ void PictureMaker::make(const HeldSample& sample, std::int64_t index, std::int64
   SampleRandom random{pass_.seed, pass_.epoch, drawn_as};
   if (pass_.options.transform.size == 0) {
     const image::Box whole{.y = 0, .x = 0, .height = sample.height, .width = sample.width};
-    image::normalize(pixels(sample, index, {sample.height, sample.width}, whole).values, draw_geometry(pass_, random),
-                     pass_.form, out);
     whole_bytes_ += static_cast<std::int64_t>(pixel_bytes({sample.height, sample.width}));
-    return;
+    const auto stored = pixels(sample, index, {sample.height, sample.width}, whole);
+    return write(stored, {}, draw_geometry(pass_, random), out);
   }
   const bool encoded = sample.form == PictureForm::encoded;
-  const std::int64_t begin_ns = encoded ? monotonic_ns() : 0;
+  const std::int64_t begin_ns = encoded ? pass_.clock() : 0;
   Picture picture{{sample.height, sample.width}, false, sample.divisor};
   if (encoded) picture = open(sample.bytes);
   image::CropWindow window = crop_of(picture, random);
@@ -120,24 +118,50 @@ void PictureMaker::make(const HeldSample& sample, std::int64_t index, std::int64
   const image::PixelRows part =
       encoded ? decode(sample, index, picture, box) : pixels(sample, index, picture.size(), box);
   if (encoded) {
-    decode_ns_ += monotonic_ns() - begin_ns;
+    decode_ns_ += pass_.clock() - begin_ns;
     ++decoded_;
     decoded_bytes_ += static_cast<std::int64_t>(pixel_bytes({box.height, box.width}));
   }
   whole_bytes_ += static_cast<std::int64_t>(pixel_bytes(picture.size()));
+  write(part, window, geometry, out);
+}
+
+// The passes that end in the batch. Loader::explain() tells what is counted here, and before that what writing_of()
+// says.
+void PictureMaker::write(const image::PixelRows& part, const image::CropWindow& window,
+                         const image::NormalizeGeometry& geometry, std::span<std::byte> out) {
+  const bool moved = geometry.offset_y != 0 || geometry.offset_x != 0;
   const int channels = pass_.shape.channels;
-  if (geometry.offset_y == 0 && geometry.offset_x == 0) {
-    workspace_.resizer.resize(part, window.vertical, window.horizontal, channels, geometry.flip, pass_.form, out);
-    return;
+  const auto values = static_cast<std::int64_t>(pixel_bytes({pass_.shape.height, pass_.shape.width}));
+  const std::int64_t written = std::ssize(out);
+  if (geometry.flip) ++done_.flipped;
+  switch (writing_of(pass_.options.transform, moved)) {
+    case Writing::as_stored:
+      image::normalize(part.values, geometry, pass_.form, out);
+      return done_.add(SamplePass::write, values, written);
+    case Writing::resized:
+      workspace_.resizer.resize(part, window.vertical, window.horizontal, channels, geometry.flip, pass_.form, out);
+      return done_.add(SamplePass::resize_write, note_box(window), written);
+    case Writing::resized_then_placed: {
+      const auto resized = scratch_of(workspace_.resized, static_cast<std::size_t>(values));
+      workspace_.resizer.resize(part, window.vertical, window.horizontal, channels, resized);
+      done_.add(SamplePass::resize, note_box(window), values);
+      image::normalize(resized, geometry, pass_.form, out);
+      return done_.add(SamplePass::write, values, written);
+    }
   }
-  const auto resized = scratch_of(workspace_.resized, pixel_bytes({pass_.shape.height, pass_.shape.width}));
-  workspace_.resizer.resize(part, window.vertical, window.horizontal, channels, resized);
-  image::normalize(resized, geometry, pass_.form, out);
 }
 
 std::size_t PictureMaker::pixel_bytes(Size size) const {
   return static_cast<std::size_t>(size.height) * static_cast<std::size_t>(size.width) *
          static_cast<std::size_t>(pass_.shape.channels);
+}
+
+std::int64_t PictureMaker::note_box(const image::CropWindow& window) {
+  const image::Box box = box_of(window);
+  const auto bytes = static_cast<std::int64_t>(pixel_bytes({box.height, box.width}));
+  done_.boxes += bytes;
+  return bytes;
 }
 
 // The box of whole rows, of which `rows` holds those of the box.
@@ -150,10 +174,12 @@ image::PixelRows PictureMaker::cut(std::span<const std::uint8_t> rows, Size size
 // The box of a sample of pixels, whose bytes are there or are read now.
 image::PixelRows PictureMaker::pixels(const Sample& sample, std::int64_t index, Size size, const image::Box& box) {
   if (!sample.bytes.empty()) return cut(sample.bytes.subspan(pixel_bytes({box.y, size.width})), size, box);
-  const std::int64_t begin_ns = monotonic_ns();
+  const std::int64_t begin_ns = pass_.clock();
   const auto rows = pass_.source.read_rows(index, box.y, box.height, workspace_.rows);
-  read_ns_ += monotonic_ns() - begin_ns;
+  read_ns_ += pass_.clock() - begin_ns;
   read_bytes_ += std::ssize(rows);
+  done_.add(SamplePass::read_rows, std::ssize(rows), std::ssize(rows));
+  done_.unread += static_cast<std::int64_t>(pixel_bytes(size)) - std::ssize(rows);
   return cut(rows, size, box);
 }
 
@@ -164,6 +190,7 @@ image::PixelRows PictureMaker::decode(const Sample& sample, std::int64_t index, 
   const std::size_t whole = pixel_bytes(size);
   if (cache_ != nullptr && cache_->has_room(static_cast<std::int64_t>(sizeof(CachedHead) + whole))) {
     if (decode_whole(index, picture)) {
+      note_decoded(SamplePass::decode_whole, sample, size, whole);
       return cut(std::span{workspace_.decoded}.first(whole).subspan(pixel_bytes({box.y, size.width})), size, box);
     }
   }
@@ -171,11 +198,19 @@ image::PixelRows PictureMaker::decode(const Sample& sample, std::int64_t index, 
   if (const image::EntropyIndex* entropy = pass_.indices.find(sample, workspace_.entropy)) {
     const std::int64_t refused_before = workspace_.decoder.refused_indices();
     workspace_.decoder.decode(box, out, *entropy);
-    pass_.indices.note_decoded(workspace_.decoder.refused_indices() > refused_before);
+    const bool refused = workspace_.decoder.refused_indices() > refused_before;
+    pass_.indices.note_decoded(refused);
+    note_decoded(refused ? SamplePass::decode_region : SamplePass::decode_indexed, sample, size, out.size());
   } else {
     workspace_.decoder.decode(box, out);
+    note_decoded(SamplePass::decode_region, sample, size, out.size());
   }
   return out;
+}
+
+void PictureMaker::note_decoded(SamplePass pass, const Sample& sample, Size size, std::size_t bytes) {
+  done_.add(pass, std::ssize(sample.bytes), static_cast<std::int64_t>(bytes));
+  done_.whole += static_cast<std::int64_t>(pixel_bytes(size));
 }
 
 // False: the whole cannot be had. The box may be sound all the same, as where a file lacks its end, and then it is what
@@ -197,7 +232,9 @@ bool PictureMaker::decode_whole(std::int64_t index, const Picture& picture) {
 
 void PictureMaker::admit(std::int64_t index, const Picture& picture, std::span<const std::uint8_t> pixels) {
   const CachedHead head{picture.stored.height, picture.stored.width, picture.can_shrink ? 1 : 0};
-  cache_->admit(key_of(index, picture.divisor), {{reinterpret_cast<const std::uint8_t*>(&head), sizeof head}, pixels});
+  const std::span head_bytes{reinterpret_cast<const std::uint8_t*>(&head), sizeof head};
+  const bool kept = cache_->admit(key_of(index, picture.divisor), {head_bytes, pixels});
+  if (kept) done_.add(SamplePass::keep, std::ssize(pixels), std::ssize(pixels));
 }
 
 }  // namespace headrace::detail

@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <cmath>
+
 #include "insight/detail/figures.h"
 #include "insight/detail/text.h"
 
@@ -27,7 +29,60 @@ std::string decision_row(const Report::Decision& decision) {
       outcome_text(decision));
 }
 
+std::string mean_bytes_text(double bytes) {
+  return bytes_text(std::llround(bytes));
+}
+
+// A row of three cells after its name.
+std::string pass_row(const Report::Pass& pass) {
+  return fmt::format(
+      "<tr><th scope=\"row\">{}</th><td class=\"number\" data-label=\"Samples\">{}</td><td class=\"number\" "
+      "data-label=\"Reads\">{}</td><td class=\"number\" data-label=\"Writes\">{}</td></tr>\n",
+      html_text(pass.name), count_text(pass.samples), mean_bytes_text(pass.bytes_in), mean_bytes_text(pass.bytes_out));
+}
+
+std::string plan_html(const Report::LoadingPlan& plan) {
+  std::string html =
+      "<h3>The passes over a sample</h3>\n<table class=\"passes stack\"><thead><tr><th scope=\"col\">Pass</th><th "
+      "scope=\"col\" class=\"number\">Samples</th><th scope=\"col\" class=\"number\">Reads</th><th scope=\"col\" "
+      "class=\"number\">Writes</th></tr></thead><tbody>\n";
+  for (const Report::Pass& pass : plan.passes) html += pass_row(pass);
+  return html + fmt::format("</tbody></table>\n<p>{}</p>\n", html_text(plan_text(plan)));
+}
+
+std::string advice_html(const LoadingAdvice& advice) {
+  std::string html = fmt::format("<p>{}</p>\n", html_text(costs_text(advice.costs)));
+  if (advice.proposals.empty()) return html;
+  html += "<h3>Proposals</h3>\n<ul>\n";
+  for (const Proposal& proposal : advice.proposals) {
+    html += fmt::format("<li>{}</li>\n", html_text(proposal_text(proposal)));
+  }
+  return html + "</ul>\n";
+}
+
 }  // namespace
+
+std::string costs_text(const LoadingCosts& costs) {
+  const double all = costs.sample_s();
+  if (!(all > 0)) return "What a sample costs is unavailable.";
+  return fmt::format(
+      "A sample costs the loader {}: read {}, decode {}, augment {}, collate {}; copy to the device: {}.",
+      milliseconds_text(all), percent_text(costs.read_s / all), percent_text(costs.decode_s / all),
+      percent_text(costs.augment_s / all), percent_text(costs.collate_s / all),
+      costs.copy_s ? milliseconds_text(*costs.copy_s) : kUnavailable);
+}
+
+std::string plan_text(const Report::LoadingPlan& plan) {
+  return fmt::format("{} copied and {} touched for a sample; as {} passes, one for each stage, it would be {} and {}.",
+                     mean_bytes_text(plan.copied), mean_bytes_text(plan.touched), plan.stages,
+                     mean_bytes_text(plan.copied_by_stages), mean_bytes_text(plan.touched_by_stages));
+}
+
+std::string proposal_text(const Proposal& proposal) {
+  const std::string setting = proposal.setting.empty() ? "" : fmt::format(" ({})", proposal.setting);
+  return fmt::format("{}{}: {}{}", proposal.name, setting,
+                     proposal.applicable ? "" : "not applicable: ", proposal.reason);
+}
 
 std::string count_text(std::int64_t count) {
   return count < 1000 ? std::to_string(count) : grouped(static_cast<double>(count));
@@ -64,6 +119,8 @@ std::string loading_html(const Report& report) {
     for (const Report::Decision& decision : report.decisions) html += decision_row(decision);
     html += "</tbody></table>\n";
   }
+  if (report.loading_plan) html += plan_html(*report.loading_plan);
+  if (report.loading_advice) html += advice_html(*report.loading_advice);
   return html + "</section>\n";
 }
 

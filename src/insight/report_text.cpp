@@ -183,6 +183,20 @@ void write_loading(Page& page, const Report& report) {
                                decision.to, outcome_text(decision), decision.why),
                    4, Ink::plain, "  - ");
   }
+  if (report.loading_plan) {
+    for (const Report::Pass& pass : report.loading_plan->passes) {
+      page.paragraph(fmt::format("{}: {} samples, {} in, {} out", pass.name, count_text(pass.samples),
+                                 bytes_text(std::llround(pass.bytes_in)), bytes_text(std::llround(pass.bytes_out))),
+                     4, Ink::plain, "  > ");
+    }
+    page.paragraph(plan_text(*report.loading_plan), 2);
+  }
+  if (report.loading_advice) {
+    page.paragraph(costs_text(report.loading_advice->costs), 2);
+    for (const Proposal& proposal : report.loading_advice->proposals) {
+      page.paragraph(proposal_text(proposal), 4, Ink::plain, "  - ");
+    }
+  }
 }
 
 void write_memory(Page& page, const Report& report) {

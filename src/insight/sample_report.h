@@ -143,6 +143,18 @@ inline Report sample_report() {
                    {"consume", 240'000, 51.2, 3.4, 0, 752'640'000, 1.7, false}};
   report.decisions = {{37, 2.1, "data.threads", "1", "3", "a batch takes the threads 33 ms", 2840, 2815.5, true},
                       {75, 4.4, "data.threads", "3", "1", "rolled back", 2815.5, std::nullopt, false}};
+  report.loading_plan = Report::LoadingPlan{
+      {{"read", 240'000, 784, 0}, {"pad, crop, flip, to float, into the batch", 240'000, 784, 3136}},
+      7,
+      3136,
+      4704,
+      13'200,
+      25'600};
+  report.loading_advice =
+      LoadingAdvice{{7.9e-6, 0, 30.4e-6, 0.1e-6, 2e-6},
+                    {{"without pad", "data.transform.pad = 0", "off", "on",
+                      "3,512 samples/s predicted, now 3,104 samples/s", true, 3512.0},
+                     {"augment on the GPU", "", "gpu", "cpu", "no CUDA device (no driver)", false, {}}}};
   report.environment = {{"Processor", "AMD EPYC 7B13, 2 cores"},
                         {"Memory", "8.0 GB (limit of the container)"},
                         {"System", "Debian 12, Linux 6.1"},
@@ -168,6 +180,10 @@ inline Report report_of(const std::string& text) {
   }
   report.changes.back().verdict = text;
   for (Report::Stage& stage : report.stages) stage.name = text;
+  for (Report::Pass& pass : report.loading_plan->passes) pass.name = text;
+  for (Proposal& proposal : report.loading_advice->proposals) {
+    proposal.name = proposal.setting = proposal.requested = proposal.applied = proposal.reason = text;
+  }
   for (Report::Decision& decision : report.decisions) {
     decision.what = decision.from = decision.to = decision.why = text;
   }

@@ -131,7 +131,15 @@ memory. One iteration runs at a time. Bytes depend on seed, epoch and options al
           py::arg("index"), "Name and label of a sample of the data set: the file, or its place in one.")
       .def("statistics", &NativeLoader::statistics,
            "Totals since the Loader was made; seconds of threads added up. stages: what passed each of them, which one "
-           "limits.")
+           "limits. costs: seconds by part; augment is crop, resize, flip and normalisation, written into the batch in "
+           "the same pass, collate what a batch takes beyond that and collate_fn, copy None: the loop's own.")
+      .def("explain", &NativeLoader::explain,
+           "The passes over a sample's values as they were taken, with the bytes that each reads and writes (means of "
+           "all samples, None before the first), and the same if each stage were a pass of its own.")
+      .def(
+          "advice", &NativeLoader::advice,
+          "What a sample's loading costs by part, and proposals: to leave out the dearest optional transform, with the "
+          "samples a second predicted then, and to augment on the GPU. Measures for about a second.")
       .def("decisions", &NativeLoader::decisions,
            "What was changed where threads, prefetch_batches or cache is AUTOTUNE: batch, at_s, what, from, to, why, "
            "before "

@@ -8,9 +8,13 @@
 #include <array>
 #include <chrono>
 #include <cstring>
+#include <nlohmann/json.hpp>
 #include <span>
 #include <utility>
 
+#include "assembly/loading_input.h"
+#include "base/clock.h"
+#include "hardware/machine.h"
 #include "python/keywords.h"
 #include "python/python_source.h"
 #include "python/tensor_object.h"
@@ -278,6 +282,7 @@ py::object NativeLoader::made_of(const Batch& batch) const {
     fields[py::str(field.name)] = object_of(field_tensor(batch, field.name));
   }
   if (collate_.is_none()) return batch_type_(std::move(fields), batch.epoch(), batch.index());
+  const std::int64_t begin_ns = monotonic_ns();
   const py::tuple images = fields["images"].attr("unbind")(0);
   const std::span<const std::byte> labels = batch.field("labels").bytes, mask = batch.field("mask").bytes;
   py::list samples;
@@ -287,7 +292,9 @@ py::object NativeLoader::made_of(const Batch& batch) const {
     std::memcpy(&label, labels.data() + i * sizeof label, sizeof label);
     samples.append(py::make_tuple(images[i], label));
   }
-  return collate_(std::move(samples));
+  py::object collated = collate_(std::move(samples));
+  collate_fn_ns_ += monotonic_ns() - begin_ns;
+  return collated;
 }
 
 void NativeLoader::end(std::int64_t serial) {
@@ -399,12 +406,50 @@ py::dict NativeLoader::statistics() const {
   statistics["latency_p95_s"] = seconds(now.latency_ns_p95);
   statistics["latency_p99_s"] = seconds(now.latency_ns_p99);
   statistics["stages"] = stages_of(now);
+  // Augment and the layout of a batch are one pass; what the loop copies is not known here.
+  statistics["costs"] = py::dict("read_s"_a = seconds(now.read_ns), "decode_s"_a = seconds(now.decode_ns),
+                                 "augment_s"_a = seconds(now.busy_ns - now.read_ns - now.decode_ns),
+                                 "collate_s"_a = seconds(now.collate_ns + collate_fn_ns_), "copy_s"_a = py::none());
   if (processes_ != nullptr) {
     const WorkerStatistics workers = processes_->statistics();
     statistics["workers_started"] = workers.started;
     statistics["workers_died"] = workers.died;
   }
   return statistics;
+}
+
+py::dict NativeLoader::explain() const {
+  require_own_process();
+  LoaderPlan plan;
+  {
+    const py::gil_scoped_release released;
+    plan = loader_->explain();
+  }
+  const auto list_of = [](const std::vector<LoaderPlan::Pass>& passes) {
+    py::list list;
+    for (const LoaderPlan::Pass& pass : passes) {
+      list.append(py::dict("name"_a = pass.name, "samples"_a = pass.samples, "bytes_in"_a = pass.bytes_in,
+                           "bytes_out"_a = pass.bytes_out));
+    }
+    return list;
+  };
+  const auto sum_of = [](const std::optional<LoaderPlan::Moved>& moved) -> py::object {
+    if (!moved) return py::none();
+    return py::dict("copied"_a = moved->copied, "touched"_a = moved->touched);
+  };
+  return py::dict("samples"_a = plan.samples, "passes"_a = list_of(plan.passes),
+                  "stage_by_stage"_a = list_of(plan.stage_by_stage), "bytes_a_sample"_a = sum_of(plan.moved),
+                  "bytes_a_sample_stage_by_stage"_a = sum_of(plan.moved_stage_by_stage));
+}
+
+py::dict NativeLoader::advice() const {
+  require_own_process();
+  std::string text;
+  {
+    const py::gil_scoped_release released;
+    text = to_json(advise(loading_input(*loader_, detect_machine()))).dump();
+  }
+  return py::module_::import("json").attr("loads")(text);
 }
 
 py::list NativeLoader::decisions() const {

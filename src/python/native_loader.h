@@ -56,6 +56,10 @@ class NativeLoader {
   const DataOptions& options() const { return options_; }
   pybind11::dict keywords();
   pybind11::dict statistics() const;
+  // Loader::explain(), as a dict of the names there.
+  pybind11::dict explain() const;
+  // Advice on loading, as the profile's JSON has it. collate_fn is the loop's own time.
+  pybind11::dict advice() const;
   // Loader::decisions(), each as a dict of the names there.
   pybind11::list decisions() const;
   // Key, requested, applied, reason.
@@ -96,7 +100,8 @@ class NativeLoader {
   std::shared_ptr<ProcessSource> processes_;  // Where workers read it; the same as source_ then.
   std::shared_ptr<const Source> source_;
   std::unique_ptr<Loader> loader_;
-  pid_t process_;  // That has the loader's threads: a forked child has not.
+  mutable std::int64_t collate_fn_ns_ = 0;  // Guarded by the GIL.
+  pid_t process_;                           // That has the loader's threads: a forked child has not.
 
   // Guards all below; never taken with the GIL held. Recursive: while next() waits, a signal's Python function may ask
   // where the loader stands.

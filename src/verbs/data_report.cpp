@@ -4,6 +4,8 @@
 #include <nlohmann/json.hpp>
 #include <vector>
 
+#include "assembly/loading_input.h"
+
 namespace headrace {
 namespace {
 
@@ -46,10 +48,44 @@ void show_loading(Report& report, const Training& training) {
                              static_cast<double>(stage.wait_for_output_ns) * 1e-9, stage.bytes, stage.queue,
                              stage.limits});
   }
+  report.loading_plan = loading_plan(training.loader());
   for (const LoaderDecision& made : training.loader().decisions()) {
     report.decisions.push_back({made.batch, made.at_s, made.what, made.text_of(made.from), made.text_of(made.to),
                                 made.why, made.before, made.after, made.rolled_back});
   }
+}
+
+LoadingAdvice advise_loading(const Training& training, const Machine& machine, const TimeSplit& split,
+                             std::int64_t samples_per_step) {
+  LoadingInput input = loading_input(training.loader(), machine);
+  const double samples = static_cast<double>(split.steps * samples_per_step);
+  input.costs.copy_s = split.transfer_s / samples;
+  input.own_s = (split.total_s - split.data_wait_s) / samples;
+  input.samples_per_second = samples / split.total_s;
+  return advise(input);
+}
+
+nlohmann::ordered_json plan_json(const Training& training) {
+  const LoaderPlan plan = training.loader().explain();
+  const auto passes_json = [](const std::vector<LoaderPlan::Pass>& passes) {
+    nlohmann::ordered_json list = nlohmann::ordered_json::array();
+    for (const LoaderPlan::Pass& pass : passes) {
+      list.push_back({{"name", pass.name},
+                      {"samples", pass.samples},
+                      {"bytes_in", pass.bytes_in ? nlohmann::ordered_json(*pass.bytes_in) : nullptr},
+                      {"bytes_out", pass.bytes_out ? nlohmann::ordered_json(*pass.bytes_out) : nullptr}});
+    }
+    return list;
+  };
+  const auto moved_json = [](const std::optional<LoaderPlan::Moved>& moved) -> nlohmann::ordered_json {
+    if (!moved) return nullptr;
+    return {{"copied", moved->copied}, {"touched", moved->touched}};
+  };
+  return {{"samples", plan.samples},
+          {"passes", passes_json(plan.passes)},
+          {"stage_by_stage", passes_json(plan.stage_by_stage)},
+          {"bytes_a_sample", moved_json(plan.moved)},
+          {"bytes_a_sample_stage_by_stage", moved_json(plan.moved_stage_by_stage)}};
 }
 
 nlohmann::ordered_json loading_json(const Training& training) {
@@ -86,6 +122,7 @@ nlohmann::ordered_json loading_json(const Training& training) {
   return {{"threads", now.threads},
           {"prefetch_batches", now.prefetch_batches},
           {"stages", std::move(stages)},
+          {"plan", plan_json(training)},
           {"decisions", std::move(decisions)}};
 }
 

@@ -17,9 +17,12 @@ void tell_corrupt_samples(Console& console, const Training& training);
 // {"on_corrupt": "replace", "times": 4, "samples": [{"name", "reason"}]}, training and test data together.
 nlohmann::ordered_json corrupt_samples_json(const Training& training);
 
-// Stages of loading the training data, and what the loader changed by itself.
+// Stages of loading the training data, the passes over a sample, and what the loader changed by itself.
 void show_loading(Report& report, const Training& training);
-// {"threads", "prefetch_batches", "stages": [...], "decisions": [...]}; seconds of all threads added up.
+// Of steps that were measured. Costs a second where there are optional transforms.
+LoadingAdvice advise_loading(const Training& training, const Machine& machine, const TimeSplit& split,
+                             std::int64_t samples_per_step);
+// {"threads", "prefetch_batches", "stages": [...], "plan", "decisions": [...]}; seconds of all threads added up.
 nlohmann::ordered_json loading_json(const Training& training);
 
 }  // namespace headrace

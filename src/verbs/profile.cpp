@@ -44,6 +44,7 @@ int run_profile(VerbContext& context) {
   report.before = measured.split;
   report.memory = memory.timeline();
   show_loading(report, job.training());
+  report.loading_advice = advise_loading(job.training(), context.machine, measured.split, job.samples_per_step());
   add_memory(measured.trace, report.memory);
   report.environment = report_environment(context.machine, TORCH_VERSION);
   report.settings = job.training().applied();
@@ -59,6 +60,7 @@ int run_profile(VerbContext& context) {
   document["peak_memory_bytes"] = measured.peak_memory ? nlohmann::ordered_json(*measured.peak_memory) : nullptr;
   document["memory"] = to_json(report.memory);
   document["loading"] = loading_json(job.training());
+  document["loading"]["advice"] = to_json(*report.loading_advice);
   document["corrupt_samples"] = corrupt_samples_json(job.training());
   document["folder"] = folder.path().string();
 

@@ -6,6 +6,7 @@
 
 #include "data/detail/pass.h"
 #include "data/detail/sample_cache.h"
+#include "data/detail/sample_passes.h"
 #include "data/detail/slot.h"
 #include "data/detail/workspace.h"
 
@@ -25,6 +26,7 @@ struct ChunkReport {
   std::int64_t written_bytes = 0;
   std::int64_t cache_hits = 0;
   std::int64_t cache_misses = 0;
+  SampleTotals done;
   std::exception_ptr error{};        // An Error that names its sample.
   std::int64_t error_position = -1;  // Of the sample that failed, as ChunkPlace counts.
 };

@@ -69,6 +69,7 @@ class EntropyShelf {
   void finish_epoch();
 
   Applied applied() const;
+  bool has_index() const;  // Of its own, or is making one; what comes with samples is not counted.
   Counts counts() const noexcept;
 
  private:

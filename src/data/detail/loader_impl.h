@@ -1,6 +1,6 @@
 // What a Loader holds, shared by the files that are its parts: loader_workers.cpp fills batches, loader_consumer.cpp
 // hands them out, loader_memory.cpp bounds what they and the cache hold, loader_tuning.cpp adapts what is AUTOTUNE,
-// loader.cpp builds it and knows where an epoch stands.
+// loader_plan.cpp explains, transform_cost.cpp weighs transforms, loader.cpp builds it and knows where an epoch stands.
 #pragma once
 
 #include <headrace/error.h>
@@ -27,6 +27,7 @@
 #include "data/detail/pass.h"
 #include "data/detail/rate_meter.h"
 #include "data/detail/sample_cache.h"
+#include "data/detail/sample_passes.h"
 #include "data/detail/slot.h"
 #include "data/detail/workspace.h"
 #include "image/normalize.h"
@@ -87,6 +88,8 @@ struct Loader::Impl {
   BatchFuture request();
   void give_up();
   LoaderStatistics statistics() const;
+  LoaderPlan explain() const;
+  std::vector<TransformCost> transform_costs() const;
   std::vector<CorruptSample> corrupt_samples() const;
 
   // Whether it waits until the threads beyond the number have ended.
@@ -107,7 +110,7 @@ struct Loader::Impl {
   void restart_tuning();
   void retune();
   void put_in_force(const detail::LoaderSetting& wanted);
-  void count_delivery(const Batch::Slot& slot, std::int64_t asked_ns);
+  std::int64_t count_delivery(const Batch::Slot& slot, std::int64_t asked_ns);
   void measure_consumer(std::int64_t asked_ns);
   std::string last_reason(const char* what) const;
 
@@ -186,6 +189,7 @@ struct Loader::Impl {
   std::exception_ptr error;  // The failure at pass->stop_at.
   LoaderStatistics totals;
   std::int64_t whole_bytes = 0;  // Of totals.samples, were they decoded as a whole.
+  detail::SampleTotals done;
   Cache cache_requested = Cache::none;
   std::string cache_refusal;                        // Why there is no cache although one was asked for.
   std::shared_ptr<detail::SampleCache> cache;       // Owners: the loader, and each worker that fills a chunk with it.

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <limits>
 
+#include "base/clock.h"
 #include "data/data_options.h"
 #include "data/detail/entropy_shelf.h"
 #include "data/detail/order.h"
@@ -31,6 +32,7 @@ struct Pass {
   const bool repeats;
   const Deal deal;
   EntropyShelf& indices;
+  std::int64_t (*const clock)() noexcept = monotonic_ns;  // That times the stages of a chunk.
 
   // Places of this rank's batches, counted through the epoch, that are not wanted any more begin here: at the first
   // error, or at 0 when the epoch is given up.

@@ -8,6 +8,7 @@
 #include <span>
 
 #include "data/detail/pass.h"
+#include "data/detail/sample_passes.h"
 #include "data/detail/workspace.h"
 #include "image/crop.h"
 #include "store/ram_cache.h"
@@ -53,6 +54,7 @@ class PictureMaker {
   std::int64_t decoded() const { return decoded_; }  // Pictures.
   std::int64_t decoded_bytes() const { return decoded_bytes_; }
   std::int64_t whole_bytes() const { return whole_bytes_; }  // Of the whole pictures that were made, as pixels.
+  const SampleTotals& done() const { return done_; }  // But for SamplePass::read, which is none of it.
 
  private:
   struct Size {
@@ -78,18 +80,24 @@ class PictureMaker {
   image::CropWindow crop_of(const Picture& picture, SampleRandom& random) const;
   Picture open(std::span<const std::uint8_t> bytes);
 
+  void write(const image::PixelRows& part, const image::CropWindow& window, const image::NormalizeGeometry& geometry,
+             std::span<std::byte> out);
+
   std::size_t pixel_bytes(Size size) const;
+  std::int64_t note_box(const image::CropWindow& window);  // Returns the bytes of what the crop reads.
   image::PixelRows cut(std::span<const std::uint8_t> rows, Size size, const image::Box& box) const;
   image::PixelRows pixels(const Sample& sample, std::int64_t index, Size size, const image::Box& box);
   image::PixelRows decode(const Sample& sample, std::int64_t index, const Picture& picture, const image::Box& box);
   void admit(std::int64_t index, const Picture& picture, std::span<const std::uint8_t> pixels);
   bool decode_whole(std::int64_t index, const Picture& picture);
+  void note_decoded(SamplePass pass, const Sample& sample, Size size, std::size_t bytes);
 
   const Pass& pass_;
   Workspace& workspace_;
   RamCache* const cache_;
   std::int64_t read_ns_ = 0, decode_ns_ = 0;
   std::int64_t read_bytes_ = 0, decoded_ = 0, decoded_bytes_ = 0, whole_bytes_ = 0;
+  SampleTotals done_;
 };
 
 }  // namespace headrace::detail

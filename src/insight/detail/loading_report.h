@@ -12,6 +12,12 @@ std::string loading_html(const Report& report);  // Empty when nothing is known 
 std::string count_text(std::int64_t count);      // "240,000".
 // "1.20 s for input", "0.30 s for room", both, or nothing.
 std::string waits_text(const Report::Stage& stage);
+// "A sample costs the loader 1.06 ms: read 4 %, decode 70 %, ..."
+std::string costs_text(const LoadingCosts& costs);
+// "661 kB copied and 1.2 MB touched for a sample; as 9 passes, one for each stage, it would be ..."
+std::string plan_text(const Report::LoadingPlan& plan);
+// "without pad (data.transform.pad = 0): 1,234 samples/s predicted, ..."
+std::string proposal_text(const Proposal& proposal);
 // "kept", "rolled back" or "not measured".
 const char* outcome_text(const Report::Decision& decision);
 

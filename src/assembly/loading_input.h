@@ -1,0 +1,19 @@
+// What advice on loading needs, from a loader that has delivered some batches.
+#pragma once
+
+#include <headrace/insight.h>
+#include <headrace/loader.h>
+
+#include "hardware/machine.h"
+
+namespace headrace {
+
+// Costs, threads and the consumer's own time as the loader has counted them since it was built, the rate that follows
+// from both, and what each optional transform costs: Loader::transform_costs(), a second of the calling thread. What
+// copies the consumer makes is not known here. Compute threads are those of the process.
+LoadingInput loading_input(const Loader& loader, const Machine& machine);
+
+// The loader's plan for a report; nullopt before the first sample.
+std::optional<Report::LoadingPlan> loading_plan(const Loader& loader);
+
+}  // namespace headrace

@@ -1,0 +1,83 @@
+// The passes over a sample's values on its way into a batch: which of them a picture takes, and what they have moved.
+#pragma once
+
+#include <headrace/loader.h>
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+
+#include "data/data_options.h"
+
+namespace headrace::detail {
+
+// In the order in which a sample takes them; none takes all.
+enum class SamplePass : std::uint8_t {
+  read,
+  read_rows,       // Of a picture in rows, those that the crop needs.
+  decode_region,   // What the crop needs,
+  decode_indexed,  // likewise, with the file's entropy index.
+  decode_whole,    // For the cache.
+  keep,            // Into the cache.
+  resize,          // To uint8, for `write`.
+  resize_write,    // Resize, flip, normalise, type and layout, into the batch.
+  write,           // Pad, crop, flip, normalise, type and layout, into the batch.
+};
+inline constexpr std::size_t kSamplePasses = 9;
+
+// How pixels get into the batch. PictureMaker goes by it, and Loader::explain() tells it.
+enum class Writing { as_stored, resized, resized_then_placed };
+
+// `moved`: the pad's crop lies beside the picture's own place.
+constexpr Writing writing_of(const TransformOptions& transform, bool moved) noexcept {
+  if (transform.size == 0) return Writing::as_stored;
+  return moved ? Writing::resized_then_placed : Writing::resized;
+}
+
+// What PictureMaker and the chunk did so far. Bytes.
+struct SampleTotals {
+  struct Pass {
+    std::int64_t samples = 0, in = 0, out = 0;
+  };
+
+  void add(SamplePass pass, std::int64_t in, std::int64_t out) noexcept {
+    Pass& total = passes[static_cast<std::size_t>(pass)];
+    ++total.samples;
+    total.in += in;
+    total.out += out;
+  }
+  const Pass& of(SamplePass pass) const noexcept { return passes[static_cast<std::size_t>(pass)]; }
+  SampleTotals& operator+=(const SampleTotals& more) noexcept {
+    for (std::size_t i = 0; i < kSamplePasses; ++i) {
+      passes[i].samples += more.passes[i].samples;
+      passes[i].in += more.passes[i].in;
+      passes[i].out += more.passes[i].out;
+    }
+    whole += more.whole;
+    boxes += more.boxes;
+    unread += more.unread;
+    flipped += more.flipped;
+    return *this;
+  }
+
+  std::array<Pass, kSamplePasses> passes;
+  std::int64_t whole = 0;    // Of the pictures that were decoded, as if all of each had been.
+  std::int64_t boxes = 0;    // Of what crops read.
+  std::int64_t unread = 0;   // Rows that were not read of pictures in rows.
+  std::int64_t flipped = 0;  // Samples.
+};
+
+// What a loader's plan depends on beside what it did.
+struct PlanInput {
+  const Source& source;
+  const DataOptions& options;
+  PictureShape shape;
+  bool augment;
+  bool cached;   // There is a cache now,
+  bool indexed;  // and an entropy index.
+};
+
+// The passes that were taken, with what they moved; before the first sample those that its options lead to.
+LoaderPlan plan_of(const PlanInput& input, const SampleTotals& done);
+
+}  // namespace headrace::detail

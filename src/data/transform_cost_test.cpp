@@ -1,0 +1,95 @@
+#include "data/detail/transform_cost.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <headrace/loader.h>
+
+#include <cmath>
+#include <memory>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "data/detail/testing.h"
+#include "data/detail/tiny_pictures.h"
+
+namespace headrace {
+namespace {
+
+using testing::IsEmpty;
+
+DataOptions all_transforms() {
+  DataOptions options = options_of(8, 0);
+  options.transform.size = 24;
+  options.transform.crop = Crop::random_resized;
+  options.transform.scale = {0.5, 1.0};
+  options.transform.pad = 2;
+  options.transform.flip_probability = 0.5;
+  return options;
+}
+
+// A sample's price in place of its time: 10 without anything, 3 for the pad, 1 for the flip, and a random crop
+// spares 2. Every fifth round something else was on the machine.
+double price(const DataOptions& options, std::int64_t epoch) {
+  const TransformOptions& transform = options.transform;
+  double units = 10;
+  if (transform.crop != Crop::center) units -= 2;
+  if (transform.pad > 0) units += 3;
+  if (transform.flip_probability > 0) units += epoch % 5 == 4 ? 9 : 1;
+  return units * 1e-3;
+}
+
+TEST(TransformCosts, AreTheMedianOverRoundsTheDearestFirst) {
+  std::set<std::int64_t> epochs;
+  const auto costs = detail::costs_of_transforms(all_transforms(), true, [&](const DataOptions& options, auto epoch) {
+    epochs.insert(epoch);
+    return price(options, epoch);
+  });
+  ASSERT_EQ(costs.size(), 3U);
+  EXPECT_EQ(costs[0].name, "pad");
+  EXPECT_EQ(costs[0].setting, "data.transform.pad = 0");
+  EXPECT_NEAR(costs[0].share, 3.0 / 12, 1e-9);
+  EXPECT_EQ(costs[1].name, "flip");
+  EXPECT_EQ(costs[1].setting, "data.transform.flip_probability = 0");
+  EXPECT_NEAR(costs[1].share, 1.0 / 12, 1e-9);
+  EXPECT_EQ(costs[2].name, "crop");
+  EXPECT_EQ(costs[2].setting, "data.transform.crop = \"center\"");
+  EXPECT_NEAR(costs[2].share, -2.0 / 12, 1e-9);
+  EXPECT_GE(epochs.size(), 3U);  // Other draws each round.
+}
+
+TEST(TransformCosts, OnlyWhatIsOptionalAndOnIsWeighed) {
+  const auto names = [](const DataOptions& options, bool augment) {
+    std::vector<std::string> all;
+    for (const auto& cost : detail::costs_of_transforms(options, augment, price)) all.push_back(cost.name);
+    return all;
+  };
+  EXPECT_THAT(names(all_transforms(), false), IsEmpty());
+  EXPECT_THAT(names(options_of(8, 0), true), IsEmpty());
+  DataOptions flips = options_of(8, 0);
+  flips.transform.flip_probability = 0.5;
+  EXPECT_THAT(names(flips, true), testing::ElementsAre("flip"));
+}
+
+TEST(TransformCosts, ALoaderTellsThemAndGoesOnAsBefore) {
+  const TinyPictures pictures{{.classes = 2, .count = 8}};
+  const std::shared_ptr<const Source> source = open_source(pictures.uri(), Split::train);
+  Loader reference{source, all_transforms(), 1, true}, loader{source, all_transforms(), 1, true};
+  const auto expected = digests(reference.epoch(0));
+  Epoch epoch = loader.epoch(0);
+  std::vector<std::uint64_t> found{digest(epoch.next().value())};
+  const LoaderStatistics before = loader.statistics();
+  const auto costs = loader.transform_costs();
+  ASSERT_EQ(costs.size(), 3U);
+  for (const TransformCost& cost : costs) EXPECT_TRUE(std::isfinite(cost.share) && cost.share < 1) << cost.name;
+  const LoaderStatistics after = loader.statistics();
+  EXPECT_EQ(after.samples, before.samples);
+  EXPECT_EQ(after.read, before.read);
+  EXPECT_EQ(after.index_misses, before.index_misses);
+  EXPECT_EQ(loader.explain().samples, before.samples);
+  while (const auto batch = epoch.next()) found.push_back(digest(*batch));
+  EXPECT_EQ(found, expected);
+}
+
+}  // namespace
+}  // namespace headrace
