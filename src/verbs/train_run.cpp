@@ -104,6 +104,7 @@ class TrainLoop {
     result.loss = trainer().take_mean_loss().value_or(std::numeric_limits<double>::quiet_NaN());
     result.seconds = history_.epoch_seconds;
     result.samples_per_second = samples / result.seconds;
+    give_freed_memory_back();  // Or what the steps have used stays beside what the evaluation uses.
     const std::int64_t begin_ns = monotonic_ns();
     const Evaluation evaluation = evaluate(trainer(), training_.test_loader());
     result.test_seconds = seconds_since(begin_ns);
