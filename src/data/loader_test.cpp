@@ -879,6 +879,16 @@ TEST(Loader, LeavingEarlyReturnsThreadsAndMemory) {
   EXPECT_TRUE(thread_count_becomes(threads_before));
 }
 
+TEST(Loader, ThreadsThatWereStartedAreCounted) {
+  Loader loader{std::make_shared<FakeSource>(64), options_of(8, 3), 1, true};
+  EXPECT_EQ(loader.statistics().threads_started, 3);
+  for (int epoch = 0; epoch < 2; ++epoch) digests(loader.epoch(epoch));
+  EXPECT_EQ(loader.statistics().threads_started, 3);
+  loader.set_threads(0);
+  loader.set_threads(3);
+  EXPECT_EQ(loader.statistics().threads_started, 6);
+}
+
 TEST(Loader, LeavingEarlyDoesNotWaitForTheRestOfAChunk) {
   const auto source = std::make_shared<FakeSource>(64);
   source->on_read = [](std::int64_t) { std::this_thread::sleep_for(std::chrono::milliseconds(10)); };

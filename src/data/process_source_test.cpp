@@ -200,6 +200,24 @@ TEST_F(ProcessSourceTest, WorkersLiveThroughEpochs) {
   EXPECT_EQ(source->read(0, buffer).bytes[0], 61) << "its state is what 60 samples made of it";
 }
 
+TEST_F(ProcessSourceTest, WorkersThatAreEndedBetweenEpochsAreStartedAnew) {
+  const std::shared_ptr<ProcessSource> source = open("tells served", 2);
+  std::vector<std::uint8_t> buffer;
+  for (int epoch = 1; epoch <= 3; ++epoch) {
+    ASSERT_EQ(source->statistics().processes.size(), 2U);
+    EXPECT_EQ(source->statistics().started, 2 * epoch);
+    EXPECT_EQ(source->read(0, buffer).bytes[0], 1) << "nothing is left of the epoch before";
+    source->end_workers();
+    EXPECT_TRUE(source->statistics().processes.empty());
+    source->start_workers();
+    source->start_workers();  // All live already.
+  }
+  source->end_workers();
+  EXPECT_EQ(source->read(0, buffer).bytes[0], 1) << "one starts where it is needed";
+  EXPECT_EQ(source->statistics().started, 9);
+  EXPECT_EQ(source->statistics().died, 0);
+}
+
 TEST_F(ProcessSourceTest, ManyThreadsReadAtATime) {
   const auto source = open("plain", 3);
   std::atomic<int> wrong{0};

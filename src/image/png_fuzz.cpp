@@ -53,9 +53,9 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   if (data[0] % 4 != 0) repair_checksums(file);
   static Decoder decoder;
   try {
-    const HeaderSize size = header_size(file);
+    const HeaderSize named = header_size(file);
     const PictureInfo info = decoder.open(file, data[0] % 2 == 0 ? 3 : 1);
-    if (size.height != info.height || size.width != info.width) std::abort();
+    if (named.height != info.height || named.width != info.width) std::abort();
     if (static_cast<std::int64_t>(info.height) * info.width > 1'000'000) return 0;
     const Box whole{0, 0, info.height, info.width};
     const Box right{info.height / 3, info.width / 2, info.height - info.height / 3, info.width - info.width / 2};

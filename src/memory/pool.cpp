@@ -11,7 +11,7 @@
 namespace headrace {
 namespace {
 
-constexpr std::align_val_t kAlignment{64};  // A cache line, and the widest vector register.
+constexpr std::align_val_t kAlignment{64};                 // A cache line, and the widest vector register.
 constexpr std::size_t kInCacheMax = std::size_t{2} << 20;  // Of one core's own cache, on most machines.
 
 // Not touched: whoever writes a block first has its page faults. Here they would all come at once, before any work: 50
@@ -44,7 +44,8 @@ struct BlockPool::Shared {
   }
 
   // The lock is held, and one is at home. Small ones: the one used last, which the caches may still hold. Large ones go
-  // round, so that all are touched soon: what a process holds would else grow whenever one more is out than ever before.
+  // round, so that all are touched soon: what a process holds would else grow whenever one more is out than ever
+  // before.
   std::byte* take_home() {
     const auto place = block_bytes > kInCacheMax ? home.begin() : home.end() - 1;
     std::byte* const memory = *place;

@@ -9,7 +9,8 @@
 namespace headrace {
 
 // Blocks of `block_bytes`, 64-byte aligned, at most `capacity`. New ones are untouched: their page faults come to who
-// writes them first. Blocks larger than a cache are given out in turn, others the last used first. Thread-safe. A block may outlive the pool: it keeps the memory alive and frees it itself then.
+// writes them first. Blocks larger than a cache are given out in turn, others the last used first. Thread-safe. A block
+// may outlive the pool: it keeps the memory alive and frees it itself then.
 class BlockPool {
  public:
   class Block;  // Move-only handle; gives the block back when destroyed.

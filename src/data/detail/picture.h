@@ -54,7 +54,7 @@ class PictureMaker {
   std::int64_t decoded() const { return decoded_; }  // Pictures.
   std::int64_t decoded_bytes() const { return decoded_bytes_; }
   std::int64_t whole_bytes() const { return whole_bytes_; }  // Of the whole pictures that were made, as pixels.
-  const SampleTotals& done() const { return done_; }  // But for SamplePass::read, which is none of it.
+  const SampleTotals& done() const { return done_; }         // But for SamplePass::read, which is none of it.
 
  private:
   struct Size {
