@@ -451,6 +451,34 @@ def test_ranks_share_an_epoch_as_a_distributed_sampler_does(tmp_path):
                 assert sorted(counted) == list(range(size - size % ranks if drop_last else size))
 
 
+def test_batches_out_of_order_are_the_same_ones():
+    held = threading.Event()
+
+    class Numbers:
+        classes = 1
+
+        def __len__(self):
+            return 40
+
+        def __getitem__(self, index):
+            if index == 0:
+                assert held.wait(60)
+            return numpy.full((1, 1), index, numpy.uint8), 0
+
+    loader = hr.Loader(Numbers(), batch_size=4, threads=2, prefetch_batches=3, shuffle=False, in_order=False)
+    found = []
+    for batch in loader:
+        found.append(indices_of(batch))
+        if len(found) < len(loader):
+            with pytest.raises(ValueError, match="data.in_order"):
+                loader.state_dict()
+        if len(found) == len(loader) - 1:
+            held.set()
+    assert found[-1] == [0, 1, 2, 3]
+    assert sorted(found) == [list(range(first, first + 4)) for first in range(0, 40, 4)]
+    loader.load_state_dict(loader.state_dict())
+
+
 def test_each_epoch_of_ranks_has_a_new_order_and_is_that_of_one_rank(tmp_path):
     source = numbered(tmp_path / "d", 103)
     alone = hr.Loader(source, batch_size=8, seed=5)

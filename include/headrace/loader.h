@@ -259,7 +259,7 @@ class Loader {
   Epoch next_epoch() && = delete;
 
   // Where the batch after the delivered ones stands; after an epoch's last one the begin of the next. A request counts
-  // as delivered when it is made.
+  // as delivered when it is made. Error{invalid_argument} within an epoch of in_order = false.
   LoaderState state() const;
   // next_epoch() goes on there, on any number of threads or ranks, with the same samples in the same bytes.
   // Error{invalid_argument} names what differs: seed, source, an option that decides bytes, or batch_size, which may

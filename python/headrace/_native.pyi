@@ -48,6 +48,7 @@ class Loader:
         weights: Sequence[float] = [],
         ranks: int = 1,
         rank: int = 0,
+        in_order: bool = True,
         collate_fn: Callable[[list[tuple[torch.Tensor, int]]], Any] | None = None,
         on_corrupt: str = "fail",
         cache: str = "none",

@@ -75,6 +75,7 @@ struct DataOptions {
   std::vector<double> weights;           // sampler = weighted: one a class or one a sample.
   std::int64_t ranks = 1;                // Processes that share the epoch; each loads its part.
   std::int64_t rank = 0;                 // Which of them this one is.
+  bool in_order = true;                  // Batches come in the epoch's order, or as they get ready.
   OnCorrupt on_corrupt = OnCorrupt::fail;  // What becomes of a sample that cannot be read or decoded.
   Cache cache = Cache::none;               // Samples kept in memory. Live knob; never changes a byte.
   std::int64_t cache_mib = 0;              // Bound of the cache, in MiB; 0: half of what the memory limit leaves free.
@@ -111,6 +112,10 @@ void describe_order(Visitor& visit, Options& o) {
         "Processes that train together. Their batches, taken in turns, are those of one process; each loads its own "
         "only.");
   visit("rank", o.rank, Range<std::int64_t>{0, 65535}, "Which of the ranks this process is, from 0.");
+  visit("in_order", o.in_order,
+        "Give the batches of an epoch in its order. false gives each as soon as it is whole, so that one slow file "
+        "holds up its own batch alone: the same batches, in an order that differs from run to run, and no state within "
+        "an epoch. A recipe's batches come in order.");
 }
 
 template <class Visitor, class Options>
@@ -172,9 +177,9 @@ void describe(Visitor& visit, Options& o) {
 
 // Keys that change no byte of any batch, and those that a LoaderState holds as numbers. All others must be the same
 // where a state is restored.
-constexpr std::array<std::string_view, 11> kKeysOutsideState{
-    "source", "batch_size", "threads",   "threads_max", "prefetch_batches", "prefetch_mib", "ranks",
-    "rank",   "cache",      "cache_mib", "index"};
+constexpr std::array<std::string_view, 12> kKeysOutsideState{
+    "source", "batch_size", "threads",  "threads_max", "prefetch_batches", "prefetch_mib", "ranks",
+    "rank",   "in_order",   "cache",    "cache_mib",   "index"};
 
 // Samples of an epoch that all ranks take in one step.
 inline std::int64_t samples_a_step(const DataOptions& options) noexcept {

@@ -124,6 +124,10 @@ void Loader::Impl::start_at(Place place) {
 LoaderState Loader::Impl::state() const {
   const std::uint64_t fingerprint = source->fingerprint();
   std::lock_guard lock(mutex);
+  if (!options.in_order && pass != nullptr && !place_wanted) {
+    fail(ErrorCode::invalid_argument,
+         "data: no state within epoch {}: with data.in_order = false its batches come as they get ready", pass->epoch);
+  }
   const Place place = place_wanted.value_or(at);
   return {place.epoch, place.position, seed, fingerprint, options.batch_size, options.ranks, bytes_options};
 }

@@ -111,7 +111,7 @@ void Loader::Impl::measure_consumer(std::int64_t asked_ns) {
 // The front is decided. After an exception the pass is still there.
 Batch Loader::Impl::take_front(std::int64_t begin_ns) {
   if (!front_is_ready()) std::rethrow_exception(error);
-  const bool is_last = window.front()->index + 1 == pass_end;
+  const bool is_last = window.size() == 1 && next_open == pass_end;
   if (is_last && no_sample_is_sound()) {
     fail(ErrorCode::corrupt_data, "data: all {} samples of epoch {} are corrupt, the first: {}", pass_zeroed,
          pass->epoch, corrupt.front().reason);

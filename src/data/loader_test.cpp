@@ -961,6 +961,58 @@ TEST(Loader, AThreadThatCannotBeHadLeavesThoseThereWereAtWork) {
   EXPECT_GE(refused, 4);  // Each thread takes some memory.
 }
 
+TEST(Loader, OutOfOrderABatchComesAsSoonAsItIsWhole) {
+  for (const bool requests : {false, true}) {
+    const auto source = std::make_shared<FakeSource>(44);
+    Gate gate;
+    source->on_read = [&](std::int64_t index) {
+      if (index == 0) gate.pass();
+    };
+    auto options = options_of(4, 2, 3);
+    options.shuffle = options.in_order = false;
+    Loader loader{source, options, 7, true};
+    auto epoch = loader.epoch(0);
+    const auto next = [&] { return requests ? epoch.request().get() : epoch.next(); };
+    std::vector<std::int64_t> found;
+    std::vector<std::uint64_t> bytes;
+    for (std::int64_t i = 0; i < epoch.batches(); ++i) {
+      if (i == epoch.batches() - 1) gate.let_go();  // All others have come by then.
+      const auto batch = next();
+      ASSERT_TRUE(batch);
+      found.push_back(batch->index());
+      bytes.push_back(digest(*batch));
+      if (i + 1 < epoch.batches()) {
+        EXPECT_THAT(error_of(ErrorCode::invalid_argument, [&] { loader.state(); }), HasSubstr("data.in_order"));
+      }
+    }
+    EXPECT_FALSE(next());
+    EXPECT_EQ(found.back(), 0);
+    EXPECT_EQ(loader.state().epoch, 1);  // Between epochs there is one.
+    options.in_order = true;
+    Loader reference{source, options, 7, true};
+    EXPECT_THAT(bytes, testing::UnorderedElementsAreArray(digests(reference.epoch(0))));
+  }
+}
+
+TEST(Loader, OutOfOrderAFailureComesAfterTheBatchesThatWereWhole) {
+  const auto source = std::make_shared<FakeSource>(64);
+  source->on_read = [](std::int64_t index) {
+    if (index == 37) fail(ErrorCode::io, "sample 37 is gone");
+  };
+  auto options = options_of(4, 3, 4);
+  options.shuffle = options.in_order = false;
+  Loader loader{source, options, 7, true};
+  for (int round = 0; round < 20; ++round) {
+    auto epoch = loader.epoch(round);
+    std::set<std::int64_t> found;
+    const std::string told = error_of(ErrorCode::io, [&] {
+      while (const auto batch = epoch.next()) EXPECT_TRUE(found.insert(batch->index()).second);
+    });
+    EXPECT_THAT(told, HasSubstr("37"));
+    EXPECT_EQ(found.count(9), 0U);
+  }
+}
+
 TEST(Loader, ASlowConsumerBoundsProduction) {
   for (const std::int64_t prefetch : {1, 3}) {
     const auto source = std::make_shared<FakeSource>(3200);

@@ -184,8 +184,17 @@ std::int64_t Loader::Impl::load(std::unique_lock<std::mutex>& lock, const Claim&
   totals.workspace_bytes += growth;
   add_report(report, workspace);
   const bool whole = claim.slot->finished == claim.slot->size;
+  if (whole && !options.in_order) bring_forward(*claim.slot);
   if (whole || (working == 0 && stopping())) tell_consumer(lock);
   return report.busy_ns;
+}
+
+// Before those that are not whole yet. The newest of these stays at the back, where chunks are claimed.
+void Loader::Impl::bring_forward(const Batch::Slot& whole) {
+  const auto is_it = [&whole](const auto& slot) { return slot.get() == &whole; };
+  const auto place = std::find_if(window.begin(), window.end(), is_it);
+  const auto to = std::find_if(window.begin(), place, [](const auto& slot) { return slot->finished != slot->size; });
+  std::rotate(to, place, place + 1);
 }
 
 void Loader::Impl::tell_consumer(std::unique_lock<std::mutex>& lock) {

@@ -145,6 +145,9 @@ void check(const Recipe& recipe, const std::string& where) {
   if (!order.empty()) contradiction(where, order);
   const std::string transform = transform_contradiction(recipe.data.transform, "data.transform.");
   if (!transform.empty()) contradiction(where, transform);
+  if (!recipe.data.in_order) {
+    contradiction(where, "data.in_order is false; wanted true: a run could be neither repeated nor resumed");
+  }
   if (recipe.data.transform.dtype != PixelType::f32) {
     contradiction(where, "data.transform.dtype is not float32; the network of a recipe reads float32");
   }

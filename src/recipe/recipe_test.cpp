@@ -233,6 +233,8 @@ TEST_F(RecipeFile, RefusesContradictions) {
   EXPECT_EQ(refusal(kSource + std::string("data.transform.layout = 'nhwc'")), "accepted");
   EXPECT_THAT(refusal(kSource + std::string("data.ranks = 2\ndata.rank = 2")),
               HasSubstr("data.rank is 2 and data.ranks is 2; wanted a rank from 0 to 1"));
+  EXPECT_THAT(refusal(kSource + std::string("data.in_order = false")),
+              HasSubstr("data.in_order is false; wanted true: a run could be neither repeated nor resumed"));
   EXPECT_THAT(refusal(kSource + std::string("data.sampler = 'weighted'")), HasSubstr("data.weights is missing"));
   EXPECT_THAT(refusal(kSource + std::string("data.weights = [1.0]")), HasSubstr("data.weights has no effect"));
   EXPECT_THAT(refusal(kSource + std::string("schedule.final_fraction = 0.1")), HasSubstr("schedule.final_fraction"));

@@ -127,6 +127,7 @@ struct Loader::Impl {
   std::int64_t load(std::unique_lock<std::mutex>& lock, const Claim& claim, Workspace& workspace);
   void add_report(ChunkReport& report, Workspace& workspace);
   void note_corrupt(std::vector<CorruptSample>& samples);
+  void bring_forward(const Batch::Slot& whole);
   void note_error(std::exception_ptr failure, std::int64_t position);
   bool no_sample_is_sound() const;
   bool stopping() const { return pass->stop_at.load(std::memory_order_relaxed) != Pass::kNever; }
