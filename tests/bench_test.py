@@ -131,7 +131,7 @@ def test_a_rate_below_its_target_is_missed(capsys):
 
 def test_loading_is_judged_against_the_same_state_of_the_page_cache_by_both_readings(capsys):
     def seconds(value, resident=0.0):
-        return [{"seconds": value, "resident": resident}] * 3
+        return [{"seconds": value, "resident": resident, "decoded": 0}] * 3
 
     found = {"sequential 0 cold": seconds(2.0), "sequential 0 warm": seconds(1.0, 1), "loader 1 cold": seconds(1.0, 0.5),
              "loader 2 cold": seconds(0.5), "loader 1 warm": seconds(1.0), "loader 2 warm": seconds(0.5), "loader 1 cached": seconds(0.2),
@@ -144,12 +144,19 @@ def test_loading_is_judged_against_the_same_state_of_the_page_cache_by_both_read
 
 def test_a_chain_that_computes_something_else_or_is_too_slow_is_missed():
     def ours(speed, bytes_hash="a"):
-        return [{"images": speed, "seconds": 1.0, "hash": bytes_hash, "set": "best"}] * 3
+        return [{"images": speed, "seconds": 1.0, "hash": bytes_hash, "set": "best", "decoded": 0}] * 3
 
     found = {"best files 1": ours(100), "plain files 1": ours(50), "best pixels 1": ours(900), "plain pixels 1": ours(300, "b"),
              "torchvision files 1": [20.0] * 3, "torchvision pixels 1": [100.0] * 3, "Pillow files 1": [10.0] * 3}
     assert data_targets_missed("show_chains", found, [1]) == [
         "T-08 from JPEG files, 1 thread: scalar specification", "T-08 from decoded pixels, 1 thread: equal output"]
+
+
+def test_a_cache_that_did_not_hold_all_pictures_is_no_figure():
+    targets = script("data_targets")
+    targets.check_no_decoding([{"decoded": 0}, {"decoded": 0}])
+    with pytest.raises(SystemExit, match="decoded again"):
+        targets.check_no_decoding([{"decoded": 0}, {"decoded": 3}])
 
 
 def test_the_first_batch_of_an_epoch_counts_as_a_request_and_a_fast_consumer_fails():

@@ -1,11 +1,9 @@
 // One measurement of the data targets a call, for run.py, which interleaves them. Prints one JSON line.
-//   data_targets equal FOLDER                       whether the sequential way and a Loader give the same bytes
-//   data_targets load FOLDER WAY THREADS STATE      seconds of one epoch. WAY: sequential | loader; STATE: cold | warm
-//   |
-//                                                   cached (the second epoch of a loader that keeps decoded pictures)
-//   data_targets chain FOLDER SET THREADS FROM SIZE SECONDS    seconds an image. SET: best | plain; FROM: files |
-//   pixels data_targets wait FOLDER CONSUMER BATCHES       every request's wait. CONSUMER: sleeps | computes (50 ms) |
-//   none
+//   equal FOLDER                             whether the sequential way and a Loader give the same bytes
+//   load FOLDER WAY THREADS STATE            seconds of one epoch. WAY: sequential | loader; STATE: cold | warm |
+//                                            cached (the second epoch of a loader that keeps decoded pictures)
+//   chain FOLDER SET THREADS FROM SIZE SECONDS    seconds an image. SET: best | plain; FROM: files | pixels
+//   wait FOLDER CONSUMER BATCHES THREADS     every request's wait. CONSUMER: sleeps | computes (50 ms) | none
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -73,14 +71,14 @@ class Sequential {
   void run(const std::function<void(std::span<const float>, std::span<const std::int64_t>)>& take) {
     for (std::int64_t first = 0; first < source_.size(); first += options_.batch_size) {
       const std::int64_t count = std::min(options_.batch_size, source_.size() - first);
-      std::vector<float> images(static_cast<std::size_t>(count) * values_.size());
+      images_.resize(static_cast<std::size_t>(count) * values_.size());
       std::vector<std::int64_t> labels;
       for (std::int64_t i = 0; i < count; ++i) {
         labels.push_back(make(first + i));
-        std::memcpy(&images[static_cast<std::size_t>(i) * values_.size()], values_.data(),
+        std::memcpy(&images_[static_cast<std::size_t>(i) * values_.size()], values_.data(),
                     values_.size() * sizeof(float));
       }
-      take(images, labels);
+      take(images_, labels);
     }
   }
 
@@ -139,7 +137,7 @@ class Sequential {
   image::detail::JpegReader reader_;
   image::Resizer resizer_;
   std::vector<std::uint8_t> file_, pixels_, resized_;
-  std::vector<float> values_;
+  std::vector<float> values_, images_;
 };
 
 void take_all(Loader& loader, std::int64_t epoch_index) {
@@ -234,10 +232,10 @@ void load(const std::string& folder, const std::string& way, std::int64_t thread
   } else {
     fail(ErrorCode::invalid_argument, "state {}; wanted cold | warm | cached", state);
   }
-  const std::int64_t begin_ns = monotonic_ns(), begin_cpu_ns = process_cpu_ns();
+  const std::int64_t decoded_before = loader.statistics().decoded, begin_ns = monotonic_ns();
   run(state == "cached" ? 1 : 0);
-  fmt::print("{{\"images\": {}, \"seconds\": {}, \"cpu_seconds\": {}, \"resident\": {}}}\n", source->size(),
-             seconds_since(begin_ns), static_cast<double>(process_cpu_ns() - begin_cpu_ns) * 1e-9, resident);
+  fmt::print("{{\"images\": {}, \"seconds\": {}, \"decoded\": {}, \"resident\": {}}}\n", source->size(),
+             seconds_since(begin_ns), loader.statistics().decoded - decoded_before, resident);
 }
 
 // ---- T-08 ----
@@ -273,8 +271,9 @@ void consume(const std::string& how) {
   }
 }
 
-void wait_for_batches(const std::string& folder, const std::string& consumer, std::int64_t batches) {
-  DataOptions options = options_for(2, 224);
+void wait_for_batches(const std::string& folder, const std::string& consumer, std::int64_t batches,
+                      std::int64_t threads) {
+  DataOptions options = options_for(threads, 224);
   options.last_batch = LastBatch::drop;
   Loader loader(source_of(folder), options, kSeed, true);
   std::vector<double> firsts_ms, waits_ms;  // Nothing is prepared before an epoch begins.
@@ -293,18 +292,18 @@ void wait_for_batches(const std::string& folder, const std::string& consumer, st
 }
 
 void run(const std::vector<std::string>& words) {
-  const std::map<std::string, std::size_t> lengths{{"equal", 2}, {"load", 5}, {"chain", 7}, {"wait", 4}};
+  const std::map<std::string, std::size_t> lengths{{"equal", 2}, {"load", 5}, {"chain", 7}, {"wait", 5}};
   const auto found = words.empty() ? lengths.end() : lengths.find(words[0]);
   if (found == lengths.end() || found->second != words.size()) {
     fail(ErrorCode::invalid_argument,
          "wanted equal FOLDER | load FOLDER WAY THREADS STATE | chain FOLDER SET THREADS "
-         "FROM SIZE SECONDS | wait FOLDER CONSUMER BATCHES, found {} words",
+         "FROM SIZE SECONDS | wait FOLDER CONSUMER BATCHES THREADS, found {} words",
          words.size());
   }
   if (words[0] == "equal") return equal(words[1]);
   if (words[0] == "load") return load(words[1], words[2], std::stoll(words[3]), words[4]);
   if (words[0] == "chain") return chain(words);
-  wait_for_batches(words[1], words[2], std::stoll(words[3]));
+  wait_for_batches(words[1], words[2], std::stoll(words[3]), std::stoll(words[4]));
 }
 
 }  // namespace

@@ -191,10 +191,6 @@ class PillowPictures(Pictures):
         return Image.open(path).convert("RGB")
 
 
-def python_images_per_second(loader: DataLoader) -> float:
-    return loader_rounds.speed(loader)
-
-
 def chain_arms(folder: Path, threads: list[int]) -> Arms:
     data = folder / "jpeg640"
     paths = sorted(data.rglob("*.jpg"))
@@ -209,15 +205,15 @@ def chain_arms(folder: Path, threads: list[int]) -> Arms:
             # One thread is the loop's own; two are worker processes, which live through all rounds.
             workers = 0 if count == 1 else count
             loader = DataLoader(pictures, 8, num_workers=workers, persistent_workers=workers > 0)
-            arms[f"{name} {count}"] = partial(python_images_per_second, loader)
+            arms[f"{name} {count}"] = partial(loader_rounds.speed, loader)
     return arms
 
 
 # T-09.
 
 
-def wait_arms(photos: Path) -> Arms:
-    return {consumer: partial(ask, "wait", photos, consumer, 37) for consumer in ("sleeps", "computes", "none")}
+def wait_arms(photos: Path, threads: int) -> Arms:
+    return {consumer: partial(ask, "wait", photos, consumer, 37, threads) for consumer in ("sleeps", "computes", "none")}
 
 
 # What came of it.
@@ -250,6 +246,11 @@ def show_rates(found: dict[str, list], table: Table) -> None:
         table.judge("T-06", name, rate >= RATE_WANTED, found_text(values, "samples/s"), remark)
 
 
+def check_no_decoding(results: list[dict]) -> None:
+    if any(result["decoded"] for result in results):
+        raise SystemExit("the cache did not hold all pictures: some were decoded again; more free memory is wanted")
+
+
 def show_loads(found: dict[str, list], threads: int, table: Table) -> None:
     print(f"\nT-07: seconds of an epoch against a loop that loads for itself; {LESS_TIME:.2f} times the rate is 70 % less time, "
           f"the weaker reading is {WEAKER}")
@@ -258,6 +259,8 @@ def show_loads(found: dict[str, list], threads: int, table: Table) -> None:
         if resident > 0.05:
             print(f"      {name}: {resident:.0%} of the pages stayed in the page cache, so that cold was not cold")
     for state, baseline in (("cold", "cold"), ("warm", "warm"), ("cached", "warm")):
+        if state == "cached":
+            check_no_decoding([result for count in {1, threads} for result in found[f"loader {count} cached"]])
         naive = [result["seconds"] for result in found[f"sequential 0 {baseline}"]]
         print(f"      {state}: the loop that loads for itself {found_text(naive, 's', 3)}")
         for count in sorted({1, threads}):
@@ -275,6 +278,8 @@ def show_chains(found: dict[str, list], threads: list[int], table: Table) -> Non
     print(f"\nT-08 and AUG-16: images/s of random resized crop to {SIDE}, flip, normalise; {CHAIN_WANTED} times the rate is 60 % less time")
     speeds = {name: [v["images"] / v["seconds"] if isinstance(v, dict) else v for v in values] for name, values in found.items()}
     for count, origin in itertools.product(threads, ("files", "pixels")):
+        if origin == "pixels":
+            check_no_decoding([result for kernels in ("best", "plain") for result in found[f"{kernels} pixels {count}"]])
         ours = speeds[f"best {origin} {count}"]
         sets = {result["set"] for result in found[f"best {origin} {count}"]}
         hashes = {result["hash"] for kernels in ("best", "plain") for result in found[f"{kernels} {origin} {count}"]}
@@ -304,12 +309,13 @@ def show_waits(found: dict[str, list], table: Table) -> None:
     for consumer, title in titles.items():
         inside = [wait for result in found[consumer] for wait in result["waits_ms"]]
         everything = inside + [wait for result in found[consumer] for wait in result["firsts_ms"]]
-        remark = "cannot pass: making a batch takes longer" if consumer == "none" else ""
         for what, waits in (("within an epoch", inside), ("with first batches", everything)):
             for share in (0.5, 0.99):
                 each = [percentile(result["waits_ms"] + (result["firsts_ms"] if waits is everything else []), share)
                         for result in found[consumer]]
                 value = percentile(waits, share)
+                first = statistics.median(wait for result in found[consumer] for wait in result["firsts_ms"])
+                remark = f"{first:.1f} ms to an epoch's first batch" if value >= WAIT_MS_WANTED else ""
                 low, high = loader_rounds.interval(each)
                 table.judge("T-09", f"{title}, {what}: p{share * 100:.0f}", value < WAIT_MS_WANTED,
                             f"{value:.3f} ms of {len(waits)} requests; rounds [{low:.3f}, {high:.3f}]", remark)
@@ -340,7 +346,7 @@ def main() -> int:
         for name in ("photographs", "jpeg224", "jpeg640"):
             print(f"{name}: {len(list((folder / name).rglob('*.jpg')))} files of {mean_bytes(folder / name) / 1000:.1f} KB")
         makers = {"T-06": lambda: rate_arms(folder, arguments.threads), "T-07": lambda: load_arms(folder, arguments.threads),
-                  "T-08": lambda: chain_arms(folder, threads), "T-09": lambda: wait_arms(arguments.photos.resolve())}
+                  "T-08": lambda: chain_arms(folder, threads), "T-09": lambda: wait_arms(arguments.photos.resolve(), arguments.threads)}
         wanted = [target for target in makers if arguments.only is None or target in arguments.only]
         if "T-07" in wanted:
             check_same_result(folder)

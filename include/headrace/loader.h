@@ -279,6 +279,9 @@ class Loader {
   // batches or 2 seconds, changes one thing, and takes back what does not pay. Error{io} or {out_of_memory} where a
   // thread or the memory for more batches cannot be had; nothing changes then.
   void set_threads(std::int64_t threads);
+  // Ends the threads there are and starts as many new ones; between two epochs. Error{io} or {out_of_memory}: the
+  // system gave fewer, and those are in force.
+  void renew_threads();
   void set_prefetch_batches(std::int64_t batches);
   // "data.threads" and "data.prefetch_batches", requested and in force.
   Applied applied_threads() const;

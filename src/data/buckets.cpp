@@ -8,12 +8,14 @@
 #include <mutex>
 #include <optional>
 #include <span>
+#include <system_error>
 #include <thread>
 #include <tuple>
 #include <vector>
 
 #include "base/random.h"
 #include "data/detail/on_corrupt.h"
+#include "data/detail/sample_check.h"
 
 namespace headrace::detail {
 namespace {
@@ -32,14 +34,18 @@ struct Shaped {
 // Finds the sides of all pictures, by several threads.
 class SidesReading {
  public:
-  SidesReading(const Source& source, OnCorrupt policy, std::vector<Shaped>& samples)
-      : source_(source), policy_(policy), samples_(samples) {}
+  SidesReading(const Source& source, const DataOptions& options, std::vector<Shaped>& samples)
+      : source_(source), options_(options), samples_(samples) {}
 
   void run() {
     {
       std::vector<std::jthread> others;
       const std::int64_t threads = std::min(source_.size() / kPicturesAThread + 1, kThreadsMax);
-      for (std::int64_t i = 1; i < threads; ++i) others.emplace_back([this] { work(); });
+      try {
+        for (std::int64_t i = 1; i < threads; ++i) others.emplace_back([this] { work(); });
+      } catch (const std::system_error&) {
+        // No more threads to be had: those there are read all.
+      }
       work();
     }
     if (failure_ != nullptr) std::rethrow_exception(failure_);
@@ -60,9 +66,13 @@ class SidesReading {
   Sides sides_of(std::int64_t index, std::vector<std::uint8_t>& buffer) const {
     std::optional<Sides> sides;
     try {
+      check_limit(source_, source_.sample_bytes(index), index, options_.limits());
       sides = source_.sides(index, buffer);
     } catch (const Error& error) {
-      if (policy_ == OnCorrupt::fail || !is_of_the_sample(error.code())) throw;
+      if (options_.on_corrupt == OnCorrupt::fail || !is_of_the_sample(error.code())) throw;
+      // A read that fails here may go well in another rank, whose order would then be another one.
+      const bool is_of_its_bytes = error.code() == ErrorCode::corrupt_data || error.code() == ErrorCode::unsupported;
+      if (options_.ranks > 1 && !is_of_its_bytes) throw;
       return {};
     }
     if (sides) return *sides;
@@ -74,6 +84,7 @@ class SidesReading {
 
   // The first one's in the order of the source, whatever the threads.
   void note_failure(std::int64_t index) noexcept {
+    next_ = source_.size();  // What comes later is not asked for any more.
     std::lock_guard lock(mutex_);
     if (failure_ != nullptr && index > failed_) return;
     failure_ = std::current_exception();
@@ -81,7 +92,7 @@ class SidesReading {
   }
 
   const Source& source_;
-  const OnCorrupt policy_;
+  const DataOptions& options_;
   std::vector<Shaped>& samples_;
   std::atomic<std::int64_t> next_{0};
   std::mutex mutex_;  // Guards what follows.
@@ -136,7 +147,7 @@ std::vector<std::int64_t> by_likeness(const Source& source, const DataOptions& o
   samples.reserve(static_cast<std::size_t>(source.size()));
   for (std::int64_t i = 0; i < source.size(); ++i) samples.push_back({ties(i), i, {}});
   if (options.bucket_by == BucketBy::shape) {
-    SidesReading{source, options.on_corrupt, samples}.run();
+    SidesReading{source, options, samples}.run();
     halve(samples, group);
   } else {
     sort_by_bytes(source, samples);

@@ -259,6 +259,18 @@ TEST_F(BucketsOfFiles, APictureThatCannotBeReadObeysThePolicy) {
   Loader loader{source, zero, 3, true};
   EXPECT_EQ(sample_digests(loader.epoch(0)).size(), 57U);
   EXPECT_EQ(loader.corrupt_samples().size(), 3U);
+  zero.ranks = 2;  // What is missing here may be there in the other rank, which would have another order.
+  EXPECT_THAT(error_of(ErrorCode::not_found, [&] { Loader{source, zero, 3, true}; }), HasSubstr("c/00007.jpg"));
+}
+
+TEST_F(BucketsOfFiles, AFileAboveTheLimitOfBytesIsNotReadForItsHeader) {
+  auto small = options(1);
+  small.max_sample_bytes = 100;
+  EXPECT_THAT(error_of(ErrorCode::unsupported,
+                       [&] {
+                         Loader{open_source(pictures_.uri(), Split::train), small, 3, true};
+                       }),
+              HasSubstr("data.max_sample_bytes"));
 }
 
 }  // namespace

@@ -12,6 +12,7 @@
 
 #include "data/detail/on_corrupt.h"
 #include "data/detail/picture.h"
+#include "data/detail/sample_check.h"
 
 namespace headrace::detail {
 namespace {
@@ -49,67 +50,6 @@ std::exception_ptr error_of_sample(const Source& source, std::int64_t index) noe
   }
 } catch (...) {
   return std::current_exception();
-}
-
-// `bytes`: of the sample, read or to be read.
-void check_limit(const Source& source, std::int64_t bytes, std::int64_t index, const SampleLimits& limits) {
-  if (bytes <= limits.bytes) return;
-  fail(ErrorCode::unsupported, "data: {}: {} bytes; wanted at most {} (data.max_sample_bytes)",
-       source.sample_name(index), bytes, limits.bytes);
-}
-
-void check_sides(const Source& source, const Sample& sample, std::int64_t index, const SampleLimits& limits) {
-  if (source.height() == 0) {  // Each picture has a size of its own.
-    const bool sides_fit =
-        std::min(sample.height, sample.width) >= 1 && std::max(sample.height, sample.width) <= image::kSideMax;
-    if (!sides_fit || sample.channels != source.channels()) {
-      fail(ErrorCode::corrupt_data, "data: {}: {} x {} pixels of {} channels; wanted sides of 1 to {} and {} channels",
-           source.sample_name(index), sample.height, sample.width, sample.channels, image::kSideMax, source.channels());
-    }
-  } else if (sample.height != source.height() || sample.width != source.width() ||
-             sample.channels != source.channels()) {
-    fail(ErrorCode::corrupt_data, "data: {}: {} x {} pixels of {} channels; wanted {} x {} of {}",
-         source.sample_name(index), sample.height, sample.width, sample.channels, source.height(), source.width(),
-         source.channels());
-  }
-  const std::int64_t pixels = std::int64_t{sample.height} * sample.width;
-  if (pixels > limits.pixels) {
-    fail(ErrorCode::unsupported, "data: {}: {} x {}: {} pixels; wanted at most {} (data.max_pixels)",
-         source.sample_name(index), sample.height, sample.width, pixels, limits.pixels);
-  }
-}
-
-void check_bytes(const Source& source, const Sample& sample, std::int64_t index) {
-  const auto bytes = static_cast<std::size_t>(sample.height) * static_cast<std::size_t>(sample.width) *
-                     static_cast<std::size_t>(sample.channels);
-  if (sample.bytes.size() != bytes) {
-    fail(ErrorCode::corrupt_data, "data: {}: {} bytes of pixels; wanted {}", source.sample_name(index),
-         sample.bytes.size(), bytes);
-  }
-}
-
-// `whole`: its bytes are there.
-void check_sample(const Source& source, const Sample& sample, std::int64_t index, const SampleLimits& limits,
-                  bool whole) {
-  check_limit(source, std::ssize(sample.bytes), index, limits);
-  const bool encoded = sample.form == PictureForm::encoded;
-  if (encoded && source.height() != 0) {
-    fail(ErrorCode::internal, "data: {}: its source says {} x {} pixels and gives an encoded picture",
-         source.sample_name(index), source.height(), source.width());
-  }
-  if (!encoded) check_sides(source, sample, index, limits);
-  if (!encoded && whole) check_bytes(source, sample, index);
-  if (sample.label < 0 || sample.label >= source.classes()) {
-    fail(ErrorCode::corrupt_data, "data: {}: label {}; wanted 0 to {}", source.sample_name(index), sample.label,
-         source.classes() - 1);
-  }
-}
-
-// Whether a source has copied them there, or told where they are.
-bool lies_in(const std::vector<std::uint8_t>& buffer, std::span<const std::uint8_t> bytes) {
-  const std::less_equal<> before;
-  return !bytes.empty() && before(buffer.data(), bytes.data()) &&
-         before(bytes.data() + bytes.size(), buffer.data() + buffer.size());
 }
 
 // A shuffled order leaves the hardware no pattern, so each picture is asked for while the rest of the chunk is being

@@ -40,7 +40,8 @@ void Loader::Impl::set_threads(std::int64_t wanted) {
   try {
     resize(count, automatic ? Joining::later : Joining::now);
   } catch (...) {
-    resize(before, Joining::later);
+    // Without workers the consumer loads, which it may do only when none of them holds a chunk any more.
+    resize(before, before == 0 ? Joining::now : Joining::later);
     if (before == 0) load_requested();
     throw;
   }
@@ -50,6 +51,19 @@ void Loader::Impl::set_threads(std::int64_t wanted) {
   }
   restart_tuning();
   if (count == 0) load_requested();
+}
+
+// What tuning has found and what it has under trial go on. After an error there are as many as could be had.
+void Loader::Impl::renew_threads() {
+  std::lock_guard resize_lock(resizing);
+  const std::int64_t count = threads;
+  resize(0, Joining::now);
+  try {
+    resize(count, Joining::later);
+  } catch (...) {
+    if (threads == 0) load_requested();
+    throw;
+  }
 }
 
 void Loader::Impl::set_prefetch_batches(std::int64_t wanted) {

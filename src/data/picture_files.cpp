@@ -92,10 +92,11 @@ std::unique_ptr<Source> open_picture_files(Listing listing, const Path& root, Pa
 Sides sides_in_header(std::int64_t bytes,
                       const std::function<std::span<const std::uint8_t>(std::int64_t bytes)>& read_front) {
   constexpr std::int64_t kFrontBytes = 4096;  // A page; headers with a thumbnail or a colour profile are longer.
+  constexpr std::int64_t kHeaderMax = std::int64_t{2} << 20;  // A longer one tells no size.
   for (std::int64_t front = std::min(bytes, kFrontBytes);;) {
     const image::HeaderSize size = image::header_size(read_front(front));
     const auto wanted = static_cast<std::int64_t>(size.wanted);
-    if (wanted == 0 || wanted > bytes) return {size.height, size.width};
+    if (wanted == 0 || wanted > std::min(bytes, kHeaderMax)) return {size.height, size.width};
     front = std::min(bytes, std::max(wanted, 2 * front));
   }
 }

@@ -10,6 +10,7 @@
 #include "base/clock.h"
 #include "data/detail/loader_impl.h"
 #include "data/detail/picture.h"
+#include "data/detail/sample_check.h"
 
 namespace headrace {
 namespace {
@@ -21,6 +22,7 @@ using detail::PictureMaker;
 constexpr std::int64_t kSamplesMax = 32, kBytesMax = std::int64_t{64} << 20;
 constexpr double kReadingMax_s = 0.3, kMakingMax_s = 0.7;
 constexpr std::int64_t kRoundsMin = 3, kRoundsMax = 101;
+constexpr std::int64_t kVariantsMax = 3;
 
 struct Variant {
   TransformCost cost;
@@ -48,23 +50,33 @@ double median(std::vector<double> values) {
   return *middle;
 }
 
-// Samples and the memory that holds them. One that cannot be read or decoded is left out: the loader tells of it when
-// its turn comes.
+// Samples and the memory that holds them. One that cannot be read or decoded, or is not as its source says, is left
+// out: the loader tells of it when its turn comes.
 class HeldSamples {
  public:
-  explicit HeldSamples(const Source& source) {
+  HeldSamples(const Source& source, const SampleLimits& limits) {
     const std::int64_t wanted = std::min(kSamplesMax, source.size()), begin_ns = monotonic_ns();
     std::int64_t bytes = 0;
     for (std::int64_t i = 0; i < wanted && bytes < kBytesMax && seconds_since(begin_ns) < kReadingMax_s; ++i) {
       Held held{.index = i * (source.size() / wanted)};
       try {
+        detail::check_limit(source, source.sample_bytes(held.index), held.index, limits);
         held.sample = {source.read(held.index, held.buffer)};
-      } catch (const Error&) {
+        detail::check_sample(source, held.sample, held.index, limits, /*whole=*/true);
+      } catch (const Error& error) {
+        if (error.code() == ErrorCode::cancelled) throw;  // As Ctrl-C in a source in Python.
         continue;
       }
       bytes += std::ssize(held.sample.bytes);
       all_.push_back(std::move(held));
     }
+  }
+
+  // As many as are made in `seconds` where all of them take `all_s`, and one at least.
+  void keep_those_made_in(double seconds, double all_s) {
+    if (all_s <= seconds) return;
+    const auto count = static_cast<std::size_t>(static_cast<double>(all_.size()) * (seconds / all_s));
+    if (!all_.empty()) all_.resize(std::max<std::size_t>(count, 1));
   }
 
   void make_each(PictureMaker& maker, std::span<std::byte> out) {
@@ -122,7 +134,8 @@ std::vector<TransformCost> Loader::Impl::transform_costs() const {
   std::vector<std::byte> out(static_cast<std::size_t>(shape.channels) * static_cast<std::size_t>(shape.height) *
                              static_cast<std::size_t>(shape.width) * image::bytes_of(options.transform.dtype));
   return detail::costs_of_transforms(options, training, [&](const DataOptions& how, std::int64_t epoch) {
-    if (!samples) samples.emplace(*source);
+    const bool is_first = !samples;
+    if (is_first) samples.emplace(*source, options.limits());
     const detail::Pass variant{*source,
                                {how.transform.dtype, how.transform.layout, &table},
                                how,
@@ -138,7 +151,9 @@ std::vector<TransformCost> Loader::Impl::transform_costs() const {
     PictureMaker maker{variant, workspace, nullptr};
     const std::int64_t begin_ns = thread_cpu_ns();
     samples->make_each(maker, out);
-    return static_cast<double>(thread_cpu_ns() - begin_ns) * 1e-9;
+    const double seconds = static_cast<double>(thread_cpu_ns() - begin_ns) * 1e-9;
+    if (is_first) samples->keep_those_made_in(kMakingMax_s / (kRoundsMin * (1 + kVariantsMax)), seconds);
+    return seconds;
   });
 }
 

@@ -71,6 +71,46 @@ TEST(TransformCosts, OnlyWhatIsOptionalAndOnIsWeighed) {
   EXPECT_THAT(names(flips, true), testing::ElementsAre("flip"));
 }
 
+// Says that its pictures are of 28 x 28; the second is of 20 x 20. The third one's reading is broken off.
+class OddSource final : public Source {
+ public:
+  explicit OddSource(bool breaks_off) : breaks_off_(breaks_off) {}
+  std::int64_t size() const override { return 8; }
+  std::int64_t classes() const override { return 1; }
+  int height() const override { return 28; }
+  int width() const override { return 28; }
+  int channels() const override { return 1; }
+  std::string sample_name(std::int64_t index) const override { return "odd[" + std::to_string(index) + "]"; }
+  std::int64_t label(std::int64_t) const override { return 0; }
+  std::uint64_t fingerprint() const override { return 1; }
+  Sample read(std::int64_t index, std::vector<std::uint8_t>& buffer) const override {
+    if (breaks_off_ && index == 2) fail(ErrorCode::cancelled, "broken off");
+    const int side = index == 1 ? 20 : 28;
+    buffer.assign(static_cast<std::size_t>(side * side), 1);
+    return {.bytes = buffer, .form = PictureForm::pixels, .height = side, .width = side, .channels = 1, .label = 0};
+  }
+
+ private:
+  const bool breaks_off_;
+};
+
+TEST(TransformCosts, ASampleThatIsNotAsItsSourceSaysIsLeftOut) {
+  DataOptions options = options_of(4, 0);
+  options.transform.pad = 2;
+  options.on_corrupt = OnCorrupt::replace;
+  const Loader loader{std::make_shared<OddSource>(false), options, 1, true};
+  const auto costs = loader.transform_costs();
+  ASSERT_EQ(costs.size(), 1U);
+  EXPECT_EQ(costs[0].name, "pad");
+}
+
+TEST(TransformCosts, AnInterruptionIsNoSampleThatCannotBeRead) {
+  DataOptions options = options_of(4, 0);
+  options.transform.pad = 2;
+  const Loader loader{std::make_shared<OddSource>(true), options, 1, true};
+  EXPECT_EQ(error_of(ErrorCode::cancelled, [&] { loader.transform_costs(); }), "broken off");
+}
+
 TEST(TransformCosts, ALoaderTellsThemAndGoesOnAsBefore) {
   const TinyPictures pictures{{.classes = 2, .count = 8}};
   const std::shared_ptr<const Source> source = open_source(pictures.uri(), Split::train);

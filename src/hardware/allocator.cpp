@@ -159,7 +159,8 @@ void plug_free_ranges() {
       void* volatile allocated = std::malloc(size);
       void* const block = allocated;
       if (block == nullptr) break;
-      if (has(block, kMapped | kOfOtherHeap)) {
+      // Beyond the end: the system maps no more blocks, and the heap would grow without one.
+      if (has(block, kMapped | kOfOtherHeap) || reinterpret_cast<std::uintptr_t>(block) >= end) {
         std::free(block);
         break;
       }

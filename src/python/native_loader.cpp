@@ -210,11 +210,7 @@ void NativeLoader::end_pass() {
 // New ones for the next pass. Threads that wait between two passes cost nothing, so that they end only here; processes
 // have ended with the pass. `mutex_` is held.
 void NativeLoader::start_workers() {
-  const Applied threads = loader_->applied_threads();
-  const std::int64_t count = loader_->statistics().threads;
-  loader_->set_threads(0);
-  loader_->set_threads(count);
-  if (threads.requested == "auto") loader_->set_threads(AUTOTUNE);  // Goes on from what it has found.
+  loader_->renew_threads();
   if (processes_ != nullptr) processes_->start_workers();
 }
 

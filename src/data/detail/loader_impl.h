@@ -70,6 +70,7 @@ struct Loader::Impl {
   ~Impl() { set_threads(0); }
 
   void set_threads(std::int64_t wanted);
+  void renew_threads();
   void set_prefetch_batches(std::int64_t wanted);
   Applied applied_threads() const;
   Applied applied_prefetch() const;
