@@ -10,6 +10,7 @@ import subprocess
 import sys
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy
 import pytest
@@ -736,6 +737,45 @@ def test_a_ctrl_c_ends_a_request_that_waits_and_loses_no_batch(ctrl_c):
     interrupt.join()
     source.open.set()
     assert batches.request().result()[1].tolist() == list(range(8))
+
+
+def test_an_await_that_is_cancelled_leaves_the_request_open():
+    source = Gated()
+    loader = hr.Loader(source, batch_size=8, num_workers=2, shuffle=False)
+    batches = iter(loader)
+
+    async def wait_twice():
+        # Of one thread: what goes on waiting ends before the next await.
+        asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(1))
+        request = batches.request()
+        with pytest.raises(asyncio.TimeoutError):
+            await asyncio.wait_for(request, 0.01)
+        source.open.set()
+        request.wait()
+        assert request.done() and loader.state_dict()["position"] == 0
+        return await request
+
+    assert asyncio.run(wait_twice())[1].tolist() == list(range(8)) and loader.state_dict()["position"] == 8
+
+
+def test_a_request_is_taken_by_one_of_the_threads_that_wait_for_it():
+    source, found = Gated(), []
+    request = iter(hr.Loader(source, batch_size=8, num_workers=2, shuffle=False)).request()
+
+    def take():
+        try:
+            found.append(request.result()[1].tolist())
+        except hr.errors.InvalidArgumentError as error:
+            found.append(str(error))
+
+    threads = [threading.Thread(target=take) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    assert source.begun.wait(60)
+    source.open.set()
+    for thread in threads:
+        thread.join()
+    assert found.count(list(range(8))) == 1 and sum("taken already" in entry for entry in found) == 3
 
 
 def threads_of_this_process() -> set[str]:

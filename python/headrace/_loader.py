@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any
@@ -88,6 +89,12 @@ class Loader(_native.Loader):
         batches = iter(self)
         while (batch := await batches.request()) is not None:
             yield batch
+
+
+async def awaited(request: Any) -> Any:
+    """What awaiting a request gives. Another thread waits only, so that an await that is cancelled takes nothing."""
+    await asyncio.get_running_loop().run_in_executor(None, request.wait)
+    return request.result()
 
 
 def pinning_refusal() -> str:

@@ -29,29 +29,23 @@ void register_passes(py::module_& module) {
       .def(
           "request",
           [](const py::object& self) {
-            return NativeRequest{self, self.cast<NativePass&>().request()};
+            return std::make_unique<NativeRequest>(self, self.cast<NativePass&>().request());
           },
           "Asks for the next batch without waiting, unless the Loader was made with enable_async_data_loading=False or "
           "has no threads. One request may be open at a time; take it before the next.");
 
   py::class_<NativeRequest>(module, "LoaderRequest", "A batch that was asked for. Await it, or take its result().")
       .def(
-          "done",
-          [](const NativeRequest& request) {
-            return !request.batch.valid() ||
-                   request.batch.wait_for(std::chrono::seconds(0)) == std::future_status::ready;
-          },
+          "done", [](const NativeRequest& request) { return request.is_there(std::chrono::seconds(0)); },
           "Whether result() would not wait.")
       .def(
-          "result",
-          [](NativeRequest& request) {
-            if (!request.batch.valid()) fail(ErrorCode::invalid_argument, "python: this batch has been taken already");
-            return request.pass.cast<NativePass&>().collect(request.batch);
-          },
+          "wait", [](const NativeRequest& request) { request.pass().wait(request); },
+          "Waits until result() would not, and takes nothing.")
+      .def(
+          "result", [](NativeRequest& request) { return request.pass().collect(request); },
           "The batch, or None at the epoch's end. Waits, and raises what the iteration would have raised.")
       .def("__await__", [](const py::object& self) {
-        const py::object loop = py::module_::import("asyncio").attr("get_running_loop")();
-        return loop.attr("run_in_executor")(py::none(), self.attr("result")).attr("__await__")();
+        return py::module_::import("headrace._loader").attr("awaited")(self).attr("__await__")();
       });
 }
 

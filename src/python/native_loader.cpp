@@ -8,6 +8,7 @@
 #include <array>
 #include <chrono>
 #include <cstring>
+#include <future>
 #include <nlohmann/json.hpp>
 #include <span>
 #include <utility>
@@ -259,17 +260,34 @@ BatchFuture NativeLoader::load_now() {
   return BatchFuture{loaded.get_future()};
 }
 
-py::object NativeLoader::collect(BatchFuture& future, std::int64_t serial) {
+void NativeLoader::wait(const NativeRequest& request) const {
   require_own_process();
+  const py::gil_scoped_release released;
+  while (!request.is_there(std::chrono::milliseconds(50))) check_signals();
+}
+
+py::object NativeLoader::collect(NativeRequest& request, std::int64_t serial) {
+  wait(request);
   std::optional<Batch> batch;
   {
     const py::gil_scoped_release released;
-    while (future.wait_for(std::chrono::milliseconds(50)) != std::future_status::ready) check_signals();
     const std::lock_guard lock(mutex_);
+    BatchFuture taken = request.take();
     if (serial == serial_) before_request_.reset();
-    batch = future.get();
+    batch = taken.get();
   }
   return batch ? made_of(*batch) : py::none();
+}
+
+bool NativeRequest::is_there(std::chrono::nanoseconds limit) const {
+  const std::shared_lock lock(taking_);
+  return !batch_.valid() || batch_.wait_for(limit) == std::future_status::ready;
+}
+
+BatchFuture NativeRequest::take() {
+  const std::lock_guard lock(taking_);
+  if (!batch_.valid()) fail(ErrorCode::invalid_argument, "python: this batch has been taken already");
+  return std::move(batch_);
 }
 
 py::object NativeLoader::made_of(const Batch& batch) const {

@@ -6,11 +6,12 @@
 #include <pybind11/pybind11.h>
 #include <sys/types.h>
 
+#include <chrono>
 #include <cstdint>
-#include <future>
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <shared_mutex>
 #include <string>
 #include <tuple>
 #include <utility>
@@ -20,6 +21,8 @@
 #include "data/process_source.h"
 
 namespace headrace::python {
+
+class NativeRequest;
 
 class NativeLoader {
  public:
@@ -41,7 +44,9 @@ class NativeLoader {
   // The same for collect(), without waiting unless loading is not asynchronous. Until then state() stands before the
   // batch.
   BatchFuture request(std::int64_t serial);
-  pybind11::object collect(BatchFuture& future, std::int64_t serial);
+  pybind11::object collect(NativeRequest& request, std::int64_t serial);
+  // Until collect() would not wait.
+  void wait(const NativeRequest& request) const;
   // Ends pass `serial`, so that nothing more is loaded for it; nothing, where a newer one has begun.
   void end(std::int64_t serial);
 
@@ -123,7 +128,8 @@ class NativePass {
 
   pybind11::object next() { return loader().next(serial_); }
   BatchFuture request() { return loader().request(serial_); }
-  pybind11::object collect(BatchFuture& batch) { return loader().collect(batch, serial_); }
+  pybind11::object collect(NativeRequest& request) { return loader().collect(request, serial_); }
+  void wait(const NativeRequest& request) const { loader().wait(request); }
 
  private:
   NativeLoader& loader() const { return loader_.cast<NativeLoader&>(); }
@@ -132,10 +138,22 @@ class NativePass {
   std::int64_t serial_;
 };
 
-// What its request() gives.
-struct NativeRequest {
-  pybind11::object pass;  // A NativePass, kept alive.
-  BatchFuture batch;
+// What its request() gives. Threads may wait for it while another takes it.
+class NativeRequest {
+ public:
+  NativeRequest(pybind11::object owner, BatchFuture batch) : pass_(std::move(owner)), batch_(std::move(batch)) {}
+
+  NativePass& pass() const { return pass_.cast<NativePass&>(); }
+  // After `limit` at most: whether the batch is there, or has been taken.
+  bool is_there(std::chrono::nanoseconds limit) const;
+  // Error{invalid_argument}: it has been taken.
+  BatchFuture take();
+
+ private:
+  pybind11::object pass_;  // A NativePass, kept alive.
+  // Guards batch_: exclusive, to take it. Nobody who has it waits for the GIL.
+  mutable std::shared_mutex taking_;
+  BatchFuture batch_;
 };
 
 }  // namespace headrace::python
