@@ -139,6 +139,16 @@ def test_other_loaders_than_the_one_given_are_not_data_wait(tmp_path):
     assert sum(span["name"] == "data_wait" for span in spans_of(seen, tmp_path)) == 5
 
 
+def test_an_optimized_loader_is_watched_as_the_one_that_it_goes_over(tmp_path):
+    loop = Loop()
+    loader, _ = hr.DataPipelineOptimizer(num_workers=0).optimize_loader(loop.loader)
+    with hr.watch(loop.model, loop.optimizer, loader) as seen:
+        loop.epoch(loader)
+        loop.evaluate()  # By the script's own, which is another.
+    assert seen.steps == 5
+    assert sum(span["name"] == "data_wait" for span in spans_of(seen, tmp_path)) == 5
+
+
 def test_hooks_are_removed_and_the_steps_kept_when_the_loop_raises():
     loop = Loop()
     before = hooks_of(loop)

@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 from . import _native
+from ._pipeline import OptimizedLoader
 from ._subject import NotApplicable, Subject
 from .errors import InvalidArgumentError
 
@@ -119,8 +120,8 @@ def tune(model: nn.Module, loader: Any, optimizer: torch.optim.Optimizer, forwar
     pairs from one state, checks that each computes the same, keeps what pays.
 
     model, optimizer: as you train them. loader: a DataLoader, a headrace.Loader, a list of batches, or a function that
-    returns an iterable. forward(model, batch) returns the loss, a tensor of
-    one number, or a tuple or dict with the loss in it.
+    returns an iterable; of what a DataPipelineOptimizer made, the one it goes over is tuned, and is Tuned.loader.
+    forward(model, batch) returns the loss, a tensor of one number, or a tuple or dict with the loss in it.
 
     budget: seconds for everything. epochs or steps: how long you will train; a change that costs time once
     (compiling) is tried only when the run is known to be long enough. only, fixed: candidates by name; settings that must
@@ -139,6 +140,8 @@ def tune(model: nn.Module, loader: Any, optimizer: torch.optim.Optimizer, forwar
     Raises headrace.Error for objects that do not fit together, and whatever your own code raises, KeyboardInterrupt
     included.
     """
+    if isinstance(loader, OptimizedLoader):
+        loader = loader.loader
     if epochs is not None and steps is None:
         try:
             steps = epochs * len(loader)

@@ -16,6 +16,7 @@ from torch.utils.data import DataLoader
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from . import _native
+from ._pipeline import OptimizedLoader
 from .errors import InvalidArgumentError
 
 _PARTS = ("data_wait", "transfer", "forward", "backward", "optimizer", "other")
@@ -31,8 +32,9 @@ class watch:
 
     What is left out is found: any module's outermost call, any optimizer's step, any DataLoader. A step is divided into
     data_wait (what next() of the loader takes), forward (from the model's call to backward, the loss included), backward,
-    optimizer (step()) and other. Forward without gradients is evaluation and belongs to no step. A loader that is no
-    DataLoader cannot be hooked: a step then begins with its forward.
+    optimizer (step()) and other. Forward without gradients is evaluation and belongs to no step. A loader that is neither a
+    DataLoader nor a DataPipelineOptimizer's of one cannot be hooked, nor batches that another thread loads, as for request():
+    a step then begins with its forward.
 
     Everything that is hooked is as before at the end of the block, also after an exception. One watch at a time, for
     the thread that entered it. After the block: split, diagnosis, findings, memory, summary(), write_report().
@@ -224,7 +226,7 @@ class watch:
     def _hook_loader(self) -> None:
         seen = self._watch
         plain_iter, plain_next = DataLoader.__iter__, _BaseDataLoaderIter.__next__
-        only = self._loader
+        only = self._loader.loader if isinstance(self._loader, OptimizedLoader) else self._loader
 
         @functools.wraps(plain_iter)
         def begin(loader: DataLoader) -> Any:
