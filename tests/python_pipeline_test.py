@@ -1,14 +1,19 @@
 """headrace.DataPipelineOptimizer on the loaders and data sets of a script."""
 
 import asyncio
+import itertools
+import multiprocessing
 import os
+import sys
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy
 import pytest
 import torch
 from tiny_run import write_photos
+from torch import nn
 from torch.utils.data import BatchSampler, DataLoader, IterableDataset, RandomSampler, TensorDataset, WeightedRandomSampler
 from torchvision import datasets, transforms
 
@@ -207,6 +212,134 @@ def test_requests_and_asyncio_give_the_batches_of_the_iteration(asynchronous):
         request.result()
 
 
+def test_an_await_that_is_cancelled_leaves_the_request_open():
+    data = Gated()
+    loader, _ = hr.DataPipelineOptimizer(num_workers=0).optimize_loader(DataLoader(data, batch_size=8))
+    batches = iter(loader)
+
+    async def wait_twice():
+        # Of one thread: what goes on waiting ends before the next await.
+        asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(1))
+        request = batches.request()
+        with pytest.raises(asyncio.TimeoutError):
+            await asyncio.wait_for(request, 0.01)
+        with pytest.raises(hr.errors.InvalidArgumentError, match="has not been taken"):
+            batches.request()
+        data.open.set()
+        return await request
+
+    assert asyncio.run(wait_twice())[0][:, 0].tolist() == list(range(8))
+    assert len(list(batches)) == 2
+
+
+class Held(Squares):
+    """Whose samples wait, in whatever process, until they are let through."""
+
+    def __init__(self):
+        self.open = multiprocessing.Event()
+
+    def __getitem__(self, index):
+        assert self.open.wait(60)
+        return super().__getitem__(index)
+
+
+def let_through_once_a_pass_waits(data: Held) -> threading.Thread:
+    """A pass that this thread begins."""
+    begins = threading.get_ident()
+
+    def waits() -> bool:
+        names, frame = set(), sys._current_frames()[begins]
+        while frame is not None:
+            names.add(frame.f_code.co_name)
+            frame = frame.f_back
+        return "__iter__" in names and not names.isdisjoint({"wait", "_get_data"})
+
+    thread = threading.Thread(target=lambda: (wait_until(waits), data.open.set()))
+    thread.start()
+    return thread
+
+
+@pytest.mark.forks
+def test_a_new_pass_of_workers_that_persist_waits_for_an_open_request_and_ends_the_pass_before():
+    data = Held()
+    loader, _ = hr.DataPipelineOptimizer(num_workers=2, prefetch_factor=1).optimize_loader(DataLoader(data, batch_size=8))
+    expected = [list(range(8)), list(range(8, 16)), list(range(16, 24))]
+
+    def numbers_of_a_pass() -> list[list[int]]:
+        opens = let_through_once_a_pass_waits(data)
+        found = [numbers.tolist() for _, numbers in loader]
+        opens.join()
+        return found
+
+    before = iter(loader)
+    request = before.request()
+    assert numbers_of_a_pass() == expected
+    for ask in (before.request, before.__next__):
+        with pytest.raises(hr.errors.InvalidArgumentError, match="a newer pass over this loader has begun"):
+            ask()
+    assert request.result()[1].tolist() == expected[0], "what was asked for before comes"
+    data.open.clear()
+    iter(loader).request()  # That nobody holds.
+    assert numbers_of_a_pass() == expected
+
+
+def test_passes_without_workers_that_persist_go_on_beside_each_other():
+    loader, _ = hr.DataPipelineOptimizer(num_workers=0).optimize_loader(DataLoader(tensors(), batch_size=8))
+    for one, other in zip(loader, loader, strict=True):
+        assert torch.equal(one[1], other[1])
+
+
+@pytest.mark.forks
+@pytest.mark.parametrize("own_generator", [False, True])
+@pytest.mark.parametrize("begun", [False, True], ids=["new", "with a pass behind it"])
+@pytest.mark.parametrize("workers, persist", [(1, True), (1, False), (0, False)])
+def test_the_order_is_that_of_a_loader_whose_workers_persist(workers, persist, begun, own_generator):
+    generator = torch.Generator() if own_generator else None
+    given = DataLoader(tensors(), batch_size=4, shuffle=True, num_workers=1, persistent_workers=True, generator=generator)
+    if begun:
+        list(given)
+    loader, _ = hr.DataPipelineOptimizer(num_workers=workers, persistent_workers=persist).optimize_loader(given)
+    seed = generator.manual_seed if own_generator else torch.manual_seed
+    seed(3)
+    ours = [list(loader) for _ in range(3)]
+    seed(3)
+    for epoch in ours:
+        assert_same(epoch, given)
+
+
+class Drawing(Squares):
+    """Draws from torch's own generator for each sample."""
+
+    def __getitem__(self, index):
+        return super().__getitem__(index)[0], torch.rand(())
+
+
+@pytest.mark.forks
+def test_workers_whose_base_seeds_the_script_does_not_draw_have_new_ones_in_each_pass():
+    given = DataLoader(Drawing(), batch_size=24, num_workers=1, persistent_workers=True)
+    torch.manual_seed(3)
+    loader, _ = hr.DataPipelineOptimizer(num_workers=1, persistent_workers=False).optimize_loader(given)
+    draws = [next(iter(loader))[1] for _ in range(3)]
+    assert not any(torch.equal(one, other) for one, other in itertools.combinations(draws, 2))
+
+
+@pytest.mark.forks
+@pytest.mark.parametrize("generator", [None, torch.Generator()])
+def test_a_data_set_that_draws_where_the_order_is_drawn_is_told(generator):
+    words = "a data set that draws from torch's may have another order from the second epoch on"
+    given = DataLoader(Drawing(), batch_size=8, shuffle=True, generator=generator)
+    loader, report = hr.DataPipelineOptimizer(num_workers=1).optimize_loader(given)
+    assert (words in by_option(report)["num_workers"].reason) == (generator is None)
+    orders = []
+    for each in (loader, given):
+        torch.manual_seed(3)
+        if generator is not None:
+            generator.manual_seed(3)
+        orders.append([torch.cat([pairs[:, 0] for pairs, _ in each]) for _ in range(2)])
+    (ours, ours_later), (theirs, theirs_later) = orders
+    assert torch.equal(ours, theirs) and torch.equal(ours_later, theirs_later) == (generator is not None)
+
+
 class Counting(IterableDataset):
     def __iter__(self):
         return iter(torch.arange(10))
@@ -293,6 +426,32 @@ def test_a_headrace_loader_is_changed_in_place_and_says_what_it_keeps():
     assert by_option(report)["batch_size"].reason == "a headrace.Loader has it from when it was made"
     assert by_option(report)["pin_memory"].reason == "no CUDA"
     assert_same([tuple(batch) for batch in loader], reference)
+
+
+class LargePictures(Pictures):
+    def __getitem__(self, index):
+        return numpy.full((256, 256, 1), index, numpy.uint8), index % 4
+
+
+def test_a_headrace_loader_that_prepares_fewer_batches_says_what_bounds_them():
+    bounded = hr.Loader(LargePictures(), batch_size=4, threads=1, prefetch_batches=1, prefetch_mib=3)
+    _, report = hr.DataPipelineOptimizer(num_workers=2, prefetch_factor=3).optimize_loader(bounded)
+    assert bounded.statistics()["prefetch_batches"] < 6
+    assert by_option(report)["prefetch_factor"].reason.startswith("data.prefetch_mib = 3 holds no more batches of")
+    deep = hr.Loader(Pictures(), batch_size=4, threads=1, prefetch_batches=1)
+    _, report = hr.DataPipelineOptimizer(num_workers=2, prefetch_factor=64).optimize_loader(deep)
+    assert deep.statistics()["prefetch_batches"] == 64
+    entry = by_option(report)["prefetch_factor"]
+    assert not entry.applied and entry.reason == "a headrace.Loader prepares at most 64 batches ahead"
+
+
+def test_the_tuner_tunes_what_an_optimized_loader_goes_over():
+    loader, _ = hr.DataPipelineOptimizer(num_workers=0).optimize_loader(DataLoader(tensors(), batch_size=4))
+    model = nn.Linear(3, 2)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-6)
+    tuned = hr.tune(model, loader, optimizer, lambda model, batch: model(batch[0]).square().mean(), budget=1.0,
+                    only=["allocator without trim"])
+    assert tuned.loader is loader.loader and "loader workers" not in {entry.name for entry in tuned.not_applicable}
 
 
 @pytest.mark.forks

@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-import asyncio
 import copy
 import difflib
 import json
 import os
+import weakref
 from collections.abc import AsyncIterator, Generator, Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch.utils.data import BatchSampler, DataLoader, Dataset, IterableDataset
+from torch.utils.data import BatchSampler, DataLoader, Dataset, IterableDataset, SequentialSampler
 
 from ._dataloader import change, pass_over
-from ._loader import Loader, pinning_refusal
+from ._loader import Loader, awaited, pinning_refusal
 from ._twin import draws, twin_of
 from .errors import Error, InvalidArgumentError
 
@@ -62,7 +62,8 @@ class PipelineReport(list[LoaderChange]):
 
 
 class DataPipelineOptimizer:
-    """Gives an existing loader or data set the settings of a fast one; the samples stay the same, in the same order.
+    """Gives an existing loader or data set other settings, and says which of them took effect. The samples stay the same, in the
+    same order; the report says where what the data set itself draws at random may change.
 
         loader, report = hr.DataPipelineOptimizer(num_workers=4).optimize_loader(loader)
         print(report)
@@ -125,7 +126,7 @@ class DataPipelineOptimizer:
             plan.apply("pin_memory")
             change(tuned, pin_memory=plan.wanted["pin_memory"])
         plan.apply("enable_async_data_loading")
-        return OptimizedLoader(tuned, plan.wanted["enable_async_data_loading"], plan.report), plan.report
+        return OptimizedLoader(tuned, plan.wanted["enable_async_data_loading"], plan.report, loader), plan.report
 
     def _twin(self, loader: DataLoader, plan: _Plan) -> Loader | None:
         wanted = plan.wanted
@@ -163,7 +164,7 @@ class DataPipelineOptimizer:
         if plan.wanted["pin_memory"]:
             plan.refuse("pin_memory", pinning_refusal())
         plan.apply("enable_async_data_loading")
-        return OptimizedLoader(loader, plan.wanted["enable_async_data_loading"], plan.report), plan.report
+        return OptimizedLoader(loader, plan.wanted["enable_async_data_loading"], plan.report, None), plan.report
 
 
 class _Plan:
@@ -172,7 +173,7 @@ class _Plan:
     def __init__(self, wanted: Mapping[str, Any], old: Mapping[str, Any]) -> None:
         self.wanted, self.old = wanted, old
         self.report = PipelineReport()
-        self.refusal = "a headrace.Loader has it from when it was made"  # Where it gives no reason itself.
+        self.refusal = ""  # Of a headrace.Loader that could not be changed.
 
     def add(self, option: str, old: Any, new: Any, applied: bool, reason: str) -> None:
         self.report.append(LoaderChange(option, old, new, applied, reason))
@@ -192,7 +193,13 @@ class _Plan:
             if value == self.wanted[key]:
                 self.apply(key)
             else:
-                self.refuse(key, reason or self.refusal)
+                self.refuse(key, reason or self.refusal or self._limit_of(key))
+
+    def _limit_of(self, option: str) -> str:
+        """Why a headrace.Loader that raised nothing and tells no reason has another value."""
+        if option == "prefetch_factor" and _batches_ahead(self.wanted) > _DEPTH_MAX:
+            return f"a headrace.Loader prepares at most {_DEPTH_MAX} batches ahead"
+        return "a headrace.Loader has it from when it was made"
 
 
 def _state_of(loader: Loader) -> dict[str, tuple[Any, str]]:
@@ -204,24 +211,54 @@ def _state_of(loader: Loader) -> dict[str, tuple[Any, str]]:
     return {**rows, "num_workers": (workers, ""), "batch_size": (loader.batch_size, ""),
             "pin_memory": (False, pinning_refusal()),
             "prefetch_factor": (int(factor) if factor == int(factor) else factor,
-                                "" if workers else _NO_WORKERS)}
+                                rows["data.prefetch_batches"][1] if workers else _NO_WORKERS)}
+
+
+class _BaseSeeds:
+    """Begins the passes over a copy of a DataLoader, and lets the generators that both share go on as if the passes were over
+    the original: torch draws a base seed before the order of a pass, with workers that persist of their first pass alone."""
+
+    def __init__(self, original: DataLoader) -> None:
+        self._once = original.persistent_workers and original.num_workers > 0
+        self._is_drawn = self._once and original._iterator is not None
+        self._own: torch.Generator | None = None  # Gives the base seeds that the original does not draw.
+
+    def begin(self, loader: DataLoader) -> Iterator[Any]:
+        shared = loader.generator
+        if not self._is_drawn:
+            self._is_drawn = self._once
+            if loader._iterator is not None:  # Workers that persist here, where the original has new ones.
+                torch.empty((), dtype=torch.int64).random_(generator=shared)
+            return pass_over(loader)
+        if self._own is None:
+            seed = torch.initial_seed() if shared is None else shared.initial_seed()
+            self._own = torch.Generator().manual_seed(seed ^ 1)  # Not the numbers that have been drawn with it.
+        loader.generator = self._own
+        try:
+            return pass_over(loader)
+        finally:
+            loader.generator = shared
 
 
 class OptimizedLoader:
     """What DataPipelineOptimizer makes of a DataLoader or another giver of batches. It iterates, and has the length and the
     attributes, of `loader`, the one it goes over. `iter(loader).request()` asks for the next batch, and returns at once where
-    loading is asynchronous; "async for batch in loader" iterates under asyncio."""
+    loading is asynchronous; "async for batch in loader" iterates under asyncio. Where workers persist, they serve one pass at
+    a time: a new one ends the one before."""
 
-    def __init__(self, loader: Any, asynchronous: bool, report: PipelineReport) -> None:
+    def __init__(self, loader: Any, asynchronous: bool, report: PipelineReport, original: DataLoader | None) -> None:
         self.loader = loader
         self._report = report
         self._asynchronous = asynchronous
+        self._seeds = None if original is None else _BaseSeeds(original)
+        self._passes = 0  # That have begun.
+        self._asked: weakref.ref[Future[Any]] | None = None  # Of the last request; gone when nobody loads or holds it any more.
 
     def __iter__(self) -> OptimizedPass:
-        if isinstance(self.loader, DataLoader) and self.loader._iterator is not None:
-            # Every pass draws a number before its order, except those of workers that persist: they would have another order.
-            torch.empty((), dtype=torch.int64).random_(generator=self.loader.generator)
-        return OptimizedPass(pass_over(self.loader), self._asynchronous)
+        if self._asked is not None and (batch := self._asked()) is not None:
+            wait([batch])  # Its thread would take what the workers answer to the new pass.
+        self._passes += 1
+        return OptimizedPass(self, pass_over(self.loader) if self._seeds is None else self._seeds.begin(self.loader))
 
     def __len__(self) -> int:
         return len(self.loader)
@@ -247,9 +284,10 @@ class OptimizedLoader:
 class OptimizedPass:
     """One pass over an OptimizedLoader."""
 
-    def __init__(self, batches: Iterator[Any], asynchronous: bool) -> None:
+    def __init__(self, loader: OptimizedLoader, batches: Iterator[Any]) -> None:
+        self._loader = loader
         self._batches = batches
-        self._asynchronous = asynchronous
+        self._number = loader._passes
         self._thread: ThreadPoolExecutor | None = None
         self._is_open = False  # A request is.
 
@@ -257,16 +295,17 @@ class OptimizedPass:
         return self
 
     def __next__(self) -> Any:
-        self._require_taken()
+        self._require_free()
         return next(self._batches)
 
     def request(self) -> BatchRequest:
         """Asks for the next batch, without waiting where loading is asynchronous. One request may be open at a time; take it
         before the next."""
-        self._require_taken()
-        if self._asynchronous:
+        self._require_free()
+        if self._loader._asynchronous:
             self._thread = self._thread or ThreadPoolExecutor(1, "headrace request")
             batch = self._thread.submit(next, self._batches, None)
+            self._loader._asked = weakref.ref(batch)
         else:
             batch = Future()
             try:
@@ -276,7 +315,11 @@ class OptimizedPass:
         self._is_open = True
         return BatchRequest(self, batch)
 
-    def _require_taken(self) -> None:
+    def _require_free(self) -> None:
+        # Workers that persist have one iterator, which torch begins anew for each pass.
+        if self._number != self._loader._passes and self._batches is getattr(self._loader.loader, "_iterator", None):
+            raise InvalidArgumentError(
+                "python: a newer pass over this loader has begun; workers that persist serve one at a time")
         if self._is_open:
             raise InvalidArgumentError("python: the batch that was requested before has not been taken")
 
@@ -292,17 +335,21 @@ class BatchRequest:
         """Whether result() would not wait."""
         return self._batch.done()
 
+    def wait(self) -> None:
+        """Waits until result() would not, and takes nothing."""
+        wait([self._batch])
+
     def result(self) -> Any:
         """The batch, or None at the epoch's end. Waits, and raises what the iteration would have raised."""
         if self._pass is None:
             raise InvalidArgumentError("python: this batch has been taken already")
-        wait([self._batch])  # A Ctrl-C leaves the request open.
+        self.wait()  # A Ctrl-C leaves the request open.
         self._pass._is_open = False
         self._pass = None
         return self._batch.result()
 
     def __await__(self) -> Generator[Any, None, Any]:
-        return asyncio.get_running_loop().run_in_executor(None, self.result).__await__()
+        return awaited(self).__await__()
 
 
 def _settings_of(config: Any) -> dict[str, Any]:
@@ -330,9 +377,14 @@ def _settings_in(loader: DataLoader) -> Iterator[tuple[str, Any]]:
     yield "enable_async_data_loading", False
 
 
+def _batches_ahead(wanted: Mapping[str, Any]) -> int:
+    """Of all workers."""
+    return wanted["prefetch_factor"] * max(1, wanted["num_workers"])
+
+
 def _depth(wanted: Mapping[str, Any]) -> int:
-    """Batches ahead in all."""
-    return min(_DEPTH_MAX, wanted["prefetch_factor"] * max(1, wanted["num_workers"]))
+    """As a headrace.Loader takes it."""
+    return min(_DEPTH_MAX, _batches_ahead(wanted))
 
 
 def _set_batch_size(loader: DataLoader, plan: _Plan) -> None:
@@ -355,7 +407,7 @@ def _set_workers(loader: DataLoader, plan: _Plan) -> None:
         plan.refuse("num_workers", "another number of workers would repeat or reorder the samples of an iterable data set")
         workers = now
     else:
-        plan.apply("num_workers", _worker_note(workers, now))
+        plan.apply("num_workers", _worker_note(workers, loader))
     if workers == 0:
         change(loader, num_workers=0, persistent_workers=False, prefetch_factor=None, timeout=0)
         for key in ("persistent_workers", "prefetch_factor"):
@@ -370,10 +422,20 @@ def _set_workers(loader: DataLoader, plan: _Plan) -> None:
         plan.apply(key)
 
 
-def _worker_note(workers: int, before: int) -> str:
+def _worker_note(workers: int, loader: DataLoader) -> str:
     notes = []
+    before = loader.num_workers
     if workers != before:
         notes.append("what the data set itself draws at random comes from other generators")
+    if (workers == 0) != (before == 0) and _orders_by_torchs_generator(loader):
+        notes.append("a data set that draws from torch's may have another order from the second epoch on")
     if workers > (cores := len(os.sched_getaffinity(0))):
         notes.append(f"more than the {cores} cores that this process may use")
     return "; ".join(notes)
+
+
+def _orders_by_torchs_generator(loader: DataLoader) -> bool:
+    """Whether the order may be drawn from the generator that a data set in the same process may draw from, too."""
+    batches = loader.batch_sampler
+    sampler = loader.sampler if batches is None else getattr(batches, "sampler", batches)
+    return type(sampler) is not SequentialSampler and getattr(sampler, "generator", None) is None
