@@ -239,7 +239,10 @@ void ChunkLoad::read(std::int64_t index, std::int64_t drawn_as, std::size_t i) {
   if (!in_rows) check_sample(pass_.source, samples_[i], index, limits, /*whole=*/true);
   const bool encoded = samples_[i].form == PictureForm::encoded;
   if (pictures_ != nullptr && !in_rows && !encoded) maker_.keep(samples_[i], index);
-  if (files_ != nullptr && encoded) keep_file(*files_, index, samples_[i]);
+  if (files_ != nullptr && encoded && keep_file(*files_, index, samples_[i])) {
+    const std::int64_t kept = std::ssize(samples_[i].bytes) + std::ssize(samples_[i].entropy_index);
+    report_.done.add(SamplePass::keep, kept, kept);
+  }
   start_fetching(samples_[i].bytes);
 }
 

@@ -95,16 +95,16 @@ void add_writing(Writing writing, std::vector<SamplePass>& passes) {
 // Before anything was loaded. What a source gives is known by reading alone: pictures without a common size are taken
 // for files, and an index that comes with a pack's samples is not foretold.
 std::vector<SamplePass> expected(const PlanInput& input) {
-  const bool in_rows = input.source.outline(0).has_value();
+  const bool in_rows = input.source.outline(0).has_value(), keeps_pixels = input.cache == Cache::decoded;
   std::vector<SamplePass> passes;
-  if (!in_rows || input.cached) passes.push_back(SamplePass::read);
+  if (!in_rows || keeps_pixels) passes.push_back(SamplePass::read);
   if (in_rows) passes.push_back(SamplePass::read_rows);
   if (!in_rows && input.source.height() == 0) {
     passes.push_back(SamplePass::decode_region);
     if (input.indexed) passes.push_back(SamplePass::decode_indexed);
-    if (input.cached) passes.push_back(SamplePass::decode_whole);
+    if (keeps_pixels) passes.push_back(SamplePass::decode_whole);
   }
-  if (input.cached) passes.push_back(SamplePass::keep);
+  if (input.cache != Cache::none) passes.push_back(SamplePass::keep);
   const TransformOptions& transform = input.options.transform;
   add_writing(writing_of(transform, /*moved=*/false), passes);
   if (input.augment && transform.pad > 0) add_writing(writing_of(transform, /*moved=*/true), passes);
@@ -190,9 +190,9 @@ LoaderPlan Loader::Impl::explain() const {
   const bool indexed = indices.has_index();
   std::unique_lock lock(mutex);
   const detail::SampleTotals so_far = done;
-  const bool cached = cache != nullptr;
+  const Cache form = cache_in_force();
   lock.unlock();
-  return detail::plan_of({*source, options, shape, training, cached, indexed}, so_far);
+  return detail::plan_of({*source, options, shape, training, form, indexed}, so_far);
 }
 
 LoaderPlan Loader::explain() const {

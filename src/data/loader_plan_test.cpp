@@ -388,13 +388,14 @@ TEST(LoaderPlan, APadThatMovesAPictureTakesAPassOfItsOwnAfterTheResize) {
   EXPECT_GT(pass_of(plan, placed).samples, together);  // One place of nine does not move it.
 }
 
-TEST(LoaderPlan, ACacheIsFilledByAPassAndSparesOthers) {
+TEST(LoaderPlan, ACacheOfPicturesIsFilledByAPassAndSparesOthers) {
   const TinyPictures pictures{kShape};
   DataOptions options = options_of(8, 2);
   options.transform.size = 24;
   options.cache = Cache::decoded;
   options.cache_mib = 16;
   Loader loader{open_source(pictures.uri(), Split::train), options, kSeed, true};
+  const auto expected = names(loader.explain().passes);
   order(loader.epoch(0));
   order(loader.epoch(1));
   const LoaderPlan plan = loader.explain();
@@ -402,6 +403,32 @@ TEST(LoaderPlan, ACacheIsFilledByAPassAndSparesOthers) {
   for (const char* once : {"read", "decode the whole picture", "copy into the cache"}) {
     EXPECT_EQ(pass_of(plan, once).samples, 36) << once;
   }
+  EXPECT_TRUE(are_among(names(plan.passes), expected)) << testing::PrintToString(expected);
+}
+
+TEST(LoaderPlan, ACacheOfFilesIsFilledByAPassAndSparesReadingAlone) {
+  const TinyPictures pictures{kShape};
+  const std::shared_ptr<const Source> source = open_source(pictures.uri(), Split::train);
+  DataOptions options = options_of(8, 2);
+  options.transform.size = 24;
+  options.cache = Cache::encoded;
+  options.cache_mib = 16;
+  Loader loader{source, options, kSeed, true};
+  const auto passes = ElementsAre("read", "decode the crop's region", "copy into the cache",
+                                  "resize, to float, planes, into the batch");
+  EXPECT_THAT(names(loader.explain().passes), passes);
+  order(loader.epoch(0));
+  order(loader.epoch(1));
+  const LoaderPlan plan = loader.explain();
+  EXPECT_THAT(names(plan.passes), passes);
+  EXPECT_EQ(pass_of(plan, "read").samples, 36);
+  EXPECT_EQ(pass_of(plan, "copy into the cache").samples, 36);
+  EXPECT_EQ(pass_of(plan, "decode the crop's region").samples, 72);
+  std::int64_t bytes = 0;
+  for (std::int64_t i = 0; i < source->size(); ++i) bytes += source->sample_bytes(i);
+  EXPECT_DOUBLE_EQ(pass_of(plan, "copy into the cache").bytes_in.value(), static_cast<double>(bytes) / 72);
+  EXPECT_DOUBLE_EQ(pass_of(plan, "copy into the cache").bytes_out.value(), static_cast<double>(bytes) / 72);
+  EXPECT_THAT(names(plan.stage_by_stage), testing::Contains("copy into the cache"));
 }
 
 TEST(LoaderPlan, AnIndexIsAPassOfItsOwnOnceItIsThere) {

@@ -21,11 +21,11 @@ struct SampleCache {
   RamCache entries;
 };
 
-// Offers an encoded sample, as it was read, to the cache.
-inline void keep_file(RamCache& cache, std::int64_t index, const Sample& sample) {
+// Offers an encoded sample, as it was read, to the cache. Whether it is kept now.
+inline bool keep_file(RamCache& cache, std::int64_t index, const Sample& sample) {
   const std::int64_t bytes = std::ssize(sample.bytes);
-  cache.admit(index,
-              {{reinterpret_cast<const std::uint8_t*>(&bytes), sizeof bytes}, sample.bytes, sample.entropy_index});
+  return cache.admit(
+      index, {{reinterpret_cast<const std::uint8_t*>(&bytes), sizeof bytes}, sample.bytes, sample.entropy_index});
 }
 
 // The same without its label. Valid as long as the cache.

@@ -18,7 +18,7 @@ enum class SamplePass : std::uint8_t {
   decode_region,   // What the crop needs,
   decode_indexed,  // likewise, with the file's entropy index.
   decode_whole,    // For the cache.
-  keep,            // Into the cache.
+  keep,            // Into the cache; a file before it is decoded.
   resize,          // To uint8, for `write`.
   resize_write,    // Resize, flip, normalise, type and layout, into the batch.
   write,           // Pad, crop, flip, normalise, type and layout, into the batch.
@@ -73,8 +73,8 @@ struct PlanInput {
   const DataOptions& options;
   PictureShape shape;
   bool augment;
-  bool cached;   // There is a cache now,
-  bool indexed;  // and an entropy index.
+  Cache cache;   // In force now.
+  bool indexed;  // There is an entropy index.
 };
 
 // The passes that were taken, with what they moved; before the first sample those that its options lead to.
