@@ -136,9 +136,7 @@ ChunkReport ChunkLoad::run() {
   report_.read_ns += maker_.read_ns();
   report_.decode_ns = maker_.decode_ns();
   report_.read_bytes += maker_.read_bytes();
-  report_.decoded = maker_.decoded();
   report_.decoded_bytes = maker_.decoded_bytes();
-  report_.whole_bytes = maker_.whole_bytes();
   report_.done += maker_.done();
   report_.written_bytes = report_.samples * static_cast<std::int64_t>(sample_bytes_);
   return std::move(report_);

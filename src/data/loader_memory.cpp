@@ -101,7 +101,7 @@ std::shared_ptr<detail::SampleCache> Loader::Impl::make_cache(Cache form) const 
 // What the cache would hold of the data set, by the mean sizes of what has passed so far. The lock is held.
 detail::CacheFit Loader::Impl::cache_fit() const {
   constexpr double kEntryBytes = 64;  // Its head, its place in the table, and what its alignment leaves unused.
-  if (source->in_memory() || totals.samples == 0) return {};
+  if (source->in_memory()) return {};
   const std::int64_t left = cache_bytes_left(), wanted = options.cache_mib << 20;
   const auto bytes = static_cast<double>(wanted == 0 ? left / 2 : wanted > left ? 0 : wanted);
   const auto fit = [&](std::int64_t taken, std::int64_t samples) {
@@ -110,8 +110,11 @@ detail::CacheFit Loader::Impl::cache_fit() const {
     // Of several ranks each gets other samples in the next epoch.
     return std::min(bytes / (mean * static_cast<double>(source->size())), 1.0) / static_cast<double>(options.ranks);
   };
-  return {.decoded = fit(whole_bytes, totals.samples),
-          .encoded = totals.decoded == 0 ? 0.0 : fit(totals.read_bytes, totals.read)};
+  using detail::SamplePass;
+  const auto &read = done.of(SamplePass::read), &rows = done.of(SamplePass::read_rows);
+  const std::int64_t decoded = done.decoded().samples;
+  if (decoded == 0) return {.decoded = fit(read.in + rows.in + done.unread, read.samples + rows.samples)};
+  return {.decoded = fit(done.whole, decoded), .encoded = fit(read.in, read.samples)};
 }
 
 // What the process holds now counts, and what other caches may still grow by.

@@ -126,11 +126,7 @@ std::vector<LoaderPlan::Pass> stage_by_stage(const Stages& stages, const SampleT
   const std::int64_t values = stages.values, floats = kFloatBytes * values;
   const SampleTotals::Pass &read = done.of(SamplePass::read), &rows = done.of(SamplePass::read_rows);
   add("read", read.samples + rows.samples, read.in + rows.in + done.unread, read.out + rows.out + done.unread);
-  SampleTotals::Pass decoded;
-  for (const SamplePass pass : {SamplePass::decode_region, SamplePass::decode_indexed, SamplePass::decode_whole}) {
-    decoded.samples += done.of(pass).samples;
-    decoded.in += done.of(pass).in;
-  }
+  const SampleTotals::Pass decoded = done.decoded();
   if (decoded.samples > 0) add("decode the whole picture", decoded.samples, decoded.in, done.whole);
   const SampleTotals::Pass& kept = done.of(SamplePass::keep);
   if (kept.samples > 0) add("copy into the cache", kept.samples, kept.in, kept.out);

@@ -172,6 +172,7 @@ TEST(LoaderTuning, ACacheAfterWhichTheConsumerGetsLessIsTakenBackAndItsMemoryFre
   const auto decisions = loader.decisions();
   ASSERT_EQ(decisions.size(), 2U);
   EXPECT_TRUE(decisions[0].rolled_back);
+  EXPECT_THAT(decisions[0].why, HasSubstr("50 % of the samples can be kept decoded"));
   EXPECT_LT(decisions[0].after.value(), decisions[0].before);
   EXPECT_EQ(decisions[1].text_of(decisions[1].to), "none");
   EXPECT_THAT(decisions[1].why, HasSubstr("rolled back"));

@@ -238,10 +238,9 @@ void Loader::Impl::add_report(ChunkReport& report, Workspace& workspace) {
   totals.decode_ns += report.decode_ns;
   totals.read += report.read;
   totals.read_bytes += report.read_bytes;
-  totals.decoded += report.decoded;
+  totals.decoded += report.done.decoded().samples;
   totals.decoded_bytes += report.decoded_bytes;
   totals.written_bytes += report.written_bytes;
-  whole_bytes += report.whole_bytes;
   done += report.done;
   totals.cache_hits += report.cache_hits;
   totals.cache_misses += report.cache_misses;

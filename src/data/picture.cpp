@@ -99,7 +99,6 @@ void PictureMaker::make(const HeldSample& sample, std::int64_t index, std::int64
   SampleRandom random{pass_.seed, pass_.epoch, drawn_as};
   if (pass_.options.transform.size == 0) {
     const image::Box whole{.y = 0, .x = 0, .height = sample.height, .width = sample.width};
-    whole_bytes_ += static_cast<std::int64_t>(pixel_bytes({sample.height, sample.width}));
     const auto stored = pixels(sample, index, {sample.height, sample.width}, whole);
     return write(stored, {}, draw_geometry(pass_, random), out);
   }
@@ -119,10 +118,8 @@ void PictureMaker::make(const HeldSample& sample, std::int64_t index, std::int64
       encoded ? decode(sample, index, picture, box) : pixels(sample, index, picture.size(), box);
   if (encoded) {
     decode_ns_ += pass_.clock() - begin_ns;
-    ++decoded_;
     decoded_bytes_ += static_cast<std::int64_t>(pixel_bytes({box.height, box.width}));
   }
-  whole_bytes_ += static_cast<std::int64_t>(pixel_bytes(picture.size()));
   write(part, window, geometry, out);
 }
 

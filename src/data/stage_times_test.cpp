@@ -61,7 +61,7 @@ TEST(StageTimes, OfOneFiveAndTwoMillisecondsAreTold) {
     ASSERT_EQ(report.error, nullptr);
     statistics.samples += report.samples;
     statistics.read += report.read;
-    statistics.decoded += report.decoded;
+    statistics.decoded += report.done.decoded().samples;
     statistics.busy_ns += report.busy_ns;
     statistics.read_ns += report.read_ns;
     statistics.decode_ns += report.decode_ns;

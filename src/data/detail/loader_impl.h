@@ -190,7 +190,6 @@ struct Loader::Impl {
   std::int64_t working = 0;  // Claims whose report is out.
   std::exception_ptr error;  // The failure at pass->stop_at.
   LoaderStatistics totals;
-  std::int64_t whole_bytes = 0;  // Of totals.samples, were they decoded as a whole.
   detail::SampleTotals done;
   Cache cache_requested = Cache::none;
   std::string cache_refusal;                        // Why there is no cache although one was asked for.

@@ -51,10 +51,8 @@ class PictureMaker {
   std::int64_t read_ns() const { return read_ns_; }
   std::int64_t read_bytes() const { return read_bytes_; }
   std::int64_t decode_ns() const { return decode_ns_; }
-  std::int64_t decoded() const { return decoded_; }  // Pictures.
   std::int64_t decoded_bytes() const { return decoded_bytes_; }
-  std::int64_t whole_bytes() const { return whole_bytes_; }  // Of the whole pictures that were made, as pixels.
-  const SampleTotals& done() const { return done_; }         // But for SamplePass::read, which is none of it.
+  const SampleTotals& done() const { return done_; }  // But for what is done with files before they are decoded.
 
  private:
   struct Size {
@@ -96,7 +94,7 @@ class PictureMaker {
   Workspace& workspace_;
   RamCache* const cache_;
   std::int64_t read_ns_ = 0, decode_ns_ = 0;
-  std::int64_t read_bytes_ = 0, decoded_ = 0, decoded_bytes_ = 0, whole_bytes_ = 0;
+  std::int64_t read_bytes_ = 0, decoded_bytes_ = 0;
   SampleTotals done_;
 };
 

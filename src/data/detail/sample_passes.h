@@ -47,6 +47,16 @@ struct SampleTotals {
     total.out += out;
   }
   const Pass& of(SamplePass pass) const noexcept { return passes[static_cast<std::size_t>(pass)]; }
+  // Of all files, however they were.
+  Pass decoded() const noexcept {
+    Pass all;
+    for (const SamplePass pass : {SamplePass::decode_region, SamplePass::decode_indexed, SamplePass::decode_whole}) {
+      all.samples += of(pass).samples;
+      all.in += of(pass).in;
+      all.out += of(pass).out;
+    }
+    return all;
+  }
   SampleTotals& operator+=(const SampleTotals& more) noexcept {
     for (std::size_t i = 0; i < kSamplePasses; ++i) {
       passes[i].samples += more.passes[i].samples;
