@@ -291,10 +291,14 @@ class Loader {
   // The same. Switched off, the cache's memory goes back as soon as no worker reads it; switched on, it begins empty.
   // Cache::automatic begins without one, chooses decoded or encoded where the consumer starves and the model promises
   // at least 5 %, and judges by the samples a second that the consumer gets once the cache has been filled: after the
-  // rest of that epoch and a whole one, in which nothing else is changed. With `keep` it stays as it is while it is
-  // off, for comparing the two. Error{out_of_memory} as in the constructor; nothing changes then.
+  // rest of that epoch and a whole one, in which nothing else is changed. Another form takes the place of the one in
+  // force, whose memory is free for it. With `keep` that one stays as it is while it is off, for comparing the two, and
+  // its memory with it. None is on, as applied_cache() tells, where nothing is left of the memory limit, where the
+  // source's pixels are in memory already, and for Cache::encoded where it gives pixels, no files.
+  // Error{out_of_memory} as in the constructor; nothing changes then.
   void set_cache(Cache cache, bool keep = false);
-  std::int64_t cache_bytes_max() const;  // What a cache that is switched on now may hold. Errors as above.
+  // What a cache may hold that is switched on now, in the place of what this loader's hold. Errors as above.
+  std::int64_t cache_bytes_max() const;
   // "data.cache", requested and in force.
   Applied applied_cache() const;
   // "data.index", likewise. While data.index builds, the consumer waits at the end of the first whole epoch until the

@@ -154,9 +154,10 @@ void describe(Visitor& visit, Options& o) {
         "What stays in memory until the bound, from one epoch to the next: decoded keeps decoded pictures, encoded the "
         "JPEG and PNG files as they were read; auto chooses while it runs, from what reading and decoding take and how "
         "much would fit, and takes back what does not pay. Changes no byte of any batch; without effect where the "
-        "source holds pixels.");
+        "source holds pixels in memory, and encoded where it gives pixels, no files.");
   visit("cache_mib", o.cache_mib, Range<std::int64_t>{0, std::int64_t{1} << 24},
-        "Bound of the cache in MiB; 0 is half of what the memory limit leaves free when the cache is switched on.");
+        "Bound of the cache in MiB; 0 is half of what the memory limit leaves free when the cache is switched on, "
+        "where what one that it replaces holds counts as free.");
   visit(
       "index", o.index,
       "The entropy index of a folder's JPEG files, with which a crop is decoded without what lies before it. use reads "

@@ -276,7 +276,8 @@ void Loader::set_prefetch_batches(std::int64_t batches) {
 }
 
 std::int64_t Loader::cache_bytes_max() const {
-  return impl_->cache_bytes_max();
+  std::lock_guard lock(impl_->mutex);
+  return impl_->cache_bytes_max(/*keep=*/false);
 }
 
 void Loader::set_cache(Cache cache, bool keep) {

@@ -458,6 +458,9 @@ TEST_F(PackPlans, RowsThatACropDoesNotNeedAreNotRead) {
   options.transform.crop = Crop::random_resized;
   Loader loader{source, options, kSeed, true};
   EXPECT_EQ(loader.explain().passes.front().name, "read the crop's rows");
+  DataOptions of_files = options;
+  of_files.cache = Cache::encoded;  // There are none.
+  EXPECT_EQ(names(Loader(source, of_files, kSeed, true).explain().passes), names(loader.explain().passes));
   order(loader.epoch(0));
   const LoaderPlan plan = loader.explain();
   double whole = 0;

@@ -16,6 +16,8 @@
 
 #include "data/detail/testing.h"
 #include "data/detail/waiting_source.h"
+#include "hardware/machine.h"
+#include "store/ram_cache.h"
 
 namespace headrace {
 namespace {
@@ -179,6 +181,21 @@ TEST(LoaderTuning, ACacheAfterWhichTheConsumerGetsLessIsTakenBackAndItsMemoryFre
   EXPECT_GT(loader.statistics().cache_hits, 0);
   EXPECT_EQ(loader.statistics().cache_bytes, 0);
   EXPECT_EQ(loader.applied_cache().applied, "none");
+}
+
+TEST(LoaderTuning, ACacheThatWasKeptGoesBackWhateverIsLeft) {
+  auto options = options_of(4, 1);
+  options.cache = Cache::automatic;
+  options.cache_mib = 64;
+  const std::int64_t limit = resident_memory().value() + RamCache::promised_bytes() + (std::int64_t{128} << 20);
+  Loader loader{std::make_shared<WaitingSource>(128, always(microseconds(1000))), options, 5, true, limit};
+  EXPECT_TRUE(consume_until(loader, microseconds(0), [&] { return loader.applied_cache().applied == "decoded"; }));
+  const std::vector<char> neighbour(std::size_t{160} << 20, 1);
+  loader.set_cache(Cache::none, /*keep=*/true);  // As the arms of a trial do.
+  EXPECT_EQ(loader.applied_cache().applied, "none");
+  loader.set_cache(Cache::automatic, /*keep=*/true);
+  EXPECT_EQ(loader.applied_cache().applied, "decoded");
+  EXPECT_EQ(neighbour.back(), 1);
 }
 
 TEST(LoaderTuning, ANumberEndsItAndAutotuneBeginsItAnew) {

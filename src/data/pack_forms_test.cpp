@@ -16,6 +16,7 @@
 #include "image/resize.h"
 #include "store/pack_file.h"
 #include "store/pack_writer.h"
+#include "store/ram_cache.h"
 #include "store/row_blocks.h"
 #include "store/scratch_folder.h"
 
@@ -75,6 +76,18 @@ TEST_P(PackForms, GiveTheBatchesOfTheFolderForAnyThreadCountAndCache) {
       EXPECT_EQ(loader.statistics().cache_hits, cache == Cache::decoded ? 36 : 0);
     }
   }
+}
+
+TEST_P(PackForms, HaveNoFilesToKeep) {
+  ASSERT_TRUE(write_pack(plan(), always));
+  const std::int64_t promised = RamCache::promised_bytes();
+  Loader loader{open(plan().out), options(1, Cache::encoded), 3, true};
+  EXPECT_EQ(loader.applied_cache().requested, "encoded");
+  EXPECT_EQ(loader.applied_cache().applied, "none");
+  EXPECT_THAT(loader.applied_cache().reason, HasSubstr("the source gives pixels, no files"));
+  EXPECT_EQ(RamCache::promised_bytes(), promised);
+  EXPECT_EQ(digests(loader.epoch(0)).size(), 8U);
+  EXPECT_EQ(loader.statistics().cache_misses, 0);
 }
 
 TEST_P(PackForms, GiveTheBatchesOfTheFolderForEveryTransform) {

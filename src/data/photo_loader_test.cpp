@@ -460,6 +460,47 @@ TEST(PhotoLoader, AnAutomaticCacheKeepsFilesWherePicturesDoNotFit) {
   EXPECT_GT(loader.decisions().front().after.value(), 2 * loader.decisions().front().before);
 }
 
+// Two at once would not fit. While the consumer is slow, files are enough.
+TEST(PhotoLoader, AnAutomaticCacheOfFilesGivesWayToOneOfPicturesWhereOnlyOneFits) {
+  const auto source = files_of(30);
+  source->on_read = [](std::int64_t) { std::this_thread::sleep_for(std::chrono::milliseconds(2)); };
+  DataOptions options = cached(photo_options(5, 1), Cache::automatic);
+  options.cache_mib = 300;
+  const std::int64_t limit = resident_memory().value() + RamCache::promised_bytes() + (std::int64_t{400} << 20);
+  Loader loader{source, options, 9, true, limit};
+  for (int epoch = 0; epoch < 2000 && loader.applied_cache().applied != "decoded"; ++epoch) {
+    Epoch batches = loader.next_epoch();
+    while (const auto batch = batches.next()) {
+      if (loader.applied_cache().applied == "none") std::this_thread::sleep_for(std::chrono::milliseconds(6));
+    }
+  }
+  EXPECT_EQ(loader.applied_cache().applied, "decoded");
+  EXPECT_EQ(loader.applied_cache().reason.find("memory limit"), std::string::npos);
+}
+
+TEST(PhotoLoader, AnAutomaticCacheThatCannotBeHadLeavesTheOneThatIsThere) {
+  const auto source = files_of(30);
+  source->on_read = [](std::int64_t) { std::this_thread::sleep_for(std::chrono::milliseconds(2)); };
+  const std::int64_t limit = resident_memory().value() + RamCache::promised_bytes() + (std::int64_t{128} << 20);
+  Loader loader{source, cached(photo_options(5, 1), Cache::automatic), 9, true, limit};
+  for (int epoch = 0; epoch < 100 && loader.applied_cache().applied == "none"; ++epoch) order(loader.next_epoch());
+  const std::string chosen = loader.applied_cache().applied;
+  ASSERT_NE(chosen, "none");
+  const Cache other = chosen == "decoded" ? Cache::encoded : Cache::decoded;
+  loader.set_cache(other);
+  const auto crowd = static_cast<std::size_t>(2 * loader.cache_bytes_max() + (std::int64_t{16} << 20));
+  const std::vector<char> neighbour(crowd, 1);
+  ASSERT_EQ(loader.cache_bytes_max(), 0);
+  loader.set_cache(Cache::automatic);
+  EXPECT_EQ(loader.applied_cache().requested, "auto");
+  EXPECT_EQ(loader.applied_cache().applied, word_of(other));
+  EXPECT_EQ(loader.applied_cache().reason.find("memory limit"), std::string::npos);
+  loader.set_cache(chosen == "decoded" ? Cache::decoded : Cache::encoded);  // By name it is that or none.
+  EXPECT_EQ(loader.applied_cache().applied, "none");
+  EXPECT_THAT(loader.applied_cache().reason, HasSubstr("nothing is left"));
+  EXPECT_EQ(neighbour.back(), 1);
+}
+
 // Pictures that a program makes, as a user's own decoder does.
 // ---- Decoded smaller ----
 
@@ -619,6 +660,41 @@ TEST(PhotoLoader, CachesShareWhatTheMemoryLimitLeaves) {
   EXPECT_EQ(deliver(loader.epoch(0)).indices.size(), 20U);
 }
 
+TEST(PhotoLoader, ACacheOfAnotherFormHasTheBytesOfTheOneThatItReplaces) {
+  const auto source = files_of(20);
+  const std::int64_t promised = RamCache::promised_bytes();
+  constexpr std::int64_t kFree = std::int64_t{400} << 20, kBound = std::int64_t{300} << 20;
+  const std::int64_t limit = resident_memory().value() + promised + kFree;
+  const auto grown = [promised] { return RamCache::promised_bytes() - promised; };
+  {
+    Loader half{source, cached(photo_options(10, 1)), 9, true, limit};
+    for (const Cache form : {Cache::encoded, Cache::decoded, Cache::encoded}) {
+      half.set_cache(form);
+      EXPECT_LT(std::abs(grown() - kFree / 2), kFree / 10) << word_of(form);
+      EXPECT_LT(std::abs(half.cache_bytes_max() - kFree / 2), kFree / 10) << word_of(form);
+    }
+  }
+  DataOptions options = cached(photo_options(10, 1));
+  options.cache_mib = kBound >> 20;
+  Loader loader{source, options, 9, true, limit};
+  order(loader.epoch(0));
+  for (const Cache form : {Cache::encoded, Cache::decoded}) {
+    loader.set_cache(form);
+    EXPECT_EQ(loader.applied_cache().applied, word_of(form));
+    EXPECT_LE(grown(), kBound);
+    EXPECT_GT(grown(), kBound / 2);
+    order(loader.epoch(1));
+  }
+  loader.set_cache(Cache::none, /*keep=*/true);
+  loader.set_cache(Cache::automatic, /*keep=*/true);  // What is kept goes when it places one.
+  EXPECT_EQ(loader.applied_cache().requested, "auto");
+  loader.set_cache(Cache::decoded, /*keep=*/true);
+  EXPECT_GE(loader.statistics().cache_bytes, 20 * kShape.height * kShape.width * 3);
+  // The one that is kept goes on holding its memory.
+  EXPECT_THROW(loader.set_cache(Cache::encoded, /*keep=*/true), Error);
+  EXPECT_EQ(loader.applied_cache().applied, "decoded");
+}
+
 TEST(PhotoLoader, ACacheThatIsNotOnSaysWhy) {
   Loader plain{files_of(20), photo_options(10, 1), 9, true};
   EXPECT_EQ(plain.applied_cache().requested, "none");
@@ -639,6 +715,13 @@ TEST(PhotoLoader, ACacheThatIsNotOnSaysWhy) {
   EXPECT_THAT(pixels.applied_cache().reason, HasSubstr("in memory already"));
   EXPECT_EQ(order(pixels.epoch(0)).size(), 10'000U);
   EXPECT_EQ(pixels.statistics().cache_misses, 0);
+  const std::int64_t promised = RamCache::promised_bytes();
+  Loader made{std::make_shared<MadePictures>(/*of_one_size=*/true), cached(photo_options(5, 1)), 9, true};
+  EXPECT_EQ(made.applied_cache().applied, "decoded");
+  made.set_cache(Cache::encoded);
+  EXPECT_EQ(made.applied_cache().applied, "none");
+  EXPECT_THAT(made.applied_cache().reason, HasSubstr("the source gives pixels, no files"));
+  EXPECT_EQ(RamCache::promised_bytes(), promised);
 }
 
 // ---- Corrupt samples ----

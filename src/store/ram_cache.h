@@ -36,6 +36,8 @@ class RamCache {
 
   std::int64_t bytes() const noexcept;  // Written to, the table included.
   std::int64_t entries() const noexcept;
+  // Which bytes() may come to: what was asked for, or the table's, where that is more.
+  std::int64_t bytes_max() const noexcept { return bytes_max_; }
 
   // What all caches of the process may still grow by. Resident memory does not show it, and the next cache must not
   // count on it.

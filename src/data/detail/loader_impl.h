@@ -77,7 +77,9 @@ struct Loader::Impl {
   std::vector<LoaderDecision> decisions() const;
   void set_cache(Cache wanted, bool keep);
   void place_cache(Cache form, bool keep);
-  std::shared_ptr<detail::SampleCache> make_cache(Cache form) const;
+  void exchange_cache(std::shared_ptr<detail::SampleCache> other, bool keep);
+  std::shared_ptr<detail::SampleCache> make_cache(Cache form, bool keep) const;
+  bool holds_cache(Cache form) const;
   Applied applied_cache() const;
   Place place_of(std::int64_t index, std::int64_t first_batch) const;
   std::unique_ptr<Epoch::Impl> begin(std::optional<Place> from);
@@ -115,8 +117,9 @@ struct Loader::Impl {
   void measure_consumer(std::int64_t asked_ns);
   std::string last_reason(const char* what) const;
 
-  std::int64_t cache_bytes_left() const;
-  std::int64_t cache_bytes_max() const;
+  std::int64_t cache_bytes_replaced(bool keep) const;
+  std::int64_t cache_bytes_left(bool keep) const;
+  std::int64_t cache_bytes_max(bool keep) const;
   detail::CacheFit cache_fit() const;
   Cache cache_in_force() const { return cache == nullptr ? Cache::none : cache->form; }
   void work(std::int64_t worker, Workspace& workspace);
@@ -192,7 +195,7 @@ struct Loader::Impl {
   LoaderStatistics totals;
   detail::SampleTotals done;
   Cache cache_requested = Cache::none;
-  std::string cache_refusal;                        // Why there is no cache although one was asked for.
+  std::string cache_refusal;                        // Why the form that was asked for last is not in force.
   std::shared_ptr<detail::SampleCache> cache;       // Owners: the loader, and each worker that fills a chunk with it.
   std::shared_ptr<detail::SampleCache> kept_cache;  // Switched off, to be switched on again.
   std::vector<CorruptSample> corrupt;
