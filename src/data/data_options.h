@@ -179,8 +179,8 @@ void describe(Visitor& visit, Options& o) {
 // Keys that change no byte of any batch, and those that a LoaderState holds as numbers. All others must be the same
 // where a state is restored.
 constexpr std::array<std::string_view, 12> kKeysOutsideState{
-    "source", "batch_size", "threads",  "threads_max", "prefetch_batches", "prefetch_mib", "ranks",
-    "rank",   "in_order",   "cache",    "cache_mib",   "index"};
+    "source", "batch_size", "threads",  "threads_max", "prefetch_batches", "prefetch_mib",
+    "ranks",  "rank",       "in_order", "cache",       "cache_mib",        "index"};
 
 // Samples of an epoch that all ranks take in one step.
 inline std::int64_t samples_a_step(const DataOptions& options) noexcept {
@@ -214,7 +214,7 @@ inline std::string order_contradiction(const DataOptions& options, const std::st
   if (options.shuffle_window > 0 && (!is_plain || options.buckets > 0)) {
     return fmt::format("{0}shuffle_window wants {0}shuffle = true, {0}sampler = \"each\" and no {0}buckets", prefix);
   }
-  if (options.bucket_by != DataOptions{}.bucket_by && options.buckets == 0) {
+  if (options.bucket_by == BucketBy::shape && options.buckets == 0) {
     return fmt::format("{0}bucket_by has no effect without {0}buckets", prefix);
   }
   if (options.buckets > 0 && !is_plain) {
