@@ -52,6 +52,13 @@ std::exception_ptr error_of_sample(const Source& source, std::int64_t index) noe
   return std::current_exception();
 }
 
+// Whether a source has copied them there, or told where they are.
+bool lies_in(const std::vector<std::uint8_t>& buffer, std::span<const std::uint8_t> bytes) {
+  const std::less_equal<> before;
+  return !bytes.empty() && before(buffer.data(), bytes.data()) &&
+         before(bytes.data() + bytes.size(), buffer.data() + buffer.size());
+}
+
 // A shuffled order leaves the hardware no pattern, so each picture is asked for while the rest of the chunk is being
 // read; after the first lines the hardware follows by itself. Inlined by force: g++ 12 takes a function that only
 // prefetches for one without effect and removes the call.

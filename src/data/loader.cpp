@@ -269,6 +269,10 @@ void Loader::set_threads(std::int64_t threads) {
   impl_->set_threads(checked(std::move(asked)).threads);
 }
 
+void Loader::renew_threads() {
+  impl_->renew_threads();
+}
+
 void Loader::set_prefetch_batches(std::int64_t batches) {
   DataOptions asked = impl_->options;
   asked.prefetch_batches = batches;

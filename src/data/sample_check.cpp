@@ -64,11 +64,4 @@ void check_sample(const Source& source, const Sample& sample, std::int64_t index
   }
 }
 
-// Whether a source has copied them there, or told where they are.
-bool lies_in(const std::vector<std::uint8_t>& buffer, std::span<const std::uint8_t> bytes) {
-  const std::less_equal<> before;
-  return !bytes.empty() && before(buffer.data(), bytes.data()) &&
-         before(bytes.data() + bytes.size(), buffer.data() + buffer.size());
-}
-
 }  // namespace headrace::detail

@@ -72,12 +72,8 @@ void add_properties(py::class_<NativeLoader>& bound) {
           "Classes of the labels; None where a source of your own does not tell.");
 }
 
-}  // namespace
-
-void register_loader(py::module_& module) {
-  register_passes(module);
-  py::class_<NativeLoader> bound(module, "Loader", py::dynamic_attr(),
-                                 R"(Reads, decodes and transforms samples on native threads and yields them as batches.
+constexpr const char* kLoaderText =
+    R"(Reads, decodes and transforms samples on native threads and yields them as batches.
 
 source is "idx:DIR" (MNIST, Fashion-MNIST), "folder:DIR" (an ImageFolder of JPEG and PNG files), or an object of your own
 with __len__ and __getitem__(index) -> (picture, label): a uint8 array or tensor (H x W x C) or the bytes of a JPEG or PNG
@@ -94,7 +90,13 @@ persistent_workers=True, False gives each pass threads and processes of its own;
 request() wait for the batch.
 
 Each iteration is the next epoch and yields headrace.Batch objects: (images, labels), also by name, over the loader's own
-memory. One iteration runs at a time. Bytes depend on seed, epoch and options alone, never on threads.)");
+memory. One iteration runs at a time. Bytes depend on seed, epoch and options alone, never on threads.)";
+
+}  // namespace
+
+void register_loader(py::module_& module) {
+  register_passes(module);
+  py::class_<NativeLoader> bound(module, "Loader", py::dynamic_attr(), kLoaderText);
   bound
       .def(py::init([](const py::object& source, const py::kwargs& options) {
              return std::make_unique<NativeLoader>(source, options);
