@@ -730,9 +730,11 @@ def test_a_ctrl_c_ends_a_request_that_waits_and_loses_no_batch(ctrl_c):
     source = Gated()
     loader = hr.Loader(source, batch_size=8, num_workers=1, enable_async_data_loading=False, shuffle=False)
     batches = iter(loader)
-    interrupt = threading.Thread(target=lambda: (source.begun.wait(60), os.kill(os.getpid(), signal.SIGINT)))
+    asks = threading.Event()  # A Ctrl-C that comes sooner would be nobody's.
+    interrupt = threading.Thread(target=lambda: (source.begun.wait(60), asks.wait(60), os.kill(os.getpid(), signal.SIGINT)))
     interrupt.start()
     with pytest.raises(KeyboardInterrupt):
+        asks.set()
         batches.request()
     interrupt.join()
     source.open.set()
