@@ -59,6 +59,16 @@ struct Choice {
   std::string_view name;
 };
 
+// The name of an enum's value in its choices(), as TOML and flags write it. A value without one is our own mistake.
+template <class E>
+constexpr std::string_view choice_name(E value) noexcept {
+  for (const Choice<E>& choice : choices(value)) {
+    if (choice.value == value) return choice.name;
+  }
+  HEADRACE_CHECK(false, "options: a value without a name in its choices()");
+  return {};
+}
+
 using OptionValue =
     std::variant<bool, std::int64_t, double, std::string, std::vector<double>, std::vector<std::string>>;
 
@@ -307,13 +317,7 @@ void detail::FieldCollector::add_choice(Field& field, E& value) {
   field.kind = FieldKind::choice;
   for (const auto& choice : choices(value)) field.choices.emplace_back(choice.name);
   for (const auto& name : field.choices) field.range += (field.range.empty() ? "" : " | ") + name;
-  field.get = [&value] {
-    for (const auto& choice : choices(value)) {
-      if (choice.value == value) return OptionValue{std::string(choice.name)};
-    }
-    HEADRACE_CHECK(false, "options: a value without a name in its choices()");
-    return OptionValue{};
-  };
+  field.get = [&value] { return OptionValue{std::string(choice_name(value))}; };
   field.set = [&value, key = field.key, names = field.choices, words = field.range](const OptionValue& v) {
     if (!std::holds_alternative<std::string>(v)) out_of_range(key, words, to_toml(v));
     for (const auto& choice : choices(value)) {

@@ -301,7 +301,7 @@ TEST(Candidates, PacksOfPixelsAreOfferedTheCacheAndPixelsInMemoryAreNot) {
   const auto outlook_of = [](const Recipe& recipe) { return Training{recipe, detect_machine()}.outlook(); };
   Recipe recipe = photo_recipe(pictures);
   for (const PackForm form : {PackForm::raw, PackForm::lz4}) {
-    const std::filesystem::path pack = pictures.folder() / fmt::format("{}.pack", word_of(form));
+    const std::filesystem::path pack = pictures.folder() / fmt::format("{}.pack", choice_name(form));
     ASSERT_TRUE(write_pack({.source = pictures.uri(), .out = pack, .form = form},
                            [](std::int64_t, std::int64_t) { return true; }));
     recipe.data.source = "pack:" + pack.string();

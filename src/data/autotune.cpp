@@ -153,7 +153,7 @@ std::optional<Proposal> other_cache(const Situation& all) {
       fmt::format("{}, of it {:.3g} ms to read and {:.3g} ms to decode what is not cached; {:.0f} % of the "
                   "samples can be kept {}; the consumer waited {:.0f} % of the time",
                   costs(rates), rates.read_s * 1e3, rates.decode_s * 1e3,
-                  (decoded ? rates.fit.decoded : rates.fit.encoded) * 1e2, word_of(best), all.starved * 1e2)};
+                  (decoded ? rates.fit.decoded : rates.fit.encoded) * 1e2, choice_name(best), all.starved * 1e2)};
 }
 
 std::optional<Proposal> fewer_threads(const Situation& all) {

@@ -205,12 +205,12 @@ TEST_F(BucketsOfFiles, AreTheSameForAFolderAndItsPacksAndAnyNumberOfThreads) {
   Loader loader{folder, options(0), 3, true};
   const auto expected = sample_digests(loader.epoch(2));
   for (const PackForm form : {PackForm::stored, PackForm::raw, PackForm::lz4}) {
-    const auto pack = folder_ / fmt::format("{}.pack", word_of(form));
+    const auto pack = folder_ / fmt::format("{}.pack", choice_name(form));
     ASSERT_TRUE(write_pack({.source = pictures_.uri(), .out = pack, .form = form},
                            [](std::int64_t, std::int64_t) { return true; }));
     for (const std::int64_t threads : {1, 7}) {
       Loader packed{open_source("pack:" + pack.string(), Split::train), options(threads), 3, true};
-      EXPECT_EQ(sample_digests(packed.epoch(2)), expected) << word_of(form);
+      EXPECT_EQ(sample_digests(packed.epoch(2)), expected) << choice_name(form);
     }
   }
 }

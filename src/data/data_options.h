@@ -40,12 +40,6 @@ constexpr auto choices(Cache) {
   return std::array{Choice<Cache>{Cache::none, "none"}, Choice<Cache>{Cache::decoded, "decoded"},
                     Choice<Cache>{Cache::encoded, "encoded"}, Choice<Cache>{Cache::automatic, "auto"}};
 }
-constexpr std::string_view word_of(Cache cache) noexcept {
-  for (const auto& choice : choices(cache)) {
-    if (choice.value == cache) return choice.name;
-  }
-  return "unknown";
-}
 
 enum class IndexUse { none, use, build };
 constexpr auto choices(IndexUse) {

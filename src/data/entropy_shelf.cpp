@@ -23,10 +23,6 @@ FileLock lock_folder(const std::filesystem::path& folder) {
   return lock;
 }
 
-const char* name_of(IndexUse use) {
-  return use == IndexUse::none ? "none" : use == IndexUse::use ? "use" : "build";
-}
-
 }  // namespace
 
 IndexWriting::IndexWriting(const std::filesystem::path& path) : lock_(lock_folder(path.parent_path())), file_(path) {}
@@ -144,7 +140,8 @@ Applied EntropyShelf::applied() const {
   std::lock_guard lock(mutex_);
   const bool refused = !refusal_.empty();
   const IndexUse left = file_ != nullptr ? IndexUse::use : IndexUse::none;
-  return {"data.index", name_of(wanted_), name_of(refused ? left : wanted_), refusal_};
+  return {"data.index", std::string(choice_name(wanted_)), std::string(choice_name(refused ? left : wanted_)),
+          refusal_};
 }
 
 bool EntropyShelf::has_index() const {

@@ -173,7 +173,7 @@ Applied Loader::Impl::applied_cache() const {
   const bool automatic = cache_requested == Cache::automatic;
   const bool is_chosen = automatic && (cache != nullptr || cache_refusal.empty());
   std::string reason = is_chosen ? last_reason(detail::kCacheKey) : cache_refusal;
-  return {"data.cache", std::string(word_of(cache_requested)), std::string(word_of(cache_in_force())),
+  return {"data.cache", std::string(choice_name(cache_requested)), std::string(choice_name(cache_in_force())),
           std::move(reason)};
 }
 

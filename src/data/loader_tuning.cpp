@@ -202,7 +202,7 @@ Applied Loader::Impl::applied_prefetch() const {
 }
 
 std::string LoaderDecision::text_of(std::int64_t value) const {
-  return what == detail::kCacheKey ? std::string(word_of(static_cast<Cache>(value))) : std::to_string(value);
+  return what == detail::kCacheKey ? std::string(choice_name(static_cast<Cache>(value))) : std::to_string(value);
 }
 
 std::array<LoaderStage, 4> LoaderStatistics::stages() const {

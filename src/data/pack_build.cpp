@@ -184,7 +184,7 @@ void Packing::check_form(const Path& path, const PackRow& row, std::span<const s
   const FormOfPack found = form_of(row, index);
   if (found.form == plan_.form && found.short_side == plan_.short_side) return;
   fail(ErrorCode::invalid_argument, "data: {} holds pictures as --form {}{}, not {}{}", printable_name(path.native()),
-       word_of(found.form), side_words(found.short_side), word_of(plan_.form), side_words(plan_.short_side));
+       choice_name(found.form), side_words(found.short_side), choice_name(plan_.form), side_words(plan_.short_side));
 }
 
 void Packing::check_form(const PackFile& file) const {

@@ -259,7 +259,7 @@ TEST_P(PackForms, PicturesOfOneSizeNeedNoTransform) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Decoded, PackForms, testing::Values(PackForm::raw, PackForm::lz4),
-                         [](const auto& tested) { return std::string(word_of(tested.param)); });
+                         [](const auto& tested) { return std::string(choice_name(tested.param)); });
 
 // Rows that no `headrace pack` writes.
 TEST(PackRows, OfDifferentKindsOrImpossibleSizesAreRefused) {

@@ -5,7 +5,6 @@
 
 #include <array>
 #include <cstdint>
-#include <string_view>
 
 namespace headrace {
 
@@ -17,12 +16,6 @@ enum class PackForm {
 constexpr auto choices(PackForm) {
   return std::array{Choice<PackForm>{PackForm::stored, "stored"}, Choice<PackForm>{PackForm::raw, "raw"},
                     Choice<PackForm>{PackForm::lz4, "lz4"}};
-}
-constexpr std::string_view word_of(PackForm form) noexcept {
-  for (const auto& choice : choices(form)) {
-    if (choice.value == form) return choice.name;
-  }
-  return "unknown";
 }
 
 constexpr std::int64_t kPackShortSideMax = 8192;

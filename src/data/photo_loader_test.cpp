@@ -493,7 +493,7 @@ TEST(PhotoLoader, AnAutomaticCacheThatCannotBeHadLeavesTheOneThatIsThere) {
   ASSERT_EQ(loader.cache_bytes_max(), 0);
   loader.set_cache(Cache::automatic);
   EXPECT_EQ(loader.applied_cache().requested, "auto");
-  EXPECT_EQ(loader.applied_cache().applied, word_of(other));
+  EXPECT_EQ(loader.applied_cache().applied, choice_name(other));
   EXPECT_EQ(loader.applied_cache().reason.find("memory limit"), std::string::npos);
   loader.set_cache(chosen == "decoded" ? Cache::decoded : Cache::encoded);  // By name it is that or none.
   EXPECT_EQ(loader.applied_cache().applied, "none");
@@ -670,8 +670,8 @@ TEST(PhotoLoader, ACacheOfAnotherFormHasTheBytesOfTheOneThatItReplaces) {
     Loader half{source, cached(photo_options(10, 1)), 9, true, limit};
     for (const Cache form : {Cache::encoded, Cache::decoded, Cache::encoded}) {
       half.set_cache(form);
-      EXPECT_LT(std::abs(grown() - kFree / 2), kFree / 10) << word_of(form);
-      EXPECT_LT(std::abs(half.cache_bytes_max() - kFree / 2), kFree / 10) << word_of(form);
+      EXPECT_LT(std::abs(grown() - kFree / 2), kFree / 10) << choice_name(form);
+      EXPECT_LT(std::abs(half.cache_bytes_max() - kFree / 2), kFree / 10) << choice_name(form);
     }
   }
   DataOptions options = cached(photo_options(10, 1));
@@ -680,7 +680,7 @@ TEST(PhotoLoader, ACacheOfAnotherFormHasTheBytesOfTheOneThatItReplaces) {
   order(loader.epoch(0));
   for (const Cache form : {Cache::encoded, Cache::decoded}) {
     loader.set_cache(form);
-    EXPECT_EQ(loader.applied_cache().applied, word_of(form));
+    EXPECT_EQ(loader.applied_cache().applied, choice_name(form));
     EXPECT_LE(grown(), kBound);
     EXPECT_GT(grown(), kBound / 2);
     order(loader.epoch(1));

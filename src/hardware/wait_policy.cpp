@@ -7,13 +7,6 @@
 namespace headrace {
 namespace {
 
-std::string name_of(WaitPolicy policy) {
-  for (const auto& choice : choices(policy)) {
-    if (choice.value == policy) return std::string(choice.name);
-  }
-  return "?";
-}
-
 WaitPolicy from_environment() {
   const char* found = std::getenv("OMP_WAIT_POLICY");
   if (found != nullptr && ::strcasecmp(found, "active") == 0) return WaitPolicy::active;
@@ -25,7 +18,7 @@ WaitPolicy from_environment() {
 
 Applied wait_policy_in_force(WaitPolicy requested) {
   const WaitPolicy found = from_environment();
-  Applied applied{"compute.wait_policy", name_of(requested), name_of(found), ""};
+  Applied applied{"compute.wait_policy", std::string(choice_name(requested)), std::string(choice_name(found)), ""};
   if (found == requested) return applied;
   applied.reason = requested == WaitPolicy::system
                        ? "OMP_WAIT_POLICY was set before the process began"

@@ -369,6 +369,12 @@ TEST(ParseOption, RefusesWhatIsNotOfItsKind) {
   EXPECT_EQ(flag_refusal("data.btach_size", "1"), "unknown key data.btach_size, did you mean data.batch_size?");
 }
 
+TEST(ChoiceName, IsTheNameThatChoicesGivesAValue) {
+  static_assert(choice_name(Shape::round) == "round");
+  EXPECT_EQ(choice_name(Shape::angular), "angular");
+  EXPECT_DEATH(choice_name(static_cast<Shape>(2)), "a value without a name");
+}
+
 TEST(Fields, NamesElementsByTheirIndex) {
   OuterOptions options;
   const std::vector<Field> fields = fields_of(options);

@@ -39,11 +39,7 @@ Named tensors_of(Trainer& trainer, bool weights_only) {
 }
 
 std::string optimizer_name(Trainer& trainer) {
-  const OptimizerName name = trainer.optimizer().options().name;
-  for (const auto& known : choices(name)) {
-    if (known.value == name) return std::string(known.name);
-  }
-  return {};
+  return std::string(choice_name(trainer.optimizer().options().name));
 }
 
 at::Tensor generator_state() {

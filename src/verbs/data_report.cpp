@@ -18,13 +18,6 @@ std::vector<CorruptSample> corrupt_samples(const Training& training) {
   return all;
 }
 
-std::string policy_name(OnCorrupt policy) {
-  for (const auto& choice : choices(policy)) {
-    if (choice.value == policy) return std::string(choice.name);
-  }
-  return "?";
-}
-
 }  // namespace
 
 void tell_remarks(Console& console, const Training& training) {
@@ -131,7 +124,7 @@ nlohmann::ordered_json corrupt_samples_json(const Training& training) {
   for (const CorruptSample& sample : corrupt_samples(training)) {
     samples.push_back({{"name", sample.name}, {"reason", sample.reason}});
   }
-  return {{"on_corrupt", policy_name(training.recipe().data.on_corrupt)},
+  return {{"on_corrupt", choice_name(training.recipe().data.on_corrupt)},
           {"times", training.loader().statistics().corrupt + training.test_loader().statistics().corrupt},
           {"samples", std::move(samples)}};
 }
