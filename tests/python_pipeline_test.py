@@ -16,6 +16,7 @@ from tiny_run import write_photos
 from torch import nn
 from torch.utils.data import BatchSampler, DataLoader, IterableDataset, RandomSampler, TensorDataset, WeightedRandomSampler
 from torchvision import datasets, transforms
+from user_sources import Noted
 
 import headrace as hr
 
@@ -37,15 +38,8 @@ class Processes(Squares):
         return super().__getitem__(index)[0], os.getpid()
 
 
-class Noted(Squares):
-    """Leaves a file for each sample that was begun."""
-
-    def __init__(self, folder):
-        self.folder = folder
-
-    def __getitem__(self, index):
-        (self.folder / str(index)).touch()
-        return super().__getitem__(index)
+class NotedSquares(Noted, Squares):
+    pass
 
 
 def tensors(count: int = 23) -> TensorDataset:
@@ -135,7 +129,7 @@ def test_each_option_of_a_dataloader_shows_by_itself(tmp_path):
     other = loader(num_workers=2)
     assert not processes(other) & processes(other)
     # Batches in flight are workers x prefetch_factor.
-    batches = iter(loader(Noted(tmp_path), num_workers=2, prefetch_factor=3, batch_size=1))
+    batches = iter(loader(NotedSquares(tmp_path), num_workers=2, prefetch_factor=3, batch_size=1))
     for delivered in (1, 2, 3):
         next(batches)
         wait_until(lambda: len(list(tmp_path.iterdir())) == delivered + 6)

@@ -197,7 +197,7 @@ def test_workers_of_an_epoch_that_was_left_early_are_gone():
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_batches_in_flight_are_workers_times_prefetch_factor(kind, tmp_path):
-    loader = hr.Loader(sources.Noted(tmp_path), batch_size=1, shuffle=False, prefetch_factor=3, **{KINDS[kind][0]: 2})
+    loader = hr.Loader(sources.NotedPictures(tmp_path), batch_size=1, shuffle=False, prefetch_factor=3, **{KINDS[kind][0]: 2})
     batches = iter(loader)
     for delivered in (1, 2, 3):
         next(batches)

@@ -1,4 +1,4 @@
-"""Sources as a user would write them, for python_source_test.py: worker processes import them from this file."""
+"""Sources as a user would write them, for the tests of sources and loaders: worker processes import them from this file."""
 
 import io
 import os
@@ -165,8 +165,8 @@ class Ids(Pictures):
         return self.pixels(index), threading.get_native_id()
 
 
-class Noted(Pictures):
-    """Leaves a file for each sample that was begun."""
+class Noted:
+    """With a source after it: leaves a file for each sample that was begun."""
 
     def __init__(self, folder):
         self.folder = folder
@@ -174,6 +174,10 @@ class Noted(Pictures):
     def __getitem__(self, index):
         (self.folder / str(index)).touch()
         return super().__getitem__(index)
+
+
+class NotedPictures(Noted, Pictures):
+    pass
 
 
 class Prints(Pictures):
