@@ -10,11 +10,11 @@ import subprocess
 import sys
 import threading
 import time
-from concurrent.futures import ThreadPoolExecutor
 
 import numpy
 import pytest
 import torch
+from cancelled_await import batch_of_a_second_await
 from tiny_run import write_photos
 from torch import nn
 
@@ -744,20 +744,14 @@ def test_a_ctrl_c_ends_a_request_that_waits_and_loses_no_batch(ctrl_c):
 def test_an_await_that_is_cancelled_leaves_the_request_open():
     source = Gated()
     loader = hr.Loader(source, batch_size=8, num_workers=2, shuffle=False)
-    batches = iter(loader)
 
-    async def wait_twice():
-        # Of one thread: what goes on waiting ends before the next await.
-        asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(1))
-        request = batches.request()
-        with pytest.raises(asyncio.TimeoutError):
-            await asyncio.wait_for(request, 0.01)
+    def let_through(request):
         source.open.set()
         request.wait()
         assert request.done() and loader.state_dict()["position"] == 0
-        return await request
 
-    assert asyncio.run(wait_twice())[1].tolist() == list(range(8)) and loader.state_dict()["position"] == 8
+    batch = batch_of_a_second_await(iter(loader), let_through)
+    assert batch[1].tolist() == list(range(8)) and loader.state_dict()["position"] == 8
 
 
 def test_a_request_is_taken_by_one_of_the_threads_that_wait_for_it():

@@ -7,11 +7,11 @@ import os
 import sys
 import threading
 import time
-from concurrent.futures import ThreadPoolExecutor
 
 import numpy
 import pytest
 import torch
+from cancelled_await import batch_of_a_second_await
 from tiny_run import write_photos
 from torch import nn
 from torch.utils.data import BatchSampler, DataLoader, IterableDataset, RandomSampler, TensorDataset, WeightedRandomSampler
@@ -211,18 +211,12 @@ def test_an_await_that_is_cancelled_leaves_the_request_open():
     loader, _ = hr.DataPipelineOptimizer(num_workers=0).optimize_loader(DataLoader(data, batch_size=8))
     batches = iter(loader)
 
-    async def wait_twice():
-        # Of one thread: what goes on waiting ends before the next await.
-        asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(1))
-        request = batches.request()
-        with pytest.raises(asyncio.TimeoutError):
-            await asyncio.wait_for(request, 0.01)
+    def let_through(request):
         with pytest.raises(hr.errors.InvalidArgumentError, match="has not been taken"):
             batches.request()
         data.open.set()
-        return await request
 
-    assert asyncio.run(wait_twice())[0][:, 0].tolist() == list(range(8))
+    assert batch_of_a_second_await(batches, let_through)[0][:, 0].tolist() == list(range(8))
     assert len(list(batches)) == 2
 
 
