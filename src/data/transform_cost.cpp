@@ -1,6 +1,7 @@
 #include "data/detail/transform_cost.h"
 
 #include <headrace/error.h>
+#include <headrace/options.h>
 
 #include <algorithm>
 #include <cstddef>
@@ -30,6 +31,20 @@ struct Variant {
   std::vector<double> ratios{};  // Of each round: its time over that of all transforms.
 };
 
+// A random crop's own settings are refused without it.
+void leave_out_crop(Variant& variant) {
+  const TransformOptions defaults;
+  TransformOptions& transform = variant.options.transform;
+  transform.crop = Crop::center;
+  const auto reset = [&](const char* key, std::vector<double>& value, const std::vector<double>& neutral) {
+    if (value == neutral) return;
+    value = neutral;
+    variant.cost.setting += fmt::format("; data.transform.{} = {}", key, to_toml(neutral));
+  };
+  reset("scale", transform.scale, defaults.scale);
+  reset("ratio", transform.ratio, defaults.ratio);
+}
+
 std::vector<Variant> variants_of(const DataOptions& options, bool augment) {
   std::vector<Variant> variants;
   if (!augment) return variants;
@@ -38,7 +53,10 @@ std::vector<Variant> variants_of(const DataOptions& options, bool augment) {
     return variants.back().options.transform;
   };
   const TransformOptions& now = options.transform;
-  if (now.size > 0 && now.crop != Crop::center) without("crop", "crop = \"center\"").crop = Crop::center;
+  if (now.size > 0 && now.crop != Crop::center) {
+    without("crop", "crop = \"center\"");
+    leave_out_crop(variants.back());
+  }
   if (now.pad > 0) without("pad", "pad = 0").pad = 0;
   if (now.flip_probability > 0) without("flip", "flip_probability = 0").flip_probability = 0;
   return variants;

@@ -53,9 +53,16 @@ TEST(TransformCosts, AreTheMedianOverRoundsTheDearestFirst) {
   EXPECT_EQ(costs[1].setting, "data.transform.flip_probability = 0");
   EXPECT_NEAR(costs[1].share, 1.0 / 12, 1e-9);
   EXPECT_EQ(costs[2].name, "crop");
-  EXPECT_EQ(costs[2].setting, "data.transform.crop = \"center\"");
+  EXPECT_EQ(costs[2].setting, "data.transform.crop = \"center\"; data.transform.scale = [0.08, 1.0]");
   EXPECT_NEAR(costs[2].share, -2.0 / 12, 1e-9);
   EXPECT_GE(epochs.size(), 3U);  // Other draws each round.
+}
+
+TEST(TransformCosts, WhatTheirSettingsLeaveIsAllowed) {
+  detail::costs_of_transforms(all_transforms(), true, [](const DataOptions& options, std::int64_t) {
+    EXPECT_EQ(transform_contradiction(options.transform, ""), "");
+    return 1.0;
+  });
 }
 
 TEST(TransformCosts, OnlyWhatIsOptionalAndOnIsWeighed) {
