@@ -151,8 +151,10 @@ struct LoadingCosts {
 struct LoadingInput {
   struct Transform {  // An optional one.
     std::string name;
-    std::string setting;  // That leaves it out: "data.transform.flip_probability = 0".
-    double share = 0;     // Of decode_s + augment_s.
+    std::string setting;       // That leaves it out: "data.transform.flip_probability = 0".
+    double read_share = 0;     // Of the costs' read_s,
+    double decode_share = 0;   // of decode_s,
+    double augment_share = 0;  // and of augment_s. Below 0: without it these take longer.
   };
 
   LoadingCosts costs;

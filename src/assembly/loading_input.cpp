@@ -33,7 +33,8 @@ LoadingInput loading_input(const Loader& loader, const Machine& machine) {
   const double each_s = now.threads == 0 ? input.own_s + input.costs.sample_s() : cycle_s;
   if (each_s > 0) input.samples_per_second = 1 / each_s;
   for (TransformCost& cost : loader.transform_costs()) {
-    input.transforms.push_back({std::move(cost.name), std::move(cost.setting), cost.share});
+    input.transforms.push_back(
+        {std::move(cost.name), std::move(cost.setting), cost.read_share, cost.decode_share, cost.augment_share});
   }
   input.gpu = machine.gpu;
   return input;

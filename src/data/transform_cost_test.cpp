@@ -28,15 +28,15 @@ DataOptions all_transforms() {
   return options;
 }
 
-// A sample's price in place of its time: 10 without anything, 3 for the pad, 1 for the flip, and a random crop
-// spares 2. Every fifth round something else was on the machine.
-double price(const DataOptions& options, std::int64_t epoch) {
+// A sample's price in place of its time: 6 for decoding and 4 for the rest; there 3 for the pad, 1 for the flip, and a
+// random crop spares 2 of decoding. Every fifth round something else was on the machine.
+detail::Making price(const DataOptions& options, std::int64_t epoch) {
   const TransformOptions& transform = options.transform;
-  double units = 10;
-  if (transform.crop != Crop::center) units -= 2;
-  if (transform.pad > 0) units += 3;
-  if (transform.flip_probability > 0) units += epoch % 5 == 4 ? 9 : 1;
-  return units * 1e-3;
+  detail::Making units{.read_s = 0, .decode_s = 6, .augment_s = 4};
+  if (transform.crop != Crop::center) units.decode_s -= 2;
+  if (transform.pad > 0) units.augment_s += 3;
+  if (transform.flip_probability > 0) units.augment_s += epoch % 5 == 4 ? 9 : 1;
+  return {0, units.decode_s * 1e-3, units.augment_s * 1e-3};
 }
 
 TEST(TransformCosts, AreTheMedianOverRoundsTheDearestFirst) {
@@ -49,19 +49,24 @@ TEST(TransformCosts, AreTheMedianOverRoundsTheDearestFirst) {
   EXPECT_EQ(costs[0].name, "pad");
   EXPECT_EQ(costs[0].setting, "data.transform.pad = 0");
   EXPECT_NEAR(costs[0].share, 3.0 / 12, 1e-9);
+  EXPECT_NEAR(costs[0].augment_share, 3.0 / 8, 1e-9);
+  EXPECT_EQ(costs[0].decode_share, 0);
   EXPECT_EQ(costs[1].name, "flip");
   EXPECT_EQ(costs[1].setting, "data.transform.flip_probability = 0");
   EXPECT_NEAR(costs[1].share, 1.0 / 12, 1e-9);
   EXPECT_EQ(costs[2].name, "crop");
   EXPECT_EQ(costs[2].setting, "data.transform.crop = \"center\"; data.transform.scale = [0.08, 1.0]");
   EXPECT_NEAR(costs[2].share, -2.0 / 12, 1e-9);
-  EXPECT_GE(epochs.size(), 3U);  // Other draws each round.
+  EXPECT_NEAR(costs[2].decode_share, -2.0 / 4, 1e-9);
+  EXPECT_EQ(costs[2].augment_share, 0);
+  EXPECT_EQ(costs[2].read_share, 0);  // Nothing is read there.
+  EXPECT_GE(epochs.size(), 3U);       // Other draws each round.
 }
 
 TEST(TransformCosts, WhatTheirSettingsLeaveIsAllowed) {
   detail::costs_of_transforms(all_transforms(), true, [](const DataOptions& options, std::int64_t) {
     EXPECT_EQ(transform_contradiction(options.transform, ""), "");
-    return 1.0;
+    return detail::Making{.read_s = 0, .decode_s = 0, .augment_s = 1};
   });
 }
 
@@ -128,7 +133,12 @@ TEST(TransformCosts, ALoaderTellsThemAndGoesOnAsBefore) {
   const LoaderStatistics before = loader.statistics();
   const auto costs = loader.transform_costs();
   ASSERT_EQ(costs.size(), 3U);
-  for (const TransformCost& cost : costs) EXPECT_TRUE(std::isfinite(cost.share) && cost.share < 1) << cost.name;
+  for (const TransformCost& cost : costs) {
+    for (const double share : {cost.share, cost.decode_share, cost.augment_share}) {
+      EXPECT_TRUE(std::isfinite(share) && share < 1) << cost.name;
+    }
+    EXPECT_EQ(cost.read_share, 0) << cost.name;  // Files are read before.
+  }
   const LoaderStatistics after = loader.statistics();
   EXPECT_EQ(after.samples, before.samples);
   EXPECT_EQ(after.read, before.read);

@@ -18,18 +18,23 @@ double pace_s(const LoadingInput& input, double sample_s) {
   return std::max({sample_s / input.loader_threads, input.own_s, computing_s / input.cores});
 }
 
+// Of a sample. A part that the loader's cache spares saves nothing.
+double saved_s(const LoadingCosts& costs, const LoadingInput::Transform& transform) {
+  return transform.read_share * costs.read_s + transform.decode_share * costs.decode_s +
+         transform.augment_share * costs.augment_s;
+}
+
 Proposal without(const LoadingInput& input, const LoadingInput::Transform& transform) {
-  const LoadingCosts& costs = input.costs;
-  const double saved_s = transform.share * (costs.decode_s + costs.augment_s);
-  const double rate = predicted_rate(input, costs.sample_s() - saved_s);
+  const double sample_s = input.costs.sample_s(), saved = saved_s(input.costs, transform);
+  const double rate = predicted_rate(input, sample_s - saved);
   return {.name = "without " + transform.name,
           .setting = transform.setting,
           .requested = "off",
           .applied = "on",
-          .reason = fmt::format("{} predicted, now {}; the dearest transform that could be left out takes {} of "
-                                "decoding and augmenting, {} of a sample",
+          .reason = fmt::format("{} predicted, now {}; the dearest transform that could be left out takes {}, {} of "
+                                "what a sample costs",
                                 detail::rate_text(rate), detail::rate_text(input.samples_per_second),
-                                detail::percent_text(transform.share), detail::milliseconds_text(saved_s)),
+                                detail::milliseconds_text(saved), detail::percent_text(saved / sample_s)),
           .predicted_samples_per_second = rate};
 }
 
@@ -61,9 +66,13 @@ double predicted_rate(const LoadingInput& input, double sample_s) {
 
 LoadingAdvice advise(const LoadingInput& input) {
   LoadingAdvice advice{input.costs, {}};
-  const auto dearest = std::max_element(input.transforms.begin(), input.transforms.end(),
-                                        [](const auto& a, const auto& b) { return a.share < b.share; });
-  if (dearest != input.transforms.end() && dearest->share > 0) advice.proposals.push_back(without(input, *dearest));
+  const auto saves_less = [&](const auto& a, const auto& b) {
+    return saved_s(input.costs, a) < saved_s(input.costs, b);
+  };
+  const auto dearest = std::max_element(input.transforms.begin(), input.transforms.end(), saves_less);
+  if (dearest != input.transforms.end() && saved_s(input.costs, *dearest) > 0) {
+    advice.proposals.push_back(without(input, *dearest));
+  }
   advice.proposals.push_back(on_the_gpu(input));
   return advice;
 }

@@ -55,8 +55,8 @@ TEST(LoadingAdvice, PredictsTheRateWithoutTheDearestTransformWithinAQuarterOfASi
       for (const double share : {0.05, 0.3, 0.7}) {
         LoadingInput input = input_of(0.5, 2, 3, own_ms, threads);
         input.samples_per_second = simulated_rate(5.5 * kMs, input.own_s, threads, 64);
-        input.transforms = {{"flip", "data.transform.flip_probability = 0", share / 2},
-                            {"pad", "data.transform.pad = 0", share}};
+        input.transforms = {{"flip", "data.transform.flip_probability = 0", 0, share / 2, share / 2},
+                            {"pad", "data.transform.pad = 0", 0, share, share}};
         const LoadingAdvice advice = advise(input);
         ASSERT_EQ(advice.proposals.front().name, "without pad");
         const double wanted = simulated_rate((5.5 - share * 5) * kMs, input.own_s, threads, 64);
@@ -65,6 +65,19 @@ TEST(LoadingAdvice, PredictsTheRateWithoutTheDearestTransformWithinAQuarterOfASi
       }
     }
   }
+}
+
+TEST(LoadingAdvice, WhatACacheSparesIsNotSavedAgain) {
+  LoadingInput input = input_of(1, 0, 1, 0, 1);  // Kept decoded.
+  input.samples_per_second = 500;
+  input.transforms = {{"crop", "data.transform.crop = \"center\"", 0, 0.9, 0.1},
+                      {"flip", "data.transform.flip_probability = 0", 0, 0, 0.5},
+                      {"pad", "data.transform.pad = 0", 0.2, 0, 0}};
+  const Proposal proposal = advise(input).proposals.front();
+  EXPECT_EQ(proposal.name, "without flip");
+  EXPECT_NEAR(proposal.predicted_samples_per_second.value(), 500 * 2 / 1.5, 1e-9);
+  input.costs.read_s = 4 * kMs;  // As of packed pixels, of which less is read then.
+  EXPECT_EQ(advise(input).proposals.front().name, "without pad");
 }
 
 TEST(LoadingAdvice, WhereTheConsumerLimitsNothingIsGained) {
@@ -88,7 +101,7 @@ TEST(LoadingAdvice, ProposesNothingToLeaveOutWhereThatSavesNothing) {
   LoadingInput input = input_of(1, 1, 1, 0, 1);
   input.samples_per_second = 300;
   EXPECT_EQ(advise(input).proposals.size(), 1U);  // The GPU's.
-  input.transforms = {{"crop", "data.transform.crop = \"center\"", -0.4}};
+  input.transforms = {{"crop", "data.transform.crop = \"center\"", 0, -0.4, 0.1}};
   EXPECT_EQ(advise(input).proposals.size(), 1U);
 }
 
@@ -116,7 +129,7 @@ TEST(LoadingAdvice, IsInTextPageAndJson) {
   LoadingInput input = input_of(0.5, 2.5, 1, 0, 1);
   input.costs.collate_s = 0.004 * kMs;
   input.samples_per_second = 250;
-  input.transforms = {{"pad", "data.transform.pad = 0", 0.2}};
+  input.transforms = {{"pad", "data.transform.pad = 0", 0, 0.2, 0.2}};
   Report report = sample_report();
   report.loading_advice = advise(input);
   report.loading_plan =

@@ -11,10 +11,19 @@
 
 namespace headrace::detail {
 
-// CPU seconds of making the same samples by these options, with the draws of this epoch.
-using MakingSeconds = std::function<double(const DataOptions& options, std::int64_t epoch)>;
+// CPU seconds of making some samples.
+struct Making {
+  double read_s = 0;  // Rows of pictures that are read in part.
+  double decode_s = 0;
+  double augment_s = 0;
 
-// The dearest first. Calls `making` in rounds, one epoch each, until it has told 0.7 s, at least 3 rounds.
-std::vector<TransformCost> costs_of_transforms(const DataOptions& options, bool augment, const MakingSeconds& making);
+  double all_s() const { return read_s + decode_s + augment_s; }
+};
+
+// Makes the same samples by these options, with the draws of this epoch.
+using MakeSamples = std::function<Making(const DataOptions& options, std::int64_t epoch)>;
+
+// The dearest first. Calls `make` in rounds, one epoch each, until it has told 0.7 s, at least 3 rounds.
+std::vector<TransformCost> costs_of_transforms(const DataOptions& options, bool augment, const MakeSamples& make);
 
 }  // namespace headrace::detail
