@@ -25,6 +25,7 @@
 #include <thread>
 #include <vector>
 
+#include "base/clock.h"
 #include "base/hash.h"
 #include "data/detail/allocation_count.h"
 #include "data/detail/latency.h"
@@ -452,9 +453,11 @@ std::vector<std::uint64_t> from(const std::vector<std::uint64_t>& samples, std::
 
 TEST(LoaderState, APassGoesOnAnywhereWithAnyNumberOfThreads) {
   const auto source = std::make_shared<FakeSource>(300);
-  for (const Sampler sampler : {Sampler::each, Sampler::class_balanced}) {
-    auto options = augmenting(options_of(32, 2));
-    options.sampler = sampler;
+  const DataOptions shuffled = augmenting(options_of(32, 2));
+  DataOptions drawn = shuffled, windowed = shuffled;
+  drawn.sampler = Sampler::class_balanced;
+  windowed.shuffle_window = 50;
+  for (const DataOptions& options : {shuffled, drawn, windowed}) {
     Loader whole{source, options, 5, true};
     const auto expected = sample_digests(whole.epoch(3)), next = sample_digests(whole.epoch(4));
     for (std::int64_t stop = 0; stop <= 10; ++stop) {
@@ -1003,6 +1006,22 @@ TEST(Loader, OutOfOrderABatchComesAsSoonAsItIsWhole) {
   }
 }
 
+TEST(Loader, SamplesOfAnyDurationComeInOrderOrOutOfItButEachOnce) {
+  const auto source = std::make_shared<FakeSource>(500);
+  source->on_read = [](std::int64_t index) {
+    std::this_thread::sleep_for(std::chrono::microseconds(index * 7919 % 401));
+  };
+  for (const bool in_order : {true, false}) {
+    auto options = options_of(1, 8, 16);
+    options.shuffle = false;
+    options.in_order = in_order;
+    Loader loader{source, options, 7, true};
+    std::vector<std::int64_t> found = order(loader.epoch(0));
+    if (!in_order) std::sort(found.begin(), found.end());
+    EXPECT_EQ(found, counting(500));
+  }
+}
+
 TEST(Loader, OutOfOrderAFailureComesAfterTheBatchesThatWereWhole) {
   const auto source = std::make_shared<FakeSource>(64);
   source->on_read = [](std::int64_t index) {
@@ -1197,6 +1216,30 @@ TEST(Loader, WaitsAreChargedToTheSideThatWaits) {
   EXPECT_TRUE(epoch.next().has_value());
   while (source->reads < 64) std::this_thread::yield();
   EXPECT_GE(loader.statistics().wait_for_slot_ns, 10'000'000);
+}
+
+TEST(Loader, WhatIsLoadedWhileTheConsumerWorksShowsInTheStatistics) {
+  const auto source = std::make_shared<FakeSource>(50);
+  source->on_read = [](std::int64_t) { std::this_thread::sleep_for(std::chrono::milliseconds(1)); };
+  for (const std::int64_t threads : {0, 1}) {
+    Loader loader{source, options_of(1, threads), 1, true};
+    Epoch epoch = loader.epoch(0);
+    const auto busy_and_own_ns = [&] { return loader.statistics().busy_ns + loader.statistics().own_ns; };
+    const std::int64_t begin_ns = monotonic_ns();
+    ASSERT_TRUE(epoch.next().has_value());
+    const std::int64_t first_ns = monotonic_ns(), told_first_ns = busy_and_own_ns();
+    for (std::int64_t i = 1; i < 50; ++i) {
+      // The consumer works until the next one is there, where somebody else loads it.
+      while (threads > 0 && loader.statistics().samples <= i) std::this_thread::yield();
+      ASSERT_TRUE(epoch.next().has_value());
+    }
+    const std::int64_t end_ns = monotonic_ns(), told_ns = busy_and_own_ns();
+    if (threads == 0) {
+      EXPECT_LE(told_ns, end_ns - begin_ns);
+    } else {  // Of 49 reads, and a sleep is never shorter.
+      EXPECT_GE(told_ns - told_first_ns, end_ns - first_ns + 25'000'000);
+    }
+  }
 }
 
 TEST(Loader, OneSlowRequestInAHundredShowsInTheP99) {
