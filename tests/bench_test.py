@@ -168,3 +168,18 @@ def test_the_first_batch_of_an_epoch_counts_as_a_request_and_a_fast_consumer_fai
     assert missed[:2] == ["T-09 consumer sleeps 50 ms a batch, with first batches: p99",
                           "T-09 consumer computes 50 ms a batch, with first batches: p99"]
     assert len(missed) == 6 and all("faster than the producer" in name for name in missed[2:])
+
+
+@pytest.mark.parametrize("predicted, met", [(124, True), (126, False), (76, True), (74, False)])
+def test_a_prediction_more_than_a_quarter_off_is_missed(predicted, met, capsys):
+    advice = script("loading_advice")
+    job = advice.Job("a job", "", "crop", {}, 1)
+    assert advice.show(job, [(80, predicted), (80, predicted), (80, 500)], [100, 100, 100])["met"] == met
+    assert ("MISSED" in capsys.readouterr().out) == (not met)
+
+
+def test_what_advice_says_is_what_a_job_is_changed_to():
+    advice = script("loading_advice")
+    job = advice.Job("a job", "", "crop", {"size": 8, "crop": "random_resized", "scale": [0.5, 1.0]}, 1)
+    job.setting = 'data.transform.crop = "center"; data.transform.scale = [0.08, 1.0]'
+    assert job.changed() == {"size": 8, "crop": "center", "scale": [0.08, 1.0]}

@@ -1,0 +1,186 @@
+#!/usr/bin/env python3
+"""Does Loader.advice() know what a job gains by leaving out its dearest transform? Its prediction against the rate that is then measured.
+
+Each job loads photographs in a loop as a script does: nothing else in the loop, a step that waits as for another device, or one
+that trains on the cores that load. In each round a new loader with all transforms makes some epochs, advice() predicts the
+rate without the dearest transform, and another new loader, which has what the advice's setting says, makes as many. Jobs and the two
+loaders take turns. The waiting step takes the geometric mean of what a batch took either loader alone, so that loading bounds the job
+first and the step afterwards.
+
+The error of a job is the median over the rounds of predicted / measured - 1, where at most 25 % is wanted (DATA-29 of
+docs/requirements.md). "unchanged" is the error of one who predicts that nothing changes. Exit status 1: a job's error is larger.
+
+usage: make bench-loading-advice
+"""
+
+import argparse
+import json
+import math
+import os
+import platform
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+import tomllib
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+HEADRACE = ROOT / "build" / "release" / "bin" / "headrace"
+sys.path[:0] = [str(ROOT / "build" / "release" / "python"), str(ROOT / "bench")]
+
+import torch  # noqa: E402
+from torch import nn  # noqa: E402
+
+import headrace as hr  # noqa: E402
+import loader_rounds  # noqa: E402
+
+ERROR_MAX = 0.25
+PICTURES = 480  # Of the photographs, about: a cache is full after one short epoch, and their pixels fill no processor's cache.
+BATCH = 64
+NORMALISED = {"size": 224, "mean": [0.485, 0.456, 0.406], "deviation": [0.229, 0.224, 0.225]}
+CROPPED = {**NORMALISED, "crop": "random_resized", "scale": [0.8, 1.0]}
+CROPPED_AND_FLIPPED = {**CROPPED, "flip_probability": 0.5}
+FLIPPED = {**NORMALISED, "flip_probability": 0.5}
+PADDED = {**NORMALISED, "pad": 16}
+
+Step = Callable[[Any], object]
+
+
+@dataclass
+class Job:
+    name: str
+    source: str
+    dearest: str
+    transform: dict[str, Any]
+    epochs: int
+    step: str = "none"  # Or "waits", "trains".
+    options: dict[str, Any] = field(default_factory=dict)
+    wait_s: float = 0
+    setting: str = ""  # That leaves the dearest transform out.
+
+    def loader(self, transform: dict[str, Any]) -> hr.Loader:
+        return hr.Loader(self.source, batch_size=BATCH, seed=1, transform=transform, **self.options)
+
+    def changed(self) -> dict[str, Any]:
+        """The transform as the advice wants it."""
+        setting = tomllib.loads(self.setting.replace("; ", "\n"))
+        return {**self.transform, **setting["data"]["transform"]}
+
+    def samples_per_second(self, loader: hr.Loader) -> float:
+        step = {"none": lambda batch: None, "waits": lambda batch: time.sleep(self.wait_s), "trains": small_net_step()}[self.step]
+        begin, samples = time.perf_counter(), 0
+        for _ in range(self.epochs):
+            for batch in loader:
+                step(batch)
+                samples += len(batch[1])
+        return samples / (time.perf_counter() - begin)
+
+    def now(self) -> tuple[float, float]:
+        """Samples a second, and those predicted without the dearest transform."""
+        loader = self.loader(self.transform)
+        rate = self.samples_per_second(loader)
+        proposal = loader.advice()["proposals"][0]
+        if proposal["name"] != f"without {self.dearest}":
+            raise SystemExit(f"{self.name}: the advice is {proposal['name']}: {proposal['reason']}; wanted without {self.dearest}")
+        self.setting = proposal["setting"]
+        return rate, proposal["predicted_samples_per_second"]
+
+    def then(self) -> float:
+        return self.samples_per_second(self.loader(self.changed()))
+
+
+def small_net_step() -> Step:
+    torch.manual_seed(1)
+    model = nn.Sequential(nn.Conv2d(3, 16, 3, stride=4), nn.ReLU(), nn.Conv2d(16, 32, 3, stride=4), nn.ReLU(),
+                          nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(32, 12))
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, fused=True)
+    return hr.Trainer(model, optimizer, lambda model, batch: nn.functional.cross_entropy(model(batch[0]), batch[1])).step
+
+
+def jobs_of(photos: Path, folder: Path, cores: int) -> list[Job]:
+    files = sorted((photos / "train").glob("*/*.jpg"))
+    if not files:
+        raise SystemExit(f"no photographs in {photos}/train: make photos")
+    for path in files[:: max(1, len(files) // PICTURES)]:
+        target = folder / "photographs" / "train" / path.parent.name / path.name
+        target.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(path, target)
+    pack = folder / "pixels.pack"
+    subprocess.run([HEADRACE, "pack", f"folder:{folder / 'photographs'}", pack, "--form", "raw", "--short-side", "256", "--quiet"], check=True)
+    jpeg, pixels = f"folder:{folder / 'photographs'}", f"pack:{pack}"
+    both, one = {"threads": cores}, {"threads": 1}
+    return [
+        Job("JPEG, large random crops, no step", jpeg, "crop", CROPPED_AND_FLIPPED, 3, options=both),
+        Job("the same kept decoded in memory", jpeg, "crop", CROPPED_AND_FLIPPED, 16, options={**both, "cache": "decoded"}),
+        Job("decoded pack, large random crops, no step", pixels, "crop", CROPPED, 12, options=both),
+        Job("decoded pack, flip, no step", pixels, "flip", FLIPPED, 12, options=both),
+        Job("decoded pack, pad, no step", pixels, "pad", PADDED, 12, options=both),
+        Job("decoded pack, pad, by the loop itself", pixels, "pad", PADDED, 6, options={"threads": 0}),
+        Job("decoded pack, large random crops, a step that waits", pixels, "crop", CROPPED, 6, "waits", one),
+        Job("JPEG, large random crops, a step that waits", jpeg, "crop", CROPPED_AND_FLIPPED, 1, "waits", one),
+        Job("JPEG, large random crops, a step that trains", jpeg, "crop", CROPPED_AND_FLIPPED, 1, "trains", one),
+        Job("decoded pack, large random crops, a step that trains", pixels, "crop", CROPPED, 3, "trains", one),
+    ]
+
+
+def prepare(job: Job) -> None:
+    """Finds the setting that leaves the dearest transform out, and how long a step must wait to stand between the two rates."""
+    alone = Job(job.name, job.source, job.dearest, job.transform, job.epochs, options=job.options)
+    now, _predicted = alone.now()
+    job.setting = alone.setting
+    if job.step == "waits":
+        job.wait_s = BATCH / math.sqrt(now * alone.then())
+
+
+def show(job: Job, now: list[tuple[float, float]], then: list[float]) -> dict[str, Any]:
+    rates, predicted = [rate for rate, _ in now], [value for _, value in now]
+    errors = [value / measured - 1 for value, measured in zip(predicted, then, strict=True)]
+    unchanged = statistics.median(rate / measured - 1 for rate, measured in zip(rates, then, strict=True))
+    error = statistics.median(errors)
+    low, high = loader_rounds.interval(errors)
+    met = abs(error) <= ERROR_MAX
+    print(f"{job.name:<47} {job.dearest:<5} {statistics.median(rates):9,.0f} {statistics.median(predicted):10,.0f} "
+          f"{statistics.median(then):9,.0f}   {error:+6.1%} [{low:+.1%}, {high:+.1%}]   {unchanged:+6.1%}   "
+          f"{'met' if met else 'MISSED'}", flush=True)
+    return {"job": job.name, "without": job.dearest, "setting": job.setting, "wait_s": job.wait_s, "now": rates,
+            "predicted": predicted, "measured": then, "error": error, "met": met}
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--photos", type=Path, default=ROOT / "photos")
+    parser.add_argument("--only", type=int, nargs="+", help="numbers of jobs, from 1")
+    parser.add_argument("--json", type=Path, help="also write all results to this file")
+    arguments = parser.parse_args()
+    begin, cores = time.perf_counter(), len(os.sched_getaffinity(0))
+    torch.set_num_threads(cores)
+    with tempfile.TemporaryDirectory(prefix="headrace-loading-advice-") as scratch:
+        jobs = jobs_of(arguments.photos, Path(scratch), cores)
+        jobs = [job for number, job in enumerate(jobs, 1) if arguments.only is None or number in arguments.only]
+        for job in jobs:
+            prepare(job)
+        arms: dict[tuple[str, str], Callable[[], Any]] = {}
+        for job in jobs:
+            arms[job.name, "now"] = job.now
+            arms[job.name, "then"] = job.then
+        found = loader_rounds.measure(arms, arguments.rounds)
+    print(f"{time.strftime('%Y-%m-%d')}, {platform.machine()}, {cores} cores, torch {torch.__version__}; {PICTURES} photographs, "
+          f"batches of {BATCH}; {arguments.rounds} rounds; samples/s, medians\n\n{'job':<47} {'off':<5} {'now':>9} {'predicted':>10} {'measured':>9}   "
+          f"error, at most {ERROR_MAX:.0%}   unchanged")
+    shown = [show(job, found[job.name, "now"], found[job.name, "then"]) for job in jobs]
+    if arguments.json:
+        arguments.json.write_text(json.dumps(shown, indent=1) + "\n")
+    missed = sum(not result["met"] for result in shown)
+    print(f"\n{missed} of {len(shown)} missed; {time.perf_counter() - begin:.0f} s", flush=True)
+    return 1 if missed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
