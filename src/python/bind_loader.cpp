@@ -138,9 +138,7 @@ void register_loader(py::module_& module) {
           "samples a second predicted then, and to augment on the GPU. Measures for about a second.")
       .def("decisions", &NativeLoader::decisions,
            "What was changed where threads, prefetch_batches or cache is AUTOTUNE: batch, at_s, what, from, to, why, "
-           "before "
-           "and "
-           "after (samples a second), rolled_back.")
+           "before and after (samples a second), rolled_back.")
       .def("set_threads", &NativeLoader::set_threads, py::arg("threads"), "Or AUTOTUNE. Live; changes no byte.")
       .def("set_prefetch_batches", &NativeLoader::set_prefetch_batches, py::arg("batches"),
            "Or AUTOTUNE. Live; changes no byte.")
