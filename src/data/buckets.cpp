@@ -71,8 +71,7 @@ class SidesReading {
     } catch (const Error& error) {
       if (options_.on_corrupt == OnCorrupt::fail || !is_of_the_sample(error.code())) throw;
       // A read that fails here may go well in another rank, whose order would then be another one.
-      const bool is_of_its_bytes = error.code() == ErrorCode::corrupt_data || error.code() == ErrorCode::unsupported;
-      if (options_.ranks > 1 && !is_of_its_bytes) throw;
+      if (options_.ranks > 1 && !is_of_its_bytes(error.code())) throw;
       return {};
     }
     if (sides) return *sides;

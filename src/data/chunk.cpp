@@ -240,8 +240,8 @@ void ChunkLoad::read(std::int64_t index, std::int64_t drawn_as, std::size_t i) {
   if (!in_rows) {
     const std::int64_t bytes = std::ssize(samples_[i].bytes);
     report_.done.add(SamplePass::read, bytes, lies_in(buffer, samples_[i].bytes) ? bytes : 0);
+    check_sample(pass_.source, samples_[i], index, limits, /*whole=*/true);
   }
-  if (!in_rows) check_sample(pass_.source, samples_[i], index, limits, /*whole=*/true);
   const bool encoded = samples_[i].form == PictureForm::encoded;
   if (pictures_ != nullptr && !in_rows && !encoded) maker_.keep(samples_[i], index);
   if (files_ != nullptr && encoded && keep_file(*files_, index, samples_[i])) {
