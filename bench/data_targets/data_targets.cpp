@@ -4,18 +4,14 @@
 //                                            cached (the second epoch of a loader that keeps decoded pictures)
 //   chain FOLDER SET THREADS FROM SIZE SECONDS    seconds an image. SET: best | plain; FROM: files | pixels
 //   wait FOLDER CONSUMER BATCHES THREADS     every request's wait. CONSUMER: sleeps | computes (50 ms) | none
-#include <fcntl.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 #include <headrace/error.h>
 #include <headrace/loader.h>
 #include <headrace/source.h>
-#include <sys/mman.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
-#include <cerrno>
 #include <chrono>
 #include <cstdio>
 #include <cstring>
@@ -37,7 +33,7 @@
 #include "image/crop.h"
 #include "image/detail/jpeg_reader.h"
 #include "image/resize.h"
-#include "store/descriptor.h"
+#include "store/page_cache.h"
 
 namespace {
 
@@ -179,35 +175,17 @@ void equal(const std::string& folder) {
 
 // ---- T-07 ----
 
-// Takes a file's pages out of the page cache, and tells how many of how many are in it afterwards.
-std::pair<std::int64_t, std::int64_t> evict(const std::filesystem::path& path) {
-  const Descriptor file{::open(path.c_str(), kOpenToRead)};
-  struct stat status {};
-  if (file.number() < 0 || ::fstat(file.number(), &status) != 0) fail(ErrorCode::io, "cannot open {}", path.string());
-  ::fsync(file.number());  // Pages that wait to be written stay.
-  const int error = ::posix_fadvise(file.number(), 0, 0, POSIX_FADV_DONTNEED);
-  if (error != 0) fail(ErrorCode::io, "posix_fadvise {}: {}", path.string(), std::strerror(error));
-  const auto size = static_cast<std::size_t>(status.st_size);
-  if (size == 0) return {0, 0};
-  void* const mapped = ::mmap(nullptr, size, PROT_READ, MAP_SHARED, file.number(), 0);
-  if (mapped == MAP_FAILED) fail(ErrorCode::io, "cannot map {}", path.string());
-  std::vector<unsigned char> pages((size + 4095) / 4096);
-  const int told = ::mincore(mapped, size, pages.data());
-  ::munmap(mapped, size);
-  if (told != 0) fail(ErrorCode::io, "mincore {}: {}", path.string(), std::strerror(errno));
-  return {std::count_if(pages.begin(), pages.end(), [](unsigned char page) { return (page & 1) != 0; }),
-          std::ssize(pages)};
-}
-
+// The share of the files' pages that lies in the page cache all the same.
 double evict_all(const std::string& folder) {
-  std::int64_t resident = 0, pages = 0;
+  std::vector<std::filesystem::path> files;
   for (const auto& entry : std::filesystem::recursive_directory_iterator(folder)) {
-    if (!entry.is_regular_file()) continue;
-    const auto [left, all] = evict(entry.path());
-    resident += left;
-    pages += all;
+    if (entry.is_regular_file()) files.push_back(entry.path());
   }
-  return static_cast<double>(resident) / static_cast<double>(std::max<std::int64_t>(pages, 1));
+  ::sync();  // Pages that wait to be written stay.
+  for (const std::filesystem::path& file : files) drop_from_page_cache(file);
+  CachedPages found;
+  for (const std::filesystem::path& file : files) found.add(pages_in_cache(file));
+  return found.share();
 }
 
 void load(const std::string& folder, const std::string& way, std::int64_t threads, const std::string& state) {

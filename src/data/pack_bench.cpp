@@ -7,12 +7,9 @@
 // in turn. Before a cold pass the files are dropped from the page cache (posix_fadvise, which needs no privilege); what
 // mincore() finds of them then is printed, as a file system may ignore it. Entries of folders and inodes stay cached,
 // as nothing unprivileged drops them, and so may a disk's own cache and that of a virtual machine's host.
-#include <fcntl.h>
 #include <fmt/format.h>
 #include <headrace/error.h>
 #include <headrace/source.h>
-#include <sys/mman.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -28,7 +25,7 @@
 #include "base/random.h"
 #include "data/detail/tiny_pictures.h"
 #include "data/pack_build.h"
-#include "store/descriptor.h"
+#include "store/page_cache.h"
 
 namespace headrace {
 namespace {
@@ -41,12 +38,6 @@ bool always(std::int64_t /*done*/, std::int64_t /*samples*/) {
   return true;
 }
 
-Descriptor open_to_read(const fs::path& path) {
-  Descriptor file{::open(path.c_str(), O_RDONLY | O_CLOEXEC)};
-  if (file.number() < 0) fail(ErrorCode::io, "pack_bench: cannot open {}", path.string());
-  return file;
-}
-
 std::vector<fs::path> files_below(const fs::path& path) {
   if (!fs::is_directory(path)) return {path};
   std::vector<fs::path> files;
@@ -56,32 +47,11 @@ std::vector<fs::path> files_below(const fs::path& path) {
   return files;
 }
 
-void drop_from_page_cache(const std::vector<fs::path>& files) {
-  for (const fs::path& path : files) {
-    const Descriptor file = open_to_read(path);
-    if (::posix_fadvise(file.number(), 0, 0, POSIX_FADV_DONTNEED) != 0) {
-      fail(ErrorCode::io, "pack_bench: {} cannot be dropped from the page cache", path.string());
-    }
-  }
-}
-
-// The share of the files' pages that lie in the page cache, of up to 200 files.
+// Of up to 200 of the files.
 double cached_share(const std::vector<fs::path>& files) {
-  const auto page = static_cast<std::size_t>(::sysconf(_SC_PAGESIZE));
-  std::size_t pages = 0, cached = 0;
-  for (std::size_t i = 0; i < files.size(); i += files.size() / 200 + 1) {
-    const Descriptor file = open_to_read(files[i]);
-    const auto bytes = static_cast<std::size_t>(fs::file_size(files[i]));
-    void* memory = ::mmap(nullptr, bytes, PROT_READ, MAP_SHARED, file.number(), 0);
-    if (memory == MAP_FAILED) fail(ErrorCode::io, "pack_bench: cannot map {}", files[i].string());
-    std::vector<unsigned char> resident((bytes + page - 1) / page);
-    const int found = ::mincore(memory, bytes, resident.data());
-    ::munmap(memory, bytes);
-    if (found != 0) fail(ErrorCode::io, "pack_bench: mincore refuses {}", files[i].string());
-    pages += resident.size();
-    cached += static_cast<std::size_t>(std::count_if(resident.begin(), resident.end(), [](int p) { return p & 1; }));
-  }
-  return static_cast<double>(cached) / static_cast<double>(pages);
+  CachedPages found;
+  for (std::size_t i = 0; i < files.size(); i += files.size() / 200 + 1) found.add(pages_in_cache(files[i]));
+  return found.share();
 }
 
 // Reads every sample, in order or in a random one.
@@ -125,7 +95,7 @@ void measure(std::vector<Arm>& arms, std::int64_t rounds) {
   for (std::int64_t round = 0; round < rounds; ++round) {
     for (Arm& arm : arms) {
       if (arm.cold) {
-        drop_from_page_cache(arm.files);
+        for (const fs::path& file : arm.files) drop_from_page_cache(file);
       } else {
         read_all(arm.source, 1, false, round);
       }
