@@ -10,6 +10,8 @@
 #include <string>
 #include <vector>
 
+#include "base/run_program.h"
+
 namespace {
 
 using namespace headrace;
@@ -40,21 +42,14 @@ void load(const std::string& folder, std::int64_t size, std::int64_t resize) {
   }
 }
 
+void run(const std::vector<std::string>& words) {
+  if (words.size() == 3 && words[0] == "list") return list(words[1], words[2]);
+  if (words.size() == 4 && words[0] == "load") return load(words[1], std::stoll(words[2]), std::stoll(words[3]));
+  fail(ErrorCode::invalid_argument, "folder_probe: wanted list DIR SPLIT, or load DIR SIZE RESIZE");
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
-  const std::vector<std::string> words(argv + 1, argv + argc);
-  try {
-    if (words.size() == 3 && words[0] == "list") {
-      list(words[1], words[2]);
-    } else if (words.size() == 4 && words[0] == "load") {
-      load(words[1], std::stoll(words[2]), std::stoll(words[3]));
-    } else {
-      fail(ErrorCode::invalid_argument, "folder_probe: wanted list DIR SPLIT, or load DIR SIZE RESIZE");
-    }
-    return 0;
-  } catch (const std::exception& error) {
-    std::fprintf(stderr, "%s\n", error.what());
-    return 1;
-  }
+  return run_program(argc, argv, run);
 }

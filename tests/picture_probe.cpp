@@ -10,7 +10,6 @@
 #include <headrace/error.h>
 
 #include <cstdio>
-#include <exception>
 #include <iostream>
 #include <map>
 #include <sstream>
@@ -18,6 +17,7 @@
 #include <vector>
 
 #include "base/files.h"
+#include "base/run_program.h"
 #include "image/crop.h"
 #include "image/decode.h"
 #include "image/resize.h"
@@ -100,16 +100,13 @@ void window(const Words& words) {
   }
 }
 
+void run(const Words& words) {
+  const std::map<std::string, void (*)(const Words&)> commands{{"whole", whole}, {"crop", crop}, {"window", window}};
+  commands.at(words.at(0))(Words(words.begin() + 1, words.end()));
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
-  const std::map<std::string, void (*)(const Words&)> commands{{"whole", whole}, {"crop", crop}, {"window", window}};
-  try {
-    const Words words(argv + 1, argv + argc);
-    commands.at(words.at(0))(Words(words.begin() + 1, words.end()));
-    return 0;
-  } catch (const std::exception& error) {
-    fmt::print(stderr, "picture_probe: {}\n", error.what());
-    return 1;
-  }
+  return run_program(argc, argv, run, "picture_probe");
 }

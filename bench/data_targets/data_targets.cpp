@@ -13,9 +13,7 @@
 
 #include <algorithm>
 #include <chrono>
-#include <cstdio>
 #include <cstring>
-#include <exception>
 #include <filesystem>
 #include <functional>
 #include <map>
@@ -30,6 +28,7 @@
 #include "base/hash.h"
 #include "base/kernel_sets.h"
 #include "base/random.h"
+#include "base/run_program.h"
 #include "image/crop.h"
 #include "image/detail/jpeg_reader.h"
 #include "image/resize.h"
@@ -287,11 +286,5 @@ void run(const std::vector<std::string>& words) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  try {
-    run(std::vector<std::string>(argv + 1, argv + argc));
-    return 0;
-  } catch (const std::exception& error) {
-    fmt::print(stderr, "data_targets: {}\n", error.what());
-    return 1;
-  }
+  return run_program(argc, argv, run, "data_targets");
 }

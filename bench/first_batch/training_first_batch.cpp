@@ -7,13 +7,13 @@
 #include <headrace/loader.h>
 #include <headrace/source.h>
 
-#include <cstdio>
-#include <exception>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "assembly/training.h"
 #include "base/clock.h"
+#include "base/run_program.h"
 #include "hardware/machine.h"
 #include "recipe/recipe.h"
 
@@ -38,9 +38,11 @@ std::int64_t of_training(const Recipe& recipe) {
   return first_batch(training.loader());
 }
 
-void run(const std::string& path, const std::string& what) {
+void run(const std::vector<std::string>& words) {
+  if (words.size() != 2) fail(ErrorCode::invalid_argument, "wanted RECIPE and data | training");
+  const std::string& what = words[1];
   if (what != "data" && what != "training") fail(ErrorCode::invalid_argument, "{}; wanted data | training", what);
-  const LoadedRecipe loaded = load_recipe(path, {});
+  const LoadedRecipe loaded = load_recipe(words[0], {});
   const std::int64_t begin_ns = monotonic_ns();
   const std::int64_t size = what == "data" ? of_data(loaded.recipe) : of_training(loaded.recipe);
   fmt::print("{:.2f} ms to {} samples\n", static_cast<double>(monotonic_ns() - begin_ns) * 1e-6, size);
@@ -50,12 +52,5 @@ void run(const std::string& path, const std::string& what) {
 }  // namespace headrace
 
 int main(int argc, char** argv) {
-  try {
-    if (argc != 3) headrace::fail(headrace::ErrorCode::invalid_argument, "wanted RECIPE and data | training");
-    headrace::run(argv[1], argv[2]);
-    return 0;
-  } catch (const std::exception& error) {
-    fmt::print(stderr, "training_first_batch: {}\n", error.what());
-    return 1;
-  }
+  return headrace::run_program(argc, argv, headrace::run, "training_first_batch");
 }

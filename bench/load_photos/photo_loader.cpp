@@ -6,12 +6,11 @@
 #include <headrace/error.h>
 #include <headrace/loader.h>
 
-#include <cstdio>
-#include <exception>
 #include <string>
 #include <vector>
 
 #include "base/clock.h"
+#include "base/run_program.h"
 
 namespace {
 
@@ -56,11 +55,5 @@ void run(const std::vector<std::string>& words) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  try {
-    run(std::vector<std::string>(argv + 1, argv + argc));
-    return 0;
-  } catch (const std::exception& error) {
-    fmt::print(stderr, "photo_loader: {}\n", error.what());
-    return 1;
-  }
+  return run_program(argc, argv, run, "photo_loader");
 }

@@ -12,7 +12,6 @@
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
-#include <exception>
 #include <filesystem>
 #include <random>
 #include <string>
@@ -22,6 +21,7 @@
 #include <jpeglib.h>
 
 #include "base/files.h"
+#include "base/run_program.h"
 #include "hardware/machine.h"
 #include "store/descriptor.h"
 #include "window.h"
@@ -113,11 +113,5 @@ void run(const std::vector<std::string>& words) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  try {
-    run(std::vector<std::string>(argv + 1, argv + argc));
-    return 0;
-  } catch (const std::exception& error) {
-    fmt::print(stderr, "full_decode: {}\n", error.what());
-    return 1;
-  }
+  return run_program(argc, argv, run, "full_decode");
 }

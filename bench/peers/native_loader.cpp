@@ -1,17 +1,15 @@
 // headrace::Loader without Python and without LibTorch: the work of headrace_loader.py. Prints one JSON line.
 //   native_loader FOLDER WORK THREADS SECONDS       FOLDER: what prepare.py made; WORK: see protocol.py
 // The first batch counts from PEER_STARTED_NS of the environment, the monotonic clock just before exec.
-#include <fmt/format.h>
 #include <headrace/error.h>
 #include <headrace/loader.h>
 
-#include <cstdio>
 #include <cstdlib>
-#include <exception>
 #include <optional>
 #include <string>
 #include <vector>
 
+#include "base/run_program.h"
 #include "hardware/machine.h"
 #include "window.h"
 
@@ -101,11 +99,5 @@ void run(const std::vector<std::string>& words) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  try {
-    run(std::vector<std::string>(argv + 1, argv + argc));
-    return 0;
-  } catch (const std::exception& error) {
-    fmt::print(stderr, "native_loader: {}\n", error.what());
-    return 1;
-  }
+  return run_program(argc, argv, run, "native_loader");
 }

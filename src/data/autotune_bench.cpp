@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "base/clock.h"
+#include "base/run_program.h"
 #include "data/detail/waiting_source.h"
 
 namespace headrace {
@@ -157,7 +158,7 @@ WaitingSource::Cost always(microseconds wait) {
   return [wait](std::int64_t, std::int64_t) { return nanoseconds(wait); };
 }
 
-int run(std::int64_t rounds) {
+void run(std::int64_t rounds) {
   const std::vector<std::int64_t> threads{1, 2, 4, 8, 16};
   const std::vector<Scenario> scenarios{
       {"stage 5 ms, consumer 1 ms, batches of 1", 1, microseconds(1000), always(microseconds(5000)), threads, {2, 32}},
@@ -178,7 +179,6 @@ int run(std::int64_t rounds) {
   change_cost(microseconds(500), microseconds(5000));
   change_cost(microseconds(5000), microseconds(100));
   fmt::print("the least of the best fixed setting: {:.3f}\n", worst);
-  return 0;
 }
 
 }  // namespace
@@ -190,10 +190,5 @@ int main(int argc, char** argv) {
     std::fprintf(stderr, "usage: autotune_bench [ROUNDS, at least 1]\n");
     return 2;
   }
-  try {
-    return headrace::run(rounds);
-  } catch (const headrace::Error& error) {
-    std::fprintf(stderr, "%s\n", error.what());
-    return 1;
-  }
+  return headrace::run_program(argc, argv, [rounds](const auto&) { headrace::run(rounds); });
 }

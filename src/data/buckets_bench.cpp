@@ -7,7 +7,6 @@
 #include <headrace/source.h>
 
 #include <algorithm>
-#include <cstdio>
 #include <filesystem>
 #include <memory>
 #include <string>
@@ -15,6 +14,7 @@
 #include <vector>
 
 #include "base/clock.h"
+#include "base/run_program.h"
 #include "data/detail/order.h"
 
 namespace headrace {
@@ -94,26 +94,20 @@ void report(const Source& source, const char* what) {
   }
 }
 
-int run(const std::vector<std::string>& words) {
+void run(const std::vector<std::string>& words) {
   const std::string folder = words.empty() ? "photos" : words[0];
   if (words.empty() && !std::filesystem::exists(folder)) {
     fmt::print("no photographs: make photos\n");
-    return 0;
+    return;
   }
   const auto source = open_source("folder:" + folder, Split::train);
   report(Resized{*source, false}, "as stored");
   report(Resized{*source, true}, "with a shorter side of 256");
-  return 0;
 }
 
 }  // namespace
 }  // namespace headrace
 
 int main(int argc, char** argv) {
-  try {
-    return headrace::run(std::vector<std::string>(argv + 1, argv + argc));
-  } catch (const std::exception& error) {
-    fmt::print(stderr, "{}\n", error.what());
-    return 1;
-  }
+  return headrace::run_program(argc, argv, headrace::run);
 }

@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "base/clock.h"
+#include "base/run_program.h"
 #include "data/detail/tiny_pictures.h"
 
 namespace headrace {
@@ -95,11 +96,10 @@ void compare(const std::string& title, std::vector<Arm> arms, std::int64_t round
   }
 }
 
-int run(const std::string& folder, std::int64_t rounds) {
+void run(const std::string& folder, std::int64_t rounds) {
   compare("Fashion-MNIST", pixel_arms(open_source("idx:" + folder, Split::train)), rounds);
   const TinyPictures pictures{{.classes = 4, .count = 100, .height = 375, .width = 500}};
   compare("photographs", photo_arms(open_source(pictures.uri(), Split::train)), rounds);
-  return 0;
 }
 
 }  // namespace
@@ -112,10 +112,5 @@ int main(int argc, char** argv) {
     std::fprintf(stderr, "usage: loader_bench [FOLDER] [ROUNDS, at least 1]\n");
     return 2;
   }
-  try {
-    return headrace::run(folder, rounds);
-  } catch (const headrace::Error& error) {
-    std::fprintf(stderr, "%s\n", error.what());
-    return 1;
-  }
+  return headrace::run_program(argc, argv, [&](const auto&) { headrace::run(folder, rounds); });
 }

@@ -14,7 +14,6 @@
 
 #include <algorithm>
 #include <atomic>
-#include <cstdio>
 #include <filesystem>
 #include <string>
 #include <thread>
@@ -23,6 +22,7 @@
 
 #include "base/clock.h"
 #include "base/random.h"
+#include "base/run_program.h"
 #include "data/detail/tiny_pictures.h"
 #include "data/pack_build.h"
 #include "store/page_cache.h"
@@ -120,7 +120,7 @@ void measure(std::vector<Arm>& arms, std::int64_t rounds) {
   }
 }
 
-int run(const std::vector<std::string>& words) {
+void run(const std::vector<std::string>& words) {
   const std::int64_t files = words.empty() ? 20'000 : std::stoll(words[0]);
   const std::int64_t rounds = words.size() > 1 ? std::stoll(words[1]) : 3;
   if (files < kClasses || rounds < 1)
@@ -152,17 +152,11 @@ int run(const std::vector<std::string>& words) {
     }
   }
   measure(arms, rounds);
-  return 0;
 }
 
 }  // namespace
 }  // namespace headrace
 
 int main(int argc, char** argv) {
-  try {
-    return headrace::run(std::vector<std::string>(argv + 1, argv + argc));
-  } catch (const std::exception& error) {
-    fmt::print(stderr, "{}\n", error.what());
-    return 1;
-  }
+  return headrace::run_program(argc, argv, headrace::run);
 }

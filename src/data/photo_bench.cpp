@@ -25,6 +25,7 @@
 #include <vector>
 
 #include "base/clock.h"
+#include "base/run_program.h"
 #include "base/temporary_folder.h"
 #include "data/index_build.h"
 #include "hardware/machine.h"
@@ -215,19 +216,15 @@ void start(const std::string& program, const char* mode, const std::string& fold
   if (std::system(command.c_str()) != 0) fail(ErrorCode::io, "photo_bench: {} failed", command);
 }
 
-int run(const std::string& program, const std::vector<std::string>& words) {
+void run(const std::string& program, const std::vector<std::string>& words) {
   if (!words.empty() && words[0] == "--first-batch") {
-    report_first_batch("folder:" + words.at(1), std::stoll(words.at(2)));
-    return 0;
+    return report_first_batch("folder:" + words.at(1), std::stoll(words.at(2)));
   }
-  if (!words.empty() && words[0] == "--memory") {
-    report_memory("folder:" + words.at(1));
-    return 0;
-  }
+  if (!words.empty() && words[0] == "--memory") return report_memory("folder:" + words.at(1));
   const std::string folder = words.empty() ? "photos" : words[0];
   if (words.empty() && !std::filesystem::exists(folder)) {
     fmt::print("no photographs: make photos\n");
-    return 0;
+    return;
   }
   const std::int64_t rounds = words.size() > 1 ? std::stoll(words[1]) : 9;
   if (rounds < 1) fail(ErrorCode::invalid_argument, "photo_bench: {} rounds; wanted at least 1", rounds);
@@ -240,17 +237,11 @@ int run(const std::string& program, const std::vector<std::string>& words) {
   wait_slowly(source);
   start(program, "--memory", folder);
   for (int i = 0; i < 3; ++i) start(program, "--first-batch", folder);
-  return 0;
 }
 
 }  // namespace
 }  // namespace headrace
 
 int main(int argc, char** argv) {
-  try {
-    return headrace::run(argv[0], std::vector<std::string>(argv + 1, argv + argc));
-  } catch (const std::exception& error) {
-    fmt::print(stderr, "{}\n", error.what());
-    return 1;
-  }
+  return headrace::run_program(argc, argv, [argv](const auto& words) { headrace::run(argv[0], words); });
 }

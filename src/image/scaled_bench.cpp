@@ -11,7 +11,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstdio>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
@@ -20,6 +19,7 @@
 #include <vector>
 
 #include "base/clock.h"
+#include "base/run_program.h"
 #include "image/crop.h"
 #include "image/decode.h"
 #include "image/resize.h"
@@ -181,7 +181,7 @@ void compare(double megapixels, const std::vector<Photograph>& photographs, std:
   }
 }
 
-int run(const std::vector<std::string>& words) {
+void run(const std::vector<std::string>& words) {
   const std::int64_t rounds = words.empty() ? 7 : std::stoll(words[0]);
   if (rounds < 1) fail(ErrorCode::invalid_argument, "scaled_bench: {} rounds; wanted at least 1", rounds);
   std::vector<std::string> folders(words.begin() + std::min<std::ptrdiff_t>(std::ssize(words), 1), words.end());
@@ -189,23 +189,17 @@ int run(const std::vector<std::string>& words) {
   const auto all = photographs(folders);
   if (all[0].empty()) {
     fmt::print("no large pictures: make photos installs wallpapers\n");
-    return 0;
+    return;
   }
   fmt::print("CPU ms a picture, decoded and resized to 224 on one thread, {} rounds\n", rounds);
   fmt::print("{:>4} {:<9} {:>4} {:<24} {:<24} {:<22} {:>7}  PSNR\n", "Mpx", "", "of", "as it is", "scaled", "ratio",
              "scaled");
   for (std::size_t size = 0; size < all.size(); ++size) compare(kMegapixels[size], all[size], rounds);
-  return 0;
 }
 
 }  // namespace
 }  // namespace headrace::image
 
 int main(int argc, char** argv) {
-  try {
-    return headrace::image::run(std::vector<std::string>(argv + 1, argv + argc));
-  } catch (const std::exception& error) {
-    fmt::print(stderr, "{}\n", error.what());
-    return 1;
-  }
+  return headrace::run_program(argc, argv, headrace::image::run);
 }
