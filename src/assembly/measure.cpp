@@ -5,6 +5,7 @@
 #include <numeric>
 #include <vector>
 
+#include "base/middle.h"
 #include "tensor/compute.h"
 
 namespace headrace {
@@ -13,11 +14,6 @@ namespace {
 constexpr std::int64_t kWarmupSteps = 3;
 constexpr int kFreeDataPairs = 7;
 constexpr double kSpreadMax = 1.3;
-
-double median(std::vector<double> values) {
-  std::nth_element(values.begin(), values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2), values.end());
-  return values[values.size() / 2];
-}
 
 double sum(const std::vector<double>& values) {
   return std::accumulate(values.begin(), values.end(), 0.0);
@@ -47,7 +43,7 @@ double undisturbed_seconds(MeasurableJob& job, std::int64_t steps) {
 std::optional<double> median_of_pairs(std::vector<double> ratios) {
   std::sort(ratios.begin(), ratios.end());
   if (ratios[ratios.size() - 2] > ratios[1] * kSpreadMax) return std::nullopt;
-  return median(ratios);
+  return middle_of(ratios);
 }
 
 // Step times over that of the step with the loader as it is.

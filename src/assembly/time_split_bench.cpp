@@ -4,14 +4,15 @@
 #include <headrace/insight.h>
 #include <headrace/trace.h>
 
-#include <algorithm>
 #include <functional>
 #include <optional>
+#include <utility>
 #include <vector>
 
 #include "assembly/tiny_dataset.h"
 #include "assembly/training.h"
 #include "base/clock.h"
+#include "base/middle.h"
 #include "train/loop.h"
 
 namespace headrace {
@@ -62,8 +63,7 @@ double median_ms(const TimeSplit& split, Place place) {
         0, p.data_wait_s, p.transfer_s, p.forward_s, p.backward_s, p.optimizer_s, split.step_s[i] - parts};
     values.push_back(found[static_cast<int>(place)] * 1e3);
   }
-  std::nth_element(values.begin(), values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2), values.end());
-  return values[values.size() / 2];
+  return middle_of(std::move(values));
 }
 
 }  // namespace

@@ -6,6 +6,7 @@
 #include <cmath>
 #include <cstdint>
 
+#include "base/middle.h"
 #include "exec/cores.h"
 #include "memory/trend.h"
 #include "train/train_options.h"
@@ -46,12 +47,6 @@ std::vector<double> numbers(const Json& list) {
     values.push_back(value.get<double>());
   }
   return values;
-}
-
-double median(std::vector<double> values) {
-  const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
-  std::nth_element(values.begin(), middle, values.end());
-  return *middle;
 }
 
 std::string megabytes(double bytes) {
@@ -154,7 +149,7 @@ class Contents {
     constexpr double kSlow = 2, kShareMin = 0.05;  // Of the median step; of the whole time.
     const std::vector<double> steps = numbers(at(run_.profile, {"time_split", "step_s"}));
     if (steps.size() < 10) return;
-    const double usual = median(steps);
+    const double usual = middle_of(steps);
     double lost = 0, all = 0;
     std::size_t slow = 0;
     for (const double step : steps) {
@@ -179,7 +174,7 @@ class Contents {
       if (const auto speed = number(at(epoch, {"samples_per_second"})); speed && *speed > 0) speeds.push_back(*speed);
     }
     if (speeds.size() < 3 || speeds.size() != epochs(run_).size()) return;
-    const double usual = median(speeds);
+    const double usual = middle_of(speeds);
     double lost = 0, all = 0;  // In usual epochs.
     std::size_t slow = 0;
     for (const double speed : speeds) {

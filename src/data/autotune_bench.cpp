@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "base/clock.h"
+#include "base/middle.h"
 #include "base/run_program.h"
 #include "data/detail/waiting_source.h"
 
@@ -80,11 +81,6 @@ Arm arm_of(const Scenario& scenario, const std::shared_ptr<const Source>& source
           {}};
 }
 
-double median(std::vector<double> values) {
-  std::sort(values.begin(), values.end());
-  return values[values.size() / 2];
-}
-
 void show_decisions(const Loader& loader) {
   for (const LoaderDecision& made : loader.decisions()) {
     fmt::print("    batch {:>5}: {} {} -> {}{}: {}\n", made.batch, made.what, made.from, made.to,
@@ -110,10 +106,10 @@ double compare(const Scenario& scenario, std::int64_t rounds) {
   double best = 0;
   for (Arm& arm : arms) {
     const auto [low, high] = std::minmax_element(arm.rates.begin(), arm.rates.end());
-    fmt::print("  {:<24} {:>9.1f} [{:.1f}, {:.1f}] samples/s\n", arm.name, median(arm.rates), *low, *high);
-    if (&arm != &arms[0]) best = std::max(best, median(arm.rates));
+    fmt::print("  {:<24} {:>9.1f} [{:.1f}, {:.1f}] samples/s\n", arm.name, middle_of(arm.rates), *low, *high);
+    if (&arm != &arms[0]) best = std::max(best, middle_of(arm.rates));
   }
-  const double share = median(arms[0].rates) / best;
+  const double share = middle_of(arms[0].rates) / best;
   fmt::print("  AUTOTUNE, threads {}, prefetch {}: {:.3f} of the best fixed setting\n",
              arms[0].consumer.loader().statistics().threads, arms[0].consumer.loader().statistics().prefetch_batches,
              share);
@@ -150,7 +146,7 @@ void change_cost(microseconds before, microseconds after) {
   fmt::print(
       "a stage of {} us takes {} us from batch {} on: decision {} batches later; then {:.3f} of a fresh run; "
       "threads {}\n",
-      before.count(), after.count(), kChange, waited, median(ours) / median(theirs), loader.statistics().threads);
+      before.count(), after.count(), kChange, waited, middle_of(ours) / middle_of(theirs), loader.statistics().threads);
   show_decisions(loader);
 }
 

@@ -21,6 +21,7 @@
 #include <vector>
 
 #include "base/clock.h"
+#include "base/middle.h"
 #include "base/random.h"
 #include "base/run_program.h"
 #include "data/detail/tiny_pictures.h"
@@ -86,11 +87,6 @@ struct Arm {
   std::vector<double> rates{}, shares{};  // Samples a second; of the pages that were cached before.
 };
 
-double median(std::vector<double> values) {
-  std::sort(values.begin(), values.end());
-  return values[values.size() / 2];
-}
-
 void measure(std::vector<Arm>& arms, std::int64_t rounds) {
   for (std::int64_t round = 0; round < rounds; ++round) {
     for (Arm& arm : arms) {
@@ -112,11 +108,11 @@ void measure(std::vector<Arm>& arms, std::int64_t rounds) {
     std::int64_t bytes = 0;
     for (std::int64_t i = 0; i < arm.source.size(); ++i) bytes += arm.source.sample_bytes(i);
     const auto [lowest, highest] = std::minmax_element(arm.rates.begin(), arm.rates.end());
-    const double rate = median(arm.rates);
+    const double rate = middle_of(arm.rates);
     fmt::print("{:<8} {:<6} {:<10} {:>7} {:>11.0f} {:>9.0f} {:>9.0f} {:>9.1f} {:>7.1f}%\n", arm.name,
                arm.cold ? "cold" : "warm", arm.shuffled ? "random" : "in order", arm.threads, rate, *lowest, *highest,
                rate * static_cast<double>(bytes) / static_cast<double>(arm.source.size()) * 1e-6,
-               100 * median(arm.shares));
+               100 * middle_of(arm.shares));
   }
 }
 

@@ -25,6 +25,7 @@
 #include <vector>
 
 #include "base/clock.h"
+#include "base/middle.h"
 #include "base/run_program.h"
 #include "base/temporary_folder.h"
 #include "data/index_build.h"
@@ -121,11 +122,6 @@ std::vector<Arm> arms_of(const std::shared_ptr<const Source>& source) {
   return arms;
 }
 
-double median(std::vector<double> values) {
-  std::sort(values.begin(), values.end());
-  return values[values.size() / 2];
-}
-
 void compare(const std::shared_ptr<const Source>& source, std::int64_t rounds) {
   std::vector<Arm> arms = arms_of(source);
   const auto pictures = static_cast<double>(source->size());
@@ -149,8 +145,8 @@ void compare(const std::shared_ptr<const Source>& source, std::int64_t rounds) {
       shares.push_back(arm.cpu_ms[i] / whole->cpu_ms[i]);
     }
     const auto [lowest, highest] = std::minmax_element(arm.rates.begin(), arm.rates.end());
-    fmt::print("{:<34} {:>9.0f} {:>9.0f} {:>9.0f} {:>10.2f} {:>9.3f} {:>9.2f}\n", arm.name, median(arm.rates), *lowest,
-               *highest, median(ratios), median(arm.cpu_ms), median(shares));
+    fmt::print("{:<34} {:>9.0f} {:>9.0f} {:>9.0f} {:>10.2f} {:>9.3f} {:>9.2f}\n", arm.name, middle_of(arm.rates),
+               *lowest, *highest, middle_of(ratios), middle_of(arm.cpu_ms), middle_of(shares));
     if (arm.loader == nullptr) continue;
     const LoaderStatistics found = arm.loader->statistics();
     const auto us = [&](std::int64_t ns) {
@@ -181,8 +177,8 @@ void wait_slowly(const std::shared_ptr<const Source>& source) {
   fmt::print(
       "a consumer of 50 ms a batch waits {:.0f} us, 1 in 100 times {:.0f}, at most {:.0f} of {} batches; {:.1f} ms "
       "for the first of an epoch\n",
-      median(waits_us), waits_us[waits_us.size() * 99 / 100], waits_us.back(), waits_us.size(),
-      median(first_us) * 1e-3);
+      middle_of(waits_us), waits_us[waits_us.size() * 99 / 100], waits_us.back(), waits_us.size(),
+      middle_of(first_us) * 1e-3);
 }
 
 // ---- In a process of its own ----

@@ -12,6 +12,7 @@
 #include <utility>
 
 #include "base/clock.h"
+#include "base/middle.h"
 #include "data/detail/loader_impl.h"
 #include "data/detail/picture.h"
 #include "data/detail/sample_check.h"
@@ -85,14 +86,8 @@ double seconds_of(std::int64_t ns) {
   return static_cast<double>(ns) * 1e-9;
 }
 
-double median(std::vector<double>& values) {
-  const auto middle = values.begin() + std::ssize(values) / 2;
-  std::nth_element(values.begin(), middle, values.end());
-  return *middle;
-}
-
-double share_of(std::vector<double>& ratios) {
-  return ratios.empty() ? 0 : 1 - median(ratios);
+double share_of(const std::vector<double>& ratios) {
+  return ratios.empty() ? 0 : 1 - middle_of(ratios);
 }
 
 // Where samples are written to: rows of some batches in turn.

@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "base/clock.h"
+#include "base/middle.h"
 #include "python/any_loader.h"
 #include "python/tensor_object.h"
 
@@ -158,12 +159,7 @@ double PythonJob::spread_pass_starts(std::vector<double>& seconds) {
   for (const Wait& wait : waits_) {
     if (!wait.begins_pass) usual_s.push_back(wait.time_s);
   }
-  double usual = 0;
-  if (!usual_s.empty()) {
-    const auto middle = usual_s.begin() + static_cast<std::ptrdiff_t>(usual_s.size() / 2);
-    std::nth_element(usual_s.begin(), middle, usual_s.end());
-    usual = *middle;
-  }
+  const double usual = usual_s.empty() ? 0 : middle_of(std::move(usual_s));
   for (std::size_t i = 0; i < waits_.size(); ++i) {
     if (!waits_[i].begins_pass) continue;
     pass_start_s_ = std::max(0.0, waits_[i].time_s - usual);
