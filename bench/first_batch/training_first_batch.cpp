@@ -45,7 +45,7 @@ void run(const std::vector<std::string>& words) {
   const LoadedRecipe loaded = load_recipe(words[0], {});
   const std::int64_t begin_ns = monotonic_ns();
   const std::int64_t size = what == "data" ? of_data(loaded.recipe) : of_training(loaded.recipe);
-  fmt::print("{:.2f} ms to {} samples\n", static_cast<double>(monotonic_ns() - begin_ns) * 1e-6, size);
+  fmt::print("{:.2f} ms to {} samples\n", seconds_since(begin_ns) * 1e3, size);
 }
 
 }  // namespace

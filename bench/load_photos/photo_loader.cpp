@@ -47,7 +47,7 @@ void run(const std::vector<std::string>& words) {
     if (!batch) break;
     images += batch->size();
   }
-  const double seconds = static_cast<double>(monotonic_ns() - begin_ns) * 1e-9;
+  const double seconds = seconds_since(begin_ns);
   fmt::print("{{\"images_per_second\": {}, \"images\": {}, \"seconds\": {}, \"size\": {}, \"threads\": {}}}\n",
              static_cast<double>(images) / seconds, images, seconds, options.transform.size, options.threads);
 }

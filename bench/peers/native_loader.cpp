@@ -87,7 +87,7 @@ void run(const std::vector<std::string>& words) {
   const Work work = work_of(words[0], words[1], std::stoll(words[2]));
   Batches batches{work};
   batches.next();
-  const double first_batch_s = static_cast<double>(monotonic_ns() - started_ns) * 1e-9;
+  const double first_batch_s = seconds_since(started_ns);
   for (int i = 0; i < work.warm_batches; ++i) batches.next();
   const double seconds = std::stod(words[3]);
   const Window window;

@@ -13,7 +13,7 @@ namespace headrace {
 // What is counted between its construction and print().
 class Window {
  public:
-  double seconds() const { return static_cast<double>(monotonic_ns() - begin_ns_) * 1e-9; }
+  double seconds() const { return seconds_since(begin_ns_); }
   void print(std::int64_t images, double first_batch_s, std::int64_t rss_bytes, const std::string& version) const {
     fmt::print(
         "{{\"images\": {}, \"seconds\": {}, \"cpu_seconds\": {}, \"first_batch_s\": {}, \"rss_bytes\": {}, "

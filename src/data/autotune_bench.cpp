@@ -53,7 +53,7 @@ class Consumer {
       samples += batch->size();
       std::this_thread::sleep_for(own_);
     }
-    return static_cast<double>(samples) * 1e9 / static_cast<double>(monotonic_ns() - begin_ns);
+    return static_cast<double>(samples) / seconds_since(begin_ns);
   }
   const Loader& loader() const { return *loader_; }
 

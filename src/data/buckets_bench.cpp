@@ -76,7 +76,7 @@ void report(const Source& source, const char* what) {
   std::vector<std::uint8_t> buffer;
   const std::int64_t begin_ns = monotonic_ns();
   for (std::int64_t i = 0; i < source.size(); ++i) shapes.push_back(source.sides(i, buffer).value());
-  const double ms = static_cast<double>(monotonic_ns() - begin_ns) * 1e-6;
+  const double ms = seconds_since(begin_ns) * 1e3;
   fmt::print("{} pictures, {}; the headers of all are read by one thread in {:.0f} ms\n", source.size(), what, ms);
   DataOptions options;
   options.batch_size = kBatch;
@@ -88,7 +88,7 @@ void report(const Source& source, const char* what) {
     options.bucket_by = BucketBy::shape;
     const std::int64_t before_ns = monotonic_ns();
     const detail::Order order{source, options, 1, true};
-    const double build_ms = static_cast<double>(monotonic_ns() - before_ns) * 1e-6;
+    const double build_ms = seconds_since(before_ns) * 1e3;
     fmt::print("  {:>2} buckets: by bytes {:.1f} %, by shape {:.1f} %; an order by shape is built in {:.0f} ms\n",
                buckets, 100 * by_bytes, 100 * padding(source, shapes, options), build_ms);
   }

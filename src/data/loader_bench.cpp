@@ -32,7 +32,7 @@ double measure(Loader& loader, std::int64_t epoch_index) {
   std::int64_t samples = 0;
   auto epoch = loader.epoch(epoch_index);
   while (const auto batch = epoch.next()) samples += batch->size();
-  return static_cast<double>(samples) * 1e9 / static_cast<double>(monotonic_ns() - begin_ns);
+  return static_cast<double>(samples) / seconds_since(begin_ns);
 }
 
 std::vector<Arm> pixel_arms(const std::shared_ptr<const Source>& source) {

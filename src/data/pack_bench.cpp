@@ -98,8 +98,7 @@ void measure(std::vector<Arm>& arms, std::int64_t rounds) {
       arm.shares.push_back(cached_share(arm.files));
       const std::int64_t begin_ns = monotonic_ns();
       read_all(arm.source, arm.threads, arm.shuffled, round);
-      arm.rates.push_back(static_cast<double>(arm.source.size()) * 1e9 /
-                          static_cast<double>(monotonic_ns() - begin_ns));
+      arm.rates.push_back(static_cast<double>(arm.source.size()) / seconds_since(begin_ns));
     }
   }
   fmt::print("{:<8} {:<6} {:<10} {:>7} {:>11} {:>9} {:>9} {:>9} {:>8}\n", "", "cache", "order", "threads", "samples/s",
@@ -127,7 +126,7 @@ void run(const std::vector<std::string>& words) {
   const auto seconds_of = [](const auto& work) {
     const std::int64_t begin_ns = monotonic_ns();
     work();
-    return static_cast<double>(monotonic_ns() - begin_ns) * 1e-9;
+    return seconds_since(begin_ns);
   };
   const double packing = seconds_of([&] { write_pack({.source = pictures.uri(), .out = pack, .threads = 2}, always); });
   PackCheck check;

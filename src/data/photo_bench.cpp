@@ -131,7 +131,7 @@ void compare(const std::shared_ptr<const Source>& source, std::int64_t rounds) {
       arm.run(round);
       if (round == 0) continue;
       arm.cpu_ms.push_back(static_cast<double>(process_cpu_ns() - begin_cpu_ns) * 1e-6 / pictures);
-      arm.rates.push_back(pictures * 1e9 / static_cast<double>(monotonic_ns() - begin_ns));
+      arm.rates.push_back(pictures / seconds_since(begin_ns));
     }
   }
   fmt::print("{:<34} {:>9} {:>9} {:>9} {:>10} {:>9} {:>9}\n", "", "images/s", "lowest", "highest", "to libjpeg",
@@ -168,7 +168,7 @@ void wait_slowly(const std::shared_ptr<const Source>& source) {
       const std::int64_t begin_ns = monotonic_ns();
       const auto batch = epoch.next();
       if (!batch) break;
-      const double wait_us = static_cast<double>(monotonic_ns() - begin_ns) * 1e-3;
+      const double wait_us = seconds_since(begin_ns) * 1e6;
       (batch->index() == 0 ? first_us : waits_us).push_back(wait_us);
       std::this_thread::sleep_for(std::chrono::milliseconds(50));
     }
@@ -187,7 +187,7 @@ void report_first_batch(const std::string& uri, std::int64_t since_ns) {
   Loader loader(open_source(uri, Split::train), options_for(2), 1, true);
   auto epoch = loader.epoch(0);
   const std::int64_t size = epoch.next().value().size();
-  fmt::print("first batch of {} after {:.1f} ms\n", size, static_cast<double>(monotonic_ns() - since_ns) * 1e-6);
+  fmt::print("first batch of {} after {:.1f} ms\n", size, seconds_since(since_ns) * 1e3);
 }
 
 void report_memory(const std::string& uri) {

@@ -47,7 +47,7 @@ Spread timed(int times, const Body& body) {
   for (int i = 0; i < times; ++i) {
     const std::int64_t begin_ns = monotonic_ns();
     body();
-    milliseconds.push_back(static_cast<double>(monotonic_ns() - begin_ns) * 1e-6);
+    milliseconds.push_back(seconds_since(begin_ns) * 1e3);
   }
   std::sort(milliseconds.begin(), milliseconds.end());
   return {milliseconds.front(), milliseconds[milliseconds.size() / 2], milliseconds.back()};

@@ -93,7 +93,7 @@ template <class Step>
 double block_us(const Step& step) {
   const std::int64_t begin = monotonic_ns();
   for (int i = 0; i < kStepsPerBlock; ++i) step();
-  return static_cast<double>(monotonic_ns() - begin) / 1e3 / kStepsPerBlock;
+  return seconds_since(begin) * 1e6 / kStepsPerBlock;
 }
 
 double quantile(std::vector<double> values, double share) {
