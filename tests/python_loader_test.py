@@ -793,11 +793,33 @@ def test_workers_are_threads_that_survive_epochs_and_end_with_their_loader(folde
     assert len(workers) == 3 and threads_of_this_process() - before == workers
     assert children() == processes and not torch.cuda.is_initialized()  # Nothing is forked, CUDA is not touched.
     del loader
+    assert_ended(workers)
+
+
+def assert_ended(threads: set[str]) -> None:
     for _ in range(2000):  # A joined thread may be listed for a moment longer.
-        if not workers & threads_of_this_process():
-            break
+        if not threads & threads_of_this_process():
+            return
         time.sleep(0.001)
-    assert not workers & threads_of_this_process()
+    assert not threads & threads_of_this_process()
+
+
+def test_loops_left_early_do_not_make_the_process_grow(folder):
+    before = threads_of_this_process()
+
+    def leave(loaders: int) -> None:
+        for _ in range(loaders):
+            loader = make(folder, threads=3, batch_size=4)
+            for _ in range(2):
+                for place, _batch in enumerate(loader):
+                    if place == 2:
+                        break
+
+    leave(30)
+    memory = resident()
+    leave(200)
+    assert_ended(threads_of_this_process() - before)
+    assert resident() - memory < 2_000_000
 
 
 def test_an_exception_of_a_worker_names_the_sample(tmp_path):
