@@ -188,7 +188,7 @@ void Loader::Impl::end_pass() {
   }
   for (auto& slot : window) slots->put_back(std::move(slot));
   window.clear();
-  slots->trim();
+  training ? slots->trim() : slots->give_back();
   pass.reset();
   error = nullptr;
   pass_left->store(0);

@@ -901,6 +901,24 @@ TEST(Loader, ThreadsThatWereStartedAreCounted) {
   EXPECT_EQ(loader.statistics().threads, 3);
 }
 
+TEST(Loader, BetweenItsPassesAnEvaluationHoldsNoBatchesButThoseThatAreKept) {
+  const auto source = std::make_shared<FakeSource>(64);
+  for (const bool training : {false, true}) {
+    Loader loader{source, options_of(8, 2), 1, training};
+    std::optional<Batch> kept;
+    for (int pass = 0; pass < 2; ++pass) {
+      auto epoch = loader.epoch(0);
+      kept = epoch.next();
+      while (epoch.next()) {
+      }
+    }
+    const LoaderStatistics after = loader.statistics();
+    EXPECT_EQ(after.pool_bytes > after.batch_bytes, training);
+    EXPECT_GE(after.pool_bytes, after.batch_bytes);  // The one that is kept.
+    EXPECT_EQ(kept->size(), 8);
+  }
+}
+
 TEST(Loader, LeavingEarlyDoesNotWaitForTheRestOfAChunk) {
   const auto source = std::make_shared<FakeSource>(64);
   source->on_read = [](std::int64_t) { std::this_thread::sleep_for(std::chrono::milliseconds(10)); };

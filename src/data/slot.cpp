@@ -164,6 +164,11 @@ void SlotPool::trim() noexcept {
   blocks_->set_capacity(static_cast<std::size_t>(kept_));
 }
 
+void SlotPool::give_back() noexcept {
+  std::lock_guard lock(mutex_);
+  blocks_->set_capacity(0);  // take() raises it as blocks are needed.
+}
+
 void SlotPool::close() noexcept {
   std::lock_guard lock(mutex_);
   blocks_.reset();

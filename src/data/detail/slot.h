@@ -66,6 +66,8 @@ class SlotPool : public std::enable_shared_from_this<SlotPool> {
   void set_kept(std::int64_t kept);
   // Blocks above `kept` are freed, at once or as they come home.
   void trim() noexcept;
+  // All blocks are freed, at once or as they come home, until batches are made again.
+  void give_back() noexcept;
   // The loader is gone: memory is freed as soon as its batch dies.
   void close() noexcept;
 
