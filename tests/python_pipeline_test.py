@@ -438,7 +438,7 @@ def test_the_tuner_tunes_what_an_optimized_loader_goes_over():
     model = nn.Linear(3, 2)
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-6)
     tuned = hr.tune(model, loader, optimizer, lambda model, batch: model(batch[0]).square().mean(), budget=1.0,
-                    only=["allocator without trim"])
+                    only=["arena for tensors"])
     assert tuned.loader is loader.loader and "loader workers" not in {entry.name for entry in tuned.not_applicable}
 
 

@@ -193,7 +193,7 @@ def test_tuning_tries_it_and_leaves_the_dataloader_as_it_was(tmp_path):
     assert tuned.loader is loader and loader.__dict__ == before[0]
     assert all(torch.equal(p, q) for p, q in zip(model.parameters(), before[1])) and torch.equal(torch.get_rng_state(), before[2])
     entries = [entry for entry in hr.tune(model, DataLoader(loader.dataset, 4, sampler=[0, 1, 2]), optimizer, forward, budget=1,
-                                          only=["allocator without trim"]).not_applicable if entry.name == "headrace.Loader"]
+                                          only=["arena for tensors"]).not_applicable if entry.name == "headrace.Loader"]
     assert [entry.key for entry in entries] == [LOADER] and "the order comes from a list" in entries[0].reason
 
 

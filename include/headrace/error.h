@@ -56,8 +56,8 @@ namespace detail {
 // What every switch reports (honesty rule H-1): a feature that could not be applied never reports itself as on.
 struct Applied {
   std::string key;        // The option: "compute.allocator".
-  std::string requested;  // As written: "no_trim".
-  std::string applied;    // What is in force now: "default".
+  std::string requested;  // As written: "arena".
+  std::string applied;    // What is in force now: "system".
   std::string reason;     // Why they differ; empty when they do not.
 };
 

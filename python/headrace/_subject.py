@@ -263,11 +263,11 @@ class Subject:
                 memory.copy_(held.object.detach())
                 held.object.data = memory
 
-    def _set_allocator(self, no_trim: bool) -> None:
-        if no_trim == self._allocator_touched:
+    def _set_allocator(self, arena: bool) -> None:
+        if arena == self._allocator_touched:
             return
-        requested, applied, reason = _native.apply_allocator(no_trim)
-        self._allocator_touched = no_trim
+        requested, applied, reason = _native.apply_allocator(arena)
+        self._allocator_touched = arena
         if applied != requested:
             raise UnsupportedError(f"tune: the allocator stays {applied}: {reason}")
 
@@ -333,8 +333,8 @@ class Subject:
         yield from self._unless(self._no_fused(), Candidate(
             "fused optimizer", "Update all parameters in one kernel instead of operator by operator.",
             {IMPLEMENTATION: '"fused"'}, "rounding", "compute"))
-        yield Candidate("allocator without trim", "glibc keeps freed memory, so that each step reuses mapped pages.",
-                        {ALLOCATOR: '"no_trim"'}, "bit_equal", "compute")
+        yield Candidate("arena for tensors", "Tensors in memory that stays mapped from step to step.",
+                        {ALLOCATOR: '"arena"'}, "bit_equal", "compute")
 
     def _step_candidates(self) -> Iterator[Candidate]:
         """What changes the step itself, which a loop must leave to Tuned.step for that."""

@@ -83,9 +83,9 @@ void add_compute_candidates(std::vector<Candidate>& list, const Recipe& recipe, 
     list.push_back(one("fused optimizer", "Update all parameters in one kernel instead of operator by operator.",
                        {{"optimizer.implementation", "\"fused\""}}, NumericClass::rounding, "compute"));
   }
-  if (recipe.compute.allocator != Allocator::no_trim) {
-    list.push_back(one("allocator without trim", "glibc keeps freed memory, so that each step reuses mapped pages.",
-                       {{"compute.allocator", "\"no_trim\""}}, NumericClass::bit_equal, "compute"));
+  if (recipe.compute.allocator != Allocator::arena) {
+    list.push_back(one("arena for tensors", "Tensors in memory that stays mapped from step to step.",
+                       {{"compute.allocator", "\"arena\""}}, NumericClass::bit_equal, "compute"));
   }
   const std::int64_t cores = machine.cores_usable;
   const std::int64_t now = recipe.compute.threads == 0 ? cores : recipe.compute.threads;

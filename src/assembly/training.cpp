@@ -10,11 +10,11 @@
 #include <utility>
 
 #include "exec/cores.h"
-#include "hardware/allocator.h"
 #include "hardware/wait_policy.h"
 #include "image/crop.h"
 #include "image/decode.h"
 #include "store/file_name.h"
+#include "tensor/allocator.h"
 #include "tensor/compute.h"
 
 namespace headrace {

@@ -5,9 +5,9 @@
 
 namespace headrace {
 
-enum class Allocator { system, no_trim };
+enum class Allocator { arena, system };
 constexpr auto choices(Allocator) {
-  return std::array{Choice<Allocator>{Allocator::system, "system"}, Choice<Allocator>{Allocator::no_trim, "no_trim"}};
+  return std::array{Choice<Allocator>{Allocator::arena, "arena"}, Choice<Allocator>{Allocator::system, "system"}};
 }
 
 enum class WaitPolicy { system, active, passive };
@@ -19,8 +19,7 @@ constexpr auto choices(WaitPolicy) {
 struct ComputeOptions {
   std::int64_t threads = 0;  // Of an operator (OpenMP); 0: every core this process may use. Live knob.
   WaitPolicy wait_policy = WaitPolicy::system;  // Read when libgomp loads: the executable runs itself again with it.
-  Allocator allocator =
-      Allocator::system;  // no_trim: glibc keeps freed memory (mallopt), saving page faults. Live knob.
+  Allocator allocator = Allocator::arena;       // Where tensors live. Live knob.
 };
 
 template <class Visitor, class Options>
@@ -31,7 +30,7 @@ void describe(Visitor& visit, Options& o) {
   visit("wait_policy", o.wait_policy,
         "What an idle compute thread does: active spins, passive sleeps (OMP_WAIT_POLICY).");
   visit("allocator", o.allocator,
-        "no_trim lets glibc keep freed memory instead of returning it to the system at every free.");
+        "arena keeps the memory of tensors from step to step, system leaves it to malloc, as PyTorch does.");
 }
 
 }  // namespace headrace

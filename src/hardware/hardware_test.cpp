@@ -14,7 +14,6 @@
 #include <sstream>
 
 #include "base/temporary_folder.h"
-#include "hardware/allocator.h"
 #include "hardware/cgroup.h"
 #include "hardware/instruction_sets.h"
 #include "hardware/machine.h"
@@ -284,121 +283,6 @@ TEST(Gpu, FailuresOfTheDriverAreTold) {
   nvml.device_memory = [](void*, void*) { return 3; };
   EXPECT_EQ(describe_gpu(nvml), "NVIDIA H200, compute capability 9.0, driver 550.54; the first of 2");
 }
-
-// Page faults of touching and freeing a block of this size again and again.
-long page_faults_of(std::size_t bytes) {
-  rusage before{}, after{};
-  ::getrusage(RUSAGE_SELF, &before);
-  for (int i = 0; i < 4; ++i) {
-    char* volatile block = static_cast<char*>(std::malloc(bytes));
-    std::memset(block, 1, bytes);
-    std::free(block);
-  }
-  ::getrusage(RUSAGE_SELF, &after);
-  return after.ru_minflt - before.ru_minflt;
-}
-
-TEST(Allocator, NoTrimKeepsPagesAndSystemGivesThemBackOrBothSayWhyNot) {
-  // Above the largest size that glibc keeps by itself; at least one fault a 2 MiB page.
-  constexpr std::size_t kBytes = 48 << 20;
-  constexpr long kFaultsOfOne = kBytes / (2 << 20);
-  const Applied system = apply_allocator(Allocator::system);
-  EXPECT_EQ(system.key, "compute.allocator");
-  EXPECT_EQ(system.applied, "system");
-  EXPECT_EQ(system.reason, "");
-
-  const Applied no_trim = apply_allocator(Allocator::no_trim);
-  EXPECT_EQ(no_trim.requested, "no_trim");
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-  EXPECT_EQ(no_trim.applied, "system");
-  EXPECT_THAT(no_trim.reason, HasSubstr("not from glibc"));
-  static_cast<void>(kFaultsOfOne);
-  static_cast<void>(page_faults_of);
-#else
-  EXPECT_EQ(no_trim.applied, "no_trim");
-  EXPECT_EQ(no_trim.reason, "");
-  page_faults_of(kBytes);
-  EXPECT_LT(page_faults_of(kBytes), kFaultsOfOne);
-
-  const Applied again = apply_allocator(Allocator::system);
-  EXPECT_EQ(again.applied, "system");
-  EXPECT_GE(page_faults_of(kBytes), 4 * kFaultsOfOne);
-  EXPECT_EQ(apply_allocator(Allocator::no_trim).applied, "no_trim");
-  page_faults_of(kBytes);
-  EXPECT_LT(page_faults_of(kBytes), kFaultsOfOne);
-  apply_allocator(Allocator::system);
-#endif
-}
-
-#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
-TEST(Allocator, FreedBlocksBetweenLivingOnesGoBackUnlessNoTrimKeepsThem) {
-  constexpr std::size_t kBlock = 64 << 10;
-  const auto given_back = [] {
-    std::vector<std::unique_ptr<char[]>> blocks;
-    for (int i = 0; i < 400; ++i) blocks.push_back(std::make_unique<char[]>(kBlock));  // Zeroed: touched.
-    for (std::size_t i = 0; i < blocks.size(); i += 2) blocks[i].reset();
-    const std::int64_t before = resident_memory().value();
-    give_freed_memory_back();
-    return before - resident_memory().value();
-  };
-  EXPECT_GT(given_back(), 100 * static_cast<std::int64_t>(kBlock));
-  ASSERT_EQ(apply_allocator(Allocator::no_trim).applied, "no_trim");
-  EXPECT_LT(given_back(), 20 * static_cast<std::int64_t>(kBlock));
-  apply_allocator(Allocator::system);
-}
-
-TEST(Allocator, WhatNoTrimLeftBetweenLivingBlocksServesNobodyUnderSystem) {
-  constexpr std::size_t kLarge = 48 << 20, kSmall = 1 << 20;
-  constexpr long kFaultsOfOne = kLarge / (2 << 20);
-  const auto leave_and_return = [] {
-    const auto is_within = [](const void* block, const void* begin, const void* end) {
-      const auto address = [](const void* pointer) { return reinterpret_cast<std::uintptr_t>(pointer); };
-      return address(block) >= address(begin) && address(block) < address(end);
-    };
-    bool good = true;
-    apply_allocator(Allocator::no_trim);
-    void* const begin = std::malloc(kLarge);
-    void* const end = std::malloc(64 << 10);  // Lives on, so that the range before it cannot go back to the system.
-    good = good && is_within(end, begin, static_cast<char*>(begin) + 2 * kLarge);
-    std::memset(begin, 1, kLarge);
-    std::free(begin);
-    for (int i = 0; i < 2; ++i) {
-      apply_allocator(Allocator::system);
-      page_faults_of(kLarge);
-      good = good && page_faults_of(kLarge) >= 4 * kFaultsOfOne;  // Mapped anew each time, not only the first.
-      void* const small = std::malloc(kSmall);
-      good = good && !is_within(small, begin, end);
-      std::free(small);
-      apply_allocator(Allocator::no_trim);
-      page_faults_of(kLarge);
-      good = good && page_faults_of(kLarge) < kFaultsOfOne;
-      void* const again = std::malloc(kLarge);
-      good = good && is_within(again, begin, end);
-      std::free(again);
-    }
-    std::free(end);
-    ::_exit(good ? 0 : 1);
-  };
-  GTEST_FLAG_SET(death_test_style, "threadsafe");  // A heap in which nobody has left anything yet.
-  EXPECT_EXIT(leave_and_return(), testing::ExitedWithCode(0), "");
-}
-
-TEST(Allocator, SystemIsWhatGlibcHadGrownToBeforeNoTrim) {
-  // Freed once, a mapped block of 8 MiB teaches glibc to keep blocks of that size; going back must not unlearn it.
-  constexpr std::size_t kBytes = 8 << 20;
-  const auto grow_and_return = [] {
-    page_faults_of(kBytes);
-    page_faults_of(kBytes);
-    const bool kept_before = page_faults_of(kBytes) < 4;
-    apply_allocator(Allocator::no_trim);
-    apply_allocator(Allocator::system);
-    page_faults_of(kBytes);
-    ::_exit(kept_before && page_faults_of(kBytes) < 4 ? 0 : 1);
-  };
-  GTEST_FLAG_SET(death_test_style, "threadsafe");  // A process whose thresholds nobody has set yet.
-  EXPECT_EXIT(grow_and_return(), testing::ExitedWithCode(0), "");
-}
-#endif
 
 TEST(WaitPolicy, SaysWhatTheEnvironmentMadeHoldAndWhyItDiffers) {
   const char* before = std::getenv("OMP_WAIT_POLICY");

@@ -66,7 +66,7 @@ inline std::vector<Report::Change> sample_changes() {
            14,
            "same bits after 5 steps",
            {{"data.threads", "2"}}},
-          {"allocator without trim",
+          {"arena for tensors",
            "malloc keeps large blocks.",
            "kept",
            "3.9 % faster: 95 % interval 2.4 % to 5.5 %, over 18 pairs.",
@@ -75,7 +75,7 @@ inline std::vector<Report::Change> sample_changes() {
            0.055,
            18,
            "same bits after 5 steps",
-           {{"compute.allocator", "\"no_trim\""}}},
+           {{"compute.allocator", "\"arena\""}}},
           {"prefetch depth 8",
            "Eight batches wait ready.",
            "failed",
@@ -161,7 +161,7 @@ inline Report sample_report() {
                         {"Headrace", "0.1.0, commit a1b2c3d, g++ 12.2.0, release"},
                         {"LibTorch", "2.11.0"}};
   report.settings = {{"optimizer.implementation", "\"fused\"", "\"fused\"", ""},
-                     {"compute.allocator", "\"no_trim\"", "\"no_trim\"", ""},
+                     {"compute.allocator", "\"arena\"", "\"arena\"", ""},
                      {"compute.wait_policy", "\"active\"", "\"passive\"",
                       "libgomp reads it when it is loaded; set it before the process starts."}};
   report.command = "headrace tune examples/fashion_mnist.toml --seed 1";

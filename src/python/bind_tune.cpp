@@ -8,7 +8,7 @@
 #include <utility>
 #include <vector>
 
-#include "hardware/allocator.h"
+#include "tensor/allocator.h"
 #include "python/bindings.h"
 #include "python/python_tune.h"
 
@@ -74,11 +74,11 @@ void register_tune(py::module_& module) {
       "The tuner's loop on a headrace._subject.Subject; returns ledger.json and the report as text.");
   module.def(
       "apply_allocator",
-      [](bool no_trim) {
-        const Applied applied = apply_allocator(no_trim ? Allocator::no_trim : Allocator::system);
+      [](bool arena) {
+        const Applied applied = apply_allocator(arena ? Allocator::arena : Allocator::system);
         return std::tuple(applied.requested, applied.applied, applied.reason);
       },
-      py::arg("no_trim"), "Applies compute.allocator to this process; returns requested, applied and why they differ.");
+      py::arg("arena"), "Applies compute.allocator to this process; returns requested, applied and why they differ.");
 }
 
 }  // namespace headrace::python

@@ -10,6 +10,7 @@
 #include "cli/environment.h"
 #include "exec/stop.h"
 #include "memory/sampler.h"
+#include "tensor/allocator.h"
 #include "tensor/compute.h"
 #include "train/checkpoint.h"
 #include "verbs/data_report.h"
@@ -101,6 +102,7 @@ int run_train(VerbContext& context) {
   RunFolder folder{context.invocation, context.loaded};
   console.log_to(folder.file("log.txt"));
   MemorySampler memory{kMemoryInterval};
+  if (context.loaded.recipe.compute.allocator == Allocator::arena) map_large_blocks();
   Training training{context.loaded.recipe, context.machine};
   for (const Applied& applied : training.applied()) {
     if (!applied.reason.empty()) {

@@ -6,8 +6,8 @@
 
 #include "base/clock.h"
 #include "exec/stop.h"
-#include "hardware/allocator.h"
 #include "model/weights.h"
+#include "tensor/allocator.h"
 #include "train/loop.h"
 
 namespace headrace {

@@ -1,0 +1,177 @@
+#include "tensor/allocator.h"
+
+#include <ATen/ops/conv2d.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/full.h>
+#include <ATen/ops/randn.h>
+#include <c10/core/CPUAllocator.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cstdlib>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "hardware/machine.h"
+#include "tensor/tensor_allocations.h"
+
+namespace headrace {
+namespace {
+
+constexpr std::int64_t kLarge = 4 << 20;  // Numbers: 16 MiB.
+
+#if defined(__SANITIZE_ADDRESS__)
+TEST(TensorArena, IsNotAppliedWhereAddressSanitizerWatchesAndSaysSo) {
+  const Applied applied = apply_allocator(Allocator::arena);
+  EXPECT_EQ(applied.requested, "arena");
+  EXPECT_EQ(applied.applied, "system");
+  EXPECT_THAT(applied.reason, testing::HasSubstr("AddressSanitizer"));
+  EXPECT_EQ(arena_statistics().held, 0U);
+  give_freed_memory_back();
+}
+#else
+
+class TensorArena : public testing::Test {
+ protected:
+  void SetUp() override {
+    const Applied applied = apply_allocator(Allocator::arena);
+    ASSERT_EQ(applied.key, "compute.allocator");
+    ASSERT_EQ(applied.requested, "arena");
+    ASSERT_EQ(applied.applied, "arena") << applied.reason;
+    ASSERT_EQ(applied.reason, "");
+  }
+  void TearDown() override {
+    EXPECT_EQ(apply_allocator(Allocator::system).applied, "system");
+    EXPECT_EQ(arena_statistics().held, 0U);
+  }
+};
+
+long page_faults_of_a_tensor() {
+  rusage before{}, after{};
+  ::getrusage(RUSAGE_SELF, &before);
+  at::full({kLarge}, 1.0F);
+  ::getrusage(RUSAGE_SELF, &after);
+  return after.ru_minflt - before.ru_minflt;
+}
+
+TEST_F(TensorArena, HoldsLargeTensorsAndNoSmallOnes) {
+  const at::Tensor small = at::empty({16 * 1024 - 1}, at::kByte);
+  EXPECT_EQ(arena_statistics().held, 0U);
+  const at::Tensor large = at::empty({16 * 1024}, at::kByte);
+  EXPECT_EQ(arena_statistics().held, 16U * 1024);
+  EXPECT_EQ(reinterpret_cast<std::uintptr_t>(large.data_ptr()) % 64, 0U);
+}
+
+TEST_F(TensorArena, PagesStayForTheNextTensorUntilTheSystemsAllocatorIsBack) {
+  constexpr long kLeast = kLarge * 4 / (2 << 20);  // A fault a huge page.
+  page_faults_of_a_tensor();
+  EXPECT_LT(page_faults_of_a_tensor(), kLeast);
+  const std::int64_t resident = resident_memory().value();
+  apply_allocator(Allocator::system);
+  EXPECT_LT(resident_memory().value(), resident - kLarge * 4 / 2);
+  apply_allocator(Allocator::arena);
+  EXPECT_GE(page_faults_of_a_tensor(), kLeast);
+  EXPECT_LT(page_faults_of_a_tensor(), kLeast);
+  give_freed_memory_back();
+  EXPECT_GE(page_faults_of_a_tensor(), kLeast);
+}
+
+TEST_F(TensorArena, TensorsEndWhereTheyBeganWhicheverIsInForce) {
+  apply_allocator(Allocator::system);
+  at::Tensor of_system = at::full({kLarge}, 1.0F);
+  apply_allocator(Allocator::arena);
+  at::Tensor of_arena = at::full({kLarge}, 2.0F);
+  EXPECT_EQ(arena_statistics().held, static_cast<std::size_t>(kLarge) * 4);
+  of_system.resize_({2 * kLarge});  // By the allocator that the storage began with, which is this one now.
+  EXPECT_EQ(of_system[kLarge - 1].item<float>(), 1);
+  of_system.reset();
+  apply_allocator(Allocator::system);
+  EXPECT_EQ(of_arena.sum().item<double>(), 2.0 * kLarge);
+  of_arena.reset();
+  EXPECT_EQ(arena_statistics().held, 0U);
+}
+
+// oneDNN frees by the allocator that is in force then, whoever gave the memory.
+TEST_F(TensorArena, FreesRawBlocksOfEither) {
+  apply_allocator(Allocator::system);
+  void* const of_system = c10::GetCPUAllocator()->raw_allocate(1 << 20);
+  apply_allocator(Allocator::arena);
+  void* const of_arena = c10::GetCPUAllocator()->raw_allocate(1 << 20);
+  EXPECT_EQ(arena_statistics().held, std::size_t{1} << 20);
+  c10::GetCPUAllocator()->raw_deallocate(of_system);
+  apply_allocator(Allocator::system);
+  c10::GetCPUAllocator()->raw_deallocate(of_arena);
+  EXPECT_EQ(arena_statistics().held, 0U);
+}
+
+TEST_F(TensorArena, AConvolutionHasTheSameBitsFromEither) {
+  at::manual_seed(1);
+  const at::Tensor pictures = at::randn({8, 16, 32, 32}), weights = at::randn({32, 16, 3, 3});
+  const at::Tensor in_arena = at::conv2d(pictures, weights);
+  apply_allocator(Allocator::system);
+  EXPECT_TRUE(at::conv2d(pictures, weights).equal(in_arena));
+}
+
+TEST_F(TensorArena, WhatTensorsHoldIsCountedAsWithoutIt) {
+  const TensorAllocations allocations;
+  const std::int64_t before = TensorAllocations::bytes().value();
+  {
+    const at::Tensor large = at::empty({kLarge});
+    EXPECT_EQ(TensorAllocations::bytes().value() - before, kLarge * 4);
+  }
+  EXPECT_EQ(TensorAllocations::bytes().value(), before);
+}
+
+TEST_F(TensorArena, WhatItHasNoRoomForComesFromTheSystem) {
+  const std::int64_t bytes = detect_machine().memory_total.value() * 5;  // Addresses alone: nobody writes there.
+  try {
+    const at::Tensor huge = at::empty({bytes}, at::kByte);
+  } catch (const c10::Error& error) {  // As LibTorch's own allocator says it.
+    EXPECT_THAT(error.what(), testing::HasSubstr("can't allocate memory"));
+  }
+  EXPECT_EQ(arena_statistics().held, 0U);
+  EXPECT_LT(arena_statistics().most_held, static_cast<std::size_t>(bytes));
+}
+
+TEST_F(TensorArena, AChildOfAForkMakesTensorsWhileThreadsHereDo) {
+  std::atomic<bool> ends{false};
+  std::jthread busy([&] {
+    while (!ends) at::empty({1 << 16});
+  });
+  for (int i = 0; i < 50; ++i) {
+    const pid_t child = ::fork();
+    if (child == 0) {
+      ::alarm(20);  // A child that inherited a lock waits for good.
+      const at::Tensor made = at::empty({1 << 16});
+      ::_exit(made.numel() == 1 << 16 ? 0 : 1);
+    }
+    int status = -1;
+    ASSERT_EQ(::waitpid(child, &status, 0), child);
+    ASSERT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0) << i;
+  }
+  ends = true;
+}
+
+TEST(LargeBlocks, AreMappedOneByOneAndUnmappedByMalloc) {
+  const auto maps = [] {
+    map_large_blocks();
+    for (int i = 0; i < 4; ++i) std::free(std::malloc(8 << 20));  // glibc would keep the next of this size.
+    const std::int64_t before = resident_memory().value();
+    auto* volatile block = static_cast<char*>(std::malloc(8 << 20));
+    std::fill_n(block, 8 << 20, '\1');
+    std::free(block);
+    ::_exit(resident_memory().value() < before + (2 << 20) ? 0 : 1);
+  };
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  EXPECT_EXIT(maps(), testing::ExitedWithCode(0), "");
+}
+#endif
+
+}  // namespace
+}  // namespace headrace
