@@ -8,9 +8,9 @@
 #include <utility>
 #include <vector>
 
-#include "tensor/allocator.h"
 #include "python/bindings.h"
 #include "python/python_tune.h"
+#include "tensor/allocator.h"
 
 namespace headrace::python {
 namespace {

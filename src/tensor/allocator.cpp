@@ -96,7 +96,7 @@ std::string install() {
     installed = nullptr;
     return "another allocator has taken LibTorch's place for one with a higher priority";
   }
-  made.release();
+  static_cast<void>(made.release());
   ::pthread_atfork([] { installed.load()->arena().lock_for_fork(); },
                    [] { installed.load()->arena().unlock_after_fork(); },
                    [] { installed.load()->arena().unlock_after_fork(); });
