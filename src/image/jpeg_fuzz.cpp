@@ -1,6 +1,8 @@
 // Any bytes as a JPEG, decoded by our own code, plainly and with the index that was made of them; and any bytes as an
-// index. An empty folder of inputs is first filled with small pictures of every form.
+// index. As large as the picture is or shrunk by 2, 4 or 8, as the first byte says. An empty folder of inputs is first
+// filled with small pictures of every form.
 //   build/fuzz/bin/jpeg_fuzz -max_total_time=600 FOLDER
+#include <fmt/format.h>
 #include <headrace/error.h>
 
 #include <cstdlib>
@@ -25,8 +27,11 @@ Bytes small_picture(const JpegForm& form, int channels) {
 }
 
 void fill(const std::filesystem::path& folder) {
-  const auto write = [&folder](const std::string& name, char kind, const Bytes& bytes) {
-    write_input(folder / name, kind + std::string(bytes.begin(), bytes.end()));
+  const auto write = [&folder](const std::string& name, int kind, const Bytes& bytes) {
+    for (int power = 0; power < 4; ++power) {
+      write_input(folder / fmt::format("{}_{}", name, 1 << power),
+                  static_cast<char>(kind + 2 * power) + std::string(bytes.begin(), bytes.end()));
+    }
   };
   int number = 0;
   for (const JpegForm& form :
@@ -38,12 +43,13 @@ void fill(const std::filesystem::path& folder) {
   write("index", 1, serialise(index_entropy(small_picture({}, 3)).value()));
 }
 
-void decode(std::span<const std::uint8_t> file, const EntropyIndex* index, bool own) {
+void decode(std::span<const std::uint8_t> file, int divisor, const EntropyIndex* index, bool own) {
   static image::detail::BaselineReader reader;
-  const auto info = reader.open(file, 3);
+  auto info = reader.open(file, 3);
   const HeaderSize size = header_size(file);
   if (info && (size.height != info->height || size.width != info->width)) std::abort();
   if (!info || static_cast<std::int64_t>(info->height) * info->width > 1'000'000) return;
+  if (divisor > 1) info = reader.shrink(divisor);
   const Box right{info->height / 3, info->width / 2, info->height - info->height / 3, info->width - info->width / 2};
   for (const Box& box : {Box{0, 0, info->height, info->width}, right}) {
     Bytes out(static_cast<std::size_t>(box.height) * box.width * 3), by_index(out);
@@ -64,16 +70,17 @@ extern "C" int LLVMFuzzerInitialize(int* argc, char*** argv) {
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   if (size == 0) return 0;
   const std::span bytes(data + 1, size - 1);
+  const int divisor = 1 << (data[0] / 2 % 4);
   if (data[0] % 2 == 0) {
     const auto index = index_entropy(bytes);
-    decode(bytes, index ? &*index : nullptr, true);
+    decode(bytes, divisor, index ? &*index : nullptr, true);
     return 0;
   }
   static const Bytes file = small_picture({}, 3);
   try {
     EntropyIndex index = parse_entropy_index(bytes);
     index.file_size = static_cast<std::uint32_t>(file.size());  // Else only few would be used.
-    decode(file, &index, false);
+    decode(file, divisor, &index, false);
   } catch (const Error&) {
   }
   return 0;
