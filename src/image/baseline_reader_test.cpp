@@ -61,6 +61,7 @@ const std::vector<JpegForm> kForms{
     {.name = "extended, each component its tables", .optimised = true, .own_tables = true},
 };
 
+// Of 10 forms 41 whole pictures and 1,040 random boxes: 10,400 boxes.
 TEST(BaselineReader, EqualsLibjpegForEverySamplingSizeAndBox) {
   BaselineReader reader;
   std::mt19937 random{1};
@@ -69,7 +70,7 @@ TEST(BaselineReader, EqualsLibjpegForEverySamplingSizeAndBox) {
       const int height = 1 + static_cast<int>(random() % 40), width = 5 + static_cast<int>(random() % 36);
       SCOPED_TRACE(form.name);
       expect_equal_to_libjpeg(reader, jpeg_of(photograph(height, width, 3, static_cast<unsigned>(random())), form), 3,
-                              20, random);
+                              25, random);
       if (HasFatalFailure()) return;
     }
     expect_equal_to_libjpeg(reader, jpeg_of(photograph(211, 307, 3, 1), form), 3, 40, random);
