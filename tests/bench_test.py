@@ -192,3 +192,7 @@ def test_times_of_a_loader_are_judged_by_their_medians(capsys):
     assert script("loader_timing").show(found) == 3
     missed = [line for line in capsys.readouterr().out.splitlines() if line.endswith("MISSED")]
     assert [line[:15] for line in missed] == ["DATA-05  8 thre", "DATA-14  4 proc", "DATA-17  asking"]
+    too_long = {**found, "without": [(2.6, 0.0)] * 3, "asking without": [0.026] * 3}
+    assert script("loader_timing").show(too_long) == 4
+    missed = [line for line in capsys.readouterr().out.splitlines() if line.endswith("MISSED")]
+    assert "DATA-07  without" in missed[1] and "enable_async_data_loading=False" in missed[3]
