@@ -36,7 +36,8 @@ Arena::Arena(std::size_t capacity) {
   capacity = rounded_up(std::max(capacity, kLeastCapacity), kGrowth);
   for (;; capacity = rounded_up(capacity / 2, kGrowth)) {
     reserved_bytes_ = capacity + kHugePage;
-    reserved_ = ::mmap(nullptr, reserved_bytes_, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    // Without MAP_NORESERVE: what mprotect makes usable is charged then, and refused where a machine has not as much.
+    reserved_ = ::mmap(nullptr, reserved_bytes_, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (reserved_ != MAP_FAILED) break;
     if (capacity == kLeastCapacity) {
       fail(ErrorCode::out_of_memory, "memory: {} bytes of addresses: {}", reserved_bytes_, std::strerror(errno));
@@ -51,7 +52,7 @@ Arena::~Arena() {
   ::munmap(reserved_, reserved_bytes_);
 }
 
-void* Arena::allocate(std::size_t bytes) {
+void* Arena::allocate(std::size_t bytes) noexcept {
   if (bytes == 0 || bytes > capacity_) return nullptr;
   bytes = rounded_up(bytes, kAlignment);
   const std::lock_guard lock(mutex_);
@@ -61,7 +62,7 @@ void* Arena::allocate(std::size_t bytes) {
     found = free_by_size_.lower_bound({bytes, 0});
   }
   const auto [range, begin] = *found;
-  blocks_.emplace(begin, bytes);  // First: it may throw.
+  blocks_.emplace(begin, bytes);
   free_by_size_.erase(found);
   free_by_address_.erase(begin);
   if (range > bytes) add_free(begin + bytes, range - bytes);
@@ -77,8 +78,11 @@ void Arena::free(void* block) noexcept {
   const auto [begin, bytes] = *found;
   blocks_.erase(found);
   statistics_.held -= bytes;
-  if (!keeps_pages_) give_back(begin, bytes);
-  add_free(begin, bytes);
+  const auto [joined_begin, joined_end] = add_free(begin, bytes);
+  if (keeps_pages_) return;
+  // Also the pages that it shared with free neighbours.
+  const Address first = std::max(joined_begin, begin / page_bytes() * page_bytes());
+  give_back(first, std::min(joined_end, rounded_up(begin + bytes, page_bytes())) - first);
 }
 
 bool Arena::owns(const void* address) const {
@@ -108,7 +112,7 @@ Arena::Statistics Arena::statistics() const {
 
 // The lock is held in all that follow.
 
-void Arena::add_free(Address begin, std::size_t bytes) {
+std::pair<Arena::Address, Arena::Address> Arena::add_free(Address begin, std::size_t bytes) {
   const auto next = free_by_address_.lower_bound(begin);
   if (next != free_by_address_.begin()) {
     const auto before = std::prev(next);
@@ -126,6 +130,7 @@ void Arena::add_free(Address begin, std::size_t bytes) {
   }
   free_by_address_.emplace(begin, bytes);
   free_by_size_.emplace(bytes, begin);
+  return {begin, begin + bytes};
 }
 
 // So that the last free range holds `bytes`.

@@ -36,11 +36,10 @@ class Arena {
   Arena(const Arena&) = delete;
   Arena& operator=(const Arena&) = delete;
 
-  // kAlignment, of unknown content. nullptr where `bytes` is 0, or no free range holds them, or the system has no
-  // memory for them.
-  void* allocate(std::size_t bytes);
-  // One of this arena's that is not free. Ends the process where the system has no memory for the arena's books.
-  void free(void* block) noexcept;
+  // At a multiple of kAlignment, of unknown content. nullptr where `bytes` is 0, or no free range holds them, or the
+  // system has no memory for them. It and free() end the process where there is none for the arena's books.
+  void* allocate(std::size_t bytes) noexcept;
+  void free(void* block) noexcept;  // One of this arena's that is not free.
 
   // Whether an address lies in the reserved range.
   bool owns(const void* address) const;
@@ -61,7 +60,8 @@ class Arena {
  private:
   using Address = std::uintptr_t;
 
-  void add_free(Address begin, std::size_t bytes);
+  // Joined with its free neighbours; returns where that begins and ends.
+  std::pair<Address, Address> add_free(Address begin, std::size_t bytes);
   bool reach_further(std::size_t bytes);
   void give_back(Address begin, std::size_t bytes) const;
 

@@ -109,7 +109,7 @@ TEST(Arena, RandomBlocksNeverOverlapAndKeepWhatWasWritten) {
   std::mt19937 draw{2};
   const auto end_one = [&](std::size_t place) {
     const Block block = blocks[place];
-    ASSERT_TRUE(std::all_of(block.begin, block.begin + block.bytes, [&](auto byte) { return byte == block.value; }));
+    EXPECT_TRUE(std::all_of(block.begin, block.begin + block.bytes, [&](auto byte) { return byte == block.value; }));
     arena.free(block.begin);
     blocks[place] = blocks.back();
     blocks.pop_back();
@@ -157,6 +157,9 @@ TEST(ArenaDeathTest, AForeignOrFreedBlockEndsTheProcessWithASentence) {
 }
 
 TEST(Arena, PagesStayUntilTheyAreGivenBack) {
+#if defined(__SANITIZE_THREAD__)
+  GTEST_SKIP() << "ThreadSanitizer's shadow of what was touched stays";
+#endif
   constexpr std::size_t kBytes = 48 * kMiB;
   constexpr auto kMost = static_cast<std::int64_t>(kBytes - 4 * kMiB);
   Arena arena{256 * kMiB};
