@@ -12,6 +12,7 @@
 #include <algorithm>
 #include <atomic>
 #include <cstddef>
+#include <cstdlib>
 #include <memory>
 #include <string>
 
@@ -32,7 +33,12 @@ class ArenaAllocator final : public c10::Allocator {
         return {block, block, &ArenaAllocator::end, c10::Device(c10::DeviceType::CPU)};
       }
     }
-    return system_.allocate(bytes);
+    try {
+      return system_.allocate(bytes);
+    } catch (const c10::Error&) {
+      arena_.give_pages_back();  // They may be what is missing.
+      return system_.allocate(bytes);
+    }
   }
 
   // oneDNN's memory is freed by this alone, wherever it came from.
@@ -70,8 +76,8 @@ bool address_sanitizer_watches() {
   return ::dlsym(RTLD_DEFAULT, "__asan_region_is_poisoned") != nullptr;
 }
 
-// More than a process can hold: what free ranges between living blocks cost is addresses. Where these are limited,
-// others need some, too.
+// More than a process can hold, for what lies free between living blocks. Where addresses are limited, others need
+// some, too.
 std::size_t capacity_wanted() {
   struct sysinfo machine {};
   struct rlimit addresses {};
@@ -99,21 +105,34 @@ std::string install() {
   static_cast<void>(made.release());
   ::pthread_atfork([] { installed.load()->arena().lock_for_fork(); },
                    [] { installed.load()->arena().unlock_after_fork(); },
-                   [] { installed.load()->arena().unlock_after_fork(); });
+                   [] {
+                     installed.load()->arena().unlock_after_fork();
+                     // Or each loader's worker would keep a copy of what its parent keeps for the next step.
+                     installed.load()->arena().give_pages_back();
+                   });
   return {};
+}
+
+bool is_in_force() {
+  return installed != nullptr && installed.load()->serves() && c10::GetCPUAllocator() == installed.load();
 }
 
 }  // namespace
 
 Applied apply_allocator(Allocator allocator) {
   const bool wants_arena = allocator == Allocator::arena;
-  Applied result{"compute.allocator", wants_arena ? "arena" : "system", "system", ""};
+  Applied result{"compute.allocator", std::string(choice_name(allocator)), "system", ""};
   if (wants_arena && installed == nullptr) result.reason = install();
-  if (installed != nullptr) {
-    if (installed.load()->serves() != wants_arena) installed.load()->serve(wants_arena);
-    result.applied = result.requested;
+  if (installed != nullptr && installed.load()->serves() != wants_arena) installed.load()->serve(wants_arena);
+  if (is_in_force()) result.applied = "arena";
+  if (wants_arena && result.applied != "arena" && result.reason.empty()) {
+    result.reason = "another allocator has taken LibTorch's place for one since";
   }
   return result;
+}
+
+Allocator allocator_in_force() {
+  return is_in_force() ? Allocator::arena : Allocator::system;
 }
 
 Arena::Statistics arena_statistics() {
@@ -121,6 +140,9 @@ Arena::Statistics arena_statistics() {
 }
 
 void map_large_blocks() {
+  for (const char* own : {"MALLOC_MMAP_THRESHOLD_", "MALLOC_TRIM_THRESHOLD_", "GLIBC_TUNABLES"}) {
+    if (std::getenv(own) != nullptr) return;
+  }
 #ifdef __GLIBC__
   ::mallopt(M_MMAP_THRESHOLD, 128 * 1024);
   ::mallopt(M_TRIM_THRESHOLD, 128 * 1024);

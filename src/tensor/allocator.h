@@ -16,6 +16,7 @@ namespace headrace {
 // each block by itself, where another allocator holds that place with a higher priority, and where the system reserves
 // no addresses. Process-wide; one call at a time, while no other thread makes tensors.
 Applied apply_allocator(Allocator allocator);
+Allocator allocator_in_force();
 
 // Of the arena; all 0 before the first `arena`.
 Arena::Statistics arena_statistics();
@@ -23,8 +24,9 @@ Arena::Statistics arena_statistics();
 // Has malloc map each block of 128 KiB or more by itself and unmap it when it is freed, and trim the ends of its heaps
 // (mallopt), as glibc does until the first such free raises both thresholds. For the start of a program whose tensors
 // come from the arena: what else is so large are buffers that grow to the largest picture, or live for one checkpoint,
-// and would leave holes in the heaps of whichever threads they were made on. Cannot be undone, so nothing for a library
-// or for a comparison with malloc as it is.
+// and would leave holes in the heaps of whichever threads they were made on. Leaves malloc as it is where the
+// environment says how it should be (MALLOC_MMAP_THRESHOLD_, GLIBC_TUNABLES). Cannot be undone, so nothing for a
+// library or for a comparison with malloc as it is.
 void map_large_blocks();
 
 // Gives the pages of what is freed back to the system (the arena's, and malloc_trim), for after a phase that allocates
