@@ -91,10 +91,10 @@ class Subject:
             self._workers = (loader.num_workers, loader.prefetch_factor, rest)
         self._loader_options = dict(loader.options) if isinstance(loader, Loader) else None
         self._twin: Loader | None = None  # The headrace.Loader that can stand for a DataLoader.
+        self._allocator = _native.allocator_in_force()
         self._settings: dict[str, str] = {}
         self._loaders: dict[tuple[int, int | None, bool], DataLoader] = {}
         self._pass_loader: Any = self._loader_for({})
-        self._allocator_touched = False
 
     # What the native half calls.
 
@@ -184,7 +184,7 @@ class Subject:
             PRECISION: "fp32",
             IMPLEMENTATION: "fused" if optimizer.get("fused") else "foreach" if optimizer.get("foreach") else "plain",
             THREADS: self._threads,
-            ALLOCATOR: "system",
+            ALLOCATOR: self._allocator,
             COMPILE: False,
         }
         if self._whole_step:
@@ -243,7 +243,7 @@ class Subject:
         threads = int(settings.get(THREADS, self._threads))
         if threads != torch.get_num_threads():
             torch.set_num_threads(threads)
-        self._set_allocator(ALLOCATOR in settings)
+        self._set_allocator(_text(settings, ALLOCATOR) or self._allocator)
         if self._loader_options is not None:
             self.loader.set_threads(_number(settings, LOADER_THREADS, self._loader_options["threads"]))
             self.loader.set_prefetch_batches(_number(settings, PREFETCH, self._loader_options["prefetch_batches"]))
@@ -263,11 +263,8 @@ class Subject:
                 memory.copy_(held.object.detach())
                 held.object.data = memory
 
-    def _set_allocator(self, arena: bool) -> None:
-        if arena == self._allocator_touched:
-            return
-        requested, applied, reason = _native.apply_allocator(arena)
-        self._allocator_touched = arena
+    def _set_allocator(self, wanted: str) -> None:
+        requested, applied, reason = _native.apply_allocator(wanted)
         if applied != requested:
             raise UnsupportedError(f"tune: the allocator stays {applied}: {reason}")
 
@@ -333,8 +330,10 @@ class Subject:
         yield from self._unless(self._no_fused(), Candidate(
             "fused optimizer", "Update all parameters in one kernel instead of operator by operator.",
             {IMPLEMENTATION: '"fused"'}, "rounding", "compute"))
-        yield Candidate("arena for tensors", "Tensors in memory that stays mapped from step to step.",
-                        {ALLOCATOR: '"arena"'}, "bit_equal", "compute")
+        is_there = "tensors live in the arena already" if self._allocator == "arena" else None
+        yield from self._unless(is_there, Candidate(
+            "arena for tensors", "Tensors in memory that stays mapped from step to step.", {ALLOCATOR: '"arena"'},
+            "bit_equal", "compute"))
 
     def _step_candidates(self) -> Iterator[Candidate]:
         """What changes the step itself, which a loop must leave to Tuned.step for that."""

@@ -74,11 +74,17 @@ void register_tune(py::module_& module) {
       "The tuner's loop on a headrace._subject.Subject; returns ledger.json and the report as text.");
   module.def(
       "apply_allocator",
-      [](bool arena) {
-        const Applied applied = apply_allocator(arena ? Allocator::arena : Allocator::system);
+      [](const std::string& name) {
+        if (name != "arena" && name != "system") {
+          fail(ErrorCode::invalid_argument, "compute.allocator: wanted arena | system, found \"{}\"", name);
+        }
+        const Applied applied = apply_allocator(name == "arena" ? Allocator::arena : Allocator::system);
         return std::tuple(applied.requested, applied.applied, applied.reason);
       },
-      py::arg("arena"), "Applies compute.allocator to this process; returns requested, applied and why they differ.");
+      py::arg("name"), "Applies compute.allocator to this process; returns requested, applied and why they differ.");
+  module.def(
+      "allocator_in_force", [] { return std::string(choice_name(allocator_in_force())); },
+      "compute.allocator of this process.");
 }
 
 }  // namespace headrace::python
