@@ -97,6 +97,12 @@ void TrainingJob::configure(const Settings& settings) {
   apply_settings(next, live);
   if (training_->needs_other_loader(next)) epoch_.reset();
   training_->apply_live(next);
+  for (const Applied& applied : training_->applied()) {
+    if (live.contains(applied.key) && applied.applied != applied.requested) {
+      fail(ErrorCode::unsupported, "assembly: {} = {} is not applied ({}): {}", applied.key, applied.requested,
+           applied.applied, applied.reason);
+    }
+  }
   planted_on_ = planted;
 }
 

@@ -21,6 +21,11 @@ std::vector<CorruptSample> corrupt_samples(const Training& training) {
 }  // namespace
 
 void tell_remarks(Console& console, const Training& training) {
+  for (const Applied& applied : training.applied()) {
+    if (applied.reason.empty()) continue;
+    console.warning(fmt::format("{} = {} is not applied ({}): {}", applied.key, applied.requested, applied.applied,
+                                applied.reason));
+  }
   for (const std::string& remark : training.remarks()) console.warning(remark);
 }
 

@@ -10,7 +10,7 @@
 
 namespace headrace {
 
-// One warning each; nothing when all is as it should be.
+// Of switches that are not applied, and of the data: one warning each; nothing when all is as it should be.
 void tell_remarks(Console& console, const Training& training);
 // How many samples data.on_corrupt replaced or zeroed so far, and the first of them by name and reason.
 void tell_corrupt_samples(Console& console, const Training& training);

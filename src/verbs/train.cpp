@@ -102,14 +102,8 @@ int run_train(VerbContext& context) {
   RunFolder folder{context.invocation, context.loaded};
   console.log_to(folder.file("log.txt"));
   MemorySampler memory{kMemoryInterval};
-  if (context.loaded.recipe.compute.allocator == Allocator::arena) map_large_blocks();
   Training training{context.loaded.recipe, context.machine};
-  for (const Applied& applied : training.applied()) {
-    if (!applied.reason.empty()) {
-      console.warning(fmt::format("{} = {} is not applied ({}): {}", applied.key, applied.requested, applied.applied,
-                                  applied.reason));
-    }
-  }
+  if (allocator_in_force() == Allocator::arena) map_large_blocks();
   tell_remarks(console, training);
   TrainHistory history;
   if (context.invocation.resume) {
