@@ -189,8 +189,9 @@ struct LoadingAdvice {
 // what this model says of then and now.
 double predicted_rate(const LoadingInput& input, double sample_s);
 
-// Proposes to leave out the dearest optional transform, where leaving it out saves something, and to transform on the
-// GPU, which is not applicable here: without a device, or as nothing in this program computes on one.
+// Proposes to leave out the dearest optional transform, where leaving it out saves 1 % of what a sample costs or more,
+// and to transform on the GPU, which is not applicable here: without a device, or as nothing in this program computes
+// on one.
 LoadingAdvice advise(const LoadingInput& input);
 nlohmann::ordered_json to_json(const LoadingAdvice& advice);  // "seconds_a_sample" by part, "proposals".
 

@@ -11,6 +11,8 @@
 namespace headrace {
 namespace {
 
+constexpr double kWorthwhile = 0.01;  // Of what a sample costs. What saves less is not told from noise.
+
 // Seconds of a sample at the pace of the slowest part.
 double pace_s(const LoadingInput& input, double sample_s) {
   if (input.loader_threads == 0) return sample_s + input.own_s;
@@ -70,7 +72,8 @@ LoadingAdvice advise(const LoadingInput& input) {
     return saved_s(input.costs, a) < saved_s(input.costs, b);
   };
   const auto dearest = std::max_element(input.transforms.begin(), input.transforms.end(), saves_less);
-  if (dearest != input.transforms.end() && saved_s(input.costs, *dearest) > 0) {
+  const double least_s = kWorthwhile * input.costs.sample_s();
+  if (dearest != input.transforms.end() && least_s > 0 && saved_s(input.costs, *dearest) >= least_s) {
     advice.proposals.push_back(without(input, *dearest));
   }
   advice.proposals.push_back(on_the_gpu(input));

@@ -105,6 +105,17 @@ TEST(LoadingAdvice, ProposesNothingToLeaveOutWhereThatSavesNothing) {
   EXPECT_EQ(advise(input).proposals.size(), 1U);
 }
 
+TEST(LoadingAdvice, ProposesWhatSavesAPercentAndNotNoise) {
+  LoadingInput input = input_of(0, 1, 1, 0, 1);
+  input.samples_per_second = 500;
+  input.transforms = {{"flip", "data.transform.flip_probability = 0", 0, 0, 0.019}};
+  EXPECT_EQ(advise(input).proposals.size(), 1U);
+  input.transforms.front().augment_share = 0.021;
+  EXPECT_EQ(advise(input).proposals.front().name, "without flip");
+  input.costs = {};  // Nothing was loaded yet.
+  EXPECT_EQ(advise(input).proposals.size(), 1U);
+}
+
 TEST(LoadingAdvice, TheGpuIsNotApplicableAndSaysWhy) {
   LoadingInput input = input_of(1, 1, 1, 0, 1);
   const Proposal none = advise(input).proposals.back();
