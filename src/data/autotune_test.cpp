@@ -283,6 +283,7 @@ TEST(Autotune, ACacheThatBringsNothingIsTakenBackAndRestsForEightEpochs) {
   EXPECT_EQ(made.what, "data.cache");
   EXPECT_EQ(made.text_of(made.from), "none");
   EXPECT_EQ(made.text_of(made.to), "decoded");
+  for (const std::int64_t no_cache : {-1, 4, 1 << 20}) EXPECT_EQ(made.text_of(no_cache), "unknown");
   EXPECT_TRUE(made.rolled_back);
   EXPECT_NEAR(made.before, 100, 1e-6);
   EXPECT_NEAR(made.after.value(), 100, 1e-6);

@@ -202,7 +202,11 @@ Applied Loader::Impl::applied_prefetch() const {
 }
 
 std::string LoaderDecision::text_of(std::int64_t value) const {
-  return what == detail::kCacheKey ? std::string(choice_name(static_cast<Cache>(value))) : std::to_string(value);
+  if (what != detail::kCacheKey) return std::to_string(value);
+  for (const auto& [form, name] : choices(Cache{})) {
+    if (static_cast<std::int64_t>(form) == value) return std::string(name);
+  }
+  return "unknown";
 }
 
 std::array<LoaderStage, 4> LoaderStatistics::stages() const {
