@@ -152,7 +152,7 @@ struct LoaderDecision {
   std::optional<double> after;    // and after it; nullopt: not measured (yet).
   bool rolled_back = false;       // It did not pay, and the next decision takes it back; or none of it could be had.
 
-  std::string text_of(std::int64_t value) const;  // "3", or of data.cache "decoded".
+  std::string text_of(std::int64_t value) const;  // "3", or of data.cache "decoded"; "unknown": no Cache.
 };
 
 // What a Loader does with a sample: passes over its values, one after the other. Bytes are means of all samples loaded,
@@ -313,8 +313,11 @@ class Loader {
   LoaderStatistics statistics() const;
   // Of all samples since the Loader was built.
   LoaderPlan explain() const;
-  // The dearest first; empty where nothing optional is switched on. Measured in the calling thread, on up to 1,024
-  // samples of the source with and without each: costs about a second and 128 MiB. Nothing is counted in statistics().
+  // The dearest first; empty where nothing optional is switched on, or no sample can be made. Measured in the calling
+  // thread with and without each, on samples from all over the source: as many as are made in 60 ms, at most 1,024, at
+  // least one. Costs about a second, 3 at most but for a round that takes longer, and memory for the samples and for
+  // rows of batches: up to 64 MiB each, and a quarter of what is left of the memory limit, but for the first of each.
+  // Nothing is counted in statistics().
   std::vector<TransformCost> transform_costs() const;
 
  private:

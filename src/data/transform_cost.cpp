@@ -5,14 +5,16 @@
 
 #include <algorithm>
 #include <cstddef>
-#include <limits>
+#include <mutex>
 #include <optional>
 #include <span>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "base/clock.h"
 #include "base/middle.h"
+#include "base/random.h"
 #include "data/detail/loader_impl.h"
 #include "data/detail/picture.h"
 #include "data/detail/sample_check.h"
@@ -24,15 +26,21 @@ using detail::HeldSample;
 using detail::Making;
 using detail::PictureMaker;
 
-// What measuring takes at most, each on its own. Fewer samples would lie in the processor's cache from the second round
-// on, and all that a transform does not change would seem cheaper than it is.
+// What measuring takes at most, each on its own: samples, bytes of them and of the batches, seconds of reading and of
+// making.
 constexpr std::int64_t kSamplesMax = 1024, kBytesMax = std::int64_t{64} << 20;
+constexpr double kReadingMax_s = 0.3, kMakingMax_s = 0.7;
+// Of the bytes that are left of the loader's memory limit, for the samples and for the batches each.
+constexpr std::int64_t kShareOfLeft = 4;
 // Batches that samples are written to in turn, as a loader of two batches ahead does it.
 constexpr std::int64_t kBatches = 4;
-constexpr double kReadingMax_s = 0.3, kMakingMax_s = 0.7;
 constexpr std::int64_t kRoundsMin = 3, kRoundsMax = 101;
 constexpr std::int64_t kVariantsMax = 3;
-constexpr double kNoLimit = std::numeric_limits<double>::infinity();
+// Samples are taken until making them once took this long. They are few, tens of photos: where they lie in the
+// processor's cache from the second round on, what a transform does not change seems cheaper than it is.
+constexpr double kOnce_s = kMakingMax_s / (kRoundsMin * (1 + kVariantsMax));
+// What a round waits for is not CPU time, and bounded too.
+constexpr double kWallMax_s = 3 * kMakingMax_s;
 
 struct Variant {
   TransformCost cost;
@@ -93,9 +101,9 @@ double share_of(const std::vector<double>& ratios) {
 // Where samples are written to: rows of some batches in turn.
 class BatchRows {
  public:
-  BatchRows(std::int64_t batch_size, std::size_t row_bytes)
+  BatchRows(std::int64_t batch_size, std::size_t row_bytes, std::int64_t bytes_max)
       : row_bytes_(row_bytes),
-        count_(std::clamp(kBytesMax / static_cast<std::int64_t>(row_bytes), std::int64_t{1}, kBatches * batch_size)),
+        count_(std::clamp(bytes_max / static_cast<std::int64_t>(row_bytes), std::int64_t{1}, kBatches * batch_size)),
         bytes_(row_bytes * static_cast<std::size_t>(count_)) {}
 
   std::span<std::byte> next() {
@@ -114,39 +122,36 @@ class BatchRows {
 // out: the loader tells of it when its turn comes.
 class HeldSamples {
  public:
-  HeldSamples(const Source& source, const SampleLimits& limits) {
-    const std::int64_t wanted = std::min(kSamplesMax, source.size()), begin_ns = monotonic_ns();
+  // Reads and makes one after the other, from all over the source.
+  HeldSamples(const Source& source, const SampleLimits& limits, std::uint64_t seed, std::int64_t bytes_max,
+              PictureMaker& maker, BatchRows& rows) {
+    const Permutation order{source.size(), seed, 0};
+    const std::int64_t wanted = std::min(kSamplesMax, source.size());
+    double reading_s = 0, making_s = 0;
     std::int64_t bytes = 0;
-    for (std::int64_t i = 0; i < wanted && bytes < kBytesMax && seconds_since(begin_ns) < kReadingMax_s; ++i) {
-      Held held{.index = i * (source.size() / wanted)};
-      try {
-        detail::check_limit(source, source.sample_bytes(held.index), held.index, limits);
-        const auto outline = source.outline(held.index);
-        held.sample = {outline ? *outline : source.read(held.index, held.buffer)};
-        detail::check_sample(source, held.sample, held.index, limits, /*whole=*/!outline);
-      } catch (const Error& error) {
-        if (error.code() == ErrorCode::cancelled) throw;  // As Ctrl-C in a source in Python.
-        continue;
-      }
+    for (std::int64_t i = 0; i < wanted && reading_s < kReadingMax_s && making_s < kOnce_s; ++i) {
+      if (!all_.empty() && bytes >= bytes_max) break;
+      Held held{.index = order(i)};
+      std::int64_t begin_ns = monotonic_ns();
+      const bool is_read = succeeds([&] { read(source, limits, held); });
+      reading_s += seconds_since(begin_ns);
+      if (!is_read) continue;
+      begin_ns = monotonic_ns();
+      const bool is_made = succeeds([&] { maker.make(held.sample, held.index, held.index, rows.next()); });
+      making_s += seconds_since(begin_ns);
+      if (!is_made) continue;
       bytes += std::ssize(held.sample.bytes);
       all_.push_back(std::move(held));
     }
   }
 
-  // Keeps those that can be made, and of these those that are made in `seconds`, and one at least.
-  void make_each(PictureMaker& maker, BatchRows& rows, double seconds) {
-    const std::int64_t begin_ns = monotonic_ns();
-    std::size_t made = 0;
-    for (Held& held : all_) {
-      if (made > 0 && seconds_since(begin_ns) > seconds) break;
-      try {
-        maker.make(held.sample, held.index, held.index, rows.next());
-      } catch (const Error&) {
-        continue;
-      }
-      std::swap(all_[made++], held);
-    }
-    all_.erase(all_.begin() + static_cast<std::ptrdiff_t>(made), all_.end());
+  bool empty() const { return all_.empty(); }
+
+  // Leaves out those that cannot be made.
+  void make_each(PictureMaker& maker, BatchRows& rows) {
+    std::erase_if(all_, [&](const Held& held) {
+      return !succeeds([&] { maker.make(held.sample, held.index, held.index, rows.next()); });
+    });
   }
 
  private:
@@ -155,6 +160,25 @@ class HeldSamples {
     std::vector<std::uint8_t> buffer{};  // Its memory stays where it is when this moves.
     HeldSample sample{};
   };
+
+  static void read(const Source& source, const SampleLimits& limits, Held& held) {
+    detail::check_limit(source, source.sample_bytes(held.index), held.index, limits);
+    const auto outline = source.outline(held.index);
+    held.sample = {outline ? *outline : source.read(held.index, held.buffer)};
+    detail::check_sample(source, held.sample, held.index, limits, /*whole=*/!outline);
+  }
+
+  template <class Step>
+  static bool succeeds(const Step& step) {
+    try {
+      step();
+      return true;
+    } catch (const Error& error) {
+      if (error.code() == ErrorCode::cancelled) throw;  // As Ctrl-C in a source in Python.
+      return false;
+    }
+  }
+
   std::vector<Held> all_;
 };
 
@@ -164,9 +188,14 @@ std::vector<TransformCost> detail::costs_of_transforms(const DataOptions& option
                                                        const MakeSamples& make) {
   std::vector<Variant> variants = variants_of(options, augment);
   if (variants.empty()) return {};
+  const std::int64_t begin_ns = monotonic_ns();
   make(options, 0);  // Buffers grow.
   double told_s = 0;
-  for (std::int64_t round = 0; round < kRoundsMax && (round < kRoundsMin || told_s < kMakingMax_s); ++round) {
+  const auto wants_another = [&](std::int64_t round) {
+    if (round == 0) return true;
+    return (round < kRoundsMin || told_s < kMakingMax_s) && seconds_since(begin_ns) < kWallMax_s;
+  };
+  for (std::int64_t round = 0; round < kRoundsMax && wants_another(round); ++round) {
     const Making with = make(options, round);
     told_s += with.all_s();
     for (Variant& variant : variants) {
@@ -196,12 +225,12 @@ std::vector<TransformCost> Loader::Impl::transform_costs() const {
   std::optional<BatchRows> rows;       // likewise.
   const std::size_t row_bytes = static_cast<std::size_t>(shape.channels) * static_cast<std::size_t>(shape.height) *
                                 static_cast<std::size_t>(shape.width) * image::bytes_of(options.transform.dtype);
+  std::unique_lock lock(mutex);
+  // What is left beside the cache, which stays.
+  const std::int64_t bytes_left = cache_bytes_left(/*keep=*/false) - cache_bytes_replaced(/*keep=*/false);
+  lock.unlock();
+  const std::int64_t bytes_max = std::clamp<std::int64_t>(bytes_left / kShareOfLeft, 0, kBytesMax);
   return detail::costs_of_transforms(options, training, [&](const DataOptions& how, std::int64_t epoch) {
-    const bool is_first = !samples;
-    if (is_first) {
-      samples.emplace(*source, options.limits());
-      rows.emplace(options.batch_size, row_bytes);
-    }
     const detail::Pass variant{*source,
                                {how.transform.dtype, how.transform.layout, &table},
                                how,
@@ -216,8 +245,14 @@ std::vector<TransformCost> Loader::Impl::transform_costs() const {
                                shelf,
                                thread_cpu_ns};
     PictureMaker maker{variant, workspace, nullptr};
+    if (!samples) {
+      rows.emplace(options.batch_size, row_bytes, bytes_max);
+      samples.emplace(*source, options.limits(), seed, bytes_max, maker, *rows);
+      return Making{};
+    }
     const std::int64_t begin_ns = thread_cpu_ns();
-    samples->make_each(maker, *rows, is_first ? kMakingMax_s / (kRoundsMin * (1 + kVariantsMax)) : kNoLimit);
+    samples->make_each(maker, *rows);
+    if (samples->empty()) return Making{};  // What was measured is the measuring.
     const std::int64_t all_ns = thread_cpu_ns() - begin_ns;
     return Making{.read_s = seconds_of(maker.read_ns()),
                   .decode_s = seconds_of(maker.decode_ns()),

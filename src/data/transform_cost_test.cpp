@@ -4,14 +4,21 @@
 #include <gtest/gtest.h>
 #include <headrace/loader.h>
 
+#include <algorithm>
+#include <chrono>
 #include <cmath>
+#include <functional>
 #include <memory>
 #include <set>
 #include <string>
+#include <thread>
+#include <utility>
 #include <vector>
 
 #include "data/detail/testing.h"
 #include "data/detail/tiny_pictures.h"
+#include "data/pack_build.h"
+#include "store/scratch_folder.h"
 
 namespace headrace {
 namespace {
@@ -23,6 +30,7 @@ DataOptions all_transforms() {
   options.transform.size = 24;
   options.transform.crop = Crop::random_resized;
   options.transform.scale = {0.5, 1.0};
+  options.transform.ratio = {0.8, 1.25};
   options.transform.pad = 2;
   options.transform.flip_probability = 0.5;
   return options;
@@ -55,7 +63,9 @@ TEST(TransformCosts, AreTheMedianOverRoundsTheDearestFirst) {
   EXPECT_EQ(costs[1].setting, "data.transform.flip_probability = 0");
   EXPECT_NEAR(costs[1].share, 1.0 / 12, 1e-9);
   EXPECT_EQ(costs[2].name, "crop");
-  EXPECT_EQ(costs[2].setting, "data.transform.crop = \"center\"; data.transform.scale = [0.08, 1.0]");
+  EXPECT_EQ(costs[2].setting,
+            "data.transform.crop = \"center\"; data.transform.scale = [0.08, 1.0]; data.transform.ratio = [0.75, "
+            "1.3333333333333333]");
   EXPECT_NEAR(costs[2].share, -2.0 / 12, 1e-9);
   EXPECT_NEAR(costs[2].decode_share, -2.0 / 4, 1e-9);
   EXPECT_EQ(costs[2].augment_share, 0);
@@ -83,11 +93,37 @@ TEST(TransformCosts, OnlyWhatIsOptionalAndOnIsWeighed) {
   EXPECT_THAT(names(flips, true), testing::ElementsAre("flip"));
 }
 
-// Says that its pictures are of 28 x 28; the second is of 20 x 20. The third one's reading is broken off.
-class OddSource final : public Source {
+TEST(TransformCosts, ReadingRowsIsAPartOfItsOwn) {
+  const auto costs = detail::costs_of_transforms(all_transforms(), true, [](const DataOptions& options, std::int64_t) {
+    return detail::Making{.read_s = options.transform.pad > 0 ? 4.0 : 1.0, .decode_s = 0, .augment_s = 4};
+  });
+  ASSERT_EQ(costs.size(), 3U);
+  EXPECT_EQ(costs[0].name, "pad");
+  EXPECT_NEAR(costs[0].read_share, 3.0 / 4, 1e-9);
+  EXPECT_NEAR(costs[0].share, 3.0 / 8, 1e-9);
+  EXPECT_EQ(costs[1].read_share, 0);
+}
+
+TEST(TransformCosts, AMachineThatOnlyWaitsIsGivenOneRound) {
+  std::int64_t last = -1;
+  const auto costs = detail::costs_of_transforms(all_transforms(), true, [&](const DataOptions& options, auto epoch) {
+    if (last < 0) std::this_thread::sleep_for(std::chrono::milliseconds(2200));  // A sleep is never shorter.
+    last = epoch;
+    return price(options, epoch);
+  });
+  EXPECT_EQ(last, 0);
+  EXPECT_EQ(costs.size(), 3U);
+}
+
+enum class Kind { sound, small, interrupted };
+
+// Says that its pictures are of 28 x 28, and notes which it was asked for.
+class OddSource : public Source {
  public:
-  explicit OddSource(bool breaks_off) : breaks_off_(breaks_off) {}
-  std::int64_t size() const override { return 8; }
+  explicit OddSource(
+      std::int64_t size, std::function<Kind(std::int64_t)> kind = [](auto) { return Kind::sound; })
+      : size_(size), kind_(std::move(kind)) {}
+  std::int64_t size() const override { return size_; }
   std::int64_t classes() const override { return 1; }
   int height() const override { return 28; }
   int width() const override { return 28; }
@@ -96,31 +132,93 @@ class OddSource final : public Source {
   std::int64_t label(std::int64_t) const override { return 0; }
   std::uint64_t fingerprint() const override { return 1; }
   Sample read(std::int64_t index, std::vector<std::uint8_t>& buffer) const override {
-    if (breaks_off_ && index == 2) fail(ErrorCode::cancelled, "broken off");
-    const int side = index == 1 ? 20 : 28;
+    asked_for.push_back(index);
+    if (kind_(index) == Kind::interrupted) fail(ErrorCode::cancelled, "broken off");
+    const int side = kind_(index) == Kind::small ? 20 : 28;
     buffer.assign(static_cast<std::size_t>(side * side), 1);
     return {.bytes = buffer, .form = PictureForm::pixels, .height = side, .width = side, .channels = 1, .label = 0};
   }
 
+  mutable std::vector<std::int64_t> asked_for;  // By one thread.
+
  private:
-  const bool breaks_off_;
+  const std::int64_t size_;
+  const std::function<Kind(std::int64_t)> kind_;
 };
 
-TEST(TransformCosts, ASampleThatIsNotAsItsSourceSaysIsLeftOut) {
+// Whose rows are read by themselves, which is interrupted.
+class InterruptedRows final : public OddSource {
+ public:
+  InterruptedRows() : OddSource(8) {}
+  std::optional<Sample> outline(std::int64_t) const override {
+    return Sample{.form = PictureForm::pixels, .height = 28, .width = 28, .channels = 1, .label = 0};
+  }
+  std::span<const std::uint8_t> read_rows(std::int64_t, int, int, std::vector<std::uint8_t>&) const override {
+    fail(ErrorCode::cancelled, "rows broken off");
+  }
+};
+
+DataOptions padded() {
   DataOptions options = options_of(4, 0);
   options.transform.pad = 2;
   options.on_corrupt = OnCorrupt::replace;
-  const Loader loader{std::make_shared<OddSource>(false), options, 1, true};
-  const auto costs = loader.transform_costs();
+  return options;
+}
+
+TEST(TransformCosts, ASampleThatIsNotAsItsSourceSaysIsLeftOut) {
+  const auto source = std::make_shared<OddSource>(8, [](auto index) { return index == 1 ? Kind::small : Kind::sound; });
+  const auto costs = Loader(source, padded(), 1, true).transform_costs();
   ASSERT_EQ(costs.size(), 1U);
   EXPECT_EQ(costs[0].name, "pad");
 }
 
+TEST(TransformCosts, WhereNoSampleCanBeMadeThereAreNone) {
+  const auto source = std::make_shared<OddSource>(8, [](auto) { return Kind::small; });
+  EXPECT_THAT(Loader(source, padded(), 1, true).transform_costs(), IsEmpty());
+  EXPECT_EQ(source->asked_for.size(), 8U);
+}
+
 TEST(TransformCosts, AnInterruptionIsNoSampleThatCannotBeRead) {
-  DataOptions options = options_of(4, 0);
-  options.transform.pad = 2;
-  const Loader loader{std::make_shared<OddSource>(true), options, 1, true};
-  EXPECT_EQ(error_of(ErrorCode::cancelled, [&] { loader.transform_costs(); }), "broken off");
+  const auto source =
+      std::make_shared<OddSource>(8, [](auto index) { return index == 2 ? Kind::interrupted : Kind::sound; });
+  const Loader whole{source, padded(), 1, true};
+  EXPECT_EQ(error_of(ErrorCode::cancelled, [&] { whole.transform_costs(); }), "broken off");
+  const Loader rows{std::make_shared<InterruptedRows>(), padded(), 1, true};
+  EXPECT_EQ(error_of(ErrorCode::cancelled, [&] { rows.transform_costs(); }), "rows broken off");
+}
+
+TEST(TransformCosts, TheFirstSamplesWeighedAreFromAllOverTheSource) {
+  const auto source = std::make_shared<OddSource>(100'000);
+  Loader(source, padded(), 1, true).transform_costs();
+  ASSERT_GE(source->asked_for.size(), 8U);
+  const std::set<std::int64_t> first(source->asked_for.begin(), source->asked_for.begin() + 8);
+  EXPECT_LT(*first.begin(), 40'000);
+  EXPECT_GT(*first.rbegin(), 60'000);
+}
+
+TEST(TransformCosts, WhereNothingIsLeftOfTheMemoryLimitOneSampleIsHeld) {
+  const auto source = std::make_shared<OddSource>(100);
+  const auto costs = Loader(source, padded(), 1, true, /*memory_limit=*/std::int64_t{1} << 20).transform_costs();
+  EXPECT_EQ(source->asked_for.size(), 1U);  // The process holds more than that.
+  EXPECT_EQ(costs.size(), 1U);
+}
+
+class PackTransformCosts : public ScratchFolder {};
+
+TEST_F(PackTransformCosts, AreOfReadingRowsToo) {
+  const TinyPictures pictures{{.classes = 2, .count = 8}};
+  const auto pack = folder_ / "photos.pack";
+  ASSERT_TRUE(write_pack({.source = pictures.uri(), .out = pack, .form = PackForm::raw},
+                         [](std::int64_t, std::int64_t) { return true; }));
+  const Loader loader{open_source("pack:" + pack.string(), Split::train), all_transforms(), 1, true};
+  const auto costs = loader.transform_costs();
+  ASSERT_EQ(costs.size(), 3U);
+  for (const TransformCost& cost : costs) {
+    EXPECT_TRUE(std::isfinite(cost.read_share) && cost.read_share < 1) << cost.name;
+    EXPECT_EQ(cost.decode_share, 0) << cost.name;
+  }
+  EXPECT_TRUE(std::any_of(costs.begin(), costs.end(), [](const auto& cost) { return cost.read_share != 0; }));
+  EXPECT_EQ(loader.statistics().read, 0);
 }
 
 TEST(TransformCosts, ALoaderTellsThemAndGoesOnAsBefore) {

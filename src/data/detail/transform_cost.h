@@ -23,7 +23,8 @@ struct Making {
 // Makes the same samples by these options, with the draws of this epoch.
 using MakeSamples = std::function<Making(const DataOptions& options, std::int64_t epoch)>;
 
-// The dearest first. Calls `make` in rounds, one epoch each, until it has told 0.7 s, at least 3 rounds.
+// The dearest first. Calls `make` once, which is not counted, then in rounds, one epoch each, until it has told 0.7 s,
+// at least 3 rounds, or after 2.1 s of a clock, at least 1.
 std::vector<TransformCost> costs_of_transforms(const DataOptions& options, bool augment, const MakeSamples& make);
 
 }  // namespace headrace::detail
