@@ -174,8 +174,18 @@ def test_the_first_batch_of_an_epoch_counts_as_a_request_and_a_fast_consumer_fai
 def test_a_prediction_more_than_a_quarter_off_is_missed(predicted, met, capsys):
     advice = script("loading_advice")
     job = advice.Job("a job", "", "crop", {}, 1)
-    assert advice.show(job, [(80, predicted), (80, predicted), (80, 500)], [100, 100, 100])["met"] == met
+    assert advice.show(job, [(70, predicted), (70, predicted), (70, 500)], [100, 100, 100])["met"] == met
     assert ("MISSED" in capsys.readouterr().out) == (not met)
+
+
+@pytest.mark.parametrize("predicted, worse", [(109, False), (111, True), (88, True), (91, False)])
+def test_a_prediction_that_errs_by_more_than_none_would_is_missed(predicted, worse, capsys):
+    advice = script("loading_advice")
+    job = advice.Job("a job", "", "crop", {}, 1)
+    found = advice.show(job, [(95, predicted)] * 3, [100] * 3)
+    assert found["worse"] == worse and found["met"] == (not worse)
+    assert ("worse" in capsys.readouterr().out) == worse
+    assert not advice.show(job, [(80, predicted)] * 3, [100] * 3)["worse"]  # Predicting nothing would have erred by 20 %.
 
 
 def test_what_advice_says_is_what_a_job_is_changed_to():

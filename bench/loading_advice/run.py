@@ -8,7 +8,8 @@ loaders take turns. The waiting step takes the geometric mean of what a batch to
 first and the step afterwards.
 
 The error of a job is the median over the rounds of predicted / measured - 1, where at most 25 % is wanted (DATA-29 of
-docs/requirements.md). "unchanged" is the error of one who predicts that nothing changes. Exit status 1: a job's error is larger.
+docs/requirements.md). "unchanged" is the error of one who predicts that nothing changes: a prediction that errs by more than both
+10 % and that is missed too. Exit status 1: a job is missed.
 
 usage: make bench-loading-advice
 """
@@ -26,7 +27,7 @@ import tempfile
 import time
 import tomllib
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +42,7 @@ import headrace as hr  # noqa: E402
 import loader_rounds  # noqa: E402
 
 ERROR_MAX = 0.25
+ERROR_PARDONED = 0.1  # However good it would have been to predict nothing.
 PICTURES = 1200  # Of the photographs, about: a cache is full after one short epoch, and no processor's cache holds their pixels.
 BATCH = 64
 NORMALISED = {"size": 224, "mean": [0.485, 0.456, 0.406], "deviation": [0.229, 0.224, 0.225]}
@@ -48,6 +50,10 @@ CROPPED = {**NORMALISED, "crop": "random_resized", "scale": [0.8, 1.0]}
 CROPPED_AND_FLIPPED = {**CROPPED, "flip_probability": 0.5}
 FLIPPED = {**NORMALISED, "flip_probability": 0.5}
 PADDED = {**NORMALISED, "pad": 16}
+CROPPED_ANYWHERE = {**NORMALISED, "crop": "random_resized"}  # The default scale.
+FASHION = Path("/usr/share/datasets/fashion-mnist")
+FASHION_BATCH = 256
+FASHION_TRANSFORM = {"pad": 2, "flip_probability": 0.5, "mean": [0.2860], "deviation": [0.3530]}
 
 Step = Callable[[Any], object]
 
@@ -61,11 +67,12 @@ class Job:
     epochs: int
     step: str = "none"  # Or "waits", "trains".
     options: dict[str, Any] = field(default_factory=dict)
+    batch: int = BATCH
     wait_s: float = 0
     setting: str = ""  # That leaves the dearest transform out.
 
     def loader(self, transform: dict[str, Any]) -> hr.Loader:
-        return hr.Loader(self.source, batch_size=BATCH, seed=1, transform=transform, **self.options)
+        return hr.Loader(self.source, batch_size=self.batch, seed=1, transform=transform, **self.options)
 
     def changed(self) -> dict[str, Any]:
         """The transform as the advice wants it."""
@@ -103,11 +110,13 @@ def small_net_step() -> Step:
     return hr.Trainer(model, optimizer, lambda model, batch: nn.functional.cross_entropy(model(batch[0]), batch[1])).step
 
 
-def jobs_of(photos: Path, folder: Path, cores: int) -> list[Job]:
+def jobs_of(photos: Path, folder: Path, cores: int) -> tuple[list[Job], int]:
+    """And how many photographs they load."""
     files = sorted((photos / "train").glob("*/*.jpg"))
     if not files:
         raise SystemExit(f"no photographs in {photos}/train: make photos")
-    for path in files[:: max(1, len(files) // PICTURES)]:
+    files = files[:: max(1, len(files) // PICTURES)]
+    for path in files:
         target = folder / "photographs" / "train" / path.parent.name / path.name
         target.parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(path, target)
@@ -115,7 +124,7 @@ def jobs_of(photos: Path, folder: Path, cores: int) -> list[Job]:
     subprocess.run([HEADRACE, "pack", f"folder:{folder / 'photographs'}", pack, "--form", "raw", "--short-side", "256", "--quiet"], check=True)
     jpeg, pixels = f"folder:{folder / 'photographs'}", f"pack:{pack}"
     both, one = {"threads": cores}, {"threads": 1}
-    return [
+    jobs = [
         Job("JPEG, large random crops, no step", jpeg, "crop", CROPPED_AND_FLIPPED, 1, options=both),
         Job("the same kept decoded in memory", jpeg, "crop", CROPPED_AND_FLIPPED, 7, options={**both, "cache": "decoded"}),
         Job("decoded pack, large random crops, no step", pixels, "crop", CROPPED, 5, options=both),
@@ -126,16 +135,19 @@ def jobs_of(photos: Path, folder: Path, cores: int) -> list[Job]:
         Job("JPEG, large random crops, a step that waits", jpeg, "crop", CROPPED_AND_FLIPPED, 1, "waits", one),
         Job("JPEG, large random crops, a step that trains", jpeg, "crop", CROPPED_AND_FLIPPED, 1, "trains", one),
         Job("decoded pack, large random crops, a step that trains", pixels, "crop", CROPPED, 1, "trains", one),
+        Job("decoded pack, random crops of any size, no step", pixels, "crop", CROPPED_ANYWHERE, 5, options=both),
+        Job("Fashion-MNIST, pad and flip, no step", f"idx:{FASHION}", "flip", FASHION_TRANSFORM, 4, options=both, batch=FASHION_BATCH),
     ]
+    return jobs, len(files)
 
 
 def prepare(job: Job) -> None:
     """Finds the setting that leaves the dearest transform out, and how long a step must wait to stand between the two rates."""
-    alone = Job(job.name, job.source, job.dearest, job.transform, job.epochs, options=job.options)
+    alone = replace(job, step="none")
     now, _predicted = alone.now()
     job.setting = alone.setting
     if job.step == "waits":
-        job.wait_s = BATCH / math.sqrt(now * alone.then())
+        job.wait_s = job.batch / math.sqrt(now * alone.then())
 
 
 def show(job: Job, now: list[tuple[float, float]], then: list[float]) -> dict[str, Any]:
@@ -144,12 +156,13 @@ def show(job: Job, now: list[tuple[float, float]], then: list[float]) -> dict[st
     unchanged = statistics.median(rate / measured - 1 for rate, measured in zip(rates, then, strict=True))
     error = statistics.median(errors)
     low, high = loader_rounds.interval(errors)
-    met = abs(error) <= ERROR_MAX
+    worse = abs(error) > max(ERROR_PARDONED, abs(unchanged))
+    met = abs(error) <= ERROR_MAX and not worse
     print(f"{job.name:<52} {job.dearest:<5} {statistics.median(rates):9,.0f} {statistics.median(predicted):10,.0f} "
-          f"{statistics.median(then):9,.0f}   {error:+6.1%} [{low:+.1%}, {high:+.1%}]   {unchanged:+6.1%}   "
+          f"{statistics.median(then):9,.0f}   {error:+6.1%} [{low:+.1%}, {high:+.1%}]   {unchanged:+9.1%}  {'worse' if worse else 'no':<6} "
           f"{'met' if met else 'MISSED'}", flush=True)
     return {"job": job.name, "without": job.dearest, "setting": job.setting, "wait_s": job.wait_s, "now": rates,
-            "predicted": predicted, "measured": then, "error": error, "met": met}
+            "predicted": predicted, "measured": then, "error": error, "unchanged": unchanged, "worse": worse, "met": met}
 
 
 def main() -> int:
@@ -162,7 +175,7 @@ def main() -> int:
     begin, cores = time.perf_counter(), len(os.sched_getaffinity(0))
     torch.set_num_threads(cores)
     with tempfile.TemporaryDirectory(prefix="headrace-loading-advice-") as scratch:
-        jobs = jobs_of(arguments.photos, Path(scratch), cores)
+        jobs, pictures = jobs_of(arguments.photos, Path(scratch), cores)
         jobs = [job for number, job in enumerate(jobs, 1) if arguments.only is None or number in arguments.only]
         for job in jobs:
             prepare(job)
@@ -171,9 +184,9 @@ def main() -> int:
             arms[job.name, "now"] = job.now
             arms[job.name, "then"] = job.then
         found = loader_rounds.measure(arms, arguments.rounds)
-    print(f"{time.strftime('%Y-%m-%d')}, {platform.machine()}, {cores} cores, torch {torch.__version__}; {PICTURES} photographs, "
-          f"batches of {BATCH}; {arguments.rounds} rounds; samples/s, medians\n\n{'job':<52} {'off':<5} {'now':>9} {'predicted':>10} {'measured':>9}   "
-          f"error, at most {ERROR_MAX:.0%}   unchanged")
+    print(f"{time.strftime('%Y-%m-%d')}, {platform.machine()}, {cores} cores, torch {torch.__version__}; {pictures:,} photographs, "
+          f"batches of {BATCH} (Fashion-MNIST {FASHION_BATCH}); {arguments.rounds} rounds; samples/s, medians\n\n{'job':<52} {'off':<5} {'now':>9} {'predicted':>10} {'measured':>9}   "
+          f"error, at most {ERROR_MAX:.0%}   unchanged  worse than it, over {ERROR_PARDONED:.0%}")
     shown = [show(job, found[job.name, "now"], found[job.name, "then"]) for job in jobs]
     if arguments.json:
         arguments.json.write_text(json.dumps(shown, indent=1) + "\n")
