@@ -185,7 +185,8 @@ def main() -> int:
             arms[job.name, "then"] = job.then
         found = loader_rounds.measure(arms, arguments.rounds)
     print(f"{time.strftime('%Y-%m-%d')}, {platform.machine()}, {cores} cores, torch {torch.__version__}; {pictures:,} photographs, "
-          f"batches of {BATCH} (Fashion-MNIST {FASHION_BATCH}); {arguments.rounds} rounds; samples/s, medians\n\n{'job':<52} {'off':<5} {'now':>9} {'predicted':>10} {'measured':>9}   "
+          f"batches of {BATCH} (Fashion-MNIST {FASHION_BATCH}); {arguments.rounds} rounds; samples/s, medians\n\n"
+          f"{'job':<52} {'off':<5} {'now':>9} {'predicted':>10} {'measured':>9}   "
           f"error, at most {ERROR_MAX:.0%}   unchanged  worse than it, over {ERROR_PARDONED:.0%}")
     shown = [show(job, found[job.name, "now"], found[job.name, "then"]) for job in jobs]
     if arguments.json:
