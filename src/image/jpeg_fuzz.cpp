@@ -12,6 +12,7 @@
 #include "base/fuzz_inputs.h"
 #include "image/decode.h"
 #include "image/detail/baseline_reader.h"
+#include "image/detail/jpeg_reader.h"
 #include "image/picture_size.h"
 #include "image/test_pictures.h"
 
@@ -44,6 +45,7 @@ void fill(const std::filesystem::path& folder) {
 }
 
 void decode(std::span<const std::uint8_t> file, int divisor, const EntropyIndex* index, bool own) {
+  if (!image::detail::JpegReader::recognises(file)) return;  // The reader is opened for nothing else.
   static image::detail::BaselineReader reader;
   auto info = reader.open(file, 3);
   const HeaderSize size = header_size(file);
