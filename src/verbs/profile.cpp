@@ -1,7 +1,9 @@
 #include <headrace/insight.h>
 #include <torch/headeronly/version.h>
 
+#include <exception>
 #include <nlohmann/json.hpp>
+#include <optional>
 
 #include "assembly/measure.h"
 #include "assembly/training_job.h"
@@ -15,6 +17,20 @@
 #include "verbs/verbs.h"
 
 namespace headrace {
+namespace {
+
+// What was measured is reported without it.
+std::optional<LoadingAdvice> advice_or_warning(Console& console, TrainingJob& job, const Machine& machine,
+                                               const TimeSplit& split) {
+  try {
+    return advise_loading(job.training(), machine, split, job.samples_per_step());
+  } catch (const std::exception& error) {
+    console.warning(fmt::format("no advice on loading: {}", error.what()));
+    return std::nullopt;
+  }
+}
+
+}  // namespace
 
 int run_profile(VerbContext& context) {
   Console& console = context.console;
@@ -44,7 +60,7 @@ int run_profile(VerbContext& context) {
   report.before = measured.split;
   report.memory = memory.timeline();
   show_loading(report, job.training());
-  report.loading_advice = advise_loading(job.training(), context.machine, measured.split, job.samples_per_step());
+  report.loading_advice = advice_or_warning(console, job, context.machine, measured.split);
   add_memory(measured.trace, report.memory);
   report.environment = report_environment(context.machine, TORCH_VERSION);
   report.settings = job.training().applied();
@@ -60,7 +76,7 @@ int run_profile(VerbContext& context) {
   document["peak_memory_bytes"] = measured.peak_memory ? nlohmann::ordered_json(*measured.peak_memory) : nullptr;
   document["memory"] = to_json(report.memory);
   document["loading"] = loading_json(job.training());
-  document["loading"]["advice"] = to_json(*report.loading_advice);
+  document["loading"]["advice"] = report.loading_advice ? to_json(*report.loading_advice) : nullptr;
   document["corrupt_samples"] = corrupt_samples_json(job.training());
   document["folder"] = folder.path().string();
 
