@@ -156,10 +156,8 @@ TEST(ArenaDeathTest, AForeignOrFreedBlockEndsTheProcessWithASentence) {
   EXPECT_DEATH(arena.free(block), "is no block of this arena");
 }
 
+#if !defined(__SANITIZE_THREAD__)  // Its shadow of what was touched stays.
 TEST(Arena, PagesStayUntilTheyAreGivenBack) {
-#if defined(__SANITIZE_THREAD__)
-  GTEST_SKIP() << "ThreadSanitizer's shadow of what was touched stays";
-#endif
   constexpr std::size_t kBytes = 48 * kMiB;
   constexpr auto kMost = static_cast<std::int64_t>(kBytes - 4 * kMiB);
   Arena arena{256 * kMiB};
@@ -183,6 +181,7 @@ TEST(Arena, PagesStayUntilTheyAreGivenBack) {
   touch();
   EXPECT_GT(resident_memory().value() - before, kMost);
 }
+#endif
 
 TEST(Arena, ThreadsTakeAndFreeAtOnce) {
   Arena arena{256 * kMiB};
@@ -213,10 +212,8 @@ TEST(Arena, ThreadsTakeAndFreeAtOnce) {
   EXPECT_EQ(arena.statistics().free_ranges, 1U);
 }
 
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)  // Whose shadow alone is larger.
 TEST(Arena, TakesFewerAddressesWhereTheyAreLimited) {
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-  GTEST_SKIP() << "a sanitizer's shadow alone is larger than any such limit";
-#else
   const auto limited = [] {
     const rlimit limit{std::size_t{4} << 30, std::size_t{4} << 30};
     ::setrlimit(RLIMIT_AS, &limit);
@@ -228,8 +225,8 @@ TEST(Arena, TakesFewerAddressesWhereTheyAreLimited) {
   };
   GTEST_FLAG_SET(death_test_style, "threadsafe");
   EXPECT_EXIT(limited(), testing::ExitedWithCode(0), "");
-#endif
 }
+#endif
 
 }  // namespace
 }  // namespace headrace
