@@ -123,14 +123,16 @@ def report(samples: list[Sample]) -> float:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--recipe", type=Path, default=ROOT / "examples" / "photos_small.toml")
+    parser.add_argument("--allocator", choices=("arena", "system"), default="arena", help="compute.allocator; arena is Headrace's default")
     parser.add_argument("--minutes", type=float, default=20)
     parser.add_argument("--every", type=float, default=1.0, help="seconds between samples")
     parser.add_argument("--growth", type=float, default=0.02, help="largest growth allowed, as a share (0.02: 2 %%)")
     parser.add_argument("--json", type=Path, help="also write all samples to this file")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="headrace-memory-") as folder:
-        command = [str(PROGRAM), "train", str(arguments.recipe.resolve()), "--train.epochs", "100000", "--out", f"{folder}/run"]
-        print(f"{arguments.minutes:g} minutes of {arguments.recipe}", flush=True)
+        command = [str(PROGRAM), "train", str(arguments.recipe.resolve()), "--train.epochs", "100000", "--compute.allocator", arguments.allocator,
+                   "--out", f"{folder}/run"]
+        print(f"{arguments.minutes:g} minutes of {arguments.recipe}, tensors in: {arguments.allocator}", flush=True)
         samples = sample_training(command, arguments.minutes * 60, arguments.every)
     if arguments.json:
         arguments.json.write_text(json.dumps([dataclasses.asdict(sample) for sample in samples]) + "\n")
