@@ -37,7 +37,6 @@ sys.path[:0] = [str(ROOT / "build" / "release" / "python"), str(ROOT / "bench")]
 import torch  # noqa: E402
 import torchvision  # noqa: E402
 from PIL import Image  # noqa: E402
-from torch import nn  # noqa: E402
 from torch.utils.data import DataLoader, Dataset  # noqa: E402
 from torchvision import transforms  # noqa: E402
 from torchvision.io import ImageReadMode, decode_jpeg, read_file  # noqa: E402
@@ -45,6 +44,7 @@ from torchvision.transforms import v2  # noqa: E402
 
 import headrace as hr  # noqa: E402
 import loader_rounds  # noqa: E402
+from small_net import small_net_step  # noqa: E402
 
 MEAN, DEVIATION = [0.485, 0.456, 0.406], [0.229, 0.224, 0.225]
 NORMALISED = {"flip_probability": 0.5, "mean": MEAN, "deviation": DEVIATION}
@@ -123,14 +123,6 @@ def samples_per_second(loader: hr.Loader, seconds: float, step: Callable | None 
         if step:
             step(batch)
     return samples / (time.perf_counter() - begin)
-
-
-def small_net_step() -> Callable:
-    torch.manual_seed(1)
-    model = nn.Sequential(nn.Conv2d(3, 16, 3, stride=4), nn.ReLU(), nn.Conv2d(16, 32, 3, stride=4), nn.ReLU(),
-                          nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(32, 12))
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, fused=True)
-    return hr.Trainer(model, optimizer, lambda model, batch: nn.functional.cross_entropy(model(batch[0]), batch[1])).step
 
 
 def rate_arms(folder: Path, threads: int) -> Arms:

@@ -36,10 +36,10 @@ HEADRACE = ROOT / "build" / "release" / "bin" / "headrace"
 sys.path[:0] = [str(ROOT / "build" / "release" / "python"), str(ROOT / "bench")]
 
 import torch  # noqa: E402
-from torch import nn  # noqa: E402
 
 import headrace as hr  # noqa: E402
 import loader_rounds  # noqa: E402
+from small_net import small_net_step  # noqa: E402
 
 ERROR_MAX = 0.25
 ERROR_PARDONED = 0.1  # However good it would have been to predict nothing.
@@ -100,14 +100,6 @@ class Job:
 
     def then(self) -> float:
         return self.samples_per_second(self.loader(self.changed()))
-
-
-def small_net_step() -> Step:
-    torch.manual_seed(1)
-    model = nn.Sequential(nn.Conv2d(3, 16, 3, stride=4), nn.ReLU(), nn.Conv2d(16, 32, 3, stride=4), nn.ReLU(),
-                          nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(32, 12))
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, fused=True)
-    return hr.Trainer(model, optimizer, lambda model, batch: nn.functional.cross_entropy(model(batch[0]), batch[1])).step
 
 
 def jobs_of(photos: Path, folder: Path, cores: int) -> tuple[list[Job], int]:
