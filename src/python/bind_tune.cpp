@@ -75,10 +75,9 @@ void register_tune(py::module_& module) {
   module.def(
       "apply_allocator",
       [](const std::string& name) {
-        if (name != "arena" && name != "system") {
-          fail(ErrorCode::invalid_argument, "compute.allocator: wanted arena | system, found \"{}\"", name);
-        }
-        const Applied applied = apply_allocator(name == "arena" ? Allocator::arena : Allocator::system);
+        ComputeOptions options;
+        field_named(fields_of(options, "compute."), "compute.allocator").set(name);
+        const Applied applied = apply_allocator(options.allocator);
         return std::tuple(applied.requested, applied.applied, applied.reason);
       },
       py::arg("name"), "Applies compute.allocator to this process; returns requested, applied and why they differ.");
