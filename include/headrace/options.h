@@ -113,12 +113,15 @@ std::string to_toml(const OptionValue& value);
 // A flag's text as this field's type: "true", "512", "1e-3", "cosine", "0.1,0.2". Throws Error{invalid_argument}; for
 // kind tables always, because only TOML can write those.
 OptionValue parse_option(const Field& field, std::string_view text);
-// The known key nearest to `key` by edit distance, or empty when none is near. A key that lacks its table, or has a
-// wrong one, is found too.
+// The known key that `key` was meant to be: one that the field's other programs call so ("learning_rate"), else the
+// nearest by edit distance of the last part within a third of its length, in this table or another; empty when none is.
 std::string nearest_key(const std::vector<Field>& fields, std::string_view key);
+// What the error for an unknown key ends with: ", did you mean data.batch_size?", or the keys of its table, or the
+// tables there are.
+std::string advice_on_key(const std::vector<Field>& fields, std::string_view key);
 // The nearest of `names`, or empty when none is near.
 std::string nearest_name(const std::vector<std::string>& names, std::string_view name);
-// The field of that key; Error{invalid_argument} names the nearest one when there is none.
+// The field of that key; Error{invalid_argument} ends with advice_on_key() when there is none.
 const Field& field_named(const std::vector<Field>& fields, std::string_view key);
 
 // Reads a TOML document into the fields; returns the keys it set, in file order, with "tune.planted[0].name" and the

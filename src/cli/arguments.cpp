@@ -311,11 +311,13 @@ class VerbLine {
         if (!option->get_lnames().empty()) known.push_back(option->get_lnames().front());
       }
       if (std::find(known.begin(), known.end(), name) != known.end()) continue;
-      std::string nearest = nearest_name(known, name);
+      std::erase_if(known, [](const std::string& flag) { return flag.find('.') != std::string::npos; });
+      std::string nearest = name.find('.') == std::string::npos ? nearest_name(known, name) : "";
       if (nearest.empty() && verb_.takes_recipe_flags) nearest = nearest_key(fields_, name);
-      usage(
-          fmt::format("{}: unknown flag --{}{}", verb_.name, name, did_you_mean(nearest.empty() ? "" : "--" + nearest)),
-          verb_.name);
+      const bool lists_keys = nearest.empty() && verb_.takes_recipe_flags && name.find('.') != std::string::npos;
+      const std::string advice =
+          lists_keys ? advice_on_key(fields_, name) : did_you_mean(nearest.empty() ? "" : "--" + nearest);
+      usage(fmt::format("{}: unknown flag --{}{}", verb_.name, name, advice), verb_.name);
     }
   }
 

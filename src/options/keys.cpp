@@ -2,6 +2,7 @@
 #include <headrace/options.h>
 
 #include <algorithm>
+#include <iterator>
 
 #include "options/keys.h"
 
@@ -32,6 +33,70 @@ std::string_view last_part(std::string_view key) {
   return dot == std::string_view::npos ? key : key.substr(dot + 1);
 }
 
+// What other programs call what a key of a recipe decides, as people write it in a recipe or as a keyword.
+struct Synonym {
+  std::string_view word;  // The last part of the key that was written.
+  std::string_view key;   // The recipe's.
+};
+constexpr Synonym kSynonyms[] = {
+    {"bs", "data.batch_size"},
+    {"batch", "data.batch_size"},
+    {"dataset", "data.source"},
+    {"path", "data.source"},
+    {"root", "data.source"},
+    {"workers", "data.threads"},
+    {"num_workers", "data.threads"},
+    {"prefetch", "data.prefetch_batches"},
+    {"prefetch_factor", "data.prefetch_batches"},
+    {"drop_last", "data.last_batch"},
+    {"num_replicas", "data.ranks"},
+    {"world_size", "data.ranks"},
+    {"img_size", "data.transform.size"},
+    {"image_size", "data.transform.size"},
+    {"resolution", "data.transform.size"},
+    {"std", "data.transform.deviation"},
+    {"stddev", "data.transform.deviation"},
+    {"hflip", "data.transform.flip_probability"},
+    {"flip", "data.transform.flip_probability"},
+    {"horizontal_flip", "data.transform.flip_probability"},
+    {"padding", "data.transform.pad"},
+    {"arch", "model.name"},
+    {"num_classes", "model.classes"},
+    {"n_classes", "model.classes"},
+    {"pretrained", "model.weights"},
+    {"checkpoint", "model.weights"},
+    {"channels_last", "model.memory_format"},
+    {"lr", "optimizer.rate"},
+    {"learning_rate", "optimizer.rate"},
+    {"wd", "optimizer.weight_decay"},
+    {"betas", "optimizer.beta1"},
+    {"eps", "optimizer.epsilon"},
+    {"fused", "optimizer.implementation"},
+    {"foreach", "optimizer.implementation"},
+    {"warmup", "schedule.warmup_steps"},
+    {"lr_scheduler", "schedule.name"},
+    {"scheduler", "schedule.name"},
+    {"max_epochs", "train.epochs"},
+    {"num_epochs", "train.epochs"},
+    {"amp", "train.precision"},
+    {"accumulate_grad_batches", "train.accumulate"},
+    {"gradient_accumulation_steps", "train.accumulate"},
+    {"grad_clip", "train.clip_norm"},
+    {"gradient_clip_val", "train.clip_norm"},
+    {"max_grad_norm", "train.clip_norm"},
+    {"num_threads", "compute.threads"},
+    {"budget", "tune.budget_s"},
+};
+
+// `key` may lack the tables around it, as a keyword of Python's does: "batch_size" is data.batch_size.
+bool is_synonym(std::string_view word, std::string_view key) {
+  return std::any_of(std::begin(kSynonyms), std::end(kSynonyms), [&](const Synonym& synonym) {
+    const bool same = synonym.key == key || (synonym.key.size() > key.size() && synonym.key.ends_with(key) &&
+                                             synonym.key[synonym.key.size() - key.size() - 1] == '.');
+    return same && synonym.word == word;
+  });
+}
+
 std::size_t edits_allowed(std::string_view text) {
   return std::max<std::size_t>(1, text.size() / 3);
 }
@@ -57,29 +122,61 @@ std::string nearest_name(const std::vector<std::string>& names, std::string_view
 }
 
 std::string nearest_key(const std::vector<Field>& fields, std::string_view key) {
-  std::vector<std::string> keys;
-  for (const Field& field : fields) keys.push_back(field.key);
+  for (const Field& field : fields) {
+    if (is_synonym(last_part(key), field.key)) return field.key;
+  }
   std::string nearest;
   std::size_t distance_min = edits_allowed(last_part(key)) + 1;
-  for (const std::string& known : keys) {
-    // Compared whole, and without tables at the price of one edit: "batch_size" and "train.batch_size" are found.
-    const std::size_t distance =
-        std::min(edit_distance(known, key), edit_distance(last_part(known), last_part(key)) + 1);
+  for (const Field& field : fields) {
+    // By the last part, which says what a key is; another table costs one edit: "train.batch_size" is found, and
+    // "data.bach_size" before it.
+    const bool same_table = table_of(field.key) == table_of(key);
+    const std::size_t distance = edit_distance(last_part(field.key), last_part(key)) + (same_table ? 0 : 1);
     if (distance < distance_min) {
       distance_min = distance;
-      nearest = known;
+      nearest = field.key;
     }
   }
-  return nearest.empty() ? nearest_name(keys, key) : nearest;
+  if (!nearest.empty()) return nearest;
+  // A misspelt table, or dots in the wrong place. No more than an edit or two: tables are long, and what stands behind
+  // them must not differ.
+  std::size_t whole_min = 3;
+  for (const Field& field : fields) {
+    const std::size_t distance = edit_distance(field.key, key);
+    if (distance < whole_min && last_part(field.key) == last_part(key)) {
+      whole_min = distance;
+      nearest = field.key;
+    }
+  }
+  return nearest;
+}
+
+std::string advice_on_key(const std::vector<Field>& fields, std::string_view key) {
+  if (const std::string nearest = nearest_key(fields, key); !nearest.empty()) {
+    return fmt::format(", did you mean {}?", nearest);
+  }
+  std::vector<std::string> names;
+  for (const Field& field : fields) {
+    if (table_of(field.key) == table_of(key)) names.emplace_back(last_part(field.key));
+  }
+  if (names.empty()) {  // No such table.
+    for (const Field& field : fields) {
+      if (std::string table = table_of(field.key); std::find(names.begin(), names.end(), table) == names.end()) {
+        names.push_back(std::move(table));
+      }
+    }
+    std::erase(names, "");
+    return names.empty() ? "" : fmt::format("; the tables are {}", fmt::join(names, ", "));
+  }
+  const std::string table = table_of(key);
+  return fmt::format("; the keys{} are {}", table.empty() ? "" : " of " + table, fmt::join(names, ", "));
 }
 
 const Field& field_named(const std::vector<Field>& fields, std::string_view key) {
   for (const Field& field : fields) {
     if (field.key == key) return field;
   }
-  const std::string nearest = nearest_key(fields, key);
-  fail(ErrorCode::invalid_argument, "unknown key {}{}", key,
-       nearest.empty() ? "" : fmt::format(", did you mean {}?", nearest));
+  fail(ErrorCode::invalid_argument, "unknown key {}{}", key, advice_on_key(fields, key));
 }
 
 }  // namespace headrace

@@ -175,7 +175,7 @@ TEST(ReadToml, NamesTheNearestKeyWithFileAndLine) {
   EXPECT_EQ(refusal("[tune]\nbatch_size = 3"), "r.toml:2: unknown key tune.batch_size, did you mean data.batch_size?");
   EXPECT_EQ(refusal("[dta]\nx = 1"), "r.toml:1: unknown table dta, did you mean data?");
   EXPECT_EQ(refusal("[data.iner]\nscale = 1"), "r.toml:1: unknown table data.iner, did you mean data.inner?");
-  EXPECT_EQ(refusal("zzzzzz = 1"), "r.toml:1: unknown key zzzzzz");
+  EXPECT_EQ(refusal("zzzzzz = 1"), "r.toml:1: unknown key zzzzzz; the keys are seed");
   EXPECT_EQ(refusal("[[tune.items]]\n[[tune.items]]\nwieght = 1"),
             "r.toml:3: unknown key tune.items[1].wieght, did you mean tune.items[1].weight?");
   EXPECT_EQ(refusal("\"data.batch_size\" = 3"),

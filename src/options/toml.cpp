@@ -109,11 +109,19 @@ void collect_entries(const std::vector<Field>& fields, const toml::table& table,
     refuse(document.source, entry.node->source(),
            fmt::format("{} must be a table, found {}", entry.key, describe_node(*entry.node)));
   }
-  const std::string nearest =
-      table ? nearest_name(tables_of(document.fields), entry.key) : nearest_key(document.fields, entry.key);
+  if (!table) {
+    refuse(document.source, entry.node->source(),
+           fmt::format("unknown key {}{}", entry.key, advice_on_key(document.fields, entry.key)));
+  }
+  const std::vector<std::string> tables = tables_of(document.fields);
+  const auto same_end = std::find_if(tables.begin(), tables.end(), [&](const std::string& known) {
+    return known.ends_with("." + entry.key);  // "transform" for "data.transform".
+  });
+  const std::string nearest = same_end != tables.end() ? *same_end : nearest_name(tables, entry.key);
   refuse(document.source, entry.node->source(),
-         fmt::format("unknown {} {}{}", table ? "table" : "key", entry.key,
-                     nearest.empty() ? "" : fmt::format(", did you mean {}?", nearest)));
+         fmt::format("unknown table {}{}", entry.key,
+                     nearest.empty() ? fmt::format("; the tables are {}", fmt::join(tables, ", "))
+                                     : fmt::format(", did you mean {}?", nearest)));
 }
 
 void read_entries(const Document& document, const toml::table& table, const std::string& prefix,

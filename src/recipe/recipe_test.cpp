@@ -196,6 +196,26 @@ TEST_F(RecipeFile, RefusesBadValuesByFileLineAndKey) {
   }
 }
 
+// What people write who know another program; a neighbour in spelling says something else.
+TEST_F(RecipeFile, KnowsWhatOtherProgramsCallAKey) {
+  const auto meant = [this](const std::string& written) {
+    const std::string message = refusal(kSource + written + " = 1");
+    const std::size_t at = message.find("unknown key ");
+    return at == std::string::npos ? message : message.substr(at);
+  };
+  EXPECT_EQ(meant("optimizer.lr"), "unknown key optimizer.lr, did you mean optimizer.rate?");
+  EXPECT_EQ(meant("optimizer.learning_rate"), "unknown key optimizer.learning_rate, did you mean optimizer.rate?");
+  EXPECT_EQ(meant("workers"), "unknown key workers, did you mean data.threads?");
+  EXPECT_EQ(meant("data.num_workers"), "unknown key data.num_workers, did you mean data.threads?");
+  EXPECT_EQ(meant("data.transform.std"), "unknown key data.transform.std, did you mean data.transform.deviation?");
+  EXPECT_THAT(meant("transform.std"), HasSubstr("unknown table transform, did you mean data.transform?"));
+  EXPECT_EQ(meant("train.max_grad_norm"), "unknown key train.max_grad_norm, did you mean train.clip_norm?");
+  EXPECT_EQ(meant("optimizer.xyz"),
+            "unknown key optimizer.xyz; the keys of optimizer are name, rate, weight_decay, beta1, beta2, epsilon, "
+            "momentum, nesterov, implementation");
+  EXPECT_THAT(meant("nowhere.xyz"), HasSubstr("unknown table nowhere; the tables are data, data.transform, model, "));
+}
+
 TEST_F(RecipeFile, RefusesBadFlagsByName) {
   EXPECT_EQ(refusal(kSource, {{"data.batch_size", "0"}}), "flag --data.batch_size must be 1 to 65536, found 0");
   EXPECT_EQ(refusal(kSource, {{"data.batchsize", "1"}}),
