@@ -244,6 +244,10 @@ def table(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
                                for column, (cell, width) in enumerate(zip(line, widths, strict=True))).rstrip() for line in lines)
 
 
+def text_of(name: Hashable) -> str:
+    return ", ".join(map(str, name)) if isinstance(name, tuple) else str(name)
+
+
 def arms_table(found: Mapping[Any, Sequence[float]], unit: str, digits: int = 0, reference: Any = None) -> str:
     """A line an arm; with a reference, also the arm's figures over the reference's, round by round."""
     headings = ["", unit, "interval", "quartiles", "range"]
@@ -256,7 +260,7 @@ def arms_table(found: Mapping[Any, Sequence[float]], unit: str, digits: int = 0,
     rows = []
     for name, values in found.items():
         summary = Summary.of(values)
-        row = [str(name), f"{summary.median:,.{digits}f}", span(summary.low, summary.high),
+        row = [text_of(name), f"{summary.median:,.{digits}f}", span(summary.low, summary.high),
                span(summary.quartile_low, summary.quartile_high), span(summary.least, summary.most)]
         if reference is not None:
             row.append("" if name == reference else with_interval(ratios(values, found[reference]), digits=3))
@@ -370,8 +374,7 @@ class Bench:
     def keep(self, found: Mapping[Any, Sequence[Any]], title: str = "") -> None:
         """Figures for the JSON; with their summary where they are plain numbers."""
         for name, values in found.items():
-            text = ", ".join(map(str, name)) if isinstance(name, tuple) else str(name)
-            entry: dict[str, Any] = {"title": title, "name": text, "values": values}
+            entry: dict[str, Any] = {"title": title, "name": text_of(name), "values": values}
             if values and all(isinstance(value, (int, float)) for value in values):
                 entry["summary"] = asdict(Summary.of(values))
             self.arms.append(entry)

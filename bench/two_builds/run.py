@@ -13,7 +13,7 @@ key has another name in the other build, its own schema (`headrace explain --sch
 The ratio of a round is new over old of that round; "old again" over old, from the same rounds, shows what the machine alone does. Exit
 status 3: a median is below 0.98, or the lower end of an interval below 0.95.
 
-usage: make bench NAME=two-builds is bench/run.py two-builds --old DIR [--new DIR]
+usage: bench/run.py two-builds --old DIR [--new DIR]
 """
 
 import json
@@ -126,10 +126,8 @@ def step(build: Build, _number: int) -> float:
 # What they read.
 
 
-def write_pack(old: Build, photographs: Path, folder: Path) -> None:
-    files = sorted((photographs / "train").glob("*/*.jpg"))
-    if not files:
-        raise SystemExit(f"no photographs in {photographs}/train: make photos, or give --jobs without photos and pack")
+def write_pack(old: Build, files: list[Path], folder: Path) -> None:
+    """Of PACKED of the photographs, decoded."""
     for path in files[:: max(1, len(files) // PACKED)][:PACKED]:
         target = folder / "some" / "train" / path.parent.name / path.name
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -139,11 +137,14 @@ def write_pack(old: Build, photographs: Path, folder: Path) -> None:
 
 def jobs_of(names: list[str], old: Build, photographs: Path, folder: Path) -> dict[str, Callable[[Build, int], float]]:
     """What of a build a job measures; its data are written first."""
+    files = sorted((photographs / "train").glob("*/*.jpg"))
+    if not files and {"photos", "pack"} & set(names):
+        raise SystemExit(f"no photographs in {photographs}/train: make photos, or give --jobs without photos and pack")
     if "demo" in names:
         (folder / "part").mkdir()
         smaller_fashion.write(folder / "part", TRAIN_PICTURES, TEST_PICTURES)
     if "pack" in names:
-        write_pack(old, photographs, folder)
+        write_pack(old, files, folder)
     (folder / "fashion").symlink_to(harness.FASHION_MNIST)
     jobs: dict[str, Callable[[Build, int], float]] = {
         "demo": lambda build, number: demo(build, folder / "part", number),
