@@ -91,6 +91,14 @@ def started(command: Command, environment: Mapping[str, str] | None = None, fold
         end_group(process)
 
 
+def what_is_left(process: subprocess.Popen) -> str:
+    """Of the output of a program that was ended. One that left its group may still hold the pipes open."""
+    try:
+        return "".join(process.communicate(timeout=GRACE_S))
+    except subprocess.TimeoutExpired:
+        return ""
+
+
 def run(command: Command, environment: Mapping[str, str] | None = None, folder: Path = ROOT, limit_s: float = LIMIT_S,
         accepted: Sequence[int] = (0,)) -> Finished:
     """Runs a program to its end. Throws ProgramFailed for a status that is not accepted, and after limit_s."""
@@ -100,8 +108,7 @@ def run(command: Command, environment: Mapping[str, str] | None = None, folder: 
             output, errors = process.communicate(timeout=limit_s)
         except subprocess.TimeoutExpired:
             end_group(process)
-            output, errors = process.communicate()
-            raise ProgramFailed(command, f"not done after {limit_s:g} s", output + errors) from None
+            raise ProgramFailed(command, f"not done after {limit_s:g} s", what_is_left(process)) from None
     if process.returncode not in accepted:
         raise ProgramFailed(command, f"ended with status {process.returncode}", f"{output}\n{errors}")
     return Finished(output, errors, time.perf_counter() - begin)

@@ -192,19 +192,24 @@ def test_a_program_that_fails_ends_the_bench_with_its_name_status_and_last_lines
         harness.run_json([sys.executable, "-c", "print(3)"])
 
 
-def test_a_program_that_hangs_is_ended_with_its_children(tmp_path):
+def test_a_program_that_hangs_is_ended():
+    with pytest.raises(SystemExit, match=r"not done after 0\.2 s"):
+        harness.run(["sleep", "600"], limit_s=0.2)
+
+
+def test_a_program_ends_with_its_children_when_its_block_is_left(tmp_path, monkeypatch):
+    monkeypatch.setattr(harness, "GRACE_S", 0.2)  # It does not listen when it is asked to end.
     pid = tmp_path / "pid"
-    hangs = ("import pathlib, signal, subprocess, time\n"
-             "signal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
-             f"child = subprocess.Popen(['sleep', '600'])\npathlib.Path({str(pid)!r}).write_text(str(child.pid))\n"
-             "time.sleep(600)")
-    harness_grace = harness.GRACE_S
-    harness.GRACE_S = 0.2
-    try:
-        with pytest.raises(SystemExit, match="not done after 2 s"):
-            harness.run([sys.executable, "-c", hangs], limit_s=2)
-    finally:
-        harness.GRACE_S = harness_grace
+    stubborn = ("import pathlib, signal, subprocess, time\n"
+                "signal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
+                f"child = subprocess.Popen(['sleep', '600'])\npathlib.Path({str(pid)!r}).write_text(str(child.pid))\n"
+                "time.sleep(600)")
+    with pytest.raises(KeyboardInterrupt), harness.started([sys.executable, "-c", stubborn]) as process:
+        while not (pid.exists() and pid.read_text()):
+            assert process.poll() is None
+            time.sleep(0.05)
+        raise KeyboardInterrupt
+    assert process.returncode == -signal.SIGKILL
     wait_until_gone(int(pid.read_text()))
 
 

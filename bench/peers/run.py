@@ -68,6 +68,9 @@ class Arm:
     threads: int
     command: tuple[str, ...]
 
+    def __str__(self) -> str:
+        return f"{self.name}, {self.threads} threads"
+
     @property
     def is_rival(self) -> bool:
         return self.name not in (OURS, THREE, LZ4, MEMORY, NATIVE, YARDSTICK)
