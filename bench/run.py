@@ -126,7 +126,7 @@ def runs_of(name: str, options: Sequence[str]) -> list[tuple[str, tuple[str, ...
     if program in NEEDS:
         return [(program, tuple(options))]
     known = [*map(name_of, NEEDS), *ALIASES, *programs(), PROGRAMS]
-    nearest = difflib.get_close_matches(plain, known, 1, 0.5) or difflib.get_close_matches(program, known, 1, 0.5)
+    nearest = difflib.get_close_matches(plain, known, 1, 0.5)
     refuse(f"no bench is called {name}" + (f"; did you mean {nearest[0]}?" if nearest else "") + f"\n{listing()}")
     return []
 
