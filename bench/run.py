@@ -8,6 +8,7 @@ usage: bench/run.py list                  the names, a line each
 
 import ast
 import difflib
+import os
 import re
 import signal
 import subprocess
@@ -137,7 +138,7 @@ def prepare(runs: Sequence[tuple[str, tuple[str, ...]]]) -> None:
     commands: list[list[str]] = [["tools/setup.sh", *sets]]
     if not (harness.ROOT / "build" / "release" / "build.ninja").exists():
         commands.append(["cmake", "--preset", "release"])
-    commands.append(["ninja", "-C", "build/release", *targets])
+    commands.append(["ninja", "-C", "build/release", "-j", str(len(os.sched_getaffinity(0))), *targets])
     if PHOTOS in sets:
         commands.append([".venv/bin/python", "tools/make_photos.py"])
     if PEERS in sets:
