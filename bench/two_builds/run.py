@@ -85,12 +85,15 @@ class Build:
             raise SystemExit(f"no {path}: {remedy}")
         return path
 
-    def run(self, *command: str | Path, **environment: str) -> Any:
-        return harness.run(command, environment=environment, folder=self.root, limit_s=LIMIT_S)
+    def output(self, *command: str | Path) -> str:
+        return harness.run(command, folder=self.root, limit_s=LIMIT_S).output
+
+    def figures(self, *command: str | Path, **environment: str) -> dict[str, Any]:
+        return harness.run_json(command, environment=environment, folder=self.root, limit_s=LIMIT_S)
 
     @cached_property
     def keys(self) -> set[str]:
-        return keys_of(json.loads(self.run(self.program("headrace"), "explain", "--schema").output))
+        return keys_of(json.loads(self.output(self.program("headrace"), "explain", "--schema")))
 
 
 def per_second(figures: dict[str, Any], what: str = "images") -> float:
@@ -104,23 +107,23 @@ def demo(build: Build, data: Path, number: int) -> float:
     words = [word for wanted in KEPT for word in spelled(wanted, build.keys)]
     fast_bf16 = {"avx512_bf16", "amx_bf16"} & set(harness.processor()[1])
     with tempfile.TemporaryDirectory(prefix="headrace-two-builds-") as folder:
-        done = build.run(build.program("headrace"), "train", build.root / "examples" / "fashion_mnist.toml", "--seed", str(number),
-                         "--data.source", f"idx:{data}", "--train.epochs", "2", "--train.precision", "bf16" if fast_bf16 else "fp32", *words,
-                         "--out", f"{folder}/run", "--json", "-", "--quiet")
-    return json.loads(done.output)["training"]["epochs"][-1]["samples_per_second"]
+        document = build.output(build.program("headrace"), "train", build.root / "examples" / "fashion_mnist.toml", "--seed", str(number),
+                                "--data.source", f"idx:{data}", "--train.epochs", "2", "--train.precision", "bf16" if fast_bf16 else "fp32",
+                                *words, "--out", f"{folder}/run", "--json", "-", "--quiet")
+    return json.loads(document)["training"]["epochs"][-1]["samples_per_second"]
 
 
 def photos(build: Build, folder: Path, number: int) -> float:
-    return build.run(build.program("photo_loader"), folder, "128", "64", "2", str(PHOTOS), str(number)).json()["images_per_second"]
+    return build.figures(build.program("photo_loader"), folder, "128", "64", "2", str(PHOTOS), str(number))["images_per_second"]
 
 
 def native(build: Build, folder: Path, work: str, _number: int) -> float:
-    return per_second(build.run(build.program("native_loader"), folder, work, "2", str(SECONDS)).json())
+    return per_second(build.figures(build.program("native_loader"), folder, work, "2", str(SECONDS)))
 
 
 def step(build: Build, _number: int) -> float:
     script = Path(__file__).resolve().parent / "step_rate.py"
-    return per_second(build.run(build.python(), script, str(SECONDS), PYTHONPATH=str(build.package())).json(), "steps")
+    return per_second(build.figures(build.python(), script, str(SECONDS), PYTHONPATH=str(build.package())), "steps")
 
 
 # What they read.
@@ -132,7 +135,7 @@ def write_pack(old: Build, files: list[Path], folder: Path) -> None:
         target = folder / "some" / "train" / path.parent.name / path.name
         target.parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(path, target)
-    old.run(old.program("headrace"), "pack", f"folder:{folder / 'some'}", folder / "small-raw.pack", "--form", "raw", "--short-side", "256", "--quiet")
+    old.output(old.program("headrace"), "pack", f"folder:{folder / 'some'}", folder / "small-raw.pack", "--form", "raw", "--short-side", "256", "--quiet")
 
 
 def jobs_of(names: list[str], old: Build, photographs: Path, folder: Path) -> dict[str, Callable[[Build, int], float]]:
