@@ -174,7 +174,8 @@ def show(found: dict[str, list]) -> int:
 
 def main() -> int:
     arguments = harness.parser(__doc__, rounds=3).parse_args()
-    bench = harness.Bench(__file__, arguments, f"{arguments.rounds} rounds after one that is not counted; {harness.interval_remark(arguments.rounds)}")
+    bench = harness.Bench(__file__, arguments, f"{arguments.rounds} rounds after one that is not counted; "
+                          f"{harness.interval_remark(arguments.rounds)}")
     timed = [harness.Arm(name, lambda _, time_it=time_it: time_it()) for name, time_it in arms().items()]
     missed = show(bench.measure(timed, arguments.rounds, warm_up=1))
     print(f"\n{missed} missed", flush=True)

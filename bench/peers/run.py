@@ -4,9 +4,9 @@ of decoded pictures, Fashion-MNIST. The yardstick is libjpeg-turbo that reads an
 
 usage: make bench NAME=peers        or: bench/run.py peers --rounds 1 --works train --rivals tf_data dali_cpu
 
-Each round runs every arm once, in its own process, in a drawn order. A rival that is not installed
-or cannot do a work is listed with the reason. Ratios are taken within a round; the table has medians and their spread. Exit
-status 3: a bar is missed.
+Each round runs every arm of a work once, in its own process, in a drawn order. A rival that is not installed or cannot do a
+work is listed with the reason. Ratios are taken within a round; the table has medians and their spread. Exit status 3: a bar is
+missed.
 """
 
 import argparse

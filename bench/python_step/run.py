@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """A training step of an nn.Module from Python: the plain loop with AdamW(fused=True) against headrace.Trainer.step, on a
 tiny MLP (32-64-10, batch 16, 1 thread), where what is not arithmetic shows; plain, with clipping, and with clipping and a
-loss scale; and Tuned.step after hr.tune of a loop with a plain AdamW, by what it kept of the changes to a step. Each round times --steps steps of every arm.
-Last, how fast a counting Python thread runs while
-a Trainer steps and while a Loader is waited for, as a share of its free rate.
+loss scale; and Tuned.step after hr.tune of a loop with a plain AdamW, by what it kept of the changes to a step. Each round times
+--steps steps of every arm. Last, how fast a counting Python thread runs while a Trainer steps and while a Loader is waited for, as
+a share of its free rate.
 
 usage: make bench NAME=python-step
 """

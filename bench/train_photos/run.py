@@ -3,7 +3,8 @@
 
 Both sides run a warm-up (pytorch.py 10 steps, ours 3), then --steps steps with loading, forward, backward and update. Ours
 are the traced steps of `headrace profile`: what tracing costs is in them, and the loader works as in training. The
-first pair runs PyTorch with each number of workers; the other pairs with the one that was faster. The share of each kept change is read from ledger.json beside the recipe, where tune measured it.
+first pair runs PyTorch with each number of workers; the other pairs with the one that was faster. The share of each kept
+change is read from ledger.json beside the recipe, where tune measured it.
 
 usage: make bench NAME=train-photos, after make demo-photos
 """

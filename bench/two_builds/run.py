@@ -135,7 +135,8 @@ def write_pack(old: Build, files: list[Path], folder: Path) -> None:
         target = folder / "some" / "train" / path.parent.name / path.name
         target.parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(path, target)
-    old.output(old.program("headrace"), "pack", f"folder:{folder / 'some'}", folder / "small-raw.pack", "--form", "raw", "--short-side", "256", "--quiet")
+    old.output(old.program("headrace"), "pack", f"folder:{folder / 'some'}", folder / "small-raw.pack", "--form", "raw",
+               "--short-side", "256", "--quiet")
 
 
 def jobs_of(names: list[str], old: Build, photographs: Path, folder: Path) -> dict[str, Callable[[Build, int], float]]:
