@@ -82,7 +82,7 @@ def with_and_without(loop: Loop) -> list[harness.Arm]:
         with hr.watch(loop.model, loop.optimizer, loop.loader):
             return loop.run()
 
-    return [harness.Arm(True, watched), harness.Arm(False, lambda _: loop.run())]
+    return [harness.Arm("watched", watched), harness.Arm("plain", lambda _: loop.run())]
 
 
 def cost_of_a_step(bench: harness.Bench, pairs: int) -> tuple[list[float], float]:
@@ -91,8 +91,8 @@ def cost_of_a_step(bench: harness.Bench, pairs: int) -> tuple[list[float], float
     loop = Loop(4)
     loop.run()
     times = bench.measure(with_and_without(loop), pairs, title="a small step, watched or not: seconds, CPU seconds")
-    added = [watched[0] - plain[0] for watched, plain in zip(times[True], times[False], strict=True)]
-    return added, statistics.median(plain[0] for plain in times[False])
+    added = [watched[0] - plain[0] for watched, plain in zip(times["watched"], times["plain"], strict=True)]
+    return added, statistics.median(plain[0] for plain in times["plain"])
 
 
 def against_timers(loop: Loop) -> dict[str, float]:
@@ -114,7 +114,7 @@ def main() -> int:
     loop.run()
     found = bench.measure([harness.Arm("timers", lambda _: against_timers(loop)), *with_and_without(loop)], arguments.pairs,
                           title="off the timers; watched or not: seconds, CPU seconds")
-    plain_s = [seconds for seconds, _cpu in found[False]]
+    plain_s = [seconds for seconds, _cpu in found["plain"]]
     print(f"batch of {size}: {statistics.median(plain_s) * 1e3:.2f} ms a step without the watch")
     good = True
     for part in PARTS:
@@ -123,7 +123,7 @@ def main() -> int:
         good = good and abs(middle) <= 0.03
         print(f"  {part:<10} against timers by hand {middle:+.2%} [{min(values):+.2%}, {max(values):+.2%}]; wanted within 3 %")
     for place, name in enumerate(("overhead", "of CPU")):
-        values = [watched[place] / plain[place] - 1 for watched, plain in zip(found[True], found[False], strict=True)]
+        values = [watched[place] / plain[place] - 1 for watched, plain in zip(found["watched"], found["plain"], strict=True)]
         low, high = harness.quartiles(values)
         print(f"  {name:<10} {statistics.median(values):+.2%} [{low:+.2%}, {high:+.2%}] (median, quartiles); wanted under 1 %")
     added, step_s = cost_of_a_step(bench, 10 * arguments.pairs)
