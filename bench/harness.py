@@ -32,7 +32,7 @@ LAST_LINES = 20
 JSON_FORMAT = 1
 UNAVAILABLE = "unavailable"
 
-Command = Sequence[str | Path]
+Command = Sequence[object]  # Words; each is turned into text.
 
 
 # Programs.
