@@ -24,7 +24,7 @@ import harness  # noqa: E402
 TRAINER = """
 import signal, sys, time
 signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
-held = [bytes(60_000_000)]
+held = [b"x" * 60_000_000]  # Written to, so that it is resident.
 for epoch in range(1, 1000):
     time.sleep(0.3)
     print(f"epoch {epoch}/1000  loss 0.1", file=sys.stderr, flush=True)
