@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Is a new build as fast as an old one? Five short jobs, each in processes of their own: old, new, and old again take turns.
 
-demo        samples/s of the second epoch of `headrace train` on a part of Fashion-MNIST, with the changes that the demo keeps
+demo        samples/s of `headrace train` on a part of Fashion-MNIST, with the changes that the demo keeps, after the first epoch
 photos      photographs a second through the Loader (bench/load_photos' program), random resized crop to 128, 2 threads
 idx         samples/s of Fashion-MNIST through the Loader (bench/peers' program), pad, crop, flip, normalise
 pack        samples/s of decoded photographs from a raw pack, which the old build writes and both read
@@ -35,8 +35,8 @@ import smaller_fashion  # noqa: E402
 MEDIAN_WANTED, LOW_WANTED = 0.98, 0.95
 OLD, NEW, AGAIN = "old", "new", "old again"
 WARM_UP, LIMIT_S = 1, 120.0
-SECONDS = 1.5  # That a loader or the step is measured for.
-TRAIN_PICTURES, TEST_PICTURES = 20_000, 500
+SECONDS = 1.5  # That a loader or the step is measured for, and about so long training is.
+TRAIN_PICTURES, TEST_PICTURES, EPOCHS_MAX = 4000, 500, 30
 PHOTOS, PACKED = 1920, 600
 
 # What the demo keeps, by the names that a build may have for it; the first that its schema knows is taken.
@@ -103,14 +103,20 @@ def per_second(figures: dict[str, Any], what: str = "images") -> float:
 # The jobs: what one process measures, by the number of the round.
 
 
-def demo(build: Build, data: Path, number: int) -> float:
+def demo(build: Build, data: Path, epochs: int, number: int) -> float:
     words = [word for wanted in KEPT for word in spelled(wanted, build.keys)]
     fast_bf16 = {"avx512_bf16", "amx_bf16"} & set(harness.processor()[1])
     with tempfile.TemporaryDirectory(prefix="headrace-two-builds-") as folder:
         document = build.output(build.program("headrace"), "train", build.root / "examples" / "fashion_mnist.toml", "--seed", str(number),
-                                "--data.source", f"idx:{data}", "--train.epochs", "2", "--train.precision", "bf16" if fast_bf16 else "fp32",
+                                "--data.source", f"idx:{data}", "--train.epochs", str(epochs), "--train.precision", "bf16" if fast_bf16 else "fp32",
                                 *words, "--out", f"{folder}/run", "--json", "-", "--quiet")
-    return json.loads(document)["training"]["epochs"][-1]["samples_per_second"]
+    # The first epoch warms up. All have as many samples, so that this is the rate over the others together.
+    return statistics.harmonic_mean(epoch["samples_per_second"] for epoch in json.loads(document)["training"]["epochs"][1:])
+
+
+def demo_epochs(old: Build, data: Path) -> int:
+    """With the first one; so many that the old build trains for about SECONDS after it."""
+    return 1 + max(1, min(EPOCHS_MAX, round(SECONDS * demo(old, data, 2, 1) / TRAIN_PICTURES)))
 
 
 def photos(build: Build, folder: Path, number: int) -> float:
@@ -144,14 +150,16 @@ def jobs_of(names: list[str], old: Build, photographs: Path, folder: Path) -> di
     files = sorted((photographs / "train").glob("*/*.jpg"))
     if not files and {"photos", "pack"} & set(names):
         raise SystemExit(f"no photographs in {photographs}/train: make photos, or give --jobs without photos and pack")
+    epochs = 2
     if "demo" in names:
         (folder / "part").mkdir()
         smaller_fashion.write(folder / "part", TRAIN_PICTURES, TEST_PICTURES)
+        epochs = demo_epochs(old, folder / "part")
     if "pack" in names:
         write_pack(old, files, folder)
     (folder / "fashion").symlink_to(harness.FASHION_MNIST)
     jobs: dict[str, Callable[[Build, int], float]] = {
-        "demo": lambda build, number: demo(build, folder / "part", number),
+        "demo": lambda build, number: demo(build, folder / "part", epochs, number),
         "photos": lambda build, number: photos(build, photographs, number),
         "idx": lambda build, number: native(build, folder, "fashion", number),
         "pack": lambda build, number: native(build, folder, "decoded_cache", number),
