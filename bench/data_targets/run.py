@@ -9,7 +9,7 @@ T-08  time an image of one chain at 640 x 640: vector kernels against their scal
 T-09  from asking for a batch to having it, half and 99 in 100 of the requests; under 10 ms wanted: a consumer that sleeps or
       computes for 50 ms a batch, and one that is faster than the producer.
 
-The data are made from the photographs of make photos in the temporary folder, which must not be a file system in memory: the
+The data are made from the photographs of tools/make_photos.py in the temporary folder, which must not be a file system in memory: the
 page cache is emptied of them. What cannot pass on 2 cores is printed like the rest. Exit status 3: a target is missed.
 
 usage: make bench NAME=data-targets        or: bench/run.py data-targets --rounds 10 --only T-08
@@ -77,7 +77,7 @@ def square(path: Path, side: int, offset: float = 0.5) -> Image.Image:
 def make_data(photos: Path, folder: Path) -> None:
     paths = sorted((photos / "train").glob("*/*.jpg"))
     if not paths:
-        raise SystemExit(f"no photographs in {photos}/train: make photos")
+        raise SystemExit(f"no photographs in {photos}/train: make setup JOB=photos")
 
     def place(name: str, path: Path, ending: str) -> Path:
         target = folder / name / "train" / path.parent.name / f"{path.stem}{ending}"

@@ -3,7 +3,7 @@
 
 Three ways: a program that links only the part without LibTorch, from its exec; what `headrace train` does with its data, from
 the first look at the folder (and once more with its network, for which LibTorch sets itself up: without a bar); Python after `import headrace`, from hr.Loader(...). Folders of 3,000 and of 20,000 copies of the photographs of
-`make photos`, written for this and removed. Exit status 3: a bar is missed.
+`make setup JOB=photos`, written for this and removed. Exit status 3: a bar is missed.
 
 usage: make bench NAME=first-batch
 """

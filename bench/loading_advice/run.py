@@ -102,7 +102,7 @@ def jobs_of(photos: Path, folder: Path, cores: int) -> tuple[list[Job], int]:
     """And how many photographs they load."""
     files = sorted((photos / "train").glob("*/*.jpg"))
     if not files:
-        raise SystemExit(f"no photographs in {photos}/train: make photos")
+        raise SystemExit(f"no photographs in {photos}/train: make setup JOB=photos")
     files = files[:: max(1, len(files) // PICTURES)]
     for path in files:
         target = folder / "photographs" / "train" / path.parent.name / path.name

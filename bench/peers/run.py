@@ -258,7 +258,7 @@ def show_verdicts(rows: list[dict]) -> None:
 def parsed(words: list[str] | None = None) -> argparse.Namespace:
     parser = harness.parser(__doc__, rounds=3)
     parser.set_defaults(json=harness.ROOT / "build" / "bench-peers.json")
-    parser.add_argument("--photos", type=Path, default=harness.ROOT / "photos", help="the folder of make photos")
+    parser.add_argument("--photos", type=Path, default=harness.ROOT / "photos", help="the folder of make setup JOB=photos")
     parser.add_argument("--works", nargs="+", choices=list(TITLES), default=list(TITLES))
     parser.add_argument("--rivals", nargs="*", choices=sorted({rival.script for rival in RIVALS}), help="only these")
     parser.add_argument("--threads", type=int, default=2, help="threads or worker processes of every arm")

@@ -95,7 +95,7 @@ def main() -> int:
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--only", choices=list(SPEEDUP_WANTED), action="append")
     parser.add_argument("--epochs", type=int, help="instead of each script's own number")
-    parser.add_argument("--photos", type=Path, default=harness.ROOT / "photos", help="ImageFolder for finetune; see make photos")
+    parser.add_argument("--photos", type=Path, default=harness.ROOT / "photos", help="ImageFolder for finetune; see make setup JOB=photos")
     arguments = parser.parse_args()
     bench = harness.Bench(__file__, arguments, f"{arguments.seeds} seeds of {', '.join(arguments.only or SPEEDUP_WANTED)}")
     with tempfile.TemporaryDirectory(prefix="headrace-bench-") as temporary:

@@ -6,7 +6,7 @@ are the traced steps of `headrace profile`: what tracing costs is in them, and t
 first pair runs PyTorch with each number of workers; the other pairs with the one that was faster. The share of each kept
 change is read from ledger.json beside the recipe, where tune measured it.
 
-usage: make bench NAME=train-photos, after make demo-photos
+usage: make bench NAME=train-photos, after make demo JOB=photos
 """
 
 import argparse
@@ -96,7 +96,7 @@ def main() -> int:
     arguments = parser.parse_args()
     arguments.recipe = arguments.recipe.resolve()
     if not arguments.recipe.exists():
-        print(f"no tuned recipe at {arguments.recipe}: run make demo-photos first, or give --recipe", file=sys.stderr)
+        print(f"no tuned recipe at {arguments.recipe}: run make demo JOB=photos first, or give --recipe", file=sys.stderr)
         return 2
     recipe = tomllib.loads(arguments.recipe.read_text())
     ledger = json.loads(arguments.recipe.with_name("ledger.json").read_text())

@@ -149,7 +149,7 @@ def jobs_of(names: list[str], old: Build, photographs: Path, folder: Path) -> di
     """What of a build a job measures; its data are written first."""
     files = sorted((photographs / "train").glob("*/*.jpg"))
     if not files and {"photos", "pack"} & set(names):
-        raise SystemExit(f"no photographs in {photographs}/train: make photos, or give --jobs without photos and pack")
+        raise SystemExit(f"no photographs in {photographs}/train: make setup JOB=photos, or give --jobs without photos and pack")
     epochs = 2
     if "demo" in names:
         (folder / "part").mkdir()
