@@ -243,11 +243,11 @@ def with_range(values: Sequence[float], digits: int = 0) -> str:
 # Tables.
 
 
-def table(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """The first column to the left, the others to the right."""
+def table(headings: Sequence[str], rows: Iterable[Sequence[str]], left: Sequence[int] = (0,)) -> str:
+    """Numbers stand to the right, words to the `left`: the first column, unless others are named."""
     lines = [list(headings), *map(list, rows)]
     widths = [max(len(line[column]) for line in lines) for column in range(len(headings))]
-    return "\n".join("  ".join(cell.ljust(width) if column == 0 else cell.rjust(width)
+    return "\n".join("  ".join(cell.ljust(width) if column in left else cell.rjust(width)
                                for column, (cell, width) in enumerate(zip(line, widths, strict=True))).rstrip() for line in lines)
 
 

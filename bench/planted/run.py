@@ -90,7 +90,7 @@ def main() -> int:
     rights = {name: sum(verdicts[verdict] for verdict in RIGHT[name]) for name, verdicts in counts.items()}
     print("\n" + harness.table(["", f"right of {arguments.runs}", "verdicts"], [
         [name, str(rights[name]), ", ".join(f"{verdict} {reason} {count}" for (verdict, reason), count in verdicts.most_common())]
-        for name, verdicts in counts.items()]))
+        for name, verdicts in counts.items()], left=(0, 2)))
     return bench.end({"right": rights, "runs": arguments.runs})
 
 
