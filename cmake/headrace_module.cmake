@@ -71,7 +71,8 @@ function(headrace_module name)
   foreach(bench ${benches})
     get_filename_component(bench_name "${bench}" NAME_WE)
     add_executable(${bench_name} "${bench}" ${objects})
-    target_include_directories(${bench_name} PRIVATE "${CMAKE_SOURCE_DIR}/include" "${CMAKE_SOURCE_DIR}/src")
+    target_include_directories(${bench_name} PRIVATE "${CMAKE_SOURCE_DIR}/include" "${CMAKE_SOURCE_DIR}/src"
+      "${CMAKE_SOURCE_DIR}/bench")  # quantile.h.
     target_link_libraries(${bench_name} PRIVATE ${links} benchmark::benchmark)
   endforeach()
 endfunction()

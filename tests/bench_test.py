@@ -1,20 +1,30 @@
 """The scripts in bench/ that judge something tell good from bad."""
 
 import importlib.util
+import json
+import os
+import re
+import signal
+import subprocess
 import sys
+import time
 from pathlib import Path
 from types import ModuleType
 
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
+BENCH = ROOT / "bench"
+sys.path.insert(0, str(BENCH))
+
+import harness  # noqa: E402
 
 # Stands for `headrace train`: holds 60 MB, says when an epoch ends, keeps some more of each when told to, and ends with
 # 143 after SIGTERM.
 TRAINER = """
 import signal, sys, time
 signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
-held = [bytes(60_000_000)]
+held = [b"x" * 60_000_000]  # Written to, so that it is resident.
 for epoch in range(1, 1000):
     time.sleep(0.3)
     print(f"epoch {epoch}/1000  loss 0.1", file=sys.stderr, flush=True)
@@ -25,7 +35,7 @@ for epoch in range(1, 1000):
 def script(name: str) -> ModuleType:
     """bench/<name>/run.py; all of them are called run."""
     module_name = f"bench_{name}"
-    specification = importlib.util.spec_from_file_location(module_name, ROOT / "bench" / name / "run.py")
+    specification = importlib.util.spec_from_file_location(module_name, BENCH / name / "run.py")
     module = importlib.util.module_from_spec(specification)
     sys.modules[module_name] = module  # Dataclasses look their module up.
     specification.loader.exec_module(module)
@@ -119,9 +129,232 @@ def data_targets_missed(show: str, found: dict, *settings) -> list[str]:
 
 
 def test_an_interval_of_the_median_leaves_out_what_one_repeat_in_ten_may_be():
-    interval = script("data_targets").loader_rounds.interval
-    assert interval([5, 1, 2, 3, 4, 100, 6, 7, 8, -100]) == (1, 8)
-    assert interval([3, 1, 2]) == (1, 3) and interval([7]) == (7, 7)
+    assert harness.interval([5, 1, 2, 3, 4, 100, 6, 7, 8, -100]) == (1, 8)
+    assert harness.interval([3, 1, 2]) == (1, 3) and harness.interval([7]) == (7, 7)
+
+
+def test_an_interval_says_how_often_it_holds_the_median():
+    # 1 - 2 * 0.5^n * (1 + n + ...): tables of the sign test.
+    assert harness.coverage(1) == 0 and harness.coverage(3) == 0.75 and harness.coverage(5) == 0.9375
+    assert harness.coverage(6) == 0.96875 and harness.coverage(10) == 1 - 2 * (1 + 10) / 1024
+    assert harness.interval(range(20)) == (5, 14) and harness.coverage(20) == pytest.approx(0.9586, abs=1e-4)
+    assert all(harness.coverage(count) >= 0.95 for count in range(6, 200))
+
+
+def test_quartiles_and_ratios_of_figures_made_by_hand():
+    assert harness.quartiles([4, 1, 3, 2, 5]) == (2, 4) and harness.quartiles([1, 2, 3, 4]) == (1.75, 3.25) and harness.quartiles([7]) == (7, 7)
+    assert harness.ratios([1, 9, 4], [2, 3, 4]) == [0.5, 3, 1]
+    with pytest.raises(ValueError):
+        harness.ratios([1, 2], [1])
+    summary = harness.Summary.of([3, 1, 2])
+    assert (summary.median, summary.low, summary.high, summary.least, summary.most, summary.count) == (2, 1, 3, 1, 3, 3)
+
+
+def test_arms_take_turns_in_a_drawn_order_that_its_seed_repeats():
+    def orders_of(seed: int, warm_up: int = 0) -> tuple[list[str], dict]:
+        asked: list[str] = []
+
+        def arm(name):
+            return harness.Arm(name, lambda number: asked.append(name) or number)
+
+        found = harness.interleave([arm(name) for name in "abcde"], 6, warm_up, seed)
+        return ["".join(asked[at:at + 5]) for at in range(0, len(asked), 5)], found
+
+    rounds, found = orders_of(1)
+    assert rounds == orders_of(1)[0] and rounds != orders_of(2)[0]
+    assert all(sorted(order) == list("abcde") for order in rounds)
+    assert [order[::-1] for order in rounds[::2]] == rounds[1::2] and len(set(rounds[::2])) > 1
+    assert found == {name: [1, 2, 3, 4, 5, 6] for name in "abcde"}
+    warm, found = orders_of(1, warm_up=2)
+    assert len(warm) == 8 and found == {name: [1, 2, 3, 4, 5, 6] for name in "abcde"}
+
+
+def test_two_arms_of_one_name_are_refused():
+    with pytest.raises(ValueError, match="one name"):
+        harness.interleave([harness.Arm("a", lambda _: 1), harness.Arm("a", lambda _: 2)], 1)
+
+
+def test_an_arm_may_be_a_command_that_prints_its_figures():
+    command = (sys.executable, "-c", "print('a word first'); print('{\"rate\": 3}')")
+    assert harness.interleave([harness.Arm("a", command)], 2) == {"a": [{"rate": 3}] * 2}
+
+
+def test_a_program_that_fails_ends_the_bench_with_its_name_status_and_last_lines():
+    failing = [sys.executable, "-c", "import sys; print('\\n'.join(f'line {i}.' for i in range(100))); sys.exit(7)"]
+    with pytest.raises(SystemExit, match="ended with status 7") as failure:
+        harness.run(failing)
+    message = str(failure.value)
+    assert sys.executable in message and "line 99." in message and "line 5." not in message
+    assert harness.run(failing, accepted=(0, 7)).output.startswith("line 0.")
+    with pytest.raises(SystemExit, match="/no/such/program.*\n?.*could not be started: No such file"):
+        harness.run(["/no/such/program"])
+    with pytest.raises(SystemExit, match="printed no line of JSON"):
+        harness.run_json([sys.executable, "-c", "print(3)"])
+
+
+def test_a_program_that_hangs_is_ended():
+    with pytest.raises(SystemExit, match=r"not done after 0\.2 s"):
+        harness.run(["sleep", "600"], limit_s=0.2)
+
+
+def test_a_program_ends_with_its_children_when_its_block_is_left(tmp_path, monkeypatch):
+    monkeypatch.setattr(harness, "GRACE_S", 0.2)  # It does not listen when it is asked to end.
+    pid = tmp_path / "pid"
+    stubborn = ("import pathlib, signal, subprocess, time\n"
+                "signal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
+                f"child = subprocess.Popen(['sleep', '600'])\npathlib.Path({str(pid)!r}).write_text(str(child.pid))\n"
+                "time.sleep(600)")
+    with pytest.raises(KeyboardInterrupt), harness.started([sys.executable, "-c", stubborn]) as process:
+        while not (pid.exists() and pid.read_text()):
+            assert process.poll() is None
+            time.sleep(0.05)
+        raise KeyboardInterrupt
+    assert process.returncode == -signal.SIGKILL
+    wait_until_gone(int(pid.read_text()))
+
+
+def wait_until_gone(process: int) -> None:
+    for _ in range(200):
+        try:
+            if Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] == "Z":
+                return
+        except OSError:
+            return
+        time.sleep(0.05)
+    raise AssertionError(f"process {process} still runs")
+
+
+A_BENCH = """
+import argparse, sys
+sys.path.insert(0, {bench!r})
+import harness
+arguments = harness.parser("A bench.", rounds=7).parse_args()
+bench = harness.Bench(__file__, arguments, "numbers")
+command = {command!r}
+arms = [harness.Arm("twice", lambda number: 2.0 * number), harness.Arm(("once", 1), lambda number: float(number))]
+arms += [harness.Arm("program", lambda number: harness.run(command, limit_s=60).seconds)] if command else []
+found = bench.measure(arms, arguments.rounds, title="both")
+print(harness.arms_table(found, "m/s", 1, reference="twice"))
+sys.exit(bench.end({{"answer": 42}}, 3))
+"""
+
+
+def a_bench(tmp_path: Path, *options: str, command: list[str] | None = None) -> subprocess.Popen:
+    folder = tmp_path / "numbers"
+    folder.mkdir(exist_ok=True)
+    (folder / "run.py").write_text(A_BENCH.format(bench=str(BENCH), command=command))
+    return subprocess.Popen([sys.executable, str(folder / "run.py"), *options], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def test_the_json_of_a_bench_holds_the_machine_the_command_and_every_figure(tmp_path):
+    target = tmp_path / "below" / "found.json"
+    process = a_bench(tmp_path, "--json", str(target), "--order-seed", "5")
+    output, errors = process.communicate()
+    assert process.returncode == 3, errors
+    document = json.loads(target.read_text())
+    assert list(target.parent.iterdir()) == [target]  # Nothing is left of the file written aside.
+    assert document["format"] == 1 and document["bench"] == "numbers" and document["status"] == 3 and document["results"] == {"answer": 42}
+    assert document["command"][1:] == ["--json", str(target), "--order-seed", "5"] and document["options"]["rounds"] == 7
+    assert document["machine"]["cores"] == len(os.sched_getaffinity(0)) and document["machine"]["torch"]
+    assert set(document["before"]["pressure"]) == {"cpu", "memory", "io"} and "load_1_min" in document["after"]
+    assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ", document["date"]) and document["seconds"] >= 0
+    twice, once = document["arms"]
+    assert twice["title"] == "both" and twice["values"] == [2.0 * number for number in range(1, 8)] and twice["summary"]["median"] == 8
+    assert once["name"] == "once, 1"
+    lines = output.splitlines()
+    assert document["machine"]["processor"] in lines[0] and lines[1] == "numbers: numbers"
+    assert re.search(r"^once, 1 +4\.0 .*0\.500 \[0\.500, 0\.500\]$", output, re.MULTILINE)
+
+
+def test_a_bench_that_is_told_to_end_ends_the_program_it_measures(tmp_path):
+    pid = tmp_path / "pid"
+    command = [sys.executable, "-c", f"import os, pathlib, time; pathlib.Path({str(pid)!r}).write_text(str(os.getpid())); time.sleep(600)"]
+    process = a_bench(tmp_path, command=command)
+    while not (pid.exists() and pid.read_text()):
+        assert process.poll() is None, process.communicate()
+        time.sleep(0.05)
+    process.send_signal(signal.SIGINT)
+    process.communicate(timeout=60)
+    assert process.returncode == 128 + signal.SIGINT
+    wait_until_gone(int(pid.read_text()))
+
+
+def test_pressure_that_the_kernel_does_not_tell_is_unavailable(tmp_path):
+    (tmp_path / "cpu").write_text("some avg10=1.50 avg60=0.40 avg300=0.10 total=2500000\nfull avg10=0 avg60=0 avg300=0 total=0\n")
+    (tmp_path / "io").write_text("nothing of the kind\n")
+    assert harness.pressure("cpu", tmp_path) == {"some_10_s": 0.015, "some_total_s": 2.5}
+    assert harness.pressure("io", tmp_path) == harness.UNAVAILABLE and harness.pressure("memory", tmp_path) == harness.UNAVAILABLE
+    before = {"pressure": {"cpu": {"some_total_s": 1.0}, "io": harness.UNAVAILABLE}}
+    after = {"pressure": {"cpu": {"some_total_s": 2.0}, "io": harness.UNAVAILABLE}}
+    assert harness.pressure_between(before, after, 4.0) == "cpu 25.0%, io unavailable"
+
+
+def entry() -> ModuleType:
+    """bench/run.py."""
+    return script(".")
+
+
+def test_every_bench_says_what_it_needs_and_what_it_is():
+    run = entry()
+    assert sorted(run.NEEDS) == sorted(path.parent.name for path in BENCH.glob("*/run.py"))
+    cmake = "\n".join(path.read_text() for path in [ROOT / "CMakeLists.txt", BENCH / "CMakeLists.txt", ROOT / "cmake" / "python.cmake"])
+    known = set(re.findall(r"(?:add_executable|add_library|headrace_library)\((\w+)", cmake)) | set(run.programs())
+    assert {target for needs in run.NEEDS.values() for target in needs.targets} <= known
+    assert {folder for runs in run.ALIASES.values() for folder, _ in runs} <= set(run.NEEDS)
+    for line in run.listing().splitlines():
+        assert re.fullmatch(r"\S+ {2,}\S.*", line), f"a bench without its one line: {line}"
+
+
+def test_a_name_of_the_benches_is_found_in_every_spelling():
+    run = entry()
+    assert run.runs_of("fashion", []) == [("train_fashion", ())]
+    assert run.runs_of("photos", []) == [("load_photos", ()), ("train_photos", ())]
+    assert run.runs_of("train_fashion", ["--epochs", "1"]) == run.runs_of("train-fashion", ["--epochs", "1"]) == [("train_fashion", ("--epochs", "1"))]
+    assert run.runs_of("python-loader", []) == [("python_loader", ()), ("python_loader", ("--work", "fashion"))]
+    assert run.runs_of("python-loader", ["--rounds", "1"]) == [("python_loader", ("--rounds", "1"))]
+    assert run.runs_of("trace-bench", ["1"]) == run.runs_of("trace_bench", ["1"]) == [("trace_bench", ("1",))]
+    assert run.runs_of("programs", []) == [(name, ()) for name in run.programs()]
+
+
+@pytest.mark.parametrize("words, told", [(["fashon"], "no bench is called fashon; did you mean fashion?"),
+                                         (["xyzzy"], "no bench is called xyzzy\n"),
+                                         (["photos", "--rounds", "1"], "photos is load-photos and train-photos; options are for one of them")])
+def test_a_name_that_no_bench_has_is_refused_with_the_nearest_and_the_list(words, told):
+    done = subprocess.run([sys.executable, BENCH / "run.py", *words], capture_output=True, text=True)
+    assert done.returncode == 2 and told in done.stderr
+    assert words[0] == "photos" or "planted  " in done.stderr
+
+
+def test_a_build_is_told_to_be_slower_by_its_median_or_by_its_interval(capsys):
+    builds = script("two_builds")
+    assert builds.judge([0.99] * 20) and not builds.judge([0.97] * 20)
+    assert not builds.judge([0.94] * 7 + [1.0] * 13)  # The sixth of 20 ordered values is the interval's lower end.
+    assert builds.judge([0.94] * 5 + [1.0] * 15)
+    quiet = builds.row_of("demo", {"old": [100.0, 100], "new": [90.0, 90], "old again": [100.0, 100]})
+    noisy = builds.row_of("idx", {"old": [100.0, 100], "new": [101.0, 101], "old again": [80.0, 80]})
+    assert quiet["new_over_old"] == [0.9, 0.9] and not quiet["met"] and quiet["control_met"] and noisy["met"] and not noisy["control_met"]
+    builds.show([quiet, noisy])
+    shown = capsys.readouterr().out
+    assert re.search("^demo .*MISSED$", shown, re.MULTILINE) and re.search("^idx .*met$", shown, re.MULTILINE)
+    assert "idx: old against old misses the bar as well" in shown and "demo: old against old" not in shown
+
+
+def test_each_build_is_asked_in_the_words_that_its_schema_knows():
+    builds = script("two_builds")
+    old = builds.keys_of({"properties": {"seed": {"type": "integer"}, "optimizer": {"properties": {"implementation": {}}}}})
+    new = builds.keys_of({"properties": {"optimizer": {"properties": {"fused": {}}}}})
+    assert old == {"seed", "optimizer", "optimizer.implementation"}
+    wanted = (("optimizer.fused", "true"), ("optimizer.implementation", "fused"))
+    assert builds.spelled(wanted, old) == ("--optimizer.implementation", "fused") and builds.spelled(wanted, new) == ("--optimizer.fused", "true")
+    with pytest.raises(SystemExit, match="knows none of optimizer.fused, optimizer.implementation"):
+        builds.spelled(wanted, {"seed"})
+
+
+def test_the_keys_that_two_builds_sets_are_those_of_this_build():
+    builds = script("two_builds")
+    keys = builds.keys_of(json.loads((ROOT / "docs" / "recipe.schema.json").read_text()))
+    for wanted in builds.KEPT:
+        builds.spelled(wanted, keys)
 
 
 def test_a_rate_below_its_target_is_missed(capsys):

@@ -5,18 +5,19 @@ glibc as it is; glibc that keeps what is freed; jemalloc, mimalloc and tcmalloc 
 installed (apt-get install libjemalloc2 libmimalloc2.0 libtcmalloc-minimal4); Headrace's arena. Each arm is a process of its own, all of
 them once a round, in turns.
 
-usage: make bench-allocators
+usage: make bench NAME=allocators
 """
 
-import argparse
-import json
-import os
 import statistics
-import subprocess
+import sys
+from functools import partial
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parent.parent.parent
-PROGRAM = ROOT / "build" / "release" / "bin" / "training_steps"
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+import harness  # noqa: E402
+
+PROGRAM = harness.PROGRAMS / "training_steps"
 RECIPES = {"photos_small": 60, "photos_resnet18": 8, "fashion_mnist": 24}  # Steps in a round.
 LIBRARIES = {"jemalloc": "libjemalloc.so.2", "mimalloc": "libmimalloc.so.2", "tcmalloc": "libtcmalloc_minimal.so.4"}
 FOLDERS = (Path("/usr/lib/x86_64-linux-gnu"), Path("/usr/lib/aarch64-linux-gnu"), Path("/usr/lib"))
@@ -36,40 +37,35 @@ def arms() -> dict[str, tuple[str, dict[str, str]]]:
     return found | {"arena": ("arena", {})}
 
 
-def steps(recipe: str, allocator: str, environment: dict[str, str]) -> dict[str, float]:
-    command = [str(PROGRAM), str(ROOT / "examples" / f"{recipe}.toml"), allocator, str(RECIPES[recipe])]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, env={**os.environ, **environment})
-    if done.returncode != 0:
-        raise SystemExit(f"{' '.join(command)}\nended with status {done.returncode}:\n{done.stdout}{done.stderr[-2000:]}")
-    return json.loads(done.stdout.splitlines()[-1])
+def steps(recipe: str, allocator: str, environment: dict[str, str], _round: int) -> dict[str, float]:
+    command = [PROGRAM, harness.ROOT / "examples" / f"{recipe}.toml", allocator, RECIPES[recipe]]
+    return harness.run_json(command, environment=environment)
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--rounds", type=int, default=5)
+def show(recipe: str, found: dict[str, list[dict[str, float]]]) -> None:
+    rows = []
+    for name, each in found.items():
+        times = [one["milliseconds"] for one in each]
+        speed = harness.ratios([one["milliseconds"] for one in found[SYSTEM]], times)
+        summary = harness.Summary.of(times)
+        rows.append([name, harness.with_interval(times, digits=2), f"{summary.quartile_low:.2f} - {summary.quartile_high:.2f}",
+                     harness.with_interval(speed, digits=3), f"{statistics.median(one['faults'] for one in each):.0f}",
+                     f"{statistics.median(one['peak_bytes'] for one in each) / 1e6:.0f}"])
+    print(f"\n{recipe}; {harness.interval_remark(len(times))}; speed is over {SYSTEM}'s in the same round\n"
+          + harness.table(["", "ms a step", "quartiles", "speed", "faults a step", "peak MB"], rows), flush=True)
+
+
+def main() -> int:
+    parser = harness.parser(__doc__, rounds=5)
     parser.add_argument("--recipes", nargs="+", choices=RECIPES, default=list(RECIPES))
-    parser.add_argument("--json", type=Path, help="also write all rounds to this file")
     arguments = parser.parse_args()
+    bench = harness.Bench(__file__, arguments, f"{arguments.rounds} rounds of {', '.join(arguments.recipes)}")
     by_name = arms()
-    found: dict[str, dict[str, list[dict[str, float]]]] = {}
     for recipe in arguments.recipes:
-        rounds: dict[str, list[dict[str, float]]] = {name: [] for name in by_name}
-        for _ in range(arguments.rounds):
-            for name, (allocator, environment) in by_name.items():
-                rounds[name].append(steps(recipe, allocator, environment))
-        found[recipe] = rounds
-        print(f"\n{recipe}: median of {arguments.rounds} rounds (least to most); against {SYSTEM} of the same round\n"
-              f"{'':12} {'ms a step':>26} {'speed':>6} {'faults a step':>14} {'peak MB':>8}")
-        for name, each in rounds.items():
-            times = [one["milliseconds"] for one in each]
-            ratio = statistics.median(base["milliseconds"] / one["milliseconds"]
-                                      for base, one in zip(rounds[SYSTEM], each, strict=True))
-            print(f"{name:12} {statistics.median(times):9.2f} ({min(times):.2f} to {max(times):.2f})".ljust(40)
-                  + f"{ratio:6.3f} {statistics.median(one['faults'] for one in each):14.0f}"
-                  f" {statistics.median(one['peak_bytes'] for one in each) / 1e6:8.0f}", flush=True)
-    if arguments.json:
-        arguments.json.write_text(json.dumps(found) + "\n")
+        show(recipe, bench.measure([harness.Arm(name, partial(steps, recipe, allocator, environment))
+                                    for name, (allocator, environment) in by_name.items()], arguments.rounds, title=recipe))
+    return bench.end()
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -9,20 +9,16 @@ T-08  time an image of one chain at 640 x 640: vector kernels against their scal
 T-09  from asking for a batch to having it, half and 99 in 100 of the requests; under 10 ms wanted: a consumer that sleeps or
       computes for 50 ms a batch, and one that is faster than the producer.
 
-The data are made from the photographs of make photos in the temporary folder, which must not be a file system in memory: the
+The data are made from the photographs of tools/make_photos.py in the temporary folder, which must not be a file system in memory: the
 page cache is emptied of them. What cannot pass on 2 cores is printed like the rest. Exit status 3: a target is missed.
 
-usage: make bench-data-targets        or: bench/data_targets/run.py --rounds 10 --only T-08
+usage: make bench NAME=data-targets        or: bench/run.py data-targets --rounds 10 --only T-08
 """
 
-import argparse
 import itertools
-import json
 import os
-import platform
 import shutil
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
@@ -30,9 +26,11 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parent.parent.parent
-PROGRAMS = ROOT / "build" / "release" / "bin"
-sys.path[:0] = [str(ROOT / "build" / "release" / "python"), str(ROOT / "bench")]
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+import harness  # noqa: E402
+
+sys.path.insert(0, str(harness.PACKAGE))
 
 import torch  # noqa: E402
 import torchvision  # noqa: E402
@@ -43,7 +41,7 @@ from torchvision.io import ImageReadMode, decode_jpeg, read_file  # noqa: E402
 from torchvision.transforms import v2  # noqa: E402
 
 import headrace as hr  # noqa: E402
-import loader_rounds  # noqa: E402
+import loader_speed  # noqa: E402
 from small_net import small_net_step  # noqa: E402
 
 MEAN, DEVIATION = [0.485, 0.456, 0.406], [0.229, 0.224, 0.225]
@@ -60,10 +58,7 @@ Arms = dict[str, Callable[[], object]]
 
 
 def ask(*words: object) -> dict:
-    done = subprocess.run([PROGRAMS / "data_targets", *map(str, words)], capture_output=True, text=True)
-    if done.returncode != 0:
-        raise SystemExit(f"data_targets {' '.join(map(str, words))} ended with status {done.returncode}: {done.stderr[-2000:]}")
-    return json.loads(done.stdout)
+    return harness.run_json([harness.PROGRAMS / "data_targets", *words])
 
 
 # The data.
@@ -82,7 +77,7 @@ def square(path: Path, side: int, offset: float = 0.5) -> Image.Image:
 def make_data(photos: Path, folder: Path) -> None:
     paths = sorted((photos / "train").glob("*/*.jpg"))
     if not paths:
-        raise SystemExit(f"no photographs in {photos}/train: make photos")
+        raise SystemExit(f"no photographs in {photos}/train: make setup JOB=photos")
 
     def place(name: str, path: Path, ending: str) -> Path:
         target = folder / name / "train" / path.parent.name / f"{path.stem}{ending}"
@@ -97,8 +92,7 @@ def make_data(photos: Path, folder: Path) -> None:
         square(path, 224).save(place("jpeg224", path, ".jpg"), quality=90)
     for path in paths[:: len(paths) // CHAIN_IMAGES][:CHAIN_IMAGES]:
         square(path, SIDE).save(place("jpeg640", path, ".jpg"), quality=90)
-    subprocess.run([PROGRAMS / "headrace", "pack", f"folder:{folder / 'pixels32'}", folder / "records.pack", "--form", "raw", "--quiet"],
-                   check=True)
+    harness.run([harness.PROGRAMS / "headrace", "pack", f"folder:{folder / 'pixels32'}", folder / "records.pack", "--form", "raw", "--quiet"])
 
 
 def mean_bytes(folder: Path) -> float:
@@ -197,7 +191,7 @@ def chain_arms(folder: Path, threads: list[int]) -> Arms:
             # One thread is the loop's own; two are worker processes, which live through all rounds.
             workers = 0 if count == 1 else count
             loader = DataLoader(pictures, 8, num_workers=workers, persistent_workers=workers > 0)
-            arms[f"{name} {count}"] = partial(loader_rounds.speed, loader)
+            arms[f"{name} {count}"] = partial(loader_speed.samples_per_second, loader)
     return arms
 
 
@@ -221,21 +215,12 @@ class Table:
         print(f"{target}  {name:<56} {text:<60} {'met' if met else 'MISSED'}{f' ({remark})' if remark else ''}")
 
 
-def found_text(values: list[float], unit: str, digits: int = 0) -> str:
-    low, high = loader_rounds.interval(values)
-    return f"{statistics.median(values):,.{digits}f} {unit} [{low:,.{digits}f}, {high:,.{digits}f}]"
-
-
-def ratios(slow: list[float], fast: list[float]) -> list[float]:
-    return [a / b for a, b in zip(slow, fast, strict=True)]
-
-
 def show_rates(found: dict[str, list], table: Table) -> None:
     print(f"\nT-06: samples/s, at least {RATE_WANTED:,}; a small net: 2 convolutions with stride 4, hr.Trainer")
     for name, values in found.items():
         rate = statistics.median(values)
         remark = "" if rate >= RATE_WANTED else f"wants {RATE_WANTED / rate:.1f} times as much of these cores"
-        table.judge("T-06", name, rate >= RATE_WANTED, found_text(values, "samples/s"), remark)
+        table.judge("T-06", name, rate >= RATE_WANTED, harness.with_interval(values, "samples/s"), remark)
 
 
 def check_no_decoding(results: list[dict]) -> None:
@@ -254,12 +239,12 @@ def show_loads(found: dict[str, list], threads: int, table: Table) -> None:
         if state == "cached":
             check_no_decoding([result for count in {1, threads} for result in found[f"loader {count} cached"]])
         naive = [result["seconds"] for result in found[f"sequential 0 {baseline}"]]
-        print(f"      {state}: the loop that loads for itself {found_text(naive, 's', 3)}")
+        print(f"      {state}: the loop that loads for itself {harness.with_interval(naive, 's', 3)}")
         for count in sorted({1, threads}):
             ours = [result["seconds"] for result in found[f"loader {count} {state}"]]
-            gain = ratios(naive, ours)
+            gain = harness.ratios(naive, ours)
             median = statistics.median(gain)
-            text = f"{found_text(ours, 's', 3)}, {found_text(gain, 'times', 2)}"
+            text = f"{harness.with_interval(ours, 's', 3)}, {harness.with_interval(gain, 'times', 2)}"
             causes = ["less work an image", *(["no decoding"] if state == "cached" else []), *([f"{count} cores"] if count > 1 else [])]
             remark = "by " + ", ".join(causes)
             for reading, wanted in (("70 % less time", LESS_TIME), ("1.7 times", WEAKER)):
@@ -276,18 +261,18 @@ def show_chains(found: dict[str, list], threads: list[int], table: Table) -> Non
         sets = {result["set"] for result in found[f"best {origin} {count}"]}
         hashes = {result["hash"] for kernels in ("best", "plain") for result in found[f"{kernels} {origin} {count}"]}
         name = f"from {'JPEG files' if origin == 'files' else 'decoded pixels'}, {count} thread{'s'[:count > 1]}"
-        print(f"      {name}: {'/'.join(sets)} {found_text(ours, 'images/s')}, {1000 / statistics.median(ours):.2f} ms each")
+        print(f"      {name}: {'/'.join(sets)} {harness.with_interval(ours, 'images/s')}, {1000 / statistics.median(ours):.2f} ms each")
         table.judge("T-08", f"{name}: equal output", len(hashes) == 1, f"{len(hashes)} different hash{'es'[:2 * (len(hashes) > 1)]} of all batches")
         rivals = {"scalar specification": f"plain {origin} {count}", "torchvision": f"torchvision {origin} {count}"}
         if origin == "files":
             rivals["Pillow"] = f"Pillow files {count}"
         for rival, arm in rivals.items():
-            gain = ratios(ours, speeds[arm])
+            gain = harness.ratios(ours, speeds[arm])
             table.judge("T-08", f"{name}: {rival}", statistics.median(gain) >= CHAIN_WANTED,
-                        f"{found_text(speeds[arm], 'images/s')}, {found_text(gain, 'times', 2)}")
+                        f"{harness.with_interval(speeds[arm], 'images/s')}, {harness.with_interval(gain, 'times', 2)}")
     for kernels, origin in itertools.product(("best", "plain"), ("files", "pixels")):
-        gain = ratios(speeds[f"{kernels} {origin} {threads[-1]}"], speeds[f"{kernels} {origin} {threads[0]}"])
-        print(f"      from {threads[0]} to {threads[-1]} threads, {kernels} kernels, {origin}: {found_text(gain, 'times', 2)}")
+        gain = harness.ratios(speeds[f"{kernels} {origin} {threads[-1]}"], speeds[f"{kernels} {origin} {threads[0]}"])
+        print(f"      from {threads[0]} to {threads[-1]} threads, {kernels} kernels, {origin}: {harness.with_interval(gain, 'times', 2)}")
 
 
 def percentile(values: list[float], share: float) -> float:
@@ -308,7 +293,7 @@ def show_waits(found: dict[str, list], table: Table) -> None:
                 value = percentile(waits, share)
                 first = statistics.median(wait for result in found[consumer] for wait in result["firsts_ms"])
                 remark = f"{first:.1f} ms to an epoch's first batch" if value >= WAIT_MS_WANTED else ""
-                low, high = loader_rounds.interval(each)
+                low, high = harness.interval(each)
                 table.judge("T-09", f"{title}, {what}: p{share * 100:.0f}", value < WAIT_MS_WANTED,
                             f"{value:.3f} ms of {len(waits)} requests; rounds [{low:.3f}, {high:.3f}]", remark)
 
@@ -321,20 +306,18 @@ def check_same_result(folder: Path) -> None:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=10)
-    parser.add_argument("--photos", type=Path, default=ROOT / "photos")
+    parser = harness.parser(__doc__, rounds=10)
+    parser.add_argument("--photos", type=Path, default=harness.ROOT / "photos")
     parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
     parser.add_argument("--only", choices=("T-06", "T-07", "T-08", "T-09"), action="append")
     arguments = parser.parse_args()
     torch.set_num_threads(1)  # Training and loading share the cores.
-    begin = time.perf_counter()
+    bench = harness.Bench(__file__, arguments, f"loader threads {arguments.threads}, torchvision {torchvision.__version__}; release build; "
+                          f"{arguments.rounds} rounds after one that is not counted; {harness.interval_remark(arguments.rounds)}")
     threads = sorted({1, arguments.threads})
     with tempfile.TemporaryDirectory(prefix="headrace-data-targets-") as scratch:
         folder = Path(scratch)
         make_data(arguments.photos, folder)
-        print(f"{time.strftime('%Y-%m-%d')}, {platform.machine()}, {len(os.sched_getaffinity(0))} cores, loader threads {arguments.threads}, "
-              f"torch {torch.__version__}, torchvision {torchvision.__version__}; release build; {arguments.rounds} rounds")
         for name in ("photographs", "jpeg224", "jpeg640"):
             print(f"{name}: {len(list((folder / name).rglob('*.jpg')))} files of {mean_bytes(folder / name) / 1000:.1f} KB")
         makers = {"T-06": lambda: rate_arms(folder, arguments.threads), "T-07": lambda: load_arms(folder, arguments.threads),
@@ -342,8 +325,8 @@ def main() -> int:
         wanted = [target for target in makers if arguments.only is None or target in arguments.only]
         if "T-07" in wanted:
             check_same_result(folder)
-        arms = {(target, name): run for target in wanted for name, run in makers[target]().items()}
-        found = loader_rounds.measure(arms, arguments.rounds)
+        arms = [harness.Arm((target, name), lambda _, work=work: work()) for target in wanted for name, work in makers[target]().items()]
+        found = bench.measure(arms, arguments.rounds, warm_up=1)
         of_target = {target: {name: values for (owner, name), values in found.items() if owner == target} for target in wanted}
     table = Table()
     shows = {"T-06": lambda results: show_rates(results, table),
@@ -351,8 +334,8 @@ def main() -> int:
              "T-08": lambda results: show_chains(results, threads, table), "T-09": lambda results: show_waits(results, table)}
     for target, results in of_target.items():
         shows[target](results)
-    print(f"\n{len(table.missed)} missed; {time.perf_counter() - begin:.0f} s", flush=True)
-    return 3 if table.missed else 0
+    print(f"\n{len(table.missed)} missed", flush=True)
+    return bench.end({"missed": table.missed}, 3 if table.missed else 0)
 
 
 if __name__ == "__main__":

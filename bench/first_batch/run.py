@@ -3,25 +3,24 @@
 
 Three ways: a program that links only the part without LibTorch, from its exec; what `headrace train` does with its data, from
 the first look at the folder (and once more with its network, for which LibTorch sets itself up: without a bar); Python after `import headrace`, from hr.Loader(...). Folders of 3,000 and of 20,000 copies of the photographs of
-`make photos`, written for this and removed. Each round runs every arm once. Exit status 3: a bar is missed.
+`make setup JOB=photos`, written for this and removed. Exit status 3: a bar is missed.
 
-usage: make bench-first-batch
+usage: make bench NAME=first-batch
 """
 
-import argparse
-import os
 import re
 import shutil
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parent.parent.parent
-PROGRAMS = ROOT / "build" / "release" / "bin"
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+import harness  # noqa: E402
+
 BARS_MS = {3_000: 60, 20_000: 150}
 WITH_NETWORK = "headrace train, with its network"
 TRANSFORM = {"size": 224, "crop": "random_resized", "flip_probability": 0.5, "mean": [0.485, 0.456, 0.406],
@@ -64,50 +63,47 @@ def copies(photos: Path, target: Path, count: int) -> None:
 
 
 def milliseconds(command: list[str]) -> float:
-    done = subprocess.run(command, capture_output=True, text=True,
-                          env={**os.environ, "PYTHONPATH": str(ROOT / "build" / "release" / "python")})
-    found = re.search(r"([\d.]+) ms", done.stdout)
-    if done.returncode != 0 or not found:
-        raise SystemExit(f"{' '.join(command)}\nended with status {done.returncode}:\n{done.stdout}{done.stderr[-2000:]}")
+    done = harness.run(command, environment=harness.python_path())
+    found = re.search(r"([\d.]+) ms", done.output)
+    if not found:
+        raise harness.ProgramFailed(command, "printed no milliseconds", done.output + done.errors)
     return float(found[1])
 
 
-def arms_of(folder: Path) -> dict[str, Callable[[], float]]:
+def arms_of(folder: Path) -> dict[str, Callable[[int], float]]:
     recipe = folder / "recipe.toml"
     recipe.write_text(RECIPE.format(folder=folder))
     return {
-        "C++ without LibTorch, from exec": lambda: milliseconds(
-            [str(PROGRAMS / "photo_bench"), "--first-batch", str(folder), str(time.monotonic_ns())]),
-        "headrace train, its data": lambda: milliseconds([str(PROGRAMS / "training_first_batch"), str(recipe), "data"]),
-        WITH_NETWORK: lambda: milliseconds([str(PROGRAMS / "training_first_batch"), str(recipe), "training"]),
-        "Python, from headrace.Loader(...)": lambda: milliseconds([sys.executable, "-c", PYTHON, f"folder:{folder}"]),
+        "C++ without LibTorch, from exec": lambda _: milliseconds(
+            [str(harness.PROGRAMS / "photo_bench"), "--first-batch", str(folder), str(time.monotonic_ns())]),
+        "headrace train, its data": lambda _: milliseconds([str(harness.PROGRAMS / "training_first_batch"), str(recipe), "data"]),
+        WITH_NETWORK: lambda _: milliseconds([str(harness.PROGRAMS / "training_first_batch"), str(recipe), "training"]),
+        "Python, from headrace.Loader(...)": lambda _: milliseconds([sys.executable, "-c", PYTHON, f"folder:{folder}"]),
     }
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=9)
-    parser.add_argument("--photos", type=Path, default=ROOT / "photos")
+    parser = harness.parser(__doc__, rounds=9)
+    parser.add_argument("--photos", type=Path, default=harness.ROOT / "photos")
     arguments = parser.parse_args()
-    missed = 0
+    bench = harness.Bench(__file__, arguments, f"{arguments.rounds} rounds; page cache warm")
     with tempfile.TemporaryDirectory(prefix="headrace-first-batch-") as scratch:
-        arms = {}
+        arms = []
         for count in BARS_MS:
             copies(arguments.photos, Path(scratch) / str(count), count)
-            for name, run in arms_of(Path(scratch) / str(count)).items():
-                arms[count, name] = run
-        found: dict[tuple[int, str], list[float]] = {arm: [] for arm in arms}
-        for place in range(arguments.rounds + 1):
-            for arm, run in arms.items():
-                took = run()
-                if place > 0:  # The first round warms the page cache.
-                    found[arm].append(took)
+            arms += [harness.Arm((count, name), work) for name, work in arms_of(Path(scratch) / str(count)).items()]
+        found = bench.measure(arms, arguments.rounds, warm_up=1)  # Which fills the page cache.
+    rows, missed = [], []
     for (count, name), values in found.items():
-        median = statistics.median(values)
         bar = None if name == WITH_NETWORK else BARS_MS[count]
-        missed += bar is not None and median > bar
-        print(f"{count:>6} files  {name:<34} {median:6.1f} ms [{min(values):.1f}, {max(values):.1f}]" + (f", bar {bar}" if bar else ""))
-    return 3 if missed else 0
+        if bar is not None and statistics.median(values) > bar:
+            missed.append(f"{count} files, {name}")
+        summary = harness.Summary.of(values)
+        rows.append([f"{count} files  {name}", harness.with_interval(values, "ms", 1),
+                     f"{summary.quartile_low:.1f} - {summary.quartile_high:.1f}", f"{summary.least:.1f} - {summary.most:.1f}",
+                     f"{bar or 'none'}"])
+    print(harness.interval_remark(arguments.rounds) + "\n" + harness.table(["", "first batch", "quartiles", "range", "bar"], rows))
+    return bench.end({"missed": missed}, 3 if missed else 0)
 
 
 if __name__ == "__main__":

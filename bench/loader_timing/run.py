@@ -15,10 +15,9 @@ DATA-17  a batch is asked for, 50 ms of other work done, and then it is there in
 
 Samples are checked: each once, in the order wanted. Exit status 1: a time is missed.
 
-usage: make bench-loader-timing
+usage: make bench NAME=loader-timing
 """
 
-import argparse
 import os
 import random
 import statistics
@@ -28,12 +27,13 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parent.parent.parent
-sys.path[:0] = [str(ROOT / "build" / "release" / "python"), str(ROOT / "bench")]
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-import numpy  # noqa: E402
+import harness  # noqa: E402
 
-import loader_rounds  # noqa: E402  Without torch: workers import this script.
+sys.path.insert(0, str(harness.PACKAGE))
+
+import numpy  # noqa: E402  No torch here: workers import this script.
 
 REQUESTS, READING_S, WORK_S = 20, 0.02, 0.05
 
@@ -143,8 +143,7 @@ class Table:
         median = statistics.median(values)
         met = is_met(median)
         self.missed += not met
-        low, high = loader_rounds.interval(values)
-        print(f"{name:<62} {median:8.3f} {unit} [{low:.3f}, {high:.3f}], wanted {wanted}: {'met' if met else 'MISSED'}")
+        print(f"{name:<62} {harness.with_interval(values, unit, 3)}, wanted {wanted}: {'met' if met else 'MISSED'}")
 
 
 def show(found: dict[str, list]) -> int:
@@ -152,7 +151,7 @@ def show(found: dict[str, list]) -> int:
     table = Table()
 
     def shares(name: str, of: str) -> list[float]:
-        return [mine / other for mine, other in zip(found[name], found[of], strict=True)]
+        return harness.ratios(found[name], found[of])
 
     def milliseconds(name: str) -> list[float]:
         return [1000 * value for value in found[name]]
@@ -174,13 +173,13 @@ def show(found: dict[str, list]) -> int:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=3)
-    arguments = parser.parse_args()
-    begin = time.perf_counter()
-    missed = show(loader_rounds.measure(arms(), arguments.rounds))
-    print(f"\n{missed} missed; {arguments.rounds} rounds, {time.perf_counter() - begin:.0f} s", flush=True)
-    return 1 if missed else 0
+    arguments = harness.parser(__doc__, rounds=3).parse_args()
+    bench = harness.Bench(__file__, arguments, f"{arguments.rounds} rounds after one that is not counted; "
+                          f"{harness.interval_remark(arguments.rounds)}")
+    timed = [harness.Arm(name, lambda _, time_it=time_it: time_it()) for name, time_it in arms().items()]
+    missed = show(bench.measure(timed, arguments.rounds, warm_up=1))
+    print(f"\n{missed} missed", flush=True)
+    return bench.end({"missed": missed}, 1 if missed else 0)
 
 
 if __name__ == "__main__":

@@ -11,17 +11,13 @@ The error of a job is the median over the rounds of predicted / measured - 1, wh
 docs/requirements.md). "unchanged" is the error of one who predicts that nothing changes: a prediction that errs by more than both
 10 % and that is missed too. Exit status 1: a job is missed.
 
-usage: make bench-loading-advice
+usage: make bench NAME=loading-advice
 """
 
-import argparse
-import json
 import math
 import os
-import platform
 import shutil
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
@@ -31,14 +27,15 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).resolve().parent.parent.parent
-HEADRACE = ROOT / "build" / "release" / "bin" / "headrace"
-sys.path[:0] = [str(ROOT / "build" / "release" / "python"), str(ROOT / "bench")]
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+import harness  # noqa: E402
+
+sys.path.insert(0, str(harness.PACKAGE))
 
 import torch  # noqa: E402
 
 import headrace as hr  # noqa: E402
-import loader_rounds  # noqa: E402
 from small_net import small_net_step  # noqa: E402
 
 ERROR_MAX = 0.25
@@ -51,7 +48,6 @@ CROPPED_AND_FLIPPED = {**CROPPED, "flip_probability": 0.5}
 FLIPPED = {**NORMALISED, "flip_probability": 0.5}
 PADDED = {**NORMALISED, "pad": 16}
 CROPPED_ANYWHERE = {**NORMALISED, "crop": "random_resized"}  # The default scale.
-FASHION = Path("/usr/share/datasets/fashion-mnist")
 FASHION_BATCH = 256
 FASHION_TRANSFORM = {"pad": 2, "flip_probability": 0.5, "mean": [0.2860], "deviation": [0.3530]}
 
@@ -88,7 +84,7 @@ class Job:
                 samples += len(batch[1])
         return samples / (time.perf_counter() - begin)
 
-    def now(self) -> tuple[float, float]:
+    def now(self, _round: int = 1) -> tuple[float, float]:
         """Samples a second, and those predicted without the dearest transform."""
         loader = self.loader(self.transform)
         rate = self.samples_per_second(loader)
@@ -98,7 +94,7 @@ class Job:
         self.setting = proposal["setting"]
         return rate, proposal["predicted_samples_per_second"]
 
-    def then(self) -> float:
+    def then(self, _round: int = 1) -> float:
         return self.samples_per_second(self.loader(self.changed()))
 
 
@@ -106,14 +102,14 @@ def jobs_of(photos: Path, folder: Path, cores: int) -> tuple[list[Job], int]:
     """And how many photographs they load."""
     files = sorted((photos / "train").glob("*/*.jpg"))
     if not files:
-        raise SystemExit(f"no photographs in {photos}/train: make photos")
+        raise SystemExit(f"no photographs in {photos}/train: make setup JOB=photos")
     files = files[:: max(1, len(files) // PICTURES)]
     for path in files:
         target = folder / "photographs" / "train" / path.parent.name / path.name
         target.parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(path, target)
     pack = folder / "pixels.pack"
-    subprocess.run([HEADRACE, "pack", f"folder:{folder / 'photographs'}", pack, "--form", "raw", "--short-side", "256", "--quiet"], check=True)
+    harness.run([harness.PROGRAMS / "headrace", "pack", f"folder:{folder / 'photographs'}", pack, "--form", "raw", "--short-side", "256", "--quiet"])
     jpeg, pixels = f"folder:{folder / 'photographs'}", f"pack:{pack}"
     both, one = {"threads": cores}, {"threads": 1}
     jobs = [
@@ -128,7 +124,7 @@ def jobs_of(photos: Path, folder: Path, cores: int) -> tuple[list[Job], int]:
         Job("JPEG, large random crops, a step that trains", jpeg, "crop", CROPPED_AND_FLIPPED, 1, "trains", one),
         Job("decoded pack, large random crops, a step that trains", pixels, "crop", CROPPED, 1, "trains", one),
         Job("decoded pack, random crops of any size, no step", pixels, "crop", CROPPED_ANYWHERE, 5, options=both),
-        Job("Fashion-MNIST, pad and flip, no step", f"idx:{FASHION}", "flip", FASHION_TRANSFORM, 4, options=both, batch=FASHION_BATCH),
+        Job("Fashion-MNIST, pad and flip, no step", f"idx:{harness.FASHION_MNIST}", "flip", FASHION_TRANSFORM, 4, options=both, batch=FASHION_BATCH),
     ]
     return jobs, len(files)
 
@@ -144,10 +140,10 @@ def prepare(job: Job) -> None:
 
 def show(job: Job, now: list[tuple[float, float]], then: list[float]) -> dict[str, Any]:
     rates, predicted = [rate for rate, _ in now], [value for _, value in now]
-    errors = [value / measured - 1 for value, measured in zip(predicted, then, strict=True)]
-    unchanged = statistics.median(rate / measured - 1 for rate, measured in zip(rates, then, strict=True))
+    errors = [ratio - 1 for ratio in harness.ratios(predicted, then)]
+    unchanged = statistics.median(ratio - 1 for ratio in harness.ratios(rates, then))
     error = statistics.median(errors)
-    low, high = loader_rounds.interval(errors)
+    low, high = harness.interval(errors)
     worse = abs(error) > max(ERROR_PARDONED, abs(unchanged))
     met = abs(error) <= ERROR_MAX and not worse
     print(f"{job.name:<52} {job.dearest:<5} {statistics.median(rates):9,.0f} {statistics.median(predicted):10,.0f} "
@@ -158,34 +154,28 @@ def show(job: Job, now: list[tuple[float, float]], then: list[float]) -> dict[st
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--photos", type=Path, default=ROOT / "photos")
+    parser = harness.parser(__doc__, rounds=3)
+    parser.add_argument("--photos", type=Path, default=harness.ROOT / "photos")
     parser.add_argument("--only", type=int, nargs="+", help="numbers of jobs, from 1")
-    parser.add_argument("--json", type=Path, help="also write all results to this file")
     arguments = parser.parse_args()
-    begin, cores = time.perf_counter(), len(os.sched_getaffinity(0))
+    cores = len(os.sched_getaffinity(0))
     torch.set_num_threads(cores)
+    bench = harness.Bench(__file__, arguments, f"batches of {BATCH} (Fashion-MNIST {FASHION_BATCH}); {arguments.rounds} rounds after one that "
+                          f"is not counted; {harness.interval_remark(arguments.rounds)}")
     with tempfile.TemporaryDirectory(prefix="headrace-loading-advice-") as scratch:
         jobs, pictures = jobs_of(arguments.photos, Path(scratch), cores)
         jobs = [job for number, job in enumerate(jobs, 1) if arguments.only is None or number in arguments.only]
         for job in jobs:
             prepare(job)
-        arms: dict[tuple[str, str], Callable[[], Any]] = {}
-        for job in jobs:
-            arms[job.name, "now"] = job.now
-            arms[job.name, "then"] = job.then
-        found = loader_rounds.measure(arms, arguments.rounds)
-    print(f"{time.strftime('%Y-%m-%d')}, {platform.machine()}, {cores} cores, torch {torch.__version__}; {pictures:,} photographs, "
-          f"batches of {BATCH} (Fashion-MNIST {FASHION_BATCH}); {arguments.rounds} rounds; samples/s, medians\n\n"
+        found = bench.measure([harness.Arm((job.name, which), getattr(job, which)) for job in jobs for which in ("now", "then")],
+                              arguments.rounds, warm_up=1)
+    print(f"{pictures:,} photographs; samples/s, medians\n\n"
           f"{'job':<52} {'off':<5} {'now':>9} {'predicted':>10} {'measured':>9}   "
           f"error, at most {ERROR_MAX:.0%}   unchanged  worse than it, over {ERROR_PARDONED:.0%}")
     shown = [show(job, found[job.name, "now"], found[job.name, "then"]) for job in jobs]
-    if arguments.json:
-        arguments.json.write_text(json.dumps(shown, indent=1) + "\n")
     missed = sum(not result["met"] for result in shown)
-    print(f"\n{missed} of {len(shown)} missed; {time.perf_counter() - begin:.0f} s", flush=True)
-    return 1 if missed else 0
+    print(f"\n{missed} of {len(shown)} missed", flush=True)
+    return bench.end(shown, 1 if missed else 0)
 
 
 if __name__ == "__main__":

@@ -4,11 +4,11 @@
 An epoch's peak is exact: the kernel's high-water mark of the resident size (VmHWM), set back every second and at each end
 of an epoch; evaluation and checkpoint belong to the epoch before. Later epochs are compared with the first. Exits with 1
 when one of them peaks more than --growth above it.
+
+usage: make bench NAME=memory
 """
 
-import argparse
 import dataclasses
-import json
 import re
 import signal
 import statistics
@@ -20,8 +20,11 @@ import time
 from collections.abc import Iterable
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parent.parent.parent
-PROGRAM = ROOT / "build" / "release" / "bin" / "headrace"
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+import harness  # noqa: E402
+
+PROGRAM = harness.PROGRAMS / "headrace"
 EPOCH_END = re.compile(r"^epoch (\d+)/\d+ ")
 STOPPED = (0, 143)  # Done before its time, or stopped by our SIGTERM after a checkpoint.
 SHOWN_A_LINE = 12
@@ -76,22 +79,20 @@ class LineReader(threading.Thread):
 
 def sample_training(command: list[str], seconds: float, every_s: float) -> list[Sample]:
     """Starts the command and stops it by SIGTERM after `seconds`."""
-    process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
-    watch = MemoryWatch(process.pid)
-    reader = LineReader(process.stderr, watch)
-    reader.start()
-    try:
+    with harness.started(command, output=subprocess.DEVNULL) as process:
+        watch = MemoryWatch(process.pid)
+        reader = LineReader(process.stderr, watch)
+        reader.start()
         deadline = time.monotonic() + seconds
         while time.monotonic() < deadline and process.poll() is None:
             time.sleep(every_s)
             watch.sample()
-    finally:
         if process.poll() is None:
             process.send_signal(signal.SIGTERM)
         status = process.wait()
         reader.join()
     if status not in STOPPED:
-        raise SystemExit(f"{' '.join(command)}\nended with status {status}:\n" + "\n".join(reader.tail))
+        raise harness.ProgramFailed(command, f"ended with status {status}", "\n".join(reader.tail))
     return watch.samples
 
 
@@ -121,25 +122,22 @@ def report(samples: list[Sample]) -> float:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--recipe", type=Path, default=ROOT / "examples" / "photos_small.toml")
+    parser = harness.parser(__doc__)
+    parser.add_argument("--recipe", type=Path, default=harness.ROOT / "examples" / "photos_small.toml")
     parser.add_argument("--allocator", choices=("arena", "system"), default="arena", help="compute.allocator; arena is Headrace's default")
     parser.add_argument("--minutes", type=float, default=20)
     parser.add_argument("--every", type=float, default=1.0, help="seconds between samples")
     parser.add_argument("--growth", type=float, default=0.02, help="largest growth allowed, as a share (0.02: 2 %%)")
-    parser.add_argument("--json", type=Path, help="also write all samples to this file")
     arguments = parser.parse_args()
+    bench = harness.Bench(__file__, arguments, f"{arguments.minutes:g} minutes of {arguments.recipe}, tensors in: {arguments.allocator}")
     with tempfile.TemporaryDirectory(prefix="headrace-memory-") as folder:
         command = [str(PROGRAM), "train", str(arguments.recipe.resolve()), "--train.epochs", "100000", "--compute.allocator", arguments.allocator,
                    "--out", f"{folder}/run"]
-        print(f"{arguments.minutes:g} minutes of {arguments.recipe}, tensors in: {arguments.allocator}", flush=True)
         samples = sample_training(command, arguments.minutes * 60, arguments.every)
-    if arguments.json:
-        arguments.json.write_text(json.dumps([dataclasses.asdict(sample) for sample in samples]) + "\n")
     growth = report(samples)
     flat = growth <= arguments.growth
     print(f"flat within {arguments.growth:.1%} after the first epoch: {'yes' if flat else 'no'}")
-    return 0 if flat else 1
+    return bench.end({"growth": growth, "samples": [dataclasses.asdict(sample) for sample in samples]}, 0 if flat else 1)
 
 
 if __name__ == "__main__":

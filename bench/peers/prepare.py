@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Fills a folder with what the rivals read, all of it from the photographs of make photos and Fashion-MNIST:
+"""Fills a folder with what the rivals read, all of it from the photographs of tools/make_photos.py and Fashion-MNIST:
 
 photographs/train   every photograph of both splits, by class, as hard links (copies where a link cannot be); val is the same
 small/train         the same with a short side of 256 pixels, JPEG of quality 95; val is the same

@@ -2,29 +2,28 @@
 """headrace.Loader against every loader that people use for this, in one run: JPEG photographs to normalised batches, a cache
 of decoded pictures, Fashion-MNIST. The yardstick is libjpeg-turbo that reads and decodes whole files and does nothing else.
 
-usage: make bench-peers        or: bench/peers/run.py --rounds 1 --works train --rivals tf_data dali_cpu
+usage: make bench NAME=peers        or: bench/run.py peers --rounds 1 --works train --rivals tf_data dali_cpu
 
-Each round runs every arm once, in its own process, in an order that turns from round to round. A rival that is not installed
-or cannot do a work is listed with the reason. Ratios are taken within a round; the table has medians and their spread. Exit
-status 3: a bar is missed.
+Each round runs every arm of a work once, in its own process, in a drawn order. A rival that is not installed or cannot do a
+work is listed with the reason. Ratios are taken within a round; the table has medians and their spread. Exit status 3: a bar is
+missed.
 """
 
 import argparse
 import hashlib
-import json
 import os
-import platform
 import shutil
 import statistics
-import subprocess
 import sys
 import time
 from dataclasses import dataclass
 from pathlib import Path
 
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+import harness  # noqa: E402
+
 HERE = Path(__file__).resolve().parent
-ROOT = HERE.parent.parent
-PROGRAMS = ROOT / "build" / "release" / "bin"
 OURS, NATIVE, YARDSTICK = "headrace, Python", "headrace, C++", "libjpeg-turbo, decode alone"
 THREE = "headrace, Python, 3 batches"
 LZ4, MEMORY = "headrace, Python, lz4 pack", "headrace, Python, in memory"
@@ -69,6 +68,9 @@ class Arm:
     threads: int
     command: tuple[str, ...]
 
+    def __str__(self) -> str:
+        return f"{self.name}, {self.threads} threads"
+
     @property
     def is_rival(self) -> bool:
         return self.name not in (OURS, THREE, LZ4, MEMORY, NATIVE, YARDSTICK)
@@ -80,7 +82,7 @@ def arms_of(arguments: argparse.Namespace, python: Path, folder: Path) -> list[A
                 "--seconds", str(arguments.seconds), "--variant", variant)
 
     def yardstick(threads: int) -> tuple[str, ...]:
-        return (str(PROGRAMS / "full_decode"), str(folder), str(threads), str(arguments.seconds))
+        return (str(harness.PROGRAMS / "full_decode"), str(folder), str(threads), str(arguments.seconds))
 
     arms = []
     for work in arguments.works:
@@ -88,7 +90,7 @@ def arms_of(arguments: argparse.Namespace, python: Path, folder: Path) -> list[A
         if work in (TRAIN, VALIDATION):
             arms.append(Arm(work, YARDSTICK, threads, yardstick(threads)))
         arms.append(Arm(work, OURS, threads, script("headrace_loader", work, threads)))
-        arms.append(Arm(work, NATIVE, threads, (str(PROGRAMS / "native_loader"), str(folder), work, str(threads),
+        arms.append(Arm(work, NATIVE, threads, (str(harness.PROGRAMS / "native_loader"), str(folder), work, str(threads),
                                                 str(arguments.seconds))))
         arms += [Arm(work, rival.name, threads, script(rival.script, work, threads, rival.variant)) for rival in RIVALS
                  if work in rival.works and (arguments.rivals is None or rival.script in arguments.rivals)]
@@ -104,20 +106,11 @@ def arms_of(arguments: argparse.Namespace, python: Path, folder: Path) -> list[A
 
 
 def run(arm: Arm, limit_s: float) -> dict:
-    environment = {**os.environ, "PEER_STARTED_NS": str(time.monotonic_ns())}
-    process = subprocess.Popen(arm.command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=ROOT, env=environment,
-                               start_new_session=True)
+    """Its figures; one that cannot run is unavailable, and the others go on."""
     try:
-        output, errors = process.communicate(timeout=limit_s)
-    except subprocess.TimeoutExpired:
-        os.killpg(process.pid, 9)
-        process.communicate()
-        return {"unavailable": f"not done after {limit_s:.0f} s"}
-    lines = [line for line in output.splitlines() if line.startswith("{")]
-    if process.returncode != 0 or not lines:
-        last = (errors.strip().splitlines() or ["no message"])[-1]
-        return {"unavailable": f"status {process.returncode}: {last[:200]}"}
-    return json.loads(lines[-1])
+        return harness.run_json(arm.command, environment={"PEER_STARTED_NS": str(time.monotonic_ns())}, limit_s=limit_s)
+    except harness.ProgramFailed as failure:
+        return {"unavailable": failure.short}
 
 
 def prepared_folder(python: Path, photos: Path) -> Path:
@@ -134,12 +127,12 @@ def prepared_folder(python: Path, photos: Path) -> Path:
     partial = folder.with_suffix(".partial")
     shutil.rmtree(partial, ignore_errors=True)
     partial.mkdir(parents=True)
-    subprocess.run([python, HERE / "prepare.py", photos, partial], check=True)
+    harness.run([python, HERE / "prepare.py", photos.absolute(), partial])
     for script in writers[1:]:
-        done = subprocess.run([python, script, "--folder", partial, "--prepare"], capture_output=True, text=True)
-        if done.returncode != 0:
-            reason = (done.stderr.strip().splitlines() or ["no message"])[-1]
-            print(f"{script.stem} could not write its form of the data: {reason}", flush=True)
+        try:
+            harness.run([python, script, "--folder", partial, "--prepare"])
+        except harness.ProgramFailed as failure:
+            print(f"{script.stem} could not write its form of the data: {failure.short}", flush=True)
     partial.rename(folder)
     return folder
 
@@ -154,7 +147,7 @@ def write_packs(folder: Path) -> None:
         pack = folder / f"small-{form}.pack"
         if not pack.exists():
             print(f"writing {pack}", flush=True)
-            subprocess.run([PROGRAMS / "headrace", "pack", train.parent, pack, "--form", form, "--quiet"], check=True)
+            harness.run([harness.PROGRAMS / "headrace", "pack", train.parent, pack, "--form", form, "--quiet"])
 
 
 def middle(values: list[float]) -> str:
@@ -263,21 +256,20 @@ def show_verdicts(rows: list[dict]) -> None:
 
 
 def parsed(words: list[str] | None = None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--photos", type=Path, default=ROOT / "photos", help="the folder of make photos")
+    parser = harness.parser(__doc__, rounds=3)
+    parser.set_defaults(json=harness.ROOT / "build" / "bench-peers.json")
+    parser.add_argument("--photos", type=Path, default=harness.ROOT / "photos", help="the folder of make setup JOB=photos")
     parser.add_argument("--works", nargs="+", choices=list(TITLES), default=list(TITLES))
     parser.add_argument("--rivals", nargs="*", choices=sorted({rival.script for rival in RIVALS}), help="only these")
-    parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--threads", type=int, default=2, help="threads or worker processes of every arm")
     parser.add_argument("--seconds", type=float, default=2.0, help="that an arm is measured for in a round")
     parser.add_argument("--limit", type=float, default=90, help="seconds after which an arm is given up")
-    parser.add_argument("--json", type=Path, default=ROOT / "build" / "bench-peers.json", help="all results, as they come")
     return parser.parse_args(words)
 
 
 def main() -> int:
     arguments = parsed()
-    environment = subprocess.run([HERE / "setup.sh"], stdout=subprocess.PIPE, text=True, check=True).stdout.strip()
+    environment = harness.run([HERE / "setup.sh"]).output.strip()
     python = Path(environment) / "bin" / "python"
     folder = prepared_folder(python, arguments.photos)
     if CACHE in arguments.works or CACHE_UINT8 in arguments.works:
@@ -285,28 +277,15 @@ def main() -> int:
     # Every arm has as many cores as threads; libraries with pools of their own cannot take more.
     os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:max(2, arguments.threads)])
     arms = arms_of(arguments, python, folder)
-    results: dict[Arm, list[dict]] = {arm: [] for arm in arms}
-    begin = time.monotonic()
-    cores = len(os.sched_getaffinity(0))
-    print(f"{time.strftime('%Y-%m-%d')}, {platform.machine()}, {arguments.threads} threads on {cores} cores; "
-          f"{len(arms)} arms, {arguments.rounds} rounds of {arguments.seconds:g} s", flush=True)
-    for place in range(arguments.rounds):
-        for work in arguments.works:
-            of_work = [arm for arm in arms if arm.work == work]
-            turn = place * (1 + len(of_work) // max(1, arguments.rounds)) % len(of_work)
-            for arm in of_work[turn:] + of_work[:turn]:
-                results[arm].append(run(arm, arguments.limit))
-        print(f"round {place + 1} done after {time.monotonic() - begin:.0f} s", file=sys.stderr, flush=True)
+    bench = harness.Bench(__file__, arguments, f"{arguments.threads} threads; {len(arms)} arms, {arguments.rounds} rounds of {arguments.seconds:g} s")
+    results: dict[Arm, list[dict]] = {}
     for work in arguments.works:
+        results |= bench.measure([harness.Arm(arm, lambda _, arm=arm: run(arm, arguments.limit)) for arm in arms if arm.work == work],
+                                 arguments.rounds, title=work)
         show_table(work, arguments.threads, results)
     verdicts = Verdicts(results, arguments.threads).judge()
     show_verdicts(verdicts)
-    arguments.json.parent.mkdir(parents=True, exist_ok=True)
-    arguments.json.write_text(json.dumps({
-        "date": time.strftime("%Y-%m-%d"), "threads": arguments.threads, "seconds": arguments.seconds, "bars": verdicts,
-        "arms": [{"work": arm.work, "name": arm.name, "threads": arm.threads, "rounds": runs} for arm, runs in results.items()],
-    }, indent=1) + "\n")
-    return 0 if all(row.get("met", True) for row in verdicts) else 3
+    return bench.end({"bars": verdicts}, 0 if all(row.get("met", True) for row in verdicts) else 3)
 
 
 if __name__ == "__main__":

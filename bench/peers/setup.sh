@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Makes the environment of the rivals (requirements.txt), prints its folder. Nothing of it is needed by anything but
-# make bench-peers. Does nothing when it is there already.
+# make bench NAME=peers. Does nothing when it is there already.
 #
 # It lies beside the project's own in ${XDG_CACHE_HOME:-~/.cache}/headrace/peers-<hash of requirements.txt and of the
 # project's environment>, is built aside and renamed when whole, and takes torch and numpy from the project's by a .pth

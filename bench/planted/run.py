@@ -6,22 +6,22 @@ gradients 5 % off, 5 % slower, without effect, and one that throws. Counts how o
 
 The budget gives each knob as much as `make demo` gives a candidate.
 
-usage: run.py [--runs 20] [--budget 50] [--effect 0.10] [--harm 0.05] [--error 0.05] [--first-seed 1]
+usage: make bench NAME=planted
 """
 
 import argparse
 import collections
-import gzip
 import json
-import pathlib
-import struct
-import subprocess
 import sys
 import tempfile
+from pathlib import Path
 
-ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
-SOURCE = pathlib.Path("/usr/share/datasets/fashion-mnist")
-HEADRACE = ROOT / "build/release/bin/headrace"
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+import harness  # noqa: E402
+import smaller_fashion  # noqa: E402
+
+HEADRACE = harness.PROGRAMS / "headrace"
 RIGHT = {
     "faster": {("kept", "none")},
     "faster_but_wrong": {("refused", "numerics")},
@@ -31,20 +31,7 @@ RIGHT = {
 }
 
 
-def cut(source: pathlib.Path, target: pathlib.Path, count: int) -> None:
-    """The first `count` entries of a gzip IDX file."""
-    with gzip.open(source) as file:
-        magic, _ = struct.unpack(">2I", file.read(8))
-        dimensions = file.read(4 * ((magic & 0xFF) - 1))
-        size = 1
-        for i in range(0, len(dimensions), 4):
-            size *= struct.unpack(">I", dimensions[i : i + 4])[0]
-        body = file.read(count * size)
-    with gzip.open(target, "wb", 1) as file:
-        file.write(struct.pack(">2I", magic, count) + dimensions + body)
-
-
-def tune(folder: pathlib.Path, step_ms: float, seed: int, arguments: argparse.Namespace) -> dict:
+def tune(folder: Path, step_ms: float, seed: int, arguments: argparse.Namespace) -> dict:
     effect, harm = step_ms * arguments.effect, step_ms * arguments.harm
     planted = [
         f"{{name = 'faster', off_ms = {effect}}}",
@@ -54,17 +41,27 @@ def tune(folder: pathlib.Path, step_ms: float, seed: int, arguments: argparse.Na
         "{name = 'throws', throw_probability = 0.2}",
     ]
     names = ",".join(RIGHT)
-    result = subprocess.run(
+    done = harness.run(
         [HEADRACE, "tune", folder / "planted.toml", "--out", folder / f"run-{seed}", "--json", "-", "--quiet", "--seed", str(seed),
          "--tune.budget_s", str(arguments.budget), "--tune.only", names, "--tune.planted", f"[{', '.join(planted)}]"],
-        capture_output=True, text=True)
-    if result.returncode not in (0, 3):
-        sys.exit(f"tune failed: {result.stderr}")
-    return json.loads(result.stdout)
+        accepted=(0, 3))
+    return json.loads(done.output)
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+def write_recipe(folder: Path) -> None:
+    smaller_fashion.write(folder, 4000, 500)
+    recipe = (harness.ROOT / "examples/fashion_mnist.toml").read_text().replace(f"idx:{harness.FASHION_MNIST}", f"idx:{folder}")
+    (folder / "planted.toml").write_text(recipe.replace("batch_size = 128", "batch_size = 32").replace("epochs = 4", "epochs = 1"))
+
+
+def step_milliseconds(folder: Path) -> float:
+    profile = harness.run([HEADRACE, "profile", folder / "planted.toml", "--out", folder / "profile", "--json", "-", "--quiet"])
+    split = json.loads(profile.output)["time_split"]
+    return split["total_s"] / split["steps"] * 1e3
+
+
+def main() -> int:
+    parser = harness.parser(__doc__)
     parser.add_argument("--runs", type=int, default=20)
     parser.add_argument("--budget", type=float, default=50)
     parser.add_argument("--effect", type=float, default=0.10)
@@ -72,31 +69,30 @@ def main() -> None:
     parser.add_argument("--error", type=float, default=0.05)
     parser.add_argument("--first-seed", type=int, default=1)
     arguments = parser.parse_args()
+    bench = harness.Bench(__file__, arguments, f"{arguments.runs} runs of five knobs, budget {arguments.budget:g} s each")
+    counts: dict[str, collections.Counter] = {name: collections.Counter() for name in RIGHT}
 
     with tempfile.TemporaryDirectory(prefix="headrace-planted-") as name:
-        folder = pathlib.Path(name)
-        for split, count in (("train", 4000), ("t10k", 500)):
-            for kind in ("images-idx3", "labels-idx1"):
-                cut(SOURCE / f"{split}-{kind}-ubyte.gz", folder / f"{split}-{kind}-ubyte.gz", count)
-        recipe = (ROOT / "examples/fashion_mnist.toml").read_text().replace(f"idx:{SOURCE}", f"idx:{folder}")
-        (folder / "planted.toml").write_text(recipe.replace("batch_size = 128", "batch_size = 32").replace("epochs = 4", "epochs = 1"))
-        profile = subprocess.run([HEADRACE, "profile", folder / "planted.toml", "--out", folder / "profile", "--json", "-", "--quiet"],
-                                 capture_output=True, text=True, check=True)
-        split = json.loads(profile.stdout)["time_split"]
-        step_ms = split["total_s"] / split["steps"] * 1e3
-        print(f"a step takes {step_ms:.2f} ms; budget {arguments.budget:g} s a run of five knobs", flush=True)
+        folder = Path(name)
+        write_recipe(folder)
+        step_ms = step_milliseconds(folder)
+        print(f"a step takes {step_ms:.2f} ms", flush=True)
 
-        counts: dict[str, collections.Counter] = {name: collections.Counter() for name in RIGHT}
-        for seed in range(arguments.first_seed, arguments.first_seed + arguments.runs):
-            for trial in tune(folder, step_ms, seed, arguments)["trials"]:
+        def trials(number: int) -> list[dict]:
+            seed = arguments.first_seed + number - 1
+            found = tune(folder, step_ms, seed, arguments)["trials"]
+            for trial in found:
                 counts[trial["name"]][(trial["verdict"], trial["reason"])] += 1
             print(f"seed {seed}: " + ", ".join(f"{name} {sum(counts[name][v] for v in RIGHT[name])}" for name in RIGHT), flush=True)
-    print()
-    for name, verdicts in counts.items():
-        right = sum(verdicts[verdict] for verdict in RIGHT[name])
-        words = ", ".join(f"{verdict} {reason} {count}" for (verdict, reason), count in verdicts.most_common())
-        print(f"{name:18s} {right:3d} of {arguments.runs} right   ({words})")
+            return found
+
+        bench.measure([harness.Arm("tune", trials)], arguments.runs)
+    rights = {name: sum(verdicts[verdict] for verdict in RIGHT[name]) for name, verdicts in counts.items()}
+    print("\n" + harness.table(["", f"right of {arguments.runs}", "verdicts"], [
+        [name, str(rights[name]), ", ".join(f"{verdict} {reason} {count}" for (verdict, reason), count in verdicts.most_common())]
+        for name, verdicts in counts.items()], left=(0, 2)))
+    return bench.end({"right": rights, "runs": arguments.runs})
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -2,10 +2,9 @@
 """Does the process grow when a bound function is called 100,000 times? Of each function that users call in loops: resident
 memory after 5,000 calls and after --calls more. Ends with 1 when one grew by more than --allowed bytes a call.
 
-usage: make bench-python-calls
+usage: make bench NAME=python-calls
 """
 
-import argparse
 import gc
 import os
 import struct
@@ -15,8 +14,11 @@ import time
 from pathlib import Path
 from typing import Callable
 
-ROOT = Path(__file__).resolve().parent.parent.parent
-sys.path.insert(0, str(ROOT / "build" / "release" / "python"))
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+import harness  # noqa: E402
+
+sys.path.insert(0, str(harness.PACKAGE))
 
 import torch  # noqa: E402
 from torch import nn  # noqa: E402
@@ -149,12 +151,13 @@ def growth(call: Callable[[], object], calls: int) -> tuple[int, float]:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = harness.parser(__doc__)
     parser.add_argument("--calls", type=int, default=100_000)
     parser.add_argument("--allowed", type=float, default=10.0, help="bytes of growth a call")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
-    grew = []
+    bench = harness.Bench(__file__, arguments, f"{arguments.calls} calls of each function, allowed {arguments.allowed:g} B a call")
+    grew, growths = [], {}
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         write_pictures(folder)
@@ -175,11 +178,12 @@ def main() -> int:
         }
         for name, call in cases.items():
             grown, us = growth(call, arguments.calls)
+            growths[name] = {"grown_bytes": grown, "call_us": us}
             print(f"{name:<30} {arguments.calls} calls, {us:7.1f} us each, grew {grown / 1024:6.0f} KiB", flush=True)
             if grown > arguments.allowed * arguments.calls:
                 grew.append(name)
     print(f"grew: {', '.join(grew)}" if grew else "none grew", flush=True)
-    return 1 if grew else 0
+    return bench.end({"grew": grew, "functions": growths}, 1 if grew else 0)
 
 
 if __name__ == "__main__":

@@ -7,31 +7,31 @@ crop, flip, normalise, batches of 64. fashion: headrace.Loader from Python again
 loading it, with pictures of one pixel. Rounds are interleaved; the first, which fills the page cache and starts workers, is
 not counted.
 
-usage: make bench-python-loader        or: bench/python_loader/run.py --work fashion
+usage: make bench NAME=python-loader        or: bench/run.py python-loader --work fashion
 """
 
 import argparse
 import itertools
-import json
+import statistics
 import struct
-import subprocess
 import sys
 import tempfile
 import time
-from functools import partial
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parent.parent.parent
-sys.path[:0] = [str(ROOT / "build" / "release" / "python"), str(ROOT / "bench")]
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+import harness  # noqa: E402
+
+sys.path.insert(0, str(harness.PACKAGE))
 
 import torch  # noqa: E402
 from torchvision import datasets, transforms  # noqa: E402
 
 import headrace as hr  # noqa: E402
-import loader_rounds  # noqa: E402
+from loader_speed import samples_per_second  # noqa: E402
 
 MEAN, DEVIATION = [0.485, 0.456, 0.406], [0.229, 0.224, 0.225]
-FASHION = Path("/usr/share/datasets/fashion-mnist")
 FASHION_EPOCHS = 10  # Of 60,000 samples, in a round.
 ONE_PIXEL_BATCHES = 20_000
 
@@ -48,23 +48,24 @@ def our_loader(folder: Path, size: int, threads: int):
         "size": size, "crop": "random_resized", "flip_probability": 0.5, "mean": MEAN, "deviation": DEVIATION})
 
 
-def compare_photographs(arguments: argparse.Namespace) -> None:
+def compare_photographs(bench: harness.Bench, arguments: argparse.Namespace) -> dict[str, float]:
     workers = arguments.workers
-    theirs, ours = loader_rounds.show(loader_rounds.measure({
-        f"DataLoader, {workers} workers": partial(loader_rounds.speed, their_loader(arguments.data, arguments.size, workers)),
-        f"hr.Loader, {workers} threads": partial(loader_rounds.speed, our_loader(arguments.data, arguments.size, workers)),
-    }, arguments.rounds))
+    their, our = their_loader(arguments.data, arguments.size, workers), our_loader(arguments.data, arguments.size, workers)
+    found = bench.measure([harness.Arm(f"DataLoader, {workers} workers", lambda _: samples_per_second(their)),
+                           harness.Arm(f"hr.Loader, {workers} threads", lambda _: samples_per_second(our))], arguments.rounds, warm_up=1)
+    theirs, ours = map(statistics.median, found.values())
+    print(harness.arms_table(found, "samples/s"))
     print(f"{ours / theirs:.2f} times the DataLoader (ratio of medians; wanted at least 2)", flush=True)
+    return {"times the DataLoader": ours / theirs}
 
 
 def without_python(folder: Path, threads: int) -> float:
-    command = [ROOT / "build" / "release" / "bin" / "native_loader", folder, "fashion", str(threads), "0.4"]
-    result = json.loads(subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True).stdout)
+    result = harness.run_json([harness.PROGRAMS / "native_loader", folder, "fashion", threads, "0.4"])
     return result["images"] / result["seconds"]
 
 
 def with_python(loader: hr.Loader) -> float:
-    return loader_rounds.speed(itertools.chain.from_iterable(itertools.repeat(loader, FASHION_EPOCHS)))
+    return samples_per_second(itertools.chain.from_iterable(itertools.repeat(loader, FASHION_EPOCHS)))
 
 
 def one_pixel_loader(folder: Path) -> hr.Loader:
@@ -82,35 +83,35 @@ def microseconds_a_batch(loader: hr.Loader) -> float:
     return 1e6 * (time.perf_counter() - begin) / len(loader)
 
 
-def compare_fashion(arguments: argparse.Namespace) -> None:
+def compare_fashion(bench: harness.Bench, arguments: argparse.Namespace) -> dict[str, float]:
     threads = arguments.workers
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        (folder / "fashion").symlink_to(FASHION)
-        loader = hr.Loader(f"idx:{FASHION}", batch_size=256, threads=threads, last_batch="drop", transform={
+        (folder / "fashion").symlink_to(harness.FASHION_MNIST)
+        loader = hr.Loader(f"idx:{harness.FASHION_MNIST}", batch_size=256, threads=threads, last_batch="drop", transform={
             "pad": 2, "flip_probability": 0.5, "mean": [0.2860], "deviation": [0.3530]})
-        native, python = loader_rounds.show(loader_rounds.measure({
-            f"Loader in C++, {threads} threads": partial(without_python, folder, threads),
-            f"hr.Loader, {threads} threads": partial(with_python, loader),
-        }, arguments.rounds))
+        found = bench.measure([harness.Arm(f"Loader in C++, {threads} threads", lambda _: without_python(folder, threads)),
+                               harness.Arm(f"hr.Loader, {threads} threads", lambda _: with_python(loader))], arguments.rounds, warm_up=1)
+        native, python = map(statistics.median, found.values())
+        print(harness.arms_table(found, "samples/s"))
         print(f"from Python {python / native:.2f} of the speed without (ratio of medians); {python / 1e6:.2f} million samples/s "
               "(wanted at least 1.5)")
         one_pixel = one_pixel_loader(folder)
-        times = [microseconds_a_batch(one_pixel) for _ in range(arguments.rounds + 1)][1:]
-        print(f"a batch of one pixel: median {sorted(times)[len(times) // 2]:.2f} us, {min(times):.2f} to {max(times):.2f}", flush=True)
+        times = bench.measure([harness.Arm("a batch of one pixel", lambda _: microseconds_a_batch(one_pixel))], arguments.rounds, warm_up=1)
+        print(harness.arms_table(times, "us", 2), flush=True)
+    return {"of the speed without Python": python / native}
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = harness.parser(__doc__, rounds=5)
     parser.add_argument("--work", choices=("photographs", "fashion"), default="photographs")
-    parser.add_argument("--data", type=Path, default=ROOT / "photos")
+    parser.add_argument("--data", type=Path, default=harness.ROOT / "photos")
     parser.add_argument("--size", type=int, default=128)
     parser.add_argument("--workers", type=int, default=2, help="the DataLoader's processes, our threads")
-    parser.add_argument("--rounds", type=int, default=5)
     arguments = parser.parse_args()
     torch.set_num_threads(1)
-    {"photographs": compare_photographs, "fashion": compare_fashion}[arguments.work](arguments)
-    return 0
+    bench = harness.Bench(__file__, arguments, f"{arguments.work}; {harness.interval_remark(arguments.rounds)}")
+    return bench.end({"photographs": compare_photographs, "fashion": compare_fashion}[arguments.work](bench, arguments))
 
 
 if __name__ == "__main__":

@@ -4,21 +4,23 @@ headrace.Loader's, two each, and the loader's threads under the GIL. The same __
 flip and normalisation are torchvision's in the DataLoader's workers and the Loader's own in ours; batches of 64. Nothing is trained. Rounds are
 interleaved; the first, which fills the page cache and starts workers, is not counted.
 
-usage: make bench-python-source
+usage: make bench NAME=python-source
 """
 
-import argparse
+import statistics
 import sys
-from functools import partial
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parent.parent.parent
-sys.path[:0] = [str(ROOT / "build" / "release" / "python"), str(ROOT / "bench")]
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+import harness  # noqa: E402
+
+sys.path.insert(0, str(harness.PACKAGE))
 
 import numpy  # noqa: E402
 from PIL import Image  # noqa: E402
 
-import loader_rounds  # noqa: E402  Without torch: workers import this script.
+import loader_speed  # noqa: E402  Without torch: workers import this script.
 
 MEAN, DEVIATION = [0.485, 0.456, 0.406], [0.229, 0.224, 0.225]
 
@@ -61,14 +63,15 @@ def main() -> int:
 
     import headrace as hr
 
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--data", type=Path, default=ROOT / "photos")
+    parser = harness.parser(__doc__, rounds=5)
+    parser.add_argument("--data", type=Path, default=harness.ROOT / "photos")
     parser.add_argument("--samples", type=int, default=800)
     parser.add_argument("--size", type=int, default=160)
     parser.add_argument("--workers", type=int, default=2)
-    parser.add_argument("--rounds", type=int, default=5)
     arguments = parser.parse_args()
     torch.set_num_threads(1)
+    bench = harness.Bench(__file__, arguments, f"{arguments.samples} photographs at {arguments.size} x {arguments.size}; "
+                          f"{harness.interval_remark(arguments.rounds)}")
     source = Photographs(arguments.data, arguments.samples, arguments.size)
     workers = arguments.workers
     options = {"batch_size": 64, "transform": {"flip_probability": 0.5, "mean": MEAN, "deviation": DEVIATION}}
@@ -78,11 +81,13 @@ def main() -> int:
         f"hr.Loader, {workers} workers": hr.Loader(source, workers=workers, **options),
         f"hr.Loader, {workers} threads": hr.Loader(source, threads=workers, **options),
     }
-    theirs, processes, threads = loader_rounds.show(loader_rounds.measure(
-        {name: partial(loader_rounds.speed, loader) for name, loader in loaders.items()}, arguments.rounds))
+    found = bench.measure([harness.Arm(name, lambda _, loader=loader: loader_speed.samples_per_second(loader))
+                           for name, loader in loaders.items()], arguments.rounds, warm_up=1)
+    print(harness.arms_table(found, "samples/s"))
+    theirs, processes, threads = map(statistics.median, found.values())
     print(f"{processes / theirs:.2f} times the DataLoader by processes, {threads / theirs:.2f} times by threads (ratios of medians)",
           flush=True)
-    return 0
+    return bench.end({"by processes": processes / theirs, "by threads": threads / theirs})
 
 
 if __name__ == "__main__":

@@ -1,22 +1,25 @@
 #!/usr/bin/env python3
 """A training step of an nn.Module from Python: the plain loop with AdamW(fused=True) against headrace.Trainer.step, on a
 tiny MLP (32-64-10, batch 16, 1 thread), where what is not arithmetic shows; plain, with clipping, and with clipping and a
-loss scale; and Tuned.step after hr.tune of a loop with a plain AdamW, by what it kept of the changes to a step. Each round times --steps steps of every arm, in
-an order that turns; the table shows medians over rounds with their range. Last, how fast a counting Python thread runs while
-a Trainer steps and while a Loader is waited for, as a share of its free rate.
+loss scale; and Tuned.step after hr.tune of a loop with a plain AdamW, by what it kept of the changes to a step. Each round times
+--steps steps of every arm. Last, how fast a counting Python thread runs while a Trainer steps and while a Loader is waited for, as
+a share of its free rate.
 
-usage: make bench-python-step
+usage: make bench NAME=python-step
 """
 
-import argparse
 import statistics
 import sys
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parent.parent.parent
-sys.path.insert(0, str(ROOT / "build" / "release" / "python"))
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+import harness  # noqa: E402
+
+sys.path.insert(0, str(harness.PACKAGE))
 
 import torch  # noqa: E402
 from torch import nn  # noqa: E402
@@ -84,8 +87,8 @@ def tuned_arm():
     return lambda: tuned.step(batch)
 
 
-def measure(rounds: int, steps: int) -> dict[str, list[float]]:
-    arms = {
+def arms() -> dict[str, Callable[[], object]]:
+    made = {
         "plain: Python loop": python_arm(plain_step),
         "plain: hr.Trainer": engine_arm(),
         "plain: hr.tune": tuned_arm(),
@@ -94,19 +97,17 @@ def measure(rounds: int, steps: int) -> dict[str, list[float]]:
         "scale: Python loop": python_arm(scaled_step),
         "scale: hr.Trainer": engine_arm(clip_norm=1.0, loss_scale=65536.0),
     }
-    for step in arms.values():
+    for step in made.values():
         for _ in range(50):
             step()
-    names = list(arms)
-    times: dict[str, list[float]] = {name: [] for name in names}
-    for place in range(rounds):
-        for name in names[place % len(names):] + names[:place % len(names)]:
-            step = arms[name]
-            begin = time.perf_counter()
-            for _ in range(steps):
-                step()
-            times[name].append(1e6 * (time.perf_counter() - begin) / steps)
-    return times
+    return made
+
+
+def microseconds_a_step(step: Callable[[], object], steps: int) -> float:
+    begin = time.perf_counter()
+    for _ in range(steps):
+        step()
+    return 1e6 * (time.perf_counter() - begin) / steps
 
 
 class Counter:
@@ -147,9 +148,10 @@ def rate_during_steps(seconds: float) -> float:
 
 
 def rate_during_waits(seconds: float) -> float | None:
-    if not (ROOT / "photos").exists():
+    photos = harness.ROOT / "photos"
+    if not photos.exists():
         return None
-    loader = hr.Loader(f"folder:{ROOT / 'photos'}", batch_size=64, threads=1, transform={"size": 128, "crop": "random_resized"})
+    loader = hr.Loader(f"folder:{photos}", batch_size=64, threads=1, transform={"size": 128, "crop": "random_resized"})
     with Counter() as counter:
         end = time.perf_counter() + seconds
         while time.perf_counter() < end:
@@ -160,25 +162,26 @@ def rate_during_waits(seconds: float) -> float | None:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--rounds", type=int, default=9)
+    parser = harness.parser(__doc__, rounds=9)
     parser.add_argument("--steps", type=int, default=500)
     parser.add_argument("--seconds", type=float, default=2.0, help="of each rate of the counting thread")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
-    times = measure(arguments.rounds, arguments.steps)
-    for name, values in times.items():
-        print(f"{name:<20} median {statistics.median(values):6.1f} us a step, {min(values):.1f} to {max(values):.1f}")
+    bench = harness.Bench(__file__, arguments, f"{arguments.rounds} rounds of {arguments.steps} steps; {harness.interval_remark(arguments.rounds)}")
+    times = bench.measure([harness.Arm(name, lambda _, step=step: microseconds_a_step(step, arguments.steps)) for name, step in arms().items()],
+                          arguments.rounds)
+    print(harness.arms_table(times, "us a step", 1))
+    shares = {}
     for kind, bar in (("plain", 0.6), ("clip", 0.5), ("scale", 0.5)):
-        ratio = statistics.median(times[f"{kind}: hr.Trainer"]) / statistics.median(times[f"{kind}: Python loop"])
-        print(f"{kind}: {ratio:.2f} of the plain loop's time (ratio of medians; wanted at most {bar})")
+        shares[kind] = statistics.median(times[f"{kind}: hr.Trainer"]) / statistics.median(times[f"{kind}: Python loop"])
+        print(f"{kind}: {shares[kind]:.2f} of the plain loop's time (ratio of medians; wanted at most {bar})")
     before = free_rate(arguments.seconds)
     steps = rate_during_steps(arguments.seconds)
     waits = rate_during_waits(arguments.seconds)
     free = (before + free_rate(arguments.seconds)) / 2
     print(f"counting thread: {free:.3g} counts/s free; {100 * steps / free:.0f} % of that during steps", end="")
     print("" if waits is None else f", {100 * waits / free:.0f} % during waits for a Loader", flush=True)
-    return 0
+    return bench.end({"of the plain loop's time": shares, "counts_per_second": {"free": free, "during steps": steps, "during waits": waits}})
 
 
 if __name__ == "__main__":

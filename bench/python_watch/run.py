@@ -4,15 +4,20 @@
 Both in one process: blocks with and without the watch take turns. The hand-placed timers stand in the loop itself, in the
 same run that the watch sees. The cost is told twice, by the clock and in CPU time of the process, which a neighbour on the
 machine changes less; so that spinning threads do not count as work, torch computes with one thread.
+
+usage: make bench NAME=python-watch
 """
 
-import argparse
 import statistics
 import sys
 import time
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent.parent / "build" / "release" / "python"))
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+import harness  # noqa: E402
+
+sys.path.insert(0, str(harness.PACKAGE))
 
 import headrace as hr  # noqa: E402
 import torch  # noqa: E402
@@ -71,65 +76,62 @@ def batch_size_for(step_s: float) -> int:
     return size
 
 
-def with_and_without(loop: Loop, pair: int) -> dict[bool, tuple[float, float]]:
-    """What Loop.run() gives, watched (True) and not (False), one after the other; which comes first changes by the pair."""
-    times = {}
-    for watched in (pair % 2 == 0, pair % 2 == 1):
-        if watched:
-            with hr.watch(loop.model, loop.optimizer, loop.loader):
-                times[True] = loop.run()
-        else:
-            times[False] = loop.run()
-    return times
+def with_and_without(loop: Loop) -> list[harness.Arm]:
+    """What Loop.run() gives, watched and not."""
+    def watched(_round: int) -> tuple[float, float]:
+        with hr.watch(loop.model, loop.optimizer, loop.loader):
+            return loop.run()
+
+    return [harness.Arm("watched", watched), harness.Arm("plain", lambda _: loop.run())]
 
 
-def cost_of_a_step(pairs: int) -> tuple[list[float], float]:
+def cost_of_a_step(bench: harness.Bench, pairs: int) -> tuple[list[float], float]:
     """Seconds that the watch adds to a step, one value a pair, and a step without it: with batches so small that noise in
     proportion to the step's own length hides nothing."""
     loop = Loop(4)
     loop.run()
-    times = [with_and_without(loop, pair) for pair in range(pairs)]
-    return [both[True][0] - both[False][0] for both in times], statistics.median(both[False][0] for both in times)
+    times = bench.measure(with_and_without(loop), pairs, title="a small step, watched or not: seconds, CPU seconds")
+    added = [watched[0] - plain[0] for watched, plain in zip(times["watched"], times["plain"], strict=True)]
+    return added, statistics.median(plain[0] for plain in times["plain"])
+
+
+def against_timers(loop: Loop) -> dict[str, float]:
+    """How far the watch's parts are off those of timers placed by hand, in one run of the loop."""
+    with hr.watch(loop.model, loop.optimizer, loop.loader) as seen:
+        by_hand = loop.run_with_timers()
+    return {part: seen.split[part] / by_hand[part] - 1 for part in PARTS}
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = harness.parser(__doc__)
     parser.add_argument("--pairs", type=int, default=15)
-    args = parser.parse_args()
+    arguments = parser.parse_args()
 
     torch.set_num_threads(1)
+    bench = harness.Bench(__file__, arguments, f"{arguments.pairs} pairs of 100 steps")
     size = batch_size_for(0.005)
     loop = Loop(size)
     loop.run()
-    differences = {part: [] for part in PARTS}
-    overheads, cpu_overheads, plain_s = [], [], []
-    for pair in range(args.pairs):
-        with hr.watch(loop.model, loop.optimizer, loop.loader) as seen:
-            by_hand = loop.run_with_timers()
-        for part in PARTS:
-            differences[part].append(seen.split[part] / by_hand[part] - 1)
-        times = with_and_without(loop, pair)
-        overheads.append(times[True][0] / times[False][0] - 1)
-        cpu_overheads.append(times[True][1] / times[False][1] - 1)
-        plain_s.append(times[False][0])
-
-    print(f"batch of {size}: {statistics.median(plain_s) * 1e3:.2f} ms a step without the watch, "
-          f"{args.pairs} pairs of 100 steps")
+    found = bench.measure([harness.Arm("timers", lambda _: against_timers(loop)), *with_and_without(loop)], arguments.pairs,
+                          title="off the timers; watched or not: seconds, CPU seconds")
+    plain_s = [seconds for seconds, _cpu in found["plain"]]
+    print(f"batch of {size}: {statistics.median(plain_s) * 1e3:.2f} ms a step without the watch")
     good = True
     for part in PARTS:
-        middle = statistics.median(differences[part])
+        values = [differences[part] for differences in found["timers"]]
+        middle = statistics.median(values)
         good = good and abs(middle) <= 0.03
-        print(f"  {part:<10} against timers by hand {middle:+.2%} "
-              f"[{min(differences[part]):+.2%}, {max(differences[part]):+.2%}]; wanted within 3 %")
-    for name, values in (("overhead", overheads), ("of CPU", cpu_overheads)):
-        quarters = statistics.quantiles(values, n=4)
-        print(f"  {name:<10} {quarters[1]:+.2%} [{quarters[0]:+.2%}, {quarters[2]:+.2%}] (median, quartiles); wanted under 1 %")
-    added, step_s = cost_of_a_step(10 * args.pairs)
-    quarters = [value * 1e6 for value in statistics.quantiles(added, n=4)]
-    share = quarters[1] / 5000
-    print(f"  a step of {step_s * 1e6:.0f} us takes {quarters[1]:+.1f} us [{quarters[0]:+.1f}, {quarters[2]:+.1f}] more, "
+        print(f"  {part:<10} against timers by hand {middle:+.2%} [{min(values):+.2%}, {max(values):+.2%}]; wanted within 3 %")
+    for place, name in enumerate(("overhead", "of CPU")):
+        values = [watched[place] / plain[place] - 1 for watched, plain in zip(found["watched"], found["plain"], strict=True)]
+        low, high = harness.quartiles(values)
+        print(f"  {name:<10} {statistics.median(values):+.2%} [{low:+.2%}, {high:+.2%}] (median, quartiles); wanted under 1 %")
+    added, step_s = cost_of_a_step(bench, 10 * arguments.pairs)
+    low, high = harness.quartiles(added)
+    share = statistics.median(added) / 0.005
+    print(f"  a step of {step_s * 1e6:.0f} us takes {statistics.median(added) * 1e6:+.1f} us [{low * 1e6:+.1f}, {high * 1e6:+.1f}] more, "
           f"{share:.2%} of 5 ms; wanted under 1 %")
-    return 0 if good and share < 0.01 else 3
+    return bench.end({"batch_size": size, "share_of_5_ms": share}, 0 if good and share < 0.01 else 3)
 
 
 if __name__ == "__main__":

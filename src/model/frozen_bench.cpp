@@ -6,7 +6,6 @@
 #include <c10/core/GradMode.h>
 #include <fmt/format.h>
 
-#include <algorithm>
 #include <chrono>
 #include <cstdlib>
 #include <functional>
@@ -14,15 +13,11 @@
 #include <vector>
 
 #include "model/network.h"
+#include "quantile.h"
 
 namespace {
 
 using namespace headrace;
-
-double quantile(std::vector<double> values, double q) {
-  std::sort(values.begin(), values.end());
-  return values[static_cast<std::size_t>(q * static_cast<double>(values.size() - 1))];
-}
 
 double milliseconds(const std::function<void()>& work) {
   const auto start = std::chrono::steady_clock::now();

@@ -13,7 +13,6 @@
 #include <fmt/format.h>
 #include <torch/csrc/autograd/autograd.h>
 
-#include <algorithm>
 #include <array>
 #include <chrono>
 #include <cstdlib>
@@ -21,6 +20,7 @@
 
 #include "base/kernel_sets.h"
 #include "model/norm_relu_pool_kernels.h"
+#include "quantile.h"
 
 namespace {
 
@@ -29,10 +29,6 @@ using namespace headrace;
 struct Times {
   std::vector<double> forward, backward;
 
-  static double quantile(std::vector<double> values, double q) {
-    std::sort(values.begin(), values.end());
-    return values[static_cast<std::size_t>(q * static_cast<double>(values.size() - 1))];
-  }
   double median_ms() const {
     std::vector<double> sums(forward);
     for (std::size_t i = 0; i < sums.size(); ++i) sums[i] += backward[i];

@@ -3,12 +3,12 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
 #include <functional>
 #include <string>
 #include <vector>
 
 #include "base/clock.h"
+#include "quantile.h"
 
 namespace headrace {
 namespace {
@@ -39,11 +39,6 @@ struct Measure {
   std::function<double()> once;
   std::vector<double> ns;
 };
-
-double quantile(std::vector<double> values, double share) {
-  std::sort(values.begin(), values.end());
-  return values[static_cast<std::size_t>(share * static_cast<double>(values.size() - 1))];
-}
 
 void print(const std::string& name, const std::vector<double>& ns) {
   fmt::print("{:<40} {:6.2f} ns   (5 % {:.2f}, 95 % {:.2f})\n", name, quantile(ns, 0.5), quantile(ns, 0.05),

@@ -15,11 +15,11 @@
 #include <headrace/trace.h>
 #include <headrace/trainer.h>
 
-#include <algorithm>
 #include <cstdlib>
 #include <vector>
 
 #include "base/clock.h"
+#include "quantile.h"
 #include "tensor/compute.h"
 
 namespace {
@@ -94,11 +94,6 @@ double block_us(const Step& step) {
   const std::int64_t begin = monotonic_ns();
   for (int i = 0; i < kStepsPerBlock; ++i) step();
   return seconds_since(begin) * 1e6 / kStepsPerBlock;
-}
-
-double quantile(std::vector<double> values, double share) {
-  std::sort(values.begin(), values.end());
-  return values[static_cast<std::size_t>(share * static_cast<double>(values.size() - 1) + 0.5)];
 }
 
 }  // namespace
