@@ -280,6 +280,43 @@ def test_full_disk_is_one_line_and_keeps_the_older_checkpoint(job, tmp_path):
         subprocess.run([*as_root, "umount", disk], check=True)
 
 
+def pages(folder):
+    """Bytes that a tmpfs takes for the folder's files."""
+    return sum(-(-path.stat().st_size // 4096) * 4096 for path in folder.iterdir())
+
+
+def test_a_disk_that_fills_up_with_the_report_costs_the_report_alone(job, tmp_path):
+    # So few weights that a checkpoint, which is written beside itself once, is smaller than the report.
+    data = tmp_path / "small"
+    data.mkdir()
+    write_idx(data, "train", 1280, side=2)
+    write_idx(data, "t10k", 320, side=2)
+    once = ("--train.epochs", 1, "--data.source", f"idx:{data}", "--optimizer.name", "sgd", "--optimizer.momentum", 0)
+    whole = tmp_path / "whole"
+    assert headrace("train", job, "--out", whole, *once).returncode == 0
+    checkpoint, report = newest_checkpoint(whole).stat().st_size, (whole / "report.html").stat().st_size
+    assert report > checkpoint + 3 * 4096, (report, checkpoint)
+    (whole / "report.html").unlink()
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    as_root = [] if os.geteuid() == 0 else ["sudo", "-n"]
+    size = pages(whole) + checkpoint + 2 * 4096  # Numbers may take a page more than before.
+    subprocess.run([*as_root, "mount", "-t", "tmpfs", "-o", f"size={size},mode=1777", "tmpfs", disk], check=True)
+    try:
+        out = disk / "run"
+        assert_one_line_error(headrace("train", job, "--out", out, *once), 1, out / "report.html", "No space left on device")
+        assert {path.name for path in out.iterdir()} == {path.name for path in whole.iterdir()}
+        accuracy = json.loads((out / "result.json").read_text())["test_accuracy"]
+        evaluated = headrace("eval", job, "--checkpoint", out / "model.safetensors", "--json", "-")
+        assert json.loads(evaluated.stdout)["test_accuracy"] == accuracy
+        subprocess.run([*as_root, "mount", "-o", "remount,size=4m", disk], check=True)
+        again = headrace("train", job, "--out", out, "--resume", *once)
+        assert again.returncode == 0 and "nothing is left to train" in again.stderr, again.stderr
+        assert (out / "report.html").read_text().rstrip().endswith("</html>")
+    finally:
+        subprocess.run([*as_root, "umount", disk], check=True)
+
+
 def test_loss_that_is_not_finite_stops_with_its_place(job, tmp_path):
     result = headrace("train", job, "--optimizer.rate", 1000, "--data.transform.deviation", "1e-6", "--out", tmp_path / "run",
                       "--train.epochs", 50)
