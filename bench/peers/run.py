@@ -54,6 +54,7 @@ RIVALS = [
     Rival("FFCV", "ffcv_beton", (TRAIN, CACHE, CACHE_UINT8, FASHION)),
     Rival("Grain, OpenCV, not antialiased", "grain_threads", (TRAIN,)),
     Rival("SPDL", "spdl_threads", (TRAIN,)),
+    Rival("TurboLoader", "turboloader_tar", (TRAIN,)),
     Rival("WebDataset", "webdataset_tar", (TRAIN,)),
     Rival("MosaicML streaming", "mosaic_mds", (TRAIN,)),
     Rival("torch by hand, whole batches", "torch_by_hand", (FASHION,)),
@@ -115,7 +116,8 @@ def run(arm: Arm, limit_s: float) -> dict:
 
 def prepared_folder(python: Path, photos: Path) -> Path:
     """Made once for these photographs and scripts; a folder of that name is whole."""
-    writers = [HERE / "prepare.py", *(HERE / f"{name}.py" for name in ("tf_data", "ffcv_beton", "webdataset_tar", "mosaic_mds"))]
+    with_forms = ("tf_data", "ffcv_beton", "turboloader_tar", "webdataset_tar", "mosaic_mds")
+    writers = [HERE / "prepare.py", *(HERE / f"{name}.py" for name in with_forms)]
     key = hashlib.sha256(str(photos.resolve()).encode())
     for path in [photos / "about.json", *writers]:
         key.update(path.read_bytes())

@@ -121,12 +121,13 @@ class Trainer {
 
 // Mean loss and share of right answers over a loader's samples (named output "logits", argmax against labels), by the
 // trainer's forward or by `forward`. Changes nothing of the trainer: no weight, running statistic, gradient or random
-// state.
+// state. `stop` is asked before each batch; where it says true, Error{cancelled}. Empty: never.
 struct Evaluation {
   double loss = 0;
   double accuracy = 0;
   std::int64_t samples = 0;
 };
-Evaluation evaluate(Trainer& trainer, Loader& loader, const Forward& forward = {});
+Evaluation evaluate(Trainer& trainer, Loader& loader, const Forward& forward = {},
+                    const std::function<bool()>& stop = {});
 
 }  // namespace headrace

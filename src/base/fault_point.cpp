@@ -9,6 +9,7 @@
 #include <cstdlib>
 #include <string>
 #include <string_view>
+#include <utility>
 
 namespace headrace {
 namespace {
@@ -18,21 +19,31 @@ constexpr const char* kVariable = "HEADRACE_FAULT";
 struct Fault {
   std::string name;
   std::int64_t passage = 0;  // From 1.
-  bool throws = false;
+  int signal = SIGKILL;      // 0: throws instead.
 };
+
+// Cuts the action off the end of `text`; without one the order is to kill.
+int take_signal(std::string_view& text) {
+  constexpr std::pair<std::string_view, int> kActions[] = {{":error", 0}, {":sigint", SIGINT}, {":sigterm", SIGTERM}};
+  for (const auto& [suffix, signal] : kActions) {
+    if (!text.ends_with(suffix)) continue;
+    text.remove_suffix(suffix.size());
+    return signal;
+  }
+  return SIGKILL;
+}
 
 Fault parse_fault(std::string_view text) {
   Fault fault;
   const std::size_t colon = text.find(':');
   fault.name = text.substr(0, colon);
   std::string_view rest = colon == std::string_view::npos ? "" : text.substr(colon + 1);
-  constexpr std::string_view kError = ":error";
-  fault.throws = rest.ends_with(kError);
-  if (fault.throws) rest.remove_suffix(kError.size());
+  fault.signal = take_signal(rest);
   const char* end = rest.data() + rest.size();
   const auto [stop, error] = std::from_chars(rest.data(), end, fault.passage);
   if (fault.name.empty() || error != std::errc{} || stop != end || fault.passage < 1) {
-    fail(ErrorCode::invalid_argument, "base: {}: wanted NAME:N or NAME:N:error with N from 1, found {}", kVariable,
+    fail(ErrorCode::invalid_argument,
+         "base: {}: wanted NAME:N, NAME:N:error, NAME:N:sigint or NAME:N:sigterm with N from 1, found {}", kVariable,
          text);
   }
   return fault;
@@ -54,8 +65,8 @@ void fault_point(const char* name) {
   if (!armed.load(std::memory_order_relaxed)) return;
   const Fault& fault = ordered_fault();
   if (fault.name != name || passages.fetch_add(1) + 1 != fault.passage) return;
-  if (fault.throws) fail(ErrorCode::io, "base: {} was ordered to fail here by {}", name, kVariable);
-  std::raise(SIGKILL);
+  if (fault.signal == 0) fail(ErrorCode::io, "base: {} was ordered to fail here by {}", name, kVariable);
+  std::raise(fault.signal);
 }
 
 }  // namespace headrace

@@ -10,6 +10,7 @@
 #include <filesystem>
 #include <fstream>
 #include <string>
+#include <utility>
 
 #include "base/files.h"
 
@@ -94,8 +95,26 @@ TEST_F(FaultPoint, ThrowsWhereAnErrorIsOrderedAndTheOldFileStays) {
   EXPECT_EQ(leftovers(), 0);
 }
 
+volatile std::sig_atomic_t raised = 0;
+
+[[noreturn]] void write_and_exit_with_the_signal(const fs::path& path) {
+  for (const int number : {SIGINT, SIGTERM}) std::signal(number, [](int signal) { raised = signal; });
+  write_file(path, "new");
+  std::_Exit(raised);
+}
+
+TEST_F(FaultPoint, RaisesTheOrderedSignalAndGoesOnWhereItIsHandled) {
+  for (const auto& [order, signal] : {std::pair{"write.begin:1:sigint", SIGINT}, {"write.sync:1:sigterm", SIGTERM}}) {
+    std::ofstream(folder_ / "a") << "old";
+    ::setenv("HEADRACE_FAULT", order, 1);
+    EXPECT_EXIT(write_and_exit_with_the_signal(folder_ / "a"), testing::ExitedWithCode(signal), "") << order;
+    EXPECT_EQ(read_file(folder_ / "a", 10), "new") << order;
+  }
+}
+
 TEST_F(FaultPoint, AnOrderThatNobodyUnderstandsIsRefused) {
-  for (const char* order : {"", "write.sync", "write.sync:", "write.sync:0", "write.sync:1x", ":1", "a:1:fail"}) {
+  for (const char* order :
+       {"", "write.sync", "write.sync:", "write.sync:0", "write.sync:1x", ":1", "a:1:fail", "a:1:sigkill"}) {
     ::setenv("HEADRACE_FAULT", order, 1);
     EXPECT_EXIT(write_and_say(folder_ / "a"), testing::ExitedWithCode(7), "HEADRACE_FAULT: wanted NAME:N") << order;
   }

@@ -15,7 +15,8 @@ HWY_BEFORE_NAMESPACE();
 namespace headrace::image::jpeg_passes {
 namespace HWY_NAMESPACE {
 
-// Cosines and their sums in 13-bit fixed point, named by their values.
+// Cosines and their sums in 13-bit fixed point, named by their values: those of libjpeg-turbo's jidctint.c and
+// jidctred.c, the first after Loeffler, Ligtenberg and Moschytz.
 constexpr int kBits = 13;
 constexpr int k0_211 = 1730, k0_298 = 2446, k0_390 = 3196, k0_509 = 4176, k0_541 = 4433, k0_601 = 4926, k0_720 = 5906,
               k0_765 = 6270, k0_850 = 6967, k0_899 = 7373, k1_061 = 8697, k1_175 = 9633, k1_272 = 10426, k1_451 = 11893,
@@ -36,7 +37,8 @@ HWY_INLINE std::uint8_t limited(int value) {
 HWY_INLINE void rgb_of(int y, int blue, int red, std::uint8_t* out) {
   blue -= 128;
   red -= 128;
-  constexpr int kHalf = 1 << 15;  // Factors in 16-bit fixed point: 1.402, 0.34414, 0.71414, 1.772.
+  // Factors of T.871 in 16-bit fixed point, as in libjpeg-turbo's jdcolor.c: 1.402, 0.34414, 0.71414, 1.772.
+  constexpr int kHalf = 1 << 15;
   out[0] = limited(y + ((91881 * red + kHalf) >> 16));
   out[1] = limited(y + ((-22554 * blue - 46802 * red + kHalf) >> 16));
   out[2] = limited(y + ((116130 * blue + kHalf) >> 16));
@@ -54,7 +56,8 @@ HWY_INLINE std::int16_t descaled(int value, int shift) {
   return static_cast<std::int16_t>(std::clamp((value + (1 << (shift - 1))) >> shift, -32768, 32767));
 }
 
-// One pass over the 8 values at v[0], v[step], ...
+// One pass over the 8 values at v[0], v[step], ... Loeffler, Ligtenberg and Moschytz, as libjpeg-turbo's jidctint has
+// it.
 HWY_INLINE void transform(std::int16_t* v, int step, int shift) {
   const int in0 = v[0], in1 = v[step], in2 = v[2 * step], in3 = v[3 * step], in4 = v[4 * step], in5 = v[5 * step],
             in6 = v[6 * step], in7 = v[7 * step];
@@ -100,7 +103,8 @@ HWY_INLINE std::int16_t descaled_wide(std::int64_t value, int shift) {
   return static_cast<std::int16_t>(std::clamp(rounded >> shift, -32768, 32767));
 }
 
-// One pass over the 8 values at v[0], v[step], ... to 4 in place of the first.
+// One pass over the 8 values at v[0], v[step], ... to 4 in place of the first. This and the next as in libjpeg-turbo's
+// jidctred.c.
 HWY_INLINE void transform_to_4(std::int16_t* v, int step, int shift) {
   const std::int64_t in1 = v[step], in2 = v[2 * step], in3 = v[3 * step], in5 = v[5 * step], in6 = v[6 * step],
                      in7 = v[7 * step];
@@ -133,6 +137,7 @@ void inverse_transform_to_2(std::int16_t* coefficients, std::uint8_t* out, std::
   write_samples(coefficients, 2, out, stride);
 }
 
+// This and the next two: libjpeg-turbo's jdsample.c, h2v1, h2v2 and h1v2 fancy upsampling.
 void widen(const std::uint8_t* in, std::ptrdiff_t count, std::uint8_t* out) noexcept {
   for (std::ptrdiff_t i = 0; i < count; ++i) {
     out[2 * i] = static_cast<std::uint8_t>((3 * in[i] + in[i - 1] + 1) >> 2);

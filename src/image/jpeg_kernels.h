@@ -2,8 +2,8 @@
 // is libjpeg-turbo's default arithmetic, bit for bit, in 16-bit sums where that keeps 16 bits.
 //
 // Sources: ITU-T T.81 (the transform), C. Loeffler, A. Ligtenberg and G. Moschytz, "Practical fast 1-D DCT algorithms
-// with 11 multiplications", 1989 (its evaluation), ITU-T T.871 (the colours). Kernels allocate nothing and start no
-// thread.
+// with 11 multiplications", 1989 (its evaluation), ITU-T T.871 (the colours), and libjpeg-turbo, whose algorithms,
+// constants and roundings each kernel below names. Its licences: NOTICE. Kernels allocate nothing and start no thread.
 #pragma once
 
 #include <cstddef>
@@ -20,14 +20,16 @@ struct Kernels {
   // coefficients[(row * together + block) * 8 + column].
   int together;
   // The inverse transform of that many blocks, dequantised, to 8 rows of together * 8 bytes; leaves zeros in place of
-  // the coefficients.
+  // the coefficients. Loeffler, Ligtenberg and Moschytz in 13-bit fixed point, after libjpeg-turbo's jidctint.c, with
+  // the sums of 16 bits of its SIMD form.
   void (*inverse_transform)(std::int16_t* coefficients, std::uint8_t* out, std::ptrdiff_t stride) noexcept;
   // The same to the means of each 2 x 2 and 4 x 4 of those samples: 4 rows of together * 4 bytes, 2 of together * 2.
+  // After libjpeg-turbo's jidctred.c, from which the factors come.
   void (*inverse_transform_to_4)(std::int16_t* coefficients, std::uint8_t* out, std::ptrdiff_t stride) noexcept;
   void (*inverse_transform_to_2)(std::int16_t* coefficients, std::uint8_t* out, std::ptrdiff_t stride) noexcept;
 
   // Twice as many columns, 3/4 of the nearer sample and 1/4 of the other neighbour: in[-1] to in[count] to 2 * count
-  // bytes.
+  // bytes. These three are the "fancy upsampling" of libjpeg-turbo's jdsample.c, with its alternating roundings.
   void (*widen)(const std::uint8_t* in, std::ptrdiff_t count, std::uint8_t* out) noexcept;
   // The same in both directions: `near` is the row of samples nearer to the row that is made. `sums` is scratch for
   // count + 2 and kPadding.
@@ -36,7 +38,8 @@ struct Kernels {
   // A row between two, no wider: (3 near + far + bias) / 4.
   void (*blend)(const std::uint8_t* near, const std::uint8_t* far, int bias, std::ptrdiff_t count,
                 std::uint8_t* out) noexcept;
-  // 3 * count bytes and none behind them.
+  // YCbCr to RGB, T.871's factors in 16-bit fixed point with the roundings of libjpeg-turbo's jdcolor.c. 3 * count
+  // bytes and none behind them.
   void (*rgb)(const std::uint8_t* luma, const std::uint8_t* blue, const std::uint8_t* red, std::ptrdiff_t count,
               std::uint8_t* out) noexcept;
 };

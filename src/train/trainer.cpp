@@ -356,12 +356,14 @@ double Trainer::learning_rate() const {
   return impl_->scheduled(impl_->optimizer.options().rate);
 }
 
-Evaluation evaluate(Trainer& trainer, Loader& loader, const Forward& forward) {
+Evaluation evaluate(Trainer& trainer, Loader& loader, const Forward& forward, const std::function<bool()>& stop) {
   Evaluation result;
   double loss_sum = 0;
   std::int64_t right = 0;
   Epoch epoch = loader.epoch(0);
   while (const std::optional<Batch> host = epoch.next()) {
+    if (stop && stop())
+      fail(ErrorCode::cancelled, "train: the evaluation was stopped after {} samples", result.samples);
     const TensorBatch batch = trainer.transfer(*host);
     const Output output = trainer.evaluate(batch, forward);
     const auto logits = output.named.find("logits");

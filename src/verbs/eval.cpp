@@ -4,6 +4,7 @@
 #include <nlohmann/json.hpp>
 
 #include "assembly/training.h"
+#include "exec/stop.h"
 #include "model/weights.h"
 #include "train/checkpoint.h"
 #include "verbs/data_report.h"
@@ -59,8 +60,8 @@ int run_eval(VerbContext& context) {
     return kExitDone;
   }
   tell_remarks(console, training);
-  const Evaluation evaluation =
-      evaluate(training.trainer(), training.test_loader(), evaluation_forward(console, training));
+  const Evaluation evaluation = evaluate(training.trainer(), training.test_loader(),
+                                         evaluation_forward(console, training), [] { return stop_signal() != 0; });
   if (!std::isfinite(evaluation.loss)) {
     fail(ErrorCode::numerics,
          "eval: {}: the test loss is {}: the weights, or what they make of the data, are not finite",

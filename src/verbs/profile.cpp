@@ -61,6 +61,7 @@ int run_profile(VerbContext& context) {
   report.memory = memory.timeline();
   show_loading(report, job.training());
   report.loading_advice = advice_or_warning(console, job, context.machine, measured.split);
+  if (stop_signal() != 0) fail(ErrorCode::cancelled, "profile: stopped");  // Before the first file of the result.
   add_memory(measured.trace, report.memory);
   report.environment = report_environment(context.machine, TORCH_VERSION);
   report.settings = job.training().applied();

@@ -28,6 +28,7 @@ struct Tuning {
   Measured before;
   std::optional<Measured> after;  // nullopt: nothing was kept, or stopped.
   Ledger ledger;
+  bool stopped = false;  // Before every change was decided, or before the tuned job was measured.
   std::vector<Candidate> tried;
   std::vector<Applied> applied;  // Of the best settings.
   nlohmann::ordered_json corrupt_samples;
@@ -60,6 +61,17 @@ void make_trial_index(Training& training, Console& console) {
   if (!why_not.empty()) console.info(why_not);
 }
 
+// nullopt: stopped. What was decided before stays, and is reported without it.
+std::optional<Measured> measure_tuned(TrainingJob& job, const Settings& best, const Machine& machine) {
+  try {
+    job.configure(best);
+    return measure(job, machine, kMeasuredSteps);
+  } catch (const Error& error) {
+    if (error.code() != ErrorCode::cancelled) throw;
+    return std::nullopt;
+  }
+}
+
 Tuning tune_recipe(VerbContext& context) {
   Console& console = context.console;
   TrainingJob job{context.loaded.recipe, context.machine};
@@ -85,11 +97,11 @@ Tuning tune_recipe(VerbContext& context) {
   tuning.ledger = tune(job, tuning.tried, context.loaded.recipe.tune,
                        static_cast<std::uint64_t>(context.loaded.recipe.seed), progress);
   tuning.ledger.baseline = as_written(context.loaded.recipe, tuning.tried);
-  if (stop_signal() == 0 && !tuning.ledger.best.empty()) {
+  if (!tuning.ledger.best.empty()) {
     console.progress("Measuring the tuned job");
-    job.configure(tuning.ledger.best);
-    tuning.after = measure(job, context.machine, kMeasuredSteps);
+    tuning.after = measure_tuned(job, tuning.ledger.best, context.machine);
   }
+  tuning.stopped = stop_signal() != 0;
   tuning.applied = job.training().applied();
   tell_corrupt_samples(console, job.training());
   tuning.corrupt_samples = corrupt_samples_json(job.training());
@@ -130,6 +142,7 @@ Report tune_report(const VerbContext& context, const Tuning& tuning, const Train
   if (tuning.after) report.after = tuning.after->split;
   report.diagnosis = tuning.before.diagnosis.sentence;
   report.findings = tuning.before.diagnosis.findings;
+  if (tuning.stopped) report.verdict = "Stopped before the end: below is what was decided until then.";
   show_training(report, run);
   report.memory = memory;
   report.environment = report_environment(context.machine, TORCH_VERSION);
@@ -178,13 +191,18 @@ int run_tune(VerbContext& context) {
 
   TrainRun run;
   nlohmann::ordered_json corrupt_samples = tuning.corrupt_samples;
-  if (stop_signal() == 0) {
+  if (!tuning.stopped) {
+    // The training may take hours, and a kill in them must not cost what the trials have found.
+    nlohmann::ordered_json so_far = ledger_document(context, tuning, run);
+    so_far["training"] = nullptr;
+    write_file(folder.file("ledger.json"), json_text(so_far));
     console.info("training with what was kept");
     Training training{tuned, context.machine};
     run = train_to_end(training, folder.path(), console);
     corrupt_samples = corrupt_samples_json(training);
   } else {
     run.stopped_by = stop_signal();
+    console.warning("tune: stopped; ledger.json holds what was decided so far, nothing was trained");
   }
   const MemoryTimeline memory = sampler.timeline();
   nlohmann::ordered_json document = ledger_document(context, tuning, run);

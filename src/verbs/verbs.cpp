@@ -66,7 +66,7 @@ extern "C" int headrace_run_verb(const headrace::Invocation* invocation) {
     console.clear_progress();
     const Error error = translate(std::current_exception());
     if (error.code() == ErrorCode::cancelled && stop_signal() != 0) {
-      console.error("stopped by a signal");
+      console.error(invocation->verb + ": stopped by a signal before there was a result");
       code = stop_exit_code(stop_signal());
     } else {
       console.error(error.what());

@@ -1,4 +1,6 @@
-// Baseline JPEG, decoded by our own code where that is sure of itself. Its pixels are libjpeg-turbo's, bit for bit.
+// Baseline JPEG, decoded by our own code where that is sure of itself. Its pixels are libjpeg-turbo's, bit for bit: the
+// format is ITU-T T.81's; the transforms, the upsampling and the colours follow
+// libjpeg-turbo's algorithms (jpeg_kernels.h names them; licences: NOTICE).
 //
 // What it is not sure of, in the header or in the data, it leaves to JpegReader, which has the last word on what is a
 // picture, what is damaged, and how that is said.

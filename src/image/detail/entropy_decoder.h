@@ -1,4 +1,4 @@
-// The Huffman-coded data of a baseline JPEG to dequantised coefficients, forwards, unit by unit.
+// The Huffman-coded data of a baseline JPEG (ITU-T T.81, F.2.2) to dequantised coefficients, forwards, unit by unit.
 //
 // Whatever is not as an encoder writes it makes the decoder fail: bad codes, coefficients that no picture has, data
 // that ends early, restart markers that are missing. It then goes on reading zeros, and ok() tells.

@@ -1,4 +1,4 @@
-// Huffman codes of a JPEG as tables that give what a decoder wants to know of several bits at once.
+// Huffman codes of a JPEG (ITU-T T.81, C.2) as tables that give what a decoder wants to know of several bits at once.
 #pragma once
 
 #include <array>
