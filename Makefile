@@ -9,7 +9,7 @@ PYTHON := .venv/bin/python
 .DEFAULT_GOAL := build
 .PHONY: help setup build demo photos demo-photos test test-fast tidy format docs \
   bench bench-fashion bench-photos bench-memory bench-planted bench-python-step bench-python-loader bench-python-scripts bench-python-calls bench-python-source bench-first-batch \
-  bench-allocators bench-data-targets bench-loader-timing bench-loading-advice bench-peers asan-python install-check fuzz bare-demo bare-test clean
+  bench-allocators bench-data-targets bench-loader-timing bench-loading-advice bench-autotune bench-small-files bench-peers asan-python install-check fuzz bare-demo bare-test clean
 
 help:
 	@echo "make                build (sets up Debian packages and .venv first where they are missing)"
@@ -26,6 +26,8 @@ help:
 	@echo "make bench-data-targets   the pipeline against the targets T-06 to T-09: rates, loading, preprocessing, waits"
 	@echo "make bench-loading-advice what a loader's advice predicts without the dearest transform, against what is then measured"
 	@echo "make bench-loader-timing  what threads, processes and prefetching save where reading waits"
+	@echo "make bench-autotune       what a loader that finds its own threads and depth gets of the best fixed setting, and how soon"
+	@echo "make bench-small-files    20,000 small files against one pack of them, read cold and warm"
 	@echo "make bench-allocators     a training step's memory: glibc, jemalloc, mimalloc, tcmalloc, Headrace's arena"
 	@echo "make bench-memory   does memory grow in 20 minutes of training?"
 	@echo "make bench-python-step    a step from Python: the plain loop with a fused optimizer against headrace.Trainer"
@@ -112,6 +114,14 @@ bench-loading-advice: build photos
 
 bench-loader-timing: build
 	@$(PYTHON) bench/loader_timing/run.py
+
+bench-autotune: setup $(BUILD)/build.ninja
+	@ninja -C $(BUILD) -j $(shell nproc) autotune_bench
+	@$(BUILD)/bin/autotune_bench
+
+bench-small-files: setup $(BUILD)/build.ninja
+	@ninja -C $(BUILD) -j $(shell nproc) pack_bench
+	@$(BUILD)/bin/pack_bench 20000 3
 
 bench-allocators: build photos
 	@$(PYTHON) bench/allocators/run.py

@@ -1,11 +1,14 @@
 """`headrace pack`: indices and packs, and what kills, full disks, damage and odd folders do to them."""
 
 import fcntl
+import io
 import json
 import os
+import pathlib
 import shutil
 import signal
 import subprocess
+import tempfile
 
 import pytest
 
@@ -259,6 +262,30 @@ def test_damaged_and_cut_packs_are_one_line(photos, tmp_path):
     assert_one_line_error(headrace("pack", "--verify", target), 1, "p.pack is not a pack")
     assert_one_line_error(headrace("pack", "--unpack", target, tmp_path / "out"), 1, "p.pack is not a pack")
     assert not (tmp_path / "out").exists()
+
+
+def test_twenty_thousand_small_files_are_packed_verified_and_given_back_bit_by_bit(tmp_path):
+    from PIL import Image
+
+    count, picture = 20_000, io.BytesIO()
+    Image.linear_gradient("L").resize((16, 16)).save(picture, "JPEG")
+    with tempfile.TemporaryDirectory(dir=tmp_path) as folder:  # 40,000 files need not outlive the test.
+        data, again, shards = (pathlib.Path(folder) / name for name in ("data", "again", "shards"))
+        for kind in range(10):
+            (data / "train" / str(kind)).mkdir(parents=True)
+        files = {f"train/{number % 10}/{number:05}.jpg": picture.getvalue() + number.to_bytes(4, "little") * (1 + number % 300)
+                 for number in range(count)}  # What follows a picture's end is nobody's.
+        for name, content in files.items():
+            (data / name).write_bytes(content)
+        document = packed(data, shards, "--shard-mib", 4)
+        assert document["samples"] == document["added"] == count and document["files"] > 2
+        result = headrace("pack", "--verify", shards)
+        assert result.returncode == 0 and f"{count} samples, all as they were packed" in result.stdout
+        assert headrace("pack", "--unpack", shards, again).returncode == 0
+        assert {path.relative_to(again).as_posix(): path.read_bytes() for path in again.rglob("*.jpg")} == files
+        second = shards / "00001.pack"
+        os.truncate(second, second.stat().st_size // 2)
+        assert_one_line_error(headrace("pack", "--verify", shards), 1, f"{second} is cut off or damaged at its end")
 
 
 def test_packing_over_a_pack_needs_append_and_adds_what_is_missing(photos, tmp_path):

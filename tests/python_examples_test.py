@@ -1,4 +1,4 @@
-"""The scripts of examples/python: at most five lines between before and after, and both run."""
+"""Scripts before and after a few lines: those of examples/python, and one as others write it. At most five lines, and both run."""
 
 import difflib
 import os
@@ -14,16 +14,26 @@ from PIL import Image
 
 EXAMPLES = Path(__file__).resolve().parent.parent / "examples" / "python"
 NAMES = ["fashion_mnist", "finetune", "own_dataset"]
-# Runs both scripts in one process, the second with a tuner in a hurry.
+# Runs the scripts in one process, with a tuner in a hurry.
 RUN = """
 import functools, runpy, sys
 import headrace
 headrace.tune = functools.partial(headrace.tune, budget=1.0)
-scripts, options = sys.argv[1:3], sys.argv[3:]
+scripts = [word for word in sys.argv[1:] if word.endswith(".py")]
+options = sys.argv[1 + len(scripts):]
 for script in scripts:
     sys.argv = [script, *options]
     runpy.run_path(script, run_name="__main__")
 """
+
+OTHERS = Path(__file__).resolve().parent / "others_script.py"
+# Each stands before the line it names; the script itself stays as it is.
+INTO_OTHERS = [
+    ("import torch\n", "import headrace as hr\n"),
+    ("    for epoch in range(1, args.epochs + 1):\n",
+     "    tuned = hr.tune(model, train_loader, optimizer, lambda model, batch: F.nll_loss(model(batch[0]), batch[1]))\n"),
+    ("    for epoch in range(1, args.epochs + 1):\n", "    train_loader = tuned.loader\n"),
+]
 
 
 def write_fashion(root: Path) -> list[str]:
@@ -75,3 +85,32 @@ def test_script_runs_before_and_after_with_the_same_output_lines(name, tmp_path)
     assert done.returncode == 0, done.stderr
     assert len(re.findall(r"^epoch 1: [0-9.]+ s, loss [0-9.]+, accuracy [0-9.]+$", done.stdout, re.MULTILINE)) == 2
     assert "Changes, in the order tried" in done.stdout
+
+
+def test_a_script_as_others_write_it_is_tuned_by_three_lines(tmp_path):
+    import torch
+
+    before = OTHERS.read_text()
+    assert "headrace" not in before[before.index("import argparse"):]
+    after = before
+    for place, line in INTO_OTHERS:
+        assert after.count(place) == 1
+        after = after.replace(place, line + place)
+    changed = [line for line in difflib.ndiff(before.splitlines(), after.splitlines()) if line[0] in "+-"]
+    assert len(changed) == 3 and all(line.startswith("+ ") for line in changed), changed
+
+    options = [*write_fashion(tmp_path), "--epochs", "2"]
+    states, lines = [], []
+    for name, text in (("before", before), ("after", after)):
+        script, saved = tmp_path / f"{name}.py", tmp_path / f"{name}.pt"
+        script.write_text(text)
+        done = subprocess.run([sys.executable, "-c", RUN, str(script), *options, "--save", str(saved)], capture_output=True,
+                              text=True, timeout=240, env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+                              cwd=tmp_path, check=False)
+        assert done.returncode == 0, done.stderr
+        lines.append([re.sub(r"[0-9]+\.[0-9]+|Accuracy: [0-9]+", "#", line) for line in done.stdout.splitlines()
+                      if line.startswith(("Train Epoch", "Test set"))])
+        states.append(torch.load(saved))
+    assert lines[0] == lines[1] and len(lines[0]) == 2 * 3 + 2  # 12 batches an epoch, each fourth told.
+    assert [(name, value.shape) for name, value in states[0].items()] == [(name, value.shape) for name, value in states[1].items()]
+    assert all(torch.isfinite(value).all() for value in states[1].values())

@@ -1,4 +1,4 @@
-"""Two processes that share an epoch, from a folder and from a pack: each is a rank, runs beside the other, and loads its half."""
+"""Two processes that share an epoch: each is a rank, runs beside the other, and loads its half. From a folder, a pack and Python."""
 
 import hashlib
 import json
@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 
+import numpy
 import pytest
 from tiny_run import headrace, write_photos
 
@@ -28,6 +29,39 @@ print(json.dumps({"batches": batches, "read": loader.statistics()["samples"]}))
 """
 
 
+COUNTING_RANK = """
+import json, sys
+import headrace as hr
+import ranks_test
+
+source = ranks_test.Counting()
+loader = hr.Loader(source, ranks=2, rank=int(sys.argv[2]), batch_size=4, threads=2, seed=5)
+source.calls.clear()  # Those that looked for the pictures' shape.
+print("ready", flush=True)
+sys.stdin.readline()
+epochs = []
+for _ in range(3):
+    ids = [label for _, labels in loader for label in labels.tolist()]
+    epochs.append({"ids": ids, "calls": sorted(source.calls)})
+    source.calls.clear()
+print(json.dumps(epochs))
+"""
+
+
+class Counting:
+    """A user's own source, which counts what it is asked for. The label is the record's number."""
+
+    def __init__(self):
+        self.calls = []
+
+    def __len__(self):
+        return 100
+
+    def __getitem__(self, index):
+        self.calls.append(index)
+        return numpy.full((4, 4, 1), index, numpy.uint8), index
+
+
 def digest(*tensors) -> str:
     return hashlib.sha256(b"".join(tensor.numpy().tobytes() for tensor in tensors)).hexdigest()
 
@@ -39,9 +73,9 @@ def batches_of(loader) -> list[dict]:
             for images, labels in loader]
 
 
-def two_ranks(source: str) -> list[dict]:
+def two_ranks(source: str, program: str = RANK) -> list[dict]:
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
-    processes = [subprocess.Popen([sys.executable, "-c", RANK, source, str(rank)], env=environment, text=True,
+    processes = [subprocess.Popen([sys.executable, "-c", program, source, str(rank)], env=environment, text=True,
                                   stdin=subprocess.PIPE, stdout=subprocess.PIPE) for rank in range(2)]
     try:
         for process in processes:
@@ -76,3 +110,11 @@ def test_two_processes_each_take_their_half_of_an_epoch(photos, source):
     assert [rank["read"] for rank in ranks] == [PICTURES // 2, PICTURES // 2]
     in_turns = [batch for both in zip(*(rank["batches"] for rank in ranks)) for batch in both]
     assert [batch["bytes"] for batch in in_turns] == [batch["bytes"] for batch in whole]
+
+
+def test_each_process_asks_a_users_source_for_its_own_half_alone():
+    for ranks in zip(*two_ranks("", COUNTING_RANK)):
+        halves = [set(rank["ids"]) for rank in ranks]
+        assert halves[0] | halves[1] == set(range(100)) and not halves[0] & halves[1]
+        for rank in ranks:
+            assert len(rank["calls"]) == 50 and rank["calls"] == sorted(rank["ids"])

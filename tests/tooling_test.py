@@ -72,19 +72,41 @@ def test_names_of_others_after_a_dot_do_not_count_in_python():
     assert "helper" in found and "my_util" in found and "utils" not in found
 
 
+def ledger_of(**rows: str) -> str:
+    """All IDs with nothing done, but for those that are given what stands behind the title."""
+    return "\n".join(f"| {name} | x | {rows.get(name, 'none | | 2 x | not measured' if name.startswith('T-') else 'none |')} |"
+                     for name in requirements.expected_ids())
+
+
 def test_ledger_that_lacks_an_id_or_names_an_unknown_test_is_refused():
-    table = "\n".join(f"| {name} | x | none | |" for name in requirements.expected_ids())
-    assert requirements.check_table(table, known_tests=set()) == []
-    without_first = table.split("\n", 1)[1]
-    assert any("is missing" in finding for finding in requirements.check_table(without_first, known_tests=set()))
-    twice = table + "\n" + table.split("\n", 1)[0]
-    assert any("twice" in finding for finding in requirements.check_table(twice, known_tests=set()))
-    first = requirements.expected_ids()[0]
-    unproven = table.replace(f"| {first} | x | none | |", f"| {first} | x | done | |")
-    assert any("names no test" in finding for finding in requirements.check_table(unproven, known_tests=set()))
-    unknown = table.replace(f"| {first} | x | none | |", f"| {first} | x | part | `base.Gone.Gone` |")
-    assert any("does not exist" in finding for finding in requirements.check_table(unknown, known_tests=set()))
-    assert requirements.check_table(unknown, known_tests={"base.Gone.Gone"}) == []
+    def findings(table: str, *tests: str) -> str:
+        return "\n".join(requirements.check_table(table, known_tests=set(tests)))
+
+    table = ledger_of()
+    assert findings(table) == ""
+    assert "H-1 is missing" in findings(table.split("\n", 1)[1])
+    assert "H-1 is there twice" in findings(table + "\n" + table.split("\n", 1)[0])
+    assert "H-1 is 'done' and names no test" in findings(ledger_of(**{"H-1": "done |"}))
+    part = ledger_of(**{"H-1": "part | `base.Gone.Gone`. Missing: what `auto` says."})
+    assert "H-1 names base.Gone.Gone, which does not exist" in findings(part)
+    assert findings(part, "base.Gone.Gone") == ""
+
+
+def test_ledger_whose_part_does_not_say_what_is_missing_is_refused():
+    for row, says in (("part | `a.B.C`", "does not say"), ("part | `a.B.C`. Missing: ", "does not say"),
+                      ("done | `a.B.C`. Missing: the rest.", "says"), ("done | `a.B.C`", None)):
+        found = requirements.check_table(ledger_of(**{"H-1": row}), known_tests={"a.B.C"})
+        assert len(found) == (says is not None), found
+        assert says is None or f"{says} what is missing" in found[0]
+
+
+def test_ledger_whose_target_lacks_its_figures_is_refused():
+    for row, words in (("none | | 2 x | 3 x (2026-11-22, `make a`)", None), ("none | | 2 x | not measured", None),
+                       ("none | | | not measured", "does not say what is wanted"), ("none | | 2 x | 3 x", "wanted 'not measured', or"),
+                       ("none | | 2 x | 3 x (`make a`)", "wanted 'not measured', or"), ("none |", "not | ID | title")):
+        found = requirements.check_table(ledger_of(**{"T-01": row}), known_tests=set())
+        assert bool(found) == (words is not None), (row, found)
+        assert words is None or words in found[0]
 
 
 def test_junit_counts_failures_and_skips(tmp_path):

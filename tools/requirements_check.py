@@ -1,9 +1,11 @@
 #!/usr/bin/env python3
-"""Checks the ledger docs/requirements.md: every ID once, a known state, and proofs that exist.
+"""Checks the ledger docs/requirements.md: every ID once, a known state, proofs that exist, and what a part lacks.
 
 A row is | ID | title | none, part or done | proofs |. A proof is a name in backticks: a CTest (data.Loader.EpochsDiffer),
 a pytest case (tests/command_test.py::test_typo_names_the_nearest_key) or a make target (make bench-fashion). A row that is part
-or done names at least one.
+or done names at least one; one that is part goes on with ". Missing: ", and no other row does. The numeric targets, T-01 and so
+on, have two more columns, which say so in their place: what is wanted, and "not measured" or the last figures with
+their date and command, as in: 1.7 times (2026-11-22, `make bench-fashion`).
 
 usage: requirements_check.py BUILD_TREE
 """
@@ -23,7 +25,8 @@ COUNTS = {
     "REG": 10, "TRBL": 11, "FUT": 11, "DOC": 7,
     "T": 32, "X": 32, "D": 38, "EX-000": 3, "EX-001": 27, "EX-002": 19, "EX-003": 9, "EX-004": 13, "PLAT": 30,
 }
-ROW = re.compile(r"^\| ([A-Z]+(?:-\d+)+) \| (.*) \| (\w+) \| ?(.*?) ?\|$")
+ROW = re.compile(r"^\| (?P<id>[A-Z]+(?:-\d+)+) \|(?P<rest>.*)\|$")
+MEASURED = re.compile(r"\(\d{4}-\d\d-\d\d, `[^`]+`\)")
 
 
 def expected_ids() -> list[str]:
@@ -31,28 +34,50 @@ def expected_ids() -> list[str]:
     return rules + [f"{area}-{number:02}" for area, count in COUNTS.items() for number in range(1, count + 1)]
 
 
+def cells_of(line: str) -> list[str] | None:
+    """The ID, the title, the state, the proofs, and of a target what is wanted and what was measured."""
+    row = ROW.match(line)
+    if not row:
+        return None
+    cells = [row["id"], *(cell.strip() for cell in row["rest"].split("|"))]
+    return cells if len(cells) == (6 if cells[0].startswith("T-") else 4) else None
+
+
+def check_row(cells: list[str], known_tests: set[str]) -> list[str]:
+    identifier, title, state, proofs, *figures = cells
+    proofs, separator, missing = proofs.partition(". Missing: ")
+    names = re.findall(r"`([^`]+)`", proofs)
+    findings = [f"names {name}, which does not exist" for name in names if name not in known_tests]
+    if not title:
+        findings.append("has no title")
+    if state not in ("none", "part", "done"):
+        findings.append(f"has state '{state}', wanted none, part or done")
+    elif (state != "none") != bool(names):
+        findings.append(f"is '{state}' and names {'a' if names else 'no'} test")
+    if figures:
+        wanted, measured = figures
+        if not wanted:
+            findings.append("does not say what is wanted")
+        if measured != "not measured" and not MEASURED.search(measured):
+            findings.append(f"has '{measured}' as the last figures; wanted 'not measured', or figures (DATE, `COMMAND`)")
+    elif (state == "part") != bool(separator and missing.strip()):
+        findings.append(f"is '{state}' and {'says' if separator else 'does not say'} what is missing")
+    return [f"{identifier} {finding}" for finding in findings]
+
+
 def check_table(text: str, known_tests: set[str]) -> list[str]:
     findings = []
     seen: set[str] = set()
     for number, line in enumerate(text.splitlines(), start=1):
-        row = ROW.match(line)
-        if not row:
+        cells = cells_of(line)
+        if cells is None:
             if re.match(r"^\| [A-Z]+-\d", line):
-                findings.append(f"line {number}: not | ID | title | state | proofs |: {line}")
+                findings.append(f"line {number}: not | ID | title | state | proofs |, of a target with what is wanted and measured: {line}")
             continue
-        identifier, title, state, proofs = row.groups()
-        names = re.findall(r"`([^`]+)`", proofs)
-        if identifier in seen:
-            findings.append(f"line {number}: {identifier} is there twice")
-        seen.add(identifier)
-        if not title.strip():
-            findings.append(f"line {number}: {identifier} has no title")
-        if state not in ("none", "part", "done"):
-            findings.append(f"line {number}: {identifier} has state '{state}', wanted none, part or done")
-        elif (state != "none") != bool(names):
-            findings.append(f"line {number}: {identifier} is '{state}' and names {'a' if names else 'no'} test")
-        findings += [f"line {number}: {identifier} names {name}, which does not exist"
-                     for name in names if name not in known_tests]
+        if cells[0] in seen:
+            findings.append(f"line {number}: {cells[0]} is there twice")
+        seen.add(cells[0])
+        findings += [f"line {number}: {finding}" for finding in check_row(cells, known_tests)]
     findings += [f"{identifier} is missing" for identifier in expected_ids() if identifier not in seen]
     findings += [f"{identifier} is not an ID of the list" for identifier in sorted(seen - set(expected_ids()))]
     return findings
@@ -85,7 +110,7 @@ def main() -> int:
     findings = check_table(text, ctest_names(Path(sys.argv[1])) | pytest_names() | make_targets())
     for finding in findings:
         print(f"docs/requirements.md: {finding}")
-    states = [row.group(3) for row in map(ROW.match, text.splitlines()) if row]
+    states = [cells[2] for cells in map(cells_of, text.splitlines()) if cells]
     print(", ".join(f"{states.count(state)} {state}" for state in ("done", "part", "none")) + f", {len(findings)} findings")
     return 1 if findings else 0
 

@@ -1,5 +1,6 @@
 // What AUTOTUNE reaches of the best fixed setting, and how soon it answers to a change. Stages and consumers wait
-// instead of working, so that the machine adds little noise. Arms of one scenario run in turn.
+// instead of working, so that the machine adds little noise. Arms of one scenario run in turn. Exit status 1: a bar is
+// missed (DATA-03, DATA-04 and DATA-11 of docs/requirements.md).
 //
 //   autotune_bench [ROUNDS]
 #include <headrace/error.h>
@@ -10,6 +11,7 @@
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
+#include <fstream>
 #include <memory>
 #include <string>
 #include <thread>
@@ -27,6 +29,22 @@ using std::chrono::microseconds;
 using std::chrono::nanoseconds;
 
 constexpr std::int64_t kWarmupBatches = 400, kMeasuredBatches = 250;
+constexpr double kShareWanted = 0.8;         // Of the best fixed setting, and of a fresh run.
+constexpr std::int64_t kAnswerWanted = 100;  // Batches after a change of cost.
+constexpr std::int64_t kMb = 1'000'000;
+
+// Prints the line's end; counts what is missed.
+class Bars {
+ public:
+  void judge(bool is_met, const std::string& wanted) {
+    fmt::print("; wanted {}: {}\n", wanted, is_met ? "met" : "MISSED");
+    if (!is_met) ++missed_;
+  }
+  int missed() const { return missed_; }
+
+ private:
+  int missed_ = 0;
+};
 
 struct Scenario {
   std::string name;
@@ -88,8 +106,7 @@ void show_decisions(const Loader& loader) {
   }
 }
 
-// The share of the best fixed setting that AUTOTUNE gets.
-double compare(const Scenario& scenario, std::int64_t rounds) {
+void compare(const Scenario& scenario, std::int64_t rounds, Bars& bars) {
   const auto source = std::make_shared<WaitingSource>(scenario.batch_size * 1'000'000, scenario.cost);
   std::vector<Arm> arms;
   arms.push_back(arm_of(scenario, source, AUTOTUNE, AUTOTUNE));
@@ -110,16 +127,16 @@ double compare(const Scenario& scenario, std::int64_t rounds) {
     if (&arm != &arms[0]) best = std::max(best, middle_of(arm.rates));
   }
   const double share = middle_of(arms[0].rates) / best;
-  fmt::print("  AUTOTUNE, threads {}, prefetch {}: {:.3f} of the best fixed setting\n",
+  fmt::print("  AUTOTUNE, threads {}, prefetch {}: {:.3f} of the best fixed setting",
              arms[0].consumer.loader().statistics().threads, arms[0].consumer.loader().statistics().prefetch_batches,
              share);
+  bars.judge(share >= kShareWanted, fmt::format("at least {}", kShareWanted));
   show_decisions(arms[0].consumer.loader());
-  return share;
 }
 
 // The stage's cost changes at batch 200: how many batches later a decision comes, and what the running loader gets
 // afterwards of what one gets that began with that cost.
-void change_cost(microseconds before, microseconds after) {
+void change_cost(microseconds before, microseconds after, Bars& bars) {
   constexpr microseconds kOwn{1000};
   constexpr std::int64_t kChange = 200;
   std::atomic<std::int64_t> wait_us{before.count()};
@@ -143,10 +160,13 @@ void change_cost(microseconds before, microseconds after) {
     ours.push_back(running.take(kMeasuredBatches));
     theirs.push_back(fresh.take(kMeasuredBatches));
   }
+  const double share = middle_of(ours) / middle_of(theirs);
   fmt::print(
-      "a stage of {} us takes {} us from batch {} on: decision {} batches later; then {:.3f} of a fresh run; "
-      "threads {}\n",
-      before.count(), after.count(), kChange, waited, middle_of(ours) / middle_of(theirs), loader.statistics().threads);
+      "a stage of {} us takes {} us from batch {} on: decision {} batches later; then {:.3f} of a fresh run; threads "
+      "{}",
+      before.count(), after.count(), kChange, waited, share, loader.statistics().threads);
+  bars.judge(waited <= kAnswerWanted && share >= kShareWanted && share <= 2 - kShareWanted,
+             fmt::format("at most {} batches, within 20 %", kAnswerWanted));
   show_decisions(loader);
 }
 
@@ -154,7 +174,42 @@ WaitingSource::Cost always(microseconds wait) {
   return [wait](std::int64_t, std::int64_t) { return nanoseconds(wait); };
 }
 
-void run(std::int64_t rounds) {
+// Peak resident memory of this process since the last call with true, in bytes (proc(5), clear_refs and VmHWM).
+std::int64_t peak_memory(bool restart) {
+  if (restart) std::ofstream("/proc/self/clear_refs") << 5;
+  std::ifstream status("/proc/self/status");
+  for (std::string word; status >> word;) {
+    std::int64_t kib = 0;
+    if (word == "VmHWM:" && status >> kib) return kib * 1024;
+  }
+  fail(ErrorCode::io, "autotune_bench: /proc/self/status tells no peak of memory");
+}
+
+// Batches of 1 MB, every 20th of which takes 50 ms: how deep 10 MiB let the window grow, and what that takes.
+void bound_bytes(Bars& bars) {
+  const auto source = std::make_shared<WaitingSource>(
+      1'000'000,
+      [](std::int64_t index, std::int64_t) { return nanoseconds(microseconds(index % 20 == 0 ? 50'000 : 100)); }, 500);
+  DataOptions options;
+  options.batch_size = options.threads = 1;
+  options.shuffle = false;
+  options.prefetch_batches = AUTOTUNE;
+  options.prefetch_mib = 10;
+  const std::int64_t before = peak_memory(/*restart=*/true);
+  Consumer consumer{source, options, microseconds(4000)};
+  consumer.take(2 * kWarmupBatches);
+  const LoaderStatistics found = consumer.loader().statistics();
+  const std::int64_t growth = peak_memory(/*restart=*/false) - before;
+  fmt::print(
+      "batches of {:.3f} MB within data.prefetch_mib = 10: {} ahead, {:.1f} MB of batches, peak memory {:.1f} MB more",
+      static_cast<double>(found.batch_bytes) / kMb, found.prefetch_batches, static_cast<double>(found.pool_bytes) / kMb,
+      static_cast<double>(growth) / kMb);
+  bars.judge(found.prefetch_batches <= 10 && growth < 12 * found.batch_bytes + 2 * kMb,
+             "at most 10 ahead, and in memory those and the consumer's two");
+  show_decisions(consumer.loader());
+}
+
+int run(std::int64_t rounds) {
   const std::vector<std::int64_t> threads{1, 2, 4, 8, 16};
   const std::vector<Scenario> scenarios{
       {"stage 5 ms, consumer 1 ms, batches of 1", 1, microseconds(1000), always(microseconds(5000)), threads, {2, 32}},
@@ -170,11 +225,13 @@ void run(std::int64_t rounds) {
        [](std::int64_t index, std::int64_t) { return nanoseconds(microseconds(index % 20 == 0 ? 50'000 : 100)); },
        {1, 4},
        {2, 8, 32}}};
-  double worst = 1;
-  for (const Scenario& scenario : scenarios) worst = std::min(worst, compare(scenario, rounds));
-  change_cost(microseconds(500), microseconds(5000));
-  change_cost(microseconds(5000), microseconds(100));
-  fmt::print("the least of the best fixed setting: {:.3f}\n", worst);
+  Bars bars;
+  bound_bytes(bars);
+  for (const Scenario& scenario : scenarios) compare(scenario, rounds, bars);
+  change_cost(microseconds(500), microseconds(5000), bars);
+  change_cost(microseconds(5000), microseconds(100), bars);
+  fmt::print("{} missed; {} rounds\n", bars.missed(), rounds);
+  return bars.missed();
 }
 
 }  // namespace
@@ -186,5 +243,7 @@ int main(int argc, char** argv) {
     std::fprintf(stderr, "usage: autotune_bench [ROUNDS, at least 1]\n");
     return 2;
   }
-  return headrace::run_program(argc, argv, [rounds](const auto&) { headrace::run(rounds); });
+  int missed = 0;
+  const int status = headrace::run_program(argc, argv, [&](const auto&) { missed = headrace::run(rounds); });
+  return status == 0 && missed > 0 ? 1 : status;
 }

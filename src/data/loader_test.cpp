@@ -859,6 +859,30 @@ TEST(Loader, ASampleThatIsNotWhatItsSourcePromisedIsNamed) {
   EXPECT_THAT(message_with([](Sample& s) { s.bytes = s.bytes.first(89); }), HasSubstr("fake[40]: 89 bytes"));
 }
 
+TEST(Loader, LeavingEarlyWaitsForNoBatchAndLeavesNobodyReading) {
+  constexpr std::int64_t kRounds = 20;
+  const auto source = std::make_shared<FakeSource>(10000);
+  std::atomic<bool> is_gone = false;
+  std::atomic<std::int64_t> reads_afterwards = 0;
+  source->on_read = [&](std::int64_t) {
+    if (is_gone) ++reads_afterwards;
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  };
+  Loader loader{source, options_of(32, 3, 8), 1, true};
+  for (std::int64_t i = 0; i < kRounds; ++i) {
+    is_gone = false;
+    {
+      auto epoch = loader.epoch(i);
+      for (int batch = 0; batch < 3; ++batch) ASSERT_TRUE(epoch.next().has_value());
+    }
+    is_gone = true;
+    std::this_thread::sleep_for(std::chrono::milliseconds(2));
+  }
+  EXPECT_EQ(reads_afterwards, 0);
+  // Three batches, and what three threads have begun meanwhile; the window holds eight.
+  EXPECT_LT(source->reads, kRounds * (3 + 4) * 32);
+}
+
 TEST(Loader, LeavingEarlyReturnsThreadsAndMemory) {
   const auto source = std::make_shared<FakeSource>(10000);
   std::jthread([] {}).join();  // The thread sanitizer starts a thread of its own with the first one of ours.
@@ -1076,7 +1100,8 @@ TEST(Loader, ASlowConsumerBoundsProduction) {
       ASSERT_TRUE(epoch.next().has_value());
       const std::int64_t full = (delivered + prefetch) * 32;
       while (source->reads < full) std::this_thread::yield();  // The window does fill up ...
-      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+      const bool is_last = prefetch == 3 && batch == 19;       // A long pause, once.
+      std::this_thread::sleep_for(std::chrono::milliseconds(is_last ? 5000 : 1));
       EXPECT_EQ(source->reads, full);  // ... and no further.
     }
     EXPECT_LE(ahead_max, prefetch);

@@ -14,7 +14,9 @@
 #include <thread>
 #include <vector>
 
+#include "data/detail/allocation_count.h"
 #include "data/detail/testing.h"
+#include "data/detail/tiny_pictures.h"
 #include "data/detail/waiting_source.h"
 #include "hardware/machine.h"
 #include "store/ram_cache.h"
@@ -30,6 +32,7 @@ using testing::Field;
 using testing::HasSubstr;
 
 constexpr std::int64_t kBatchesMax = 6000;
+constexpr std::int64_t kMb = 1'000'000;
 
 WaitingSource::Cost always(microseconds wait) {
   return [wait](std::int64_t, std::int64_t) { return nanoseconds(wait); };
@@ -52,7 +55,7 @@ bool has_rolled_back(const std::vector<LoaderDecision>& decisions) {
 }
 
 TEST(LoaderTuning, ThreadsRiseWhileAStageIsSlowAndComeDownWhenItIsNot) {
-  std::atomic<std::int64_t> wait_us{4000};
+  std::atomic<std::int64_t> wait_us{5000};
   const auto source = std::make_shared<WaitingSource>(
       512, [&](std::int64_t, std::int64_t) { return nanoseconds(microseconds(wait_us.load())); });
   auto options = options_of(1, AUTOTUNE, AUTOTUNE);
@@ -70,7 +73,7 @@ TEST(LoaderTuning, ThreadsRiseWhileAStageIsSlowAndComeDownWhenItIsNot) {
   EXPECT_EQ(loader.applied_threads().requested, "auto");
   EXPECT_EQ(loader.applied_threads().applied, std::to_string(loader.statistics().threads));
 
-  wait_us = 0;
+  wait_us = 100;
   EXPECT_TRUE(consume_until(loader, microseconds(1000), [&] { return loader.statistics().threads == 1; }));
   EXPECT_THAT(loader.applied_threads().reason, HasSubstr("which is enough"));
 }
@@ -95,19 +98,22 @@ TEST(LoaderTuning, AForcedBadDecisionIsRolledBack) {
 }
 
 TEST(LoaderTuning, DepthGrowsUnderBurstsWithinItsBytes) {
-  constexpr int kSide = 512;  // 1 MiB of f32 a batch.
+  constexpr int kSide = 500;  // 1 MB of f32 a batch.
   const auto source = std::make_shared<WaitingSource>(
-      400, [](std::int64_t index, std::int64_t) { return nanoseconds(microseconds(index % 20 == 0 ? 40'000 : 100)); },
+      400, [](std::int64_t index, std::int64_t) { return nanoseconds(microseconds(index % 20 == 0 ? 50'000 : 100)); },
       kSide);
   auto options = options_of(1, 1, AUTOTUNE);
   options.shuffle = false;
   options.prefetch_mib = 10;
+  AllocationCount::reset_peak();
   Loader loader{source, options, 1, true};
   const std::int64_t batch_bytes = loader.statistics().batch_bytes;
-  ASSERT_GT(batch_bytes, std::int64_t{1} << 20);
-  EXPECT_TRUE(consume_until(loader, microseconds(4000), [&] { return loader.statistics().prefetch_batches >= 8; }));
+  ASSERT_GE(batch_bytes, 1'000'000);
+  EXPECT_TRUE(consume_until(loader, microseconds(4000), [&] { return loader.statistics().prefetch_batches == 10; }));
   order(loader.next_epoch());
-  EXPECT_LE(loader.statistics().pool_bytes, 12 * batch_bytes);  // And two in the consumer's hands.
+  EXPECT_LE(loader.statistics().pool_bytes, 12 * batch_bytes);            // And two in the consumer's hands.
+  EXPECT_GT(AllocationCount::peak_growth(), 10 * batch_bytes);            // The heap's peak agrees:
+  EXPECT_LT(AllocationCount::peak_growth(), 12 * batch_bytes + 2 * kMb);  // pictures and handles are the rest.
   EXPECT_THAT(loader.decisions(), Each(AllOf(Field(&LoaderDecision::what, "data.prefetch_batches"),
                                              Field(&LoaderDecision::to, testing::Le(10)))));
 }
@@ -274,6 +280,19 @@ TEST(LoaderTuning, StagesCountWhatPassedThem) {
   EXPECT_EQ(stages[3].wait_for_input_ns, statistics.wait_for_batch_ns);
   EXPECT_TRUE(stages[0].limits);  // The consumer does nothing but wait for it.
   EXPECT_EQ(std::count_if(stages.begin(), stages.end(), [](const auto& stage) { return stage.limits; }), 1);
+}
+
+TEST(LoaderTuning, DecodingThatKeepsTheThreadsBusiestIsWhatStarvesTheConsumer) {
+  const TinyPictures pictures{{.classes = 2, .count = 8, .height = 600, .width = 800}};
+  DataOptions options = options_of(4, 1);
+  options.transform.size = 16;
+  Loader loader{open_source(pictures.uri(), Split::train), options, 1, false};
+  order(loader.epoch(0));
+  const auto stages = loader.statistics().stages();
+  EXPECT_EQ(stages[1].name, "decode");
+  EXPECT_EQ(stages[1].records, 16);
+  EXPECT_TRUE(stages[1].limits);
+  EXPECT_GT(stages[3].wait_for_input_ns, stages[3].busy_ns);
 }
 
 TEST(LoaderTuning, StarvationIsTheSlowestStagesAndASlowConsumersIsItsOwn) {

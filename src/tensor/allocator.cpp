@@ -16,6 +16,8 @@
 #include <memory>
 #include <string>
 
+#include "memory/arena.h"
+
 namespace headrace {
 namespace {
 
@@ -133,10 +135,6 @@ Applied apply_allocator(Allocator allocator) {
 
 Allocator allocator_in_force() {
   return is_in_force() ? Allocator::arena : Allocator::system;
-}
-
-Arena::Statistics arena_statistics() {
-  return installed == nullptr ? Arena::Statistics{} : installed.load()->arena().statistics();
 }
 
 void map_large_blocks() {

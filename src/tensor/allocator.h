@@ -4,7 +4,6 @@
 #include <headrace/error.h>
 
 #include "hardware/compute_options.h"
-#include "memory/arena.h"
 
 namespace headrace {
 
@@ -17,9 +16,6 @@ namespace headrace {
 // no addresses. Process-wide; one call at a time, while no other thread makes tensors.
 Applied apply_allocator(Allocator allocator);
 Allocator allocator_in_force();
-
-// Of the arena; all 0 before the first `arena`.
-Arena::Statistics arena_statistics();
 
 // Has malloc map each block of 128 KiB or more by itself and unmap it when it is freed, and trim the ends of its heaps
 // (mallopt), as glibc does until the first such free raises both thresholds. For the start of a program whose tensors
