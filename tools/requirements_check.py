@@ -1,18 +1,20 @@
 #!/usr/bin/env python3
 """Checks the ledger docs/requirements.md: every ID once, a known state, and proofs that exist.
 
-A row is | ID | title | none, part or done | proofs |. A proof is a name in backticks: a CTest (data.Loader.EpochsDiffer),
-a pytest case (tests/command_test.py::test_typo_names_the_nearest_key) or a make target (make bench-fashion). A row that is part
-or done names at least one.
+A row is | ID | title | none, part or done | proofs |. A proof is a name in backticks: a case of a test program
+(data.Loader.EpochsDiffer) or a CTest, a pytest case (tests/command_test.py::test_typo_names_the_nearest_key) or a command (make demo,
+make bench NAME=train_fashion, make check PARTS=fuzz). A row that is part or done names at least one.
 
 usage: requirements_check.py BUILD_TREE
 """
 
 import ast
 import re
-import subprocess
 import sys
 from pathlib import Path
+
+import run_tests
+import test_programs
 
 ROOT = Path(__file__).resolve().parent.parent
 LEDGER = ROOT / "docs" / "requirements.md"
@@ -58,11 +60,6 @@ def check_table(text: str, known_tests: set[str]) -> list[str]:
     return findings
 
 
-def ctest_names(build: Path) -> set[str]:
-    listing = subprocess.run(["ctest", "--test-dir", str(build), "-N"], check=True, capture_output=True, text=True)
-    return set(re.findall(r"^\s*Test\s+#\d+: (\S+)", listing.stdout, re.MULTILINE))
-
-
 def pytest_names() -> set[str]:
     names = set()
     for path in ROOT.glob("tests/**/*_test.py"):
@@ -72,9 +69,11 @@ def pytest_names() -> set[str]:
     return names
 
 
-def make_targets() -> set[str]:
-    targets = re.findall(r"^([a-z][a-z-]*):", (ROOT / "Makefile").read_text(), re.MULTILINE)
-    return {f"make {target}" for target in targets}
+def make_commands() -> set[str]:
+    targets = re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(), re.MULTILINE)
+    benches = [path.parent.name for path in ROOT.glob("bench/*/run.py")] + [path.stem for path in ROOT.glob("src/**/*_bench.cpp")]
+    return ({f"make {target}" for target in targets} | {f"make bench NAME={name}" for name in benches}
+            | {f"make {target} PARTS={part}" for target in ("test", "check") for part in run_tests.PARTS})
 
 
 def main() -> int:
@@ -82,7 +81,7 @@ def main() -> int:
         print("usage: requirements_check.py BUILD_TREE", file=sys.stderr)
         return 2
     text = LEDGER.read_text()
-    findings = check_table(text, ctest_names(Path(sys.argv[1])) | pytest_names() | make_targets())
+    findings = check_table(text, test_programs.case_names(Path(sys.argv[1])) | pytest_names() | make_commands())
     for finding in findings:
         print(f"docs/requirements.md: {finding}")
     states = [row.group(3) for row in map(ROW.match, text.splitlines()) if row]
