@@ -212,12 +212,11 @@ def always_run(part: str, preset: str) -> Result:
 
 
 def run_sanitized(part: str, preset: str, options: dict[str, str], wrap: list[str] = []) -> Result:
-    """Runs what has not passed as it is now, and one in ten of the rest. The tree's own checks are no programs of ours."""
+    """Runs what has not passed as it is now, and one in ten of the rest."""
     build_folder = ROOT / "build" / preset
     programs = programs_of(part, preset)
     runs = Runs(part, test_programs.clean_environment(options), lambda program: test_programs.working_folder(program, build_folder), wrap)
-    ours = [program for program in programs if program.labels != ["tree"]]
-    runs.keys = {program.name: test_programs.outcome_key(program, wrap, options) for program in ours if program.is_built}
+    runs.keys = {program.name: test_programs.outcome_key(program, wrap, options) for program in programs if program.is_built}
     memory = passed.open_passed()
     if memory.damage and not ANEW:
         print(f"  the memory of what passed is damaged, everything runs: {memory.damage}", flush=True)
