@@ -3,7 +3,7 @@
 
 A row is | ID | title | none, part or done | proofs |. A proof is a name in backticks: a case of a test program
 (data.Loader.EpochsDiffer) or a CTest, a pytest case (tests/command_test.py::test_typo_names_the_nearest_key) or a command (make demo,
-make bench NAME=train_fashion, make check PARTS=fuzz). A row that is part or done names at least one.
+make bench NAME=train-fashion, make check PARTS=fuzz). A row that is part or done names at least one.
 
 usage: requirements_check.py BUILD_TREE
 """
@@ -71,7 +71,8 @@ def pytest_names() -> set[str]:
 
 def make_commands() -> set[str]:
     targets = re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(), re.MULTILINE)
-    benches = [path.parent.name for path in ROOT.glob("bench/*/run.py")] + [path.stem for path in ROOT.glob("src/**/*_bench.cpp")]
+    benches = [path.parent.name.replace("_", "-") for path in ROOT.glob("bench/*/run.py")]
+    benches += [path.stem for path in ROOT.glob("src/**/*_bench.cpp")]
     return ({f"make {target}" for target in targets} | {f"make bench NAME={name}" for name in benches}
             | {f"make {target} PARTS={part}" for target in ("test", "check") for part in run_tests.PARTS})
 
