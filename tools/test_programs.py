@@ -53,7 +53,7 @@ def read_programs(build: Path) -> list[Program]:
     programs = []
     for test in json.loads(listing.stdout)["tests"]:
         found = {entry["name"]: entry["value"] for entry in test.get("properties", [])}
-        programs.append(Program(test["name"], test.get("command", []), found["WORKING_DIRECTORY"], found.get("TIMEOUT", 900),
+        programs.append(Program(test["name"], test.get("command", []), found.get("WORKING_DIRECTORY", str(build)), found.get("TIMEOUT", 900),
                                 found.get("LABELS", []), [Path(name) for name in found.get("REQUIRED_FILES", [])],
                                 found.get("RUN_SERIAL", False)))
     return programs
