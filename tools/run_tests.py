@@ -117,7 +117,8 @@ def read_junit(path: Path, prefix: str) -> Result:
         if bad:
             result.failures.append(f"{prefix} {name}")
             if len(result.failures) <= SHOWN_OUTPUTS:
-                print(f"  {result.failures[-1]} ({bad[0].tag})\n{indented(''.join(child.text or '' for child in bad))}", flush=True)
+                output = "".join(child.text or "" for child in bad)
+                print(f"  {result.failures[-1]} ({bad[0].tag})\n{indented(output)}", flush=True)
         else:
             result.passed += 1
     if result.passed + len(result.failures) == 0:
@@ -152,11 +153,12 @@ class Runs:
 
     def start(self, pool: ThreadPoolExecutor, program: Program) -> dict[Future, Program]:
         folder, shards = self.folder(program), SHARDS if program.is_gtest else 1
-        return {pool.submit(test_programs.run_program, program, LOGS / self.part / f"{program.name}.{shard}.log", self.environment,
-                            folder, self.wrap, shard, shards, self.stop): program for shard in range(shards)}
+        return {pool.submit(test_programs.run_program, program, LOGS / self.part / f"{program.name}.{shard}.log",
+                            self.environment, folder, self.wrap, shard, shards, self.stop): program for shard in range(shards)}
 
     def run(self, programs: list[Program]) -> None:
-        for together in ([program for program in programs if not program.alone], *([program] for program in programs if program.alone)):
+        beside = [program for program in programs if not program.alone]
+        for together in (beside, *([program] for program in programs if program.alone)):
             with ThreadPoolExecutor(CORES) as pool:
                 try:
                     futures = {future: program for each in together for future, program in self.start(pool, each).items()}
@@ -184,17 +186,16 @@ class Runs:
             if len(self.result.failures) <= SHOWN_OUTPUTS:
                 print(f"  {self.result.failures[-1]}\n{indented(failure.output)}", flush=True)
         if program.name in self.keys:
-            remember(self.keys[program.name], whole)
+            key = self.keys[program.name]
+            if whole.failures:  # Also with inputs that had passed: then it runs until it passes again.
+                remember({}, forgotten=[key])
+            else:
+                remember({key: whole.passed})
 
 
-def remember(key: str, outcome: Outcome) -> None:
-    """A program that failed with inputs that had passed is forgotten: it runs until it passes again."""
+def remember(found: dict[str, int], **lists: list[str]) -> None:
     try:
-        memory = passed.open_passed()
-        if outcome.failures:
-            memory.remember({}, forgotten=[key])
-        else:
-            memory.remember({key: outcome.passed})
+        passed.open_passed().remember(found, **lists)
     except OSError as error:
         print(f"  what passed is not remembered: {error}", flush=True)
 
@@ -215,7 +216,8 @@ def run_sanitized(part: str, preset: str, options: dict[str, str], wrap: list[st
     """Runs what has not passed as it is now, and one in ten of the rest."""
     build_folder = ROOT / "build" / preset
     programs = programs_of(part, preset)
-    runs = Runs(part, test_programs.clean_environment(options), lambda program: test_programs.working_folder(program, build_folder), wrap)
+    runs = Runs(part, test_programs.clean_environment(options),
+                lambda program: test_programs.working_folder(program, build_folder), wrap)
     runs.keys = {program.name: test_programs.outcome_key(program, wrap, options) for program in programs if program.is_built}
     memory = passed.open_passed()
     if memory.damage and not ANEW:
@@ -227,9 +229,10 @@ def run_sanitized(part: str, preset: str, options: dict[str, str], wrap: list[st
     runs.run([program for program in programs if program.name not in unchanged])
     runs.result.unchanged = sum(known[name] for name in unchanged)
     if unchanged:
-        memory.remember({}, used=[runs.keys[name] for name in unchanged])
+        remember({}, used=[runs.keys[name] for name in unchanged])
         runs.result.note = f"{runs.result.unchanged} unchanged since they passed, in {len(unchanged)} of {len(programs)} programs"
-        runs.result.note += f"; run although unchanged: {', '.join(drawn)}" if drawn else ""
+    if drawn:
+        runs.result.note += f"{'; ' if unchanged else ''}run although unchanged: {', '.join(drawn)}"
     return runs.result
 
 
@@ -305,7 +308,7 @@ def python_under_asan() -> Result:
 
 
 def fuzz() -> Result:
-    """Each parser for FUZZ_SECONDS, from the inputs of tests/fuzz_inputs on. What is found stays in build/fuzz, beside new inputs."""
+    """Each parser for FUZZ_SECONDS, from tests/fuzz_inputs on. What is found stays in build/fuzz, beside the new inputs."""
     seconds = int(os.environ.get("FUZZ_SECONDS") or 60)
     names = sorted(source.name.removesuffix("_fuzz.cpp") for source in (ROOT / "src").rglob("*_fuzz.cpp"))
     wanted = (os.environ.get("FUZZERS") or " ".join(names)).split()

@@ -49,13 +49,14 @@ class Program:
 
 
 def read_programs(build: Path) -> list[Program]:
-    listing = subprocess.run(["ctest", "--test-dir", str(build), "--show-only=json-v1"], check=True, capture_output=True, text=True)
+    command = ["ctest", "--test-dir", str(build), "--show-only=json-v1"]
+    listing = subprocess.run(command, check=True, capture_output=True, text=True)
     programs = []
     for test in json.loads(listing.stdout)["tests"]:
         found = {entry["name"]: entry["value"] for entry in test.get("properties", [])}
-        programs.append(Program(test["name"], test.get("command", []), found.get("WORKING_DIRECTORY", str(build)), found.get("TIMEOUT", 900),
-                                found.get("LABELS", []), [Path(name) for name in found.get("REQUIRED_FILES", [])],
-                                found.get("RUN_SERIAL", False)))
+        inputs = [Path(name) for name in found.get("REQUIRED_FILES", [])]
+        programs.append(Program(test["name"], test.get("command", []), found.get("WORKING_DIRECTORY", str(build)),
+                                found.get("TIMEOUT", 900), found.get("LABELS", []), inputs, found.get("RUN_SERIAL", False)))
     return programs
 
 
@@ -66,6 +67,8 @@ def case_names(build: Path) -> set[str]:
         if not program.is_gtest:
             names.add(program.name)
             continue
+        if not program.is_built:
+            raise SystemExit(f"{program.name} is not built: ninja -C {build} test_programs")
         listing = subprocess.run([*program.command, "--gtest_list_tests"], check=True, capture_output=True, text=True)
         for line in listing.stdout.splitlines():
             word = line.split("#")[0].strip()
@@ -95,8 +98,9 @@ def tree_hash(path: Path) -> str:
 @cache
 def machine() -> str:
     """What a program finds here whatever the tree says. The instruction sets decide which kernels run."""
-    processor = [line for line in Path("/proc/cpuinfo").read_text().splitlines() if line.startswith(("flags", "Features", "model name"))]
-    return "\n".join([*sorted(set(processor)), platform.release(), f"{CORES} cores", f"python {sys.version}", tree_hash(DATASETS),
+    told = Path("/proc/cpuinfo").read_text().splitlines()
+    processor = sorted({line for line in told if line.startswith(("flags", "Features", "model name"))})
+    return "\n".join([*processor, platform.release(), f"{CORES} cores", f"python {sys.version}", tree_hash(DATASETS),
                       file_hash(ROOT / "requirements.txt")])
 
 

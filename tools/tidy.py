@@ -71,7 +71,7 @@ def read_dependencies(listing: str) -> dict[str, list[str]]:
 def keys_of(commands: dict[str, str]) -> dict[str, str]:
     """The hash of all that decides what clang-tidy says, by source. A source that was not compiled since it changed has none."""
     version = subprocess.run(["clang-tidy", "--version"], check=True, capture_output=True, text=True).stdout
-    common = [version, file_hash(ROOT / ".clang-tidy"), file_hash(Path(__file__))]
+    shared = [version, file_hash(ROOT / ".clang-tidy"), file_hash(Path(__file__))]
     listing = subprocess.run(["ninja", "-C", str(BUILD), "-t", "deps"], capture_output=True, text=True).stdout
     dependencies = read_dependencies(listing)
     keys = {}
@@ -81,7 +81,7 @@ def keys_of(commands: dict[str, str]) -> dict[str, str]:
         paths = [BUILD / file for file in files]
         if paths and all(path.is_file() for path in paths):
             contents = [f"{path} {file_hash(path)}" for path in paths]
-            text = "\0".join([*common, command, *contents]).replace(str(ROOT), ".")
+            text = "\0".join([*shared, command, *contents]).replace(str(ROOT), ".")
             keys[source] = hashlib.sha256(text.encode()).hexdigest()
     return keys
 
@@ -104,7 +104,7 @@ def check(source: str, deadline: float) -> str | None:
 def main() -> int:
     parser = argparse.ArgumentParser(description="clang-tidy on sources that have not passed as they are, or on all.")
     parser.add_argument("--all", action="store_true")
-    parser.add_argument("--budget", type=float, default=240, help="seconds; --all has no limit")
+    parser.add_argument("--budget", type=float, default=180, help="seconds; --all has no limit")
     arguments = parser.parse_args()
     if not (BUILD / "compile_commands.json").exists():
         print("tidy: build/release is not configured; run make first", file=sys.stderr)
@@ -127,11 +127,12 @@ def main() -> int:
     bad = [source for source, answer in answers.items() if answer]
     unchecked = sum(answer is None for answer in answers.values())
     try:
-        memory.remember(good, used=[keys[source] for source in unchanged], forgotten=[keys[source] for source in bad if source in keys])
+        memory.remember(good, used=[keys[source] for source in unchanged],
+                        forgotten=[keys[source] for source in bad if source in keys])
     except OSError as error:
         print(f"tidy: what passed is not remembered: {error}")
-    print(f"tidy: {len(sources) - unchecked} sources checked, {len(bad)} with findings, {len(unchanged)} unchanged since they passed, "
-          f"no time for {unchecked}")
+    print(f"tidy: {len(sources) - unchecked} sources checked, {len(bad)} with findings, {len(unchanged)} unchanged since they "
+          f"passed, no time for {unchecked}")
     return 1 if bad else 0
 
 
