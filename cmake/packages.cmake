@@ -19,7 +19,6 @@ target_include_directories(tomlplusplus::tomlplusplus INTERFACE "${TOMLPLUSPLUS_
 if(HEADRACE_TESTS)
   find_package(GTest REQUIRED)
   find_package(benchmark REQUIRED)
-  include(GoogleTest)
 endif()
 
 # Linked by every module: formatting, JSON documents, threads, checksums.

@@ -23,5 +23,11 @@ endif()
 add_library(torch_cpu INTERFACE)
 target_compile_options(torch_cpu INTERFACE
   "SHELL:-idirafter ${torch_root}/include" "SHELL:-idirafter ${torch_root}/include/torch/csrc/api/include")
-target_link_libraries(torch_cpu INTERFACE "${torch_root}/lib/libtorch_cpu.so" "${torch_root}/lib/libc10.so")
-target_link_options(torch_cpu INTERFACE "LINKER:-rpath,${torch_root}/lib" "LINKER:--allow-shlib-undefined")
+set(torch_libraries "${torch_root}/lib")
+if(HEADRACE_SANITIZE)
+  # .venv is a link that stands in every clone; what it points to is shared. So the programs of two clones are the same bytes.
+  file(REAL_PATH "${torch_root}/lib" torch_libraries)
+  set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS "${CMAKE_SOURCE_DIR}/requirements.txt")
+endif()
+target_link_libraries(torch_cpu INTERFACE "${torch_libraries}/libtorch_cpu.so" "${torch_libraries}/libc10.so")
+target_link_options(torch_cpu INTERFACE "LINKER:-rpath,${torch_libraries}" "LINKER:--allow-shlib-undefined")

@@ -12,7 +12,7 @@ ROOT = Path(__file__).resolve().parent.parent
 
 @pytest.fixture(scope="session")
 def photos() -> Path:
-    """The folder of 3,000 photographs that `make photos` cuts; cut here on the first run, in half a minute."""
+    """The folder of 3,000 photographs that `make setup JOB=photos` cuts; cut here on the first run, in half a minute."""
     done = subprocess.run([sys.executable, ROOT / "tools" / "make_photos.py"], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     return ROOT / "photos"

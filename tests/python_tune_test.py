@@ -798,7 +798,7 @@ print(json.dumps(found))
 def test_the_systems_allocator_is_itself_again_after_each_time_in_the_arena():
     done = subprocess.run([sys.executable, "-c", FAULTS_OF_A_STEP], capture_output=True, text=True, check=False,
                           env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)})
-    if "LD_PRELOAD" in os.environ:  # A sanitizer's malloc (make asan-python).
+    if "LD_PRELOAD" in os.environ:  # A sanitizer's malloc (make check PARTS=asan-python).
         assert "AddressSanitizer checks each block" in done.stderr
         return
     assert done.returncode == 0, done.stderr

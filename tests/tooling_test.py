@@ -1,6 +1,7 @@
 """The checks of the tree find what they are there to find."""
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -11,7 +12,7 @@ sys.path.insert(0, str(ROOT / "tools"))
 import layer_check as layers  # noqa: E402
 import names_check as names  # noqa: E402
 import requirements_check as requirements  # noqa: E402
-import run_tests  # noqa: E402
+import tidy  # noqa: E402
 
 LINES = """
 headrace_module(base PUBLIC error.h)
@@ -109,46 +110,26 @@ def test_ledger_whose_target_lacks_its_figures_is_refused():
         assert words is None or words in found[0]
 
 
-def test_junit_counts_failures_and_skips(tmp_path):
-    path = tmp_path / "results.xml"
-    path.write_text("""<testsuite><testcase name="a" status="run"/>
-      <testcase name="b" status="fail"><failure message=""/></testcase>
-      <testcase name="c" status="notrun"><skipped message=""/></testcase>
-      <testcase name="d" status="disabled"/></testsuite>""")
-    result = run_tests.read_junit(path, "x")
-    assert result.passed == 1 and len(result.failures) == 3
-    assert len(run_tests.read_junit(tmp_path / "absent.xml", "x").failures) == 1
-
-
 def test_every_sentence_of_help_names_a_target():
     makefile = (ROOT / "Makefile").read_text()
     shown = subprocess.run(["make", "help"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
-    for line in shown.splitlines():
-        target = line.split()[1].rstrip(",")
-        if line.startswith("make ") and line[5] != " ":
-            assert f"\n{target}:" in makefile, target
+    named = {line.split()[1] for line in shown.splitlines() if line.startswith("make ") and line[5] != " "}
+    targets = set(re.search(r"\.PHONY: (.*)", makefile)[1].split()) - {"help"}
+    assert named - {"make"} | {"build"} == targets
+    assert all(f"\n{target}:" in makefile for target in targets)
 
 
-def test_count_is_the_last_line_also_when_a_part_fails(monkeypatch, capsys, tmp_path):
-    def broken():
-        raise OSError("no such tool")
-
-    monkeypatch.setattr(run_tests, "LOGS", tmp_path)
-    monkeypatch.setattr(sys, "argv", ["run_tests.py"])
-    monkeypatch.setattr(run_tests, "PARTS", {
-        "first": broken, "second": lambda: run_tests.Result(passed=3, failures=["second: case"]),
-        "third": lambda: run_tests.Result(passed=2)})
-    assert run_tests.main() == 1
-    assert capsys.readouterr().out.splitlines()[-1] == "5 passed, 2 failed"
-    monkeypatch.setattr(run_tests, "PARTS", {"only": lambda: run_tests.Result(passed=2)})
-    assert run_tests.main() == 0
-    assert capsys.readouterr().out.splitlines()[-1] == "2 passed, 0 failed"
+def make(*words: str) -> subprocess.CompletedProcess:
+    environment = {name: value for name, value in os.environ.items() if not name.startswith(("MAKE", "MFLAGS"))}
+    return subprocess.run(["make", *words], cwd=ROOT, text=True, env=environment, capture_output=True)
 
 
-def test_part_that_hangs_is_stopped(monkeypatch, tmp_path):
-    monkeypatch.setattr(run_tests, "LOGS", tmp_path)
-    assert run_tests.run_logged("slow", ["sleep", "60"], timeout_s=1) == 124
-    assert "stopped after 1 s" in (tmp_path / "slow.log").read_text()
+def test_an_argument_that_does_not_exist_is_refused_by_name_with_those_there_are():
+    for words, said in ((["test", "IN=network"], "no IN=network; there is IN=bare"), (["demo", "IN=x"], "there is IN=bare"),
+                        (["setup", "JOB=x"], "there is JOB=photos"), (["check", "ON=gpu"], "no check on a GPU yet"),
+                        (["install"], "make install PREFIX=folder")):
+        done = make("--dry-run", *words)
+        assert (done.returncode, said in done.stderr) == (2, True), done.stderr
 
 
 def test_count_is_the_last_line_of_a_failed_ci_run():
@@ -157,3 +138,8 @@ def test_count_is_the_last_line_of_a_failed_ci_run():
                           stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
     assert done.returncode != 0
     assert done.stdout.splitlines()[-1] == "0 passed, 1 failed"
+
+
+def test_dependencies_of_an_object_are_read_and_stale_ones_left_out():
+    listing = "a.o: #deps 2, deps mtime 1 (VALID)\n    ../a.cpp\n    ../a.h\n\nb.o: #deps 1, deps mtime 2 (STALE)\n    ../b.cpp\n\n"
+    assert tidy.read_dependencies(listing) == {"a.o": ["../a.cpp", "../a.h"]}

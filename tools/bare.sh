@@ -3,7 +3,7 @@
 # and enters it by chroot. Nothing of the host is in it but how to reach Debian's and Python's packages: apt and pip
 # settings, certificates, name servers. Mounts are made in a mount namespace of their own, so they end with it.
 #
-# usage: bare.sh demo | test | run COMMAND...     (needs root and debootstrap; 16 GB in ${TMPDIR:-/var/tmp})
+# usage: bare.sh demo [photos] | test [PART...] | run COMMAND...     (needs root and debootstrap; 16 GB in ${TMPDIR:-/var/tmp})
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -79,7 +79,7 @@ timed() {
 [ "$(id -u)" -eq 0 ] || fail "needs root, for chroot"
 command -v debootstrap >/dev/null || fail "needs debootstrap: apt-get install debootstrap"
 what=${1:-}
-case "$what" in demo | test) ;; run) shift ;; *) fail "usage: bare.sh demo | test | run COMMAND..." ;; esac
+case "$what" in demo | test | run) shift ;; *) fail "usage: bare.sh demo [photos] | test [PART...] | run COMMAND..." ;; esac
 
 root=$(mktemp -d "${TMPDIR:-/var/tmp}/headrace-bare-XXXXXX")
 trap 'rm -rf --one-file-system "$root" "$root.log"' EXIT
@@ -93,10 +93,10 @@ inside "apt-get -q update && DEBIAN_FRONTEND=noninteractive apt-get -q -y instal
 
 case "$what" in
   demo)
-    timed "make demo, nothing installed" "make demo"
+    timed "make demo, nothing installed" "make demo JOB=$*"
     timed "size of .venv" "du -sL --block-size=1MB .venv"
-    timed "make demo, again" "make demo"
+    timed "make demo, again" "make demo JOB=$*"
     ;;
-  test) inside "make test" ;;
+  test) inside "make test PARTS='$*'" ;;
   run) inside "$*" ;;
 esac

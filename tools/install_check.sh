@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# `make install-check`: pip install . into a fresh environment that sees the torch of .venv, then imports and steps outside
-# the repository. Takes as long as compiling the libraries once (minutes without ccache).
+# `make package`: builds the wheel into build/package, installs it into a fresh environment that sees the torch of .venv, then
+# imports and steps outside the repository. Takes as long as compiling the libraries once (minutes without ccache).
 set -euo pipefail
 cd "$(dirname "$0")/.."
 folder=$(mktemp -d)
@@ -8,7 +8,9 @@ trap 'rm -rf "$folder"' EXIT
 .venv/bin/python -m venv "$folder/venv"
 site=$("$folder/venv/bin/python" -c 'import sysconfig; print(sysconfig.get_paths()["purelib"])')
 .venv/bin/python -c 'import sysconfig; print(sysconfig.get_paths()["purelib"])' >"$site/torch_of_the_repository.pth"
-"$folder/venv/bin/python" -m pip install --no-input --quiet .
+rm -rf build/package
+"$folder/venv/bin/python" -m pip wheel --no-input --quiet --no-deps --wheel-dir build/package .
+"$folder/venv/bin/python" -m pip install --no-input --quiet build/package/*.whl
 cd "$folder"
 env -u PYTHONPATH -u LD_LIBRARY_PATH "$folder/venv/bin/python" - <<'PYTHON'
 import time

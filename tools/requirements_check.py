@@ -1,20 +1,23 @@
 #!/usr/bin/env python3
 """Checks the ledger docs/requirements.md: every ID once, a known state, proofs that exist, and what a part lacks.
 
-A row is | ID | title | none, part or done | proofs |. A proof is a name in backticks: a CTest (data.Loader.EpochsDiffer),
-a pytest case (tests/command_test.py::test_typo_names_the_nearest_key) or a make target (make bench-fashion). A row that is part
-or done names at least one; one that is part goes on with ". Missing: ", and no other row does. The numeric targets, T-01 and so
-on, have two more columns, which say so in their place: what is wanted, and "not measured" or the last figures with
-their date and command, as in: 1.7 times (2026-11-22, `make bench-fashion`).
+A row is | ID | title | none, part or done | proofs |. A proof is a name in backticks: a case of a test program
+(data.Loader.EpochsDiffer) or a CTest, a pytest case (tests/command_test.py::test_typo_names_the_nearest_key) or a command
+(make demo, make bench NAME=train-fashion, make check PARTS=fuzz). A row that is part or done names at least one; one that is
+part goes on with ". Missing: ", and no other row does. The numeric targets, T-01 and so on, have two more columns, which say so
+in their place: what is wanted, and "not measured" or the last figures with their date and command, as in: 1.7 times
+(2026-11-22, `make bench NAME=train-fashion`).
 
 usage: requirements_check.py BUILD_TREE
 """
 
 import ast
 import re
-import subprocess
 import sys
 from pathlib import Path
+
+import run_tests
+import test_programs
 
 ROOT = Path(__file__).resolve().parent.parent
 LEDGER = ROOT / "docs" / "requirements.md"
@@ -83,11 +86,6 @@ def check_table(text: str, known_tests: set[str]) -> list[str]:
     return findings
 
 
-def ctest_names(build: Path) -> set[str]:
-    listing = subprocess.run(["ctest", "--test-dir", str(build), "-N"], check=True, capture_output=True, text=True)
-    return set(re.findall(r"^\s*Test\s+#\d+: (\S+)", listing.stdout, re.MULTILINE))
-
-
 def pytest_names() -> set[str]:
     names = set()
     for path in ROOT.glob("tests/**/*_test.py"):
@@ -97,9 +95,12 @@ def pytest_names() -> set[str]:
     return names
 
 
-def make_targets() -> set[str]:
-    targets = re.findall(r"^([a-z][a-z-]*):", (ROOT / "Makefile").read_text(), re.MULTILINE)
-    return {f"make {target}" for target in targets}
+def make_commands() -> set[str]:
+    targets = re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(), re.MULTILINE)
+    benches = [path.parent.name.replace("_", "-") for path in ROOT.glob("bench/*/run.py")]
+    benches += [path.stem for path in ROOT.glob("src/**/*_bench.cpp")]
+    return ({f"make {target}" for target in targets} | {f"make bench NAME={name}" for name in benches}
+            | {f"make {target} PARTS={part}" for target in ("test", "check") for part in run_tests.PARTS})
 
 
 def main() -> int:
@@ -107,7 +108,7 @@ def main() -> int:
         print("usage: requirements_check.py BUILD_TREE", file=sys.stderr)
         return 2
     text = LEDGER.read_text()
-    findings = check_table(text, ctest_names(Path(sys.argv[1])) | pytest_names() | make_targets())
+    findings = check_table(text, test_programs.case_names(Path(sys.argv[1])) | pytest_names() | make_commands())
     for finding in findings:
         print(f"docs/requirements.md: {finding}")
     states = [cells[2] for cells in map(cells_of, text.splitlines()) if cells]

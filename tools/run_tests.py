@@ -2,25 +2,36 @@
 """Runs the parts of the test suite, goes on after a part that fails, and ends with one line "N passed, N failed".
 
 Every test case counts one; a build or a check that has no cases counts one as a whole. Output of a part goes to
-build/test/<part>.log; what failed is shown here.
+build/test/<part>.log and build/test/<part>/; what failed is shown here.
 
-usage: run_tests.py [part...]    (no part: all; "fast": those that build no sanitizer tree)
+A sanitizer's program whose every input passed before on this machine (tools/passed.py) is not run, and its cases are counted
+apart as unchanged; one in ten is run anyway, drawn by the commit. With --anew all of them run, clang-tidy reads every source,
+and two parts more: the bindings under the address sanitizer, and fuzzing.
+
+usage: run_tests.py [--anew] [part...]    (no part: all; "fast": those that build no sanitizer tree)
 """
 
 import os
-import re
 import shutil
 import subprocess
 import sys
+import threading
 import time
 import xml.etree.ElementTree as ElementTree
+from concurrent.futures import Future, ThreadPoolExecutor, as_completed
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Callable
 
-ROOT = Path(__file__).resolve().parent.parent
+import passed
+import test_programs
+from test_programs import CORES, ROOT, Outcome, Program
+
 LOGS = ROOT / "build" / "test"
-CORES = len(os.sched_getaffinity(0))
+SLOW = ROOT / "tests" / "slow_tests.txt"
+SLOW_S = 20  # A test that takes longer says why in that file.
+SLOWEST_SHOWN = 10
+SHARDS = min(CORES, 4)  # Each loads LibTorch once more.
 SHOWN_LINES = 60  # Of the end of a log, or of a case's output, when it failed.
 SHOWN_OUTPUTS = 5
 SHOWN_CASES = 50
@@ -31,10 +42,15 @@ class Result:
     passed: int = 0
     failures: list[str] = field(default_factory=list)  # One a failed case.
     note: str = ""  # Shown behind the part's count.
+    unchanged: int = 0  # Cases that were not run, because they passed before with the same inputs. Not among the passed.
+    seconds: dict[str, float] = field(default_factory=dict)  # By case.
 
     def add(self, other: "Result") -> None:
         self.passed += other.passed
         self.failures += other.failures
+        self.note = self.note or other.note
+        self.unchanged += other.unchanged
+        self.seconds.update(other.seconds)
 
 
 def gigabytes_of_memory() -> float:
@@ -94,15 +110,15 @@ def read_junit(path: Path, prefix: str) -> Result:
     if not path.exists():
         return Result(failures=[f"{prefix}: wrote no results"])
     for case in ElementTree.parse(path).getroot().iter("testcase"):
-        status = case.get("status", "run")
+        file, name = case.get("classname", "").replace(".", "/"), case.get("name", "")
+        name = f"{file}.py::{name}" if file else name  # A file that could not be read has no class.
+        result.seconds[f"{prefix} {name}"] = float(case.get("time", 0))
         bad = [child for child in case if child.tag in ("failure", "error", "skipped")]
-        if bad or status not in ("run", "passed"):
-            group = case.get("classname", "")
-            name = case.get("name", "")
-            result.failures.append(f"{prefix}: {name if group == name else f'{group} {name}'}")
-            output = case.findtext("system-out") or "".join(child.text or "" for child in bad)
+        if bad:
+            result.failures.append(f"{prefix} {name}")
             if len(result.failures) <= SHOWN_OUTPUTS:
-                print(f"  {result.failures[-1]} ({status if bad == [] else bad[0].tag})\n{indented(output)}", flush=True)
+                output = "".join(child.text or "" for child in bad)
+                print(f"  {result.failures[-1]} ({bad[0].tag})\n{indented(output)}", flush=True)
         else:
             result.passed += 1
     if result.passed + len(result.failures) == 0:
@@ -110,22 +126,114 @@ def read_junit(path: Path, prefix: str) -> Result:
     return result
 
 
-def build(name: str, preset: str, timeout_s: int) -> Result:
+def build(name: str, preset: str, timeout_s: int, *targets: str) -> Result:
     """Configures and builds a preset, as far as it goes: one file that does not compile must not hide other tests."""
     if run_logged(name, ["cmake", "--preset", preset], 120) != 0:
         print(f"  {name}: cmake failed:\n{log_end(name)}", flush=True)
         return Result(failures=[f"{name}: cmake"])
-    return one(name, ["ninja", "-C", f"build/{preset}", "-k", "0", "-j", str(build_jobs())], timeout_s)
+    return one(name, ["ninja", "-C", f"build/{preset}", "-k", "0", "-j", str(build_jobs()), *targets], timeout_s)
 
 
-def ctest(name: str, preset: str, timeout_s: int, wrap: list[str] = [], **environment: str) -> Result:
-    junit = LOGS / f"{name}.xml"
-    junit.unlink(missing_ok=True)
-    command = [*wrap, "ctest", "--test-dir", f"build/{preset}", "-j", str(CORES), "--output-on-failure",
-               "--no-tests=error", "--output-junit", str(junit)]
-    status = run_logged(name, command, timeout_s, environment)
-    result = read_junit(junit, name)
-    return with_status(result, name, status)
+def commit() -> str:
+    found = subprocess.run(["git", "rev-parse", "HEAD"], cwd=ROOT, capture_output=True, text=True)
+    return found.stdout.strip()  # Empty in a tree without history: then the same programs are drawn every time.
+
+
+@dataclass
+class Runs:
+    """The programs of one part: which of them run, and what came of it."""
+
+    part: str
+    environment: dict[str, str]
+    folder: Callable[[Program], Path]
+    wrap: list[str] = field(default_factory=list)
+    keys: dict[str, str] = field(default_factory=dict)  # By program, where what passes is remembered.
+    result: Result = field(default_factory=Result)
+    stop: threading.Event = field(default_factory=threading.Event)
+
+    def start(self, pool: ThreadPoolExecutor, program: Program) -> dict[Future, Program]:
+        folder, shards = self.folder(program), SHARDS if program.is_gtest else 1
+        return {pool.submit(test_programs.run_program, program, LOGS / self.part / f"{program.name}.{shard}.log",
+                            self.environment, folder, self.wrap, shard, shards, self.stop): program for shard in range(shards)}
+
+    def run(self, programs: list[Program]) -> None:
+        beside = [program for program in programs if not program.alone]
+        for together in (beside, *([program] for program in programs if program.alone)):
+            with ThreadPoolExecutor(CORES) as pool:
+                try:
+                    futures = {future: program for each in together for future, program in self.start(pool, each).items()}
+                    outcomes: dict[str, list[Outcome]] = {}
+                    for future in as_completed(futures):
+                        program = futures[future]
+                        outcomes.setdefault(program.name, []).append(future.result())
+                        if len(outcomes[program.name]) == (SHARDS if program.is_gtest else 1):
+                            self.take(program, outcomes[program.name])
+                except BaseException:  # Ctrl-C among others: nothing that was started stays.
+                    self.stop.set()
+                    pool.shutdown(cancel_futures=True)
+                    raise
+
+    def take(self, program: Program, outcomes: list[Outcome]) -> None:
+        whole = Outcome()
+        for outcome in outcomes:
+            whole.add(outcome)
+        if program.is_gtest and whole.passed + len(whole.failures) == 0:
+            whole.failures.append(test_programs.Failure(program.name, "it has no case", ""))
+        self.result.passed += whole.passed
+        self.result.seconds.update({f"{self.part} {name}": seconds for name, seconds in whole.seconds.items()})
+        for failure in whole.failures:
+            self.result.failures.append(f"{self.part} {failure.name} ({failure.reason})")
+            if len(self.result.failures) <= SHOWN_OUTPUTS:
+                print(f"  {self.result.failures[-1]}\n{indented(failure.output)}", flush=True)
+        if program.name in self.keys:
+            key = self.keys[program.name]
+            if whole.failures:  # Also with inputs that had passed: then it runs until it passes again.
+                remember({}, forgotten=[key])
+            else:
+                remember({key: whole.passed})
+
+
+def remember(found: dict[str, int], **lists: list[str]) -> None:
+    try:
+        passed.open_passed().remember(found, **lists)
+    except OSError as error:
+        print(f"  what passed is not remembered: {error}", flush=True)
+
+
+def programs_of(part: str, preset: str) -> list[Program]:
+    shutil.rmtree(LOGS / part, ignore_errors=True)
+    (LOGS / part).mkdir(parents=True)
+    return test_programs.read_programs(ROOT / "build" / preset)
+
+
+def always_run(part: str, preset: str) -> Result:
+    runs = Runs(part, dict(os.environ), lambda program: Path(program.folder))
+    runs.run(programs_of(part, preset))
+    return runs.result
+
+
+def run_sanitized(part: str, preset: str, options: dict[str, str], wrap: list[str] = []) -> Result:
+    """Runs what has not passed as it is now, and one in ten of the rest."""
+    build_folder = ROOT / "build" / preset
+    programs = programs_of(part, preset)
+    runs = Runs(part, test_programs.clean_environment(options),
+                lambda program: test_programs.working_folder(program, build_folder), wrap)
+    runs.keys = {program.name: test_programs.outcome_key(program, wrap, options) for program in programs if program.is_built}
+    memory = passed.open_passed()
+    if memory.damage and not ANEW:
+        print(f"  the memory of what passed is damaged, everything runs: {memory.damage}", flush=True)
+    known = {name: memory.cases(key) for name, key in runs.keys.items()} if not ANEW else {}
+    at = commit()
+    unchanged = [name for name, cases in known.items() if cases is not None and not passed.drawn(at, f"{part} {name}")]
+    drawn = [name for name, cases in known.items() if cases is not None and name not in unchanged]
+    runs.run([program for program in programs if program.name not in unchanged])
+    runs.result.unchanged = sum(known[name] for name in unchanged)
+    if unchanged:
+        remember({}, used=[runs.keys[name] for name in unchanged])
+        runs.result.note = f"{runs.result.unchanged} unchanged since they passed, in {len(unchanged)} of {len(programs)} programs"
+    if drawn:
+        runs.result.note += f"{'; ' if unchanged else ''}run although unchanged: {', '.join(drawn)}"
+    return runs.result
 
 
 def with_status(result: Result, name: str, status: int) -> Result:
@@ -139,16 +247,20 @@ def with_status(result: Result, name: str, status: int) -> Result:
 
 
 def release() -> Result:
-    result = build("release", "release", 1500)
-    result.add(ctest("release-ctest", "release", 900))
+    result = build("release", "release", 2400)
+    result.add(always_run("release", "release"))
     return result
 
 
-def python_tests() -> Result:
-    junit = LOGS / "pytest.xml"
+def pytest(part: str, *arguments: str, timeout_s: int, **environment: str) -> Result:
+    junit = LOGS / f"{part}.xml"
     junit.unlink(missing_ok=True)
-    status = run_logged("pytest", [sys.executable, "-m", "pytest", "-q", f"--junit-xml={junit}"], 1200)
-    return with_status(read_junit(junit, "pytest"), "pytest", status)
+    status = run_logged(part, [sys.executable, "-m", "pytest", "-q", f"--junit-xml={junit}", *arguments], timeout_s, environment)
+    return with_status(read_junit(junit, part), part, status)
+
+
+def python_tests() -> Result:
+    return pytest("pytest", timeout_s=1200)
 
 
 def formatting() -> Result:
@@ -158,27 +270,65 @@ def formatting() -> Result:
 
 
 def thread_sanitizer() -> Result:
-    result = build("tsan", "tsan", 900)
+    result = build("tsan", "tsan", 1500, "test_programs")
     # The runtime of g++ 12 stops with "unexpected memory mapping" on kernels that randomise addresses in 32 bits.
     fixed = ["setarch", "-R"]
     wrap = fixed if subprocess.run([*fixed, "true"], stderr=subprocess.DEVNULL).returncode == 0 else []
-    result.add(ctest("tsan-ctest", "tsan", 600, wrap, TSAN_OPTIONS="halt_on_error=1 second_deadlock_stack=1"))
+    result.add(run_sanitized("tsan", "tsan", {"TSAN_OPTIONS": "halt_on_error=1 second_deadlock_stack=1"}, wrap))
     return result
 
 
 def address_sanitizer() -> Result:
-    result = build("asan", "asan", 1500)
-    result.add(ctest("asan-ctest", "asan", 900, ASAN_OPTIONS="detect_stack_use_after_return=1 strict_string_checks=1",
-                     UBSAN_OPTIONS="print_stacktrace=1"))
+    result = build("asan", "asan", 2400, "test_programs")
+    result.add(run_sanitized("asan", "asan", {"ASAN_OPTIONS": "detect_stack_use_after_return=1 strict_string_checks=1",
+                                              "UBSAN_OPTIONS": "print_stacktrace=1"}))
     return result
 
 
 def tidy() -> Result:
-    result = one("tidy", [sys.executable, "tools/tidy.py"], 600)
+    result = one("tidy", [sys.executable, "tools/tidy.py", *(["--all"] if ANEW else [])], 7200 if ANEW else 600)
     result.note = (LOGS / "tidy.log").read_text(errors="replace").splitlines()[-1]  # How much there was time for.
     return result
 
 
+def python_under_asan() -> Result:
+    """The bindings, which take minutes to compile under a sanitizer. torch keeps what it made at import, and ASan keeps what
+    was freed, so neither leaks nor growth mean anything here. Tests marked forks are left out: the runtime that g++ 12 brings does
+    not hold its allocator's locks over fork (LLVM's since its pull request 75290 does), so a DataLoader's worker that is forked
+    beside a thread which allocates may wait for ever. torch.compile would run g++ under ASan, for longer than its test's budget."""
+    result = build("asan-python", "asan", 2400, "_native")
+    libraries = [subprocess.run(["g++", f"-print-file-name={name}"], check=True, capture_output=True, text=True).stdout.strip()
+                 for name in ("libasan.so", "libstdc++.so")]
+    files = [f"tests/python_{name}_test.py" for name in ("trainer", "loader", "pipeline", "insight", "twin", "tune", "watch")]
+    result.add(pytest("asan-python", "-o", "pythonpath=tests build/asan/python", "-o", "faulthandler_timeout=120",
+                      "-k", "not grow and not really_compiles", "-m", "not forks", *files, timeout_s=2400,
+                      LD_PRELOAD=" ".join(libraries), UBSAN_OPTIONS="print_stacktrace=1",
+                      ASAN_OPTIONS="detect_leaks=0:detect_stack_use_after_return=1:strict_string_checks=1"))
+    return result
+
+
+def fuzz() -> Result:
+    """Each parser for FUZZ_SECONDS, from tests/fuzz_inputs on. What is found stays in build/fuzz, beside the new inputs."""
+    seconds = int(os.environ.get("FUZZ_SECONDS") or 60)
+    names = sorted(source.name.removesuffix("_fuzz.cpp") for source in (ROOT / "src").rglob("*_fuzz.cpp"))
+    wanted = (os.environ.get("FUZZERS") or " ".join(names)).split()
+    if unknown := [name for name in wanted if name not in names]:
+        return Result(failures=[f"fuzz: no fuzzer named {', '.join(unknown)}; there are {', '.join(names)}"])
+    result = build("fuzz", "fuzz", 1500, *(f"{name}_fuzz" for name in wanted))
+
+    def run(name: str) -> Result:
+        (ROOT / "build" / "fuzz" / name).mkdir(exist_ok=True)
+        return one(f"fuzz-{name}", [
+            "env", "-C", "build/fuzz", f"bin/{name}_fuzz", f"-max_total_time={seconds}", "-timeout=5", "-rss_limit_mb=1024",
+            "-max_len=16384", "-print_final_stats=1", name, f"../../tests/fuzz_inputs/{name}"], seconds + 300)
+
+    with ThreadPoolExecutor(CORES) as pool:
+        for found in pool.map(run, wanted):
+            result.add(found)
+    return result
+
+
+ANEW = False  # Run all, whatever passed before: make check.
 PARTS: dict[str, Callable[[], Result]] = {
     "release": release,
     "pytest": python_tests,
@@ -186,8 +336,11 @@ PARTS: dict[str, Callable[[], Result]] = {
     "tsan": thread_sanitizer,
     "asan": address_sanitizer,
     "tidy": tidy,
+    "asan-python": python_under_asan,
+    "fuzz": fuzz,
 }
 FAST = ["release", "pytest", "format"]
+LONG = ["asan-python", "fuzz"]  # Only where they are asked for: make check, or by name.
 
 
 def run_part(name: str) -> Result:
@@ -205,6 +358,24 @@ def run_part(name: str) -> Result:
     return result
 
 
+def read_reasons() -> dict[str, str]:
+    lines = [line for line in SLOW.read_text().splitlines() if line and not line.startswith("#")]
+    return dict(line.split(": ", 1) for line in lines)
+
+
+def show_slowest(seconds: dict[str, float]) -> None:
+    """Times fail no test: a busy machine would. But one that is slow by its nature says why."""
+    reasons = read_reasons()
+    slowest = sorted(seconds, key=lambda name: seconds[name], reverse=True)
+    print("\nslowest:")
+    for rank, name in enumerate(slowest):
+        reason = reasons.get(name.split(" ", 1)[1].split("[")[0])
+        slow = seconds[name] > SLOW_S
+        if rank < SLOWEST_SHOWN or (slow and not reason):
+            missing = f" warning: over {SLOW_S} s, and {SLOW.relative_to(ROOT)} gives no reason" if slow and not reason else ""
+            print(f"  {seconds[name]:6.1f} s  {name}{f' ({reason})' if reason else ''}{missing}")
+
+
 def write_count(passed: int, failed: int) -> None:
     count = f"{passed} passed, {failed} failed"
     (LOGS / "count").write_text(count + "\n")
@@ -213,7 +384,10 @@ def write_count(passed: int, failed: int) -> None:
 
 def main() -> int:
     LOGS.mkdir(parents=True, exist_ok=True)
-    names = sys.argv[1:] or list(PARTS)
+    global ANEW
+    words = sys.argv[1:]
+    ANEW = "--anew" in words
+    names = [word for word in words if word != "--anew"] or [name for name in PARTS if ANEW or name not in LONG]
     names = FAST if names == ["fast"] else names
     unknown = [name for name in names if name not in PARTS]
     if unknown:
@@ -227,6 +401,8 @@ def main() -> int:
             total.add(run_part(name))
     except KeyboardInterrupt:
         total.failures.append("interrupted")
+    if total.seconds:
+        show_slowest(total.seconds)
     if total.failures:
         print(f"\nfailed ({time.monotonic() - start:.0f} s in all):")
         for failure in total.failures[:SHOWN_CASES]:
@@ -235,6 +411,8 @@ def main() -> int:
             print(f"  and {len(total.failures) - SHOWN_CASES} more")
     else:
         print(f"\nall parts passed in {time.monotonic() - start:.0f} s")
+    if total.unchanged:
+        print(f"{total.unchanged} unchanged since they passed")
     write_count(total.passed, len(total.failures))
     return 1 if total.failures else 0
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Writes the photographs of a folder (make photos) once more as progressive JPEG, with the same tables and subsampling:
+"""Writes the photographs of a folder (make setup JOB=photos) once more as progressive JPEG, with the same tables and subsampling:
 
 usage: bench/peers/make_progressive.py photos build/photos-progressive
        bench/peers/run.py --photos build/photos-progressive --works train --rivals turboloader_tar

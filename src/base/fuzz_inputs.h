@@ -1,4 +1,4 @@
-// What the fuzzers share: an x_fuzz.cpp beside each parser, run by libFuzzer (make fuzz) and over the inputs that are
+// What the fuzzers share: an x_fuzz.cpp beside each parser, run by libFuzzer (make check PARTS=fuzz) and over the inputs that are
 // kept in tests/fuzz_inputs (CTest fuzz.x).
 #pragma once
 

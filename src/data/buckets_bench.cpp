@@ -1,7 +1,7 @@
 // What buckets by shape save those who pad each batch to its highest and widest picture, and what finding the shapes
 // costs: of photographs as they are stored, and as they would be with a shorter side of 256.
 //
-//   buckets_bench [FOLDER]    ImageFolder layout (make photos), of which DIR/train is taken; the page cache is warm
+//   buckets_bench [FOLDER]    ImageFolder layout (make setup JOB=photos), of which DIR/train is taken; the page cache is warm
 #include <fmt/format.h>
 #include <headrace/error.h>
 #include <headrace/source.h>
@@ -97,7 +97,7 @@ void report(const Source& source, const char* what) {
 void run(const std::vector<std::string>& words) {
   const std::string folder = words.empty() ? "photos" : words[0];
   if (words.empty() && !std::filesystem::exists(folder)) {
-    fmt::print("no photographs: make photos\n");
+    fmt::print("no photographs: make setup JOB=photos\n");
     return;
   }
   const auto source = open_source("folder:" + folder, Split::train);

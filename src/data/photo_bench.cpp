@@ -2,7 +2,7 @@
 // and decodes the same files and does nothing else. All arms of a round run in turn, so that a busy moment of the
 // machine hits all of them; one untimed round puts the files into the page cache.
 //
-//   photo_bench [FOLDER] [ROUNDS]    FOLDER: ImageFolder layout (make photos), of which DIR/train is read
+//   photo_bench [FOLDER] [ROUNDS]    FOLDER: ImageFolder layout (make setup JOB=photos), of which DIR/train is read
 //
 // Then, in processes of their own: the resident memory of a loader with three batches in its pool, and the time to the
 // first batch; and the consumer's wait for a batch when it is slower than the loader.
@@ -219,7 +219,7 @@ void run(const std::string& program, const std::vector<std::string>& words) {
   if (!words.empty() && words[0] == "--memory") return report_memory("folder:" + words.at(1));
   const std::string folder = words.empty() ? "photos" : words[0];
   if (words.empty() && !std::filesystem::exists(folder)) {
-    fmt::print("no photographs: make photos\n");
+    fmt::print("no photographs: make setup JOB=photos\n");
     return;
   }
   const std::int64_t rounds = words.size() > 1 ? std::stoll(words[1]) : 9;

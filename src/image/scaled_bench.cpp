@@ -1,6 +1,6 @@
 // Large photographs decoded as they are and smaller (data.scale_decode), and resized to 224 as training and validation
 // do: CPU time of a picture, the share of them that is decoded smaller, and what it costs in fidelity. The photographs
-// are cut from wallpapers, as `make photos` does, at half of their size where they have it, and stored as 4:2:0.
+// are cut from wallpapers, as `make setup JOB=photos` does, at half of their size where they have it, and stored as 4:2:0.
 //
 //   scaled_bench [ROUNDS [FOLDER...]]    FOLDER: searched for JPEG and PNG files of 4 megapixels and more; without:
 //                                        Debian's wallpapers
@@ -188,7 +188,7 @@ void run(const std::vector<std::string>& words) {
   if (folders.empty()) folders = {"/usr/share/wallpapers", "/usr/share/backgrounds"};
   const auto all = photographs(folders);
   if (all[0].empty()) {
-    fmt::print("no large pictures: make photos installs wallpapers\n");
+    fmt::print("no large pictures: make setup JOB=photos installs wallpapers\n");
     return;
   }
   fmt::print("CPU ms a picture, decoded and resized to 224 on one thread, {} rounds\n", rounds);
