@@ -22,11 +22,11 @@ namespace headrace {
 namespace {
 
 constexpr std::int64_t kBurnInSteps = 10;    // First steps pay for oneDNN's kernels and page faults.
-constexpr std::int64_t kMeasuredSteps = 40;  // Of the time split before and after.
+constexpr std::int64_t kMeasuredSteps = 40;  // For the diagnosis, and for the traces of baseline and tuned job.
 
 struct Tuning {
   Measured before;
-  std::optional<Measured> after;  // nullopt: nothing was kept, or stopped.
+  std::optional<TraceRecord> tuned_trace;  // nullopt: nothing was kept, or stopped.
   Ledger ledger;
   std::vector<Candidate> tried;
   std::vector<Applied> applied;  // Of the best settings.
@@ -86,9 +86,9 @@ Tuning tune_recipe(VerbContext& context) {
                        static_cast<std::uint64_t>(context.loaded.recipe.seed), progress);
   tuning.ledger.baseline = as_written(context.loaded.recipe, tuning.tried);
   if (stop_signal() == 0 && !tuning.ledger.best.empty()) {
-    console.progress("Measuring the tuned job");
+    console.progress("Tracing the tuned job");
     job.configure(tuning.ledger.best);
-    tuning.after = measure(job, context.machine, kMeasuredSteps);
+    tuning.tuned_trace = measure(job, context.machine, kMeasuredSteps, 0).trace;
   }
   tuning.applied = job.training().applied();
   tell_corrupt_samples(console, job.training());
@@ -126,8 +126,7 @@ Report tune_report(const VerbContext& context, const Tuning& tuning, const Train
   Report report;
   report.title = context.loaded.name;
   show_ledger(report, tuning.ledger, tuning.tried, "the recipe as written");
-  report.before = tuning.before.split;
-  if (tuning.after) report.after = tuning.after->split;
+  if (!report.before) report.before = tuning.before.split;
   report.diagnosis = tuning.before.diagnosis.sentence;
   report.findings = tuning.before.diagnosis.findings;
   show_training(report, run);
@@ -139,11 +138,12 @@ Report tune_report(const VerbContext& context, const Tuning& tuning, const Train
   return report;
 }
 
-nlohmann::ordered_json ledger_document(const VerbContext& context, const Tuning& tuning, const TrainRun& run) {
+nlohmann::ordered_json ledger_document(const VerbContext& context, const Tuning& tuning, const TrainRun& run,
+                                       const Report& report) {
   nlohmann::ordered_json document = to_json(tuning.ledger);
   const nlohmann::ordered_json head = document_head(context, "headrace-ledger");
   for (const auto& [key, value] : head.items()) document[key] = value;
-  add_measured(document, tuning.before, tuning.after);
+  add_measured(document, tuning.before, report);
   document["training"] = to_json(run);
   document["test_accuracy"] =
       run.epochs.empty() ? nlohmann::ordered_json(nullptr) : nlohmann::ordered_json(run.epochs.back().test_accuracy);
@@ -174,7 +174,7 @@ int run_tune(VerbContext& context) {
   const Recipe tuned = tuned_recipe(context.loaded.recipe, tuning.ledger);
   write_tuned_toml(folder.file("tuned.toml"), tuned, tuning.ledger);
   write_chrome_trace(tuning.before.trace, folder.file("trace-baseline.json").string());
-  if (tuning.after) write_chrome_trace(tuning.after->trace, folder.file("trace-tuned.json").string());
+  if (tuning.tuned_trace) write_chrome_trace(*tuning.tuned_trace, folder.file("trace-tuned.json").string());
 
   TrainRun run;
   nlohmann::ordered_json corrupt_samples = tuning.corrupt_samples;
@@ -187,10 +187,10 @@ int run_tune(VerbContext& context) {
     run.stopped_by = stop_signal();
   }
   const MemoryTimeline memory = sampler.timeline();
-  nlohmann::ordered_json document = ledger_document(context, tuning, run);
+  const Report report = tune_report(context, tuning, run, memory);
+  nlohmann::ordered_json document = ledger_document(context, tuning, run, report);
   document["memory"] = to_json(memory);
   document["corrupt_samples"] = std::move(corrupt_samples);
-  const Report report = tune_report(context, tuning, run, memory);
   write_file(folder.file("ledger.json"), json_text(document));
   write_file(folder.file("report.html"), report_html(report));
   console.json(document);
