@@ -127,6 +127,9 @@ def test_objects_are_bit_equal_to_before_when_nothing_pays(only):
     told = []
     tuned = loop.tune(gain_min=10.0, budget=2.0, only=only, on_progress=lambda kind, text: told.append(kind))
     assert tuned.kept == [] and tuned.speedup == 1.0 and tuned.settings == {}
+    assert tuned.ledger["time_split"]["best"] is None and "before the first trial; it was not" in " ".join(tuned.summary().split())
+    undecided = [trial for trial in tuned.trials if trial.verdict == "inconclusive"]
+    assert ("undecided" in tuned.summary(), "No change paid" in tuned.summary()) == (bool(undecided), not undecided)
     assert {trial.name for trial in tuned.trials} >= set(COMPUTING)
     assert all(trial.sentence for trial in tuned.trials)
     assert differences(before, everything(loop)) == []
@@ -148,6 +151,12 @@ def test_what_pays_is_kept_and_applied_to_the_objects_and_can_be_undone():
     assert differences(before, everything(loop)) == ["groups"] and loop.optimizer.param_groups[0]["fused"]
     assert "fused optimizer" in repr(tuned) and "fused optimizer" in tuned.summary()
     assert tuned.trials[0].gain[1] > 0.02 and tuned.ledger["time_split"]["best"]["steps"] >= 5
+    for arm in ("baseline", "best"):  # The splits are of the very blocks that the speedup is from.
+        split, block_s = tuned.ledger["time_split"][arm], tuned.ledger["speedup"][f"{arm}_s"]
+        assert len(block_s) == tuned.ledger["speedup"]["pairs"]
+        assert split["total_s"] / split["steps"] == pytest.approx(sum(block_s) / len(block_s))
+        assert split["forward_s"] > 0 and split["other_s"] >= 0
+    assert f"of the {tuned.ledger['speedup']['pairs']} pairs that the speedup is" in " ".join(tuned.summary().split())
     assert tuned.step(next(iter(tuned.loader))).requires_grad is False
     before = everything(loop)
     tuned.undo()

@@ -175,6 +175,10 @@ def test_tune_keeps_the_planted_gain_and_refuses_the_rest(job, tmp_path):
     assert document["speedup"]["low"] > 1
     assert document["best"]["samples_per_second"] > document["baseline"]["samples_per_second"]
     assert 0 <= document["test_accuracy"] <= 1
+    for arm in ("baseline", "best"):  # The splits are of the very blocks that the speedup is from.
+        split, block_s = document["time_split"][arm], document["speedup"][f"{arm}_s"]
+        assert len(block_s) == document["speedup"]["pairs"]
+        assert split["total_s"] / split["steps"] == pytest.approx(sum(block_s) / len(block_s))
     for trial in document["trials"]:
         assert {"name", "verdict", "reason", "pairs", "gain", "numerics"} <= trial.keys()
     assert {"report.html", "tuned.toml", "ledger.json", "trace-baseline.json"} <= {p.name for p in out.iterdir()}

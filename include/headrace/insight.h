@@ -44,6 +44,11 @@ struct TimeSplit {
 // overlap on one thread only the first is taken. A step whose parts a full ring may have overwritten is left out.
 // Error{corrupt_data} when that leaves no step, or when the record contradicts itself.
 TimeSplit split_time(const TraceRecord& record, std::int64_t skip = 0);
+// The sums of a split whose step_s and parts hold these steps; `other` is what the parts of each step leave. As many
+// parts as steps.
+TimeSplit sum_steps(std::vector<double> step_s, std::vector<TimeSplit::Parts> parts);
+// Adds steps and seconds of `more`; the lists of single steps stay as they are.
+void add_sums(TimeSplit& sums, const TimeSplit& more);
 nlohmann::ordered_json to_json(const TimeSplit& split);
 
 // One value a step under names that other profilers use: training_speed (samples/s), memory_usage (GB, 10^9 bytes),
@@ -90,8 +95,15 @@ const char* to_string(Bound bound) noexcept;
 struct Finding {
   std::string code;      // Stable: "data_loading_slow", "high_memory", "speed_degraded", ...
   std::string sentence;  // What was seen, with its numbers.
-  std::string advice;
+  // A change that the advice names. What became of it decides what the advice still says (advice_left()).
+  struct Suggestion {
+    std::string sentence;           // "Try optimizer.implementation = \"fused\"."
+    std::vector<std::string> keys;  // The settings that it is about; empty: about none.
+  };
+  std::string advice;                   // With suggestions: their sentences, one after the other.
+  std::vector<Suggestion> suggestions;  // Empty: the advice names no setting.
 };
+nlohmann::ordered_json to_json(const std::vector<Finding>& findings);  // Each {"code", "sentence", "advice"}.
 
 // When a finding is made. A value equal to its threshold makes none.
 struct FindingThresholds {
@@ -118,6 +130,7 @@ struct DiagnosisInput {
   std::optional<double>
       free_data_step_s;  // Mean step seconds with the data replaced by one cached batch, when measured.
   FindingThresholds thresholds;
+  bool has_fused_optimizer = false;  // optimizer.implementation = "fused" is in force.
 };
 
 struct Diagnosis {
@@ -251,8 +264,12 @@ struct Report {
   std::int64_t speedup_pairs = 0;
   // Of a profile or a training the first alone.
   double baseline_samples_per_second = 0, best_samples_per_second = 0;
+  // Of a tuning both together: of the blocks of the pairs that the speedup is from. Where nothing was compared, and of
+  // a profile, the first alone.
   std::optional<TimeSplit> before, after;
-  std::string diagnosis;  // Its sentence.
+  double late_share = 0;  // The share of a run that is over before all that was kept pays; after is of the rest.
+  std::optional<double> budget_s;  // Of the tuning.
+  std::string diagnosis;           // Its sentence.
   std::vector<Finding> findings;
   std::vector<Change> changes;  // In the order they were tried.
   std::optional<double> test_accuracy, test_loss;
@@ -267,6 +284,11 @@ struct Report {
   std::string command;                                           // Reproduces the run.
   std::string written;                                           // UTC time.
 };
+
+// The report's findings with advice that knows of the report's changes and settings: for a suggestion about a key that
+// was tried it says what came of that (and, where it stayed inconclusive, what would decide it), for one about a key
+// that could not be set, why.
+std::vector<Finding> advice_left(const Report& report);
 
 // One HTML file: no script, no request to anywhere (Content-Security-Policy default-src 'none', inline style only);
 // every text is escaped, bytes that are not UTF-8 become U+FFFD; charts are inline SVG with <title>/<desc> and a table

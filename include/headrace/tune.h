@@ -6,6 +6,8 @@
 // comparison.h say which test decides, src/tune/tuner.h how the budget is divided.
 #pragma once
 
+#include <headrace/insight.h>
+
 #include <cstdint>
 #include <functional>
 #include <map>
@@ -68,6 +70,12 @@ class Job {
   // Runs this many steps on the next batches and returns the wall seconds of each step, data wait included. Before each
   // block of steps the tuner calls configure() and then restore(); after an exception restore() comes first.
   virtual std::vector<double> run(std::int64_t steps) = 0;
+  struct SplitRun {
+    std::vector<double> step_s;      // What run() returns.
+    std::optional<TimeSplit> split;  // Of these seconds; nullopt: unavailable.
+  };
+  // run(), and what the steps spent their time on. The last comparison, of best and baseline, is made of these.
+  virtual SplitRun run_split(std::int64_t steps) { return {run(steps), std::nullopt}; }
   // On batch `batch` (0, 1, ... of a fixed order) from the present state, which it leaves as it was.
   virtual Fingerprint fingerprint(std::int64_t batch) = 0;
   // Every parameter and buffer of the present state, for bit_equal.
@@ -136,6 +144,10 @@ struct Ledger {
   // stop or the budget came before the comparison.
   Interval speedup;
   std::int64_t speedup_pairs = 0;
+  // Of that last comparison: seconds a step of each block as measured, in order, and what all their steps spent them on
+  // (sums alone). Empty, and nullopt, without pairs; nullopt also where the job cannot tell.
+  std::vector<double> baseline_s, best_s;
+  std::optional<TimeSplit> baseline_split, best_split;
   double baseline_samples_per_second = 0;  // Medians of that last comparison, or of the last one made without it.
   double best_samples_per_second = 0;      // Over a whole run, where a kept change pays late.
   double spent_s = 0;

@@ -7,6 +7,7 @@
 #include <chrono>
 #include <cmath>
 #include <filesystem>
+#include <numeric>
 #include <thread>
 
 #include "assembly/measure.h"
@@ -15,6 +16,7 @@
 #include "data/detail/tiny_pictures.h"
 #include "data/pack_build.h"
 #include "exec/stop.h"
+#include "tune/comparison.h"
 
 namespace headrace {
 namespace {
@@ -50,6 +52,44 @@ TEST(TrainingJob, RestoreBringsBackEveryBitAndTheSameSamples) {
   EXPECT_EQ(before, job.state_hash());
   job.run(15);
   EXPECT_EQ(after, job.state_hash());
+}
+
+TEST(TrainingJob, ASplitRunTakesTheSameStepsAndDividesTheirSeconds) {
+  const TinyDataset data{400};
+  TrainingJob job{data.recipe(), detect_machine()};
+  job.snapshot();
+  job.run(15);
+  const std::uint64_t after = job.state_hash();
+  job.restore();
+  const Job::SplitRun block = job.run_split(15);  // Over the end of the epoch of 13 batches.
+  EXPECT_EQ(after, job.state_hash());
+  ASSERT_TRUE(block.split);
+  EXPECT_EQ(block.split->steps, 15);
+  EXPECT_EQ(block.split->step_s, block.step_s);
+  EXPECT_NEAR(block.split->total_s, std::accumulate(block.step_s.begin(), block.step_s.end(), 0.0), 1e-12);
+  for (const double part_s : {block.split->data_wait_s, block.split->transfer_s, block.split->forward_s,
+                              block.split->backward_s, block.split->optimizer_s}) {
+    EXPECT_GT(part_s, 0);
+  }
+  EXPECT_GE(block.split->other_s, 0);
+}
+
+TEST(TrainingJob, SplitsOfAComparisonAreOfItsPairsBlocks) {
+  const TinyDataset data{400};
+  TrainingJob job{planted_recipe(data, {.name = "knob", .on_ms = 1}), detect_machine()};
+  job.snapshot();
+  Comparison comparison(job, {}, {{"planted.knob", "true"}}, {.warmup = 1, .steps = 4}, 0, 1, 0);
+  comparison.sum_splits();
+  for (int pair = 0; pair < 3; ++pair) ASSERT_FALSE(comparison.measure_pair());
+  const auto first = comparison.first_split(), second = comparison.second_split();
+  ASSERT_TRUE(first && second);
+  const auto seconds = [](const std::vector<double>& block_s) {
+    return 4 * std::accumulate(block_s.begin(), block_s.end(), 0.0);
+  };
+  EXPECT_EQ(first->steps, 3 * 4);
+  EXPECT_NEAR(first->total_s, seconds(comparison.first_s()), 1e-9);
+  EXPECT_NEAR(second->total_s, seconds(comparison.second_s()), 1e-9);
+  EXPECT_GE(second->optimizer_s, 3 * 4 * 1e-3);  // Where the planted knob spends its time, a millisecond a step.
 }
 
 TEST(TrainingJob, FingerprintLeavesTheStateAsItWas) {

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 #include <numeric>
+#include <utility>
 #include <vector>
 
 #include "base/middle.h"
@@ -67,7 +68,21 @@ StepRatios step_ratios(MeasurableJob& job, std::int64_t steps) {
   return {median_of_pairs(free_data), loads_aside ? median_of_pairs(undisturbed) : std::nullopt};
 }
 
+// A step records some six spans of its own and some for each micro-batch; the rest is room for the loader's.
+constexpr std::int64_t kEventsPerStep = 64;
+
 }  // namespace
+
+Job::SplitRun MeasurableJob::run_split(std::int64_t steps) {
+  Trace trace{{.events_per_thread = std::max(TraceOptions{}.events_per_thread, kEventsPerStep * steps)}};
+  SplitRun result{run(steps), std::nullopt};
+  TimeSplit spans = split_time(trace.stop());
+  if (spans.steps != steps) return result;  // A full ring lost some.
+  const std::vector<double> moved = moved_data_wait();
+  for (std::size_t i = 0; i < moved.size(); ++i) spans.parts[i].data_wait_s += moved[i];
+  result.split = sum_steps(result.step_s, std::move(spans.parts));
+  return result;
+}
 
 Measured measure(MeasurableJob& job, const Machine& machine, std::int64_t steps, double blocks_s_max) {
   job.run(kWarmupSteps);
@@ -92,6 +107,7 @@ Measured measure(MeasurableJob& job, const Machine& machine, std::int64_t steps,
     input.loader_busy_s = work_after->busy_s - work_before->busy_s;
     input.loader_threads = work_after->threads;
   }
+  input.has_fused_optimizer = job.has_fused_optimizer();
   input.compute_threads = static_cast<int>(compute_threads());
   input.cores = machine.cores_usable;
   input.peak_memory = result.peak_memory;
@@ -110,10 +126,14 @@ Measured measure(MeasurableJob& job, const Machine& machine, std::int64_t steps,
   return result;
 }
 
-void add_measured(nlohmann::ordered_json& document, const Measured& before, const std::optional<Measured>& after) {
+void add_measured(nlohmann::ordered_json& document, const Measured& before, const Report& report) {
+  const auto split = [](const std::optional<TimeSplit>& known) {
+    return known ? to_json(*known) : nlohmann::ordered_json(nullptr);
+  };
   document["diagnosis"] = to_json(before.diagnosis);
-  document["time_split"]["baseline"] = to_json(before.split);
-  document["time_split"]["best"] = after ? to_json(after->split) : nlohmann::ordered_json(nullptr);
+  document["diagnosis"]["findings"] = to_json(advice_left(report));
+  document["time_split"]["baseline"] = split(report.before);
+  document["time_split"]["best"] = split(report.after);
   document["peak_memory_bytes"]["baseline"] =
       before.peak_memory ? nlohmann::ordered_json(*before.peak_memory) : nlohmann::ordered_json(nullptr);
 }

@@ -24,6 +24,8 @@ struct LoaderWork {
 // A job that can also tell what limits it. Its run() records the spans of trace.h's step.
 class MeasurableJob : public Job {
  public:
+  // With the spans that run() records; what run()'s seconds hold beyond its parts is `other`.
+  SplitRun run_split(std::int64_t steps) final;
   // From now on run() takes one cached batch again and again instead of the loader's (the diagnosis' confirmation).
   // Switching it off goes on where the data stood.
   virtual void set_free_data(bool free_data) = 0;
@@ -32,6 +34,12 @@ class MeasurableJob : public Job {
   // False: the training thread loads its batches by itself, so that nothing takes cores from compute; true: as the
   // settings say. Asked for only where loader_work() has a value.
   virtual void set_loads_aside(bool loads_aside) = 0;
+  // Whether optimizer.implementation = "fused" is in force. False: no, or unknown.
+  virtual bool has_fused_optimizer() const { return false; }
+
+ protected:
+  // Seconds by which the last run() let each step's data wait count for more than its span; empty: nothing was moved.
+  virtual std::vector<double> moved_data_wait() const { return {}; }
 };
 
 struct Measured {
@@ -48,7 +56,7 @@ struct Measured {
 Measured measure(MeasurableJob& job, const Machine& machine, std::int64_t steps,
                  double blocks_s_max = std::numeric_limits<double>::infinity());
 
-// What a tuned job's ledger.json says beyond the ledger: diagnosis, time split before and after, peak memory.
-void add_measured(nlohmann::ordered_json& document, const Measured& before, const std::optional<Measured>& after);
+// What a tuned job's ledger.json says beyond the ledger: diagnosis, the report's time splits and advice, peak memory.
+void add_measured(nlohmann::ordered_json& document, const Measured& before, const Report& report);
 
 }  // namespace headrace

@@ -231,6 +231,10 @@ void TrainingJob::set_loads_aside(bool loads_aside) {
   training_->loader().set_threads(loads_aside ? training_->recipe().data.threads : 0);
 }
 
+bool TrainingJob::has_fused_optimizer() const {
+  return training_->recipe().optimizer.implementation == OptimizerImplementation::fused;
+}
+
 void TrainingJob::set_free_data(bool free_data) {
   if (free_data == cached_.has_value()) return;
   Trainer& trainer = training_->trainer();

@@ -37,6 +37,7 @@ class TrainingJob final : public MeasurableJob {
   void set_free_data(bool free_data) override;
   std::optional<LoaderWork> loader_work() const override;
   void set_loads_aside(bool loads_aside) override;
+  bool has_fused_optimizer() const override;
 
   Training& training() { return *training_; }
 

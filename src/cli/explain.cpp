@@ -1,5 +1,7 @@
 #include "cli/explain.h"
 
+#include <headrace/tune.h>
+
 #include <nlohmann/json.hpp>
 
 #include "base/files.h"
@@ -15,31 +17,16 @@ constexpr std::int64_t kLedgerBytesMax = 256LL << 20;
 // What a run's tuner found for each key, one sentence a trial.
 using LedgerLines = std::map<std::string, std::vector<std::string>>;
 
-LedgerLines ledger_lines(const Json& ledger) {
+LedgerLines read_ledger(const std::filesystem::path& folder) {
+  const std::filesystem::path path = folder / "ledger.json";
   LedgerLines lines;
-  for (const Json& trial : ledger.at("trials")) {
-    for (const auto& [key, value] : trial.at("changes").items()) {
-      lines[key].push_back(fmt::format("{}: {} = {}: {}, {}", trial.at("name").get<std::string>(), key,
-                                       value.get<std::string>(), trial.at("verdict").get<std::string>(),
-                                       trial.at("sentence").get<std::string>()));
+  for (const Trial& trial : parse_ledger(read_file(path, kLedgerBytesMax), path.string()).trials) {
+    for (const auto& [key, value] : trial.changes) {
+      lines[key].push_back(
+          fmt::format("{}: {} = {}: {}, {}", trial.name, key, value, to_string(trial.verdict), trial.sentence));
     }
   }
   return lines;
-}
-
-LedgerLines read_ledger(const std::filesystem::path& folder) {
-  const std::filesystem::path path = folder / "ledger.json";
-  const std::string text = read_file(path, kLedgerBytesMax);
-  try {
-    const Json ledger = Json::parse(text);
-    if (ledger.at("format") != "headrace-ledger" || ledger.at("version") != 1) {
-      fail(ErrorCode::corrupt_data, "cli: {} is {} version {}, wanted headrace-ledger version 1", path.string(),
-           ledger.at("format").dump(), ledger.at("version").dump());
-    }
-    return ledger_lines(ledger);
-  } catch (const Json::exception& error) {
-    fail(ErrorCode::corrupt_data, "cli: {} is no whole ledger: {}", path.string(), error.what());
-  }
 }
 
 bool is_wanted(const std::string& key, const std::string& wanted) {

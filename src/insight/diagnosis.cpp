@@ -47,6 +47,14 @@ double stolen_s(const DiagnosisInput& input) {
   return std::min(taken / std::min(input.compute_threads, input.cores), 0.99 * compute_s);
 }
 
+Finding finding(std::string code, std::string sentence, std::vector<Finding::Suggestion> suggestions) {
+  Finding result{std::move(code), std::move(sentence), {}, std::move(suggestions)};
+  for (const Finding::Suggestion& suggestion : result.suggestions) {
+    result.advice += (result.advice.empty() ? "" : " ") + suggestion.sentence;
+  }
+  return result;
+}
+
 double share(double part_s, const DiagnosisInput& input) {
   return part_s / input.split.total_s;
 }
@@ -86,23 +94,25 @@ void find_slow_data(const DiagnosisInput& input, std::vector<Finding>& findings)
   if (!(loading > input.thresholds.data_loading_ratio * compute)) return;
   const double steps = static_cast<double>(split.steps);
   findings.push_back(
-      {"data_loading_slow",
-       fmt::format("A step spends {} on getting its batch, {} on computing (allowed: {} of that).",
-                   detail::milliseconds_text(loading / steps), detail::milliseconds_text(compute / steps),
-                   detail::percent_text(input.thresholds.data_loading_ratio)),
-       "Give the loader more threads (data.threads) or a deeper queue (data.prefetch_batches), or cache "
-       "decoded samples."});
+      finding("data_loading_slow",
+              fmt::format("A step spends {} on getting its batch, {} on computing (allowed: {} of that).",
+                          detail::milliseconds_text(loading / steps), detail::milliseconds_text(compute / steps),
+                          detail::percent_text(input.thresholds.data_loading_ratio)),
+              {{"Give the loader more threads (data.threads).", {"data.threads", "data.workers"}},
+               {"Let it prepare more batches ahead (data.prefetch_batches).", {"data.prefetch_batches"}},
+               {"Cache decoded samples (data.cache).", {"data.cache"}}}));
 }
 
 void find_high_memory(const DiagnosisInput& input, std::vector<Finding>& findings) {
   const bool is_mean = input.mean_memory.has_value();
   const std::optional<std::int64_t> memory = is_mean ? input.mean_memory : input.peak_memory;
   if (!memory || *memory <= input.thresholds.memory_bytes) return;
-  findings.push_back(
-      {"high_memory",
-       fmt::format("{} memory is {:.2f} GB, above {:.2f} GB.", is_mean ? "Mean" : "Peak",
-                   static_cast<double>(*memory) * 1e-9, static_cast<double>(input.thresholds.memory_bytes) * 1e-9),
-       "Use a smaller batch with accumulation (train.accumulate), or mixed precision where it is not slower."});
+  findings.push_back(finding(
+      "high_memory",
+      fmt::format("{} memory is {:.2f} GB, above {:.2f} GB.", is_mean ? "Mean" : "Peak",
+                  static_cast<double>(*memory) * 1e-9, static_cast<double>(input.thresholds.memory_bytes) * 1e-9),
+      {{"Use a smaller batch with accumulation (train.accumulate).", {"train.accumulate", "train.micro_batches"}},
+       {"Use mixed precision where it is not slower (train.precision).", {"train.precision"}}}));
 }
 
 void find_degraded_speed(const DiagnosisInput& input, std::vector<Finding>& findings) {
@@ -129,19 +139,23 @@ void find_degraded_speed(const DiagnosisInput& input, std::vector<Finding>& find
 void find_large_shares(const DiagnosisInput& input, double stolen, std::vector<Finding>& findings) {
   const TimeSplit& split = input.split;
   if (share(split.optimizer_s, input) > input.thresholds.optimizer_share) {
+    const Finding::Suggestion fused{"Try optimizer.implementation = \"fused\".", {"optimizer.implementation"}};
+    const Finding::Suggestion none{"optimizer.implementation is \"fused\" already.", {}};
     findings.push_back(
-        {"optimizer_slow",
-         fmt::format("The optimizer takes {} of a step.", detail::percent_text(share(split.optimizer_s, input))),
-         "Try optimizer.implementation = \"fused\"."});
+        finding("optimizer_slow",
+                fmt::format("The optimizer takes {} of a step.", detail::percent_text(share(split.optimizer_s, input))),
+                {input.has_fused_optimizer ? none : fused}));
   }
   if (stolen > 0) {
-    findings.push_back(
-        {"cores_oversubscribed",
-         fmt::format(
-             "Compute threads ({}) and loader threads ({}) share {} cores; loading takes about {} of a step from "
-             "compute.",
-             input.compute_threads, input.loader_threads, input.cores, detail::percent_text(share(stolen, input))),
-         "Divide the cores between loading and compute (data.threads, compute.threads), or make a sample cheaper."});
+    findings.push_back(finding(
+        "cores_oversubscribed",
+        fmt::format(
+            "Compute threads ({}) and loader threads ({}) share {} cores; loading takes about {} of a step from "
+            "compute.",
+            input.compute_threads, input.loader_threads, input.cores, detail::percent_text(share(stolen, input))),
+        {{"Divide the cores between loading and compute (data.threads, compute.threads).",
+          {"data.threads", "data.workers", "compute.threads"}},
+         {"Make a sample cheaper.", {}}}));
   }
   if (share(split.other_s, input) > input.thresholds.unaccounted_share) {
     findings.push_back({"time_unaccounted",
@@ -180,11 +194,15 @@ Diagnosis diagnose(const DiagnosisInput& input) {
   return diagnosis;
 }
 
-nlohmann::ordered_json to_json(const Diagnosis& diagnosis) {
-  nlohmann::ordered_json findings = nlohmann::ordered_json::array();
-  for (const Finding& finding : diagnosis.findings) {
-    findings.push_back({{"code", finding.code}, {"sentence", finding.sentence}, {"advice", finding.advice}});
+nlohmann::ordered_json to_json(const std::vector<Finding>& findings) {
+  nlohmann::ordered_json list = nlohmann::ordered_json::array();
+  for (const Finding& found : findings) {
+    list.push_back({{"code", found.code}, {"sentence", found.sentence}, {"advice", found.advice}});
   }
+  return list;
+}
+
+nlohmann::ordered_json to_json(const Diagnosis& diagnosis) {
   nlohmann::ordered_json measured = nullptr;
   if (diagnosis.measured_free_data_gain) measured = *diagnosis.measured_free_data_gain;
   return {{"bound", to_string(diagnosis.bound)},
@@ -192,7 +210,7 @@ nlohmann::ordered_json to_json(const Diagnosis& diagnosis) {
           {"predicted_free_data_gain", diagnosis.predicted_free_data_gain},
           {"measured_free_data_gain", measured},
           {"sentence", diagnosis.sentence},
-          {"findings", findings}};
+          {"findings", to_json(diagnosis.findings)}};
 }
 
 }  // namespace headrace

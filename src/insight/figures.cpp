@@ -82,6 +82,28 @@ std::string rate_text(double samples_per_second) {
   return is_measured(samples_per_second) ? grouped(samples_per_second) + " samples/s" : kUnavailable;
 }
 
+std::string split_note(const Report& report) {
+  if (report.kind != Report::Kind::tuning || report.changes.empty() || !report.before) return {};
+  if (!report.after) {
+    return fmt::format("Of the job as written, before the first trial; {}.",
+                       report.speedup_pairs > 0 ? "where the time of the steps compared later went is unavailable"
+                                                : "it was not compared with a tuned one");
+  }
+  const auto step_s = [](const TimeSplit& split) { return split.total_s / static_cast<double>(split.steps); };
+  std::string text = fmt::format(
+      "Both are means over the steps of the {} pairs that the speedup is from. A step before takes {} times as long as "
+      "one after; the speedup, {}, is the middle of the ratios of the single pairs, which a disturbed block moves "
+      "less.",
+      report.speedup_pairs, fixed_text(step_s(*report.before) / step_s(*report.after), 2),
+      fixed_text(report.speedup, 2));
+  if (report.late_share > 0) {
+    text += fmt::format(
+        " What was kept does not pay in the first {} of the run: the speedup counts that, the step after does not.",
+        percent_text(report.late_share));
+  }
+  return text;
+}
+
 std::array<NamedPart, 6> named_parts(const TimeSplit& split) {
   return {{{"data wait", split.data_wait_s},
            {"transfer", split.transfer_s},

@@ -207,12 +207,13 @@ std::string split_html(const Report& report) {
       html += fmt::format("<p>{}: unavailable.</p>\n", label);
     }
   };
-  const bool is_profile = report.kind == Report::Kind::profile;
-  add(is_profile ? "Now" : "Before", report.before);
-  if (!is_profile) add("After", report.after);
+  const bool is_comparison = report.kind == Report::Kind::tuning && report.after;
+  add(is_comparison ? "Before" : "Now", report.before);
+  if (is_comparison) add("After", report.after);
   if (splits.empty()) return html + "</section>\n";
-  html += fmt::format("<p>{}\u201cOther\u201d is the time that no part covers.</p>\n<figure>\n",
-                      splits.size() > 1 ? "Both bars have one scale. " : "");
+  const std::string note = split_note(report);
+  html += fmt::format("<p>{}{}\u201cOther\u201d is the time that no part covers.</p>\n<figure>\n",
+                      note.empty() ? "" : html_text(note) + " ", splits.size() > 1 ? "Both bars have one scale. " : "");
   return html + kPartPatterns + split_svg(splits) + split_table(splits) + "</figure>\n</section>\n";
 }
 

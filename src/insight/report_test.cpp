@@ -257,10 +257,87 @@ TEST(ReportText, AndThePageListWhatWasNotAppliedFoundOrLeftOpen) {
 TEST(ReportText, SaysUnavailableForWhatIsMissing) {
   const std::string text = report_text(Report{}, 80, false);
   for (const char* part : {"before      unavailable", "speedup     unavailable", "test        unavailable",
-                           "None was tried.", "after: unavailable", "Nothing stands out."}) {
+                           "None was tried.", "now: unavailable", "Nothing stands out."}) {
     EXPECT_THAT(text, HasSubstr(part));
   }
   EXPECT_THAT(text, Not(HasSubstr(" 0")));
+}
+
+TEST(ReportText, AndThePageSayOfWhichStepsTheSplitsAre) {
+  Report report = sample_report();
+  for (const std::string& text : {report_text(report, 400, false), report_html(report)}) {
+    EXPECT_THAT(text,
+                HasSubstr("of the 24 pairs that the speedup is from. A step before takes 1.52 times as long as one "
+                          "after; the speedup, 1.52, is the middle"));
+    EXPECT_THAT(text, Not(HasSubstr("does not pay in the first")));
+  }
+  report.late_share = 0.25;
+  for (const std::string& text : {report_text(report, 400, false), report_html(report)}) {
+    EXPECT_THAT(text, HasSubstr("does not pay in the first 25"));
+  }
+}
+
+TEST(ReportText, AndThePageShowOneSplitWhereNothingWasCompared) {
+  Report report = sample_report();
+  report.after.reset();
+  report.speedup_pairs = 0;
+  const std::string text = report_text(report, 400, false), html = report_html(report);
+  EXPECT_THAT(text, HasSubstr("step       now"));
+  EXPECT_THAT(html, HasSubstr("<th scope=\"col\" class=\"number\">Now, share</th></tr>"));
+  for (const std::string& page : {text, html}) {
+    EXPECT_THAT(page, HasSubstr("Of the job as written, before the first trial; it was not compared"));
+    EXPECT_THAT(page, Not(HasSubstr("fter: unavailable")));
+  }
+  report.speedup_pairs = 24;
+  EXPECT_THAT(report_text(report, 400, false), HasSubstr("the steps compared later went is unavailable."));
+}
+
+DiagnosisInput slow_optimizer() {
+  DiagnosisInput input;
+  input.split = sample_split(0.062, 0.021, 0.512, 0.734, 0.606, 0.015);
+  input.samples_per_step = 64;
+  return input;
+}
+
+Report report_with_slow_optimizer() {
+  Report report;
+  report.findings = diagnose(slow_optimizer()).findings;
+  report.budget_s = 90;
+  return report;
+}
+
+TEST(AdviceLeft, IsTheDiagnosisOwnWhileNothingWasTried) {
+  Report report = report_with_slow_optimizer();
+  ASSERT_EQ(report.findings.size(), 1U);
+  const std::string advice = report.findings[0].advice;
+  EXPECT_EQ(advice, "Try optimizer.implementation = \"fused\".");
+  EXPECT_EQ(advice_left(report)[0].advice, advice);
+  report.changes = {sample_changes()[1]};  // Of another key.
+  EXPECT_EQ(advice_left(report)[0].advice, advice);
+}
+
+TEST(AdviceLeft, DoesNotProposeAFusedOptimizerToOneThatIsFused) {
+  DiagnosisInput input = slow_optimizer();
+  input.has_fused_optimizer = true;
+  EXPECT_EQ(diagnose(input).findings.at(0).advice, "optimizer.implementation is \"fused\" already.");
+}
+
+TEST(AdviceLeft, SaysWhatCouldNotBeSetAndWhy) {
+  Report report = report_with_slow_optimizer();
+  report.settings = {{"optimizer.implementation", "fused optimizer", "as it was", "its groups differ"}};
+  EXPECT_EQ(advice_left(report)[0].advice, "optimizer.implementation: not applicable: its groups differ.");
+  report.settings[0].requested = report.settings[0].applied;
+  EXPECT_THAT(advice_left(report)[0].advice, HasSubstr("Try"));
+}
+
+TEST(AdviceLeft, KeepsWhatConcernsNoSettingThatWasTried) {
+  Report report;
+  report.findings = {
+      {"cores_oversubscribed", "Seen.", "A. B.", {{"A.", {"data.threads", "compute.threads"}}, {"B.", {}}}}};
+  report.changes = {sample_changes()[3]};
+  EXPECT_EQ(
+      advice_left(report)[0].advice,
+      "data.threads = 2: inconclusive, +0.8 % [-1.1 %, +2.7 %] after 14 pairs. A larger budget gives more pairs. B.");
 }
 
 TEST(ReportText, TellsAnUnavailableGainFromNone) {

@@ -146,10 +146,10 @@ void write_split(Page& page, const Report& report) {
   };
   std::vector<Side> sides;
   double scale = 0;
-  const bool is_profile = report.kind == Report::Kind::profile;
-  for (const Side& side : {Side{is_profile ? "now" : "before", report.before ? &*report.before : nullptr},
+  const bool is_comparison = report.kind == Report::Kind::tuning && report.after;
+  for (const Side& side : {Side{is_comparison ? "before" : "now", report.before ? &*report.before : nullptr},
                            Side{"after", report.after ? &*report.after : nullptr}}) {
-    if (is_profile && side.when[0] == 'a') continue;
+    if (!is_comparison && side.when[0] == 'a') continue;
     if (side.split == nullptr || side.split->steps <= 0) {
       page.line(fmt::format("  {}: {}", side.when, kUnavailable));
       continue;
@@ -167,6 +167,7 @@ void write_split(Page& page, const Report& report) {
                  side.split->total_s / steps, scale);
     }
   }
+  if (const std::string note = split_note(report); !note.empty()) page.paragraph(note, 2, Ink::faint);
 }
 
 void write_loading(Page& page, const Report& report) {

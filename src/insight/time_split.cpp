@@ -126,6 +126,33 @@ TimeSplit split_time(const TraceRecord& record, std::int64_t skip) {
   return split;
 }
 
+TimeSplit sum_steps(std::vector<double> step_s, std::vector<TimeSplit::Parts> parts) {
+  HEADRACE_CHECK(step_s.size() == parts.size(), "insight: {} steps have {} parts", step_s.size(), parts.size());
+  TimeSplit split;
+  split.steps = static_cast<std::int64_t>(step_s.size());
+  for (std::size_t i = 0; i < step_s.size(); ++i) {
+    split.total_s += step_s[i];
+    split.data_wait_s += parts[i].data_wait_s;
+    split.transfer_s += parts[i].transfer_s;
+    split.forward_s += parts[i].forward_s;
+    split.backward_s += parts[i].backward_s;
+    split.optimizer_s += parts[i].optimizer_s;
+  }
+  split.other_s =
+      split.total_s - split.data_wait_s - split.transfer_s - split.forward_s - split.backward_s - split.optimizer_s;
+  split.step_s = std::move(step_s);
+  split.parts = std::move(parts);
+  return split;
+}
+
+void add_sums(TimeSplit& sums, const TimeSplit& more) {
+  sums.steps += more.steps;
+  for (const auto part : {&TimeSplit::total_s, &TimeSplit::data_wait_s, &TimeSplit::transfer_s, &TimeSplit::forward_s,
+                          &TimeSplit::backward_s, &TimeSplit::optimizer_s, &TimeSplit::other_s}) {
+    sums.*part += more.*part;
+  }
+}
+
 nlohmann::ordered_json to_json(const TimeSplit& split) {
   return {{"steps", split.steps},
           {"total_s", split.total_s},

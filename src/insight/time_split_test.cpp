@@ -259,5 +259,22 @@ TEST(ProfileSummary, GaugesAreNoOperationsAndAnEmptyRecordGivesAnEmptySummary) {
   EXPECT_TRUE(json["operations"].empty());
 }
 
+TEST(TimeSplit, SumsOfStepsLeaveTheRestToOther) {
+  const TimeSplit split = sum_steps({1.0, 2.0}, {{0.1, 0, 0.2, 0.3, 0}, {0.2, 0.1, 0.5, 0.6, 0.1}});
+  EXPECT_EQ(split.steps, 2);
+  EXPECT_DOUBLE_EQ(split.total_s, 3);
+  EXPECT_DOUBLE_EQ(split.data_wait_s, 0.3);
+  EXPECT_DOUBLE_EQ(split.backward_s, 0.9);
+  EXPECT_DOUBLE_EQ(split.other_s, 0.9);
+  TimeSplit sums;
+  add_sums(sums, split);
+  add_sums(sums, split);
+  EXPECT_EQ(sums.steps, 4);
+  EXPECT_DOUBLE_EQ(sums.total_s, 6);
+  EXPECT_DOUBLE_EQ(sums.transfer_s, 0.2);
+  EXPECT_DOUBLE_EQ(sums.other_s, 1.8);
+  EXPECT_TRUE(sums.step_s.empty() && sums.parts.empty());
+}
+
 }  // namespace
 }  // namespace headrace

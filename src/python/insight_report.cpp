@@ -24,6 +24,7 @@ void write_trace_report(const std::filesystem::path& path, const TraceRecord& re
   const Diagnosis diagnosis = diagnose_record(record, std::move(input), skip);
   const Machine machine = detect_machine();
   Report report;
+  report.kind = Report::Kind::profile;
   report.title = title;
   report.verdict = diagnosis.sentence;
   report.baseline_samples_per_second = diagnosis.samples_per_second;

@@ -154,6 +154,7 @@ WatchResult LoopWatch::result(const std::string& title) const {
   const Diagnosis diagnosis = diagnose(input);
 
   Report report;
+  report.kind = Report::Kind::profile;
   report.title = title;
   report.verdict = report.diagnosis = diagnosis.sentence;
   report.findings = diagnosis.findings;

@@ -148,7 +148,9 @@ std::vector<double> PythonJob::run(std::int64_t steps) {
     seconds.reserve(static_cast<std::size_t>(steps));
     for (std::int64_t step = 0; step < steps; ++step) seconds.push_back(one_step());
     const double once_s = py::cast<double>(subject_.attr("once_s_per_step")());
+    moved_s_.assign(seconds.size(), 0.0);
     const double pass_s = cached_.is_none() ? spread_pass_starts(seconds) : 0;
+    for (double& moved_s : moved_s_) moved_s += pass_s;
     for (double& time_s : seconds) time_s += once_s + pass_s;
     return seconds;
   });
@@ -164,6 +166,7 @@ double PythonJob::spread_pass_starts(std::vector<double>& seconds) {
     if (!waits_[i].begins_pass) continue;
     pass_start_s_ = std::max(0.0, waits_[i].time_s - usual);
     seconds[i] -= pass_start_s_;
+    moved_s_[i] -= pass_start_s_;
   }
   return pass_start_s_ * py::cast<double>(subject_.attr("passes_per_step")());
 }

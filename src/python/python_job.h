@@ -58,6 +58,9 @@ class PythonJob final : public MeasurableJob {
 
   void rethrow_interrupt() const;
 
+ protected:
+  std::vector<double> moved_data_wait() const override { return moved_s_; }
+
  private:
   struct Wait {
     double time_s;
@@ -81,8 +84,9 @@ class PythonJob final : public MeasurableJob {
   pybind11::object pass_;    // The iterator over the data at hand; none: the next step begins one.
   pybind11::object cached_;  // The batch of free data; none while it is off.
   std::vector<pybind11::object> batches_for_checks_;
-  std::vector<Wait> waits_;  // For data, of the steps of the last run().
-  double pass_start_s_ = 0;  // What the newest pass cost to begin, beyond what any batch costs.
+  std::vector<Wait> waits_;      // For data, of the steps of the last run().
+  std::vector<double> moved_s_;  // Of these steps: their shares of passes' beginnings, less a beginning itself.
+  double pass_start_s_ = 0;      // What the newest pass cost to begin, beyond what any batch costs.
   std::int64_t samples_ = 1;
   std::exception_ptr interrupt_;
 };

@@ -33,7 +33,7 @@ constexpr double kMeasureShare = 0.05;  // Of the budget, for each of burn-in, t
 
 struct Tuning {
   Measured before;
-  std::optional<Measured> after;  // nullopt: nothing was kept.
+  std::optional<TraceRecord> tuned_trace;  // nullopt: nothing was kept.
   Ledger ledger;
   std::vector<Candidate> tried;
   std::vector<Applied> applied;
@@ -69,10 +69,10 @@ std::vector<Applied> applied_of(const py::object& subject) {
   return list;
 }
 
-Measured measure_within(PythonJob& job, const Machine& machine, double step_s, double share_s) {
+Measured measure_within(PythonJob& job, const Machine& machine, double step_s, double share_s, double blocks_s_max) {
   const auto steps = static_cast<std::int64_t>(
       std::clamp(share_s / step_s, static_cast<double>(kMeasuredStepsMin), static_cast<double>(kMeasuredStepsMax)));
-  return measure(job, machine, steps, share_s);
+  return measure(job, machine, steps, blocks_s_max);
 }
 
 Tuning run(PythonJob& job, const py::object& subject, const TuneRequest& request,
@@ -86,7 +86,7 @@ Tuning run(PythonJob& job, const py::object& subject, const TuneRequest& request
   double step_s = job.run(1).front();
   for (std::int64_t i = 1; i < kBurnInSteps && spent_s() < share_s; ++i) step_s = job.run(1).front();
   Tuning tuning;
-  tuning.before = measure_within(job, machine, step_s, share_s);
+  tuning.before = measure_within(job, machine, step_s, share_s, share_s);
   tell("diagnosis", tuning.before.diagnosis.sentence);
   job.restore();
   {
@@ -109,8 +109,8 @@ Tuning run(PythonJob& job, const py::object& subject, const TuneRequest& request
     tuning.ledger.baseline = py::cast<Settings>(subject.attr("baseline")());
   }
   if (!tuning.ledger.best.empty()) {
-    tell("step", "Measuring the tuned loop");
-    tuning.after = measure_within(job, machine, step_s, share_s);
+    tell("step", "Tracing the tuned loop");
+    tuning.tuned_trace = measure_within(job, machine, step_s, share_s, 0).trace;
     job.restore();
   }
   const py::gil_scoped_acquire gil;
@@ -122,8 +122,8 @@ Report report_of(const Tuning& tuning, const TuneRequest& request) {
   Report report;
   report.title = request.title;
   show_ledger(report, tuning.ledger, tuning.tried, "the loop as written");
-  report.before = tuning.before.split;
-  if (tuning.after) report.after = tuning.after->split;
+  report.budget_s = request.options.budget_s;  // The ledger's is without what measuring took.
+  if (!report.before) report.before = tuning.before.split;
   report.diagnosis = tuning.before.diagnosis.sentence;
   report.findings = tuning.before.diagnosis.findings;
   report.environment = report_environment(detect_machine(), TORCH_VERSION);
@@ -146,7 +146,7 @@ nlohmann::ordered_json document_of(const Tuning& tuning, const Report& report) {
                                     {"applied", applied.applied},
                                     {"reason", applied.reason}});
   }
-  add_measured(document, tuning.before, tuning.after);
+  add_measured(document, tuning.before, report);
   return document;
 }
 
@@ -173,7 +173,7 @@ TuneResult tune_objects(const py::object& subject, const TuneRequest& request, c
     write_file(folder / "ledger.json", document);
     write_file(folder / "report.html", report_html(report));
     write_chrome_trace(tuning.before.trace, (folder / "trace-baseline.json").string());
-    if (tuning.after) write_chrome_trace(tuning.after->trace, (folder / "trace-tuned.json").string());
+    if (tuning.tuned_trace) write_chrome_trace(*tuning.tuned_trace, (folder / "trace-tuned.json").string());
   }
   return {document, report_text(report, request.width, false)};
 }

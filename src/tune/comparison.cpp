@@ -27,6 +27,15 @@ Outcome outcome_of(const Estimate& log_gain, double gain_min, bool pays) {
   return log_gain.high < std::log1p(gain_min) ? Outcome::no_gain : Outcome::open;
 }
 
+void check_times(const std::vector<double>& times, std::int64_t steps) {
+  if (static_cast<std::int64_t>(times.size()) != steps) {
+    fail(ErrorCode::internal, "tune: the job was asked for {} steps and returned {} times", steps, times.size());
+  }
+  for (const double time : times) {
+    if (!(time > 0 && std::isfinite(time))) fail(ErrorCode::internal, "tune: the job says a step took {} s", time);
+  }
+}
+
 }  // namespace
 
 bool is_look(std::int64_t pairs) noexcept {
@@ -35,6 +44,15 @@ bool is_look(std::int64_t pairs) noexcept {
 
 Interval to_gain(const Estimate& log_gain) {
   return {std::expm1(log_gain.center), std::expm1(log_gain.low), std::expm1(log_gain.high)};
+}
+
+std::string gain_text(const Interval& gain, std::int64_t pairs) {
+  const auto percent = [](double value) { return fmt::format("{:+.1f} %", value * 100); };
+  if (!std::isfinite(gain.high)) {
+    return fmt::format("{} ({} pair{}, too few for an interval)", percent(gain.median), pairs, pairs == 1 ? "" : "s");
+  }
+  return fmt::format("{} (95 %: {} to {}, {} pairs)", percent(gain.median), percent(gain.low), percent(gain.high),
+                     pairs);
 }
 
 Reading judge_trial(std::span<const double> log_ratios, double gain_min) {
@@ -88,12 +106,7 @@ void switch_to(Job& job, const Settings& settings) {
 
 std::vector<double> timed_steps(Job& job, std::int64_t steps) {
   auto times = job.run(steps);
-  if (static_cast<std::int64_t>(times.size()) != steps) {
-    fail(ErrorCode::internal, "tune: the job was asked for {} steps and returned {} times", steps, times.size());
-  }
-  for (const double time : times) {
-    if (!(time > 0 && std::isfinite(time))) fail(ErrorCode::internal, "tune: the job says a step took {} s", time);
-  }
+  check_times(times, steps);
   return times;
 }
 
@@ -118,13 +131,14 @@ std::optional<PairFault> Comparison::measure_pair() {
   // One draw decides two pairs in succession: the second has the opposite order.
   const bool drawn = SampleRandom(seed_, number_, pairs() / 2).below(2) == 0;
   const bool first_leads = drawn == (pairs() % 2 == 0);
+  Job::SplitRun blocks[2];
   double step_s[2] = {0, 0};
   for (const Arm arm : {first_leads ? Arm::first : Arm::second, first_leads ? Arm::second : Arm::first}) {
     const auto fault = attempt([&] {
-      switch_to(job_, arm == Arm::first ? first_ : second_);
-      timed_steps(job_, plan_.warmup);
-      const auto times = timed_steps(job_, plan_.steps);
-      step_s[arm == Arm::second] = std::accumulate(times.begin(), times.end(), 0.0) / static_cast<double>(plan_.steps);
+      Job::SplitRun& block = blocks[arm == Arm::second];
+      block = measure_block(arm == Arm::first ? first_ : second_);
+      step_s[arm == Arm::second] =
+          std::accumulate(block.step_s.begin(), block.step_s.end(), 0.0) / static_cast<double>(plan_.steps);
     });
     if (fault) return PairFault{arm, *fault};
   }
@@ -132,7 +146,32 @@ std::optional<PairFault> Comparison::measure_pair() {
   second_s_.push_back(step_s[1]);
   second_run_s_.push_back(late_share_ * step_s[0] + (1 - late_share_) * step_s[1]);
   log_ratios_.push_back(std::log(first_s_.back() / second_run_s_.back()));
+  add_splits(blocks[0], blocks[1]);
   return std::nullopt;
+}
+
+Job::SplitRun Comparison::measure_block(const Settings& settings) {
+  switch_to(job_, settings);
+  timed_steps(job_, plan_.warmup);
+  if (!sums_splits_) return {timed_steps(job_, plan_.steps), std::nullopt};
+  Job::SplitRun block = job_.run_split(plan_.steps);
+  check_times(block.step_s, plan_.steps);
+  if (block.split && block.split->steps != plan_.steps) {
+    fail(ErrorCode::internal, "tune: the job was asked for {} steps and split {}", plan_.steps, block.split->steps);
+  }
+  return block;
+}
+
+void Comparison::add_splits(const Job::SplitRun& first, const Job::SplitRun& second) {
+  if (!first.split || !second.split) return;
+  add_sums(splits_[0], *first.split);
+  add_sums(splits_[1], *second.split);
+  ++pairs_split_;
+}
+
+std::optional<TimeSplit> Comparison::split_of(Arm arm) const {
+  if (pairs_split_ == 0 || pairs_split_ != pairs()) return std::nullopt;
+  return splits_[arm == Arm::second];
 }
 
 }  // namespace headrace

@@ -37,6 +37,8 @@ struct Reading {
   Outcome outcome = Outcome::open;
 };
 Interval to_gain(const Estimate& log_gain);
+// "+3.1 % (95 %: -0.4 % to +6.8 %, 11 pairs)".
+std::string gain_text(const Interval& gain, std::int64_t pairs);
 
 // A trial. The lower end decides what is kept and holds for all looks together. The upper end decides only what is
 // refused, where a mistake costs a gain and not the truth; it is that of a single look.
@@ -91,6 +93,8 @@ class Comparison {
 
   // From the next pair on. Pairs of several lengths count alike: the test needs their signs and ranks only.
   void set_plan(BlockPlan plan) noexcept { plan_ = plan; }
+  // Before the first pair: what the steps of the blocks spend their time on is summed up, too.
+  void sum_splits() noexcept { sums_splits_ = true; }
 
   const Settings& first() const noexcept { return first_; }
   const Settings& second() const noexcept { return second_; }
@@ -100,8 +104,15 @@ class Comparison {
   const std::vector<double>& second_s() const noexcept { return second_s_; }          // As many.
   const std::vector<double>& second_run_s() const noexcept { return second_run_s_; }  // Mean over a whole run.
   const std::vector<double>& log_ratios() const noexcept { return log_ratios_; }      // first_s / second_run_s.
+  // Of the steps of all counted blocks (sums alone); nullopt: not asked for, or the job could not tell of every block.
+  std::optional<TimeSplit> first_split() const { return split_of(Arm::first); }
+  std::optional<TimeSplit> second_split() const { return split_of(Arm::second); }
 
  private:
+  Job::SplitRun measure_block(const Settings& settings);
+  void add_splits(const Job::SplitRun& first, const Job::SplitRun& second);
+  std::optional<TimeSplit> split_of(Arm arm) const;
+
   Job& job_;
   Settings first_, second_;
   BlockPlan plan_;
@@ -109,6 +120,9 @@ class Comparison {
   std::uint64_t seed_;
   std::int64_t number_;  // Of this comparison within the run: its own random order.
   std::vector<double> first_s_, second_s_, second_run_s_, log_ratios_;
+  bool sums_splits_ = false;
+  std::int64_t pairs_split_ = 0;  // Both of whose blocks are in the sums.
+  std::array<TimeSplit, 2> splits_;
 };
 
 // Makes the settings hold on the snapshot's state.

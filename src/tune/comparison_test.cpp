@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <numeric>
 #include <random>
 #include <string>
 #include <vector>
@@ -155,6 +156,57 @@ TEST(Comparison, AFaultNamesItsArmAndItsPairDoesNotCount) {
   const auto turned_fault = turned.measure_pair();
   ASSERT_TRUE(turned_fault);
   EXPECT_EQ(turned_fault->arm, Arm::first);
+}
+
+double seconds_of_blocks(const FakeJob& job, const Settings& settings) {
+  double sum = 0;
+  for (const auto& [in_force, step_s] : job.split_blocks) {
+    for (const double time_s : step_s) sum += in_force == settings ? time_s : 0;
+  }
+  return sum;
+}
+
+TEST(Comparison, SplitsAreOfTheStepsWhoseTimesItComparesAndOfNoOthers) {
+  FakeJob job({}, {{"knob", {.time_factor = 0.5}}}, 1);
+  Comparison comparison(job, {}, kOn, {2, 3}, 0, 1, 0);
+  comparison.sum_splits();
+  for (int pair = 0; pair < 5; ++pair) ASSERT_FALSE(comparison.measure_pair());
+  const auto first = comparison.first_split(), second = comparison.second_split();
+  ASSERT_TRUE(first && second);
+  EXPECT_EQ(first->steps, 5 * 3);
+  EXPECT_EQ(second->steps, 5 * 3);
+  EXPECT_NEAR(first->total_s, seconds_of_blocks(job, {}), 1e-9);
+  EXPECT_NEAR(second->total_s, seconds_of_blocks(job, kOn), 1e-9);
+  const auto sum = [](const std::vector<double>& block_s) {
+    return 3 * std::accumulate(block_s.begin(), block_s.end(), 0.0);
+  };
+  EXPECT_NEAR(first->total_s, sum(comparison.first_s()), 1e-9);
+  EXPECT_NEAR(second->total_s, sum(comparison.second_s()), 1e-9);
+  EXPECT_NEAR(first->other_s, 0.05 * first->total_s, 1e-9);
+}
+
+TEST(Comparison, ABlockThatTheJobCannotSplitLeavesNoSplit) {
+  class SometimesBlind : public FakeJob {
+   public:
+    SometimesBlind() : FakeJob({}, {{"knob", {}}}, 1) {}
+    SplitRun run_split(std::int64_t steps) override {
+      SplitRun block = FakeJob::run_split(steps);
+      if (split_blocks.size() == 3) block.split.reset();
+      return block;
+    }
+  };
+  SometimesBlind job;
+  Comparison comparison(job, {}, kOn, {1, 2}, 0, 1, 0);
+  comparison.sum_splits();
+  ASSERT_FALSE(comparison.measure_pair());
+  EXPECT_TRUE(comparison.first_split());
+  ASSERT_FALSE(comparison.measure_pair());
+  EXPECT_EQ(comparison.pairs(), 2);
+  EXPECT_FALSE(comparison.first_split());
+  EXPECT_FALSE(comparison.second_split());
+  Comparison unasked(job, {}, kOn, {1, 2}, 0, 1, 0);
+  ASSERT_FALSE(unasked.measure_pair());
+  EXPECT_FALSE(unasked.first_split());
 }
 
 class AnswersWith : public FakeJob {

@@ -66,6 +66,14 @@ class FakeJob : public Job {
     position += steps;
     return times;
   }
+  SplitRun run_split(std::int64_t steps) override {
+    SplitRun block{run(steps), std::nullopt};
+    std::vector<TimeSplit::Parts> parts;
+    for (const double time_s : block.step_s) parts.push_back({0, 0, 0.3 * time_s, 0.5 * time_s, 0.15 * time_s});
+    block.split = sum_steps(block.step_s, parts);
+    split_blocks.emplace_back(settings, block.step_s);
+    return block;
+  }
   Fingerprint fingerprint(std::int64_t batch) override {
     now_s_ += machine_.step_s;
     Fingerprint print;
@@ -106,6 +114,7 @@ class FakeJob : public Job {
 
   Settings settings;
   std::vector<Settings> configured;
+  std::vector<std::pair<Settings, std::vector<double>>> split_blocks;  // Step times of each run_split().
   std::int64_t position = 0, snapshots = 0, restores = 0, steps_run = 0, short_runs = 0, short_run_steps = 0;
   bool repeats_itself = true;
 

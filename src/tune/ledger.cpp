@@ -141,6 +141,8 @@ ordered_json to_json(const Ledger& ledger) {
   json["best"] = {{"samples_per_second", number(ledger.best_samples_per_second)}, {"settings", settings(ledger.best)}};
   json["speedup"] = interval(ledger.speedup);
   json["speedup"]["pairs"] = ledger.speedup_pairs;
+  json["speedup"]["baseline_s"] = numbers(ledger.baseline_s);
+  json["speedup"]["best_s"] = numbers(ledger.best_s);
   json["budget_s"] = number(ledger.budget_s);
   json["spent_s"] = number(ledger.spent_s);
   json["trials"] = ordered_json::array();
@@ -166,6 +168,9 @@ Ledger parse_ledger(std::string_view text, std::string_view source) {
     ledger.best = json.at("best").at("settings").get<Settings>();
     ledger.speedup = interval(json.at("speedup"));
     ledger.speedup_pairs = json.at("speedup").at("pairs");
+    // Ledgers of 0.1 lack the blocks.
+    ledger.baseline_s = numbers(json.at("speedup").value("baseline_s", ordered_json::array()));
+    ledger.best_s = numbers(json.at("speedup").value("best_s", ordered_json::array()));
     ledger.budget_s = number(json.at("budget_s"));
     ledger.spent_s = number(json.at("spent_s"));
     for (const auto& value : json.at("trials")) ledger.trials.push_back(trial(value, source));

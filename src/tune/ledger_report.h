@@ -9,8 +9,9 @@
 
 namespace headrace {
 
-// Fills verdict, positive, the speedup, both speeds and the changes; `candidates` are those that were tried, whose
-// sentences the ledger does not hold. `subject` is what was tuned: "the recipe as written".
+// Fills verdict, positive, the speedup, both speeds, the changes, the budget and, where best and baseline were
+// compared, both time splits; `candidates` are those that were tried, whose sentences the ledger does not hold.
+// `subject` is what was tuned: "the recipe as written".
 void show_ledger(Report& report, const Ledger& ledger, std::span<const Candidate> candidates, std::string_view subject);
 
 }  // namespace headrace

@@ -21,6 +21,8 @@ Ledger sample_ledger() {
   ledger.best = {{"optimizer.implementation", "\"fused\""}};
   ledger.speedup = {1.44, 1.40, 1.48};
   ledger.speedup_pairs = 20;
+  ledger.baseline_s = {0.0512, 0.0513};
+  ledger.best_s = {0.0356, 0.0355};
   ledger.baseline_samples_per_second = 2500;
   ledger.best_samples_per_second = 3600;
   ledger.budget_s = 90;
@@ -150,14 +152,135 @@ TEST(LedgerReport, TellsWhatWasTriedAndWhatCameOfIt) {
   EXPECT_EQ(report.changes[1].numerics, "");
 }
 
+Report report_on(const Ledger& ledger) {
+  Report report;
+  show_ledger(report, ledger, {}, "the recipe as written");
+  return report;
+}
+
 TEST(LedgerReport, IsNotPositiveUnlessTheWholeIntervalIs) {
   Ledger ledger = sample_ledger();
   ledger.speedup = {1.02, 0.99, 1.05};
-  Report report;
-  show_ledger(report, ledger, {}, "the recipe as written");
+  const Report report = report_on(ledger);
   EXPECT_FALSE(report.positive);
-  EXPECT_EQ(report.verdict, "No change paid: the recipe as written is as fast as these changes can make it here.");
+  EXPECT_EQ(report.verdict,
+            "What was kept is not proved to be faster than the recipe as written: +2.0 % (95 %: -1.0 % to +5.0 %, 20 "
+            "pairs).");
   EXPECT_EQ(report.changes[0].sentence, "");
+}
+
+TEST(LedgerReport, WhatWasKeptAndNeverComparedIsNotCalledUseless) {
+  Ledger ledger = sample_ledger();
+  const double nan = std::numeric_limits<double>::quiet_NaN();
+  ledger.speedup = {nan, nan, nan};
+  ledger.speedup_pairs = 0;
+  EXPECT_EQ(report_on(ledger).verdict,
+            "What was kept was not compared with the recipe as written: a stop or the budget came first.");
+}
+
+TEST(LedgerReport, ShowsTheSplitsOfTheLastComparisonBothOrNeither) {
+  Ledger ledger = sample_ledger();
+  ledger.baseline_split = sum_steps({0.05}, {{}});
+  EXPECT_FALSE(report_on(ledger).before || report_on(ledger).after);
+  ledger.best_split = sum_steps({0.04}, {{}});
+  const Report report = report_on(ledger);
+  ASSERT_TRUE(report.before && report.after);
+  EXPECT_EQ(report.before->total_s, 0.05);
+  EXPECT_EQ(report.after->total_s, 0.04);
+}
+
+// A ledger.json of three trials as the tuner stores it; `open` are the verdict, reason, sentence, pairs and gain of the
+// first.
+std::string stored_ledger(const std::string& open) {
+  return R"({"format": "headrace-ledger", "version": 1,
+    "baseline": {"samples_per_second": 850.0, "settings": {"optimizer.implementation": "\"plain\""}},
+    "best": {"samples_per_second": 850.0, "settings": {}},
+    "speedup": {"median": 1.0, "low": 1.0, "high": 1.0, "pairs": 0}, "budget_s": 20.0, "spent_s": 20.1,
+    "trials": [
+      {"name": "fused optimizer", )" +
+         open + R"(,
+       "numerics": {"class": "rounding", "checked": true, "passed": true, "value": 1.2e-8, "tolerance": 1e-6,
+                    "measure": "update, relative L2"},
+       "changes": {"optimizer.implementation": "\"fused\""}, "removed_again": false, "baseline_s": [], "candidate_s": []},
+      {"name": "loader threads 2", "verdict": "inconclusive", "reason": "budget",
+       "sentence": "The budget of 20 s was used up before a pair was measured.", "pairs": 0, "gain": null,
+       "numerics": {"class": "bit_equal", "checked": false, "passed": false, "value": null, "tolerance": null,
+                    "measure": ""},
+       "changes": {"data.threads": "2"}, "removed_again": false, "baseline_s": [], "candidate_s": []},
+      {"name": "channels-last", "verdict": "refused", "reason": "slower", "sentence": "Slower: -7.5 %.", "pairs": 6,
+       "gain": {"median": -0.075, "low": -0.09, "high": -0.06},
+       "numerics": {"class": "rounding", "checked": true, "passed": true, "value": 1.2e-8, "tolerance": 1e-6,
+                    "measure": "loss, relative"},
+       "changes": {"model.memory_format": "\"channels_last\""}, "removed_again": false, "baseline_s": [],
+       "candidate_s": []}]})";
+}
+
+constexpr const char* kUndecided = R"("verdict": "inconclusive", "reason": "budget",
+  "sentence": "Not decided when its share of the budget was used up: +3.1 % (95 %: -0.4 % to +6.8 %, 11 pairs).",
+  "pairs": 11, "gain": {"median": 0.031, "low": -0.004, "high": 0.068})";
+constexpr const char* kKept = R"("verdict": "kept", "reason": "none", "sentence": "Pays: +19.8 %.", "pairs": 12,
+  "gain": {"median": 0.198, "low": 0.179, "high": 0.216})";
+constexpr const char* kRefused = R"("verdict": "refused", "reason": "no_gain", "sentence": "Gains less than 2.0 %.",
+  "pairs": 20, "gain": {"median": 0.001, "low": -0.004, "high": 0.006})";
+constexpr const char* kFixed = R"("verdict": "refused", "reason": "fixed",
+  "sentence": "Not tried: tune.fixed protects optimizer.implementation.", "pairs": 0, "gain": null)";
+constexpr const char* kFailed = R"("verdict": "failed", "reason": "error", "sentence": "Failed: no such kernel.",
+  "pairs": 0, "gain": null)";
+
+Report report_on_stored(const std::string& open) {
+  return report_on(parse_ledger(stored_ledger(open), "ledger.json"));
+}
+
+TEST(LedgerReport, SaysHowManyChangesStayedUndecidedAndWhichLooksBest) {
+  EXPECT_EQ(report_on_stored(kUndecided).verdict,
+            "No change was proved to pay; 2 of 3 changes stayed undecided; of these fused optimizer looks best: +3.1 % "
+            "(95 %: -0.4 % to +6.8 %, 11 pairs).");
+  EXPECT_EQ(report_on_stored(kRefused).verdict,
+            "No change was proved to pay; 1 of 3 changes stayed undecided, without a measured pair.");
+  Ledger ledger = parse_ledger(stored_ledger(kUndecided), "ledger.json");
+  std::swap(ledger.trials[0], ledger.trials[1]);
+  ledger.trials.front() = ledger.trials[2];
+  EXPECT_EQ(
+      report_on(ledger).verdict,
+      "No change was proved to pay; 1 of 3 changes stayed undecided: fused optimizer, +3.1 % (95 %: -0.4 % to +6.8 "
+      "%, 11 pairs).");
+}
+
+TEST(LedgerReport, SaysThatNoChangePaysOnlyWhereEveryOneWasJudged) {
+  Ledger ledger = parse_ledger(stored_ledger(kRefused), "ledger.json");
+  std::erase_if(ledger.trials, [](const Trial& trial) { return trial.verdict == Verdict::inconclusive; });
+  EXPECT_EQ(report_on(ledger).verdict,
+            "No change paid: the recipe as written is as fast as these changes can make it here.");
+  ledger.trials.clear();
+  EXPECT_EQ(report_on(ledger).verdict, "No change was tried on the recipe as written.");
+}
+
+TEST(LedgerReport, AdviceDoesNotCallUntriedWhatTheLedgerHolds) {
+  const Finding slow{"optimizer_slow",
+                     "The optimizer takes 28 % of a step.",
+                     "Try optimizer.implementation = \"fused\".",
+                     {{"Try optimizer.implementation = \"fused\".", {"optimizer.implementation"}}}};
+  const std::string lead = "optimizer.implementation = \"fused\": ";
+  for (const auto& [stored, said] : std::vector<std::pair<std::string, std::string>>{
+           {kKept, "kept, +19.8 % [+17.9 %, +21.6 %]."},
+           {kRefused, "refused. Gains less than 2.0 %."},
+           {kFixed, "refused. Not tried: tune.fixed protects optimizer.implementation."},
+           {kFailed, "failed. Failed: no such kernel."},
+           {kUndecided,
+            "inconclusive, +3.1 % [-0.4 %, +6.8 %] after 11 pairs. A larger budget than 20 s gives more pairs."}}) {
+    Report report = report_on_stored(stored);
+    report.findings = {slow};
+    EXPECT_EQ(advice_left(report)[0].advice, lead + said);
+    for (const std::string& text : {report_text(report, 400, false), report_html(report)}) {
+      EXPECT_THAT(text, testing::Not(testing::HasSubstr("Try optimizer")));
+    }
+  }
+}
+
+TEST(LedgerReport, OfASinglePairThereIsNoInterval) {
+  Ledger ledger = sample_ledger();
+  EXPECT_FALSE(report_on(ledger).changes[0].gain_low.has_value());
+  EXPECT_EQ(report_on(ledger).changes[0].gain, 0.2);
 }
 
 }  // namespace

@@ -23,11 +23,7 @@ std::string percent(double gain) {
 }
 
 std::string sentence_of(const Estimate& log_gain, std::int64_t pairs) {
-  const auto gain = to_gain(log_gain);
-  if (!std::isfinite(gain.high))
-    return fmt::format("{} ({} pairs, too few for an interval)", percent(gain.median), pairs);
-  return fmt::format("{} (95 %: {} to {}, {} pairs)", percent(gain.median), percent(gain.low), percent(gain.high),
-                     pairs);
+  return gain_text(to_gain(log_gain), pairs);
 }
 
 // What a change that pays late does once it pays.
@@ -465,6 +461,7 @@ void Tuner::compare_with_baseline() {
     // How many is settled before the first one: the interval owes nothing to what the pairs show.
     const auto pairs = std::clamp<std::int64_t>(static_cast<std::int64_t>(left_s / pair_s), 0, kPairsMax);
     Comparison comparison(job_, {}, settings_of(kept_), plan, late_share(kept_), seed_, comparisons_++);
+    comparison.sum_splits();
     const auto undecided = [](std::span<const double> log_ratios, double) {
       return Reading{estimate_middle(log_ratios, kTailError, kTailError), Outcome::open};
     };
@@ -494,6 +491,10 @@ void Tuner::record_speedup(const Comparison& comparison, const Reading& reading)
   ledger_.speedup = {std::exp(reading.log_gain.center), std::exp(reading.log_gain.low),
                      std::exp(reading.log_gain.high)};
   ledger_.speedup_pairs = comparison.pairs();
+  ledger_.baseline_s = comparison.first_s();
+  ledger_.best_s = comparison.second_s();
+  ledger_.baseline_split = comparison.first_split();
+  ledger_.best_split = comparison.second_split();
   ledger_.baseline_samples_per_second = samples_per_second(median(comparison.first_s()));
   ledger_.best_samples_per_second = samples_per_second(median(comparison.second_run_s()));
 }

@@ -3,8 +3,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <map>
+#include <numeric>
 #include <string>
 #include <vector>
 
@@ -289,6 +291,41 @@ TEST(Tuner, AKeptChangeThatFailsLaterIsTakenOutAndOthersAreSeldomBlamed) {
   }
   EXPECT_GE(kept_first, 10);                   // Or this test tests nothing.
   EXPECT_LE(innocent_failed, kept_first / 2);  // As many as kept_first when nobody asks the kept changes.
+}
+
+TEST(Tuner, TheSplitsAndTheSpeedupAreOfTheSameBlocks) {
+  const Effects effects = {{"a faster", {.time_factor = 1 / 1.5}}, {"b none", {}}};
+  FakeJob job({}, effects, 7);
+  const auto ledger = tune_fake(job, all_of(effects));
+  ASSERT_EQ(ledger.best, (Settings{{"a faster", "true"}}));
+  ASSERT_GT(ledger.speedup_pairs, 0);
+  ASSERT_TRUE(ledger.baseline_split && ledger.best_split);
+  ASSERT_EQ(ledger.baseline_s.size(), static_cast<std::size_t>(ledger.speedup_pairs));
+  ASSERT_EQ(ledger.best_s.size(), static_cast<std::size_t>(ledger.speedup_pairs));
+  EXPECT_EQ(job.split_blocks.size(), 2 * ledger.baseline_s.size());  // No other pairs are split.
+  const auto step_s = [](const TimeSplit& split) { return split.total_s / static_cast<double>(split.steps); };
+  const auto mean = [](const std::vector<double>& block_s) {
+    return std::accumulate(block_s.begin(), block_s.end(), 0.0) / static_cast<double>(block_s.size());
+  };
+  EXPECT_NEAR(step_s(*ledger.baseline_split), mean(ledger.baseline_s), 1e-9);
+  EXPECT_NEAR(step_s(*ledger.best_split), mean(ledger.best_s), 1e-9);
+  // The middle of the pairs' ratios lies among them, and so does what the bursts of single blocks leave of the means.
+  std::vector<double> ratios;
+  for (std::size_t i = 0; i < ledger.best_s.size(); ++i) ratios.push_back(ledger.baseline_s[i] / ledger.best_s[i]);
+  const auto [least, most] = std::minmax_element(ratios.begin(), ratios.end());
+  for (const double ratio : {ledger.speedup.median, step_s(*ledger.baseline_split) / step_s(*ledger.best_split)}) {
+    EXPECT_GE(ratio, *least);
+    EXPECT_LE(ratio, *most);
+  }
+}
+
+TEST(Tuner, WhereNothingWasKeptNothingIsSplit) {
+  const Effects effects = {{"a none", {}}};
+  FakeJob job({}, effects, 7);
+  const auto ledger = tune_fake(job, all_of(effects));
+  ASSERT_TRUE(ledger.best.empty());
+  EXPECT_FALSE(ledger.baseline_split || ledger.best_split);
+  EXPECT_TRUE(ledger.baseline_s.empty() && ledger.best_s.empty());
 }
 
 // Two changes, each of which pays alone: together the first is in the second's way.

@@ -22,11 +22,11 @@ namespace headrace {
 namespace {
 
 constexpr std::int64_t kBurnInSteps = 10;    // First steps pay for oneDNN's kernels and page faults.
-constexpr std::int64_t kMeasuredSteps = 40;  // Of the time split before and after.
+constexpr std::int64_t kMeasuredSteps = 40;  // For the diagnosis, and for the traces of baseline and tuned job.
 
 struct Tuning {
   Measured before;
-  std::optional<Measured> after;  // nullopt: nothing was kept, or stopped.
+  std::optional<TraceRecord> tuned_trace;  // nullopt: nothing was kept, or stopped.
   Ledger ledger;
   bool stopped = false;  // Before every change was decided, or before the tuned job was measured.
   std::vector<Candidate> tried;
@@ -62,10 +62,10 @@ void make_trial_index(Training& training, Console& console) {
 }
 
 // nullopt: stopped. What was decided before stays, and is reported without it.
-std::optional<Measured> measure_tuned(TrainingJob& job, const Settings& best, const Machine& machine) {
+std::optional<TraceRecord> trace_tuned(TrainingJob& job, const Settings& best, const Machine& machine) {
   try {
     job.configure(best);
-    return measure(job, machine, kMeasuredSteps);
+    return measure(job, machine, kMeasuredSteps, 0).trace;
   } catch (const Error& error) {
     if (error.code() != ErrorCode::cancelled) throw;
     return std::nullopt;
@@ -98,8 +98,8 @@ Tuning tune_recipe(VerbContext& context) {
                        static_cast<std::uint64_t>(context.loaded.recipe.seed), progress);
   tuning.ledger.baseline = as_written(context.loaded.recipe, tuning.tried);
   if (!tuning.ledger.best.empty()) {
-    console.progress("Measuring the tuned job");
-    tuning.after = measure_tuned(job, tuning.ledger.best, context.machine);
+    console.progress("Tracing the tuned job");
+    tuning.tuned_trace = trace_tuned(job, tuning.ledger.best, context.machine);
   }
   tuning.stopped = stop_signal() != 0;
   tuning.applied = job.training().applied();
@@ -138,8 +138,7 @@ Report tune_report(const VerbContext& context, const Tuning& tuning, const Train
   Report report;
   report.title = context.loaded.name;
   show_ledger(report, tuning.ledger, tuning.tried, "the recipe as written");
-  report.before = tuning.before.split;
-  if (tuning.after) report.after = tuning.after->split;
+  if (!report.before) report.before = tuning.before.split;
   report.diagnosis = tuning.before.diagnosis.sentence;
   report.findings = tuning.before.diagnosis.findings;
   if (tuning.stopped) report.verdict = "Stopped before the end: below is what was decided until then.";
@@ -152,11 +151,12 @@ Report tune_report(const VerbContext& context, const Tuning& tuning, const Train
   return report;
 }
 
-nlohmann::ordered_json ledger_document(const VerbContext& context, const Tuning& tuning, const TrainRun& run) {
+nlohmann::ordered_json ledger_document(const VerbContext& context, const Tuning& tuning, const TrainRun& run,
+                                       const Report& report) {
   nlohmann::ordered_json document = to_json(tuning.ledger);
   const nlohmann::ordered_json head = document_head(context, "headrace-ledger");
   for (const auto& [key, value] : head.items()) document[key] = value;
-  add_measured(document, tuning.before, tuning.after);
+  add_measured(document, tuning.before, report);
   document["training"] = to_json(run);
   document["test_accuracy"] =
       run.epochs.empty() ? nlohmann::ordered_json(nullptr) : nlohmann::ordered_json(run.epochs.back().test_accuracy);
@@ -187,13 +187,14 @@ int run_tune(VerbContext& context) {
   const Recipe tuned = tuned_recipe(context.loaded.recipe, tuning.ledger);
   write_tuned_toml(folder.file("tuned.toml"), tuned, tuning.ledger);
   write_chrome_trace(tuning.before.trace, folder.file("trace-baseline.json").string());
-  if (tuning.after) write_chrome_trace(tuning.after->trace, folder.file("trace-tuned.json").string());
+  if (tuning.tuned_trace) write_chrome_trace(*tuning.tuned_trace, folder.file("trace-tuned.json").string());
 
   TrainRun run;
   nlohmann::ordered_json corrupt_samples = tuning.corrupt_samples;
   if (!tuning.stopped) {
     // The training may take hours, and a kill in them must not cost what the trials have found.
-    nlohmann::ordered_json so_far = ledger_document(context, tuning, run);
+    nlohmann::ordered_json so_far =
+        ledger_document(context, tuning, run, tune_report(context, tuning, run, sampler.timeline()));
     so_far["training"] = nullptr;
     write_file(folder.file("ledger.json"), json_text(so_far));
     console.info("training with what was kept");
@@ -205,10 +206,10 @@ int run_tune(VerbContext& context) {
     console.warning("tune: stopped; ledger.json holds what was decided so far, nothing was trained");
   }
   const MemoryTimeline memory = sampler.timeline();
-  nlohmann::ordered_json document = ledger_document(context, tuning, run);
+  const Report report = tune_report(context, tuning, run, memory);
+  nlohmann::ordered_json document = ledger_document(context, tuning, run, report);
   document["memory"] = to_json(memory);
   document["corrupt_samples"] = std::move(corrupt_samples);
-  const Report report = tune_report(context, tuning, run, memory);
   write_file(folder.file("ledger.json"), json_text(document));
   write_file(folder.file("report.html"), report_html(report));
   console.json(document);

@@ -28,6 +28,9 @@ std::string speedup_text(const Report& report);    // "2.41 [2.33, 2.50]", or "u
 bool is_measured(double samples_per_second);       // Above 0 and finite.
 std::string rate_text(double samples_per_second);  // "10,391 samples/s", or "unavailable".
 
+// Which steps a tuning's splits are of, and how their step times go with the speedup; empty where nothing was tried.
+std::string split_note(const Report& report);
+
 // The parts of a split in the order in which a step goes through them, with `other` last.
 struct NamedPart {
   const char* name;
