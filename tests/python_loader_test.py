@@ -697,7 +697,7 @@ def test_keywords_of_a_dataloader_are_taken_or_refused_by_name(folder):
     assert loader.options["threads"] == 2 and loader.options["prefetch_batches"] == 6
     assert loader.options["last_batch"] == "drop" and len(loader) == 3 and len(list(loader)) == 3
     assert loader.not_applied == {"pin_memory": "no CUDA"} and make(folder).not_applied == {}
-    with pytest.raises(hr.errors.InvalidArgumentError, match="worker_init_fn: native threads read folder:.* nothing of Python"):
+    with pytest.raises(hr.errors.InvalidArgumentError, match="worker_init_fn: native threads read idx:.* nothing of Python"):
         make(folder, worker_init_fn=print)
     with pytest.raises(hr.errors.InvalidArgumentError, match="num_workers and threads are the same"):
         make(folder, num_workers=1, threads=2)

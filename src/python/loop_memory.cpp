@@ -53,12 +53,12 @@ std::int64_t batch_bytes(py::handle batch) {
   return py::isinstance(batch, a_loaders) ? 0 : StorageSum{}.add_all(batch);
 }
 
-void LoopMemory::add_model(const py::object& model) {
-  add_new(models_, model);
+void LoopMemory::add_model(const py::object& object) {
+  add_new(models_, object);
 }
 
-void LoopMemory::add_optimizer(const py::object& optimizer) {
-  add_new(optimizers_, optimizer);
+void LoopMemory::add_optimizer(const py::object& object) {
+  add_new(optimizers_, object);
 }
 
 void LoopMemory::note_batch(py::handle batch) {

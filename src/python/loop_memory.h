@@ -44,8 +44,8 @@ class LoopMemory {
   LoopMemory& operator=(const LoopMemory&) = delete;
 
   // Those that are known already are left out.
-  void add_model(const pybind11::object& model);
-  void add_optimizer(const pybind11::object& optimizer);
+  void add_model(const pybind11::object& object);
+  void add_optimizer(const pybind11::object& object);
   // Counts anew, at most 5 times a second each: it walks over every tensor.
   void note_batch(pybind11::handle batch);
   void note_objects();
