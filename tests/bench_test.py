@@ -439,3 +439,23 @@ def test_times_of_a_loader_are_judged_by_their_medians(capsys):
     assert script("loader_timing").show(too_long) == 4
     missed = [line for line in capsys.readouterr().out.splitlines() if line.endswith("MISSED")]
     assert "DATA-07  without" in missed[1] and "enable_async_data_loading=False" in missed[3]
+
+
+@pytest.mark.parametrize("after_s, tuning_s, gains, paid", [
+    (6.0, 8.0, ("2.00", "0.86"), "after 6 epochs"), (3.0, 0.0, ("4.00", "4.00"), "after 0 epochs"),
+    (12.0, 8.0, ("1.00", "0.60"), "after no number of epochs")])
+def test_a_scripts_gain_is_told_without_and_with_its_tuning_and_when_it_has_paid(after_s, tuning_s, gains, paid, monkeypatch,
+                                                                                 capsys):
+    bench = script("python_tune")
+
+    def run(name, which, options, folder):
+        training_s = 12.0 if which == "before" else after_s
+        return {"training_s": training_s, "wall_s": training_s + 5 + tuning_s * (which == "after"), "epochs": 4,
+                "accuracy": 0.9, "output": "  + kept  channels-last  +20 %\n" * (which == "after")}
+
+    monkeypatch.setattr(bench, "run_script", run)
+    assert bench.compare("own_dataset", [], 3, Path()) == (after_s <= 12.0)
+    *_, without, whole = capsys.readouterr().out.splitlines()
+    assert f" {gains[0]} [{gains[0]}, {gains[0]}] times as fast without the tuning" in without
+    assert f" {gains[1]} [{gains[1]}, {gains[1]}] times as fast with the tuning of {tuning_s:.1f} s" in whole
+    assert whole.endswith(f"it has paid {paid}")

@@ -651,12 +651,53 @@ def test_collate_fn_makes_the_batches(folder):
         next(iter(make(folder, collate_fn=broken)))
 
 
+@pytest.mark.parametrize("make_batch", [
+    lambda images, numbers: (torch.stack(images), [torch.full((number, 4), float(number)) for number in numbers]),
+    lambda images, numbers: {"images": images, "boxes": [[[0, 0, 1, 1]] * number for number in numbers], "ids": numbers},
+    lambda images, numbers: [image[:, : 1 + number % 3] for image, number in zip(images, numbers)],
+    lambda images, numbers: None], ids=["boxes of unequal lengths", "dict of lists", "unequal sizes", "None"])
+def test_what_collate_fn_returns_is_the_batch_whatever_it_is(make_batch):
+    class Numbered:
+        def __len__(self):
+            return 10
+
+        def __getitem__(self, index):
+            return numpy.full((4, 5, 3), index, numpy.uint8), index
+
+    def collate(samples):
+        return make_batch(*map(list, zip(*samples)))
+
+    def make_loader(**options):
+        return hr.Loader(Numbered(), batch_size=4, collate_fn=collate, **options)
+
+    plain = [collate([(image, label) for image, label in zip(images, labels.tolist())])
+             for images, labels in hr.Loader(Numbered(), batch_size=4)]
+    loader = make_loader()
+    passing = iter(loader)
+    found = [next(passing)]
+    state = loader.state_dict()
+    resumed = make_loader(threads=2)
+    resumed.load_state_dict(state)
+    found += list(resumed)
+    assert len(found) == 3
+    for ours, theirs in zip(found, plain, strict=True):
+        assert type(ours) is type(theirs) and torch.utils._pytree.tree_structure(ours) == torch.utils._pytree.tree_structure(theirs)
+        assert all(torch.equal(a, b) if isinstance(a, torch.Tensor) else a == b
+                   for a, b in zip(torch.utils._pytree.tree_leaves(ours), torch.utils._pytree.tree_leaves(theirs)))
+
+
+def test_a_requested_batch_that_collate_fn_makes_none_of_is_told_from_the_end(folder):
+    request = iter(make(folder, collate_fn=lambda samples: None)).request()
+    with pytest.raises(hr.errors.InvalidArgumentError, match="collate_fn gave None .* where None is the epoch's end"):
+        request.result()
+
+
 def test_keywords_of_a_dataloader_are_taken_or_refused_by_name(folder):
     loader = make(folder, num_workers=2, prefetch_factor=3, drop_last=True, pin_memory=True, persistent_workers=False)
     assert loader.options["threads"] == 2 and loader.options["prefetch_batches"] == 6
     assert loader.options["last_batch"] == "drop" and len(loader) == 3 and len(list(loader)) == 3
     assert loader.not_applied == {"pin_memory": "no CUDA"} and make(folder).not_applied == {}
-    with pytest.raises(hr.errors.InvalidArgumentError, match="worker_init_fn"):
+    with pytest.raises(hr.errors.InvalidArgumentError, match="worker_init_fn: native threads read idx:.* nothing of Python"):
         make(folder, worker_init_fn=print)
     with pytest.raises(hr.errors.InvalidArgumentError, match="num_workers and threads are the same"):
         make(folder, num_workers=1, threads=2)

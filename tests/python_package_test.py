@@ -30,6 +30,33 @@ def test_another_torch_is_refused_by_name(tmp_path):
                      done.stderr.strip()), done.stderr
 
 
+def copied_package(folder: Path) -> Path:
+    """headrace without its native module, as a build of the executable alone leaves it."""
+    (folder / "headrace").mkdir()
+    for file in (ROOT / "python" / "headrace").iterdir():
+        if file.is_file():
+            (folder / "headrace" / file.name).symlink_to(file)
+    return folder
+
+
+def test_a_package_that_is_not_built_says_so_and_how_to_build_it(tmp_path):
+    done = run_python("import headrace", copied_package(tmp_path))
+    last = done.stderr.strip().splitlines()[-1]
+    assert done.returncode != 0 and "circular" not in done.stderr
+    assert re.match(rf"ImportError: headrace's Python module is not built: no _native for cpython-\d+ in {tmp_path}/headrace\. ", last)
+    assert "make build" in last and "build/release/python" in last and "pip install ." in last
+
+
+def test_a_native_module_that_cannot_be_loaded_keeps_its_cause(tmp_path):
+    package = copied_package(tmp_path)
+    (module,) = (PACKAGE / "headrace").glob("_native.*.so")
+    (package / "headrace" / module.name).write_bytes(b"no library")
+    done = run_python("import headrace", package)
+    assert done.returncode != 0
+    last = done.stderr.strip().splitlines()[-1]
+    assert module.name in last and ("file too short" in last or "invalid ELF header" in last), done.stderr
+
+
 def test_package_wants_the_torch_that_it_was_compiled_against():
     compiled = re.search(r"HEADRACE_TORCH_VERSION (\S+)\)", (ROOT / "cmake" / "torch.cmake").read_text())[1]
     wanted = re.search(r'_TORCH_VERSION = "(.*)"', (ROOT / "python" / "headrace" / "__init__.py").read_text())[1]

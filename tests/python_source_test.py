@@ -74,7 +74,8 @@ def test_sizes_may_differ_where_a_transform_makes_them_one():
     reference = batches(sources.Sizes(), transform={"size": 3})
     assert reference[0][0].shape == (5, 3, 3, 3)
     assert same(batches(sources.Sizes(), transform={"size": 3}, workers=2), reference)
-    with pytest.raises(errors.CorruptDataError, match=r"Sizes\[\d+\]: \d+ x 9 pixels of 3 channels; wanted 4 x 9"):
+    with pytest.raises(errors.CorruptDataError, match=r"Sizes\[\d+\]: \d+ x 9 pixels of 3 channels; wanted 4 x 9 of 3, "
+                                                      "which .* a batch holds pictures of one size"):
         batches(sources.Sizes())
 
 
@@ -181,6 +182,42 @@ def test_workers_live_through_epochs_with_what_they_keep_or_are_new_in_each(kind
     assert ("persistent_workers", str(persistent).lower(), str(persistent).lower(), "") in loader.applied
 
 
+def inits_of(folder) -> list[int]:
+    """The numbers that user_sources.Init was called with, in their order, each in a process of its own."""
+    calls = [file.read_text().split() for file in sorted(folder.iterdir(), key=lambda file: file.stat().st_mtime_ns)]
+    assert len({process for process, _ in calls}) == len(calls) and str(os.getpid()) not in {process for process, _ in calls}
+    return [int(number) for _, number in calls]
+
+
+def test_worker_init_fn_is_called_with_its_number_in_each_worker_before_it_reads(tmp_path):
+    loader = hr.Loader(sources.Initialised(), workers=3, shuffle=False, batch_size=24, worker_init_fn=sources.Init(tmp_path))
+    (_, labels), = loader
+    list(loader)
+    assert sorted(inits_of(tmp_path)) == [0, 1, 2]
+    assert set(labels.tolist()) <= {0, 1, 2}, "the source sees what worker_init_fn did"
+
+
+def test_a_worker_in_the_place_of_another_has_its_number(tmp_path):
+    (tmp_path / "calls").mkdir()
+    source = sources.Once("dies", tmp_path / "died")
+    loader = hr.Loader(source, workers=2, worker_init_fn=sources.Init(tmp_path / "calls"), **OPTIONS)
+    found = [(images.clone(), labels.clone()) for images, labels in loader]
+    assert same(found, batches(sources.Pictures()))
+    assert loader.statistics()["workers_died"] == 1
+    assert sorted(set(inits_of(tmp_path / "calls"))) == [0, 1]
+
+
+def test_a_worker_init_fn_that_fails_or_cannot_be_called_is_named(tmp_path):
+    with pytest.raises(errors.InvalidArgumentError, match=r"Pictures: worker 0 .*FileNotFoundError: .*gone"):
+        hr.Loader(sources.Pictures(), workers=1, worker_init_fn=sources.Init(tmp_path / "gone"))
+    with pytest.raises(errors.InvalidArgumentError, match="worker_init_fn cannot go to a worker process: .*lambda"):
+        hr.Loader(sources.Pictures(), workers=1, worker_init_fn=lambda number: None)
+    with pytest.raises(errors.InvalidArgumentError, match="worker_init_fn is a int; wanted something to call"):
+        hr.Loader(sources.Pictures(), workers=1, worker_init_fn=3)
+    with pytest.raises(errors.InvalidArgumentError, match="with workers=0 threads of this process read .* no worker process"):
+        hr.Loader(sources.Pictures(), num_workers=2, worker_init_fn=sources.Init(tmp_path))
+
+
 def test_workers_of_an_epoch_that_was_left_early_are_gone():
     loader = hr.Loader(sources.Pictures(), workers=2, persistent_workers=False, threads=2, batch_size=1)
     iterator = iter(loader)
@@ -240,7 +277,7 @@ def test_what_is_raised_keeps_its_type_and_trace_and_names_the_sample():
     ((numpy.zeros((1, 6, 5, 3), "u1"), 1), "shape (1, 6, 5, 3); wanted"),
     ((numpy.zeros((0, 5, 3), "u1"), 1), "shape (0, 5, 3); wanted"),
     ((numpy.zeros((6, 6, 3), "u1"), 1), "6 x 6 pixels of 3 channels; wanted 6 x 5 of 3"),
-    ((numpy.zeros((6, 5, 3), "u1"), "cat"), "a label is a str; wanted an integer"),
+    ((numpy.zeros((6, 5, 3), "u1"), "cat"), "a label is a str; wanted an integer: a batch holds one for a sample"),
     ((numpy.zeros((6, 5, 3), "u1"), -1), "label -1; wanted 0 to"),
     ((numpy.zeros((6, 5, 3), "u1"), 1 << 70), "wanted 64 bits"),
     ((b"GIF89a", 1), "neither a JPEG nor a PNG file"),

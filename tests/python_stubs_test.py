@@ -72,9 +72,9 @@ def test_stubs_of_constructors_name_every_option_with_its_default(tmp_path):
         (tmp_path / f"{split}-labels-idx1-ubyte").write_bytes(struct.pack(">BBBBI", 0, 0, 8, 1, count) + bytes(count))
     loader = hr.Loader(f"idx:{tmp_path}").options
     stub = classes()["Loader"]["__init__"].args
-    assert {a.arg for a in stub.kwonlyargs} | {"source"} == loader.keys() | {"split", "collate_fn"}
+    assert {a.arg for a in stub.kwonlyargs} | {"source"} == loader.keys() | {"split", "collate_fn", "worker_init_fn"}
     named = dict(zip((a.arg for a in stub.kwonlyargs), (ast.literal_eval(default) for default in stub.kw_defaults)))
-    for option in named.keys() - {"split", "training", "transform", "collate_fn"}:
+    for option in named.keys() - {"split", "training", "transform", "collate_fn", "worker_init_fn"}:
         assert named[option] == loader[option], option
 
 

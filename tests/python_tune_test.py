@@ -1,6 +1,8 @@
 """hr.tune on objects as users have them: what it leaves behind, what it refuses, what it tells."""
 
+import collections
 import copy
+import gc
 import json
 import os
 import pickle
@@ -869,3 +871,69 @@ def test_tuning_works_twice_in_a_process_without_a_main_file():
                           env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}, check=False)
     assert done.returncode == 0, done.stderr
     assert done.stdout.split() == ["2", "False", "2", "False"]
+
+
+def on_meta(loop):
+    loop.model.to("meta")
+    return {}
+
+
+def buffer_on_meta(loop):
+    loop.model[1].running_mean = loop.model[1].running_mean.to("meta")
+    return {}
+
+
+def batch_on_meta(loop):
+    return {"loader": [(images.to("meta"), labels) for images, labels in loop.loader]}
+
+
+@pytest.mark.parametrize("options", [{}, {"whole_step": True}], ids=["loop", "whole step"])
+@pytest.mark.parametrize("put, found", [
+    (on_meta, "parameter 0.weight is on meta"), (buffer_on_meta, "buffer 1.running_mean is on meta"),
+    (batch_on_meta, "a tensor of the batch is on meta")], ids=["parameters", "buffer", "batch"])
+def test_what_lies_on_a_device_is_refused_by_name_because_the_host_would_time_launches(put, found, options):
+    loop = Loop()
+    given = put(loop)
+    before = everything(loop)
+    with pytest.raises(hr.errors.UnsupportedError, match=f"tune: {found}; wanted the CPU: a step is timed by the host's clock"):
+        loop.tune(**given, **options)
+    assert differences(before, everything(loop)) == []
+
+
+def test_ledger_and_report_tell_memory_by_class(tmp_path):
+    loop = Loop()
+    gc.collect()
+    with hr.Trace() as trace:
+        pass
+    other_batches = (trace.memory()["classes"]["batches"] or {"last": 0})["last"]
+    tuned = loop.tune(only=["fused optimizer"], out=tmp_path)
+    classes = json.loads((tmp_path / "ledger.json").read_text())["memory"]["classes"]
+
+    def storages(tensors):
+        known = {tensor.untyped_storage().data_ptr(): tensor.untyped_storage().nbytes() for tensor in tensors}
+        return sum(known.values())
+
+    held = list(loop.model.parameters())
+    assert classes["parameters"]["last"] == storages([*held, *loop.model.buffers()])
+    assert classes["gradients"]["last"] == sum(parameter.nbytes for parameter in held)
+    assert classes["optimizer"]["last"] == storages(
+        value for state in loop.optimizer.state.values() for value in state.values())
+    assert classes["batches"]["last"] - other_batches == 8 * 2 * 8 * 8 * 4 + 8 * 8
+    assert classes["activations"] is None
+    assert "activations" in tuned.summary() and "activations" in (tmp_path / "report.html").read_text()
+
+
+class Encoding(collections.UserDict):
+    """As Hugging Face's BatchEncoding: a mapping that is no dict."""
+
+
+def test_a_mapping_that_is_no_dict_counts_by_its_samples_and_is_cut_along_them():
+    loop = Loop()
+    batches = [Encoding(images=images, labels=labels) for images, labels in loop.loader]
+    tuned = loop.tune(loader=batches, only=["fused optimizer"],
+                      forward=lambda model, batch: loop.loss((batch["images"], batch["labels"])))
+    split = tuned.ledger["time_split"]["baseline"]
+    assert tuned.ledger["diagnosis"]["samples_per_second"] == pytest.approx(8 * split["steps"] / split["total_s"])
+    parts = parts_of(batches[0], 2)
+    assert all(isinstance(part, Encoding) and part["images"].shape[0] == part["labels"].shape[0] == 4 for part, _ in parts)
+    assert batches[0]["images"].shape[0] == 8

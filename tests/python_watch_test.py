@@ -1,15 +1,23 @@
 """hr.watch around loops that know nothing of it: which spans, how many, in which order, and nothing left behind."""
 
+import gc
 import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
 
 import headrace as hr
 import pytest
 import torch
+from headrace import _device
 from torch import nn
 from torch.optim.optimizer import _global_optimizer_post_hooks, _global_optimizer_pre_hooks
 from torch.utils.data import DataLoader, TensorDataset
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
+PACKAGE = str(Path(__file__).resolve().parent.parent / "build" / "release" / "python")
 PARTS = ["data_wait", "forward", "backward", "optimizer"]
 
 
@@ -209,3 +217,98 @@ def test_a_second_watch_at_the_same_time_is_refused_and_the_first_goes_on():
 def test_objects_of_another_kind_are_refused(given):
     with pytest.raises(hr.errors.InvalidArgumentError, match="watch: (model|optimizer): wanted a torch"):
         hr.watch(**given)
+
+
+def storages(tensors) -> int:
+    """Bytes of the storages that these lie in, each once."""
+    known = {tensor.untyped_storage().data_ptr(): tensor.untyped_storage().nbytes() for tensor in tensors}
+    return sum(known.values())
+
+
+def counted_elsewhere(name: str) -> int:
+    """Bytes of this class that objects of other tests still hold."""
+    gc.collect()
+    with hr.Trace() as trace:
+        pass
+    known = trace.memory()["classes"][name]
+    return known["last"] if known else 0
+
+
+@pytest.mark.parametrize("given", [True, False], ids=["objects given", "objects found"])
+def test_memory_is_counted_by_class_and_each_storage_once(given, tmp_path):
+    loop = Loop()
+    loop.model = nn.Sequential(nn.Linear(4, 64, bias=False), nn.Linear(64, 4), nn.Linear(4, 64, bias=False), nn.BatchNorm1d(64),
+                               nn.Linear(64, 2))
+    loop.model[2].weight = loop.model[0].weight  # Tied.
+    with torch.no_grad():
+        both = torch.empty(128)
+        loop.model[3].weight.data, loop.model[3].bias.data = both[:64].fill_(1), both[64:].zero_()  # Views of one storage.
+    loop.optimizer = torch.optim.AdamW(loop.model.parameters())
+    other_batches = counted_elsewhere("batches")
+    wide = torch.randn(8, 16)  # Four times what its view has.
+    loop.loader = DataLoader([0], collate_fn=lambda _: (wide[:, :4], torch.zeros(8, dtype=torch.long)))
+    with hr.watch(*((loop.model, loop.optimizer, loop.loader) if given else ())) as seen:
+        loop.epoch()
+    classes = {name: known and known["last"] for name, known in seen.document["memory"]["classes"].items()}
+    held = list(loop.model.parameters())
+    assert classes["parameters"] == storages([*held, *loop.model.buffers()])
+    assert classes["gradients"] == storages(parameter.grad for parameter in held) > 0
+    assert classes["optimizer"] == storages(
+        value for state in loop.optimizer.state.values() for value in state.values()) > 0
+    assert classes["batches"] - other_batches == storages([wide]) + 8 * 8
+    assert classes["activations"] is None
+    assert seen.memory_by_class.keys() == classes.keys() and seen.memory_by_class["activations"] is None
+    assert re.search(r"activations +unavailable", seen.summary()) and not re.search(r"optimizer +unavailable", seen.summary())
+    seen.write_report(tmp_path / "report.html")
+    assert re.search(r"activations</th><td[^>]*>(<[^>]*>)?[Uu]navailable", (tmp_path / "report.html").read_text())
+
+
+ALONE = """
+import headrace as hr, torch
+model = torch.nn.Linear(4, 2)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+with hr.watch() as seen:
+    for inputs in torch.randn(3, 8, 4):
+        model(inputs).sum().backward()
+        optimizer.step()
+print({name: known and known["last"] for name, known in seen.document["memory"]["classes"].items() if name != "other"})
+"""
+
+
+def test_what_nobody_has_shown_is_unavailable_and_what_is_not_there_is_0():
+    done = subprocess.run([sys.executable, "-c", ALONE], capture_output=True, text=True, env={**os.environ, "PYTHONPATH": PACKAGE})
+    assert done.returncode == 0, done.stderr
+    assert eval(done.stdout) == {"parameters": 40, "gradients": 40, "optimizer": 0, "activations": None, "batches": None,
+                                 "cache": None}
+
+
+@pytest.mark.parametrize("where", ["model", "buffer", "optimizer", "batch"])
+def test_a_device_that_is_not_waited_for_is_told_above_every_figure_and_judged_by_nobody(where, tmp_path, monkeypatch):
+    """What lies on a device is told by one function: no device is needed to see what follows from it."""
+    loop = Loop()
+    loop.model.register_buffer("scale", torch.ones(1))
+    features = loop.loader.dataset.tensors[0].shape[1:]
+    away = {"model": lambda tensor: tensor is loop.model[0].weight, "buffer": lambda tensor: tensor is loop.model.scale,
+            "optimizer": lambda tensor: tensor is loop.optimizer.param_groups[0]["params"][1],
+            "batch": lambda tensor: tensor.shape == (8, *features)}[where]
+    monkeypatch.setattr(_device, "device_of", lambda tensor: torch.device("cuda", 0) if away(tensor) else tensor.device)
+    with hr.watch() as seen:
+        loop.epoch()
+    line = "host time: the device is not waited for"
+    assert seen.host_time == seen.document["host_time"] == line
+    assert seen.document["diagnosis"] is None and seen.diagnosis is None and seen.findings == []
+    text = seen.summary()
+    seen.write_report(tmp_path / "report.html")
+    page = (tmp_path / "report.html").read_text()
+    page = page[page.index("<body>"):]
+    assert line in text and not re.search(r"\d", text[:text.index(line)])
+    assert line in page and not re.search(r"\d", re.sub("<[^>]*>", "", page[:page.index(line)]))
+    assert "bound" not in text and "bound" not in page and "No verdict" in text
+    assert seen.steps == 5 and seen.split["total"] > 0
+
+
+def test_a_watch_on_the_cpu_says_nothing_of_devices():
+    loop = Loop()
+    with hr.watch() as seen:
+        loop.epoch()
+    assert seen.host_time is None and "host time" not in seen.summary() and seen.diagnosis

@@ -258,6 +258,7 @@ struct Report {
   };
   Kind kind = Kind::tuning;
   std::string title;    // "fashion_mnist"
+  std::string note;     // What holds for every figure on the page, above them all; empty: nothing.
   std::string verdict;  // One sentence, first on the page: "2.41 times as fast, numerically the same."
   bool positive = false;
   double speedup = 0, speedup_low = 0, speedup_high = 0;

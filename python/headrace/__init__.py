@@ -1,10 +1,19 @@
 """Headrace: a native performance engine for PyTorch training."""
 
+import importlib.util
+import sys
+
 import torch  # First: its libraries must be in the process before ours.
 
 _TORCH_VERSION = "2.11.0"  # The one whose C++ interface the native half was compiled against.
 if torch.__version__.split("+")[0] != _TORCH_VERSION:
     raise ImportError(f"headrace needs torch=={_TORCH_VERSION}, found torch {torch.__version__} in {torch.__path__[0]}")
+
+if importlib.util.find_spec("._native", __name__) is None:
+    raise ImportError(
+        f"headrace's Python module is not built: no _native for {sys.implementation.cache_tag} in {', '.join(__path__)}. In a "
+        "checkout, run make build and put build/release/python on PYTHONPATH; or run pip install . there",
+        name=f"{__name__}._native")
 
 from . import errors  # noqa: E402
 from ._loader import AUTOTUNE, Loader  # noqa: E402

@@ -26,8 +26,9 @@ class Loader(_native.Loader):
 
     Of DataLoader's keywords it takes num_workers (threads), drop_last (last_batch), prefetch_factor (batches a thread or,
     where processes read, a process), persistent_workers, and pin_memory, which changes nothing without CUDA: not_applied
-    says so, and applied lists each of them as asked for and as in force. worker_init_fn is refused. Unlike a DataLoader it
-    shuffles in training unless shuffle=False.
+    says so, and applied lists each of them as asked for and as in force. worker_init_fn(number) is called in each worker
+    process (workers=N), a replacement's with the number of the one that it replaces; torch.utils.data.get_worker_info() knows
+    nothing there. Where threads load it is refused. Unlike a DataLoader it shuffles in training unless shuffle=False.
 
     "async for batch in loader" iterates under asyncio; iter(loader).request() asks for a batch without waiting."""
 
@@ -43,9 +44,7 @@ class Loader(_native.Loader):
         **options: Any,
     ) -> None:
         if worker_init_fn is not None:
-            raise InvalidArgumentError(
-                "worker_init_fn: the workers are native threads that run no Python; what they draw depends on seed, epoch "
-                "and sample alone")
+            options["worker_init_fn"] = worker_init_fn
         if num_workers is not None:
             _set(options, "num_workers", "threads", num_workers)
         if prefetch_factor is not None:

@@ -34,30 +34,38 @@ def worker_command() -> list[str]:
     return [sys.executable, "-P", worker.__file__]
 
 
-def payload_of(source: Any) -> bytes:
-    """What a worker process is given: how to find the modules of this one, and the source by pickle."""
+def payload_of(source: Any, worker_init: Any) -> bytes:
+    """What a worker process is given: how to find the modules of this one, and by pickle the source and worker_init_fn or
+    None."""
     if getattr(multiprocessing.process.current_process(), "_inheriting", False):
         raise InvalidArgumentError("workers: a worker process imports the script that started it, and the script makes a "
                                    "Loader with workers at once; put that under if __name__ == \"__main__\":")
+    pickled, source_needs_main = _pickled(source, f"the source {name_of(source)}", "use workers=0")
+    init, init_needs_main = _pickled(worker_init, "worker_init_fn", "leave it out")
+    return pickle.dumps((_preparation(source_needs_main or init_needs_main), pickled, init))
+
+
+def _pickled(item: Any, what: str, otherwise: str) -> tuple[bytes, bool]:
+    """The bytes, and whether a worker needs this process' __main__ for them."""
     pickled = io.BytesIO()
-    pickler = _SourcePickler(pickled, source)
+    pickler = _MainNoticer(pickled, what)
     try:
-        pickler.dump(source)
+        pickler.dump(item)
     except InvalidArgumentError:
         raise
     except Exception as error:
         raise InvalidArgumentError(
-            f"workers: the source {name_of(source)} cannot go to a worker process: {type(error).__name__}: {error}; define "
-            "its classes and functions at the top of a module or script, or use workers=0") from error
-    return pickle.dumps((_preparation(pickler.needs_main), pickled.getvalue()))
+            f"workers: {what} cannot go to a worker process: {type(error).__name__}: {error}; define its classes and functions "
+            f"at the top of a module or script, or {otherwise}") from error
+    return pickled.getvalue(), pickler.needs_main
 
 
-class _SourcePickler(pickle.Pickler):
+class _MainNoticer(pickle.Pickler):
     """Notices what a worker could find only by importing this process' __main__."""
 
-    def __init__(self, file: io.BytesIO, source: Any) -> None:
+    def __init__(self, file: io.BytesIO, what: str) -> None:
         super().__init__(file, pickle.HIGHEST_PROTOCOL)
-        self._source = source
+        self._what = what
         self.needs_main = False
 
     def reducer_override(self, item: Any) -> Any:
@@ -65,7 +73,7 @@ class _SourcePickler(pickle.Pickler):
             self.needs_main = True
             if not _main_arguments() and "<" not in item.__qualname__:
                 raise InvalidArgumentError(
-                    f"workers: the source {name_of(self._source)} needs {item.__qualname__}, which is defined in an "
+                    f"workers: {self._what} needs {item.__qualname__}, which is defined in an "
                     "interactive session; a worker process can import only what stands in a file. Use workers=0 or move "
                     "it to a module")
         return NotImplemented

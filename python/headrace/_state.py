@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import random
 import sys
+from collections.abc import Mapping, MutableMapping
 from typing import Any, Callable, Iterable
 
 import torch
@@ -148,10 +149,10 @@ def in_layout_of(parameter: torch.Tensor, state: torch.Tensor) -> torch.Tensor:
 
 
 def tensors_in(value: Any) -> Iterable[torch.Tensor]:
-    """Every tensor of a batch, looking into dicts, lists and tuples."""
+    """Every tensor of a batch, looking into mappings, lists and tuples."""
     if isinstance(value, torch.Tensor):
         yield value
-    elif isinstance(value, dict):
+    elif isinstance(value, Mapping):
         for item in value.values():
             yield from tensors_in(item)
     elif isinstance(value, (list, tuple)):
@@ -167,11 +168,13 @@ def same_values(a: Any, b: Any) -> bool:
 
 
 def map_tensors(change: Callable[[torch.Tensor], torch.Tensor], value: Any) -> Any:
-    """The same structure of dicts, lists and tuples with every tensor changed; other things as they are."""
+    """The same structure of mappings, lists and tuples with every tensor changed; other things as they are. A mapping that
+    cannot be written to becomes a dict."""
     if isinstance(value, torch.Tensor):
         return change(value)
-    if isinstance(value, dict):
-        result = copy.copy(value)  # Keeps what it is: Hugging Face's ModelOutput is a dict with attributes.
+    if isinstance(value, Mapping):
+        # A copy keeps what it is: Hugging Face's ModelOutput is a dict with attributes, its BatchEncoding a UserDict.
+        result = copy.copy(value) if isinstance(value, MutableMapping) else dict(value)
         for key in list(result):
             result[key] = map_tensors(change, result[key])
         return result

@@ -20,9 +20,10 @@ from torch.utils.data import DataLoader
 from . import _native
 from ._batched import BatchedPictures, as_it_is, batched
 from ._dataloader import change, pass_over
+from ._device import batch_not_on_cpu, module_not_on_cpu, not_on_cpu
 from ._forward import ForwardSwitch
 from ._loader import AUTOTUNE, Loader
-from ._state import State, generators_of, in_layout_of, same_values
+from ._state import State, generators_of, in_layout_of, same_values, tensors_in
 from ._step import WholeStep
 from ._twin import draws, twin_of
 from .errors import Error, InvalidArgumentError, UnsupportedError
@@ -127,6 +128,10 @@ class Subject:
         if torch.is_grad_enabled() and not loss.requires_grad:
             raise InvalidArgumentError("tune: the loss does not depend on any parameter: it has no gradient")
         return loss
+
+    def check_batch(self, batch: Any) -> None:
+        """UnsupportedError for a batch on a device."""
+        _refuse_device(batch_not_on_cpu(batch))
 
     def new_pass(self) -> Iterator[Any]:
         return pass_over(self._pass_loader)
@@ -537,6 +542,12 @@ def _number(settings: Mapping[str, str], key: str, otherwise: int | str) -> int 
     return json.loads(settings[key]) if key in settings else otherwise
 
 
+def _refuse_device(found: str | None) -> None:
+    if found is not None:
+        raise UnsupportedError(f"tune: {found}; wanted the CPU: a step is timed by the host's clock, which tells of a device "
+                               "only what launching its work takes")
+
+
 def _check_objects(model: Any, loader: Any, optimizer: Any, forward: Any) -> None:
     if not isinstance(model, nn.Module):
         raise InvalidArgumentError(f"tune: model: wanted a torch.nn.Module, found {type(model).__name__}")
@@ -557,6 +568,8 @@ def _check_objects(model: Any, loader: Any, optimizer: Any, forward: Any) -> Non
     devices = sorted({str(parameter.device) for parameter in parameters.values()})
     if len(devices) > 1:
         raise InvalidArgumentError(f"tune: wanted all parameters on one device, found them on {' and '.join(devices)}")
+    _refuse_device(module_not_on_cpu(model) or not_on_cpu(
+        ("the optimizer's state", tensor) for tensor in tensors_in(list(optimizer.state.values()))))
     known = {id(parameter) for parameter in parameters.values()}
     updated = [parameter for group in optimizer.param_groups for parameter in group["params"]]
     foreign = [parameter for parameter in updated if id(parameter) not in known]

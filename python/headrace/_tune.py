@@ -137,6 +137,10 @@ def tune(model: nn.Module, loader: Any, optimizer: torch.optim.Optimizer, forwar
     of the instance, the optimizer's implementation, thread counts and the loader's workers differ; Tuned.loader is the
     loader to train with, which may be a headrace.Loader then. What the data set itself counts or caches is its own.
 
+    Model, optimizer and batches must be on the CPU: of another device the host's clock would time the launches alone.
+    UnsupportedError names what is elsewhere. report.html and ledger.json tell what memory was for: parameters with buffers,
+    gradients, optimizer state, the batch at hand; activations are unavailable, because nobody counts them.
+
     Raises headrace.Error for objects that do not fit together, and whatever your own code raises, KeyboardInterrupt
     included.
     """

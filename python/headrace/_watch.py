@@ -16,6 +16,7 @@ from torch.utils.data import DataLoader
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from . import _native
+from ._device import batch_not_on_cpu, module_not_on_cpu, not_on_cpu
 from ._pipeline import OptimizedLoader
 from .errors import InvalidArgumentError
 
@@ -37,7 +38,11 @@ class watch:
     a step then begins with its forward.
 
     Everything that is hooked is as before at the end of the block, also after an exception. One watch at a time, for
-    the thread that entered it. After the block: split, diagnosis, findings, memory, summary(), write_report().
+    the thread that entered it. After the block: split, diagnosis, findings, memory, memory_by_class, summary(),
+    write_report().
+
+    Where a model, an optimizer's parameters or a batch lie on another device than the CPU, nothing waits for that device: the
+    times are the host's, above which the reports say so (host_time), and there is no diagnosis.
     """
 
     def __init__(self, model: nn.Module | None = None, optimizer: torch.optim.Optimizer | None = None,
@@ -51,6 +56,8 @@ class watch:
         self._undo: list[Callable[[], Any]] = []
         self._watch: _native.LoopWatch | None = None
         self._depth = 0
+        self._known: set[int] = set()  # Ids of modules and optimizers, all of them held by the native half.
+        self._looks_at_batch = True  # Whether the next batch's device is looked at: the first of each pass.
         self._found: tuple[dict[str, Any], str, str] | None = None
 
     def __enter__(self) -> watch:
@@ -58,6 +65,8 @@ class watch:
             raise InvalidArgumentError("watch: wanted a new watch, found one that has been used")
         self._watch = _native.LoopWatch()
         try:
+            if self._optimizer is not None:
+                self._meet_optimizer(self._optimizer)
             self._hook_model()
             self._hook_backward()
             self._hook_optimizer()
@@ -91,19 +100,33 @@ class watch:
         return {part: split[f"{part}_s"] for part in _PARTS} | {"total": split["total_s"]}
 
     @property
-    def diagnosis(self) -> str:
-        """What limits the loop, in a sentence."""
-        return self.document["diagnosis"]["sentence"]
+    def host_time(self) -> str | None:
+        """What is to be known of every figure where a device computes; None: the CPU does."""
+        return self.document["host_time"]
+
+    @property
+    def diagnosis(self) -> str | None:
+        """What limits the loop, in a sentence; None where host_time says why there is none."""
+        found = self.document["diagnosis"]
+        return found and found["sentence"]
 
     @property
     def findings(self) -> list[dict[str, str]]:
         """What is odd: code, sentence, advice."""
-        return self.document["diagnosis"]["findings"]
+        found = self.document["diagnosis"]
+        return found["findings"] if found else []
 
     @property
     def memory(self) -> dict[str, int | None]:
         """Resident bytes of the process: mean and peak; None: unavailable."""
         return {"mean": self.document["mean_memory_bytes"], "peak": self.document["peak_memory_bytes"]}
+
+    @property
+    def memory_by_class(self) -> dict[str, int | None]:
+        """Bytes at the moment at which most was resident: parameters with buffers, gradients, optimizer state and the batch at
+        hand, each storage once, what headrace's own objects hold, and other; None: nobody counted it, as activations."""
+        found = self.document["memory"]
+        return {name: known and known["at_peak"] for name, known in found["classes"].items()} if found else {}
 
     def summary(self) -> str:
         """The report as text."""
@@ -129,6 +152,28 @@ class watch:
             self._found = (json.loads(document), text, html)
         return self._found
 
+    def _is_new(self, known: Any) -> bool:
+        if id(known) in self._known:
+            return False
+        self._known.add(id(known))
+        return True
+
+    def _meet_model(self, module: nn.Module) -> None:
+        """At its first call: by then it lies where it is trained."""
+        if self._is_new(module):
+            self._watch.add_model(module)
+            self._look_at_device(module_not_on_cpu(module))
+
+    def _meet_optimizer(self, optimizer: torch.optim.Optimizer) -> None:
+        if self._is_new(optimizer):
+            self._watch.add_optimizer(optimizer)
+            self._look_at_device(not_on_cpu(
+                ("a parameter", parameter) for group in optimizer.param_groups for parameter in group["params"]))
+
+    def _look_at_device(self, found: str | None) -> None:
+        if found is not None:
+            self._watch.time_host_alone()
+
     def _unhook(self) -> None:
         while self._undo:
             self._undo.pop()()
@@ -139,6 +184,8 @@ class watch:
         def before(module: nn.Module, args: Any) -> None:
             self._depth += 1
             if self._depth == 1:
+                if torch.is_grad_enabled():
+                    self._meet_model(module)
                 seen.forward_begins(torch.is_grad_enabled())
 
         def after(module: nn.Module, args: Any, result: Any) -> None:
@@ -184,6 +231,7 @@ class watch:
         def after(optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
             if id(optimizer) in begun:
                 begun.discard(id(optimizer))
+                self._meet_optimizer(optimizer)
                 seen.optimizer_ends()
                 self._wrap_step(optimizer)
 
@@ -233,6 +281,7 @@ class watch:
             if only is not None and loader is not only:
                 return plain_iter(loader)
             seen.pass_begins()
+            self._looks_at_batch = True
             begun = plain_iter(loader)
             begun._headrace_watched = True
             return begun
@@ -248,6 +297,9 @@ class watch:
                 return batch
             finally:
                 seen.data_ends(batch)
+                if self._looks_at_batch and batch is not None:
+                    self._looks_at_batch = False
+                    self._look_at_device(batch_not_on_cpu(batch))
 
         DataLoader.__iter__ = begin
         self._undo.append(lambda: setattr(DataLoader, "__iter__", plain_iter))

@@ -20,6 +20,7 @@ from collections.abc import Sequence
 from typing import Any
 
 CONTROL, SLOT, PAYLOAD = 3, 4, 5  # Descriptors.
+PLACE_VARIABLE = "HEADRACE_WORKER"  # Of the environment: which of the workers this is, from 0.
 FORMAT = 1
 READY, SAMPLE, FAILED = 1, 3, 4
 UNKNOWN = -1
@@ -61,7 +62,8 @@ class SourceReader:
         try:
             number = operator.index(label)
         except TypeError:
-            raise TypeError(f"a label is a {type(label).__name__}; wanted an integer") from None
+            raise TypeError(f"a label is a {type(label).__name__}; wanted an integer: a batch holds one for a sample, by which "
+                            "a collate_fn can look up boxes and other targets") from None
         if not -(2**63) <= number < 2**63:
             raise ValueError(f"a label is {number}; wanted 64 bits")
         if isinstance(picture, (bytes, bytearray, memoryview)):
@@ -164,12 +166,15 @@ def _text_of(error: BaseException) -> bytes:
 
 
 def _open() -> SourceReader:
-    preparation, pickled = pickle.loads(mmap.mmap(PAYLOAD, 0, access=mmap.ACCESS_READ))
+    preparation, pickled, init = pickle.loads(mmap.mmap(PAYLOAD, 0, access=mmap.ACCESS_READ))
     process: Any = multiprocessing.process.current_process()
     process._inheriting = True  # A script that starts workers while it is imported here is stopped by it.
     try:
         multiprocessing.spawn.prepare(preparation)
-        return SourceReader(pickle.loads(pickled))
+        source, worker_init = pickle.loads(pickled), pickle.loads(init)
+        if worker_init is not None:
+            worker_init(int(os.environ[PLACE_VARIABLE]))
+        return SourceReader(source)
     finally:
         del process._inheriting
 

@@ -186,8 +186,9 @@ std::int64_t Loader::Impl::cache_bytes() const {
 }
 
 std::int64_t Loader::Impl::held_bytes() const {
-  std::lock_guard lock(mutex);
-  return slots->allocated_bytes() + totals.workspace_bytes;
+  const std::unique_lock lock(mutex, std::try_to_lock);
+  if (lock) held_told = slots->allocated_bytes() + totals.workspace_bytes;
+  return held_told;
 }
 
 }  // namespace headrace

@@ -10,6 +10,7 @@
 #include <cstring>
 #include <mutex>
 #include <optional>
+#include <set>
 #include <utility>
 
 #include "data/source_facts.h"
@@ -47,12 +48,18 @@ SharedMemory shared(std::span<const std::byte> payload) {
 }
 
 struct Worker {
-  Worker(std::int64_t given_number, SharedMemory own_slot, ControlChannel our_end, const ChildCommand& command)
-      : number(given_number), slot(std::move(own_slot)), channel(std::move(our_end)), child(command) {}
+  Worker(std::int64_t given_number, std::int64_t given_place, SharedMemory own_slot, ControlChannel our_end,
+         const ChildCommand& command)
+      : number(given_number),
+        place(given_place),
+        slot(std::move(own_slot)),
+        channel(std::move(our_end)),
+        child(command) {}
 
   std::string name() const { return fmt::format("worker {} (process {})", number, child.pid()); }
 
-  const std::int64_t number;
+  const std::int64_t number;  // Of all that were started.
+  const std::int64_t place;   // Among those that live.
   const SharedMemory slot;
   const ControlChannel channel;
   ChildProcess child;
@@ -60,14 +67,14 @@ struct Worker {
 };
 
 std::unique_ptr<Worker> start_worker(const ProcessSourceOptions& options, const SharedMemory& payload,
-                                     std::int64_t number) {
+                                     std::int64_t number, std::int64_t place) {
   try {
     auto [ours, theirs] = ControlChannel::pair();
     SharedMemory slot{"headrace-slot", options.sample_bytes_max};
     const ChildCommand command{.arguments = options.command,
                                .descriptors = {theirs.descriptor(), slot.descriptor(), payload.descriptor()},
-                               .environment = {}};
-    return std::make_unique<Worker>(number, std::move(slot), std::move(ours), command);
+                               .environment = {fmt::format("{}={}", worker::kPlaceVariable, place)}};
+    return std::make_unique<Worker>(number, place, std::move(slot), std::move(ours), command);
   } catch (const Error& error) {  // Its code could be one that data.on_corrupt takes for the sample's.
     fail(ErrorCode::internal, "data: {}: cannot start worker {}: {}", options.name, number, error.what());
   }
@@ -120,6 +127,8 @@ class ProcessSource::Pool {
   Worker* take();
   Worker* take_new();
   std::unique_ptr<Worker> start_promised();
+  std::int64_t take_place();
+  void leave_place(const Worker& worker);
   void give_back(Worker* worker, bool sound);
   void wait_for_first(const Worker& worker) const;
   SourceFacts greet(Worker& worker) const;
@@ -141,6 +150,7 @@ class ProcessSource::Pool {
   std::condition_variable free_;       // A worker is idle, or another one may be started.
   std::int64_t wanted_;
   std::int64_t starting_ = 0;
+  std::set<std::int64_t> places_;  // Taken by workers that live or start.
   std::int64_t interrupts_ = 0;
   std::vector<std::unique_ptr<Worker>> idle_;
   std::vector<std::unique_ptr<Worker>> busy_;
@@ -169,7 +179,7 @@ ProcessSource::Pool::Pool(ProcessSourceOptions options, std::span<const std::byt
       payload_(shared(payload)),
       wanted_(checked_workers(options_.workers)) {
   for (std::int64_t i = 0; i < wanted_; ++i) {
-    idle_.push_back(start_worker(options_, payload_, totals_.started));
+    idle_.push_back(start_worker(options_, payload_, totals_.started, take_place()));
     ++totals_.started;
   }
   wait_for_first(*idle_.front());
@@ -235,20 +245,36 @@ Worker* ProcessSource::Pool::take_new() {
   return busy_.back().get();
 }
 
+// The lowest that is free, so that a new worker has that of the one it replaces. `mutex_` is held, but by the
+// constructor.
+std::int64_t ProcessSource::Pool::take_place() {
+  std::int64_t place = 0;
+  while (places_.contains(place)) ++place;
+  places_.insert(place);
+  return place;
+}
+
+// `mutex_` is held.
+void ProcessSource::Pool::leave_place(const Worker& worker) {
+  places_.erase(worker.place);
+}
+
 // `starting_` counts it already, and the caller takes it out. After an exception it is out.
 std::unique_ptr<Worker> ProcessSource::Pool::start_promised() {
-  std::int64_t number = 0;
+  std::int64_t number = 0, place = 0;
   {
     std::lock_guard lock(mutex_);
     number = totals_.started++;
+    place = take_place();
   }
   try {
-    return start_worker(options_, payload_, number);
+    return start_worker(options_, payload_, number, place);
   } catch (...) {
     {
       std::lock_guard lock(mutex_);
       --starting_;
       --totals_.started;
+      places_.erase(place);
     }
     free_.notify_one();
     throw;
@@ -266,8 +292,9 @@ void ProcessSource::Pool::give_back(Worker* worker, bool sound) {
     busy_.erase(place);
     if (sound && std::ssize(idle_) + std::ssize(busy_) + starting_ < wanted_) {
       idle_.push_back(std::move(mine));
-    } else if (sound) {
-      superfluous.push_back(std::move(mine));
+    } else {
+      leave_place(*mine);
+      if (sound) superfluous.push_back(std::move(mine));
     }
   }
   free_.notify_one();
@@ -280,6 +307,7 @@ void ProcessSource::Pool::set_workers(std::int64_t workers) {
     std::lock_guard lock(mutex_);
     wanted_ = checked_workers(workers);
     while (!idle_.empty() && std::ssize(idle_) + std::ssize(busy_) + starting_ > wanted_) {
+      leave_place(*idle_.back());
       superfluous.push_back(std::move(idle_.back()));
       idle_.pop_back();
     }
@@ -293,6 +321,7 @@ void ProcessSource::Pool::end_workers() {
   {
     std::lock_guard lock(mutex_);
     ended.swap(idle_);
+    for (const auto& worker : ended) leave_place(*worker);
   }
   free_.notify_all();
   end(ended);

@@ -20,7 +20,9 @@ void check_sides(const Source& source, const Sample& sample, std::int64_t index,
     }
   } else if (sample.height != source.height() || sample.width != source.width() ||
              sample.channels != source.channels()) {
-    fail(ErrorCode::corrupt_data, "data: {}: {} x {} pixels of {} channels; wanted {} x {} of {}",
+    fail(ErrorCode::corrupt_data,
+         "data: {}: {} x {} pixels of {} channels; wanted {} x {} of {}, which its source tells of all: a "
+         "batch holds pictures of one size, and data.transform.size gives them one",
          source.sample_name(index), sample.height, sample.width, sample.channels, source.height(), source.width(),
          source.channels());
   }

@@ -15,6 +15,9 @@ inline constexpr int kControl = 3;  // A socket, SOCK_SEQPACKET.
 inline constexpr int kSlot = 4;     // Shared memory, the worker's own.
 inline constexpr int kPayload = 5;  // Shared memory with what the workers were given to start with; read it only.
 
+// In the worker's environment: its place among those that live, from 0. A worker takes that of the one it replaces.
+inline constexpr const char* kPlaceVariable = "HEADRACE_WORKER";
+
 inline constexpr std::int64_t kFormat = 1;
 inline constexpr std::int64_t kUnknown = -1;                      // Classes that only reading shows.
 inline constexpr std::int64_t kTextMax = std::int64_t{64} << 10;  // Bytes of a text, UTF-8; more is cut off.

@@ -59,6 +59,7 @@ std::string header_html(const Report& report) {
   if (report.kind == Report::Kind::tuning) {  // A profile's verdict is its diagnosis, a training has none.
     html += fmt::format("<p class=\"lede\">Diagnosis: {}</p>\n", or_unavailable(html_text(report.diagnosis)));
   }
+  if (!report.note.empty()) html += fmt::format("<p class=\"lede\">{}</p>\n", html_text(report.note));
   html += "<dl class=\"stats\">\n";
   if (report.kind != Report::Kind::tuning) {
     html += rate_stat("Speed", report.baseline_samples_per_second);

@@ -240,6 +240,23 @@ TEST(ReportText, AndThePageTellWhatLoadingTookAndWhatTheLoaderChanged) {
   EXPECT_EQ(report_text(report, 80, false).find("for room"), std::string::npos);
 }
 
+TEST(ReportText, AndThePageTellANoteBeforeEveryFigure) {
+  Report report = sample_report();
+  report.kind = Report::Kind::profile;
+  report.title = "a job";
+  report.verdict.clear();
+  report.note = "the device is not waited for";
+  std::string page = report_html(report);
+  page = std::regex_replace(page.substr(page.find("<body>")), std::regex("<[^>]*>"), "");
+  for (const std::string& text : {report_text(report, 400, false), page}) {
+    const std::size_t at = text.find(report.note);
+    ASSERT_NE(at, std::string::npos);
+    EXPECT_EQ(text.substr(0, at).find_first_of("0123456789"), std::string::npos) << text.substr(0, at);
+  }
+  report.note.clear();
+  EXPECT_THAT(report_text(report, 400, false), Not(HasSubstr("waited for")));
+}
+
 TEST(ReportText, AndThePageListWhatWasNotAppliedFoundOrLeftOpen) {
   Report report = sample_report();
   for (const std::string& text : {report_text(report, 400, false), report_html(report)}) {

@@ -76,6 +76,7 @@ std::string test_text(const Report& report) {
 void write_outcome(Page& page, const Report& report) {
   page.paragraph(report.title.empty() ? "untitled" : report.title, 0, Ink::faint);
   page.paragraph(report.verdict.empty() ? "No verdict." : report.verdict, 0, Ink::strong);
+  if (!report.note.empty()) page.paragraph(report.note, 0, Ink::doubtful);
   page.line();
   if (report.kind != Report::Kind::tuning) {
     page.fact("speed", rate_text(report.baseline_samples_per_second));

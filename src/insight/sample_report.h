@@ -172,7 +172,7 @@ inline Report sample_report() {
 // `text` in every field that holds text. Numbers, where there are any, are those of sample_report().
 inline Report report_of(const std::string& text) {
   Report report = sample_report();
-  report.title = report.verdict = report.diagnosis = report.command = report.written = text;
+  report.title = report.note = report.verdict = report.diagnosis = report.command = report.written = text;
   for (Finding& finding : report.findings) finding = {text, text, text};
   for (Report::Change& change : report.changes) {
     change.name = change.sentence = change.reason = change.numerics = text;

@@ -11,11 +11,11 @@
 #include <stop_token>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "base/clock.h"
 #include "hardware/machine.h"
-#include "memory/accounts.h"
 
 namespace headrace {
 namespace {
@@ -36,7 +36,8 @@ const Sample& larger(const Sample& first, const Sample& second) {
 }  // namespace
 
 struct MemorySampler::Impl {
-  explicit Impl(std::chrono::nanoseconds every) : interval(every), samples(kSamplesMax) {
+  Impl(std::chrono::nanoseconds every, std::function<std::vector<AccountBytes>()> read)
+      : interval(every), read_classes(std::move(read)), samples(kSamplesMax) {
     HEADRACE_CHECK(every.count() > 0, "an interval of {} ns", every.count());
     thread = std::jthread([this](const std::stop_token& stop) { run(stop); });
   }
@@ -59,7 +60,7 @@ struct MemorySampler::Impl {
   void sample() {
     const std::lock_guard one_at_a_time(reading);  // Or an older reading could come after a newer one.
     Sample sample{monotonic_ns(), 0, {}};
-    const std::vector<AccountBytes> accounts = account_bytes();
+    const std::vector<AccountBytes> accounts = read_classes();
     const std::optional<std::int64_t> resident = resident_memory();
     if (!resident) return;
     sample.resident = *resident;
@@ -114,6 +115,7 @@ struct MemorySampler::Impl {
   }
 
   const std::chrono::nanoseconds interval;
+  const std::function<std::vector<AccountBytes>()> read_classes;
   std::mutex reading;                // From the time of a reading to its place in `samples`.
   std::mutex mutex;                  // Guards everything down to `samples`.
   std::vector<std::string> classes;  // In the order of first sight.
@@ -125,7 +127,8 @@ struct MemorySampler::Impl {
   std::jthread thread;
 };
 
-MemorySampler::MemorySampler(std::chrono::nanoseconds interval) : impl_(std::make_unique<Impl>(interval)) {}
+MemorySampler::MemorySampler(std::chrono::nanoseconds interval, std::function<std::vector<AccountBytes>()> classes)
+    : impl_(std::make_unique<Impl>(interval, std::move(classes))) {}
 
 MemorySampler::~MemorySampler() = default;  // ~jthread asks the thread to stop and waits for it.
 

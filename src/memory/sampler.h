@@ -4,7 +4,11 @@
 #include <headrace/trace.h>
 
 #include <chrono>
+#include <functional>
 #include <memory>
+#include <vector>
+
+#include "memory/accounts.h"
 
 namespace headrace {
 
@@ -16,7 +20,9 @@ namespace headrace {
 // told apart; more count as other. Where the system does not tell resident memory, nothing is read.
 class MemorySampler {
  public:
-  explicit MemorySampler(std::chrono::nanoseconds interval = std::chrono::milliseconds(5));  // Above 0.
+  // The interval: above 0. `classes` is called by the sampler's thread and by whoever calls sample() or timeline().
+  explicit MemorySampler(std::chrono::nanoseconds interval = std::chrono::milliseconds(5),
+                         std::function<std::vector<AccountBytes>()> classes = account_bytes);
   ~MemorySampler();
 
   void sample();  // One more reading, now. Any thread.

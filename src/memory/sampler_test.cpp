@@ -81,6 +81,15 @@ TEST(MemorySampler, EveryMomentHasResidentMemoryTheAccountsAndTheRest) {
   EXPECT_EQ(seen.back(), 500'000);
 }
 
+TEST(MemorySampler, TakesTheClassesOfAnotherReaderInThePlaceOfTheAccounts) {
+  const Account account{"cache", [] { return std::int64_t{5}; }};
+  MemorySampler sampler{1h, [] { return std::vector<AccountBytes>{{"batches", 7}}; }};
+  const MemoryTimeline timeline = sampler.timeline();
+  ASSERT_EQ(timeline.classes.size(), 1U);
+  EXPECT_EQ(timeline.classes[0].name, "batches");
+  EXPECT_EQ(timeline.classes[0].bytes.back(), 7);
+}
+
 TEST(MemorySampler, ReadsByItselfUntilItIsDestroyed) {
   std::atomic<int> asked{0};
   const Account account{"asked", [&] { return ++asked; }};

@@ -4,7 +4,7 @@
 
 #include <utility>
 
-#include "python/tensor_object.h"
+#include "python/tensors_in.h"
 
 namespace headrace::python {
 namespace {
@@ -13,24 +13,6 @@ namespace py = pybind11;
 
 bool is_iterable(const py::object& object) {
   return py::hasattr(object, "__iter__");
-}
-
-std::optional<std::int64_t> samples_in(py::handle batch) {
-  if (is_tensor(batch)) {
-    const at::Tensor tensor = tensor_of(batch, "batch");
-    if (tensor.dim() == 0) return std::nullopt;
-    return tensor.size(0);
-  }
-  if (py::isinstance<py::dict>(batch)) {
-    for (const auto& [key, value] : py::reinterpret_borrow<py::dict>(batch)) {
-      if (const auto samples = samples_in(value)) return samples;
-    }
-  } else if (py::isinstance<py::tuple>(batch) || py::isinstance<py::list>(batch)) {
-    for (const py::handle value : py::reinterpret_borrow<py::sequence>(batch)) {
-      if (const auto samples = samples_in(value)) return samples;
-    }
-  }
-  return std::nullopt;
 }
 
 }  // namespace
@@ -68,7 +50,13 @@ std::optional<py::object> next_batch(py::iterator& pass) {
 }
 
 std::int64_t batch_samples(py::handle batch) {
-  return samples_in(batch).value_or(1);
+  std::int64_t samples = 1;
+  find_tensor(batch, [&samples](const at::Tensor& tensor) {
+    if (tensor.dim() == 0) return false;
+    samples = tensor.size(0);
+    return true;
+  });
+  return samples;
 }
 
 }  // namespace headrace::python

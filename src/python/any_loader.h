@@ -29,8 +29,8 @@ class AnyLoader {
 // The next batch, or nullopt at the end. What the loader raises goes on.
 std::optional<pybind11::object> next_batch(pybind11::iterator& pass);
 
-// Samples in a batch: the length of the first tensor found in it, looking into dicts, lists and tuples in their
-// order; 1 where there is none.
+// Samples in a batch: the length of the first tensor found in it, looking into mappings, lists and tuples in
+// their order; 1 where there is none.
 std::int64_t batch_samples(pybind11::handle batch);
 
 }  // namespace headrace::python

@@ -53,6 +53,10 @@ events_per_thread: the newest events that a thread keeps.)")
           },
           py::arg("skip") = 0, "Seconds of each part of the steps; the first `skip` steps are left out.")
       .def(
+          "memory", [](const TraceScope& trace) { return object_of(to_json(trace.memory())); },
+          "Bytes over time while it recorded: resident, and by class what headrace's Loaders and Trainers held; None "
+          "for a class that nobody counted.")
+      .def(
           "write",
           [](const TraceScope& trace, const std::filesystem::path& path) { write_chrome_trace(trace.record(), path); },
           py::arg("path"), "Writes a Chrome JSON trace, which Perfetto opens.")
@@ -92,10 +96,12 @@ void register_insight(py::module_& module) {
   module.def(
       "write_report",
       [](const std::filesystem::path& path, const TraceScope& trace, std::int64_t samples_per_step,
-         const std::string& title,
-         std::int64_t skip) { write_trace_report(path, trace.record(), samples_per_step, title, skip); },
+         const std::string& title, std::int64_t skip) {
+        write_trace_report(path, trace.record(), trace.memory(), samples_per_step, title, skip);
+      },
       py::arg("path"), py::arg("trace"), py::arg("samples_per_step"), py::kw_only(), py::arg("title") = "training",
-      py::arg("skip") = 0, "Writes time split and diagnosis as one HTML file.");
+      py::arg("skip") = 0,
+      "Writes time split, diagnosis and memory, of what Loaders and Trainers hold by class, as one HTML file.");
   module.def(
       "doctor",
       [](const std::optional<std::filesystem::path>& run) {

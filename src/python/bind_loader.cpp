@@ -22,9 +22,9 @@ void register_passes(py::module_& module) {
       .def("__iter__", [](py::object self) { return self; })
       .def("__next__",
            [](NativePass& pass) {
-             py::object batch = pass.next();
-             if (batch.is_none()) throw py::stop_iteration();
-             return batch;
+             std::optional<py::object> batch = pass.next();
+             if (!batch) throw py::stop_iteration();
+             return *std::move(batch);
            })
       .def(
           "request",
@@ -85,7 +85,9 @@ shuffle_window, buckets, bucket_by, sampler, weights, ranks, rank, in_order, on_
 cache_mib, index, scale_decode, and transform, a dict of the keys of [data.transform]: size, crop, resize, scale, ratio, pad,
 flip_probability, mean, deviation (docs/options.md). Besides: split="train" or "test"; seed=0;
 training, which switches shuffle and random transforms on and is split == "train" where it is not given; collate_fn,
-which makes a batch of a list of samples, (image, label) each, those left out that do not count;
+which is given a list of samples, (image, label) each, those left out that do not count, and returns the batch, whatever it
+is: boxes and other targets of a sample can be looked up there by a label that is its index; worker_init_fn, called with its
+number, from 0, in each worker process before the source is read there;
 persistent_workers=True, False gives each pass threads and processes of its own; enable_async_data_loading=True, False lets
 request() wait for the batch.
 

@@ -3,7 +3,6 @@
 #include <string>
 
 #include "base/files.h"
-#include "python/any_loader.h"
 #include "python/bindings.h"
 #include "python/loop_watch.h"
 
@@ -20,19 +19,17 @@ void register_watch(py::module_& module) {
       .def(py::init<>())
       .def("pass_begins", &LoopWatch::pass_begins)
       .def("data_begins", &LoopWatch::data_begins)
-      .def(
-          "data_ends",
-          [](LoopWatch& watch, const py::object& batch) {
-            watch.data_ends(batch.is_none() ? 0 : batch_samples(batch));
-          },
-          py::arg("batch"), "None: the pass is over.")
+      .def("data_ends", &LoopWatch::data_ends, py::arg("batch"), "None: the pass is over.")
       .def("forward_begins", &LoopWatch::forward_begins, py::arg("for_training"))
       .def("forward_ends", &LoopWatch::forward_ends, py::arg("for_training"))
       .def("backward_begins", &LoopWatch::backward_begins)
       .def("backward_ends", &LoopWatch::backward_ends)
       .def("optimizer_begins", &LoopWatch::optimizer_begins)
       .def("optimizer_ends", &LoopWatch::optimizer_ends)
-      .def("stop", &LoopWatch::stop, py::call_guard<py::gil_scoped_release>())
+      .def("add_model", &LoopWatch::add_model, py::arg("model"), "Its memory is counted.")
+      .def("add_optimizer", &LoopWatch::add_optimizer, py::arg("optimizer"), "Its memory is counted.")
+      .def("time_host_alone", &LoopWatch::time_host_alone, "A device works on its own: there is no diagnosis.")
+      .def("stop", &LoopWatch::stop)
       .def(
           "result",
           [](const LoopWatch& watch, const std::string& title) {

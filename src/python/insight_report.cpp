@@ -17,8 +17,8 @@ Diagnosis diagnose_record(const TraceRecord& record, DiagnosisInput input, std::
   return diagnose(input);
 }
 
-void write_trace_report(const std::filesystem::path& path, const TraceRecord& record, std::int64_t samples_per_step,
-                        const std::string& title, std::int64_t skip) {
+void write_trace_report(const std::filesystem::path& path, const TraceRecord& record, const MemoryTimeline& memory,
+                        std::int64_t samples_per_step, const std::string& title, std::int64_t skip) {
   DiagnosisInput input;
   input.samples_per_step = samples_per_step;
   const Diagnosis diagnosis = diagnose_record(record, std::move(input), skip);
@@ -31,6 +31,7 @@ void write_trace_report(const std::filesystem::path& path, const TraceRecord& re
   report.before = split_time(record, skip);
   report.diagnosis = diagnosis.sentence;
   report.findings = diagnosis.findings;
+  report.memory = memory;
   report.environment = {
       {"CPU", machine.cpu}, {"cores", std::to_string(machine.cores_usable)}, {"system", machine.system}};
   report.written = utc_text();

@@ -11,8 +11,8 @@ namespace headrace::python {
 
 // `input`'s split, threads and cores are filled in from the record, the process and the machine.
 Diagnosis diagnose_record(const TraceRecord& record, DiagnosisInput input, std::int64_t skip);
-// One HTML file: time split, diagnosis, machine.
-void write_trace_report(const std::filesystem::path& path, const TraceRecord& record, std::int64_t samples_per_step,
-                        const std::string& title, std::int64_t skip);
+// One HTML file: time split, diagnosis, memory, machine.
+void write_trace_report(const std::filesystem::path& path, const TraceRecord& record, const MemoryTimeline& memory,
+                        std::int64_t samples_per_step, const std::string& title, std::int64_t skip);
 
 }  // namespace headrace::python

@@ -11,18 +11,25 @@
 #include "base/clock.h"
 #include "cli/console.h"
 #include "cli/environment.h"
+#include "python/any_loader.h"
 #include "tensor/compute.h"
 
 namespace headrace::python {
 namespace {
 
+namespace py = pybind11;
+
 constexpr SpanName kEvaluation{"evaluation", "work"};
 constexpr std::int64_t kMemoryEvery_ns = 50'000'000;
 constexpr int kTextWidth = 100;
+constexpr const char* kHostTime = "host time: the device is not waited for";
 
 }  // namespace
 
-LoopWatch::LoopWatch() : trace_(std::make_unique<Trace>()), peak_known_(reset_peak_memory()) {}
+LoopWatch::LoopWatch()
+    : trace_(std::make_unique<Trace>()),
+      peak_known_(reset_peak_memory()),
+      objects_memory_(std::make_unique<LoopMemory>()) {}
 
 void LoopWatch::end_forward(TraceMoment at) {
   if (!forward_) return;
@@ -36,6 +43,7 @@ void LoopWatch::end_step(TraceMoment at) {
   if (step_ && trains_) {
     record_span(step::kStep, *step_, at, steps_++);
     sample_memory();
+    if (!updated_) objects_memory_->note_objects();
   }
   step_.reset();
   trains_ = updated_ = has_wait_ = false;
@@ -63,15 +71,17 @@ void LoopWatch::data_begins() {
   pass_.reset();
 }
 
-void LoopWatch::data_ends(std::int64_t samples) {
+void LoopWatch::data_ends(const py::object& batch) {
   if (!here() || !data_) return;
   const TraceMoment now = trace_moment();
-  if (samples > 0) {
+  if (!batch.is_none()) {
+    const std::int64_t samples = batch_samples(batch);
     record_span(step::kDataWait, *data_, now);
     step_ = data_;
     has_wait_ = true;
     samples_ = samples_ == 0 ? samples : samples_;
     last_part_end_ = now;
+    objects_memory_->note_batch(batch);
   }
   data_.reset();
 }
@@ -126,6 +136,7 @@ void LoopWatch::optimizer_ends() {
   record_span(step::kOptimizer, *optimizer_, last_part_end_);
   optimizer_.reset();
   trains_ = updated_ = true;
+  objects_memory_->note_objects();  // Here gradients and optimizer state are there together.
 }
 
 void LoopWatch::stop() {
@@ -133,6 +144,33 @@ void LoopWatch::stop() {
   record_ = trace_->stop();
   trace_.reset();
   if (peak_known_) peak_memory_ = peak_memory();
+  timeline_ = objects_memory_->timeline();
+  objects_memory_.reset();
+}
+
+void LoopWatch::add_model(const py::object& model) {
+  if (objects_memory_) objects_memory_->add_model(model);
+}
+
+void LoopWatch::add_optimizer(const py::object& optimizer) {
+  if (objects_memory_) objects_memory_->add_optimizer(optimizer);
+}
+
+nlohmann::ordered_json LoopWatch::document_of(const DiagnosisInput& input, const Report& report) const {
+  const auto bytes = [](std::optional<std::int64_t> value) {
+    return value ? nlohmann::ordered_json(*value) : nlohmann::ordered_json(nullptr);
+  };
+  nlohmann::ordered_json document{{"format", "headrace-watch"}, {"version", 1}, {"title", report.title}};
+  document["written"] = report.written;
+  document["host_time"] = host_time_ ? nlohmann::ordered_json(kHostTime) : nlohmann::ordered_json(nullptr);
+  document["steps"] = steps_;
+  document["time_split"] = to_json(input.split);
+  document["metrics"] = metric_series(input.split, input.samples_per_step);
+  document["profile_summary"] = to_json(get_profile_summary(record_));
+  document["mean_memory_bytes"] = bytes(input.mean_memory);
+  document["peak_memory_bytes"] = bytes(peak_memory_);
+  document["memory"] = to_json(timeline_);
+  return document;
 }
 
 WatchResult LoopWatch::result(const std::string& title) const {
@@ -151,30 +189,27 @@ WatchResult LoopWatch::result(const std::string& title) const {
     const auto count = static_cast<std::int64_t>(memory_.size());
     input.mean_memory = std::accumulate(memory_.begin(), memory_.end(), std::int64_t{0}) / count;
   }
-  const Diagnosis diagnosis = diagnose(input);
-
+  std::optional<Diagnosis> diagnosis;  // Of device work, the host's times say nothing of what limits it.
   Report report;
   report.kind = Report::Kind::profile;
   report.title = title;
-  report.verdict = report.diagnosis = diagnosis.sentence;
-  report.findings = diagnosis.findings;
-  report.baseline_samples_per_second = samples_ > 0 ? diagnosis.samples_per_second : 0;
+  if (host_time_) {
+    report.note = kHostTime;
+    report.baseline_samples_per_second =
+        static_cast<double>(samples_) * static_cast<double>(input.split.steps) / input.split.total_s;
+  } else {
+    diagnosis = diagnose(input);
+    report.verdict = report.diagnosis = diagnosis->sentence;
+    report.findings = diagnosis->findings;
+    report.baseline_samples_per_second = samples_ > 0 ? diagnosis->samples_per_second : 0;
+  }
   report.before = input.split;
+  report.memory = timeline_;
   report.environment = report_environment(machine, TORCH_VERSION);
   report.written = utc_text();
 
-  const auto bytes = [](std::optional<std::int64_t> value) {
-    return value ? nlohmann::ordered_json(*value) : nlohmann::ordered_json(nullptr);
-  };
-  nlohmann::ordered_json document{{"format", "headrace-watch"}, {"version", 1}, {"title", title}};
-  document["written"] = report.written;
-  document["steps"] = steps_;
-  document["time_split"] = to_json(input.split);
-  document["diagnosis"] = to_json(diagnosis);
-  document["metrics"] = metric_series(input.split, input.samples_per_step);
-  document["profile_summary"] = to_json(get_profile_summary(record_));
-  document["mean_memory_bytes"] = bytes(input.mean_memory);
-  document["peak_memory_bytes"] = bytes(peak_memory_);
+  nlohmann::ordered_json document = document_of(input, report);
+  document["diagnosis"] = diagnosis ? to_json(*diagnosis) : nlohmann::ordered_json(nullptr);
   return {json_text(document), report_text(report, kTextWidth, false), report_html(report)};
 }
 

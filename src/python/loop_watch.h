@@ -7,7 +7,9 @@
 // beside Python's own.
 #pragma once
 
+#include <headrace/insight.h>
 #include <headrace/trace.h>
+#include <pybind11/pybind11.h>
 
 #include <cstdint>
 #include <memory>
@@ -17,11 +19,12 @@
 #include <vector>
 
 #include "hardware/machine.h"
+#include "python/loop_memory.h"
 
 namespace headrace::python {
 
 struct WatchResult {
-  std::string document;  // JSON: steps, time split, diagnosis, profile summary, metrics, memory.
+  std::string document;  // JSON: steps, time split, diagnosis, profile summary, metrics, memory, host_time.
   std::string text;      // For a terminal.
   std::string html;      // A report of one file.
 };
@@ -33,21 +36,28 @@ class LoopWatch {
 
   void pass_begins();  // iter(loader): what it costs belongs to the first batch's wait.
   void data_begins();
-  void data_ends(std::int64_t samples);  // 0: the pass is over.
+  void data_ends(const pybind11::object& batch);  // None: the pass is over. Under the GIL.
   void forward_begins(bool for_training);
   void forward_ends(bool for_training);
   void backward_begins();
   void backward_ends();
   void optimizer_begins();
   void optimizer_ends();
+  // Objects of the loop, whose memory is counted. Those that are known already are left out. Under the GIL.
+  void add_model(const pybind11::object& model);
+  void add_optimizer(const pybind11::object& optimizer);
+  // Tensors lie on a device that works on its own: the times are the host's, above which the result says so, and it has
+  // no diagnosis.
+  void time_host_alone() { host_time_ = true; }
 
-  // Ends recording. The last step ends with its last part. Call once.
+  // Ends recording. The last step ends with its last part. Call once, under the GIL.
   void stop();
   // After stop(). Error{invalid_argument} when no whole step was seen.
   WatchResult result(const std::string& title) const;
   void write_trace(const std::string& path) const;
 
  private:
+  nlohmann::ordered_json document_of(const DiagnosisInput& input, const Report& report) const;
   bool here() const { return std::this_thread::get_id() == thread_; }
   void end_step(TraceMoment at);
   void end_forward(TraceMoment at);
@@ -67,6 +77,9 @@ class LoopWatch {
   std::vector<std::int64_t> memory_;  // Resident bytes, at most 20 times a second.
   bool peak_known_ = false;
   std::optional<std::int64_t> peak_memory_;
+  std::unique_ptr<LoopMemory> objects_memory_;  // Until stop().
+  MemoryTimeline timeline_;
+  bool host_time_ = false;
 };
 
 }  // namespace headrace::python

@@ -11,6 +11,7 @@
 #include "base/clock.h"
 #include "hardware/machine.h"
 #include "python/keywords.h"
+#include "python/loop_memory.h"
 #include "python/module_state.h"
 #include "python/native_loader.h"
 #include "python/tensor_object.h"
@@ -79,6 +80,17 @@ class ModuleTrainer::Busy {
   ModuleTrainer& trainer_;
 };
 
+class ModuleTrainer::BatchAtHand {
+ public:
+  BatchAtHand(std::atomic<std::int64_t>& held, std::int64_t bytes) : held_(held) { held_ = bytes; }
+  ~BatchAtHand() { held_ = 0; }
+  BatchAtHand(const BatchAtHand&) = delete;
+  BatchAtHand& operator=(const BatchAtHand&) = delete;
+
+ private:
+  std::atomic<std::int64_t>& held_;
+};
+
 ModuleTrainer::ModuleTrainer(py::object model, py::object optimizer, py::object forward, const py::dict& keywords)
     : model_(std::move(model)),
       forward_(std::move(forward)),
@@ -123,6 +135,7 @@ at::Tensor ModuleTrainer::step_on(const py::object& batch, bool last_of_window) 
   const Busy busy(*this);
   follow_optimizer();
   const std::int64_t samples = batch_samples(batch);
+  const BatchAtHand at_hand(batch_bytes_, batch_bytes(batch));
   at::Tensor loss;
   {
     const py::gil_scoped_release released;

@@ -13,6 +13,7 @@
 #include <string>
 #include <vector>
 
+#include "memory/accounts.h"
 #include "python/any_loader.h"
 #include "python/torch_optimizer.h"
 
@@ -48,6 +49,7 @@ class ModuleTrainer {
 
  private:
   class Busy;
+  class BatchAtHand;  // Its bytes are counted while it lives.
   Output call_forward(const pybind11::object& batch) const;
   at::Tensor step_on(const pybind11::object& batch, bool last_of_window);
   void follow_optimizer();  // What Python changed of it since the last step.
@@ -71,6 +73,8 @@ class ModuleTrainer {
   TorchOptimizer optimizer_;
   std::unique_ptr<Trainer> trainer_;
   std::atomic<bool> busy_{false};
+  std::atomic<std::int64_t> batch_bytes_{0};  // Of the step that runs; a Loader counts its own batches.
+  const Account batch_account_{"batches", [this] { return batch_bytes_.load(std::memory_order_relaxed); }};
 };
 
 }  // namespace headrace::python

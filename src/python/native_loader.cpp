@@ -97,6 +97,7 @@ NativeLoader::NativeLoader(const py::object& source, const py::dict& keywords)
   if (const py::object training = take(rest, "training"); !training.is_none()) training_ = training.cast<bool>();
   if (const py::object seed = take(rest, "seed"); !seed.is_none()) seed_ = seed.cast<std::int64_t>();
   if (seed_ < 0) fail(ErrorCode::invalid_argument, "seed is {}; wanted at least 0", seed_);
+  const py::object worker_init = take(rest, "worker_init_fn");
   collate_ = take(rest, "collate_fn");
   if (!collate_.is_none() && PyCallable_Check(collate_.ptr()) == 0) {
     fail(ErrorCode::invalid_argument, "collate_fn is a {}; wanted something to call", Py_TYPE(collate_.ptr())->tp_name);
@@ -115,10 +116,11 @@ NativeLoader::NativeLoader(const py::object& source, const py::dict& keywords)
     fail(ErrorCode::invalid_argument,
          "last_batch is \"pad\", whose mask a collate_fn does not see; wanted keep | drop");
   }
+  if (!worker_init.is_none()) check_worker_init(worker_init, is_object);
   if (is_object) {
     // While one transforms what it has read, each worker has another that waits for it.
     if (workers_ > 0 && !rest.contains("threads")) options_.threads = workers_ + 1;
-    open_object(source, rest);
+    open_object(source, worker_init, rest);
   } else if (workers_ != 0) {
     fail(ErrorCode::invalid_argument,
          "workers is {}; native threads read {}: workers are for sources written in Python", workers_, options_.source);
@@ -128,7 +130,25 @@ NativeLoader::NativeLoader(const py::object& source, const py::dict& keywords)
   loader_ = std::make_unique<Loader>(source_, options_, static_cast<std::uint64_t>(seed_), training_);
 }
 
-void NativeLoader::open_object(const py::object& source, const py::dict& keywords) {
+void NativeLoader::check_worker_init(const py::object& worker_init, bool is_object) const {
+  if (PyCallable_Check(worker_init.ptr()) == 0) {
+    fail(ErrorCode::invalid_argument, "worker_init_fn is a {}; wanted something to call",
+         Py_TYPE(worker_init.ptr())->tp_name);
+  }
+  if (!is_object) {
+    fail(ErrorCode::invalid_argument,
+         "worker_init_fn: native threads read {}, in which nothing of Python runs; what they draw depends on seed, "
+         "epoch and sample alone",
+         options_.source);
+  }
+  if (workers_ == 0) {
+    fail(ErrorCode::invalid_argument,
+         "worker_init_fn: with workers=0 threads of this process read the source, and there is no worker process to "
+         "call it in; wanted workers of at least 1");
+  }
+}
+
+void NativeLoader::open_object(const py::object& source, const py::object& worker_init, const py::dict& keywords) {
   if (!py::hasattr(source, "__getitem__") || !py::hasattr(source, "__len__") || py::isinstance<py::dict>(source)) {
     fail(ErrorCode::invalid_argument,
          "source is a {}; wanted \"idx:DIR\", \"folder:DIR\" or an object with __len__ and __getitem__",
@@ -147,7 +167,7 @@ void NativeLoader::open_object(const py::object& source, const py::dict& keyword
     return;
   }
   const auto ours = py::module_::import("headrace._source");
-  const std::string payload = ours.attr("payload_of")(source).cast<std::string>();
+  const std::string payload = ours.attr("payload_of")(source, worker_init).cast<std::string>();
   ProcessSourceOptions how{.name = ours.attr("name_of")(source).cast<std::string>(),
                            .command = ours.attr("worker_command")().cast<std::vector<std::string>>(),
                            .workers = workers_};
@@ -215,20 +235,21 @@ void NativeLoader::start_workers() {
   if (processes_ != nullptr) processes_->start_workers();
 }
 
-py::object NativeLoader::next(std::int64_t serial) {
+std::optional<py::object> NativeLoader::next(std::int64_t serial) {
   require_own_process();
   std::optional<Batch> batch;
   {
     const py::gil_scoped_release released;
     const std::lock_guard lock(mutex_);
     require_current(serial);
-    if (!epoch_) return py::none();
+    if (!epoch_) return std::nullopt;
     check_not_waiting();
     const Waiting waiting{waiting_};
     batch = epoch_->next(check_signals);
     if (!batch) end_pass();
   }
-  return batch ? made_of(*batch) : py::none();
+  if (!batch) return std::nullopt;
+  return made_of(*batch);
 }
 
 BatchFuture NativeLoader::request(std::int64_t serial) {
@@ -276,7 +297,14 @@ py::object NativeLoader::collect(NativeRequest& request, std::int64_t serial) {
     if (serial == serial_) before_request_.reset();
     batch = taken.get();
   }
-  return batch ? made_of(*batch) : py::none();
+  if (!batch) return py::none();
+  py::object made = made_of(*batch);
+  if (made.is_none()) {
+    fail(ErrorCode::invalid_argument,
+         "collate_fn gave None for a batch that was requested, where None is the epoch's end; iterate, or give "
+         "something else");
+  }
+  return made;
 }
 
 bool NativeRequest::is_there(std::chrono::nanoseconds limit) const {

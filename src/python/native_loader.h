@@ -40,7 +40,7 @@ class NativeLoader {
   std::int64_t begin();
   // The next batch of pass `serial`, a headrace.Batch or what collate_fn makes of it; none at its end.
   // Error{invalid_argument}: a newer pass has begun, or a requested batch was not taken.
-  pybind11::object next(std::int64_t serial);
+  std::optional<pybind11::object> next(std::int64_t serial);
   // The same for collect(), without waiting unless loading is not asynchronous. Until then state() stands before the
   // batch.
   BatchFuture request(std::int64_t serial);
@@ -80,7 +80,8 @@ class NativeLoader {
   std::vector<pid_t> worker_processes() const;
 
  private:
-  void open_object(const pybind11::object& source, const pybind11::dict& keywords);
+  void check_worker_init(const pybind11::object& worker_init, bool is_object) const;
+  void open_object(const pybind11::object& source, const pybind11::object& worker_init, const pybind11::dict& keywords);
   void end_pass();
   void start_workers();
   BatchFuture load_now();
@@ -126,7 +127,7 @@ class NativePass {
   NativePass(const NativePass&) = delete;
   NativePass& operator=(const NativePass&) = delete;
 
-  pybind11::object next() { return loader().next(serial_); }
+  std::optional<pybind11::object> next() { return loader().next(serial_); }
   BatchFuture request() { return loader().request(serial_); }
   pybind11::object collect(NativeRequest& request) { return loader().collect(request, serial_); }
   void wait(const NativeRequest& request) const { loader().wait(request); }

@@ -13,6 +13,7 @@
 #include "base/clock.h"
 #include "base/middle.h"
 #include "python/any_loader.h"
+#include "python/native_loader.h"
 #include "python/tensor_object.h"
 
 namespace headrace::python {
@@ -32,7 +33,14 @@ bool tells_of_memory(const py::error_already_set& error) {
 }  // namespace
 
 PythonJob::PythonJob(py::object subject)
-    : subject_(std::move(subject)), step_(subject_.attr("step")), pass_(py::none()), cached_(py::none()) {}
+    : subject_(std::move(subject)),
+      step_(subject_.attr("step")),
+      pass_(py::none()),
+      cached_(py::none()),
+      counts_batches_(!py::isinstance<NativeLoader>(subject_.attr("loader"))) {
+  memory_.add_model(subject_.attr("model"));
+  memory_.add_optimizer(subject_.attr("optimizer"));
+}
 
 PythonJob::~PythonJob() {
   const py::gil_scoped_acquire gil;
@@ -135,6 +143,8 @@ double PythonJob::one_step() {
   }
   const py::object loss = step_(batch);
   const double time_s = seconds_since(begin_ns);
+  if (counts_batches_) memory_.note_batch(batch);
+  memory_.note_objects();
   const double value = py::cast<double>(loss.attr("item")());
   if (!std::isfinite(value)) fail(ErrorCode::numerics, "tune: the loss is {}", std::abs(value));
   if (PyErr_CheckSignals() != 0) throw py::error_already_set();
@@ -178,6 +188,7 @@ py::object PythonJob::batch_for_checks(std::int64_t index) {
     while (static_cast<std::int64_t>(batches_for_checks_.size()) < kBatchesForChecks) {
       std::optional<py::object> batch = python::next_batch(pass);
       if (!batch) break;
+      subject_.attr("check_batch")(*batch);
       batches_for_checks_.push_back(std::move(*batch));
     }
     if (batches_for_checks_.empty()) fail(ErrorCode::invalid_argument, "tune: the loader gives no batch");

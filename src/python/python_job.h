@@ -19,6 +19,7 @@
 
 #include "assembly/measure.h"
 #include "assembly/state.h"
+#include "python/loop_memory.h"
 
 namespace headrace::python {
 
@@ -57,6 +58,8 @@ class PythonJob final : public MeasurableJob {
   void set_loads_aside(bool) override {}
 
   void rethrow_interrupt() const;
+  // What the process and the loop's objects held so far.
+  MemoryTimeline memory() { return memory_.timeline(); }
 
  protected:
   std::vector<double> moved_data_wait() const override { return moved_s_; }
@@ -89,6 +92,8 @@ class PythonJob final : public MeasurableJob {
   double pass_start_s_ = 0;      // What the newest pass cost to begin, beyond what any batch costs.
   std::int64_t samples_ = 1;
   std::exception_ptr interrupt_;
+  LoopMemory memory_;
+  bool counts_batches_;  // A headrace.Loader counts its own.
 };
 
 }  // namespace headrace::python

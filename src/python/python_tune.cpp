@@ -37,6 +37,7 @@ struct Tuning {
   Ledger ledger;
   std::vector<Candidate> tried;
   std::vector<Applied> applied;
+  MemoryTimeline memory;
 };
 
 NumericClass numeric_class_named(const std::string& name) {
@@ -115,6 +116,7 @@ Tuning run(PythonJob& job, const py::object& subject, const TuneRequest& request
   }
   const py::gil_scoped_acquire gil;
   tuning.applied = applied_of(subject);
+  tuning.memory = job.memory();
   return tuning;
 }
 
@@ -127,6 +129,7 @@ Report report_of(const Tuning& tuning, const TuneRequest& request) {
   report.diagnosis = tuning.before.diagnosis.sentence;
   report.findings = tuning.before.diagnosis.findings;
   report.environment = report_environment(detect_machine(), TORCH_VERSION);
+  report.memory = tuning.memory;
   report.settings = tuning.applied;
   report.command = request.command;
   report.written = utc_text();
@@ -147,6 +150,7 @@ nlohmann::ordered_json document_of(const Tuning& tuning, const Report& report) {
                                     {"reason", applied.reason}});
   }
   add_measured(document, tuning.before, report);
+  document["memory"] = to_json(tuning.memory);
   return document;
 }
 

@@ -11,17 +11,25 @@ namespace headrace::python {
 void TraceScope::enter() {
   record_.reset();
   trace_.emplace(options_);
+  sampler_.emplace();
 }
 
 void TraceScope::exit() {
   if (!trace_) fail(ErrorCode::invalid_argument, "python: this Trace is not recording");
   record_ = trace_->stop();
   trace_.reset();
+  memory_ = sampler_->timeline();
+  sampler_.reset();
 }
 
 const TraceRecord& TraceScope::record() const {
   if (!record_) fail(ErrorCode::invalid_argument, "python: a Trace can be looked at after its with block");
   return *record_;
+}
+
+const MemoryTimeline& TraceScope::memory() const {
+  record();
+  return memory_;
 }
 
 SpanScope::SpanScope(const std::string& name) : names_(names_of(name)) {}

@@ -9,6 +9,8 @@
 #include <optional>
 #include <string>
 
+#include "memory/sampler.h"
+
 namespace headrace::python {
 
 // `with Trace() as trace:` records until the block's end; then the record is there to look at.
@@ -19,11 +21,15 @@ class TraceScope {
   void exit();
   // Error{invalid_argument} before the block's end.
   const TraceRecord& record() const;
+  // Over the block, by what accounts count. The same.
+  const MemoryTimeline& memory() const;
 
  private:
   TraceOptions options_;
   std::optional<Trace> trace_;
   std::optional<TraceRecord> record_;
+  std::optional<MemorySampler> sampler_;  // While it records.
+  MemoryTimeline memory_;
 };
 
 // `with span("name"):` records the block's time; a block that an exception left is marked by a gauge of that moment.

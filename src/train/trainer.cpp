@@ -13,6 +13,7 @@
 #include <cstddef>
 #include <optional>
 #include <span>
+#include <unordered_set>
 #include <utility>
 #include <vector>
 
@@ -46,10 +47,16 @@ at::Tensor in_layout(const at::Tensor& tensor, at::MemoryFormat format) {
 }
 
 // Parameters and buffers.
+// Each storage once, however many of them share it.
 std::int64_t bytes_of(const ModelState& model) {
   std::int64_t bytes = 0;
-  for (const auto& [name, tensor] : model.parameters) bytes += static_cast<std::int64_t>(tensor.nbytes());
-  for (const auto& [name, tensor] : model.buffers) bytes += static_cast<std::int64_t>(tensor.nbytes());
+  std::unordered_set<const void*> known;
+  for (const auto* tensors : {&model.parameters, &model.buffers}) {
+    for (const auto& [name, tensor] : *tensors) {
+      const at::Storage& storage = tensor.storage();
+      if (known.insert(storage.unsafeGetStorageImpl()).second) bytes += static_cast<std::int64_t>(storage.nbytes());
+    }
+  }
   return bytes;
 }
 

@@ -213,10 +213,14 @@ struct Loader::Impl {
   std::int64_t cores = 0;                 // That the process may use; 0: not asked yet.
   detail::LoaderSetting autotuned{0, 0};  // What AUTOTUNE had in force when a number took its place; 0: nothing yet.
 
+  // What the accounts told last. They do not wait for `mutex`: who holds it may wait for Python's lock, and who asks
+  // them, or makes or destroys another account meanwhile, may have that.
+  mutable std::atomic<std::int64_t> held_told{0}, cached_told{0};
   const Account batch_account{"batches", [this] { return held_bytes(); }};
   const Account cache_account{"cache", [this] {
-                                std::lock_guard lock(mutex);
-                                return cache_bytes();
+                                const std::unique_lock lock(mutex, std::try_to_lock);
+                                if (lock) cached_told = cache_bytes();
+                                return cached_told.load();
                               }};
 };
 
