@@ -36,8 +36,10 @@ TEST(TensorArena, IsNotAppliedWhereAddressSanitizerWatchesAndSaysSo) {
 }
 #else
 
-// Whether `address` lies in a mapping behind which many addresses are reserved that nobody may touch yet: the arena's.
-bool lies_in_arena(const void* address) {
+// Whether `address` lies in a mapping behind which many addresses are reserved that nobody may touch yet, the arena's,
+// and not in one that ends where the arena begins.
+bool lies_in_arena(const void* address, const void* front) {
+  if (address < front) return false;
   constexpr std::uintptr_t kReserved = std::uintptr_t{1} << 30;  // glibc reserves 64 MiB for a thread's heap.
   std::ifstream maps("/proc/self/maps");
   std::uintptr_t begin = 0, end = 0, reached = 0;  // `reached`: how far from `address` on no mapping is missing.
@@ -70,7 +72,6 @@ class TensorArena : public testing::Test {
     EXPECT_EQ(apply_allocator(Allocator::system).applied, "system");
   }
 
- private:
   static inline const void* front_ = nullptr;
 };
 
@@ -84,9 +85,9 @@ long page_faults_of_a_tensor() {
 
 TEST_F(TensorArena, HoldsLargeTensorsAndNoSmallOnes) {
   const at::Tensor small = at::empty({16 * 1024 - 1}, at::kByte);
-  EXPECT_FALSE(lies_in_arena(small.data_ptr()));
+  EXPECT_FALSE(lies_in_arena(small.data_ptr(), front_));
   const at::Tensor large = at::empty({16 * 1024}, at::kByte);
-  EXPECT_TRUE(lies_in_arena(large.data_ptr()));
+  EXPECT_TRUE(lies_in_arena(large.data_ptr(), front_));
   EXPECT_EQ(reinterpret_cast<std::uintptr_t>(large.data_ptr()) % 64, 0U);
 }
 
@@ -109,8 +110,8 @@ TEST_F(TensorArena, TensorsEndWhereTheyBeganWhicheverIsInForce) {
   at::Tensor of_system = at::full({kLarge}, 1.0F);
   apply_allocator(Allocator::arena);
   at::Tensor of_arena = at::full({kLarge}, 2.0F);
-  EXPECT_FALSE(lies_in_arena(of_system.data_ptr()));
-  EXPECT_TRUE(lies_in_arena(of_arena.data_ptr()));
+  EXPECT_FALSE(lies_in_arena(of_system.data_ptr(), front_));
+  EXPECT_TRUE(lies_in_arena(of_arena.data_ptr(), front_));
   of_system.resize_({2 * kLarge});  // By the allocator that the storage began with, which is this one now.
   EXPECT_EQ(of_system[kLarge - 1].item<float>(), 1);
   of_system.reset();
@@ -125,8 +126,8 @@ TEST_F(TensorArena, FreesRawBlocksOfEither) {
   void* const of_system = c10::GetCPUAllocator()->raw_allocate(1 << 20);
   apply_allocator(Allocator::arena);
   void* const of_arena = c10::GetCPUAllocator()->raw_allocate(1 << 20);
-  EXPECT_FALSE(lies_in_arena(of_system));
-  EXPECT_TRUE(lies_in_arena(of_arena));
+  EXPECT_FALSE(lies_in_arena(of_system, front_));
+  EXPECT_TRUE(lies_in_arena(of_arena, front_));
   c10::GetCPUAllocator()->raw_deallocate(of_system);
   apply_allocator(Allocator::system);
   c10::GetCPUAllocator()->raw_deallocate(of_arena);
