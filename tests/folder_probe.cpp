@@ -1,5 +1,5 @@
 // Writes what open_source and the Loader make of an ImageFolder: folder_parity_test.py compares it with torchvision's.
-//   folder_probe list DIR train|test      {"classes": [names], "samples": [[name, label], ...]}
+//   folder_probe list DIR train|val|test      {"classes": [names], "samples": [[name, label], ...]}
 //   folder_probe load DIR SIZE RESIZE     of DIR/test, in its order, for evaluation: float32, N x 3 x SIZE x SIZE
 #include <headrace/error.h>
 #include <headrace/loader.h>
@@ -17,7 +17,7 @@ namespace {
 using namespace headrace;
 
 void list(const std::string& folder, const std::string& split) {
-  const auto source = open_source("folder:" + folder, split == "train" ? Split::train : Split::test);
+  const auto source = open_source("folder:" + folder, split_named(split, "folder_probe: split"));
   nlohmann::json document{{"classes", source->class_names()}, {"samples", nlohmann::json::array()}};
   for (std::int64_t i = 0; i < source->size(); ++i) {
     document["samples"].push_back({source->sample_name(i), source->label(i)});

@@ -34,6 +34,7 @@ def make_job(folder, accumulate, epochs, pictures):
     """Everything that must survive a kill is in it: flips and shifts, momentum, running statistics, a schedule."""
     (folder / "data").mkdir()
     write_idx(folder / "data", "train", pictures)
+    write_idx(folder / "data", "val", 160)
     write_idx(folder / "data", "t10k", 320)
     recipe = folder / "tiny.toml"
     recipe.write_text(
@@ -90,10 +91,13 @@ def assert_ends_as_the_reference(job, folder):
     with safe_open(a, "np") as wanted, safe_open(b, "np") as found:
         for key in ("epoch", "batch", "optimizer_steps", "loss_sum", "loss_samples", "evaluation_due", "data"):
             assert wanted.metadata()[key] == found.metadata()[key], key
-    keys = ("epoch", "loss", "test_loss", "test_accuracy")
+    keys = ("epoch", "loss", "val_loss", "val_accuracy")
     histories = [[{key: epoch[key] for key in keys} for epoch in finished(run)["epochs"]]
                  for run in (job.reference, folder)]
     assert histories[0] == histories[1]
+    keys = ("epoch", "chosen_by", "val_loss", "val_accuracy", "test_loss", "test_accuracy")
+    results = [{key: finished(run)["result"][key] for key in keys} for run in (job.reference, folder)]
+    assert results[0] == results[1]
     assert not leftovers(folder)
 
 
@@ -122,7 +126,7 @@ class Chain:
                 self.places.append("beginning")
                 break
             if "resuming" in line:
-                place = re.search(r"(test of )?epoch \d+", line)
+                place = re.search(r"(end of |after )?epoch \d+", line)
                 assert place, line
                 self.places.append(place.group())
                 break
@@ -201,12 +205,12 @@ def resumed(job, folder, *flags):
     return result
 
 
-def test_a_kill_during_the_test_of_an_epoch_loses_no_result(job, tmp_path):
+def test_a_kill_during_the_evaluation_of_an_epoch_loses_no_result(job, tmp_path):
     out = tmp_path / "run"
-    # The third write of the run is the first epoch's checkpoint; the fourth, after the test, the best.
+    # The third write of the run is the first epoch's checkpoint; the fourth, after its evaluation, the best.
     interrupted(job, out, every=0, fault="write.begin:4")
     result = resumed(job, out)
-    assert "at the test of epoch 1" in result.stderr
+    assert "at the end of epoch 1" in result.stderr
     assert_ends_as_the_reference(job, out)
 
 
@@ -288,12 +292,12 @@ def test_a_resumed_run_that_had_ended_trains_nothing_and_knows_its_history(job, 
 
 def test_the_best_checkpoint_and_the_weights_are_tested_like_any_other(job):
     epochs = finished(job.reference)["epochs"]
-    best = max(epoch["test_accuracy"] for epoch in epochs)
-    for name, wanted in (("checkpoint-best.safetensors", best), ("model.safetensors", epochs[-1]["test_accuracy"]),
-                         ("", epochs[-1]["test_accuracy"])):
-        result = headrace("eval", job.recipe, "--checkpoint", job.reference / name, "--json", "-")
+    best = max(epoch["val_accuracy"] for epoch in epochs)
+    for name, wanted in (("checkpoint-best.safetensors", best), ("model.safetensors", best),
+                         ("", epochs[-1]["val_accuracy"])):
+        result = headrace("eval", job.recipe, "--checkpoint", job.reference / name, "--eval.split", "val", "--json", "-")
         assert result.returncode == 0, result.stderr
-        assert json.loads(result.stdout)["test_accuracy"] == wanted, name
+        assert json.loads(result.stdout)["val_accuracy"] == wanted, name
 
 
 def test_another_optimizers_checkpoint_is_refused_by_both_names_but_can_be_tested(job, tmp_path):

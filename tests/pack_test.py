@@ -54,12 +54,12 @@ def weights_trained(out, source, *arguments):
 def test_both_splits_are_indexed_and_told(photos):
     result = headrace("pack", "--index", f"folder:{photos}")
     assert result.returncode == 0, result.stderr
-    train, test = result.stdout.splitlines()
+    train, val = result.stdout.splitlines()
     assert train.startswith("train: 20 pictures, 20 indexed (0 known before), 0 without") and "% of the data" in train
-    assert test.startswith("test: 10 pictures, 10 indexed")
+    assert val.startswith("val: 10 pictures, 10 indexed")
     document = indexed(photos)
     assert document["format"] == "headrace-index"
-    assert document["train"]["known_before"] == 20 and document["test"]["known_before"] == 10
+    assert document["train"]["known_before"] == 20 and document["val"]["known_before"] == 10
     assert document["train"]["index_bytes"] == index_of(photos).stat().st_size
     assert document["train"]["data_bytes"] == sum(path.stat().st_size for path in photos.glob("train/*/*.jpg"))
 
@@ -171,7 +171,6 @@ def test_a_folder_becomes_a_pack_and_a_folder_again(photos, tmp_path):
     result = headrace("pack", "--verify", tmp_path / "p.pack")
     assert result.stdout == f"{tmp_path}/p.pack: 30 samples, all as they were packed\n"
     assert headrace("pack", "--unpack", tmp_path / "p.pack", tmp_path / "again").returncode == 0
-    photos.joinpath("val").rename(photos / "test")  # What a pack calls the other split.
     assert files_of(tmp_path / "again") == files_of(photos)
 
 
@@ -210,7 +209,6 @@ def test_a_sharded_pack_killed_is_gone_on_with(photos, tmp_path):
     document = packed(photos, target, "--shard-mib", 1)
     assert document["samples"] == 30 and document["added"] == 30 - 13
     assert headrace("pack", "--unpack", target, tmp_path / "again").returncode == 0
-    photos.joinpath("val").rename(photos / "test")
     assert files_of(tmp_path / "again") == files_of(photos)
 
 

@@ -177,7 +177,7 @@ def test_keywords_are_the_keys_of_recipes(folder):
     assert loader.options["last_batch"] == "keep" and loader.options["seed"] == 3 and loader.options["training"]
     for options, words in [({"batchsize": 4}, "unknown key batchsize, did you mean batch_size"),
                            ({"batch_size": 0}, "batch_size"), ({"transform": {"means": [1]}}, "transform.mean"),
-                           ({"last_batch": "fill"}, "keep | drop | pad"), ({"split": "valid"}, "wanted train | test"),
+                           ({"last_batch": "fill"}, "keep | drop | pad"), ({"split": "valid"}, "wanted train | val | test"), ({"val_fraction": 0.6}, "val_fraction"),
                            ({"seed": -1}, "seed is -1"), ({"transform": {"mean": ["x"]}}, "wanted numbers")]:
         with pytest.raises(hr.errors.InvalidArgumentError, match=words):
             make(folder, **options)
@@ -882,3 +882,44 @@ def test_an_exception_of_a_worker_names_the_sample(tmp_path):
         with pytest.raises(hr.errors.CorruptDataError, match=str(broken)):
             next(running)
         assert next(iter(loader)).index == 0  # A new epoch may begin at once.
+
+
+def test_val_is_a_split_of_its_own_and_one_that_is_not_there_is_named(tmp_path):
+    from PIL import Image
+
+    for split, shade in (("train", 10), ("val", 200)):
+        for name in ("a", "b"):
+            (tmp_path / split / name).mkdir(parents=True)
+            Image.new("RGB", (32, 24), (shade, shade, shade)).save(tmp_path / split / name / "0.png")
+    options = {"batch_size": 2, "transform": {"size": 16, "crop": "center"}}
+    val = hr.Loader(f"folder:{tmp_path}", split="val", **options)
+    assert val.sample(0)[0].endswith("val/a/0.png") and not val.options["training"]
+    images, _ = next(iter(val))
+    assert torch.allclose(images, torch.full_like(images, 200 / 255), atol=1e-6)
+    with pytest.raises(hr.errors.NotFoundError, match="has no split test; there is train, val"):
+        hr.Loader(f"folder:{tmp_path}", split="test", **options)
+    with pytest.raises(ValueError, match="has a split val of its own"):
+        hr.Loader(f"folder:{tmp_path}", val_fraction=0.5, **options)
+
+
+@pytest.mark.parametrize("threads", [0, 7])
+def test_val_fraction_parts_the_training_samples_of_any_source(folder, threads):
+    class Mine(torch.utils.data.Dataset):
+        def __len__(self):
+            return 50
+
+        def __getitem__(self, index):
+            return numpy.full((1, 1, 1), index, numpy.uint8), index % 10
+
+    def labels_and_pixels(source, split, **more):
+        loader = hr.Loader(source, split=split, seed=3, batch_size=8, threads=threads, training=False, **more)
+        return [(images.flatten(1).tolist(), labels.tolist()) for images, labels in loader]
+
+    for source in (f"idx:{folder}", Mine()):
+        whole = labels_and_pixels(source, "train")
+        train, val = (labels_and_pixels(source, split, val_fraction=0.2) for split in ("train", "val"))
+        samples = [sum(len(labels) for _, labels in part) for part in (whole, train, val)]
+        assert samples == [50, 40, 10]
+        flat = [[str(row) for rows, _ in part for row in rows] for part in (whole, train, val)]
+        assert sorted(flat[1] + flat[2]) == sorted(flat[0])
+        assert labels_and_pixels(source, "val", val_fraction=0.2) == val

@@ -27,9 +27,9 @@ std::int64_t first_batch(Loader& loader) {
 
 std::int64_t of_data(const Recipe& recipe) {
   const std::shared_ptr<const Source> source = open_source(recipe.data.source, Split::train);
-  const std::shared_ptr<const Source> test_source = open_source(recipe.data.source, Split::test);
+  const std::shared_ptr<const Source> val_source = open_source(recipe.data.source, Split::val);
   Loader loader{source, recipe.data, 1, /*training=*/true};
-  const Loader test_loader{test_source, recipe.data, 1, /*training=*/false};
+  const Loader val_loader{val_source, recipe.data, 1, /*training=*/false};
   return first_batch(loader);
 }
 

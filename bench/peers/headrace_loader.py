@@ -34,7 +34,7 @@ def train(arguments):
 
 def validation(arguments):
     batches = photographs(arguments, f"folder:{arguments.folder}/photographs",
-                          {"crop": "center", "resize": protocol.RESIZE}, split="test")
+                          {"crop": "center", "resize": protocol.RESIZE}, split="val")
     return (batch for batch in batches if len(batch[0]) == protocol.BATCH)
 
 

@@ -36,7 +36,7 @@ Work work_of(const std::string& folder, const std::string& name, std::int64_t th
   options.transform.mean = {0.485, 0.456, 0.406};
   options.transform.deviation = {0.229, 0.224, 0.225};
   if (name == "validation") {
-    work.split = Split::test;
+    work.split = Split::val;
     options.transform.crop = Crop::center;
     options.transform.resize = 256;
   } else if (name == "decoded_cache" || name == "decoded_cache_uint8") {

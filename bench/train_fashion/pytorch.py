@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""The demo's job as a PyTorch user writes it: torchvision's FashionMNIST, a DataLoader, AdamW, four epochs, a test after each.
+"""The demo's job as a PyTorch user writes it: torchvision's FashionMNIST, a DataLoader, AdamW, four epochs, one test at the end.
 
 Nothing here is slowed on purpose: torch and torchvision are used as their own tutorials do. The clock starts after the
 imports and after the files lie where torchvision looks for them. Prints one JSON line.
@@ -61,12 +61,10 @@ def run(root: Path, seed: int, workers: int, epochs: int) -> dict:
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
     criterion = nn.CrossEntropyLoss()
 
-    per_epoch = []
-    for epoch in range(1, epochs + 1):
+    for _ in range(epochs):
         train_epoch(model, train_loader, optimizer, criterion)
-        test_accuracy = accuracy(model, test_loader)
-        per_epoch.append({"epoch": epoch, "test_accuracy": test_accuracy, "finished_s": time.perf_counter() - start})
-    return {"seconds": time.perf_counter() - start, "epochs": per_epoch}
+    test_accuracy = accuracy(model, test_loader)
+    return {"seconds": time.perf_counter() - start, "test_accuracy": test_accuracy}
 
 
 def main() -> None:

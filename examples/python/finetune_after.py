@@ -42,9 +42,9 @@ def main():
     plain = transforms.Compose([
         transforms.Resize(args.size), transforms.CenterCrop(args.size), transforms.ToTensor(), normalize])
     train_set = datasets.ImageFolder(args.data / "train", augment)
-    test_set = datasets.ImageFolder(args.data / "val", plain)
+    val_set = datasets.ImageFolder(args.data / "val", plain)
     loader = DataLoader(train_set, args.batch_size, shuffle=True, drop_last=True)
-    test_loader = DataLoader(test_set, args.batch_size)
+    val_loader = DataLoader(val_set, args.batch_size)
 
     model = models.resnet18()
     if args.weights:
@@ -68,7 +68,7 @@ def main():
             optimizer.step()
             schedule.step()
         seconds = time.perf_counter() - begin
-        print(f"epoch {epoch + 1}: {seconds:.3f} s, loss {loss.item():.4f}, accuracy {accuracy(model, test_loader):.4f}")
+        print(f"epoch {epoch + 1}: {seconds:.3f} s, loss {loss.item():.4f}, accuracy {accuracy(model, val_loader):.4f}")
 
 
 if __name__ == "__main__":

@@ -272,8 +272,9 @@ struct Report {
   std::optional<double> budget_s;  // Of the tuning.
   std::string diagnosis;           // Its sentence.
   std::vector<Finding> findings;
-  std::vector<Change> changes;  // In the order they were tried.
-  std::optional<double> test_accuracy, test_loss;
+  std::vector<Change> changes;                                             // In the order they were tried.
+  std::optional<double> val_accuracy, val_loss, test_accuracy, test_loss;  // Of the training's result.
+  std::string choice;  // How that was chosen, a sentence; empty: no training ended.
   std::vector<Curve> curves;
   MemoryTimeline memory;            // Without moments: unavailable.
   std::vector<Stage> stages;        // Of loading the training data.

@@ -1,19 +1,29 @@
 // Samples by index, as stored.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <filesystem>
 #include <memory>
 #include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "data/data_options.h"
 
 namespace headrace {
 
-enum class Split { train, test };
+// Choosing a checkpoint and stopping early look at val only; test is read once, at the end. The numbers are those that
+// packs record.
+enum class Split : std::uint8_t { train = 0, val = 2, test = 1 };
+constexpr auto choices(Split) {
+  return std::array{Choice<Split>{Split::train, "train"}, Choice<Split>{Split::val, "val"},
+                    Choice<Split>{Split::test, "test"}};
+}
+// The split of this name. Error{invalid_argument} begins with `what`, which had it, and names the three.
+Split split_named(std::string_view name, std::string_view what);
 
 enum class PictureForm {
   pixels,   // uint8, rows top to bottom, channels interleaved (HWC), without padding.
@@ -89,20 +99,20 @@ class Source {
   virtual std::string stored_name(std::int64_t /*index*/) const { return {}; }
 };
 
-// "idx:DIR": {train,t10k}-images-idx3-ubyte[.gz] and {train,t10k}-labels-idx1-ubyte[.gz], read whole into memory (47 MB
-// for Fashion-MNIST). Errors: not_found (file missing, with what was looked for), corrupt_data (wrong magic, truncated,
-// trailing bytes, counts of images and labels differ, with both numbers), io (unreadable), out_of_memory (header
-// promises more than 4 GiB).
+// "idx:DIR": {train,val,t10k}-images-idx3-ubyte[.gz] and {train,val,t10k}-labels-idx1-ubyte[.gz], read whole into
+// memory (47 MB for Fashion-MNIST); t10k is the split test. Errors: not_found (file missing, with what was looked for),
+// corrupt_data (wrong magic, truncated, trailing bytes, counts of images and labels differ, with both numbers), io
+// (unreadable), out_of_memory (header promises more than 4 GiB).
 //
-// "folder:DIR": torchvision's ImageFolder. Pictures are DIR/train/CLASS/...jpg, .jpeg or .png, and DIR/test or DIR/val
-// for the other split, read when they are wanted. The labels count the classes in Python's order of their names;
+// "folder:DIR": torchvision's ImageFolder. Pictures are DIR/train/CLASS/...jpg, .jpeg or .png, and so in DIR/val and
+// DIR/test, read when they are wanted. The labels count the classes in Python's order of their names;
 // samples come in the order ImageFolder gives them. Folders below a class are walked and links followed; what is no
 // picture is left out with a remark, as is a folder reached a second time (a loop of links). Costs about 2 s for a
 // million files, and 24 bytes and the name each. Errors: not_found (no folder of the split), corrupt_data (no classes,
 // a class without pictures, the splits' classes differ), io (a folder that cannot be listed).
 //
 // "list:FILE": pictures by a text file: in each line a path, relative to the file's folder or absolute, a label, and
-// perhaps train, test or val (train where there is none), separated by tabs, or by commas as in CSV, or the label by
+// perhaps train, val or test (train where there is none), separated by tabs, or by commas as in CSV, or the label by
 // the last space. Empty lines and those that begin with # say nothing, nor does a first line "path,label" or
 // "path,label,split". Labels that all are numbers below a million are taken as they are, others are counted in Python's
 // order. Costs an examination of each file. Errors: not_found (no FILE, or no line of the split), corrupt_data (bad
@@ -114,10 +124,14 @@ class Source {
 // names are in memory, about 72 bytes and the name a sample. Errors: not_found (no such split), and PackFile's
 // (store/pack_file.h).
 //
+// A split that the data has not is Error{not_found}, which says which ones there are; find_source() gives null then.
 // `limits` are those of pictures that are read when the source is opened, which is refused then (unsupported); of
 // others the Loader refuses samples.
 //
 // All: not_found (no DIR), invalid_argument (unknown scheme, with the known ones).
 std::unique_ptr<Source> open_source(const std::string& uri, Split split, const SampleLimits& limits = {});
+std::unique_ptr<Source> find_source(const std::string& uri, Split split, const SampleLimits& limits = {});
+// Those that the data has, in the order train, val, test. Of a list or a pack all of it is looked through.
+std::vector<Split> splits_of(const std::string& uri);
 
 }  // namespace headrace

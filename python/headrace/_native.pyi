@@ -35,6 +35,7 @@ class Loader:
         split: str = "train",
         seed: int = 0,
         training: bool | None = None,
+        val_fraction: float = 0.0,
         batch_size: int = 128,
         threads: int | str = 1,
         threads_max: int = 0,

@@ -13,7 +13,7 @@ from torch.utils.data import BatchSampler, DataLoader, RandomSampler, Sequential
 from ._loader import Loader
 from .errors import Error
 
-_SPLITS = {"train": "train", "test": "test", "val": "test"}  # Of a folder's name.
+_SPLITS = ("train", "val", "test")  # What a folder is called, too.
 
 
 class _Unknown(Exception):
@@ -74,9 +74,9 @@ def _folder_twin(data: Any, torchvision: Any, options: dict[str, Any]) -> Loader
     root = os.path.normpath(os.fspath(data.root))
     parent, name = os.path.split(root)
     if name not in _SPLITS:
-        raise _Unknown(f"the folder is {root}; headrace reads DIR/train, DIR/test and DIR/val")
+        raise _Unknown(f"the folder is {root}; headrace reads DIR/train, DIR/val and DIR/test")
     transform = _transform(data.transform, torchvision.transforms)
-    twin = Loader(f"folder:{parent or os.curdir}", split=_SPLITS[name], transform=transform, **options)
+    twin = Loader(f"folder:{parent or os.curdir}", split=name, transform=transform, **options)
     written = [(os.path.normpath(path), label) for path, label in data.samples]
     found = (twin.sample(index) for index in range(twin.samples))
     if twin.samples != len(written) or any(

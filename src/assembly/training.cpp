@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "data/held_out.h"
 #include "exec/cores.h"
 #include "hardware/wait_policy.h"
 #include "image/crop.h"
@@ -41,15 +42,21 @@ Forward classification_forward(Network& network) {
 Training::Training(const Recipe& recipe, const Machine& machine) : recipe_(recipe), machine_(machine) {
   apply_compute(recipe_.compute);
   at::globalContext().setDeterministicAlgorithms(recipe_.train.deterministic, /*warn_only=*/false);
-  train_source_ = open_source(recipe_.data.source, Split::train, recipe_.data.limits());
-  test_source_ = open_source(recipe_.data.source, Split::test, recipe_.data.limits());
-  if (train_source_->classes() > recipe_.model.classes || test_source_->classes() > recipe_.model.classes) {
-    fail(ErrorCode::invalid_argument, "model: model.classes is {}, the data has {} classes", recipe_.model.classes,
-         std::max(train_source_->classes(), test_source_->classes()));
-  }
-  remarks_ = train_source_->remarks();
-  for (const std::string& remark : test_source_->remarks()) remarks_.push_back(remark);
   const auto seed = static_cast<std::uint64_t>(recipe_.seed);
+  train_source_ = open_split(recipe_.data, seed, Split::train);
+  val_source_ = find_split(recipe_.data, seed, Split::val);
+  test_source_ = find_split(recipe_.data, seed, Split::test);
+  std::int64_t classes = 0;
+  for (const auto& source : {train_source_, val_source_, test_source_}) {
+    if (source == nullptr) continue;
+    classes = std::max(classes, source->classes());
+    if (source == val_source_ && recipe_.data.val_fraction > 0) continue;  // Its remarks are train's.
+    for (const std::string& remark : source->remarks()) remarks_.push_back(remark);
+  }
+  if (classes > recipe_.model.classes) {
+    fail(ErrorCode::invalid_argument, "model: model.classes is {}, the data has {} classes", recipe_.model.classes,
+         classes);
+  }
   at::manual_seed(seed);
   use_loaders(recipe_.data);
   network_ = make_network(recipe_.model, loader().channels(), loader().height(), loader().width());
@@ -72,11 +79,15 @@ void Training::use_loaders(const DataOptions& options) {
     if (form.second) trial.index = IndexUse::use;
     auto train = std::make_unique<Loader>(form.second ? trial_index_->source() : train_source_, trial, seed,
                                           /*training=*/true);
-    wanted.test = std::make_unique<Loader>(test_source_, trial, seed, /*training=*/false);
-    wanted.train = std::move(train);  // Both, or none that a later call would take for both.
+    if (val_source_ != nullptr) wanted.val = std::make_unique<Loader>(val_source_, trial, seed, /*training=*/false);
+    trial.cache = Cache::none;  // Test is read once: a cache would be filled for nobody.
+    if (test_source_ != nullptr) wanted.test = std::make_unique<Loader>(test_source_, trial, seed, /*training=*/false);
+    wanted.train = std::move(train);  // All, or none that a later call would take for all.
   }
   if (loaders_ != nullptr && loaders_ != &wanted) {
-    for (const auto& idle : {loaders_->train.get(), loaders_->test.get()}) idle->set_threads(0);
+    for (Loader* idle : {loaders_->train.get(), loaders_->val.get(), loaders_->test.get()}) {
+      if (idle != nullptr) idle->set_threads(0);
+    }
   }
   loaders_ = &wanted;
 }
@@ -100,10 +111,11 @@ void Training::apply_live(const Recipe& next) {
   recipe_ = next;
   apply_compute(next.compute);
   use_loaders(next.data);
-  for (Loader* in_use : {&loader(), &test_loader()}) {
+  for (Loader* in_use : {&loader(), val_loader(), test_loader()}) {
+    if (in_use == nullptr) continue;
     in_use->set_threads(next.data.threads);
     in_use->set_prefetch_batches(next.data.prefetch_batches);
-    in_use->set_cache(next.data.cache, /*keep=*/true);
+    if (in_use != test_loader()) in_use->set_cache(next.data.cache, /*keep=*/true);
   }
   network_->set_fusion(next.model.fusion);
   trainer_->set_memory_format(next.model.memory_format);

@@ -32,16 +32,19 @@ struct DataOutlook {
 // weights.
 class Training {
  public:
-  // Applies the recipe's compute settings to the process, seeds the generators, opens both splits and builds the rest.
+  // Applies the recipe's compute settings to the process, seeds the generators, opens all splits and builds the rest.
   // Errors are those of open_source, Loader, make_network; and invalid_argument when model.classes is below the data's.
   Training(const Recipe& recipe, const Machine& machine);
 
   const Recipe& recipe() const { return recipe_; }
   Trainer& trainer() { return *trainer_; }
   Loader& loader() { return *loaders_->train; }
-  Loader& test_loader() { return *loaders_->test; }
   const Loader& loader() const { return *loaders_->train; }
-  const Loader& test_loader() const { return *loaders_->test; }
+  // For evaluation: every sample once, in order. Null: the data has no such split.
+  Loader* val_loader() { return loaders_->val.get(); }
+  Loader* test_loader() { return loaders_->test.get(); }
+  const Loader* val_loader() const { return loaders_->val.get(); }
+  const Loader* test_loader() const { return loaders_->test.get(); }
   // The forward of evaluation with the weights as they are now (Network::frozen): for many batches with the same
   // weights. Error{unsupported}: a TorchScript module that cannot be frozen.
   Forward frozen_forward() const;
@@ -75,7 +78,7 @@ class Training {
  private:
   // Loaders stay when others take their place, with their caches.
   struct Loaders {
-    std::unique_ptr<Loader> train, test;
+    std::unique_ptr<Loader> train, val, test;
   };
   using LoaderForm = std::pair<bool, bool>;  // data.scale_decode; by the trial index.
 
@@ -90,8 +93,8 @@ class Training {
   Machine machine_;
   std::vector<Applied> applied_;
   std::vector<std::string> remarks_;
-  std::shared_ptr<const Source> train_source_, test_source_;
-  std::unique_ptr<TrialIndex> trial_index_;  // Null: none.
+  std::shared_ptr<const Source> train_source_, val_source_, test_source_;  // Null: no such split.
+  std::unique_ptr<TrialIndex> trial_index_;                                // Null: none.
   std::unique_ptr<Network> network_;
   std::unique_ptr<Trainer> trainer_;
   std::map<LoaderForm, Loaders> all_loaders_;

@@ -504,12 +504,11 @@ class DoctorsRun : public Run {
     result_ = {{"format", "headrace-train"}, {"version", 1}};
     result_["training"] = {{"stopped_by", 0}, {"epochs", Json::array()}};
     for (int epoch = 1; epoch <= 2; ++epoch) {
-      result_["training"]["epochs"].push_back({{"epoch", epoch},
-                                               {"loss", 0.5},
-                                               {"test_loss", 0.5},
-                                               {"test_accuracy", 0.75},
-                                               {"samples_per_second", 1000.0}});
+      result_["training"]["epochs"].push_back(
+          {{"epoch", epoch}, {"loss", 0.5}, {"val_loss", 0.5}, {"val_accuracy", 0.75}, {"samples_per_second", 1000.0}});
     }
+    result_["training"]["result"] = {
+        {"epoch", 2}, {"val_loss", 0.5}, {"val_accuracy", 0.75}, {"test_loss", 0.5}, {"test_accuracy", 0.625}};
     texts_ = {{"format", kCheckpointFormat}, {"version", kCheckpointVersion}};
     texts_["data"] = std::to_string(open_source(loaded_.recipe.data.source, Split::train)->fingerprint());
     texts_["compute_threads"] = std::to_string(detect_machine().cores_usable);
@@ -550,7 +549,8 @@ TEST_F(DoctorsRun, AWholeRunHasNoFindingAndTellsItsFacts) {
   EXPECT_EQ(facts.at("Verb"), "train");
   EXPECT_EQ(facts.at("Ended"), "whole");
   EXPECT_EQ(facts.at("Epochs"), "2 of 2");
-  EXPECT_EQ(facts.at("Test accuracy"), "0.7500");
+  EXPECT_EQ(facts.at("Val accuracy"), "0.7500");
+  EXPECT_EQ(facts.at("Test accuracy"), "0.6250");
   EXPECT_EQ(facts.at("Checkpoint"), "checkpoint-000000007.safetensors");
   EXPECT_EQ(facts.at("Peak memory"), "unavailable");
 }
@@ -572,15 +572,17 @@ TEST_F(DoctorsRun, AKilledRunLacksItsResultAndAStoppedOneSaysItsSignal) {
   texts_["history"] = R"({"epochs": [{"epoch": 1, "test_accuracy": 0.5}]})";
   const RunReport report = checked();
   EXPECT_THAT(codes(report.findings), testing::ElementsAre("missing"));
-  EXPECT_THAT(report.facts, testing::Contains(testing::Pair("Epochs", "1 of 2")));  // As its checkpoint knows.
-  EXPECT_THAT(report.facts, testing::Contains(testing::Pair("Test accuracy", "0.5000")));
+  EXPECT_THAT(report.facts, testing::Contains(testing::Pair("Epochs", "1 of 2")));         // As its checkpoint knows.
+  EXPECT_THAT(report.facts, testing::Contains(testing::Pair("Test accuracy", "0.5000")));  // Of an earlier version.
 }
 
 TEST_F(DoctorsRun, LossesThatAreNotFiniteAreNamed) {
-  result_["training"]["epochs"][1]["test_loss"] = nullptr;
+  result_["training"]["epochs"][1]["val_loss"] = nullptr;
+  result_["training"]["result"]["test_loss"] = nullptr;
   const RunReport report = checked();
-  EXPECT_THAT(codes(report.findings), testing::ElementsAre("loss_not_finite"));
-  EXPECT_EQ(report.findings[0].sentence, "test_loss of epoch 2 is not finite");
+  EXPECT_THAT(codes(report.findings), testing::ElementsAre("loss_not_finite", "loss_not_finite"));
+  EXPECT_EQ(report.findings[0].sentence, "val_loss of epoch 2 is not finite");
+  EXPECT_EQ(report.findings[1].sentence, "test_loss of the result is not finite");
 }
 
 TEST_F(DoctorsRun, SamplesThatCouldNotBeReadAreNamed) {

@@ -42,18 +42,9 @@ class Progress {
   std::int64_t told_ns_ = monotonic_ns();
 };
 
-const char* name_of(Split split) {
-  return split == Split::train ? "train" : "test";
-}
-
-// Null: the folder has no such split.
+// Null: the data has no such split. There is always one to train on.
 std::unique_ptr<Source> open_split(const std::string& uri, Split split) {
-  try {
-    return open_source(uri, split);
-  } catch (const Error& error) {
-    if (error.code() != ErrorCode::not_found || split == Split::train) throw;
-    return nullptr;
-  }
+  return split == Split::train ? open_source(uri, split) : find_source(uri, split);
 }
 
 std::string megabytes(std::int64_t bytes) {
@@ -73,8 +64,8 @@ std::string sentence(Split split, const IndexSummary& summary) {
   return fmt::format(
       "{}: {} pictures, {} indexed ({} known before), {} without, as no index is used for them; {}, {:.2f} % of the "
       "data\n",
-      name_of(split), summary.pictures, summary.indexed, summary.known, summary.plain, megabytes(summary.index_bytes),
-      percent(summary.index_bytes, summary.data_bytes));
+      choice_name(split), summary.pictures, summary.indexed, summary.known, summary.plain,
+      megabytes(summary.index_bytes), percent(summary.index_bytes, summary.data_bytes));
 }
 
 Json to_json(const std::filesystem::path& file, const IndexSummary& summary) {
@@ -86,7 +77,7 @@ Json to_json(const std::filesystem::path& file, const IndexSummary& summary) {
 
 int run_index(const Invocation& invocation, const std::string& uri, std::int64_t threads, Console& console) {
   Json document{{"format", "headrace-index"}, {"version", 1}, {"source", printable_name(uri)}};
-  for (const Split split : {Split::train, Split::test}) {
+  for (const auto& [split, name] : choices(Split{})) {
     const std::unique_ptr<Source> source = open_split(uri, split);
     if (source == nullptr) continue;
     for (const std::string& remark : source->remarks()) console.warning(remark);
@@ -95,16 +86,16 @@ int run_index(const Invocation& invocation, const std::string& uri, std::int64_t
                                printable_name(source->index_file().native())));
       continue;
     }
-    Progress progress{console, fmt::format("Indexing {}", name_of(split))};
+    Progress progress{console, fmt::format("Indexing {}", name)};
     const auto summary =
         build_entropy_index(*source, threads, [&](std::int64_t done) { return progress(done, source->size()); });
-    if (!summary) return stopped(console, fmt::format("the index of {} is as it was", name_of(split)));
+    if (!summary) return stopped(console, fmt::format("the index of {} is as it was", name));
     if (summary->unreadable > 0) {
       console.warning(
           fmt::format("{} could not be read, the first: {}", summary->unreadable, summary->first_unreadable));
     }
     console.result(sentence(split, *summary));
-    document[name_of(split)] = to_json(source->index_file(), *summary);
+    document[std::string(name)] = to_json(source->index_file(), *summary);
   }
   console.json(document);
   return kExitDone;
@@ -112,12 +103,12 @@ int run_index(const Invocation& invocation, const std::string& uri, std::int64_t
 
 int run_write(const Invocation& invocation, const std::string& uri, std::int64_t threads, Console& console) {
   const PackArguments& pack = invocation.pack;
-  for (const Split split : {Split::train, Split::test}) {
+  for (const auto& [split, name] : choices(Split{})) {
     const std::unique_ptr<Source> source = open_split(uri, split);
     if (source == nullptr) continue;
     for (const std::string& remark : source->remarks()) console.warning(remark);
     if (invocation.dry_run) {
-      console.info(fmt::format("dry run: {} samples of {} would be packed", source->size(), name_of(split)));
+      console.info(fmt::format("dry run: {} samples of {} would be packed", source->size(), name));
     }
   }
   if (invocation.dry_run) return kExitDone;

@@ -1,12 +1,11 @@
 #include "cli/run_contents.h"
 
-#include <headrace/source.h>
-
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
 
 #include "base/middle.h"
+#include "data/held_out.h"
 #include "exec/cores.h"
 #include "memory/trend.h"
 #include "train/train_options.h"
@@ -68,6 +67,23 @@ const Json& epochs(const RunContents& run) {
   return none;
 }
 
+// Of a run that has ended, its result; an empty object where no document has one.
+const Json& result(const RunContents& run) {
+  static const Json none = Json::object();
+  for (const Json* document : {&training(run), &run.checkpoint_history}) {
+    const Json& found = at(*document, {"result"});
+    if (found.is_object()) return found;
+  }
+  return none;
+}
+
+// "0.9132": of the result, or of the last epoch that has it, as earlier versions and runs that were killed have it.
+std::string accuracy_text(const RunContents& run, const char* key) {
+  auto value = number(at(result(run), {key}));
+  if (!value && !epochs(run).empty()) value = number(at(epochs(run).back(), {key}));
+  return value ? fmt::format("{:.4f}", *value) : "";
+}
+
 const Json& memory_series(const RunContents& run) {
   for (const Json* document : {&run.result, &run.ledger, &run.profile}) {
     if (document->is_object()) return at(*document, {"memory"});
@@ -120,11 +136,16 @@ class Contents {
 
   void look_at_losses() {
     for (const Json& epoch : epochs(run_)) {
-      for (const char* name : {"loss", "test_loss"}) {
+      for (const char* name : {"loss", "val_loss", "test_loss"}) {
         if (!epoch.is_object() || !epoch.contains(name) || !epoch[name].is_null()) continue;
         add("loss_not_finite", fmt::format("{} of epoch {} is not finite", name, at(epoch, {"epoch"}).dump()),
             "Lower optimizer.rate, set train.clip_norm, or train in fp32.");
       }
+    }
+    const Json& end = result(run_);
+    if (end.contains("test_loss") && end["test_loss"].is_null()) {
+      add("loss_not_finite", "test_loss of the result is not finite",
+          "Lower optimizer.rate, set train.clip_norm, or train in fp32.");
     }
   }
 
@@ -239,7 +260,7 @@ class Contents {
     const auto known = run_.checkpoint_texts.find("data");
     try {
       const std::uint64_t now =
-          open_source(run_.recipe->data.source, Split::train, run_.recipe->data.limits())->fingerprint();
+          open_split(run_.recipe->data, static_cast<std::uint64_t>(run_.recipe->seed), Split::train)->fingerprint();
       if (known == run_.checkpoint_texts.end() || known->second == std::to_string(now)) return;
       add("data_changed",
           "the training data is not what it was: names, sizes or labels in " +
@@ -310,8 +331,9 @@ std::vector<std::pair<std::string, std::string>> run_facts(const RunContents& ru
   if (run.verb() == "train" || run.verb() == "tune") {
     fact("Epochs", fmt::format("{} of {}", epochs(run).size(),
                                run.recipe ? std::to_string(run.recipe->train.epochs) : kUnavailable));
-    const auto accuracy = epochs(run).empty() ? std::nullopt : number(at(epochs(run).back(), {"test_accuracy"}));
-    fact("Test accuracy", accuracy ? fmt::format("{:.4f}", *accuracy) : "");
+    const std::string val = accuracy_text(run, "val_accuracy"), test = accuracy_text(run, "test_accuracy");
+    if (!val.empty()) fact("Val accuracy", val);
+    if (!test.empty() || val.empty()) fact("Test accuracy", test);
     fact("Checkpoint", run.newest_checkpoint.value_or(""));
   }
   if (run.verb() == "profile" || run.verb() == "tune") {

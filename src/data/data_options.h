@@ -55,6 +55,7 @@ struct SampleLimits {
 
 struct DataOptions {
   std::string source;                 // "idx:DIR", "folder:DIR", "list:FILE" or "pack:PATH". No default.
+  double val_fraction = 0;            // Of the training samples, held out as the split val where the source is opened.
   std::int64_t batch_size = 128;      // Samples in a batch.
   std::int64_t threads = 1;           // Loader threads; 0: the training thread loads. Live knob; never changes a byte.
   std::int64_t threads_max = 0;       // Of threads = AUTOTUNE; 0: the larger of 16 and twice the usable cores.
@@ -118,9 +119,12 @@ void describe(Visitor& visit, Options& o) {
   visit(
       "source", o.source,
       "Where samples come from: idx:DIR, a folder with the four gzip IDX files of MNIST or Fashion-MNIST; folder:DIR, "
-      "JPEG and PNG files in DIR/train/CLASS and DIR/test/CLASS (or DIR/val/CLASS); list:FILE, such files by a text "
+      "JPEG and PNG files in DIR/train/CLASS, DIR/val/CLASS and DIR/test/CLASS; list:FILE, such files by a text "
       "file of paths and labels; pack:PATH, what `headrace pack` "
       "wrote.");
+  visit("val_fraction", o.val_fraction, Range<double>{0.0, 0.5},
+        "Share of the training samples that is held out as the split val, drawn from the seed alone; for data without "
+        "a val of their own. The best checkpoint is chosen by val; 0 holds out nothing.");
   visit("batch_size", o.batch_size, Range<std::int64_t>{1, 65536}, "Samples in a batch.");
   visit("threads", o.threads, Range<std::int64_t>{0, 256, kOrAuto},
         "Loader threads; 0 loads in the training thread; auto finds while it runs how many are enough. Changes no byte "

@@ -150,16 +150,7 @@ bool is_folder(const Path& path) {
   return std::filesystem::is_directory(path, ignored) || ignored == std::errc::permission_denied;
 }
 
-// The folder of a split, if there is one.
-std::optional<Path> find_split(const Path& folder, Split split) {
-  if (split == Split::train) return is_folder(folder / "train") ? std::optional{folder / "train"} : std::nullopt;
-  for (const char* name : {"test", "val"}) {
-    if (is_folder(folder / name)) return folder / name;
-  }
-  return std::nullopt;
-}
-
-// The same labels must mean the same in both splits.
+// The same labels must mean the same in all splits.
 void check_same_classes(const std::vector<std::string>& classes, const Path& own, const Path& other) {
   std::vector<std::string> others;
   for (const FolderEntry& entry : list_folder(other)) {
@@ -188,26 +179,25 @@ std::uint64_t detail::fingerprint_of(std::span<const char> names, std::span<cons
   return stream.digest();
 }
 
+bool detail::image_folder_has(const Path& folder, Split split) {
+  return is_folder(folder / choice_name(split));
+}
+
 std::unique_ptr<Source> detail::open_image_folder(const Path& folder, Split split) {
   return open_image_folder(folder, split, FileCalls::system());
 }
 
 std::unique_ptr<Source> detail::open_image_folder(const Path& folder, Split split, const FileCalls& calls) {
-  const std::string name = printable_name(folder.native());
-  const auto root = find_split(folder, split);
-  if (!root) {
-    if (split == Split::train) fail(ErrorCode::not_found, "data: no folder {}/train", name);
-    fail(ErrorCode::not_found, "data: neither {0}/test nor {0}/val is a folder", name);
-  }
-  Listing listing = Walk{folder, *root}.list();
-  const auto other = find_split(folder, split == Split::train ? Split::test : Split::train);
-  if (other) check_same_classes(listing.classes, *root, *other);
-  if (split == Split::test && is_folder(folder / "test") && is_folder(folder / "val")) {
-    listing.remarks.push_back(fmt::format("There are {0}/test and {0}/val; {0}/test is read", name));
+  if (!image_folder_has(folder, split)) return nullptr;
+  const Path root = folder / choice_name(split);
+  Listing listing = Walk{folder, root}.list();
+  for (const Choice<Split>& other : choices(split)) {
+    if (other.value == split || !image_folder_has(folder, other.value)) continue;
+    check_same_classes(listing.classes, root, folder / other.name);
   }
   // Beside the split, not in it, or ImageFolder would take it for a class.
-  const Path index_file = root->parent_path() / ".headrace-index" / root->filename() / "entropy.records";
-  return detail::open_picture_files(std::move(listing), *root, index_file, calls);
+  const Path index_file = folder / ".headrace-index" / root.filename() / "entropy.records";
+  return detail::open_picture_files(std::move(listing), root, index_file, calls);
 }
 
 }  // namespace headrace

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "base/error_of.h"
 #include "store/scratch_folder.h"
 
 namespace headrace {
@@ -73,21 +74,31 @@ TEST_F(FolderSource, ClassesAreFoldersAndTheirPicturesAreSamples) {
   EXPECT_THROW(train->read(-1, buffer_), Error);
 }
 
-TEST_F(FolderSource, TheOtherSplitIsTestOrVal) {
+TEST_F(FolderSource, EachSplitIsTheFolderOfItsNameAndNoOther) {
   two_classes();
+  EXPECT_THAT(splits_of(uri()), ElementsAre(Split::train, Split::test));
+  EXPECT_THAT(refusal(ErrorCode::not_found, Split::val), HasSubstr("has no split val; there is train, test"));
   std::filesystem::rename(folder_ / "test", folder_ / "val");
-  EXPECT_THAT(samples(*open(Split::test)), ElementsAre("0 test/cat/4.jpg", "1 test/dog/5.jpg"));
+  EXPECT_THAT(samples(*open(Split::val)), ElementsAre("0 test/cat/4.jpg", "1 test/dog/5.jpg"));
+  EXPECT_THAT(refusal(ErrorCode::not_found, Split::test), HasSubstr("has no split test; there is train, val"));
+  EXPECT_EQ(find_source(uri(), Split::test), nullptr);
   picture("test/cat/6.jpg");
   picture("test/dog/7.jpg");
-  const auto both = open(Split::test);
-  EXPECT_THAT(samples(*both), ElementsAre("0 test/cat/6.jpg", "1 test/dog/7.jpg"));
-  EXPECT_THAT(both->remarks(), ElementsAre(AllOf(HasSubstr("/val"), HasSubstr("/test is read"))));
+  EXPECT_THAT(samples(*open(Split::test)), ElementsAre("0 test/cat/6.jpg", "1 test/dog/7.jpg"));
+  EXPECT_THAT(samples(*open(Split::val)), ElementsAre("0 test/cat/4.jpg", "1 test/dog/5.jpg"));
+  EXPECT_THAT(open(Split::test)->remarks(), IsEmpty());
+  EXPECT_THAT(splits_of(uri()), ElementsAre(Split::train, Split::val, Split::test));
   std::filesystem::remove_all(folder_ / "test");
   std::filesystem::remove_all(folder_ / "val");
-  EXPECT_THAT(refusal(ErrorCode::not_found, Split::test), AllOf(HasSubstr("/test"), HasSubstr("/val")));
   EXPECT_EQ(open()->size(), 3);  // One split alone is enough for who opens only that.
   std::filesystem::remove_all(folder_ / "train");
-  EXPECT_THAT(refusal(ErrorCode::not_found), HasSubstr("no folder " + folder_.string() + "/train"));
+  EXPECT_THAT(refusal(ErrorCode::not_found), HasSubstr("has no split train; there is none (folder: splits are"));
+}
+
+TEST(Splits, AnUnknownNameIsRefusedWithTheThree) {
+  for (const Choice<Split>& split : choices(Split{})) EXPECT_EQ(split_named(split.name, "split is"), split.value);
+  EXPECT_EQ(error_of(ErrorCode::invalid_argument, [] { split_named("valid", "split is"); }),
+            "split is \"valid\"; wanted train | val | test");
 }
 
 TEST_F(FolderSource, FoldersBelowAClassAndLinksAreFollowedInImageFoldersOrder) {
@@ -179,6 +190,9 @@ TEST_F(FolderSource, SplitsWithDifferentClassesAreRefusedByName) {
   EXPECT_THAT(refusal(ErrorCode::corrupt_data, Split::test), HasSubstr(test + " has eel, " + train + " has not"));
   std::filesystem::rename(folder_ / "test/eel", folder_ / "train/ant");
   EXPECT_THAT(refusal(ErrorCode::corrupt_data, Split::test), HasSubstr(train + " has ant, " + test + " has not"));
+  std::filesystem::rename(folder_ / "train/ant", folder_ / "test/ant");
+  std::filesystem::rename(folder_ / "test", folder_ / "val");
+  EXPECT_THAT(refusal(ErrorCode::corrupt_data), HasSubstr(folder_.string() + "/val has ant, " + train + " has not"));
 }
 
 TEST_F(FolderSource, AFolderThatCannotBeReadIsNamed) {

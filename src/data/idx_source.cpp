@@ -6,6 +6,8 @@
 #include <filesystem>
 #include <limits>
 #include <optional>
+#include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -141,14 +143,21 @@ void check(const OpenedIdx& images, const OpenedIdx& labels, const SampleLimits&
   }
 }
 
-// The unpacked file where both exist: it is the faster one to read.
-std::filesystem::path find_file(const std::filesystem::path& folder, const std::string& name) {
+// The unpacked file where both exist: it is the faster one to read. nullopt: there is neither.
+std::optional<std::filesystem::path> find_file(const std::filesystem::path& folder, const std::string& name) {
   for (const std::string& candidate : {name, name + ".gz"}) {
     std::error_code ignored;  // A file that cannot even be examined is tried, so that opening it tells why.
     const auto status = std::filesystem::status(folder / candidate, ignored);
     if (status.type() != std::filesystem::file_type::not_found) return folder / candidate;
   }
-  fail(ErrorCode::not_found, "data: neither {0} nor {0}.gz in {1}", name, folder.string());
+  return std::nullopt;
+}
+
+std::string images_name(Split split) {
+  return std::string(detail::idx_prefix(split)) + "-images-idx3-ubyte";
+}
+std::string labels_name(Split split) {
+  return std::string(detail::idx_prefix(split)) + "-labels-idx1-ubyte";
 }
 
 // Pictures and labels of one split, whole in memory.
@@ -203,11 +212,23 @@ class IdxSource final : public Source {
 
 }  // namespace
 
+std::string_view detail::idx_prefix(Split split) {
+  return split == Split::test ? "t10k" : choice_name(split);
+}
+
+bool detail::idx_has(const std::filesystem::path& folder, Split split) {
+  return find_file(folder, images_name(split)) || find_file(folder, labels_name(split));
+}
+
 std::unique_ptr<Source> detail::open_idx(const std::filesystem::path& folder, Split split, const SampleLimits& limits) {
-  const std::string prefix = split == Split::train ? "train" : "t10k";
-  const auto images_at = find_file(folder, prefix + "-images-idx3-ubyte");
-  OpenedIdx labels{find_file(folder, prefix + "-labels-idx1-ubyte"), kLabelsMagic};
-  OpenedIdx images{images_at, kImagesMagic};
+  const auto images_at = find_file(folder, images_name(split)), labels_at = find_file(folder, labels_name(split));
+  if (!images_at && !labels_at) return nullptr;
+  if (!images_at || !labels_at) {
+    fail(ErrorCode::not_found, "data: neither {0} nor {0}.gz in {1}",
+         images_at ? labels_name(split) : images_name(split), folder.string());
+  }
+  OpenedIdx labels{*labels_at, kLabelsMagic};
+  OpenedIdx images{*images_at, kImagesMagic};
   check(images, labels, limits);
   IdxArray label_array = read_rest(std::move(labels));  // The small file first: nobody waits for the large one.
   return std::make_unique<IdxSource>(read_rest(std::move(images)), std::move(label_array));

@@ -159,6 +159,11 @@ TEST_F(IdxSource, TheTestSplitIsTheT10kPair) {
   write("t10k-labels-idx1-ubyte", labels(2));
   EXPECT_EQ(open_source(uri(), Split::test)->size(), 2);
   EXPECT_THAT(refusal(ErrorCode::not_found), HasSubstr("train-images-idx3-ubyte"));
+  EXPECT_THAT(refusal(ErrorCode::not_found, Split::val), HasSubstr("has no split val; there is test"));
+  write("val-images-idx3-ubyte", images(3, 1, 1));
+  EXPECT_THAT(refusal(ErrorCode::not_found, Split::val), HasSubstr("neither val-labels-idx1-ubyte nor"));
+  write("val-labels-idx1-ubyte", labels(3));
+  EXPECT_EQ(open_source(uri(), Split::val)->size(), 3);
 }
 
 TEST_F(IdxSource, RefusesUnknownSchemesAndMissingFolders) {
@@ -181,7 +186,8 @@ TEST_F(IdxSource, RefusesUnknownSchemesAndMissingFolders) {
 }
 
 TEST_F(IdxSource, NamesTheFileThatIsMissing) {
-  EXPECT_THAT(refusal(ErrorCode::not_found), AllOf(HasSubstr("-ubyte.gz in "), HasSubstr(folder_.string())));
+  EXPECT_THAT(refusal(ErrorCode::not_found),
+              AllOf(HasSubstr("train-images-idx3-ubyte[.gz]"), HasSubstr(folder_.string())));
   write(kImages, images(5, 3, 4));
   EXPECT_THAT(refusal(ErrorCode::not_found), HasSubstr("train-labels-idx1-ubyte.gz"));
   write(kLabels, labels(5));

@@ -31,7 +31,7 @@ extern "C" int LLVMFuzzerInitialize(int* argc, char*** argv) {
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   const std::filesystem::path list = fuzz_folder() / "list";
   write_input(list, {reinterpret_cast<const char*>(data), size});
-  for (const Split split : {Split::train, Split::test}) {
+  for (const Split split : {Split::train, Split::val, Split::test}) {
     try {
       const auto source = open_source("list:" + list.string(), split);
       for (std::int64_t i = 0; i < source->size(); ++i) {

@@ -72,9 +72,10 @@ std::optional<std::int64_t> number_of(std::string_view text) {
   return whole && value >= 0 && value < kClassesMax ? std::optional{value} : std::nullopt;
 }
 
-std::optional<Split> split_named(std::string_view name) {
-  if (name == "train") return Split::train;
-  if (name == "test" || name == "val") return Split::test;
+std::optional<Split> find_split(std::string_view name) {
+  for (const Choice<Split>& split : choices(Split{})) {
+    if (split.name == name) return split.value;
+  }
   return std::nullopt;
 }
 
@@ -106,17 +107,17 @@ std::optional<Line> parsed(std::string_view text, std::int64_t number, BadLines&
   if (number == 1 && (text == "path,label" || text == "path,label,split")) return std::nullopt;
   const auto fields = fields_of(text);
   const std::size_t count = fields ? fields->size() : 0;
-  const auto split = count == 3 ? split_named((*fields)[2]) : Split::train;
+  const auto split = count == 3 ? find_split((*fields)[2]) : Split::train;
   if (!fields) {
     bad.add(number, "a quote is not closed");
   } else if (count != 2 && count != 3) {
-    bad.add(number, fmt::format("{} fields; wanted a path, a label and perhaps train or test", count));
+    bad.add(number, fmt::format("{} fields; wanted a path, a label and perhaps train, val or test", count));
   } else if ((*fields)[0].empty() || (*fields)[1].empty()) {
     bad.add(number, (*fields)[0].empty() ? "no path" : "no label");
   } else if (text.find('\0') != std::string_view::npos) {
     bad.add(number, "a byte 0");
   } else if (!split) {
-    bad.add(number, fmt::format("split '{}'; wanted train, test or val", printable_name((*fields)[2])));
+    bad.add(number, fmt::format("split '{}'; wanted train, val or test", printable_name((*fields)[2])));
   } else {
     return Line{number, (*fields)[0], (*fields)[1], *split};
   }
@@ -198,19 +199,20 @@ Listing listing_of(const std::vector<Line>& lines, const Path& root, Split split
 
 }  // namespace
 
+bool detail::list_has(const Path& path, Split split) {
+  BadLines ignored;  // Opening the split told of them.
+  const std::vector<Line> lines = lines_of(read_file(path, kListBytesMax), ignored);
+  return std::any_of(lines.begin(), lines.end(), [split](const Line& line) { return line.split == split; });
+}
+
 std::unique_ptr<Source> detail::open_list(const Path& path, Split split) {
-  const std::string name = printable_name(path.native());
   BadLines bad;
   const std::vector<Line> lines = lines_of(read_file(path, kListBytesMax), bad);
   const Path root = path.has_parent_path() ? path.parent_path() : Path(".");
   Listing listing = listing_of(lines, root, split, bad);
-  bad.fail_if_any(name);
-  if (listing.pictures.empty()) {
-    fail(ErrorCode::not_found, "data: {} has no pictures of the split {}", name,
-         split == Split::train ? "train" : "test");
-  }
-  const Path index_file =
-      root / ".headrace-index" / path.filename() / (split == Split::train ? "train" : "test") / "entropy.records";
+  bad.fail_if_any(printable_name(path.native()));
+  if (listing.pictures.empty()) return nullptr;
+  const Path index_file = root / ".headrace-index" / path.filename() / choice_name(split) / "entropy.records";
   return open_picture_files(std::move(listing), root, index_file, FileCalls::system());
 }
 

@@ -62,7 +62,10 @@ TEST_F(ListSource, LinesAreSeparatedByTabsCommasOrTheLastSpace) {
   EXPECT_TRUE(source->class_names().empty());
   EXPECT_EQ(source->label(2), 3);
   const auto test = open("x/g.png\t1\nx/g.png\t7\tval\nx/a b.jpg,1,test\n", Split::test);
-  EXPECT_THAT(names(*test), ElementsAre("7/x/g.png", "1/x/a b.jpg"));
+  EXPECT_THAT(names(*test), ElementsAre("1/x/a b.jpg"));
+  const auto val = open("x/g.png\t1\nx/g.png\t7\tval\nx/a b.jpg,1,test\n", Split::val);
+  EXPECT_THAT(names(*val), ElementsAre("7/x/g.png"));
+  EXPECT_EQ(val->classes(), 8);
 }
 
 TEST_F(ListSource, NamesOfClassesAreCountedInPythonsOrder) {
@@ -83,7 +86,7 @@ TEST_F(ListSource, BadLinesAreNamedByNumber) {
   EXPECT_THAT(refusal("1.jpg,\n"), HasSubstr("line 1: no label"));
   EXPECT_THAT(refusal(",cat\n"), HasSubstr("line 1: no path"));
   EXPECT_THAT(refusal("\"1.jpg,cat\n"), HasSubstr("line 1: a quote is not closed"));
-  EXPECT_THAT(refusal("1.jpg,cat,holdout\n"), HasSubstr("split 'holdout'; wanted train, test or val"));
+  EXPECT_THAT(refusal("1.jpg,cat,holdout\n"), HasSubstr("split 'holdout'; wanted train, val or test"));
   EXPECT_THAT(refusal("folder,cat\n"), HasSubstr("is not a regular file"));
   EXPECT_THAT(refusal(std::string("1.jpg\0,cat\n", 11)), HasSubstr("line 1: a byte 0"));
   std::string many;
@@ -97,7 +100,9 @@ TEST_F(ListSource, WithoutPicturesOrFileIsNotFound) {
   }
   write("1.jpg", "some bytes");
   EXPECT_THAT(error_of(ErrorCode::not_found, [&] { open("1.jpg,cat\n", Split::test); }),
-              HasSubstr("of the split test"));
+              HasSubstr("has no split test; there is train"));
+  EXPECT_THAT(error_of(ErrorCode::not_found, [&] { open("1.jpg,cat,test\n", Split::val); }),
+              HasSubstr("has no split val; there is test"));
   EXPECT_THAT(error_of(ErrorCode::not_found, [&] { open_source("list:" + (folder_ / "none").string(), Split::train); }),
               HasSubstr("none"));
 }

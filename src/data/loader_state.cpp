@@ -85,12 +85,12 @@ void check_state(const LoaderState& state, const LoaderState& ours, std::int64_t
     fail(ErrorCode::invalid_argument, "data: the state is of a loader with seed {}, this one has {}", state.seed,
          ours.seed);
   }
+  check_options(state.options, ours.options);  // First: another data.val_fraction is other data, too.
   if (state.source != ours.source) {
     fail(ErrorCode::invalid_argument,
          "data: the state is of other data: their fingerprint is {:016x}, that of this loader's source {:016x}",
          state.source, ours.source);
   }
-  check_options(state.options, ours.options);
   // A step of all ranks is the same samples then, or each batch is.
   const bool same_step = state.batch_size * state.ranks == ours.batch_size * ours.ranks;
   const bool same_batches = state.batch_size == ours.batch_size && !has_buckets;

@@ -67,6 +67,12 @@ TEST(LoaderStateOptions, AKeyThatAnEarlierVersionLacksCountsAsItsDefault) {
   EXPECT_THAT(refusal(kEarlierOptions, other), HasSubstr("data.max_pixels 178956970, this one has 1000"));
 }
 
+TEST(LoaderStateOptions, OfAnEarlierVersionHoldsOutNothing) {
+  DataOptions other = same_options();
+  other.val_fraction = 0.25;
+  EXPECT_THAT(refusal(kEarlierOptions, other), HasSubstr("data.val_fraction 0.0, this one has 0.25"));
+}
+
 TEST(LoaderStateOptions, AnUnknownKeyOrALackingKindIsRefused) {
   const DataOptions options = same_options();
   const std::string earlier = kEarlierOptions;

@@ -34,7 +34,7 @@ constexpr std::size_t kBlock = 16;  // Samples that are read and indexed before 
 struct Wanted {
   const Source* source;
   std::int64_t index;
-  std::uint8_t split;
+  Split split;
 };
 
 std::string name_of(const Source& source, std::int64_t index) {
@@ -43,23 +43,22 @@ std::string name_of(const Source& source, std::int64_t index) {
 }
 
 // Names are told apart within a split.
-std::string key_of(std::uint8_t split, std::string_view name) {
-  return static_cast<char>('0' + split) + std::string(name);
+std::string key_of(Split split, std::string_view name) {
+  return static_cast<char>('0' + static_cast<int>(split)) + std::string(name);
 }
 
 // The splits that the source has, and what they have in common.
 struct Data {
   explicit Data(const PackPlan& plan) {
     const std::string& uri = plan.source;
-    for (const Split split : {Split::train, Split::test}) {
-      try {
-        splits.push_back({static_cast<std::uint8_t>(split), open_source(uri, split)});
-      } catch (const Error& error) {  // A data set may have one split only.
-        if (error.code() != ErrorCode::not_found || split == Split::train) throw;
-      }
+    for (const Choice<Split>& split : choices(Split{})) {
+      auto source = split.value == Split::train ? open_source(uri, split.value) : find_source(uri, split.value);
+      if (source != nullptr) splits.push_back({split.value, std::move(source)});
     }
     Xxh3Stream stream;
     for (const auto& [split, source] : splits) {
+      // What an earlier version began, which packed val as test, is other data.
+      if (split == Split::val) stream.update(std::as_bytes(std::span{&split, 1}));
       if (plan.form == PackForm::stored && source->height() == 0 && source->outline(0)) {
         fail(ErrorCode::invalid_argument, "data: {} holds decoded pictures; --form raw or --form lz4 packs them", uri);
       }
@@ -77,7 +76,7 @@ struct Data {
     classes.resize(count);  // Without names where they have numbers only.
   }
 
-  std::vector<std::pair<std::uint8_t, std::unique_ptr<Source>>> splits;
+  std::vector<std::pair<Split, std::unique_ptr<Source>>> splits;
   std::vector<std::string> classes;
   std::uint64_t fingerprint = 0;
 };
@@ -163,7 +162,8 @@ void Packing::find_whole_shards() {
            same_data ? "classes" : "data", plan_.source, same_data ? "" : "; --append adds to it");
     }
     check_form(file);
-    for (std::size_t i = 0; i < file.rows().size(); ++i) there_.insert(key_of(file.rows()[i].split, file.name(i)));
+    for (std::size_t i = 0; i < file.rows().size(); ++i)
+      there_.insert(key_of(Split{file.rows()[i].split}, file.name(i)));
     ++summary_.files;
   }
 }
@@ -175,7 +175,7 @@ void Packing::open_writer() {
   writer_.emplace(shard(shard_), data_.fingerprint, data_.classes, mode);
   if (!writer_->rows().empty()) check_form(shard(shard_), writer_->rows()[0], writer_->read_index(0));
   for (std::size_t i = 0; i < writer_->rows().size(); ++i) {
-    there_.insert(key_of(writer_->rows()[i].split, writer_->name(i)));
+    there_.insert(key_of(Split{writer_->rows()[i].split}, writer_->name(i)));
   }
 }
 
@@ -201,8 +201,15 @@ void Packing::close_writer() {
 
 std::vector<Wanted> Packing::missing() const {
   std::vector<Wanted> wanted;
+  const bool has_test = data_.splits.back().first == Split::test;
   for (const auto& [split, source] : data_.splits) {
     for (std::int64_t i = 0; i < source->size(); ++i) {
+      // Else an append would hold val twice.
+      if (split == Split::val && !has_test && there_.contains(key_of(Split::test, name_of(*source, i)))) {
+        fail(ErrorCode::invalid_argument,
+             "data: {} holds {} as test, in {} it is val: earlier versions packed val as test; pack the data anew",
+             printable_name(plan_.out.native()), printable_name(name_of(*source, i)), plan_.source);
+      }
       if (there_.empty() || !there_.contains(key_of(split, name_of(*source, i)))) {
         wanted.push_back({source.get(), i, split});
       }
@@ -221,7 +228,7 @@ void Packing::prepare_block(std::span<const Wanted> block) {
       for (std::size_t i = next++; i < block.size(); i = next++) {
         packer.make(*block[i].source, block[i].index, prepared_[i]);
         prepared_[i].name = name_of(*block[i].source, block[i].index);
-        prepared_[i].row.split = block[i].split;
+        prepared_[i].row.split = static_cast<std::uint8_t>(block[i].split);
       }
     } catch (...) {
       next = block.size();

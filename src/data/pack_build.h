@@ -12,7 +12,7 @@
 namespace headrace {
 
 struct PackPlan {
-  std::string source;            // As open_source takes it; both splits are packed, train first.
+  std::string source;            // As open_source takes it; its splits are packed in the order train, val, test.
   std::filesystem::path out;     // A file, or with shard_bytes a folder of files 00000.pack, 00001.pack, ...
   std::int64_t shard_bytes = 0;  // A file is ended once it has this many; 0: one file.
   PackForm form = PackForm::stored;
@@ -49,7 +49,7 @@ struct PackCheck {
 // Reads everything in the pack. Error: the pack itself cannot be opened (PackFile).
 std::optional<PackCheck> verify_pack(const std::filesystem::path& path, const PackProgress& go_on);
 
-// Writes what was packed to the new folder `out`: pictures as out/train/NAME and out/test/NAME, decoded ones as PNG
+// Writes what was packed to the new folder `out`: pictures as out/SPLIT/NAME, decoded ones as PNG
 // files (NAME.png, below a folder of the class where NAME names none), pixels of one channel and one size as IDX files.
 // Until it is whole the folder is called OUT.partial. The number of samples, or nullopt. Errors: invalid_argument
 // (`out` exists), corrupt_data (a damaged sample, or a name that leads out of the folder), unsupported (pixels of 2 or

@@ -38,7 +38,7 @@ class PackSource final : public Source {
   std::vector<std::int64_t> shards() const override {
     std::vector<std::int64_t> samples(shards_.size());
     for (const Place& place : places_) ++samples[place.shard];
-    std::erase(samples, 0);  // Of the other split only.
+    std::erase(samples, 0);  // Of other splits only.
     return samples;
   }
   std::string sample_name(std::int64_t index) const override {
@@ -93,10 +93,6 @@ PackSource::PackSource(const Path& path, Split split, const FileCalls& calls) {
       names.append(file.name(i)).push_back('\0');
       sizes.push_back(row.size);
     }
-  }
-  if (places_.empty()) {
-    fail(ErrorCode::not_found, "data: {} has no samples of the split {}", printable_name(path.native()),
-         split == Split::train ? "train" : "test");
   }
   fingerprint_ = detail::fingerprint_of(names, sizes);
 }
@@ -202,12 +198,22 @@ std::vector<Path> pack_shards(const Path& path) {
   return shards;
 }
 
+bool detail::pack_has(const Path& path, Split split) {
+  for (const Path& shard : pack_shards(path)) {
+    const PackFile file{shard};
+    const auto is_of_split = [split](const PackRow& row) { return row.split == static_cast<std::uint8_t>(split); };
+    if (std::any_of(file.rows().begin(), file.rows().end(), is_of_split)) return true;
+  }
+  return false;
+}
+
 std::unique_ptr<Source> detail::open_pack(const Path& path, Split split) {
   return open_pack(path, split, FileCalls::system());
 }
 
 std::unique_ptr<Source> detail::open_pack(const Path& path, Split split, const FileCalls& calls) {
-  return std::make_unique<PackSource>(path, split, calls);
+  auto source = std::make_unique<PackSource>(path, split, calls);
+  return source->size() == 0 ? nullptr : std::move(source);
 }
 
 }  // namespace headrace

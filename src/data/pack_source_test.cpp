@@ -252,6 +252,40 @@ TEST_F(PackOfPictures, RowsThatAreNoSamplesAreRefused) {
   EXPECT_THAT(error_of(ErrorCode::not_found, [&] { open(folder_ / "empty"); }), HasSubstr("no file *.pack"));
 }
 
+TEST_F(PackOfPictures, HoldsValBesideTrainAndTestAndGivesThemBackApart) {
+  const TinyPictures others{{.classes = 3, .count = 4, .height = 150, .width = 200}};
+  fs::copy(others.folder() / "train", pictures_.folder() / "val", fs::copy_options::recursive);
+  ASSERT_EQ(write_pack(plan(), always)->samples, 36 + 12 + 9);
+  EXPECT_THAT(splits_of("pack:" + plan().out.string()), testing::ElementsAre(Split::train, Split::val, Split::test));
+  expect_the_same_as_the_folder(plan().out);
+  ASSERT_EQ(unpack(plan().out, folder_ / "again", always), 36 + 12 + 9);
+  for (const Split split : {Split::train, Split::val, Split::test}) {
+    const std::shared_ptr<const Source> folder = open_source(pictures_.uri(), split), packed = open(plan().out, split);
+    EXPECT_EQ(packed->fingerprint(), folder->fingerprint());
+    EXPECT_EQ(open_source("folder:" + (folder_ / "again").string(), split)->fingerprint(), folder->fingerprint());
+  }
+}
+
+// Made by a version that packed DIR/val as test.
+TEST_F(PackOfPictures, OfAnEarlierVersionHasTheSplitsThatItRecords) {
+  const fs::path earlier = fs::path("tests/earlier/val_as_test.pack");
+  EXPECT_THAT(splits_of("pack:" + earlier.string()), testing::ElementsAre(Split::train, Split::test));
+  EXPECT_EQ(open(earlier)->size(), 4);
+  EXPECT_EQ(open(earlier, Split::test)->size(), 2);
+  EXPECT_EQ(open(earlier, Split::test)->stored_name(1), "dog/0.png");
+  EXPECT_THAT(error_of(ErrorCode::not_found, [&] { open(earlier, Split::val); }),
+              HasSubstr("has no split val; there is train, test"));
+}
+
+TEST_F(PackOfPictures, OfAnEarlierVersionIsNotGivenItsValTwice) {
+  ASSERT_TRUE(write_pack(plan(), always));  // Its test is what an earlier version makes of a folder's val.
+  fs::rename(pictures_.folder() / "test", pictures_.folder() / "val");
+  PackPlan again = plan();
+  again.append = true;
+  EXPECT_THAT(error_of(ErrorCode::invalid_argument, [&] { write_pack(again, always); }),
+              testing::AllOf(HasSubstr("holds a/00012.jpg as test"), HasSubstr("pack the data anew")));
+}
+
 TEST(PackOfPixels, IsTheSameAsTheIdxFilesAndBecomesThemAgain) {
   const TemporaryFolder temporary;
   const fs::path& folder = temporary.path();

@@ -5,9 +5,11 @@
 
 #include <cerrno>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "base/files.h"
+#include "data/detail/sources.h"
 #include "data/pack_build.h"
 #include "image/png_writer.h"
 #include "store/descriptor.h"
@@ -61,22 +63,19 @@ class Unpacking {
     }
     partial_ = out;
     partial_ += ".partial";
-    sources_[0] = open_source(pack_, Split::train);
-    try {
-      sources_[1] = open_source(pack_, Split::test);
-    } catch (const Error& error) {  // A pack may have one split only.
-      if (error.code() != ErrorCode::not_found) throw;
+    for (const Choice<Split>& split : choices(Split{})) {
+      auto source = split.value == Split::train ? open_source(pack_, split.value) : find_source(pack_, split.value);
+      if (source == nullptr) continue;
+      total_ += source->size();
+      sources_.emplace_back(split.value, std::move(source));
     }
-    for (const auto& source : sources_) total_ += source == nullptr ? 0 : source->size();
   }
 
   std::optional<std::int64_t> run() {
     make_folder(partial_);
-    for (std::size_t split = 0; split < 2; ++split) {
-      if (sources_[split] == nullptr) continue;
-      const Source& source = *sources_[split];
-      const bool as_idx = source.height() != 0 && source.channels() == 1;
-      if (!(as_idx ? write_pixels(source, split) : write_pictures(source, split))) return std::nullopt;
+    for (const auto& [split, source] : sources_) {
+      const bool as_idx = source->height() != 0 && source->channels() == 1;
+      if (!(as_idx ? write_pixels(*source, split) : write_pictures(*source, split))) return std::nullopt;
     }
     const Descriptor folder{::open(partial_.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC)};
     if (folder.number() < 0 || ::syncfs(folder.number()) != 0) fail_write(partial_, errno);
@@ -85,8 +84,8 @@ class Unpacking {
   }
 
  private:
-  bool write_pictures(const Source& source, std::size_t split) {
-    const Path folder = partial_ / (split == 0 ? "train" : "test");
+  bool write_pictures(const Source& source, Split split) {
+    const Path folder = partial_ / choice_name(split);
     Path made;
     for (std::int64_t i = 0; i < source.size(); ++i, ++done_) {
       if (!go_on_(done_, total_)) return false;
@@ -125,8 +124,8 @@ class Unpacking {
     return png_;
   }
 
-  bool write_pixels(const Source& source, std::size_t split) {
-    const std::string name = split == 0 ? "train" : "t10k";
+  bool write_pixels(const Source& source, Split split) {
+    const std::string name{detail::idx_prefix(split)};
     const auto count = static_cast<std::uint32_t>(source.size());
     bool going = true;
     write_file(partial_ / (name + "-images-idx3-ubyte"), [&](const auto& append) {
@@ -161,7 +160,7 @@ class Unpacking {
   const Path out_;
   Path partial_;
   const PackProgress& go_on_;
-  std::unique_ptr<Source> sources_[2];
+  std::vector<std::pair<Split, std::unique_ptr<Source>>> sources_;
   std::int64_t total_ = 0, done_ = 0;
   std::vector<std::uint8_t> buffer_, png_;
 };

@@ -2,6 +2,7 @@
 #include <headrace/source.h>
 
 #include <string_view>
+#include <utility>
 
 #include "data/detail/sources.h"
 #include "store/file_name.h"
@@ -11,7 +12,9 @@ namespace {
 
 struct Scheme {
   std::string_view name;
-  std::string_view what;  // Stands behind the colon.
+  std::string_view what;      // Stands behind the colon.
+  std::string_view split_is;  // Where this scheme has a split.
+  bool (*has)(const std::filesystem::path& path, Split split);
   std::unique_ptr<Source> (*open)(const std::filesystem::path& path, Split split, const SampleLimits& limits);
 };
 
@@ -20,10 +23,13 @@ std::unique_ptr<Source> without_limits(const std::filesystem::path& path, Split 
   return kOpen(path, split);
 }
 
-constexpr Scheme kSchemes[] = {{"idx", "DIR", detail::open_idx},
-                               {"folder", "DIR", without_limits<detail::open_image_folder>},
-                               {"list", "FILE", without_limits<detail::open_list>},
-                               {"pack", "PATH", without_limits<detail::open_pack>}};
+constexpr Scheme kSchemes[] = {
+    {"idx", "DIR", "files train-images-idx3-ubyte[.gz], val-... and for test t10k-...", detail::idx_has,
+     detail::open_idx},
+    {"folder", "DIR", "folders train, val and test", detail::image_folder_has,
+     without_limits<detail::open_image_folder>},
+    {"list", "FILE", "the third field of a line", detail::list_has, without_limits<detail::open_list>},
+    {"pack", "PATH", "what was packed", detail::pack_has, without_limits<detail::open_pack>}};
 
 std::string known_schemes() {
   std::string known;
@@ -56,20 +62,63 @@ std::span<const std::uint8_t> Source::read_rows(std::int64_t index, int first, i
   fail(ErrorCode::internal, "data: {}: its source gives no rows {} + {} alone", sample_name(index), first, count);
 }
 
-std::unique_ptr<Source> open_source(const std::string& uri, Split split, const SampleLimits& limits) {
+namespace {
+
+struct Place {
+  const Scheme& scheme;
+  std::filesystem::path path;
+};
+
+Place place_of(const std::string& uri) {
   const std::string_view whole = uri;
   const std::size_t colon = whole.find(':');
   for (const Scheme& scheme : kSchemes) {
     if (colon == std::string_view::npos || whole.substr(0, colon) != scheme.name) continue;
-    const std::filesystem::path path = whole.substr(colon + 1);
+    std::filesystem::path path = whole.substr(colon + 1);
     if (path.empty()) {
       fail(ErrorCode::invalid_argument, "data: source '{}' names no {}; wanted {}:{}", uri,
            scheme.what == "DIR" ? "folder" : "file", scheme.name, scheme.what);
     }
     if (scheme.what == "DIR") require_folder(path, scheme.name);
-    return scheme.open(path, split, limits);
+    return {scheme, std::move(path)};
   }
   fail(ErrorCode::invalid_argument, "data: unknown source '{}'; known: {}", printable_name(uri), known_schemes());
+}
+
+std::vector<Split> splits_at(const Place& place) {
+  std::vector<Split> there;
+  for (const Choice<Split>& split : choices(Split{})) {
+    if (place.scheme.has(place.path, split.value)) there.push_back(split.value);
+  }
+  return there;
+}
+
+}  // namespace
+
+Split split_named(std::string_view name, std::string_view what) {
+  for (const Choice<Split>& split : choices(Split{})) {
+    if (split.name == name) return split.value;
+  }
+  fail(ErrorCode::invalid_argument, "{} \"{}\"; wanted train | val | test", what, printable_name(std::string(name)));
+}
+
+std::vector<Split> splits_of(const std::string& uri) {
+  return splits_at(place_of(uri));
+}
+
+std::unique_ptr<Source> find_source(const std::string& uri, Split split, const SampleLimits& limits) {
+  const Place place = place_of(uri);
+  return place.scheme.open(place.path, split, limits);
+}
+
+std::unique_ptr<Source> open_source(const std::string& uri, Split split, const SampleLimits& limits) {
+  const Place place = place_of(uri);
+  if (auto source = place.scheme.open(place.path, split, limits)) return source;
+  std::string there;
+  for (const Split one : splits_at(place)) there += fmt::format("{}{}", there.empty() ? "" : ", ", choice_name(one));
+  fail(ErrorCode::not_found, "data: {} has no split {}; there is {} ({}: splits are {})",
+       printable_name(place.path.native()), choice_name(split), there.empty() ? "none" : there, place.scheme.name,
+       place.scheme.split_is);
 }
 
 }  // namespace headrace

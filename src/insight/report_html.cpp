@@ -52,6 +52,13 @@ std::string memory_stat(const Report& report) {
               "resident, at most");
 }
 
+std::string accuracy_stat(const std::string& split, std::optional<double> accuracy, std::optional<double> loss) {
+  std::string html = stat((split + " accuracy").c_str(), accuracy ? fixed_text(*accuracy, 4) : "",
+                          loss ? "loss " + fixed_text(*loss, 4) : "");
+  if (!accuracy && loss) html += stat((split + " loss").c_str(), fixed_text(*loss, 4), "");
+  return html;
+}
+
 std::string header_html(const Report& report) {
   const std::string verdict = report.verdict.empty() ? "No verdict" : html_text(report.verdict);
   std::string html = fmt::format("<header>\n<p class=\"eyebrow\">Headrace report on <b>{}</b></p>\n<h1>{}</h1>\n",
@@ -60,6 +67,7 @@ std::string header_html(const Report& report) {
     html += fmt::format("<p class=\"lede\">Diagnosis: {}</p>\n", or_unavailable(html_text(report.diagnosis)));
   }
   if (!report.note.empty()) html += fmt::format("<p class=\"lede\">{}</p>\n", html_text(report.note));
+  if (!report.choice.empty()) html += fmt::format("<p class=\"lede\">{}</p>\n", html_text(report.choice));
   html += "<dl class=\"stats\">\n";
   if (report.kind != Report::Kind::tuning) {
     html += rate_stat("Speed", report.baseline_samples_per_second);
@@ -73,9 +81,9 @@ std::string header_html(const Report& report) {
                  true);
   }
   if (report.kind == Report::Kind::profile) return html + memory_stat(report) + "</dl>\n</header>\n";
-  html += stat("Test accuracy", report.test_accuracy ? fixed_text(*report.test_accuracy, 4) : "",
-               report.test_loss ? "loss " + fixed_text(*report.test_loss, 4) : "");
-  if (!report.test_accuracy && report.test_loss) html += stat("Test loss", fixed_text(*report.test_loss, 4), "");
+  if (report.val_accuracy) html += accuracy_stat("Val", report.val_accuracy, report.val_loss);
+  if (report.test_accuracy || !report.val_accuracy)
+    html += accuracy_stat("Test", report.test_accuracy, report.test_loss);
   if (report.kind == Report::Kind::training) html += memory_stat(report);
   return html + "</dl>\n</header>\n";
 }

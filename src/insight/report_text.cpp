@@ -65,12 +65,20 @@ Sign sign_of(const std::string& verdict) {
   return {"?", Ink::doubtful};
 }
 
-std::string test_text(const Report& report) {
-  if (!report.test_accuracy && !report.test_loss) return kUnavailable;
+std::string accuracy_text(std::optional<double> accuracy, std::optional<double> loss) {
+  if (!accuracy && !loss) return kUnavailable;
   std::string text;
-  if (report.test_accuracy) text = "accuracy " + fixed_text(*report.test_accuracy, 4);
-  if (report.test_loss) text += (text.empty() ? "loss " : ", loss ") + fixed_text(*report.test_loss, 4);
+  if (accuracy) text = "accuracy " + fixed_text(*accuracy, 4);
+  if (loss) text += (text.empty() ? "loss " : ", loss ") + fixed_text(*loss, 4);
   return text;
+}
+
+void write_accuracies(Page& page, const Report& report) {
+  if (report.val_accuracy) page.fact("val", accuracy_text(report.val_accuracy, report.val_loss));
+  if (report.test_accuracy || !report.val_accuracy) {
+    page.fact("test", accuracy_text(report.test_accuracy, report.test_loss));
+  }
+  if (!report.choice.empty()) page.fact("result", report.choice);
 }
 
 void write_outcome(Page& page, const Report& report) {
@@ -80,7 +88,7 @@ void write_outcome(Page& page, const Report& report) {
   page.line();
   if (report.kind != Report::Kind::tuning) {
     page.fact("speed", rate_text(report.baseline_samples_per_second));
-    if (report.kind == Report::Kind::training) page.fact("test", test_text(report));
+    if (report.kind == Report::Kind::training) write_accuracies(page, report);
     return;
   }
   page.fact("before", rate_text(report.baseline_samples_per_second));
@@ -88,7 +96,7 @@ void write_outcome(Page& page, const Report& report) {
   page.fact("speedup", report.speedup_pairs > 0 ? fmt::format("{} times as fast (95 % interval, {} pairs)",
                                                               speedup_text(report), report.speedup_pairs)
                                                 : kUnavailable);
-  page.fact("test", test_text(report));
+  write_accuracies(page, report);
   page.fact("diagnosis", report.diagnosis.empty() ? kUnavailable : report.diagnosis);
 }
 

@@ -80,10 +80,11 @@ with __len__ and __getitem__(index) -> (picture, label): a uint8 array or tensor
 file, and an integer. It may have classes (their number, or their names) and labels (one a sample). workers=0 calls it from
 the loader's threads under the GIL; workers=N from N processes of their own, which get it once, by pickle, live as long as
 the Loader, and are replaced when they die or do not answer within worker_timeout_s=300. The keywords are the
-keys of a recipe's [data]: batch_size, threads, threads_max, prefetch_batches, prefetch_mib, last_batch, shuffle,
+keys of a recipe's [data]: val_fraction, batch_size, threads, threads_max, prefetch_batches, prefetch_mib, last_batch, shuffle,
 shuffle_window, buckets, bucket_by, sampler, weights, ranks, rank, in_order, on_corrupt, max_pixels, max_sample_bytes, cache,
 cache_mib, index, scale_decode, and transform, a dict of the keys of [data.transform]: size, crop, resize, scale, ratio, pad,
-flip_probability, mean, deviation (docs/options.md). Besides: split="train" or "test"; seed=0;
+flip_probability, mean, deviation (docs/options.md). Besides: split="train", "val" or "test" (an object of your own is
+read whole as any of them, but with val_fraction above 0, which parts it into train and val); seed=0;
 training, which switches shuffle and random transforms on and is split == "train" where it is not given; collate_fn,
 which is given a list of samples, (image, label) each, those left out that do not count, and returns the batch, whatever it
 is: boxes and other targets of a sample can be looked up there by a label that is its index; worker_init_fn, called with its

@@ -15,6 +15,7 @@
 
 #include "assembly/loading_input.h"
 #include "base/clock.h"
+#include "data/held_out.h"
 #include "hardware/machine.h"
 #include "python/keywords.h"
 #include "python/python_source.h"
@@ -34,10 +35,7 @@ py::object take(py::dict& keywords, const char* name) {
 
 Split split_of(const py::object& split) {
   if (split.is_none()) return Split::train;
-  const auto name = py::str(split).cast<std::string>();
-  if (name == "train") return Split::train;
-  if (name == "test") return Split::test;
-  fail(ErrorCode::invalid_argument, "split is \"{}\"; wanted train | test", name);
+  return split_named(py::str(split).cast<std::string>(), "split is");
 }
 
 constexpr double kTimeoutMax = 1e6;
@@ -121,12 +119,13 @@ NativeLoader::NativeLoader(const py::object& source, const py::dict& keywords)
     // While one transforms what it has read, each worker has another that waits for it.
     if (workers_ > 0 && !rest.contains("threads")) options_.threads = workers_ + 1;
     open_object(source, worker_init, rest);
+    source_ = part_of(source_, options_.val_fraction, static_cast<std::uint64_t>(seed_), split);
   } else if (workers_ != 0) {
     fail(ErrorCode::invalid_argument,
          "workers is {}; native threads read {}: workers are for sources written in Python", workers_, options_.source);
   }
   const py::gil_scoped_release released;
-  if (source_ == nullptr) source_ = open_source(options_.source, split, options_.limits());
+  if (source_ == nullptr) source_ = open_split(options_, static_cast<std::uint64_t>(seed_), split);
   loader_ = std::make_unique<Loader>(source_, options_, static_cast<std::uint64_t>(seed_), training_);
 }
 

@@ -27,7 +27,7 @@ class NativeRequest;
 class NativeLoader {
  public:
   // `source`: what open_source() takes, or an object of the user's own (headrace.worker.SourceReader says which).
-  // `keywords`: those of DataOptions, transform as a dict of TransformOptions; seed; split, "train" or "test";
+  // `keywords`: those of DataOptions, transform as a dict of TransformOptions; seed; split, "train", "val" or "test";
   // training, which is split == "train" where it is not given; collate_fn, called with the samples of a batch; for
   // objects workers, 0 or the number of processes that read, and worker_timeout_s; persistent_workers, false: each pass
   // has threads and processes of its own; enable_async_data_loading, false: request() waits.
@@ -103,7 +103,7 @@ class NativeLoader {
   bool persistent_workers_ = true;
   bool asynchronous_ = true;
   pybind11::object object_;                   // The user's own source, or none.
-  std::shared_ptr<ProcessSource> processes_;  // Where workers read it; the same as source_ then.
+  std::shared_ptr<ProcessSource> processes_;  // Where workers read it; source_ is this one, or a part of it.
   std::shared_ptr<const Source> source_;
   std::unique_ptr<Loader> loader_;
   mutable std::int64_t collate_fn_ns_ = 0;  // Guarded by the GIL.

@@ -24,7 +24,6 @@ namespace fs = std::filesystem;
 using Named = std::vector<std::pair<std::string, at::Tensor>>;
 
 constexpr const char* kGenerator = "generator/cpu";
-constexpr const char* kBestName = "checkpoint-best.safetensors";
 constexpr const char* kChecksum = "xxh3";  // Of the tensors' bytes; write_safetensors adds it.
 constexpr const char* kHeaderChecksum = "header_xxh3";
 
@@ -241,7 +240,7 @@ void write_texts(const fs::path& path, Trainer& trainer, MetaTexts texts) {
 std::optional<double> best_accuracy(const fs::path& path) {
   try {
     const MetaTexts metadata = read_safetensors_metadata(path);
-    return Texts(path, metadata).real("test_accuracy");
+    return Texts(path, metadata).real("val_accuracy");
   } catch (const Error& error) {
     if (error.code() == ErrorCode::not_found || error.code() == ErrorCode::corrupt_data) return std::nullopt;
     throw;
@@ -325,12 +324,12 @@ fs::path save_checkpoint(const fs::path& folder, Trainer& trainer, const RunStat
   return path;
 }
 
-bool save_best_checkpoint(const fs::path& folder, Trainer& trainer, const RunState& run, double test_accuracy) {
-  const fs::path path = folder / kBestName;
+bool save_best_checkpoint(const fs::path& folder, Trainer& trainer, const RunState& run, double val_accuracy) {
+  const fs::path path = folder / kBestCheckpoint;
   const std::optional<double> best = best_accuracy(path);
-  if (best && *best >= test_accuracy) return false;
+  if (best && *best >= val_accuracy) return false;
   MetaTexts texts = texts_of(trainer, run);
-  texts["test_accuracy"] = fmt::format("{}", test_accuracy);
+  texts["val_accuracy"] = fmt::format("{}", val_accuracy);
   write_texts(path, trainer, std::move(texts));
   return true;
 }
@@ -367,7 +366,7 @@ std::optional<CheckpointInfo> load_newest_checkpoint(const fs::path& folder, Tra
                                                      bool weights_only, std::vector<std::string>& warnings) {
   std::vector<fs::path> candidates = newest_first(folder);
   std::error_code ignored;  // One that cannot be looked at is as good as none.
-  if (fs::exists(folder / kBestName, ignored)) candidates.push_back(folder / kBestName);
+  if (fs::exists(folder / kBestCheckpoint, ignored)) candidates.push_back(folder / kBestCheckpoint);
   std::optional<Error> newest_error;
   for (const fs::path& path : candidates) {
     try {

@@ -46,11 +46,15 @@ void write_checkpoint(const std::filesystem::path& path, Trainer& trainer, const
 std::filesystem::path save_checkpoint(const std::filesystem::path& folder, Trainer& trainer, const RunState& run,
                                       std::int64_t keep);
 
-// Writes <folder>/checkpoint-best.safetensors, a checkpoint like the others with "test_accuracy" in its header, unless
-// the one that is there says at least as much; so a later process needs no memory of what was best. Returns whether it
-// did. Never removed by save_checkpoint. Errors as there.
+// In a run's folder.
+inline constexpr const char* kBestCheckpoint = "checkpoint-best.safetensors";
+
+// Writes <folder>/checkpoint-best.safetensors, a checkpoint like the others with "val_accuracy" in its header, unless
+// the one that is there says at least as much; so a later process needs no memory of what was best. One that says no
+// val accuracy, as earlier versions chose by test, counts as none. Returns whether it did. Never removed by
+// save_checkpoint. Errors as there.
 bool save_best_checkpoint(const std::filesystem::path& folder, Trainer& trainer, const RunState& run,
-                          double test_accuracy);
+                          double val_accuracy);
 
 // Whether the file's header says it is a checkpoint, of whatever version. Errors as read_safetensors_metadata.
 bool is_checkpoint(const std::filesystem::path& path);

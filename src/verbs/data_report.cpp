@@ -13,8 +13,11 @@ constexpr std::size_t kShown = 5;
 
 std::vector<CorruptSample> corrupt_samples(const Training& training) {
   std::vector<CorruptSample> all = training.loader().corrupt_samples();
-  const std::vector<CorruptSample> test = training.test_loader().corrupt_samples();
-  all.insert(all.end(), test.begin(), test.end());
+  for (const Loader* loader : {training.val_loader(), training.test_loader()}) {
+    if (loader == nullptr) continue;
+    const std::vector<CorruptSample> others = loader->corrupt_samples();
+    all.insert(all.end(), others.begin(), others.end());
+  }
   return all;
 }
 
@@ -129,8 +132,12 @@ nlohmann::ordered_json corrupt_samples_json(const Training& training) {
   for (const CorruptSample& sample : corrupt_samples(training)) {
     samples.push_back({{"name", sample.name}, {"reason", sample.reason}});
   }
+  std::int64_t times = 0;
+  for (const Loader* loader : {&training.loader(), training.val_loader(), training.test_loader()}) {
+    times += loader == nullptr ? 0 : loader->statistics().corrupt;
+  }
   return {{"on_corrupt", choice_name(training.recipe().data.on_corrupt)},
-          {"times", training.loader().statistics().corrupt + training.test_loader().statistics().corrupt},
+          {"times", times},
           {"samples", std::move(samples)}};
 }
 

@@ -14,7 +14,7 @@ namespace headrace {
 void tell_remarks(Console& console, const Training& training);
 // How many samples data.on_corrupt replaced or zeroed so far, and the first of them by name and reason.
 void tell_corrupt_samples(Console& console, const Training& training);
-// {"on_corrupt": "replace", "times": 4, "samples": [{"name", "reason"}]}, training and test data together.
+// {"on_corrupt": "replace", "times": 4, "samples": [{"name", "reason"}]}, all splits together.
 nlohmann::ordered_json corrupt_samples_json(const Training& training);
 
 // Stages of loading the training data, the passes over a sample, and what the loader changed by itself.

@@ -6,6 +6,7 @@
 #include "assembly/training.h"
 #include "exec/stop.h"
 #include "model/weights.h"
+#include "store/file_name.h"
 #include "train/checkpoint.h"
 #include "verbs/data_report.h"
 #include "verbs/verbs.h"
@@ -48,6 +49,21 @@ Forward evaluation_forward(Console& console, const Training& training) {
   }
 }
 
+struct Evaluated {
+  Split split;
+  Loader& loader;
+};
+
+// What eval.split names, or an Error as of opening it.
+Evaluated evaluated_split(Training& training) {
+  const EvalSplit asked = training.recipe().eval.split;
+  if (asked != EvalSplit::val && training.test_loader() != nullptr) return {Split::test, *training.test_loader()};
+  if (asked != EvalSplit::test && training.val_loader() != nullptr) return {Split::val, *training.val_loader()};
+  fail(ErrorCode::not_found, "eval: {} has no split {} (eval.split = \"{}\")",
+       printable_name(training.recipe().data.source),
+       asked == EvalSplit::automatic ? "test or val" : choice_name(asked), choice_name(asked));
+}
+
 }  // namespace
 
 int run_eval(VerbContext& context) {
@@ -60,19 +76,21 @@ int run_eval(VerbContext& context) {
     return kExitDone;
   }
   tell_remarks(console, training);
-  const Evaluation evaluation = evaluate(training.trainer(), training.test_loader(),
-                                         evaluation_forward(console, training), [] { return stop_signal() != 0; });
+  const Evaluated asked = evaluated_split(training);
+  const std::string split{choice_name(asked.split)};
+  const Evaluation evaluation = evaluate(training.trainer(), asked.loader, evaluation_forward(console, training),
+                                         [] { return stop_signal() != 0; });
   if (!std::isfinite(evaluation.loss)) {
-    fail(ErrorCode::numerics,
-         "eval: {}: the test loss is {}: the weights, or what they make of the data, are not finite",
-         checkpoint.string(), evaluation.loss);
+    fail(ErrorCode::numerics, "eval: {}: the {} loss is {}: the weights, or what they make of the data, are not finite",
+         checkpoint.string(), split, evaluation.loss);
   }
-  console.result(fmt::format("{}: test accuracy {:.4f}, loss {:.4f}, {} samples\n", checkpoint.filename().string(),
+  console.result(fmt::format("{}: {} accuracy {:.4f}, loss {:.4f}, {} samples\n", checkpoint.filename().string(), split,
                              evaluation.accuracy, evaluation.loss, evaluation.samples));
   nlohmann::ordered_json document = document_head(context, "headrace-eval");
   document["checkpoint"] = checkpoint.string();
-  document["test_accuracy"] = evaluation.accuracy;
-  document["test_loss"] = evaluation.loss;
+  document["split"] = split;
+  document[split + "_accuracy"] = evaluation.accuracy;
+  document[split + "_loss"] = evaluation.loss;
   document["samples"] = evaluation.samples;
   document["corrupt_samples"] = corrupt_samples_json(training);
   tell_corrupt_samples(console, training);
@@ -80,7 +98,8 @@ int run_eval(VerbContext& context) {
   document["at_least"] = least;
   console.json(document);
   if (!(evaluation.accuracy >= least)) {
-    console.error(fmt::format("eval: test accuracy {:.4f} is below eval.at_least = {}", evaluation.accuracy, least));
+    console.error(
+        fmt::format("eval: {} accuracy {:.4f} is below eval.at_least = {}", split, evaluation.accuracy, least));
     return kExitVerdict;
   }
   return kExitDone;

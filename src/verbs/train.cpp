@@ -1,6 +1,7 @@
 #include <headrace/insight.h>
 #include <torch/headeronly/version.h>
 
+#include <cctype>
 #include <nlohmann/json.hpp>
 #include <utility>
 
@@ -57,10 +58,14 @@ TrainHistory resume(VerbContext& context, Training& training, const RunFolder& f
         fmt::format("--resume: no checkpoint in {}; starting from the beginning", folder.path().string()));
     return {};
   }
-  TrainHistory history = parse_history(info->run.history, info->run.evaluation_due, info->path);
+  TrainHistory history =
+      parse_history(info->run.history, info->run.evaluation_due, tests_were_val(training), info->path);
   const std::string name = info->path.filename().string();
   if (history.evaluation_due) {
-    context.console.info(fmt::format("resuming {} at the test of epoch {}", name, info->progress.epoch));
+    context.console.info(fmt::format("resuming {} at the end of epoch {}", name, info->progress.epoch));
+  } else if (info->progress.epoch >= context.loaded.recipe.train.epochs && !history.result) {
+    context.console.info(
+        fmt::format("resuming {} after epoch {}: its result is not recorded", name, info->progress.epoch));
   } else if (info->progress.epoch >= context.loaded.recipe.train.epochs) {
     context.console.info(fmt::format("resuming {}: nothing is left to train", name));
   } else {
@@ -75,10 +80,8 @@ Report train_report(const VerbContext& context, const Training& training, const 
   Report report;
   report.kind = Report::Kind::training;
   report.title = context.loaded.name;
-  report.verdict = run.epochs.empty()
-                       ? "Nothing was trained."
-                       : fmt::format("Test accuracy {:.4f} after epoch {}, {}.", run.epochs.back().test_accuracy,
-                                     run.epochs.back().epoch, duration_text(run.seconds));
+  report.verdict = fmt::format("{}, {}.", outcome_text(run), duration_text(run.seconds));
+  report.verdict[0] = static_cast<char>(std::toupper(report.verdict[0]));
   if (!run.epochs.empty()) report.baseline_samples_per_second = run.epochs.back().samples_per_second;
   show_training(report, run);
   show_loading(report, training);
@@ -116,25 +119,19 @@ int run_train(VerbContext& context) {
   nlohmann::ordered_json document = document_head(context, "headrace-train");
   document["folder"] = folder.path().string();
   document["training"] = to_json(run);
-  const bool tested = !run.epochs.empty();
   Report report = train_report(context, training, run);
   report.memory = memory.timeline();
   document["memory"] = to_json(report.memory);
   document["loading"] = loading_json(training);
   document["corrupt_samples"] = corrupt_samples_json(training);
   tell_corrupt_samples(console, training);
-  document["test_accuracy"] = tested ? nlohmann::ordered_json(run.epochs.back().test_accuracy) : nullptr;
+  add_outcome(document, run);
   write_file(folder.file("result.json"), json_text(document));
   write_file(folder.file("report.html"), report_html(report));
   console.json(document);
   if (run.stopped_by != 0) return stop_exit_code(run.stopped_by);
   folder.mark_whole();
-  if (tested) {
-    console.result(fmt::format("test accuracy {:.4f} after {} epochs, {}; {}\n", run.epochs.back().test_accuracy,
-                               run.epochs.back().epoch, duration_text(run.seconds), folder.path().string()));
-  } else {
-    console.result(fmt::format("nothing was trained: {}\n", folder.path().string()));
-  }
+  console.result(fmt::format("{}, {}; {}\n", outcome_text(run), duration_text(run.seconds), folder.path().string()));
   return kExitDone;
 }
 

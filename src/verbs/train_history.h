@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -10,31 +11,49 @@
 
 namespace headrace {
 
+// Of one reading of a split.
+struct Score {
+  double loss = 0;
+  double accuracy = 0;
+  double seconds = 0;
+};
+
 struct EpochResult {
-  std::int64_t epoch = 0;  // From 1, as people count.
-  double loss = 0;         // Mean training loss over the epoch's samples.
-  double test_loss = 0;
-  double test_accuracy = 0;
+  std::int64_t epoch = 0;    // From 1, as people count.
+  double loss = 0;           // Mean training loss over the epoch's samples.
+  std::optional<Score> val;  // nullopt: the data has no such split.
+  // Of a run that an earlier version began, which read test after each epoch.
+  std::optional<Score> test;
   double seconds = 0;  // Training alone.
-  double test_seconds = 0;
   double samples_per_second = 0;
-  double finished_s = 0;  // Since the run began, tests and checkpoints included.
+  double finished_s = 0;  // Since the run began, evaluations and checkpoints included.
+};
+
+// The epoch whose weights are those of the run.
+struct TrainResult {
+  std::int64_t epoch = 0;
+  std::optional<Score> val;   // By which it was chosen; nullopt: nothing was, it is the last.
+  std::optional<Score> test;  // Read once, with these weights; nullopt: the data has no such split.
 };
 
 // Times are of the work that the state holds: what a killed process did after its last checkpoint is done again and
 // counted once, and no time passes between two processes. No wall clock.
 struct TrainHistory {
-  std::vector<EpochResult> epochs;  // The finished ones.
-  double seconds = 0;               // Since the run began.
-  double epoch_seconds = 0;         // Training in the epoch that is not finished.
-  bool evaluation_due = false;      // Its last step is done, its evaluation is not.
+  std::vector<EpochResult> epochs;    // The finished ones.
+  double seconds = 0;                 // Since the run began.
+  double epoch_seconds = 0;           // Training in the epoch that is not finished.
+  bool evaluation_due = false;        // Its last step is done, its evaluation is not.
+  std::optional<TrainResult> result;  // Of a run that has ended.
 };
 
 nlohmann::ordered_json to_json(const EpochResult& epoch);
+nlohmann::ordered_json to_json(const TrainResult& result);
 
 // The history as a checkpoint carries it; numbers come back bit for bit. evaluation_due is the checkpoint's own.
 std::string history_text(const TrainHistory& history);
+// `tests_were_val`: what earlier versions called test was the data's val, as they read it where there was no test.
 // Error{corrupt_data} names `path`, the checkpoint.
-TrainHistory parse_history(const std::string& text, bool evaluation_due, const std::filesystem::path& path);
+TrainHistory parse_history(const std::string& text, bool evaluation_due, bool tests_were_val,
+                           const std::filesystem::path& path);
 
 }  // namespace headrace

@@ -158,8 +158,7 @@ nlohmann::ordered_json ledger_document(const VerbContext& context, const Tuning&
   for (const auto& [key, value] : head.items()) document[key] = value;
   add_measured(document, tuning.before, report);
   document["training"] = to_json(run);
-  document["test_accuracy"] =
-      run.epochs.empty() ? nlohmann::ordered_json(nullptr) : nlohmann::ordered_json(run.epochs.back().test_accuracy);
+  add_outcome(document, run);
   return document;
 }
 
