@@ -252,7 +252,8 @@ struct Report {
   // Of a profile or a training the first alone.
   double baseline_samples_per_second = 0, best_samples_per_second = 0;
   std::optional<TimeSplit> before, after;
-  std::string diagnosis;  // Its sentence.
+  std::string disturbance;  // That the machine was not quiet, with the figures; empty: it was, or nobody looked.
+  std::string diagnosis;    // Its sentence.
   std::vector<Finding> findings;
   std::vector<Change> changes;  // In the order they were tried.
   std::optional<double> test_accuracy, test_loss;
