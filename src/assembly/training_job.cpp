@@ -187,7 +187,8 @@ ExactResult TrainingJob::exact_fingerprint(std::int64_t batch_index) {
   output.loss.backward();
   set_generator_state(generator);
   NamedTensors gradients;
-  for (const auto& [name, parameter] : network->state().parameters) {
+  const ModelState state = network->state();
+  for (const auto& [name, parameter] : state.parameters) {
     if (parameter.grad().defined()) gradients.emplace_back(name, parameter.grad());
   }
   return {ExactFingerprint{output.loss.item<double>(), exact_gradients(gradients)}, {}};

@@ -96,8 +96,9 @@ Ledger Tuner::run() {
   comparison_of_.resize(candidates_.size());
   job_.snapshot();
   const auto measure_baseline = [this] {
+    const CpuLoad before = read_load_ ? read_load_() : CpuLoad{};
     calibrate();
-    judge_machine();
+    judge_machine(before);
   };
   if (const auto fault = attempt(measure_baseline)) blame(*fault, {});
   for (std::size_t index = 0; index < candidates_.size(); ++index) {
@@ -127,14 +128,14 @@ void Tuner::calibrate() {
   baseline_step_s_ = best_step_s_ = median(timed_steps(job_, steps));
 }
 
-// Blocks of the job as written, as a trial would measure them, and what the kernel counts of others meanwhile.
-void Tuner::judge_machine() {
+// Blocks of the job as written, as a trial would measure them, and what the kernel has counted of others since
+// `before`.
+void Tuner::judge_machine(const CpuLoad& before) {
   const auto trials = static_cast<double>(std::max<std::size_t>(1, candidates_.size()));
   const double share_s = (trials_end_s_ - clock_()) / trials;
   const BlockPlan plan = plan_of_trial(best_step_s_, share_s, "");
   const double unit_s = static_cast<double>(plan.warmup + plan.steps) * best_step_s_ + switch_s_;
   const double end_s = clock_() + kQuietShare * options_.budget_s;
-  const CpuLoad before = read_load_ ? read_load_() : CpuLoad{};
   std::vector<double> block_s;
   // Each block begins like one of a pair. Where the least number does not fit, the spread stays unavailable.
   const bool fits = clock_() + static_cast<double>(kQuietBlocksMin) * unit_s <= end_s;
@@ -155,8 +156,7 @@ void Tuner::judge_machine() {
     found.candidates_held = std::min(decisions_held(), found.candidates_wanted);
     found.sentence += fmt::format(
         " A gain of {:.0f} % takes about {:.0f} pairs, {:.3g} s, to decide; the budget of {:.4g} s goes to the first "
-        "of the "
-        "{} changes, about {} of them, and the division of the cores is not tried.",
+        "of the {} changes, about {} of them, and the division of the cores is not tried.",
         kGainPlanned * 100, pairs, decision_s_, options_.budget_s, found.candidates_wanted, found.candidates_held);
   }
   if (progress_.judged) progress_.judged(found);
@@ -365,11 +365,15 @@ Tuner::Next Tuner::check_losses(std::size_t index, const Settings& settings) {
 }
 
 BlockPlan Tuner::plan_of_trial(double second_step_s, double share_s, const std::string& resource) const {
-  const auto plan = plan_blocks(best_step_s_, second_step_s, switch_s_, share_s, kShortPairsWanted);
+  // No longer than the blocks that the decision was estimated with.
+  const std::int64_t needed = is_quiet() ? 0 : ledger_.quietness.pairs_needed;
+  const auto plan = [&](std::int64_t pairs) {
+    return plan_blocks(best_step_s_, second_step_s, switch_s_, share_s, std::max(pairs, needed));
+  };
+  const BlockPlan short_blocks = plan(kShortPairsWanted);
   // What changes loading shows when the queue of batches has settled, which takes longer blocks.
-  if (plan.steps >= kShortBlockSteps && resource != "data") return plan;
-  const std::int64_t pairs = std::max(kPairsWanted, ledger_.quietness.pairs_needed);
-  return plan_blocks(best_step_s_, second_step_s, switch_s_, share_s, is_quiet() ? kPairsWanted : pairs);
+  if (short_blocks.steps >= kShortBlockSteps && resource != "data") return short_blocks;
+  return plan(kPairsWanted);
 }
 
 // Measures nothing yet: what a configuration builds once, and how long its steps are, which decides how long the blocks

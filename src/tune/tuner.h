@@ -58,7 +58,7 @@ class Tuner {
   using Indices = std::vector<std::size_t>;  // Of trials, in the order in which they were kept.
 
   void calibrate();
-  void judge_machine();
+  void judge_machine(const CpuLoad& before);
   BlockPlan plan_of_trial(double second_step_s, double share_s, const std::string& resource) const;
   bool is_quiet() const { return ledger_.quietness.quiet.value_or(true); }
   std::int64_t decisions_held() const;  // By what is left for trials, at least one.
