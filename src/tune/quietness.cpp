@@ -40,7 +40,9 @@ std::string figures_of(const Quietness& found) {
       "; other programs take {} of the cores, the host {}, idle {}; tasks waited for a core {} of the "
       "time (pressure)",
       percent(found.others), percent(found.steal), percent(found.idle), percent(found.pressure));
-  if (found.group_pressure) text += fmt::format(", those of this control group {}", percent(found.group_pressure));
+  // The topmost group says what the machine says.
+  if (found.group_pressure && percent(found.group_pressure) != percent(found.pressure))
+    text += fmt::format(", those of this control group {}", percent(found.group_pressure));
   return text;
 }
 

@@ -128,31 +128,28 @@ void Tuner::calibrate() {
   baseline_step_s_ = best_step_s_ = median(timed_steps(job_, steps));
 }
 
-// Blocks of the job as written, as a trial would measure them, and what the kernel has counted of others since
-// `before`.
+// Blocks of the job as written, as long as a trial's, and what the kernel has counted of others since `before`.
 void Tuner::judge_machine(const CpuLoad& before) {
   const auto trials = static_cast<double>(std::max<std::size_t>(1, candidates_.size()));
-  const double share_s = (trials_end_s_ - clock_()) / trials;
-  const BlockPlan plan = plan_of_trial(best_step_s_, share_s, "");
-  const double unit_s = static_cast<double>(plan.warmup + plan.steps) * best_step_s_ + switch_s_;
+  const BlockPlan plan = plan_of_trial(best_step_s_, (trials_end_s_ - clock_()) / trials, "");
+  const double block_s = static_cast<double>(plan.steps) * best_step_s_;
   const double end_s = clock_() + kQuietShare * options_.budget_s;
-  std::vector<double> block_s;
-  // Each block begins like one of a pair. Where the least number does not fit, the spread stays unavailable.
-  const bool fits = clock_() + static_cast<double>(kQuietBlocksMin) * unit_s <= end_s;
-  while (fits && static_cast<std::int64_t>(block_s.size()) < kQuietBlocks && clock_() + unit_s <= end_s &&
+  std::vector<double> blocks_s;
+  // Where the least number does not fit, the spread stays unavailable.
+  const bool fits = clock_() + static_cast<double>(kQuietBlocksMin) * block_s <= end_s;
+  while (fits && static_cast<std::int64_t>(blocks_s.size()) < kQuietBlocks && clock_() + block_s <= end_s &&
          keep_going()) {
-    switch_to(job_, {});
-    timed_steps(job_, plan.warmup);
     const auto times = timed_steps(job_, plan.steps);
-    block_s.push_back(std::accumulate(times.begin(), times.end(), 0.0));
+    blocks_s.push_back(std::accumulate(times.begin(), times.end(), 0.0));
   }
   const CpuUse use = cpu_use_between(before, read_load_ ? read_load_() : CpuLoad{});
   Quietness& found = ledger_.quietness;
-  found = judge_quietness(block_s, use, options_.gain_min);
+  found = judge_quietness(blocks_s, use, options_.gain_min);
   found.candidates_wanted = static_cast<std::int64_t>(candidates_.size());
   if (!is_quiet()) {
     const auto pairs = static_cast<double>(found.pairs_needed > 0 ? found.pairs_needed : kShortPairsWanted);
-    decision_s_ = 2 * pairs * unit_s + 2 * static_cast<double>(kRoundingBatches) * best_step_s_;
+    const double pair_s = 2 * (static_cast<double>(plan.warmup + plan.steps) * best_step_s_ + switch_s_);
+    decision_s_ = pairs * pair_s + 2 * static_cast<double>(kRoundingBatches) * best_step_s_;
     found.candidates_held = std::min(decisions_held(), found.candidates_wanted);
     found.sentence += fmt::format(
         " A gain of {:.0f} % takes about {:.0f} pairs, {:.3g} s, to decide; the budget of {:.4g} s goes to the first "

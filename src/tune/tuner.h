@@ -28,7 +28,7 @@ inline constexpr std::int64_t kTrialStepsMin = 80;
 
 // Of the budget, what blocks of the baseline may take that tell whether the machine is quiet, and what a float64 run of
 // the batches for numerics checks may take.
-inline constexpr double kQuietShare = 0.05;
+inline constexpr double kQuietShare = 0.10;
 inline constexpr double kExactShare = 0.10;
 
 class Tuner {

@@ -90,8 +90,13 @@ void expect_planted_found(const Machine& machine, int seeds) {
     EXPECT_GE(count(name, Verdict::failed), enough) << name;
   }
   for (const char* name : {"e wrong", "j wrong"}) {
-    EXPECT_EQ(count(name, Verdict::refused), seeds) << name;
-    EXPECT_EQ(counts.reasons.at(name).at(Reason::numerics), seeds) << name;
+    // Bursts can look like a machine that is not quiet, where the last ones are left out.
+    const auto& reasons = counts.reasons.at(name);
+    EXPECT_GE(count(name, Verdict::refused), enough) << name;
+    EXPECT_EQ(reasons.at(Reason::numerics), count(name, Verdict::refused)) << name;
+    EXPECT_EQ(reasons.at(Reason::numerics) + (reasons.count(Reason::not_quiet) ? reasons.at(Reason::not_quiet) : 0),
+              seeds)
+        << name;
   }
   EXPECT_LE(counts.spent_s_max, 90 + 1.5);
 }
