@@ -45,7 +45,7 @@ struct Candidate {
   // epoch fills. It is measured in full effect; in its gain this share of the run counts as slow as without it.
   double late_share = 0;
   // It changes nothing but how many threads or processes work: what pays then depends on what else the machine does,
-  // so that it is tried on a quiet machine only.
+  // so that it is not tried while others take the cores.
   bool divides_cores = false;
 };
 
@@ -147,6 +147,7 @@ struct NumericResult {
 // time while blocks of the job as written ran. nullopt: unavailable.
 struct Quietness {
   std::optional<bool> quiet;      // nullopt: neither the job's blocks nor the system could tell.
+  bool cores_taken = false;       // By other programs or the host's other machines, and not by noise alone.
   std::string sentence;           // For a person, with the figures.
   std::int64_t blocks = 0;        // Of the job as written, in a row.
   double block_s = 0;             // Median.

@@ -86,6 +86,7 @@ constexpr std::array kQuietFigures = {std::pair{"scatter", &Quietness::scatter},
 
 ordered_json quietness(const Quietness& value) {
   ordered_json json = {{"quiet", value.quiet ? ordered_json(*value.quiet) : ordered_json(nullptr)},
+                       {"cores_taken", value.cores_taken},
                        {"sentence", value.sentence},
                        {"blocks", value.blocks},
                        {"block_s", number(value.block_s)}};
@@ -99,6 +100,7 @@ ordered_json quietness(const Quietness& value) {
 Quietness quietness(const ordered_json& json) {
   Quietness value;
   if (!json.at("quiet").is_null()) value.quiet = json.at("quiet").get<bool>();
+  value.cores_taken = json.at("cores_taken");
   value.sentence = json.at("sentence");
   value.blocks = json.at("blocks");
   value.block_s = number(json.at("block_s"));

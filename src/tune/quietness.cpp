@@ -95,7 +95,8 @@ Quietness judge_quietness(std::span<const double> block_s, const CpuUse& use, do
     disturbed = pairs_for(*found.scatter, gain_min) > static_cast<double>(kPairsMax) / 2;
   }
   if (found.others && found.steal && found.idle) {
-    disturbed = disturbed || (*found.others + *found.steal >= kOthersMax && *found.idle < kIdleMin);
+    found.cores_taken = *found.others + *found.steal >= kOthersMax && *found.idle < kIdleMin;
+    disturbed = disturbed || found.cores_taken;
   }
   const bool known = found.scatter || found.others;
   if (known) found.quiet = !disturbed;

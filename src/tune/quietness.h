@@ -37,8 +37,8 @@ std::optional<double> lag_of(std::span<const double> block_s);
 std::int64_t pairs_to_decide(double scatter, double gain_min);
 
 // Not quiet: deciding on kGainPlanned takes more than half of the pairs that are ever spent on a change (kPairsMax), or
-// others take kOthersMax of the cores. `block_s` are seconds of blocks of equal length, in a row. `pressure` alone decides nothing:
-// a job's own loader and compute threads wait for each other, too.
+// others take kOthersMax of the cores. `block_s` are seconds of blocks of equal length, in a row. `pressure` alone
+// decides nothing: a job's own loader and compute threads wait for each other, too.
 Quietness judge_quietness(std::span<const double> block_s, const CpuUse& use, double gain_min);
 
 }  // namespace headrace

@@ -147,14 +147,17 @@ void Tuner::judge_machine(const CpuLoad& before) {
   found = judge_quietness(blocks_s, use, options_.gain_min);
   found.candidates_wanted = static_cast<std::int64_t>(candidates_.size());
   if (!is_quiet()) {
-    const auto pairs = static_cast<double>(found.pairs_needed > 0 ? found.pairs_needed : kShortPairsWanted);
+    const std::int64_t pairs = found.pairs_needed > 0 ? found.pairs_needed : kShortPairsWanted;
     const double pair_s = 2 * (static_cast<double>(plan.warmup + plan.steps) * best_step_s_ + switch_s_);
-    decision_s_ = pairs * pair_s + 2 * static_cast<double>(kRoundingBatches) * best_step_s_;
+    const double checks_s = 2 * static_cast<double>(kRoundingBatches) * best_step_s_;
+    decision_s_ = static_cast<double>(pairs) * pair_s + checks_s;
+    least_trial_s_ = static_cast<double>(kPairsToKeep) * pair_s + checks_s;
     found.candidates_held = std::min(decisions_held(), found.candidates_wanted);
     found.sentence += fmt::format(
-        " A gain of {:.0f} % takes about {:.0f} pairs, {:.3g} s, to decide; the budget of {:.4g} s goes to the first "
-        "of the {} changes, about {} of them, and the division of the cores is not tried.",
-        kGainPlanned * 100, pairs, decision_s_, options_.budget_s, found.candidates_wanted, found.candidates_held);
+        " A gain of {:.0f} % takes about {} pairs, {:.3g} s, to decide, and the budget of {:.4g} s holds {} such "
+        "decisions: it goes to the first of the {} changes, the others are left out{}.",
+        kGainPlanned * 100, pairs, decision_s_, options_.budget_s, found.candidates_held, found.candidates_wanted,
+        found.cores_taken ? ", and so is the division of the cores" : "");
   }
   if (progress_.judged) progress_.judged(found);
 }
@@ -235,22 +238,21 @@ bool Tuner::settled_untried(std::size_t index) {
 }
 
 // On a machine that is not quiet, a budget divided among all changes decides none of them: the first ones get as much
-// as a decision takes, and as many later ones as the first leave time for.
+// as a decision takes, and later ones are tried as long as what is left holds the pairs without which nothing is kept.
 bool Tuner::settled_for_noise(std::size_t index) {
   if (is_quiet()) return false;
   Trial& trial = ledger_.trials[index];
-  if (candidates_[index].divides_cores) {
+  if (candidates_[index].divides_cores && ledger_.quietness.cores_taken) {
     settle(trial, Verdict::inconclusive, Reason::not_quiet,
-           "Not tried: the machine is not quiet, and which division of the cores pays depends on what else it does.");
+           "Not tried: others take the cores, and which division of them pays depends on that.");
     return true;
   }
   const double left_s = trials_end_s_ - clock_();
-  if (tried_ == 0 || left_s >= decision_s_) return false;
-  settle(
-      trial, Verdict::inconclusive, Reason::not_quiet,
-      fmt::format("Not tried: the machine is not quiet, and the budget went to the first {}; the {:.3g} s left hold no "
-                  "decision, which takes about {:.3g} s.",
-                  tried_, left_s, decision_s_));
+  if (tried_ == 0 || left_s >= least_trial_s_) return false;
+  settle(trial, Verdict::inconclusive, Reason::not_quiet,
+         fmt::format("Not tried: the machine is not quiet, and the budget went to the first {}; the {:.2g} s left hold "
+                     "fewer than {} pairs.",
+                     tried_, left_s, kPairsToKeep));
   return true;
 }
 

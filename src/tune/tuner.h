@@ -120,8 +120,9 @@ class Tuner {
   double start_s_ = 0, trials_end_s_ = 0, end_s_ = 0;
   double switch_s_ = 0;                           // configure() and restore().
   double baseline_step_s_ = 0, best_step_s_ = 0;  // Medians of what was measured last.
-  double decision_s_ = 0;                         // Where the machine is not quiet: what deciding a candidate takes.
-  std::size_t tried_ = 0;                         // Candidates that had a share of the budget.
+  // Where the machine is not quiet: what deciding on a gain of kGainPlanned takes, and what any verdict takes.
+  double decision_s_ = 0, least_trial_s_ = 0;
+  std::size_t tried_ = 0;  // Candidates that had a share of the budget.
   std::int64_t comparisons_ = 0;
 };
 

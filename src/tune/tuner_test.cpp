@@ -580,7 +580,7 @@ LoadReader load_with_others(const FakeJob& job, double share) {
   };
 }
 
-TEST(Tuner, TheDivisionOfTheCoresIsTriedOnAQuietMachineOnly) {
+TEST(Tuner, TheDivisionOfTheCoresIsNotTriedWhileOthersTakeThem) {
   const Effects effects = {{"a threads", {.time_factor = 1 / 1.3}}, {"b faster", {.time_factor = 1 / 1.2}}};
   for (const bool is_busy : {true, false}) {
     FakeJob job({}, effects, 5);
@@ -597,6 +597,32 @@ TEST(Tuner, TheDivisionOfTheCoresIsTriedOnAQuietMachineOnly) {
     EXPECT_NEAR(ledger.quietness.others.value(), 0.5, 0.02);
     for (const auto& settings : job.configured) EXPECT_FALSE(settings.count("a threads"));
   }
+}
+
+TEST(Tuner, ANoisyMachineWhoseCoresNobodyTakesHasTheirDivisionTried) {
+  FakeJob job(kNoisy, {{"a threads", {.time_factor = 1 / 1.3}}}, 5);
+  auto tried = candidate("a threads");
+  tried.divides_cores = true;
+  const auto ledger = Tuner(
+                          job, {tried}, {}, 1, {}, [&job] { return job.now_s(); }, load_with_others(job, 0.02))
+                          .run();
+  EXPECT_EQ(ledger.quietness.quiet, false) << ledger.quietness.sentence;
+  EXPECT_FALSE(ledger.quietness.cores_taken);
+  EXPECT_GT(ledger.trials[0].pairs, 0);
+}
+
+// What is left when the first changes are decided early goes to the next ones, though it holds no decision on a small
+// gain.
+TEST(Tuner, OnAMachineThatIsNotQuietLargeGainsLeaveTimeForTheNextChanges) {
+  Effects effects;
+  for (const char* name : {"a", "b", "c", "d"}) effects[name] = {.time_factor = 1 / 2.0};
+  int tried = 0;
+  for (int seed = 0; seed < 20; ++seed) {
+    FakeJob job(kNoisy, effects, 900 + seed);
+    const auto ledger = tune_fake(job, all_of(effects), seed);
+    for (const Trial& trial : ledger.trials) tried += trial.pairs > 0;
+  }
+  EXPECT_GE(tried, 60);  // Of 80; with one decision on a small gain reserved for each, some 40.
 }
 
 TEST(Tuner, ASlowJobLeavesTheSpreadUnavailableAndTriesAll) {
