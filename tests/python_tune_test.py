@@ -937,3 +937,31 @@ def test_a_mapping_that_is_no_dict_counts_by_its_samples_and_is_cut_along_them()
     parts = parts_of(batches[0], 2)
     assert all(isinstance(part, Encoding) and part["images"].shape[0] == part["labels"].shape[0] == 4 for part, _ in parts)
     assert batches[0]["images"].shape[0] == 8
+
+
+def numerics_of(tuned):
+    return {trial["name"]: trial["numerics"] for trial in tuned.ledger["trials"]}
+
+
+def test_rounding_is_judged_against_a_copy_of_the_model_in_float64():
+    loop = Loop()
+    before = everything(loop)
+    tuned = loop.tune(forward=lambda model, batch: nn.functional.cross_entropy(model(batch[0]), batch[1]),
+                      only=["channels-last"], budget=3.0, gain_min=10.0)
+    numerics = numerics_of(tuned)["channels-last"]
+    assert numerics["passed"] and numerics["why_not_float64"] == ""
+    assert numerics["baseline_error"] is not None or "update" in numerics["measure"]
+    assert differences(before, everything(loop)) == []
+
+
+def test_a_loop_that_does_not_run_in_float64_is_judged_by_the_fixed_figures_and_says_why():
+    loop = Loop()  # Its forward takes the model from around it, which stays float32.
+    numerics = numerics_of(loop.tune(only=["channels-last"], budget=3.0, gain_min=10.0))["channels-last"]
+    assert numerics["passed"] and numerics["baseline_error"] is None
+    assert "RuntimeError" in numerics["why_not_float64"]
+
+
+def test_the_ledger_says_whether_the_machine_was_quiet():
+    quietness = Loop().tune(only=["fused optimizer"], budget=2.0, gain_min=10.0).ledger["quietness"]
+    assert quietness["sentence"] and quietness["quiet"] in (True, False, None)
+    assert quietness["others"] is None or 0 <= quietness["others"] <= 1

@@ -270,6 +270,7 @@ struct Report {
   std::optional<TimeSplit> before, after;
   double late_share = 0;  // The share of a run that is over before all that was kept pays; after is of the rest.
   std::optional<double> budget_s;  // Of the tuning.
+  std::string disturbance;         // That the machine was not quiet, with the figures; empty: it was, or nobody looked.
   std::string diagnosis;           // Its sentence.
   std::vector<Finding> findings;
   std::vector<Change> changes;                                             // In the order they were tried.

@@ -26,7 +26,9 @@ namespace headrace {
 // How close a change must stay to the original (DESIGN section 3, "A trial").
 enum class NumericClass {
   bit_equal,  // Same bits of every parameter and buffer after 5 steps.
-  rounding,  // One step from one state, 5 batches: loss 1e-5 relative, gradients 1e-2 relative L2, see numeric_check.h.
+  // One step from one state, 5 batches: as near to the same batches in float64 as the original is, up to a factor of 4;
+  // where float64 is not affordable, loss 1e-5 relative, gradients 1e-2 relative L2. See numeric_check.h.
+  rounding,
   reduced_precision,  // Mean gradient cosine >= 0.9 over 8 batches; last tenth of a short run inside the band of 3
                       // seeds.
 };
@@ -44,6 +46,9 @@ struct Candidate {
   // The share of the run (0 to below 1) that is over before the change pays: 1 / epochs for a cache that the first
   // epoch fills. It is measured in full effect; in its gain this share of the run counts as slow as without it.
   double late_share = 0;
+  // It changes nothing but how many threads or processes work: what pays then depends on what else the machine does,
+  // so that it is not tried while others take the cores.
+  bool divides_cores = false;
 };
 
 // Loss and gradients of one forward and backward on one batch, from the snapshot's state.
@@ -54,6 +59,21 @@ struct Fingerprint {
   };
   double loss = 0;
   std::vector<Gradient> gradients;
+};
+
+// The same, computed in float64: what rounding keeps a float32 computation away from.
+struct ExactFingerprint {
+  struct Gradient {
+    std::string name;
+    std::vector<double> values;
+  };
+  double loss = 0;
+  std::vector<Gradient> gradients;
+};
+
+struct ExactResult {
+  std::optional<ExactFingerprint> fingerprint;
+  std::string why_not;  // For a person, where there is none.
 };
 
 // A training or serving job that can be measured under different settings. The tuner's only view of the world.
@@ -78,6 +98,11 @@ class Job {
   virtual SplitRun run_split(std::int64_t steps) { return {run(steps), std::nullopt}; }
   // On batch `batch` (0, 1, ... of a fixed order) from the present state, which it leaves as it was.
   virtual Fingerprint fingerprint(std::int64_t batch) = 0;
+  // The same as the recipe as written computes it, but in float64, with the same random draws. It leaves the state as
+  // it was; after an exception restore() comes first.
+  virtual ExactResult exact_fingerprint(std::int64_t /*batch*/) {
+    return {std::nullopt, "this job has no float64 form"};
+  }
   // Every parameter and buffer of the present state, for bit_equal.
   virtual std::uint64_t state_hash() = 0;
   // Largest relative L2 difference of parameters and optimizer state between the update under `a` and under `b` from
@@ -100,14 +125,15 @@ struct Interval {
 
 enum class Verdict { kept, refused, inconclusive, failed };
 enum class Reason {
-  none,      // Kept, or stopped from outside.
-  slower,    // The interval's upper end lies below 0.
-  no_gain,   // It lies below gain_min.
-  numerics,  // Beyond the tolerance of its class.
-  memory,    // The job threw Error{out_of_memory} or std::bad_alloc.
-  budget,    // Pairs or seconds were used up.
-  error,     // The job threw something else.
-  fixed,     // Not tried: TuneOptions::fixed protects a key that it changes.
+  none,       // Kept, or stopped from outside.
+  slower,     // The interval's upper end lies below 0.
+  no_gain,    // It lies below gain_min.
+  numerics,   // Beyond the tolerance of its class.
+  memory,     // The job threw Error{out_of_memory} or std::bad_alloc.
+  budget,     // Pairs or seconds were used up.
+  error,      // The job threw something else.
+  fixed,      // Not tried: TuneOptions::fixed protects a key that it changes.
+  not_quiet,  // Not tried: the machine is not quiet, and the budget holds fewer decisions.
 };
 const char* to_string(Verdict verdict) noexcept;
 const char* to_string(Reason reason) noexcept;
@@ -119,6 +145,28 @@ struct NumericResult {
   double value = 0;  // The figure that came closest to, or went furthest beyond, its tolerance; passed: at most that.
   double tolerance = 0;
   std::string measure;  // What the figure is: "gradients, relative L2".
+  // Class rounding: what decided. With a float64 run, `value` is the change's error against it, and the tolerance a
+  // multiple of `baseline_error`.
+  std::optional<double> baseline_error;
+  std::string why_not_float64;  // Where the fixed figures served instead.
+};
+
+// Whether other work on this machine disturbs what is measured, found before the first trial. Shares are of all cores'
+// time while blocks of the job as written ran. nullopt: unavailable.
+struct Quietness {
+  std::optional<bool> quiet;      // nullopt: neither the job's blocks nor the system could tell.
+  bool cores_taken = false;       // By other programs or the host's other machines, and not by noise alone.
+  std::string sentence;           // For a person, with the figures.
+  std::int64_t blocks = 0;        // Of the job as written, in a row.
+  double block_s = 0;             // Median.
+  std::optional<double> scatter;  // Of log ratios of neighbouring blocks, as pairs of a trial are: 1.4826 * MAD.
+  std::optional<double> lag;      // Correlation of a block's log time with the next one's: slow noise nears 1.
+  std::optional<double> own, others, steal, idle;
+  std::optional<double> pressure, pressure_avg10, group_pressure,
+      group_pressure_avg10;            // Linux pressure stall, "some".
+  std::int64_t pairs_needed = 0;       // To decide on a gain of 10 %. 0: not estimated.
+  std::int64_t candidates_wanted = 0;  // That the tuner was given.
+  std::int64_t candidates_held = 0;    // Decisions that the budget holds.
 };
 
 struct Trial {
@@ -140,6 +188,7 @@ struct Ledger {
   Settings baseline;  // As the recipe wrote the keys that candidates touch. tune() cannot know: the caller fills it in.
   Settings best;      // Changes kept, all together.
   std::vector<Trial> trials;
+  Quietness quietness;
   // Of best over baseline, as a ratio: 1.44 means 1.44 times as fast. 1 without pairs when nothing was kept, NaN when a
   // stop or the budget came before the comparison.
   Interval speedup;
@@ -156,14 +205,17 @@ struct Ledger {
 
 // Told what happens while it happens; empty functions are not called.
 struct TuneProgress {
+  std::function<void(const Quietness&)> judged;  // Before the first trial.
   std::function<void(const Candidate&, std::size_t index, std::size_t count)> trying;
   std::function<void(const Trial&)> decided;  // Again for a trial that was open, or whose kept change is taken out.
   std::function<bool()> stop;                 // True: ends after the pair at hand; candidates left are inconclusive.
 };
 
-// Tries the candidates in order. `seed` decides the order within each pair. Afterwards the job has the best settings
-// and the snapshot's state. Rethrows Error{cancelled} never: a stop ends with what is known. What the job throws under
-// the baseline's own settings is rethrown; Error{invalid_argument} when options.only names no candidate.
+// Tries the candidates in order, which is that of their promise: on a machine that is not quiet the budget goes to as
+// many of the first as it can decide, and the others are left out (Reason::not_quiet). `seed` decides the order within
+// each pair. Afterwards the job has the best settings and the snapshot's state. Rethrows Error{cancelled} never: a stop
+// ends with what is known. What the job throws under the baseline's own settings is rethrown; Error{invalid_argument}
+// when options.only names no candidate.
 Ledger tune(Job& job, const std::vector<Candidate>& candidates, const TuneOptions& options, std::uint64_t seed,
             const TuneProgress& progress = {});
 

@@ -23,7 +23,7 @@ from ._dataloader import change, pass_over
 from ._device import batch_not_on_cpu, module_not_on_cpu, not_on_cpu
 from ._forward import ForwardSwitch
 from ._loader import AUTOTUNE, Loader
-from ._state import State, generators_of, in_layout_of, same_values, tensors_in
+from ._state import State, generators_of, in_layout_of, map_tensors, same_values, tensors_in
 from ._step import WholeStep
 from ._twin import draws, twin_of
 from .errors import Error, InvalidArgumentError, UnsupportedError
@@ -132,6 +132,28 @@ class Subject:
     def check_batch(self, batch: Any) -> None:
         """UnsupportedError for a batch on a device."""
         _refuse_device(batch_not_on_cpu(batch))
+
+    def exact_gradients(self, batch: Any) -> tuple[float, list[tuple[str, torch.Tensor]] | str]:
+        """Loss and gradients of the loop as written, computed in float64 by a copy of the model, or why there are none."""
+        if (reason := self._no_exact()) is not None:
+            return 0.0, reason
+        try:
+            model = copy.deepcopy(self.model).double()
+            exact = map_tensors(lambda tensor: tensor.double() if tensor.is_floating_point() else tensor, batch)
+            loss = loss_of(self.user_forward(model, exact))
+            loss.backward()
+        except Exception as error:  # noqa: BLE001 - the user's own code, on types that it was not written for.
+            return 0.0, f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else 'no message'}"
+        if loss.dtype is not torch.float64:
+            return 0.0, f"its loss is {loss.dtype} where model and batch are float64"
+        return loss.item(), [(name, parameter.grad) for name, parameter in model.named_parameters()
+                             if parameter.grad is not None]
+
+    def _no_exact(self) -> str | None:
+        types = {held.memory.dtype for held in self._state.parameters.values()}
+        if types != {torch.float32}:
+            return f"the parameters are not float32 alone: {', '.join(sorted(map(str, types)))}"
+        return None
 
     def new_pass(self) -> Iterator[Any]:
         return pass_over(self._pass_loader)

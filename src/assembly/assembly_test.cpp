@@ -1,4 +1,5 @@
 #include <ATen/core/Tensor.h>
+#include <ATen/ops/equal.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <headrace/insight.h>
@@ -11,12 +12,15 @@
 #include <thread>
 
 #include "assembly/measure.h"
+#include "assembly/state.h"
 #include "assembly/tiny_dataset.h"
 #include "assembly/training_job.h"
+#include "base/clock.h"
 #include "data/detail/tiny_pictures.h"
 #include "data/pack_build.h"
 #include "exec/stop.h"
 #include "tune/comparison.h"
+#include "tune/numeric_check.h"
 
 namespace headrace {
 namespace {
@@ -106,6 +110,77 @@ TEST(TrainingJob, FingerprintLeavesTheStateAsItWas) {
   EXPECT_EQ(gradient_distance(first, again), 0);
   EXPECT_NE(first.loss, job.fingerprint(3).loss);
   EXPECT_GT(first.gradients.size(), 5U);
+}
+
+TEST(TrainingJob, AFloat64RunIsNearThatOfFloat32AndLeavesTheStateAsItWas) {
+  const TinyDataset data{400};
+  Recipe recipe = data.recipe();
+  recipe.model.name = "small_cnn";
+  recipe.model.fusion = Fusion::norm_relu_pool;  // Which has no float64 form: the plain operators stand for it.
+  TrainingJob job{recipe, detect_machine()};
+  job.run(3);
+  job.snapshot();
+  const std::uint64_t before = job.state_hash();
+  const at::Tensor generator = generator_state();
+  const ExactResult exact = job.exact_fingerprint(2), again = job.exact_fingerprint(2);
+  EXPECT_EQ(before, job.state_hash());
+  EXPECT_TRUE(at::equal(generator, generator_state()));
+  ASSERT_TRUE(exact.fingerprint) << exact.why_not;
+  EXPECT_EQ(exact.fingerprint->loss, again.fingerprint->loss);
+  const Fingerprint rounded = job.fingerprint(2);
+  EXPECT_NE(exact.fingerprint->loss, rounded.loss);
+  EXPECT_NEAR(exact.fingerprint->loss / rounded.loss, 1, 1e-5);
+  ASSERT_EQ(exact.fingerprint->gradients.size(), rounded.gradients.size());
+  for (std::size_t i = 0; i < rounded.gradients.size(); ++i) {
+    EXPECT_EQ(exact.fingerprint->gradients[i].name, rounded.gradients[i].name);
+    EXPECT_EQ(exact.fingerprint->gradients[i].values.size(), rounded.gradients[i].values.size());
+  }
+}
+
+TEST(TrainingJob, ARecipeInBfloat16HasNoFloat64RunAndSaysWhy) {
+  const TinyDataset data{400};
+  Recipe recipe = data.recipe();
+  recipe.train.precision = Precision::bf16;
+  TrainingJob job{recipe, detect_machine()};
+  job.snapshot();
+  const ExactResult exact = job.exact_fingerprint(0);
+  EXPECT_FALSE(exact.fingerprint);
+  EXPECT_NE(exact.why_not.find("train.precision"), std::string::npos);
+}
+
+TEST(TrainingJob, AFloat64RunThatMemoryDoesNotHoldIsNotMade) {
+  const TinyDataset data{400};
+  Machine machine = detect_machine();
+  machine.memory_limit = std::int64_t{64} << 20;
+  TrainingJob job{data.recipe(), machine};
+  job.snapshot();
+  const ExactResult exact = job.exact_fingerprint(0);
+  EXPECT_FALSE(exact.fingerprint);
+  EXPECT_NE(exact.why_not.find("the limit is 64 MiB"), std::string::npos) << exact.why_not;
+}
+
+TEST(TrainingJob, AnotherLayoutIsRoundingByItsDistanceFromFloat64AndAPlantedErrorIsNot) {
+  const TinyDataset data{400};
+  Recipe recipe = data.recipe();
+  recipe.model.name = "small_cnn";
+  recipe.tune.planted = {{.name = "wrong", .gradient_error = 0.05}};
+  TrainingJob job{recipe, detect_machine()};
+  job.run(5);
+  job.snapshot();
+  NumericCheck check(job, 1, [] { return true; },
+                     {[] { return static_cast<double>(monotonic_ns()) * 1e-9; }, [] { return 1e9; }});
+  const auto result_of = [&](const Settings& settings) {
+    EXPECT_TRUE(check.prepare(NumericClass::rounding, {}));
+    return *check.check(NumericClass::rounding, settings);
+  };
+  const NumericResult layout = result_of({{"model.memory_format", "\"channels_last\""}});
+  EXPECT_TRUE(layout.passed) << layout.measure << ' ' << layout.value << " of " << layout.tolerance;
+  EXPECT_EQ(layout.why_not_float64, "");
+  const NumericResult wrong = result_of({{"planted.wrong", "true"}});
+  EXPECT_FALSE(wrong.passed);
+  EXPECT_EQ(wrong.measure, "gradients, error against float64");
+  EXPECT_NEAR(wrong.value, 0.05, 0.01);
+  EXPECT_GT(wrong.baseline_error.value(), 0);
 }
 
 TEST(TrainingJob, ShortRunRestoresAndItsSeedDecides) {
@@ -273,6 +348,25 @@ std::vector<std::string> names_of(const std::vector<Candidate>& list) {
   std::vector<std::string> names;
   for (const Candidate& candidate : list) names.push_back(candidate.name);
   return names;
+}
+
+TEST(Candidates, ComeInTheOrderOfTheirPromise) {
+  Recipe recipe;
+  recipe.model.name = "small_cnn";
+  recipe.data.threads = 1;
+  recipe.data.prefetch_batches = 2;
+  Machine machine;
+  machine.cores_usable = 2;
+  using testing::ElementsAre;
+  const auto compute = candidates(recipe, machine, "compute");
+  EXPECT_THAT(names_of(compute),
+              ElementsAre("fused normalisation", "channels-last", "bf16 autocast", "fused optimizer",
+                          "a core for loading", "loader threads 2", "loader threads 0", "deeper prefetch"));
+  EXPECT_EQ(candidates(recipe, machine, "data").front().name, "a core for loading");
+  for (const Candidate& candidate : compute) {
+    const bool threads = candidate.name.starts_with("loader threads") || candidate.name == "a core for loading";
+    EXPECT_EQ(candidate.divides_cores, threads) << candidate.name;
+  }
 }
 
 TEST(Candidates, OfDecodingAreListedWhereTheyCouldPay) {

@@ -1,4 +1,6 @@
 #include <algorithm>
+#include <array>
+#include <string_view>
 
 #include "assembly/training_job.h"
 
@@ -6,7 +8,7 @@ namespace headrace {
 namespace {
 
 Candidate one(std::string name, std::string sentence, Settings changes, NumericClass numerics, std::string resource) {
-  return {std::move(name), std::move(sentence), std::move(changes), numerics, std::move(resource), 0};
+  return {std::move(name), std::move(sentence), std::move(changes), numerics, std::move(resource), 0, false};
 }
 
 // Decoding is most of what an encoded picture costs. The first epoch pays for it as before, and in the others the
@@ -102,6 +104,13 @@ void add_compute_candidates(std::vector<Candidate>& list, const Recipe& recipe, 
 
 }  // namespace
 
+bool divides_cores(const Settings& changes) {
+  constexpr std::array<std::string_view, 3> kKeys{"compute.threads", "data.threads", "data.workers"};
+  return std::all_of(changes.begin(), changes.end(), [&](const auto& change) {
+    return std::find(kKeys.begin(), kKeys.end(), change.first) != kKeys.end();
+  });
+}
+
 std::vector<Candidate> candidates(const Recipe& recipe, const Machine& machine, const std::string& bound,
                                   const DataOutlook& outlook) {
   std::vector<Candidate> list;
@@ -111,6 +120,7 @@ std::vector<Candidate> candidates(const Recipe& recipe, const Machine& machine, 
     list.push_back(one(planted.name, "A planted knob with a known effect, to test the tuner.",
                        {{"planted." + planted.name, "true"}}, NumericClass::rounding, bound));
   }
+  for (Candidate& candidate : list) candidate.divides_cores = divides_cores(candidate.changes);
   std::stable_partition(list.begin(), list.end(), [&](const Candidate& c) { return c.resource == bound; });
   return list;
 }

@@ -14,6 +14,7 @@ namespace {
 
 constexpr std::int64_t kWarmupSteps = 3;
 constexpr int kFreeDataPairs = 7;
+constexpr std::int64_t kBlockStepsMin = 3;
 constexpr double kSpreadMax = 1.3;
 
 double sum(const std::vector<double>& values) {
@@ -115,10 +116,11 @@ Measured measure(MeasurableJob& job, const Machine& machine, std::int64_t steps,
     input.mean_memory = std::accumulate(result.memory.begin(), result.memory.end(), std::int64_t{0}) / steps;
   }
   const double step_s = result.split.total_s / static_cast<double>(result.split.steps);
-  const std::int64_t block = std::max<std::int64_t>(3, steps / 8);
   const int kinds = work_after ? 3 : 2;
-  if (static_cast<double>(kinds * kFreeDataPairs * (block + 1)) * step_s <= blocks_s_max) {
-    const StepRatios ratios = step_ratios(job, block);
+  const double block_max = blocks_s_max / (kinds * kFreeDataPairs * step_s) - 1;  // One step of each is unmeasured.
+  if (block_max >= static_cast<double>(kBlockStepsMin)) {
+    const auto block = static_cast<double>(std::max(kBlockStepsMin, steps / 8));
+    const StepRatios ratios = step_ratios(job, static_cast<std::int64_t>(std::min(block, block_max)));
     if (ratios.free_data) input.free_data_step_s = step_s * *ratios.free_data;
     if (ratios.undisturbed) input.undisturbed_step_s = step_s * *ratios.undisturbed;
   }

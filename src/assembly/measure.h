@@ -51,8 +51,8 @@ struct Measured {
 };
 
 // Runs `steps` traced steps after a short warm-up, then interleaved blocks with and without free data and loader
-// threads, which are left out where they would take longer than `blocks_s_max`. The job's position and parameters move
-// on; settings stay as they are. Throws what run() throws.
+// threads, which are shorter, or left out, where they would take longer than `blocks_s_max`. The job's position and
+// parameters move on; settings stay as they are. Throws what run() throws.
 Measured measure(MeasurableJob& job, const Machine& machine, std::int64_t steps,
                  double blocks_s_max = std::numeric_limits<double>::infinity());
 

@@ -80,6 +80,16 @@ std::vector<Fingerprint::Gradient> gradients_of(const NamedTensors& parameters) 
   return gradients;
 }
 
+std::vector<ExactFingerprint::Gradient> exact_gradients(const NamedTensors& gradients) {
+  std::vector<ExactFingerprint::Gradient> result;
+  for (const auto& [name, gradient] : gradients) {
+    const at::Tensor flat = gradient.detach().to(at::kCPU, at::kDouble).contiguous();
+    const double* values = flat.const_data_ptr<double>();
+    result.push_back({name, {values, values + flat.numel()}});
+  }
+  return result;
+}
+
 void set_gradients(const NamedTensors& parameters, const std::vector<Fingerprint::Gradient>& gradients) {
   std::size_t next = 0;
   for (const auto& [name, parameter] : parameters) {

@@ -24,6 +24,8 @@ std::uint64_t hash_of(const NamedTensors& tensors);
 
 // The gradients that the parameters have now; those without one are left out.
 std::vector<Fingerprint::Gradient> gradients_of(const NamedTensors& parameters);
+// These gradients in float64.
+std::vector<ExactFingerprint::Gradient> exact_gradients(const NamedTensors& gradients);
 // Gives parameters these gradients, which are in their order, in the parameters' own layout.
 void set_gradients(const NamedTensors& parameters, const std::vector<Fingerprint::Gradient>& gradients);
 

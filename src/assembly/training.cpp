@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "assembly/state.h"
 #include "data/held_out.h"
 #include "exec/cores.h"
 #include "hardware/wait_policy.h"
@@ -196,6 +197,25 @@ void Training::redraw(std::uint64_t seed) {
     target.parameters[i].second.copy_(source.parameters[i].second);
   for (std::size_t i = 0; i < source.buffers.size(); ++i) target.buffers[i].second.copy_(source.buffers[i].second);
   for (auto& [name, tensor] : trainer_->optimizer().state()) tensor.zero_();
+}
+
+std::unique_ptr<Network> Training::float64_network() {
+  ModelOptions plain = recipe_.model;
+  plain.fusion = Fusion::none;
+  plain.weights.clear();  // The values come from the network at hand.
+  plain.weights_except.clear();
+  std::unique_ptr<Network> network = make_network(plain, loader().channels(), loader().height(), loader().width());
+  const at::NoGradGuard no_grad;
+  const ModelState target = network->state(), &source = trainer_->model();
+  const auto convert = [](const NamedTensors& into, const NamedTensors& from) {
+    for (std::size_t i = 0; i < into.size(); ++i) {
+      const at::Tensor value = from[i].second.detach().contiguous();
+      into[i].second.set_data(value.is_floating_point() ? value.to(at::kDouble) : value.clone());
+    }
+  };
+  convert(target.parameters, source.parameters);
+  convert(target.buffers, source.buffers);
+  return network;
 }
 
 }  // namespace headrace

@@ -68,6 +68,10 @@ class Training {
   // Whether loader() is another one then. No epoch of the present one may run any more.
   bool needs_other_loader(const Recipe& next) const { return form_of(next.data) != form_of(recipe_.data); }
 
+  // The recipe's network, without fusion, in float64, with the values that the parameters and buffers have now. Draws
+  // from the default generator, as every network that is built.
+  std::unique_ptr<Network> float64_network();
+
   // Requested and applied of every switch that could be refused (honesty rule H-1), as of the last apply_live.
   const std::vector<Applied>& applied() const { return applied_; }
 

@@ -42,6 +42,7 @@ struct TrainingJob::Saved {
 
 TrainingJob::TrainingJob(const Recipe& recipe, const Machine& machine)
     : baseline_(recipe),
+      memory_limit_(machine.memory_limit),
       planted_on_(recipe.tune.planted.size(), false),
       planted_random_(static_cast<std::uint64_t>(recipe.seed), 0, 0),
       training_(std::make_unique<Training>(recipe, machine)) {
@@ -159,6 +160,40 @@ void TrainingJob::apply_planted_gradient_error() {
   }
 }
 
+TensorBatch TrainingJob::batch_for_checks(std::int64_t index) {
+  Epoch epoch = training_->loader().epoch(0, index % training_->batches_per_epoch());
+  const std::optional<Batch> batch = epoch.next();
+  if (!batch) fail(ErrorCode::invalid_argument, "assembly: the training data gives no batch");
+  return training_->trainer().transfer(*batch);
+}
+
+ExactResult TrainingJob::exact_fingerprint(std::int64_t batch_index) {
+  if (baseline_.train.precision != Precision::fp32) {
+    return {std::nullopt, "train.precision is bf16: the loop as written is not computed in float32"};
+  }
+  const auto resident = resident_memory(), peak = peak_memory();
+  if (memory_limit_ && resident && peak && *resident + 2 * *peak > *memory_limit_) {
+    return {std::nullopt,
+            fmt::format("it is estimated to need {} MiB beside the {} MiB in use, and the limit is {} MiB",
+                        2 * *peak >> 20, *resident >> 20, *memory_limit_ >> 20)};
+  }
+  epoch_.reset();
+  const at::Tensor generator = generator_state();
+  const std::unique_ptr<Network> network = training_->float64_network();
+  set_generator_state(generator);
+  TensorBatch batch = batch_for_checks(batch_index);
+  batch.images = batch.images.to(at::kDouble);
+  const Output output = classification_forward(*network)(batch);
+  output.loss.backward();
+  set_generator_state(generator);
+  NamedTensors gradients;
+  const ModelState state = network->state();
+  for (const auto& [name, parameter] : state.parameters) {
+    if (parameter.grad().defined()) gradients.emplace_back(name, parameter.grad());
+  }
+  return {ExactFingerprint{output.loss.item<double>(), exact_gradients(gradients)}, {}};
+}
+
 Fingerprint TrainingJob::fingerprint(std::int64_t batch_index) {
   epoch_.reset();
   Trainer& trainer = training_->trainer();
@@ -166,10 +201,7 @@ Fingerprint TrainingJob::fingerprint(std::int64_t batch_index) {
   std::vector<at::Tensor> buffers;
   for (const auto& [name, tensor] : trainer.model().buffers) buffers.push_back(tensor.clone());
 
-  Epoch epoch = training_->loader().epoch(0, batch_index % training_->batches_per_epoch());
-  std::optional<Batch> batch = epoch.next();
-  if (!batch) fail(ErrorCode::invalid_argument, "assembly: the training data gives no batch");
-  const Output output = trainer.forward_backward(trainer.transfer(*batch));
+  const Output output = trainer.forward_backward(batch_for_checks(batch_index));
   apply_planted_gradient_error();
 
   Fingerprint result;

@@ -29,6 +29,8 @@ class TrainingJob final : public MeasurableJob {
   void configure(const Settings& settings) override;
   std::vector<double> run(std::int64_t steps) override;
   Fingerprint fingerprint(std::int64_t batch) override;
+  // Needs memory for twice what the process has held so far at most; not where the recipe computes in bfloat16.
+  ExactResult exact_fingerprint(std::int64_t batch) override;
   std::uint64_t state_hash() override;
   double update_difference(const Settings& a, const Settings& b) override;
   double short_run(std::int64_t steps, std::uint64_t seed) override;
@@ -43,13 +45,15 @@ class TrainingJob final : public MeasurableJob {
 
  private:
   struct Saved;
+  TensorBatch batch_for_checks(std::int64_t index);
   void apply_planted();  // Before each update: the time, errors and exceptions of planted knobs.
   void apply_planted_gradient_error();
   std::vector<std::pair<std::string, at::Tensor>> everything();  // Parameters, buffers, optimizer state; shared.
 
   Recipe baseline_;
-  std::vector<bool> planted_on_;  // As long as baseline_.tune.planted.
-  SampleRandom planted_random_;   // Goes on over restores: a fault that comes now and then does not repeat itself.
+  std::optional<std::int64_t> memory_limit_;  // Bytes.
+  std::vector<bool> planted_on_;              // As long as baseline_.tune.planted.
+  SampleRandom planted_random_;  // Goes on over restores: a fault that comes now and then does not repeat itself.
   std::unique_ptr<Training> training_;
   std::unique_ptr<Saved> saved_;
   std::optional<Epoch> epoch_;   // The pass in progress; the trainer's progress says where it stands.
@@ -61,9 +65,13 @@ class TrainingJob final : public MeasurableJob {
 // Name of the candidate that needs Training::make_trial_index().
 constexpr std::string_view kIndexCandidate = "entropy index";
 
-// One change at a time for this recipe on this machine, in the order to try them: those that relieve `bound` first,
-// then by DESIGN's order. Settings already in force, keys of tune.fixed apart, are not listed.
-// `outlook`: Training::outlook().
+// Whether these settings change nothing but how many threads or processes compute and load (Candidate::divides_cores).
+bool divides_cores(const Settings& changes);
+
+// One change at a time for this recipe on this machine, in the order to try them, which is that of their promise: those
+// that relieve `bound` first; of each resource what gained most where it was measured (docs/measured), but the fused
+// optimizer after what shrinks the rest of a step, and the division of the cores behind it. Settings already in force,
+// keys of tune.fixed apart, are not listed. `outlook`: Training::outlook().
 std::vector<Candidate> candidates(const Recipe& recipe, const Machine& machine, const std::string& bound,
                                   const DataOutlook& outlook = {});
 

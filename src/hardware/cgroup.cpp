@@ -163,4 +163,11 @@ CgroupLimits read_cgroup_limits(const std::string& root) {
   return limits;
 }
 
+std::optional<std::string> cgroup_v2_folder(const std::string& root) {
+  for (const Hierarchy& hierarchy : read_hierarchies(root)) {
+    if (hierarchy.version == Version::v2) return hierarchy.mount_point + hierarchy.group;
+  }
+  return std::nullopt;
+}
+
 }  // namespace headrace

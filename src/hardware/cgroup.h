@@ -16,4 +16,7 @@ struct CgroupLimits {
 // `root` is prefixed to every path that is read.
 CgroupLimits read_cgroup_limits(const std::string& root);
 
+// Of this process, below `root`: "/sys/fs/cgroup/user.slice". nullopt: no hierarchy of version 2 is mounted.
+std::optional<std::string> cgroup_v2_folder(const std::string& root);
+
 }  // namespace headrace

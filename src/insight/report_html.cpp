@@ -63,6 +63,7 @@ std::string header_html(const Report& report) {
   const std::string verdict = report.verdict.empty() ? "No verdict" : html_text(report.verdict);
   std::string html = fmt::format("<header>\n<p class=\"eyebrow\">Headrace report on <b>{}</b></p>\n<h1>{}</h1>\n",
                                  report.title.empty() ? "an untitled job" : html_text(report.title), verdict);
+  if (!report.disturbance.empty()) html += fmt::format("<p class=\"lede\">{}</p>\n", html_text(report.disturbance));
   if (report.kind == Report::Kind::tuning) {  // A profile's verdict is its diagnosis, a training has none.
     html += fmt::format("<p class=\"lede\">Diagnosis: {}</p>\n", or_unavailable(html_text(report.diagnosis)));
   }

@@ -91,6 +91,7 @@ void write_outcome(Page& page, const Report& report) {
     if (report.kind == Report::Kind::training) write_accuracies(page, report);
     return;
   }
+  if (!report.disturbance.empty()) page.fact("machine", report.disturbance);
   page.fact("before", rate_text(report.baseline_samples_per_second));
   page.fact("after", rate_text(report.best_samples_per_second));
   page.fact("speedup", report.speedup_pairs > 0 ? fmt::format("{} times as fast (95 % interval, {} pairs)",

@@ -209,6 +209,23 @@ Fingerprint PythonJob::fingerprint(std::int64_t batch_index) {
   });
 }
 
+ExactResult PythonJob::exact_fingerprint(std::int64_t batch_index) {
+  return in_python([&]() -> ExactResult {
+    const py::object batch = batch_for_checks(batch_index);
+    pass_ = py::none();
+    subject_.attr("restore")();
+    const auto found = py::cast<py::tuple>(subject_.attr("exact_gradients")(batch));
+    subject_.attr("restore")();
+    if (!py::isinstance<py::list>(found[1])) return {std::nullopt, py::cast<std::string>(found[1])};
+    NamedTensors gradients;
+    for (const py::handle entry : py::list(found[1])) {
+      const auto pair = py::reinterpret_borrow<py::tuple>(entry);
+      gradients.emplace_back(py::cast<std::string>(pair[0]), tensor_of(pair[1], "a gradient"));
+    }
+    return {ExactFingerprint{py::cast<double>(found[0]), exact_gradients(gradients)}, {}};
+  });
+}
+
 std::uint64_t PythonJob::state_hash() {
   return in_python([this] {
     NamedTensors all = tensors("parameters");

@@ -44,6 +44,8 @@ class PythonJob final : public MeasurableJob {
   // what a setting costs once in a run (compiling) over the run's steps: each step's seconds hold its share.
   std::vector<double> run(std::int64_t steps) override;
   Fingerprint fingerprint(std::int64_t batch) override;
+  // By a copy of the module in float64. What the user's code cannot do with one is the reason why there is none.
+  ExactResult exact_fingerprint(std::int64_t batch) override;
   std::uint64_t state_hash() override;
   double update_difference(const Settings& a, const Settings& b) override;
   // From the snapshot's parameters: of a module that may have been trained before, nothing can be drawn anew but the

@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "assembly/measure.h"
+#include "assembly/training_job.h"
 #include "base/clock.h"
 #include "base/files.h"
 #include "cli/console.h"
@@ -56,6 +57,7 @@ std::vector<Candidate> candidates_of(const py::object& subject, const std::strin
     candidate.changes = py::cast<Settings>(entry.attr("changes"));
     candidate.numerics = numeric_class_named(py::cast<std::string>(entry.attr("numerics")));
     candidate.resource = py::cast<std::string>(entry.attr("resource"));
+    candidate.divides_cores = divides_cores(candidate.changes);
     list.push_back(std::move(candidate));
   }
   return list;
@@ -95,6 +97,9 @@ Tuning run(PythonJob& job, const py::object& subject, const TuneRequest& request
     tuning.tried = candidates_of(subject, to_string(tuning.before.diagnosis.bound));
   }
   TuneProgress progress;
+  progress.judged = [&](const Quietness& found) {
+    if (!found.quiet.value_or(true)) tell("machine", found.sentence);
+  };
   progress.trying = [&](const Candidate& candidate, std::size_t index, std::size_t count) {
     tell("step", fmt::format("Trying {} of {}: {}", index + 1, count, candidate.name));
   };
@@ -117,6 +122,7 @@ Tuning run(PythonJob& job, const py::object& subject, const TuneRequest& request
   const py::gil_scoped_acquire gil;
   tuning.applied = applied_of(subject);
   tuning.memory = job.memory();
+  for (Applied& entry : settings_left_out(tuning.ledger)) tuning.applied.push_back(std::move(entry));
   return tuning;
 }
 

@@ -24,9 +24,9 @@ struct TuneResult {
 };
 
 // Measures, tries what `subject` (headrace._subject.Subject) proposes, and leaves it with what was kept, in the state
-// it was made with. `on_progress(kind, text)` is told "step" (what is being done), "diagnosis" and "decided"; an
-// exception out of it ends the tuning. Called with the GIL; throws what the user's code raised, Ctrl-C included, with
-// the subject to be put back by the caller.
+// it was made with. `on_progress(kind, text)` is told "step" (what is being done), "diagnosis", "machine" (that it is
+// not quiet) and "decided"; an exception out of it ends the tuning. Called with the GIL; throws what the user's code
+// raised, Ctrl-C included, with the subject to be put back by the caller.
 TuneResult tune_objects(const pybind11::object& subject, const TuneRequest& request,
                         const pybind11::function& on_progress);
 

@@ -22,6 +22,7 @@ struct Effect {
   double amplification = 1;   // Of all gradient errors in force: what bfloat16 makes of a difference in rounding.
   double update_error = 0;    // Relative L2.
   double loss_shift = 0;      // Relative, of the losses of a short run.
+  double loss_error = 0;      // Relative, of a batch's loss.
   bool other_bits = false;
   double throw_probability = 0;  // Each step.
   bool out_of_memory = false;
@@ -77,10 +78,10 @@ class FakeJob : public Job {
   Fingerprint fingerprint(std::int64_t batch) override {
     now_s_ += machine_.step_s;
     Fingerprint print;
-    print.loss = 2.3 + 0.01 * static_cast<double>(batch);
+    print.loss = exact_loss(batch) * (1 + own_loss_error + total(&Effect::loss_error));
     std::mt19937_64 values(7 + batch);
     std::normal_distribution<double> normal;
-    double error = total(&Effect::gradient_error);
+    double error = own_gradient_error + total(&Effect::gradient_error);
     for (const auto& [key, value] : settings) error *= effects_.at(key).amplification;
     for (const char* name : {"conv.weight", "conv.bias", "fc.weight"}) {
       Fingerprint::Gradient gradient{name, {}};
@@ -91,6 +92,25 @@ class FakeJob : public Job {
       print.gradients.push_back(gradient);
     }
     return print;
+  }
+  ExactResult exact_fingerprint(std::int64_t batch) override {
+    if (!has_exact) return {std::nullopt, "the fake has no float64 form"};
+    ++exact_batches;
+    now_s_ += exact_cost * machine_.step_s;
+    if (exact_throws) throw std::runtime_error("fake: no kernel for double");
+    ExactFingerprint print;
+    print.loss = exact_loss(batch);
+    std::mt19937_64 values(7 + batch);
+    std::normal_distribution<double> normal;
+    for (const char* name : {"conv.weight", "conv.bias", "fc.weight"}) {
+      ExactFingerprint::Gradient gradient{name, {}};
+      for (int i = 0; i < 200; ++i) {
+        gradient.values.push_back(normal(values));
+        normal(values);  // The direction of the errors.
+      }
+      print.gradients.push_back(gradient);
+    }
+    return {print, {}};
   }
   std::uint64_t state_hash() override {
     std::uint64_t hash = 17 + static_cast<std::uint64_t>(position);
@@ -117,8 +137,13 @@ class FakeJob : public Job {
   std::vector<std::pair<Settings, std::vector<double>>> split_blocks;  // Step times of each run_split().
   std::int64_t position = 0, snapshots = 0, restores = 0, steps_run = 0, short_runs = 0, short_run_steps = 0;
   bool repeats_itself = true;
+  bool has_exact = false, exact_throws = false;
+  double exact_cost = 2;                              // In steps.
+  double own_loss_error = 0, own_gradient_error = 0;  // Of every fingerprint, relative, against the exact one.
+  std::int64_t exact_batches = 0;
 
  private:
+  static double exact_loss(std::int64_t batch) { return 2.3 + 0.01 * static_cast<double>(batch); }
   double total(double Effect::*part) const {
     double sum = 0;
     for (const auto& [key, value] : settings) sum += effects_.at(key).*part;

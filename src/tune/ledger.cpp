@@ -5,6 +5,7 @@
 #include <cmath>
 #include <limits>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <utility>
 
 namespace headrace {
@@ -21,10 +22,11 @@ constexpr std::array kClassNames = {std::pair{NumericClass::bit_equal, "bit_equa
 constexpr std::array kVerdictNames = {std::pair{Verdict::kept, "kept"}, std::pair{Verdict::refused, "refused"},
                                       std::pair{Verdict::inconclusive, "inconclusive"},
                                       std::pair{Verdict::failed, "failed"}};
-constexpr std::array kReasonNames = {std::pair{Reason::none, "none"},       std::pair{Reason::slower, "slower"},
-                                     std::pair{Reason::no_gain, "no_gain"}, std::pair{Reason::numerics, "numerics"},
-                                     std::pair{Reason::memory, "memory"},   std::pair{Reason::budget, "budget"},
-                                     std::pair{Reason::error, "error"},     std::pair{Reason::fixed, "fixed"}};
+constexpr std::array kReasonNames = {std::pair{Reason::none, "none"},          std::pair{Reason::slower, "slower"},
+                                     std::pair{Reason::no_gain, "no_gain"},    std::pair{Reason::numerics, "numerics"},
+                                     std::pair{Reason::memory, "memory"},      std::pair{Reason::budget, "budget"},
+                                     std::pair{Reason::error, "error"},        std::pair{Reason::fixed, "fixed"},
+                                     std::pair{Reason::not_quiet, "not_quiet"}};
 
 template <class Names, class Value>
 const char* name_of(const Names& names, Value value) noexcept {
@@ -46,6 +48,10 @@ ordered_json number(double value) {
   return std::isfinite(value) ? ordered_json(value) : ordered_json(nullptr);
 }
 
+ordered_json number(const std::optional<double>& value) {
+  return value ? number(*value) : ordered_json(nullptr);
+}
+
 double number(const ordered_json& json) {
   return json.is_null() ? std::numeric_limits<double>::quiet_NaN() : json.get<double>();
 }
@@ -60,6 +66,49 @@ std::vector<double> numbers(const ordered_json& json) {
   std::vector<double> values;
   for (const auto& value : json) values.push_back(number(value));
   return values;
+}
+
+std::optional<double> optional_number(const ordered_json& json, const char* key) {
+  const auto found = json.find(key);
+  return found == json.end() || found->is_null() ? std::nullopt : std::optional(found->get<double>());
+}
+
+constexpr std::array kQuietFigures = {std::pair{"scatter", &Quietness::scatter},
+                                      std::pair{"lag", &Quietness::lag},
+                                      std::pair{"own", &Quietness::own},
+                                      std::pair{"others", &Quietness::others},
+                                      std::pair{"steal", &Quietness::steal},
+                                      std::pair{"idle", &Quietness::idle},
+                                      std::pair{"pressure", &Quietness::pressure},
+                                      std::pair{"pressure_avg10", &Quietness::pressure_avg10},
+                                      std::pair{"group_pressure", &Quietness::group_pressure},
+                                      std::pair{"group_pressure_avg10", &Quietness::group_pressure_avg10}};
+
+ordered_json quietness(const Quietness& value) {
+  ordered_json json = {{"quiet", value.quiet ? ordered_json(*value.quiet) : ordered_json(nullptr)},
+                       {"cores_taken", value.cores_taken},
+                       {"sentence", value.sentence},
+                       {"blocks", value.blocks},
+                       {"block_s", number(value.block_s)}};
+  for (const auto& [name, figure] : kQuietFigures) json[name] = number(value.*figure);
+  json["pairs_needed"] = value.pairs_needed;
+  json["candidates_wanted"] = value.candidates_wanted;
+  json["candidates_held"] = value.candidates_held;
+  return json;
+}
+
+Quietness quietness(const ordered_json& json) {
+  Quietness value;
+  if (!json.at("quiet").is_null()) value.quiet = json.at("quiet").get<bool>();
+  value.cores_taken = json.at("cores_taken");
+  value.sentence = json.at("sentence");
+  value.blocks = json.at("blocks");
+  value.block_s = number(json.at("block_s"));
+  for (const auto& [name, figure] : kQuietFigures) value.*figure = optional_number(json, name);
+  value.pairs_needed = json.at("pairs_needed");
+  value.candidates_wanted = json.at("candidates_wanted");
+  value.candidates_held = json.at("candidates_held");
+  return value;
 }
 
 ordered_json interval(const Interval& value) {
@@ -88,7 +137,9 @@ ordered_json trial(const Trial& value) {
                       {"passed", value.numerics.passed},
                       {"value", value.numerics.checked ? number(value.numerics.value) : ordered_json(nullptr)},
                       {"tolerance", value.numerics.checked ? number(value.numerics.tolerance) : ordered_json(nullptr)},
-                      {"measure", value.numerics.measure}};
+                      {"measure", value.numerics.measure},
+                      {"baseline_error", number(value.numerics.baseline_error)},
+                      {"why_not_float64", value.numerics.why_not_float64}};
   json["changes"] = settings(value.changes);
   json["removed_again"] = value.removed_again;
   json["baseline_s"] = numbers(value.baseline_s);
@@ -114,6 +165,8 @@ Trial trial(const ordered_json& json, std::string_view source) {
     value.numerics.tolerance = number(numerics.at("tolerance"));
   }
   value.numerics.measure = numerics.at("measure");
+  value.numerics.baseline_error = optional_number(numerics, "baseline_error");  // Older ledgers lack these two.
+  value.numerics.why_not_float64 = numerics.value("why_not_float64", "");
   value.changes = json.at("changes").get<Settings>();
   value.removed_again = json.at("removed_again");
   value.baseline_s = numbers(json.at("baseline_s"));
@@ -145,6 +198,7 @@ ordered_json to_json(const Ledger& ledger) {
   json["speedup"]["best_s"] = numbers(ledger.best_s);
   json["budget_s"] = number(ledger.budget_s);
   json["spent_s"] = number(ledger.spent_s);
+  json["quietness"] = quietness(ledger.quietness);
   json["trials"] = ordered_json::array();
   for (const auto& value : ledger.trials) json["trials"].push_back(trial(value));
   return json;
@@ -173,6 +227,7 @@ Ledger parse_ledger(std::string_view text, std::string_view source) {
     ledger.best_s = numbers(json.at("speedup").value("best_s", ordered_json::array()));
     ledger.budget_s = number(json.at("budget_s"));
     ledger.spent_s = number(json.at("spent_s"));
+    if (json.contains("quietness")) ledger.quietness = quietness(json.at("quietness"));  // Older ledgers lack it.
     for (const auto& value : json.at("trials")) ledger.trials.push_back(trial(value, source));
     return ledger;
   } catch (const ordered_json::exception& error) {

@@ -10,6 +10,15 @@
 namespace headrace {
 namespace {
 
+std::string numerics_of(const NumericResult& numerics) {
+  std::string text = fmt::format("{}: {:.2g} ({} {:.2g}", numerics.measure, numerics.value,
+                                 numerics.passed ? "allowed" : "beyond", numerics.tolerance);
+  if (numerics.baseline_error) text += fmt::format("; as written {:.2g}", *numerics.baseline_error);
+  text += ")";
+  if (!numerics.why_not_float64.empty()) text += fmt::format("; not against float64: {}", numerics.why_not_float64);
+  return text;
+}
+
 Report::Change change_of(const Trial& trial, std::span<const Candidate> candidates) {
   Report::Change change;
   change.name = trial.name;
@@ -26,10 +35,7 @@ Report::Change change_of(const Trial& trial, std::span<const Candidate> candidat
       change.gain_high = trial.gain->high;
     }
   }
-  if (trial.numerics.checked) {
-    change.numerics = fmt::format("{}: {:.2g} ({} {:.2g})", trial.numerics.measure, trial.numerics.value,
-                                  trial.numerics.passed ? "allowed" : "beyond", trial.numerics.tolerance);
-  }
+  if (trial.numerics.checked) change.numerics = numerics_of(trial.numerics);
   change.settings.assign(trial.changes.begin(), trial.changes.end());
   return change;
 }
@@ -79,6 +85,7 @@ void show_ledger(Report& report, const Ledger& ledger, std::span<const Candidate
                  std::string_view subject) {
   report.positive = !ledger.best.empty() && ledger.speedup.low > 1;
   report.verdict = verdict_of(ledger, report.positive, subject);
+  if (!ledger.quietness.quiet.value_or(true)) report.disturbance = ledger.quietness.sentence;
   report.speedup = ledger.speedup.median;
   report.speedup_low = ledger.speedup.low;
   report.speedup_high = ledger.speedup.high;
@@ -94,6 +101,18 @@ void show_ledger(Report& report, const Ledger& ledger, std::span<const Candidate
     report.changes.push_back(change_of(trial, candidates));
     if (trial.verdict == Verdict::kept) report.late_share = std::max(report.late_share, trial.late_share);
   }
+}
+
+std::vector<Applied> settings_left_out(const Ledger& ledger) {
+  std::vector<Applied> list;
+  for (const Trial& trial : ledger.trials) {
+    if (trial.reason != Reason::not_quiet) continue;
+    for (const auto& [key, value] : trial.changes) {
+      const Settings& held = ledger.best.contains(key) ? ledger.best : ledger.baseline;
+      list.push_back({key, value, held.contains(key) ? held.at(key) : "as it was", trial.sentence});
+    }
+  }
+  return list;
 }
 
 }  // namespace headrace

@@ -283,5 +283,71 @@ TEST(LedgerReport, OfASinglePairThereIsNoInterval) {
   EXPECT_EQ(report_on(ledger).changes[0].gain, 0.2);
 }
 
+TEST(Ledger, TellsWhetherTheMachineWasQuietAndWhatDecidedOnRounding) {
+  auto ledger = sample_ledger();
+  ledger.quietness.quiet = false;
+  ledger.quietness.sentence = "This machine is not quiet: ...";
+  ledger.quietness.scatter = 0.2;
+  ledger.quietness.others = 0.5;
+  ledger.quietness.candidates_held = 2;
+  ledger.trials[0].numerics.baseline_error = 1e-7;
+  ledger.trials[1].numerics.why_not_float64 = "no kernel";
+  const auto json = to_json(ledger);
+  EXPECT_EQ(json["quietness"]["quiet"], false);
+  EXPECT_EQ(json["quietness"]["scatter"], 0.2);
+  EXPECT_TRUE(json["quietness"]["pressure"].is_null());  // Unavailable, never 0.
+  EXPECT_EQ(json["trials"][0]["numerics"]["baseline_error"], 1e-7);
+  EXPECT_TRUE(json["trials"][1]["numerics"]["baseline_error"].is_null());
+  const auto read = parse_ledger(json.dump(), "ledger.json");
+  EXPECT_EQ(read.quietness.quiet, false);
+  EXPECT_EQ(read.quietness.others, 0.5);
+  EXPECT_FALSE(read.quietness.pressure);
+  EXPECT_EQ(read.quietness.candidates_held, 2);
+  EXPECT_EQ(read.trials[0].numerics.baseline_error, 1e-7);
+  EXPECT_EQ(read.trials[1].numerics.why_not_float64, "no kernel");
+}
+
+TEST(Ledger, OneFromBeforeTheMachineWasJudgedIsRead) {
+  auto json = to_json(sample_ledger());
+  json.erase("quietness");
+  for (auto& trial : json["trials"]) {
+    trial["numerics"].erase("baseline_error");
+    trial["numerics"].erase("why_not_float64");
+  }
+  const auto ledger = parse_ledger(json.dump(), "ledger.json");
+  EXPECT_FALSE(ledger.quietness.quiet);
+  EXPECT_FALSE(ledger.trials[0].numerics.baseline_error);
+}
+
+TEST(Ledger, ChangesLeftOutAreSettingsThatWereAskedForAndNotApplied) {
+  auto ledger = sample_ledger();
+  ledger.trials[1].reason = Reason::not_quiet;
+  ledger.trials[1].sentence = "Not tried: the machine is not quiet.";
+  ledger.trials[1].changes = {{"compute.threads", "1"}};
+  ledger.baseline["compute.threads"] = "2";
+  const auto list = settings_left_out(ledger);
+  ASSERT_EQ(list.size(), 1u);
+  EXPECT_EQ(list[0].key, "compute.threads");
+  EXPECT_EQ(list[0].requested, "1");
+  EXPECT_EQ(list[0].applied, "2");
+  EXPECT_EQ(list[0].reason, ledger.trials[1].sentence);
+}
+
+TEST(Ledger, AReportTellsFirstThatTheMachineWasNotQuiet) {
+  auto ledger = sample_ledger();
+  ledger.quietness.quiet = false;
+  ledger.quietness.sentence = "This machine is not quiet: others take 50 per cent.";
+  Report report;
+  show_ledger(report, ledger, {}, "the recipe as written");
+  const std::string text = report_text(report, 100, false);
+  EXPECT_THAT(text, testing::HasSubstr("others take 50 per cent"));
+  EXPECT_LT(text.find("not quiet"), text.find("before"));
+  EXPECT_THAT(report_html(report), testing::HasSubstr("others take 50 per cent"));
+  ledger.quietness.quiet = true;
+  Report quiet;
+  show_ledger(quiet, ledger, {}, "the recipe as written");
+  EXPECT_TRUE(quiet.disturbance.empty());
+}
+
 }  // namespace
 }  // namespace headrace

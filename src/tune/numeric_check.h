@@ -20,10 +20,30 @@ inline constexpr std::int64_t kDirectionBatches = 8;
 inline constexpr std::int64_t kBitEqualSteps = 5;
 inline constexpr int kShortRunSeeds = 3;
 inline constexpr std::int64_t kShortRunStepsMin = 20;
+inline constexpr double kErrorFactor = 4;
+// A float64 batch is taken to cost so many of float32 until one is measured (1.8 to 4 on the demo's network,
+// docs/decisions/0016).
+inline constexpr double kExactCost = 4;
 
-// Class rounding: the loss of each batch within 1e-5 relative, all gradients together within 1e-2 relative L2, each
-// tensor that holds at least 1e-3 of the gradient's norm within 0.1 (a bias before BatchNorm holds rounding noise
-// only), the update on the same gradients within 1e-6. Reports the figure that is largest against its tolerance.
+// Class rounding where there is a float64 run of the same batches: the candidate's error against it, the root mean
+// square over the batches, is at most kErrorFactor times the reference's, or the floor where that is more. Loss: its
+// relative error; gradients: relative L2 of all together, and of each tensor that holds at least 1e-3 of the norm. The
+// floors: of the loss, kErrorFactor times what float32 loses in one plain sum over 1e5 values (2^-24 * sqrt(1e5)), as
+// batch normalisation makes it in one layout and not in the other: a reference that sums in a better way, or is right
+// by luck, would else refuse every honest change; of the gradients, the fixed figures below. The update on the same
+// gradients within 1e-6.
+// nullopt, with why: the reference itself is further from float64 than the fixed figures allow, so that a multiple of
+// its error would let anything pass, or the float64 run has other gradients.
+struct ExactComparison {
+  std::optional<NumericResult> result;
+  std::string why_not;
+};
+ExactComparison compare_with_exact(std::span<const ExactFingerprint> exact, std::span<const Fingerprint> reference,
+                                   std::span<const Fingerprint> candidate, double update_difference);
+
+// Class rounding elsewhere: the loss of each batch within 1e-5 relative, all gradients together within 1e-2 relative
+// L2, each tensor that holds at least 1e-3 of the gradient's norm within 0.1 (a bias before BatchNorm holds rounding
+// noise only), the update on the same gradients within 1e-6. Reports the figure that is largest against its tolerance.
 NumericResult compare_rounding(std::span<const Fingerprint> reference, std::span<const Fingerprint> candidate,
                                double update_difference);
 
@@ -39,13 +59,19 @@ NumericResult compare_losses(std::span<const double> reference, std::span<const 
 double mean_of_last_tenth(std::span<const double> losses);
 
 // Runs these checks on a job. What the reference gives is kept until another reference is prepared: up to eight
-// gradients of the whole model in memory.
+// gradients of the whole model in memory. Those of the float64 run, five in float64, are made once and stay.
 class NumericCheck {
  public:
   // Asked between pieces of work; false ends a check early, without a result.
   using KeepGoing = std::function<bool()>;
 
-  NumericCheck(Job& job, std::uint64_t seed, KeepGoing keep_going);
+  // What a float64 run of kRoundingBatches may take. Without a clock there is none.
+  struct ExactLimit {
+    std::function<double()> clock;  // Monotonic seconds.
+    std::function<double()> seconds_max;
+  };
+
+  NumericCheck(Job& job, std::uint64_t seed, KeepGoing keep_going, ExactLimit exact_limit = {});
 
   // How many steps' worth of time the cheap check of this class takes, reference included where it is not known yet.
   std::int64_t steps_needed(NumericClass numeric_class, const Settings& reference) const;
@@ -62,6 +88,8 @@ class NumericCheck {
   std::optional<NumericResult> check_losses(const Settings& candidate);
 
  private:
+  bool prepare_exact();
+  bool run_exact(double seconds_max);
   std::optional<NumericResult> check_bits(const Settings& candidate);
   std::optional<std::vector<double>> short_runs(const Settings& settings);
   std::uint64_t hash_after_steps(const Settings& settings);
@@ -71,6 +99,11 @@ class NumericCheck {
   KeepGoing keep_going_;
   Settings reference_;
   std::vector<Fingerprint> fingerprints_;
+  double fingerprint_s_ = 0;  // That the newest one took; 0 without a clock.
+  ExactLimit exact_limit_;
+  std::vector<ExactFingerprint> exact_;  // Empty: why_not_exact_ says why.
+  bool exact_tried_ = false;
+  std::string why_not_exact_;
   std::optional<std::uint64_t> hash_;
   std::int64_t short_run_steps_ = 0;
   std::vector<double> reference_losses_;

@@ -5,6 +5,7 @@
 
 #include <cmath>
 #include <limits>
+#include <memory>
 #include <vector>
 
 #include "tune/fake_job.h"
@@ -195,6 +196,103 @@ TEST_F(NumericCheckOnJob, EndsEarlyWithoutAResult) {
   NumericCheck check(job, 1, [&left] { return left-- > 0; });
   ASSERT_TRUE(check.prepare(NumericClass::rounding, {}));
   EXPECT_FALSE(check.check(NumericClass::rounding, {{"knob", "true"}}));
+}
+
+// A job with a float64 form, whose own float32 results are off by these shares.
+class ExactCheck : public testing::Test {
+ protected:
+  NumericResult check(const Effect& effect, double own_loss_error = 0, double own_gradient_error = 0,
+                      double seconds_max = 100) {
+    job_ = std::make_unique<FakeJob>(Machine{}, std::map<std::string, Effect>{{"knob", effect}}, 1);
+    job_->has_exact = has_exact_;
+    job_->exact_throws = exact_throws_;
+    job_->exact_cost = exact_cost_;
+    job_->own_loss_error = own_loss_error;
+    job_->own_gradient_error = own_gradient_error;
+    NumericCheck check(*job_, 1, [] { return true; },
+                       {[this] { return job_->now_s(); }, [seconds_max] { return seconds_max; }});
+    EXPECT_TRUE(check.prepare(NumericClass::rounding, {}));
+    const auto result = check.check(NumericClass::rounding, {{"knob", "true"}});
+    EXPECT_TRUE(result.has_value());
+    return *result;
+  }
+  bool has_exact_ = true, exact_throws_ = false;
+  double exact_cost_ = 2;
+  std::unique_ptr<FakeJob> job_;
+};
+
+TEST_F(ExactCheck, AChangeMayBeFourTimesAsFarFromFloat64AsTheJobItself) {
+  EXPECT_TRUE(check({.loss_error = 2.9e-4}, 1e-4).passed);
+  const auto beyond = check({.loss_error = 3.1e-4}, 1e-4);
+  EXPECT_FALSE(beyond.passed);
+  EXPECT_EQ(beyond.measure, "loss, error against float64");
+  EXPECT_NEAR(beyond.value, 4.1e-4, 1e-6);
+  EXPECT_NEAR(beyond.tolerance, 4e-4, 1e-6);
+  EXPECT_NEAR(beyond.baseline_error.value(), 1e-4, 1e-6);
+  EXPECT_TRUE(check({.gradient_error = 0.014}, 0, 5e-3).passed);
+  EXPECT_FALSE(check({.gradient_error = 0.017}, 0, 5e-3).passed);
+}
+
+// Plain sums in one layout against better ones in the other: 2.4e-5 was seen.
+TEST_F(ExactCheck, AJobThatIsRightByLuckDoesNotRefuseWhatOnePlainSumLoses) {
+  EXPECT_TRUE(check({.loss_error = 2.4e-5}, 0).passed);
+  EXPECT_TRUE(check({.loss_error = -2.4e-5}, 1e-8).passed);
+  EXPECT_FALSE(check({.loss_error = 1e-4}, 0).passed);
+  has_exact_ = false;
+  EXPECT_FALSE(check({.loss_error = 2.4e-5}, 0).passed);
+}
+
+TEST_F(ExactCheck, GradientsFivePercentOffAreRefusedHoweverFarTheJobIsFromFloat64) {
+  for (const double own : {0.0, 1e-5, 1e-3, 9e-3}) {
+    const auto result = check({.gradient_error = 0.05}, 0, own);
+    EXPECT_FALSE(result.passed) << own;
+    EXPECT_TRUE(result.baseline_error) << own;
+  }
+  const auto fallen_back = check({.gradient_error = 0.05}, 0, 0.02);
+  EXPECT_FALSE(fallen_back.passed);
+  EXPECT_FALSE(fallen_back.baseline_error);
+  EXPECT_THAT(fallen_back.why_not_float64, HasSubstr("itself 0.02 away from float64"));
+}
+
+TEST_F(ExactCheck, TheUpdateIsJudgedAsBefore) {
+  const auto result = check({.update_error = 1e-5});
+  EXPECT_FALSE(result.passed);
+  EXPECT_THAT(result.measure, HasSubstr("update"));
+  EXPECT_FALSE(result.baseline_error);
+}
+
+TEST_F(ExactCheck, WithoutAFloat64FormTheFixedFiguresServeAndTheReasonIsTold) {
+  has_exact_ = false;
+  const auto none = check({.gradient_error = 0.001});
+  EXPECT_TRUE(none.passed);
+  EXPECT_EQ(none.why_not_float64, "the fake has no float64 form");
+  EXPECT_THAT(none.measure, testing::Not(HasSubstr("float64")));
+  has_exact_ = exact_throws_ = true;
+  EXPECT_EQ(check({}).why_not_float64, "fake: no kernel for double");
+}
+
+TEST_F(ExactCheck, AFloat64RunThatTakesTooLongIsNotBegunOrEndedAfterItsFirstBatch) {
+  const auto estimated = check({}, 0, 0, 0.7);  // 5 batches, 4 steps each, of 0.04 s.
+  EXPECT_EQ(job_->exact_batches, 0);
+  EXPECT_THAT(estimated.why_not_float64, HasSubstr("estimated to take 0.8 s, and 0.7 s are given"));
+  exact_cost_ = 10;
+  const auto measured = check({}, 0, 0, 0.9);
+  EXPECT_EQ(job_->exact_batches, 1);
+  EXPECT_THAT(measured.why_not_float64, HasSubstr("1 of 5 batches in float64 took 0.4 s, and 0.9 s are given"));
+  EXPECT_TRUE(measured.passed);
+}
+
+TEST_F(ExactCheck, TheFloat64RunIsMadeOnce) {
+  check({});
+  EXPECT_EQ(job_->exact_batches, kRoundingBatches);
+  FakeJob& job = *job_;
+  NumericCheck check(job, 1, [] { return true; }, {[&job] { return job.now_s(); }, [] { return 100.0; }});
+  job.exact_batches = 0;
+  for (int i = 0; i < 2; ++i) {
+    ASSERT_TRUE(check.prepare(NumericClass::rounding, {{"knob", "true"}}));
+    ASSERT_TRUE(check.prepare(NumericClass::rounding, {}));
+  }
+  EXPECT_EQ(job.exact_batches, kRoundingBatches);
 }
 
 }  // namespace

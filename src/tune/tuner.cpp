@@ -5,11 +5,13 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <numeric>
 #include <string>
 #include <string_view>
 #include <utility>
 
 #include "base/clock.h"
+#include "tune/quietness.h"
 
 namespace headrace {
 namespace {
@@ -64,14 +66,16 @@ Settings with(Settings settings, const Settings& changes) {
 }  // namespace
 
 Tuner::Tuner(Job& job, std::vector<Candidate> candidates, const TuneOptions& options, std::uint64_t seed,
-             const TuneProgress& progress, Clock clock)
+             const TuneProgress& progress, Clock clock, LoadReader read_load)
     : job_(job),
       candidates_(select(std::move(candidates), options.only)),
       options_(options),
       seed_(seed),
       progress_(progress),
       clock_(std::move(clock)),
-      check_(job, seed, [this] { return keep_going() && clock_() < trials_end_s_; }) {}
+      read_load_(std::move(read_load)),
+      check_(job, seed, [this] { return keep_going() && clock_() < trials_end_s_; },
+             {clock_, [this] { return std::min(kExactShare * options_.budget_s, (trials_end_s_ - clock_()) / 2); }}) {}
 
 Ledger Tuner::run() {
   start_s_ = clock_();
@@ -87,7 +91,12 @@ Ledger Tuner::run() {
   }
   comparison_of_.resize(candidates_.size());
   job_.snapshot();
-  if (const auto fault = attempt([this] { calibrate(); })) blame(*fault, {});
+  const auto measure_baseline = [this] {
+    const CpuLoad before = read_load_ ? read_load_() : CpuLoad{};
+    calibrate();
+    judge_machine(before);
+  };
+  if (const auto fault = attempt(measure_baseline)) blame(*fault, {});
   for (std::size_t index = 0; index < candidates_.size(); ++index) {
     if (progress_.trying) progress_.trying(candidates_[index], index, candidates_.size());
     try_candidate(index, candidates_.size() - index);
@@ -115,6 +124,44 @@ void Tuner::calibrate() {
   baseline_step_s_ = best_step_s_ = median(timed_steps(job_, steps));
 }
 
+// Blocks of the job as written, as long as a trial's, and what the kernel has counted of others since `before`.
+void Tuner::judge_machine(const CpuLoad& before) {
+  const auto trials = static_cast<double>(std::max<std::size_t>(1, candidates_.size()));
+  const BlockPlan plan = plan_of_trial(best_step_s_, (trials_end_s_ - clock_()) / trials, "");
+  const double block_s = static_cast<double>(plan.steps) * best_step_s_;
+  const double end_s = clock_() + kQuietShare * options_.budget_s;
+  std::vector<double> blocks_s;
+  // Where the least number does not fit, the spread stays unavailable.
+  const bool fits = clock_() + static_cast<double>(kQuietBlocksMin) * block_s <= end_s;
+  while (fits && static_cast<std::int64_t>(blocks_s.size()) < kQuietBlocks && clock_() + block_s <= end_s &&
+         keep_going()) {
+    const auto times = timed_steps(job_, plan.steps);
+    blocks_s.push_back(std::accumulate(times.begin(), times.end(), 0.0));
+  }
+  const CpuUse use = cpu_use_between(before, read_load_ ? read_load_() : CpuLoad{});
+  Quietness& found = ledger_.quietness;
+  found = judge_quietness(blocks_s, use, options_.gain_min);
+  found.candidates_wanted = static_cast<std::int64_t>(candidates_.size());
+  if (!is_quiet()) {
+    const std::int64_t pairs = found.pairs_needed > 0 ? found.pairs_needed : kShortPairsWanted;
+    const double pair_s = 2 * (static_cast<double>(plan.warmup + plan.steps) * best_step_s_ + switch_s_);
+    const double checks_s = 2 * static_cast<double>(kRoundingBatches) * best_step_s_;
+    decision_s_ = static_cast<double>(pairs) * pair_s + checks_s;
+    least_trial_s_ = static_cast<double>(kPairsToKeep) * pair_s + checks_s;
+    found.candidates_held = std::min(decisions_held(), found.candidates_wanted);
+    found.sentence += fmt::format(
+        " A gain of {:.0f} % takes about {} pairs, {:.3g} s, to decide, and the budget of {:.4g} s holds {} such "
+        "decisions: it goes to the first of the {} changes, the others are left out{}.",
+        kGainPlanned * 100, pairs, decision_s_, options_.budget_s, found.candidates_held, found.candidates_wanted,
+        found.cores_taken ? ", and so is the division of the cores" : "");
+  }
+  if (progress_.judged) progress_.judged(found);
+}
+
+std::int64_t Tuner::decisions_held() const {
+  return std::max<std::int64_t>(1, static_cast<std::int64_t>((trials_end_s_ - clock_()) / decision_s_));
+}
+
 double Tuner::end_of_trials_s(double reserve) const {
   return start_s_ + (1 - reserve) * options_.budget_s;
 }
@@ -125,10 +172,12 @@ bool Tuner::keep_going() {
 }
 
 void Tuner::try_candidate(std::size_t index, std::size_t left) {
-  if (settled_untried(index)) return;
+  if (settled_untried(index) || settled_for_noise(index)) return;
+  ++tried_;
   // A fair share of what is left; what a trial does not use goes to the later ones. One that is near its verdict may
   // take a second share, because those that fail early leave theirs.
   const double now_s = clock_();
+  if (!is_quiet()) left = std::min(left, static_cast<std::size_t>(decisions_held()));
   const double share_s = (trials_end_s_ - now_s) / static_cast<double>(left);
   const Limits limits{now_s + share_s, std::min(trials_end_s_, now_s + 2 * share_s), kPairsMax};
   while (try_on_best(index, limits) == Next::again) {
@@ -182,6 +231,25 @@ bool Tuner::settled_untried(std::size_t index) {
     return true;
   }
   return false;
+}
+
+// On a machine that is not quiet, a budget divided among all changes decides none of them: the first ones get as much
+// as a decision takes, and later ones are tried as long as what is left holds the pairs without which nothing is kept.
+bool Tuner::settled_for_noise(std::size_t index) {
+  if (is_quiet()) return false;
+  Trial& trial = ledger_.trials[index];
+  if (candidates_[index].divides_cores && ledger_.quietness.cores_taken) {
+    settle(trial, Verdict::inconclusive, Reason::not_quiet,
+           "Not tried: others take the cores, and which division of them pays depends on that.");
+    return true;
+  }
+  const double left_s = trials_end_s_ - clock_();
+  if (tried_ == 0 || left_s >= least_trial_s_) return false;
+  settle(trial, Verdict::inconclusive, Reason::not_quiet,
+         fmt::format("Not tried: the machine is not quiet, and the budget went to the first {}; the {:.2g} s left hold "
+                     "fewer than {} pairs.",
+                     tried_, left_s, kPairsToKeep));
+  return true;
 }
 
 // Whether the trial's pairs so far are of the best configuration as it is now.
@@ -257,9 +325,11 @@ Tuner::Next Tuner::check_numeric_pair(std::size_t index, const NumericPair& pair
   if (!result) return settle_early(trial);
   if (pair.numeric_class == candidates_[index].numerics || !result->passed) trial.numerics = *result;
   if (result->passed) return Next::go_on;
+  const std::string own =
+      result->baseline_error ? fmt::format(" (the job as written: {:.3g})", *result->baseline_error) : "";
   return settle(trial, Verdict::refused, Reason::numerics,
-                fmt::format("Computes something else: {}: {:.3g}, at most {:.3g}.", result->measure, result->value,
-                            result->tolerance));
+                fmt::format("Computes something else: {}: {:.3g}, at most {:.3g}{}.", result->measure, result->value,
+                            result->tolerance, own));
 }
 
 Tuner::Next Tuner::check_losses(std::size_t index, const Settings& settings) {
@@ -289,6 +359,18 @@ Tuner::Next Tuner::check_losses(std::size_t index, const Settings& settings) {
                             result->tolerance));
 }
 
+BlockPlan Tuner::plan_of_trial(double second_step_s, double share_s, const std::string& resource) const {
+  // No longer than the blocks that the decision was estimated with.
+  const std::int64_t needed = is_quiet() ? 0 : ledger_.quietness.pairs_needed;
+  const auto plan = [&](std::int64_t pairs) {
+    return plan_blocks(best_step_s_, second_step_s, switch_s_, share_s, std::max(pairs, needed));
+  };
+  const BlockPlan short_blocks = plan(kShortPairsWanted);
+  // What changes loading shows when the queue of batches has settled, which takes longer blocks.
+  if (short_blocks.steps >= kShortBlockSteps && resource != "data") return short_blocks;
+  return plan(kPairsWanted);
+}
+
 // Measures nothing yet: what a configuration builds once, and how long its steps are, which decides how long the blocks
 // are.
 Tuner::Next Tuner::begin_comparison(std::size_t index, const Settings& settings, const Limits& limits,
@@ -303,11 +385,7 @@ Tuner::Next Tuner::begin_comparison(std::size_t index, const Settings& settings,
   if (first_fault) return settle_fault(index, *first_fault, first_steps);
   steps_run = first_steps;
   const double share_s = limits.share_end_s - clock_();
-  auto plan = plan_blocks(best_step_s_, step_s, switch_s_, share_s, kShortPairsWanted);
-  // What changes loading shows when the queue of batches has settled, which takes longer blocks.
-  if (plan.steps < kShortBlockSteps || candidates_[index].resource == "data") {
-    plan = plan_blocks(best_step_s_, step_s, switch_s_, share_s, kPairsWanted);
-  }
+  const BlockPlan plan = plan_of_trial(step_s, share_s, candidates_[index].resource);
   comparison_of_[index].emplace(job_, settings_of(kept_), settings, plan, ledger_.trials[index].late_share, seed_,
                                 comparisons_++);
   return Next::go_on;
@@ -583,7 +661,7 @@ double Tuner::late_share(const Indices& kept) const {
 Ledger tune(Job& job, const std::vector<Candidate>& candidates, const TuneOptions& options, std::uint64_t seed,
             const TuneProgress& progress) {
   const auto seconds = [] { return static_cast<double>(monotonic_ns()) * 1e-9; };
-  return Tuner(job, candidates, options, seed, progress, seconds).run();
+  return Tuner(job, candidates, options, seed, progress, seconds, [] { return read_cpu_load(); }).run();
 }
 
 }  // namespace headrace

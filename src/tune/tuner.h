@@ -8,12 +8,14 @@
 #include <optional>
 #include <vector>
 
+#include "hardware/cpu_load.h"
 #include "tune/comparison.h"
 #include "tune/numeric_check.h"
 
 namespace headrace {
 
 using Clock = std::function<double()>;  // Monotonic seconds.
+using LoadReader = std::function<CpuLoad()>;
 
 // Of the budget, this share is not given to trials: it pays for taking each kept change out once, and for the
 // comparison with the baseline.
@@ -24,10 +26,16 @@ inline constexpr double kReserveOfOne = 0.1;
 // strikes one step in twenty has then shown itself with 98 %.
 inline constexpr std::int64_t kTrialStepsMin = 80;
 
+// Of the budget, what blocks of the baseline may take that tell whether the machine is quiet, and what a float64 run of
+// the batches for numerics checks may take.
+inline constexpr double kQuietShare = 0.10;
+inline constexpr double kExactShare = 0.10;
+
 class Tuner {
  public:
+  // Without `read_load` the machine's load is unavailable.
   Tuner(Job& job, std::vector<Candidate> candidates, const TuneOptions& options, std::uint64_t seed,
-        const TuneProgress& progress, Clock clock);
+        const TuneProgress& progress, Clock clock, LoadReader read_load = {});
   Tuner(const Tuner&) = delete;
   Tuner& operator=(const Tuner&) = delete;
 
@@ -50,8 +58,13 @@ class Tuner {
   using Indices = std::vector<std::size_t>;  // Of trials, in the order in which they were kept.
 
   void calibrate();
+  void judge_machine(const CpuLoad& before);
+  BlockPlan plan_of_trial(double second_step_s, double share_s, const std::string& resource) const;
+  bool is_quiet() const { return ledger_.quietness.quiet.value_or(true); }
+  std::int64_t decisions_held() const;  // By what is left for trials, at least one.
   void try_candidate(std::size_t index, std::size_t left);
   bool settled_untried(std::size_t index);
+  bool settled_for_noise(std::size_t index);
   Next try_on_best(std::size_t index, const Limits& limits);
   Next check_numerics(std::size_t index, const Settings& settings);
   Next check_losses(std::size_t index, const Settings& settings);
@@ -98,6 +111,7 @@ class Tuner {
   std::uint64_t seed_;
   TuneProgress progress_;
   Clock clock_;
+  LoadReader read_load_;
   NumericCheck check_;
   Ledger ledger_;
   std::vector<std::optional<Comparison>> comparison_of_;  // Of each candidate, the last one.
@@ -106,6 +120,9 @@ class Tuner {
   double start_s_ = 0, trials_end_s_ = 0, end_s_ = 0;
   double switch_s_ = 0;                           // configure() and restore().
   double baseline_step_s_ = 0, best_step_s_ = 0;  // Medians of what was measured last.
+  // Where the machine is not quiet: what deciding on a gain of kGainPlanned takes, and what any verdict takes.
+  double decision_s_ = 0, least_trial_s_ = 0;
+  std::size_t tried_ = 0;  // Candidates that had a share of the budget.
   std::int64_t comparisons_ = 0;
 };
 

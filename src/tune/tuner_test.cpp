@@ -92,8 +92,13 @@ void expect_planted_found(const Machine& machine, int seeds) {
     EXPECT_GE(count(name, Verdict::failed), enough) << name;
   }
   for (const char* name : {"e wrong", "j wrong"}) {
-    EXPECT_EQ(count(name, Verdict::refused), seeds) << name;
-    EXPECT_EQ(counts.reasons.at(name).at(Reason::numerics), seeds) << name;
+    // Bursts can look like a machine that is not quiet, where the last ones are left out.
+    const auto& reasons = counts.reasons.at(name);
+    EXPECT_GE(count(name, Verdict::refused), enough) << name;
+    EXPECT_EQ(reasons.at(Reason::numerics), count(name, Verdict::refused)) << name;
+    EXPECT_EQ(reasons.at(Reason::numerics) + (reasons.count(Reason::not_quiet) ? reasons.at(Reason::not_quiet) : 0),
+              seeds)
+        << name;
   }
   EXPECT_LE(counts.spent_s_max, 90 + 1.5);
 }
@@ -555,6 +560,129 @@ TEST(Tuner, PublicDoorMeasuresTheBudgetOnTheMonotonicClock) {
   EXPECT_EQ(ledger.trials[0].verdict, Verdict::failed);
   EXPECT_EQ(ledger.budget_s, 90);
   EXPECT_GT(ledger.spent_s, 0);
+}
+
+// Pairs scatter by some 25 %: what is left of 90 s holds few decisions.
+constexpr Machine kNoisy{.step_s = 0.04, .noise = 0.8, .burst_probability = 0.1};
+
+TEST(Tuner, AMachineThatIsNotQuietIsToldFirstAndItsBudgetGoesToTheFirstChanges) {
+  int left_out = 0;
+  for (int seed = 0; seed < 50; ++seed) {
+    FakeJob job(kNoisy, planted_twelve(), 700 + seed);
+    std::vector<std::string> told;
+    TuneProgress progress;
+    progress.judged = [&](const Quietness& found) {
+      ASSERT_TRUE(found.quiet);
+      told.push_back(*found.quiet ? "quiet" : "not quiet");
+    };
+    progress.trying = [&](const Candidate& tried, std::size_t, std::size_t) { told.push_back(tried.name); };
+    const auto ledger = tune_fake(job, all_of(planted_twelve()), seed, {}, progress);
+    ASSERT_GT(told.size(), 1u);
+    EXPECT_EQ(told[0], "not quiet") << ledger.quietness.sentence;
+    EXPECT_EQ(told[1], "a none");
+    EXPECT_GT(ledger.quietness.pairs_needed, kPairsMax / 2);
+    EXPECT_LT(ledger.quietness.candidates_held, 12);
+    EXPECT_LE(ledger.spent_s, 91.5);
+    bool left = false;
+    for (const Trial& trial : ledger.trials) {
+      EXPECT_TRUE(!left || trial.reason == Reason::not_quiet) << "only the last ones are left out: " << trial.name;
+      if (trial.reason != Reason::not_quiet) continue;
+      left = true;
+      ++left_out;
+      EXPECT_EQ(trial.verdict, Verdict::inconclusive);
+      EXPECT_EQ(trial.pairs, 0);
+      EXPECT_THAT(trial.sentence, testing::HasSubstr("the machine is not quiet"));
+    }
+  }
+  EXPECT_GE(left_out, 50);
+}
+
+TEST(Tuner, ChangesWithoutWorthAreNotKeptOnAMachineThatIsNotQuiet) {
+  const Effects effects = {{"a none", {}}, {"b slower", {.time_factor = 1.05}}, {"c none", {}}, {"d none", {}}};
+  const auto counts = count_verdicts(effects, kNoisy, 200);
+  for (const auto& [name, verdicts] : counts.verdicts) {
+    EXPECT_LE(verdicts.count(Verdict::kept) ? verdicts.at(Verdict::kept) : 0, 2) << name;
+  }
+}
+
+// What the kernel would say: two cores, of which others take this share while the job runs.
+LoadReader load_with_others(const FakeJob& job, double share) {
+  return [&job, share] {
+    CpuLoad load;
+    load.at_s = job.now_s();
+    const double ticks = 200 * (job.now_s() - kStart_s);
+    load.times = CpuTimes{static_cast<std::int64_t>(ticks), 0, 0};
+    load.own_ticks = static_cast<std::int64_t>(ticks * (1 - share));
+    return load;
+  };
+}
+
+TEST(Tuner, TheDivisionOfTheCoresIsNotTriedWhileOthersTakeThem) {
+  const Effects effects = {{"a threads", {.time_factor = 1 / 1.3}}, {"b faster", {.time_factor = 1 / 1.2}}};
+  for (const bool is_busy : {true, false}) {
+    FakeJob job({}, effects, 5);
+    auto candidates = all_of(effects);
+    candidates[0].divides_cores = true;
+    const auto ledger =
+        Tuner(
+            job, candidates, {}, 1, {}, [&job] { return job.now_s(); }, load_with_others(job, is_busy ? 0.5 : 0.01))
+            .run();
+    EXPECT_EQ(ledger.quietness.quiet, !is_busy) << ledger.quietness.sentence;
+    EXPECT_EQ(ledger.trials[0].reason, is_busy ? Reason::not_quiet : Reason::none) << ledger.trials[0].sentence;
+    EXPECT_EQ(ledger.trials[1].verdict, Verdict::kept);
+    if (!is_busy) continue;
+    EXPECT_NEAR(ledger.quietness.others.value(), 0.5, 0.02);
+    for (const auto& settings : job.configured) EXPECT_FALSE(settings.count("a threads"));
+  }
+}
+
+TEST(Tuner, ANoisyMachineWhoseCoresNobodyTakesHasTheirDivisionTried) {
+  FakeJob job(kNoisy, {{"a threads", {.time_factor = 1 / 1.3}}}, 5);
+  auto tried = candidate("a threads");
+  tried.divides_cores = true;
+  const auto ledger = Tuner(
+                          job, {tried}, {}, 1, {}, [&job] { return job.now_s(); }, load_with_others(job, 0.02))
+                          .run();
+  EXPECT_EQ(ledger.quietness.quiet, false) << ledger.quietness.sentence;
+  EXPECT_FALSE(ledger.quietness.cores_taken);
+  EXPECT_GT(ledger.trials[0].pairs, 0);
+}
+
+// What is left when the first changes are decided early goes to the next ones, though it holds no decision on a small
+// gain.
+TEST(Tuner, OnAMachineThatIsNotQuietLargeGainsLeaveTimeForTheNextChanges) {
+  Effects effects;
+  for (const char* name : {"a", "b", "c", "d"}) effects[name] = {.time_factor = 1 / 2.0};
+  int tried = 0;
+  for (int seed = 0; seed < 20; ++seed) {
+    FakeJob job(kNoisy, effects, 900 + seed);
+    const auto ledger = tune_fake(job, all_of(effects), seed);
+    for (const Trial& trial : ledger.trials) tried += trial.pairs > 0;
+  }
+  EXPECT_GE(tried, 60);  // Of 80; with one decision on a small gain reserved for each, some 40.
+}
+
+TEST(Tuner, ASlowJobLeavesTheSpreadUnavailableAndTriesAll) {
+  FakeJob job({.step_s = 2}, planted_twelve(), 5);
+  const auto ledger = tune_fake(job, all_of(planted_twelve()));
+  EXPECT_FALSE(ledger.quietness.quiet);
+  EXPECT_FALSE(ledger.quietness.scatter);
+  for (const Trial& trial : ledger.trials) EXPECT_NE(trial.reason, Reason::not_quiet);
+}
+
+TEST(Tuner, AChangeTwoAndAHalfHundredThousandthsOffInItsLossIsKeptWhereFloat64TellsThatItIsRounding) {
+  const Effects effects = {{"a layout", {.time_factor = 1 / 1.2, .loss_error = 2.4e-5}},
+                           {"b wrong", {.time_factor = 1 / 1.2, .gradient_error = 0.05}}};
+  for (const bool has_exact : {true, false}) {
+    FakeJob job({}, effects, 5);
+    job.has_exact = has_exact;
+    job.own_loss_error = 1e-7;
+    const auto ledger = tune_fake(job, all_of(effects));
+    EXPECT_EQ(ledger.trials[0].verdict, has_exact ? Verdict::kept : Verdict::refused);
+    EXPECT_EQ(ledger.trials[0].numerics.baseline_error.has_value(), has_exact);
+    EXPECT_EQ(ledger.trials[0].numerics.why_not_float64.empty(), has_exact);
+    EXPECT_EQ(ledger.trials[1].reason, Reason::numerics);
+  }
 }
 
 }  // namespace

@@ -23,6 +23,11 @@ namespace {
 
 constexpr std::int64_t kBurnInSteps = 10;    // First steps pay for oneDNN's kernels and page faults.
 constexpr std::int64_t kMeasuredSteps = 40;  // For the diagnosis, and for the traces of baseline and tuned job.
+constexpr std::int64_t kMeasuredStepsMin = 5;
+// Of the budget, beside it: for the burn-in, for traced steps before and after, and for the blocks with each.
+constexpr double kStepsShare = 0.05, kBlocksShare = 0.10;
+constexpr double kIndexShare = 0.10;  // For an index of the pictures, where one is made for trials.
+constexpr double kCostMax = 1 + 3 * kStepsShare + 2 * kBlocksShare + kIndexShare;
 
 struct Tuning {
   Measured before;
@@ -54,18 +59,36 @@ void make_trial_index(Training& training, Console& console) {
   };
   if (names(options.fixed, "data.index") || !(options.only.empty() || names(options.only, kIndexCandidate))) return;
   console.progress("Making an index for trials");
-  const std::int64_t end_ns = monotonic_ns() + static_cast<std::int64_t>(options.budget_s * 1e8);
+  const std::int64_t end_ns = monotonic_ns() + static_cast<std::int64_t>(options.budget_s * kIndexShare * 1e9);
   const std::string why_not =
       training.make_trial_index([&](std::int64_t) { return monotonic_ns() < end_ns && stop_signal() == 0; });
   console.clear_progress();
   if (!why_not.empty()) console.info(why_not);
 }
 
+// Returns the steps that are traced: fewer, where a step is slow for the budget.
+std::int64_t burn_in(TrainingJob& job, double budget_s) {
+  const double share_s = kStepsShare * budget_s;
+  const std::int64_t begin_ns = monotonic_ns();
+  double step_s = job.run(1).front();
+  for (std::int64_t i = 1; i < kBurnInSteps && seconds_since(begin_ns) < share_s; ++i) step_s = job.run(1).front();
+  return std::clamp(static_cast<std::int64_t>(std::min(share_s / step_s, static_cast<double>(kMeasuredSteps))),
+                    kMeasuredStepsMin, kMeasuredSteps);
+}
+
+void tell_training_time(Console& console, const Training& training, const Measured& before) {
+  const double step_s = before.split.total_s / static_cast<double>(before.split.steps);
+  const auto steps = static_cast<double>(training.batches_per_epoch() * training.recipe().train.epochs);
+  console.info(fmt::format("training afterwards: {} epochs, about {:.0f} s as the recipe is written",
+                           training.recipe().train.epochs, steps * step_s));
+}
+
 // nullopt: stopped. What was decided before stays, and is reported without it.
-std::optional<TraceRecord> trace_tuned(TrainingJob& job, const Settings& best, const Machine& machine) {
+std::optional<TraceRecord> trace_tuned(TrainingJob& job, const Settings& best, const Machine& machine,
+                                       std::int64_t steps) {
   try {
     job.configure(best);
-    return measure(job, machine, kMeasuredSteps, 0).trace;
+    return measure(job, machine, steps, 0).trace;
   } catch (const Error& error) {
     if (error.code() != ErrorCode::cancelled) throw;
     return std::nullopt;
@@ -74,18 +97,28 @@ std::optional<TraceRecord> trace_tuned(TrainingJob& job, const Settings& best, c
 
 Tuning tune_recipe(VerbContext& context) {
   Console& console = context.console;
+  const double budget_s = context.loaded.recipe.tune.budget_s;
+  console.info(
+      fmt::format("tuning takes at most about {:.4g} s: tune.budget_s = {:.4g} for trials, the rest for measuring "
+                  "before and after",
+                  kCostMax * budget_s, budget_s));
   TrainingJob job{context.loaded.recipe, context.machine};
   tell_remarks(console, job.training());
   console.progress("Measuring the recipe as it is written");
-  job.run(kBurnInSteps);
+  const std::int64_t measured_steps = burn_in(job, budget_s);
   Tuning tuning;
-  tuning.before = measure(job, context.machine, kMeasuredSteps);
+  tuning.before = measure(job, context.machine, measured_steps, kBlocksShare * budget_s);
   console.info(tuning.before.diagnosis.sentence);
+  tell_training_time(console, job.training(), tuning.before);
   make_trial_index(job.training(), console);
   tuning.tried = candidates(context.loaded.recipe, context.machine, to_string(tuning.before.diagnosis.bound),
                             job.training().outlook());
 
   TuneProgress progress;
+  progress.judged = [&](const Quietness& found) {
+    console.clear_progress();
+    console.info(found.sentence);
+  };
   progress.trying = [&](const Candidate& candidate, std::size_t index, std::size_t count) {
     console.progress(fmt::format("Trying {} of {}: {}", index + 1, count, candidate.name));
   };
@@ -99,10 +132,11 @@ Tuning tune_recipe(VerbContext& context) {
   tuning.ledger.baseline = as_written(context.loaded.recipe, tuning.tried);
   if (!tuning.ledger.best.empty()) {
     console.progress("Tracing the tuned job");
-    tuning.tuned_trace = trace_tuned(job, tuning.ledger.best, context.machine);
+    tuning.tuned_trace = trace_tuned(job, tuning.ledger.best, context.machine, measured_steps);
   }
   tuning.stopped = stop_signal() != 0;
   tuning.applied = job.training().applied();
+  for (Applied& entry : settings_left_out(tuning.ledger)) tuning.applied.push_back(std::move(entry));
   tell_corrupt_samples(console, job.training());
   tuning.corrupt_samples = corrupt_samples_json(job.training());
   console.clear_progress();
