@@ -143,23 +143,30 @@ void Tuner::judge_machine(const CpuLoad& before) {
   found = judge_quietness(blocks_s, use, options_.gain_min);
   found.candidates_wanted = static_cast<std::int64_t>(candidates_.size());
   if (!is_quiet()) {
-    const std::int64_t pairs = found.pairs_needed > 0 ? found.pairs_needed : kShortPairsWanted;
-    const double pair_s = 2 * (static_cast<double>(plan.warmup + plan.steps) * best_step_s_ + switch_s_);
-    const double checks_s = 2 * static_cast<double>(kRoundingBatches) * best_step_s_;
-    decision_s_ = static_cast<double>(pairs) * pair_s + checks_s;
-    least_trial_s_ = static_cast<double>(kPairsToKeep) * pair_s + checks_s;
+    plan_judged_ = plan;
     found.candidates_held = std::min(decisions_held(), found.candidates_wanted);
     found.sentence += fmt::format(
-        " A gain of {:.0f} % takes about {} pairs, {:.3g} s, to decide, and the budget of {:.4g} s holds {} such "
-        "decisions: it goes to the first of the {} changes, the others are left out{}.",
-        kGainPlanned * 100, pairs, decision_s_, options_.budget_s, found.candidates_held, found.candidates_wanted,
-        found.cores_taken ? ", and so is the division of the cores" : "");
+        " A gain of {:.0f} % takes about {} pairs, {:.3g} s, to decide: the budget of {:.4g} s goes to the first of "
+        "the "
+        "{} changes, about {} of them, and what it does not hold is left out{}.",
+        kGainPlanned * 100, decision_pairs(), seconds_for(decision_pairs()), options_.budget_s, found.candidates_wanted,
+        found.candidates_held, found.cores_taken ? ", as is the division of the cores" : "");
   }
   if (progress_.judged) progress_.judged(found);
 }
 
+std::int64_t Tuner::decision_pairs() const {
+  return ledger_.quietness.pairs_needed > 0 ? ledger_.quietness.pairs_needed : kShortPairsWanted;
+}
+
+double Tuner::seconds_for(std::int64_t pairs) const {
+  const double pair_s = 2 * (static_cast<double>(plan_judged_.warmup + plan_judged_.steps) * best_step_s_ + switch_s_);
+  return static_cast<double>(pairs) * pair_s + 2 * static_cast<double>(kRoundingBatches) * best_step_s_;
+}
+
 std::int64_t Tuner::decisions_held() const {
-  return std::max<std::int64_t>(1, static_cast<std::int64_t>((trials_end_s_ - clock_()) / decision_s_));
+  const double left_s = trials_end_s_ - clock_();
+  return std::max<std::int64_t>(1, static_cast<std::int64_t>(left_s / seconds_for(decision_pairs())));
 }
 
 double Tuner::end_of_trials_s(double reserve) const {
@@ -244,7 +251,7 @@ bool Tuner::settled_for_noise(std::size_t index) {
     return true;
   }
   const double left_s = trials_end_s_ - clock_();
-  if (tried_ == 0 || left_s >= least_trial_s_) return false;
+  if (tried_ == 0 || left_s >= seconds_for(kPairsToKeep)) return false;
   settle(trial, Verdict::inconclusive, Reason::not_quiet,
          fmt::format("Not tried: the machine is not quiet, and the budget went to the first {}; the {:.2g} s left hold "
                      "fewer than {} pairs.",

@@ -61,7 +61,11 @@ class Tuner {
   void judge_machine(const CpuLoad& before);
   BlockPlan plan_of_trial(double second_step_s, double share_s, const std::string& resource) const;
   bool is_quiet() const { return ledger_.quietness.quiet.value_or(true); }
-  std::int64_t decisions_held() const;  // By what is left for trials, at least one.
+  // Where the machine is not quiet: pairs that decide on kGainPlanned, what so many pairs and the checks before them
+  // take as long as steps are now, and decisions that what is left for trials holds, at least one.
+  std::int64_t decision_pairs() const;
+  double seconds_for(std::int64_t pairs) const;
+  std::int64_t decisions_held() const;
   void try_candidate(std::size_t index, std::size_t left);
   bool settled_untried(std::size_t index);
   bool settled_for_noise(std::size_t index);
@@ -120,9 +124,8 @@ class Tuner {
   double start_s_ = 0, trials_end_s_ = 0, end_s_ = 0;
   double switch_s_ = 0;                           // configure() and restore().
   double baseline_step_s_ = 0, best_step_s_ = 0;  // Medians of what was measured last.
-  // Where the machine is not quiet: what deciding on a gain of kGainPlanned takes, and what any verdict takes.
-  double decision_s_ = 0, least_trial_s_ = 0;
-  std::size_t tried_ = 0;  // Candidates that had a share of the budget.
+  BlockPlan plan_judged_;                         // Of the blocks that told whether the machine is quiet.
+  std::size_t tried_ = 0;                         // Candidates that had a share of the budget.
   std::int64_t comparisons_ = 0;
 };
 
