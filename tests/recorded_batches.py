@@ -94,6 +94,8 @@ CASES = {
     "pack": ("pack", {**FOLDER, "transform": {**SQUARE, "crop": "random_resized"}}),
     "pack of pixels": ("raw", {**FOLDER, "transform": {**SQUARE, "crop": "random_resized"}}),
     "pack of compressed pixels": ("lz4", {**FOLDER, "transform": {**SQUARE, "crop": "center", "pad": 1}}),
+    "idx, less what is held out": ("idx", {"batch_size": 64, "val_fraction": 0.1}),
+    "idx, held out": ("idx", {"batch_size": 64, "val_fraction": 0.1, "split": "val"}),
     "python": ("python", {"batch_size": 7, "seed": 2, "transform": {"flip_probability": 0.5, "mean": [0.1], "deviation": [0.5]}}),
 }
 
