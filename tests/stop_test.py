@@ -153,9 +153,9 @@ def test_a_pack_that_is_stopped_goes_on_and_becomes_the_same_pack(photos, tmp_pa
 
 def test_an_index_that_is_stopped_is_whole_for_one_split_and_absent_for_the_other(photos):
     result = headrace("pack", "--index", photos, env=at("write.sync:1", signal.SIGINT))
-    assert result.returncode == 130 and "stopped; the index of test is as it was" in result.stderr
+    assert result.returncode == 130 and "stopped; the index of val is as it was" in result.stderr
     document = json.loads(headrace("pack", "--index", photos, "--json", "-").stdout)
-    assert document["train"]["known_before"] == 20 and document["test"]["known_before"] == 0
+    assert document["train"]["known_before"] == 20 and document["val"]["known_before"] == 0
 
 
 def test_an_unpacking_that_is_stopped_leaves_no_folder_of_that_name(job, tmp_path):
