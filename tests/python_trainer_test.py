@@ -2,7 +2,6 @@
 
 import collections
 import copy
-import gc
 import os
 import random
 import signal
@@ -19,6 +18,7 @@ from safetensors import safe_open
 from torch import nn
 
 import headrace as hr
+from held_memory import counted_elsewhere, storages
 
 
 def network(seed: int = 1) -> nn.Sequential:
@@ -755,21 +755,6 @@ def test_samples_of_any_mapping_are_counted_by_its_first_tensor(kind):
     data = [kind({"step": torch.tensor(3), "text": ["a"], "inputs": kind({"x": images}), "y": labels})
             for images, labels in batches(2)]
     assert trainer.fit(data, 1)[0]["samples"] == 32
-
-
-def storages(tensors) -> int:
-    """Bytes of the storages that these lie in, each once."""
-    known = {tensor.untyped_storage().data_ptr(): tensor.untyped_storage().nbytes() for tensor in tensors}
-    return sum(known.values())
-
-
-def counted_elsewhere(name: str) -> int:
-    """Bytes of this class that objects of other tests still hold."""
-    gc.collect()
-    with hr.Trace() as trace:
-        pass
-    known = trace.memory()["classes"][name]
-    return known["last"] if known else 0
 
 
 def test_a_trace_tells_what_a_trainers_objects_hold_each_storage_once():

@@ -2,7 +2,6 @@
 
 import collections
 import copy
-import gc
 import json
 import os
 import pickle
@@ -21,6 +20,7 @@ import torch
 from headrace._forward import ForwardSwitch
 from headrace._step import parts_of
 from headrace._subject import Subject
+from held_memory import counted_elsewhere, storages
 from torch import nn
 from torch.utils.data import DataLoader, Dataset, TensorDataset
 
@@ -780,6 +780,7 @@ FAULTS_OF_A_STEP = """
 import ctypes, json, resource
 import torch
 from headrace._subject import Subject
+from held_memory import counted_elsewhere, storages
 from torch import nn
 
 ctypes.CDLL(None).prctl(41, 1, 0, 0, 0)  # PR_SET_THP_DISABLE: a fault is one of 4 KiB on any machine.
@@ -902,16 +903,9 @@ def test_what_lies_on_a_device_is_refused_by_name_because_the_host_would_time_la
 
 def test_ledger_and_report_tell_memory_by_class(tmp_path):
     loop = Loop()
-    gc.collect()
-    with hr.Trace() as trace:
-        pass
-    other_batches = (trace.memory()["classes"]["batches"] or {"last": 0})["last"]
+    other_batches = counted_elsewhere("batches")
     tuned = loop.tune(only=["fused optimizer"], out=tmp_path)
     classes = json.loads((tmp_path / "ledger.json").read_text())["memory"]["classes"]
-
-    def storages(tensors):
-        known = {tensor.untyped_storage().data_ptr(): tensor.untyped_storage().nbytes() for tensor in tensors}
-        return sum(known.values())
 
     held = list(loop.model.parameters())
     assert classes["parameters"]["last"] == storages([*held, *loop.model.buffers()])

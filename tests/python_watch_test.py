@@ -1,6 +1,5 @@
 """hr.watch around loops that know nothing of it: which spans, how many, in which order, and nothing left behind."""
 
-import gc
 import json
 import os
 import re
@@ -12,6 +11,7 @@ import headrace as hr
 import pytest
 import torch
 from headrace import _device
+from held_memory import counted_elsewhere, storages
 from torch import nn
 from torch.optim.optimizer import _global_optimizer_post_hooks, _global_optimizer_pre_hooks
 from torch.utils.data import DataLoader, TensorDataset
@@ -217,21 +217,6 @@ def test_a_second_watch_at_the_same_time_is_refused_and_the_first_goes_on():
 def test_objects_of_another_kind_are_refused(given):
     with pytest.raises(hr.errors.InvalidArgumentError, match="watch: (model|optimizer): wanted a torch"):
         hr.watch(**given)
-
-
-def storages(tensors) -> int:
-    """Bytes of the storages that these lie in, each once."""
-    known = {tensor.untyped_storage().data_ptr(): tensor.untyped_storage().nbytes() for tensor in tensors}
-    return sum(known.values())
-
-
-def counted_elsewhere(name: str) -> int:
-    """Bytes of this class that objects of other tests still hold."""
-    gc.collect()
-    with hr.Trace() as trace:
-        pass
-    known = trace.memory()["classes"][name]
-    return known["last"] if known else 0
 
 
 @pytest.mark.parametrize("given", [True, False], ids=["objects given", "objects found"])
