@@ -1,5 +1,5 @@
-// What the fuzzers share: an x_fuzz.cpp beside each parser, run by libFuzzer (make check PARTS=fuzz) and over the inputs that are
-// kept in tests/fuzz_inputs (CTest fuzz.x).
+// What the fuzzers share: an x_fuzz.cpp beside each parser, run by libFuzzer (make check PARTS=fuzz) and over the
+// inputs that are kept in tests/fuzz_inputs (CTest fuzz.x).
 #pragma once
 
 #include <filesystem>

@@ -117,7 +117,8 @@ TEST(Arguments, WrongOnesAreNamedWithTheNearest) {
             "train: unknown flag --data.batchsize, did you mean --data.batch_size? (see headrace train --help)");
   EXPECT_THAT(refusal({"train", "r.toml", "--batch_size=3"}), HasSubstr("did you mean --data.batch_size?"));
   EXPECT_THAT(refusal({"train", "r.toml", "--optimizer.lr=3"}), HasSubstr("did you mean --optimizer.rate?"));
-  EXPECT_THAT(refusal({"train", "r.toml", "--eval.xyz=3"}), HasSubstr("--eval.xyz; the keys of eval are split, at_least"));
+  EXPECT_THAT(refusal({"train", "r.toml", "--eval.xyz=3"}),
+              HasSubstr("--eval.xyz; the keys of eval are split, at_least"));
   EXPECT_THAT(refusal({"train", "r.toml", "--resum"}), HasSubstr("did you mean --resume?"));
   EXPECT_THAT(refusal({"doctor", "--seed", "3"}), HasSubstr("unknown flag --seed"));
   EXPECT_THAT(refusal({"tune", "r.toml", "--resume"}), HasSubstr("unknown flag --resume"));

@@ -1,7 +1,8 @@
 // What buckets by shape save those who pad each batch to its highest and widest picture, and what finding the shapes
 // costs: of photographs as they are stored, and as they would be with a shorter side of 256.
 //
-//   buckets_bench [FOLDER]    ImageFolder layout (make setup JOB=photos), of which DIR/train is taken; the page cache is warm
+//   buckets_bench [FOLDER]    ImageFolder layout (make setup JOB=photos), of which DIR/train is taken; the page cache
+//   is warm
 #include <fmt/format.h>
 #include <headrace/error.h>
 #include <headrace/source.h>

@@ -1,6 +1,7 @@
 // Large photographs decoded as they are and smaller (data.scale_decode), and resized to 224 as training and validation
 // do: CPU time of a picture, the share of them that is decoded smaller, and what it costs in fidelity. The photographs
-// are cut from wallpapers, as `make setup JOB=photos` does, at half of their size where they have it, and stored as 4:2:0.
+// are cut from wallpapers, as `make setup JOB=photos` does, at half of their size where they have it, and stored as
+// 4:2:0.
 //
 //   scaled_bench [ROUNDS [FOLDER...]]    FOLDER: searched for JPEG and PNG files of 4 megapixels and more; without:
 //                                        Debian's wallpapers
