@@ -113,7 +113,8 @@ def test_state_goes_on_within_an_epoch(folder):
 def test_states_of_another_loader_are_refused(folder):
     state = make(folder).state_dict()
     for other, words in ((make(folder, seed=4), "seed 3, this one has 4"), (make(folder, batch_size=8), "batch_size 16"),
-                         (make(folder, split="test"), "fingerprint"),
+                         (make(folder, split="test"), "training true, this one has false"),
+                         (make(folder, split="test", training=True), "fingerprint"),
                          (make(folder, shuffle=False), "data.shuffle true, this one has false"),
                          (make(folder, last_batch="pad"), "data.last_batch")):
         with pytest.raises(hr.errors.InvalidArgumentError, match=words):
