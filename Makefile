@@ -7,7 +7,7 @@ BUILD := build/release
 PYTHON := .venv/bin/python
 
 .DEFAULT_GOAL := build
-.PHONY: help setup build demo test check bench docs format package install clean
+.PHONY: help setup build demo test check bench docs format package clean
 
 help:
 	@echo "make                build (sets up Debian packages and .venv first where they are missing)"
@@ -22,7 +22,6 @@ help:
 	@echo "make docs           write docs/options.md and docs/recipe.schema.json anew, from the options themselves"
 	@echo "make format         clang-format in place"
 	@echo "make package        build the wheel (build/package), install it into a fresh environment, import and step outside the repository"
-	@echo "make install        install into PREFIX=folder"
 	@echo "make demo IN=bare   make demo in a bare Debian 12 made by debootstrap (needs root); make test IN=bare"
 	@echo "make clean          remove build/"
 
@@ -75,12 +74,6 @@ format: setup
 
 package: setup
 	@tools/install_check.sh
-
-ifeq ($(filter install,$(MAKECMDGOALS))$(PREFIX),install)
-$(error install where? make install PREFIX=folder)
-endif
-install: build
-	cmake --install $(BUILD) --prefix $(PREFIX)
 
 clean:
 	rm -rf build

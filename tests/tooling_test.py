@@ -126,8 +126,7 @@ def make(*words: str) -> subprocess.CompletedProcess:
 
 def test_an_argument_that_does_not_exist_is_refused_by_name_with_those_there_are():
     for words, said in ((["test", "IN=network"], "no IN=network; there is IN=bare"), (["demo", "IN=x"], "there is IN=bare"),
-                        (["setup", "JOB=x"], "there is JOB=photos"), (["check", "ON=gpu"], "no check on a GPU yet"),
-                        (["install"], "make install PREFIX=folder")):
+                        (["setup", "JOB=x"], "there is JOB=photos"), (["check", "ON=gpu"], "no check on a GPU yet")):
         done = make("--dry-run", *words)
         assert (done.returncode, said in done.stderr) == (2, True), done.stderr
 
