@@ -78,7 +78,7 @@ TEST(Watchdog, EndsWhatWaitsForGoodAndWhatComputesForGood) {
   const auto computes = [] {
     Watchdog watchdog;
     watchdog.arm(1, 0);
-    for (volatile int i = 0;;) i = i + 1;
+    for (volatile unsigned i = 0;;) i = i + 1;
   };
   EXPECT_EXIT(computes(), testing::KilledBySignal(SIGVTALRM), "");
 }
