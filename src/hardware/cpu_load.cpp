@@ -77,7 +77,7 @@ std::optional<std::int64_t> ticks_of_tree(const std::string& root) {
   return ticks;
 }
 
-std::optional<double> share(std::int64_t part, std::int64_t whole) {
+double share(std::int64_t part, std::int64_t whole) {
   return std::clamp(static_cast<double>(part) / static_cast<double>(whole), 0.0, 1.0);
 }
 
