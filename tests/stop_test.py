@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tiny_run import HEADRACE, assert_one_line_error, headrace, write_idx, write_photos
+from tiny_run import HEADRACE, assert_one_line_error, headrace, write_idx, write_photos, write_tiny_job
 
 SIGNALS = pytest.mark.parametrize("number, code", [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 
@@ -21,25 +21,7 @@ def at(point, number):
 
 @pytest.fixture
 def job(tmp_path):
-    data = tmp_path / "data"
-    data.mkdir()
-    write_idx(data, "train", 1280)
-    write_idx(data, "t10k", 320)
-    recipe = tmp_path / "tiny.toml"
-    recipe.write_text(
-        f"""
-[data]
-source = "idx:{data}"
-batch_size = 32
-[model]
-name = "mlp"
-[train]
-epochs = 2
-[compute]
-threads = 1
-"""
-    )
-    return recipe
+    return write_tiny_job(tmp_path, epochs=2)
 
 
 @pytest.fixture

@@ -11,33 +11,12 @@ import time
 import numpy
 import pytest
 
-from tiny_run import HEADRACE, assert_one_line_error, headrace, newest_checkpoint, tensors_of, write_idx
+from tiny_run import HEADRACE, assert_one_line_error, headrace, newest_checkpoint, tensors_of, write_idx, write_tiny_job
 
 
 @pytest.fixture
 def job(tmp_path):
-    """A recipe over a tiny data set; a step takes well under a millisecond."""
-    data = tmp_path / "data"
-    data.mkdir()
-    write_idx(data, "train", 1280)
-    write_idx(data, "t10k", 320)
-    recipe = tmp_path / "tiny.toml"
-    recipe.write_text(
-        f"""
-[data]
-source = "idx:{data}"
-batch_size = 32
-[model]
-name = "mlp"
-[optimizer]
-rate = 1e-2
-[train]
-epochs = 3
-[compute]
-threads = 1
-"""
-    )
-    return recipe
+    return write_tiny_job(tmp_path, epochs=3, more="[optimizer]\nrate = 1e-2")
 
 
 def test_train_writes_what_it_says_and_eval_agrees(job, tmp_path):
