@@ -21,7 +21,7 @@ def cut(source: Path, target: Path, count: int) -> None:
 
 
 def write(folder: Path, train: int, test: int) -> None:
-    """The four files with the first pictures of either split."""
+    """The four files with the first images of either split."""
     for split, count in (("train", train), ("t10k", test)):
         for kind in ("images-idx3", "labels-idx1"):
             name = f"{split}-{kind}-ubyte.gz"

@@ -18,8 +18,8 @@ def recipe(tmp_path):
     path = tmp_path / "r.toml"
     path.write_text(
         f'[data]\nsource = "folder:{tmp_path}/data"\nbatch_size = 10\n[data.transform]\nsize = 32\ncrop = "random_resized"\n'
-        'mean = [0.5]\ndeviation = [0.25]\n[model]\nname = "strided_cnn"\nclasses = 2\n[train]\nepochs = 1\n'
-        "[compute]\nthreads = 1\n"
+        'mean = [0.5]\nstd = [0.25]\n[model]\nname = "strided_cnn"\nnum_classes = 2\n[train]\nepochs = 1\n'
+        "[compute]\nintra_op_threads = 1\n"
     )
     return path
 
@@ -29,15 +29,15 @@ def as_any_user(*arguments):
 
 
 @pytest.mark.parametrize("policy", ["fail", "replace", "zero"])
-def test_a_picture_that_may_not_be_read_obeys_the_policy_and_is_named(recipe, tmp_path, policy):
-    picture = tmp_path / "data/train/cat/03.jpg"
-    picture.chmod(0)
+def test_an_image_that_may_not_be_read_obeys_the_policy_and_is_named(recipe, tmp_path, policy):
+    image = tmp_path / "data/train/cat/03.jpg"
+    image.chmod(0)
     result = as_any_user("train", recipe, "--out", tmp_path / "run", "--data.on_corrupt", policy)
     if policy == "fail":
-        assert_one_line_error(result, 1, picture, "Permission denied")
+        assert_one_line_error(result, 1, image, "Permission denied")
     else:
         assert result.returncode == 0, result.stderr
-        assert result.stderr.count(f"{picture}: Permission denied") == 1
+        assert result.stderr.count(f"{image}: Permission denied") == 1
 
 
 def test_a_class_folder_that_may_not_be_listed_is_named(recipe, tmp_path):
@@ -97,8 +97,8 @@ def test_a_set_of_one_class_is_trained_and_an_empty_one_is_named(recipe, tmp_pat
     for split in ("train", "val"):
         shutil.rmtree(tmp_path / "data" / split / "dog")
     assert headrace("train", recipe, "--out", tmp_path / "run").returncode == 0
-    for picture in (tmp_path / "data/train/cat").iterdir():
-        picture.unlink()
-    assert_one_line_error(headrace("train", recipe, "--out", tmp_path / "empty"), 1, "train/cat has no pictures")
+    for image in (tmp_path / "data/train/cat").iterdir():
+        image.unlink()
+    assert_one_line_error(headrace("train", recipe, "--out", tmp_path / "empty"), 1, "train/cat has no images")
     shutil.rmtree(tmp_path / "data/train/cat")
     assert_one_line_error(headrace("train", recipe, "--out", tmp_path / "none"), 1, "data/train has no class folders")

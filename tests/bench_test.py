@@ -341,12 +341,12 @@ def test_a_build_is_told_to_be_slower_by_its_median_or_by_its_interval(capsys):
 
 def test_each_build_is_asked_in_the_words_that_its_schema_knows():
     builds = script("two_builds")
-    old = builds.keys_of({"properties": {"seed": {"type": "integer"}, "optimizer": {"properties": {"implementation": {}}}}})
+    old = builds.keys_of({"properties": {"seed": {"type": "integer"}, "optimizer": {"properties": {"kernel": {}}}}})
     new = builds.keys_of({"properties": {"optimizer": {"properties": {"fused": {}}}}})
-    assert old == {"seed", "optimizer", "optimizer.implementation"}
-    wanted = (("optimizer.fused", "true"), ("optimizer.implementation", "fused"))
-    assert builds.spelled(wanted, old) == ("--optimizer.implementation", "fused") and builds.spelled(wanted, new) == ("--optimizer.fused", "true")
-    with pytest.raises(SystemExit, match="knows none of optimizer.fused, optimizer.implementation"):
+    assert old == {"seed", "optimizer", "optimizer.kernel"}
+    wanted = (("optimizer.fused", "true"), ("optimizer.kernel", "one"))
+    assert builds.spelled(wanted, old) == ("--optimizer.kernel", "one") and builds.spelled(wanted, new) == ("--optimizer.fused", "true")
+    with pytest.raises(SystemExit, match="knows none of optimizer.fused, optimizer.kernel"):
         builds.spelled(wanted, {"seed"})
 
 
@@ -385,7 +385,7 @@ def test_a_chain_that_computes_something_else_or_is_too_slow_is_missed():
         "T-08 from JPEG files, 1 thread: scalar specification", "T-08 from decoded pixels, 1 thread: equal output"]
 
 
-def test_a_cache_that_did_not_hold_all_pictures_is_no_figure():
+def test_a_cache_that_did_not_hold_all_images_is_no_figure():
     targets = script("data_targets")
     targets.check_no_decoding([{"decoded": 0}, {"decoded": 0}])
     with pytest.raises(SystemExit, match="decoded again"):

@@ -80,8 +80,8 @@ def test_wrong_use_is_one_line_and_exit_2(recipe, arguments, words):
 
 @pytest.mark.parametrize("text, words", [
     (RECIPE + "batchsize = 3\n", [":4: unknown key data.batchsize", "data.batch_size"]),
-    (RECIPE + "threads = 257\n", [':4: data.threads must be 0 to 256, or "auto", found 257']),
-    (RECIPE + "threads = 'two'\n", [':4: data.threads must be 0 to 256, or "auto", found "two"']),
+    (RECIPE + "num_workers = 257\n", [':4: data.num_workers must be 0 to 256, or "auto", found 257']),
+    (RECIPE + "num_workers = 'two'\n", [':4: data.num_workers must be 0 to 256, or "auto", found "two"']),
     (RECIPE + "batch_size = 3\n", [":4: "]),
     (RECIPE + "[data\n", [":4: "]),
     (RECIPE + "a\0b = 1\n", [":4: byte 0x00"]),
@@ -107,11 +107,11 @@ def test_recipe_that_cannot_be_read(tmp_path):
 
 
 def test_explain_shows_origins(recipe):
-    run = headrace("explain", recipe, "--data.threads", "2")
+    run = headrace("explain", recipe, "--data.num_workers", "2")
     assert run.returncode == 0
     lines = run.stdout.splitlines()
     assert any(line.split() == ["data.batch_size", "=", "64", "small.toml:3", "1", "to", "65536"] for line in lines)
-    assert any(line.split()[:4] == ["data.threads", "=", "2", "flag"] for line in lines)
+    assert any(line.split()[:4] == ["data.num_workers", "=", "2", "flag"] for line in lines)
     assert any(line.split()[:4] == ["train.epochs", "=", "4", "default"] for line in lines)
 
 
@@ -157,13 +157,13 @@ def test_doctor_of_a_run(tmp_path):
 @pytest.mark.parametrize("locale", ["de_DE.UTF-8", "de_DE", "C", "no_such_locale"])
 def test_locale_changes_nothing(recipe, locale):
     environment = {**os.environ, "LC_ALL": locale, "LANG": locale, "LC_NUMERIC": locale}
-    arguments = ["explain", recipe, "--optimizer.rate", "0.5", "--data.transform.mean", "0.1,0.2"]
-    arguments += ["--data.transform.deviation", "0.25"]
+    arguments = ["explain", recipe, "--optimizer.lr", "0.5", "--data.transform.mean", "0.1,0.2"]
+    arguments += ["--data.transform.std", "0.25"]
     run = headrace(*arguments, env=environment)
     assert run.returncode == 0, run.stderr
-    assert "optimizer.rate = 0.5 " in run.stdout
+    assert "optimizer.lr = 0.5 " in run.stdout
     assert "data.transform.mean = [0.1, 0.2]" in run.stdout
-    assert_one_error(headrace("explain", recipe, "--optimizer.rate", "0,5", env=environment), 2, "optimizer.rate")
+    assert_one_error(headrace("explain", recipe, "--optimizer.lr", "0,5", env=environment), 2, "optimizer.lr")
 
 
 def shell(line, **options):

@@ -113,7 +113,7 @@ name = "mlp"
 [train]
 epochs = 2
 [compute]
-threads = 1
+intra_op_threads = 1
 """
     )
     return recipe

@@ -17,8 +17,8 @@ def recipe(tmp_path):
     path = tmp_path / "r.toml"
     path.write_text(
         f'[data]\nsource = "folder:{tmp_path}/data"\nbatch_size = 10\non_corrupt = "replace"\n[data.transform]\nsize = 32\n'
-        'crop = "random_resized"\nmean = [0.5]\ndeviation = [0.25]\n[model]\nname = "strided_cnn"\nclasses = 2\n'
-        "[train]\nepochs = 2\n[compute]\nthreads = 1\n"
+        'crop = "random_resized"\nmean = [0.5]\nstd = [0.25]\n[model]\nname = "strided_cnn"\nnum_classes = 2\n'
+        "[train]\nepochs = 2\n[compute]\nintra_op_threads = 1\n"
     )
     return path
 

@@ -28,10 +28,10 @@ class Small(torch.nn.Module):
 
 def data_of(folder, count, side=8):
     with gzip.open(folder / "t10k-images-idx3-ubyte.gz") as file:
-        pictures = numpy.frombuffer(file.read()[16:], numpy.uint8).reshape(count, 1, side, side)
+        images = numpy.frombuffer(file.read()[16:], numpy.uint8).reshape(count, 1, side, side)
     with gzip.open(folder / "t10k-labels-idx1-ubyte.gz") as file:
         labels = numpy.frombuffer(file.read()[8:], numpy.uint8)
-    return (torch.from_numpy(pictures.copy()) / 255 - 0.4) / 0.25, torch.from_numpy(labels.astype(numpy.int64))
+    return (torch.from_numpy(images.copy()) / 255 - 0.4) / 0.25, torch.from_numpy(labels.astype(numpy.int64))
 
 
 @pytest.mark.parametrize("form", [torch.jit.script, lambda module: torch.jit.trace(module, torch.zeros(2, 1, 8, 8))],
@@ -56,7 +56,7 @@ def test_a_torchscript_module_evaluates_as_in_python(form, precision, tmp_path):
                if not name.endswith("num_batches_tracked")}, tmp_path / "weights.safetensors")
     recipe = tmp_path / "r.toml"
     recipe.write_text(
-        f'[data]\nsource = "idx:{data}"\nbatch_size = 32\n[data.transform]\nmean = [0.4]\ndeviation = [0.25]\n'
+        f'[data]\nsource = "idx:{data}"\nbatch_size = 32\n[data.transform]\nmean = [0.4]\nstd = [0.25]\n'
         f'[model]\nname = "torchscript:{tmp_path / "module.pt"}"\n[train]\nprecision = "{precision}"\n'
     )
     result = headrace("eval", recipe, "--checkpoint", tmp_path / "weights.safetensors", "--json", "-")

@@ -1,4 +1,4 @@
-"""A folder of pictures gives the classes, samples, order and evaluation batches that torchvision gives."""
+"""A folder of images gives the classes, samples, order and evaluation batches that torchvision gives."""
 
 import json
 import os
@@ -51,20 +51,20 @@ def test_evaluation_batches_are_torchvisions(tmp_path):
     for i in range(12):
         height, width = random.integers(20, 200, 2)
         noise = random.integers(0, 256, (height // 8 + 1, width // 8 + 1, 3), dtype=np.uint8)
-        picture = Image.fromarray(noise).resize((int(width), int(height)), Image.Resampling.BICUBIC)
+        image = Image.fromarray(noise).resize((int(width), int(height)), Image.Resampling.BICUBIC)
         if i % 5 == 0:
-            picture = picture.convert("L")
+            image = image.convert("L")
         ending, form = forms[i % 4]
         folder = tmp_path / "test" / f"class{i % 3}"
         folder.mkdir(parents=True, exist_ok=True)
-        picture.save(folder / f"{i}.{ending}", **form)
+        image.save(folder / f"{i}.{ending}", **form)
 
     size, resize = 48, 56
     mean, deviation = [0.485, 0.456, 0.406], [0.229, 0.224, 0.225]
     transform = transforms.Compose([
         transforms.Resize(resize), transforms.CenterCrop(size), transforms.ToTensor(), transforms.Normalize(mean, deviation)
     ])
-    theirs = torch.stack([picture for picture, _ in ImageFolder(tmp_path / "test", transform)]).numpy()
+    theirs = torch.stack([image for image, _ in ImageFolder(tmp_path / "test", transform)]).numpy()
     ours = np.frombuffer(probe("load", tmp_path, size, resize), np.float32).reshape(theirs.shape)
     steps = np.abs(ours - theirs) * np.array(deviation, np.float32).reshape(1, 3, 1, 1) * 255
     assert steps.max() < 1.01  # Pillow rounds to uint8 between the two axes, too.

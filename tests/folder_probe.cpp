@@ -31,11 +31,11 @@ void load(const std::string& folder, std::int64_t size, std::int64_t resize) {
   options.transform.size = size;
   options.transform.resize = resize;
   options.transform.mean = {0.485, 0.456, 0.406};
-  options.transform.deviation = {0.229, 0.224, 0.225};
+  options.transform.std = {0.229, 0.224, 0.225};
   Loader loader{open_source("folder:" + folder, Split::test), options, 1, /*training=*/false};
   Epoch epoch = loader.epoch(0);
   while (const auto batch = epoch.next()) {
-    const auto& bytes = batch->field("images").bytes;
+    const auto& bytes = batch->field("image").bytes;
     if (std::fwrite(bytes.data(), 1, bytes.size(), stdout) != bytes.size()) {
       fail(ErrorCode::io, "folder_probe: cannot write");
     }

@@ -30,10 +30,10 @@ def finished(folder):
     return json.loads((folder / "result.json").read_text())["training"]
 
 
-def make_job(folder, accumulate, epochs, pictures):
+def make_job(folder, accumulate, epochs, images):
     """Everything that must survive a kill is in it: flips and shifts, momentum, running statistics, a schedule."""
     (folder / "data").mkdir()
-    write_idx(folder / "data", "train", pictures)
+    write_idx(folder / "data", "train", images)
     write_idx(folder / "data", "val", 160)
     write_idx(folder / "data", "t10k", 320)
     recipe = folder / "tiny.toml"
@@ -49,20 +49,20 @@ flip_probability = 0.5
 name = "small_cnn"
 [optimizer]
 name = "sgd"
-rate = 2e-3
+lr = 2e-3
 momentum = 0.9
 weight_decay = 1e-4
-[schedule]
+[lr_scheduler]
 name = "multi_step"
 warmup_steps = 20
 milestones = [2, 4]
 gamma = 0.5
 [train]
 epochs = {epochs}
-accumulate = {accumulate}
+gradient_accumulation_steps = {accumulate}
 checkpoint_every_s = 0
 [compute]
-threads = 1
+intra_op_threads = 1
 """
     )
     reference = folder / "reference"
@@ -73,7 +73,7 @@ threads = 1
 
 @pytest.fixture(scope="module")
 def job(tmp_path_factory):
-    return make_job(tmp_path_factory.mktemp("job"), accumulate=1, epochs=8, pictures=4000)
+    return make_job(tmp_path_factory.mktemp("job"), gradient_accumulation_steps=1, epochs=8, images=4000)
 
 
 def leftovers(folder):
@@ -186,7 +186,7 @@ def test_after_50_kills_the_run_ends_with_the_same_bits(job, tmp_path):
 
 
 def test_windows_of_two_batches_survive_kills_too(tmp_path):
-    job = make_job(tmp_path, accumulate=2, epochs=3, pictures=1600)
+    job = make_job(tmp_path, gradient_accumulation_steps=2, epochs=3, images=1600)
     run_chain(job, tmp_path / "run", 10, numpy.random.default_rng(7))
     assert_ends_as_the_reference(job, tmp_path / "run")
 
@@ -273,7 +273,7 @@ def test_what_keeps_a_resumed_run_from_the_same_end_is_said(job, tmp_path):
     data.mkdir()
     write_idx(data, "train", 4032)
     write_idx(data, "t10k", 320)
-    result = resumed(job, out, "--data.source", f"idx:{data}", "--compute.threads", 2, "--seed", 5, "--train.epochs", 1)
+    result = resumed(job, out, "--data.source", f"idx:{data}", "--compute.intra_op_threads", 2, "--seed", 5, "--train.epochs", 1)
     warnings = [line for line in result.stderr.splitlines() if "warning" in line]
     for words in ("1 compute threads, this run has 2", "seed 1, this run has 5", "other data",
                   "250 batches an epoch, this run has 252"):

@@ -66,13 +66,13 @@ def test_sizes_qualities_and_kinds_are_mixed(photos):
     files = sorted(photos.glob("*/*/*.jpg"))
     assert len(files) == 3000
     for path in files:
-        with Image.open(path) as picture:
-            pixels.append(picture.width * picture.height)
-            assert 0.7 <= picture.width / picture.height <= 1.85, path
-            modes.add(picture.mode)
-            tables.add(tuple(picture.quantization[0]))
-            layouts.add(tuple(layer[1:3] for layer in picture.layer))
-            progressive += "progressive" in picture.info
+        with Image.open(path) as image:
+            pixels.append(image.width * image.height)
+            assert 0.7 <= image.width / image.height <= 1.85, path
+            modes.add(image.mode)
+            tables.add(tuple(image.quantization[0]))
+            layouts.add(tuple(layer[1:3] for layer in image.layer))
+            progressive += "progressive" in image.info
     assert 0.25e6 <= numpy.mean(pixels) <= 0.30e6
     assert numpy.quantile(pixels, 0.95) > 8 * numpy.quantile(pixels, 0.05)
     assert modes == {"RGB", "L"} and len(tables) > 30
@@ -84,7 +84,7 @@ def test_training_and_validation_share_no_column_of_a_wallpaper(cut):
     about = json.loads((cut / "about.json").read_text())
     assert len(about["classes"]) == 12
     for origin in about["classes"]:
-        wallpaper = maker.examine(origin["class"].split("-")[0], Path(origin["picture"]))
+        wallpaper = maker.examine(origin["class"].split("-")[0], Path(origin["image"]))
         assert wallpaper is not None and wallpaper.label == origin["class"]
         (train_begin, train_end), (val_begin, val_end) = origin["columns"]["train"], origin["columns"]["val"]
         assert train_end <= val_begin or val_end <= train_begin
@@ -138,7 +138,7 @@ def test_missing_packages_are_named_in_one_line(tmp_path):
         (programs / name).chmod(0o755)
     refused = make_photos("--out", tmp_path / "none", PATH=f"{programs}:{os.environ['PATH']}")
     assert (refused.returncode, refused.stdout) == (1, "")
-    assert refused.stderr == ("photos: found 0 usable pictures, wanted 10; they come with the Debian packages gnome-backgrounds, "
+    assert refused.stderr == ("photos: found 0 usable images, wanted 10; they come with the Debian packages gnome-backgrounds, "
                               "mate-backgrounds, plasma-workspace-wallpapers: run tools/setup.sh photos\n")
     assert list(tmp_path.iterdir()) == [programs]
 
@@ -150,14 +150,14 @@ def test_folder_that_exists_is_not_touched(tmp_path):
     assert list((tmp_path / "mine").iterdir()) == []
 
 
-def test_pictures_that_cannot_be_used_are_left_out(tmp_path):
+def test_images_that_cannot_be_used_are_left_out(tmp_path):
     noise = numpy.random.default_rng(1).integers(0, 256, (1000, 1600, 3), dtype=numpy.uint8)
     Image.fromarray(noise).save(tmp_path / "good.png")
     Image.fromarray(noise[:999]).save(tmp_path / "small.png")
     Image.fromarray(noise[:, :, :1].repeat(4, axis=2), "RGBA").save(tmp_path / "transparent.png")
     Image.new("RGB", (1600, 1000), "teal").save(tmp_path / "flat.png")
     (tmp_path / "torn.png").write_bytes((tmp_path / "good.png").read_bytes()[:5000])
-    (tmp_path / "text.jpg").write_text("not a picture")
+    (tmp_path / "text.jpg").write_text("not an image")
     usable = [path.name for path in sorted(tmp_path.iterdir()) if maker.examine("mate-backgrounds", path) is not None]
     assert usable == ["good.png"]
 

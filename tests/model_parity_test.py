@@ -66,10 +66,10 @@ def resnet18_small_stem(classes):
 
 
 class Job:
-    """A network of ours, its twin, and the pictures it is tried on."""
+    """A network of ours, its reference, and the images it is tried on."""
 
-    def __init__(self, twin, options, channels, size, classes, batch):
-        self.twin, self.options, self.channels, self.size, self.batch = twin, options, channels, size, batch
+    def __init__(self, reference, options, channels, size, classes, batch):
+        self.reference, self.options, self.channels, self.size, self.batch = reference, options, channels, size, batch
         self.classes = classes
 
     def arguments(self):
@@ -128,10 +128,10 @@ def assert_equal_bits(found, wanted):
         assert found[name].dtype == tensor.dtype and torch.equal(found[name], tensor), name
 
 
-def used_twin(job, seed=3):
-    """A twin whose normalisations are not those of a new network."""
+def used_network(job, seed=3):
+    """A reference whose normalisations are not those of a new network."""
     torch.manual_seed(seed)
-    network = job.twin()
+    network = job.reference()
     with torch.no_grad():
         for name, tensor in network.named_parameters():
             if tensor.dim() == 1:
@@ -141,7 +141,7 @@ def used_twin(job, seed=3):
     return network
 
 
-def train_twin(network, images, labels, layout="contiguous", precision="fp32", steps=1):
+def native_train(network, images, labels, layout="contiguous", precision="fp32", steps=1):
     """What model_probe writes, by PyTorch. `network` is trained."""
     if layout == "channels_last":
         network, images = network.to(memory_format=torch.channels_last), images.to(memory_format=torch.channels_last)
@@ -181,7 +181,7 @@ def test_networks_start_from_the_same_bits(name, seed, tmp_path):
     job = JOBS[name]
     probe("initial", seed, job.channels, job.size, tmp_path / "ours", *job.arguments())
     torch.manual_seed(seed)
-    assert_equal_bits(load_file(tmp_path / "ours"), job.twin().state_dict())
+    assert_equal_bits(load_file(tmp_path / "ours"), job.reference().state_dict())
 
 
 @pytest.mark.parametrize("layout", ["contiguous", "channels_last"])
@@ -189,14 +189,14 @@ def test_networks_start_from_the_same_bits(name, seed, tmp_path):
 @pytest.mark.parametrize("name", JOBS)
 def test_a_step_from_weights_that_pytorch_wrote_agrees(name, layout, precision, tmp_path):
     job = JOBS[name]
-    network = used_twin(job)
+    network = used_network(job)
     images, labels = job.data()
     save_file(network.state_dict(), tmp_path / "weights")
-    save_file({"images": images, "labels": labels}, tmp_path / "in")
+    save_file({"image": images, "labels": labels}, tmp_path / "in")
     probe("train", tmp_path / "in", tmp_path / "out", precision, 1, *job.arguments(), f"memory_format={layout}",
           f"weights={tmp_path / 'weights'}")
     found = load_file(tmp_path / "out")
-    wanted = train_twin(network, images, labels, layout, precision)
+    wanted = native_train(network, images, labels, layout, precision)
     assert_trained_alike(found, wanted, 1e-6)
     if precision == "fp32":
         assert_near(found["frozen"], wanted["evaluated"], 1e-5)
@@ -205,14 +205,14 @@ def test_a_step_from_weights_that_pytorch_wrote_agrees(name, layout, precision, 
 @pytest.mark.parametrize("name", JOBS)
 def test_weights_pass_both_ways(name, tmp_path):
     job = JOBS[name]
-    wanted = used_twin(job).state_dict()
+    wanted = used_network(job).state_dict()
     save_file(wanted, tmp_path / "theirs")
     probe("initial", 5, job.channels, job.size, tmp_path / "ours", *job.arguments(), f"weights={tmp_path / 'theirs'}")
     found = load_file(tmp_path / "ours")
     assert_equal_bits(found, wanted)
-    twin = job.twin()
-    twin.load_state_dict(found, strict=True)
-    assert_equal_bits(twin.state_dict(), wanted)
+    reference = job.reference()
+    reference.load_state_dict(found, strict=True)
+    assert_equal_bits(reference.state_dict(), wanted)
     with safe_open(tmp_path / "ours", "pt") as file:
         assert file.metadata()["format"] == "pt" and file.metadata()["made by"] == "model_probe"
 
@@ -268,14 +268,14 @@ def test_torchscript_modules_train_as_they_do_in_python(make, layout, precision,
     torch.manual_seed(2)
     make().save(tmp_path / "module.pt")
     images, labels = torch.randn(8, 3, 64, 64), torch.randint(5, (8,))
-    save_file({"images": images, "labels": labels}, tmp_path / "in")
+    save_file({"image": images, "labels": labels}, tmp_path / "in")
     probe("train", tmp_path / "in", tmp_path / "out", precision, 2, f"name=torchscript:{tmp_path / 'module.pt'}",
           f"memory_format={layout}", "classes=5")
     found = load_file(tmp_path / "out")
     module = torch.jit.load(tmp_path / "module.pt")
     # In bfloat16 the interpreter's optimizer rounds in other places than the module that was scripted; we do not use it.
     with torch.jit.optimized_execution(precision == "fp32"):
-        wanted = train_twin(module, images, labels, layout, precision, steps=2)
+        wanted = native_train(module, images, labels, layout, precision, steps=2)
     assert_trained_alike(found, wanted, 1e-5)
     if precision == "fp32" and make is scripted_tiny:
         assert_near(found["frozen"], wanted["evaluated"], 1e-5)

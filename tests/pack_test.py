@@ -43,8 +43,8 @@ def weights_trained(out, source, *arguments):
     recipe = out.with_suffix(".toml")
     recipe.write_text(
         f'[data]\nsource = "{source}"\nbatch_size = 10\n[data.transform]\nsize = 32\ncrop = "random_resized"\n'
-        'mean = [0.5]\ndeviation = [0.25]\n[model]\nname = "strided_cnn"\nclasses = 2\n[train]\nepochs = 2\n'
-        "[compute]\nthreads = 1\n"
+        'mean = [0.5]\nstd = [0.25]\n[model]\nname = "strided_cnn"\nnum_classes = 2\n[train]\nepochs = 2\n'
+        "[compute]\nintra_op_threads = 1\n"
     )
     result = headrace("train", recipe, "--out", out, *arguments)
     assert result.returncode == 0, result.stderr
@@ -55,8 +55,8 @@ def test_both_splits_are_indexed_and_told(photos):
     result = headrace("pack", "--index", f"folder:{photos}")
     assert result.returncode == 0, result.stderr
     train, val = result.stdout.splitlines()
-    assert train.startswith("train: 20 pictures, 20 indexed (0 known before), 0 without") and "% of the data" in train
-    assert val.startswith("val: 10 pictures, 10 indexed")
+    assert train.startswith("train: 20 images, 20 indexed (0 known before), 0 without") and "% of the data" in train
+    assert val.startswith("val: 10 images, 10 indexed")
     document = indexed(photos)
     assert document["format"] == "headrace-index"
     assert document["train"]["known_before"] == 20 and document["val"]["known_before"] == 10
@@ -129,8 +129,8 @@ def test_names_that_are_not_text_are_indexed(photos):
     assert indexed(photos)["train"]["indexed"] == 20
 
 
-def test_pictures_without_an_index_and_unreadable_ones_are_counted(photos):
-    (photos / "train/cat/00.jpg").write_bytes(b"no picture")
+def test_images_without_an_index_and_unreadable_ones_are_counted(photos):
+    (photos / "train/cat/00.jpg").write_bytes(b"no image")
     (photos / "train/cat/01.jpg").write_bytes(b"")
     result = headrace("pack", "--index", photos, "--json", "-")
     assert result.returncode == 0
@@ -200,7 +200,7 @@ def test_a_pack_killed_anywhere_is_gone_on_with(photos, tmp_path, point):
 
 def test_a_sharded_pack_killed_is_gone_on_with(photos, tmp_path):
     target = tmp_path / "shards"
-    for path in photos.rglob("*.jpg"):  # What follows a picture's end is nobody's.
+    for path in photos.rglob("*.jpg"):  # What follows an image's end is nobody's.
         path.write_bytes(path.read_bytes() + bytes(200_000))
     result = headrace("pack", photos, target, "--shard-mib", 1, env=dict(os.environ, HEADRACE_FAULT="pack.sample:14"))
     assert result.returncode == -signal.SIGKILL, result.stderr
@@ -265,14 +265,14 @@ def test_damaged_and_cut_packs_are_one_line(photos, tmp_path):
 def test_twenty_thousand_small_files_are_packed_verified_and_given_back_bit_by_bit(tmp_path):
     from PIL import Image
 
-    count, picture = 20_000, io.BytesIO()
-    Image.linear_gradient("L").resize((16, 16)).save(picture, "JPEG")
+    count, image = 20_000, io.BytesIO()
+    Image.linear_gradient("L").resize((16, 16)).save(image, "JPEG")
     with tempfile.TemporaryDirectory(dir=tmp_path) as folder:  # 40,000 files need not outlive the test.
         data, again, shards = (pathlib.Path(folder) / name for name in ("data", "again", "shards"))
         for kind in range(10):
             (data / "train" / str(kind)).mkdir(parents=True)
-        files = {f"train/{number % 10}/{number:05}.jpg": picture.getvalue() + number.to_bytes(4, "little") * (1 + number % 300)
-                 for number in range(count)}  # What follows a picture's end is nobody's.
+        files = {f"train/{number % 10}/{number:05}.jpg": image.getvalue() + number.to_bytes(4, "little") * (1 + number % 300)
+                 for number in range(count)}  # What follows an image's end is nobody's.
         for name, content in files.items():
             (data / name).write_bytes(content)
         document = packed(data, shards, "--shard-mib", 4)
@@ -310,7 +310,7 @@ def test_one_class_and_names_that_are_not_text_are_packed(tmp_path):
 
 
 @pytest.mark.parametrize("form", ["raw", "lz4"])
-def test_a_run_on_decoded_pictures_trains_to_the_bits_of_the_folder(photos, tmp_path, form):
+def test_a_run_on_decoded_images_trains_to_the_bits_of_the_folder(photos, tmp_path, form):
     document = packed(photos, tmp_path / "p.pack", "--form", form)
     assert (document["form"], document["short_side"], document["samples"], document["indexed"]) == (form, 0, 30, 0)
     sources = [f"folder:{photos}", f"pack:{tmp_path}/p.pack"]
@@ -318,7 +318,7 @@ def test_a_run_on_decoded_pictures_trains_to_the_bits_of_the_folder(photos, tmp_
 
 
 @pytest.mark.parametrize("form", ["raw", "lz4"])
-def test_pictures_are_resized_as_torchvision_does_it(photos, tmp_path, form):
+def test_images_are_resized_as_torchvision_does_it(photos, tmp_path, form):
     import numpy
     from PIL import Image
     from torchvision.transforms import Resize
@@ -338,7 +338,7 @@ def test_pictures_are_resized_as_torchvision_does_it(photos, tmp_path, form):
 
 
 @pytest.mark.parametrize("point", ["pack.sample:17", "pack.table:1", "write.rename:1"])
-def test_a_pack_of_decoded_pictures_killed_is_gone_on_with(photos, tmp_path, point):
+def test_a_pack_of_decoded_images_killed_is_gone_on_with(photos, tmp_path, point):
     options = ["--form", "lz4", "--short-side", 32]
     packed(photos, tmp_path / "reference.pack", *options)
     result = headrace("pack", photos, tmp_path / "p.pack", *options, env=dict(os.environ, HEADRACE_FAULT=point))
@@ -355,9 +355,9 @@ def test_forms_that_are_not_meant_are_one_line(photos, tmp_path):
     assert_one_line_error(headrace("pack", photos, target, "--form", "raw", "--short-side", 0), 2, "--short-side must be 1 to")
     assert_one_line_error(headrace("pack", "--verify", target, "--form", "raw"), 2, "--form are for writing")
     packed(photos, target, "--form", "raw")
-    assert_one_line_error(headrace("pack", photos, target, "--append"), 2, "holds pictures as --form raw, not stored")
+    assert_one_line_error(headrace("pack", photos, target, "--append"), 2, "holds images as --form raw, not stored")
     assert headrace("pack", "--verify", target).returncode == 0
-    (photos / "train/cat/00.jpg").write_bytes(b"no picture")
+    (photos / "train/cat/00.jpg").write_bytes(b"no image")
     assert_one_line_error(headrace("pack", photos, tmp_path / "q.pack", "--form", "raw"), 1, "train/cat/00.jpg")
 
 

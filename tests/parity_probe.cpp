@@ -1,6 +1,6 @@
 // Writes what our optimizers and clipping compute, as safetensors: torch_parity_test.py compares it with PyTorch's own.
 //   parity_probe optimizer IN OUT [KEY=VALUE ...]             IN: parameter/*, gradient/<step>/*; keys of [optimizer]
-//   parity_probe rates EPOCHS STEPS OUT [KEY=VALUE ...]       STEPS: of an epoch; keys of [schedule]; OUT: rates
+//   parity_probe rates EPOCHS STEPS OUT [KEY=VALUE ...]       STEPS: of an epoch; keys of [lr_scheduler]; OUT: rates
 //   parity_probe clip NORM IN OUT                             IN: one gradient a name
 //   parity_probe copy IN OUT
 #include <ATen/ops/zeros.h>
@@ -48,7 +48,7 @@ void run_optimizer(const Words& words) {
 
 void list_rates(const Words& words) {
   const RunLength run{std::stoll(words.at(0)) * std::stoll(words.at(1)), std::stoll(words.at(0))};
-  const auto schedule = options_from<ScheduleOptions>(words, 3);
+  const auto schedule = options_from<LrSchedulerOptions>(words, 3);
   const at::Tensor rates = at::zeros({run.steps}, at::kDouble);
   for (std::int64_t step = 0; step < run.steps; ++step) {
     rates.mutable_data_ptr<double>()[step] = scheduled_rate(schedule, kRate, step, run);

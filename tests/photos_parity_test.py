@@ -25,15 +25,15 @@ def draw_boxes(folder: Path) -> list[tuple[Path, int, int, int, int, int]]:
     torch.manual_seed(4)
     boxes = []
     for place, path in enumerate(files):
-        with Image.open(path) as picture:
-            like = torch.empty(3, picture.height, picture.width)
+        with Image.open(path) as image:
+            like = torch.empty(3, image.height, image.width)
         boxes.append((path, *RandomResizedCrop.get_params(like, [0.08, 1.0], [3 / 4, 4 / 3]), (64, 128)[place % 2]))
     return boxes
 
 
 def crops_of(boxes: list[tuple], *how: str) -> list[tuple[tuple, np.ndarray]]:
     text = "".join(" ".join(map(str, box)) + "\n" for box in boxes)
-    done = subprocess.run([BIN / "picture_probe", "crop", *how], input=text.encode(), capture_output=True, timeout=120)
+    done = subprocess.run([BIN / "image_probe", "crop", *how], input=text.encode(), capture_output=True, timeout=120)
     assert done.returncode == 0, done.stderr.decode()
     pixels, begin, found = np.frombuffer(done.stdout, np.uint8), 0, []
     for box in boxes:
@@ -50,15 +50,15 @@ def crops(photos) -> list[tuple[tuple, np.ndarray]]:
 
 
 def torchvisions(path: Path, y: int, x: int, height: int, width: int, size: int) -> np.ndarray:
-    picture = decode_image(read_file(str(path)), ImageReadMode.RGB)
-    return transforms.resized_crop(picture, y, x, height, width, [size, size], antialias=True).permute(1, 2, 0).numpy()
+    image = decode_image(read_file(str(path)), ImageReadMode.RGB)
+    return transforms.resized_crop(image, y, x, height, width, [size, size], antialias=True).permute(1, 2, 0).numpy()
 
 
 def pillows(path: Path, y: int, x: int, height: int, width: int, size: int) -> np.ndarray:
     """What ImageFolder and RandomResizedCrop do with a file."""
     with Image.open(path) as opened:
-        picture = opened.convert("RGB")
-    return np.asarray(transforms.resized_crop(picture, y, x, height, width, [size, size], antialias=True))
+        image = opened.convert("RGB")
+    return np.asarray(transforms.resized_crop(image, y, x, height, width, [size, size], antialias=True))
 
 
 @pytest.mark.parametrize("theirs", [torchvisions, pillows])

@@ -18,7 +18,7 @@ NAMES = ["fashion_mnist", "finetune", "own_dataset"]
 RUN = """
 import functools, runpy, sys
 import headrace
-headrace.tune = functools.partial(headrace.tune, budget=1.0)
+headrace.tune = functools.partial(headrace.tune, budget_s=1.0)
 scripts = [word for word in sys.argv[1:] if word.endswith(".py")]
 options = sys.argv[1 + len(scripts):]
 for script in scripts:

@@ -32,13 +32,13 @@ def counter():
 
 
 @pytest.mark.parametrize("threads", [0, 2])
-def test_a_python_thread_counts_while_pictures_of_640_are_decoded_and_transformed(tmp_path, counter, threads):
+def test_a_python_thread_counts_while_images_of_640_are_decoded_and_transformed(tmp_path, counter, threads):
     for place in range(8):
         folder = tmp_path / "train" / str(place % 2)
         folder.mkdir(parents=True, exist_ok=True)
         Image.linear_gradient("L").rotate(10 * place).resize((800, SIDE)).convert("RGB").save(folder / f"{place}.jpg")
-    loader = hr.Loader(f"folder:{tmp_path}", batch_size=4, threads=threads, seed=1, transform={
-        "size": SIDE, "crop": "random_resized", "flip_probability": 0.5, "mean": [0.5], "deviation": [0.2]})
+    loader = hr.Loader(f"folder:{tmp_path}", batch_size=4, num_workers=threads, seed=1, transform={
+        "size": SIDE, "crop": "random_resized", "flip_probability": 0.5, "mean": [0.5], "std": [0.2]})
     counted = batches = 0
     for _ in range(10):
         running = iter(loader)

@@ -369,7 +369,7 @@ def test_what_cannot_be_changed_says_why():
     own = BatchSampler(RandomSampler(tensors()), 3, False)
     assert reasons(DataLoader(tensors(), batch_sampler=type("Own", (BatchSampler,), {})(own.sampler, 3, False)),
                    batch_size=4, num_workers=0)["batch_size"] == "the loader has no batches of a plain size"
-    for other in (7, "folder:photos", {"images": 1}):
+    for other in (7, "folder:photos", {"image": 1}):
         with pytest.raises(hr.errors.InvalidArgumentError, match=f"loader is a {type(other).__name__}; wanted"):
             hr.DataPipelineOptimizer().optimize_loader(other)
 
@@ -394,7 +394,7 @@ def test_more_workers_than_cores_are_told():
     assert f"more than the {cores} cores that this process may use" in by_option(report)["num_workers"].reason
 
 
-class Pictures:
+class Images:
     def __len__(self):
         return 24
 
@@ -403,11 +403,11 @@ class Pictures:
 
 
 def test_a_headrace_loader_is_changed_in_place_and_says_what_it_keeps():
-    native = hr.Loader(Pictures(), batch_size=4, threads=0, prefetch_batches=1, seed=3)
+    native = hr.Loader(Images(), batch_size=4, num_workers=0, prefetch_batches=1, seed=3)
     reference = [(images.clone(), labels.clone()) for images, labels in native]
     native.start_at(0)
     loader, report = hr.DataPipelineOptimizer(num_workers=2, prefetch_factor=3, batch_size=8).optimize_loader(native)
-    assert loader is native and (loader.statistics()["threads"], loader.statistics()["prefetch_batches"]) == (2, 6)
+    assert loader is native and (loader.statistics()["num_workers"], loader.statistics()["prefetch_batches"]) == (2, 6)
     found = {entry.option: (entry.old, entry.new, entry.applied) for entry in report}
     assert found["num_workers"] == (0, 2, True) and found["prefetch_factor"] == (0, 3, True)
     assert found["persistent_workers"] == (False, True, True) and found["enable_async_data_loading"] == (False, True, True)
@@ -416,17 +416,17 @@ def test_a_headrace_loader_is_changed_in_place_and_says_what_it_keeps():
     assert_same([tuple(batch) for batch in loader], reference)
 
 
-class LargePictures(Pictures):
+class LargeImages(Images):
     def __getitem__(self, index):
         return numpy.full((256, 256, 1), index, numpy.uint8), index % 4
 
 
 def test_a_headrace_loader_that_prepares_fewer_batches_says_what_bounds_them():
-    bounded = hr.Loader(LargePictures(), batch_size=4, threads=1, prefetch_batches=1, prefetch_mib=3)
+    bounded = hr.Loader(LargeImages(), batch_size=4, num_workers=1, prefetch_batches=1, prefetch_mib=3)
     _, report = hr.DataPipelineOptimizer(num_workers=2, prefetch_factor=3).optimize_loader(bounded)
     assert bounded.statistics()["prefetch_batches"] < 6
     assert by_option(report)["prefetch_factor"].reason.startswith("data.prefetch_mib = 3 holds no more batches of")
-    deep = hr.Loader(Pictures(), batch_size=4, threads=1, prefetch_batches=1)
+    deep = hr.Loader(Images(), batch_size=4, num_workers=1, prefetch_batches=1)
     _, report = hr.DataPipelineOptimizer(num_workers=2, prefetch_factor=64).optimize_loader(deep)
     assert deep.statistics()["prefetch_batches"] == 64
     entry = by_option(report)["prefetch_factor"]
@@ -437,7 +437,7 @@ def test_the_tuner_tunes_what_an_optimized_loader_goes_over():
     loader, _ = hr.DataPipelineOptimizer(num_workers=0).optimize_loader(DataLoader(tensors(), batch_size=4))
     model = nn.Linear(3, 2)
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-6)
-    tuned = hr.tune(model, loader, optimizer, lambda model, batch: model(batch[0]).square().mean(), budget=1.0,
+    tuned = hr.tune(model, loader, optimizer, lambda model, batch: model(batch[0]).square().mean(), budget_s=1.0,
                     only=["arena for tensors"])
     assert tuned.loader is loader.loader and "loader workers" not in {entry.name for entry in tuned.not_applicable}
 
@@ -451,7 +451,7 @@ def test_torchvisions_data_sets_are_optimized_as_they_are_or_natively(tmp_path):
     loader, _ = hr.DataPipelineOptimizer(num_workers=1, batch_size=4).optimize_loader(data)
     assert_same(loader, plain)
     native, report = hr.DataPipelineOptimizer(num_workers=1, native=True).optimize_loader(DataLoader(data, 4))
-    assert type(native) is hr.Loader and native.statistics()["threads"] == 1
+    assert type(native) is hr.Loader and native.statistics()["num_workers"] == 1
     for (images, labels), (theirs, their_labels) in zip(native, plain, strict=True):
         assert (images - theirs).abs().max() <= 1.01 / 255 and torch.equal(labels, their_labels)
     entry = by_option(report)["loader"]

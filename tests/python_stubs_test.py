@@ -63,7 +63,7 @@ def test_stubs_of_constructors_name_every_option_with_its_default(tmp_path):
     stub = classes()["Trainer"]["__init__"].args
     assert {a.arg for a in stub.kwonlyargs} == trainer.keys() | {"steps"}
     named = dict(zip((a.arg for a in stub.kwonlyargs), (ast.literal_eval(default) for default in stub.kw_defaults)))
-    for option in ("epochs", "precision", "accumulate", "deterministic", "loss_scale"):
+    for option in ("epochs", "precision", "gradient_accumulation_steps", "deterministic", "loss_scale"):
         assert named[option] == trainer[option], option
     import struct
 

@@ -65,7 +65,7 @@ def assert_same_optimizer(ours, theirs):
             assert torch.equal(tensor, theirs["state"][place][name]), (place, name)
 
 
-def plain_loop(model, optimizer, data, scheduler=None, clip_norm=None, scale=1.0):
+def plain_loop(model, optimizer, data, scheduler=None, max_grad_norm=None, scale=1.0):
     losses = []
     for batch in data:
         optimizer.zero_grad()
@@ -74,8 +74,8 @@ def plain_loop(model, optimizer, data, scheduler=None, clip_norm=None, scale=1.0
         if scale != 1.0:
             for parameter in model.parameters():
                 parameter.grad.div_(scale)
-        if clip_norm:
-            nn.utils.clip_grad_norm_(model.parameters(), clip_norm)
+        if max_grad_norm:
+            nn.utils.clip_grad_norm_(model.parameters(), max_grad_norm)
         optimizer.step()
         if scheduler:
             scheduler.step()
@@ -109,8 +109,8 @@ def test_twenty_steps_are_those_of_the_plain_loop_bit_for_bit(make):
 def test_clipping_and_a_loss_scale_agree_within_rounding():
     data = batches(20)
     theirs, ours = plain_network(), plain_network()
-    plain_loop(theirs, adamw(theirs), data, clip_norm=0.5, scale=1024.0)
-    trainer = hr.Trainer(ours, adamw(ours), forward, clip_norm=0.5)
+    plain_loop(theirs, adamw(theirs), data, max_grad_norm=0.5, scale=1024.0)
+    trainer = hr.Trainer(ours, adamw(ours), forward, max_grad_norm=0.5)
     for batch in data:
         trainer.step(batch)
     assert_same_state(ours.state_dict(), theirs.state_dict(), tolerance=1e-6)
@@ -120,9 +120,9 @@ def surging(model, batch):
     return forward(model, batch) * (batch[2] if len(batch) == 3 else 1.0)
 
 
-@pytest.mark.parametrize("clip_norm", [None, 0.5])
+@pytest.mark.parametrize("max_grad_norm", [None, 0.5])
 @pytest.mark.parametrize("make", [adamw, lambda model: sgd(model, momentum=0.9)], ids=["adamw fused", "sgd"])
-def test_a_loss_scale_is_that_of_torchs_grad_scaler_also_where_gradients_overflow(make, clip_norm):
+def test_a_loss_scale_is_that_of_torchs_grad_scaler_also_where_gradients_overflow(make, max_grad_norm):
     data = batches(20)
     for place in (7, 12, 13):
         data[place] = (*data[place], 1e36)  # A finite loss; 65536 times that is not.
@@ -132,12 +132,12 @@ def test_a_loss_scale_is_that_of_torchs_grad_scaler_also_where_gradients_overflo
     for batch in data:
         optimizer.zero_grad()
         scaler.scale(surging(theirs, batch)).backward()
-        if clip_norm:
+        if max_grad_norm:
             scaler.unscale_(optimizer)
-            nn.utils.clip_grad_norm_(theirs.parameters(), clip_norm)
+            nn.utils.clip_grad_norm_(theirs.parameters(), max_grad_norm)
         scaler.step(optimizer)
         scaler.update()
-    trainer = hr.Trainer(ours, make(ours), surging, clip_norm=clip_norm, loss_scale=65536.0)
+    trainer = hr.Trainer(ours, make(ours), surging, max_grad_norm=max_grad_norm, loss_scale=65536.0)
     result = trainer.fit(data, 1)[0]
     assert trainer.loss_scale == scaler.get_scale() == 8192.0
     assert trainer.progress["skipped_updates"] == result["skipped_updates"] == 3
@@ -199,12 +199,12 @@ def test_accumulated_batches_are_one_large_batch():
     model = nn.Sequential(nn.Linear(32, 10))
     other = copy.deepcopy(model)
     whole = batches(3, size=32)
-    trainer = hr.Trainer(model, sgd(model), forward, accumulate=2)
+    trainer = hr.Trainer(model, sgd(model), forward, gradient_accumulation_steps=2)
     reference = hr.Trainer(other, sgd(other), forward)
-    for pictures, labels in whole:
-        trainer.step((pictures[:16], labels[:16]))
-        trainer.step((pictures[16:], labels[16:]))
-        reference.step((pictures, labels))
+    for images, labels in whole:
+        trainer.step((images[:16], labels[:16]))
+        trainer.step((images[16:], labels[16:]))
+        reference.step((images, labels))
     assert trainer.progress["optimizer_steps"] == 3
     assert_same_state(model.state_dict(), other.state_dict(), tolerance=1e-6)
 
@@ -232,7 +232,7 @@ def loaders():
         "DataLoader": torch.utils.data.DataLoader(dataset, batch_size=16),
         "workers": torch.utils.data.DataLoader(dataset, batch_size=16, num_workers=1),
         "function": lambda: (batch for batch in data),
-        "dicts": [{"images": images, "labels": labels} for images, labels in data],
+        "dicts": [{"image": images, "labels": labels} for images, labels in data],
     }
 
 
@@ -240,7 +240,7 @@ def loaders():
 def test_fit_takes_whatever_gives_batches(kind):
     def either(model, batch):
         if isinstance(batch, dict):
-            batch = batch["images"], batch["labels"]
+            batch = batch["image"], batch["labels"]
         return forward(model, batch)
 
     model = network().eval()  # No draws: every kind sees the same.
@@ -276,13 +276,13 @@ def test_a_regression_is_learned_and_results_are_those_of_a_log_kept_outside():
 
 def test_schedule_of_the_trainer_is_that_of_torch():
     model = nn.Linear(32, 10)
-    trainer = hr.Trainer(model, sgd(model), forward, schedule="cosine")
+    trainer = hr.Trainer(model, sgd(model), forward, lr_scheduler="cosine")
     rates = []
     trainer.fit(batches(10), 2, on_step=lambda loss: rates.append(trainer.progress["optimizer_steps"]))
     assert rates == list(range(1, 21))
     assert trainer.learning_rate < 1e-4
     with pytest.raises(hr.errors.InvalidArgumentError, match="wanted steps="):
-        hr.Trainer(model, sgd(model), forward, schedule={"name": "step", "gamma": 0.5}).step(batches(1)[0])
+        hr.Trainer(model, sgd(model), forward, lr_scheduler={"name": "step", "gamma": 0.5}).step(batches(1)[0])
 
 
 def test_evaluation_changes_nothing_and_gives_named_means():
@@ -316,7 +316,7 @@ def test_resumed_training_ends_with_the_same_bits(tmp_path, stop_at):
     whole = network()
     optimizer = adamw(whole)
     torch.manual_seed(7)
-    trainer = hr.Trainer(whole, optimizer, forward, schedule="cosine", clip_norm=1.0)
+    trainer = hr.Trainer(whole, optimizer, forward, lr_scheduler="cosine", max_grad_norm=1.0)
     count = [0]
 
     def save_at(loss):
@@ -332,7 +332,7 @@ def test_resumed_training_ends_with_the_same_bits(tmp_path, stop_at):
     resumed = network(seed=99)
     their_optimizer = adamw(resumed)
     torch.manual_seed(1234)
-    again = hr.Trainer(resumed, their_optimizer, forward, schedule="cosine", clip_norm=1.0)
+    again = hr.Trainer(resumed, their_optimizer, forward, lr_scheduler="cosine", max_grad_norm=1.0)
     stands = again.load(path)
     assert stands["optimizer_steps"] == {2: 8, 6: 6}[stop_at]
     again.fit(data, 4)
@@ -460,8 +460,8 @@ def raising(model, batch):
 
 
 def nan_batch():
-    pictures, labels = batches(1)[0]
-    return pictures.fill_(float("nan")), labels
+    images, labels = batches(1)[0]
+    return images.fill_(float("nan")), labels
 
 
 def bad_steps():
@@ -485,7 +485,7 @@ def test_a_bad_step_is_one_exception_and_changes_nothing(kind, steps_before):
     current = [forward]
     model = plain_network()
     optimizer = adamw(model)
-    trainer = hr.Trainer(model, optimizer, lambda m, b: current[0](m, b), clip_norm=1.0)
+    trainer = hr.Trainer(model, optimizer, lambda m, b: current[0](m, b), max_grad_norm=1.0)
     for good in batches(steps_before):
         trainer.step(good)
     frozen = Frozen(model, optimizer)
@@ -595,12 +595,12 @@ def test_what_cannot_be_trained_is_refused_by_name(make, error, words):
 
 def test_keywords_are_the_options_of_recipes():
     model = plain_network()
-    trainer = hr.Trainer(model, adamw(model), forward, accumulate=4, clip_norm=None, schedule={"name": "step", "gamma": 0.5})
-    assert trainer.options["accumulate"] == 4 and trainer.options["clip_norm"] == 0.0
-    assert trainer.options["schedule"]["name"] == "step" and trainer.options["schedule"]["gamma"] == 0.5
-    for keywords, words in [({"acumulate": 2}, "unknown key acumulate, did you mean accumulate"),
-                            ({"accumulate": 0}, "accumulate"), ({"precision": "fp8"}, "fp32 | bf16"),
-                            ({"accumulate": [object()]}, "accumulate"), ({"schedule": "linear"}, "schedule.name"),
+    trainer = hr.Trainer(model, adamw(model), forward, gradient_accumulation_steps=4, max_grad_norm=None, lr_scheduler={"name": "step", "gamma": 0.5})
+    assert trainer.options["gradient_accumulation_steps"] == 4 and trainer.options["max_grad_norm"] == 0.0
+    assert trainer.options["lr_scheduler"]["name"] == "step" and trainer.options["lr_scheduler"]["gamma"] == 0.5
+    for keywords, words in [({"gradient_acumulation_steps": 2}, "unknown key gradient_acumulation_steps, did you mean gradient_accumulation_steps"),
+                            ({"gradient_accumulation_steps": 0}, "gradient_accumulation_steps"), ({"precision": "fp8"}, "fp32 | bf16"),
+                            ({"gradient_accumulation_steps": [object()]}, "gradient_accumulation_steps"), ({"lr_scheduler": "linear"}, "lr_scheduler.name"),
                             ({"keep_checkpoints": 2}, "unknown key"), ({"steps": 0}, "steps is 0")]:
         with pytest.raises(hr.errors.InvalidArgumentError, match=words):
             hr.Trainer(model, adamw(model), forward, **keywords)
@@ -774,7 +774,7 @@ def test_a_trace_tells_what_a_trainers_objects_hold_each_storage_once():
         inside.append(trace.memory()["classes"])
         return forward(module, batch)
 
-    trainer = hr.Trainer(model, optimizer, looked_at, accumulate=3)
+    trainer = hr.Trainer(model, optimizer, looked_at, gradient_accumulation_steps=3)
     inputs = torch.randn(256, 32)
     batch = (inputs[:128], torch.randint(0, 10, (128,)))  # Of the inputs' storage a half.
     for _ in range(5):  # One update, and a window that is open.

@@ -74,10 +74,10 @@ def everything(loop):
     state["torch"] = torch.get_rng_state()
     state["python"] = random.getstate()
     state["numpy"] = numpy.random.get_state()[1].tolist()
-    state["threads"] = torch.get_num_threads()
+    state["num_workers"] = torch.get_num_threads()
     if isinstance(loop.loader, DataLoader):
         state["order"] = loop.loader.generator.get_state()
-        state["workers"] = (loop.loader.num_workers, loop.loader.prefetch_factor, loop.loader.persistent_workers)
+        state["num_workers"] = (loop.loader.num_workers, loop.loader.prefetch_factor, loop.loader.persistent_workers)
     return state
 
 
@@ -113,7 +113,7 @@ class Drawn(Slow):
 
 
 def write_digits(folder):
-    """48 pictures of 8 x 8 and 3 classes as MNIST's files, for both splits."""
+    """48 images of 8 x 8 and 3 classes as MNIST's files, for both splits."""
     for split in ("train", "t10k"):
         (folder / f"{split}-images-idx3-ubyte").write_bytes(struct.pack(">4I", 2051, 48, 8, 8) + bytes(range(256)) * 12)
         (folder / f"{split}-labels-idx1-ubyte").write_bytes(struct.pack(">2I", 2049, 48) + bytes([0, 1, 2] * 16))
@@ -127,7 +127,7 @@ def test_objects_are_bit_equal_to_before_when_nothing_pays(only):
     loop = Loop()
     before = everything(loop)
     told = []
-    tuned = loop.tune(gain_min=10.0, budget=2.0, only=only, on_progress=lambda kind, text: told.append(kind))
+    tuned = loop.tune(gain_min=10.0, budget_s=2.0, only=only, on_progress=lambda kind, text: told.append(kind))
     assert tuned.kept == [] and tuned.speedup == 1.0 and tuned.settings == {}
     assert tuned.ledger["time_split"]["best"] is None and "before the first trial; it was not" in " ".join(tuned.summary().split())
     undecided = [trial for trial in tuned.trials if trial.verdict == "inconclusive"]
@@ -147,9 +147,9 @@ def test_what_pays_is_kept_and_applied_to_the_objects_and_can_be_undone():
         return loop.loss(batch)
 
     before = everything(loop)
-    tuned = loop.tune(forward=slow_unless_fused, only=["fused optimizer"], budget=5.0)
+    tuned = loop.tune(forward=slow_unless_fused, only=["fused optimizer"], budget_s=5.0)
     assert tuned.kept == ["fused optimizer"] and tuned.applied and tuned.speedup > 1
-    assert tuned.settings == {"optimizer.implementation": '"fused"'}
+    assert tuned.settings == {"optimizer.fused": "true"}
     assert differences(before, everything(loop)) == ["groups"] and loop.optimizer.param_groups[0]["fused"]
     assert "fused optimizer" in repr(tuned) and "fused optimizer" in tuned.summary()
     assert tuned.trials[0].gain[1] > 0.02 and tuned.ledger["time_split"]["best"]["steps"] >= 5
@@ -183,7 +183,7 @@ def test_other_workers_bring_the_same_batches_in_the_same_order_over_epochs():
     loop.loader = DataLoader(Slow(), 32, shuffle=True)
     as_written = order(loop.loader)
     subject = subject_of(loop)
-    assert subject.switch({"data.workers": "2"}) is loop.loader and loop.loader.num_workers == 2
+    assert subject.switch({"data.num_workers": "2"}) is loop.loader and loop.loader.num_workers == 2
     assert order(loop.loader) == as_written
     subject.switch({})
     assert (loop.loader.num_workers, loop.loader.prefetch_factor) == (0, None)
@@ -196,7 +196,7 @@ def test_ledger_and_report_lie_in_the_folder_asked_for(tmp_path):
     assert ledger == tuned.ledger
     assert (ledger["format"], ledger["title"]) == ("headrace-ledger", "a loop of mine")
     assert [trial["name"] for trial in ledger["trials"]] == ["fused optimizer"]
-    assert ledger["baseline"]["settings"]["optimizer.implementation"] == '"plain"'
+    assert ledger["baseline"]["settings"]["optimizer.fused"] == '"plain"'
     assert ledger["time_split"]["baseline"]["steps"] >= 5
     assert tuned.report_path == tmp_path / "run" / "report.html"
     assert "a loop of mine" in tuned.report_path.read_text()
@@ -211,7 +211,7 @@ def test_candidates_that_are_fixed_or_not_asked_for_are_not_tried():
     with pytest.raises(hr.errors.InvalidArgumentError, match='"faster".*channels-last'):
         loop.tune(only=["faster"])
     with pytest.raises(ValueError, match="tune.budget_s"):
-        loop.tune(budget=0.0)
+        loop.tune(budget_s=0.0)
 
 
 def test_what_cannot_be_tried_is_listed_with_its_reason():
@@ -343,7 +343,7 @@ def test_exceptions_of_the_users_code_keep_class_and_trace_and_undo_everything(w
     options = troubled(loop, where)
     before = everything(loop)
     with pytest.raises(Trouble) as caught:
-        loop.tune(only=["channels-last"], budget=30.0, **options)
+        loop.tune(only=["channels-last"], budget_s=30.0, **options)
     assert differences(before, everything(loop)) == []
     if where in ("forward", "callback"):
         assert "raise_trouble" in "".join(traceback.format_tb(caught.tb))
@@ -365,7 +365,7 @@ def test_ctrl_c_stops_and_undoes_everything(ctrl_c, calls):
     stop = After(calls, lambda: signal.raise_signal(signal.SIGINT))
     before = everything(loop)
     with pytest.raises(KeyboardInterrupt):
-        loop.tune(only=["bf16 autocast"], budget=30.0, forward=lambda model, batch: (stop(), loop.loss(batch))[1])
+        loop.tune(only=["bf16 autocast"], budget_s=30.0, forward=lambda model, batch: (stop(), loop.loss(batch))[1])
     assert differences(before, everything(loop)) == []
     assert not torch.is_autocast_enabled("cpu")
 
@@ -379,7 +379,7 @@ def test_a_candidate_that_fails_is_told_and_undone():
         return loop.loss(batch)
 
     before = everything(loop)
-    tuned = loop.tune(forward=forward, only=["fused optimizer"], budget=30.0)
+    tuned = loop.tune(forward=forward, only=["fused optimizer"], budget_s=30.0)
     (trial,) = tuned.trials
     assert (trial.verdict, trial.reason) == ("failed", "error") and "deep inside" in trial.sentence
     assert differences(before, everything(loop)) == []
@@ -388,10 +388,10 @@ def test_a_candidate_that_fails_is_told_and_undone():
 # Settings, applied to the objects.
 
 def subject_of(loop, **options):
-    return Subject(loop.model, loop.loader, loop.optimizer, lambda model, batch: loop.loss(batch), run_steps=None, budget=60, **options)
+    return Subject(loop.model, loop.loader, loop.optimizer, lambda model, batch: loop.loss(batch), run_steps=None, budget_s=60, **options)
 
 
-ALL_ON = {"model.memory_format": '"channels_last"', "optimizer.implementation": '"fused"', "compute.threads": "2"}
+ALL_ON = {"model.memory_format": '"channels_last"', "optimizer.fused": "true", "compute.intra_op_threads": "2"}
 
 
 def test_switched_settings_go_on_from_the_present_values_and_switch_back():
@@ -455,7 +455,7 @@ def test_a_native_step_is_kept_where_it_pays_with_the_bits_of_the_fused_optimize
         each.optimizer = torch.optim.AdamW(each.model.parameters(), lr=1e-3, fused=True)
     slow_step(loop.optimizer)
     before = everything(loop)
-    tuned = loop.tune(only=["native step"], whole_step=True, budget=5.0)
+    tuned = loop.tune(only=["native step"], whole_step=True, budget_s=5.0)
     assert tuned.kept == ["native step"] and tuned.settings == {"train.engine": '"native"'}
     numerics = tuned.ledger["trials"][0]["numerics"]
     assert numerics["class"] == "bit_equal" and numerics["passed"]
@@ -480,7 +480,7 @@ def test_micro_batches_are_kept_where_they_pay_with_the_gradient_of_the_whole_ba
         return loop.loss(batch)
 
     before = everything(loop)
-    tuned = loop.tune(forward=slow_when_whole, only=["micro-batches 2", "micro-batches 4"], whole_step=True, budget=10.0)
+    tuned = loop.tune(forward=slow_when_whole, only=["micro-batches 2", "micro-batches 4"], whole_step=True, budget_s=10.0)
     assert "micro-batches 2" in tuned.kept
     assert all(trial["numerics"]["class"] == "rounding" and trial["numerics"]["passed"] for trial in tuned.ledger["trials"])
     assert differences(before, everything(loop)) == []
@@ -506,7 +506,7 @@ def test_parts_of_unequal_size_count_by_their_samples(engine):
 def test_after_a_part_that_raises_the_next_step_is_a_whole_one(engine):
     loop, plain = without_batch_statistics(fused=True), without_batch_statistics(fused=True)
     subject = Subject(loop.model, loop.loader, loop.optimizer, lambda model, batch: (late(), loop.loss(batch))[1], run_steps=None,
-                      budget=60, whole_step=True)
+                      budget_s=60, whole_step=True)
     subject.switch({"train.engine": json.dumps(engine), "train.micro_batches": "4"})
     batch = torch.randn(8, 2, 8, 8), torch.arange(8) % 3
     late = After(3, raise_trouble)
@@ -520,7 +520,7 @@ def test_after_a_part_that_raises_the_next_step_is_a_whole_one(engine):
 def test_micro_batches_are_refused_where_the_loss_is_no_mean():
     loop = without_batch_statistics()
     tuned = loop.tune(forward=lambda model, batch: nn.functional.cross_entropy(model(batch[0]), batch[1], reduction="sum"),
-                      only=["micro-batches 2"], whole_step=True, budget=5.0)
+                      only=["micro-batches 2"], whole_step=True, budget_s=5.0)
     (trial,) = tuned.trials
     assert (trial.verdict, trial.reason) == ("refused", "numerics"), trial.sentence
 
@@ -562,7 +562,7 @@ def test_micro_batches_are_not_tried_where_a_mask_may_leave_samples_out(tmp_path
     write_digits(tmp_path)
     model = nn.Sequential(nn.Flatten(), nn.Linear(64, 4))
     subject = Subject(model, hr.Loader(f"idx:{tmp_path}", batch_size=20, seed=1, **option), torch.optim.AdamW(model.parameters()),
-                      lambda model, batch: nn.functional.cross_entropy(model(batch[0]), batch[1]), run_steps=None, budget=60,
+                      lambda model, batch: nn.functional.cross_entropy(model(batch[0]), batch[1]), run_steps=None, budget_s=60,
                       whole_step=True)
     tried = [candidate.name for candidate in subject.candidates("memory") if candidate.name.startswith("micro-batches")]
     found = {entry.name: entry.reason for entry in subject.not_applicable}.get("micro-batches")
@@ -585,9 +585,9 @@ def test_batches_of_any_form_are_cut_along_their_samples():
     assert [part["rows"].tolist() for part, _ in parts] == [rows[:2].tolist(), rows[2:].tolist()]
     assert [part["pair"][0].tolist() for part, _ in parts] == [[0, 2], [4, 6, 8]]
     assert all(part["pair"][1] == [scale, "name"] for part, _ in parts)
-    ours = hr.Batch({"images": rows, "labels": rows[:, 0], "mask": rows[:, 1]}, 3, 4)
+    ours = hr.Batch({"image": rows, "labels": rows[:, 0], "valid": rows[:, 1]}, 3, 4)
     (first, _), *_ = parts_of(ours, 5)
-    assert isinstance(first, hr.Batch) and first["mask"].tolist() == [1] and len(first[0]) == 1
+    assert isinstance(first, hr.Batch) and first["valid"].tolist() == [1] and len(first[0]) == 1
     assert len(parts_of(rows, 8)) == 5
     for batch, found in (((rows, rows[:3]), "3 and 5"), ({"scale": scale}, "no tensor")):
         with pytest.raises(hr.errors.InvalidArgumentError, match=f"first dimension in common, found {found}"):
@@ -599,7 +599,7 @@ def test_a_setting_that_cannot_be_applied_leaves_the_others_as_they_were():
     before = everything(loop)
     subject = subject_of(loop)
     with pytest.raises(ValueError):
-        subject.configure({**ALL_ON, "compute.threads": "many"})
+        subject.configure({**ALL_ON, "compute.intra_op_threads": "many"})
     assert differences(before, everything(loop)) == []
 
 
@@ -638,11 +638,11 @@ def test_a_tuned_forward_is_bfloat16_inside_and_float32_outside_and_copies_with_
     with pytest.raises(Trouble):
         model(torch.ones(1, 4), fail=True)
     assert not torch.is_autocast_enabled("cpu")
-    twin = copy.deepcopy(model)
+    native_loader = copy.deepcopy(model)
     with torch.no_grad():
-        twin.linear.weight.zero_()
-        twin.linear.bias.fill_(3)
-    assert twin(torch.ones(1, 4))["logits"].tolist() == [[3, 3]] != model(torch.ones(1, 4))["logits"].tolist()
+        native_loader.linear.weight.zero_()
+        native_loader.linear.bias.fill_(3)
+    assert native_loader(torch.ones(1, 4))["logits"].tolist() == [[3, 3]] != model(torch.ones(1, 4))["logits"].tolist()
     switch.remove()
     assert "forward" not in model.__dict__ and model(torch.ones(1, 4))["logits"].dtype == torch.float32
     assert seen[-1] == torch.float32
@@ -651,8 +651,8 @@ def test_a_tuned_forward_is_bfloat16_inside_and_float32_outside_and_copies_with_
 def test_a_module_with_a_tuned_forward_can_be_pickled():
     model = nn.Sequential(nn.Conv2d(1, 2, 3))
     ForwardSwitch(model).set(channels_last=True, bf16=True, compile=False)
-    picture = torch.randn(1, 1, 5, 5)
-    torch.testing.assert_close(pickle.loads(pickle.dumps(model))(picture), model(picture))
+    image = torch.randn(1, 1, 5, 5)
+    torch.testing.assert_close(pickle.loads(pickle.dumps(model))(image), model(image))
 
 
 def test_a_native_loader_s_threads_are_tried_and_its_place_is_put_back(tmp_path):
@@ -697,7 +697,7 @@ def test_whole_batches_of_fashion_mnist_have_the_bits_of_single_samples_in_the_s
         subject = subject_of(loop)
         assert "whole batches" in [candidate.name for candidate in subject.candidates("data")]
         for workers in ("0", "1"):
-            subject.switch({"data.batched": "true", "data.workers": workers})
+            subject.switch({"data.batched": "true", "data.num_workers": workers})
             ours = all_batches(loop.loader)
             assert [type(batch) for batch in ours] == [list] * 6 and same(ours, as_written)
             assert [image.dtype for image, _ in ours] == [torch.float32] * 6
@@ -706,7 +706,7 @@ def test_whole_batches_of_fashion_mnist_have_the_bits_of_single_samples_in_the_s
         assert loop.loader.dataset is data and same(all_batches(loop.loader), as_written)
 
 
-def test_pictures_with_other_transforms_are_not_batched(tmp_path):
+def test_images_with_other_transforms_are_not_batched(tmp_path):
     from torchvision import transforms
     loop = Loop()
     loop.loader = DataLoader(fashion(tmp_path, transforms.RandomErasing()), 16)
@@ -725,11 +725,11 @@ def compile_reason(loop, **options):
 
 def test_compiling_is_tried_only_where_run_and_budget_can_pay_for_it():
     loop = Loop()
-    assert "length of the run" in compile_reason(loop, run_steps=None, budget=600)
-    assert "third of the budget of 60 s" in compile_reason(loop, run_steps=1000, budget=60)
-    assert compile_reason(loop, run_steps=1000, budget=120) is None
+    assert "length of the run" in compile_reason(loop, run_steps=None, budget_s=600)
+    assert "third of the budget of 60 s" in compile_reason(loop, run_steps=1000, budget_s=60)
+    assert compile_reason(loop, run_steps=1000, budget_s=120) is None
     loop.loader = DataLoader(loop.loader.dataset, 36)
-    assert "last batch" in compile_reason(loop, run_steps=1000, budget=120)
+    assert "last batch" in compile_reason(loop, run_steps=1000, budget_s=120)
 
 
 def test_what_compiling_takes_is_measured_once_and_spread_over_the_run(monkeypatch):
@@ -747,7 +747,7 @@ def test_what_compiling_takes_is_measured_once_and_spread_over_the_run(monkeypat
     monkeypatch.setattr(torch, "compile", slow_compile)
     loop = Loop()
     before = everything(loop)
-    subject = Subject(loop.model, loop.loader, loop.optimizer, lambda model, batch: loop.loss(batch), run_steps=100, budget=200)
+    subject = Subject(loop.model, loop.loader, loop.optimizer, lambda model, batch: loop.loss(batch), run_steps=100, budget_s=200)
     assert subject.once_s_per_step() == 0
     subject.configure({"model.compile": "true"})
     spread = subject.once_s_per_step()
@@ -766,7 +766,7 @@ def test_torch_compile_really_compiles_is_paid_for_and_computes_the_same(monkeyp
     model = nn.Sequential(nn.Linear(8, 16), nn.GELU(), nn.Linear(16, 1))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     tuned = hr.tune(model, [torch.randn(4, 8) for _ in range(4)], optimizer, lambda model, batch: model(batch).square().mean(),
-                    steps=50, budget=120, gain_min=10.0, only=["torch.compile"])
+                    steps=50, budget_s=120, gain_min=10.0, only=["torch.compile"])
     (trial,) = tuned.trials
     assert trial.name == "torch.compile" and trial.verdict == "refused", trial.sentence
     assert list(tmp_path.rglob("*.cpp")) and list(tmp_path.rglob("*.so"))
@@ -788,7 +788,7 @@ torch.set_num_threads(1)
 model = nn.Sequential(nn.Linear(16, 4096), nn.ReLU(), nn.Linear(4096, 1))  # Activations of 48 MiB: glibc maps each.
 optimizer = torch.optim.AdamW(model.parameters())
 batch = torch.randn(3072, 16)
-subject = Subject(model, [batch], optimizer, lambda model, batch: model(batch).mean(), run_steps=None, budget=60)
+subject = Subject(model, [batch], optimizer, lambda model, batch: model(batch).mean(), run_steps=None, budget_s=60)
 kept = []
 
 def faults():
@@ -828,7 +828,7 @@ from torch import nn
 model = nn.Linear(4, 4)
 def made():
     return Subject(model, [torch.ones(2, 4)], torch.optim.SGD(model.parameters(), 0.1), lambda model, batch: model(batch).mean(),
-                   run_steps=None, budget=60)
+                   run_steps=None, budget_s=60)
 first = made()
 before = first.baseline()[ALLOCATOR]
 first.switch({ALLOCATOR: '"arena"'})
@@ -862,7 +862,7 @@ def test_tuning_works_twice_in_a_process_without_a_main_file():
         optimizer = torch.optim.Adam(model.parameters())
         loader = torch.utils.data.DataLoader(torch.randn(32, 4), 8, num_workers=1)
         for _ in range(2):
-            tuned = hr.tune(model, loader, optimizer, lambda model, batch: model(batch).square().mean(), budget=1,
+            tuned = hr.tune(model, loader, optimizer, lambda model, batch: model(batch).square().mean(), budget_s=1,
                             only=["fused optimizer", "loader workers 0"], gain_min=10)
             for batch in tuned.loader:
                 loss = tuned.step(batch)
@@ -925,13 +925,13 @@ def test_a_mapping_that_is_no_dict_counts_by_its_samples_and_is_cut_along_them()
     loop = Loop()
     batches = [Encoding(images=images, labels=labels) for images, labels in loop.loader]
     tuned = loop.tune(loader=batches, only=["fused optimizer"],
-                      forward=lambda model, batch: loop.loss((batch["images"], batch["labels"])))
+                      forward=lambda model, batch: loop.loss((batch["image"], batch["labels"])))
     split = tuned.ledger["time_split"]["baseline"]
     # The split may be of other blocks than the diagnosis; a batch that counted for one sample would be a factor of 8 off.
     assert tuned.ledger["diagnosis"]["samples_per_second"] == pytest.approx(8 * split["steps"] / split["total_s"], rel=0.7)
     parts = parts_of(batches[0], 2)
-    assert all(isinstance(part, Encoding) and part["images"].shape[0] == part["labels"].shape[0] == 4 for part, _ in parts)
-    assert batches[0]["images"].shape[0] == 8
+    assert all(isinstance(part, Encoding) and part["image"].shape[0] == part["labels"].shape[0] == 4 for part, _ in parts)
+    assert batches[0]["image"].shape[0] == 8
 
 
 def numerics_of(tuned):
@@ -942,7 +942,7 @@ def test_rounding_is_judged_against_a_copy_of_the_model_in_float64():
     loop = Loop()
     before = everything(loop)
     tuned = loop.tune(forward=lambda model, batch: nn.functional.cross_entropy(model(batch[0]), batch[1]),
-                      only=["channels-last"], budget=3.0, gain_min=10.0)
+                      only=["channels-last"], budget_s=3.0, gain_min=10.0)
     numerics = numerics_of(tuned)["channels-last"]
     assert numerics["passed"] and numerics["why_not_float64"] == ""
     assert numerics["baseline_error"] is not None or "update" in numerics["measure"]
@@ -951,12 +951,12 @@ def test_rounding_is_judged_against_a_copy_of_the_model_in_float64():
 
 def test_a_loop_that_does_not_run_in_float64_is_judged_by_the_fixed_figures_and_says_why():
     loop = Loop()  # Its forward takes the model from around it, which stays float32.
-    numerics = numerics_of(loop.tune(only=["channels-last"], budget=3.0, gain_min=10.0))["channels-last"]
+    numerics = numerics_of(loop.tune(only=["channels-last"], budget_s=3.0, gain_min=10.0))["channels-last"]
     assert numerics["passed"] and numerics["baseline_error"] is None
     assert "RuntimeError" in numerics["why_not_float64"]
 
 
 def test_the_ledger_says_whether_the_machine_was_quiet():
-    quietness = Loop().tune(only=["fused optimizer"], budget=2.0, gain_min=10.0).ledger["quietness"]
+    quietness = Loop().tune(only=["fused optimizer"], budget_s=2.0, gain_min=10.0).ledger["quietness"]
     assert quietness["sentence"] and quietness["quiet"] in (True, False, None)
     assert quietness["others"] is None or 0 <= quietness["others"] <= 1

@@ -12,8 +12,8 @@ from tiny_run import headrace, write_photos
 
 import headrace as hr
 
-PICTURES, BATCH, EPOCH = 64, 4, 3
-OPTIONS = {"batch_size": BATCH, "threads": 2, "seed": 5,
+IMAGES, BATCH, EPOCH = 64, 4, 3
+OPTIONS = {"batch_size": BATCH, "num_workers": 2, "seed": 5,
            "transform": {"size": 24, "crop": "random_resized", "flip_probability": 0.5}}
 
 RANK = """
@@ -21,7 +21,7 @@ import json, sys
 import headrace as hr
 import ranks_test
 
-loader = hr.Loader(sys.argv[1], ranks=2, rank=int(sys.argv[2]), **ranks_test.OPTIONS)
+loader = hr.Loader(sys.argv[1], world_size=2, rank=int(sys.argv[2]), **ranks_test.OPTIONS)
 print("ready", flush=True)
 sys.stdin.readline()  # Until the other one is ready, too.
 batches = ranks_test.batches_of(loader)
@@ -35,8 +35,8 @@ import headrace as hr
 import ranks_test
 
 source = ranks_test.Counting()
-loader = hr.Loader(source, ranks=2, rank=int(sys.argv[2]), batch_size=4, threads=2, seed=5)
-source.calls.clear()  # Those that looked for the pictures' shape.
+loader = hr.Loader(source, world_size=2, rank=int(sys.argv[2]), batch_size=4, num_workers=2, seed=5)
+source.calls.clear()  # Those that looked for the images' shape.
 print("ready", flush=True)
 sys.stdin.readline()
 epochs = []
@@ -67,7 +67,7 @@ def digest(*tensors) -> str:
 
 
 def batches_of(loader) -> list[dict]:
-    """Of each batch its bytes and its records, each told by its own bytes: no two pictures are alike."""
+    """Of each batch its bytes and its records, each told by its own bytes: no two images are alike."""
     loader.set_epoch(EPOCH)
     return [{"bytes": digest(images, labels), "records": [digest(*sample) for sample in zip(images, labels)]}
             for images, labels in loader]
@@ -92,8 +92,8 @@ def two_ranks(source: str, program: str = RANK) -> list[dict]:
 
 @pytest.fixture(scope="module")
 def photos(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("ranks")
-    write_photos(folder / "photos", train=PICTURES // 2, val=1)
+    folder = tmp_path_factory.mktemp("world_size")
+    write_photos(folder / "photos", train=IMAGES // 2, val=1)
     result = headrace("pack", f"folder:{folder / 'photos'}", folder / "photos.pack")
     assert result.returncode == 0, result.stderr
     return folder
@@ -106,8 +106,8 @@ def test_two_processes_each_take_their_half_of_an_epoch(photos, source):
     ranks = two_ranks(source)
     halves = [{record for batch in rank["batches"] for record in batch["records"]} for rank in ranks]
     assert halves[0] | halves[1] == {record for batch in whole for record in batch["records"]}
-    assert not halves[0] & halves[1] and len(halves[0] | halves[1]) == PICTURES
-    assert [rank["read"] for rank in ranks] == [PICTURES // 2, PICTURES // 2]
+    assert not halves[0] & halves[1] and len(halves[0] | halves[1]) == IMAGES
+    assert [rank["read"] for rank in ranks] == [IMAGES // 2, IMAGES // 2]
     in_turns = [batch for both in zip(*(rank["batches"] for rank in ranks)) for batch in both]
     assert [batch["bytes"] for batch in in_turns] == [batch["bytes"] for batch in whole]
 

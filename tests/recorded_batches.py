@@ -65,10 +65,10 @@ class Squares:
 
 
 SQUARE = {"size": 24}
-NORMAL = {"mean": [0.485, 0.456, 0.406], "deviation": [0.229, 0.224, 0.225]}
+NORMAL = {"mean": [0.485, 0.456, 0.406], "std": [0.229, 0.224, 0.225]}
 FOLDER = {"on_corrupt": "zero", "batch_size": 7, "seed": 11}
 CASES = {
-    "idx": ("idx", {"batch_size": 64, "transform": {"mean": [0.286], "deviation": [0.353]}}),
+    "idx": ("idx", {"batch_size": 64, "transform": {"mean": [0.286], "std": [0.353]}}),
     "idx, pad and flip": ("idx", {"batch_size": 100, "seed": 5, "transform": {"pad": 2, "flip_probability": 0.5}}),
     "idx, in order": ("idx", {"batch_size": 33, "shuffle": False}),
     "idx, test": ("idx", {"batch_size": 50, "split": "test"}),
@@ -77,7 +77,7 @@ CASES = {
     "idx, window": ("idx", {"batch_size": 32, "shuffle_window": 1000}),
     "idx, weighted": ("idx", {"batch_size": 32, "sampler": "weighted", "weights": [1, 2, 3, 4, 5, 6, 7, 8, 9, 0]}),
     "idx, balanced": ("idx", {"batch_size": 32, "sampler": "class_balanced"}),
-    "idx, rank 1 of 3": ("idx", {"batch_size": 20, "ranks": 3, "rank": 1}),
+    "idx, rank 1 of 3": ("idx", {"batch_size": 20, "world_size": 3, "rank": 1}),
     "folder, center": ("folder", {**FOLDER, "transform": {**SQUARE, **NORMAL}}),
     "folder, random": ("folder", {**FOLDER, "transform": {**SQUARE, "crop": "random", "resize": 30, "flip_probability": 0.5}}),
     "folder, random_resized": ("folder", {**FOLDER, "transform": {**SQUARE, **NORMAL, "crop": "random_resized", "scale": [0.2, 0.9],
@@ -96,7 +96,7 @@ CASES = {
     "pack of compressed pixels": ("lz4", {**FOLDER, "transform": {**SQUARE, "crop": "center", "pad": 1}}),
     "idx, less what is held out": ("idx", {"batch_size": 64, "val_fraction": 0.1}),
     "idx, held out": ("idx", {"batch_size": 64, "val_fraction": 0.1, "split": "val"}),
-    "python": ("python", {"batch_size": 7, "seed": 2, "transform": {"flip_probability": 0.5, "mean": [0.1], "deviation": [0.5]}}),
+    "python": ("python", {"batch_size": 7, "seed": 2, "transform": {"flip_probability": 0.5, "mean": [0.1], "std": [0.5]}}),
 }
 
 

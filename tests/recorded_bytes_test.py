@@ -7,6 +7,7 @@ batches that followed it, packs, an index beside its photographs and a ledger.""
 import hashlib
 import json
 import pathlib
+import re
 import shutil
 
 import numpy
@@ -50,7 +51,7 @@ def test_every_option_that_decides_bytes_is_recorded():
     given = set()
     for _, options in recorded_batches.CASES.values():
         given |= {key for key in options if key != "transform"} | {f"transform.{key}" for key in options.get("transform", {})}
-    outside = {"source", "threads", "threads_max", "prefetch_batches", "prefetch_mib", "cache", "cache_mib", "index", "in_order",
+    outside = {"source", "num_workers", "num_workers_max", "prefetch_batches", "prefetch_mib", "cache", "cache_mib", "index", "in_order",
                "max_pixels", "max_sample_bytes"}
     recipe = headrace("explain", "--json", "-", RECORDED / "recipe.toml")
     keys = {entry["key"].removeprefix("data.") for entry in json.loads(recipe.stdout)["keys"] if entry["key"].startswith("data.")}
@@ -72,10 +73,33 @@ def test_a_checkpoint_in_the_middle_of_a_run_is_gone_on_with(recorded):
     assert newest_checkpoint(recorded / "run").name == "checkpoint-000000004.safetensors"
 
 
+def test_an_old_recipe_is_refused_line_by_line_with_the_new_names(recorded):
+    lines = (recorded / "recipe_0_1.toml").read_text().splitlines()
+    now = {"data.threads": "data.num_workers", "data.transform.deviation": "data.transform.std", "model.classes": "model.num_classes",
+           "optimizer.rate": "optimizer.lr", "optimizer.beta1": "optimizer.betas = [beta1, beta2]",
+           "optimizer.implementation": 'optimizer.fused = true (for "fused"), or optimizer.foreach = true (for "foreach"), or '
+                                       'optimizer.fused = false (for "plain")',
+           "schedule": "lr_scheduler", "lr_scheduler.final_fraction": "lr_scheduler.eta_min = final_fraction * optimizer.lr",
+           "train.accumulate": "train.gradient_accumulation_steps", "train.clip_norm": "train.max_grad_norm",
+           "compute.threads": "compute.intra_op_threads"}
+    told, result = {}, None
+    for _ in lines:  # Each is refused once at most: the line that an error names is left out of the next try.
+        (recorded / "old.toml").write_text("\n".join(lines))
+        result = headrace("explain", "old.toml", cwd=recorded)
+        if result.returncode == 0:
+            break
+        found = re.search(r"old.toml:(\d+): unknown (?:key|table) ([\w.]+), which is now (.*)", result.stderr)
+        assert found, result.stderr
+        told[found[2]] = found[3].strip()
+        lines[int(found[1]) - 1] = "[lr_scheduler]" if found[2] == "schedule" else ""
+    assert result.returncode == 0
+    assert told == now
+
+
 def test_a_loaders_state_goes_on_with_the_same_bytes(recorded):
     state = json.loads((recorded / "loader_state.json").read_text())
-    loader = hr.Loader(f"folder:{recorded}/photos", batch_size=3, seed=9, ranks=2, rank=1, transform={
-        "size": 16, "crop": "random_resized", "flip_probability": 0.5, "mean": [0.4], "deviation": [0.3]})
+    loader = hr.Loader(f"folder:{recorded}/photos", batch_size=3, seed=9, world_size=2, rank=1, transform={
+        "size": 16, "crop": "random_resized", "flip_probability": 0.5, "mean": [0.4], "std": [0.3]})
     loader.load_state_dict(state["state"])
     digest = hashlib.sha256()
     for batch in [*loader, *loader]:

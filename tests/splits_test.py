@@ -17,15 +17,15 @@ NOTHING_CHOSEN = "Nothing was chosen: the data has no split val and data.val_fra
 
 
 def recipe_of(folder, epochs=4, rate=3e-2, **splits):
-    """A recipe over IDX files of as many tiny pictures as `splits` says of each; IDX calls test t10k."""
+    """A recipe over IDX files of as many tiny images as `splits` says of each; IDX calls test t10k."""
     data = folder / "data"
     data.mkdir()
     for split, count in splits.items():
         write_idx(data, split, count)
     recipe = folder / "r.toml"
     recipe.write_text(
-        f'[data]\nsource = "idx:{data}"\nbatch_size = 16\n[model]\nname = "mlp"\n[optimizer]\nrate = {rate}\n'
-        f"[train]\nepochs = {epochs}\n[compute]\nthreads = 1\n"
+        f'[data]\nsource = "idx:{data}"\nbatch_size = 16\n[model]\nname = "mlp"\n[optimizer]\nlr = {rate}\n'
+        f"[train]\nepochs = {epochs}\n[compute]\nintra_op_threads = 1\n"
     )
     return recipe
 
@@ -121,7 +121,7 @@ def test_what_val_fraction_holds_out_does_not_depend_on_threads(tmp_path, thread
     recipe = recipe_of(tmp_path, train=160, t10k=64)
     held_out = ("--data.val_fraction", 0.2)
     one, _ = trained(recipe, tmp_path / "one", *held_out)
-    other, _ = trained(recipe, tmp_path / "other", *held_out, "--data.threads", threads)
+    other, _ = trained(recipe, tmp_path / "other", *held_out, "--data.num_workers", threads)
     assert one["training"]["result"] | {"val_seconds": 0, "test_seconds": 0} == other["training"]["result"] | {
         "val_seconds": 0, "test_seconds": 0}
     assert_same_tensors(tensors_of(tmp_path / "one/model.safetensors"), tensors_of(tmp_path / "other/model.safetensors"))
@@ -189,8 +189,8 @@ def test_a_run_of_an_earlier_version_goes_on_and_its_tests_of_val_are_val(tmp_pa
         (shutil.copytree if name == "run" else shutil.copy)(EARLIER / name, tmp_path / name)
     recipe = tmp_path / "r.toml"
     recipe.write_text(
-        '[data]\nsource = "folder:photos"\nbatch_size = 2\n[data.transform]\nsize = 4\nmean = [0.5]\ndeviation = [0.25]\n'
-        '[model]\nname = "torchscript:module.pt"\nclasses = 2\n[train]\nepochs = 3\n[compute]\nthreads = 1\n'
+        '[data]\nsource = "folder:photos"\nbatch_size = 2\n[data.transform]\nsize = 4\nmean = [0.5]\nstd = [0.25]\n'
+        '[model]\nname = "torchscript:module.pt"\nnum_classes = 2\n[train]\nepochs = 3\n[compute]\nintra_op_threads = 1\n'
     )
     document, log = trained(recipe, tmp_path / "run", "--resume", cwd=tmp_path)
     assert "resuming checkpoint-000000004.safetensors in epoch 3" in log

@@ -1,4 +1,4 @@
-"""What tests of the executable share: calling it, data of a few hundred tiny pictures, and looking at what it wrote."""
+"""What tests of the executable share: calling it, data of a few hundred tiny images, and looking at what it wrote."""
 
 import gzip
 import os
@@ -13,12 +13,12 @@ HEADRACE = os.environ.get("HEADRACE_BIN", str(ROOT / "build/release/bin/headrace
 
 
 def write_idx(folder: pathlib.Path, split: str, count: int, side: int = 8) -> None:
-    """Pictures whose brightness is their label, so that a network has something to learn."""
+    """Images whose brightness is their label, so that a network has something to learn."""
     random = numpy.random.default_rng(3)
     labels = numpy.arange(count, dtype=numpy.uint8) % 10
-    pictures = (labels[:, None, None] * 20 + random.integers(0, 50, (count, side, side))).astype(numpy.uint8)
+    images = (labels[:, None, None] * 20 + random.integers(0, 50, (count, side, side))).astype(numpy.uint8)
     with gzip.open(folder / f"{split}-images-idx3-ubyte.gz", "wb", 1) as file:
-        file.write(struct.pack(">4I", 0x803, count, side, side) + pictures.tobytes())
+        file.write(struct.pack(">4I", 0x803, count, side, side) + images.tobytes())
     with gzip.open(folder / f"{split}-labels-idx1-ubyte.gz", "wb", 1) as file:
         file.write(struct.pack(">2I", 0x801, count) + labels.tobytes())
 
@@ -41,7 +41,7 @@ name = "mlp"
 [train]
 epochs = {epochs}
 [compute]
-threads = 1
+intra_op_threads = 1
 """
     )
     return recipe
@@ -56,8 +56,8 @@ def write_photos(folder: pathlib.Path, **counts: int) -> None:
         for name in ("cat", "dog"):
             (folder / split / name).mkdir(parents=True)
             for i in range(count):
-                picture = Image.fromarray(random.integers(0, 255, (40, 44, 3), dtype=numpy.uint8))
-                picture.save(folder / split / name / f"{i:02}.jpg")
+                image = Image.fromarray(random.integers(0, 255, (40, 44, 3), dtype=numpy.uint8))
+                image.save(folder / split / name / f"{i:02}.jpg")
 
 
 def headrace(*arguments, cwd=None, timeout=120, **keywords):

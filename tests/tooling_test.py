@@ -6,6 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "tools"))
 
@@ -53,6 +55,31 @@ def test_torch_before_the_line_is_found():
 def test_later_module_in_a_line_is_found():
     modules = layers.read_modules("headrace_module(a DEPENDS b)\nheadrace_module(b)\n")
     assert "not an earlier module" in layers.check_order(modules)[0]
+
+
+RETIRED = """
+RETIRED_KEY("optimizer.rate", "optimizer.lr", "", "", "")
+RETIRED_TABLE("schedule", "lr_scheduler")
+RETIRED_WORD("shelf", "cache")
+RETIRED_WORD("Deal", "BatchSampler")
+"""
+
+
+@pytest.mark.parametrize("text", ["optimizer.rate = 3", "--optimizer.rate 3", "[schedule]", "--schedule.name cosine", "the shelves' shelf",
+                                  "EntropyShelf", "entropy_shelf", "shelf_index", "a Deal of"])
+def test_a_name_of_an_earlier_version_is_found(text):
+    found = names.check_retired("src/x.cpp", f"one line\n{text}", names.retired_patterns(RETIRED))
+    assert len(found) == 1 and found[0].startswith("src/x.cpp:2: ")
+
+
+@pytest.mark.parametrize("text", ["my_optimizer.rate()", "optimizer.rates", "recipe.optimizer.rate", "a schedule", "bookshelfish", "a great deal"])
+def test_plain_english_and_other_names_are_left_alone(text):
+    assert names.check_retired("src/x.cpp", text, names.retired_patterns(RETIRED)) == []
+
+
+def test_a_file_named_by_a_word_of_an_earlier_version_is_found():
+    assert names.check_retired("src/entropy_shelf.cpp", "", names.retired_patterns(RETIRED))[0].startswith("src/entropy_shelf.cpp:0: ")
+    assert names.check_retired("docs/decisions/0001-a-shelf.md", "a shelf", names.retired_patterns(RETIRED)) == []
 
 
 def test_names_are_split_into_words():

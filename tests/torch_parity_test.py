@@ -54,14 +54,17 @@ def same_100_updates(folder, make_torch_optimizer, *options):
     return load_file(folder / "out"), parameters, optimizer
 
 
-@pytest.mark.parametrize("ours", ["plain", "foreach", "fused"])
-@pytest.mark.parametrize("theirs", ["plain", "foreach", "fused"])
+KERNELS = {"plain": (), "foreach": ("foreach=true",), "fused": ("fused=true",)}
+
+
+@pytest.mark.parametrize("ours", KERNELS)
+@pytest.mark.parametrize("theirs", KERNELS)
 def test_adamw_agrees_on_the_same_100_gradients(ours, theirs, tmp_path):
     found, parameters, optimizer = same_100_updates(
         tmp_path,
         lambda tensors: torch.optim.AdamW(tensors, lr=1e-3, weight_decay=1e-2, foreach=theirs == "foreach",
                                           fused=theirs == "fused"),
-        f"implementation={ours}")
+        *KERNELS[ours])
     for name, tensor in parameters.items():
         state = optimizer.state[tensor]
         assert largest_difference(found[name], tensor) <= 1e-6, name
@@ -72,8 +75,8 @@ def test_adamw_agrees_on_the_same_100_gradients(ours, theirs, tmp_path):
             assert torch.equal(found[name], tensor), f"{name}: the same operators, so the same bits"
 
 
-@pytest.mark.parametrize("ours", ["plain", "foreach", "fused"])
-@pytest.mark.parametrize("theirs", ["plain", "foreach", "fused"])
+@pytest.mark.parametrize("ours", KERNELS)
+@pytest.mark.parametrize("theirs", KERNELS)
 @pytest.mark.parametrize("momentum, nesterov, decay",
                          [(0.9, False, 1e-2), (0.9, True, 1e-2), (0.9, True, 0.0), (0.0, False, 1e-2), (0.0, False, 0.0)])
 def test_sgd_agrees_on_the_same_100_gradients(ours, theirs, momentum, nesterov, decay, tmp_path):
@@ -81,7 +84,7 @@ def test_sgd_agrees_on_the_same_100_gradients(ours, theirs, momentum, nesterov, 
         tmp_path,
         lambda tensors: torch.optim.SGD(tensors, lr=1e-3, momentum=momentum, nesterov=nesterov, weight_decay=decay,
                                         foreach=theirs == "foreach", fused=theirs == "fused"),
-        "name=sgd", f"implementation={ours}", f"momentum={momentum}", f"nesterov={str(nesterov).lower()}",
+        "name=sgd", *KERNELS[ours], f"momentum={momentum}", f"nesterov={str(nesterov).lower()}",
         f"weight_decay={decay}")
     assert len(found) == len(parameters) * (2 if momentum else 1)
     for name, tensor in parameters.items():
@@ -94,7 +97,7 @@ def test_sgd_agrees_on_the_same_100_gradients(ours, theirs, momentum, nesterov, 
 
 
 @pytest.mark.parametrize("options, scheduler", [
-    (["name=step", "step_epochs=3", "gamma=0.3"],
+    (["name=step", "step_size=3", "gamma=0.3"],
      lambda optimizer: torch.optim.lr_scheduler.StepLR(optimizer, step_size=3, gamma=0.3)),
     (["name=multi_step", "milestones=2,5,6", "gamma=0.1"],
      lambda optimizer: torch.optim.lr_scheduler.MultiStepLR(optimizer, milestones=[2, 5, 6], gamma=0.1)),

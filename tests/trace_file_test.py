@@ -19,7 +19,7 @@ def profiled(tmp_path_factory):
     write_idx(data, "train", 1280)
     write_idx(data, "t10k", 320)
     recipe = folder / "tiny.toml"
-    recipe.write_text(f'[data]\nsource = "idx:{data}"\nbatch_size = 32\n[model]\nname = "mlp"\n[compute]\nthreads = 1\n')
+    recipe.write_text(f'[data]\nsource = "idx:{data}"\nbatch_size = 32\n[model]\nname = "mlp"\n[compute]\nintra_op_threads = 1\n')
     result = headrace("profile", recipe, "--steps", 300, "--out", folder / "run")
     assert result.returncode == 0, result.stderr
     return folder / "run"

@@ -12,8 +12,8 @@ import numpy
 SIZE = 24
 
 
-class Pictures:
-    """24 pictures of 6 x 5 pixels; the label is what remains by 4."""
+class Images:
+    """24 images of 6 x 5 pixels; the label is what remains by 4."""
 
     def __len__(self):
         return SIZE
@@ -25,31 +25,31 @@ class Pictures:
         return self.pixels(index), index % 4
 
 
-class WithFacts(Pictures):
+class WithFacts(Images):
     classes = ["a", "b", "c", "d"]
 
     def __init__(self):
         self.labels = [index % 4 for index in range(SIZE)]
 
 
-class Grey(Pictures):
+class Grey(Images):
     def pixels(self, index):
         return super().pixels(index)[:, :, 0]  # Two dimensions, and not contiguous.
 
 
-class Strided(Pictures):
+class Strided(Images):
     def pixels(self, index):
         return numpy.flip(super().pixels(index)[::-1], 0)
 
 
-class Tensors(Pictures):
+class Tensors(Images):
     def pixels(self, index):
         import torch
 
         return torch.from_numpy(super().pixels(index)).permute(2, 0, 1).contiguous().permute(1, 2, 0)
 
 
-class Encoded(Pictures):
+class Encoded(Images):
     """PNG files, whose pixels are the same."""
 
     def pixels(self, index):
@@ -60,12 +60,12 @@ class Encoded(Pictures):
         return file.getvalue()
 
 
-class Sizes(Pictures):
+class Sizes(Images):
     def pixels(self, index):
         return numpy.full((4 + index, 9, 3), index, numpy.uint8)
 
 
-class SampleFive(Pictures):
+class SampleFive(Images):
     """Does something else in place of sample 5."""
 
     def __init__(self, act, *arguments):
@@ -104,7 +104,7 @@ def hangs():
     time.sleep(1000)
 
 
-class Once(Pictures):
+class Once(Images):
     """Does something else the first time that any process reads sample 5."""
 
     def __init__(self, act, flag):
@@ -117,7 +117,7 @@ class Once(Pictures):
         return super().__getitem__(index)
 
 
-class Meets(Pictures):
+class Meets(Images):
     """Samples 10 and 11 wait for each other's beginning."""
 
     def __init__(self, folder):
@@ -135,7 +135,7 @@ class Meets(Pictures):
         return super().__getitem__(index)
 
 
-class Ids(Pictures):
+class Ids(Images):
     """The label is the thread that read the sample, a process' id where it has only one. Each waits at its first sample until
     `count` have begun, and leaves a file then."""
 
@@ -151,7 +151,7 @@ class Ids(Pictures):
         self.__init__(*state)
 
     def __getitem__(self, index):
-        if not self.is_open:  # Only to see what pictures are like.
+        if not self.is_open:  # Only to see what images are like.
             self.is_open = True
             return self.pixels(index), 0
         if not hasattr(self.own, "file"):
@@ -176,30 +176,30 @@ class Noted:
         return super().__getitem__(index)
 
 
-class NotedPictures(Noted, Pictures):
+class NotedImages(Noted, Images):
     pass
 
 
-class Prints(Pictures):
+class Prints(Images):
     def __getitem__(self, index):
         print("a line of the user's", index, flush=True)
         os.write(1, b"and one past Python\n")
         return super().__getitem__(index)
 
 
-class Remembers(Pictures):
+class Remembers(Images):
     """The label is how many samples this process has given before; the red of pixel 0 is whether torch is in it."""
 
     given = 0
 
     def __getitem__(self, index):
-        picture = self.pixels(index)
-        picture[0, 0, 0] = 255 * ("torch" in sys.modules)
+        image = self.pixels(index)
+        image[0, 0, 0] = 255 * ("torch" in sys.modules)
         self.given += 1
-        return picture, self.given - 1
+        return image, self.given - 1
 
 
-class Names(Pictures):
+class Names(Images):
     """Holds as many Python strings as a list of files has, and touches its share of them for each sample."""
 
     def __init__(self):
@@ -210,13 +210,13 @@ class Names(Pictures):
         return self.pixels(index), len(set(map(len, self.names[index * share:(index + 1) * share])))
 
 
-class Sleeps(Pictures):
+class Sleeps(Images):
     def __getitem__(self, index):
         time.sleep(0.02)
         return super().__getitem__(index)
 
 
-class Lengths(Pictures):
+class Lengths(Images):
     def __init__(self, length):
         self.length = length
 
@@ -224,7 +224,7 @@ class Lengths(Pictures):
         return self.length
 
 
-class Unready(Pictures):
+class Unready(Images):
     def __init__(self):
         self.files = 24
 
@@ -245,7 +245,7 @@ class Init:
         Init.number = number
 
 
-class Initialised(Pictures):
+class Initialised(Images):
     """The label is the number that worker_init_fn was called with in this process."""
 
     def __getitem__(self, index):

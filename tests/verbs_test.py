@@ -16,7 +16,7 @@ from tiny_run import HEADRACE, assert_one_line_error, headrace, newest_checkpoin
 
 @pytest.fixture
 def job(tmp_path):
-    return write_tiny_job(tmp_path, epochs=3, more="[optimizer]\nrate = 1e-2")
+    return write_tiny_job(tmp_path, epochs=3, more="[optimizer]\nlr = 1e-2")
 
 
 def test_train_writes_what_it_says_and_eval_agrees(job, tmp_path):
@@ -300,7 +300,7 @@ def test_a_disk_that_fills_up_with_the_report_costs_the_report_alone(job, tmp_pa
 
 
 def test_loss_that_is_not_finite_stops_with_its_place(job, tmp_path):
-    result = headrace("train", job, "--optimizer.rate", 1000, "--data.transform.deviation", "1e-6", "--out", tmp_path / "run",
+    result = headrace("train", job, "--optimizer.lr", 1000, "--data.transform.std", "1e-6", "--out", tmp_path / "run",
                       "--train.epochs", 50)
     assert_one_line_error(result, 1, "epoch", "batch")
 
@@ -313,5 +313,5 @@ def test_a_folder_with_checkpoints_is_resumed_or_refused(job, tmp_path):
 
 
 def test_warm_up_longer_than_the_run_is_refused(job, tmp_path):
-    result = headrace("train", job, "--out", tmp_path / "run", "--schedule.warmup_steps", 5000)
+    result = headrace("train", job, "--out", tmp_path / "run", "--lr_scheduler.warmup_steps", 5000)
     assert_one_line_error(result, 2, "warmup_steps", "5000")

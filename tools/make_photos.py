@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Cuts a folder of photographs in ImageFolder layout from the pictures of Debian's wallpaper packages.
+"""Cuts a folder of photographs in ImageFolder layout from the images of Debian's wallpaper packages.
 
 A class is one wallpaper. Its training photographs are cut from two thirds of it and its validation photographs from the
 other third, so that no pixel is in both. Sizes, qualities and kinds are mixed as in a folder from many cameras: 4:2:0
@@ -54,7 +54,7 @@ class Unusable(Exception):
 
 @dataclasses.dataclass(frozen=True)
 class Wallpaper:
-    """A picture that a class is cut from."""
+    """An image that a class is cut from."""
 
     label: str    # Name of the class, such as plasma-autumn.
     path: Path
@@ -84,8 +84,8 @@ def package_versions() -> dict[str, str]:
     return {word[1]: word[2] for word in words if word[0] == "installed"}
 
 
-def package_pictures(package: str) -> list[Path]:
-    """The package's pictures by name alone. Links are left out: they name the same picture once more."""
+def package_images(package: str) -> list[Path]:
+    """The package's images by name alone. Links are left out: they name the same image once more."""
     listing = subprocess.run(["dpkg", "-L", package], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True).stdout
     paths = [Path(line) for line in listing.splitlines()]
     return [path for path in paths if path.suffix.lower() in SUFFIXES and path.is_file() and not path.is_symlink()]
@@ -98,10 +98,10 @@ def label_of(package: str, path: Path) -> str:
     return f"{package.split('-')[0]}-{name}".lower().replace(" ", "-")
 
 
-def detail_of(picture: ImageFile.ImageFile) -> float:
+def detail_of(image: ImageFile.ImageFile) -> float:
     """Mean step between neighbouring grey values, 0 to 255, of the flatter one of the left and the right third."""
-    picture.draft("RGB", (1024, 1024))  # A JPEG is decoded at an eighth, a quarter or half of its size where that suffices.
-    small = picture.reduce(-(-max(picture.size) // 1280))
+    image.draft("RGB", (1024, 1024))  # A JPEG is decoded at an eighth, a quarter or half of its size where that suffices.
+    small = image.reduce(-(-max(image.size) // 1280))
     grey = numpy.asarray(small.convert("L"), dtype=numpy.float32)
     third = grey.shape[1] // 3
     return min(float(numpy.abs(numpy.diff(part, axis=0)).mean() + numpy.abs(numpy.diff(part, axis=1)).mean())
@@ -109,23 +109,23 @@ def detail_of(picture: ImageFile.ImageFile) -> float:
 
 
 def examine(package: str, path: Path) -> Wallpaper | None:
-    """None: too small, transparent, flat, or not a picture that this Pillow can read."""
+    """None: too small, transparent, flat, or not an image that this Pillow can read."""
     try:
-        with Image.open(path) as picture:
-            width, height = picture.size
+        with Image.open(path) as image:
+            width, height = image.size
             if width < WIDTH_MIN or height < HEIGHT_MIN or width * height > PIXELS_MAX:
                 return None
-            if "A" in picture.getbands() and picture.getchannel("A").getextrema()[0] < 255:
+            if "A" in image.getbands() and image.getchannel("A").getextrema()[0] < 255:
                 return None  # What shows through is the desktop's to choose.
-            detail = detail_of(picture)
+            detail = detail_of(image)
     except (OSError, ValueError):
         return None
     return Wallpaper(label_of(package, path), path, width, height, detail) if detail >= DETAIL_MIN else None
 
 
 def choose_wallpapers(threads: ThreadPoolExecutor) -> list[Wallpaper]:
-    """One picture a class, the classes with most to see, in the order of their names."""
-    files = [(package, path) for package in PACKAGES for path in package_pictures(package)]
+    """One image a class, the classes with most to see, in the order of their names."""
+    files = [(package, path) for package in PACKAGES for path in package_images(package)]
     found: dict[str, Wallpaper] = {}
     for wallpaper in threads.map(lambda file: examine(*file), files):
         if wallpaper is None:
@@ -134,7 +134,7 @@ def choose_wallpapers(threads: ThreadPoolExecutor) -> list[Wallpaper]:
         if other is None or (wallpaper.width * wallpaper.height, wallpaper.detail) > (other.width * other.height, other.detail):
             found[wallpaper.label] = wallpaper
     if len(found) < CLASSES_MIN:
-        raise Unusable(f"found {len(found)} usable pictures, wanted {CLASSES_MIN}; they come with the Debian packages "
+        raise Unusable(f"found {len(found)} usable images, wanted {CLASSES_MIN}; they come with the Debian packages "
                        f"{', '.join(PACKAGES)}: run tools/setup.sh photos")
     most = sorted(found.values(), key=lambda wallpaper: (-wallpaper.detail, wallpaper.label))[:CLASSES]
     return sorted(most, key=lambda wallpaper: wallpaper.label)
@@ -170,9 +170,9 @@ def plan_photo(wallpaper: Wallpaper, split: str, index: int, seed: int) -> Photo
         grey=draw.random() < SHARE_GREY)
 
 
-def cut(picture: Image.Image, photo: Photo, folder: Path) -> None:
+def cut(image: Image.Image, photo: Photo, folder: Path) -> None:
     """Writes one photograph. Cropped before it is resized, so that the filter sees no pixel outside the box."""
-    small = picture.crop(photo.box).resize(photo.size, Image.Resampling.LANCZOS)
+    small = image.crop(photo.box).resize(photo.size, Image.Resampling.LANCZOS)
     if photo.grey:
         small.convert("L").save(folder / photo.name, quality=photo.quality, progressive=photo.progressive)
     else:
@@ -188,14 +188,14 @@ def split_counts(count: int, classes: int) -> dict[str, list[int]]:
 
 def cut_class(wallpaper: Wallpaper, counts: dict[str, int], seed: int, target: Path) -> list[Photo]:
     with Image.open(wallpaper.path) as opened:
-        picture = opened.convert("RGB")
+        image = opened.convert("RGB")
     photos = []
     for split, count in counts.items():
         folder = target / split / wallpaper.label
         folder.mkdir(parents=True)
         for index in range(count):
             photos.append(plan_photo(wallpaper, split, index, seed))
-            cut(picture, photos[-1], folder)
+            cut(image, photos[-1], folder)
     return photos
 
 
@@ -208,7 +208,7 @@ def write_photos(target: Path, count: int, seed: int, identity: dict[str, object
         jobs = [threads.submit(cut_class, wallpaper, {split: counts[split][place] for split in counts}, seed, target)
                 for place, wallpaper in enumerate(wallpapers)]
         photos = [photo for job in jobs for photo in job.result()]
-    origins = [{"class": wallpaper.label, "picture": str(wallpaper.path),
+    origins = [{"class": wallpaper.label, "image": str(wallpaper.path),
                 "columns": {split: part_of(wallpaper, split, seed) for split in counts}} for wallpaper in wallpapers]
     (target / "about.json").write_text(json.dumps({**identity, "classes": origins}, indent=1) + "\n")
     return photos

@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Checks names of files and identifiers against the list of words that say nothing.
+"""Checks names of files and identifiers against the list of words that say nothing, and all text against the names that
+earlier versions had (retired_names.inc).
 
 A thing called manager, helper or util has no idea of its own; the word marks a boundary in the wrong place. Reads the
 files git tracks or would track. src/facade is exempt: it keeps names that were fixed elsewhere.
@@ -29,6 +30,12 @@ COMMENT_OR_STRING = {
                        r"^\s*(?:import|from)\s[^\n]*", re.MULTILINE),
 }
 
+RETIRED_NAMES = next(ROOT.glob("src/**/retired_names.inc"))
+# Where names of earlier versions belong: in history, and in what reads or tests what they wrote.
+HISTORY = ("CHANGELOG.md", "docs/decisions/", "tests/recorded", "tests/earlier/", "tests/fuzz_inputs/", "tests/tooling_test.py",
+           "bench/two_builds/run.py")
+DECISION = re.compile(r"\b\d{4}-[a-z0-9-]+\.md\b")  # Its title is history, too.
+
 
 def words_of(name: str) -> list[str]:
     """batch_manager, BatchManager and kBatchManager all give batch, manager."""
@@ -51,6 +58,42 @@ def blanked(text: str, suffix: str) -> str:
     return COMMENT_OR_STRING[syntax(suffix)].sub(lambda match: "\n" * match.group(0).count("\n"), text)
 
 
+def retired_patterns(table: str) -> list[tuple[re.Pattern[str], str]]:
+    """Of each line of the table, what finds its name in a text, and what to write instead."""
+    patterns = []
+    for kind, name, successor in re.findall(r'^RETIRED_(KEY|TABLE|WORD)\("([^"]+)", "([^"]+)"', table, re.MULTILINE):
+        if kind == "KEY":
+            pattern = rf"(?<![\w.]){re.escape(name)}(?![\w]|\.\w)"
+        elif kind == "TABLE":
+            pattern = rf"\[{re.escape(name)}\]|--{re.escape(name)}\.\w"
+        elif name.islower() and "_" not in name:  # A word, in an identifier or in prose.
+            pattern = rf"(?i:(?<![a-z]){name}s?(?![a-rt-z])|(?<=_){name}s?(?![a-z]))|(?<=[a-z]){name.capitalize()}s?(?![a-z])"
+        else:
+            pattern = rf"\b{re.escape(name)}\b"
+        patterns.append((re.compile(pattern), successor))
+    return patterns
+
+
+def check_retired(name: str, text: str, patterns: list[tuple[re.Pattern[str], str]]) -> list[str]:
+    if name.startswith(HISTORY) or Path(name).stem.startswith(RETIRED_NAMES.stem):
+        return []
+    findings = {}  # A key may have several lines in the table.
+    for number, line in enumerate([name, *DECISION.sub("", text).split("\n")]):
+        for pattern, successor in patterns:
+            if found := pattern.search(line):
+                findings.setdefault((number, found.group(0)), []).append(successor)
+    return [f"{name}:{number}: {word} is of an earlier version; write {' or '.join(dict.fromkeys(now))}"
+            for (number, word), now in findings.items()]
+
+
+def text_of(name: str) -> str:
+    """Empty where it is none."""
+    try:
+        return (ROOT / name).read_text(encoding="utf-8")
+    except UnicodeDecodeError:
+        return ""
+
+
 def check_file(name: str) -> list[str]:
     findings = [f"{name}: a file name with '{word}'" for part in Path(name).parts
                 for word in words_of(Path(part).stem) if word in FORBIDDEN]
@@ -70,7 +113,9 @@ def check_file(name: str) -> list[str]:
 
 def main() -> int:
     files = [name for name in tracked_files() if not name.startswith("src/facade/")]
+    patterns = retired_patterns(RETIRED_NAMES.read_text())
     findings = [finding for name in files for finding in check_file(name)]
+    findings += [finding for name in files for finding in check_retired(name, text_of(name), patterns)]
     for finding in findings:
         print(finding)
     print(f"{len(files)} files, {len(findings)} findings")

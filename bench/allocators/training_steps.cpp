@@ -35,7 +35,7 @@ void run(const std::vector<std::string>& words) {
   const int steps = std::max(1, std::atoi(words[2].c_str()));
   Training training{loaded.recipe, detect_machine()};
   const Batch batch = [&] { return training.loader().epoch(0).next().value(); }();
-  training.loader().set_threads(0);  // Nobody else on the cores.
+  training.loader().set_num_workers(0);  // Nobody else on the cores.
   std::vector<double> milliseconds, faults;
   for (int i = 0; i < steps + kSettling; ++i) {
     const std::int64_t begin_ns = monotonic_ns();

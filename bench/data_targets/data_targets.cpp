@@ -1,7 +1,7 @@
 // One measurement of the data targets a call, for run.py, which interleaves them. Prints one JSON line.
 //   equal FOLDER                             whether the sequential way and a Loader give the same bytes
 //   load FOLDER WAY THREADS STATE            seconds of one epoch. WAY: sequential | loader; STATE: cold | warm |
-//                                            cached (the second epoch of a loader that keeps decoded pictures)
+//                                            cached (the second epoch of a loader that keeps decoded images)
 //   chain FOLDER SET THREADS FROM SIZE SECONDS    seconds an image. SET: best | plain; FROM: files | pixels
 //   wait FOLDER CONSUMER BATCHES THREADS     every request's wait. CONSUMER: sleeps | computes (50 ms) | none
 #include <fmt/format.h>
@@ -45,17 +45,17 @@ DataOptions options_for(std::int64_t threads, std::int64_t size) {
   DataOptions options;
   options.index = IndexUse::none;
   options.batch_size = kBatch;
-  options.threads = threads;
+  options.num_workers = threads;
   options.shuffle = false;
   options.transform.size = size;
   options.transform.crop = Crop::random_resized;
   options.transform.flip_probability = 0.5;
   options.transform.mean = {0.485, 0.456, 0.406};
-  options.transform.deviation = {0.229, 0.224, 0.225};
+  options.transform.std = {0.229, 0.224, 0.225};
   return options;
 }
 
-// A careful first loop without a loader: libjpeg-turbo decodes the whole picture, then a pass each cuts and resizes,
+// A careful first loop without a loader: libjpeg-turbo decodes the whole image, then a pass each cuts and resizes,
 // flips, makes floats in 0..1, normalises, and copies into a batch of its own. All on the calling thread.
 class Sequential {
  public:
@@ -83,7 +83,7 @@ class Sequential {
   // The draws are those of a Loader: crop and flip, in this order, from (seed, epoch, sample).
   std::int64_t make(std::int64_t index) {
     const Sample sample = source_.read(index, file_);
-    const image::PictureInfo info = reader_.open(sample.bytes, 3);
+    const image::ImageInfo info = reader_.open(sample.bytes, 3);
     pixels_.resize(static_cast<std::size_t>(info.height) * static_cast<std::size_t>(info.width) * 3);
     reader_.decode({0, 0, info.height, info.width}, pixels_);
     SampleRandom random{kSeed, 0, index};
@@ -122,7 +122,7 @@ class Sequential {
     const auto plane = static_cast<std::size_t>(area());
     for (std::size_t c = 0; c < 3; ++c) {
       const auto mean = static_cast<float>(options_.transform.mean[c]);
-      const auto deviation = static_cast<float>(options_.transform.deviation[c]);
+      const auto deviation = static_cast<float>(options_.transform.std[c]);
       for (std::size_t i = 0; i < plane; ++i) values_[c * plane + i] = (values_[c * plane + i] - mean) / deviation;
     }
   }
@@ -145,7 +145,7 @@ std::string hash_of_epoch(Loader& loader) {
   Xxh3Stream stream;
   auto epoch = loader.epoch(0);
   while (const auto batch = epoch.next()) {
-    stream.update(batch->field("images").bytes);
+    stream.update(batch->field("image").bytes);
     stream.update(batch->field("labels").bytes);
   }
   return hex(stream.digest());

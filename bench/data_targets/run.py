@@ -2,7 +2,7 @@
 """The data pipeline against its numeric targets T-06 to T-09, all in one run: arms interleaved, medians with 95 % intervals.
 
 T-06  samples a second through loading and preprocessing, and through training besides; three sizes; 5,000 wanted.
-T-07  seconds of an epoch of photographs, page cache cold, warm, and a second epoch with a cache of decoded pictures, against a
+T-07  seconds of an epoch of photographs, page cache cold, warm, and a second epoch with a cache of decoded images, against a
       loop that loads for itself; 70 % less time wanted (3.33 times the rate), and the weaker reading 1.7 times.
 T-08  time an image of one chain at 640 x 640: vector kernels against their scalar specification in the same program (the same
       bytes, checked), and against torchvision and Pillow; 60 % less time wanted (2.5 times the rate); 1 and 2 threads.
@@ -45,7 +45,7 @@ import loader_speed  # noqa: E402
 from small_net import small_net_step  # noqa: E402
 
 MEAN, DEVIATION = [0.485, 0.456, 0.406], [0.229, 0.224, 0.225]
-NORMALISED = {"flip_probability": 0.5, "mean": MEAN, "deviation": DEVIATION}
+NORMALISED = {"flip_probability": 0.5, "mean": MEAN, "std": DEVIATION}
 RESIZED = {"crop": "random_resized", **NORMALISED}
 RATE_WANTED = 5_000
 LESS_TIME, WEAKER = 1 / 0.3, 1.7
@@ -66,12 +66,12 @@ def ask(*words: object) -> dict:
 
 def square(path: Path, side: int, offset: float = 0.5) -> Image.Image:
     """The largest square of a photograph, at that share of its free length, as side x side pixels."""
-    picture = Image.open(path)
-    picture.draft("RGB", (side, side))
-    width, height = picture.size
+    image = Image.open(path)
+    image.draft("RGB", (side, side))
+    width, height = image.size
     length = min(width, height)
     left, top = round(offset * (width - length)), round(offset * (height - length))
-    return picture.convert("RGB").resize((side, side), Image.Resampling.LANCZOS, (left, top, left + length, top + length))
+    return image.convert("RGB").resize((side, side), Image.Resampling.LANCZOS, (left, top, left + length, top + length))
 
 
 def make_data(photos: Path, folder: Path) -> None:
@@ -127,7 +127,7 @@ def rate_arms(folder: Path, threads: int) -> Arms:
     }
     arms: Arms = {}
     for name, (source, batch, transform) in sizes.items():
-        loader = hr.Loader(source, batch_size=batch, threads=threads, seed=1, index="none", transform=transform)
+        loader = hr.Loader(source, batch_size=batch, num_workers=threads, seed=1, index="none", transform=transform)
         arms[f"{name}, pipeline only"] = partial(samples_per_second, loader, PIPELINE_S)
         arms[f"{name}, with training"] = partial(samples_per_second, loader, TRAINING_S, small_net_step())
     return arms
@@ -146,8 +146,8 @@ def load_arms(folder: Path, threads: int) -> Arms:
 # T-08.
 
 
-class Pictures(Dataset):
-    """torchvision's chain on tensors: of files, or of decoded pictures in memory."""
+class Images(Dataset):
+    """torchvision's chain on tensors: of files, or of decoded images in memory."""
 
     def __init__(self, paths: list[Path], in_memory: bool) -> None:
         self.paths = paths
@@ -166,7 +166,7 @@ class Pictures(Dataset):
         return self.transform(self.decoded(self.paths[index]) if self.pixels is None else self.pixels[index]), 0
 
 
-class PillowPictures(Pictures):
+class PillowImages(Images):
     def __init__(self, paths: list[Path]) -> None:
         super().__init__(paths, in_memory=False)
         self.transform = transforms.Compose([transforms.RandomResizedCrop(SIDE), transforms.RandomHorizontalFlip(),
@@ -185,12 +185,12 @@ def chain_arms(folder: Path, threads: list[int]) -> Arms:
         for origin in ("files", "pixels"):
             for kernels in ("best", "plain"):
                 arms[f"{kernels} {origin} {count}"] = partial(ask, "chain", data, kernels, count, origin, SIDE, CHAIN_S)
-        rivals = {"torchvision files": Pictures(paths, False), "torchvision pixels": Pictures(paths, True),
-                  "Pillow files": PillowPictures(paths)}
-        for name, pictures in rivals.items():
+        rivals = {"torchvision files": Images(paths, False), "torchvision pixels": Images(paths, True),
+                  "Pillow files": PillowImages(paths)}
+        for name, images in rivals.items():
             # One thread is the loop's own; two are worker processes, which live through all rounds.
             workers = 0 if count == 1 else count
-            loader = DataLoader(pictures, 8, num_workers=workers, persistent_workers=workers > 0)
+            loader = DataLoader(images, 8, num_workers=workers, persistent_workers=workers > 0)
             arms[f"{name} {count}"] = partial(loader_speed.samples_per_second, loader)
     return arms
 
@@ -225,7 +225,7 @@ def show_rates(found: dict[str, list], table: Table) -> None:
 
 def check_no_decoding(results: list[dict]) -> None:
     if any(result["decoded"] for result in results):
-        raise SystemExit("the cache did not hold all pictures: some were decoded again; more free memory is wanted")
+        raise SystemExit("the cache did not hold all images: some were decoded again; more free memory is wanted")
 
 
 def show_loads(found: dict[str, list], threads: int, table: Table) -> None:

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""How long does the first batch of photographs take in a process that has just begun? Page cache warm, 64 pictures of 224 x 224.
+"""How long does the first batch of photographs take in a process that has just begun? Page cache warm, 64 images of 224 x 224.
 
 Three ways: a program that links only the part without LibTorch, from its exec; what `headrace train` does with its data, from
 the first look at the folder (and once more with its network, for which LibTorch sets itself up: without a bar); Python after `import headrace`, from hr.Loader(...). Folders of 3,000 and of 20,000 copies of the photographs of
@@ -24,42 +24,42 @@ import harness  # noqa: E402
 BARS_MS = {3_000: 60, 20_000: 150}
 WITH_NETWORK = "headrace train, with its network"
 TRANSFORM = {"size": 224, "crop": "random_resized", "flip_probability": 0.5, "mean": [0.485, 0.456, 0.406],
-             "deviation": [0.229, 0.224, 0.225]}
+             "std": [0.229, 0.224, 0.225]}
 PYTHON = f"""
 import sys, time
 import headrace
 begin = time.perf_counter()
-batch = next(iter(headrace.Loader(sys.argv[1], batch_size=64, threads=2, seed=1, transform={TRANSFORM})))
+batch = next(iter(headrace.Loader(sys.argv[1], batch_size=64, num_workers=2, seed=1, transform={TRANSFORM})))
 print(f"{{(time.perf_counter() - begin) * 1000:.2f}} ms to {{len(batch[1])}} samples")
 """
 RECIPE = """
 [data]
 source = "folder:{folder}"
 batch_size = 64
-threads = 2
+num_workers = 2
 [data.transform]
 size = 224
 crop = "random_resized"
 flip_probability = 0.5
 mean = [0.485, 0.456, 0.406]
-deviation = [0.229, 0.224, 0.225]
+std = [0.229, 0.224, 0.225]
 [model]
 name = "small_cnn"
-classes = 12
+num_classes = 12
 """
 
 
 def copies(photos: Path, target: Path, count: int) -> None:
-    """A folder with `count` training pictures of all classes, each a file of its own."""
+    """A folder with `count` training images of all classes, each a file of its own."""
     classes = sorted(path for path in (photos / "train").iterdir() if path.is_dir())
-    pictures = {folder: sorted(folder.iterdir()) for folder in classes}
+    images = {folder: sorted(folder.iterdir()) for folder in classes}
     for split, wanted in (("train", count), ("val", len(classes))):
         for folder in classes:
             (target / split / folder.name).mkdir(parents=True)
         for i in range(wanted):
             folder = classes[i % len(classes)]
             place = i // len(classes)
-            shutil.copyfile(pictures[folder][place % len(pictures[folder])], target / split / folder.name / f"{place:06}.jpg")
+            shutil.copyfile(images[folder][place % len(images[folder])], target / split / folder.name / f"{place:06}.jpg")
 
 
 def milliseconds(command: list[str]) -> float:

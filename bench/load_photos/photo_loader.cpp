@@ -23,9 +23,9 @@ DataOptions options_of(const std::vector<std::string>& words) {
   options.transform.crop = Crop::random_resized;
   options.transform.flip_probability = 0.5;
   options.transform.mean = {0.485, 0.456, 0.406};
-  options.transform.deviation = {0.229, 0.224, 0.225};
+  options.transform.std = {0.229, 0.224, 0.225};
   options.batch_size = std::stoll(words.at(2));
-  options.threads = std::stoll(words.at(3));
+  options.num_workers = std::stoll(words.at(3));
   options.last_batch = LastBatch::drop;
   return options;
 }
@@ -49,7 +49,7 @@ void run(const std::vector<std::string>& words) {
   }
   const double seconds = seconds_since(begin_ns);
   fmt::print("{{\"images_per_second\": {}, \"images\": {}, \"seconds\": {}, \"size\": {}, \"threads\": {}}}\n",
-             static_cast<double>(images) / seconds, images, seconds, options.transform.size, options.threads);
+             static_cast<double>(images) / seconds, images, seconds, options.transform.size, options.num_workers);
 }
 
 }  // namespace

@@ -35,8 +35,8 @@ def main() -> None:
     next(batches)
     start = time.perf_counter()
     images = 0
-    for pictures, _ in batches:
-        images += len(pictures)
+    for images, _ in batches:
+        images += len(images)
         if images >= arguments.images:
             break
     seconds = time.perf_counter() - start

@@ -53,7 +53,7 @@ class Sleeps:
         self.is_asked = True
         return numpy.zeros((1, 1), numpy.uint8), index
 
-    is_asked = False  # Before the first sample, which only shows what pictures are like.
+    is_asked = False  # Before the first sample, which only shows what images are like.
 
 
 def loader_of(seconds: list[float], **options):
@@ -66,7 +66,7 @@ def check(loader, labels: list[int], in_order: bool = True) -> None:
     if (labels if in_order else sorted(labels)) != list(range(len(labels))):
         raise SystemExit(f"samples are missing, come twice or in another order: {labels}")
     if processes := loader.worker_processes:
-        if os.getpid() in processes or len(set(processes)) != loader.options["workers"]:
+        if os.getpid() in processes or len(set(processes)) != loader.options["num_workers"]:
             raise SystemExit(f"workers are the processes {processes}, this one is {os.getpid()}")
 
 
@@ -119,19 +119,19 @@ def arms() -> dict[str, Callable]:
     drawn = random.Random(1)
     durations = [drawn.uniform(0, 0.008) for _ in range(500)]
     even, twenty = [0.01] * 100, [0.02] * 48
-    eight = {"threads": 8, "prefetch_batches": 16}
+    eight = {"num_workers": 8, "prefetch_batches": 16}
     return {
-        "1 thread": partial(seconds_of_an_epoch, loader_of(durations, threads=1)),
+        "1 thread": partial(seconds_of_an_epoch, loader_of(durations, num_workers=1)),
         "8 threads": partial(seconds_of_an_epoch, loader_of(durations, **eight)),
         "8 threads, out of order": partial(seconds_of_an_epoch, loader_of(durations, in_order=False, **eight), False),
-        "with prefetching": partial(seconds_with_a_step, loader_of(even, threads=1), 0.01),
-        "without": partial(seconds_with_a_step, loader_of(even, threads=0), 0.01),
-        "the loop reads": partial(seconds_of_an_epoch, loader_of(twenty, threads=0)),
-        "4 threads": partial(seconds_of_an_epoch, loader_of(twenty, threads=4, prefetch_batches=8)),
-        "4 processes": partial(seconds_of_an_epoch, loader_of(twenty, workers=4, prefetch_batches=8)),
-        "collecting": partial(collecting_s, loader_of([READING_S] * REQUESTS, threads=1)),
-        "asking": partial(asking_s, loader_of([READING_S] * REQUESTS, threads=1)),
-        "asking without": partial(asking_s, loader_of([READING_S] * REQUESTS, threads=1, enable_async_data_loading=False)),
+        "with prefetching": partial(seconds_with_a_step, loader_of(even, num_workers=1), 0.01),
+        "without": partial(seconds_with_a_step, loader_of(even, num_workers=0), 0.01),
+        "the loop reads": partial(seconds_of_an_epoch, loader_of(twenty, num_workers=0)),
+        "4 threads": partial(seconds_of_an_epoch, loader_of(twenty, num_workers=4, prefetch_batches=8)),
+        "4 processes": partial(seconds_of_an_epoch, loader_of(twenty, num_workers=4, worker_type="process", prefetch_batches=8)),
+        "collecting": partial(collecting_s, loader_of([READING_S] * REQUESTS, num_workers=1)),
+        "asking": partial(asking_s, loader_of([READING_S] * REQUESTS, num_workers=1)),
+        "asking without": partial(asking_s, loader_of([READING_S] * REQUESTS, num_workers=1, enable_async_data_loading=False)),
     }
 
 

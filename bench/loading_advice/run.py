@@ -40,16 +40,16 @@ from small_net import small_net_step  # noqa: E402
 
 ERROR_MAX = 0.25
 ERROR_PARDONED = 0.1  # However good it would have been to predict nothing.
-PICTURES = 1200  # Of the photographs, about: a cache is full after one short epoch, and no processor's cache holds their pixels.
+IMAGES = 1200  # Of the photographs, about: a cache is full after one short epoch, and no processor's cache holds their pixels.
 BATCH = 64
-NORMALISED = {"size": 224, "mean": [0.485, 0.456, 0.406], "deviation": [0.229, 0.224, 0.225]}
+NORMALISED = {"size": 224, "mean": [0.485, 0.456, 0.406], "std": [0.229, 0.224, 0.225]}
 CROPPED = {**NORMALISED, "crop": "random_resized", "scale": [0.8, 1.0]}
 CROPPED_AND_FLIPPED = {**CROPPED, "flip_probability": 0.5}
 FLIPPED = {**NORMALISED, "flip_probability": 0.5}
 PADDED = {**NORMALISED, "pad": 16}
 CROPPED_ANYWHERE = {**NORMALISED, "crop": "random_resized"}  # The default scale.
 FASHION_BATCH = 256
-FASHION_TRANSFORM = {"pad": 2, "flip_probability": 0.5, "mean": [0.2860], "deviation": [0.3530]}
+FASHION_TRANSFORM = {"pad": 2, "flip_probability": 0.5, "mean": [0.2860], "std": [0.3530]}
 
 Step = Callable[[Any], object]
 
@@ -103,7 +103,7 @@ def jobs_of(photos: Path, folder: Path, cores: int) -> tuple[list[Job], int]:
     files = sorted((photos / "train").glob("*/*.jpg"))
     if not files:
         raise SystemExit(f"no photographs in {photos}/train: make setup JOB=photos")
-    files = files[:: max(1, len(files) // PICTURES)]
+    files = files[:: max(1, len(files) // IMAGES)]
     for path in files:
         target = folder / "photographs" / "train" / path.parent.name / path.name
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -111,14 +111,14 @@ def jobs_of(photos: Path, folder: Path, cores: int) -> tuple[list[Job], int]:
     pack = folder / "pixels.pack"
     harness.run([harness.PROGRAMS / "headrace", "pack", f"folder:{folder / 'photographs'}", pack, "--form", "raw", "--short-side", "256", "--quiet"])
     jpeg, pixels = f"folder:{folder / 'photographs'}", f"pack:{pack}"
-    both, one = {"threads": cores}, {"threads": 1}
+    both, one = {"num_workers": cores}, {"num_workers": 1}
     jobs = [
         Job("JPEG, large random crops, no step", jpeg, "crop", CROPPED_AND_FLIPPED, 1, options=both),
         Job("the same kept decoded in memory", jpeg, "crop", CROPPED_AND_FLIPPED, 7, options={**both, "cache": "decoded"}),
         Job("decoded pack, large random crops, no step", pixels, "crop", CROPPED, 5, options=both),
         Job("decoded pack, flip, no step", pixels, "flip", FLIPPED, 5, options=both),
         Job("decoded pack, pad, no step", pixels, "pad", PADDED, 5, options=both),
-        Job("decoded pack, pad, by the loop itself", pixels, "pad", PADDED, 3, options={"threads": 0}),
+        Job("decoded pack, pad, by the loop itself", pixels, "pad", PADDED, 3, options={"num_workers": 0}),
         Job("decoded pack, large random crops, a step that waits", pixels, "crop", CROPPED, 2, "waits", one),
         Job("JPEG, large random crops, a step that waits", jpeg, "crop", CROPPED_AND_FLIPPED, 1, "waits", one),
         Job("JPEG, large random crops, a step that trains", jpeg, "crop", CROPPED_AND_FLIPPED, 1, "trains", one),
@@ -163,13 +163,13 @@ def main() -> int:
     bench = harness.Bench(__file__, arguments, f"batches of {BATCH} (Fashion-MNIST {FASHION_BATCH}); {arguments.rounds} rounds after one that "
                           f"is not counted; {harness.interval_remark(arguments.rounds)}")
     with tempfile.TemporaryDirectory(prefix="headrace-loading-advice-") as scratch:
-        jobs, pictures = jobs_of(arguments.photos, Path(scratch), cores)
+        jobs, images = jobs_of(arguments.photos, Path(scratch), cores)
         jobs = [job for number, job in enumerate(jobs, 1) if arguments.only is None or number in arguments.only]
         for job in jobs:
             prepare(job)
         found = bench.measure([harness.Arm((job.name, which), getattr(job, which)) for job in jobs for which in ("now", "then")],
                               arguments.rounds, warm_up=1)
-    print(f"{pictures:,} photographs; samples/s, medians\n\n"
+    print(f"{images:,} photographs; samples/s, medians\n\n"
           f"{'job':<52} {'off':<5} {'now':>9} {'predicted':>10} {'measured':>9}   "
           f"error, at most {ERROR_MAX:.0%}   unchanged  worse than it, over {ERROR_PARDONED:.0%}")
     shown = [show(job, found[job.name, "now"], found[job.name, "then"]) for job in jobs]

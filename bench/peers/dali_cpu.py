@@ -22,14 +22,14 @@ class Images:
 def pipeline(paths, labels, training):
     stored, label = fn.readers.file(files=paths, labels=labels, random_shuffle=training, name="files")
     if training:
-        picture = fn.decoders.image_random_crop(stored, device="cpu", output_type=types.RGB, random_area=list(protocol.AREA),
+        image = fn.decoders.image_random_crop(stored, device="cpu", output_type=types.RGB, random_area=list(protocol.AREA),
                                                 random_aspect_ratio=list(protocol.RATIO))
-        picture = fn.resize(picture, size=[protocol.SIZE, protocol.SIZE], interp_type=types.INTERP_LINEAR, antialias=True)
+        image = fn.resize(image, size=[protocol.SIZE, protocol.SIZE], interp_type=types.INTERP_LINEAR, antialias=True)
     else:
-        picture = fn.decoders.image(stored, device="cpu", output_type=types.RGB)
-        picture = fn.resize(picture, resize_shorter=protocol.RESIZE, interp_type=types.INTERP_LINEAR, antialias=True)
+        image = fn.decoders.image(stored, device="cpu", output_type=types.RGB)
+        image = fn.resize(image, resize_shorter=protocol.RESIZE, interp_type=types.INTERP_LINEAR, antialias=True)
     flip = fn.random.coin_flip(probability=0.5) if training else 0
-    return fn.crop_mirror_normalize(picture, dtype=types.FLOAT, output_layout="CHW", crop=[protocol.SIZE, protocol.SIZE],
+    return fn.crop_mirror_normalize(image, dtype=types.FLOAT, output_layout="CHW", crop=[protocol.SIZE, protocol.SIZE],
                                     mirror=flip, mean=[255 * value for value in protocol.MEAN],
                                     std=[255 * value for value in protocol.DEVIATION]), label
 

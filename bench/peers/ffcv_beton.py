@@ -45,14 +45,14 @@ class Files:
 
 class Fashion:
     def __init__(self, folder):
-        pictures, self.labels = protocol.fashion(folder)
-        self.pictures = pictures.reshape(-1, protocol.FASHION_SIDE, protocol.FASHION_SIDE, 1)
+        images, self.labels = protocol.fashion(folder)
+        self.images = images.reshape(-1, protocol.FASHION_SIDE, protocol.FASHION_SIDE, 1)
 
     def __len__(self):
         return len(self.labels)
 
     def __getitem__(self, index):
-        return self.pictures[index], int(self.labels[index])
+        return self.images[index], int(self.labels[index])
 
 
 class NormalizeGrey(Operation):
@@ -87,7 +87,7 @@ def write(path, images, dataset):
 def prepare(folder):
     side = protocol.FASHION_SIDE
     write(folder / "photographs.beton", StoredJpeg(), Files(folder))
-    write(folder / "small.beton", RGBImageField("raw"), protocol.SmallPictures(folder))
+    write(folder / "small.beton", RGBImageField("raw"), protocol.SmallImages(folder))
     write(folder / "fashion.beton", NDArrayField(numpy.dtype(numpy.uint8), (side, side, 1)), Fashion(folder))
 
 

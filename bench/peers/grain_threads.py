@@ -18,22 +18,22 @@ def decoded(path: str) -> numpy.ndarray:
     return cv2.cvtColor(cv2.imdecode(numpy.fromfile(path, dtype=numpy.uint8), cv2.IMREAD_COLOR), cv2.COLOR_BGR2RGB)
 
 
-def finished(picture: numpy.ndarray, window: tuple[int, int, int, int], flip: bool) -> numpy.ndarray:
+def finished(image: numpy.ndarray, window: tuple[int, int, int, int], flip: bool) -> numpy.ndarray:
     top, left, height, width = window
-    picture = cv2.resize(picture[top:top + height, left:left + width], (protocol.SIZE, protocol.SIZE))
+    image = cv2.resize(image[top:top + height, left:left + width], (protocol.SIZE, protocol.SIZE))
     if flip:
-        picture = cv2.flip(picture, 1)
-    return ((picture - MEAN) * SCALE).transpose(2, 0, 1)
+        image = cv2.flip(image, 1)
+    return ((image - MEAN) * SCALE).transpose(2, 0, 1)
 
 
 def drawn(sample, random: numpy.random.Generator):
-    picture = decoded(sample[0])
-    return finished(picture, drawing.crop(random, *picture.shape[:2]), random.random() < 0.5), sample[1]
+    image = decoded(sample[0])
+    return finished(image, drawing.crop(random, *image.shape[:2]), random.random() < 0.5), sample[1]
 
 
 def centered(sample):
-    picture = decoded(sample[0])
-    return finished(picture, drawing.center(*picture.shape[:2]), False), sample[1]
+    image = decoded(sample[0])
+    return finished(image, drawing.center(*image.shape[:2]), False), sample[1]
 
 
 def batches(arguments, training: bool):

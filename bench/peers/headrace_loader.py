@@ -14,13 +14,13 @@ import protocol  # noqa: E402
 
 def loader(arguments, source: str, transform: dict, **options):
     ahead = 1 if arguments.variant == "three_batches" else 2
-    made = headrace.Loader(source, threads=arguments.threads, prefetch_batches=ahead, last_batch="drop", transform=transform,
+    made = headrace.Loader(source, num_workers=arguments.threads, prefetch_batches=ahead, last_batch="drop", transform=transform,
                            **options)
     return protocol.forever(lambda: made)
 
 
 def photographs(arguments, source: str, crop: dict, dtype: str = "float32", **options):
-    normalise = {"mean": protocol.MEAN, "deviation": protocol.DEVIATION} if dtype == "float32" else {}
+    normalise = {"mean": protocol.MEAN, "std": protocol.DEVIATION} if dtype == "float32" else {}
     transform = {"size": protocol.SIZE, "dtype": dtype, **normalise, **crop}
     return loader(arguments, source, transform, batch_size=protocol.BATCH, **options)
 
@@ -50,7 +50,7 @@ def decoded_cache_uint8(arguments):
 
 def fashion(arguments):
     transform = {"pad": protocol.FASHION_PAD, "flip_probability": 0.5, "mean": [protocol.FASHION_MEAN],
-                 "deviation": [protocol.FASHION_DEVIATION]}
+                 "std": [protocol.FASHION_DEVIATION]}
     return loader(arguments, f"idx:{arguments.folder / 'fashion'}", transform, batch_size=protocol.FASHION_BATCH)
 
 

@@ -28,13 +28,13 @@ Work work_of(const std::string& folder, const std::string& name, std::int64_t th
   DataOptions& options = work.options;
   options.source = "folder:" + folder + "/photographs";
   options.batch_size = 64;
-  options.threads = threads;
+  options.num_workers = threads;
   options.last_batch = LastBatch::drop;
   options.transform.size = 224;
   options.transform.crop = Crop::random_resized;
   options.transform.flip_probability = 0.5;
   options.transform.mean = {0.485, 0.456, 0.406};
-  options.transform.deviation = {0.229, 0.224, 0.225};
+  options.transform.std = {0.229, 0.224, 0.225};
   if (name == "validation") {
     work.split = Split::val;
     options.transform.crop = Crop::center;
@@ -45,12 +45,12 @@ Work work_of(const std::string& folder, const std::string& name, std::int64_t th
     if (name == "decoded_cache_uint8") {
       options.transform.dtype = PixelType::u8;
       options.transform.mean = {0};
-      options.transform.deviation = {1};
+      options.transform.std = {1};
     }
   } else if (name == "fashion") {
     options.source = "idx:" + folder + "/fashion";
     options.batch_size = 256;
-    options.transform = {.pad = 2, .flip_probability = 0.5, .mean = {0.2860}, .deviation = {0.3530}};
+    options.transform = {.pad = 2, .flip_probability = 0.5, .mean = {0.2860}, .std = {0.3530}};
     work.warm_batches = 60;
   } else if (name != "train") {
     fail(ErrorCode::invalid_argument, "work {}; wanted train | validation | decoded_cache[_uint8] | fashion", name);

@@ -24,14 +24,14 @@ def photographs(folder, transform):
     return Photographs(folder, lambda path: transform(image=decoded(path))["image"])
 
 
-class AugmentedPictures(protocol.SmallPictures):
+class AugmentedImages(protocol.SmallImages):
     def __init__(self, folder, transform):
         super().__init__(folder)
         self.transform = transform
 
     def __getitem__(self, index):
-        picture, label = super().__getitem__(index)
-        return self.transform(image=picture)["image"], label
+        image, label = super().__getitem__(index)
+        return self.transform(image=image)["image"], label
 
 
 def train(arguments):
@@ -43,11 +43,11 @@ def validation(arguments):
 
 
 def decoded_cache(arguments):
-    return loader(AugmentedPictures(arguments.folder, TRAIN), arguments)
+    return loader(AugmentedImages(arguments.folder, TRAIN), arguments)
 
 
 def decoded_cache_uint8(arguments):
-    return loader(AugmentedPictures(arguments.folder, TRAIN_UINT8), arguments)
+    return loader(AugmentedImages(arguments.folder, TRAIN_UINT8), arguments)
 
 
 if __name__ == "__main__":

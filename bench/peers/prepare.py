@@ -30,9 +30,9 @@ def link(source: Path, target: Path) -> None:
         shutil.copyfile(source, target)
 
 
-def with_short_side(picture: Image.Image, side: int) -> Image.Image:
-    scale = side / min(picture.size)
-    return picture.resize([max(side, round(length * scale)) for length in picture.size], Image.Resampling.BILINEAR)
+def with_short_side(image: Image.Image, side: int) -> Image.Image:
+    scale = side / min(image.size)
+    return image.resize([max(side, round(length * scale)) for length in image.size], Image.Resampling.BILINEAR)
 
 
 def prepare(photos: Path, folder: Path) -> None:

@@ -44,7 +44,7 @@ def photographs(folder: Path) -> tuple[list[str], list[int]]:
     return [path for path, _ in found], [label for _, label in found]
 
 
-class SmallPictures:
+class SmallImages:
     """The small photographs, decoded: (height, width, 3) uint8, mapped from the file of all pixels, and their labels."""
 
     def __init__(self, folder: Path) -> None:
@@ -63,7 +63,7 @@ class SmallPictures:
 
 
 def fashion(folder: Path):
-    """Pictures (n, 28, 28) uint8 and labels (n) int64 of the training split."""
+    """Images (n, 28, 28) uint8 and labels (n) int64 of the training split."""
     import gzip
 
     import numpy
@@ -71,8 +71,8 @@ def fashion(folder: Path):
     def read(name: str, header: int):
         return numpy.frombuffer(gzip.decompress((folder / "fashion" / name).read_bytes()), dtype=numpy.uint8)[header:]
 
-    pictures = read("train-images-idx3-ubyte.gz", 16).reshape(-1, FASHION_SIDE, FASHION_SIDE)
-    return pictures, read("train-labels-idx1-ubyte.gz", 8).astype(numpy.int64)
+    images = read("train-images-idx3-ubyte.gz", 16).reshape(-1, FASHION_SIDE, FASHION_SIDE)
+    return images, read("train-labels-idx1-ubyte.gz", 8).astype(numpy.int64)
 
 
 def descendants() -> list[int]:

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """headrace.Loader against every loader that people use for this, in one run: JPEG photographs to normalised batches, a cache
-of decoded pictures, Fashion-MNIST. The yardstick is libjpeg-turbo that reads and decodes whole files and does nothing else.
+of decoded images, Fashion-MNIST. The yardstick is libjpeg-turbo that reads and decodes whole files and does nothing else.
 
 usage: make bench NAME=peers        or: bench/run.py peers --rounds 1 --works train --rivals tf_data dali_cpu
 
@@ -30,7 +30,7 @@ LZ4, MEMORY = "headrace, Python, lz4 pack", "headrace, Python, in memory"
 TRAIN, VALIDATION, CACHE, CACHE_UINT8, FASHION = "train", "validation", "decoded_cache", "decoded_cache_uint8", "fashion"
 TITLES = {TRAIN: "random resized crop to 224, flip, normalise, float32 NCHW, batch 64",
           VALIDATION: "short side 256, center crop 224, normalise",
-          CACHE: "the same as train from pictures of a short side of 256 that are decoded already; ours: a raw pack",
+          CACHE: "the same as train from images of a short side of 256 that are decoded already; ours: a raw pack",
           CACHE_UINT8: "the same without normalising, uint8 NCHW",
           FASHION: "Fashion-MNIST: pad 2, crop, flip, normalise, batch 256"}
 

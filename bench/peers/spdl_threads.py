@@ -23,8 +23,8 @@ def pixels(path: str, window: tuple[int, int, int, int], flip: bool) -> numpy.nd
 
 def batch_of(samples: list) -> tuple[numpy.ndarray, numpy.ndarray]:
     images = numpy.empty((len(samples), 3, protocol.SIZE, protocol.SIZE), numpy.float32)
-    for image, (picture, _) in zip(images, samples):
-        numpy.multiply(picture.transpose(2, 0, 1), SCALE, out=image)
+    for image, (image, _) in zip(images, samples):
+        numpy.multiply(image.transpose(2, 0, 1), SCALE, out=image)
         image += SHIFT
     return images, numpy.array([label for _, label in samples])
 

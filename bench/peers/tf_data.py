@@ -40,15 +40,15 @@ def drawn_box(shape):
     return begin, size
 
 
-def resized(picture, antialias: bool):
-    return (tf.image.resize(picture, [SIZE, SIZE], antialias=antialias) - MEAN) / DEVIATION
+def resized(image, antialias: bool):
+    return (tf.image.resize(image, [SIZE, SIZE], antialias=antialias) - MEAN) / DEVIATION
 
 
 def drawn_from_file(path, label, antialias: bool):
     stored = tf.io.read_file(path)
     begin, size = drawn_box(tf.image.extract_jpeg_shape(stored))
-    picture = tf.image.decode_and_crop_jpeg(stored, tf.stack([begin[0], begin[1], size[0], size[1]]), channels=3)
-    return tf.image.random_flip_left_right(resized(picture, antialias)), label
+    image = tf.image.decode_and_crop_jpeg(stored, tf.stack([begin[0], begin[1], size[0], size[1]]), channels=3)
+    return tf.image.random_flip_left_right(resized(image, antialias)), label
 
 
 def center_of_file(path, label, antialias: bool):
@@ -64,14 +64,14 @@ def drawn_from_record(example, antialias: bool, dtype=tf.float32):
     integer = tf.io.FixedLenFeature([], tf.int64)
     fields = tf.io.parse_single_example(example, {"pixels": tf.io.FixedLenFeature([], tf.string), "height": integer,
                                                   "width": integer, "label": integer})
-    picture = tf.reshape(tf.io.decode_raw(fields["pixels"], tf.uint8), tf.stack([fields["height"], fields["width"], 3]))
-    begin, size = drawn_box(tf.shape(picture))
-    picture = tf.slice(picture, begin, size)
+    image = tf.reshape(tf.io.decode_raw(fields["pixels"], tf.uint8), tf.stack([fields["height"], fields["width"], 3]))
+    begin, size = drawn_box(tf.shape(image))
+    image = tf.slice(image, begin, size)
     if dtype == tf.uint8:
-        picture = tf.cast(tf.round(tf.image.resize(picture, [SIZE, SIZE], antialias=antialias)), tf.uint8)
+        image = tf.cast(tf.round(tf.image.resize(image, [SIZE, SIZE], antialias=antialias)), tf.uint8)
     else:
-        picture = resized(picture, antialias)
-    return tf.image.random_flip_left_right(picture), fields["label"]
+        image = resized(image, antialias)
+    return tf.image.random_flip_left_right(image), fields["label"]
 
 
 def batches(dataset, arguments, transform, batch: int = protocol.BATCH):
@@ -116,7 +116,7 @@ def decoded_cache_uint8(arguments):
 
 def fashion(arguments):
     set_threads(arguments)
-    pictures, labels = protocol.fashion(arguments.folder)
+    images, labels = protocol.fashion(arguments.folder)
     side, pad, batch = protocol.FASHION_SIDE, protocol.FASHION_PAD, protocol.FASHION_BATCH
 
     def transform(images, labels):
@@ -127,7 +127,7 @@ def fashion(arguments):
         images = (tf.cast(images, tf.float32) / 255 - protocol.FASHION_MEAN) / protocol.FASHION_DEVIATION
         return images[:, None], labels
 
-    dataset = tf.data.Dataset.from_tensor_slices((pictures, labels)).shuffle(len(labels)).repeat()
+    dataset = tf.data.Dataset.from_tensor_slices((images, labels)).shuffle(len(labels)).repeat()
     dataset = dataset.batch(batch, drop_remainder=True).map(transform, num_parallel_calls=arguments.threads)
     return iter(dataset.prefetch(2))
 

@@ -1,4 +1,4 @@
-"""Fashion-MNIST as one tensor in memory; whole batches padded, cropped and flipped by indexing. One batch has its pictures
+"""Fashion-MNIST as one tensor in memory; whole batches padded, cropped and flipped by indexing. One batch has its images
 cropped each at its own place, as the loaders do."""
 
 import torch
@@ -8,9 +8,9 @@ import protocol
 
 def fashion(arguments):
     torch.set_num_threads(arguments.threads)
-    pictures, labels = protocol.fashion(arguments.folder)
+    images, labels = protocol.fashion(arguments.folder)
     side, pad, batch = protocol.FASHION_SIDE, protocol.FASHION_PAD, protocol.FASHION_BATCH
-    padded = torch.nn.functional.pad(torch.from_numpy(pictures.copy()), (pad, pad, pad, pad))
+    padded = torch.nn.functional.pad(torch.from_numpy(images.copy()), (pad, pad, pad, pad))
     labels = torch.from_numpy(labels)
     steps = torch.arange(side)
 

@@ -18,30 +18,30 @@ FASHION = transforms.Compose([transforms.RandomCrop(protocol.FASHION_SIDE, paddi
 
 
 class Photographs(torch.utils.data.Dataset):
-    """Every photograph as `picture_of(path)`, for rivals that decode and transform in their own way."""
+    """Every photograph as `image_of(path)`, for rivals that decode and transform in their own way."""
 
-    def __init__(self, folder, picture_of):
+    def __init__(self, folder, image_of):
         self.paths, self.labels = protocol.photographs(folder)
-        self.picture_of = picture_of
+        self.image_of = image_of
 
     def __len__(self):
         return len(self.paths)
 
     def __getitem__(self, index):
-        return self.picture_of(self.paths[index]), self.labels[index]
+        return self.image_of(self.paths[index]), self.labels[index]
 
 
 class Fashion(torch.utils.data.Dataset):
-    """A picture at a time, as torchvision's FashionMNIST gives it."""
+    """An image at a time, as torchvision's FashionMNIST gives it."""
 
     def __init__(self, folder):
-        self.pictures, self.labels = protocol.fashion(folder)
+        self.images, self.labels = protocol.fashion(folder)
 
     def __len__(self):
         return len(self.labels)
 
     def __getitem__(self, index):
-        return FASHION(Image.fromarray(self.pictures[index])), int(self.labels[index])
+        return FASHION(Image.fromarray(self.images[index])), int(self.labels[index])
 
 
 def loader(dataset, arguments, shuffle: bool = True, batch: int = protocol.BATCH):

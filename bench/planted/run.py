@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Does the tuner tell good from bad? Fake knobs with a known effect through the real loop, many runs with other seeds.
 
-Each run is `headrace tune` on 4,000 Fashion-MNIST pictures with five planted knobs: 10 % faster and equal, 10 % faster with
+Each run is `headrace tune` on 4,000 Fashion-MNIST images with five planted knobs: 10 % faster and equal, 10 % faster with
 gradients 5 % off, 5 % slower, without effect, and one that throws. Counts how often each verdict is the right one.
 
 The budget gives each knob as much as `make demo` gives a candidate.

@@ -65,7 +65,7 @@ def raising_steps() -> Callable[[], object]:
 
 
 def windows() -> Callable[[], object]:
-    ours, batch = trainer(accumulate=4), torch.randn(2, 4)
+    ours, batch = trainer(gradient_accumulation_steps=4), torch.randn(2, 4)
 
     def call():
         ours.step(batch)
@@ -84,14 +84,14 @@ def evaluations() -> Callable[[], object]:
     return lambda: ours.evaluate(batches)
 
 
-def write_pictures(folder: Path) -> None:
+def write_images(folder: Path) -> None:
     for split, count in (("train", 64), ("t10k", 8)):
         (folder / f"{split}-images-idx3-ubyte").write_bytes(struct.pack(">4I", 2051, count, 8, 8) + bytes(64 * count))
         (folder / f"{split}-labels-idx1-ubyte").write_bytes(struct.pack(">2I", 2049, count) + bytes(count))
 
 
 def loader_batches(folder: Path, threads: int) -> Callable[[], object]:
-    loader = hr.Loader(f"idx:{folder}", batch_size=4, threads=threads)
+    loader = hr.Loader(f"idx:{folder}", batch_size=4, num_workers=threads)
 
     def endless():
         while True:
@@ -102,7 +102,7 @@ def loader_batches(folder: Path, threads: int) -> Callable[[], object]:
 
 
 def loader_passes(folder: Path) -> Callable[[], object]:
-    loader = hr.Loader(f"idx:{folder}", batch_size=64, threads=0)
+    loader = hr.Loader(f"idx:{folder}", batch_size=64, num_workers=0)
     return lambda: next(iter(loader))
 
 
@@ -160,10 +160,10 @@ def main() -> int:
     grew, growths = [], {}
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        write_pictures(folder)
+        write_images(folder)
         cases = {
             "Trainer.step": steps(),
-            "Trainer.step, clip and scale": steps(clip_norm=1.0, loss_scale=1024.0),
+            "Trainer.step, clip and scale": steps(max_grad_norm=1.0, loss_scale=1024.0),
             "Trainer.step, forward raises": raising_steps(),
             "Trainer.step, finish_window": windows(),
             "Trainer's properties": properties(),

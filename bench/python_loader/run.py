@@ -4,7 +4,7 @@
 photographs: DataLoader over torchvision's ImageFolder against headrace.Loader, the line that a script changes. Random resized
 crop, flip, normalise, batches of 64. fashion: headrace.Loader from Python against the same Loader without Python
 (bench/peers/native_loader.cpp), pad 2, crop, flip, normalise, batches of 256; and what a batch costs the loop beyond
-loading it, with pictures of one pixel. Rounds are interleaved; the first, which fills the page cache and starts workers, is
+loading it, with images of one pixel. Rounds are interleaved; the first, which fills the page cache and starts workers, is
 not counted.
 
 usage: make bench NAME=python-loader        or: bench/run.py python-loader --work fashion
@@ -44,8 +44,8 @@ def their_loader(folder: Path, size: int, workers: int):
 
 
 def our_loader(folder: Path, size: int, threads: int):
-    return hr.Loader(f"folder:{folder}", batch_size=64, threads=threads, transform={
-        "size": size, "crop": "random_resized", "flip_probability": 0.5, "mean": MEAN, "deviation": DEVIATION})
+    return hr.Loader(f"folder:{folder}", batch_size=64, num_workers=threads, transform={
+        "size": size, "crop": "random_resized", "flip_probability": 0.5, "mean": MEAN, "std": DEVIATION})
 
 
 def compare_photographs(bench: harness.Bench, arguments: argparse.Namespace) -> dict[str, float]:
@@ -73,7 +73,7 @@ def one_pixel_loader(folder: Path) -> hr.Loader:
     for split in ("train", "t10k"):
         (folder / f"{split}-images-idx3-ubyte").write_bytes(struct.pack(">4I", 2051, ONE_PIXEL_BATCHES, 1, 1) + bytes(ONE_PIXEL_BATCHES))
         (folder / f"{split}-labels-idx1-ubyte").write_bytes(struct.pack(">2I", 2049, ONE_PIXEL_BATCHES) + bytes(ONE_PIXEL_BATCHES))
-    return hr.Loader(f"idx:{folder}", batch_size=1, threads=0, shuffle=False)
+    return hr.Loader(f"idx:{folder}", batch_size=1, num_workers=0, shuffle=False)
 
 
 def microseconds_a_batch(loader: hr.Loader) -> float:
@@ -88,8 +88,8 @@ def compare_fashion(bench: harness.Bench, arguments: argparse.Namespace) -> dict
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         (folder / "fashion").symlink_to(harness.FASHION_MNIST)
-        loader = hr.Loader(f"idx:{harness.FASHION_MNIST}", batch_size=256, threads=threads, last_batch="drop", transform={
-            "pad": 2, "flip_probability": 0.5, "mean": [0.2860], "deviation": [0.3530]})
+        loader = hr.Loader(f"idx:{harness.FASHION_MNIST}", batch_size=256, num_workers=threads, last_batch="drop", transform={
+            "pad": 2, "flip_probability": 0.5, "mean": [0.2860], "std": [0.3530]})
         found = bench.measure([harness.Arm(f"Loader in C++, {threads} threads", lambda _: without_python(folder, threads)),
                                harness.Arm(f"hr.Loader, {threads} threads", lambda _: with_python(loader))], arguments.rounds, warm_up=1)
         native, python = map(statistics.median, found.values())

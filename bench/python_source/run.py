@@ -34,8 +34,8 @@ class Photographs:
         return len(self.files)
 
     def __getitem__(self, index: int):
-        with Image.open(self.files[index]) as picture:
-            return numpy.array(picture.convert("RGB").resize((self.size, self.size), Image.Resampling.BILINEAR)), 0
+        with Image.open(self.files[index]) as image:
+            return numpy.array(image.convert("RGB").resize((self.size, self.size), Image.Resampling.BILINEAR)), 0
 
 
 class Normalized:
@@ -51,8 +51,8 @@ class Normalized:
         import torch
         from torchvision.transforms import v2
 
-        picture, label = self.source[index]
-        tensor = v2.functional.to_dtype(torch.from_numpy(picture).permute(2, 0, 1), torch.float32, scale=True)
+        image, label = self.source[index]
+        tensor = v2.functional.to_dtype(torch.from_numpy(image).permute(2, 0, 1), torch.float32, scale=True)
         if torch.rand(()) < 0.5:
             tensor = v2.functional.horizontal_flip(tensor)
         return v2.functional.normalize(tensor, MEAN, DEVIATION), label
@@ -74,12 +74,12 @@ def main() -> int:
                           f"{harness.interval_remark(arguments.rounds)}")
     source = Photographs(arguments.data, arguments.samples, arguments.size)
     workers = arguments.workers
-    options = {"batch_size": 64, "transform": {"flip_probability": 0.5, "mean": MEAN, "deviation": DEVIATION}}
+    options = {"batch_size": 64, "transform": {"flip_probability": 0.5, "mean": MEAN, "std": DEVIATION}}
     loaders = {
         f"DataLoader, {workers} workers": torch.utils.data.DataLoader(
             Normalized(source), batch_size=64, shuffle=True, num_workers=workers, persistent_workers=True),
-        f"hr.Loader, {workers} workers": hr.Loader(source, workers=workers, **options),
-        f"hr.Loader, {workers} threads": hr.Loader(source, threads=workers, **options),
+        f"hr.Loader, {workers} workers": hr.Loader(source, num_workers=workers, worker_type="process", **options),
+        f"hr.Loader, {workers} threads": hr.Loader(source, num_workers=workers, **options),
     }
     found = bench.measure([harness.Arm(name, lambda _, loader=loader: loader_speed.samples_per_second(loader))
                            for name, loader in loaders.items()], arguments.rounds, warm_up=1)

@@ -80,7 +80,7 @@ def engine_arm(**options):
 def tuned_arm():
     model = network()
     optimizer, batch = torch.optim.AdamW(model.parameters()), batch_of()
-    tuned = hr.tune(model, [batch] * 50, optimizer, forward, whole_step=True, budget=10,
+    tuned = hr.tune(model, [batch] * 50, optimizer, forward, whole_step=True, budget_s=10,
                     only=["fused optimizer", "native step", "micro-batches 2", "micro-batches 4"])  # Others are the process'.
     low, high = (tuned.ledger["speedup"][end] for end in ("low", "high"))
     print(f"hr.tune kept {', '.join(tuned.kept) or 'nothing'}: {tuned.speedup:.2f} times [{low:.2f}, {high:.2f}] as fast")
@@ -93,9 +93,9 @@ def arms() -> dict[str, Callable[[], object]]:
         "plain: hr.Trainer": engine_arm(),
         "plain: hr.tune": tuned_arm(),
         "clip: Python loop": python_arm(clipped_step),
-        "clip: hr.Trainer": engine_arm(clip_norm=1.0),
+        "clip: hr.Trainer": engine_arm(max_grad_norm=1.0),
         "scale: Python loop": python_arm(scaled_step),
-        "scale: hr.Trainer": engine_arm(clip_norm=1.0, loss_scale=65536.0),
+        "scale: hr.Trainer": engine_arm(max_grad_norm=1.0, loss_scale=65536.0),
     }
     for step in made.values():
         for _ in range(50):
@@ -151,7 +151,7 @@ def rate_during_waits(seconds: float) -> float | None:
     photos = harness.ROOT / "photos"
     if not photos.exists():
         return None
-    loader = hr.Loader(f"folder:{photos}", batch_size=64, threads=1, transform={"size": 128, "crop": "random_resized"})
+    loader = hr.Loader(f"folder:{photos}", batch_size=64, num_workers=1, transform={"size": 128, "crop": "random_resized"})
     with Counter() as counter:
         end = time.perf_counter() + seconds
         while time.perf_counter() < end:

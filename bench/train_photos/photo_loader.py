@@ -9,7 +9,7 @@ MEAN, DEVIATION = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 
 
 def training_transform(size: int, version: str):
-    """torchvision's own training preset in its two forms: on Pillow pictures (v1), or on uint8 tensors (v2)."""
+    """torchvision's own training preset in its two forms: on Pillow images (v1), or on uint8 tensors (v2)."""
     if version == "v1":
         return transforms.Compose([transforms.RandomResizedCrop(size), transforms.RandomHorizontalFlip(),
                                    transforms.ToTensor(), transforms.Normalize(MEAN, DEVIATION)])

@@ -36,7 +36,7 @@ MEDIAN_WANTED, LOW_WANTED = 0.98, 0.95
 OLD, NEW, AGAIN = "old", "new", "old again"
 WARM_UP, LIMIT_S = 1, 120.0
 SECONDS = 1.5  # That a loader or the step is measured for, and about so long training is.
-TRAIN_PICTURES, TEST_PICTURES, EPOCHS_MAX = 4000, 500, 30
+TRAIN_IMAGES, TEST_IMAGES, EPOCHS_MAX = 4000, 500, 30
 PHOTOS, PACKED = 1920, 600
 
 # What the demo keeps, by the names that a build may have for it; the first that its schema knows is taken.
@@ -116,7 +116,7 @@ def demo(build: Build, data: Path, epochs: int, number: int) -> float:
 
 def demo_epochs(old: Build, data: Path) -> int:
     """With the first one; so many that the old build trains for about SECONDS after it."""
-    return 1 + max(1, min(EPOCHS_MAX, round(SECONDS * demo(old, data, 2, 1) / TRAIN_PICTURES)))
+    return 1 + max(1, min(EPOCHS_MAX, round(SECONDS * demo(old, data, 2, 1) / TRAIN_IMAGES)))
 
 
 def photos(build: Build, folder: Path, number: int) -> float:
@@ -153,7 +153,7 @@ def jobs_of(names: list[str], old: Build, photographs: Path, folder: Path) -> di
     epochs = 2
     if "demo" in names:
         (folder / "part").mkdir()
-        smaller_fashion.write(folder / "part", TRAIN_PICTURES, TEST_PICTURES)
+        smaller_fashion.write(folder / "part", TRAIN_IMAGES, TEST_IMAGES)
         epochs = demo_epochs(old, folder / "part")
     if "pack" in names:
         write_pack(old, files, folder)

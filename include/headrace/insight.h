@@ -97,7 +97,7 @@ struct Finding {
   std::string sentence;  // What was seen, with its numbers.
   // A change that the advice names. What became of it decides what the advice still says (advice_left()).
   struct Suggestion {
-    std::string sentence;           // "Try optimizer.implementation = \"fused\"."
+    std::string sentence;           // "Try optimizer.fused = true."
     std::vector<std::string> keys;  // The settings that it is about; empty: about none.
   };
   std::string advice;                   // With suggestions: their sentences, one after the other.
@@ -130,7 +130,7 @@ struct DiagnosisInput {
   std::optional<double>
       free_data_step_s;  // Mean step seconds with the data replaced by one cached batch, when measured.
   FindingThresholds thresholds;
-  bool has_fused_optimizer = false;  // optimizer.implementation = "fused" is in force.
+  bool has_fused_optimizer = false;  // optimizer.fused = true is in force.
 };
 
 struct Diagnosis {

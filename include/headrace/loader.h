@@ -41,10 +41,10 @@ struct BatchField {
   std::span<std::byte> bytes;
 };
 
-// A batch on the host: "images" (N, C, H, W) of transform.dtype, whose strides are transform.layout's, "labels" i64 (N)
-// and "mask" u8 (N), which is 1 where a sample counts.
+// A batch on the host: "image" (N, C, H, W) of transform.dtype, whose strides are transform.layout's, "labels" i64 (N)
+// and "valid" u8 (N), which is 1 where a sample counts.
 // Copies share the memory, which goes back to the loader's pool when the last copy dies, also after the Loader itself
-// is gone. A sample that only fills the batch up has a mask of 0.
+// is gone. A sample that only fills the batch up has valid 0.
 class Batch {
  public:
   std::int64_t size() const;  // Samples.
@@ -107,29 +107,29 @@ struct LoaderStatistics {
   std::int64_t cpu_busy_ns = 0;  // over this part of busy_ns. The rest of it is waiting.
   std::int64_t read = 0;         // Samples that Source::read gave, and their bytes.
   std::int64_t read_bytes = 0;
-  std::int64_t decoded = 0;  // Pictures decoded, and the bytes of the pixels that were wanted of them.
+  std::int64_t decoded = 0;  // Images decoded, and the bytes of the pixels that were wanted of them.
   std::int64_t decoded_bytes = 0;
   std::int64_t written_bytes = 0;  // Of samples in batches.
   std::int64_t delivered = 0;      // Samples, and their bytes.
   std::int64_t delivered_bytes = 0;
   std::int64_t collate_ns = 0;         // Making batches of samples: taking memory and handing it out. No byte is moved.
-  std::int64_t own_ns = 0;             // The consumer's, between two batches of an epoch, without its waiting.
-  std::int64_t threads = 0;            // In force now,
+  std::int64_t consumer_busy_ns = 0;   // The consumer's, between two batches of an epoch, without its waiting.
+  std::int64_t num_workers = 0;        // In force now,
   std::int64_t prefetch_batches = 0;   // likewise.
-  std::int64_t threads_started = 0;    // Of the Loader's own, ended ones included.
+  std::int64_t workers_started = 0;    // Of the Loader's own, ended ones included.
   std::int64_t corrupt = 0;            // Times that a sample was replaced or zeroed, or a replacement was corrupt too.
   std::int64_t cache_hits = 0;         // Samples found in the cache.
   std::int64_t cache_misses = 0;       // Samples looked for in vain.
   std::int64_t cache_bytes = 0;        // Held by the cache now.
-  std::int64_t index_hits = 0;         // Pictures decoded by their entropy index.
-  std::int64_t index_misses = 0;       // Pictures that the index did not know: new, changed, or there is none of them.
-  std::int64_t index_refused = 0;      // Indices that were damaged or did not fit; the picture was decoded without.
+  std::int64_t index_hits = 0;         // Images decoded by their entropy index.
+  std::int64_t index_misses = 0;       // Images that the index did not know: new, changed, or there is none of them.
+  std::int64_t index_refused = 0;      // Indices that were damaged or did not fit; the image was decoded without.
   std::int64_t wait_for_slot_ns = 0;   // Workers waiting for room (the consumer is slower).
   std::int64_t wait_for_batch_ns = 0;  // The consumer blocked in next() or a BatchFuture (the loader is slower).
   std::int64_t ready_batches = 0;      // Whole batches waiting when one was asked for, summed; / batches: mean fill.
   std::int64_t batch_bytes = 0;        // Of one full batch.
   std::int64_t pool_bytes = 0;         // Of all batches allocated.
-  std::int64_t workspace_bytes = 0;    // Of the files and pictures that workers hold.
+  std::int64_t workspace_bytes = 0;    // Of the files and images that workers hold.
   // From asking for a batch to its delivery, loading by the consumer included: half, 5 in 100, 1 in 100 of the requests
   // took this long or longer, within 4 %. nullopt before the first delivery.
   std::optional<std::int64_t> latency_ns_p50;
@@ -145,7 +145,7 @@ struct LoaderStatistics {
 struct LoaderDecision {
   std::int64_t batch = 0;         // Delivered before it since the Loader was built.
   double at_s = 0;                // Since then.
-  std::string what;               // "data.threads", "data.prefetch_batches" or "data.cache".
+  std::string what;               // "data.num_workers", "data.prefetch_batches" or "data.cache".
   std::int64_t from = 0, to = 0;  // Of data.cache values of Cache; text_of() names them.
   std::string why;                // With the rates it was made from.
   double before = 0;              // Samples a second that the consumer got before,
@@ -182,7 +182,7 @@ struct TransformCost {
   std::string setting;  // That leaves it out: "data.transform.flip_probability = 0"; of several keys with "; " between.
   // Of the time that making a sample takes which no cache holds. Below 0: without it that takes longer.
   double share = 0;
-  double read_share = 0;     // Of reading the rows of a picture that a crop wants; 0 where samples are read whole,
+  double read_share = 0;     // Of reading the rows of an image that a crop wants; 0 where samples are read whole,
   double decode_share = 0;   // of decoding,
   double augment_share = 0;  // and of the pass from there into the batch.
 };
@@ -202,7 +202,7 @@ struct LoaderState {
   std::uint64_t seed = 0;
   std::uint64_t source = 0;  // Source::fingerprint().
   std::int64_t batch_size = 0;
-  std::int64_t ranks = 1;
+  std::int64_t world_size = 1;
   // Every key that decides samples or bytes, a line each: "data.shuffle = true". One that is missing, as an earlier
   // version did not know it, counts as its default.
   std::string options;
@@ -233,16 +233,16 @@ class Epoch {
   std::unique_ptr<Impl> impl_;
 };
 
-// Of one picture in a batch.
-struct PictureShape {
+// Of one image in a batch.
+struct ImageShape {
   int channels;
   int height;
   int width;
 };
 
-// What a Loader with these options makes of this source's pictures. Error{invalid_argument}: pictures of many sizes and
+// What a Loader with these options makes of this source's images. Error{invalid_argument}: images of many sizes and
 // no transform.size, or sides and channels that cannot be handled.
-PictureShape batch_shape(const Source& source, const TransformOptions& transform);
+ImageShape batch_shape(const Source& source, const TransformOptions& transform);
 
 class Loader {
  public:
@@ -262,33 +262,33 @@ class Loader {
   Epoch next_epoch() &;
   Epoch next_epoch() && = delete;
 
-  // Where the batch after the delivered ones stands; after an epoch's last one the begin of the next. A request counts
+  // Where the batch after the delivered ones stands; after an epoch's last one the start of the next. A request counts
   // as delivered when it is made. Error{invalid_argument} within an epoch of in_order = false.
   LoaderState state() const;
   // next_epoch() goes on there, on any number of threads or ranks, with the same samples in the same bytes.
   // Error{invalid_argument} names what differs: seed, source, an option that decides bytes, or batch_size, which may
-  // only change together with ranks so that their product stays.
+  // only change together with world_size so that their product stays.
   void restore(const LoaderState& state);
   // next_epoch() begins there. Errors as epoch().
   void start_at(std::int64_t index, std::int64_t first_batch = 0);
 
   std::int64_t batches_per_epoch() const;  // Of this rank.
-  int channels() const;                    // Of the pictures in its batches, as batch_shape tells.
+  int channels() const;                    // Of the images in its batches, as batch_shape tells.
   int height() const;
   int width() const;
   // Between batches, also within a running epoch; no byte of any batch changes. From any thread. With AUTOTUNE the
   // Loader goes on from what it had found when a number took its place, or from what is in force, and adapts it as it
-  // measures: threads (1 to data.threads_max) so that the
+  // measures: threads (1 to data.num_workers_max) so that the
   // fewest that feed the consumer run, depth so that it does not starve, within data.prefetch_mib. It measures over 32
   // batches or 2 seconds, changes one thing, and takes back what does not pay. Error{io} or {out_of_memory} where a
   // thread or the memory for more batches cannot be had; nothing changes then.
-  void set_threads(std::int64_t threads);
+  void set_num_workers(std::int64_t count);
   // Ends the threads there are and starts as many new ones; between two epochs. Error{io} or {out_of_memory}: the
   // system gave fewer, and those are in force.
-  void renew_threads();
+  void renew_workers();
   void set_prefetch_batches(std::int64_t batches);
-  // "data.threads" and "data.prefetch_batches", requested and in force.
-  Applied applied_threads() const;
+  // "data.num_workers" and "data.prefetch_batches", requested and in force.
+  Applied applied_num_workers() const;
   Applied applied_prefetch() const;
   // In order; of many the newest 1,000.
   std::vector<LoaderDecision> decisions() const;

@@ -45,6 +45,9 @@ namespace headrace {
 inline constexpr std::int64_t AUTOTUNE = -1;
 inline constexpr bool kOrAuto = true;
 
+// A choice that may be left to the program. Written true, false or "auto" in TOML, flags and Python.
+enum class Switch { off, on, automatic };
+
 // Inclusive on both ends. A NaN never lies in a range.
 template <class T>
 struct Range {
@@ -108,6 +111,11 @@ struct KeyLine {
 
 // ---- Everything below works on lists of fields; src/options/*.cpp ----
 
+constexpr auto choices(Switch) {
+  return std::array{Choice<Switch>{Switch::off, "false"}, Choice<Switch>{Switch::on, "true"},
+                    Choice<Switch>{Switch::automatic, "auto"}};
+}
+
 // The value as TOML writes it: 128, 1e-08, "cosine", [0.5, 1.0].
 std::string to_toml(const OptionValue& value);
 // A flag's text as this field's type: "true", "512", "1e-3", "cosine", "0.1,0.2". Throws Error{invalid_argument}; for
@@ -116,9 +124,13 @@ OptionValue parse_option(const Field& field, std::string_view text);
 // The known key that `key` was meant to be: one that the field's other programs call so ("learning_rate"), else the
 // nearest by edit distance of the last part within a third of its length, in this table or another; empty when none is.
 std::string nearest_key(const std::vector<Field>& fields, std::string_view key);
-// What the error for an unknown key ends with: ", did you mean data.batch_size?", or the keys of its table, or the
-// tables there are.
+// What the error for an unknown key ends with: ", which is now data.num_workers" of one that an earlier version had, or
+// ", did you mean data.batch_size?", or the keys of its table, or the tables there are.
 std::string advice_on_key(const std::vector<Field>& fields, std::string_view key);
+// The name today of a key, or a table, of an earlier version: retired_names.inc lists them. Any other is its own.
+std::string current_name(std::string_view key);
+// The same of a setting, value as TOML: a value may have become that of another key.
+std::pair<std::string, std::string> current_setting(std::string_view key, std::string_view value);
 // The nearest of `names`, or empty when none is near.
 std::string nearest_name(const std::vector<std::string>& names, std::string_view name);
 // The field of that key; Error{invalid_argument} ends with advice_on_key() when there is none.
@@ -167,6 +179,8 @@ void check_text(const std::string& key, const std::string& text);  // UTF-8 with
 std::string range_text(std::int64_t low, std::int64_t high);
 // Of a field that takes AUTOTUNE, too: what it gives, and whether a value says so.
 OptionValue number_or_auto(std::int64_t value);
+// A choice's value by its name: of those named "true" and "false" a bool, of others the name.
+OptionValue choice_value(std::string_view name);
 bool is_auto(const OptionValue& value);
 std::string range_text(double low, double high);
 
@@ -320,15 +334,15 @@ void detail::FieldCollector::add_choice(Field& field, E& value) {
   field.kind = FieldKind::choice;
   for (const auto& choice : choices(value)) field.choices.emplace_back(choice.name);
   for (const auto& name : field.choices) field.range += (field.range.empty() ? "" : " | ") + name;
-  field.get = [&value] { return OptionValue{std::string(choice_name(value))}; };
+  field.get = [&value] { return choice_value(choice_name(value)); };
   field.set = [&value, key = field.key, names = field.choices, words = field.range](const OptionValue& v) {
-    if (!std::holds_alternative<std::string>(v)) out_of_range(key, words, to_toml(v));
     for (const auto& choice : choices(value)) {
-      if (choice.name == std::get<std::string>(v)) {
+      if (choice_value(choice.name) == v || OptionValue{std::string(choice.name)} == v) {
         value = choice.value;
         return;
       }
     }
+    if (!std::holds_alternative<std::string>(v)) out_of_range(key, words, to_toml(v));
     unknown_choice(key, names, std::get<std::string>(v));
   };
 }

@@ -25,7 +25,7 @@ constexpr auto choices(Split) {
 // The split of this name. Error{invalid_argument} begins with `what`, which had it, and names the three.
 Split split_named(std::string_view name, std::string_view what);
 
-enum class PictureForm {
+enum class ImageForm {
   pixels,   // uint8, rows top to bottom, channels interleaved (HWC), without padding.
   encoded,  // A whole JPEG or PNG file.
 };
@@ -33,7 +33,7 @@ enum class PictureForm {
 // Valid as long as its Source and the buffer it was read into.
 struct Sample {
   std::span<const std::uint8_t> bytes;
-  PictureForm form = PictureForm::pixels;
+  ImageForm form = ImageForm::pixels;
   int height = 0;  // Of pixels; 0 when encoded, as only the bytes tell.
   int width = 0;
   int channels = 0;
@@ -42,8 +42,8 @@ struct Sample {
   std::span<const std::uint8_t> entropy_index{};
 };
 
-// Of a picture, in pixels.
-struct Sides {
+// Of an image, in pixels.
+struct ImageSize {
   int height = 0;
   int width = 0;
 };
@@ -53,11 +53,11 @@ class Source {
  public:
   virtual ~Source() = default;
   virtual std::int64_t size() const = 0;
-  virtual std::int64_t classes() const = 0;  // The largest std::int64_t: unknown, any label from 0 on will do.
-  // Of every picture. 0 x 0: each picture has a size of its own, be it encoded or pixels.
+  virtual std::int64_t num_classes() const = 0;  // The largest std::int64_t: unknown, any label from 0 on will do.
+  // Of every image. 0 x 0: each image has a size of its own, be it encoded or pixels.
   virtual int height() const = 0;
   virtual int width() const = 0;
-  // 1 grey, 3 RGB. Encoded pictures of another kind are converted when they are decoded.
+  // 1 grey, 3 RGB. Encoded images of another kind are converted when they are decoded.
   virtual int channels() const = 0;
   // `buffer` is the caller's and reused: it grows to the largest sample, and a source whose bytes lie in memory already
   // leaves it alone. Throws Error that names the sample when it cannot be read.
@@ -65,14 +65,14 @@ class Source {
   // What read() gives of a sample of pixels, but for its bytes, where read_rows() gives a part of them for less than
   // the whole costs. nullopt: read() it.
   virtual std::optional<Sample> outline(std::int64_t /*index*/) const { return std::nullopt; }
-  // Rows [first, first + count) of the picture that outline() tells of, at least one; buffer and errors as read()'s.
+  // Rows [first, first + count) of the image that outline() tells of, at least one; buffer and errors as read()'s.
   virtual std::span<const std::uint8_t> read_rows(std::int64_t index, int first, int count,
                                                   std::vector<std::uint8_t>& buffer) const;
-  // Whether what read() gives lies in memory as pixels: a cache of decoded pictures would only hold it twice.
+  // Whether what read() gives lies in memory as pixels: a cache of decoded images would only hold it twice.
   virtual bool in_memory() const { return false; }
-  // Of the picture that read() gives, for much less than reading it costs: of a file its header. 0 x 0: that tells
+  // Of the image that read() gives, for much less than reading it costs: of a file its header. 0 x 0: that tells
   // none. nullopt: this source knows them of no sample before it is read. Buffer and errors as read()'s.
-  virtual std::optional<Sides> sides(std::int64_t index, std::vector<std::uint8_t>& buffer) const;
+  virtual std::optional<ImageSize> image_size(std::int64_t index, std::vector<std::uint8_t>& buffer) const;
   // The label that read() gives, without reading. `index` is not checked.
   virtual std::int64_t label(std::int64_t index) const = 0;
   // Of read()'s bytes, as far as it is known without reading; what a sample costs to read and decode goes by it.
@@ -104,14 +104,14 @@ class Source {
 // corrupt_data (wrong magic, truncated, trailing bytes, counts of images and labels differ, with both numbers), io
 // (unreadable), out_of_memory (header promises more than 4 GiB).
 //
-// "folder:DIR": torchvision's ImageFolder. Pictures are DIR/train/CLASS/...jpg, .jpeg or .png, and so in DIR/val and
+// "folder:DIR": torchvision's ImageFolder. Images are DIR/train/CLASS/...jpg, .jpeg or .png, and so in DIR/val and
 // DIR/test, read when they are wanted. The labels count the classes in Python's order of their names;
 // samples come in the order ImageFolder gives them. Folders below a class are walked and links followed; what is no
-// picture is left out with a remark, as is a folder reached a second time (a loop of links). Costs about 2 s for a
+// image is left out with a remark, as is a folder reached a second time (a loop of links). Costs about 2 s for a
 // million files, and 24 bytes and the name each. Errors: not_found (no folder of the split), corrupt_data (no classes,
-// a class without pictures, the splits' classes differ), io (a folder that cannot be listed).
+// a class without images, the splits' classes differ), io (a folder that cannot be listed).
 //
-// "list:FILE": pictures by a text file: in each line a path, relative to the file's folder or absolute, a label, and
+// "list:FILE": images by a text file: in each line a path, relative to the file's folder or absolute, a label, and
 // perhaps train, val or test (train where there is none), separated by tabs, or by commas as in CSV, or the label by
 // the last space. Empty lines and those that begin with # say nothing, nor does a first line "path,label" or
 // "path,label,split". Labels that all are numbers below a million are taken as they are, others are counted in Python's
@@ -120,12 +120,12 @@ class Source {
 //
 // "pack:PATH": a file that `headrace pack` wrote, or a folder of them (*.pack), in the order of their names. Samples,
 // labels and order are those of what was packed, and so is the fingerprint of a folder's or IDX samples kept as they
-// were; each is verified when read. Of decoded pictures (PackForm) only the rows that a crop needs are read. Rows and
+// were; each is verified when read. Of decoded images (PackForm) only the rows that a crop needs are read. Rows and
 // names are in memory, about 72 bytes and the name a sample. Errors: not_found (no such split), and PackFile's
 // (store/pack_file.h).
 //
 // A split that the data has not is Error{not_found}, which says which ones there are; find_source() gives null then.
-// `limits` are those of pictures that are read when the source is opened, which is refused then (unsupported); of
+// `limits` are those of images that are read when the source is opened, which is refused then (unsupported); of
 // others the Loader refuses samples.
 //
 // All: not_found (no DIR), invalid_argument (unknown scheme, with the known ones).

@@ -20,10 +20,10 @@ namespace headrace {
 
 // A batch on the device, in the model's layout.
 struct TensorBatch {
-  at::Tensor images;  // (N, C, H, W) float32.
+  at::Tensor image;   // (N, C, H, W) float32.
   at::Tensor labels;  // (N) int64.
-  // (N) uint8: 1 where the sample counts, 0 where data.on_corrupt = "zero" put an empty picture; undefined when all do.
-  at::Tensor mask;
+  // (N) uint8: 1 where the sample counts, 0 where data.on_corrupt = "zero" put an empty image; undefined when all do.
+  at::Tensor valid;
 
   std::int64_t counted() const;  // Samples that count.
 };
@@ -64,7 +64,7 @@ class Trainer {
  public:
   // `optimizer_steps_total` is what a cosine schedule spreads over; a step schedule divides it into options.epochs
   // equal epochs. `forward` may be empty where every step brings its own.
-  Trainer(ModelState model, Optimizer optimizer, Forward forward, TrainOptions options, ScheduleOptions schedule,
+  Trainer(ModelState model, Optimizer optimizer, Forward forward, TrainOptions options, LrSchedulerOptions schedule,
           std::int64_t optimizer_steps_total);
   ~Trainer();
 

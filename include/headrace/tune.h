@@ -34,7 +34,7 @@ enum class NumericClass {
 };
 const char* to_string(NumericClass numeric_class) noexcept;
 
-// Recipe keys and their values as TOML text: {"optimizer.implementation", "\"fused\""}.
+// Recipe keys and their values as TOML text: {"optimizer.fused", "true"}.
 using Settings = std::map<std::string, std::string>;
 
 struct Candidate {

@@ -9,8 +9,8 @@ import torch
 from torch.utils.data import DataLoader, Dataset, default_collate
 
 
-class BatchedPictures(Dataset):
-    """Grey pictures that the data set holds in memory as one tensor: ToTensor and Normalize over a batch at a time."""
+class BatchedImages(Dataset):
+    """Grey images that the data set holds in memory as one tensor: ToTensor and Normalize over a batch at a time."""
 
     def __init__(self, plain: Any, mean: torch.Tensor | None, deviation: torch.Tensor | None) -> None:
         self.plain, self.mean, self.deviation = plain, mean, deviation
@@ -39,7 +39,7 @@ def as_it_is(batch: Any) -> Any:
     return batch
 
 
-def batched(loader: DataLoader) -> BatchedPictures | str:
+def batched(loader: DataLoader) -> BatchedImages | str:
     """The data set of `loader` in its batched form, or why there is none."""
     plain = loader.dataset
     torchvision = sys.modules.get("torchvision")
@@ -53,10 +53,10 @@ def batched(loader: DataLoader) -> BatchedPictures | str:
     known = torchvision.transforms
     steps = plain.transform.transforms if type(plain.transform) is known.Compose else [plain.transform]
     if [type(step) for step in steps] == [known.ToTensor]:
-        return BatchedPictures(plain, None, None)
+        return BatchedImages(plain, None, None)
     if [type(step) for step in steps] == [known.ToTensor, known.Normalize]:
         mean, deviation = (torch.as_tensor(value, dtype=torch.get_default_dtype()).view(-1, 1, 1)
                            for value in (steps[1].mean, steps[1].std))
         if mean.numel() == deviation.numel() == 1:
-            return BatchedPictures(plain, mean, deviation)
+            return BatchedImages(plain, mean, deviation)
     return "its transforms are other than ToTensor and Normalize"

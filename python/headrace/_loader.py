@@ -21,14 +21,15 @@ _SWITCHES = ("pin_memory", "persistent_workers", "enable_async_data_loading")
 class Loader(_native.Loader):
     __doc__ = f"""{_native.Loader.__doc__}
 
-    threads and prefetch_batches may be AUTOTUNE: the Loader finds them while it runs, from what its stages and the loop take
+    num_workers and prefetch_batches may be AUTOTUNE: the Loader finds them while it runs, from what its stages and the loop take
     (decisions() lists what it changed and why).
 
-    Of DataLoader's keywords it takes num_workers (threads), drop_last (last_batch), prefetch_factor (batches a thread or,
-    where processes read, a process), persistent_workers, and pin_memory, which changes nothing without CUDA: not_applied
-    says so, and applied lists each of them as asked for and as in force. worker_init_fn(number) is called in each worker
-    process (workers=N), a replacement's with the number of the one that it replaces; torch.utils.data.get_worker_info() knows
-    nothing there. Where threads load it is refused. Unlike a DataLoader it shuffles in training unless shuffle=False.
+    num_workers counts threads, or with worker_type="process" the processes that read a source of your own. Of DataLoader's
+    other keywords it takes drop_last (last_batch), prefetch_factor (batches a worker prepares ahead), persistent_workers, and
+    pin_memory, which changes nothing without CUDA: not_applied says so, and applied lists each of them as asked for and as in
+    force. worker_init_fn(number) is called in each worker process, a replacement's with the number of the one that it
+    replaces; torch.utils.data.get_worker_info() knows nothing there. Where threads load it is refused. Unlike a DataLoader it
+    shuffles in training unless shuffle=False.
 
     "async for batch in loader" iterates under asyncio; iter(loader).request() asks for a batch without waiting."""
 
@@ -36,7 +37,6 @@ class Loader(_native.Loader):
         self,
         source: Any,
         *,
-        num_workers: int | str | None = None,
         prefetch_factor: int | str | None = None,
         drop_last: bool | None = None,
         pin_memory: bool = False,
@@ -45,14 +45,14 @@ class Loader(_native.Loader):
     ) -> None:
         if worker_init_fn is not None:
             options["worker_init_fn"] = worker_init_fn
-        if num_workers is not None:
-            _set(options, "num_workers", "threads", num_workers)
         if prefetch_factor is not None:
-            workers = options.get("workers") or options.get("threads", 1)
-            _set(options, "prefetch_factor", "prefetch_batches", _prefetch_batches(prefetch_factor, workers))
+            workers = options.get("num_workers")
+            _set(options, "prefetch_factor", "prefetch_batches",
+                 _prefetch_batches(prefetch_factor, 1 if workers is None else workers))
         if drop_last is not None:
             _set(options, "drop_last", "last_batch", "drop" if drop_last else "keep")
-        self._given = {"num_workers": num_workers, "prefetch_factor": prefetch_factor, "pin_memory": bool(pin_memory),
+        self._given = {"num_workers": options.get("num_workers"), "prefetch_factor": prefetch_factor,
+                       "pin_memory": bool(pin_memory),
                        **{key: options[key] for key in _SWITCHES if key in options}}
         super().__init__(source, **options)
 
@@ -70,19 +70,18 @@ class Loader(_native.Loader):
                 if key in _SWITCHES and key in self._given and requested != applied}
 
     def _keyword_rows(self, rows: dict[str, _Row]) -> Iterator[_Row]:
-        options, threads = self.options, self.statistics()["threads"]
-        workers = options["workers"] or threads
-        no_threads = "" if threads else "no threads: the one that iterates loads"
+        options, workers = self.options, self.statistics()["num_workers"]
+        no_workers = "" if workers else "no workers: the one that iterates loads"
         yield "batch_size", str(self.batch_size), str(self.batch_size), ""
         if self._given["num_workers"] is not None:
-            yield "num_workers", *rows["data.threads"][1:]
+            yield "num_workers", *rows["data.num_workers"][1:]
         if (factor := self._given["prefetch_factor"]) is not None:
             _, _, depth, reason = rows["data.prefetch_batches"]
-            ahead = int(depth) / workers if threads else 0
-            yield "prefetch_factor", _text(factor), f"{ahead:g}", no_threads or reason
+            ahead = int(depth) / workers if workers else 0
+            yield "prefetch_factor", _text(factor), f"{ahead:g}", no_workers or reason
         yield "pin_memory", *_granted(self._given["pin_memory"], pinning_refusal())
-        yield "persistent_workers", *_granted(options["persistent_workers"], "" if workers else no_threads)
-        yield "enable_async_data_loading", *_granted(options["enable_async_data_loading"], no_threads)
+        yield "persistent_workers", *_granted(options["persistent_workers"], no_workers)
+        yield "enable_async_data_loading", *_granted(options["enable_async_data_loading"], no_workers)
 
     async def __aiter__(self) -> AsyncIterator[Any]:
         batches = iter(self)
@@ -110,16 +109,16 @@ def _text(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value)
 
 
-def _prefetch_batches(factor: int | str, threads: int | str) -> int | str:
+def _prefetch_batches(factor: int | str, workers: int | str) -> int | str:
     if factor in (AUTOTUNE, -1):
         return AUTOTUNE
-    if threads in (AUTOTUNE, -1):
+    if workers in (AUTOTUNE, -1):
         raise InvalidArgumentError(
             f"prefetch_factor is {factor} batches a worker, and num_workers is AUTOTUNE; wanted AUTOTUNE for it, too, or "
             "prefetch_batches, which counts them all")
-    if isinstance(factor, str) or isinstance(threads, str):
-        raise InvalidArgumentError(f"prefetch_factor is {factor!r} and num_workers {threads!r}; wanted numbers or AUTOTUNE")
-    return factor * max(1, threads)
+    if isinstance(factor, str) or isinstance(workers, str):
+        raise InvalidArgumentError(f"prefetch_factor is {factor!r} and num_workers {workers!r}; wanted numbers or AUTOTUNE")
+    return factor * max(1, workers)
 
 
 def _set(options: dict[str, Any], given: str, name: str, value: Any) -> None:

@@ -28,7 +28,7 @@ class Loader:
         self,
         source: Path | Source,
         *,
-        workers: int = 0,
+        worker_type: str = "thread",
         worker_timeout_s: float = 300.0,
         persistent_workers: bool = True,
         enable_async_data_loading: bool = True,
@@ -37,8 +37,8 @@ class Loader:
         training: bool | None = None,
         val_fraction: float = 0.0,
         batch_size: int = 128,
-        threads: int | str = 1,
-        threads_max: int = 0,
+        num_workers: int | str = 1,
+        num_workers_max: int = 0,
         prefetch_batches: int | str = 2,
         prefetch_mib: int = 0,
         last_batch: str = "keep",
@@ -48,7 +48,7 @@ class Loader:
         bucket_by: str = "bytes",
         sampler: str = "each",
         weights: Sequence[float] = [],
-        ranks: int = 1,
+        world_size: int = 1,
         rank: int = 0,
         in_order: bool = True,
         collate_fn: Callable[[list[tuple[torch.Tensor, int]]], Any] | None = None,
@@ -73,10 +73,9 @@ class Loader:
     def explain(self) -> dict[str, Any]: ...
     def advice(self) -> dict[str, Any]: ...
     def decisions(self) -> list[dict[str, Any]]: ...
-    def set_threads(self, threads: int | str) -> None: ...
+    def set_num_workers(self, num_workers: int | str) -> None: ...
     def set_prefetch_batches(self, batches: int | str) -> None: ...
     def set_cache(self, cache: str) -> None: ...
-    def set_workers(self, workers: int) -> None: ...
     @property
     def worker_deaths(self) -> list[str]: ...
     @property
@@ -90,7 +89,7 @@ class Loader:
     @property
     def samples(self) -> int: ...
     @property
-    def classes(self) -> int | None: ...
+    def num_classes(self) -> int | None: ...
 
 class Trainer:
     def __init__(
@@ -101,11 +100,11 @@ class Trainer:
         *,
         epochs: int = 4,
         precision: str = "fp32",
-        accumulate: int = 1,
-        clip_norm: float | None = None,
+        gradient_accumulation_steps: int = 1,
+        max_grad_norm: float | None = None,
         loss_scale: float = 0.0,
         deterministic: bool = False,
-        schedule: str | Mapping[str, Any] = "constant",
+        lr_scheduler: str | Mapping[str, Any] = "constant",
         steps: int | None = None,
     ) -> None: ...
     def step(self, batch: Any, last_of_window: bool = False) -> torch.Tensor: ...
@@ -155,7 +154,7 @@ def diagnose(
     *,
     skip: int = 0,
     loader_busy_s: float | None = None,
-    loader_threads: int = 1,
+    num_workers: int = 1,
 ) -> dict[str, Any]: ...
 def write_report(
     path: Path, trace: Trace, samples_per_step: int, *, title: str = "training", skip: int = 0

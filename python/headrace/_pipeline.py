@@ -17,7 +17,7 @@ from torch.utils.data import BatchSampler, DataLoader, Dataset, IterableDataset,
 
 from ._dataloader import change, pass_over
 from ._loader import Loader, awaited, pinning_refusal
-from ._twin import draws, twin_of
+from ._native_loader import draws, native_loader_for
 from .errors import Error, InvalidArgumentError
 
 _DEFAULTS: dict[str, Any] = {"num_workers": 4, "batch_size": None, "pin_memory": True, "persistent_workers": True,
@@ -116,8 +116,8 @@ class DataPipelineOptimizer:
         plan = _Plan(self._wanted, old)
         tuned = copy.copy(loader)
         _set_batch_size(tuned, plan)
-        if self._native and (twin := self._twin(tuned, plan)) is not None:
-            return twin, plan.report
+        if self._native and (native_loader := self._native_loader(tuned, plan)) is not None:
+            return native_loader, plan.report
         _set_workers(tuned, plan)
         if plan.wanted["pin_memory"] and not torch.cuda.is_available():
             plan.refuse("pin_memory", "no CUDA")
@@ -128,9 +128,9 @@ class DataPipelineOptimizer:
         plan.apply("enable_async_data_loading")
         return OptimizedLoader(tuned, plan.wanted["enable_async_data_loading"], plan.report, loader), plan.report
 
-    def _twin(self, loader: DataLoader, plan: _Plan) -> Loader | None:
+    def _native_loader(self, loader: DataLoader, plan: _Plan) -> Loader | None:
         wanted = plan.wanted
-        found = twin_of(loader, threads=wanted["num_workers"], prefetch_batches=_depth(wanted),
+        found = native_loader_for(loader, num_workers=wanted["num_workers"], prefetch_batches=_depth(wanted),
                         **{key: wanted[key] for key in _SWITCHES})
         if isinstance(found, str):
             plan.add("loader", type(loader).__name__, "headrace.Loader", False, found)
@@ -145,11 +145,7 @@ class DataPipelineOptimizer:
         wanted = self._wanted
         plan = _Plan(wanted, {key: value for key, (value, _) in _state_of(loader).items()})
         try:
-            if loader.options["workers"]:
-                loader.set_workers(wanted["num_workers"])
-                loader.set_threads(wanted["num_workers"] + 1)  # One for each worker, and one that transforms.
-            else:
-                loader.set_threads(wanted["num_workers"])
+            loader.set_num_workers(wanted["num_workers"])
             loader.set_prefetch_batches(_depth(wanted))
         except Error as refused:
             plan.refusal = str(refused)
@@ -205,8 +201,8 @@ class _Plan:
 def _state_of(loader: Loader) -> dict[str, tuple[Any, str]]:
     """What a headrace.Loader has of each option, and why it has no other, where it says so."""
     rows = {key: (json.loads(value) if key in _SWITCHES else value, reason) for key, _, value, reason in loader.applied}
-    statistics, processes = loader.statistics(), loader.options["workers"]
-    workers, depth = processes or statistics["threads"], statistics["prefetch_batches"]
+    statistics = loader.statistics()
+    workers, depth = statistics["num_workers"], statistics["prefetch_batches"]
     factor = depth / workers if workers else 0
     return {**rows, "num_workers": (workers, ""), "batch_size": (loader.batch_size, ""),
             "pin_memory": (False, pinning_refusal()),

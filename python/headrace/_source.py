@@ -39,8 +39,8 @@ def payload_of(source: Any, worker_init: Any) -> bytes:
     None."""
     if getattr(multiprocessing.process.current_process(), "_inheriting", False):
         raise InvalidArgumentError("workers: a worker process imports the script that started it, and the script makes a "
-                                   "Loader with workers at once; put that under if __name__ == \"__main__\":")
-    pickled, source_needs_main = _pickled(source, f"the source {name_of(source)}", "use workers=0")
+                                   "Loader with worker processes at once; put that under if __name__ == \"__main__\":")
+    pickled, source_needs_main = _pickled(source, f"the source {name_of(source)}", 'use worker_type="thread"')
     init, init_needs_main = _pickled(worker_init, "worker_init_fn", "leave it out")
     return pickle.dumps((_preparation(source_needs_main or init_needs_main), pickled, init))
 
@@ -74,8 +74,8 @@ class _MainNoticer(pickle.Pickler):
             if not _main_arguments() and "<" not in item.__qualname__:
                 raise InvalidArgumentError(
                     f"workers: {self._what} needs {item.__qualname__}, which is defined in an "
-                    "interactive session; a worker process can import only what stands in a file. Use workers=0 or move "
-                    "it to a module")
+                    "interactive session; a worker process can import only what stands in a file. Use worker_type=\"thread\" or "
+                    "move it to a module")
         return NotImplemented
 
 

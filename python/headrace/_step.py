@@ -40,7 +40,7 @@ class WholeStep:
         warns_only = torch.is_deterministic_algorithms_warn_only_enabled()
         try:
             return _native.Trainer(self._model, self._optimizer, lambda _model, loss: loss(),
-                                   accumulate=self.micro_batches, deterministic=is_deterministic)
+                                   gradient_accumulation_steps=self.micro_batches, deterministic=is_deterministic)
         finally:
             torch.use_deterministic_algorithms(is_deterministic, warn_only=warns_only)
 

@@ -18,24 +18,23 @@ from torch import nn
 from torch.utils.data import DataLoader
 
 from . import _native
-from ._batched import BatchedPictures, as_it_is, batched
+from ._batched import BatchedImages, as_it_is, batched
 from ._dataloader import change, pass_over
 from ._device import batch_not_on_cpu, module_not_on_cpu, not_on_cpu
 from ._forward import ForwardSwitch
 from ._loader import AUTOTUNE, Loader
 from ._state import State, generators_of, in_layout_of, map_tensors, same_values, tensors_in
 from ._step import WholeStep
-from ._twin import draws, twin_of
+from ._native_loader import draws, native_loader_for
 from .errors import Error, InvalidArgumentError, UnsupportedError
 
 MEMORY_FORMAT = "model.memory_format"
 PRECISION = "train.precision"
-IMPLEMENTATION = "optimizer.implementation"
-THREADS = "compute.threads"
+FUSED = "optimizer.fused"
+THREADS = "compute.intra_op_threads"
 ALLOCATOR = "compute.allocator"
-WORKERS = "data.workers"  # Of a DataLoader: processes.
+NUM_WORKERS = "data.num_workers"  # Processes of a DataLoader, threads of a headrace.Loader.
 LOADER = "data.loader"  # "headrace": a headrace.Loader in the place of a DataLoader.
-LOADER_THREADS = "data.threads"  # Of a headrace.Loader.
 PREFETCH = "data.prefetch_batches"
 BATCHED = "data.batched"
 ENGINE = "train.engine"  # "native": the step by headrace's engine.
@@ -84,14 +83,14 @@ class Subject:
                         for group in optimizer.param_groups]
         self._threads = torch.get_num_threads()
         self._workers: tuple[int, int | None, dict[str, Any]] | None = None
-        self._batched: BatchedPictures | str = "the loader is not a DataLoader"  # Or why there is none.
+        self._batched: BatchedImages | str = "the loader is not a DataLoader"  # Or why there is none.
         if isinstance(loader, DataLoader):
             rest = {key: loader.__dict__[key] for key in ("persistent_workers", "timeout")}
             self._written_data = {"dataset": loader.dataset, "collate_fn": loader.collate_fn}
             self._batched = batched(loader)
             self._workers = (loader.num_workers, loader.prefetch_factor, rest)
         self._loader_options = dict(loader.options) if isinstance(loader, Loader) else None
-        self._twin: Loader | None = None  # The headrace.Loader that can stand for a DataLoader.
+        self._native_loader: Loader | None = None  # The headrace.Loader that can stand for a DataLoader.
         self._allocator = _native.allocator_in_force()
         self._settings: dict[str, str] = {}
         self._loaders: dict[tuple[int, int | None, bool], DataLoader] = {}
@@ -104,8 +103,8 @@ class Subject:
         self._end_workers()
         self._state.restore()
         self.step.renew()
-        if self._twin is not None:
-            self._twin.start_at(0)
+        if self._native_loader is not None:
+            self._native_loader.start_at(0)
 
     def parameters(self) -> list[tuple[str, torch.Tensor]]:
         return list(self.model.named_parameters())
@@ -181,8 +180,8 @@ class Subject:
         torch.manual_seed(seed)
         for generator in generators_of(self.loader):
             generator.manual_seed(seed)
-        if self._twin is not None:
-            self._twin.start_at(1 + seed % 2**30)  # Other draws, as from another seed.
+        if self._native_loader is not None:
+            self._native_loader.start_at(1 + seed % 2**30)  # Other draws, as from another seed.
 
     def configure(self, settings: Mapping[str, str]) -> None:
         """Makes exactly these settings hold; whatever is not named is as it was. On an error, all is as before."""
@@ -209,7 +208,7 @@ class Subject:
         written = {
             MEMORY_FORMAT: "contiguous",
             PRECISION: "fp32",
-            IMPLEMENTATION: "fused" if optimizer.get("fused") else "foreach" if optimizer.get("foreach") else "plain",
+            FUSED: bool(optimizer.get("fused")),
             THREADS: self._threads,
             ALLOCATOR: self._allocator,
             COMPILE: False,
@@ -217,14 +216,14 @@ class Subject:
         if self._whole_step:
             written.update({ENGINE: "python", MICRO_BATCHES: 1})
         if self._workers is not None:
-            written[WORKERS] = self._workers[0]
+            written[NUM_WORKERS] = self._workers[0]
             written[BATCHED] = False
             if self._workers[1] is not None:
                 written[PREFETCH] = self._workers[1]
-        if self._twin is not None:
+        if self._native_loader is not None:
             written[LOADER] = "dataloader"
         if self._loader_options is not None:
-            written[LOADER_THREADS] = self._loader_options["threads"]
+            written[NUM_WORKERS] = self._loader_options["num_workers"]
             written[PREFETCH] = self._loader_options["prefetch_batches"]
         return {key: json.dumps(value) for key, value in written.items()}
 
@@ -250,11 +249,11 @@ class Subject:
                 if isinstance(value, torch.Tensor) and value.shape == parameter.shape:
                     state[key] = in_layout_of(parameter, value)
         self.step.renew()
-        if self._pass_loader is self._twin:
-            self._twin.start_at(0)
-            return self._twin
+        if self._pass_loader is self._native_loader:
+            self._native_loader.start_at(0)
+            return self._native_loader
         if isinstance(self.loader, DataLoader):
-            is_batched = isinstance(self.loader.dataset, BatchedPictures)
+            is_batched = isinstance(self.loader.dataset, BatchedImages)
             if self._workers_in(settings) != (self.loader.num_workers, self.loader.prefetch_factor, is_batched):
                 self._set_workers(self.loader, *self._workers_in(settings))
         return self.loader
@@ -266,16 +265,16 @@ class Subject:
         self._forward.set(channels_last=_text(settings, MEMORY_FORMAT) == "channels_last",
                           bf16=_text(settings, PRECISION) == "bf16", compile=COMPILE in settings)
         for group, written in self._groups:
-            group.update({"fused": True, "foreach": False} if IMPLEMENTATION in settings else written)
+            group.update({"fused": True, "foreach": False} if FUSED in settings else written)
         threads = int(settings.get(THREADS, self._threads))
         if threads != torch.get_num_threads():
             torch.set_num_threads(threads)
         self._set_allocator(_text(settings, ALLOCATOR) or self._allocator)
         if self._loader_options is not None:
-            self.loader.set_threads(_number(settings, LOADER_THREADS, self._loader_options["threads"]))
+            self.loader.set_num_workers(_number(settings, NUM_WORKERS, self._loader_options["num_workers"]))
             self.loader.set_prefetch_batches(_number(settings, PREFETCH, self._loader_options["prefetch_batches"]))
-        if self._twin is not None and LOADER_THREADS in settings:
-            self._twin.set_threads(int(settings[LOADER_THREADS]))
+        if self._native_loader is not None and NUM_WORKERS in settings:
+            self._native_loader.set_num_workers(int(settings[NUM_WORKERS]))
         self._pass_loader = self._loader_for(settings)
         self.step.set(micro_batches=int(settings.get(MICRO_BATCHES, 1)), native=_text(settings, ENGINE) == "native")
 
@@ -299,7 +298,7 @@ class Subject:
         if not isinstance(self.loader, DataLoader):
             return self.loader
         if _text(settings, LOADER) == "headrace":
-            return self._twin
+            return self._native_loader
         key = self._workers_in(settings)
         if key not in self._loaders:
             # A copy: the user's own may be in the middle of a pass. It shares the data set and the sampler.
@@ -310,7 +309,7 @@ class Subject:
     def _workers_in(self, settings: Mapping[str, str]) -> tuple[int, int | None, bool]:
         assert self._workers is not None
         written, depth, _ = self._workers
-        workers = int(settings.get(WORKERS, written))
+        workers = int(settings.get(NUM_WORKERS, written))
         if workers == 0:
             return 0, None, BATCHED in settings
         return workers, int(settings.get(PREFETCH, depth or 2)), BATCHED in settings
@@ -349,14 +348,14 @@ class Subject:
 
     def _compute_candidates(self) -> Iterator[Candidate]:
         yield from self._unless(self._no_channels_last(), Candidate(
-            "channels-last", "Pictures and convolution weights as NHWC, the layout convolutions are fastest in.",
+            "channels-last", "Images and convolution weights as NHWC, the layout convolutions are fastest in.",
             {MEMORY_FORMAT: '"channels_last"'}, "rounding", "compute"))
         yield from self._unless(self._no_bf16(), Candidate(
             "bf16 autocast", "The model's matrix products and convolutions in bfloat16; parameters and what the model "
             "returns stay float32.", {PRECISION: '"bf16"'}, "reduced_precision", "compute"))
         yield from self._unless(self._no_fused(), Candidate(
             "fused optimizer", "Update all parameters in one kernel instead of operator by operator.",
-            {IMPLEMENTATION: '"fused"'}, "rounding", "compute"))
+            {FUSED: "true"}, "rounding", "compute"))
         is_there = "tensors live in the arena already" if self._allocator == "arena" else None
         yield from self._unless(is_there, Candidate(
             "arena for tensors", "Tensors in memory that stays mapped from step to step.", {ALLOCATOR: '"arena"'},
@@ -399,7 +398,7 @@ class Subject:
             return
         if not isinstance(self.loader, DataLoader):
             self.not_applicable.append(NotApplicable(
-                "loader workers", WORKERS, f"the loader is a {type(self.loader).__name__}, not a DataLoader"))
+                "loader workers", NUM_WORKERS, f"the loader is a {type(self.loader).__name__}, not a DataLoader"))
             return
         assert self._workers is not None
         now, prefetch, _ = self._workers
@@ -407,16 +406,16 @@ class Subject:
         if reason is None and not self._same_batches({BATCHED: "true"}):
             reason = "its batches have other bits"
         yield from self._unless(reason, Candidate(
-            "whole batches", "Pictures taken from memory and normalised a batch at a time instead of one by one.",
+            "whole batches", "Images taken from memory and normalised a batch at a time instead of one by one.",
             {BATCHED: "true"}, "bit_equal", "data"))
-        yield from self._twin_candidates()
+        yield from self._replacement_candidates()
         cores = len(os.sched_getaffinity(0))
         numerics: str | None = None
         for workers in sorted({cores, max(1, cores // 2), 0}, reverse=True):
             if workers == now:
                 continue
-            changes = {WORKERS: str(workers)}
-            if self._twin is not None:  # Which has no workers.
+            changes = {NUM_WORKERS: str(workers)}
+            if self._native_loader is not None:  # Which has no workers.
                 changes[LOADER] = '"dataloader"'
             name = f"loader workers {workers}"
             if numerics is None and (not self._only or name in self._only):  # It starts worker processes to find out.
@@ -429,12 +428,12 @@ class Subject:
             yield Candidate("deeper prefetch", f"Each worker prepares {depth} batches ahead instead of "
                             f"{prefetch}.", {PREFETCH: str(depth)}, "bit_equal", "data")
 
-    def _twin_candidates(self) -> Iterator[Candidate]:
-        found = twin_of(self.loader)
+    def _replacement_candidates(self) -> Iterator[Candidate]:
+        found = native_loader_for(self.loader)
         if isinstance(found, str):
             self.not_applicable.append(NotApplicable("headrace.Loader", LOADER, found))
             return
-        self._twin = found
+        self._native_loader = found
         other = (f"the order of the samples and random transforms are drawn by headrace, from torch's first seed and the "
                  "epoch, and so are others" if draws(found) else "the same samples come in the same order, with the pixels "
                  "the same to within rounding")
@@ -442,15 +441,17 @@ class Subject:
         for threads in sorted({cores, max(1, cores // 2)}, reverse=True):
             name = "headrace.Loader" if threads == cores else f"headrace.Loader, {threads} thread{'s'[:threads > 1]}"
             yield Candidate(name, f"A headrace.Loader with {threads} thread{'s'[:threads > 1]} reads the same files in place "
-                            f"of the DataLoader; {other}.", {LOADER: '"headrace"', LOADER_THREADS: str(threads)},
+                            f"of the DataLoader; {other}.", {LOADER: '"headrace"', NUM_WORKERS: str(threads)},
                             "reduced_precision", "data")
 
     def _native_loader_candidates(self, options: Mapping[str, Any]) -> Iterator[Candidate]:
         cores = len(os.sched_getaffinity(0))
-        for threads in sorted({cores, max(1, cores // 2), 0}, reverse=True):
-            if threads != options["threads"]:
-                yield Candidate(f"loader threads {threads}", f"Load with {threads} threads instead of "
-                                f"{options['threads']}.", {LOADER_THREADS: str(threads)}, "bit_equal", "data")
+        in_processes = options["worker_type"] == "process"  # Without any, nothing would read the source.
+        workers = "processes" if in_processes else "threads"
+        for count in sorted({cores, max(1, cores // 2), *([] if in_processes else [0])}, reverse=True):
+            if count != options["num_workers"]:
+                yield Candidate(f"loader {workers} {count}", f"Load with {count} {workers} instead of "
+                                f"{options['num_workers']}.", {NUM_WORKERS: str(count)}, "bit_equal", "data")
         if options["prefetch_batches"] == AUTOTUNE:
             return  # It deepens by itself where that pays.
         depth = 2 * options["prefetch_batches"]
@@ -515,7 +516,7 @@ class Subject:
         options = self._loader_options or {}
         if options.get("last_batch") == "pad" or options.get("on_corrupt") == "zero":
             key = "last_batch is pad" if options["last_batch"] == "pad" else "on_corrupt is zero"
-            return (f"{key}: some samples count in no loss that reads the batch's mask, and so a part's share of the loss is not its "
+            return (f"{key}: some samples count in no loss that reads the batch's field valid, and so a part's share of the loss is not its "
                     "share of the samples")
         for name, module in self.model.named_modules():
             if isinstance(module, nn.modules.batchnorm._BatchNorm) and module.training:

@@ -155,12 +155,12 @@ def tune(model: nn.Module, loader: Any, optimizer: torch.optim.Optimizer, forwar
         out = pathlib.Path(out)
         out.mkdir(parents=True, exist_ok=True)
     only = list(only)
-    subject = Subject(model, loader, optimizer, forward, run_steps=steps, budget=budget, whole_step=whole_step, only=only)
+    subject = Subject(model, loader, optimizer, forward, run_steps=steps, budget_s=budget, whole_step=whole_step, only=only)
     request = {
         "budget_s": float(budget), "gain_min": float(gain_min), "only": only, "fixed": list(fixed),
         "seed": seed, "title": title, "out": "" if out is None else str(out),
         "command": f"headrace.tune({type(model).__name__}, {type(loader).__name__}, {type(optimizer).__name__}, "
-                   f"budget={budget:g})",
+                   f"budget_s={budget:g})",
     }
     try:
         document, report = _native.tune_objects(subject, request, on_progress or _silent)

@@ -1,6 +1,6 @@
 """Reads the samples of a user's source: called by a Loader's threads, or as a worker process of its own.
 
-A worker is started by headrace.Loader(source, workers=N) with the descriptors of src/data/worker_protocol.h. It is run as a
+A worker is started by headrace.Loader(source, num_workers=N, worker_type="process") with the descriptors of src/data/worker_protocol.h. It is run as a
 file, so that it imports nothing of headrace, and torch only if the source does; `python -m headrace.worker` is the same,
 later. What the source prints goes where the parent's output goes.
 """
@@ -26,15 +26,15 @@ READY, SAMPLE, FAILED = 1, 3, 4
 UNKNOWN = -1
 TEXT_MAX = 64 << 10
 PIXELS, ENCODED = 0, 1
-FIRST_TRIED = 16  # Samples that are tried for the size of the pictures, until one can be read.
+FIRST_TRIED = 16  # Samples that are tried for the size of the images, until one can be read.
 
 
 class SourceReader:
-    """Gives the samples of an object with __len__ and __getitem__(index) -> (picture, label).
+    """Gives the samples of an object with __len__ and __getitem__(index) -> (image, label).
 
-    A picture is a uint8 NumPy array or torch tensor, H x W x C (C 1 or 3) or H x W, or the bytes of a JPEG or PNG file; a
+    An image is a uint8 NumPy array or torch tensor, H x W x C (C 1 or 3) or H x W, or the bytes of a JPEG or PNG file; a
     label is an integer. Attributes that the source may have: `classes`, their number or one name each; `labels` or
-    `targets`, one integer a sample; `channels` of encoded pictures, 1 or 3 (3).
+    `targets`, one integer a sample; `channels` of encoded images, 1 or 3 (3).
     """
 
     def __init__(self, source: Any) -> None:
@@ -53,12 +53,12 @@ class SourceReader:
                 self.height, self.width, self.channels = height, width, channels
 
     def read(self, index: int) -> tuple[Any, int, int, int, int, int]:
-        """The picture as a flat buffer of bytes, its form, height, width and channels, and the label."""
+        """The image as a flat buffer of bytes, its form, height, width and channels, and the label."""
         sample = self.source[index]
         if not isinstance(sample, (tuple, list)) or len(sample) != 2:
             size = f" of {len(sample)}" if isinstance(sample, (tuple, list)) else ""
-            raise TypeError(f"a sample is a {type(sample).__name__}{size}; wanted (picture, label)")
-        picture, label = sample
+            raise TypeError(f"a sample is a {type(sample).__name__}{size}; wanted (image, label)")
+        image, label = sample
         try:
             number = operator.index(label)
         except TypeError:
@@ -66,9 +66,9 @@ class SourceReader:
                             "a collate_fn can look up boxes and other targets") from None
         if not -(2**63) <= number < 2**63:
             raise ValueError(f"a label is {number}; wanted 64 bits")
-        if isinstance(picture, (bytes, bytearray, memoryview)):
-            return (*_encoded(picture, self.channels), number)
-        return (*_pixels(picture), number)
+        if isinstance(image, (bytes, bytearray, memoryview)):
+            return (*_encoded(image, self.channels), number)
+        return (*_pixels(image), number)
 
     def _first(self) -> tuple[Any, int, int, int, int, int]:
         """A sample without its bytes: the first that can be read."""
@@ -106,31 +106,31 @@ def _labels(source: Any) -> array.array | None:
     return None
 
 
-def _encoded(picture: bytes | bytearray | memoryview, channels: int) -> tuple[memoryview, int, int, int, int]:
-    view = memoryview(picture).cast("B")
+def _encoded(image: bytes | bytearray | memoryview, channels: int) -> tuple[memoryview, int, int, int, int]:
+    view = memoryview(image).cast("B")
     if bytes(view[:3]) != b"\xff\xd8\xff" and bytes(view[:8]) != b"\x89PNG\r\n\x1a\n":
-        raise ValueError(f"a picture of {len(view)} bytes is neither a JPEG nor a PNG file; it begins {bytes(view[:8])!r}")
+        raise ValueError(f"an image of {len(view)} bytes is neither a JPEG nor a PNG file; it begins {bytes(view[:8])!r}")
     return view, ENCODED, 0, 0, channels
 
 
-def _pixels(picture: Any) -> tuple[Any, int, int, int, int]:
+def _pixels(image: Any) -> tuple[Any, int, int, int, int]:
     torch, numpy = sys.modules.get("torch"), sys.modules.get("numpy")
-    if torch is not None and isinstance(picture, torch.Tensor):
-        if picture.dtype is not torch.uint8:
-            raise TypeError(f"a picture is a tensor of {picture.dtype}; wanted torch.uint8")
-        picture = picture.detach().cpu().numpy()
+    if torch is not None and isinstance(image, torch.Tensor):
+        if image.dtype is not torch.uint8:
+            raise TypeError(f"an image is a tensor of {image.dtype}; wanted torch.uint8")
+        image = image.detach().cpu().numpy()
         numpy = sys.modules["numpy"]
-    if numpy is None or not isinstance(picture, numpy.ndarray):
-        raise TypeError(f"a picture is a {type(picture).__name__}; wanted a uint8 NumPy array or torch tensor "
+    if numpy is None or not isinstance(image, numpy.ndarray):
+        raise TypeError(f"an image is a {type(image).__name__}; wanted a uint8 NumPy array or torch tensor "
                         "(H x W x C), or the bytes of a JPEG or PNG file")
-    if picture.dtype != numpy.uint8:
-        raise TypeError(f"a picture is an array of {picture.dtype}; wanted uint8")
-    shape = picture.shape if picture.ndim != 2 else (*picture.shape, 1)
+    if image.dtype != numpy.uint8:
+        raise TypeError(f"an image is an array of {image.dtype}; wanted uint8")
+    shape = image.shape if image.ndim != 2 else (*image.shape, 1)
     if len(shape) != 3 or 0 in shape:
-        raise ValueError(f"a picture has shape {tuple(picture.shape)}; wanted (height, width) or (height, width, 1 or 3)")
+        raise ValueError(f"an image has shape {tuple(image.shape)}; wanted (height, width) or (height, width, 1 or 3)")
     if shape[2] not in (1, 3):
-        raise ValueError(f"a picture has {shape[2]} channels, the last of its shape {tuple(picture.shape)}; wanted 1 or 3")
-    return numpy.ascontiguousarray(picture).reshape(-1), PIXELS, *shape
+        raise ValueError(f"an image has {shape[2]} channels, the last of its shape {tuple(image.shape)}; wanted 1 or 3")
+    return numpy.ascontiguousarray(image).reshape(-1), PIXELS, *shape
 
 
 class _Parent:
@@ -196,8 +196,8 @@ def _serve(parent: _Parent) -> int:
     parent.send(READY, FORMAT, reader.size, reader.classes, reader.height, reader.width, reader.channels, labels)
     while (index := parent.next_index()) is not None:
         try:
-            picture, *form, label = reader.read(index)
-            size = parent.put(picture)
+            image, *form, label = reader.read(index)
+            size = parent.put(image)
             parent.send(SAMPLE, index, size, *form, label)
         except Exception as error:
             parent.fail(index, error)

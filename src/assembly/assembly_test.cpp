@@ -16,7 +16,7 @@
 #include "assembly/tiny_dataset.h"
 #include "assembly/training_job.h"
 #include "base/clock.h"
-#include "data/detail/tiny_pictures.h"
+#include "data/detail/tiny_images.h"
 #include "data/pack_build.h"
 #include "exec/stop.h"
 #include "tune/comparison.h"
@@ -226,8 +226,8 @@ TEST(TrainingJob, FusedAndChannelsLastUpdateTheSameWithin1e6) {
   TrainingJob job{recipe, detect_machine()};
   job.run(5);
   job.snapshot();
-  const Settings fused{{"optimizer.implementation", "\"fused\""}};
-  const Settings both{{"optimizer.implementation", "\"fused\""}, {"model.memory_format", "\"channels_last\""}};
+  const Settings fused{{"optimizer.fused", "true"}};
+  const Settings both{{"optimizer.fused", "true"}, {"model.memory_format", "\"channels_last\""}};
   EXPECT_LE(job.update_difference(fused, {}), 1e-6);
   EXPECT_LE(job.update_difference(both, {}), 1e-6);
   EXPECT_EQ(job.update_difference({}, {}), 0);
@@ -281,7 +281,7 @@ TEST(TrainingJob, UnknownSettingIsRefusedAndChangesNothing) {
   TrainingJob job{data.recipe(), detect_machine()};
   EXPECT_THROW(job.configure({{"planted.nobody", "true"}}), Error);
   EXPECT_THROW(job.configure({{"data.thread", "2"}}), Error);
-  EXPECT_EQ(job.training().recipe().data.threads, 1);
+  EXPECT_EQ(job.training().recipe().data.num_workers, 1);
 }
 
 TEST(TrainingJob, FreeDataGoesOnWhereTheDataStood) {
@@ -313,7 +313,7 @@ TEST(TrainingJob, StopRequestEndsARunWithCancelled) {
 TEST(Training, TooFewClassesNamesBothNumbers) {
   const TinyDataset data{400};
   Recipe recipe = data.recipe();
-  recipe.model.classes = 4;
+  recipe.model.num_classes = 4;
   try {
     Training training{recipe, detect_machine()};
     FAIL() << "accepted";
@@ -334,12 +334,12 @@ TEST(Candidates, SettingsInForceAreNotListedAndTheBoundComesFirst) {
   EXPECT_EQ(compute.front().resource, "compute");
   EXPECT_EQ(data.front().resource, "data");
   EXPECT_EQ(compute.size(), data.size());
-  recipe.optimizer.implementation = OptimizerImplementation::fused;
+  recipe.optimizer.set_implementation(OptimizerImplementation::fused);
   recipe.model.memory_format = MemoryFormat::channels_last;
   recipe.model.fusion = Fusion::norm_relu_pool;
   for (const Candidate& candidate : candidates(recipe, machine, "compute")) {
     EXPECT_FALSE(candidate.changes.contains("model.fusion"));
-    EXPECT_FALSE(candidate.changes.contains("optimizer.implementation"));
+    EXPECT_FALSE(candidate.changes.contains("optimizer.fused"));
     EXPECT_FALSE(candidate.changes.contains("model.memory_format"));
   }
 }
@@ -353,7 +353,7 @@ std::vector<std::string> names_of(const std::vector<Candidate>& list) {
 TEST(Candidates, ComeInTheOrderOfTheirPromise) {
   Recipe recipe;
   recipe.model.name = "small_cnn";
-  recipe.data.threads = 1;
+  recipe.data.num_workers = 1;
   recipe.data.prefetch_batches = 2;
   Machine machine;
   machine.cores_usable = 2;
@@ -374,10 +374,10 @@ TEST(Candidates, OfDecodingAreListedWhereTheyCouldPay) {
   recipe.train.epochs = 4;
   Machine machine;
   machine.cores_usable = 4;
-  const DataOutlook outlook{.cache_share = 1, .scaled_share = 0.25, .trial_index = true};
+  const DataContext context{.cache_share = 1, .scaled_share = 0.25, .trial_index = true};
   EXPECT_THAT(names_of(candidates(recipe, machine, "data")),
               testing::Not(testing::Contains(testing::AnyOf("entropy index", "scaled decoding"))));
-  const std::vector<Candidate> all = candidates(recipe, machine, "data", outlook);
+  const std::vector<Candidate> all = candidates(recipe, machine, "data", context);
   const auto index = std::find_if(all.begin(), all.end(), [](const auto& c) { return c.name == "entropy index"; });
   ASSERT_LT(index + 2, all.end());
   EXPECT_EQ(index[0].late_share, 1.5 / 4);
@@ -385,31 +385,31 @@ TEST(Candidates, OfDecodingAreListedWhereTheyCouldPay) {
   EXPECT_EQ(index[1].name, "scaled decoding");
   EXPECT_EQ(index[1].numerics, NumericClass::reduced_precision);
   EXPECT_NE(index[1].sentence.find("25 % of the crops"), std::string::npos);
-  EXPECT_EQ(index[2].name, "cache of decoded pictures");
+  EXPECT_EQ(index[2].name, "cache of decoded images");
   recipe.train.epochs = 1;  // Nothing comes after the epoch that makes the index.
-  EXPECT_THAT(names_of(candidates(recipe, machine, "data", outlook)), testing::Not(testing::Contains("entropy index")));
+  EXPECT_THAT(names_of(candidates(recipe, machine, "data", context)), testing::Not(testing::Contains("entropy index")));
 }
 
-Recipe photo_recipe(const TinyPictures& pictures) {
+Recipe photo_recipe(const TinyImages& images) {
   Recipe recipe;
-  recipe.data.source = pictures.uri();
+  recipe.data.source = images.uri();
   recipe.data.batch_size = 4;
   recipe.data.transform.size = 16;
   recipe.data.transform.crop = Crop::random_resized;
   recipe.model.name = "small_cnn";
-  recipe.model.classes = 4;
+  recipe.model.num_classes = 4;
   recipe.train.epochs = 3;
   return recipe;
 }
 
 // Both have loaders of their own, which take the same samples from the same place.
 TEST(TrainingJob, TriesAnIndexAndScaledDecodingAndLeavesTheDataAsItIs) {
-  const TinyPictures pictures{{.classes = 4, .count = 6, .height = 200, .width = 220}};
-  TrainingJob job{photo_recipe(pictures), detect_machine()};
-  EXPECT_GT(job.training().outlook().scaled_share, 0);
-  EXPECT_FALSE(job.training().outlook().trial_index);
+  const TinyImages images{{.classes = 4, .count = 6, .height = 200, .width = 220}};
+  TrainingJob job{photo_recipe(images), detect_machine()};
+  EXPECT_GT(job.training().data_context().scaled_share, 0);
+  EXPECT_FALSE(job.training().data_context().trial_index);
   EXPECT_EQ(job.training().make_trial_index([](std::int64_t) { return true; }), "");
-  EXPECT_TRUE(job.training().outlook().trial_index);
+  EXPECT_TRUE(job.training().data_context().trial_index);
   job.run(2);  // Somewhere within an epoch.
   job.snapshot();
   const auto hash_after = [&](const Settings& settings) {
@@ -425,39 +425,39 @@ TEST(TrainingJob, TriesAnIndexAndScaledDecodingAndLeavesTheDataAsItIs) {
   EXPECT_NE(scaled, plain);
   EXPECT_EQ(hash_after({{"data.scale_decode", "true"}, {"data.index", "\"build\""}}), scaled);
   EXPECT_EQ(hash_after({}), plain);
-  EXPECT_FALSE(std::filesystem::exists(pictures.folder() / ".headrace-index"));
+  EXPECT_FALSE(std::filesystem::exists(images.folder() / ".headrace-index"));
 }
 
 // Their pixels are read by pread and, with lz4, decompressed: a cache spares that, and nothing is left to decode
 // smaller.
 TEST(Candidates, PacksOfPixelsAreOfferedTheCacheAndPixelsInMemoryAreNot) {
-  const TinyPictures pictures{{.classes = 4, .count = 6, .height = 200, .width = 220}};
-  const auto outlook_of = [](const Recipe& recipe) { return Training{recipe, detect_machine()}.outlook(); };
-  Recipe recipe = photo_recipe(pictures);
+  const TinyImages images{{.classes = 4, .count = 6, .height = 200, .width = 220}};
+  const auto context_of = [](const Recipe& recipe) { return Training{recipe, detect_machine()}.data_context(); };
+  Recipe recipe = photo_recipe(images);
   for (const PackForm form : {PackForm::raw, PackForm::lz4}) {
-    const std::filesystem::path pack = pictures.folder() / fmt::format("{}.pack", choice_name(form));
-    ASSERT_TRUE(write_pack({.source = pictures.uri(), .out = pack, .form = form},
+    const std::filesystem::path pack = images.folder() / fmt::format("{}.pack", choice_name(form));
+    ASSERT_TRUE(write_pack({.source = images.uri(), .out = pack, .form = form},
                            [](std::int64_t, std::int64_t) { return true; }));
     recipe.data.source = "pack:" + pack.string();
-    recipe.data.cache_mib = 1;  // Of 24 pictures of about 143 KB: 3.3 MB.
-    const DataOutlook outlook = outlook_of(recipe);
-    EXPECT_GT(outlook.cache_share, 0.2);
-    EXPECT_LT(outlook.cache_share, 0.4);
-    EXPECT_EQ(outlook.scaled_share, 0);
-    EXPECT_THAT(names_of(candidates(recipe, detect_machine(), "data", outlook)),
-                testing::Contains("cache of decoded pictures"));
+    recipe.data.cache_mib = 1;  // Of 24 images of about 143 KB: 3.3 MB.
+    const DataContext context = context_of(recipe);
+    EXPECT_GT(context.cache_share, 0.2);
+    EXPECT_LT(context.cache_share, 0.4);
+    EXPECT_EQ(context.scaled_share, 0);
+    EXPECT_THAT(names_of(candidates(recipe, detect_machine(), "data", context)),
+                testing::Contains("cache of decoded images"));
   }
-  EXPECT_EQ(outlook_of(TinyDataset{400}.recipe()).cache_share, 0);
+  EXPECT_EQ(context_of(TinyDataset{400}.recipe()).cache_share, 0);
 }
 
 TEST(TrainingJob, AnIndexThatTakesTooLongIsNotTried) {
-  const TinyPictures pictures{{.classes = 4, .count = 6}};
+  const TinyImages images{{.classes = 4, .count = 6}};
   Machine machine = detect_machine();
   machine.cores_usable = 1;
-  Training training{photo_recipe(pictures), machine};
-  EXPECT_NE(training.make_trial_index([](std::int64_t done) { return done < 5; }).find("of 24 pictures"),
+  Training training{photo_recipe(images), machine};
+  EXPECT_NE(training.make_trial_index([](std::int64_t done) { return done < 5; }).find("of 24 images"),
             std::string::npos);
-  EXPECT_FALSE(training.outlook().trial_index);
+  EXPECT_FALSE(training.data_context().trial_index);
 }
 
 // 5 ms planted in one part of every step: at least that long in that part's median step, and not in any other part's.

@@ -11,12 +11,12 @@ Candidate one(std::string name, std::string sentence, Settings changes, NumericC
   return {std::move(name), std::move(sentence), std::move(changes), numerics, std::move(resource), 0, false};
 }
 
-// Decoding is most of what an encoded picture costs. The first epoch pays for it as before, and in the others the
-// pictures that found no room.
+// Decoding is most of what an encoded image costs. The first epoch pays for it as before, and in the others the
+// images that found no room.
 void add_cache_candidate(std::vector<Candidate>& list, const Recipe& recipe, double cache_share) {
   if (recipe.data.cache != Cache::none || recipe.train.epochs < 2 || cache_share == 0) return;
-  Candidate cache = one("cache of decoded pictures",
-                        "Keep pictures in memory as the first epoch decodes them, as many as data.cache_mib holds.",
+  Candidate cache = one("cache of decoded images",
+                        "Keep images in memory as the first epoch decodes them, as many as data.cache_mib holds.",
                         {{"data.cache", "\"decoded\""}}, NumericClass::bit_equal, "data");
   cache.late_share = 1 - cache_share * (1 - 1.0 / static_cast<double>(recipe.train.epochs));
   list.push_back(std::move(cache));
@@ -24,8 +24,8 @@ void add_cache_candidate(std::vector<Candidate>& list, const Recipe& recipe, dou
 
 // What makes decoding itself cheaper comes before the cache, which leaves little of it. The first epoch makes the index
 // while it decodes, which takes about half as long again; it pays in the others.
-void add_decode_candidates(std::vector<Candidate>& list, const Recipe& recipe, const DataOutlook& outlook) {
-  if (outlook.trial_index && recipe.train.epochs > 1) {
+void add_decode_candidates(std::vector<Candidate>& list, const Recipe& recipe, const DataContext& context) {
+  if (context.trial_index && recipe.train.epochs > 1) {
     Candidate index = one(std::string(kIndexCandidate),
                           "Write an index of the JPEG files beside them in the first epoch, by which later ones decode "
                           "crops without what lies before them. (Trials use one in the temporary folder.)",
@@ -33,30 +33,30 @@ void add_decode_candidates(std::vector<Candidate>& list, const Recipe& recipe, c
     index.late_share = std::min(1.0, 1.5 / static_cast<double>(recipe.train.epochs));
     list.push_back(std::move(index));
   }
-  if (outlook.scaled_share > 0 && !recipe.data.scale_decode && recipe.data.cache == Cache::none) {
+  if (context.scaled_share > 0 && !recipe.data.scale_decode && recipe.data.cache == Cache::none) {
     list.push_back(one("scaled decoding",
                        fmt::format("Decode JPEG at a half, a quarter or an eighth of its size where the crop stays at "
-                                   "least twice the batch's pictures: {:.0f} % of the crops.",
-                                   outlook.scaled_share * 100),
+                                   "least twice the batch's images: {:.0f} % of the crops.",
+                                   context.scaled_share * 100),
                        {{"data.scale_decode", "true"}}, NumericClass::reduced_precision, "data"));
   }
 }
 
 void add_data_candidates(std::vector<Candidate>& list, const Recipe& recipe, const Machine& machine,
-                         const DataOutlook& outlook) {
-  add_decode_candidates(list, recipe, outlook);
-  add_cache_candidate(list, recipe, outlook.cache_share);
+                         const DataContext& context) {
+  add_decode_candidates(list, recipe, context);
+  add_cache_candidate(list, recipe, context.cache_share);
   const std::int64_t cores = machine.cores_usable;
   std::vector<std::int64_t> threads{cores, 0};
   if (cores > 3) threads.insert(threads.begin(), cores / 2);
   const std::string now =
-      recipe.data.threads == AUTOTUNE ? "as many as it finds" : fmt::format("{}", recipe.data.threads);
+      recipe.data.num_workers == AUTOTUNE ? "as many as it finds" : fmt::format("{}", recipe.data.num_workers);
   for (const std::int64_t count : threads) {
-    if (count == recipe.data.threads) continue;
+    if (count == recipe.data.num_workers) continue;
     list.push_back(one(fmt::format("loader threads {}", count),
                        count == 0 ? "Load in the training thread, which frees a core for compute."
                                   : fmt::format("Load with {} threads instead of {}.", count, now),
-                       {{"data.threads", fmt::format("{}", count)}}, NumericClass::bit_equal, "data"));
+                       {{"data.num_workers", fmt::format("{}", count)}}, NumericClass::bit_equal, "data"));
   }
   if (recipe.data.prefetch_batches == AUTOTUNE) return;  // The loader itself deepens it where that pays.
   const std::int64_t depth = recipe.data.prefetch_batches * 2;
@@ -68,12 +68,12 @@ void add_data_candidates(std::vector<Candidate>& list, const Recipe& recipe, con
 void add_compute_candidates(std::vector<Candidate>& list, const Recipe& recipe, const Machine& machine) {
   if (recipe.model.fusion != Fusion::norm_relu_pool && recipe.model.name == "small_cnn") {
     list.push_back(one("fused normalisation",
-                       "Batch normalisation, ReLU and pooling as one operator that reads the pictures fewer times.",
+                       "Batch normalisation, ReLU and pooling as one operator that reads the images fewer times.",
                        {{"model.fusion", "\"norm_relu_pool\""}}, NumericClass::rounding, "compute"));
   }
   if (recipe.model.memory_format != MemoryFormat::channels_last) {
     list.push_back(one("channels-last",
-                       "Pictures and convolution weights as NHWC, the layout convolutions are fastest in.",
+                       "Images and convolution weights as NHWC, the layout convolutions are fastest in.",
                        {{"model.memory_format", "\"channels_last\""}}, NumericClass::rounding, "compute"));
   }
   if (recipe.train.precision != Precision::bf16) {
@@ -81,41 +81,43 @@ void add_compute_candidates(std::vector<Candidate>& list, const Recipe& recipe, 
                        {{"train.precision", "\"bf16\""}}, NumericClass::reduced_precision, "compute"));
   }
   // After the changes that shrink the rest of a step: its share is larger then, and it is easier to measure.
-  if (recipe.optimizer.implementation != OptimizerImplementation::fused) {
+  if (recipe.optimizer.implementation() != OptimizerImplementation::fused) {
+    Settings changes{{"optimizer.fused", "true"}};
+    if (recipe.optimizer.foreach == Switch::on) changes["optimizer.foreach"] = "false";
     list.push_back(one("fused optimizer", "Update all parameters in one kernel instead of operator by operator.",
-                       {{"optimizer.implementation", "\"fused\""}}, NumericClass::rounding, "compute"));
+                       std::move(changes), NumericClass::rounding, "compute"));
   }
   if (recipe.compute.allocator != Allocator::arena) {
     list.push_back(one("arena for tensors", "Tensors in memory that stays mapped from step to step.",
                        {{"compute.allocator", "\"arena\""}}, NumericClass::bit_equal, "compute"));
   }
   const std::int64_t cores = machine.cores_usable;
-  const std::int64_t now = recipe.compute.threads == 0 ? cores : recipe.compute.threads;
+  const std::int64_t now = recipe.compute.intra_op_threads == 0 ? cores : recipe.compute.intra_op_threads;
   if (cores > 1 && now != cores - 1) {
     list.push_back(one("a core for loading",
                        fmt::format("Compute with {} threads and leave one core to the loader.", cores - 1),
-                       {{"compute.threads", fmt::format("{}", cores - 1)}}, NumericClass::rounding, "data"));
+                       {{"compute.intra_op_threads", fmt::format("{}", cores - 1)}}, NumericClass::rounding, "data"));
   }
   if (now != cores) {
     list.push_back(one("every core for compute", fmt::format("Compute with {} threads instead of {}.", cores, now),
-                       {{"compute.threads", fmt::format("{}", cores)}}, NumericClass::rounding, "compute"));
+                       {{"compute.intra_op_threads", fmt::format("{}", cores)}}, NumericClass::rounding, "compute"));
   }
 }
 
 }  // namespace
 
 bool divides_cores(const Settings& changes) {
-  constexpr std::array<std::string_view, 3> kKeys{"compute.threads", "data.threads", "data.workers"};
+  constexpr std::array<std::string_view, 2> kKeys{"compute.intra_op_threads", "data.num_workers"};
   return std::all_of(changes.begin(), changes.end(), [&](const auto& change) {
     return std::find(kKeys.begin(), kKeys.end(), change.first) != kKeys.end();
   });
 }
 
 std::vector<Candidate> candidates(const Recipe& recipe, const Machine& machine, const std::string& bound,
-                                  const DataOutlook& outlook) {
+                                  const DataContext& context) {
   std::vector<Candidate> list;
   add_compute_candidates(list, recipe, machine);
-  add_data_candidates(list, recipe, machine, outlook);
+  add_data_candidates(list, recipe, machine, context);
   for (const PlantedOptions& planted : recipe.tune.planted) {
     list.push_back(one(planted.name, "A planted knob with a known effect, to test the tuner.",
                        {{"planted." + planted.name, "true"}}, NumericClass::rounding, bound));

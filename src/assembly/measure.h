@@ -34,7 +34,7 @@ class MeasurableJob : public Job {
   // False: the training thread loads its batches by itself, so that nothing takes cores from compute; true: as the
   // settings say. Asked for only where loader_work() has a value.
   virtual void set_loads_aside(bool loads_aside) = 0;
-  // Whether optimizer.implementation = "fused" is in force. False: no, or unknown.
+  // Whether optimizer.fused = true is in force. False: no, or unknown.
   virtual bool has_fused_optimizer() const { return false; }
 
  protected:

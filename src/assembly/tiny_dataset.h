@@ -1,4 +1,4 @@
-// A small IDX data set on disk for tests and benches: `count` random pictures of 8 x 8 with labels 0 to 9.
+// A small IDX data set on disk for tests and benches: `count` random images of 8 x 8 with labels 0 to 9.
 #pragma once
 
 #include <cstdint>
@@ -36,7 +36,7 @@ class TinyDataset {
     recipe.data.source = "idx:" + folder_.string();
     recipe.data.batch_size = 32;
     recipe.model.name = "mlp";
-    recipe.compute.threads = 1;
+    recipe.compute.intra_op_threads = 1;
     return recipe;
   }
   const std::filesystem::path& folder() const { return folder_; }

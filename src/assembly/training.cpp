@@ -26,18 +26,18 @@ namespace {
 // Mean over the samples that count; 0 where none does.
 at::Tensor masked_loss(const at::Tensor& logits, const TensorBatch& batch) {
   const at::Tensor each = at::cross_entropy_loss(logits, batch.labels, /*weight=*/{}, at::Reduction::None);
-  return each.mul(batch.mask).sum().div(static_cast<double>(std::max<std::int64_t>(batch.counted(), 1)));
+  return each.mul(batch.valid).sum().div(static_cast<double>(std::max<std::int64_t>(batch.counted(), 1)));
 }
 
 Output classification(at::Tensor logits, const TensorBatch& batch) {
-  at::Tensor loss = batch.mask.defined() ? masked_loss(logits, batch) : at::cross_entropy_loss(logits, batch.labels);
+  at::Tensor loss = batch.valid.defined() ? masked_loss(logits, batch) : at::cross_entropy_loss(logits, batch.labels);
   return Output{std::move(loss), {{"logits", std::move(logits)}}};
 }
 
 }  // namespace
 
 Forward classification_forward(Network& network) {
-  return [&network](const TensorBatch& batch) { return classification(network.forward(batch.images), batch); };
+  return [&network](const TensorBatch& batch) { return classification(network.forward(batch.image), batch); };
 }
 
 Training::Training(const Recipe& recipe, const Machine& machine) : recipe_(recipe), machine_(machine) {
@@ -50,13 +50,13 @@ Training::Training(const Recipe& recipe, const Machine& machine) : recipe_(recip
   std::int64_t classes = 0;
   for (const auto& source : {train_source_, val_source_, test_source_}) {
     if (source == nullptr) continue;
-    classes = std::max(classes, source->classes());
+    classes = std::max(classes, source->num_classes());
     if (source == val_source_ && recipe_.data.val_fraction > 0) continue;  // Its remarks are train's.
     for (const std::string& remark : source->remarks()) remarks_.push_back(remark);
   }
-  if (classes > recipe_.model.classes) {
-    fail(ErrorCode::invalid_argument, "model: model.classes is {}, the data has {} classes", recipe_.model.classes,
-         classes);
+  if (classes > recipe_.model.num_classes) {
+    fail(ErrorCode::invalid_argument, "model: model.num_classes is {}, the data has {} classes",
+         recipe_.model.num_classes, classes);
   }
   at::manual_seed(seed);
   use_loaders(recipe_.data);
@@ -66,7 +66,7 @@ Training::Training(const Recipe& recipe, const Machine& machine) : recipe_(recip
   Optimizer optimizer{state.parameters, recipe_.optimizer};
   trainer_ =
       std::make_unique<Trainer>(std::move(state), std::move(optimizer), classification_forward(*network_),
-                                recipe_.train, recipe_.schedule, check_run_length(recipe_, train_source_->size()));
+                                recipe_.train, recipe_.lr_scheduler, check_run_length(recipe_, train_source_->size()));
   trainer_->set_memory_format(recipe_.model.memory_format);
   note_applied_index();
 }
@@ -87,7 +87,7 @@ void Training::use_loaders(const DataOptions& options) {
   }
   if (loaders_ != nullptr && loaders_ != &wanted) {
     for (Loader* idle : {loaders_->train.get(), loaders_->val.get(), loaders_->test.get()}) {
-      if (idle != nullptr) idle->set_threads(0);
+      if (idle != nullptr) idle->set_num_workers(0);
     }
   }
   loaders_ = &wanted;
@@ -102,7 +102,7 @@ void Training::note_applied_index() {
 
 void Training::apply_compute(const ComputeOptions& compute) {
   applied_.clear();
-  const CoreSplit split = split_cores(machine_.cores_usable, compute.threads, recipe_.data.threads);
+  const CoreSplit split = split_cores(machine_.cores_usable, compute.intra_op_threads, recipe_.data.num_workers);
   applied_.push_back(apply_compute_threads(split.compute));
   applied_.push_back(apply_allocator(compute.allocator));
   applied_.push_back(wait_policy_in_force(compute.wait_policy));
@@ -114,51 +114,50 @@ void Training::apply_live(const Recipe& next) {
   use_loaders(next.data);
   for (Loader* in_use : {&loader(), val_loader(), test_loader()}) {
     if (in_use == nullptr) continue;
-    in_use->set_threads(next.data.threads);
+    in_use->set_num_workers(next.data.num_workers);
     in_use->set_prefetch_batches(next.data.prefetch_batches);
     if (in_use != test_loader()) in_use->set_cache(next.data.cache, /*keep=*/true);
   }
   network_->set_fusion(next.model.fusion);
   trainer_->set_memory_format(next.model.memory_format);
-  trainer_->optimizer().set_implementation(next.optimizer.implementation);
+  trainer_->optimizer().set_implementation(next.optimizer.implementation());
   trainer_->set_precision(next.train.precision);
   note_applied_index();
 }
 
 Forward Training::frozen_forward() const {
-  return
-      [frozen = network_->frozen()](const TensorBatch& batch) { return classification(frozen(batch.images), batch); };
+  return [frozen = network_->frozen()](const TensorBatch& batch) { return classification(frozen(batch.image), batch); };
 }
 
-DataOutlook Training::outlook() const {
+DataContext Training::data_context() const {
   if (train_source_->in_memory()) return {};
   constexpr std::int64_t kLookedAt = 64;
   image::Decoder decoder;
   std::vector<std::uint8_t> buffer;
-  std::int64_t bytes = 0, pictures = 0, scaled = 0;
+  std::int64_t bytes = 0, images = 0, scaled = 0;
   const std::int64_t size = train_source_->size(), looked_at = std::min(size, kLookedAt);
   for (std::int64_t i = 0; i < looked_at; ++i) {
     try {
       const std::int64_t index = i * size / looked_at;
       const std::optional<Sample> outline = train_source_->outline(index);
       const Sample sample = outline ? *outline : train_source_->read(index, buffer);
-      const bool is_file = sample.form == PictureForm::encoded;
-      image::PictureInfo picture{sample.height, sample.width, sample.channels};
-      if (is_file) picture = decoder.open(sample.bytes, train_source_->channels(), recipe_.data.max_pixels);
-      bytes += std::int64_t{picture.height} * picture.width * picture.channels;
-      ++pictures;
+      const bool is_file = sample.form == ImageForm::encoded;
+      image::ImageInfo image{sample.height, sample.width, sample.channels};
+      if (is_file) image = decoder.open(sample.bytes, train_source_->channels(), recipe_.data.max_pixels);
+      bytes += std::int64_t{image.height} * image.width * image.channels;
+      ++images;
       if (!is_file) continue;  // There is nothing to decode smaller.
       SampleRandom random{static_cast<std::uint64_t>(recipe_.seed), /*epoch=*/0, i};
-      const auto crop = image::choose_crop(recipe_.data.transform, picture.height, picture.width, true, random);
+      const auto crop = image::choose_crop(recipe_.data.transform, image.height, image.width, true, random);
       if (decoder.can_shrink() && image::divisor_for(crop) > 1) ++scaled;
-    } catch (const Error&) {  // data.on_corrupt deals with it when its turn comes; it takes no room.
+    } catch (const Error&) {  // data.on_corrupt assigns with it when its turn comes; it takes no room.
       continue;
     }
   }
   if (bytes == 0) return {};
-  const double wanted = static_cast<double>(bytes) / static_cast<double>(pictures) * static_cast<double>(size);
+  const double wanted = static_cast<double>(bytes) / static_cast<double>(images) * static_cast<double>(size);
   return {std::min(1.0, static_cast<double>(loader().cache_bytes_max()) / wanted),
-          static_cast<double>(scaled) / static_cast<double>(pictures), trial_index_ != nullptr};
+          static_cast<double>(scaled) / static_cast<double>(images), trial_index_ != nullptr};
 }
 
 std::string Training::make_trial_index(const std::function<bool(std::int64_t done)>& go_on) {
@@ -181,7 +180,7 @@ std::string Training::make_trial_index(const std::function<bool(std::int64_t don
   trial_index_ = TrialIndex::make(train_source_, machine_.cores_usable, counted);
   if (trial_index_ != nullptr) return "";
   return fmt::format(
-      "data.index = \"build\" is not tried: {} of {} pictures were indexed in a tenth of tune.budget_s; `headrace pack "
+      "data.index = \"build\" is not tried: {} of {} images were indexed in a tenth of tune.budget_s; `headrace pack "
       "--index` makes the index once",
       last, train_source_->size());
 }

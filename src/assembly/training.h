@@ -20,10 +20,10 @@
 
 namespace headrace {
 
-// What of the loader's settings could pay for the training data, told by 64 pictures' headers or what their source
+// What of the loader's settings could pay for the training data, told by 64 images' headers or what their source
 // knows of them.
-struct DataOutlook {
-  double cache_share = 0;    // Of the pictures, those that data.cache = "decoded" has room for: 0 to 1.
+struct DataContext {
+  double cache_share = 0;    // Of the images, those that data.cache = "decoded" has room for: 0 to 1.
   double scaled_share = 0;   // Of the crops, those that data.scale_decode would decode smaller.
   bool trial_index = false;  // Whether there is an index for trials of data.index = "build".
 };
@@ -33,7 +33,8 @@ struct DataOutlook {
 class Training {
  public:
   // Applies the recipe's compute settings to the process, seeds the generators, opens all splits and builds the rest.
-  // Errors are those of open_source, Loader, make_network; and invalid_argument when model.classes is below the data's.
+  // Errors are those of open_source, Loader, make_network; and invalid_argument when model.num_classes is below the
+  // data's.
   Training(const Recipe& recipe, const Machine& machine);
 
   const Recipe& recipe() const { return recipe_; }
@@ -49,10 +50,10 @@ class Training {
   // weights. Error{unsupported}: a TorchScript module that cannot be frozen.
   Forward frozen_forward() const;
   // All 0 where the source holds its pixels in memory. Error{out_of_memory} when data.cache_mib is more than there is.
-  DataOutlook outlook() const;
-  // So that data.index = "build" can be tried: makes an index of the training pictures in the temporary folder. Returns
+  DataContext data_context() const;
+  // So that data.index = "build" can be tried: makes an index of the training images in the temporary folder. Returns
   // a sentence that says why there is none; empty where there is one, or where nobody would want one: the crops are no
-  // part of their pictures, the source has none, its own or no place for it, or the recipe asks for one or for a
+  // part of their images, the source has none, its own or no place for it, or the recipe asks for one or for a
   // cache.
   // `go_on` as in build_entropy_index.
   std::string make_trial_index(const std::function<bool(std::int64_t done)>& go_on);
@@ -61,9 +62,10 @@ class Training {
   std::int64_t batches_per_epoch() const { return loader().batches_per_epoch(); }
   std::uint64_t data_fingerprint() const { return train_source_->fingerprint(); }  // Of the training data.
 
-  // Makes the live knobs of `next` hold: compute.threads, compute.allocator, data.threads, data.prefetch_batches,
-  // data.cache, model.fusion, model.memory_format, optimizer.implementation, train.precision; data.scale_decode, and
-  // data.index = "build" by the trial index, which have loaders of their own. Every other key must be as it was built.
+  // Makes the live knobs of `next` hold: compute.intra_op_threads, compute.allocator, data.num_workers,
+  // data.prefetch_batches, data.cache, model.fusion, model.memory_format, optimizer.fused and optimizer.foreach, train.precision;
+  // data.scale_decode, and data.index = "build" by the trial index, which have loaders of their own. Every other key
+  // must be as it was built.
   void apply_live(const Recipe& next);
   // Whether loader() is another one then. No epoch of the present one may run any more.
   bool needs_other_loader(const Recipe& next) const { return form_of(next.data) != form_of(recipe_.data); }

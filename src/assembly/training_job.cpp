@@ -182,7 +182,7 @@ ExactResult TrainingJob::exact_fingerprint(std::int64_t batch_index) {
   const std::unique_ptr<Network> network = training_->float64_network();
   set_generator_state(generator);
   TensorBatch batch = batch_for_checks(batch_index);
-  batch.images = batch.images.to(at::kDouble);
+  batch.image = batch.image.to(at::kDouble);
   const Output output = classification_forward(*network)(batch);
   output.loss.backward();
   set_generator_state(generator);
@@ -255,16 +255,16 @@ std::int64_t TrainingJob::samples_per_step() const {
 
 std::optional<LoaderWork> TrainingJob::loader_work() const {
   const LoaderStatistics statistics = training_->loader().statistics();
-  if (statistics.threads == 0) return std::nullopt;
-  return LoaderWork{static_cast<double>(statistics.busy_ns) * 1e-9, static_cast<int>(statistics.threads)};
+  if (statistics.num_workers == 0) return std::nullopt;
+  return LoaderWork{static_cast<double>(statistics.busy_ns) * 1e-9, static_cast<int>(statistics.num_workers)};
 }
 
 void TrainingJob::set_loads_aside(bool loads_aside) {
-  training_->loader().set_threads(loads_aside ? training_->recipe().data.threads : 0);
+  training_->loader().set_num_workers(loads_aside ? training_->recipe().data.num_workers : 0);
 }
 
 bool TrainingJob::has_fused_optimizer() const {
-  return training_->recipe().optimizer.implementation == OptimizerImplementation::fused;
+  return training_->recipe().optimizer.implementation() == OptimizerImplementation::fused;
 }
 
 void TrainingJob::set_free_data(bool free_data) {

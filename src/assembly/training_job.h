@@ -71,8 +71,8 @@ bool divides_cores(const Settings& changes);
 // One change at a time for this recipe on this machine, in the order to try them, which is that of their promise: those
 // that relieve `bound` first; of each resource what gained most where it was measured (docs/measured), but the fused
 // optimizer after what shrinks the rest of a step, and the division of the cores behind it. Settings already in force,
-// keys of tune.fixed apart, are not listed. `outlook`: Training::outlook().
+// keys of tune.fixed apart, are not listed. `context`: Training::data_context().
 std::vector<Candidate> candidates(const Recipe& recipe, const Machine& machine, const std::string& bound,
-                                  const DataOutlook& outlook = {});
+                                  const DataContext& context = {});
 
 }  // namespace headrace

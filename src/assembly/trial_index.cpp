@@ -22,7 +22,7 @@ class IndexedElsewhere final : public Source {
       : source_(std::move(source)), index_(std::move(index)) {}
 
   std::int64_t size() const override { return source_->size(); }
-  std::int64_t classes() const override { return source_->classes(); }
+  std::int64_t num_classes() const override { return source_->num_classes(); }
   int height() const override { return source_->height(); }
   int width() const override { return source_->width(); }
   int channels() const override { return source_->channels(); }
@@ -30,8 +30,8 @@ class IndexedElsewhere final : public Source {
     return source_->read(index, buffer);
   }
   std::optional<Sample> outline(std::int64_t index) const override { return source_->outline(index); }
-  std::optional<Sides> sides(std::int64_t index, std::vector<std::uint8_t>& buffer) const override {
-    return source_->sides(index, buffer);
+  std::optional<ImageSize> image_size(std::int64_t index, std::vector<std::uint8_t>& buffer) const override {
+    return source_->image_size(index, buffer);
   }
   std::span<const std::uint8_t> read_rows(std::int64_t index, int first, int count,
                                           std::vector<std::uint8_t>& buffer) const override {

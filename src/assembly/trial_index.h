@@ -1,4 +1,4 @@
-// The entropy index of a folder's pictures, made for trials alone: in the temporary folder, not beside the data.
+// The entropy index of a folder's images, made for trials alone: in the temporary folder, not beside the data.
 #pragma once
 
 #include <headrace/source.h>
@@ -14,7 +14,7 @@ namespace headrace {
 // Of a source that has a place for an index. Its files go with it.
 class TrialIndex {
  public:
-  // Reads every picture with `threads` threads. Null: `go_on` said no; see build_entropy_index.
+  // Reads every image with `threads` threads. Null: `go_on` said no; see build_entropy_index.
   static std::unique_ptr<TrialIndex> make(std::shared_ptr<const Source> source, std::int64_t threads,
                                           const std::function<bool(std::int64_t done)>& go_on);
 

@@ -199,7 +199,7 @@ class VerbLine {
 
   void add_pack_flags() {
     CLI::Option* index =
-        app_.add_flag("--index", index_, "Only write DIR/.headrace-index, which the loader uses; the pictures stay.");
+        app_.add_flag("--index", index_, "Only write DIR/.headrace-index, which the loader uses; the images stay.");
     CLI::Option* verify =
         app_.add_flag("--verify", verify_, "Read a whole pack and check every sample.")->excludes(index);
     app_.add_flag("--unpack", unpack_, "Write what is in a pack to a new folder.")->excludes(index)->excludes(verify);
@@ -208,7 +208,7 @@ class VerbLine {
                  "stored | raw | lz4: samples as they are (default), their pixels, or these compressed without loss.")
             ->check(CLI::IsMember({"stored", "raw", "lz4"}).description(""));
     short_side_ = add_text("--short-side", "NUMBER",
-                           fmt::format("With raw or lz4: larger pictures are resized until their shorter side has so "
+                           fmt::format("With raw or lz4: larger images are resized until their shorter side has so "
                                        "many pixels, 1 to {}.",
                                        kPackShortSideMax));
     app_.add_flag("--append", pack_.append, "Add to a pack what it lacks of the source, by name.");
@@ -313,7 +313,8 @@ class VerbLine {
       if (std::find(known.begin(), known.end(), name) != known.end()) continue;
       std::erase_if(known, [](const std::string& flag) { return flag.find('.') != std::string::npos; });
       std::string nearest = name.find('.') == std::string::npos ? nearest_name(known, name) : "";
-      if (nearest.empty() && verb_.takes_recipe_flags) nearest = nearest_key(fields_, name);
+      const bool was_key = current_name(name) != name;  // Of an earlier version.
+      if (nearest.empty() && verb_.takes_recipe_flags && !was_key) nearest = nearest_key(fields_, name);
       const bool lists_keys = nearest.empty() && verb_.takes_recipe_flags && name.find('.') != std::string::npos;
       const std::string advice =
           lists_keys ? advice_on_key(fields_, name) : did_you_mean(nearest.empty() ? "" : "--" + nearest);

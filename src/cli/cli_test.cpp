@@ -86,10 +86,10 @@ TEST(Arguments, TheLastOfTwoEqualFlagsCounts) {
 }
 
 TEST(Arguments, ValuesOfRecipeKeysArriveAsWritten) {
-  const Invocation tune = parsed({"tune", "r.toml", "--tune.planted", "[{name = 'a', on_ms = 2}]", "--optimizer.rate",
+  const Invocation tune = parsed({"tune", "r.toml", "--tune.planted", "[{name = 'a', on_ms = 2}]", "--optimizer.lr",
                                   "-1", "--data.transform.mean=0.1,0.2", "--tune.only="});
   EXPECT_THAT(tune.flags, testing::UnorderedElementsAre(testing::Pair("tune.planted", "[{name = 'a', on_ms = 2}]"),
-                                                        testing::Pair("optimizer.rate", "-1"),
+                                                        testing::Pair("optimizer.lr", "-1"),
                                                         testing::Pair("data.transform.mean", "0.1,0.2"),
                                                         testing::Pair("tune.only", "")));
 }
@@ -116,7 +116,7 @@ TEST(Arguments, WrongOnesAreNamedWithTheNearest) {
   EXPECT_EQ(refusal({"train", "r.toml", "--data.batchsize", "3"}),
             "train: unknown flag --data.batchsize, did you mean --data.batch_size? (see headrace train --help)");
   EXPECT_THAT(refusal({"train", "r.toml", "--batch_size=3"}), HasSubstr("did you mean --data.batch_size?"));
-  EXPECT_THAT(refusal({"train", "r.toml", "--optimizer.lr=3"}), HasSubstr("did you mean --optimizer.rate?"));
+  EXPECT_THAT(refusal({"train", "r.toml", "--optimizer.learning_rate=3"}), HasSubstr("did you mean --optimizer.lr?"));
   EXPECT_THAT(refusal({"train", "r.toml", "--eval.xyz=3"}),
               HasSubstr("--eval.xyz; the keys of eval are split, at_least"));
   EXPECT_THAT(refusal({"train", "r.toml", "--resum"}), HasSubstr("did you mean --resume?"));
@@ -493,7 +493,7 @@ TEST_F(Folder, SafetensorsAreWholeOrSayWhy) {
   EXPECT_THAT(check_safetensors(folder_ / "absent").fault.value_or("whole"), HasSubstr("cannot be opened"));
 }
 
-// A training run of two epochs over a folder of two pictures that has ended well. Tests break one thing each.
+// A training run of two epochs over a folder of two images that has ended well. Tests break one thing each.
 class DoctorsRun : public Run {
  protected:
   DoctorsRun() {
@@ -708,19 +708,18 @@ TEST_F(Run, ExplainShowsValueOriginRangeAndSentence) {
 TEST_F(Run, ExplainOfOneKeyShowsWhatTheTunerFound) {
   write(folder_ / "run/ledger.json",
         R"({"format":"headrace-ledger","version":1,"baseline":{"samples_per_second":100.0,"settings":{}},
-            "best":{"samples_per_second":121.0,"settings":{"optimizer.implementation":"\"fused\""}},
+            "best":{"samples_per_second":121.0,"settings":{"optimizer.fused":"true"}},
             "speedup":{"median":1.21,"low":1.2,"high":1.22,"pairs":14},"budget_s":90.0,"spent_s":80.0,
             "trials":[{"name":"fused optimizer","verdict":"kept","reason":"none","sentence":"21 % faster.","pairs":14,
             "gain":{"median":0.21,"low":0.2,"high":0.22},"numerics":{"class":"rounding","checked":true,"passed":true,
-            "value":1e-8,"tolerance":1e-6,"measure":"update"},"changes":{"optimizer.implementation":"\"fused\""},
+            "value":1e-8,"tolerance":1e-6,"measure":"update"},"changes":{"optimizer.fused":"true"},
             "removed_again":false,"baseline_s":[],"candidate_s":[]}]})");
   Invocation invocation;
   invocation.recipe = folder_ / "small.toml";
-  invocation.key = "optimizer.implementation";
+  invocation.key = "optimizer.fused";
   invocation.out = folder_ / "run";
   const Said words = said(invocation, [&](Console& console) { run_explain(invocation, console); });
-  EXPECT_THAT(words.out,
-              HasSubstr("    tuner: fused optimizer: optimizer.implementation = \"fused\": kept, 21 % faster.\n"));
+  EXPECT_THAT(words.out, HasSubstr("    tuner: fused optimizer: optimizer.fused = true: kept, 21 % faster.\n"));
   EXPECT_THAT(words.out, testing::Not(HasSubstr("seed")));
 
   for (const char* ledger :

@@ -25,7 +25,7 @@ struct PackArguments {
   std::string source;  // A data source; for verify and unpack the path of a pack.
   std::string target;  // The new pack or folder; empty where none is made.
   PackForm form = PackForm::stored;
-  std::int64_t short_side = 0;          // 0: pictures keep their size.
+  std::int64_t short_side = 0;          // 0: images keep their size.
   bool append = false;                  // Add to a pack that is whole.
   std::int64_t shard_mib = 0;           // 0: one file.
   std::optional<std::int64_t> threads;  // None: one a core.

@@ -62,15 +62,15 @@ int stopped(Console& console, const std::string& left) {
 
 std::string sentence(Split split, const IndexSummary& summary) {
   return fmt::format(
-      "{}: {} pictures, {} indexed ({} known before), {} without, as no index is used for them; {}, {:.2f} % of the "
+      "{}: {} images, {} indexed ({} known before), {} without, as no index is used for them; {}, {:.2f} % of the "
       "data\n",
-      choice_name(split), summary.pictures, summary.indexed, summary.known, summary.plain,
-      megabytes(summary.index_bytes), percent(summary.index_bytes, summary.data_bytes));
+      choice_name(split), summary.images, summary.indexed, summary.known, summary.plain, megabytes(summary.index_bytes),
+      percent(summary.index_bytes, summary.data_bytes));
 }
 
 Json to_json(const std::filesystem::path& file, const IndexSummary& summary) {
   return {
-      {"file", printable_name(file.native())}, {"pictures", summary.pictures},      {"indexed", summary.indexed},
+      {"file", printable_name(file.native())}, {"image", summary.images},           {"indexed", summary.indexed},
       {"known_before", summary.known},         {"without", summary.plain},          {"unreadable", summary.unreadable},
       {"data_bytes", summary.data_bytes},      {"index_bytes", summary.index_bytes}};
 }
@@ -82,7 +82,7 @@ int run_index(const Invocation& invocation, const std::string& uri, std::int64_t
     if (source == nullptr) continue;
     for (const std::string& remark : source->remarks()) console.warning(remark);
     if (invocation.dry_run) {
-      console.info(fmt::format("dry run: {} pictures would be indexed in {}", source->size(),
+      console.info(fmt::format("dry run: {} images would be indexed in {}", source->size(),
                                printable_name(source->index_file().native())));
       continue;
     }

@@ -139,13 +139,13 @@ class Contents {
       for (const char* name : {"loss", "val_loss", "test_loss"}) {
         if (!epoch.is_object() || !epoch.contains(name) || !epoch[name].is_null()) continue;
         add("loss_not_finite", fmt::format("{} of epoch {} is not finite", name, at(epoch, {"epoch"}).dump()),
-            "Lower optimizer.rate, set train.clip_norm, or train in fp32.");
+            "Lower optimizer.lr, set train.max_grad_norm, or train in fp32.");
       }
     }
     const Json& end = result(run_);
     if (end.contains("test_loss") && end["test_loss"].is_null()) {
       add("loss_not_finite", "test_loss of the result is not finite",
-          "Lower optimizer.rate, set train.clip_norm, or train in fp32.");
+          "Lower optimizer.lr, set train.max_grad_norm, or train in fp32.");
     }
   }
 
@@ -288,12 +288,13 @@ class Contents {
     }
     if (run_.is_finished() || !run_.recipe) return;
     const auto threads =
-        split_cores(here_.cores_usable, run_.recipe->compute.threads, run_.recipe->data.threads).compute;
+        split_cores(here_.cores_usable, run_.recipe->compute.intra_op_threads, run_.recipe->data.num_workers).compute;
     if (said("compute_threads") != std::to_string(threads)) {
       add("other_threads",
           fmt::format("{} was written with {} compute threads, here the run would have {}", name,
                       said("compute_threads"), threads),
-          "It can go on, but its results may differ in rounding; set compute.threads to end with the same bits.");
+          "It can go on, but its results may differ in rounding; set compute.intra_op_threads to end with the same "
+          "bits.");
     }
     const std::string cpu = text(at(run_.environment, {"machine", "cpu"}));
     if (!cpu.empty() && cpu != here_.cpu) {

@@ -90,7 +90,8 @@ struct Situation {
         model(measured, allowed),
         starved(measured.wait_s / std::max(measured.cycle_s(), kTimeMin)) {
     const std::int64_t in_window = bounds.high.prefetch * bounds.batch_size;
-    enough = model.enough(bounds.low.threads, std::max(bounds.low.threads, std::min(bounds.high.threads, in_window)));
+    enough = model.enough(bounds.low.num_workers,
+                          std::max(bounds.low.num_workers, std::min(bounds.high.num_workers, in_window)));
   }
   bool pays(std::int64_t threads) const { return model.cycle_s(threads) < kNear * rates.cycle_s(); }
 
@@ -104,28 +105,28 @@ struct Situation {
 
 std::optional<Proposal> more_threads(const Situation& all) {
   const auto& [rates, now, bounds, model, starved, enough] = all;
-  if (starved <= kStarved || enough <= now.threads || !all.pays(enough)) return std::nullopt;
-  return Proposal{
-      Proposal::Kind::more_threads,
-      {enough, depth_for(enough, now, bounds), now.cache},
-      model.cycle_s(enough),
-      fmt::format("{}; {} can make {:.4g} batches/s, {} {:.4g}; the consumer waited {:.0f} % of the time", costs(rates),
-                  counted(now.threads), model.made(now.threads), counted(enough), model.made(enough), starved * 1e2)};
+  if (starved <= kStarved || enough <= now.num_workers || !all.pays(enough)) return std::nullopt;
+  return Proposal{Proposal::Kind::more_threads,
+                  {enough, depth_for(enough, now, bounds), now.cache},
+                  model.cycle_s(enough),
+                  fmt::format("{}; {} can make {:.4g} batches/s, {} {:.4g}; the consumer waited {:.0f} % of the time",
+                              costs(rates), counted(now.num_workers), model.made(now.num_workers), counted(enough),
+                              model.made(enough), starved * 1e2)};
 }
 
 std::optional<Proposal> deeper(const Situation& all) {
   const auto& [rates, now, bounds, model, starved, enough] = all;
   // Only where threads waited for room, too, was there ever more than the window holds.
   const bool is_uneven = rates.room_s > kStarved * (rates.service_s + rates.room_s);
-  if (starved <= kStarved || !is_uneven || now.prefetch >= bounds.high.prefetch || !all.pays(now.threads)) {
+  if (starved <= kStarved || !is_uneven || now.prefetch >= bounds.high.prefetch || !all.pays(now.num_workers)) {
     return std::nullopt;
   }
   return Proposal{Proposal::Kind::deeper,
-                  {now.threads, std::min(2 * now.prefetch, bounds.high.prefetch), now.cache},
-                  model.cycle_s(now.threads),
+                  {now.num_workers, std::min(2 * now.prefetch, bounds.high.prefetch), now.cache},
+                  model.cycle_s(now.num_workers),
                   fmt::format("{}; {} can make {:.4g} batches/s, and the consumer still waited {:.0f} % of the time: "
                               "batches take unequally long",
-                              costs(rates), counted(now.threads), model.made(now.threads), starved * 1e2)};
+                              costs(rates), counted(now.num_workers), model.made(now.num_workers), starved * 1e2)};
 }
 
 // The files rather than the pixels, which take more memory, where both give as much.
@@ -139,7 +140,7 @@ std::optional<Proposal> other_cache(const Situation& all) {
     if (cache == all.now.cache || fit == 0) continue;
     const LoaderRates then = with_cache(rates, cache);
     const double cycle_s =
-        all.now.threads == 0 ? rates.own_s + then.service_s : Model(then, all.bounds).cycle_s(all.now.threads);
+        all.now.num_workers == 0 ? rates.own_s + then.service_s : Model(then, all.bounds).cycle_s(all.now.num_workers);
     if (cycle_s >= (best == all.now.cache ? kCachePays : kNear) * best_s) continue;
     best = cache;
     best_s = cycle_s;
@@ -148,7 +149,7 @@ std::optional<Proposal> other_cache(const Situation& all) {
   const bool decoded = best == Cache::decoded;
   return Proposal{
       Proposal::Kind::other_cache,
-      {all.now.threads, all.now.prefetch, best},
+      {all.now.num_workers, all.now.prefetch, best},
       best_s,
       fmt::format("{}, of it {:.3g} ms to read and {:.3g} ms to decode what is not cached; {:.0f} % of the "
                   "samples can be kept {}; the consumer waited {:.0f} % of the time",
@@ -158,7 +159,7 @@ std::optional<Proposal> other_cache(const Situation& all) {
 
 std::optional<Proposal> fewer_threads(const Situation& all) {
   const auto& [rates, now, bounds, model, starved, enough] = all;
-  if (now.threads - enough < (now.threads + 3) / 4) return std::nullopt;
+  if (now.num_workers - enough < (now.num_workers + 3) / 4) return std::nullopt;
   return Proposal{Proposal::Kind::fewer_threads,
                   {enough, now.prefetch, now.cache},
                   std::max(model.cycle_s(enough), rates.cycle_s()),
@@ -173,7 +174,7 @@ std::optional<Proposal> propose(const LoaderRates& rates, const LoaderSetting& n
   const Situation all(rates, now, bounds);
   for (const auto& change : {more_threads, deeper, other_cache, fewer_threads}) {
     // Without threads the consumer loads by itself, and nothing runs ahead of it.
-    if (now.threads == 0 && change != other_cache) continue;
+    if (now.num_workers == 0 && change != other_cache) continue;
     const auto proposal = change(all);
     if (proposal && !paused[place(proposal->kind)]) return proposal;
   }
@@ -200,7 +201,7 @@ std::size_t Autotuner::note(const LoaderSetting& to, const std::string& why, con
     if (from == wanted) return;
     decisions_.push_back({batch, at_s, what, from, wanted, why, samples_per_second(rates), std::nullopt, false});
   };
-  add(kThreadsKey, now_.threads, to.threads);
+  add(kNumWorkersKey, now_.num_workers, to.num_workers);
   add(kPrefetchKey, now_.prefetch, to.prefetch);
   add(kCacheKey, static_cast<std::int64_t>(now_.cache), static_cast<std::int64_t>(to.cache));
   const std::size_t added = decisions_.size() - before;
@@ -276,9 +277,9 @@ void Autotuner::refuse(std::string_view what, std::int64_t in_force, const std::
     last->rolled_back = last->to == last->from;
     last->why += "; " + why;
   }
-  if (what == kThreadsKey) {
-    now_.threads = in_force;
-    bounds_.high.threads = std::max(in_force, bounds_.low.threads);
+  if (what == kNumWorkersKey) {
+    now_.num_workers = in_force;
+    bounds_.high.num_workers = std::max(in_force, bounds_.low.num_workers);
   } else if (what == kCacheKey) {
     now_.cache = static_cast<Cache>(in_force);
     cache_refused_ = true;

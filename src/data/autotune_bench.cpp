@@ -91,7 +91,7 @@ Arm arm_of(const Scenario& scenario, const std::shared_ptr<const Source>& source
            std::int64_t prefetch) {
   DataOptions options;
   options.batch_size = scenario.batch_size;
-  options.threads = threads;
+  options.num_workers = threads;
   options.prefetch_batches = prefetch;
   const bool is_auto = threads == AUTOTUNE;
   return {is_auto ? "AUTOTUNE" : fmt::format("threads {}, prefetch {}", threads, prefetch),
@@ -128,8 +128,8 @@ void compare(const Scenario& scenario, std::int64_t rounds, Bars& bars) {
   }
   const double share = middle_of(arms[0].rates) / best;
   fmt::print("  AUTOTUNE, threads {}, prefetch {}: {:.3f} of the best fixed setting",
-             arms[0].consumer.loader().statistics().threads, arms[0].consumer.loader().statistics().prefetch_batches,
-             share);
+             arms[0].consumer.loader().statistics().num_workers,
+             arms[0].consumer.loader().statistics().prefetch_batches, share);
   bars.judge(share >= kShareWanted, fmt::format("at least {}", kShareWanted));
   show_decisions(arms[0].consumer.loader());
 }
@@ -144,7 +144,7 @@ void change_cost(microseconds before, microseconds after, Bars& bars) {
       1'000'000, [&](std::int64_t, std::int64_t) { return nanoseconds(microseconds(wait_us.load())); });
   DataOptions options;
   options.batch_size = 1;
-  options.threads = options.prefetch_batches = AUTOTUNE;
+  options.num_workers = options.prefetch_batches = AUTOTUNE;
   Consumer running{source, options, kOwn};
   running.take(kChange);
   wait_us = after.count();
@@ -164,7 +164,7 @@ void change_cost(microseconds before, microseconds after, Bars& bars) {
   fmt::print(
       "a stage of {} us takes {} us from batch {} on: decision {} batches later; then {:.3f} of a fresh run; threads "
       "{}",
-      before.count(), after.count(), kChange, waited, share, loader.statistics().threads);
+      before.count(), after.count(), kChange, waited, share, loader.statistics().num_workers);
   bars.judge(waited <= kAnswerWanted && share >= kShareWanted && share <= 2 - kShareWanted,
              fmt::format("at most {} batches, within 20 %", kAnswerWanted));
   show_decisions(loader);
@@ -191,7 +191,7 @@ void bound_bytes(Bars& bars) {
       1'000'000,
       [](std::int64_t index, std::int64_t) { return nanoseconds(microseconds(index % 20 == 0 ? 50'000 : 100)); }, 500);
   DataOptions options;
-  options.batch_size = options.threads = 1;
+  options.batch_size = options.num_workers = 1;
   options.shuffle = false;
   options.prefetch_batches = AUTOTUNE;
   options.prefetch_mib = 10;

@@ -23,13 +23,16 @@ using Cost = std::function<std::int64_t(std::int64_t batch)>;  // Nanoseconds th
 // delivered, and batches are delivered in order.
 class SimulatedLoader {
  public:
-  SimulatedLoader(Cost cost, std::int64_t own_ns, const LoaderSetting& setting)
-      : cost_(std::move(cost)), own_ns_(own_ns), setting_(setting), workers_(as_size(setting.threads), 0) {
+  SimulatedLoader(Cost cost, std::int64_t consumer_busy_ns, const LoaderSetting& setting)
+      : cost_(std::move(cost)),
+        own_ns_(consumer_busy_ns),
+        setting_(setting),
+        workers_(as_size(setting.num_workers), 0) {
     fill_window();
   }
   // What AUTOTUNE begins with.
-  SimulatedLoader(Cost cost, std::int64_t own_ns, std::int64_t prefetch_max)
-      : SimulatedLoader(std::move(cost), own_ns, LoaderSetting{1, 2}) {
+  SimulatedLoader(Cost cost, std::int64_t consumer_busy_ns, std::int64_t prefetch_max)
+      : SimulatedLoader(std::move(cost), consumer_busy_ns, LoaderSetting{1, 2}) {
     is_automatic_ = true;
     tuner_.reset({.low = {1, 1}, .high = {16, prefetch_max}, .cores = 2}, setting_);
     meter_.restart(setting_.prefetch + kConsumerBatches);
@@ -99,7 +102,7 @@ class SimulatedLoader {
     const LoaderSetting before = setting_;
     setting_ = tuner_.step(rates, delivered_, static_cast<double>(now_ns_) * 1e-9).value_or(before);
     meter_.restart(setting_ == before ? 0 : before.prefetch + kConsumerBatches);
-    workers_.resize(as_size(setting_.threads), now_ns_);
+    workers_.resize(as_size(setting_.num_workers), now_ns_);
     fill_window();
   }
 
@@ -120,11 +123,11 @@ Cost always(std::int64_t cost_ns) {
   return [cost_ns](std::int64_t) { return cost_ns; };
 }
 
-double best_fixed_rate(const Cost& cost, std::int64_t own_ns) {
+double best_fixed_rate(const Cost& cost, std::int64_t consumer_busy_ns) {
   double best = 0;
   for (const std::int64_t threads : {1, 2, 4, 8, 16}) {
     for (const std::int64_t prefetch : {2, 8, 32}) {
-      SimulatedLoader fixed{cost, own_ns, LoaderSetting{threads, prefetch}};
+      SimulatedLoader fixed{cost, consumer_busy_ns, LoaderSetting{threads, prefetch}};
       fixed.take(100);
       best = std::max(best, fixed.take(400));
     }
@@ -145,13 +148,13 @@ TEST(AutotuneSimulation, ThreadsRiseToFourFifthsOfTheBestFixedRateAtLeastAndCome
   SimulatedLoader tuned{cost, 1 * kMs, 64};
   tuned.take(400);
   ASSERT_FALSE(tuned.decisions().empty());
-  EXPECT_EQ(tuned.decisions().front().what, "data.threads");
+  EXPECT_EQ(tuned.decisions().front().what, "data.num_workers");
   EXPECT_EQ(tuned.decisions().front().from, 1);
   EXPECT_GT(tuned.decisions().front().to, 1);
   EXPECT_GE(tuned.take(400), 0.8 * best_fixed_rate(always(cost_ns), 1 * kMs));
   cost_ns = 100 * kUs;
   tuned.take(400);
-  EXPECT_EQ(tuned.setting().threads, 1);
+  EXPECT_EQ(tuned.setting().num_workers, 1);
   EXPECT_GE(tuned.take(400), 0.8 * best_fixed_rate(always(cost_ns), 1 * kMs));
 }
 
@@ -183,7 +186,7 @@ TEST(AutotuneSimulation, AChangeOfCostIsAnsweredWithinAHundredBatchesAndThenAsGo
     running.take(100);
     ASSERT_GT(running.decisions().size(), known) << before_ns;
     const LoaderDecision& answer = running.decisions()[known];
-    EXPECT_EQ(answer.what, "data.threads");
+    EXPECT_EQ(answer.what, "data.num_workers");
     EXPECT_EQ(answer.to > answer.from, after_ns > before_ns);
     EXPECT_GT(answer.before, 0);
     SimulatedLoader fresh{always(after_ns), 1 * kMs, 64};

@@ -27,7 +27,7 @@ struct Costs {
   double room_s = 0;  // Of the threads.
 
   LoaderRates at(const LoaderSetting& setting) const {
-    double made = static_cast<double>(setting.threads) / service_s;
+    double made = static_cast<double>(setting.num_workers) / service_s;
     if (cpu_share > 0) made = std::min(made, cores / (service_s * cpu_share));
     return {.own_s = own_s,
             .wait_s = std::max(1 / made - own_s, 0.0) + wait_s,
@@ -53,11 +53,11 @@ TEST(Autotune, ProposesTheFewestThreadsThatFeedTheConsumerAndTheDepthThatKeepsTh
 TEST(Autotune, StagesThatComputeGetNoMoreThreadsThanTheCoresAndWaitingOnesNoMoreThanTheBound) {
   const LoaderSetting now{1, 2};
   const Costs computing{.service_s = 50 * kMs, .own_s = 1 * kMs, .cpu_share = 1};
-  EXPECT_EQ(propose(computing.at(now), now, bounds_of(8))->to.threads, 2);
+  EXPECT_EQ(propose(computing.at(now), now, bounds_of(8))->to.num_workers, 2);
   const Costs half{.service_s = 50 * kMs, .own_s = 1 * kMs, .cpu_share = 0.5};
-  EXPECT_EQ(propose(half.at(now), now, bounds_of(8))->to.threads, 4);
+  EXPECT_EQ(propose(half.at(now), now, bounds_of(8))->to.num_workers, 4);
   const Costs waiting{.service_s = 50 * kMs, .own_s = 1 * kMs};
-  EXPECT_EQ(propose(waiting.at(now), now, bounds_of(8))->to.threads, 16);
+  EXPECT_EQ(propose(waiting.at(now), now, bounds_of(8))->to.num_workers, 16);
 }
 
 TEST(Autotune, AConsumerThatDoesNotWaitKeepsWhatThereIs) {
@@ -76,7 +76,7 @@ TEST(Autotune, ComesDownWhenTheCostFallsButNotForOneQuietMoment) {
   EXPECT_FALSE(tuner.step(cheap.at(tuner.now()), 160, 5));
   ASSERT_EQ(tuner.decisions().size(), 1U);
   const LoaderDecision& made = tuner.decisions().front();
-  EXPECT_EQ(made.what, "data.threads");
+  EXPECT_EQ(made.what, "data.num_workers");
   EXPECT_EQ(made.from, 6);
   EXPECT_EQ(made.to, 1);
   EXPECT_EQ(made.batch, 128);
@@ -115,7 +115,7 @@ TEST(Autotune, WhatDidNotPayRestsAlsoWhenANumberCameBetween) {
   const LoaderRates worse{.own_s = 1 * kMs, .wait_s = 9 * kMs, .service_s = 60 * kMs};
   ASSERT_EQ(tuner.step(worse, 100, 2), (LoaderSetting{1, 64}));
   SettingBounds fixed = bounds_of();
-  fixed.low.threads = fixed.high.threads = 2;
+  fixed.low.num_workers = fixed.high.num_workers = 2;
   tuner.reset(fixed, {2, 64});
   tuner.reset(bounds_of(), {1, 64});
   EXPECT_FALSE(tuner.step(costs.at({1, 64}), 300, 3));
@@ -169,12 +169,12 @@ TEST(Autotune, NoDepthIsAddedWhereTheWindowWasNeverFull) {
 TEST(Autotune, WhatIsFixedStays) {
   const Costs costs{.service_s = 50 * kMs, .own_s = 1 * kMs, .wait_s = 1 * kMs, .room_s = 9 * kMs};
   SettingBounds bounds = bounds_of(8);
-  bounds.low.threads = bounds.high.threads = 3;
+  bounds.low.num_workers = bounds.high.num_workers = 3;
   EXPECT_EQ(propose(costs.at({3, 2}), {3, 2}, bounds)->to, (LoaderSetting{3, 4}));
   bounds.low.prefetch = bounds.high.prefetch = 2;
   EXPECT_FALSE(propose(costs.at({3, 2}), {3, 2}, bounds));
-  bounds.low.threads = 1;
-  bounds.high.threads = 256;  // A window of 16 samples keeps no more busy.
+  bounds.low.num_workers = 1;
+  bounds.high.num_workers = 256;  // A window of 16 samples keeps no more busy.
   EXPECT_EQ(propose(costs.at({3, 2}), {3, 2}, bounds)->to, (LoaderSetting{16, 2}));
   EXPECT_FALSE(propose(costs.at({0, 2}), {0, 2}, bounds));  // The consumer loads by itself.
 }
@@ -189,16 +189,16 @@ TEST(Autotune, DoesNotSwingWhenMeasurementsDo) {
     tuner.step(rates, 32 * (i + 1), 0);
   }
   EXPECT_LE(tuner.decisions().size(), 6U);
-  EXPECT_GE(tuner.now().threads, 5);
-  EXPECT_LE(tuner.now().threads, 7);
+  EXPECT_GE(tuner.now().num_workers, 5);
+  EXPECT_LE(tuner.now().num_workers, 7);
 }
 
 TEST(Autotune, RefusedThreadsAreNotTriedAgain) {
   Autotuner tuner{bounds_of(), {1, 64}};
   const Costs costs{.service_s = 5 * kMs, .own_s = 1 * kMs};
   ASSERT_TRUE(tuner.step(costs.at(tuner.now()), 32, 1));
-  tuner.refuse(kThreadsKey, 2, "no more");
-  EXPECT_EQ(tuner.now().threads, 2);
+  tuner.refuse(kNumWorkersKey, 2, "no more");
+  EXPECT_EQ(tuner.now().num_workers, 2);
   EXPECT_EQ(tuner.decisions().back().to, 2);
   EXPECT_THAT(tuner.decisions().back().why, HasSubstr("; no more"));
   EXPECT_FALSE(tuner.decisions().back().rolled_back);  // One of them came.
@@ -210,11 +210,11 @@ TEST(Autotune, OfTwoSettingsThatChangeTogetherTheOneThatIsRefusedIsTold) {
     Autotuner tuner{bounds_of(), {1, 2}};
     const Costs costs{.service_s = 5 * kMs, .own_s = 1 * kMs};
     ASSERT_EQ(tuner.step(costs.at(tuner.now()), 32, 1), (LoaderSetting{6, 13}));
-    tuner.refuse(threads ? kThreadsKey : kPrefetchKey, threads ? 1 : 2, "not to be had");
+    tuner.refuse(threads ? kNumWorkersKey : kPrefetchKey, threads ? 1 : 2, "not to be had");
     EXPECT_EQ(tuner.now(), threads ? (LoaderSetting{1, 13}) : (LoaderSetting{6, 2}));
     ASSERT_EQ(tuner.decisions().size(), 2U);
     for (const LoaderDecision& made : tuner.decisions()) {
-      const bool refused = (made.what == kThreadsKey) == threads;
+      const bool refused = (made.what == kNumWorkersKey) == threads;
       EXPECT_EQ(made.rolled_back, refused) << made.what;
       EXPECT_EQ(made.to == made.from, refused) << made.what;
       EXPECT_EQ(made.why.find("not to be had") != std::string::npos, refused) << made.what;
@@ -237,7 +237,7 @@ LoaderRates reading(CacheFit fit) {
 
 SettingBounds one_thread() {
   SettingBounds bounds = bounds_of();
-  bounds.high.threads = 1;
+  bounds.high.num_workers = 1;
   bounds.batches = 100;
   return bounds;
 }
@@ -247,13 +247,13 @@ TEST(Autotune, ACacheTakesItsPartOfReadingAndDecoding) {
   const LoaderRates files = with_cache(rates, Cache::encoded);
   EXPECT_NEAR(files.service_s, 2 * kMs, 1e-12);
   EXPECT_NEAR(files.cpu_share, 1, 1e-12);  // What waited was reading.
-  const LoaderRates pictures = with_cache(rates, Cache::decoded);
-  EXPECT_NEAR(pictures.service_s, 5.25 * kMs, 1e-12);
-  EXPECT_NEAR(pictures.cpu_share, 1.25 / 5.25, 1e-12);
+  const LoaderRates images = with_cache(rates, Cache::decoded);
+  EXPECT_NEAR(images.service_s, 5.25 * kMs, 1e-12);
+  EXPECT_NEAR(images.cpu_share, 1.25 / 5.25, 1e-12);
   EXPECT_NEAR(with_cache(rates, Cache::none).service_s, rates.service_s, 1e-12);
 }
 
-TEST(Autotune, ProposesTheCacheThatGivesMostAndFilesWherePicturesGiveNoMore) {
+TEST(Autotune, ProposesTheCacheThatGivesMostAndFilesWhereImagesGiveNoMore) {
   const LoaderSetting now{1, 64};
   const auto proposed = [&](const LoaderRates& rates, const SettingBounds& bounds = one_thread()) {
     const auto proposal = propose(rates, now, bounds);

@@ -24,14 +24,14 @@ namespace {
 constexpr std::uint64_t kTieKey = 0x510E527FADE682D1U;
 
 // Files are waited for more than worked on; more threads are not worth their start.
-constexpr std::int64_t kThreadsMax = 8, kPicturesAThread = 256;
+constexpr std::int64_t kThreadsMax = 8, kImagesAThread = 256;
 
 struct Shaped {
   std::int64_t tie = 0, index = 0;
-  Sides sides;
+  ImageSize sides;
 };
 
-// Finds the sides of all pictures, by several threads.
+// Finds the sides of all images, by several threads.
 class SidesReading {
  public:
   SidesReading(const Source& source, const DataOptions& options, std::vector<Shaped>& samples)
@@ -40,7 +40,7 @@ class SidesReading {
   void run() {
     {
       std::vector<std::jthread> others;
-      const std::int64_t threads = std::min(source_.size() / kPicturesAThread + 1, kThreadsMax);
+      const std::int64_t threads = std::min(source_.size() / kImagesAThread + 1, kThreadsMax);
       try {
         for (std::int64_t i = 1; i < threads; ++i) others.emplace_back([this] { work(); });
       } catch (const std::system_error&) {
@@ -56,22 +56,22 @@ class SidesReading {
     std::vector<std::uint8_t> buffer;
     for (std::int64_t index = next_++; index < source_.size(); index = next_++) {
       try {
-        samples_[static_cast<std::size_t>(index)].sides = sides_of(index, buffer);
+        samples_[static_cast<std::size_t>(index)].sides = size_of_image(index, buffer);
       } catch (...) {
         note_failure(index);
       }
     }
   }
 
-  Sides sides_of(std::int64_t index, std::vector<std::uint8_t>& buffer) const {
-    std::optional<Sides> sides;
+  ImageSize size_of_image(std::int64_t index, std::vector<std::uint8_t>& buffer) const {
+    std::optional<ImageSize> sides;
     try {
       check_limit(source_, source_.sample_bytes(index), index, options_.limits());
-      sides = source_.sides(index, buffer);
+      sides = source_.image_size(index, buffer);
     } catch (const Error& error) {
       if (options_.on_corrupt == OnCorrupt::fail || !is_of_the_sample(error.code())) throw;
       // A read that fails here may go well in another rank, whose order would then be another one.
-      if (options_.ranks > 1 && !is_of_its_bytes(error.code())) throw;
+      if (options_.world_size > 1 && !is_of_its_bytes(error.code())) throw;
       return {};
     }
     if (sides) return *sides;

@@ -1,4 +1,4 @@
-// What buckets by shape save those who pad each batch to its highest and widest picture, and what finding the shapes
+// What buckets by shape save those who pad each batch to its highest and widest image, and what finding the shapes
 // costs: of photographs as they are stored, and as they would be with a shorter side of 256.
 //
 //   buckets_bench [FOLDER]    ImageFolder layout (make setup JOB=photos), of which DIR/train is taken; the page cache
@@ -23,24 +23,24 @@ namespace {
 
 constexpr std::int64_t kBatch = 64, kEpochs = 5, kShorterSide = 256;
 
-// The pictures of a folder, as they are or resized to a shorter side.
+// The images of a folder, as they are or resized to a shorter side.
 class Resized final : public Source {
  public:
   Resized(const Source& source, bool resized) : source_(source), resized_(resized) {}
   std::int64_t size() const override { return source_.size(); }
-  std::int64_t classes() const override { return source_.classes(); }
+  std::int64_t num_classes() const override { return source_.num_classes(); }
   int height() const override { return 0; }
   int width() const override { return 0; }
   int channels() const override { return 3; }
   Sample read(std::int64_t index, std::vector<std::uint8_t>& buffer) const override {
     return source_.read(index, buffer);
   }
-  std::optional<Sides> sides(std::int64_t index, std::vector<std::uint8_t>& buffer) const override {
-    const Sides sides = source_.sides(index, buffer).value();
+  std::optional<ImageSize> image_size(std::int64_t index, std::vector<std::uint8_t>& buffer) const override {
+    const ImageSize sides = source_.image_size(index, buffer).value();
     if (!resized_) return sides;
     const std::int64_t shorter = std::min(sides.height, sides.width);
-    return Sides{static_cast<int>(sides.height * kShorterSide / shorter),
-                 static_cast<int>(sides.width * kShorterSide / shorter)};
+    return ImageSize{static_cast<int>(sides.height * kShorterSide / shorter),
+                     static_cast<int>(sides.width * kShorterSide / shorter)};
   }
   std::int64_t sample_bytes(std::int64_t index) const override { return source_.sample_bytes(index); }
   std::int64_t label(std::int64_t index) const override { return source_.label(index); }
@@ -53,16 +53,16 @@ class Resized final : public Source {
 };
 
 // Of the pixels of padded batches, those that are padding.
-double padding(const Source& source, const std::vector<Sides>& shapes, const DataOptions& options) {
+double padding(const Source& source, const std::vector<ImageSize>& shapes, const DataOptions& options) {
   const detail::Order order{source, options, 1, true};
   double padded = 0, filled = 0;
   for (std::int64_t epoch = 0; epoch < kEpochs; ++epoch) {
     const detail::EpochOrder in_epoch{order, epoch};
     for (std::int64_t begin = 0; begin < order.positions(); begin += kBatch) {
       const std::int64_t end = std::min(begin + kBatch, order.positions());
-      Sides most;
+      ImageSize most;
       for (std::int64_t i = begin; i < end; ++i) {
-        const Sides& shape = shapes[static_cast<std::size_t>(in_epoch.sample_at(i))];
+        const ImageSize& shape = shapes[static_cast<std::size_t>(in_epoch.sample_at(i))];
         most = {std::max(most.height, shape.height), std::max(most.width, shape.width)};
         filled += static_cast<double>(shape.height) * shape.width;
       }
@@ -73,12 +73,12 @@ double padding(const Source& source, const std::vector<Sides>& shapes, const Dat
 }
 
 void report(const Source& source, const char* what) {
-  std::vector<Sides> shapes;
+  std::vector<ImageSize> shapes;
   std::vector<std::uint8_t> buffer;
   const std::int64_t begin_ns = monotonic_ns();
-  for (std::int64_t i = 0; i < source.size(); ++i) shapes.push_back(source.sides(i, buffer).value());
+  for (std::int64_t i = 0; i < source.size(); ++i) shapes.push_back(source.image_size(i, buffer).value());
   const double ms = seconds_since(begin_ns) * 1e3;
-  fmt::print("{} pictures, {}; the headers of all are read by one thread in {:.0f} ms\n", source.size(), what, ms);
+  fmt::print("{} images, {}; the headers of all are read by one thread in {:.0f} ms\n", source.size(), what, ms);
   DataOptions options;
   options.batch_size = kBatch;
   fmt::print("  shuffled: {:.1f} % of a padded batch is padding\n", 100 * padding(source, shapes, options));

@@ -17,7 +17,7 @@
 #include "data/detail/order.h"
 #include "data/detail/sources.h"
 #include "data/detail/testing.h"
-#include "data/detail/tiny_pictures.h"
+#include "data/detail/tiny_images.h"
 #include "data/pack_build.h"
 #include "store/file_calls.h"
 #include "store/scratch_folder.h"
@@ -34,33 +34,33 @@ using testing::HasSubstr;
 class ShapedSource : public Source {
  public:
   explicit ShapedSource(std::int64_t size) {
-    constexpr Sides kUsual[] = {{480, 640}, {640, 480}, {427, 640}, {333, 500}, {500, 375}};
+    constexpr ImageSize kUsual[] = {{480, 640}, {640, 480}, {427, 640}, {333, 500}, {500, 375}};
     for (std::int64_t i = 0; i < size; ++i) {
       SampleRandom random{11, 0, i};
       const auto any = [&random] { return 200 + static_cast<int>(random.below(825)); };
       const std::uint32_t kind = random.below(8);
-      shapes.push_back(kind < 5 ? kUsual[kind] : Sides{any(), any()});
+      shapes.push_back(kind < 5 ? kUsual[kind] : ImageSize{any(), any()});
     }
   }
   std::int64_t size() const override { return std::ssize(shapes); }
-  std::int64_t classes() const override { return 4; }
+  std::int64_t num_classes() const override { return 4; }
   int height() const override { return 0; }
   int width() const override { return 0; }
   int channels() const override { return 3; }
   Sample read(std::int64_t, std::vector<std::uint8_t>&) const override { return {}; }
-  std::optional<Sides> sides(std::int64_t index, std::vector<std::uint8_t>&) const override {
+  std::optional<ImageSize> image_size(std::int64_t index, std::vector<std::uint8_t>&) const override {
     return shapes[static_cast<std::size_t>(index)];
   }
   // As of JPEG files: by the number of pixels, and half or twice as much by what is on them.
   std::int64_t sample_bytes(std::int64_t index) const override {
-    const Sides& shape = shapes[static_cast<std::size_t>(index)];
+    const ImageSize& shape = shapes[static_cast<std::size_t>(index)];
     return std::int64_t{shape.height} * shape.width * (50 + SampleRandom{12, 0, index}.below(150)) / 600;
   }
   std::int64_t label(std::int64_t index) const override { return index % 4; }
   std::string sample_name(std::int64_t index) const override { return fmt::format("shaped[{}]", index); }
   std::uint64_t fingerprint() const override { return 1; }
 
-  std::vector<Sides> shapes;
+  std::vector<ImageSize> shapes;
 };
 
 DataOptions buckets_of(BucketBy what, std::int64_t batch_size = 16, std::int64_t buckets = 16) {
@@ -78,15 +78,15 @@ std::vector<std::int64_t> samples_of(const Order& order, std::int64_t epoch) {
   return all;
 }
 
-// Of the pixels of batches that are padded to their highest and widest picture, those that are padding.
+// Of the pixels of batches that are padded to their highest and widest image, those that are padding.
 double padding(const ShapedSource& source, const DataOptions& options) {
   const auto samples = samples_of(Order{source, options, 3, true}, 0);
   double padded = 0, filled = 0;
   for (std::int64_t begin = 0; begin < std::ssize(samples); begin += options.batch_size) {
     const std::int64_t end = std::min(begin + options.batch_size, std::ssize(samples));
-    Sides most;
+    ImageSize most;
     for (std::int64_t i = begin; i < end; ++i) {
-      const Sides& shape = source.shapes[static_cast<std::size_t>(samples[static_cast<std::size_t>(i)])];
+      const ImageSize& shape = source.shapes[static_cast<std::size_t>(samples[static_cast<std::size_t>(i)])];
       most = {std::max(most.height, shape.height), std::max(most.width, shape.width)};
       filled += static_cast<double>(shape.height) * shape.width;
     }
@@ -126,10 +126,10 @@ TEST(Buckets, ByShapeMeetEverySampleOnceInANewOrderEachEpoch) {
   }
 }
 
-// Each batch of equal pictures: as many of each shape as fill whole buckets.
+// Each batch of equal images: as many of each shape as fill whole buckets.
 TEST(Buckets, OfAFewShapesGiveBatchesOfOneShapeEach) {
   ShapedSource source{256};
-  constexpr Sides kShapes[] = {{100, 200}, {200, 100}, {100, 100}, {200, 200}};
+  constexpr ImageSize kShapes[] = {{100, 200}, {200, 100}, {100, 100}, {200, 200}};
   for (std::size_t i = 0; i < 256; ++i) source.shapes[i] = kShapes[i % 4];
   EXPECT_EQ(padding(source, buckets_of(BucketBy::shape, 16, 4)), 0);
 }
@@ -137,7 +137,7 @@ TEST(Buckets, OfAFewShapesGiveBatchesOfOneShapeEach) {
 class SilentSource final : public ShapedSource {
  public:
   using ShapedSource::ShapedSource;
-  std::optional<Sides> sides(std::int64_t, std::vector<std::uint8_t>&) const override { return std::nullopt; }
+  std::optional<ImageSize> image_size(std::int64_t, std::vector<std::uint8_t>&) const override { return std::nullopt; }
 };
 
 TEST(Buckets, OfASourceThatDoesNotTellSidesAreRefusedByTheOptionsName) {
@@ -172,41 +172,41 @@ class BucketsOfFiles : public ScratchFolder {
  protected:
   static DataOptions options(std::int64_t threads) {
     DataOptions options = buckets_of(BucketBy::shape, 5, 6);
-    options.threads = threads;
+    options.num_workers = threads;
     options.transform.size = 40;
     options.transform.crop = Crop::random_resized;
     return options;
   }
   void truncate(const char* name, const char* content) const {
-    std::ofstream file(pictures_.folder() / "train" / name, std::ios::binary | std::ios::trunc);
+    std::ofstream file(images_.folder() / "train" / name, std::ios::binary | std::ios::trunc);
     file << content;
   }
 
-  const TinyPictures pictures_{{.classes = 3, .count = 20, .height = 150, .width = 200}};
+  const TinyImages images_{{.classes = 3, .count = 20, .height = 150, .width = 200}};
 };
 
 TEST_F(BucketsOfFiles, ReadTheHeadersAlone) {
   const CountingCalls calls;
-  const auto source = detail::open_image_folder(pictures_.folder(), Split::train, calls);
+  const auto source = detail::open_image_folder(images_.folder(), Split::train, calls);
   std::vector<std::uint8_t> buffer;
   for (std::int64_t i = 0; i < source->size(); ++i) {
-    const Sides told = source->sides(i, buffer).value();
-    const image::Picture picture =
-        TinyPictures::picture(static_cast<int>(i / 20), static_cast<int>(i % 20), {.height = 150, .width = 200});
-    EXPECT_EQ(told.height, picture.height);
-    EXPECT_EQ(told.width, picture.width);
+    const ImageSize told = source->image_size(i, buffer).value();
+    const image::Image image =
+        TinyImages::image(static_cast<int>(i / 20), static_cast<int>(i % 20), {.height = 150, .width = 200});
+    EXPECT_EQ(told.height, image.height);
+    EXPECT_EQ(told.width, image.width);
   }
   EXPECT_EQ(calls.bytes.load(), 60 * 4096);
   EXPECT_GT(source->sample_bytes(0), 2 * 4096);
 }
 
 TEST_F(BucketsOfFiles, AreTheSameForAFolderAndItsPacksAndAnyNumberOfThreads) {
-  const std::shared_ptr<const Source> folder = open_source(pictures_.uri(), Split::train);
+  const std::shared_ptr<const Source> folder = open_source(images_.uri(), Split::train);
   Loader loader{folder, options(0), 3, true};
   const auto expected = sample_digests(loader.epoch(2));
   for (const PackForm form : {PackForm::stored, PackForm::raw, PackForm::lz4}) {
     const auto pack = folder_ / fmt::format("{}.pack", choice_name(form));
-    ASSERT_TRUE(write_pack({.source = pictures_.uri(), .out = pack, .form = form},
+    ASSERT_TRUE(write_pack({.source = images_.uri(), .out = pack, .form = form},
                            [](std::int64_t, std::int64_t) { return true; }));
     for (const std::int64_t threads : {1, 7}) {
       Loader packed{open_source("pack:" + pack.string(), Split::train), options(threads), 3, true};
@@ -216,7 +216,7 @@ TEST_F(BucketsOfFiles, AreTheSameForAFolderAndItsPacksAndAnyNumberOfThreads) {
 }
 
 TEST_F(BucketsOfFiles, APassGoesOnInTheMiddleOnOtherThreadsAndRanks) {
-  const std::shared_ptr<const Source> source = open_source(pictures_.uri(), Split::train);
+  const std::shared_ptr<const Source> source = open_source(images_.uri(), Split::train);
   auto halves = options(2);
   halves.batch_size = 4;
   Loader alone{source, halves, 3, true};
@@ -229,26 +229,26 @@ TEST_F(BucketsOfFiles, APassGoesOnInTheMiddleOnOtherThreadsAndRanks) {
     state = first.state();
   }
   halves.batch_size = 2;  // The same step of both ranks together.
-  halves.ranks = 2;
+  halves.world_size = 2;
   std::vector<std::uint64_t> found[2];
   for (halves.rank = 0; halves.rank < 2; ++halves.rank) {
-    halves.threads = halves.rank * 3;
+    halves.num_workers = halves.rank * 3;
     Loader part{source, halves, 3, true};
     part.restore(state);
     found[halves.rank] = sample_digests(part.next_epoch());
   }
-  std::vector<std::uint64_t> dealt;
+  std::vector<std::uint64_t> assigned;
   for (std::size_t i = 0; i < found[0].size(); i += 2) {
-    for (const auto& of_rank : found) dealt.insert(dealt.end(), of_rank.begin() + i, of_rank.begin() + i + 2);
+    for (const auto& of_rank : found) assigned.insert(assigned.end(), of_rank.begin() + i, of_rank.begin() + i + 2);
   }
-  EXPECT_EQ(dealt, (std::vector<std::uint64_t>{expected.begin() + 20, expected.end()}));
+  EXPECT_EQ(assigned, (std::vector<std::uint64_t>{expected.begin() + 20, expected.end()}));
 }
 
-TEST_F(BucketsOfFiles, APictureThatCannotBeReadObeysThePolicy) {
-  truncate("a/00003.jpg", "");            // Its size is 0 when the folder is listed.
-  truncate("b/00005.jpg", "no picture");  // Its header tells no sides.
-  const std::shared_ptr<const Source> source = open_source(pictures_.uri(), Split::train);
-  std::filesystem::remove(pictures_.folder() / "train/c/00007.jpg");
+TEST_F(BucketsOfFiles, AnImageThatCannotBeReadObeysThePolicy) {
+  truncate("a/00003.jpg", "");          // Its size is 0 when the folder is listed.
+  truncate("b/00005.jpg", "no image");  // Its header tells no sides.
+  const std::shared_ptr<const Source> source = open_source(images_.uri(), Split::train);
+  std::filesystem::remove(images_.folder() / "train/c/00007.jpg");
   EXPECT_THAT(error_of(ErrorCode::corrupt_data,
                        [&] {
                          Loader{source, options(1), 3, true};
@@ -259,7 +259,7 @@ TEST_F(BucketsOfFiles, APictureThatCannotBeReadObeysThePolicy) {
   Loader loader{source, zero, 3, true};
   EXPECT_EQ(sample_digests(loader.epoch(0)).size(), 57U);
   EXPECT_EQ(loader.corrupt_samples().size(), 3U);
-  zero.ranks = 2;  // What is missing here may be there in the other rank, which would have another order.
+  zero.world_size = 2;  // What is missing here may be there in the other rank, which would have another order.
   EXPECT_THAT(error_of(ErrorCode::not_found, [&] { Loader{source, zero, 3, true}; }), HasSubstr("c/00007.jpg"));
 }
 
@@ -268,7 +268,7 @@ TEST_F(BucketsOfFiles, AFileAboveTheLimitOfBytesIsNotReadForItsHeader) {
   small.max_sample_bytes = 100;
   EXPECT_THAT(error_of(ErrorCode::unsupported,
                        [&] {
-                         Loader{open_source(pictures_.uri(), Split::train), small, 3, true};
+                         Loader{open_source(images_.uri(), Split::train), small, 3, true};
                        }),
               HasSubstr("data.max_sample_bytes"));
 }

@@ -10,8 +10,8 @@
 #include <optional>
 #include <string>
 
+#include "data/detail/image_maker.h"
 #include "data/detail/on_corrupt.h"
-#include "data/detail/picture.h"
 #include "data/detail/sample_check.h"
 
 namespace headrace::detail {
@@ -22,7 +22,7 @@ namespace {
 constexpr std::size_t kAheadMax = std::size_t{256} << 10;
 
 constexpr int kReplacementsMax = 32;
-// Apart from the keys of transforms and orders, or a replacement would repeat the numbers that its picture draws.
+// Apart from the keys of transforms and orders, or a replacement would repeat the numbers that its image draws.
 constexpr std::uint64_t kReplacementKey = 0x9B05688C2B3E6C1FU;
 
 std::string name_of(const Source& source, std::int64_t index) {
@@ -59,7 +59,7 @@ bool lies_in(const std::vector<std::uint8_t>& buffer, std::span<const std::uint8
          before(bytes.data() + bytes.size(), buffer.data() + buffer.size());
 }
 
-// A shuffled order leaves the hardware no pattern, so each picture is asked for while the rest of the chunk is being
+// A shuffled order leaves the hardware no pattern, so each image is asked for while the rest of the chunk is being
 // read; after the first lines the hardware follows by itself. Inlined by force: g++ 12 takes a function that only
 // prefetches for one without effect and removes the call.
 [[gnu::always_inline]] inline void start_fetching(std::span<const std::uint8_t> bytes) {
@@ -73,11 +73,11 @@ class ChunkLoad {
   ChunkLoad(const Pass& pass, const ChunkPlace& place, Workspace& workspace, SampleCache* cache)
       : pass_(pass),
         place_(place),
-        hand_(pass.deal.hand(place.slot.index)),
+        hand_(pass.batch_sampler.slice(place.slot.index)),
         workspace_(workspace),
-        pictures_(entries_of(cache, Cache::decoded)),
+        images_(entries_of(cache, Cache::decoded)),
         files_(entries_of(cache, Cache::encoded)),
-        maker_(pass, workspace, pictures_),
+        maker_(pass, workspace, images_),
         sample_bytes_(place.slot.images.size() / place.slot.labels.size()) {}
 
   ChunkReport run();
@@ -105,7 +105,7 @@ class ChunkLoad {
   void note_error(std::exception_ptr error, std::int64_t i);
   std::size_t in_slot(std::size_t i) const { return static_cast<std::size_t>(place_.first) + i; }
   std::int64_t position_of(std::size_t i) const {
-    return pass_.deal.position_of(hand_, static_cast<std::int64_t>(in_slot(i)));
+    return pass_.batch_sampler.position_of(hand_, static_cast<std::int64_t>(in_slot(i)));
   }
   std::span<std::byte> row(std::size_t i) const {
     return place_.slot.images.subspan(in_slot(i) * sample_bytes_, sample_bytes_);
@@ -113,11 +113,11 @@ class ChunkLoad {
 
   const Pass& pass_;
   const ChunkPlace& place_;
-  const Deal::Hand hand_;
+  const BatchSampler::Slice hand_;
   Workspace& workspace_;
-  RamCache* const pictures_;  // Null: none are kept,
-  RamCache* const files_;     // likewise.
-  PictureMaker maker_;
+  RamCache* const images_;  // Null: none are kept,
+  RamCache* const files_;   // likewise.
+  ImageMaker maker_;
   const std::size_t sample_bytes_;
   std::array<HeldSample, kChunkMax> samples_;
   std::array<bool, kChunkMax> readable_{};
@@ -165,7 +165,7 @@ std::int64_t ChunkLoad::read_ahead(std::int64_t begin) {
       break;
     }
     readable_[i] = outcome == Outcome::made;
-    if (readable_[i] && samples_[i].form == PictureForm::encoded) waiting += samples_[i].bytes.size();
+    if (readable_[i] && samples_[i].form == ImageForm::encoded) waiting += samples_[i].bytes.size();
   }
   return at;
 }
@@ -179,7 +179,7 @@ bool ChunkLoad::make_read(std::int64_t begin, std::int64_t end) {
     Outcome outcome = Outcome::corrupt;
     if (readable_[i]) {
       // A file takes a millisecond; pixels are not worth asking.
-      if (samples_[i].form == PictureForm::encoded && !is_wanted(i)) return false;
+      if (samples_[i].form == ImageForm::encoded && !is_wanted(i)) return false;
       outcome = attempt(index, [&] { make(index, pass_.draws_of(position_of(i), index), i); });
     }
     if (outcome == Outcome::corrupt) outcome = stand_in(i);
@@ -220,7 +220,7 @@ bool ChunkLoad::note_corrupt(std::int64_t index) noexcept try {
 }
 
 void ChunkLoad::read(std::int64_t index, std::int64_t drawn_as, std::size_t i) {
-  if (pictures_ != nullptr || files_ != nullptr) {
+  if (images_ != nullptr || files_ != nullptr) {
     if (const auto kept = find_kept(index, drawn_as)) {
       samples_[i] = *kept;
       ++report_.cache_hits;
@@ -232,7 +232,7 @@ void ChunkLoad::read(std::int64_t index, std::int64_t drawn_as, std::size_t i) {
   check_limit(pass_.source, pass_.source.sample_bytes(index), index, limits);
   const auto outline = pass_.source.outline(index);
   if (outline) check_sample(pass_.source, *outline, index, limits, /*whole=*/false);
-  const bool in_rows = outline && !(pictures_ != nullptr && maker_.has_room(*outline));
+  const bool in_rows = outline && !(images_ != nullptr && maker_.has_room(*outline));
   std::vector<std::uint8_t>& buffer = workspace_.files[i - read_from_];
   samples_[i] = {in_rows ? *outline : pass_.source.read(index, buffer)};
   ++report_.read;
@@ -242,8 +242,8 @@ void ChunkLoad::read(std::int64_t index, std::int64_t drawn_as, std::size_t i) {
     report_.done.add(SamplePass::read, bytes, lies_in(buffer, samples_[i].bytes) ? bytes : 0);
     check_sample(pass_.source, samples_[i], index, limits, /*whole=*/true);
   }
-  const bool encoded = samples_[i].form == PictureForm::encoded;
-  if (pictures_ != nullptr && !in_rows && !encoded) maker_.keep(samples_[i], index);
+  const bool encoded = samples_[i].form == ImageForm::encoded;
+  if (images_ != nullptr && !in_rows && !encoded) maker_.keep(samples_[i], index);
   if (files_ != nullptr && encoded && keep_file(*files_, index, samples_[i])) {
     const std::int64_t kept = std::ssize(samples_[i].bytes) + std::ssize(samples_[i].entropy_index);
     report_.done.add(SamplePass::keep, kept, kept);
@@ -252,7 +252,7 @@ void ChunkLoad::read(std::int64_t index, std::int64_t drawn_as, std::size_t i) {
 }
 
 std::optional<HeldSample> ChunkLoad::find_kept(std::int64_t index, std::int64_t drawn_as) const {
-  if (pictures_ != nullptr) return maker_.find(index, drawn_as);
+  if (images_ != nullptr) return maker_.find(index, drawn_as);
   const auto file = find_file(*files_, index);
   if (!file) return std::nullopt;
   HeldSample sample{*file};
@@ -266,7 +266,7 @@ void ChunkLoad::make(std::int64_t index, std::int64_t drawn_as, std::size_t i) {
   Batch::Slot& slot = place_.slot;
   slot.sample_indices[in_slot(i)] = index;
   slot.labels[in_slot(i)] = samples_[i].label;
-  slot.mask[in_slot(i)] = static_cast<std::int64_t>(in_slot(i)) < hand_.counted ? 1 : 0;
+  slot.valid[in_slot(i)] = static_cast<std::int64_t>(in_slot(i)) < hand_.counted ? 1 : 0;
 }
 
 // What the policy puts in the place of a corrupt sample.
@@ -276,8 +276,8 @@ ChunkLoad::Outcome ChunkLoad::stand_in(std::size_t i) {
   const auto pixels = row(i);
   std::fill(pixels.begin(), pixels.end(), std::byte{0});  // Of every type the 0.
   const std::int64_t label = pass_.source.label(slot.sample_indices[in_slot(i)]);
-  slot.labels[in_slot(i)] = label >= 0 && label < pass_.source.classes() ? label : 0;
-  slot.mask[in_slot(i)] = 0;
+  slot.labels[in_slot(i)] = label >= 0 && label < pass_.source.num_classes() ? label : 0;
+  slot.valid[in_slot(i)] = 0;
   ++report_.zeroed;
   return Outcome::made;
 }

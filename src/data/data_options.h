@@ -54,11 +54,11 @@ struct SampleLimits {
 };
 
 struct DataOptions {
-  std::string source;                 // "idx:DIR", "folder:DIR", "list:FILE" or "pack:PATH". No default.
-  double val_fraction = 0;            // Of the training samples, held out as the split val where the source is opened.
-  std::int64_t batch_size = 128;      // Samples in a batch.
-  std::int64_t threads = 1;           // Loader threads; 0: the training thread loads. Live knob; never changes a byte.
-  std::int64_t threads_max = 0;       // Of threads = AUTOTUNE; 0: the larger of 16 and twice the usable cores.
+  std::string source;             // "idx:DIR", "folder:DIR", "list:FILE" or "pack:PATH". No default.
+  double val_fraction = 0;        // Of the training samples, held out as the split val where the source is opened.
+  std::int64_t batch_size = 128;  // Samples in a batch.
+  std::int64_t num_workers = 1;   // Threads that load; 0: the training thread loads. Live knob; never changes a byte.
+  std::int64_t num_workers_max = 0;   // Of num_workers = AUTOTUNE; 0: the larger of 16 and twice the usable cores.
   std::int64_t prefetch_batches = 2;  // Batches ready or in the making ahead of the consumer. Live knob. Costs memory.
   std::int64_t prefetch_mib = 0;      // Bound of these batches, in MiB; 0: a quarter of the memory limit.
   LastBatch last_batch = LastBatch::keep;
@@ -68,7 +68,7 @@ struct DataOptions {
   BucketBy bucket_by = BucketBy::bytes;  // In what they are alike.
   Sampler sampler = Sampler::each;       // Each sample once an epoch, or as many draws with replacement.
   std::vector<double> weights;           // sampler = weighted: one a class or one a sample.
-  std::int64_t ranks = 1;                // Processes that share the epoch; each loads its part.
+  std::int64_t world_size = 1;           // Processes that share the epoch; each loads its part.
   std::int64_t rank = 0;                 // Which of them this one is.
   bool in_order = true;                  // Batches come in the epoch's order, or as they get ready.
   OnCorrupt on_corrupt = OnCorrupt::fail;  // What becomes of a sample that cannot be read or decoded.
@@ -76,7 +76,7 @@ struct DataOptions {
   std::int64_t cache_mib = 0;              // Bound of the cache, in MiB; 0: half of what the memory limit leaves free.
   IndexUse index = IndexUse::use;          // Of JPEG files, for crops. Only build writes to the data's folder.
   bool scale_decode = false;               // JPEG files smaller than they are, where a crop needs no more.
-  std::int64_t max_pixels = SampleLimits{}.pixels;       // Of a picture; a larger one counts as corrupt.
+  std::int64_t max_pixels = SampleLimits{}.pixels;       // Of an image; a larger one counts as corrupt.
   std::int64_t max_sample_bytes = SampleLimits{}.bytes;  // Of a sample as it is stored, likewise.
   TransformOptions transform;
 
@@ -95,15 +95,15 @@ void describe_order(Visitor& visit, Options& o) {
         "them; 0 does not sort (training only).");
   visit("bucket_by", o.bucket_by,
         "What the samples of a bucket are alike in: bytes, the size of the file, by which they cost alike to read and "
-        "decode; or shape, the height and width of the picture as it is stored, by which whoever pads a batch to its "
-        "largest picture wastes little. For shape the headers of all pictures are read when the loader is built.");
+        "decode; or shape, the height and width of the image as it is stored, by which whoever pads a batch to its "
+        "largest image wastes little. For shape the headers of all images are read when the loader is built.");
   visit("sampler", o.sampler,
         "each takes every sample once an epoch; weighted draws as many with replacement, each with its chance in "
         "weights; class_balanced the same with equal chances for the classes (training only).");
   visit("weights", o.weights, Range<double>{0.0, 1e12},
         "Chances of sampler = weighted, relative to one another: one number a class, which all its samples have, or "
         "one a sample.");
-  visit("ranks", o.ranks, Range<std::int64_t>{1, 65536},
+  visit("world_size", o.world_size, Range<std::int64_t>{1, 65536},
         "Processes that train together. Their batches, taken in turns, are those of one process; each loads its own "
         "only.");
   visit("rank", o.rank, Range<std::int64_t>{0, 65535}, "Which of the ranks this process is, from 0.");
@@ -126,10 +126,10 @@ void describe(Visitor& visit, Options& o) {
         "Share of the training samples that is held out as the split val, drawn from the seed alone; for data without "
         "a val of their own. The best checkpoint is chosen by val; 0 holds out nothing.");
   visit("batch_size", o.batch_size, Range<std::int64_t>{1, 65536}, "Samples in a batch.");
-  visit("threads", o.threads, Range<std::int64_t>{0, 256, kOrAuto},
+  visit("num_workers", o.num_workers, Range<std::int64_t>{0, 256, kOrAuto},
         "Loader threads; 0 loads in the training thread; auto finds while it runs how many are enough. Changes no byte "
         "of any batch.");
-  visit("threads_max", o.threads_max, Range<std::int64_t>{0, 256},
+  visit("num_workers_max", o.num_workers_max, Range<std::int64_t>{0, 256},
         "The most that threads = auto may take; 0 is the larger of 16 and twice the cores that the process may use. "
         "More than the cores are taken only where reading waits.");
   visit("prefetch_batches", o.prefetch_batches, Range<std::int64_t>{1, 64, kOrAuto},
@@ -146,10 +146,10 @@ void describe(Visitor& visit, Options& o) {
   visit(
       "on_corrupt", o.on_corrupt,
       "A sample that cannot be read or decoded: fail ends the run and names it; replace takes another one, drawn from "
-      "the seed, in training and zero in evaluation; zero gives a picture of zeros that counts neither in the loss nor "
+      "the seed, in training and zero in evaluation; zero gives an image of zeros that counts neither in the loss nor "
       "in a metric.");
   visit("cache", o.cache,
-        "What stays in memory until the bound, from one epoch to the next: decoded keeps decoded pictures, encoded the "
+        "What stays in memory until the bound, from one epoch to the next: decoded keeps decoded images, encoded the "
         "JPEG and PNG files as they were read; auto chooses while it runs, from what reading and decoding take and how "
         "much would fit, and takes back what does not pay. Changes no byte of any batch; without effect where the "
         "source holds pixels in memory, and encoded where it gives pixels, no files.");
@@ -163,26 +163,26 @@ void describe(Visitor& visit, Options& o) {
       "first epoch decodes, and writes it at that epoch's end. Changes no byte of any batch.");
   visit("scale_decode", o.scale_decode,
         "Decode a JPEG at a half, a quarter or an eighth of its size where the crop is then still at least twice the "
-        "batch's pictures: faster on large pictures, and not the same pixels (about 40 dB PSNR and more). Without it "
-        "every picture is decoded as it is.");
+        "batch's images: faster on large images, and not the same pixels (about 40 dB PSNR and more). Without it "
+        "every image is decoded as it is.");
   visit("max_pixels", o.max_pixels, Range<std::int64_t>{1, std::int64_t{65'535} * 65'535},
-        "A picture of more pixels is refused by its header, before memory is taken for it, and dealt with by "
+        "An image of more pixels is refused by its header, before memory is taken for it, and handled by "
         "on_corrupt; 178956970 is Pillow's limit. A decoded pixel takes 3 bytes a loader thread; progressive JPEG and "
         "interlaced PNG, which are held whole, may have a quarter of it.");
   visit("max_sample_bytes", o.max_sample_bytes, Range<std::int64_t>{1, std::int64_t{1} << 30},
-        "A sample of more bytes, as it is stored, is refused before it is read, and dealt with by on_corrupt.");
+        "A sample of more bytes, as it is stored, is refused before it is read, and handled by on_corrupt.");
   visit("transform", o.transform, "How a sample becomes a tensor.");
 }
 
 // Keys that change no byte of any batch, and those that a LoaderState holds as numbers. All others must be the same
 // where a state is restored.
 constexpr std::array<std::string_view, 12> kKeysOutsideState{
-    "source", "batch_size", "threads",  "threads_max", "prefetch_batches", "prefetch_mib",
-    "ranks",  "rank",       "in_order", "cache",       "cache_mib",        "index"};
+    "source",     "batch_size", "num_workers", "num_workers_max", "prefetch_batches", "prefetch_mib",
+    "world_size", "rank",       "in_order",    "cache",           "cache_mib",        "index"};
 
 // Samples of an epoch that all ranks take in one step.
 inline std::int64_t samples_a_step(const DataOptions& options) noexcept {
-  return options.batch_size * options.ranks;
+  return options.batch_size * options.world_size;
 }
 
 // Batches that each rank gets of so many samples; 0 when `drop` leaves none.
@@ -194,9 +194,9 @@ inline std::int64_t batches_of(std::int64_t samples, std::int64_t samples_a_step
 // What of the order's options contradicts the rest, as a message that begins with a key; empty when nothing does.
 // Recipes and the Loader both ask. `prefix` stands before the keys: "data.".
 inline std::string order_contradiction(const DataOptions& options, const std::string& prefix) {
-  if (options.rank >= options.ranks) {
-    return fmt::format("{0}rank is {1} and {0}ranks is {2}; wanted a rank from 0 to {3}", prefix, options.rank,
-                       options.ranks, options.ranks - 1);
+  if (options.rank >= options.world_size) {
+    return fmt::format("{0}rank is {1} and {0}world_size is {2}; wanted a rank from 0 to {3}", prefix, options.rank,
+                       options.world_size, options.world_size - 1);
   }
   const bool is_weighted = options.sampler == Sampler::weighted;
   if (is_weighted && options.weights.empty()) {

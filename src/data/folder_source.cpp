@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "base/hash.h"
-#include "data/detail/picture_files.h"
+#include "data/detail/image_files.h"
 #include "data/detail/sources.h"
 #include "store/file_name.h"
 #include "store/folder.h"
@@ -22,7 +22,7 @@ namespace {
 using Path = std::filesystem::path;
 using detail::Listing;
 
-bool is_picture(std::string_view name) {
+bool is_image(std::string_view name) {
   const std::size_t dot = name.rfind('.');
   if (dot == std::string_view::npos) return false;
   std::string ending{name.substr(dot + 1)};
@@ -72,7 +72,7 @@ class Walk {
   Oddity dangling_{"Left out, as they are links that lead nowhere"};
   Oddity special_{"Left out, as they are neither files nor folders"};
   Oddity again_{"Folders left out, as another way led to them before, perhaps a loop of links"};
-  Oddity empty_{"Pictures of 0 bytes"};
+  Oddity empty_{"Images of 0 bytes"};
 };
 
 void Walk::note(const Path& folder) {
@@ -99,13 +99,13 @@ Listing Walk::list() {
 }
 
 void Walk::add_class(const FolderEntry& folder) {
-  const std::size_t before = listing_.pictures.size();
+  const std::size_t before = listing_.images.size();
   listing_.classes.push_back(folder.name);
   for (const Below& below : walk(folder)) {
     for (const FolderEntry& entry : below.entries) add_entry(below.name, entry);
   }
-  if (listing_.pictures.size() == before) {
-    fail(ErrorCode::corrupt_data, "data: the class folder {} has no pictures (.jpg, .jpeg, .png)",
+  if (listing_.images.size() == before) {
+    fail(ErrorCode::corrupt_data, "data: the class folder {} has no images (.jpg, .jpeg, .png)",
          printable_name((root_ / folder.name).native()));
   }
 }
@@ -138,7 +138,7 @@ std::vector<Walk::Below> Walk::walk(const FolderEntry& top) {
 void Walk::add_entry(const std::string& folder, const FolderEntry& entry) {
   const auto path = [&] { return root_ / folder / entry.name; };
   if (entry.kind == FolderEntry::Kind::folder) return;
-  if (!is_picture(entry.name)) return foreign_.add(path());
+  if (!is_image(entry.name)) return foreign_.add(path());
   if (entry.kind == FolderEntry::Kind::dangling_link) return dangling_.add(path());
   if (entry.kind == FolderEntry::Kind::other) return special_.add(path());
   if (entry.size == 0) empty_.add(path());
@@ -197,7 +197,7 @@ std::unique_ptr<Source> detail::open_image_folder(const Path& folder, Split spli
   }
   // Beside the split, not in it, or ImageFolder would take it for a class.
   const Path index_file = folder / ".headrace-index" / root.filename() / "entropy.records";
-  return detail::open_picture_files(std::move(listing), root, index_file, calls);
+  return detail::open_image_files(std::move(listing), root, index_file, calls);
 }
 
 }  // namespace headrace

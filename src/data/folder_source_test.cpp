@@ -19,14 +19,14 @@ using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::IsEmpty;
 
-// The files hold their own names: opening looks at no picture.
+// The files hold their own names: opening looks at no image.
 class FolderSource : public ScratchFolder {
  protected:
-  void picture(const std::string& name) { write(name, name); }
+  void image(const std::string& name) { write(name, name); }
   void two_classes() {
     for (const char* name :
          {"train/cat/1.jpg", "train/cat/2.png", "train/dog/3.jpeg", "test/cat/4.jpg", "test/dog/5.jpg"})
-      picture(name);
+      image(name);
   }
   std::string uri() const { return "folder:" + folder_.string(); }
   std::unique_ptr<Source> open(Split split = Split::train) const { return open_source(uri(), split); }
@@ -36,7 +36,7 @@ class FolderSource : public ScratchFolder {
     std::vector<std::string> all;
     for (std::int64_t i = 0; i < source.size(); ++i) {
       const Sample sample = source.read(i, buffer_);
-      EXPECT_EQ(sample.form, PictureForm::encoded);
+      EXPECT_EQ(sample.form, ImageForm::encoded);
       EXPECT_EQ(sample.height + sample.width + sample.channels, 0);
       EXPECT_EQ(sample.label, source.label(i));
       all.push_back(std::to_string(sample.label) + " " + std::string(sample.bytes.begin(), sample.bytes.end()));
@@ -58,10 +58,10 @@ class FolderSource : public ScratchFolder {
   std::vector<std::uint8_t> buffer_;
 };
 
-TEST_F(FolderSource, ClassesAreFoldersAndTheirPicturesAreSamples) {
+TEST_F(FolderSource, ClassesAreFoldersAndTheirImagesAreSamples) {
   two_classes();
   const auto train = open(), test = open(Split::test);
-  EXPECT_EQ(train->classes(), 2);
+  EXPECT_EQ(train->num_classes(), 2);
   EXPECT_EQ(train->height(), 0);
   EXPECT_EQ(train->width(), 0);
   EXPECT_EQ(train->channels(), 3);
@@ -82,8 +82,8 @@ TEST_F(FolderSource, EachSplitIsTheFolderOfItsNameAndNoOther) {
   EXPECT_THAT(samples(*open(Split::val)), ElementsAre("0 test/cat/4.jpg", "1 test/dog/5.jpg"));
   EXPECT_THAT(refusal(ErrorCode::not_found, Split::test), HasSubstr("has no split test; there is train, val"));
   EXPECT_EQ(find_source(uri(), Split::test), nullptr);
-  picture("test/cat/6.jpg");
-  picture("test/dog/7.jpg");
+  image("test/cat/6.jpg");
+  image("test/dog/7.jpg");
   EXPECT_THAT(samples(*open(Split::test)), ElementsAre("0 test/cat/6.jpg", "1 test/dog/7.jpg"));
   EXPECT_THAT(samples(*open(Split::val)), ElementsAre("0 test/cat/4.jpg", "1 test/dog/5.jpg"));
   EXPECT_THAT(open(Split::test)->remarks(), IsEmpty());
@@ -104,8 +104,8 @@ TEST(Splits, AnUnknownNameIsRefusedWithTheThree) {
 TEST_F(FolderSource, FoldersBelowAClassAndLinksAreFollowedInImageFoldersOrder) {
   for (const char* name :
        {"train/b/z.jpg", "train/b/a/2.JPG", "train/b/a-b/3.Png", "train/b/a/c/1.jpeg", "train/A/x.jpg"})
-    picture(name);
-  picture("elsewhere/far.jpg");
+    image(name);
+  image("elsewhere/far.jpg");
   std::filesystem::create_symlink("../../elsewhere", folder_ / "train/b/m");
   std::filesystem::create_symlink("z.jpg", folder_ / "train/b/link.jpg");
   std::filesystem::create_symlink("../elsewhere", folder_ / "train/c");
@@ -115,18 +115,18 @@ TEST_F(FolderSource, FoldersBelowAClassAndLinksAreFollowedInImageFoldersOrder) {
 }
 
 TEST_F(FolderSource, NamesThatAreNotTextWorkAndAreShownEscaped) {
-  picture("train/caf\xe9/\xff\n.jpg");
+  image("train/caf\xe9/\xff\n.jpg");
   const auto source = open();
   EXPECT_THAT(samples(*source), ElementsAre("0 train/caf\xe9/\xff\n.jpg"));
   EXPECT_THAT(source->class_names(), ElementsAre("caf\\xe9"));
   EXPECT_EQ(source->sample_name(0), folder_.string() + "/train/caf\\xe9/\\xff\\x0a.jpg");
 }
 
-TEST_F(FolderSource, WhatIsNoPictureIsLeftOutWithARemarkEach) {
+TEST_F(FolderSource, WhatIsNoImageIsLeftOutWithARemarkEach) {
   two_classes();
-  picture("train/notes.txt");
-  picture("train/cat/.DS_Store");
-  picture("train/cat/old/list.gif");
+  image("train/notes.txt");
+  image("train/cat/.DS_Store");
+  image("train/cat/old/list.gif");
   write("train/cat/0.jpg", "");
   std::filesystem::create_symlink("gone.jpg", folder_ / "train/dog/link.jpg");
   ASSERT_EQ(mkfifo((folder_ / "train/dog/pipe.jpg").c_str(), 0600), 0);
@@ -138,7 +138,7 @@ TEST_F(FolderSource, WhatIsNoPictureIsLeftOutWithARemarkEach) {
                           AllOf(HasSubstr("not .jpg, .jpeg or .png: 2; "), HasSubstr("/train/cat/.DS_Store")),
                           AllOf(HasSubstr("lead nowhere: 1; "), HasSubstr("/train/dog/link.jpg")),
                           AllOf(HasSubstr("neither files nor folders: 1; "), HasSubstr("/train/dog/pipe.jpg")),
-                          AllOf(HasSubstr("Pictures of 0 bytes: 1; "), HasSubstr("/train/cat/0.jpg"))));
+                          AllOf(HasSubstr("Images of 0 bytes: 1; "), HasSubstr("/train/cat/0.jpg"))));
 }
 
 TEST_F(FolderSource, LoopsOfLinksEndAndAreRemarked) {
@@ -158,33 +158,33 @@ TEST_F(FolderSource, AMazeOfLinksIsWalkedOnce) {
   std::filesystem::create_directories(folder_ / "train/cat");
   for (int level = 0; level < 40; ++level) {
     const std::string here = "maze/" + std::to_string(level), next = "../" + std::to_string(level + 1);
-    picture(here + "/x.jpg");
+    image(here + "/x.jpg");
     std::filesystem::create_symlink(next, folder_ / here / "left");
     std::filesystem::create_symlink(next, folder_ / here / "right");
   }
-  picture("maze/40/x.jpg");
+  image("maze/40/x.jpg");
   std::filesystem::create_symlink("../../maze/20", folder_ / "train/cat/in");
   EXPECT_EQ(open()->size(), 21);
 }
 
-TEST_F(FolderSource, AClassWithoutPicturesIsNamed) {
+TEST_F(FolderSource, AClassWithoutImagesIsNamed) {
   two_classes();
   std::filesystem::create_directories(folder_ / "train/eel/deep");
-  picture("train/eel/deep/readme.txt");
+  image("train/eel/deep/readme.txt");
   EXPECT_THAT(refusal(ErrorCode::corrupt_data),
-              AllOf(HasSubstr(folder_.string() + "/train/eel has no pictures"), HasSubstr(".jpg")));
+              AllOf(HasSubstr(folder_.string() + "/train/eel has no images"), HasSubstr(".jpg")));
 }
 
 TEST_F(FolderSource, ASplitWithoutClassesIsRefused) {
   std::filesystem::create_directories(folder_ / "train");
   EXPECT_THAT(refusal(ErrorCode::corrupt_data), HasSubstr("/train has no class folders"));
-  picture("train/1.jpg");
+  image("train/1.jpg");
   EXPECT_THAT(refusal(ErrorCode::corrupt_data), HasSubstr("/train has no class folders"));
 }
 
 TEST_F(FolderSource, SplitsWithDifferentClassesAreRefusedByName) {
   two_classes();
-  picture("test/eel/6.jpg");
+  image("test/eel/6.jpg");
   const std::string train = folder_.string() + "/train", test = folder_.string() + "/test";
   EXPECT_THAT(refusal(ErrorCode::corrupt_data), HasSubstr(test + " has eel, " + train + " has not"));
   EXPECT_THAT(refusal(ErrorCode::corrupt_data, Split::test), HasSubstr(test + " has eel, " + train + " has not"));
@@ -228,7 +228,7 @@ TEST_F(FolderSource, TheFingerprintIsOfNamesSizesAndLabels) {
   EXPECT_NE(open(Split::test)->fingerprint(), before);
   write("train/cat/1.jpg", "another size");
   EXPECT_NE(open()->fingerprint(), before);
-  picture("train/cat/1.jpg");
+  image("train/cat/1.jpg");
   EXPECT_EQ(open()->fingerprint(), before);
   std::filesystem::rename(folder_ / "train/cat/1.jpg", folder_ / "train/cat/0.jpg");
   EXPECT_NE(open()->fingerprint(), before);
@@ -244,7 +244,7 @@ TEST_F(FolderSource, TheFingerprintIsOfNamesSizesAndLabels) {
 TEST_F(FolderSource, AHundredThousandFilesAreListed) {
   constexpr int kFiles = 100'000;
   std::filesystem::create_directories(folder_ / "train/all");
-  const std::string stem = (folder_ / "train/all/picture-").string();
+  const std::string stem = (folder_ / "train/all/image-").string();
   for (int i = 0; i < kFiles; ++i) std::ofstream(fmt::format("{}{:06d}.jpg", stem, i)).put('x');
   const auto source = open();
   EXPECT_EQ(source->size(), kFiles);

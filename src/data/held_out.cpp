@@ -28,7 +28,7 @@ class Part final : public Source {
         fingerprint_(fingerprint) {}
 
   std::int64_t size() const override { return std::ssize(samples_); }
-  std::int64_t classes() const override { return source_->classes(); }
+  std::int64_t num_classes() const override { return source_->num_classes(); }
   int height() const override { return source_->height(); }
   int width() const override { return source_->width(); }
   int channels() const override { return source_->channels(); }
@@ -36,8 +36,8 @@ class Part final : public Source {
     return source_->read(checked(index), buffer);
   }
   std::optional<Sample> outline(std::int64_t index) const override { return source_->outline(checked(index)); }
-  std::optional<Sides> sides(std::int64_t index, std::vector<std::uint8_t>& buffer) const override {
-    return source_->sides(checked(index), buffer);
+  std::optional<ImageSize> image_size(std::int64_t index, std::vector<std::uint8_t>& buffer) const override {
+    return source_->image_size(checked(index), buffer);
   }
   std::span<const std::uint8_t> read_rows(std::int64_t index, int first, int count,
                                           std::vector<std::uint8_t>& buffer) const override {

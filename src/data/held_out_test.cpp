@@ -13,7 +13,7 @@
 #include <vector>
 
 #include "data/detail/testing.h"
-#include "data/detail/tiny_pictures.h"
+#include "data/detail/tiny_images.h"
 
 namespace headrace {
 namespace {
@@ -21,13 +21,13 @@ namespace {
 using testing::AllOf;
 using testing::HasSubstr;
 
-constexpr TinyPictures::Shape kShape{.classes = 4, .count = 25};
+constexpr TinyImages::Shape kShape{.classes = 4, .count = 25};
 
 class HeldOut : public testing::Test {
  protected:
   DataOptions options(double fraction, std::int64_t threads = 1) const {
     DataOptions options = options_of(8, threads);
-    options.source = pictures_.uri();
+    options.source = images_.uri();
     options.val_fraction = fraction;
     options.transform.size = 24;
     options.transform.crop = Crop::random_resized;
@@ -39,11 +39,11 @@ class HeldOut : public testing::Test {
     return all;
   }
 
-  const TinyPictures pictures_{kShape};
+  const TinyImages images_{kShape};
 };
 
 TEST_F(HeldOut, TrainAndValAreAllTrainingSamplesOnceInTheirOrder) {
-  const auto whole = open_source(pictures_.uri(), Split::train);
+  const auto whole = open_source(images_.uri(), Split::train);
   const auto train = open_split(options(0.2), 3, Split::train), val = open_split(options(0.2), 3, Split::val);
   EXPECT_EQ(train->size(), 80);
   EXPECT_EQ(val->size(), 20);
@@ -58,14 +58,14 @@ TEST_F(HeldOut, TrainAndValAreAllTrainingSamplesOnceInTheirOrder) {
     EXPECT_TRUE(std::ranges::equal(val->read(i, one).bytes, whole->read(at, other).bytes));
     EXPECT_EQ(val->label(i), whole->label(at));
   }
-  EXPECT_EQ(names(*open_split(options(0.2), 3, Split::test)), names(*open_source(pictures_.uri(), Split::test)));
+  EXPECT_EQ(names(*open_split(options(0.2), 3, Split::test)), names(*open_source(images_.uri(), Split::test)));
 }
 
 TEST_F(HeldOut, TheChoiceIsOfTheSeedAndTheFractionAlone) {
   const auto val = open_split(options(0.2), 3, Split::val);
   EXPECT_EQ(names(*open_split(options(0.2), 3, Split::val)), names(*val));
   EXPECT_NE(names(*open_split(options(0.2), 4, Split::val)), names(*val));
-  std::set<std::uint64_t> fingerprints{open_source(pictures_.uri(), Split::train)->fingerprint(), val->fingerprint(),
+  std::set<std::uint64_t> fingerprints{open_source(images_.uri(), Split::train)->fingerprint(), val->fingerprint(),
                                        open_split(options(0.2), 3, Split::train)->fingerprint(),
                                        open_split(options(0.2), 4, Split::val)->fingerprint(),
                                        open_split(options(0.25), 3, Split::val)->fingerprint()};
@@ -83,7 +83,7 @@ TEST_F(HeldOut, BatchesAreTheSameForAnyThreadCountAndTheirRanksTogetherHoldTheSa
   std::vector<std::int64_t> of_ranks;
   for (const std::int64_t rank : {0, 1}) {
     DataOptions ranked = options(0.2);
-    ranked.batch_size = 4, ranked.ranks = 2, ranked.rank = rank;
+    ranked.batch_size = 4, ranked.world_size = 2, ranked.rank = rank;
     Loader loader{open_split(ranked, 3, Split::train), ranked, 3, true};
     for (const std::int64_t sample : order(loader.epoch(0))) of_ranks.push_back(sample);
   }
@@ -105,13 +105,13 @@ TEST_F(HeldOut, AStateIsOfOneFraction) {
 TEST_F(HeldOut, NothingIsHeldOutByDefault) {
   EXPECT_EQ(find_split(options(0), 3, Split::val), nullptr);
   EXPECT_EQ(open_split(options(0), 3, Split::train)->fingerprint(),
-            open_source(pictures_.uri(), Split::train)->fingerprint());
+            open_source(images_.uri(), Split::train)->fingerprint());
 }
 
 TEST_F(HeldOut, BesideAValOfTheSourceOrWithoutAnySampleItIsRefused) {
   EXPECT_THAT(error_of(ErrorCode::invalid_argument, [&] { open_split(options(0.001), 3, Split::val); }),
               HasSubstr("data.val_fraction = 0.001 holds out 0 of 100 samples"));
-  std::filesystem::rename(pictures_.folder() / "test", pictures_.folder() / "val");
+  std::filesystem::rename(images_.folder() / "test", images_.folder() / "val");
   for (const Split split : {Split::train, Split::val}) {
     EXPECT_THAT(error_of(ErrorCode::invalid_argument, [&] { open_split(options(0.2), 3, split); }),
                 AllOf(HasSubstr("data.val_fraction is 0.2"), HasSubstr("has a split val of its own")));

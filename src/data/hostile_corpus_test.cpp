@@ -1,4 +1,4 @@
-// Pictures and packs that were damaged on purpose, through the Loader: 1,600 and 400. 500 pairs of IDX files are in
+// Images and packs that were damaged on purpose, through the Loader: 1,600 and 400. 500 pairs of IDX files are in
 // idx_source_test.cpp.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -22,7 +22,7 @@
 #include "data/detail/testing.h"
 #include "data/pack_build.h"
 #include "image/decode.h"
-#include "image/test_pictures.h"
+#include "image/test_images.h"
 #include "store/detail/mended_pack.h"
 #include "store/scratch_folder.h"
 
@@ -87,7 +87,7 @@ struct Seeds {
   std::vector<Bytes> jpegs, pngs;
 };
 
-Seeds sound_pictures() {
+Seeds sound_images() {
   Seeds seeds;
   const auto color = image::photograph(kHeight, kWidth, 3, 1), grey = image::photograph(kHeight, kWidth, 1, 2);
   using image::JpegForm;
@@ -173,15 +173,15 @@ std::int64_t peak_memory_mib() {
 
 class HostileCorpus : public ScratchFolder {
  protected:
-  static constexpr int kPictures = 400;  // Of them every eighth is sound.
+  static constexpr int kImages = 400;  // Of them every eighth is sound.
 
   void fill(unsigned seed) {
     paths_.clear();
     damages_.clear();
     std::mt19937 random{seed};
-    const Seeds seeds = sound_pictures();
+    const Seeds seeds = sound_images();
     Watchdog watchdog;
-    for (int i = 0; i < kPictures; ++i) {
+    for (int i = 0; i < kImages; ++i) {
       Bytes file = i % 8 == 0 ? seeds.jpegs[random() % seeds.jpegs.size()] : mutated(seeds, random);
       const std::string name =
           fmt::format("{}/train/{}/{:03d}.{}", seed, i % 2 == 0 ? "even" : "odd", i, i % 3 == 0 ? "png" : "jpg");
@@ -191,7 +191,7 @@ class HostileCorpus : public ScratchFolder {
     }
     EXPECT_GT(std::count(damages_.begin(), damages_.end(), Damage::header), 50);
     EXPECT_GT(std::count(damages_.begin(), damages_.end(), Damage::data), 50);
-    EXPECT_GT(std::count(damages_.begin(), damages_.end(), Damage::none), kPictures / 8);
+    EXPECT_GT(std::count(damages_.begin(), damages_.end(), Damage::none), kImages / 8);
   }
   // Names within the data set.
   std::set<std::string> damaged(bool header_alone) const {
@@ -230,8 +230,8 @@ void HostileCorpus::load(const std::string& uri) const {
   const std::set<std::string> bad = damaged(/*header_alone=*/false), hopeless = damaged(/*header_alone=*/true);
   EXPECT_THAT(named, IsSubsetOf(bad));
   EXPECT_THAT(hopeless, IsSubsetOf(named));
-  ASSERT_EQ(delivered.size(), static_cast<std::size_t>(kPictures));
-  for (std::int64_t i = 0; i < kPictures; ++i) {
+  ASSERT_EQ(delivered.size(), static_cast<std::size_t>(kImages));
+  for (std::int64_t i = 0; i < kImages; ++i) {
     const std::int64_t index = delivered[static_cast<std::size_t>(i)];
     EXPECT_EQ(hopeless.count(source->stored_name(index)), 0U);
     if (bad.count(source->stored_name(i)) == 0) {
@@ -240,19 +240,19 @@ void HostileCorpus::load(const std::string& uri) const {
   }
 }
 
-// A crop may spare the damage of its picture: what is named lies between what no crop can spare and what a whole
+// A crop may spare the damage of its image: what is named lies between what no crop can spare and what a whole
 // decode finds.
-TEST_F(HostileCorpus, BadPicturesAreNamedAndReplacedAndAllOthersDelivered) {
+TEST_F(HostileCorpus, BadImagesAreNamedAndReplacedAndAllOthersDelivered) {
   const std::int64_t before = peak_memory_mib();
   for (const unsigned seed : {1U, 2U, 3U, 4U}) {
     fill(seed);
     load("folder:" + (folder_ / std::to_string(seed)).string());
   }
   EXPECT_LT(peak_memory_mib() - before,
-            kMemoryMib);  // One 65,535 x 65,535 picture has 12,300, and many have more than 300.
+            kMemoryMib);  // One 65,535 x 65,535 image has 12,300, and many have more than 300.
 }
 
-TEST_F(HostileCorpus, BadPicturesInAPackAreToo) {
+TEST_F(HostileCorpus, BadImagesInAPackAreToo) {
   fill(5);
   const std::string folder = "folder:" + (folder_ / "5").string();
   const PackPlan plan{.source = folder, .out = folder_ / "5.pack", .threads = 2};
@@ -264,7 +264,7 @@ TEST_F(HostileCorpus, BadPicturesInAPackAreToo) {
 
 class HostilePacks : public ScratchFolder {
  protected:
-  // Of twelve pictures.
+  // Of twelve images.
   std::string whole_pack() {
     for (int i = 0; i < 12; ++i) {
       const Bytes file = image::jpeg_of(image::photograph(kHeight, kWidth, 3, static_cast<unsigned>(i)), {});

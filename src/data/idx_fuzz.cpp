@@ -48,7 +48,7 @@ std::string gzip(const std::string& bytes) {
 }
 
 void fill(const std::filesystem::path& folder) {
-  write_input(folder / "images", '\0' + images());
+  write_input(folder / "image", '\0' + images());
   write_input(folder / "labels", '\1' + labels());
   write_input(folder / "images.gz", '\2' + gzip(images()));
   write_input(folder / "labels.gz", '\3' + gzip(labels()));
@@ -70,7 +70,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     const std::shared_ptr<const Source> source = open_source("idx:" + fuzz_folder().string(), Split::train);
     DataOptions options;
     options.batch_size = 4;
-    options.threads = 0;
+    options.num_workers = 0;
     Loader loader{source, options, 1, true, /*memory_limit=*/std::int64_t{1} << 28};
     Epoch epoch = loader.epoch(0);
     std::int64_t samples = 0;

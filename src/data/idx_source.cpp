@@ -132,12 +132,12 @@ void check(const OpenedIdx& images, const OpenedIdx& labels, const SampleLimits&
   const std::int64_t height = images.dimensions[1], width = images.dimensions[2];
   constexpr std::int64_t kSideMax = std::numeric_limits<int>::max();
   if (height > kSideMax || width > kSideMax) {
-    fail(ErrorCode::corrupt_data, "data: {}: pictures of {} x {} pixels; a side has at most {}", images.path.string(),
+    fail(ErrorCode::corrupt_data, "data: {}: images of {} x {} pixels; a side has at most {}", images.path.string(),
          height, width, kSideMax);
   }
   const std::int64_t pixels = height * width;  // A byte each.
   if (pixels > std::min(limits.pixels, limits.bytes)) {
-    fail(ErrorCode::unsupported, "data: {}: pictures of {} x {}: {} pixels of a byte each; wanted at most {} ({})",
+    fail(ErrorCode::unsupported, "data: {}: images of {} x {}: {} pixels of a byte each; wanted at most {} ({})",
          images.path.string(), height, width, pixels, std::min(limits.pixels, limits.bytes),
          limits.pixels <= limits.bytes ? "data.max_pixels" : "data.max_sample_bytes");
   }
@@ -160,7 +160,7 @@ std::string labels_name(Split split) {
   return std::string(detail::idx_prefix(split)) + "-labels-idx1-ubyte";
 }
 
-// Pictures and labels of one split, whole in memory.
+// Images and labels of one split, whole in memory.
 class IdxSource final : public Source {
  public:
   IdxSource(IdxArray images, IdxArray labels) : images_(std::move(images)), labels_(std::move(labels)) {
@@ -170,7 +170,7 @@ class IdxSource final : public Source {
   }
 
   std::int64_t size() const override { return images_.dimensions[0]; }
-  std::int64_t classes() const override { return classes_; }
+  std::int64_t num_classes() const override { return classes_; }
   int height() const override { return static_cast<int>(images_.dimensions[1]); }
   int width() const override { return static_cast<int>(images_.dimensions[2]); }
   int channels() const override { return 1; }
@@ -183,7 +183,7 @@ class IdxSource final : public Source {
     const auto bytes = static_cast<std::size_t>(height()) * static_cast<std::size_t>(width());
     const auto at = static_cast<std::size_t>(index);
     return {.bytes = std::span{images_.values}.subspan(at * bytes, bytes),
-            .form = PictureForm::pixels,
+            .form = ImageForm::pixels,
             .height = height(),
             .width = width(),
             .channels = 1,

@@ -103,7 +103,7 @@ TEST_F(IdxSource, GivesEverySampleAsStored) {
   EXPECT_EQ(source->height(), 3);
   EXPECT_EQ(source->width(), 4);
   EXPECT_EQ(source->channels(), 1);
-  EXPECT_EQ(source->classes(), 3);
+  EXPECT_EQ(source->num_classes(), 3);
   const std::string stored = images(5, 3, 4).substr(16);
   for (std::int64_t i = 0; i < 5; ++i) {
     const Sample sample = source->read(i, unused_);
@@ -289,7 +289,7 @@ TEST_F(IdxSource, AGzipBombIsInflatedNoFurtherThanItsHeaderPromises) {
 }
 
 // A header can be honest and its data still be gigabytes of nothing.
-TEST_F(IdxSource, PicturesBeyondTheLimitsAreRefusedByTheHeader) {
+TEST_F(IdxSource, ImagesBeyondTheLimitsAreRefusedByTheHeader) {
   write(kLabels, labels(1));
   write(kImages, gzip(number(0x803) + number(1) + number(65'535) + number(65'535) + std::string(64 << 20, '\0')));
   AllocationCount::reset_peak();
@@ -340,7 +340,7 @@ TEST_F(IdxSource, DamagedFilesAreReadOrRefusedButNeverCrash) {
       for (std::int64_t at = 0; at < source->size(); ++at) {
         const Sample sample = source->read(at, unused_);
         sum = std::accumulate(sample.bytes.begin(), sample.bytes.end(), sum);
-        EXPECT_LT(sample.label, source->classes());
+        EXPECT_LT(sample.label, source->num_classes());
       }
       EXPECT_GT(sum, 0);
       DataOptions options = options_of(7, 0);
@@ -364,7 +364,7 @@ TEST_F(IdxSource, DamagedFilesAreReadOrRefusedButNeverCrash) {
 TEST(FashionMnist, DebiansFilesAreReadWhole) {
   const auto train = open_source("idx:" + kFashion, Split::train), test = open_source("idx:" + kFashion, Split::test);
   const auto facts = [](const Source& source) {
-    std::vector<std::int64_t> per_class(static_cast<std::size_t>(source.classes()));
+    std::vector<std::int64_t> per_class(static_cast<std::size_t>(source.num_classes()));
     std::int64_t sum = 0, checksum = 0;
     std::vector<std::uint8_t> unused;
     for (std::int64_t i = 0; i < source.size(); ++i) {

@@ -9,7 +9,7 @@
 #include <utility>
 #include <vector>
 
-#include "data/detail/entropy_shelf.h"
+#include "data/detail/entropy_index_cache.h"
 
 namespace headrace {
 namespace {
@@ -28,7 +28,7 @@ class IndexBuild {
 
  private:
   void work(const std::function<bool(std::int64_t)>& go_on);
-  void add(std::int64_t index, std::vector<std::uint8_t>& buffer, detail::EntropyShelf::Scratch& scratch);
+  void add(std::int64_t index, std::vector<std::uint8_t>& buffer, detail::EntropyIndexCache::Scratch& scratch);
   void note(std::uint64_t key, const std::vector<std::uint8_t>& record, bool was_known, std::int64_t bytes);
   void stop(std::exception_ptr why);
 
@@ -52,7 +52,7 @@ std::optional<IndexSummary> IndexBuild::run(std::int64_t threads, const std::fun
   }
   if (failure_ != nullptr) std::rethrow_exception(failure_);
   if (stopped_) return std::nullopt;
-  summary_.pictures = source_.size();
+  summary_.images = source_.size();
   summary_.index_bytes = writing_.file().bytes();
   writing_.file().commit();
   return std::move(summary_);
@@ -61,7 +61,7 @@ std::optional<IndexSummary> IndexBuild::run(std::int64_t threads, const std::fun
 void IndexBuild::work(const std::function<bool(std::int64_t)>& go_on) {
   try {
     std::vector<std::uint8_t> buffer;
-    detail::EntropyShelf::Scratch scratch;
+    detail::EntropyIndexCache::Scratch scratch;
     while (!stopped_) {
       const std::int64_t index = next_.fetch_add(1);
       if (index >= source_.size()) return;
@@ -73,7 +73,8 @@ void IndexBuild::work(const std::function<bool(std::int64_t)>& go_on) {
   }
 }
 
-void IndexBuild::add(std::int64_t index, std::vector<std::uint8_t>& buffer, detail::EntropyShelf::Scratch& scratch) {
+void IndexBuild::add(std::int64_t index, std::vector<std::uint8_t>& buffer,
+                     detail::EntropyIndexCache::Scratch& scratch) {
   Sample sample;
   try {
     sample = source_.read(index, buffer);

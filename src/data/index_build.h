@@ -11,7 +11,7 @@
 namespace headrace {
 
 struct IndexSummary {
-  std::int64_t pictures = 0;
+  std::int64_t images = 0;
   std::int64_t indexed = 0;
   std::int64_t known = 0;        // Of them, those that the file held already.
   std::int64_t plain = 0;        // PNG, progressive or damaged ones, which no index is used for.
@@ -22,8 +22,8 @@ struct IndexSummary {
 };
 
 // Reads every sample with `threads` threads, one of them the caller's, and replaces source.index_file() by one that
-// holds exactly these pictures; what the old one knows is taken from it. `go_on` is asked by the caller's thread after
-// each of its pictures, with the number of those done by all. nullopt: it said no, and nothing was changed.
+// holds exactly these images; what the old one knows is taken from it. `go_on` is asked by the caller's thread after
+// each of its images, with the number of those done by all. nullopt: it said no, and nothing was changed.
 // Error{invalid_argument}: the source has no place for an index. Error{io}: it cannot be written, or another process
 // writes it.
 std::optional<IndexSummary> build_entropy_index(const Source& source, std::int64_t threads,

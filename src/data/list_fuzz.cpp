@@ -37,7 +37,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
       for (std::int64_t i = 0; i < source->size(); ++i) {
         const std::string name = source->stored_name(i);
         const bool leads_out = name.front() == '/' || name.starts_with("../") || name.find("/../") != std::string::npos;
-        if (leads_out || source->label(i) < 0 || source->label(i) >= source->classes()) std::abort();
+        if (leads_out || source->label(i) < 0 || source->label(i) >= source->num_classes()) std::abort();
       }
     } catch (const Error&) {
     }

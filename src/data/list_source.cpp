@@ -13,7 +13,7 @@
 #include <vector>
 
 #include "base/files.h"
-#include "data/detail/picture_files.h"
+#include "data/detail/image_files.h"
 #include "data/detail/sources.h"
 #include "store/file_name.h"
 
@@ -193,7 +193,7 @@ Listing listing_of(const std::vector<Line>& lines, const Path& root, Split split
       empty += status.st_size == 0 ? 1 : 0;
     }
   }
-  if (empty > 0) listing.remarks.push_back(fmt::format("Pictures of 0 bytes: {}", empty));
+  if (empty > 0) listing.remarks.push_back(fmt::format("Images of 0 bytes: {}", empty));
   return listing;
 }
 
@@ -211,9 +211,9 @@ std::unique_ptr<Source> detail::open_list(const Path& path, Split split) {
   const Path root = path.has_parent_path() ? path.parent_path() : Path(".");
   Listing listing = listing_of(lines, root, split, bad);
   bad.fail_if_any(printable_name(path.native()));
-  if (listing.pictures.empty()) return nullptr;
+  if (listing.images.empty()) return nullptr;
   const Path index_file = root / ".headrace-index" / path.filename() / choice_name(split) / "entropy.records";
-  return open_picture_files(std::move(listing), root, index_file, FileCalls::system());
+  return open_image_files(std::move(listing), root, index_file, FileCalls::system());
 }
 
 }  // namespace headrace

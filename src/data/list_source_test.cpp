@@ -1,4 +1,4 @@
-// Pictures by a list of their paths.
+// Images by a list of their paths.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <headrace/loader.h>
@@ -7,7 +7,7 @@
 
 #include "base/files.h"
 #include "data/detail/testing.h"
-#include "data/detail/tiny_pictures.h"
+#include "data/detail/tiny_images.h"
 #include "data/pack_build.h"
 #include "store/scratch_folder.h"
 
@@ -36,8 +36,8 @@ class ListSource : public ScratchFolder {
 };
 
 TEST_F(ListSource, OfAllFilesOfAFolderGivesItsBatches) {
-  const TinyPictures pictures{{.classes = 3, .count = 8, .height = 60, .width = 70}};
-  const std::shared_ptr<const Source> folder = open_source(pictures.uri(), Split::train);
+  const TinyImages images{{.classes = 3, .count = 8, .height = 60, .width = 70}};
+  const std::shared_ptr<const Source> folder = open_source(images.uri(), Split::train);
   std::string lines = "path,label\n";
   for (std::int64_t i = 0; i < folder->size(); ++i) {
     lines += fmt::format("{},{}\n", folder->sample_name(i),
@@ -58,14 +58,14 @@ TEST_F(ListSource, LinesAreSeparatedByTabsCommasOrTheLastSpace) {
       "\xEF\xBB\xBFx/a b.jpg 2\r\n\n# said by nobody\n\"x/c,d.jpg\",0\n\"x/e\"\"f.jpg\",3,train\nx/g.png\t1\n"
       "x/g.png\t7\tval\nx/a b.jpg,1,test");
   EXPECT_THAT(names(*source), ElementsAre("2/x/a b.jpg", "0/x/c,d.jpg", "3/x/e\"f.jpg", "1/x/g.png"));
-  EXPECT_EQ(source->classes(), 8);
+  EXPECT_EQ(source->num_classes(), 8);
   EXPECT_TRUE(source->class_names().empty());
   EXPECT_EQ(source->label(2), 3);
   const auto test = open("x/g.png\t1\nx/g.png\t7\tval\nx/a b.jpg,1,test\n", Split::test);
   EXPECT_THAT(names(*test), ElementsAre("1/x/a b.jpg"));
   const auto val = open("x/g.png\t1\nx/g.png\t7\tval\nx/a b.jpg,1,test\n", Split::val);
   EXPECT_THAT(names(*val), ElementsAre("7/x/g.png"));
-  EXPECT_EQ(val->classes(), 8);
+  EXPECT_EQ(val->num_classes(), 8);
 }
 
 TEST_F(ListSource, NamesOfClassesAreCountedInPythonsOrder) {
@@ -94,7 +94,7 @@ TEST_F(ListSource, BadLinesAreNamedByNumber) {
   EXPECT_THAT(refusal(many), AllOf(HasSubstr("line 2, 3, 4, 5, 6, 7, 8, 9, 10 and 20 more"), Not(HasSubstr("11"))));
 }
 
-TEST_F(ListSource, WithoutPicturesOrFileIsNotFound) {
+TEST_F(ListSource, WithoutImagesOrFileIsNotFound) {
   for (const char* nothing : {"", "# nothing\n", "path,label\n"}) {
     error_of(ErrorCode::not_found, [&] { open(nothing); });
   }
@@ -109,17 +109,17 @@ TEST_F(ListSource, WithoutPicturesOrFileIsNotFound) {
 
 // Whatever the paths are, what is unpacked lies in a folder of its class.
 TEST_F(ListSource, IsPackedAndUnpackedToAFolderOfItsClasses) {
-  const TinyPictures pictures{{.classes = 2, .count = 3}};
-  const fs::path picture = pictures.folder() / "train/a/00001.jpg";
+  const TinyImages images{{.classes = 2, .count = 3}};
+  const fs::path image = images.folder() / "train/a/00001.jpg";
   fs::create_directory(folder_ / "lists");
-  fs::copy_file(picture, folder_ / "beside.jpg");
+  fs::copy_file(image, folder_ / "beside.jpg");
   const fs::path list =
-      write("lists/all.txt", "../beside.jpg dog\n" + picture.string() + " cat\n" + picture.string() + " dog\n");
+      write("lists/all.txt", "../beside.jpg dog\n" + image.string() + " cat\n" + image.string() + " dog\n");
   const auto always = [](std::int64_t, std::int64_t) { return true; };
   ASSERT_TRUE(write_pack({.source = "list:" + list.string(), .out = folder_ / "list.pack"}, always));
   ASSERT_EQ(unpack(folder_ / "list.pack", folder_ / "again", always), 3);
-  EXPECT_EQ(read_file(folder_ / "again/train/dog/beside.jpg", 1 << 20), read_file(picture, 1 << 20));
-  EXPECT_EQ(read_file(folder_ / "again/train/cat" / picture.relative_path(), 1 << 20), read_file(picture, 1 << 20));
+  EXPECT_EQ(read_file(folder_ / "again/train/dog/beside.jpg", 1 << 20), read_file(image, 1 << 20));
+  EXPECT_EQ(read_file(folder_ / "again/train/cat" / image.relative_path(), 1 << 20), read_file(image, 1 << 20));
   EXPECT_EQ(open_source("folder:" + (folder_ / "again").string(), Split::train)->class_names(),
             (std::vector<std::string>{"cat", "dog"}));
 }

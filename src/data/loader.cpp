@@ -14,7 +14,7 @@
 namespace headrace {
 namespace {
 
-using detail::Deal;
+using detail::BatchSampler;
 using detail::kConsumerBatches;
 using detail::Pass;
 using detail::Place;
@@ -39,16 +39,16 @@ LastBatch last_batch_of(const DataOptions& options, bool training) {
   return options.last_batch == LastBatch::drop && !training ? LastBatch::keep : options.last_batch;
 }
 
-std::int64_t count_batches(const Deal& deal, std::int64_t samples, const DataOptions& options) {
-  if (deal.end_batch() == 0) {
+std::int64_t count_batches(const BatchSampler& batch_sampler, std::int64_t samples, const DataOptions& options) {
+  if (batch_sampler.end_batch() == 0) {
     fail(ErrorCode::invalid_argument,
          "data: no batch is left: {} samples, batch_size {} on each of {} ranks, and last_batch drops what is smaller",
-         samples, options.batch_size, options.ranks);
+         samples, options.batch_size, options.world_size);
   }
-  return deal.end_batch();
+  return batch_sampler.end_batch();
 }
 
-detail::BatchShape slot_shape(const DataOptions& options, const PictureShape& shape) {
+detail::BatchShape slot_shape(const DataOptions& options, const ImageShape& shape) {
   return {options.batch_size, shape.channels,          shape.height,
           shape.width,        options.transform.dtype, options.transform.layout};
 }
@@ -73,9 +73,9 @@ Loader::Impl::Impl(std::shared_ptr<const Source> from, DataOptions how, std::uin
       seed(run_seed),
       training(for_training),
       shape(batch_shape(*source, options.transform)),
-      table(image::make_normalize_table(options.transform.mean, options.transform.deviation, shape.channels)),
+      table(image::make_normalize_table(options.transform.mean, options.transform.std, shape.channels)),
       order(*source, options, seed, training),
-      batches(count_batches(deal_from(0), source->size(), options)),
+      batches(count_batches(sampler_from(0), source->size(), options)),
       memory_limit(limit_or_machines(limit)),
       batch_bytes(detail::SlotPool::bytes_of(slot_shape(options, shape))),
       built_ns(monotonic_ns()),
@@ -84,20 +84,20 @@ Loader::Impl::Impl(std::shared_ptr<const Source> from, DataOptions how, std::uin
       blocked_ns(std::make_shared<std::atomic<std::int64_t>>(0)),
       indices(*source, options.index),
       prefetch(first_prefetch()),
-      threads_wanted(options.threads),
+      threads_wanted(options.num_workers),
       prefetch_wanted(options.prefetch_batches),
       bytes_options(detail::state_options(options, training)) {
   window.reserve(static_cast<std::size_t>(prefetch));
   set_cache(options.cache, /*keep=*/false);
   try {
-    set_threads(options.threads);
+    set_num_workers(options.num_workers);
   } catch (...) {
-    set_threads(0);  // Those that did start wait for work, and nobody else would end them.
+    set_num_workers(0);  // Those that did start wait for work, and nobody else would end them.
     throw;
   }
 }
 
-Deal Loader::Impl::deal_from(std::int64_t position) const {
+BatchSampler Loader::Impl::sampler_from(std::int64_t position) const {
   return {order.positions(), options, last_batch_of(options, training), position};
 }
 
@@ -111,12 +111,12 @@ Place Loader::Impl::place_of(std::int64_t index, std::int64_t first_batch) const
 
 Place Loader::Impl::place_after(std::int64_t batch) const {
   if (batch + 1 == pass_end) return {pass->epoch + 1, 0};
-  return {pass->epoch, pass->deal.position_after(batch)};
+  return {pass->epoch, pass->batch_sampler.position_after(batch)};
 }
 
 void Loader::Impl::start_at(Place place) {
-  const Deal deal = deal_from(place.position);
-  if (deal.first_batch() == deal.end_batch()) place = {place.epoch + 1, 0};
+  const BatchSampler batch_sampler = sampler_from(place.position);
+  if (batch_sampler.first_batch() == batch_sampler.end_batch()) place = {place.epoch + 1, 0};
   std::lock_guard lock(mutex);
   place_wanted = place;
 }
@@ -129,7 +129,7 @@ LoaderState Loader::Impl::state() const {
          "data: no state within epoch {}: with data.in_order = false its batches come as they get ready", pass->epoch);
   }
   const Place place = place_wanted.value_or(at);
-  return {place.epoch, place.position, seed, fingerprint, options.batch_size, options.ranks, bytes_options};
+  return {place.epoch, place.position, seed, fingerprint, options.batch_size, options.world_size, bytes_options};
 }
 
 void Loader::Impl::restore(const LoaderState& state) {
@@ -142,8 +142,8 @@ std::unique_ptr<Epoch::Impl> Loader::Impl::begin(std::optional<Place> from) {
   std::unique_lock lock(mutex);
   if (pass != nullptr) fail(ErrorCode::invalid_argument, "data: epoch {} is still running", pass->epoch);
   const Place place = from ? *from : place_wanted.value_or(Place{next_index, 0});
-  const Deal deal = deal_from(place.position);
-  const std::int64_t first = deal.first_batch(), end = deal.end_batch();
+  const BatchSampler batch_sampler = sampler_from(place.position);
+  const std::int64_t first = batch_sampler.first_batch(), end = batch_sampler.end_batch();
   auto state = std::make_unique<Epoch::Impl>(
       Epoch::Impl{this, first == end ? batches : end, std::make_shared<std::atomic<std::int64_t>>(end - first)});
   if (first < end) {
@@ -157,7 +157,7 @@ std::unique_ptr<Epoch::Impl> Loader::Impl::begin(std::optional<Place> from) {
                         training,
                         detail::EpochOrder{order, place.epoch},
                         order.repeats(),
-                        deal,
+                        batch_sampler,
                         indices});
     pass_left = state->left;
   }
@@ -179,7 +179,7 @@ LoaderStatistics Loader::Impl::statistics() const {
   LoaderStatistics now = totals;
   now.wait_for_batch_ns += blocked_ns->load();
   now.cache_bytes = cache_bytes();
-  const detail::EntropyShelf::Counts found = indices.counts();
+  const detail::EntropyIndexCache::Counts found = indices.counts();
   now.index_hits = found.hits;
   now.index_misses = found.misses;
   now.index_refused = found.refused;
@@ -188,7 +188,7 @@ LoaderStatistics Loader::Impl::statistics() const {
   now.latency_ns_p50 = latency.reached_by(0.50);
   now.latency_ns_p95 = latency.reached_by(0.05);
   now.latency_ns_p99 = latency.reached_by(0.01);
-  now.threads = threads;
+  now.num_workers = threads;
   now.prefetch_batches = prefetch;
   return now;
 }
@@ -200,19 +200,19 @@ std::vector<CorruptSample> Loader::Impl::corrupt_samples() const {
 
 // ---- Public face ----
 
-PictureShape batch_shape(const Source& source, const TransformOptions& transform) {
+ImageShape batch_shape(const Source& source, const TransformOptions& transform) {
   const bool encoded = source.height() == 0 && source.width() == 0;
   if (encoded && transform.size == 0) {
     fail(ErrorCode::invalid_argument,
-         "data: each picture of this source has a size of its own; data.transform.size must be set");
+         "data: each image of this source has a size of its own; data.transform.size must be set");
   }
   if (encoded && source.channels() != 1 && source.channels() != 3) {
-    fail(ErrorCode::invalid_argument, "data: encoded pictures of {} channels; wanted 1 or 3", source.channels());
+    fail(ErrorCode::invalid_argument, "data: encoded images of {} channels; wanted 1 or 3", source.channels());
   }
   const bool too_large = transform.size > 0 && std::max(source.height(), source.width()) > image::kSideMax;
   if (!encoded && (source.height() < 1 || source.width() < 1 || too_large)) {
-    fail(ErrorCode::invalid_argument, "data: pictures of {} x {} pixels; wanted 1 to {}", source.height(),
-         source.width(), image::kSideMax);
+    fail(ErrorCode::invalid_argument, "data: images of {} x {} pixels; wanted 1 to {}", source.height(), source.width(),
+         image::kSideMax);
   }
   const auto side = static_cast<int>(transform.size);
   if (side > 0) return {source.channels(), side, side};
@@ -263,14 +263,14 @@ int Loader::width() const {
   return impl_->shape.width;
 }
 
-void Loader::set_threads(std::int64_t threads) {
+void Loader::set_num_workers(std::int64_t threads) {
   DataOptions asked = impl_->options;
-  asked.threads = threads;
-  impl_->set_threads(checked(std::move(asked)).threads);
+  asked.num_workers = threads;
+  impl_->set_num_workers(checked(std::move(asked)).num_workers);
 }
 
-void Loader::renew_threads() {
-  impl_->renew_threads();
+void Loader::renew_workers() {
+  impl_->renew_workers();
 }
 
 void Loader::set_prefetch_batches(std::int64_t batches) {
@@ -288,8 +288,8 @@ void Loader::set_cache(Cache cache, bool keep) {
   impl_->set_cache(cache, keep);
 }
 
-Applied Loader::applied_threads() const {
-  return impl_->applied_threads();
+Applied Loader::applied_num_workers() const {
+  return impl_->applied_num_workers();
 }
 
 Applied Loader::applied_prefetch() const {

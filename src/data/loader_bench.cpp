@@ -16,7 +16,7 @@
 
 #include "base/clock.h"
 #include "base/run_program.h"
-#include "data/detail/tiny_pictures.h"
+#include "data/detail/tiny_images.h"
 
 namespace headrace {
 namespace {
@@ -40,9 +40,9 @@ std::vector<Arm> pixel_arms(const std::shared_ptr<const Source>& source) {
   for (const bool augmented : {false, true}) {
     for (const std::int64_t threads : {0, 1, 2}) {
       DataOptions options;
-      options.threads = threads;
+      options.num_workers = threads;
       options.transform.mean = {0.2860};
-      options.transform.deviation = {0.3530};
+      options.transform.std = {0.3530};
       if (augmented) {
         options.transform.pad = 2;
         options.transform.flip_probability = 0.5;
@@ -61,13 +61,13 @@ std::vector<Arm> photo_arms(const std::shared_ptr<const Source>& source) {
     for (const std::int64_t threads : {1, 2}) {
       DataOptions options;
       options.batch_size = 32;
-      options.threads = threads;
+      options.num_workers = threads;
       options.cache = cache;
       options.transform.size = 224;
       options.transform.crop = Crop::random_resized;
       options.transform.flip_probability = 0.5;
       options.transform.mean = {0.485, 0.456, 0.406};
-      options.transform.deviation = {0.229, 0.224, 0.225};
+      options.transform.std = {0.229, 0.224, 0.225};
       arms.push_back({fmt::format("cache {}, {} threads", cache == Cache::none ? "none" : "warm", threads),
                       std::make_unique<Loader>(source, options, 1, true),
                       {}});
@@ -98,8 +98,8 @@ void compare(const std::string& title, std::vector<Arm> arms, std::int64_t round
 
 void run(const std::string& folder, std::int64_t rounds) {
   compare("Fashion-MNIST", pixel_arms(open_source("idx:" + folder, Split::train)), rounds);
-  const TinyPictures pictures{{.classes = 4, .count = 100, .height = 375, .width = 500}};
-  compare("photographs", photo_arms(open_source(pictures.uri(), Split::train)), rounds);
+  const TinyImages images{{.classes = 4, .count = 100, .height = 375, .width = 500}};
+  compare("photographs", photo_arms(open_source(images.uri(), Split::train)), rounds);
 }
 
 }  // namespace

@@ -92,7 +92,7 @@ void Loader::Impl::measure_consumer(std::int64_t asked_ns) {
   const std::int64_t waited_ns = blocked - std::exchange(blocked_seen_ns, blocked);
   if (consumer_from_ns) {
     asked_ns = std::max(asked_ns - waited_ns, *consumer_from_ns);
-    totals.own_ns += asked_ns - *consumer_from_ns;
+    totals.consumer_busy_ns += asked_ns - *consumer_from_ns;
   }
   consumer_from_ns = now_ns;
   if (!is_automatic()) return;
@@ -128,7 +128,7 @@ Batch Loader::Impl::take_front(std::int64_t begin_ns) {
 
 // Known once the last batch is whole. A pass that begins late may end in a few corrupt samples.
 bool Loader::Impl::no_sample_is_sound() const {
-  return pass->deal.begin() == 0 && pass_zeroed == pass_samples;
+  return pass->batch_sampler.begin() == 0 && pass_zeroed == pass_samples;
 }
 
 void Loader::Impl::wait_for_front(std::unique_lock<std::mutex>& lock, const std::function<void()>& while_waiting) {

@@ -5,8 +5,8 @@
 #include <limits>
 #include <utility>
 
+#include "data/detail/image_maker.h"
 #include "data/detail/loader_impl.h"
-#include "data/detail/picture.h"
 #include "hardware/machine.h"
 
 namespace headrace {
@@ -21,7 +21,7 @@ constexpr std::int64_t kShareOfAuto = 4;   // Of the memory limit: what a depth 
 // Why there is nothing of this source for such a cache to keep; empty: there is.
 std::string refusal_by(const Source& source, Cache form) {
   if (form == Cache::none) return "";
-  if (source.in_memory()) return "the source's pictures are pixels in memory already";
+  if (source.in_memory()) return "the source's images are pixels in memory already";
   const bool gives_pixels = source.height() > 0 || source.outline(0).has_value();
   return form == Cache::encoded && gives_pixels ? "the source gives pixels, no files" : "";
 }
@@ -115,7 +115,7 @@ void Loader::Impl::exchange_cache(std::shared_ptr<detail::SampleCache> other, bo
 // `resizing` is held.
 std::shared_ptr<detail::SampleCache> Loader::Impl::make_cache(Cache form, bool keep) const {
   const std::int64_t samples = source->size();
-  const std::int64_t keys = form == Cache::decoded ? detail::PictureMaker::cache_keys(options, samples) : samples;
+  const std::int64_t keys = form == Cache::decoded ? detail::ImageMaker::cache_keys(options, samples) : samples;
   std::unique_lock lock(mutex);
   const std::int64_t bytes_max = cache_bytes_max(keep);
   lock.unlock();
@@ -132,7 +132,8 @@ detail::CacheFit Loader::Impl::cache_fit() const {
     if (samples == 0) return 0.0;
     const double mean = static_cast<double>(taken) / static_cast<double>(samples) + kEntryBytes;
     // Of several ranks each gets other samples in the next epoch.
-    return std::min(bytes / (mean * static_cast<double>(source->size())), 1.0) / static_cast<double>(options.ranks);
+    return std::min(bytes / (mean * static_cast<double>(source->size())), 1.0) /
+           static_cast<double>(options.world_size);
   };
   using detail::SamplePass;
   const auto &read = done.of(SamplePass::read), &rows = done.of(SamplePass::read_rows);

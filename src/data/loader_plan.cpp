@@ -30,7 +30,7 @@ struct Stages {
     const auto all_are = [](const std::vector<double>& given, double neutral) {
       return std::all_of(given.begin(), given.end(), [neutral](double value) { return value == neutral; });
     };
-    normalises = floats && !(all_are(transform.mean, 0) && all_are(transform.deviation, 1));
+    normalises = floats && !(all_are(transform.mean, 0) && all_are(transform.std, 1));
     halves = transform.dtype == PixelType::bf16;
     planes = transform.layout == PixelLayout::nchw && input.shape.channels > 1;
   }
@@ -60,7 +60,7 @@ std::string name_of(SamplePass pass, const Stages& stages) {
     case SamplePass::decode_indexed:
       return "decode the crop's region by its index";
     case SamplePass::decode_whole:
-      return "decode the whole picture";
+      return "decode the whole image";
     case SamplePass::keep:
       return "copy into the cache";
     case SamplePass::resize:
@@ -92,7 +92,7 @@ void add_writing(Writing writing, std::vector<SamplePass>& passes) {
   }
 }
 
-// Before anything was loaded. What a source gives is known by reading alone: pictures without a common size are taken
+// Before anything was loaded. What a source gives is known by reading alone: images without a common size are taken
 // for files, and an index that comes with a pack's samples is not foretold.
 std::vector<SamplePass> expected(const PlanInput& input) {
   const bool in_rows = input.source.outline(0).has_value(), keeps_pixels = input.cache == Cache::decoded;
@@ -127,7 +127,7 @@ std::vector<LoaderPlan::Pass> stage_by_stage(const Stages& stages, const SampleT
   const SampleTotals::Pass &read = done.of(SamplePass::read), &rows = done.of(SamplePass::read_rows);
   add("read", read.samples + rows.samples, read.in + rows.in + done.unread, read.out + rows.out + done.unread);
   const SampleTotals::Pass decoded = done.decoded();
-  if (decoded.samples > 0) add("decode the whole picture", decoded.samples, decoded.in, done.whole);
+  if (decoded.samples > 0) add("decode the whole image", decoded.samples, decoded.in, done.whole);
   const SampleTotals::Pass& kept = done.of(SamplePass::keep);
   if (kept.samples > 0) add("copy into the cache", kept.samples, kept.in, kept.out);
   if (stages.resizes) {

@@ -12,7 +12,7 @@
 
 #include "base/random.h"
 #include "data/detail/testing.h"
-#include "data/detail/tiny_pictures.h"
+#include "data/detail/tiny_images.h"
 #include "data/pack_build.h"
 #include "image/crop.h"
 #include "image/decode.h"
@@ -26,17 +26,17 @@ using image::Bytes;
 using testing::ElementsAre;
 using testing::IsEmpty;
 
-constexpr TinyPictures::Shape kShape{.classes = 3, .count = 12, .height = 60, .width = 80};
+constexpr TinyImages::Shape kShape{.classes = 3, .count = 12, .height = 60, .width = 80};
 constexpr std::uint64_t kSeed = 7;
 
 // Pixels in memory, three channels.
 class Pixels final : public Source {
  public:
   Pixels() {
-    for (int i = 0; i < 20; ++i) pictures_.push_back(image::photograph(30, 20, 3, static_cast<unsigned>(i)));
+    for (int i = 0; i < 20; ++i) images_.push_back(image::photograph(30, 20, 3, static_cast<unsigned>(i)));
   }
-  std::int64_t size() const override { return std::ssize(pictures_); }
-  std::int64_t classes() const override { return 1; }
+  std::int64_t size() const override { return std::ssize(images_); }
+  std::int64_t num_classes() const override { return 1; }
   int height() const override { return 30; }
   int width() const override { return 20; }
   int channels() const override { return 3; }
@@ -45,15 +45,15 @@ class Pixels final : public Source {
   std::int64_t label(std::int64_t) const override { return 0; }
   std::uint64_t fingerprint() const override { return 0; }
   Sample read(std::int64_t index, std::vector<std::uint8_t>&) const override {
-    return {.bytes = pictures_[static_cast<std::size_t>(index)].pixels,
-            .form = PictureForm::pixels,
+    return {.bytes = images_[static_cast<std::size_t>(index)].pixels,
+            .form = ImageForm::pixels,
             .height = 30,
             .width = 20,
             .channels = 3};
   }
 
  private:
-  std::vector<image::Picture> pictures_;
+  std::vector<image::Image> images_;
 };
 
 struct Moved {
@@ -76,7 +76,7 @@ class Unfused {
     Bytes now(sample.bytes.begin(), sample.bytes.end());
     note("read", now.size(), source_.in_memory() ? 0 : now.size());
     height_ = sample.height, width_ = sample.width, channels_ = source_.channels();
-    if (sample.form == PictureForm::encoded) now = decode(now);
+    if (sample.form == ImageForm::encoded) now = decode(now);
     if (transform_.size > 0) now = resize(now, random);
     if (training_ && transform_.pad > 0) now = place(now, random);
     if (training_ && transform_.flip_probability > 0 && random.uniform() < transform_.flip_probability) now = flip(now);
@@ -119,7 +119,7 @@ class Unfused {
   }
 
   Bytes decode(const Bytes& file) {
-    return stage("decode the whole picture", file, [&](Bytes& out) {
+    return stage("decode the whole image", file, [&](Bytes& out) {
       image::Decoder decoder;
       const auto info = decoder.open(file, channels_);
       height_ = info.height, width_ = info.width;
@@ -144,16 +144,16 @@ class Unfused {
     });
   }
 
-  Bytes place(const Bytes& picture, SampleRandom& random) {
+  Bytes place(const Bytes& image, SampleRandom& random) {
     const int pad = static_cast<int>(transform_.pad), height = height_, width = width_;
     const auto places = static_cast<std::uint32_t>(2 * pad + 1);
     const int top = static_cast<int>(random.below(places)), left = static_cast<int>(random.below(places));
     const auto row_bytes = static_cast<std::ptrdiff_t>(at(1, 0));
-    const Bytes padded = stage("pad", picture, [&](Bytes& out) {
+    const Bytes padded = stage("pad", image, [&](Bytes& out) {
       width_ = width + 2 * pad;
       out.resize(at(height + 2 * pad, 0));
       for (int y = 0; y < height; ++y) {
-        std::copy_n(picture.begin() + y * row_bytes, row_bytes,
+        std::copy_n(image.begin() + y * row_bytes, row_bytes,
                     out.begin() + static_cast<std::ptrdiff_t>(at(y + pad, pad)));
       }
     });
@@ -167,24 +167,24 @@ class Unfused {
     return cropped;
   }
 
-  Bytes flip(const Bytes& picture) {
-    return stage("flip", picture, [&](Bytes& out) {
+  Bytes flip(const Bytes& image) {
+    return stage("flip", image, [&](Bytes& out) {
       for (int y = 0; y < height_; ++y) {
         for (int x = width_ - 1; x >= 0; --x) {
-          const auto pixel = picture.begin() + static_cast<std::ptrdiff_t>(at(y, x));
+          const auto pixel = image.begin() + static_cast<std::ptrdiff_t>(at(y, x));
           out.insert(out.end(), pixel, pixel + channels_);
         }
       }
     });
   }
 
-  Bytes normalise(const Bytes& picture) {
-    Bytes floats = stage("to float", picture, [&](Bytes& out) {
+  Bytes normalise(const Bytes& image) {
+    Bytes floats = stage("to float", image, [&](Bytes& out) {
       std::vector<float> scaled;
-      for (const std::uint8_t value : picture) scaled.push_back(static_cast<float>(value) / 255.0F);
+      for (const std::uint8_t value : image) scaled.push_back(static_cast<float>(value) / 255.0F);
       out = bytes_of(scaled);
     });
-    if (transform_.mean == std::vector{0.0} && transform_.deviation == std::vector{1.0}) return floats;
+    if (transform_.mean == std::vector{0.0} && transform_.std == std::vector{1.0}) return floats;
     return stage("normalise", floats, [&](Bytes& out) {
       std::vector<float> values = floats_of(floats);
       for (std::size_t i = 0; i < values.size(); ++i) {
@@ -192,19 +192,19 @@ class Unfused {
         const auto of = [c](const std::vector<double>& all) {
           return static_cast<float>(all[all.size() == 1 ? 0 : c]);
         };
-        values[i] = (values[i] - of(transform_.mean)) / of(transform_.deviation);
+        values[i] = (values[i] - of(transform_.mean)) / of(transform_.std);
       }
       out = bytes_of(values);
     });
   }
 
-  Bytes planes(const Bytes& picture) {
-    return stage("planes", picture, [&](Bytes& out) {
+  Bytes planes(const Bytes& image) {
+    return stage("planes", image, [&](Bytes& out) {
       const std::size_t size = transform_.dtype == PixelType::u8 ? 1 : sizeof(float);
       const auto channels = static_cast<std::size_t>(channels_);
-      const std::size_t pixels = picture.size() / size / channels;
+      const std::size_t pixels = image.size() / size / channels;
       for (std::size_t i = 0; i < channels * pixels; ++i) {
-        const auto value = picture.begin() + static_cast<std::ptrdiff_t>((i % pixels * channels + i / pixels) * size);
+        const auto value = image.begin() + static_cast<std::ptrdiff_t>((i % pixels * channels + i / pixels) * size);
         out.insert(out.end(), value, value + static_cast<std::ptrdiff_t>(size));
       }
     });
@@ -222,8 +222,8 @@ class Unfused {
     }
     return out;
   }
-  Bytes to_bfloat(const Bytes& picture) {
-    return stage("to bfloat16", picture, [&](Bytes& out) { out = to_bytes_of_bfloats(floats_of(picture)); });
+  Bytes to_bfloat(const Bytes& image) {
+    return stage("to bfloat16", image, [&](Bytes& out) { out = to_bytes_of_bfloats(floats_of(image)); });
   }
 
   const Source& source_;
@@ -272,7 +272,7 @@ void expect_the_same_as_unfused(const std::shared_ptr<const Source>& source, con
   Unfused unfused{*source, options, training};
   Epoch epoch = loader.epoch(2);
   while (const auto batch = epoch.next()) {
-    const auto images = batch->field("images").bytes;
+    const auto images = batch->field("image").bytes;
     const std::size_t size = images.size() / static_cast<std::size_t>(batch->size());
     for (std::size_t i = 0; i < static_cast<std::size_t>(batch->size()); ++i) {
       const Bytes wanted = unfused.make(2, batch->sample_indices()[i]);
@@ -311,7 +311,7 @@ std::vector<std::function<void(TransformOptions&)>> changes() {
   return {
       [](TransformOptions&) {},
       [](TransformOptions& t) {
-        t.flip_probability = 0.5, t.mean = {0.4, 0.5, 0.6}, t.deviation = {0.2};
+        t.flip_probability = 0.5, t.mean = {0.4, 0.5, 0.6}, t.std = {0.2};
       },
       [](TransformOptions& t) { t.pad = 2, t.dtype = PixelType::bf16, t.mean = {0.1}; },
       [](TransformOptions& t) { t.pad = 1, t.flip_probability = 0.5, t.layout = PixelLayout::nhwc; },
@@ -320,9 +320,9 @@ std::vector<std::function<void(TransformOptions&)>> changes() {
   };
 }
 
-TEST(LoaderPlan, PicturesOfFilesHaveTheBytesOfSeparateStagesAndFewerAreMoved) {
-  const TinyPictures pictures{kShape};
-  const std::shared_ptr<const Source> source = open_source(pictures.uri(), Split::train);
+TEST(LoaderPlan, ImagesOfFilesHaveTheBytesOfSeparateStagesAndFewerAreMoved) {
+  const TinyImages images{kShape};
+  const std::shared_ptr<const Source> source = open_source(images.uri(), Split::train);
   for (const Crop crop : {Crop::center, Crop::random, Crop::random_resized}) {
     for (const auto& change : changes()) {
       for (const bool training : {true, false}) {
@@ -351,8 +351,8 @@ TEST(LoaderPlan, PixelsInMemoryHaveTheBytesOfSeparateStagesAndFewerAreMoved) {
 }
 
 TEST(LoaderPlan, NamesThePassesWithTheirBytes) {
-  const TinyPictures pictures{kShape};
-  const std::shared_ptr<const Source> source = open_source(pictures.uri(), Split::train);
+  const TinyImages images{kShape};
+  const std::shared_ptr<const Source> source = open_source(images.uri(), Split::train);
   DataOptions options = options_of(8, 2);
   options.transform.size = 24;
   options.transform.crop = Crop::random_resized;
@@ -372,12 +372,12 @@ TEST(LoaderPlan, NamesThePassesWithTheirBytes) {
   EXPECT_DOUBLE_EQ(pass_of(plan, "read").bytes_out.value(), static_cast<double>(bytes) / 36);
 }
 
-TEST(LoaderPlan, APadThatMovesAPictureTakesAPassOfItsOwnAfterTheResize) {
-  const TinyPictures pictures{kShape};
+TEST(LoaderPlan, APadThatMovesAnImageTakesAPassOfItsOwnAfterTheResize) {
+  const TinyImages images{kShape};
   DataOptions options = options_of(8, 0);
   options.transform.size = 24;
   options.transform.pad = 1;
-  Loader loader{open_source(pictures.uri(), Split::train), options, kSeed, true};
+  Loader loader{open_source(images.uri(), Split::train), options, kSeed, true};
   order(loader.epoch(0));
   const LoaderPlan plan = loader.explain();
   const std::string placed = "pad, crop, to float, planes, into the batch";
@@ -388,27 +388,27 @@ TEST(LoaderPlan, APadThatMovesAPictureTakesAPassOfItsOwnAfterTheResize) {
   EXPECT_GT(pass_of(plan, placed).samples, together);  // One place of nine does not move it.
 }
 
-TEST(LoaderPlan, ACacheOfPicturesIsFilledByAPassAndSparesOthers) {
-  const TinyPictures pictures{kShape};
+TEST(LoaderPlan, ACacheOfImagesIsFilledByAPassAndSparesOthers) {
+  const TinyImages images{kShape};
   DataOptions options = options_of(8, 2);
   options.transform.size = 24;
   options.cache = Cache::decoded;
   options.cache_mib = 16;
-  Loader loader{open_source(pictures.uri(), Split::train), options, kSeed, true};
+  Loader loader{open_source(images.uri(), Split::train), options, kSeed, true};
   const auto expected = names(loader.explain().passes);
   order(loader.epoch(0));
   order(loader.epoch(1));
   const LoaderPlan plan = loader.explain();
   EXPECT_EQ(plan.samples, 72);
-  for (const char* once : {"read", "decode the whole picture", "copy into the cache"}) {
+  for (const char* once : {"read", "decode the whole image", "copy into the cache"}) {
     EXPECT_EQ(pass_of(plan, once).samples, 36) << once;
   }
   EXPECT_TRUE(are_among(names(plan.passes), expected)) << testing::PrintToString(expected);
 }
 
 TEST(LoaderPlan, ACacheOfFilesIsFilledByAPassAndSparesReadingAlone) {
-  const TinyPictures pictures{kShape};
-  const std::shared_ptr<const Source> source = open_source(pictures.uri(), Split::train);
+  const TinyImages images{kShape};
+  const std::shared_ptr<const Source> source = open_source(images.uri(), Split::train);
   DataOptions options = options_of(8, 2);
   options.transform.size = 24;
   options.cache = Cache::encoded;
@@ -432,11 +432,11 @@ TEST(LoaderPlan, ACacheOfFilesIsFilledByAPassAndSparesReadingAlone) {
 }
 
 TEST(LoaderPlan, AnIndexIsAPassOfItsOwnOnceItIsThere) {
-  const TinyPictures pictures{kShape};
+  const TinyImages images{kShape};
   DataOptions options = options_of(8, 2);
   options.transform.size = 24;
   options.index = IndexUse::build;
-  Loader loader{open_source(pictures.uri(), Split::train), options, kSeed, true};
+  Loader loader{open_source(images.uri(), Split::train), options, kSeed, true};
   order(loader.epoch(0));
   const std::int64_t while_built = loader.statistics().index_hits;
   order(loader.epoch(1));
@@ -448,9 +448,9 @@ TEST(LoaderPlan, AnIndexIsAPassOfItsOwnOnceItIsThere) {
 class PackPlans : public ScratchFolder {};
 
 TEST_F(PackPlans, RowsThatACropDoesNotNeedAreNotRead) {
-  const TinyPictures pictures{kShape};
+  const TinyImages images{kShape};
   const auto pack = folder_ / "photos.pack";
-  ASSERT_TRUE(write_pack({.source = pictures.uri(), .out = pack, .form = PackForm::raw},
+  ASSERT_TRUE(write_pack({.source = images.uri(), .out = pack, .form = PackForm::raw},
                          [](std::int64_t, std::int64_t) { return true; }));
   const std::shared_ptr<const Source> source = open_source("pack:" + pack.string(), Split::train);
   DataOptions options = options_of(8, 2);
@@ -465,8 +465,8 @@ TEST_F(PackPlans, RowsThatACropDoesNotNeedAreNotRead) {
   const LoaderPlan plan = loader.explain();
   double whole = 0;
   for (std::int64_t i = 0; i < source->size(); ++i) {
-    const Sample picture = source->outline(i).value();
-    whole += 3.0 * picture.height * picture.width / 36;
+    const Sample image = source->outline(i).value();
+    whole += 3.0 * image.height * image.width / 36;
   }
   EXPECT_EQ(plan.passes.front().samples, 36);
   EXPECT_LT(plan.passes.front().bytes_in.value(), whole);

@@ -21,7 +21,8 @@ std::map<std::string, std::string> lines_of(const std::string& text) {
     if (equals == std::string::npos) {
       fail(ErrorCode::invalid_argument, "data: a line of the state's options is \"{}\"; wanted KEY = VALUE", line);
     }
-    lines[line.substr(0, equals)] = line.substr(equals + 3);
+    lines.insert(
+        current_setting(line.substr(0, equals), line.substr(equals + 3)));  // Of an earlier version, it may be.
     at = end + 1;
   }
   return lines;
@@ -92,12 +93,13 @@ void check_state(const LoaderState& state, const LoaderState& ours, std::int64_t
          state.source, ours.source);
   }
   // A step of all ranks is the same samples then, or each batch is.
-  const bool same_step = state.batch_size * state.ranks == ours.batch_size * ours.ranks;
+  const bool same_step = state.batch_size * state.world_size == ours.batch_size * ours.world_size;
   const bool same_batches = state.batch_size == ours.batch_size && !has_buckets;
   if (!same_step && !same_batches) {
     fail(ErrorCode::invalid_argument,
-         "data: the state is of a loader with batch_size {} and ranks {}, this one has {} and {}; wanted the same {}",
-         state.batch_size, state.ranks, ours.batch_size, ours.ranks,
+         "data: the state is of a loader with batch_size {} and world_size {}, this one has {} and {}; wanted the same "
+         "{}",
+         state.batch_size, state.world_size, ours.batch_size, ours.world_size,
          has_buckets ? "product, as buckets are filled by steps" : "batch_size, or the same product");
   }
   if (state.epoch < 0 || state.position < 0 || state.position > samples) {

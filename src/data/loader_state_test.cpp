@@ -30,7 +30,7 @@ data.transform.ratio = [0.75, 1.3333333333333333]
 data.transform.pad = 0
 data.transform.flip_probability = 0.5
 data.transform.mean = [0.0]
-data.transform.deviation = [1.0]
+data.transform.std = [1.0]
 data.transform.dtype = "float32"
 data.transform.layout = "nchw"
 )";
@@ -47,7 +47,7 @@ DataOptions same_options() {
 }
 
 LoaderState state_with(const std::string& options) {
-  return {.epoch = 1, .position = 64, .seed = 3, .source = 7, .batch_size = 32, .ranks = 1, .options = options};
+  return {.epoch = 1, .position = 64, .seed = 3, .source = 7, .batch_size = 32, .world_size = 1, .options = options};
 }
 
 std::string refusal(const std::string& theirs, const DataOptions& ours, bool training = true) {

@@ -117,7 +117,7 @@ using testing::AllOf;
 using testing::ElementsAre;
 using testing::HasSubstr;
 
-// Pictures whose bytes tell their index, and a hook in read().
+// Images whose bytes tell their index, and a hook in read().
 class FakeSource final : public Source {
  public:
   explicit FakeSource(std::int64_t size, int height = 6, int width = 5, int channels = 3)
@@ -126,7 +126,7 @@ class FakeSource final : public Source {
     for (std::size_t i = 0; i < pixels_.size(); ++i) pixels_[i] = static_cast<std::uint8_t>(i * 2654435761U >> 16);
   }
   std::int64_t size() const override { return size_; }
-  std::int64_t classes() const override { return 10; }
+  std::int64_t num_classes() const override { return 10; }
   int height() const override { return height_; }
   int width() const override { return width_; }
   int channels() const override { return channels_; }
@@ -137,7 +137,7 @@ class FakeSource final : public Source {
     reads.fetch_add(1);
     if (on_read) on_read(index);
     Sample sample{.bytes = pixels(index),
-                  .form = PictureForm::pixels,
+                  .form = ImageForm::pixels,
                   .height = height_,
                   .width = width_,
                   .channels = channels_,
@@ -161,7 +161,7 @@ class FakeSource final : public Source {
 };
 
 DataOptions augmenting(DataOptions options) {
-  options.transform = {.pad = 2, .flip_probability = 0.5, .mean = {0.4, 0.5, 0.6}, .deviation = {0.2}};
+  options.transform = {.pad = 2, .flip_probability = 0.5, .mean = {0.4, 0.5, 0.6}, .std = {0.2}};
   return options;
 }
 
@@ -218,18 +218,18 @@ TEST(Loader, WithoutShuffleOrTrainingSamplesComeInOrder) {
   EXPECT_EQ(order(training.epoch(5)), counting(100));
 }
 
-TEST(Loader, BytesAreTheNormalizedPictureAndItsLabel) {
+TEST(Loader, BytesAreTheNormalizedImageAndItsLabel) {
   const auto source = std::make_shared<FakeSource>(50);
   const auto options = augmenting(options_of(16, 2));
   const auto& transform = options.transform;
-  const auto table = image::make_normalize_table(transform.mean, transform.deviation, 3);
+  const auto table = image::make_normalize_table(transform.mean, transform.std, 3);
   Loader loader{source, options, 3, false};  // Evaluation: neither crop nor flip.
   EXPECT_EQ(loader.channels() * 100 + loader.height() * 10 + loader.width(), 365);
   auto epoch = loader.epoch(0);
-  std::vector<float> picture(90);
+  std::vector<float> image(90);
   std::int64_t samples = 0;
   while (const auto batch = epoch.next()) {
-    const BatchField& images = batch->field("images");
+    const BatchField& images = batch->field("image");
     const BatchField& labels = batch->field("labels");
     EXPECT_THAT(images.shape, ElementsAre(batch->size(), 3, 6, 5));
     EXPECT_THAT(images.strides, ElementsAre(90, 30, 5, 1));
@@ -239,7 +239,7 @@ TEST(Loader, BytesAreTheNormalizedPictureAndItsLabel) {
     EXPECT_EQ(reinterpret_cast<std::uintptr_t>(labels.bytes.data()) % 64, 0U);
     ASSERT_EQ(images.bytes.size(), static_cast<std::size_t>(batch->size()) * 90 * sizeof(float));
     ASSERT_EQ(labels.bytes.size(), static_cast<std::size_t>(batch->size()) * sizeof(std::int64_t));
-    const BatchField& mask = batch->field("mask");
+    const BatchField& mask = batch->field("valid");
     EXPECT_TRUE(mask.dtype == DType::u8);
     EXPECT_THAT(mask.shape, ElementsAre(batch->size()));
     EXPECT_EQ(reinterpret_cast<std::uintptr_t>(mask.bytes.data()) % 64, 0U);
@@ -248,8 +248,8 @@ TEST(Loader, BytesAreTheNormalizedPictureAndItsLabel) {
     for (std::size_t i = 0; i < batch->sample_indices().size(); ++i, ++samples) {
       const std::int64_t index = batch->sample_indices()[i];
       image::normalize(source->pixels(index), {6, 5, 3, 0, 0, false}, {PixelType::f32, PixelLayout::nchw, &table},
-                       std::as_writable_bytes(std::span{picture}));
-      EXPECT_EQ(std::memcmp(images.bytes.data() + i * 90 * sizeof(float), picture.data(), 90 * sizeof(float)), 0);
+                       std::as_writable_bytes(std::span{image}));
+      EXPECT_EQ(std::memcmp(images.bytes.data() + i * 90 * sizeof(float), image.data(), 90 * sizeof(float)), 0);
       std::int64_t label = -1;
       std::memcpy(&label, labels.bytes.data() + i * sizeof label, sizeof label);
       EXPECT_EQ(label, index % 10);
@@ -258,26 +258,26 @@ TEST(Loader, BytesAreTheNormalizedPictureAndItsLabel) {
   EXPECT_EQ(samples, 50);
 }
 
-// Each training picture is one of the 25 crops, flipped or not; over an epoch all of them occur.
+// Each training image is one of the 25 crops, flipped or not; over an epoch all of them occur.
 TEST(Loader, TrainingDrawsEveryCropAndFlip) {
   const auto source = std::make_shared<FakeSource>(2000, 6, 5, 1);
   auto options = options_of(64, 2);
   options.transform.pad = 2;
   options.transform.flip_probability = 0.25;
-  const auto table = image::make_normalize_table(options.transform.mean, options.transform.deviation, 1);
+  const auto table = image::make_normalize_table(options.transform.mean, options.transform.std, 1);
   Loader loader{source, options, 3, true};
   std::map<std::tuple<int, int, bool>, int> seen;
   auto epoch = loader.epoch(0);
-  std::vector<float> picture(30);
+  std::vector<float> image(30);
   while (const auto batch = epoch.next()) {
     for (std::size_t i = 0; i < batch->sample_indices().size(); ++i) {
       const auto pixels = source->pixels(batch->sample_indices()[i]);
       for (int code = 0; code < 50; ++code) {
         const int y = code / 10 - 2, x = code / 2 % 5 - 2;
         image::normalize(pixels, {6, 5, 1, y, x, code % 2 == 1}, {PixelType::f32, PixelLayout::nchw, &table},
-                         std::as_writable_bytes(std::span{picture}));
-        const auto* found = batch->field("images").bytes.data() + i * 30 * sizeof(float);
-        if (std::memcmp(found, picture.data(), 30 * sizeof(float)) == 0) ++seen[{y, x, code % 2 == 1}];
+                         std::as_writable_bytes(std::span{image}));
+        const auto* found = batch->field("image").bytes.data() + i * 30 * sizeof(float);
+        if (std::memcmp(found, image.data(), 30 * sizeof(float)) == 0) ++seen[{y, x, code % 2 == 1}];
       }
     }
   }
@@ -295,11 +295,9 @@ TEST(Loader, ASampleIsDrawnAnewEachEpoch) {
   auto options = augmenting(options_of(64, 1));
   options.shuffle = false;
   Loader loader{std::make_shared<FakeSource>(64), options, 3, true};
-  const auto picture_bytes = [&](std::int64_t epoch) {
-    return xxh3(loader.epoch(epoch).next()->field("images").bytes);
-  };
-  EXPECT_EQ(picture_bytes(0), picture_bytes(0));
-  EXPECT_NE(picture_bytes(0), picture_bytes(1));
+  const auto image_bytes = [&](std::int64_t epoch) { return xxh3(loader.epoch(epoch).next()->field("image").bytes); };
+  EXPECT_EQ(image_bytes(0), image_bytes(0));
+  EXPECT_NE(image_bytes(0), image_bytes(1));
 }
 
 TEST(Loader, LastBatchIsKeptOrDroppedInTrainingAndKeptOtherwise) {
@@ -360,7 +358,7 @@ TEST(Loader, RanksTakenInTurnsAreOneRank) {
   ASSERT_EQ(batches.size(), 63U);
   for (const std::int64_t ranks : {2, 3}) {
     std::vector<std::uint64_t> found;
-    options.ranks = ranks;
+    options.world_size = ranks;
     const std::int64_t reads_before = source->reads;
     for (options.rank = 0; options.rank < ranks; ++options.rank) {
       Loader part{source, options, 7, true};
@@ -369,7 +367,7 @@ TEST(Loader, RanksTakenInTurnsAreOneRank) {
       for (std::int64_t step = 0; step < whole; ++step) {
         EXPECT_EQ(sample_digests(epoch.next().value()), batches[static_cast<std::size_t>(step * ranks + options.rank)]);
       }
-      while (const auto batch = epoch.next()) {  // What is left over is dealt in equal parts.
+      while (const auto batch = epoch.next()) {  // What is left over is assigned in equal parts.
         const auto samples = sample_digests(*batch);
         found.insert(found.end(), samples.begin(), samples.end());
       }
@@ -394,7 +392,7 @@ TEST(Loader, PaddingFillsTheLastBatchWithSamplesThatDoNotCount) {
       EXPECT_EQ(batch->size(), 32);
       for (std::size_t i = 0; i < 32; ++i) {
         all.push_back(batch->sample_indices()[i]);
-        if (batch->field("mask").bytes[i] == std::byte{1}) counted.push_back(all.back());
+        if (batch->field("valid").bytes[i] == std::byte{1}) counted.push_back(all.back());
       }
     }
     ASSERT_EQ(all.size(), 96U);
@@ -424,7 +422,7 @@ TEST(Loader, OptionsOfTheOrderThatContradictAreRefusedByName) {
     change(options);
     return error_of(ErrorCode::invalid_argument, [&] { Loader{source, options, 1, true}; });
   };
-  EXPECT_THAT(refusal([](DataOptions& o) { o.rank = 1; }), HasSubstr("data.rank is 1 and data.ranks is 1"));
+  EXPECT_THAT(refusal([](DataOptions& o) { o.rank = 1; }), HasSubstr("data.rank is 1 and data.world_size is 1"));
   EXPECT_THAT(refusal([](DataOptions& o) { o.sampler = Sampler::weighted; }), HasSubstr("data.weights is missing"));
   EXPECT_THAT(refusal([](DataOptions& o) { o.weights = {1}; }), HasSubstr("data.weights has no effect"));
   EXPECT_THAT(refusal([](DataOptions& o) {
@@ -439,7 +437,7 @@ TEST(Loader, OptionsOfTheOrderThatContradictAreRefusedByName) {
               }),
               HasSubstr("data.buckets"));
   EXPECT_THAT(refusal([](DataOptions& o) {
-                o.ranks = 7;
+                o.world_size = 7;
                 o.last_batch = LastBatch::drop;
               }),
               HasSubstr("no batch is left: 100 samples, batch_size 16 on each of 7 ranks"));
@@ -473,7 +471,7 @@ TEST(LoaderState, APassGoesOnAnywhereWithAnyNumberOfThreads) {
       EXPECT_EQ(state.position, ended ? 0 : stop * 32);
       for (const std::int64_t threads : {0, 1, 7}) {
         auto other = options;
-        other.threads = threads;
+        other.num_workers = threads;
         other.prefetch_batches = 1 + threads;
         Loader loader{source, other, 5, true};
         loader.restore(state);
@@ -490,7 +488,7 @@ TEST(LoaderState, RanksMayChangeInTheMiddleOfAnEpoch) {
   auto options = augmenting(options_of(16, 1));
   Loader alone{source, options, 5, true};
   const auto expected = sample_digests(alone.epoch(2));
-  options.ranks = 2;
+  options.world_size = 2;
   LoaderState state;
   for (options.rank = 0; options.rank < 2; ++options.rank) {
     Loader loader{source, options, 5, true};
@@ -504,7 +502,7 @@ TEST(LoaderState, RanksMayChangeInTheMiddleOfAnEpoch) {
   options.rank = 0;
   for (const std::int64_t ranks : {1, 3, 4}) {  // 96 samples are no whole step of 4 ranks' 64.
     std::vector<std::uint64_t> found;
-    options.ranks = ranks;
+    options.world_size = ranks;
     for (options.rank = 0; options.rank < ranks; ++options.rank) {
       Loader loader{source, options, 5, true};
       loader.restore(state);
@@ -517,7 +515,7 @@ TEST(LoaderState, RanksMayChangeInTheMiddleOfAnEpoch) {
     EXPECT_TRUE(ranks > 1 || found == rest);
     options.rank = 0;
   }
-  options.ranks = 1;
+  options.world_size = 1;
   options.batch_size = 32;  // The same step.
   Loader larger{source, options, 5, true};
   larger.restore(state);
@@ -538,8 +536,8 @@ TEST(LoaderState, AStateOfAnotherLoaderIsRefusedByName) {
   EXPECT_THAT(refusal(source, options, 5, false), HasSubstr("training true, this one has false"));
   auto changed = options;
   changed.batch_size = 16;
-  EXPECT_THAT(refusal(source, changed, 5, true), HasSubstr("batch_size 32 and ranks 1, this one has 16 and 1"));
-  changed.ranks = 2;
+  EXPECT_THAT(refusal(source, changed, 5, true), HasSubstr("batch_size 32 and world_size 1, this one has 16 and 1"));
+  changed.world_size = 2;
   Loader halves{source, changed, 5, true};
   halves.restore(state);
   changed = options;
@@ -549,7 +547,7 @@ TEST(LoaderState, AStateOfAnotherLoaderIsRefusedByName) {
   changed.last_batch = LastBatch::pad;
   EXPECT_THAT(refusal(source, changed, 5, true), HasSubstr("data.last_batch \"keep\""));
   changed = options;
-  changed.threads = 3;
+  changed.num_workers = 3;
   changed.prefetch_batches = 7;
   changed.source = "idx:/moved";
   Loader moved{source, changed, 5, true};
@@ -648,19 +646,19 @@ TEST(Loader, GrowingAgainDoesNotWaitForAThreadThatHangsWhereItWasToEnd) {
   Gate gate;
   source->on_read = [&](std::int64_t) { gate.pass(); };
   auto options = options_of(8, AUTOTUNE, 4);
-  options.threads_max = 4;
+  options.num_workers_max = 4;
   Loader loader{source, options, 7, true};
   const std::int64_t others = thread_count() - 1;
-  loader.set_threads(3);
+  loader.set_num_workers(3);
   auto epoch = loader.epoch(0);
   while (source->reads < 3) std::this_thread::yield();
-  loader.set_threads(AUTOTUNE);  // Goes on with the one that it had; two are to end after their reads.
-  EXPECT_EQ(loader.statistics().threads, 1);
-  auto growing = std::async(std::launch::async, [&] { loader.set_threads(4); });
+  loader.set_num_workers(AUTOTUNE);  // Goes on with the one that it had; two are to end after their reads.
+  EXPECT_EQ(loader.statistics().num_workers, 1);
+  auto growing = std::async(std::launch::async, [&] { loader.set_num_workers(4); });
   EXPECT_EQ(growing.wait_for(std::chrono::seconds(20)), std::future_status::ready);
   gate.let_go();
   growing.get();
-  EXPECT_EQ(loader.statistics().threads, 4);
+  EXPECT_EQ(loader.statistics().num_workers, 4);
   EXPECT_TRUE(thread_count_becomes(others + 4));
   EXPECT_EQ(order(std::move(epoch)).size(), 64U);
 }
@@ -679,7 +677,7 @@ TEST(LoaderRequest, OnlyTheTimeBlockedInTheFutureIsWaiting) {
   EXPECT_EQ(loader.statistics().wait_for_batch_ns, 0);
   EXPECT_GE(loader.statistics().latency_ns_p50.value(), 19'000'000);  // From asking to readiness, told within 4 %.
   EXPECT_TRUE(epoch.request().get());
-  EXPECT_GE(loader.statistics().own_ns, 20'000'000);
+  EXPECT_GE(loader.statistics().consumer_busy_ns, 20'000'000);
 }
 
 TEST(LoaderRequest, TimeBlockedInTheFutureIsNotTheConsumersOwn) {
@@ -693,7 +691,7 @@ TEST(LoaderRequest, TimeBlockedInTheFutureIsNotTheConsumersOwn) {
   const std::chrono::nanoseconds taken = std::chrono::steady_clock::now() - begin;
   const LoaderStatistics found = loader.statistics();
   EXPECT_GT(found.wait_for_batch_ns, 0);
-  EXPECT_LE(found.wait_for_batch_ns + found.own_ns, taken.count());
+  EXPECT_LE(found.wait_for_batch_ns + found.consumer_busy_ns, taken.count());
 }
 
 TEST(LoaderRequest, AnErrorComesOutOfTheFutureAndEndsTheEpoch) {
@@ -740,7 +738,7 @@ TEST(LoaderRequest, IsFulfilledByWhoeverTakesTheLastWorkerAway) {
   Loader loader{source, options_of(32, 1), 7, true};
   auto epoch = loader.epoch(0);
   auto future = epoch.request();
-  std::jthread other([&] { loader.set_threads(0); });
+  std::jthread other([&] { loader.set_num_workers(0); });
   gate.let_go();
   EXPECT_EQ(future.get()->index(), 0);
   other.join();
@@ -755,15 +753,15 @@ TEST(Loader, RefusesOptionsThatDoNotFit) {
   };
   auto options = options_of(32, 1);
   options.transform.mean = {0.1, 0.2, 0.3};
-  EXPECT_THAT(refusal(options), HasSubstr("mean has 3 values, the pictures have 1 channel"));
+  EXPECT_THAT(refusal(options), HasSubstr("mean has 3 values, the images have 1 channel"));
   options.transform.mean = {0.1};
-  options.transform.deviation = {};
-  EXPECT_THAT(refusal(options), HasSubstr("deviation has 0 values"));
+  options.transform.std = {};
+  EXPECT_THAT(refusal(options), HasSubstr("std has 0 values"));
   options = options_of(32, 1);
   options.transform.crop = Crop::random;
   EXPECT_THAT(refusal(options), HasSubstr("data.transform.crop, resize, scale and ratio need a size"));
   EXPECT_THAT(refusal(options_of(0, 1)), HasSubstr("data.batch_size"));
-  EXPECT_THAT(refusal(options_of(32, -2)), HasSubstr("data.threads"));
+  EXPECT_THAT(refusal(options_of(32, -2)), HasSubstr("data.num_workers"));
   EXPECT_THAT(refusal(options_of(32, 1, 0)), HasSubstr("data.prefetch_batches"));
   EXPECT_THAT(error_of(ErrorCode::invalid_argument,
                        [&] {
@@ -778,7 +776,8 @@ TEST(Loader, RefusesOptionsThatDoNotFit) {
               HasSubstr("no samples"));
 
   Loader loader{source, options_of(32, 1), 1, true};
-  EXPECT_THAT(error_of(ErrorCode::invalid_argument, [&] { loader.set_threads(257); }), HasSubstr("data.threads"));
+  EXPECT_THAT(error_of(ErrorCode::invalid_argument, [&] { loader.set_num_workers(257); }),
+              HasSubstr("data.num_workers"));
   EXPECT_THAT(error_of(ErrorCode::invalid_argument, [&] { loader.set_prefetch_batches(0); }),
               HasSubstr("data.prefetch_batches"));
   EXPECT_EQ(order(loader.epoch(0)).size(), 100U);
@@ -914,15 +913,15 @@ TEST(Loader, LeavingEarlyReturnsThreadsAndMemory) {
 
 TEST(Loader, ThreadsThatWereStartedAreCounted) {
   Loader loader{std::make_shared<FakeSource>(64), options_of(8, 3), 1, true};
-  EXPECT_EQ(loader.statistics().threads_started, 3);
+  EXPECT_EQ(loader.statistics().workers_started, 3);
   for (int epoch = 0; epoch < 2; ++epoch) digests(loader.epoch(epoch));
-  EXPECT_EQ(loader.statistics().threads_started, 3);
-  loader.set_threads(0);
-  loader.set_threads(3);
-  EXPECT_EQ(loader.statistics().threads_started, 6);
-  loader.renew_threads();
-  EXPECT_EQ(loader.statistics().threads_started, 9);
-  EXPECT_EQ(loader.statistics().threads, 3);
+  EXPECT_EQ(loader.statistics().workers_started, 3);
+  loader.set_num_workers(0);
+  loader.set_num_workers(3);
+  EXPECT_EQ(loader.statistics().workers_started, 6);
+  loader.renew_workers();
+  EXPECT_EQ(loader.statistics().workers_started, 9);
+  EXPECT_EQ(loader.statistics().num_workers, 3);
 }
 
 TEST(Loader, BetweenItsPassesAnEvaluationHoldsNoBatchesButThoseThatAreKept) {
@@ -966,7 +965,7 @@ TEST(Loader, ThreadsAndPrefetchChangeWithinAnEpochWithoutChangingAByte) {
     auto epoch = loader.epoch(0);
     while (const auto batch = epoch.next()) {
       found.push_back(digest(*batch));
-      loader.set_threads(threads[found.size() % threads.size()]);
+      loader.set_num_workers(threads[found.size() % threads.size()]);
       if (found.size() % 2 == 0) loader.set_prefetch_batches(prefetch[found.size() / 2 % prefetch.size()]);
     }
     ASSERT_EQ(found, expected);
@@ -983,7 +982,7 @@ TEST(Loader, AConsumerThatWaitsLoadsByItselfWhenItsThreadsAreTakenAway) {
   Loader loader{source, options_of(300, 2, 1), 1, false};
   std::jthread other([&] {
     while (!first_read) std::this_thread::yield();
-    loader.set_threads(0);
+    loader.set_num_workers(0);
   });
   EXPECT_EQ(order(loader.epoch(0)), counting(300));
 }
@@ -998,7 +997,7 @@ TEST(Loader, AThreadThatCannotBeHadLeavesThoseThereWereAtWork) {
     auto epoch = loader.epoch(0);
     AllocationCount::fail_at(failing);
     try {
-      loader.set_threads(3);
+      loader.set_num_workers(3);
       grew = true;
     } catch (const Error& error) {
       ++refused;
@@ -1007,9 +1006,9 @@ TEST(Loader, AThreadThatCannotBeHadLeavesThoseThereWereAtWork) {
     } catch (const std::bad_alloc&) {  // Before any thread was asked for.
     }
     AllocationCount::fail_at(0);
-    EXPECT_EQ(loader.statistics().threads, grew ? 3 : 1);
+    EXPECT_EQ(loader.statistics().num_workers, grew ? 3 : 1);
     EXPECT_EQ(digests(std::move(epoch)), digests(reference.epoch(0)));
-    loader.set_threads(2);
+    loader.set_num_workers(2);
     EXPECT_EQ(digests(loader.epoch(1)), digests(reference.epoch(1)));
   }
   EXPECT_GE(refused, 4);  // Each thread takes some memory.
@@ -1122,8 +1121,8 @@ TEST(Loader, ABatchMayOutliveItsLoader) {
   }
   ASSERT_EQ(kept.size(), 7U);
   for (std::size_t i = 0; i < kept.size(); ++i) EXPECT_EQ(digest(kept[i]), expected[i]);
-  EXPECT_THAT(error_of(ErrorCode::invalid_argument, [&] { kept[0].field("image"); }),
-              AllOf(HasSubstr("'image'"), HasSubstr("images, labels, mask")));
+  EXPECT_THAT(error_of(ErrorCode::invalid_argument, [&] { kept[0].field("images"); }),
+              AllOf(HasSubstr("'images'"), HasSubstr("image, labels, valid")));
 }
 
 TEST(Loader, ACallerThatKeepsBatchesMakesThePoolGrowAndShrinkAgain) {
@@ -1267,7 +1266,7 @@ TEST(Loader, WhatIsLoadedWhileTheConsumerWorksShowsInTheStatistics) {
   for (const std::int64_t threads : {0, 1}) {
     Loader loader{source, options_of(1, threads), 1, true};
     Epoch epoch = loader.epoch(0);
-    const auto busy_and_own_ns = [&] { return loader.statistics().busy_ns + loader.statistics().own_ns; };
+    const auto busy_and_own_ns = [&] { return loader.statistics().busy_ns + loader.statistics().consumer_busy_ns; };
     const std::int64_t begin_ns = monotonic_ns();
     ASSERT_TRUE(epoch.next().has_value());
     const std::int64_t first_ns = monotonic_ns(), told_first_ns = busy_and_own_ns();

@@ -29,14 +29,15 @@ std::string number_text(std::int64_t wanted) {
 
 }  // namespace
 
-void Loader::Impl::set_threads(std::int64_t wanted) {
+void Loader::Impl::set_num_workers(std::int64_t wanted) {
   std::lock_guard resize_lock(resizing);
   const bool was_automatic = threads_wanted == AUTOTUNE, automatic = wanted == AUTOTUNE;
   if (automatic && was_automatic && threads > 0) return;  // It goes on with what it has found.
   const std::int64_t before = threads;
-  if (was_automatic && before > 0) autotuned.threads = before;
+  if (was_automatic && before > 0) autotuned.num_workers = before;
   std::int64_t count = wanted;
-  if (automatic) count = std::clamp<std::int64_t>(autotuned.threads > 0 ? autotuned.threads : before, 1, threads_max());
+  if (automatic)
+    count = std::clamp<std::int64_t>(autotuned.num_workers > 0 ? autotuned.num_workers : before, 1, threads_max());
   try {
     resize(count, automatic ? Joining::later : Joining::now);
   } catch (...) {
@@ -54,7 +55,7 @@ void Loader::Impl::set_threads(std::int64_t wanted) {
 }
 
 // What tuning has found and what it has under trial go on. After an error there are as many as could be had.
-void Loader::Impl::renew_threads() {
+void Loader::Impl::renew_workers() {
   std::lock_guard resize_lock(resizing);
   const std::int64_t count = threads;
   resize(0, Joining::now);
@@ -88,7 +89,7 @@ std::int64_t Loader::Impl::usable_cores() {
 
 // `resizing` is held.
 std::int64_t Loader::Impl::threads_max() {
-  return options.threads_max > 0 ? options.threads_max : std::max(kThreadsOfAuto, 2 * usable_cores());
+  return options.num_workers_max > 0 ? options.num_workers_max : std::max(kThreadsOfAuto, 2 * usable_cores());
 }
 
 // `resizing` is held.
@@ -101,8 +102,8 @@ detail::SettingBounds Loader::Impl::tuning_bounds() {
   if (!is_automatic()) return bounds;
   bounds.cores = static_cast<double>(usable_cores());
   if (threads_wanted == AUTOTUNE) {
-    bounds.low.threads = 1;
-    bounds.high.threads = threads_max();
+    bounds.low.num_workers = 1;
+    bounds.high.num_workers = threads_max();
   }
   if (prefetch_wanted == AUTOTUNE) {
     bounds.low.prefetch = 1;
@@ -157,9 +158,9 @@ void Loader::Impl::put_in_force(const detail::LoaderSetting& wanted) {
     attempt(
         detail::kPrefetchKey, [this] { return prefetch; }, [&] { deepen(wanted.prefetch); });
   }
-  if (wanted.threads != threads) {
+  if (wanted.num_workers != threads) {
     attempt(
-        detail::kThreadsKey, [this] { return threads; }, [&] { resize(wanted.threads, Joining::later); });
+        detail::kNumWorkersKey, [this] { return threads; }, [&] { resize(wanted.num_workers, Joining::later); });
   }
   if (wanted.cache != cache_in_force()) {
     attempt(
@@ -183,11 +184,11 @@ std::string Loader::Impl::last_reason(const char* what) const {
   return last == all.rend() ? "as it began; nothing measured asks for another" : last->why;
 }
 
-Applied Loader::Impl::applied_threads() const {
+Applied Loader::Impl::applied_num_workers() const {
   std::lock_guard lock(mutex);
   const bool automatic = threads_wanted == AUTOTUNE;
-  return {detail::kThreadsKey, number_text(threads_wanted), std::to_string(threads),
-          automatic ? last_reason(detail::kThreadsKey) : ""};
+  return {detail::kNumWorkersKey, number_text(threads_wanted), std::to_string(threads),
+          automatic ? last_reason(detail::kNumWorkersKey) : ""};
 }
 
 Applied Loader::Impl::applied_prefetch() const {
@@ -217,12 +218,12 @@ std::array<LoaderStage, 4> LoaderStatistics::stages() const {
   all[2] = {.name = "transform", .records = samples, .busy_ns = busy_ns - read_ns - decode_ns, .bytes = written_bytes};
   all[3] = {.name = "consume",
             .records = delivered,
-            .busy_ns = own_ns,
+            .busy_ns = consumer_busy_ns,
             .wait_for_input_ns = wait_for_batch_ns,
             .bytes = delivered_bytes,
             .queue = batches == 0 ? 0 : static_cast<double>(ready_batches) / static_cast<double>(batches)};
   if (samples == 0) return all;
-  if (wait_for_batch_ns < (own_ns + wait_for_batch_ns) / kStarvedPart) {
+  if (wait_for_batch_ns < (consumer_busy_ns + wait_for_batch_ns) / kStarvedPart) {
     all[3].limits = true;
   } else {
     std::max_element(all.begin(), all.begin() + 3, [](const auto& a, const auto& b) {

@@ -16,7 +16,7 @@
 
 #include "data/detail/allocation_count.h"
 #include "data/detail/testing.h"
-#include "data/detail/tiny_pictures.h"
+#include "data/detail/tiny_images.h"
 #include "data/detail/waiting_source.h"
 #include "hardware/machine.h"
 #include "store/ram_cache.h"
@@ -59,23 +59,23 @@ TEST(LoaderTuning, ThreadsRiseWhileAStageIsSlowAndComeDownWhenItIsNot) {
   const auto source = std::make_shared<WaitingSource>(
       512, [&](std::int64_t, std::int64_t) { return nanoseconds(microseconds(wait_us.load())); });
   auto options = options_of(1, AUTOTUNE, AUTOTUNE);
-  options.threads_max = 8;
+  options.num_workers_max = 8;
   Loader loader{source, options, 1, true};
-  EXPECT_EQ(loader.statistics().threads, 1);
-  EXPECT_TRUE(consume_until(loader, microseconds(1000), [&] { return loader.statistics().threads >= 3; }));
+  EXPECT_EQ(loader.statistics().num_workers, 1);
+  EXPECT_TRUE(consume_until(loader, microseconds(1000), [&] { return loader.statistics().num_workers >= 3; }));
   const auto risen = loader.decisions();
   ASSERT_FALSE(risen.empty());
-  EXPECT_EQ(risen.front().what, "data.threads");
+  EXPECT_EQ(risen.front().what, "data.num_workers");
   EXPECT_EQ(risen.front().from, 1);
   EXPECT_GT(risen.front().to, 1);
   EXPECT_GT(risen.front().before, 0);
   EXPECT_THAT(risen.front().why, HasSubstr("a batch takes the threads"));
-  EXPECT_EQ(loader.applied_threads().requested, "auto");
-  EXPECT_EQ(loader.applied_threads().applied, std::to_string(loader.statistics().threads));
+  EXPECT_EQ(loader.applied_num_workers().requested, "auto");
+  EXPECT_EQ(loader.applied_num_workers().applied, std::to_string(loader.statistics().num_workers));
 
   wait_us = 100;
-  EXPECT_TRUE(consume_until(loader, microseconds(1000), [&] { return loader.statistics().threads == 1; }));
-  EXPECT_THAT(loader.applied_threads().reason, HasSubstr("which is enough"));
+  EXPECT_TRUE(consume_until(loader, microseconds(1000), [&] { return loader.statistics().num_workers == 1; }));
+  EXPECT_THAT(loader.applied_num_workers().reason, HasSubstr("which is enough"));
 }
 
 TEST(LoaderTuning, AForcedBadDecisionIsRolledBack) {
@@ -84,7 +84,7 @@ TEST(LoaderTuning, AForcedBadDecisionIsRolledBack) {
     return nanoseconds(microseconds(inside == 1 ? 1000 : 1000 * inside * inside * 4));
   });
   auto options = options_of(1, AUTOTUNE, 8);
-  options.threads_max = 4;
+  options.num_workers_max = 4;
   Loader loader{source, options, 1, true};
   EXPECT_TRUE(consume_until(loader, microseconds(100), [&] { return has_rolled_back(loader.decisions()); }));
   const auto decisions = loader.decisions();
@@ -94,7 +94,7 @@ TEST(LoaderTuning, AForcedBadDecisionIsRolledBack) {
   EXPECT_LT(decisions[0].after.value(), decisions[0].before);
   EXPECT_EQ(decisions[1].to, 1);
   EXPECT_THAT(decisions[1].why, HasSubstr("rolled back"));
-  EXPECT_EQ(loader.statistics().threads, 1);
+  EXPECT_EQ(loader.statistics().num_workers, 1);
 }
 
 TEST(LoaderTuning, DepthGrowsUnderBurstsWithinItsBytes) {
@@ -113,7 +113,7 @@ TEST(LoaderTuning, DepthGrowsUnderBurstsWithinItsBytes) {
   order(loader.next_epoch());
   EXPECT_LE(loader.statistics().pool_bytes, 12 * batch_bytes);            // And two in the consumer's hands.
   EXPECT_GT(AllocationCount::peak_growth(), 10 * batch_bytes);            // The heap's peak agrees:
-  EXPECT_LT(AllocationCount::peak_growth(), 12 * batch_bytes + 2 * kMb);  // pictures and handles are the rest.
+  EXPECT_LT(AllocationCount::peak_growth(), 12 * batch_bytes + 2 * kMb);  // images and handles are the rest.
   EXPECT_THAT(loader.decisions(), Each(AllOf(Field(&LoaderDecision::what, "data.prefetch_batches"),
                                              Field(&LoaderDecision::to, testing::Le(10)))));
 }
@@ -121,9 +121,9 @@ TEST(LoaderTuning, DepthGrowsUnderBurstsWithinItsBytes) {
 TEST(LoaderTuning, NoByteOfAnyBatchChanges) {
   const auto source = std::make_shared<WaitingSource>(1024, always(microseconds(500)));
   auto options = options_of(4, 0);
-  options.transform = {.pad = 1, .flip_probability = 0.5, .mean = {0.4}, .deviation = {0.2}};
+  options.transform = {.pad = 1, .flip_probability = 0.5, .mean = {0.4}, .std = {0.2}};
   Loader plain{std::make_shared<WaitingSource>(1024, always(microseconds(0))), options, 5, true};
-  options.threads = options.prefetch_batches = AUTOTUNE;
+  options.num_workers = options.prefetch_batches = AUTOTUNE;
   Loader tuned{source, options, 5, true};
   for (std::int64_t epoch = 0; epoch < 2; ++epoch) {
     EXPECT_EQ(digests(tuned.epoch(epoch)), digests(plain.epoch(epoch)));
@@ -138,7 +138,7 @@ bool is_judged(const std::vector<LoaderDecision>& decisions) {
 
 TEST(LoaderTuning, ACacheIsPlacedWhereReadingIsSlowAndChangesNoByte) {
   auto options = options_of(4, 1);
-  options.transform = {.pad = 1, .flip_probability = 0.5, .mean = {0.4}, .deviation = {0.2}};
+  options.transform = {.pad = 1, .flip_probability = 0.5, .mean = {0.4}, .std = {0.2}};
   Loader plain{std::make_shared<WaitingSource>(128, always(microseconds(0))), options, 5, true};
   options.cache = Cache::automatic;
   Loader tuned{std::make_shared<WaitingSource>(128, always(microseconds(1000))), options, 5, true};
@@ -207,39 +207,39 @@ TEST(LoaderTuning, ACacheThatWasKeptGoesBackWhateverIsLeft) {
 TEST(LoaderTuning, ANumberEndsItAndAutotuneBeginsItAnew) {
   const auto source = std::make_shared<WaitingSource>(512, always(microseconds(2000)));
   auto options = options_of(1, 3, 4);
-  options.threads_max = 4;
+  options.num_workers_max = 4;
   Loader loader{source, options, 1, true};
-  EXPECT_EQ(loader.applied_threads().requested, "3");
-  EXPECT_EQ(loader.applied_threads().applied, "3");
-  EXPECT_EQ(loader.applied_threads().reason, "");
+  EXPECT_EQ(loader.applied_num_workers().requested, "3");
+  EXPECT_EQ(loader.applied_num_workers().applied, "3");
+  EXPECT_EQ(loader.applied_num_workers().reason, "");
   order(loader.next_epoch());
   EXPECT_TRUE(loader.decisions().empty());
-  loader.set_threads(0);
-  loader.set_threads(AUTOTUNE);
-  EXPECT_EQ(loader.statistics().threads, 1);
-  EXPECT_TRUE(consume_until(loader, microseconds(0), [&] { return loader.statistics().threads > 1; }));
-  loader.set_threads(2);
+  loader.set_num_workers(0);
+  loader.set_num_workers(AUTOTUNE);
+  EXPECT_EQ(loader.statistics().num_workers, 1);
+  EXPECT_TRUE(consume_until(loader, microseconds(0), [&] { return loader.statistics().num_workers > 1; }));
+  loader.set_num_workers(2);
   const std::size_t decisions = loader.decisions().size();
   order(loader.next_epoch());
   EXPECT_EQ(loader.decisions().size(), decisions);
-  EXPECT_EQ(loader.statistics().threads, 2);
+  EXPECT_EQ(loader.statistics().num_workers, 2);
 }
 
 TEST(LoaderTuning, WhatItHasFoundOutlivesANumber) {
   const auto source = std::make_shared<WaitingSource>(512, always(microseconds(2000)));
   auto options = options_of(1, AUTOTUNE, AUTOTUNE);
-  options.threads_max = 4;
+  options.num_workers_max = 4;
   Loader loader{source, options, 1, true};
-  ASSERT_TRUE(consume_until(loader, microseconds(0), [&] { return loader.statistics().threads > 1; }));
+  ASSERT_TRUE(consume_until(loader, microseconds(0), [&] { return loader.statistics().num_workers > 1; }));
   const LoaderStatistics found = loader.statistics();
   ASSERT_GT(found.prefetch_batches, 2);
   for (const std::int64_t number : {0, 1, 2}) {  // As the arms of a trial do.
-    loader.set_threads(number);
+    loader.set_num_workers(number);
     loader.set_prefetch_batches(1);
-    EXPECT_EQ(loader.applied_threads().applied, std::to_string(number));
+    EXPECT_EQ(loader.applied_num_workers().applied, std::to_string(number));
     loader.set_prefetch_batches(AUTOTUNE);
-    loader.set_threads(AUTOTUNE);
-    EXPECT_EQ(loader.statistics().threads, found.threads);
+    loader.set_num_workers(AUTOTUNE);
+    EXPECT_EQ(loader.statistics().num_workers, found.num_workers);
     EXPECT_EQ(loader.statistics().prefetch_batches, found.prefetch_batches);
   }
 }
@@ -283,10 +283,10 @@ TEST(LoaderTuning, StagesCountWhatPassedThem) {
 }
 
 TEST(LoaderTuning, DecodingThatKeepsTheThreadsBusiestIsWhatStarvesTheConsumer) {
-  const TinyPictures pictures{{.classes = 2, .count = 8, .height = 600, .width = 800}};
+  const TinyImages images{{.classes = 2, .count = 8, .height = 600, .width = 800}};
   DataOptions options = options_of(4, 1);
   options.transform.size = 16;
-  Loader loader{open_source(pictures.uri(), Split::train), options, 1, false};
+  Loader loader{open_source(images.uri(), Split::train), options, 1, false};
   order(loader.epoch(0));
   const auto stages = loader.statistics().stages();
   EXPECT_EQ(stages[1].name, "decode");
@@ -302,14 +302,14 @@ TEST(LoaderTuning, StarvationIsTheSlowestStagesAndASlowConsumersIsItsOwn) {
   statistics.read_ns = 100;  // 1, 5 and 2 a sample.
   statistics.decode_ns = 500;
   statistics.busy_ns = 800;
-  statistics.own_ns = 100;
+  statistics.consumer_busy_ns = 100;
   statistics.wait_for_batch_ns = 700;
   statistics.ready_batches = 15;
   const auto starved = statistics.stages();
   EXPECT_TRUE(starved[1].limits);
   EXPECT_EQ(starved[2].busy_ns, 200);
   EXPECT_DOUBLE_EQ(starved[3].queue, 1.5);
-  statistics.own_ns = 100'000;
+  statistics.consumer_busy_ns = 100'000;
   const auto fed = statistics.stages();
   EXPECT_TRUE(fed[3].limits);
   EXPECT_FALSE(fed[1].limits);

@@ -23,7 +23,7 @@ using detail::Workspace;
 constexpr SpanName kLoadChunk{"load_chunk", "work"};       // Value: the batch's index.
 constexpr SpanName kWaitForRoom{"wait_for_room", "wait"};  // A worker; the consumer is slower.
 
-// The CPU clock is a system call, which a chunk of small pictures would feel.
+// The CPU clock is a system call, which a chunk of small images would feel.
 constexpr std::int64_t kCpuLookNs = 5'000'000;
 
 }  // namespace
@@ -74,7 +74,7 @@ void Loader::Impl::add_worker() {
     throw;
   }
   std::lock_guard lock(mutex);
-  ++totals.threads_started;
+  ++totals.workers_started;
 }
 
 // A batch that was asked for when there were workers; nobody else is left to load it.
@@ -154,7 +154,7 @@ Claim Loader::Impl::claim(std::int64_t window_max) {
 bool Loader::Impl::open_batch() {
   const std::int64_t position = next_open * options.batch_size, begin_ns = monotonic_ns();
   try {
-    window.push_back(slots->take(pass->epoch, next_open, pass->deal.hand(next_open).size));
+    window.push_back(slots->take(pass->epoch, next_open, pass->batch_sampler.slice(next_open).size));
     ++next_open;
     totals.collate_ns += monotonic_ns() - begin_ns;
     return true;

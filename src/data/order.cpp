@@ -17,7 +17,7 @@ constexpr std::uint64_t kWeightedKey = 0x3C6EF372FE94F82BU;
 constexpr std::uint64_t kGroupKey = 0xA54FF53A5F1D36F1U;
 
 std::vector<double> chances(const Source& source, const DataOptions& options) {
-  const std::int64_t size = source.size(), classes = source.classes();
+  const std::int64_t size = source.size(), classes = source.num_classes();
   if (options.sampler == Sampler::weighted && std::ssize(options.weights) == size && size != classes) {
     return options.weights;
   }
@@ -176,24 +176,25 @@ std::int64_t EpochOrder::in_bucket(std::int64_t position) const noexcept {
   return in_window(from * order_.step_ + position % order_.step_);
 }
 
-Deal::Deal(std::int64_t positions, const DataOptions& options, LastBatch last_batch, std::int64_t begin) noexcept
+BatchSampler::BatchSampler(std::int64_t positions, const DataOptions& options, LastBatch last_batch,
+                           std::int64_t begin) noexcept
     : positions_(positions),
       batch_size_(options.batch_size),
-      ranks_(options.ranks),
+      ranks_(options.world_size),
       rank_(options.rank),
       last_batch_(last_batch),
       begin_(begin) {}
 
-std::int64_t Deal::end_batch() const noexcept {
+std::int64_t BatchSampler::end_batch() const noexcept {
   return first_batch() + batches_of(positions_ - begin_, step(), last_batch_);
 }
 
-Deal::Hand Deal::hand(std::int64_t batch) const noexcept {
+BatchSampler::Slice BatchSampler::slice(std::int64_t batch) const noexcept {
   const std::int64_t begin = begin_ + (batch - first_batch()) * step(), left = positions_ - begin;
   if (left >= step()) return {batch_size_, batch_size_, begin + rank_ * batch_size_, 0};
   const std::int64_t share = (left + ranks_ - 1) / ranks_;  // Of each rank; the last ones may get less.
   const std::int64_t size = last_batch_ == LastBatch::pad ? batch_size_ : share;
-  const std::int64_t before = std::min(rank_ * share, left);  // Dealt to the ranks before this one.
+  const std::int64_t before = std::min(rank_ * share, left);  // Assigned to the ranks before this one.
   return {size, std::min(share, left - before), begin + before, rank_ * size - before};
 }
 

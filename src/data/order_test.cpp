@@ -17,7 +17,7 @@ namespace headrace {
 namespace {
 
 using detail::AliasTable;
-using detail::Deal;
+using detail::BatchSampler;
 using detail::EpochOrder;
 using detail::Order;
 using testing::HasSubstr;
@@ -27,7 +27,7 @@ class ListedSource final : public Source {
  public:
   explicit ListedSource(std::int64_t size) : size_(size) {}
   std::int64_t size() const override { return size_; }
-  std::int64_t classes() const override { return 4; }
+  std::int64_t num_classes() const override { return 4; }
   int height() const override { return 1; }
   int width() const override { return 1; }
   int channels() const override { return 1; }
@@ -74,7 +74,7 @@ double chi_squared(const std::vector<double>& expected, const std::vector<std::i
 }
 
 std::vector<std::int64_t> label_counts(const Source& source, const std::vector<std::int64_t>& samples) {
-  std::vector<std::int64_t> counts(static_cast<std::size_t>(source.classes()));
+  std::vector<std::int64_t> counts(static_cast<std::size_t>(source.num_classes()));
   for (const std::int64_t sample : samples) ++counts[static_cast<std::size_t>(source.label(sample))];
   return counts;
 }
@@ -194,7 +194,7 @@ TEST(Order, BucketsAtLeastHalveTheSpreadOfABatchAndMeetEverySample) {
   const ListedSource source{1037};
   DataOptions options;
   options.batch_size = 16;
-  options.ranks = 2;
+  options.world_size = 2;
   const auto spread_in_steps = [&](const std::vector<std::int64_t>& samples) {
     double sum = 0;
     for (std::size_t begin = 0; begin + 32 <= samples.size(); begin += 32) {
@@ -227,21 +227,21 @@ TEST(Order, WithoutTrainingSamplesComeOnceInOrder) {
   EXPECT_EQ(order_of(order, 4), counting(100));
 }
 
-struct Dealt {
+struct Assigned {
   std::vector<std::int64_t> counted;  // Positions.
   std::vector<std::int64_t> all;      // With those that only fill up.
   std::int64_t batches = 0;
 };
 
-Dealt dealt(std::int64_t positions, DataOptions options, std::int64_t rank, std::int64_t begin = 0) {
+Assigned assigned(std::int64_t positions, DataOptions options, std::int64_t rank, std::int64_t begin = 0) {
   options.rank = rank;
-  const Deal deal{positions, options, options.last_batch, begin};
-  Dealt result;
-  for (std::int64_t batch = deal.first_batch(); batch < deal.end_batch(); ++batch, ++result.batches) {
-    const Deal::Hand hand = deal.hand(batch);
+  const BatchSampler batch_sampler{positions, options, options.last_batch, begin};
+  Assigned result;
+  for (std::int64_t batch = batch_sampler.first_batch(); batch < batch_sampler.end_batch(); ++batch, ++result.batches) {
+    const BatchSampler::Slice hand = batch_sampler.slice(batch);
     EXPECT_LE(hand.size, options.batch_size);
     for (std::int64_t place = 0; place < hand.size; ++place) {
-      result.all.push_back(deal.position_of(hand, place));
+      result.all.push_back(batch_sampler.position_of(hand, place));
       if (place < hand.counted) result.counted.push_back(result.all.back());
     }
   }
@@ -249,19 +249,19 @@ Dealt dealt(std::int64_t positions, DataOptions options, std::int64_t rank, std:
 }
 
 // What torch's DistributedSampler promises, for the sizes and numbers of replicas of its own tests.
-TEST(Deal, RanksGetDisjointEqualPartsAndNothingBeyondTheTailIsDropped) {
+TEST(BatchSampler, RanksGetDisjointEqualPartsAndNothingBeyondTheTailIsDropped) {
   for (std::int64_t size = 100; size <= 107; ++size) {
     for (std::int64_t ranks = 1; ranks <= 8; ++ranks) {
       for (const std::int64_t batch_size : {1, 4, 16}) {
         for (const LastBatch last : {LastBatch::keep, LastBatch::drop, LastBatch::pad}) {
           DataOptions options;
           options.batch_size = batch_size;
-          options.ranks = ranks;
+          options.world_size = ranks;
           options.last_batch = last;
           std::vector<std::int64_t> counted;
-          const Dealt first = dealt(size, options, 0);
+          const Assigned first = assigned(size, options, 0);
           for (std::int64_t rank = 0; rank < ranks; ++rank) {
-            const Dealt part = dealt(size, options, rank);
+            const Assigned part = assigned(size, options, rank);
             EXPECT_EQ(part.all.size(), first.all.size());
             EXPECT_EQ(part.batches, first.batches);
             counted.insert(counted.end(), part.counted.begin(), part.counted.end());
@@ -278,7 +278,7 @@ TEST(Deal, RanksGetDisjointEqualPartsAndNothingBeyondTheTailIsDropped) {
   }
 }
 
-TEST(Deal, RanksTogetherTakeWhatTheOrderHasWhateverItIs) {
+TEST(BatchSampler, RanksTogetherTakeWhatTheOrderHasWhateverItIs) {
   ListedSource source{1037};
   source.shard_sizes = {500, 500, 37};
   const auto with = [](const std::function<void(DataOptions&)>& change) {
@@ -304,12 +304,12 @@ TEST(Deal, RanksTogetherTakeWhatTheOrderHasWhateverItIs) {
     for (const std::int64_t ranks : {1, 2, 3, 7}) {
       SCOPED_TRACE(fmt::format("{} buckets, window {}, {} weights, {} ranks", options.buckets, options.shuffle_window,
                                options.weights.size(), ranks));
-      options.ranks = ranks;
+      options.world_size = ranks;
       const Order order{source, options, 3, true};
       const std::vector<std::int64_t> samples = order_of(order, 2);
       std::vector<std::int64_t> taken;
       for (std::int64_t rank = 0; rank < ranks; ++rank) {
-        for (const std::int64_t position : dealt(order.positions(), options, rank).counted) {
+        for (const std::int64_t position : assigned(order.positions(), options, rank).counted) {
           taken.push_back(samples[static_cast<std::size_t>(position)]);
         }
       }
@@ -319,28 +319,28 @@ TEST(Deal, RanksTogetherTakeWhatTheOrderHasWhateverItIs) {
   }
 }
 
-TEST(Deal, WhatFillsUpRepeatsTheBeginOfTheEpoch) {
+TEST(BatchSampler, WhatFillsUpRepeatsTheBeginOfTheEpoch) {
   DataOptions options;
   options.batch_size = 4;
   options.last_batch = LastBatch::pad;
-  EXPECT_THAT(dealt(6, options, 0).all, testing::ElementsAre(0, 1, 2, 3, 4, 5, 0, 1));
-  EXPECT_THAT(dealt(3, options, 0).all, testing::ElementsAre(0, 1, 2, 0));
-  options.ranks = 2;  // 3 are left over: 2 for the first rank, 1 for the second.
-  EXPECT_THAT(dealt(11, options, 0).all, testing::ElementsAre(0, 1, 2, 3, 8, 9, 0, 1));
-  EXPECT_THAT(dealt(11, options, 1).all, testing::ElementsAre(4, 5, 6, 7, 10, 2, 3, 4));
+  EXPECT_THAT(assigned(6, options, 0).all, testing::ElementsAre(0, 1, 2, 3, 4, 5, 0, 1));
+  EXPECT_THAT(assigned(3, options, 0).all, testing::ElementsAre(0, 1, 2, 0));
+  options.world_size = 2;  // 3 are left over: 2 for the first rank, 1 for the second.
+  EXPECT_THAT(assigned(11, options, 0).all, testing::ElementsAre(0, 1, 2, 3, 8, 9, 0, 1));
+  EXPECT_THAT(assigned(11, options, 1).all, testing::ElementsAre(4, 5, 6, 7, 10, 2, 3, 4));
   options.last_batch = LastBatch::keep;
-  EXPECT_THAT(dealt(11, options, 0).all, testing::ElementsAre(0, 1, 2, 3, 8, 9));
-  EXPECT_THAT(dealt(11, options, 1).all, testing::ElementsAre(4, 5, 6, 7, 10, 0));
-  EXPECT_THAT(dealt(11, options, 1).counted, testing::ElementsAre(4, 5, 6, 7, 10));
+  EXPECT_THAT(assigned(11, options, 0).all, testing::ElementsAre(0, 1, 2, 3, 8, 9));
+  EXPECT_THAT(assigned(11, options, 1).all, testing::ElementsAre(4, 5, 6, 7, 10, 0));
+  EXPECT_THAT(assigned(11, options, 1).counted, testing::ElementsAre(4, 5, 6, 7, 10));
 }
 
-TEST(Deal, APassMayBeginAtAnyStepOfAnotherNumberOfRanks) {
+TEST(BatchSampler, APassMayBeginAtAnyStepOfAnotherNumberOfRanks) {
   DataOptions options;
   options.batch_size = 4;
-  options.ranks = 3;
+  options.world_size = 3;
   std::vector<std::int64_t> counted;
   for (std::int64_t rank = 0; rank < 3; ++rank) {
-    const Dealt part = dealt(50, options, rank, 20);  // After 5 steps of one rank.
+    const Assigned part = assigned(50, options, rank, 20);  // After 5 steps of one rank.
     EXPECT_EQ(part.batches, 3);
     counted.insert(counted.end(), part.counted.begin(), part.counted.end());
   }

@@ -13,7 +13,7 @@ namespace {
 class Checkerboards : public headrace::Source {
  public:
   std::int64_t size() const override { return 12; }
-  std::int64_t classes() const override { return 5; }
+  std::int64_t num_classes() const override { return 5; }
   int height() const override { return 8; }
   int width() const override { return 8; }
   int channels() const override { return 1; }
@@ -33,12 +33,12 @@ class Checkerboards : public headrace::Source {
 TEST(OwnSource, IsAllThatALoaderNeeds) {
   headrace::DataOptions options;
   options.batch_size = 4;
-  options.threads = 2;
+  options.num_workers = 2;
   headrace::Loader loader{std::make_shared<Checkerboards>(), options, /*seed=*/1, /*training=*/false};
   headrace::Epoch epoch = loader.epoch(0);
   std::int64_t samples = 0;
   while (const auto batch = epoch.next()) {
-    const auto* pixels = reinterpret_cast<const float*>(batch->field("images").bytes.data());
+    const auto* pixels = reinterpret_cast<const float*>(batch->field("image").bytes.data());
     const auto* labels = reinterpret_cast<const std::int64_t*>(batch->field("labels").bytes.data());
     for (std::int64_t i = 0; i < batch->size(); ++i, ++samples) {
       EXPECT_EQ(labels[i], 1 + samples % 4);

@@ -24,7 +24,7 @@
 #include "base/middle.h"
 #include "base/random.h"
 #include "base/run_program.h"
-#include "data/detail/tiny_pictures.h"
+#include "data/detail/tiny_images.h"
 #include "data/pack_build.h"
 #include "store/page_cache.h"
 
@@ -121,18 +121,18 @@ void run(const std::vector<std::string>& words) {
   if (files < kClasses || rounds < 1)
     fail(ErrorCode::invalid_argument, "pack_bench: {} files, {} rounds", files, rounds);
   if (words.size() > 2) ::setenv("TMPDIR", words[2].c_str(), 1);
-  const TinyPictures pictures{{.classes = kClasses, .count = static_cast<int>(files / kClasses)}};
-  const fs::path pack = pictures.folder() / "files.pack";
+  const TinyImages images{{.classes = kClasses, .count = static_cast<int>(files / kClasses)}};
+  const fs::path pack = images.folder() / "files.pack";
   const auto seconds_of = [](const auto& work) {
     const std::int64_t begin_ns = monotonic_ns();
     work();
     return seconds_since(begin_ns);
   };
-  const double packing = seconds_of([&] { write_pack({.source = pictures.uri(), .out = pack, .threads = 2}, always); });
+  const double packing = seconds_of([&] { write_pack({.source = images.uri(), .out = pack, .threads = 2}, always); });
   PackCheck check;
   const double verifying = seconds_of([&] { check = verify_pack(pack, always).value(); });
   if (check.damaged > 0) fail(ErrorCode::corrupt_data, "pack_bench: {} damaged samples", check.damaged);
-  const auto folder = open_source(pictures.uri(), Split::train),
+  const auto folder = open_source(images.uri(), Split::train),
              packed = open_source("pack:" + pack.string(), Split::train);
   compare_samples(*folder, *packed);
   fmt::print(
@@ -142,7 +142,7 @@ void run(const std::vector<std::string>& words) {
   std::vector<Arm> arms;
   for (const auto& [cold, shuffled] : {std::pair{true, false}, std::pair{true, true}, std::pair{false, true}}) {
     for (const std::int64_t threads : {1, 8}) {
-      arms.push_back({"files", *folder, files_below(pictures.folder() / "train"), threads, shuffled, cold});
+      arms.push_back({"files", *folder, files_below(images.folder() / "train"), threads, shuffled, cold});
       arms.push_back({"pack", *packed, {pack}, threads, shuffled, cold});
     }
   }

@@ -18,7 +18,7 @@
 
 #include "base/files.h"
 #include "base/hash.h"
-#include "data/detail/packed_picture.h"
+#include "data/detail/packed_image.h"
 #include "data/pack_shards.h"
 #include "store/file_name.h"
 #include "store/pack_file.h"
@@ -60,7 +60,7 @@ struct Data {
       // What an earlier version began, which packed val as test, is other data.
       if (split == Split::val) stream.update(std::as_bytes(std::span{&split, 1}));
       if (plan.form == PackForm::stored && source->height() == 0 && source->outline(0)) {
-        fail(ErrorCode::invalid_argument, "data: {} holds decoded pictures; --form raw or --form lz4 packs them", uri);
+        fail(ErrorCode::invalid_argument, "data: {} holds decoded images; --form raw or --form lz4 packs them", uri);
       }
       const std::uint64_t own = source->fingerprint();
       stream.update(std::as_bytes(std::span{&own, 1}));
@@ -72,7 +72,7 @@ struct Data {
     }
     fingerprint = stream.digest();
     std::size_t count = classes.size();
-    for (const auto& [split, source] : splits) count = std::max(count, static_cast<std::size_t>(source->classes()));
+    for (const auto& [split, source] : splits) count = std::max(count, static_cast<std::size_t>(source->num_classes()));
     classes.resize(count);  // Without names where they have numbers only.
   }
 
@@ -124,7 +124,7 @@ class Packing {
   std::optional<PackFileWriter> writer_;
   std::int64_t shard_ = 0;
   std::unordered_set<std::string> there_;
-  std::array<detail::PackedPicture, kBlock> prepared_;
+  std::array<detail::PackedImage, kBlock> prepared_;
   PackSummary summary_;
 };
 
@@ -183,7 +183,7 @@ void Packing::open_writer() {
 void Packing::check_form(const Path& path, const PackRow& row, std::span<const std::uint8_t> index) const {
   const FormOfPack found = form_of(row, index);
   if (found.form == plan_.form && found.short_side == plan_.short_side) return;
-  fail(ErrorCode::invalid_argument, "data: {} holds pictures as --form {}{}, not {}{}", printable_name(path.native()),
+  fail(ErrorCode::invalid_argument, "data: {} holds images as --form {}{}, not {}{}", printable_name(path.native()),
        choice_name(found.form), side_words(found.short_side), choice_name(plan_.form), side_words(plan_.short_side));
 }
 
@@ -224,7 +224,7 @@ void Packing::prepare_block(std::span<const Wanted> block) {
   std::exception_ptr failure;  // Guarded by the mutex.
   const auto work = [&] {
     try {
-      detail::PicturePacker packer{plan_.form, plan_.short_side};
+      detail::ImagePacker packer{plan_.form, plan_.short_side};
       for (std::size_t i = next++; i < block.size(); i = next++) {
         packer.make(*block[i].source, block[i].index, prepared_[i]);
         prepared_[i].name = name_of(*block[i].source, block[i].index);
@@ -247,7 +247,7 @@ void Packing::prepare_block(std::span<const Wanted> block) {
 void Packing::write_block(std::span<const Wanted> block) {
   for (std::size_t i = 0; i < block.size(); ++i) {
     if (!writer_) open_writer();
-    const detail::PackedPicture& packed = prepared_[i];
+    const detail::PackedImage& packed = prepared_[i];
     writer_->add(packed.row, packed.name, packed.bytes, packed.index);
     ++summary_.samples;
     ++summary_.added;

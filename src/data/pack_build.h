@@ -16,7 +16,7 @@ struct PackPlan {
   std::filesystem::path out;     // A file, or with shard_bytes a folder of files 00000.pack, 00001.pack, ...
   std::int64_t shard_bytes = 0;  // A file is ended once it has this many; 0: one file.
   PackForm form = PackForm::stored;
-  std::int64_t short_side = 0;  // Of a form other than stored: larger pictures are resized to it; 0: none is.
+  std::int64_t short_side = 0;  // Of a form other than stored: larger images are resized to it; 0: none is.
   bool append = false;          // To a pack that is whole, whatever its source was: samples whose names it lacks.
   std::int64_t threads = 1;
 };
@@ -49,7 +49,7 @@ struct PackCheck {
 // Reads everything in the pack. Error: the pack itself cannot be opened (PackFile).
 std::optional<PackCheck> verify_pack(const std::filesystem::path& path, const PackProgress& go_on);
 
-// Writes what was packed to the new folder `out`: pictures as out/SPLIT/NAME, decoded ones as PNG
+// Writes what was packed to the new folder `out`: images as out/SPLIT/NAME, decoded ones as PNG
 // files (NAME.png, below a folder of the class where NAME names none), pixels of one channel and one size as IDX files.
 // Until it is whole the folder is called OUT.partial. The number of samples, or nullopt. Errors: invalid_argument
 // (`out` exists), corrupt_data (a damaged sample, or a name that leads out of the folder), unsupported (pixels of 2 or

@@ -1,4 +1,4 @@
-// Packs of decoded pictures as a source, and back.
+// Packs of decoded images as a source, and back.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <headrace/loader.h>
@@ -9,7 +9,7 @@
 #include "base/files.h"
 #include "base/temporary_folder.h"
 #include "data/detail/testing.h"
-#include "data/detail/tiny_pictures.h"
+#include "data/detail/tiny_images.h"
 #include "data/pack_build.h"
 #include "image/crop.h"
 #include "image/decode.h"
@@ -26,7 +26,7 @@ namespace {
 namespace fs = std::filesystem;
 using testing::HasSubstr;
 
-constexpr TinyPictures::Shape kShape{.classes = 3, .count = 12, .height = 150, .width = 200};
+constexpr TinyImages::Shape kShape{.classes = 3, .count = 12, .height = 150, .width = 200};
 
 bool always(std::int64_t /*done*/, std::int64_t /*samples*/) {
   return true;
@@ -39,7 +39,7 @@ std::shared_ptr<const Source> open(const fs::path& pack, Split split = Split::tr
 class PackForms : public ScratchFolder, public testing::WithParamInterface<PackForm> {
  protected:
   PackPlan plan(const std::string& name = "photos.pack") const {
-    return {.source = pictures_.uri(), .out = folder_ / name, .form = GetParam(), .threads = 2};
+    return {.source = images_.uri(), .out = folder_ / name, .form = GetParam(), .threads = 2};
   }
   static DataOptions options(std::int64_t threads, Cache cache = Cache::none) {
     DataOptions options = options_of(5, threads);
@@ -49,10 +49,10 @@ class PackForms : public ScratchFolder, public testing::WithParamInterface<PackF
     options.transform.flip_probability = 0.5;
     return options;
   }
-  std::shared_ptr<const Source> folder(Split split = Split::train) const { return open_source(pictures_.uri(), split); }
+  std::shared_ptr<const Source> folder(Split split = Split::train) const { return open_source(images_.uri(), split); }
 
   // Of the folder's sample, whole.
-  image::Bytes decoded(std::int64_t index, image::PictureInfo& info) const {
+  image::Bytes decoded(std::int64_t index, image::ImageInfo& info) const {
     std::vector<std::uint8_t> buffer;
     image::Decoder decoder;
     info = decoder.open(folder()->read(index, buffer).bytes, 3);
@@ -61,7 +61,7 @@ class PackForms : public ScratchFolder, public testing::WithParamInterface<PackF
     return pixels;
   }
 
-  const TinyPictures pictures_{kShape};
+  const TinyImages images_{kShape};
 };
 
 TEST_P(PackForms, GiveTheBatchesOfTheFolderForAnyThreadCountAndCache) {
@@ -117,7 +117,7 @@ TEST_P(PackForms, AreResizedAsTheFolderWouldBe) {
   image::Resizer resizer;
   std::vector<std::uint8_t> buffer;
   for (std::int64_t i = 0; i < packed->size(); ++i) {
-    image::PictureInfo info;
+    image::ImageInfo info;
     const image::Bytes whole = decoded(i, info);
     const Sample found = packed->read(i, buffer);
     ASSERT_EQ(std::min(found.height, found.width), 48);
@@ -153,20 +153,19 @@ TEST_P(PackForms, ShardsAreOnePackAndSamplesAreAddedInTheSameForm) {
   sharded.shard_bytes = 300'000;
   sharded.short_side = 100;
   ASSERT_GT(write_pack(sharded, always)->files, 2);
-  fs::copy_file(pictures_.folder() / "train/a/00003.jpg", pictures_.folder() / "train/c/99999.jpg");
+  fs::copy_file(images_.folder() / "train/a/00003.jpg", images_.folder() / "train/c/99999.jpg");
   sharded.append = true;
   EXPECT_EQ(write_pack(sharded, always)->added, 1);
   EXPECT_EQ(open(sharded.out)->size(), 37);
 
   ASSERT_TRUE(write_pack(plan(), always));
-  fs::copy_file(pictures_.folder() / "train/a/00003.jpg", pictures_.folder() / "train/c/99998.jpg");
+  fs::copy_file(images_.folder() / "train/a/00003.jpg", images_.folder() / "train/c/99998.jpg");
   for (const auto& [form, short_side] : {std::pair{PackForm::stored, 0}, std::pair{GetParam(), 100}}) {
     PackPlan more = plan();
     more.append = true;
     more.form = form;
     more.short_side = short_side;
-    EXPECT_THAT(error_of(ErrorCode::invalid_argument, [&] { write_pack(more, always); }),
-                HasSubstr("holds pictures as"));
+    EXPECT_THAT(error_of(ErrorCode::invalid_argument, [&] { write_pack(more, always); }), HasSubstr("holds images as"));
     EXPECT_EQ(open(plan().out)->size(), 37);  // It stays whole.
   }
 }
@@ -183,7 +182,7 @@ TEST_P(PackForms, UnpackedTheyAreTheSamePixelsInPngFiles) {
     EXPECT_EQ(again->stored_name(i), packed->stored_name(i) + ".png");
     EXPECT_EQ(again->label(i), packed->label(i));
     const Sample wanted = packed->read(i, one);
-    const image::PictureInfo info = decoder.open(again->read(i, other).bytes, 3);
+    const image::ImageInfo info = decoder.open(again->read(i, other).bytes, 3);
     ASSERT_EQ(info.height, wanted.height);
     image::Bytes pixels(wanted.bytes.size());
     decoder.decode({.y = 0, .x = 0, .height = info.height, .width = info.width}, pixels);
@@ -228,20 +227,20 @@ TEST_P(PackForms, APackIsASourceOfOthers) {
   stored.form = PackForm::stored;
   stored.out = folder_ / "third.pack";
   EXPECT_THAT(error_of(ErrorCode::invalid_argument, [&] { write_pack(stored, always); }),
-              HasSubstr("holds decoded pictures"));
+              HasSubstr("holds decoded images"));
   Loader one{open(first.out), options(2), 3, true}, other{open(second.out), options(2), 3, true};
   EXPECT_EQ(digests(other.epoch(0)), digests(one.epoch(0)));
 }
 
 TEST_P(PackForms, WhatCannotBeDecodedIsNamed) {
-  write_file(pictures_.folder() / "test/b/00014.jpg", "no picture");
+  write_file(images_.folder() / "test/b/00014.jpg", "no image");
   EXPECT_THAT(error_of(ErrorCode::corrupt_data, [&] { write_pack(plan(), always); }), HasSubstr("test/b/00014.jpg"));
   EXPECT_FALSE(fs::exists(plan().out));
 }
 
 // As a folder of them cannot be.
-TEST_P(PackForms, PicturesOfOneSizeNeedNoTransform) {
-  const TinyPictures alike{{.classes = 2, .count = 1, .height = 32, .width = 32}};
+TEST_P(PackForms, ImagesOfOneSizeNeedNoTransform) {
+  const TinyImages alike{{.classes = 2, .count = 1, .height = 32, .width = 32}};
   PackPlan plan_of_alike = plan("alike.pack");
   plan_of_alike.source = alike.uri();
   ASSERT_TRUE(write_pack(plan_of_alike, always));
@@ -255,7 +254,7 @@ TEST_P(PackForms, PicturesOfOneSizeNeedNoTransform) {
   const auto batch = epoch.next();
   std::vector<std::uint8_t> buffer;
   const auto first = std::as_bytes(source->read(0, buffer).bytes);
-  EXPECT_TRUE(std::ranges::equal(batch->field("images").bytes.first(first.size()), first));
+  EXPECT_TRUE(std::ranges::equal(batch->field("image").bytes.first(first.size()), first));
 }
 
 INSTANTIATE_TEST_SUITE_P(Decoded, PackForms, testing::Values(PackForm::raw, PackForm::lz4),

@@ -5,7 +5,7 @@
 #include <string_view>
 #include <utility>
 
-#include "data/detail/picture_files.h"
+#include "data/detail/image_files.h"
 #include "data/detail/sources.h"
 #include "data/pack_shards.h"
 #include "store/file_name.h"
@@ -24,13 +24,13 @@ class PackSource final : public Source {
   PackSource(const Path& path, Split split, const FileCalls& calls);
 
   std::int64_t size() const override { return std::ssize(places_); }
-  std::int64_t classes() const override { return std::ssize(shards_.front().classes()); }
+  std::int64_t num_classes() const override { return std::ssize(shards_.front().classes()); }
   int height() const override { return height_; }
   int width() const override { return width_; }
   int channels() const override { return channels_; }
   Sample read(std::int64_t index, std::vector<std::uint8_t>& buffer) const override;
   std::optional<Sample> outline(std::int64_t index) const override;
-  std::optional<Sides> sides(std::int64_t index, std::vector<std::uint8_t>& buffer) const override;
+  std::optional<ImageSize> image_size(std::int64_t index, std::vector<std::uint8_t>& buffer) const override;
   std::span<const std::uint8_t> read_rows(std::int64_t index, int first, int count,
                                           std::vector<std::uint8_t>& buffer) const override;
   std::int64_t label(std::int64_t index) const override { return row(index).label; }
@@ -70,7 +70,7 @@ class PackSource final : public Source {
 
   std::vector<PackFile> shards_;
   std::vector<Place> places_;
-  int height_ = 0, width_ = 0, channels_ = 0;  // 0 x 0: each picture has a size of its own.
+  int height_ = 0, width_ = 0, channels_ = 0;  // 0 x 0: each image has a size of its own.
   std::uint8_t form_ = 0;
   std::uint64_t fingerprint_ = 0;
 };
@@ -99,17 +99,17 @@ PackSource::PackSource(const Path& path, Split split, const FileCalls& calls) {
 
 bool PackSource::is_sound(const PackRow& row) {
   const std::uint64_t pixels = std::uint64_t{row.height} * row.width;
-  if (row.form == static_cast<std::uint8_t>(PictureForm::encoded)) {
+  if (row.form == static_cast<std::uint8_t>(ImageForm::encoded)) {
     return row.height == 0 && row.width == 0 && (row.channels == 1 || row.channels == 3);
   }
-  if (row.form == static_cast<std::uint8_t>(PictureForm::pixels)) {
+  if (row.form == static_cast<std::uint8_t>(ImageForm::pixels)) {
     return pixels > 0 && row.height <= 65'535 && row.width <= 65'535 && row.channels > 0 &&
            pixels * row.channels == row.size;
   }
   return has_sound_blocks(row);
 }
 
-// The first sample's is that of all; only pictures in blocks may differ in their sides, and then the source has none.
+// The first sample's is that of all; only images in blocks may differ in their sides, and then the source has none.
 void PackSource::take_shape(const PackRow& row, const Path& path) {
   const std::string name = printable_name(path.native());
   if (row.label >= shards_.front().classes().size()) {
@@ -143,9 +143,9 @@ Sample PackSource::read(std::int64_t index, std::vector<std::uint8_t>& buffer) c
   check_index(index);
   const Place& place = at(index);
   const PackedBytes read = shards_[place.shard].read(place.row, buffer);
-  const bool encoded = form_ == static_cast<std::uint8_t>(PictureForm::encoded);
+  const bool encoded = form_ == static_cast<std::uint8_t>(ImageForm::encoded);
   return {.bytes = read.bytes,
-          .form = encoded ? PictureForm::encoded : PictureForm::pixels,
+          .form = encoded ? ImageForm::encoded : ImageForm::pixels,
           .height = height_,
           .width = width_,
           .channels = encoded ? 0 : channels_,
@@ -157,21 +157,21 @@ std::optional<Sample> PackSource::outline(std::int64_t index) const {
   check_index(index);
   if (!has_blocks(row(index))) return std::nullopt;
   return Sample{.bytes = {},
-                .form = PictureForm::pixels,
+                .form = ImageForm::pixels,
                 .height = static_cast<int>(row(index).height),
                 .width = static_cast<int>(row(index).width),
                 .channels = channels_,
                 .label = label(index)};
 }
 
-std::optional<Sides> PackSource::sides(std::int64_t index, std::vector<std::uint8_t>& buffer) const {
+std::optional<ImageSize> PackSource::image_size(std::int64_t index, std::vector<std::uint8_t>& buffer) const {
   check_index(index);
   const PackRow& told = row(index);
-  if (form_ != static_cast<std::uint8_t>(PictureForm::encoded)) {
-    return Sides{static_cast<int>(told.height), static_cast<int>(told.width)};
+  if (form_ != static_cast<std::uint8_t>(ImageForm::encoded)) {
+    return ImageSize{static_cast<int>(told.height), static_cast<int>(told.width)};
   }
   const Place& place = at(index);
-  return detail::sides_in_header(told.size, [&](std::int64_t bytes) {
+  return detail::size_in_header(told.size, [&](std::int64_t bytes) {
     return shards_[place.shard].read_front(place.row, static_cast<std::size_t>(bytes), buffer);
   });
 }

@@ -10,7 +10,7 @@
 #include "base/files.h"
 #include "base/temporary_folder.h"
 #include "data/detail/testing.h"
-#include "data/detail/tiny_pictures.h"
+#include "data/detail/tiny_images.h"
 #include "data/pack_build.h"
 #include "store/pack_writer.h"
 #include "store/scratch_folder.h"
@@ -21,20 +21,20 @@ namespace {
 namespace fs = std::filesystem;
 using testing::HasSubstr;
 
-constexpr TinyPictures::Shape kShape{.classes = 3, .count = 12, .height = 150, .width = 200};
+constexpr TinyImages::Shape kShape{.classes = 3, .count = 12, .height = 150, .width = 200};
 constexpr const char* kFashion = "/usr/share/datasets/fashion-mnist";
 
 bool always(std::int64_t /*done*/, std::int64_t /*samples*/) {
   return true;
 }
 
-class PackOfPictures : public ScratchFolder {
+class PackOfImages : public ScratchFolder {
  protected:
   std::shared_ptr<const Source> open(const fs::path& pack, Split split = Split::train) const {
     return open_source("pack:" + pack.string(), split);
   }
   PackPlan plan(const std::string& name = "photos.pack") const {
-    return {.source = pictures_.uri(), .out = folder_ / name, .threads = 2};
+    return {.source = images_.uri(), .out = folder_ / name, .threads = 2};
   }
   static DataOptions options(std::int64_t threads, IndexUse index = IndexUse::use) {
     DataOptions options = options_of(5, threads);
@@ -46,7 +46,7 @@ class PackOfPictures : public ScratchFolder {
   }
   void expect_the_same_as_the_folder(const fs::path& pack) const {
     for (const Split split : {Split::train, Split::test}) {
-      const std::shared_ptr<const Source> folder = open_source(pictures_.uri(), split), packed = open(pack, split);
+      const std::shared_ptr<const Source> folder = open_source(images_.uri(), split), packed = open(pack, split);
       ASSERT_EQ(packed->size(), folder->size());
       EXPECT_EQ(packed->fingerprint(), folder->fingerprint());
       EXPECT_EQ(packed->class_names(), folder->class_names());
@@ -60,10 +60,10 @@ class PackOfPictures : public ScratchFolder {
     }
   }
 
-  const TinyPictures pictures_{kShape};
+  const TinyImages images_{kShape};
 };
 
-TEST_F(PackOfPictures, HasTheSamplesLabelsNamesAndFingerprintOfTheFolder) {
+TEST_F(PackOfImages, HasTheSamplesLabelsNamesAndFingerprintOfTheFolder) {
   const auto summary = write_pack(plan(), always);
   ASSERT_TRUE(summary);
   EXPECT_EQ(summary->samples, 36 + 9);
@@ -74,9 +74,9 @@ TEST_F(PackOfPictures, HasTheSamplesLabelsNamesAndFingerprintOfTheFolder) {
   EXPECT_THAT(open(plan().out)->sample_name(0), HasSubstr("photos.pack:a/00000.jpg"));
 }
 
-TEST_F(PackOfPictures, GivesTheSameBatchesForAnyThreadCountWithAndWithoutItsIndex) {
+TEST_F(PackOfImages, GivesTheSameBatchesForAnyThreadCountWithAndWithoutItsIndex) {
   ASSERT_TRUE(write_pack(plan(), always));
-  Loader reference{open_source(pictures_.uri(), Split::train), options(1, IndexUse::none), 3, true};
+  Loader reference{open_source(images_.uri(), Split::train), options(1, IndexUse::none), 3, true};
   const auto expected = digests(reference.epoch(0));
   for (const IndexUse index : {IndexUse::none, IndexUse::use}) {
     for (const std::int64_t threads : {0, 1, 2, 7}) {
@@ -92,7 +92,7 @@ TEST_F(PackOfPictures, GivesTheSameBatchesForAnyThreadCountWithAndWithoutItsInde
   }
 }
 
-TEST_F(PackOfPictures, ShardsAreOnePack) {
+TEST_F(PackOfImages, ShardsAreOnePack) {
   PackPlan sharded = plan("shards");
   sharded.shard_bytes = 30'000;
   const auto summary = write_pack(sharded, always);
@@ -106,7 +106,7 @@ TEST_F(PackOfPictures, ShardsAreOnePack) {
   expect_the_same_as_the_folder(sharded.out);
 }
 
-TEST_F(PackOfPictures, AShardThatIsCutOffIsNamed) {
+TEST_F(PackOfImages, AShardThatIsCutOffIsNamed) {
   PackPlan sharded = plan("shards");
   sharded.shard_bytes = 30'000;
   ASSERT_TRUE(write_pack(sharded, always));
@@ -119,7 +119,7 @@ TEST_F(PackOfPictures, AShardThatIsCutOffIsNamed) {
   }
 }
 
-TEST_F(PackOfPictures, ItsFilesAreTheShardsThatAWindowedOrderReadsOneAfterTheOther) {
+TEST_F(PackOfImages, ItsFilesAreTheShardsThatAWindowedOrderReadsOneAfterTheOther) {
   PackPlan sharded = plan("shards");
   sharded.shard_bytes = 30'000;
   ASSERT_TRUE(write_pack(sharded, always));
@@ -147,7 +147,7 @@ TEST_F(PackOfPictures, ItsFilesAreTheShardsThatAWindowedOrderReadsOneAfterTheOth
   EXPECT_FALSE(std::ranges::is_sorted(order));
 }
 
-TEST_F(PackOfPictures, OneThatWasStoppedIsGoneOnWith) {
+TEST_F(PackOfImages, OneThatWasStoppedIsGoneOnWith) {
   PackPlan whole = plan("whole.pack");
   ASSERT_TRUE(write_pack(whole, always));
   EXPECT_FALSE(write_pack(plan(), [](std::int64_t done, std::int64_t) { return done == 0; }));
@@ -159,9 +159,9 @@ TEST_F(PackOfPictures, OneThatWasStoppedIsGoneOnWith) {
   EXPECT_EQ(read_file(plan().out, 1 << 24), read_file(whole.out, 1 << 24));
 }
 
-TEST_F(PackOfPictures, AppendingAddsWhatIsMissing) {
+TEST_F(PackOfImages, AppendingAddsWhatIsMissing) {
   ASSERT_TRUE(write_pack(plan(), always));
-  fs::copy_file(pictures_.folder() / "train/a/00003.jpg", pictures_.folder() / "train/c/99999.jpg");
+  fs::copy_file(images_.folder() / "train/a/00003.jpg", images_.folder() / "train/c/99999.jpg");
   EXPECT_THAT(error_of(ErrorCode::invalid_argument, [&] { write_pack(plan(), always); }), HasSubstr("exists already"));
   PackPlan more = plan();
   more.append = true;
@@ -172,18 +172,18 @@ TEST_F(PackOfPictures, AppendingAddsWhatIsMissing) {
   EXPECT_EQ(open(plan().out)->label(36), 2);
 }
 
-TEST_F(PackOfPictures, UnpackedItIsTheFolderAgain) {
+TEST_F(PackOfImages, UnpackedItIsTheFolderAgain) {
   ASSERT_TRUE(write_pack(plan(), always));
   EXPECT_EQ(unpack(plan().out, folder_ / "again", always), 45);
-  for (const auto& entry : fs::recursive_directory_iterator(pictures_.folder())) {
+  for (const auto& entry : fs::recursive_directory_iterator(images_.folder())) {
     if (!entry.is_regular_file()) continue;
     EXPECT_EQ(read_file(entry.path(), 1 << 24),
-              read_file(folder_ / "again" / fs::relative(entry.path(), pictures_.folder()), 1 << 24));
+              read_file(folder_ / "again" / fs::relative(entry.path(), images_.folder()), 1 << 24));
   }
   error_of(ErrorCode::invalid_argument, [&] { unpack(plan().out, folder_ / "again", always); });
 }
 
-TEST_F(PackOfPictures, VerifyingFindsTheDamagedSampleAndItsPolicyHolds) {
+TEST_F(PackOfImages, VerifyingFindsTheDamagedSampleAndItsPolicyHolds) {
   ASSERT_TRUE(write_pack(plan(), always));
   EXPECT_EQ(verify_pack(plan().out, always)->damaged, 0);
   std::string bytes = read_file(plan().out, 1 << 24);
@@ -200,8 +200,8 @@ TEST_F(PackOfPictures, VerifyingFindsTheDamagedSampleAndItsPolicyHolds) {
   EXPECT_EQ(loader.statistics().corrupt, check->damaged);
 }
 
-TEST_F(PackOfPictures, ASampleThatCannotBeReadIsNamedAndNothingIsLost) {
-  write_file(pictures_.folder() / "test/b/00014.jpg", "");
+TEST_F(PackOfImages, ASampleThatCannotBeReadIsNamedAndNothingIsLost) {
+  write_file(images_.folder() / "test/b/00014.jpg", "");
   EXPECT_THAT(error_of(ErrorCode::corrupt_data, [&] { write_pack(plan(), always); }),
               HasSubstr("test/b/00014.jpg is empty"));
   EXPECT_FALSE(fs::exists(plan().out));
@@ -209,7 +209,7 @@ TEST_F(PackOfPictures, ASampleThatCannotBeReadIsNamedAndNothingIsLost) {
 }
 
 // Names from a file that anybody may have made.
-TEST_F(PackOfPictures, NamesThatLeadOutOfTheFolderAreNotUnpacked) {
+TEST_F(PackOfImages, NamesThatLeadOutOfTheFolderAreNotUnpacked) {
   const std::vector<std::string> names{"../evil", "/tmp/evil", "a/../../evil",        "a//b",
                                        ".",       "a/",        std::string("a\0b", 3)};
   for (const std::string& name : names) {
@@ -219,7 +219,7 @@ TEST_F(PackOfPictures, NamesThatLeadOutOfTheFolderAreNotUnpacked) {
     PackFileWriter writer{path, 1, {"a"}, PackFileWriter::Mode::fresh};
     PackRow row{};
     row.channels = 3;
-    row.form = static_cast<std::uint8_t>(PictureForm::encoded);
+    row.form = static_cast<std::uint8_t>(ImageForm::encoded);
     writer.add(row, name, std::vector<std::uint8_t>{1, 2}, {});
     writer.commit();
     EXPECT_THAT(error_of(ErrorCode::corrupt_data, [&] { unpack(path, folder_ / "out", always); }),
@@ -228,7 +228,7 @@ TEST_F(PackOfPictures, NamesThatLeadOutOfTheFolderAreNotUnpacked) {
   EXPECT_FALSE(fs::exists(folder_ / "evil"));
 }
 
-TEST_F(PackOfPictures, RowsThatAreNoSamplesAreRefused) {
+TEST_F(PackOfImages, RowsThatAreNoSamplesAreRefused) {
   const std::vector<std::function<void(PackRow&)>> changes{
       [](PackRow& row) { row.label = 5; },
       [](PackRow& row) { row.form = 9; },
@@ -241,7 +241,7 @@ TEST_F(PackOfPictures, RowsThatAreNoSamplesAreRefused) {
     PackFileWriter writer{path, 1, {"a"}, PackFileWriter::Mode::fresh};
     PackRow row{};
     row.channels = 3;
-    row.form = static_cast<std::uint8_t>(PictureForm::encoded);
+    row.form = static_cast<std::uint8_t>(ImageForm::encoded);
     changes[i](row);
     writer.add(row, "a/b", std::vector<std::uint8_t>{1, 2}, {});
     writer.commit();
@@ -252,22 +252,22 @@ TEST_F(PackOfPictures, RowsThatAreNoSamplesAreRefused) {
   EXPECT_THAT(error_of(ErrorCode::not_found, [&] { open(folder_ / "empty"); }), HasSubstr("no file *.pack"));
 }
 
-TEST_F(PackOfPictures, HoldsValBesideTrainAndTestAndGivesThemBackApart) {
-  const TinyPictures others{{.classes = 3, .count = 4, .height = 150, .width = 200}};
-  fs::copy(others.folder() / "train", pictures_.folder() / "val", fs::copy_options::recursive);
+TEST_F(PackOfImages, HoldsValBesideTrainAndTestAndGivesThemBackApart) {
+  const TinyImages others{{.classes = 3, .count = 4, .height = 150, .width = 200}};
+  fs::copy(others.folder() / "train", images_.folder() / "val", fs::copy_options::recursive);
   ASSERT_EQ(write_pack(plan(), always)->samples, 36 + 12 + 9);
   EXPECT_THAT(splits_of("pack:" + plan().out.string()), testing::ElementsAre(Split::train, Split::val, Split::test));
   expect_the_same_as_the_folder(plan().out);
   ASSERT_EQ(unpack(plan().out, folder_ / "again", always), 36 + 12 + 9);
   for (const Split split : {Split::train, Split::val, Split::test}) {
-    const std::shared_ptr<const Source> folder = open_source(pictures_.uri(), split), packed = open(plan().out, split);
+    const std::shared_ptr<const Source> folder = open_source(images_.uri(), split), packed = open(plan().out, split);
     EXPECT_EQ(packed->fingerprint(), folder->fingerprint());
     EXPECT_EQ(open_source("folder:" + (folder_ / "again").string(), split)->fingerprint(), folder->fingerprint());
   }
 }
 
 // Made by a version that packed DIR/val as test.
-TEST_F(PackOfPictures, OfAnEarlierVersionHasTheSplitsThatItRecords) {
+TEST_F(PackOfImages, OfAnEarlierVersionHasTheSplitsThatItRecords) {
   const fs::path earlier = fs::path("tests/earlier/val_as_test.pack");
   EXPECT_THAT(splits_of("pack:" + earlier.string()), testing::ElementsAre(Split::train, Split::test));
   EXPECT_EQ(open(earlier)->size(), 4);
@@ -277,9 +277,9 @@ TEST_F(PackOfPictures, OfAnEarlierVersionHasTheSplitsThatItRecords) {
               HasSubstr("has no split val; there is train, test"));
 }
 
-TEST_F(PackOfPictures, OfAnEarlierVersionIsNotGivenItsValTwice) {
+TEST_F(PackOfImages, OfAnEarlierVersionIsNotGivenItsValTwice) {
   ASSERT_TRUE(write_pack(plan(), always));  // Its test is what an earlier version makes of a folder's val.
-  fs::rename(pictures_.folder() / "test", pictures_.folder() / "val");
+  fs::rename(images_.folder() / "test", images_.folder() / "val");
   PackPlan again = plan();
   again.append = true;
   EXPECT_THAT(error_of(ErrorCode::invalid_argument, [&] { write_pack(again, always); }),
@@ -297,7 +297,7 @@ TEST(PackOfPixels, IsTheSameAsTheIdxFilesAndBecomesThemAgain) {
     const auto again = open_source("idx:" + (folder / "idx").string(), split);
     ASSERT_EQ(pack->size(), idx->size());
     EXPECT_EQ(again->fingerprint(), idx->fingerprint());
-    EXPECT_EQ(pack->classes(), idx->classes());
+    EXPECT_EQ(pack->num_classes(), idx->num_classes());
     EXPECT_EQ(pack->class_names(), idx->class_names());
     std::vector<std::uint8_t> one, other;
     for (std::int64_t i = 0; i < idx->size(); i += 997) {

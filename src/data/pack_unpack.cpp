@@ -75,7 +75,7 @@ class Unpacking {
     make_folder(partial_);
     for (const auto& [split, source] : sources_) {
       const bool as_idx = source->height() != 0 && source->channels() == 1;
-      if (!(as_idx ? write_pixels(*source, split) : write_pictures(*source, split))) return std::nullopt;
+      if (!(as_idx ? write_pixels(*source, split) : write_images(*source, split))) return std::nullopt;
     }
     const Descriptor folder{::open(partial_.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC)};
     if (folder.number() < 0 || ::syncfs(folder.number()) != 0) fail_write(partial_, errno);
@@ -84,7 +84,7 @@ class Unpacking {
   }
 
  private:
-  bool write_pictures(const Source& source, Split split) {
+  bool write_images(const Source& source, Split split) {
     const Path folder = partial_ / choice_name(split);
     Path made;
     for (std::int64_t i = 0; i < source.size(); ++i, ++done_) {
@@ -102,10 +102,10 @@ class Unpacking {
     return true;
   }
 
-  // Decoded pictures are PNG files whatever they were before, and lie in a folder of their class.
+  // Decoded images are PNG files whatever they were before, and lie in a folder of their class.
   static std::string file_name(const Source& source, const Sample& sample, std::int64_t index) {
     std::string name = source.stored_name(index);
-    if (sample.form == PictureForm::encoded) return name;
+    if (sample.form == ImageForm::encoded) return name;
     if (name.find('/') == std::string::npos) {
       const std::vector<std::string> classes = source.class_names();
       const auto label = static_cast<std::size_t>(sample.label);
@@ -115,7 +115,7 @@ class Unpacking {
   }
 
   std::span<const std::uint8_t> file_of(const Source& source, const Sample& sample, std::int64_t index) {
-    if (sample.form == PictureForm::encoded) return sample.bytes;
+    if (sample.form == ImageForm::encoded) return sample.bytes;
     if (sample.channels != 1 && sample.channels != 3) {
       fail(ErrorCode::unsupported, "data: {}: {} channels do not go into a PNG file; 1 or 3 do",
            source.sample_name(index), sample.channels);

@@ -43,7 +43,7 @@ DataOptions options_for(std::int64_t threads, PixelType type = PixelType::f32) {
   DataOptions options;
   options.index = IndexUse::none;
   options.batch_size = kBatch;
-  options.threads = threads;
+  options.num_workers = threads;
   options.transform.size = 224;
   options.transform.resize = 256;
   options.transform.crop = Crop::random_resized;
@@ -51,7 +51,7 @@ DataOptions options_for(std::int64_t threads, PixelType type = PixelType::f32) {
   options.transform.dtype = type;
   if (type != PixelType::u8) {
     options.transform.mean = {0.485, 0.456, 0.406};
-    options.transform.deviation = {0.229, 0.224, 0.225};
+    options.transform.std = {0.229, 0.224, 0.225};
   }
   return options;
 }
@@ -68,7 +68,7 @@ class LinkedFolder {
   TemporaryFolder folder_;
 };
 
-// Reads every file of the source and decodes the whole picture, on `threads` threads.
+// Reads every file of the source and decodes the whole image, on `threads` threads.
 void decode_all(const Source& source, std::int64_t threads) {
   std::atomic<std::int64_t> next{0};
   std::vector<std::jthread> workers;
@@ -78,7 +78,7 @@ void decode_all(const Source& source, std::int64_t threads) {
       std::vector<std::uint8_t> file, pixels;
       for (std::int64_t i = next++; i < source.size(); i = next++) {
         const Sample sample = source.read(i, file);
-        const image::PictureInfo info = reader.open(sample.bytes, 3);
+        const image::ImageInfo info = reader.open(sample.bytes, 3);
         const auto size = static_cast<std::size_t>(info.height) * static_cast<std::size_t>(info.width) * 3;
         pixels.resize(std::max(pixels.size(), size));
         reader.decode({0, 0, info.height, info.width}, std::span{pixels}.first(size));
@@ -90,7 +90,7 @@ void decode_all(const Source& source, std::int64_t threads) {
 struct Arm {
   std::string name;
   std::function<void(std::int64_t round)> run;
-  std::vector<double> rates{}, cpu_ms{};  // Pictures a second and CPU time of one, one value a round.
+  std::vector<double> rates{}, cpu_ms{};  // Images a second and CPU time of one, one value a round.
   std::unique_ptr<Loader> loader{};
 };
 
@@ -124,14 +124,14 @@ std::vector<Arm> arms_of(const std::shared_ptr<const Source>& source) {
 
 void compare(const std::shared_ptr<const Source>& source, std::int64_t rounds) {
   std::vector<Arm> arms = arms_of(source);
-  const auto pictures = static_cast<double>(source->size());
+  const auto images = static_cast<double>(source->size());
   for (std::int64_t round = 0; round <= rounds; ++round) {
     for (Arm& arm : arms) {
       const std::int64_t begin_ns = monotonic_ns(), begin_cpu_ns = process_cpu_ns();
       arm.run(round);
       if (round == 0) continue;
-      arm.cpu_ms.push_back(static_cast<double>(process_cpu_ns() - begin_cpu_ns) * 1e-6 / pictures);
-      arm.rates.push_back(pictures / seconds_since(begin_ns));
+      arm.cpu_ms.push_back(static_cast<double>(process_cpu_ns() - begin_cpu_ns) * 1e-6 / images);
+      arm.rates.push_back(images / seconds_since(begin_ns));
     }
   }
   fmt::print("{:<34} {:>9} {:>9} {:>9} {:>10} {:>9} {:>9}\n", "", "images/s", "lowest", "highest", "to libjpeg",
@@ -227,7 +227,7 @@ void run(const std::string& program, const std::vector<std::string>& words) {
   const LinkedFolder linked{folder};
   const std::shared_ptr<const Source> source = open_source("folder:" + linked.path().string(), Split::train);
   const auto index = build_entropy_index(*source, 2, [](std::int64_t) { return true; });
-  fmt::print("{} pictures, an entropy index of {:.2f} % of their bytes, {} rounds\n", source->size(),
+  fmt::print("{} images, an entropy index of {:.2f} % of their bytes, {} rounds\n", source->size(),
              100.0 * static_cast<double>(index->index_bytes) / static_cast<double>(index->data_bytes), rounds);
   compare(source, rounds);
   wait_slowly(source);

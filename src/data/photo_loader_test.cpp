@@ -1,4 +1,4 @@
-// The Loader on encoded pictures: crops, policies for corrupt samples, the cache.
+// The Loader on encoded images: crops, policies for corrupt samples, the cache.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <headrace/error.h>
@@ -25,7 +25,7 @@
 
 #include "data/detail/allocation_count.h"
 #include "data/detail/testing.h"
-#include "data/detail/tiny_pictures.h"
+#include "data/detail/tiny_images.h"
 #include "data/detail/workspace.h"
 #include "hardware/machine.h"
 #include "image/crop.h"
@@ -43,17 +43,17 @@ using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::IsEmpty;
 
-constexpr TinyPictures::Shape kShape{};
+constexpr TinyImages::Shape kShape{};
 constexpr int kClasses = 5;
 
-// Encoded pictures in memory, with a hook in read().
+// Encoded images in memory, with a hook in read().
 class Files final : public Source {
  public:
   explicit Files(std::int64_t size) {
-    for (int i = 0; i < size; ++i) files.push_back(TinyPictures::jpeg(i % kClasses, i, kShape));
+    for (int i = 0; i < size; ++i) files.push_back(TinyImages::jpeg(i % kClasses, i, kShape));
   }
   std::int64_t size() const override { return std::ssize(files); }
-  std::int64_t classes() const override { return kClasses; }
+  std::int64_t num_classes() const override { return kClasses; }
   int height() const override { return 0; }
   int width() const override { return 0; }
   int channels() const override { return channels_of_batches; }
@@ -66,7 +66,7 @@ class Files final : public Source {
     const Bytes& file = files[static_cast<std::size_t>(index)];
     if (buffer.size() < file.size()) buffer.resize(file.size());
     std::copy(file.begin(), file.end(), buffer.begin());
-    return {.bytes = std::span{buffer}.first(file.size()), .form = PictureForm::encoded, .label = label(index)};
+    return {.bytes = std::span{buffer}.first(file.size()), .form = ImageForm::encoded, .label = label(index)};
   }
 
   std::vector<Bytes> files;
@@ -87,7 +87,7 @@ DataOptions photo_options(std::int64_t batch_size, std::int64_t threads) {
   options.transform.pad = 1;
   options.transform.flip_probability = 0.5;
   options.transform.mean = {0.4, 0.5, 0.6};
-  options.transform.deviation = {0.2};
+  options.transform.std = {0.2};
   return options;
 }
 
@@ -100,24 +100,24 @@ DataOptions with_policy(DataOptions options, OnCorrupt policy) {
 struct Delivered {
   std::vector<std::int64_t> indices, labels;
   std::vector<int> mask;
-  std::vector<std::vector<float>> pictures;
+  std::vector<std::vector<float>> images;
 };
 
 Delivered deliver(Epoch epoch) {
   Delivered all;
   while (const auto batch = epoch.next()) {
     const auto size = static_cast<std::size_t>(batch->size());
-    const auto& images = batch->field("images").bytes;
+    const auto& images = batch->field("image").bytes;
     const std::size_t floats = images.size() / size / sizeof(float);
     for (std::size_t i = 0; i < size; ++i) {
       std::int64_t label = 0;
       std::memcpy(&label, batch->field("labels").bytes.data() + i * sizeof label, sizeof label);
-      std::vector<float> picture(floats);
-      std::memcpy(picture.data(), images.data() + i * floats * sizeof(float), floats * sizeof(float));
+      std::vector<float> image(floats);
+      std::memcpy(image.data(), images.data() + i * floats * sizeof(float), floats * sizeof(float));
       all.indices.push_back(batch->sample_indices()[i]);
       all.labels.push_back(label);
-      all.mask.push_back(static_cast<int>(batch->field("mask").bytes[i]));
-      all.pictures.push_back(std::move(picture));
+      all.mask.push_back(static_cast<int>(batch->field("valid").bytes[i]));
+      all.images.push_back(std::move(image));
     }
   }
   return all;
@@ -125,7 +125,7 @@ Delivered deliver(Epoch epoch) {
 
 // ---- Crops ----
 
-// A sample by the modules' functions, one after the other on the whole picture.
+// A sample by the modules' functions, one after the other on the whole image.
 std::vector<float> specified(const Files& source, const DataOptions& options, std::uint64_t seed, std::int64_t epoch,
                              std::int64_t index, bool training) {
   const TransformOptions& transform = options.transform;
@@ -151,14 +151,14 @@ std::vector<float> specified(const Files& source, const DataOptions& options, st
     geometry.offset_x = static_cast<int>(random.below(places)) - static_cast<int>(transform.pad);
     geometry.flip = random.uniform() < transform.flip_probability;
   }
-  const auto table = image::make_normalize_table(transform.mean, transform.deviation, info.channels);
+  const auto table = image::make_normalize_table(transform.mean, transform.std, info.channels);
   std::vector<float> out(resized.size());
   image::normalize(resized, geometry, {PixelType::f32, PixelLayout::nchw, &table},
                    std::as_writable_bytes(std::span{out}));
   return out;
 }
 
-TEST(PhotoLoader, APictureIsDecodedCroppedResizedPaddedFlippedAndNormalized) {
+TEST(PhotoLoader, AnImageIsDecodedCroppedResizedPaddedFlippedAndNormalized) {
   for (const int channels : {3, 1}) {
     const auto source = files_of(40);
     source->channels_of_batches = channels;
@@ -169,11 +169,11 @@ TEST(PhotoLoader, APictureIsDecodedCroppedResizedPaddedFlippedAndNormalized) {
       EXPECT_EQ(loader.channels(), channels);
       EXPECT_EQ(loader.height(), 24);
       EXPECT_EQ(loader.width(), 24);
-      EXPECT_THAT(loader.epoch(3).next()->field("images").shape, ElementsAre(16, channels, 24, 24));
+      EXPECT_THAT(loader.epoch(3).next()->field("image").shape, ElementsAre(16, channels, 24, 24));
       const Delivered found = deliver(loader.epoch(3));
       ASSERT_EQ(found.indices.size(), 40U);
       for (std::size_t i = 0; i < 40; ++i) {
-        EXPECT_EQ(found.pictures[i], specified(*source, options, 7, 3, found.indices[i], training));
+        EXPECT_EQ(found.images[i], specified(*source, options, 7, 3, found.indices[i], training));
         EXPECT_EQ(found.labels[i], found.indices[i] % kClasses);
       }
       EXPECT_THAT(found.mask, Each(1));
@@ -182,20 +182,20 @@ TEST(PhotoLoader, APictureIsDecodedCroppedResizedPaddedFlippedAndNormalized) {
 }
 
 // The chain SmallestMaxSize(256), RandomCrop(224, 224), Normalize, to planes of float: the crop is cut here out of the
-// whole picture, resized to 256 x 426.
+// whole image, resized to 256 x 426.
 TEST(PhotoLoader, TheClassificationChainResizesTheShorterSideAndCropsAtRandom) {
   const auto source = files_of(6);
-  const image::Picture photograph = image::photograph(300, 500, 3, 5);
+  const image::Image photograph = image::photograph(300, 500, 3, 5);
   source->files.assign(6, image::jpeg_of(photograph, {}));
   DataOptions options = options_of(6, 2);
   options.transform.size = 224;
   options.transform.resize = 256;
   options.transform.crop = Crop::random;
   options.transform.mean = {0.485, 0.456, 0.406};
-  options.transform.deviation = {0.229, 0.224, 0.225};
+  options.transform.std = {0.229, 0.224, 0.225};
   Loader loader{source, options, 7, true};
   const Batch batch = loader.epoch(0).next().value();
-  const BatchField& images = batch.field("images");
+  const BatchField& images = batch.field("image");
   EXPECT_EQ(images.dtype, DType::f32);
   EXPECT_THAT(images.shape, ElementsAre(6, 3, 224, 224));
   EXPECT_THAT(images.strides, ElementsAre(3 * 224 * 224, 224 * 224, 224, 1));
@@ -217,16 +217,16 @@ TEST(PhotoLoader, TheClassificationChainResizesTheShorterSideAndCropsAtRandom) {
       const std::size_t c = at / (224 * 224), y = at / 224 % 224 + top, x = at % 224 + left;
       const float scaled = static_cast<float>(resized[(y * 426 + x) * 3 + c]) / 255.0F;
       const float wanted =
-          (scaled - static_cast<float>(options.transform.mean[c])) / static_cast<float>(options.transform.deviation[c]);
+          (scaled - static_cast<float>(options.transform.mean[c])) / static_cast<float>(options.transform.std[c]);
       // One level of 255: where a sum lies between two, more outputs may round it the other way.
-      const double level = 1 / (255 * options.transform.deviation[c]);
+      const double level = 1 / (255 * options.transform.std[c]);
       ASSERT_NEAR(found[at], wanted, 1.001 * level) << "sample " << i << ", channel " << c << " at " << y << ", " << x;
     }
   }
   EXPECT_GT(places.size(), 1U);
 }
 
-TEST(PhotoLoader, EveryPictureOfAHundredBatchesOfMixedSizesHasTheSizeAskedFor) {
+TEST(PhotoLoader, EveryImageOfAHundredBatchesOfMixedSizesHasTheSizeAskedFor) {
   const auto source = files_of(200);  // Of 17 heights and widths.
   for (const Crop crop : {Crop::center, Crop::random, Crop::random_resized}) {
     DataOptions options = options_of(2, 2);
@@ -237,8 +237,8 @@ TEST(PhotoLoader, EveryPictureOfAHundredBatchesOfMixedSizesHasTheSizeAskedFor) {
     Epoch epoch = loader.epoch(0);
     while (const auto batch = epoch.next()) {
       ++batches;
-      ASSERT_THAT(batch->field("images").shape, ElementsAre(2, 3, 40, 40));
-      ASSERT_EQ(batch->field("images").bytes.size(), 2U * 3 * 40 * 40 * sizeof(float));
+      ASSERT_THAT(batch->field("image").shape, ElementsAre(2, 3, 40, 40));
+      ASSERT_EQ(batch->field("image").bytes.size(), 2U * 3 * 40 * 40 * sizeof(float));
     }
     EXPECT_EQ(batches, 100);
   }
@@ -251,7 +251,7 @@ TEST(PhotoLoader, EveryTypeAndLayoutHasTheSameValues) {
   DataOptions options = with_policy(photo_options(24, 2), OnCorrupt::zero);
   Loader reference{source, options, 7, true};
   const Delivered wanted = deliver(reference.epoch(0));
-  const auto table = image::make_normalize_table(options.transform.mean, options.transform.deviation, 3);
+  const auto table = image::make_normalize_table(options.transform.mean, options.transform.std, 3);
   for (const PixelType type : {PixelType::f32, PixelType::bf16, PixelType::u8}) {
     for (const PixelLayout layout : {PixelLayout::nchw, PixelLayout::nhwc}) {
       DataOptions other = options;
@@ -262,17 +262,17 @@ TEST(PhotoLoader, EveryTypeAndLayoutHasTheSameValues) {
                              [&] {
                                Loader{source, other, 7, true};
                              }),
-                    HasSubstr("data.transform.mean and deviation need a float"));
+                    HasSubstr("data.transform.mean and std need a float"));
         other.transform.mean = {0.0};
-        other.transform.deviation = {1.0};
+        other.transform.std = {1.0};
       }
       Loader loader{source, other, 7, true};
       const Batch batch = loader.epoch(0).next().value();
-      const BatchField& images = batch.field("images");
+      const BatchField& images = batch.field("image");
       EXPECT_THAT(images.shape, ElementsAre(24, 3, 24, 24));
       const std::size_t bytes = image::bytes_of(type);
       ASSERT_EQ(images.bytes.size(), 24U * 3 * 24 * 24 * bytes);
-      for (std::size_t i = 0; i < wanted.pictures.size(); ++i) {
+      for (std::size_t i = 0; i < wanted.images.size(); ++i) {
         if (wanted.mask[i] == 0) continue;  // Zeros, whatever they are.
         for (std::size_t value = 0; value < 3 * 24 * 24; ++value) {
           const std::size_t c = value / 576, y = value / 24 % 24, x = value % 24;
@@ -286,8 +286,8 @@ TEST(PhotoLoader, EveryTypeAndLayoutHasTheSameValues) {
             std::memcpy(reinterpret_cast<std::byte*>(&found) + sizeof found - bytes, at, bytes);
           }
           // bfloat16 has 8 bits of precision.
-          const float allowed = type == PixelType::bf16 ? std::abs(wanted.pictures[i][value]) / 256 : 0;
-          ASSERT_NEAR(found, wanted.pictures[i][value], allowed) << i << ": " << c << ", " << y << ", " << x;
+          const float allowed = type == PixelType::bf16 ? std::abs(wanted.images[i][value]) / 256 : 0;
+          ASSERT_NEAR(found, wanted.images[i][value], allowed) << i << ": " << c << ", " << y << ", " << x;
         }
       }
     }
@@ -298,9 +298,9 @@ TEST(PhotoLoader, EveryTypeAndLayoutHasTheSameValues) {
 TEST(PhotoLoader, PixelsInMemoryAreResizedToo) {
   class Pixels final : public Source {
    public:
-    Pixels() : picture_(image::photograph(30, 20, 1, 3)) {}
+    Pixels() : image_(image::photograph(30, 20, 1, 3)) {}
     std::int64_t size() const override { return 6; }
-    std::int64_t classes() const override { return 1; }
+    std::int64_t num_classes() const override { return 1; }
     int height() const override { return 30; }
     int width() const override { return 20; }
     int channels() const override { return 1; }
@@ -308,22 +308,22 @@ TEST(PhotoLoader, PixelsInMemoryAreResizedToo) {
     std::int64_t label(std::int64_t) const override { return 0; }
     std::uint64_t fingerprint() const override { return 0; }
     Sample read(std::int64_t, std::vector<std::uint8_t>&) const override {
-      return {.bytes = picture_.pixels, .form = PictureForm::pixels, .height = 30, .width = 20, .channels = 1};
+      return {.bytes = image_.pixels, .form = ImageForm::pixels, .height = 30, .width = 20, .channels = 1};
     }
-    image::Picture picture_;
+    image::Image image_;
   };
   const auto source = std::make_shared<Pixels>();
-  Bytes file = image::png_of(30, 20, source->picture_.pixels, {.color = PNG_COLOR_TYPE_GRAY});
+  Bytes file = image::png_of(30, 20, source->image_.pixels, {.color = PNG_COLOR_TYPE_GRAY});
   const auto encoded = files_of(6);
   encoded->channels_of_batches = 1;
   for (Bytes& each : encoded->files) each = file;
   DataOptions options = photo_options(6, 1);
   options.transform.mean = {0.4};
   Loader ours{source, options, 7, true}, theirs{encoded, options, 7, true};
-  EXPECT_EQ(deliver(ours.epoch(0)).pictures, deliver(theirs.epoch(0)).pictures);
+  EXPECT_EQ(deliver(ours.epoch(0)).images, deliver(theirs.epoch(0)).images);
 }
 
-TEST(PhotoLoader, PicturesOfManySizesNeedASize) {
+TEST(PhotoLoader, ImagesOfManySizesNeedASize) {
   const auto source = files_of(4);
   DataOptions options = options_of(4, 1);
   const auto refusal = [&] { return error_of(ErrorCode::invalid_argument, [&] { Loader{source, options, 1, true}; }); };
@@ -333,17 +333,17 @@ TEST(PhotoLoader, PicturesOfManySizesNeedASize) {
   EXPECT_THAT(refusal(), HasSubstr("4 channels"));
 }
 
-TEST(PhotoLoader, AFolderOfPicturesIsLoaded) {
-  const TinyPictures pictures{{.classes = 3, .count = 8}};
-  Loader train{open_source(pictures.uri(), Split::train), photo_options(8, 2), 1, true};
-  Loader test{open_source(pictures.uri(), Split::test), photo_options(8, 2), 1, false};
+TEST(PhotoLoader, AFolderOfImagesIsLoaded) {
+  const TinyImages images{{.classes = 3, .count = 8}};
+  Loader train{open_source(images.uri(), Split::train), photo_options(8, 2), 1, true};
+  Loader test{open_source(images.uri(), Split::test), photo_options(8, 2), 1, false};
   EXPECT_EQ(deliver(train.epoch(0)).indices.size(), 24U);
   const Delivered found = deliver(test.epoch(0));
   EXPECT_THAT(found.labels, ElementsAre(0, 0, 1, 1, 2, 2));
   // The label shows in the first channel: that is what training can learn.
   const auto mean = [&](std::size_t i) {
-    const auto& picture = found.pictures[i];
-    return std::accumulate(picture.begin(), picture.begin() + 24 * 24, 0.0F) / (24 * 24);
+    const auto& image = found.images[i];
+    return std::accumulate(image.begin(), image.begin() + 24 * 24, 0.0F) / (24 * 24);
   };
   EXPECT_LT(mean(0) + 1, mean(2));
   EXPECT_LT(mean(3) + 1, mean(5));
@@ -358,7 +358,7 @@ DataOptions cached(DataOptions options, Cache cache = Cache::decoded) {
 
 TEST(PhotoLoader, TheCacheChangesNoByteWhateverTheThreadsColdOrWarm) {
   const auto source = files_of(203);
-  source->files[11] = TinyPictures::jpeg(1, 11, {.height = 200, .width = 200});
+  source->files[11] = TinyImages::jpeg(1, 11, {.height = 200, .width = 200});
   source->files[11].resize(source->files[11].size() * 3 / 4);  // Crops of its upper part are sound.
   std::vector<std::vector<std::uint64_t>> expected;
   for (const Cache cache : {Cache::none, Cache::decoded, Cache::encoded}) {
@@ -444,7 +444,7 @@ TEST(PhotoLoader, KeptAsTheyWereReadFilesAreReadOnceAndDecodedEachTime) {
   EXPECT_EQ(loader.applied_cache().applied, "decoded");
 }
 
-TEST(PhotoLoader, AnAutomaticCacheKeepsFilesWherePicturesDoNotFit) {
+TEST(PhotoLoader, AnAutomaticCacheKeepsFilesWhereImagesDoNotFit) {
   const auto source = files_of(150);  // 1.4 MB of pixels.
   source->on_read = [](std::int64_t) { std::this_thread::sleep_for(std::chrono::milliseconds(10)); };
   DataOptions options = cached(photo_options(5, 1), Cache::automatic);
@@ -461,7 +461,7 @@ TEST(PhotoLoader, AnAutomaticCacheKeepsFilesWherePicturesDoNotFit) {
 }
 
 // Two at once would not fit. While the consumer is slow, files are enough.
-TEST(PhotoLoader, AnAutomaticCacheOfFilesGivesWayToOneOfPicturesWhereOnlyOneFits) {
+TEST(PhotoLoader, AnAutomaticCacheOfFilesGivesWayToOneOfImagesWhereOnlyOneFits) {
   const auto source = files_of(30);
   source->on_read = [](std::int64_t) { std::this_thread::sleep_for(std::chrono::milliseconds(2)); };
   DataOptions options = cached(photo_options(5, 1), Cache::automatic);
@@ -501,16 +501,16 @@ TEST(PhotoLoader, AnAutomaticCacheThatCannotBeHadLeavesTheOneThatIsThere) {
   EXPECT_EQ(neighbour.back(), 1);
 }
 
-// Pictures that a program makes, as a user's own decoder does.
+// Images that a program makes, as a user's own decoder does.
 // ---- Decoded smaller ----
 
-// Crops of them are 8 to 30 times as large as the batch's pictures, or less.
+// Crops of them are 8 to 30 times as large as the batch's images, or less.
 std::shared_ptr<Files> large_files() {
   const auto source = files_of(8);
   for (std::size_t i = 0; i < source->files.size(); ++i) {
     const int side = i % 4 == 3 ? 40 : 500;
-    const auto picture = image::photograph(side, side + 100, 3, static_cast<unsigned>(i));
-    source->files[i] = image::jpeg_of(picture, {.progressive = i == 2});
+    const auto image = image::photograph(side, side + 100, 3, static_cast<unsigned>(i));
+    source->files[i] = image::jpeg_of(image, {.progressive = i == 2});
   }
   source->files[5] = image::png_of(300, 300, image::photograph(300, 300, 3, 5).pixels, {});
   return source;
@@ -544,24 +544,24 @@ TEST(ScaledDecode, GivesTheSameBytesForAnyThreadCountWithAndWithoutACache) {
   }
 }
 
-// Those of a picture decoded as it is, but for what a mean of pixels loses. Small pictures and PNG are not scaled.
-TEST(ScaledDecode, IsTheSamePictureAndTheSameWhereNothingIsScaled) {
+// Those of an image decoded as it is, but for what a mean of pixels loses. Small images and PNG are not scaled.
+TEST(ScaledDecode, IsTheSameImageAndTheSameWhereNothingIsScaled) {
   const auto source = large_files();
   DataOptions options = photo_options(8, 2);
   options.transform.dtype = PixelType::f32;
   options.transform.mean = {0.0};
-  options.transform.deviation = {1.0};
+  options.transform.std = {1.0};
   Loader plain{source, options, 9, false}, shrunk{source, scaled(options), 9, false};
   const Delivered wanted = deliver(plain.epoch(0)), found = deliver(shrunk.epoch(0));
   ASSERT_EQ(found.indices, wanted.indices);
   for (std::size_t i = 0; i < 8; ++i) {
     double squares = 0;
-    for (std::size_t j = 0; j < found.pictures[i].size(); ++j) {
-      squares += std::pow(static_cast<double>(found.pictures[i][j]) - static_cast<double>(wanted.pictures[i][j]), 2);
+    for (std::size_t j = 0; j < found.images[i].size(); ++j) {
+      squares += std::pow(static_cast<double>(found.images[i][j]) - static_cast<double>(wanted.images[i][j]), 2);
     }
     const bool is_scaled = i % 4 != 3 && i != 5;
     EXPECT_EQ(squares > 0, is_scaled) << i;
-    EXPECT_LT(squares / static_cast<double>(found.pictures[i].size()), 1e-3) << i;  // 30 dB; half of it is noise.
+    EXPECT_LT(squares / static_cast<double>(found.images[i].size()), 1e-3) << i;  // 30 dB; half of it is noise.
   }
 }
 
@@ -572,11 +572,11 @@ TEST(ScaledDecode, AStateOfItIsNotThatOfALoaderWithoutIt) {
               HasSubstr("data.scale_decode"));
 }
 
-class MadePictures final : public Source {
+class MadeImages final : public Source {
  public:
-  explicit MadePictures(bool of_one_size) : of_one_size_(of_one_size) {}
+  explicit MadeImages(bool of_one_size) : of_one_size_(of_one_size) {}
   std::int64_t size() const override { return 24; }
-  std::int64_t classes() const override { return 3; }
+  std::int64_t num_classes() const override { return 3; }
   int height() const override { return of_one_size_ ? 40 : 0; }
   int width() const override { return of_one_size_ ? 30 : 0; }
   int channels() const override { return 3; }
@@ -588,7 +588,7 @@ class MadePictures final : public Source {
     const int height = of_one_size_ ? 40 : 40 + static_cast<int>(index);
     buffer = image::photograph(height, 30, 3, static_cast<unsigned>(index)).pixels;
     return {.bytes = buffer,
-            .form = PictureForm::pixels,
+            .form = ImageForm::pixels,
             .height = height,
             .width = 30,
             .channels = 3,
@@ -601,9 +601,9 @@ class MadePictures final : public Source {
   const bool of_one_size_;
 };
 
-TEST(PhotoLoader, PixelsThatASourceMakesAreKeptAsDecodedPicturesAre) {
+TEST(PhotoLoader, PixelsThatASourceMakesAreKeptAsDecodedImagesAre) {
   for (const bool of_one_size : {true, false}) {
-    const auto made = std::make_shared<MadePictures>(of_one_size), again = std::make_shared<MadePictures>(of_one_size);
+    const auto made = std::make_shared<MadeImages>(of_one_size), again = std::make_shared<MadeImages>(of_one_size);
     Loader loader{made, cached(photo_options(5, 2)), 9, true}, reference{again, photo_options(5, 2), 9, true};
     EXPECT_EQ(loader.applied_cache().applied, "decoded");
     for (std::int64_t epoch = 0; epoch < 3; ++epoch) {
@@ -716,7 +716,7 @@ TEST(PhotoLoader, ACacheThatIsNotOnSaysWhy) {
   EXPECT_EQ(order(pixels.epoch(0)).size(), 10'000U);
   EXPECT_EQ(pixels.statistics().cache_misses, 0);
   const std::int64_t promised = RamCache::promised_bytes();
-  Loader made{std::make_shared<MadePictures>(/*of_one_size=*/true), cached(photo_options(5, 1)), 9, true};
+  Loader made{std::make_shared<MadeImages>(/*of_one_size=*/true), cached(photo_options(5, 1)), 9, true};
   EXPECT_EQ(made.applied_cache().applied, "decoded");
   made.set_cache(Cache::encoded);
   EXPECT_EQ(made.applied_cache().applied, "none");
@@ -748,8 +748,8 @@ std::vector<std::int64_t> indices_of(const std::vector<CorruptSample>& samples) 
   return all;
 }
 
-// Evaluation reads whole pictures' centers here: a crop that spares the damage would be sound.
-DataOptions whole_pictures(std::int64_t threads) {
+// Evaluation reads whole images' centers here: a crop that spares the damage would be sound.
+DataOptions whole_images(std::int64_t threads) {
   DataOptions options = photo_options(16, threads);
   options.transform.crop = Crop::center;
   options.transform.resize = 24;
@@ -760,7 +760,7 @@ TEST(OnCorrupt, FailNamesTheFirstCorruptSampleAfterTheBatchesBeforeIt) {
   const auto source = files_with_bad_ones(100);
   source->files[3] = source->files[4];
   for (const std::int64_t threads : {0, 1, 7}) {
-    Loader loader{source, whole_pictures(threads), 1, false};
+    Loader loader{source, whole_images(threads), 1, false};
     auto epoch = loader.epoch(0);
     EXPECT_TRUE(epoch.next().has_value());
     const std::string message = error_of(ErrorCode::corrupt_data, [&] { epoch.next(); });
@@ -773,12 +773,12 @@ TEST(OnCorrupt, FailNamesTheFirstCorruptSampleAfterTheBatchesBeforeIt) {
 
 TEST(OnCorrupt, ReplaceTakesAnotherSampleDrawnFromTheSeed) {
   const auto source = files_with_bad_ones(100);
-  DataOptions options = with_policy(whole_pictures(2), OnCorrupt::replace);
+  DataOptions options = with_policy(whole_images(2), OnCorrupt::replace);
   Loader clean{files_of(100), options, 5, true};
   const Delivered wanted = deliver(clean.epoch(2));
   std::vector<std::vector<std::uint64_t>> expected;
   for (const std::int64_t threads : {0, 1, 2, 7}) {
-    options.threads = threads;
+    options.num_workers = threads;
     Loader loader{source, options, 5, true};
     const Delivered found = deliver(loader.epoch(2));
     ASSERT_EQ(found.indices.size(), 100U);
@@ -789,7 +789,7 @@ TEST(OnCorrupt, ReplaceTakesAnotherSampleDrawnFromTheSeed) {
       EXPECT_EQ(std::count(kBad.begin(), kBad.end(), found.indices[i]), 0);
       EXPECT_EQ(found.labels[i], found.indices[i] % kClasses);
       if (!bad) {
-        EXPECT_EQ(found.pictures[i], wanted.pictures[i]);
+        EXPECT_EQ(found.images[i], wanted.images[i]);
       }
     }
     EXPECT_EQ(indices_of(loader.corrupt_samples()), kBad);
@@ -814,7 +814,7 @@ TEST(OnCorrupt, ReplaceTakesAnotherSampleDrawnFromTheSeed) {
 
 TEST(OnCorrupt, CorruptSamplesTellNameAndReason) {
   const auto source = files_with_bad_ones(100);
-  Loader loader{source, with_policy(whole_pictures(2), OnCorrupt::zero), 5, true};
+  Loader loader{source, with_policy(whole_images(2), OnCorrupt::zero), 5, true};
   deliver(loader.epoch(0));
   const auto found = loader.corrupt_samples();
   ASSERT_EQ(indices_of(found), kBad);
@@ -830,14 +830,13 @@ TEST(OnCorrupt, ZeroKeepsThePlaceAndTheLabelAndDoesNotCount) {
     // In evaluation another sample would count twice, so replace is zero there.
     for (const OnCorrupt policy : {OnCorrupt::zero, OnCorrupt::replace}) {
       if (training && policy == OnCorrupt::replace) continue;
-      Loader loader{source, with_policy(whole_pictures(2), policy), 5, training};
+      Loader loader{source, with_policy(whole_images(2), policy), 5, training};
       const Delivered found = deliver(loader.epoch(0));
       for (std::size_t i = 0; i < 100; ++i) {
         const bool bad = std::count(kBad.begin(), kBad.end(), found.indices[i]) > 0;
         EXPECT_EQ(found.mask[i], bad ? 0 : 1);
         EXPECT_EQ(found.labels[i], found.indices[i] % kClasses);
-        const bool zeros =
-            std::all_of(found.pictures[i].begin(), found.pictures[i].end(), [](float v) { return v == 0; });
+        const bool zeros = std::all_of(found.images[i].begin(), found.images[i].end(), [](float v) { return v == 0; });
         EXPECT_EQ(zeros, bad);
       }
       EXPECT_EQ(std::set<std::int64_t>(found.indices.begin(), found.indices.end()).size(), 100U);
@@ -853,19 +852,19 @@ TEST(OnCorrupt, APlaceTurnsFromCorruptToSoundWithoutATrace) {
   source->on_read = [&](std::int64_t index) {
     if (broken && index == 4) fail(ErrorCode::io, "fake: file[4]: Input/output error");
   };
-  Loader loader{source, with_policy(whole_pictures(1), OnCorrupt::zero), 5, false};
+  Loader loader{source, with_policy(whole_images(1), OnCorrupt::zero), 5, false};
   EXPECT_EQ(deliver(loader.epoch(0)).mask[4], 0);
   broken = false;
   const Delivered found = deliver(loader.epoch(0));
   EXPECT_THAT(found.mask, Each(1));
-  EXPECT_EQ(found.pictures[4], specified(*source, whole_pictures(1), 5, 0, 4, false));
+  EXPECT_EQ(found.images[4], specified(*source, whole_images(1), 5, 0, 4, false));
 }
 
 TEST(OnCorrupt, WhatIsNotTheSamplesFaultEndsTheEpochWhateverThePolicy) {
   for (const OnCorrupt policy : {OnCorrupt::replace, OnCorrupt::zero}) {
     for (const std::int64_t threads : {0, 2}) {
       const auto source = files_of(50);
-      Loader loader{source, with_policy(whole_pictures(threads), policy), 5, true};
+      Loader loader{source, with_policy(whole_images(threads), policy), 5, true};
       source->on_read = [](std::int64_t index) {
         if (index == 30) throw std::runtime_error("disk on fire");
       };
@@ -883,11 +882,11 @@ TEST(OnCorrupt, AnEpochInWhichEverySampleIsCorruptEndsWithAnError) {
   const auto source = files_of(50);
   for (Bytes& file : source->files) file = {'n', 'o'};
   for (const std::int64_t threads : {0, 1, 7}) {
-    Loader replacing{source, with_policy(whole_pictures(threads), OnCorrupt::replace), 5, true};
+    Loader replacing{source, with_policy(whole_images(threads), OnCorrupt::replace), 5, true};
     const std::string message = error_of(ErrorCode::corrupt_data, [&] { deliver(replacing.epoch(0)); });
     EXPECT_THAT(message, AllOf(HasSubstr("the 32 samples drawn in its place are corrupt too"), HasSubstr("\"no\"")));
     for (const bool training : {true, false}) {
-      Loader zeroing{source, with_policy(whole_pictures(threads), OnCorrupt::zero), 5, training};
+      Loader zeroing{source, with_policy(whole_images(threads), OnCorrupt::zero), 5, training};
       for (std::int64_t epoch = 0; epoch < 2; ++epoch) {
         EXPECT_THAT(error_of(ErrorCode::corrupt_data, [&] { deliver(zeroing.epoch(epoch)); }),
                     AllOf(HasSubstr(fmt::format("all 50 samples of epoch {} are corrupt", epoch)),
@@ -902,14 +901,14 @@ TEST(OnCorrupt, AnEpochInWhichEverySampleIsCorruptEndsWithAnError) {
 TEST(OnCorrupt, OneSoundSampleIsEnoughToReplaceAllOthers) {
   const auto source = files_of(4);
   for (const std::size_t i : {0U, 1U, 3U}) source->files[i].clear();
-  Loader loader{source, with_policy(whole_pictures(1), OnCorrupt::replace), 5, true};
+  Loader loader{source, with_policy(whole_images(1), OnCorrupt::replace), 5, true};
   EXPECT_THAT(deliver(loader.epoch(0)).indices, Each(2));
 }
 
 TEST(OnCorrupt, NoMoreThanAThousandAreListed) {
   const auto source = files_of(1);
   source->files.resize(1500, Bytes{'n', 'o'});
-  Loader loader{source, with_policy(whole_pictures(2), OnCorrupt::zero), 5, false};
+  Loader loader{source, with_policy(whole_images(2), OnCorrupt::zero), 5, false};
   EXPECT_EQ(deliver(loader.epoch(0)).indices.size(), 1500U);
   EXPECT_EQ(loader.corrupt_samples().size(), 1000U);
   EXPECT_EQ(loader.statistics().corrupt, 1499);
@@ -919,7 +918,7 @@ TEST(OnCorrupt, PixelsOfASourceInMemoryObeyThePolicyToo) {
   class Odd final : public Source {
    public:
     std::int64_t size() const override { return 8; }
-    std::int64_t classes() const override { return 2; }
+    std::int64_t num_classes() const override { return 2; }
     int height() const override { return 2; }
     int width() const override { return 2; }
     int channels() const override { return 1; }
@@ -928,7 +927,7 @@ TEST(OnCorrupt, PixelsOfASourceInMemoryObeyThePolicyToo) {
     std::uint64_t fingerprint() const override { return 0; }
     Sample read(std::int64_t index, std::vector<std::uint8_t>&) const override {
       return {
-          .bytes = pixels_, .form = PictureForm::pixels, .height = 2, .width = 2, .channels = 1, .label = label(index)};
+          .bytes = pixels_, .form = ImageForm::pixels, .height = 2, .width = 2, .channels = 1, .label = label(index)};
     }
 
    private:
@@ -959,14 +958,14 @@ Bytes with_sides(Bytes file, int side) {
 class PhotoFolder : public ScratchFolder {
  protected:
   PhotoFolder() {
-    for (int i = 0; i < 12; ++i) put(fmt::format("train/a/{:02d}.jpg", i), TinyPictures::jpeg(0, i, kShape));
+    for (int i = 0; i < 12; ++i) put(fmt::format("train/a/{:02d}.jpg", i), TinyImages::jpeg(0, i, kShape));
   }
   void put(const std::string& name, const Bytes& bytes) { write(name, std::string(bytes.begin(), bytes.end())); }
   void open() { source_ = open_source("folder:" + folder_.string(), Split::train); }
 
   // The samples left out, by file name; each with one line that names it.
   std::vector<std::string> corrupt(OnCorrupt policy = OnCorrupt::zero) {
-    Loader loader{source_, with_policy(whole_pictures(2), policy), 1, false};
+    Loader loader{source_, with_policy(whole_images(2), policy), 1, false};
     std::vector<std::string> names;
     const Delivered found = deliver(loader.epoch(0));
     EXPECT_EQ(std::ssize(found.indices), source_->size());
@@ -983,27 +982,27 @@ class PhotoFolder : public ScratchFolder {
   std::map<std::string, std::string> reasons_;
 };
 
-TEST_F(PhotoFolder, PicturesOfEveryKindAreLoaded) {
-  const auto picture = image::photograph(40, 50, 3, 1);
-  put("train/a/progressive.jpg", image::jpeg_of(picture, {.progressive = true}));
+TEST_F(PhotoFolder, ImagesOfEveryKindAreLoaded) {
+  const auto image = image::photograph(40, 50, 3, 1);
+  put("train/a/progressive.jpg", image::jpeg_of(image, {.progressive = true}));
   put("train/a/cmyk.jpg", image::jpeg_of(image::photograph(40, 50, 4, 1), {}));
   put("train/a/grey.jpg", image::jpeg_of(image::photograph(40, 50, 1, 1), {}));
-  put("train/a/deep.png", image::png_of(40, 25, picture.pixels, {.color = PNG_COLOR_TYPE_RGB, .depth = 16}));
-  put("train/a/interlaced.png", image::png_of(40, 50, picture.pixels, {.interlaced = true}));
-  put("train/a/png-inside.jpg", image::png_of(40, 50, picture.pixels, {}));
+  put("train/a/deep.png", image::png_of(40, 25, image.pixels, {.color = PNG_COLOR_TYPE_RGB, .depth = 16}));
+  put("train/a/interlaced.png", image::png_of(40, 50, image.pixels, {.interlaced = true}));
+  put("train/a/png-inside.jpg", image::png_of(40, 50, image.pixels, {}));
   open();
   EXPECT_EQ(source_->size(), 18);
   EXPECT_THAT(corrupt(), IsEmpty());
 }
 
 TEST_F(PhotoFolder, DamagedFilesAreLeftOutByName) {
-  Bytes cut = TinyPictures::jpeg(0, 50, kShape);
+  Bytes cut = TinyImages::jpeg(0, 50, kShape);
   cut.resize(cut.size() / 2);
   put("train/a/cut.jpg", cut);
-  write("train/a/text.jpg", "This is not a picture.\nNeither is this.");
+  write("train/a/text.jpg", "This is not an image.\nNeither is this.");
   write("train/a/empty.jpg", "");
-  put("train/a/wide.jpg", with_sides(TinyPictures::jpeg(0, 51, kShape), 65'535));
-  put("train/a/large.jpg", with_sides(TinyPictures::jpeg(0, 52, kShape), 60'000));
+  put("train/a/wide.jpg", with_sides(TinyImages::jpeg(0, 51, kShape), 65'535));
+  put("train/a/large.jpg", with_sides(TinyImages::jpeg(0, 52, kShape), 60'000));
   std::filesystem::permissions(write("train/a/secret.jpg", "x"), std::filesystem::perms::none);
   open();
   AllocationCount::reset_peak();
@@ -1014,45 +1013,45 @@ TEST_F(PhotoFolder, DamagedFilesAreLeftOutByName) {
   EXPECT_LT(AllocationCount::peak_growth(), 4 << 20);
   EXPECT_THAT(reasons_["empty.jpg"], HasSubstr("is empty"));
   EXPECT_THAT(reasons_["secret.jpg"], HasSubstr("Permission denied"));
-  EXPECT_THAT(reasons_["text.jpg"], HasSubstr("This is not a pi"));
+  EXPECT_THAT(reasons_["text.jpg"], HasSubstr("This is not an i"));
   EXPECT_THAT(reasons_["wide.jpg"], HasSubstr("65500"));  // libjpeg's bound.
   EXPECT_THAT(reasons_["large.jpg"], HasSubstr("60000 x 60000"));
 }
 
 TEST_F(PhotoFolder, AFolderThatChangesUnderTheRunLosesOnlyWhatChanged) {
   open();
-  Loader loader{source_, with_policy(whole_pictures(2), OnCorrupt::zero), 1, false};
+  Loader loader{source_, with_policy(whole_images(2), OnCorrupt::zero), 1, false};
   EXPECT_THAT(deliver(loader.epoch(0)).mask, Each(1));
   std::filesystem::remove(folder_ / "train/a/03.jpg");
   std::filesystem::resize_file(folder_ / "train/a/05.jpg", 100);
-  put("train/a/07.jpg", TinyPictures::jpeg(0, 99, {.height = 90}));
+  put("train/a/07.jpg", TinyImages::jpeg(0, 99, {.height = 90}));
   EXPECT_THAT(deliver(loader.epoch(1)).mask, ElementsAre(1, 1, 1, 0, 1, 0, 1, 0, 1, 1, 1, 1));
   const auto found = loader.corrupt_samples();
   ASSERT_EQ(indices_of(found), (std::vector<std::int64_t>{3, 5, 7}));
   EXPECT_THAT(found[0].reason, AllOf(HasSubstr("/03.jpg"), HasSubstr("No such file")));
   EXPECT_THAT(found[1].reason, AllOf(HasSubstr("/05.jpg"), HasSubstr("has 100 bytes; it had")));
   EXPECT_THAT(found[2].reason, AllOf(HasSubstr("/07.jpg"), HasSubstr("when its folder was listed")));
-  Loader strict{source_, whole_pictures(2), 1, false};
+  Loader strict{source_, whole_images(2), 1, false};
   EXPECT_THAT(error_of(ErrorCode::not_found, [&] { deliver(strict.epoch(0)); }), HasSubstr("/03.jpg"));
 }
 
-TEST_F(PhotoFolder, ACachedPictureNoLongerNeedsItsFile) {
+TEST_F(PhotoFolder, ACachedImageNoLongerNeedsItsFile) {
   open();
-  Loader loader{source_, cached(whole_pictures(2)), 1, false};
+  Loader loader{source_, cached(whole_images(2)), 1, false};
   const Delivered before = deliver(loader.epoch(0));
   std::filesystem::remove_all(folder_ / "train");
-  EXPECT_EQ(deliver(loader.epoch(1)).pictures, before.pictures);
+  EXPECT_EQ(deliver(loader.epoch(1)).images, before.images);
 }
 
 // ---- Memory ----
 
 TEST(PhotoLoader, SteadyStateAllocatesOneHandleABatch) {
-  const TinyPictures pictures{{.classes = 4, .count = 100}};
+  const TinyImages images{{.classes = 4, .count = 100}};
   for (const Cache cache : {Cache::none, Cache::decoded}) {
     for (const std::int64_t threads : {0, 2}) {
       DataOptions options = photo_options(4, threads);
       options.cache = cache;
-      Loader loader{open_source(pictures.uri(), Split::train), options, 1, true};
+      Loader loader{open_source(images.uri(), Split::train), options, 1, true};
       EXPECT_EQ(order(loader.epoch(0)).size(), 400U);
       EXPECT_EQ(order(loader.epoch(1)).size(), 400U);
       const auto allocations_of_90_batches = [&](std::int64_t index) {
@@ -1063,7 +1062,7 @@ TEST(PhotoLoader, SteadyStateAllocatesOneHandleABatch) {
         for (int i = 0; i < 90; ++i) batch = epoch.next();
         return AllocationCount::allocations() - before;
       };
-      // Each worker meets its largest picture and crop some time. An allocation a sample would never end.
+      // Each worker meets its largest image and crop some time. An allocation a sample would never end.
       std::int64_t found = 0;
       for (std::int64_t index = 2; index < 50 && found != 90; ++index) found = allocations_of_90_batches(index);
       EXPECT_EQ(found, 90) << threads << " threads";
@@ -1071,7 +1070,7 @@ TEST(PhotoLoader, SteadyStateAllocatesOneHandleABatch) {
   }
 }
 
-TEST(PhotoLoader, RoomForAHugePictureIsGivenBackAfterIt) {
+TEST(PhotoLoader, RoomForAHugeImageIsGivenBackAfterIt) {
   const auto source = files_of(8);
   const Bytes row(8000 * 3, 77);
   Bytes rows;
@@ -1081,14 +1080,14 @@ TEST(PhotoLoader, RoomForAHugePictureIsGivenBackAfterIt) {
     DataOptions options = photo_options(1, threads);
     options.transform.crop = Crop::center;
     options.transform.resize = 0;
-    options.transform.size = 2000;  // 2,286 x 6,095, and its center: nearly all of the picture's height.
+    options.transform.size = 2000;  // 2,286 x 6,095, and its center: nearly all of the image's height.
     Loader loader{source, options, 1, true};
     const std::int64_t before = loader.statistics().workspace_bytes;
     EXPECT_EQ(before, 0);
     EXPECT_EQ(order(loader.epoch(0)).size(), 8U);
     EXPECT_GT(loader.statistics().workspace_bytes, 0);
     EXPECT_LE(loader.statistics().workspace_bytes, detail::Workspace::kKeptMax);
-    loader.set_threads(0);
+    loader.set_num_workers(0);
     if (threads == 1) {
       EXPECT_EQ(loader.statistics().workspace_bytes, 0);
     }
@@ -1096,9 +1095,9 @@ TEST(PhotoLoader, RoomForAHugePictureIsGivenBackAfterIt) {
 }
 
 TEST(PhotoLoader, AnEvaluationLeavesNoBuffersBehind) {
-  const TinyPictures pictures{{.classes = 2, .count = 20}};
+  const TinyImages images{{.classes = 2, .count = 20}};
   for (const std::int64_t threads : {0, 2}) {
-    Loader loader{open_source(pictures.uri(), Split::train), photo_options(4, threads), 1, false};
+    Loader loader{open_source(images.uri(), Split::train), photo_options(4, threads), 1, false};
     EXPECT_EQ(order(loader.epoch(0)).size(), 40U);
     // Workers come to rest some time after the last batch is out.
     while (loader.statistics().workspace_bytes != 0) std::this_thread::yield();
@@ -1107,7 +1106,7 @@ TEST(PhotoLoader, AnEvaluationLeavesNoBuffersBehind) {
 }
 
 #if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)  // Their malloc has other books.
-// Those of the whole picture's coefficients are kept from picture to picture.
+// Those of the whole image's coefficients are kept from image to image.
 TEST(PhotoLoader, AnEvaluationLeavesNoDecodersMemoryBehind) {
   const auto source = files_of(4);
   source->files[1] = image::jpeg_of(image::photograph(1000, 1500, 3, 1), {.progressive = true});
@@ -1122,7 +1121,7 @@ TEST(PhotoLoader, AnEvaluationLeavesNoDecodersMemoryBehind) {
 }
 #endif
 
-TEST(PhotoLoader, LeavingEarlyStopsWithinAFewPictures) {
+TEST(PhotoLoader, LeavingEarlyStopsWithinAFewImages) {
   const auto source = files_of(64);
   source->on_read = [](std::int64_t) { std::this_thread::sleep_for(std::chrono::milliseconds(5)); };
   Loader loader{source, photo_options(64, 1), 1, true};

@@ -95,12 +95,12 @@ std::string nonsense_in(const ControlMessage& answer, std::int64_t index, const 
   if (answer.kind == worker::failed) return "";
   if (answer.kind != worker::sample) return fmt::format("a message of kind {}", answer.kind);
   if (bytes < 0 || bytes > std::ssize(worker.slot.bytes())) {
-    return fmt::format("a picture of {} bytes; its slot has {}", bytes, worker.slot.bytes().size());
+    return fmt::format("an image of {} bytes; its slot has {}", bytes, worker.slot.bytes().size());
   }
   constexpr std::int64_t kSideMax = 1 << 24;
   const bool sides_fit = std::min({height, width, channels}) >= 0 && std::max({height, width, channels}) <= kSideMax;
   if (!sides_fit || form < 0 || form > 1) {
-    return fmt::format("a picture of form {}, {} x {} x {}", form, height, width, channels);
+    return fmt::format("an image of form {}, {} x {} x {}", form, height, width, channels);
   }
   return "";
 }
@@ -486,7 +486,7 @@ Sample ProcessSource::Pool::sample_of(const ControlMessage& answer, const Worker
   if (size > kSlotKept) worker.slot.release_after(kSlotKept);
   labels_->note(facts_, index, label);
   return {.bytes = std::span{buffer}.first(bytes.size()),
-          .form = form == 0 ? PictureForm::pixels : PictureForm::encoded,
+          .form = form == 0 ? ImageForm::pixels : ImageForm::encoded,
           .height = static_cast<int>(height),
           .width = static_cast<int>(width),
           .channels = static_cast<int>(channels),
@@ -519,7 +519,7 @@ ProcessSource::~ProcessSource() = default;
 std::int64_t ProcessSource::size() const {
   return pool_->facts().size;
 }
-std::int64_t ProcessSource::classes() const {
+std::int64_t ProcessSource::num_classes() const {
   return pool_->facts().classes;
 }
 int ProcessSource::height() const {

@@ -23,7 +23,7 @@ struct ProcessSourceOptions {
   std::int64_t sample_bytes_max = std::int64_t{256} << 20;
   // In which a worker must have started, or answered.
   std::chrono::milliseconds timeout = std::chrono::seconds(300);
-  bool sizes_vary = false;  // Pictures of pixels have sizes of their own, whatever size the worker tells.
+  bool sizes_vary = false;  // Images of pixels have sizes of their own, whatever size the worker tells.
   std::function<void()> while_starting = {};  // Called while the constructor waits; what it throws ends that.
 };
 
@@ -50,7 +50,7 @@ class ProcessSource : public Source {
   ~ProcessSource() override;
 
   std::int64_t size() const override;
-  std::int64_t classes() const override;
+  std::int64_t num_classes() const override;
   int height() const override;
   int width() const override;
   int channels() const override;

@@ -31,7 +31,7 @@ using testing::AllOf;
 using testing::HasSubstr;
 
 // A worker that speaks the protocol in 60 lines and does what its last argument says, on sample 5 where it says nothing
-// else. Sample i is a 4 x 4 grey picture of i's, with label i % 3.
+// else. Sample i is a 4 x 4 grey image of i's, with label i % 3.
 constexpr const char* kWorkerProgram = R"(
 import mmap, os, signal, socket, struct, sys, time
 folder, mode = sys.argv[1:3]
@@ -141,7 +141,7 @@ std::vector<std::uint64_t> all_batches(const std::shared_ptr<const Source>& sour
 TEST_F(ProcessSourceTest, TellsWhatItsWorkersTell) {
   const auto source = open("labels");
   EXPECT_EQ(source->size(), 12);
-  EXPECT_EQ(source->classes(), 3);
+  EXPECT_EQ(source->num_classes(), 3);
   EXPECT_EQ(source->height(), 4);
   EXPECT_EQ(source->width(), 4);
   EXPECT_EQ(source->channels(), 1);
@@ -154,7 +154,7 @@ TEST_F(ProcessSourceTest, TellsWhatItsWorkersTell) {
   EXPECT_EQ(without->label(11), 2);
   EXPECT_NE(without->fingerprint(), source->fingerprint());
   EXPECT_EQ(open("plain", 1)->fingerprint(), without->fingerprint());
-  EXPECT_EQ(open("encoded")->classes(), std::numeric_limits<std::int64_t>::max());
+  EXPECT_EQ(open("encoded")->num_classes(), std::numeric_limits<std::int64_t>::max());
 }
 
 TEST_F(ProcessSourceTest, BatchesAreTheSameBytesWithAnyNumberOfWorkersAndThreads) {
@@ -269,7 +269,7 @@ TEST_F(ProcessSourceTest, ASampleThatKillsObeysOnCorrupt) {
   Epoch epoch = loader.epoch(0);
   std::vector<std::uint8_t> mask;
   while (const auto batch = epoch.next()) {
-    for (const std::byte byte : batch->field("mask").bytes) mask.push_back(std::to_integer<std::uint8_t>(byte));
+    for (const std::byte byte : batch->field("valid").bytes) mask.push_back(std::to_integer<std::uint8_t>(byte));
   }
   EXPECT_EQ(mask, (std::vector<std::uint8_t>{1, 1, 1, 1, 1, 0, 1, 1, 1, 1, 1, 1}));
   ASSERT_EQ(loader.corrupt_samples().size(), 1U);
@@ -367,8 +367,8 @@ TEST_F(ProcessSourceTest, SizesMayVaryWhereATransformMakesThemOne) {
   Epoch epoch = loader.epoch(0);
   const auto batch = epoch.next();
   ASSERT_TRUE(batch);
-  EXPECT_EQ(batch->field("images").shape, (std::vector<std::int64_t>{5, 1, 2, 2}));
-  const auto* pixels = reinterpret_cast<const float*>(batch->field("images").bytes.data());
+  EXPECT_EQ(batch->field("image").shape, (std::vector<std::int64_t>{5, 1, 2, 2}));
+  const auto* pixels = reinterpret_cast<const float*>(batch->field("image").bytes.data());
   EXPECT_FLOAT_EQ(pixels[4 * 4], 4.0F / 255);
   EXPECT_THAT(error_of(ErrorCode::corrupt_data, [&] { epoch.next(); }), HasSubstr("16 bytes of pixels; wanted 20"));
 }

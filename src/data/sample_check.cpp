@@ -11,7 +11,7 @@ namespace headrace::detail {
 namespace {
 
 void check_sides(const Source& source, const Sample& sample, std::int64_t index, const SampleLimits& limits) {
-  if (source.height() == 0) {  // Each picture has a size of its own.
+  if (source.height() == 0) {  // Each image has a size of its own.
     const bool sides_fit =
         std::min(sample.height, sample.width) >= 1 && std::max(sample.height, sample.width) <= image::kSideMax;
     if (!sides_fit || sample.channels != source.channels()) {
@@ -22,7 +22,7 @@ void check_sides(const Source& source, const Sample& sample, std::int64_t index,
              sample.channels != source.channels()) {
     fail(ErrorCode::corrupt_data,
          "data: {}: {} x {} pixels of {} channels; wanted {} x {} of {}, which its source tells of all: a "
-         "batch holds pictures of one size, and data.transform.size gives them one",
+         "batch holds images of one size, and data.transform.size gives them one",
          source.sample_name(index), sample.height, sample.width, sample.channels, source.height(), source.width(),
          source.channels());
   }
@@ -53,16 +53,16 @@ void check_limit(const Source& source, std::int64_t bytes, std::int64_t index, c
 void check_sample(const Source& source, const Sample& sample, std::int64_t index, const SampleLimits& limits,
                   bool whole) {
   check_limit(source, std::ssize(sample.bytes), index, limits);
-  const bool encoded = sample.form == PictureForm::encoded;
+  const bool encoded = sample.form == ImageForm::encoded;
   if (encoded && source.height() != 0) {
-    fail(ErrorCode::internal, "data: {}: its source says {} x {} pixels and gives an encoded picture",
+    fail(ErrorCode::internal, "data: {}: its source says {} x {} pixels and gives an encoded image",
          source.sample_name(index), source.height(), source.width());
   }
   if (!encoded) check_sides(source, sample, index, limits);
   if (!encoded && whole) check_bytes(source, sample, index);
-  if (sample.label < 0 || sample.label >= source.classes()) {
+  if (sample.label < 0 || sample.label >= source.num_classes()) {
     fail(ErrorCode::corrupt_data, "data: {}: label {}; wanted 0 to {}", source.sample_name(index), sample.label,
-         source.classes() - 1);
+         source.num_classes() - 1);
   }
 }
 

@@ -13,9 +13,9 @@
 
 #include "data/detail/allocation_count.h"
 #include "data/detail/testing.h"
-#include "data/detail/tiny_pictures.h"
+#include "data/detail/tiny_images.h"
 #include "data/pack_build.h"
-#include "image/test_pictures.h"
+#include "image/test_images.h"
 #include "store/scratch_folder.h"
 
 namespace headrace {
@@ -39,13 +39,13 @@ Bytes with_sides(Bytes jpeg, int height, int width) {
 
 class SampleLimitsOf : public ScratchFolder {
  protected:
-  // Twelve small pictures and a bad one, the first of all.
+  // Twelve small images and a bad one, the first of all.
   void fill(const Bytes& bad, const char* name = "0.jpg") {
     for (int i = 1; i < 13; ++i) put(fmt::format("{}/{}.jpg", i % 2 == 0 ? "a" : "b", i), image::jpeg_of(small(i), {}));
     put(std::string("a/") + name, bad);
   }
   void put(const std::string& name, const Bytes& file) { write("set/train/" + name, {file.begin(), file.end()}); }
-  static image::Picture small(int seed) { return image::photograph(40, 50, 3, static_cast<unsigned>(seed)); }
+  static image::Image small(int seed) { return image::photograph(40, 50, 3, static_cast<unsigned>(seed)); }
 
   std::string folder_uri() const { return "folder:" + (folder_ / "set").string(); }
   std::string pack_uri() const {
@@ -83,7 +83,7 @@ class SampleLimitsOf : public ScratchFolder {
   }
 };
 
-TEST_F(SampleLimitsOf, FoldersAndPacksRefuseAPictureByTheSidesInItsHeader) {
+TEST_F(SampleLimitsOf, FoldersAndPacksRefuseAnImageByTheSidesInItsHeader) {
   fill(image::jpeg_of(image::photograph(60, 70, 3, 1), {}));
   DataOptions tight = options();
   tight.max_pixels = 4199;
@@ -96,7 +96,7 @@ TEST_F(SampleLimitsOf, FoldersAndPacksRefuseAPictureByTheSidesInItsHeader) {
   }
 }
 
-TEST_F(SampleLimitsOf, PicturesThatAreHeldWholeMayHaveAQuarter) {
+TEST_F(SampleLimitsOf, ImagesThatAreHeldWholeMayHaveAQuarter) {
   fill(image::jpeg_of(small(1), {.progressive = true}));
   DataOptions tight = options();
   tight.max_pixels = 4 * 40 * 50 - 1;
@@ -130,11 +130,11 @@ TEST_F(SampleLimitsOf, AFileOfNothingButSizeCostsNoMemoryByDefault) {
   EXPECT_LT(AllocationCount::peak_growth(), 8 << 20);
 }
 
-// Pictures of pixels, of which one is larger.
+// Images of pixels, of which one is larger.
 class PixelsOfManySizes : public Source {
  public:
   std::int64_t size() const override { return 13; }
-  std::int64_t classes() const override { return 2; }
+  std::int64_t num_classes() const override { return 2; }
   int height() const override { return 0; }
   int width() const override { return 0; }
   int channels() const override { return 3; }
@@ -180,7 +180,7 @@ class PixelsOfKnownSizes : public PixelsOfManySizes {
   mutable std::atomic<int> reads_of_the_large = 0;
 };
 
-TEST_F(SampleLimitsOf, APictureThatIsKnownToBeTooLargeIsNotReadForTheCacheEither) {
+TEST_F(SampleLimitsOf, AnImageThatIsKnownToBeTooLargeIsNotReadForTheCacheEither) {
   const auto source = std::make_shared<PixelsOfKnownSizes>();
   DataOptions tight = options();
   tight.max_pixels = 899;

@@ -14,7 +14,7 @@ std::size_t aligned(std::size_t size) {
   return (size + kAlignment - 1) / kAlignment * kAlignment;
 }
 
-// Images, labels, sample indices and mask of a full batch, each 64-byte aligned.
+// Images, labels, sample indices and valid of a full batch, each 64-byte aligned.
 std::size_t block_bytes(const BatchShape& shape) {
   std::int64_t bytes = 0;
   bool overflows = false;
@@ -44,13 +44,13 @@ std::vector<std::int64_t> strides_of(const BatchShape& shape) {
 
 std::vector<BatchField> make_fields(const BatchShape& shape) {
   std::vector<BatchField> fields(3);
-  fields[0] = {.name = "images",
+  fields[0] = {.name = "image",
                .dtype = dtype_of(shape.type),
                .shape = {shape.batch_size, shape.channels, shape.height, shape.width},
                .strides = strides_of(shape),
                .bytes = {}};
   fields[1] = {.name = "labels", .dtype = DType::i64, .shape = {shape.batch_size}, .strides = {1}, .bytes = {}};
-  fields[2] = {.name = "mask", .dtype = DType::u8, .shape = {shape.batch_size}, .strides = {1}, .bytes = {}};
+  fields[2] = {.name = "valid", .dtype = DType::u8, .shape = {shape.batch_size}, .strides = {1}, .bytes = {}};
   return fields;
 }
 
@@ -126,18 +126,18 @@ void SlotPool::lay_out(Batch::Slot& slot, std::int64_t size) const {
   const auto sample_bytes = static_cast<std::size_t>(shape_.sample_bytes());
   const std::size_t labels_at = aligned(full * sample_bytes);
   const std::size_t indices_at = labels_at + aligned(full * sizeof(std::int64_t));
-  const std::size_t mask_at = indices_at + aligned(full * sizeof(std::int64_t));
+  const std::size_t valid_at = indices_at + aligned(full * sizeof(std::int64_t));
   std::byte* start = slot.block.bytes().data();
   slot.images = {start, count * sample_bytes};
   slot.labels = {reinterpret_cast<std::int64_t*>(start + labels_at), count};
   slot.sample_indices = {reinterpret_cast<std::int64_t*>(start + indices_at), count};
-  slot.mask = {reinterpret_cast<std::uint8_t*>(start + mask_at), count};
+  slot.valid = {reinterpret_cast<std::uint8_t*>(start + valid_at), count};
   slot.fields[0].shape[0] = size;
   slot.fields[0].bytes = slot.images;
   slot.fields[1].shape[0] = size;
   slot.fields[1].bytes = std::as_writable_bytes(slot.labels);
   slot.fields[2].shape[0] = size;
-  slot.fields[2].bytes = std::as_writable_bytes(slot.mask);
+  slot.fields[2].bytes = std::as_writable_bytes(slot.valid);
 }
 
 void SlotPool::put_back(std::unique_ptr<Batch::Slot> slot) noexcept {

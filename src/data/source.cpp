@@ -51,10 +51,10 @@ void require_folder(const std::filesystem::path& folder, std::string_view scheme
 
 }  // namespace
 
-std::optional<Sides> Source::sides(std::int64_t index, std::vector<std::uint8_t>& /*buffer*/) const {
-  if (height() > 0) return Sides{height(), width()};
+std::optional<ImageSize> Source::image_size(std::int64_t index, std::vector<std::uint8_t>& /*buffer*/) const {
+  if (height() > 0) return ImageSize{height(), width()};
   const std::optional<Sample> told = outline(index);
-  return told ? std::optional{Sides{told->height, told->width}} : std::nullopt;
+  return told ? std::optional{ImageSize{told->height, told->width}} : std::nullopt;
 }
 
 std::span<const std::uint8_t> Source::read_rows(std::int64_t index, int first, int count,

@@ -25,7 +25,7 @@ void check(const SourceFacts& facts) {
   if (facts.classes < 1) refuse(fmt::format("{} classes", facts.classes), "at least 1");
   const bool sides_fit = std::min(facts.height, facts.width) >= 0 && std::max(facts.height, facts.width) <= kSideMax;
   if (!sides_fit || (facts.height == 0) != (facts.width == 0)) {
-    refuse(fmt::format("pictures of {} x {} pixels", facts.height, facts.width), "sides of 1 to 16,777,216");
+    refuse(fmt::format("images of {} x {} pixels", facts.height, facts.width), "sides of 1 to 16,777,216");
   }
   if (facts.channels != 1 && facts.channels != 3) refuse(fmt::format("{} channels", facts.channels), "1 or 3");
   if (facts.labels.empty()) return;

@@ -11,7 +11,7 @@
 #include "data/detail/chunk.h"
 #include "data/detail/slot.h"
 #include "data/detail/testing.h"
-#include "data/detail/tiny_pictures.h"
+#include "data/detail/tiny_images.h"
 #include "image/normalize.h"
 
 namespace headrace {
@@ -20,8 +20,8 @@ namespace {
 constexpr std::int64_t kMs = 1'000'000;
 constexpr std::int64_t kSamples = 36;
 
-// A chunk of one picture reads the clock when it begins, when it has read, before and after it decodes, and when the
-// picture lies in the batch.
+// A chunk of one image reads the clock when it begins, when it has read, before and after it decodes, and when the
+// image lies in the batch.
 std::int64_t stepping_clock() noexcept {
   static constexpr std::array<std::int64_t, 5> kSteps{0, 1 * kMs, 0, 5 * kMs, 2 * kMs};
   static std::int64_t now = 0;
@@ -30,14 +30,14 @@ std::int64_t stepping_clock() noexcept {
 }
 
 TEST(StageTimes, OfOneFiveAndTwoMillisecondsAreTold) {
-  const TinyPictures pictures{{.classes = 3, .count = kSamples / 3}};
-  const std::shared_ptr<const Source> source = open_source(pictures.uri(), Split::train);
+  const TinyImages images{{.classes = 3, .count = kSamples / 3}};
+  const std::shared_ptr<const Source> source = open_source(images.uri(), Split::train);
   ASSERT_EQ(source->size(), kSamples);
   DataOptions options = options_of(1, 0);
   options.transform.size = 24;
   const auto table = image::make_normalize_table(std::array{0.0}, std::array{1.0}, 3);
   const detail::Order order{*source, options, 1, true};
-  detail::EntropyShelf shelf{*source, IndexUse::none};
+  detail::EntropyIndexCache index_cache{*source, IndexUse::none};
   const detail::Pass pass{*source,
                           {PixelType::f32, PixelLayout::nchw, &table},
                           options,
@@ -48,8 +48,8 @@ TEST(StageTimes, OfOneFiveAndTwoMillisecondsAreTold) {
                           true,
                           detail::EpochOrder{order, 0},
                           order.repeats(),
-                          detail::Deal{order.positions(), options, LastBatch::keep, 0},
-                          shelf,
+                          detail::BatchSampler{order.positions(), options, LastBatch::keep, 0},
+                          index_cache,
                           stepping_clock};
   const auto slots = std::make_shared<detail::SlotPool>(
       detail::BatchShape{1, 3, 24, 24, PixelType::f32, PixelLayout::nchw}, 1, std::int64_t{1} << 24);
@@ -67,8 +67,8 @@ TEST(StageTimes, OfOneFiveAndTwoMillisecondsAreTold) {
     statistics.decode_ns += report.decode_ns;
     slots->put_back(std::move(slot));
   }
-  statistics.own_ns = kSamples * kMs / 2;  // The consumer starves.
-  statistics.wait_for_batch_ns = statistics.busy_ns - statistics.own_ns;
+  statistics.consumer_busy_ns = kSamples * kMs / 2;  // The consumer starves.
+  statistics.wait_for_batch_ns = statistics.busy_ns - statistics.consumer_busy_ns;
   const auto stages = statistics.stages();
   const std::array<std::int64_t, 3> injected{1 * kMs, 5 * kMs, 2 * kMs};
   for (std::size_t i = 0; i < injected.size(); ++i) {

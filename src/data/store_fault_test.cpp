@@ -19,7 +19,7 @@
 
 #include "data/detail/sources.h"
 #include "data/detail/testing.h"
-#include "data/detail/tiny_pictures.h"
+#include "data/detail/tiny_images.h"
 #include "data/pack_build.h"
 #include "store/file_calls.h"
 #include "store/pack_file.h"
@@ -103,11 +103,11 @@ class StoreFaults : public ScratchFolder {
   static constexpr std::int64_t kCount = 60;
 
   void SetUp() override {
-    const PackPlan plan{.source = pictures_.uri(), .out = pack_};
+    const PackPlan plan{.source = images_.uri(), .out = pack_};
     ASSERT_TRUE(write_pack(plan, [](std::int64_t, std::int64_t) { return true; }).has_value());
   }
   std::shared_ptr<const Source> open_folder(const FileCalls& calls) const {
-    return detail::open_image_folder(pictures_.folder(), Split::train, calls);
+    return detail::open_image_folder(images_.folder(), Split::train, calls);
   }
   std::shared_ptr<const Source> open_pack(const FileCalls& calls) const {
     return detail::open_pack(pack_, Split::train, calls);
@@ -131,7 +131,7 @@ class StoreFaults : public ScratchFolder {
     }
   }
 
-  const TinyPictures pictures_{{.classes = 3, .count = kCount / 3}};
+  const TinyImages images_{{.classes = 3, .count = kCount / 3}};
   const std::filesystem::path pack_ = folder_ / "photos.pack";
 };
 

@@ -15,16 +15,16 @@
 #include "base/clock.h"
 #include "base/middle.h"
 #include "base/random.h"
+#include "data/detail/image_maker.h"
 #include "data/detail/loader_impl.h"
-#include "data/detail/picture.h"
 #include "data/detail/sample_check.h"
 
 namespace headrace {
 namespace {
 
 using detail::HeldSample;
+using detail::ImageMaker;
 using detail::Making;
-using detail::PictureMaker;
 
 // What measuring takes at most, each on its own: samples, bytes of them and of the batches, seconds of reading and of
 // making.
@@ -124,7 +124,7 @@ class HeldSamples {
  public:
   // Reads and makes one after the other, from all over the source.
   HeldSamples(const Source& source, const SampleLimits& limits, std::uint64_t seed, std::int64_t bytes_max,
-              PictureMaker& maker, BatchRows& rows) {
+              ImageMaker& maker, BatchRows& rows) {
     const Permutation order{source.size(), seed, 0};
     const std::int64_t wanted = std::min(kSamplesMax, source.size());
     double reading_s = 0, making_s = 0;
@@ -148,7 +148,7 @@ class HeldSamples {
   bool empty() const { return all_.empty(); }
 
   // Leaves out those that cannot be made.
-  void make_each(PictureMaker& maker, BatchRows& rows) {
+  void make_each(ImageMaker& maker, BatchRows& rows) {
     std::erase_if(all_, [&](const Held& held) {
       return !succeeds([&] { maker.make(held.sample, held.index, held.index, rows.next()); });
     });
@@ -219,7 +219,7 @@ std::vector<TransformCost> detail::costs_of_transforms(const DataOptions& option
 }
 
 std::vector<TransformCost> Loader::Impl::transform_costs() const {
-  detail::EntropyShelf shelf{*source, options.index == IndexUse::none ? IndexUse::none : IndexUse::use};
+  detail::EntropyIndexCache index_cache{*source, options.index == IndexUse::none ? IndexUse::none : IndexUse::use};
   detail::Workspace workspace;
   std::optional<HeldSamples> samples;  // Read only where there is something to leave out,
   std::optional<BatchRows> rows;       // likewise.
@@ -241,10 +241,10 @@ std::vector<TransformCost> Loader::Impl::transform_costs() const {
                                training,
                                detail::EpochOrder{order, epoch},
                                order.repeats(),
-                               deal_from(0),
-                               shelf,
+                               sampler_from(0),
+                               index_cache,
                                thread_cpu_ns};
-    PictureMaker maker{variant, workspace, nullptr};
+    ImageMaker maker{variant, workspace, nullptr};
     if (!samples) {
       rows.emplace(options.batch_size, row_bytes, bytes_max);
       samples.emplace(*source, options.limits(), seed, bytes_max, maker, *rows);

@@ -16,7 +16,7 @@
 #include <vector>
 
 #include "data/detail/testing.h"
-#include "data/detail/tiny_pictures.h"
+#include "data/detail/tiny_images.h"
 #include "data/pack_build.h"
 #include "store/scratch_folder.h"
 
@@ -117,14 +117,14 @@ TEST(TransformCosts, AMachineThatOnlyWaitsIsGivenOneRound) {
 
 enum class Kind { sound, small, interrupted };
 
-// Says that its pictures are of 28 x 28, and notes which it was asked for.
+// Says that its images are of 28 x 28, and notes which it was asked for.
 class OddSource : public Source {
  public:
   explicit OddSource(
       std::int64_t size, std::function<Kind(std::int64_t)> kind = [](auto) { return Kind::sound; })
       : size_(size), kind_(std::move(kind)) {}
   std::int64_t size() const override { return size_; }
-  std::int64_t classes() const override { return 1; }
+  std::int64_t num_classes() const override { return 1; }
   int height() const override { return 28; }
   int width() const override { return 28; }
   int channels() const override { return 1; }
@@ -136,7 +136,7 @@ class OddSource : public Source {
     if (kind_(index) == Kind::interrupted) fail(ErrorCode::cancelled, "broken off");
     const int side = kind_(index) == Kind::small ? 20 : 28;
     buffer.assign(static_cast<std::size_t>(side * side), 1);
-    return {.bytes = buffer, .form = PictureForm::pixels, .height = side, .width = side, .channels = 1, .label = 0};
+    return {.bytes = buffer, .form = ImageForm::pixels, .height = side, .width = side, .channels = 1, .label = 0};
   }
 
   mutable std::vector<std::int64_t> asked_for;  // By one thread.
@@ -151,7 +151,7 @@ class InterruptedRows final : public OddSource {
  public:
   InterruptedRows() : OddSource(8) {}
   std::optional<Sample> outline(std::int64_t) const override {
-    return Sample{.form = PictureForm::pixels, .height = 28, .width = 28, .channels = 1, .label = 0};
+    return Sample{.form = ImageForm::pixels, .height = 28, .width = 28, .channels = 1, .label = 0};
   }
   std::span<const std::uint8_t> read_rows(std::int64_t, int, int, std::vector<std::uint8_t>&) const override {
     fail(ErrorCode::cancelled, "rows broken off");
@@ -206,9 +206,9 @@ TEST(TransformCosts, WhereNothingIsLeftOfTheMemoryLimitOneSampleIsHeld) {
 class PackTransformCosts : public ScratchFolder {};
 
 TEST_F(PackTransformCosts, AreOfReadingRowsToo) {
-  const TinyPictures pictures{{.classes = 2, .count = 8}};
+  const TinyImages images{{.classes = 2, .count = 8}};
   const auto pack = folder_ / "photos.pack";
-  ASSERT_TRUE(write_pack({.source = pictures.uri(), .out = pack, .form = PackForm::raw},
+  ASSERT_TRUE(write_pack({.source = images.uri(), .out = pack, .form = PackForm::raw},
                          [](std::int64_t, std::int64_t) { return true; }));
   const Loader loader{open_source("pack:" + pack.string(), Split::train), all_transforms(), 1, true};
   const auto costs = loader.transform_costs();
@@ -222,8 +222,8 @@ TEST_F(PackTransformCosts, AreOfReadingRowsToo) {
 }
 
 TEST(TransformCosts, ALoaderTellsThemAndGoesOnAsBefore) {
-  const TinyPictures pictures{{.classes = 2, .count = 8}};
-  const std::shared_ptr<const Source> source = open_source(pictures.uri(), Split::train);
+  const TinyImages images{{.classes = 2, .count = 8}};
+  const std::shared_ptr<const Source> source = open_source(images.uri(), Split::train);
   Loader reference{source, all_transforms(), 1, true}, loader{source, all_transforms(), 1, true};
   const auto expected = digests(reference.epoch(0));
   Epoch epoch = loader.epoch(0);

@@ -17,7 +17,7 @@ constexpr auto choices(WaitPolicy) {
 }
 
 struct ComputeOptions {
-  std::int64_t threads = 0;  // Of an operator (OpenMP); 0: every core this process may use. Live knob.
+  std::int64_t intra_op_threads = 0;  // Of an operator (OpenMP); 0: every core this process may use. Live knob.
   WaitPolicy wait_policy = WaitPolicy::system;  // Read when libgomp loads: the executable runs itself again with it.
   Allocator allocator = Allocator::arena;       // Where tensors live. Live knob.
 };
@@ -25,7 +25,7 @@ struct ComputeOptions {
 template <class Visitor, class Options>
 requires std::same_as<std::remove_const_t<Options>, ComputeOptions>
 void describe(Visitor& visit, Options& o) {
-  visit("threads", o.threads, Range<std::int64_t>{0, 1024},
+  visit("intra_op_threads", o.intra_op_threads, Range<std::int64_t>{0, 1024},
         "Threads of one operator; 0 uses every core the process may use.");
   visit("wait_policy", o.wait_policy,
         "What an idle compute thread does: active spins, passive sleeps (OMP_WAIT_POLICY).");

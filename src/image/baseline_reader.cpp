@@ -65,7 +65,7 @@ std::uint8_t* BaselineReader::Plane::row(int y) noexcept {
   return memory.data() + (y % ring) * stride + kMargin;
 }
 
-std::optional<PictureInfo> BaselineReader::open(std::span<const std::uint8_t> bytes, int channels) {
+std::optional<ImageInfo> BaselineReader::open(std::span<const std::uint8_t> bytes, int channels) {
   const auto header = read_baseline_header(bytes);
   if (!header) return std::nullopt;
   header_ = *header;
@@ -75,7 +75,7 @@ std::optional<PictureInfo> BaselineReader::open(std::span<const std::uint8_t> by
 }
 
 // As libjpeg: chroma of half the size is shrunk that much less before any of it is interpolated.
-PictureInfo BaselineReader::shrink(int divisor) {
+ImageInfo BaselineReader::shrink(int divisor) {
   const int side = 8 / divisor, h = header_.components[0].h, v = header_.components[0].v;
   int chroma_side = side;
   while (chroma_side < 8 && h * side % (2 * chroma_side) == 0 && v * side % (2 * chroma_side) == 0) chroma_side *= 2;
@@ -152,7 +152,7 @@ void BaselineReader::transform(int unit_row, const std::array<std::array<BlockRo
   }
 }
 
-// At the sides of the picture chroma is its own neighbour.
+// At the sides of the image chroma is its own neighbour.
 void BaselineReader::repeat_sides(int unit_row) {
   if (header_.component_count == 1 || h_ == 1) return;
   for (std::size_t c = 1; c < 3; ++c) {
@@ -240,7 +240,7 @@ bool BaselineReader::decode_units(int unit_row, const std::array<std::array<Bloc
   entropy_.decode(last_unit_ - first_unit_ + 1, rows);
   if (index == nullptr && unit_row < last_unit_row_) entropy_.skip(units - last_unit_ - 1);
   if (entropy_.ok()) return true;
-  for (Plane& plane : planes_) {  // As the next picture expects them.
+  for (Plane& plane : planes_) {  // As the next image expects them.
     std::fill(plane.coefficients.begin(), plane.coefficients.end(), std::int16_t{0});
     std::fill(plane.varied.begin(), plane.varied.end(), std::uint8_t{0});
   }

@@ -15,7 +15,7 @@
 #include "base/kernel_sets.h"
 #include "image/detail/jpeg_reader.h"
 #include "image/jpeg_kernels.h"
-#include "image/test_pictures.h"
+#include "image/test_images.h"
 
 namespace headrace::image::detail {
 namespace {
@@ -38,7 +38,7 @@ std::string described(const Box& box) {
 void expect_equal_to_libjpeg(BaselineReader& reader, const Bytes& file, int channels, int boxes, std::mt19937& random) {
   const auto info = reader.open(file, 3);
   ASSERT_TRUE(info);
-  const Picture whole = decoded_by_libjpeg(file, channels == 1 ? JCS_GRAYSCALE : JCS_RGB, channels);
+  const Image whole = decoded_by_libjpeg(file, channels == 1 ? JCS_GRAYSCALE : JCS_RGB, channels);
   reader.open(file, channels);
   for (int i = 0; i <= boxes; ++i) {
     const Box box = i == 0 ? Box{0, 0, info->height, info->width} : random_box(info->height, info->width, random);
@@ -61,7 +61,7 @@ const std::vector<JpegForm> kForms{
     {.name = "extended, each component its tables", .optimised = true, .own_tables = true},
 };
 
-// Of 10 forms 41 whole pictures and 1,040 random boxes: 10,400 boxes.
+// Of 10 forms 41 whole images and 1,040 random boxes: 10,400 boxes.
 TEST(BaselineReader, EqualsLibjpegForEverySamplingSizeAndBox) {
   BaselineReader reader;
   std::mt19937 random{1};
@@ -92,8 +92,8 @@ void expect_equal_to_libjpegs_scaling(BaselineReader& reader, const Bytes& file,
   for (const int divisor : kDivisors) {
     const auto opened = reader.open(file, channels);
     ASSERT_TRUE(opened);
-    const PictureInfo info = reader.shrink(divisor);
-    const Picture whole = decoded_by_libjpeg(file, channels == 1 ? JCS_GRAYSCALE : JCS_RGB, channels, divisor);
+    const ImageInfo info = reader.shrink(divisor);
+    const Image whole = decoded_by_libjpeg(file, channels == 1 ? JCS_GRAYSCALE : JCS_RGB, channels, divisor);
     ASSERT_EQ(info.height, whole.height);
     ASSERT_EQ(info.width, whole.width);
     for (int i = 0; i < 12; ++i) {
@@ -114,8 +114,8 @@ TEST(ShrunkByBaselineReader, EqualsLibjpegsScalingForEverySamplingSizeAndBox) {
   for (const JpegForm& form : kForms) {
     for (int i = 0; i < 40; ++i) {
       const int height = 1 + static_cast<int>(random() % 80), width = 5 + static_cast<int>(random() % 76);
-      const Picture picture = photograph(height, width, 3, static_cast<unsigned>(random()));
-      expect_equal_to_libjpegs_scaling(reader, jpeg_of(picture, form), form, 3, random);
+      const Image image = photograph(height, width, 3, static_cast<unsigned>(random()));
+      expect_equal_to_libjpegs_scaling(reader, jpeg_of(image, form), form, 3, random);
       if (HasFatalFailure()) return;
     }
     expect_equal_to_libjpegs_scaling(reader, jpeg_of(photograph(411, 507, 3, 1), form), form, 3, random);
@@ -131,7 +131,7 @@ TEST(ShrunkByBaselineReader, EqualsLibjpegsScalingForEverySamplingSizeAndBox) {
 TEST(ShrunkByBaselineReader, EqualsLibjpegsScalingForEveryQuality) {
   BaselineReader reader;
   std::mt19937 random{12};
-  Picture noise{33, 41, 3, Bytes(33 * 41 * 3)};
+  Image noise{33, 41, 3, Bytes(33 * 41 * 3)};
   for (auto& value : noise.pixels) value = random() % 2 == 0 ? 0 : 255;
   for (int quality = 1; quality <= 100; ++quality) {
     const JpegForm form{.name = "quality", .h = 1 + quality % 2, .v = 1 + quality % 2, .quality = quality};
@@ -163,7 +163,7 @@ TEST(ShrunkByBaselineReader, AnIndexLeadsToTheSamePixels) {
     ASSERT_TRUE(index);
     for (const int divisor : kDivisors) {
       reader.open(file, 3);
-      const PictureInfo info = reader.shrink(divisor);
+      const ImageInfo info = reader.shrink(divisor);
       for (int i = 0; i < 20 && !is_left_to_libjpeg(form, 310, divisor); ++i) {
         const Box box = random_box(info.height, info.width, random);
         Bytes plain = space_for(box, 3), by_index = plain;
@@ -181,8 +181,8 @@ TEST(ShrunkByBaselineReader, AnIndexLeadsToTheSamePixels) {
 TEST(BaselineReader, EqualsLibjpegForEveryQuality) {
   BaselineReader reader;
   std::mt19937 random{2};
-  Picture noise{33, 41, 3, Bytes(33 * 41 * 3)};
-  for (auto& value : noise.pixels) value = random() % 2 == 0 ? 0 : 255;  // No picture has larger coefficients.
+  Image noise{33, 41, 3, Bytes(33 * 41 * 3)};
+  for (auto& value : noise.pixels) value = random() % 2 == 0 ? 0 : 255;  // No image has larger coefficients.
   for (int quality = 1; quality <= 100; ++quality) {
     for (const bool baseline : {true, false}) {
       SCOPED_TRACE(quality);
@@ -310,16 +310,16 @@ TEST(BaselineReader, EveryColourOfEveryInstructionSetIsThePlainOne) {
 }
 
 TEST(BaselineReader, LeavesOtherFilesToLibjpeg) {
-  const Picture picture = photograph(40, 40, 3, 7);
+  const Image image = photograph(40, 40, 3, 7);
   BaselineReader reader;
   for (const JpegForm& form :
        {JpegForm{.name = "progressive", .progressive = true}, JpegForm{.name = "arithmetic", .arithmetic = true},
         JpegForm{.name = "4:1:1", .h = 4, .v = 1}, JpegForm{.name = "RGB", .h = 1, .v = 1, .stored = JCS_RGB}}) {
-    EXPECT_FALSE(reader.open(jpeg_of(picture, form), 3)) << form.name;
+    EXPECT_FALSE(reader.open(jpeg_of(image, form), 3)) << form.name;
   }
   EXPECT_FALSE(reader.open(jpeg_of(photograph(40, 40, 4, 7), {.stored = JCS_YCCK}), 3));
   EXPECT_FALSE(reader.open(jpeg_of(photograph(40, 4, 3, 7), {}), 3)) << "too narrow to be interpolated";
-  const Bytes file = jpeg_of(picture, {});
+  const Bytes file = jpeg_of(image, {});
   EXPECT_TRUE(reader.open(file, 3));
   for (std::size_t size = 0; size < 600; ++size) EXPECT_FALSE(reader.open(std::span{file}.first(size), 3));
 }

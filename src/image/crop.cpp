@@ -74,7 +74,7 @@ ResizeAxis resized_axis(int length, int shorter, std::int64_t side) noexcept {
 
 CropWindow choose_crop(const TransformOptions& options, int height, int width, bool augment,
                        SampleRandom& random) noexcept {
-  HEADRACE_CHECK(height >= 1 && width >= 1, "image: a picture of {} x {}", height, width);
+  HEADRACE_CHECK(height >= 1 && width >= 1, "image: an image of {} x {}", height, width);
   HEADRACE_CHECK(options.size >= 1 && options.size <= options.resized_side() && options.scale.size() == 2 &&
                      options.ratio.size() == 2,
                  "image: options of a crop to {} that nobody checked", options.size);

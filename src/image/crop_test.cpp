@@ -41,7 +41,7 @@ void expect_inside(const CropWindow& window, int height, int width, int size) {
   }
 }
 
-// Sizes that torchvision 0.26.0 gave: Resize(resize) of a picture of height x width, then the crop's place in
+// Sizes that torchvision 0.26.0 gave: Resize(resize) of an image of height x width, then the crop's place in
 // CenterCrop(size), whose halves Python's round() takes to the even neighbour.
 TEST(ChooseCrop, EvaluatesAsTorchvisionsResizeAndCenterCrop) {
   struct Golden {
@@ -122,7 +122,7 @@ TEST(ChooseCrop, RandomResizedStaysInItsAreaAndRatio) {
   EXPECT_GT(places.size(), 300U);
 }
 
-// Ten tries for a rectangle of the whole area fail, unless the ratio drawn is the picture's own.
+// Ten tries for a rectangle of the whole area fail, unless the ratio drawn is the image's own.
 TEST(ChooseCrop, FallsBackToTheNearestRatioAllowed) {
   TransformOptions options = options_of(Crop::random_resized, 64);
   options.scale = {1.0, 1.0};
@@ -136,7 +136,7 @@ TEST(ChooseCrop, FallsBackToTheNearestRatioAllowed) {
   EXPECT_EQ(drawn_window(options, 9, 1, 0).vertical, (ResizeAxis{4, 1, 64, 0, 64}));  // torchvision: no row at all.
 }
 
-TEST(ChooseCrop, EverySizeOfPictureGivesACropInsideIt) {
+TEST(ChooseCrop, EverySizeOfImageGivesACropInsideIt) {
   for (const int height : {1, 2, 3, 13, 224, 65'500}) {
     for (const int width : {1, 2, 5, 223, 1000}) {
       for (const Crop crop : {Crop::center, Crop::random, Crop::random_resized}) {

@@ -68,9 +68,9 @@ struct Decoder::Impl {
   std::int64_t pixels_max = 0;
   int divisor = 1;
   std::int64_t refused_indices = 0;
-  PictureInfo info;  // 0 x 0: no picture is open.
+  ImageInfo info;  // 0 x 0: no image is open.
 
-  PictureInfo open(int channels) {
+  ImageInfo open(int channels) {
     if (!detail::JpegReader::recognises(bytes)) {
       format = Format::png;
       return png.open(bytes, channels, pixels_max);
@@ -85,10 +85,10 @@ struct Decoder::Impl {
   }
 
   void check(const Box& box, std::span<const std::uint8_t> out) const {
-    HEADRACE_CHECK(info.height > 0, "image: decode() without an open picture");
+    HEADRACE_CHECK(info.height > 0, "image: decode() without an open image");
     HEADRACE_CHECK(box.y >= 0 && box.x >= 0 && box.height >= 1 && box.width >= 1 && box.height <= info.height - box.y &&
                        box.width <= info.width - box.x,
-                   "image: {} x {} pixels at {}, {} of a picture of {} x {}", box.height, box.width, box.y, box.x,
+                   "image: {} x {} pixels at {}, {} of an image of {} x {}", box.height, box.width, box.y, box.x,
                    info.height, info.width);
     const auto size = static_cast<std::size_t>(box.height) * static_cast<std::size_t>(box.width) *
                       static_cast<std::size_t>(info.channels);
@@ -116,9 +116,9 @@ Decoder::~Decoder() = default;
 Decoder::Decoder(Decoder&&) noexcept = default;
 Decoder& Decoder::operator=(Decoder&&) noexcept = default;
 
-PictureInfo Decoder::open(std::span<const std::uint8_t> bytes, int channels, std::int64_t pixels_max) {
+ImageInfo Decoder::open(std::span<const std::uint8_t> bytes, int channels, std::int64_t pixels_max) {
   if (channels != 1 && channels != 3) {
-    fail(ErrorCode::invalid_argument, "image: pictures decoded to {} channels; wanted 1 or 3", channels);
+    fail(ErrorCode::invalid_argument, "image: images decoded to {} channels; wanted 1 or 3", channels);
   }
   impl_->info = {};
   if (!detail::JpegReader::recognises(bytes) && !detail::PngReader::recognises(bytes)) refuse(bytes);
@@ -133,9 +133,9 @@ bool Decoder::can_shrink() const noexcept {
   return impl_->info.height > 0 && impl_->format != Impl::Format::png;
 }
 
-PictureInfo Decoder::shrink(int divisor) {
+ImageInfo Decoder::shrink(int divisor) {
   HEADRACE_CHECK(can_shrink() && (divisor == 1 || divisor == 2 || divisor == 4 || divisor == 8),
-                 "image: a picture shrunk by {}", divisor);
+                 "image: an image shrunk by {}", divisor);
   Impl& self = *impl_;
   self.divisor = divisor;
   self.info = self.format == Impl::Format::baseline_jpeg ? self.baseline.shrink(divisor) : self.jpeg.shrink(divisor);

@@ -14,13 +14,13 @@
 
 namespace headrace::image {
 
-struct PictureInfo {
+struct ImageInfo {
   int height = 0;
   int width = 0;
   int channels = 0;  // Of what decode() writes.
 };
 
-// Pixels, inside the picture.
+// Pixels, inside the image.
 struct Box {
   int y = 0;
   int x = 0;
@@ -31,12 +31,12 @@ struct Box {
 constexpr int kSideMax = 65'535;
 
 // Decoding row by row holds some rows only; progressive JPEG (6 bytes a pixel) and interlaced PNG (3) need room for the
-// whole picture, whatever the box. So fewer pixels are allowed for them.
+// whole image, whatever the box. So fewer pixels are allowed for them.
 constexpr std::int64_t buffered_pixels_max(std::int64_t pixels_max) {
   return pixels_max / 4;
 }
 
-// Keeps the library's state of the open picture, and scratch between pictures. For one thread at a time.
+// Keeps the library's state of the open image, and scratch between images. For one thread at a time.
 class Decoder {
  public:
   Decoder();
@@ -44,24 +44,24 @@ class Decoder {
   Decoder(Decoder&&) noexcept;
   Decoder& operator=(Decoder&&) noexcept;
 
-  // Reads the header of a JPEG or PNG, told by its first bytes, and forgets the picture before. `bytes` must live until
+  // Reads the header of a JPEG or PNG, told by its first bytes, and forgets the image before. `bytes` must live until
   // the last decode() of it. `channels`: 3 for RGB, 1 for grey; grey becomes RGB by repeating it, RGB becomes grey by
-  // the luma of ITU-R 601. A picture of more than `pixels_max`, of a side beyond kSideMax, or of more pixels than its
+  // the luma of ITU-R 601. An image of more than `pixels_max`, of a side beyond kSideMax, or of more pixels than its
   // file can hold is refused before memory is taken for it.
   //
-  // Throws Error{corrupt_data} when that is no picture or its header is damaged, Error{unsupported} for other formats,
+  // Throws Error{corrupt_data} when that is no image or its header is damaged, Error{unsupported} for other formats,
   // JPEG that is lossless or of 12 bits, and too many pixels, Error{out_of_memory}, and Error{invalid_argument} for
   // another number of channels. No message names the sample: the caller knows it.
-  PictureInfo open(std::span<const std::uint8_t> bytes, int channels, std::int64_t pixels_max = kPixelsMax);
+  ImageInfo open(std::span<const std::uint8_t> bytes, int channels, std::int64_t pixels_max = kPixelsMax);
 
-  // Whether the open picture is a JPEG, whose blocks can be transformed to fewer samples.
+  // Whether the open image is a JPEG, whose blocks can be transformed to fewer samples.
   bool can_shrink() const noexcept;
   // Makes it `divisor` (1, 2, 4, 8) times smaller along both sides, rounded up, until the next open(): each sample of a
   // component is the mean of divisor x divisor, as libjpeg scales. Returns its size. can_shrink(), and no box was
   // decoded yet.
-  PictureInfo shrink(int divisor);
+  ImageInfo shrink(int divisor);
 
-  // The HWC uint8 pixels of `box`, equal to that part of the whole picture bit for bit. May be called again.
+  // The HWC uint8 pixels of `box`, equal to that part of the whole image bit for bit. May be called again.
   //
   // Reads the file no further than to the box's last row; of a JPEG's rows only what the box needs is more than
   // entropy-decoded. Data that ends early or lost something on the way there is Error{corrupt_data}, and so is a file
@@ -69,7 +69,7 @@ class Decoder {
   void decode(const Box& box, std::span<std::uint8_t> out);
 
   // With the open file's index: of a baseline JPEG nothing above the box and little beside it is read. An index that
-  // does not fit is not used, nor one that leads to no picture; both are counted.
+  // does not fit is not used, nor one that leads to no image; both are counted.
   void decode(const Box& box, std::span<std::uint8_t> out, const EntropyIndex& index);
   std::int64_t refused_indices() const noexcept;
 

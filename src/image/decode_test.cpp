@@ -15,7 +15,7 @@
 #include <utility>
 #include <vector>
 
-#include "image/test_pictures.h"
+#include "image/test_images.h"
 
 namespace headrace::image {
 namespace {
@@ -23,7 +23,7 @@ namespace {
 using testing::HasSubstr;
 
 Bytes decoded(Decoder& decoder, const Bytes& file, int channels, std::optional<Box> box = {}) {
-  const PictureInfo info = decoder.open(file, channels);
+  const ImageInfo info = decoder.open(file, channels);
   EXPECT_EQ(info.channels, channels);
   if (!box) box = Box{0, 0, info.height, info.width};
   Bytes out(static_cast<std::size_t>(box->height) * box->width * channels + 2, 77);
@@ -65,7 +65,7 @@ std::vector<Box> boxes_of(int height, int width, int random_boxes) {
   return boxes;
 }
 
-void expect_boxes_equal_the_whole(const Bytes& file, const Picture& whole, int random_boxes, const std::string& what) {
+void expect_boxes_equal_the_whole(const Bytes& file, const Image& whole, int random_boxes, const std::string& what) {
   Decoder decoder;
   for (const Box& box : boxes_of(whole.height, whole.width, random_boxes)) {
     ASSERT_EQ(decoded(decoder, file, whole.channels, box), part_of(whole, box))
@@ -124,9 +124,9 @@ TEST(DecoderOnJpeg, GreyStaysGreyOrIsRepeated) {
                                JpegForm{.name = "grey, progressive", .h = 1, .v = 1, .progressive = true}}) {
     for (const auto& [height, width] : kSizes) {
       const Bytes file = jpeg_of(photograph(height, width, 1, 3), form);
-      const Picture grey = decoded_by_libjpeg(file, JCS_GRAYSCALE, 1);
+      const Image grey = decoded_by_libjpeg(file, JCS_GRAYSCALE, 1);
       expect_boxes_equal_the_whole(file, grey, 30, form.name);
-      Picture repeated{height, width, 3, {}};
+      Image repeated{height, width, 3, {}};
       for (const std::uint8_t value : grey.pixels) repeated.pixels.insert(repeated.pixels.end(), 3, value);
       expect_boxes_equal_the_whole(file, repeated, 30, form.name);
       if (HasFatalFailure()) return;
@@ -134,8 +134,8 @@ TEST(DecoderOnJpeg, GreyStaysGreyOrIsRepeated) {
   }
 }
 
-Picture luma_of(const Picture& rgb) {
-  Picture grey{rgb.height, rgb.width, 1, {}};
+Image luma_of(const Image& rgb) {
+  Image grey{rgb.height, rgb.width, 1, {}};
   for (std::size_t i = 0; i < rgb.pixels.size(); i += 3) {
     const double red = rgb.pixels[i], green = rgb.pixels[i + 1], blue = rgb.pixels[i + 2];
     grey.pixels.push_back(static_cast<std::uint8_t>(0.299 * red + 0.587 * green + 0.114 * blue + 0.5));
@@ -145,7 +145,7 @@ Picture luma_of(const Picture& rgb) {
 
 TEST(DecoderOnJpeg, ColorBecomesGreyByItsLuma) {
   const Bytes file = jpeg_of(photograph(75, 131, 3, 4), {});
-  const Picture wanted = luma_of(decoded_by_libjpeg(file, JCS_RGB, 3));
+  const Image wanted = luma_of(decoded_by_libjpeg(file, JCS_RGB, 3));
   const Bytes found = decoded_afresh(file, 1);
   ASSERT_EQ(found.size(), wanted.pixels.size());
   for (std::size_t i = 0; i < found.size(); ++i) ASSERT_NEAR(found[i], wanted.pixels[i], 1);  // 16-bit weights.
@@ -157,8 +157,8 @@ TEST(DecoderOnJpeg, CmykIsInkOnWhite) {
   for (const JpegForm& form : {JpegForm{.name = "Adobe", .h = 1, .v = 1}, JpegForm{.name = "YCCK", .stored = JCS_YCCK},
                                JpegForm{.name = "no marker", .h = 1, .v = 1, .adobe_marker = false}}) {
     const Bytes file = jpeg_of(photograph(33, 47, 4, 5), form);
-    const Picture inks = decoded_by_libjpeg(file, JCS_CMYK, 4);
-    Picture rgb{33, 47, 3, {}};
+    const Image inks = decoded_by_libjpeg(file, JCS_CMYK, 4);
+    Image rgb{33, 47, 3, {}};
     for (std::size_t i = 0; i < inks.pixels.size(); i += 4) {
       for (std::size_t c = 0; c < 3; ++c) {
         const double light = inks.pixels[i + c] / 255.0 * inks.pixels[i + 3];
@@ -169,7 +169,7 @@ TEST(DecoderOnJpeg, CmykIsInkOnWhite) {
     ASSERT_EQ(found.size(), rgb.pixels.size());
     for (std::size_t i = 0; i < found.size(); ++i) ASSERT_NEAR(found[i], rgb.pixels[i], 1) << form.name;
     expect_boxes_equal_the_whole(file, {33, 47, 3, found}, 40, form.name);
-    const Picture grey = luma_of({33, 47, 3, found});
+    const Image grey = luma_of({33, 47, 3, found});
     const Bytes found_grey = decoded_afresh(file, 1);
     for (std::size_t i = 0; i < found_grey.size(); ++i) ASSERT_NEAR(found_grey[i], grey.pixels[i], 1) << form.name;
   }
@@ -189,7 +189,7 @@ TEST(DecoderOnJpeg, IsRefusedWhereItEndsEarly) {
 TEST(DecoderOnJpeg, ReadsNoFurtherThanTheBox) {
   const Bytes file = jpeg_of(photograph(320, 200, 3, 7), {});
   const Bytes cut(file.begin(), file.begin() + static_cast<std::ptrdiff_t>(file.size() * 3 / 4));
-  const Picture whole = decoded_by_libjpeg(file, JCS_RGB, 3);
+  const Image whole = decoded_by_libjpeg(file, JCS_RGB, 3);
   Decoder decoder;
   for (const Box& box : {Box{0, 0, 100, 200}, Box{120, 30, 80, 100}}) {
     EXPECT_EQ(decoded(decoder, cut, 3, box), part_of(whole, box));
@@ -240,7 +240,7 @@ TEST(DecoderOnJpeg, HugeDimensionsAreRefusedBeforeAnyMemoryIsTaken) {
   EXPECT_THAT(refusal(progressive),
               HasSubstr("progressive JPEG of 7000 x 7000: 49000000 pixels; wanted at most 44739242 (a quarter of"));
   EXPECT_LT(peak_memory_kib() - before, 16 * 1024);
-  Decoder decoder;  // A large picture is none to fear when a part is wanted: what is needed is some rows.
+  Decoder decoder;  // A large image is none to fear when a part is wanted: what is needed is some rows.
   EXPECT_EQ(decoder.open(with_dimensions(file, 2000, 65'500), 3).width, 65'500);
 }
 
@@ -257,7 +257,7 @@ TEST(DecoderOnJpeg, OtherKindsAreNamed) {
               HasSubstr("unsupported: image: JPEG of 2 colour components"));
 }
 
-// Each scan of an endless progressive file makes the decoder go over the whole picture.
+// Each scan of an endless progressive file makes the decoder go over the whole image.
 TEST(DecoderOnJpeg, ThousandsOfScansAreRefused) {
   Bytes file = jpeg_of(photograph(16, 16, 3, 10), {.progressive = true});
   const std::size_t begin = find_marker(file, 0xDA);  // The first scan, which can be read again and again.
@@ -283,14 +283,14 @@ TEST(DecoderOnJpeg, ShrunkEqualsLibjpegsScalingForEveryFormSizeAndBox) {
     for (const auto& [height, width] : {std::pair{1, 1}, {7, 9}, {33, 47}, {5, 17}, {64, 63}, {75, 131}, {201, 160}}) {
       const Bytes file = jpeg_of(photograph(height, width, 3, 1), form);
       for (const int divisor : {1, 2, 4, 8}) {
-        const Picture whole = decoded_by_libjpeg(file, JCS_RGB, 3, divisor);
+        const Image whole = decoded_by_libjpeg(file, JCS_RGB, 3, divisor);
         std::vector<Box> boxes = boxes_of(whole.height, whole.width, 10);
         std::shuffle(boxes.begin() + 3, boxes.end(), std::mt19937{1});
         boxes.resize(std::min<std::size_t>(boxes.size(), 24));
         for (const Box& box : boxes) {
           decoder.open(file, 3);
           ASSERT_TRUE(decoder.can_shrink());
-          const PictureInfo info = decoder.shrink(divisor);
+          const ImageInfo info = decoder.shrink(divisor);
           ASSERT_EQ(info.height, whole.height);
           ASSERT_EQ(info.width, whole.width);
           Bytes out(static_cast<std::size_t>(box.height) * box.width * 3);
@@ -306,10 +306,10 @@ TEST(DecoderOnJpeg, ShrunkEqualsLibjpegsScalingForEveryFormSizeAndBox) {
   }
 }
 
-TEST(DecoderOnJpeg, TheNextPictureIsNotShrunk) {
-  const Picture picture = photograph(40, 50, 3, 1);
+TEST(DecoderOnJpeg, TheNextImageIsNotShrunk) {
+  const Image image = photograph(40, 50, 3, 1);
   for (const JpegForm& form : {JpegForm{}, JpegForm{.progressive = true}}) {
-    const Bytes file = jpeg_of(picture, form);
+    const Bytes file = jpeg_of(image, form);
     const Bytes wanted = decoded_afresh(file, 3);
     Decoder decoder;
     decoder.open(file, 3);
@@ -324,11 +324,11 @@ TEST(DecoderOnPng, CannotBeShrunk) {
   EXPECT_FALSE(decoder.can_shrink());
 }
 
-// A file without tables has the standard ones, or none at all: never those of the picture before.
-TEST(DecoderOnJpeg, TablesOfThePictureBeforeAreForgotten) {
-  const Picture picture = photograph(64, 64, 3, 11);
-  const Bytes standard = jpeg_of(picture, {});
-  const Bytes other = jpeg_of(picture, {.quality = 30, .optimised = true});
+// A file without tables has the standard ones, or none at all: never those of the image before.
+TEST(DecoderOnJpeg, TablesOfTheImageBeforeAreForgotten) {
+  const Image image = photograph(64, 64, 3, 11);
+  const Bytes standard = jpeg_of(image, {});
+  const Bytes other = jpeg_of(image, {.quality = 30, .optimised = true});
   const Bytes without_huffman = without(standard, 0xC4, 4);
   const Bytes without_quantisation = without(standard, 0xDB, 2);
   Decoder decoder;
@@ -350,13 +350,13 @@ const std::vector<PngKind> kPngKinds{
     {PNG_COLOR_TYPE_GRAY_ALPHA, 16, 2}, {PNG_COLOR_TYPE_RGB_ALPHA, 8, 4}, {PNG_COLOR_TYPE_RGB_ALPHA, 16, 4},
 };
 
-struct PngPicture {
+struct PngImage {
   Bytes file;
-  Picture rgb;
+  Image rgb;
 };
 
 // Random samples, and what they mean as RGB.
-PngPicture random_png(const PngKind& kind, bool interlaced, int height, int width) {
+PngImage random_png(const PngKind& kind, bool interlaced, int height, int width) {
   std::mt19937 random{static_cast<unsigned>(kind.color * 100 + kind.depth * 10 + height + width)};
   PngForm form{.color = kind.color, .depth = kind.depth, .interlaced = interlaced, .text = true};
   if (kind.color == PNG_COLOR_TYPE_PALETTE) {
@@ -369,7 +369,7 @@ PngPicture random_png(const PngKind& kind, bool interlaced, int height, int widt
   const std::size_t stride = (static_cast<std::size_t>(width * kind.samples * kind.depth) + 7) / 8;
   Bytes rows(stride * static_cast<std::size_t>(height));
   for (auto& byte : rows) byte = static_cast<std::uint8_t>(random());
-  Picture rgb{height, width, 3, {}};
+  Image rgb{height, width, 3, {}};
   for (int y = 0; y < height; ++y) {
     const std::uint8_t* row = rows.data() + static_cast<std::size_t>(y) * stride;
     const auto sample = [&](int x, int s) {
@@ -397,10 +397,10 @@ TEST(DecoderOnPng, EveryKindBecomesRgbOrGrey) {
   for (const PngKind& kind : kPngKinds) {
     for (const bool interlaced : {false, true}) {
       for (const auto& [height, width] : kSizes) {
-        const PngPicture png = random_png(kind, interlaced, height, width);
+        const PngImage png = random_png(kind, interlaced, height, width);
         const std::string what = fmt::format("color {}, {} bits, interlaced {}", kind.color, kind.depth, interlaced);
         expect_boxes_equal_the_whole(png.file, png.rgb, 10, what);
-        const Picture grey = luma_of(png.rgb);
+        const Image grey = luma_of(png.rgb);
         const Bytes found = decoded_afresh(png.file, 1);
         for (std::size_t i = 0; i < found.size(); ++i) ASSERT_NEAR(found[i], grey.pixels[i], 1) << what;
         expect_boxes_equal_the_whole(png.file, {height, width, 1, found}, 10, what);
@@ -488,7 +488,7 @@ Bytes bytes_of(std::string_view text) {
   return {text.begin(), text.end()};
 }
 
-TEST(Decoder, SaysWhatAFileIsThatIsNoPicture) {
+TEST(Decoder, SaysWhatAFileIsThatIsNoImage) {
   EXPECT_EQ(refusal({}), "corrupt_data: image: a file of 0 bytes; wanted a JPEG or PNG");
   EXPECT_EQ(refusal(bytes_of("<html>not found</html>")),
             "corrupt_data: image: not a JPEG or PNG: 22 bytes that begin with \"<html>not found<\"");
@@ -499,14 +499,14 @@ TEST(Decoder, SaysWhatAFileIsThatIsNoPicture) {
   EXPECT_EQ(refusal(bytes_of("RIFF....WEBPVP8 ")), "unsupported: image: a WebP file; wanted a JPEG or PNG");
   EXPECT_EQ(refusal({0xFF, 0xD8, 0xFF}), "corrupt_data: image: JPEG header: Premature end of JPEG file");
   EXPECT_EQ(refusal(jpeg_of(photograph(8, 8, 3, 1), {}), 2),
-            "invalid_argument: image: pictures decoded to 2 channels; wanted 1 or 3");
+            "invalid_argument: image: images decoded to 2 channels; wanted 1 or 3");
 }
 
-TEST(Decoder, DecodesTheOpenPictureAsOftenAsAsked) {
+TEST(Decoder, DecodesTheOpenImageAsOftenAsAsked) {
   for (const Bytes& file : {jpeg_of(photograph(75, 131, 3, 12), {}), any_png(), any_png(true)}) {
     Decoder decoder;
     decoder.open(any_png(), 3);
-    const PictureInfo info = decoder.open(file, 3);
+    const ImageInfo info = decoder.open(file, 3);
     Bytes first(static_cast<std::size_t>(info.height) * info.width * 3), second(first.size());
     decoder.decode({0, 0, info.height, info.width}, first);
     decoder.decode({0, 0, info.height, info.width}, second);
@@ -525,12 +525,12 @@ TEST(Decoder, CanBeMoved) {
   EXPECT_EQ(out, decoded_afresh(file, 3));
 }
 
-// Decodes a box that needs little memory whatever the header says. A picture or an Error, in bounded time; and the
+// Decodes a box that needs little memory whatever the header says. An image or an Error, in bounded time; and the
 // decoder is none the worse.
-void expect_a_picture_or_an_error(Decoder& decoder, const Bytes& file, std::mt19937& random, int& decoded_count) {
+void expect_an_image_or_an_error(Decoder& decoder, const Bytes& file, std::mt19937& random, int& decoded_count) {
   try {
     const int channels = random() % 4 == 0 ? 1 : 3;
-    const PictureInfo info = decoder.open(file, channels);
+    const ImageInfo info = decoder.open(file, channels);
     const bool large = static_cast<std::int64_t>(info.height) * info.width > 40'000;
     const int y = large ? static_cast<int>(random() % static_cast<unsigned>(std::min(info.height, 200))) : 0;
     const int x = large ? static_cast<int>(random() % static_cast<unsigned>(info.width)) : 0;
@@ -545,7 +545,7 @@ void expect_a_picture_or_an_error(Decoder& decoder, const Bytes& file, std::mt19
   }
 }
 
-TEST(Decoder, DamagedFilesGiveAPictureOrAnError) {
+TEST(Decoder, DamagedFilesGiveAnImageOrAnError) {
   constexpr int kDamages = 1000;
   std::vector<Bytes> files;
   for (const JpegForm& form : {JpegForm{}, JpegForm{.h = 2, .v = 1, .restart_blocks = 2}, JpegForm{.progressive = true},
@@ -563,7 +563,7 @@ TEST(Decoder, DamagedFilesGiveAPictureOrAnError) {
   for (const Bytes& file : files) {
     const Bytes wanted = decoded_afresh(file, 3);
     for (int i = 0; i < kDamages; ++i) {
-      expect_a_picture_or_an_error(decoder, damaged(file, random), random, decoded_count);
+      expect_an_image_or_an_error(decoder, damaged(file, random), random, decoded_count);
       if (HasFatalFailure()) return;
     }
     ASSERT_EQ(decoded(decoder, file, 3), wanted);
@@ -571,13 +571,13 @@ TEST(Decoder, DamagedFilesGiveAPictureOrAnError) {
   EXPECT_GT(decoded_count, 100);  // Some damage cannot be seen: that the pixels were looked at at all.
 }
 
-TEST(DecoderDeathTest, StopsAtABoxOutsideThePicture) {
+TEST(DecoderDeathTest, StopsAtABoxOutsideTheImage) {
   const Bytes file = jpeg_of(photograph(8, 9, 3, 18), {});
   Decoder decoder;
   Bytes out(3);
-  EXPECT_DEATH(decoder.decode({0, 0, 1, 1}, out), "without an open picture");
+  EXPECT_DEATH(decoder.decode({0, 0, 1, 1}, out), "without an open image");
   decoder.open(file, 3);
-  EXPECT_DEATH(decoder.decode({7, 9, 1, 1}, out), "1 x 1 pixels at 7, 9 of a picture of 8 x 9");
+  EXPECT_DEATH(decoder.decode({7, 9, 1, 1}, out), "1 x 1 pixels at 7, 9 of an image of 8 x 9");
   EXPECT_DEATH(decoder.decode({0, 0, 0, 1}, out), "0 x 1 pixels");
   EXPECT_DEATH(decoder.decode({0, 0, 1, 2}, out), "3 bytes for 1 x 2 pixels");
 }

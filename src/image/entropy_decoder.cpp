@@ -14,9 +14,9 @@ constexpr std::array<std::uint8_t, 64> kZigzag{0,  1,  8,  16, 9,  2,  3,  10, 1
                                                35, 42, 49, 56, 57, 50, 43, 36, 29, 22, 15, 23, 30, 37, 44, 51,
                                                58, 59, 52, 45, 38, 31, 39, 46, 53, 60, 61, 54, 47, 55, 62, 63};
 
-// 16-bit sums of the transform hold coefficients below. Pictures of 8 bits have less than 1100.
+// 16-bit sums of the transform hold coefficients below. Images of 8 bits have less than 1100.
 constexpr std::uint32_t kExtreme = 1U << 12;
-// A picture's means have less than 2^11 steps of quantisation.
+// An image's means have less than 2^11 steps of quantisation.
 constexpr int kMeanMax = (1 << 14) - 1;
 // The first coefficient before which no pair reaches the block's end with its first: 15 zeros and one more.
 constexpr std::size_t kPairsMax = 63 - 16;

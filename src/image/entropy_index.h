@@ -56,13 +56,13 @@ class EntropyIndexer {
 
  private:
   struct Impl;
-  std::unique_ptr<Impl> impl_;  // Null before the first picture.
+  std::unique_ptr<Impl> impl_;  // Null before the first image.
 };
 
 std::vector<std::uint8_t> serialise(const EntropyIndex& index);
 // Into `index`, whose memory is used again. Throws Error{corrupt_data} when the bytes are no index, and
 // Error{unsupported} for another format number. What it gives may still be another file's: Decoder then refuses it, or
-// gives a wrong picture, and never reads outside the file.
+// gives a wrong image, and never reads outside the file.
 void parse_entropy_index(std::span<const std::uint8_t> bytes, EntropyIndex& index);
 
 }  // namespace headrace::image

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "image/decode.h"
-#include "image/test_pictures.h"
+#include "image/test_images.h"
 
 namespace headrace::image {
 namespace {
@@ -53,7 +53,7 @@ TEST(EntropyIndex, BoxesDecodedByItAreTheSame) {
     for (const int width : {5, 130, 307}) {
       const Bytes file = jpeg_of(photograph(211, width, 3, 1), form);
       const EntropyIndex index = index_of(file);
-      const Picture whole = decoded_by_libjpeg(file, JCS_RGB, 3);
+      const Image whole = decoded_by_libjpeg(file, JCS_RGB, 3);
       decoder.open(file, 3);
       for (int i = 0; i < 60; ++i) {
         const Box box = random_box(211, width, random);
@@ -93,7 +93,7 @@ TEST(EntropyIndex, OneThatIsNotOfTheFileIsNotUsedAndCounted) {
 }
 
 // Whatever it says, the decoder stays inside the file; the address sanitizer sees that.
-TEST(EntropyIndex, AHostileOneGivesSomePicture) {
+TEST(EntropyIndex, AHostileOneGivesSomeImage) {
   std::mt19937 random{5};
   Decoder decoder;
   for (const JpegForm& form : kForms) {

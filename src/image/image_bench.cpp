@@ -1,5 +1,5 @@
 // Photographs of 375 x 500, the size most of ImageNet has: decoding the whole or a crop's box, resizing it, and both.
-// items_per_second are pictures; medians and spread of repeated runs come from Google Benchmark's aggregates.
+// items_per_second are images; medians and spread of repeated runs come from Google Benchmark's aggregates.
 //   image_bench [--set=plain]    the instruction set of the resize and the decoder; without: the best
 //   image_bench --photos=photos --benchmark_filter=photos --benchmark_enable_random_interleaving=true
 //                                the same photographs and crops (those of training) by libjpeg-turbo and by our own
@@ -24,7 +24,7 @@
 #include "image/detail/baseline_reader.h"
 #include "image/detail/jpeg_reader.h"
 #include "image/resize.h"
-#include "image/test_pictures.h"
+#include "image/test_images.h"
 
 namespace {
 
@@ -102,13 +102,13 @@ void decode_region(benchmark::State& state, bool progressive) {
 void resize_crops(benchmark::State& state) {
   const int size = static_cast<int>(state.range(0));
   const std::vector<CropWindow> crops = drawn_crops(size);
-  const Picture picture = photograph(kHeight, kWidth, 3, 1);  // Its first bytes serve as any box's pixels.
+  const Image image = photograph(kHeight, kWidth, 3, 1);  // Its first bytes serve as any box's pixels.
   Resizer resizer;
   Bytes out(bytes_of({0, 0, size, size}));
   std::size_t turn = 0;
   for (auto _ : state) {
     const CropWindow& crop = crops[turn++ % kCrops];
-    resizer.resize(std::span{picture.pixels}.first(bytes_of(box_of(crop))), crop.vertical, crop.horizontal, 3, out);
+    resizer.resize(std::span{image.pixels}.first(bytes_of(box_of(crop))), crop.vertical, crop.horizontal, 3, out);
     benchmark::ClobberMemory();
   }
   state.SetItemsProcessed(state.iterations());

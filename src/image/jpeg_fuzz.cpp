@@ -1,6 +1,6 @@
 // Any bytes as a JPEG, decoded by our own code, plainly and with the index that was made of them; and any bytes as an
-// index. As large as the picture is or shrunk by 2, 4 or 8, as the first byte says. An empty folder of inputs is first
-// filled with small pictures of every form.
+// index. As large as the image is or shrunk by 2, 4 or 8, as the first byte says. An empty folder of inputs is first
+// filled with small images of every form.
 //   build/fuzz/bin/jpeg_fuzz -max_total_time=600 FOLDER
 #include <fmt/format.h>
 #include <headrace/error.h>
@@ -13,8 +13,8 @@
 #include "image/decode.h"
 #include "image/detail/baseline_reader.h"
 #include "image/detail/jpeg_reader.h"
-#include "image/picture_size.h"
-#include "image/test_pictures.h"
+#include "image/image_size.h"
+#include "image/test_images.h"
 
 namespace {
 
@@ -23,7 +23,7 @@ using namespace headrace::image;
 
 constexpr int kHeight = 40, kWidth = 150;
 
-Bytes small_picture(const JpegForm& form, int channels) {
+Bytes small_image(const JpegForm& form, int channels) {
   return jpeg_of(photograph(kHeight, kWidth, channels, 1), form);
 }
 
@@ -38,10 +38,10 @@ void fill(const std::filesystem::path& folder) {
   for (const JpegForm& form :
        {JpegForm{}, JpegForm{.h = 1, .v = 1}, JpegForm{.h = 2, .v = 1, .restart_blocks = 3}, JpegForm{.h = 1, .v = 2},
         JpegForm{.quality = 30, .optimised = true}, JpegForm{.quality = 5, .baseline = false}}) {
-    write("colour" + std::to_string(number++), 0, small_picture(form, 3));
+    write("colour" + std::to_string(number++), 0, small_image(form, 3));
   }
-  write("grey", 0, small_picture({.h = 1, .v = 1}, 1));
-  write("index", 1, serialise(index_entropy(small_picture({}, 3)).value()));
+  write("grey", 0, small_image({.h = 1, .v = 1}, 1));
+  write("index", 1, serialise(index_entropy(small_image({}, 3)).value()));
 }
 
 void decode(std::span<const std::uint8_t> file, int divisor, const EntropyIndex* index, bool own) {
@@ -58,7 +58,7 @@ void decode(std::span<const std::uint8_t> file, int divisor, const EntropyIndex*
     const bool decoded = reader.decode(box, out);
     if (index == nullptr || !reader.fits(*index)) continue;
     const bool decoded_by_index = reader.decode(box, by_index, index);
-    // What an index of the same bytes leads to is the same picture.
+    // What an index of the same bytes leads to is the same image.
     if (own && decoded && (!decoded_by_index || out != by_index)) std::abort();
   }
 }
@@ -78,7 +78,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     decode(bytes, divisor, index ? &*index : nullptr, true);
     return 0;
   }
-  static const Bytes file = small_picture({}, 3);
+  static const Bytes file = small_image({}, 3);
   try {
     EntropyIndex index = parse_entropy_index(bytes);
     index.file_size = static_cast<std::uint32_t>(file.size());  // Else only few would be used.

@@ -97,7 +97,7 @@ void inverse_transform(std::int16_t* coefficients, std::uint8_t* out, std::ptrdi
   write_samples(coefficients, 8, out, stride);
 }
 
-// Sums of coefficients that no picture has run over as those of vectors do.
+// Sums of coefficients that no image has run over as those of vectors do.
 HWY_INLINE std::int16_t descaled_wide(std::int64_t value, int shift) {
   const auto rounded = static_cast<std::int32_t>(static_cast<std::uint32_t>(value + (1 << (shift - 1))));
   return static_cast<std::int16_t>(std::clamp(rounded >> shift, -32768, 32767));

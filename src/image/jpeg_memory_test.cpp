@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "image/decode.h"
-#include "image/test_pictures.h"
+#include "image/test_images.h"
 
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 #define HEADRACE_FOREIGN_MALLOC 1
@@ -55,7 +55,7 @@ std::vector<Bytes> files_for_libjpeg() {
 }
 
 Bytes decoded(Decoder& decoder, const Bytes& file, bool whole) {
-  const PictureInfo info = decoder.open(file, 3);
+  const ImageInfo info = decoder.open(file, 3);
   const Box box = whole ? Box{.height = info.height, .width = info.width}
                         : Box{.y = 9, .x = 21, .height = info.height / 2, .width = info.width / 2};
   Bytes pixels(static_cast<std::size_t>(box.height) * static_cast<std::size_t>(box.width) * 3);
@@ -63,7 +63,7 @@ Bytes decoded(Decoder& decoder, const Bytes& file, bool whole) {
   return pixels;
 }
 
-TEST(JpegMemory, APictureIsTheSameWhateverWasDecodedBeforeIt) {
+TEST(JpegMemory, AnImageIsTheSameWhateverWasDecodedBeforeIt) {
   const std::vector<Bytes> files = files_for_libjpeg();
   Decoder kept;
   for (int round = 0; round < 2; ++round) {
@@ -95,11 +95,11 @@ TEST(JpegMemory, ADamagedFileLeavesNothingBehind) {
 }
 
 #ifndef HEADRACE_FOREIGN_MALLOC
-TEST(JpegMemory, OnceTheLargestPictureIsKnownLibjpegTakesNothingFromTheHeap) {
+TEST(JpegMemory, OnceTheLargestImageIsKnownLibjpegTakesNothingFromTheHeap) {
   const std::vector<Bytes> files = files_for_libjpeg();
   Decoder decoder;
   std::vector<Bytes> out;
-  std::vector<PictureInfo> infos;
+  std::vector<ImageInfo> infos;
   for (const Bytes& file : files) {
     out.push_back(decoded(decoder, file, true));
     infos.push_back(decoder.open(file, 3));
@@ -117,7 +117,7 @@ TEST(JpegMemory, OnceTheLargestPictureIsKnownLibjpegTakesNothingFromTheHeap) {
   }
 }
 
-TEST(PngReader, OnceThePicturesFormsAreKnownLibpngTakesNothingFromTheHeap) {
+TEST(PngReader, OnceTheImagesFormsAreKnownLibpngTakesNothingFromTheHeap) {
   std::vector<Bytes> files, out;
   for (const auto& [color, samples] :
        {std::pair{PNG_COLOR_TYPE_GRAY, 1}, std::pair{PNG_COLOR_TYPE_RGB, 3}, std::pair{PNG_COLOR_TYPE_RGB_ALPHA, 4}}) {
@@ -130,7 +130,7 @@ TEST(PngReader, OnceThePicturesFormsAreKnownLibpngTakesNothingFromTheHeap) {
   const std::int64_t before = heap_allocations.load();
   for (int round = 0; round < 3; ++round) {
     for (std::size_t i = 0; i < files.size(); ++i) {
-      const PictureInfo info = decoder.open(files[i], 3);
+      const ImageInfo info = decoder.open(files[i], 3);
       decoder.decode({.height = info.height, .width = info.width}, out[i]);
     }
   }
@@ -150,7 +150,7 @@ TEST(JpegMemory, GivesAlignedPartsOfOneBlockAndGrowsByWhatTheyNeed) {
   }
   const std::size_t needed = memory.bytes();
   EXPECT_LT(needed, 500'000u);
-  for (int picture = 0; picture < 3; ++picture) {
+  for (int image = 0; image < 3; ++image) {
     memory.reset();
     for (const std::size_t bytes : {1u, 64u, 65u, 300'000u, 7u}) std::memset(memory.take(bytes), 1, bytes);
     EXPECT_EQ(memory.bytes(), needed);

@@ -23,7 +23,7 @@ namespace {
 constexpr int kScansMax = 100;
 constexpr int kTooManyScans = -1;  // Beside libjpeg's message codes, which are positive.
 
-// What stays between pictures: a progressive one of 2.7 megapixels, and no worker keeps what a single huge one took.
+// What stays between images: a progressive one of 2.7 megapixels, and no worker keeps what a single huge one took.
 constexpr std::size_t kMemoryKept = std::size_t{16} << 20;
 
 // From what libjpeg writes to what the caller asked for.
@@ -54,7 +54,7 @@ struct JpegState {
 
   Box box;
   std::uint8_t* out = nullptr;
-  std::vector<std::uint8_t> row;  // One row as libjpeg writes it, as wide as the picture.
+  std::vector<std::uint8_t> row;  // One row as libjpeg writes it, as wide as the image.
 
   ~JpegState() {
     if (is_attached) JpegMemory::detach(info);
@@ -122,8 +122,8 @@ void create(State& state) {
   state.is_attached = true;
 }
 
-// Tables of the picture before would otherwise serve a file that lacks its own.
-void forget_picture(State& state) {
+// Tables of the image before would otherwise serve a file that lacks its own.
+void forget_image(State& state) {
   jpeg_decompress_struct& info = state.info;
   jpeg_abort_decompress(&info);
   info.src = nullptr;
@@ -136,7 +136,7 @@ void forget_picture(State& state) {
 void read_header(State& state) {
   jpeg_decompress_struct& info = state.info;
   if (!state.is_attached) create(state);
-  forget_picture(state);
+  forget_image(state);
   jpeg_mem_src(&info, state.bytes.data(), state.bytes.size());
   jpeg_read_header(&info, TRUE);
 }
@@ -178,7 +178,7 @@ bool is_smoothed(const jpeg_decompress_struct& info) {
 
 // Has libjpeg reconstruct the box's columns only; returns the first column that it will write.
 //
-// At the sides of a crop libjpeg fills up subsampled colour as it does at the sides of a picture, which changes two
+// At the sides of a crop libjpeg fills up subsampled colour as it does at the sides of an image, which changes two
 // columns; and of a crop with fewer than three columns of a subsampled colour it interpolates none. So the crop is two
 // pixels wider on each side, and at least eight wide. libjpeg widens it further, to whole blocks.
 JDIMENSION crop_columns(jpeg_decompress_struct& info, const Box& box) {
@@ -201,7 +201,7 @@ void read_box(State& state) {
   info.scale_denom = static_cast<unsigned>(state.divisor);
   jpeg_start_decompress(&info);
   const bool smoothed = is_smoothed(info);
-  // A crop of a scaled picture takes chroma that is scaled less than luma for narrower than it is.
+  // A crop of a scaled image takes chroma that is scaled less than luma for narrower than it is.
   const JDIMENSION first = smoothed || state.divisor > 1 ? 0 : crop_columns(info, box);
   if (smoothed) {
     JSAMPROW row = state.row.data();
@@ -260,7 +260,7 @@ bool JpegReader::recognises(std::span<const std::uint8_t> bytes) noexcept {
   return bytes.size() >= 3 && bytes[0] == 0xFF && bytes[1] == 0xD8 && bytes[2] == 0xFF;
 }
 
-PictureInfo JpegReader::open(std::span<const std::uint8_t> bytes, int channels, std::int64_t pixels_max) {
+ImageInfo JpegReader::open(std::span<const std::uint8_t> bytes, int channels, std::int64_t pixels_max) {
   State& state = *state_;
   state.bytes = bytes;
   state.channels = channels;
@@ -294,7 +294,7 @@ PictureInfo JpegReader::open(std::span<const std::uint8_t> bytes, int channels, 
   return {static_cast<int>(state.info.image_height), static_cast<int>(state.info.image_width), channels};
 }
 
-PictureInfo JpegReader::shrink(int divisor) {
+ImageInfo JpegReader::shrink(int divisor) {
   State& state = *state_;
   state.divisor = divisor;
   const auto shrunk = [divisor](JDIMENSION side) { return (static_cast<int>(side) + divisor - 1) / divisor; };

@@ -12,7 +12,7 @@
 namespace headrace::image {
 namespace {
 
-// Pictures are arranged in pieces that fit the nearest cache.
+// Images are arranged in pieces that fit the nearest cache.
 constexpr std::ptrdiff_t kPieceBytes = 16 * 1024;
 
 // Pixels of many channels to one plane behind the other.
@@ -39,7 +39,7 @@ void copy_mirrored(const std::uint8_t* pixels, std::ptrdiff_t count, int channel
   }
 }
 
-// The columns of a row whose source lies inside the picture: [begin, end), possibly empty.
+// The columns of a row whose source lies inside the image: [begin, end), possibly empty.
 struct Columns {
   std::int64_t begin;
   std::int64_t end;
@@ -53,7 +53,7 @@ Columns columns_inside(const NormalizeGeometry& geometry) noexcept {
   return geometry.flip ? Columns{width - end, width - begin} : Columns{begin, end};
 }
 
-// Of output row y those of the wanted columns that the picture has.
+// Of output row y those of the wanted columns that the image has.
 void copy_row(const std::uint8_t* pixels, const NormalizeGeometry& geometry, Columns inside, std::int64_t y,
               Columns wanted, std::uint8_t* out) {
   const std::int64_t source_y = y + geometry.offset_y, channels = geometry.channels;
@@ -82,7 +82,7 @@ void write_run(const std::uint8_t* values, std::ptrdiff_t count, const PixelForm
   }
 }
 
-// `pixels` pixels one behind the other, which begin at the picture's pixel `at`, to their place in the output.
+// `pixels` pixels one behind the other, which begin at the image's pixel `at`, to their place in the output.
 void write_pixels(const std::uint8_t* values, std::ptrdiff_t at, std::ptrdiff_t pixels, std::ptrdiff_t plane,
                   int channels, const PixelForm& form, std::byte* out) {
   const auto size = static_cast<std::ptrdiff_t>(bytes_of(form.type));
@@ -111,15 +111,15 @@ float computed(float stored, float mean, float deviation) {
 
 NormalizeTable make_normalize_table(std::span<const double> mean, std::span<const double> deviation, int channels) {
   if (channels < 1 || channels > 4) {
-    fail(ErrorCode::invalid_argument, "image: pictures of {} channels; wanted 1 to 4", channels);
+    fail(ErrorCode::invalid_argument, "image: images of {} channels; wanted 1 to 4", channels);
   }
   const auto check_count = [channels](const char* name, std::size_t count) {
     if (count == 1 || count == static_cast<std::size_t>(channels)) return;
-    fail(ErrorCode::invalid_argument, "image: {} has {} values, the pictures have {} channel{}; wanted {}", name, count,
+    fail(ErrorCode::invalid_argument, "image: {} has {} values, the images have {} channel{}; wanted {}", name, count,
          channels, channels == 1 ? "" : "s", channels == 1 ? "1 value" : fmt::format("1 value or {}", channels));
   };
   check_count("mean", mean.size());
-  check_count("deviation", deviation.size());
+  check_count("std", deviation.size());
 
   NormalizeTable table{};
   table.channels = channels;
@@ -131,8 +131,7 @@ NormalizeTable make_normalize_table(std::span<const double> mean, std::span<cons
     const float center = of_channel(mean), scale = of_channel(deviation);
     if (!std::isfinite(center) || !std::isfinite(scale) || !(scale > 0)) {
       fail(ErrorCode::invalid_argument,
-           "image: mean {} and deviation {} of channel {}; wanted finite float32 and a positive deviation", center,
-           scale, channel);
+           "image: mean {} and std {} of channel {}; wanted finite float32 and a positive std", center, scale, channel);
     }
     for (int stored = 0; stored < 256; ++stored) {
       const auto value = static_cast<float>(stored);

@@ -9,12 +9,12 @@
 
 namespace headrace::image {
 
-// Where one sample's crop lies and how its pixels map. Output has the picture's own size.
+// Where one sample's crop lies and how its pixels map. Output has the image's own size.
 struct NormalizeGeometry {
-  int height = 0;  // Of the picture and of the output.
+  int height = 0;  // Of the image and of the output.
   int width = 0;
   int channels = 0;  // 1 to 4.
-  int offset_y = 0;  // Output (y, x) reads picture (y + offset_y, x + offset_x); outside the picture it is the value 0.
+  int offset_y = 0;  // Output (y, x) reads image (y + offset_y, x + offset_x); outside the image it is the value 0.
   int offset_x = 0;
   bool flip = false;  // Applied after the crop.
 };
@@ -35,7 +35,7 @@ struct NormalizeTable {
 };
 NormalizeTable make_normalize_table(std::span<const double> mean, std::span<const double> deviation, int channels);
 
-// What is written of a picture.
+// What is written of an image.
 struct PixelForm {
   PixelType type = PixelType::u8;
   PixelLayout layout = PixelLayout::nhwc;
@@ -47,16 +47,16 @@ std::size_t bytes_of(PixelType type) noexcept;
 void normalize(std::span<const std::uint8_t> pixels, const NormalizeGeometry& geometry, const PixelForm& form,
                std::span<std::byte> out) noexcept;
 
-// A part of a picture whose values lie as its form has them, but stored ones: in planes, or pixel by pixel.
+// A part of an image whose values lie as its form has them, but stored ones: in planes, or pixel by pixel.
 struct ArrangedRows {
   const std::uint8_t* values = nullptr;
   std::ptrdiff_t row_stride = 0;
   std::ptrdiff_t plane_stride = 0;  // From one channel to the next of a row; not looked at where they lie side by side.
-  int first_row = 0;                // Of the picture.
+  int first_row = 0;                // Of the image.
   int rows = 0;
 };
 
-// Writes them to their place in `out`, which is the whole picture's. No allocation, no threads.
+// Writes them to their place in `out`, which is the whole image's. No allocation, no threads.
 void write_rows(const ArrangedRows& arranged, int height, int width, int channels, const PixelForm& form,
                 std::byte* out) noexcept;
 

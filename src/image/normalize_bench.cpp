@@ -1,4 +1,4 @@
-// Nanoseconds a picture: medians and spread of repeated runs come from Google Benchmark's aggregates.
+// Nanoseconds an image: medians and spread of repeated runs come from Google Benchmark's aggregates.
 #include "image/normalize.h"
 
 #include <benchmark/benchmark.h>
@@ -12,7 +12,7 @@ using headrace::image::NormalizeGeometry;
 
 void time_normalize(benchmark::State& state, const NormalizeGeometry& geometry) {
   const auto size = static_cast<std::size_t>(geometry.height) * geometry.width * geometry.channels;
-  // Eight pictures in turn, so that the branch predictor and the caches see more than one.
+  // Eight images in turn, so that the branch predictor and the caches see more than one.
   std::vector<std::uint8_t> pixels(size * 8);
   for (std::size_t i = 0; i < pixels.size(); ++i) pixels[i] = static_cast<std::uint8_t>(i * 2654435761U >> 13);
   std::vector<float> out(size);

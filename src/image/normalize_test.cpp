@@ -120,8 +120,8 @@ TEST_P(NormalizeSets, EqualTheSpecificationForEveryShapeCropAndFlip) {
   }
 }
 
-// Rows and pictures that do not fit a piece.
-TEST_P(NormalizeSets, EqualTheSpecificationOnLargePictures) {
+// Rows and images that do not fit a piece.
+TEST_P(NormalizeSets, EqualTheSpecificationOnLargeImages) {
   for (const bool flip : {false, true}) {
     expect_as_specified({2, 9000, 3, 0, 0, flip});
     expect_as_specified({3, 17000, 1, 1, -5, flip});
@@ -171,7 +171,7 @@ TEST(Normalize, WritesEveryValueAndNothingBeside) {
   }
 }
 
-// Bits that torchvision 0.26.0 gave: Normalize((mean,), (deviation,))(ToTensor()(picture)).
+// Bits that torchvision 0.26.0 gave: Normalize((mean,), (deviation,))(ToTensor()(image)).
 TEST(Normalize, TableHasTorchvisionsBits) {
   struct Golden {
     double mean, deviation;
@@ -213,12 +213,12 @@ std::string refusal(std::vector<double> mean, std::vector<double> deviation, int
 
 TEST(NormalizeTable, RefusesValuesThatDoNotFit) {
   using testing::HasSubstr;
-  EXPECT_THAT(refusal({0.1, 0.2, 0.3}, {1.0}, 1), HasSubstr("mean has 3 values, the pictures have 1 channel"));
-  EXPECT_THAT(refusal({0.1}, {1.0, 1.0}, 3), HasSubstr("deviation has 2 values, the pictures have 3 channels"));
+  EXPECT_THAT(refusal({0.1, 0.2, 0.3}, {1.0}, 1), HasSubstr("mean has 3 values, the images have 1 channel"));
+  EXPECT_THAT(refusal({0.1}, {1.0, 1.0}, 3), HasSubstr("std has 2 values, the images have 3 channels"));
   EXPECT_THAT(refusal({}, {1.0}, 1), HasSubstr("mean has 0 values"));
-  EXPECT_THAT(refusal({0.0}, {0.0}, 1), HasSubstr("positive deviation"));
-  EXPECT_THAT(refusal({0.0}, {-1.0}, 1), HasSubstr("positive deviation"));
-  EXPECT_THAT(refusal({0.0}, {1e-60}, 1), HasSubstr("positive deviation"));  // Zero as float32.
+  EXPECT_THAT(refusal({0.0}, {0.0}, 1), HasSubstr("positive std"));
+  EXPECT_THAT(refusal({0.0}, {-1.0}, 1), HasSubstr("positive std"));
+  EXPECT_THAT(refusal({0.0}, {1e-60}, 1), HasSubstr("positive std"));  // Zero as float32.
   EXPECT_THAT(refusal({std::numeric_limits<double>::quiet_NaN()}, {1.0}, 1), HasSubstr("finite"));
   EXPECT_THAT(refusal({1e300}, {1.0}, 1), HasSubstr("finite"));
   EXPECT_THAT(refusal({0.0}, {std::numeric_limits<double>::infinity()}, 1), HasSubstr("finite"));

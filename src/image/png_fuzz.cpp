@@ -1,5 +1,5 @@
 // Any bytes as a PNG, with checksums that fit them or as they are. An empty folder of inputs is first filled with small
-// pictures of every kind.
+// images of every kind.
 //   build/fuzz/bin/png_fuzz -max_total_time=600 FOLDER
 #include <headrace/error.h>
 
@@ -9,8 +9,8 @@
 
 #include "base/fuzz_inputs.h"
 #include "image/decode.h"
-#include "image/picture_size.h"
-#include "image/test_pictures.h"
+#include "image/image_size.h"
+#include "image/test_images.h"
 
 namespace {
 
@@ -35,7 +35,7 @@ void fill(const std::filesystem::path& folder) {
         const Bytes file = png_of(kHeight, kWidth, rows, form);
         std::string bytes(1, static_cast<char>(number + 1));
         bytes.append(file.begin(), file.end());
-        write_input(folder / ("picture" + std::to_string(number++)), bytes);
+        write_input(folder / ("image" + std::to_string(number++)), bytes);
       }
     }
   }
@@ -54,7 +54,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   static Decoder decoder;
   try {
     const HeaderSize named = header_size(file);
-    const PictureInfo info = decoder.open(file, data[0] % 2 == 0 ? 3 : 1);
+    const ImageInfo info = decoder.open(file, data[0] % 2 == 0 ? 3 : 1);
     if (named.height != info.height || named.width != info.width) std::abort();
     if (static_cast<std::int64_t>(info.height) * info.width > 1'000'000) return 0;
     const Box whole{0, 0, info.height, info.width};

@@ -26,7 +26,7 @@ constexpr std::size_t bytes_of(Stored stored) {
   return stored == Stored::grey ? 1 : stored == Stored::grey_16 ? 2 : 3;
 }
 
-// libpng and zlib take about ten blocks for a picture, 50 KB together, and give them back after it. The next one gets
+// libpng and zlib take about ten blocks for an image, 50 KB together, and give them back after it. The next one gets
 // the same again, so that in the steady state nothing comes from the heap. Larger blocks are the heap's.
 class KeptBlocks {
  public:
@@ -105,7 +105,7 @@ struct PngState {
 
   Box box;
   std::uint8_t* out = nullptr;
-  std::vector<std::uint8_t> rows;  // As libpng writes them: one, or all of an interlaced picture.
+  std::vector<std::uint8_t> rows;  // As libpng writes them: one, or all of an interlaced image.
 
   void close() noexcept { png_destroy_read_struct(&png, &info, nullptr); }
   ~PngState() { close(); }
@@ -255,7 +255,7 @@ bool PngReader::recognises(std::span<const std::uint8_t> bytes) noexcept {
   return bytes.size() >= sizeof kSignature && std::equal(std::begin(kSignature), std::end(kSignature), bytes.begin());
 }
 
-PictureInfo PngReader::open(std::span<const std::uint8_t> bytes, int channels, std::int64_t pixels_max) {
+ImageInfo PngReader::open(std::span<const std::uint8_t> bytes, int channels, std::int64_t pixels_max) {
   State& state = *state_;
   state.close();
   state.bytes = bytes;
@@ -280,7 +280,7 @@ void PngReader::decode(const Box& box, std::span<std::uint8_t> out) {
   if (state.rows.size() < bytes) state.rows.resize(bytes);
   const bool read = guarded(state, read_box);
   state.close();
-  if (buffered_rows > 1) state.rows = std::vector<std::uint8_t>();  // As large as the picture, and rare.
+  if (buffered_rows > 1) state.rows = std::vector<std::uint8_t>();  // As large as the image, and rare.
   if (!read) fail(code_of(state), "image: PNG data: {}", state.message);
 }
 

@@ -25,7 +25,7 @@ std::vector<std::uint8_t> png_of(std::span<const std::uint8_t> pixels, int heigh
   std::vector<std::uint8_t> file(size);
   const int written = png_image_write_to_memory(&image, file.data(), &size, 0, pixels.data(), 0, nullptr);
   if (written == 0) {
-    const ErrorCode code = ErrorCode::out_of_memory;  // Nothing else can fail: the file has room for any picture.
+    const ErrorCode code = ErrorCode::out_of_memory;  // Nothing else can fail: the file has room for any image.
     fail(code, "image: {} x {} pixels as a PNG file: {}", height, width, image.message);
   }
   file.resize(size);

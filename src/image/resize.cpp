@@ -170,7 +170,7 @@ void Resizer::resize(const PixelRows& pixels, const ResizeAxis& vertical, const 
 void Resizer::resize(const PixelRows& pixels, const ResizeAxis& vertical, const ResizeAxis& horizontal, int channels,
                      bool flip, const PixelForm& form, std::span<std::byte> out) {
   const Stretch rows = needed(vertical), columns = needed(horizontal);
-  HEADRACE_CHECK(channels >= 1 && channels <= 4, "image: pictures of {} channels", channels);
+  HEADRACE_CHECK(channels >= 1 && channels <= 4, "image: images of {} channels", channels);
   const std::ptrdiff_t row_values = static_cast<std::ptrdiff_t>(columns.size) * channels;
   const std::ptrdiff_t stride = pixels.stride == 0 ? row_values : pixels.stride;
   const std::ptrdiff_t out_stride = static_cast<std::ptrdiff_t>(horizontal.out_size) * channels;

@@ -13,12 +13,12 @@ namespace headrace::image {
 
 // One axis of a resize. All in pixels; sizes at least 1.
 struct ResizeAxis {
-  int begin = 0;  // The stretch of the picture that is resized. No tap leaves it, as if it had been cut out first.
+  int begin = 0;  // The stretch of the image that is resized. No tap leaves it, as if it had been cut out first.
   int size = 0;
   int resized = 0;    // Its length afterwards; larger than `size` enlarges.
   int out_begin = 0;  // The part of the resized stretch that is wanted: within 0 .. resized.
   int out_size = 0;
-  // The pixels at hand are of a picture so many times smaller, each the mean of `divisor` of this one's; begin and size
+  // The pixels at hand are of an image so many times smaller, each the mean of `divisor` of this one's; begin and size
   // are still of the large one, and may lie within a pixel.
   int divisor = 1;
 
@@ -30,7 +30,7 @@ struct Stretch {
   int size = 0;
 };
 
-// The picture's pixels that the wanted part reads, at hand; inside the axis' stretch, or touched by it.
+// The image's pixels that the wanted part reads, at hand; inside the axis' stretch, or touched by it.
 Stretch needed(const ResizeAxis& axis) noexcept;
 
 // Rows of uint8 values. `stride` values lie from the beginning of one to that of the next; 0: nothing between them.
@@ -44,7 +44,7 @@ struct PixelRows {
   std::ptrdiff_t stride;
 };
 
-// Keeps weights and scratch between pictures; allocates only when a picture needs more of them than any before. For one
+// Keeps weights and scratch between images; allocates only when an image needs more of them than any before. For one
 // thread at a time.
 class Resizer {
  public:

@@ -15,7 +15,7 @@ HWY_BEFORE_NAMESPACE();
 namespace headrace::image::resize_passes {
 namespace HWY_NAMESPACE {
 
-// ---- one value at a time: the specification, and pictures narrower than a vector ----
+// ---- one value at a time: the specification, and images narrower than a vector ----
 
 HWY_INLINE int rounded(int sum, int bits) {
   return (sum + (1 << (bits - 1))) >> bits;

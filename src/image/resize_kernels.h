@@ -49,7 +49,7 @@ struct Kernels {
 // Of the best instruction set that this machine has, or of the one that base/kernel_sets.h names.
 const Kernels& kernels() noexcept;
 
-// For the strips of a picture: its columns between the axes, and those behind the last that taps of weight 0 read.
+// For the strips of an image: its columns between the axes, and those behind the last that taps of weight 0 read.
 inline std::ptrdiff_t scratch_size(int columns, int taps, int channels) noexcept {
   return (std::ptrdiff_t{columns} + taps) * channels * kRowsMax;
 }

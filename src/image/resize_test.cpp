@@ -11,16 +11,16 @@
 #include <vector>
 
 #include "base/kernel_sets.h"
-#include "image/test_pictures.h"
+#include "image/test_images.h"
 
 namespace headrace::image {
 namespace {
 
-Picture random_picture(int height, int width, int channels, unsigned seed) {
+Image random_image(int height, int width, int channels, unsigned seed) {
   std::mt19937 random{seed};
-  Picture picture{height, width, channels, Bytes(static_cast<std::size_t>(height) * width * channels)};
-  for (auto& value : picture.pixels) value = static_cast<std::uint8_t>(random());
-  return picture;
+  Image image{height, width, channels, Bytes(static_cast<std::size_t>(height) * width * channels)};
+  for (auto& value : image.pixels) value = static_cast<std::uint8_t>(random());
+  return image;
 }
 
 // The pixels that the axis' stretch touches.
@@ -45,23 +45,23 @@ std::vector<double> specified_weights(const ResizeAxis& axis, int out) {
   return weights;
 }
 
-std::vector<double> specified(const Picture& picture, const ResizeAxis& vertical, const ResizeAxis& horizontal) {
+std::vector<double> specified(const Image& image, const ResizeAxis& vertical, const ResizeAxis& horizontal) {
   std::vector<double> out;
   const Stretch stretch = at_hand(vertical), across = at_hand(horizontal);
   for (int y = 0; y < vertical.out_size; ++y) {
     const auto rows = specified_weights(vertical, vertical.out_begin + y);
-    std::vector<double> blended(static_cast<std::size_t>(across.size) * picture.channels);
+    std::vector<double> blended(static_cast<std::size_t>(across.size) * image.channels);
     for (int i = 0; i < stretch.size; ++i) {
       const double weight = rows[static_cast<std::size_t>(i)];
       if (weight == 0) continue;
-      const auto row = (static_cast<std::size_t>(stretch.begin + i) * picture.width + across.begin) * picture.channels;
-      for (std::size_t j = 0; j < blended.size(); ++j) blended[j] += weight * picture.pixels[row + j];
+      const auto row = (static_cast<std::size_t>(stretch.begin + i) * image.width + across.begin) * image.channels;
+      for (std::size_t j = 0; j < blended.size(); ++j) blended[j] += weight * image.pixels[row + j];
     }
     for (int x = 0; x < horizontal.out_size; ++x) {
       const auto columns = specified_weights(horizontal, horizontal.out_begin + x);
-      for (int c = 0; c < picture.channels; ++c) {
+      for (int c = 0; c < image.channels; ++c) {
         double sum = 0;
-        for (std::size_t i = 0; i < columns.size(); ++i) sum += columns[i] * blended[i * picture.channels + c];
+        for (std::size_t i = 0; i < columns.size(); ++i) sum += columns[i] * blended[i * image.channels + c];
         out.push_back(sum);
       }
     }
@@ -69,7 +69,7 @@ std::vector<double> specified(const Picture& picture, const ResizeAxis& vertical
   return out;
 }
 
-Bytes needed_pixels(const Picture& picture, const ResizeAxis& vertical, const ResizeAxis& horizontal) {
+Bytes needed_pixels(const Image& image, const ResizeAxis& vertical, const ResizeAxis& horizontal) {
   const Stretch rows = needed(vertical), columns = needed(horizontal);
   const Stretch all_rows = at_hand(vertical), all_columns = at_hand(horizontal);
   EXPECT_GE(rows.begin, all_rows.begin);
@@ -78,17 +78,17 @@ Bytes needed_pixels(const Picture& picture, const ResizeAxis& vertical, const Re
   EXPECT_LE(columns.begin + columns.size, all_columns.begin + all_columns.size);
   Bytes part;
   for (int y = rows.begin; y < rows.begin + rows.size; ++y) {
-    const auto at = (static_cast<std::ptrdiff_t>(y) * picture.width + columns.begin) * picture.channels;
-    const auto begin = picture.pixels.begin() + at;
-    part.insert(part.end(), begin, begin + static_cast<std::ptrdiff_t>(columns.size) * picture.channels);
+    const auto at = (static_cast<std::ptrdiff_t>(y) * image.width + columns.begin) * image.channels;
+    const auto begin = image.pixels.begin() + at;
+    part.insert(part.end(), begin, begin + static_cast<std::ptrdiff_t>(columns.size) * image.channels);
   }
   return part;
 }
 
-Bytes resized(Resizer& resizer, const Picture& picture, const ResizeAxis& vertical, const ResizeAxis& horizontal) {
-  const auto size = static_cast<std::size_t>(vertical.out_size) * horizontal.out_size * picture.channels;
+Bytes resized(Resizer& resizer, const Image& image, const ResizeAxis& vertical, const ResizeAxis& horizontal) {
+  const auto size = static_cast<std::size_t>(vertical.out_size) * horizontal.out_size * image.channels;
   Bytes out(size + 2, 77);  // One byte on each side shows whether anything is written beside.
-  resizer.resize(needed_pixels(picture, vertical, horizontal), vertical, horizontal, picture.channels,
+  resizer.resize(needed_pixels(image, vertical, horizontal), vertical, horizontal, image.channels,
                  std::span{out}.subspan(1, size));
   EXPECT_EQ(out.front(), 77);
   EXPECT_EQ(out.back(), 77);
@@ -101,14 +101,14 @@ double allowed(const ResizeAxis& horizontal) {
   return 0.5 + 0.03 + (horizontal.size <= 4 * horizontal.resized * horizontal.divisor ? 0.5 / 128 : 0.25);
 }
 
-void expect_as_specified(Resizer& resizer, const Picture& picture, const ResizeAxis& vertical,
+void expect_as_specified(Resizer& resizer, const Image& image, const ResizeAxis& vertical,
                          const ResizeAxis& horizontal) {
-  const Bytes out = resized(resizer, picture, vertical, horizontal);
-  const std::vector<double> wanted = specified(picture, vertical, horizontal);
+  const Bytes out = resized(resizer, image, vertical, horizontal);
+  const std::vector<double> wanted = specified(image, vertical, horizontal);
   ASSERT_EQ(out.size(), wanted.size());
   for (std::size_t i = 0; i < out.size(); ++i) {
     ASSERT_NEAR(out[i], wanted[i], allowed(horizontal))
-        << "value " << i << " of " << picture.channels << " channels, " << vertical.size << "x" << horizontal.size
+        << "value " << i << " of " << image.channels << " channels, " << vertical.size << "x" << horizontal.size
         << " to " << vertical.resized << "x" << horizontal.resized;
   }
 }
@@ -125,11 +125,11 @@ TEST_P(ResizerSets, EqualTheSpecificationForEverySize) {
   for (const int channels : {1, 2, 3, 4}) {
     for (const int size : {1, 2, 3, 5, 8, 16, 33, 64, 131}) {
       for (const int to : {1, 2, 3, 7, 8, 16, 31, 64, 90}) {
-        const Picture picture = random_picture(size + 3, 19, channels, static_cast<unsigned>(size * 1000 + to));
-        const Picture turned = random_picture(19, size + 3, channels, static_cast<unsigned>(to * 1000 + size));
+        const Image image = random_image(size + 3, 19, channels, static_cast<unsigned>(size * 1000 + to));
+        const Image turned = random_image(19, size + 3, channels, static_cast<unsigned>(to * 1000 + size));
         for (const ResizeAxis& axis : {ResizeAxis{2, size, to, 0, to}, ResizeAxis{1, size, to, to / 3, (to + 1) / 2}}) {
           for (const ResizeAxis& other : {ResizeAxis{0, 19, 11, 0, 11}, ResizeAxis{3, 9, 9, 2, 5}}) {
-            expect_as_specified(resizer, picture, axis, other);
+            expect_as_specified(resizer, image, axis, other);
             expect_as_specified(resizer, turned, other, axis);
             if (HasFatalFailure()) return;
           }
@@ -141,34 +141,34 @@ TEST_P(ResizerSets, EqualTheSpecificationForEverySize) {
 
 TEST_P(ResizerSets, EqualTheSpecificationOnPhotographSizes) {
   Resizer resizer;
-  const Picture picture = random_picture(375, 500, 3, 1);
-  expect_as_specified(resizer, picture, {20, 300, 224, 0, 224}, {100, 280, 224, 0, 224});
-  expect_as_specified(resizer, picture, {0, 375, 256, 16, 224}, {0, 500, 341, 58, 224});
-  expect_as_specified(resizer, picture, {150, 40, 64, 0, 64}, {7, 55, 64, 0, 64});
-  expect_as_specified(resizer, random_picture(700, 3, 3, 2), {0, 700, 7, 0, 7}, {0, 3, 7, 0, 7});
+  const Image image = random_image(375, 500, 3, 1);
+  expect_as_specified(resizer, image, {20, 300, 224, 0, 224}, {100, 280, 224, 0, 224});
+  expect_as_specified(resizer, image, {0, 375, 256, 16, 224}, {0, 500, 341, 58, 224});
+  expect_as_specified(resizer, image, {150, 40, 64, 0, 64}, {7, 55, 64, 0, 64});
+  expect_as_specified(resizer, random_image(700, 3, 3, 2), {0, 700, 7, 0, 7}, {0, 3, 7, 0, 7});
 }
 
 // Stretches that begin and end within a pixel.
-TEST_P(ResizerSets, EqualTheSpecificationOnAPictureThatWasDecodedSmaller) {
+TEST_P(ResizerSets, EqualTheSpecificationOnAnImageThatWasDecodedSmaller) {
   Resizer resizer;
-  const Picture picture = random_picture(104, 89, 3, 1);
+  const Image image = random_image(104, 89, 3, 1);
   for (const int divisor : {2, 4, 8}) {
     for (const int odd : {0, 1, 3, 7}) {
       const ResizeAxis vertical{odd, 100 * divisor, 40, 0, 40, divisor};
       const ResizeAxis horizontal{5 * odd, 81 * divisor - 4 * odd, 33, 4, 20, divisor};
-      expect_as_specified(resizer, picture, vertical, horizontal);
+      expect_as_specified(resizer, image, vertical, horizontal);
     }
   }
 }
 
 // A stretch of 65,500 pixels has taps whose weights are below 1/20,000: their sum must still be 1.
-TEST_P(ResizerSets, KeepAConstantPictureConstantAtAnyScale) {
+TEST_P(ResizerSets, KeepAConstantImageConstantAtAnyScale) {
   Resizer resizer;
   for (const int value : {0, 1, 127, 254, 255}) {
     for (const int size : {1, 3, 224, 1000, 65500}) {
       for (const int to : {1, 3, 224}) {
-        Picture picture{1, size, 3, Bytes(static_cast<std::size_t>(size) * 3, static_cast<std::uint8_t>(value))};
-        const Bytes out = resized(resizer, picture, {0, 1, 2, 0, 2}, {0, size, to, 0, to});
+        Image image{1, size, 3, Bytes(static_cast<std::size_t>(size) * 3, static_cast<std::uint8_t>(value))};
+        const Bytes out = resized(resizer, image, {0, 1, 2, 0, 2}, {0, size, to, 0, to});
         EXPECT_THAT(out, testing::Each(testing::Eq(value))) << size << " to " << to;
       }
     }
@@ -191,11 +191,11 @@ TEST_P(ResizerSets, HaveThePlainSetsBits) {
   Resizer resizer, plain;
   for (int trial = 0; trial < 1500; ++trial) {
     const int channels = draw(1, 4);
-    const Picture picture = random_picture(draw(1, 90), draw(1, 150), channels, static_cast<unsigned>(trial));
-    const ResizeAxis vertical = draw_axis(picture.height), horizontal = draw_axis(picture.width);
-    const Bytes found = resized(resizer, picture, vertical, horizontal);
+    const Image image = random_image(draw(1, 90), draw(1, 150), channels, static_cast<unsigned>(trial));
+    const ResizeAxis vertical = draw_axis(image.height), horizontal = draw_axis(image.width);
+    const Bytes found = resized(resizer, image, vertical, horizontal);
     use_kernel_set("plain");
-    const Bytes wanted = resized(plain, picture, vertical, horizontal);
+    const Bytes wanted = resized(plain, image, vertical, horizontal);
     use_kernel_set(GetParam());
     ASSERT_EQ(found, wanted) << channels << " channels, " << vertical.size << "x" << horizontal.size << " to "
                              << vertical.resized << "x" << horizontal.resized;
@@ -207,17 +207,17 @@ TEST_P(ResizerSets, WriteEveryFormAsNormalizeWould) {
   Resizer resizer;
   for (const int channels : {1, 2, 3, 4}) {
     const auto table = make_normalize_table(std::array{0.45}, std::array{0.225}, channels);
-    const Picture picture = random_picture(61, 97, channels, 9);
+    const Image image = random_image(61, 97, channels, 9);
     for (const int size : {1, 15, 16, 33, 61}) {
       const ResizeAxis vertical{3, 50, 40, 2, 35}, horizontal{5, 90, size, 0, size};
-      const Bytes stored = resized(resizer, picture, vertical, horizontal);
+      const Bytes stored = resized(resizer, image, vertical, horizontal);
       for (const bool flip : {false, true}) {
         for (const PixelType type : {PixelType::u8, PixelType::bf16, PixelType::f32}) {
           for (const PixelLayout layout : {PixelLayout::nchw, PixelLayout::nhwc}) {
             const PixelForm form{type, layout, &table};
             std::vector<std::byte> wanted(stored.size() * bytes_of(type)), found(wanted.size() + 8, std::byte{77});
             normalize(stored, {35, size, channels, 0, 0, flip}, form, wanted);
-            resizer.resize(needed_pixels(picture, vertical, horizontal), vertical, horizontal, channels, flip, form,
+            resizer.resize(needed_pixels(image, vertical, horizontal), vertical, horizontal, channels, flip, form,
                            std::span{found}.subspan(4, wanted.size()));
             EXPECT_TRUE(found[3] == std::byte{77} && found[wanted.size() + 4] == std::byte{77});
             ASSERT_TRUE(std::equal(wanted.begin(), wanted.end(), found.begin() + 4))
@@ -235,28 +235,28 @@ INSTANTIATE_TEST_SUITE_P(Every, ResizerSets, ::testing::ValuesIn(kernel_sets()),
 
 TEST(Resizer, OfTheSameSizeCopies) {
   Resizer resizer;
-  const Picture picture = random_picture(37, 41, 3, 3);
-  EXPECT_EQ(resized(resizer, picture, {0, 37, 37, 0, 37}, {0, 41, 41, 0, 41}), picture.pixels);
-  const Bytes middle = resized(resizer, picture, {0, 37, 37, 5, 8}, {0, 41, 41, 6, 9});
+  const Image image = random_image(37, 41, 3, 3);
+  EXPECT_EQ(resized(resizer, image, {0, 37, 37, 0, 37}, {0, 41, 41, 0, 41}), image.pixels);
+  const Bytes middle = resized(resizer, image, {0, 37, 37, 5, 8}, {0, 41, 41, 6, 9});
   ASSERT_EQ(middle.size(), 8U * 9 * 3);
   for (std::size_t y = 0; y < 8; ++y) {
     for (std::size_t i = 0; i < 9 * 3; ++i) {
-      EXPECT_EQ(middle[y * 27 + i], picture.pixels[((y + 5) * 41 + 6) * 3 + i]);
+      EXPECT_EQ(middle[y * 27 + i], image.pixels[((y + 5) * 41 + 6) * 3 + i]);
     }
   }
 }
 
-// What the first picture left behind must not show in the second.
-TEST(Resizer, ResultDoesNotDependOnThePicturesBefore) {
+// What the first image left behind must not show in the second.
+TEST(Resizer, ResultDoesNotDependOnTheImagesBefore) {
   const ResizeAxis vertical{3, 20, 30, 4, 21}, horizontal{1, 90, 30, 2, 27};
-  const Picture picture = random_picture(30, 100, 3, 4);
+  const Image image = random_image(30, 100, 3, 4);
   Resizer fresh;
-  const Bytes wanted = resized(fresh, picture, vertical, horizontal);
+  const Bytes wanted = resized(fresh, image, vertical, horizontal);
   Resizer used;
-  const Picture white{50, 400, 3, Bytes(50 * 400 * 3, 255)};
+  const Image white{50, 400, 3, Bytes(50 * 400 * 3, 255)};
   resized(used, white, {0, 50, 70, 0, 70}, {0, 400, 333, 0, 333});
-  EXPECT_EQ(resized(used, picture, vertical, horizontal), wanted);
-  EXPECT_EQ(resized(used, picture, vertical, horizontal), wanted);  // With the weights of the call before.
+  EXPECT_EQ(resized(used, image, vertical, horizontal), wanted);
+  EXPECT_EQ(resized(used, image, vertical, horizontal), wanted);  // With the weights of the call before.
 }
 
 TEST(Needed, IsWhatTheTapsReadAndNoMore) {
@@ -271,7 +271,7 @@ TEST(Needed, IsWhatTheTapsReadAndNoMore) {
   EXPECT_EQ(of({7, 4, 400, 0, 1}), (std::array{7, 1}));
 }
 
-TEST(ResizerDeathTest, StopsAtAPictureThatIsNotWhatTheAxesNeed) {
+TEST(ResizerDeathTest, StopsAtAnImageThatIsNotWhatTheAxesNeed) {
   Resizer resizer;
   const Bytes pixels(4 * 4 * 3);
   Bytes out(2 * 2 * 3);

@@ -1,5 +1,5 @@
 // Large photographs decoded as they are and smaller (data.scale_decode), and resized to 224 as training and validation
-// do: CPU time of a picture, the share of them that is decoded smaller, and what it costs in fidelity. The photographs
+// do: CPU time of an image, the share of them that is decoded smaller, and what it costs in fidelity. The photographs
 // are cut from wallpapers, as `make setup JOB=photos` does, at half of their size where they have it, and stored as
 // 4:2:0.
 //
@@ -24,7 +24,7 @@
 #include "image/crop.h"
 #include "image/decode.h"
 #include "image/resize.h"
-#include "image/test_pictures.h"
+#include "image/test_images.h"
 
 namespace headrace::image {
 namespace {
@@ -32,8 +32,8 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr double kMegapixels[] = {0.5, 0.8, 2, 4};
-constexpr std::size_t kPictures = 16;
-constexpr int kCrops = 4;  // Of a picture, in training.
+constexpr std::size_t kImages = 16;
+constexpr int kCrops = 4;  // Of an image, in training.
 
 struct Photograph {
   Bytes file;
@@ -49,14 +49,14 @@ Bytes read(const fs::path& path) {
   return Bytes{std::istreambuf_iterator<char>(stream), {}};
 }
 
-// The middle of a wallpaper, 4 : 3. Nothing: it is too small, or no picture.
+// The middle of a wallpaper, 4 : 3. Nothing: it is too small, or no image.
 std::vector<Photograph> cut(const fs::path& path) {
   const Bytes file = read(path);
   Decoder decoder;
   Resizer resizer;
   std::vector<Photograph> cuts;
   try {
-    const PictureInfo info = decoder.open(file, 3);
+    const ImageInfo info = decoder.open(file, 3);
     for (const double megapixels : kMegapixels) {
       const int height = static_cast<int>(std::sqrt(megapixels * 1e6 * 3 / 4)), width = height * 4 / 3;
       if (info.height < height || info.width < width) return {};
@@ -64,9 +64,9 @@ std::vector<Photograph> cut(const fs::path& path) {
       const Box box{(info.height - zoom * height) / 2, (info.width - zoom * width) / 2, zoom * height, zoom * width};
       Bytes pixels(area(box));
       decoder.decode(box, pixels);
-      Picture picture{height, width, 3, Bytes(area({0, 0, height, width}))};
-      resizer.resize(pixels, {0, box.height, height, 0, height}, {0, box.width, width, 0, width}, 3, picture.pixels);
-      cuts.push_back({jpeg_of(picture, {.quality = 87}), height, width});
+      Image image{height, width, 3, Bytes(area({0, 0, height, width}))};
+      resizer.resize(pixels, {0, box.height, height, 0, height}, {0, box.width, width, 0, width}, 3, image.pixels);
+      cuts.push_back({jpeg_of(image, {.quality = 87}), height, width});
     }
   } catch (const Error&) {  // A format that we do not read.
     return {};
@@ -88,14 +88,14 @@ std::vector<std::vector<Photograph>> photographs(const std::vector<std::string>&
   }
   std::sort(paths.begin(), paths.end());
   std::vector<std::vector<Photograph>> of_size(std::size(kMegapixels));
-  for (std::size_t i = 0; i < paths.size() && of_size[0].size() < kPictures; ++i) {
+  for (std::size_t i = 0; i < paths.size() && of_size[0].size() < kImages; ++i) {
     std::vector<Photograph> cuts = cut(paths[i]);
     for (std::size_t size = 0; size < cuts.size(); ++size) of_size[size].push_back(std::move(cuts[size]));
   }
   return of_size;
 }
 
-// Decodes and resizes all crops of all pictures; gives what the batches would get.
+// Decodes and resizes all crops of all images; gives what the batches would get.
 class Arm {
  public:
   Arm(const std::vector<Photograph>& photographs, bool training, bool scaled) : scaled_(scaled) {
@@ -189,10 +189,10 @@ void run(const std::vector<std::string>& words) {
   if (folders.empty()) folders = {"/usr/share/wallpapers", "/usr/share/backgrounds"};
   const auto all = photographs(folders);
   if (all[0].empty()) {
-    fmt::print("no large pictures: make setup JOB=photos installs wallpapers\n");
+    fmt::print("no large images: make setup JOB=photos installs wallpapers\n");
     return;
   }
-  fmt::print("CPU ms a picture, decoded and resized to 224 on one thread, {} rounds\n", rounds);
+  fmt::print("CPU ms an image, decoded and resized to 224 on one thread, {} rounds\n", rounds);
   fmt::print("{:>4} {:<9} {:>4} {:<24} {:<24} {:<22} {:>7}  PSNR\n", "Mpx", "", "of", "as it is", "scaled", "ratio",
              "scaled");
   for (std::size_t size = 0; size < all.size(); ++size) compare(kMegapixels[size], all[size], rounds);

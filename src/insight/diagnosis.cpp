@@ -98,7 +98,7 @@ void find_slow_data(const DiagnosisInput& input, std::vector<Finding>& findings)
               fmt::format("A step spends {} on getting its batch, {} on computing (allowed: {} of that).",
                           detail::milliseconds_text(loading / steps), detail::milliseconds_text(compute / steps),
                           detail::percent_text(input.thresholds.data_loading_ratio)),
-              {{"Give the loader more threads (data.threads).", {"data.threads", "data.workers"}},
+              {{"Give the loader more workers (data.num_workers).", {"data.num_workers"}},
                {"Let it prepare more batches ahead (data.prefetch_batches).", {"data.prefetch_batches"}},
                {"Cache decoded samples (data.cache).", {"data.cache"}}}));
 }
@@ -111,7 +111,8 @@ void find_high_memory(const DiagnosisInput& input, std::vector<Finding>& finding
       "high_memory",
       fmt::format("{} memory is {:.2f} GB, above {:.2f} GB.", is_mean ? "Mean" : "Peak",
                   static_cast<double>(*memory) * 1e-9, static_cast<double>(input.thresholds.memory_bytes) * 1e-9),
-      {{"Use a smaller batch with accumulation (train.accumulate).", {"train.accumulate", "train.micro_batches"}},
+      {{"Use a smaller batch with accumulation (train.gradient_accumulation_steps).",
+        {"train.gradient_accumulation_steps", "train.micro_batches"}},
        {"Use mixed precision where it is not slower (train.precision).", {"train.precision"}}}));
 }
 
@@ -139,8 +140,8 @@ void find_degraded_speed(const DiagnosisInput& input, std::vector<Finding>& find
 void find_large_shares(const DiagnosisInput& input, double stolen, std::vector<Finding>& findings) {
   const TimeSplit& split = input.split;
   if (share(split.optimizer_s, input) > input.thresholds.optimizer_share) {
-    const Finding::Suggestion fused{"Try optimizer.implementation = \"fused\".", {"optimizer.implementation"}};
-    const Finding::Suggestion none{"optimizer.implementation is \"fused\" already.", {}};
+    const Finding::Suggestion fused{"Try optimizer.fused = true.", {"optimizer.fused"}};
+    const Finding::Suggestion none{"optimizer.fused is true already.", {}};
     findings.push_back(
         finding("optimizer_slow",
                 fmt::format("The optimizer takes {} of a step.", detail::percent_text(share(split.optimizer_s, input))),
@@ -153,8 +154,8 @@ void find_large_shares(const DiagnosisInput& input, double stolen, std::vector<F
             "Compute threads ({}) and loader threads ({}) share {} cores; loading takes about {} of a step from "
             "compute.",
             input.compute_threads, input.loader_threads, input.cores, detail::percent_text(share(stolen, input))),
-        {{"Divide the cores between loading and compute (data.threads, compute.threads).",
-          {"data.threads", "data.workers", "compute.threads"}},
+        {{"Divide the cores between loading and compute (data.num_workers, compute.intra_op_threads).",
+          {"data.num_workers", "compute.intra_op_threads"}},
          {"Make a sample cheaper.", {}}}));
   }
   if (share(split.other_s, input) > input.thresholds.unaccounted_share) {

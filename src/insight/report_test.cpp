@@ -116,7 +116,7 @@ TEST(ReportHtml, ShowsTheNumbersOfItsReport) {
                              "12.8 ms",
                              "41.2 ms a step",
                              "AMD EPYC 7B13",
-                             "optimizer.implementation",
+                             "optimizer.fused",
                              "Not as requested",
                              "<span>--seed</span>",
                              "2026-11-20 15:30:00 UTC",
@@ -234,7 +234,7 @@ TEST(ReportText, AndThePageTellWhatLoadingTookAndWhatTheLoaderChanged) {
     EXPECT_THAT(text, HasSubstr("rolled back"));
   }
   EXPECT_THAT(report_text(report, 400, false),
-              HasSubstr("after batch 37: data.threads 1 -> 3 (rolled back): a batch takes the threads 33 ms"));
+              HasSubstr("after batch 37: data.num_workers 1 -> 3 (rolled back): a batch takes the threads 33 ms"));
   report.stages.clear();
   EXPECT_EQ(report_html(report).find("Loading</h2>"), std::string::npos);
   EXPECT_EQ(report_text(report, 80, false).find("for room"), std::string::npos);
@@ -327,7 +327,7 @@ TEST(AdviceLeft, IsTheDiagnosisOwnWhileNothingWasTried) {
   Report report = report_with_slow_optimizer();
   ASSERT_EQ(report.findings.size(), 1U);
   const std::string advice = report.findings[0].advice;
-  EXPECT_EQ(advice, "Try optimizer.implementation = \"fused\".");
+  EXPECT_EQ(advice, "Try optimizer.fused = true.");
   EXPECT_EQ(advice_left(report)[0].advice, advice);
   report.changes = {sample_changes()[1]};  // Of another key.
   EXPECT_EQ(advice_left(report)[0].advice, advice);
@@ -336,25 +336,27 @@ TEST(AdviceLeft, IsTheDiagnosisOwnWhileNothingWasTried) {
 TEST(AdviceLeft, DoesNotProposeAFusedOptimizerToOneThatIsFused) {
   DiagnosisInput input = slow_optimizer();
   input.has_fused_optimizer = true;
-  EXPECT_EQ(diagnose(input).findings.at(0).advice, "optimizer.implementation is \"fused\" already.");
+  EXPECT_EQ(diagnose(input).findings.at(0).advice, "optimizer.fused is true already.");
 }
 
 TEST(AdviceLeft, SaysWhatCouldNotBeSetAndWhy) {
   Report report = report_with_slow_optimizer();
-  report.settings = {{"optimizer.implementation", "fused optimizer", "as it was", "its groups differ"}};
-  EXPECT_EQ(advice_left(report)[0].advice, "optimizer.implementation: not applicable: its groups differ.");
+  report.settings = {{"optimizer.fused", "fused optimizer", "as it was", "its groups differ"}};
+  EXPECT_EQ(advice_left(report)[0].advice, "optimizer.fused: not applicable: its groups differ.");
   report.settings[0].requested = report.settings[0].applied;
   EXPECT_THAT(advice_left(report)[0].advice, HasSubstr("Try"));
 }
 
 TEST(AdviceLeft, KeepsWhatConcernsNoSettingThatWasTried) {
   Report report;
-  report.findings = {
-      {"cores_oversubscribed", "Seen.", "A. B.", {{"A.", {"data.threads", "compute.threads"}}, {"B.", {}}}}};
+  report.findings = {{"cores_oversubscribed",
+                      "Seen.",
+                      "A. B.",
+                      {{"A.", {"data.num_workers", "compute.intra_op_threads"}}, {"B.", {}}}}};
   report.changes = {sample_changes()[3]};
-  EXPECT_EQ(
-      advice_left(report)[0].advice,
-      "data.threads = 2: inconclusive, +0.8 % [-1.1 %, +2.7 %] after 14 pairs. A larger budget gives more pairs. B.");
+  EXPECT_EQ(advice_left(report)[0].advice,
+            "data.num_workers = 2: inconclusive, +0.8 % [-1.1 %, +2.7 %] after 14 pairs. A larger budget gives more "
+            "pairs. B.");
 }
 
 TEST(ReportText, TellsAnUnavailableGainFromNone) {

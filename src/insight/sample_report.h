@@ -35,7 +35,7 @@ inline std::vector<Report::Change> sample_changes() {
            0.216,
            12,
            "update, relative L2: 2.1e-08 of 1e-06 allowed",
-           {{"optimizer.implementation", "\"fused\""}}},
+           {{"optimizer.fused", "true"}}},
           {"channels-last",
            "Images and weights with channels innermost.",
            "kept",
@@ -65,7 +65,7 @@ inline std::vector<Report::Change> sample_changes() {
            0.027,
            14,
            "same bits after 5 steps",
-           {{"data.threads", "2"}}},
+           {{"data.num_workers", "2"}}},
           {"arena for tensors",
            "Tensors in memory that stays mapped from step to step.",
            "kept",
@@ -126,7 +126,7 @@ inline Report sample_report() {
       {"cores_oversubscribed",
        "Compute threads (2) and loader threads (1) share 2 cores; loading takes about 2.1 % of a step from "
        "compute.",
-       "Divide the cores between loading and compute (data.threads, compute.threads), or make a sample "
+       "Divide the cores between loading and compute (data.num_workers, compute.intra_op_threads), or make a sample "
        "cheaper."}};
   report.changes = sample_changes();
   report.val_accuracy = 0.9203;
@@ -144,8 +144,8 @@ inline Report sample_report() {
                    {"decode", 0, 0, 0, 0, 0, 0, false},
                    {"transform", 240'000, 7.3, 0, 0, 752'640'000, 0, true},
                    {"consume", 240'000, 51.2, 3.4, 0, 752'640'000, 1.7, false}};
-  report.decisions = {{37, 2.1, "data.threads", "1", "3", "a batch takes the threads 33 ms", 2840, 2815.5, true},
-                      {75, 4.4, "data.threads", "3", "1", "rolled back", 2815.5, std::nullopt, false}};
+  report.decisions = {{37, 2.1, "data.num_workers", "1", "3", "a batch takes the threads 33 ms", 2840, 2815.5, true},
+                      {75, 4.4, "data.num_workers", "3", "1", "rolled back", 2815.5, std::nullopt, false}};
   report.loading_plan = Report::LoadingPlan{
       {{"read", 240'000, 784, 0}, {"pad, crop, flip, to float, into the batch", 240'000, 784, 3136}},
       7,
@@ -163,7 +163,7 @@ inline Report sample_report() {
                         {"System", "Debian 12, Linux 6.1"},
                         {"Headrace", "0.1.0, commit a1b2c3d, g++ 12.2.0, release"},
                         {"LibTorch", "2.11.0"}};
-  report.settings = {{"optimizer.implementation", "\"fused\"", "\"fused\"", ""},
+  report.settings = {{"optimizer.fused", "true", "true", ""},
                      {"compute.allocator", "\"arena\"", "\"arena\"", ""},
                      {"compute.wait_policy", "\"active\"", "\"passive\"",
                       "libgomp reads it when it is loaded; set it before the process starts."}};

@@ -152,8 +152,8 @@ NormedConvolution NormedConvolution::folded() const {
   return result;
 }
 
-at::Tensor mean_of_pictures(const at::Tensor& pictures) {
-  return at::adaptive_avg_pool2d(pictures, {1, 1}).flatten(1);
+at::Tensor mean_of_images(const at::Tensor& images) {
+  return at::adaptive_avg_pool2d(images, {1, 1}).flatten(1);
 }
 
 }  // namespace headrace

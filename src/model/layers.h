@@ -63,7 +63,7 @@ struct NormedConvolution {
   NormedConvolution folded() const;
 };
 
-// (N, C, H, W) -> (N, C): the mean of each picture's channel.
-at::Tensor mean_of_pictures(const at::Tensor& pictures);
+// (N, C, H, W) -> (N, C): the mean of each image's channel.
+at::Tensor mean_of_images(const at::Tensor& images);
 
 }  // namespace headrace

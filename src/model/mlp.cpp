@@ -20,9 +20,9 @@ struct Mlp {
 
 }  // namespace
 
-std::unique_ptr<Network> make_mlp(const ModelOptions& options, const PictureShape& pictures) {
-  const std::int64_t inputs = pictures.channels * pictures.height * pictures.width;
-  return std::make_unique<LayeredNetwork<Mlp>>(Mlp{Linear(inputs, 128), Linear(128, options.classes)});
+std::unique_ptr<Network> make_mlp(const ModelOptions& options, const ImageShape& images) {
+  const std::int64_t inputs = images.channels * images.height * images.width;
+  return std::make_unique<LayeredNetwork<Mlp>>(Mlp{Linear(inputs, 128), Linear(128, options.num_classes)});
 }
 
 }  // namespace headrace

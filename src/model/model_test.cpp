@@ -36,7 +36,7 @@ std::string refusal(const ModelOptions& options, int height) {
   return error_of(ErrorCode::invalid_argument, [&] { make_network(options, 1, height, height); });
 }
 
-TEST(Network, NamesItsTensorsLikeTheStateDictOfThePythonTwin) {
+TEST(Network, NamesItsTensorsLikeTheStateDictOfThePythonReference) {
   const auto network = seeded("small_cnn", 1);
   std::vector<std::string> names;
   for (const auto& [name, tensor] : network->state().parameters) {
@@ -60,9 +60,9 @@ TEST(Network, IsTheSameBitsAfterTheSameSeed) {
   }
 }
 
-TEST(Network, TakesAnyPictureSizeChannelsAndClasses) {
+TEST(Network, TakesAnyImageSizeChannelsAndClasses) {
   ModelOptions options;
-  options.classes = 7;
+  options.num_classes = 7;
   for (const std::string& name : network_names()) {
     options.name = name;
     const auto network = make_network(options, 3, 33, 18);
@@ -85,7 +85,7 @@ TEST(Network, UpdatesRunningStatisticsOnlyInTraining) {
   EXPECT_GT(buffers["bn2.running_mean"].abs().sum().item<float>(), 0.0F);
 }
 
-// The network pools before it clamps; its Python twin clamps before it pools.
+// The network pools before it clamps; its Python reference clamps before it pools.
 TEST(Network, PoolingBeforeClampingGivesTheSameBitsAndGradients) {
   for (const bool channels_last : {false, true}) {
     const auto network = seeded("small_cnn", 2);

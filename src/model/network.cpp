@@ -14,7 +14,7 @@ namespace {
 
 struct Family {
   std::string_view name;
-  std::unique_ptr<Network> (*make)(const ModelOptions& options, const PictureShape& pictures);
+  std::unique_ptr<Network> (*make)(const ModelOptions& options, const ImageShape& images);
 };
 constexpr std::array kFamilies{Family{"small_cnn", make_small_cnn}, Family{"mlp", make_mlp},
                                Family{"resnet18", make_resnet18}, Family{"strided_cnn", make_strided_cnn}};
@@ -27,20 +27,20 @@ constexpr std::string_view kScript = "torchscript:";
        nearest.empty() ? std::string{} : fmt::format(", did you mean {}?", nearest), fmt::join(names, ", "));
 }
 
-std::unique_ptr<Network> network_named(const ModelOptions& options, const PictureShape& pictures) {
-  if (options.name.rfind(kScript, 0) == 0) return load_script(options.name.substr(kScript.size()), options.classes);
+std::unique_ptr<Network> network_named(const ModelOptions& options, const ImageShape& images) {
+  if (options.name.rfind(kScript, 0) == 0) return load_script(options.name.substr(kScript.size()), options.num_classes);
   const auto family =
       std::find_if(kFamilies.begin(), kFamilies.end(), [&](const Family& known) { return known.name == options.name; });
   if (family == kFamilies.end()) fail_unknown(options.name);
-  return family->make(options, pictures);
+  return family->make(options, images);
 }
 
 }  // namespace
 
 std::unique_ptr<Network> make_network(const ModelOptions& options, int channels, int height, int width) {
-  if (channels < 1 || height < 1 || width < 1 || options.classes < 2) {
-    fail(ErrorCode::invalid_argument, "model: {}: wanted pictures and at least 2 classes, found {}x{}x{} and {}",
-         options.name, channels, height, width, options.classes);
+  if (channels < 1 || height < 1 || width < 1 || options.num_classes < 2) {
+    fail(ErrorCode::invalid_argument, "model: {}: wanted images and at least 2 classes, found {}x{}x{} and {}",
+         options.name, channels, height, width, options.num_classes);
   }
   if (options.stem != Stem::imagenet && options.name != "resnet18") {
     fail(ErrorCode::invalid_argument, "model: model.stem is for resnet18, found model.name = \"{}\"", options.name);

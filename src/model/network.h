@@ -14,8 +14,8 @@
 namespace headrace {
 
 // Not thread-safe. A native network is initialised from at::manual_seed's default generator as PyTorch initialises the
-// same layers in the same order: after the same seed, the same bits as its Python twin, under the names of the twin's
-// state_dict. Twins: torchvision.models.resnet18; bench/train_fashion/small_cnn.py; the others in
+// same layers in the same order: after the same seed, the same bits as its Python reference, under the names of the
+// reference's state_dict. Native loaders: torchvision.models.resnet18; bench/train_fashion/small_cnn.py; the others in
 // tests/model_parity_test.py.
 class Network {
  public:
@@ -32,7 +32,7 @@ class Network {
 };
 
 // Draws the network, or reads "torchscript:FILE", then loads options.weights over it (Error of weights.h).
-// Error{invalid_argument} for an unknown name lists the known ones and the nearest; or when the pictures' size does not
+// Error{invalid_argument} for an unknown name lists the known ones and the nearest; or when the images' size does not
 // fit, or an option that the network does not have. Loading a TorchScript file runs code from it: only files that are
 // trusted as much as this program.
 std::unique_ptr<Network> make_network(const ModelOptions& options, int channels, int height, int width);

@@ -261,8 +261,8 @@ void check(const at::Tensor& input, const NormTensors& norm, const NormReluPool&
   }
   const std::int64_t least = settings.pool ? 2 : 1;
   if (input.size(0) < 1 || input.size(1) < 1 || input.size(2) < least || input.size(3) < least) {
-    fail(ErrorCode::invalid_argument, "model: norm_relu_pool: wanted at least 1 picture of {}x{}, found {}", least,
-         least, shape(input));
+    fail(ErrorCode::invalid_argument, "model: norm_relu_pool: wanted at least 1 image of {}x{}, found {}", least, least,
+         shape(input));
   }
   if (settings.training && input.numel() == input.size(1)) {
     fail(ErrorCode::invalid_argument, "model: norm_relu_pool: wanted more than 1 value a channel in training, found {}",

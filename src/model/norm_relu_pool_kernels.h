@@ -1,4 +1,4 @@
-// The four passes of norm_relu_pool.h over one part of a picture tensor, once per instruction set.
+// The four passes of norm_relu_pool.h over one part of an image tensor, once per instruction set.
 //
 // Kernels allocate nothing and start no thread. Those of the plain set are the specification; the others do the same on
 // vectors of channels (NHWC) or of columns (NCHW). Sums are taken in float over runs of at most 64 values a lane and in

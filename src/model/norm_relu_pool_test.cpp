@@ -225,8 +225,8 @@ std::string refusal(const at::Tensor& x, const NormTensors& norm, const NormRelu
 
 TEST(NormReluPool, RefusesWhatItCannotDoInOneLine) {
   const NormTensors norm = norm_of(3);
-  EXPECT_THAT(refusal(at::zeros({0, 3, 4, 4}), norm), HasSubstr("wanted at least 1 picture of 2x2, found Float (0, 3"));
-  EXPECT_THAT(refusal(at::zeros({2, 3, 1, 4}), norm), HasSubstr("wanted at least 1 picture of 2x2"));
+  EXPECT_THAT(refusal(at::zeros({0, 3, 4, 4}), norm), HasSubstr("wanted at least 1 image of 2x2, found Float (0, 3"));
+  EXPECT_THAT(refusal(at::zeros({2, 3, 1, 4}), norm), HasSubstr("wanted at least 1 image of 2x2"));
   EXPECT_THAT(refusal(at::zeros({2, 3, 4}), norm), HasSubstr("found Float (2, 3, 4)"));
   EXPECT_THAT(refusal(at::zeros({2, 3, 4, 4}, at::kDouble), norm), HasSubstr("found Double"));
   EXPECT_THAT(refusal(at::zeros({2, 4, 4, 4}), norm), HasSubstr("dense Float (4), found Float (3)"));

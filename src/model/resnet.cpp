@@ -43,12 +43,12 @@ struct ResNet {
   Linear last;
 
   at::Tensor operator()(const at::Tensor& images, const Mode& mode) const {
-    at::Tensor pictures = stem(images, mode.training).relu_();
-    if (stem_kind == Stem::imagenet) pictures = at::max_pool2d(pictures, 3, 2, 1);
+    at::Tensor features = stem(images, mode.training).relu_();
+    if (stem_kind == Stem::imagenet) features = at::max_pool2d(features, 3, 2, 1);
     for (const std::vector<Block>& stage : stages) {
-      for (const Block& block : stage) pictures = block(pictures, mode.training);
+      for (const Block& block : stage) features = block(features, mode.training);
     }
-    return last(mean_of_pictures(pictures));
+    return last(mean_of_images(features));
   }
 
   void register_in(ModelState& state) const {
@@ -120,10 +120,10 @@ ConvolutionShape stem_shape(Stem stem, std::int64_t channels) {
 
 }  // namespace
 
-std::unique_ptr<Network> make_resnet18(const ModelOptions& options, const PictureShape& pictures) {
+std::unique_ptr<Network> make_resnet18(const ModelOptions& options, const ImageShape& images) {
   // Braces draw in this order.
-  ResNet network{options.stem, NormedConvolution(stem_shape(options.stem, pictures.channels)), draw_stages(),
-                 Linear(512, options.classes)};
+  ResNet network{options.stem, NormedConvolution(stem_shape(options.stem, images.channels)), draw_stages(),
+                 Linear(512, options.num_classes)};
   draw_again(network);
   return std::make_unique<LayeredNetwork<ResNet>>(std::move(network));
 }

@@ -25,7 +25,7 @@ namespace fs = std::filesystem;
 using ::testing::HasSubstr;
 using torch::jit::Module;
 
-// Pictures of any size: a convolution that is learnt, one that is frozen, a normalisation, and a mean for each of 4
+// Images of any size: a convolution that is learnt, one that is frozen, a normalisation, and a mean for each of 4
 // classes.
 Module classifier() {
   at::manual_seed(4);
@@ -60,11 +60,11 @@ class Script : public ::testing::Test {
   std::unique_ptr<Network> loaded(std::int64_t classes = 4) const {
     ModelOptions options;
     options.name = "torchscript:" + file().string();
-    options.classes = classes;
+    options.num_classes = classes;
     return make_network(options, 3, 8, 8);
   }
 
-  // What loading the file and, if that works, one batch of 2 pictures says; always one line that names the file.
+  // What loading the file and, if that works, one batch of 2 images says; always one line that names the file.
   std::string refusal(ErrorCode code) const {
     try {
       const auto network = loaded();
@@ -176,7 +176,7 @@ TEST_F(Script, NamesATensorOfTwoModulesOnce) {
   EXPECT_EQ(state.parameters[0].first, "a.weight");
 }
 
-TEST_F(Script, RefusesWhatIsNoClassifierOfPictures) {
+TEST_F(Script, RefusesWhatIsNoClassifierOfImages) {
   constexpr auto corrupt = ErrorCode::corrupt_data;
   EXPECT_THAT(refusal_of("def other(self, x):\n  return x", corrupt), HasSubstr("without forward"));
   EXPECT_THAT(refusal_of("def forward(self):\n  return 1", corrupt), HasSubstr("forward takes (), wanted one tensor"));

@@ -9,7 +9,7 @@
 namespace headrace {
 namespace {
 
-// As many as 2 cores train with 2,800 pictures of 64x64 a second (batch 64, float32, NCHW): about what they decode, so
+// As many as 2 cores train with 2,800 images of 64x64 a second (batch 64, float32, NCHW): about what they decode, so
 // that neither loading nor computing hides a change of the other. Measured by strided_cnn_bench.
 constexpr std::array<std::int64_t, 4> kChannels{16, 32, 64, 96};
 
@@ -18,9 +18,9 @@ struct StridedCnn {
   Linear last;
 
   at::Tensor operator()(const at::Tensor& images, const Mode& mode) const {
-    at::Tensor pictures = images;
-    for (const NormedConvolution& layer : convolutions) pictures = layer(pictures, mode.training).relu_();
-    return last(mean_of_pictures(pictures));
+    at::Tensor features = images;
+    for (const NormedConvolution& layer : convolutions) features = layer(features, mode.training).relu_();
+    return last(mean_of_images(features));
   }
 
   void register_in(ModelState& state) const {
@@ -49,10 +49,10 @@ std::vector<NormedConvolution> draw_convolutions(std::int64_t channels) {
 
 }  // namespace
 
-std::unique_ptr<Network> make_strided_cnn(const ModelOptions& options, const PictureShape& pictures) {
+std::unique_ptr<Network> make_strided_cnn(const ModelOptions& options, const ImageShape& images) {
   // Braces draw in this order.
   return std::make_unique<LayeredNetwork<StridedCnn>>(
-      StridedCnn{draw_convolutions(pictures.channels), Linear(kChannels.back(), options.classes)});
+      StridedCnn{draw_convolutions(images.channels), Linear(kChannels.back(), options.num_classes)});
 }
 
 }  // namespace headrace

@@ -32,7 +32,7 @@ class Weights : public ::testing::Test {
     at::manual_seed(seed);
     ModelOptions options;
     options.name = "strided_cnn";
-    options.classes = classes;
+    options.num_classes = classes;
     auto network = make_network(options, 3, 16, 16);
     network->forward(at::randn({4, 3, 16, 16}));
     return network;
@@ -104,7 +104,7 @@ TEST_F(Weights, AreWhatANetworkBeginsWithWhenItsOptionsNameAFile) {
   const auto network = make_network(options, 3, 16, 16);
   EXPECT_TRUE(equal(tensors_of(*saved), tensors_of(*network)));
 
-  options.classes = 7;
+  options.num_classes = 7;
   options.weights_except = {"fc"};
   at::manual_seed(3);
   const auto other_head = make_network(options, 3, 16, 16);

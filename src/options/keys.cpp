@@ -44,57 +44,113 @@ constexpr Synonym kSynonyms[] = {
     {"dataset", "data.source"},
     {"path", "data.source"},
     {"root", "data.source"},
-    {"workers", "data.threads"},
-    {"num_workers", "data.threads"},
+    {"workers", "data.num_workers"},
     {"prefetch", "data.prefetch_batches"},
     {"prefetch_factor", "data.prefetch_batches"},
     {"drop_last", "data.last_batch"},
-    {"num_replicas", "data.ranks"},
-    {"world_size", "data.ranks"},
+    {"num_replicas", "data.world_size"},
     {"img_size", "data.transform.size"},
     {"image_size", "data.transform.size"},
     {"resolution", "data.transform.size"},
-    {"std", "data.transform.deviation"},
-    {"stddev", "data.transform.deviation"},
+    {"stddev", "data.transform.std"},
     {"hflip", "data.transform.flip_probability"},
     {"flip", "data.transform.flip_probability"},
     {"horizontal_flip", "data.transform.flip_probability"},
     {"padding", "data.transform.pad"},
     {"arch", "model.name"},
-    {"num_classes", "model.classes"},
-    {"n_classes", "model.classes"},
+    {"n_classes", "model.num_classes"},
     {"pretrained", "model.weights"},
     {"checkpoint", "model.weights"},
     {"channels_last", "model.memory_format"},
-    {"lr", "optimizer.rate"},
-    {"learning_rate", "optimizer.rate"},
+    {"learning_rate", "optimizer.lr"},
     {"wd", "optimizer.weight_decay"},
-    {"betas", "optimizer.beta1"},
-    {"eps", "optimizer.epsilon"},
-    {"fused", "optimizer.implementation"},
-    {"foreach", "optimizer.implementation"},
-    {"warmup", "schedule.warmup_steps"},
-    {"lr_scheduler", "schedule.name"},
-    {"scheduler", "schedule.name"},
+    {"warmup", "lr_scheduler.warmup_steps"},
+    {"scheduler", "lr_scheduler.name"},
     {"max_epochs", "train.epochs"},
     {"num_epochs", "train.epochs"},
     {"amp", "train.precision"},
-    {"accumulate_grad_batches", "train.accumulate"},
-    {"gradient_accumulation_steps", "train.accumulate"},
-    {"grad_clip", "train.clip_norm"},
-    {"gradient_clip_val", "train.clip_norm"},
-    {"max_grad_norm", "train.clip_norm"},
-    {"num_threads", "compute.threads"},
+    {"accumulate_grad_batches", "train.gradient_accumulation_steps"},
+    {"grad_clip", "train.max_grad_norm"},
+    {"gradient_clip_val", "train.max_grad_norm"},
+    {"num_threads", "compute.intra_op_threads"},
     {"budget", "tune.budget_s"},
 };
 
-// `key` may lack the tables around it, as a keyword of Python's does: "batch_size" is data.batch_size.
+struct RetiredKey {
+  std::string_view key;
+  std::string_view successor;
+  std::string_view value;      // The line is for this one, as TOML writes it; empty: for each.
+  std::string_view value_now;  // Empty: the same.
+  std::string_view how;        // What to write now; empty: the same value, or value_now.
+};
+constexpr RetiredKey kRetiredKeys[] = {
+#define RETIRED_KEY(...) {__VA_ARGS__},
+#define RETIRED_TABLE(table, successor)
+#define RETIRED_WORD(word, successor)
+#include "options/retired_names.inc"
+#undef RETIRED_KEY
+#undef RETIRED_TABLE
+};
+
+struct RetiredTable {
+  std::string_view table;
+  std::string_view successor;
+};
+constexpr RetiredTable kRetiredTables[] = {
+#define RETIRED_KEY(...)
+#define RETIRED_TABLE(...) {__VA_ARGS__},
+#include "options/retired_names.inc"
+#undef RETIRED_KEY
+#undef RETIRED_TABLE
+#undef RETIRED_WORD
+};
+
+// A key may lack the tables around it, as a keyword of Python's does: "batch_size" is data.batch_size.
+bool is_short_for(std::string_view written, std::string_view key) {
+  return written == key ||
+         (key.size() > written.size() && key.ends_with(written) && key[key.size() - written.size() - 1] == '.');
+}
+
+bool has_field(const std::vector<Field>& fields, std::string_view key) {
+  return std::any_of(fields.begin(), fields.end(), [&](const Field& field) { return field.key == key; });
+}
+
+// The key in the table that took its own one's place.
+std::string in_current_table(std::string_view key) {
+  for (const RetiredTable& retired : kRetiredTables) {
+    const std::string_view table = retired.table;
+    if (!key.starts_with(table) || (key.size() > table.size() && key[table.size()] != '.')) continue;
+    return std::string(retired.successor) + std::string(key.substr(table.size()));
+  }
+  return std::string(key);
+}
+
+// ", which is now data.num_workers": of a key that an earlier version had; empty where none had it. `fields` may lack
+// the tables around their keys, too.
+std::string advice_on_retired_key(const std::vector<Field>& fields, std::string_view key) {
+  std::string advice;
+  for (const RetiredKey& retired : kRetiredKeys) {
+    if (!is_short_for(key, retired.key) && key != in_current_table(retired.key)) continue;
+    const auto field = std::find_if(fields.begin(), fields.end(), [&](const Field& candidate) {
+      return is_short_for(candidate.key, retired.successor);
+    });
+    const bool of_keywords = retired.how.starts_with("with ");  // Another keyword belongs to it, which no recipe has.
+    if (field == fields.end() || (of_keywords && field->key != last_part(field->key))) continue;
+    const std::string_view now = retired.how.empty() ? retired.value_now : retired.how;
+    advice += advice.empty() ? ", which is now " : ", or ";
+    advice += field->key;
+    if (!now.empty()) advice += of_keywords ? " " : " = ";
+    advice += now;
+    if (!retired.value.empty()) advice += fmt::format(" (for {})", retired.value);
+  }
+  if (!advice.empty()) return advice;
+  const std::string now = current_name(key);
+  return now != key && has_field(fields, now) ? fmt::format(", which is now {}", now) : "";
+}
+
 bool is_synonym(std::string_view word, std::string_view key) {
-  return std::any_of(std::begin(kSynonyms), std::end(kSynonyms), [&](const Synonym& synonym) {
-    const bool same = synonym.key == key || (synonym.key.size() > key.size() && synonym.key.ends_with(key) &&
-                                             synonym.key[synonym.key.size() - key.size() - 1] == '.');
-    return same && synonym.word == word;
-  });
+  return std::any_of(std::begin(kSynonyms), std::end(kSynonyms),
+                     [&](const Synonym& synonym) { return synonym.word == word && is_short_for(key, synonym.key); });
 }
 
 std::size_t edits_allowed(std::string_view text) {
@@ -106,6 +162,21 @@ std::size_t edits_allowed(std::string_view text) {
 std::string table_of(std::string_view key) {
   const std::size_t dot = key.rfind('.');
   return dot == std::string_view::npos ? "" : std::string(key.substr(0, dot));
+}
+
+std::string current_name(std::string_view key) {
+  for (const RetiredKey& retired : kRetiredKeys) {
+    if (retired.key == key) return std::string(retired.successor);
+  }
+  return in_current_table(key);
+}
+
+std::pair<std::string, std::string> current_setting(std::string_view key, std::string_view value) {
+  for (const RetiredKey& retired : kRetiredKeys) {
+    if (retired.key != key || (!retired.value.empty() && retired.value != value)) continue;
+    return {std::string(retired.successor), std::string(retired.value_now.empty() ? value : retired.value_now)};
+  }
+  return {current_name(key), std::string(value)};
 }
 
 std::string nearest_name(const std::vector<std::string>& names, std::string_view name) {
@@ -152,6 +223,7 @@ std::string nearest_key(const std::vector<Field>& fields, std::string_view key) 
 }
 
 std::string advice_on_key(const std::vector<Field>& fields, std::string_view key) {
+  if (std::string advice = advice_on_retired_key(fields, key); !advice.empty()) return advice;
   if (const std::string nearest = nearest_key(fields, key); !nearest.empty()) {
     return fmt::format(", did you mean {}?", nearest);
   }

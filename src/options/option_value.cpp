@@ -159,6 +159,11 @@ OptionValue detail::number_or_auto(std::int64_t value) {
   return value;
 }
 
+OptionValue detail::choice_value(std::string_view name) {
+  if (name == "true" || name == "false") return name == "true";
+  return std::string(name);
+}
+
 bool detail::is_auto(const OptionValue& value) {
   const auto* text = std::get_if<std::string>(&value);
   const auto* number = std::get_if<std::int64_t>(&value);

@@ -71,13 +71,13 @@ void describe(Visitor& visit, Options& o) {
 }
 
 struct AutoOptions {
-  std::int64_t threads = AUTOTUNE;
+  std::int64_t num_workers = AUTOTUNE;
 };
 
 template <class Visitor, class Options>
 requires std::same_as<std::remove_const_t<Options>, AutoOptions>
 void describe(Visitor& visit, Options& o) {
-  visit("threads", o.threads, Range<std::int64_t>{0, 256, kOrAuto}, "How many.");
+  visit("num_workers", o.num_workers, Range<std::int64_t>{0, 256, kOrAuto}, "How many.");
 }
 
 namespace {
@@ -422,17 +422,17 @@ TEST(Reference, SchemaRefusesUnknownKeysAtEveryLevel) {
 TEST(AutoNumber, IsWrittenAsAWordAndReadFromThatOrItsNumber) {
   AutoOptions options;
   const std::vector<Field> fields = fields_of(options, "data.");
-  EXPECT_EQ(write_toml(fields), "[data]\nthreads = \"auto\"\n");
-  read_toml(fields, "data.threads = 3", "r.toml");
-  EXPECT_EQ(options.threads, 3);
+  EXPECT_EQ(write_toml(fields), "[data]\nnum_workers = \"auto\"\n");
+  read_toml(fields, "data.num_workers = 3", "r.toml");
+  EXPECT_EQ(options.num_workers, 3);
   EXPECT_EQ(to_toml(fields[0].get()), "3");
-  for (const char* text : {"data.threads = 'auto'", "data.threads = -1"}) {
-    options.threads = 5;
+  for (const char* text : {"data.num_workers = 'auto'", "data.num_workers = -1"}) {
+    options.num_workers = 5;
     read_toml(fields, text, "r.toml");
-    EXPECT_EQ(options.threads, AUTOTUNE) << text;
+    EXPECT_EQ(options.num_workers, AUTOTUNE) << text;
   }
   for (const char* text : {"auto", "-1", "7"}) fields[0].set(parse_option(fields[0], text));
-  EXPECT_EQ(options.threads, 7);
+  EXPECT_EQ(options.num_workers, 7);
 }
 
 TEST(AutoNumber, RefusalsSayBothFormsAndNumbersWithoutItRefuseIt) {
@@ -446,16 +446,16 @@ TEST(AutoNumber, RefusalsSayBothFormsAndNumbersWithoutItRefuseIt) {
     }
     return std::string("accepted");
   };
-  EXPECT_EQ(refused("257"), "data.threads must be 0 to 256, or \"auto\", found 257");
-  EXPECT_EQ(refused("-2"), "data.threads must be 0 to 256, or \"auto\", found -2");
-  EXPECT_EQ(refused("atuo"), "data.threads must be 0 to 256, or \"auto\", found \"atuo\"");
+  EXPECT_EQ(refused("257"), "data.num_workers must be 0 to 256, or \"auto\", found 257");
+  EXPECT_EQ(refused("-2"), "data.num_workers must be 0 to 256, or \"auto\", found -2");
+  EXPECT_EQ(refused("atuo"), "data.num_workers must be 0 to 256, or \"auto\", found \"atuo\"");
   EXPECT_EQ(refusal("data.batch_size = 'auto'"), "r.toml:1: data.batch_size must be a whole number, found \"auto\"");
   EXPECT_EQ(refusal("data.batch_size = -1"), "r.toml:1: data.batch_size must be 1 to 65536, found -1");
 }
 
 TEST(AutoNumber, TheSchemaTakesANumberInRangeOrTheWord) {
   AutoOptions options;
-  const auto schema = options_schema(fields_of(options), "t")["properties"]["threads"];
+  const auto schema = options_schema(fields_of(options), "t")["properties"]["num_workers"];
   EXPECT_EQ(schema["type"], (nlohmann::ordered_json{"integer", "string"}));
   EXPECT_EQ(schema["minimum"], 0);
   EXPECT_EQ(schema["maximum"], 256);

@@ -80,7 +80,8 @@ Json field_schema(const Field& field) {
       schema["type"] = "string";
       break;
     case FieldKind::choice:
-      schema["enum"] = field.choices;
+      schema["enum"] = Json::array();
+      for (const std::string& name : field.choices) schema["enum"].push_back(json_value(detail::choice_value(name)));
       break;
     case FieldKind::reals:
       schema["type"] = "array";

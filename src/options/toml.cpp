@@ -114,6 +114,9 @@ void collect_entries(const std::vector<Field>& fields, const toml::table& table,
            fmt::format("unknown key {}{}", entry.key, advice_on_key(document.fields, entry.key)));
   }
   const std::vector<std::string> tables = tables_of(document.fields);
+  if (const std::string now = current_name(entry.key); now != entry.key) {
+    refuse(document.source, entry.node->source(), fmt::format("unknown table {}, which is now {}", entry.key, now));
+  }
   const auto same_end = std::find_if(tables.begin(), tables.end(), [&](const std::string& known) {
     return known.ends_with("." + entry.key);  // "transform" for "data.transform".
   });

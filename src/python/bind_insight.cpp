@@ -91,7 +91,7 @@ void register_insight(py::module_& module) {
         return object_of(to_json(diagnose_record(trace.record(), std::move(input), skip)));
       },
       py::arg("trace"), py::arg("samples_per_step"), py::kw_only(), py::arg("skip") = 0,
-      py::arg("loader_busy_s") = py::none(), py::arg("loader_threads") = 1,
+      py::arg("loader_busy_s") = py::none(), py::arg("num_workers") = 1,
       "What limits the steps that `trace` recorded: bound, predicted_free_data_gain, sentence, findings.");
   module.def(
       "write_report",

@@ -63,9 +63,9 @@ void add_properties(py::class_<NativeLoader>& bound) {
       .def_property_readonly(
           "samples", [](const NativeLoader& loader) { return loader.source().size(); }, "Samples in the data set.")
       .def_property_readonly(
-          "classes",
+          "num_classes",
           [](const NativeLoader& loader) -> std::optional<std::int64_t> {
-            const std::int64_t classes = loader.source().classes();
+            const std::int64_t classes = loader.source().num_classes();
             if (classes == std::numeric_limits<std::int64_t>::max()) return std::nullopt;
             return classes;
           },
@@ -76,14 +76,14 @@ constexpr const char* kLoaderText =
     R"(Reads, decodes and transforms samples on native threads and yields them as batches.
 
 source is "idx:DIR" (MNIST, Fashion-MNIST), "folder:DIR" (an ImageFolder of JPEG and PNG files), or an object of your own
-with __len__ and __getitem__(index) -> (picture, label): a uint8 array or tensor (H x W x C) or the bytes of a JPEG or PNG
-file, and an integer. It may have classes (their number, or their names) and labels (one a sample). workers=0 calls it from
-the loader's threads under the GIL; workers=N from N processes of their own, which get it once, by pickle, live as long as
-the Loader, and are replaced when they die or do not answer within worker_timeout_s=300. The keywords are the
-keys of a recipe's [data]: val_fraction, batch_size, threads, threads_max, prefetch_batches, prefetch_mib, last_batch, shuffle,
-shuffle_window, buckets, bucket_by, sampler, weights, ranks, rank, in_order, on_corrupt, max_pixels, max_sample_bytes, cache,
+with __len__ and __getitem__(index) -> (image, label): a uint8 array or tensor (H x W x C) or the bytes of a JPEG or PNG
+file, and an integer. It may have classes (their number, or their names) and labels (one a sample). num_workers=N threads call it
+under the GIL; with worker_type="process" N processes of their own do, which get it once, by pickle, live as long as the
+Loader, and are replaced when they die or do not answer within worker_timeout_s=300. The keywords are the
+keys of a recipe's [data]: val_fraction, batch_size, num_workers, num_workers_max, prefetch_batches, prefetch_mib, last_batch, shuffle,
+shuffle_window, buckets, bucket_by, sampler, weights, world_size, rank, in_order, on_corrupt, max_pixels, max_sample_bytes, cache,
 cache_mib, index, scale_decode, and transform, a dict of the keys of [data.transform]: size, crop, resize, scale, ratio, pad,
-flip_probability, mean, deviation (docs/options.md). Besides: split="train", "val" or "test" (an object of your own is
+flip_probability, mean, std (docs/options.md). Besides: split="train", "val" or "test" (an object of your own is
 read whole as any of them, but with val_fraction above 0, which parts it into train and val); seed=0;
 training, which switches shuffle and random transforms on and is split == "train" where it is not given; collate_fn,
 which is given a list of samples, (image, label) each, those left out that do not count, and returns the batch, whatever it
@@ -92,8 +92,8 @@ number, from 0, in each worker process before the source is read there;
 persistent_workers=True, False gives each pass threads and processes of its own; enable_async_data_loading=True, False lets
 request() wait for the batch.
 
-Each iteration is the next epoch and yields headrace.Batch objects: (images, labels), also by name, over the loader's own
-memory. One iteration runs at a time. Bytes depend on seed, epoch and options alone, never on threads.)";
+Each iteration is the next epoch and yields headrace.Batch objects: image and labels, in this order and by name, over the loader's own
+memory. One iteration runs at a time. Bytes depend on seed, epoch and options alone, never on workers.)";
 
 }  // namespace
 
@@ -111,7 +111,7 @@ void register_loader(py::module_& module) {
           "state_dict", &NativeLoader::state,
           "Where the next batch stands: epoch and position, in samples of all ranks, with what must be the same there.")
       .def("load_state_dict", &NativeLoader::load_state, py::arg("state_dict"),
-           "The next iteration begins there, with any number of threads or ranks. A state of other data, another seed "
+           "The next iteration begins there, with any number of workers or ranks. A state of other data, another seed "
            "or "
            "an option that changes batches is refused by name.")
       .def("set_epoch", &NativeLoader::set_epoch, py::arg("epoch"),
@@ -140,15 +140,15 @@ void register_loader(py::module_& module) {
           "What a sample's loading costs by part, and proposals: to leave out the dearest optional transform, with the "
           "samples a second predicted then, and to augment on the GPU. Measures for about a second.")
       .def("decisions", &NativeLoader::decisions,
-           "What was changed where threads, prefetch_batches or cache is AUTOTUNE: batch, at_s, what, from, to, why, "
+           "What was changed where num_workers, prefetch_batches or cache is AUTOTUNE: batch, at_s, what, from, to, "
+           "why, "
            "before and after (samples a second), rolled_back.")
-      .def("set_threads", &NativeLoader::set_threads, py::arg("threads"), "Or AUTOTUNE. Live; changes no byte.")
+      .def("set_num_workers", &NativeLoader::set_num_workers, py::arg("num_workers"),
+           "Threads, or AUTOTUNE; with worker_type=\"process\" processes. Live; changes no byte.")
       .def("set_prefetch_batches", &NativeLoader::set_prefetch_batches, py::arg("batches"),
            "Or AUTOTUNE. Live; changes no byte.")
       .def("set_cache", &NativeLoader::set_cache, py::arg("cache"),
-           "\"none\", \"decoded\", \"encoded\" or AUTOTUNE. Live; changes no byte.")
-      .def("set_workers", &NativeLoader::set_workers, py::arg("workers"),
-           "Processes that read a source of your own. Live; changes no byte.");
+           "\"none\", \"decoded\", \"encoded\" or AUTOTUNE. Live; changes no byte.");
   add_properties(bound);
 }
 

@@ -20,9 +20,9 @@ model: the module; its tensors are shared. optimizer: a torch.optim.AdamW or SGD
 are read at each step, its state is shared, so that optimizer.state_dict() and torch's schedulers go on working.
 forward(model, batch): returns the loss, a tensor of one number, or (loss, dict of tensors).
 
-Keywords are those of a recipe's [train] and [schedule]: accumulate, clip_norm, precision ("fp32" or "bf16"), loss_scale
-(as torch.amp.GradScaler; 0 is none), epochs, deterministic, and schedule, a name or a dict of the keys of [schedule]; steps is the number of optimizer steps of the
-whole run, for a schedule without fit(). Not thread-safe. A step that raises leaves parameters, optimizer and progress as
+Keywords are those of a recipe's [train] and [lr_scheduler]: gradient_accumulation_steps, max_grad_norm, precision ("fp32" or
+"bf16"), loss_scale (as torch.amp.GradScaler; 0 is none), epochs, deterministic, and lr_scheduler, a name or a dict of the
+keys of [lr_scheduler]; steps is the number of optimizer steps of the whole run, for a schedule without fit(). Not thread-safe. A step that raises leaves parameters, optimizer and progress as
 they were; buffers that forward had changed by then, such as running statistics, stay changed.)")
       .def(py::init([](py::object model, py::object optimizer, py::object forward, const py::kwargs& options) {
              return std::make_unique<ModuleTrainer>(std::move(model), std::move(optimizer), std::move(forward),
@@ -30,7 +30,8 @@ they were; buffers that forward had changed by then, such as running statistics,
            }),
            py::arg("model"), py::arg("optimizer"), py::arg("forward"))
       .def("step", &ModuleTrainer::step, py::arg("batch"), py::arg("last_of_window") = false,
-           "One batch: forward and backward, and the update when `accumulate` batches are done or last_of_window says "
+           "One batch: forward and backward, and the update when gradient_accumulation_steps batches are done or "
+           "last_of_window says "
            "so. "
            "Returns the loss, detached.")
       .def("finish_window", &ModuleTrainer::finish_window, "The update of a window that is open, if one is.")

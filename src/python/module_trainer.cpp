@@ -23,11 +23,11 @@ namespace {
 namespace py = pybind11;
 
 // Only those that mean something for a step from Python; checkpoints are the caller's own there.
-std::vector<Field> step_fields(TrainOptions& options, ScheduleOptions& schedule) {
+std::vector<Field> step_fields(TrainOptions& options, LrSchedulerOptions& schedule) {
   std::vector<Field> fields = fields_of(options);
   std::erase_if(
       fields, [](const Field& field) { return field.key == "checkpoint_every_s" || field.key == "keep_checkpoints"; });
-  for (Field& field : fields_of(schedule, "schedule.")) fields.push_back(std::move(field));
+  for (Field& field : fields_of(schedule, "lr_scheduler.")) fields.push_back(std::move(field));
   return fields;
 }
 
@@ -106,10 +106,10 @@ ModuleTrainer::ModuleTrainer(py::object model, py::object optimizer, py::object 
     if (!steps.is_none()) steps_ = steps.cast<std::int64_t>();
     if (steps_ && *steps_ < 1) fail(ErrorCode::invalid_argument, "steps is {}; wanted at least 1", *steps_);
   }
-  if (rest.contains("schedule") && PyUnicode_Check(rest["schedule"].ptr()) != 0) {
+  if (rest.contains("lr_scheduler") && PyUnicode_Check(rest["lr_scheduler"].ptr()) != 0) {
     py::dict named;
-    named["name"] = rest["schedule"];
-    rest["schedule"] = named;
+    named["name"] = rest["lr_scheduler"];
+    rest["lr_scheduler"] = named;
   }
   set_keywords(step_fields(options_, schedule_), rest);
   trainer_ = std::make_unique<Trainer>(state_, optimizer_.make(), Forward{}, options_, schedule_, steps_.value_or(1));
@@ -146,7 +146,7 @@ at::Tensor ModuleTrainer::step_on(const py::object& batch, bool last_of_window) 
 }
 
 py::object ModuleTrainer::step(const py::object& batch, bool last_of_window) {
-  if (schedule_.name != ScheduleName::constant && !steps_) {
+  if (schedule_.name != LrSchedulerName::constant && !steps_) {
     fail(ErrorCode::invalid_argument,
          "python: a schedule spreads over the whole run: wanted steps=, the optimizer steps of it");
   }
@@ -165,8 +165,8 @@ void ModuleTrainer::finish_window() {
 
 void ModuleTrainer::plan_run(const AnyLoader& loader, std::int64_t epochs) {
   const auto batches = loader.batches();
-  if (batches) steps_ = windows_in(*batches, options_.accumulate) * epochs;
-  if (schedule_.name != ScheduleName::constant && !steps_) {
+  if (batches) steps_ = windows_in(*batches, options_.gradient_accumulation_steps) * epochs;
+  if (schedule_.name != LrSchedulerName::constant && !steps_) {
     fail(ErrorCode::invalid_argument,
          "python: a schedule spreads over the whole run: wanted a loader with a length, or steps=");
   }

@@ -27,8 +27,8 @@ struct FitCallbacks {
 
 class ModuleTrainer {
  public:
-  // `keywords`: those of TrainOptions that concern a step, schedule as a name or a dict of ScheduleOptions, and steps,
-  // the optimizer steps of the whole run where a schedule needs to know.
+  // `keywords`: those of TrainOptions that concern a step, schedule as a name or a dict of LrSchedulerOptions, and
+  // steps, the optimizer steps of the whole run where a schedule needs to know.
   ModuleTrainer(pybind11::object model, pybind11::object optimizer, pybind11::object forward,
                 const pybind11::dict& keywords);
   ModuleTrainer(const ModuleTrainer&) = delete;
@@ -62,7 +62,7 @@ class ModuleTrainer {
   pybind11::object model_;
   pybind11::object forward_;
   TrainOptions options_;
-  ScheduleOptions schedule_;
+  LrSchedulerOptions schedule_;
   std::optional<std::int64_t> steps_;  // Of the run, when somebody said or fit() knows.
   std::int64_t resume_batch_ = 0;      // Where a loaded checkpoint stands in its epoch.
   // Of python/headrace/_place.py; each may be None.

@@ -85,6 +85,21 @@ py::list stages_of(const LoaderStatistics& statistics) {
   return list;
 }
 
+bool is_process(const py::object& worker_type) {
+  if (worker_type.is_none()) return false;
+  const std::string name = py::str(worker_type);
+  if (name != "thread" && name != "process") {
+    fail(ErrorCode::invalid_argument, "worker_type is \"{}\"; wanted \"thread\" or \"process\"", name);
+  }
+  return name == "process";
+}
+
+// Of this process, where so many others read: while one transforms what it has read, each of them has another that
+// waits for it.
+std::int64_t threads_for(std::int64_t processes) {
+  return processes == 0 ? 0 : processes + 1;
+}
+
 }  // namespace
 
 NativeLoader::NativeLoader(const py::object& source, const py::dict& keywords)
@@ -101,7 +116,7 @@ NativeLoader::NativeLoader(const py::object& source, const py::dict& keywords)
     fail(ErrorCode::invalid_argument, "collate_fn is a {}; wanted something to call", Py_TYPE(collate_.ptr())->tp_name);
   }
   const bool is_object = PyUnicode_Check(source.ptr()) == 0 && !py::hasattr(source, "__fspath__");
-  if (const py::object workers = take(rest, "workers"); !workers.is_none()) workers_ = workers.cast<std::int64_t>();
+  const bool in_processes = is_process(take(rest, "worker_type"));
   if (const py::object limit = take(rest, "worker_timeout_s"); !limit.is_none())
     worker_timeout_s_ = limit.cast<double>();
   if (const py::object keep = take(rest, "persistent_workers"); !keep.is_none())
@@ -112,21 +127,31 @@ NativeLoader::NativeLoader(const py::object& source, const py::dict& keywords)
   set_keywords(fields_of(options_), rest);
   if (!collate_.is_none() && options_.last_batch == LastBatch::pad) {
     fail(ErrorCode::invalid_argument,
-         "last_batch is \"pad\", whose mask a collate_fn does not see; wanted keep | drop");
+         "last_batch is \"pad\", whose field valid a collate_fn does not see; wanted keep | drop");
   }
+  if (in_processes) set_processes(options_.num_workers, is_object);
   if (!worker_init.is_none()) check_worker_init(worker_init, is_object);
   if (is_object) {
-    // While one transforms what it has read, each worker has another that waits for it.
-    if (workers_ > 0 && !rest.contains("threads")) options_.threads = workers_ + 1;
     open_object(source, worker_init, rest);
     source_ = part_of(source_, options_.val_fraction, static_cast<std::uint64_t>(seed_), split);
-  } else if (workers_ != 0) {
-    fail(ErrorCode::invalid_argument,
-         "workers is {}; native threads read {}: workers are for sources written in Python", workers_, options_.source);
   }
   const py::gil_scoped_release released;
   if (source_ == nullptr) source_ = open_split(options_, static_cast<std::uint64_t>(seed_), split);
   loader_ = std::make_unique<Loader>(source_, options_, static_cast<std::uint64_t>(seed_), training_);
+}
+
+// 0 leaves the reading to the caller, as threads do.
+void NativeLoader::set_processes(std::int64_t count, bool is_object) {
+  if (!is_object) {
+    fail(ErrorCode::invalid_argument,
+         "worker_type is \"process\"; native threads read {}: processes are for sources written in Python",
+         options_.source);
+  }
+  if (count == AUTOTUNE) {
+    fail(ErrorCode::invalid_argument, "num_workers is \"auto\"; wanted a number with worker_type \"process\"");
+  }
+  process_count_ = count;
+  options_.num_workers = threads_for(count);
 }
 
 void NativeLoader::check_worker_init(const py::object& worker_init, bool is_object) const {
@@ -140,10 +165,10 @@ void NativeLoader::check_worker_init(const py::object& worker_init, bool is_obje
          "epoch and sample alone",
          options_.source);
   }
-  if (workers_ == 0) {
+  if (process_count_ == 0) {
     fail(ErrorCode::invalid_argument,
-         "worker_init_fn: with workers=0 threads of this process read the source, and there is no worker process to "
-         "call it in; wanted workers of at least 1");
+         "worker_init_fn: threads of this process read the source, and there is no worker process to call it in; "
+         "wanted worker_type \"process\" and num_workers of at least 1");
   }
 }
 
@@ -153,7 +178,6 @@ void NativeLoader::open_object(const py::object& source, const py::object& worke
          "source is a {}; wanted \"idx:DIR\", \"folder:DIR\" or an object with __len__ and __getitem__",
          Py_TYPE(source.ptr())->tp_name);
   }
-  if (workers_ < 0) fail(ErrorCode::invalid_argument, "workers is {}; wanted at least 0", workers_);
   if (!(worker_timeout_s_ > 0 && worker_timeout_s_ <= kTimeoutMax)) {
     fail(ErrorCode::invalid_argument, "worker_timeout_s is {}; wanted above 0, at most {}", worker_timeout_s_,
          kTimeoutMax);
@@ -161,7 +185,7 @@ void NativeLoader::open_object(const py::object& source, const py::object& worke
   if (keywords.contains("source")) fail(ErrorCode::invalid_argument, "source is given twice");
   object_ = source;
   const bool sizes_vary = options_.transform.size > 0;
-  if (workers_ == 0) {
+  if (process_count_ == 0) {
     source_ = std::make_shared<PythonSource>(source, sizes_vary);
     return;
   }
@@ -169,7 +193,7 @@ void NativeLoader::open_object(const py::object& source, const py::object& worke
   const std::string payload = ours.attr("payload_of")(source, worker_init).cast<std::string>();
   ProcessSourceOptions how{.name = ours.attr("name_of")(source).cast<std::string>(),
                            .command = ours.attr("worker_command")().cast<std::vector<std::string>>(),
-                           .workers = workers_};
+                           .workers = process_count_};
   how.timeout = std::chrono::ceil<std::chrono::milliseconds>(std::chrono::duration<double>(worker_timeout_s_));
   how.sizes_vary = sizes_vary;
   how.sample_bytes_max =
@@ -230,7 +254,7 @@ void NativeLoader::end_pass() {
 // New ones for the next pass. Threads that wait between two passes cost nothing, so that they end only here; processes
 // have ended with the pass. `mutex_` is held.
 void NativeLoader::start_workers() {
-  loader_->renew_threads();
+  loader_->renew_workers();
   if (processes_ != nullptr) processes_->start_workers();
 }
 
@@ -324,11 +348,11 @@ py::object NativeLoader::made_of(const Batch& batch) const {
   }
   if (collate_.is_none()) return batch_type_(std::move(fields), batch.epoch(), batch.index());
   const std::int64_t begin_ns = monotonic_ns();
-  const py::tuple images = fields["images"].attr("unbind")(0);
-  const std::span<const std::byte> labels = batch.field("labels").bytes, mask = batch.field("mask").bytes;
+  const py::tuple images = fields["image"].attr("unbind")(0);
+  const std::span<const std::byte> labels = batch.field("labels").bytes, valid = batch.field("valid").bytes;
   py::list samples;
-  for (std::size_t i = 0; i < mask.size(); ++i) {
-    if (mask[i] == std::byte{0}) continue;
+  for (std::size_t i = 0; i < valid.size(); ++i) {
+    if (valid[i] == std::byte{0}) continue;
     std::int64_t label = 0;
     std::memcpy(&label, labels.data() + i * sizeof label, sizeof label);
     samples.append(py::make_tuple(images[i], label));
@@ -388,19 +412,24 @@ py::dict NativeLoader::state() const {
   state["seed"] = now.seed;
   state["source"] = now.source;
   state["batch_size"] = now.batch_size;
-  state["ranks"] = now.ranks;
+  state["world_size"] = now.world_size;
   state["options"] = now.options;
   return state;
 }
 
-void NativeLoader::load_state(const py::dict& state) {
+void NativeLoader::load_state(const py::dict& stored) {
   require_own_process();
+  py::dict state;
+  for (const auto& [name, value] : stored) {
+    const std::string key = py::str(name);
+    state[py::str(current_name("data." + key).substr(sizeof("data.") - 1))] = value;
+  }
   const LoaderState wanted{.epoch = entry<std::int64_t>(state, "epoch"),
                            .position = entry<std::int64_t>(state, "position"),
                            .seed = entry<std::uint64_t>(state, "seed"),
                            .source = entry<std::uint64_t>(state, "source"),
                            .batch_size = entry<std::int64_t>(state, "batch_size"),
-                           .ranks = entry<std::int64_t>(state, "ranks"),
+                           .world_size = entry<std::int64_t>(state, "world_size"),
                            .options = entry<std::string>(state, "options")};
   const py::gil_scoped_release released;
   const std::lock_guard lock(mutex_);
@@ -412,7 +441,8 @@ py::dict NativeLoader::keywords() {
   py::dict keywords = keywords_of(fields_of(options_));
   keywords["seed"] = seed_;
   keywords["training"] = training_;
-  keywords["workers"] = workers_;
+  if (process_count_ > 0) keywords["num_workers"] = process_count_;
+  keywords["worker_type"] = process_count_ > 0 ? "process" : "thread";
   keywords["worker_timeout_s"] = worker_timeout_s_;
   keywords["persistent_workers"] = persistent_workers_;
   keywords["enable_async_data_loading"] = asynchronous_;
@@ -440,8 +470,8 @@ py::dict NativeLoader::statistics() const {
   statistics["index_misses"] = now.index_misses;
   statistics["index_refused"] = now.index_refused;
   statistics["pool_bytes"] = now.pool_bytes;
-  statistics["threads"] = now.threads;
-  statistics["threads_started"] = now.threads_started;
+  statistics["num_workers"] = process_count_ > 0 ? process_count_ : now.num_workers;
+  statistics["workers_started"] = now.workers_started;
   statistics["prefetch_batches"] = now.prefetch_batches;
   statistics["latency_p50_s"] = seconds(now.latency_ns_p50);
   statistics["latency_p95_s"] = seconds(now.latency_ns_p95);
@@ -517,8 +547,11 @@ std::vector<std::tuple<std::string, std::string, std::string, std::string>> Nati
   require_own_process();
   const py::gil_scoped_release released;
   std::vector<std::tuple<std::string, std::string, std::string, std::string>> all;
-  for (Applied& one : std::array{loader_->applied_threads(), loader_->applied_prefetch(), loader_->applied_cache(),
+  for (Applied& one : std::array{loader_->applied_num_workers(), loader_->applied_prefetch(), loader_->applied_cache(),
                                  loader_->applied_index()}) {
+    if (process_count_ > 0 && one.key == "data.num_workers") {
+      one.requested = one.applied = std::to_string(process_count_);  // The threads beside them follow from it.
+    }
     all.emplace_back(std::move(one.key), std::move(one.requested), std::move(one.applied), std::move(one.reason));
   }
   return all;
@@ -541,9 +574,22 @@ void NativeLoader::set_live(const char* name, const Value& value, const Apply& a
   }
 }
 
-void NativeLoader::set_threads(const Number& threads) {
-  const auto apply = [this] { loader_->set_threads(options_.threads); };
-  std::visit([&](const auto& plain) { set_live("threads", plain, apply); }, threads);
+void NativeLoader::set_num_workers(const Number& count) {
+  const auto apply = [this] { loader_->set_num_workers(options_.num_workers); };
+  if (processes_ == nullptr) {
+    std::visit([&](const auto& plain) { set_live("num_workers", plain, apply); }, count);
+    return;
+  }
+  const std::int64_t* processes = std::get_if<std::int64_t>(&count);
+  if (processes == nullptr || *processes < 1) {
+    fail(ErrorCode::invalid_argument, "num_workers: processes read this source; wanted a number of at least 1");
+  }
+  {
+    const py::gil_scoped_release released;
+    processes_->set_workers(*processes);
+  }
+  set_live("num_workers", threads_for(*processes), apply);
+  process_count_ = *processes;
 }
 
 void NativeLoader::set_prefetch_batches(const Number& batches) {
@@ -553,17 +599,6 @@ void NativeLoader::set_prefetch_batches(const Number& batches) {
 
 void NativeLoader::set_cache(const std::string& cache) {
   set_live("cache", cache, [this] { loader_->set_cache(options_.cache); });
-}
-
-void NativeLoader::set_workers(std::int64_t workers) {
-  if (processes_ == nullptr) {
-    fail(ErrorCode::invalid_argument, "workers: no processes read this source; make a Loader with workers=1 or more");
-  }
-  {
-    const py::gil_scoped_release released;
-    processes_->set_workers(workers);
-  }
-  workers_ = workers;
 }
 
 std::vector<std::string> NativeLoader::worker_deaths() const {

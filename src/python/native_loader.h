@@ -29,8 +29,9 @@ class NativeLoader {
   // `source`: what open_source() takes, or an object of the user's own (headrace.worker.SourceReader says which).
   // `keywords`: those of DataOptions, transform as a dict of TransformOptions; seed; split, "train", "val" or "test";
   // training, which is split == "train" where it is not given; collate_fn, called with the samples of a batch; for
-  // objects workers, 0 or the number of processes that read, and worker_timeout_s; persistent_workers, false: each pass
-  // has threads and processes of its own; enable_async_data_loading, false: request() waits.
+  // objects worker_type, "thread", or "process": num_workers processes read, and worker_timeout_s;
+  // persistent_workers, false: each pass has threads and processes of its own; enable_async_data_loading, false:
+  // request() waits.
   NativeLoader(const pybind11::object& source, const pybind11::dict& keywords);
   ~NativeLoader();
   NativeLoader(const NativeLoader&) = delete;
@@ -54,7 +55,7 @@ class NativeLoader {
   // start_at(epoch), but a place within that epoch stays, so that a resumed run may say its epoch, too.
   void set_epoch(std::int64_t epoch);
   pybind11::dict state() const;
-  void load_state(const pybind11::dict& state);
+  void load_state(const pybind11::dict& stored);
 
   std::int64_t batches() const { return loader_->batches_per_epoch(); }
   const Source& source() const { return *source_; }
@@ -71,15 +72,14 @@ class NativeLoader {
   std::vector<std::tuple<std::string, std::string, std::string, std::string>> applied() const;
   // Live: between batches, no byte changes. A number or "auto".
   using Number = std::variant<std::int64_t, std::string>;
-  void set_threads(const Number& threads);
+  void set_num_workers(const Number& count);
   void set_prefetch_batches(const Number& batches);
   void set_cache(const std::string& cache);
-  // The same. Error{invalid_argument} where no processes read.
-  void set_workers(std::int64_t workers);
   std::vector<std::string> worker_deaths() const;
   std::vector<pid_t> worker_processes() const;
 
  private:
+  void set_processes(std::int64_t count, bool is_object);
   void check_worker_init(const pybind11::object& worker_init, bool is_object) const;
   void open_object(const pybind11::object& source, const pybind11::object& worker_init, const pybind11::dict& keywords);
   void end_pass();
@@ -98,7 +98,7 @@ class NativeLoader {
   DataOptions options_;
   std::int64_t seed_ = 0;
   bool training_ = true;
-  std::int64_t workers_ = 0;
+  std::int64_t process_count_ = 0;  // That read; num_workers is then the threads that wait for them.
   double worker_timeout_s_ = 300;
   bool persistent_workers_ = true;
   bool asynchronous_ = true;

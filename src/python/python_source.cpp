@@ -159,7 +159,7 @@ Sample PythonSource::read(std::int64_t index, std::vector<std::uint8_t>& buffer)
     const std::int64_t label = number(5);
     labels_->note(facts_, index, label);
     return {.bytes = std::span{buffer}.first(size),
-            .form = number(1) == 0 ? PictureForm::pixels : PictureForm::encoded,
+            .form = number(1) == 0 ? ImageForm::pixels : ImageForm::encoded,
             .height = static_cast<int>(number(2)),
             .width = static_cast<int>(number(3)),
             .channels = static_cast<int>(number(4)),

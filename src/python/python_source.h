@@ -31,13 +31,13 @@ class SampleException : public Error {
 // would be ended by Python in the middle of it.
 class PythonSource : public Source {
  public:
-  // Under the GIL. `sizes_vary`: pictures of pixels may have sizes of their own. Reads one sample to learn what
-  // pictures are like; what that raises goes on.
+  // Under the GIL. `sizes_vary`: images of pixels may have sizes of their own. Reads one sample to learn what
+  // images are like; what that raises goes on.
   PythonSource(const pybind11::object& source, bool sizes_vary);
   ~PythonSource() override;
 
   std::int64_t size() const override { return facts_.size; }
-  std::int64_t classes() const override { return facts_.classes; }
+  std::int64_t num_classes() const override { return facts_.classes; }
   int height() const override { return facts_.height; }
   int width() const override { return facts_.width; }
   int channels() const override { return facts_.channels; }

@@ -68,23 +68,22 @@ OptimizerOptions TorchOptimizer::read_group(const py::dict& group) const {
   for (const py::str& key : {keys_.maximize, keys_.differentiable}) refuse_flag(group, key);
   OptimizerOptions options;
   options.name = name_;
-  options.rate = real(group, keys_.lr);
+  options.lr = real(group, keys_.lr);
   options.weight_decay = real(group, keys_.weight_decay);
   if (name_ == OptimizerName::adamw) {
     refuse_flag(group, keys_.amsgrad);
     refuse_flag(group, keys_.capturable);
     const auto betas = py::reinterpret_borrow<py::sequence>(find(group, keys_.betas));
-    options.beta1 = py::float_(betas[0]);
-    options.beta2 = py::float_(betas[1]);
-    options.epsilon = real(group, keys_.eps);
+    options.betas = {py::float_(betas[0]), py::float_(betas[1])};
+    options.eps = real(group, keys_.eps);
   } else {
     refuse_flag(group, keys_.dampening);
     options.momentum = real(group, keys_.momentum);
     options.nesterov = flag(group, keys_.nesterov);
   }
-  options.implementation = flag(group, keys_.fused)      ? OptimizerImplementation::fused
-                           : flag(group, keys_.foreach_) ? OptimizerImplementation::foreach_
-                                                         : OptimizerImplementation::plain;  // As torch does on a CPU.
+  // Where neither is set, one tensor after the other, as torch does on a CPU.
+  options.fused = flag(group, keys_.fused) ? Switch::on : Switch::off;
+  options.foreach = flag(group, keys_.foreach_) ? Switch::on : Switch::off;
   return options;
 }
 

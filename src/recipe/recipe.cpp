@@ -53,14 +53,13 @@ void apply_flag(const std::vector<Field>& fields, const std::string& key, const 
 }
 
 void check_channels(const TransformOptions& transform, const std::string& where) {
-  const std::size_t means = transform.mean.size(), deviations = transform.deviation.size();
+  const std::size_t means = transform.mean.size(), deviations = transform.std.size();
   if (means == 0) contradiction(where, "data.transform.mean is empty; one value serves all channels");
-  if (deviations == 0) contradiction(where, "data.transform.deviation is empty; one value serves all channels");
+  if (deviations == 0) contradiction(where, "data.transform.std is empty; one value serves all channels");
   if (means != deviations && means != 1 && deviations != 1) {
-    contradiction(where,
-                  fmt::format("data.transform.mean has {} values and data.transform.deviation has {}; each has one, "
-                              "or one a channel",
-                              means, deviations));
+    contradiction(where, fmt::format("data.transform.mean has {} values and data.transform.std has {}; each has one, "
+                                     "or one a channel",
+                                     means, deviations));
   }
 }
 
@@ -73,15 +72,14 @@ struct ConditionalKey {
 
 // Keys that were set and do nothing: whoever wrote them expects them to act.
 void check_idle_keys(Recipe recipe, const std::string& where) {
-  const std::vector<ConditionalKey> conditional{{"optimizer.beta1", "optimizer.name", {"adamw"}},
-                                                {"optimizer.beta2", "optimizer.name", {"adamw"}},
-                                                {"optimizer.epsilon", "optimizer.name", {"adamw"}},
+  const std::vector<ConditionalKey> conditional{{"optimizer.betas", "optimizer.name", {"adamw"}},
+                                                {"optimizer.eps", "optimizer.name", {"adamw"}},
                                                 {"optimizer.momentum", "optimizer.name", {"sgd"}},
                                                 {"optimizer.nesterov", "optimizer.name", {"sgd"}},
-                                                {"schedule.final_fraction", "schedule.name", {"cosine"}},
-                                                {"schedule.step_epochs", "schedule.name", {"step"}},
-                                                {"schedule.gamma", "schedule.name", {"step", "multi_step"}},
-                                                {"schedule.milestones", "schedule.name", {"multi_step"}}};
+                                                {"lr_scheduler.eta_min", "lr_scheduler.name", {"cosine"}},
+                                                {"lr_scheduler.step_size", "lr_scheduler.name", {"step"}},
+                                                {"lr_scheduler.gamma", "lr_scheduler.name", {"step", "multi_step"}},
+                                                {"lr_scheduler.milestones", "lr_scheduler.name", {"multi_step"}}};
   Recipe untouched;
   const std::vector<Field> fields = fields_of(recipe), defaults = fields_of(untouched);
   for (const ConditionalKey& rule : conditional) {
@@ -98,18 +96,25 @@ void check_optimizer(const OptimizerOptions& optimizer, const std::string& where
   if (optimizer.nesterov && optimizer.momentum == 0) {
     contradiction(where, "optimizer.nesterov is true and optimizer.momentum is 0; wanted a momentum above 0");
   }
+  if (optimizer.betas.size() != 2) {
+    contradiction(where, fmt::format("optimizer.betas has {} numbers; wanted two", optimizer.betas.size()));
+  }
+  if (optimizer.fused == Switch::on && optimizer.foreach == Switch::on) {
+    contradiction(where, "optimizer.fused and optimizer.foreach are both true; wanted one of them");
+  }
 }
 
-void check_milestones(const ScheduleOptions& schedule, const std::string& where) {
-  if (schedule.name != ScheduleName::multi_step) return;
-  if (schedule.milestones.empty()) {
-    contradiction(where, "schedule.milestones is missing; schedule.name = \"multi_step\" wants one or more epochs");
+void check_milestones(const LrSchedulerOptions& lr_scheduler, const std::string& where) {
+  if (lr_scheduler.name != LrSchedulerName::multi_step) return;
+  if (lr_scheduler.milestones.empty()) {
+    contradiction(where,
+                  "lr_scheduler.milestones is missing; lr_scheduler.name = \"multi_step\" wants one or more epochs");
   }
   double last = 0;
-  for (const double milestone : schedule.milestones) {
+  for (const double milestone : lr_scheduler.milestones) {
     if (milestone != std::floor(milestone) || milestone <= last) {
-      contradiction(
-          where, fmt::format("schedule.milestones has {} after {}; wanted whole numbers that rise", milestone, last));
+      contradiction(where, fmt::format("lr_scheduler.milestones has {} after {}; wanted whole numbers that rise",
+                                       milestone, last));
     }
     last = milestone;
   }
@@ -153,7 +158,7 @@ void check(const Recipe& recipe, const std::string& where) {
   }
   check_idle_keys(recipe, where);
   check_optimizer(recipe.optimizer, where);
-  check_milestones(recipe.schedule, where);
+  check_milestones(recipe.lr_scheduler, where);
   check_tuning(recipe.tune, where);
 }
 
@@ -213,11 +218,12 @@ std::int64_t check_run_length(const Recipe& recipe, std::int64_t training_sample
             "data.batch_size is {} and there are {} training samples: no whole batch for data.last_batch = \"drop\"",
             recipe.data.batch_size, training_samples));
   }
-  const std::int64_t steps_an_epoch = (batches + recipe.train.accumulate - 1) / recipe.train.accumulate;
+  const std::int64_t steps_an_epoch =
+      (batches + recipe.train.gradient_accumulation_steps - 1) / recipe.train.gradient_accumulation_steps;
   const std::int64_t steps = steps_an_epoch * recipe.train.epochs;
-  if (recipe.schedule.warmup_steps > 0 && recipe.schedule.warmup_steps >= steps) {
-    contradiction("recipe", fmt::format("schedule.warmup_steps is {} and the whole run has {} optimizer steps",
-                                        recipe.schedule.warmup_steps, steps));
+  if (recipe.lr_scheduler.warmup_steps > 0 && recipe.lr_scheduler.warmup_steps >= steps) {
+    contradiction("recipe", fmt::format("lr_scheduler.warmup_steps is {} and the whole run has {} optimizer steps",
+                                        recipe.lr_scheduler.warmup_steps, steps));
   }
   return steps;
 }

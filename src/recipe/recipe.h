@@ -22,7 +22,7 @@ struct Recipe {
   DataOptions data;
   ModelOptions model;
   OptimizerOptions optimizer;
-  ScheduleOptions schedule;
+  LrSchedulerOptions lr_scheduler;
   TrainOptions train;
   EvalOptions eval;
   ComputeOptions compute;
@@ -37,7 +37,7 @@ void describe(Visitor& visit, Options& o) {
   visit("data", o.data, "");
   visit("model", o.model, "");
   visit("optimizer", o.optimizer, "");
-  visit("schedule", o.schedule, "");
+  visit("lr_scheduler", o.lr_scheduler, "");
   visit("train", o.train, "");
   visit("eval", o.eval, "");
   visit("compute", o.compute, "");
@@ -70,7 +70,7 @@ void check_recipe(const Recipe& recipe);
 // the run. Returns the optimizer steps of the whole run.
 std::int64_t check_run_length(const Recipe& recipe, std::int64_t training_samples);
 
-// Sets keys from values as TOML writes them ({"optimizer.implementation", "\"fused\""}): the tuner's changes.
+// Sets keys from values as TOML writes them ({"optimizer.fused", "true"}): the tuner's changes.
 void apply_settings(Recipe& recipe, const std::map<std::string, std::string>& settings);
 
 }  // namespace headrace

@@ -21,7 +21,7 @@ class PatientRead;
 // A file is read by pread, not mapped: one that shrinks under a mapping kills the process. Thread-safe.
 class FileStore {
  public:
-  // Larger files are refused before anything is allocated: no picture is that large.
+  // Larger files are refused before anything is allocated: no image is that large.
   static constexpr std::int64_t kFileBytesMax = std::int64_t{1} << 30;
 
   // Keeps the folder open, so that its files stay in reach when it is renamed. `calls` must live as long as the store.

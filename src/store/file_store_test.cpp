@@ -107,7 +107,7 @@ TEST_F(FileStoreFolder, AFolderThatIsNoneIsRefused) {
   EXPECT_THROW(FileStore{folder_ / "none"}, Error);
 }
 
-TEST_F(FileStoreFolder, AFileLargerThanAnyPictureCostsNoMemory) {
+TEST_F(FileStoreFolder, AFileLargerThanAnyImageCostsNoMemory) {
   const auto path = write("huge", "x");
   std::filesystem::resize_file(path, FileStore::kFileBytesMax + 1);  // A hole: nothing is stored.
   EXPECT_THAT(refusal(ErrorCode::unsupported, "huge", FileStore::kFileBytesMax + 1),

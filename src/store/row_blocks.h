@@ -1,4 +1,4 @@
-// Pictures as blocks of whole rows. Each block has a checksum of its own and may be compressed, so that a crop reads
+// Images as blocks of whole rows. Each block has a checksum of its own and may be compressed, so that a crop reads
 // the rows it needs and nothing else.
 //
 // A sample's bytes are its blocks, one behind the other, of kBlockRows rows each and what is left in the last one. Its
@@ -6,7 +6,7 @@
 // many bytes as its pixels is those; else it is an LZ4 block (LZ4 block format, lz4.org) of bit planes: each value
 // less the one above it, in a block's first row less the one of its channel to the left, modulo 256, with the sign
 // moved to the lowest bit; of the differences, padded with zeros to a whole number of eight, first all lowest bits,
-// eight a byte, then the next ones. So the upper planes of smooth pictures are runs of zeros.
+// eight a byte, then the next ones. So the upper planes of smooth images are runs of zeros.
 #pragma once
 
 #include <cstddef>
@@ -25,7 +25,7 @@ constexpr std::uint32_t kBlockRows = 16;
 enum class BlockForm : std::uint8_t { raw = 2, lz4 = 3 };
 
 struct RowBlocksHead {
-  std::uint32_t short_side;  // That the picture was resized to when it was longer; 0: none was asked for.
+  std::uint32_t short_side;  // That the image was resized to when it was longer; 0: none was asked for.
 };
 struct RowBlock {
   std::uint32_t end;    // Of its bytes within the sample's.
@@ -34,7 +34,7 @@ struct RowBlock {
 
 // By its form alone.
 bool has_blocks(const PackRow& row) noexcept;
-// Whether form, sides (1 to 65,535), channels (1 to 4) and sizes are those of a picture in blocks of at most
+// Whether form, sides (1 to 65,535), channels (1 to 4) and sizes are those of an image in blocks of at most
 // kPackSampleBytesMax bytes of pixels, raw and stored.
 bool has_sound_blocks(const PackRow& row) noexcept;
 std::size_t row_bytes(const PackRow& row) noexcept;

@@ -71,7 +71,7 @@ class RowBlocks : public ScratchFolder, public testing::WithParamInterface<Block
     return {begin, begin + static_cast<std::ptrdiff_t>(count * stride)};
   }
 
-  const std::filesystem::path path_ = folder_ / "pictures.pack";
+  const std::filesystem::path path_ = folder_ / "images.pack";
   std::vector<Bytes> pixels_;
 };
 
@@ -94,7 +94,7 @@ TEST_P(RowBlocks, OnlyTheBlocksOfTheRowsAreRead) {
   const PackRow row = PackFile{path_}.rows()[sample];
   std::string content = read_file(path_, 1 << 20);
   content[row.at + row.size - 1] ^= 1;  // In the last block.
-  write("pictures.pack", content);
+  write("images.pack", content);
   const PackFile pack{path_};
   Bytes buffer;
   const auto found = pack.read_rows(sample, 0, 96, buffer);
@@ -104,7 +104,7 @@ TEST_P(RowBlocks, OnlyTheBlocksOfTheRowsAreRead) {
     FAIL() << "damage was not found";
   } catch (const Error& error) {
     EXPECT_EQ(error.code(), ErrorCode::corrupt_data);
-    EXPECT_THAT(error.what(), HasSubstr("pictures.pack:a/6: its"));
+    EXPECT_THAT(error.what(), HasSubstr("images.pack:a/6: its"));
   }
 }
 
@@ -116,7 +116,7 @@ TEST_P(RowBlocks, AnyFlippedBitOfASampleOrItsTableIsFound) {
   for (std::uint64_t at = row.at; at < row.at + row.size + row.index_size; ++at) {
     std::string changed = whole;
     changed[at] = static_cast<char>(changed[at] ^ 1 << (at % 8));
-    write("pictures.pack", changed);
+    write("images.pack", changed);
     EXPECT_THROW(PackFile{path_}.read_rows(sample, 0, row.height, buffer), Error) << at;
   }
 }
@@ -165,7 +165,7 @@ TEST_P(RowBlocks, AnyTableAndBlocksAreReadOrRefused) {
 INSTANTIATE_TEST_SUITE_P(Forms, RowBlocks, testing::Values(BlockForm::raw, BlockForm::lz4),
                          [](const auto& tested) { return tested.param == BlockForm::raw ? "raw" : "lz4"; });
 
-TEST(RowBlocksOfLz4, MakeSmoothPicturesSmallerAndNoPictureLarger) {
+TEST(RowBlocksOfLz4, MakeSmoothImagesSmallerAndNoImageLarger) {
   const Shape shape{200, 300, 3};
   const PackRow row = row_of(shape, BlockForm::lz4);
   RowBlockWriter blocks;

@@ -19,7 +19,7 @@ Allocator allocator_in_force();
 
 // Has malloc map each block of 128 KiB or more by itself and unmap it when it is freed, and trim the ends of its heaps
 // (mallopt), as glibc does until the first such free raises both thresholds. For the start of a program whose tensors
-// come from the arena: what else is so large are buffers that grow to the largest picture, or live for one checkpoint,
+// come from the arena: what else is so large are buffers that grow to the largest image, or live for one checkpoint,
 // and would leave holes in the heaps of whichever threads they were made on. Leaves malloc as it is where the
 // environment says how it should be (MALLOC_MMAP_THRESHOLD_, GLIBC_TUNABLES). Cannot be undone, so nothing for a
 // library or for a comparison with malloc as it is.

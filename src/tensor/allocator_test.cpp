@@ -135,10 +135,10 @@ TEST_F(TensorArena, FreesRawBlocksOfEither) {
 
 TEST_F(TensorArena, AConvolutionHasTheSameBitsFromEither) {
   at::manual_seed(1);
-  const at::Tensor pictures = at::randn({8, 16, 32, 32}), weights = at::randn({32, 16, 3, 3});
-  const at::Tensor in_arena = at::conv2d(pictures, weights);
+  const at::Tensor images = at::randn({8, 16, 32, 32}), weights = at::randn({32, 16, 3, 3});
+  const at::Tensor in_arena = at::conv2d(images, weights);
   apply_allocator(Allocator::system);
-  EXPECT_TRUE(at::conv2d(pictures, weights).equal(in_arena));
+  EXPECT_TRUE(at::conv2d(images, weights).equal(in_arena));
 }
 
 TEST_F(TensorArena, WhatTensorsHoldIsCountedAsWithoutIt) {

@@ -31,7 +31,8 @@ Applied apply_compute_threads(std::int64_t threads) {
   }
   const std::string& inter_op_reason = single_inter_op_thread();
   at::set_num_threads(static_cast<int>(threads));
-  Applied applied{"compute.threads", std::to_string(threads), std::to_string(compute_threads()), inter_op_reason};
+  Applied applied{"compute.intra_op_threads", std::to_string(threads), std::to_string(compute_threads()),
+                  inter_op_reason};
   if (applied.applied != applied.requested) {
     applied.reason = fmt::format("LibTorch runs with {} threads here ({})", applied.applied,
                                  at::get_parallel_info().substr(0, at::get_parallel_info().find('\n')));

@@ -1,4 +1,4 @@
-// Applies compute.threads to ATen and OpenMP.
+// Applies compute.intra_op_threads to ATen and OpenMP.
 #pragma once
 
 #include <headrace/error.h>

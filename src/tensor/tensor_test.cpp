@@ -43,17 +43,17 @@ class Folder : public ::testing::Test {
   const fs::path path_ = temporary_.path();
 };
 
-// Sixteen pictures of 4 x 4 whose pixels are the sample's index.
+// Sixteen images of 4 x 4 whose pixels are the sample's index.
 class Squares final : public Source {
  public:
   std::int64_t size() const override { return 16; }
-  std::int64_t classes() const override { return 16; }
+  std::int64_t num_classes() const override { return 16; }
   int height() const override { return 4; }
   int width() const override { return 4; }
   int channels() const override { return 1; }
   Sample read(std::int64_t index, std::vector<std::uint8_t>& /*buffer*/) const override {
     return {.bytes = pixels_[static_cast<std::size_t>(index)],
-            .form = PictureForm::pixels,
+            .form = ImageForm::pixels,
             .height = 4,
             .width = 4,
             .channels = 1,
@@ -75,7 +75,7 @@ DataOptions plain_batches(std::int64_t batch_size) {
   DataOptions options;
   options.source = "squares";
   options.batch_size = batch_size;
-  options.threads = 1;
+  options.num_workers = 1;
   return options;
 }
 
@@ -86,8 +86,8 @@ TEST(FieldTensor, IsAViewOfTheBatchAndKeepsItAlive) {
     Loader loader(std::make_shared<Squares>(), plain_batches(4), 1, /*training=*/false);
     Epoch epoch = loader.epoch(0);
     const Batch batch = *epoch.next();
-    address = batch.field("images").bytes.data();
-    images = field_tensor(batch, "images");
+    address = batch.field("image").bytes.data();
+    images = field_tensor(batch, "image");
     labels = field_tensor(batch, "labels");
   }  // Batch, epoch and loader are gone; the tensors hold the memory.
   EXPECT_EQ(images.const_data_ptr(), address);
@@ -105,7 +105,7 @@ TEST(FieldTensor, GivesTheMemoryBackToTheLoaderWithTheLastTensor) {
   for (int pass = 0; pass < 3; ++pass) {
     Epoch epoch = loader.epoch(pass);
     at::Tensor last;
-    while (const std::optional<Batch> batch = epoch.next()) last = field_tensor(*batch, "images");
+    while (const std::optional<Batch> batch = epoch.next()) last = field_tensor(*batch, "image");
     EXPECT_TRUE(last.defined());
   }
   EXPECT_EQ(loader.statistics().batches, 12);
@@ -120,7 +120,7 @@ TEST(FieldTensor, NamesTheFieldsThereAre) {
     FAIL();
   } catch (const Error& error) {
     EXPECT_EQ(error.code(), ErrorCode::invalid_argument);
-    EXPECT_THAT(error.what(), HasSubstr("images"));
+    EXPECT_THAT(error.what(), HasSubstr("image"));
   }
 }
 
@@ -291,7 +291,7 @@ TEST(ComputeThreads, ApplyAtOnceAndReportWhatIsInForce) {
   const std::int64_t before = compute_threads();
   for (const std::int64_t threads : {2, 1}) {
     const Applied applied = apply_compute_threads(threads);
-    EXPECT_EQ(applied.key, "compute.threads");
+    EXPECT_EQ(applied.key, "compute.intra_op_threads");
     EXPECT_EQ(applied.requested, std::to_string(threads));
     EXPECT_EQ(applied.applied, std::to_string(compute_threads()));
     EXPECT_EQ(compute_threads(), threads) << applied.reason;

@@ -31,12 +31,12 @@ void update_plain(const UpdateLists& lists, const OptimizerOptions& options, dou
     const at::Tensor& count = lists.state[kStep][i];
     count.add_(1);
     if (options.weight_decay != 0) parameter.mul_(1 - rate * options.weight_decay);
-    exp_avg.lerp_(gradient, 1 - options.beta1);
-    exp_avg_sq.mul_(options.beta2).addcmul_(gradient, gradient, 1 - options.beta2);
+    exp_avg.lerp_(gradient, 1 - options.betas[0]);
+    exp_avg_sq.mul_(options.betas[1]).addcmul_(gradient, gradient, 1 - options.betas[1]);
     const auto step = static_cast<double>(count.item<float>());
-    const double step_size = rate / (1 - std::pow(options.beta1, step));
-    const double correction = std::sqrt(1 - std::pow(options.beta2, step));
-    const at::Tensor denominator = exp_avg_sq.sqrt().div_(correction).add_(options.epsilon);
+    const double step_size = rate / (1 - std::pow(options.betas[0], step));
+    const double correction = std::sqrt(1 - std::pow(options.betas[1], step));
+    const at::Tensor denominator = exp_avg_sq.sqrt().div_(correction).add_(options.eps);
     parameter.addcdiv_(exp_avg, denominator, -step_size);
   }
 }
@@ -46,16 +46,16 @@ void update_foreach(const UpdateLists& lists, const OptimizerOptions& options, d
   std::vector<at::Scalar> step_sizes, corrections;
   for (const at::Tensor& count : lists.state[kStep]) {
     const double step = count_step(count);
-    step_sizes.emplace_back(-rate / (1 - std::pow(options.beta1, step)));
-    corrections.emplace_back(std::sqrt(1 - std::pow(options.beta2, step)));
+    step_sizes.emplace_back(-rate / (1 - std::pow(options.betas[0], step)));
+    corrections.emplace_back(std::sqrt(1 - std::pow(options.betas[1], step)));
   }
   if (options.weight_decay != 0) at::_foreach_mul_(lists.parameters, 1 - rate * options.weight_decay);
-  at::_foreach_lerp_(lists.state[kExpAvg], lists.gradients, 1 - options.beta1);
-  at::_foreach_mul_(lists.state[kExpAvgSq], options.beta2);
-  at::_foreach_addcmul_(lists.state[kExpAvgSq], lists.gradients, lists.gradients, 1 - options.beta2);
+  at::_foreach_lerp_(lists.state[kExpAvg], lists.gradients, 1 - options.betas[0]);
+  at::_foreach_mul_(lists.state[kExpAvgSq], options.betas[1]);
+  at::_foreach_addcmul_(lists.state[kExpAvgSq], lists.gradients, lists.gradients, 1 - options.betas[1]);
   const std::vector<at::Tensor> denominators = at::_foreach_sqrt(lists.state[kExpAvgSq]);
   at::_foreach_div_(denominators, corrections);
-  at::_foreach_add_(denominators, options.epsilon);
+  at::_foreach_add_(denominators, options.eps);
   at::_foreach_addcdiv_(lists.parameters, lists.state[kExpAvg], denominators, step_sizes);
 }
 
@@ -63,8 +63,8 @@ void update_fused(UpdateLists& lists, const OptimizerOptions& options, double ra
   lay_gradients_like_parameters(lists);
   for (const at::Tensor& count : lists.state[kStep]) count_step(count);
   at::_fused_adamw_(lists.parameters, lists.gradients, lists.state[kExpAvg], lists.state[kExpAvgSq],
-                    /*max_exp_avg_sqs=*/{}, lists.state[kStep], rate, options.beta1, options.beta2,
-                    options.weight_decay, options.epsilon, /*amsgrad=*/false, /*maximize=*/false);
+                    /*max_exp_avg_sqs=*/{}, lists.state[kStep], rate, options.betas[0], options.betas[1],
+                    options.weight_decay, options.eps, /*amsgrad=*/false, /*maximize=*/false);
 }
 
 }  // namespace
@@ -74,7 +74,7 @@ std::vector<StateKind> adamw_state(const OptimizerOptions& /*options*/) {
 }
 
 void update_adamw(UpdateLists& lists, const OptimizerOptions& options, double rate) {
-  switch (options.implementation) {
+  switch (options.implementation()) {
     case OptimizerImplementation::plain:
       return update_plain(lists, options, rate);
     case OptimizerImplementation::foreach_:

@@ -124,7 +124,7 @@ TEST_F(Checkpoint, ReturnsEveryBitOfTheStateIntoAnyLayout) {
 
 // Trains 3 epochs of 5 batches, at most `count` steps, from where the trainer stands; the end like run_steps.
 LoopEnd run_epochs(Trainer& trainer, std::int64_t count) {
-  Loader loader(std::make_shared<tiny::Pictures>(38), tiny::batches_of(8), 1, true);
+  Loader loader(std::make_shared<tiny::Images>(38), tiny::batches_of(8), 1, true);
   LoopEnd end = LoopEnd::epoch;
   while (trainer.progress().epoch < 3 && end == LoopEnd::epoch) {
     Epoch epoch = loader.epoch(trainer.progress().epoch, trainer.progress().batch);
@@ -136,7 +136,7 @@ LoopEnd run_epochs(Trainer& trainer, std::int64_t count) {
 TEST_F(Checkpoint, AResumedRunEndsWithTheBitsOfTheUninterruptedOne) {
   for (const OptimizerName name : {OptimizerName::adamw, OptimizerName::sgd}) {
     TrainOptions options;
-    options.accumulate = 2;
+    options.gradient_accumulation_steps = 2;
     if (name == OptimizerName::adamw) options.loss_scale = 1024;
     OptimizerOptions optimizer;
     optimizer.name = name;
@@ -148,7 +148,7 @@ TEST_F(Checkpoint, AResumedRunEndsWithTheBitsOfTheUninterruptedOne) {
       const fs::path folder = path_ / fmt::format("{}-{}", static_cast<int>(name), stop_after);
       {
         tiny::Training interrupted(options, optimizer);
-        Loader loader(std::make_shared<tiny::Pictures>(38), tiny::batches_of(8), 1, true);
+        Loader loader(std::make_shared<tiny::Images>(38), tiny::batches_of(8), 1, true);
         Epoch epoch = loader.epoch(0);
         run_steps(*interrupted.trainer, epoch, stop_after);
         save_checkpoint(folder, *interrupted.trainer, of_tiny(), 2);
@@ -344,7 +344,7 @@ TEST_F(Checkpoint, KeepsTheNewestWholeOnes) {
 
 TEST_F(Checkpoint, IsNotWrittenWithinAWindow) {
   TrainOptions options;
-  options.accumulate = 2;
+  options.gradient_accumulation_steps = 2;
   tiny::Training training(options);
   train(training, 3);
   EXPECT_EQ(refusal([&] { save_checkpoint(path_, *training.trainer, of_tiny(), 2); }).code(),

@@ -78,7 +78,7 @@ void Optimizer::step(double rate) {
 
 void Optimizer::step(const std::function<double(double)>& scheduled) {
   c10::AutoGradMode no_graph(false);
-  for (const Group& group : groups_) step_group(group, scheduled(group.options.rate));
+  for (const Group& group : groups_) step_group(group, scheduled(group.options.lr));
 }
 
 void Optimizer::step_group(const Group& group, double rate) {
@@ -113,7 +113,7 @@ void Optimizer::zero_gradients() {
 }
 
 void Optimizer::set_implementation(OptimizerImplementation implementation) {
-  for (Group& group : groups_) group.options.implementation = implementation;
+  for (Group& group : groups_) group.options.set_implementation(implementation);
 }
 
 void Optimizer::set_options(const OptimizerOptions& options, std::size_t group) {

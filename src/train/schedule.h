@@ -14,11 +14,11 @@ struct RunLength {
 };
 
 // Rate of optimizer step `step` (from 0). Warm-up comes first: rate * (step + 1) / warmup_steps. Then
-// - cosine (Loshchilov and Hutter, SGDR 2017, one period): from rate down to rate * final_fraction at the run's last
+// - cosine (Loshchilov and Hutter, SGDR 2017, one period): from rate down to eta_min at the run's last
 //   step, over the steps after the warm-up; where only one step is left after the warm-up, it keeps the rate;
-// - step: rate * gamma^(epoch / step_epochs, rounded down), as torch.optim.lr_scheduler.StepLR stepped once an epoch;
+// - step: rate * gamma^(epoch / step_size, rounded down), as torch.optim.lr_scheduler.StepLR stepped once an epoch;
 // - multi_step: rate * gamma^(milestones that are <= epoch), as MultiStepLR. `epoch` counts from 0, warm-up included.
 // Steps beyond the run: cosine stays at its end, the others go on.
-double scheduled_rate(const ScheduleOptions& schedule, double rate, std::int64_t step, const RunLength& run);
+double scheduled_rate(const LrSchedulerOptions& lr_scheduler, double rate, std::int64_t step, const RunLength& run);
 
 }  // namespace headrace

@@ -53,7 +53,7 @@ std::vector<StateKind> sgd_state(const OptimizerOptions& options) {
 }
 
 void update_sgd(UpdateLists& lists, const OptimizerOptions& options, double rate) {
-  switch (options.implementation) {
+  switch (options.implementation()) {
     case OptimizerImplementation::plain:
       return update_plain(lists, options, rate);
     case OptimizerImplementation::foreach_:

@@ -55,7 +55,7 @@ class HandWritten {
   }
 
   void step(const TensorBatch& batch) {
-    const at::Tensor loss = at::cross_entropy_loss(mlp_.forward(batch.images), batch.labels);
+    const at::Tensor loss = at::cross_entropy_loss(mlp_.forward(batch.image), batch.labels);
     loss.backward();
     c10::AutoGradMode no_graph(false);
     std::vector<at::Tensor> gradients;
@@ -80,10 +80,10 @@ Trainer make_trainer(const Mlp& mlp) {
   }
   state.set_training = [](bool) {};
   OptimizerOptions options;
-  options.implementation = OptimizerImplementation::fused;
+  options.set_implementation(OptimizerImplementation::fused);
   Optimizer optimizer(state.parameters, options);
   const Forward forward = [&mlp](const TensorBatch& batch) {
-    const at::Tensor logits = mlp.forward(batch.images);
+    const at::Tensor logits = mlp.forward(batch.image);
     return Output{at::cross_entropy_loss(logits, batch.labels), {{"logits", logits}}};
   };
   return Trainer(std::move(state), std::move(optimizer), forward, {}, {}, 1'000'000);

@@ -26,10 +26,10 @@ namespace headrace::tiny {
 
 inline constexpr int kSide = 8;
 
-// `count` pictures of 8 x 8 in 4 classes, drawn from their index.
-class Pictures final : public Source {
+// `count` images of 8 x 8 in 4 classes, drawn from their index.
+class Images final : public Source {
  public:
-  explicit Pictures(std::int64_t count, int channels = 1)
+  explicit Images(std::int64_t count, int channels = 1)
       : count_(count), channels_(channels), pixels_(static_cast<std::size_t>(count * kSide * kSide * channels)) {
     std::uint32_t state = 12345;
     for (std::uint8_t& pixel : pixels_) {
@@ -38,20 +38,20 @@ class Pictures final : public Source {
     }
   }
   std::int64_t size() const override { return count_; }
-  std::int64_t classes() const override { return 4; }
+  std::int64_t num_classes() const override { return 4; }
   int height() const override { return kSide; }
   int width() const override { return kSide; }
   int channels() const override { return channels_; }
   Sample read(std::int64_t index, std::vector<std::uint8_t>& /*buffer*/) const override {
     const auto bytes = static_cast<std::size_t>(kSide * kSide * channels_);
     return {.bytes = std::span{pixels_}.subspan(static_cast<std::size_t>(index) * bytes, bytes),
-            .form = PictureForm::pixels,
+            .form = ImageForm::pixels,
             .height = kSide,
             .width = kSide,
             .channels = channels_,
             .label = label(index)};
   }
-  std::string sample_name(std::int64_t index) const override { return "picture " + std::to_string(index); }
+  std::string sample_name(std::int64_t index) const override { return "image " + std::to_string(index); }
   std::int64_t label(std::int64_t index) const override { return index % 4; }
   std::uint64_t fingerprint() const override { return static_cast<std::uint64_t>(count_ * 4 + channels_); }
 
@@ -63,10 +63,10 @@ class Pictures final : public Source {
 
 inline DataOptions batches_of(std::int64_t size) {
   DataOptions options;
-  options.source = "pictures";
+  options.source = "images";
   options.batch_size = size;
   options.transform.mean = {0.5};
-  options.transform.deviation = {0.25};
+  options.transform.std = {0.25};
   return options;
 }
 
@@ -91,7 +91,7 @@ class Cnn {
   bool training() const { return training_; }
   Output operator()(const TensorBatch& batch) const {
     const auto p = [this](std::size_t i) { return state_.parameters[i].second; };
-    const at::Tensor first = at::conv2d(batch.images, p(0), p(1), 1, 1).relu_();
+    const at::Tensor first = at::conv2d(batch.image, p(0), p(1), 1, 1).relu_();
     const at::Tensor second = at::batch_norm(at::conv2d(first, p(2), {}, 1, 1), p(3), p(4), state_.buffers[0].second,
                                              state_.buffers[1].second, training_, 0.1, 1e-5, false);
     const at::Tensor pooled = at::max_pool2d(second, 2).relu_().flatten(1);
@@ -115,8 +115,8 @@ struct Training {
   explicit Training(TrainOptions options = {}, OptimizerOptions optimizer = {}, std::uint64_t seed = 1) {
     at::manual_seed(seed);
     network = std::make_unique<Cnn>();
-    ScheduleOptions schedule;
-    schedule.name = ScheduleName::cosine;
+    LrSchedulerOptions schedule;
+    schedule.name = LrSchedulerName::cosine;
     schedule.warmup_steps = 2;
     const Cnn* forward = network.get();
     trainer = std::make_unique<Trainer>(

@@ -17,8 +17,8 @@ constexpr auto choices(Precision) {
 struct TrainOptions {
   std::int64_t epochs = 4;
   Precision precision = Precision::fp32;  // bf16: autocast; parameters and optimizer stay float32. Live knob.
-  std::int64_t accumulate = 1;            // Micro-batches in one optimizer step.
-  double clip_norm = 0.0;                 // Largest L2 norm of all gradients of an optimizer step; 0: no clipping.
+  std::int64_t gradient_accumulation_steps = 1;            // Micro-batches in one optimizer step.
+  double max_grad_norm = 0.0;             // Largest L2 norm of all gradients of an optimizer step; 0: no clipping.
   double loss_scale = 0.0;                // numerics/loss_scale.h: what it begins with; 0: none.
   bool deterministic = false;             // at::globalContext().setDeterministicAlgorithms.
   double checkpoint_every_s = 300;        // Seconds between checkpoints within an epoch; 0: at epoch ends alone.
@@ -30,9 +30,9 @@ requires std::same_as<std::remove_const_t<Options>, TrainOptions>
 void describe(Visitor& visit, Options& o) {
   visit("epochs", o.epochs, Range<std::int64_t>{1, 100000}, "Passes over the training data.");
   visit("precision", o.precision, "fp32, or bf16 autocast with float32 parameters.");
-  visit("accumulate", o.accumulate, Range<std::int64_t>{1, 4096},
+  visit("gradient_accumulation_steps", o.gradient_accumulation_steps, Range<std::int64_t>{1, 4096},
         "Micro-batches whose gradients make one optimizer step.");
-  visit("clip_norm", o.clip_norm, Range<double>{0.0, 1e6},
+  visit("max_grad_norm", o.max_grad_norm, Range<double>{0.0, 1e6},
         "Largest L2 norm of all gradients together; 0 does not clip.");
   visit(
       "loss_scale", o.loss_scale, Range<double>{0.0, 1e30},
@@ -78,62 +78,80 @@ constexpr auto choices(OptimizerImplementation) {
 
 struct OptimizerOptions {
   OptimizerName name = OptimizerName::adamw;
-  double rate = 1e-3;
+  double lr = 1e-3;
   double weight_decay = 1e-2;
-  double beta1 = 0.9;
-  double beta2 = 0.999;
-  double epsilon = 1e-8;
+  std::vector<double> betas{0.9, 0.999};  // Two numbers.
+  double eps = 1e-8;
   double momentum = 0.9;
   bool nesterov = false;
-  OptimizerImplementation implementation = OptimizerImplementation::plain;  // Live knob.
+  Switch fused = Switch::off;    // Live knob.
+  Switch foreach = Switch::off;  // Live knob. Not on together with `fused`.
+
+  // What the two switches come to: the one that is on, else the first that is left to the program.
+  OptimizerImplementation implementation() const noexcept {
+    for (const Switch state : {Switch::on, Switch::automatic}) {
+      if (fused == state) return OptimizerImplementation::fused;
+      if (foreach == state) return OptimizerImplementation::foreach_;
+    }
+    return OptimizerImplementation::plain;
+  }
+  void set_implementation(OptimizerImplementation implementation) noexcept {
+    fused = implementation == OptimizerImplementation::fused ? Switch::on : Switch::off;
+    foreach = implementation == OptimizerImplementation::foreach_ ? Switch::on : Switch::off;
+  }
 };
 
 template <class Visitor, class Options>
 requires std::same_as<std::remove_const_t<Options>, OptimizerOptions>
 void describe(Visitor& visit, Options& o) {
   visit("name", o.name, "The optimizer: AdamW (Loshchilov and Hutter 2019), or SGD with momentum.");
-  visit("rate", o.rate, Range<double>{0.0, 1e3}, "Learning rate, before the schedule.");
+  visit("lr", o.lr, Range<double>{0.0, 1e3}, "Learning rate, before the schedule.");
   visit("weight_decay", o.weight_decay, Range<double>{0.0, 1e3},
         "Weight decay: adamw's is apart from the gradient, sgd's is added to it, where 1e-4 is usual.");
-  visit("beta1", o.beta1, Range<double>{0.0, 0.999999}, "Decay of the gradient's running mean (adamw).");
-  visit("beta2", o.beta2, Range<double>{0.0, 0.99999999}, "Decay of the squared gradient's running mean (adamw).");
-  visit("epsilon", o.epsilon, Range<double>{0.0, 1.0}, "Added to the denominator (adamw).");
+  visit("betas", o.betas, Range<double>{0.0, 0.99999999},
+        "Two decay rates: of the running mean of the gradient and of its square (adamw).");
+  visit("eps", o.eps, Range<double>{0.0, 1.0}, "Added to the denominator (adamw).");
   visit("momentum", o.momentum, Range<double>{0.0, 0.999999},
         "Share of the last update's direction that the next one keeps; 0 is plain gradient descent (sgd).");
   visit("nesterov", o.nesterov, "Nesterov's momentum: step from where the momentum leads (sgd).");
-  visit("implementation", o.implementation,
-        "plain runs operator by operator, foreach over lists of tensors, fused in one kernel.");
+  visit("fused", o.fused,
+        "Update all parameters in one kernel, as torch.optim's fused; auto uses it wherever there is such a kernel.");
+  visit("foreach", o.foreach,
+        "Update by operators over lists of tensors, as torch.optim's foreach. Without either, and with both false, one "
+        "tensor after the other.");
 }
 
-enum class ScheduleName { constant, cosine, step, multi_step };
-constexpr auto choices(ScheduleName) {
-  return std::array{
-      Choice<ScheduleName>{ScheduleName::constant, "constant"}, Choice<ScheduleName>{ScheduleName::cosine, "cosine"},
-      Choice<ScheduleName>{ScheduleName::step, "step"}, Choice<ScheduleName>{ScheduleName::multi_step, "multi_step"}};
+enum class LrSchedulerName { constant, cosine, step, multi_step };
+constexpr auto choices(LrSchedulerName) {
+  return std::array{Choice<LrSchedulerName>{LrSchedulerName::constant, "constant"},
+                    Choice<LrSchedulerName>{LrSchedulerName::cosine, "cosine"},
+                    Choice<LrSchedulerName>{LrSchedulerName::step, "step"},
+                    Choice<LrSchedulerName>{LrSchedulerName::multi_step, "multi_step"}};
 }
 
-struct ScheduleOptions {
-  ScheduleName name = ScheduleName::constant;
-  std::int64_t warmup_steps = 0;   // Optimizer steps from rate/warmup_steps up to rate, linearly.
-  double final_fraction = 0.0;     // Cosine ends at rate * final_fraction at the last step of the last epoch.
-  std::int64_t step_epochs = 30;   // step: epochs between two falls of the rate.
-  double gamma = 0.1;              // step and multi_step: what the rate is multiplied with at each fall.
-  std::vector<double> milestones;  // multi_step: epochs done when the rate falls; whole numbers, each above the last.
+// Names and meanings are those of torch.optim.lr_scheduler, stepped once an epoch; cosine moves with every optimizer
+// step, over the whole run.
+struct LrSchedulerOptions {
+  LrSchedulerName name = LrSchedulerName::constant;
+  std::int64_t warmup_steps = 0;   // Optimizer steps from lr/warmup_steps up to lr, linearly.
+  double eta_min = 0.0;            // cosine: learning rate at the last step of the last epoch.
+  std::int64_t step_size = 30;     // step: epochs between two falls of the learning rate.
+  double gamma = 0.1;              // step and multi_step: what the learning rate is multiplied with at each fall.
+  std::vector<double> milestones;  // multi_step: epochs done at a fall; whole numbers, each above the last.
 };
 
 template <class Visitor, class Options>
-requires std::same_as<std::remove_const_t<Options>, ScheduleOptions>
+requires std::same_as<std::remove_const_t<Options>, LrSchedulerOptions>
 void describe(Visitor& visit, Options& o) {
   visit("name", o.name,
-        "constant; cosine from the rate down to rate x final_fraction over the whole run; step and multi_step multiply "
-        "the rate by gamma every step_epochs epochs or at the milestones.");
+        "constant; cosine (CosineAnnealingLR) from lr down to eta_min over the whole run; step (StepLR) and multi_step "
+        "(MultiStepLR) multiply lr by gamma every step_size epochs or at the milestones.");
   visit("warmup_steps", o.warmup_steps, Range<std::int64_t>{0, 10'000'000}, "Optimizer steps of linear warm-up.");
-  visit("final_fraction", o.final_fraction, Range<double>{0.0, 1.0},
-        "Share of the rate left at the end of a cosine schedule.");
-  visit("step_epochs", o.step_epochs, Range<std::int64_t>{1, 100000}, "Epochs between two falls of the rate (step).");
-  visit("gamma", o.gamma, Range<double>{0.0, 1.0}, "Factor of the rate at each fall (step, multi_step).");
+  visit("eta_min", o.eta_min, Range<double>{0.0, 1e3}, "Learning rate at the end of a cosine schedule.");
+  visit("step_size", o.step_size, Range<std::int64_t>{1, 100000}, "Epochs between two falls of the rate (step).");
+  visit("gamma", o.gamma, Range<double>{0.0, 1.0}, "Factor of the learning rate at each fall (step, multi_step).");
   visit("milestones", o.milestones, Range<double>{1.0, 1e5},
-        "Epochs after which the rate falls, whole numbers that rise (multi_step).");
+        "Epochs after which the learning rate falls, whole numbers that rise (multi_step).");
 }
 
 }  // namespace headrace

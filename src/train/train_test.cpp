@@ -58,7 +58,7 @@ Named random_parameters() {
 }
 
 OptimizerOptions with(Implementation implementation, OptimizerOptions options = {}) {
-  options.implementation = implementation;
+  options.set_implementation(implementation);
   return options;
 }
 
@@ -184,7 +184,7 @@ TEST(Optimizer, TakesChangedOptionsAtTheNextStep) {
   const Named first = random_parameters(), second = random_parameters();
   OptimizerOptions changed;
   changed.weight_decay = 0.5;
-  changed.beta1 = 0.5;
+  changed.betas[0] = 0.5;
   Optimizer from_start(first, changed), later(second, {});
   later.set_options(changed);
   for (const Named* parameters : {&first, &second}) {
@@ -232,8 +232,8 @@ TEST(Optimizer, RefusesParametersThatAreNotFloat32) {
 TEST(Optimizer, GroupsHaveRatesAndOptionsOfTheirOwn) {
   const at::Tensor first = at::zeros({2}).requires_grad_(), second = at::zeros({2}).requires_grad_();
   OptimizerOptions slow = sgd(0, false, 0), heavy = sgd(0.5, false, 0);
-  slow.rate = 1;
-  heavy.rate = 2;
+  slow.lr = 1;
+  heavy.lr = 2;
   Optimizer optimizer(std::vector<ParameterGroup>{{{{"first", first}}, slow}, {{{"second", second}}, heavy}});
   for (int i = 0; i < 2; ++i) {
     for (const at::Tensor& parameter : {first, second}) parameter.mutable_grad() = at::ones({2});
@@ -266,23 +266,23 @@ TEST(Optimizer, StateOfTheCallersIsReadUpdatedAndLaidAsItsParameter) {
 // ---- Schedule ----
 
 TEST(Schedule, WarmsUpAndFollowsTheCosineToItsEnd) {
-  ScheduleOptions schedule;
-  schedule.name = ScheduleName::cosine;
+  LrSchedulerOptions schedule;
+  schedule.name = LrSchedulerName::cosine;
   schedule.warmup_steps = 4;
-  schedule.final_fraction = 0.1;
+  schedule.eta_min = 0.2;
   EXPECT_DOUBLE_EQ(scheduled_rate(schedule, 2.0, 0, {25, 1}), 0.5);
   EXPECT_DOUBLE_EQ(scheduled_rate(schedule, 2.0, 3, {25, 1}), 2.0);
   EXPECT_DOUBLE_EQ(scheduled_rate(schedule, 2.0, 4, {25, 1}), 2.0);
-  EXPECT_DOUBLE_EQ(scheduled_rate(schedule, 2.0, 14, {25, 1}), 2.0 * (0.1 + 0.9 * 0.5)) << "half way";
+  EXPECT_DOUBLE_EQ(scheduled_rate(schedule, 2.0, 14, {25, 1}), 0.2 + (2.0 - 0.2) * 0.5) << "half way";
   EXPECT_DOUBLE_EQ(scheduled_rate(schedule, 2.0, 24, {25, 1}), 0.2);
   EXPECT_DOUBLE_EQ(scheduled_rate(schedule, 2.0, 99, {25, 1}), 0.2) << "beyond the end";
   EXPECT_DOUBLE_EQ(scheduled_rate(schedule, 2.0, 4, {5, 1}), 2.0) << "one step after the warm-up";
 }
 
 TEST(Schedule, StepFallsEverySoManyWholeEpochs) {
-  ScheduleOptions schedule;
-  schedule.name = ScheduleName::step;
-  schedule.step_epochs = 2;
+  LrSchedulerOptions schedule;
+  schedule.name = LrSchedulerName::step;
+  schedule.step_size = 2;
   schedule.gamma = 0.5;
   const RunLength run{50, 5};  // 10 steps an epoch.
   const double wanted[] = {8, 8, 4, 4, 2};
@@ -294,8 +294,8 @@ TEST(Schedule, StepFallsEverySoManyWholeEpochs) {
 }
 
 TEST(Schedule, MultiStepFallsAtItsMilestones) {
-  ScheduleOptions schedule;
-  schedule.name = ScheduleName::multi_step;
+  LrSchedulerOptions schedule;
+  schedule.name = LrSchedulerName::multi_step;
   schedule.milestones = {1, 4};
   schedule.gamma = 0.25;
   const RunLength run{18, 6};
@@ -304,7 +304,7 @@ TEST(Schedule, MultiStepFallsAtItsMilestones) {
 }
 
 TEST(Schedule, ConstantStaysAfterTheWarmUp) {
-  ScheduleOptions schedule;
+  LrSchedulerOptions schedule;
   EXPECT_EQ(scheduled_rate(schedule, 3.0, 0, {10, 1}), 3.0);
   schedule.warmup_steps = 2;
   EXPECT_EQ(scheduled_rate(schedule, 3.0, 0, {10, 1}), 1.5);
@@ -324,7 +324,7 @@ struct TinyMlp {
                   {"fc2.bias", at::zeros({4}).requires_grad_()}};
   }
   Output operator()(const TensorBatch& batch) const {
-    const at::Tensor hidden = at::linear(batch.images.flatten(1), parameters[0].second, parameters[1].second).relu_();
+    const at::Tensor hidden = at::linear(batch.image.flatten(1), parameters[0].second, parameters[1].second).relu_();
     const at::Tensor logits = at::linear(hidden, parameters[2].second, parameters[3].second);
     return {at::cross_entropy_loss(logits, batch.labels), {{"logits", logits}}};
   }
@@ -345,12 +345,12 @@ struct TinyMlp {
 
 TrainOptions accumulating(std::int64_t count) {
   TrainOptions options;
-  options.accumulate = count;
+  options.gradient_accumulation_steps = count;
   return options;
 }
 
 TensorBatch rows(const TensorBatch& batch, std::int64_t begin, std::int64_t end) {
-  return {batch.images.slice(0, begin, end), batch.labels.slice(0, begin, end)};
+  return {batch.image.slice(0, begin, end), batch.labels.slice(0, begin, end)};
 }
 
 TEST(Trainer, FourMicroBatchesOfEightEqualOneBatchOf32) {
@@ -381,7 +381,7 @@ TEST(Trainer, FourMicroBatchesOfEightEqualOneBatchOf32) {
 }
 
 TEST(Trainer, TenBatchesByFourMakeThreeUpdatesTheLastTheMeanOfTwo) {
-  TinyMlp network, twin;
+  TinyMlp network, reference;
   Trainer trainer = network.trainer(accumulating(4));
   const TensorBatch whole = tiny::random_batch(80);
   std::vector<Named> gradients;
@@ -389,18 +389,18 @@ TEST(Trainer, TenBatchesByFourMakeThreeUpdatesTheLastTheMeanOfTwo) {
     if (part != StepPart::optimizer) return;
 
     gradients.push_back(network.gradients());
-    // The twin takes the parameters of the last update, whose gradient is checked below.
-    for (std::size_t i = 0; i < twin.parameters.size(); ++i) {
-      twin.parameters[i].second.detach().copy_(network.parameters[i].second.detach());
+    // The reference takes the parameters of the last update, whose gradient is checked below.
+    for (std::size_t i = 0; i < reference.parameters.size(); ++i) {
+      reference.parameters[i].second.detach().copy_(network.parameters[i].second.detach());
     }
   };
   for (std::int64_t i = 0; i < 10; ++i) trainer.step(rows(whole, 8 * i, 8 * i + 8), /*last_of_window=*/i == 9);
   EXPECT_EQ(trainer.progress().optimizer_steps, 3);
   EXPECT_EQ(trainer.progress().window, 0);
   ASSERT_EQ(gradients.size(), 3);
-  twin(rows(whole, 64, 80)).loss.backward();
-  for (std::size_t i = 0; i < twin.parameters.size(); ++i) {
-    EXPECT_LE(largest_difference(gradients[2][i].second, twin.parameters[i].second.grad()), 1e-6);
+  reference(rows(whole, 64, 80)).loss.backward();
+  for (std::size_t i = 0; i < reference.parameters.size(); ++i) {
+    EXPECT_LE(largest_difference(gradients[2][i].second, reference.parameters[i].second.grad()), 1e-6);
   }
 }
 
@@ -488,10 +488,10 @@ TEST(Trainer, FinishesAWindowThatNobodyForesaw) {
 
 TEST(Trainer, TakesALossOfOneNumberInAnyShapeAndNoOther) {
   TinyMlp networks[2];
-  Trainer trainer = networks[0].trainer({}), twin = networks[1].trainer({});
+  Trainer trainer = networks[0].trainer({}), reference = networks[1].trainer({});
   const TensorBatch batch = tiny::random_batch(8);
   const at::Tensor loss = trainer.step([&] { return Output{networks[0](batch).loss.reshape({1, 1}), {}}; }, 8);
-  EXPECT_TRUE(loss.equal(twin.step(batch)));
+  EXPECT_TRUE(loss.equal(reference.step(batch)));
   expect_equal(networks[0].parameters, networks[1].parameters);
   const auto step_on = [&](const at::Tensor& no_loss) {
     return [&trainer, no_loss] { trainer.step([&] { return Output{no_loss, {}}; }, 8); };
@@ -524,9 +524,9 @@ TEST(Trainer, AFailedForwardKeepsTheWindowAndAFailedBackwardDropsIt) {
 TEST(Trainer, ClipsTheWholeWindowOnce) {
   TinyMlp network;
   TrainOptions options = accumulating(4);
-  options.clip_norm = 1.0;
+  options.max_grad_norm = 1.0;
   OptimizerOptions optimizer;
-  optimizer.beta1 = 0;  // exp_avg is then the gradient that the optimizer was given.
+  optimizer.betas[0] = 0;  // exp_avg is then the gradient that the optimizer was given.
   Trainer trainer = network.trainer(options, optimizer);
   double norm_before = 0;
   const auto joint = [](const Named& tensors) {
@@ -580,7 +580,7 @@ TEST(Trainer, NamesEpochAndBatchOfALossThatIsNotFinite) {
   training.trainer->step(tiny::random_batch(4));
   const Named before = clones(training.trainer->model().parameters);
   TensorBatch bad = tiny::random_batch(4);
-  bad.images.select(0, 2).fill_(std::numeric_limits<float>::quiet_NaN());
+  bad.image.select(0, 2).fill_(std::numeric_limits<float>::quiet_NaN());
   try {
     training.trainer->step(bad);
     FAIL();
@@ -594,7 +594,7 @@ TEST(Trainer, NamesEpochAndBatchOfALossThatIsNotFinite) {
 TEST(Trainer, NamesEpochAndBatchOfAGradientNormThatIsNotFinite) {
   TinyMlp network;
   TrainOptions options;
-  options.clip_norm = 1.0;
+  options.max_grad_norm = 1.0;
   Trainer trainer = network.trainer(options);
   trainer.on_part = [&](StepPart part) {
     if (part != StepPart::optimizer) return;
@@ -625,10 +625,10 @@ TEST(Trainer, ALossScaleChangesNoBitWhereItIsAPowerOfTwo) {
 }
 
 TEST(Trainer, ALossScaleLeavesOutAnUpdateWhoseGradientsAreNotFinite) {
-  for (const double clip_norm : {0.0, 1.0}) {
+  for (const double max_grad_norm : {0.0, 1.0}) {
     TinyMlp network;
     TrainOptions options;
-    options.clip_norm = clip_norm;
+    options.max_grad_norm = max_grad_norm;
     options.loss_scale = 65536;
     Trainer trainer = network.trainer(options);
     const Named before = clones(network.parameters);
@@ -698,18 +698,18 @@ TEST(Trainer, TrainsOnAfterAChangeOfLayout) {
 TEST(Trainer, TransfersBatchesInTheModelsLayout) {
   tiny::Training training;
   for (const int channels : {1, 3}) {
-    Loader loader(std::make_shared<tiny::Pictures>(8, channels), tiny::batches_of(8), 1, false);
+    Loader loader(std::make_shared<tiny::Images>(8, channels), tiny::batches_of(8), 1, false);
     Epoch epoch = loader.epoch(0);
     const Batch batch = *epoch.next();
     training.trainer->set_memory_format(MemoryFormat::contiguous);
     const TensorBatch contiguous = training.trainer->transfer(batch);
-    EXPECT_EQ(contiguous.images.const_data_ptr(), batch.field("images").bytes.data());
+    EXPECT_EQ(contiguous.image.const_data_ptr(), batch.field("image").bytes.data());
     training.trainer->set_memory_format(MemoryFormat::channels_last);
     const TensorBatch last = training.trainer->transfer(batch);
-    EXPECT_EQ(last.images.suggest_memory_format(), at::MemoryFormat::ChannelsLast);
-    EXPECT_TRUE(last.images.equal(contiguous.images));
+    EXPECT_EQ(last.image.suggest_memory_format(), at::MemoryFormat::ChannelsLast);
+    EXPECT_TRUE(last.image.equal(contiguous.image));
     // One channel: the same bytes serve both layouts.
-    EXPECT_EQ(last.images.const_data_ptr() == contiguous.images.const_data_ptr(), channels == 1);
+    EXPECT_EQ(last.image.const_data_ptr() == contiguous.image.const_data_ptr(), channels == 1);
     EXPECT_EQ(last.labels.const_data_ptr(), batch.field("labels").bytes.data());
   }
 }
@@ -723,7 +723,7 @@ TEST(Trainer, EvaluationChangesNothing) {
   for (const auto& [name, parameter] : trainer.model().parameters) gradients.push_back(parameter.grad().clone());
   const at::Tensor generator = at::detail::getDefaultCPUGenerator().get_state();
 
-  Loader loader(std::make_shared<tiny::Pictures>(21), tiny::batches_of(8), 1, false);
+  Loader loader(std::make_shared<tiny::Images>(21), tiny::batches_of(8), 1, false);
   const Evaluation first = evaluate(trainer, loader);
   const Evaluation second = evaluate(trainer, loader);
 
@@ -741,8 +741,8 @@ TEST(Trainer, EvaluationChangesNothing) {
 
 TEST(Trainer, EvaluationIsTheMeanOverSamplesAlsoWithAShortLastBatch) {
   tiny::Training training;
-  const auto pictures = std::make_shared<tiny::Pictures>(21);
-  Loader by_eight(pictures, tiny::batches_of(8), 1, false), at_once(pictures, tiny::batches_of(21), 1, false);
+  const auto images = std::make_shared<tiny::Images>(21);
+  Loader by_eight(images, tiny::batches_of(8), 1, false), at_once(images, tiny::batches_of(21), 1, false);
   const Evaluation parts = evaluate(*training.trainer, by_eight), whole = evaluate(*training.trainer, at_once);
   EXPECT_NEAR(parts.loss, whole.loss, 1e-6);
   EXPECT_EQ(parts.accuracy, whole.accuracy);
@@ -764,7 +764,7 @@ TEST(Trainer, EvaluationSaysWhichOutputItNeeds) {
         return Output{network(batch).loss, {}};
       },
       {}, {}, 1);
-  Loader loader(std::make_shared<tiny::Pictures>(8), tiny::batches_of(8), 1, false);
+  Loader loader(std::make_shared<tiny::Images>(8), tiny::batches_of(8), 1, false);
   EXPECT_THROW(evaluate(trainer, loader), Error);
 }
 
@@ -795,9 +795,9 @@ TEST(Trainer, TakesTheEpochsOfAScheduleFromItsOptions) {
   TinyMlp network;
   TrainOptions options = accumulating(2);
   options.epochs = 3;
-  ScheduleOptions schedule;
-  schedule.name = ScheduleName::step;
-  schedule.step_epochs = 1;
+  LrSchedulerOptions schedule;
+  schedule.name = LrSchedulerName::step;
+  schedule.step_size = 1;
   Trainer trainer(
       ModelState{network.parameters, {}, [](bool) {}}, Optimizer(network.parameters, {}),
       [&network](const TensorBatch& batch) { return network(batch); }, options, schedule, /*optimizer_steps_total=*/6);
@@ -814,7 +814,7 @@ TEST(Trainer, TellsWhichPartOfAStepBegins) {
   Trainer trainer = network.trainer(accumulating(2));
   std::vector<StepPart> parts;
   trainer.on_part = [&](StepPart part) { parts.push_back(part); };
-  Loader loader(std::make_shared<tiny::Pictures>(16), tiny::batches_of(8), 1, false);
+  Loader loader(std::make_shared<tiny::Images>(16), tiny::batches_of(8), 1, false);
   Epoch epoch = loader.epoch(0);
   while (const std::optional<Batch> batch = epoch.next()) trainer.step(*batch);
   using enum StepPart;
@@ -825,7 +825,7 @@ TEST(Trainer, TellsWhichPartOfAStepBegins) {
 
 TEST(Loop, RecordsEveryPartOfEveryStepOnceAndNeverTwoAtATime) {
   tiny::Training training(accumulating(4));
-  Loader loader(std::make_shared<tiny::Pictures>(80), tiny::batches_of(8), 1, true);
+  Loader loader(std::make_shared<tiny::Images>(80), tiny::batches_of(8), 1, true);
   Trace trace;
   {
     Epoch epoch = loader.epoch(0);
@@ -854,7 +854,7 @@ TEST(Loop, RecordsEveryPartOfEveryStepOnceAndNeverTwoAtATime) {
 
 TEST(Loop, MovesOnToTheNextEpochAndStopsAtTheCount) {
   tiny::Training training;
-  Loader loader(std::make_shared<tiny::Pictures>(40), tiny::batches_of(8), 1, true);
+  Loader loader(std::make_shared<tiny::Images>(40), tiny::batches_of(8), 1, true);
   std::int64_t samples = 0, calls = 0;
   const auto on_step = [&](const StepDone& done) {
     samples += done.samples;
@@ -873,7 +873,7 @@ TEST(Loop, MovesOnToTheNextEpochAndStopsAtTheCount) {
 
 TEST(Loop, HearsAStopBetweenWindows) {
   tiny::Training training(accumulating(4));
-  Loader loader(std::make_shared<tiny::Pictures>(80), tiny::batches_of(8), 1, true);
+  Loader loader(std::make_shared<tiny::Images>(80), tiny::batches_of(8), 1, true);
   Epoch epoch = loader.epoch(0);
   const auto stop_in_the_fifth = [](const StepDone& done) {
     if (done.progress.batch == 5) request_stop(SIGTERM);

@@ -83,7 +83,7 @@ struct Trainer::Impl {
   Optimizer optimizer;
   Forward forward;
   TrainOptions options;
-  ScheduleOptions schedule;
+  LrSchedulerOptions schedule;
   RunLength run;
   MemoryFormat memory_format = MemoryFormat::contiguous;
   Progress progress;
@@ -221,8 +221,8 @@ struct Trainer::Impl {
   // Without the loss scale and clipped. False: they are not finite, which a loss scale forgives.
   bool make_gradients_ready() {
     const double scale = loss_scale().scale;
-    if (options.clip_norm == 0) return options.loss_scale == 0 || unscale_gradients(gradients(), scale);
-    const double norm = clip_gradients(gradients(), options.clip_norm, 1.0 / scale);
+    if (options.max_grad_norm == 0) return options.loss_scale == 0 || unscale_gradients(gradients(), scale);
+    const double norm = clip_gradients(gradients(), options.max_grad_norm, 1.0 / scale);
     if (std::isfinite(norm)) return true;
     if (options.loss_scale > 0) return false;
     fail(ErrorCode::numerics, "train: norm of the gradients is {} in epoch {}, batch {}", norm, progress.epoch,
@@ -231,11 +231,11 @@ struct Trainer::Impl {
 };
 
 std::int64_t TensorBatch::counted() const {
-  return mask.defined() ? mask.sum().item<std::int64_t>() : labels.size(0);
+  return valid.defined() ? valid.sum().item<std::int64_t>() : labels.size(0);
 }
 
-Trainer::Trainer(ModelState model, Optimizer optimizer, Forward forward, TrainOptions options, ScheduleOptions schedule,
-                 std::int64_t optimizer_steps_total)
+Trainer::Trainer(ModelState model, Optimizer optimizer, Forward forward, TrainOptions options,
+                 LrSchedulerOptions schedule, std::int64_t optimizer_steps_total)
     : impl_(new Impl{std::move(model), std::move(optimizer), std::move(forward), options, std::move(schedule),
                      RunLength{optimizer_steps_total, options.epochs}}) {
   if (!impl_->model.set_training) fail(ErrorCode::invalid_argument, "train: a Trainer needs a model with set_training");
@@ -267,7 +267,7 @@ at::Tensor Trainer::step(const BoundForward& forward, std::int64_t samples, bool
       my.run_backward(loss, my.loss_scale().scale);
     }
     ++my.progress.window;
-    if (my.progress.window >= my.options.accumulate || last_of_window) my.update(on_part);
+    if (my.progress.window >= my.options.gradient_accumulation_steps || last_of_window) my.update(on_part);
   });
   ++my.progress.batch;
   return loss.detach();
@@ -284,10 +284,10 @@ void Trainer::finish_window() {
 TensorBatch Trainer::transfer(const Batch& batch) const {
   Span span{step::kTransfer};
   if (on_part) on_part(StepPart::transfer);
-  TensorBatch result{field_tensor(batch, "images"), field_tensor(batch, "labels"), {}};
-  const std::span<const std::byte> mask = batch.field("mask").bytes;
-  if (std::find(mask.begin(), mask.end(), std::byte{0}) != mask.end()) result.mask = field_tensor(batch, "mask");
-  if (result.images.dim() == 4) result.images = in_layout(result.images, torch_format(impl_->memory_format));
+  TensorBatch result{field_tensor(batch, "image"), field_tensor(batch, "labels"), {}};
+  const std::span<const std::byte> valid = batch.field("valid").bytes;
+  if (std::find(valid.begin(), valid.end(), std::byte{0}) != valid.end()) result.valid = field_tensor(batch, "valid");
+  if (result.image.dim() == 4) result.image = in_layout(result.image, torch_format(impl_->memory_format));
   return result;
 }
 
@@ -360,7 +360,7 @@ double Trainer::loss_scale() const {
   return impl_->loss_scale().scale;
 }
 double Trainer::learning_rate() const {
-  return impl_->scheduled(impl_->optimizer.options().rate);
+  return impl_->scheduled(impl_->optimizer.options().lr);
 }
 
 Evaluation evaluate(Trainer& trainer, Loader& loader, const Forward& forward, const std::function<bool()>& stop) {
@@ -379,7 +379,7 @@ Evaluation evaluate(Trainer& trainer, Loader& loader, const Forward& forward, co
     }
     const std::int64_t samples = batch.counted();
     at::Tensor is_right = logits->second.argmax(1).eq(batch.labels);
-    if (batch.mask.defined()) is_right = is_right.logical_and(batch.mask);
+    if (batch.valid.defined()) is_right = is_right.logical_and(batch.valid);
     loss_sum += output.loss.item<double>() * static_cast<double>(samples);
     right += is_right.sum().item<std::int64_t>();
     result.samples += samples;

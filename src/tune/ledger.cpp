@@ -1,4 +1,5 @@
 #include <headrace/error.h>
+#include <headrace/options.h>
 #include <headrace/tune.h>
 
 #include <array>
@@ -125,6 +126,12 @@ ordered_json settings(const Settings& values) {
   return json;
 }
 
+Settings settings(const ordered_json& json) {
+  Settings values;
+  for (const auto& [key, value] : json.items()) values.insert(current_setting(key, value.get<std::string>()));
+  return values;
+}
+
 ordered_json trial(const Trial& value) {
   ordered_json json = {{"name", value.name},
                        {"verdict", to_string(value.verdict)},
@@ -167,7 +174,7 @@ Trial trial(const ordered_json& json, std::string_view source) {
   value.numerics.measure = numerics.at("measure");
   value.numerics.baseline_error = optional_number(numerics, "baseline_error");  // Older ledgers lack these two.
   value.numerics.why_not_float64 = numerics.value("why_not_float64", "");
-  value.changes = json.at("changes").get<Settings>();
+  value.changes = settings(json.at("changes"));
   value.removed_again = json.at("removed_again");
   value.baseline_s = numbers(json.at("baseline_s"));
   value.candidate_s = numbers(json.at("candidate_s"));
@@ -217,9 +224,9 @@ Ledger parse_ledger(std::string_view text, std::string_view source) {
   try {
     Ledger ledger;
     ledger.baseline_samples_per_second = number(json.at("baseline").at("samples_per_second"));
-    ledger.baseline = json.at("baseline").at("settings").get<Settings>();
+    ledger.baseline = settings(json.at("baseline").at("settings"));
     ledger.best_samples_per_second = number(json.at("best").at("samples_per_second"));
-    ledger.best = json.at("best").at("settings").get<Settings>();
+    ledger.best = settings(json.at("best").at("settings"));
     ledger.speedup = interval(json.at("speedup"));
     ledger.speedup_pairs = json.at("speedup").at("pairs");
     // Ledgers of 0.1 lack the blocks.

@@ -17,8 +17,8 @@ using nlohmann::ordered_json;
 
 Ledger sample_ledger() {
   Ledger ledger;
-  ledger.baseline = {{"optimizer.implementation", "\"plain\""}};
-  ledger.best = {{"optimizer.implementation", "\"fused\""}};
+  ledger.baseline = {{"optimizer.fused", "false"}};
+  ledger.best = {{"optimizer.fused", "true"}};
   ledger.speedup = {1.44, 1.40, 1.48};
   ledger.speedup_pairs = 20;
   ledger.baseline_s = {0.0512, 0.0513};
@@ -29,7 +29,7 @@ Ledger sample_ledger() {
   ledger.spent_s = 71.5;
   Trial kept;
   kept.name = "fused optimizer";
-  kept.changes = {{"optimizer.implementation", "\"fused\""}};
+  kept.changes = {{"optimizer.fused", "true"}};
   kept.verdict = Verdict::kept;
   kept.sentence = "Pays.";
   kept.pairs = 2;
@@ -146,7 +146,7 @@ TEST(LedgerReport, TellsWhatWasTriedAndWhatCameOfIt) {
   EXPECT_EQ(report.changes[0].verdict, "kept");
   EXPECT_EQ(report.changes[0].gain, 0.2);
   EXPECT_EQ(report.changes[0].numerics, "update: 3e-07 (allowed 1e-06)");
-  EXPECT_EQ(report.changes[0].settings.front().first, "optimizer.implementation");
+  EXPECT_EQ(report.changes[0].settings.front().first, "optimizer.fused");
   EXPECT_EQ(report.changes[1].verdict, "failed");
   EXPECT_FALSE(report.changes[1].gain.has_value());
   EXPECT_EQ(report.changes[1].numerics, "");
@@ -193,7 +193,7 @@ TEST(LedgerReport, ShowsTheSplitsOfTheLastComparisonBothOrNeither) {
 // first.
 std::string stored_ledger(const std::string& open) {
   return R"({"format": "headrace-ledger", "version": 1,
-    "baseline": {"samples_per_second": 850.0, "settings": {"optimizer.implementation": "\"plain\""}},
+    "baseline": {"samples_per_second": 850.0, "settings": {"optimizer.fused": "\"plain\""}},
     "best": {"samples_per_second": 850.0, "settings": {}},
     "speedup": {"median": 1.0, "low": 1.0, "high": 1.0, "pairs": 0}, "budget_s": 20.0, "spent_s": 20.1,
     "trials": [
@@ -201,12 +201,12 @@ std::string stored_ledger(const std::string& open) {
          open + R"(,
        "numerics": {"class": "rounding", "checked": true, "passed": true, "value": 1.2e-8, "tolerance": 1e-6,
                     "measure": "update, relative L2"},
-       "changes": {"optimizer.implementation": "\"fused\""}, "removed_again": false, "baseline_s": [], "candidate_s": []},
+       "changes": {"optimizer.fused": "true"}, "removed_again": false, "baseline_s": [], "candidate_s": []},
       {"name": "loader threads 2", "verdict": "inconclusive", "reason": "budget",
        "sentence": "The budget of 20 s was used up before a pair was measured.", "pairs": 0, "gain": null,
        "numerics": {"class": "bit_equal", "checked": false, "passed": false, "value": null, "tolerance": null,
                     "measure": ""},
-       "changes": {"data.threads": "2"}, "removed_again": false, "baseline_s": [], "candidate_s": []},
+       "changes": {"data.num_workers": "2"}, "removed_again": false, "baseline_s": [], "candidate_s": []},
       {"name": "channels-last", "verdict": "refused", "reason": "slower", "sentence": "Slower: -7.5 %.", "pairs": 6,
        "gain": {"median": -0.075, "low": -0.09, "high": -0.06},
        "numerics": {"class": "rounding", "checked": true, "passed": true, "value": 1.2e-8, "tolerance": 1e-6,
@@ -223,7 +223,7 @@ constexpr const char* kKept = R"("verdict": "kept", "reason": "none", "sentence"
 constexpr const char* kRefused = R"("verdict": "refused", "reason": "no_gain", "sentence": "Gains less than 2.0 %.",
   "pairs": 20, "gain": {"median": 0.001, "low": -0.004, "high": 0.006})";
 constexpr const char* kFixed = R"("verdict": "refused", "reason": "fixed",
-  "sentence": "Not tried: tune.fixed protects optimizer.implementation.", "pairs": 0, "gain": null)";
+  "sentence": "Not tried: tune.fixed protects optimizer.fused.", "pairs": 0, "gain": null)";
 constexpr const char* kFailed = R"("verdict": "failed", "reason": "error", "sentence": "Failed: no such kernel.",
   "pairs": 0, "gain": null)";
 
@@ -258,13 +258,13 @@ TEST(LedgerReport, SaysThatNoChangePaysOnlyWhereEveryOneWasJudged) {
 TEST(LedgerReport, AdviceDoesNotCallUntriedWhatTheLedgerHolds) {
   const Finding slow{"optimizer_slow",
                      "The optimizer takes 28 % of a step.",
-                     "Try optimizer.implementation = \"fused\".",
-                     {{"Try optimizer.implementation = \"fused\".", {"optimizer.implementation"}}}};
-  const std::string lead = "optimizer.implementation = \"fused\": ";
+                     "Try optimizer.fused = true.",
+                     {{"Try optimizer.fused = true.", {"optimizer.fused"}}}};
+  const std::string lead = "optimizer.fused = true: ";
   for (const auto& [stored, said] : std::vector<std::pair<std::string, std::string>>{
            {kKept, "kept, +19.8 % [+17.9 %, +21.6 %]."},
            {kRefused, "refused. Gains less than 2.0 %."},
-           {kFixed, "refused. Not tried: tune.fixed protects optimizer.implementation."},
+           {kFixed, "refused. Not tried: tune.fixed protects optimizer.fused."},
            {kFailed, "failed. Failed: no such kernel."},
            {kUndecided,
             "inconclusive, +3.1 % [-0.4 %, +6.8 %] after 11 pairs. A larger budget than 20 s gives more pairs."}}) {
@@ -323,11 +323,11 @@ TEST(Ledger, ChangesLeftOutAreSettingsThatWereAskedForAndNotApplied) {
   auto ledger = sample_ledger();
   ledger.trials[1].reason = Reason::not_quiet;
   ledger.trials[1].sentence = "Not tried: the machine is not quiet.";
-  ledger.trials[1].changes = {{"compute.threads", "1"}};
-  ledger.baseline["compute.threads"] = "2";
+  ledger.trials[1].changes = {{"compute.intra_op_threads", "1"}};
+  ledger.baseline["compute.intra_op_threads"] = "2";
   const auto list = settings_left_out(ledger);
   ASSERT_EQ(list.size(), 1u);
-  EXPECT_EQ(list[0].key, "compute.threads");
+  EXPECT_EQ(list[0].key, "compute.intra_op_threads");
   EXPECT_EQ(list[0].requested, "1");
   EXPECT_EQ(list[0].applied, "2");
   EXPECT_EQ(list[0].reason, ledger.trials[1].sentence);

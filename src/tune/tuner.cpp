@@ -35,7 +35,7 @@ std::string late_sentence(const Trial& trial) {
                      percent(median(trial.baseline_s) / median(trial.candidate_s) - 1));
 }
 
-// "data" protects "data.threads", "data.thread" does not.
+// "data" protects "data.num_workers", "data.thread" does not.
 bool is_fixed(const std::string& key, const std::vector<std::string>& fixed) {
   return std::any_of(fixed.begin(), fixed.end(), [&](const std::string& entry) {
     return key == entry || key.compare(0, entry.size() + 1, entry + ".") == 0;

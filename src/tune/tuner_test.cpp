@@ -218,18 +218,18 @@ TEST(Tuner, AnEmptyListGivesTheBaseline) {
 }
 
 TEST(Tuner, FixedKeysAndTheirTablesAreNotTried) {
-  const Effects effects = {{"data.threads", {}}, {"data.threads_max", {}}, {"optimizer.implementation", {}}};
+  const Effects effects = {{"data.num_workers", {}}, {"data.num_workers_max", {}}, {"optimizer.fused", {}}};
   FakeJob job({}, effects, 5);
   TuneOptions options;
-  options.fixed = {"optimizer", "data.threads"};
+  options.fixed = {"optimizer", "data.num_workers"};
   const auto ledger = tune_fake(job, all_of(effects), 1, options);
-  for (const char* name : {"data.threads", "optimizer.implementation"}) {
+  for (const char* name : {"data.num_workers", "optimizer.fused"}) {
     EXPECT_EQ(trial_of(ledger, name).verdict, Verdict::refused);
     EXPECT_EQ(trial_of(ledger, name).reason, Reason::fixed);
     EXPECT_THAT(trial_of(ledger, name).sentence, testing::HasSubstr(name));
   }
-  EXPECT_NE(trial_of(ledger, "data.threads_max").reason, Reason::fixed);
-  for (const auto& settings : job.configured) EXPECT_FALSE(settings.count("data.threads"));
+  EXPECT_NE(trial_of(ledger, "data.num_workers_max").reason, Reason::fixed);
+  for (const auto& settings : job.configured) EXPECT_FALSE(settings.count("data.num_workers"));
 }
 
 TEST(Tuner, OnlyNamedCandidatesAreTriedAndAnUnknownNameIsAnError) {

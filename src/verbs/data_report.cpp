@@ -120,7 +120,7 @@ nlohmann::ordered_json loading_json(const Training& training) {
                          {"rolled_back", made.rolled_back}});
   }
   const LoaderStatistics now = training.loader().statistics();
-  return {{"threads", now.threads},
+  return {{"num_workers", now.num_workers},
           {"prefetch_batches", now.prefetch_batches},
           {"stages", std::move(stages)},
           {"plan", plan_json(training)},

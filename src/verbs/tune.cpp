@@ -26,7 +26,7 @@ constexpr std::int64_t kMeasuredSteps = 40;  // For the diagnosis, and for the t
 constexpr std::int64_t kMeasuredStepsMin = 5;
 // Of the budget, beside it: for the burn-in, for traced steps before and after, and for the blocks with each.
 constexpr double kStepsShare = 0.05, kBlocksShare = 0.10;
-constexpr double kIndexShare = 0.10;  // For an index of the pictures, where one is made for trials.
+constexpr double kIndexShare = 0.10;  // For an index of the images, where one is made for trials.
 constexpr double kCostMax = 1 + 3 * kStepsShare + 2 * kBlocksShare + kIndexShare;
 
 struct Tuning {
@@ -112,7 +112,7 @@ Tuning tune_recipe(VerbContext& context) {
   tell_training_time(console, job.training(), tuning.before);
   make_trial_index(job.training(), console);
   tuning.tried = candidates(context.loaded.recipe, context.machine, to_string(tuning.before.diagnosis.bound),
-                            job.training().outlook());
+                            job.training().data_context());
 
   TuneProgress progress;
   progress.judged = [&](const Quietness& found) {
@@ -200,7 +200,8 @@ int dry_run(VerbContext& context) {
   Training training{context.loaded.recipe, context.machine};
   std::string text = fmt::format("dry run: {} batches an epoch; would try, in this order when compute-bound:\n",
                                  training.batches_per_epoch());
-  for (const Candidate& candidate : candidates(context.loaded.recipe, context.machine, "compute", training.outlook())) {
+  for (const Candidate& candidate :
+       candidates(context.loaded.recipe, context.machine, "compute", training.data_context())) {
     text += fmt::format("  {:<24} {}\n", candidate.name, candidate.sentence);
   }
   context.console.result(text);

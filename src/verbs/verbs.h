@@ -30,7 +30,7 @@ int run_eval(VerbContext& context);
 int run_profile(VerbContext& context);
 int run_tune(VerbContext& context);
 
-// "headrace tune examples/fashion_mnist.toml --data.threads 2", credentials cut.
+// "headrace tune examples/fashion_mnist.toml --data.num_workers 2", credentials cut.
 std::string command_line(const Invocation& invocation);
 // {"title", "command", "written", "environment": {...}, "settings": [...]}: what every --json document starts with.
 nlohmann::ordered_json document_head(const VerbContext& context, const char* format);

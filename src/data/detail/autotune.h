@@ -21,12 +21,12 @@
 
 namespace headrace::detail {
 
-inline constexpr const char* kThreadsKey = "data.threads";
+inline constexpr const char* kNumWorkersKey = "data.num_workers";
 inline constexpr const char* kPrefetchKey = "data.prefetch_batches";
 inline constexpr const char* kCacheKey = "data.cache";
 
 struct LoaderSetting {
-  std::int64_t threads = 1;
+  std::int64_t num_workers = 1;
   std::int64_t prefetch = 1;
   Cache cache = Cache::none;  // What is kept: one of the fixed forms.
   friend bool operator==(const LoaderSetting&, const LoaderSetting&) = default;

@@ -20,7 +20,7 @@ struct ChunkReport {
   std::int64_t busy_ns = 0;
   std::int64_t read = 0;  // Samples that the source gave, and their bytes.
   std::int64_t read_bytes = 0;
-  std::int64_t decoded_bytes = 0;  // Of the pixels that were wanted of pictures that were decoded.
+  std::int64_t decoded_bytes = 0;  // Of the pixels that were wanted of images that were decoded.
   std::int64_t written_bytes = 0;
   std::int64_t cache_hits = 0;
   std::int64_t cache_misses = 0;

@@ -21,7 +21,7 @@
 
 #include "data/detail/autotune.h"
 #include "data/detail/chunk.h"
-#include "data/detail/entropy_shelf.h"
+#include "data/detail/entropy_index_cache.h"
 #include "data/detail/latency.h"
 #include "data/detail/order.h"
 #include "data/detail/pass.h"
@@ -39,7 +39,7 @@ namespace detail {
 // One batch held by the consumer while it asks for the next one, and that next one.
 inline constexpr std::int64_t kConsumerBatches = 2;
 
-// Between two batches. At an epoch's end it is the begin of the next.
+// Between two batches. At an epoch's end it is the start of the next.
 struct Place {
   std::int64_t epoch = 0;
   std::int64_t position = 0;  // Of the epoch's samples, all ranks'.
@@ -60,19 +60,19 @@ struct Claim {
 struct Loader::Impl {
   using ChunkReport = detail::ChunkReport;
   using Claim = detail::Claim;
-  using Deal = detail::Deal;
+  using BatchSampler = detail::BatchSampler;
   using Pass = detail::Pass;
   using Place = detail::Place;
   using Workspace = detail::Workspace;
 
   Impl(std::shared_ptr<const Source> from, DataOptions how, std::uint64_t run_seed, bool for_training,
        std::int64_t limit);
-  ~Impl() { set_threads(0); }
+  ~Impl() { set_num_workers(0); }
 
-  void set_threads(std::int64_t wanted);
-  void renew_threads();
+  void set_num_workers(std::int64_t wanted);
+  void renew_workers();
   void set_prefetch_batches(std::int64_t wanted);
-  Applied applied_threads() const;
+  Applied applied_num_workers() const;
   Applied applied_prefetch() const;
   std::vector<LoaderDecision> decisions() const;
   void set_cache(Cache wanted, bool keep);
@@ -83,7 +83,7 @@ struct Loader::Impl {
   Applied applied_cache() const;
   Place place_of(std::int64_t index, std::int64_t first_batch) const;
   std::unique_ptr<Epoch::Impl> begin(std::optional<Place> from);
-  Deal deal_from(std::int64_t position) const;
+  BatchSampler sampler_from(std::int64_t position) const;
   LoaderState state() const;
   void restore(const LoaderState& state);
   void start_at(Place place);
@@ -157,7 +157,7 @@ struct Loader::Impl {
   const DataOptions options;                   // As built; the live knobs are below.
   const std::uint64_t seed;
   const bool training;
-  const PictureShape shape;
+  const ImageShape shape;
   const image::NormalizeTable table;
   const detail::Order order;
   const std::int64_t batches;       // Of a whole epoch.
@@ -166,7 +166,7 @@ struct Loader::Impl {
   const std::int64_t built_ns;
   const std::shared_ptr<detail::SlotPool> slots;                // Owners: see SlotPool.
   const std::shared_ptr<std::atomic<std::int64_t>> blocked_ns;  // In futures. Owners: the loader, and its futures.
-  detail::EntropyShelf indices;
+  detail::EntropyIndexCache indices;
   Workspace own_workspace;  // The consumer's, when it loads by itself.
 
   mutable std::mutex mutex;       // Guards everything down to `tuner`.

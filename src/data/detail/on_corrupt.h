@@ -1,4 +1,4 @@
-// Which failures data.on_corrupt deals with.
+// Which failures data.on_corrupt assigns with.
 #pragma once
 
 #include <headrace/error.h>

@@ -81,22 +81,22 @@ class EpochOrder {
   std::vector<std::int64_t> shard_begins_, shard_ends_;  // Of the shuffled shards: first index, last position + 1.
 };
 
-// How the positions of an epoch are dealt: each step takes batch_size a rank, one rank after the other, so that the
-// ranks' batches taken in turns are those of one rank. The positions left over at the end are dealt in equal parts; a
-// place that no position is left for repeats one from the epoch's beginning and does not count.
-class Deal {
+// How the positions of an epoch are assigned: each step takes batch_size a rank, one rank after the other, so that the
+// ranks' batches taken in turns are those of one rank. The positions left over at the end are assigned in equal parts;
+// a place that no position is left for repeats one from the epoch's beginning and does not count.
+class BatchSampler {
  public:
   // From `begin` on, a position where a batch may start, which is this rank's batch `first_batch`. With drop in
-  // `last_batch` what is left over is not dealt.
-  Deal(std::int64_t positions, const DataOptions& options, LastBatch last_batch, std::int64_t begin) noexcept;
+  // `last_batch` what is left over is not assigned.
+  BatchSampler(std::int64_t positions, const DataOptions& options, LastBatch last_batch, std::int64_t begin) noexcept;
 
-  struct Hand {
+  struct Slice {
     std::int64_t size;     // Places of the batch.
     std::int64_t counted;  // The first of them, which count: positions from `begin` on.
     std::int64_t begin;
     std::int64_t repeated;  // Positions of the others, from here on, modulo the epoch's.
   };
-  Hand hand(std::int64_t batch) const noexcept;
+  Slice slice(std::int64_t batch) const noexcept;
 
   std::int64_t begin() const noexcept { return begin_; }
   std::int64_t first_batch() const noexcept { return begin_ / step(); }
@@ -105,7 +105,7 @@ class Deal {
   std::int64_t position_after(std::int64_t batch) const noexcept {
     return begin_ + (batch + 1 - first_batch()) * step();
   }
-  std::int64_t position_of(const Hand& hand, std::int64_t place) const noexcept {
+  std::int64_t position_of(const Slice& hand, std::int64_t place) const noexcept {
     return place < hand.counted ? hand.begin + place : (hand.repeated + place - hand.counted) % positions_;
   }
 

@@ -9,7 +9,7 @@
 
 #include "base/clock.h"
 #include "data/data_options.h"
-#include "data/detail/entropy_shelf.h"
+#include "data/detail/entropy_index_cache.h"
 #include "data/detail/order.h"
 #include "image/normalize.h"
 
@@ -23,15 +23,15 @@ struct Pass {
   const Source& source;
   const image::PixelForm form;  // Its table is the loader's.
   const DataOptions& options;
-  const PictureShape shape;  // Of the batches.
+  const ImageShape shape;  // Of the batches.
   const OnCorrupt on_corrupt;
   const std::uint64_t seed;
   const std::int64_t epoch;
   const bool augment;
   const EpochOrder order;
   const bool repeats;
-  const Deal deal;
-  EntropyShelf& indices;
+  const BatchSampler batch_sampler;
+  EntropyIndexCache& indices;
   std::int64_t (*const clock)() noexcept = monotonic_ns;  // That times the stages of a chunk.
 
   // Places of this rank's batches, counted through the epoch, that are not wanted any more begin here: at the first

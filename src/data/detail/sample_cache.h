@@ -17,7 +17,7 @@ struct SampleCache {
   SampleCache(Cache samples_form, std::int64_t keys, std::int64_t bytes_max)
       : form(samples_form), entries(keys, bytes_max) {}
 
-  const Cache form;  // Cache::decoded: entries are PictureMaker's; Cache::encoded: those of keep_file().
+  const Cache form;  // Cache::decoded: entries are ImageMaker's; Cache::encoded: those of keep_file().
   RamCache entries;
 };
 
@@ -36,8 +36,7 @@ inline std::optional<Sample> find_file(const RamCache& cache, std::int64_t index
   std::memcpy(&bytes, entry->data(), sizeof bytes);
   const auto rest = entry->subspan(sizeof bytes);
   const auto file = static_cast<std::size_t>(bytes);
-  return Sample{
-      .bytes = rest.first(file), .form = PictureForm::encoded, .label = 0, .entropy_index = rest.subspan(file)};
+  return Sample{.bytes = rest.first(file), .form = ImageForm::encoded, .label = 0, .entropy_index = rest.subspan(file)};
 }
 
 }  // namespace headrace::detail

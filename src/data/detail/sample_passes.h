@@ -1,4 +1,4 @@
-// The passes over a sample's values on its way into a batch: which of them a picture takes, and what they have moved.
+// The passes over a sample's values on its way into a batch: which of them an image takes, and what they have moved.
 #pragma once
 
 #include <headrace/loader.h>
@@ -14,7 +14,7 @@ namespace headrace::detail {
 // In the order in which a sample takes them; none takes all.
 enum class SamplePass : std::uint8_t {
   read,
-  read_rows,       // Of a picture in rows, those that the crop needs.
+  read_rows,       // Of an image in rows, those that the crop needs.
   decode_region,   // What the crop needs,
   decode_indexed,  // likewise, with the file's entropy index.
   decode_whole,    // For the cache.
@@ -25,16 +25,16 @@ enum class SamplePass : std::uint8_t {
 };
 inline constexpr std::size_t kSamplePasses = 9;
 
-// How pixels get into the batch. PictureMaker goes by it, and Loader::explain() tells it.
+// How pixels get into the batch. ImageMaker goes by it, and Loader::explain() tells it.
 enum class Writing { as_stored, resized, resized_then_placed };
 
-// `moved`: the pad's crop lies beside the picture's own place.
+// `moved`: the pad's crop lies beside the image's own place.
 constexpr Writing writing_of(const TransformOptions& transform, bool moved) noexcept {
   if (transform.size == 0) return Writing::as_stored;
   return moved ? Writing::resized_then_placed : Writing::resized;
 }
 
-// What PictureMaker and the chunk did so far. Bytes.
+// What ImageMaker and the chunk did so far. Bytes.
 struct SampleTotals {
   struct Pass {
     std::int64_t samples = 0, in = 0, out = 0;
@@ -71,9 +71,9 @@ struct SampleTotals {
   }
 
   std::array<Pass, kSamplePasses> passes;
-  std::int64_t whole = 0;    // Of the pictures that were decoded, as if all of each had been.
+  std::int64_t whole = 0;    // Of the images that were decoded, as if all of each had been.
   std::int64_t boxes = 0;    // Of what crops read.
-  std::int64_t unread = 0;   // Rows that were not read of pictures in rows.
+  std::int64_t unread = 0;   // Rows that were not read of images in rows.
   std::int64_t flipped = 0;  // Samples.
 };
 
@@ -81,7 +81,7 @@ struct SampleTotals {
 struct PlanInput {
   const Source& source;
   const DataOptions& options;
-  PictureShape shape;
+  ImageShape shape;
   bool augment;
   Cache cache;   // In force now.
   bool indexed;  // There is an entropy index.

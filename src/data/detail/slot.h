@@ -24,7 +24,7 @@ struct Batch::Slot {
   std::span<std::byte> images;
   std::span<std::int64_t> labels;
   std::span<std::int64_t> sample_indices;
-  std::span<std::uint8_t> mask;
+  std::span<std::uint8_t> valid;
   std::int64_t epoch = 0;
   std::int64_t index = 0;
   std::int64_t size = 0;      // Samples.

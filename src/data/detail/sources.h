@@ -27,10 +27,10 @@ bool image_folder_has(const std::filesystem::path& folder, Split split);
 bool list_has(const std::filesystem::path& path, Split split);
 bool pack_has(const std::filesystem::path& path, Split split);
 
-// The fingerprint of a folder of pictures, and of a pack of them: of their names, each ended by a NUL, and their sizes.
+// The fingerprint of a folder of images, and of a pack of them: of their names, each ended by a NUL, and their sizes.
 std::uint64_t fingerprint_of(std::span<const char> names, std::span<const std::int64_t> sizes);
 
-// Its pictures are read by `calls`, which must live as long as the source.
+// Its images are read by `calls`, which must live as long as the source.
 std::unique_ptr<Source> open_image_folder(const std::filesystem::path& folder, Split split, const FileCalls& calls);
 std::unique_ptr<Source> open_pack(const std::filesystem::path& path, Split split, const FileCalls& calls);
 

@@ -17,7 +17,7 @@ namespace headrace {
 inline DataOptions options_of(std::int64_t batch_size, std::int64_t threads, std::int64_t prefetch = 2) {
   DataOptions options;
   options.batch_size = batch_size;
-  options.threads = threads;
+  options.num_workers = threads;
   options.prefetch_batches = prefetch;
   return options;
 }
@@ -51,9 +51,9 @@ inline std::vector<std::int64_t> order(Epoch epoch) {
 // Of each sample that counts: its bytes, label and index.
 inline std::vector<std::uint64_t> sample_digests(const Batch& batch) {
   std::vector<std::uint64_t> all;
-  const std::span<const std::byte> images = batch.field("images").bytes, labels = batch.field("labels").bytes;
+  const std::span<const std::byte> images = batch.field("image").bytes, labels = batch.field("labels").bytes;
   for (std::size_t i = 0, size = static_cast<std::size_t>(batch.size()); i < size; ++i) {
-    if (batch.field("mask").bytes[i] == std::byte{0}) continue;
+    if (batch.field("valid").bytes[i] == std::byte{0}) continue;
     Xxh3Stream stream;
     stream.update(images.subspan(i * (images.size() / size), images.size() / size));
     stream.update(labels.subspan(i * sizeof(std::int64_t), sizeof(std::int64_t)));

@@ -13,7 +13,7 @@ namespace headrace::detail {
 
 // CPU seconds of making some samples.
 struct Making {
-  double read_s = 0;  // Rows of pictures that are read in part.
+  double read_s = 0;  // Rows of images that are read in part.
   double decode_s = 0;
   double augment_s = 0;
 

@@ -15,7 +15,7 @@
 
 namespace headrace {
 
-// Small grey pictures whose bytes tell their index.
+// Small grey images whose bytes tell their index.
 class WaitingSource final : public Source {
  public:
   using Cost = std::function<std::chrono::nanoseconds(std::int64_t index, std::int64_t inside)>;
@@ -24,7 +24,7 @@ class WaitingSource final : public Source {
   WaitingSource(std::int64_t size, Cost cost, int side = 4) : size_(size), side_(side), cost_(std::move(cost)) {}
 
   std::int64_t size() const override { return size_; }
-  std::int64_t classes() const override { return 10; }
+  std::int64_t num_classes() const override { return 10; }
   int height() const override { return side_; }
   int width() const override { return side_; }
   int channels() const override { return 1; }
@@ -38,7 +38,7 @@ class WaitingSource final : public Source {
     inside_.fetch_sub(1);
     buffer.assign(static_cast<std::size_t>(side_ * side_), static_cast<std::uint8_t>(index * 31));
     return {.bytes = buffer,
-            .form = PictureForm::pixels,
+            .form = ImageForm::pixels,
             .height = side_,
             .width = side_,
             .channels = 1,

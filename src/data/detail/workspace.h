@@ -8,7 +8,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "data/detail/entropy_shelf.h"
+#include "data/detail/entropy_index_cache.h"
 #include "image/decode.h"
 #include "image/resize.h"
 
@@ -18,18 +18,18 @@ namespace headrace::detail {
 // workers.
 inline constexpr std::int64_t kChunkMax = 16;
 
-// Buffers grow to the largest picture. What pictures of ordinary size need stays, in training also between epochs; more
+// Buffers grow to the largest image. What images of ordinary size need stays, in training also between epochs; more
 // is given back by trim().
 struct Workspace {
   static constexpr std::int64_t kKeptMax = std::int64_t{64} << 20;
 
   std::array<std::vector<std::uint8_t>, kChunkMax> files;  // Source::read's buffers of the samples read ahead together.
-  std::vector<std::uint8_t> decoded;                       // A picture, or the part of it that a crop reads.
+  std::vector<std::uint8_t> decoded;                       // An image, or the part of it that a crop reads.
   std::vector<std::uint8_t> rows;                          // Source::read_rows's buffer.
   std::vector<std::uint8_t> resized;
   image::Decoder decoder;
   image::Resizer resizer;
-  EntropyShelf::Scratch entropy;
+  EntropyIndexCache::Scratch entropy;
   std::vector<CorruptSample> corrupt;  // Of the chunk.
 
   std::int64_t bytes() const noexcept;  // Of the buffers, without what decoder and resizer keep.

@@ -3,7 +3,7 @@
 // libjpeg-turbo's algorithms (jpeg_kernels.h names them; licences: NOTICE).
 //
 // What it is not sure of, in the header or in the data, it leaves to JpegReader, which has the last word on what is a
-// picture, what is damaged, and how that is said.
+// image, what is damaged, and how that is said.
 #pragma once
 
 #include <array>
@@ -21,10 +21,10 @@ namespace headrace::image::detail {
 class BaselineReader {
  public:
   // Nothing: not a file for this reader.
-  std::optional<PictureInfo> open(std::span<const std::uint8_t> bytes, int channels);
+  std::optional<ImageInfo> open(std::span<const std::uint8_t> bytes, int channels);
   // As Decoder::shrink().
-  PictureInfo shrink(int divisor);
-  // Whether the index can be one of the open picture.
+  ImageInfo shrink(int divisor);
+  // Whether the index can be one of the open image.
   bool fits(const EntropyIndex& index) const noexcept;
   // False: the data is not as an encoder writes it, or the index is another file's; `out` holds anything. `index`,
   // which may be null, fits().
@@ -34,7 +34,7 @@ class BaselineReader {
   // Of one component, the samples of two rows of units: of the one that was decoded last, and of the one before. A
   // sample's row lies at its number modulo `ring`.
   struct Plane {
-    int height = 0, width = 0;  // Of the whole picture.
+    int height = 0, width = 0;  // Of the whole image.
     int side = 8;               // Of a block's samples.
     int first = 0;              // Column at `samples`.
     int groups = 0;             // Of blocks that are transformed together.

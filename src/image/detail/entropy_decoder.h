@@ -1,6 +1,6 @@
 // The Huffman-coded data of a baseline JPEG (ITU-T T.81, F.2.2) to dequantised coefficients, forwards, unit by unit.
 //
-// Whatever is not as an encoder writes it makes the decoder fail: bad codes, coefficients that no picture has, data
+// Whatever is not as an encoder writes it makes the decoder fail: bad codes, coefficients that no image has, data
 // that ends early, restart markers that are missing. It then goes on reading zeros, and ok() tells.
 #pragma once
 
@@ -31,7 +31,7 @@ class EntropyDecoder {
   bool ok() const noexcept { return !failed_ && source_.count >= source_.missing; }
 
   EntropyPosition position() const noexcept;
-  // To before unit `unit`. Any position is safe; a wrong one gives a wrong picture or failure.
+  // To before unit `unit`. Any position is safe; a wrong one gives a wrong image or failure.
   void move_to(const EntropyPosition& position, std::int64_t unit);
 
  private:

@@ -1,4 +1,4 @@
-// The memory that libjpeg decodes in, kept from picture to picture.
+// The memory that libjpeg decodes in, kept from image to image.
 #pragma once
 
 #include <cstddef>
@@ -8,9 +8,9 @@
 
 namespace headrace::image::detail {
 
-// Stands in for libjpeg's memory manager, which takes and frees blocks of the heap for each picture: a progressive one
+// Stands in for libjpeg's memory manager, which takes and frees blocks of the heap for each image: a progressive one
 // then makes the process breathe by 6 bytes a pixel. Here reset() frees everything at once, and what the largest
-// picture so far needed is one block that the next ones are given parts of.
+// image so far needed is one block that the next ones are given parts of.
 //
 // For one thread, and for decompressors that do not reduce colours to a palette (the only use of libjpeg's virtual
 // arrays of samples). Out of memory is libjpeg's own error, JERR_OUT_OF_MEMORY.

@@ -17,9 +17,9 @@ class JpegReader {
   ~JpegReader();
 
   static bool recognises(std::span<const std::uint8_t> bytes) noexcept;
-  PictureInfo open(std::span<const std::uint8_t> bytes, int channels, std::int64_t pixels_max = kPixelsMax);
+  ImageInfo open(std::span<const std::uint8_t> bytes, int channels, std::int64_t pixels_max = kPixelsMax);
   // As Decoder::shrink().
-  PictureInfo shrink(int divisor);
+  ImageInfo shrink(int divisor);
   void decode(const Box& box, std::span<std::uint8_t> out);
 
  private:

@@ -17,7 +17,7 @@ class PngReader {
   ~PngReader();
 
   static bool recognises(std::span<const std::uint8_t> bytes) noexcept;
-  PictureInfo open(std::span<const std::uint8_t> bytes, int channels, std::int64_t pixels_max = kPixelsMax);
+  ImageInfo open(std::span<const std::uint8_t> bytes, int channels, std::int64_t pixels_max = kPixelsMax);
   void decode(const Box& box, std::span<std::uint8_t> out);
 
  private:

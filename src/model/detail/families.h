@@ -1,4 +1,4 @@
-// One function a family of networks. Each is drawn from the default generator as its Python twin draws itself.
+// One function a family of networks. Each is drawn from the default generator as its Python reference draws itself.
 #pragma once
 
 #include <cstdint>
@@ -9,17 +9,17 @@
 
 namespace headrace {
 
-struct PictureShape {
+struct ImageShape {
   std::int64_t channels, height, width;
 };
 
-// Two convolutions with normalisation and pooling, two linear layers. Pictures of at least 4x4.
-std::unique_ptr<Network> make_small_cnn(const ModelOptions& options, const PictureShape& pictures);
-std::unique_ptr<Network> make_mlp(const ModelOptions& options, const PictureShape& pictures);
+// Two convolutions with normalisation and pooling, two linear layers. Images of at least 4x4.
+std::unique_ptr<Network> make_small_cnn(const ModelOptions& options, const ImageShape& images);
+std::unique_ptr<Network> make_mlp(const ModelOptions& options, const ImageShape& images);
 // torchvision.models.resnet18, with torchvision's initialisation, names and sums; options.stem.
-std::unique_ptr<Network> make_resnet18(const ModelOptions& options, const PictureShape& pictures);
-// Four convolutions of stride 2 that leave loading as the limit: 2,800 pictures of 64x64 a second on two cores.
-std::unique_ptr<Network> make_strided_cnn(const ModelOptions& options, const PictureShape& pictures);
+std::unique_ptr<Network> make_resnet18(const ModelOptions& options, const ImageShape& images);
+// Four convolutions of stride 2 that leave loading as the limit: 2,800 images of 64x64 a second on two cores.
+std::unique_ptr<Network> make_strided_cnn(const ModelOptions& options, const ImageShape& images);
 // A file that torch.jit.save wrote. Its parameters that require gradients are the state's parameters, the others and
 // its buffers the state's buffers; a tensor with two names has the first. Error{not_found, io, corrupt_data,
 // unsupported} names the file. Reads no more than the file's size, and code of at most 256 MiB unpacked; but LibTorch

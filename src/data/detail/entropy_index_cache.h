@@ -1,7 +1,7 @@
 // The entropy indices of a source's JPEG files: those in the file beside them (Source::index_file), and those that come
 // into it.
 //
-// A picture's index is found by the XXH3 of its file's whole content, so one of another picture, or of an earlier
+// An image's index is found by the XXH3 of its file's whole content, so one of another image, or of an earlier
 // content of the same file, is never taken for its own, wherever the files were copied to (docs/decisions/0009).
 #pragma once
 
@@ -43,9 +43,9 @@ std::unique_ptr<RecordFile> open_index(const std::filesystem::path& path, std::i
 std::uint64_t index_key(std::span<const std::uint8_t> file);
 
 // Thread-safe, but for finish_epoch().
-class EntropyShelf {
+class EntropyIndexCache {
  public:
-  // What a worker needs, kept from picture to picture.
+  // What a worker needs, kept from image to image.
   struct Scratch {
     image::EntropyIndexer indexer;
     image::EntropyIndex index;
@@ -56,9 +56,9 @@ class EntropyShelf {
   };
 
   // Files that cannot be used or written are no failure: applied() tells.
-  EntropyShelf(const Source& source, IndexUse wanted);
+  EntropyIndexCache(const Source& source, IndexUse wanted);
 
-  // Of an encoded sample that can be opened as a picture; valid until the next call with the same scratch. Null: there
+  // Of an encoded sample that can be opened as an image; valid until the next call with the same scratch. Null: there
   // is none. The sample's own comes first. Costs about 10 us, and where one is made that takes as long as decoding the
   // crop. Allocates nothing in the steady state.
   const image::EntropyIndex* find(const Sample& sample, Scratch& scratch);

@@ -1,11 +1,11 @@
-#include "image/picture_size.h"
+#include "image/image_size.h"
 
 #include <gtest/gtest.h>
 #include <headrace/error.h>
 
 #include <string>
 
-#include "image/test_pictures.h"
+#include "image/test_images.h"
 
 namespace headrace::image {
 namespace {
@@ -33,26 +33,26 @@ Bytes with_comments(const Bytes& file, std::size_t bytes) {
 }
 
 std::vector<Kind> kinds() {
-  const Picture picture = photograph(kHeight, kWidth, 3, 5);
+  const Image image = photograph(kHeight, kWidth, 3, 5);
   std::vector<Kind> all;
   for (const JpegForm& form : {JpegForm{}, JpegForm{.h = 1, .v = 1, .optimised = true, .own_tables = true},
                                JpegForm{.progressive = true}, JpegForm{.arithmetic = true}}) {
-    all.push_back({fmt::format("JPEG {}", all.size()), jpeg_of(picture, form)});
+    all.push_back({fmt::format("JPEG {}", all.size()), jpeg_of(image, form)});
   }
   all.push_back({"JPEG of 4 channels", jpeg_of(photograph(kHeight, kWidth, 4, 5), {})});
   all.push_back({"JPEG with comments", with_comments(all.front().file, 200'000)});
-  all.push_back({"PNG", png_of(kHeight, kWidth, picture.pixels, {.text = true})});
-  all.push_back({"interlaced PNG", png_of(kHeight, kWidth, picture.pixels, {.interlaced = true})});
+  all.push_back({"PNG", png_of(kHeight, kWidth, image.pixels, {.text = true})});
+  all.push_back({"interlaced PNG", png_of(kHeight, kWidth, image.pixels, {.interlaced = true})});
   return all;
 }
 
 // libjpeg and libpng read the same files.
-TEST(PictureSize, IsThatOfTheDecoderForEveryKindOfFile) {
+TEST(ImageSize, IsThatOfTheDecoderForEveryKindOfFile) {
   Decoder decoder;
   for (const Kind& kind : kinds()) {
     SCOPED_TRACE(kind.name);
     const HeaderSize size = header_size(kind.file);
-    const PictureInfo info = decoder.open(kind.file, 3);
+    const ImageInfo info = decoder.open(kind.file, 3);
     EXPECT_EQ(size.wanted, 0U);
     EXPECT_EQ(size.height, info.height);
     EXPECT_EQ(size.width, info.width);
@@ -60,7 +60,7 @@ TEST(PictureSize, IsThatOfTheDecoderForEveryKindOfFile) {
   }
 }
 
-TEST(PictureSize, OfAFrontThatIsTooShortSaysWhatItWants) {
+TEST(ImageSize, OfAFrontThatIsTooShortSaysWhatItWants) {
   for (const Kind& kind : kinds()) {
     SCOPED_TRACE(kind.name);
     std::size_t front = 1;
@@ -82,12 +82,12 @@ TEST(PictureSize, OfAFrontThatIsTooShortSaysWhatItWants) {
   }
 }
 
-TEST(PictureSize, OfWhatHasNoneIsNothing) {
+TEST(ImageSize, OfWhatHasNoneIsNothing) {
   const auto has_none = [](const Bytes& file) {
     const HeaderSize size = header_size(file);
     return size.height == 0 && size.width == 0 && size.wanted == 0;
   };
-  const std::string text = "not a picture at all";
+  const std::string text = "not an image at all";
   EXPECT_TRUE(has_none(Bytes(text.begin(), text.end())));
   EXPECT_TRUE(has_none(Bytes(100, 0)));
   EXPECT_TRUE(has_none({0xFF, 0xD8, 0xFF, 0xDA, 0, 12, 3, 1, 0, 2, 0x11, 3, 0x11}));  // A scan before any frame.

@@ -8,7 +8,7 @@ import numpy
 import pytest
 import torch
 from headrace._subject import LOADER, Subject
-from headrace._twin import draws, twin_of
+from headrace._native_loader import draws, native_loader_for
 from PIL import Image
 from tiny_run import write_photos
 from torch import nn
@@ -42,44 +42,44 @@ def test_photographs_in_order_have_the_pixels_of_the_dataloader(tmp_path, split)
     data = folder(tmp_path, *PLAIN, split=split)
     data.transform.transforms.append(transforms.Normalize(MEAN.tolist(), DEVIATION.tolist()))
     loader = DataLoader(data, 5)
-    twin = twin_of(loader)
-    assert isinstance(twin, hr.Loader) and len(twin) == len(loader) and twin.dataset is data and not draws(twin)
-    for (theirs, their_labels), (ours, our_labels) in zip(loader, twin, strict=True):
+    native_loader = native_loader_for(loader)
+    assert isinstance(native_loader, hr.Loader) and len(native_loader) == len(loader) and native_loader.dataset is data and not draws(native_loader)
+    for (theirs, their_labels), (ours, our_labels) in zip(loader, native_loader, strict=True):
         assert torch.equal(their_labels, our_labels) and theirs.shape == ours.shape
         assert ((theirs - ours) * DEVIATION.view(1, 3, 1, 1)).abs().max() <= 1.01 / 255
 
 
-def test_stored_pictures_in_order_have_the_bits_of_the_dataloader(tmp_path):
+def test_stored_images_in_order_have_the_bits_of_the_dataloader(tmp_path):
     loader = DataLoader(fashion(tmp_path), 16, drop_last=True)
-    batches, twins = list(loader), list(twin_of(loader))
-    assert len(batches) == len(twins) == 2
-    for theirs, ours in zip(batches, twins):
+    batches, natives = list(loader), list(native_loader_for(loader))
+    assert len(batches) == len(natives) == 2
+    for theirs, ours in zip(batches, natives):
         assert torch.equal(theirs[0], ours[0]) and torch.equal(theirs[1], ours[1])
 
 
 def test_a_shuffled_epoch_holds_each_sample_once_in_an_order_of_the_seed(tmp_path):
     data = fashion(tmp_path, transforms.RandomCrop(28, padding=0))
     torch.manual_seed(5)
-    twin = twin_of(DataLoader(data, 16, shuffle=True))
-    first, second = (torch.cat([images for images, _ in twin]).sum((1, 2, 3)) for _ in range(2))
+    native_loader = native_loader_for(DataLoader(data, 16, shuffle=True))
+    first, second = (torch.cat([images for images, _ in native_loader]).sum((1, 2, 3)) for _ in range(2))
     wanted = torch.cat([images for images, _ in DataLoader(data, 16)]).sum((1, 2, 3))
-    assert draws(twin) and not torch.equal(first, second)
+    assert draws(native_loader) and not torch.equal(first, second)
     for sums in (first, second):
         assert torch.equal(sums.sort().values, wanted.sort().values)
     torch.manual_seed(5)
-    again = twin_of(DataLoader(data, 16, shuffle=True))
+    again = native_loader_for(DataLoader(data, 16, shuffle=True))
     assert torch.equal(torch.cat([images for images, _ in again]).sum((1, 2, 3)), first)
 
 
 def test_random_transforms_become_the_same_options(tmp_path):
     loader = DataLoader(folder(tmp_path, *AUGMENTED), 5, shuffle=True, drop_last=True)
-    options = twin_of(loader).options
+    options = native_loader_for(loader).options
     assert {key: options["transform"][key] for key in ("crop", "size", "scale", "ratio", "flip_probability")} == {
         "crop": "random_resized", "size": 16, "scale": [0.3, 1.0], "ratio": [0.8, 1.25], "flip_probability": 0.25}
     assert (options["batch_size"], options["shuffle"], options["last_batch"], options["training"]) == (5, True, "drop", True)
-    options = twin_of(DataLoader(folder(tmp_path, transforms.Resize([24]), transforms.RandomCrop(20)), 5)).options
+    options = native_loader_for(DataLoader(folder(tmp_path, transforms.Resize([24]), transforms.RandomCrop(20)), 5)).options
     assert (options["transform"]["crop"], options["transform"]["size"], options["transform"]["resize"]) == ("random", 20, 24)
-    options = twin_of(DataLoader(fashion(tmp_path, transforms.RandomCrop(28, padding=2), transforms.RandomHorizontalFlip()), 5)).options
+    options = native_loader_for(DataLoader(fashion(tmp_path, transforms.RandomCrop(28, padding=2), transforms.RandomHorizontalFlip()), 5)).options
     assert (options["transform"]["pad"], options["transform"]["flip_probability"]) == (2, 0.5)
 
 
@@ -98,11 +98,11 @@ def repainted(data):
 
 
 def elsewhere(path):
-    write_photos(path, pictures=2)
-    return datasets.ImageFolder(path / "pictures", transforms.Compose([*PLAIN, transforms.ToTensor()]))
+    write_photos(path, images=2)
+    return datasets.ImageFolder(path / "image", transforms.Compose([*PLAIN, transforms.ToTensor()]))
 
 
-NO_TWIN = {
+NO_NATIVE_LOADER = {
     "another data set": (lambda path: DataLoader(TensorDataset(torch.ones(4))), "the data set is a TensorDataset"),
     "a subclass": (lambda path: DataLoader(MyFolder(folder(path).root, None)), "the data set is a MyFolder"),
     "a part": (lambda path: DataLoader(Subset(folder(path, *PLAIN), [0, 1])), "the data set is a Subset"),
@@ -119,21 +119,21 @@ NO_TWIN = {
     "resize to both sides": (lambda path: DataLoader(folder(path, transforms.Resize((24, 24)), PLAIN[1])), "options that headrace"),
     "bicubic": (lambda path: DataLoader(folder(path, transforms.RandomResizedCrop(
         16, interpolation=transforms.InterpolationMode.BICUBIC))), "options that headrace"),
-    "a crop beyond the picture": (lambda path: DataLoader(folder(path, transforms.Resize(12), transforms.CenterCrop(16))),
+    "a crop beyond the image": (lambda path: DataLoader(folder(path, transforms.Resize(12), transforms.CenterCrop(16))),
                                   "resize is 12, size is 16|transform.resize"),
     "reflected padding": (lambda path: DataLoader(fashion(path, transforms.RandomCrop(28, padding=2, padding_mode="reflect"))),
                           "the crop has options"),
     "another folder": (lambda path: DataLoader(elsewhere(path)), "headrace reads DIR/train"),
     "other files": (lambda path: DataLoader(renamed(folder(path, *PLAIN))), "files are not those"),
-    "other pictures": (lambda path: DataLoader(repainted(fashion(path))), "pictures are not those of its files"),
+    "other images": (lambda path: DataLoader(repainted(fashion(path))), "images are not those of its files"),
     "own opening": (lambda path: DataLoader(datasets.ImageFolder(folder(path).root, loader=open)), "in its own way"),
     "other labels": (lambda path: DataLoader(datasets.ImageFolder(folder(path).root, target_transform=str)), "labels"),
 }
 
 
-@pytest.mark.parametrize("make, reason", NO_TWIN.values(), ids=NO_TWIN.keys())
+@pytest.mark.parametrize("make, reason", NO_NATIVE_LOADER.values(), ids=NO_NATIVE_LOADER.keys())
 def test_what_is_not_replaced_says_why(tmp_path, make, reason):
-    found = twin_of(make(tmp_path))
+    found = native_loader_for(make(tmp_path))
     assert isinstance(found, str)
     assert re.search(reason, found), found
 
@@ -151,7 +151,7 @@ def forward(model, batch):
 
 def test_the_loader_in_its_place_begins_at_the_first_epoch_each_time_and_can_be_undone(tmp_path):
     model, loader, optimizer = training(tmp_path)
-    subject = Subject(model, loader, optimizer, forward, run_steps=None, budget=60)
+    subject = Subject(model, loader, optimizer, forward, run_steps=None, budget_s=60)
     found = {candidate.name: candidate for candidate in subject.candidates("data")}
     candidate = found["headrace.Loader"]
     assert candidate.numerics == "reduced_precision" and "drawn by headrace" in candidate.sentence
@@ -159,7 +159,7 @@ def test_the_loader_in_its_place_begins_at_the_first_epoch_each_time_and_can_be_
     assert all(each.changes[LOADER] == '"dataloader"' for name, each in found.items() if name.startswith("loader workers"))
     ours = subject.switch(candidate.changes)
     assert isinstance(ours, hr.Loader) and len(ours.dataset) == len(loader.dataset)
-    assert ours.options["threads"] == int(candidate.changes["data.threads"])
+    assert ours.options["num_workers"] == int(candidate.changes["data.num_workers"])
     first = [images for images, _ in ours]
     assert subject.switch({}) is loader
     again = [images for images, _ in subject.switch(candidate.changes)]
@@ -172,7 +172,7 @@ def test_the_loader_in_its_place_begins_at_the_first_epoch_each_time_and_can_be_
 
 def test_a_trainer_trains_what_was_tuned(tmp_path):
     model, loader, optimizer = training(tmp_path)
-    subject = Subject(model, loader, optimizer, forward, run_steps=None, budget=60)
+    subject = Subject(model, loader, optimizer, forward, run_steps=None, budget_s=60)
     changes = {candidate.name: candidate.changes for candidate in subject.candidates("data")}
     ours = subject.switch({**changes["headrace.Loader"], **changes["channels-last"], **changes["fused optimizer"],
                            **changes["bf16 autocast"]})
@@ -186,13 +186,13 @@ def test_a_trainer_trains_what_was_tuned(tmp_path):
 def test_tuning_tries_it_and_leaves_the_dataloader_as_it_was(tmp_path):
     model, loader, optimizer = training(tmp_path)
     before = dict(loader.__dict__), [p.clone() for p in model.parameters()], torch.get_rng_state()
-    tuned = hr.tune(model, loader, optimizer, forward, budget=4, gain_min=10.0, only=["headrace.Loader"])
+    tuned = hr.tune(model, loader, optimizer, forward, budget_s=4, gain_min=10.0, only=["headrace.Loader"])
     (trial,) = tuned.trials
     assert trial.reason in ("no_gain", "slower", "budget"), trial.sentence
     assert tuned.ledger["trials"][0]["numerics"]["class"] == "reduced_precision"
     assert tuned.loader is loader and loader.__dict__ == before[0]
     assert all(torch.equal(p, q) for p, q in zip(model.parameters(), before[1])) and torch.equal(torch.get_rng_state(), before[2])
-    entries = [entry for entry in hr.tune(model, DataLoader(loader.dataset, 4, sampler=[0, 1, 2]), optimizer, forward, budget=1,
+    entries = [entry for entry in hr.tune(model, DataLoader(loader.dataset, 4, sampler=[0, 1, 2]), optimizer, forward, budget_s=1,
                                           only=["arena for tensors"]).not_applicable if entry.name == "headrace.Loader"]
     assert [entry.key for entry in entries] == [LOADER] and "the order comes from a list" in entries[0].reason
 
@@ -219,8 +219,8 @@ def test_a_loader_from_which_something_else_is_learned_is_refused(tmp_path, monk
         for i in range(6):
             Image.new("RGB", (44, 40), (grey + i, grey, grey - i)).save(tmp_path / "train" / name / f"{i}.jpg")
     model, loader, optimizer = training(tmp_path)
-    monkeypatch.setattr("headrace._subject.twin_of", lambda loader: OtherLabels(twin_of(loader)))
-    tuned = hr.tune(model, loader, optimizer, forward, budget=12, only=["headrace.Loader"])
+    monkeypatch.setattr("headrace._subject.native_loader_for", lambda loader: OtherLabels(native_loader_for(loader)))
+    tuned = hr.tune(model, loader, optimizer, forward, budget_s=12, only=["headrace.Loader"])
     (trial,) = tuned.trials
     assert (trial.verdict, trial.reason) == ("refused", "numerics"), trial.sentence
     assert trial.sentence.startswith("Learns something else") and tuned.loader is loader

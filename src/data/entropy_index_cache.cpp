@@ -1,4 +1,4 @@
-#include "data/detail/entropy_shelf.h"
+#include "data/detail/entropy_index_cache.h"
 
 #include <system_error>
 #include <utility>
@@ -40,7 +40,7 @@ std::uint64_t index_key(std::span<const std::uint8_t> file) {
   return xxh3(std::as_bytes(file));
 }
 
-EntropyShelf::EntropyShelf(const Source& source, IndexUse wanted)
+EntropyIndexCache::EntropyIndexCache(const Source& source, IndexUse wanted)
     : path_(source.index_file()), samples_(source.size()), wanted_(wanted) {
   if (wanted == IndexUse::none) return;
   if (path_.empty()) {
@@ -62,7 +62,7 @@ EntropyShelf::EntropyShelf(const Source& source, IndexUse wanted)
   }
 }
 
-const image::EntropyIndex* EntropyShelf::find(const Sample& sample, Scratch& scratch) {
+const image::EntropyIndex* EntropyIndexCache::find(const Sample& sample, Scratch& scratch) {
   if (wanted_ != IndexUse::none && !sample.entropy_index.empty()) {
     return parse(sample.entropy_index, scratch) ? &scratch.index : nullptr;
   }
@@ -73,8 +73,8 @@ const image::EntropyIndex* EntropyShelf::find(const Sample& sample, Scratch& scr
   return building ? make(key, sample.bytes, scratch) : nullptr;
 }
 
-// False: it is not known. An empty record: it is known that the picture has none.
-bool EntropyShelf::look_up(std::uint64_t key, Scratch& scratch) {
+// False: it is not known. An empty record: it is known that the image has none.
+bool EntropyIndexCache::look_up(std::uint64_t key, Scratch& scratch) {
   const RecordState state = file_->find(key, scratch.record);
   if (state == RecordState::absent) misses_.fetch_add(1, std::memory_order_relaxed);
   if (state == RecordState::damaged) refused_.fetch_add(1, std::memory_order_relaxed);
@@ -82,17 +82,18 @@ bool EntropyShelf::look_up(std::uint64_t key, Scratch& scratch) {
   return scratch.record.empty() || parse(scratch.record, scratch);
 }
 
-bool EntropyShelf::parse(std::span<const std::uint8_t> record, Scratch& scratch) {
+bool EntropyIndexCache::parse(std::span<const std::uint8_t> record, Scratch& scratch) {
   try {
     image::parse_entropy_index(record, scratch.index);
     return true;
-  } catch (const Error&) {  // Counted; the picture is decoded without.
+  } catch (const Error&) {  // Counted; the image is decoded without.
     refused_.fetch_add(1, std::memory_order_relaxed);
     return false;
   }
 }
 
-const image::EntropyIndex* EntropyShelf::make(std::uint64_t key, std::span<const std::uint8_t> file, Scratch& scratch) {
+const image::EntropyIndex* EntropyIndexCache::make(std::uint64_t key, std::span<const std::uint8_t> file,
+                                                   Scratch& scratch) {
   {
     std::lock_guard lock(mutex_);
     if (writing_ == nullptr || writing_->file().contains(key)) return nullptr;
@@ -112,7 +113,7 @@ const image::EntropyIndex* EntropyShelf::make(std::uint64_t key, std::span<const
   return made ? &scratch.index : nullptr;
 }
 
-void EntropyShelf::finish_epoch() {
+void EntropyIndexCache::finish_epoch() {
   if (!building_) return;
   std::lock_guard lock(mutex_);
   try {
@@ -130,13 +131,13 @@ void EntropyShelf::finish_epoch() {
 }
 
 // The lock is held.
-void EntropyShelf::stop_building(std::string why) {
+void EntropyIndexCache::stop_building(std::string why) {
   building_ = false;
   writing_ = nullptr;
   refusal_ = std::move(why);
 }
 
-Applied EntropyShelf::applied() const {
+Applied EntropyIndexCache::applied() const {
   std::lock_guard lock(mutex_);
   const bool refused = !refusal_.empty();
   const IndexUse left = file_ != nullptr ? IndexUse::use : IndexUse::none;
@@ -144,12 +145,12 @@ Applied EntropyShelf::applied() const {
           refusal_};
 }
 
-bool EntropyShelf::has_index() const {
+bool EntropyIndexCache::has_index() const {
   std::lock_guard lock(mutex_);
   return file_ != nullptr || writing_ != nullptr;
 }
 
-EntropyShelf::Counts EntropyShelf::counts() const noexcept {
+EntropyIndexCache::Counts EntropyIndexCache::counts() const noexcept {
   return {hits_.load(std::memory_order_relaxed), misses_.load(std::memory_order_relaxed),
           refused_.load(std::memory_order_relaxed)};
 }

@@ -1,4 +1,4 @@
-// How large a picture is, told by the first bytes of its file.
+// How large an image is, told by the first bytes of its file.
 #pragma once
 
 #include <cstddef>

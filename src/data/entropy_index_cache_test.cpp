@@ -1,5 +1,5 @@
 // The Loader with an entropy index beside the data: made, used, stale, hostile, cut off, and never in the bytes.
-#include "data/detail/entropy_shelf.h"
+#include "data/detail/entropy_index_cache.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -10,7 +10,7 @@
 #include "base/files.h"
 #include "data/detail/allocation_count.h"
 #include "data/detail/testing.h"
-#include "data/detail/tiny_pictures.h"
+#include "data/detail/tiny_images.h"
 #include "data/index_build.h"
 #include "store/scratch_folder.h"
 
@@ -21,8 +21,8 @@ namespace fs = std::filesystem;
 using image::Bytes;
 using testing::HasSubstr;
 
-constexpr TinyPictures::Shape kShape{.classes = 3, .count = 12, .height = 150, .width = 200};
-constexpr std::int64_t kPictures = 36;
+constexpr TinyImages::Shape kShape{.classes = 3, .count = 12, .height = 150, .width = 200};
+constexpr std::int64_t kImages = 36;
 
 bool always(std::int64_t /*done*/) {
   return true;
@@ -30,9 +30,9 @@ bool always(std::int64_t /*done*/) {
 
 class EntropyIndexFile : public testing::Test {
  protected:
-  std::shared_ptr<const Source> source(Split split = Split::train) const { return open_source(pictures_.uri(), split); }
-  fs::path file() const { return pictures_.folder() / ".headrace-index/train/entropy.records"; }
-  fs::path picture(const std::string& name) const { return pictures_.folder() / "train" / name; }
+  std::shared_ptr<const Source> source(Split split = Split::train) const { return open_source(images_.uri(), split); }
+  fs::path file() const { return images_.folder() / ".headrace-index/train/entropy.records"; }
+  fs::path image(const std::string& name) const { return images_.folder() / "train" / name; }
 
   static DataOptions options(IndexUse index, std::int64_t threads) {
     DataOptions options = options_of(5, threads);
@@ -69,53 +69,53 @@ class EntropyIndexFile : public testing::Test {
   }
 
   void replace(const std::string& name, const Bytes& bytes) const {
-    std::ofstream stream(picture(name), std::ios::binary | std::ios::trunc);
+    std::ofstream stream(image(name), std::ios::binary | std::ios::trunc);
     stream.write(reinterpret_cast<const char*>(bytes.data()), std::ssize(bytes));
     ASSERT_TRUE(stream.good());
   }
   Bytes content(const std::string& name) const {
-    const std::string text = read_file(picture(name), 1 << 24);
+    const std::string text = read_file(image(name), 1 << 24);
     return {text.begin(), text.end()};
   }
 
-  const TinyPictures pictures_{kShape};
+  const TinyImages images_{kShape};
 };
 
 TEST_F(EntropyIndexFile, IsMadeInTheFirstEpochAndUsedFromThenOnWithoutChangingAByte) {
   const auto expected = plain_bytes();
   for (const std::int64_t threads : {0, 1, 2, 7}) {
-    fs::remove_all(pictures_.folder() / ".headrace-index");
+    fs::remove_all(images_.folder() / ".headrace-index");
     Loader loader{source(), options(IndexUse::build, threads), 3, true};
     EXPECT_EQ(loader.applied_index().applied, "build");
     EXPECT_EQ(bytes_of(loader), expected) << threads << " threads";
     const LoaderStatistics statistics = loader.statistics();
-    EXPECT_EQ(statistics.index_misses, kPictures);
-    EXPECT_EQ(statistics.index_hits, 2 * kPictures);
+    EXPECT_EQ(statistics.index_misses, kImages);
+    EXPECT_EQ(statistics.index_hits, 2 * kImages);
     EXPECT_EQ(statistics.index_refused, 0);
     EXPECT_EQ(loader.applied_index().applied, "build");
     EXPECT_EQ(loader.applied_index().reason, "");
     EXPECT_TRUE(fs::exists(file()));
   }
   const LoaderStatistics statistics = statistics_of_use();
-  EXPECT_EQ(statistics.index_hits, 2 * kPictures);
+  EXPECT_EQ(statistics.index_hits, 2 * kImages);
   EXPECT_EQ(statistics.index_misses, 0);
 }
 
 TEST_F(EntropyIndexFile, IsSmallAndTheSameWhoeverMakesIt) {
   Loader loader{source(), options(IndexUse::build, 2), 3, true};
   bytes_of(loader, 1);
-  const RecordFile by_loader{file(), kPictures};
+  const RecordFile by_loader{file(), kImages};
   std::vector<std::uint8_t> record, same;
-  ASSERT_EQ(by_loader.size(), kPictures);
+  ASSERT_EQ(by_loader.size(), kImages);
   fs::remove(file());
   const auto summary = build_entropy_index(*source(), 2, always);
   ASSERT_TRUE(summary);
-  EXPECT_EQ(summary->pictures, kPictures);
-  EXPECT_EQ(summary->indexed, kPictures);
+  EXPECT_EQ(summary->images, kImages);
+  EXPECT_EQ(summary->indexed, kImages);
   EXPECT_EQ(summary->known, 0);
   EXPECT_EQ(summary->index_bytes, by_loader.bytes());
   EXPECT_LT(summary->index_bytes, summary->data_bytes / 10);
-  const RecordFile by_hand{file(), kPictures};
+  const RecordFile by_hand{file(), kImages};
   for (const RecordPlace& place : by_loader.places()) {
     ASSERT_EQ(by_loader.find(place.key, record), RecordState::whole);
     ASSERT_EQ(by_hand.find(place.key, same), RecordState::whole);
@@ -128,17 +128,17 @@ TEST_F(EntropyIndexFile, NothingIsWrittenUnlessItIsAskedFor) {
   bytes_of(loader, 1);
   EXPECT_EQ(loader.applied_index().applied, "use");
   EXPECT_EQ(loader.statistics().index_misses, 0);  // Nobody looked.
-  EXPECT_FALSE(fs::exists(pictures_.folder() / ".headrace-index"));
+  EXPECT_FALSE(fs::exists(images_.folder() / ".headrace-index"));
 }
 
 // One of the same name, size and time: only the content tells.
-TEST_F(EntropyIndexFile, APictureThatHasChangedIsDecodedWithoutItsOldIndex) {
-  const fs::path changed = picture("a/00003.jpg");
+TEST_F(EntropyIndexFile, AnImageThatHasChangedIsDecodedWithoutItsOldIndex) {
+  const fs::path changed = image("a/00003.jpg");
   const Bytes before = content("a/00003.jpg");
   ASSERT_TRUE(build_entropy_index(*source(), 1, always));
   Bytes after;
   for (int number = 100; after.empty(); ++number) {
-    Bytes other = TinyPictures::jpeg(0, number, kShape);
+    Bytes other = TinyImages::jpeg(0, number, kShape);
     if (other.size() <= before.size()) after = std::move(other);
   }
   after.resize(before.size());  // What follows a JPEG's end is nobody's.
@@ -147,17 +147,17 @@ TEST_F(EntropyIndexFile, APictureThatHasChangedIsDecodedWithoutItsOldIndex) {
   fs::last_write_time(changed, time);
   const LoaderStatistics statistics = statistics_of_use();
   EXPECT_EQ(statistics.index_misses, 2);
-  EXPECT_EQ(statistics.index_hits, 2 * kPictures - 2);
+  EXPECT_EQ(statistics.index_hits, 2 * kImages - 2);
   const auto summary = build_entropy_index(*source(), 1, always);
   ASSERT_TRUE(summary);
-  EXPECT_EQ(summary->known, kPictures - 1);
+  EXPECT_EQ(summary->known, kImages - 1);
   EXPECT_EQ(statistics_of_use().index_misses, 0);
 }
 
 TEST_F(EntropyIndexFile, FollowsFilesThatWereMovedAndCopied) {
   ASSERT_TRUE(build_entropy_index(*source(), 1, always));
-  fs::rename(picture("a/00003.jpg"), picture("b/again.jpg"));
-  fs::copy_file(picture("a/00004.jpg"), picture("c/too.jpg"));
+  fs::rename(image("a/00003.jpg"), image("b/again.jpg"));
+  fs::copy_file(image("a/00004.jpg"), image("c/too.jpg"));
   EXPECT_EQ(statistics_of_use().index_misses, 0);
 }
 
@@ -171,11 +171,11 @@ TEST_F(EntropyIndexFile, FilesThatNoIndexIsUsedForAreKnownAsSuch) {
   const auto summary = build_entropy_index(*source(), 2, always);
   ASSERT_TRUE(summary);
   EXPECT_EQ(summary->plain, 4);
-  EXPECT_EQ(summary->indexed, kPictures + 1 - 4);
+  EXPECT_EQ(summary->indexed, kImages + 1 - 4);
   const LoaderStatistics statistics = statistics_of_use();
   EXPECT_EQ(statistics.index_misses, 0);
   EXPECT_EQ(statistics.index_refused, 0);
-  EXPECT_EQ(statistics.index_hits, 2 * (kPictures + 1 - 4));
+  EXPECT_EQ(statistics.index_hits, 2 * (kImages + 1 - 4));
 }
 
 // Whoever can write to the data's folder may say anything, with checksums that hold.
@@ -186,7 +186,7 @@ TEST_F(EntropyIndexFile, OneThatIsHostileLosesNoSampleAndIsCounted) {
     fs::create_directories(file().parent_path());
     RecordFileWriter writer{file()};
     std::vector<std::uint8_t> buffer;
-    for (std::int64_t i = 0; i < kPictures; ++i) {
+    for (std::int64_t i = 0; i < kImages; ++i) {
       const Sample sample = all->read(i, buffer);
       writer.add(detail::index_key(sample.bytes), record_of(sample.bytes));
     }
@@ -198,10 +198,10 @@ TEST_F(EntropyIndexFile, OneThatIsHostileLosesNoSampleAndIsCounted) {
     for (auto& byte : noise) byte = static_cast<std::uint8_t>(random());
     return noise;
   });
-  EXPECT_EQ(statistics_of_use().index_refused, 2 * kPictures);  // None can be used: the bytes are the plain ones.
-  const Bytes other = image::serialise(image::index_entropy(TinyPictures::jpeg(5, 77, kShape)).value());
+  EXPECT_EQ(statistics_of_use().index_refused, 2 * kImages);  // None can be used: the bytes are the plain ones.
+  const Bytes other = image::serialise(image::index_entropy(TinyImages::jpeg(5, 77, kShape)).value());
   write([&](const auto&) { return other; });
-  EXPECT_EQ(statistics_of_use().index_refused, 2 * kPictures);
+  EXPECT_EQ(statistics_of_use().index_refused, 2 * kImages);
   write([&](const auto& bytes) {  // The file's own, but for its positions.
     image::EntropyIndex index = image::index_entropy(bytes).value();
     for (auto& position : index.positions) position.means = {};
@@ -218,9 +218,9 @@ TEST_F(EntropyIndexFile, OneThatIsHostileLosesNoSampleAndIsCounted) {
     return image::serialise(index);
   });
   Loader loader{all, options(IndexUse::use, 2), 3, true};
-  bytes_of(loader);  // Of some pictures or other: the address sanitizer looks on.
+  bytes_of(loader);  // Of some images or other: the address sanitizer looks on.
   const LoaderStatistics statistics = loader.statistics();
-  EXPECT_EQ(statistics.index_hits + statistics.index_refused, 2 * kPictures);
+  EXPECT_EQ(statistics.index_hits + statistics.index_refused, 2 * kImages);
   EXPECT_EQ(statistics.corrupt, 0);
 }
 
@@ -237,20 +237,20 @@ TEST_F(EntropyIndexFile, OneThatIsCutOffOrDamagedIsNotUsedAndSaysWhy) {
   Loader builder{source(), options(IndexUse::build, 1), 3, true};
   EXPECT_EQ(builder.applied_index().applied, "build");
   bytes_of(builder, 1);
-  EXPECT_EQ(statistics_of_use().index_hits, 2 * kPictures);
+  EXPECT_EQ(statistics_of_use().index_hits, 2 * kImages);
 }
 
-TEST_F(EntropyIndexFile, ADamagedRecordCostsItsPictureAlone) {
+TEST_F(EntropyIndexFile, ADamagedRecordCostsItsImageAlone) {
   ASSERT_TRUE(build_entropy_index(*source(), 1, always));
   std::string text = read_file(file(), 1 << 24);
   text[40] = static_cast<char>(text[40] ^ 1);
   write_file(file(), text);
   const LoaderStatistics statistics = statistics_of_use();
   EXPECT_EQ(statistics.index_refused, 2);
-  EXPECT_EQ(statistics.index_hits, 2 * kPictures - 2);
+  EXPECT_EQ(statistics.index_hits, 2 * kImages - 2);
   const auto summary = build_entropy_index(*source(), 1, always);
   ASSERT_TRUE(summary);
-  EXPECT_EQ(summary->known, kPictures - 1);
+  EXPECT_EQ(summary->known, kImages - 1);
 }
 
 TEST_F(EntropyIndexFile, AnEpochThatIsLeftWritesNothing) {
@@ -278,12 +278,12 @@ TEST_F(EntropyIndexFile, OneOfTwoBuildersBuildsAndTheOtherLoadsWithout) {
               HasSubstr("is in use by process"));
   EXPECT_EQ(bytes_of(second), expected);
   EXPECT_EQ(bytes_of(first), expected);
-  EXPECT_EQ(statistics_of_use().index_hits, 2 * kPictures);
+  EXPECT_EQ(statistics_of_use().index_hits, 2 * kImages);
 }
 
 TEST_F(EntropyIndexFile, AFolderThatCannotBeWrittenIsSaidAndLoadedWithout) {
   const auto expected = plain_bytes();
-  fs::permissions(pictures_.folder(),
+  fs::permissions(images_.folder(),
                   fs::perms::all & ~fs::perms::owner_write & ~fs::perms::group_write & ~fs::perms::others_write);
   {
     const Unprivileged guard;
@@ -292,23 +292,23 @@ TEST_F(EntropyIndexFile, AFolderThatCannotBeWrittenIsSaidAndLoadedWithout) {
     EXPECT_THAT(loader.applied_index().reason, HasSubstr("Permission denied"));
     EXPECT_EQ(bytes_of(loader), expected);
   }
-  fs::permissions(pictures_.folder(), fs::perms::all);
+  fs::permissions(images_.folder(), fs::perms::all);
 }
 
 TEST_F(EntropyIndexFile, ABuildThatIsStoppedChangesNothing) {
-  // On one thread: of two, the one that asks may find every picture taken.
+  // On one thread: of two, the one that asks may find every image taken.
   EXPECT_FALSE(build_entropy_index(*source(), 1, [](std::int64_t done) { return done < 5; }));
   EXPECT_FALSE(fs::exists(file()));
   EXPECT_TRUE(build_entropy_index(*source(), 2, always));
 }
 
-TEST_F(EntropyIndexFile, APictureThatCannotBeReadIsCountedAndNamed) {
+TEST_F(EntropyIndexFile, AnImageThatCannotBeReadIsCountedAndNamed) {
   const auto all = source();
-  fs::remove(picture("b/00002.jpg"));
+  fs::remove(image("b/00002.jpg"));
   const auto summary = build_entropy_index(*all, 2, always);
   ASSERT_TRUE(summary);
   EXPECT_EQ(summary->unreadable, 1);
-  EXPECT_EQ(summary->indexed, kPictures - 1);
+  EXPECT_EQ(summary->indexed, kImages - 1);
   EXPECT_THAT(summary->first_unreadable, HasSubstr("b/00002.jpg"));
 }
 
@@ -326,7 +326,7 @@ TEST_F(EntropyIndexFile, DecodingByItAllocatesOneHandleABatchInTheSteadyState) {
   ASSERT_TRUE(build_entropy_index(*source(), 1, always));
   for (const std::int64_t threads : {0, 2}) {
     Loader loader{source(), options(IndexUse::use, threads), 3, true};
-    // Each worker meets its largest picture and crop some time. An allocation a sample would never end.
+    // Each worker meets its largest image and crop some time. An allocation a sample would never end.
     std::int64_t found = 0;
     for (std::int64_t index = 0; index < 60 && found != 5; ++index) {
       auto epoch = loader.epoch(index);

@@ -15,25 +15,25 @@
 
 namespace headrace::detail {
 
-// A sample as a worker holds it. One of the cache is pixels of a picture of height x width that was decoded `divisor`
+// A sample as a worker holds it. One of the cache is pixels of an image of height x width that was decoded `divisor`
 // times smaller.
 struct HeldSample : Sample {
   int divisor = 1;
 };
 
-// Decodes, crops, resizes, flips and normalises the pictures of one pass with one workspace.
-class PictureMaker {
+// Decodes, crops, resizes, flips and normalises the images of one pass with one workspace.
+class ImageMaker {
  public:
-  // `cache` of decoded pictures, or null.
-  PictureMaker(const Pass& pass, Workspace& workspace, RamCache* cache)
+  // `cache` of decoded images, or null.
+  ImageMaker(const Pass& pass, Workspace& workspace, RamCache* cache)
       : pass_(pass), workspace_(workspace), cache_(cache) {}
 
-  // Entries of a cache of so many samples. A picture that may be decoded smaller is kept in each size that was wanted.
+  // Entries of a cache of so many samples. An image that may be decoded smaller is kept in each size that was wanted.
   static std::int64_t cache_keys(const DataOptions& options, std::int64_t samples) {
     return options.scale_decode ? 4 * samples : samples;
   }
 
-  // The picture as the cache holds it, as a sample of pixels, in the size that make() wants with these draws.
+  // The image as the cache holds it, as a sample of pixels, in the size that make() wants with these draws.
   std::optional<HeldSample> find(std::int64_t index, std::int64_t drawn_as) const;
 
   // Offers a sample of pixels that was read to the cache, which must be there.
@@ -42,9 +42,9 @@ class PictureMaker {
   // Whether the cache would keep it.
   bool has_room(const Sample& sample) const;
 
-  // Writes the picture to `out`, in the pass' shape and form. The draws are those of sample `drawn_as`. Of pixels
+  // Writes the image to `out`, in the pass' shape and form. The draws are those of sample `drawn_as`. Of pixels
   // without bytes, as Source::outline() tells of them, the rows that the crop needs are read. Throws Error when the
-  // picture cannot be read or decoded; `out` is unfinished then. The bytes are the same with and without a cache.
+  // image cannot be read or decoded; `out` is unfinished then. The bytes are the same with and without a cache.
   void make(const HeldSample& sample, std::int64_t index, std::int64_t drawn_as, std::span<std::byte> out);
 
   // So far; read here is what make() read.
@@ -59,7 +59,7 @@ class PictureMaker {
     int height;
     int width;
   };
-  struct Picture {
+  struct Image {
     Size stored;
     bool can_shrink = false;
     int divisor = 1;
@@ -68,15 +68,15 @@ class PictureMaker {
     Size size() const { return {(stored.height + divisor - 1) / divisor, (stored.width + divisor - 1) / divisor}; }
   };
   struct Cached {
-    Picture picture;
+    Image image;
     std::span<const std::uint8_t> pixels;
   };
 
   bool scales() const { return pass_.options.scale_decode && pass_.options.transform.size > 0; }
   std::int64_t key_of(std::int64_t index, int divisor) const;
   std::optional<Cached> look_up(std::int64_t index, int divisor) const;
-  image::CropWindow crop_of(const Picture& picture, SampleRandom& random) const;
-  Picture open(std::span<const std::uint8_t> bytes);
+  image::CropWindow crop_of(const Image& image, SampleRandom& random) const;
+  Image open(std::span<const std::uint8_t> bytes);
 
   void write(const image::PixelRows& part, const image::CropWindow& window, const image::NormalizeGeometry& geometry,
              std::span<std::byte> out);
@@ -85,9 +85,9 @@ class PictureMaker {
   std::int64_t note_box(const image::CropWindow& window);  // Returns the bytes of what the crop reads.
   image::PixelRows cut(std::span<const std::uint8_t> rows, Size size, const image::Box& box) const;
   image::PixelRows pixels(const Sample& sample, std::int64_t index, Size size, const image::Box& box);
-  image::PixelRows decode(const Sample& sample, std::int64_t index, const Picture& picture, const image::Box& box);
-  void admit(std::int64_t index, const Picture& picture, std::span<const std::uint8_t> pixels);
-  bool decode_whole(std::int64_t index, const Picture& picture);
+  image::PixelRows decode(const Sample& sample, std::int64_t index, const Image& image, const image::Box& box);
+  void admit(std::int64_t index, const Image& image, std::span<const std::uint8_t> pixels);
+  bool decode_whole(std::int64_t index, const Image& image);
   void note_decoded(SamplePass pass, const Sample& sample, Size size, std::size_t bytes);
 
   const Pass& pass_;

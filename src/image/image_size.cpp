@@ -1,4 +1,4 @@
-#include "image/picture_size.h"
+#include "image/image_size.h"
 
 #include <algorithm>
 #include <limits>
@@ -42,7 +42,7 @@ bool begins_frame(std::uint8_t marker) {
   return marker >= 0xC0 && marker <= 0xCF && marker != 0xC4 && marker != 0xC8 && marker != 0xCC;
 }
 
-// SOI, EOI and SOS: nothing behind them says more about this picture.
+// SOI, EOI and SOS: nothing behind them says more about this image.
 bool ends_header(std::uint8_t marker) {
   return marker >= 0xD8 && marker <= 0xDA;
 }

@@ -1,4 +1,4 @@
-#include "data/detail/picture.h"
+#include "data/detail/image_maker.h"
 
 #include <headrace/error.h>
 
@@ -12,15 +12,15 @@
 namespace headrace::detail {
 namespace {
 
-// What stands before the pixels of a cached picture.
+// What stands before the pixels of a cached image.
 struct CachedHead {
   std::int32_t height;  // As it is stored.
   std::int32_t width;
   std::int32_t can_shrink;
 };
 
-// Pad, flip and normalise: what happens to a picture that has the batch's size already. The draws depend on (seed,
-// epoch, sample) alone: any thread gives the same picture.
+// Pad, flip and normalise: what happens to an image that has the batch's size already. The draws depend on (seed,
+// epoch, sample) alone: any thread gives the same image.
 image::NormalizeGeometry draw_geometry(const Pass& pass, SampleRandom& random) {
   image::NormalizeGeometry geometry{
       .height = pass.shape.height, .width = pass.shape.width, .channels = pass.shape.channels};
@@ -35,7 +35,7 @@ image::NormalizeGeometry draw_geometry(const Pass& pass, SampleRandom& random) {
   return geometry;
 }
 
-// What of the picture the crop reads.
+// What of the image the crop reads.
 image::Box box_of(const image::CropWindow& window) {
   const image::Stretch rows = image::needed(window.vertical), columns = image::needed(window.horizontal);
   return {.y = rows.begin, .x = columns.begin, .height = rows.size, .width = columns.size};
@@ -43,11 +43,11 @@ image::Box box_of(const image::CropWindow& window) {
 
 }  // namespace
 
-std::int64_t PictureMaker::key_of(std::int64_t index, int divisor) const {
+std::int64_t ImageMaker::key_of(std::int64_t index, int divisor) const {
   return pass_.options.scale_decode ? 4 * index + std::countr_zero(static_cast<unsigned>(divisor)) : index;
 }
 
-std::optional<PictureMaker::Cached> PictureMaker::look_up(std::int64_t index, int divisor) const {
+std::optional<ImageMaker::Cached> ImageMaker::look_up(std::int64_t index, int divisor) const {
   const auto bytes = cache_->find(key_of(index, divisor));
   if (!bytes) return std::nullopt;
   CachedHead head;
@@ -55,67 +55,65 @@ std::optional<PictureMaker::Cached> PictureMaker::look_up(std::int64_t index, in
   return Cached{{{head.height, head.width}, head.can_shrink != 0, divisor}, bytes->subspan(sizeof head)};
 }
 
-// Only the picture's own sides tell which part of it is wanted, and so how small it may be: any size of it has them.
-std::optional<HeldSample> PictureMaker::find(std::int64_t index, std::int64_t drawn_as) const {
+// Only the image's own sides tell which part of it is wanted, and so how small it may be: any size of it has them.
+std::optional<HeldSample> ImageMaker::find(std::int64_t index, std::int64_t drawn_as) const {
   std::optional<Cached> found = look_up(index, 1);
   if (scales()) {
     for (int divisor = 2; divisor <= 8 && !found; divisor *= 2) found = look_up(index, divisor);
-    if (found && found->picture.can_shrink) {
+    if (found && found->image.can_shrink) {
       SampleRandom random{pass_.seed, pass_.epoch, drawn_as};
-      const int divisor = image::divisor_for(crop_of(found->picture, random));
-      if (divisor != found->picture.divisor) found = look_up(index, divisor);
+      const int divisor = image::divisor_for(crop_of(found->image, random));
+      if (divisor != found->image.divisor) found = look_up(index, divisor);
     }
   }
   if (!found) return std::nullopt;
   HeldSample sample{{.bytes = found->pixels,
-                     .form = PictureForm::pixels,
-                     .height = found->picture.stored.height,
-                     .width = found->picture.stored.width,
+                     .form = ImageForm::pixels,
+                     .height = found->image.stored.height,
+                     .width = found->image.stored.width,
                      .channels = pass_.shape.channels,
                      .label = pass_.source.label(index)},
-                    found->picture.divisor};
+                    found->image.divisor};
   return sample;
 }
 
-void PictureMaker::keep(const Sample& sample, std::int64_t index) {
+void ImageMaker::keep(const Sample& sample, std::int64_t index) {
   if (has_room(sample)) admit(index, {{sample.height, sample.width}}, sample.bytes);
 }
 
-bool PictureMaker::has_room(const Sample& sample) const {
+bool ImageMaker::has_room(const Sample& sample) const {
   return cache_->has_room(static_cast<std::int64_t>(sizeof(CachedHead) + pixel_bytes({sample.height, sample.width})));
 }
 
-image::CropWindow PictureMaker::crop_of(const Picture& picture, SampleRandom& random) const {
-  return image::choose_crop(pass_.options.transform, picture.stored.height, picture.stored.width, pass_.augment,
-                            random);
+image::CropWindow ImageMaker::crop_of(const Image& image, SampleRandom& random) const {
+  return image::choose_crop(pass_.options.transform, image.stored.height, image.stored.width, pass_.augment, random);
 }
 
-PictureMaker::Picture PictureMaker::open(std::span<const std::uint8_t> bytes) {
-  const image::PictureInfo info = workspace_.decoder.open(bytes, pass_.shape.channels, pass_.options.max_pixels);
+ImageMaker::Image ImageMaker::open(std::span<const std::uint8_t> bytes) {
+  const image::ImageInfo info = workspace_.decoder.open(bytes, pass_.shape.channels, pass_.options.max_pixels);
   return {{info.height, info.width}, workspace_.decoder.can_shrink()};
 }
 
-void PictureMaker::make(const HeldSample& sample, std::int64_t index, std::int64_t drawn_as, std::span<std::byte> out) {
+void ImageMaker::make(const HeldSample& sample, std::int64_t index, std::int64_t drawn_as, std::span<std::byte> out) {
   SampleRandom random{pass_.seed, pass_.epoch, drawn_as};
   if (pass_.options.transform.size == 0) {
     const image::Box whole{.y = 0, .x = 0, .height = sample.height, .width = sample.width};
     const auto stored = pixels(sample, index, {sample.height, sample.width}, whole);
     return write(stored, {}, draw_geometry(pass_, random), out);
   }
-  const bool encoded = sample.form == PictureForm::encoded;
+  const bool encoded = sample.form == ImageForm::encoded;
   const std::int64_t begin_ns = encoded ? pass_.clock() : 0;
-  Picture picture{{sample.height, sample.width}, false, sample.divisor};
-  if (encoded) picture = open(sample.bytes);
-  image::CropWindow window = crop_of(picture, random);
+  Image image{{sample.height, sample.width}, false, sample.divisor};
+  if (encoded) image = open(sample.bytes);
+  image::CropWindow window = crop_of(image, random);
   const image::NormalizeGeometry geometry = draw_geometry(pass_, random);
-  if (scales() && picture.can_shrink) {
-    picture.divisor = image::divisor_for(window);
-    workspace_.decoder.shrink(picture.divisor);
+  if (scales() && image.can_shrink) {
+    image.divisor = image::divisor_for(window);
+    workspace_.decoder.shrink(image.divisor);
   }
-  window.vertical.divisor = window.horizontal.divisor = picture.divisor;
+  window.vertical.divisor = window.horizontal.divisor = image.divisor;
   const image::Box box = box_of(window);
-  const image::PixelRows part =
-      encoded ? decode(sample, index, picture, box) : pixels(sample, index, picture.size(), box);
+  const image::PixelRows part = encoded ? decode(sample, index, image, box) : pixels(sample, index, image.size(), box);
   if (encoded) {
     decode_ns_ += pass_.clock() - begin_ns;
     decoded_bytes_ += static_cast<std::int64_t>(pixel_bytes({box.height, box.width}));
@@ -125,8 +123,8 @@ void PictureMaker::make(const HeldSample& sample, std::int64_t index, std::int64
 
 // The passes that end in the batch. Loader::explain() tells what is counted here, and before that what writing_of()
 // says.
-void PictureMaker::write(const image::PixelRows& part, const image::CropWindow& window,
-                         const image::NormalizeGeometry& geometry, std::span<std::byte> out) {
+void ImageMaker::write(const image::PixelRows& part, const image::CropWindow& window,
+                       const image::NormalizeGeometry& geometry, std::span<std::byte> out) {
   const bool moved = geometry.offset_y != 0 || geometry.offset_x != 0;
   const int channels = pass_.shape.channels;
   const auto values = static_cast<std::int64_t>(pixel_bytes({pass_.shape.height, pass_.shape.width}));
@@ -149,12 +147,12 @@ void PictureMaker::write(const image::PixelRows& part, const image::CropWindow& 
   }
 }
 
-std::size_t PictureMaker::pixel_bytes(Size size) const {
+std::size_t ImageMaker::pixel_bytes(Size size) const {
   return static_cast<std::size_t>(size.height) * static_cast<std::size_t>(size.width) *
          static_cast<std::size_t>(pass_.shape.channels);
 }
 
-std::int64_t PictureMaker::note_box(const image::CropWindow& window) {
+std::int64_t ImageMaker::note_box(const image::CropWindow& window) {
   const image::Box box = box_of(window);
   const auto bytes = static_cast<std::int64_t>(pixel_bytes({box.height, box.width}));
   done_.boxes += bytes;
@@ -162,14 +160,14 @@ std::int64_t PictureMaker::note_box(const image::CropWindow& window) {
 }
 
 // The box of whole rows, of which `rows` holds those of the box.
-image::PixelRows PictureMaker::cut(std::span<const std::uint8_t> rows, Size size, const image::Box& box) const {
+image::PixelRows ImageMaker::cut(std::span<const std::uint8_t> rows, Size size, const image::Box& box) const {
   const std::size_t stride = pixel_bytes({1, size.width}), row = pixel_bytes({1, box.width});
   const std::size_t values = static_cast<std::size_t>(box.height - 1) * stride + row;
   return {rows.subspan(pixel_bytes({1, box.x}), values), static_cast<std::ptrdiff_t>(stride)};
 }
 
 // The box of a sample of pixels, whose bytes are there or are read now.
-image::PixelRows PictureMaker::pixels(const Sample& sample, std::int64_t index, Size size, const image::Box& box) {
+image::PixelRows ImageMaker::pixels(const Sample& sample, std::int64_t index, Size size, const image::Box& box) {
   if (!sample.bytes.empty()) return cut(sample.bytes.subspan(pixel_bytes({box.y, size.width})), size, box);
   const std::int64_t begin_ns = pass_.clock();
   const auto rows = pass_.source.read_rows(index, box.y, box.height, workspace_.rows);
@@ -180,13 +178,13 @@ image::PixelRows PictureMaker::pixels(const Sample& sample, std::int64_t index, 
   return cut(rows, size, box);
 }
 
-// The box of the picture that is open, and the whole picture into the cache where it has room.
-image::PixelRows PictureMaker::decode(const Sample& sample, std::int64_t index, const Picture& picture,
-                                      const image::Box& box) {
-  const Size size = picture.size();
+// The box of the image that is open, and the whole image into the cache where it has room.
+image::PixelRows ImageMaker::decode(const Sample& sample, std::int64_t index, const Image& image,
+                                    const image::Box& box) {
+  const Size size = image.size();
   const std::size_t whole = pixel_bytes(size);
   if (cache_ != nullptr && cache_->has_room(static_cast<std::int64_t>(sizeof(CachedHead) + whole))) {
-    if (decode_whole(index, picture)) {
+    if (decode_whole(index, image)) {
       note_decoded(SamplePass::decode_whole, sample, size, whole);
       return cut(std::span{workspace_.decoded}.first(whole).subspan(pixel_bytes({box.y, size.width})), size, box);
     }
@@ -205,15 +203,15 @@ image::PixelRows PictureMaker::decode(const Sample& sample, std::int64_t index, 
   return out;
 }
 
-void PictureMaker::note_decoded(SamplePass pass, const Sample& sample, Size size, std::size_t bytes) {
+void ImageMaker::note_decoded(SamplePass pass, const Sample& sample, Size size, std::size_t bytes) {
   done_.add(pass, std::ssize(sample.bytes), static_cast<std::int64_t>(bytes));
   done_.whole += static_cast<std::int64_t>(pixel_bytes(size));
 }
 
 // False: the whole cannot be had. The box may be sound all the same, as where a file lacks its end, and then it is what
 // a loader without a cache gives.
-bool PictureMaker::decode_whole(std::int64_t index, const Picture& picture) {
-  const Size size = picture.size();
+bool ImageMaker::decode_whole(std::int64_t index, const Image& image) {
+  const Size size = image.size();
   std::span<std::uint8_t> pixels;
   try {
     pixels = scratch_of(workspace_.decoded, pixel_bytes(size));
@@ -223,14 +221,14 @@ bool PictureMaker::decode_whole(std::int64_t index, const Picture& picture) {
   } catch (const std::bad_alloc&) {
     return false;
   }
-  admit(index, picture, pixels);
+  admit(index, image, pixels);
   return true;
 }
 
-void PictureMaker::admit(std::int64_t index, const Picture& picture, std::span<const std::uint8_t> pixels) {
-  const CachedHead head{picture.stored.height, picture.stored.width, picture.can_shrink ? 1 : 0};
+void ImageMaker::admit(std::int64_t index, const Image& image, std::span<const std::uint8_t> pixels) {
+  const CachedHead head{image.stored.height, image.stored.width, image.can_shrink ? 1 : 0};
   const std::span head_bytes{reinterpret_cast<const std::uint8_t*>(&head), sizeof head};
-  const bool kept = cache_->admit(key_of(index, picture.divisor), {head_bytes, pixels});
+  const bool kept = cache_->admit(key_of(index, image.divisor), {head_bytes, pixels});
   if (kept) done_.add(SamplePass::keep, std::ssize(pixels), std::ssize(pixels));
 }
 

@@ -1,9 +1,9 @@
-// Writes what our decoder, resizer and crops do with pictures; picture_parity_test.py compares it with Pillow's and
+// Writes what our decoder, resizer and crops do with images; image_parity_test.py compares it with Pillow's and
 // torchvision's own.
-//   picture_probe whole CHANNELS PATH        "HEIGHT WIDTH\n", then the pixels (HWC, uint8)
-//   picture_probe crop [scaled]              stdin: lines "PATH Y X HEIGHT WIDTH SIZE"; each gives SIZE x SIZE x 3
+//   image_probe whole CHANNELS PATH        "HEIGHT WIDTH\n", then the pixels (HWC, uint8)
+//   image_probe crop [scaled]              stdin: lines "PATH Y X HEIGHT WIDTH SIZE"; each gives SIZE x SIZE x 3
 //                                            bytes; "scaled" as with data.scale_decode
-//   picture_probe window CROP SIZE RESIZE    stdin: lines "HEIGHT WIDTH INDEX"; each gives a line: begin, size, resized
+//   image_probe window CROP SIZE RESIZE    stdin: lines "HEIGHT WIDTH INDEX"; each gives a line: begin, size, resized
 //                                            and out_begin of both axes, then the first 64 draws; CROP may be
 //                                            "evaluation"
 #include <fmt/format.h>
@@ -28,14 +28,14 @@ using namespace headrace;
 using Words = std::vector<std::string>;
 using Bytes = std::vector<std::uint8_t>;
 
-Bytes read_picture(const std::string& path) {
+Bytes read_image(const std::string& path) {
   const std::string bytes = read_file(path, std::int64_t{1} << 28);
   return {bytes.begin(), bytes.end()};
 }
 
 void write(const Bytes& bytes) {
   if (std::fwrite(bytes.data(), 1, bytes.size(), stdout) != bytes.size()) {
-    fail(ErrorCode::io, "picture_probe: cannot write");
+    fail(ErrorCode::io, "image_probe: cannot write");
   }
 }
 
@@ -44,9 +44,9 @@ std::size_t area(int height, int width) {
 }
 
 void whole(const Words& words) {
-  const Bytes file = read_picture(words.at(1));
+  const Bytes file = read_image(words.at(1));
   image::Decoder decoder;
-  const image::PictureInfo info = decoder.open(file, std::stoi(words.at(0)));
+  const image::ImageInfo info = decoder.open(file, std::stoi(words.at(0)));
   Bytes pixels(area(info.height, info.width) * static_cast<std::size_t>(info.channels));
   decoder.decode({0, 0, info.height, info.width}, pixels);
   fmt::print("{} {}\n", info.height, info.width);
@@ -64,9 +64,9 @@ void crop(const Words& words) {
     image::Box box;
     int size = 0;
     fields >> path >> box.y >> box.x >> box.height >> box.width >> size;
-    if (!fields || size < 1) fail(ErrorCode::invalid_argument, "picture_probe: line \"{}\"", line);
+    if (!fields || size < 1) fail(ErrorCode::invalid_argument, "image_probe: line \"{}\"", line);
     image::ResizeAxis vertical{box.y, box.height, size, 0, size}, horizontal{box.x, box.width, size, 0, size};
-    const Bytes file = read_picture(path);
+    const Bytes file = read_image(path);
     decoder.open(file, 3);
     if (!words.empty() && words[0] == "scaled" && decoder.can_shrink()) {
       vertical.divisor = horizontal.divisor = image::divisor_for({vertical, horizontal});
@@ -108,5 +108,5 @@ void run(const Words& words) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  return run_program(argc, argv, run, "picture_probe");
+  return run_program(argc, argv, run, "image_probe");
 }

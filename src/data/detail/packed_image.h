@@ -16,7 +16,7 @@
 namespace headrace::detail {
 
 // The buffers are used again.
-struct PackedPicture {
+struct PackedImage {
   PackRow row{};  // Without what PackFileWriter fills in.
   std::string name;
   std::span<const std::uint8_t> bytes, index;
@@ -25,14 +25,14 @@ struct PackedPicture {
   RowBlockWriter blocks;
 };
 
-// For one thread at a time; keeps its memory from picture to picture.
-class PicturePacker {
+// For one thread at a time; keeps its memory from image to image.
+class ImagePacker {
  public:
-  // short_side: that larger pictures are resized to, of a form other than stored; 0: none.
-  PicturePacker(PackForm form, std::int64_t short_side) : form_(form), short_side_(short_side) {}
+  // short_side: that larger images are resized to, of a form other than stored; 0: none.
+  ImagePacker(PackForm form, std::int64_t short_side) : form_(form), short_side_(short_side) {}
 
   // Throws Error that names the sample when it cannot be read or decoded, or is too large for a pack (unsupported).
-  void make(const Source& source, std::int64_t index, PackedPicture& packed);
+  void make(const Source& source, std::int64_t index, PackedImage& packed);
 
  private:
   struct Pixels {
@@ -40,7 +40,7 @@ class PicturePacker {
     std::span<const std::uint8_t> values;
   };
 
-  void index(const Sample& sample, PackedPicture& packed);
+  void index(const Sample& sample, PackedImage& packed);
   Pixels decode(const Sample& sample, int channels);
   Pixels resize(const Pixels& pixels, int channels);
 
@@ -54,6 +54,6 @@ class PicturePacker {
 };
 
 // PackRow::form of what the form makes of such samples.
-std::uint8_t row_form(PackForm form, PictureForm stored) noexcept;
+std::uint8_t row_form(PackForm form, ImageForm stored) noexcept;
 
 }  // namespace headrace::detail

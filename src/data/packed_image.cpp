@@ -1,4 +1,4 @@
-#include "data/detail/packed_picture.h"
+#include "data/detail/packed_image.h"
 
 #include <headrace/error.h>
 
@@ -16,18 +16,18 @@ std::size_t pixel_bytes(int height, int width, int channels) {
 
 void check_size(int height, int width, int channels) {
   if (pixel_bytes(height, width, channels) <= kPackSampleBytesMax) return;
-  fail(ErrorCode::unsupported, "data: {} x {} x {} values do not go into a pack, which takes {} of a picture", height,
+  fail(ErrorCode::unsupported, "data: {} x {} x {} values do not go into a pack, which takes {} of an image", height,
        width, channels, kPackSampleBytesMax);
 }
 
 }  // namespace
 
-std::uint8_t row_form(PackForm form, PictureForm stored) noexcept {
+std::uint8_t row_form(PackForm form, ImageForm stored) noexcept {
   if (form == PackForm::stored) return static_cast<std::uint8_t>(stored);
   return static_cast<std::uint8_t>(form == PackForm::raw ? BlockForm::raw : BlockForm::lz4);
 }
 
-void PicturePacker::make(const Source& source, std::int64_t number, PackedPicture& packed) {
+void ImagePacker::make(const Source& source, std::int64_t number, PackedImage& packed) {
   const Sample sample = source.read(number, packed.buffer);
   PackRow row{};
   row.label = static_cast<std::uint32_t>(sample.label);
@@ -55,24 +55,24 @@ void PicturePacker::make(const Source& source, std::int64_t number, PackedPictur
 }
 
 // The sample's own, or one made now.
-void PicturePacker::index(const Sample& sample, PackedPicture& packed) {
+void ImagePacker::index(const Sample& sample, PackedImage& packed) {
   const std::span<const std::uint8_t> own = sample.entropy_index;
   packed.entropy.assign(own.begin(), own.end());
-  const bool wanted = sample.form == PictureForm::encoded && own.empty();
+  const bool wanted = sample.form == ImageForm::encoded && own.empty();
   if (wanted && indexer_.make(sample.bytes, index_)) packed.entropy = image::serialise(index_);
   packed.index = packed.entropy;
 }
 
-PicturePacker::Pixels PicturePacker::decode(const Sample& sample, int channels) {
-  if (sample.form == PictureForm::pixels) return {sample.height, sample.width, sample.bytes};
-  const image::PictureInfo info = decoder_.open(sample.bytes, channels);
+ImagePacker::Pixels ImagePacker::decode(const Sample& sample, int channels) {
+  if (sample.form == ImageForm::pixels) return {sample.height, sample.width, sample.bytes};
+  const image::ImageInfo info = decoder_.open(sample.bytes, channels);
   if (short_side_ == 0) check_size(info.height, info.width, channels);
   const auto pixels = scratch_of(decoded_, pixel_bytes(info.height, info.width, channels));
   decoder_.decode({.y = 0, .x = 0, .height = info.height, .width = info.width}, pixels);
   return {info.height, info.width, pixels};
 }
 
-PicturePacker::Pixels PicturePacker::resize(const Pixels& pixels, int channels) {
+ImagePacker::Pixels ImagePacker::resize(const Pixels& pixels, int channels) {
   const int shorter = std::min(pixels.height, pixels.width);
   if (short_side_ == 0 || shorter <= short_side_) return pixels;
   const image::ResizeAxis vertical = image::resized_axis(pixels.height, shorter, short_side_);

@@ -17,10 +17,10 @@ _SPLITS = ("train", "val", "test")  # What a folder is called, too.
 
 
 class _Unknown(Exception):
-    """Why there is no twin."""
+    """Why there is no native_loader."""
 
 
-def twin_of(loader: DataLoader, **settings: Any) -> Loader | str:
+def native_loader_for(loader: DataLoader, **settings: Any) -> Loader | str:
     """The Loader, or why there is none. Its random draws come from torch's first seed and the epoch. `settings`: keywords of
     Loader that change no sample."""
     try:
@@ -28,23 +28,23 @@ def twin_of(loader: DataLoader, **settings: Any) -> Loader | str:
         torchvision = sys.modules.get("torchvision")
         kind = type(loader.dataset)
         if torchvision is not None and kind is torchvision.datasets.ImageFolder:
-            twin = _folder_twin(loader.dataset, torchvision, options)
+            native_loader = _folder_loader(loader.dataset, torchvision, options)
         elif torchvision is not None and kind in (
                 torchvision.datasets.MNIST, torchvision.datasets.FashionMNIST, torchvision.datasets.KMNIST):
-            twin = _idx_twin(loader.dataset, torchvision, options)
+            native_loader = _idx_loader(loader.dataset, torchvision, options)
         else:
             raise _Unknown(f"the data set is a {kind.__name__}, neither torchvision's ImageFolder nor of its MNIST kind")
     except _Unknown as reason:
         return str(reason)
     except Error as error:  # A folder that headrace does not read, an option out of its range.
         return str(error)
-    twin.dataset = loader.dataset  # Loops ask for len(loader.dataset).
-    return twin
+    native_loader.dataset = loader.dataset  # Loops ask for len(loader.dataset).
+    return native_loader
 
 
-def draws(twin: Loader) -> bool:
+def draws(native_loader: Loader) -> bool:
     """Whether anything of its batches is drawn at random."""
-    options = twin.options
+    options = native_loader.options
     transform = options["transform"]
     return (options["shuffle"] or transform["crop"] != "center" or transform["pad"] > 0
             or transform["flip_probability"] > 0)
@@ -66,9 +66,9 @@ def _batch_options(loader: DataLoader) -> dict[str, Any]:
     return {"batch_size": loader.batch_size, "shuffle": shuffled, "last_batch": "drop" if loader.drop_last else "keep"}
 
 
-def _folder_twin(data: Any, torchvision: Any, options: dict[str, Any]) -> Loader:
+def _folder_loader(data: Any, torchvision: Any, options: dict[str, Any]) -> Loader:
     if data.loader is not torchvision.datasets.folder.default_loader or torchvision.get_image_backend() != "PIL":
-        raise _Unknown("the data set opens its pictures in its own way")
+        raise _Unknown("the data set opens its images in its own way")
     if data.target_transform is not None:
         raise _Unknown("the labels are transformed")
     root = os.path.normpath(os.fspath(data.root))
@@ -76,16 +76,16 @@ def _folder_twin(data: Any, torchvision: Any, options: dict[str, Any]) -> Loader
     if name not in _SPLITS:
         raise _Unknown(f"the folder is {root}; headrace reads DIR/train, DIR/val and DIR/test")
     transform = _transform(data.transform, torchvision.transforms)
-    twin = Loader(f"folder:{parent or os.curdir}", split=name, transform=transform, **options)
+    native_loader = Loader(f"folder:{parent or os.curdir}", split=name, transform=transform, **options)
     written = [(os.path.normpath(path), label) for path, label in data.samples]
-    found = (twin.sample(index) for index in range(twin.samples))
-    if twin.samples != len(written) or any(
+    found = (native_loader.sample(index) for index in range(native_loader.samples))
+    if native_loader.samples != len(written) or any(
             (os.path.normpath(path), label) != there for (path, label), there in zip(found, written)):
         raise _Unknown("the data set's files are not those that headrace finds in its folder")
-    return twin
+    return native_loader
 
 
-def _idx_twin(data: Any, torchvision: Any, options: dict[str, Any]) -> Loader:
+def _idx_loader(data: Any, torchvision: Any, options: dict[str, Any]) -> Loader:
     if data.target_transform is not None:
         raise _Unknown("the labels are transformed")
     source, split = f"idx:{data.raw_folder}", "train" if data.train else "test"
@@ -93,17 +93,17 @@ def _idx_twin(data: Any, torchvision: Any, options: dict[str, Any]) -> Loader:
     # The data set in memory may be another one than the files by now.
     plain = Loader(source, split=split, training=False, batch_size=1024)
     if plain.samples != len(data.data) or len(data.targets) != len(data.data):
-        raise _Unknown("the data set's pictures are not those of its files")
+        raise _Unknown("the data set's images are not those of its files")
     for start, (images, labels) in zip(range(0, plain.samples, 1024), plain):
         part = slice(start, start + 1024)
         if not torch.equal(images.squeeze(1).mul(255).round_().to(torch.uint8), data.data[part]) or not torch.equal(
                 labels, torch.as_tensor(data.targets[part])):
-            raise _Unknown("the data set's pictures are not those of its files")
+            raise _Unknown("the data set's images are not those of its files")
     return Loader(source, split=split, transform=transform, **options)
 
 
 def _transform(written: Any, known: Any, stored: tuple[int, ...] | None = None) -> dict[str, Any]:
-    """Options for these of torchvision's transforms (`known`). `stored`: height and width that all pictures have and keep."""
+    """Options for these of torchvision's transforms (`known`). `stored`: height and width that all images have and keep."""
     steps = list(written.transforms) if type(written) is known.Compose else [written]
     options = _crop(steps, known) if stored is None else _pad(steps, known, stored)
     if options is None:
@@ -114,7 +114,7 @@ def _transform(written: Any, known: Any, stored: tuple[int, ...] | None = None) 
         raise _no_chain(written, stored)
     if steps and type(steps[0]) is known.Normalize:
         step = steps.pop(0)
-        options["mean"], options["deviation"] = (torch.as_tensor(value, dtype=torch.float64).flatten().tolist()
+        options["mean"], options["std"] = (torch.as_tensor(value, dtype=torch.float64).flatten().tolist()
                                                  for value in (step.mean, step.std))
     if steps:
         raise _no_chain(written, stored)
@@ -163,5 +163,5 @@ def _pad(steps: list[Any], known: Any, stored: tuple[int, ...]) -> dict[str, Any
 def _side(size: Any) -> int:
     height, width = size
     if height != width:
-        raise _Unknown(f"the pictures are {height} x {width}; headrace crops squares")
+        raise _Unknown(f"the images are {height} x {width}; headrace crops squares")
     return height

@@ -1,4 +1,4 @@
-#include "data/detail/picture_files.h"
+#include "data/detail/image_files.h"
 
 #include <headrace/error.h>
 
@@ -9,7 +9,7 @@
 
 #include "base/hash.h"
 #include "data/detail/sources.h"
-#include "image/picture_size.h"
+#include "image/image_size.h"
 #include "store/file_name.h"
 #include "store/file_store.h"
 
@@ -18,24 +18,23 @@ namespace {
 
 using Path = std::filesystem::path;
 
-class PictureFiles final : public Source {
+class ImageFiles final : public Source {
  public:
-  PictureFiles(Listing listing, const Path& root, Path index_file, const FileCalls& calls)
+  ImageFiles(Listing listing, const Path& root, Path index_file, const FileCalls& calls)
       : listing_(std::move(listing)), files_(root, calls), index_file_(std::move(index_file)) {
     std::vector<std::int64_t> sizes;
-    sizes.reserve(listing_.pictures.size());
-    for (const Listing::Picture& picture : listing_.pictures) sizes.push_back(picture.size);
+    sizes.reserve(listing_.images.size());
+    for (const Listing::Image& image : listing_.images) sizes.push_back(image.size);
     fingerprint_ = fingerprint_of(listing_.names, sizes);
     if (listing_.classes_in_names) return;
     Xxh3Stream stream;
     stream.update(std::as_bytes(std::span{&fingerprint_, 1}));
-    for (const Listing::Picture& picture : listing_.pictures)
-      stream.update(std::as_bytes(std::span{&picture.label, 1}));
+    for (const Listing::Image& image : listing_.images) stream.update(std::as_bytes(std::span{&image.label, 1}));
     fingerprint_ = stream.digest();
   }
 
-  std::int64_t size() const override { return std::ssize(listing_.pictures); }
-  std::int64_t classes() const override { return std::ssize(listing_.classes); }
+  std::int64_t size() const override { return std::ssize(listing_.images); }
+  std::int64_t num_classes() const override { return std::ssize(listing_.classes); }
   int height() const override { return 0; }
   int width() const override { return 0; }
   int channels() const override { return 3; }
@@ -44,14 +43,13 @@ class PictureFiles final : public Source {
     if (index < 0 || index >= size()) {
       fail(ErrorCode::invalid_argument, "data: sample {}: there are {} samples", index, size());
     }
-    const Listing::Picture& picture = at(index);
-    return {
-        .bytes = files_.read(name(index), picture.size, buffer), .form = PictureForm::encoded, .label = picture.label};
+    const Listing::Image& image = at(index);
+    return {.bytes = files_.read(name(index), image.size, buffer), .form = ImageForm::encoded, .label = image.label};
   }
-  std::optional<Sides> sides(std::int64_t index, std::vector<std::uint8_t>& buffer) const override {
+  std::optional<ImageSize> image_size(std::int64_t index, std::vector<std::uint8_t>& buffer) const override {
     const std::int64_t size = at(index).size;
-    return sides_in_header(size,
-                           [&](std::int64_t bytes) { return files_.read_front(name(index), size, bytes, buffer); });
+    return size_in_header(size,
+                          [&](std::int64_t bytes) { return files_.read_front(name(index), size, bytes, buffer); });
   }
   std::int64_t label(std::int64_t index) const override { return at(index).label; }
   std::int64_t sample_bytes(std::int64_t index) const override { return at(index).size; }
@@ -74,7 +72,7 @@ class PictureFiles final : public Source {
   Path index_file() const override { return index_file_; }
 
  private:
-  const Listing::Picture& at(std::int64_t index) const { return listing_.pictures[static_cast<std::size_t>(index)]; }
+  const Listing::Image& at(std::int64_t index) const { return listing_.images[static_cast<std::size_t>(index)]; }
   const char* name(std::int64_t index) const { return listing_.names.data() + at(index).name_at; }
 
   const Listing listing_;
@@ -85,12 +83,12 @@ class PictureFiles final : public Source {
 
 }  // namespace
 
-std::unique_ptr<Source> open_picture_files(Listing listing, const Path& root, Path index_file, const FileCalls& calls) {
-  return std::make_unique<PictureFiles>(std::move(listing), root, std::move(index_file), calls);
+std::unique_ptr<Source> open_image_files(Listing listing, const Path& root, Path index_file, const FileCalls& calls) {
+  return std::make_unique<ImageFiles>(std::move(listing), root, std::move(index_file), calls);
 }
 
-Sides sides_in_header(std::int64_t bytes,
-                      const std::function<std::span<const std::uint8_t>(std::int64_t bytes)>& read_front) {
+ImageSize size_in_header(std::int64_t bytes,
+                         const std::function<std::span<const std::uint8_t>(std::int64_t bytes)>& read_front) {
   constexpr std::int64_t kFrontBytes = 4096;  // A page; headers with a thumbnail or a colour profile are longer.
   constexpr std::int64_t kHeaderMax = std::int64_t{2} << 20;  // A longer one tells no size.
   for (std::int64_t front = std::min(bytes, kFrontBytes);;) {

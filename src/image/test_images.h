@@ -1,4 +1,4 @@
-// Pictures and files of them for tests and benches, made by libjpeg and libpng. Their errors end the program.
+// Images and files of them for tests and benches, made by libjpeg and libpng. Their errors end the program.
 #pragma once
 
 #include <algorithm>
@@ -21,15 +21,15 @@ namespace headrace::image {
 
 using Bytes = std::vector<std::uint8_t>;
 
-struct Picture {
+struct Image {
   int height, width, channels;
   Bytes pixels;  // HWC.
 };
 
 // Smooth colours, a hard edge and noise: what a codec must handle, and what shows where it does not.
-inline Picture photograph(int height, int width, int channels, unsigned seed) {
+inline Image photograph(int height, int width, int channels, unsigned seed) {
   std::mt19937 random{seed};
-  Picture picture{height, width, channels, Bytes(static_cast<std::size_t>(height) * width * channels)};
+  Image image{height, width, channels, Bytes(static_cast<std::size_t>(height) * width * channels)};
   std::size_t at = 0;
   for (int y = 0; y < height; ++y) {
     for (int x = 0; x < width; ++x) {
@@ -37,11 +37,11 @@ inline Picture photograph(int height, int width, int channels, unsigned seed) {
       for (int c = 0; c < channels; ++c) {
         const double wave = std::sin((x + 7 * c) * 0.07 * (c + 1) + seed) + std::cos(y * 0.05 * (3 - c) + c);
         const double value = 128 + 50 * wave + (edge ? 40 * (c - 1) : 0) + static_cast<double>(random() % 25) - 12;
-        picture.pixels[at++] = static_cast<std::uint8_t>(value < 0 ? 0 : value > 255 ? 255 : value);
+        image.pixels[at++] = static_cast<std::uint8_t>(value < 0 ? 0 : value > 255 ? 255 : value);
       }
     }
   }
-  return picture;
+  return image;
 }
 
 struct JpegForm {
@@ -49,9 +49,9 @@ struct JpegForm {
   int h = 2, v = 2;  // Samples of luma, or of each channel's first, for one of colour.
   int quality = 90;
   bool progressive = false;
-  bool first_scan_only = false;  // Of a progressive file: a coarse picture that libjpeg smooths.
+  bool first_scan_only = false;  // Of a progressive file: a coarse image that libjpeg smooths.
   bool arithmetic = false;
-  bool optimised = false;   // Huffman tables of the picture's own.
+  bool optimised = false;   // Huffman tables of the image's own.
   bool own_tables = false;  // Of each component; needs `optimised`, and is then extended sequential.
   bool baseline = true;     // false: low qualities have quantisation tables of 16 bits.
   int restart_rows = 0;
@@ -61,7 +61,7 @@ struct JpegForm {
 };
 
 // Channels: 1 grey, 3 RGB, 4 CMYK; 2 has no meaning, which is allowed.
-inline Bytes jpeg_of(const Picture& picture, const JpegForm& form) {
+inline Bytes jpeg_of(const Image& image, const JpegForm& form) {
   jpeg_compress_struct info{};
   jpeg_error_mgr errors{};
   info.err = jpeg_std_error(&errors);
@@ -70,19 +70,19 @@ inline Bytes jpeg_of(const Picture& picture, const JpegForm& form) {
   unsigned char* memory = nullptr;
   unsigned long size = 0;
   jpeg_mem_dest(&info, &memory, &size);
-  info.image_width = static_cast<JDIMENSION>(picture.width);
-  info.image_height = static_cast<JDIMENSION>(picture.height);
-  info.input_components = picture.channels;
+  info.image_width = static_cast<JDIMENSION>(image.width);
+  info.image_height = static_cast<JDIMENSION>(image.height);
+  info.input_components = image.channels;
   constexpr J_COLOR_SPACE kGiven[] = {JCS_UNKNOWN, JCS_GRAYSCALE, JCS_UNKNOWN, JCS_RGB, JCS_CMYK};
-  info.in_color_space = kGiven[picture.channels];
+  info.in_color_space = kGiven[image.channels];
   jpeg_set_defaults(&info);
   if (form.stored != JCS_UNKNOWN) jpeg_set_colorspace(&info, form.stored);
   jpeg_set_quality(&info, form.quality, form.baseline ? TRUE : FALSE);
-  if (picture.channels != 2) {
+  if (image.channels != 2) {
     info.comp_info[0].h_samp_factor = form.h;
     info.comp_info[0].v_samp_factor = form.v;
   }
-  if (picture.channels == 4) info.comp_info[3].h_samp_factor = form.h, info.comp_info[3].v_samp_factor = form.v;
+  if (image.channels == 4) info.comp_info[3].h_samp_factor = form.h, info.comp_info[3].v_samp_factor = form.v;
   for (int c = 0; c < info.num_components && form.own_tables; ++c) {
     unsigned factors[DCTSIZE2];
     for (unsigned i = 0; i < DCTSIZE2; ++i) factors[i] = 3 + static_cast<unsigned>(c) * 2 + i / 4;
@@ -95,11 +95,11 @@ inline Bytes jpeg_of(const Picture& picture, const JpegForm& form) {
   info.restart_interval = static_cast<unsigned>(form.restart_blocks);
   if (form.progressive) jpeg_simple_progression(&info);
   if (form.first_scan_only) info.num_scans = 1;
-  if (picture.channels == 4) info.write_Adobe_marker = form.adobe_marker ? TRUE : FALSE;
+  if (image.channels == 4) info.write_Adobe_marker = form.adobe_marker ? TRUE : FALSE;
   jpeg_start_compress(&info, TRUE);
-  const std::size_t stride = static_cast<std::size_t>(picture.width) * picture.channels;
-  for (int y = 0; y < picture.height; ++y) {
-    JSAMPROW row = const_cast<JSAMPROW>(picture.pixels.data() + static_cast<std::size_t>(y) * stride);
+  const std::size_t stride = static_cast<std::size_t>(image.width) * image.channels;
+  for (int y = 0; y < image.height; ++y) {
+    JSAMPROW row = const_cast<JSAMPROW>(image.pixels.data() + static_cast<std::size_t>(y) * stride);
     jpeg_write_scanlines(&info, &row, 1);
   }
   jpeg_finish_compress(&info);
@@ -156,7 +156,7 @@ inline Bytes png_of(int height, int width, std::span<const std::uint8_t> rows, c
 }
 
 // A whole decode with libjpeg's defaults, 1 / divisor as large: what the Decoder must equal.
-inline Picture decoded_by_libjpeg(const Bytes& file, J_COLOR_SPACE space, int channels, int divisor = 1) {
+inline Image decoded_by_libjpeg(const Bytes& file, J_COLOR_SPACE space, int channels, int divisor = 1) {
   jpeg_decompress_struct info{};
   jpeg_error_mgr errors{};
   info.err = jpeg_std_error(&errors);
@@ -166,24 +166,24 @@ inline Picture decoded_by_libjpeg(const Bytes& file, J_COLOR_SPACE space, int ch
   info.out_color_space = space;
   info.scale_denom = static_cast<unsigned>(divisor);
   jpeg_start_decompress(&info);
-  Picture picture{static_cast<int>(info.output_height), static_cast<int>(info.output_width), channels, {}};
-  const std::size_t stride = static_cast<std::size_t>(picture.width) * channels;
-  picture.pixels.resize(stride * info.output_height);
+  Image image{static_cast<int>(info.output_height), static_cast<int>(info.output_width), channels, {}};
+  const std::size_t stride = static_cast<std::size_t>(image.width) * channels;
+  image.pixels.resize(stride * info.output_height);
   while (info.output_scanline < info.output_height) {
-    JSAMPROW row = picture.pixels.data() + info.output_scanline * stride;
+    JSAMPROW row = image.pixels.data() + info.output_scanline * stride;
     jpeg_read_scanlines(&info, &row, 1);
   }
   jpeg_finish_decompress(&info);
   jpeg_destroy_decompress(&info);
-  return picture;
+  return image;
 }
 
-inline Bytes part_of(const Picture& picture, const Box& box) {
+inline Bytes part_of(const Image& image, const Box& box) {
   Bytes part;
   for (int y = box.y; y < box.y + box.height; ++y) {
-    const auto at = (static_cast<std::ptrdiff_t>(y) * picture.width + box.x) * picture.channels;
-    const auto begin = picture.pixels.begin() + at;
-    part.insert(part.end(), begin, begin + static_cast<std::ptrdiff_t>(box.width) * picture.channels);
+    const auto at = (static_cast<std::ptrdiff_t>(y) * image.width + box.x) * image.channels;
+    const auto begin = image.pixels.begin() + at;
+    part.insert(part.end(), begin, begin + static_cast<std::ptrdiff_t>(box.width) * image.channels);
   }
   return part;
 }

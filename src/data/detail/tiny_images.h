@@ -9,12 +9,12 @@
 #include <string>
 
 #include "base/temporary_folder.h"
-#include "image/test_pictures.h"
+#include "image/test_images.h"
 
 namespace headrace {
 
-// The label shows in the colour, so that training has something to learn; the rest of a picture is noise and a slope.
-class TinyPictures {
+// The label shows in the colour, so that training has something to learn; the rest of an image is noise and a slope.
+class TinyImages {
  public:
   struct Shape {
     int classes = 4;  // Up to 26, named "a", "b", ...
@@ -23,7 +23,7 @@ class TinyPictures {
     int width = 64;
   };
 
-  explicit TinyPictures(const Shape& shape) {
+  explicit TinyImages(const Shape& shape) {
     for (int label = 0; label < shape.classes; ++label) {
       for (int i = 0; i < shape.count; ++i) write("train", label, i, shape);
       for (int i = 0; i < std::max(1, shape.count / 4); ++i) write("test", label, shape.count + i, shape);
@@ -35,12 +35,12 @@ class TinyPictures {
 
   // Different for each label and each number.
   static image::Bytes jpeg(int label, int number, const Shape& shape, const image::JpegForm& form = {}) {
-    return image::jpeg_of(picture(label, number, shape), form);
+    return image::jpeg_of(image(label, number, shape), form);
   }
 
-  static image::Picture picture(int label, int number, const Shape& shape) {
+  static image::Image image(int label, int number, const Shape& shape) {
     const int height = shape.height + number * 5 % 17, width = shape.width + number * 7 % 17;
-    image::Picture made{height, width, 3, {}};
+    image::Image made{height, width, 3, {}};
     made.pixels.reserve(static_cast<std::size_t>(height) * static_cast<std::size_t>(width) * 3);
     const int color[] = {label % 3, label / 3 % 3, label / 9 % 3};
     auto noise = static_cast<std::uint32_t>(label * 1000 + number + 1);
@@ -63,7 +63,7 @@ class TinyPictures {
     const image::Bytes bytes = jpeg(label, number, shape);
     std::ofstream file(folder / fmt::format("{:05d}.jpg", number), std::ios::binary);
     file.write(reinterpret_cast<const char*>(bytes.data()), static_cast<std::streamsize>(bytes.size()));
-    if (!file.good()) fail(ErrorCode::io, "tiny pictures: cannot write to {}", folder.string());
+    if (!file.good()) fail(ErrorCode::io, "tiny images: cannot write to {}", folder.string());
   }
 
   const TemporaryFolder temporary_;

@@ -1,4 +1,4 @@
-"""Pictures decoded, cropped and resized by us are those that Pillow and torchvision make of the same files."""
+"""Images decoded, cropped and resized by us are those that Pillow and torchvision make of the same files."""
 
 import os
 import random
@@ -20,7 +20,7 @@ BIN = Path(os.environ.get("HEADRACE_BIN_DIR", ROOT / "build" / "release" / "bin"
 
 def probe(*words, text=None):
     given = None if text is None else text.encode()
-    done = subprocess.run([BIN / "picture_probe", *map(str, words)], input=given, capture_output=True, timeout=300)
+    done = subprocess.run([BIN / "image_probe", *map(str, words)], input=given, capture_output=True, timeout=300)
     assert done.returncode == 0, done.stderr.decode()
     return done.stdout
 
@@ -28,8 +28,8 @@ def probe(*words, text=None):
 def decoded(path, channels=3):
     head, pixels = probe("whole", channels, path).split(b"\n", 1)
     height, width = map(int, head.split())
-    picture = np.frombuffer(pixels, np.uint8).reshape(height, width, channels)
-    return picture[..., 0] if channels == 1 else picture
+    image = np.frombuffer(pixels, np.uint8).reshape(height, width, channels)
+    return image[..., 0] if channels == 1 else image
 
 
 def photograph(height, width, seed):
@@ -72,7 +72,7 @@ def test_jpeg_pixels_are_those_of_pillow_and_torchvision(form, tmp_path):
         np.testing.assert_array_equal(decoded(path, 1), np.array(Image.open(path).convert("RGB").convert("L")))
 
 
-def random_picture(mode, size, seed):
+def random_image(mode, size, seed):
     samples = size[0] * size[1] * len(Image.new(mode, (1, 1)).getbands())
     return Image.frombytes(mode, size[::-1], np.random.default_rng(seed).bytes(samples))
 
@@ -88,13 +88,13 @@ def without_adobe_marker(path):
 @pytest.mark.parametrize("marker", [True, False])
 def test_cmyk_jpeg_becomes_pillows_rgb_and_grey(marker, tmp_path):
     path = tmp_path / "inks.jpg"
-    random_picture("CMYK", (61, 83), 4).resize((200, 150)).save(path, quality=95)
+    random_image("CMYK", (61, 83), 4).resize((200, 150)).save(path, quality=95)
     if not marker:
         without_adobe_marker(path)
-    picture = Image.open(path)
-    assert picture.mode == "CMYK"
-    np.testing.assert_array_equal(decoded(path), np.array(picture.convert("RGB")))
-    np.testing.assert_array_equal(decoded(path, 1), np.array(picture.convert("L")))
+    image = Image.open(path)
+    assert image.mode == "CMYK"
+    np.testing.assert_array_equal(decoded(path), np.array(image.convert("RGB")))
+    np.testing.assert_array_equal(decoded(path, 1), np.array(image.convert("L")))
 
 
 def test_grey_jpeg_becomes_pillows_rgb_and_grey(tmp_path):
@@ -105,7 +105,7 @@ def test_grey_jpeg_becomes_pillows_rgb_and_grey(tmp_path):
 
 
 def save_png(path, mode, depth):
-    """A random picture of that mode, with `depth` bits a sample."""
+    """A random image of that mode, with `depth` bits a sample."""
     size, noise = (61, 83), np.random.default_rng(depth)
     if mode == "I;16":
         Image.fromarray(noise.integers(0, 600, size, dtype=np.uint16)).save(path)
@@ -113,11 +113,11 @@ def save_png(path, mode, depth):
         Image.fromarray(noise.integers(0, 2, size, dtype=np.uint8) * 255).convert("1").save(path)
     elif mode == "P":
         indices = noise.integers(0, 2**depth, size, dtype=np.uint8)
-        picture = Image.frombytes("P", size[::-1], indices.tobytes())
-        picture.putpalette(noise.bytes(3 * 2**depth))
-        picture.save(path, bits=depth, transparency=0)
+        image = Image.frombytes("P", size[::-1], indices.tobytes())
+        image.putpalette(noise.bytes(3 * 2**depth))
+        image.save(path, bits=depth, transparency=0)
     else:
-        random_picture(mode, size, 6).save(path)
+        random_image(mode, size, 6).save(path)
 
 
 PNG_MODES = [("1", 1), ("L", 8), ("LA", 8), ("RGB", 8), ("RGBA", 8), ("I;16", 16)] + [("P", d) for d in (1, 2, 4, 8)]
@@ -125,12 +125,12 @@ PNG_MODES = [("1", 1), ("L", 8), ("LA", 8), ("RGB", 8), ("RGBA", 8), ("I;16", 16
 
 @pytest.mark.parametrize("mode,depth", PNG_MODES)
 def test_png_becomes_pillows_rgb_and_grey(mode, depth, tmp_path):
-    path = tmp_path / "picture.png"
+    path = tmp_path / "image.png"
     save_png(path, mode, depth)
-    picture = Image.open(path)
-    assert picture.mode == mode
-    np.testing.assert_array_equal(decoded(path), np.array(picture.convert("RGB")))
-    np.testing.assert_array_equal(decoded(path, 1), np.array(picture.convert("L")))
+    image = Image.open(path)
+    assert image.mode == mode
+    np.testing.assert_array_equal(decoded(path), np.array(image.convert("RGB")))
+    np.testing.assert_array_equal(decoded(path, 1), np.array(image.convert("L")))
 
 
 def random_boxes(count, height, width, seed):
@@ -141,28 +141,28 @@ def random_boxes(count, height, width, seed):
 
 
 def cropped(lines):
-    """What the probe makes of lines (path, y, x, height, width, size), as pictures."""
+    """What the probe makes of lines (path, y, x, height, width, size), as images."""
     data = probe("crop", text="".join(" ".join(map(str, line)) + "\n" for line in lines))
-    pictures, at = [], 0
+    images, at = [], 0
     for *_, size in lines:
-        pictures.append(np.frombuffer(data, np.uint8, size * size * 3, at).reshape(size, size, 3))
+        images.append(np.frombuffer(data, np.uint8, size * size * 3, at).reshape(size, size, 3))
         at += size * size * 3
     assert at == len(data)
-    return pictures
+    return images
 
 
 @pytest.mark.parametrize("size", [224, 64])
 @pytest.mark.parametrize("form", ["420", "444"])
 def test_crops_are_those_of_torchvision_and_pillow(form, size, tmp_path):
-    """Enlarged ones too: a box may be smaller than the picture it becomes."""
+    """Enlarged ones too: a box may be smaller than the image it becomes."""
     lines = []
     for seed, (height, width) in enumerate([(375, 500), (500, 333), (97, 41), (800, 1000)]):
         path = tmp_path / f"{seed}.jpg"
         photograph(height, width, seed).save(path, **JPEG_FORMS[form])
         lines += [(path, *box, size) for box in random_boxes(40, height, width, seed)]
     for (path, y, x, height, width, _), ours in zip(lines, cropped(lines)):
-        picture = decode_image(read_file(str(path)), ImageReadMode.RGB)
-        theirs = transforms_v2.resized_crop(picture, y, x, height, width, [size, size], antialias=True)
+        image = decode_image(read_file(str(path)), ImageReadMode.RGB)
+        theirs = transforms_v2.resized_crop(image, y, x, height, width, [size, size], antialias=True)
         pillows = Image.open(path).crop((x, y, x + width, y + height)).resize((size, size), Image.Resampling.BILINEAR)
         for wanted in [theirs.permute(1, 2, 0).numpy(), np.array(pillows)]:
             difference = differences(ours, wanted)
@@ -187,14 +187,14 @@ class Draws:
         return product >> 32
 
 
-def windows(crop, size, resize, pictures):
-    text = "".join(f"{height} {width} {index}\n" for index, (height, width) in enumerate(pictures))
-    for line, (height, width) in zip(probe("window", crop, size, resize, text=text).decode().splitlines(), pictures):
+def windows(crop, size, resize, images):
+    text = "".join(f"{height} {width} {index}\n" for index, (height, width) in enumerate(images))
+    for line, (height, width) in zip(probe("window", crop, size, resize, text=text).decode().splitlines(), images):
         numbers = list(map(int, line.split()))
         yield height, width, numbers[:4], numbers[4:8], numbers[8:]
 
 
-def picture_sizes(count):
+def image_sizes(count):
     draw = random.Random(count)
     sizes = [(1, 1), (1, 9), (300, 500), (500, 300), (256, 256), (2000, 3), (224, 224)]
     return sizes + [(draw.randint(1, 900), draw.randint(1, 900)) for _ in range(count)]
@@ -203,12 +203,12 @@ def picture_sizes(count):
 def test_random_resized_crops_are_torchvisions(monkeypatch):
     """Same draws, same rectangle: torchvision's float32 logarithm may turn one in thousands by a pixel."""
     same = total = 0
-    for height, width, vertical, horizontal, words in windows("random_resized", 224, 0, picture_sizes(2000)):
-        picture = torch.empty(3, height, width, device="meta")
+    for height, width, vertical, horizontal, words in windows("random_resized", 224, 0, image_sizes(2000)):
+        image = torch.empty(3, height, width, device="meta")
         with monkeypatch.context() as patch:
             Draws(words, patch)
             try:
-                wanted = RandomResizedCrop.get_params(picture, [0.08, 1.0], [3 / 4, 4 / 3])
+                wanted = RandomResizedCrop.get_params(image, [0.08, 1.0], [3 / 4, 4 / 3])
             except StopIteration:  # Ten tries that took more than the draws the probe writes.
                 continue
         total += 1
@@ -218,7 +218,7 @@ def test_random_resized_crops_are_torchvisions(monkeypatch):
 
 
 def test_random_crops_are_torchvisions(monkeypatch):
-    for height, width, vertical, horizontal, words in windows("random", 224, 256, picture_sizes(300)):
+    for height, width, vertical, horizontal, words in windows("random", 224, 256, image_sizes(300)):
         resized = transforms._compute_resized_output_size((height, width), [256])
         with monkeypatch.context() as patch:
             Draws(words, patch)
@@ -228,7 +228,7 @@ def test_random_crops_are_torchvisions(monkeypatch):
 
 @pytest.mark.parametrize("size,resize", [(224, 256), (64, 73), (33, 33)])
 def test_evaluation_crops_are_torchvisions(size, resize):
-    for height, width, vertical, horizontal, _ in windows("evaluation", size, resize, picture_sizes(300)):
+    for height, width, vertical, horizontal, _ in windows("evaluation", size, resize, image_sizes(300)):
         resized = transforms._compute_resized_output_size((height, width), [resize])
         y, x = (int(round((length - size) / 2.0)) for length in resized)
         assert (vertical, horizontal) == ([0, height, resized[0], y], [0, width, resized[1], x])
