@@ -1,4 +1,4 @@
-# What src/base/build_info.cpp reports. The commit is that of the last configuration: asking git at every build would
+# What src/core/base/build_info.cpp reports. The commit is that of the last configuration: asking git at every build would
 # link everything again after each commit. A sanitizer tree names none, so that its programs are the same bytes after a commit
 # that changed nothing in them (tools/passed.py).
 find_package(Git QUIET)
@@ -12,5 +12,5 @@ if(GIT_FOUND AND NOT HEADRACE_SANITIZE AND EXISTS "${CMAKE_SOURCE_DIR}/.git")
   endif()
 endif()
 set(HEADRACE_PRESET "no preset" CACHE STRING "Name of the CMake preset, set by CMakePresets.json")
-set_source_files_properties("${CMAKE_SOURCE_DIR}/src/base/build_info.cpp" PROPERTIES COMPILE_DEFINITIONS
+set_source_files_properties("${CMAKE_SOURCE_DIR}/src/core/base/build_info.cpp" PROPERTIES COMPILE_DEFINITIONS
   "HEADRACE_VERSION=\"${PROJECT_VERSION}\";HEADRACE_COMMIT=\"${headrace_commit}\";HEADRACE_PRESET=\"${HEADRACE_PRESET}\"")

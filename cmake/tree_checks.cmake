@@ -7,7 +7,7 @@ function(headrace_tree_check name)
   set_tests_properties(tree.${name} PROPERTIES TIMEOUT 120 LABELS tree)
 endfunction()
 
-headrace_tree_check(modules_include_only_what_their_line_names tools/layer_check.py "${CMAKE_BINARY_DIR}")
+headrace_tree_check(modules_include_only_what_their_line_names tools/layer_check.py)
 headrace_tree_check(names_follow_the_style tools/names_check.py)
 # Without LibTorch half of the tests that the ledger names are not there.
 if(HEADRACE_TORCH)

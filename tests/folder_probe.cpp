@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include "base/run_program.h"
+#include "core/base/run_program.h"
 
 namespace {
 

@@ -16,11 +16,11 @@
 #include <string>
 #include <vector>
 
-#include "base/files.h"
-#include "base/run_program.h"
-#include "image/crop.h"
-#include "image/decode.h"
-#include "image/resize.h"
+#include "core/base/files.h"
+#include "core/base/run_program.h"
+#include "data/transform/crop.h"
+#include "data/transform/resize.h"
+#include "media/codec/decode.h"
 
 namespace {
 
@@ -45,8 +45,8 @@ std::size_t area(int height, int width) {
 
 void whole(const Words& words) {
   const Bytes file = read_image(words.at(1));
-  image::Decoder decoder;
-  const image::ImageInfo info = decoder.open(file, std::stoi(words.at(0)));
+  codec::Decoder decoder;
+  const codec::ImageInfo info = decoder.open(file, std::stoi(words.at(0)));
   Bytes pixels(area(info.height, info.width) * static_cast<std::size_t>(info.channels));
   decoder.decode({0, 0, info.height, info.width}, pixels);
   fmt::print("{} {}\n", info.height, info.width);
@@ -55,24 +55,24 @@ void whole(const Words& words) {
 
 // Decodes and resizes as the Loader does: what of the box the resize needs, and no more.
 void crop(const Words& words) {
-  image::Decoder decoder;
-  image::Resizer resizer;
+  codec::Decoder decoder;
+  transform::Resizer resizer;
   Bytes pixels;
   for (std::string line; std::getline(std::cin, line);) {
     std::istringstream fields(line);
     std::string path;
-    image::Box box;
+    codec::Box box;
     int size = 0;
     fields >> path >> box.y >> box.x >> box.height >> box.width >> size;
     if (!fields || size < 1) fail(ErrorCode::invalid_argument, "image_probe: line \"{}\"", line);
-    image::ResizeAxis vertical{box.y, box.height, size, 0, size}, horizontal{box.x, box.width, size, 0, size};
+    transform::ResizeAxis vertical{box.y, box.height, size, 0, size}, horizontal{box.x, box.width, size, 0, size};
     const Bytes file = read_image(path);
     decoder.open(file, 3);
     if (!words.empty() && words[0] == "scaled" && decoder.can_shrink()) {
-      vertical.divisor = horizontal.divisor = image::divisor_for({vertical, horizontal});
+      vertical.divisor = horizontal.divisor = transform::divisor_for({vertical, horizontal});
       decoder.shrink(vertical.divisor);
     }
-    const image::Stretch rows = image::needed(vertical), columns = image::needed(horizontal);
+    const transform::Stretch rows = transform::needed(vertical), columns = transform::needed(horizontal);
     pixels.resize(area(rows.size, columns.size) * 3);
     decoder.decode({rows.begin, columns.begin, rows.size, columns.size}, pixels);
     Bytes out(area(size, size) * 3);
@@ -92,8 +92,8 @@ void window(const Words& words) {
   int height = 0, width = 0;
   for (std::int64_t index = 0; std::cin >> height >> width >> index;) {
     SampleRandom random(1, 0, index), draws(1, 0, index);
-    const image::CropWindow window = image::choose_crop(options, height, width, augment, random);
-    for (const image::ResizeAxis& axis : {window.vertical, window.horizontal}) {
+    const transform::CropWindow window = transform::choose_crop(options, height, width, augment, random);
+    for (const transform::ResizeAxis& axis : {window.vertical, window.horizontal}) {
       fmt::print("{} {} {} {} ", axis.begin, axis.size, axis.resized, axis.out_begin);
     }
     for (int i = 0; i < 64; ++i) fmt::print("{}{}", draws.next(), i < 63 ? " " : "\n");

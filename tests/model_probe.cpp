@@ -14,10 +14,10 @@
 #include <string>
 #include <vector>
 
-#include "model/network.h"
-#include "model/weights.h"
 #include "probe.h"
-#include "tensor/safetensors.h"
+#include "torch/model/network.h"
+#include "torch/model/weights.h"
+#include "torch/tensor/safetensors.h"
 
 namespace {
 

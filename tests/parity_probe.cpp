@@ -11,10 +11,10 @@
 #include <string>
 #include <vector>
 
-#include "numerics/clip.h"
 #include "probe.h"
-#include "tensor/safetensors.h"
-#include "train/schedule.h"
+#include "torch/numerics/clip.h"
+#include "torch/tensor/safetensors.h"
+#include "torch/train/schedule.h"
 
 namespace {
 

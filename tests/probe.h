@@ -13,8 +13,8 @@
 #include <utility>
 #include <vector>
 
-#include "tensor/compute.h"
-#include "tensor/translate.h"
+#include "torch/tensor/compute.h"
+#include "torch/tensor/translate.h"
 
 namespace headrace {
 

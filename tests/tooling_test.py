@@ -2,6 +2,7 @@
 
 import os
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -17,44 +18,82 @@ import requirements_check as requirements  # noqa: E402
 import tidy  # noqa: E402
 
 LINES = """
-headrace_module(base PUBLIC error.h)
-headrace_module(data PUBLIC loader.h source.h DEPENDS base LINK ZLIB::ZLIB)
-headrace_module(tensor TORCH DEPENDS base)
+headrace_module(core/base PUBLIC error.h)
+headrace_module(data/source PUBLIC source.h DEPENDS base LINK ZLIB::ZLIB TESTS data)
+headrace_module(data/loader PUBLIC loader.h DEPENDS source TESTS data)
+headrace_module(torch/tensor TORCH DEPENDS loader)
 """
+SOUND = {
+    "CMakeLists.txt": LINES,
+    "include/headrace/error.h": "#include <string>\n",
+    "include/headrace/source.h": "#include <headrace/options.h>\n#include <headrace/error.h>\n",
+    "include/headrace/loader.h": "#include <headrace/source.h>\n",
+    "src/core/base/files.h": "#include <vector>\n",
+    "src/data/source/source.cpp": '#include <headrace/source.h>\n#include "data/source/detail/own.h"\n#include "data/loader/x_options.h"\n',
+    "src/data/source/detail/own.h": "#include <zlib.h>\n",
+    "src/data/source/source_test.cpp": '#include <headrace/loader.h>\n',
+    "src/data/loader/loader.cpp": "#include <headrace/loader.h>\n",
+    "src/data/loader/x_options.h": '#include <headrace/options.h>\n#include "torch/tensor/y_options.h"\n',
+    "src/torch/tensor/y_options.h": "#include <array>\n",
+    "src/torch/tensor/tensor.cpp": "#include <ATen/core/Tensor.h>\n#include <headrace/loader.h>\n",
+    "src/engine/main/main.cpp": '#include "core/base/files.h"\n',
+}
 
 
-def findings_for(source: str, module: str, *files: str) -> list[str]:
-    modules = layers.read_modules(LINES)
-    owners = {header: name for name in modules for header in modules[name].headers}
-    return layers.check_object(source, module, [source, *files], modules, owners)
+def layer_findings(folder: Path, changed: dict[str, str] = {}) -> str:
+    """Of the sound tree with these files changed or added."""
+    files = {**SOUND, **changed}
+    shutil.rmtree(folder, ignore_errors=True)
+    for name, text in files.items():
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    return "\n".join(layers.check(folder)[1])
 
 
 def test_lines_of_modules_are_read():
     modules = layers.read_modules(LINES)
-    assert modules["data"].headers == ["loader.h", "source.h"]
-    assert modules["data"].depends == ["base"]
-    assert modules["tensor"].torch and not modules["data"].torch
+    assert (modules["source"].path, modules["source"].headers, modules["source"].depends) == ("data/source", ["source.h"], ["base"])
+    assert (modules["source"].program, modules["base"].program) == ("data", "base")
+    assert modules["tensor"].torch and not modules["loader"].torch
 
 
-def test_include_of_a_module_not_named_is_found():
-    assert findings_for("src/base/x.cpp", "base", "src/base/x.h", "include/headrace/error.h") == []
-    assert "sees include/headrace/loader.h of module data" in findings_for(
-        "src/tensor/x.cpp", "tensor", "include/headrace/loader.h")[0]
+def test_a_tree_that_includes_what_its_lines_name_has_no_finding(tmp_path):
+    assert layer_findings(tmp_path / "tree") == ""
 
 
-def test_options_headers_are_free():
-    assert findings_for("src/base/x.cpp", "base", "src/data/data_options.h") == []
+def test_layers_that_are_broken_are_found(tmp_path):
+    lines = SOUND["CMakeLists.txt"]
+    for path, text, wanted in (
+        ("src/core/base/x.cpp", "#include <headrace/loader.h>\n", "x.cpp: includes include/headrace/loader.h of module loader"),
+        ("src/torch/tensor/x.h", '#include "core/base/files.h"\n', "module base, which the line of tensor does not name"),
+        ("src/core/base/x_test.cpp", "#include <headrace/source.h>\n", "module source, which the line of base does not name"),
+        ("src/data/loader/x.cpp", '#include "data/source/detail/own.h"\n', "data/source/detail/own.h, which is module source's own"),
+        ("src/data/loader/x_test.cpp", '#include "data/source/detail/own.h"\n', "which is module source's own"),
+        ("src/data/loader/x.h", "#include <c10/core/Device.h>\n", "x.h: stands before the LibTorch line and includes c10/core/Device.h"),
+        ("include/headrace/loader.h", "#include <headrace/source.h>\n#include <torch/torch.h>\n", "loader.h: stands before the LibTorch line"),
+        ("src/torch/tensor/y_options.h", "#include <ATen/core/Tensor.h>\n", "y_options.h: stands before the LibTorch line"),
+        ("src/data/loader/x_options.h", "#include <headrace/error.h>\n", "an option header includes include/headrace/error.h"),
+        ("src/data/loader/x_options.h", '\nstd::string x = fmt::format("");\n', "x_options.h:2: an option header formats text"),
+        ("src/data/loader/x_options.h", "#include <fmt/core.h>\n", "x_options.h:1: an option header formats text"),
+        ("include/headrace/options/x.h", "#include <headrace/loader.h>\n", "an option header includes include/headrace/loader.h"),
+        ("src/data/other/x.cpp", "", "src/data/other/x.cpp: its folder has no headrace_module() line"),
+        ("include/headrace/x.h", "", "include/headrace/x.h: no module names it after PUBLIC"),
+        ("src/data/source/detail/own.h", '#include "data/source/detail/own.h"\n', "files include each other in a circle: "),
+        ("src/core/base/files.h", "#include <headrace/loader.h>\n", "modules include each other in a circle: "),
+        ("CMakeLists.txt", lines.replace("DEPENDS source", "DEPENDS base source"), "loader depends on base, which none of its files includes"),
+        ("CMakeLists.txt", lines.replace("PUBLIC error.h", "PUBLIC error.h DEPENDS loader"), "base depends on loader, which is not an earlier module"),
+        ("CMakeLists.txt", lines.replace("TORCH DEPENDS", "TORCH TESTS data DEPENDS"), "share data across the LibTorch line"),
+        ("CMakeLists.txt", lines.replace("PUBLIC error.h", "PUBLIC error.h loader.h"), "loader.h is PUBLIC of base and of loader"),
+        ("CMakeLists.txt", lines + "headrace_module(app/cli DEPENDS tensor)\n", "cli is before the LibTorch line and depends on tensor"),
+    ):
+        found = layer_findings(tmp_path / "tree", {path: text})
+        assert wanted in found, (path, text, found)
 
 
-def test_torch_before_the_line_is_found():
-    header = ".venv/lib/python3.11/site-packages/torch/include/ATen/core/Tensor.h"
-    assert "before the LibTorch line" in findings_for("src/data/x.cpp", "data", header)[0]
-    assert findings_for("src/tensor/x.cpp", "tensor", header) == []
-
-
-def test_later_module_in_a_line_is_found():
-    modules = layers.read_modules("headrace_module(a DEPENDS b)\nheadrace_module(b)\n")
-    assert "not an earlier module" in layers.check_order(modules)[0]
+def test_a_circle_is_told_from_two_ways_to_the_same_file():
+    assert layers.cycle_in({"a": ["b", "c"], "b": ["d"], "c": ["d"], "d": []}) == []
+    assert layers.cycle_in({"a": ["b"], "b": ["c"], "c": ["b"]}) == ["b", "c", "b"]
 
 
 RETIRED = """

@@ -1,31 +1,37 @@
 #!/usr/bin/env python3
-"""Checks that every module includes only headers of the modules its headrace_module() line names.
+"""Checks that the files of every module include only what its headrace_module() line in CMakeLists.txt names, and all of that.
 
-Reads the lines of CMakeLists.txt and the dependency files the compiler wrote into a build tree, so that a header that
-comes in by way of another counts. Headers named *_options.h may come in anywhere and may themselves include only base,
-options and other *_options.h. Modules without TORCH may not see a LibTorch header at all.
+Reads the #include lines of sources, headers, tests and benches. What comes in by way of another header needs no check of its
+own: the line of that header's module names it. Tests, benches and fuzzers may also include the modules that share their
+test program. Option headers (*_options.h and include/headrace/options/) may be included from anywhere; they include each
+other, headrace/options.h and the standard library, and format nothing. Modules without TORCH include no header of LibTorch.
 
-usage: layer_check.py BUILD_TREE
+usage: layer_check.py [ROOT]
 """
 
-import os
 import re
-import subprocess
 import sys
 from dataclasses import dataclass, field
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parent.parent
-TORCH_PATH = re.compile(r"(^|/)(torch/include/|ATen/|c10/|torch/csrc/)")
+TORCH = re.compile(r"(ATen|c10|torch/csrc|torch)/.*\.h$")
 INCLUDE = re.compile(r'^\s*#\s*include\s*[<"]([^>"]+)[>"]', re.MULTILINE)
+OF_TESTS = re.compile(r"_(test|bench|fuzz)\.cpp$")
+FORMATTING = re.compile(r"\bfmt(::|/)|\bHEADRACE_CHECK\b|\bfail\(")
+KEYWORDS = ("PUBLIC", "DEPENDS", "LINK", "TESTS")
 
 
 @dataclass
 class Module:
-    name: str
+    path: str  # "core/base"
     torch: bool = False
-    headers: list[str] = field(default_factory=list)
+    headers: list[str] = field(default_factory=list)  # Below include/headrace.
     depends: list[str] = field(default_factory=list)
+    program: str = ""  # Its tests are cases of.
+
+    @property
+    def name(self) -> str:
+        return self.path.split("/")[-1]
 
 
 def read_modules(cmake_text: str) -> dict[str, Module]:
@@ -34,21 +40,25 @@ def read_modules(cmake_text: str) -> dict[str, Module]:
     for call in re.finditer(r"^\s*headrace_module\(([^)]*)\)", cmake_text, re.MULTILINE):
         words = call.group(1).split()
         module = Module(words[0])
+        module.program = module.name
         section = None
         for word in words[1:]:
             if word == "TORCH":
                 module.torch = True
-            elif word in ("PUBLIC", "DEPENDS", "LINK"):
+            elif word in KEYWORDS:
                 section = word
             elif section == "PUBLIC":
                 module.headers.append(word)
             elif section == "DEPENDS":
                 module.depends.append(word)
+            elif section == "TESTS":
+                module.program = word
         modules[module.name] = module
     return modules
 
 
-def check_order(modules: dict[str, Module]) -> list[str]:
+def check_lines(modules: dict[str, Module]) -> list[str]:
+    """A line may name earlier lines only, so the lines have no cycle."""
     findings = []
     seen: set[str] = set()
     for module in modules.values():
@@ -58,115 +68,164 @@ def check_order(modules: dict[str, Module]) -> list[str]:
             elif modules[name].torch and not module.torch:
                 findings.append(f"CMakeLists.txt: module {module.name} is before the LibTorch line and depends on {name}")
         seen.add(module.name)
+        if any(other.program == module.program and other.torch != module.torch for other in modules.values()):
+            findings.append(f"CMakeLists.txt: the tests of {module.name} share {module.program} across the LibTorch line")
     return findings
 
 
-def owners_of_public_headers(modules: dict[str, Module]) -> tuple[dict[str, str], list[str]]:
-    owners: dict[str, str] = {}
+def is_option_header(path: str) -> bool:
+    return path.endswith("_options.h") or path.startswith("include/headrace/options/")
+
+
+class Tree:
+    """The files of a repository, by their paths in it, and whose they are."""
+
+    def __init__(self, root: Path):
+        self.root = root
+        self.modules = read_modules((root / "CMakeLists.txt").read_text())
+        self.owners = {f"include/headrace/{header}": module.name for module in self.modules.values() for header in module.headers}
+        self.files = {path.relative_to(root).as_posix(): path.read_text() for folder in ("src", "include/headrace")
+                      for path in sorted((root / folder).rglob("*")) if path.suffix in (".h", ".cpp")}
+        self.includes = {path: INCLUDE.findall(text) for path, text in self.files.items()}
+
+    def owner(self, path: str) -> str | None:
+        """The module a file belongs to, "main" for the executable; None: none that CMakeLists.txt knows."""
+        if path.startswith("include/"):
+            return self.owners.get(path)
+        folder = path.removeprefix("src/")
+        for name, module in self.modules.items():
+            if folder.startswith(f"{module.path}/"):
+                return name
+        return "main" if folder.startswith("engine/main/") else None
+
+    def resolved(self, path: str) -> list[str]:
+        """The files of the repository that one includes itself."""
+        beside = f"{path.rsplit('/', 1)[0]}/"
+        found = (next((place for place in (f"src/{name}", f"include/{name}", f"{beside}{name}") if place in self.files), None)
+                 for name in self.includes[path])
+        return [place for place in found if place is not None]
+
+
+def check_owners(tree: Tree) -> list[str]:
     findings = []
-    for module in modules.values():
+    named: dict[str, str] = {}
+    for module in tree.modules.values():
         for header in module.headers:
-            if header in owners:
-                findings.append(f"CMakeLists.txt: {header} is PUBLIC of {owners[header]} and of {module.name}")
-            owners[header] = module.name
-    for path in sorted((ROOT / "include" / "headrace").glob("*.h")):
-        if path.name not in owners:
-            findings.append(f"include/headrace/{path.name}: no module names it after PUBLIC")
-    return owners, findings
+            if header in named:
+                findings.append(f"CMakeLists.txt: {header} is PUBLIC of {named[header]} and of {module.name}")
+            named[header] = module.name
+    for path in tree.files:
+        if tree.owner(path) is None:
+            findings.append(f"{path}: no module names it after PUBLIC" if path.startswith("include/")
+                            else f"{path}: its folder has no headrace_module() line in CMakeLists.txt")
+    return findings
 
 
-def module_of(path: str, owners: dict[str, str]) -> str | None:
-    """The module a file of this repository belongs to; None for generated files and the like."""
-    parts = path.split("/")
-    if parts[0] == "src" and len(parts) > 2:
-        return parts[1]
-    if parts[:2] == ["include", "headrace"]:
-        return owners.get(parts[-1])
-    return None
-
-
-def check_option_headers(owners: dict[str, str]) -> list[str]:
+def check_includes(tree: Tree) -> list[str]:
     findings = []
-    for path in sorted(list(ROOT.glob("src/*/*_options.h")) + list(ROOT.glob("include/headrace/*_options.h"))):
-        name = path.relative_to(ROOT).as_posix()
-        for included in INCLUDE.findall(path.read_text()):
-            if TORCH_PATH.search(included):
-                findings.append(f"{name}: an options header includes {included} of LibTorch")
-            if included.endswith("_options.h"):
+    used: dict[str, set[str]] = {name: set() for name in tree.modules}
+    for path in tree.files:
+        name = tree.owner(path)
+        if name is None or is_option_header(path):
+            continue
+        module = tree.modules.get(name)
+        if module is None:  # The executable sees what libheadrace.so holds.
+            allowed = {"main", *(other.name for other in tree.modules.values() if not other.torch)}
+        else:
+            allowed = {name, *module.depends}
+            if OF_TESTS.search(path):
+                allowed |= {other.name for other in tree.modules.values() if other.program == module.program}
+        for included in tree.resolved(path):
+            owner = tree.owner(included)
+            if is_option_header(included) or owner is None:
                 continue
-            for candidate in (f"src/{included}", f"include/{included}"):
-                if (ROOT / candidate).exists() and module_of(candidate, owners) not in ("base", "options"):
-                    findings.append(f"{name}: an options header includes {included}; only base, options and *_options.h")
+            if owner not in allowed:
+                findings.append(f"{path}: includes {included} of module {owner}, which the line of {name} does not name")
+            if owner != name and "/detail/" in included:
+                findings.append(f"{path}: includes {included}, which is module {owner}'s own")
+            if module is not None:
+                used[name].add(owner)
+    for module in tree.modules.values():
+        findings += [f"CMakeLists.txt: module {module.name} depends on {name}, which none of its files includes"
+                     for name in module.depends if name not in used[module.name]]
     return findings
 
 
-def read_dependencies(build: Path) -> dict[str, list[str]]:
-    """Object file -> the files it was compiled from, relative to the repository where they lie in it."""
-    listing = subprocess.run(["ninja", "-C", str(build), "-t", "deps"], check=True, capture_output=True, text=True)
-    dependencies: dict[str, list[str]] = {}
-    files: list[str] = []
-    for line in listing.stdout.splitlines():
-        if line.startswith("    "):
-            path = os.path.normpath(build / line.strip())
-            files.append(path.removeprefix(f"{ROOT}/"))
-        elif ": #deps" in line:
-            files = []
-            if "(VALID)" in line:
-                dependencies[line.split(": #deps")[0]] = files
-    return dependencies
-
-
-def source_and_module(target: str, files: list[str], owners: dict[str, str]) -> tuple[str, str] | None:
-    """What an object was compiled from and the module that answers for it; None where no module does."""
-    source = next((f for f in files if f.endswith(".cpp")), None)
-    if source is None:
-        return None
-    alone = re.match(r"CMakeFiles/headrace_(\w+)_headers\.dir/headers_alone/(.*)\.cpp\.o$", target)
-    if alone:
-        return f"{alone.group(2)} alone", alone.group(1)
-    name = module_of(source, owners)
-    return (source, name) if name is not None and (ROOT / source).exists() else None
-
-
-def check_object(
-    source: str, name: str, files: list[str], modules: dict[str, Module], owners: dict[str, str]
-) -> list[str]:
-    if name == "main":  # The executable sees what libheadrace.so holds.
-        allowed, torch = {"main", *(m.name for m in modules.values() if not m.torch)}, False
-    elif name in modules:
-        allowed, torch = {name, *modules[name].depends}, modules[name].torch
-    else:
-        return [f"{source}: src/{name} has no headrace_module() line in CMakeLists.txt"]
+def check_torch(tree: Tree) -> list[str]:
     findings = []
-    for included in files:
-        owner = module_of(included, owners)
-        if owner is not None and owner not in allowed and not included.endswith("_options.h"):
-            findings.append(f"{source}: sees {included} of module {owner}, which the line of {name} does not name")
-    seen_torch = next((f for f in files if TORCH_PATH.search(f)), None)
-    if seen_torch and not torch:
-        findings.append(f"{source}: module {name} is before the LibTorch line and sees {seen_torch}")
+    for path in tree.files:
+        module = tree.modules.get(tree.owner(path) or "")
+        if is_option_header(path) or module is None or not module.torch:
+            findings += [f"{path}: stands before the LibTorch line and includes {name}"
+                         for name in tree.includes[path] if TORCH.match(name) and f"src/{name}" not in tree.files]
     return findings
+
+
+def check_option_headers(tree: Tree) -> list[str]:
+    findings = []
+    for path, text in tree.files.items():
+        if not is_option_header(path):
+            continue
+        for included in tree.resolved(path):
+            if not is_option_header(included) and included != "include/headrace/options.h":
+                findings.append(f"{path}: an option header includes {included}; wanted option headers, headrace/options.h and "
+                                "the standard library")
+        call = FORMATTING.search(text)
+        if call is not None:
+            line = text.count("\n", 0, call.start()) + 1
+            findings.append(f"{path}:{line}: an option header formats text; wanted in a source")
+    return findings
+
+
+def cycle_in(graph: dict[str, list[str]]) -> list[str]:
+    """The nodes of one cycle, the first again at the end; empty: there is none."""
+    done: set[str] = set()
+    for start in graph:
+        way: list[str] = []
+        stack = [(start, iter(graph[start]))] if start not in done else []
+        way += [start] * len(stack)
+        while stack:
+            node, rest = stack[-1]
+            following = next((other for other in rest if other not in done), None)
+            if following is None:
+                done.add(node)
+                stack.pop()
+                way.pop()
+            elif following in way:
+                return [*way[way.index(following):], following]
+            else:
+                stack.append((following, iter(graph.get(following, []))))
+                way.append(following)
+    return []
+
+
+def check_cycles(tree: Tree) -> list[str]:
+    """Among files, and among modules by what their files include, whatever their lines say. Nothing includes a test."""
+    files = {path: tree.resolved(path) for path in tree.files}
+    modules: dict[str, list[str]] = {}
+    for path, included in files.items():
+        name = tree.owner(path)
+        if name is not None and not OF_TESTS.search(path) and not is_option_header(path):
+            others = (tree.owner(other) for other in included if not is_option_header(other))
+            modules.setdefault(name, []).extend(other for other in others if other not in (None, name))
+    return [f"{kind} include each other in a circle: {' -> '.join(circle)}"
+            for kind, circle in (("files", cycle_in(files)), ("modules", cycle_in(modules))) if circle]
+
+
+def check(root: Path) -> tuple[Tree, list[str]]:
+    tree = Tree(root)
+    findings = [*check_lines(tree.modules), *check_owners(tree), *check_includes(tree), *check_torch(tree),
+                *check_option_headers(tree), *check_cycles(tree)]
+    if not tree.modules or not tree.files:
+        findings.append(f"{root}: no module, or no file of one, so nothing could be checked")
+    return tree, sorted(set(findings))
 
 
 def main() -> int:
-    if len(sys.argv) != 2 or not (Path(sys.argv[1]) / "build.ninja").exists():
-        print("usage: layer_check.py BUILD_TREE (configured with Ninja)", file=sys.stderr)
-        return 2
-    modules = read_modules((ROOT / "CMakeLists.txt").read_text())
-    owners, findings = owners_of_public_headers(modules)
-    findings += check_order(modules) + check_option_headers(owners)
-    objects = read_dependencies(Path(sys.argv[1]).resolve())
-    checked = 0
-    for target, files in objects.items():
-        found = source_and_module(target, files, owners)
-        if found is not None:
-            findings += check_object(*found, files, modules, owners)
-            checked += 1
-    if checked == 0:
-        findings.append(f"{sys.argv[1]}: no object was compiled here, so nothing could be checked")
-    for finding in sorted(set(findings)):
+    tree, findings = check(Path(sys.argv[1]) if len(sys.argv) > 1 else Path(__file__).resolve().parent.parent)
+    for finding in findings:
         print(finding)
-    print(f"{len(modules)} modules, {checked} objects, {len(set(findings))} findings")
+    print(f"{len(tree.modules)} modules, {len(tree.files)} files, {len(findings)} findings")
     return 1 if findings else 0
 
 

@@ -11,12 +11,12 @@
 #include <string>
 #include <vector>
 
-#include "assembly/training.h"
-#include "base/clock.h"
-#include "base/middle.h"
-#include "base/run_program.h"
-#include "hardware/machine.h"
-#include "recipe/recipe.h"
+#include "app/recipe/recipe.h"
+#include "core/base/clock.h"
+#include "core/base/middle.h"
+#include "core/base/run_program.h"
+#include "core/hardware/machine.h"
+#include "engine/assembly/training.h"
 
 namespace headrace {
 namespace {

@@ -24,15 +24,15 @@
 #include <utility>
 #include <vector>
 
-#include "base/clock.h"
-#include "base/hash.h"
-#include "base/kernel_sets.h"
-#include "base/random.h"
-#include "base/run_program.h"
-#include "image/crop.h"
-#include "image/detail/jpeg_reader.h"
-#include "image/resize.h"
-#include "store/page_cache.h"
+#include "core/base/clock.h"
+#include "core/base/hash.h"
+#include "core/base/kernel_sets.h"
+#include "core/base/random.h"
+#include "core/base/run_program.h"
+#include "data/store/page_cache.h"
+#include "data/transform/crop.h"
+#include "data/transform/resize.h"
+#include "media/codec/jpeg_reader.h"
 
 namespace {
 
@@ -83,11 +83,11 @@ class Sequential {
   // The draws are those of a Loader: crop and flip, in this order, from (seed, epoch, sample).
   std::int64_t make(std::int64_t index) {
     const Sample sample = source_.read(index, file_);
-    const image::ImageInfo info = reader_.open(sample.bytes, 3);
+    const codec::ImageInfo info = reader_.open(sample.bytes, 3);
     pixels_.resize(static_cast<std::size_t>(info.height) * static_cast<std::size_t>(info.width) * 3);
     reader_.decode({0, 0, info.height, info.width}, pixels_);
     SampleRandom random{kSeed, 0, index};
-    const auto window = image::choose_crop(options_.transform, info.height, info.width, /*augment=*/true, random);
+    const auto window = transform::choose_crop(options_.transform, info.height, info.width, /*augment=*/true, random);
     const bool flip = random.uniform() < options_.transform.flip_probability;
     resize(window, info.width);
     if (flip) mirror();
@@ -96,8 +96,8 @@ class Sequential {
     return sample.label;
   }
 
-  void resize(const image::CropWindow& window, int width) {
-    const image::Stretch rows = image::needed(window.vertical), columns = image::needed(window.horizontal);
+  void resize(const transform::CropWindow& window, int width) {
+    const transform::Stretch rows = transform::needed(window.vertical), columns = transform::needed(window.horizontal);
     const std::ptrdiff_t stride = std::ptrdiff_t{width} * 3;
     const auto begin = static_cast<std::size_t>(rows.begin * stride + std::ptrdiff_t{columns.begin} * 3);
     const auto size = static_cast<std::size_t>((rows.size - 1) * stride + std::ptrdiff_t{columns.size} * 3);
@@ -129,8 +129,8 @@ class Sequential {
 
   const Source& source_;
   DataOptions options_;
-  image::detail::JpegReader reader_;
-  image::Resizer resizer_;
+  codec::detail::JpegReader reader_;
+  transform::Resizer resizer_;
   std::vector<std::uint8_t> file_, pixels_, resized_;
   std::vector<float> values_, images_;
 };

@@ -9,8 +9,8 @@
 #include <string>
 #include <vector>
 
-#include "base/clock.h"
-#include "base/run_program.h"
+#include "core/base/clock.h"
+#include "core/base/run_program.h"
 
 namespace {
 

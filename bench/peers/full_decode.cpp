@@ -20,10 +20,10 @@
 
 #include <jpeglib.h>
 
-#include "base/files.h"
-#include "base/run_program.h"
-#include "hardware/machine.h"
-#include "store/descriptor.h"
+#include "core/base/files.h"
+#include "core/base/run_program.h"
+#include "core/hardware/machine.h"
+#include "data/store/descriptor.h"
 #include "window.h"
 
 namespace {

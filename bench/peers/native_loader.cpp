@@ -9,8 +9,8 @@
 #include <string>
 #include <vector>
 
-#include "base/run_program.h"
-#include "hardware/machine.h"
+#include "core/base/run_program.h"
+#include "core/hardware/machine.h"
 #include "window.h"
 
 namespace {

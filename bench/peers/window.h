@@ -6,7 +6,7 @@
 #include <cstdint>
 #include <string>
 
-#include "base/clock.h"
+#include "core/base/clock.h"
 
 namespace headrace {
 

@@ -2,7 +2,7 @@
 //
 // A message is one line, starts with the module, and says what was wanted and what was found:
 // "data: train-labels.gz: 59,999 labels, 60,000 images". LibTorch's c10::Error passes through and is translated once,
-// at an edge (tensor/translate.h).
+// at an edge (torch/tensor/translate.h).
 #pragma once
 
 #include <fmt/format.h>

@@ -8,6 +8,7 @@
 // grow by what it keeps, up to the memory limit; next() never waits for the caller itself.
 #pragma once
 
+#include <headrace/dtype.h>
 #include <headrace/error.h>
 #include <headrace/source.h>
 
@@ -26,17 +27,15 @@
 #include <utility>
 #include <vector>
 
-#include "data/data_options.h"
+#include "data/loader/data_options.h"
 
 namespace headrace {
-
-enum class DType { u8, i64, f32, bf16 };
 
 // One named array of a batch; `bytes` is 64-byte aligned and writable by whoever holds the Batch.
 struct BatchField {
   std::string name;
   DType dtype;
-  std::vector<std::int64_t> shape;    // Elements, outermost first: {128, 1, 28, 28}.
+  Shape shape;
   std::vector<std::int64_t> strides;  // Elements.
   std::span<std::byte> bytes;
 };

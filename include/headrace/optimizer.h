@@ -9,7 +9,7 @@
 #include <utility>
 #include <vector>
 
-#include "train/train_options.h"
+#include "torch/train/train_options.h"
 
 namespace headrace {
 

@@ -11,7 +11,7 @@
 #include <string_view>
 #include <vector>
 
-#include "data/data_options.h"
+#include "data/loader/data_options.h"
 
 namespace headrace {
 
@@ -38,7 +38,7 @@ struct Sample {
   int width = 0;
   int channels = 0;
   std::int64_t label = 0;  // 0 .. classes - 1.
-  // Of an encoded JPEG, as image::serialise wrote it; empty: none came with it. It is checked before it is used.
+  // Of an encoded JPEG, as codec::serialise wrote it; empty: none came with it. It is checked before it is used.
   std::span<const std::uint8_t> entropy_index{};
 };
 
@@ -122,7 +122,7 @@ class Source {
 // labels and order are those of what was packed, and so is the fingerprint of a folder's or IDX samples kept as they
 // were; each is verified when read. Of decoded images (PackForm) only the rows that a crop needs are read. Rows and
 // names are in memory, about 72 bytes and the name a sample. Errors: not_found (no such split), and PackFile's
-// (store/pack_file.h).
+// (data/store/pack_file.h).
 //
 // A split that the data has not is Error{not_found}, which says which ones there are; find_source() gives null then.
 // `limits` are those of images that are read when the source is opened, which is refused then (unsupported); of

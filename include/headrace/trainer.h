@@ -13,8 +13,8 @@
 #include <optional>
 #include <string>
 
-#include "model/model_options.h"
-#include "train/train_options.h"
+#include "torch/model/model_options.h"
+#include "torch/train/train_options.h"
 
 namespace headrace {
 
@@ -59,7 +59,7 @@ struct Progress {
 // their update is left out. A step that throws leaves parameters, optimizer and progress as they were; where its
 // backward had begun, the gradients of its window are dropped and the next step opens a new one. Memory accounts
 // "parameters" (with buffers), "gradients" and "optimizer" tell what it holds, and "activations" all other tensors,
-// where they are counted when it is made (tensor/tensor_allocations.h).
+// where they are counted when it is made (torch/tensor/tensor_allocations.h).
 class Trainer {
  public:
   // `optimizer_steps_total` is what a cosine schedule spreads over; a step schedule divides it into options.epochs

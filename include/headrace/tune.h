@@ -1,9 +1,10 @@
 // One change at a time, measured against the best configuration so far, kept only when it is faster and numerically the
 // same.
 //
-// The tuner knows settings as recipe keys and values, and measures; a Job supplies both (assembly/training_job.h from a
-// recipe, Python from the user's own objects). Everything here runs on the calling thread. src/tune/statistics.h and
-// comparison.h say which test decides, src/tune/tuner.h how the budget is divided.
+// The tuner knows settings as recipe keys and values, and measures; a Job supplies both (engine/assembly/training_job.h
+// from a recipe, Python from the user's own objects). Everything here runs on the calling thread.
+// src/insight/tune/statistics.h and comparison.h say which test decides, src/insight/tune/tuner.h how the budget is
+// divided.
 #pragma once
 
 #include <headrace/insight.h>
@@ -19,7 +20,7 @@
 #include <vector>
 
 #include <nlohmann/json_fwd.hpp>
-#include "tune/tune_options.h"
+#include "insight/tune/tune_options.h"
 
 namespace headrace {
 

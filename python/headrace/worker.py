@@ -1,6 +1,6 @@
 """Reads the samples of a user's source: called by a Loader's threads, or as a worker process of its own.
 
-A worker is started by headrace.Loader(source, num_workers=N, worker_type="process") with the descriptors of src/data/worker_protocol.h. It is run as a
+A worker is started by headrace.Loader(source, num_workers=N, worker_type="process") with the descriptors of src/data/source/worker_protocol.h. It is run as a
 file, so that it imports nothing of headrace, and torch only if the source does; `python -m headrace.worker` is the same,
 later. What the source prints goes where the parent's output goes.
 """

@@ -6,8 +6,8 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 
-#include "cli/doctor.h"
-#include "hardware/machine.h"
+#include "app/cli/doctor.h"
+#include "core/hardware/machine.h"
 #include "python/bindings.h"
 #include "python/insight_report.h"
 #include "python/keywords.h"

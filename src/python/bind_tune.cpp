@@ -10,7 +10,7 @@
 
 #include "python/bindings.h"
 #include "python/python_tune.h"
-#include "tensor/allocator.h"
+#include "torch/tensor/allocator.h"
 
 namespace headrace::python {
 namespace {

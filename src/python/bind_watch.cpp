@@ -2,7 +2,7 @@
 
 #include <string>
 
-#include "base/files.h"
+#include "core/base/files.h"
 #include "python/bindings.h"
 #include "python/loop_watch.h"
 

@@ -2,10 +2,10 @@
 
 #include <utility>
 
-#include "base/clock.h"
-#include "base/files.h"
-#include "hardware/machine.h"
-#include "tensor/compute.h"
+#include "core/base/clock.h"
+#include "core/base/files.h"
+#include "core/hardware/machine.h"
+#include "torch/tensor/compute.h"
 
 namespace headrace::python {
 

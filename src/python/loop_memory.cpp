@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "base/clock.h"
+#include "core/base/clock.h"
 #include "python/tensor_object.h"
 #include "python/tensors_in.h"
 

@@ -16,8 +16,8 @@
 #include <unordered_set>
 #include <vector>
 
-#include "memory/accounts.h"
-#include "memory/sampler.h"
+#include "core/memory/accounts.h"
+#include "core/memory/sampler.h"
 
 namespace headrace::python {
 

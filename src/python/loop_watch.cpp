@@ -8,11 +8,11 @@
 #include <nlohmann/json.hpp>
 #include <numeric>
 
-#include "base/clock.h"
-#include "cli/console.h"
-#include "cli/environment.h"
+#include "app/cli/console.h"
+#include "app/cli/environment.h"
+#include "core/base/clock.h"
 #include "python/any_loader.h"
-#include "tensor/compute.h"
+#include "torch/tensor/compute.h"
 
 namespace headrace::python {
 namespace {

@@ -18,7 +18,7 @@
 #include <thread>
 #include <vector>
 
-#include "hardware/machine.h"
+#include "core/hardware/machine.h"
 #include "python/loop_memory.h"
 
 namespace headrace::python {

@@ -8,14 +8,14 @@
 #include <map>
 #include <utility>
 
-#include "base/clock.h"
-#include "hardware/machine.h"
+#include "core/base/clock.h"
+#include "core/hardware/machine.h"
 #include "python/keywords.h"
 #include "python/loop_memory.h"
 #include "python/module_state.h"
 #include "python/native_loader.h"
 #include "python/tensor_object.h"
-#include "train/checkpoint.h"
+#include "torch/train/checkpoint.h"
 
 namespace headrace::python {
 namespace {

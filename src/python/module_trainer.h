@@ -13,7 +13,7 @@
 #include <string>
 #include <vector>
 
-#include "memory/accounts.h"
+#include "core/memory/accounts.h"
 #include "python/any_loader.h"
 #include "python/torch_optimizer.h"
 

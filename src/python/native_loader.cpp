@@ -13,14 +13,15 @@
 #include <span>
 #include <utility>
 
-#include "assembly/loading_input.h"
-#include "base/clock.h"
-#include "data/held_out.h"
-#include "hardware/machine.h"
+#include "app/advice/loading_input.h"
+#include "core/base/clock.h"
+#include "core/hardware/machine.h"
+#include "data/source/held_out.h"
 #include "python/keywords.h"
 #include "python/python_source.h"
 #include "python/tensor_object.h"
-#include "tensor/batch_tensor.h"
+#include "torch/tensor/batch_tensor.h"
+#include "torch/tensor/compute.h"
 
 namespace headrace::python {
 namespace {
@@ -518,7 +519,7 @@ py::dict NativeLoader::advice() const {
   std::string text;
   {
     const py::gil_scoped_release released;
-    text = to_json(advise(loading_input(*loader_, detect_machine()))).dump();
+    text = to_json(advise(loading_input(*loader_, detect_machine(), compute_threads()))).dump();
   }
   return py::module_::import("json").attr("loads")(text);
 }

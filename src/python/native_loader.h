@@ -18,7 +18,7 @@
 #include <variant>
 #include <vector>
 
-#include "data/process_source.h"
+#include "data/source/process_source.h"
 
 namespace headrace::python {
 

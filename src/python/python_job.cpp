@@ -10,8 +10,8 @@
 #include <string_view>
 #include <utility>
 
-#include "base/clock.h"
-#include "base/middle.h"
+#include "core/base/clock.h"
+#include "core/base/middle.h"
 #include "python/any_loader.h"
 #include "python/native_loader.h"
 #include "python/tensor_object.h"

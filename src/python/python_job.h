@@ -17,8 +17,8 @@
 #include <string>
 #include <vector>
 
-#include "assembly/measure.h"
-#include "assembly/state.h"
+#include "engine/assembly/state.h"
+#include "insight/measure/measure.h"
 #include "python/loop_memory.h"
 
 namespace headrace::python {

@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "data/source_facts.h"
+#include "data/source/source_facts.h"
 
 namespace headrace::python {
 

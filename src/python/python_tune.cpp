@@ -13,15 +13,16 @@
 #include <utility>
 #include <vector>
 
-#include "assembly/measure.h"
-#include "assembly/training_job.h"
-#include "base/clock.h"
-#include "base/files.h"
-#include "cli/console.h"
-#include "cli/environment.h"
-#include "hardware/machine.h"
+#include "app/cli/console.h"
+#include "app/cli/environment.h"
+#include "core/base/clock.h"
+#include "core/base/files.h"
+#include "core/hardware/machine.h"
+#include "engine/assembly/training_job.h"
+#include "insight/measure/measure.h"
+#include "insight/tune/ledger_report.h"
 #include "python/python_job.h"
-#include "tune/ledger_report.h"
+#include "torch/tensor/compute.h"
 
 namespace headrace::python {
 namespace {
@@ -75,7 +76,7 @@ std::vector<Applied> applied_of(const py::object& subject) {
 Measured measure_within(PythonJob& job, const Machine& machine, double step_s, double share_s, double blocks_s_max) {
   const auto steps = static_cast<std::int64_t>(
       std::clamp(share_s / step_s, static_cast<double>(kMeasuredStepsMin), static_cast<double>(kMeasuredStepsMax)));
-  return measure(job, machine, steps, blocks_s_max);
+  return measure(job, machine, {.steps = steps, .compute_threads = compute_threads(), .blocks_s_max = blocks_s_max});
 }
 
 Tuning run(PythonJob& job, const py::object& subject, const TuneRequest& request,

@@ -9,7 +9,7 @@
 #include <optional>
 #include <string>
 
-#include "memory/sampler.h"
+#include "core/memory/sampler.h"
 
 namespace headrace::python {
 

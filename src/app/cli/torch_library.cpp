@@ -1,0 +1,55 @@
+#include "app/cli/torch_library.h"
+
+#include <dlfcn.h>
+#include <headrace/error.h>
+
+namespace headrace {
+namespace {
+
+struct Opened {
+  void* library;
+  std::string fault;  // Where library is null.
+};
+
+Opened open_library() {
+  const std::filesystem::path path = torch_library_path();
+  std::error_code ignored;  // A library that cannot be looked at cannot be opened, and dlopen says why.
+  if (std::filesystem::status(path, ignored).type() == std::filesystem::file_type::not_found) {
+    return {nullptr, path.string() + " is missing: this build has no LibTorch; run make"};
+  }
+  void* library = ::dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
+  if (library == nullptr) return {nullptr, std::string(::dlerror()) + "; run make setup to complete .venv"};
+  return {library, ""};
+}
+
+}  // namespace
+
+std::filesystem::path torch_library_path() {
+  static const char anchor = 0;  // An object of this library, wherever the loader put it.
+  Dl_info info{};
+  HEADRACE_CHECK(::dladdr(&anchor, &info) != 0 && info.dli_fname != nullptr,
+                 "cli: the loader does not know this library");
+  std::error_code error;
+  const std::filesystem::path own = std::filesystem::canonical(info.dli_fname, error);
+  return (error ? std::filesystem::path(info.dli_fname) : own).parent_path() / "libheadrace_torch.so";
+}
+
+int run_torch_verb(const Invocation& invocation) {
+  const Opened opened = open_library();
+  if (opened.library == nullptr) {
+    fail(ErrorCode::unsupported, "cli: {} needs LibTorch: {}", invocation.verb, opened.fault);
+  }
+  void* symbol = ::dlsym(opened.library, "headrace_run_verb");
+  if (symbol == nullptr) {
+    fail(ErrorCode::unsupported, "cli: {} is of another version: it has no headrace_run_verb; run make",
+         torch_library_path().string());
+  }
+  return reinterpret_cast<decltype(&headrace_run_verb)>(symbol)(&invocation);
+}
+
+std::optional<std::string> torch_library_fault() {
+  const Opened opened = open_library();
+  return opened.library == nullptr ? std::optional(opened.fault) : std::nullopt;
+}
+
+}  // namespace headrace

@@ -1,0 +1,236 @@
+#include "app/recipe/recipe.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "core/base/files.h"
+
+namespace headrace {
+namespace {
+
+constexpr std::int64_t kRecipeBytesMax = 1 << 20;
+
+std::string read_recipe(const std::filesystem::path& path) {
+  std::error_code ignored;  // Whatever keeps the system from saying, reading the file says it better.
+  if (std::filesystem::is_directory(path, ignored)) {
+    fail(ErrorCode::invalid_argument, "recipe: {} is a folder, wanted a TOML file", path.string());
+  }
+  try {
+    return read_file(path, kRecipeBytesMax);
+  } catch (const Error& error) {
+    // Too large a file is no recipe, whatever memory there is.
+    if (error.code() == ErrorCode::out_of_memory) throw Error(ErrorCode::invalid_argument, error.what());
+    throw;
+  }
+}
+
+// The one key through TOML, so that a flag and the tuner take every kind of value that a file takes.
+void set_from_toml(const std::vector<Field>& fields, const std::string& key, const std::string& value,
+                   const std::string& source) {
+  for (const KeyLine& line : read_toml(fields, key + " = " + value, source)) {
+    if (line.key == key || line.key.rfind(key + "[", 0) == 0) continue;
+    fail(ErrorCode::invalid_argument, "{}: {} is more than one value", source, value);
+  }
+}
+
+void apply_flag(const std::vector<Field>& fields, const std::string& key, const std::string& text) {
+  try {
+    const Field& field = field_named(fields, key);
+    if (field.kind == FieldKind::tables) {
+      set_from_toml(fields, key, text, key);
+    } else {
+      field.set(parse_option(field, text));
+    }
+  } catch (const Error& error) {
+    const std::string message = error.what();
+    const bool begins_with_key = message.rfind(key, 0) == 0;
+    throw Error(error.code(), "flag --" + (begins_with_key ? "" : key + ": ") + message);
+  }
+}
+
+[[noreturn]] void contradiction(const std::string& where, const std::string& message) {
+  throw Error(ErrorCode::invalid_argument, where + ": " + message);
+}
+
+void check_channels(const TransformOptions& transform, const std::string& where) {
+  const std::size_t means = transform.mean.size(), deviations = transform.std.size();
+  if (means == 0) contradiction(where, "data.transform.mean is empty; one value serves all channels");
+  if (deviations == 0) contradiction(where, "data.transform.std is empty; one value serves all channels");
+  if (means != deviations && means != 1 && deviations != 1) {
+    contradiction(where, fmt::format("data.transform.mean has {} values and data.transform.std has {}; each has one, "
+                                     "or one a channel",
+                                     means, deviations));
+  }
+}
+
+// A key that acts with some values of another key alone.
+struct ConditionalKey {
+  const char* key;
+  const char* chooser;
+  std::vector<std::string> names;
+};
+
+// Keys that were set and do nothing: whoever wrote them expects them to act.
+void check_idle_keys(Recipe recipe, const std::string& where) {
+  const std::vector<ConditionalKey> conditional{{"optimizer.betas", "optimizer.name", {"adamw"}},
+                                                {"optimizer.eps", "optimizer.name", {"adamw"}},
+                                                {"optimizer.momentum", "optimizer.name", {"sgd"}},
+                                                {"optimizer.nesterov", "optimizer.name", {"sgd"}},
+                                                {"lr_scheduler.eta_min", "lr_scheduler.name", {"cosine"}},
+                                                {"lr_scheduler.step_size", "lr_scheduler.name", {"step"}},
+                                                {"lr_scheduler.gamma", "lr_scheduler.name", {"step", "multi_step"}},
+                                                {"lr_scheduler.milestones", "lr_scheduler.name", {"multi_step"}}};
+  Recipe untouched;
+  const std::vector<Field> fields = fields_of(recipe), defaults = fields_of(untouched);
+  for (const ConditionalKey& rule : conditional) {
+    const std::string chosen = std::get<std::string>(field_named(fields, rule.chooser).get());
+    if (std::find(rule.names.begin(), rule.names.end(), chosen) != rule.names.end()) continue;
+    const OptionValue normal = field_named(defaults, rule.key).get();
+    if (field_named(fields, rule.key).get() == normal) continue;
+    contradiction(where, fmt::format("{} has no effect with {} = \"{}\"; wanted {}, or \"{}\"", rule.key, rule.chooser,
+                                     chosen, to_toml(normal), fmt::join(rule.names, "\" or \"")));
+  }
+}
+
+void check_optimizer(const OptimizerOptions& optimizer, const std::string& where) {
+  if (optimizer.nesterov && optimizer.momentum == 0) {
+    contradiction(where, "optimizer.nesterov is true and optimizer.momentum is 0; wanted a momentum above 0");
+  }
+  if (optimizer.betas.size() != 2) {
+    contradiction(where, fmt::format("optimizer.betas has {} numbers; wanted two", optimizer.betas.size()));
+  }
+  if (optimizer.fused == Switch::on && optimizer.foreach == Switch::on) {
+    contradiction(where, "optimizer.fused and optimizer.foreach are both true; wanted one of them");
+  }
+}
+
+void check_milestones(const LrSchedulerOptions& lr_scheduler, const std::string& where) {
+  if (lr_scheduler.name != LrSchedulerName::multi_step) return;
+  if (lr_scheduler.milestones.empty()) {
+    contradiction(where,
+                  "lr_scheduler.milestones is missing; lr_scheduler.name = \"multi_step\" wants one or more epochs");
+  }
+  double last = 0;
+  for (const double milestone : lr_scheduler.milestones) {
+    if (milestone != std::floor(milestone) || milestone <= last) {
+      contradiction(where, fmt::format("lr_scheduler.milestones has {} after {}; wanted whole numbers that rise",
+                                       milestone, last));
+    }
+    last = milestone;
+  }
+}
+
+void check_tuning(const TuneOptions& tune, const std::string& where) {
+  Recipe known;
+  const std::vector<Field> fields = fields_of(known);
+  for (const std::string& key : tune.fixed) {
+    try {
+      field_named(fields, key);
+    } catch (const Error& error) {
+      contradiction(where, std::string("tune.fixed: ") + error.what());
+    }
+  }
+  for (std::size_t i = 0; i < tune.planted.size(); ++i) {
+    const std::string& name = tune.planted[i].name;
+    if (name.empty()) contradiction(where, fmt::format("tune.planted[{}].name is missing", i));
+    for (std::size_t j = 0; j < i; ++j) {
+      if (tune.planted[j].name != name) continue;
+      contradiction(where, fmt::format("tune.planted[{}].name and tune.planted[{}].name are both \"{}\"", j, i, name));
+    }
+  }
+}
+
+void check(const Recipe& recipe, const std::string& where) {
+  if (recipe.data.source.empty()) {
+    contradiction(where, "data.source is missing; a recipe names its data, e.g. \"idx:DIR\"");
+  }
+  if (recipe.model.name.empty()) contradiction(where, "model.name is empty");
+  check_channels(recipe.data.transform, where);
+  const std::string order = order_contradiction(recipe.data, "data.");
+  if (!order.empty()) contradiction(where, order);
+  const std::string transform = transform_contradiction(recipe.data.transform, "data.transform.");
+  if (!transform.empty()) contradiction(where, transform);
+  if (!recipe.data.in_order) {
+    contradiction(where, "data.in_order is false; wanted true: a run could be neither repeated nor resumed");
+  }
+  if (recipe.data.transform.dtype != PixelType::f32) {
+    contradiction(where, "data.transform.dtype is not float32; the network of a recipe reads float32");
+  }
+  check_idle_keys(recipe, where);
+  check_optimizer(recipe.optimizer, where);
+  check_milestones(recipe.lr_scheduler, where);
+  check_tuning(recipe.tune, where);
+}
+
+}  // namespace
+
+std::vector<Field> all_fields(Recipe& recipe) {
+  std::vector<Field> all = fields_of(recipe);
+  for (std::size_t i = 0; i < all.size(); ++i) {
+    if (all[i].kind != FieldKind::tables) continue;
+    const std::size_t count = all[i].element_count();
+    for (std::size_t element = count; element > 0; --element) {
+      std::vector<Field> fields = all[i].element(element - 1);
+      const auto place = all.begin() + static_cast<std::ptrdiff_t>(i) + 1;
+      all.insert(place, std::make_move_iterator(fields.begin()), std::make_move_iterator(fields.end()));
+    }
+  }
+  return all;
+}
+
+LoadedRecipe load_recipe(const std::filesystem::path& path,
+                         const std::vector<std::pair<std::string, std::string>>& flags) {
+  LoadedRecipe loaded;
+  loaded.name = path.stem().string();
+  const std::vector<Field> fields = fields_of(loaded.recipe);
+  const std::string text = read_recipe(path);
+  for (const KeyLine& line : read_toml(fields, text, path.string())) {
+    loaded.origins[line.key] = fmt::format("{}:{}", path.filename().string(), line.line);
+  }
+  for (const auto& [key, value] : flags) {
+    apply_flag(fields, key, value);
+    loaded.origins[key] = "flag";
+  }
+  check(loaded.recipe, path.string());
+  // Elements that a flag brought replaced those of the file, whose origins no longer hold.
+  Origins origins;
+  for (const Field& field : all_fields(loaded.recipe)) {
+    const auto known = loaded.origins.find(field.key);
+    const std::string table = field.key.substr(0, field.key.find('['));
+    const bool from_flag = table != field.key && loaded.origins[table] == "flag";
+    origins[field.key] = from_flag ? "flag" : known == loaded.origins.end() ? "default" : known->second;
+  }
+  loaded.origins = std::move(origins);
+  return loaded;
+}
+
+void check_recipe(const Recipe& recipe) {
+  check(recipe, "recipe");
+}
+
+std::int64_t check_run_length(const Recipe& recipe, std::int64_t training_samples) {
+  const std::int64_t step = samples_a_step(recipe.data);
+  const std::int64_t batches = batches_of(training_samples, step, recipe.data.last_batch);
+  if (batches == 0) {
+    contradiction(
+        "recipe",
+        fmt::format(
+            "data.batch_size is {} and there are {} training samples: no whole batch for data.last_batch = \"drop\"",
+            recipe.data.batch_size, training_samples));
+  }
+  const std::int64_t steps_an_epoch =
+      (batches + recipe.train.gradient_accumulation_steps - 1) / recipe.train.gradient_accumulation_steps;
+  const std::int64_t steps = steps_an_epoch * recipe.train.epochs;
+  if (recipe.lr_scheduler.warmup_steps > 0 && recipe.lr_scheduler.warmup_steps >= steps) {
+    contradiction("recipe", fmt::format("lr_scheduler.warmup_steps is {} and the whole run has {} optimizer steps",
+                                        recipe.lr_scheduler.warmup_steps, steps));
+  }
+  return steps;
+}
+
+void apply_settings(Recipe& recipe, const std::map<std::string, std::string>& settings) {
+  const std::vector<Field> fields = fields_of(recipe);
+  for (const auto& [key, value] : settings) set_from_toml(fields, key, value, "setting");
+}
+
+}  // namespace headrace

@@ -1,0 +1,359 @@
+#include "app/recipe/recipe.h"
+#include "core/base/temporary_folder.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <fstream>
+#include <set>
+#include <utility>
+
+namespace headrace {
+namespace {
+
+using testing::HasSubstr;
+
+// ---- No field is missing in its describe() ----
+
+// Stands for a value of any type where an aggregate is initialised.
+struct AnyValue {
+  std::size_t place;
+  template <class T>
+  operator T() const;
+};
+
+template <class T, class Places>
+struct TakesValues;
+template <class T, std::size_t... place>
+struct TakesValues<T, std::index_sequence<place...>> {
+  static constexpr bool value = requires { T{AnyValue{place}...}; };
+};
+
+// Fields of an aggregate: the largest number of values it can be initialised from.
+template <class T, std::size_t tried = 32>
+constexpr std::size_t field_count() {
+  static_assert(!TakesValues<T, std::make_index_sequence<33>>::value, "more fields than are tried");
+  if constexpr (tried == 0 || TakesValues<T, std::make_index_sequence<tried>>::value) {
+    return tried;
+  } else {
+    return field_count<T, tried - 1>();
+  }
+}
+
+struct ThreeFields {
+  std::string a = "x";
+  std::vector<double> b{0.0};
+  PlantedOptions c;
+};
+static_assert(field_count<ThreeFields>() == 3);
+struct NoFields {};
+static_assert(field_count<NoFields>() == 0);
+
+struct AddressCollector {
+  std::set<const void*> addresses;
+  template <class T, class... Rest>
+  void operator()(const char*, T& value, Rest&&...) {
+    addresses.insert(&value);
+  }
+};
+
+template <class T>
+class EveryOptionsStruct : public testing::Test {};
+using AllOptions = testing::Types<DataOptions, TransformOptions, ModelOptions, TrainOptions, OptimizerOptions,
+                                  LrSchedulerOptions, EvalOptions, ComputeOptions, TuneOptions, PlantedOptions, Recipe>;
+TYPED_TEST_SUITE(EveryOptionsStruct, AllOptions);
+
+TYPED_TEST(EveryOptionsStruct, DescribesEachOfItsFields) {
+  TypeParam options;
+  AddressCollector collector;
+  describe(collector, options);
+  EXPECT_EQ(collector.addresses.size(), field_count<TypeParam>());
+}
+
+TEST(Recipe, EveryDefaultLiesInItsRange) {
+  Recipe recipe;
+  recipe.tune.planted.resize(1);
+  for (const Field& field : all_fields(recipe)) {
+    EXPECT_FALSE(field.sentence.empty()) << field.key;
+    if (field.kind == FieldKind::tables) continue;
+    EXPECT_NO_THROW(field.set(field.get())) << field.key;
+  }
+}
+
+// ---- Loading ----
+
+class RecipeFile : public testing::Test {
+ protected:
+  std::filesystem::path write(const std::string& text) {
+    const std::filesystem::path path = folder_ / "small.toml";
+    std::ofstream(path, std::ios::binary) << text;
+    return path;
+  }
+
+  std::string refusal(const std::string& text, const std::vector<std::pair<std::string, std::string>>& flags = {}) {
+    try {
+      load_recipe(write(text), flags);
+    } catch (const Error& error) {
+      EXPECT_EQ(error.code(), ErrorCode::invalid_argument) << error.what();
+      return error.what();
+    }
+    return "accepted";
+  }
+
+  const TemporaryFolder temporary_;
+  const std::filesystem::path folder_ = temporary_.path();
+};
+
+const char* const kSource = "data.source = 'idx:/data'\n";
+
+TEST_F(RecipeFile, FlagsWinOverTheFileAndTheFileOverDefaults) {
+  const LoadedRecipe loaded =
+      load_recipe(write("seed = 5\n[data]\nsource = 'idx:/data'\nbatch_size = 64\n"),
+                  {{"data.batch_size", "32"}, {"data.batch_size", "16"}, {"data.transform.mean", "0.5,0.25"}});
+  EXPECT_EQ(loaded.name, "small");
+  EXPECT_EQ(loaded.recipe.seed, 5);
+  EXPECT_EQ(loaded.recipe.data.batch_size, 16);
+  EXPECT_EQ(loaded.recipe.data.transform.mean, (std::vector<double>{0.5, 0.25}));
+  EXPECT_EQ(loaded.origins.at("seed"), "small.toml:1");
+  EXPECT_EQ(loaded.origins.at("data.source"), "small.toml:3");
+  EXPECT_EQ(loaded.origins.at("data.batch_size"), "flag");
+  EXPECT_EQ(loaded.origins.at("train.epochs"), "default");
+  Recipe recipe;
+  EXPECT_EQ(loaded.origins.size(), all_fields(recipe).size());
+}
+
+TEST_F(RecipeFile, ListsOfTablesComeFromTheFileOrAFlag) {
+  const std::string text =
+      std::string(kSource) + "[[tune.planted]]\nname = 'a'\n[[tune.planted]]\nname = 'b'\noff_ms = 3\n";
+  const LoadedRecipe from_file = load_recipe(write(text), {});
+  EXPECT_EQ(from_file.recipe.tune.planted.at(1).off_ms, 3.0);
+  EXPECT_EQ(from_file.origins.at("tune.planted[1].off_ms"), "small.toml:6");
+  EXPECT_EQ(from_file.origins.at("tune.planted[0].off_ms"), "default");
+
+  const LoadedRecipe from_flag = load_recipe(write(text), {{"tune.planted", "[{name = 'c', on_ms = 2}]"}});
+  ASSERT_EQ(from_flag.recipe.tune.planted.size(), 1U);
+  EXPECT_EQ(from_flag.recipe.tune.planted[0].name, "c");
+  EXPECT_EQ(from_flag.origins.at("tune.planted[0].on_ms"), "flag");
+  EXPECT_FALSE(from_flag.origins.contains("tune.planted[1].off_ms"));
+}
+
+TEST_F(RecipeFile, RefusesBadValuesByFileLineAndKey) {
+  const std::vector<std::pair<std::string, std::string>> bad = {
+      {"seed", "-1"},
+      {"seed", "4294967296"},
+      {"seed", "1.5"},
+      {"data.source", "7"},
+      {"data.batch_size", "0"},
+      {"data.batch_size", "65537"},
+      {"data.batch_size", "'128'"},
+      {"data.num_workers", "-2"},
+      {"data.num_workers", "257"},
+      {"data.prefetch_batches", "0"},
+      {"data.last_batch", "'kepp'"},
+      {"data.shuffle", "1"},
+      {"data.transform.pad", "65"},
+      {"data.transform.flip_probability", "1.01"},
+      {"data.transform.size", "4097"},
+      {"data.transform.crop", "'middle'"},
+      {"data.transform.resize", "-1"},
+      {"data.transform.scale", "[0.0, 1.0]"},
+      {"data.transform.ratio", "[0.5, 101.0]"},
+      {"data.transform.mean", "0.5"},
+      {"data.transform.mean", "[nan]"},
+      {"data.transform.std", "[0.0]"},
+      {"model.num_classes", "1"},
+      {"model.memory_format", "'nhwc'"},
+      {"optimizer.name", "'adam'"},
+      {"optimizer.momentum", "1.0"},
+      {"optimizer.lr", "-0.001"},
+      {"optimizer.lr", "inf"},
+      {"optimizer.betas", "[1.0, 0.9]"},
+      {"optimizer.fused", "'foreach_'"},
+      {"lr_scheduler.name", "'linear'"},
+      {"lr_scheduler.warmup_steps", "-1"},
+      {"lr_scheduler.step_size", "0"},
+      {"lr_scheduler.milestones", "[0]"},
+      {"lr_scheduler.gamma", "1.5"},
+      {"train.epochs", "0"},
+      {"train.precision", "'fp16'"},
+      {"train.gradient_accumulation_steps", "0"},
+      {"train.max_grad_norm", "-1"},
+      {"train.keep_checkpoints", "0"},
+      {"train.checkpoint_every_s", "-1"},
+      {"compute.intra_op_threads", "1025"},
+      {"compute.wait_policy", "'spin'"},
+      {"compute.allocator", "true"},
+      {"tune.budget_s", "0.5"},
+      {"tune.gain_min", "'2 %'"},
+      {"tune.fixed", "'seed'"},
+      {"tune.only", "[1]"},
+      {"tune.planted", "{name = 'a'}"},
+  };
+  for (const auto& [key, value] : bad) {
+    const std::string message = refusal("\n" + key + " = " + value + "\n");
+    EXPECT_THAT(message, testing::StartsWith((folder_ / "small.toml").string() + ":2: " + key + " must be "));
+  }
+}
+
+// What people write who know another program; a neighbour in spelling says something else.
+TEST_F(RecipeFile, KnowsWhatOtherProgramsCallAKey) {
+  const auto meant = [this](const std::string& written) {
+    const std::string message = refusal(kSource + written + " = 1");
+    const std::size_t at = message.find("unknown key ");
+    return at == std::string::npos ? message : message.substr(at);
+  };
+  EXPECT_EQ(meant("optimizer.learning_rate"), "unknown key optimizer.learning_rate, did you mean optimizer.lr?");
+  EXPECT_EQ(meant("workers"), "unknown key workers, did you mean data.num_workers?");
+  EXPECT_THAT(meant("transform.std"), HasSubstr("unknown table transform, did you mean data.transform?"));
+  EXPECT_EQ(meant("train.grad_clip"), "unknown key train.grad_clip, did you mean train.max_grad_norm?");
+  EXPECT_EQ(meant("optimizer.xyz"),
+            "unknown key optimizer.xyz; the keys of optimizer are name, lr, weight_decay, betas, eps, momentum, "
+            "nesterov, fused, foreach");
+  EXPECT_THAT(meant("nowhere.xyz"), HasSubstr("unknown table nowhere; the tables are data, data.transform, model, "));
+}
+
+TEST_F(RecipeFile, RefusesBadFlagsByName) {
+  EXPECT_EQ(refusal(kSource, {{"data.batch_size", "0"}}), "flag --data.batch_size must be 1 to 65536, found 0");
+  EXPECT_EQ(refusal(kSource, {{"data.batchsize", "1"}}),
+            "flag --data.batchsize: unknown key data.batchsize, did you mean data.batch_size?");
+  EXPECT_EQ(refusal(kSource, {{"tune.planted", "[]\nseed = 3"}}),
+            "flag --tune.planted: []\nseed = 3 is more than one value");
+  EXPECT_EQ(refusal(kSource, {{"tune.planted", "[{nme = 'x'}]"}}),
+            "flag --tune.planted:1: unknown key tune.planted[0].nme, did you mean tune.planted[0].name?");
+}
+
+TEST_F(RecipeFile, RefusesContradictions) {
+  const std::string file = (folder_ / "small.toml").string();
+  EXPECT_THAT(refusal(""), testing::StartsWith(file + ": data.source is missing"));
+  EXPECT_THAT(refusal(kSource + std::string("data.transform.mean = []")), HasSubstr("data.transform.mean is empty"));
+  EXPECT_THAT(refusal(kSource + std::string("data.transform.std = []")), HasSubstr("data.transform.std is empty"));
+  EXPECT_THAT(refusal(kSource + std::string("[data.transform]\nmean = [0, 0, 0]\nstd = [1, 1]")),
+              HasSubstr("data.transform.mean has 3 values and data.transform.std has 2"));
+  EXPECT_EQ(refusal(kSource + std::string("[data.transform]\nmean = [0, 0, 0]\nstd = [1]")), "accepted");
+  EXPECT_THAT(refusal(kSource + std::string("[data.transform]\nsize = 224\nscale = [0.5]")),
+              HasSubstr("data.transform.scale has 1 values; wanted 2"));
+  EXPECT_THAT(refusal(kSource + std::string("[data.transform]\nsize = 224\nratio = [2, 1]")),
+              HasSubstr("data.transform.ratio goes from 2 to 1"));
+  EXPECT_THAT(refusal(kSource + std::string("data.transform.crop = 'random'")),
+              HasSubstr("data.transform.size is 0, which leaves images as stored"));
+  EXPECT_THAT(refusal(kSource + std::string("data.transform.resize = 256")), HasSubstr("need a size"));
+  EXPECT_THAT(refusal(kSource + std::string("[data.transform]\nsize = 224\nscale = [0.5, 1]")),
+              HasSubstr("no effect without data.transform.crop = \"random_resized\""));
+  EXPECT_THAT(refusal(kSource + std::string("[data.transform]\nsize = 224\nresize = 223")),
+              HasSubstr("data.transform.resize is 223, data.transform.size is 224"));
+  EXPECT_EQ(refusal(kSource + std::string("[data.transform]\nsize = 64\ncrop = 'random_resized'\nscale = [0.5, 1]")),
+            "accepted");
+  EXPECT_THAT(refusal(kSource + std::string("data.transform.dtype = 'uint8'")),
+              HasSubstr("data.transform.dtype is not float32; the network of a recipe reads float32"));
+  EXPECT_EQ(refusal(kSource + std::string("data.transform.layout = 'nhwc'")), "accepted");
+  EXPECT_THAT(refusal(kSource + std::string("data.world_size = 2\ndata.rank = 2")),
+              HasSubstr("data.rank is 2 and data.world_size is 2; wanted a rank from 0 to 1"));
+  EXPECT_THAT(refusal(kSource + std::string("data.in_order = false")),
+              HasSubstr("data.in_order is false; wanted true: a run could be neither repeated nor resumed"));
+  EXPECT_THAT(refusal(kSource + std::string("data.sampler = 'weighted'")), HasSubstr("data.weights is missing"));
+  EXPECT_THAT(refusal(kSource + std::string("data.weights = [1.0]")), HasSubstr("data.weights has no effect"));
+  EXPECT_THAT(refusal(kSource + std::string("lr_scheduler.eta_min = 0.1")), HasSubstr("lr_scheduler.eta_min"));
+  EXPECT_EQ(refusal(kSource + std::string("lr_scheduler = {eta_min = 0.1, name = 'cosine'}")), "accepted");
+  EXPECT_THAT(refusal(kSource + std::string("optimizer.momentum = 0.5")),
+              HasSubstr("optimizer.momentum has no effect with optimizer.name = \"adamw\"; wanted 0.9, or \"sgd\""));
+  EXPECT_THAT(refusal(kSource + std::string("optimizer.nesterov = true")), HasSubstr("optimizer.nesterov"));
+  EXPECT_THAT(refusal(kSource + std::string("optimizer = {name = 'sgd', betas = [0.8, 0.9]}")),
+              HasSubstr("optimizer.betas"));
+  EXPECT_THAT(refusal(kSource + std::string("optimizer = {name = 'sgd', nesterov = true, momentum = 0}")),
+              HasSubstr("wanted a momentum above 0"));
+  EXPECT_EQ(refusal(kSource + std::string("optimizer = {name = 'sgd', nesterov = true, momentum = 0.8}")), "accepted");
+  EXPECT_THAT(refusal(kSource + std::string("lr_scheduler.gamma = 0.5")),
+              HasSubstr("wanted 0.1, or \"step\" or \"multi_step\""));
+  EXPECT_THAT(refusal(kSource + std::string("lr_scheduler = {name = 'multi_step', step_size = 3}")),
+              HasSubstr("lr_scheduler.step_size has no effect"));
+  EXPECT_THAT(refusal(kSource + std::string("lr_scheduler = {name = 'step', milestones = [3]}")),
+              HasSubstr("lr_scheduler.milestones has no effect with lr_scheduler.name = \"step\"; wanted [], or"));
+  EXPECT_EQ(refusal(kSource + std::string("lr_scheduler = {name = 'step', step_size = 3, gamma = 0.5}")), "accepted");
+  EXPECT_THAT(refusal(kSource + std::string("lr_scheduler.name = 'multi_step'")),
+              HasSubstr("lr_scheduler.milestones is missing"));
+  EXPECT_THAT(refusal(kSource + std::string("lr_scheduler = {name = 'multi_step', milestones = [30, 30]}")),
+              HasSubstr("lr_scheduler.milestones has 30 after 30"));
+  EXPECT_THAT(refusal(kSource + std::string("lr_scheduler = {name = 'multi_step', milestones = [2.5]}")),
+              HasSubstr("wanted whole numbers that rise"));
+  EXPECT_EQ(refusal(kSource + std::string("lr_scheduler = {name = 'multi_step', milestones = [30, 60]}")), "accepted");
+  EXPECT_THAT(refusal(kSource + std::string("tune.fixed = ['data.batchsize']")),
+              HasSubstr("tune.fixed: unknown key data.batchsize, did you mean data.batch_size?"));
+  EXPECT_THAT(refusal(kSource + std::string("[[tune.planted]]\non_ms = 1")),
+              HasSubstr("tune.planted[0].name is missing"));
+  EXPECT_THAT(refusal(kSource + std::string("[[tune.planted]]\nname = 'a'\n[[tune.planted]]\nname = 'a'")),
+              HasSubstr("tune.planted[0].name and tune.planted[1].name are both \"a\""));
+  EXPECT_THAT(refusal(kSource + std::string("model.name = ''")), HasSubstr("model.name is empty"));
+}
+
+TEST_F(RecipeFile, NamesAFileThatCannotBeRead) {
+  EXPECT_THROW(load_recipe(folder_ / "absent.toml", {}), Error);
+  try {
+    load_recipe(folder_, {});
+    FAIL() << "a folder was read as a recipe";
+  } catch (const Error& error) {
+    EXPECT_THAT(error.what(), HasSubstr("is a folder, wanted a TOML file"));
+  }
+}
+
+TEST(Recipe, WrittenAndReadBackIsEqual) {
+  Recipe recipe;
+  recipe.seed = 4294967295;
+  recipe.data.source = "idx:/a \"b\"";
+  recipe.data.transform.mean = {0.1, 1.0 / 3, 1e-300};
+  recipe.optimizer.lr = 0.1 + 0.2;
+  recipe.optimizer.set_implementation(OptimizerImplementation::foreach_);
+  recipe.lr_scheduler = {LrSchedulerName::cosine, 100, 0.1};
+  recipe.tune.fixed = {"seed", "data.batch_size"};
+  recipe.tune.planted = {{"a", 1.5, 0.1, 0.05, 0.0}, {"b", 0.0, 0.0, 0.0, 1.0}};
+  const std::string text = write_toml(fields_of(recipe));
+  Recipe read;
+  read_toml(fields_of(read), text, "written");
+  EXPECT_EQ(write_toml(fields_of(read)), text);
+  EXPECT_EQ(read.optimizer.lr, recipe.optimizer.lr);
+  EXPECT_EQ(read.data.transform.mean, recipe.data.transform.mean);
+  EXPECT_EQ(read.tune.planted[1].throw_probability, 1.0);
+}
+
+TEST(Recipe, TheTunersSettingsAreAppliedAndChecked) {
+  Recipe recipe;
+  apply_settings(recipe, {{"optimizer.fused", "true"}, {"data.num_workers", "2"}, {"train.max_grad_norm", "1"}});
+  EXPECT_EQ(recipe.optimizer.implementation(), OptimizerImplementation::fused);
+  EXPECT_EQ(recipe.data.num_workers, 2);
+  EXPECT_EQ(recipe.train.max_grad_norm, 1.0);
+  EXPECT_THROW(apply_settings(recipe, {{"data.num_workers", "-2"}}), Error);
+  EXPECT_THROW(apply_settings(recipe, {{"data.thread", "2"}}), Error);
+  EXPECT_THROW(apply_settings(recipe, {{"data.num_workers", "2\nseed = 3"}}), Error);
+}
+
+TEST(RunLength, CountsOptimizerStepsOfTheWholeRun) {
+  Recipe recipe;
+  recipe.data.batch_size = 32;
+  recipe.train.epochs = 3;
+  EXPECT_EQ(check_run_length(recipe, 100), 12);
+  recipe.train.gradient_accumulation_steps = 3;
+  EXPECT_EQ(check_run_length(recipe, 100), 6);
+  recipe.data.last_batch = LastBatch::drop;
+  EXPECT_EQ(check_run_length(recipe, 100), 3);
+  recipe.lr_scheduler.warmup_steps = 2;
+  EXPECT_EQ(check_run_length(recipe, 100), 3);
+  recipe.lr_scheduler.warmup_steps = 3;
+  EXPECT_THROW(check_run_length(recipe, 100), Error);
+  EXPECT_THROW(check_run_length(recipe, 31), Error);
+  recipe.lr_scheduler.warmup_steps = 0;
+  recipe.train.gradient_accumulation_steps = 1;
+  recipe.data.world_size = 2;  // Each takes its half of the batches.
+  EXPECT_EQ(check_run_length(recipe, 100), 3);
+  recipe.data.last_batch = LastBatch::pad;
+  EXPECT_EQ(check_run_length(recipe, 100), 6);
+}
+
+TEST(Examples, FashionMnistIsTheRecipeOfTheMainJob) {
+  const Recipe recipe = load_recipe("examples/fashion_mnist.toml", {}).recipe;
+  EXPECT_EQ(recipe.data.source, "idx:/usr/share/datasets/fashion-mnist");
+  EXPECT_EQ(recipe.optimizer.implementation(), OptimizerImplementation::plain);
+  EXPECT_EQ(recipe.model.memory_format, MemoryFormat::contiguous);
+}
+
+}  // namespace
+}  // namespace headrace

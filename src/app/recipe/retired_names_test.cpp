@@ -1,0 +1,62 @@
+// What is said of, and made of, names that earlier versions had.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <headrace/options.h>
+
+#include "app/recipe/recipe.h"
+#include "core/base/error_of.h"
+
+namespace headrace {
+namespace {
+
+using testing::HasSubstr;
+
+std::string said_of(const std::string& key) {
+  Recipe recipe;
+  const auto fields = fields_of(recipe);
+  return advice_on_key(fields, key);
+}
+
+TEST(RetiredNames, OfARecipeAreToldWithWhatToWriteNow) {
+  EXPECT_EQ(said_of("data.threads"), ", which is now data.num_workers");
+  EXPECT_EQ(said_of("train.clip_norm"), ", which is now train.max_grad_norm");
+  EXPECT_EQ(said_of("optimizer.beta2"), ", which is now optimizer.betas = [beta1, beta2]");
+  EXPECT_EQ(said_of("schedule.gamma"), ", which is now lr_scheduler.gamma");
+  EXPECT_EQ(said_of("lr_scheduler.step_epochs"), ", which is now lr_scheduler.step_size");
+  EXPECT_EQ(said_of("schedule.final_fraction"), ", which is now lr_scheduler.eta_min = final_fraction * optimizer.lr");
+  EXPECT_EQ(said_of("optimizer.implementation"),
+            ", which is now optimizer.fused = true (for \"fused\"), or optimizer.foreach = true (for \"foreach\"), or "
+            "optimizer.fused = false (for \"plain\")");
+}
+
+TEST(RetiredNames, OfKeywordsAreToldWithoutTheirTables) {
+  DataOptions options;
+  EXPECT_EQ(advice_on_key(fields_of(options), "threads"), ", which is now num_workers");
+  EXPECT_EQ(advice_on_key(fields_of(options), "workers"), ", which is now num_workers with worker_type = \"process\"");
+  EXPECT_EQ(advice_on_key(fields_of(options), "batch"), ", did you mean batch_size?");
+}
+
+TEST(RetiredNames, OfALedgerBecomeThoseOfToday) {
+  using Setting = std::pair<std::string, std::string>;
+  EXPECT_EQ(current_setting("data.threads", "2"), (Setting{"data.num_workers", "2"}));
+  EXPECT_EQ(current_setting("optimizer.implementation", "\"foreach\""), (Setting{"optimizer.foreach", "true"}));
+  EXPECT_EQ(current_setting("optimizer.implementation", "\"plain\""), (Setting{"optimizer.fused", "false"}));
+  EXPECT_EQ(current_setting("schedule.name", "\"step\""), (Setting{"lr_scheduler.name", "\"step\""}));
+  EXPECT_EQ(current_setting("data.batch_size", "2"), (Setting{"data.batch_size", "2"}));
+  EXPECT_EQ(current_name("schedules.name"), "schedules.name");
+}
+
+TEST(RetiredNames, HaveSuccessorsThatARecipeKnows) {
+  Recipe recipe;
+  const auto fields = fields_of(recipe);
+  for (const char* key :
+       {"data.threads", "data.threads_max", "data.workers", "data.ranks", "data.transform.deviation", "model.classes",
+        "optimizer.rate", "optimizer.beta1", "optimizer.epsilon", "optimizer.implementation", "schedule.final_fraction",
+        "schedule.step_epochs", "schedule.warmup_steps", "train.accumulate", "train.clip_norm", "compute.threads"}) {
+    EXPECT_NO_THROW(field_named(fields, current_name(key))) << key;
+    EXPECT_THROW(field_named(fields, key), Error) << key;
+  }
+}
+
+}  // namespace
+}  // namespace headrace

@@ -1,0 +1,27 @@
+#include "core/exec/cores.h"
+
+#include <headrace/error.h>
+#include <headrace/options.h>
+
+namespace headrace {
+namespace {
+
+constexpr std::int64_t kThreadsMax = 4096;
+
+int checked(const char* what, std::int64_t requested) {
+  if (requested < 0 || requested > kThreadsMax) {
+    fail(ErrorCode::invalid_argument, "exec: {} {} threads wanted, 0 to {} can be had", requested, what, kThreadsMax);
+  }
+  return static_cast<int>(requested);
+}
+
+}  // namespace
+
+CoreSplit split_cores(int usable, std::int64_t compute_requested, std::int64_t loading_requested) {
+  HEADRACE_CHECK(usable >= 1, "{} usable cores", usable);
+  const int compute = checked("compute", compute_requested);
+  const std::int64_t loading = loading_requested == AUTOTUNE ? 1 : loading_requested;
+  return {.compute = compute == 0 ? usable : compute, .loading = checked("loading", loading)};
+}
+
+}  // namespace headrace

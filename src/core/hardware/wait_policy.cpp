@@ -1,0 +1,29 @@
+#include "core/hardware/wait_policy.h"
+
+#include <strings.h>
+
+#include <cstdlib>
+
+namespace headrace {
+namespace {
+
+WaitPolicy from_environment() {
+  const char* found = std::getenv("OMP_WAIT_POLICY");
+  if (found != nullptr && ::strcasecmp(found, "active") == 0) return WaitPolicy::active;
+  if (found != nullptr && ::strcasecmp(found, "passive") == 0) return WaitPolicy::passive;
+  return WaitPolicy::system;
+}
+
+}  // namespace
+
+Applied wait_policy_in_force(WaitPolicy requested) {
+  const WaitPolicy found = from_environment();
+  Applied applied{"compute.wait_policy", std::string(choice_name(requested)), std::string(choice_name(found)), ""};
+  if (found == requested) return applied;
+  applied.reason = requested == WaitPolicy::system
+                       ? "OMP_WAIT_POLICY was set before the process began"
+                       : "OMP_WAIT_POLICY must be set before LibTorch is loaded; it was not";
+  return applied;
+}
+
+}  // namespace headrace

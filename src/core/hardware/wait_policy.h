@@ -1,0 +1,14 @@
+// What an idle compute thread does: a setting of libgomp that only the environment of a fresh process can make.
+#pragma once
+
+#include <headrace/error.h>
+
+#include "core/hardware/compute_options.h"
+
+namespace headrace {
+
+// What OMP_WAIT_POLICY said when this process began, which libgomp reads once, when it is loaded. Changes nothing: the
+// executable sets the variable and runs itself again; a guest of another program, such as a Python module, cannot.
+Applied wait_policy_in_force(WaitPolicy requested);
+
+}  // namespace headrace

@@ -1,0 +1,151 @@
+#include "core/memory/pool.h"
+
+#include <headrace/error.h>
+
+#include <algorithm>
+#include <mutex>
+#include <new>
+#include <utility>
+#include <vector>
+
+namespace headrace {
+namespace {
+
+constexpr std::align_val_t kAlignment{64};                 // A cache line, and the widest vector register.
+constexpr std::size_t kInCacheMax = std::size_t{2} << 20;  // Of one core's own cache, on most machines.
+
+// Not touched: whoever writes a block first has its page faults. Here they would all come at once, before any work: 50
+// ms for four batches of 64 photographs.
+std::byte* allocate(std::size_t bytes) {
+  void* memory = ::operator new(bytes, kAlignment, std::nothrow);
+  if (memory == nullptr) fail(ErrorCode::out_of_memory, "memory: no block of {} bytes", bytes);
+  return static_cast<std::byte*>(memory);
+}
+
+void release(std::byte* memory) {
+  ::operator delete(memory, kAlignment);
+}
+
+}  // namespace
+
+struct BlockPool::Shared {
+  ~Shared() { std::for_each(home.begin(), home.end(), release); }
+
+  void come_home(std::byte* memory) noexcept {
+    {
+      const std::lock_guard lock(mutex);
+      if (allocated <= capacity) {
+        home.push_back(memory);  // Within reserve(capacity).
+        return;
+      }
+      --allocated;
+    }
+    release(memory);
+  }
+
+  // The lock is held, and one is at home. Small ones: the one used last, which the caches may still hold. Large ones go
+  // round, so that all are touched soon: what a process holds would else grow whenever one more is out than ever
+  // before.
+  std::byte* take_home() {
+    const auto place = block_bytes > kInCacheMax ? home.begin() : home.end() - 1;
+    std::byte* const memory = *place;
+    home.erase(place);
+    return memory;
+  }
+
+  // Frees what is at home above the capacity. Without a lock held by the caller.
+  void shrink() {
+    std::vector<std::byte*> surplus;
+    {
+      const std::lock_guard lock(mutex);
+      while (allocated > capacity && !home.empty()) {
+        surplus.push_back(home.back());
+        home.pop_back();
+        --allocated;
+      }
+    }
+    std::for_each(surplus.begin(), surplus.end(), release);
+  }
+
+  explicit Shared(std::size_t bytes) : block_bytes(bytes) {}
+  const std::size_t block_bytes;
+  mutable std::mutex mutex;  // Guards everything below.
+  std::size_t capacity = 0;
+  std::size_t allocated = 0;
+  std::vector<std::byte*> home;
+};
+
+BlockPool::BlockPool(std::size_t block_bytes, std::size_t capacity) : shared_(std::make_shared<Shared>(block_bytes)) {
+  HEADRACE_CHECK(block_bytes > 0, "blocks of no bytes");
+  set_capacity(capacity);
+}
+
+BlockPool::~BlockPool() {
+  set_capacity(0);
+}
+
+BlockPool::Block BlockPool::try_take() {
+  Block block;
+  {
+    const std::lock_guard lock(shared_->mutex);
+    if (!shared_->home.empty()) {
+      block.memory_ = shared_->take_home();
+      block.shared_ = shared_;
+      return block;
+    }
+    if (shared_->allocated >= shared_->capacity) return block;
+    ++shared_->allocated;
+  }
+  try {
+    block.memory_ = allocate(shared_->block_bytes);
+  } catch (...) {
+    const std::lock_guard lock(shared_->mutex);
+    --shared_->allocated;
+    throw;
+  }
+  block.shared_ = shared_;
+  return block;
+}
+
+void BlockPool::set_capacity(std::size_t capacity) {
+  {
+    const std::lock_guard lock(shared_->mutex);
+    shared_->home.reserve(capacity);
+    shared_->capacity = capacity;
+  }
+  shared_->shrink();
+}
+
+std::size_t BlockPool::block_bytes() const {
+  return shared_->block_bytes;
+}
+
+std::size_t BlockPool::allocated() const {
+  const std::lock_guard lock(shared_->mutex);
+  return shared_->allocated;
+}
+
+std::size_t BlockPool::out() const {
+  const std::lock_guard lock(shared_->mutex);
+  return shared_->allocated - shared_->home.size();
+}
+
+BlockPool::Block::Block(Block&& other) noexcept
+    : shared_(std::move(other.shared_)), memory_(std::exchange(other.memory_, nullptr)) {}
+
+BlockPool::Block& BlockPool::Block::operator=(Block&& other) noexcept {
+  Block taken{std::move(other)};  // Holds, and gives back here, what this handle had.
+  std::swap(shared_, taken.shared_);
+  std::swap(memory_, taken.memory_);
+  return *this;
+}
+
+BlockPool::Block::~Block() {
+  if (memory_ != nullptr) shared_->come_home(memory_);
+}
+
+std::span<std::byte> BlockPool::Block::bytes() const {
+  return memory_ == nullptr ? std::span<std::byte>{} : std::span{memory_, shared_->block_bytes};
+}
+
+}  // namespace headrace

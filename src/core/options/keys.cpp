@@ -1,0 +1,254 @@
+// Keys: their tables, and what a misspelt one was meant to be.
+#include <headrace/options.h>
+
+#include <algorithm>
+#include <iterator>
+
+#include "core/options/keys.h"
+
+namespace headrace {
+namespace {
+
+// Insertions, deletions, replacements and swaps of neighbours that lead from one text to the other ("optimal string
+// alignment"). Texts beyond 64 characters are nobody's typing error: they are as far apart as they are long.
+std::size_t edit_distance(std::string_view a, std::string_view b) {
+  if (a.size() > 64 || b.size() > 64) return std::max(a.size(), b.size());
+  std::vector<std::size_t> before_last(b.size() + 1), last(b.size() + 1), row(b.size() + 1);
+  for (std::size_t j = 0; j <= b.size(); ++j) row[j] = j;
+  for (std::size_t i = 1; i <= a.size(); ++i) {
+    before_last = last;
+    last = row;
+    row[0] = i;
+    for (std::size_t j = 1; j <= b.size(); ++j) {
+      row[j] = std::min({last[j] + 1, row[j - 1] + 1, last[j - 1] + (a[i - 1] == b[j - 1] ? 0U : 1U)});
+      if (i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1])
+        row[j] = std::min(row[j], before_last[j - 2] + 1);
+    }
+  }
+  return row.back();
+}
+
+std::string_view last_part(std::string_view key) {
+  const std::size_t dot = key.rfind('.');
+  return dot == std::string_view::npos ? key : key.substr(dot + 1);
+}
+
+// What other programs call what a key of a recipe decides, as people write it in a recipe or as a keyword.
+struct Synonym {
+  std::string_view word;  // The last part of the key that was written.
+  std::string_view key;   // The recipe's.
+};
+constexpr Synonym kSynonyms[] = {
+    {"bs", "data.batch_size"},
+    {"batch", "data.batch_size"},
+    {"dataset", "data.source"},
+    {"path", "data.source"},
+    {"root", "data.source"},
+    {"workers", "data.num_workers"},
+    {"prefetch", "data.prefetch_batches"},
+    {"prefetch_factor", "data.prefetch_batches"},
+    {"drop_last", "data.last_batch"},
+    {"num_replicas", "data.world_size"},
+    {"img_size", "data.transform.size"},
+    {"image_size", "data.transform.size"},
+    {"resolution", "data.transform.size"},
+    {"stddev", "data.transform.std"},
+    {"hflip", "data.transform.flip_probability"},
+    {"flip", "data.transform.flip_probability"},
+    {"horizontal_flip", "data.transform.flip_probability"},
+    {"padding", "data.transform.pad"},
+    {"arch", "model.name"},
+    {"n_classes", "model.num_classes"},
+    {"pretrained", "model.weights"},
+    {"checkpoint", "model.weights"},
+    {"channels_last", "model.memory_format"},
+    {"learning_rate", "optimizer.lr"},
+    {"wd", "optimizer.weight_decay"},
+    {"warmup", "lr_scheduler.warmup_steps"},
+    {"scheduler", "lr_scheduler.name"},
+    {"max_epochs", "train.epochs"},
+    {"num_epochs", "train.epochs"},
+    {"amp", "train.precision"},
+    {"accumulate_grad_batches", "train.gradient_accumulation_steps"},
+    {"grad_clip", "train.max_grad_norm"},
+    {"gradient_clip_val", "train.max_grad_norm"},
+    {"num_threads", "compute.intra_op_threads"},
+    {"budget", "tune.budget_s"},
+};
+
+struct RetiredKey {
+  std::string_view key;
+  std::string_view successor;
+  std::string_view value;      // The line is for this one, as TOML writes it; empty: for each.
+  std::string_view value_now;  // Empty: the same.
+  std::string_view how;        // What to write now; empty: the same value, or value_now.
+};
+constexpr RetiredKey kRetiredKeys[] = {
+#define RETIRED_KEY(...) {__VA_ARGS__},
+#define RETIRED_TABLE(table, successor)
+#define RETIRED_WORD(word, successor)
+#include "core/options/retired_names.inc"
+#undef RETIRED_KEY
+#undef RETIRED_TABLE
+};
+
+struct RetiredTable {
+  std::string_view table;
+  std::string_view successor;
+};
+constexpr RetiredTable kRetiredTables[] = {
+#define RETIRED_KEY(...)
+#define RETIRED_TABLE(...) {__VA_ARGS__},
+#include "core/options/retired_names.inc"
+#undef RETIRED_KEY
+#undef RETIRED_TABLE
+#undef RETIRED_WORD
+};
+
+// A key may lack the tables around it, as a keyword of Python's does: "batch_size" is data.batch_size.
+bool is_short_for(std::string_view written, std::string_view key) {
+  return written == key ||
+         (key.size() > written.size() && key.ends_with(written) && key[key.size() - written.size() - 1] == '.');
+}
+
+bool has_field(const std::vector<Field>& fields, std::string_view key) {
+  return std::any_of(fields.begin(), fields.end(), [&](const Field& field) { return field.key == key; });
+}
+
+// The key in the table that took its own one's place.
+std::string in_current_table(std::string_view key) {
+  for (const RetiredTable& retired : kRetiredTables) {
+    const std::string_view table = retired.table;
+    if (!key.starts_with(table) || (key.size() > table.size() && key[table.size()] != '.')) continue;
+    return std::string(retired.successor) + std::string(key.substr(table.size()));
+  }
+  return std::string(key);
+}
+
+// ", which is now data.num_workers": of a key that an earlier version had; empty where none had it. `fields` may lack
+// the tables around their keys, too.
+std::string advice_on_retired_key(const std::vector<Field>& fields, std::string_view key) {
+  std::string advice;
+  for (const RetiredKey& retired : kRetiredKeys) {
+    if (!is_short_for(key, retired.key) && key != in_current_table(retired.key)) continue;
+    const auto field = std::find_if(fields.begin(), fields.end(), [&](const Field& candidate) {
+      return is_short_for(candidate.key, retired.successor);
+    });
+    const bool of_keywords = retired.how.starts_with("with ");  // Another keyword belongs to it, which no recipe has.
+    if (field == fields.end() || (of_keywords && field->key != last_part(field->key))) continue;
+    const std::string_view now = retired.how.empty() ? retired.value_now : retired.how;
+    advice += advice.empty() ? ", which is now " : ", or ";
+    advice += field->key;
+    if (!now.empty()) advice += of_keywords ? " " : " = ";
+    advice += now;
+    if (!retired.value.empty()) advice += fmt::format(" (for {})", retired.value);
+  }
+  if (!advice.empty()) return advice;
+  const std::string now = current_name(key);
+  return now != key && has_field(fields, now) ? fmt::format(", which is now {}", now) : "";
+}
+
+bool is_synonym(std::string_view word, std::string_view key) {
+  return std::any_of(std::begin(kSynonyms), std::end(kSynonyms),
+                     [&](const Synonym& synonym) { return synonym.word == word && is_short_for(key, synonym.key); });
+}
+
+std::size_t edits_allowed(std::string_view text) {
+  return std::max<std::size_t>(1, text.size() / 3);
+}
+
+}  // namespace
+
+std::string table_of(std::string_view key) {
+  const std::size_t dot = key.rfind('.');
+  return dot == std::string_view::npos ? "" : std::string(key.substr(0, dot));
+}
+
+std::string current_name(std::string_view key) {
+  for (const RetiredKey& retired : kRetiredKeys) {
+    if (retired.key == key) return std::string(retired.successor);
+  }
+  return in_current_table(key);
+}
+
+std::pair<std::string, std::string> current_setting(std::string_view key, std::string_view value) {
+  for (const RetiredKey& retired : kRetiredKeys) {
+    if (retired.key != key || (!retired.value.empty() && retired.value != value)) continue;
+    return {std::string(retired.successor), std::string(retired.value_now.empty() ? value : retired.value_now)};
+  }
+  return {current_name(key), std::string(value)};
+}
+
+std::string nearest_name(const std::vector<std::string>& names, std::string_view name) {
+  std::string nearest;
+  std::size_t distance_min = edits_allowed(name) + 1;
+  for (const std::string& known : names) {
+    const std::size_t distance = edit_distance(known, name);
+    if (distance < distance_min) {
+      distance_min = distance;
+      nearest = known;
+    }
+  }
+  return nearest;
+}
+
+std::string nearest_key(const std::vector<Field>& fields, std::string_view key) {
+  for (const Field& field : fields) {
+    if (is_synonym(last_part(key), field.key)) return field.key;
+  }
+  std::string nearest;
+  std::size_t distance_min = edits_allowed(last_part(key)) + 1;
+  for (const Field& field : fields) {
+    // By the last part, which says what a key is; another table costs one edit: "train.batch_size" is found, and
+    // "data.bach_size" before it.
+    const bool same_table = table_of(field.key) == table_of(key);
+    const std::size_t distance = edit_distance(last_part(field.key), last_part(key)) + (same_table ? 0 : 1);
+    if (distance < distance_min) {
+      distance_min = distance;
+      nearest = field.key;
+    }
+  }
+  if (!nearest.empty()) return nearest;
+  // A misspelt table, or dots in the wrong place. No more than an edit or two: tables are long, and what stands behind
+  // them must not differ.
+  std::size_t whole_min = 3;
+  for (const Field& field : fields) {
+    const std::size_t distance = edit_distance(field.key, key);
+    if (distance < whole_min && last_part(field.key) == last_part(key)) {
+      whole_min = distance;
+      nearest = field.key;
+    }
+  }
+  return nearest;
+}
+
+std::string advice_on_key(const std::vector<Field>& fields, std::string_view key) {
+  if (std::string advice = advice_on_retired_key(fields, key); !advice.empty()) return advice;
+  if (const std::string nearest = nearest_key(fields, key); !nearest.empty()) {
+    return fmt::format(", did you mean {}?", nearest);
+  }
+  std::vector<std::string> names;
+  for (const Field& field : fields) {
+    if (table_of(field.key) == table_of(key)) names.emplace_back(last_part(field.key));
+  }
+  if (names.empty()) {  // No such table.
+    for (const Field& field : fields) {
+      if (std::string table = table_of(field.key); std::find(names.begin(), names.end(), table) == names.end()) {
+        names.push_back(std::move(table));
+      }
+    }
+    std::erase(names, "");
+    return names.empty() ? "" : fmt::format("; the tables are {}", fmt::join(names, ", "));
+  }
+  const std::string table = table_of(key);
+  return fmt::format("; the keys{} are {}", table.empty() ? "" : " of " + table, fmt::join(names, ", "));
+}
+
+const Field& field_named(const std::vector<Field>& fields, std::string_view key) {
+  for (const Field& field : fields) {
+    if (field.key == key) return field;
+  }
+  fail(ErrorCode::invalid_argument, "unknown key {}{}", key, advice_on_key(fields, key));
+}
+
+}  // namespace headrace

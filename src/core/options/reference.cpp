@@ -1,0 +1,133 @@
+// docs/options.md and the JSON schema, from the same fields as everything else.
+#include <headrace/options.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include <nlohmann/json.hpp>
+#include "core/options/keys.h"
+
+namespace headrace {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+// A cell of a Markdown table: a bar would end it.
+std::string cell(std::string_view text) {
+  std::string out;
+  for (const char c : text) out += c == '|' ? std::string("\\|") : std::string(1, c);
+  return out;
+}
+
+void append_rows(std::string& out, const std::vector<Field>& fields, const std::string& table) {
+  out += "| key | type | default | range | what it does |\n|---|---|---|---|---|\n";
+  for (const Field& field : fields) {
+    if (table_of(field.key) != table) continue;
+    const std::string value = field.kind == FieldKind::tables ? "[]" : to_toml(field.get());
+    out += fmt::format("| `{}` | {} | `{}` | {} | {} |\n", field.key, wanted_words(field.kind), cell(value),
+                       cell(field.range), cell(field.sentence));
+  }
+}
+
+void append_sections(std::string& out, const std::vector<Field>& fields, const std::string& own_table) {
+  std::vector<std::string> tables;
+  for (const Field& field : fields) {
+    const std::string table = table_of(field.key);
+    if (std::find(tables.begin(), tables.end(), table) != tables.end()) continue;
+    tables.push_back(table);
+    if (table != own_table) out += fmt::format("\n## [{}]\n\n", table);
+    append_rows(out, fields, table);
+  }
+  for (const Field& field : fields) {
+    if (field.kind != FieldKind::tables) continue;
+    out += fmt::format("\n## [[{}]]\n\n{}\n\n", field.key, field.sentence);
+    append_sections(out, field.element_defaults(), field.key + "[]");
+  }
+}
+
+Json json_value(const OptionValue& value) {
+  return std::visit([](const auto& held) { return Json(held); }, value);
+}
+
+template <class Number>
+void append_bounds(Json& schema, const Field& field) {
+  if (std::isfinite(field.low)) schema["minimum"] = static_cast<Number>(field.low);
+  if (std::isfinite(field.high)) schema["maximum"] = static_cast<Number>(field.high);
+}
+
+Json object_schema(const std::vector<Field>& fields, const std::string& prefix);
+
+Json field_schema(const Field& field) {
+  Json schema;
+  schema["description"] = field.sentence;
+  switch (field.kind) {
+    case FieldKind::boolean:
+      schema["type"] = "boolean";
+      break;
+    case FieldKind::integer:
+      schema["type"] = "integer";
+      append_bounds<std::int64_t>(schema, field);
+      if (field.or_auto) {
+        schema["type"] = {"integer", "string"};
+        schema["pattern"] = "^auto$";  // Of the text; minimum and maximum speak of numbers alone.
+      }
+      break;
+    case FieldKind::real:
+      schema["type"] = "number";
+      append_bounds<double>(schema, field);
+      break;
+    case FieldKind::text:
+      schema["type"] = "string";
+      break;
+    case FieldKind::choice:
+      schema["enum"] = Json::array();
+      for (const std::string& name : field.choices) schema["enum"].push_back(json_value(detail::choice_value(name)));
+      break;
+    case FieldKind::reals:
+      schema["type"] = "array";
+      schema["items"] = {{"type", "number"}};
+      append_bounds<double>(schema["items"], field);
+      break;
+    case FieldKind::texts:
+      schema["type"] = "array";
+      schema["items"] = {{"type", "string"}};
+      break;
+    case FieldKind::tables:
+      schema["type"] = "array";
+      schema["items"] = object_schema(field.element_defaults(), field.key + "[].");
+      schema["default"] = Json::array();
+      return schema;
+  }
+  schema["default"] = json_value(field.get());
+  return schema;
+}
+
+// The object of all fields under `prefix`, nested ones by their dots.
+Json object_schema(const std::vector<Field>& fields, const std::string& prefix) {
+  Json properties = Json::object();
+  for (const Field& field : fields) {
+    if (field.key.rfind(prefix, 0) != 0) continue;
+    const std::string rest = field.key.substr(prefix.size());
+    const std::size_t dot = rest.find('.');
+    const std::string name = rest.substr(0, dot);
+    if (properties.contains(name)) continue;
+    properties[name] = dot == std::string::npos ? field_schema(field) : object_schema(fields, prefix + name + ".");
+  }
+  return {{"type", "object"}, {"properties", properties}, {"additionalProperties", false}};
+}
+
+}  // namespace
+
+std::string options_markdown(const std::vector<Field>& fields, std::string_view title) {
+  std::string out = fmt::format("# {}\n\n", title);
+  append_sections(out, fields, "");
+  return out;
+}
+
+nlohmann::ordered_json options_schema(const std::vector<Field>& fields, std::string_view title) {
+  Json schema = {{"$schema", "https://json-schema.org/draft/2020-12/schema"}, {"title", title}};
+  schema.update(object_schema(fields, ""));
+  return schema;
+}
+
+}  // namespace headrace

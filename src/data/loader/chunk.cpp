@@ -1,0 +1,333 @@
+#include "data/loader/detail/chunk.h"
+
+#include <headrace/error.h>
+
+#include <algorithm>
+#include <array>
+#include <functional>
+#include <limits>
+#include <new>
+#include <optional>
+#include <string>
+
+#include "data/loader/detail/on_corrupt.h"
+#include "data/loader/detail/sample_check.h"
+#include "data/transform/image_maker.h"
+
+namespace headrace::detail {
+namespace {
+
+// Files of a chunk that wait to be decoded, in bytes: no more than this and one more file. They are still in the cache
+// then, and few buffers ever hold a large one: what a worker holds does not creep up over the epochs.
+constexpr std::size_t kAheadMax = std::size_t{256} << 10;
+
+constexpr int kReplacementsMax = 32;
+// Apart from the keys of transforms and orders, or a replacement would repeat the numbers that its image draws.
+constexpr std::uint64_t kReplacementKey = 0x9B05688C2B3E6C1FU;
+
+std::string name_of(const Source& source, std::int64_t index) {
+  try {
+    return source.sample_name(index);
+  } catch (...) {  // The failure to be reported is the sample's, not that of its name.
+    return fmt::format("sample {}", index);
+  }
+}
+
+// The current exception as an Error that names the sample; as std::bad_alloc when there is no memory for its message.
+std::exception_ptr error_of_sample(const Source& source, std::int64_t index) noexcept try {
+  const std::string name = name_of(source, index);
+  try {
+    throw;
+  } catch (const Error& error) {
+    if (std::string_view(error.what()).find(name) != std::string_view::npos) return std::current_exception();
+    return std::make_exception_ptr(Error(error.code(), fmt::format("data: {}: {}", name, error.what())));
+  } catch (const std::bad_alloc&) {
+    return std::make_exception_ptr(Error(ErrorCode::out_of_memory, fmt::format("data: {}: out of memory", name)));
+  } catch (const std::exception& error) {
+    return std::make_exception_ptr(Error(ErrorCode::internal, fmt::format("data: {}: {}", name, error.what())));
+  } catch (...) {
+    return std::make_exception_ptr(Error(ErrorCode::internal, fmt::format("data: {}: unknown exception", name)));
+  }
+} catch (...) {
+  return std::current_exception();
+}
+
+// Whether a source has copied them there, or told where they are.
+bool lies_in(const std::vector<std::uint8_t>& buffer, std::span<const std::uint8_t> bytes) {
+  const std::less_equal<> before;
+  return !bytes.empty() && before(buffer.data(), bytes.data()) &&
+         before(bytes.data() + bytes.size(), buffer.data() + buffer.size());
+}
+
+// A shuffled order leaves the hardware no pattern, so each image is asked for while the rest of the chunk is being
+// read; after the first lines the hardware follows by itself. Inlined by force: g++ 12 takes a function that only
+// prefetches for one without effect and removes the call.
+[[gnu::always_inline]] inline void start_fetching(std::span<const std::uint8_t> bytes) {
+  constexpr std::size_t kCacheLine = 64, kReach = 16 * kCacheLine;
+  for (std::size_t at = 0; at < std::min(bytes.size(), kReach); at += kCacheLine) __builtin_prefetch(&bytes[at]);
+}
+
+// One call of load_chunk. Samples are counted from the chunk's first.
+class ChunkLoad {
+ public:
+  ChunkLoad(const Pass& pass, const ChunkPlace& place, Workspace& workspace, SampleCache* cache)
+      : pass_(pass),
+        place_(place),
+        hand_(pass.batch_sampler.slice(place.slot.index)),
+        workspace_(workspace),
+        images_(entries_of(cache, Cache::decoded)),
+        files_(entries_of(cache, Cache::encoded)),
+        maker_(pass, workspace.images, images_),
+        sample_bytes_(place.slot.images.size() / place.slot.labels.size()) {}
+
+  ChunkReport run();
+
+ private:
+  enum class Outcome { made, corrupt, failed };
+
+  static RamCache* entries_of(SampleCache* cache, Cache form) {
+    return cache != nullptr && cache->form == form ? &cache->entries : nullptr;
+  }
+  template <class Work>
+  Outcome attempt(std::int64_t index, const Work& work);
+  void read(std::int64_t index, std::int64_t drawn_as, std::size_t i);
+  std::optional<HeldSample> find_kept(std::int64_t index, std::int64_t drawn_as) const;
+  void make(std::int64_t index, std::int64_t drawn_as, std::size_t i);
+  bool note_corrupt(std::int64_t index) noexcept;
+  std::int64_t read_ahead(std::int64_t begin);
+  bool make_read(std::int64_t begin, std::int64_t end);
+  Outcome stand_in(std::size_t i);
+  Outcome replace(std::size_t i);
+  void fail_without_replacement(std::int64_t wanted) noexcept;
+  bool is_wanted(std::size_t i) const {
+    return place_.position + static_cast<std::int64_t>(i) < pass_.stop_at.load(std::memory_order_relaxed);
+  }
+  void note_error(std::exception_ptr error, std::int64_t i);
+  std::size_t in_slot(std::size_t i) const { return static_cast<std::size_t>(place_.first) + i; }
+  std::int64_t position_of(std::size_t i) const {
+    return pass_.batch_sampler.position_of(hand_, static_cast<std::int64_t>(in_slot(i)));
+  }
+  std::span<std::byte> row(std::size_t i) const {
+    return place_.slot.images.subspan(in_slot(i) * sample_bytes_, sample_bytes_);
+  }
+
+  const Pass& pass_;
+  const ChunkPlace& place_;
+  const BatchSampler::Slice hand_;
+  Workspace& workspace_;
+  RamCache* const images_;  // Null: none are kept,
+  RamCache* const files_;   // likewise.
+  ImageMaker maker_;
+  const std::size_t sample_bytes_;
+  std::array<HeldSample, kChunkMax> samples_;
+  std::array<bool, kChunkMax> readable_{};
+  std::size_t read_from_ = 0;   // The first sample of those read ahead together.
+  std::exception_ptr failure_;  // Of the last attempt that failed.
+  ChunkReport report_;
+};
+
+// Several are read before the first is transformed, so that the two are timed apart at the price of one clock reading,
+// and so that all are on their way from memory.
+ChunkReport ChunkLoad::run() {
+  const std::int64_t begin_ns = pass_.clock();
+  std::int64_t round_ns = begin_ns;
+  bool going = true;
+  while (going && report_.samples < place_.count) {
+    const std::int64_t begin = report_.samples, end = read_ahead(begin);
+    const std::int64_t read_ns = pass_.clock();
+    report_.read_ns += read_ns - round_ns;
+    going = make_read(begin, end) && end > begin;
+    round_ns = pass_.clock();
+  }
+  report_.busy_ns = round_ns - begin_ns;
+  report_.read_ns += maker_.read_ns();
+  report_.decode_ns = maker_.decode_ns();
+  report_.read_bytes += maker_.read_bytes();
+  report_.decoded_bytes = maker_.decoded_bytes();
+  report_.done += maker_.done();
+  report_.written_bytes = report_.samples * static_cast<std::int64_t>(sample_bytes_);
+  return std::move(report_);
+}
+
+// Reads from sample `begin` on; returns where it ended, which is at `begin` only after an error or a stop.
+std::int64_t ChunkLoad::read_ahead(std::int64_t begin) {
+  std::size_t waiting = 0;
+  std::int64_t at = begin;
+  read_from_ = static_cast<std::size_t>(begin);
+  for (; at < place_.count && waiting < kAheadMax; ++at) {
+    const auto i = static_cast<std::size_t>(at);
+    if (!is_wanted(i)) break;
+    const std::int64_t index = pass_.order.sample_at(position_of(i));
+    place_.slot.sample_indices[in_slot(i)] = index;
+    const Outcome outcome = attempt(index, [&] { read(index, pass_.draws_of(position_of(i), index), i); });
+    if (outcome == Outcome::failed) {
+      note_error(failure_, at);
+      break;
+    }
+    readable_[i] = outcome == Outcome::made;
+    if (readable_[i] && samples_[i].form == ImageForm::encoded) waiting += samples_[i].bytes.size();
+  }
+  return at;
+}
+
+// False after an error or a stop.
+bool ChunkLoad::make_read(std::int64_t begin, std::int64_t end) {
+  Batch::Slot& slot = place_.slot;
+  for (std::int64_t at = begin; at < end; ++at) {
+    const auto i = static_cast<std::size_t>(at);
+    const std::int64_t index = slot.sample_indices[in_slot(i)];
+    Outcome outcome = Outcome::corrupt;
+    if (readable_[i]) {
+      // A file takes a millisecond; pixels are not worth asking.
+      if (samples_[i].form == ImageForm::encoded && !is_wanted(i)) return false;
+      outcome = attempt(index, [&] { make(index, pass_.draws_of(position_of(i), index), i); });
+    }
+    if (outcome == Outcome::corrupt) outcome = stand_in(i);
+    if (outcome != Outcome::made) {
+      if (failure_ != nullptr) note_error(failure_, at);
+      return false;
+    }
+    ++report_.samples;
+  }
+  return report_.error == nullptr;
+}
+
+// Runs `work` on a sample. Corrupt: it failed by what the policy covers, and is noted.
+template <class Work>
+ChunkLoad::Outcome ChunkLoad::attempt(std::int64_t index, const Work& work) {
+  try {
+    work();
+    return Outcome::made;
+  } catch (...) {
+    failure_ = error_of_sample(pass_.source, index);
+  }
+  const bool covered = pass_.on_corrupt != OnCorrupt::fail && note_corrupt(index);
+  return covered ? Outcome::corrupt : Outcome::failed;
+}
+
+// False when the last failure is none of the sample's own.
+bool ChunkLoad::note_corrupt(std::int64_t index) noexcept try {
+  try {
+    std::rethrow_exception(failure_);
+  } catch (const Error& error) {
+    if (!is_of_the_sample(error.code())) return false;
+    workspace_.corrupt.push_back({index, name_of(pass_.source, index), error.what()});
+    return true;
+  }
+} catch (...) {  // There is no memory, neither for the sample nor for a note.
+  failure_ = std::current_exception();
+  return false;
+}
+
+void ChunkLoad::read(std::int64_t index, std::int64_t drawn_as, std::size_t i) {
+  if (images_ != nullptr || files_ != nullptr) {
+    if (const auto kept = find_kept(index, drawn_as)) {
+      samples_[i] = *kept;
+      ++report_.cache_hits;
+      return;
+    }
+    ++report_.cache_misses;
+  }
+  const SampleLimits limits = pass_.options.limits();
+  check_limit(pass_.source, pass_.source.sample_bytes(index), index, limits);
+  const auto outline = pass_.source.outline(index);
+  if (outline) check_sample(pass_.source, *outline, index, limits, /*whole=*/false);
+  const bool in_rows = outline && !(images_ != nullptr && maker_.has_room(*outline));
+  std::vector<std::uint8_t>& buffer = workspace_.files[i - read_from_];
+  samples_[i] = {in_rows ? *outline : pass_.source.read(index, buffer)};
+  ++report_.read;
+  report_.read_bytes += std::ssize(samples_[i].bytes);
+  if (!in_rows) {
+    const std::int64_t bytes = std::ssize(samples_[i].bytes);
+    report_.done.add(SamplePass::read, bytes, lies_in(buffer, samples_[i].bytes) ? bytes : 0);
+    check_sample(pass_.source, samples_[i], index, limits, /*whole=*/true);
+  }
+  const bool encoded = samples_[i].form == ImageForm::encoded;
+  if (images_ != nullptr && !in_rows && !encoded) maker_.keep(samples_[i], index);
+  if (files_ != nullptr && encoded && keep_file(*files_, index, samples_[i])) {
+    const std::int64_t kept = std::ssize(samples_[i].bytes) + std::ssize(samples_[i].entropy_index);
+    report_.done.add(SamplePass::keep, kept, kept);
+  }
+  start_fetching(samples_[i].bytes);
+}
+
+std::optional<HeldSample> ChunkLoad::find_kept(std::int64_t index, std::int64_t drawn_as) const {
+  if (images_ != nullptr) return maker_.find(index, drawn_as);
+  const auto file = find_file(*files_, index);
+  if (!file) return std::nullopt;
+  HeldSample sample{*file};
+  sample.label = pass_.source.label(index);
+  return sample;
+}
+
+// The draws are those of the sample that was wanted, so that a sample and the same one in another's place differ.
+void ChunkLoad::make(std::int64_t index, std::int64_t drawn_as, std::size_t i) {
+  maker_.make(samples_[i], index, drawn_as, row(i));
+  Batch::Slot& slot = place_.slot;
+  slot.sample_indices[in_slot(i)] = index;
+  slot.labels[in_slot(i)] = samples_[i].label;
+  slot.valid[in_slot(i)] = static_cast<std::int64_t>(in_slot(i)) < hand_.counted ? 1 : 0;
+}
+
+// What the policy puts in the place of a corrupt sample.
+ChunkLoad::Outcome ChunkLoad::stand_in(std::size_t i) {
+  if (pass_.on_corrupt == OnCorrupt::replace) return replace(i);
+  Batch::Slot& slot = place_.slot;
+  const auto pixels = row(i);
+  std::fill(pixels.begin(), pixels.end(), std::byte{0});  // Of every type the 0.
+  const std::int64_t label = pass_.source.label(slot.sample_indices[in_slot(i)]);
+  slot.labels[in_slot(i)] = label >= 0 && label < pass_.source.num_classes() ? label : 0;
+  slot.valid[in_slot(i)] = 0;
+  ++report_.zeroed;
+  return Outcome::made;
+}
+
+ChunkLoad::Outcome ChunkLoad::replace(std::size_t i) {
+  const std::int64_t wanted = place_.slot.sample_indices[in_slot(i)];
+  const std::int64_t drawn_as = pass_.draws_of(position_of(i), wanted);
+  SampleRandom random{pass_.seed ^ kReplacementKey, pass_.epoch, drawn_as};
+  constexpr std::int64_t kDrawable = std::numeric_limits<std::uint32_t>::max();
+  const auto samples = static_cast<std::uint32_t>(std::min(pass_.source.size(), kDrawable));
+  for (int draw = 0; draw < kReplacementsMax; ++draw) {
+    if (!is_wanted(i)) {
+      failure_ = nullptr;
+      return Outcome::failed;
+    }
+    const auto index = static_cast<std::int64_t>(random.below(samples));
+    const Outcome outcome = attempt(index, [&] {
+      read(index, drawn_as, i);
+      make(index, drawn_as, i);
+    });
+    if (outcome != Outcome::corrupt) return outcome;
+  }
+  fail_without_replacement(wanted);
+  return Outcome::failed;
+}
+
+void ChunkLoad::fail_without_replacement(std::int64_t wanted) noexcept try {
+  const auto& noted = workspace_.corrupt;
+  const auto own = std::find_if(noted.begin(), noted.end(), [&](const auto& sample) { return sample.index == wanted; });
+  failure_ = std::make_exception_ptr(
+      Error(ErrorCode::corrupt_data, fmt::format("{}; the {} samples drawn in its place are corrupt too, the last: {}",
+                                                 own->reason, kReplacementsMax, noted.back().reason)));
+} catch (...) {
+  failure_ = std::current_exception();
+}
+
+// The earlier one when both stages fail: what is made comes before what is being read.
+void ChunkLoad::note_error(std::exception_ptr error, std::int64_t i) {
+  report_.error = std::move(error);
+  report_.error_position = place_.position + i;
+}
+
+}  // namespace
+
+ChunkReport load_chunk(const Pass& pass, const ChunkPlace& place, Workspace& workspace, SampleCache* cache) noexcept {
+  HEADRACE_CHECK(place.count >= 1 && place.count <= kChunkMax, "data: a chunk of {} samples", place.count);
+  workspace.corrupt.clear();
+  ChunkReport report = ChunkLoad{pass, place, workspace, cache}.run();
+  workspace.trim();
+  return report;
+}
+
+}  // namespace headrace::detail

@@ -1,0 +1,224 @@
+// Where samples come from and how they are batched.
+#pragma once
+
+#include <headrace/options.h>
+
+#include <array>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "data/transform/transform_options.h"
+
+namespace headrace {
+
+enum class LastBatch { keep, drop, pad };
+constexpr auto choices(LastBatch) {
+  return std::array{Choice<LastBatch>{LastBatch::keep, "keep"}, Choice<LastBatch>{LastBatch::drop, "drop"},
+                    Choice<LastBatch>{LastBatch::pad, "pad"}};
+}
+
+enum class Sampler { each, weighted, class_balanced };
+constexpr auto choices(Sampler) {
+  return std::array{Choice<Sampler>{Sampler::each, "each"}, Choice<Sampler>{Sampler::weighted, "weighted"},
+                    Choice<Sampler>{Sampler::class_balanced, "class_balanced"}};
+}
+
+enum class BucketBy { bytes, shape };
+constexpr auto choices(BucketBy) {
+  return std::array{Choice<BucketBy>{BucketBy::bytes, "bytes"}, Choice<BucketBy>{BucketBy::shape, "shape"}};
+}
+
+enum class OnCorrupt { fail, replace, zero };
+constexpr auto choices(OnCorrupt) {
+  return std::array{Choice<OnCorrupt>{OnCorrupt::fail, "fail"}, Choice<OnCorrupt>{OnCorrupt::replace, "replace"},
+                    Choice<OnCorrupt>{OnCorrupt::zero, "zero"}};
+}
+
+enum class Cache { none, decoded, encoded, automatic };
+constexpr auto choices(Cache) {
+  return std::array{Choice<Cache>{Cache::none, "none"}, Choice<Cache>{Cache::decoded, "decoded"},
+                    Choice<Cache>{Cache::encoded, "encoded"}, Choice<Cache>{Cache::automatic, "auto"}};
+}
+
+enum class IndexUse { none, use, build };
+constexpr auto choices(IndexUse) {
+  return std::array{Choice<IndexUse>{IndexUse::none, "none"}, Choice<IndexUse>{IndexUse::use, "use"},
+                    Choice<IndexUse>{IndexUse::build, "build"}};
+}
+
+// What a sample may be at most; more is refused before memory is taken for it.
+struct SampleLimits {
+  std::int64_t pixels = 178'956'970;             // As many as Pillow opens.
+  std::int64_t bytes = std::int64_t{256} << 20;  // As it is stored.
+};
+
+struct DataOptions {
+  std::string source;             // "idx:DIR", "folder:DIR", "list:FILE" or "pack:PATH". No default.
+  double val_fraction = 0;        // Of the training samples, held out as the split val where the source is opened.
+  std::int64_t batch_size = 128;  // Samples in a batch.
+  std::int64_t num_workers = 1;   // Threads that load; 0: the training thread loads. Live knob; never changes a byte.
+  std::int64_t num_workers_max = 0;   // Of num_workers = AUTOTUNE; 0: the larger of 16 and twice the usable cores.
+  std::int64_t prefetch_batches = 2;  // Batches ready or in the making ahead of the consumer. Live knob. Costs memory.
+  std::int64_t prefetch_mib = 0;      // Bound of these batches, in MiB; 0: a quarter of the memory limit.
+  LastBatch last_batch = LastBatch::keep;
+  bool shuffle = true;                   // A new order each epoch, from (seed, epoch) alone.
+  std::int64_t shuffle_window = 0;       // Shuffles shards, and samples in windows of so many; 0: all samples at once.
+  std::int64_t buckets = 0;              // Of samples that are alike; a batch comes from one of them. 0: no buckets.
+  BucketBy bucket_by = BucketBy::bytes;  // In what they are alike.
+  Sampler sampler = Sampler::each;       // Each sample once an epoch, or as many draws with replacement.
+  std::vector<double> weights;           // sampler = weighted: one a class or one a sample.
+  std::int64_t world_size = 1;           // Processes that share the epoch; each loads its part.
+  std::int64_t rank = 0;                 // Which of them this one is.
+  bool in_order = true;                  // Batches come in the epoch's order, or as they get ready.
+  OnCorrupt on_corrupt = OnCorrupt::fail;  // What becomes of a sample that cannot be read or decoded.
+  Cache cache = Cache::none;               // Samples kept in memory. Live knob; never changes a byte.
+  std::int64_t cache_mib = 0;              // Bound of the cache, in MiB; 0: half of what the memory limit leaves free.
+  IndexUse index = IndexUse::use;          // Of JPEG files, for crops. Only build writes to the data's folder.
+  bool scale_decode = false;               // JPEG files smaller than they are, where a crop needs no more.
+  std::int64_t max_pixels = SampleLimits{}.pixels;       // Of an image; a larger one counts as corrupt.
+  std::int64_t max_sample_bytes = SampleLimits{}.bytes;  // Of a sample as it is stored, likewise.
+  TransformOptions transform;
+
+  SampleLimits limits() const noexcept { return {max_pixels, max_sample_bytes}; }
+};
+
+// Of describe(): which samples come when, and to whom.
+template <class Visitor, class Options>
+void describe_order(Visitor& visit, Options& o) {
+  visit("shuffle", o.shuffle, "Draw a new order each epoch, from the seed and the epoch alone (training only).");
+  visit("shuffle_window", o.shuffle_window, Range<std::int64_t>{0, std::int64_t{1} << 40},
+        "For data in shards that are read from begin to end: shuffle the shards, and the samples in windows of so many "
+        "only; 0 shuffles all samples.");
+  visit("buckets", o.buckets, Range<std::int64_t>{0, 4096},
+        "Sort the samples into so many buckets of samples that are alike (bucket_by) and fill each batch from one of "
+        "them; 0 does not sort (training only).");
+  visit("bucket_by", o.bucket_by,
+        "What the samples of a bucket are alike in: bytes, the size of the file, by which they cost alike to read and "
+        "decode; or shape, the height and width of the image as it is stored, by which whoever pads a batch to its "
+        "largest image wastes little. For shape the headers of all images are read when the loader is built.");
+  visit("sampler", o.sampler,
+        "each takes every sample once an epoch; weighted draws as many with replacement, each with its chance in "
+        "weights; class_balanced the same with equal chances for the classes (training only).");
+  visit("weights", o.weights, Range<double>{0.0, 1e12},
+        "Chances of sampler = weighted, relative to one another: one number a class, which all its samples have, or "
+        "one a sample.");
+  visit("world_size", o.world_size, Range<std::int64_t>{1, 65536},
+        "Processes that train together. Their batches, taken in turns, are those of one process; each loads its own "
+        "only.");
+  visit("rank", o.rank, Range<std::int64_t>{0, 65535}, "Which of the ranks this process is, from 0.");
+  visit("in_order", o.in_order,
+        "Give the batches of an epoch in its order. false gives each as soon as it is whole, so that one slow file "
+        "holds up its own batch alone: the same batches, in an order that differs from run to run, and no state within "
+        "an epoch. A recipe's batches come in order.");
+}
+
+template <class Visitor, class Options>
+requires std::same_as<std::remove_const_t<Options>, DataOptions>
+void describe(Visitor& visit, Options& o) {
+  visit(
+      "source", o.source,
+      "Where samples come from: idx:DIR, a folder with the four gzip IDX files of MNIST or Fashion-MNIST; folder:DIR, "
+      "JPEG and PNG files in DIR/train/CLASS, DIR/val/CLASS and DIR/test/CLASS; list:FILE, such files by a text "
+      "file of paths and labels; pack:PATH, what `headrace pack` "
+      "wrote.");
+  visit("val_fraction", o.val_fraction, Range<double>{0.0, 0.5},
+        "Share of the training samples that is held out as the split val, drawn from the seed alone; for data without "
+        "a val of their own. The best checkpoint is chosen by val; 0 holds out nothing.");
+  visit("batch_size", o.batch_size, Range<std::int64_t>{1, 65536}, "Samples in a batch.");
+  visit("num_workers", o.num_workers, Range<std::int64_t>{0, 256, kOrAuto},
+        "Loader threads; 0 loads in the training thread; auto finds while it runs how many are enough. Changes no byte "
+        "of any batch.");
+  visit("num_workers_max", o.num_workers_max, Range<std::int64_t>{0, 256},
+        "The most that threads = auto may take; 0 is the larger of 16 and twice the cores that the process may use. "
+        "More than the cores are taken only where reading waits.");
+  visit("prefetch_batches", o.prefetch_batches, Range<std::int64_t>{1, 64, kOrAuto},
+        "Batches prepared ahead of the training loop, each of which costs one batch of memory; auto deepens it until "
+        "the loop does not starve any more.");
+  visit("prefetch_mib", o.prefetch_mib, Range<std::int64_t>{0, std::int64_t{1} << 24},
+        "Bound in MiB of the batches prepared ahead, whatever prefetch_batches says; one batch is always prepared. 0 "
+        "is a quarter of the memory limit for auto, and no bound for a number.");
+  visit(
+      "last_batch", o.last_batch,
+      "The batch left over at an epoch's end: keep it small, drop it (training only), or pad it to full size with the "
+      "epoch's first samples, which count neither in the loss nor in a metric.");
+  describe_order(visit, o);
+  visit(
+      "on_corrupt", o.on_corrupt,
+      "A sample that cannot be read or decoded: fail ends the run and names it; replace takes another one, drawn from "
+      "the seed, in training and zero in evaluation; zero gives an image of zeros that counts neither in the loss nor "
+      "in a metric.");
+  visit("cache", o.cache,
+        "What stays in memory until the bound, from one epoch to the next: decoded keeps decoded images, encoded the "
+        "JPEG and PNG files as they were read; auto chooses while it runs, from what reading and decoding take and how "
+        "much would fit, and takes back what does not pay. Changes no byte of any batch; without effect where the "
+        "source holds pixels in memory, and encoded where it gives pixels, no files.");
+  visit("cache_mib", o.cache_mib, Range<std::int64_t>{0, std::int64_t{1} << 24},
+        "Bound of the cache in MiB; 0 is half of what the memory limit leaves free when the cache is switched on, "
+        "where what one that it replaces holds counts as free.");
+  visit(
+      "index", o.index,
+      "The entropy index of a folder's JPEG files, with which a crop is decoded without what lies before it. use reads "
+      "what lies beside the data (`headrace pack --index` makes it); build also makes what is missing while the "
+      "first epoch decodes, and writes it at that epoch's end. Changes no byte of any batch.");
+  visit("scale_decode", o.scale_decode,
+        "Decode a JPEG at a half, a quarter or an eighth of its size where the crop is then still at least twice the "
+        "batch's images: faster on large images, and not the same pixels (about 40 dB PSNR and more). Without it "
+        "every image is decoded as it is.");
+  visit("max_pixels", o.max_pixels, Range<std::int64_t>{1, std::int64_t{65'535} * 65'535},
+        "An image of more pixels is refused by its header, before memory is taken for it, and handled by "
+        "on_corrupt; 178956970 is Pillow's limit. A decoded pixel takes 3 bytes a loader thread; progressive JPEG and "
+        "interlaced PNG, which are held whole, may have a quarter of it.");
+  visit("max_sample_bytes", o.max_sample_bytes, Range<std::int64_t>{1, std::int64_t{1} << 30},
+        "A sample of more bytes, as it is stored, is refused before it is read, and handled by on_corrupt.");
+  visit("transform", o.transform, "How a sample becomes a tensor.");
+}
+
+// Keys that change no byte of any batch, and those that a LoaderState holds as numbers. All others must be the same
+// where a state is restored.
+constexpr std::array<std::string_view, 12> kKeysOutsideState{
+    "source",     "batch_size", "num_workers", "num_workers_max", "prefetch_batches", "prefetch_mib",
+    "world_size", "rank",       "in_order",    "cache",           "cache_mib",        "index"};
+
+// Samples of an epoch that all ranks take in one step.
+inline std::int64_t samples_a_step(const DataOptions& options) noexcept {
+  return options.batch_size * options.world_size;
+}
+
+// Batches that each rank gets of so many samples; 0 when `drop` leaves none.
+inline std::int64_t batches_of(std::int64_t samples, std::int64_t samples_a_step, LastBatch last_batch) noexcept {
+  const std::int64_t whole = samples / samples_a_step;
+  return last_batch == LastBatch::drop || whole * samples_a_step == samples ? whole : whole + 1;
+}
+
+// What of the order's options contradicts the rest, as a message that begins with a key; empty when nothing does.
+// Recipes and the Loader both ask. `prefix` stands before the keys: "data.".
+inline std::string order_contradiction(const DataOptions& options, const std::string& prefix) {
+  if (options.rank >= options.world_size) {
+    return fmt::format("{0}rank is {1} and {0}world_size is {2}; wanted a rank from 0 to {3}", prefix, options.rank,
+                       options.world_size, options.world_size - 1);
+  }
+  const bool is_weighted = options.sampler == Sampler::weighted;
+  if (is_weighted && options.weights.empty()) {
+    return fmt::format("{0}weights is missing; {0}sampler = \"weighted\" wants one a class or one a sample", prefix);
+  }
+  if (!is_weighted && !options.weights.empty()) {
+    return fmt::format("{0}weights has no effect without {0}sampler = \"weighted\"", prefix);
+  }
+  const bool is_plain = options.sampler == Sampler::each && options.shuffle;
+  if (options.sampler != Sampler::each && !options.shuffle) {
+    return fmt::format("{0}shuffle is false, and {0}sampler draws at random; wanted {0}sampler = \"each\"", prefix);
+  }
+  if (options.shuffle_window > 0 && (!is_plain || options.buckets > 0)) {
+    return fmt::format("{0}shuffle_window wants {0}shuffle = true, {0}sampler = \"each\" and no {0}buckets", prefix);
+  }
+  if (options.bucket_by == BucketBy::shape && options.buckets == 0) {
+    return fmt::format("{0}bucket_by has no effect without {0}buckets", prefix);
+  }
+  if (options.buckets > 0 && !is_plain) {
+    return fmt::format("{0}buckets wants {0}shuffle = true and {0}sampler = \"each\"", prefix);
+  }
+  return "";
+}
+
+}  // namespace headrace

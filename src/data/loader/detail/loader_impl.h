@@ -1,0 +1,235 @@
+// What a Loader holds, shared by the files that are its parts: loader_workers.cpp fills batches, loader_consumer.cpp
+// hands them out, loader_memory.cpp bounds what they and the cache hold, loader_tuning.cpp adapts what is AUTOTUNE,
+// loader_plan.cpp explains, transform_cost.cpp weighs transforms, loader.cpp builds it and knows where an epoch stands.
+#pragma once
+
+#include <headrace/error.h>
+#include <headrace/loader.h>
+
+#include <atomic>
+#include <condition_variable>
+#include <cstdint>
+#include <exception>
+#include <functional>
+#include <future>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "core/memory/accounts.h"
+#include "data/loader/detail/autotune.h"
+#include "data/loader/detail/chunk.h"
+#include "data/loader/detail/latency.h"
+#include "data/loader/detail/order.h"
+#include "data/loader/detail/pass.h"
+#include "data/loader/detail/rate_meter.h"
+#include "data/loader/detail/sample_cache.h"
+#include "data/loader/detail/slot.h"
+#include "data/loader/detail/workspace.h"
+#include "data/source/entropy_index_cache.h"
+#include "data/transform/normalize.h"
+#include "data/transform/sample_passes.h"
+
+namespace headrace {
+namespace detail {
+
+// One batch held by the consumer while it asks for the next one, and that next one.
+inline constexpr std::int64_t kConsumerBatches = 2;
+
+// Between two batches. At an epoch's end it is the start of the next.
+struct Place {
+  std::int64_t epoch = 0;
+  std::int64_t position = 0;  // Of the epoch's samples, all ranks'.
+};
+
+// Samples [first, first + count) of a slot, taken by one worker.
+struct Claim {
+  Batch::Slot* slot = nullptr;
+  std::int64_t first = 0;
+  std::int64_t count = 0;
+};
+
+}  // namespace detail
+
+// A pass has a window of batches that are opened but not delivered. Workers claim chunks of the newest one and open the
+// next when it is used up; positions are therefore claimed in order, so that after a failure everything before it is
+// already in somebody's hands, and the first failure in the order of the data is found whatever the thread count.
+struct Loader::Impl {
+  using ChunkReport = detail::ChunkReport;
+  using Claim = detail::Claim;
+  using BatchSampler = detail::BatchSampler;
+  using Pass = detail::Pass;
+  using Place = detail::Place;
+  using Workspace = detail::Workspace;
+
+  Impl(std::shared_ptr<const Source> from, DataOptions how, std::uint64_t run_seed, bool for_training,
+       std::int64_t limit);
+  ~Impl() { set_num_workers(0); }
+
+  void set_num_workers(std::int64_t wanted);
+  void renew_workers();
+  void set_prefetch_batches(std::int64_t wanted);
+  Applied applied_num_workers() const;
+  Applied applied_prefetch() const;
+  std::vector<LoaderDecision> decisions() const;
+  void set_cache(Cache wanted, bool keep);
+  void place_cache(Cache form, bool keep);
+  void exchange_cache(std::shared_ptr<detail::SampleCache> other, bool keep);
+  std::shared_ptr<detail::SampleCache> make_cache(Cache form, bool keep) const;
+  bool holds_cache(Cache form) const;
+  Applied applied_cache() const;
+  Place place_of(std::int64_t index, std::int64_t first_batch) const;
+  std::unique_ptr<Epoch::Impl> begin(std::optional<Place> from);
+  BatchSampler sampler_from(std::int64_t position) const;
+  LoaderState state() const;
+  void restore(const LoaderState& state);
+  void start_at(Place place);
+  std::optional<Batch> next(const std::function<void()>& while_waiting);
+  BatchFuture request();
+  void give_up();
+  LoaderStatistics statistics() const;
+  LoaderPlan explain() const;
+  std::vector<TransformCost> transform_costs() const;
+  std::vector<CorruptSample> corrupt_samples() const;
+
+  // Whether it waits until the threads beyond the number have ended.
+  enum class Joining { now, later };
+  void resize(std::int64_t count, Joining joining);
+  void add_worker();
+  void load_requested();
+  void deepen(std::int64_t count);
+  std::int64_t prefetch_max(std::int64_t wanted) const;
+  std::int64_t first_prefetch() const;
+  std::int64_t usable_cores();
+  std::int64_t threads_max();
+  detail::SettingBounds tuning_bounds();
+  bool is_automatic() const {
+    return threads_wanted == AUTOTUNE || prefetch_wanted == AUTOTUNE || cache_requested == Cache::automatic;
+  }
+  bool tuning_is_due() const { return is_automatic() && meter.rates(options.batch_size).has_value(); }
+  void restart_tuning();
+  void retune();
+  void put_in_force(const detail::LoaderSetting& wanted);
+  std::int64_t count_delivery(const Batch::Slot& slot, std::int64_t asked_ns);
+  void measure_consumer(std::int64_t asked_ns);
+  std::string last_reason(const char* what) const;
+
+  std::int64_t cache_bytes_replaced(bool keep) const;
+  std::int64_t cache_bytes_left(bool keep) const;
+  std::int64_t cache_bytes_max(bool keep) const;
+  detail::CacheFit cache_fit() const;
+  Cache cache_in_force() const { return cache == nullptr ? Cache::none : cache->form; }
+  void work(std::int64_t worker, Workspace& workspace);
+  void wait_for_work(std::unique_lock<std::mutex>& lock, Workspace& workspace);
+  void give_back(Workspace& workspace);
+  bool can_claim(std::int64_t window_max) const;
+  Claim claim(std::int64_t window_max);
+  bool open_batch();
+  std::int64_t load(std::unique_lock<std::mutex>& lock, const Claim& claim, Workspace& workspace);
+  void add_report(ChunkReport& report, Workspace& workspace);
+  void note_corrupt(std::vector<CorruptSample>& samples);
+  void bring_forward(const Batch::Slot& whole);
+  void note_error(std::exception_ptr failure, std::int64_t position);
+  bool no_sample_is_sound() const;
+  bool stopping() const { return pass->stop_at.load(std::memory_order_relaxed) != Pass::kNever; }
+  bool back_has_unclaimed() const { return !window.empty() && window.back()->claimed < window.back()->size; }
+  bool front_is_ready() const {
+    return !window.empty() && window.front()->finished == window.front()->size && !given_up();
+  }
+  bool given_up() const { return pass->stop_at.load(std::memory_order_relaxed) == 0; }
+  // The front batch is whole, or an error lies in it that no other can precede, or there is no pass any more.
+  bool front_is_decided() const { return pass == nullptr || front_is_ready() || (stopping() && working == 0); }
+  void wait_for_front(std::unique_lock<std::mutex>& lock, const std::function<void()>& while_waiting);
+  void wait_until_ready(std::unique_lock<std::mutex>& lock, const std::function<void()>& while_waiting);
+  Batch take_front(std::int64_t begin_ns);
+  void tell_consumer(std::unique_lock<std::mutex>& lock);
+  void fulfil_request(std::unique_lock<std::mutex>& lock);
+  void count_ready();
+  void end_pass();
+  Place place_after(std::int64_t batch) const;
+  std::int64_t cache_bytes() const;
+  std::int64_t held_bytes() const;
+
+  const std::shared_ptr<const Source> source;  // Owners: the loader, and the caller, who may read samples too.
+  const DataOptions options;                   // As built; the live knobs are below.
+  const std::uint64_t seed;
+  const bool training;
+  const ImageShape shape;
+  const transform::NormalizeTable table;
+  const detail::Order order;
+  const std::int64_t batches;       // Of a whole epoch.
+  const std::int64_t memory_limit;  // Bytes.
+  const std::int64_t batch_bytes;
+  const std::int64_t built_ns;
+  const std::shared_ptr<detail::SlotPool> slots;                // Owners: see SlotPool.
+  const std::shared_ptr<std::atomic<std::int64_t>> blocked_ns;  // In futures. Owners: the loader, and its futures.
+  detail::EntropyIndexCache indices;
+  Workspace own_workspace;  // The consumer's, when it loads by itself.
+
+  mutable std::mutex mutex;       // Guards everything down to `tuner`.
+  std::condition_variable room;   // For workers: a chunk may be there to claim, or their number has changed.
+  std::condition_variable ready;  // For the consumer: a batch is whole, an error is final, or the last worker stopped.
+  std::int64_t threads = 0;       // In force: workers 0 .. threads - 1, all of which run.
+  std::vector<bool> runs;         // By worker; of the others, whether it has not ended yet.
+  std::int64_t prefetch;
+  std::int64_t threads_wanted;  // A number, or AUTOTUNE.
+  std::int64_t prefetch_wanted;
+  std::unique_ptr<Pass> pass;                            // Of the running epoch, if any.
+  std::shared_ptr<std::atomic<std::int64_t>> pass_left;  // Of the same; see Epoch::Impl.
+  std::int64_t pass_end = 0;                             // One more than its last batch.
+  std::int64_t pass_samples = 0;                         // Its samples so far,
+  std::int64_t pass_zeroed = 0;                          // and of them those that only hold a place.
+  std::int64_t next_open = 0;                            // The batch that will be opened next.
+  std::int64_t next_asked = 0;                           // The batch that the consumer asks for next.
+  Place at;                                              // Where that one stands.
+  std::optional<Place> place_wanted;                     // Where next_epoch() begins, when somebody said so.
+  std::int64_t next_index = 0;                           // The epoch that next_epoch() begins otherwise.
+  std::optional<std::promise<std::optional<Batch>>> requested;
+  std::int64_t requested_ns = 0;
+  std::vector<std::unique_ptr<Batch::Slot>> window;
+  std::int64_t working = 0;  // Claims whose report is out.
+  std::exception_ptr error;  // The failure at pass->stop_at.
+  LoaderStatistics totals;
+  detail::SampleTotals done;
+  Cache cache_requested = Cache::none;
+  std::string cache_refusal;                        // Why the form that was asked for last is not in force.
+  std::shared_ptr<detail::SampleCache> cache;       // Owners: the loader, and each worker that fills a chunk with it.
+  std::shared_ptr<detail::SampleCache> kept_cache;  // Switched off, to be switched on again.
+  std::vector<CorruptSample> corrupt;
+  detail::LatencyHistogram latency;
+  std::optional<std::int64_t> consumer_from_ns;  // When it last went on from asking, in the running epoch.
+  std::int64_t blocked_seen_ns = 0;              // Of blocked_ns, what measure_consumer has seen.
+  detail::RateMeter meter;
+  detail::Autotuner tuner{{}, {}};
+
+  const std::string bytes_options;  // LoaderState::options.
+
+  // Taken before `mutex`. Guards those below; who changes threads, prefetch or what is wanted of them holds it, too.
+  std::mutex resizing;
+  std::vector<std::jthread> workers;
+  std::int64_t cores = 0;                 // That the process may use; 0: not asked yet.
+  detail::LoaderSetting autotuned{0, 0};  // What AUTOTUNE had in force when a number took its place; 0: nothing yet.
+
+  // What the accounts told last. They do not wait for `mutex`: who holds it may wait for Python's lock, and who asks
+  // them, or makes or destroys another account meanwhile, may have that.
+  mutable std::atomic<std::int64_t> held_told{0}, cached_told{0};
+  const Account batch_account{"batches", [this] { return held_bytes(); }};
+  const Account cache_account{"cache", [this] {
+                                const std::unique_lock lock(mutex, std::try_to_lock);
+                                if (lock) cached_told = cache_bytes();
+                                return cached_told.load();
+                              }};
+};
+
+struct Epoch::Impl {
+  Loader::Impl* loader;
+  std::int64_t batches;
+  // Batches still to be delivered. At 0 the epoch is over and the loader is not touched any more. Owners: the epoch,
+  // and the loader as long as the pass runs.
+  std::shared_ptr<std::atomic<std::int64_t>> left;
+};
+
+}  // namespace headrace

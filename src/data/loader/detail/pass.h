@@ -1,0 +1,30 @@
+// One pass over the data.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <limits>
+
+#include "data/loader/data_options.h"
+#include "data/loader/detail/order.h"
+#include "data/transform/epoch_transform.h"
+
+namespace headrace::detail {
+
+// What a sample's bytes depend on. Constant while the pass runs, but for `stop_at`.
+struct Pass : EpochTransform {
+  // What is drawn for a sample that may come again in the epoch goes by its position.
+  std::int64_t draws_of(std::int64_t position, std::int64_t index) const { return repeats ? position : index; }
+
+  const OnCorrupt on_corrupt;
+  const EpochOrder order;
+  const bool repeats;
+  const BatchSampler batch_sampler;
+
+  // Places of this rank's batches, counted through the epoch, that are not wanted any more begin here: at the first
+  // error, or at 0 when the epoch is given up.
+  static constexpr std::int64_t kNever = std::numeric_limits<std::int64_t>::max();
+  std::atomic<std::int64_t> stop_at{kNever};
+};
+
+}  // namespace headrace::detail

@@ -1,0 +1,42 @@
+// Samples kept in memory, all of a loader's in one form.
+#pragma once
+
+#include <headrace/source.h>
+
+#include <cstdint>
+#include <cstring>
+#include <optional>
+#include <span>
+
+#include "data/store/ram_cache.h"
+
+namespace headrace::detail {
+
+// Thread-safe.
+struct SampleCache {
+  SampleCache(Cache samples_form, std::int64_t keys, std::int64_t bytes_max)
+      : form(samples_form), entries(keys, bytes_max) {}
+
+  const Cache form;  // Cache::decoded: entries are ImageMaker's; Cache::encoded: those of keep_file().
+  RamCache entries;
+};
+
+// Offers an encoded sample, as it was read, to the cache. Whether it is kept now.
+inline bool keep_file(RamCache& cache, std::int64_t index, const Sample& sample) {
+  const std::int64_t bytes = std::ssize(sample.bytes);
+  return cache.admit(
+      index, {{reinterpret_cast<const std::uint8_t*>(&bytes), sizeof bytes}, sample.bytes, sample.entropy_index});
+}
+
+// The same without its label. Valid as long as the cache.
+inline std::optional<Sample> find_file(const RamCache& cache, std::int64_t index) {
+  const auto entry = cache.find(index);
+  if (!entry) return std::nullopt;
+  std::int64_t bytes = 0;
+  std::memcpy(&bytes, entry->data(), sizeof bytes);
+  const auto rest = entry->subspan(sizeof bytes);
+  const auto file = static_cast<std::size_t>(bytes);
+  return Sample{.bytes = rest.first(file), .form = ImageForm::encoded, .label = 0, .entropy_index = rest.subspan(file)};
+}
+
+}  // namespace headrace::detail

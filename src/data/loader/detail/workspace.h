@@ -1,0 +1,32 @@
+// What one thread at a time needs to make samples, kept so that nothing is allocated from sample to sample.
+#pragma once
+
+#include <headrace/loader.h>
+
+#include <array>
+#include <cstdint>
+#include <vector>
+
+#include "data/transform/image_workspace.h"
+
+namespace headrace::detail {
+
+// Samples of a chunk: enough that taking a chunk costs nothing beside it, few enough that a batch divides among the
+// workers.
+inline constexpr std::int64_t kChunkMax = 16;
+
+// Buffers grow to the largest image. What images of ordinary size need stays, in training also between epochs; more
+// is given back by trim().
+struct Workspace {
+  static constexpr std::int64_t kKeptMax = std::int64_t{64} << 20;
+
+  std::array<std::vector<std::uint8_t>, kChunkMax> files;  // Source::read's buffers of the samples read ahead together.
+  ImageWorkspace images;
+  std::vector<CorruptSample> corrupt;  // Of the chunk.
+
+  std::int64_t bytes() const noexcept;  // Of the buffers, without what decoder and resizer keep.
+  void trim();                          // clear() when the buffers together are larger than kKeptMax.
+  void clear();                         // Frees the buffers, and what decoder and resizer keep.
+};
+
+}  // namespace headrace::detail

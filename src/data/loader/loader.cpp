@@ -1,0 +1,321 @@
+// A Loader as its users see it: what it is built from, where an epoch begins and stands, its state, its statistics.
+#include <headrace/error.h>
+#include <headrace/loader.h>
+
+#include <algorithm>
+#include <limits>
+#include <utility>
+
+#include "core/base/clock.h"
+#include "core/hardware/machine.h"
+#include "data/loader/detail/loader_impl.h"
+#include "data/loader/detail/loader_state.h"
+
+namespace headrace {
+namespace {
+
+using detail::BatchSampler;
+using detail::kConsumerBatches;
+using detail::Pass;
+using detail::Place;
+
+DataOptions checked(DataOptions options) {
+  for (auto& field : fields_of(options, "data.")) field.set(field.get());  // Throws for what lies out of range.
+  const std::string transform = transform_contradiction(options.transform, "data.transform.");
+  if (!transform.empty()) fail(ErrorCode::invalid_argument, "data: {}", transform);
+  const std::string order = order_contradiction(options, "data.");
+  if (!order.empty()) fail(ErrorCode::invalid_argument, "data: {}", order);
+  return options;
+}
+
+const Source& checked(const std::shared_ptr<const Source>& source) {
+  if (source == nullptr) fail(ErrorCode::invalid_argument, "data: a loader without a source");
+  if (source->size() < 1) fail(ErrorCode::invalid_argument, "data: the source has no samples");
+  return *source;
+}
+
+// An evaluation leaves nothing out.
+LastBatch last_batch_of(const DataOptions& options, bool training) {
+  return options.last_batch == LastBatch::drop && !training ? LastBatch::keep : options.last_batch;
+}
+
+std::int64_t count_batches(const BatchSampler& batch_sampler, std::int64_t samples, const DataOptions& options) {
+  if (batch_sampler.end_batch() == 0) {
+    fail(ErrorCode::invalid_argument,
+         "data: no batch is left: {} samples, batch_size {} on each of {} ranks, and last_batch drops what is smaller",
+         samples, options.batch_size, options.world_size);
+  }
+  return batch_sampler.end_batch();
+}
+
+detail::BatchShape slot_shape(const DataOptions& options, const ImageShape& shape) {
+  return {options.batch_size, shape.channels,          shape.height,
+          shape.width,        options.transform.dtype, options.transform.layout};
+}
+
+std::int64_t limit_or_machines(std::int64_t requested) {
+  if (requested < 0) fail(ErrorCode::invalid_argument, "data: a memory limit of {} bytes", requested);
+  if (requested > 0) return requested;
+  return detect_machine().memory_limit.value_or(std::numeric_limits<std::int64_t>::max());
+}
+
+// The policy of a pass: another sample in place of one in evaluation would count twice in its metrics.
+OnCorrupt policy_of(const DataOptions& options, bool training) {
+  return options.on_corrupt == OnCorrupt::replace && !training ? OnCorrupt::zero : options.on_corrupt;
+}
+
+}  // namespace
+
+Loader::Impl::Impl(std::shared_ptr<const Source> from, DataOptions how, std::uint64_t run_seed, bool for_training,
+                   std::int64_t limit)
+    : source((checked(from), std::move(from))),
+      options(checked(std::move(how))),
+      seed(run_seed),
+      training(for_training),
+      shape(batch_shape(*source, options.transform)),
+      table(transform::make_normalize_table(options.transform.mean, options.transform.std, shape.channels)),
+      order(*source, options, seed, training),
+      batches(count_batches(sampler_from(0), source->size(), options)),
+      memory_limit(limit_or_machines(limit)),
+      batch_bytes(detail::SlotPool::bytes_of(slot_shape(options, shape))),
+      built_ns(monotonic_ns()),
+      slots(std::make_shared<detail::SlotPool>(slot_shape(options, shape), first_prefetch() + kConsumerBatches,
+                                               memory_limit)),
+      blocked_ns(std::make_shared<std::atomic<std::int64_t>>(0)),
+      indices(*source, options.index),
+      prefetch(first_prefetch()),
+      threads_wanted(options.num_workers),
+      prefetch_wanted(options.prefetch_batches),
+      bytes_options(detail::state_options(options, training)) {
+  window.reserve(static_cast<std::size_t>(prefetch));
+  set_cache(options.cache, /*keep=*/false);
+  try {
+    set_num_workers(options.num_workers);
+  } catch (...) {
+    set_num_workers(0);  // Those that did start wait for work, and nobody else would end them.
+    throw;
+  }
+}
+
+BatchSampler Loader::Impl::sampler_from(std::int64_t position) const {
+  return {order.positions(), options, last_batch_of(options, training), position};
+}
+
+Place Loader::Impl::place_of(std::int64_t index, std::int64_t first_batch) const {
+  if (index < 0) fail(ErrorCode::invalid_argument, "data: epoch {}; wanted 0 or more", index);
+  if (first_batch < 0 || first_batch > batches) {
+    fail(ErrorCode::invalid_argument, "data: batch {} of an epoch of {}", first_batch, batches);
+  }
+  return {index, first_batch == batches ? order.positions() : first_batch * samples_a_step(options)};
+}
+
+Place Loader::Impl::place_after(std::int64_t batch) const {
+  if (batch + 1 == pass_end) return {pass->epoch + 1, 0};
+  return {pass->epoch, pass->batch_sampler.position_after(batch)};
+}
+
+void Loader::Impl::start_at(Place place) {
+  const BatchSampler batch_sampler = sampler_from(place.position);
+  if (batch_sampler.first_batch() == batch_sampler.end_batch()) place = {place.epoch + 1, 0};
+  std::lock_guard lock(mutex);
+  place_wanted = place;
+}
+
+LoaderState Loader::Impl::state() const {
+  const std::uint64_t fingerprint = source->fingerprint();
+  std::lock_guard lock(mutex);
+  if (!options.in_order && pass != nullptr && !place_wanted) {
+    fail(ErrorCode::invalid_argument,
+         "data: no state within epoch {}: with data.in_order = false its batches come as they get ready", pass->epoch);
+  }
+  const Place place = place_wanted.value_or(at);
+  return {place.epoch, place.position, seed, fingerprint, options.batch_size, options.world_size, bytes_options};
+}
+
+void Loader::Impl::restore(const LoaderState& state) {
+  detail::check_state(state, this->state(), order.positions(), options.buckets > 0);
+  start_at({state.epoch, state.position});
+}
+
+// Where next_epoch() goes on, without `from`.
+std::unique_ptr<Epoch::Impl> Loader::Impl::begin(std::optional<Place> from) {
+  std::unique_lock lock(mutex);
+  if (pass != nullptr) fail(ErrorCode::invalid_argument, "data: epoch {} is still running", pass->epoch);
+  const Place place = from ? *from : place_wanted.value_or(Place{next_index, 0});
+  const BatchSampler batch_sampler = sampler_from(place.position);
+  const std::int64_t first = batch_sampler.first_batch(), end = batch_sampler.end_batch();
+  auto state = std::make_unique<Epoch::Impl>(
+      Epoch::Impl{this, first == end ? batches : end, std::make_shared<std::atomic<std::int64_t>>(end - first)});
+  if (first < end) {
+    pass.reset(new Pass{{*source,
+                         {options.transform.dtype, options.transform.layout, &table},
+                         options,
+                         shape.channels,
+                         shape.height,
+                         shape.width,
+                         seed,
+                         place.epoch,
+                         training,
+                         indices},
+                        policy_of(options, training),
+                        detail::EpochOrder{order, place.epoch},
+                        order.repeats(),
+                        batch_sampler});
+    pass_left = state->left;
+  }
+  place_wanted.reset();
+  next_index = place.epoch + 1;
+  at = first < end ? place : Place{place.epoch + 1, 0};
+  pass_end = end;
+  next_open = next_asked = first;
+  pass_samples = pass_zeroed = 0;
+  consumer_from_ns.reset();
+  meter.pause();
+  lock.unlock();
+  room.notify_all();
+  return state;
+}
+
+LoaderStatistics Loader::Impl::statistics() const {
+  std::lock_guard lock(mutex);
+  LoaderStatistics now = totals;
+  now.wait_for_batch_ns += blocked_ns->load();
+  now.cache_bytes = cache_bytes();
+  const detail::EntropyIndexCache::Counts found = indices.counts();
+  now.index_hits = found.hits;
+  now.index_misses = found.misses;
+  now.index_refused = found.refused;
+  now.batch_bytes = slots->batch_bytes();
+  now.pool_bytes = slots->allocated_bytes();
+  now.latency_ns_p50 = latency.reached_by(0.50);
+  now.latency_ns_p95 = latency.reached_by(0.05);
+  now.latency_ns_p99 = latency.reached_by(0.01);
+  now.num_workers = threads;
+  now.prefetch_batches = prefetch;
+  return now;
+}
+
+std::vector<CorruptSample> Loader::Impl::corrupt_samples() const {
+  std::lock_guard lock(mutex);
+  return corrupt;
+}
+
+// ---- Public face ----
+
+ImageShape batch_shape(const Source& source, const TransformOptions& transform) {
+  const bool encoded = source.height() == 0 && source.width() == 0;
+  if (encoded && transform.size == 0) {
+    fail(ErrorCode::invalid_argument,
+         "data: each image of this source has a size of its own; data.transform.size must be set");
+  }
+  if (encoded && source.channels() != 1 && source.channels() != 3) {
+    fail(ErrorCode::invalid_argument, "data: encoded images of {} channels; wanted 1 or 3", source.channels());
+  }
+  const bool too_large = transform.size > 0 && std::max(source.height(), source.width()) > codec::kSideMax;
+  if (!encoded && (source.height() < 1 || source.width() < 1 || too_large)) {
+    fail(ErrorCode::invalid_argument, "data: images of {} x {} pixels; wanted 1 to {}", source.height(), source.width(),
+         codec::kSideMax);
+  }
+  const auto side = static_cast<int>(transform.size);
+  if (side > 0) return {source.channels(), side, side};
+  return {source.channels(), source.height(), source.width()};
+}
+
+Loader::Loader(std::shared_ptr<const Source> source, DataOptions options, std::uint64_t seed, bool training,
+               std::int64_t memory_limit)
+    : impl_(std::make_unique<Impl>(std::move(source), std::move(options), seed, training, memory_limit)) {}
+
+Loader::~Loader() {
+  HEADRACE_CHECK(impl_->pass == nullptr, "data: a loader was destroyed before its running epoch {}",
+                 impl_->pass->epoch);
+  impl_->slots->close();
+}
+
+Epoch Loader::epoch(std::int64_t index, std::int64_t first_batch) & {
+  return Epoch{impl_->begin(impl_->place_of(index, first_batch))};
+}
+
+Epoch Loader::next_epoch() & {
+  return Epoch{impl_->begin(std::nullopt)};
+}
+
+LoaderState Loader::state() const {
+  return impl_->state();
+}
+
+void Loader::restore(const LoaderState& state) {
+  impl_->restore(state);
+}
+
+void Loader::start_at(std::int64_t index, std::int64_t first_batch) {
+  impl_->start_at(impl_->place_of(index, first_batch));
+}
+
+std::int64_t Loader::batches_per_epoch() const {
+  return impl_->batches;
+}
+
+int Loader::channels() const {
+  return impl_->shape.channels;
+}
+int Loader::height() const {
+  return impl_->shape.height;
+}
+int Loader::width() const {
+  return impl_->shape.width;
+}
+
+void Loader::set_num_workers(std::int64_t threads) {
+  DataOptions asked = impl_->options;
+  asked.num_workers = threads;
+  impl_->set_num_workers(checked(std::move(asked)).num_workers);
+}
+
+void Loader::renew_workers() {
+  impl_->renew_workers();
+}
+
+void Loader::set_prefetch_batches(std::int64_t batches) {
+  DataOptions asked = impl_->options;
+  asked.prefetch_batches = batches;
+  impl_->set_prefetch_batches(checked(std::move(asked)).prefetch_batches);
+}
+
+std::int64_t Loader::cache_bytes_max() const {
+  std::lock_guard lock(impl_->mutex);
+  return impl_->cache_bytes_max(/*keep=*/false);
+}
+
+void Loader::set_cache(Cache cache, bool keep) {
+  impl_->set_cache(cache, keep);
+}
+
+Applied Loader::applied_num_workers() const {
+  return impl_->applied_num_workers();
+}
+
+Applied Loader::applied_prefetch() const {
+  return impl_->applied_prefetch();
+}
+
+std::vector<LoaderDecision> Loader::decisions() const {
+  return impl_->decisions();
+}
+
+Applied Loader::applied_cache() const {
+  return impl_->applied_cache();
+}
+
+Applied Loader::applied_index() const {
+  return impl_->indices.applied();
+}
+
+std::vector<CorruptSample> Loader::corrupt_samples() const {
+  return impl_->corrupt_samples();
+}
+
+LoaderStatistics Loader::statistics() const {
+  return impl_->statistics();
+}
+
+}  // namespace headrace

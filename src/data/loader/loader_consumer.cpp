@@ -1,0 +1,248 @@
+// The consumer's side of a loader: waiting for the next batch, taking it, asking for it ahead, and leaving an epoch.
+#include <headrace/error.h>
+#include <headrace/trace.h>
+
+#include <algorithm>
+#include <chrono>
+#include <utility>
+
+#include "core/base/clock.h"
+#include "data/loader/detail/loader_impl.h"
+
+namespace headrace {
+namespace {
+
+using detail::Claim;
+using detail::Place;
+
+constexpr SpanName kWaitForBatch{"wait_for_batch", "wait"};  // The consumer; the workers are slower.
+
+constexpr SpanName kReadyBatches{"ready_batches", "mark"};  // When one is asked for.
+
+// How long an epoch that is given up waits for the samples being read before it interrupts the source.
+constexpr std::chrono::seconds kPatience{1};
+constexpr std::chrono::milliseconds kWaitingStep{50};  // Between two calls of next()'s while_waiting.
+
+// What next()'s while_waiting threw, on its way past what ends an epoch.
+struct BrokenWait {
+  std::exception_ptr cause;
+};
+
+}  // namespace
+
+std::optional<Batch> Loader::Impl::next(const std::function<void()>& while_waiting) {
+  const std::int64_t begin_ns = monotonic_ns();
+  std::unique_lock lock(mutex);
+  if (requested) fail(ErrorCode::invalid_argument, "data: a batch was asked for while another request is open");
+  count_ready();
+  if (!front_is_ready()) wait_for_front(lock, while_waiting);
+  const Place place = place_after(next_asked);
+  Batch batch = take_front(begin_ns);
+  measure_consumer(begin_ns);
+  at = place;
+  ++next_asked;
+  const bool was_last = pass == nullptr, due = tuning_is_due();
+  lock.unlock();
+  if (was_last) indices.finish_epoch();
+  room.notify_one();
+  if (due) retune();
+  return batch;
+}
+
+BatchFuture Loader::Impl::request() {
+  const std::int64_t begin_ns = monotonic_ns();
+  std::promise<std::optional<Batch>> promise;
+  BatchFuture future{promise.get_future(), blocked_ns};
+  std::unique_lock lock(mutex);
+  if (requested) fail(ErrorCode::invalid_argument, "data: a batch was asked for while another request is open");
+  count_ready();
+  if (threads == 0 && !front_is_ready()) wait_for_front(lock, nullptr);
+  measure_consumer(begin_ns);
+  at = place_after(next_asked++);
+  requested = std::move(promise);
+  requested_ns = begin_ns;
+  if (front_is_decided()) fulfil_request(lock);
+  const bool due = tuning_is_due();
+  lock.unlock();
+  if (due) retune();
+  return future;
+}
+
+void Loader::Impl::count_ready() {
+  const auto whole =
+      std::count_if(window.begin(), window.end(), [](const auto& slot) { return slot->finished == slot->size; });
+  totals.ready_batches += whole;
+  record_gauge(kReadyBatches, whole);
+}
+
+// Returns the time of it.
+std::int64_t Loader::Impl::count_delivery(const Batch::Slot& slot, std::int64_t asked_ns) {
+  const std::int64_t now_ns = monotonic_ns();
+  ++totals.batches;
+  totals.delivered += slot.size;
+  totals.delivered_bytes += std::ssize(slot.images);
+  latency.add(now_ns - asked_ns);
+  return now_ns;
+}
+
+// It asked at `asked_ns` and goes on now, with a batch or without. For how long it was blocked since the last time in
+// what it had asked for counts as if it had asked so much sooner.
+void Loader::Impl::measure_consumer(std::int64_t asked_ns) {
+  const std::int64_t now_ns = monotonic_ns(), blocked = blocked_ns->load();
+  const std::int64_t waited_ns = blocked - std::exchange(blocked_seen_ns, blocked);
+  if (consumer_from_ns) {
+    asked_ns = std::max(asked_ns - waited_ns, *consumer_from_ns);
+    totals.consumer_busy_ns += asked_ns - *consumer_from_ns;
+  }
+  consumer_from_ns = now_ns;
+  if (!is_automatic()) return;
+  meter.add(asked_ns, now_ns,
+            {.samples = totals.samples,
+             .busy_ns = totals.busy_ns,
+             .room_ns = totals.wait_for_slot_ns,
+             .cpu_ns = totals.cpu_ns,
+             .cpu_busy_ns = totals.cpu_busy_ns,
+             .read_ns = totals.read_ns,
+             .read = totals.read,
+             .decode_ns = totals.decode_ns,
+             .decoded = totals.decoded});
+}
+
+// The front is decided. After an exception the pass is still there.
+Batch Loader::Impl::take_front(std::int64_t begin_ns) {
+  if (!front_is_ready()) std::rethrow_exception(error);
+  const bool is_last = window.size() == 1 && next_open == pass_end;
+  if (is_last && no_sample_is_sound()) {
+    fail(ErrorCode::corrupt_data, "data: all {} samples of epoch {} are corrupt, the first: {}", pass_zeroed,
+         pass->epoch, corrupt.front().reason);
+  }
+  std::unique_ptr<Batch::Slot> slot = std::move(window.front());
+  window.erase(window.begin());
+  const std::int64_t delivered_at_ns = count_delivery(*slot, begin_ns);
+  Batch batch{slots->hand_out(std::move(slot))};
+  totals.collate_ns += monotonic_ns() - delivered_at_ns;
+  pass_left->fetch_sub(1);
+  if (is_last) end_pass();
+  return batch;
+}
+
+// Known once the last batch is whole. A pass that begins late may end in a few corrupt samples.
+bool Loader::Impl::no_sample_is_sound() const {
+  return pass->batch_sampler.begin() == 0 && pass_zeroed == pass_samples;
+}
+
+void Loader::Impl::wait_for_front(std::unique_lock<std::mutex>& lock, const std::function<void()>& while_waiting) {
+  while (!front_is_decided()) {
+    if (threads == 0) {
+      if (const Claim mine = claim(1); mine.slot != nullptr) {
+        load(lock, mine, own_workspace);
+        continue;
+      }
+      if (front_is_decided()) return;
+    }
+    Span span{kWaitForBatch};
+    const std::int64_t begin_ns = monotonic_ns();
+    wait_until_ready(lock, while_waiting);
+    totals.wait_for_batch_ns += monotonic_ns() - begin_ns;
+  }
+}
+
+// Until `ready` is notified, or for a while.
+void Loader::Impl::wait_until_ready(std::unique_lock<std::mutex>& lock, const std::function<void()>& while_waiting) {
+  if (!while_waiting) {
+    ready.wait(lock);
+  } else if (ready.wait_for(lock, kWaitingStep) == std::cv_status::timeout) {
+    lock.unlock();
+    try {
+      while_waiting();
+    } catch (...) {
+      throw BrokenWait{std::current_exception()};
+    }
+    lock.lock();
+  }
+}
+
+// Ends the running epoch, if there is one, when the samples now being read are done.
+void Loader::Impl::give_up() {
+  std::unique_lock lock(mutex);
+  if (pass == nullptr) return;
+  if (auto open = std::exchange(requested, std::nullopt)) {
+    open->set_exception(std::make_exception_ptr(
+        Error(ErrorCode::cancelled, fmt::format("data: epoch {} was left before the batch was ready", pass->epoch))));
+  }
+  pass->stop_at.store(0, std::memory_order_relaxed);
+  const auto nobody_works = [this] { return working == 0; };
+  if (!ready.wait_for(lock, kPatience, nobody_works)) {
+    lock.unlock();
+    source->interrupt();
+    lock.lock();
+    ready.wait(lock, nobody_works);
+  }
+  end_pass();
+}
+
+void Loader::Impl::end_pass() {
+  if (!training) {
+    give_back(own_workspace);
+    room.notify_all();  // One that waited for room until now gives its buffers back, too.
+  }
+  for (auto& slot : window) slots->put_back(std::move(slot));
+  window.clear();
+  training ? slots->trim() : slots->give_back();
+  pass.reset();
+  error = nullptr;
+  pass_left->store(0);
+  pass_left = nullptr;
+}
+
+Epoch::Epoch(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+Epoch::Epoch(Epoch&&) noexcept = default;
+
+Epoch::~Epoch() {
+  if (impl_ != nullptr && impl_->left->load() > 0) impl_->loader->give_up();
+}
+
+std::optional<Batch> Epoch::next(const std::function<void()>& while_waiting) {
+  if (impl_->left->load() == 0) return std::nullopt;
+  try {
+    return impl_->loader->next(while_waiting);
+  } catch (const BrokenWait& broken) {
+    std::rethrow_exception(broken.cause);
+  } catch (...) {
+    impl_->loader->give_up();
+    throw;
+  }
+}
+
+BatchFuture Epoch::request() {
+  if (impl_->left->load() > 0) return impl_->loader->request();
+  std::promise<std::optional<Batch>> at_the_end;
+  at_the_end.set_value(std::nullopt);
+  return BatchFuture{at_the_end.get_future()};
+}
+
+void BatchFuture::wait() const {
+  while (wait_for(std::chrono::hours(1)) != std::future_status::ready) {
+  }
+}
+
+std::future_status BatchFuture::wait_for(std::chrono::nanoseconds limit) const {
+  const std::future_status status = batch_.wait_for(std::chrono::nanoseconds(0));
+  if (status == std::future_status::ready || limit.count() <= 0) return status;
+  Span span{kWaitForBatch};
+  const std::int64_t begin_ns = monotonic_ns();
+  const std::future_status later = batch_.wait_for(limit);
+  if (blocked_ns_ != nullptr) blocked_ns_->fetch_add(monotonic_ns() - begin_ns);
+  return later;
+}
+
+std::optional<Batch> BatchFuture::get() {
+  wait();
+  return batch_.get();
+}
+
+std::int64_t Epoch::batches() const {
+  return impl_->batches;
+}
+
+}  // namespace headrace

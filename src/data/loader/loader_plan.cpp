@@ -1,0 +1,208 @@
+// What a loader does with a sample, as Loader::explain() tells it: the passes that were taken, and what they would be
+// if each stage were one of its own.
+#include <headrace/loader.h>
+
+#include <algorithm>
+#include <initializer_list>
+#include <string>
+#include <utility>
+
+#include "data/loader/detail/loader_impl.h"
+#include "data/transform/sample_passes.h"
+
+namespace headrace {
+namespace detail {
+namespace {
+
+constexpr std::int64_t kFloatBytes = sizeof(float);
+
+// What a loader's plan depends on beside what it did.
+struct PlanInput {
+  const Source& source;
+  const DataOptions& options;
+  ImageShape shape;
+  bool augment;
+  Cache cache;   // In force now.
+  bool indexed;  // There is an entropy index.
+};
+
+// The stages that these options ask for, whoever does them together.
+struct Stages {
+  explicit Stages(const PlanInput& input)
+      : values(std::int64_t{input.shape.channels} * input.shape.height * input.shape.width),
+        padded(std::int64_t{input.shape.channels} * (input.shape.height + 2 * input.options.transform.pad) *
+               (input.shape.width + 2 * input.options.transform.pad)) {
+    const TransformOptions& transform = input.options.transform;
+    resizes = transform.size > 0;
+    pads = input.augment && transform.pad > 0;
+    flips = input.augment && transform.flip_probability > 0;
+    floats = transform.dtype != PixelType::u8;
+    const auto all_are = [](const std::vector<double>& given, double neutral) {
+      return std::all_of(given.begin(), given.end(), [neutral](double value) { return value == neutral; });
+    };
+    normalises = floats && !(all_are(transform.mean, 0) && all_are(transform.std, 1));
+    halves = transform.dtype == PixelType::bf16;
+    planes = transform.layout == PixelLayout::nchw && input.shape.channels > 1;
+  }
+
+  std::int64_t values;  // Of a sample in the batch,
+  std::int64_t padded;  // and with its padding.
+  bool resizes, pads, flips, floats, normalises, halves, planes;
+};
+
+std::string joined(std::initializer_list<std::pair<bool, const char*>> parts) {
+  std::string text;
+  for (const auto& [is_part, name] : parts) {
+    if (is_part) text.append(text.empty() ? "" : ", ").append(name);
+  }
+  return text;
+}
+
+std::string name_of(SamplePass pass, const Stages& stages) {
+  const bool writes = pass == SamplePass::write;
+  switch (pass) {
+    case SamplePass::read:
+      return "read";
+    case SamplePass::read_rows:
+      return "read the crop's rows";
+    case SamplePass::decode_region:
+      return "decode the crop's region";
+    case SamplePass::decode_indexed:
+      return "decode the crop's region by its index";
+    case SamplePass::decode_whole:
+      return "decode the whole image";
+    case SamplePass::keep:
+      return "copy into the cache";
+    case SamplePass::resize:
+      return "resize";
+    case SamplePass::resize_write:
+    case SamplePass::write:
+      return joined({{!writes, "resize"},
+                     {writes && stages.pads, "pad, crop"},
+                     {stages.flips, "flip"},
+                     {stages.floats, "to float"},
+                     {stages.normalises, "normalise"},
+                     {stages.planes, "planes"},
+                     {stages.halves, "to bfloat16"},
+                     {true, "into the batch"}});
+  }
+  return {};
+}
+
+void add_writing(Writing writing, std::vector<SamplePass>& passes) {
+  switch (writing) {
+    case Writing::as_stored:
+      passes.push_back(SamplePass::write);
+      break;
+    case Writing::resized:
+      passes.push_back(SamplePass::resize_write);
+      break;
+    case Writing::resized_then_placed:
+      passes.insert(passes.end(), {SamplePass::resize, SamplePass::write});
+  }
+}
+
+// Before anything was loaded. What a source gives is known by reading alone: images without a common size are taken
+// for files, and an index that comes with a pack's samples is not foretold.
+std::vector<SamplePass> expected(const PlanInput& input) {
+  const bool in_rows = input.source.outline(0).has_value(), keeps_pixels = input.cache == Cache::decoded;
+  std::vector<SamplePass> passes;
+  if (!in_rows || keeps_pixels) passes.push_back(SamplePass::read);
+  if (in_rows) passes.push_back(SamplePass::read_rows);
+  if (!in_rows && input.source.height() == 0) {
+    passes.push_back(SamplePass::decode_region);
+    if (input.indexed) passes.push_back(SamplePass::decode_indexed);
+    if (keeps_pixels) passes.push_back(SamplePass::decode_whole);
+  }
+  if (input.cache != Cache::none) passes.push_back(SamplePass::keep);
+  const TransformOptions& transform = input.options.transform;
+  add_writing(writing_of(transform, /*moved=*/false), passes);
+  if (input.augment && transform.pad > 0) add_writing(writing_of(transform, /*moved=*/true), passes);
+  std::sort(passes.begin(), passes.end());
+  passes.erase(std::unique(passes.begin(), passes.end()), passes.end());
+  return passes;
+}
+
+// Stage by stage what the loaded samples would have moved, in the order in which separate transforms run.
+std::vector<LoaderPlan::Pass> stage_by_stage(const Stages& stages, const SampleTotals& done, std::int64_t samples) {
+  std::vector<LoaderPlan::Pass> passes;
+  const auto add = [&](const char* name, std::int64_t count, std::int64_t in, std::int64_t out) {
+    const double all = static_cast<double>(samples);
+    passes.push_back({name, count, static_cast<double>(in) / all, static_cast<double>(out) / all});
+  };
+  const auto each = [&](const char* name, std::int64_t in, std::int64_t out) {
+    add(name, samples, samples * in, samples * out);
+  };
+  const std::int64_t values = stages.values, floats = kFloatBytes * values;
+  const SampleTotals::Pass &read = done.of(SamplePass::read), &rows = done.of(SamplePass::read_rows);
+  add("read", read.samples + rows.samples, read.in + rows.in + done.unread, read.out + rows.out + done.unread);
+  const SampleTotals::Pass decoded = done.decoded();
+  if (decoded.samples > 0) add("decode the whole image", decoded.samples, decoded.in, done.whole);
+  const SampleTotals::Pass& kept = done.of(SamplePass::keep);
+  if (kept.samples > 0) add("copy into the cache", kept.samples, kept.in, kept.out);
+  if (stages.resizes) {
+    add("cut", samples, done.boxes, done.boxes);
+    add("resize", samples, done.boxes, samples * values);
+  }
+  if (stages.pads) {
+    each("pad", values, stages.padded);
+    each("crop", values, values);
+  }
+  if (stages.flips) add("flip", done.flipped, done.flipped * values, done.flipped * values);
+  if (stages.floats) each("to float", values, floats);
+  if (stages.normalises) each("normalise", floats, floats);
+  const std::int64_t now = stages.floats ? floats : values, last = stages.halves ? floats / 2 : now;
+  if (stages.planes) each("planes", now, now);
+  if (stages.halves) each("to bfloat16", floats, last);
+  each("into the batch", last, last);
+  return passes;
+}
+
+LoaderPlan::Moved sum_of(const std::vector<LoaderPlan::Pass>& passes) {
+  LoaderPlan::Moved sum;
+  for (const LoaderPlan::Pass& pass : passes) {
+    sum.copied += *pass.bytes_out;
+    sum.touched += *pass.bytes_in + *pass.bytes_out;
+  }
+  return sum;
+}
+
+// The passes that were taken, with what they moved; before the first sample those that the options lead to.
+LoaderPlan plan_of(const PlanInput& input, const SampleTotals& done) {
+  const Stages stages{input};
+  LoaderPlan plan;
+  plan.samples = done.of(SamplePass::resize_write).samples + done.of(SamplePass::write).samples;
+  if (plan.samples == 0) {
+    for (const SamplePass pass : expected(input)) plan.passes.push_back({name_of(pass, stages), 0, {}, {}});
+    return plan;
+  }
+  for (std::size_t i = 0; i < kSamplePasses; ++i) {
+    const SampleTotals::Pass& taken = done.passes[i];
+    if (taken.samples == 0) continue;
+    const double all = static_cast<double>(plan.samples);
+    plan.passes.push_back({name_of(static_cast<SamplePass>(i), stages), taken.samples,
+                           static_cast<double>(taken.in) / all, static_cast<double>(taken.out) / all});
+  }
+  plan.stage_by_stage = stage_by_stage(stages, done, plan.samples);
+  plan.moved = sum_of(plan.passes);
+  plan.moved_stage_by_stage = sum_of(plan.stage_by_stage);
+  return plan;
+}
+
+}  // namespace
+}  // namespace detail
+
+LoaderPlan Loader::Impl::explain() const {
+  const bool indexed = indices.has_index();
+  std::unique_lock lock(mutex);
+  const detail::SampleTotals so_far = done;
+  const Cache form = cache_in_force();
+  lock.unlock();
+  return detail::plan_of({*source, options, shape, training, form, indexed}, so_far);
+}
+
+LoaderPlan Loader::explain() const {
+  return impl_->explain();
+}
+
+}  // namespace headrace

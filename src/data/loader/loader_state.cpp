@@ -1,0 +1,111 @@
+#include "data/loader/detail/loader_state.h"
+
+#include <headrace/error.h>
+#include <headrace/options.h>
+
+#include <algorithm>
+#include <map>
+#include <string_view>
+
+namespace headrace::detail {
+namespace {
+
+constexpr std::string_view kPrefix = "data.";
+
+std::map<std::string, std::string> lines_of(const std::string& text) {
+  std::map<std::string, std::string> lines;
+  for (std::size_t at = 0; at < text.size();) {
+    const std::size_t end = std::min(text.find('\n', at), text.size());
+    const std::string line = text.substr(at, end - at);
+    const std::size_t equals = line.find(" = ");
+    if (equals == std::string::npos) {
+      fail(ErrorCode::invalid_argument, "data: a line of the state's options is \"{}\"; wanted KEY = VALUE", line);
+    }
+    lines.insert(
+        current_setting(line.substr(0, equals), line.substr(equals + 3)));  // Of an earlier version, it may be.
+    at = end + 1;
+  }
+  return lines;
+}
+
+std::string shortened(const std::string& value) {
+  constexpr std::size_t kShown = 80;
+  return value.size() <= kShown ? value : value.substr(0, kShown) + " ...";
+}
+
+}  // namespace
+
+std::string state_options(DataOptions options, bool training) {
+  std::string text = fmt::format("training = {}\n", training);
+  for (const Field& field : fields_of(options, std::string(kPrefix))) {
+    const std::string_view name = std::string_view(field.key).substr(kPrefix.size());
+    if (std::find(kKeysOutsideState.begin(), kKeysOutsideState.end(), name) != kKeysOutsideState.end()) continue;
+    text += fmt::format("{} = {}\n", field.key, to_toml(field.get()));
+  }
+  return text;
+}
+
+namespace {
+
+// The options that a loader of this kind has where nobody sets any.
+const std::map<std::string, std::string>& default_lines() {
+  static const std::map<std::string, std::string> lines = [] {
+    auto of_a_loader = lines_of(state_options({}, /*training=*/true));
+    of_a_loader.erase("training");  // Has no default.
+    return of_a_loader;
+  }();
+  return lines;
+}
+
+// A state of an earlier version lacks the keys that came later, which had the effect of their defaults then.
+void check_options(const std::string& theirs, const std::string& ours) {
+  if (theirs == ours) return;
+  auto their_lines = lines_of(theirs);
+  for (const auto& [key, value] : lines_of(ours)) {
+    const auto theirs_of_key = their_lines.extract(key);
+    const auto default_of_key = default_lines().find(key);
+    if (theirs_of_key.empty() && default_of_key == default_lines().end()) {
+      fail(ErrorCode::invalid_argument, "data: the state has no {}; this loader has {}", key, shortened(value));
+    }
+    const std::string& their_value = theirs_of_key.empty() ? default_of_key->second : theirs_of_key.mapped();
+    if (their_value != value) {
+      fail(ErrorCode::invalid_argument, "data: the state is of a loader with {} {}, this one has {}", key,
+           shortened(their_value), shortened(value));
+    }
+  }
+  if (!their_lines.empty()) {
+    fail(ErrorCode::invalid_argument, "data: the state has {}, which this version does not know",
+         their_lines.begin()->first);
+  }
+}
+
+}  // namespace
+
+void check_state(const LoaderState& state, const LoaderState& ours, std::int64_t samples, bool has_buckets) {
+  if (state.seed != ours.seed) {
+    fail(ErrorCode::invalid_argument, "data: the state is of a loader with seed {}, this one has {}", state.seed,
+         ours.seed);
+  }
+  check_options(state.options, ours.options);  // First: another data.val_fraction is other data, too.
+  if (state.source != ours.source) {
+    fail(ErrorCode::invalid_argument,
+         "data: the state is of other data: their fingerprint is {:016x}, that of this loader's source {:016x}",
+         state.source, ours.source);
+  }
+  // A step of all ranks is the same samples then, or each batch is.
+  const bool same_step = state.batch_size * state.world_size == ours.batch_size * ours.world_size;
+  const bool same_batches = state.batch_size == ours.batch_size && !has_buckets;
+  if (!same_step && !same_batches) {
+    fail(ErrorCode::invalid_argument,
+         "data: the state is of a loader with batch_size {} and world_size {}, this one has {} and {}; wanted the same "
+         "{}",
+         state.batch_size, state.world_size, ours.batch_size, ours.world_size,
+         has_buckets ? "product, as buckets are filled by steps" : "batch_size, or the same product");
+  }
+  if (state.epoch < 0 || state.position < 0 || state.position > samples) {
+    fail(ErrorCode::invalid_argument, "data: the state stands at sample {} of epoch {}; an epoch has {} samples",
+         state.position, state.epoch, samples);
+  }
+}
+
+}  // namespace headrace::detail

@@ -1,0 +1,85 @@
+#include "data/loader/detail/loader_state.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "core/base/error_of.h"
+
+namespace headrace {
+namespace {
+
+using detail::check_state;
+using detail::state_options;
+using testing::HasSubstr;
+
+// As the first version with states wrote it, which knew neither scaled decoding nor limits of samples nor what buckets
+// are sorted by.
+constexpr const char* kEarlierOptions = R"(training = true
+data.last_batch = "drop"
+data.shuffle = true
+data.shuffle_window = 0
+data.buckets = 8
+data.sampler = "each"
+data.weights = []
+data.on_corrupt = "fail"
+data.transform.size = 224
+data.transform.crop = "random_resized"
+data.transform.resize = 0
+data.transform.scale = [0.08, 1.0]
+data.transform.ratio = [0.75, 1.3333333333333333]
+data.transform.pad = 0
+data.transform.flip_probability = 0.5
+data.transform.mean = [0.0]
+data.transform.std = [1.0]
+data.transform.dtype = "float32"
+data.transform.layout = "nchw"
+)";
+
+DataOptions same_options() {
+  DataOptions options;
+  options.batch_size = 32;
+  options.last_batch = LastBatch::drop;
+  options.buckets = 8;
+  options.transform.size = 224;
+  options.transform.crop = Crop::random_resized;
+  options.transform.flip_probability = 0.5;
+  return options;
+}
+
+LoaderState state_with(const std::string& options) {
+  return {.epoch = 1, .position = 64, .seed = 3, .source = 7, .batch_size = 32, .world_size = 1, .options = options};
+}
+
+std::string refusal(const std::string& theirs, const DataOptions& ours, bool training = true) {
+  return error_of(ErrorCode::invalid_argument, [&] {
+    check_state(state_with(theirs), state_with(state_options(ours, training)), 1000, ours.buckets > 0);
+  });
+}
+
+TEST(LoaderStateOptions, AKeyThatAnEarlierVersionLacksCountsAsItsDefault) {
+  const DataOptions options = same_options();
+  check_state(state_with(kEarlierOptions), state_with(state_options(options, true)), 1000, true);
+  DataOptions other = options;
+  other.scale_decode = true;
+  EXPECT_THAT(refusal(kEarlierOptions, other), HasSubstr("data.scale_decode false, this one has true"));
+  other = options;
+  other.max_pixels = 1000;
+  EXPECT_THAT(refusal(kEarlierOptions, other), HasSubstr("data.max_pixels 178956970, this one has 1000"));
+}
+
+TEST(LoaderStateOptions, OfAnEarlierVersionHoldsOutNothing) {
+  DataOptions other = same_options();
+  other.val_fraction = 0.25;
+  EXPECT_THAT(refusal(kEarlierOptions, other), HasSubstr("data.val_fraction 0.0, this one has 0.25"));
+}
+
+TEST(LoaderStateOptions, AnUnknownKeyOrALackingKindIsRefused) {
+  const DataOptions options = same_options();
+  const std::string earlier = kEarlierOptions;
+  EXPECT_THAT(refusal(earlier + "data.sorted = 1\n", options), HasSubstr("data.sorted, which this version does not"));
+  EXPECT_THAT(refusal(earlier.substr(earlier.find('\n') + 1), options), HasSubstr("the state has no training"));
+  EXPECT_THAT(refusal(earlier, options, false), HasSubstr("training true, this one has false"));
+}
+
+}  // namespace
+}  // namespace headrace

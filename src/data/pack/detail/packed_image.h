@@ -1,0 +1,59 @@
+// A sample as a pack holds it: its bytes as they are with an entropy index, or decoded, resized and cut into blocks.
+#pragma once
+
+#include <headrace/source.h>
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "data/pack/pack_options.h"
+#include "data/store/row_blocks.h"
+#include "data/transform/resize.h"
+#include "media/codec/decode.h"
+#include "media/codec/entropy_index.h"
+
+namespace headrace::detail {
+
+// The buffers are used again.
+struct PackedImage {
+  PackRow row{};  // Without what PackFileWriter fills in.
+  std::string name;
+  std::span<const std::uint8_t> bytes, index;
+
+  std::vector<std::uint8_t> buffer, entropy;  // What they lie in.
+  RowBlockWriter blocks;
+};
+
+// For one thread at a time; keeps its memory from image to image.
+class ImagePacker {
+ public:
+  // short_side: that larger images are resized to, of a form other than stored; 0: none.
+  ImagePacker(PackForm form, std::int64_t short_side) : form_(form), short_side_(short_side) {}
+
+  // Throws Error that names the sample when it cannot be read or decoded, or is too large for a pack (unsupported).
+  void make(const Source& source, std::int64_t index, PackedImage& packed);
+
+ private:
+  struct Pixels {
+    int height, width;
+    std::span<const std::uint8_t> values;
+  };
+
+  void index(const Sample& sample, PackedImage& packed);
+  Pixels decode(const Sample& sample, int channels);
+  Pixels resize(const Pixels& pixels, int channels);
+
+  const PackForm form_;
+  const std::int64_t short_side_;
+  codec::EntropyIndexer indexer_;
+  codec::EntropyIndex index_;
+  codec::Decoder decoder_;
+  transform::Resizer resizer_;
+  std::vector<std::uint8_t> decoded_, resized_;
+};
+
+// PackRow::form of what the form makes of such samples.
+std::uint8_t row_form(PackForm form, ImageForm stored) noexcept;
+
+}  // namespace headrace::detail

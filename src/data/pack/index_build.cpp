@@ -1,0 +1,119 @@
+#include "data/pack/index_build.h"
+
+#include <headrace/error.h>
+
+#include <atomic>
+#include <exception>
+#include <mutex>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "data/source/entropy_index_cache.h"
+
+namespace headrace {
+namespace {
+
+class IndexBuild {
+ public:
+  explicit IndexBuild(const Source& source) : source_(source), writing_(source.index_file()) {
+    try {
+      known_ = detail::open_index(source.index_file(), source.size());
+    } catch (const Error& error) {  // A damaged one is replaced.
+      if (error.code() == ErrorCode::io) throw;
+    }
+  }
+
+  std::optional<IndexSummary> run(std::int64_t threads, const std::function<bool(std::int64_t)>& go_on);
+
+ private:
+  void work(const std::function<bool(std::int64_t)>& go_on);
+  void add(std::int64_t index, std::vector<std::uint8_t>& buffer, detail::EntropyIndexCache::Scratch& scratch);
+  void note(std::uint64_t key, const std::vector<std::uint8_t>& record, bool was_known, std::int64_t bytes);
+  void stop(std::exception_ptr why);
+
+  const Source& source_;
+  detail::IndexWriting writing_;
+  std::unique_ptr<RecordFile> known_;  // Null: there is none yet.
+  std::atomic<std::int64_t> next_{0}, done_{0};
+  std::atomic<bool> stopped_{false};
+  std::mutex mutex_;  // Guards everything below, and writing_.
+  IndexSummary summary_;
+  std::exception_ptr failure_;
+};
+
+std::optional<IndexSummary> IndexBuild::run(std::int64_t threads, const std::function<bool(std::int64_t)>& go_on) {
+  {
+    std::vector<std::jthread> others;
+    for (std::int64_t i = 1; i < threads; ++i) {
+      others.emplace_back([this] { work([](std::int64_t) { return true; }); });
+    }
+    work(go_on);
+  }
+  if (failure_ != nullptr) std::rethrow_exception(failure_);
+  if (stopped_) return std::nullopt;
+  summary_.images = source_.size();
+  summary_.index_bytes = writing_.file().bytes();
+  writing_.file().commit();
+  return std::move(summary_);
+}
+
+void IndexBuild::work(const std::function<bool(std::int64_t)>& go_on) {
+  try {
+    std::vector<std::uint8_t> buffer;
+    detail::EntropyIndexCache::Scratch scratch;
+    while (!stopped_) {
+      const std::int64_t index = next_.fetch_add(1);
+      if (index >= source_.size()) return;
+      add(index, buffer, scratch);
+      if (!go_on(done_.fetch_add(1) + 1)) stop(nullptr);
+    }
+  } catch (...) {
+    stop(std::current_exception());
+  }
+}
+
+void IndexBuild::add(std::int64_t index, std::vector<std::uint8_t>& buffer,
+                     detail::EntropyIndexCache::Scratch& scratch) {
+  Sample sample;
+  try {
+    sample = source_.read(index, buffer);
+  } catch (const Error& error) {  // Counted; whoever trains is told by data.on_corrupt.
+    std::lock_guard lock(mutex_);
+    if (summary_.unreadable++ == 0) summary_.first_unreadable = error.what();
+    return;
+  }
+  const std::uint64_t key = detail::index_key(sample.bytes);
+  if (known_ != nullptr && known_->find(key, scratch.record) == RecordState::whole) {
+    return note(key, scratch.record, true, std::ssize(sample.bytes));
+  }
+  scratch.record.clear();
+  if (scratch.indexer.make(sample.bytes, scratch.index)) scratch.record = codec::serialise(scratch.index);
+  note(key, scratch.record, false, std::ssize(sample.bytes));
+}
+
+void IndexBuild::note(std::uint64_t key, const std::vector<std::uint8_t>& record, bool was_known, std::int64_t bytes) {
+  std::lock_guard lock(mutex_);
+  if (!writing_.file().contains(key)) writing_.file().add(key, record);  // Two files may be the same.
+  ++(record.empty() ? summary_.plain : summary_.indexed);
+  if (was_known && !record.empty()) ++summary_.known;
+  summary_.data_bytes += bytes;
+}
+
+void IndexBuild::stop(std::exception_ptr why) {
+  std::lock_guard lock(mutex_);
+  stopped_ = true;
+  if (failure_ == nullptr) failure_ = std::move(why);
+}
+
+}  // namespace
+
+std::optional<IndexSummary> build_entropy_index(const Source& source, std::int64_t threads,
+                                                const std::function<bool(std::int64_t done)>& go_on) {
+  if (source.index_file().empty()) {
+    fail(ErrorCode::invalid_argument, "data: an index is made of a folder of JPEG files (folder:DIR) only");
+  }
+  return IndexBuild{source}.run(threads, go_on);
+}
+
+}  // namespace headrace

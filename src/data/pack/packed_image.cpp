@@ -1,0 +1,85 @@
+#include "data/pack/detail/packed_image.h"
+
+#include <headrace/error.h>
+
+#include <algorithm>
+
+#include "core/base/scratch.h"
+#include "data/transform/crop.h"
+
+namespace headrace::detail {
+namespace {
+
+std::size_t pixel_bytes(int height, int width, int channels) {
+  return static_cast<std::size_t>(height) * static_cast<std::size_t>(width) * static_cast<std::size_t>(channels);
+}
+
+void check_size(int height, int width, int channels) {
+  if (pixel_bytes(height, width, channels) <= kPackSampleBytesMax) return;
+  fail(ErrorCode::unsupported, "data: {} x {} x {} values do not go into a pack, which takes {} of an image", height,
+       width, channels, kPackSampleBytesMax);
+}
+
+}  // namespace
+
+std::uint8_t row_form(PackForm form, ImageForm stored) noexcept {
+  if (form == PackForm::stored) return static_cast<std::uint8_t>(stored);
+  return static_cast<std::uint8_t>(form == PackForm::raw ? BlockForm::raw : BlockForm::lz4);
+}
+
+void ImagePacker::make(const Source& source, std::int64_t number, PackedImage& packed) {
+  const Sample sample = source.read(number, packed.buffer);
+  PackRow row{};
+  row.label = static_cast<std::uint32_t>(sample.label);
+  row.channels = static_cast<std::uint8_t>(source.channels());
+  row.form = row_form(form_, sample.form);
+  if (form_ == PackForm::stored) {
+    row.height = static_cast<std::uint32_t>(sample.height);
+    row.width = static_cast<std::uint32_t>(sample.width);
+    packed.row = row;
+    packed.bytes = sample.bytes;
+    return index(sample, packed);
+  }
+  try {
+    const Pixels pixels = resize(decode(sample, source.channels()), source.channels());
+    check_size(pixels.height, pixels.width, source.channels());
+    row.height = static_cast<std::uint32_t>(pixels.height);
+    row.width = static_cast<std::uint32_t>(pixels.width);
+    packed.blocks.make(pixels.values, row, static_cast<std::uint32_t>(short_side_));
+  } catch (const Error& error) {
+    fail(error.code(), "data: {}: {}", source.sample_name(number), error.what());
+  }
+  packed.row = row;
+  packed.bytes = packed.blocks.bytes();
+  packed.index = packed.blocks.index();
+}
+
+// The sample's own, or one made now.
+void ImagePacker::index(const Sample& sample, PackedImage& packed) {
+  const std::span<const std::uint8_t> own = sample.entropy_index;
+  packed.entropy.assign(own.begin(), own.end());
+  const bool wanted = sample.form == ImageForm::encoded && own.empty();
+  if (wanted && indexer_.make(sample.bytes, index_)) packed.entropy = codec::serialise(index_);
+  packed.index = packed.entropy;
+}
+
+ImagePacker::Pixels ImagePacker::decode(const Sample& sample, int channels) {
+  if (sample.form == ImageForm::pixels) return {sample.height, sample.width, sample.bytes};
+  const codec::ImageInfo info = decoder_.open(sample.bytes, channels);
+  if (short_side_ == 0) check_size(info.height, info.width, channels);
+  const auto pixels = scratch_of(decoded_, pixel_bytes(info.height, info.width, channels));
+  decoder_.decode({.y = 0, .x = 0, .height = info.height, .width = info.width}, pixels);
+  return {info.height, info.width, pixels};
+}
+
+ImagePacker::Pixels ImagePacker::resize(const Pixels& pixels, int channels) {
+  const int shorter = std::min(pixels.height, pixels.width);
+  if (short_side_ == 0 || shorter <= short_side_) return pixels;
+  const transform::ResizeAxis vertical = transform::resized_axis(pixels.height, shorter, short_side_);
+  const transform::ResizeAxis horizontal = transform::resized_axis(pixels.width, shorter, short_side_);
+  const auto out = scratch_of(resized_, pixel_bytes(vertical.resized, horizontal.resized, channels));
+  resizer_.resize(pixels.values, vertical, horizontal, channels, out);
+  return {vertical.resized, horizontal.resized, out};
+}
+
+}  // namespace headrace::detail

@@ -1,0 +1,113 @@
+#include "data/source/detail/image_files.h"
+
+#include <headrace/error.h>
+
+#include <algorithm>
+#include <cstddef>
+#include <span>
+#include <utility>
+
+#include "core/base/hash.h"
+#include "data/source/sources.h"
+#include "data/store/file_name.h"
+#include "data/store/file_store.h"
+#include "media/codec/image_size.h"
+
+namespace headrace::detail {
+namespace {
+
+using Path = std::filesystem::path;
+
+class ImageFiles final : public Source {
+ public:
+  ImageFiles(Listing listing, const Path& root, Path index_file, const FileCalls& calls)
+      : listing_(std::move(listing)), files_(root, calls), index_file_(std::move(index_file)) {
+    std::vector<std::int64_t> sizes;
+    sizes.reserve(listing_.images.size());
+    for (const Listing::Image& image : listing_.images) sizes.push_back(image.size);
+    fingerprint_ = fingerprint_of(listing_.names, sizes);
+    if (listing_.classes_in_names) return;
+    Xxh3Stream stream;
+    stream.update(std::as_bytes(std::span{&fingerprint_, 1}));
+    for (const Listing::Image& image : listing_.images) stream.update(std::as_bytes(std::span{&image.label, 1}));
+    fingerprint_ = stream.digest();
+  }
+
+  std::int64_t size() const override { return std::ssize(listing_.images); }
+  std::int64_t num_classes() const override { return std::ssize(listing_.classes); }
+  int height() const override { return 0; }
+  int width() const override { return 0; }
+  int channels() const override { return 3; }
+
+  Sample read(std::int64_t index, std::vector<std::uint8_t>& buffer) const override {
+    if (index < 0 || index >= size()) {
+      fail(ErrorCode::invalid_argument, "data: sample {}: there are {} samples", index, size());
+    }
+    const Listing::Image& image = at(index);
+    return {.bytes = files_.read(name(index), image.size, buffer), .form = ImageForm::encoded, .label = image.label};
+  }
+  std::optional<ImageSize> image_size(std::int64_t index, std::vector<std::uint8_t>& buffer) const override {
+    const std::int64_t size = at(index).size;
+    return size_in_header(size,
+                          [&](std::int64_t bytes) { return files_.read_front(name(index), size, bytes, buffer); });
+  }
+  std::int64_t label(std::int64_t index) const override { return at(index).label; }
+  std::int64_t sample_bytes(std::int64_t index) const override { return at(index).size; }
+  std::string sample_name(std::int64_t index) const override { return files_.path_of(name(index)); }
+  std::string stored_name(std::int64_t index) const override {
+    if (listing_.classes_in_names) return name(index);
+    const std::string& word = listing_.classes[at(index).label];
+    return (word.empty() ? fmt::format("{}", at(index).label) : below_folder(word)) + "/" + below_folder(name(index));
+  }
+  std::vector<std::string> class_names() const override {
+    std::vector<std::string> names;
+    for (const std::string& name : listing_.classes) {
+      if (name.empty()) return {};
+      names.push_back(printable_name(name));
+    }
+    return names;
+  }
+  std::vector<std::string> remarks() const override { return listing_.remarks; }
+  std::uint64_t fingerprint() const override { return fingerprint_; }
+  Path index_file() const override { return index_file_; }
+
+ private:
+  const Listing::Image& at(std::int64_t index) const { return listing_.images[static_cast<std::size_t>(index)]; }
+  const char* name(std::int64_t index) const { return listing_.names.data() + at(index).name_at; }
+
+  const Listing listing_;
+  const FileStore files_;
+  const Path index_file_;
+  std::uint64_t fingerprint_;
+};
+
+}  // namespace
+
+std::unique_ptr<Source> open_image_files(Listing listing, const Path& root, Path index_file, const FileCalls& calls) {
+  return std::make_unique<ImageFiles>(std::move(listing), root, std::move(index_file), calls);
+}
+
+ImageSize size_in_header(std::int64_t bytes,
+                         const std::function<std::span<const std::uint8_t>(std::int64_t bytes)>& read_front) {
+  constexpr std::int64_t kFrontBytes = 4096;  // A page; headers with a thumbnail or a colour profile are longer.
+  constexpr std::int64_t kHeaderMax = std::int64_t{2} << 20;  // A longer one tells no size.
+  for (std::int64_t front = std::min(bytes, kFrontBytes);;) {
+    const codec::HeaderSize size = codec::header_size(read_front(front));
+    const auto wanted = static_cast<std::int64_t>(size.wanted);
+    if (wanted == 0 || wanted > std::min(bytes, kHeaderMax)) return {size.height, size.width};
+    front = std::min(bytes, std::max(wanted, 2 * front));
+  }
+}
+
+std::string below_folder(std::string_view name) {
+  std::string below;
+  for (std::size_t at = 0; at < name.size();) {
+    const std::size_t end = std::min(name.find('/', at), name.size());
+    const std::string_view part = name.substr(at, end - at);
+    if (!part.empty() && part != "." && part != "..") below.append(below.empty() ? "" : "/").append(part);
+    at = end + 1;
+  }
+  return below.empty() ? "_" : below;
+}
+
+}  // namespace headrace::detail

@@ -1,0 +1,219 @@
+#include <headrace/error.h>
+
+#include <algorithm>
+#include <optional>
+#include <string_view>
+#include <utility>
+
+#include "data/source/detail/image_files.h"
+#include "data/source/pack_shards.h"
+#include "data/source/sources.h"
+#include "data/store/file_name.h"
+#include "data/store/folder.h"
+#include "data/store/pack_file.h"
+#include "data/store/row_blocks.h"
+
+namespace headrace {
+namespace {
+
+using Path = std::filesystem::path;
+
+// The samples of one split, wherever they lie.
+class PackSource final : public Source {
+ public:
+  PackSource(const Path& path, Split split, const FileCalls& calls);
+
+  std::int64_t size() const override { return std::ssize(places_); }
+  std::int64_t num_classes() const override { return std::ssize(shards_.front().classes()); }
+  int height() const override { return height_; }
+  int width() const override { return width_; }
+  int channels() const override { return channels_; }
+  Sample read(std::int64_t index, std::vector<std::uint8_t>& buffer) const override;
+  std::optional<Sample> outline(std::int64_t index) const override;
+  std::optional<ImageSize> image_size(std::int64_t index, std::vector<std::uint8_t>& buffer) const override;
+  std::span<const std::uint8_t> read_rows(std::int64_t index, int first, int count,
+                                          std::vector<std::uint8_t>& buffer) const override;
+  std::int64_t label(std::int64_t index) const override { return row(index).label; }
+  std::int64_t sample_bytes(std::int64_t index) const override { return static_cast<std::int64_t>(row(index).size); }
+  std::vector<std::int64_t> shards() const override {
+    std::vector<std::int64_t> samples(shards_.size());
+    for (const Place& place : places_) ++samples[place.shard];
+    std::erase(samples, 0);  // Of other splits only.
+    return samples;
+  }
+  std::string sample_name(std::int64_t index) const override {
+    const Place& place = at(index);
+    return fmt::format("{}:{}", printable_name(shards_[place.shard].path().native()),
+                       printable_name(stored_name(index)));
+  }
+  std::string stored_name(std::int64_t index) const override {
+    const Place& place = at(index);
+    return std::string(shards_[place.shard].name(place.row));
+  }
+  std::vector<std::string> class_names() const override {
+    const auto& names = shards_.front().classes();
+    const bool numbers = std::all_of(names.begin(), names.end(), [](const std::string& name) { return name.empty(); });
+    return numbers ? std::vector<std::string>{} : names;
+  }
+  std::uint64_t fingerprint() const override { return fingerprint_; }
+
+ private:
+  struct Place {
+    std::uint32_t shard, row;
+  };
+
+  static bool is_sound(const PackRow& row);
+  void take_shape(const PackRow& row, const Path& path);
+  void check_index(std::int64_t index) const;
+  const Place& at(std::int64_t index) const { return places_[static_cast<std::size_t>(index)]; }
+  const PackRow& row(std::int64_t index) const { return shards_[at(index).shard].rows()[at(index).row]; }
+
+  std::vector<PackFile> shards_;
+  std::vector<Place> places_;
+  int height_ = 0, width_ = 0, channels_ = 0;  // 0 x 0: each image has a size of its own.
+  std::uint8_t form_ = 0;
+  std::uint64_t fingerprint_ = 0;
+};
+
+PackSource::PackSource(const Path& path, Split split, const FileCalls& calls) {
+  for (const Path& shard : pack_shards(path)) shards_.emplace_back(shard, calls);
+  std::string names;
+  std::vector<std::int64_t> sizes;
+  for (std::uint32_t shard = 0; shard < shards_.size(); ++shard) {
+    const PackFile& file = shards_[shard];
+    if (file.classes() != shards_.front().classes()) {
+      fail(ErrorCode::corrupt_data, "data: {} and {} have different classes", printable_name(file.path().native()),
+           printable_name(shards_.front().path().native()));
+    }
+    for (std::uint32_t i = 0; i < file.rows().size(); ++i) {
+      const PackRow& row = file.rows()[i];
+      if (row.split != static_cast<std::uint8_t>(split)) continue;
+      take_shape(row, file.path());
+      places_.push_back({shard, i});
+      names.append(file.name(i)).push_back('\0');
+      sizes.push_back(row.size);
+    }
+  }
+  fingerprint_ = detail::fingerprint_of(names, sizes);
+}
+
+bool PackSource::is_sound(const PackRow& row) {
+  const std::uint64_t pixels = std::uint64_t{row.height} * row.width;
+  if (row.form == static_cast<std::uint8_t>(ImageForm::encoded)) {
+    return row.height == 0 && row.width == 0 && (row.channels == 1 || row.channels == 3);
+  }
+  if (row.form == static_cast<std::uint8_t>(ImageForm::pixels)) {
+    return pixels > 0 && row.height <= 65'535 && row.width <= 65'535 && row.channels > 0 &&
+           pixels * row.channels == row.size;
+  }
+  return has_sound_blocks(row);
+}
+
+// The first sample's is that of all; only images in blocks may differ in their sides, and then the source has none.
+void PackSource::take_shape(const PackRow& row, const Path& path) {
+  const std::string name = printable_name(path.native());
+  if (row.label >= shards_.front().classes().size()) {
+    fail(ErrorCode::corrupt_data, "data: {} has a label {}; wanted 0 to {}", name, row.label,
+         std::ssize(shards_.front().classes()) - 1);
+  }
+  const bool sound = is_sound(row), first = places_.empty();
+  const bool one_size = first || (height_ == static_cast<int>(row.height) && width_ == static_cast<int>(row.width));
+  const bool alike = first || (form_ == row.form && channels_ == row.channels && (one_size || has_blocks(row)));
+  if (!sound || !alike) {
+    fail(ErrorCode::corrupt_data, "data: {} has a sample of {} bytes as {} x {} x {} of form {}{}", name, row.size,
+         row.height, row.width, row.channels, row.form, sound ? ", and others before it" : "");
+  }
+  form_ = row.form;
+  height_ = one_size ? static_cast<int>(row.height) : 0;
+  width_ = one_size ? static_cast<int>(row.width) : 0;
+  channels_ = row.channels;
+}
+
+void PackSource::check_index(std::int64_t index) const {
+  if (index < 0 || index >= size()) {
+    fail(ErrorCode::invalid_argument, "data: sample {}: there are {} samples", index, size());
+  }
+}
+
+Sample PackSource::read(std::int64_t index, std::vector<std::uint8_t>& buffer) const {
+  if (auto sample = outline(index)) {
+    sample->bytes = read_rows(index, 0, sample->height, buffer);
+    return *sample;
+  }
+  check_index(index);
+  const Place& place = at(index);
+  const PackedBytes read = shards_[place.shard].read(place.row, buffer);
+  const bool encoded = form_ == static_cast<std::uint8_t>(ImageForm::encoded);
+  return {.bytes = read.bytes,
+          .form = encoded ? ImageForm::encoded : ImageForm::pixels,
+          .height = height_,
+          .width = width_,
+          .channels = encoded ? 0 : channels_,
+          .label = label(index),
+          .entropy_index = read.index};
+}
+
+std::optional<Sample> PackSource::outline(std::int64_t index) const {
+  check_index(index);
+  if (!has_blocks(row(index))) return std::nullopt;
+  return Sample{.bytes = {},
+                .form = ImageForm::pixels,
+                .height = static_cast<int>(row(index).height),
+                .width = static_cast<int>(row(index).width),
+                .channels = channels_,
+                .label = label(index)};
+}
+
+std::optional<ImageSize> PackSource::image_size(std::int64_t index, std::vector<std::uint8_t>& buffer) const {
+  check_index(index);
+  const PackRow& told = row(index);
+  if (form_ != static_cast<std::uint8_t>(ImageForm::encoded)) {
+    return ImageSize{static_cast<int>(told.height), static_cast<int>(told.width)};
+  }
+  const Place& place = at(index);
+  return detail::size_in_header(told.size, [&](std::int64_t bytes) {
+    return shards_[place.shard].read_front(place.row, static_cast<std::size_t>(bytes), buffer);
+  });
+}
+
+std::span<const std::uint8_t> PackSource::read_rows(std::int64_t index, int first, int count,
+                                                    std::vector<std::uint8_t>& buffer) const {
+  check_index(index);
+  const Place& place = at(index);
+  return shards_[place.shard].read_rows(place.row, static_cast<std::uint32_t>(first), static_cast<std::uint32_t>(count),
+                                        buffer);
+}
+
+}  // namespace
+
+std::vector<Path> pack_shards(const Path& path) {
+  std::error_code reason;
+  if (!std::filesystem::is_directory(path, reason)) return {path};  // What it is instead, opening it tells.
+  std::vector<Path> shards;
+  for (const FolderEntry& entry : list_folder(path)) {
+    const Path name = entry.name;
+    if (entry.kind == FolderEntry::Kind::file && name.extension() == ".pack") shards.push_back(path / name);
+  }
+  if (shards.empty()) fail(ErrorCode::not_found, "data: no file *.pack in {}", printable_name(path.native()));
+  return shards;
+}
+
+bool detail::pack_has(const Path& path, Split split) {
+  for (const Path& shard : pack_shards(path)) {
+    const PackFile file{shard};
+    const auto is_of_split = [split](const PackRow& row) { return row.split == static_cast<std::uint8_t>(split); };
+    if (std::any_of(file.rows().begin(), file.rows().end(), is_of_split)) return true;
+  }
+  return false;
+}
+
+std::unique_ptr<Source> detail::open_pack(const Path& path, Split split) {
+  return open_pack(path, split, FileCalls::system());
+}
+
+std::unique_ptr<Source> detail::open_pack(const Path& path, Split split, const FileCalls& calls) {
+  auto source = std::make_unique<PackSource>(path, split, calls);
+  return source->size() == 0 ? nullptr : std::move(source);
+}
+
+}  // namespace headrace

@@ -1,0 +1,565 @@
+#include "data/source/process_source.h"
+
+#include <headrace/error.h>
+#include <headrace/trace.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <bit>
+#include <condition_variable>
+#include <cstring>
+#include <mutex>
+#include <optional>
+#include <set>
+#include <utility>
+
+#include "core/exec/child_process.h"
+#include "core/exec/control_channel.h"
+#include "core/exec/shared_memory.h"
+#include "core/options/utf8.h"
+#include "data/source/source_facts.h"
+#include "data/source/worker_protocol.h"
+
+namespace headrace {
+namespace {
+
+using namespace std::chrono_literals;
+
+constexpr SpanName kWaitForWorker{"wait_for_worker", "wait"};  // All are reading for others.
+constexpr SpanName kReadByWorker{"read_by_worker", "work"};    // Value: the sample's index.
+
+constexpr std::int64_t kWorkersMax = 256;
+constexpr std::int64_t kSlotKept = std::int64_t{64} << 20;  // Of a slot, after a sample that was larger.
+constexpr auto kTimeToEnd = 2s;                             // Of workers that were told to, before they are killed.
+constexpr auto kTimeToExit = 500ms;                         // From a worker's closing its socket to its end.
+constexpr std::size_t kDeathsListed = 100;
+
+std::int64_t checked_workers(std::int64_t workers) {
+  if (workers < 1 || workers > kWorkersMax) {
+    fail(ErrorCode::invalid_argument, "data: {} worker processes; wanted 1 to {}", workers, kWorkersMax);
+  }
+  return workers;
+}
+
+SharedMemory shared(std::span<const std::byte> payload) {
+  SharedMemory memory{"headrace-payload", std::max<std::int64_t>(std::ssize(payload), 1)};
+  std::copy(payload.begin(), payload.end(), memory.bytes().begin());
+  return memory;
+}
+
+struct Worker {
+  Worker(std::int64_t given_number, std::int64_t given_place, SharedMemory own_slot, ControlChannel our_end,
+         const ChildCommand& command)
+      : number(given_number),
+        place(given_place),
+        slot(std::move(own_slot)),
+        channel(std::move(our_end)),
+        child(command) {}
+
+  std::string name() const { return fmt::format("worker {} (process {})", number, child.pid()); }
+
+  const std::int64_t number;  // Of all that were started.
+  const std::int64_t place;   // Among those that live.
+  const SharedMemory slot;
+  const ControlChannel channel;
+  ChildProcess child;
+  bool ready = false;
+};
+
+std::unique_ptr<Worker> start_worker(const ProcessSourceOptions& options, const SharedMemory& payload,
+                                     std::int64_t number, std::int64_t place) {
+  try {
+    auto [ours, theirs] = ControlChannel::pair();
+    SharedMemory slot{"headrace-slot", options.sample_bytes_max};
+    const ChildCommand command{.arguments = options.command,
+                               .descriptors = {theirs.descriptor(), slot.descriptor(), payload.descriptor()},
+                               .environment = {fmt::format("{}={}", worker::kPlaceVariable, place)}};
+    return std::make_unique<Worker>(number, place, std::move(slot), std::move(ours), command);
+  } catch (const Error& error) {  // Its code could be one that data.on_corrupt takes for the sample's.
+    fail(ErrorCode::internal, "data: {}: cannot start worker {}: {}", options.name, number, error.what());
+  }
+}
+
+std::string text_in(const Worker& worker, std::int64_t size) {
+  const auto bytes = worker.slot.front(std::clamp<std::int64_t>(
+      size, 0, std::min(worker::kTextMax, static_cast<std::int64_t>(worker.slot.bytes().size()))));
+  std::string text(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+  text.resize(utf8_text_length(text));
+  return text;
+}
+
+// What is wrong with an answer to read(index), or nothing.
+std::string nonsense_in(const ControlMessage& answer, std::int64_t index, const Worker& worker) {
+  const auto& [asked, bytes, form, height, width, channels, label] = answer.numbers;
+  if (asked != index) return fmt::format("an answer about sample {}", asked);
+  if (answer.kind == worker::failed) return "";
+  if (answer.kind != worker::sample) return fmt::format("a message of kind {}", answer.kind);
+  if (bytes < 0 || bytes > std::ssize(worker.slot.bytes())) {
+    return fmt::format("an image of {} bytes; its slot has {}", bytes, worker.slot.bytes().size());
+  }
+  constexpr std::int64_t kSideMax = 1 << 24;
+  const bool sides_fit = std::min({height, width, channels}) >= 0 && std::max({height, width, channels}) <= kSideMax;
+  if (!sides_fit || form < 0 || form > 1) {
+    return fmt::format("an image of form {}, {} x {} x {}", form, height, width, channels);
+  }
+  return "";
+}
+
+}  // namespace
+
+class ProcessSource::Pool {
+ public:
+  Pool(ProcessSourceOptions options, std::span<const std::byte> payload);
+  ~Pool();
+
+  Sample read(std::int64_t index, std::vector<std::uint8_t>& buffer);
+  void set_workers(std::int64_t workers);
+  void end_workers();
+  void start_workers();
+  void interrupt();
+  WorkerStatistics statistics() const;
+  const SourceFacts& facts() const { return facts_; }
+  std::int64_t label(std::int64_t index) const { return labels_->at(index); }
+
+ private:
+  class Lease;
+
+  Worker* take();
+  Worker* take_new();
+  std::unique_ptr<Worker> start_promised();
+  std::int64_t take_place();
+  void leave_place(const Worker& worker);
+  void give_back(Worker* worker, bool sound);
+  void wait_for_first(const Worker& worker) const;
+  SourceFacts greet(Worker& worker) const;
+  void make_ready(Worker& worker) const;
+  std::string receive(Worker& worker, ControlMessage& answer) const;
+  std::string ask(Worker& worker, std::int64_t index, ControlMessage& answer) const;
+  Sample sample_of(const ControlMessage& answer, const Worker& worker, std::vector<std::uint8_t>& buffer);
+  void note_death(const std::string& death, std::int64_t index);
+  std::int64_t interrupts() const;
+  void check_not_interrupted(std::int64_t interrupts_before, std::int64_t index) const;
+  static void end(const std::vector<std::unique_ptr<Worker>>& workers);
+
+  const pid_t owner_;  // A process forked from it leaves the workers alone.
+  const ProcessSourceOptions options_;
+  const SharedMemory payload_;
+  SourceFacts facts_;                  // Constant once built.
+  std::optional<KnownLabels> labels_;  // The same.
+  mutable std::mutex mutex_;           // Guards everything below.
+  std::condition_variable free_;       // A worker is idle, or another one may be started.
+  std::int64_t wanted_;
+  std::int64_t starting_ = 0;
+  std::set<std::int64_t> places_;  // Taken by workers that live or start.
+  std::int64_t interrupts_ = 0;
+  std::vector<std::unique_ptr<Worker>> idle_;
+  std::vector<std::unique_ptr<Worker>> busy_;
+  WorkerStatistics totals_;
+};
+
+// A worker for one sample. It goes back when it is sound, and is killed otherwise.
+class ProcessSource::Pool::Lease {
+ public:
+  Lease(Pool& pool, Worker* worker) : pool_(pool), worker_(worker) {}
+  ~Lease() { pool_.give_back(worker_, sound_); }
+  Lease(const Lease&) = delete;
+  Lease& operator=(const Lease&) = delete;
+  Worker& operator*() const { return *worker_; }
+  void set_sound() { sound_ = true; }
+
+ private:
+  Pool& pool_;
+  Worker* worker_;
+  bool sound_ = false;
+};
+
+ProcessSource::Pool::Pool(ProcessSourceOptions options, std::span<const std::byte> payload)
+    : owner_(::getpid()),
+      options_(std::move(options)),
+      payload_(shared(payload)),
+      wanted_(checked_workers(options_.workers)) {
+  for (std::int64_t i = 0; i < wanted_; ++i) {
+    idle_.push_back(start_worker(options_, payload_, totals_.started, take_place()));
+    ++totals_.started;
+  }
+  wait_for_first(*idle_.front());
+  facts_ = greet(*idle_.front());
+  idle_.front()->ready = true;
+  labels_.emplace(facts_);
+  std::reverse(idle_.begin(), idle_.end());  // The one that is ready is taken first.
+}
+
+// Its first message, or its end, is there to be read after this, or the time is over.
+void ProcessSource::Pool::wait_for_first(const Worker& worker) const {
+  const auto deadline = std::chrono::steady_clock::now() + options_.timeout;
+  while (options_.while_starting && !worker.channel.can_receive(100ms) && std::chrono::steady_clock::now() < deadline) {
+    options_.while_starting();
+  }
+}
+
+ProcessSource::Pool::~Pool() {
+  if (owner_ != ::getpid()) return;
+  HEADRACE_CHECK(busy_.empty(), "data: {} is closed while it is read", facts_.name);
+  end(idle_);
+}
+
+// Lets them end by themselves for a while; what is left then is killed by their destructors.
+void ProcessSource::Pool::end(const std::vector<std::unique_ptr<Worker>>& workers) {
+  for (const auto& worker : workers) worker->channel.shut_down();
+  const auto deadline = std::chrono::steady_clock::now() + kTimeToEnd;
+  for (const auto& worker : workers) {
+    const auto left = deadline - std::chrono::steady_clock::now();
+    static_cast<void>(
+        worker->child.wait(std::max(std::chrono::ceil<std::chrono::milliseconds>(left), std::chrono::milliseconds(0))));
+  }
+}
+
+// ---- Who reads ----
+
+Worker* ProcessSource::Pool::take() {
+  {
+    std::unique_lock lock(mutex_);
+    const auto available = [this] {
+      return !idle_.empty() || std::ssize(idle_) + std::ssize(busy_) + starting_ < wanted_;
+    };
+    if (!available()) {
+      Span span{kWaitForWorker};
+      free_.wait(lock, available);
+    }
+    if (!idle_.empty()) {
+      busy_.push_back(std::move(idle_.back()));
+      idle_.pop_back();
+      return busy_.back().get();
+    }
+    ++starting_;
+  }
+  return take_new();
+}
+
+// `starting_` counts it already.
+Worker* ProcessSource::Pool::take_new() {
+  auto worker = start_promised();
+  std::lock_guard lock(mutex_);
+  --starting_;
+  busy_.push_back(std::move(worker));
+  return busy_.back().get();
+}
+
+// The lowest that is free, so that a new worker has that of the one it replaces. `mutex_` is held, but by the
+// constructor.
+std::int64_t ProcessSource::Pool::take_place() {
+  std::int64_t place = 0;
+  while (places_.contains(place)) ++place;
+  places_.insert(place);
+  return place;
+}
+
+// `mutex_` is held.
+void ProcessSource::Pool::leave_place(const Worker& worker) {
+  places_.erase(worker.place);
+}
+
+// `starting_` counts it already, and the caller takes it out. After an exception it is out.
+std::unique_ptr<Worker> ProcessSource::Pool::start_promised() {
+  std::int64_t number = 0, place = 0;
+  {
+    std::lock_guard lock(mutex_);
+    number = totals_.started++;
+    place = take_place();
+  }
+  try {
+    return start_worker(options_, payload_, number, place);
+  } catch (...) {
+    {
+      std::lock_guard lock(mutex_);
+      --starting_;
+      --totals_.started;
+      places_.erase(place);
+    }
+    free_.notify_one();
+    throw;
+  }
+}
+
+void ProcessSource::Pool::give_back(Worker* worker, bool sound) {
+  std::vector<std::unique_ptr<Worker>> superfluous;
+  std::unique_ptr<Worker> mine;
+  {
+    std::lock_guard lock(mutex_);
+    const auto place =
+        std::find_if(busy_.begin(), busy_.end(), [worker](const auto& held) { return held.get() == worker; });
+    mine = std::move(*place);
+    busy_.erase(place);
+    if (sound && std::ssize(idle_) + std::ssize(busy_) + starting_ < wanted_) {
+      idle_.push_back(std::move(mine));
+    } else {
+      leave_place(*mine);
+      if (sound) superfluous.push_back(std::move(mine));
+    }
+  }
+  free_.notify_one();
+  end(superfluous);
+}
+
+void ProcessSource::Pool::set_workers(std::int64_t workers) {
+  std::vector<std::unique_ptr<Worker>> superfluous;
+  {
+    std::lock_guard lock(mutex_);
+    wanted_ = checked_workers(workers);
+    while (!idle_.empty() && std::ssize(idle_) + std::ssize(busy_) + starting_ > wanted_) {
+      leave_place(*idle_.back());
+      superfluous.push_back(std::move(idle_.back()));
+      idle_.pop_back();
+    }
+  }
+  free_.notify_all();
+  end(superfluous);
+}
+
+void ProcessSource::Pool::end_workers() {
+  std::vector<std::unique_ptr<Worker>> ended;
+  {
+    std::lock_guard lock(mutex_);
+    ended.swap(idle_);
+    for (const auto& worker : ended) leave_place(*worker);
+  }
+  free_.notify_all();
+  end(ended);
+}
+
+void ProcessSource::Pool::start_workers() {
+  while (true) {
+    {
+      std::lock_guard lock(mutex_);
+      if (std::ssize(idle_) + std::ssize(busy_) + starting_ >= wanted_) return;
+      ++starting_;
+    }
+    auto worker = start_promised();
+    {
+      std::lock_guard lock(mutex_);
+      --starting_;
+      idle_.push_back(std::move(worker));
+    }
+    free_.notify_one();
+  }
+}
+
+void ProcessSource::Pool::interrupt() {
+  std::lock_guard lock(mutex_);
+  ++interrupts_;
+  for (const auto& worker : busy_) worker->child.kill();
+}
+
+std::int64_t ProcessSource::Pool::interrupts() const {
+  std::lock_guard lock(mutex_);
+  return interrupts_;
+}
+
+void ProcessSource::Pool::check_not_interrupted(std::int64_t interrupts_before, std::int64_t index) const {
+  if (interrupts() == interrupts_before) return;
+  fail(ErrorCode::cancelled, "data: reading {} was interrupted", sample_name_of(facts_, index));
+}
+
+// ---- What is said ----
+
+// Empty when a message came; otherwise how the worker is lost.
+std::string ProcessSource::Pool::receive(Worker& worker, ControlMessage& answer) const {
+  switch (worker.channel.receive(answer, options_.timeout)) {
+    case ControlChannel::Arrival::message:
+      return "";
+    case ControlChannel::Arrival::late:
+      return fmt::format("{} gave no answer within worker_timeout_s = {} s and was killed", worker.name(),
+                         std::chrono::duration<double>(options_.timeout).count());
+    case ControlChannel::Arrival::malformed:
+      return fmt::format("{} sent what is no message and was killed", worker.name());
+    case ControlChannel::Arrival::closed:
+      break;
+  }
+  const auto ended = worker.child.wait(kTimeToExit);
+  if (!ended) return fmt::format("{} closed its control socket and was killed", worker.name());
+  return fmt::format("{} {}", worker.name(), ended->text());
+}
+
+SourceFacts ProcessSource::Pool::greet(Worker& worker) const {
+  ControlMessage message;
+  if (const std::string lost = receive(worker, message); !lost.empty()) {
+    fail(ErrorCode::internal, "data: {}: {} before it was ready to read", options_.name, lost);
+  }
+  if (message.kind == worker::failed) {
+    fail(ErrorCode::invalid_argument, "data: {}: {} cannot read from it: {}", options_.name, worker.name(),
+         text_in(worker, message.numbers[1]));
+  }
+  const auto& [format, size, classes, height, width, channels, labels] = message.numbers;
+  if (message.kind != worker::ready || format != worker::kFormat) {
+    fail(ErrorCode::internal, "data: {}: {} speaks another protocol: kind {}, format {}; wanted {} and {}",
+         options_.name, worker.name(), message.kind, format, static_cast<std::uint32_t>(worker::ready),
+         worker::kFormat);
+  }
+  const auto side = [](std::int64_t value) { return static_cast<int>(std::clamp<std::int64_t>(value, -1, 1 << 30)); };
+  SourceFacts facts{.name = options_.name,
+                    .size = size,
+                    .classes = classes == worker::kUnknown ? SourceFacts::kUnknownClasses : classes,
+                    .height = options_.sizes_vary ? 0 : side(height),
+                    .width = options_.sizes_vary ? 0 : side(width),
+                    .channels = side(channels),
+                    .labels = {}};
+  constexpr auto kLabelBytes = static_cast<std::int64_t>(sizeof(std::int64_t));
+  if (labels < 0 || labels > std::ssize(worker.slot.bytes()) / kLabelBytes) {
+    fail(ErrorCode::internal, "data: {}: {} tells {} labels", options_.name, worker.name(), labels);
+  }
+  static_assert(std::endian::native == std::endian::little, "labels lie in the slot as they do in memory");
+  facts.labels.resize(static_cast<std::size_t>(labels));
+  const auto bytes = worker.slot.front(labels * kLabelBytes);
+  if (!bytes.empty()) std::memcpy(facts.labels.data(), bytes.data(), bytes.size());
+  worker.slot.release_after(0);
+  check(facts);
+  return facts;
+}
+
+void ProcessSource::Pool::make_ready(Worker& worker) const {
+  if (worker.ready) return;
+  const SourceFacts told = greet(worker);
+  if (told != facts_) {
+    fail(ErrorCode::internal, "data: {}: {} tells {} samples, {} classes, {} labels; another one told {}, {} and {}",
+         options_.name, worker.name(), told.size, told.classes, told.labels.size(), facts_.size, facts_.classes,
+         facts_.labels.size());
+  }
+  worker.ready = true;
+}
+
+// Empty when the answer makes sense; otherwise how the worker is lost.
+std::string ProcessSource::Pool::ask(Worker& worker, std::int64_t index, ControlMessage& answer) const {
+  Span span{kReadByWorker, index};
+  // Where the worker is gone already receive() tells how.
+  static_cast<void>(worker.channel.send({.kind = worker::read, .numbers = {index}}));
+  if (std::string lost = receive(worker, answer); !lost.empty()) return lost;
+  const std::string nonsense = nonsense_in(answer, index, worker);
+  if (nonsense.empty()) return "";
+  return fmt::format("{} sent {} and was killed", worker.name(), nonsense);
+}
+
+Sample ProcessSource::Pool::read(std::int64_t index, std::vector<std::uint8_t>& buffer) {
+  const std::int64_t interrupts_before = interrupts();
+  std::string first_death;
+  while (true) {
+    std::string death;
+    {
+      Worker* taken = nullptr;
+      if (first_death.empty()) {
+        taken = take();
+      } else {
+        {
+          std::lock_guard lock(mutex_);
+          ++starting_;
+        }
+        taken = take_new();  // One that waits may have died of what killed the first.
+      }
+      Lease worker{*this, taken};
+      check_not_interrupted(interrupts_before, index);  // Between waiting for a worker and asking it.
+      make_ready(*worker);
+      ControlMessage answer;
+      death = ask(*worker, index, answer);
+      if (death.empty()) {
+        worker.set_sound();
+        return sample_of(answer, *worker, buffer);
+      }
+    }
+    check_not_interrupted(interrupts_before, index);
+    note_death(death, index);
+    if (!first_death.empty()) {
+      fail(ErrorCode::corrupt_data, "data: {}: two worker processes were lost on it: {}; {}",
+           sample_name_of(facts_, index), first_death, death);
+    }
+    first_death = std::move(death);
+  }
+}
+
+Sample ProcessSource::Pool::sample_of(const ControlMessage& answer, const Worker& worker,
+                                      std::vector<std::uint8_t>& buffer) {
+  const auto& [index, size, form, height, width, channels, label] = answer.numbers;
+  if (answer.kind == worker::failed) {
+    fail(ErrorCode::corrupt_data, "data: {}: {}", sample_name_of(facts_, index), text_in(worker, answer.numbers[1]));
+  }
+  const auto bytes = worker.slot.front(size);
+  if (buffer.size() < bytes.size()) buffer.resize(bytes.size());
+  if (!bytes.empty()) std::memcpy(buffer.data(), bytes.data(), bytes.size());
+  if (size > kSlotKept) worker.slot.release_after(kSlotKept);
+  labels_->note(facts_, index, label);
+  return {.bytes = std::span{buffer}.first(bytes.size()),
+          .form = form == 0 ? ImageForm::pixels : ImageForm::encoded,
+          .height = static_cast<int>(height),
+          .width = static_cast<int>(width),
+          .channels = static_cast<int>(channels),
+          .label = label};
+}
+
+void ProcessSource::Pool::note_death(const std::string& death, std::int64_t index) {
+  std::lock_guard lock(mutex_);
+  ++totals_.died;
+  if (totals_.deaths.size() < kDeathsListed) {
+    totals_.deaths.push_back(fmt::format("{} while it read {}", death, sample_name_of(facts_, index)));
+  }
+}
+
+WorkerStatistics ProcessSource::Pool::statistics() const {
+  std::lock_guard lock(mutex_);
+  WorkerStatistics now = totals_;
+  now.workers = wanted_;
+  for (const auto& worker : idle_) now.processes.push_back(worker->child.pid());
+  for (const auto& worker : busy_) now.processes.push_back(worker->child.pid());
+  return now;
+}
+
+// ---- Public face ----
+
+ProcessSource::ProcessSource(ProcessSourceOptions options, std::span<const std::byte> payload)
+    : pool_(std::make_unique<Pool>(std::move(options), payload)) {}
+ProcessSource::~ProcessSource() = default;
+
+std::int64_t ProcessSource::size() const {
+  return pool_->facts().size;
+}
+std::int64_t ProcessSource::num_classes() const {
+  return pool_->facts().classes;
+}
+int ProcessSource::height() const {
+  return pool_->facts().height;
+}
+int ProcessSource::width() const {
+  return pool_->facts().width;
+}
+int ProcessSource::channels() const {
+  return pool_->facts().channels;
+}
+
+Sample ProcessSource::read(std::int64_t index, std::vector<std::uint8_t>& buffer) const {
+  return pool_->read(index, buffer);
+}
+
+std::int64_t ProcessSource::label(std::int64_t index) const {
+  return pool_->label(index);
+}
+std::string ProcessSource::sample_name(std::int64_t index) const {
+  return sample_name_of(pool_->facts(), index);
+}
+std::uint64_t ProcessSource::fingerprint() const {
+  return fingerprint_of(pool_->facts());
+}
+
+void ProcessSource::set_workers(std::int64_t workers) {
+  pool_->set_workers(workers);
+}
+void ProcessSource::end_workers() {
+  pool_->end_workers();
+}
+void ProcessSource::start_workers() {
+  pool_->start_workers();
+}
+void ProcessSource::interrupt() const {
+  pool_->interrupt();
+}
+WorkerStatistics ProcessSource::statistics() const {
+  return pool_->statistics();
+}
+
+}  // namespace headrace

@@ -1,0 +1,404 @@
+#include "data/source/process_source.h"
+
+#include <fcntl.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <headrace/error.h>
+#include <headrace/loader.h>
+#include <poll.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <csignal>
+#include <filesystem>
+#include <limits>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "core/base/descriptor.h"
+#include "core/base/temporary_folder.h"
+#include "data/loader/testing.h"
+
+namespace headrace {
+namespace {
+
+using testing::AllOf;
+using testing::HasSubstr;
+
+// A worker that speaks the protocol in 60 lines and does what its last argument says, on sample 5 where it says nothing
+// else. Sample i is a 4 x 4 grey image of i's, with label i % 3.
+constexpr const char* kWorkerProgram = R"(
+import mmap, os, signal, socket, struct, sys, time
+folder, mode = sys.argv[1:3]
+control, slot = socket.socket(fileno=3), mmap.mmap(4, 0)
+payload = os.pread(5, os.fstat(5).st_size, 0)
+served = 0
+
+def send(kind, *numbers):
+    try: control.send(struct.pack("<II7q", kind, 0, *numbers, *[0] * (7 - len(numbers))))
+    except BrokenPipeError: os._exit(0)
+
+def fail(index, text):
+    slot[:len(text)] = text
+    send(4, index, len(text))
+
+def once(name):  # Whether this is the first of all workers to come here.
+    try:
+        os.close(os.open(os.path.join(folder, name), os.O_CREAT | os.O_EXCL))
+        return True
+    except FileExistsError:
+        return False
+
+size = 12
+if mode == "mute": time.sleep(1000)
+if mode == "exits at start": os._exit(4)
+if mode == "refuses": fail(-1, b"ImportError: no module named water"); time.sleep(1000)
+if mode == "other protocol": send(1, 2, size, 3, 4, 4, 1, 0)
+if mode == "negative": size = -1
+if mode == "changing": size = 12 if once("told") else 11
+if mode == "labels":
+    slot[:8 * size] = struct.pack("<12q", *[i % 3 for i in range(size)])
+    send(1, 1, size, 3, 4, 4, 1, size)
+elif mode == "encoded": send(1, 1, size, -1, 0, 0, 3, 0)
+else: send(1, 1, size, 3, 4, 4, 1, 0)
+
+def answer(index):
+    bytes_, form, height, width, label = 16, 0, 4, 4, index % 3
+    if index == 5:
+        if mode == "dies": os.kill(os.getpid(), signal.SIGKILL)
+        if mode == "dies once" and once("died"): os.kill(os.getpid(), signal.SIGKILL)
+        if mode == "exits": os._exit(3)
+        if mode == "hangs" or mode == "hangs once" and once("hung"): time.sleep(1000)
+        if mode == "closes": control.close(); time.sleep(1000)
+        if mode == "raises": return fail(5, b"ValueError: bad water\n\nTraceback: line 7")
+        if mode == "raises junk": return fail(5, b"ValueError: \xff\xfe")
+        if mode == "raises much": return send(4, 5, 1 << 40)
+        if mode == "label": label = 3
+        if mode == "other label": label = 0
+        if mode == "shape": height = 5
+        if mode == "bytes": bytes_ = 15
+        if mode == "too many bytes": bytes_ = 1 << 40
+        if mode == "negative bytes": bytes_ = -1
+        if mode == "other sample": return send(3, 6, 16, 0, 4, 4, 1, 0)
+        if mode == "other kind": return send(77, 5)
+        if mode == "short": return control.send(b"water")
+    if mode == "tells served":  # How many samples this process has answered.
+        label = 0
+        slot[:16] = bytes([served] * 16)
+    elif mode == "tells payload": slot[:16] = payload[:16].ljust(16, b".")
+    else: slot[:16] = bytes([index] * 16)
+    send(3, index, bytes_, form, height, width, 1, label)
+
+while True:
+    message = control.recv(65)
+    if not message: sys.exit(0)
+    if served == 0: print("a worker's own line on stdout")
+    served += 1
+    answer(struct.unpack("<II7q", message)[2])
+)";
+
+class ProcessSourceTest : public testing::Test {
+ protected:
+  ProcessSourceOptions options(const std::string& mode, std::int64_t workers = 2) const {
+    return {.name = "test",
+            .command = {"python3", "-I", "-S", "-c", kWorkerProgram, folder_.string(), mode},
+            .workers = workers,
+            .sample_bytes_max = 1 << 20,
+            .timeout = std::chrono::seconds(60)};
+  }
+  std::unique_ptr<ProcessSource> open(const std::string& mode, std::int64_t workers = 2) const {
+    return std::make_unique<ProcessSource>(options(mode, workers), std::span<const std::byte>{});
+  }
+  std::string error_at_start(ErrorCode code, const std::string& mode) const {
+    return error_of(code, [&] { open(mode); });
+  }
+  std::string error_on_five(ErrorCode code, const std::string& mode) const {
+    const auto source = open(mode);
+    std::vector<std::uint8_t> buffer;
+    EXPECT_EQ(source->read(4, buffer).bytes[0], 4);
+    std::string text = error_of(code, [&] { source->read(5, buffer); });
+    EXPECT_EQ(source->read(6, buffer).bytes[0], 6) << "the next sample is read as if nothing had been";
+    return text;
+  }
+
+  const TemporaryFolder temporary_;
+  const std::filesystem::path folder_ = temporary_.path();
+};
+
+std::vector<std::uint64_t> all_batches(const std::shared_ptr<const Source>& source, std::int64_t threads) {
+  Loader loader{source, options_of(5, threads), 1, true};
+  auto all = digests(loader.epoch(0));
+  const auto second = digests(loader.epoch(1));
+  all.insert(all.end(), second.begin(), second.end());
+  return all;
+}
+
+TEST_F(ProcessSourceTest, TellsWhatItsWorkersTell) {
+  const auto source = open("labels");
+  EXPECT_EQ(source->size(), 12);
+  EXPECT_EQ(source->num_classes(), 3);
+  EXPECT_EQ(source->height(), 4);
+  EXPECT_EQ(source->width(), 4);
+  EXPECT_EQ(source->channels(), 1);
+  EXPECT_EQ(source->label(11), 2);
+  EXPECT_EQ(source->sample_name(7), "test[7]");
+  const auto without = open("plain");
+  EXPECT_EQ(without->label(11), -1) << "it was not read yet";
+  std::vector<std::uint8_t> buffer;
+  EXPECT_EQ(without->read(11, buffer).label, 2);
+  EXPECT_EQ(without->label(11), 2);
+  EXPECT_NE(without->fingerprint(), source->fingerprint());
+  EXPECT_EQ(open("plain", 1)->fingerprint(), without->fingerprint());
+  EXPECT_EQ(open("encoded")->num_classes(), std::numeric_limits<std::int64_t>::max());
+}
+
+TEST_F(ProcessSourceTest, BatchesAreTheSameBytesWithAnyNumberOfWorkersAndThreads) {
+  const auto expected = all_batches(open("plain", 1), 0);
+  ASSERT_EQ(expected.size(), 6U);
+  EXPECT_EQ(all_batches(open("plain", 2), 1), expected);
+  EXPECT_EQ(all_batches(open("plain", 2), 7), expected);
+  EXPECT_EQ(all_batches(open("plain", 7), 7), expected);
+}
+
+TEST_F(ProcessSourceTest, TheNumberOfWorkersChangesWithinAnEpochWithoutChangingAByte) {
+  const auto expected = all_batches(open("plain", 2), 2);
+  const std::shared_ptr<ProcessSource> source = open("plain", 2);
+  Loader loader{source, options_of(5, 3), 1, true};
+  std::vector<std::uint64_t> found;
+  for (int pass = 0; pass < 2; ++pass) {
+    Epoch epoch = loader.epoch(pass);
+    for (const std::int64_t workers : {3, 1, 2}) {
+      found.push_back(digest(*epoch.next()));
+      source->set_workers(workers);
+      EXPECT_EQ(source->statistics().workers, workers);
+    }
+    EXPECT_FALSE(epoch.next());
+  }
+  EXPECT_EQ(found, expected);
+  source->set_workers(1);
+  EXPECT_LE(source->statistics().processes.size(), 1U);
+  error_of(ErrorCode::invalid_argument, [&] { source->set_workers(0); });
+}
+
+TEST_F(ProcessSourceTest, WorkersLiveThroughEpochs) {
+  const std::shared_ptr<ProcessSource> source = open("tells served", 1);
+  const auto processes = source->statistics().processes;
+  ASSERT_EQ(processes.size(), 1U);
+  EXPECT_NE(processes[0], ::getpid());
+  {
+    Loader loader{source, options_of(12, 1), 1, true};
+    for (int epoch = 0; epoch < 5; ++epoch) digests(loader.epoch(epoch));
+  }
+  EXPECT_EQ(source->statistics().started, 1);
+  EXPECT_EQ(source->statistics().processes, processes);
+  std::vector<std::uint8_t> buffer;
+  EXPECT_EQ(source->read(0, buffer).bytes[0], 61) << "its state is what 60 samples made of it";
+}
+
+TEST_F(ProcessSourceTest, WorkersThatAreEndedBetweenEpochsAreStartedAnew) {
+  const std::shared_ptr<ProcessSource> source = open("tells served", 2);
+  std::vector<std::uint8_t> buffer;
+  for (int epoch = 1; epoch <= 3; ++epoch) {
+    ASSERT_EQ(source->statistics().processes.size(), 2U);
+    EXPECT_EQ(source->statistics().started, 2 * epoch);
+    EXPECT_EQ(source->read(0, buffer).bytes[0], 1) << "nothing is left of the epoch before";
+    source->end_workers();
+    EXPECT_TRUE(source->statistics().processes.empty());
+    source->start_workers();
+    source->start_workers();  // All live already.
+  }
+  source->end_workers();
+  EXPECT_EQ(source->read(0, buffer).bytes[0], 1) << "one starts where it is needed";
+  EXPECT_EQ(source->statistics().started, 9);
+  EXPECT_EQ(source->statistics().died, 0);
+}
+
+TEST_F(ProcessSourceTest, ManyThreadsReadAtATime) {
+  const auto source = open("plain", 3);
+  std::atomic<int> wrong{0};
+  {
+    std::vector<std::jthread> threads;
+    for (int t = 0; t < 8; ++t) {
+      threads.emplace_back([&] {
+        std::vector<std::uint8_t> buffer;
+        for (int i = 0; i < 120; ++i) {
+          const Sample sample = source->read(i % 12, buffer);
+          if (sample.bytes.size() != 16 || sample.bytes[15] != i % 12 || sample.label != i % 12 % 3) ++wrong;
+        }
+      });
+    }
+  }
+  EXPECT_EQ(wrong, 0);
+  EXPECT_EQ(source->statistics().started, 3);
+}
+
+TEST_F(ProcessSourceTest, EveryWorkerGetsThePayload) {
+  const std::string text = "sixteen letters.";
+  const ProcessSource source{options("tells payload"), std::as_bytes(std::span{text})};
+  std::vector<std::uint8_t> first, second;
+  const auto read = [](const Sample& sample) { return std::string(sample.bytes.begin(), sample.bytes.end()); };
+  EXPECT_EQ(read(source.read(0, first)), text);
+  EXPECT_EQ(read(source.read(1, second)), text);
+}
+
+TEST_F(ProcessSourceTest, AWorkerThatDiesIsReplacedAndItsSampleReadOnceMore) {
+  const std::shared_ptr<ProcessSource> source = open("dies once");
+  EXPECT_EQ(all_batches(source, 2), all_batches(open("plain"), 2));
+  const WorkerStatistics now = source->statistics();
+  EXPECT_EQ(now.died, 1);
+  EXPECT_EQ(now.started, 3);
+  ASSERT_EQ(now.deaths.size(), 1U);
+  EXPECT_THAT(now.deaths[0], AllOf(HasSubstr("was killed by SIGKILL"), HasSubstr("test[5]")));
+}
+
+TEST_F(ProcessSourceTest, ASecondDeathIsTheSamplesError) {
+  EXPECT_THAT(error_on_five(ErrorCode::corrupt_data, "dies"),
+              AllOf(HasSubstr("test[5]"), HasSubstr("two worker processes"), HasSubstr("was killed by SIGKILL")));
+  EXPECT_THAT(error_on_five(ErrorCode::corrupt_data, "exits"), HasSubstr("ended with exit status 3"));
+}
+
+TEST_F(ProcessSourceTest, ASampleThatKillsObeysOnCorrupt) {
+  DataOptions how = options_of(4, 2);
+  how.on_corrupt = OnCorrupt::zero;
+  Loader loader{open("dies"), how, 1, false};
+  Epoch epoch = loader.epoch(0);
+  std::vector<std::uint8_t> mask;
+  while (const auto batch = epoch.next()) {
+    for (const std::byte byte : batch->field("valid").bytes) mask.push_back(std::to_integer<std::uint8_t>(byte));
+  }
+  EXPECT_EQ(mask, (std::vector<std::uint8_t>{1, 1, 1, 1, 1, 0, 1, 1, 1, 1, 1, 1}));
+  ASSERT_EQ(loader.corrupt_samples().size(), 1U);
+  EXPECT_THAT(loader.corrupt_samples()[0].reason, HasSubstr("SIGKILL"));
+}
+
+TEST_F(ProcessSourceTest, WorkersThatDieWhileTheyWaitCostNothing) {
+  const auto source = open("plain", 3);
+  for (const pid_t process : source->statistics().processes) ::kill(process, SIGKILL);
+  std::vector<std::uint8_t> buffer;
+  for (std::int64_t i = 0; i < 12; ++i) EXPECT_EQ(source->read(i, buffer).bytes[0], i);
+}
+
+TEST_F(ProcessSourceTest, AHangIsEndedByTheTimeout) {
+  ProcessSourceOptions how = options("hangs once", 1);
+  how.timeout = std::chrono::milliseconds(2500);
+  const ProcessSource source{how, {}};
+  std::vector<std::uint8_t> buffer;
+  EXPECT_EQ(source.read(5, buffer).bytes[0], 5);
+  const WorkerStatistics now = source.statistics();
+  ASSERT_EQ(now.died, 1);
+  EXPECT_THAT(now.deaths[0], AllOf(HasSubstr("worker_timeout_s = 2.5 s"), HasSubstr("test[5]")));
+}
+
+TEST_F(ProcessSourceTest, AnEpochThatIsGivenUpInterruptsAHang) {
+  const std::shared_ptr<ProcessSource> source = open("hangs");
+  DataOptions how = options_of(1, 1);
+  how.shuffle = false;
+  Loader loader{source, how, 1, true};
+  {
+    Epoch epoch = loader.epoch(0);
+    for (int i = 0; i < 5; ++i) ASSERT_TRUE(epoch.next());
+  }
+  EXPECT_EQ(source->statistics().died, 0) << "it was killed by us";
+}
+
+TEST_F(ProcessSourceTest, WhatTheWorkersCodeSaysIsTheSamplesError) {
+  EXPECT_THAT(error_on_five(ErrorCode::corrupt_data, "raises"),
+              AllOf(HasSubstr("test[5]: ValueError: bad water"), HasSubstr("line 7")));
+  EXPECT_THAT(error_on_five(ErrorCode::corrupt_data, "raises junk"), testing::EndsWith("test[5]: ValueError: "));
+  EXPECT_THAT(error_on_five(ErrorCode::corrupt_data, "raises much"), HasSubstr("test[5]"));
+}
+
+TEST_F(ProcessSourceTest, NonsenseIsNamedAndItsWorkerKilled) {
+  EXPECT_THAT(error_on_five(ErrorCode::corrupt_data, "too many bytes"), HasSubstr("1099511627776 bytes"));
+  EXPECT_THAT(error_on_five(ErrorCode::corrupt_data, "negative bytes"), HasSubstr("-1 bytes"));
+  EXPECT_THAT(error_on_five(ErrorCode::corrupt_data, "other sample"), HasSubstr("about sample 6"));
+  EXPECT_THAT(error_on_five(ErrorCode::corrupt_data, "other kind"), HasSubstr("kind 77"));
+  EXPECT_THAT(error_on_five(ErrorCode::corrupt_data, "short"), HasSubstr("no message"));
+  EXPECT_THAT(error_on_five(ErrorCode::corrupt_data, "closes"), HasSubstr("closed its control socket"));
+}
+
+TEST_F(ProcessSourceTest, SamplesThatAreNotWhatWasToldAreRefused) {
+  const auto error = [this](const std::string& mode) {
+    Loader loader{open(mode), options_of(12, 1), 1, false};
+    return error_of(ErrorCode::corrupt_data, [&] { loader.epoch(0).next(); });
+  };
+  EXPECT_THAT(error("label"), AllOf(HasSubstr("test[5]"), HasSubstr("label 3; wanted 0 to 2")));
+  EXPECT_THAT(error("shape"), AllOf(HasSubstr("test[5]"), HasSubstr("5 x 4")));
+  EXPECT_THAT(error("bytes"), AllOf(HasSubstr("test[5]"), HasSubstr("15 bytes of pixels; wanted 16")));
+}
+
+TEST_F(ProcessSourceTest, AWorkerThatDoesNotStartIsNamed) {
+  EXPECT_THAT(error_at_start(ErrorCode::internal, "exits at start"), HasSubstr("ended with exit status 4 before"));
+  EXPECT_THAT(error_at_start(ErrorCode::invalid_argument, "refuses"), HasSubstr("no module named water"));
+  EXPECT_THAT(error_at_start(ErrorCode::internal, "other protocol"), HasSubstr("format 2; wanted 1 and 1"));
+  EXPECT_THAT(error_at_start(ErrorCode::invalid_argument, "negative"), HasSubstr("-1 samples"));
+  ProcessSourceOptions how = options("mute");
+  how.timeout = std::chrono::milliseconds(500);
+  EXPECT_THAT(error_of(ErrorCode::internal, [&] { ProcessSource(how, {}); }), HasSubstr("worker_timeout_s = 0.5 s"));
+  how.command = {"/nowhere/worker"};
+  EXPECT_THAT(error_of(ErrorCode::internal, [&] { ProcessSource(how, {}); }), HasSubstr("/nowhere/worker"));
+  how = options("mute");
+  how.while_starting = [] { fail(ErrorCode::cancelled, "test: enough"); };
+  error_of(ErrorCode::cancelled, [&] { ProcessSource(how, {}); });
+}
+
+TEST_F(ProcessSourceTest, WorkersThatTellDifferentThingsAreRefused) {
+  const auto source = open("changing", 1);
+  std::vector<std::uint8_t> buffer;
+  EXPECT_EQ(source->read(0, buffer).bytes[0], 0);
+  ::kill(source->statistics().processes[0], SIGKILL);
+  EXPECT_THAT(error_of(ErrorCode::internal, [&] { source->read(0, buffer); }),
+              AllOf(HasSubstr("tells 11 samples"), HasSubstr("another one told 12")));
+}
+
+TEST_F(ProcessSourceTest, SizesMayVaryWhereATransformMakesThemOne) {
+  ProcessSourceOptions how = options("shape");
+  how.sizes_vary = true;
+  const auto source = std::make_shared<ProcessSource>(how, std::span<const std::byte>{});
+  EXPECT_EQ(source->height(), 0);
+  DataOptions loading = options_of(5, 1);
+  loading.transform.size = 2;
+  Loader loader{source, loading, 1, false};
+  Epoch epoch = loader.epoch(0);
+  const auto batch = epoch.next();
+  ASSERT_TRUE(batch);
+  EXPECT_EQ(batch->field("image").shape, (std::vector<std::int64_t>{5, 1, 2, 2}));
+  const auto* pixels = reinterpret_cast<const float*>(batch->field("image").bytes.data());
+  EXPECT_FLOAT_EQ(pixels[4 * 4], 4.0F / 255);
+  EXPECT_THAT(error_of(ErrorCode::corrupt_data, [&] { epoch.next(); }), HasSubstr("16 bytes of pixels; wanted 20"));
+}
+
+TEST_F(ProcessSourceTest, NoWorkerOutlivesAProcessThatIsKilled) {
+  int ends[2];
+  ASSERT_EQ(::pipe(ends), 0);
+  const Descriptor reading_end{ends[0]};
+  const pid_t parent = ::fork();
+  ASSERT_GE(parent, 0);
+  if (parent == 0) {
+    const auto source = open("plain", 3);
+    std::vector<std::uint8_t> buffer;
+    source->read(0, buffer);
+    const auto processes = source->statistics().processes;
+    const ssize_t told = ::write(ends[1], processes.data(), processes.size() * sizeof(pid_t));
+    ::kill(::getpid(), told == 12 ? SIGKILL : SIGABRT);
+  }
+  ::close(ends[1]);
+  int status = 0;
+  ASSERT_EQ(::waitpid(parent, &status, 0), parent);
+  ASSERT_TRUE(WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL);
+  pid_t workers[3] = {};
+  ASSERT_EQ(::read(reading_end.number(), workers, sizeof workers), 12);
+  for (const pid_t worker : workers) {
+    const Descriptor watch{static_cast<int>(::syscall(SYS_pidfd_open, worker, 0))};
+    pollfd ended{.fd = watch.number(), .events = POLLIN, .revents = 0};
+    EXPECT_TRUE(watch.number() < 0 || ::poll(&ended, 1, 60'000) == 1) << worker;
+  }
+}
+
+}  // namespace
+}  // namespace headrace

@@ -1,0 +1,124 @@
+#include <headrace/error.h>
+#include <headrace/source.h>
+
+#include <string_view>
+#include <utility>
+
+#include "data/source/sources.h"
+#include "data/store/file_name.h"
+
+namespace headrace {
+namespace {
+
+struct Scheme {
+  std::string_view name;
+  std::string_view what;      // Stands behind the colon.
+  std::string_view split_is;  // Where this scheme has a split.
+  bool (*has)(const std::filesystem::path& path, Split split);
+  std::unique_ptr<Source> (*open)(const std::filesystem::path& path, Split split, const SampleLimits& limits);
+};
+
+template <std::unique_ptr<Source> (*kOpen)(const std::filesystem::path&, Split)>
+std::unique_ptr<Source> without_limits(const std::filesystem::path& path, Split split, const SampleLimits& /*limits*/) {
+  return kOpen(path, split);
+}
+
+constexpr Scheme kSchemes[] = {
+    {"idx", "DIR", "files train-images-idx3-ubyte[.gz], val-... and for test t10k-...", detail::idx_has,
+     detail::open_idx},
+    {"folder", "DIR", "folders train, val and test", detail::image_folder_has,
+     without_limits<detail::open_image_folder>},
+    {"list", "FILE", "the third field of a line", detail::list_has, without_limits<detail::open_list>},
+    {"pack", "PATH", "what was packed", detail::pack_has, without_limits<detail::open_pack>}};
+
+std::string known_schemes() {
+  std::string known;
+  for (const Scheme& scheme : kSchemes)
+    known += fmt::format("{}{}:{}", known.empty() ? "" : ", ", scheme.name, scheme.what);
+  return known;
+}
+
+void require_folder(const std::filesystem::path& folder, std::string_view scheme) {
+  std::error_code reason;
+  const auto status = std::filesystem::status(folder, reason);
+  const std::string name = printable_name(folder.native());
+  if (status.type() == std::filesystem::file_type::not_found) fail(ErrorCode::not_found, "data: no folder {}", name);
+  if (reason) fail(ErrorCode::io, "data: cannot examine {}: {}", name, reason.message());
+  if (!std::filesystem::is_directory(status)) {
+    fail(ErrorCode::not_found, "data: {} is not a folder; {}: wants the folder of the data", name, scheme);
+  }
+}
+
+}  // namespace
+
+std::optional<ImageSize> Source::image_size(std::int64_t index, std::vector<std::uint8_t>& /*buffer*/) const {
+  if (height() > 0) return ImageSize{height(), width()};
+  const std::optional<Sample> told = outline(index);
+  return told ? std::optional{ImageSize{told->height, told->width}} : std::nullopt;
+}
+
+std::span<const std::uint8_t> Source::read_rows(std::int64_t index, int first, int count,
+                                                std::vector<std::uint8_t>& /*buffer*/) const {
+  fail(ErrorCode::internal, "data: {}: its source gives no rows {} + {} alone", sample_name(index), first, count);
+}
+
+namespace {
+
+struct Place {
+  const Scheme& scheme;
+  std::filesystem::path path;
+};
+
+Place place_of(const std::string& uri) {
+  const std::string_view whole = uri;
+  const std::size_t colon = whole.find(':');
+  for (const Scheme& scheme : kSchemes) {
+    if (colon == std::string_view::npos || whole.substr(0, colon) != scheme.name) continue;
+    std::filesystem::path path = whole.substr(colon + 1);
+    if (path.empty()) {
+      fail(ErrorCode::invalid_argument, "data: source '{}' names no {}; wanted {}:{}", uri,
+           scheme.what == "DIR" ? "folder" : "file", scheme.name, scheme.what);
+    }
+    if (scheme.what == "DIR") require_folder(path, scheme.name);
+    return {scheme, std::move(path)};
+  }
+  fail(ErrorCode::invalid_argument, "data: unknown source '{}'; known: {}", printable_name(uri), known_schemes());
+}
+
+std::vector<Split> splits_at(const Place& place) {
+  std::vector<Split> there;
+  for (const Choice<Split>& split : choices(Split{})) {
+    if (place.scheme.has(place.path, split.value)) there.push_back(split.value);
+  }
+  return there;
+}
+
+}  // namespace
+
+Split split_named(std::string_view name, std::string_view what) {
+  for (const Choice<Split>& split : choices(Split{})) {
+    if (split.name == name) return split.value;
+  }
+  fail(ErrorCode::invalid_argument, "{} \"{}\"; wanted train | val | test", what, printable_name(std::string(name)));
+}
+
+std::vector<Split> splits_of(const std::string& uri) {
+  return splits_at(place_of(uri));
+}
+
+std::unique_ptr<Source> find_source(const std::string& uri, Split split, const SampleLimits& limits) {
+  const Place place = place_of(uri);
+  return place.scheme.open(place.path, split, limits);
+}
+
+std::unique_ptr<Source> open_source(const std::string& uri, Split split, const SampleLimits& limits) {
+  const Place place = place_of(uri);
+  if (auto source = place.scheme.open(place.path, split, limits)) return source;
+  std::string there;
+  for (const Split one : splits_at(place)) there += fmt::format("{}{}", there.empty() ? "" : ", ", choice_name(one));
+  fail(ErrorCode::not_found, "data: {} has no split {}; there is {} ({}: splits are {})",
+       printable_name(place.path.native()), choice_name(split), there.empty() ? "none" : there, place.scheme.name,
+       place.scheme.split_is);
+}
+
+}  // namespace headrace

@@ -1,0 +1,108 @@
+#include "data/transform/crop.h"
+
+#include <headrace/error.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <limits>
+#include <optional>
+
+namespace headrace::transform {
+namespace {
+
+struct Rectangle {
+  int y, x, height, width;
+};
+
+// Python's round(): halves go to the even neighbour.
+int rounded(double value) noexcept {
+  return static_cast<int>(std::nearbyint(value));
+}
+
+// A place for `part` pixels within `whole`.
+int random_place(int whole, int part, SampleRandom& random) noexcept {
+  return static_cast<int>(random.below(static_cast<std::uint32_t>(whole - part) + 1));
+}
+
+double between(double low, double high, SampleRandom& random) noexcept {
+  return low + random.uniform() * (high - low);
+}
+
+// One try of RandomResizedCrop: an area and a ratio, the latter uniform on a logarithmic scale.
+std::optional<Rectangle> draw_rectangle(const TransformOptions& options, int height, int width,
+                                        SampleRandom& random) noexcept {
+  const double area = static_cast<double>(height) * width * between(options.scale[0], options.scale[1], random);
+  const double ratio = std::exp(between(std::log(options.ratio[0]), std::log(options.ratio[1]), random));
+  const double drawn_width = std::nearbyint(std::sqrt(area * ratio));
+  const double drawn_height = std::nearbyint(std::sqrt(area / ratio));
+  if (drawn_width < 1 || drawn_width > width || drawn_height < 1 || drawn_height > height) return std::nullopt;
+  const int rows = static_cast<int>(drawn_height), columns = static_cast<int>(drawn_width);
+  const int y = random_place(height, rows, random);
+  return Rectangle{y, random_place(width, columns, random), rows, columns};
+}
+
+// What RandomResizedCrop takes when no try fits: the center, cut to the nearest ratio allowed. Never without a pixel.
+Rectangle fallback_rectangle(const TransformOptions& options, int height, int width) noexcept {
+  const double ratio = static_cast<double>(width) / height;
+  int rows = height, columns = width;
+  if (ratio < options.ratio[0]) {
+    rows = std::clamp(rounded(width / options.ratio[0]), 1, height);
+  } else if (ratio > options.ratio[1]) {
+    columns = std::clamp(rounded(height * options.ratio[1]), 1, width);
+  }
+  return {(height - rows) / 2, (width - columns) / 2, rows, columns};
+}
+
+Rectangle random_rectangle(const TransformOptions& options, int height, int width, SampleRandom& random) noexcept {
+  constexpr int kTries = 10;
+  for (int attempt = 0; attempt < kTries; ++attempt) {
+    if (const auto drawn = draw_rectangle(options, height, width, random)) return *drawn;
+  }
+  return fallback_rectangle(options, height, width);
+}
+
+}  // namespace
+
+ResizeAxis resized_axis(int length, int shorter, std::int64_t side) noexcept {
+  const std::int64_t resized = length == shorter ? side : side * length / shorter;
+  HEADRACE_CHECK(resized <= std::numeric_limits<int>::max(), "image: {} of {} pixels resized to {}", length, shorter,
+                 resized);
+  const int whole = static_cast<int>(resized);
+  return {.begin = 0, .size = length, .resized = whole, .out_begin = 0, .out_size = whole};
+}
+
+CropWindow choose_crop(const TransformOptions& options, int height, int width, bool augment,
+                       SampleRandom& random) noexcept {
+  HEADRACE_CHECK(height >= 1 && width >= 1, "image: an image of {} x {}", height, width);
+  HEADRACE_CHECK(options.size >= 1 && options.size <= options.resized_side() && options.scale.size() == 2 &&
+                     options.ratio.size() == 2,
+                 "image: options of a crop to {} that nobody checked", options.size);
+  const int size = static_cast<int>(options.size);
+  const Crop crop = augment ? options.crop : Crop::center;
+  if (crop == Crop::random_resized) {
+    const Rectangle part = random_rectangle(options, height, width, random);
+    return {{part.y, part.height, size, 0, size}, {part.x, part.width, size, 0, size}};
+  }
+
+  const int shorter = std::min(height, width);
+  CropWindow window{resized_axis(height, shorter, options.resized_side()),
+                    resized_axis(width, shorter, options.resized_side())};
+  for (ResizeAxis* axis : {&window.vertical, &window.horizontal}) {
+    axis->out_size = size;
+    axis->out_begin =
+        crop == Crop::random ? random_place(axis->resized, size, random) : rounded((axis->resized - size) / 2.0);
+  }
+  return window;
+}
+
+int divisor_for(const CropWindow& window) noexcept {
+  const auto fits = [](const ResizeAxis& axis, std::int64_t divisor) {
+    return axis.size >= 2 * divisor * axis.resized;
+  };
+  int divisor = 8;
+  while (divisor > 1 && !(fits(window.vertical, divisor) && fits(window.horizontal, divisor))) divisor /= 2;
+  return divisor;
+}
+
+}  // namespace headrace::transform

@@ -1,0 +1,236 @@
+#include "data/transform/image_maker.h"
+
+#include <headrace/error.h>
+
+#include <algorithm>
+#include <bit>
+#include <cstring>
+#include <new>
+
+#include "core/base/scratch.h"
+
+namespace headrace::detail {
+namespace {
+
+// What stands before the pixels of a cached image.
+struct CachedHead {
+  std::int32_t height;  // As it is stored.
+  std::int32_t width;
+  std::int32_t can_shrink;
+};
+
+// Pad, flip and normalise: what happens to an image that has the batch's size already. The draws depend on (seed,
+// epoch, sample) alone: any thread gives the same image.
+transform::NormalizeGeometry draw_geometry(const EpochTransform& epoch, SampleRandom& random) {
+  transform::NormalizeGeometry geometry{.height = epoch.height, .width = epoch.width, .channels = epoch.channels};
+  const TransformOptions& transform = epoch.options.transform;
+  if (!epoch.augment || (transform.pad == 0 && transform.flip_probability == 0)) return geometry;
+  if (transform.pad > 0) {
+    const auto places = static_cast<std::uint32_t>(2 * transform.pad + 1);
+    geometry.offset_y = static_cast<int>(random.below(places)) - static_cast<int>(transform.pad);
+    geometry.offset_x = static_cast<int>(random.below(places)) - static_cast<int>(transform.pad);
+  }
+  geometry.flip = random.uniform() < transform.flip_probability;
+  return geometry;
+}
+
+// What of the image the crop reads.
+codec::Box box_of(const transform::CropWindow& window) {
+  const transform::Stretch rows = transform::needed(window.vertical), columns = transform::needed(window.horizontal);
+  return {.y = rows.begin, .x = columns.begin, .height = rows.size, .width = columns.size};
+}
+
+}  // namespace
+
+std::int64_t ImageMaker::key_of(std::int64_t index, int divisor) const {
+  return epoch_.options.scale_decode ? 4 * index + std::countr_zero(static_cast<unsigned>(divisor)) : index;
+}
+
+std::optional<ImageMaker::Cached> ImageMaker::look_up(std::int64_t index, int divisor) const {
+  const auto bytes = cache_->find(key_of(index, divisor));
+  if (!bytes) return std::nullopt;
+  CachedHead head;
+  std::memcpy(&head, bytes->data(), sizeof head);
+  return Cached{{{head.height, head.width}, head.can_shrink != 0, divisor}, bytes->subspan(sizeof head)};
+}
+
+// Only the image's own sides tell which part of it is wanted, and so how small it may be: any size of it has them.
+std::optional<HeldSample> ImageMaker::find(std::int64_t index, std::int64_t drawn_as) const {
+  std::optional<Cached> found = look_up(index, 1);
+  if (scales()) {
+    for (int divisor = 2; divisor <= 8 && !found; divisor *= 2) found = look_up(index, divisor);
+    if (found && found->image.can_shrink) {
+      SampleRandom random{epoch_.seed, epoch_.epoch, drawn_as};
+      const int divisor = transform::divisor_for(crop_of(found->image, random));
+      if (divisor != found->image.divisor) found = look_up(index, divisor);
+    }
+  }
+  if (!found) return std::nullopt;
+  HeldSample sample{{.bytes = found->pixels,
+                     .form = ImageForm::pixels,
+                     .height = found->image.stored.height,
+                     .width = found->image.stored.width,
+                     .channels = epoch_.channels,
+                     .label = epoch_.source.label(index)},
+                    found->image.divisor};
+  return sample;
+}
+
+void ImageMaker::keep(const Sample& sample, std::int64_t index) {
+  if (has_room(sample)) admit(index, {{sample.height, sample.width}}, sample.bytes);
+}
+
+bool ImageMaker::has_room(const Sample& sample) const {
+  return cache_->has_room(static_cast<std::int64_t>(sizeof(CachedHead) + pixel_bytes({sample.height, sample.width})));
+}
+
+transform::CropWindow ImageMaker::crop_of(const Image& image, SampleRandom& random) const {
+  return transform::choose_crop(epoch_.options.transform, image.stored.height, image.stored.width, epoch_.augment,
+                                random);
+}
+
+ImageMaker::Image ImageMaker::open(std::span<const std::uint8_t> bytes) {
+  const codec::ImageInfo info = workspace_.decoder.open(bytes, epoch_.channels, epoch_.options.max_pixels);
+  return {{info.height, info.width}, workspace_.decoder.can_shrink()};
+}
+
+void ImageMaker::make(const HeldSample& sample, std::int64_t index, std::int64_t drawn_as, std::span<std::byte> out) {
+  SampleRandom random{epoch_.seed, epoch_.epoch, drawn_as};
+  if (epoch_.options.transform.size == 0) {
+    const codec::Box whole{.y = 0, .x = 0, .height = sample.height, .width = sample.width};
+    const auto stored = pixels(sample, index, {sample.height, sample.width}, whole);
+    return write(stored, {}, draw_geometry(epoch_, random), out);
+  }
+  const bool encoded = sample.form == ImageForm::encoded;
+  const std::int64_t begin_ns = encoded ? epoch_.clock() : 0;
+  Image image{{sample.height, sample.width}, false, sample.divisor};
+  if (encoded) image = open(sample.bytes);
+  transform::CropWindow window = crop_of(image, random);
+  const transform::NormalizeGeometry geometry = draw_geometry(epoch_, random);
+  if (scales() && image.can_shrink) {
+    image.divisor = transform::divisor_for(window);
+    workspace_.decoder.shrink(image.divisor);
+  }
+  window.vertical.divisor = window.horizontal.divisor = image.divisor;
+  const codec::Box box = box_of(window);
+  const transform::PixelRows part =
+      encoded ? decode(sample, index, image, box) : pixels(sample, index, image.size(), box);
+  if (encoded) {
+    decode_ns_ += epoch_.clock() - begin_ns;
+    decoded_bytes_ += static_cast<std::int64_t>(pixel_bytes({box.height, box.width}));
+  }
+  write(part, window, geometry, out);
+}
+
+// The passes that end in the batch. Loader::explain() tells what is counted here, and before that what writing_of()
+// says.
+void ImageMaker::write(const transform::PixelRows& part, const transform::CropWindow& window,
+                       const transform::NormalizeGeometry& geometry, std::span<std::byte> out) {
+  const bool moved = geometry.offset_y != 0 || geometry.offset_x != 0;
+  const int channels = epoch_.channels;
+  const auto values = static_cast<std::int64_t>(pixel_bytes({epoch_.height, epoch_.width}));
+  const std::int64_t written = std::ssize(out);
+  if (geometry.flip) ++done_.flipped;
+  switch (writing_of(epoch_.options.transform, moved)) {
+    case Writing::as_stored:
+      transform::normalize(part.values, geometry, epoch_.form, out);
+      return done_.add(SamplePass::write, values, written);
+    case Writing::resized:
+      workspace_.resizer.resize(part, window.vertical, window.horizontal, channels, geometry.flip, epoch_.form, out);
+      return done_.add(SamplePass::resize_write, note_box(window), written);
+    case Writing::resized_then_placed: {
+      const auto resized = scratch_of(workspace_.resized, static_cast<std::size_t>(values));
+      workspace_.resizer.resize(part, window.vertical, window.horizontal, channels, resized);
+      done_.add(SamplePass::resize, note_box(window), values);
+      transform::normalize(resized, geometry, epoch_.form, out);
+      return done_.add(SamplePass::write, values, written);
+    }
+  }
+}
+
+std::size_t ImageMaker::pixel_bytes(Size size) const {
+  return static_cast<std::size_t>(size.height) * static_cast<std::size_t>(size.width) *
+         static_cast<std::size_t>(epoch_.channels);
+}
+
+std::int64_t ImageMaker::note_box(const transform::CropWindow& window) {
+  const codec::Box box = box_of(window);
+  const auto bytes = static_cast<std::int64_t>(pixel_bytes({box.height, box.width}));
+  done_.boxes += bytes;
+  return bytes;
+}
+
+// The box of whole rows, of which `rows` holds those of the box.
+transform::PixelRows ImageMaker::cut(std::span<const std::uint8_t> rows, Size size, const codec::Box& box) const {
+  const std::size_t stride = pixel_bytes({1, size.width}), row = pixel_bytes({1, box.width});
+  const std::size_t values = static_cast<std::size_t>(box.height - 1) * stride + row;
+  return {rows.subspan(pixel_bytes({1, box.x}), values), static_cast<std::ptrdiff_t>(stride)};
+}
+
+// The box of a sample of pixels, whose bytes are there or are read now.
+transform::PixelRows ImageMaker::pixels(const Sample& sample, std::int64_t index, Size size, const codec::Box& box) {
+  if (!sample.bytes.empty()) return cut(sample.bytes.subspan(pixel_bytes({box.y, size.width})), size, box);
+  const std::int64_t begin_ns = epoch_.clock();
+  const auto rows = epoch_.source.read_rows(index, box.y, box.height, workspace_.rows);
+  read_ns_ += epoch_.clock() - begin_ns;
+  read_bytes_ += std::ssize(rows);
+  done_.add(SamplePass::read_rows, std::ssize(rows), std::ssize(rows));
+  done_.unread += static_cast<std::int64_t>(pixel_bytes(size)) - std::ssize(rows);
+  return cut(rows, size, box);
+}
+
+// The box of the image that is open, and the whole image into the cache where it has room.
+transform::PixelRows ImageMaker::decode(const Sample& sample, std::int64_t index, const Image& image,
+                                        const codec::Box& box) {
+  const Size size = image.size();
+  const std::size_t whole = pixel_bytes(size);
+  if (cache_ != nullptr && cache_->has_room(static_cast<std::int64_t>(sizeof(CachedHead) + whole))) {
+    if (decode_whole(index, image)) {
+      note_decoded(SamplePass::decode_whole, sample, size, whole);
+      return cut(std::span{workspace_.decoded}.first(whole).subspan(pixel_bytes({box.y, size.width})), size, box);
+    }
+  }
+  const auto out = scratch_of(workspace_.decoded, pixel_bytes({box.height, box.width}));
+  if (const codec::EntropyIndex* entropy = epoch_.indices.find(sample, workspace_.entropy)) {
+    const std::int64_t refused_before = workspace_.decoder.refused_indices();
+    workspace_.decoder.decode(box, out, *entropy);
+    const bool refused = workspace_.decoder.refused_indices() > refused_before;
+    epoch_.indices.note_decoded(refused);
+    note_decoded(refused ? SamplePass::decode_region : SamplePass::decode_indexed, sample, size, out.size());
+  } else {
+    workspace_.decoder.decode(box, out);
+    note_decoded(SamplePass::decode_region, sample, size, out.size());
+  }
+  return out;
+}
+
+void ImageMaker::note_decoded(SamplePass pass, const Sample& sample, Size size, std::size_t bytes) {
+  done_.add(pass, std::ssize(sample.bytes), static_cast<std::int64_t>(bytes));
+  done_.whole += static_cast<std::int64_t>(pixel_bytes(size));
+}
+
+// False: the whole cannot be had. The box may be sound all the same, as where a file lacks its end, and then it is what
+// a loader without a cache gives.
+bool ImageMaker::decode_whole(std::int64_t index, const Image& image) {
+  const Size size = image.size();
+  std::span<std::uint8_t> pixels;
+  try {
+    pixels = scratch_of(workspace_.decoded, pixel_bytes(size));
+    workspace_.decoder.decode({.y = 0, .x = 0, .height = size.height, .width = size.width}, pixels);
+  } catch (const Error&) {
+    return false;
+  } catch (const std::bad_alloc&) {
+    return false;
+  }
+  admit(index, image, pixels);
+  return true;
+}
+
+void ImageMaker::admit(std::int64_t index, const Image& image, std::span<const std::uint8_t> pixels) {
+  const CachedHead head{image.stored.height, image.stored.width, image.can_shrink ? 1 : 0};
+  const std::span head_bytes{reinterpret_cast<const std::uint8_t*>(&head), sizeof head};
+  const bool kept = cache_->admit(key_of(index, image.divisor), {head_bytes, pixels});
+  if (kept) done_.add(SamplePass::keep, std::ssize(pixels), std::ssize(pixels));
+}
+
+}  // namespace headrace::detail

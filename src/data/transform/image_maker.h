@@ -1,0 +1,101 @@
+// One sample's way from its bytes to its place in a batch.
+#pragma once
+
+#include <headrace/source.h>
+
+#include <cstdint>
+#include <optional>
+#include <span>
+
+#include "data/store/ram_cache.h"
+#include "data/transform/crop.h"
+#include "data/transform/epoch_transform.h"
+#include "data/transform/image_workspace.h"
+#include "data/transform/sample_passes.h"
+
+namespace headrace::detail {
+
+// A sample as a worker holds it. One of the cache is pixels of an image of height x width that was decoded `divisor`
+// times smaller.
+struct HeldSample : Sample {
+  int divisor = 1;
+};
+
+// Decodes, crops, resizes, flips and normalises the images of one epoch with one workspace.
+class ImageMaker {
+ public:
+  // `cache` of decoded images, or null.
+  ImageMaker(const EpochTransform& epoch, ImageWorkspace& workspace, RamCache* cache)
+      : epoch_(epoch), workspace_(workspace), cache_(cache) {}
+
+  // Entries of a cache of so many samples. An image that may be decoded smaller is kept in each size that was wanted.
+  static std::int64_t cache_keys(const DataOptions& options, std::int64_t samples) {
+    return options.scale_decode ? 4 * samples : samples;
+  }
+
+  // The image as the cache holds it, as a sample of pixels, in the size that make() wants with these draws.
+  std::optional<HeldSample> find(std::int64_t index, std::int64_t drawn_as) const;
+
+  // Offers a sample of pixels that was read to the cache, which must be there.
+  void keep(const Sample& sample, std::int64_t index);
+
+  // Whether the cache would keep it.
+  bool has_room(const Sample& sample) const;
+
+  // Writes the image to `out`, in the epoch's shape and form. The draws are those of sample `drawn_as`. Of pixels
+  // without bytes, as Source::outline() tells of them, the rows that the crop needs are read. Throws Error when the
+  // image cannot be read or decoded; `out` is unfinished then. The bytes are the same with and without a cache.
+  void make(const HeldSample& sample, std::int64_t index, std::int64_t drawn_as, std::span<std::byte> out);
+
+  // So far; read here is what make() read.
+  std::int64_t read_ns() const { return read_ns_; }
+  std::int64_t read_bytes() const { return read_bytes_; }
+  std::int64_t decode_ns() const { return decode_ns_; }
+  std::int64_t decoded_bytes() const { return decoded_bytes_; }
+  const SampleTotals& done() const { return done_; }  // But for what is done with files before they are decoded.
+
+ private:
+  struct Size {
+    int height;
+    int width;
+  };
+  struct Image {
+    Size stored;
+    bool can_shrink = false;
+    int divisor = 1;
+
+    // As it is decoded.
+    Size size() const { return {(stored.height + divisor - 1) / divisor, (stored.width + divisor - 1) / divisor}; }
+  };
+  struct Cached {
+    Image image;
+    std::span<const std::uint8_t> pixels;
+  };
+
+  bool scales() const { return epoch_.options.scale_decode && epoch_.options.transform.size > 0; }
+  std::int64_t key_of(std::int64_t index, int divisor) const;
+  std::optional<Cached> look_up(std::int64_t index, int divisor) const;
+  transform::CropWindow crop_of(const Image& image, SampleRandom& random) const;
+  Image open(std::span<const std::uint8_t> bytes);
+
+  void write(const transform::PixelRows& part, const transform::CropWindow& window,
+             const transform::NormalizeGeometry& geometry, std::span<std::byte> out);
+
+  std::size_t pixel_bytes(Size size) const;
+  std::int64_t note_box(const transform::CropWindow& window);  // Returns the bytes of what the crop reads.
+  transform::PixelRows cut(std::span<const std::uint8_t> rows, Size size, const codec::Box& box) const;
+  transform::PixelRows pixels(const Sample& sample, std::int64_t index, Size size, const codec::Box& box);
+  transform::PixelRows decode(const Sample& sample, std::int64_t index, const Image& image, const codec::Box& box);
+  void admit(std::int64_t index, const Image& image, std::span<const std::uint8_t> pixels);
+  bool decode_whole(std::int64_t index, const Image& image);
+  void note_decoded(SamplePass pass, const Sample& sample, Size size, std::size_t bytes);
+
+  const EpochTransform& epoch_;
+  ImageWorkspace& workspace_;
+  RamCache* const cache_;
+  std::int64_t read_ns_ = 0, decode_ns_ = 0;
+  std::int64_t read_bytes_ = 0, decoded_bytes_ = 0;
+  SampleTotals done_;
+};
+
+}  // namespace headrace::detail

@@ -1,0 +1,220 @@
+#include "engine/assembly/training.h"
+
+#include <ATen/Context.h>
+#include <ATen/core/Reduction.h>
+#include <ATen/core/Tensor.h>
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/cross_entropy_loss.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "core/exec/cores.h"
+#include "core/hardware/wait_policy.h"
+#include "data/source/held_out.h"
+#include "data/store/file_name.h"
+#include "data/transform/crop.h"
+#include "engine/assembly/state.h"
+#include "media/codec/decode.h"
+#include "torch/tensor/allocator.h"
+#include "torch/tensor/compute.h"
+
+namespace headrace {
+
+namespace {
+
+// Mean over the samples that count; 0 where none does.
+at::Tensor masked_loss(const at::Tensor& logits, const TensorBatch& batch) {
+  const at::Tensor each = at::cross_entropy_loss(logits, batch.labels, /*weight=*/{}, at::Reduction::None);
+  return each.mul(batch.valid).sum().div(static_cast<double>(std::max<std::int64_t>(batch.counted(), 1)));
+}
+
+Output classification(at::Tensor logits, const TensorBatch& batch) {
+  at::Tensor loss = batch.valid.defined() ? masked_loss(logits, batch) : at::cross_entropy_loss(logits, batch.labels);
+  return Output{std::move(loss), {{"logits", std::move(logits)}}};
+}
+
+}  // namespace
+
+Forward classification_forward(Network& network) {
+  return [&network](const TensorBatch& batch) { return classification(network.forward(batch.image), batch); };
+}
+
+Training::Training(const Recipe& recipe, const Machine& machine) : recipe_(recipe), machine_(machine) {
+  apply_compute(recipe_.compute);
+  at::globalContext().setDeterministicAlgorithms(recipe_.train.deterministic, /*warn_only=*/false);
+  const auto seed = static_cast<std::uint64_t>(recipe_.seed);
+  train_source_ = open_split(recipe_.data, seed, Split::train);
+  val_source_ = find_split(recipe_.data, seed, Split::val);
+  test_source_ = find_split(recipe_.data, seed, Split::test);
+  std::int64_t classes = 0;
+  for (const auto& source : {train_source_, val_source_, test_source_}) {
+    if (source == nullptr) continue;
+    classes = std::max(classes, source->num_classes());
+    if (source == val_source_ && recipe_.data.val_fraction > 0) continue;  // Its remarks are train's.
+    for (const std::string& remark : source->remarks()) remarks_.push_back(remark);
+  }
+  if (classes > recipe_.model.num_classes) {
+    fail(ErrorCode::invalid_argument, "model: model.num_classes is {}, the data has {} classes",
+         recipe_.model.num_classes, classes);
+  }
+  at::manual_seed(seed);
+  use_loaders(recipe_.data);
+  network_ = make_network(recipe_.model, loader().channels(), loader().height(), loader().width());
+
+  ModelState state = network_->state();
+  Optimizer optimizer{state.parameters, recipe_.optimizer};
+  trainer_ =
+      std::make_unique<Trainer>(std::move(state), std::move(optimizer), classification_forward(*network_),
+                                recipe_.train, recipe_.lr_scheduler, check_run_length(recipe_, train_source_->size()));
+  trainer_->set_memory_format(recipe_.model.memory_format);
+  note_applied_index();
+}
+
+void Training::use_loaders(const DataOptions& options) {
+  const LoaderForm form = form_of(options);
+  Loaders& wanted = all_loaders_[form];
+  if (wanted.train == nullptr) {
+    const auto seed = static_cast<std::uint64_t>(recipe_.seed);
+    DataOptions trial = options;
+    if (form.second) trial.index = IndexUse::use;
+    auto train = std::make_unique<Loader>(form.second ? trial_index_->source() : train_source_, trial, seed,
+                                          /*training=*/true);
+    if (val_source_ != nullptr) wanted.val = std::make_unique<Loader>(val_source_, trial, seed, /*training=*/false);
+    trial.cache = Cache::none;  // Test is read once: a cache would be filled for nobody.
+    if (test_source_ != nullptr) wanted.test = std::make_unique<Loader>(test_source_, trial, seed, /*training=*/false);
+    wanted.train = std::move(train);  // All, or none that a later call would take for all.
+  }
+  if (loaders_ != nullptr && loaders_ != &wanted) {
+    for (Loader* idle : {loaders_->train.get(), loaders_->val.get(), loaders_->test.get()}) {
+      if (idle != nullptr) idle->set_num_workers(0);
+    }
+  }
+  loaders_ = &wanted;
+}
+
+// Where there can be none, nobody asked for one but the default.
+void Training::note_applied_index() {
+  if (!train_source_->index_file().empty() || recipe_.data.index == IndexUse::build) {
+    applied_.push_back(loader().applied_index());
+  }
+}
+
+void Training::apply_compute(const ComputeOptions& compute) {
+  applied_.clear();
+  const CoreSplit split = split_cores(machine_.cores_usable, compute.intra_op_threads, recipe_.data.num_workers);
+  applied_.push_back(apply_compute_threads(split.compute));
+  applied_.push_back(apply_allocator(compute.allocator));
+  applied_.push_back(wait_policy_in_force(compute.wait_policy));
+}
+
+void Training::apply_live(const Recipe& next) {
+  recipe_ = next;
+  apply_compute(next.compute);
+  use_loaders(next.data);
+  for (Loader* in_use : {&loader(), val_loader(), test_loader()}) {
+    if (in_use == nullptr) continue;
+    in_use->set_num_workers(next.data.num_workers);
+    in_use->set_prefetch_batches(next.data.prefetch_batches);
+    if (in_use != test_loader()) in_use->set_cache(next.data.cache, /*keep=*/true);
+  }
+  network_->set_fusion(next.model.fusion);
+  trainer_->set_memory_format(next.model.memory_format);
+  trainer_->optimizer().set_implementation(next.optimizer.implementation());
+  trainer_->set_precision(next.train.precision);
+  note_applied_index();
+}
+
+Forward Training::frozen_forward() const {
+  return [frozen = network_->frozen()](const TensorBatch& batch) { return classification(frozen(batch.image), batch); };
+}
+
+DataContext Training::data_context() const {
+  if (train_source_->in_memory()) return {};
+  constexpr std::int64_t kLookedAt = 64;
+  codec::Decoder decoder;
+  std::vector<std::uint8_t> buffer;
+  std::int64_t bytes = 0, images = 0, scaled = 0;
+  const std::int64_t size = train_source_->size(), looked_at = std::min(size, kLookedAt);
+  for (std::int64_t i = 0; i < looked_at; ++i) {
+    try {
+      const std::int64_t index = i * size / looked_at;
+      const std::optional<Sample> outline = train_source_->outline(index);
+      const Sample sample = outline ? *outline : train_source_->read(index, buffer);
+      const bool is_file = sample.form == ImageForm::encoded;
+      codec::ImageInfo image{sample.height, sample.width, sample.channels};
+      if (is_file) image = decoder.open(sample.bytes, train_source_->channels(), recipe_.data.max_pixels);
+      bytes += std::int64_t{image.height} * image.width * image.channels;
+      ++images;
+      if (!is_file) continue;  // There is nothing to decode smaller.
+      SampleRandom random{static_cast<std::uint64_t>(recipe_.seed), /*epoch=*/0, i};
+      const auto crop = transform::choose_crop(recipe_.data.transform, image.height, image.width, true, random);
+      if (decoder.can_shrink() && transform::divisor_for(crop) > 1) ++scaled;
+    } catch (const Error&) {  // data.on_corrupt assigns with it when its turn comes; it takes no room.
+      continue;
+    }
+  }
+  if (bytes == 0) return {};
+  const double wanted = static_cast<double>(bytes) / static_cast<double>(images) * static_cast<double>(size);
+  return {std::min(1.0, static_cast<double>(loader().cache_bytes_max()) / wanted),
+          static_cast<double>(scaled) / static_cast<double>(images), trial_index_ != nullptr};
+}
+
+std::string Training::make_trial_index(const std::function<bool(std::int64_t done)>& go_on) {
+  const DataOptions& data = recipe_.data;
+  const bool crops = data.transform.size > 0 && data.transform.crop != Crop::center;
+  const std::filesystem::path path = train_source_->index_file();
+  if (!crops || path.empty() || data.cache != Cache::none || data.index == IndexUse::build ||
+      std::filesystem::exists(path)) {
+    return "";
+  }
+  if (!can_write_index(*train_source_)) {
+    return fmt::format("data.index = \"build\" is not tried: {} cannot be written to",
+                       printable_name(path.parent_path().native()));
+  }
+  std::int64_t last = 0;
+  const auto counted = [&](std::int64_t done) {
+    last = done;
+    return go_on(done);
+  };
+  trial_index_ = TrialIndex::make(train_source_, machine_.cores_usable, counted);
+  if (trial_index_ != nullptr) return "";
+  return fmt::format(
+      "data.index = \"build\" is not tried: {} of {} images were indexed in a tenth of tune.budget_s; `headrace pack "
+      "--index` makes the index once",
+      last, train_source_->size());
+}
+
+void Training::redraw(std::uint64_t seed) {
+  at::manual_seed(seed);
+  const std::unique_ptr<Network> fresh =
+      make_network(recipe_.model, loader().channels(), loader().height(), loader().width());
+  const at::NoGradGuard no_grad;
+  const ModelState source = fresh->state();
+  ModelState& target = trainer_->model();
+  for (std::size_t i = 0; i < source.parameters.size(); ++i)
+    target.parameters[i].second.copy_(source.parameters[i].second);
+  for (std::size_t i = 0; i < source.buffers.size(); ++i) target.buffers[i].second.copy_(source.buffers[i].second);
+  for (auto& [name, tensor] : trainer_->optimizer().state()) tensor.zero_();
+}
+
+std::unique_ptr<Network> Training::float64_network() {
+  ModelOptions plain = recipe_.model;
+  plain.fusion = Fusion::none;
+  plain.weights.clear();  // The values come from the network at hand.
+  plain.weights_except.clear();
+  std::unique_ptr<Network> network = make_network(plain, loader().channels(), loader().height(), loader().width());
+  const at::NoGradGuard no_grad;
+  const ModelState target = network->state(), &source = trainer_->model();
+  const auto convert = [](const NamedTensors& into, const NamedTensors& from) {
+    for (std::size_t i = 0; i < into.size(); ++i) {
+      const at::Tensor value = from[i].second.detach().contiguous();
+      into[i].second.set_data(value.is_floating_point() ? value.to(at::kDouble) : value.clone());
+    }
+  };
+  convert(target.parameters, source.parameters);
+  convert(target.buffers, source.buffers);
+  return network;
+}
+
+}  // namespace headrace

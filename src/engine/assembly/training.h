@@ -1,0 +1,113 @@
+// A recipe, built: data, network, trainer. The only place that knows every module.
+#pragma once
+
+#include <headrace/loader.h>
+#include <headrace/source.h>
+#include <headrace/trainer.h>
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "app/recipe/recipe.h"
+#include "core/hardware/machine.h"
+#include "engine/assembly/trial_index.h"
+#include "torch/model/network.h"
+
+namespace headrace {
+
+// What of the loader's settings could pay for the training data, told by 64 images' headers or what their source
+// knows of them.
+struct DataContext {
+  double cache_share = 0;    // Of the images, those that data.cache = "decoded" has room for: 0 to 1.
+  double scaled_share = 0;   // Of the crops, those that data.scale_decode would decode smaller.
+  bool trial_index = false;  // Whether there is an index for trials of data.index = "build".
+};
+
+// Owns everything a training run needs. Not thread-safe. Build: reads the data into memory and draws the initial
+// weights.
+class Training {
+ public:
+  // Applies the recipe's compute settings to the process, seeds the generators, opens all splits and builds the rest.
+  // Errors are those of open_source, Loader, make_network; and invalid_argument when model.num_classes is below the
+  // data's.
+  Training(const Recipe& recipe, const Machine& machine);
+
+  const Recipe& recipe() const { return recipe_; }
+  Trainer& trainer() { return *trainer_; }
+  Loader& loader() { return *loaders_->train; }
+  const Loader& loader() const { return *loaders_->train; }
+  // For evaluation: every sample once, in order. Null: the data has no such split.
+  Loader* val_loader() { return loaders_->val.get(); }
+  Loader* test_loader() { return loaders_->test.get(); }
+  const Loader* val_loader() const { return loaders_->val.get(); }
+  const Loader* test_loader() const { return loaders_->test.get(); }
+  // The forward of evaluation with the weights as they are now (Network::frozen): for many batches with the same
+  // weights. Error{unsupported}: a TorchScript module that cannot be frozen.
+  Forward frozen_forward() const;
+  // All 0 where the source holds its pixels in memory. Error{out_of_memory} when data.cache_mib is more than there is.
+  DataContext data_context() const;
+  // So that data.index = "build" can be tried: makes an index of the training images in the temporary folder. Returns
+  // a sentence that says why there is none; empty where there is one, or where nobody would want one: the crops are no
+  // part of their images, the source has none, its own or no place for it, or the recipe asks for one or for a
+  // cache.
+  // `go_on` as in build_entropy_index.
+  std::string make_trial_index(const std::function<bool(std::int64_t done)>& go_on);
+  // What opening the data found odd but could live with, a sentence each.
+  const std::vector<std::string>& remarks() const { return remarks_; }
+  std::int64_t batches_per_epoch() const { return loader().batches_per_epoch(); }
+  std::uint64_t data_fingerprint() const { return train_source_->fingerprint(); }  // Of the training data.
+
+  // Makes the live knobs of `next` hold: compute.intra_op_threads, compute.allocator, data.num_workers,
+  // data.prefetch_batches, data.cache, model.fusion, model.memory_format, optimizer.fused and optimizer.foreach,
+  // train.precision; data.scale_decode, and data.index = "build" by the trial index, which have loaders of their own.
+  // Every other key must be as it was built.
+  void apply_live(const Recipe& next);
+  // Whether loader() is another one then. No epoch of the present one may run any more.
+  bool needs_other_loader(const Recipe& next) const { return form_of(next.data) != form_of(recipe_.data); }
+
+  // The recipe's network, without fusion, in float64, with the values that the parameters and buffers have now. Draws
+  // from the default generator, as every network that is built.
+  std::unique_ptr<Network> float64_network();
+
+  // Requested and applied of every switch that could be refused (honesty rule H-1), as of the last apply_live.
+  const std::vector<Applied>& applied() const { return applied_; }
+
+  // The network's parameters and buffers drawn anew from `seed`, the optimizer's state zeroed. For short runs of the
+  // tuner.
+  void redraw(std::uint64_t seed);
+
+ private:
+  // Loaders stay when others take their place, with their caches.
+  struct Loaders {
+    std::unique_ptr<Loader> train, val, test;
+  };
+  using LoaderForm = std::pair<bool, bool>;  // data.scale_decode; by the trial index.
+
+  LoaderForm form_of(const DataOptions& options) const {
+    return {options.scale_decode, trial_index_ != nullptr && options.index == IndexUse::build};
+  }
+  void use_loaders(const DataOptions& options);
+  void apply_compute(const ComputeOptions& compute);
+  void note_applied_index();
+
+  Recipe recipe_;
+  Machine machine_;
+  std::vector<Applied> applied_;
+  std::vector<std::string> remarks_;
+  std::shared_ptr<const Source> train_source_, val_source_, test_source_;  // Null: no such split.
+  std::unique_ptr<TrialIndex> trial_index_;                                // Null: none.
+  std::unique_ptr<Network> network_;
+  std::unique_ptr<Trainer> trainer_;
+  std::map<LoaderForm, Loaders> all_loaders_;
+  Loaders* loaders_ = nullptr;  // Of them, those in use.
+};
+
+// Cross-entropy of the network's logits, the forward of classification recipes: Output{loss, {"logits"}}.
+Forward classification_forward(Network& network);
+
+}  // namespace headrace

@@ -1,0 +1,138 @@
+#include <headrace/insight.h>
+#include <torch/headeronly/version.h>
+
+#include <cctype>
+#include <nlohmann/json.hpp>
+#include <utility>
+
+#include "app/cli/environment.h"
+#include "core/base/clock.h"
+#include "core/base/files.h"
+#include "core/base/hash.h"
+#include "core/exec/stop.h"
+#include "core/memory/sampler.h"
+#include "engine/verbs/data_report.h"
+#include "engine/verbs/train_run.h"
+#include "engine/verbs/verbs.h"
+#include "torch/tensor/allocator.h"
+#include "torch/tensor/compute.h"
+#include "torch/train/checkpoint.h"
+
+namespace headrace {
+namespace {
+
+// One sentence for each difference that keeps the run from ending as the uninterrupted one would have.
+void warn_of_differences(Console& console, const CheckpointInfo& info, const RunState& now) {
+  if (info.compute_threads != compute_threads()) {
+    console.warning(fmt::format(
+        "the checkpoint was written with {} compute threads, this run has {}: results may differ in rounding",
+        info.compute_threads, compute_threads()));
+  }
+  if (info.run.seed != now.seed) {
+    console.warning(
+        fmt::format("the checkpoint was written with seed {}, this run has {}: the order of samples differs",
+                    info.run.seed, now.seed));
+  }
+  if (info.run.data != now.data) {
+    console.warning(fmt::format(
+        "the checkpoint was trained on other data (fingerprint {}, now {}): the run goes on over what there "
+        "is now",
+        hex(info.run.data), hex(now.data)));
+  }
+  if (info.run.batches_per_epoch != now.batches_per_epoch) {
+    console.warning(fmt::format(
+        "the checkpoint was written with {} batches an epoch, this run has {}: the samples of its epoch {} differ",
+        info.run.batches_per_epoch, now.batches_per_epoch, info.progress.epoch + 1));
+  }
+}
+
+// Where the run goes on; from the beginning when there is nothing to resume.
+TrainHistory resume(VerbContext& context, Training& training, const RunFolder& folder) {
+  std::vector<std::string> warnings;
+  const std::optional<CheckpointInfo> info =
+      load_newest_checkpoint(folder.path(), training.trainer(), context.loaded.recipe.model.name,
+                             /*weights_only=*/false, warnings);
+  for (const std::string& warning : warnings) context.console.warning(warning);
+  if (!info) {
+    context.console.info(
+        fmt::format("--resume: no checkpoint in {}; starting from the beginning", folder.path().string()));
+    return {};
+  }
+  TrainHistory history =
+      parse_history(info->run.history, info->run.evaluation_due, tests_were_val(training), info->path);
+  const std::string name = info->path.filename().string();
+  if (history.evaluation_due) {
+    context.console.info(fmt::format("resuming {} at the end of epoch {}", name, info->progress.epoch));
+  } else if (info->progress.epoch >= context.loaded.recipe.train.epochs && !history.result) {
+    context.console.info(
+        fmt::format("resuming {} after epoch {}: its result is not recorded", name, info->progress.epoch));
+  } else if (info->progress.epoch >= context.loaded.recipe.train.epochs) {
+    context.console.info(fmt::format("resuming {}: nothing is left to train", name));
+  } else {
+    context.console.info(
+        fmt::format("resuming {} in epoch {}, batch {}", name, info->progress.epoch + 1, info->progress.batch));
+  }
+  warn_of_differences(context.console, *info, run_state(training, history));
+  return history;
+}
+
+Report train_report(const VerbContext& context, const Training& training, const TrainRun& run) {
+  Report report;
+  report.kind = Report::Kind::training;
+  report.title = context.loaded.name;
+  report.verdict = fmt::format("{}, {}.", outcome_text(run), duration_text(run.seconds));
+  report.verdict[0] = static_cast<char>(std::toupper(report.verdict[0]));
+  if (!run.epochs.empty()) report.baseline_samples_per_second = run.epochs.back().samples_per_second;
+  show_training(report, run);
+  show_loading(report, training);
+  report.environment = report_environment(context.machine, TORCH_VERSION);
+  report.settings = training.applied();
+  report.command = command_line(context.invocation);
+  report.written = utc_text();
+  return report;
+}
+
+}  // namespace
+
+int run_train(VerbContext& context) {
+  Console& console = context.console;
+  if (context.invocation.dry_run) {
+    Training training{context.loaded.recipe, context.machine};
+    console.info(fmt::format("dry run: {} epochs of {} batches; nothing was trained",
+                             context.loaded.recipe.train.epochs, training.batches_per_epoch()));
+    return kExitDone;
+  }
+  RunFolder folder{context.invocation, context.loaded};
+  console.log_to(folder.file("log.txt"));
+  MemorySampler memory{kMemoryInterval};
+  Training training{context.loaded.recipe, context.machine};
+  if (allocator_in_force() == Allocator::arena) map_large_blocks();
+  tell_remarks(console, training);
+  TrainHistory history;
+  if (context.invocation.resume) {
+    history = resume(context, training, folder);
+  } else {
+    refuse_earlier_checkpoints(folder.path());
+  }
+  const TrainRun run = train_to_end(training, folder.path(), console, std::move(history));
+
+  nlohmann::ordered_json document = document_head(context, "headrace-train");
+  document["folder"] = folder.path().string();
+  document["training"] = to_json(run);
+  Report report = train_report(context, training, run);
+  report.memory = memory.timeline();
+  document["memory"] = to_json(report.memory);
+  document["loading"] = loading_json(training);
+  document["corrupt_samples"] = corrupt_samples_json(training);
+  tell_corrupt_samples(console, training);
+  add_outcome(document, run);
+  write_file(folder.file("result.json"), json_text(document));
+  write_file(folder.file("report.html"), report_html(report));
+  console.json(document);
+  if (run.stopped_by != 0) return stop_exit_code(run.stopped_by);
+  folder.mark_whole();
+  console.result(fmt::format("{}, {}; {}\n", outcome_text(run), duration_text(run.seconds), folder.path().string()));
+  return kExitDone;
+}
+
+}  // namespace headrace

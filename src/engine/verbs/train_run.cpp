@@ -1,0 +1,335 @@
+#include "engine/verbs/train_run.h"
+
+#include <ATen/core/Tensor.h>
+#include <ATen/core/grad_mode.h>
+#include <headrace/error.h>
+
+#include <algorithm>
+#include <limits>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <utility>
+
+#include "core/base/clock.h"
+#include "core/exec/stop.h"
+#include "torch/model/weights.h"
+#include "torch/tensor/allocator.h"
+#include "torch/train/loop.h"
+
+namespace headrace {
+namespace {
+
+// "Training  epoch 2/4   61 %  Loss: 0.3121  Avg Loss: 0.3310  3412 samples/s  11.2 s left"
+class EpochProgress {
+ public:
+  EpochProgress(Console& console, Trainer& trainer, std::int64_t epochs, std::int64_t batches)
+      : console_(console), trainer_(trainer), epochs_(epochs), batches_(batches), first_(trainer.progress().batch) {}
+
+  void step(const StepDone& done) {
+    samples_ += done.samples;
+    ++steps_;
+    const std::int64_t now = monotonic_ns();
+    if (now - shown_ns_ < 200'000'000) return;  // A few times a second; losses are read only then.
+    shown_ns_ = now;
+    const double left = seconds() / static_cast<double>(steps_) * static_cast<double>(batches_ - first_ - steps_);
+    console_.progress(fmt::format(
+        "Training  epoch {}/{}  {:3.0f} %  Loss: {:.4f}  Avg Loss: {:.4f}  {:.0f} samples/s  {} left",
+        trainer_.progress().epoch + 1, epochs_,
+        100.0 * static_cast<double>(first_ + steps_) / static_cast<double>(batches_), done.loss.item<double>(),
+        trainer_.mean_loss().value_or(0), static_cast<double>(samples_) / seconds(), duration_text(left)));
+  }
+  void leave_out(double seconds) { left_out_s_ += seconds; }
+  double seconds() const { return seconds_since(begin_ns_) - left_out_s_; }
+
+ private:
+  Console& console_;
+  Trainer& trainer_;
+  const std::int64_t epochs_, batches_, first_;
+  const std::int64_t begin_ns_ = monotonic_ns();
+  std::int64_t shown_ns_ = 0, samples_ = 0, steps_ = 0;
+  double left_out_s_ = 0;
+};
+
+// Puts a model's weights back, whatever was loaded over them meanwhile.
+class KeptWeights {
+ public:
+  explicit KeptWeights(const ModelState& model) {
+    for (const auto* tensors : {&model.parameters, &model.buffers}) {
+      for (const auto& [name, tensor] : *tensors) kept_.emplace_back(tensor, tensor.detach().clone());
+    }
+  }
+  ~KeptWeights() {
+    const at::NoGradGuard no_graph;
+    for (const auto& [tensor, copy] : kept_) tensor.copy_(copy);
+  }
+  KeptWeights(const KeptWeights&) = delete;
+  KeptWeights& operator=(const KeptWeights&) = delete;
+
+ private:
+  std::vector<std::pair<at::Tensor, at::Tensor>> kept_;
+};
+
+std::string choice_text(const TrainResult& result) {
+  if (!result.val) {
+    return "Nothing was chosen: the data has no split val and data.val_fraction is 0; the last checkpoint is the "
+           "result.";
+  }
+  return fmt::format("The checkpoint of epoch {} is the result: the best by val accuracy, {:.4f}.", result.epoch,
+                     result.val->accuracy);
+}
+
+// One call of train_to_end.
+class TrainLoop {
+ public:
+  TrainLoop(Training& training, const std::filesystem::path& folder, Console& console, TrainHistory history)
+      : training_(training),
+        folder_(folder),
+        console_(console),
+        history_(std::move(history)),
+        seconds_before_(history_.seconds) {}
+
+  TrainRun run() {
+    while (true) {
+      if (history_.evaluation_due) finish_epoch();
+      if (trainer().progress().epoch >= recipe().train.epochs) {
+        finish_run();
+        break;
+      }
+      if (!train_epoch()) {
+        run_.stopped_by = stop_signal();
+        break;
+      }
+    }
+    run_.epochs = history_.epochs;
+    run_.result = history_.result;
+    run_.seconds = seconds();
+    return run_;
+  }
+
+ private:
+  const Recipe& recipe() const { return training_.recipe(); }
+  Trainer& trainer() { return training_.trainer(); }
+  double seconds() const { return seconds_before_ + seconds_since(begin_ns_); }
+
+  // From where the trainer stands to the epoch's end or a stop request; false: stopped. Leaves a checkpoint.
+  bool train_epoch() {
+    history_.result.reset();  // Of a run that had ended and now has more epochs.
+    Epoch epoch = training_.loader().epoch(trainer().progress().epoch, trainer().progress().batch);
+    EpochProgress progress{console_, trainer(), recipe().train.epochs, epoch.batches()};
+    const double epoch_seconds_before = history_.epoch_seconds;
+    const auto on_step = [&](const StepDone& done) {
+      progress.step(done);
+      history_.epoch_seconds = epoch_seconds_before + progress.seconds();
+      const bool resting = done.progress.window == 0 && done.progress.batch < epoch.batches();
+      if (resting && checkpoint_is_due()) progress.leave_out(save());
+    };
+    const LoopEnd end = run_steps(trainer(), epoch, epoch.batches(), on_step);
+    console_.clear_progress();
+    history_.evaluation_due = end == LoopEnd::epoch;
+    save();
+    if (stop_signal() == 0) return true;
+    const std::int64_t place = trainer().progress().epoch + (history_.evaluation_due ? 0 : 1);
+    console_.warning(fmt::format("stopped in epoch {}; a checkpoint was written, go on with --resume", place));
+    return false;
+  }
+
+  void finish_epoch() {
+    const auto samples = static_cast<double>(trainer().progress().loss_samples);
+    EpochResult result;
+    result.epoch = trainer().progress().epoch;  // It stands at the next one, counted from 0.
+    result.loss = trainer().take_mean_loss().value_or(std::numeric_limits<double>::quiet_NaN());
+    result.seconds = history_.epoch_seconds;
+    result.samples_per_second = samples / result.seconds;
+    if (training_.val_loader() != nullptr) result.val = score(*training_.val_loader());
+    result.finished_s = seconds();
+    const std::string accuracy = result.val ? fmt::format("  val accuracy {:.4f}", result.val->accuracy) : "";
+    console_.info(fmt::format("epoch {}/{}  loss {:.4f}{}  {:.0f} samples/s  {}", result.epoch, recipe().train.epochs,
+                              result.loss, accuracy, result.samples_per_second, duration_text(result.seconds)));
+    history_.epochs.push_back(result);
+    history_.evaluation_due = false;
+    history_.epoch_seconds = 0;
+    if (result.val) save_if_best(result.val->accuracy);
+  }
+
+  Score score(Loader& loader) {
+    give_freed_memory_back();  // Or what the steps have used stays beside what the evaluation uses.
+    const std::int64_t begin_ns = monotonic_ns();
+    const Evaluation evaluation = evaluate(trainer(), loader);
+    const double took_s = seconds_since(begin_ns);
+    give_freed_memory_back();  // Or each later epoch would peak higher than the first.
+    return {evaluation.loss, evaluation.accuracy, took_s};
+  }
+
+  // Test is read here alone, once: where a checkpoint records the result, an earlier process has done it.
+  void finish_run() {
+    const bool chosen = std::any_of(history_.epochs.begin(), history_.epochs.end(),
+                                    [](const EpochResult& epoch) { return epoch.val.has_value(); });
+    const bool recorded = history_.result.has_value();
+    {
+      const auto kept = chosen ? std::make_unique<KeptWeights>(trainer().model()) : nullptr;
+      TrainResult result = chosen ? load_best() : TrainResult{.epoch = trainer().progress().epoch};
+      if (!recorded) {
+        if (training_.test_loader() != nullptr) {
+          result.test = score(*training_.test_loader());
+          console_.info(fmt::format("test, read once: accuracy {:.4f} with the weights of epoch {}",
+                                    result.test->accuracy, result.epoch));
+        }
+        history_.result = result;
+      }
+      write_weights();
+    }
+    console_.info(choice_text(*history_.result));
+    if (!recorded) save();
+  }
+
+  // Puts the weights of the best checkpoint into the trainer. Its own history tells what it is.
+  TrainResult load_best() {
+    const std::filesystem::path path = folder_ / kBestCheckpoint;
+    const CheckpointInfo info = load_checkpoint(path, trainer(), recipe().model.name, /*weights_only=*/true);
+    const TrainHistory then = parse_history(info.run.history, false, tests_were_val(training_), path);
+    if (then.epochs.empty() || !then.epochs.back().val) {
+      fail(ErrorCode::corrupt_data, "train: {}: it says no val accuracy, by which the best was chosen", path.string());
+    }
+    return {.epoch = then.epochs.back().epoch, .val = then.epochs.back().val};
+  }
+
+  void write_weights() {
+    save_weights(folder_ / "model.safetensors", trainer().model(),
+                 {{"headrace", "weights"}, {"version", "1"}, {"model", recipe().model.name}});
+  }
+
+  bool checkpoint_is_due() const {
+    const double every_s = recipe().train.checkpoint_every_s;
+    return every_s > 0 && seconds_since(saved_ns_) >= every_s;
+  }
+
+  double save() {
+    return saving([this](const RunState& state) {
+      const auto path = save_checkpoint(folder_, trainer(), state, recipe().train.keep_checkpoints);
+      console_.debug("checkpoint " + path.string());
+      return true;
+    });
+  }
+
+  // history_ ends with the epoch in question.
+  void save_if_best(double accuracy) {
+    const bool beaten = std::any_of(history_.epochs.begin(), history_.epochs.end() - 1, [&](const EpochResult& epoch) {
+      return epoch.val && epoch.val->accuracy >= accuracy;
+    });
+    if (beaten) return;
+    saving([&](const RunState& state) { return save_best_checkpoint(folder_, trainer(), state, accuracy); });
+  }
+
+  // Returns the seconds it took.
+  double saving(const std::function<bool(const RunState&)>& write) {
+    const std::int64_t begin_ns = monotonic_ns();
+    history_.seconds = seconds();
+    const bool written = write(run_state(training_, history_));
+    saved_ns_ = monotonic_ns();
+    const double took_s = seconds_since(begin_ns);
+    run_.checkpoints += written ? 1 : 0;
+    run_.checkpoint_seconds += took_s;
+    return took_s;
+  }
+
+  Training& training_;
+  const std::filesystem::path& folder_;
+  Console& console_;
+  TrainHistory history_;
+  const double seconds_before_;
+  const std::int64_t begin_ns_ = monotonic_ns();
+  std::int64_t saved_ns_ = begin_ns_;
+  TrainRun run_;
+};
+
+}  // namespace
+
+void refuse_earlier_checkpoints(const std::filesystem::path& folder) {
+  for (const auto& entry : std::filesystem::directory_iterator(folder)) {
+    const std::string name = entry.path().filename().string();
+    if (name.starts_with("checkpoint-") && name.ends_with(".safetensors")) {
+      fail(ErrorCode::invalid_argument,
+           "train: {} holds {} of an earlier run: go on with train --resume, or choose another --out", folder.string(),
+           name);
+    }
+  }
+}
+
+RunState run_state(const Training& training, const TrainHistory& history) {
+  RunState state;
+  state.model = training.recipe().model.name;
+  state.seed = static_cast<std::uint64_t>(training.recipe().seed);
+  state.data = training.data_fingerprint();
+  state.batches_per_epoch = training.batches_per_epoch();
+  state.evaluation_due = history.evaluation_due;
+  state.history = history_text(history);
+  return state;
+}
+
+bool tests_were_val(const Training& training) {
+  return training.val_loader() != nullptr && training.test_loader() == nullptr &&
+         training.recipe().data.val_fraction == 0;
+}
+
+TrainRun train_to_end(Training& training, const std::filesystem::path& folder, Console& console, TrainHistory history) {
+  return TrainLoop{training, folder, console, std::move(history)}.run();
+}
+
+nlohmann::ordered_json to_json(const TrainRun& run) {
+  nlohmann::ordered_json document{{"seconds", run.seconds},
+                                  {"stopped_by", run.stopped_by},
+                                  {"checkpoints", run.checkpoints},
+                                  {"checkpoint_seconds", run.checkpoint_seconds}};
+  document["epochs"] = nlohmann::ordered_json::array();
+  for (const EpochResult& epoch : run.epochs) document["epochs"].push_back(to_json(epoch));
+  document["result"] = run.result ? to_json(*run.result) : nullptr;
+  return document;
+}
+
+void add_outcome(nlohmann::ordered_json& document, const TrainRun& run) {
+  const auto accuracy = [&](std::optional<Score> TrainResult::*split) -> nlohmann::ordered_json {
+    if (!run.result || !((*run.result).*split)) return nullptr;
+    return ((*run.result).*split)->accuracy;
+  };
+  document["val_accuracy"] = accuracy(&TrainResult::val);
+  document["test_accuracy"] = accuracy(&TrainResult::test);
+  document["choice"] = run.result ? nlohmann::ordered_json(choice_text(*run.result)) : nullptr;
+}
+
+std::string outcome_text(const TrainRun& run) {
+  if (run.epochs.empty()) return "nothing was trained";
+  const EpochResult& last = run.epochs.back();
+  const std::optional<Score> test = run.result ? run.result->test : std::nullopt;
+  const std::optional<Score> val = run.result ? run.result->val : last.val;
+  std::string text;
+  if (test) text += fmt::format("test accuracy {:.4f}", test->accuracy);
+  if (val) text += fmt::format("{}val accuracy {:.4f}", text.empty() ? "" : ", ", val->accuracy);
+  if (text.empty()) text = "no accuracy";
+  const std::int64_t epoch = run.result ? run.result->epoch : last.epoch;
+  if (epoch == last.epoch) return text + fmt::format(" after {} epochs", epoch);
+  return text + fmt::format(" of epoch {}, the best of {}", epoch, last.epoch);
+}
+
+void show_training(Report& report, const TrainRun& run) {
+  if (run.epochs.empty()) return;
+  Report::Curve accuracy{"Val accuracy", "", {}, {}}, loss{"Training loss", "", {}, {}};
+  for (const EpochResult& epoch : run.epochs) {
+    loss.x.push_back(static_cast<double>(epoch.epoch));
+    loss.y.push_back(epoch.loss);
+    if (!epoch.val) continue;
+    accuracy.x.push_back(static_cast<double>(epoch.epoch));
+    accuracy.y.push_back(epoch.val->accuracy);
+  }
+  if (!accuracy.x.empty()) report.curves.push_back(accuracy);
+  report.curves.push_back(loss);
+  const std::optional<Score> val = run.result ? run.result->val : run.epochs.back().val;
+  if (val) report.val_accuracy = val->accuracy, report.val_loss = val->loss;
+  if (!run.result) return;
+  report.choice = choice_text(*run.result);
+  if (run.result->test) {
+    report.test_accuracy = run.result->test->accuracy;
+    report.test_loss = run.result->test->loss;
+  }
+}
+
+}  // namespace headrace

@@ -1,0 +1,54 @@
+// Training from where a trainer stands to the recipe's last epoch, with evaluations, checkpoints and progress.
+#pragma once
+
+#include <headrace/insight.h>
+
+#include <cstdint>
+#include <filesystem>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include <nlohmann/json_fwd.hpp>
+#include "app/cli/console.h"
+#include "engine/assembly/training.h"
+#include "engine/verbs/train_history.h"
+#include "torch/train/checkpoint.h"
+
+namespace headrace {
+
+struct TrainRun {
+  std::vector<EpochResult> epochs;    // Of the whole run, those of earlier processes too.
+  std::optional<TrainResult> result;  // nullopt: it was stopped early.
+  double seconds = 0;                 // Of the whole run: see TrainHistory.
+  int stopped_by = 0;                 // The signal that ended it early, after a checkpoint; 0: ran to the end.
+  std::int64_t checkpoints = 0;       // Written by this process,
+  double checkpoint_seconds = 0;      // and the time that training stood still for them.
+};
+
+// Error{invalid_argument} when the folder holds checkpoints, which --resume would take for this run's.
+void refuse_earlier_checkpoints(const std::filesystem::path& folder);
+
+// What a checkpoint of this run says beside its tensors.
+RunState run_state(const Training& training, const TrainHistory& history);
+
+// Whether an earlier version's history calls test what this data calls val: see parse_history.
+bool tests_were_val(const Training& training);
+
+// Checkpoints go to `folder` every train.checkpoint_every_s seconds between two windows, at each epoch's end before its
+// evaluation, when a signal asks to stop, and at the end. With a split val each epoch is evaluated on it and the best
+// is kept beside them, the result of the run; without one nothing is chosen and the last is. Test is read once, at the
+// end, with the result's weights; model.safetensors are these, alone and under their plain names. The trainer is left
+// at the last epoch. `history` is what the checkpoint told from which the trainer was loaded.
+TrainRun train_to_end(Training& training, const std::filesystem::path& folder, Console& console,
+                      TrainHistory history = {});
+
+nlohmann::ordered_json to_json(const TrainRun& run);
+// "val_accuracy" and "test_accuracy" of the result, null where there is none, and "choice", how it was chosen.
+void add_outcome(nlohmann::ordered_json& document, const TrainRun& run);
+// "test accuracy 0.9132, val accuracy 0.9210 of epoch 3, the best of 4": of a run that ended or was stopped.
+std::string outcome_text(const TrainRun& run);
+// Puts the result and the curves by epoch into the report; nothing without an epoch.
+void show_training(Report& report, const TrainRun& run);
+
+}  // namespace headrace

@@ -1,0 +1,260 @@
+#include <headrace/insight.h>
+#include <headrace/tune.h>
+#include <torch/headeronly/version.h>
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+#include <utility>
+
+#include "app/cli/environment.h"
+#include "core/base/clock.h"
+#include "core/base/files.h"
+#include "core/exec/stop.h"
+#include "core/memory/sampler.h"
+#include "engine/assembly/training_job.h"
+#include "engine/verbs/data_report.h"
+#include "engine/verbs/train_run.h"
+#include "engine/verbs/verbs.h"
+#include "insight/measure/measure.h"
+#include "insight/tune/ledger_report.h"
+#include "torch/tensor/compute.h"
+
+namespace headrace {
+namespace {
+
+constexpr std::int64_t kBurnInSteps = 10;    // First steps pay for oneDNN's kernels and page faults.
+constexpr std::int64_t kMeasuredSteps = 40;  // For the diagnosis, and for the traces of baseline and tuned job.
+constexpr std::int64_t kMeasuredStepsMin = 5;
+// Of the budget, beside it: for the burn-in, for traced steps before and after, and for the blocks with each.
+constexpr double kStepsShare = 0.05, kBlocksShare = 0.10;
+constexpr double kIndexShare = 0.10;  // For an index of the images, where one is made for trials.
+constexpr double kCostMax = 1 + 3 * kStepsShare + 2 * kBlocksShare + kIndexShare;
+
+struct Tuning {
+  Measured before;
+  std::optional<TraceRecord> tuned_trace;  // nullopt: nothing was kept, or stopped.
+  Ledger ledger;
+  bool stopped = false;  // Before every change was decided, or before the tuned job was measured.
+  std::vector<Candidate> tried;
+  std::vector<Applied> applied;  // Of the best settings.
+  nlohmann::ordered_json corrupt_samples;
+};
+
+// The recipe's own values of every key that a candidate touches; planted knobs are off.
+Settings as_written(Recipe recipe, const std::vector<Candidate>& tried) {
+  Settings settings;
+  const std::vector<Field> fields = fields_of(recipe);
+  for (const Candidate& candidate : tried) {
+    for (const auto& [key, value] : candidate.changes) {
+      settings[key] = key.starts_with("planted.") ? "false" : to_toml(field_named(fields, key).get());
+    }
+  }
+  return settings;
+}
+
+// A tenth of the budget is the most that its candidate may cost before its trial.
+void make_trial_index(Training& training, Console& console) {
+  const TuneOptions& options = training.recipe().tune;
+  const auto names = [](const std::vector<std::string>& list, std::string_view name) {
+    return std::find(list.begin(), list.end(), name) != list.end();
+  };
+  if (names(options.fixed, "data.index") || !(options.only.empty() || names(options.only, kIndexCandidate))) return;
+  console.progress("Making an index for trials");
+  const std::int64_t end_ns = monotonic_ns() + static_cast<std::int64_t>(options.budget_s * kIndexShare * 1e9);
+  const std::string why_not =
+      training.make_trial_index([&](std::int64_t) { return monotonic_ns() < end_ns && stop_signal() == 0; });
+  console.clear_progress();
+  if (!why_not.empty()) console.info(why_not);
+}
+
+// Returns the steps that are traced: fewer, where a step is slow for the budget.
+std::int64_t burn_in(TrainingJob& job, double budget_s) {
+  const double share_s = kStepsShare * budget_s;
+  const std::int64_t begin_ns = monotonic_ns();
+  double step_s = job.run(1).front();
+  for (std::int64_t i = 1; i < kBurnInSteps && seconds_since(begin_ns) < share_s; ++i) step_s = job.run(1).front();
+  return std::clamp(static_cast<std::int64_t>(std::min(share_s / step_s, static_cast<double>(kMeasuredSteps))),
+                    kMeasuredStepsMin, kMeasuredSteps);
+}
+
+void tell_training_time(Console& console, const Training& training, const Measured& before) {
+  const double step_s = before.split.total_s / static_cast<double>(before.split.steps);
+  const auto steps = static_cast<double>(training.batches_per_epoch() * training.recipe().train.epochs);
+  console.info(fmt::format("training afterwards: {} epochs, about {:.0f} s as the recipe is written",
+                           training.recipe().train.epochs, steps * step_s));
+}
+
+// nullopt: stopped. What was decided before stays, and is reported without it.
+std::optional<TraceRecord> trace_tuned(TrainingJob& job, const Settings& best, const Machine& machine,
+                                       std::int64_t steps) {
+  try {
+    job.configure(best);
+    return measure(job, machine, {.steps = steps, .compute_threads = compute_threads(), .blocks_s_max = 0}).trace;
+  } catch (const Error& error) {
+    if (error.code() != ErrorCode::cancelled) throw;
+    return std::nullopt;
+  }
+}
+
+Tuning tune_recipe(VerbContext& context) {
+  Console& console = context.console;
+  const double budget_s = context.loaded.recipe.tune.budget_s;
+  console.info(
+      fmt::format("tuning takes at most about {:.4g} s: tune.budget_s = {:.4g} for trials, the rest for measuring "
+                  "before and after",
+                  kCostMax * budget_s, budget_s));
+  TrainingJob job{context.loaded.recipe, context.machine};
+  tell_remarks(console, job.training());
+  console.progress("Measuring the recipe as it is written");
+  const std::int64_t measured_steps = burn_in(job, budget_s);
+  Tuning tuning;
+  tuning.before =
+      measure(job, context.machine,
+              {.steps = measured_steps, .compute_threads = compute_threads(), .blocks_s_max = kBlocksShare * budget_s});
+  console.info(tuning.before.diagnosis.sentence);
+  tell_training_time(console, job.training(), tuning.before);
+  make_trial_index(job.training(), console);
+  tuning.tried = candidates(context.loaded.recipe, context.machine, to_string(tuning.before.diagnosis.bound),
+                            job.training().data_context());
+
+  TuneProgress progress;
+  progress.judged = [&](const Quietness& found) {
+    console.clear_progress();
+    console.info(found.sentence);
+  };
+  progress.trying = [&](const Candidate& candidate, std::size_t index, std::size_t count) {
+    console.progress(fmt::format("Trying {} of {}: {}", index + 1, count, candidate.name));
+  };
+  progress.decided = [&](const Trial& trial) {
+    console.clear_progress();
+    console.info(fmt::format("{:<12} {}: {}", to_string(trial.verdict), trial.name, trial.sentence));
+  };
+  progress.stop = [] { return stop_signal() != 0; };
+  tuning.ledger = tune(job, tuning.tried, context.loaded.recipe.tune,
+                       static_cast<std::uint64_t>(context.loaded.recipe.seed), progress);
+  tuning.ledger.baseline = as_written(context.loaded.recipe, tuning.tried);
+  if (!tuning.ledger.best.empty()) {
+    console.progress("Tracing the tuned job");
+    tuning.tuned_trace = trace_tuned(job, tuning.ledger.best, context.machine, measured_steps);
+  }
+  tuning.stopped = stop_signal() != 0;
+  tuning.applied = job.training().applied();
+  for (Applied& entry : settings_left_out(tuning.ledger)) tuning.applied.push_back(std::move(entry));
+  tell_corrupt_samples(console, job.training());
+  tuning.corrupt_samples = corrupt_samples_json(job.training());
+  console.clear_progress();
+  return tuning;
+}
+
+// The recipe with what was kept; planted knobs are no settings of a recipe.
+Recipe tuned_recipe(const Recipe& recipe, const Ledger& ledger) {
+  Recipe tuned = recipe;
+  Settings real;
+  for (const auto& [key, value] : ledger.best) {
+    if (key.rfind("planted.", 0) != 0) real.emplace(key, value);
+  }
+  apply_settings(tuned, real);
+  return tuned;
+}
+
+void write_tuned_toml(const std::filesystem::path& path, Recipe tuned, const Ledger& ledger) {
+  const auto comment = [&](const std::string& key) -> std::string {
+    for (const Trial& trial : ledger.trials) {
+      if (trial.verdict == Verdict::kept && trial.changes.contains(key) && trial.gain) {
+        return fmt::format("tuned: {:+.1f} % [{:+.1f}, {:+.1f}], {} pairs", trial.gain->median * 100,
+                           trial.gain->low * 100, trial.gain->high * 100, trial.pairs);
+      }
+    }
+    return {};
+  };
+  write_file(path, write_toml(fields_of(tuned), comment));
+}
+
+Report tune_report(const VerbContext& context, const Tuning& tuning, const TrainRun& run,
+                   const MemoryTimeline& memory) {
+  Report report;
+  report.title = context.loaded.name;
+  show_ledger(report, tuning.ledger, tuning.tried, "the recipe as written");
+  if (!report.before) report.before = tuning.before.split;
+  report.diagnosis = tuning.before.diagnosis.sentence;
+  report.findings = tuning.before.diagnosis.findings;
+  if (tuning.stopped) report.verdict = "Stopped before the end: below is what was decided until then.";
+  show_training(report, run);
+  report.memory = memory;
+  report.environment = report_environment(context.machine, TORCH_VERSION);
+  report.settings = tuning.applied;
+  report.command = command_line(context.invocation);
+  report.written = utc_text();
+  return report;
+}
+
+nlohmann::ordered_json ledger_document(const VerbContext& context, const Tuning& tuning, const TrainRun& run,
+                                       const Report& report) {
+  nlohmann::ordered_json document = to_json(tuning.ledger);
+  const nlohmann::ordered_json head = document_head(context, "headrace-ledger");
+  for (const auto& [key, value] : head.items()) document[key] = value;
+  add_measured(document, tuning.before, report);
+  document["training"] = to_json(run);
+  add_outcome(document, run);
+  return document;
+}
+
+int dry_run(VerbContext& context) {
+  Training training{context.loaded.recipe, context.machine};
+  std::string text = fmt::format("dry run: {} batches an epoch; would try, in this order when compute-bound:\n",
+                                 training.batches_per_epoch());
+  for (const Candidate& candidate :
+       candidates(context.loaded.recipe, context.machine, "compute", training.data_context())) {
+    text += fmt::format("  {:<24} {}\n", candidate.name, candidate.sentence);
+  }
+  context.console.result(text);
+  return kExitDone;
+}
+
+}  // namespace
+
+int run_tune(VerbContext& context) {
+  if (context.invocation.dry_run) return dry_run(context);
+  Console& console = context.console;
+  RunFolder folder{context.invocation, context.loaded};
+  console.log_to(folder.file("log.txt"));
+  refuse_earlier_checkpoints(folder.path());
+  MemorySampler sampler{kMemoryInterval};
+  const Tuning tuning = tune_recipe(context);
+  const Recipe tuned = tuned_recipe(context.loaded.recipe, tuning.ledger);
+  write_tuned_toml(folder.file("tuned.toml"), tuned, tuning.ledger);
+  write_chrome_trace(tuning.before.trace, folder.file("trace-baseline.json").string());
+  if (tuning.tuned_trace) write_chrome_trace(*tuning.tuned_trace, folder.file("trace-tuned.json").string());
+
+  TrainRun run;
+  nlohmann::ordered_json corrupt_samples = tuning.corrupt_samples;
+  if (!tuning.stopped) {
+    // The training may take hours, and a kill in them must not cost what the trials have found.
+    nlohmann::ordered_json so_far =
+        ledger_document(context, tuning, run, tune_report(context, tuning, run, sampler.timeline()));
+    so_far["training"] = nullptr;
+    write_file(folder.file("ledger.json"), json_text(so_far));
+    console.info("training with what was kept");
+    Training training{tuned, context.machine};
+    run = train_to_end(training, folder.path(), console);
+    corrupt_samples = corrupt_samples_json(training);
+  } else {
+    run.stopped_by = stop_signal();
+    console.warning("tune: stopped; ledger.json holds what was decided so far, nothing was trained");
+  }
+  const MemoryTimeline memory = sampler.timeline();
+  const Report report = tune_report(context, tuning, run, memory);
+  nlohmann::ordered_json document = ledger_document(context, tuning, run, report);
+  document["memory"] = to_json(memory);
+  document["corrupt_samples"] = std::move(corrupt_samples);
+  write_file(folder.file("ledger.json"), json_text(document));
+  write_file(folder.file("report.html"), report_html(report));
+  console.json(document);
+  console.result(report_text(report, console.width(), console.colour()));
+  console.info("report: " + folder.file("report.html").string());
+  if (run.stopped_by != 0) return stop_exit_code(run.stopped_by);
+  folder.mark_whole();
+  return report.positive ? kExitDone : kExitVerdict;
+}
+
+}  // namespace headrace

@@ -1,0 +1,217 @@
+#include <headrace/error.h>
+#include <headrace/insight.h>
+
+#include <algorithm>
+#include <cmath>
+#include <nlohmann/json.hpp>
+#include <numeric>
+
+#include "insight/diagnose/detail/figures.h"
+
+namespace headrace {
+namespace {
+
+constexpr double kDataBoundGain = 0.10;
+
+void check(const DiagnosisInput& input) {
+  const TimeSplit& split = input.split;
+  if (split.steps <= 0 || !(split.total_s > 0) || input.samples_per_step <= 0 || input.cores <= 0 ||
+      input.compute_threads <= 0 || input.loader_threads <= 0) {
+    fail(ErrorCode::invalid_argument,
+         "insight: a diagnosis needs steps (have {} in {} s), samples per step ({}), cores ({}), threads of compute "
+         "({}) "
+         "and of the loader ({}), all above 0",
+         split.steps, split.total_s, input.samples_per_step, input.cores, input.compute_threads, input.loader_threads);
+  }
+}
+
+// Seconds of all steps that compute would get back if loader threads did nothing.
+//
+// Measured where the undisturbed step is known. Else loading costs `loader_busy_s` core seconds. It gets them for
+// nothing where a core is free: every core while the step waits for data (but no more of them than there are loader
+// threads), and cores beyond compute's own for the rest. What remains was taken from compute, which is slower by that
+// over its threads. Even division is assumed; compute whose threads wait for each other loses more, so the prediction
+// is a lower bound.
+double stolen_s(const DiagnosisInput& input) {
+  if (input.undisturbed_step_s) {
+    const double compute_s = input.split.total_s - input.split.data_wait_s;
+    return std::max(0.0, compute_s - *input.undisturbed_step_s * static_cast<double>(input.split.steps));
+  }
+  if (!input.loader_busy_s || input.compute_threads + input.loader_threads <= input.cores) return 0;
+  const double wait_s = input.split.data_wait_s;
+  const double compute_s = input.split.total_s - wait_s;
+  const double free_in_wait = wait_s * std::min(input.loader_threads, input.cores);
+  const double free_in_compute = compute_s * std::max(0, input.cores - input.compute_threads);
+  const double taken = std::max(0.0, *input.loader_busy_s - free_in_wait - free_in_compute);
+  // More threads than cores compute no faster than the cores do, so a core second is worth 1 / cores then.
+  return std::min(taken / std::min(input.compute_threads, input.cores), 0.99 * compute_s);
+}
+
+Finding finding(std::string code, std::string sentence, std::vector<Finding::Suggestion> suggestions) {
+  Finding result{std::move(code), std::move(sentence), {}, std::move(suggestions)};
+  for (const Finding::Suggestion& suggestion : result.suggestions) {
+    result.advice += (result.advice.empty() ? "" : " ") + suggestion.sentence;
+  }
+  return result;
+}
+
+double share(double part_s, const DiagnosisInput& input) {
+  return part_s / input.split.total_s;
+}
+
+std::string gain_sentence(const Diagnosis& diagnosis) {
+  const std::string predicted = detail::percent_text(diagnosis.predicted_free_data_gain);
+  if (!diagnosis.measured_free_data_gain) {
+    return fmt::format("without loading it would run {} faster (predicted)", predicted);
+  }
+  const double measured = *diagnosis.measured_free_data_gain;
+  if (measured <= 0) {
+    return fmt::format("without loading it runs no faster (measured {}; predicted {})", detail::gain_text(measured),
+                       detail::gain_text(diagnosis.predicted_free_data_gain));
+  }
+  return fmt::format("without loading it runs {} faster (measured; predicted {})", detail::percent_text(measured),
+                     predicted);
+}
+
+std::string sentence(const DiagnosisInput& input, const Diagnosis& diagnosis, double stolen) {
+  const TimeSplit& split = input.split;
+  if (diagnosis.bound == Bound::compute) {
+    return fmt::format("compute-bound: {} of a step is forward and backward, {} the optimizer; {}",
+                       detail::percent_text(share(split.forward_s + split.backward_s, input)),
+                       detail::percent_text(share(split.optimizer_s, input)), gain_sentence(diagnosis));
+  }
+  std::string cause = fmt::format("{} of a step waits for data", detail::percent_text(share(split.data_wait_s, input)));
+  if (stolen > 0) {
+    cause += fmt::format(" and loader threads take {} of it from compute", detail::percent_text(share(stolen, input)));
+  }
+  return fmt::format("data-bound: {}; {}", cause, gain_sentence(diagnosis));
+}
+
+void find_slow_data(const DiagnosisInput& input, std::vector<Finding>& findings) {
+  const TimeSplit& split = input.split;
+  const double loading = split.data_wait_s + split.transfer_s;
+  const double compute = split.forward_s + split.backward_s + split.optimizer_s;
+  if (!(loading > input.thresholds.data_loading_ratio * compute)) return;
+  const double steps = static_cast<double>(split.steps);
+  findings.push_back(
+      finding("data_loading_slow",
+              fmt::format("A step spends {} on getting its batch, {} on computing (allowed: {} of that).",
+                          detail::milliseconds_text(loading / steps), detail::milliseconds_text(compute / steps),
+                          detail::percent_text(input.thresholds.data_loading_ratio)),
+              {{"Give the loader more workers (data.num_workers).", {"data.num_workers"}},
+               {"Let it prepare more batches ahead (data.prefetch_batches).", {"data.prefetch_batches"}},
+               {"Cache decoded samples (data.cache).", {"data.cache"}}}));
+}
+
+void find_high_memory(const DiagnosisInput& input, std::vector<Finding>& findings) {
+  const bool is_mean = input.mean_memory.has_value();
+  const std::optional<std::int64_t> memory = is_mean ? input.mean_memory : input.peak_memory;
+  if (!memory || *memory <= input.thresholds.memory_bytes) return;
+  findings.push_back(finding(
+      "high_memory",
+      fmt::format("{} memory is {:.2f} GB, above {:.2f} GB.", is_mean ? "Mean" : "Peak",
+                  static_cast<double>(*memory) * 1e-9, static_cast<double>(input.thresholds.memory_bytes) * 1e-9),
+      {{"Use a smaller batch with accumulation (train.gradient_accumulation_steps).",
+        {"train.gradient_accumulation_steps", "train.micro_batches"}},
+       {"Use mixed precision where it is not slower (train.precision).", {"train.precision"}}}));
+}
+
+void find_degraded_speed(const DiagnosisInput& input, std::vector<Finding>& findings) {
+  const std::vector<double>& step_s = input.split.step_s;
+  const auto last = static_cast<std::size_t>(std::max<std::int64_t>(input.thresholds.speed_steps, 1));
+  if (step_s.size() <= last) return;
+  const auto add_speed = [&](double sum, double seconds) {
+    return sum + static_cast<double>(input.samples_per_step) / seconds;
+  };
+  const double all_mean =
+      std::accumulate(step_s.begin(), step_s.end(), 0.0, add_speed) / static_cast<double>(step_s.size());
+  const double last_mean =
+      std::accumulate(step_s.end() - static_cast<std::ptrdiff_t>(last), step_s.end(), 0.0, add_speed) /
+      static_cast<double>(last);
+  if (!(last_mean < input.thresholds.speed_ratio * all_mean)) return;
+  findings.push_back(
+      {"speed_degraded",
+       fmt::format("The last {} steps ran at {} samples/s, {} of the mean of all {} steps ({}).", last,
+                   detail::grouped(last_mean), detail::percent_text(last_mean / all_mean), step_s.size(),
+                   detail::grouped(all_mean)),
+       "Look for memory that grows, for data that is slower to load, and for other work on this machine."});
+}
+
+void find_large_shares(const DiagnosisInput& input, double stolen, std::vector<Finding>& findings) {
+  const TimeSplit& split = input.split;
+  if (share(split.optimizer_s, input) > input.thresholds.optimizer_share) {
+    const Finding::Suggestion fused{"Try optimizer.fused = true.", {"optimizer.fused"}};
+    const Finding::Suggestion none{"optimizer.fused is true already.", {}};
+    findings.push_back(
+        finding("optimizer_slow",
+                fmt::format("The optimizer takes {} of a step.", detail::percent_text(share(split.optimizer_s, input))),
+                {input.has_fused_optimizer ? none : fused}));
+  }
+  if (stolen > 0) {
+    findings.push_back(finding(
+        "cores_oversubscribed",
+        fmt::format(
+            "Compute threads ({}) and loader threads ({}) share {} cores; loading takes about {} of a step from "
+            "compute.",
+            input.compute_threads, input.loader_threads, input.cores, detail::percent_text(share(stolen, input))),
+        {{"Divide the cores between loading and compute (data.num_workers, compute.intra_op_threads).",
+          {"data.num_workers", "compute.intra_op_threads"}},
+         {"Make a sample cheaper.", {}}}));
+  }
+  if (share(split.other_s, input) > input.thresholds.unaccounted_share) {
+    findings.push_back({"time_unaccounted",
+                        fmt::format("{} of a step lies in no part.", detail::percent_text(share(split.other_s, input))),
+                        "Add spans around your own code between the parts; until then this time cannot be explained."});
+  }
+}
+
+}  // namespace
+
+const char* to_string(Bound bound) noexcept {
+  return bound == Bound::data ? "data" : "compute";
+}
+
+Diagnosis diagnose(const DiagnosisInput& input) {
+  check(input);
+  const TimeSplit& split = input.split;
+  const double step_s = split.total_s / static_cast<double>(split.steps);
+  const double stolen = stolen_s(input);
+
+  Diagnosis diagnosis;
+  diagnosis.samples_per_second = static_cast<double>(input.samples_per_step) / step_s;
+  // A split that is nothing but waiting predicts a finite gain too: a step never becomes less than 1 % of itself.
+  const double free_s = std::max(split.total_s - split.data_wait_s - stolen, 0.01 * split.total_s);
+  diagnosis.predicted_free_data_gain = split.total_s / free_s - 1;
+  if (input.free_data_step_s && *input.free_data_step_s > 0) {
+    diagnosis.measured_free_data_gain = step_s / *input.free_data_step_s - 1;
+  }
+  const double gain = diagnosis.measured_free_data_gain.value_or(diagnosis.predicted_free_data_gain);
+  diagnosis.bound = gain >= kDataBoundGain ? Bound::data : Bound::compute;
+  diagnosis.sentence = sentence(input, diagnosis, stolen);
+  find_slow_data(input, diagnosis.findings);
+  find_high_memory(input, diagnosis.findings);
+  find_degraded_speed(input, diagnosis.findings);
+  find_large_shares(input, stolen, diagnosis.findings);
+  return diagnosis;
+}
+
+nlohmann::ordered_json to_json(const std::vector<Finding>& findings) {
+  nlohmann::ordered_json list = nlohmann::ordered_json::array();
+  for (const Finding& found : findings) {
+    list.push_back({{"code", found.code}, {"sentence", found.sentence}, {"advice", found.advice}});
+  }
+  return list;
+}
+
+nlohmann::ordered_json to_json(const Diagnosis& diagnosis) {
+  nlohmann::ordered_json measured = nullptr;
+  if (diagnosis.measured_free_data_gain) measured = *diagnosis.measured_free_data_gain;
+  return {{"bound", to_string(diagnosis.bound)},
+          {"samples_per_second", diagnosis.samples_per_second},
+          {"predicted_free_data_gain", diagnosis.predicted_free_data_gain},
+          {"measured_free_data_gain", measured},
+          {"sentence", diagnosis.sentence},
+          {"findings", to_json(diagnosis.findings)}};
+}
+
+}  // namespace headrace

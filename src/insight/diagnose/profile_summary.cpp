@@ -1,0 +1,87 @@
+#include <headrace/insight.h>
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <map>
+#include <nlohmann/json.hpp>
+
+#include "insight/diagnose/detail/spans.h"
+
+namespace headrace {
+namespace {
+
+constexpr double kSecondsPerNanosecond = 1e-9;
+
+// `sorted` holds at least one value.
+double percentile(const std::vector<double>& sorted, double fraction) {
+  const double position = fraction * static_cast<double>(sorted.size() - 1);
+  const auto below = static_cast<std::size_t>(position);
+  const std::size_t above = std::min(below + 1, sorted.size() - 1);
+  return sorted[below] + (position - static_cast<double>(below)) * (sorted[above] - sorted[below]);
+}
+
+SpanStatistics statistics(const std::string& name, std::vector<double> durations_s) {
+  std::sort(durations_s.begin(), durations_s.end());
+  SpanStatistics result;
+  result.name = name;
+  result.count = static_cast<std::int64_t>(durations_s.size());
+  const auto count = static_cast<double>(durations_s.size());
+  for (const double duration : durations_s) result.total_s += duration;
+  result.mean_s = result.total_s / count;
+  double squares = 0;
+  for (const double duration : durations_s) squares += (duration - result.mean_s) * (duration - result.mean_s);
+  result.std_s = std::sqrt(squares / count);
+  result.min_s = durations_s.front();
+  result.max_s = durations_s.back();
+  result.p50_s = percentile(durations_s, 0.50);
+  result.p95_s = percentile(durations_s, 0.95);
+  result.p99_s = percentile(durations_s, 0.99);
+  return result;
+}
+
+}  // namespace
+
+ProfileSummary get_profile_summary(const TraceRecord& record) {
+  ProfileSummary summary;
+  std::map<std::string, std::vector<double>> durations_s;
+  std::int64_t open_ns = 0;
+  for (const std::vector<TraceEvent>& spans : detail::spans_by_thread(record)) {
+    std::int64_t covered_to = std::numeric_limits<std::int64_t>::min();
+    for (const TraceEvent& span : spans) {
+      ++summary.total_operations;
+      durations_s[record.names[span.name].text].push_back(static_cast<double>(span.end_ns - span.begin_ns) *
+                                                          kSecondsPerNanosecond);
+      const std::int64_t from = std::max(span.begin_ns, covered_to);
+      if (span.end_ns <= from) continue;
+      open_ns += span.end_ns - from;
+      covered_to = span.end_ns;
+    }
+  }
+  summary.total_duration_s = static_cast<double>(open_ns) * kSecondsPerNanosecond;
+  for (auto& [name, values] : durations_s) summary.operations.push_back(statistics(name, std::move(values)));
+  std::stable_sort(summary.operations.begin(), summary.operations.end(),
+                   [](const SpanStatistics& a, const SpanStatistics& b) { return a.total_s > b.total_s; });
+  return summary;
+}
+
+nlohmann::ordered_json to_json(const ProfileSummary& summary) {
+  nlohmann::ordered_json operations = nlohmann::ordered_json::array();
+  for (const SpanStatistics& operation : summary.operations) {
+    operations.push_back({{"name", operation.name},
+                          {"count", operation.count},
+                          {"total_s", operation.total_s},
+                          {"mean_s", operation.mean_s},
+                          {"std_s", operation.std_s},
+                          {"min_s", operation.min_s},
+                          {"max_s", operation.max_s},
+                          {"p50_s", operation.p50_s},
+                          {"p95_s", operation.p95_s},
+                          {"p99_s", operation.p99_s}});
+  }
+  return {{"total_operations", summary.total_operations},
+          {"total_duration", summary.total_duration_s},
+          {"operations", operations}};
+}
+
+}  // namespace headrace

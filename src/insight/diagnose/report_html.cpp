@@ -1,0 +1,380 @@
+#include <fmt/format.h>
+#include <headrace/insight.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "insight/diagnose/detail/charts.h"
+#include "insight/diagnose/detail/figures.h"
+#include "insight/diagnose/detail/loading_report.h"
+#include "insight/diagnose/detail/memory_shares.h"
+#include "insight/diagnose/detail/next_steps.h"
+#include "insight/diagnose/detail/report_style.h"
+#include "insight/diagnose/detail/text.h"
+
+namespace headrace {
+namespace {
+
+using namespace detail;
+
+// A figure that may be negative, with a minus sign in place of the hyphen.
+std::string figure_html(const std::string& text) {
+  std::string html;
+  for (const char c : html_text(text)) {
+    if (c == '-') {
+      html += "\u2212";
+    } else {
+      html += c;
+    }
+  }
+  return html;
+}
+
+std::string or_unavailable(const std::string& html) {
+  return html.empty() || html == kUnavailable ? "<span class=\"unavailable\">unavailable</span>" : html;
+}
+
+std::string stat(const char* name, const std::string& value, const std::string& note, bool is_key = false) {
+  const bool is_known = !value.empty() && value != kUnavailable;
+  return fmt::format("<div{}><dt>{}</dt><dd><span class=\"value{}\">{}</span>{}</dd></div>\n",
+                     is_key ? " class=\"key\"" : "", name, is_known ? "" : " unavailable",
+                     is_known ? value : kUnavailable,
+                     is_known && !note.empty() ? fmt::format("<span class=\"note\">{}</span>", note) : "");
+}
+
+std::string rate_stat(const char* name, double samples_per_second) {
+  return stat(name, is_measured(samples_per_second) ? grouped(samples_per_second) : "", "samples per second");
+}
+
+std::string memory_stat(const Report& report) {
+  const std::vector<std::int64_t>& resident = report.memory.resident;
+  return stat("Memory", resident.empty() ? "" : bytes_text(*std::max_element(resident.begin(), resident.end())),
+              "resident, at most");
+}
+
+std::string accuracy_stat(const std::string& split, std::optional<double> accuracy, std::optional<double> loss) {
+  std::string html = stat((split + " accuracy").c_str(), accuracy ? fixed_text(*accuracy, 4) : "",
+                          loss ? "loss " + fixed_text(*loss, 4) : "");
+  if (!accuracy && loss) html += stat((split + " loss").c_str(), fixed_text(*loss, 4), "");
+  return html;
+}
+
+std::string header_html(const Report& report) {
+  const std::string verdict = report.verdict.empty() ? "No verdict" : html_text(report.verdict);
+  std::string html = fmt::format("<header>\n<p class=\"eyebrow\">Headrace report on <b>{}</b></p>\n<h1>{}</h1>\n",
+                                 report.title.empty() ? "an untitled job" : html_text(report.title), verdict);
+  if (!report.disturbance.empty()) html += fmt::format("<p class=\"lede\">{}</p>\n", html_text(report.disturbance));
+  if (report.kind == Report::Kind::tuning) {  // A profile's verdict is its diagnosis, a training has none.
+    html += fmt::format("<p class=\"lede\">Diagnosis: {}</p>\n", or_unavailable(html_text(report.diagnosis)));
+  }
+  if (!report.note.empty()) html += fmt::format("<p class=\"lede\">{}</p>\n", html_text(report.note));
+  if (!report.choice.empty()) html += fmt::format("<p class=\"lede\">{}</p>\n", html_text(report.choice));
+  html += "<dl class=\"stats\">\n";
+  if (report.kind != Report::Kind::tuning) {
+    html += rate_stat("Speed", report.baseline_samples_per_second);
+  } else {
+    html += rate_stat("Before", report.baseline_samples_per_second);
+    html += rate_stat("After", report.best_samples_per_second);
+    const bool has_speedup = report.speedup_pairs > 0;
+    html += stat("Speedup", has_speedup ? fixed_text(report.speedup, 2) + " \u00d7" : "",
+                 fmt::format("{} to {} (95\u00a0%), {} pairs", fixed_text(report.speedup_low, 2),
+                             fixed_text(report.speedup_high, 2), report.speedup_pairs),
+                 true);
+  }
+  if (report.kind == Report::Kind::profile) return html + memory_stat(report) + "</dl>\n</header>\n";
+  if (report.val_accuracy) html += accuracy_stat("Val", report.val_accuracy, report.val_loss);
+  if (report.test_accuracy || !report.val_accuracy)
+    html += accuracy_stat("Test", report.test_accuracy, report.test_loss);
+  if (report.kind == Report::Kind::training) html += memory_stat(report);
+  return html + "</dl>\n</header>\n";
+}
+
+std::string waterfall_table(const std::vector<WaterfallRow>& rows) {
+  std::string html =
+      "<details><summary>The same as a table</summary><table><thead><tr><th scope=\"col\">Step</th><th scope=\"col\" "
+      "class=\"number\">Gain</th><th scope=\"col\" class=\"number\">Samples per second</th></tr></thead><tbody>\n";
+  for (const WaterfallRow& row : rows) {
+    html += fmt::format("<tr><th scope=\"row\">{}</th><td class=\"number\">{}</td><td class=\"number\">{}</td></tr>\n",
+                        html_text(row.label), figure_html(row.gain), grouped(row.to));
+  }
+  return html + "</tbody></table></details>\n";
+}
+
+std::string waterfall_html(const Report& report) {
+  std::string html = "<section aria-labelledby=\"h-waterfall\">\n<h2 id=\"h-waterfall\">From before to after</h2>\n";
+  if (!is_measured(report.baseline_samples_per_second) || !is_measured(report.best_samples_per_second)) {
+    return html + "<p>Samples per second before and after: unavailable.</p>\n</section>\n";
+  }
+  const auto kept = std::count_if(report.changes.begin(), report.changes.end(),
+                                  [](const Report::Change& change) { return change.verdict == "kept"; });
+  html +=
+      kept > 0
+          ? "<p>Samples per second, with each kept change on top of the ones before it. A change\u2019s bar is its own "
+            "gain, measured when it was tried; the last bar is all of them together, measured again.</p>\n"
+          : "<p>Samples per second. No change was kept.</p>\n";
+  const std::vector<WaterfallRow> rows = waterfall_rows(report);
+  return html + "<figure>\n" + waterfall_svg(rows) + "\n" + waterfall_table(rows) + "</figure>\n</section>\n";
+}
+
+std::string tag_html(const std::string& verdict) {
+  if (verdict == "kept") return "<span class=\"tag kept\">\u2713 kept</span>";
+  if (verdict == "refused") return "<span class=\"tag refused\">\u2715 refused</span>";
+  if (verdict == "failed") return "<span class=\"tag failed\">! failed</span>";
+  if (verdict == "inconclusive") return "<span class=\"tag inconclusive\">? inconclusive</span>";
+  return fmt::format("<span class=\"tag\">{}</span>", or_unavailable(html_text(verdict)));
+}
+
+std::string change_row(const Report::Change& change, const GainRange& range) {
+  const bool is_known_verdict = change.verdict == "kept" || change.verdict == "refused" || change.verdict == "failed" ||
+                                change.verdict == "inconclusive";
+  std::string settings;
+  for (const auto& [key, value] : change.settings) {
+    settings += fmt::format("<span class=\"detail\"><code>{} = {}</code></span>", html_text(key), html_text(value));
+  }
+  std::string gain = or_unavailable("");
+  if (change.gain) {
+    const std::string interval = interval_text(change.gain_low, change.gain_high);
+    gain = fmt::format("<b>{}</b>{}", figure_html(gain_text(*change.gain)),
+                       interval.empty() ? "" : fmt::format(" <small>{}</small>", figure_html(interval)));
+  }
+  const std::string numerics =
+      change.numerics.empty() ? "Numerics: not checked" : "Numerics: " + html_text(change.numerics);
+  return fmt::format(
+      "<tr><th scope=\"row\">{}<span class=\"name\">{}</span><span class=\"detail\">{}</span>{}</th>"
+      "<td class=\"gain {}\" data-label=\"Gain\">{}{}</td><td class=\"number pairs\" data-label=\"Pairs\">{}</td>"
+      "<td>{}<span class=\"detail\">{}</span></td></tr>\n",
+      tag_html(change.verdict), html_text(change.name), html_text(change.sentence), settings,
+      is_known_verdict ? change.verdict : "", gain, interval_svg(change, range), change.pairs,
+      or_unavailable(html_text(change.reason)), numerics);
+}
+
+std::string changes_table(const Report& report, bool kept) {
+  const GainRange range = gain_range(report.changes);
+  std::string rows;
+  for (const Report::Change& change : report.changes) {
+    if ((change.verdict == "kept") == kept) rows += change_row(change, range);
+  }
+  if (rows.empty()) return {};
+  return fmt::format(
+      "<h3>{}</h3>\n<table class=\"changes stack\"><thead><tr><th scope=\"col\" class=\"what\">Change</th><th "
+      "scope=\"col\" "
+      "class=\"gain\">Gain, 95 % interval</th><th scope=\"col\" class=\"number pairs\">Pairs</th><th "
+      "scope=\"col\">Why, "
+      "and numerics</th></tr></thead><tbody>\n{}</tbody></table>\n",
+      kept ? "Kept" : "Tried and not kept", rows);
+}
+
+std::string changes_html(const Report& report) {
+  std::string html = "<section aria-labelledby=\"h-changes\">\n<h2 id=\"h-changes\">What was tried</h2>\n";
+  if (report.changes.empty()) return html + "<p>No change was tried.</p>\n</section>\n";
+  html +=
+      "<p>One change at a time, in pairs that run interleaved on the same samples. The mark beside each gain shows its "
+      "interval; the upright line is no gain at all.</p>\n";
+  return html + changes_table(report, true) + changes_table(report, false) + "</section>\n";
+}
+
+// The fills of the parts, defined once: the bars and the swatches of the table use them.
+constexpr const char* kPartPatterns =
+    "<svg class=\"patterns\" aria-hidden=\"true\"><defs>"
+    "<pattern id=\"part-0\" width=\"6\" height=\"6\" patternUnits=\"userSpaceOnUse\"><rect class=\"k0\" width=\"6\" "
+    "height=\"6\"/><path class=\"line\" d=\"M-1 7 7 -1M-1 1 1 -1M5 7 7 5\"/></pattern>"
+    "<pattern id=\"part-1\" width=\"5\" height=\"5\" patternUnits=\"userSpaceOnUse\"><rect class=\"k1\" width=\"5\" "
+    "height=\"5\"/><circle class=\"dot\" cx=\"2.5\" cy=\"2.5\" r=\"1\"/></pattern>"
+    "<pattern id=\"part-3\" width=\"6\" height=\"6\" patternUnits=\"userSpaceOnUse\"><rect class=\"k3\" width=\"6\" "
+    "height=\"6\"/><path class=\"line\" d=\"M-1 -1 7 7M-1 5 1 7M5 -1 7 1\"/></pattern>"
+    "<pattern id=\"part-4\" width=\"5\" height=\"5\" patternUnits=\"userSpaceOnUse\"><rect class=\"k4\" width=\"5\" "
+    "height=\"5\"/><path class=\"line\" d=\"M2.5 0V5\"/></pattern>"
+    "<pattern id=\"part-5\" width=\"5\" height=\"5\" patternUnits=\"userSpaceOnUse\"><rect class=\"k5\" width=\"5\" "
+    "height=\"5\"/><path class=\"line\" d=\"M0 2.5H5\"/></pattern>"
+    "</defs></svg>\n";
+
+std::string split_table(const std::vector<LabelledSplit>& splits) {
+  std::string html = "<table class=\"split-table\"><thead><tr><th scope=\"col\">Part of a step</th>";
+  for (const LabelledSplit& side : splits) {
+    html += fmt::format("<th scope=\"col\" class=\"number\">{}, share</th>", side.label);
+  }
+  html += "</tr></thead><tbody>\n";
+  for (std::size_t part = 0; part < 6; ++part) {
+    html += fmt::format("<tr><th scope=\"row\">{}{}</th>", swatch_svg(part), named_parts(*splits[0].split)[part].name);
+    for (const LabelledSplit& side : splits) {
+      const double seconds = named_parts(*side.split)[part].seconds;
+      html += fmt::format("<td class=\"number\">{} <small>{}</small></td>",
+                          milliseconds_text(seconds / static_cast<double>(side.split->steps)),
+                          percent_text(seconds / side.split->total_s));
+    }
+    html += "</tr>\n";
+  }
+  return html + "</tbody></table>\n";
+}
+
+std::string split_html(const Report& report) {
+  std::string html = "<section aria-labelledby=\"h-split\">\n<h2 id=\"h-split\">Where the time of a step goes</h2>\n";
+  std::vector<LabelledSplit> splits;
+  const auto add = [&](const char* label, const std::optional<TimeSplit>& split) {
+    if (split && split->steps > 0 && split->total_s > 0) {
+      splits.push_back({label, &*split});
+    } else {
+      html += fmt::format("<p>{}: unavailable.</p>\n", label);
+    }
+  };
+  const bool is_comparison = report.kind == Report::Kind::tuning && report.after;
+  add(is_comparison ? "Before" : "Now", report.before);
+  if (is_comparison) add("After", report.after);
+  if (splits.empty()) return html + "</section>\n";
+  const std::string note = split_note(report);
+  html += fmt::format("<p>{}{}\u201cOther\u201d is the time that no part covers.</p>\n<figure>\n",
+                      note.empty() ? "" : html_text(note) + " ", splits.size() > 1 ? "Both bars have one scale. " : "");
+  return html + kPartPatterns + split_svg(splits) + split_table(splits) + "</figure>\n</section>\n";
+}
+
+std::string memory_table(const std::vector<MemoryShare>& shares) {
+  std::string rows;
+  // As the chart stacks them: the last one is on top.
+  for (std::size_t i = shares.size(); i-- > 0;) {
+    const MemoryShare& share = shares[i];
+    rows += fmt::format("<tr><th scope=\"row\">{}{}</th>", share.is_known ? memory_swatch_svg(share) : "",
+                        html_text(share.name));
+    for (const std::int64_t value : {share.at_peak, share.mean, share.last}) {
+      rows += fmt::format("<td class=\"number\">{}</td>", or_unavailable(share.is_known ? bytes_text(value) : ""));
+    }
+    rows += "</tr>\n";
+  }
+  return "<table class=\"memory-table\"><thead><tr><th scope=\"col\">Class</th><th scope=\"col\" "
+         "class=\"number\">At the peak</th><th scope=\"col\" class=\"number\">On average</th><th scope=\"col\" "
+         "class=\"number\">At the end</th></tr></thead><tbody>\n" +
+         rows + "</tbody></table>\n";
+}
+
+std::string memory_html(const Report& report) {
+  std::string html = "<section aria-labelledby=\"h-memory\">\n<h2 id=\"h-memory\">Memory over time</h2>\n";
+  const MemoryTimeline& timeline = report.memory;
+  if (timeline.resident.empty()) return html + "<p>Unavailable.</p>\n</section>\n";
+  const std::size_t peak = peak_index(timeline);
+  html += fmt::format(
+      "<p>The process held at most {}, {} after the first reading. \u201cOther\u201d is what is resident and in none "
+      "of the classes that were counted: libraries and their buffers, and all that nobody counted.</p>\n<figure>\n",
+      bytes_text(timeline.resident[peak]), seconds_text(seconds_at(timeline, peak)));
+  if (timeline.resident.size() > 1) html += memory_svg(timeline);
+  return html + memory_table(memory_shares(timeline)) + "</figure>\n</section>\n";
+}
+
+std::string curve_html(const Report::Curve& curve, const std::string& id) {
+  if (curve.x.size() != curve.y.size()) {
+    fail(ErrorCode::invalid_argument, "insight: curve {}: {} values of x, {} of y", curve.name, curve.x.size(),
+         curve.y.size());
+  }
+  std::string html = fmt::format("<figure>\n<h3>{}</h3>\n", html_text(curve.name));
+  if (!has_finite_point(curve)) return html + "<p class=\"unavailable\">No points were recorded.</p>\n</figure>\n";
+  html += curve_svg(curve, id);
+  html += fmt::format(
+      "\n<details><summary>The same as a table</summary><table><thead><tr><th scope=\"col\" "
+      "class=\"number\">At</th><th "
+      "scope=\"col\" class=\"number\">{}{}</th></tr></thead><tbody>\n",
+      html_text(curve.name), curve.unit.empty() ? "" : ", " + html_text(curve.unit));
+  for (std::size_t i = 0; i < curve.x.size(); ++i) {
+    html += fmt::format("<tr><td class=\"number\">{}</td><td class=\"number\">{}</td></tr>\n",
+                        std::isfinite(curve.x[i]) ? fmt::format("{:.6g}", curve.x[i]) : "not finite",
+                        std::isfinite(curve.y[i]) ? fmt::format("{:.6g}", curve.y[i]) : "not finite");
+  }
+  return html + "</tbody></table></details>\n</figure>\n";
+}
+
+std::string curves_html(const Report& report) {
+  if (report.curves.empty()) return {};
+  std::string html =
+      "<section aria-labelledby=\"h-curves\">\n<h2 id=\"h-curves\">Over the training</h2>\n<div class=\"curves\">\n";
+  for (std::size_t i = 0; i < report.curves.size(); ++i) {
+    html += curve_html(report.curves[i], fmt::format("curve-{}", i));
+  }
+  return html + "</div>\n</section>\n";
+}
+
+std::string next_html(const Report& report) {
+  std::string html = "<section aria-labelledby=\"h-next\">\n<h2 id=\"h-next\">What to look at next</h2>\n";
+  const std::vector<Finding> steps = next_steps(report);
+  if (steps.empty()) return html + "<p>Nothing stands out.</p>\n</section>\n";
+  html += "<ul class=\"findings\">\n";
+  for (const Finding& step : steps) {
+    html += fmt::format("<li><b>{}</b><span>{}</span> <code>{}</code></li>\n", html_text(step.sentence),
+                        html_text(step.advice), html_text(step.code));
+  }
+  return html + "</ul>\n</section>\n";
+}
+
+std::string settings_html(const Report& report) {
+  std::string html = "<section aria-labelledby=\"h-settings\">\n<h2 id=\"h-settings\">Settings</h2>\n";
+  if (report.settings.empty()) return html + "<p>Unavailable.</p>\n</section>\n";
+  html +=
+      "<table class=\"settings stack\"><thead><tr><th scope=\"col\" class=\"key\">Setting</th><th scope=\"col\" "
+      "class=\"asked\">Requested</th><th scope=\"col\">Applied</th></tr></thead><tbody>\n";
+  for (const Applied& setting : report.settings) {
+    const std::string note =
+        setting.requested == setting.applied && setting.reason.empty()
+            ? ""
+            : fmt::format("<span class=\"detail\"><span class=\"differs\">{}</span> {}</span>",
+                          setting.requested == setting.applied ? "Note:" : "\u2260 Not as requested:",
+                          setting.reason.empty() ? "no reason given" : html_text(setting.reason));
+    html += fmt::format(
+        "<tr><th scope=\"row\"><code>{}</code></th><td data-label=\"Requested\"><code>{}</code></td><td "
+        "data-label=\"Applied\"><code>{}</code>{}</td></tr>\n",
+        html_text(setting.key), html_text(setting.requested), html_text(setting.applied), note);
+  }
+  return html + "</tbody></table>\n</section>\n";
+}
+
+// Broken between words alone: a line that ends within "--seed" is no good to copy from.
+std::string command_html(const std::string& command) {
+  const std::string clean = html_text(command);
+  std::string html = "<pre><code><span>";
+  for (const char c : clean) {
+    if (c == ' ') {
+      html += "</span> <span>";
+    } else {
+      html += c;
+    }
+  }
+  return html + "</span></code></pre>\n";
+}
+
+std::string origin_html(const Report& report) {
+  std::string html = "<section aria-labelledby=\"h-again\">\n<h2 id=\"h-again\">Run it again</h2>\n";
+  html += report.command.empty() ? "<p>The command is unavailable.</p>\n" : command_html(report.command);
+  html += "</section>\n<section aria-labelledby=\"h-environment\">\n<h2 id=\"h-environment\">Measured on</h2>\n";
+  if (report.environment.empty()) return html + "<p>Unavailable.</p>\n</section>\n";
+  html += "<table class=\"environment\"><tbody>\n";
+  for (const auto& [name, value] : report.environment) {
+    html += fmt::format("<tr><th scope=\"row\">{}</th><td>{}</td></tr>\n", html_text(name),
+                        or_unavailable(html_text(value)));
+  }
+  return html + "</tbody></table>\n</section>\n";
+}
+
+}  // namespace
+
+std::string report_html(const Report& report) {
+  std::string html =
+      "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n"
+      "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'; base-uri "
+      "'none'; form-action 'none'\">\n"
+      "<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n"
+      "<meta name=\"referrer\" content=\"no-referrer\">\n<meta name=\"headrace-report\" content=\"1\">\n";
+  html += fmt::format("<title>{}: {}</title>\n<style>{}</style>\n</head>\n<body>\n<main{}>\n",
+                      report.title.empty() ? "Headrace report" : html_text(report.title), html_text(report.verdict),
+                      kReportStyle, report.positive ? " class=\"positive\"" : "");
+  html += header_html(report);
+  if (report.kind == Report::Kind::tuning) html += waterfall_html(report) + changes_html(report);
+  if (report.kind != Report::Kind::training) html += split_html(report);
+  html += loading_html(report);
+  html += memory_html(report);
+  html += curves_html(report);
+  html += next_html(report);
+  html += settings_html(report);
+  html += origin_html(report);
+  html += fmt::format(
+      "</main>\n<footer><p>Written {} by Headrace, format 1. This page holds no script and asks nothing of any "
+      "network.</p></footer>\n</body>\n</html>\n",
+      report.written.empty() ? "at an unknown time" : html_text(report.written));
+  return html;
+}
+
+}  // namespace headrace

@@ -1,0 +1,674 @@
+#include "insight/tune/tuner.h"
+
+#include <headrace/error.h>
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <numeric>
+#include <string>
+#include <string_view>
+#include <utility>
+
+#include "core/base/clock.h"
+#include "insight/tune/quietness.h"
+
+namespace headrace {
+namespace {
+
+constexpr double kShortRunShare = 0.1;  // Of the budget, for the short runs of the baseline and of one candidate.
+constexpr std::int64_t kShortRunStepsMax = 300;
+constexpr double kReturnShare = 0.05;  // Of the budget: less is not worth returning to an open trial for.
+
+std::string percent(double gain) {
+  return fmt::format("{:+.1f} %", gain * 100);
+}
+
+std::string sentence_of(const Estimate& log_gain, std::int64_t pairs) {
+  return gain_text(to_gain(log_gain), pairs);
+}
+
+// What a change that pays late does once it pays.
+std::string late_sentence(const Trial& trial) {
+  if (trial.late_share == 0 || trial.pairs == 0) return {};
+  return fmt::format("; after the first {:.0f} % of the run, in which it cannot pay yet, {}", trial.late_share * 100,
+                     percent(median(trial.baseline_s) / median(trial.candidate_s) - 1));
+}
+
+// "data" protects "data.num_workers", "data.thread" does not.
+bool is_fixed(const std::string& key, const std::vector<std::string>& fixed) {
+  return std::any_of(fixed.begin(), fixed.end(), [&](const std::string& entry) {
+    return key == entry || key.compare(0, entry.size() + 1, entry + ".") == 0;
+  });
+}
+
+std::vector<Candidate> select(std::vector<Candidate> candidates, const std::vector<std::string>& only) {
+  if (only.empty()) return candidates;
+  std::string known;
+  for (const auto& candidate : candidates) known += (known.empty() ? "" : ", ") + candidate.name;
+  for (const auto& name : only) {
+    const auto is_named = [&](const Candidate& candidate) { return candidate.name == name; };
+    if (std::any_of(candidates.begin(), candidates.end(), is_named)) continue;
+    fail(ErrorCode::invalid_argument, "tune: tune.only names \"{}\"; the candidates are: {}", name,
+         known.empty() ? "none" : known);
+  }
+  std::erase_if(candidates, [&](const Candidate& candidate) {
+    return std::find(only.begin(), only.end(), candidate.name) == only.end();
+  });
+  return candidates;
+}
+
+Settings with(Settings settings, const Settings& changes) {
+  for (const auto& [key, value] : changes) settings[key] = value;
+  return settings;
+}
+
+}  // namespace
+
+Tuner::Tuner(Job& job, std::vector<Candidate> candidates, const TuneOptions& options, std::uint64_t seed,
+             const TuneProgress& progress, Clock clock, LoadReader read_load)
+    : job_(job),
+      candidates_(select(std::move(candidates), options.only)),
+      options_(options),
+      seed_(seed),
+      progress_(progress),
+      clock_(std::move(clock)),
+      read_load_(std::move(read_load)),
+      check_(job, seed, [this] { return keep_going() && clock_() < trials_end_s_; },
+             {clock_, [this] { return std::min(kExactShare * options_.budget_s, (trials_end_s_ - clock_()) / 2); }}) {}
+
+Ledger Tuner::run() {
+  start_s_ = clock_();
+  end_s_ = start_s_ + options_.budget_s;
+  trials_end_s_ = end_of_trials_s(kReserve);
+  for (const auto& candidate : candidates_) {
+    Trial trial;
+    trial.name = candidate.name;
+    trial.changes = candidate.changes;
+    trial.late_share = candidate.late_share;
+    trial.numerics.numeric_class = candidate.numerics;
+    ledger_.trials.push_back(trial);
+  }
+  comparison_of_.resize(candidates_.size());
+  job_.snapshot();
+  const auto measure_baseline = [this] {
+    const CpuLoad before = read_load_ ? read_load_() : CpuLoad{};
+    calibrate();
+    judge_machine(before);
+  };
+  if (const auto fault = attempt(measure_baseline)) blame(*fault, {});
+  for (std::size_t index = 0; index < candidates_.size(); ++index) {
+    if (progress_.trying) progress_.trying(candidates_[index], index, candidates_.size());
+    try_candidate(index, candidates_.size() - index);
+    if (progress_.decided) progress_.decided(ledger_.trials[index]);
+  }
+  return_to_open_trials();
+  leave_each_out();
+  compare_with_baseline();
+  ledger_.best = settings_of(kept_);
+  job_.configure(ledger_.best);
+  job_.restore();
+  ledger_.budget_s = options_.budget_s;
+  ledger_.spent_s = clock_() - start_s_;
+  return ledger_;
+}
+
+void Tuner::calibrate() {
+  timed_steps(job_, 1);  // The very first step pays for what later ones find ready.
+  const double begin_s = clock_();
+  switch_to(job_, {});
+  switch_s_ = clock_() - begin_s;
+  const double step_s = timed_steps(job_, 1).front();
+  const double enough_s = std::min(0.2, 0.02 * options_.budget_s);
+  const auto steps = std::clamp<std::int64_t>(std::llround(enough_s / step_s), 1, 1000);
+  baseline_step_s_ = best_step_s_ = median(timed_steps(job_, steps));
+}
+
+// Blocks of the job as written, as long as a trial's, and what the kernel has counted of others since `before`.
+void Tuner::judge_machine(const CpuLoad& before) {
+  const auto trials = static_cast<double>(std::max<std::size_t>(1, candidates_.size()));
+  const BlockPlan plan = plan_of_trial(best_step_s_, (trials_end_s_ - clock_()) / trials, "");
+  const double block_s = static_cast<double>(plan.steps) * best_step_s_;
+  const double end_s = clock_() + kQuietShare * options_.budget_s;
+  std::vector<double> blocks_s;
+  // Where the least number does not fit, the spread stays unavailable.
+  const bool fits = clock_() + static_cast<double>(kQuietBlocksMin) * block_s <= end_s;
+  while (fits && static_cast<std::int64_t>(blocks_s.size()) < kQuietBlocks && clock_() + block_s <= end_s &&
+         keep_going()) {
+    const auto times = timed_steps(job_, plan.steps);
+    blocks_s.push_back(std::accumulate(times.begin(), times.end(), 0.0));
+  }
+  const CpuUse use = cpu_use_between(before, read_load_ ? read_load_() : CpuLoad{});
+  Quietness& found = ledger_.quietness;
+  found = judge_quietness(blocks_s, use, options_.gain_min);
+  found.candidates_wanted = static_cast<std::int64_t>(candidates_.size());
+  if (!is_quiet()) {
+    plan_judged_ = plan;
+    found.candidates_held = std::min(decisions_held(), found.candidates_wanted);
+    found.sentence += fmt::format(
+        " A gain of {:.0f} % takes about {} pairs, {:.3g} s, to decide: the budget of {:.4g} s goes to the first of "
+        "the "
+        "{} changes, about {} of them, and what it does not hold is left out{}.",
+        kGainPlanned * 100, decision_pairs(), seconds_for(decision_pairs()), options_.budget_s, found.candidates_wanted,
+        found.candidates_held, found.cores_taken ? ", as is the division of the cores" : "");
+  }
+  if (progress_.judged) progress_.judged(found);
+}
+
+std::int64_t Tuner::decision_pairs() const {
+  return ledger_.quietness.pairs_needed > 0 ? ledger_.quietness.pairs_needed : kShortPairsWanted;
+}
+
+double Tuner::seconds_for(std::int64_t pairs) const {
+  const double pair_s = 2 * (static_cast<double>(plan_judged_.warmup + plan_judged_.steps) * best_step_s_ + switch_s_);
+  return static_cast<double>(pairs) * pair_s + 2 * static_cast<double>(kRoundingBatches) * best_step_s_;
+}
+
+std::int64_t Tuner::decisions_held() const {
+  const double left_s = trials_end_s_ - clock_();
+  return std::max<std::int64_t>(1, static_cast<std::int64_t>(left_s / seconds_for(decision_pairs())));
+}
+
+double Tuner::end_of_trials_s(double reserve) const {
+  return start_s_ + (1 - reserve) * options_.budget_s;
+}
+
+bool Tuner::keep_going() {
+  if (!stopped_ && progress_.stop && progress_.stop()) stopped_ = true;
+  return !stopped_;
+}
+
+void Tuner::try_candidate(std::size_t index, std::size_t left) {
+  if (settled_untried(index) || settled_for_noise(index)) return;
+  ++tried_;
+  // A fair share of what is left; what a trial does not use goes to the later ones. One that is near its verdict may
+  // take a second share, because those that fail early leave theirs.
+  const double now_s = clock_();
+  if (!is_quiet()) left = std::min(left, static_cast<std::size_t>(decisions_held()));
+  const double share_s = (trials_end_s_ - now_s) / static_cast<double>(left);
+  const Limits limits{now_s + share_s, std::min(trials_end_s_, now_s + 2 * share_s), kPairsMax};
+  while (try_on_best(index, limits) == Next::again) {
+  }
+}
+
+// Trials that ended with their share of the budget go on in what the others left: those that promise something first,
+// then those that seem to cost something. One that promises something begins anew where the best configuration has
+// changed since, or where there is more time than it has had, for longer blocks then; few changes without worth promise
+// anything, so that this second look hardly raises the chance of keeping one. Else the pairs so far count on. As long
+// as nothing is kept, what would pay for taking kept changes out goes to them too.
+void Tuner::return_to_open_trials() {
+  Indices open;
+  const auto promises = [this](std::size_t index) { return ledger_.trials[index].gain->median > options_.gain_min; };
+  for (std::size_t index = 0; index < ledger_.trials.size(); ++index) {
+    const Trial& trial = ledger_.trials[index];
+    const bool ended_by_time = trial.verdict == Verdict::inconclusive && trial.reason == Reason::budget && trial.gain;
+    if (ended_by_time && trial.pairs < kPairsMax && (promises(index) || goes_on(index))) open.push_back(index);
+  }
+  std::sort(open.begin(), open.end(), [&](std::size_t a, std::size_t b) {
+    if (promises(a) != promises(b)) return promises(a);
+    return std::abs(ledger_.trials[a].gain->median) > std::abs(ledger_.trials[b].gain->median);
+  });
+  for (std::size_t i = 0; i < open.size(); ++i) {
+    trials_end_s_ = end_of_trials_s(kept_.empty() && promises(open[i]) ? kReserveOfOne : kReserve);
+    const double now_s = clock_(), share_s = (trials_end_s_ - now_s) / static_cast<double>(open.size() - i);
+    if (!keep_going() || share_s < kReturnShare * options_.budget_s) return;
+    Trial& trial = ledger_.trials[open[i]];
+    const Trial before = trial;
+    if (progress_.trying) progress_.trying(candidates_[open[i]], open[i], candidates_.size());
+    const Limits limits{now_s + share_s, trials_end_s_, kPairsMax};
+    if (promises(open[i]) && goes_on(open[i]) && share_s > seconds_of(*comparison_of_[open[i]])) {
+      comparison_of_[open[i]].reset();
+    }
+    while (try_on_best(open[i], limits) == Next::again) {
+    }
+    if (trial.pairs == 0 && trial.verdict == Verdict::inconclusive) trial = before;
+    if (progress_.decided) progress_.decided(trial);
+  }
+}
+
+bool Tuner::settled_untried(std::size_t index) {
+  Trial& trial = ledger_.trials[index];
+  for (const auto& [key, value] : candidates_[index].changes) {
+    if (!is_fixed(key, options_.fixed)) continue;
+    settle(trial, Verdict::refused, Reason::fixed, fmt::format("Not tried: tune.fixed protects {}.", key));
+    return true;
+  }
+  if (!keep_going() || clock_() >= trials_end_s_) {
+    settle_early(trial);
+    return true;
+  }
+  return false;
+}
+
+// On a machine that is not quiet, a budget divided among all changes decides none of them: the first ones get as much
+// as a decision takes, and later ones are tried as long as what is left holds the pairs without which nothing is kept.
+bool Tuner::settled_for_noise(std::size_t index) {
+  if (is_quiet()) return false;
+  Trial& trial = ledger_.trials[index];
+  if (candidates_[index].divides_cores && ledger_.quietness.cores_taken) {
+    settle(trial, Verdict::inconclusive, Reason::not_quiet,
+           "Not tried: others take the cores, and which division of them pays depends on that.");
+    return true;
+  }
+  const double left_s = trials_end_s_ - clock_();
+  if (tried_ == 0 || left_s >= seconds_for(kPairsToKeep)) return false;
+  settle(trial, Verdict::inconclusive, Reason::not_quiet,
+         fmt::format("Not tried: the machine is not quiet, and the budget went to the first {}; the {:.2g} s left hold "
+                     "fewer than {} pairs.",
+                     tried_, left_s, kPairsToKeep));
+  return true;
+}
+
+// Whether the trial's pairs so far are of the best configuration as it is now.
+bool Tuner::goes_on(std::size_t index) const {
+  const auto& comparison = comparison_of_[index];
+  return comparison && comparison->pairs() > 0 && comparison->first() == settings_of(kept_);
+}
+
+double Tuner::seconds_of(const Comparison& comparison) const {
+  const double step_s = median(comparison.first_s()) + median(comparison.second_s());
+  const auto steps = static_cast<double>(comparison.plan().warmup + comparison.plan().steps);
+  return static_cast<double>(comparison.pairs()) * (steps * step_s + 2 * switch_s_);
+}
+
+Tuner::Next Tuner::try_on_best(std::size_t index, const Limits& limits) {
+  Trial& trial = ledger_.trials[index];
+  if (goes_on(index)) return compare_speed(index, comparison_of_[index]->second(), limits);
+  trial.pairs = 0;
+  trial.gain.reset();
+  trial.baseline_s.clear();
+  trial.candidate_s.clear();
+  const Settings best = settings_of(kept_);
+  const Settings settings = with(best, candidates_[index].changes);
+  if (settings == best) {
+    return settle(trial, Verdict::refused, Reason::no_gain, "Not tried: it changes nothing in the best configuration.");
+  }
+  const Next next = check_numerics(index, settings);
+  return next == Next::go_on ? compare_speed(index, settings, limits) : next;
+}
+
+// The reference is the baseline, so that errors cannot add up unseen from one kept change to the next. Kept changes of
+// a looser class than the candidate's hide what it does, or blow it up: a difference in rounding becomes one of
+// bfloat16. So they count on both sides of bit_equal, on neither of rounding, and with them in force the whole must
+// still point where the baseline does.
+std::vector<Tuner::NumericPair> Tuner::numeric_pairs(std::size_t index, const Settings& settings) const {
+  const NumericClass numeric_class = candidates_[index].numerics;
+  Indices looser, others;
+  for (const std::size_t kept : kept_) (candidates_[kept].numerics > numeric_class ? looser : others).push_back(kept);
+  if (numeric_class == NumericClass::bit_equal) return {{numeric_class, settings_of(looser), settings}};
+  if (looser.empty()) return {{numeric_class, {}, settings}};
+  return {{numeric_class, {}, with(settings_of(others), candidates_[index].changes)},
+          {NumericClass::reduced_precision, {}, settings}};
+}
+
+Tuner::Next Tuner::check_numerics(std::size_t index, const Settings& settings) {
+  for (const NumericPair& pair : numeric_pairs(index, settings)) {
+    const Next next = check_numeric_pair(index, pair);
+    if (next != Next::go_on) return next;
+  }
+  return Next::go_on;
+}
+
+Tuner::Next Tuner::check_numeric_pair(std::size_t index, const NumericPair& pair) {
+  Trial& trial = ledger_.trials[index];
+  const double needed_s = static_cast<double>(check_.steps_needed(pair.numeric_class, pair.reference)) * best_step_s_;
+  if (clock_() + needed_s > trials_end_s_) return settle_early(trial);
+
+  bool whole = false;
+  if (const auto fault = attempt([&] { whole = check_.prepare(pair.numeric_class, pair.reference); })) {
+    Indices in_force;
+    for (const std::size_t kept : kept_) {
+      if (with(pair.reference, candidates_[kept].changes) == pair.reference) in_force.push_back(kept);
+    }
+    blame(*fault, in_force);
+    return stopped_ ? settle_early(trial) : Next::again;
+  }
+  if (!whole) return settle_early(trial);
+
+  std::optional<NumericResult> result;
+  if (const auto fault = attempt([&] { result = check_.check(pair.numeric_class, pair.candidate); })) {
+    return settle_fault(index, *fault, kBitEqualSteps);
+  }
+  if (!result) return settle_early(trial);
+  if (pair.numeric_class == candidates_[index].numerics || !result->passed) trial.numerics = *result;
+  if (result->passed) return Next::go_on;
+  const std::string own =
+      result->baseline_error ? fmt::format(" (the job as written: {:.3g})", *result->baseline_error) : "";
+  return settle(trial, Verdict::refused, Reason::numerics,
+                fmt::format("Computes something else: {}: {:.3g}, at most {:.3g}{}.", result->measure, result->value,
+                            result->tolerance, own));
+}
+
+Tuner::Next Tuner::check_losses(std::size_t index, const Settings& settings) {
+  Trial& trial = ledger_.trials[index];
+  std::int64_t steps = check_.short_run_steps();
+  std::int64_t runs = kShortRunSeeds;
+  if (!check_.has_short_runs()) {
+    runs = 2 * kShortRunSeeds;
+    const double steps_held = kShortRunShare * options_.budget_s / static_cast<double>(runs) / baseline_step_s_;
+    steps = std::clamp<std::int64_t>(static_cast<std::int64_t>(std::min(steps_held, 1e6)), kShortRunStepsMin,
+                                     kShortRunStepsMax);
+  }
+  if (clock_() + static_cast<double>(runs * steps) * baseline_step_s_ > trials_end_s_) return settle_early(trial);
+
+  bool whole = false;
+  if (const auto fault = attempt([&] { whole = check_.prepare_short_runs({}, steps); })) blame(*fault, {});
+  if (!whole) return settle_early(trial);
+  std::optional<NumericResult> result;
+  if (const auto fault = attempt([&] { result = check_.check_losses(settings); })) {
+    return settle_fault(index, *fault, steps);
+  }
+  if (!result) return settle_early(trial);
+  trial.numerics = *result;
+  if (result->passed) return Next::go_on;
+  return settle(trial, Verdict::refused, Reason::numerics,
+                fmt::format("Learns something else: {}: {:.3g}, at most {:.3g}.", result->measure, result->value,
+                            result->tolerance));
+}
+
+BlockPlan Tuner::plan_of_trial(double second_step_s, double share_s, const std::string& resource) const {
+  // No longer than the blocks that the decision was estimated with.
+  const std::int64_t needed = is_quiet() ? 0 : ledger_.quietness.pairs_needed;
+  const auto plan = [&](std::int64_t pairs) {
+    return plan_blocks(best_step_s_, second_step_s, switch_s_, share_s, std::max(pairs, needed));
+  };
+  const BlockPlan short_blocks = plan(kShortPairsWanted);
+  // What changes loading shows when the queue of batches has settled, which takes longer blocks.
+  if (short_blocks.steps >= kShortBlockSteps && resource != "data") return short_blocks;
+  return plan(kPairsWanted);
+}
+
+// Measures nothing yet: what a configuration builds once, and how long its steps are, which decides how long the blocks
+// are.
+Tuner::Next Tuner::begin_comparison(std::size_t index, const Settings& settings, const Limits& limits,
+                                    std::int64_t& steps_run) {
+  const auto first_steps = std::clamp<std::int64_t>(std::llround(0.1 / best_step_s_), best_step_s_ > 0.5 ? 1 : 2, 200);
+  double step_s = 0;
+  const auto first_fault = attempt([&] {
+    switch_to(job_, settings);
+    const auto times = timed_steps(job_, first_steps);
+    step_s = median({times.begin() + static_cast<std::ptrdiff_t>(times.size() / 2), times.end()});
+  });
+  if (first_fault) return settle_fault(index, *first_fault, first_steps);
+  steps_run = first_steps;
+  const double share_s = limits.share_end_s - clock_();
+  const BlockPlan plan = plan_of_trial(step_s, share_s, candidates_[index].resource);
+  comparison_of_[index].emplace(job_, settings_of(kept_), settings, plan, ledger_.trials[index].late_share, seed_,
+                                comparisons_++);
+  return Next::go_on;
+}
+
+Tuner::Next Tuner::compare_speed(std::size_t index, const Settings& settings, const Limits& limits) {
+  Trial& trial = ledger_.trials[index];
+  std::int64_t steps_run = 0;
+  if (goes_on(index)) {
+    const auto pairs_left = std::max<std::int64_t>(1, kPairsMax - trial.pairs);
+    comparison_of_[index]->set_plan(plan_blocks(median(trial.baseline_s), median(trial.candidate_s), switch_s_,
+                                                limits.share_end_s - clock_(), pairs_left));
+  } else {
+    const Next next = begin_comparison(index, settings, limits, steps_run);
+    if (next != Next::go_on) return next;
+  }
+  Comparison& comparison = *comparison_of_[index];
+  const auto measured = run_pairs(comparison, limits, judge_trial);
+  trial.pairs = comparison.pairs();
+  trial.baseline_s = comparison.first_s();
+  trial.candidate_s = comparison.second_s();
+  if (trial.pairs > 0) trial.gain = to_gain(measured.reading.log_gain);
+  steps_run += trial.pairs * (comparison.plan().warmup + comparison.plan().steps);
+  if (measured.end == End::fault) {
+    if (measured.fault->arm == Arm::second) return settle_fault(index, measured.fault->fault, steps_run);
+    blame(measured.fault->fault, kept_);
+    return stopped_ ? settle_early(trial) : Next::again;
+  }
+  if (measured.end == End::stopped) return settle_early(trial);
+  if (trial.pairs == 0) return settle_early(trial);
+  best_step_s_ = median(trial.baseline_s);
+  if (kept_.empty()) baseline_step_s_ = best_step_s_;
+
+  const auto late_fault =
+      run_unmeasured(settings, kTrialStepsMin - steps_run, median(trial.candidate_s), limits.hard_end_s);
+  return late_fault ? settle_fault(index, *late_fault, kTrialStepsMin) : judge(index, settings, measured);
+}
+
+std::optional<Fault> Tuner::run_unmeasured(const Settings& settings, std::int64_t steps, double step_s, double end_s) {
+  const auto piece = std::max<std::int64_t>(1, std::llround(0.2 / step_s));
+  return attempt([&] {
+    if (steps > 0) switch_to(job_, settings);
+    for (std::int64_t left = steps; left > 0 && keep_going(); left -= piece) {
+      if (clock_() + static_cast<double>(std::min(piece, left)) * step_s > end_s) return;
+      timed_steps(job_, std::min(piece, left));
+    }
+  });
+}
+
+Tuner::Next Tuner::judge(std::size_t index, const Settings& settings, const Measured& measured) {
+  Trial& trial = ledger_.trials[index];
+  const std::string found = sentence_of(measured.reading.log_gain, trial.pairs) + late_sentence(trial);
+  switch (measured.reading.outcome) {
+    case Outcome::slower:
+      return settle(trial, Verdict::refused, Reason::slower, fmt::format("Slower: {}.", found));
+    case Outcome::no_gain:
+      return settle(trial, Verdict::refused, Reason::no_gain,
+                    fmt::format("Gains less than {:.1f} %: {}.", options_.gain_min * 100, found));
+    case Outcome::open:
+      return settle(trial, Verdict::inconclusive, Reason::budget,
+                    fmt::format("Not decided when its {} used up: {}.",
+                                measured.end == End::pairs ? "pairs were" : "share of the budget was", found));
+    case Outcome::pays:
+      break;
+  }
+  if (candidates_[index].numerics == NumericClass::reduced_precision) {
+    const Next next = check_losses(index, settings);
+    if (next != Next::go_on) return next;
+  }
+  kept_.push_back(index);
+  best_step_s_ = median(trial.candidate_s);
+  return settle(trial, Verdict::kept, Reason::none, fmt::format("Pays: {}.", found));
+}
+
+Tuner::Measured Tuner::run_pairs(Comparison& comparison, const Limits& limits, Judge judge_pairs) {
+  const auto& plan = comparison.plan();
+  double pair_s = 2 * switch_s_ + static_cast<double>(plan.warmup + plan.steps) * 2 * best_step_s_;
+  const double begin_s = clock_();
+  const std::int64_t pairs_before = comparison.pairs();
+  const auto reading = [&] {
+    return comparison.pairs() > 0 ? judge_pairs(comparison.log_ratios(), options_.gain_min) : Reading{};
+  };
+  while (comparison.pairs() < limits.pairs_max) {
+    if (!keep_going()) return {End::stopped, reading(), std::nullopt};
+    // One that seems to gain or to cost something is near its verdict.
+    const bool near =
+        comparison.pairs() < kPairsToKeep || std::abs(median(comparison.log_ratios())) > std::log1p(options_.gain_min);
+    if (clock_() + pair_s > (near ? limits.hard_end_s : limits.share_end_s)) {
+      return {End::time, reading(), std::nullopt};
+    }
+    if (auto fault = comparison.measure_pair()) return {End::fault, reading(), std::move(fault)};
+    pair_s = (clock_() - begin_s) / static_cast<double>(comparison.pairs() - pairs_before);
+    if (!is_look(comparison.pairs())) continue;
+    const auto found = reading();
+    if (found.outcome != Outcome::open) return {End::decided, found, std::nullopt};
+  }
+  return {End::pairs, reading(), std::nullopt};
+}
+
+// A change that paid may pay no longer beside those kept after it. It proved itself once, so that it stays unless this
+// comparison speaks against it.
+bool Tuner::still_pays(const Reading& reading) const {
+  if (reading.outcome == Outcome::open) return reading.log_gain.center >= std::log1p(options_.gain_min);
+  return reading.outcome == Outcome::pays;
+}
+
+void Tuner::leave_each_out() {
+  const Indices order = kept_;
+  const double end_s = clock_() + (end_s_ - clock_()) / 2;  // The other half is for the comparison with the baseline.
+  for (std::size_t i = 0; i < order.size(); ++i) {
+    // A single change left: its comparison is the one with the baseline.
+    if (stopped_ || kept_.size() < 2) return;
+    if (std::find(kept_.begin(), kept_.end(), order[i]) == kept_.end()) continue;
+    leave_out(order[i], clock_() + (end_s - clock_()) / static_cast<double>(order.size() - i));
+  }
+}
+
+void Tuner::leave_out(std::size_t index, double end_s) {
+  const Indices others = kept_without(index);
+  const Settings without = settings_of(others), best = settings_of(kept_);
+  if (without == best) {
+    take_out(index, Verdict::refused, Reason::no_gain, "Replaced by a later change of the same keys.");
+    return;
+  }
+  const auto plan = plan_blocks(best_step_s_, best_step_s_, switch_s_, end_s - clock_());
+  Comparison comparison(job_, without, best, plan, candidates_[index].late_share, seed_, comparisons_++);
+  const auto measured = run_pairs(comparison, {end_s, end_s, kPairsMax}, judge_again);
+  if (measured.end == End::fault) {
+    blame(measured.fault->fault, measured.fault->arm == Arm::first ? others : kept_);
+    return;
+  }
+  if (measured.end == End::stopped || comparison.pairs() == 0) return;
+  const std::string found = sentence_of(measured.reading.log_gain, comparison.pairs());
+  if (still_pays(measured.reading)) {
+    const bool pays = measured.reading.outcome == Outcome::pays;
+    ledger_.trials[index].sentence += fmt::format(" Taken out of the best configuration, {}: {}.",
+                                                  pays ? "it still pays" : "nothing speaks against it", found);
+    return;
+  }
+  best_step_s_ = median(comparison.first_s());
+  take_out(index, Verdict::refused, Reason::no_gain,
+           fmt::format("Taken out again, it no longer pays beside the others: {}.", found));
+}
+
+void Tuner::compare_with_baseline() {
+  while (!kept_.empty() && !stopped_) {
+    const double left_s = end_s_ - clock_();
+    const auto plan = plan_blocks(baseline_step_s_, best_step_s_, switch_s_, left_s);
+    const double pair_s =
+        2 * switch_s_ + static_cast<double>(plan.warmup + plan.steps) * (baseline_step_s_ + best_step_s_);
+    // How many is settled before the first one: the interval owes nothing to what the pairs show.
+    const auto pairs = std::clamp<std::int64_t>(static_cast<std::int64_t>(left_s / pair_s), 0, kPairsMax);
+    Comparison comparison(job_, {}, settings_of(kept_), plan, late_share(kept_), seed_, comparisons_++);
+    comparison.sum_splits();
+    const auto undecided = [](std::span<const double> log_ratios, double) {
+      return Reading{estimate_middle(log_ratios, kTailError, kTailError), Outcome::open};
+    };
+    const auto measured = run_pairs(comparison, {end_s_, end_s_, pairs}, undecided);
+    if (measured.end == End::fault) {
+      blame(measured.fault->fault, measured.fault->arm == Arm::first ? Indices{} : kept_);
+      continue;
+    }
+    if (comparison.pairs() == 0) break;
+    const auto again = judge_again(comparison.log_ratios(), options_.gain_min);
+    if (kept_.size() == 1 && measured.end != End::stopped && !still_pays(again)) {
+      baseline_step_s_ = median(comparison.first_s());
+      take_out(kept_.front(), Verdict::refused, Reason::no_gain,
+               fmt::format("Taken out again, it no longer pays: {}.", sentence_of(again.log_gain, comparison.pairs())));
+      break;
+    }
+    record_speedup(comparison, measured.reading);
+    return;
+  }
+  ledger_.baseline_samples_per_second = samples_per_second(baseline_step_s_);
+  ledger_.best_samples_per_second = samples_per_second(kept_.empty() ? baseline_step_s_ : best_step_s_);
+  const double unknown = std::numeric_limits<double>::quiet_NaN();
+  ledger_.speedup = kept_.empty() ? Interval{1, 1, 1} : Interval{unknown, unknown, unknown};
+}
+
+void Tuner::record_speedup(const Comparison& comparison, const Reading& reading) {
+  ledger_.speedup = {std::exp(reading.log_gain.center), std::exp(reading.log_gain.low),
+                     std::exp(reading.log_gain.high)};
+  ledger_.speedup_pairs = comparison.pairs();
+  ledger_.baseline_s = comparison.first_s();
+  ledger_.best_s = comparison.second_s();
+  ledger_.baseline_split = comparison.first_split();
+  ledger_.best_split = comparison.second_split();
+  ledger_.baseline_samples_per_second = samples_per_second(median(comparison.first_s()));
+  ledger_.best_samples_per_second = samples_per_second(median(comparison.second_run_s()));
+}
+
+double Tuner::samples_per_second(double step_s) const {
+  // Nothing was measured when a stop came before the first step.
+  return step_s > 0 ? static_cast<double>(job_.samples_per_step()) / step_s : std::numeric_limits<double>::quiet_NaN();
+}
+
+Tuner::Next Tuner::settle(Trial& trial, Verdict verdict, Reason reason, std::string sentence) {
+  trial.verdict = verdict;
+  trial.reason = reason;
+  trial.sentence = std::move(sentence);
+  return Next::settled;
+}
+
+Tuner::Next Tuner::settle_early(Trial& trial) {
+  const std::string when = trial.pairs == 0 ? "before a pair was measured" : fmt::format("after {} pairs", trial.pairs);
+  if (stopped_) return settle(trial, Verdict::inconclusive, Reason::none, fmt::format("Stopped {}.", when));
+  return settle(trial, Verdict::inconclusive, Reason::budget,
+                fmt::format("The budget of {:.4g} s was used up {}.", options_.budget_s, when));
+}
+
+// The candidate ran on top of the kept changes, one of which may be what failed: they run without it for a while first,
+// the longer, the rarer the fault seems to be.
+Tuner::Next Tuner::settle_fault(std::size_t index, const Fault& fault, std::int64_t steps_run) {
+  Trial& trial = ledger_.trials[index];
+  if (fault.code == ErrorCode::cancelled) {
+    stopped_ = true;
+    return settle_early(trial);
+  }
+  job_.restore();
+  trial.gain.reset();
+  const std::int64_t steps = kept_.empty() ? 0 : std::min(3 * kTrialStepsMin, 3 * steps_run + 5);
+  if (const auto other = run_unmeasured(settings_of(kept_), steps, best_step_s_, trials_end_s_)) {
+    blame(*other, kept_);
+    return stopped_ ? settle_early(trial) : Next::again;
+  }
+  if (fault.code == ErrorCode::out_of_memory) {
+    return settle(trial, Verdict::refused, Reason::memory, fmt::format("Does not fit: {}.", fault.message));
+  }
+  return settle(trial, Verdict::failed, Reason::error, fmt::format("Failed: {}.", fault.message));
+}
+
+// Of several kept changes the newest has run the fewest steps without a fault. With none in force the job itself fails,
+// which is no outcome of a trial.
+void Tuner::blame(const Fault& fault, const Indices& in_force) {
+  if (fault.code == ErrorCode::cancelled) {
+    stopped_ = true;
+    return;
+  }
+  if (in_force.empty()) std::rethrow_exception(fault.exception);
+  job_.restore();
+  best_step_s_ = baseline_step_s_;
+  const bool memory = fault.code == ErrorCode::out_of_memory;
+  take_out(in_force.back(), memory ? Verdict::refused : Verdict::failed, memory ? Reason::memory : Reason::error,
+           fmt::format("Kept at first, then failed: {}.", fault.message));
+}
+
+void Tuner::take_out(std::size_t index, Verdict verdict, Reason reason, const std::string& sentence) {
+  kept_ = kept_without(index);
+  Trial& trial = ledger_.trials[index];
+  trial.removed_again = true;
+  settle(trial, verdict, reason, sentence);
+  if (progress_.decided) progress_.decided(trial);
+}
+
+Tuner::Indices Tuner::kept_without(std::size_t index) const {
+  Indices others = kept_;
+  std::erase(others, index);
+  return others;
+}
+
+Settings Tuner::settings_of(const Indices& kept) const {
+  Settings settings;
+  for (const std::size_t index : kept) settings = with(std::move(settings), candidates_[index].changes);
+  return settings;
+}
+
+double Tuner::late_share(const Indices& kept) const {
+  double share = 0;
+  for (const std::size_t index : kept) share = std::max(share, candidates_[index].late_share);
+  return share;
+}
+
+Ledger tune(Job& job, const std::vector<Candidate>& candidates, const TuneOptions& options, std::uint64_t seed,
+            const TuneProgress& progress) {
+  const auto seconds = [] { return static_cast<double>(monotonic_ns()) * 1e-9; };
+  return Tuner(job, candidates, options, seed, progress, seconds, [] { return read_cpu_load(); }).run();
+}
+
+}  // namespace headrace

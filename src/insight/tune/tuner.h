@@ -1,0 +1,132 @@
+// The loop behind tune(), with the clock as an argument, so that a test lives through 90 s in no time.
+#pragma once
+
+#include <headrace/tune.h>
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <vector>
+
+#include "core/hardware/cpu_load.h"
+#include "insight/tune/comparison.h"
+#include "insight/tune/numeric_check.h"
+
+namespace headrace {
+
+using Clock = std::function<double()>;  // Monotonic seconds.
+using LoadReader = std::function<CpuLoad()>;
+
+// Of the budget, this share is not given to trials: it pays for taking each kept change out once, and for the
+// comparison with the baseline.
+inline constexpr double kReserve = 0.25;
+// While nothing is kept there is nothing to take out, and a trial that promises something may use all but this share.
+inline constexpr double kReserveOfOne = 0.1;
+// A candidate runs at least so many steps before it is judged, if its share of the budget holds them: an exception that
+// strikes one step in twenty has then shown itself with 98 %.
+inline constexpr std::int64_t kTrialStepsMin = 80;
+
+// Of the budget, what blocks of the baseline may take that tell whether the machine is quiet, and what a float64 run of
+// the batches for numerics checks may take.
+inline constexpr double kQuietShare = 0.10;
+inline constexpr double kExactShare = 0.10;
+
+class Tuner {
+ public:
+  // Without `read_load` the machine's load is unavailable.
+  Tuner(Job& job, std::vector<Candidate> candidates, const TuneOptions& options, std::uint64_t seed,
+        const TuneProgress& progress, Clock clock, LoadReader read_load = {});
+  Tuner(const Tuner&) = delete;
+  Tuner& operator=(const Tuner&) = delete;
+
+  Ledger run();  // Once.
+
+ private:
+  enum class Next { go_on, settled, again };  // again: the best configuration changed under the trial.
+  enum class End { decided, pairs, time, stopped, fault };
+  struct Measured {
+    End end;
+    Reading reading;
+    std::optional<PairFault> fault;
+  };
+  struct Limits {
+    double share_end_s;  // Where a comparison ends that is not near its verdict.
+    double hard_end_s;   // Where any ends.
+    std::int64_t pairs_max;
+  };
+  using Judge = Reading (*)(std::span<const double> log_ratios, double gain_min);
+  using Indices = std::vector<std::size_t>;  // Of trials, in the order in which they were kept.
+
+  void calibrate();
+  void judge_machine(const CpuLoad& before);
+  BlockPlan plan_of_trial(double second_step_s, double share_s, const std::string& resource) const;
+  bool is_quiet() const { return ledger_.quietness.quiet.value_or(true); }
+  // Where the machine is not quiet: pairs that decide on kGainPlanned, what so many pairs and the checks before them
+  // take as long as steps are now, and decisions that what is left for trials holds, at least one.
+  std::int64_t decision_pairs() const;
+  double seconds_for(std::int64_t pairs) const;
+  std::int64_t decisions_held() const;
+  void try_candidate(std::size_t index, std::size_t left);
+  bool settled_untried(std::size_t index);
+  bool settled_for_noise(std::size_t index);
+  Next try_on_best(std::size_t index, const Limits& limits);
+  Next check_numerics(std::size_t index, const Settings& settings);
+  Next check_losses(std::size_t index, const Settings& settings);
+  bool goes_on(std::size_t index) const;
+  double seconds_of(const Comparison& comparison) const;  // That its pairs so far took.
+  Next begin_comparison(std::size_t index, const Settings& settings, const Limits& limits, std::int64_t& steps_run);
+  Next compare_speed(std::size_t index, const Settings& settings, const Limits& limits);
+  void return_to_open_trials();
+  Next judge(std::size_t index, const Settings& settings, const Measured& measured);
+  // Ends early where time or a stop ends it. `step_s` is an estimate.
+  std::optional<Fault> run_unmeasured(const Settings& settings, std::int64_t steps, double step_s, double end_s);
+  Measured run_pairs(Comparison& comparison, const Limits& limits, Judge judge);
+
+  void leave_each_out();
+  void leave_out(std::size_t index, double end_s);
+  void compare_with_baseline();
+  void record_speedup(const Comparison& comparison, const Reading& reading);
+
+  // The candidate is at fault, or, for blame(), the newest of the kept changes that were in force.
+  Next settle_fault(std::size_t index, const Fault& fault, std::int64_t steps_run);
+  void blame(const Fault& fault, const Indices& in_force);
+  Next settle(Trial& trial, Verdict verdict, Reason reason, std::string sentence);
+  Next settle_early(Trial& trial);
+  void take_out(std::size_t index, Verdict verdict, Reason reason, const std::string& sentence);
+
+  double end_of_trials_s(double reserve) const;
+  bool keep_going();
+  bool still_pays(const Reading& reading) const;
+  Settings settings_of(const Indices& kept) const;
+  double late_share(const Indices& kept) const;  // The largest: what counts when all of them are compared with none.
+  // What a numerics check compares, and as what.
+  struct NumericPair {
+    NumericClass numeric_class;
+    Settings reference, candidate;
+  };
+  std::vector<NumericPair> numeric_pairs(std::size_t index, const Settings& settings) const;
+  Next check_numeric_pair(std::size_t index, const NumericPair& pair);
+  Indices kept_without(std::size_t index) const;
+  double samples_per_second(double step_s) const;
+
+  Job& job_;
+  std::vector<Candidate> candidates_;  // candidates_[i] is tried in ledger_.trials[i].
+  TuneOptions options_;
+  std::uint64_t seed_;
+  TuneProgress progress_;
+  Clock clock_;
+  LoadReader read_load_;
+  NumericCheck check_;
+  Ledger ledger_;
+  std::vector<std::optional<Comparison>> comparison_of_;  // Of each candidate, the last one.
+  Indices kept_;
+  bool stopped_ = false;
+  double start_s_ = 0, trials_end_s_ = 0, end_s_ = 0;
+  double switch_s_ = 0;                           // configure() and restore().
+  double baseline_step_s_ = 0, best_step_s_ = 0;  // Medians of what was measured last.
+  BlockPlan plan_judged_;                         // Of the blocks that told whether the machine is quiet.
+  std::size_t tried_ = 0;                         // Candidates that had a share of the budget.
+  std::int64_t comparisons_ = 0;
+};
+
+}  // namespace headrace

@@ -1,0 +1,27 @@
+// PNG through libpng. See Decoder for what is promised.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+
+#include "media/codec/decode.h"
+
+namespace headrace::codec::detail {
+
+struct PngState;
+
+class PngReader {
+ public:
+  PngReader();
+  ~PngReader();
+
+  static bool recognises(std::span<const std::uint8_t> bytes) noexcept;
+  ImageInfo open(std::span<const std::uint8_t> bytes, int channels, std::int64_t pixels_max = kPixelsMax);
+  void decode(const Box& box, std::span<std::uint8_t> out);
+
+ private:
+  std::unique_ptr<PngState> state_;  // Where it is: libpng keeps pointers into it.
+};
+
+}  // namespace headrace::codec::detail

@@ -1,0 +1,252 @@
+#include <ATen/Context.h>
+#include <ATen/TensorOperators.h>
+#include <ATen/ops/batch_norm.h>
+#include <ATen/ops/conv2d.h>
+#include <ATen/ops/cross_entropy_loss.h>
+#include <ATen/ops/linear.h>
+#include <ATen/ops/max_pool2d.h>
+#include <ATen/ops/randint.h>
+#include <ATen/ops/randn.h>
+#include <ATen/ops/randn_like.h>
+#include <ATen/ops/relu.h>
+#include <c10/core/GradMode.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <headrace/error.h>
+
+#include <algorithm>
+#include <map>
+
+#include "core/base/error_of.h"
+#include "torch/model/network.h"
+
+namespace headrace {
+namespace {
+
+using ::testing::HasSubstr;
+
+std::unique_ptr<Network> seeded(const std::string& name, std::uint64_t seed) {
+  at::manual_seed(seed);
+  ModelOptions options;
+  options.name = name;
+  return make_network(options, 1, 28, 28);
+}
+
+std::string refusal(const ModelOptions& options, int height) {
+  return error_of(ErrorCode::invalid_argument, [&] { make_network(options, 1, height, height); });
+}
+
+TEST(Network, NamesItsTensorsLikeTheStateDictOfThePythonReference) {
+  const auto network = seeded("small_cnn", 1);
+  std::vector<std::string> names;
+  for (const auto& [name, tensor] : network->state().parameters) {
+    names.push_back(name);
+    EXPECT_TRUE(tensor.requires_grad() && tensor.is_leaf()) << name;
+  }
+  for (const auto& [name, tensor] : network->state().buffers) names.push_back(name);
+  EXPECT_THAT(names,
+              ::testing::ElementsAre("conv1.weight", "conv1.bias", "bn1.weight", "bn1.bias", "conv2.weight",
+                                     "conv2.bias", "bn2.weight", "bn2.bias", "fc1.weight", "fc1.bias", "fc2.weight",
+                                     "fc2.bias", "bn1.running_mean", "bn1.running_var", "bn1.num_batches_tracked",
+                                     "bn2.running_mean", "bn2.running_var", "bn2.num_batches_tracked"));
+}
+
+TEST(Network, IsTheSameBitsAfterTheSameSeed) {
+  for (const std::string& name : network_names()) {
+    const auto a = seeded(name, 3), b = seeded(name, 3), c = seeded(name, 4);
+    const auto of_a = a->state().parameters, of_b = b->state().parameters, of_c = c->state().parameters;
+    for (std::size_t i = 0; i < of_a.size(); ++i) EXPECT_TRUE(of_a[i].second.equal(of_b[i].second));
+    EXPECT_FALSE(of_a[0].second.equal(of_c[0].second));
+  }
+}
+
+TEST(Network, TakesAnyImageSizeChannelsAndClasses) {
+  ModelOptions options;
+  options.num_classes = 7;
+  for (const std::string& name : network_names()) {
+    options.name = name;
+    const auto network = make_network(options, 3, 33, 18);
+    EXPECT_EQ(network->forward(at::randn({2, 3, 33, 18})).sizes(), (std::vector<std::int64_t>{2, 7}));
+  }
+}
+
+TEST(Network, UpdatesRunningStatisticsOnlyInTraining) {
+  const auto network = seeded("small_cnn", 1);
+  ModelState state = network->state();
+  std::map<std::string, at::Tensor> buffers(state.buffers.begin(), state.buffers.end());
+  const at::Tensor images = at::randn({4, 1, 28, 28});
+  state.set_training(false);
+  network->forward(images);
+  EXPECT_EQ(buffers["bn1.num_batches_tracked"].item<std::int64_t>(), 0);
+  EXPECT_EQ(buffers["bn1.running_mean"].abs().sum().item<float>(), 0.0F);
+  state.set_training(true);
+  network->forward(images);
+  EXPECT_EQ(buffers["bn2.num_batches_tracked"].item<std::int64_t>(), 1);
+  EXPECT_GT(buffers["bn2.running_mean"].abs().sum().item<float>(), 0.0F);
+}
+
+// The network pools before it clamps; its Python reference clamps before it pools.
+TEST(Network, PoolingBeforeClampingGivesTheSameBitsAndGradients) {
+  for (const bool channels_last : {false, true}) {
+    const auto network = seeded("small_cnn", 2);
+    ModelState state = network->state();
+    std::map<std::string, at::Tensor> p(state.parameters.begin(), state.parameters.end());
+    const at::Tensor labels = at::randint(10, {8}, at::kLong);
+    at::Tensor images = at::randn({8, 1, 28, 28});
+    if (channels_last) images = images.to(images.options(), false, true, at::MemoryFormat::ChannelsLast);
+
+    at::cross_entropy_loss(network->forward(images), labels).backward();
+    std::map<std::string, at::Tensor> gradients;
+    for (const auto& [name, tensor] : state.parameters) {
+      gradients[name] = tensor.grad().clone();
+      tensor.mutable_grad().reset();
+    }
+    const auto block = [&](const at::Tensor& input, const std::string& i) {
+      const at::Tensor convolved = at::conv2d(input, p["conv" + i + ".weight"], p["conv" + i + ".bias"], 1, 1);
+      const at::Tensor normal =
+          at::batch_norm(convolved, p["bn" + i + ".weight"], p["bn" + i + ".bias"], {}, {}, true, 0.1, 1e-5, true);
+      return at::max_pool2d(at::relu(normal), 2);
+    };
+    const at::Tensor flat = block(block(images, "1"), "2").flatten(1);
+    const at::Tensor hidden = at::relu(at::linear(flat, p["fc1.weight"], p["fc1.bias"]));
+    at::cross_entropy_loss(at::linear(hidden, p["fc2.weight"], p["fc2.bias"]), labels).backward();
+    for (const auto& [name, tensor] : state.parameters) EXPECT_TRUE(tensor.grad().equal(gradients[name])) << name;
+  }
+}
+
+TEST(Network, FusionChangesNeitherTheStateNorWhatIsLearntBeyondRounding) {
+  for (const std::string& name : network_names()) {
+    std::map<std::string, at::Tensor> results[2];
+    for (const Fusion fusion : {Fusion::none, Fusion::norm_relu_pool}) {
+      at::manual_seed(5);
+      ModelOptions options;
+      options.name = name;
+      const auto network = make_network(options, 1, 28, 28);
+      network->set_fusion(fusion);
+      auto& result = results[fusion == Fusion::norm_relu_pool];
+      const at::Tensor images = at::randn({8, 1, 28, 28}), labels = at::randint(10, {8}, at::kLong);
+      const at::Tensor loss = at::cross_entropy_loss(network->forward(images), labels);
+      loss.backward();
+      ModelState state = network->state();
+      for (const auto& [of, tensor] : state.parameters) result["gradient of " + of] = tensor.grad();
+      for (const auto& [of, tensor] : state.buffers) result[of] = tensor;
+      result["loss"] = loss.detach();
+      state.set_training(false);
+      result["evaluated"] = network->forward(images).detach();
+    }
+    ASSERT_EQ(results[0].size(), results[1].size());
+    double largest = 0;
+    for (const auto& [of, tensor] : results[0]) {
+      if (of.rfind("gradient", 0) == 0) largest = std::max(largest, tensor.abs().max().item<double>());
+    }
+    for (const auto& [of, tensor] : results[0]) {
+      // The bias before a normalisation has a gradient of 0 but for rounding, so gradients are held to the largest.
+      const double scale = of.rfind("gradient", 0) == 0 ? largest : tensor.abs().max().item<double>();
+      EXPECT_LE((tensor - results[1].at(of)).abs().max().item<double>(), 2e-5 * scale) << name << ": " << of;
+    }
+  }
+}
+
+TEST(Network, NamesTheNearestOfAnUnknownName) {
+  ModelOptions options;
+  options.name = "smal_cnn";
+  EXPECT_THAT(refusal(options, 28), HasSubstr("did you mean small_cnn?"));
+  options.name = "vision_transformer";
+  const std::string far = refusal(options, 28);
+  EXPECT_THAT(far, HasSubstr("known: small_cnn, mlp, resnet18, strided_cnn, torchscript:FILE"));
+  EXPECT_THAT(far, ::testing::Not(HasSubstr("did you mean")));
+  options.name = "small_cnn";
+  EXPECT_THAT(refusal(options, 3), HasSubstr("3x3"));
+}
+
+TEST(Network, RefusesOptionsThatItDoesNotHave) {
+  ModelOptions options;
+  options.stem = Stem::small;
+  EXPECT_THAT(refusal(options, 28), HasSubstr("model.stem is for resnet18, found model.name = \"small_cnn\""));
+  options = {};
+  options.weights_except = {"fc"};
+  EXPECT_THAT(refusal(options, 28), HasSubstr("model.weights_except names fc, but model.weights names no file"));
+}
+
+TEST(Network, RefusesToNormaliseASingleValueInTraining) {
+  const auto network = seeded("resnet18", 1);  // 28 pixels become 1.
+  const at::Tensor images = at::randn({1, 1, 28, 28});
+  try {
+    network->forward(images);
+    FAIL() << "accepted";
+  } catch (const Error& error) {
+    EXPECT_THAT(error.what(), HasSubstr("more than 1 value a channel, found a batch of (1, 512, 1, 1)"));
+  }
+  ModelState state = network->state();
+  state.set_training(false);
+  EXPECT_TRUE(network->forward(images).isfinite().all().item<bool>());
+}
+
+TEST(Network, SmallStemKeepsFourTimesTheHeightAndWidth) {
+  ModelOptions options;
+  options.name = "resnet18";
+  options.stem = Stem::small;
+  const auto network = make_network(options, 3, 8, 8);  // 8 pixels become 1.
+  EXPECT_EQ(network->state().parameters[0].second.sizes(), (std::vector<std::int64_t>{64, 3, 3, 3}));
+  EXPECT_EQ(network->forward(at::randn({2, 3, 8, 8})).sizes(), (std::vector<std::int64_t>{2, 10}));
+}
+
+// A network after some training: running statistics, weights and biases of normalisations that are not 1 and 0.
+std::unique_ptr<Network> used(const ModelOptions& options, at::MemoryFormat format) {
+  at::manual_seed(8);
+  auto network = make_network(options, 3, 32, 32);
+  c10::AutoGradMode no_graph(false);
+  for (const auto& [name, tensor] : network->state().parameters) {
+    if (tensor.dim() == 1) tensor.add_(at::randn_like(tensor), 0.2);
+    if (tensor.dim() == 4) tensor.set_data(tensor.detach().contiguous(format));
+  }
+  for (int batch = 0; batch < 3; ++batch) network->forward(at::randn({8, 3, 32, 32}).mul(1.5).add(0.3));
+  return network;
+}
+
+std::vector<ModelOptions> every_network() {
+  std::vector<ModelOptions> all;
+  for (const std::string& name : network_names()) {
+    all.emplace_back();
+    all.back().name = name;
+  }
+  all.emplace_back();
+  all.back().name = "resnet18";
+  all.back().stem = Stem::small;
+  return all;
+}
+
+TEST(FrozenNetwork, IsEvaluationButForRounding) {
+  for (const ModelOptions& options : every_network()) {
+    for (const auto format : {at::MemoryFormat::Contiguous, at::MemoryFormat::ChannelsLast}) {
+      const auto network = used(options, format);
+      network->state().set_training(false);
+      const auto frozen = network->frozen();
+      const at::Tensor images = at::randn({5, 3, 32, 32}).contiguous(format);
+      const at::Tensor wanted = network->forward(images), found = frozen(images);
+      EXPECT_FALSE(found.requires_grad());
+      EXPECT_LE((found - wanted).abs().max().item<double>(), 1e-5 * wanted.abs().max().item<double>()) << options.name;
+    }
+  }
+}
+
+TEST(FrozenNetwork, StaysAsItWasWhenTheNetworkIsTrainedOnAndGone) {
+  for (const ModelOptions& options : every_network()) {
+    auto network = used(options, at::MemoryFormat::Contiguous);
+    const at::Tensor images = at::randn({5, 3, 32, 32});
+    const auto frozen = network->frozen();
+    const at::Tensor before = frozen(images);
+    EXPECT_TRUE(network->forward(images).requires_grad()) << "freezing ended training of " << options.name;
+    {
+      c10::AutoGradMode no_graph(false);
+      const ModelState state = network->state();
+      for (const auto& [name, tensor] : state.parameters) tensor.add_(1);
+      for (const auto& [name, tensor] : state.buffers) tensor.add_(1);
+    }
+    network.reset();
+    EXPECT_TRUE(frozen(images).equal(before)) << options.name;
+  }
+}
+
+}  // namespace
+}  // namespace headrace

@@ -1,0 +1,42 @@
+// Networks by name.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <headrace/model_state.h>
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "torch/model/model_options.h"
+
+namespace headrace {
+
+// Not thread-safe. A native network is initialised from at::manual_seed's default generator as PyTorch initialises the
+// same layers in the same order: after the same seed, the same bits as its Python reference, under the names of the
+// reference's state_dict. Native loaders: torchvision.models.resnet18; bench/train_fashion/small_cnn.py; the others in
+// tests/model_parity_test.py.
+class Network {
+ public:
+  virtual ~Network() = default;
+  virtual at::Tensor forward(const at::Tensor& images) = 0;  // (N, C, H, W) -> logits (N, classes).
+  virtual ModelState state() = 0;                            // Shares the tensors; set_training refers to this network.
+  // From the next forward on. The state stays as it is. A network without the fused operators ignores it.
+  virtual void set_fusion(Fusion fusion) = 0;
+  // What forward computes in evaluation with the weights as they are now, without a graph: each batch normalisation is
+  // folded into its convolution, a TorchScript module is frozen. Equal but for rounding. Holds weights of its own, in
+  // the layout that they have now, so that later training changes nothing of it; may outlive the network and be called
+  // by several threads at once.
+  virtual std::function<at::Tensor(const at::Tensor&)> frozen() = 0;
+};
+
+// Draws the network, or reads "torchscript:FILE", then loads options.weights over it (Error of weights.h).
+// Error{invalid_argument} for an unknown name lists the known ones and the nearest; or when the images' size does not
+// fit, or an option that the network does not have. Loading a TorchScript file runs code from it: only files that are
+// trusted as much as this program.
+std::unique_ptr<Network> make_network(const ModelOptions& options, int channels, int height, int width);
+// Those that need no file.
+std::vector<std::string> network_names();
+
+}  // namespace headrace

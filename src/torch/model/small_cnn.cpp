@@ -1,0 +1,55 @@
+#include <ATen/ops/max_pool2d.h>
+#include <headrace/error.h>
+
+#include "torch/model/detail/families.h"
+#include "torch/model/detail/layered_network.h"
+#include "torch/model/layers.h"
+
+namespace headrace {
+namespace {
+
+// The Python reference clamps before it pools. Pooling first gives the same bits, since the larger of two clamped
+// values is the clamped larger one, and so does the gradient: where all four are negative it is zero either way. It
+// clamps a quarter of the elements, and in place, since neither operator's backward reads what is overwritten.
+at::Tensor block(const at::Tensor& input, const NormedConvolution& layer, const Mode& mode) {
+  if (mode.fusion == Fusion::norm_relu_pool && layer.norm) {
+    return layer.norm->with_relu_and_pool(layer.convolution(input), mode.training);
+  }
+  return at::max_pool2d(layer(input, mode.training), 2).relu_();
+}
+
+struct SmallCnn {
+  NormedConvolution first, second;
+  Linear hidden, last;
+
+  at::Tensor operator()(const at::Tensor& images, const Mode& mode) const {
+    const at::Tensor features = block(block(images, first, mode), second, mode);
+    return last(hidden(features.flatten(1)).relu_());
+  }
+
+  void register_in(ModelState& state) const {
+    first.register_in(state, "conv1", "bn1");
+    second.register_in(state, "conv2", "bn2");
+    hidden.register_in(state, "fc1");
+    last.register_in(state, "fc2");
+  }
+
+  SmallCnn folded() const { return {first.folded(), second.folded(), hidden.copied(), last.copied()}; }
+};
+
+}  // namespace
+
+std::unique_ptr<Network> make_small_cnn(const ModelOptions& options, const ImageShape& images) {
+  if (images.height < 4 || images.width < 4) {
+    fail(ErrorCode::invalid_argument, "model: small_cnn: wanted images of at least 4x4, found {}x{}", images.height,
+         images.width);
+  }
+  const std::int64_t flat = 64 * (images.height / 4) * (images.width / 4);
+  // Braces draw in this order; a call's arguments would be drawn in any.
+  return std::make_unique<LayeredNetwork<SmallCnn>>(
+      SmallCnn{NormedConvolution({.inputs = images.channels, .outputs = 32, .bias = true}),
+               NormedConvolution({.inputs = 32, .outputs = 64, .bias = true}), Linear(flat, 128),
+               Linear(128, options.num_classes)});
+}
+
+}  // namespace headrace

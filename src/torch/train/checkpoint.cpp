@@ -1,0 +1,367 @@
+#include "torch/train/checkpoint.h"
+
+#include <ATen/CPUGeneratorImpl.h>
+#include <c10/core/GradMode.h>
+#include <headrace/error.h>
+
+#include <algorithm>
+#include <charconv>
+#include <cmath>
+#include <map>
+#include <mutex>
+#include <span>
+#include <system_error>
+
+#include "torch/tensor/compute.h"
+#include "torch/tensor/safetensors.h"
+#include "torch/train/detail/header_checksum.h"
+
+namespace headrace {
+namespace {
+
+namespace fs = std::filesystem;
+using Named = NamedTensors;
+
+constexpr const char* kGenerator = "generator/cpu";
+
+// Everything a checkpoint holds but the generator, shared with the trainer.
+Named tensors_of(Trainer& trainer, bool weights_only) {
+  Named tensors;
+  for (const auto& [name, tensor] : trainer.model().parameters) tensors.emplace_back("model/" + name, tensor);
+  for (const auto& [name, tensor] : trainer.model().buffers) tensors.emplace_back("model/" + name, tensor);
+  if (weights_only) return tensors;
+  for (const auto& [name, tensor] : trainer.optimizer().state()) tensors.emplace_back("optimizer/" + name, tensor);
+  return tensors;
+}
+
+std::string optimizer_name(Trainer& trainer) {
+  return std::string(choice_name(trainer.optimizer().options().name));
+}
+
+at::Tensor generator_state() {
+  at::Generator generator = at::detail::getDefaultCPUGenerator();
+  std::lock_guard lock(generator.mutex());
+  return generator.get_state();
+}
+
+void set_generator_state(const at::Tensor& state) {
+  at::Generator generator = at::detail::getDefaultCPUGenerator();
+  std::lock_guard lock(generator.mutex());
+  generator.set_state(state);
+}
+
+// Optimizer steps in a checkpoint's file name; nullopt: not a checkpoint's name.
+std::optional<std::int64_t> steps_in_name(const fs::path& path) {
+  const std::string name = path.filename().string();
+  constexpr std::string_view prefix = "checkpoint-", suffix = ".safetensors";
+  if (name.size() <= prefix.size() + suffix.size() || name.compare(0, prefix.size(), prefix) != 0 ||
+      name.compare(name.size() - suffix.size(), suffix.size(), suffix) != 0) {
+    return std::nullopt;
+  }
+  std::int64_t steps = 0;
+  const char* end = name.data() + name.size() - suffix.size();
+  const auto [stop, error] = std::from_chars(name.data() + prefix.size(), end, steps);
+  if (error != std::errc{} || stop != end || steps < 0) return std::nullopt;
+  return steps;
+}
+
+std::vector<fs::path> newest_first(const fs::path& folder) {
+  std::vector<std::pair<std::int64_t, fs::path>> found;
+  std::error_code error;
+  fs::directory_iterator entries(folder, error);
+  if (error == std::errc::no_such_file_or_directory) return {};
+  if (error) fail(ErrorCode::io, "train: cannot list {}: {}", folder.string(), error.message());
+  for (const fs::directory_entry& entry : entries) {
+    if (const auto steps = steps_in_name(entry.path())) found.emplace_back(*steps, entry.path());
+  }
+  std::sort(found.begin(), found.end(), std::greater<>{});
+  std::vector<fs::path> paths;
+  for (auto& [steps, path] : found) paths.push_back(std::move(path));
+  return paths;
+}
+
+bool is_whole(const fs::path& path) {
+  try {
+    read_safetensors_metadata(path);
+    return true;
+  } catch (const Error& error) {
+    if (error.code() == ErrorCode::corrupt_data) return false;
+    throw;
+  }
+}
+
+using MetaTexts = std::map<std::string, std::string>;
+
+// `written` counts as the newest, whatever a folder used twice holds beside it.
+void remove_older(const fs::path& folder, const fs::path& written, std::int64_t keep) {
+  std::int64_t whole = 1;
+  for (const fs::path& path : newest_first(folder)) {
+    if (path == written || !is_whole(path) || ++whole <= keep) continue;
+    std::error_code error;
+    fs::remove(path, error);
+    if (error) fail(ErrorCode::io, "train: cannot remove {}: {}", path.string(), error.message());
+  }
+}
+
+// The texts of a checkpoint's header.
+class Texts {
+ public:
+  Texts(const fs::path& path, const MetaTexts& texts) : path_(path), texts_(texts) {}
+
+  const std::string& text(const std::string& key) const {
+    const auto found = texts_.find(key);
+    if (found == texts_.end())
+      fail(ErrorCode::corrupt_data, "train: {}: the header has no \"{}\"", path_.string(), key);
+    return found->second;
+  }
+
+  template <class Integer>
+  Integer count(const std::string& key) const {
+    const std::optional<Integer> value = parse<Integer>(text(key));
+    if (!value || *value < Integer{0}) {
+      fail(ErrorCode::corrupt_data, "train: {}: \"{}\" in the header is no whole number", path_.string(), key);
+    }
+    return *value;
+  }
+
+  double real(const std::string& key) const {
+    const std::optional<double> value = parse<double>(text(key));
+    if (!value || !std::isfinite(*value)) {
+      fail(ErrorCode::corrupt_data, "train: {}: \"{}\" in the header is no number", path_.string(), key);
+    }
+    return *value;
+  }
+
+  bool flag(const std::string& key) const {
+    const std::string& word = text(key);
+    if (word != "true" && word != "false") {
+      fail(ErrorCode::corrupt_data, "train: {}: \"{}\" in the header is neither true nor false", path_.string(), key);
+    }
+    return word == "true";
+  }
+
+ private:
+  template <class Number>
+  static std::optional<Number> parse(const std::string& digits) {
+    Number value{};
+    const char* end = digits.data() + digits.size();
+    const auto [stop, error] = std::from_chars(digits.data(), end, value);
+    if (error != std::errc{} || stop != end) return std::nullopt;
+    return value;
+  }
+
+  const fs::path& path_;
+  const MetaTexts& texts_;
+};
+
+// The checksum comes before the version, or a flipped bit in that would pass for a file of another build.
+void check_header(const fs::path& path, const SafetensorsFile& file) {
+  const Texts texts(path, file.metadata);
+  if (texts.text("format") != kCheckpointFormat) {
+    fail(ErrorCode::corrupt_data, "train: {}: no checkpoint: wanted format {}", path.string(), kCheckpointFormat);
+  }
+  const auto checksum = file.metadata.find(kHeaderChecksum);
+  if (checksum != file.metadata.end() && checksum->second != header_checksum(file.metadata, file.tensors)) {
+    fail(ErrorCode::corrupt_data, "train: {}: the header's checksum does not fit what it says", path.string());
+  }
+  if (texts.text("version") != kCheckpointVersion) {
+    fail(ErrorCode::unsupported, "train: {}: checkpoint version {}, this build reads {}", path.string(),
+         texts.text("version").substr(0, 20), kCheckpointVersion);
+  }
+  for (const char* key : {kTensorsChecksum, kHeaderChecksum})
+    texts.text(key);  // Without them nothing says it is whole.
+}
+
+CheckpointInfo read_info(const fs::path& path, const MetaTexts& metadata) {
+  const Texts texts(path, metadata);
+  CheckpointInfo info;
+  info.path = path;
+  info.run.model = texts.text("model");
+  info.run.seed = texts.count<std::uint64_t>("seed");
+  info.run.data = texts.count<std::uint64_t>("data");
+  info.run.batches_per_epoch = texts.count<std::int64_t>("batches_per_epoch");
+  info.run.evaluation_due = texts.flag("evaluation_due");
+  info.run.history = texts.text("history");
+  info.optimizer = texts.text("optimizer");
+  info.progress.epoch = texts.count<std::int64_t>("epoch");
+  info.progress.batch = texts.count<std::int64_t>("batch");
+  info.progress.optimizer_steps = texts.count<std::int64_t>("optimizer_steps");
+  if (metadata.count("loss_scale") != 0) {  // Not in those of earlier builds.
+    info.progress.loss_scale = texts.real("loss_scale");
+    info.progress.scale_good_updates = texts.count<std::int64_t>("scale_good_updates");
+    info.progress.skipped_updates = texts.count<std::int64_t>("skipped_updates");
+  }
+  info.progress.loss_sum = texts.real("loss_sum");
+  info.progress.loss_samples = texts.count<std::int64_t>("loss_samples");
+  info.compute_threads = texts.count<std::int64_t>("compute_threads");
+  return info;
+}
+
+MetaTexts texts_of(Trainer& trainer, const RunState& run) {
+  trainer.mean_loss();  // Reads the losses that wait on the device.
+  const Progress& progress = trainer.progress();
+  return {{"format", kCheckpointFormat},
+          {"version", kCheckpointVersion},
+          {"model", run.model},
+          {"seed", std::to_string(run.seed)},
+          {"data", std::to_string(run.data)},
+          {"batches_per_epoch", std::to_string(run.batches_per_epoch)},
+          {"evaluation_due", run.evaluation_due ? "true" : "false"},
+          {"history", run.history},
+          {"optimizer", optimizer_name(trainer)},
+          {"epoch", std::to_string(progress.epoch)},
+          {"batch", std::to_string(progress.batch)},
+          {"optimizer_steps", std::to_string(progress.optimizer_steps)},
+          {"loss_sum", fmt::format("{}", progress.loss_sum)},  // The shortest text that comes back bit for bit.
+          {"loss_samples", std::to_string(progress.loss_samples)},
+          {"loss_scale", fmt::format("{}", progress.loss_scale)},
+          {"scale_good_updates", std::to_string(progress.scale_good_updates)},
+          {"skipped_updates", std::to_string(progress.skipped_updates)},
+          {"compute_threads", std::to_string(compute_threads())}};
+}
+
+void write_texts(const fs::path& path, Trainer& trainer, MetaTexts texts) {
+  if (trainer.progress().window != 0) {
+    fail(ErrorCode::invalid_argument, "train: checkpoint: wanted no open window, found {} micro-batches in one",
+         trainer.progress().window);
+  }
+  std::error_code error;
+  if (path.has_parent_path()) fs::create_directories(path.parent_path(), error);
+  if (error) fail(ErrorCode::io, "train: cannot make {}: {}", path.parent_path().string(), error.message());
+  Named tensors = tensors_of(trainer, /*weights_only=*/false);
+  tensors.emplace_back(kGenerator, generator_state());
+  texts[kHeaderChecksum] = header_checksum(texts, tensors);
+  write_safetensors(path, tensors, std::move(texts));
+}
+
+// What the best checkpoint says of itself; nullopt: there is none that is whole.
+std::optional<double> best_accuracy(const fs::path& path) {
+  try {
+    const MetaTexts metadata = read_safetensors_metadata(path);
+    return Texts(path, metadata).real("val_accuracy");
+  } catch (const Error& error) {
+    if (error.code() == ErrorCode::not_found || error.code() == ErrorCode::corrupt_data) return std::nullopt;
+    throw;
+  }
+}
+
+void check_alike(const fs::path& path, const std::string& name, const at::Tensor& found, const at::Tensor& wanted) {
+  if (found.sizes() == wanted.sizes() && found.scalar_type() == wanted.scalar_type()) return;
+  fail(ErrorCode::invalid_argument, "train: {}: {} is {} [{}], the model wants {} [{}]", path.string(), name,
+       c10::toString(found.scalar_type()), fmt::join(found.sizes(), ", "), c10::toString(wanted.scalar_type()),
+       fmt::join(wanted.sizes(), ", "));
+}
+
+void check_kind(const CheckpointInfo& info, Trainer& trainer, const std::string& model, bool weights_only) {
+  const auto refuse = [&info](const char* what, const std::string& found, const std::string& wanted) {
+    fail(ErrorCode::invalid_argument, "train: {}: a checkpoint of {} {}, wanted {}", info.path.string(), what,
+         found.substr(0, 100), wanted);
+  };
+  if (info.run.model != model) refuse("model", info.run.model, model);
+  const std::string optimizer = optimizer_name(trainer);
+  if (!weights_only && info.optimizer != optimizer) refuse("optimizer", info.optimizer, optimizer);
+}
+
+using TensorsByName = std::map<std::string, at::Tensor>;
+
+// Every tensor that will be copied is there and fits, and the model has every one of the file's.
+void check_tensors(const fs::path& path, const TensorsByName& found, const Named& wanted, bool weights_only) {
+  std::map<std::string, const at::Tensor*> wanted_by_name;
+  for (const auto& [name, tensor] : wanted) {
+    wanted_by_name[name] = &tensor;
+    const auto it = found.find(name);
+    if (it == found.end()) fail(ErrorCode::invalid_argument, "train: {}: has no {}", path.string(), name);
+    check_alike(path, name, it->second, tensor);
+  }
+  for (const auto& [name, tensor] : found) {
+    const bool left_alone = weights_only && name.rfind("model/", 0) != 0;
+    if (left_alone || name == kGenerator || wanted_by_name.count(name) != 0) continue;
+    fail(ErrorCode::invalid_argument, "train: {}: holds {}, which the model does not have", path.string(), name);
+  }
+  if (weights_only) return;
+  const auto generator = found.find(kGenerator);
+  if (generator == found.end()) fail(ErrorCode::corrupt_data, "train: {}: has no {}", path.string(), kGenerator);
+  const at::Tensor now = generator_state();
+  if (generator->second.sizes() != now.sizes() || generator->second.scalar_type() != now.scalar_type()) {
+    fail(ErrorCode::corrupt_data, "train: {}: {} is no generator state", path.string(), kGenerator);
+  }
+}
+
+}  // namespace
+
+std::string header_checksum(const SafetensorsTexts& texts, const NamedTensors& tensors) {
+  std::vector<SafetensorsEntry> entries;
+  for (const auto& [name, tensor] : tensors) entries.push_back(entry_of(name, tensor));
+  return header_checksum(texts, entries);
+}
+
+void write_checkpoint(const fs::path& path, Trainer& trainer, const RunState& run) {
+  write_texts(path, trainer, texts_of(trainer, run));
+}
+
+fs::path save_checkpoint(const fs::path& folder, Trainer& trainer, const RunState& run, std::int64_t keep) {
+  if (keep < 1) fail(ErrorCode::invalid_argument, "train: checkpoint: wanted to keep at least 1, found {}", keep);
+  fs::path path = folder / fmt::format("checkpoint-{:09}.safetensors", trainer.progress().optimizer_steps);
+  write_checkpoint(path, trainer, run);
+  remove_older(folder, path, keep);
+  return path;
+}
+
+bool save_best_checkpoint(const fs::path& folder, Trainer& trainer, const RunState& run, double val_accuracy) {
+  const fs::path path = folder / kBestCheckpoint;
+  const std::optional<double> best = best_accuracy(path);
+  if (best && *best >= val_accuracy) return false;
+  MetaTexts texts = texts_of(trainer, run);
+  texts["val_accuracy"] = fmt::format("{}", val_accuracy);
+  write_texts(path, trainer, std::move(texts));
+  return true;
+}
+
+bool is_checkpoint(const fs::path& path) {
+  const MetaTexts metadata = read_safetensors_metadata(path);
+  const auto format = metadata.find("format");
+  return format != metadata.end() && format->second == kCheckpointFormat;
+}
+
+CheckpointInfo load_checkpoint(const fs::path& path, Trainer& trainer, const std::string& model, bool weights_only) {
+  SafetensorsFile file = read_safetensors(path);
+  check_header(path, file);
+  CheckpointInfo info = read_info(path, file.metadata);
+  check_kind(info, trainer, model, weights_only);
+  const Named wanted = tensors_of(trainer, weights_only);
+  TensorsByName found;
+  for (auto& [name, tensor] : file.tensors) found[name] = std::move(tensor);
+  check_tensors(path, found, wanted, weights_only);
+
+  c10::AutoGradMode no_graph(false);
+  if (!weights_only) {
+    set_generator_state(found[kGenerator]);  // First: the one step that may still refuse its bytes.
+    trainer.take_mean_loss();                // Losses that wait on the device are another run's.
+    trainer.progress() = info.progress;
+  }
+  for (const auto& [name, tensor] : wanted) tensor.copy_(found[name]);  // Each keeps its own layout.
+  trainer.optimizer().zero_gradients();
+  trainer.progress().window = 0;
+  return info;
+}
+
+std::optional<CheckpointInfo> load_newest_checkpoint(const fs::path& folder, Trainer& trainer, const std::string& model,
+                                                     bool weights_only, std::vector<std::string>& warnings) {
+  std::vector<fs::path> candidates = newest_first(folder);
+  std::error_code ignored;  // One that cannot be looked at is as good as none.
+  if (fs::exists(folder / kBestCheckpoint, ignored)) candidates.push_back(folder / kBestCheckpoint);
+  std::optional<Error> newest_error;
+  for (const fs::path& path : candidates) {
+    try {
+      return load_checkpoint(path, trainer, model, weights_only);
+    } catch (const Error& error) {
+      if (error.code() != ErrorCode::corrupt_data && error.code() != ErrorCode::io) throw;
+      warnings.push_back(fmt::format("{} was left out: {}", path.filename().string(), error.what()));
+      if (!newest_error) newest_error = error;
+    }
+  }
+  if (newest_error) throw *newest_error;
+  return std::nullopt;
+}
+
+}  // namespace headrace

@@ -1,0 +1,409 @@
+#include "torch/train/checkpoint.h"
+
+#include <ATen/CPUGeneratorImpl.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <headrace/error.h>
+#include <sys/resource.h>
+
+#include <csignal>
+#include <optional>
+
+#include "core/base/files.h"
+#include "core/base/temporary_folder.h"
+#include "torch/tensor/compute.h"
+#include "torch/tensor/safetensors.h"
+#include "torch/train/detail/header_checksum.h"
+#include "torch/train/loop.h"
+#include "torch/train/tiny_training.h"
+
+namespace headrace {
+namespace {
+
+namespace fs = std::filesystem;
+using ::testing::HasSubstr;
+using Named = std::vector<std::pair<std::string, at::Tensor>>;
+
+class Checkpoint : public ::testing::Test {
+ protected:
+  Checkpoint() { apply_compute_threads(1); }
+
+  std::vector<std::string> names() const {
+    std::vector<std::string> names;
+    for (const auto& entry : fs::directory_iterator(path_)) names.push_back(entry.path().filename().string());
+    std::sort(names.begin(), names.end());
+    return names;
+  }
+
+  const TemporaryFolder temporary_;
+  const fs::path path_ = temporary_.path();
+};
+
+Named clones(const Named& tensors) {
+  Named copies;
+  for (const auto& [name, tensor] : tensors) copies.emplace_back(name, tensor.detach().clone());
+  return copies;
+}
+
+void expect_equal(const Named& found, const Named& wanted) {
+  ASSERT_EQ(found.size(), wanted.size());
+  for (std::size_t i = 0; i < found.size(); ++i) {
+    EXPECT_TRUE(found[i].second.equal(wanted[i].second)) << found[i].first;
+  }
+}
+
+RunState of_tiny() {
+  RunState run;
+  run.model = "tiny";
+  return run;
+}
+
+void train(tiny::Training& training, int steps) {
+  for (int i = 0; i < steps; ++i) training.trainer->step(tiny::random_batch(8));
+}
+
+template <class Function>
+Error refusal(const Function& function) {
+  try {
+    function();
+  } catch (const Error& error) {
+    EXPECT_EQ(std::string(error.what()).find('\n'), std::string::npos);
+    return error;
+  }
+  return {ErrorCode::internal, "accepted"};
+}
+
+void damage(const fs::path& path) {
+  std::string bytes = read_file(path, 10'000'000);
+  bytes[bytes.size() - 100] = static_cast<char>(bytes[bytes.size() - 100] ^ 4);
+  write_file(path, bytes);
+}
+
+TEST_F(Checkpoint, ReturnsEveryBitOfTheStateIntoAnyLayout) {
+  tiny::Training saved;
+  Progress& progress = saved.trainer->progress();
+  progress.epoch = 2;
+  progress.loss_scale = 0.1;  // No short text but the one that comes back.
+  progress.scale_good_updates = 1999;
+  progress.skipped_updates = 3;
+  train(saved, 5);
+  RunState run = of_tiny();
+  run.seed = 77;
+  run.data = 0xffffffffffffffffU;
+  run.batches_per_epoch = 12;
+  run.evaluation_due = true;
+  run.history = R"({"epochs": ["\u00e4 \"quoted\""]})";
+  const fs::path path = save_checkpoint(path_, *saved.trainer, run, 2);
+  EXPECT_EQ(path.filename(), "checkpoint-000000005.safetensors");
+  const at::Tensor generator = at::detail::getDefaultCPUGenerator().get_state();
+
+  tiny::Training loaded({}, {}, /*seed=*/9);
+  loaded.trainer->set_memory_format(MemoryFormat::channels_last);
+  train(loaded, 1);
+  const CheckpointInfo info = load_checkpoint(path, *loaded.trainer, "tiny", false);
+  EXPECT_EQ(info.path, path);
+  EXPECT_EQ(info.run.model, "tiny");
+  EXPECT_EQ(info.run.seed, 77);
+  EXPECT_EQ(info.run.data, 0xffffffffffffffffU);
+  EXPECT_EQ(info.run.batches_per_epoch, 12);
+  EXPECT_TRUE(info.run.evaluation_due);
+  EXPECT_EQ(info.run.history, run.history);
+  EXPECT_EQ(info.optimizer, "adamw");
+  EXPECT_EQ(info.compute_threads, 1);
+  expect_equal(loaded.tensors(), saved.tensors());
+  EXPECT_TRUE(at::detail::getDefaultCPUGenerator().get_state().equal(generator));
+  EXPECT_EQ(loaded.trainer->progress().epoch, 2);
+  EXPECT_EQ(loaded.trainer->progress().batch, 5);
+  EXPECT_EQ(loaded.trainer->progress().optimizer_steps, 5);
+  EXPECT_EQ(loaded.trainer->progress().loss_scale, 0.1);
+  EXPECT_EQ(loaded.trainer->progress().scale_good_updates, 1999);
+  EXPECT_EQ(loaded.trainer->progress().skipped_updates, 3);
+  EXPECT_EQ(loaded.trainer->take_mean_loss(), saved.trainer->take_mean_loss()) << "of the epoch so far, to the bit";
+  EXPECT_EQ(loaded.network->state().parameters[2].second.suggest_memory_format(), at::MemoryFormat::ChannelsLast);
+}
+
+// Trains 3 epochs of 5 batches, at most `count` steps, from where the trainer stands; the end like run_steps.
+LoopEnd run_epochs(Trainer& trainer, std::int64_t count) {
+  Loader loader(std::make_shared<tiny::Images>(38), tiny::batches_of(8), 1, true);
+  LoopEnd end = LoopEnd::epoch;
+  while (trainer.progress().epoch < 3 && end == LoopEnd::epoch) {
+    Epoch epoch = loader.epoch(trainer.progress().epoch, trainer.progress().batch);
+    end = run_steps(trainer, epoch, count, {});
+  }
+  return end;
+}
+
+TEST_F(Checkpoint, AResumedRunEndsWithTheBitsOfTheUninterruptedOne) {
+  for (const OptimizerName name : {OptimizerName::adamw, OptimizerName::sgd}) {
+    TrainOptions options;
+    options.gradient_accumulation_steps = 2;
+    if (name == OptimizerName::adamw) options.loss_scale = 1024;
+    OptimizerOptions optimizer;
+    optimizer.name = name;
+    tiny::Training whole(options, optimizer);
+    EXPECT_EQ(run_epochs(*whole.trainer, 100), LoopEnd::epoch);
+    const std::optional<double> loss = whole.trainer->mean_loss();
+    const at::Tensor generator = at::detail::getDefaultCPUGenerator().get_state();
+    for (const std::int64_t stop_after : {2, 4, 5}) {  // Twice in mid-epoch, once at the end of the first.
+      const fs::path folder = path_ / fmt::format("{}-{}", static_cast<int>(name), stop_after);
+      {
+        tiny::Training interrupted(options, optimizer);
+        Loader loader(std::make_shared<tiny::Images>(38), tiny::batches_of(8), 1, true);
+        Epoch epoch = loader.epoch(0);
+        run_steps(*interrupted.trainer, epoch, stop_after);
+        save_checkpoint(folder, *interrupted.trainer, of_tiny(), 2);
+      }
+      tiny::Training resumed(options, optimizer, /*seed=*/1234);
+      std::vector<std::string> warnings;
+      ASSERT_TRUE(load_newest_checkpoint(folder, *resumed.trainer, "tiny", false, warnings).has_value());
+      EXPECT_TRUE(warnings.empty());
+      EXPECT_EQ(run_epochs(*resumed.trainer, 100), LoopEnd::epoch);
+      expect_equal(resumed.tensors(), whole.tensors());
+      EXPECT_TRUE(at::detail::getDefaultCPUGenerator().get_state().equal(generator));
+      EXPECT_EQ(resumed.trainer->take_mean_loss(), loss);
+    }
+  }
+}
+
+TEST_F(Checkpoint, TakesTheOlderOneAndNamesTheCorruptNewest) {
+  tiny::Training training;
+  train(training, 1);
+  save_checkpoint(path_, *training.trainer, of_tiny(), 5);
+  const Named wanted = clones(training.tensors());
+  train(training, 1);
+  damage(save_checkpoint(path_, *training.trainer, of_tiny(), 5));
+  train(training, 1);
+  fs::resize_file(save_checkpoint(path_, *training.trainer, of_tiny(), 5), 3000);
+
+  std::vector<std::string> warnings;
+  const auto info = load_newest_checkpoint(path_, *training.trainer, "tiny", false, warnings);
+  ASSERT_TRUE(info.has_value());
+  EXPECT_EQ(info->progress.optimizer_steps, 1);
+  expect_equal(training.tensors(), wanted);
+  ASSERT_EQ(warnings.size(), 2);
+  EXPECT_THAT(warnings[0], HasSubstr("checkpoint-000000003.safetensors was left out"));
+  EXPECT_THAT(warnings[1], HasSubstr("checkpoint-000000002.safetensors was left out"));
+  EXPECT_THAT(warnings[1], HasSubstr("checksum"));
+}
+
+TEST_F(Checkpoint, DoesNotStartOverWhenNoneLoads) {
+  tiny::Training training;
+  std::vector<std::string> warnings;
+  EXPECT_EQ(load_newest_checkpoint(path_, *training.trainer, "tiny", false, warnings), std::nullopt);
+  EXPECT_EQ(load_newest_checkpoint(path_ / "none", *training.trainer, "tiny", false, warnings), std::nullopt);
+  damage(save_checkpoint(path_, *training.trainer, of_tiny(), 2));
+  const Named before = clones(training.tensors());
+  EXPECT_EQ(refusal([&] { load_newest_checkpoint(path_, *training.trainer, "tiny", false, warnings); }).code(),
+            ErrorCode::corrupt_data);
+  EXPECT_EQ(warnings.size(), 1);
+  expect_equal(training.tensors(), before);
+}
+
+TEST_F(Checkpoint, OfAnotherModelIsRefusedByBothNames) {
+  tiny::Training training;
+  save_checkpoint(path_, *training.trainer, of_tiny(), 2);
+  std::vector<std::string> warnings;
+  const Error error = refusal([&] { load_newest_checkpoint(path_, *training.trainer, "small_cnn", false, warnings); });
+  EXPECT_EQ(error.code(), ErrorCode::invalid_argument);
+  EXPECT_THAT(error.what(), HasSubstr("model tiny, wanted small_cnn"));
+  EXPECT_THAT(error.what(), HasSubstr("checkpoint-000000000"));
+}
+
+TEST_F(Checkpoint, WithOtherTensorsIsRefusedByTheirNameAndChangesNothing) {
+  tiny::Training training;
+  train(training, 2);
+  const fs::path path = save_checkpoint(path_, *training.trainer, of_tiny(), 2);
+  const Named before = clones(training.tensors());
+  const SafetensorsFile whole = read_safetensors(path);
+  const auto refused = [&](const Named& tensors, const std::map<std::string, std::string>& changes) {
+    std::map<std::string, std::string> metadata = whole.metadata;
+    for (const auto& [key, text] : changes) metadata[key] = text;
+    metadata["header_xxh3"] = header_checksum(metadata, tensors);
+    write_safetensors(path_ / "changed", tensors, metadata);
+    const Error error = refusal([&] { load_checkpoint(path_ / "changed", *training.trainer, "tiny", false); });
+    expect_equal(training.tensors(), before);
+    return error;
+  };
+  const auto replaced = [&](const std::string& name, const at::Tensor& tensor) {
+    Named tensors;
+    for (const auto& entry : whole.tensors) {
+      if (entry.first != name) tensors.push_back(entry);
+    }
+    if (tensor.defined()) tensors.emplace_back(name, tensor);
+    return tensors;
+  };
+  EXPECT_THAT(refused(replaced("model/last.bias", {}), {}).what(), HasSubstr("has no model/last.bias"));
+  EXPECT_THAT(refused(replaced("model/surplus", at::zeros({1})), {}).what(), HasSubstr("holds model/surplus"));
+  EXPECT_THAT(refused(replaced("model/last.bias", at::zeros({5})), {}).what(),
+              HasSubstr("model/last.bias is Float [5], the model wants Float [4]"));
+  EXPECT_THAT(refused(replaced("model/last.bias", at::zeros({4}, at::kDouble)), {}).what(), HasSubstr("Double"));
+  EXPECT_THAT(refused(replaced("optimizer/last.bias/step", {}), {}).what(), HasSubstr("optimizer/last.bias/step"));
+  EXPECT_EQ(refused(replaced("generator/cpu", {}), {}).code(), ErrorCode::corrupt_data);
+  EXPECT_EQ(refused(replaced("generator/cpu", at::zeros({3}, at::kByte)), {}).code(), ErrorCode::corrupt_data);
+  EXPECT_EQ(refused(whole.tensors, {{"version", "3"}}).code(), ErrorCode::unsupported);
+  EXPECT_THAT(refused(whole.tensors, {{"version", "1"}}).what(), HasSubstr("checkpoint version 1, this build reads 2"));
+  EXPECT_THAT(refused(whole.tensors, {{"optimizer", "sgd"}}).what(), HasSubstr("of optimizer sgd, wanted adamw"));
+  EXPECT_EQ(refused(whole.tensors, {{"format", "pt"}}).code(), ErrorCode::corrupt_data);
+  EXPECT_EQ(refused(whole.tensors, {{"epoch", "-1"}}).code(), ErrorCode::corrupt_data);
+  EXPECT_EQ(refused(whole.tensors, {{"batch", "99999999999999999999"}}).code(), ErrorCode::corrupt_data);
+  EXPECT_EQ(refused(whole.tensors, {{"loss_sum", "nan"}}).code(), ErrorCode::corrupt_data);
+  EXPECT_EQ(refused(whole.tensors, {{"evaluation_due", "maybe"}}).code(), ErrorCode::corrupt_data);
+}
+
+TEST_F(Checkpoint, OfVersion1IsRefusedByItsNumber) {
+  tiny::Training training;
+  const SafetensorsFile whole = read_safetensors(save_checkpoint(path_, *training.trainer, of_tiny(), 2));
+  std::map<std::string, std::string> texts = whole.metadata;
+  for (const char* later : {"header_xxh3", "history", "evaluation_due", "data"}) texts.erase(later);
+  texts["version"] = "1";
+  write_safetensors(path_ / "checkpoint-000000009.safetensors", whole.tensors, texts);
+  std::vector<std::string> warnings;
+  const Error error = refusal([&] { load_newest_checkpoint(path_, *training.trainer, "tiny", false, warnings); });
+  EXPECT_EQ(error.code(), ErrorCode::unsupported);
+  EXPECT_THAT(error.what(), HasSubstr("checkpoint version 1, this build reads 2"));
+}
+
+TEST_F(Checkpoint, AFlippedBitAnywhereInTheHeaderIsFound) {
+  tiny::Training training;
+  train(training, 3);
+  const fs::path path = save_checkpoint(path_, *training.trainer, of_tiny(), 2);
+  const std::string whole = read_file(path, 10'000'000);
+  const Named before = clones(training.tensors());
+  const std::size_t header = 8 + static_cast<unsigned char>(whole[0]) + 256UL * static_cast<unsigned char>(whole[1]);
+  ASSERT_GT(header, 1000U);
+  for (std::size_t i = 0; i < header; ++i) {
+    std::string bytes = whole;
+    bytes[i] = static_cast<char>(bytes[i] ^ (1 << (i % 8)));
+    write_file(path_ / "flipped", bytes);
+    const Error error = refusal([&] { load_checkpoint(path_ / "flipped", *training.trainer, "tiny", false); });
+    ASSERT_EQ(error.code(), ErrorCode::corrupt_data) << "byte " << i << ": " << error.what();
+  }
+  expect_equal(training.tensors(), before);
+}
+
+TEST_F(Checkpoint, TheBestStaysUntilItIsBeatenAndIsNotCountedAmongTheNewest) {
+  tiny::Training training;
+  train(training, 1);
+  EXPECT_TRUE(save_best_checkpoint(path_, *training.trainer, of_tiny(), 0.5));
+  const Named best = clones(training.tensors());
+  for (const double accuracy : {0.25, 0.5, 0.499999999999}) {
+    train(training, 1);
+    save_checkpoint(path_, *training.trainer, of_tiny(), 1);
+    EXPECT_FALSE(save_best_checkpoint(path_, *training.trainer, of_tiny(), accuracy));
+  }
+  EXPECT_THAT(names(), ::testing::ElementsAre("checkpoint-000000004.safetensors", "checkpoint-best.safetensors"));
+  load_checkpoint(path_ / "checkpoint-best.safetensors", *training.trainer, "tiny", false);
+  expect_equal(training.tensors(), best);
+  train(training, 1);
+  EXPECT_TRUE(save_best_checkpoint(path_, *training.trainer, of_tiny(), 0.500000000001));
+  EXPECT_EQ(
+      load_checkpoint(path_ / "checkpoint-best.safetensors", *training.trainer, "tiny", false).progress.optimizer_steps,
+      2);
+  fs::resize_file(path_ / "checkpoint-best.safetensors", 300);
+  EXPECT_TRUE(save_best_checkpoint(path_, *training.trainer, of_tiny(), 0.1)) << "one that is not whole beats nothing";
+}
+
+TEST_F(Checkpoint, TheBestIsTheLastResort) {
+  tiny::Training training;
+  train(training, 1);
+  save_best_checkpoint(path_, *training.trainer, of_tiny(), 0.5);
+  const Named best = clones(training.tensors());
+  train(training, 1);
+  damage(save_checkpoint(path_, *training.trainer, of_tiny(), 2));
+  std::vector<std::string> warnings;
+  const auto info = load_newest_checkpoint(path_, *training.trainer, "tiny", false, warnings);
+  ASSERT_TRUE(info.has_value());
+  EXPECT_EQ(info->path.filename(), "checkpoint-best.safetensors");
+  EXPECT_EQ(warnings.size(), 1U);
+  expect_equal(training.tensors(), best);
+}
+
+TEST_F(Checkpoint, IsToldFromOtherTensorFiles) {
+  tiny::Training training;
+  EXPECT_TRUE(is_checkpoint(save_checkpoint(path_, *training.trainer, of_tiny(), 2)));
+  write_safetensors(path_ / "weights", training.tensors(), {{"format", "pt"}});
+  EXPECT_FALSE(is_checkpoint(path_ / "weights"));
+  write_file(path_ / "text", "no tensors");
+  EXPECT_EQ(refusal([&] { is_checkpoint(path_ / "text"); }).code(), ErrorCode::corrupt_data);
+}
+
+TEST_F(Checkpoint, KeepsTheNewestWholeOnes) {
+  tiny::Training training;
+  for (int i = 0; i < 4; ++i) {
+    train(training, 1);
+    const fs::path path = save_checkpoint(path_, *training.trainer, of_tiny(), 2);
+    if (i == 2) fs::resize_file(path, 500);
+  }
+  EXPECT_THAT(names(), ::testing::ElementsAre("checkpoint-000000002.safetensors", "checkpoint-000000003.safetensors",
+                                              "checkpoint-000000004.safetensors"));
+  tiny::Training other;  // A second run in the same folder, at a lower step: what it wrote must stay.
+  train(other, 1);
+  save_checkpoint(path_, *other.trainer, of_tiny(), 1);
+  EXPECT_THAT(names(), ::testing::Contains("checkpoint-000000001.safetensors"));
+}
+
+TEST_F(Checkpoint, IsNotWrittenWithinAWindow) {
+  TrainOptions options;
+  options.gradient_accumulation_steps = 2;
+  tiny::Training training(options);
+  train(training, 3);
+  EXPECT_EQ(refusal([&] { save_checkpoint(path_, *training.trainer, of_tiny(), 2); }).code(),
+            ErrorCode::invalid_argument);
+  EXPECT_TRUE(names().empty());
+}
+
+TEST_F(Checkpoint, LoadsWeightsAloneWhenAskedTo) {
+  tiny::Training saved;
+  train(saved, 3);
+  const fs::path path = save_checkpoint(path_, *saved.trainer, of_tiny(), 2);
+  tiny::Training loaded;
+  train(loaded, 1);
+  const Named optimizer = clones(loaded.trainer->optimizer().state());
+  const at::Tensor generator = at::detail::getDefaultCPUGenerator().get_state();
+  load_checkpoint(path, *loaded.trainer, "tiny", /*weights_only=*/true);
+  expect_equal(loaded.trainer->model().parameters, saved.trainer->model().parameters);
+  expect_equal(loaded.trainer->model().buffers, saved.trainer->model().buffers);
+  expect_equal(loaded.trainer->optimizer().state(), optimizer);
+  EXPECT_EQ(loaded.trainer->progress().optimizer_steps, 1);
+  EXPECT_TRUE(at::detail::getDefaultCPUGenerator().get_state().equal(generator));
+}
+
+// Files of this process may grow to `bytes` and no further, as on a disk that is full.
+class FullDisk {
+ public:
+  explicit FullDisk(rlim_t bytes) : signal_(std::signal(SIGXFSZ, SIG_IGN)) {
+    ::getrlimit(RLIMIT_FSIZE, &before_);
+    const rlimit limit{bytes, before_.rlim_max};
+    ::setrlimit(RLIMIT_FSIZE, &limit);
+  }
+  ~FullDisk() {
+    ::setrlimit(RLIMIT_FSIZE, &before_);
+    std::signal(SIGXFSZ, signal_);
+  }
+
+ private:
+  rlimit before_{};
+  void (*signal_)(int);
+};
+
+TEST_F(Checkpoint, OnAFullDiskLeavesTheOlderOneAndNothingElse) {
+  tiny::Training training;
+  train(training, 1);
+  save_checkpoint(path_, *training.trainer, of_tiny(), 1);
+  const Named wanted = clones(training.tensors());
+  train(training, 1);
+  std::optional<Error> error;
+  {
+    FullDisk full(4096);
+    error = refusal([&] { save_checkpoint(path_, *training.trainer, of_tiny(), 1); });
+  }
+  EXPECT_EQ(error->code(), ErrorCode::io) << error->what();
+  EXPECT_THAT(error->what(), HasSubstr("checkpoint-000000002"));
+  EXPECT_THAT(names(), ::testing::ElementsAre("checkpoint-000000001.safetensors"));
+  std::vector<std::string> warnings;
+  ASSERT_TRUE(load_newest_checkpoint(path_, *training.trainer, "tiny", false, warnings).has_value());
+  expect_equal(training.tensors(), wanted);
+}
+
+}  // namespace
+}  // namespace headrace
