@@ -8,6 +8,7 @@ function(headrace_tree_check name)
 endfunction()
 
 headrace_tree_check(modules_include_only_what_their_line_names tools/layer_check.py)
+headrace_tree_check(public_headers_stand_alone tools/header_check.py)
 headrace_tree_check(names_follow_the_style tools/names_check.py)
 # Without LibTorch half of the tests that the ledger names are not there.
 if(HEADRACE_TORCH)

@@ -1,7 +1,6 @@
 // Writes what open_source and the Loader make of an ImageFolder: folder_parity_test.py compares it with torchvision's.
 //   folder_probe list DIR train|val|test      {"classes": [names], "samples": [[name, label], ...]}
 //   folder_probe load DIR SIZE RESIZE     of DIR/test, in its order, for evaluation: float32, N x 3 x SIZE x SIZE
-#include <headrace/error.h>
 #include <headrace/loader.h>
 #include <headrace/source.h>
 
@@ -10,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "core/base/fail.h"
 #include "core/base/run_program.h"
 
 namespace {

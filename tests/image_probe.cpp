@@ -7,7 +7,6 @@
 //                                            and out_begin of both axes, then the first 64 draws; CROP may be
 //                                            "evaluation"
 #include <fmt/format.h>
-#include <headrace/error.h>
 
 #include <cstdio>
 #include <iostream>
@@ -16,6 +15,7 @@
 #include <string>
 #include <vector>
 
+#include "core/base/fail.h"
 #include "core/base/files.h"
 #include "core/base/run_program.h"
 #include "data/transform/crop.h"

@@ -4,7 +4,7 @@
 #include <ATen/core/Tensor.h>
 #include <fmt/format.h>
 #include <headrace/error.h>
-#include <headrace/options.h>
+#include <headrace/option_fields.h>
 
 #include <cstdio>
 #include <exception>

@@ -12,6 +12,7 @@ import pytest
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "tools"))
 
+import header_check as headers  # noqa: E402
 import layer_check as layers  # noqa: E402
 import names_check as names  # noqa: E402
 import requirements_check as requirements  # noqa: E402
@@ -89,6 +90,21 @@ def test_layers_that_are_broken_are_found(tmp_path):
     ):
         found = layer_findings(tmp_path / "tree", {path: text})
         assert wanted in found, (path, text, found)
+
+
+def test_a_public_header_that_leans_on_others_is_found():
+    sound = "#include <headrace/error.h>\n#include <ATen/core/Tensor.h>\n#include <vector>\n"
+    public = {"headrace/error.h"}.__contains__
+    assert headers.findings_for("x.h", sound, public) == []
+    for foreign in ("<fmt/format.h>", "<nlohmann/json_fwd.hpp>", '"base/hash.h"', '"headrace/error.h"', "<headrace/hash.h>",
+                    "<unistd.h>", "<torch/torch.h>"):
+        assert f"x.h:1: includes {foreign[1:-1]}" in headers.findings_for("x.h", f"#include {foreign}\n", public)[0]
+
+
+def test_a_public_header_of_more_than_150_lines_of_code_is_found():
+    code = "int a;\n\n// A line.\n"
+    assert headers.findings_for("x.h", code * 150, bool) == []
+    assert "151 lines of code" in headers.findings_for("x.h", code * 151, bool)[0]
 
 
 def test_a_circle_is_told_from_two_ways_to_the_same_file():

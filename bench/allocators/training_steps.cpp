@@ -2,7 +2,6 @@
 // milliseconds and the median minor page faults of a step, and the largest resident size.
 //   training_steps RECIPE system|arena STEPS
 #include <fmt/format.h>
-#include <headrace/error.h>
 #include <headrace/loader.h>
 #include <sys/resource.h>
 
@@ -13,6 +12,7 @@
 
 #include "app/recipe/recipe.h"
 #include "core/base/clock.h"
+#include "core/base/fail.h"
 #include "core/base/middle.h"
 #include "core/base/run_program.h"
 #include "core/hardware/machine.h"

@@ -6,7 +6,6 @@
 //   wait FOLDER CONSUMER BATCHES THREADS     every request's wait. CONSUMER: sleeps | computes (50 ms) | none
 #include <fmt/format.h>
 #include <fmt/ranges.h>
-#include <headrace/error.h>
 #include <headrace/loader.h>
 #include <headrace/source.h>
 #include <unistd.h>
@@ -25,6 +24,7 @@
 #include <vector>
 
 #include "core/base/clock.h"
+#include "core/base/fail.h"
 #include "core/base/hash.h"
 #include "core/base/kernel_sets.h"
 #include "core/base/random.h"

@@ -3,7 +3,6 @@
 //   training_first_batch RECIPE training   builds the whole training, network and optimizer included, and takes one
 //   batch
 #include <fmt/format.h>
-#include <headrace/error.h>
 #include <headrace/loader.h>
 #include <headrace/source.h>
 
@@ -13,6 +12,7 @@
 
 #include "app/recipe/recipe.h"
 #include "core/base/clock.h"
+#include "core/base/fail.h"
 #include "core/base/run_program.h"
 #include "core/hardware/machine.h"
 #include "engine/assembly/training.h"

@@ -3,13 +3,13 @@
 // line.
 //   photo_loader FOLDER SIZE BATCH THREADS IMAGES SEED       FOLDER: ImageFolder layout
 #include <fmt/format.h>
-#include <headrace/error.h>
 #include <headrace/loader.h>
 
 #include <string>
 #include <vector>
 
 #include "core/base/clock.h"
+#include "core/base/fail.h"
 #include "core/base/run_program.h"
 
 namespace {

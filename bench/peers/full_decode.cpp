@@ -3,7 +3,6 @@
 //   full_decode FOLDER THREADS SECONDS       FOLDER: what prepare.py made
 #include <fcntl.h>
 #include <fmt/format.h>
-#include <headrace/error.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -20,6 +19,7 @@
 
 #include <jpeglib.h>
 
+#include "core/base/fail.h"
 #include "core/base/files.h"
 #include "core/base/run_program.h"
 #include "core/hardware/machine.h"

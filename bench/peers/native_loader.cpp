@@ -1,7 +1,6 @@
 // headrace::Loader without Python and without LibTorch: the work of headrace_loader.py. Prints one JSON line.
 //   native_loader FOLDER WORK THREADS SECONDS       FOLDER: what prepare.py made; WORK: see protocol.py
 // The first batch counts from PEER_STARTED_NS of the environment, the monotonic clock just before exec.
-#include <headrace/error.h>
 #include <headrace/loader.h>
 
 #include <cstdlib>
@@ -9,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "core/base/fail.h"
 #include "core/base/run_program.h"
 #include "core/hardware/machine.h"
 #include "window.h"

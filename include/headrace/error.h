@@ -1,15 +1,12 @@
-// One exception type for a call that cannot do its job, and a check for our own mistakes.
+// One exception type for a call that cannot do its job.
 //
 // A message is one line, starts with the module, and says what was wanted and what was found:
 // "data: train-labels.gz: 59,999 labels, 60,000 images". LibTorch's c10::Error passes through and is translated once,
 // at an edge (torch/tensor/translate.h).
 #pragma once
 
-#include <fmt/format.h>
-
 #include <stdexcept>
 #include <string>
-#include <utility>
 
 namespace headrace {
 
@@ -36,22 +33,6 @@ class Error : public std::runtime_error {
  private:
   ErrorCode code_;
 };
-
-// Throws Error with a message formatted by fmt: fail(ErrorCode::io, "base: cannot open {}: {}", path, reason).
-template <class... Args>
-[[noreturn]] void fail(ErrorCode code, fmt::format_string<Args...> format, Args&&... args) {
-  throw Error(code, fmt::format(format, std::forward<Args>(args)...));
-}
-
-namespace detail {
-[[noreturn]] void check_failed(const char* expression, const char* file, int line, const std::string& message) noexcept;
-}
-
-// Our own mistake: prints expression, place and message to stderr and aborts, also in release builds.
-#define HEADRACE_CHECK(condition, ...) \
-  (static_cast<bool>(condition)        \
-       ? void(0)                       \
-       : ::headrace::detail::check_failed(#condition, __FILE__, __LINE__, fmt::format(__VA_ARGS__)))
 
 // What every switch reports (honesty rule H-1): a feature that could not be applied never reports itself as on.
 struct Applied {

@@ -2,14 +2,13 @@
 #pragma once
 
 #include <ATen/core/Tensor.h>
+#include <headrace/options/optimizer.h>
 
 #include <cstddef>
 #include <functional>
 #include <string>
 #include <utility>
 #include <vector>
-
-#include "torch/train/train_options.h"
 
 namespace headrace {
 

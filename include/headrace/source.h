@@ -1,6 +1,8 @@
 // Samples by index, as stored.
 #pragma once
 
+#include <headrace/options/data.h>
+
 #include <array>
 #include <cstdint>
 #include <filesystem>
@@ -10,8 +12,6 @@
 #include <string>
 #include <string_view>
 #include <vector>
-
-#include "data/loader/data_options.h"
 
 namespace headrace {
 

@@ -5,6 +5,9 @@
 #include <headrace/loader.h>
 #include <headrace/model_state.h>
 #include <headrace/optimizer.h>
+#include <headrace/options/lr_scheduler.h>
+#include <headrace/options/model.h>
+#include <headrace/options/train.h>
 
 #include <cstdint>
 #include <functional>
@@ -12,9 +15,6 @@
 #include <memory>
 #include <optional>
 #include <string>
-
-#include "torch/model/model_options.h"
-#include "torch/train/train_options.h"
 
 namespace headrace {
 

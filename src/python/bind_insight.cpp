@@ -1,4 +1,6 @@
-#include <headrace/insight.h>
+#include <headrace/diagnosis.h>
+#include <headrace/profile_summary.h>
+#include <headrace/time_split.h>
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 #include <pybind11/stl/filesystem.h>
@@ -8,6 +10,7 @@
 
 #include "app/cli/doctor.h"
 #include "core/hardware/machine.h"
+#include "insight/diagnose/json.h"
 #include "python/bindings.h"
 #include "python/insight_report.h"
 #include "python/keywords.h"

@@ -1,5 +1,4 @@
-#include <headrace/error.h>
-#include <headrace/options.h>
+#include <headrace/option_fields.h>
 #include <headrace/trace.h>
 #include <pybind11/stl.h>
 
@@ -8,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "core/base/fail.h"
 #include "python/bindings.h"
 #include "python/python_tune.h"
 #include "torch/tensor/allocator.h"

@@ -1,5 +1,7 @@
 #include "python/insight_report.h"
 
+#include <headrace/report.h>
+
 #include <utility>
 
 #include "core/base/clock.h"

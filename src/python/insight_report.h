@@ -1,7 +1,7 @@
 // From a trace recorded in Python to a diagnosis and a report.
 #pragma once
 
-#include <headrace/insight.h>
+#include <headrace/diagnosis.h>
 
 #include <cstdint>
 #include <filesystem>

@@ -1,8 +1,11 @@
 #include "python/keywords.h"
 
+#include <headrace/option_fields.h>
 #include <pybind11/stl.h>
 
 #include <nlohmann/json.hpp>
+
+#include "core/base/fail.h"
 
 namespace headrace::python {
 namespace {

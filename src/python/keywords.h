@@ -1,7 +1,7 @@
 // Python's keywords as options: the same names, ranges and sentences as in TOML and on the command line.
 #pragma once
 
-#include <headrace/options.h>
+#include <headrace/option_fields.h>
 #include <pybind11/pybind11.h>
 
 #include <nlohmann/json_fwd.hpp>

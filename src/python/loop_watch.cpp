@@ -1,7 +1,9 @@
 #include "python/loop_watch.h"
 
-#include <headrace/error.h>
-#include <headrace/insight.h>
+#include <headrace/diagnosis.h>
+#include <headrace/profile_summary.h>
+#include <headrace/report.h>
+#include <headrace/time_split.h>
 #include <torch/headeronly/version.h>
 
 #include <algorithm>
@@ -11,6 +13,8 @@
 #include "app/cli/console.h"
 #include "app/cli/environment.h"
 #include "core/base/clock.h"
+#include "core/base/fail.h"
+#include "insight/diagnose/json.h"
 #include "python/any_loader.h"
 #include "torch/tensor/compute.h"
 

@@ -7,7 +7,8 @@
 // beside Python's own.
 #pragma once
 
-#include <headrace/insight.h>
+#include <headrace/diagnosis.h>
+#include <headrace/report.h>
 #include <headrace/trace.h>
 #include <pybind11/pybind11.h>
 
@@ -18,6 +19,7 @@
 #include <thread>
 #include <vector>
 
+#include <nlohmann/json_fwd.hpp>
 #include "core/hardware/machine.h"
 #include "python/loop_memory.h"
 

@@ -1,11 +1,10 @@
 #include "python/module_state.h"
 
-#include <headrace/error.h>
-
 #include <memory>
 #include <utility>
 #include <vector>
 
+#include "core/base/fail.h"
 #include "python/tensor_object.h"
 
 namespace headrace::python {

@@ -1,6 +1,6 @@
 #include "python/module_trainer.h"
 
-#include <headrace/error.h>
+#include <headrace/option_fields.h>
 #include <headrace/trace.h>
 #include <pybind11/stl.h>
 
@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "core/base/clock.h"
+#include "core/base/fail.h"
 #include "core/hardware/machine.h"
 #include "python/keywords.h"
 #include "python/loop_memory.h"

@@ -1,6 +1,6 @@
 #include "python/native_loader.h"
 
-#include <headrace/error.h>
+#include <headrace/option_fields.h>
 #include <pybind11/stl.h>
 #include <unistd.h>
 
@@ -15,8 +15,10 @@
 
 #include "app/advice/loading_input.h"
 #include "core/base/clock.h"
+#include "core/base/fail.h"
 #include "core/hardware/machine.h"
 #include "data/source/held_out.h"
+#include "insight/diagnose/json.h"
 #include "python/keywords.h"
 #include "python/python_source.h"
 #include "python/tensor_object.h"

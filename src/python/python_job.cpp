@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "core/base/clock.h"
+#include "core/base/fail.h"
 #include "core/base/middle.h"
 #include "python/any_loader.h"
 #include "python/native_loader.h"

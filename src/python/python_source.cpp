@@ -8,6 +8,8 @@
 #include <mutex>
 #include <utility>
 
+#include "core/base/fail.h"
+
 namespace headrace::python {
 namespace {
 

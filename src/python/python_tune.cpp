@@ -1,6 +1,6 @@
 #include "python/python_tune.h"
 
-#include <headrace/insight.h>
+#include <headrace/report.h>
 #include <headrace/trace.h>
 #include <pybind11/stl.h>
 #include <torch/headeronly/version.h>
@@ -16,10 +16,13 @@
 #include "app/cli/console.h"
 #include "app/cli/environment.h"
 #include "core/base/clock.h"
+#include "core/base/fail.h"
 #include "core/base/files.h"
 #include "core/hardware/machine.h"
 #include "engine/assembly/training_job.h"
+#include "insight/diagnose/json.h"
 #include "insight/measure/measure.h"
+#include "insight/tune/ledger_json.h"
 #include "insight/tune/ledger_report.h"
 #include "python/python_job.h"
 #include "torch/tensor/compute.h"

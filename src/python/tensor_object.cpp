@@ -1,7 +1,8 @@
 #include "python/tensor_object.h"
 
-#include <headrace/error.h>
 #include <torch/csrc/autograd/python_variable.h>
+
+#include "core/base/fail.h"
 
 namespace headrace::python {
 

@@ -1,9 +1,8 @@
 #include "python/torch_optimizer.h"
 
-#include <headrace/error.h>
-
 #include <utility>
 
+#include "core/base/fail.h"
 #include "python/tensor_object.h"
 
 namespace headrace::python {

@@ -1,10 +1,10 @@
 #include "python/trace_scope.h"
 
-#include <headrace/error.h>
-
 #include <memory>
 #include <mutex>
 #include <unordered_map>
+
+#include "core/base/fail.h"
 
 namespace headrace::python {
 

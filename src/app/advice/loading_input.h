@@ -1,8 +1,9 @@
 // What advice on loading needs, from a loader that has delivered some batches.
 #pragma once
 
-#include <headrace/insight.h>
 #include <headrace/loader.h>
+#include <headrace/loading_advice.h>
+#include <headrace/report.h>
 
 #include <cstdint>
 #include <optional>

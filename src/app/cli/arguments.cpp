@@ -1,5 +1,6 @@
 #include "app/cli/arguments.h"
 
+#include <headrace/option_fields.h>
 #include <CLI/App.hpp>
 #include <CLI/Config.hpp>
 #include <CLI/Formatter.hpp>
@@ -10,6 +11,7 @@
 
 #include "app/recipe/recipe.h"
 #include "core/base/build_info.h"
+#include "core/base/fail.h"
 #include "core/hardware/machine.h"
 
 namespace headrace {

@@ -1,6 +1,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <headrace/error.h>
+#include <headrace/option_fields.h>
+#include <headrace/options/train.h>
 #include <headrace/source.h>
 #include <headrace/trace.h>
 #include <pty.h>
@@ -24,7 +26,6 @@
 #include "core/base/hash.h"
 #include "core/base/temporary_folder.h"
 #include "core/hardware/machine.h"
-#include "torch/train/train_options.h"
 
 namespace headrace {
 namespace {

@@ -1,6 +1,5 @@
 #include "app/cli/console.h"
 
-#include <headrace/error.h>
 #include <sys/ioctl.h>
 #include <unistd.h>
 
@@ -11,6 +10,7 @@
 #include <nlohmann/json.hpp>
 
 #include "core/base/clock.h"
+#include "core/base/fail.h"
 #include "core/base/files.h"
 
 namespace headrace {

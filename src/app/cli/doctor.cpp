@@ -1,5 +1,9 @@
 #include "app/cli/doctor.h"
 
+#include <fmt/format.h>
+#include <headrace/error.h>
+#include <headrace/report.h>
+
 #include <charconv>
 #include <nlohmann/json.hpp>
 

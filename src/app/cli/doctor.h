@@ -1,7 +1,7 @@
 // The verb doctor: what is wrong with this machine, or with the files of a run.
 #pragma once
 
-#include <headrace/insight.h>
+#include <headrace/diagnosis.h>
 
 #include <filesystem>
 #include <string>

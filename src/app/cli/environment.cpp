@@ -1,5 +1,6 @@
 #include "app/cli/environment.h"
 
+#include <fmt/format.h>
 #include <headrace/error.h>
 #include <unistd.h>
 

@@ -1,10 +1,13 @@
 #include "app/cli/explain.h"
 
+#include <headrace/option_fields.h>
+#include <headrace/option_text.h>
 #include <headrace/tune.h>
 
 #include <nlohmann/json.hpp>
 
 #include "app/recipe/recipe.h"
+#include "core/base/fail.h"
 #include "core/base/files.h"
 
 namespace headrace {
@@ -70,7 +73,7 @@ std::string options_document() {
 
 std::string schema_document() {
   Recipe recipe;
-  return options_schema(fields_of(recipe), "Headrace recipe").dump(2) + "\n";
+  return options_schema(fields_of(recipe), "Headrace recipe") + "\n";
 }
 
 int run_explain(const Invocation& invocation, Console& console) {

@@ -1,12 +1,12 @@
 #include "app/cli/pack.h"
 
-#include <headrace/error.h>
 #include <headrace/source.h>
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
 #include "core/base/clock.h"
+#include "core/base/fail.h"
 #include "core/exec/stop.h"
 #include "core/hardware/machine.h"
 #include "data/pack/index_build.h"

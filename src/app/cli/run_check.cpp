@@ -14,6 +14,7 @@
 #include "app/cli/run_contents.h"
 #include "app/cli/safetensors_check.h"
 #include "app/recipe/recipe.h"
+#include "core/base/fail.h"
 #include "core/base/files.h"
 
 namespace headrace {

@@ -1,14 +1,19 @@
 #include "app/cli/run_contents.h"
 
+#include <fmt/format.h>
+#include <headrace/error.h>
+#include <headrace/options/train.h>
+#include <headrace/report.h>
+
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
+#include <nlohmann/json.hpp>
 
 #include "core/base/middle.h"
 #include "core/exec/cores.h"
 #include "core/memory/trend.h"
 #include "data/source/held_out.h"
-#include "torch/train/train_options.h"
 
 namespace headrace {
 namespace {

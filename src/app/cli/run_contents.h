@@ -1,7 +1,7 @@
 // What the files of a run tell: how it went, and what its checkpoints need to go on here.
 #pragma once
 
-#include <headrace/insight.h>
+#include <headrace/diagnosis.h>
 
 #include <filesystem>
 #include <map>

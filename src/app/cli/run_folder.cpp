@@ -1,6 +1,8 @@
 #include "app/cli/run_folder.h"
 
-#include <headrace/insight.h>
+#include <headrace/option_fields.h>
+#include <headrace/option_text.h>
+#include <headrace/report.h>
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
@@ -9,7 +11,9 @@
 #include "app/cli/environment.h"
 #include "core/base/build_info.h"
 #include "core/base/clock.h"
+#include "core/base/fail.h"
 #include "core/hardware/machine.h"
+#include "insight/diagnose/json.h"
 
 namespace headrace {
 namespace {

@@ -1,7 +1,8 @@
 #include "app/cli/torch_library.h"
 
 #include <dlfcn.h>
-#include <headrace/error.h>
+
+#include "core/base/fail.h"
 
 namespace headrace {
 namespace {

@@ -1,9 +1,14 @@
 #include "app/recipe/recipe.h"
 
+#include <headrace/option_fields.h>
+#include <headrace/option_text.h>
+
 #include <algorithm>
 #include <cmath>
 
+#include "core/base/fail.h"
 #include "core/base/files.h"
+#include "core/options/contradictions.h"
 
 namespace headrace {
 namespace {

@@ -1,7 +1,13 @@
 // One TOML file = one value made of the modules' option structs. LibTorch-free: it sees *_options.h headers alone.
 #pragma once
 
-#include <headrace/options.h>
+#include <headrace/option_fields.h>
+#include <headrace/options/data.h>
+#include <headrace/options/lr_scheduler.h>
+#include <headrace/options/model.h>
+#include <headrace/options/optimizer.h>
+#include <headrace/options/train.h>
+#include <headrace/options/tune.h>
 
 #include <cstdint>
 #include <filesystem>
@@ -10,10 +16,6 @@
 #include <vector>
 
 #include "core/hardware/compute_options.h"
-#include "data/loader/data_options.h"
-#include "insight/tune/tune_options.h"
-#include "torch/model/model_options.h"
-#include "torch/train/train_options.h"
 
 namespace headrace {
 

@@ -2,7 +2,8 @@
 // filled with a recipe of every key.
 //   build/fuzz/bin/recipe_fuzz -max_total_time=600 FOLDER
 #include <headrace/error.h>
-#include <headrace/options.h>
+#include <headrace/option_fields.h>
+#include <headrace/option_text.h>
 
 #include <cstdlib>
 #include <filesystem>

@@ -3,6 +3,9 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <headrace/error.h>
+#include <headrace/option_fields.h>
+#include <headrace/option_text.h>
 
 #include <cstdlib>
 #include <fstream>

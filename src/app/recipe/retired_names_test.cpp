@@ -1,7 +1,8 @@
 // What is said of, and made of, names that earlier versions had.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <headrace/options.h>
+#include <headrace/error.h>
+#include <headrace/option_fields.h>
 
 #include "app/recipe/recipe.h"
 #include "core/base/error_of.h"

@@ -1,4 +1,3 @@
-#include <headrace/error.h>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -9,6 +8,7 @@
 
 #include "core/base/build_info.h"
 #include "core/base/clock.h"
+#include "core/base/fail.h"
 
 namespace headrace {
 namespace {

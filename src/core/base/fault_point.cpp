@@ -1,7 +1,5 @@
 #include "core/base/fault_point.h"
 
-#include <headrace/error.h>
-
 #include <atomic>
 #include <charconv>
 #include <csignal>
@@ -10,6 +8,8 @@
 #include <string>
 #include <string_view>
 #include <utility>
+
+#include "core/base/fail.h"
 
 namespace headrace {
 namespace {

@@ -1,7 +1,5 @@
 #include "core/base/files.h"
 
-#include <headrace/error.h>
-
 #include <fcntl.h>
 #include <sys/file.h>
 #include <sys/stat.h>
@@ -13,6 +11,7 @@
 #include <cstdlib>
 #include <utility>
 
+#include "core/base/fail.h"
 #include "core/base/fault_point.h"
 
 namespace headrace {

@@ -1,9 +1,9 @@
 #include "core/base/middle.h"
 
-#include <headrace/error.h>
-
 #include <algorithm>
 #include <cstddef>
+
+#include "core/base/fail.h"
 
 namespace headrace {
 

@@ -1,6 +1,6 @@
 #include "core/base/random.h"
 
-#include <headrace/error.h>
+#include "core/base/fail.h"
 
 namespace headrace {
 namespace {

@@ -2,9 +2,10 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <headrace/error.h>
 
 #include <array>
+
+#include "core/base/fail.h"
 
 namespace headrace {
 namespace {

@@ -1,12 +1,12 @@
 #include "core/base/temporary_folder.h"
 
-#include <headrace/error.h>
 #include <stdlib.h>
 
 #include <cerrno>
 #include <string>
 #include <system_error>
 
+#include "core/base/fail.h"
 #include "core/base/files.h"
 
 namespace headrace {

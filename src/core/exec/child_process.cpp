@@ -1,7 +1,6 @@
 #include "core/exec/child_process.h"
 
 #include <fcntl.h>
-#include <headrace/error.h>
 #include <poll.h>
 #include <spawn.h>
 #include <string.h>
@@ -13,6 +12,7 @@
 #include <csignal>
 #include <utility>
 
+#include "core/base/fail.h"
 #include "core/base/files.h"
 
 extern char** environ;

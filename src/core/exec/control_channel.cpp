@@ -1,6 +1,5 @@
 #include "core/exec/control_channel.h"
 
-#include <headrace/error.h>
 #include <poll.h>
 #include <sys/socket.h>
 
@@ -9,6 +8,7 @@
 #include <cstddef>
 #include <span>
 
+#include "core/base/fail.h"
 #include "core/base/files.h"
 
 namespace headrace {

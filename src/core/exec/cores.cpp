@@ -1,7 +1,8 @@
 #include "core/exec/cores.h"
 
-#include <headrace/error.h>
 #include <headrace/options.h>
+
+#include "core/base/fail.h"
 
 namespace headrace {
 namespace {

@@ -1,12 +1,12 @@
 #include "core/exec/shared_memory.h"
 
 #include <fcntl.h>
-#include <headrace/error.h>
 #include <sys/mman.h>
 
 #include <cerrno>
 #include <utility>
 
+#include "core/base/fail.h"
 #include "core/base/files.h"
 
 namespace headrace {

@@ -1,12 +1,12 @@
 #include "core/exec/stop.h"
 
-#include <headrace/error.h>
-
 #include <unistd.h>
 
 #include <atomic>
 #include <cerrno>
 #include <csignal>
+
+#include "core/base/fail.h"
 
 namespace headrace {
 namespace {

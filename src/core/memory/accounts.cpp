@@ -1,10 +1,10 @@
 #include "core/memory/accounts.h"
 
-#include <headrace/error.h>
-
 #include <algorithm>
 #include <mutex>
 #include <utility>
+
+#include "core/base/fail.h"
 
 namespace headrace {
 

@@ -1,7 +1,5 @@
 #include "core/memory/arena.h"
 
-#include <headrace/error.h>
-
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -9,6 +7,8 @@
 #include <cerrno>
 #include <cstring>
 #include <iterator>
+
+#include "core/base/fail.h"
 
 namespace headrace {
 namespace {

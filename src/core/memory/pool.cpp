@@ -1,12 +1,12 @@
 #include "core/memory/pool.h"
 
-#include <headrace/error.h>
-
 #include <algorithm>
 #include <mutex>
 #include <new>
 #include <utility>
 #include <vector>
+
+#include "core/base/fail.h"
 
 namespace headrace {
 namespace {

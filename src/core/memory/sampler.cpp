@@ -1,6 +1,5 @@
 #include "core/memory/sampler.h"
 
-#include <headrace/error.h>
 #include <headrace/trace.h>
 
 #include <algorithm>
@@ -15,6 +14,7 @@
 #include <vector>
 
 #include "core/base/clock.h"
+#include "core/base/fail.h"
 #include "core/hardware/machine.h"
 
 namespace headrace {

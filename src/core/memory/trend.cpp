@@ -1,11 +1,11 @@
 #include "core/memory/trend.h"
 
-#include <headrace/error.h>
-
 #include <algorithm>
 #include <cmath>
 #include <map>
 #include <vector>
+
+#include "core/base/fail.h"
 
 namespace headrace {
 namespace {

@@ -1,9 +1,10 @@
 // Keys: their tables, and what a misspelt one was meant to be.
-#include <headrace/options.h>
+#include <headrace/option_fields.h>
 
 #include <algorithm>
 #include <iterator>
 
+#include "core/base/fail.h"
 #include "core/options/keys.h"
 
 namespace headrace {

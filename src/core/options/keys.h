@@ -1,7 +1,7 @@
 // What this module calls keys and kinds in more than one source.
 #pragma once
 
-#include <headrace/options.h>
+#include <headrace/option_fields.h>
 
 namespace headrace {
 

@@ -1,9 +1,12 @@
-// Values as text and back, and the words of the errors that Field::set throws.
-#include <headrace/options.h>
+// Values as text and back, and how each kind of option is read and set.
+#include <headrace/option_fields.h>
 
 #include <charconv>
 #include <cmath>
+#include <cstdlib>
+#include <limits>
 
+#include "core/base/fail.h"
 #include "core/options/keys.h"
 #include "core/options/utf8.h"
 
@@ -67,6 +70,50 @@ struct TomlText {
   std::string operator()(const std::vector<std::string>& values) const { return list_text(values, quoted); }
 };
 
+[[noreturn]] void wrong_type(const std::string& key, FieldKind wanted, const std::string& found) {
+  fail(ErrorCode::invalid_argument, "{} must be {}, found {}", key, wanted_words(wanted), found);
+}
+
+[[noreturn]] void out_of_range(const std::string& key, const std::string& range, const std::string& found) {
+  fail(ErrorCode::invalid_argument, "{} must be {}, found {}", key, range, found);
+}
+
+// Whether a value is a whole number's AUTOTUNE.
+bool is_auto(const OptionValue& value) {
+  const auto* text = std::get_if<std::string>(&value);
+  const auto* number = std::get_if<std::int64_t>(&value);
+  return (text != nullptr && *text == kAuto) || (number != nullptr && *number == AUTOTUNE);
+}
+
+void check_text(const std::string& key, const std::string& text) {
+  const std::size_t place = utf8_text_length(text);
+  if (place == text.size()) return;
+  fail(ErrorCode::invalid_argument, "{} must be UTF-8 text without NUL, found byte 0x{:02x}", key,
+       static_cast<unsigned>(static_cast<unsigned char>(text[place])));
+}
+
+template <class Number>
+void set_bounds(Field& field, const Range<Number>* range) {
+  if (range == nullptr) return;
+  field.low = static_cast<double>(range->low);
+  field.high = static_cast<double>(range->high);
+  field.range = fmt::format("{} to {}", range->low, range->high);
+}
+
+// What holds for a real number: finite, and in the field's range.
+class RealCheck {
+ public:
+  explicit RealCheck(const Field& field) : key_(field.key), range_(field.range), low_(field.low), high_(field.high) {}
+  void operator()(double value) const {
+    if (!std::isfinite(value)) out_of_range(key_, range_.empty() ? "a finite number" : range_, real_text(value));
+    if (value < low_ || value > high_) out_of_range(key_, range_, real_text(value));
+  }
+
+ private:
+  std::string key_, range_;
+  double low_, high_;
+};
+
 template <class Number>
 Number parse_number(const Field& field, FieldKind wanted, std::string_view text) {
   std::string_view digits = text;
@@ -77,7 +124,7 @@ Number parse_number(const Field& field, FieldKind wanted, std::string_view text)
   if (error == std::errc::result_out_of_range && stop == end) {
     fail(ErrorCode::invalid_argument, "{}: {} does not fit in 64 bits", field.key, text);
   }
-  if (error != std::errc{} || stop != end) detail::wrong_type(field.key, wanted, quoted(text));
+  if (error != std::errc{} || stop != end) wrong_type(field.key, wanted, quoted(text));
   return value;
 }
 
@@ -100,35 +147,6 @@ std::vector<std::string> split_at_commas(std::string_view text) {
 
 std::string to_toml(const OptionValue& value) {
   return std::visit(TomlText{}, value);
-}
-
-OptionValue parse_option(const Field& field, std::string_view text) {
-  switch (field.kind) {
-    case FieldKind::boolean:
-      if (text == "true") return true;
-      if (text == "false") return false;
-      detail::wrong_type(field.key, field.kind, quoted(text));
-    case FieldKind::integer:
-      if (field.or_auto && !looks_like_number(text)) return std::string(text);  // "auto", or refused with the range.
-      return parse_number<std::int64_t>(field, field.kind, text);
-    case FieldKind::real:
-      return parse_number<double>(field, field.kind, text);
-    case FieldKind::text:
-    case FieldKind::choice:
-      return std::string(text);
-    case FieldKind::reals: {
-      std::vector<double> values;
-      for (const std::string& part : split_at_commas(text)) {
-        values.push_back(parse_number<double>(field, field.kind, part));
-      }
-      return values;
-    }
-    case FieldKind::texts:
-      return split_at_commas(text);
-    case FieldKind::tables:
-      break;
-  }
-  detail::wrong_type(field.key, field.kind, quoted(text));
 }
 
 const char* wanted_words(FieldKind kind) {
@@ -154,9 +172,38 @@ const char* wanted_words(FieldKind kind) {
   return "";
 }
 
-OptionValue detail::number_or_auto(std::int64_t value) {
-  if (value == AUTOTUNE) return std::string(kAuto);
-  return value;
+OptionValue parse_option(const Field& field, std::string_view text) {
+  switch (field.kind) {
+    case FieldKind::boolean:
+      if (text == "true") return true;
+      if (text == "false") return false;
+      wrong_type(field.key, field.kind, quoted(text));
+    case FieldKind::integer:
+      if (field.or_auto && !looks_like_number(text)) return std::string(text);  // "auto", or refused with the range.
+      return parse_number<std::int64_t>(field, field.kind, text);
+    case FieldKind::real:
+      return parse_number<double>(field, field.kind, text);
+    case FieldKind::text:
+    case FieldKind::choice:
+      return std::string(text);
+    case FieldKind::reals: {
+      std::vector<double> values;
+      for (const std::string& part : split_at_commas(text)) {
+        values.push_back(parse_number<double>(field, field.kind, part));
+      }
+      return values;
+    }
+    case FieldKind::texts:
+      return split_at_commas(text);
+    case FieldKind::tables:
+      break;
+  }
+  wrong_type(field.key, field.kind, quoted(text));
+}
+
+void detail::choice_without_name() noexcept {
+  HEADRACE_CHECK(false, "options: a value without a name in its choices()");
+  std::abort();
 }
 
 OptionValue detail::choice_value(std::string_view name) {
@@ -164,46 +211,105 @@ OptionValue detail::choice_value(std::string_view name) {
   return std::string(name);
 }
 
-bool detail::is_auto(const OptionValue& value) {
-  const auto* text = std::get_if<std::string>(&value);
-  const auto* number = std::get_if<std::int64_t>(&value);
-  return (text != nullptr && *text == kAuto) || (number != nullptr && *number == AUTOTUNE);
-}
-
-void detail::wrong_type(const std::string& key, FieldKind wanted, const std::string& found) {
-  fail(ErrorCode::invalid_argument, "{} must be {}, found {}", key, wanted_words(wanted), found);
-}
-
-void detail::out_of_range(const std::string& key, const std::string& range, const std::string& found) {
-  fail(ErrorCode::invalid_argument, "{} must be {}, found {}", key, range, found);
-}
-
-void detail::unknown_choice(const std::string& key, const std::vector<std::string>& names, const std::string& found) {
-  std::string list;
-  for (const std::string& name : names) list += (list.empty() ? "" : " | ") + name;
-  const std::string nearest = nearest_name(names, found);
-  fail(ErrorCode::invalid_argument, "{} must be {}, found {}{}", key, list, quoted(found),
+std::size_t detail::place_of_choice(const Field& field, const OptionValue& value) {
+  for (std::size_t i = 0; i < field.choices.size(); ++i) {
+    if (choice_value(field.choices[i]) == value || OptionValue{field.choices[i]} == value) return i;
+  }
+  if (!std::holds_alternative<std::string>(value)) out_of_range(field.key, field.range, to_toml(value));
+  const std::string& found = std::get<std::string>(value);
+  const std::string nearest = nearest_name(field.choices, found);
+  fail(ErrorCode::invalid_argument, "{} must be {}, found {}{}", field.key, field.range, quoted(found),
        nearest.empty() ? "" : fmt::format(", did you mean {}?", nearest));
 }
 
-void detail::check_real(const std::string& key, double value, double low, double high, const std::string& range) {
-  if (!std::isfinite(value)) out_of_range(key, range.empty() ? "a finite number" : range, real_text(value));
-  if (value < low || value > high) out_of_range(key, range, real_text(value));
+Field& detail::FieldCollector::add(const char* name, const char* sentence) {
+  Field field;
+  field.key = prefix_ + name;
+  field.sentence = sentence;
+  return out_.emplace_back(std::move(field));
 }
 
-void detail::check_text(const std::string& key, const std::string& text) {
-  const std::size_t place = utf8_text_length(text);
-  if (place == text.size()) return;
-  fail(ErrorCode::invalid_argument, "{} must be UTF-8 text without NUL, found byte 0x{:02x}", key,
-       static_cast<unsigned>(static_cast<unsigned char>(text[place])));
+void detail::bind_field(Field& field, bool& value) {
+  field.kind = FieldKind::boolean;
+  field.get = [&value] { return OptionValue{value}; };
+  field.set = [&value, key = field.key](const OptionValue& v) {
+    if (!std::holds_alternative<bool>(v)) wrong_type(key, FieldKind::boolean, to_toml(v));
+    value = std::get<bool>(v);
+  };
 }
 
-std::string detail::range_text(std::int64_t low, std::int64_t high) {
-  return fmt::format("{} to {}", low, high);
+void detail::bind_field(Field& field, std::string& value) {
+  field.kind = FieldKind::text;
+  field.get = [&value] { return OptionValue{value}; };
+  field.set = [&value, key = field.key](const OptionValue& v) {
+    if (!std::holds_alternative<std::string>(v)) wrong_type(key, FieldKind::text, to_toml(v));
+    check_text(key, std::get<std::string>(v));
+    value = std::get<std::string>(v);
+  };
 }
 
-std::string detail::range_text(double low, double high) {
-  return fmt::format("{} to {}", low, high);
+void detail::bind_field(Field& field, std::vector<std::string>& value) {
+  field.kind = FieldKind::texts;
+  field.get = [&value] { return OptionValue{value}; };
+  field.set = [&value, key = field.key](const OptionValue& v) {
+    if (!std::holds_alternative<std::vector<std::string>>(v)) wrong_type(key, FieldKind::texts, to_toml(v));
+    for (const std::string& text : std::get<std::vector<std::string>>(v)) check_text(key, text);
+    value = std::get<std::vector<std::string>>(v);
+  };
+}
+
+void detail::bind_field(Field& field, std::int64_t& value, const Range<std::int64_t>* range) {
+  field.kind = FieldKind::integer;
+  set_bounds(field, range);
+  const Range<std::int64_t> bounds = range != nullptr ? *range
+                                                      : Range<std::int64_t>{std::numeric_limits<std::int64_t>::min(),
+                                                                            std::numeric_limits<std::int64_t>::max()};
+  field.or_auto = bounds.or_auto;
+  if (bounds.or_auto) field.range += ", or \"auto\"";
+  field.get = [&value, or_auto = bounds.or_auto] {
+    return or_auto && value == AUTOTUNE ? OptionValue{std::string(kAuto)} : OptionValue{value};
+  };
+  field.set = [&value, key = field.key, bounds, words = field.range](const OptionValue& v) {
+    if (bounds.or_auto && is_auto(v)) {
+      value = AUTOTUNE;
+      return;
+    }
+    const bool is_number = std::holds_alternative<std::int64_t>(v);
+    if (!is_number && bounds.or_auto) out_of_range(key, words, to_toml(v));
+    if (!is_number) wrong_type(key, FieldKind::integer, to_toml(v));
+    const std::int64_t x = std::get<std::int64_t>(v);
+    if (x < bounds.low || x > bounds.high) out_of_range(key, words, to_toml(v));
+    value = x;
+  };
+}
+
+void detail::bind_field(Field& field, double& value, const Range<double>* range) {
+  field.kind = FieldKind::real;
+  set_bounds(field, range);
+  field.get = [&value] { return OptionValue{value}; };
+  field.set = [&value, key = field.key, check = RealCheck(field)](const OptionValue& v) {
+    double x = 0;
+    if (const auto* real = std::get_if<double>(&v)) {
+      x = *real;
+    } else if (const auto* whole = std::get_if<std::int64_t>(&v)) {
+      x = static_cast<double>(*whole);
+    } else {
+      wrong_type(key, FieldKind::real, to_toml(v));
+    }
+    check(x);
+    value = x;
+  };
+}
+
+void detail::bind_field(Field& field, std::vector<double>& value, const Range<double>* range) {
+  field.kind = FieldKind::reals;
+  set_bounds(field, range);
+  field.get = [&value] { return OptionValue{value}; };
+  field.set = [&value, key = field.key, check = RealCheck(field)](const OptionValue& v) {
+    if (!std::holds_alternative<std::vector<double>>(v)) wrong_type(key, FieldKind::reals, to_toml(v));
+    for (const double x : std::get<std::vector<double>>(v)) check(x);
+    value = std::get<std::vector<double>>(v);
+  };
 }
 
 }  // namespace headrace

@@ -1,7 +1,10 @@
-#include <headrace/options.h>
 
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <headrace/error.h>
+#include <headrace/option_fields.h>
+#include <headrace/option_text.h>
 
 #include <bit>
 #include <clocale>
@@ -404,7 +407,7 @@ TEST(Reference, MarkdownNamesEveryKeyOnce) {
 
 TEST(Reference, SchemaRefusesUnknownKeysAtEveryLevel) {
   OuterOptions options;
-  const nlohmann::ordered_json schema = options_schema(fields_of(options), "Outer");
+  const auto schema = nlohmann::ordered_json::parse(options_schema(fields_of(options), "Outer"));
   EXPECT_EQ(schema["$schema"], "https://json-schema.org/draft/2020-12/schema");
   EXPECT_EQ(schema["additionalProperties"], false);
   const auto& data = schema["properties"]["data"];
@@ -455,7 +458,8 @@ TEST(AutoNumber, RefusalsSayBothFormsAndNumbersWithoutItRefuseIt) {
 
 TEST(AutoNumber, TheSchemaTakesANumberInRangeOrTheWord) {
   AutoOptions options;
-  const auto schema = options_schema(fields_of(options), "t")["properties"]["num_workers"];
+  const auto whole = nlohmann::ordered_json::parse(options_schema(fields_of(options), "t"));
+  const auto& schema = whole["properties"]["num_workers"];
   EXPECT_EQ(schema["type"], (nlohmann::ordered_json{"integer", "string"}));
   EXPECT_EQ(schema["minimum"], 0);
   EXPECT_EQ(schema["maximum"], 256);

@@ -1,5 +1,7 @@
 // docs/options.md and the JSON schema, from the same fields as everything else.
-#include <headrace/options.h>
+#include <fmt/format.h>
+#include <headrace/option_fields.h>
+#include <headrace/option_text.h>
 
 #include <algorithm>
 #include <cmath>
@@ -124,10 +126,10 @@ std::string options_markdown(const std::vector<Field>& fields, std::string_view 
   return out;
 }
 
-nlohmann::ordered_json options_schema(const std::vector<Field>& fields, std::string_view title) {
+std::string options_schema(const std::vector<Field>& fields, std::string_view title) {
   Json schema = {{"$schema", "https://json-schema.org/draft/2020-12/schema"}, {"title", title}};
   schema.update(object_schema(fields, ""));
-  return schema;
+  return schema.dump(2);
 }
 
 }  // namespace headrace

@@ -1,5 +1,4 @@
 // Recipes in and out: TOML through toml++, guided by the fields alone.
-#include <headrace/options.h>
 
 // Numbers are read by std::from_chars, which knows no locale; toml++ 3.3 leaves that off for every g++ and clang.
 #define TOML_FLOAT_CHARCONV 1
@@ -7,11 +6,15 @@
 // it for granted. With neither, its parser reports the fault.
 #undef NDEBUG
 #define TOML_ASSERT(condition) static_assert(true)
+#include <headrace/option_fields.h>
+#include <headrace/option_text.h>
+
 #include <toml++/toml.h>
 
 #include <algorithm>
 #include <sstream>
 
+#include "core/base/fail.h"
 #include "core/options/keys.h"
 #include "core/options/utf8.h"
 

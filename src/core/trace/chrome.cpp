@@ -1,5 +1,4 @@
 // The Chrome JSON trace: one event a line, the facts of the file before the events.
-#include <headrace/error.h>
 #include <headrace/trace.h>
 
 #include <fmt/format.h>
@@ -13,6 +12,7 @@
 #include <optional>
 #include <utility>
 
+#include "core/base/fail.h"
 #include "core/base/files.h"
 
 namespace headrace {

@@ -1,4 +1,3 @@
-#include <headrace/error.h>
 #include <headrace/trace.h>
 
 #include <pthread.h>
@@ -15,6 +14,7 @@
 #include <utility>
 
 #include "core/base/clock.h"
+#include "core/base/fail.h"
 #include "core/trace/detail/ring.h"
 
 #if defined(__x86_64__)

@@ -1,5 +1,6 @@
 #include "data/loader/detail/autotune.h"
 
+#include <fmt/format.h>
 #include <headrace/error.h>
 
 #include <algorithm>

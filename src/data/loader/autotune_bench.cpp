@@ -3,7 +3,6 @@
 // missed (DATA-03, DATA-04 and DATA-11 of docs/requirements.md).
 //
 //   autotune_bench [ROUNDS]
-#include <headrace/error.h>
 #include <headrace/loader.h>
 
 #include <algorithm>
@@ -18,6 +17,7 @@
 #include <vector>
 
 #include "core/base/clock.h"
+#include "core/base/fail.h"
 #include "core/base/middle.h"
 #include "core/base/run_program.h"
 #include "data/source/waiting_source.h"

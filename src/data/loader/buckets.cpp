@@ -1,7 +1,5 @@
 #include "data/loader/detail/buckets.h"
 
-#include <headrace/error.h>
-
 #include <algorithm>
 #include <atomic>
 #include <exception>
@@ -13,6 +11,7 @@
 #include <tuple>
 #include <vector>
 
+#include "core/base/fail.h"
 #include "core/base/random.h"
 #include "data/loader/detail/on_corrupt.h"
 #include "data/loader/detail/sample_check.h"

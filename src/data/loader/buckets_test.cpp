@@ -1,6 +1,7 @@
 // Buckets of samples that are alike in shape.
 #include "data/loader/detail/buckets.h"
 
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <headrace/error.h>

@@ -1,7 +1,5 @@
 #include "data/loader/detail/chunk.h"
 
-#include <headrace/error.h>
-
 #include <algorithm>
 #include <array>
 #include <functional>
@@ -10,6 +8,7 @@
 #include <optional>
 #include <string>
 
+#include "core/base/fail.h"
 #include "data/loader/detail/on_corrupt.h"
 #include "data/loader/detail/sample_check.h"
 #include "data/transform/image_maker.h"

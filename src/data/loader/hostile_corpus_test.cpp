@@ -1,5 +1,6 @@
 // Images and packs that were damaged on purpose, through the Loader: 1,600 and 400. 500 pairs of IDX files are in
 // idx_source_test.cpp.
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <headrace/error.h>

@@ -1,13 +1,15 @@
 // A Loader as its users see it: what it is built from, where an epoch begins and stands, its state, its statistics.
-#include <headrace/error.h>
 #include <headrace/loader.h>
+#include <headrace/option_fields.h>
 
 #include <algorithm>
 #include <limits>
 #include <utility>
 
 #include "core/base/clock.h"
+#include "core/base/fail.h"
 #include "core/hardware/machine.h"
+#include "core/options/contradictions.h"
 #include "data/loader/detail/loader_impl.h"
 #include "data/loader/detail/loader_state.h"
 

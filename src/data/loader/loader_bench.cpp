@@ -4,6 +4,7 @@
 // all of them.
 //
 //   loader_bench [FOLDER] [ROUNDS]
+#include <fmt/format.h>
 #include <headrace/error.h>
 #include <headrace/loader.h>
 #include <headrace/source.h>

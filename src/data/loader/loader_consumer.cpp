@@ -1,5 +1,4 @@
 // The consumer's side of a loader: waiting for the next batch, taking it, asking for it ahead, and leaving an epoch.
-#include <headrace/error.h>
 #include <headrace/trace.h>
 
 #include <algorithm>
@@ -7,6 +6,7 @@
 #include <utility>
 
 #include "core/base/clock.h"
+#include "core/base/fail.h"
 #include "data/loader/detail/loader_impl.h"
 
 namespace headrace {

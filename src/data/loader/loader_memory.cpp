@@ -1,10 +1,9 @@
 // What a loader holds in memory: the pool of batches and the cache, how large they may be, and what they hold now.
-#include <headrace/error.h>
-
 #include <algorithm>
 #include <limits>
 #include <utility>
 
+#include "core/base/fail.h"
 #include "core/hardware/machine.h"
 #include "data/loader/detail/loader_impl.h"
 #include "data/transform/image_maker.h"

@@ -1,4 +1,5 @@
 // Loader::explain() against a loader that makes each stage a pass from one buffer to a new one, and counts the buffers.
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <headrace/loader.h>

@@ -1,14 +1,22 @@
 #include "data/loader/detail/loader_state.h"
 
-#include <headrace/error.h>
-#include <headrace/options.h>
+#include <headrace/option_fields.h>
 
 #include <algorithm>
+#include <array>
 #include <map>
 #include <string_view>
 
+#include "core/base/fail.h"
+
 namespace headrace::detail {
 namespace {
+
+// Keys that change no byte of any batch, and those that a LoaderState holds as numbers. All others must be the same
+// where a state is restored.
+constexpr std::array<std::string_view, 12> kKeysOutsideState{
+    "source",     "batch_size", "num_workers", "num_workers_max", "prefetch_batches", "prefetch_mib",
+    "world_size", "rank",       "in_order",    "cache",           "cache_mib",        "index"};
 
 constexpr std::string_view kPrefix = "data.";
 

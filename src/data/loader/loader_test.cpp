@@ -1,4 +1,3 @@
-#include <headrace/error.h>
 #include <headrace/loader.h>
 #include <headrace/trace.h>
 
@@ -26,6 +25,7 @@
 #include <vector>
 
 #include "core/base/clock.h"
+#include "core/base/fail.h"
 #include "core/base/hash.h"
 #include "data/loader/allocation_count.h"
 #include "data/loader/detail/latency.h"

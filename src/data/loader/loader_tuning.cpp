@@ -1,12 +1,12 @@
 // The loader's own tuning: threads, depth and the cache where they are AUTOTUNE, from what it measures between two
 // decisions, and what its statistics say of each stage.
-#include <headrace/error.h>
 #include <headrace/trace.h>
 
 #include <algorithm>
 #include <exception>
 
 #include "core/base/clock.h"
+#include "core/base/fail.h"
 #include "core/hardware/machine.h"
 #include "data/loader/detail/loader_impl.h"
 

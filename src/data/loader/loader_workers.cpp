@@ -1,5 +1,4 @@
 // The loader's threads: which samples a worker takes, and what becomes of a batch that is whole or has failed.
-#include <headrace/error.h>
 #include <headrace/trace.h>
 
 #include <algorithm>
@@ -10,6 +9,7 @@
 #include <utility>
 
 #include "core/base/clock.h"
+#include "core/base/fail.h"
 #include "data/loader/detail/loader_impl.h"
 
 namespace headrace {

@@ -1,12 +1,11 @@
 #include "data/loader/detail/order.h"
 
-#include <headrace/error.h>
-
 #include <algorithm>
 #include <cmath>
 #include <limits>
 #include <numeric>
 
+#include "core/base/fail.h"
 #include "data/loader/detail/buckets.h"
 
 namespace headrace::detail {

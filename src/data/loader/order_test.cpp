@@ -1,5 +1,6 @@
 #include "data/loader/detail/order.h"
 
+#include <fmt/format.h>
 #include <headrace/error.h>
 
 #include <gmock/gmock.h>

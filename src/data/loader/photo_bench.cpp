@@ -7,7 +7,6 @@
 // Then, in processes of their own: the resident memory of a loader with three batches in its pool, and the time to the
 // first batch; and the consumer's wait for a batch when it is slower than the loader.
 #include <fmt/format.h>
-#include <headrace/error.h>
 #include <headrace/loader.h>
 #include <headrace/source.h>
 
@@ -25,6 +24,7 @@
 #include <vector>
 
 #include "core/base/clock.h"
+#include "core/base/fail.h"
 #include "core/base/middle.h"
 #include "core/base/run_program.h"
 #include "core/base/temporary_folder.h"

@@ -1,7 +1,6 @@
 // The Loader on encoded images: crops, policies for corrupt samples, the cache.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <headrace/error.h>
 #include <headrace/loader.h>
 
 #include <malloc.h>
@@ -23,6 +22,7 @@
 #include <thread>
 #include <vector>
 
+#include "core/base/fail.h"
 #include "core/hardware/machine.h"
 #include "data/loader/allocation_count.h"
 #include "data/loader/detail/workspace.h"

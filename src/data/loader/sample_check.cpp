@@ -1,10 +1,9 @@
 #include "data/loader/detail/sample_check.h"
 
-#include <headrace/error.h>
-
 #include <algorithm>
 #include <cstddef>
 
+#include "core/base/fail.h"
 #include "media/codec/decode.h"
 
 namespace headrace::detail {

@@ -1,4 +1,5 @@
 // data.max_pixels and data.max_sample_bytes, on every way that a sample can come.
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <headrace/loader.h>

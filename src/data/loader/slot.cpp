@@ -1,9 +1,9 @@
 #include "data/loader/detail/slot.h"
 
-#include <headrace/error.h>
-
 #include <limits>
 #include <utility>
+
+#include "core/base/fail.h"
 
 namespace headrace::detail {
 namespace {

@@ -1,7 +1,8 @@
 #include "data/loader/detail/transform_cost.h"
 
+#include <fmt/format.h>
 #include <headrace/error.h>
-#include <headrace/options.h>
+#include <headrace/option_fields.h>
 
 #include <algorithm>
 #include <cstddef>

@@ -15,6 +15,8 @@
 #include <utility>
 #include <vector>
 
+#include "core/base/fail.h"
+#include "core/options/contradictions.h"
 #include "data/loader/testing.h"
 #include "data/pack/pack_build.h"
 #include "data/store/scratch_folder.h"

@@ -1,7 +1,5 @@
 #include "data/pack/index_build.h"
 
-#include <headrace/error.h>
-
 #include <atomic>
 #include <exception>
 #include <mutex>
@@ -9,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "core/base/fail.h"
 #include "data/source/entropy_index_cache.h"
 
 namespace headrace {

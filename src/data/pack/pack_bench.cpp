@@ -8,7 +8,6 @@
 // mincore() finds of them then is printed, as a file system may ignore it. Entries of folders and inodes stay cached,
 // as nothing unprivileged drops them, and so may a disk's own cache and that of a virtual machine's host.
 #include <fmt/format.h>
-#include <headrace/error.h>
 #include <headrace/source.h>
 #include <unistd.h>
 
@@ -21,6 +20,7 @@
 #include <vector>
 
 #include "core/base/clock.h"
+#include "core/base/fail.h"
 #include "core/base/middle.h"
 #include "core/base/random.h"
 #include "core/base/run_program.h"

@@ -1,6 +1,5 @@
 #include "data/pack/pack_build.h"
 
-#include <headrace/error.h>
 #include <headrace/source.h>
 
 #include <algorithm>
@@ -16,6 +15,7 @@
 #include <utility>
 #include <vector>
 
+#include "core/base/fail.h"
 #include "core/base/files.h"
 #include "core/base/hash.h"
 #include "data/pack/detail/packed_image.h"

@@ -1,5 +1,4 @@
 #include <fcntl.h>
-#include <headrace/error.h>
 #include <headrace/source.h>
 #include <unistd.h>
 
@@ -8,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "core/base/fail.h"
 #include "core/base/files.h"
 #include "data/pack/pack_build.h"
 #include "data/source/sources.h"

@@ -1,9 +1,8 @@
 #include "data/pack/detail/packed_image.h"
 
-#include <headrace/error.h>
-
 #include <algorithm>
 
+#include "core/base/fail.h"
 #include "core/base/scratch.h"
 #include "data/transform/crop.h"
 

@@ -1,7 +1,5 @@
 #include "data/source/detail/byte_stream.h"
 
-#include <headrace/error.h>
-
 #include <fcntl.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -13,6 +11,7 @@
 #include <limits>
 #include <utility>
 
+#include "core/base/fail.h"
 #include "core/base/files.h"
 #include "data/store/descriptor.h"
 

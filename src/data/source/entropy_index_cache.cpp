@@ -3,6 +3,7 @@
 #include <system_error>
 #include <utility>
 
+#include "core/base/fail.h"
 #include "core/base/hash.h"
 #include "data/store/file_name.h"
 

@@ -6,6 +6,7 @@
 #pragma once
 
 #include <headrace/error.h>
+#include <headrace/options/data.h>
 #include <headrace/source.h>
 
 #include <atomic>
@@ -19,7 +20,6 @@
 #include <vector>
 
 #include "core/base/files.h"
-#include "data/loader/data_options.h"
 #include "data/store/record_file.h"
 #include "media/codec/entropy_index.h"
 

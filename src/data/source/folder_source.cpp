@@ -1,4 +1,3 @@
-#include <headrace/error.h>
 #include <sys/stat.h>
 
 #include <algorithm>
@@ -10,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "core/base/fail.h"
 #include "core/base/hash.h"
 #include "data/source/detail/image_files.h"
 #include "data/source/sources.h"

@@ -1,3 +1,4 @@
+#include <fmt/format.h>
 #include <headrace/error.h>
 #include <headrace/source.h>
 

@@ -1,7 +1,5 @@
 #include "data/source/held_out.h"
 
-#include <headrace/error.h>
-
 #include <algorithm>
 #include <bit>
 #include <cmath>
@@ -10,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "core/base/fail.h"
 #include "core/base/hash.h"
 #include "core/base/random.h"
 #include "data/store/file_name.h"

@@ -1,4 +1,3 @@
-#include <headrace/error.h>
 
 #include <algorithm>
 #include <array>
@@ -11,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "core/base/fail.h"
 #include "core/base/hash.h"
 #include "core/hardware/machine.h"
 #include "data/source/detail/byte_stream.h"

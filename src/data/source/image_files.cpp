@@ -1,12 +1,11 @@
 #include "data/source/detail/image_files.h"
 
-#include <headrace/error.h>
-
 #include <algorithm>
 #include <cstddef>
 #include <span>
 #include <utility>
 
+#include "core/base/fail.h"
 #include "core/base/hash.h"
 #include "data/source/sources.h"
 #include "data/store/file_name.h"

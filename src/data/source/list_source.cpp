@@ -1,5 +1,5 @@
 #include <fcntl.h>
-#include <headrace/error.h>
+#include <headrace/option_fields.h>
 #include <sys/stat.h>
 
 #include <algorithm>
@@ -12,6 +12,7 @@
 #include <utility>
 #include <vector>
 
+#include "core/base/fail.h"
 #include "core/base/files.h"
 #include "data/source/detail/image_files.h"
 #include "data/source/sources.h"

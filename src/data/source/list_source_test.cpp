@@ -1,4 +1,5 @@
 // Images by a list of their paths.
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <headrace/loader.h>

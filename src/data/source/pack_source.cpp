@@ -1,10 +1,10 @@
-#include <headrace/error.h>
 
 #include <algorithm>
 #include <optional>
 #include <string_view>
 #include <utility>
 
+#include "core/base/fail.h"
 #include "data/source/detail/image_files.h"
 #include "data/source/pack_shards.h"
 #include "data/source/sources.h"

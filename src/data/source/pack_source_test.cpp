@@ -1,4 +1,5 @@
 // Packs of folders and IDX files as a source, and back.
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <headrace/loader.h>

@@ -1,6 +1,5 @@
 #include "data/source/process_source.h"
 
-#include <headrace/error.h>
 #include <headrace/trace.h>
 #include <unistd.h>
 
@@ -13,6 +12,7 @@
 #include <set>
 #include <utility>
 
+#include "core/base/fail.h"
 #include "core/exec/child_process.h"
 #include "core/exec/control_channel.h"
 #include "core/exec/shared_memory.h"

@@ -3,7 +3,6 @@
 #include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <headrace/error.h>
 #include <headrace/loader.h>
 #include <poll.h>
 #include <sys/syscall.h>
@@ -21,6 +20,7 @@
 #include <vector>
 
 #include "core/base/descriptor.h"
+#include "core/base/fail.h"
 #include "core/base/temporary_folder.h"
 #include "data/loader/testing.h"
 

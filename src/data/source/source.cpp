@@ -1,9 +1,9 @@
-#include <headrace/error.h>
 #include <headrace/source.h>
 
 #include <string_view>
 #include <utility>
 
+#include "core/base/fail.h"
 #include "data/source/sources.h"
 #include "data/store/file_name.h"
 

@@ -1,10 +1,9 @@
 #include "data/source/source_facts.h"
 
-#include <headrace/error.h>
-
 #include <algorithm>
 #include <span>
 
+#include "core/base/fail.h"
 #include "core/base/hash.h"
 
 namespace headrace {

@@ -1,6 +1,7 @@
 // For tests and benches: a source whose read waits as long as it is told to, in place of work.
 #pragma once
 
+#include <fmt/format.h>
 #include <headrace/error.h>
 #include <headrace/source.h>
 

@@ -1,11 +1,11 @@
 #include "data/store/file_store.h"
 
-#include <headrace/error.h>
 #include <sys/stat.h>
 
 #include <cerrno>
 #include <utility>
 
+#include "core/base/fail.h"
 #include "core/base/files.h"
 #include "core/base/scratch.h"
 #include "data/store/detail/patient_read.h"

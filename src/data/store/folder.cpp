@@ -2,7 +2,6 @@
 
 #include <dirent.h>
 #include <fcntl.h>
-#include <headrace/error.h>
 #include <sys/stat.h>
 
 #include <algorithm>
@@ -11,6 +10,7 @@
 #include <optional>
 #include <string_view>
 
+#include "core/base/fail.h"
 #include "core/base/files.h"
 #include "data/store/file_name.h"
 

@@ -1,7 +1,6 @@
 #include "data/store/pack_writer.h"
 
 #include <fcntl.h>
-#include <headrace/error.h>
 #include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -9,6 +8,7 @@
 #include <cerrno>
 #include <utility>
 
+#include "core/base/fail.h"
 #include "core/base/fault_point.h"
 #include "core/base/files.h"
 #include "data/store/detail/positioned_read.h"

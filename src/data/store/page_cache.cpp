@@ -1,7 +1,6 @@
 #include "data/store/page_cache.h"
 
 #include <fcntl.h>
-#include <headrace/error.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -11,6 +10,7 @@
 #include <cstddef>
 #include <vector>
 
+#include "core/base/fail.h"
 #include "core/base/files.h"
 #include "data/store/descriptor.h"
 

@@ -1,11 +1,12 @@
 #include "data/store/ram_cache.h"
 
-#include <headrace/error.h>
 #include <sys/mman.h>
 
 #include <algorithm>
 #include <cstring>
 #include <new>
+
+#include "core/base/fail.h"
 
 namespace headrace {
 namespace {

@@ -1,6 +1,5 @@
 #include "data/store/record_file.h"
 
-#include <headrace/error.h>
 #include <sys/stat.h>
 
 #include <algorithm>
@@ -10,6 +9,7 @@
 #include <string_view>
 #include <type_traits>
 
+#include "core/base/fail.h"
 #include "core/base/hash.h"
 #include "data/store/detail/positioned_read.h"
 #include "data/store/file_name.h"

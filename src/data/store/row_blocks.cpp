@@ -1,11 +1,12 @@
 #include "data/store/row_blocks.h"
 
-#include <headrace/error.h>
 #include <lz4.h>
 #include <lz4hc.h>
 
 #include <algorithm>
 #include <cstring>
+
+#include "core/base/fail.h"
 
 namespace headrace {
 namespace {

@@ -1,7 +1,5 @@
 #include "data/store/safetensors.h"
 
-#include <headrace/error.h>
-
 #include <algorithm>
 #include <array>
 #include <bit>
@@ -11,6 +9,7 @@
 #include <set>
 #include <utility>
 
+#include "core/base/fail.h"
 #include "core/base/files.h"
 
 namespace headrace {

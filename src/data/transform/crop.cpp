@@ -1,12 +1,12 @@
 #include "data/transform/crop.h"
 
-#include <headrace/error.h>
-
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <limits>
 #include <optional>
+
+#include "core/base/fail.h"
 
 namespace headrace::transform {
 namespace {

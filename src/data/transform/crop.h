@@ -1,11 +1,12 @@
 // Which rectangle of an image becomes the network's input, and how it is resized to it.
 #pragma once
 
+#include <headrace/options/transform.h>
+
 #include <cstdint>
 
 #include "core/base/random.h"
 #include "data/transform/resize.h"
-#include "data/transform/transform_options.h"
 
 namespace headrace::transform {
 

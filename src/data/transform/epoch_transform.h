@@ -1,12 +1,12 @@
 // What the images of one epoch are made by: what an epoch hands to whoever makes its samples.
 #pragma once
 
+#include <headrace/options/data.h>
 #include <headrace/source.h>
 
 #include <cstdint>
 
 #include "core/base/clock.h"
-#include "data/loader/data_options.h"
 #include "data/source/entropy_index_cache.h"
 #include "data/transform/normalize.h"
 

@@ -5,7 +5,6 @@
 //                                the same photographs and crops (those of training) by libjpeg-turbo and by our own
 //                                code
 #include <benchmark/benchmark.h>
-#include <headrace/error.h>
 
 #include <algorithm>
 #include <array>
@@ -18,6 +17,7 @@
 #include <utility>
 #include <vector>
 
+#include "core/base/fail.h"
 #include "core/base/kernel_sets.h"
 #include "data/transform/crop.h"
 #include "data/transform/resize.h"

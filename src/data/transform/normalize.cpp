@@ -1,12 +1,11 @@
 #include "data/transform/normalize.h"
 
-#include <headrace/error.h>
-
 #include <algorithm>
 #include <cmath>
 #include <cstddef>
 #include <cstring>
 
+#include "core/base/fail.h"
 #include "data/transform/normalize_kernels.h"
 
 namespace headrace::transform {

@@ -1,11 +1,11 @@
 // Stored uint8 pixels to what a batch holds: pad, crop, flip, scale to 0..1, normalise, layout and type in one pass.
 #pragma once
 
+#include <headrace/options/transform.h>
+
 #include <cstddef>
 #include <cstdint>
 #include <span>
-
-#include "data/transform/transform_options.h"
 
 namespace headrace::transform {
 

@@ -1,12 +1,11 @@
 #include "data/transform/resize.h"
 
-#include <headrace/error.h>
-
 #include <algorithm>
 #include <cstddef>
 #include <limits>
 #include <vector>
 
+#include "core/base/fail.h"
 #include "core/base/scratch.h"
 #include "data/transform/resize_kernels.h"
 

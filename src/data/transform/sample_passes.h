@@ -1,11 +1,11 @@
 // The passes over a sample's values on its way into a batch: which of them an image takes, and what they have moved.
 #pragma once
 
+#include <headrace/options/data.h>
+
 #include <array>
 #include <cstddef>
 #include <cstdint>
-
-#include "data/loader/data_options.h"
 
 namespace headrace::detail {
 

@@ -8,7 +8,6 @@
 //
 // All arms of a round run in turn on one thread. Times are medians of the rounds, with the lowest and the highest.
 #include <fmt/format.h>
-#include <headrace/error.h>
 
 #include <algorithm>
 #include <cmath>
@@ -20,6 +19,7 @@
 #include <vector>
 
 #include "core/base/clock.h"
+#include "core/base/fail.h"
 #include "core/base/run_program.h"
 #include "data/transform/crop.h"
 #include "data/transform/resize.h"

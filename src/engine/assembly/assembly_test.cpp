@@ -1,8 +1,10 @@
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/equal.h>
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <headrace/insight.h>
+#include <headrace/error.h>
+#include <headrace/time_split.h>
 
 #include <algorithm>
 #include <chrono>

@@ -1,7 +1,7 @@
 // 5 ms planted in one part of every step: how much of it the time split finds in that part. One line a part: the median
 // over steps without and with the plant, the difference, and how far it is from 5 ms.
 #include <fmt/format.h>
-#include <headrace/insight.h>
+#include <headrace/time_split.h>
 #include <headrace/trace.h>
 
 #include <functional>

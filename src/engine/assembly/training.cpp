@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "core/base/fail.h"
 #include "core/exec/cores.h"
 #include "core/hardware/wait_policy.h"
 #include "data/source/held_out.h"

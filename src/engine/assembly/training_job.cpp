@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "core/base/clock.h"
+#include "core/base/fail.h"
 #include "engine/assembly/state.h"
 #include "insight/tune/numeric_check.h"
 #include "torch/train/loop.h"

@@ -1,5 +1,7 @@
 #include "engine/verbs/data_report.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <nlohmann/json.hpp>
 #include <vector>

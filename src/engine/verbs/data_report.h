@@ -1,7 +1,9 @@
 // What a run says about its data: what opening found odd, and the samples that could not be read.
 #pragma once
 
-#include <headrace/insight.h>
+#include <headrace/loading_advice.h>
+#include <headrace/report.h>
+#include <headrace/time_split.h>
 
 #include <nlohmann/json_fwd.hpp>
 

@@ -3,6 +3,7 @@
 #include <cmath>
 #include <nlohmann/json.hpp>
 
+#include "core/base/fail.h"
 #include "core/exec/stop.h"
 #include "data/store/file_name.h"
 #include "engine/assembly/training.h"

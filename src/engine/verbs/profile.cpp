@@ -1,4 +1,7 @@
-#include <headrace/insight.h>
+#include <headrace/loading_advice.h>
+#include <headrace/profile_summary.h>
+#include <headrace/report.h>
+#include <headrace/time_split.h>
 #include <torch/headeronly/version.h>
 
 #include <exception>
@@ -7,12 +10,14 @@
 
 #include "app/cli/environment.h"
 #include "core/base/clock.h"
+#include "core/base/fail.h"
 #include "core/base/files.h"
 #include "core/exec/stop.h"
 #include "core/memory/sampler.h"
 #include "engine/assembly/training_job.h"
 #include "engine/verbs/data_report.h"
 #include "engine/verbs/verbs.h"
+#include "insight/diagnose/json.h"
 #include "insight/measure/measure.h"
 #include "torch/tensor/compute.h"
 #include "torch/tensor/tensor_allocations.h"

@@ -1,4 +1,5 @@
-#include <headrace/insight.h>
+#include <fmt/format.h>
+#include <headrace/report.h>
 #include <torch/headeronly/version.h>
 
 #include <cctype>
@@ -14,6 +15,7 @@
 #include "engine/verbs/data_report.h"
 #include "engine/verbs/train_run.h"
 #include "engine/verbs/verbs.h"
+#include "insight/diagnose/json.h"
 #include "torch/tensor/allocator.h"
 #include "torch/tensor/compute.h"
 #include "torch/train/checkpoint.h"

@@ -1,10 +1,10 @@
 #include "engine/verbs/train_history.h"
 
-#include <headrace/error.h>
-
 #include <limits>
 #include <nlohmann/json.hpp>
 #include <utility>
+
+#include "core/base/fail.h"
 
 namespace headrace {
 namespace {

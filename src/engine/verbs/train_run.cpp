@@ -2,7 +2,6 @@
 
 #include <ATen/core/Tensor.h>
 #include <ATen/core/grad_mode.h>
-#include <headrace/error.h>
 
 #include <algorithm>
 #include <limits>
@@ -11,7 +10,9 @@
 #include <utility>
 
 #include "core/base/clock.h"
+#include "core/base/fail.h"
 #include "core/exec/stop.h"
+#include "insight/diagnose/json.h"
 #include "torch/model/weights.h"
 #include "torch/tensor/allocator.h"
 #include "torch/train/loop.h"

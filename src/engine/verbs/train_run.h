@@ -1,7 +1,7 @@
 // Training from where a trainer stands to the recipe's last epoch, with evaluations, checkpoints and progress.
 #pragma once
 
-#include <headrace/insight.h>
+#include <headrace/report.h>
 
 #include <cstdint>
 #include <filesystem>
@@ -13,6 +13,7 @@
 #include "app/cli/console.h"
 #include "engine/assembly/training.h"
 #include "engine/verbs/train_history.h"
+#include "insight/diagnose/json.h"
 #include "torch/train/checkpoint.h"
 
 namespace headrace {

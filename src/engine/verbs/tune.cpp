@@ -1,4 +1,8 @@
-#include <headrace/insight.h>
+#include <fmt/format.h>
+#include <headrace/error.h>
+#include <headrace/option_fields.h>
+#include <headrace/option_text.h>
+#include <headrace/report.h>
 #include <headrace/tune.h>
 #include <torch/headeronly/version.h>
 
@@ -15,7 +19,9 @@
 #include "engine/verbs/data_report.h"
 #include "engine/verbs/train_run.h"
 #include "engine/verbs/verbs.h"
+#include "insight/diagnose/json.h"
 #include "insight/measure/measure.h"
+#include "insight/tune/ledger_json.h"
 #include "insight/tune/ledger_report.h"
 #include "torch/tensor/compute.h"
 

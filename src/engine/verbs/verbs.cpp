@@ -1,6 +1,6 @@
 #include "engine/verbs/verbs.h"
 
-#include <headrace/insight.h>
+#include <headrace/report.h>
 #include <torch/headeronly/version.h>
 
 #include <exception>
@@ -8,6 +8,7 @@
 
 #include "app/cli/environment.h"
 #include "core/base/clock.h"
+#include "core/base/fail.h"
 #include "core/exec/stop.h"
 #include "torch/tensor/translate.h"
 

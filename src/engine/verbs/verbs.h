@@ -6,6 +6,7 @@
 #include <utility>
 #include <vector>
 
+#include <nlohmann/json_fwd.hpp>
 #include "app/cli/console.h"
 #include "app/cli/invocation.h"
 #include "app/cli/run_folder.h"

@@ -1,4 +1,5 @@
-#include <headrace/insight.h>
+
+#include <headrace/report.h>
 
 #include <algorithm>
 #include <string_view>

@@ -1,12 +1,15 @@
-#include <headrace/error.h>
-#include <headrace/insight.h>
+
+#include <headrace/diagnosis.h>
+#include <headrace/time_split.h>
 
 #include <algorithm>
 #include <cmath>
 #include <nlohmann/json.hpp>
 #include <numeric>
 
+#include "core/base/fail.h"
 #include "insight/diagnose/detail/figures.h"
+#include "insight/diagnose/json.h"
 
 namespace headrace {
 namespace {
@@ -212,6 +215,10 @@ nlohmann::ordered_json to_json(const Diagnosis& diagnosis) {
           {"measured_free_data_gain", measured},
           {"sentence", diagnosis.sentence},
           {"findings", to_json(diagnosis.findings)}};
+}
+
+std::string json_text(const Diagnosis& diagnosis) {
+  return to_json(diagnosis).dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace);
 }
 
 }  // namespace headrace

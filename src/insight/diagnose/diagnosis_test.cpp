@@ -1,10 +1,11 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <headrace/diagnosis.h>
 #include <headrace/error.h>
-#include <headrace/insight.h>
 
 #include <nlohmann/json.hpp>
 
+#include "insight/diagnose/json.h"
 #include "insight/diagnose/sample_report.h"
 
 namespace headrace {
@@ -163,6 +164,7 @@ TEST(Diagnosis, JsonSaysNullForWhatWasNotMeasured) {
   input.free_data_step_s = 0.08;
   json = to_json(diagnose(input));
   EXPECT_NEAR(json["measured_free_data_gain"].get<double>(), 0.25, 1e-12);
+  EXPECT_EQ(nlohmann::ordered_json::parse(json_text(diagnose(input))), json);
 }
 
 }  // namespace

@@ -1,12 +1,13 @@
 // What could make loading faster: leaving out a transform, or making it elsewhere.
-#include <headrace/error.h>
-#include <headrace/insight.h>
+#include <headrace/loading_advice.h>
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
 #include <string_view>
 
+#include "core/base/fail.h"
 #include "insight/diagnose/detail/figures.h"
+#include "insight/diagnose/json.h"
 
 namespace headrace {
 namespace {

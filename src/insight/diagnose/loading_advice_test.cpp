@@ -1,13 +1,16 @@
-#include <headrace/insight.h>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <headrace/error.h>
+#include <headrace/loading_advice.h>
+#include <headrace/report.h>
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
 #include <vector>
 
 #include "core/base/error_of.h"
+#include "insight/diagnose/json.h"
 #include "insight/diagnose/sample_report.h"
 
 namespace headrace {

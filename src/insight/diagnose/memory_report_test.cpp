@@ -1,12 +1,13 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <headrace/insight.h>
+#include <headrace/report.h>
 
 #include <nlohmann/json.hpp>
 #include <string>
 
 #include "insight/diagnose/detail/figures.h"
 #include "insight/diagnose/detail/memory_shares.h"
+#include "insight/diagnose/json.h"
 #include "insight/diagnose/sample_report.h"
 
 namespace headrace {

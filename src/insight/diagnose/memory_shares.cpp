@@ -1,11 +1,13 @@
 #include "insight/diagnose/detail/memory_shares.h"
 
-#include <headrace/insight.h>
+#include <headrace/report.h>
 
 #include <algorithm>
 #include <array>
 #include <nlohmann/json.hpp>
 #include <utility>
+
+#include "insight/diagnose/json.h"
 
 namespace headrace {
 namespace detail {

@@ -1,4 +1,5 @@
-#include <headrace/insight.h>
+
+#include <headrace/profile_summary.h>
 
 #include <algorithm>
 #include <cmath>
@@ -7,6 +8,7 @@
 #include <nlohmann/json.hpp>
 
 #include "insight/diagnose/detail/spans.h"
+#include "insight/diagnose/json.h"
 
 namespace headrace {
 namespace {
@@ -82,6 +84,10 @@ nlohmann::ordered_json to_json(const ProfileSummary& summary) {
   return {{"total_operations", summary.total_operations},
           {"total_duration", summary.total_duration_s},
           {"operations", operations}};
+}
+
+std::string json_text(const ProfileSummary& summary) {
+  return to_json(summary).dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace);
 }
 
 }  // namespace headrace

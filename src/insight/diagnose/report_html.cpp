@@ -1,9 +1,12 @@
 #include <fmt/format.h>
-#include <headrace/insight.h>
+#include <headrace/diagnosis.h>
+#include <headrace/report.h>
+#include <headrace/time_split.h>
 
 #include <algorithm>
 #include <cmath>
 
+#include "core/base/fail.h"
 #include "insight/diagnose/detail/charts.h"
 #include "insight/diagnose/detail/figures.h"
 #include "insight/diagnose/detail/loading_report.h"

@@ -1,7 +1,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <headrace/diagnosis.h>
 #include <headrace/error.h>
-#include <headrace/insight.h>
+#include <headrace/report.h>
+#include <headrace/time_split.h>
 
 #include <limits>
 #include <nlohmann/json.hpp>

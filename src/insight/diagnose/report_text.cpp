@@ -1,5 +1,8 @@
 #include <fmt/format.h>
-#include <headrace/insight.h>
+#include <headrace/diagnosis.h>
+#include <headrace/loading_advice.h>
+#include <headrace/report.h>
+#include <headrace/time_split.h>
 
 #include <algorithm>
 #include <cmath>

@@ -1,7 +1,11 @@
 // Reports for tests: one as a good run gives it, one whose every text is hostile.
 #pragma once
 
-#include <headrace/insight.h>
+#include <headrace/diagnosis.h>
+#include <headrace/error.h>
+#include <headrace/loading_advice.h>
+#include <headrace/report.h>
+#include <headrace/time_split.h>
 
 #include <algorithm>
 #include <cstdint>

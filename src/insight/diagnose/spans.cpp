@@ -1,8 +1,8 @@
 #include "insight/diagnose/detail/spans.h"
 
-#include <headrace/error.h>
-
 #include <algorithm>
+
+#include "core/base/fail.h"
 
 namespace headrace::detail {
 

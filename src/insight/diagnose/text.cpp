@@ -1,6 +1,6 @@
 #include "insight/diagnose/detail/text.h"
 
-#include <headrace/insight.h>
+#include <headrace/report.h>
 
 #include <algorithm>
 #include <array>

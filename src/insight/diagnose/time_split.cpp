@@ -1,5 +1,5 @@
-#include <headrace/error.h>
-#include <headrace/insight.h>
+
+#include <headrace/time_split.h>
 
 #include <algorithm>
 #include <array>
@@ -7,7 +7,9 @@
 #include <limits>
 #include <nlohmann/json.hpp>
 
+#include "core/base/fail.h"
 #include "insight/diagnose/detail/spans.h"
+#include "insight/diagnose/json.h"
 
 namespace headrace {
 namespace {

@@ -1,10 +1,13 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <headrace/error.h>
-#include <headrace/insight.h>
+#include <headrace/profile_summary.h>
+#include <headrace/time_split.h>
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
+
+#include "insight/diagnose/json.h"
 
 namespace headrace {
 namespace {
@@ -257,6 +260,13 @@ TEST(ProfileSummary, GaugesAreNoOperationsAndAnEmptyRecordGivesAnEmptySummary) {
   EXPECT_EQ(json["total_operations"], 0);
   EXPECT_EQ(json["total_duration"], 0.0);
   EXPECT_TRUE(json["operations"].empty());
+}
+
+TEST(ProfileSummary, ItsTextIsItsJson) {
+  ProfileSummary summary;
+  summary.total_operations = 3;
+  summary.operations.push_back({.name = "read \"a\"", .count = 3, .total_s = 0.5});
+  EXPECT_EQ(nlohmann::ordered_json::parse(json_text(summary)), to_json(summary));
 }
 
 TEST(TimeSplit, SumsOfStepsLeaveTheRestToOther) {

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "core/base/middle.h"
+#include "insight/diagnose/json.h"
 
 namespace headrace {
 namespace {

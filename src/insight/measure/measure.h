@@ -2,7 +2,9 @@
 // some without loader threads.
 #pragma once
 
-#include <headrace/insight.h>
+#include <headrace/diagnosis.h>
+#include <headrace/report.h>
+#include <headrace/time_split.h>
 #include <headrace/trace.h>
 #include <headrace/tune.h>
 
@@ -11,6 +13,7 @@
 #include <optional>
 #include <vector>
 
+#include <nlohmann/json_fwd.hpp>
 #include "core/hardware/machine.h"
 
 namespace headrace {

@@ -1,13 +1,12 @@
 #include "insight/tune/comparison.h"
 
-#include <headrace/error.h>
-
 #include <algorithm>
 #include <cmath>
 #include <new>
 #include <numeric>
 #include <utility>
 
+#include "core/base/fail.h"
 #include "core/base/random.h"
 
 namespace headrace {

@@ -1,6 +1,7 @@
 // Two configurations of one job, measured in pairs of blocks, and what the pairs so far allow to say.
 #pragma once
 
+#include <headrace/error.h>
 #include <headrace/tune.h>
 
 #include <array>

@@ -2,7 +2,6 @@
 // clock moves by that. For tests.
 #pragma once
 
-#include <headrace/error.h>
 #include <headrace/tune.h>
 
 #include <algorithm>
@@ -12,6 +11,8 @@
 #include <random>
 #include <string>
 #include <vector>
+
+#include "core/base/fail.h"
 
 namespace headrace {
 

@@ -1,5 +1,4 @@
-#include <headrace/error.h>
-#include <headrace/options.h>
+#include <headrace/option_fields.h>
 #include <headrace/tune.h>
 
 #include <array>
@@ -8,6 +7,10 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <utility>
+
+#include "core/base/fail.h"
+#include "insight/diagnose/json.h"
+#include "insight/tune/ledger_json.h"
 
 namespace headrace {
 namespace {
@@ -240,6 +243,10 @@ Ledger parse_ledger(std::string_view text, std::string_view source) {
   } catch (const ordered_json::exception& error) {
     fail(ErrorCode::corrupt_data, "tune: {} is a damaged ledger: {}", source, error.what());
   }
+}
+
+std::string json_text(const Ledger& ledger) {
+  return to_json(ledger).dump(-1, ' ', false, ordered_json::error_handler_t::replace);
 }
 
 }  // namespace headrace

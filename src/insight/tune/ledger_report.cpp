@@ -1,5 +1,6 @@
 #include "insight/tune/ledger_report.h"
 
+#include <fmt/format.h>
 #include <headrace/error.h>
 
 #include <algorithm>

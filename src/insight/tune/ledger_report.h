@@ -2,7 +2,7 @@
 #pragma once
 
 #include <headrace/error.h>
-#include <headrace/insight.h>
+#include <headrace/report.h>
 #include <headrace/tune.h>
 
 #include <span>

@@ -8,6 +8,7 @@
 #include <limits>
 #include <nlohmann/json.hpp>
 
+#include "insight/tune/ledger_json.h"
 #include "insight/tune/ledger_report.h"
 
 namespace headrace {
@@ -84,6 +85,14 @@ TEST(Ledger, ReadsBackWhatItWrote) {
   EXPECT_EQ(ledger.trials[0].changes, sample_ledger().trials[0].changes);
   EXPECT_TRUE(std::isnan(ledger.trials[0].gain->high));
   EXPECT_FALSE(ledger.trials[1].gain);
+}
+
+TEST(Ledger, ItsTextReadsBackWithBytesOfForeignExceptionsReplaced) {
+  Ledger ledger = sample_ledger();
+  ledger.trials[0].sentence = "thrown: \xff";
+  const Ledger read = parse_ledger(json_text(ledger), "ledger.json");
+  EXPECT_EQ(read.trials[0].sentence, "thrown: \xef\xbf\xbd");
+  EXPECT_EQ(read.trials[0].changes, ledger.trials[0].changes);
 }
 
 void expect_refused(const std::string& text, ErrorCode code, const std::string& words) {

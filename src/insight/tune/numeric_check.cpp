@@ -1,13 +1,12 @@
 #include "insight/tune/numeric_check.h"
 
-#include <headrace/error.h>
-
 #include <algorithm>
 #include <cmath>
 #include <limits>
 #include <numeric>
 #include <utility>
 
+#include "core/base/fail.h"
 #include "insight/tune/comparison.h"
 
 namespace headrace {

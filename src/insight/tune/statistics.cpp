@@ -1,7 +1,5 @@
 #include "insight/tune/statistics.h"
 
-#include <headrace/error.h>
-
 #include <algorithm>
 #include <cmath>
 #include <cstddef>
@@ -9,6 +7,8 @@
 #include <numbers>
 #include <numeric>
 #include <utility>
+
+#include "core/base/fail.h"
 
 namespace headrace {
 namespace {

@@ -1,7 +1,5 @@
 #include "insight/tune/tuner.h"
 
-#include <headrace/error.h>
-
 #include <algorithm>
 #include <cmath>
 #include <limits>
@@ -11,6 +9,7 @@
 #include <utility>
 
 #include "core/base/clock.h"
+#include "core/base/fail.h"
 #include "insight/tune/quietness.h"
 
 namespace headrace {

@@ -1,5 +1,6 @@
 #include "media/codec/baseline_reader.h"
 
+#include <fmt/format.h>
 #include <headrace/error.h>
 
 #include <gtest/gtest.h>

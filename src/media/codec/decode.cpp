@@ -1,11 +1,10 @@
 #include "media/codec/decode.h"
 
-#include <headrace/error.h>
-
 #include <algorithm>
 #include <string>
 #include <string_view>
 
+#include "core/base/fail.h"
 #include "media/codec/baseline_reader.h"
 #include "media/codec/detail/png_reader.h"
 #include "media/codec/jpeg_reader.h"

@@ -1,5 +1,6 @@
 #include "media/codec/decode.h"
 
+#include <fmt/format.h>
 #include <headrace/error.h>
 
 #include <gmock/gmock.h>

@@ -1,12 +1,11 @@
 #include "media/codec/entropy_index.h"
 
-#include <headrace/error.h>
-
 #include <algorithm>
 #include <limits>
 #include <memory>
 #include <utility>
 
+#include "core/base/fail.h"
 #include "media/codec/detail/baseline_header.h"
 #include "media/codec/detail/entropy_decoder.h"
 

@@ -1,5 +1,6 @@
 #include "media/codec/image_size.h"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 #include <headrace/error.h>
 

@@ -1,7 +1,5 @@
 #include "media/codec/jpeg_reader.h"
 
-#include <headrace/error.h>
-
 #include <algorithm>
 #include <csetjmp>
 #include <cstdio>  // jpeglib.h uses FILE and does not include it.
@@ -13,6 +11,7 @@
 
 #include <jerror.h>
 
+#include "core/base/fail.h"
 #include "media/codec/detail/color.h"
 #include "media/codec/detail/jpeg_memory.h"
 

@@ -1,7 +1,5 @@
 #include "media/codec/detail/png_reader.h"
 
-#include <headrace/error.h>
-
 #include <algorithm>
 #include <array>
 #include <csetjmp>
@@ -12,6 +10,7 @@
 
 #include <png.h>
 
+#include "core/base/fail.h"
 #include "media/codec/detail/color.h"
 
 namespace headrace::codec::detail {

@@ -1,9 +1,10 @@
 #include "media/codec/png_writer.h"
 
-#include <headrace/error.h>
 #include <png.h>
 
 #include <cstddef>
+
+#include "core/base/fail.h"
 
 namespace headrace::codec {
 

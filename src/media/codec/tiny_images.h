@@ -1,13 +1,12 @@
 // A folder of small JPEG files on disk, for tests and benches of any module: DIR/train/<class>/ and DIR/test/<class>/.
 #pragma once
 
-#include <headrace/error.h>
-
 #include <cstdint>
 #include <filesystem>
 #include <fstream>
 #include <string>
 
+#include "core/base/fail.h"
 #include "core/base/temporary_folder.h"
 #include "media/codec/test_images.h"
 

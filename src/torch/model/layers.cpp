@@ -11,10 +11,10 @@
 #include <ATen/ops/rsqrt.h>
 #include <ATen/ops/zeros.h>
 #include <c10/core/GradMode.h>
-#include <headrace/error.h>
 
 #include <cmath>
 
+#include "core/base/fail.h"
 #include "torch/model/norm_relu_pool.h"
 
 namespace headrace {

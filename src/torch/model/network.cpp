@@ -1,11 +1,12 @@
 #include "torch/model/network.h"
 
-#include <headrace/error.h>
+#include <headrace/option_fields.h>
 
 #include <algorithm>
 #include <array>
 #include <string_view>
 
+#include "core/base/fail.h"
 #include "torch/model/detail/families.h"
 #include "torch/model/weights.h"
 

@@ -3,13 +3,12 @@
 
 #include <ATen/core/Tensor.h>
 #include <headrace/model_state.h>
+#include <headrace/options/model.h>
 
 #include <functional>
 #include <memory>
 #include <string>
 #include <vector>
-
-#include "torch/model/model_options.h"
 
 namespace headrace {
 

@@ -5,13 +5,13 @@
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
 #include <c10/core/GradMode.h>
-#include <headrace/error.h>
 #include <torch/csrc/autograd/custom_function.h>
 
 #include <algorithm>
 #include <cmath>
 #include <vector>
 
+#include "core/base/fail.h"
 #include "torch/model/norm_relu_pool_kernels.h"
 
 namespace headrace {

@@ -2,7 +2,6 @@
 #include <c10/core/GradMode.h>
 #include <caffe2/serialize/file_adapter.h>
 #include <caffe2/serialize/inline_container.h>
-#include <headrace/error.h>
 #include <torch/csrc/jit/api/module.h>
 #include <torch/csrc/jit/runtime/graph_executor.h>
 #include <torch/csrc/jit/serialization/import.h>
@@ -13,6 +12,7 @@
 #include <utility>
 #include <vector>
 
+#include "core/base/fail.h"
 #include "torch/model/detail/families.h"
 #include "torch/tensor/translate.h"
 

@@ -1,6 +1,6 @@
 #include <ATen/ops/max_pool2d.h>
-#include <headrace/error.h>
 
+#include "core/base/fail.h"
 #include "torch/model/detail/families.h"
 #include "torch/model/detail/layered_network.h"
 #include "torch/model/layers.h"

@@ -1,13 +1,13 @@
 #include "torch/model/weights.h"
 
 #include <c10/core/GradMode.h>
-#include <headrace/error.h>
 
 #include <algorithm>
 #include <map>
 #include <set>
 #include <string_view>
 
+#include "core/base/fail.h"
 #include "torch/tensor/safetensors.h"
 #include "torch/tensor/scalar_type.h"
 

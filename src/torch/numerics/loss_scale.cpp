@@ -4,7 +4,8 @@
 #include <ATen/ops/full.h>
 #include <ATen/ops/zeros.h>
 #include <c10/core/GradMode.h>
-#include <headrace/error.h>
+
+#include "core/base/fail.h"
 
 namespace headrace {
 namespace {

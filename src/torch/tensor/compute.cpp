@@ -6,6 +6,8 @@
 #include <mutex>
 #include <string>
 
+#include "core/base/fail.h"
+
 namespace headrace {
 namespace {
 

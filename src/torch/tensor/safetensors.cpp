@@ -1,7 +1,6 @@
 #include "torch/tensor/safetensors.h"
 
 #include <ATen/ops/empty.h>
-#include <headrace/error.h>
 
 #include <algorithm>
 #include <bit>
@@ -12,6 +11,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "core/base/fail.h"
 #include "core/base/files.h"
 #include "core/base/hash.h"
 #include "torch/tensor/scalar_type.h"

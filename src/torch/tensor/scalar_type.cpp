@@ -1,9 +1,9 @@
 #include "torch/tensor/scalar_type.h"
 
-#include <headrace/error.h>
-
 #include <array>
 #include <utility>
+
+#include "core/base/fail.h"
 
 namespace headrace {
 namespace {

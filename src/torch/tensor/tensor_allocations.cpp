@@ -1,10 +1,11 @@
 #include "torch/tensor/tensor_allocations.h"
 
 #include <c10/core/Allocator.h>
-#include <headrace/error.h>
 
 #include <atomic>
 #include <memory>
+
+#include "core/base/fail.h"
 
 namespace headrace {
 namespace {

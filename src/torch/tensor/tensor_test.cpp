@@ -7,7 +7,6 @@
 #include <ATen/ops/zeros.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <headrace/error.h>
 #include <headrace/loader.h>
 #include <headrace/source.h>
 
@@ -16,6 +15,7 @@
 #include <new>
 #include <optional>
 
+#include "core/base/fail.h"
 #include "core/base/files.h"
 #include "core/base/temporary_folder.h"
 #include "torch/tensor/batch_tensor.h"

@@ -2,7 +2,6 @@
 
 #include <ATen/CPUGeneratorImpl.h>
 #include <c10/core/GradMode.h>
-#include <headrace/error.h>
 
 #include <algorithm>
 #include <charconv>
@@ -12,6 +11,7 @@
 #include <span>
 #include <system_error>
 
+#include "core/base/fail.h"
 #include "torch/tensor/compute.h"
 #include "torch/tensor/safetensors.h"
 #include "torch/train/detail/header_checksum.h"

@@ -1,6 +1,7 @@
 #include "torch/train/checkpoint.h"
 
 #include <ATen/CPUGeneratorImpl.h>
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <headrace/error.h>

@@ -2,11 +2,11 @@
 #include <ATen/ops/zeros.h>
 #include <ATen/ops/zeros_like.h>
 #include <c10/core/GradMode.h>
-#include <headrace/error.h>
 #include <headrace/optimizer.h>
 
 #include <algorithm>
 
+#include "core/base/fail.h"
 #include "torch/train/detail/update.h"
 
 namespace headrace {

@@ -1,9 +1,9 @@
 // Learning rate by optimizer step.
 #pragma once
 
-#include <cstdint>
+#include <headrace/options/lr_scheduler.h>
 
-#include "torch/train/train_options.h"
+#include <cstdint>
 
 namespace headrace {
 

@@ -3,7 +3,6 @@
 #include <ATen/ops/as_strided.h>
 #include <ATen/ops/full.h>
 #include <c10/core/GradMode.h>
-#include <headrace/error.h>
 #include <headrace/trace.h>
 #include <headrace/trainer.h>
 
@@ -17,6 +16,7 @@
 #include <utility>
 #include <vector>
 
+#include "core/base/fail.h"
 #include "core/memory/accounts.h"
 #include "torch/numerics/autocast.h"
 #include "torch/numerics/clip.h"

@@ -1,12 +1,11 @@
 // Which samples are alike.
 #pragma once
 
+#include <headrace/options/data.h>
 #include <headrace/source.h>
 
 #include <cstdint>
 #include <vector>
-
-#include "data/loader/data_options.h"
 
 namespace headrace::detail {
 

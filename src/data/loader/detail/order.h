@@ -1,6 +1,7 @@
 // Which sample stands at which position of an epoch, and which positions a rank takes in which batch.
 #pragma once
 
+#include <headrace/options/data.h>
 #include <headrace/source.h>
 
 #include <array>
@@ -8,7 +9,6 @@
 #include <vector>
 
 #include "core/base/random.h"
-#include "data/loader/data_options.h"
 
 namespace headrace::detail {
 

@@ -1,11 +1,12 @@
 // One pass over the data.
 #pragma once
 
+#include <headrace/options/data.h>
+
 #include <atomic>
 #include <cstdint>
 #include <limits>
 
-#include "data/loader/data_options.h"
 #include "data/loader/detail/order.h"
 #include "data/transform/epoch_transform.h"
 

@@ -1,11 +1,10 @@
 // Whether a sample is what its source says and within the limits. Whoever reads one asks before it is decoded.
 #pragma once
 
+#include <headrace/options/data.h>
 #include <headrace/source.h>
 
 #include <cstdint>
-
-#include "data/loader/data_options.h"
 
 namespace headrace::detail {
 

@@ -2,12 +2,11 @@
 #pragma once
 
 #include <headrace/loader.h>
+#include <headrace/options/data.h>
 
 #include <cstdint>
 #include <functional>
 #include <vector>
-
-#include "data/loader/data_options.h"
 
 namespace headrace::detail {
 

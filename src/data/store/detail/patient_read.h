@@ -1,6 +1,7 @@
 // Reading from disks and network file systems that are slow, short, failing and reset now and then.
 #pragma once
 
+#include <fmt/format.h>
 #include <headrace/error.h>
 
 #include <cerrno>

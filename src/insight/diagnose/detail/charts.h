@@ -3,7 +3,8 @@
 // what colours tell apart. The texts of a report come in as they are and leave escaped.
 #pragma once
 
-#include <headrace/insight.h>
+#include <headrace/report.h>
+#include <headrace/time_split.h>
 
 #include <optional>
 #include <string>

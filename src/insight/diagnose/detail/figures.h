@@ -1,7 +1,8 @@
 // Numbers as text for people: the same in every locale, and never 0 for what is not known.
 #pragma once
 
-#include <headrace/insight.h>
+#include <headrace/report.h>
+#include <headrace/time_split.h>
 
 #include <array>
 #include <cstdint>

@@ -1,7 +1,8 @@
 // What the report says of loading: a table of its stages and one of what the loader changed by itself.
 #pragma once
 
-#include <headrace/insight.h>
+#include <headrace/loading_advice.h>
+#include <headrace/report.h>
 
 #include <cstdint>
 #include <string>

@@ -1,7 +1,8 @@
 // What a report's reader should look at next.
 #pragma once
 
-#include <headrace/insight.h>
+#include <headrace/diagnosis.h>
+#include <headrace/report.h>
 
 #include <vector>
 

@@ -25,7 +25,7 @@ struct ModelOptions {
   std::string name = "small_cnn";
   std::int64_t num_classes = 10;
   Stem stem = Stem::imagenet;                 // Of resnet18: a quarter of the height and width at once, or all of it.
-  std::string weights;                        // A safetensors file; empty: weights drawn from the seed.
+  std::string weights{};                      // A safetensors file; empty: weights drawn from the seed.
   std::vector<std::string> weights_except{};  // Left as drawn: the head, when the classes are others.
   MemoryFormat memory_format = MemoryFormat::contiguous;  // Of 4-D parameters and inputs. Live knob.
   Fusion fusion = Fusion::none;                           // Less memory traffic, sums in another order. Live knob.

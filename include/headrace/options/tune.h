@@ -7,7 +7,7 @@ namespace headrace {
 
 // A knob with a known effect, through the real loop: proves that the tuner tells good from bad.
 struct PlantedOptions {
-  std::string name;
+  std::string name{};
   double off_ms = 0.0;             // Added to each step with the knob off.
   double on_ms = 0.0;              // Added to each step with the knob on.
   double gradient_error = 0.0;     // Relative L2 error of all gradients with the knob on.
@@ -27,11 +27,11 @@ void describe(Visitor& visit, Options& o) {
 }
 
 struct TuneOptions {
-  double budget_s = 90.0;          // Of all trials together. A candidate that it leaves open is inconclusive.
-  double gain_min = 0.02;          // The lower end of a trial's interval must lie above it.
-  std::vector<std::string> fixed;  // Recipe keys the tuner may not touch.
-  std::vector<std::string> only;   // Candidates to try, by name; empty: all.
-  std::vector<PlantedOptions> planted;
+  double budget_s = 90.0;            // Of all trials together. A candidate that it leaves open is inconclusive.
+  double gain_min = 0.02;            // The lower end of a trial's interval must lie above it.
+  std::vector<std::string> fixed{};  // Recipe keys the tuner may not touch.
+  std::vector<std::string> only{};   // Candidates to try, by name; empty: all.
+  std::vector<PlantedOptions> planted{};
 };
 
 template <class Visitor, class Options>

@@ -2,13 +2,13 @@
 #pragma once
 
 #include <headrace/options.h>
+#include <headrace/options/sampling.h>
+#include <headrace/options/transform.h>
 
 #include <array>
+#include <cstdint>
 #include <string>
-#include <string_view>
 #include <vector>
-
-#include "data/transform/transform_options.h"
 
 namespace headrace {
 
@@ -16,17 +16,6 @@ enum class LastBatch { keep, drop, pad };
 constexpr auto choices(LastBatch) {
   return std::array{Choice<LastBatch>{LastBatch::keep, "keep"}, Choice<LastBatch>{LastBatch::drop, "drop"},
                     Choice<LastBatch>{LastBatch::pad, "pad"}};
-}
-
-enum class Sampler { each, weighted, class_balanced };
-constexpr auto choices(Sampler) {
-  return std::array{Choice<Sampler>{Sampler::each, "each"}, Choice<Sampler>{Sampler::weighted, "weighted"},
-                    Choice<Sampler>{Sampler::class_balanced, "class_balanced"}};
-}
-
-enum class BucketBy { bytes, shape };
-constexpr auto choices(BucketBy) {
-  return std::array{Choice<BucketBy>{BucketBy::bytes, "bytes"}, Choice<BucketBy>{BucketBy::shape, "shape"}};
 }
 
 enum class OnCorrupt { fail, replace, zero };
@@ -54,7 +43,7 @@ struct SampleLimits {
 };
 
 struct DataOptions {
-  std::string source;             // "idx:DIR", "folder:DIR", "list:FILE" or "pack:PATH". No default.
+  std::string source{};           // "idx:DIR", "folder:DIR", "list:FILE" or "pack:PATH". No default.
   double val_fraction = 0;        // Of the training samples, held out as the split val where the source is opened.
   std::int64_t batch_size = 128;  // Samples in a batch.
   std::int64_t num_workers = 1;   // Threads that load; 0: the training thread loads. Live knob; never changes a byte.
@@ -67,7 +56,7 @@ struct DataOptions {
   std::int64_t buckets = 0;              // Of samples that are alike; a batch comes from one of them. 0: no buckets.
   BucketBy bucket_by = BucketBy::bytes;  // In what they are alike.
   Sampler sampler = Sampler::each;       // Each sample once an epoch, or as many draws with replacement.
-  std::vector<double> weights;           // sampler = weighted: one a class or one a sample.
+  std::vector<double> weights{};         // sampler = weighted: one a class or one a sample.
   std::int64_t world_size = 1;           // Processes that share the epoch; each loads its part.
   std::int64_t rank = 0;                 // Which of them this one is.
   bool in_order = true;                  // Batches come in the epoch's order, or as they get ready.
@@ -78,40 +67,10 @@ struct DataOptions {
   bool scale_decode = false;               // JPEG files smaller than they are, where a crop needs no more.
   std::int64_t max_pixels = SampleLimits{}.pixels;       // Of an image; a larger one counts as corrupt.
   std::int64_t max_sample_bytes = SampleLimits{}.bytes;  // Of a sample as it is stored, likewise.
-  TransformOptions transform;
+  TransformOptions transform{};
 
   SampleLimits limits() const noexcept { return {max_pixels, max_sample_bytes}; }
 };
-
-// Of describe(): which samples come when, and to whom.
-template <class Visitor, class Options>
-void describe_order(Visitor& visit, Options& o) {
-  visit("shuffle", o.shuffle, "Draw a new order each epoch, from the seed and the epoch alone (training only).");
-  visit("shuffle_window", o.shuffle_window, Range<std::int64_t>{0, std::int64_t{1} << 40},
-        "For data in shards that are read from begin to end: shuffle the shards, and the samples in windows of so many "
-        "only; 0 shuffles all samples.");
-  visit("buckets", o.buckets, Range<std::int64_t>{0, 4096},
-        "Sort the samples into so many buckets of samples that are alike (bucket_by) and fill each batch from one of "
-        "them; 0 does not sort (training only).");
-  visit("bucket_by", o.bucket_by,
-        "What the samples of a bucket are alike in: bytes, the size of the file, by which they cost alike to read and "
-        "decode; or shape, the height and width of the image as it is stored, by which whoever pads a batch to its "
-        "largest image wastes little. For shape the headers of all images are read when the loader is built.");
-  visit("sampler", o.sampler,
-        "each takes every sample once an epoch; weighted draws as many with replacement, each with its chance in "
-        "weights; class_balanced the same with equal chances for the classes (training only).");
-  visit("weights", o.weights, Range<double>{0.0, 1e12},
-        "Chances of sampler = weighted, relative to one another: one number a class, which all its samples have, or "
-        "one a sample.");
-  visit("world_size", o.world_size, Range<std::int64_t>{1, 65536},
-        "Processes that train together. Their batches, taken in turns, are those of one process; each loads its own "
-        "only.");
-  visit("rank", o.rank, Range<std::int64_t>{0, 65535}, "Which of the ranks this process is, from 0.");
-  visit("in_order", o.in_order,
-        "Give the batches of an epoch in its order. false gives each as soon as it is whole, so that one slow file "
-        "holds up its own batch alone: the same batches, in an order that differs from run to run, and no state within "
-        "an epoch. A recipe's batches come in order.");
-}
 
 template <class Visitor, class Options>
 requires std::same_as<std::remove_const_t<Options>, DataOptions>
@@ -174,12 +133,6 @@ void describe(Visitor& visit, Options& o) {
   visit("transform", o.transform, "How a sample becomes a tensor.");
 }
 
-// Keys that change no byte of any batch, and those that a LoaderState holds as numbers. All others must be the same
-// where a state is restored.
-constexpr std::array<std::string_view, 12> kKeysOutsideState{
-    "source",     "batch_size", "num_workers", "num_workers_max", "prefetch_batches", "prefetch_mib",
-    "world_size", "rank",       "in_order",    "cache",           "cache_mib",        "index"};
-
 // Samples of an epoch that all ranks take in one step.
 inline std::int64_t samples_a_step(const DataOptions& options) noexcept {
   return options.batch_size * options.world_size;
@@ -189,36 +142,6 @@ inline std::int64_t samples_a_step(const DataOptions& options) noexcept {
 inline std::int64_t batches_of(std::int64_t samples, std::int64_t samples_a_step, LastBatch last_batch) noexcept {
   const std::int64_t whole = samples / samples_a_step;
   return last_batch == LastBatch::drop || whole * samples_a_step == samples ? whole : whole + 1;
-}
-
-// What of the order's options contradicts the rest, as a message that begins with a key; empty when nothing does.
-// Recipes and the Loader both ask. `prefix` stands before the keys: "data.".
-inline std::string order_contradiction(const DataOptions& options, const std::string& prefix) {
-  if (options.rank >= options.world_size) {
-    return fmt::format("{0}rank is {1} and {0}world_size is {2}; wanted a rank from 0 to {3}", prefix, options.rank,
-                       options.world_size, options.world_size - 1);
-  }
-  const bool is_weighted = options.sampler == Sampler::weighted;
-  if (is_weighted && options.weights.empty()) {
-    return fmt::format("{0}weights is missing; {0}sampler = \"weighted\" wants one a class or one a sample", prefix);
-  }
-  if (!is_weighted && !options.weights.empty()) {
-    return fmt::format("{0}weights has no effect without {0}sampler = \"weighted\"", prefix);
-  }
-  const bool is_plain = options.sampler == Sampler::each && options.shuffle;
-  if (options.sampler != Sampler::each && !options.shuffle) {
-    return fmt::format("{0}shuffle is false, and {0}sampler draws at random; wanted {0}sampler = \"each\"", prefix);
-  }
-  if (options.shuffle_window > 0 && (!is_plain || options.buckets > 0)) {
-    return fmt::format("{0}shuffle_window wants {0}shuffle = true, {0}sampler = \"each\" and no {0}buckets", prefix);
-  }
-  if (options.bucket_by == BucketBy::shape && options.buckets == 0) {
-    return fmt::format("{0}bucket_by has no effect without {0}buckets", prefix);
-  }
-  if (options.buckets > 0 && !is_plain) {
-    return fmt::format("{0}buckets wants {0}shuffle = true and {0}sampler = \"each\"", prefix);
-  }
-  return "";
 }
 
 }  // namespace headrace

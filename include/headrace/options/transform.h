@@ -70,34 +70,4 @@ void describe(Visitor& visit, Options& o) {
         "Order of a batch in memory: nchw channel by channel, nhwc pixel by pixel, which PyTorch calls channels-last.");
 }
 
-// What of the options contradicts the rest, as a message that begins with a key; empty when nothing does.
-// Recipes and the Loader both ask. `prefix` stands before the keys: "data.transform.".
-inline std::string transform_contradiction(const TransformOptions& options, const std::string& prefix) {
-  for (const auto& [name, pair] : {std::pair{"scale", &options.scale}, std::pair{"ratio", &options.ratio}}) {
-    if (pair->size() != 2) {
-      return fmt::format("{}{} has {} values; wanted 2, the least and the greatest", prefix, name, pair->size());
-    }
-    if (pair->front() > pair->back()) {
-      return fmt::format("{}{} goes from {} to {}; wanted the least first", prefix, name, pair->front(), pair->back());
-    }
-  }
-  const TransformOptions defaults;
-  const bool drawn = options.scale != defaults.scale || options.ratio != defaults.ratio;
-  if (options.size == 0 && (options.crop != defaults.crop || options.resize != 0 || drawn)) {
-    return fmt::format("{0}size is 0, which leaves images as stored; {0}crop, resize, scale and ratio need a size",
-                       prefix);
-  }
-  if (drawn && options.crop != Crop::random_resized) {
-    return fmt::format("{0}scale and {0}ratio have no effect without {0}crop = \"random_resized\"", prefix);
-  }
-  if (options.resize > 0 && options.resize < options.size) {
-    return fmt::format("{0}resize is {1}, {0}size is {2}; wanted a shorter side of at least size", prefix,
-                       options.resize, options.size);
-  }
-  if (options.dtype == PixelType::u8 && (options.mean != defaults.mean || options.std != defaults.std)) {
-    return fmt::format("{0}dtype is uint8, which leaves pixels as stored; {0}mean and std need a float", prefix);
-  }
-  return "";
-}
-
 }  // namespace headrace

@@ -1,0 +1,73 @@
+// What limits a job, and what to do about it. Pure functions of their arguments, safe to call from any thread.
+#pragma once
+
+#include <headrace/time_split.h>
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace headrace {
+
+enum class Bound { compute, data };
+const char* to_string(Bound bound) noexcept;
+
+struct Finding {
+  std::string code;      // Stable: "data_loading_slow", "high_memory", "speed_degraded", ...
+  std::string sentence;  // What was seen, with its numbers.
+  // A change that the advice names. What became of it decides what the advice still says (advice_left()).
+  struct Suggestion {
+    std::string sentence;           // "Try optimizer.fused = true."
+    std::vector<std::string> keys;  // The settings that it is about; empty: about none.
+  };
+  std::string advice;                   // With suggestions: their sentences, one after the other.
+  std::vector<Suggestion> suggestions;  // Empty: the advice names no setting.
+};
+
+// When a finding is made. A value equal to its threshold makes none.
+struct FindingThresholds {
+  double data_loading_ratio = 0.3;            // (Data wait + transfer) / (forward + backward + optimizer).
+  std::int64_t memory_bytes = 8'000'000'000;  // 8 GB.
+  double speed_ratio = 0.8;                   // Mean speed of the last speed_steps steps / mean speed of all.
+  std::int64_t speed_steps = 10;
+  double optimizer_share = 0.2;    // Of a step.
+  double unaccounted_share = 0.1;  // Of a step: in no part.
+};
+
+// What else the diagnosis may know; nullopt: unavailable.
+struct DiagnosisInput {
+  TimeSplit split;
+  std::int64_t samples_per_step = 0;    // Must be set.
+  std::optional<double> loader_busy_s;  // CPU seconds of loader threads over the same steps.
+  // Mean step seconds but for the data wait while no loader thread works, when measured.
+  std::optional<double> undisturbed_step_s;
+  int loader_threads = 1;
+  int compute_threads = 1;
+  int cores = 1;
+  std::optional<std::int64_t> mean_memory;  // Bytes.
+  std::optional<std::int64_t> peak_memory;  // Bytes; judged when mean_memory is unavailable.
+  std::optional<double>
+      free_data_step_s;  // Mean step seconds with the data replaced by one cached batch, when measured.
+  FindingThresholds thresholds;
+  bool has_fused_optimizer = false;  // optimizer.fused = true is in force.
+};
+
+struct Diagnosis {
+  Bound bound = Bound::compute;
+  double samples_per_second = 0;
+  double predicted_free_data_gain = 0;            // Step time now / predicted step time with free data - 1.
+  std::optional<double> measured_free_data_gain;  // The same, measured.
+  std::string sentence;                           // "compute-bound: 96 % of a step is forward and backward; ..."
+  std::vector<Finding> findings;                  // PROF-07's rules and ours.
+};
+
+// Data-bound when free data would gain at least 10 % (measured if known, else predicted); compute-bound otherwise.
+// Prediction: a step loses its data wait, and compute gets back what loader threads took from it: measured where
+// undisturbed_step_s is known, else their core time where threads exceed cores, a lower bound. Error{invalid_argument}
+// without steps, samples_per_step, cores or threads.
+Diagnosis diagnose(const DiagnosisInput& input);
+// {"bound", "samples_per_second", ..., "findings"} on one line; numbers that nobody knows are null.
+std::string json_text(const Diagnosis& diagnosis);
+
+}  // namespace headrace

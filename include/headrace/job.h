@@ -1,0 +1,92 @@
+// A job that can be measured under different settings: the tuner's only view of the world.
+#pragma once
+
+#include <headrace/time_split.h>
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace headrace {
+
+// How close a change must stay to the original (DESIGN section 3, "A trial").
+enum class NumericClass {
+  bit_equal,  // Same bits of every parameter and buffer after 5 steps.
+  // One step from one state, 5 batches: as near to the same batches in float64 as the original is, up to a factor of 4;
+  // where float64 is not affordable, loss 1e-5 relative, gradients 1e-2 relative L2. See numeric_check.h.
+  rounding,
+  reduced_precision,  // Mean gradient cosine >= 0.9 over 8 batches; last tenth of a short run inside the band of 3
+                      // seeds.
+};
+const char* to_string(NumericClass numeric_class) noexcept;
+
+// Recipe keys and their values as TOML text: {"optimizer.fused", "true"}.
+using Settings = std::map<std::string, std::string>;
+
+// Loss and gradients of one forward and backward on one batch, from the snapshot's state.
+struct Fingerprint {
+  struct Gradient {
+    std::string name;
+    std::vector<float> values;
+  };
+  double loss = 0;
+  std::vector<Gradient> gradients;
+};
+
+// The same, computed in float64: what rounding keeps a float32 computation away from.
+struct ExactFingerprint {
+  struct Gradient {
+    std::string name;
+    std::vector<double> values;
+  };
+  double loss = 0;
+  std::vector<Gradient> gradients;
+};
+
+struct ExactResult {
+  std::optional<ExactFingerprint> fingerprint;
+  std::string why_not;  // For a person, where there is none.
+};
+
+// A training or serving job that can be measured under different settings. The tuner's only view of the world.
+class Job {
+ public:
+  virtual ~Job() = default;
+  // Parameters, buffers, optimizer, generators and data position as they are now; restore() puts them back, any number
+  // of times. Thrown exceptions inside run() leave the job restorable.
+  virtual void snapshot() = 0;
+  virtual void restore() = 0;
+  // Makes exactly these settings hold (keys not named: as the recipe wrote them). Throws Error when one cannot be
+  // applied; the job is then as before.
+  virtual void configure(const Settings& settings) = 0;
+  // Runs this many steps on the next batches and returns the wall seconds of each step, data wait included. Before each
+  // block of steps the tuner calls configure() and then restore(); after an exception restore() comes first.
+  virtual std::vector<double> run(std::int64_t steps) = 0;
+  struct SplitRun {
+    std::vector<double> step_s;      // What run() returns.
+    std::optional<TimeSplit> split;  // Of these seconds; nullopt: unavailable.
+  };
+  // run(), and what the steps spent their time on. The last comparison, of best and baseline, is made of these.
+  virtual SplitRun run_split(std::int64_t steps) { return {run(steps), std::nullopt}; }
+  // On batch `batch` (0, 1, ... of a fixed order) from the present state, which it leaves as it was.
+  virtual Fingerprint fingerprint(std::int64_t batch) = 0;
+  // The same as the recipe as written computes it, but in float64, with the same random draws. It leaves the state as
+  // it was; after an exception restore() comes first.
+  virtual ExactResult exact_fingerprint(std::int64_t /*batch*/) {
+    return {std::nullopt, "this job has no float64 form"};
+  }
+  // Every parameter and buffer of the present state, for bit_equal.
+  virtual std::uint64_t state_hash() = 0;
+  // Largest relative L2 difference of parameters and optimizer state between the update under `a` and under `b` from
+  // the same snapshot on the same given gradients (class rounding; tolerance 1e-6). 0 when the update does not depend
+  // on the settings.
+  virtual double update_difference(const Settings& a, const Settings& b) = 0;
+  // What a short run of `steps` steps from a fresh model of that seed has learned, as a loss (class reduced_precision):
+  // comparable from one run to the next, whatever the settings. Restores the state.
+  virtual double short_run(std::int64_t steps, std::uint64_t seed) = 0;
+  virtual std::int64_t samples_per_step() const = 0;
+};
+
+}  // namespace headrace

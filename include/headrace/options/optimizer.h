@@ -1,0 +1,70 @@
+// The optimizer, in the words of torch.optim.
+#pragma once
+
+#include <headrace/options.h>
+
+#include <array>
+#include <vector>
+
+namespace headrace {
+
+enum class OptimizerName { adamw, sgd };
+constexpr auto choices(OptimizerName) {
+  return std::array{Choice<OptimizerName>{OptimizerName::adamw, "adamw"},
+                    Choice<OptimizerName>{OptimizerName::sgd, "sgd"}};
+}
+
+enum class OptimizerImplementation { plain, foreach_, fused };
+constexpr auto choices(OptimizerImplementation) {
+  return std::array{Choice<OptimizerImplementation>{OptimizerImplementation::plain, "plain"},
+                    Choice<OptimizerImplementation>{OptimizerImplementation::foreach_, "foreach"},
+                    Choice<OptimizerImplementation>{OptimizerImplementation::fused, "fused"}};
+}
+
+struct OptimizerOptions {
+  OptimizerName name = OptimizerName::adamw;
+  double lr = 1e-3;
+  double weight_decay = 1e-2;
+  std::vector<double> betas{0.9, 0.999};  // Two numbers.
+  double eps = 1e-8;
+  double momentum = 0.9;
+  bool nesterov = false;
+  Switch fused = Switch::off;    // Live knob.
+  Switch foreach = Switch::off;  // Live knob. Not on together with `fused`.
+
+  // What the two switches come to: the one that is on, else the first that is left to the program.
+  OptimizerImplementation implementation() const noexcept {
+    for (const Switch state : {Switch::on, Switch::automatic}) {
+      if (fused == state) return OptimizerImplementation::fused;
+      if (foreach == state) return OptimizerImplementation::foreach_;
+    }
+    return OptimizerImplementation::plain;
+  }
+  void set_implementation(OptimizerImplementation implementation) noexcept {
+    fused = implementation == OptimizerImplementation::fused ? Switch::on : Switch::off;
+    foreach
+      = implementation == OptimizerImplementation::foreach_ ? Switch::on : Switch::off;
+  }
+};
+
+template <class Visitor, class Options>
+requires std::same_as<std::remove_const_t<Options>, OptimizerOptions>
+void describe(Visitor& visit, Options& o) {
+  visit("name", o.name, "The optimizer: AdamW (Loshchilov and Hutter 2019), or SGD with momentum.");
+  visit("lr", o.lr, Range<double>{0.0, 1e3}, "Learning rate, before the schedule.");
+  visit("weight_decay", o.weight_decay, Range<double>{0.0, 1e3},
+        "Weight decay: adamw's is apart from the gradient, sgd's is added to it, where 1e-4 is usual.");
+  visit("betas", o.betas, Range<double>{0.0, 0.99999999},
+        "Two decay rates: of the running mean of the gradient and of its square (adamw).");
+  visit("eps", o.eps, Range<double>{0.0, 1.0}, "Added to the denominator (adamw).");
+  visit("momentum", o.momentum, Range<double>{0.0, 0.999999},
+        "Share of the last update's direction that the next one keeps; 0 is plain gradient descent (sgd).");
+  visit("nesterov", o.nesterov, "Nesterov's momentum: step from where the momentum leads (sgd).");
+  visit("fused", o.fused,
+        "Update all parameters in one kernel, as torch.optim's fused; auto uses it wherever there is such a kernel.");
+  visit("foreach", o.foreach,
+        "Update by operators over lists of tensors, as torch.optim's foreach. Without either, and with both false, one "
+        "tensor after the other.");
+}
+
+}  // namespace headrace

@@ -1,0 +1,19 @@
+// Options that contradict one another: what several keys say together, which no range can.
+#pragma once
+
+#include <headrace/options/data.h>
+#include <headrace/options/transform.h>
+
+#include <string>
+
+namespace headrace {
+
+// What of the order's options contradicts the rest, as a message that begins with a key; empty when nothing does.
+// Recipes and the Loader both ask. `prefix` stands before the keys: "data.".
+std::string order_contradiction(const DataOptions& options, const std::string& prefix);
+
+// What of the options contradicts the rest, as a message that begins with a key; empty when nothing does.
+// Recipes and the Loader both ask. `prefix` stands before the keys: "data.transform.".
+std::string transform_contradiction(const TransformOptions& options, const std::string& prefix);
+
+}  // namespace headrace
