@@ -4,10 +4,11 @@
 # make help       the rest
 SHELL := bash
 BUILD := build/release
+PREFIX ?= /usr/local
 PYTHON := .venv/bin/python
 
 .DEFAULT_GOAL := build
-.PHONY: help setup build demo test check bench docs format package clean
+.PHONY: help setup build demo test check bench docs format install package clean
 
 help:
 	@echo "make                build (sets up Debian packages and .venv first where they are missing)"
@@ -21,6 +22,7 @@ help:
 	@echo "make bench          lists the benches; NAME=peers runs one, with ARGS='--rounds 1' as its words"
 	@echo "make docs           write docs/options.md and docs/recipe.schema.json anew, from the options themselves"
 	@echo "make format         clang-format in place"
+	@echo "make install        libraries, headers and CMake package for C++ into PREFIX=/usr/local; DESTDIR is respected"
 	@echo "make package        build the wheel (build/package), install it into a fresh environment, import and step outside the repository"
 	@echo "make demo IN=bare   make demo in a bare Debian 12 made by debootstrap (needs root); make test IN=bare"
 	@echo "make clean          remove build/"
@@ -71,6 +73,11 @@ docs: build
 
 format: setup
 	@git ls-files -z '*.h' '*.cpp' | xargs -0 clang-format -i
+
+# Without the Python package, tests and benches.
+install: setup $(BUILD)/build.ninja
+	@ninja -C $(BUILD) -j $(shell nproc) headrace_main headrace_torch
+	@cmake --install $(BUILD) --prefix $(PREFIX) --component cpp
 
 package: setup
 	@tools/install_check.sh

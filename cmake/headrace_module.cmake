@@ -187,5 +187,7 @@ function(headrace_library name)
   add_library(${name} SHARED ${objects})
   target_include_directories(${name} PUBLIC "${CMAKE_SOURCE_DIR}/include" "${CMAKE_SOURCE_DIR}/src")
   target_link_libraries(${name} PUBLIC ${links})
-  set_target_properties(${name} PROPERTIES BUILD_RPATH_USE_ORIGIN ON)
+  # Any change of the version may change the interface: there is no promise before 1.0.
+  set_target_properties(${name} PROPERTIES SOVERSION ${PROJECT_VERSION} BUILD_RPATH_USE_ORIGIN ON BUILD_RPATH "$ORIGIN"
+    INSTALL_RPATH "$ORIGIN")
 endfunction()

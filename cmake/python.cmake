@@ -24,7 +24,6 @@ function(headrace_python_package)
   set(package "${CMAKE_BINARY_DIR}/python/headrace")
   set_target_properties(_native PROPERTIES PREFIX "" SUFFIX "${python_suffix}" LIBRARY_OUTPUT_DIRECTORY "${package}"
     BUILD_RPATH_USE_ORIGIN ON INSTALL_RPATH "$ORIGIN")
-  set_target_properties(headrace headrace_torch PROPERTIES INSTALL_RPATH "$ORIGIN")
 
   file(GLOB sources CONFIGURE_DEPENDS "${CMAKE_SOURCE_DIR}/python/headrace/*.py" "${CMAKE_SOURCE_DIR}/python/headrace/*.pyi"
     "${CMAKE_SOURCE_DIR}/python/headrace/py.typed")
@@ -34,6 +33,6 @@ function(headrace_python_package)
     file(CREATE_LINK "${source}" "${package}/${name}" SYMBOLIC)
   endforeach()
   if(SKBUILD)
-    install(TARGETS _native headrace headrace_torch LIBRARY DESTINATION headrace COMPONENT python)
+    install(TARGETS _native headrace headrace_torch LIBRARY DESTINATION headrace COMPONENT python NAMELINK_SKIP)
   endif()
 endfunction()

@@ -11,6 +11,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
 PROGRAM = Path(os.environ.get("HEADRACE_BIN", ROOT / "build" / "release" / "bin" / "headrace"))
+LIBRARY = next((PROGRAM.parent.parent / "lib").glob("libheadrace.so.*"), Path("libheadrace.so"))
 VERBS = ["train", "eval", "profile", "tune", "explain", "pack", "doctor"]
 RECIPE = '[data]\nsource = "idx:/usr/share/datasets/fashion-mnist"\nbatch_size = 64\n'
 
@@ -203,11 +204,12 @@ def test_verb_without_its_library_is_one_line(recipe, tmp_path):
     (tmp_path / "bin").mkdir()
     (tmp_path / "lib").mkdir()
     shutil.copy(PROGRAM, tmp_path / "bin" / "headrace")
-    shutil.copy(PROGRAM.parent.parent / "lib" / "libheadrace.so", tmp_path / "lib")
+    library = shutil.copy(LIBRARY, tmp_path / "lib")
+    torch_library = Path(library.replace("libheadrace.so", "libheadrace_torch.so"))
     environment = {**os.environ, "LD_LIBRARY_PATH": str(tmp_path / "lib")}
     run = subprocess.run([tmp_path / "bin" / "headrace", "train", recipe], capture_output=True, text=True, env=environment)
     assert_one_error(run, 1, "libheadrace_torch.so", "make")
-    (tmp_path / "lib" / "libheadrace_torch.so").write_bytes(b"no library")
+    torch_library.write_bytes(b"no library")
     run = subprocess.run([tmp_path / "bin" / "headrace", "train", recipe], capture_output=True, text=True, env=environment)
     assert_one_error(run, 1, "libheadrace_torch.so", "make setup")
 
@@ -217,14 +219,14 @@ def test_wait_policy_runs_the_executable_again_once(recipe, tmp_path):
     (tmp_path / "bin").mkdir()
     (tmp_path / "lib").mkdir()
     shutil.copy(PROGRAM, tmp_path / "bin" / "headrace")
-    shutil.copy(PROGRAM.parent.parent / "lib" / "libheadrace.so", tmp_path / "lib")
+    library = shutil.copy(LIBRARY, tmp_path / "lib")
     source = tmp_path / "stand_in.c"
     source.write_text(
         '#include <stdio.h>\n#include <stdlib.h>\n'
         'int headrace_run_verb(const void* invocation) {\n'
         '  const char* policy = getenv("OMP_WAIT_POLICY"); const char* mark = getenv("HEADRACE_RUN_AGAIN");\n'
         '  printf("%s %s\\n", policy ? policy : "unset", mark ? mark : "unmarked");\n  return 0;\n}\n')
-    subprocess.run(["gcc", "-shared", "-fPIC", "-o", tmp_path / "lib" / "libheadrace_torch.so", source], check=True)
+    subprocess.run(["gcc", "-shared", "-fPIC", "-o", library.replace("libheadrace.so", "libheadrace_torch.so"), source], check=True)
     environment = {key: value for key, value in os.environ.items() if key != "OMP_WAIT_POLICY"}
     environment["LD_LIBRARY_PATH"] = str(tmp_path / "lib")
 

@@ -18,7 +18,7 @@ FORBIDDEN = {
 }
 # Names that other people's interfaces give us.
 FOREIGN = {"sa_handler", "common_type_t", "common_type", "sighandler_t", "terminate_handler", "error_handler_t",
-           "j_common_ptr"}
+           "j_common_ptr", "CMakePackageConfigHelpers"}
 # In Python, a name after a dot is its owner's; ours are seen where they are defined.
 IDENTIFIER = {"c": re.compile(r"\b[A-Za-z_]\w*"), "hash": re.compile(r"(?:(?<=self\.)|(?<![.\w]))[A-Za-z_]\w*")}
 TYPE_SUFFIX = re.compile(r"\b(?:class|struct|union|concept|enum(?:\s+class)?)\s+(\w+(?:Base|Data))\b(?!\s*::)")

@@ -4,9 +4,14 @@
 #include <ATen/core/Tensor.h>
 
 #include <functional>
+#include <memory>
 #include <string>
 #include <utility>
 #include <vector>
+
+namespace torch::nn {
+class Module;
+}
 
 namespace headrace {
 
@@ -16,5 +21,10 @@ struct ModelState {
   std::vector<std::pair<std::string, at::Tensor>> buffers;     // Running statistics and such.
   std::function<void(bool training)> set_training;
 };
+
+// All parameters, frozen ones too, and all buffers of a torch::nn module under their names; of a module holder
+// `net.ptr()`. The switch to evaluation remembers each submodule's mode and the switch back restores that: a batch norm
+// that the user froze stays frozen. The state holds the module. Error{invalid_argument}: no module, or no parameters.
+ModelState module_state(std::shared_ptr<torch::nn::Module> module);
 
 }  // namespace headrace

@@ -22,6 +22,7 @@
 #include "app/cli/explain.h"
 #include "app/cli/run_folder.h"
 #include "app/cli/safetensors_check.h"
+#include "app/cli/torch_folder.h"
 #include "core/base/error_of.h"
 #include "core/base/hash.h"
 #include "core/base/temporary_folder.h"
@@ -755,6 +756,16 @@ TEST_F(Run, ExplainOfATableShowsItsKeysAndOfNothingKnownTheNearest) {
   } catch (const Error& error) {
     EXPECT_STREQ(error.what(), "unknown key data.batchsize, did you mean data.batch_size?");
   }
+}
+
+TEST_F(Folder, ATorchPackageOfAnotherReleaseIsRefusedWithBoth) {
+  write(folder_ / "version.py", "__all__ = ['__version__', 'debug']\n__version__ = '2.11.0+cpu'\ndebug = False\n");
+  EXPECT_EQ(torch_fault_in(folder_, "2.11.0"), "");
+  EXPECT_EQ(torch_fault_in(folder_, "2.11"), "wanted torch==2.11, found 2.11.0+cpu in " + folder_.string());
+  write(folder_ / "version.py", "debug = False\n");
+  EXPECT_THAT(torch_fault_in(folder_, "2.11.0"), HasSubstr("found no version in"));
+  EXPECT_THAT(torch_fault_in(folder_ / "lib", "2.11.0"),
+              HasSubstr("found no " + (folder_ / "lib/version.py").string()));
 }
 
 }  // namespace

@@ -2,6 +2,10 @@
 
 #include <dlfcn.h>
 
+#include <utility>
+
+#include "app/cli/torch_folder.h"
+#include "core/base/build_info.h"
 #include "core/base/fail.h"
 
 namespace headrace {
@@ -12,14 +16,29 @@ struct Opened {
   std::string fault;  // Where library is null.
 };
 
+// Of dlopen's words: "libc10.so: cannot open shared object file: ...".
+bool lacks_torch(const std::string& fault) {
+  return fault.rfind("libc10.so:", 0) == 0 || fault.rfind("libtorch_cpu.so:", 0) == 0;
+}
+
 Opened open_library() {
   const std::filesystem::path path = torch_library_path();
   std::error_code ignored;  // A library that cannot be looked at cannot be opened, and dlopen says why.
   if (std::filesystem::status(path, ignored).type() == std::filesystem::file_type::not_found) {
     return {nullptr, path.string() + " is missing: this build has no LibTorch; run make"};
   }
+  if (torch_is_named()) {
+    if (std::string fault = open_torch(); !fault.empty()) return {nullptr, std::move(fault)};
+  }
   void* library = ::dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
-  if (library == nullptr) return {nullptr, std::string(::dlerror()) + "; run make setup to complete .venv"};
+  std::string fault = library == nullptr ? ::dlerror() : "";
+  if (lacks_torch(fault)) {
+    fault = open_torch();
+    if (!fault.empty()) return {nullptr, std::move(fault)};
+    library = ::dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
+    fault = library == nullptr ? ::dlerror() : "";
+  }
+  if (library == nullptr) return {nullptr, fault + "; run make setup to complete .venv"};
   return {library, ""};
 }
 
@@ -32,7 +51,8 @@ std::filesystem::path torch_library_path() {
                  "cli: the loader does not know this library");
   std::error_code error;
   const std::filesystem::path own = std::filesystem::canonical(info.dli_fname, error);
-  return (error ? std::filesystem::path(info.dli_fname) : own).parent_path() / "libheadrace_torch.so";
+  return (error ? std::filesystem::path(info.dli_fname) : own).parent_path() /
+         fmt::format("libheadrace_torch.so.{}", build_info().version);
 }
 
 int run_torch_verb(const Invocation& invocation) {

@@ -1,4 +1,4 @@
-// One TOML file = one value made of the modules' option structs. LibTorch-free: it sees *_options.h headers alone.
+// One TOML file = one value made of the modules' option structs. LibTorch-free: it sees option headers alone.
 #pragma once
 
 #include <headrace/option_fields.h>

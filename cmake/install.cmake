@@ -1,0 +1,24 @@
+# cmake --install: libraries, executable, public headers and what find_package(headrace) reads. The prefix may be moved afterwards:
+# nothing that is installed names a folder of this machine. LibTorch is the user's: a program finds it by its own run path, which
+# CMake writes from the target headrace::torch, the executable as src/cli/torch_folder.h says.
+include(GNUInstallDirs)
+include(CMakePackageConfigHelpers)
+set(package_folder "${CMAKE_INSTALL_LIBDIR}/cmake/headrace")
+file(RELATIVE_PATH from_bin_to_lib "/${CMAKE_INSTALL_BINDIR}" "/${CMAKE_INSTALL_LIBDIR}")
+set_target_properties(headrace_main PROPERTIES INSTALL_RPATH "$ORIGIN/${from_bin_to_lib}")
+
+set(libraries headrace)
+if(HEADRACE_TORCH)
+  list(APPEND libraries headrace_torch)
+endif()
+install(TARGETS ${libraries} headrace_main COMPONENT cpp
+  RUNTIME DESTINATION "${CMAKE_INSTALL_BINDIR}" LIBRARY DESTINATION "${CMAKE_INSTALL_LIBDIR}")
+install(DIRECTORY "${CMAKE_SOURCE_DIR}/include/headrace" DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}" COMPONENT cpp
+  FILES_MATCHING PATTERN "*.h")
+
+set(HEADRACE_HAS_TORCH ${HEADRACE_TORCH})
+configure_package_config_file("${CMAKE_CURRENT_LIST_DIR}/headraceConfig.cmake.in" "${CMAKE_BINARY_DIR}/headraceConfig.cmake"
+  INSTALL_DESTINATION "${package_folder}" PATH_VARS CMAKE_INSTALL_INCLUDEDIR CMAKE_INSTALL_LIBDIR)
+write_basic_package_version_file("${CMAKE_BINARY_DIR}/headraceConfigVersion.cmake" COMPATIBILITY ExactVersion)
+install(FILES "${CMAKE_BINARY_DIR}/headraceConfig.cmake" "${CMAKE_BINARY_DIR}/headraceConfigVersion.cmake"
+  "${CMAKE_CURRENT_LIST_DIR}/use_torch.cmake" DESTINATION "${package_folder}" COMPONENT cpp)

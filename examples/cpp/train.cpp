@@ -1,0 +1,44 @@
+// Trains a torch::nn network on images with the native Trainer: autocast, accumulation, clipping and the fused update
+// are options.
+//
+//   train idx:/usr/share/datasets/fashion-mnist 2
+#include <headrace/trainer.h>
+#include <torch/torch.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <exception>
+
+namespace hr = headrace;
+
+int main(int argc, char** argv) try {
+  const char* data = argc > 1 ? argv[1] : "idx:/usr/share/datasets/fashion-mnist";
+  const int epochs = argc > 2 ? std::atoi(argv[2]) : 2;
+  torch::manual_seed(1);
+  const hr::DataOptions options{.batch_size = 128, .transform = {.mean = {0.286}, .std = {0.353}}};
+  hr::Loader images{hr::open_source(data, hr::Split::train), options, /*seed=*/1, /*training=*/true};
+  hr::Loader test{hr::open_source(data, hr::Split::test), options, /*seed=*/1, /*training=*/false};
+
+  torch::nn::Sequential net{torch::nn::Flatten(), torch::nn::Linear(images.height() * images.width(), 128),
+                            torch::nn::ReLU(), torch::nn::Linear(128, 10)};
+  const hr::ModelState model = hr::module_state(net.ptr());
+  const auto forward = [&net](const hr::TensorBatch& batch) -> hr::Output {
+    const at::Tensor logits = net->forward(batch.image);
+    return {torch::nn::functional::cross_entropy(logits, batch.labels), {{"logits", logits}}};
+  };
+  hr::Trainer trainer{model,
+                      hr::Optimizer{model.parameters, {.lr = 1e-3, .fused = hr::Switch::on}},
+                      forward,
+                      {.epochs = epochs, .max_grad_norm = 1.0},
+                      {.name = hr::LrSchedulerName::cosine},
+                      epochs * images.batches_per_epoch()};
+  for (int i = 0; i < epochs; ++i) {
+    hr::Epoch epoch = images.epoch(i);
+    while (const auto batch = epoch.next()) trainer.step(*batch);
+    std::printf("epoch %d: loss %.4f, test accuracy %.4f\n", i + 1, trainer.take_mean_loss().value(),
+                hr::evaluate(trainer, test).accuracy);
+  }
+} catch (const std::exception& error) {
+  std::fprintf(stderr, "train: %s\n", error.what());
+  return 1;
+}

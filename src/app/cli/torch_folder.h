@@ -1,0 +1,23 @@
+// Which torch package an installed executable computes with. A library that is installed names no folder of a machine.
+#pragma once
+
+#include <filesystem>
+#include <string>
+#include <string_view>
+
+namespace headrace {
+
+// Opens libc10 and libtorch_cpu of a torch package, so that a library opened later finds them in the process: the
+// package in the folder that HEADRACE_TORCH names, else the one that the python3 on the path would import. Returns what
+// is in the way, for a person: there is none, it is of another version than this program was compiled against, its
+// libraries cannot be opened; empty: nothing. Costs about 30 ms where Python is asked. They stay open until the process
+// ends.
+std::string open_torch();
+
+// Whether HEADRACE_TORCH names a folder, which goes before the folder that a build tree's library names.
+bool torch_is_named();
+
+// Why a folder is no torch package of that release, whatever stands behind a "+"; empty: it is one.
+std::string torch_fault_in(const std::filesystem::path& folder, std::string_view release);
+
+}  // namespace headrace
