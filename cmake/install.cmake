@@ -1,6 +1,6 @@
 # cmake --install: libraries, executable, public headers and what find_package(headrace) reads. The prefix may be moved afterwards:
 # nothing that is installed names a folder of this machine. LibTorch is the user's: a program finds it by its own run path, which
-# CMake writes from the target headrace::torch, the executable as src/cli/torch_folder.h says.
+# CMake writes from the target headrace::torch, the executable as src/app/cli/torch_folder.h says.
 include(GNUInstallDirs)
 include(CMakePackageConfigHelpers)
 set(package_folder "${CMAKE_INSTALL_LIBDIR}/cmake/headrace")

@@ -23,7 +23,7 @@ def test_schema_is_json():
 
 def test_architecture_names_every_module_and_no_missing_file():
     text = (ROOT / "ARCHITECTURE.md").read_text()
-    modules = re.findall(r"^\s*headrace_module\((\w+)", (ROOT / "CMakeLists.txt").read_text(), re.MULTILINE)
+    modules = re.findall(r"^\s*headrace_module\(([\w/]+)", (ROOT / "CMakeLists.txt").read_text(), re.MULTILINE)
     assert [module for module in modules if f"| {module} |" not in text] == []
     named = re.findall(r"`((?:include|src|cmake|tools|tests|bench|examples)/[\w./]+)`", text)
     assert named and [path for path in named if not (ROOT / path).exists()] == []

@@ -30,7 +30,7 @@ def finished(folder):
     return json.loads((folder / "result.json").read_text())["training"]
 
 
-def make_job(folder, accumulate, epochs, images):
+def make_job(folder, gradient_accumulation_steps, epochs, images):
     """Everything that must survive a kill is in it: flips and shifts, momentum, running statistics, a schedule."""
     (folder / "data").mkdir()
     write_idx(folder / "data", "train", images)
@@ -59,7 +59,7 @@ milestones = [2, 4]
 gamma = 0.5
 [train]
 epochs = {epochs}
-gradient_accumulation_steps = {accumulate}
+gradient_accumulation_steps = {gradient_accumulation_steps}
 checkpoint_every_s = 0
 [compute]
 intra_op_threads = 1

@@ -73,7 +73,7 @@ class Job:
         self.classes = classes
 
     def arguments(self):
-        return [*self.options.split(), f"classes={self.classes}"]
+        return [*self.options.split(), f"num_classes={self.classes}"]
 
     def data(self):
         torch.manual_seed(11)
@@ -221,7 +221,7 @@ def test_weights_of_another_head_are_named_and_can_be_left_out(tmp_path):
     torch.manual_seed(1)
     pretrained = resnet18(num_classes=1000).state_dict()
     save_file(pretrained, tmp_path / "theirs")
-    arguments = ["initial", 5, 3, 64, tmp_path / "ours", "name=resnet18", "classes=37", f"weights={tmp_path / 'theirs'}"]
+    arguments = ["initial", 5, 3, 64, tmp_path / "ours", "name=resnet18", "num_classes=37", f"weights={tmp_path / 'theirs'}"]
     message = refusal(*arguments)
     assert '2 of another shape or type ("fc.bias": Float (1000), wanted Float (37), "fc.weight": Float (1000,' in message
     assert not (tmp_path / "ours").exists()
@@ -270,7 +270,7 @@ def test_torchscript_modules_train_as_they_do_in_python(make, layout, precision,
     images, labels = torch.randn(8, 3, 64, 64), torch.randint(5, (8,))
     save_file({"image": images, "labels": labels}, tmp_path / "in")
     probe("train", tmp_path / "in", tmp_path / "out", precision, 2, f"name=torchscript:{tmp_path / 'module.pt'}",
-          f"memory_format={layout}", "classes=5")
+          f"memory_format={layout}", "num_classes=5")
     found = load_file(tmp_path / "out")
     module = torch.jit.load(tmp_path / "module.pt")
     # In bfloat16 the interpreter's optimizer rounds in other places than the module that was scripted; we do not use it.
@@ -286,14 +286,14 @@ def test_torchscript_modules_begin_with_weights_and_give_them_back(tmp_path):
     scripted_tiny().save(tmp_path / "module.pt")
     other = Tiny(5)
     save_file(other.state_dict(), tmp_path / "theirs")
-    probe("initial", 1, 3, 16, tmp_path / "ours", f"name=torchscript:{tmp_path / 'module.pt'}", "classes=5",
+    probe("initial", 1, 3, 16, tmp_path / "ours", f"name=torchscript:{tmp_path / 'module.pt'}", "num_classes=5",
           f"weights={tmp_path / 'theirs'}")
     assert_equal_bits(load_file(tmp_path / "ours"), other.state_dict())
 
 
 def test_other_files_than_torchscript_are_refused_in_one_line(tmp_path):
     def said(path):
-        return refusal("initial", 1, 3, 16, tmp_path / "ours", f"name=torchscript:{path}", "classes=5")
+        return refusal("initial", 1, 3, 16, tmp_path / "ours", f"name=torchscript:{path}", "num_classes=5")
 
     torch.save(Tiny(5).state_dict(), tmp_path / "state.pt")
     assert "state.pt: cannot be loaded as TorchScript" in said(tmp_path / "state.pt")
@@ -314,5 +314,5 @@ def test_a_packed_bomb_takes_no_memory(tmp_path):
                 content += bytes(400 << 20)
             bomb.writestr(record.filename, content)
     assert (tmp_path / "bomb.pt").stat().st_size < 1 << 20
-    said = refusal("initial", 1, 3, 16, tmp_path / "ours", f"name=torchscript:{tmp_path / 'bomb.pt'}", "classes=5")
+    said = refusal("initial", 1, 3, 16, tmp_path / "ours", f"name=torchscript:{tmp_path / 'bomb.pt'}", "num_classes=5")
     assert "bomb.pt" in said and "unpack to more than" in said

@@ -99,7 +99,7 @@ def repainted(data):
 
 def elsewhere(path):
     write_photos(path, images=2)
-    return datasets.ImageFolder(path / "image", transforms.Compose([*PLAIN, transforms.ToTensor()]))
+    return datasets.ImageFolder(path / "images", transforms.Compose([*PLAIN, transforms.ToTensor()]))
 
 
 NO_NATIVE_LOADER = {

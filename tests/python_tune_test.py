@@ -54,7 +54,7 @@ class Loop:
 
     def tune(self, **options):
         given = {"model": self.model, "loader": self.loader, "optimizer": self.optimizer, "forward": lambda model, batch: self.loss(batch),
-                 "budget": 1.0, **options}
+                 "budget_s": 1.0, **options}
         return hr.tune(given.pop("model"), given.pop("loader"), given.pop("optimizer"), given.pop("forward"), **given)
 
 
@@ -196,7 +196,7 @@ def test_ledger_and_report_lie_in_the_folder_asked_for(tmp_path):
     assert ledger == tuned.ledger
     assert (ledger["format"], ledger["title"]) == ("headrace-ledger", "a loop of mine")
     assert [trial["name"] for trial in ledger["trials"]] == ["fused optimizer"]
-    assert ledger["baseline"]["settings"]["optimizer.fused"] == '"plain"'
+    assert ledger["baseline"]["settings"]["optimizer.fused"] == 'false'
     assert ledger["time_split"]["baseline"]["steps"] >= 5
     assert tuned.report_path == tmp_path / "run" / "report.html"
     assert "a loop of mine" in tuned.report_path.read_text()
@@ -923,7 +923,7 @@ class Encoding(collections.UserDict):
 
 def test_a_mapping_that_is_no_dict_counts_by_its_samples_and_is_cut_along_them():
     loop = Loop()
-    batches = [Encoding(images=images, labels=labels) for images, labels in loop.loader]
+    batches = [Encoding(image=images, labels=labels) for images, labels in loop.loader]
     tuned = loop.tune(loader=batches, only=["fused optimizer"],
                       forward=lambda model, batch: loop.loss((batch["image"], batch["labels"])))
     split = tuned.ledger["time_split"]["baseline"]

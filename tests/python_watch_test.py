@@ -22,7 +22,7 @@ PARTS = ["data_wait", "forward", "backward", "optimizer"]
 
 
 class Loop:
-    def __init__(self, num_workers=0, worker_type="process"):
+    def __init__(self, workers=0):
         torch.manual_seed(1)
         self.model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2))
         self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.1)
@@ -32,7 +32,7 @@ class Loop:
     def loss(self, batch):
         return nn.functional.cross_entropy(self.model(batch[0]), batch[1])
 
-    def epoch(self, loader=None, gradient_accumulation_steps=1, fail_at=-1):
+    def epoch(self, loader=None, accumulate=1, fail_at=-1):
         for i, batch in enumerate(loader or self.loader):
             if i % accumulate == 0:
                 self.optimizer.zero_grad()
@@ -105,7 +105,7 @@ def test_steps_of_a_list_of_batches_begin_with_their_forward():
 def test_each_micro_batch_is_a_step_and_only_some_hold_an_update(tmp_path):
     loop = Loop()
     with hr.watch() as seen:
-        loop.epoch(gradient_accumulation_steps=2)
+        loop.epoch(accumulate=2)
     assert seen.steps == 5
     assert sum(span["name"] == "optimizer" for span in spans_of(seen, tmp_path)) == 2
 

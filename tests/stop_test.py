@@ -78,7 +78,7 @@ on_ms = 3.0
 
 @SIGNALS
 def test_a_tuner_that_is_stopped_leaves_what_it_decided_and_trains_nothing(job, tmp_path, number, code):
-    job.write_text(job.read_text() + TUNE.format(budget_s=600, names=["faster", "slower"]))
+    job.write_text(job.read_text() + TUNE.format(budget=600, names=["faster", "slower"]))
     process = subprocess.Popen([HEADRACE, "tune", job], cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     before = []
     while not before or not before[-1].startswith("kept"):  # Minutes of the budget are left then.
@@ -109,7 +109,7 @@ def test_a_tuner_that_is_stopped_before_its_first_trial_has_no_result(job, tmp_p
 
 
 def test_a_kill_while_the_tuned_job_trains_leaves_the_ledger(job, tmp_path):
-    job.write_text(job.read_text() + TUNE.format(budget_s=4, names=["slower"]))
+    job.write_text(job.read_text() + TUNE.format(budget=4, names=["slower"]))
     folder = tmp_path / "run"
     # The sixth file is the first checkpoint, after recipe.toml, environment.json, tuned.toml, a trace and the ledger.
     result = headrace("tune", job, "--out", folder, env=dict(os.environ, HEADRACE_FAULT="write.begin:6"))

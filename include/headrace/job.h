@@ -11,7 +11,7 @@
 
 namespace headrace {
 
-// How close a change must stay to the original (DESIGN section 3, "A trial").
+// How close a change must stay to the original.
 enum class NumericClass {
   bit_equal,  // Same bits of every parameter and buffer after 5 steps.
   // One step from one state, 5 batches: as near to the same batches in float64 as the original is, up to a factor of 4;

@@ -23,6 +23,8 @@
 #include <array>
 #include <concepts>
 #include <cstdint>
+#include <cstdio>
+#include <cstdlib>
 #include <string>
 #include <string_view>
 #include <type_traits>
@@ -57,10 +59,6 @@ constexpr auto choices(Switch) {
                     Choice<Switch>{Switch::automatic, "auto"}};
 }
 
-namespace detail {
-[[noreturn]] void choice_without_name() noexcept;
-}
-
 // The name of an enum's value in its choices(), as TOML and flags write it. A value without one stops the process: it
 // is no value of the enum.
 template <class E>
@@ -68,7 +66,8 @@ constexpr std::string_view choice_name(E value) noexcept {
   for (const Choice<E>& choice : choices(value)) {
     if (choice.value == value) return choice.name;
   }
-  detail::choice_without_name();
+  std::fputs("headrace: options: a value without a name in its choices()\n", stderr);
+  std::abort();
 }
 
 }  // namespace headrace

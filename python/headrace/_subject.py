@@ -67,11 +67,11 @@ class Subject:
     """The user's objects. Made once; its state then is what every trial begins with and what is put back at the end."""
 
     def __init__(self, model: nn.Module, loader: Any, optimizer: torch.optim.Optimizer,
-                 forward: Callable[[nn.Module, Any], Any], *, run_steps: int | None, budget: float,
+                 forward: Callable[[nn.Module, Any], Any], *, run_steps: int | None, budget_s: float,
                  whole_step: bool = False, only: Sequence[str] = ()) -> None:
         _check_objects(model, loader, optimizer, forward)
         self.model, self.loader, self.optimizer, self.user_forward = model, loader, optimizer, forward
-        self._run_steps, self._budget, self._whole_step = run_steps, budget, whole_step
+        self._run_steps, self._budget_s, self._whole_step = run_steps, budget_s, whole_step
         self._only = only  # Candidates by name; empty: all.
         self._compile_s: float | None = None  # What compiling took; None: not compiled yet.
         self.not_applicable: list[NotApplicable] = []
@@ -492,8 +492,8 @@ class Subject:
     def _no_compile(self) -> str | None:
         if self._run_steps is None:
             return "the length of the run is not known: give epochs or steps"
-        if self._budget < 3 * COMPILE_S:
-            return (f"compiling may take {COMPILE_S:.0f} s, more than a third of the budget of {self._budget:g} s; "
+        if self._budget_s < 3 * COMPILE_S:
+            return (f"compiling may take {COMPILE_S:.0f} s, more than a third of the budget of {self._budget_s:g} s; "
                     f"it is tried from a budget of {3 * COMPILE_S:.0f} s on")
         if shutil.which(os.environ.get("CXX", "g++")) is None:
             return "there is no C++ compiler, which torch.compile needs"

@@ -112,7 +112,7 @@ class Tuned:
 
 
 def tune(model: nn.Module, loader: Any, optimizer: torch.optim.Optimizer, forward: Callable[[nn.Module, Any], Any], *,
-         budget: float = 60.0, epochs: int | None = None, steps: int | None = None, only: Iterable[str] = (),
+         budget_s: float = 60.0, epochs: int | None = None, steps: int | None = None, only: Iterable[str] = (),
          fixed: Iterable[str] = (), gain_min: float = 0.02, out: str | pathlib.Path | None = None, apply: bool = True,
          whole_step: bool = False, seed: int = 0, title: str = "training loop",
          on_progress: Callable[[str, str], None] | None = None) -> Tuned:
@@ -123,7 +123,7 @@ def tune(model: nn.Module, loader: Any, optimizer: torch.optim.Optimizer, forwar
     returns an iterable; of what a DataPipelineOptimizer made, the one it goes over is tuned, and is Tuned.loader.
     forward(model, batch) returns the loss, a tensor of one number, or a tuple or dict with the loss in it.
 
-    budget: seconds for everything. epochs or steps: how long you will train; a change that costs time once
+    budget_s: seconds for everything. epochs or steps: how long you will train; a change that costs time once
     (compiling) is tried only when the run is known to be long enough. only, fixed: candidates by name; settings that must
     stay. gain_min: the smallest gain worth keeping. out: a folder for report.html, ledger.json and the traces. apply:
     False leaves the objects as they were; Tuned.apply() does it later. whole_step: True says that your loop will call
@@ -155,12 +155,12 @@ def tune(model: nn.Module, loader: Any, optimizer: torch.optim.Optimizer, forwar
         out = pathlib.Path(out)
         out.mkdir(parents=True, exist_ok=True)
     only = list(only)
-    subject = Subject(model, loader, optimizer, forward, run_steps=steps, budget_s=budget, whole_step=whole_step, only=only)
+    subject = Subject(model, loader, optimizer, forward, run_steps=steps, budget_s=budget_s, whole_step=whole_step, only=only)
     request = {
-        "budget_s": float(budget), "gain_min": float(gain_min), "only": only, "fixed": list(fixed),
+        "budget_s": float(budget_s), "gain_min": float(gain_min), "only": only, "fixed": list(fixed),
         "seed": seed, "title": title, "out": "" if out is None else str(out),
         "command": f"headrace.tune({type(model).__name__}, {type(loader).__name__}, {type(optimizer).__name__}, "
-                   f"budget_s={budget:g})",
+                   f"budget_s={budget_s:g})",
     }
     try:
         document, report = _native.tune_objects(subject, request, on_progress or _silent)

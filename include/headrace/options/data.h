@@ -88,9 +88,10 @@ void describe(Visitor& visit, Options& o) {
   visit("num_workers", o.num_workers, Range<std::int64_t>{0, 256, kOrAuto},
         "Loader threads; 0 loads in the training thread; auto finds while it runs how many are enough. Changes no byte "
         "of any batch.");
-  visit("num_workers_max", o.num_workers_max, Range<std::int64_t>{0, 256},
-        "The most that threads = auto may take; 0 is the larger of 16 and twice the cores that the process may use. "
-        "More than the cores are taken only where reading waits.");
+  visit(
+      "num_workers_max", o.num_workers_max, Range<std::int64_t>{0, 256},
+      "The most that num_workers = auto may take; 0 is the larger of 16 and twice the cores that the process may use. "
+      "More than the cores are taken only where reading waits.");
   visit("prefetch_batches", o.prefetch_batches, Range<std::int64_t>{1, 64, kOrAuto},
         "Batches prepared ahead of the training loop, each of which costs one batch of memory; auto deepens it until "
         "the loop does not starve any more.");

@@ -36,7 +36,8 @@ void describe(Visitor& visit, Options& o) {
         "(MultiStepLR) multiply lr by gamma every step_size epochs or at the milestones.");
   visit("warmup_steps", o.warmup_steps, Range<std::int64_t>{0, 10'000'000}, "Optimizer steps of linear warm-up.");
   visit("eta_min", o.eta_min, Range<double>{0.0, 1e3}, "Learning rate at the end of a cosine schedule.");
-  visit("step_size", o.step_size, Range<std::int64_t>{1, 100000}, "Epochs between two falls of the rate (step).");
+  visit("step_size", o.step_size, Range<std::int64_t>{1, 100000},
+        "Epochs between two falls of the learning rate (step).");
   visit("gamma", o.gamma, Range<double>{0.0, 1.0}, "Factor of the learning rate at each fall (step, multi_step).");
   visit("milestones", o.milestones, Range<double>{1.0, 1e5},
         "Epochs after which the learning rate falls, whole numbers that rise (multi_step).");

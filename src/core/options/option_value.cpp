@@ -3,7 +3,6 @@
 
 #include <charconv>
 #include <cmath>
-#include <cstdlib>
 #include <limits>
 
 #include "core/base/fail.h"
@@ -199,11 +198,6 @@ OptionValue parse_option(const Field& field, std::string_view text) {
       break;
   }
   wrong_type(field.key, field.kind, quoted(text));
-}
-
-void detail::choice_without_name() noexcept {
-  HEADRACE_CHECK(false, "options: a value without a name in its choices()");
-  std::abort();
 }
 
 OptionValue detail::choice_value(std::string_view name) {

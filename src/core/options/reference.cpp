@@ -26,8 +26,10 @@ void append_rows(std::string& out, const std::vector<Field>& fields, const std::
   for (const Field& field : fields) {
     if (table_of(field.key) != table) continue;
     const std::string value = field.kind == FieldKind::tables ? "[]" : to_toml(field.get());
-    out += fmt::format("| `{}` | {} | `{}` | {} | {} |\n", field.key, wanted_words(field.kind), cell(value),
-                       cell(field.range), cell(field.sentence));
+    const bool is_switch = !field.choices.empty() && field.choices.front() == "false";
+    const char* words = is_switch ? "true, false or auto" : wanted_words(field.kind);
+    out += fmt::format("| `{}` | {} | `{}` | {} | {} |\n", field.key, words, cell(value), cell(field.range),
+                       cell(field.sentence));
   }
 }
 
