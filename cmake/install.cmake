@@ -5,7 +5,10 @@ include(GNUInstallDirs)
 include(CMakePackageConfigHelpers)
 set(package_folder "${CMAKE_INSTALL_LIBDIR}/cmake/headrace")
 file(RELATIVE_PATH from_bin_to_lib "/${CMAKE_INSTALL_BINDIR}" "/${CMAKE_INSTALL_LIBDIR}")
-set_target_properties(headrace_main PROPERTIES INSTALL_RPATH "$ORIGIN/${from_bin_to_lib}")
+# In the build tree bin/ and lib/ lie beside each other, too. One run path for both: CMake pads one that it will rewrite by an
+# empty entry, which the loader takes for the current folder.
+set_target_properties(headrace_main PROPERTIES INSTALL_RPATH "$ORIGIN/${from_bin_to_lib}" BUILD_WITH_INSTALL_RPATH ON)
+set_target_properties(headrace PROPERTIES BUILD_WITH_INSTALL_RPATH ON)
 
 set(libraries headrace)
 if(HEADRACE_TORCH)
@@ -16,9 +19,11 @@ install(TARGETS ${libraries} headrace_main COMPONENT cpp
 install(DIRECTORY "${CMAKE_SOURCE_DIR}/include/headrace" DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}" COMPONENT cpp
   FILES_MATCHING PATTERN "*.h")
 
+install(FILES "${CMAKE_SOURCE_DIR}/LICENSE" "${CMAKE_SOURCE_DIR}/NOTICE" DESTINATION "${CMAKE_INSTALL_DOCDIR}" COMPONENT cpp)
+
 set(HEADRACE_HAS_TORCH ${HEADRACE_TORCH})
 configure_package_config_file("${CMAKE_CURRENT_LIST_DIR}/headraceConfig.cmake.in" "${CMAKE_BINARY_DIR}/headraceConfig.cmake"
   INSTALL_DESTINATION "${package_folder}" PATH_VARS CMAKE_INSTALL_INCLUDEDIR CMAKE_INSTALL_LIBDIR)
-write_basic_package_version_file("${CMAKE_BINARY_DIR}/headraceConfigVersion.cmake" COMPATIBILITY ExactVersion)
+write_basic_package_version_file("${CMAKE_BINARY_DIR}/headraceConfigVersion.cmake" COMPATIBILITY SameMinorVersion)
 install(FILES "${CMAKE_BINARY_DIR}/headraceConfig.cmake" "${CMAKE_BINARY_DIR}/headraceConfigVersion.cmake"
   "${CMAKE_CURRENT_LIST_DIR}/use_torch.cmake" DESTINATION "${package_folder}" COMPONENT cpp)

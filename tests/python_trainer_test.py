@@ -600,6 +600,7 @@ def test_keywords_are_the_options_of_recipes():
     assert trainer.options["lr_scheduler"]["name"] == "step" and trainer.options["lr_scheduler"]["gamma"] == 0.5
     for keywords, words in [({"gradient_acumulation_steps": 2}, "unknown key gradient_acumulation_steps, did you mean gradient_accumulation_steps"),
                             ({"gradient_accumulation_steps": 0}, "gradient_accumulation_steps"), ({"precision": "fp8"}, "fp32 | bf16"),
+                            ({"schedule": "cosine"}, "unknown key schedule, which is now lr_scheduler"),
                             ({"gradient_accumulation_steps": [object()]}, "gradient_accumulation_steps"), ({"lr_scheduler": "linear"}, "lr_scheduler.name"),
                             ({"keep_checkpoints": 2}, "unknown key"), ({"steps": 0}, "steps is 0")]:
         with pytest.raises(hr.errors.InvalidArgumentError, match=words):

@@ -74,7 +74,7 @@ def everything(loop):
     state["torch"] = torch.get_rng_state()
     state["python"] = random.getstate()
     state["numpy"] = numpy.random.get_state()[1].tolist()
-    state["num_workers"] = torch.get_num_threads()
+    state["intra_op_threads"] = torch.get_num_threads()
     if isinstance(loop.loader, DataLoader):
         state["order"] = loop.loader.generator.get_state()
         state["num_workers"] = (loop.loader.num_workers, loop.loader.prefetch_factor, loop.loader.persistent_workers)
@@ -638,11 +638,11 @@ def test_a_tuned_forward_is_bfloat16_inside_and_float32_outside_and_copies_with_
     with pytest.raises(Trouble):
         model(torch.ones(1, 4), fail=True)
     assert not torch.is_autocast_enabled("cpu")
-    native_loader = copy.deepcopy(model)
+    zeroed = copy.deepcopy(model)
     with torch.no_grad():
-        native_loader.linear.weight.zero_()
-        native_loader.linear.bias.fill_(3)
-    assert native_loader(torch.ones(1, 4))["logits"].tolist() == [[3, 3]] != model(torch.ones(1, 4))["logits"].tolist()
+        zeroed.linear.weight.zero_()
+        zeroed.linear.bias.fill_(3)
+    assert zeroed(torch.ones(1, 4))["logits"].tolist() == [[3, 3]] != model(torch.ones(1, 4))["logits"].tolist()
     switch.remove()
     assert "forward" not in model.__dict__ and model(torch.ones(1, 4))["logits"].dtype == torch.float32
     assert seen[-1] == torch.float32

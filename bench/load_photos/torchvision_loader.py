@@ -35,8 +35,8 @@ def main() -> None:
     next(batches)
     start = time.perf_counter()
     images = 0
-    for images, _ in batches:
-        images += len(images)
+    for batch, _ in batches:
+        images += len(batch)
         if images >= arguments.images:
             break
     seconds = time.perf_counter() - start

@@ -23,9 +23,9 @@ def pixels(path: str, window: tuple[int, int, int, int], flip: bool) -> numpy.nd
 
 def batch_of(samples: list) -> tuple[numpy.ndarray, numpy.ndarray]:
     images = numpy.empty((len(samples), 3, protocol.SIZE, protocol.SIZE), numpy.float32)
-    for image, (image, _) in zip(images, samples):
-        numpy.multiply(image.transpose(2, 0, 1), SCALE, out=image)
-        image += SHIFT
+    for row, (image, _) in zip(images, samples):
+        numpy.multiply(image.transpose(2, 0, 1), SCALE, out=row)
+        row += SHIFT
     return images, numpy.array([label for _, label in samples])
 
 

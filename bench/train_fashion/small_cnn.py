@@ -1,4 +1,4 @@
-"""The network `small_cnn` as a PyTorch user writes it: same layers, names and initial bits as src/torch/model/network.cpp."""
+"""The network `small_cnn` as a PyTorch user writes it: same layers, names and initial bits as src/torch/model/small_cnn.cpp."""
 
 import torch
 from torch import nn

@@ -31,7 +31,7 @@ def run(arguments: argparse.Namespace) -> dict:
     loader = training_loader(str(arguments.data / "train"), arguments.size, arguments.batch, arguments.workers,
                              arguments.transforms)
     model = models.resnet18(num_classes=len(loader.dataset.classes))
-    optimizer = torch.optim.SGD(model.parameters(), lr=arguments.rate, momentum=0.9, weight_decay=arguments.weight_decay)
+    optimizer = torch.optim.SGD(model.parameters(), lr=arguments.lr, momentum=0.9, weight_decay=arguments.weight_decay)
     criterion = nn.CrossEntropyLoss()
     model.train()
 
@@ -61,7 +61,7 @@ def main() -> None:
     parser.add_argument("--warmup", type=int, default=10)
     parser.add_argument("--batch", type=int, default=32)
     parser.add_argument("--size", type=int, default=128)
-    parser.add_argument("--rate", type=float, default=0.05)
+    parser.add_argument("--lr", type=float, default=0.05)
     parser.add_argument("--weight-decay", type=float, default=1e-4)
     parser.add_argument("--transforms", choices=["v1", "v2"], default="v1", help="v1 is the faster one here (bench/load_photos)")
     arguments = parser.parse_args()

@@ -28,10 +28,10 @@ SPEEDUP_WANTED = 1.15
 
 
 def run_pytorch(recipe: dict, seed: int, workers: int, steps: int) -> dict:
-    """The recipe's data, batch and image size, rate and weight decay; everything else is the script's own."""
+    """The recipe's data, batch and image size, learning rate and weight decay; everything else is the script's own."""
     command = [sys.executable, str(SCRIPT), "--data", recipe["data"]["source"].removeprefix("folder:"),
                "--batch", str(recipe["data"]["batch_size"]), "--size", str(recipe["data"]["transform"]["size"]),
-               "--rate", str(recipe["optimizer"]["rate"]), "--weight-decay", str(recipe["optimizer"]["weight_decay"]),
+               "--lr", str(recipe["optimizer"]["lr"]), "--weight-decay", str(recipe["optimizer"]["weight_decay"]),
                "--seed", str(seed), "--workers", str(workers), "--steps", str(steps)]
     return harness.run_json(command)
 

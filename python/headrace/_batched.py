@@ -12,8 +12,8 @@ from torch.utils.data import DataLoader, Dataset, default_collate
 class BatchedImages(Dataset):
     """Grey images that the data set holds in memory as one tensor: ToTensor and Normalize over a batch at a time."""
 
-    def __init__(self, plain: Any, mean: torch.Tensor | None, deviation: torch.Tensor | None) -> None:
-        self.plain, self.mean, self.deviation = plain, mean, deviation
+    def __init__(self, plain: Any, mean: torch.Tensor | None, std: torch.Tensor | None) -> None:
+        self.plain, self.mean, self.std = plain, mean, std
 
     def __getattr__(self, name: str) -> Any:
         if name == "plain":  # Not there yet while a copy is made.
@@ -30,7 +30,7 @@ class BatchedImages(Dataset):
         chosen = torch.tensor(indices)
         images = self.plain.data[chosen].unsqueeze(1).to(torch.get_default_dtype()).div_(255)
         if self.mean is not None:
-            images.sub_(self.mean).div_(self.deviation)
+            images.sub_(self.mean).div_(self.std)
         return [images, self.plain.targets[chosen]]
 
 
@@ -55,8 +55,8 @@ def batched(loader: DataLoader) -> BatchedImages | str:
     if [type(step) for step in steps] == [known.ToTensor]:
         return BatchedImages(plain, None, None)
     if [type(step) for step in steps] == [known.ToTensor, known.Normalize]:
-        mean, deviation = (torch.as_tensor(value, dtype=torch.get_default_dtype()).view(-1, 1, 1)
+        mean, std = (torch.as_tensor(value, dtype=torch.get_default_dtype()).view(-1, 1, 1)
                            for value in (steps[1].mean, steps[1].std))
-        if mean.numel() == deviation.numel() == 1:
-            return BatchedImages(plain, mean, deviation)
+        if mean.numel() == std.numel() == 1:
+            return BatchedImages(plain, mean, std)
     return "its transforms are other than ToTensor and Normalize"

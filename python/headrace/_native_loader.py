@@ -17,7 +17,7 @@ _SPLITS = ("train", "val", "test")  # What a folder is called, too.
 
 
 class _Unknown(Exception):
-    """Why there is no native_loader."""
+    """Why no headrace.Loader can stand for it."""
 
 
 def native_loader_for(loader: DataLoader, **settings: Any) -> Loader | str:

@@ -33,7 +33,7 @@ PRECISION = "train.precision"
 FUSED = "optimizer.fused"
 THREADS = "compute.intra_op_threads"
 ALLOCATOR = "compute.allocator"
-NUM_WORKERS = "data.num_workers"  # Processes of a DataLoader, threads of a headrace.Loader.
+NUM_WORKERS = "data.num_workers"  # Of a DataLoader processes; of a headrace.Loader threads, or processes by worker_type.
 LOADER = "data.loader"  # "headrace": a headrace.Loader in the place of a DataLoader.
 PREFETCH = "data.prefetch_batches"
 BATCHED = "data.batched"
@@ -273,7 +273,7 @@ class Subject:
         if self._loader_options is not None:
             self.loader.set_num_workers(_number(settings, NUM_WORKERS, self._loader_options["num_workers"]))
             self.loader.set_prefetch_batches(_number(settings, PREFETCH, self._loader_options["prefetch_batches"]))
-        if self._native_loader is not None and NUM_WORKERS in settings:
+        if self._native_loader is not None and _text(settings, LOADER) == "headrace":
             self._native_loader.set_num_workers(int(settings[NUM_WORKERS]))
         self._pass_loader = self._loader_for(settings)
         self.step.set(micro_batches=int(settings.get(MICRO_BATCHES, 1)), native=_text(settings, ENGINE) == "native")
@@ -415,7 +415,7 @@ class Subject:
             if workers == now:
                 continue
             changes = {NUM_WORKERS: str(workers)}
-            if self._native_loader is not None:  # Which has no workers.
+            if self._native_loader is not None:  # Whose workers are threads.
                 changes[LOADER] = '"dataloader"'
             name = f"loader workers {workers}"
             if numerics is None and (not self._only or name in self._only):  # It starts worker processes to find out.
@@ -516,7 +516,7 @@ class Subject:
         options = self._loader_options or {}
         if options.get("last_batch") == "pad" or options.get("on_corrupt") == "zero":
             key = "last_batch is pad" if options["last_batch"] == "pad" else "on_corrupt is zero"
-            return (f"{key}: some samples count in no loss that reads the batch's field valid, and so a part's share of the loss is not its "
+            return (f"{key}: some samples do not count (the batch's field valid), and so a part's share of the loss is not its "
                     "share of the samples")
         for name, module in self.model.named_modules():
             if isinstance(module, nn.modules.batchnorm._BatchNorm) and module.training:

@@ -100,7 +100,7 @@ bool is_process(const py::object& worker_type) {
 // Of this process, where so many others read: while one transforms what it has read, each of them has another that
 // waits for it.
 std::int64_t threads_for(std::int64_t processes) {
-  return processes == 0 ? 0 : processes + 1;
+  return processes == 0 ? 0 : std::min<std::int64_t>(processes + 1, 256);  // The key's range.
 }
 
 }  // namespace
@@ -130,7 +130,8 @@ NativeLoader::NativeLoader(const py::object& source, const py::dict& keywords)
   set_keywords(fields_of(options_), rest);
   if (!collate_.is_none() && options_.last_batch == LastBatch::pad) {
     fail(ErrorCode::invalid_argument,
-         "last_batch is \"pad\", whose field valid a collate_fn does not see; wanted keep | drop");
+         "last_batch is \"pad\", and a collate_fn does not see the field valid, which marks the padding; wanted keep | "
+         "drop");
   }
   if (in_processes) set_processes(options_.num_workers, is_object);
   if (!worker_init.is_none()) check_worker_init(worker_init, is_object);
@@ -153,6 +154,7 @@ void NativeLoader::set_processes(std::int64_t count, bool is_object) {
   if (count == AUTOTUNE) {
     fail(ErrorCode::invalid_argument, "num_workers is \"auto\"; wanted a number with worker_type \"process\"");
   }
+  in_processes_ = true;
   process_count_ = count;
   options_.num_workers = threads_for(count);
 }
@@ -445,7 +447,7 @@ py::dict NativeLoader::keywords() {
   keywords["seed"] = seed_;
   keywords["training"] = training_;
   if (process_count_ > 0) keywords["num_workers"] = process_count_;
-  keywords["worker_type"] = process_count_ > 0 ? "process" : "thread";
+  keywords["worker_type"] = in_processes_ ? "process" : "thread";
   keywords["worker_timeout_s"] = worker_timeout_s_;
   keywords["persistent_workers"] = persistent_workers_;
   keywords["enable_async_data_loading"] = asynchronous_;
@@ -579,9 +581,13 @@ void NativeLoader::set_live(const char* name, const Value& value, const Apply& a
 
 void NativeLoader::set_num_workers(const Number& count) {
   const auto apply = [this] { loader_->set_num_workers(options_.num_workers); };
-  if (processes_ == nullptr) {
+  if (!in_processes_) {
     std::visit([&](const auto& plain) { set_live("num_workers", plain, apply); }, count);
     return;
+  }
+  if (processes_ == nullptr) {
+    fail(ErrorCode::invalid_argument,
+         "num_workers: this Loader was made with no process; wanted one made with num_workers of at least 1");
   }
   const std::int64_t* processes = std::get_if<std::int64_t>(&count);
   if (processes == nullptr || *processes < 1) {
@@ -591,7 +597,13 @@ void NativeLoader::set_num_workers(const Number& count) {
     const py::gil_scoped_release released;
     processes_->set_workers(*processes);
   }
-  set_live("num_workers", threads_for(*processes), apply);
+  try {
+    set_live("num_workers", threads_for(*processes), apply);
+  } catch (...) {
+    const py::gil_scoped_release released;
+    processes_->set_workers(process_count_);
+    throw;
+  }
   process_count_ = *processes;
 }
 

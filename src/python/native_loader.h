@@ -98,6 +98,7 @@ class NativeLoader {
   DataOptions options_;
   std::int64_t seed_ = 0;
   bool training_ = true;
+  bool in_processes_ = false;       // worker_type = "process".
   std::int64_t process_count_ = 0;  // That read; num_workers is then the threads that wait for them.
   double worker_timeout_s_ = 300;
   bool persistent_workers_ = true;

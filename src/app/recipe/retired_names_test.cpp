@@ -22,6 +22,7 @@ TEST(RetiredNames, OfARecipeAreToldWithWhatToWriteNow) {
   EXPECT_EQ(said_of("data.threads"), ", which is now data.num_workers");
   EXPECT_EQ(said_of("train.clip_norm"), ", which is now train.max_grad_norm");
   EXPECT_EQ(said_of("optimizer.beta2"), ", which is now optimizer.betas = [beta1, beta2]");
+  EXPECT_EQ(said_of("schedule"), ", which is now lr_scheduler");
   EXPECT_EQ(said_of("schedule.gamma"), ", which is now lr_scheduler.gamma");
   EXPECT_EQ(said_of("lr_scheduler.step_epochs"), ", which is now lr_scheduler.step_size");
   EXPECT_EQ(said_of("schedule.final_fraction"), ", which is now lr_scheduler.eta_min = final_fraction * optimizer.lr");
@@ -43,6 +44,9 @@ TEST(RetiredNames, OfALedgerBecomeThoseOfToday) {
   EXPECT_EQ(current_setting("optimizer.implementation", "\"foreach\""), (Setting{"optimizer.foreach", "true"}));
   EXPECT_EQ(current_setting("optimizer.implementation", "\"plain\""), (Setting{"optimizer.fused", "false"}));
   EXPECT_EQ(current_setting("schedule.name", "\"step\""), (Setting{"lr_scheduler.name", "\"step\""}));
+  EXPECT_EQ(current_setting("schedule.final_fraction", "0.1"), (Setting{"schedule.final_fraction", "0.1"}))
+      << "no learning rate";
+  EXPECT_EQ(current_setting("optimizer.beta1", "0.8"), (Setting{"optimizer.beta1", "0.8"})) << "no list";
   EXPECT_EQ(current_setting("data.batch_size", "2"), (Setting{"data.batch_size", "2"}));
   EXPECT_EQ(current_name("schedules.name"), "schedules.name");
 }
@@ -50,10 +54,16 @@ TEST(RetiredNames, OfALedgerBecomeThoseOfToday) {
 TEST(RetiredNames, HaveSuccessorsThatARecipeKnows) {
   Recipe recipe;
   const auto fields = fields_of(recipe);
-  for (const char* key :
-       {"data.threads", "data.threads_max", "data.workers", "data.ranks", "data.transform.deviation", "model.classes",
-        "optimizer.rate", "optimizer.beta1", "optimizer.epsilon", "optimizer.implementation", "schedule.final_fraction",
-        "schedule.step_epochs", "schedule.warmup_steps", "train.accumulate", "train.clip_norm", "compute.threads"}) {
+  constexpr const char* kKeys[] = {
+#define RETIRED_KEY(key, ...) key,
+#define RETIRED_TABLE(table, successor) table ".name",
+#define RETIRED_WORD(word, successor)
+#include "core/options/retired_names.inc"
+#undef RETIRED_KEY
+#undef RETIRED_TABLE
+#undef RETIRED_WORD
+  };
+  for (const char* key : kKeys) {
     EXPECT_NO_THROW(field_named(fields, current_name(key))) << key;
     EXPECT_THROW(field_named(fields, key), Error) << key;
   }

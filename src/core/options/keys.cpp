@@ -112,8 +112,13 @@ bool is_short_for(std::string_view written, std::string_view key) {
          (key.size() > written.size() && key.ends_with(written) && key[key.size() - written.size() - 1] == '.');
 }
 
-bool has_field(const std::vector<Field>& fields, std::string_view key) {
-  return std::any_of(fields.begin(), fields.end(), [&](const Field& field) { return field.key == key; });
+bool belongs_to_keyword(const RetiredKey& retired) {
+  return retired.how.starts_with("with ");  // Another keyword goes with it, which no recipe has.
+}
+
+// No program can make today's value of the old one alone.
+bool needs_a_person(const RetiredKey& retired) {
+  return !retired.how.empty() && !belongs_to_keyword(retired);
 }
 
 // The key in the table that took its own one's place.
@@ -135,7 +140,7 @@ std::string advice_on_retired_key(const std::vector<Field>& fields, std::string_
     const auto field = std::find_if(fields.begin(), fields.end(), [&](const Field& candidate) {
       return is_short_for(candidate.key, retired.successor);
     });
-    const bool of_keywords = retired.how.starts_with("with ");  // Another keyword belongs to it, which no recipe has.
+    const bool of_keywords = belongs_to_keyword(retired);
     if (field == fields.end() || (of_keywords && field->key != last_part(field->key))) continue;
     const std::string_view now = retired.how.empty() ? retired.value_now : retired.how;
     advice += advice.empty() ? ", which is now " : ", or ";
@@ -146,7 +151,10 @@ std::string advice_on_retired_key(const std::vector<Field>& fields, std::string_
   }
   if (!advice.empty()) return advice;
   const std::string now = current_name(key);
-  return now != key && has_field(fields, now) ? fmt::format(", which is now {}", now) : "";
+  const bool is_known = std::any_of(fields.begin(), fields.end(), [&](const Field& field) {
+    return field.key == now || field.key.starts_with(now + ".");  // A key, or a table.
+  });
+  return now != key && is_known ? fmt::format(", which is now {}", now) : "";
 }
 
 bool is_synonym(std::string_view word, std::string_view key) {
@@ -174,10 +182,12 @@ std::string current_name(std::string_view key) {
 
 std::pair<std::string, std::string> current_setting(std::string_view key, std::string_view value) {
   for (const RetiredKey& retired : kRetiredKeys) {
-    if (retired.key != key || (!retired.value.empty() && retired.value != value)) continue;
+    if (retired.key != key) continue;
+    if (needs_a_person(retired)) return {std::string(key), std::string(value)};
+    if (!retired.value.empty() && retired.value != value) continue;
     return {std::string(retired.successor), std::string(retired.value_now.empty() ? value : retired.value_now)};
   }
-  return {current_name(key), std::string(value)};
+  return {in_current_table(key), std::string(value)};
 }
 
 std::string nearest_name(const std::vector<std::string>& names, std::string_view name) {

@@ -72,7 +72,7 @@ class ChunkLoad {
   ChunkLoad(const Pass& pass, const ChunkPlace& place, Workspace& workspace, SampleCache* cache)
       : pass_(pass),
         place_(place),
-        hand_(pass.batch_sampler.slice(place.slot.index)),
+        slice_(pass.batch_sampler.slice(place.slot.index)),
         workspace_(workspace),
         images_(entries_of(cache, Cache::decoded)),
         files_(entries_of(cache, Cache::encoded)),
@@ -104,7 +104,7 @@ class ChunkLoad {
   void note_error(std::exception_ptr error, std::int64_t i);
   std::size_t in_slot(std::size_t i) const { return static_cast<std::size_t>(place_.first) + i; }
   std::int64_t position_of(std::size_t i) const {
-    return pass_.batch_sampler.position_of(hand_, static_cast<std::int64_t>(in_slot(i)));
+    return pass_.batch_sampler.position_of(slice_, static_cast<std::int64_t>(in_slot(i)));
   }
   std::span<std::byte> row(std::size_t i) const {
     return place_.slot.images.subspan(in_slot(i) * sample_bytes_, sample_bytes_);
@@ -112,7 +112,7 @@ class ChunkLoad {
 
   const Pass& pass_;
   const ChunkPlace& place_;
-  const BatchSampler::Slice hand_;
+  const BatchSampler::Slice slice_;
   Workspace& workspace_;
   RamCache* const images_;  // Null: none are kept,
   RamCache* const files_;   // likewise.
@@ -265,7 +265,7 @@ void ChunkLoad::make(std::int64_t index, std::int64_t drawn_as, std::size_t i) {
   Batch::Slot& slot = place_.slot;
   slot.sample_indices[in_slot(i)] = index;
   slot.labels[in_slot(i)] = samples_[i].label;
-  slot.valid[in_slot(i)] = static_cast<std::int64_t>(in_slot(i)) < hand_.counted ? 1 : 0;
+  slot.valid[in_slot(i)] = static_cast<std::int64_t>(in_slot(i)) < slice_.counted ? 1 : 0;
 }
 
 // What the policy puts in the place of a corrupt sample.

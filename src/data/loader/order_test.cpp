@@ -239,11 +239,11 @@ Assigned assigned(std::int64_t positions, DataOptions options, std::int64_t rank
   const BatchSampler batch_sampler{positions, options, options.last_batch, begin};
   Assigned result;
   for (std::int64_t batch = batch_sampler.first_batch(); batch < batch_sampler.end_batch(); ++batch, ++result.batches) {
-    const BatchSampler::Slice hand = batch_sampler.slice(batch);
-    EXPECT_LE(hand.size, options.batch_size);
-    for (std::int64_t place = 0; place < hand.size; ++place) {
-      result.all.push_back(batch_sampler.position_of(hand, place));
-      if (place < hand.counted) result.counted.push_back(result.all.back());
+    const BatchSampler::Slice slice = batch_sampler.slice(batch);
+    EXPECT_LE(slice.size, options.batch_size);
+    for (std::int64_t place = 0; place < slice.size; ++place) {
+      result.all.push_back(batch_sampler.position_of(slice, place));
+      if (place < slice.counted) result.counted.push_back(result.all.back());
     }
   }
   return result;

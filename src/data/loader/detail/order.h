@@ -105,8 +105,8 @@ class BatchSampler {
   std::int64_t position_after(std::int64_t batch) const noexcept {
     return begin_ + (batch + 1 - first_batch()) * step();
   }
-  std::int64_t position_of(const Slice& hand, std::int64_t place) const noexcept {
-    return place < hand.counted ? hand.begin + place : (hand.repeated + place - hand.counted) % positions_;
+  std::int64_t position_of(const Slice& slice, std::int64_t place) const noexcept {
+    return place < slice.counted ? slice.begin + place : (slice.repeated + place - slice.counted) % positions_;
   }
 
  private:
