@@ -20,13 +20,15 @@ import tidy  # noqa: E402
 
 LINES = """
 headrace_module(core/base PUBLIC error.h)
-headrace_module(data/source PUBLIC source.h DEPENDS base LINK ZLIB::ZLIB TESTS data)
+headrace_module(core/options PUBLIC options.h)  # (None of theirs.)
+headrace_module(data/source PUBLIC source.h DEPENDS base options LINK ZLIB::ZLIB TESTS data)
 headrace_module(data/loader PUBLIC loader.h DEPENDS source TESTS data)
 headrace_module(torch/tensor TORCH DEPENDS loader)
 """
 SOUND = {
     "CMakeLists.txt": LINES,
     "include/headrace/error.h": "#include <string>\n",
+    "include/headrace/options.h": "#include <string>\n",
     "include/headrace/source.h": "#include <headrace/options.h>\n#include <headrace/error.h>\n",
     "include/headrace/loader.h": "#include <headrace/source.h>\n",
     "src/core/base/files.h": "#include <vector>\n",
@@ -54,7 +56,7 @@ def layer_findings(folder: Path, changed: dict[str, str] = {}) -> str:
 
 def test_lines_of_modules_are_read():
     modules = layers.read_modules(LINES)
-    assert (modules["source"].path, modules["source"].headers, modules["source"].depends) == ("data/source", ["source.h"], ["base"])
+    assert (modules["source"].path, modules["source"].headers, modules["source"].depends) == ("data/source", ["source.h"], ["base", "options"])
     assert (modules["source"].program, modules["base"].program) == ("data", "base")
     assert modules["tensor"].torch and not modules["loader"].torch
 
@@ -86,6 +88,15 @@ def test_layers_that_are_broken_are_found(tmp_path):
         ("CMakeLists.txt", lines.replace("PUBLIC error.h", "PUBLIC error.h DEPENDS loader"), "base depends on loader, which is not an earlier module"),
         ("CMakeLists.txt", lines.replace("TORCH DEPENDS", "TORCH TESTS data DEPENDS"), "share data across the LibTorch line"),
         ("CMakeLists.txt", lines.replace("PUBLIC error.h", "PUBLIC error.h loader.h"), "loader.h is PUBLIC of base and of loader"),
+        ("src/data/loader/x.cpp", '#include "../source/detail/own.h"\n', "includes ../source/detail/own.h; wanted a path without .."),
+        ("src/data/loader/x.cpp", '#include "gone.h"\n', 'includes "gone.h", which is no file of src/'),
+        ("src/data/loader/x.cpp", "#include HEADER\n", "x.cpp: an include that is neither"),
+        ("src/data/loader/x.cpp", '#include /* own */ "data/source/detail/own.h"\n', "x.cpp: an include that is neither"),
+        ("src/data/loader/x.inl", "", "x.inl: a file of another kind"),
+        ("src/core/base/x.inc", "#include <headrace/loader.h>\n", "x.inc: includes include/headrace/loader.h of module loader"),
+        ("src/core/base/x.cpp", "#include <ATen/x.hpp>\n", "x.cpp: stands before the LibTorch line and includes ATen/x.hpp"),
+        ("src/data/loader/x_options.h", "#include <nlohmann/json.hpp>\n", "an option header includes nlohmann/json.hpp"),
+        ("CMakeLists.txt", lines + "headrace_module(data/field TORCH)\n", "the group data stands on both sides of the LibTorch line"),
         ("CMakeLists.txt", lines + "headrace_module(app/cli DEPENDS tensor)\n", "cli is before the LibTorch line and depends on tensor"),
     ):
         found = layer_findings(tmp_path / "tree", {path: text})
@@ -121,7 +132,7 @@ RETIRED_WORD("Deal", "BatchSampler")
 
 
 @pytest.mark.parametrize("text", ["optimizer.rate = 3", "--optimizer.rate 3", "[schedule]", "--schedule.name cosine", "the shelves' shelf",
-                                  "EntropyShelf", "entropy_shelf", "shelf_index", "a Deal of"])
+                                  'recipe["optimizer"]["rate"]', "EntropyShelf", "entropy_shelf", "shelf_index", "a Deal of"])
 def test_a_name_of_an_earlier_version_is_found(text):
     found = names.check_retired("src/x.cpp", f"one line\n{text}", names.retired_patterns(RETIRED))
     assert len(found) == 1 and found[0].startswith("src/x.cpp:2: ")

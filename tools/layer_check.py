@@ -14,8 +14,11 @@ import sys
 from dataclasses import dataclass, field
 from pathlib import Path
 
-TORCH = re.compile(r"(ATen|c10|torch/csrc|torch)/.*\.h$")
-INCLUDE = re.compile(r'^\s*#\s*include\s*[<"]([^>"]+)[>"]', re.MULTILINE)
+TORCH = re.compile(r"(ATen|c10|caffe2|torch)/")
+INCLUDE = re.compile(r'^\s*#\s*include(?:_next)?\b\s*(.*)$', re.MULTILINE)
+PLAIN = re.compile(r'(?:<([^>"]+)>|"([^>"]+)")\s*(?://.*)?$')
+STANDARD = re.compile(r"[a-z_0-9]+$")  # <vector>
+SOURCES = (".h", ".cpp", ".inc")
 OF_TESTS = re.compile(r"_(test|bench|fuzz)\.cpp$")
 FORMATTING = re.compile(r"\bfmt(::|/)|\bHEADRACE_CHECK\b|\bfail\(")
 KEYWORDS = ("PUBLIC", "DEPENDS", "LINK", "TESTS")
@@ -37,6 +40,7 @@ class Module:
 def read_modules(cmake_text: str) -> dict[str, Module]:
     """The headrace_module() lines, in order."""
     modules: dict[str, Module] = {}
+    cmake_text = re.sub(r"#.*$", "", cmake_text, flags=re.MULTILINE)
     for call in re.finditer(r"^\s*headrace_module\(([^)]*)\)", cmake_text, re.MULTILINE):
         words = call.group(1).split()
         module = Module(words[0])
@@ -70,6 +74,9 @@ def check_lines(modules: dict[str, Module]) -> list[str]:
         seen.add(module.name)
         if any(other.program == module.program and other.torch != module.torch for other in modules.values()):
             findings.append(f"CMakeLists.txt: the tests of {module.name} share {module.program} across the LibTorch line")
+        group = module.path.split("/")[0]
+        if any(other.path.startswith(f"{group}/") and other.torch != module.torch for other in modules.values()):
+            findings.append(f"CMakeLists.txt: the group {group} stands on both sides of the LibTorch line")
     return findings
 
 
@@ -85,8 +92,18 @@ class Tree:
         self.modules = read_modules((root / "CMakeLists.txt").read_text())
         self.owners = {f"include/headrace/{header}": module.name for module in self.modules.values() for header in module.headers}
         self.files = {path.relative_to(root).as_posix(): path.read_text() for folder in ("src", "include/headrace")
-                      for path in sorted((root / folder).rglob("*")) if path.suffix in (".h", ".cpp")}
-        self.includes = {path: INCLUDE.findall(text) for path, text in self.files.items()}
+                      for path in sorted((root / folder).rglob("*")) if path.suffix in SOURCES}
+        self.includes: dict[str, list[str]] = {}
+        self.quoted: dict[str, list[str]] = {}
+        self.findings: list[str] = []  # Of lines and files that this check cannot read.
+        for path, text in self.files.items():
+            found = [PLAIN.match(what) for what in INCLUDE.findall(text)]
+            self.findings += [f'{path}: an include that is neither <...> nor "..."'] * found.count(None)
+            self.includes[path] = [line[1] or line[2] for line in found if line]
+            self.quoted[path] = [line[2] for line in found if line and line[2]]
+        self.findings += [f"{path.relative_to(root).as_posix()}: a file of another kind; wanted {', '.join(SOURCES)}"
+                          for folder in ("src", "include/headrace") for path in sorted((root / folder).rglob("*"))
+                          if path.is_file() and path.suffix not in SOURCES]
 
     def owner(self, path: str) -> str | None:
         """The module a file belongs to, "main" for the executable; None: none that CMakeLists.txt knows."""
@@ -104,6 +121,19 @@ class Tree:
         found = (next((place for place in (f"src/{name}", f"include/{name}", f"{beside}{name}") if place in self.files), None)
                  for name in self.includes[path])
         return [place for place in found if place is not None]
+
+
+def check_paths(tree: Tree) -> list[str]:
+    """What includes say must be the path of a file here, or another's."""
+    findings = list(tree.findings)
+    for path, names in tree.includes.items():
+        findings += [f"{path}: includes {name}; wanted a path without .." for name in names if ".." in name.split("/")]
+    for path, names in tree.quoted.items():
+        beside = f"{path.rsplit('/', 1)[0]}/"
+        findings += [f"{path}: includes \"{name}\", which is no file of src/" for name in names
+                     if not any(place in tree.files for place in (f"src/{name}", f"include/{name}", f"{beside}{name}"))
+                     and not (OF_TESTS.search(path) and (tree.root / "bench" / name).is_file())]
+    return findings
 
 
 def check_owners(tree: Tree) -> list[str]:
@@ -170,6 +200,9 @@ def check_option_headers(tree: Tree) -> list[str]:
             if not is_option_header(included) and included != "include/headrace/options.h":
                 findings.append(f"{path}: an option header includes {included}; wanted option headers, headrace/options.h and "
                                 "the standard library")
+        findings += [f"{path}: an option header includes {name}; wanted option headers, headrace/options.h and the standard library"
+                     for name in tree.includes[path]
+                     if not STANDARD.match(name) and f"src/{name}" not in tree.files and f"include/{name}" not in tree.files]
         call = FORMATTING.search(text)
         if call is not None:
             line = text.count("\n", 0, call.start()) + 1
@@ -214,7 +247,7 @@ def check_cycles(tree: Tree) -> list[str]:
 
 def check(root: Path) -> tuple[Tree, list[str]]:
     tree = Tree(root)
-    findings = [*check_lines(tree.modules), *check_owners(tree), *check_includes(tree), *check_torch(tree),
+    findings = [*check_lines(tree.modules), *check_paths(tree), *check_owners(tree), *check_includes(tree), *check_torch(tree),
                 *check_option_headers(tree), *check_cycles(tree)]
     if not tree.modules or not tree.files:
         findings.append(f"{root}: no module, or no file of one, so nothing could be checked")

@@ -63,7 +63,8 @@ def retired_patterns(table: str) -> list[tuple[re.Pattern[str], str]]:
     patterns = []
     for kind, name, successor in re.findall(r'^RETIRED_(KEY|TABLE|WORD)\("([^"]+)", "([^"]+)"', table, re.MULTILINE):
         if kind == "KEY":
-            pattern = rf"(?<![\w.]){re.escape(name)}(?![\w]|\.\w)"
+            subscripts = r'"\]\["'.join(map(re.escape, name.split(".")))  # recipe["optimizer"]["lr"]
+            pattern = rf'(?<![\w.]){re.escape(name)}(?![\w]|\.\w)|\["{subscripts}"\]'
         elif kind == "TABLE":
             pattern = rf"\[{re.escape(name)}\]|--{re.escape(name)}\.\w"
         elif name.islower() and "_" not in name:  # A word, in an identifier or in prose.
