@@ -40,7 +40,7 @@ class Batch {
   const std::vector<BatchField>& fields() const;
   const BatchField& field(std::string_view name) const;  // Error{invalid_argument} lists the names there are.
 
-  struct Slot;  // data/detail
+  struct Slot;
   explicit Batch(std::shared_ptr<Slot> slot) : slot_(std::move(slot)) {}
 
  private:

@@ -59,7 +59,7 @@ struct Diagnosis {
   double predicted_free_data_gain = 0;            // Step time now / predicted step time with free data - 1.
   std::optional<double> measured_free_data_gain;  // The same, measured.
   std::string sentence;                           // "compute-bound: 96 % of a step is forward and backward; ..."
-  std::vector<Finding> findings;                  // PROF-07's rules and ours.
+  std::vector<Finding> findings;                  // One for each rule that holds.
 };
 
 // Data-bound when free data would gain at least 10 % (measured if known, else predicted); compute-bound otherwise.

@@ -2,7 +2,7 @@
 //
 // A message is one line, starts with the module, and says what was wanted and what was found:
 // "data: train-labels.gz: 59,999 labels, 60,000 images". LibTorch's c10::Error passes through and is translated once,
-// at an edge (torch/tensor/translate.h).
+// at an edge.
 #pragma once
 
 #include <stdexcept>
@@ -34,7 +34,7 @@ class Error : public std::runtime_error {
   ErrorCode code_;
 };
 
-// What every switch reports (honesty rule H-1): a feature that could not be applied never reports itself as on.
+// What every switch reports: a feature that could not be applied never reports itself as on.
 struct Applied {
   std::string key;        // The option: "compute.allocator".
   std::string requested;  // As written: "arena".

@@ -15,7 +15,7 @@ namespace headrace {
 enum class NumericClass {
   bit_equal,  // Same bits of every parameter and buffer after 5 steps.
   // One step from one state, 5 batches: as near to the same batches in float64 as the original is, up to a factor of 4;
-  // where float64 is not affordable, loss 1e-5 relative, gradients 1e-2 relative L2. See numeric_check.h.
+  // where float64 is not affordable, loss 1e-5 relative, gradients 1e-2 relative L2.
   rounding,
   reduced_precision,  // Mean gradient cosine >= 0.9 over 8 batches; last tenth of a short run inside the band of 3
                       // seeds.

@@ -1,11 +1,11 @@
 // Reads samples, transforms them on worker threads straight into pooled batches, and yields the batches in order.
 //
-// Order and bytes depend on (seed, epoch, options that change data) alone, never on threads, prefetch_batches or cache;
-// the order of the samples of all ranks together does not depend on their number either.
-// A Loader owns its threads; its destructor stops and joins them. One thread may iterate at a time, one epoch at a
-// time. Memory: (prefetch_batches + 2) batches, taken from a pool when the Loader is built. In the steady state a batch
-// costs one small allocation, the control block of its handle. A caller that keeps more than two batches makes the pool
-// grow by what it keeps, up to the memory limit; next() never waits for the caller itself.
+// Order and bytes depend on (seed, epoch, options that change data) alone, never on num_workers, prefetch_batches or
+// cache; the order of the samples of all ranks together does not depend on their number either. A Loader owns its
+// threads; its destructor stops and joins them. One thread may iterate at a time, one epoch at a time. Memory:
+// (prefetch_batches + 2) batches, taken from a pool when the Loader is built. In the steady state a batch costs one
+// small allocation, the control block of its handle. A caller that keeps more than two batches makes the pool grow by
+// what it keeps, up to the memory limit; next() never waits for the caller itself.
 #pragma once
 
 #include <headrace/batch.h>
@@ -25,7 +25,7 @@ namespace headrace {
 
 class Loader;
 
-// One pass over the data. Destroying it early stops the work in progress within a few samples.
+// One epoch: every sample of this rank once. Destroying it early stops the work in progress within a few samples.
 class Epoch {
  public:
   Epoch(Epoch&&) noexcept;
@@ -70,10 +70,10 @@ class Loader {
          std::int64_t memory_limit = 0);
   ~Loader();
 
-  // Batches of pass `index` (from 0), from batch `first_batch` on. At most one Epoch may be alive.
+  // Batches of epoch `index` (from 0), from batch `first_batch` on. At most one Epoch may be alive.
   Epoch epoch(std::int64_t index, std::int64_t first_batch = 0) &;
   Epoch epoch(std::int64_t index, std::int64_t first_batch = 0) && = delete;  // The epoch would outlive its loader.
-  // The pass after the one begun last, 0 at first; or where start_at() or restore() put it.
+  // The epoch after the one begun last, 0 at first; or where start_at() or restore() put it.
   Epoch next_epoch() &;
   Epoch next_epoch() && = delete;
 
@@ -93,10 +93,10 @@ class Loader {
   int width() const;
   // Between batches, also within a running epoch; no byte of any batch changes. From any thread. With AUTOTUNE the
   // Loader goes on from what it had found when a number took its place, or from what is in force, and adapts it as it
-  // measures: threads (1 to data.num_workers_max) so that the
-  // fewest that feed the consumer run, depth so that it does not starve, within data.prefetch_mib. It measures over 32
-  // batches or 2 seconds, changes one thing, and takes back what does not pay. Error{io} or {out_of_memory} where a
-  // thread or the memory for more batches cannot be had; nothing changes then.
+  // measures: threads (1 to data.num_workers_max) so that the fewest that feed the consumer run, depth so that it does
+  // not starve, within data.prefetch_mib. It measures over 32 batches or 2 seconds, changes one thing, and takes back
+  // what does not pay. Error{io} or {out_of_memory} where a thread or the memory for more batches cannot be had;
+  // nothing changes then.
   void set_num_workers(std::int64_t count);
   // Ends the threads there are and starts as many new ones; between two epochs. Error{io} or {out_of_memory}: the
   // system gave fewer, and those are in force.
@@ -107,14 +107,14 @@ class Loader {
   Applied applied_prefetch() const;
   // In order; of many the newest 1,000.
   std::vector<LoaderDecision> decisions() const;
-  // The same. Switched off, the cache's memory goes back as soon as no worker reads it; switched on, it begins empty.
-  // Cache::automatic begins without one, chooses decoded or encoded where the consumer starves and the model promises
-  // at least 5 %, and judges by the samples a second that the consumer gets once the cache has been filled: after the
-  // rest of that epoch and a whole one, in which nothing else is changed. Another form takes the place of the one in
-  // force, whose memory is free for it. With `keep` that one stays as it is while it is off, for comparing the two, and
-  // its memory with it. None is on, as applied_cache() tells, where nothing is left of the memory limit, where the
-  // source's pixels are in memory already, and for Cache::encoded where it gives pixels, no files.
-  // Error{out_of_memory} as in the constructor; nothing changes then.
+  // Between batches, from any thread; no byte of any batch changes. Switched off, the cache's memory goes back as soon
+  // as no worker reads it; switched on, it begins empty. Cache::automatic begins without one, chooses decoded or
+  // encoded where the consumer starves and the model promises at least 5 %, and judges by the samples a second that the
+  // consumer gets once the cache has been filled: after the rest of that epoch and a whole one, in which nothing else
+  // is changed. Another form takes the place of the one in force, whose memory is free for it. With `keep` that one
+  // stays as it is while it is off, for comparing the two, and its memory with it. None is on, as applied_cache()
+  // tells, where nothing is left of the memory limit, where the source's pixels are in memory already, and for
+  // Cache::encoded where it gives pixels, no files. Error{out_of_memory} as in the constructor; nothing changes then.
   void set_cache(Cache cache, bool keep = false);
   // What a cache may hold that is switched on now, in the place of what this loader's hold. Errors as above.
   std::int64_t cache_bytes_max() const;

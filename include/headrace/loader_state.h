@@ -6,7 +6,7 @@
 
 namespace headrace {
 
-// Where the next batch stands, and what must be the same where the pass goes on. The same on every rank that has taken
+// Where the next batch stands, and what must be the same where the epoch goes on. The same on every rank that has taken
 // as many batches. Plain values, to be kept in any form: 48 bytes and the options.
 struct LoaderState {
   std::int64_t epoch = 0;

@@ -24,7 +24,8 @@ struct LoaderStage {
   bool limits = false;                  // Of the one stage that bounds the rate.
 };
 
-// Totals since the Loader was built. Busy time is summed over the workers; with threads = 0 it is the consumer's.
+// Totals since the Loader was built. Busy time is summed over the workers; with num_workers = 0 it is the training
+// loop's.
 struct LoaderStatistics {
   std::int64_t samples = 0;      // Read and transformed.
   std::int64_t batches = 0;      // Delivered.
@@ -41,7 +42,7 @@ struct LoaderStatistics {
   std::int64_t delivered = 0;      // Samples, and their bytes.
   std::int64_t delivered_bytes = 0;
   std::int64_t collate_ns = 0;         // Making batches of samples: taking memory and handing it out. No byte is moved.
-  std::int64_t consumer_busy_ns = 0;   // The consumer's, between two batches of an epoch, without its waiting.
+  std::int64_t consumer_busy_ns = 0;   // Of the training loop between two batches, waiting for data excluded.
   std::int64_t num_workers = 0;        // In force now,
   std::int64_t prefetch_batches = 0;   // likewise.
   std::int64_t workers_started = 0;    // Of the Loader's own, ended ones included.

@@ -59,7 +59,7 @@ std::string nearest_key(const std::vector<Field>& fields, std::string_view key);
 // What the error for an unknown key ends with: ", which is now data.num_workers" of one that an earlier version had, or
 // ", did you mean data.batch_size?", or the keys of its table, or the tables there are.
 std::string advice_on_key(const std::vector<Field>& fields, std::string_view key);
-// The name today of a key, or a table, of an earlier version: retired_names.inc lists them. Any other is its own.
+// The name today of a key, or a table, of an earlier version. Any other is its own.
 std::string current_name(std::string_view key);
 // The same of a setting, value as TOML: a value may have become that of another key.
 std::pair<std::string, std::string> current_setting(std::string_view key, std::string_view value);

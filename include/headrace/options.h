@@ -7,7 +7,7 @@
 //     requires std::same_as<std::remove_const_t<Options>, FooOptions>
 //   void describe(Visitor& visit, Options& o) {
 //     visit("batch_size", o.batch_size, Range<std::int64_t>{1, 1'000'000}, "Samples in a batch.");
-//     visit("threads", o.threads, Range<std::int64_t>{0, 256, kOrAuto}, "Loader threads.");
+//     visit("num_workers", o.num_workers, Range<std::int64_t>{0, 256, kOrAuto}, "Threads that load.");
 //     visit("shuffle", o.shuffle, "Draw a new order each epoch.");            // bool, string, path: no range
 //     visit("last_batch", o.last_batch, "What happens to ...");              // enum: see choices() below
 //     visit("transform", o.transform, "How a sample becomes a tensor.");     // nested struct: its own describe()

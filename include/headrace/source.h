@@ -121,8 +121,8 @@ class Source {
 // "pack:PATH": a file that `headrace pack` wrote, or a folder of them (*.pack), in the order of their names. Samples,
 // labels and order are those of what was packed, and so is the fingerprint of a folder's or IDX samples kept as they
 // were; each is verified when read. Of decoded images (PackForm) only the rows that a crop needs are read. Rows and
-// names are in memory, about 72 bytes and the name a sample. Errors: not_found (no such split), and PackFile's
-// (data/store/pack_file.h).
+// names are in memory, about 72 bytes and the name a sample. Errors: not_found (no such split), corrupt_data
+// (not as it was written), unsupported (of a later version), io (cannot be read).
 //
 // A split that the data has not is Error{not_found}, which says which ones there are; find_source() gives null then.
 // `limits` are those of images that are read when the source is opened, which is refused then (unsupported); of

@@ -35,7 +35,7 @@ inline std::uint64_t ticks() noexcept {
 }
 
 inline constexpr int kCounters = 64;
-class ThreadRing;  // core/trace/detail/ring.h
+class ThreadRing;
 struct ThreadCells {
   std::array<std::atomic<std::int64_t>, kCounters> counts{};
   std::atomic<ThreadRing*> ring{nullptr};

@@ -59,7 +59,7 @@ struct Progress {
 // their update is left out. A step that throws leaves parameters, optimizer and progress as they were; where its
 // backward had begun, the gradients of its window are dropped and the next step opens a new one. Memory accounts
 // "parameters" (with buffers), "gradients" and "optimizer" tell what it holds, and "activations" all other tensors,
-// where they are counted when it is made (torch/tensor/tensor_allocations.h).
+// where they are counted when it is made.
 class Trainer {
  public:
   // `optimizer_steps_total` is what a cosine schedule spreads over; a step schedule divides it into options.epochs
@@ -68,18 +68,19 @@ class Trainer {
           std::int64_t optimizer_steps_total);
   ~Trainer();
 
-  // One micro-batch: forward, backward; every `accumulate` micro-batches, or when `last_of_window`, the update. The
-  // gradient of a window is the mean of its micro-batches' gradients, of a window cut short too: that of one large
-  // batch where they are equal in size; a smaller one counts as much as the others. Gradients that were there before a
-  // window are dropped. Records step::kForward, kBackward
-  // and, where there is an update, kOptimizer. Returns the loss, detached.
+  // One micro-batch: forward, backward; every `gradient_accumulation_steps` micro-batches, or when `last_of_window`,
+  // the update. The gradient of a window is the mean of its micro-batches' gradients, of a window cut short too: that
+  // of one large batch where they are equal in size; a smaller one counts as much as the others. Gradients that were
+  // there before a window are dropped. Records step::kForward, kBackward and, where there is an update, kOptimizer.
+  // Returns the loss, detached.
   at::Tensor step(const TensorBatch& batch, bool last_of_window = false);
   // The same with this forward, called once; `samples` is the batch's weight in the mean loss.
   at::Tensor step(const BoundForward& forward, std::int64_t samples, bool last_of_window = false);
   // The same from a host batch: zero-copy to tensors, then the model's memory format. Records step::kTransfer.
   at::Tensor step(const Batch& batch, bool last_of_window = false);
 
-  // The update of a window that is open, for a pass whose last batch nobody foresaw. Does nothing without one.
+  // The update of a window that is open, for an epoch whose last batch was not known to be the last. Does nothing
+  // without one.
   void finish_window();
 
   TensorBatch transfer(const Batch& batch) const;

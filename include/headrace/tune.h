@@ -1,10 +1,9 @@
 // One change at a time, measured against the best configuration so far, kept only when it is faster and numerically the
 // same.
 //
-// The tuner knows settings as recipe keys and values, and measures; a Job supplies both (engine/assembly/training_job.h
-// from a recipe, Python from the user's own objects). Everything here runs on the calling thread.
-// src/insight/tune/statistics.h and comparison.h say which test decides, src/insight/tune/tuner.h how the budget is
-// divided.
+// The tuner knows settings as recipe keys and values, and measures; a Job supplies both: headrace's own from a recipe,
+// Python's from the user's objects, or one of yours (examples/cpp/tune_a_loop.cpp). Everything here runs on the calling
+// thread.
 #pragma once
 
 #include <headrace/job.h>

@@ -36,7 +36,7 @@ constexpr auto choices(IndexUse) {
                     Choice<IndexUse>{IndexUse::build, "build"}};
 }
 
-// What a sample may be at most; more is refused before memory is taken for it.
+// Upper limits for one sample. A larger one is refused before memory is taken for it.
 struct SampleLimits {
   std::int64_t pixels = 178'956'970;             // As many as Pillow opens.
   std::int64_t bytes = std::int64_t{256} << 20;  // As it is stored.

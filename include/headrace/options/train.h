@@ -22,7 +22,7 @@ struct TrainOptions {
   Precision precision = Precision::fp32;         // bf16: autocast; parameters and optimizer stay float32. Live knob.
   std::int64_t gradient_accumulation_steps = 1;  // Micro-batches in one optimizer step.
   double max_grad_norm = 0.0;         // Largest L2 norm of all gradients of an optimizer step; 0: no clipping.
-  double loss_scale = 0.0;            // torch/numerics/loss_scale.h: what it begins with; 0: none.
+  double loss_scale = 0.0;            // As torch.amp.GradScaler: what it begins with; 0: none.
   bool deterministic = false;         // at::globalContext().setDeterministicAlgorithms.
   double checkpoint_every_s = 300;    // Seconds between checkpoints within an epoch; 0: at epoch ends alone.
   std::int64_t keep_checkpoints = 2;  // Newest ones kept in --out, beside the best.

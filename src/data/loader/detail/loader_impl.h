@@ -39,7 +39,7 @@ namespace detail {
 // One batch held by the consumer while it asks for the next one, and that next one.
 inline constexpr std::int64_t kConsumerBatches = 2;
 
-// Between two batches. At an epoch's end it is the start of the next.
+// A position between two batches. The end of an epoch is the start of the next.
 struct Place {
   std::int64_t epoch = 0;
   std::int64_t position = 0;  // Of the epoch's samples, all ranks'.
@@ -95,7 +95,7 @@ struct Loader::Impl {
   std::vector<TransformCost> transform_costs() const;
   std::vector<CorruptSample> corrupt_samples() const;
 
-  // Whether it waits until the threads beyond the number have ended.
+  // Whether to wait for surplus threads to end.
   enum class Joining { now, later };
   void resize(std::int64_t count, Joining joining);
   void add_worker();
