@@ -241,7 +241,10 @@ class Init:
         self.folder = folder
 
     def __call__(self, number):
-        (self.folder / f"{os.getpid()}").write_text(f"{os.getpid()} {number}")
+        # Renamed once it is whole: a worker may begin while the test reads the notes.
+        aside = self.folder.with_name(f"{self.folder.name}.{os.getpid()}")
+        aside.write_text(f"{os.getpid()} {number}")
+        aside.rename(self.folder / f"{os.getpid()}")
         Init.number = number
 
 

@@ -129,7 +129,9 @@ class ProcessSource::Pool {
   std::unique_ptr<Worker> start_promised();
   std::int64_t take_place();
   void leave_place(const Worker& worker);
-  void give_back(Worker* worker, bool sound);
+  std::unique_ptr<Worker> out_of_busy(const Worker* worker);
+  void give_back(const Worker* worker, bool sound);
+  Worker* replace(const Worker* lost);
   void wait_for_first(const Worker& worker) const;
   SourceFacts greet(Worker& worker) const;
   void make_ready(Worker& worker) const;
@@ -160,12 +162,16 @@ class ProcessSource::Pool {
 // A worker for one sample. It goes back when it is sound, and is killed otherwise.
 class ProcessSource::Pool::Lease {
  public:
-  Lease(Pool& pool, Worker* worker) : pool_(pool), worker_(worker) {}
-  ~Lease() { pool_.give_back(worker_, sound_); }
+  explicit Lease(Pool& pool) : pool_(pool), worker_(pool.take()) {}
+  ~Lease() {
+    if (worker_ != nullptr) pool_.give_back(worker_, sound_);
+  }
   Lease(const Lease&) = delete;
   Lease& operator=(const Lease&) = delete;
   Worker& operator*() const { return *worker_; }
   void set_sound() { sound_ = true; }
+  // By one that is new, in its place; the worker is killed.
+  void replace() { worker_ = pool_.replace(std::exchange(worker_, nullptr)); }
 
  private:
   Pool& pool_;
@@ -281,15 +287,33 @@ std::unique_ptr<Worker> ProcessSource::Pool::start_promised() {
   }
 }
 
-void ProcessSource::Pool::give_back(Worker* worker, bool sound) {
+// `mutex_` is held.
+std::unique_ptr<Worker> ProcessSource::Pool::out_of_busy(const Worker* worker) {
+  const auto place =
+      std::find_if(busy_.begin(), busy_.end(), [worker](const auto& held) { return held.get() == worker; });
+  auto mine = std::move(*place);
+  busy_.erase(place);
+  return mine;
+}
+
+// Promised at once: a reader that waits would start one in its place, and there would be one more than wanted.
+Worker* ProcessSource::Pool::replace(const Worker* lost) {
+  {
+    std::unique_ptr<Worker> mine;  // Killed after the lock is given back.
+    std::lock_guard lock(mutex_);
+    mine = out_of_busy(lost);
+    leave_place(*mine);
+    ++starting_;
+  }
+  return take_new();
+}
+
+void ProcessSource::Pool::give_back(const Worker* worker, bool sound) {
   std::vector<std::unique_ptr<Worker>> superfluous;
   std::unique_ptr<Worker> mine;
   {
     std::lock_guard lock(mutex_);
-    const auto place =
-        std::find_if(busy_.begin(), busy_.end(), [worker](const auto& held) { return held.get() == worker; });
-    mine = std::move(*place);
-    busy_.erase(place);
+    mine = out_of_busy(worker);
     if (sound && std::ssize(idle_) + std::ssize(busy_) + starting_ < wanted_) {
       idle_.push_back(std::move(mine));
     } else {
@@ -440,29 +464,16 @@ std::string ProcessSource::Pool::ask(Worker& worker, std::int64_t index, Control
 
 Sample ProcessSource::Pool::read(std::int64_t index, std::vector<std::uint8_t>& buffer) {
   const std::int64_t interrupts_before = interrupts();
+  Lease worker{*this};
   std::string first_death;
   while (true) {
-    std::string death;
-    {
-      Worker* taken = nullptr;
-      if (first_death.empty()) {
-        taken = take();
-      } else {
-        {
-          std::lock_guard lock(mutex_);
-          ++starting_;
-        }
-        taken = take_new();  // One that waits may have died of what killed the first.
-      }
-      Lease worker{*this, taken};
-      check_not_interrupted(interrupts_before, index);  // Between waiting for a worker and asking it.
-      make_ready(*worker);
-      ControlMessage answer;
-      death = ask(*worker, index, answer);
-      if (death.empty()) {
-        worker.set_sound();
-        return sample_of(answer, *worker, buffer);
-      }
+    check_not_interrupted(interrupts_before, index);  // Between waiting for a worker and asking it.
+    make_ready(*worker);
+    ControlMessage answer;
+    std::string death = ask(*worker, index, answer);
+    if (death.empty()) {
+      worker.set_sound();
+      return sample_of(answer, *worker, buffer);
     }
     check_not_interrupted(interrupts_before, index);
     note_death(death, index);
@@ -470,6 +481,7 @@ Sample ProcessSource::Pool::read(std::int64_t index, std::vector<std::uint8_t>& 
       fail(ErrorCode::corrupt_data, "data: {}: two worker processes were lost on it: {}; {}",
            sample_name_of(facts_, index), first_death, death);
     }
+    worker.replace();  // Not by one that waits: it may have died of what killed the first.
     first_death = std::move(death);
   }
 }

@@ -256,6 +256,28 @@ TEST_F(ProcessSourceTest, AWorkerThatDiesIsReplacedAndItsSampleReadOnceMore) {
   EXPECT_THAT(now.deaths[0], AllOf(HasSubstr("was killed by SIGKILL"), HasSubstr("test[5]")));
 }
 
+TEST_F(ProcessSourceTest, OneThatDiesWhileOthersWaitForItIsReplacedByOneAlone) {
+  for (int trial = 0; trial < 5; ++trial) {
+    const TemporaryFolder temporary;
+    ProcessSourceOptions wanted = options("dies once", 1);
+    wanted.command[5] = temporary.path().string();
+    const ProcessSource source{wanted, std::span<const std::byte>{}};
+    {
+      std::vector<std::jthread> threads;
+      for (int t = 0; t < 8; ++t) {
+        threads.emplace_back([&] {
+          std::vector<std::uint8_t> buffer;
+          for (int i = 0; i < 12; ++i) EXPECT_EQ(source.read(i, buffer).bytes[15], i);
+        });
+      }
+    }
+    const WorkerStatistics now = source.statistics();
+    EXPECT_EQ(now.died, 1);
+    EXPECT_EQ(now.started, 2);
+    EXPECT_EQ(now.processes.size(), 1U);
+  }
+}
+
 TEST_F(ProcessSourceTest, ASecondDeathIsTheSamplesError) {
   EXPECT_THAT(error_on_five(ErrorCode::corrupt_data, "dies"),
               AllOf(HasSubstr("test[5]"), HasSubstr("two worker processes"), HasSubstr("was killed by SIGKILL")));
