@@ -36,7 +36,7 @@ def data(tmp_path_factory):
 
 
 def configure(prefix, folder, *settings, torch=None, path=os.environ["PATH"]):
-    """CMake over the examples, copied out of the tree, with no word of ours in the environment but HEADRACE_TORCH."""
+    """CMake over folder/source, by default a copy of the examples, with no word of ours in the environment but HEADRACE_TORCH."""
     if not (folder / "source").exists():
         shutil.copytree(ROOT / "examples/cpp", folder / "source")
     environment = {"PATH": path, "HOME": str(folder), **({"HEADRACE_TORCH": str(torch)} if torch else {})}
@@ -95,25 +95,24 @@ def test_the_build_tree_s_program_looks_for_no_library_in_the_current_folder():
         assert all(folder.startswith("$ORIGIN") for folder in run_path.split(":")), run_path
 
 
-def found(prefix, folder, words, **more):
+def found(prefix, folder, words, torch):
     """What find_package(headrace WORDS) says in a project of its own."""
-    folder.mkdir()
-    (folder / "CMakeLists.txt").write_text(
+    (folder / "source").mkdir(parents=True)
+    (folder / "source/CMakeLists.txt").write_text(
         f"cmake_minimum_required(VERSION 3.13)\nproject(p LANGUAGES CXX)\nfind_package(headrace {words})\n"
         'message("found=${headrace_FOUND} loader=${headrace_loader_FOUND} torch=${headrace_torch_FOUND}")\n')
-    return subprocess.run(["cmake", "-G", "Ninja", "-S", folder, "-B", folder / "build", f"-DCMAKE_PREFIX_PATH={prefix}"],
-                          capture_output=True, text=True, env={"PATH": os.environ["PATH"], "HOME": str(folder), **more})
+    return configure(prefix, folder, torch=torch)
 
 
 def test_a_component_that_is_optional_may_be_missing_and_all_faults_are_told(prefix, tmp_path):
-    none = {"HEADRACE_TORCH": str(tmp_path / "none")}
-    optional = found(prefix, tmp_path / "optional", "0.1 REQUIRED COMPONENTS loader OPTIONAL_COMPONENTS torch", **none)
+    none = tmp_path / "none"
+    optional = found(prefix, tmp_path / "optional", "0.1 REQUIRED COMPONENTS loader OPTIONAL_COMPONENTS torch", none)
     assert optional.returncode == 0 and "found=1 loader=TRUE torch=FALSE" in optional.stderr, optional.stderr
-    both = found(prefix, tmp_path / "both", "0.1.0 COMPONENTS torch", HEADRACE_TORCH=str(TORCH))
+    both = found(prefix, tmp_path / "both", "0.1.0 COMPONENTS torch", TORCH)
     assert "found=1 loader= torch=TRUE" in both.stderr, both.stderr
-    wrong = " ".join(found(prefix, tmp_path / "wrong", "REQUIRED COMPONENTS torch bogus", **none).stderr.split())
+    wrong = " ".join(found(prefix, tmp_path / "wrong", "REQUIRED COMPONENTS torch bogus", none).stderr.split())
     assert "wanted torch==2.11.0" in wrong and "there is no component bogus" in wrong, wrong
-    assert found(prefix, tmp_path / "later", "0.2 REQUIRED").returncode != 0
+    assert found(prefix, tmp_path / "later", "0.2 REQUIRED", None).returncode != 0
 
 
 def fake_torch(folder, version):

@@ -115,11 +115,14 @@ class Tree:
                 return name
         return "main" if folder.startswith("engine/main/") else None
 
+    def place_of(self, path: str, name: str) -> str | None:
+        """The file of the repository that `path` includes as `name`; None: it is none of these."""
+        beside = f"{path.rsplit('/', 1)[0]}/"
+        return next((place for place in (f"src/{name}", f"include/{name}", f"{beside}{name}") if place in self.files), None)
+
     def resolved(self, path: str) -> list[str]:
         """The files of the repository that one includes itself."""
-        beside = f"{path.rsplit('/', 1)[0]}/"
-        found = (next((place for place in (f"src/{name}", f"include/{name}", f"{beside}{name}") if place in self.files), None)
-                 for name in self.includes[path])
+        found = (self.place_of(path, name) for name in self.includes[path])
         return [place for place in found if place is not None]
 
 
@@ -129,9 +132,7 @@ def check_paths(tree: Tree) -> list[str]:
     for path, names in tree.includes.items():
         findings += [f"{path}: includes {name}; wanted a path without .." for name in names if ".." in name.split("/")]
     for path, names in tree.quoted.items():
-        beside = f"{path.rsplit('/', 1)[0]}/"
-        findings += [f"{path}: includes \"{name}\", which is no file of src/" for name in names
-                     if not any(place in tree.files for place in (f"src/{name}", f"include/{name}", f"{beside}{name}"))
+        findings += [f"{path}: includes \"{name}\", which is no file of src/" for name in names if tree.place_of(path, name) is None
                      and not (OF_TESTS.search(path) and (tree.root / "bench" / name).is_file())]
     return findings
 
@@ -201,8 +202,7 @@ def check_option_headers(tree: Tree) -> list[str]:
                 findings.append(f"{path}: an option header includes {included}; wanted option headers, headrace/options.h and "
                                 "the standard library")
         findings += [f"{path}: an option header includes {name}; wanted option headers, headrace/options.h and the standard library"
-                     for name in tree.includes[path]
-                     if not STANDARD.match(name) and f"src/{name}" not in tree.files and f"include/{name}" not in tree.files]
+                     for name in tree.includes[path] if not STANDARD.match(name) and tree.place_of(path, name) is None]
         call = FORMATTING.search(text)
         if call is not None:
             line = text.count("\n", 0, call.start()) + 1

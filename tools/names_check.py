@@ -78,8 +78,10 @@ def retired_patterns(table: str) -> list[tuple[re.Pattern[str], str]]:
 def check_retired(name: str, text: str, patterns: list[tuple[re.Pattern[str], str]]) -> list[str]:
     if name.startswith(HISTORY) or Path(name).stem.startswith(RETIRED_NAMES.stem):
         return []
+    text = f"{name}\n{DECISION.sub('', text)}"
+    patterns = [(pattern, successor) for pattern, successor in patterns if pattern.search(text)]
     findings = {}  # A key may have several lines in the table.
-    for number, line in enumerate([name, *DECISION.sub("", text).split("\n")]):
+    for number, line in enumerate(text.split("\n") if patterns else []):
         for pattern, successor in patterns:
             if found := pattern.search(line):
                 findings.setdefault((number, found.group(0)), []).append(successor)

@@ -26,24 +26,17 @@ const char* to_string(NumericClass numeric_class) noexcept;
 using Settings = std::map<std::string, std::string>;
 
 // Loss and gradients of one forward and backward on one batch, from the snapshot's state.
-struct Fingerprint {
+template <class Number>
+struct BasicFingerprint {
   struct Gradient {
     std::string name;
-    std::vector<float> values;
+    std::vector<Number> values;
   };
   double loss = 0;
   std::vector<Gradient> gradients;
 };
-
-// The same, computed in float64: what rounding keeps a float32 computation away from.
-struct ExactFingerprint {
-  struct Gradient {
-    std::string name;
-    std::vector<double> values;
-  };
-  double loss = 0;
-  std::vector<Gradient> gradients;
-};
+using Fingerprint = BasicFingerprint<float>;
+using ExactFingerprint = BasicFingerprint<double>;  // Computed in float64: what rounding keeps float32 away from.
 
 struct ExactResult {
   std::optional<ExactFingerprint> fingerprint;

@@ -77,8 +77,8 @@ class Source {
   virtual std::int64_t label(std::int64_t index) const = 0;
   // Of read()'s bytes, as far as it is known without reading; what a sample costs to read and decode goes by it.
   virtual std::int64_t sample_bytes(std::int64_t /*index*/) const { return 0; }
-  // Samples of each part of the source that is best read from begin to end (archives, packed files), in the order of
-  // the indices; empty when any sample costs the same wherever it lies.
+  // Samples of each part of the source that is best read from beginning to end (archives, packed files), in the order
+  // of the indices; empty when any sample costs the same wherever it lies.
   virtual std::vector<std::int64_t> shards() const { return {}; }
   // What a person needs to find the sample, one line of text: "train-images-idx3-ubyte.gz[137]".
   virtual std::string sample_name(std::int64_t index) const = 0;

@@ -25,7 +25,8 @@ template <class Visitor, class Options>
 void describe_order(Visitor& visit, Options& o) {
   visit("shuffle", o.shuffle, "Draw a new order each epoch, from the seed and the epoch alone (training only).");
   visit("shuffle_window", o.shuffle_window, Range<std::int64_t>{0, std::int64_t{1} << 40},
-        "For data in shards that are read from begin to end: shuffle the shards, and the samples in windows of so many "
+        "For data in shards that are read from beginning to end: shuffle the shards, and the samples in windows of so "
+        "many "
         "only; 0 shuffles all samples.");
   visit("buckets", o.buckets, Range<std::int64_t>{0, 4096},
         "Sort the samples into so many buckets of samples that are alike (bucket_by) and fill each batch from one of "

@@ -66,10 +66,10 @@ std::string open_torch() {
   const std::string folder = torch_is_named() ? std::getenv(kVariable) : torch_of_python();
   if (folder.empty()) {
     return fmt::format(
-        "wanted torch=={}, found none: {} is not set, and the python3 on the path has no torch; set {} to the folder "
-        "of "
-        "the torch package",
-        HEADRACE_TORCH_VERSION, kVariable, kVariable);
+        "wanted torch=={0}, found none: {1} is not set, and the python3 on the path has no torch; set {1} to the "
+        "folder "
+        "of the torch package",
+        HEADRACE_TORCH_VERSION, kVariable);
   }
   if (std::string fault = torch_fault_in(folder, HEADRACE_TORCH_VERSION); !fault.empty()) return fault;
   for (const char* name : {"libc10.so", "libtorch_cpu.so"}) {

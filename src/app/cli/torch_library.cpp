@@ -12,9 +12,14 @@ namespace headrace {
 namespace {
 
 struct Opened {
-  void* library;
+  void* library = nullptr;
   std::string fault;  // Where library is null.
 };
+
+Opened open_at(const std::filesystem::path& path) {
+  void* library = ::dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
+  return {library, library == nullptr ? ::dlerror() : ""};
+}
 
 // Of dlopen's words: "libc10.so: cannot open shared object file: ...".
 bool lacks_torch(const std::string& fault) {
@@ -27,19 +32,14 @@ Opened open_library() {
   if (std::filesystem::status(path, ignored).type() == std::filesystem::file_type::not_found) {
     return {nullptr, path.string() + " is missing: this build has no LibTorch; run make"};
   }
-  if (torch_is_named()) {
+  const bool is_named = torch_is_named();
+  Opened opened = is_named ? Opened{} : open_at(path);
+  if (is_named || lacks_torch(opened.fault)) {
     if (std::string fault = open_torch(); !fault.empty()) return {nullptr, std::move(fault)};
+    opened = open_at(path);
   }
-  void* library = ::dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
-  std::string fault = library == nullptr ? ::dlerror() : "";
-  if (lacks_torch(fault)) {
-    fault = open_torch();
-    if (!fault.empty()) return {nullptr, std::move(fault)};
-    library = ::dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
-    fault = library == nullptr ? ::dlerror() : "";
-  }
-  if (library == nullptr) return {nullptr, fault + "; run make setup to complete .venv"};
-  return {library, ""};
+  if (opened.library == nullptr) opened.fault += "; run make setup to complete .venv";
+  return opened;
 }
 
 }  // namespace

@@ -15,6 +15,7 @@
 #include "torch/tensor/compute.h"
 #include "torch/tensor/safetensors.h"
 #include "torch/train/detail/header_checksum.h"
+#include "torch/train/equal_tensors.h"
 #include "torch/train/loop.h"
 #include "torch/train/tiny_training.h"
 
@@ -23,7 +24,6 @@ namespace {
 
 namespace fs = std::filesystem;
 using ::testing::HasSubstr;
-using Named = std::vector<std::pair<std::string, at::Tensor>>;
 
 class Checkpoint : public ::testing::Test {
  protected:
@@ -39,19 +39,6 @@ class Checkpoint : public ::testing::Test {
   const TemporaryFolder temporary_;
   const fs::path path_ = temporary_.path();
 };
-
-Named clones(const Named& tensors) {
-  Named copies;
-  for (const auto& [name, tensor] : tensors) copies.emplace_back(name, tensor.detach().clone());
-  return copies;
-}
-
-void expect_equal(const Named& found, const Named& wanted) {
-  ASSERT_EQ(found.size(), wanted.size());
-  for (std::size_t i = 0; i < found.size(); ++i) {
-    EXPECT_TRUE(found[i].second.equal(wanted[i].second)) << found[i].first;
-  }
-}
 
 RunState of_tiny() {
   RunState run;

@@ -17,6 +17,7 @@
 #include "core/memory/accounts.h"
 #include "torch/tensor/compute.h"
 #include "torch/tensor/tensor_allocations.h"
+#include "torch/train/equal_tensors.h"
 #include "torch/train/loop.h"
 #include "torch/train/schedule.h"
 #include "torch/train/tiny_training.h"
@@ -26,24 +27,10 @@ namespace {
 
 using ::testing::HasSubstr;
 using ::testing::Throws;
-using Named = std::vector<std::pair<std::string, at::Tensor>>;
 using Implementation = OptimizerImplementation;
 
 double largest_difference(const at::Tensor& a, const at::Tensor& b) {
   return a.detach().sub(b.detach()).abs().max().item<double>();
-}
-
-Named clones(const Named& tensors) {
-  Named copies;
-  for (const auto& [name, tensor] : tensors) copies.emplace_back(name, tensor.detach().clone());
-  return copies;
-}
-
-void expect_equal(const Named& found, const Named& wanted) {
-  ASSERT_EQ(found.size(), wanted.size());
-  for (std::size_t i = 0; i < found.size(); ++i) {
-    EXPECT_TRUE(found[i].second.equal(wanted[i].second)) << found[i].first;
-  }
 }
 
 // ---- Optimizer ----
