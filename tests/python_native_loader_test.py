@@ -216,8 +216,8 @@ class OtherLabels:
 def test_a_loader_from_which_something_else_is_learned_is_refused(tmp_path, monkeypatch):
     for name, grey in (("cat", 60), ("dog", 190)):
         (tmp_path / "train" / name).mkdir(parents=True)
-        for i in range(6):
-            Image.new("RGB", (44, 40), (grey + i, grey, grey - i)).save(tmp_path / "train" / name / f"{i}.jpg")
+        for i in range(6):  # Large, so that the gain is there on a busy machine, too: the numerics are judged after it.
+            Image.new("RGB", (880, 800), (grey + i, grey, grey - i)).save(tmp_path / "train" / name / f"{i}.jpg")
     model, loader, optimizer = training(tmp_path)
     monkeypatch.setattr("headrace._subject.native_loader_for", lambda loader: OtherLabels(native_loader_for(loader)))
     tuned = hr.tune(model, loader, optimizer, forward, budget_s=12, only=["headrace.Loader"])
