@@ -5,6 +5,7 @@
 #include <headrace/options/optimizer.h>
 
 #include <cstddef>
+#include <cstdint>
 #include <functional>
 #include <string>
 #include <utility>

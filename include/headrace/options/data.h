@@ -6,8 +6,10 @@
 #include <headrace/options/transform.h>
 
 #include <array>
+#include <concepts>
 #include <cstdint>
 #include <string>
+#include <type_traits>
 #include <vector>
 
 namespace headrace {
