@@ -8,6 +8,7 @@
 #include <array>
 #include <string_view>
 
+#include "app/cli/torch_folder.h"
 #include "core/base/build_info.h"
 
 namespace headrace {
@@ -15,7 +16,7 @@ namespace headrace {
 std::vector<std::pair<std::string, std::string>> job_variables() {
   static constexpr std::array<std::string_view, 6> prefixes{"OMP_", "GOMP_", "KMP_", "MKL_", "OPENBLAS_", "MALLOC_"};
   static constexpr std::array<std::string_view, 4> names{"GLIBC_TUNABLES", "LD_PRELOAD", "CUDA_VISIBLE_DEVICES",
-                                                         "HEADRACE_TORCH"};
+                                                         kTorchVariable};
   std::vector<std::pair<std::string, std::string>> variables;
   for (char** entry = environ; entry != nullptr && *entry != nullptr; ++entry) {
     const std::string_view text = *entry;

@@ -24,8 +24,6 @@
 namespace headrace {
 namespace {
 
-constexpr const char* kVariable = "HEADRACE_TORCH";
-
 // The interpreter alone takes 30 ms, and seconds from a cold network file system.
 constexpr std::chrono::seconds kPythonTime{10};
 
@@ -53,7 +51,7 @@ std::optional<std::string> torch_of_python() {
 }  // namespace
 
 bool torch_is_named() {
-  const char* named = std::getenv(kVariable);
+  const char* named = std::getenv(kTorchVariable);
   return named != nullptr && *named != '\0';
 }
 
@@ -85,26 +83,26 @@ std::string loaded_torch_fault() {
   if (fault.empty()) return "";
   return fmt::format(
       "{}, which the loader finds by LD_LIBRARY_PATH or a run path; set {} to the folder of the torch package", fault,
-      kVariable);
+      kTorchVariable);
 }
 
 std::string open_torch() {
-  const std::optional<std::string> found = torch_is_named() ? std::getenv(kVariable) : torch_of_python();
+  const std::optional<std::string> found = torch_is_named() ? std::getenv(kTorchVariable) : torch_of_python();
   if (!found) {
     return fmt::format(
         "the python3 on the path did not say within {} seconds where its torch is; set {} to the folder of the torch "
         "package",
-        kPythonTime.count(), kVariable);
+        kPythonTime.count(), kTorchVariable);
   }
   const std::filesystem::path folder = *found;
   if (folder.empty()) {
     return fmt::format(
         "wanted torch=={0}, found none: {1} is not set, and the python3 on the path has no torch; set {1} to the "
         "folder of the torch package",
-        HEADRACE_TORCH_VERSION, kVariable);
+        HEADRACE_TORCH_VERSION, kTorchVariable);
   }
   if (torch_is_named() && folder.is_relative()) {
-    return fmt::format("wanted an absolute path in {}, found {}", kVariable, folder.string());
+    return fmt::format("wanted an absolute path in {}, found {}", kTorchVariable, folder.string());
   }
   if (std::string fault = torch_fault_in(folder, HEADRACE_TORCH_VERSION); !fault.empty()) return fault;
   for (const char* name : {"libc10.so", "libtorch_cpu.so"}) {

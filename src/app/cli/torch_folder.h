@@ -7,6 +7,9 @@
 
 namespace headrace {
 
+// The folder of the torch package to compute with, an absolute path.
+inline constexpr const char* kTorchVariable = "HEADRACE_TORCH";
+
 // Opens libc10 and libtorch_cpu of a torch package, so that a library opened later finds them in the process: the
 // package in the folder that HEADRACE_TORCH names, else the one that the python3 on the path would import. Returns what
 // is in the way, for a person: there is none, it is of another version than this program was compiled against, its
