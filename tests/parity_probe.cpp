@@ -14,7 +14,7 @@
 #include "probe.h"
 #include "torch/numerics/clip.h"
 #include "torch/tensor/safetensors.h"
-#include "torch/train/schedule.h"
+#include "torch/train/lr_scheduler.h"
 
 namespace {
 
@@ -51,7 +51,7 @@ void list_rates(const Words& words) {
   const auto schedule = options_from<LrSchedulerOptions>(words, 3);
   const at::Tensor rates = at::zeros({run.steps}, at::kDouble);
   for (std::int64_t step = 0; step < run.steps; ++step) {
-    rates.mutable_data_ptr<double>()[step] = scheduled_rate(schedule, kRate, step, run);
+    rates.mutable_data_ptr<double>()[step] = scheduled_lr(schedule, kRate, step, run);
   }
   write_safetensors(words.at(2), {{"rates", rates}}, {});
 }

@@ -156,7 +156,7 @@ def test_the_loader_in_its_place_begins_at_the_first_epoch_each_time_and_can_be_
     candidate = found["headrace.Loader"]
     assert candidate.numerics == "reduced_precision" and "drawn by headrace" in candidate.sentence
     assert subject.baseline()[LOADER] == '"dataloader"'
-    assert all(each.changes[LOADER] == '"dataloader"' for name, each in found.items() if name.startswith("loader workers"))
+    assert all(each.changes[LOADER] == '"dataloader"' for name, each in found.items() if name.startswith("num_workers"))
     ours = subject.switch(candidate.changes)
     assert isinstance(ours, hr.Loader) and len(ours.dataset) == len(loader.dataset)
     assert ours.options["num_workers"] == int(candidate.changes["data.num_workers"])

@@ -42,7 +42,7 @@ struct DiagnosisInput {
   std::optional<double> loader_busy_s;  // CPU seconds of loader threads over the same steps.
   // Mean step seconds but for the data wait while no loader thread works, when measured.
   std::optional<double> undisturbed_step_s;
-  int loader_threads = 1;
+  int num_workers = 1;
   int compute_threads = 1;
   int cores = 1;
   std::optional<std::int64_t> mean_memory;  // Bytes.

@@ -417,7 +417,7 @@ class Subject:
             changes = {NUM_WORKERS: str(workers)}
             if self._native_loader is not None:  # Whose workers are threads.
                 changes[LOADER] = '"dataloader"'
-            name = f"loader workers {workers}"
+            name = f"num_workers {workers}"
             if numerics is None and (not self._only or name in self._only):  # It starts worker processes to find out.
                 numerics = "bit_equal" if self._same_batches(changes) else "reduced_precision"
             draws = " What the data set draws at random comes from other generators then." if numerics == "reduced_precision" else ""

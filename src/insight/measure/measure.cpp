@@ -107,7 +107,7 @@ Measured measure(MeasurableJob& job, const Machine& machine, const MeasureOption
   input.samples_per_step = job.samples_per_step();
   if (work_before && work_after) {
     input.loader_busy_s = work_after->busy_s - work_before->busy_s;
-    input.loader_threads = work_after->threads;
+    input.num_workers = work_after->threads;
   }
   input.has_fused_optimizer = job.has_fused_optimizer();
   input.compute_threads = static_cast<int>(options.compute_threads);

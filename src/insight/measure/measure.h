@@ -1,5 +1,5 @@
 // Where a job's time goes, measured: some steps under a trace, some with the data replaced by one cached batch, and
-// some without loader threads.
+// some without loader workers.
 #pragma once
 
 #include <headrace/diagnosis.h>

@@ -3,8 +3,8 @@
 // values in, values out.
 //
 // The model: a batch takes the workers `service_s` together, so n of them make n / service_s batches a second, but no
-// more than the cores allow: cores / (service_s * cpu_share). The consumer takes 1 / own_s. It gets the smaller of
-// both. A cache takes its part of reading, or of reading and decoding, out of service_s.
+// more than the cores allow: cores / (service_s * cpu_share). The consumer takes 1 / consumer_busy_s. It gets the
+// smaller of both. A cache takes its part of reading, or of reading and decoding, out of service_s.
 #pragma once
 
 #include <headrace/loader.h>
