@@ -222,7 +222,7 @@ def test_what_cannot_be_tried_is_listed_with_its_reason():
     reasons = {entry.name: entry.reason for entry in tuned.not_applicable}
     assert reasons["channels-last"] == "the model has no parameter of four dimensions"
     assert reasons["fused optimizer"] == "RMSprop has no fused implementation"
-    assert "not a DataLoader" in reasons["loader workers"]
+    assert "not a DataLoader" in reasons["num_workers"]
 
 
 def batches():

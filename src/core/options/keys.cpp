@@ -190,6 +190,25 @@ std::pair<std::string, std::string> current_setting(std::string_view key, std::s
   return {in_current_table(key), std::string(value)};
 }
 
+std::map<std::string, std::string> current_settings(const std::map<std::string, std::string>& settings) {
+  const auto loader = settings.find("data.loader");
+  const bool threads_load = loader != settings.end() && loader->second == "\"headrace\"";
+  std::map<std::string, std::string> current;
+  for (const auto& [key, value] : settings) {
+    const auto retired = std::find_if(std::begin(kRetiredKeys), std::end(kRetiredKeys),
+                                      [&](const RetiredKey& candidate) { return candidate.key == key; });
+    // Of processes. How many threads stand beside them follows from their number.
+    const bool of_processes = retired != std::end(kRetiredKeys) && belongs_to_keyword(*retired);
+    auto [name, value_now] = current_setting(key, value);
+    if (of_processes && !threads_load) {
+      current.insert_or_assign(std::move(name), std::move(value_now));
+    } else {
+      current.emplace(std::move(name), std::move(value_now));
+    }
+  }
+  return current;
+}
+
 std::string nearest_name(const std::vector<std::string>& names, std::string_view name) {
   std::string nearest;
   std::size_t distance_min = edits_allowed(name) + 1;
