@@ -21,7 +21,7 @@ namespace headrace {
 // Threads that load, and the seconds they have worked so far, summed over them.
 struct LoaderWork {
   double busy_s = 0;
-  int threads = 1;
+  int num_workers = 1;
 };
 
 // A job that can also tell what limits it. Its run() records the spans of trace.h's step.

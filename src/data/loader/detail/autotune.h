@@ -1,4 +1,4 @@
-// How many loader threads and batches ahead are enough, and which cache: proposed by a model of the loader from
+// How many workers and batches ahead are enough, and which cache: proposed by a model of the loader from
 // measured rates, judged by what the consumer then gets, taken back when it does not pay. No clock and no thread:
 // values in, values out.
 //
