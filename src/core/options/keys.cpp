@@ -116,6 +116,12 @@ bool belongs_to_keyword(const RetiredKey& retired) {
   return retired.how.starts_with("with ");  // Another keyword goes with it, which no recipe has.
 }
 
+// A number of worker processes. That of the threads beside them follows from it.
+bool counts_processes(std::string_view key) {
+  return std::any_of(std::begin(kRetiredKeys), std::end(kRetiredKeys),
+                     [&](const RetiredKey& retired) { return retired.key == key && belongs_to_keyword(retired); });
+}
+
 // No program can make today's value of the old one alone.
 bool needs_a_person(const RetiredKey& retired) {
   return !retired.how.empty() && !belongs_to_keyword(retired);
@@ -195,12 +201,8 @@ std::map<std::string, std::string> current_settings(const std::map<std::string, 
   const bool threads_load = loader != settings.end() && loader->second == "\"headrace\"";
   std::map<std::string, std::string> current;
   for (const auto& [key, value] : settings) {
-    const auto retired = std::find_if(std::begin(kRetiredKeys), std::end(kRetiredKeys),
-                                      [&](const RetiredKey& candidate) { return candidate.key == key; });
-    // Of processes. How many threads stand beside them follows from their number.
-    const bool of_processes = retired != std::end(kRetiredKeys) && belongs_to_keyword(*retired);
     auto [name, value_now] = current_setting(key, value);
-    if (of_processes && !threads_load) {
+    if (counts_processes(key) && !threads_load) {
       current.insert_or_assign(std::move(name), std::move(value_now));
     } else {
       current.emplace(std::move(name), std::move(value_now));
