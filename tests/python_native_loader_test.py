@@ -197,7 +197,7 @@ def test_tuning_tries_it_and_leaves_the_dataloader_as_it_was(tmp_path):
     assert [entry.key for entry in entries] == [LOADER] and "the order comes from a list" in entries[0].reason
 
 
-@pytest.mark.parametrize("workers", [0, 3])
+@pytest.mark.parametrize("workers", [0, 1])
 def test_a_fixed_number_of_workers_stays_that_of_the_loader_in_its_place(tmp_path, workers):
     model, _, optimizer = training(tmp_path)
     loader = DataLoader(folder(tmp_path, *AUGMENTED), 4, shuffle=True, num_workers=workers)
