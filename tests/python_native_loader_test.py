@@ -156,7 +156,7 @@ def test_the_loader_in_its_place_begins_at_the_first_epoch_each_time_and_can_be_
     candidate = found["headrace.Loader"]
     assert candidate.numerics == "reduced_precision" and "drawn by headrace" in candidate.sentence
     assert subject.baseline()[LOADER] == '"dataloader"'
-    assert all(each.changes[LOADER] == '"dataloader"' for name, each in found.items() if name.startswith("loader workers"))
+    assert all(each.changes[LOADER] == '"dataloader"' for name, each in found.items() if name.startswith("num_workers"))
     ours = subject.switch(candidate.changes)
     assert isinstance(ours, hr.Loader) and len(ours.dataset) == len(loader.dataset)
     assert ours.options["num_workers"] == int(candidate.changes["data.num_workers"])
@@ -195,6 +195,27 @@ def test_tuning_tries_it_and_leaves_the_dataloader_as_it_was(tmp_path):
     entries = [entry for entry in hr.tune(model, DataLoader(loader.dataset, 4, sampler=[0, 1, 2]), optimizer, forward, budget_s=1,
                                           only=["arena for tensors"]).not_applicable if entry.name == "headrace.Loader"]
     assert [entry.key for entry in entries] == [LOADER] and "the order comes from a list" in entries[0].reason
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_a_fixed_number_of_workers_stays_that_of_the_loader_in_its_place(tmp_path, workers):
+    model, _, optimizer = training(tmp_path)
+    loader = DataLoader(folder(tmp_path, *AUGMENTED), 4, shuffle=True, num_workers=workers)
+    tried = {"only": ["headrace.Loader"], "fixed": ["data.num_workers"]}
+    subject = Subject(model, loader, optimizer, forward, run_steps=None, budget_s=60, **tried)
+    changes = {each.name: each.changes for each in subject.candidates("data") if each.name.startswith("headrace.Loader")}
+    assert changes == {"headrace.Loader": {LOADER: '"headrace"'}}
+    assert subject.switch(changes["headrace.Loader"]).options["num_workers"] == workers
+    subject.give_back()
+    (trial,) = hr.tune(model, loader, optimizer, forward, budget_s=2, gain_min=10.0, **tried).trials
+    assert trial.settings == {LOADER: '"headrace"'} and trial.reason in ("no_gain", "slower", "budget"), trial.sentence
+
+
+def test_a_fixed_loader_leaves_its_number_of_workers_to_be_tried(tmp_path):
+    model, loader, optimizer = training(tmp_path)
+    subject = Subject(model, loader, optimizer, forward, run_steps=None, budget_s=60, only=["headrace.Loader"], fixed=["data.loader"])
+    changes = [each.changes for each in subject.candidates("data") if each.name.startswith("num_workers ")]
+    assert changes and all(each.keys() == {"data.num_workers"} for each in changes)
 
 
 class OtherLabels:
