@@ -221,7 +221,7 @@ def test_a_fixed_loader_leaves_its_number_of_workers_to_be_tried(tmp_path):
 
 class SlowFolder(datasets.ImageFolder):
     def __getitem__(self, index):
-        time.sleep(0.01)
+        time.sleep(0.002)
         return super().__getitem__(index)
 
 
@@ -250,7 +250,7 @@ def test_a_loader_from_which_something_else_is_learned_is_refused(tmp_path, monk
     # Its gain is there on any machine: the numerics are judged after it.
     slow = DataLoader(SlowFolder(tmp_path / "train", loader.dataset.transform), 4, shuffle=True)
     monkeypatch.setattr("headrace._subject.native_loader_for", lambda _: OtherLabels(native_loader_for(loader)))
-    tuned = hr.tune(model, slow, optimizer, forward, budget_s=12, only=["headrace.Loader"])
+    tuned = hr.tune(model, slow, optimizer, forward, budget_s=30, only=["headrace.Loader"])
     (trial,) = tuned.trials
     assert (trial.verdict, trial.reason) == ("refused", "numerics"), trial.sentence
     assert trial.sentence.startswith("Learns something else") and tuned.loader is slow
