@@ -1,4 +1,4 @@
-# headrace_module(GROUP/NAME [TORCH] [PUBLIC header...] [DEPENDS module...] [LINK target...] [TESTS program])
+# headrace_module(GROUP/NAME [TORCH] [PUBLIC header...] [DEPENDS module...] [LINK target...] [TESTS program] [TESTS_READ path...])
 #
 # PUBLIC names the headers under include/headrace that belong to NAME.
 # Sources are src/GROUP/NAME/*.cpp. DEPENDS names the modules whose headers these files include themselves, all of them
@@ -7,12 +7,12 @@
 # and modules may share one. It links the modules of its program and what they depend on, nothing else, so a symbol of
 # another module does not link either. x_bench.cpp becomes x_bench, and x_fuzz.cpp, in the preset fuzz alone, x_fuzz, and a CTest
 # fuzz.x that runs it over tests/fuzz_inputs/x; they link the same. All of these are made by headrace_programs().
-# The target test_programs builds what these CTests run. A file of the tree that a test reads stands in its REQUIRED_FILES:
+# The target test_programs builds what these CTests run. TESTS_READ names the files and folders of the tree that they read:
 # `make test` lets a sanitizer's program see no other, and runs it again when one of them changed.
 # Headers named *_options.h are plain values without LibTorch and may be included from anywhere
 # (docs/decisions/0001-option-headers-are-free.md).
 function(headrace_module path)
-  cmake_parse_arguments(arg "TORCH" "TESTS" "PUBLIC;DEPENDS;LINK" ${ARGN})
+  cmake_parse_arguments(arg "TORCH" "TESTS" "PUBLIC;DEPENDS;LINK;TESTS_READ" ${ARGN})
   get_filename_component(name "${path}" NAME)
   set(dir "${CMAKE_SOURCE_DIR}/src/${path}")
   file(GLOB sources CONFIGURE_DEPENDS "${dir}/*.cpp")
@@ -38,6 +38,14 @@ function(headrace_module path)
   set_property(GLOBAL PROPERTY headrace_torch_of_${name} ${arg_TORCH})
   set_property(GLOBAL APPEND PROPERTY headrace_public_headers ${arg_PUBLIC})
 
+  # Optimising code that runs once takes longer than it saves (docs/measured/tests.md): that of tests, and under a sanitizer that of
+  # modules that move no samples.
+  set(unoptimised ${tests})
+  if(HEADRACE_SANITIZE AND path MATCHES "^(core/options|core/trace|insight/diagnose|app/.*|engine/.*|python)$")
+    list(APPEND unoptimised ${sources})
+  endif()
+  set_source_files_properties(${unoptimised} PROPERTIES COMPILE_OPTIONS -O0)
+
   add_library(headrace_${name} OBJECT ${sources})
   target_include_directories(headrace_${name} PUBLIC "${CMAKE_SOURCE_DIR}/include" "${CMAKE_SOURCE_DIR}/src")
   target_link_libraries(headrace_${name} PUBLIC ${HEADRACE_LINK_ALL} ${arg_LINK})
@@ -51,7 +59,9 @@ function(headrace_module path)
   endif()
   set_property(GLOBAL APPEND PROPERTY headrace_programs ${program})
   set_property(GLOBAL APPEND PROPERTY headrace_modules_of_${program} ${closure})
+  set_property(GLOBAL APPEND PROPERTY headrace_sources_of_${program} ${sources})
   set_property(GLOBAL APPEND PROPERTY headrace_tests_of_${program} ${tests})
+  set_property(GLOBAL APPEND PROPERTY headrace_reads_of_${program} ${arg_TESTS_READ})
   set_property(GLOBAL APPEND PROPERTY headrace_benches_of_${program} ${benches})
   set_property(GLOBAL APPEND PROPERTY headrace_fuzzers_of_${program} ${fuzzers})
   if(HEADRACE_TESTS)
@@ -94,7 +104,12 @@ function(headrace_programs)
         target_link_options(${name} PRIVATE -fsanitize=fuzzer)
       endforeach()
     endif()
-    if(HEADRACE_TESTS)
+    set(is_tested ${HEADRACE_TESTS})
+    if(HEADRACE_SANITIZE STREQUAL "thread")
+      headrace_has_threads(is_tested ${program})
+      set(fuzzers "")  # A parser runs in one thread.
+    endif()
+    if(is_tested)
       headrace_tests_of(${program})
     endif()
     if(HEADRACE_TESTS AND HEADRACE_BENCHES)
@@ -106,6 +121,22 @@ function(headrace_programs)
       endforeach()
     endif()
   endforeach()
+endfunction()
+
+# Whether a source of PROGRAM's own modules or one of its tests includes what starts threads, keeps them apart or catches signals.
+# Where none does, the thread sanitizer has nothing to find.
+function(headrace_has_threads result program)
+  set(${result} FALSE PARENT_SCOPE)
+  get_property(sources GLOBAL PROPERTY headrace_sources_of_${program})
+  get_property(tests GLOBAL PROPERTY headrace_tests_of_${program})
+  foreach(source ${sources} ${tests})
+    file(STRINGS "${source}" found LIMIT_COUNT 1
+      REGEX "^#include <(thread|mutex|shared_mutex|condition_variable|future|pthread.h|csignal)>")
+    if(found)
+      set(${result} TRUE PARENT_SCOPE)
+    endif()
+  endforeach()
+  set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${sources} ${tests})
 endfunction()
 
 # These two see the variables of headrace_programs(): an executable of `objects` that links `links`,
@@ -130,7 +161,9 @@ macro(headrace_tests_of program)
     headrace_program(${program}_test ${tests})
     target_link_libraries(${program}_test PRIVATE GTest::gtest GTest::gmock GTest::gtest_main)
     add_test(NAME ${program} COMMAND ${program}_test WORKING_DIRECTORY "${CMAKE_SOURCE_DIR}")
-    set_tests_properties(${program} PROPERTIES TIMEOUT 900 LABELS gtest)
+    get_property(reads GLOBAL PROPERTY headrace_reads_of_${program})
+    list(TRANSFORM reads PREPEND "${CMAKE_SOURCE_DIR}/")
+    set_tests_properties(${program} PROPERTIES TIMEOUT 900 LABELS gtest REQUIRED_FILES "${reads}")
     headrace_test_program(${program}_test)
   endif()
 endmacro()

@@ -154,7 +154,7 @@ def test_samples_have_names_and_labels(folder):
             loader.sample(index)
 
 
-def test_a_pass_that_was_left_early_leaves_its_place_and_the_next_epoch_whole(folder):
+def test_an_epoch_that_was_left_early_leaves_its_place_and_the_next_epoch_whole(folder):
     loader = make(folder)
     for wanted in range(2):
         batch = next(iter(loader))
@@ -162,7 +162,7 @@ def test_a_pass_that_was_left_early_leaves_its_place_and_the_next_epoch_whole(fo
     assert len(epoch_of(loader)) == 4
 
 
-def test_one_pass_runs_at_a_time(folder):
+def test_one_epoch_runs_at_a_time(folder):
     loader = make(folder)
     old = iter(loader)
     next(old)

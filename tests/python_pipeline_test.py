@@ -248,7 +248,7 @@ def let_through_once_a_pass_waits(data: Held) -> threading.Thread:
 
 
 @pytest.mark.forks
-def test_a_new_pass_of_workers_that_persist_waits_for_an_open_request_and_ends_the_pass_before():
+def test_a_new_epoch_of_workers_that_persist_waits_for_an_open_request_and_ends_the_epoch_before():
     data = Held()
     loader, _ = hr.DataPipelineOptimizer(num_workers=2, prefetch_factor=1).optimize_loader(DataLoader(data, batch_size=8))
     expected = [list(range(8)), list(range(8, 16)), list(range(16, 24))]
@@ -271,7 +271,7 @@ def test_a_new_pass_of_workers_that_persist_waits_for_an_open_request_and_ends_t
     assert numbers_of_a_pass() == expected
 
 
-def test_passes_without_workers_that_persist_go_on_beside_each_other():
+def test_epochs_without_workers_that_persist_go_on_beside_each_other():
     loader, _ = hr.DataPipelineOptimizer(num_workers=0).optimize_loader(DataLoader(tensors(), batch_size=8))
     for one, other in zip(loader, loader, strict=True):
         assert torch.equal(one[1], other[1])
@@ -303,7 +303,7 @@ class Drawing(Squares):
 
 
 @pytest.mark.forks
-def test_workers_whose_base_seeds_the_script_does_not_draw_have_new_ones_in_each_pass():
+def test_workers_whose_base_seeds_the_script_does_not_draw_have_new_ones_in_each_epoch():
     given = DataLoader(Drawing(), batch_size=24, num_workers=1, persistent_workers=True)
     torch.manual_seed(3)
     loader, _ = hr.DataPipelineOptimizer(num_workers=1, persistent_workers=False).optimize_loader(given)

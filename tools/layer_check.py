@@ -21,7 +21,7 @@ STANDARD = re.compile(r"[a-z_0-9]+$")  # <vector>
 SOURCES = (".h", ".cpp", ".inc")
 OF_TESTS = re.compile(r"_(test|bench|fuzz)\.cpp$")
 FORMATTING = re.compile(r"\bfmt(::|/)|\bHEADRACE_CHECK\b|\bfail\(")
-KEYWORDS = ("PUBLIC", "DEPENDS", "LINK", "TESTS")
+KEYWORDS = ("PUBLIC", "DEPENDS", "LINK", "TESTS", "TESTS_READ")
 
 
 @dataclass

@@ -584,6 +584,22 @@ TEST_F(DoctorsRun, AKilledRunLacksItsResultAndAStoppedOneSaysItsSignal) {
   EXPECT_THAT(report.facts, testing::Contains(testing::Pair("Test accuracy", "0.5000")));  // Of an earlier version.
 }
 
+TEST_F(DoctorsRun, WhatCanBeResumedIsToldToBeResumedAndOtherVerbsToBeStartedAgain) {
+  result_["training"]["stopped_by"] = 2;
+  Json environment = Json::parse(read(run_ / "environment.json"));
+  const std::map<std::string, std::string> advice = {{"train", "Go on with train --resume."},
+                                                     {"tune", "Start it again; ledger.json holds what was decided."}};
+  for (const auto& [verb, sentence] : advice) {
+    environment["command"] = {"headrace", verb, "job.toml"};
+    write(run_ / "environment.json", json_text(environment));
+    const RunReport report = checked();
+    ASSERT_THAT(codes(report.findings), testing::Contains("stopped"));
+    const auto stopped = std::find_if(report.findings.begin(), report.findings.end(),
+                                      [](const Finding& finding) { return finding.code == "stopped"; });
+    EXPECT_EQ(stopped->advice, sentence) << verb;
+  }
+}
+
 TEST_F(DoctorsRun, LossesThatAreNotFiniteAreNamed) {
   result_["training"]["epochs"][1]["val_loss"] = nullptr;
   result_["training"]["result"]["test_loss"] = nullptr;

@@ -129,14 +129,20 @@ class Contents {
     if (const std::size_t at_mark = line.find(mark); at_mark != std::string::npos) {
       std::string what = line.substr(at_mark + mark.size());
       while (!what.empty() && what.back() == '\n') what.pop_back();
-      add("failed", "the run ended with an error: " + what, "Remove the cause and go on with train --resume.");
+      add("failed", "the run ended with an error: " + what, "Remove the cause. " + how_to_go_on());
     }
     const auto signal = number(at(training(run_), {"stopped_by"})).value_or(0);
     if (signal == 0) return;
     add("stopped",
         fmt::format("the run was stopped by signal {:.0f} after {} of {} epochs", signal, epochs(run_).size(),
                     run_.recipe ? std::to_string(run_.recipe->train.epochs) : kUnavailable),
-        "Go on with train --resume.");
+        how_to_go_on());
+  }
+
+  std::string how_to_go_on() const {
+    const std::string verb = run_.verb();
+    if (verb == "train") return "Go on with train --resume.";
+    return verb == "tune" ? "Start it again; ledger.json holds what was decided." : "Start it again.";
   }
 
   void look_at_losses() {

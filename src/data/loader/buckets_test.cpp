@@ -216,7 +216,7 @@ TEST_F(BucketsOfFiles, AreTheSameForAFolderAndItsPacksAndAnyNumberOfThreads) {
   }
 }
 
-TEST_F(BucketsOfFiles, APassGoesOnInTheMiddleOnOtherThreadsAndRanks) {
+TEST_F(BucketsOfFiles, AnEpochGoesOnInTheMiddleOnOtherThreadsAndRanks) {
   const std::shared_ptr<const Source> source = open_source(images_.uri(), Split::train);
   auto halves = options(2);
   halves.batch_size = 4;

@@ -449,7 +449,7 @@ std::vector<std::uint64_t> from(const std::vector<std::uint64_t>& samples, std::
   return {samples.begin() + begin, samples.end()};
 }
 
-TEST(LoaderState, APassGoesOnAnywhereWithAnyNumberOfThreads) {
+TEST(LoaderState, AnEpochGoesOnAnywhereWithAnyNumberOfThreads) {
   const auto source = std::make_shared<FakeSource>(300);
   const DataOptions shuffled = augmenting(options_of(32, 2));
   DataOptions drawn = shuffled, windowed = shuffled;
@@ -924,7 +924,7 @@ TEST(Loader, ThreadsThatWereStartedAreCounted) {
   EXPECT_EQ(loader.statistics().num_workers, 3);
 }
 
-TEST(Loader, BetweenItsPassesAnEvaluationHoldsNoBatchesButThoseThatAreKept) {
+TEST(Loader, BetweenItsEpochsAnEvaluationHoldsNoBatchesButThoseThatAreKept) {
   const auto source = std::make_shared<FakeSource>(64);
   for (const bool training : {false, true}) {
     Loader loader{source, options_of(8, 2), 1, training};

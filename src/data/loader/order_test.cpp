@@ -335,7 +335,7 @@ TEST(BatchSampler, WhatFillsUpRepeatsTheBeginOfTheEpoch) {
   EXPECT_THAT(assigned(11, options, 1).counted, testing::ElementsAre(4, 5, 6, 7, 10));
 }
 
-TEST(BatchSampler, APassMayBeginAtAnyStepOfAnotherNumberOfRanks) {
+TEST(BatchSampler, AnEpochMayBeginAtAnyStepOfAnotherNumberOfRanks) {
   DataOptions options;
   options.batch_size = 4;
   options.world_size = 3;
