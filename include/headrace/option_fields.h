@@ -63,8 +63,6 @@ std::string advice_on_key(const std::vector<Field>& fields, std::string_view key
 std::string current_name(std::string_view key);
 // The same of a setting, value as TOML: a value may have become that of another key.
 std::pair<std::string, std::string> current_setting(std::string_view key, std::string_view value);
-// The nearest of `names`, or empty when none is near.
-std::string nearest_name(const std::vector<std::string>& names, std::string_view name);
 // The field of that key; Error{invalid_argument} ends with advice_on_key() when there is none.
 const Field& field_named(const std::vector<Field>& fields, std::string_view key);
 

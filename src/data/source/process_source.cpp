@@ -13,10 +13,10 @@
 #include <utility>
 
 #include "core/base/fail.h"
+#include "core/base/utf8.h"
 #include "core/exec/child_process.h"
 #include "core/exec/control_channel.h"
 #include "core/exec/shared_memory.h"
-#include "core/options/utf8.h"
 #include "data/source/source_facts.h"
 #include "data/source/worker_protocol.h"
 
