@@ -2,6 +2,7 @@
 #pragma once
 
 #include <headrace/options/data.h>
+#include <headrace/payload.h>
 
 #include <array>
 #include <cstdint>
@@ -24,11 +25,6 @@ constexpr auto choices(Split) {
 }
 // The split of this name. Error{invalid_argument} begins with `what`, which had it, and names the three.
 Split split_named(std::string_view name, std::string_view what);
-
-enum class ImageForm {
-  pixels,   // uint8, rows top to bottom, channels interleaved (HWC), without padding.
-  encoded,  // A whole JPEG or PNG file.
-};
 
 // Valid as long as its Source and the buffer it was read into.
 struct Sample {
