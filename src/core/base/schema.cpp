@@ -153,10 +153,9 @@ class SchemaReader {
     const auto entry = take<FieldEntry>();
     const std::optional<DType> dtype = dtype_numbered(entry.dtype);
     const bool is_known = dtype && entry.encoding <= static_cast<std::uint8_t>(Encoding::text) && entry.optional <= 1;
-    if (!is_known || entry.rank > kRankMax || entry.name_bytes > kFieldNameBytesMax) {
-      corrupt("field {}: type {}, encoding {}, flag {}, {} axes, a name of {} bytes; wanted at most {}, 2, 1, {}, {}",
-              number, entry.dtype, entry.encoding, entry.optional, entry.rank, entry.name_bytes, kDTypes - 1, kRankMax,
-              kFieldNameBytesMax);
+    if (!is_known) {
+      corrupt("field {}: type {}, encoding {}, flag {}; wanted at most {}, 2, 1", number, entry.dtype, entry.encoding,
+              entry.optional, kDTypes - 1);
     }
     FieldSpec field{
         .dtype = *dtype, .encoding = static_cast<Encoding>(entry.encoding), .optional = entry.optional == 1};

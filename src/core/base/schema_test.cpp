@@ -228,6 +228,15 @@ TEST(Schema, RefusesBytesOfFieldsThatNoSchemaHas) {
   auto bytes = schema_bytes(Schema({field("a"), field("b")}));  // 16 + 2 * 16.
   bytes[16 + 16 + 8] = std::byte{'a'};
   EXPECT_EQ(error_of(ErrorCode::corrupt_data, [&] { schema_of(bytes, "pack"); }), "pack: two fields named a");
+  for (const std::size_t member : {0, 1, 2}) {  // Type, encoding, flag.
+    auto unknown = schema_bytes(Schema({field("a")}));
+    unknown[16 + member] = std::byte{10};
+    EXPECT_THAT(error_of(ErrorCode::corrupt_data, [&] { schema_of(unknown, "pack"); }),
+                AllOf(StartsWith("pack: field 0: type "), HasSubstr(" 10"), HasSubstr("wanted at most 9, 2, 1")));
+  }
+  auto deep = schema_bytes(Schema({field("a", DType::f32, Shape(6, 1)), field("b", DType::f32, Shape(6, 1))}));
+  deep[16 + 3] = std::byte{7};
+  EXPECT_THAT(error_of(ErrorCode::corrupt_data, [&] { schema_of(deep, "pack"); }), StartsWith("pack: "));
   bytes[8] = bytes[9] = std::byte{255};
   EXPECT_THAT(error_of(ErrorCode::corrupt_data, [&] { schema_of(bytes, "pack"); }), HasSubstr("65535 fields"));
 }

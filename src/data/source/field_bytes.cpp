@@ -90,7 +90,8 @@ std::optional<FieldFault> fault_in_place(const FieldSpec& field, const FieldHead
     return corrupt_field(field, "its bytes begin at {}; wanted {}, behind those of the field before", head.at, end);
   }
   const auto rest = static_cast<std::int64_t>(whole - end);
-  if (head.size < 0 || head.size > rest || head.index_size < 0 || head.index_size > rest - head.size) {
+  // The last of these is also true where the size alone is too large.
+  if (head.size < 0 || head.index_size < 0 || head.index_size > rest - head.size) {
     return corrupt_field(field, "{} bytes and an index of {} from byte {} on, of {} in all", head.size, head.index_size,
                          head.at, whole);
   }

@@ -41,8 +41,9 @@ std::optional<FieldFault> fault_in_number(const FieldSpec& field, const Payload&
 std::optional<FieldFault> fault_in_file(const FieldSpec& field, const Payload& payload) {
   const bool takes_files = field.encoding == Encoding::image && field.shape[0] == kRagged && field.shape[1] == kRagged;
   if (!takes_files) return corrupt_field(field, "an encoded image; wanted {}", wanted(field));
-  if (payload.rank != 0)
+  if (payload.rank != 0) {
     return corrupt_field(field, "an encoded image of {} axes; only its bytes tell them", payload.rank);
+  }
   if (payload.bytes.empty()) return corrupt_field(field, "an encoded image of 0 bytes");
   return std::nullopt;
 }
