@@ -74,10 +74,11 @@ docs: build
 format: setup
 	@git ls-files -z '*.h' '*.cpp' | xargs -0 clang-format -i
 
-# Without the Python package, tests and benches.
-install: setup $(BUILD)/build.ninja
+# Without the Python package, tests and benches. What is configured is installed without set-up, which would give root, by
+# `sudo make install`, a Python environment of its own.
+install: $(if $(wildcard $(BUILD)/build.ninja),,setup $(BUILD)/build.ninja)
 	@ninja -C $(BUILD) -j $(shell nproc) headrace_main headrace_torch
-	@cmake --install $(BUILD) --prefix $(PREFIX) --component cpp
+	@cmake --install $(BUILD) --prefix "$(PREFIX)" --component cpp
 
 package: setup
 	@tools/install_check.sh

@@ -36,6 +36,7 @@ function(headrace_module path)
   set_property(GLOBAL PROPERTY headrace_closure_of_${name} "${closure}")
   set_property(GLOBAL PROPERTY headrace_link_of_${name} "${arg_LINK}")
   set_property(GLOBAL PROPERTY headrace_torch_of_${name} ${arg_TORCH})
+  set_property(GLOBAL APPEND PROPERTY headrace_public_headers ${arg_PUBLIC})
 
   add_library(headrace_${name} OBJECT ${sources})
   target_include_directories(headrace_${name} PUBLIC "${CMAKE_SOURCE_DIR}/include" "${CMAKE_SOURCE_DIR}/src")

@@ -16,8 +16,12 @@ if(HEADRACE_TORCH)
 endif()
 install(TARGETS ${libraries} headrace_main COMPONENT cpp
   RUNTIME DESTINATION "${CMAKE_INSTALL_BINDIR}" LIBRARY DESTINATION "${CMAKE_INSTALL_LIBDIR}")
-install(DIRECTORY "${CMAKE_SOURCE_DIR}/include/headrace" DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}" COMPONENT cpp
-  FILES_MATCHING PATTERN "*.h")
+# Those of the modules that are built: without LibTorch, none that includes it.
+get_property(headers GLOBAL PROPERTY headrace_public_headers)
+foreach(header ${headers})
+  get_filename_component(folder "headrace/${header}" DIRECTORY)
+  install(FILES "${CMAKE_SOURCE_DIR}/include/headrace/${header}" DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}/${folder}" COMPONENT cpp)
+endforeach()
 
 install(FILES "${CMAKE_SOURCE_DIR}/LICENSE" "${CMAKE_SOURCE_DIR}/NOTICE" DESTINATION "${CMAKE_INSTALL_DOCDIR}" COMPONENT cpp)
 

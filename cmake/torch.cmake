@@ -18,6 +18,11 @@ if(HEADRACE_SANITIZE)
   # .venv is a link that stands in every clone; what it points to is shared. So the programs of two clones are the same bytes.
   file(REAL_PATH "${torch_root}" torch_root)
   set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS "${CMAKE_SOURCE_DIR}/requirements.txt")
+else()
+  cmake_path(IS_PREFIX CMAKE_SOURCE_DIR "${torch_root}" NORMALIZE is_inside)
+  if(NOT is_inside)  # As CMakeLists.txt does for the folder of the build.
+    add_compile_options(-ffile-prefix-map=${torch_root}=torch)
+  endif()
 endif()
 
 include("${CMAKE_CURRENT_LIST_DIR}/use_torch.cmake")

@@ -200,7 +200,7 @@ def test_closed_stdout_does_not_send_words_into_files(recipe, tmp_path):
 
 
 def test_verb_without_its_library_is_one_line(recipe, tmp_path):
-    """As in a build without LibTorch: the executable and libheadrace.so alone."""
+    """As in an installation without LibTorch: the executable and libheadrace.so alone. make is for build trees."""
     (tmp_path / "bin").mkdir()
     (tmp_path / "lib").mkdir()
     shutil.copy(PROGRAM, tmp_path / "bin" / "headrace")
@@ -208,10 +208,16 @@ def test_verb_without_its_library_is_one_line(recipe, tmp_path):
     torch_library = Path(library.replace("libheadrace.so", "libheadrace_torch.so"))
     environment = {**os.environ, "LD_LIBRARY_PATH": str(tmp_path / "lib")}
     run = subprocess.run([tmp_path / "bin" / "headrace", "train", recipe], capture_output=True, text=True, env=environment)
-    assert_one_error(run, 1, "libheadrace_torch.so", "make")
+    assert_one_error(run, 1, "libheadrace_torch.so", "install one that has")
     torch_library.write_bytes(b"no library")
     run = subprocess.run([tmp_path / "bin" / "headrace", "train", recipe], capture_output=True, text=True, env=environment)
-    assert_one_error(run, 1, "libheadrace_torch.so", "make setup")
+    assert_one_error(run, 1, "libheadrace_torch.so", "install headrace again")
+    (tmp_path / "CMakeCache.txt").touch()  # A build tree.
+    run = subprocess.run([tmp_path / "bin" / "headrace", "train", recipe], capture_output=True, text=True, env=environment)
+    assert_one_error(run, 1, "libheadrace_torch.so", "run make")
+    torch_library.unlink()
+    run = subprocess.run([tmp_path / "bin" / "headrace", "train", recipe], capture_output=True, text=True, env=environment)
+    assert_one_error(run, 1, "libheadrace_torch.so", "run make")
 
 
 def test_wait_policy_runs_the_executable_again_once(recipe, tmp_path):

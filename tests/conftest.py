@@ -1,5 +1,6 @@
 """What tests of several files share."""
 
+import os
 import signal
 import subprocess
 import sys
@@ -8,6 +9,9 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
+
+# A developer's own torch is not the one that the tests are about.
+os.environ.pop("HEADRACE_TORCH", None)
 
 
 @pytest.fixture(scope="session")

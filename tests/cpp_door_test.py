@@ -1,9 +1,12 @@
 """Headrace as a C++ user meets it: installed, its prefix moved, and built against by a project outside the tree."""
 
+import json
 import os
 import re
+import shlex
 import shutil
 import subprocess
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -151,3 +154,117 @@ def test_the_installed_program_takes_the_torch_that_is_named_or_of_python(prefix
     refused = subprocess.run(command, capture_output=True, text=True, env={**of_python, "HEADRACE_TORCH": str(other)})
     assert refused.returncode == 1
     assert f"wanted torch==2.11.0, found 2.10.0 in {other}" in refused.stderr
+
+
+def refused_words(prefix, folder, **environment):
+    """What the installed program says on stderr where it finds no torch to train with."""
+    recipe = write_tiny_job(folder, epochs=1)
+    run = subprocess.run([prefix / "bin/headrace", "train", recipe, "--out", folder / "out"], capture_output=True, text=True,
+                         env={"PATH": "/usr/bin:/bin", **{name: str(value) for name, value in environment.items()}})
+    assert run.returncode == 1 and run.stderr.count("\n") == 1, run.stderr
+    return run.stderr
+
+
+def test_a_torch_that_is_named_by_a_relative_path_is_refused(prefix, tmp_path):
+    """It would be another folder for each current folder, and for CMake another one again."""
+    wanted = "wanted an absolute path in HEADRACE_TORCH, found some/torch"
+    assert wanted in refused_words(prefix, tmp_path, HEADRACE_TORCH="some/torch")
+    made = configure(prefix, tmp_path, torch="some/torch")
+    assert made.returncode != 0 and wanted in " ".join(made.stderr.split()), made.stderr
+
+
+def test_a_python3_that_hangs_is_given_ten_seconds(prefix, tmp_path):
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin/python3").write_text("#!/bin/sh\nexec sleep 1000\n")
+    (tmp_path / "bin/python3").chmod(0o755)
+    path = f"{tmp_path / 'bin'}:{os.environ['PATH']}"
+    wanted = "the python3 on the path did not say within 10 seconds where its torch is"
+    with ThreadPoolExecutor() as both:
+        words = both.submit(refused_words, prefix, tmp_path, PATH=path)
+        made = both.submit(configure, prefix, tmp_path, path=path).result()
+    assert wanted in words.result() and "set HEADRACE_TORCH" in words.result()
+    assert made.returncode != 0 and wanted in " ".join(made.stderr.split()), made.stderr
+
+
+def test_doctor_tells_of_a_torch_that_cannot_be_read_and_that_one_is_named(prefix, tmp_path):
+    (tmp_path / "torch/version.py").mkdir(parents=True)
+    document = tmp_path / "doctor.json"
+    subprocess.run([prefix / "bin/headrace", "doctor", "--json", document], env={"HEADRACE_TORCH": str(tmp_path / "torch")})
+    findings = {finding["code"]: finding["sentence"] for finding in json.loads(document.read_text())["findings"]}
+    assert "version.py: Is a directory" in findings["no_torch"]
+    assert json.loads(document.read_text())["variables"]["HEADRACE_TORCH"] == str(tmp_path / "torch")
+    made = configure(prefix, tmp_path, torch=tmp_path / "torch")
+    assert f"wanted torch==2.11.0, found no {tmp_path}/torch/version.py" in " ".join(made.stderr.split())
+
+
+@pytest.mark.parametrize("opens", [True, False])
+def test_torch_of_another_version_on_the_library_path_is_refused_with_both(prefix, tmp_path, opens):
+    """Whether or not the loader can open our library with it. Empty libraries stand in for torch's, and one for ours."""
+    torch = fake_torch(tmp_path / "torch", "2.10.0")
+    for name in ("c10", "torch_cpu"):
+        checked("gcc", "-shared", "-o", torch / f"lib/lib{name}.so", f"-Wl,-soname,lib{name}.so", "-x", "c", "/dev/null")
+    for folder in ("bin", "lib"):
+        shutil.copytree(prefix / folder, tmp_path / "own" / folder, symlinks=True)
+    if opens:
+        verb = "int headrace_run_verb(const void* invocation) { return invocation == 0; }\n"
+        checked("gcc", "-shared", "-fPIC", "-o", tmp_path / "own/lib/libheadrace_torch.so.0.1.0", "-x", "c", "-", f"-L{torch}/lib",
+                "-Wl,--no-as-needed", "-ltorch_cpu", "-lc10", input=verb)
+    words = refused_words(tmp_path / "own", tmp_path, LD_LIBRARY_PATH=torch / "lib")
+    assert f"wanted torch==2.11.0, found 2.10.0 in {torch}, which the loader finds by LD_LIBRARY_PATH" in words
+    if opens:
+        (torch / "version.py").write_text("__version__ = '2.11.0+cu128'\n")
+        checked(tmp_path / "own/bin/headrace", "train", tmp_path / "tiny.toml", env={"LD_LIBRARY_PATH": str(torch / "lib")})
+
+
+def test_torch_s_headers_are_for_cpp_sources_alone(prefix, tmp_path):
+    """nvcc, for one, refuses -idirafter. The package's path may have a space."""
+    torch = tmp_path / "a torch"
+    torch.symlink_to(TORCH)
+    (tmp_path / "source").mkdir()
+    for name in ("one.c", "two.cpp"):
+        (tmp_path / "source" / name).touch()
+    (tmp_path / "source/CMakeLists.txt").write_text(
+        "cmake_minimum_required(VERSION 3.13)\nproject(p LANGUAGES C CXX)\nfind_package(headrace REQUIRED COMPONENTS torch)\n"
+        "add_library(both one.c two.cpp)\ntarget_link_libraries(both PRIVATE headrace::torch)\n")
+    made = configure(prefix, tmp_path, "-DCMAKE_EXPORT_COMPILE_COMMANDS=ON", torch=torch)
+    assert made.returncode == 0, made.stderr
+    commands = {entry["file"].rsplit("/", 1)[1]: shlex.split(entry["command"])
+                for entry in json.loads((tmp_path / "build/compile_commands.json").read_text())}
+    after = [word for flag, word in zip(commands["two.cpp"], commands["two.cpp"][1:]) if flag == "-idirafter"]
+    assert after == [f"{torch}/include", f"{torch}/include/torch/csrc/api/include"]
+    assert not any(str(torch) in word for word in commands["one.c"])
+
+
+def configure_headrace(build, *settings):
+    checked("cmake", "-G", "Ninja", "-S", ROOT, "-B", build, "-DCMAKE_BUILD_TYPE=Release", "-DCMAKE_CXX_FLAGS_RELEASE=-O0 -g1",
+            "-DHEADRACE_TESTS=OFF", "-DHEADRACE_BENCHES=OFF", *settings)
+
+
+def test_no_object_names_a_build_folder_or_a_torch_outside_the_tree(tmp_path):
+    build, environment = tmp_path / "out", (ROOT / ".venv").resolve()
+    configure_headrace(build, f"-DHEADRACE_VENV={environment}")
+    for source in ("core/base/build_info", "torch/numerics/loss_scale"):
+        name = f"CMakeFiles/headrace_{source.split('/')[1]}.dir/src/{source}.cpp.o"
+        checked("ninja", "-C", build, name)
+        content = (build / name).read_bytes()
+        for folder in (ROOT, build, environment):
+            assert str(folder).strip("/").encode() not in content, f"{name} names {folder}"
+
+
+def test_without_torch_no_header_that_needs_it_is_installed(tmp_path):
+    configure_headrace(tmp_path / "out", "-DHEADRACE_TORCH=OFF")
+    install = (tmp_path / "out/cmake_install.cmake").read_text()
+    needing = {path.name for path in (ROOT / "include/headrace").rglob("*.h")
+               if re.search(r"^#include <(ATen/|headrace/(model_state|optimizer|trainer)\.h)", path.read_text(), re.MULTILINE)}
+    assert {"trainer.h", "optimizer.h"} <= needing
+    installed = set(re.findall(r"/include/headrace/([\w/]+\.h)", install))
+    assert {"loader.h", "options/optimizer.h"} <= installed and not installed & needing
+
+
+def test_make_install_takes_a_prefix_with_a_space_below_destdir_and_sets_nothing_up(tmp_path):
+    words = ("PREFIX=/opt/head race", f"DESTDIR={tmp_path}")
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("MAKE")}
+    assert "setup" not in checked("make", "-n", "install", *words, cwd=ROOT, env=environment)
+    checked("make", "install", *words, cwd=ROOT, env=environment)
+    assert "headrace 0.1.0" in checked(tmp_path / "opt/head race/bin/headrace", "--version")
+    assert (tmp_path / "opt/head race/include/headrace/options/data.h").exists()

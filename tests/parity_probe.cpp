@@ -1,6 +1,6 @@
 // Writes what our optimizers and clipping compute, as safetensors: torch_parity_test.py compares it with PyTorch's own.
 //   parity_probe optimizer IN OUT [KEY=VALUE ...]             IN: parameter/*, gradient/<step>/*; keys of [optimizer]
-//   parity_probe rates EPOCHS STEPS OUT [KEY=VALUE ...]       STEPS: of an epoch; keys of [lr_scheduler]; OUT: rates
+//   parity_probe lr EPOCHS STEPS OUT [KEY=VALUE ...]          STEPS: of an epoch; keys of [lr_scheduler]; OUT: lr
 //   parity_probe clip NORM IN OUT                             IN: one gradient a name
 //   parity_probe copy IN OUT
 #include <ATen/ops/zeros.h>
@@ -14,13 +14,13 @@
 #include "probe.h"
 #include "torch/numerics/clip.h"
 #include "torch/tensor/safetensors.h"
-#include "torch/train/schedule.h"
+#include "torch/train/lr_scheduler.h"
 
 namespace {
 
 using namespace headrace;
 
-constexpr double kRate = 1e-3;
+constexpr double kLr = 1e-3;
 
 std::map<std::string, at::Tensor> read_by_name(const std::string& path) {
   const SafetensorsFile file = read_safetensors(path);
@@ -38,7 +38,7 @@ void run_optimizer(const Words& words) {
     for (const auto& [name, parameter] : parameters) {
       parameter.mutable_grad() = given.at(fmt::format("gradient/{}/{}", step, name));
     }
-    optimizer.step(kRate);
+    optimizer.step(kLr);
     optimizer.zero_gradients();
   }
   Named results = optimizer.state();
@@ -46,14 +46,14 @@ void run_optimizer(const Words& words) {
   write_safetensors(words.at(1), results, {});
 }
 
-void list_rates(const Words& words) {
+void list_lr(const Words& words) {
   const RunLength run{std::stoll(words.at(0)) * std::stoll(words.at(1)), std::stoll(words.at(0))};
   const auto schedule = options_from<LrSchedulerOptions>(words, 3);
-  const at::Tensor rates = at::zeros({run.steps}, at::kDouble);
+  const at::Tensor lr = at::zeros({run.steps}, at::kDouble);
   for (std::int64_t step = 0; step < run.steps; ++step) {
-    rates.mutable_data_ptr<double>()[step] = scheduled_rate(schedule, kRate, step, run);
+    lr.mutable_data_ptr<double>()[step] = scheduled_lr(schedule, kLr, step, run);
   }
-  write_safetensors(words.at(2), {{"rates", rates}}, {});
+  write_safetensors(words.at(2), {{"lr", lr}}, {});
 }
 
 void clip(const Words& words) {
@@ -73,5 +73,5 @@ void copy(const Words& words) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  return run_probe({{"optimizer", run_optimizer}, {"rates", list_rates}, {"clip", clip}, {"copy", copy}}, argc, argv);
+  return run_probe({{"optimizer", run_optimizer}, {"lr", list_lr}, {"clip", clip}, {"copy", copy}}, argc, argv);
 }

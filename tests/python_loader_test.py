@@ -545,7 +545,7 @@ def test_weights_draw_as_a_weighted_random_sampler_does(tmp_path):
             hr.Loader(source, sampler="weighted", **options)
 
 
-def test_a_padded_batch_tells_by_its_mask_what_counts(folder):
+def test_a_padded_batch_tells_by_valid_what_counts(folder):
     batches = list(make(folder, last_batch="pad"))
     assert [len(labels) for _, labels in batches] == [16, 16, 16, 16]
     assert batches[3]["valid"].tolist() == [1] * 2 + [0] * 14

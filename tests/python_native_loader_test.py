@@ -156,7 +156,7 @@ def test_the_loader_in_its_place_begins_at_the_first_epoch_each_time_and_can_be_
     candidate = found["headrace.Loader"]
     assert candidate.numerics == "reduced_precision" and "drawn by headrace" in candidate.sentence
     assert subject.baseline()[LOADER] == '"dataloader"'
-    assert all(each.changes[LOADER] == '"dataloader"' for name, each in found.items() if name.startswith("loader workers"))
+    assert all(each.changes[LOADER] == '"dataloader"' for name, each in found.items() if name.startswith("num_workers"))
     ours = subject.switch(candidate.changes)
     assert isinstance(ours, hr.Loader) and len(ours.dataset) == len(loader.dataset)
     assert ours.options["num_workers"] == int(candidate.changes["data.num_workers"])
@@ -197,6 +197,27 @@ def test_tuning_tries_it_and_leaves_the_dataloader_as_it_was(tmp_path):
     assert [entry.key for entry in entries] == [LOADER] and "the order comes from a list" in entries[0].reason
 
 
+@pytest.mark.parametrize("workers", [0, 1])
+def test_a_fixed_number_of_workers_stays_that_of_the_loader_in_its_place(tmp_path, workers):
+    model, _, optimizer = training(tmp_path)
+    loader = DataLoader(folder(tmp_path, *AUGMENTED), 4, shuffle=True, num_workers=workers)
+    tried = {"only": ["headrace.Loader"], "fixed": ["data.num_workers"]}
+    subject = Subject(model, loader, optimizer, forward, run_steps=None, budget_s=60, **tried)
+    changes = {each.name: each.changes for each in subject.candidates("data") if each.name.startswith("headrace.Loader")}
+    assert changes == {"headrace.Loader": {LOADER: '"headrace"'}}
+    assert subject.switch(changes["headrace.Loader"]).options["num_workers"] == workers
+    subject.give_back()
+    (trial,) = hr.tune(model, loader, optimizer, forward, budget_s=2, gain_min=10.0, **tried).trials
+    assert trial.settings == {LOADER: '"headrace"'} and trial.reason in ("no_gain", "slower", "budget"), trial.sentence
+
+
+def test_a_fixed_loader_leaves_its_number_of_workers_to_be_tried(tmp_path):
+    model, loader, optimizer = training(tmp_path)
+    subject = Subject(model, loader, optimizer, forward, run_steps=None, budget_s=60, only=["headrace.Loader"], fixed=["data.loader"])
+    changes = [each.changes for each in subject.candidates("data") if each.name.startswith("num_workers ")]
+    assert changes and all(each.keys() == {"data.num_workers"} for each in changes)
+
+
 class OtherLabels:
     """A headrace.Loader that tells the labels of the other class."""
 
@@ -216,8 +237,8 @@ class OtherLabels:
 def test_a_loader_from_which_something_else_is_learned_is_refused(tmp_path, monkeypatch):
     for name, grey in (("cat", 60), ("dog", 190)):
         (tmp_path / "train" / name).mkdir(parents=True)
-        for i in range(6):
-            Image.new("RGB", (44, 40), (grey + i, grey, grey - i)).save(tmp_path / "train" / name / f"{i}.jpg")
+        for i in range(6):  # Large, so that the gain is there on a busy machine, too: the numerics are judged after it.
+            Image.new("RGB", (880, 800), (grey + i, grey, grey - i)).save(tmp_path / "train" / name / f"{i}.jpg")
     model, loader, optimizer = training(tmp_path)
     monkeypatch.setattr("headrace._subject.native_loader_for", lambda loader: OtherLabels(native_loader_for(loader)))
     tuned = hr.tune(model, loader, optimizer, forward, budget_s=12, only=["headrace.Loader"])

@@ -222,7 +222,7 @@ def test_what_cannot_be_tried_is_listed_with_its_reason():
     reasons = {entry.name: entry.reason for entry in tuned.not_applicable}
     assert reasons["channels-last"] == "the model has no parameter of four dimensions"
     assert reasons["fused optimizer"] == "RMSprop has no fused implementation"
-    assert "not a DataLoader" in reasons["loader workers"]
+    assert "not a DataLoader" in reasons["num_workers"]
 
 
 def batches():
@@ -558,7 +558,7 @@ def test_a_step_that_cannot_be_another_is_listed_with_its_reason():
 
 @pytest.mark.parametrize("option, reason", [({"last_batch": "pad"}, "last_batch is pad"), ({"on_corrupt": "zero"}, "on_corrupt is zero"),
                                             ({"last_batch": "keep"}, None)])
-def test_micro_batches_are_not_tried_where_a_mask_may_leave_samples_out(tmp_path, option, reason):
+def test_micro_batches_are_not_tried_where_valid_may_leave_samples_out(tmp_path, option, reason):
     write_digits(tmp_path)
     model = nn.Sequential(nn.Flatten(), nn.Linear(64, 4))
     subject = Subject(model, hr.Loader(f"idx:{tmp_path}", batch_size=20, seed=1, **option), torch.optim.AdamW(model.parameters()),
@@ -610,7 +610,7 @@ def test_a_data_set_that_draws_at_random_makes_workers_a_change_of_its_draws():
     for data in (Slow(), Drawn()):
         loop.loader = DataLoader(data, 8, generator=torch.Generator().manual_seed(1))
         found = subject_of(loop).candidates("data")
-        numerics[type(data)] = {c.numerics for c in found if c.name.startswith("loader workers")}
+        numerics[type(data)] = {c.numerics for c in found if c.name.startswith("num_workers")}
         assert found[0].resource == "data"
     assert numerics == {Slow: {"bit_equal"}, Drawn: {"reduced_precision"}}
 
@@ -664,7 +664,7 @@ def test_a_native_loader_s_threads_are_tried_and_its_place_is_put_back(tmp_path)
     next(iter(loop.loader))
     place = loop.loader.state_dict()
     before = everything(loop)
-    tuned = loop.tune(only=["loader threads 2", "loader threads 0"], gain_min=10.0)
+    tuned = loop.tune(only=["num_workers 2", "num_workers 0"], gain_min=10.0)
     assert [trial["numerics"]["class"] for trial in tuned.ledger["trials"]] == ["bit_equal"] * 2
     assert all(trial.reason != "numerics" for trial in tuned.trials)
     assert loop.loader.state_dict() == place and differences(before, everything(loop)) == []
@@ -863,7 +863,7 @@ def test_tuning_works_twice_in_a_process_without_a_main_file():
         loader = torch.utils.data.DataLoader(torch.randn(32, 4), 8, num_workers=1)
         for _ in range(2):
             tuned = hr.tune(model, loader, optimizer, lambda model, batch: model(batch).square().mean(), budget_s=1,
-                            only=["fused optimizer", "loader workers 0"], gain_min=10)
+                            only=["fused optimizer", "num_workers 0"], gain_min=10)
             for batch in tuned.loader:
                 loss = tuned.step(batch)
             print(len(tuned.trials), loss.requires_grad)

@@ -112,6 +112,13 @@ def test_a_public_header_that_leans_on_others_is_found():
         assert f"x.h:1: includes {foreign[1:-1]}" in headers.findings_for("x.h", f"#include {foreign}\n", public)[0]
 
 
+def test_a_public_header_that_uses_what_another_one_includes_is_found():
+    text = "#include <headrace/options.h>\n#include <vector>\n// std::array\nstd::vector<std::string> names;\n"
+    public = {"headrace/options.h"}.__contains__
+    assert headers.findings_for("x.h", text, public) == ["x.h: uses std::string; wanted #include <string>"]
+    assert headers.findings_for("x.h", "#include <string>\n" + text, public) == []
+
+
 def test_a_public_header_of_more_than_150_lines_of_code_is_found():
     code = "int a;\n\n// A line.\n"
     assert headers.findings_for("x.h", code * 150, bool) == []

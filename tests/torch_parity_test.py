@@ -105,7 +105,7 @@ def test_sgd_agrees_on_the_same_100_gradients(ours, theirs, momentum, nesterov, 
 @pytest.mark.parametrize("warmup", [0, 3])
 def test_step_schedules_agree_with_pytorchs_stepped_once_an_epoch(options, scheduler, warmup, tmp_path):
     epochs, steps = 10, 7
-    probe("rates", epochs, steps, tmp_path / "out", f"warmup_steps={warmup}", *options)
+    probe("lr", epochs, steps, tmp_path / "out", f"warmup_steps={warmup}", *options)
     optimizer = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=1e-3)
     by_epoch = scheduler(optimizer)
     wanted = []
@@ -114,7 +114,7 @@ def test_step_schedules_agree_with_pytorchs_stepped_once_an_epoch(options, sched
         optimizer.step()
         by_epoch.step()
     wanted[:warmup] = [1e-3 * (step + 1) / warmup for step in range(warmup)]
-    assert load_file(tmp_path / "out")["rates"].tolist() == pytest.approx(wanted, rel=1e-12)
+    assert load_file(tmp_path / "out")["lr"].tolist() == pytest.approx(wanted, rel=1e-12)
 
 
 @pytest.mark.parametrize("scale", [1e-3, 1.0, 1e6])

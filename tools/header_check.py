@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """Checks the public headers, include/headrace: each includes only the standard library, other public headers and, where a
-tensor must show, <ATen/core/Tensor.h>; and has at most 150 lines that are neither blank nor comment alone.
+tensor must show, <ATen/core/Tensor.h>; includes itself what it names of the standard library, as far as USES knows it; and has
+at most 150 lines that are neither blank nor comment alone.
 
 usage: header_check.py [FOLDER]
 """
@@ -13,12 +14,21 @@ ROOT = Path(__file__).resolve().parent.parent
 LINES_MAX = 150
 INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^>"]+)[>"]')
 STANDARD = re.compile(r"[a-z_0-9]+")  # <vector>, <cstdint>: no folder and no suffix.
+USES = {header: re.compile(rf"\bstd::(?:{names})\b") for header, names in {
+    "array": "array", "atomic": r"atomic\w*", "chrono": "chrono", "concepts": "same_as", "cstddef": "size_t|byte",
+    "cstdint": r"u?int\d+_t", "filesystem": "filesystem", "functional": "function", "future": r"\w*future|promise",
+    "limits": "numeric_limits", "map": "map", "memory": r"\w+_ptr", "optional": "optional|nullopt", "span": "span",
+    "stdexcept": r"\w+_error", "string": "string", "string_view": "string_view", "type_traits": r"remove_\w+|is_\w+_v",
+    "utility": "move|pair|exchange|forward", "variant": "variant", "vector": "vector"}.items()}
 
 
 def findings_for(name: str, text: str, exists) -> list[str]:
     """`exists(path)`: whether the folder of public headers holds it."""
     findings = []
     code = 0
+    written = re.sub(r"//.*", "", text)
+    findings += [f"{name}: uses {use[0]}; wanted #include <{header}>" for header, names in USES.items()
+                 if (use := names.search(written)) and f"#include <{header}>" not in written]
     for number, line in enumerate(text.splitlines(), 1):
         code += bool(line.strip()) and not line.lstrip().startswith("//")
         found = INCLUDE.match(line)

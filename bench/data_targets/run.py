@@ -312,7 +312,7 @@ def main() -> int:
     parser.add_argument("--only", choices=("T-06", "T-07", "T-08", "T-09"), action="append")
     arguments = parser.parse_args()
     torch.set_num_threads(1)  # Training and loading share the cores.
-    bench = harness.Bench(__file__, arguments, f"loader threads {arguments.threads}, torchvision {torchvision.__version__}; release build; "
+    bench = harness.Bench(__file__, arguments, f"num_workers {arguments.threads}, torchvision {torchvision.__version__}; release build; "
                           f"{arguments.rounds} rounds after one that is not counted; {harness.interval_remark(arguments.rounds)}")
     threads = sorted({1, arguments.threads})
     with tempfile.TemporaryDirectory(prefix="headrace-data-targets-") as scratch:

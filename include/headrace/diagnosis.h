@@ -39,10 +39,10 @@ struct FindingThresholds {
 struct DiagnosisInput {
   TimeSplit split;
   std::int64_t samples_per_step = 0;    // Must be set.
-  std::optional<double> loader_busy_s;  // CPU seconds of loader threads over the same steps.
-  // Mean step seconds but for the data wait while no loader thread works, when measured.
+  std::optional<double> loader_busy_s;  // CPU seconds of the loader's workers over the same steps.
+  // Mean step seconds without the data wait, measured while no worker loads.
   std::optional<double> undisturbed_step_s;
-  int loader_threads = 1;
+  int num_workers = 1;
   int compute_threads = 1;
   int cores = 1;
   std::optional<std::int64_t> mean_memory;  // Bytes.
@@ -63,7 +63,7 @@ struct Diagnosis {
 };
 
 // Data-bound when free data would gain at least 10 % (measured if known, else predicted); compute-bound otherwise.
-// Prediction: a step loses its data wait, and compute gets back what loader threads took from it: measured where
+// Prediction: a step loses its data wait, and compute gets back what the loader's workers took from it: measured where
 // undisturbed_step_s is known, else their core time where threads exceed cores, a lower bound. Error{invalid_argument}
 // without steps, samples_per_step, cores or threads.
 Diagnosis diagnose(const DiagnosisInput& input);

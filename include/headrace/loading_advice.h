@@ -31,9 +31,9 @@ struct LoadingInput {
   };
 
   LoadingCosts costs;
-  double cpu_share = 1;    // The part of costs that computes; the rest waits.
-  double own_s = 0;        // The consumer's own time for a sample: what it does not wait for loading.
-  int loader_threads = 1;  // 0: the consumer loads.
+  double cpu_share = 1;        // The part of costs that computes; the rest waits.
+  double consumer_busy_s = 0;  // The consumer's own time for a sample: what it does not wait for loading.
+  int num_workers = 1;         // 0: the consumer loads.
   int compute_threads = 1;
   int cores = 1;
   double samples_per_second = 0;  // Now, measured.

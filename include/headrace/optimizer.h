@@ -5,6 +5,7 @@
 #include <headrace/options/optimizer.h>
 
 #include <cstddef>
+#include <cstdint>
 #include <functional>
 #include <string>
 #include <utility>
@@ -35,12 +36,12 @@ class Optimizer {
   // At least one group; all have options of one name. Error{invalid_argument}: they have not.
   explicit Optimizer(std::vector<ParameterGroup> groups);
 
-  // Updates every parameter that has a gradient, at the rate that `scheduled` makes of its group's. Same result as
-  // PyTorch's with foreach=False (plain), foreach=True (foreach), fused=True (fused), within 1e-6 on the same
+  // Updates every parameter that has a gradient, at the learning rate that `scheduled` makes of its group's. Same
+  // result as PyTorch's with foreach=False (plain), foreach=True (foreach), fused=True (fused), within 1e-6 on the same
   // gradients. Parameters are float32 on the CPU.
   void step(const std::function<double(double)>& scheduled);
-  void step(double rate);  // All at this rate.
-  void zero_gradients();   // Releases the gradients (set to none).
+  void step(double lr);   // All at this learning rate.
+  void zero_gradients();  // Releases the gradients (set to none).
 
   void set_implementation(OptimizerImplementation implementation);  // Of every group.
   // Live: the next step uses them. The name must stay as it is.
@@ -67,7 +68,7 @@ class Optimizer {
   };
   void add_missing_state(
       Group& group);  // Momentum that is switched on later finds its buffers; switched off, they stay.
-  void step_group(const Group& group, double rate);
+  void step_group(const Group& group, double lr);
   std::size_t group_of(std::size_t parameter) const;
 
   std::vector<std::pair<std::string, at::Tensor>> parameters_;

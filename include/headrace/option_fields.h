@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <functional>
 #include <limits>
+#include <map>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -63,6 +64,10 @@ std::string advice_on_key(const std::vector<Field>& fields, std::string_view key
 std::string current_name(std::string_view key);
 // The same of a setting, value as TOML: a value may have become that of another key.
 std::pair<std::string, std::string> current_setting(std::string_view key, std::string_view value);
+// The same of all settings of a job. An earlier version had a key for worker threads and one for worker processes:
+// where both are set, data.num_workers is the number of threads if data.loader is "headrace", else the number of
+// processes.
+std::map<std::string, std::string> current_settings(const std::map<std::string, std::string>& settings);
 // The field of that key; Error{invalid_argument} ends with advice_on_key() when there is none.
 const Field& field_named(const std::vector<Field>& fields, std::string_view key);
 

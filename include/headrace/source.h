@@ -33,7 +33,7 @@ struct Sample {
   int height = 0;  // Of pixels; 0 when encoded, as only the bytes tell.
   int width = 0;
   int channels = 0;
-  std::int64_t label = 0;  // 0 .. classes - 1.
+  std::int64_t label = 0;  // 0 to num_classes - 1.
   // Of an encoded JPEG, as codec::serialise wrote it; empty: none came with it. It is checked before it is used.
   std::span<const std::uint8_t> entropy_index{};
 };
@@ -120,14 +120,14 @@ class Source {
 // names are in memory, about 72 bytes and the name a sample. Errors: not_found (no such split), corrupt_data
 // (not as it was written), unsupported (of a later version), io (cannot be read).
 //
-// A split that the data has not is Error{not_found}, which says which ones there are; find_source() gives null then.
+// A split that the data does not have is Error{not_found}, which names the ones it has; find_source() gives null then.
 // `limits` are those of images that are read when the source is opened, which is refused then (unsupported); of
 // others the Loader refuses samples.
 //
 // All: not_found (no DIR), invalid_argument (unknown scheme, with the known ones).
 std::unique_ptr<Source> open_source(const std::string& uri, Split split, const SampleLimits& limits = {});
 std::unique_ptr<Source> find_source(const std::string& uri, Split split, const SampleLimits& limits = {});
-// Those that the data has, in the order train, val, test. Of a list or a pack all of it is looked through.
+// The splits that the data has, in the order train, val, test. Of a list or a pack every entry is looked at.
 std::vector<Split> splits_of(const std::string& uri);
 
 }  // namespace headrace

@@ -68,11 +68,12 @@ class Subject:
 
     def __init__(self, model: nn.Module, loader: Any, optimizer: torch.optim.Optimizer,
                  forward: Callable[[nn.Module, Any], Any], *, run_steps: int | None, budget_s: float,
-                 whole_step: bool = False, only: Sequence[str] = ()) -> None:
+                 whole_step: bool = False, only: Sequence[str] = (), fixed: Sequence[str] = ()) -> None:
         _check_objects(model, loader, optimizer, forward)
         self.model, self.loader, self.optimizer, self.user_forward = model, loader, optimizer, forward
         self._run_steps, self._budget_s, self._whole_step = run_steps, budget_s, whole_step
         self._only = only  # Candidates by name; empty: all.
+        self._fixed = fixed  # Settings, or tables of them, that stay.
         self._compile_s: float | None = None  # What compiling took; None: not compiled yet.
         self.not_applicable: list[NotApplicable] = []
         self._state = State(model, optimizer, loader)
@@ -274,7 +275,8 @@ class Subject:
             self.loader.set_num_workers(_number(settings, NUM_WORKERS, self._loader_options["num_workers"]))
             self.loader.set_prefetch_batches(_number(settings, PREFETCH, self._loader_options["prefetch_batches"]))
         if self._native_loader is not None and _text(settings, LOADER) == "headrace":
-            self._native_loader.set_num_workers(int(settings[NUM_WORKERS]))
+            assert self._workers is not None
+            self._native_loader.set_num_workers(int(settings.get(NUM_WORKERS, self._workers[0])))
         self._pass_loader = self._loader_for(settings)
         self.step.set(micro_batches=int(settings.get(MICRO_BATCHES, 1)), native=_text(settings, ENGINE) == "native")
 
@@ -398,7 +400,7 @@ class Subject:
             return
         if not isinstance(self.loader, DataLoader):
             self.not_applicable.append(NotApplicable(
-                "loader workers", NUM_WORKERS, f"the loader is a {type(self.loader).__name__}, not a DataLoader"))
+                "num_workers", NUM_WORKERS, f"the loader is a {type(self.loader).__name__}, not a DataLoader"))
             return
         assert self._workers is not None
         now, prefetch, _ = self._workers
@@ -415,9 +417,9 @@ class Subject:
             if workers == now:
                 continue
             changes = {NUM_WORKERS: str(workers)}
-            if self._native_loader is not None:  # Whose workers are threads.
+            if self._native_loader is not None and not self._is_fixed(LOADER):  # Its workers are threads.
                 changes[LOADER] = '"dataloader"'
-            name = f"loader workers {workers}"
+            name = f"num_workers {workers}"
             if numerics is None and (not self._only or name in self._only):  # It starts worker processes to find out.
                 numerics = "bit_equal" if self._same_batches(changes) else "reduced_precision"
             draws = " What the data set draws at random comes from other generators then." if numerics == "reduced_precision" else ""
@@ -438,11 +440,21 @@ class Subject:
                  "epoch, and so are others" if draws(found) else "the same samples come in the same order, with the pixels "
                  "the same to within rounding")
         cores = len(os.sched_getaffinity(0))
+        if self._is_fixed(NUM_WORKERS):  # As many threads as the DataLoader has processes; 0 stays 0.
+            assert self._workers is not None
+            now = self._workers[0]
+            yield Candidate("headrace.Loader", f"A headrace.Loader with num_workers {now}, as the DataLoader has, reads the same "
+                            f"files in its place; {other}.", {LOADER: '"headrace"'}, "reduced_precision", "data")
+            return
         for threads in sorted({cores, max(1, cores // 2)}, reverse=True):
-            name = "headrace.Loader" if threads == cores else f"headrace.Loader, {threads} thread{'s'[:threads > 1]}"
+            name = "headrace.Loader" if threads == cores else f"headrace.Loader, num_workers {threads}"
             yield Candidate(name, f"A headrace.Loader with {threads} thread{'s'[:threads > 1]} reads the same files in place "
                             f"of the DataLoader; {other}.", {LOADER: '"headrace"', NUM_WORKERS: str(threads)},
                             "reduced_precision", "data")
+
+    def _is_fixed(self, key: str) -> bool:
+        """As the tuner decides: "data" protects "data.num_workers"."""
+        return any(key == entry or key.startswith(f"{entry}.") for entry in self._fixed)
 
     def _native_loader_candidates(self, options: Mapping[str, Any]) -> Iterator[Candidate]:
         cores = len(os.sched_getaffinity(0))
@@ -450,7 +462,7 @@ class Subject:
         workers = "processes" if in_processes else "threads"
         for count in sorted({cores, max(1, cores // 2), *([] if in_processes else [0])}, reverse=True):
             if count != options["num_workers"]:
-                yield Candidate(f"loader {workers} {count}", f"Load with {count} {workers} instead of "
+                yield Candidate(f"num_workers {count}", f"Load with {count} {workers} instead of "
                                 f"{options['num_workers']}.", {NUM_WORKERS: str(count)}, "bit_equal", "data")
         if options["prefetch_batches"] == AUTOTUNE:
             return  # It deepens by itself where that pays.

@@ -124,8 +124,9 @@ def tune(model: nn.Module, loader: Any, optimizer: torch.optim.Optimizer, forwar
     forward(model, batch) returns the loss, a tensor of one number, or a tuple or dict with the loss in it.
 
     budget_s: seconds for everything. epochs or steps: how long you will train; a change that costs time once
-    (compiling) is tried only when the run is known to be long enough. only, fixed: candidates by name; settings that must
-    stay. gain_min: the smallest gain worth keeping. out: a folder for report.html, ledger.json and the traces. apply:
+    (compiling) is tried only when the run is known to be long enough. only: candidates by name. fixed:
+    settings that must stay, as "data.num_workers": a headrace.Loader that is tried in a DataLoader's place then has as many
+    threads as that has processes. gain_min: the smallest gain worth keeping. out: a folder for report.html, ledger.json and the traces. apply:
     False leaves the objects as they were; Tuned.apply() does it later. whole_step: True says that your loop will call
     Tuned.step(batch) in place of its own zero_grad, forward, backward and optimizer.step; then what only such a step can do is
     tried, too: headrace's native engine (as in headrace.Trainer), and micro-batches, which cut each batch into parts and
@@ -154,10 +155,11 @@ def tune(model: nn.Module, loader: Any, optimizer: torch.optim.Optimizer, forwar
     if out is not None:
         out = pathlib.Path(out)
         out.mkdir(parents=True, exist_ok=True)
-    only = list(only)
-    subject = Subject(model, loader, optimizer, forward, run_steps=steps, budget_s=budget_s, whole_step=whole_step, only=only)
+    only, fixed = list(only), list(fixed)
+    subject = Subject(model, loader, optimizer, forward, run_steps=steps, budget_s=budget_s, whole_step=whole_step, only=only,
+                      fixed=fixed)
     request = {
-        "budget_s": float(budget_s), "gain_min": float(gain_min), "only": only, "fixed": list(fixed),
+        "budget_s": float(budget_s), "gain_min": float(gain_min), "only": only, "fixed": fixed,
         "seed": seed, "title": title, "out": "" if out is None else str(out),
         "command": f"headrace.tune({type(model).__name__}, {type(loader).__name__}, {type(optimizer).__name__}, "
                    f"budget_s={budget_s:g})",

@@ -86,11 +86,11 @@ void register_insight(py::module_& module) {
   module.def(
       "diagnose",
       [](const TraceScope& trace, std::int64_t samples_per_step, std::int64_t skip, std::optional<double> loader_busy_s,
-         int loader_threads) {
+         int num_workers) {
         DiagnosisInput input;
         input.samples_per_step = samples_per_step;
         input.loader_busy_s = loader_busy_s;
-        input.loader_threads = loader_threads;
+        input.num_workers = num_workers;
         return object_of(to_json(diagnose_record(trace.record(), std::move(input), skip)));
       },
       py::arg("trace"), py::arg("samples_per_step"), py::kw_only(), py::arg("skip") = 0,

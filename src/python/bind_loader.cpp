@@ -18,7 +18,7 @@ namespace py = pybind11;
 namespace {
 
 void register_passes(py::module_& module) {
-  py::class_<NativePass>(module, "LoaderPass", "One pass over a Loader.")
+  py::class_<NativePass>(module, "LoaderPass", "Iterates over one epoch of a Loader.")
       .def("__iter__", [](py::object self) { return self; })
       .def("__next__",
            [](NativePass& pass) {
@@ -75,15 +75,15 @@ void add_properties(py::class_<NativeLoader>& bound) {
 constexpr const char* kLoaderText =
     R"(Reads, decodes and transforms samples on native threads and yields them as batches.
 
-source is "idx:DIR" (MNIST, Fashion-MNIST), "folder:DIR" (an ImageFolder of JPEG and PNG files), or an object of your own
-with __len__ and __getitem__(index) -> (image, label): a uint8 array or tensor (H x W x C) or the bytes of a JPEG or PNG
-file, and an integer. It may have classes (their number, or their names) and labels (one a sample). num_workers=N threads call it
+source is "idx:DIR" (MNIST, Fashion-MNIST), "folder:DIR" (an ImageFolder of JPEG and PNG files), "list:FILE" (such files by a
+text file of paths and labels), "pack:PATH" (what headrace pack wrote), or an object of your own with __len__ and
+__getitem__(index) -> (image, label): a uint8 array or tensor (H x W x C) or the bytes of a JPEG or PNG file, and an integer. It may have classes (their number, or their names) and labels (one a sample). num_workers=N threads call it
 under the GIL; with worker_type="process" N processes of their own do, which get it once, by pickle, live as long as the
 Loader, and are replaced when they die or do not answer within worker_timeout_s=300. The keywords are the
 keys of a recipe's [data]: val_fraction, batch_size, num_workers, num_workers_max, prefetch_batches, prefetch_mib, last_batch, shuffle,
 shuffle_window, buckets, bucket_by, sampler, weights, world_size, rank, in_order, on_corrupt, max_pixels, max_sample_bytes, cache,
 cache_mib, index, scale_decode, and transform, a dict of the keys of [data.transform]: size, crop, resize, scale, ratio, pad,
-flip_probability, mean, std (docs/options.md). Besides: split="train", "val" or "test" (an object of your own is
+flip_probability, mean, std, dtype, layout (docs/options.md). Besides: split="train", "val" or "test" (an object of your own is
 read whole as any of them, but with val_fraction above 0, which parts it into train and val); seed=0;
 training, which switches shuffle and random transforms on and is split == "train" where it is not given; collate_fn,
 which is given a list of samples, (image, label) each, those left out that do not count, and returns the batch, whatever it
@@ -112,8 +112,7 @@ void register_loader(py::module_& module) {
           "Where the next batch stands: epoch and position, in samples of all ranks, with what must be the same there.")
       .def("load_state_dict", &NativeLoader::load_state, py::arg("state_dict"),
            "The next iteration begins there, with any number of workers or ranks. A state of other data, another seed "
-           "or "
-           "an option that changes batches is refused by name.")
+           "or an option that changes batches is refused by name.")
       .def("set_epoch", &NativeLoader::set_epoch, py::arg("epoch"),
            "The next iteration is this epoch, from its beginning or from where load_state_dict() put it within it.")
       .def("start_at", &NativeLoader::start_at, py::arg("epoch"), py::arg("batch") = 0,
@@ -141,8 +140,7 @@ void register_loader(py::module_& module) {
           "samples a second predicted then, and to augment on the GPU. Measures for about a second.")
       .def("decisions", &NativeLoader::decisions,
            "What was changed where num_workers, prefetch_batches or cache is AUTOTUNE: batch, at_s, what, from, to, "
-           "why, "
-           "before and after (samples a second), rolled_back.")
+           "why, before and after (samples a second), rolled_back.")
       .def("set_num_workers", &NativeLoader::set_num_workers, py::arg("num_workers"),
            "Threads, or AUTOTUNE; with worker_type=\"process\" processes. Live; changes no byte.")
       .def("set_prefetch_batches", &NativeLoader::set_prefetch_batches, py::arg("batches"),

@@ -31,9 +31,7 @@ they were; buffers that forward had changed by then, such as running statistics,
            py::arg("model"), py::arg("optimizer"), py::arg("forward"))
       .def("step", &ModuleTrainer::step, py::arg("batch"), py::arg("last_of_window") = false,
            "One batch: forward and backward, and the update when gradient_accumulation_steps batches are done or "
-           "last_of_window says "
-           "so. "
-           "Returns the loss, detached.")
+           "last_of_window says so. Returns the loss, detached.")
       .def("finish_window", &ModuleTrainer::finish_window, "The update of a window that is open, if one is.")
       .def(
           "fit",

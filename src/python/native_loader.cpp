@@ -180,7 +180,8 @@ void NativeLoader::check_worker_init(const py::object& worker_init, bool is_obje
 void NativeLoader::open_object(const py::object& source, const py::object& worker_init, const py::dict& keywords) {
   if (!py::hasattr(source, "__getitem__") || !py::hasattr(source, "__len__") || py::isinstance<py::dict>(source)) {
     fail(ErrorCode::invalid_argument,
-         "source is a {}; wanted \"idx:DIR\", \"folder:DIR\" or an object with __len__ and __getitem__",
+         "source is a {}; wanted \"idx:DIR\", \"folder:DIR\", \"list:FILE\", \"pack:PATH\" or an object with __len__ "
+         "and __getitem__",
          Py_TYPE(source.ptr())->tp_name);
   }
   if (!(worker_timeout_s_ > 0 && worker_timeout_s_ <= kTimeoutMax)) {

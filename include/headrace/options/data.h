@@ -6,8 +6,10 @@
 #include <headrace/options/transform.h>
 
 #include <array>
+#include <concepts>
 #include <cstdint>
 #include <string>
+#include <type_traits>
 #include <vector>
 
 namespace headrace {
@@ -36,7 +38,7 @@ constexpr auto choices(IndexUse) {
                     Choice<IndexUse>{IndexUse::build, "build"}};
 }
 
-// Upper limits for one sample. A larger one is refused before memory is taken for it.
+// Upper limits for one sample. A larger one is rejected before memory is allocated.
 struct SampleLimits {
   std::int64_t pixels = 178'956'970;             // As many as Pillow opens.
   std::int64_t bytes = std::int64_t{256} << 20;  // As it is stored.
@@ -58,7 +60,7 @@ struct DataOptions {
   Sampler sampler = Sampler::each;       // Each sample once an epoch, or as many draws with replacement.
   std::vector<double> weights{};         // sampler = weighted: one a class or one a sample.
   std::int64_t world_size = 1;           // Processes that share the epoch; each loads its part.
-  std::int64_t rank = 0;                 // Which of them this one is.
+  std::int64_t rank = 0;                 // Of this process: 0 to world_size - 1.
   bool in_order = true;                  // Batches come in the epoch's order, or as they get ready.
   OnCorrupt on_corrupt = OnCorrupt::fail;  // What becomes of a sample that cannot be read or decoded.
   Cache cache = Cache::none;               // Samples kept in memory. Live knob; never changes a byte.
@@ -86,8 +88,8 @@ void describe(Visitor& visit, Options& o) {
         "a val of their own. The best checkpoint is chosen by val; 0 holds out nothing.");
   visit("batch_size", o.batch_size, Range<std::int64_t>{1, 65536}, "Samples in a batch.");
   visit("num_workers", o.num_workers, Range<std::int64_t>{0, 256, kOrAuto},
-        "Loader threads; 0 loads in the training thread; auto finds while it runs how many are enough. Changes no byte "
-        "of any batch.");
+        "Threads that load samples beside the training thread; 0 loads in the training thread; auto finds while it "
+        "runs how many are enough. Changes no byte of any batch.");
   visit(
       "num_workers_max", o.num_workers_max, Range<std::int64_t>{0, 256},
       "The most that num_workers = auto may take; 0 is the larger of 16 and twice the cores that the process may use. "
@@ -127,7 +129,7 @@ void describe(Visitor& visit, Options& o) {
         "every image is decoded as it is.");
   visit("max_pixels", o.max_pixels, Range<std::int64_t>{1, std::int64_t{65'535} * 65'535},
         "An image of more pixels is refused by its header, before memory is taken for it, and handled by "
-        "on_corrupt; 178956970 is Pillow's limit. A decoded pixel takes 3 bytes a loader thread; progressive JPEG and "
+        "on_corrupt; 178956970 is Pillow's limit. A decoded pixel takes 3 bytes in each worker; progressive JPEG and "
         "interlaced PNG, which are held whole, may have a quarter of it.");
   visit("max_sample_bytes", o.max_sample_bytes, Range<std::int64_t>{1, std::int64_t{1} << 30},
         "A sample of more bytes, as it is stored, is refused before it is read, and handled by on_corrupt.");

@@ -4,7 +4,9 @@
 #include <headrace/options.h>
 
 #include <array>
+#include <concepts>
 #include <cstdint>
+#include <type_traits>
 #include <vector>
 
 namespace headrace {

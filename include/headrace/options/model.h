@@ -3,6 +3,13 @@
 
 #include <headrace/options.h>
 
+#include <array>
+#include <concepts>
+#include <cstdint>
+#include <string>
+#include <type_traits>
+#include <vector>
+
 namespace headrace {
 
 enum class MemoryFormat { contiguous, channels_last };

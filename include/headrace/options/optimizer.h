@@ -4,6 +4,8 @@
 #include <headrace/options.h>
 
 #include <array>
+#include <concepts>
+#include <type_traits>
 #include <vector>
 
 namespace headrace {

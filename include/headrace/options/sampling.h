@@ -26,8 +26,7 @@ void describe_order(Visitor& visit, Options& o) {
   visit("shuffle", o.shuffle, "Draw a new order each epoch, from the seed and the epoch alone (training only).");
   visit("shuffle_window", o.shuffle_window, Range<std::int64_t>{0, std::int64_t{1} << 40},
         "For data in shards that are read from beginning to end: shuffle the shards, and the samples in windows of so "
-        "many "
-        "only; 0 shuffles all samples.");
+        "many only; 0 shuffles all samples.");
   visit("buckets", o.buckets, Range<std::int64_t>{0, 4096},
         "Sort the samples into so many buckets of samples that are alike (bucket_by) and fill each batch from one of "
         "them; 0 does not sort (training only).");
@@ -44,7 +43,7 @@ void describe_order(Visitor& visit, Options& o) {
   visit("world_size", o.world_size, Range<std::int64_t>{1, 65536},
         "Processes that train together. Their batches, taken in turns, are those of one process; each loads its own "
         "only.");
-  visit("rank", o.rank, Range<std::int64_t>{0, 65535}, "Which of the ranks this process is, from 0.");
+  visit("rank", o.rank, Range<std::int64_t>{0, 65535}, "Rank of this process, 0 to world_size - 1.");
   visit("in_order", o.in_order,
         "Give the batches of an epoch in its order. false gives each as soon as it is whole, so that one slow file "
         "holds up its own batch alone: the same batches, in an order that differs from run to run, and no state within "

@@ -4,7 +4,9 @@
 #include <headrace/options.h>
 
 #include <array>
+#include <concepts>
 #include <cstdint>
+#include <type_traits>
 
 namespace headrace {
 
@@ -31,7 +33,7 @@ struct TrainOptions {
 template <class Visitor, class Options>
 requires std::same_as<std::remove_const_t<Options>, TrainOptions>
 void describe(Visitor& visit, Options& o) {
-  visit("epochs", o.epochs, Range<std::int64_t>{1, 100000}, "How often the whole training data are gone through.");
+  visit("epochs", o.epochs, Range<std::int64_t>{1, 100000}, "How many times to go through the training data.");
   visit("precision", o.precision, "fp32, or bf16 autocast with float32 parameters.");
   visit("gradient_accumulation_steps", o.gradient_accumulation_steps, Range<std::int64_t>{1, 4096},
         "Micro-batches whose gradients make one optimizer step.");

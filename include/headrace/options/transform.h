@@ -3,6 +3,12 @@
 
 #include <headrace/options.h>
 
+#include <array>
+#include <concepts>
+#include <cstdint>
+#include <type_traits>
+#include <vector>
+
 namespace headrace {
 
 enum class Crop { center, random, random_resized };

@@ -3,6 +3,11 @@
 
 #include <headrace/options.h>
 
+#include <concepts>
+#include <string>
+#include <type_traits>
+#include <vector>
+
 namespace headrace {
 
 // A knob with a known effect, through the real loop: proves that the tuner tells good from bad.

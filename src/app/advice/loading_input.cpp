@@ -22,13 +22,13 @@ LoadingInput loading_input(const Loader& loader, const Machine& machine, std::in
   if (now.cpu_busy_ns > 0) {
     input.cpu_share = std::clamp(static_cast<double>(now.cpu_ns) / static_cast<double>(now.cpu_busy_ns), 0.0, 1.0);
   }
-  input.own_s = seconds_of_each(now.consumer_busy_ns, now.delivered);
-  const double cycle_s = input.own_s + seconds_of_each(now.wait_for_batch_ns, now.delivered);
-  input.loader_threads = static_cast<int>(now.num_workers);
+  input.consumer_busy_s = seconds_of_each(now.consumer_busy_ns, now.delivered);
+  const double cycle_s = input.consumer_busy_s + seconds_of_each(now.wait_for_batch_ns, now.delivered);
+  input.num_workers = static_cast<int>(now.num_workers);
   input.compute_threads = static_cast<int>(compute_threads);
   input.cores = machine.cores_usable;
   // Without threads the consumer waits for nobody, and loads in between.
-  const double each_s = now.num_workers == 0 ? input.own_s + input.costs.sample_s() : cycle_s;
+  const double each_s = now.num_workers == 0 ? input.consumer_busy_s + input.costs.sample_s() : cycle_s;
   if (each_s > 0) input.samples_per_second = 1 / each_s;
   for (TransformCost& cost : loader.transform_costs()) {
     input.transforms.push_back(

@@ -442,7 +442,9 @@ TEST_F(Folder, DoctorFindsNothingOnAGoodMachineAndGuessesNothing) {
   machine.cores_online = machine.cores_usable = 8;
   machine.memory_limit = 16LL << 30;
   for (const auto& [name, value] : job_variables()) unsetenv(name.c_str());
+  setenv("HEADRACE_TORCH", "/opt/venv/lib/python3.11/site-packages/torch", 1);  // As an installed copy wants it.
   EXPECT_THAT(codes(machine_findings(machine, folder_.string())), testing::IsEmpty());
+  unsetenv("HEADRACE_TORCH");
   write(folder_ / "sys/kernel/mm/transparent_hugepage/enabled", "always [madvise] never\n");
   write(folder_ / "sys/devices/system/cpu/cpu0/cpufreq/scaling_governor", "powersave\n");
   write(folder_ / "sys/devices/system/cpu/cpu0/cpufreq/scaling_driver", "intel_pstate\n");

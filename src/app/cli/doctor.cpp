@@ -8,6 +8,7 @@
 #include <nlohmann/json.hpp>
 
 #include "app/cli/environment.h"
+#include "app/cli/torch_folder.h"
 #include "app/cli/torch_library.h"
 #include "core/base/files.h"
 
@@ -76,6 +77,7 @@ void look_at_load(const Machine& machine, const std::string& root, std::vector<F
 
 void look_at_variables(std::vector<Finding>& findings) {
   for (const auto& [name, value] : job_variables()) {
+    if (name == kTorchVariable) continue;  // An installed copy wants it; look_at_torch() says what is wrong with it.
     findings.push_back({"variable_set", fmt::format("{}={} is set from outside", name, without_credentials(value)),
                         "It changes how the job runs and is in no recipe; unset it unless it is meant."});
   }

@@ -8,13 +8,15 @@
 #include <array>
 #include <string_view>
 
+#include "app/cli/torch_folder.h"
 #include "core/base/build_info.h"
 
 namespace headrace {
 
 std::vector<std::pair<std::string, std::string>> job_variables() {
   static constexpr std::array<std::string_view, 6> prefixes{"OMP_", "GOMP_", "KMP_", "MKL_", "OPENBLAS_", "MALLOC_"};
-  static constexpr std::array<std::string_view, 3> names{"GLIBC_TUNABLES", "LD_PRELOAD", "CUDA_VISIBLE_DEVICES"};
+  static constexpr std::array<std::string_view, 4> names{"GLIBC_TUNABLES", "LD_PRELOAD", "CUDA_VISIBLE_DEVICES",
+                                                         kTorchVariable};
   std::vector<std::pair<std::string, std::string>> variables;
   for (char** entry = environ; entry != nullptr && *entry != nullptr; ++entry) {
     const std::string_view text = *entry;

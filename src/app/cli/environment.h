@@ -10,7 +10,7 @@
 namespace headrace {
 
 // Those that are set, with their values, sorted by name: OMP_*, GOMP_*, KMP_*, MKL_*, OPENBLAS_*, MALLOC_*,
-// GLIBC_TUNABLES, LD_PRELOAD, CUDA_VISIBLE_DEVICES.
+// GLIBC_TUNABLES, LD_PRELOAD, CUDA_VISIBLE_DEVICES, HEADRACE_TORCH.
 std::vector<std::pair<std::string, std::string>> job_variables();
 
 // What a report shows: versions, processor, cores, memory, system, with names for a person.

@@ -1,14 +1,21 @@
 #include "app/cli/torch_folder.h"
 
 #include <dlfcn.h>
-#include <fmt/format.h>
+#include <fcntl.h>
+#include <link.h>
+#include <unistd.h>
 
+#include <algorithm>
 #include <array>
-#include <cstdio>
+#include <cerrno>
+#include <chrono>
 #include <cstdlib>
-#include <memory>
+#include <optional>
 
+#include "core/base/descriptor.h"
+#include "core/base/fail.h"
 #include "core/base/files.h"
+#include "core/exec/child_process.h"
 
 #ifndef HEADRACE_TORCH_VERSION
 #define HEADRACE_TORCH_VERSION ""
@@ -17,30 +24,34 @@
 namespace headrace {
 namespace {
 
-constexpr const char* kVariable = "HEADRACE_TORCH";
+// The interpreter alone takes 30 ms, and seconds from a cold network file system.
+constexpr std::chrono::seconds kPythonTime{10};
 
 // The current folder, which Python would search first, is no place to look.
 constexpr const char* kAskPython =
-    "python3 -c \"import sys; sys.path.remove('') if '' in sys.path else None; import importlib.util as u; "
-    "print(u.find_spec('torch').submodule_search_locations[0])\" 2>/dev/null";
+    "exec python3 -c \"import sys; sys.path.remove('') if '' in sys.path else None; import importlib.util as u; "
+    "print(u.find_spec('torch').submodule_search_locations[0])\" >&3 3>&- 2>/dev/null";
 
-// Empty: there is no python3 on the path, or it has no torch.
-std::string torch_of_python() {
-  const auto close = [](std::FILE* pipe) { ::pclose(pipe); };
-  const std::unique_ptr<std::FILE, decltype(close)> pipe{::popen(kAskPython, "r"), close};
-  if (pipe == nullptr) return "";
-  std::string text;
-  std::array<char, 4096> buffer;
-  while (const std::size_t count = std::fread(buffer.data(), 1, buffer.size(), pipe.get())) {
-    text.append(buffer.data(), count);
+// nullopt: it did not answer in time. Empty: there is no python3 on the path, or it has no torch.
+std::optional<std::string> torch_of_python() {
+  int ends[2];
+  if (::pipe2(ends, O_CLOEXEC | O_NONBLOCK) != 0) {
+    fail(ErrorCode::io, "cli: cannot make a pipe for python3: {}", system_message(errno));
   }
+  const Descriptor reading_end{ends[0]}, writing_end{ends[1]};
+  ChildProcess python{
+      {.arguments = {"/bin/sh", "-c", kAskPython}, .descriptors = {writing_end.number()}, .environment = {}}};
+  if (!python.wait(kPythonTime)) return std::nullopt;
+  std::array<char, 4096> answer;  // A path, and its line's end.
+  const ssize_t size = ::read(reading_end.number(), answer.data(), answer.size());
+  const std::string text(answer.data(), static_cast<std::size_t>(std::max<ssize_t>(size, 0)));
   return text.substr(0, text.find('\n'));
 }
 
 }  // namespace
 
 bool torch_is_named() {
-  const char* named = std::getenv(kVariable);
+  const char* named = std::getenv(kTorchVariable);
   return named != nullptr && *named != '\0';
 }
 
@@ -62,18 +73,40 @@ std::string torch_fault_in(const std::filesystem::path& folder, std::string_view
   return fmt::format("wanted torch=={}, found {} in {}", release, found, folder.string());
 }
 
+std::string loaded_torch_fault() {
+  void* library = ::dlopen("libtorch_cpu.so", RTLD_LAZY | RTLD_LOCAL);
+  link_map* map = nullptr;
+  if (library == nullptr || ::dlinfo(library, RTLD_DI_LINKMAP, &map) != 0) return "";
+  std::error_code ignored;  // Of a file that is gone again: then there is no version.py either.
+  const std::filesystem::path file = std::filesystem::canonical(map->l_name, ignored);
+  std::string fault = torch_fault_in(file.parent_path().parent_path(), HEADRACE_TORCH_VERSION);
+  if (fault.empty()) return "";
+  return fmt::format(
+      "{}, which the loader finds by LD_LIBRARY_PATH or a run path; set {} to the folder of the torch package", fault,
+      kTorchVariable);
+}
+
 std::string open_torch() {
-  const std::string folder = torch_is_named() ? std::getenv(kVariable) : torch_of_python();
+  const std::optional<std::string> found = torch_is_named() ? std::getenv(kTorchVariable) : torch_of_python();
+  if (!found) {
+    return fmt::format(
+        "the python3 on the path did not say within {} seconds where its torch is; set {} to the folder of the torch "
+        "package",
+        kPythonTime.count(), kTorchVariable);
+  }
+  const std::filesystem::path folder = *found;
   if (folder.empty()) {
     return fmt::format(
         "wanted torch=={0}, found none: {1} is not set, and the python3 on the path has no torch; set {1} to the "
-        "folder "
-        "of the torch package",
-        HEADRACE_TORCH_VERSION, kVariable);
+        "folder of the torch package",
+        HEADRACE_TORCH_VERSION, kTorchVariable);
+  }
+  if (torch_is_named() && folder.is_relative()) {
+    return fmt::format("wanted an absolute path in {}, found {}", kTorchVariable, folder.string());
   }
   if (std::string fault = torch_fault_in(folder, HEADRACE_TORCH_VERSION); !fault.empty()) return fault;
   for (const char* name : {"libc10.so", "libtorch_cpu.so"}) {
-    const std::filesystem::path path = std::filesystem::path(folder) / "lib" / name;
+    const std::filesystem::path path = folder / "lib" / name;
     if (::dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL) == nullptr) return ::dlerror();
   }
   return "";

@@ -7,17 +7,25 @@
 
 namespace headrace {
 
+// The folder of the torch package to compute with, an absolute path.
+inline constexpr const char* kTorchVariable = "HEADRACE_TORCH";
+
 // Opens libc10 and libtorch_cpu of a torch package, so that a library opened later finds them in the process: the
 // package in the folder that HEADRACE_TORCH names, else the one that the python3 on the path would import. Returns what
 // is in the way, for a person: there is none, it is of another version than this program was compiled against, its
-// libraries cannot be opened; empty: nothing. Costs about 30 ms where Python is asked. They stay open until the process
-// ends.
+// libraries cannot be opened, HEADRACE_TORCH is a relative path, python3 hangs; empty: nothing. Costs about 30 ms where
+// Python is asked, 10 s at the most. They stay open until the process ends.
 std::string open_torch();
 
 // Whether HEADRACE_TORCH names a folder, which goes before the folder that a build tree's library names.
 bool torch_is_named();
 
-// Why a folder is no torch package of that release, whatever stands behind a "+"; empty: it is one.
+// Why the torch package that the loader found without us (LD_LIBRARY_PATH, a run path) is of another version
+// than this program was compiled against; empty: it is of the same, or there is none.
+std::string loaded_torch_fault();
+
+// Why a folder is no torch package of that release, whatever stands behind a "+"; empty: it is one. Error{io} where its
+// version.py cannot be read.
 std::string torch_fault_in(const std::filesystem::path& folder, std::string_view release);
 
 }  // namespace headrace

@@ -26,20 +26,46 @@ bool lacks_torch(const std::string& fault) {
   return fault.rfind("libc10.so:", 0) == 0 || fault.rfind("libtorch_cpu.so:", 0) == 0;
 }
 
-Opened open_library() {
+// make and .venv are at hand in a build tree alone.
+bool in_build_tree() {
+  std::error_code ignored;  // What cannot be looked at is no build tree.
+  return std::filesystem::exists(torch_library_path().parent_path().parent_path() / "CMakeCache.txt", ignored);
+}
+
+// What completes an installation that lacks something of ours.
+const char* advice() {
+  return in_build_tree() ? "run make" : "install headrace again";
+}
+
+Opened find_library() {
   const std::filesystem::path path = torch_library_path();
   std::error_code ignored;  // A library that cannot be looked at cannot be opened, and dlopen says why.
   if (std::filesystem::status(path, ignored).type() == std::filesystem::file_type::not_found) {
-    return {nullptr, path.string() + " is missing: this build has no LibTorch; run make"};
+    return {nullptr, fmt::format("{} is missing: {}", path.string(),
+                                 in_build_tree() ? "this build has no LibTorch; run make"
+                                                 : "this installation has no LibTorch; install one that has")};
   }
   const bool is_named = torch_is_named();
   Opened opened = is_named ? Opened{} : open_at(path);
   if (is_named || lacks_torch(opened.fault)) {
-    if (std::string fault = open_torch(); !fault.empty()) return {nullptr, std::move(fault)};
+    if (std::string fault = open_torch(); !fault.empty()) {
+      return {nullptr, fault + (in_build_tree() && !is_named ? "; or run make, which completes .venv" : "")};
+    }
     opened = open_at(path);
+  } else if (std::string fault = loaded_torch_fault(); !fault.empty()) {
+    return {nullptr, std::move(fault)};
   }
-  if (opened.library == nullptr) opened.fault += "; run make setup to complete .venv";
+  if (opened.library == nullptr) opened.fault += fmt::format("; {}", advice());
   return opened;
+}
+
+// A file that cannot be read is one fault more of those that doctor tells.
+Opened open_library() {
+  try {
+    return find_library();
+  } catch (const Error& error) {
+    return {nullptr, error.what()};
+  }
 }
 
 }  // namespace
@@ -62,8 +88,8 @@ int run_torch_verb(const Invocation& invocation) {
   }
   void* symbol = ::dlsym(opened.library, "headrace_run_verb");
   if (symbol == nullptr) {
-    fail(ErrorCode::unsupported, "cli: {} is of another version: it has no headrace_run_verb; run make",
-         torch_library_path().string());
+    fail(ErrorCode::unsupported, "cli: {} is of another version: it has no headrace_run_verb; {}",
+         torch_library_path().string(), advice());
   }
   return reinterpret_cast<decltype(&headrace_run_verb)>(symbol)(&invocation);
 }

@@ -98,6 +98,12 @@ bool belongs_to_keyword(const RetiredKey& retired) {
   return retired.how.starts_with("with ");  // Another keyword goes with it, which no recipe has.
 }
 
+// A number of worker processes. That of the threads beside them follows from it.
+bool counts_processes(std::string_view key) {
+  return std::any_of(std::begin(kRetiredKeys), std::end(kRetiredKeys),
+                     [&](const RetiredKey& retired) { return retired.key == key && belongs_to_keyword(retired); });
+}
+
 // No program can make today's value of the old one alone.
 bool needs_a_person(const RetiredKey& retired) {
   return !retired.how.empty() && !belongs_to_keyword(retired);
@@ -166,6 +172,21 @@ std::pair<std::string, std::string> current_setting(std::string_view key, std::s
     return {std::string(retired.successor), std::string(retired.value_now.empty() ? value : retired.value_now)};
   }
   return {in_current_table(key), std::string(value)};
+}
+
+std::map<std::string, std::string> current_settings(const std::map<std::string, std::string>& settings) {
+  const auto loader = settings.find("data.loader");
+  const bool threads_load = loader != settings.end() && loader->second == "\"headrace\"";
+  std::map<std::string, std::string> current;
+  for (const auto& [key, value] : settings) {
+    auto [name, value_now] = current_setting(key, value);
+    if (counts_processes(key) && !threads_load) {
+      current.insert_or_assign(std::move(name), std::move(value_now));
+    } else {
+      current.emplace(std::move(name), std::move(value_now));
+    }
+  }
+  return current;
 }
 
 std::string nearest_key(const std::vector<Field>& fields, std::string_view key) {

@@ -26,20 +26,20 @@ constexpr std::size_t kDecisionsMax = 1000;
 
 struct Model {
   Model(const LoaderRates& rates, const SettingBounds& bounds)
-      : own_s(std::max(rates.own_s, kTimeMin)),
+      : consumer_busy_s(std::max(rates.consumer_busy_s, kTimeMin)),
         service_s(std::max(rates.service_s, kTimeMin)),
         limit(bounds.cores / (service_s * std::max(rates.cpu_share, kShareMin))) {}
 
   double made(std::int64_t threads) const { return std::min(static_cast<double>(threads) / service_s, limit); }
-  double cycle_s(std::int64_t threads) const { return std::max(own_s, 1 / made(threads)); }
+  double cycle_s(std::int64_t threads) const { return std::max(consumer_busy_s, 1 / made(threads)); }
   std::int64_t enough(std::int64_t low, std::int64_t high) const {
-    const double wanted = kNear * std::min(kHeadroom / own_s, made(high));
+    const double wanted = kNear * std::min(kHeadroom / consumer_busy_s, made(high));
     std::int64_t threads = low;
     while (threads < high && made(threads) < wanted) ++threads;
     return threads;
   }
 
-  double own_s, service_s, limit;
+  double consumer_busy_s, service_s, limit;
 };
 
 // Two samples a thread lie in a full window, and the batch that the consumer takes next may be whole already.
@@ -55,7 +55,7 @@ std::string counted(std::int64_t threads) {
 
 std::string costs(const LoaderRates& rates) {
   return fmt::format("a batch takes the threads {:.3g} ms ({:.0f} % computing) and the consumer {:.3g} ms",
-                     rates.service_s * 1e3, rates.cpu_share * 1e2, rates.own_s * 1e3);
+                     rates.service_s * 1e3, rates.cpu_share * 1e2, rates.consumer_busy_s * 1e3);
 }
 
 std::size_t place(Proposal::Kind kind) {
@@ -140,8 +140,8 @@ std::optional<Proposal> other_cache(const Situation& all) {
     const double fit = cache == Cache::encoded ? rates.fit.encoded : rates.fit.decoded;
     if (cache == all.now.cache || fit == 0) continue;
     const LoaderRates then = with_cache(rates, cache);
-    const double cycle_s =
-        all.now.num_workers == 0 ? rates.own_s + then.service_s : Model(then, all.bounds).cycle_s(all.now.num_workers);
+    const double cycle_s = all.now.num_workers == 0 ? rates.consumer_busy_s + then.service_s
+                                                    : Model(then, all.bounds).cycle_s(all.now.num_workers);
     if (cycle_s >= (best == all.now.cache ? kCachePays : kNear) * best_s) continue;
     best = cache;
     best_s = cycle_s;
@@ -214,7 +214,8 @@ std::size_t Autotuner::note(const LoaderSetting& to, const std::string& why, con
 }
 
 bool Autotuner::is_paused(const Pause& pause, const LoaderRates& rates, std::int64_t batch) {
-  const bool same_costs = !differs(pause.costs.service_s, rates.service_s) && !differs(pause.costs.own_s, rates.own_s);
+  const bool same_costs =
+      !differs(pause.costs.service_s, rates.service_s) && !differs(pause.costs.consumer_busy_s, rates.consumer_busy_s);
   return batch < pause.until && same_costs;
 }
 

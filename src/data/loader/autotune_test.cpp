@@ -21,7 +21,7 @@ SettingBounds bounds_of(std::int64_t batch_size = 1, double cores = 2) {
 
 // A loader that does as the model says.
 struct Costs {
-  double service_s, own_s, cpu_share = 0.0;
+  double service_s, consumer_busy_s, cpu_share = 0.0;
   double cores = 2;
   double wait_s = 0;  // Beyond what the rates explain.
   double room_s = 0;  // Of the threads.
@@ -29,8 +29,8 @@ struct Costs {
   LoaderRates at(const LoaderSetting& setting) const {
     double made = static_cast<double>(setting.num_workers) / service_s;
     if (cpu_share > 0) made = std::min(made, cores / (service_s * cpu_share));
-    return {.own_s = own_s,
-            .wait_s = std::max(1 / made - own_s, 0.0) + wait_s,
+    return {.consumer_busy_s = consumer_busy_s,
+            .wait_s = std::max(1 / made - consumer_busy_s, 0.0) + wait_s,
             .error_s = 0,
             .service_s = service_s,
             .room_s = room_s,
@@ -39,7 +39,7 @@ struct Costs {
 };
 
 TEST(Autotune, ProposesTheFewestThreadsThatFeedTheConsumerAndTheDepthThatKeepsThemBusy) {
-  const Costs costs{.service_s = 5 * kMs, .own_s = 1 * kMs};
+  const Costs costs{.service_s = 5 * kMs, .consumer_busy_s = 1 * kMs};
   const LoaderSetting now{1, 2};
   const auto proposal = propose(costs.at(now), now, bounds_of());
   ASSERT_TRUE(proposal);
@@ -52,23 +52,24 @@ TEST(Autotune, ProposesTheFewestThreadsThatFeedTheConsumerAndTheDepthThatKeepsTh
 
 TEST(Autotune, StagesThatComputeGetNoMoreThreadsThanTheCoresAndWaitingOnesNoMoreThanTheBound) {
   const LoaderSetting now{1, 2};
-  const Costs computing{.service_s = 50 * kMs, .own_s = 1 * kMs, .cpu_share = 1};
+  const Costs computing{.service_s = 50 * kMs, .consumer_busy_s = 1 * kMs, .cpu_share = 1};
   EXPECT_EQ(propose(computing.at(now), now, bounds_of(8))->to.num_workers, 2);
-  const Costs half{.service_s = 50 * kMs, .own_s = 1 * kMs, .cpu_share = 0.5};
+  const Costs half{.service_s = 50 * kMs, .consumer_busy_s = 1 * kMs, .cpu_share = 0.5};
   EXPECT_EQ(propose(half.at(now), now, bounds_of(8))->to.num_workers, 4);
-  const Costs waiting{.service_s = 50 * kMs, .own_s = 1 * kMs};
+  const Costs waiting{.service_s = 50 * kMs, .consumer_busy_s = 1 * kMs};
   EXPECT_EQ(propose(waiting.at(now), now, bounds_of(8))->to.num_workers, 16);
 }
 
 TEST(Autotune, AConsumerThatDoesNotWaitKeepsWhatThereIs) {
   const LoaderSetting now{2, 2};
-  const Costs costs{.service_s = 2 * kMs, .own_s = 1.3 * kMs};
+  const Costs costs{.service_s = 2 * kMs, .consumer_busy_s = 1.3 * kMs};
   EXPECT_FALSE(propose(costs.at(now), now, bounds_of()));
 }
 
 TEST(Autotune, ComesDownWhenTheCostFallsButNotForOneQuietMoment) {
   Autotuner tuner{bounds_of(), {6, 13}};
-  const Costs dear{.service_s = 5 * kMs, .own_s = 1 * kMs}, cheap{.service_s = 0.1 * kMs, .own_s = 1 * kMs};
+  const Costs dear{.service_s = 5 * kMs, .consumer_busy_s = 1 * kMs},
+      cheap{.service_s = 0.1 * kMs, .consumer_busy_s = 1 * kMs};
   EXPECT_FALSE(tuner.step(cheap.at(tuner.now()), 32, 1));
   EXPECT_FALSE(tuner.step(dear.at(tuner.now()), 64, 2));
   EXPECT_FALSE(tuner.step(cheap.at(tuner.now()), 96, 3));
@@ -89,10 +90,10 @@ TEST(Autotune, ComesDownWhenTheCostFallsButNotForOneQuietMoment) {
 TEST(Autotune, AChangeThatMadeItSlowerIsTakenBackAndNotTriedAgainForAWhile) {
   Autotuner tuner{bounds_of(), {1, 64}};
   const LoaderSetting start = tuner.now();
-  const Costs costs{.service_s = 5 * kMs, .own_s = 1 * kMs};
+  const Costs costs{.service_s = 5 * kMs, .consumer_busy_s = 1 * kMs};
   const auto tried = tuner.step(costs.at(start), 32, 1);
   ASSERT_TRUE(tried);
-  const LoaderRates worse{.own_s = 1 * kMs, .wait_s = 9 * kMs, .service_s = 60 * kMs};
+  const LoaderRates worse{.consumer_busy_s = 1 * kMs, .wait_s = 9 * kMs, .service_s = 60 * kMs};
   EXPECT_EQ(tuner.step(worse, 100, 2), start);
   ASSERT_EQ(tuner.decisions().size(), 2U);
   EXPECT_TRUE(tuner.decisions()[0].rolled_back);
@@ -104,15 +105,15 @@ TEST(Autotune, AChangeThatMadeItSlowerIsTakenBackAndNotTriedAgainForAWhile) {
   EXPECT_TRUE(tuner.step(costs.at(start), 356, 4));  // 256 batches later,
   EXPECT_EQ(tuner.step(worse, 400, 5), start);
   EXPECT_FALSE(tuner.step(costs.at(start), 900, 6));  // then 512,
-  const Costs changed{.service_s = 10 * kMs, .own_s = 1 * kMs};
+  const Costs changed{.service_s = 10 * kMs, .consumer_busy_s = 1 * kMs};
   EXPECT_TRUE(tuner.step(changed.at(start), 901, 7));  // unless the costs have changed.
 }
 
 TEST(Autotune, WhatDidNotPayRestsAlsoWhenANumberCameBetween) {
   Autotuner tuner{bounds_of(), {1, 64}};
-  const Costs costs{.service_s = 5 * kMs, .own_s = 1 * kMs};
+  const Costs costs{.service_s = 5 * kMs, .consumer_busy_s = 1 * kMs};
   ASSERT_TRUE(tuner.step(costs.at({1, 64}), 32, 1));
-  const LoaderRates worse{.own_s = 1 * kMs, .wait_s = 9 * kMs, .service_s = 60 * kMs};
+  const LoaderRates worse{.consumer_busy_s = 1 * kMs, .wait_s = 9 * kMs, .service_s = 60 * kMs};
   ASSERT_EQ(tuner.step(worse, 100, 2), (LoaderSetting{1, 64}));
   SettingBounds fixed = bounds_of();
   fixed.low.num_workers = fixed.high.num_workers = 2;
@@ -124,16 +125,17 @@ TEST(Autotune, WhatDidNotPayRestsAlsoWhenANumberCameBetween) {
 
 TEST(Autotune, ThreadsThatBringNothingAreTakenBack) {
   Autotuner tuner{bounds_of(), {1, 64}};
-  const Costs costs{.service_s = 5 * kMs, .own_s = 1 * kMs};
+  const Costs costs{.service_s = 5 * kMs, .consumer_busy_s = 1 * kMs};
   ASSERT_TRUE(tuner.step(costs.at(tuner.now()), 32, 1));
-  const LoaderRates same{.own_s = 1 * kMs, .wait_s = 4 * kMs, .service_s = 30 * kMs};  // They wait for each other.
+  const LoaderRates same{
+      .consumer_busy_s = 1 * kMs, .wait_s = 4 * kMs, .service_s = 30 * kMs};  // They wait for each other.
   EXPECT_EQ(tuner.step(same, 100, 2), (LoaderSetting{1, 64}));
 }
 
 TEST(Autotune, ADifferenceWithinTheNoiseIsNoReasonToGoBack) {
   Autotuner tuner{bounds_of(), {1, 2}};
   LoaderRates bursty{
-      .own_s = 5 * kMs, .wait_s = 2 * kMs, .error_s = 1.5 * kMs, .service_s = 3 * kMs, .room_s = 1 * kMs};
+      .consumer_busy_s = 5 * kMs, .wait_s = 2 * kMs, .error_s = 1.5 * kMs, .service_s = 3 * kMs, .room_s = 1 * kMs};
   ASSERT_TRUE(tuner.step(bursty, 32, 1));
   bursty.wait_s = 3 * kMs;
   const auto next = tuner.step(bursty, 64, 2);
@@ -148,7 +150,7 @@ TEST(Autotune, DepthGrowsUntilStarvationStopsAndNoFurtherThanItsBound) {
     Autotuner tuner{bounds, {1, 2}};
     std::int64_t batch = 0;
     for (int i = 0; i < 20; ++i) {  // A burst of 50 ms every 20 batches, which a window of batches of 5 ms covers.
-      Costs costs{.service_s = 3.45 * kMs, .own_s = 5 * kMs, .room_s = 1 * kMs};
+      Costs costs{.service_s = 3.45 * kMs, .consumer_busy_s = 5 * kMs, .room_s = 1 * kMs};
       costs.wait_s = std::max(50 - 5.0 * static_cast<double>(tuner.now().prefetch), 0.0) / 20 * kMs;
       batch += 32;
       tuner.step(costs.at(tuner.now()), batch, 0);
@@ -162,12 +164,12 @@ TEST(Autotune, DepthGrowsUntilStarvationStopsAndNoFurtherThanItsBound) {
 }
 
 TEST(Autotune, NoDepthIsAddedWhereTheWindowWasNeverFull) {
-  const Costs costs{.service_s = 3 * kMs, .own_s = 5 * kMs, .wait_s = 1 * kMs};
+  const Costs costs{.service_s = 3 * kMs, .consumer_busy_s = 5 * kMs, .wait_s = 1 * kMs};
   EXPECT_FALSE(propose(costs.at({1, 2}), {1, 2}, bounds_of()));
 }
 
 TEST(Autotune, WhatIsFixedStays) {
-  const Costs costs{.service_s = 50 * kMs, .own_s = 1 * kMs, .wait_s = 1 * kMs, .room_s = 9 * kMs};
+  const Costs costs{.service_s = 50 * kMs, .consumer_busy_s = 1 * kMs, .wait_s = 1 * kMs, .room_s = 9 * kMs};
   SettingBounds bounds = bounds_of(8);
   bounds.low.num_workers = bounds.high.num_workers = 3;
   EXPECT_EQ(propose(costs.at({3, 2}), {3, 2}, bounds)->to, (LoaderSetting{3, 4}));
@@ -183,7 +185,7 @@ TEST(Autotune, DoesNotSwingWhenMeasurementsDo) {
   Autotuner tuner{bounds_of(), {1, 2}};
   for (int i = 0; i < 1000; ++i) {
     const double swing = 1 + 0.08 * ((i * 7919) % 11 - 5) / 5.0;
-    const Costs costs{.service_s = 5 * kMs * swing, .own_s = 1 * kMs};
+    const Costs costs{.service_s = 5 * kMs * swing, .consumer_busy_s = 1 * kMs};
     LoaderRates rates = costs.at(tuner.now());
     rates.error_s = 0.04 * kMs;
     tuner.step(rates, 32 * (i + 1), 0);
@@ -195,7 +197,7 @@ TEST(Autotune, DoesNotSwingWhenMeasurementsDo) {
 
 TEST(Autotune, RefusedThreadsAreNotTriedAgain) {
   Autotuner tuner{bounds_of(), {1, 64}};
-  const Costs costs{.service_s = 5 * kMs, .own_s = 1 * kMs};
+  const Costs costs{.service_s = 5 * kMs, .consumer_busy_s = 1 * kMs};
   ASSERT_TRUE(tuner.step(costs.at(tuner.now()), 32, 1));
   tuner.refuse(kNumWorkersKey, 2, "no more");
   EXPECT_EQ(tuner.now().num_workers, 2);
@@ -208,7 +210,7 @@ TEST(Autotune, RefusedThreadsAreNotTriedAgain) {
 TEST(Autotune, OfTwoSettingsThatChangeTogetherTheOneThatIsRefusedIsTold) {
   for (const bool threads : {true, false}) {
     Autotuner tuner{bounds_of(), {1, 2}};
-    const Costs costs{.service_s = 5 * kMs, .own_s = 1 * kMs};
+    const Costs costs{.service_s = 5 * kMs, .consumer_busy_s = 1 * kMs};
     ASSERT_EQ(tuner.step(costs.at(tuner.now()), 32, 1), (LoaderSetting{6, 13}));
     tuner.refuse(threads ? kNumWorkersKey : kPrefetchKey, threads ? 1 : 2, "not to be had");
     EXPECT_EQ(tuner.now(), threads ? (LoaderSetting{1, 13}) : (LoaderSetting{6, 2}));
@@ -224,7 +226,7 @@ TEST(Autotune, OfTwoSettingsThatChangeTogetherTheOneThatIsRefusedIsTold) {
 
 // A source of files that wait 8 of the 10 ms that a batch takes its thread.
 LoaderRates reading(CacheFit fit) {
-  return {.own_s = 1 * kMs,
+  return {.consumer_busy_s = 1 * kMs,
           .wait_s = 9 * kMs,
           .service_s = 10 * kMs,
           .cpu_share = 0.2,
@@ -268,7 +270,7 @@ TEST(Autotune, ProposesTheCacheThatGivesMostAndFilesWhereImagesGiveNoMore) {
   EXPECT_EQ(proposed(reading({})), Cache::none);
   LoaderRates fed = reading({.decoded = 1, .encoded = 1});
   fed.wait_s = 0;
-  fed.own_s = 10 * kMs;
+  fed.consumer_busy_s = 10 * kMs;
   EXPECT_EQ(proposed(fed), Cache::none);
   EXPECT_EQ(proposed(reading({.decoded = 1, .encoded = 1}), bounds_of()), Cache::none);  // Threads come first.
 }
@@ -350,7 +352,7 @@ TEST(RateMeter, MeansAreOfABatchAndLeaveOutTheLongestPause) {
   deliver(5'000'000, 100);  // A checkpoint.
   const auto rates = meter.rates(8);
   ASSERT_TRUE(rates);
-  EXPECT_NEAR(rates->own_s, 0.7 * kMs, 1e-12);
+  EXPECT_NEAR(rates->consumer_busy_s, 0.7 * kMs, 1e-12);
   EXPECT_NEAR(rates->wait_s, 0.3 * kMs, 1e-12);
   EXPECT_NEAR(rates->error_s, 0, 1e-9);
   EXPECT_NEAR(rates->service_s, 3 * kMs, 1e-12);
@@ -372,7 +374,7 @@ TEST(RateMeter, TheTimeBetweenTwoEpochsIsNobodys) {
     meter.add(now_ns, now_ns, {.samples = i});
   }
   ASSERT_TRUE(meter.rates(1));
-  EXPECT_NEAR(meter.rates(1)->own_s, 1 * kMs, 1e-12);
+  EXPECT_NEAR(meter.rates(1)->consumer_busy_s, 1 * kMs, 1e-12);
 }
 
 TEST(RateMeter, SpreadShowsAsTheErrorOfTheMean) {

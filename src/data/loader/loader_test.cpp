@@ -239,12 +239,12 @@ TEST(Loader, BytesAreTheNormalizedImageAndItsLabel) {
     EXPECT_EQ(reinterpret_cast<std::uintptr_t>(labels.bytes.data()) % 64, 0U);
     ASSERT_EQ(images.bytes.size(), static_cast<std::size_t>(batch->size()) * 90 * sizeof(float));
     ASSERT_EQ(labels.bytes.size(), static_cast<std::size_t>(batch->size()) * sizeof(std::int64_t));
-    const BatchField& mask = batch->field("valid");
-    EXPECT_TRUE(mask.dtype == DType::u8);
-    EXPECT_THAT(mask.shape, ElementsAre(batch->size()));
-    EXPECT_EQ(reinterpret_cast<std::uintptr_t>(mask.bytes.data()) % 64, 0U);
-    ASSERT_EQ(mask.bytes.size(), static_cast<std::size_t>(batch->size()));
-    EXPECT_THAT(mask.bytes, testing::Each(std::byte{1}));
+    const BatchField& valid = batch->field("valid");
+    EXPECT_TRUE(valid.dtype == DType::u8);
+    EXPECT_THAT(valid.shape, ElementsAre(batch->size()));
+    EXPECT_EQ(reinterpret_cast<std::uintptr_t>(valid.bytes.data()) % 64, 0U);
+    ASSERT_EQ(valid.bytes.size(), static_cast<std::size_t>(batch->size()));
+    EXPECT_THAT(valid.bytes, testing::Each(std::byte{1}));
     for (std::size_t i = 0; i < batch->sample_indices().size(); ++i, ++samples) {
       const std::int64_t index = batch->sample_indices()[i];
       transform::normalize(source->pixels(index), {6, 5, 3, 0, 0, false}, {PixelType::f32, PixelLayout::nchw, &table},

@@ -16,7 +16,7 @@ namespace {
 using detail::kConsumerBatches;
 using detail::LoaderSetting;
 
-constexpr SpanName kThreads{"loader_threads", "mark"};  // After each decision.
+constexpr SpanName kThreads{"loader_num_workers", "mark"};  // After each decision.
 constexpr SpanName kPrefetch{"loader_prefetch", "mark"};
 constexpr SpanName kCacheHolds{"loader_cache", "mark"};
 
@@ -37,7 +37,7 @@ void Loader::Impl::set_num_workers(std::int64_t wanted) {
   if (was_automatic && before > 0) autotuned.num_workers = before;
   std::int64_t count = wanted;
   if (automatic)
-    count = std::clamp<std::int64_t>(autotuned.num_workers > 0 ? autotuned.num_workers : before, 1, threads_max());
+    count = std::clamp<std::int64_t>(autotuned.num_workers > 0 ? autotuned.num_workers : before, 1, num_workers_max());
   try {
     resize(count, automatic ? Joining::later : Joining::now);
   } catch (...) {
@@ -88,7 +88,7 @@ std::int64_t Loader::Impl::usable_cores() {
 }
 
 // `resizing` is held.
-std::int64_t Loader::Impl::threads_max() {
+std::int64_t Loader::Impl::num_workers_max() {
   return options.num_workers_max > 0 ? options.num_workers_max : std::max(kThreadsOfAuto, 2 * usable_cores());
 }
 
@@ -103,7 +103,7 @@ detail::SettingBounds Loader::Impl::tuning_bounds() {
   bounds.cores = static_cast<double>(usable_cores());
   if (threads_wanted == AUTOTUNE) {
     bounds.low.num_workers = 1;
-    bounds.high.num_workers = threads_max();
+    bounds.high.num_workers = num_workers_max();
   }
   if (prefetch_wanted == AUTOTUNE) {
     bounds.low.prefetch = 1;

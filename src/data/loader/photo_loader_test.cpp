@@ -99,7 +99,7 @@ DataOptions with_policy(DataOptions options, OnCorrupt policy) {
 // Everything of an epoch, sample by sample.
 struct Delivered {
   std::vector<std::int64_t> indices, labels;
-  std::vector<int> mask;
+  std::vector<int> valid;
   std::vector<std::vector<float>> images;
 };
 
@@ -116,7 +116,7 @@ Delivered deliver(Epoch epoch) {
       std::memcpy(image.data(), images.data() + i * floats * sizeof(float), floats * sizeof(float));
       all.indices.push_back(batch->sample_indices()[i]);
       all.labels.push_back(label);
-      all.mask.push_back(static_cast<int>(batch->field("valid").bytes[i]));
+      all.valid.push_back(static_cast<int>(batch->field("valid").bytes[i]));
       all.images.push_back(std::move(image));
     }
   }
@@ -176,7 +176,7 @@ TEST(PhotoLoader, AnImageIsDecodedCroppedResizedPaddedFlippedAndNormalized) {
         EXPECT_EQ(found.images[i], specified(*source, options, 7, 3, found.indices[i], training));
         EXPECT_EQ(found.labels[i], found.indices[i] % kClasses);
       }
-      EXPECT_THAT(found.mask, Each(1));
+      EXPECT_THAT(found.valid, Each(1));
     }
   }
 }
@@ -273,7 +273,7 @@ TEST(PhotoLoader, EveryTypeAndLayoutHasTheSameValues) {
       const std::size_t bytes = transform::bytes_of(type);
       ASSERT_EQ(images.bytes.size(), 24U * 3 * 24 * 24 * bytes);
       for (std::size_t i = 0; i < wanted.images.size(); ++i) {
-        if (wanted.mask[i] == 0) continue;  // Zeros, whatever they are.
+        if (wanted.valid[i] == 0) continue;  // Zeros, whatever they are.
         for (std::size_t value = 0; value < 3 * 24 * 24; ++value) {
           const std::size_t c = value / 576, y = value / 24 % 24, x = value % 24;
           const auto stride = [&](std::size_t axis) { return static_cast<std::size_t>(images.strides[axis]); };
@@ -782,7 +782,7 @@ TEST(OnCorrupt, ReplaceTakesAnotherSampleDrawnFromTheSeed) {
     Loader loader{source, options, 5, true};
     const Delivered found = deliver(loader.epoch(2));
     ASSERT_EQ(found.indices.size(), 100U);
-    EXPECT_THAT(found.mask, Each(1));
+    EXPECT_THAT(found.valid, Each(1));
     for (std::size_t i = 0; i < 100; ++i) {
       const bool bad = std::count(kBad.begin(), kBad.end(), wanted.indices[i]) > 0;
       EXPECT_EQ(found.indices[i] != wanted.indices[i], bad);
@@ -834,7 +834,7 @@ TEST(OnCorrupt, ZeroKeepsThePlaceAndTheLabelAndDoesNotCount) {
       const Delivered found = deliver(loader.epoch(0));
       for (std::size_t i = 0; i < 100; ++i) {
         const bool bad = std::count(kBad.begin(), kBad.end(), found.indices[i]) > 0;
-        EXPECT_EQ(found.mask[i], bad ? 0 : 1);
+        EXPECT_EQ(found.valid[i], bad ? 0 : 1);
         EXPECT_EQ(found.labels[i], found.indices[i] % kClasses);
         const bool zeros = std::all_of(found.images[i].begin(), found.images[i].end(), [](float v) { return v == 0; });
         EXPECT_EQ(zeros, bad);
@@ -853,10 +853,10 @@ TEST(OnCorrupt, APlaceTurnsFromCorruptToSoundWithoutATrace) {
     if (broken && index == 4) fail(ErrorCode::io, "fake: file[4]: Input/output error");
   };
   Loader loader{source, with_policy(whole_images(1), OnCorrupt::zero), 5, false};
-  EXPECT_EQ(deliver(loader.epoch(0)).mask[4], 0);
+  EXPECT_EQ(deliver(loader.epoch(0)).valid[4], 0);
   broken = false;
   const Delivered found = deliver(loader.epoch(0));
-  EXPECT_THAT(found.mask, Each(1));
+  EXPECT_THAT(found.valid, Each(1));
   EXPECT_EQ(found.images[4], specified(*source, whole_images(1), 5, 0, 4, false));
 }
 
@@ -893,7 +893,7 @@ TEST(OnCorrupt, AnEpochInWhichEverySampleIsCorruptEndsWithAnError) {
                           HasSubstr("data: file[0]: ")));
       }
       EXPECT_EQ(zeroing.corrupt_samples().size(), 50U);
-      EXPECT_EQ(deliver(zeroing.epoch(0, 3)).mask, (std::vector<int>{0, 0}));  // The rest of an epoch may be so.
+      EXPECT_EQ(deliver(zeroing.epoch(0, 3)).valid, (std::vector<int>{0, 0}));  // The rest of an epoch may be so.
     }
   }
 }
@@ -935,7 +935,7 @@ TEST(OnCorrupt, PixelsOfASourceInMemoryObeyThePolicyToo) {
   };
   Loader loader{std::make_shared<Odd>(), with_policy(options_of(8, 1), OnCorrupt::zero), 5, false};
   const Delivered found = deliver(loader.epoch(0));
-  EXPECT_THAT(found.mask, ElementsAre(1, 1, 1, 1, 1, 0, 1, 1));
+  EXPECT_THAT(found.valid, ElementsAre(1, 1, 1, 1, 1, 0, 1, 1));
   EXPECT_THAT(found.labels, ElementsAre(0, 1, 0, 1, 0, 0, 0, 1));  // A label that is none would stop the loss.
 }
 
@@ -1021,11 +1021,11 @@ TEST_F(PhotoFolder, DamagedFilesAreLeftOutByName) {
 TEST_F(PhotoFolder, AFolderThatChangesUnderTheRunLosesOnlyWhatChanged) {
   open();
   Loader loader{source_, with_policy(whole_images(2), OnCorrupt::zero), 1, false};
-  EXPECT_THAT(deliver(loader.epoch(0)).mask, Each(1));
+  EXPECT_THAT(deliver(loader.epoch(0)).valid, Each(1));
   std::filesystem::remove(folder_ / "train/a/03.jpg");
   std::filesystem::resize_file(folder_ / "train/a/05.jpg", 100);
   put("train/a/07.jpg", TinyImages::jpeg(0, 99, {.height = 90}));
-  EXPECT_THAT(deliver(loader.epoch(1)).mask, ElementsAre(1, 1, 1, 0, 1, 0, 1, 0, 1, 1, 1, 1));
+  EXPECT_THAT(deliver(loader.epoch(1)).valid, ElementsAre(1, 1, 1, 0, 1, 0, 1, 0, 1, 1, 1, 1));
   const auto found = loader.corrupt_samples();
   ASSERT_EQ(indices_of(found), (std::vector<std::int64_t>{3, 5, 7}));
   EXPECT_THAT(found[0].reason, AllOf(HasSubstr("/03.jpg"), HasSubstr("No such file")));

@@ -36,14 +36,14 @@ void RateMeter::add(std::int64_t asked_ns, std::int64_t delivered_ns, const Work
     return;
   }
   if (!last_ns) return;
-  const double own_s = seconds(*last_ns, asked_ns), wait_s = seconds(asked_ns, delivered_ns);
-  const double cycle_s = own_s + wait_s;
+  const double consumer_busy_s = seconds(*last_ns, asked_ns), wait_s = seconds(asked_ns, delivered_ns);
+  const double cycle_s = consumer_busy_s + wait_s;
   ++count_;
-  own_s_ += own_s;
+  consumer_busy_s_ += consumer_busy_s;
   wait_s_ += wait_s;
   squares_ += cycle_s * cycle_s;
-  if (own_s >= longest_own_s_) {
-    longest_own_s_ = own_s;
+  if (consumer_busy_s >= longest_consumer_busy_s_) {
+    longest_consumer_busy_s_ = consumer_busy_s;
     its_cycle_s_ = cycle_s;
   }
   end_ = totals;
@@ -51,13 +51,13 @@ void RateMeter::add(std::int64_t asked_ns, std::int64_t delivered_ns, const Work
 
 // The cycle with the longest own time is left out: a checkpoint or a look at the metrics is not the consumer's pace.
 std::optional<LoaderRates> RateMeter::rates(std::int64_t batch_size) const noexcept {
-  const double total_s = own_s_ + wait_s_;
+  const double total_s = consumer_busy_s_ + wait_s_;
   const bool whole = (count_ >= kBatches && total_s >= kSeconds) || (count_ >= kSlowBatches && total_s >= kSlowSeconds);
   if (!whole || end_.samples == begin_->samples) return std::nullopt;
   const double rest = static_cast<double>(count_ - 1);
   LoaderRates rates;
-  rates.own_s = (own_s_ - longest_own_s_) / rest;
-  rates.wait_s = (wait_s_ - (its_cycle_s_ - longest_own_s_)) / rest;
+  rates.consumer_busy_s = (consumer_busy_s_ - longest_consumer_busy_s_) / rest;
+  rates.wait_s = (wait_s_ - (its_cycle_s_ - longest_consumer_busy_s_)) / rest;
   const double mean = rates.cycle_s(), mean_square = (squares_ - its_cycle_s_ * its_cycle_s_) / rest;
   rates.error_s = std::sqrt(std::max(mean_square - mean * mean, 0.0) / rest);
   const double batches = ratio(end_.samples - begin_->samples, batch_size);

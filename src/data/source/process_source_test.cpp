@@ -289,11 +289,11 @@ TEST_F(ProcessSourceTest, ASampleThatKillsObeysOnCorrupt) {
   how.on_corrupt = OnCorrupt::zero;
   Loader loader{open("dies"), how, 1, false};
   Epoch epoch = loader.epoch(0);
-  std::vector<std::uint8_t> mask;
+  std::vector<std::uint8_t> valid;
   while (const auto batch = epoch.next()) {
-    for (const std::byte byte : batch->field("valid").bytes) mask.push_back(std::to_integer<std::uint8_t>(byte));
+    for (const std::byte byte : batch->field("valid").bytes) valid.push_back(std::to_integer<std::uint8_t>(byte));
   }
-  EXPECT_EQ(mask, (std::vector<std::uint8_t>{1, 1, 1, 1, 1, 0, 1, 1, 1, 1, 1, 1}));
+  EXPECT_EQ(valid, (std::vector<std::uint8_t>{1, 1, 1, 1, 1, 0, 1, 1, 1, 1, 1, 1}));
   ASSERT_EQ(loader.corrupt_samples().size(), 1U);
   EXPECT_THAT(loader.corrupt_samples()[0].reason, HasSubstr("SIGKILL"));
 }

@@ -66,18 +66,18 @@ Rectangle random_rectangle(const TransformOptions& options, int height, int widt
 
 ResizeAxis resized_axis(int length, int shorter, std::int64_t side) noexcept {
   const std::int64_t resized = length == shorter ? side : side * length / shorter;
-  HEADRACE_CHECK(resized <= std::numeric_limits<int>::max(), "image: {} of {} pixels resized to {}", length, shorter,
-                 resized);
+  HEADRACE_CHECK(resized <= std::numeric_limits<int>::max(), "transform: {} of {} pixels resized to {}", length,
+                 shorter, resized);
   const int whole = static_cast<int>(resized);
   return {.begin = 0, .size = length, .resized = whole, .out_begin = 0, .out_size = whole};
 }
 
 CropWindow choose_crop(const TransformOptions& options, int height, int width, bool augment,
                        SampleRandom& random) noexcept {
-  HEADRACE_CHECK(height >= 1 && width >= 1, "image: an image of {} x {}", height, width);
+  HEADRACE_CHECK(height >= 1 && width >= 1, "transform: an image of {} x {}", height, width);
   HEADRACE_CHECK(options.size >= 1 && options.size <= options.resized_side() && options.scale.size() == 2 &&
                      options.ratio.size() == 2,
-                 "image: options of a crop to {} that nobody checked", options.size);
+                 "transform: options of a crop to {} that nobody checked", options.size);
   const int size = static_cast<int>(options.size);
   const Crop crop = augment ? options.crop : Crop::center;
   if (crop == Crop::random_resized) {

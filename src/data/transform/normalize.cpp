@@ -110,12 +110,12 @@ float computed(float stored, float mean, float deviation) {
 
 NormalizeTable make_normalize_table(std::span<const double> mean, std::span<const double> deviation, int channels) {
   if (channels < 1 || channels > 4) {
-    fail(ErrorCode::invalid_argument, "image: images of {} channels; wanted 1 to 4", channels);
+    fail(ErrorCode::invalid_argument, "transform: images of {} channels; wanted 1 to 4", channels);
   }
   const auto check_count = [channels](const char* name, std::size_t count) {
     if (count == 1 || count == static_cast<std::size_t>(channels)) return;
-    fail(ErrorCode::invalid_argument, "image: {} has {} values, the images have {} channel{}; wanted {}", name, count,
-         channels, channels == 1 ? "" : "s", channels == 1 ? "1 value" : fmt::format("1 value or {}", channels));
+    fail(ErrorCode::invalid_argument, "transform: {} has {} values, the images have {} channel{}; wanted {}", name,
+         count, channels, channels == 1 ? "" : "s", channels == 1 ? "1 value" : fmt::format("1 value or {}", channels));
   };
   check_count("mean", mean.size());
   check_count("std", deviation.size());
@@ -130,7 +130,8 @@ NormalizeTable make_normalize_table(std::span<const double> mean, std::span<cons
     const float center = of_channel(mean), scale = of_channel(deviation);
     if (!std::isfinite(center) || !std::isfinite(scale) || !(scale > 0)) {
       fail(ErrorCode::invalid_argument,
-           "image: mean {} and std {} of channel {}; wanted finite float32 and a positive std", center, scale, channel);
+           "transform: mean {} and std {} of channel {}; wanted finite float32 and a positive std", center, scale,
+           channel);
     }
     for (int stored = 0; stored < 256; ++stored) {
       const auto value = static_cast<float>(stored);
@@ -153,12 +154,12 @@ std::size_t bytes_of(PixelType type) noexcept {
 void normalize(std::span<const std::uint8_t> pixels, const NormalizeGeometry& geometry, const PixelForm& form,
                std::span<std::byte> out) noexcept {
   const std::ptrdiff_t height = geometry.height, width = geometry.width, channels = geometry.channels;
-  HEADRACE_CHECK(height > 0 && width > 0 && channels >= 1 && channels <= 4, "image: {} x {} x {}", height, width,
+  HEADRACE_CHECK(height > 0 && width > 0 && channels >= 1 && channels <= 4, "transform: {} x {} x {}", height, width,
                  channels);
   const auto size = static_cast<std::size_t>(height * width * channels);
-  HEADRACE_CHECK(pixels.size() == size && out.size() == size * bytes_of(form.type), "image: {} pixels to {} bytes",
+  HEADRACE_CHECK(pixels.size() == size && out.size() == size * bytes_of(form.type), "transform: {} pixels to {} bytes",
                  pixels.size(), out.size());
-  HEADRACE_CHECK(form.type == PixelType::u8 || form.table != nullptr, "image: numbers of pixels without a table");
+  HEADRACE_CHECK(form.type == PixelType::u8 || form.table != nullptr, "transform: numbers of pixels without a table");
 
   const std::ptrdiff_t plane = height * width, piece = kPieceBytes / channels;  // Pixels.
   if (geometry.offset_y == 0 && geometry.offset_x == 0 && !geometry.flip) {

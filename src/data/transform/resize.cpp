@@ -45,7 +45,7 @@ struct Triangle {
 void check(const ResizeAxis& axis) noexcept {
   HEADRACE_CHECK(axis.begin >= 0 && axis.size >= 1 && axis.resized >= 1 && axis.out_begin >= 0 && axis.out_size >= 1 &&
                      axis.out_size <= axis.resized - axis.out_begin && axis.divisor >= 1,
-                 "image: {} + {} pixels resized to {}, of which {} + {} are wanted", axis.begin, axis.size,
+                 "transform: {} + {} pixels resized to {}, of which {} + {} are wanted", axis.begin, axis.size,
                  axis.resized, axis.out_begin, axis.out_size);
 }
 
@@ -169,14 +169,15 @@ void Resizer::resize(const PixelRows& pixels, const ResizeAxis& vertical, const 
 void Resizer::resize(const PixelRows& pixels, const ResizeAxis& vertical, const ResizeAxis& horizontal, int channels,
                      bool flip, const PixelForm& form, std::span<std::byte> out) {
   const Stretch rows = needed(vertical), columns = needed(horizontal);
-  HEADRACE_CHECK(channels >= 1 && channels <= 4, "image: images of {} channels", channels);
+  HEADRACE_CHECK(channels >= 1 && channels <= 4, "transform: images of {} channels", channels);
   const std::ptrdiff_t row_values = static_cast<std::ptrdiff_t>(columns.size) * channels;
   const std::ptrdiff_t stride = pixels.stride == 0 ? row_values : pixels.stride;
   const std::ptrdiff_t out_stride = static_cast<std::ptrdiff_t>(horizontal.out_size) * channels;
   const auto out_size = static_cast<std::size_t>(out_stride * vertical.out_size) * bytes_of(form.type);
   const std::ptrdiff_t values = stride * (rows.size - 1) + row_values;
   HEADRACE_CHECK(std::ssize(pixels.values) == values && stride >= row_values && out.size() == out_size,
-                 "image: {} bytes resized to {}; wanted {} to {}", pixels.values.size(), out.size(), values, out_size);
+                 "transform: {} bytes resized to {}; wanted {} to {}", pixels.values.size(), out.size(), values,
+                 out_size);
 
   const bool shrunk = vertical.divisor * horizontal.divisor > 1;
   if (vertical.size == vertical.resized && horizontal.size == horizontal.resized && !shrunk) {

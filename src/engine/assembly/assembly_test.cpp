@@ -363,10 +363,10 @@ TEST(Candidates, ComeInTheOrderOfTheirPromise) {
   const auto compute = candidates(recipe, machine, "compute");
   EXPECT_THAT(names_of(compute),
               ElementsAre("fused normalisation", "channels-last", "bf16 autocast", "fused optimizer",
-                          "a core for loading", "loader threads 2", "loader threads 0", "deeper prefetch"));
+                          "a core for loading", "num_workers 2", "num_workers 0", "deeper prefetch"));
   EXPECT_EQ(candidates(recipe, machine, "data").front().name, "a core for loading");
   for (const Candidate& candidate : compute) {
-    const bool threads = candidate.name.starts_with("loader threads") || candidate.name == "a core for loading";
+    const bool threads = candidate.name.starts_with("num_workers") || candidate.name == "a core for loading";
     EXPECT_EQ(candidate.divides_cores, threads) << candidate.name;
   }
 }

@@ -55,7 +55,7 @@ void add_data_candidates(std::vector<Candidate>& list, const Recipe& recipe, con
       recipe.data.num_workers == AUTOTUNE ? "as many as it finds" : fmt::format("{}", recipe.data.num_workers);
   for (const std::int64_t count : threads) {
     if (count == recipe.data.num_workers) continue;
-    list.push_back(one(fmt::format("loader threads {}", count),
+    list.push_back(one(fmt::format("num_workers {}", count),
                        count == 0 ? "Load in the training thread, which frees a core for compute."
                                   : fmt::format("Load with {} threads instead of {}.", count, now),
                        {{"data.num_workers", fmt::format("{}", count)}}, NumericClass::bit_equal, "data"));

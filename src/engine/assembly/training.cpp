@@ -25,13 +25,13 @@ namespace headrace {
 namespace {
 
 // Mean over the samples that count; 0 where none does.
-at::Tensor masked_loss(const at::Tensor& logits, const TensorBatch& batch) {
+at::Tensor loss_of_valid(const at::Tensor& logits, const TensorBatch& batch) {
   const at::Tensor each = at::cross_entropy_loss(logits, batch.labels, /*weight=*/{}, at::Reduction::None);
   return each.mul(batch.valid).sum().div(static_cast<double>(std::max<std::int64_t>(batch.counted(), 1)));
 }
 
 Output classification(at::Tensor logits, const TensorBatch& batch) {
-  at::Tensor loss = batch.valid.defined() ? masked_loss(logits, batch) : at::cross_entropy_loss(logits, batch.labels);
+  at::Tensor loss = batch.valid.defined() ? loss_of_valid(logits, batch) : at::cross_entropy_loss(logits, batch.labels);
   return Output{std::move(loss), {{"logits", std::move(logits)}}};
 }
 

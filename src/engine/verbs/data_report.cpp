@@ -64,7 +64,7 @@ LoadingAdvice advise_loading(const Training& training, const Machine& machine, c
   LoadingInput input = loading_input(training.loader(), machine, compute_threads());
   const double samples = static_cast<double>(split.steps * samples_per_step);
   input.costs.copy_s = split.transfer_s / samples;
-  input.own_s = (split.total_s - split.data_wait_s) / samples;
+  input.consumer_busy_s = (split.total_s - split.data_wait_s) / samples;
   input.samples_per_second = samples / split.total_s;
   return advise(input);
 }

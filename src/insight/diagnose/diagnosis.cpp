@@ -19,16 +19,16 @@ constexpr double kDataBoundGain = 0.10;
 void check(const DiagnosisInput& input) {
   const TimeSplit& split = input.split;
   if (split.steps <= 0 || !(split.total_s > 0) || input.samples_per_step <= 0 || input.cores <= 0 ||
-      input.compute_threads <= 0 || input.loader_threads <= 0) {
+      input.compute_threads <= 0 || input.num_workers <= 0) {
     fail(ErrorCode::invalid_argument,
          "insight: a diagnosis needs steps (have {} in {} s), samples per step ({}), cores ({}), threads of compute "
          "({}) "
          "and of the loader ({}), all above 0",
-         split.steps, split.total_s, input.samples_per_step, input.cores, input.compute_threads, input.loader_threads);
+         split.steps, split.total_s, input.samples_per_step, input.cores, input.compute_threads, input.num_workers);
   }
 }
 
-// Seconds of all steps that compute would get back if loader threads did nothing.
+// Seconds of all steps that compute would get back if loader workers did nothing.
 //
 // Measured where the undisturbed step is known. Else loading costs `loader_busy_s` core seconds. It gets them for
 // nothing where a core is free: every core while the step waits for data (but no more of them than there are loader
@@ -40,10 +40,10 @@ double stolen_s(const DiagnosisInput& input) {
     const double compute_s = input.split.total_s - input.split.data_wait_s;
     return std::max(0.0, compute_s - *input.undisturbed_step_s * static_cast<double>(input.split.steps));
   }
-  if (!input.loader_busy_s || input.compute_threads + input.loader_threads <= input.cores) return 0;
+  if (!input.loader_busy_s || input.compute_threads + input.num_workers <= input.cores) return 0;
   const double wait_s = input.split.data_wait_s;
   const double compute_s = input.split.total_s - wait_s;
-  const double free_in_wait = wait_s * std::min(input.loader_threads, input.cores);
+  const double free_in_wait = wait_s * std::min(input.num_workers, input.cores);
   const double free_in_compute = compute_s * std::max(0, input.cores - input.compute_threads);
   const double taken = std::max(0.0, *input.loader_busy_s - free_in_wait - free_in_compute);
   // More threads than cores compute no faster than the cores do, so a core second is worth 1 / cores then.
@@ -85,7 +85,7 @@ std::string sentence(const DiagnosisInput& input, const Diagnosis& diagnosis, do
   }
   std::string cause = fmt::format("{} of a step waits for data", detail::percent_text(share(split.data_wait_s, input)));
   if (stolen > 0) {
-    cause += fmt::format(" and loader threads take {} of it from compute", detail::percent_text(share(stolen, input)));
+    cause += fmt::format(" and loader workers take {} of it from compute", detail::percent_text(share(stolen, input)));
   }
   return fmt::format("data-bound: {}; {}", cause, gain_sentence(diagnosis));
 }
@@ -154,9 +154,9 @@ void find_large_shares(const DiagnosisInput& input, double stolen, std::vector<F
     findings.push_back(finding(
         "cores_oversubscribed",
         fmt::format(
-            "Compute threads ({}) and loader threads ({}) share {} cores; loading takes about {} of a step from "
+            "Compute threads ({}) and loader workers ({}) share {} cores; loading takes about {} of a step from "
             "compute.",
-            input.compute_threads, input.loader_threads, input.cores, detail::percent_text(share(stolen, input))),
+            input.compute_threads, input.num_workers, input.cores, detail::percent_text(share(stolen, input))),
         {{"Divide the cores between loading and compute (data.num_workers, compute.intra_op_threads).",
           {"data.num_workers", "compute.intra_op_threads"}},
          {"Make a sample cheaper.", {}}}));

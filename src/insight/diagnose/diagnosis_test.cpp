@@ -71,7 +71,7 @@ TEST(Diagnosis, GivesBackTheCoreTimeThatLoadingTookFromCompute) {
   DiagnosisInput input = input_with_wait(0.1);  // 0.4 s of 4 s wait.
   input.cores = 2;
   input.compute_threads = 2;
-  input.loader_threads = 1;
+  input.num_workers = 1;
   input.loader_busy_s = 1.6;  // 0.4 s of it ran in the wait, 1.2 core seconds came from 2 compute threads.
   EXPECT_NEAR(diagnose(input).predicted_free_data_gain, 4.0 / (4.0 - 0.4 - 0.6) - 1, 1e-12);
   EXPECT_THAT(codes(diagnose(input)), testing::Contains("cores_oversubscribed"));
@@ -87,7 +87,7 @@ TEST(Diagnosis, PredictsFromTheUndisturbedStepWhereItWasMeasured) {
   input.loader_busy_s = 0.01;  // Little core time, but compute whose threads wait for each other lost more.
   input.undisturbed_step_s = 0.05;
   EXPECT_NEAR(diagnose(input).predicted_free_data_gain, 1.0, 1e-12);
-  EXPECT_THAT(diagnose(input).sentence, HasSubstr("loader threads take 30 % of it from compute"));
+  EXPECT_THAT(diagnose(input).sentence, HasSubstr("loader workers take 30 % of it from compute"));
   input.undisturbed_step_s = 0.081;  // Noise: nothing was taken.
   EXPECT_NEAR(diagnose(input).predicted_free_data_gain, 0.25, 1e-12);
 }
@@ -149,7 +149,7 @@ TEST(Diagnosis, RefusesAnInputWithoutStepsOrThreads) {
   for (const auto& spoil : std::vector<void (*)(DiagnosisInput&)>{
            [](DiagnosisInput& input) { input.split = {}; }, [](DiagnosisInput& input) { input.samples_per_step = 0; },
            [](DiagnosisInput& input) { input.cores = 0; }, [](DiagnosisInput& input) { input.compute_threads = 0; },
-           [](DiagnosisInput& input) { input.loader_threads = 0; }}) {
+           [](DiagnosisInput& input) { input.num_workers = 0; }}) {
     DiagnosisInput input = input_with_wait(0.1);
     spoil(input);
     EXPECT_THROW(diagnose(input), Error);

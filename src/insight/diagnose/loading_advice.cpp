@@ -16,9 +16,10 @@ constexpr double kWorthwhile = 0.01;  // Of what a sample costs. What saves less
 
 // Seconds of a sample at the pace of the slowest part.
 double pace_s(const LoadingInput& input, double sample_s) {
-  if (input.loader_threads == 0) return sample_s + input.own_s;
-  const double computing_s = sample_s * input.cpu_share + input.own_s * std::min(input.compute_threads, input.cores);
-  return std::max({sample_s / input.loader_threads, input.own_s, computing_s / input.cores});
+  if (input.num_workers == 0) return sample_s + input.consumer_busy_s;
+  const double computing_s =
+      sample_s * input.cpu_share + input.consumer_busy_s * std::min(input.compute_threads, input.cores);
+  return std::max({sample_s / input.num_workers, input.consumer_busy_s, computing_s / input.cores});
 }
 
 // Of a sample. A part that the loader's cache spares saves nothing.
@@ -58,10 +59,10 @@ Proposal on_the_gpu(const LoadingInput& input) {
 }  // namespace
 
 double predicted_rate(const LoadingInput& input, double sample_s) {
-  if (input.loader_threads < 0 || input.compute_threads < 1 || input.cores < 1) {
+  if (input.num_workers < 0 || input.compute_threads < 1 || input.cores < 1) {
     fail(ErrorCode::invalid_argument,
          "insight: a prediction needs cores (have {}), threads of compute ({}) and of the loader ({})", input.cores,
-         input.compute_threads, input.loader_threads);
+         input.compute_threads, input.num_workers);
   }
   const double now_s = pace_s(input, input.costs.sample_s()), then_s = pace_s(input, sample_s);
   return now_s > 0 && then_s > 0 ? input.samples_per_second * now_s / then_s : input.samples_per_second;

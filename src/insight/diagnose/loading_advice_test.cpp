@@ -23,8 +23,8 @@ constexpr double kMs = 1e-3;
 LoadingInput input_of(double read_ms, double decode_ms, double augment_ms, double own_ms, int threads) {
   LoadingInput input;
   input.costs = {read_ms * kMs, decode_ms * kMs, augment_ms * kMs, 0, 0.0};
-  input.own_s = own_ms * kMs;
-  input.loader_threads = threads;
+  input.consumer_busy_s = own_ms * kMs;
+  input.num_workers = threads;
   input.cores = 64;  // Nobody waits for a core.
   input.gpu = "unavailable: no libnvidia-ml.so.1";
   return input;
@@ -33,21 +33,21 @@ LoadingInput input_of(double read_ms, double decode_ms, double augment_ms, doubl
 // A loader and its consumer, sample by sample, without a clock: threads take the next sample when they are free and
 // there is room for it, the consumer takes them in order. Every sample costs the same but for a ripple. Returns samples
 // a second.
-double simulated_rate(double sample_s, double own_s, int threads, int room) {
+double simulated_rate(double sample_s, double consumer_busy_s, int threads, int room) {
   constexpr int kSamples = 4000;
   std::vector<double> free_at(static_cast<std::size_t>(std::max(threads, 1)), 0.0), taken_at(kSamples);
   double consumer = 0;
   for (int i = 0; i < kSamples; ++i) {
     const double cost = sample_s * (i % 7 == 0 ? 1.6 : 0.9);  // Mean 1.
     if (threads == 0) {
-      consumer += cost + own_s;
+      consumer += cost + consumer_busy_s;
       continue;
     }
     const auto thread = std::min_element(free_at.begin(), free_at.end());
     const double has_room = i < room ? 0 : taken_at[static_cast<std::size_t>(i - room)];
     *thread = std::max(*thread, has_room) + cost;
     taken_at[static_cast<std::size_t>(i)] = std::max(consumer, *thread);
-    consumer = taken_at[static_cast<std::size_t>(i)] + own_s;
+    consumer = taken_at[static_cast<std::size_t>(i)] + consumer_busy_s;
   }
   return kSamples / consumer;
 }
@@ -57,12 +57,12 @@ TEST(LoadingAdvice, PredictsTheRateWithoutTheDearestTransformWithinAQuarterOfASi
     for (const double own_ms : {0.01, 0.4, 1.0, 2.5, 9.0}) {
       for (const double share : {0.05, 0.3, 0.7}) {
         LoadingInput input = input_of(0.5, 2, 3, own_ms, threads);
-        input.samples_per_second = simulated_rate(5.5 * kMs, input.own_s, threads, 64);
+        input.samples_per_second = simulated_rate(5.5 * kMs, input.consumer_busy_s, threads, 64);
         input.transforms = {{"flip", "data.transform.flip_probability = 0", 0, share / 2, share / 2},
                             {"pad", "data.transform.pad = 0", 0, share, share}};
         const LoadingAdvice advice = advise(input);
         ASSERT_EQ(advice.proposals.front().name, "without pad");
-        const double wanted = simulated_rate((5.5 - share * 5) * kMs, input.own_s, threads, 64);
+        const double wanted = simulated_rate((5.5 - share * 5) * kMs, input.consumer_busy_s, threads, 64);
         EXPECT_NEAR(advice.proposals.front().predicted_samples_per_second.value(), wanted, 0.25 * wanted)
             << threads << " threads, " << own_ms << " ms, " << share;
       }

@@ -262,7 +262,7 @@ TEST(ReportText, AndThePageTellANoteBeforeEveryFigure) {
 TEST(ReportText, AndThePageListWhatWasNotAppliedFoundOrLeftOpen) {
   Report report = sample_report();
   for (const std::string& text : {report_text(report, 400, false), report_html(report)}) {
-    EXPECT_THAT(text, HasSubstr("Compute threads (2) and loader threads (1) share 2 cores"));
+    EXPECT_THAT(text, HasSubstr("Compute threads (2) and loader workers (1) share 2 cores"));
     EXPECT_THAT(text, HasSubstr("compute.wait_policy is "));
     EXPECT_THAT(text, HasSubstr("1 change was left open."));
   }

@@ -60,7 +60,7 @@ inline std::vector<Report::Change> sample_changes() {
            6,
            "",
            {{"train.precision", "\"bf16\""}}},
-          {"loader threads 2",
+          {"num_workers 2",
            "Two threads decode and augment.",
            "inconclusive",
            "budget: 0.8 % faster, but the interval holds no gain after 14 pairs.",
@@ -128,7 +128,7 @@ inline Report sample_report() {
       "(measured; predicted 3.9 %)";
   report.findings = {
       {"cores_oversubscribed",
-       "Compute threads (2) and loader threads (1) share 2 cores; loading takes about 2.1 % of a step from "
+       "Compute threads (2) and loader workers (1) share 2 cores; loading takes about 2.1 % of a step from "
        "compute.",
        "Divide the cores between loading and compute (data.num_workers, compute.intra_op_threads), or make a sample "
        "cheaper."}};

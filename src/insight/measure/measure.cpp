@@ -51,7 +51,7 @@ std::optional<double> median_of_pairs(std::vector<double> ratios) {
 // Step times over that of the step with the loader as it is.
 struct StepRatios {
   std::optional<double> free_data;
-  std::optional<double> undisturbed;  // Without the data wait; nullopt also when no loader thread works anyway.
+  std::optional<double> undisturbed;  // Without the data wait; nullopt also when no worker loads anyway.
 };
 
 // Blocks of each kind next to each other, taking turns in going first.
@@ -107,7 +107,7 @@ Measured measure(MeasurableJob& job, const Machine& machine, const MeasureOption
   input.samples_per_step = job.samples_per_step();
   if (work_before && work_after) {
     input.loader_busy_s = work_after->busy_s - work_before->busy_s;
-    input.loader_threads = work_after->threads;
+    input.num_workers = work_after->num_workers;
   }
   input.has_fused_optimizer = job.has_fused_optimizer();
   input.compute_threads = static_cast<int>(options.compute_threads);

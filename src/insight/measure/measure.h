@@ -1,5 +1,5 @@
 // Where a job's time goes, measured: some steps under a trace, some with the data replaced by one cached batch, and
-// some without loader threads.
+// some without loader workers.
 #pragma once
 
 #include <headrace/diagnosis.h>
@@ -21,7 +21,7 @@ namespace headrace {
 // Threads that load, and the seconds they have worked so far, summed over them.
 struct LoaderWork {
   double busy_s = 0;
-  int threads = 1;
+  int num_workers = 1;
 };
 
 // A job that can also tell what limits it. Its run() records the spans of trace.h's step.

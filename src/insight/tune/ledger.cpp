@@ -131,8 +131,8 @@ ordered_json settings(const Settings& values) {
 
 Settings settings(const ordered_json& json) {
   Settings values;
-  for (const auto& [key, value] : json.items()) values.insert(current_setting(key, value.get<std::string>()));
-  return values;
+  for (const auto& [key, value] : json.items()) values.emplace(key, value.get<std::string>());
+  return current_settings(values);
 }
 
 ordered_json trial(const Trial& value) {

@@ -211,7 +211,7 @@ std::string stored_ledger(const std::string& open) {
        "numerics": {"class": "rounding", "checked": true, "passed": true, "value": 1.2e-8, "tolerance": 1e-6,
                     "measure": "update, relative L2"},
        "changes": {"optimizer.fused": "true"}, "removed_again": false, "baseline_s": [], "candidate_s": []},
-      {"name": "loader threads 2", "verdict": "inconclusive", "reason": "budget",
+      {"name": "num_workers 2", "verdict": "inconclusive", "reason": "budget",
        "sentence": "The budget of 20 s was used up before a pair was measured.", "pairs": 0, "gain": null,
        "numerics": {"class": "bit_equal", "checked": false, "passed": false, "value": null, "tolerance": null,
                     "measure": ""},

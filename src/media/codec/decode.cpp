@@ -45,13 +45,13 @@ std::string beginning(std::string_view bytes) {
 }
 
 [[noreturn]] void refuse(std::span<const std::uint8_t> bytes) {
-  if (bytes.empty()) fail(ErrorCode::corrupt_data, "image: a file of 0 bytes; wanted a JPEG or PNG");
+  if (bytes.empty()) fail(ErrorCode::corrupt_data, "codec: a file of 0 bytes; wanted a JPEG or PNG");
   const std::string_view text{reinterpret_cast<const char*>(bytes.data()), bytes.size()};
   for (const Magic& magic : kOtherFormats) {
     if (text.size() < magic.at || text.substr(magic.at, magic.bytes.size()) != magic.bytes) continue;
-    fail(ErrorCode::unsupported, "image: a {} file; wanted a JPEG or PNG", magic.format);
+    fail(ErrorCode::unsupported, "codec: a {} file; wanted a JPEG or PNG", magic.format);
   }
-  fail(ErrorCode::corrupt_data, "image: not a JPEG or PNG: {} bytes that begin with {}", bytes.size(), beginning(text));
+  fail(ErrorCode::corrupt_data, "codec: not a JPEG or PNG: {} bytes that begin with {}", bytes.size(), beginning(text));
 }
 
 }  // namespace
@@ -84,14 +84,14 @@ struct Decoder::Impl {
   }
 
   void check(const Box& box, std::span<const std::uint8_t> out) const {
-    HEADRACE_CHECK(info.height > 0, "image: decode() without an open image");
+    HEADRACE_CHECK(info.height > 0, "codec: decode() without an open image");
     HEADRACE_CHECK(box.y >= 0 && box.x >= 0 && box.height >= 1 && box.width >= 1 && box.height <= info.height - box.y &&
                        box.width <= info.width - box.x,
-                   "image: {} x {} pixels at {}, {} of an image of {} x {}", box.height, box.width, box.y, box.x,
+                   "codec: {} x {} pixels at {}, {} of an image of {} x {}", box.height, box.width, box.y, box.x,
                    info.height, info.width);
     const auto size = static_cast<std::size_t>(box.height) * static_cast<std::size_t>(box.width) *
                       static_cast<std::size_t>(info.channels);
-    HEADRACE_CHECK(out.size() == size, "image: {} bytes for {} x {} pixels of {} channels", out.size(), box.height,
+    HEADRACE_CHECK(out.size() == size, "codec: {} bytes for {} x {} pixels of {} channels", out.size(), box.height,
                    box.width, info.channels);
   }
 
@@ -117,7 +117,7 @@ Decoder& Decoder::operator=(Decoder&&) noexcept = default;
 
 ImageInfo Decoder::open(std::span<const std::uint8_t> bytes, int channels, std::int64_t pixels_max) {
   if (channels != 1 && channels != 3) {
-    fail(ErrorCode::invalid_argument, "image: images decoded to {} channels; wanted 1 or 3", channels);
+    fail(ErrorCode::invalid_argument, "codec: images decoded to {} channels; wanted 1 or 3", channels);
   }
   impl_->info = {};
   if (!detail::JpegReader::recognises(bytes) && !detail::PngReader::recognises(bytes)) refuse(bytes);
@@ -134,7 +134,7 @@ bool Decoder::can_shrink() const noexcept {
 
 ImageInfo Decoder::shrink(int divisor) {
   HEADRACE_CHECK(can_shrink() && (divisor == 1 || divisor == 2 || divisor == 4 || divisor == 8),
-                 "image: an image shrunk by {}", divisor);
+                 "codec: an image shrunk by {}", divisor);
   Impl& self = *impl_;
   self.divisor = divisor;
   self.info = self.format == Impl::Format::baseline_jpeg ? self.baseline.shrink(divisor) : self.jpeg.shrink(divisor);

@@ -182,7 +182,7 @@ TEST(DecoderOnJpeg, IsRefusedWhereItEndsEarly) {
     const Bytes file = jpeg_of(photograph(120, 160, 3, 6), form);
     for (std::size_t size = 0; size + 64 < file.size(); size += 64) {
       const Bytes cut(file.begin(), file.begin() + static_cast<std::ptrdiff_t>(size));
-      ASSERT_THAT(refusal(cut), testing::StartsWith("corrupt_data: image: ")) << size << " of " << file.size();
+      ASSERT_THAT(refusal(cut), testing::StartsWith("corrupt_data: codec: ")) << size << " of " << file.size();
     }
   }
 }
@@ -233,7 +233,7 @@ TEST(DecoderOnJpeg, HugeDimensionsAreRefusedBeforeAnyMemoryIsTaken) {
   const Bytes file = jpeg_of(photograph(16, 16, 3, 8), {});
   const long before = peak_memory_kib();
   EXPECT_THAT(refusal(with_dimensions(file, 65'535, 65'535)),
-              HasSubstr("unsupported: image: JPEG header: Maximum supported image dimension is 65500 pixels"));
+              HasSubstr("unsupported: codec: JPEG header: Maximum supported image dimension is 65500 pixels"));
   EXPECT_THAT(refusal(with_dimensions(file, 65'500, 65'500)),
               HasSubstr("JPEG of 65500 x 65500: 4290250000 pixels; wanted at most 178956970 (data.max_pixels)"));
   Bytes progressive = with_dimensions(file, 7000, 7000);
@@ -250,12 +250,12 @@ TEST(DecoderOnJpeg, OtherKindsAreNamed) {
   const std::size_t frame = find_marker(file, 0xC0);
   Bytes deep = file;
   deep[frame + 4] = 12;
-  EXPECT_THAT(refusal(deep), HasSubstr("unsupported: image: JPEG header: Unsupported JPEG data precision 12"));
+  EXPECT_THAT(refusal(deep), HasSubstr("unsupported: codec: JPEG header: Unsupported JPEG data precision 12"));
   Bytes lossless = file;
   lossless[frame + 1] = 0xC3;
-  EXPECT_THAT(refusal(lossless), HasSubstr("unsupported: image: JPEG header: Unsupported JPEG process"));
+  EXPECT_THAT(refusal(lossless), HasSubstr("unsupported: codec: JPEG header: Unsupported JPEG process"));
   EXPECT_THAT(refusal(jpeg_of(photograph(16, 16, 2, 9), {})),
-              HasSubstr("unsupported: image: JPEG of 2 colour components"));
+              HasSubstr("unsupported: codec: JPEG of 2 colour components"));
 }
 
 // Each scan of an endless progressive file makes the decoder go over the whole image.
@@ -273,7 +273,7 @@ TEST(DecoderOnJpeg, ThousandsOfScansAreRefused) {
   repeat(80);
   EXPECT_EQ(decoded_afresh(file, 3), wanted);
   repeat(2000);
-  EXPECT_EQ(refusal(file), "unsupported: image: JPEG data: more than 100 scans");
+  EXPECT_EQ(refusal(file), "unsupported: codec: JPEG data: more than 100 scans");
 }
 
 // ---- Shrunk ----
@@ -420,7 +420,7 @@ TEST(DecoderOnPng, IsRefusedWhereItEndsEarly) {
     const Bytes file = any_png(interlaced);
     for (std::size_t size = 0; size < file.size(); size += 64) {
       const Bytes cut(file.begin(), file.begin() + static_cast<std::ptrdiff_t>(size));
-      ASSERT_THAT(refusal(cut), testing::StartsWith("corrupt_data: image: ")) << size << " of " << file.size();
+      ASSERT_THAT(refusal(cut), testing::StartsWith("corrupt_data: codec: ")) << size << " of " << file.size();
     }
     EXPECT_THAT(refusal({file.begin(), file.end() - 1}), HasSubstr("the file ends early"));
   }
@@ -467,13 +467,13 @@ TEST(DecoderOnPng, HugeDimensionsAreRefusedBeforeAnyMemoryIsTaken) {
   EXPECT_THAT(refusal(png_with_dimensions(any_png(), 0x7FFFFFFF, 0x7FFFFFFF)),
               HasSubstr("PNG of 2147483647 x 2147483647: 4611686014132420609 pixels; wanted at most 178956970"));
   EXPECT_THAT(refusal(png_with_dimensions(any_png(), 65'535, 65'535)),
-              HasSubstr("unsupported: image: PNG of 65535 x 65535"));
+              HasSubstr("unsupported: codec: PNG of 65535 x 65535"));
   EXPECT_THAT(refusal(png_with_dimensions(any_png(), 1, 65'536)), HasSubstr("and 65535 a side"));
   EXPECT_THAT(refusal(png_with_dimensions(any_png(true), 7000, 7000)),
               HasSubstr("interlaced PNG of 7000 x 7000: 49000000 pixels; wanted at most 44739242 (a quarter of"));
-  EXPECT_THAT(refusal(png_with_dimensions(any_png(), 0, 5)), HasSubstr("corrupt_data: image: PNG header"));
+  EXPECT_THAT(refusal(png_with_dimensions(any_png(), 0, 5)), HasSubstr("corrupt_data: codec: PNG header"));
   EXPECT_THAT(refusal(png_with_dimensions(any_png(), 2000, 60'000)),
-              HasSubstr("corrupt_data: image: PNG of 2000 x 60000: 360000000 bytes of pixels; a file of "));
+              HasSubstr("corrupt_data: codec: PNG of 2000 x 60000: 360000000 bytes of pixels; a file of "));
   // Allowed, but the pixels are not there: what is read is found to be too little.
   Decoder decoder;
   const Bytes liar = png_with_dimensions(any_png(), 300, 30'000);
@@ -490,17 +490,17 @@ Bytes bytes_of(std::string_view text) {
 }
 
 TEST(Decoder, SaysWhatAFileIsThatIsNoImage) {
-  EXPECT_EQ(refusal({}), "corrupt_data: image: a file of 0 bytes; wanted a JPEG or PNG");
+  EXPECT_EQ(refusal({}), "corrupt_data: codec: a file of 0 bytes; wanted a JPEG or PNG");
   EXPECT_EQ(refusal(bytes_of("<html>not found</html>")),
-            "corrupt_data: image: not a JPEG or PNG: 22 bytes that begin with \"<html>not found<\"");
+            "corrupt_data: codec: not a JPEG or PNG: 22 bytes that begin with \"<html>not found<\"");
   EXPECT_EQ(refusal(bytes_of(std::string_view("\0\x01\xFF", 3))),
-            "corrupt_data: image: not a JPEG or PNG: 3 bytes that begin with 00 01 ff");
-  EXPECT_EQ(refusal({0xFF, 0xD8}), "corrupt_data: image: not a JPEG or PNG: 2 bytes that begin with ff d8");
-  EXPECT_EQ(refusal(bytes_of("GIF89a...")), "unsupported: image: a GIF file; wanted a JPEG or PNG");
-  EXPECT_EQ(refusal(bytes_of("RIFF....WEBPVP8 ")), "unsupported: image: a WebP file; wanted a JPEG or PNG");
-  EXPECT_EQ(refusal({0xFF, 0xD8, 0xFF}), "corrupt_data: image: JPEG header: Premature end of JPEG file");
+            "corrupt_data: codec: not a JPEG or PNG: 3 bytes that begin with 00 01 ff");
+  EXPECT_EQ(refusal({0xFF, 0xD8}), "corrupt_data: codec: not a JPEG or PNG: 2 bytes that begin with ff d8");
+  EXPECT_EQ(refusal(bytes_of("GIF89a...")), "unsupported: codec: a GIF file; wanted a JPEG or PNG");
+  EXPECT_EQ(refusal(bytes_of("RIFF....WEBPVP8 ")), "unsupported: codec: a WebP file; wanted a JPEG or PNG");
+  EXPECT_EQ(refusal({0xFF, 0xD8, 0xFF}), "corrupt_data: codec: JPEG header: Premature end of JPEG file");
   EXPECT_EQ(refusal(jpeg_of(photograph(8, 8, 3, 1), {}), 2),
-            "invalid_argument: image: images decoded to 2 channels; wanted 1 or 3");
+            "invalid_argument: codec: images decoded to 2 channels; wanted 1 or 3");
 }
 
 TEST(Decoder, DecodesTheOpenImageAsOftenAsAsked) {
@@ -541,7 +541,7 @@ void expect_an_image_or_an_error(Decoder& decoder, const Bytes& file, std::mt199
     ++decoded_count;
   } catch (const Error& error) {
     ASSERT_TRUE(error.code() == ErrorCode::corrupt_data || error.code() == ErrorCode::unsupported) << error.what();
-    ASSERT_THAT(error.what(), testing::StartsWith("image: "));
+    ASSERT_THAT(error.what(), testing::StartsWith("codec: "));
     ASSERT_THAT(error.what(), testing::Not(HasSubstr("\n")));
   }
 }

@@ -38,7 +38,7 @@ class Reader {
   std::uint64_t number(std::uint64_t most, const char* what) {
     std::uint64_t value = 0;
     for (int shift = 0; shift < 63; shift += 7) {
-      if (bytes_.empty()) fail(ErrorCode::corrupt_data, "image: an entropy index that ends within {}", what);
+      if (bytes_.empty()) fail(ErrorCode::corrupt_data, "codec: an entropy index that ends within {}", what);
       const std::uint8_t byte = bytes_[0];
       bytes_ = bytes_.subspan(1);
       value |= std::uint64_t{byte & 127U} << shift;
@@ -47,14 +47,14 @@ class Reader {
         break;
       }
     }
-    fail(ErrorCode::corrupt_data, "image: an entropy index with {} beyond {}", what, most);
+    fail(ErrorCode::corrupt_data, "codec: an entropy index with {} beyond {}", what, most);
   }
   int difference(int from, int most, const char* what) {
     const std::uint64_t coded = number(std::uint64_t{4} * static_cast<std::uint64_t>(most) + 3, what);
     const auto change = static_cast<std::int64_t>(coded >> 1) ^ -static_cast<std::int64_t>(coded & 1);
     const std::int64_t value = from + change;
     if (value > most || value < -most) {
-      fail(ErrorCode::corrupt_data, "image: an entropy index with {} {}; wanted at most {}", what, value, most);
+      fail(ErrorCode::corrupt_data, "codec: an entropy index with {} {}; wanted at most {}", what, value, most);
     }
     return static_cast<int>(value);
   }
@@ -121,19 +121,19 @@ void parse_entropy_index(std::span<const std::uint8_t> bytes, EntropyIndex& inde
   Reader reader(bytes);
   const std::uint64_t format = reader.number(std::numeric_limits<std::uint64_t>::max() / 2, "its format");
   if (format != kFormat) {
-    fail(ErrorCode::unsupported, "image: an entropy index of format {}; wanted {}", format, kFormat);
+    fail(ErrorCode::unsupported, "codec: an entropy index of format {}; wanted {}", format, kFormat);
   }
   index.file_size = static_cast<std::uint32_t>(reader.number(std::numeric_limits<std::uint32_t>::max(), "a file size"));
   index.components = static_cast<int>(reader.number(3, "components"));
   index.unit_rows = static_cast<int>(reader.number(kUnitsMost, "rows"));
   index.units_a_row = static_cast<int>(reader.number(kUnitsMost, "columns"));
   if ((index.components != 1 && index.components != 3) || index.unit_rows == 0 || index.units_a_row == 0) {
-    fail(ErrorCode::corrupt_data, "image: an entropy index of {} components, {} x {} units", index.components,
+    fail(ErrorCode::corrupt_data, "codec: an entropy index of {} components, {} x {} units", index.components,
          index.unit_rows, index.units_a_row);
   }
   const auto count = static_cast<std::size_t>(index.unit_rows) * static_cast<std::size_t>(index.positions_a_row());
   if (reader.left() / (1 + static_cast<std::size_t>(index.components)) < count) {  // Before memory is taken for them.
-    fail(ErrorCode::corrupt_data, "image: an entropy index of {} bytes for {} positions", bytes.size(), count);
+    fail(ErrorCode::corrupt_data, "codec: an entropy index of {} bytes for {} positions", bytes.size(), count);
   }
   index.positions.clear();
   index.positions.reserve(count);
@@ -148,7 +148,7 @@ void parse_entropy_index(std::span<const std::uint8_t> bytes, EntropyIndex& inde
     }
     index.positions.push_back(position);
   }
-  if (reader.left() > 0) fail(ErrorCode::corrupt_data, "image: an entropy index with {} bytes more", reader.left());
+  if (reader.left() > 0) fail(ErrorCode::corrupt_data, "codec: an entropy index with {} bytes more", reader.left());
 }
 
 }  // namespace headrace::codec

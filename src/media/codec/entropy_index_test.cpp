@@ -129,7 +129,7 @@ TEST(EntropyIndex, DamagedBytesAreAnErrorOrAnIndex) {
       decoded(decoder, random_box(64, 307, random), &index);
     } catch (const Error& error) {
       ASSERT_TRUE(error.code() == ErrorCode::corrupt_data || error.code() == ErrorCode::unsupported) << error.what();
-      ASSERT_THAT(error.what(), testing::StartsWith("image: an entropy index "));
+      ASSERT_THAT(error.what(), testing::StartsWith("codec: an entropy index "));
     }
   }
   EXPECT_GT(parsed, 100);

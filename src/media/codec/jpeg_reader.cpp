@@ -245,7 +245,7 @@ void check_pixels(jpeg_decompress_struct& info, std::int64_t pixels_max) {
   const bool buffered = jpeg_has_multiple_scans(&info) != FALSE;
   const std::int64_t most = buffered ? buffered_pixels_max(pixels_max) : pixels_max;
   if (pixels <= most) return;
-  fail(ErrorCode::unsupported, "image: {}JPEG of {} x {}: {} pixels; wanted at most {} ({}data.max_pixels)",
+  fail(ErrorCode::unsupported, "codec: {}JPEG of {} x {}: {} pixels; wanted at most {} ({}data.max_pixels)",
        buffered ? "progressive " : "", info.image_height, info.image_width, pixels, most,
        buffered ? "a quarter of " : "");
 }
@@ -266,7 +266,7 @@ ImageInfo JpegReader::open(std::span<const std::uint8_t> bytes, int channels, st
   state.pixels_max = pixels_max;
   state.divisor = 1;
   state.header_is_read = guarded(state, read_header);
-  if (!state.header_is_read) fail(code_of(state.fault), "image: JPEG header: {}", state.message);
+  if (!state.header_is_read) fail(code_of(state.fault), "codec: JPEG header: {}", state.message);
   check_pixels(state.info, pixels_max);
   const bool grey = channels == 1;
   switch (state.info.jpeg_color_space) {
@@ -288,7 +288,7 @@ ImageInfo JpegReader::open(std::span<const std::uint8_t> bytes, int channels, st
       state.conversion = grey ? Conversion::luma_of_cmyk : Conversion::rgb_of_cmyk;
       break;
     default:
-      fail(ErrorCode::unsupported, "image: JPEG of {} colour components; wanted 1, 3 or 4", state.info.num_components);
+      fail(ErrorCode::unsupported, "codec: JPEG of {} colour components; wanted 1, 3 or 4", state.info.num_components);
   }
   return {static_cast<int>(state.info.image_height), static_cast<int>(state.info.image_width), channels};
 }
@@ -314,7 +314,7 @@ void JpegReader::decode(const Box& box, std::span<std::uint8_t> out) {
   if (state.row.size() < row_bytes) state.row.resize(row_bytes);
   const bool read = guarded(state, read_box);
   state.memory.trim(kMemoryKept);
-  if (!read) fail(code_of(state.fault), "image: JPEG data: {}", state.message);
+  if (!read) fail(code_of(state.fault), "codec: JPEG data: {}", state.message);
 }
 
 }  // namespace headrace::codec::detail

@@ -233,14 +233,14 @@ void check_pixels(const State& state) {
   const std::int64_t most = buffered ? buffered_pixels_max(state.pixels_max) : state.pixels_max;
   if (pixels > most || std::max(state.height, state.width) > kSideMax) {
     fail(ErrorCode::unsupported,
-         "image: {}PNG of {} x {}: {} pixels; wanted at most {} ({}data.max_pixels), and {} a side",
+         "codec: {}PNG of {} x {}: {} pixels; wanted at most {} ({}data.max_pixels), and {} a side",
          buffered ? "interlaced " : "", state.height, state.width, pixels, most, buffered ? "a quarter of " : "",
          kSideMax);
   }
   constexpr std::int64_t kDeflateRatioMax = 1032;
   const std::int64_t promised = pixels * state.bits / 8;
   if (promised / kDeflateRatioMax > std::ssize(state.bytes)) {
-    fail(ErrorCode::corrupt_data, "image: PNG of {} x {}: {} bytes of pixels; a file of {} bytes cannot hold them",
+    fail(ErrorCode::corrupt_data, "codec: PNG of {} x {}: {} bytes of pixels; a file of {} bytes cannot hold them",
          state.height, state.width, promised, state.bytes.size());
   }
 }
@@ -263,7 +263,7 @@ ImageInfo PngReader::open(std::span<const std::uint8_t> bytes, int channels, std
   state.pixels_max = pixels_max;
   state.out_of_memory = false;
   state.header_is_read = guarded(state, read_header);
-  if (!state.header_is_read) fail(code_of(state), "image: PNG header: {}", state.message);
+  if (!state.header_is_read) fail(code_of(state), "codec: PNG header: {}", state.message);
   check_pixels(state);
   return {static_cast<int>(state.height), static_cast<int>(state.width), channels};
 }
@@ -280,7 +280,7 @@ void PngReader::decode(const Box& box, std::span<std::uint8_t> out) {
   const bool read = guarded(state, read_box);
   state.close();
   if (buffered_rows > 1) state.rows = std::vector<std::uint8_t>();  // As large as the image, and rare.
-  if (!read) fail(code_of(state), "image: PNG data: {}", state.message);
+  if (!read) fail(code_of(state), "codec: PNG data: {}", state.message);
 }
 
 }  // namespace headrace::codec::detail

@@ -10,12 +10,12 @@ namespace headrace::codec {
 
 std::vector<std::uint8_t> png_of(std::span<const std::uint8_t> pixels, int height, int width, int channels) {
   if (channels != 1 && channels != 3) {
-    fail(ErrorCode::unsupported, "image: {} channels do not go into a PNG file; 1 or 3 do", channels);
+    fail(ErrorCode::unsupported, "codec: {} channels do not go into a PNG file; 1 or 3 do", channels);
   }
   HEADRACE_CHECK(height >= 1 && width >= 1 &&
                      pixels.size() == static_cast<std::size_t>(height) * static_cast<std::size_t>(width) *
                                           static_cast<std::size_t>(channels),
-                 "image: {} bytes of pixels as {} x {} x {}", pixels.size(), height, width, channels);
+                 "codec: {} bytes of pixels as {} x {} x {}", pixels.size(), height, width, channels);
   png_image image{};
   image.version = PNG_IMAGE_VERSION;
   image.height = static_cast<png_uint_32>(height);
@@ -27,7 +27,7 @@ std::vector<std::uint8_t> png_of(std::span<const std::uint8_t> pixels, int heigh
   const int written = png_image_write_to_memory(&image, file.data(), &size, 0, pixels.data(), 0, nullptr);
   if (written == 0) {
     const ErrorCode code = ErrorCode::out_of_memory;  // Nothing else can fail: the file has room for any image.
-    fail(code, "image: {} x {} pixels as a PNG file: {}", height, width, image.message);
+    fail(code, "codec: {} x {} pixels as a PNG file: {}", height, width, image.message);
   }
   file.resize(size);
   return file;

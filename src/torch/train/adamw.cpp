@@ -22,7 +22,7 @@ float count_step(const at::Tensor& step) {
 }
 
 // The operators of _single_tensor_adam in torch/optim/adam.py 2.11, in its order.
-void update_plain(const UpdateLists& lists, const OptimizerOptions& options, double rate) {
+void update_plain(const UpdateLists& lists, const OptimizerOptions& options, double lr) {
   for (std::size_t i = 0; i < lists.parameters.size(); ++i) {
     const at::Tensor& parameter = lists.parameters[i];
     const at::Tensor& gradient = lists.gradients[i];
@@ -30,11 +30,11 @@ void update_plain(const UpdateLists& lists, const OptimizerOptions& options, dou
     const at::Tensor& exp_avg_sq = lists.state[kExpAvgSq][i];
     const at::Tensor& count = lists.state[kStep][i];
     count.add_(1);
-    if (options.weight_decay != 0) parameter.mul_(1 - rate * options.weight_decay);
+    if (options.weight_decay != 0) parameter.mul_(1 - lr * options.weight_decay);
     exp_avg.lerp_(gradient, 1 - options.betas[0]);
     exp_avg_sq.mul_(options.betas[1]).addcmul_(gradient, gradient, 1 - options.betas[1]);
     const auto step = static_cast<double>(count.item<float>());
-    const double step_size = rate / (1 - std::pow(options.betas[0], step));
+    const double step_size = lr / (1 - std::pow(options.betas[0], step));
     const double correction = std::sqrt(1 - std::pow(options.betas[1], step));
     const at::Tensor denominator = exp_avg_sq.sqrt().div_(correction).add_(options.eps);
     parameter.addcdiv_(exp_avg, denominator, -step_size);
@@ -42,14 +42,14 @@ void update_plain(const UpdateLists& lists, const OptimizerOptions& options, dou
 }
 
 // The operators of _multi_tensor_adam.
-void update_foreach(const UpdateLists& lists, const OptimizerOptions& options, double rate) {
+void update_foreach(const UpdateLists& lists, const OptimizerOptions& options, double lr) {
   std::vector<at::Scalar> step_sizes, corrections;
   for (const at::Tensor& count : lists.state[kStep]) {
     const double step = count_step(count);
-    step_sizes.emplace_back(-rate / (1 - std::pow(options.betas[0], step)));
+    step_sizes.emplace_back(-lr / (1 - std::pow(options.betas[0], step)));
     corrections.emplace_back(std::sqrt(1 - std::pow(options.betas[1], step)));
   }
-  if (options.weight_decay != 0) at::_foreach_mul_(lists.parameters, 1 - rate * options.weight_decay);
+  if (options.weight_decay != 0) at::_foreach_mul_(lists.parameters, 1 - lr * options.weight_decay);
   at::_foreach_lerp_(lists.state[kExpAvg], lists.gradients, 1 - options.betas[0]);
   at::_foreach_mul_(lists.state[kExpAvgSq], options.betas[1]);
   at::_foreach_addcmul_(lists.state[kExpAvgSq], lists.gradients, lists.gradients, 1 - options.betas[1]);
@@ -59,11 +59,11 @@ void update_foreach(const UpdateLists& lists, const OptimizerOptions& options, d
   at::_foreach_addcdiv_(lists.parameters, lists.state[kExpAvg], denominators, step_sizes);
 }
 
-void update_fused(UpdateLists& lists, const OptimizerOptions& options, double rate) {
+void update_fused(UpdateLists& lists, const OptimizerOptions& options, double lr) {
   lay_gradients_like_parameters(lists);
   for (const at::Tensor& count : lists.state[kStep]) count_step(count);
   at::_fused_adamw_(lists.parameters, lists.gradients, lists.state[kExpAvg], lists.state[kExpAvgSq],
-                    /*max_exp_avg_sqs=*/{}, lists.state[kStep], rate, options.betas[0], options.betas[1],
+                    /*max_exp_avg_sqs=*/{}, lists.state[kStep], lr, options.betas[0], options.betas[1],
                     options.weight_decay, options.eps, /*amsgrad=*/false, /*maximize=*/false);
 }
 
@@ -73,14 +73,14 @@ std::vector<StateKind> adamw_state(const OptimizerOptions& /*options*/) {
   return {{"exp_avg", false}, {"exp_avg_sq", false}, {"step", true}};
 }
 
-void update_adamw(UpdateLists& lists, const OptimizerOptions& options, double rate) {
+void update_adamw(UpdateLists& lists, const OptimizerOptions& options, double lr) {
   switch (options.implementation()) {
     case OptimizerImplementation::plain:
-      return update_plain(lists, options, rate);
+      return update_plain(lists, options, lr);
     case OptimizerImplementation::foreach_:
-      return update_foreach(lists, options, rate);
+      return update_foreach(lists, options, lr);
     case OptimizerImplementation::fused:
-      return update_fused(lists, options, rate);
+      return update_fused(lists, options, lr);
   }
 }
 

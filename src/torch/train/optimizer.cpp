@@ -72,8 +72,8 @@ void Optimizer::add_missing_state(Group& group) {
   }
 }
 
-void Optimizer::step(double rate) {
-  step([rate](double) { return rate; });
+void Optimizer::step(double lr) {
+  step([lr](double) { return lr; });
 }
 
 void Optimizer::step(const std::function<double(double)>& scheduled) {
@@ -81,7 +81,7 @@ void Optimizer::step(const std::function<double(double)>& scheduled) {
   for (const Group& group : groups_) step_group(group, scheduled(group.options.lr));
 }
 
-void Optimizer::step_group(const Group& group, double rate) {
+void Optimizer::step_group(const Group& group, double lr) {
   lists_.parameters.clear();
   lists_.gradients.clear();
   lists_.state.resize(group.state.size());
@@ -99,10 +99,10 @@ void Optimizer::step_group(const Group& group, double rate) {
   if (lists_.parameters.empty()) return;
   switch (group.options.name) {
     case OptimizerName::adamw:
-      update_adamw(lists_, group.options, rate);
+      update_adamw(lists_, group.options, lr);
       break;
     case OptimizerName::sgd:
-      update_sgd(lists_, group.options, rate);
+      update_sgd(lists_, group.options, lr);
       break;
   }
   lists_.gradients.clear();  // Or they would outlive zero_gradients().

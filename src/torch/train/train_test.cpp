@@ -19,7 +19,7 @@
 #include "torch/tensor/tensor_allocations.h"
 #include "torch/train/equal_tensors.h"
 #include "torch/train/loop.h"
-#include "torch/train/schedule.h"
+#include "torch/train/lr_scheduler.h"
 #include "torch/train/tiny_training.h"
 
 namespace headrace {
@@ -224,7 +224,7 @@ TEST(Optimizer, GroupsHaveRatesAndOptionsOfTheirOwn) {
   Optimizer optimizer(std::vector<ParameterGroup>{{{{"first", first}}, slow}, {{{"second", second}}, heavy}});
   for (int i = 0; i < 2; ++i) {
     for (const at::Tensor& parameter : {first, second}) parameter.mutable_grad() = at::ones({2});
-    optimizer.step([](double rate) { return rate / 2; });
+    optimizer.step([](double lr) { return lr / 2; });
   }
   EXPECT_TRUE(first.equal(at::full({2}, -1.0)));
   EXPECT_TRUE(second.equal(at::full({2}, -2.5)));
@@ -250,52 +250,52 @@ TEST(Optimizer, StateOfTheCallersIsReadUpdatedAndLaidAsItsParameter) {
   EXPECT_THROW(optimizer.share_state(0, "momentum_buffer", at::ones({3})), Error);
 }
 
-// ---- Schedule ----
+// ---- Learning rate ----
 
-TEST(Schedule, WarmsUpAndFollowsTheCosineToItsEnd) {
+TEST(LrScheduler, WarmsUpAndFollowsTheCosineToItsEnd) {
   LrSchedulerOptions schedule;
   schedule.name = LrSchedulerName::cosine;
   schedule.warmup_steps = 4;
   schedule.eta_min = 0.2;
-  EXPECT_DOUBLE_EQ(scheduled_rate(schedule, 2.0, 0, {25, 1}), 0.5);
-  EXPECT_DOUBLE_EQ(scheduled_rate(schedule, 2.0, 3, {25, 1}), 2.0);
-  EXPECT_DOUBLE_EQ(scheduled_rate(schedule, 2.0, 4, {25, 1}), 2.0);
-  EXPECT_DOUBLE_EQ(scheduled_rate(schedule, 2.0, 14, {25, 1}), 0.2 + (2.0 - 0.2) * 0.5) << "half way";
-  EXPECT_DOUBLE_EQ(scheduled_rate(schedule, 2.0, 24, {25, 1}), 0.2);
-  EXPECT_DOUBLE_EQ(scheduled_rate(schedule, 2.0, 99, {25, 1}), 0.2) << "beyond the end";
-  EXPECT_DOUBLE_EQ(scheduled_rate(schedule, 2.0, 4, {5, 1}), 2.0) << "one step after the warm-up";
+  EXPECT_DOUBLE_EQ(scheduled_lr(schedule, 2.0, 0, {25, 1}), 0.5);
+  EXPECT_DOUBLE_EQ(scheduled_lr(schedule, 2.0, 3, {25, 1}), 2.0);
+  EXPECT_DOUBLE_EQ(scheduled_lr(schedule, 2.0, 4, {25, 1}), 2.0);
+  EXPECT_DOUBLE_EQ(scheduled_lr(schedule, 2.0, 14, {25, 1}), 0.2 + (2.0 - 0.2) * 0.5) << "half way";
+  EXPECT_DOUBLE_EQ(scheduled_lr(schedule, 2.0, 24, {25, 1}), 0.2);
+  EXPECT_DOUBLE_EQ(scheduled_lr(schedule, 2.0, 99, {25, 1}), 0.2) << "beyond the end";
+  EXPECT_DOUBLE_EQ(scheduled_lr(schedule, 2.0, 4, {5, 1}), 2.0) << "one step after the warm-up";
 }
 
-TEST(Schedule, StepFallsEverySoManyWholeEpochs) {
+TEST(LrScheduler, StepFallsEverySoManyWholeEpochs) {
   LrSchedulerOptions schedule;
   schedule.name = LrSchedulerName::step;
   schedule.step_size = 2;
   schedule.gamma = 0.5;
   const RunLength run{50, 5};  // 10 steps an epoch.
   const double wanted[] = {8, 8, 4, 4, 2};
-  for (std::int64_t step = 0; step < 50; ++step) EXPECT_EQ(scheduled_rate(schedule, 8, step, run), wanted[step / 10]);
-  EXPECT_EQ(scheduled_rate(schedule, 8, 60, run), 1) << "beyond the end it goes on";
+  for (std::int64_t step = 0; step < 50; ++step) EXPECT_EQ(scheduled_lr(schedule, 8, step, run), wanted[step / 10]);
+  EXPECT_EQ(scheduled_lr(schedule, 8, 60, run), 1) << "beyond the end it goes on";
   schedule.warmup_steps = 25;
-  EXPECT_EQ(scheduled_rate(schedule, 8, 24, run), 8) << "warm-up leads to the whole rate";
-  EXPECT_EQ(scheduled_rate(schedule, 8, 25, run), 4) << "epochs count from the run's beginning";
+  EXPECT_EQ(scheduled_lr(schedule, 8, 24, run), 8) << "warm-up leads to the whole learning rate";
+  EXPECT_EQ(scheduled_lr(schedule, 8, 25, run), 4) << "epochs count from the run's beginning";
 }
 
-TEST(Schedule, MultiStepFallsAtItsMilestones) {
+TEST(LrScheduler, MultiStepFallsAtItsMilestones) {
   LrSchedulerOptions schedule;
   schedule.name = LrSchedulerName::multi_step;
   schedule.milestones = {1, 4};
   schedule.gamma = 0.25;
   const RunLength run{18, 6};
   const double wanted[] = {16, 4, 4, 4, 1, 1};
-  for (std::int64_t step = 0; step < 18; ++step) EXPECT_EQ(scheduled_rate(schedule, 16, step, run), wanted[step / 3]);
+  for (std::int64_t step = 0; step < 18; ++step) EXPECT_EQ(scheduled_lr(schedule, 16, step, run), wanted[step / 3]);
 }
 
-TEST(Schedule, ConstantStaysAfterTheWarmUp) {
+TEST(LrScheduler, ConstantStaysAfterTheWarmUp) {
   LrSchedulerOptions schedule;
-  EXPECT_EQ(scheduled_rate(schedule, 3.0, 0, {10, 1}), 3.0);
+  EXPECT_EQ(scheduled_lr(schedule, 3.0, 0, {10, 1}), 3.0);
   schedule.warmup_steps = 2;
-  EXPECT_EQ(scheduled_rate(schedule, 3.0, 0, {10, 1}), 1.5);
-  EXPECT_EQ(scheduled_rate(schedule, 3.0, 9, {10, 1}), 3.0);
+  EXPECT_EQ(scheduled_lr(schedule, 3.0, 0, {10, 1}), 1.5);
+  EXPECT_EQ(scheduled_lr(schedule, 3.0, 9, {10, 1}), 3.0);
 }
 
 // ---- Trainer ----
@@ -788,12 +788,12 @@ TEST(Trainer, TakesTheEpochsOfAScheduleFromItsOptions) {
   Trainer trainer(
       ModelState{network.parameters, {}, [](bool) {}}, Optimizer(network.parameters, {}),
       [&network](const TensorBatch& batch) { return network(batch); }, options, schedule, /*optimizer_steps_total=*/6);
-  std::vector<double> rates;
+  std::vector<double> lrs;
   for (int batch = 0; batch < 12; ++batch) {
-    if (batch % 2 == 0) rates.push_back(trainer.learning_rate());
+    if (batch % 2 == 0) lrs.push_back(trainer.learning_rate());
     trainer.step(tiny::random_batch(4));
   }
-  EXPECT_THAT(rates, ::testing::Pointwise(::testing::DoubleEq(), {1e-3, 1e-3, 1e-4, 1e-4, 1e-5, 1e-5}));
+  EXPECT_THAT(lrs, ::testing::Pointwise(::testing::DoubleEq(), {1e-3, 1e-3, 1e-4, 1e-4, 1e-5, 1e-5}));
 }
 
 TEST(Trainer, TellsWhichPartOfAStepBegins) {

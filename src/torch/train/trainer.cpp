@@ -23,7 +23,7 @@
 #include "torch/numerics/loss_scale.h"
 #include "torch/tensor/batch_tensor.h"
 #include "torch/tensor/tensor_allocations.h"
-#include "torch/train/schedule.h"
+#include "torch/train/lr_scheduler.h"
 
 namespace headrace {
 namespace {
@@ -169,7 +169,7 @@ struct Trainer::Impl {
     return {progress.loss_scale > 0 ? progress.loss_scale : options.loss_scale, progress.scale_good_updates};
   }
 
-  double scheduled(double rate) const { return scheduled_rate(schedule, rate, progress.optimizer_steps, run); }
+  double scheduled(double lr) const { return scheduled_lr(schedule, lr, progress.optimizer_steps, run); }
 
   std::vector<at::Tensor> gradients() const {
     std::vector<at::Tensor> gradients;
@@ -211,7 +211,7 @@ struct Trainer::Impl {
       progress.scale_good_updates = next.good_updates;
     }
     if (ready) {
-      optimizer.step([this](double rate) { return scheduled(rate); });
+      optimizer.step([this](double lr) { return scheduled(lr); });
       state_held.store(optimizer.state_bytes(), std::memory_order_relaxed);  // Momentum may have been switched on.
     }
     drop_window();

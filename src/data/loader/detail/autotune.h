@@ -1,10 +1,10 @@
-// How many loader threads and batches ahead are enough, and which cache: proposed by a model of the loader from
+// How many workers and batches ahead are enough, and which cache: proposed by a model of the loader from
 // measured rates, judged by what the consumer then gets, taken back when it does not pay. No clock and no thread:
 // values in, values out.
 //
 // The model: a batch takes the workers `service_s` together, so n of them make n / service_s batches a second, but no
-// more than the cores allow: cores / (service_s * cpu_share). The consumer takes 1 / own_s. It gets the smaller of
-// both. A cache takes its part of reading, or of reading and decoding, out of service_s.
+// more than the cores allow: cores / (service_s * cpu_share). The consumer takes 1 / consumer_busy_s. It gets the
+// smaller of both. A cache takes its part of reading, or of reading and decoding, out of service_s.
 #pragma once
 
 #include <headrace/loader.h>

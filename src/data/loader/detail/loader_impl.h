@@ -104,7 +104,7 @@ struct Loader::Impl {
   std::int64_t prefetch_max(std::int64_t wanted) const;
   std::int64_t first_prefetch() const;
   std::int64_t usable_cores();
-  std::int64_t threads_max();
+  std::int64_t num_workers_max();
   detail::SettingBounds tuning_bounds();
   bool is_automatic() const {
     return threads_wanted == AUTOTUNE || prefetch_wanted == AUTOTUNE || cache_requested == Cache::automatic;

@@ -15,19 +15,19 @@ struct CacheFit {
 
 // Means of one batch over an interval, in seconds.
 struct LoaderRates {
-  double own_s = 0;      // The consumer's own time: from a delivery to the next request.
-  double wait_s = 0;     // From a request to its delivery.
-  double error_s = 0;    // Standard error of own_s + wait_s.
-  double service_s = 0;  // Workers' time, all of them together,
-  double room_s = 0;     // and the time that they waited for room.
-  double cpu_share = 1;  // The part of service_s that computes; the rest waits.
-  double reading_s = 0;  // The part of service_s that reads,
-  double rest_s = 0;     // and that which neither reads nor decodes.
-  double read_s = 0;     // What reading would take where no sample is cached,
-  double decode_s = 0;   // likewise decoding.
+  double consumer_busy_s = 0;  // The consumer's own time: from a delivery to the next request.
+  double wait_s = 0;           // From a request to its delivery.
+  double error_s = 0;          // Standard error of consumer_busy_s + wait_s.
+  double service_s = 0;        // Workers' time, all of them together,
+  double room_s = 0;           // and the time that they waited for room.
+  double cpu_share = 1;        // The part of service_s that computes; the rest waits.
+  double reading_s = 0;        // The part of service_s that reads,
+  double rest_s = 0;           // and that which neither reads nor decodes.
+  double read_s = 0;           // What reading would take where no sample is cached,
+  double decode_s = 0;         // likewise decoding.
   CacheFit fit;
 
-  double cycle_s() const { return own_s + wait_s; }
+  double cycle_s() const { return consumer_busy_s + wait_s; }
 };
 
 // Totals of the workers since the loader was built.
@@ -60,8 +60,8 @@ class RateMeter {
   WorkerTotals end_;
   std::optional<std::int64_t> last_ns_;
   std::int64_t count_ = 0;
-  double own_s_ = 0, wait_s_ = 0, squares_ = 0;
-  double longest_own_s_ = 0, its_cycle_s_ = 0;
+  double consumer_busy_s_ = 0, wait_s_ = 0, squares_ = 0;
+  double longest_consumer_busy_s_ = 0, its_cycle_s_ = 0;
 };
 
 }  // namespace headrace::detail

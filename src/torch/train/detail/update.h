@@ -13,10 +13,10 @@ struct StateKind {
 std::vector<StateKind> adamw_state(const OptimizerOptions& options);
 std::vector<StateKind> sgd_state(const OptimizerOptions& options);
 
-// One update at learning rate `rate`; `lists.state` holds the kinds above, in their order. Without gradient recording.
+// One update at learning rate `lr`; `lists.state` holds the kinds above, in their order. Without gradient recording.
 // Gradients are read; the lists may come back with others in their place.
-void update_adamw(UpdateLists& lists, const OptimizerOptions& options, double rate);
-void update_sgd(UpdateLists& lists, const OptimizerOptions& options, double rate);
+void update_adamw(UpdateLists& lists, const OptimizerOptions& options, double lr);
+void update_sgd(UpdateLists& lists, const OptimizerOptions& options, double lr);
 
 // The fused kernels walk parameter, gradient and state by address: puts a copy that lies as its parameter in the place
 // of each gradient that does not.
