@@ -22,7 +22,7 @@ enum class ImageForm : std::uint8_t {
 
 // A plain value that points into memory of others: valid as long as its Source and what it was read into. Name, type
 // and fixed axes are the FieldSpec's; a Loader checks that every payload agrees with its field before it goes into a
-// batch, so nothing here fails.
+// batch, so nothing here fails. What its kind does not use may be anything.
 struct Payload {
   enum class Kind : std::uint8_t {
     absent = 0,  // The sample lacks the field, which must be optional.
@@ -46,30 +46,57 @@ struct Payload {
   std::int64_t offset = 0;
   std::int64_t size = 0;
 
-  // Elements in C order.
-  static Payload of_bytes(std::span<const std::uint8_t> bytes, std::span<const std::int64_t> sides) noexcept {
-    Payload payload{.kind = Kind::bytes, .bytes = bytes};
-    payload.rank = static_cast<std::uint8_t>(std::min<std::size_t>(sides.size(), 255));
-    std::copy_n(sides.begin(), std::min(sides.size(), kRankMax), payload.sides.begin());
-    return payload;
-  }
-  static Payload of_bytes(std::span<const std::uint8_t> bytes, std::initializer_list<std::int64_t> sides) noexcept {
-    return of_bytes(bytes, std::span{sides.begin(), sides.size()});
-  }
-  static Payload of_pixels(std::span<const std::uint8_t> bytes, int height, int width, int channels) noexcept {
-    return of_bytes(bytes, {height, width, channels});
+  // In place, what the kind uses and nothing else: a source does it for every sample, and whole payloads are 128 bytes
+  // to make and as many to copy. Elements in C order.
+  void set_bytes(std::span<const std::uint8_t> elements, std::span<const std::int64_t> axes) noexcept {
+    set_data(ImageForm::pixels, elements, {});
+    rank = static_cast<std::uint8_t>(std::min<std::size_t>(axes.size(), 255));
+    std::copy_n(axes.begin(), std::min(axes.size(), kRankMax), sides.begin());
   }
   // An image's.
-  static Payload of_file(std::span<const std::uint8_t> bytes,
-                         std::span<const std::uint8_t> entropy_index = {}) noexcept {
-    return {.kind = Kind::bytes, .form = ImageForm::encoded, .bytes = bytes, .entropy_index = entropy_index};
+  void set_pixels(std::span<const std::uint8_t> pixels, std::int64_t height, std::int64_t width,
+                  std::int64_t channels) noexcept {
+    set_data(ImageForm::pixels, pixels, {});
+    rank = 3;
+    sides[0] = height, sides[1] = width, sides[2] = channels;
+  }
+  void set_file(std::span<const std::uint8_t> file, std::span<const std::uint8_t> index_of_it = {}) noexcept {
+    set_data(ImageForm::encoded, file, index_of_it);
+    rank = 0;
   }
   // Of exactly the field's type: std::int64_t for int64, the bits as std::uint16_t for bfloat16 and float16.
   template <class Number>
-  requires(std::is_arithmetic_v<Number>) static Payload of_number(Number number) noexcept {
+  requires(std::is_arithmetic_v<Number>) void set_number(Number number) noexcept {
     static_assert(sizeof(Number) <= 8);
-    Payload payload{.kind = Kind::value, .value_bytes = sizeof(Number)};
-    std::memcpy(payload.value.data(), &number, sizeof number);
+    kind = Kind::value;
+    rank = 0;
+    value_bytes = sizeof(Number);
+    std::memcpy(value.data(), &number, sizeof number);
+  }
+
+  static Payload of_bytes(std::span<const std::uint8_t> elements, std::span<const std::int64_t> axes) noexcept {
+    Payload payload;
+    payload.set_bytes(elements, axes);
+    return payload;
+  }
+  static Payload of_bytes(std::span<const std::uint8_t> elements, std::initializer_list<std::int64_t> axes) noexcept {
+    return of_bytes(elements, std::span{axes.begin(), axes.size()});
+  }
+  static Payload of_pixels(std::span<const std::uint8_t> pixels, std::int64_t height, std::int64_t width,
+                           std::int64_t channels) noexcept {
+    Payload payload;
+    payload.set_pixels(pixels, height, width, channels);
+    return payload;
+  }
+  static Payload of_file(std::span<const std::uint8_t> file, std::span<const std::uint8_t> index_of_it = {}) noexcept {
+    Payload payload;
+    payload.set_file(file, index_of_it);
+    return payload;
+  }
+  template <class Number>
+  requires(std::is_arithmetic_v<Number>) static Payload of_number(Number number) noexcept {
+    Payload payload;
+    payload.set_number(number);
     return payload;
   }
   static Payload of_range(std::string_view key, std::int64_t offset, std::int64_t size) noexcept {
@@ -79,13 +106,14 @@ struct Payload {
     return {.kind = Kind::frames, .step = step, .key = key, .offset = first, .size = count};
   }
 
-  // Of a value, as of_number() took it.
+  // Of a number that agrees with its field, be it a value or the bytes of one.
   template <class Number>
   requires(std::is_arithmetic_v<Number>) Number number()
   const noexcept {
     static_assert(sizeof(Number) <= 8);
     Number number{};
-    std::memcpy(&number, value.data(), sizeof number);
+    const void* const at = kind == Kind::bytes ? static_cast<const void*>(bytes.data()) : value.data();
+    std::memcpy(&number, at, sizeof number);
     return number;
   }
   // Those that `sides` has.
@@ -96,6 +124,15 @@ struct Payload {
   int height() const noexcept { return static_cast<int>(sides[0]); }
   int width() const noexcept { return static_cast<int>(sides[1]); }
   int channels() const noexcept { return static_cast<int>(sides[2]); }
+
+ private:
+  void set_data(ImageForm its_form, std::span<const std::uint8_t> its_bytes,
+                std::span<const std::uint8_t> its_index) noexcept {
+    kind = Kind::bytes;
+    form = its_form;
+    bytes = its_bytes;
+    entropy_index = its_index;
+  }
 };
 
 // A sample's are looked at one behind the other for every sample.

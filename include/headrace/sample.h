@@ -32,16 +32,17 @@ class Sample {
   // For the bytes of this field, at its front; one that grows moves those of no other field.
   std::vector<std::uint8_t>& buffer(std::size_t field) { return buffers_[field]; }
 
-  // Of images and labels, these two alone.
-  void fill(const Payload& image, std::int64_t label) {
-    payloads_[0] = image;
-    payloads_[1] = Payload::of_number(label);
-  }
+  // Of images and labels.
+  Payload& image() { return payloads_[0]; }
   const Payload& image() const { return payloads_[0]; }
+  void set_label(std::int64_t label) { payloads_[1].set_number(label); }
   std::int64_t label() const { return payloads_[1].number<std::int64_t>(); }
 
-  void clear() noexcept;                // No field is there; the memory stays.
-  void release() noexcept;              // Nor does the memory.
+  // All fields are absent; the memory stays.
+  void clear() noexcept {
+    for (Payload& payload : payloads_) payload.kind = Payload::Kind::absent;
+  }
+  void release() noexcept;              // The same, and frees the memory.
   std::int64_t bytes() const noexcept;  // Of the buffers.
 
  private:

@@ -161,7 +161,12 @@ void PythonSource::read(std::int64_t index, Sample& sample) const {
     labels_->note(facts_, index, label);
     const auto copy = std::span{buffer}.first(size);
     const bool encoded = number(1) != 0;
-    sample.fill(encoded ? Payload::of_file(copy) : Payload::of_bytes(copy, {number(2), number(3), number(4)}), label);
+    if (encoded) {
+      sample.image().set_file(copy);
+    } else {
+      sample.image().set_pixels(copy, number(2), number(3), number(4));
+    }
+    sample.set_label(label);
   } catch (py::error_already_set& raised) {
     throw SampleException(std::move(raised), sample_name(index));
   }

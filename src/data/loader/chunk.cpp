@@ -120,7 +120,7 @@ class ChunkLoad {
   RamCache* const files_;   // likewise.
   ImageMaker maker_;
   const std::size_t sample_bytes_;
-  std::array<HeldImage, kChunkMax> held_;
+  std::array<int, kChunkMax> divisors_{};  // By which the images are smaller than they were, which a cache may hold so.
   std::array<bool, kChunkMax> readable_{};
   std::size_t read_from_ = 0;   // The first sample of those read ahead together.
   std::exception_ptr failure_;  // Of the last attempt that failed.
@@ -166,7 +166,8 @@ std::int64_t ChunkLoad::read_ahead(std::int64_t begin) {
       break;
     }
     readable_[i] = outcome == Outcome::made;
-    if (readable_[i] && held_[i].form == ImageForm::encoded) waiting += held_[i].bytes.size();
+    const Payload& image = sample_at(i).image();
+    if (readable_[i] && image.form == ImageForm::encoded) waiting += image.bytes.size();
   }
   return at;
 }
@@ -180,7 +181,7 @@ bool ChunkLoad::make_read(std::int64_t begin, std::int64_t end) {
     Outcome outcome = Outcome::corrupt;
     if (readable_[i]) {
       // A file takes a millisecond; pixels are not worth asking.
-      if (held_[i].form == ImageForm::encoded && !is_wanted(i)) return false;
+      if (sample_at(i).image().form == ImageForm::encoded && !is_wanted(i)) return false;
       outcome = attempt(index, [&] { make(index, pass_.draws_of(position_of(i), index), i); });
     }
     if (outcome == Outcome::corrupt) outcome = stand_in(i);
@@ -224,18 +225,21 @@ void ChunkLoad::read(std::int64_t index, std::int64_t drawn_as, std::size_t i) {
   Sample& sample = sample_at(i);
   if (images_ != nullptr || files_ != nullptr) {
     if (const auto kept = find_kept(index, drawn_as)) {
-      held_[i] = *kept;
-      sample.fill(*kept, pass_.source.label(index));
+      sample.image() = kept->image;
+      sample.set_label(pass_.source.label(index));
+      divisors_[i] = kept->divisor;
       ++report_.cache_hits;
       return;
     }
     ++report_.cache_misses;
   }
+  divisors_[i] = 1;
   const SampleLimits limits = pass_.options.limits();
   check_limit(pass_.source, pass_.source.sample_bytes(index), index, limits);
   const auto outline = pass_.source.outline(index);
   if (outline) {
-    sample.fill(*outline, pass_.source.label(index));
+    sample.image() = *outline;
+    sample.set_label(pass_.source.label(index));
     check_sample(pass_.source, pass_.schema, sample, index, limits, /*whole=*/false);
   }
   const bool in_rows = outline && !(images_ != nullptr && maker_.has_room(*outline));
@@ -251,7 +255,6 @@ void ChunkLoad::read(std::int64_t index, std::int64_t drawn_as, std::size_t i) {
     report_.done.add(SamplePass::read, bytes, lies_in(sample.buffer(0), image.bytes) ? bytes : 0);
     check_sample(pass_.source, pass_.schema, sample, index, limits, /*whole=*/true);
   }
-  held_[i] = {image};
   const bool encoded = image.form == ImageForm::encoded;
   if (images_ != nullptr && !in_rows && !encoded) maker_.keep(image, index);
   if (files_ != nullptr && encoded && keep_file(*files_, index, image)) {
@@ -269,7 +272,7 @@ std::optional<HeldImage> ChunkLoad::find_kept(std::int64_t index, std::int64_t d
 
 // The draws are those of the sample that was wanted, so that a sample and the same one in another's place differ.
 void ChunkLoad::make(std::int64_t index, std::int64_t drawn_as, std::size_t i) {
-  maker_.make(held_[i], index, drawn_as, row(i));
+  maker_.make(sample_at(i).image(), divisors_[i], index, drawn_as, row(i));
   Batch::Slot& slot = place_.slot;
   slot.sample_indices[in_slot(i)] = index;
   slot.labels[in_slot(i)] = sample_at(i).label();

@@ -46,7 +46,8 @@ class Pixels final : public Source {
   std::int64_t label(std::int64_t) const override { return 0; }
   std::uint64_t fingerprint() const override { return 0; }
   void read(std::int64_t index, Sample& sample) const override {
-    sample.fill(Payload::of_pixels(images_[static_cast<std::size_t>(index)].pixels, 30, 20, 3), 0);
+    sample.image().set_pixels(images_[static_cast<std::size_t>(index)].pixels, 30, 20, 3);
+    sample.set_label(0);
   }
 
  private:

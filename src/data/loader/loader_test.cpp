@@ -136,7 +136,8 @@ class FakeSource final : public Source {
   void read(std::int64_t index, Sample& sample) const override {
     reads.fetch_add(1);
     if (on_read) on_read(index);
-    sample.fill(Payload::of_pixels(pixels(index), height_, width_, channels_), label(index));
+    sample.image().set_pixels(pixels(index), height_, width_, channels_);
+    sample.set_label(label(index));
     if (change) change(index, sample);
   }
   std::span<const std::uint8_t> pixels(std::int64_t index) const {
@@ -846,13 +847,24 @@ TEST(Loader, ASampleThatIsNotWhatItsSourcePromisedIsNamed) {
     EXPECT_TRUE(epoch.next().has_value());
     return error_of(ErrorCode::corrupt_data, [&] { epoch.next(); });
   };
-  EXPECT_THAT(message_with([](Sample& s) { s.fill(s[0], 10); }), HasSubstr("fake[40]: label 10; wanted 0 to 9"));
-  EXPECT_THAT(message_with([](Sample& s) { s.fill(s[0], -1); }), HasSubstr("fake[40]: label -1"));
+  EXPECT_THAT(message_with([](Sample& s) { s.set_label(10); }), HasSubstr("fake[40]: label 10; wanted 0 to 9"));
+  EXPECT_THAT(message_with([](Sample& s) { s.set_label(-1); }), HasSubstr("fake[40]: label -1"));
   EXPECT_THAT(message_with([](Sample& s) { s[0].sides[1] = 6; }), HasSubstr("fake[40]: 6 x 6 pixels"));
   EXPECT_THAT(message_with([](Sample& s) { s[0].bytes = s[0].bytes.first(89); }), HasSubstr("fake[40]: 89 bytes"));
   EXPECT_THAT(message_with([](Sample& s) { s[1] = Payload::of_number(std::int32_t{3}); }),
               HasSubstr("fake[40]: field labels: a number of 4 bytes; wanted 8, of int64"));
   EXPECT_THAT(message_with([](Sample& s) { s.clear(); }), HasSubstr("fake[40]: field image: absent"));
+}
+
+TEST(Loader, ALabelMayLieInMemoryAsWell) {
+  const std::array<std::int64_t, 10> numbers{0, 1, 2, 3, 4, 5, 6, 7, 8, 9};
+  const auto source = std::make_shared<FakeSource>(20);
+  source->change = [&numbers](std::int64_t index, Sample& sample) {
+    const auto* const at = reinterpret_cast<const std::uint8_t*>(&numbers[static_cast<std::size_t>(index % 10)]);
+    sample[1] = Payload::of_bytes({at, sizeof(std::int64_t)}, {});
+  };
+  Loader changed{source, options_of(8, 0), 1, true}, plain{std::make_shared<FakeSource>(20), options_of(8, 0), 1, true};
+  EXPECT_EQ(digests(changed.epoch(0)), digests(plain.epoch(0)));
 }
 
 // A source of one's own that leaves a field out must not get the one of the sample before.

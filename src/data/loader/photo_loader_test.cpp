@@ -67,7 +67,8 @@ class Files final : public Source {
     std::vector<std::uint8_t>& buffer = sample.buffer(0);
     if (buffer.size() < file.size()) buffer.resize(file.size());
     std::copy(file.begin(), file.end(), buffer.begin());
-    sample.fill(Payload::of_file(std::span{buffer}.first(file.size())), label(index));
+    sample.image().set_file(std::span{buffer}.first(file.size()));
+    sample.set_label(label(index));
   }
 
   std::vector<Bytes> files;
@@ -309,7 +310,8 @@ TEST(PhotoLoader, PixelsInMemoryAreResizedToo) {
     std::int64_t label(std::int64_t) const override { return 0; }
     std::uint64_t fingerprint() const override { return 0; }
     void read(std::int64_t, Sample& sample) const override {
-      sample.fill(Payload::of_pixels(image_.pixels, 30, 20, 1), 0);
+      sample.image().set_pixels(image_.pixels, 30, 20, 1);
+      sample.set_label(0);
     }
     codec::Image image_;
   };
@@ -588,7 +590,8 @@ class MadeImages final : public Source {
     ++reads;
     const int height = of_one_size_ ? 40 : 40 + static_cast<int>(index);
     sample.buffer(0) = codec::photograph(height, 30, 3, static_cast<unsigned>(index)).pixels;
-    sample.fill(Payload::of_pixels(sample.buffer(0), height, 30, 3), label(index));
+    sample.image().set_pixels(sample.buffer(0), height, 30, 3);
+    sample.set_label(label(index));
   }
 
   mutable std::atomic<int> reads{0};
@@ -922,7 +925,8 @@ TEST(OnCorrupt, PixelsOfASourceInMemoryObeyThePolicyToo) {
     std::int64_t label(std::int64_t index) const override { return index == 5 ? 9 : index % 2; }
     std::uint64_t fingerprint() const override { return 0; }
     void read(std::int64_t index, Sample& sample) const override {
-      sample.fill(Payload::of_pixels(pixels_, 2, 2, 1), label(index));
+      sample.image().set_pixels(pixels_, 2, 2, 1);
+      sample.set_label(label(index));
     }
 
    private:

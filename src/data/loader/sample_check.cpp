@@ -48,11 +48,9 @@ void check_payload(const Source& source, const FieldSpec& field, const Payload& 
   if (const auto fault = payload_fault(field, payload, limits)) refuse_sample(*fault, source.sample_name(index));
 }
 
-void check_image(const Source& source, const FieldSpec& field, const Payload& image, std::int64_t index,
-                 const SampleLimits& limits, bool whole) {
+void check_image(const Source& source, const Payload& image, std::int64_t index, const SampleLimits& limits,
+                 bool whole) {
   const bool encoded = image.form == ImageForm::encoded;
-  const bool is_image = image.kind == Payload::Kind::bytes && image.rank == (encoded ? 0 : 3);
-  if (!is_image) return check_payload(source, field, image, index, limits);
   check_limit(source, std::ssize(image.bytes), index, limits);
   if (encoded && source.height() != 0) {
     fail(ErrorCode::internal, "data: {}: its source says {} x {} pixels and gives an encoded image",
@@ -72,8 +70,13 @@ void check_limit(const Source& source, std::int64_t bytes, std::int64_t index, c
 
 void check_sample(const Source& source, const Schema& schema, const Sample& sample, std::int64_t index,
                   const SampleLimits& limits, bool whole) {
-  check_image(source, schema[0], sample[0], index, limits, whole);
-  check_payload(source, schema[1], sample[1], index, limits);
+  const Payload &image = sample[0], &label = sample[1];
+  const bool is_image = image.kind == Payload::Kind::bytes && image.rank == (image.form == ImageForm::encoded ? 0 : 3);
+  if (!is_image) check_payload(source, schema[0], image, index, limits);
+  check_image(source, image, index, limits, whole);
+  const bool is_label =
+      label.kind == Payload::Kind::value && label.rank == 0 && label.value_bytes == sizeof(std::int64_t);
+  if (!is_label) check_payload(source, schema[1], label, index, limits);
   if (sample.label() < 0 || sample.label() >= source.num_classes()) {
     fail(ErrorCode::corrupt_data, "data: {}: label {}; wanted 0 to {}", source.sample_name(index), sample.label(),
          source.num_classes() - 1);

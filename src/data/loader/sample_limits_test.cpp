@@ -142,7 +142,8 @@ class PixelsOfManySizes : public Source {
   void read(std::int64_t index, Sample& sample) const override {
     const int side = side_of(index);
     sample.buffer(0).assign(static_cast<std::size_t>(side) * side * 3, 9);
-    sample.fill(Payload::of_pixels(sample.buffer(0), side, side, 3), label(index));
+    sample.image().set_pixels(sample.buffer(0), side, side, 3);
+    sample.set_label(label(index));
   }
   std::int64_t label(std::int64_t index) const override { return index % 2; }
   std::string sample_name(std::int64_t index) const override { return fmt::format("sample {}", index); }

@@ -23,7 +23,6 @@
 namespace headrace {
 namespace {
 
-using detail::HeldImage;
 using detail::ImageMaker;
 using detail::Making;
 
@@ -139,10 +138,10 @@ class HeldSamples {
       reading_s += seconds_since(begin_ns);
       if (!is_read) continue;
       begin_ns = monotonic_ns();
-      const bool is_made = succeeds([&] { maker.make(held.image, held.index, held.index, rows.next()); });
+      const bool is_made = succeeds([&] { maker.make(held.sample.image(), 1, held.index, held.index, rows.next()); });
       making_s += seconds_since(begin_ns);
       if (!is_made) continue;
-      bytes += std::ssize(held.image.bytes);
+      bytes += std::ssize(held.sample.image().bytes);
       all_.push_back(std::move(held));
     }
   }
@@ -152,7 +151,7 @@ class HeldSamples {
   // Leaves out those that cannot be made.
   void make_each(ImageMaker& maker, BatchRows& rows) {
     std::erase_if(all_, [&](const Held& held) {
-      return !succeeds([&] { maker.make(held.image, held.index, held.index, rows.next()); });
+      return !succeeds([&] { maker.make(held.sample.image(), 1, held.index, held.index, rows.next()); });
     });
   }
 
@@ -160,19 +159,18 @@ class HeldSamples {
   struct Held {
     std::int64_t index;
     Sample sample{};  // Its memory stays where it is when this moves.
-    HeldImage image{};
   };
 
   static void read(const Source& source, const Schema& schema, const SampleLimits& limits, Held& held) {
     detail::check_limit(source, source.sample_bytes(held.index), held.index, limits);
     const auto outline = source.outline(held.index);
     if (outline) {
-      held.sample.fill(*outline, source.label(held.index));
+      held.sample.image() = *outline;
+      held.sample.set_label(source.label(held.index));
     } else {
       source.read(held.index, held.sample);
     }
     detail::check_sample(source, schema, held.sample, held.index, limits, /*whole=*/!outline);
-    held.image = {held.sample.image()};
   }
 
   template <class Step>

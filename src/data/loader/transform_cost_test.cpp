@@ -138,7 +138,8 @@ class OddSource : public Source {
     if (kind_(index) == Kind::interrupted) fail(ErrorCode::cancelled, "broken off");
     const int side = kind_(index) == Kind::small ? 20 : 28;
     sample.buffer(0).assign(static_cast<std::size_t>(side * side), 1);
-    sample.fill(Payload::of_pixels(sample.buffer(0), side, side, 1), 0);
+    sample.image().set_pixels(sample.buffer(0), side, side, 1);
+    sample.set_label(0);
   }
 
   mutable std::vector<std::int64_t> asked_for;  // By one thread.

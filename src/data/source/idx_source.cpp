@@ -183,7 +183,8 @@ class IdxSource final : public Source {
     const auto bytes = static_cast<std::size_t>(height()) * static_cast<std::size_t>(width());
     const auto at = static_cast<std::size_t>(index);
     const std::span image = std::span{images_.values}.subspan(at * bytes, bytes);
-    sample.fill(Payload::of_pixels(image, height(), width(), 1), labels_.values[at]);
+    sample.image().set_pixels(image, height(), width(), 1);
+    sample.set_label(labels_.values[at]);
   }
   std::string sample_name(std::int64_t index) const override { return fmt::format("{}[{}]", images_.name, index); }
   std::int64_t label(std::int64_t index) const override { return labels_.values[static_cast<std::size_t>(index)]; }

@@ -43,7 +43,8 @@ class ImageFiles final : public Source {
       fail(ErrorCode::invalid_argument, "data: sample {}: there are {} samples", index, size());
     }
     const Listing::Image& image = at(index);
-    sample.fill(Payload::of_file(files_.read(name(index), image.size, sample.buffer(0))), image.label);
+    sample.image().set_file(files_.read(name(index), image.size, sample.buffer(0)));
+    sample.set_label(image.label);
   }
   std::optional<ImageSize> image_size(std::int64_t index, std::vector<std::uint8_t>& buffer) const override {
     const std::int64_t size = at(index).size;

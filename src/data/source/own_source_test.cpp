@@ -24,7 +24,8 @@ class Checkerboards : public headrace::Source {
     for (std::int64_t i = 0; i < 64; ++i) {
       buffer[static_cast<std::size_t>(i)] = (i / 8 / square + i % 8 / square) % 2 == 0 ? 0 : 255;
     }
-    sample.fill(headrace::Payload::of_pixels(buffer, 8, 8, 1), square);
+    sample.image().set_pixels(buffer, 8, 8, 1);
+    sample.set_label(square);
   }
   std::int64_t label(std::int64_t index) const override { return 1 + index % 4; }
   std::string sample_name(std::int64_t index) const override { return "board " + std::to_string(index); }

@@ -137,22 +137,22 @@ void PackSource::check_index(std::int64_t index) const {
 
 void PackSource::read(std::int64_t index, Sample& sample) const {
   std::vector<std::uint8_t>& buffer = sample.buffer(0);
-  if (auto image = outline(index)) {
-    image->bytes = read_rows(index, 0, image->height(), buffer);
-    return sample.fill(*image, label(index));
+  check_index(index);
+  sample.set_label(label(index));
+  if (const PackRow& told = row(index); has_blocks(told)) {
+    const auto height = static_cast<int>(told.height);
+    return sample.image().set_pixels(read_rows(index, 0, height, buffer), height, told.width, channels_);
   }
   const Place& place = at(index);
   const PackedBytes read = shards_[place.shard].read(place.row, buffer);
-  const bool encoded = form_ == static_cast<std::uint8_t>(ImageForm::encoded);
-  sample.fill(
-      encoded ? Payload::of_file(read.bytes, read.index) : Payload::of_pixels(read.bytes, height_, width_, channels_),
-      label(index));
+  if (form_ == static_cast<std::uint8_t>(ImageForm::encoded)) return sample.image().set_file(read.bytes, read.index);
+  sample.image().set_pixels(read.bytes, height_, width_, channels_);
 }
 
 std::optional<Payload> PackSource::outline(std::int64_t index) const {
   check_index(index);
   if (!has_blocks(row(index))) return std::nullopt;
-  return Payload::of_pixels({}, static_cast<int>(row(index).height), static_cast<int>(row(index).width), channels_);
+  return Payload::of_pixels({}, row(index).height, row(index).width, channels_);
 }
 
 std::optional<ImageSize> PackSource::image_size(std::int64_t index, std::vector<std::uint8_t>& buffer) const {

@@ -497,7 +497,12 @@ void ProcessSource::Pool::fill(Sample& sample, const ControlMessage& answer, con
   if (size > kSlotKept) worker.slot.release_after(kSlotKept);
   labels_->note(facts_, index, label);
   const auto copy = std::span{buffer}.first(bytes.size());
-  sample.fill(form == 0 ? Payload::of_bytes(copy, {height, width, channels}) : Payload::of_file(copy), label);
+  if (form == 0) {
+    sample.image().set_pixels(copy, height, width, channels);
+  } else {
+    sample.image().set_file(copy);
+  }
+  sample.set_label(label);
 }
 
 void ProcessSource::Pool::note_death(const std::string& death, std::int64_t index) {

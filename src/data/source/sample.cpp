@@ -1,12 +1,6 @@
 #include <headrace/sample.h>
 
-#include <algorithm>
-
 namespace headrace {
-
-void Sample::clear() noexcept {
-  std::fill(payloads_.begin(), payloads_.end(), Payload{});
-}
 
 void Sample::release() noexcept {
   clear();

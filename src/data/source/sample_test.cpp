@@ -27,7 +27,8 @@ TEST(Sample, ReadIntoAgainItAllocatesNothing) {
     sample.clear();
     std::vector<std::uint8_t>& buffer = sample.buffer(0);
     if (buffer.size() < bytes) buffer.resize(bytes);
-    sample.fill(Payload::of_file(std::span{buffer}.first(bytes)), 3);
+    sample.image().set_file(std::span{buffer}.first(bytes));
+    sample.set_label(3);
   };
   read(4096);
   const std::int64_t before = AllocationCount::allocations();
@@ -38,12 +39,10 @@ TEST(Sample, ReadIntoAgainItAllocatesNothing) {
 TEST(Sample, OnceClearedItHasNoFieldAndItsMemory) {
   Sample sample;
   sample.buffer(0).assign(100, 1);
-  sample.fill(Payload::of_file(sample.buffer(0)), 3);
+  sample.image().set_file(sample.buffer(0));
+  sample.set_label(3);
   sample.clear();
-  for (const Payload& payload : sample.payloads()) {
-    EXPECT_EQ(payload.kind, Payload::Kind::absent);
-    EXPECT_TRUE(payload.bytes.empty());
-  }
+  for (const Payload& payload : sample.payloads()) EXPECT_EQ(payload.kind, Payload::Kind::absent);
   EXPECT_GE(sample.bytes(), 100);
   sample.release();
   EXPECT_EQ(sample.bytes(), 0);
@@ -52,7 +51,8 @@ TEST(Sample, OnceClearedItHasNoFieldAndItsMemory) {
 TEST(Sample, AMovedOnesPayloadsPointWhereTheyDid) {
   Sample sample;
   sample.buffer(0).assign(3, 9);
-  sample.fill(Payload::of_pixels(sample.buffer(0), 1, 1, 3), 4);
+  sample.image().set_pixels(sample.buffer(0), 1, 1, 3);
+  sample.set_label(4);
   const Sample moved = std::move(sample);
   EXPECT_EQ(moved.size(), 2U);
   EXPECT_EQ(moved.label(), 4);

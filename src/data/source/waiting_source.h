@@ -39,7 +39,8 @@ class WaitingSource final : public Source {
     inside_.fetch_sub(1);
     std::vector<std::uint8_t>& buffer = sample.buffer(0);
     buffer.assign(static_cast<std::size_t>(side_ * side_), static_cast<std::uint8_t>(index * 31));
-    sample.fill(Payload::of_pixels(buffer, side_, side_, 1), label(index));
+    sample.image().set_pixels(buffer, side_, side_, 1);
+    sample.set_label(label(index));
   }
 
  private:

@@ -90,7 +90,8 @@ ImageMaker::Image ImageMaker::open(std::span<const std::uint8_t> bytes) {
   return {{info.height, info.width}, workspace_.decoder.can_shrink()};
 }
 
-void ImageMaker::make(const HeldImage& held, std::int64_t index, std::int64_t drawn_as, std::span<std::byte> out) {
+void ImageMaker::make(const Payload& held, int divisor, std::int64_t index, std::int64_t drawn_as,
+                      std::span<std::byte> out) {
   SampleRandom random{epoch_.seed, epoch_.epoch, drawn_as};
   if (epoch_.options.transform.size == 0) {
     const codec::Box whole{.y = 0, .x = 0, .height = held.height(), .width = held.width()};
@@ -99,7 +100,7 @@ void ImageMaker::make(const HeldImage& held, std::int64_t index, std::int64_t dr
   }
   const bool encoded = held.form == ImageForm::encoded;
   const std::int64_t begin_ns = encoded ? epoch_.clock() : 0;
-  Image image{{held.height(), held.width()}, false, held.divisor};
+  Image image{{held.height(), held.width()}, false, divisor};
   if (encoded) image = open(held.bytes);
   transform::CropWindow window = crop_of(image, random);
   const transform::NormalizeGeometry geometry = draw_geometry(epoch_, random);

@@ -15,9 +15,9 @@
 
 namespace headrace::detail {
 
-// An image as a worker holds it. One of the cache is pixels of an image of height x width that was decoded `divisor`
-// times smaller.
-struct HeldImage : Payload {
+// An image of the cache: pixels of one of height x width that was decoded `divisor` times smaller.
+struct HeldImage {
+  Payload image;
   int divisor = 1;
 };
 
@@ -42,10 +42,11 @@ class ImageMaker {
   // Whether the cache would keep it.
   bool has_room(const Payload& image) const;
 
-  // Writes the image to `out`, in the epoch's shape and form. The draws are those of sample `drawn_as`. Of pixels
-  // without bytes, as Source::outline() tells of them, the rows that the crop needs are read. Throws Error when the
-  // image cannot be read or decoded; `out` is unfinished then. The bytes are the same with and without a cache.
-  void make(const HeldImage& held, std::int64_t index, std::int64_t drawn_as, std::span<std::byte> out);
+  // Writes the image to `out`, in the epoch's shape and form. `divisor`: HeldImage's, 1 of one that was read. The draws
+  // are those of sample `drawn_as`. Of pixels without bytes, as Source::outline() tells of them, the rows that the crop
+  // needs are read. Throws Error when the image cannot be read or decoded; `out` is unfinished then. The bytes are the
+  // same with and without a cache.
+  void make(const Payload& held, int divisor, std::int64_t index, std::int64_t drawn_as, std::span<std::byte> out);
 
   // So far; read here is what make() read.
   std::int64_t read_ns() const { return read_ns_; }

@@ -52,7 +52,8 @@ class Squares final : public Source {
   int width() const override { return 4; }
   int channels() const override { return 1; }
   void read(std::int64_t index, Sample& sample) const override {
-    sample.fill(Payload::of_pixels(pixels_[static_cast<std::size_t>(index)], 4, 4, 1), index);
+    sample.image().set_pixels(pixels_[static_cast<std::size_t>(index)], 4, 4, 1);
+    sample.set_label(index);
   }
   std::string sample_name(std::int64_t index) const override { return "square " + std::to_string(index); }
   std::int64_t label(std::int64_t index) const override { return index; }

@@ -45,7 +45,8 @@ class Images final : public Source {
   void read(std::int64_t index, Sample& sample) const override {
     const auto bytes = static_cast<std::size_t>(kSide * kSide * channels_);
     const std::span image = std::span{pixels_}.subspan(static_cast<std::size_t>(index) * bytes, bytes);
-    sample.fill(Payload::of_pixels(image, kSide, kSide, channels_), label(index));
+    sample.image().set_pixels(image, kSide, kSide, channels_);
+    sample.set_label(label(index));
   }
   std::string sample_name(std::int64_t index) const override { return "image " + std::to_string(index); }
   std::int64_t label(std::int64_t index) const override { return index % 4; }
