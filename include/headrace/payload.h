@@ -63,6 +63,7 @@ struct Payload {
   void set_file(std::span<const std::uint8_t> file, std::span<const std::uint8_t> index_of_it = {}) noexcept {
     set_data(ImageForm::encoded, file, index_of_it);
     rank = 0;
+    sides = {};
   }
   // Of exactly the field's type: std::int64_t for int64, the bits as std::uint16_t for bfloat16 and float16.
   template <class Number>
