@@ -35,7 +35,7 @@ setup:
 	@tools/setup.sh $(JOB)
 	$(if $(JOB),@$(PYTHON) tools/make_photos.py)
 
-$(BUILD)/build.ninja: CMakePresets.json | setup
+$(BUILD)/build.ninja: CMakePresets.json | $(if $(wildcard $(BUILD)/build.ninja),,setup)
 	cmake --preset release
 
 build: setup $(BUILD)/build.ninja
@@ -74,11 +74,12 @@ docs: build
 format: setup
 	@git ls-files -z '*.h' '*.cpp' | xargs -0 clang-format -i
 
-# Without the Python package, tests and benches. What is configured is installed without set-up, which would give root, by
-# `sudo make install`, a Python environment of its own.
-install: $(if $(wildcard $(BUILD)/build.ninja),,setup $(BUILD)/build.ninja)
+# Without the Python package, tests and benches. Set-up is left out where a build is configured: it would give root, by
+# `sudo make install`, a Python environment of its own. CMake's list of what it wrote would be root's, too.
+install: $(if $(wildcard $(BUILD)/build.ninja),,setup) $(BUILD)/build.ninja
 	@ninja -C $(BUILD) -j $(shell nproc) headrace_main headrace_torch
 	@cmake --install $(BUILD) --prefix "$(PREFIX)" --component cpp
+	@rm -f $(BUILD)/install_manifest_cpp.txt
 
 package: setup
 	@tools/install_check.sh

@@ -66,7 +66,7 @@ inside() {
     mount -t proc proc "$root/proc"
     mount --rbind /sys "$root/sys"
     mount --rbind /dev "$root/dev"
-    exec chroot "$root" "$@"' bare "$root" env -i "${settings[@]}" bash -c "cd /headrace 2>/dev/null || cd /; $*" </dev/null
+    exec chroot "$root" "$@"' bare "$root" env -i "${settings[@]}" bash -c "cd /root/headrace-tree 2>/dev/null || cd /; $*" </dev/null
 }
 
 timed() {
@@ -86,7 +86,7 @@ trap 'rm -rf --one-file-system "$root" "$root.log"' EXIT
 trap 'exit 130' INT
 trap 'exit 143' TERM
 make_debian
-git clone -q "file://$PWD" "$root/headrace"
+git clone -q "file://$PWD" "$root/root/headrace-tree"
 # What a person needs to type `make`; set-up must find the rest missing.
 inside "apt-get -q update && DEBIAN_FRONTEND=noninteractive apt-get -q -y install --no-install-recommends make" >"$root.log" 2>&1 ||
   { tail -n 5 "$root.log" >&2; fail "apt-get does not work inside"; }

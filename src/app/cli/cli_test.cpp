@@ -441,7 +441,8 @@ TEST_F(Folder, DoctorFindsNothingOnAGoodMachineAndGuessesNothing) {
   Machine machine;
   machine.cores_online = machine.cores_usable = 8;
   machine.memory_limit = 16LL << 30;
-  for (const auto& [name, value] : job_variables()) unsetenv(name.c_str());
+  const auto before = job_variables();
+  for (const auto& [name, value] : before) unsetenv(name.c_str());
   setenv("HEADRACE_TORCH", "/opt/venv/lib/python3.11/site-packages/torch", 1);  // As an installed copy wants it.
   EXPECT_THAT(codes(machine_findings(machine, folder_.string())), testing::IsEmpty());
   unsetenv("HEADRACE_TORCH");
@@ -451,6 +452,7 @@ TEST_F(Folder, DoctorFindsNothingOnAGoodMachineAndGuessesNothing) {
   write(folder_ / "proc/loadavg", "3.90 0.1 0.1 1/100 1234\n");
   machine.memory_limit.reset();
   EXPECT_THAT(codes(machine_findings(machine, folder_.string())), testing::IsEmpty());
+  for (const auto& [name, value] : before) setenv(name.c_str(), value.c_str(), 1);
 }
 
 std::string safetensors(const std::string& tensor_bytes, const std::map<std::string, std::string>& texts = {}) {

@@ -77,9 +77,13 @@ std::string loaded_torch_fault() {
   void* library = ::dlopen("libtorch_cpu.so", RTLD_LAZY | RTLD_LOCAL);
   link_map* map = nullptr;
   if (library == nullptr || ::dlinfo(library, RTLD_DI_LINKMAP, &map) != 0) return "";
-  std::error_code ignored;  // Of a file that is gone again: then there is no version.py either.
-  const std::filesystem::path file = std::filesystem::canonical(map->l_name, ignored);
-  std::string fault = torch_fault_in(file.parent_path().parent_path(), HEADRACE_TORCH_VERSION);
+  // Not the file that a link leads to: version.py lies in the package that has the link.
+  const std::filesystem::path folder = std::filesystem::absolute(map->l_name).parent_path().parent_path();
+  std::error_code ignored;  // Then the file is there, and torch_fault_in says why it cannot be read.
+  // An archive of LibTorch without Python has none, and tells its version nowhere.
+  if (std::filesystem::status(folder / "version.py", ignored).type() == std::filesystem::file_type::not_found)
+    return "";
+  std::string fault = torch_fault_in(folder, HEADRACE_TORCH_VERSION);
   if (fault.empty()) return "";
   return fmt::format(
       "{}, which the loader finds by LD_LIBRARY_PATH or a run path; set {} to the folder of the torch package", fault,

@@ -21,7 +21,7 @@ std::string open_torch();
 bool torch_is_named();
 
 // Why the torch package that the loader found without us (LD_LIBRARY_PATH, a run path) is of another version
-// than this program was compiled against; empty: it is of the same, or there is none.
+// than this program was compiled against; empty: it is of the same, there is none, or it has no version.py.
 std::string loaded_torch_fault();
 
 // Why a folder is no torch package of that release, whatever stands behind a "+"; empty: it is one. Error{io} where its
