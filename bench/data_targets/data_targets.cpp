@@ -82,8 +82,8 @@ class Sequential {
 
   // The draws are those of a Loader: crop and flip, in this order, from (seed, epoch, sample).
   std::int64_t make(std::int64_t index) {
-    const Sample sample = source_.read(index, file_);
-    const codec::ImageInfo info = reader_.open(sample.bytes, 3);
+    source_.read(index, sample_);
+    const codec::ImageInfo info = reader_.open(sample_.image().bytes, 3);
     pixels_.resize(static_cast<std::size_t>(info.height) * static_cast<std::size_t>(info.width) * 3);
     reader_.decode({0, 0, info.height, info.width}, pixels_);
     SampleRandom random{kSeed, 0, index};
@@ -93,7 +93,7 @@ class Sequential {
     if (flip) mirror();
     scale();
     normalise();
-    return sample.label;
+    return sample_.label();
   }
 
   void resize(const transform::CropWindow& window, int width) {
@@ -131,7 +131,8 @@ class Sequential {
   DataOptions options_;
   codec::detail::JpegReader reader_;
   transform::Resizer resizer_;
-  std::vector<std::uint8_t> file_, pixels_, resized_;
+  Sample sample_;
+  std::vector<std::uint8_t> pixels_, resized_;
   std::vector<float> values_, images_;
 };
 
@@ -204,8 +205,8 @@ void load(const std::string& folder, const std::string& way, std::int64_t thread
   } else if (state == "cached") {
     run(0);
   } else if (state == "warm") {
-    std::vector<std::uint8_t> file;
-    for (std::int64_t i = 0; i < source->size(); ++i) source->read(i, file);
+    Sample sample;
+    for (std::int64_t i = 0; i < source->size(); ++i) source->read(i, sample);
   } else {
     fail(ErrorCode::invalid_argument, "state {}; wanted cold | warm | cached", state);
   }

@@ -68,8 +68,6 @@ std::pair<std::string, std::string> current_setting(std::string_view key, std::s
 // where both are set, data.num_workers is the number of threads if data.loader is "headrace", else the number of
 // processes.
 std::map<std::string, std::string> current_settings(const std::map<std::string, std::string>& settings);
-// The nearest of `names`, or empty when none is near.
-std::string nearest_name(const std::vector<std::string>& names, std::string_view name);
 // The field of that key; Error{invalid_argument} ends with advice_on_key() when there is none.
 const Field& field_named(const std::vector<Field>& fields, std::string_view key);
 

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <headrace/options/data.h>
+#include <headrace/sample.h>
 
 #include <array>
 #include <cstdint>
@@ -25,23 +26,6 @@ constexpr auto choices(Split) {
 // The split of this name. Error{invalid_argument} begins with `what`, which had it, and names the three.
 Split split_named(std::string_view name, std::string_view what);
 
-enum class ImageForm {
-  pixels,   // uint8, rows top to bottom, channels interleaved (HWC), without padding.
-  encoded,  // A whole JPEG or PNG file.
-};
-
-// Valid as long as its Source and the buffer it was read into.
-struct Sample {
-  std::span<const std::uint8_t> bytes;
-  ImageForm form = ImageForm::pixels;
-  int height = 0;  // Of pixels; 0 when encoded, as only the bytes tell.
-  int width = 0;
-  int channels = 0;
-  std::int64_t label = 0;  // 0 to num_classes - 1.
-  // Of an encoded JPEG, as codec::serialise wrote it; empty: none came with it. It is checked before it is used.
-  std::span<const std::uint8_t> entropy_index{};
-};
-
 // Of an image, in pixels.
 struct ImageSize {
   int height = 0;
@@ -59,19 +43,25 @@ class Source {
   virtual int width() const = 0;
   // 1 grey, 3 RGB. Encoded images of another kind are converted when they are decoded.
   virtual int channels() const = 0;
-  // `buffer` is the caller's and reused: it grows to the largest sample, and a source whose bytes lie in memory already
-  // leaves it alone. Throws Error that names the sample when it cannot be read.
-  virtual Sample read(std::int64_t index, std::vector<std::uint8_t>& buffer) const = 0;
-  // What read() gives of a sample of pixels, but for its bytes, where read_rows() gives a part of them for less than
+  // What every sample is made of, the same for as long as the source lives. By default an image, as told above, and its
+  // label.
+  virtual Schema schema() const { return Schema::image_and_labels(height(), width(), channels()); }
+  // Gives every field of the schema its payload. `sample` is the caller's, used again, and has as many fields, none of
+  // which is there; bytes that do not lie in memory already go into its buffers. Labels are 0 to num_classes() - 1.
+  // Payloads are valid as long as the source and until `sample` is read into again. Throws Error that names the sample
+  // when it cannot be read.
+  virtual void read(std::int64_t index, Sample& sample) const = 0;
+  // What read() gives of an image of pixels, but for its bytes, where read_rows() gives a part of them for less than
   // the whole costs. nullopt: read() it.
-  virtual std::optional<Sample> outline(std::int64_t /*index*/) const { return std::nullopt; }
-  // Rows [first, first + count) of the image that outline() tells of, at least one; buffer and errors as read()'s.
+  virtual std::optional<Payload> outline(std::int64_t /*index*/) const { return std::nullopt; }
+  // Rows [first, first + count) of the image that outline() tells of, at least one. `buffer` is the caller's, used
+  // again; errors as read()'s.
   virtual std::span<const std::uint8_t> read_rows(std::int64_t index, int first, int count,
                                                   std::vector<std::uint8_t>& buffer) const;
   // Whether what read() gives lies in memory as pixels: a cache of decoded images would only hold it twice.
   virtual bool in_memory() const { return false; }
   // Of the image that read() gives, for much less than reading it costs: of a file its header. 0 x 0: that tells
-  // none. nullopt: this source knows them of no sample before it is read. Buffer and errors as read()'s.
+  // none. nullopt: this source knows them of no sample before it is read. Buffer and errors as read_rows()'s.
   virtual std::optional<ImageSize> image_size(std::int64_t index, std::vector<std::uint8_t>& buffer) const;
   // The label that read() gives, without reading. `index` is not checked.
   virtual std::int64_t label(std::int64_t index) const = 0;

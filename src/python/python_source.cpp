@@ -100,13 +100,11 @@ ErrorCode code_of(const py::error_already_set& raised) {
 
 SourceFacts facts_of(const py::object& reader, const std::string& name, bool sizes_vary) {
   const auto number = [&reader](const char* attribute) { return reader.attr(attribute).cast<std::int64_t>(); };
-  const auto side = [&](const char* attribute) { return sizes_vary ? 0 : static_cast<int>(number(attribute)); };
+  const auto side = [&](const char* attribute) { return sizes_vary ? 0 : number(attribute); };
   SourceFacts facts{.name = name,
                     .size = number("size"),
                     .classes = number("classes"),
-                    .height = side("height"),
-                    .width = side("width"),
-                    .channels = static_cast<int>(number("channels")),
+                    .schema = schema_of_images(name, side("height"), side("width"), number("channels")),
                     .labels = {}};
   if (facts.classes == -1) facts.classes = SourceFacts::kUnknownClasses;
   const py::object labels = reader.attr("labels");
@@ -147,25 +145,28 @@ PythonSource::~PythonSource() {
   read_ = py::object();
 }
 
-Sample PythonSource::read(std::int64_t index, std::vector<std::uint8_t>& buffer) const {
+void PythonSource::read(std::int64_t index, Sample& sample) const {
   const GatePass pass{facts_.name};
   thread_local const KeptThreadState kept_state;
   const py::gil_scoped_acquire held;
   try {
-    const py::tuple sample = read_(index);
-    const auto number = [&sample](std::size_t place) { return sample[place].cast<std::int64_t>(); };
-    const py::buffer_info bytes = py::buffer(sample[0]).request();
+    const py::tuple given = read_(index);
+    const auto number = [&given](std::size_t place) { return given[place].cast<std::int64_t>(); };
+    const py::buffer_info bytes = py::buffer(given[0]).request();
     const auto size = static_cast<std::size_t>(bytes.size * bytes.itemsize);
+    std::vector<std::uint8_t>& buffer = sample.buffer(0);
     if (buffer.size() < size) buffer.resize(size);
     std::memcpy(buffer.data(), bytes.ptr, size);
     const std::int64_t label = number(5);
     labels_->note(facts_, index, label);
-    return {.bytes = std::span{buffer}.first(size),
-            .form = number(1) == 0 ? ImageForm::pixels : ImageForm::encoded,
-            .height = static_cast<int>(number(2)),
-            .width = static_cast<int>(number(3)),
-            .channels = static_cast<int>(number(4)),
-            .label = label};
+    const auto copy = std::span{buffer}.first(size);
+    const bool encoded = number(1) != 0;
+    if (encoded) {
+      sample.image().set_file(copy);
+    } else {
+      sample.image().set_pixels(copy, number(2), number(3), number(4));
+    }
+    sample.set_label(label);
   } catch (py::error_already_set& raised) {
     throw SampleException(std::move(raised), sample_name(index));
   }

@@ -38,10 +38,11 @@ class PythonSource : public Source {
 
   std::int64_t size() const override { return facts_.size; }
   std::int64_t num_classes() const override { return facts_.classes; }
-  int height() const override { return facts_.height; }
-  int width() const override { return facts_.width; }
-  int channels() const override { return facts_.channels; }
-  Sample read(std::int64_t index, std::vector<std::uint8_t>& buffer) const override;
+  int height() const override { return facts_.height(); }
+  int width() const override { return facts_.width(); }
+  int channels() const override { return facts_.channels(); }
+  Schema schema() const override { return facts_.schema; }
+  void read(std::int64_t index, Sample& sample) const override;
   std::int64_t label(std::int64_t index) const override { return labels_->at(index); }
   std::string sample_name(std::int64_t index) const override { return sample_name_of(facts_, index); }
   std::uint64_t fingerprint() const override { return fingerprint_of(facts_); }

@@ -12,6 +12,7 @@
 #include "app/recipe/recipe.h"
 #include "core/base/build_info.h"
 #include "core/base/fail.h"
+#include "core/base/nearest_name.h"
 #include "core/hardware/machine.h"
 
 namespace headrace {

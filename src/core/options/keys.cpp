@@ -5,29 +5,11 @@
 #include <iterator>
 
 #include "core/base/fail.h"
+#include "core/base/nearest_name.h"
 #include "core/options/keys.h"
 
 namespace headrace {
 namespace {
-
-// Insertions, deletions, replacements and swaps of neighbours that lead from one text to the other ("optimal string
-// alignment"). Texts beyond 64 characters are nobody's typing error: they are as far apart as they are long.
-std::size_t edit_distance(std::string_view a, std::string_view b) {
-  if (a.size() > 64 || b.size() > 64) return std::max(a.size(), b.size());
-  std::vector<std::size_t> before_last(b.size() + 1), last(b.size() + 1), row(b.size() + 1);
-  for (std::size_t j = 0; j <= b.size(); ++j) row[j] = j;
-  for (std::size_t i = 1; i <= a.size(); ++i) {
-    before_last = last;
-    last = row;
-    row[0] = i;
-    for (std::size_t j = 1; j <= b.size(); ++j) {
-      row[j] = std::min({last[j] + 1, row[j - 1] + 1, last[j - 1] + (a[i - 1] == b[j - 1] ? 0U : 1U)});
-      if (i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1])
-        row[j] = std::min(row[j], before_last[j - 2] + 1);
-    }
-  }
-  return row.back();
-}
 
 std::string_view last_part(std::string_view key) {
   const std::size_t dot = key.rfind('.');
@@ -168,10 +150,6 @@ bool is_synonym(std::string_view word, std::string_view key) {
                      [&](const Synonym& synonym) { return synonym.word == word && is_short_for(key, synonym.key); });
 }
 
-std::size_t edits_allowed(std::string_view text) {
-  return std::max<std::size_t>(1, text.size() / 3);
-}
-
 }  // namespace
 
 std::string table_of(std::string_view key) {
@@ -209,19 +187,6 @@ std::map<std::string, std::string> current_settings(const std::map<std::string, 
     }
   }
   return current;
-}
-
-std::string nearest_name(const std::vector<std::string>& names, std::string_view name) {
-  std::string nearest;
-  std::size_t distance_min = edits_allowed(name) + 1;
-  for (const std::string& known : names) {
-    const std::size_t distance = edit_distance(known, name);
-    if (distance < distance_min) {
-      distance_min = distance;
-      nearest = known;
-    }
-  }
-  return nearest;
 }
 
 std::string nearest_key(const std::vector<Field>& fields, std::string_view key) {

@@ -15,8 +15,9 @@
 #include <sstream>
 
 #include "core/base/fail.h"
+#include "core/base/nearest_name.h"
+#include "core/base/utf8.h"
 #include "core/options/keys.h"
-#include "core/options/utf8.h"
 
 namespace headrace {
 namespace {

@@ -32,9 +32,7 @@ class Resized final : public Source {
   int height() const override { return 0; }
   int width() const override { return 0; }
   int channels() const override { return 3; }
-  Sample read(std::int64_t index, std::vector<std::uint8_t>& buffer) const override {
-    return source_.read(index, buffer);
-  }
+  void read(std::int64_t index, Sample& sample) const override { source_.read(index, sample); }
   std::optional<ImageSize> image_size(std::int64_t index, std::vector<std::uint8_t>& buffer) const override {
     const ImageSize sides = source_.image_size(index, buffer).value();
     if (!resized_) return sides;

@@ -48,7 +48,7 @@ class ShapedSource : public Source {
   int height() const override { return 0; }
   int width() const override { return 0; }
   int channels() const override { return 3; }
-  Sample read(std::int64_t, std::vector<std::uint8_t>&) const override { return {}; }
+  void read(std::int64_t, Sample&) const override {}
   std::optional<ImageSize> image_size(std::int64_t index, std::vector<std::uint8_t>&) const override {
     return shapes[static_cast<std::size_t>(index)];
   }

@@ -90,7 +90,7 @@ class ChunkLoad {
   template <class Work>
   Outcome attempt(std::int64_t index, const Work& work);
   void read(std::int64_t index, std::int64_t drawn_as, std::size_t i);
-  std::optional<HeldSample> find_kept(std::int64_t index, std::int64_t drawn_as) const;
+  std::optional<HeldImage> find_kept(std::int64_t index, std::int64_t drawn_as) const;
   void make(std::int64_t index, std::int64_t drawn_as, std::size_t i);
   bool note_corrupt(std::int64_t index) noexcept;
   std::int64_t read_ahead(std::int64_t begin);
@@ -106,6 +106,8 @@ class ChunkLoad {
   std::int64_t position_of(std::size_t i) const {
     return pass_.batch_sampler.position_of(slice_, static_cast<std::int64_t>(in_slot(i)));
   }
+  // Of those read ahead together.
+  Sample& sample_at(std::size_t i) const { return workspace_.samples[i - read_from_]; }
   std::span<std::byte> row(std::size_t i) const {
     return place_.slot.images.subspan(in_slot(i) * sample_bytes_, sample_bytes_);
   }
@@ -118,7 +120,7 @@ class ChunkLoad {
   RamCache* const files_;   // likewise.
   ImageMaker maker_;
   const std::size_t sample_bytes_;
-  std::array<HeldSample, kChunkMax> samples_;
+  std::array<int, kChunkMax> divisors_{};  // By which the images are smaller than they were, which a cache may hold so.
   std::array<bool, kChunkMax> readable_{};
   std::size_t read_from_ = 0;   // The first sample of those read ahead together.
   std::exception_ptr failure_;  // Of the last attempt that failed.
@@ -164,7 +166,8 @@ std::int64_t ChunkLoad::read_ahead(std::int64_t begin) {
       break;
     }
     readable_[i] = outcome == Outcome::made;
-    if (readable_[i] && samples_[i].form == ImageForm::encoded) waiting += samples_[i].bytes.size();
+    const Payload& image = sample_at(i).image();
+    if (readable_[i] && image.form == ImageForm::encoded) waiting += image.bytes.size();
   }
   return at;
 }
@@ -178,7 +181,7 @@ bool ChunkLoad::make_read(std::int64_t begin, std::int64_t end) {
     Outcome outcome = Outcome::corrupt;
     if (readable_[i]) {
       // A file takes a millisecond; pixels are not worth asking.
-      if (samples_[i].form == ImageForm::encoded && !is_wanted(i)) return false;
+      if (sample_at(i).image().form == ImageForm::encoded && !is_wanted(i)) return false;
       outcome = attempt(index, [&] { make(index, pass_.draws_of(position_of(i), index), i); });
     }
     if (outcome == Outcome::corrupt) outcome = stand_in(i);
@@ -219,52 +222,60 @@ bool ChunkLoad::note_corrupt(std::int64_t index) noexcept try {
 }
 
 void ChunkLoad::read(std::int64_t index, std::int64_t drawn_as, std::size_t i) {
+  Sample& sample = sample_at(i);
   if (images_ != nullptr || files_ != nullptr) {
     if (const auto kept = find_kept(index, drawn_as)) {
-      samples_[i] = *kept;
+      sample.image() = kept->image;
+      sample.set_label(pass_.source.label(index));
+      divisors_[i] = kept->divisor;
       ++report_.cache_hits;
       return;
     }
     ++report_.cache_misses;
   }
+  divisors_[i] = 1;
   const SampleLimits limits = pass_.options.limits();
   check_limit(pass_.source, pass_.source.sample_bytes(index), index, limits);
   const auto outline = pass_.source.outline(index);
-  if (outline) check_sample(pass_.source, *outline, index, limits, /*whole=*/false);
-  const bool in_rows = outline && !(images_ != nullptr && maker_.has_room(*outline));
-  std::vector<std::uint8_t>& buffer = workspace_.files[i - read_from_];
-  samples_[i] = {in_rows ? *outline : pass_.source.read(index, buffer)};
-  ++report_.read;
-  report_.read_bytes += std::ssize(samples_[i].bytes);
-  if (!in_rows) {
-    const std::int64_t bytes = std::ssize(samples_[i].bytes);
-    report_.done.add(SamplePass::read, bytes, lies_in(buffer, samples_[i].bytes) ? bytes : 0);
-    check_sample(pass_.source, samples_[i], index, limits, /*whole=*/true);
+  if (outline) {
+    sample.image() = *outline;
+    sample.set_label(pass_.source.label(index));
+    check_sample(pass_.source, pass_.schema, sample, index, limits, /*whole=*/false);
   }
-  const bool encoded = samples_[i].form == ImageForm::encoded;
-  if (images_ != nullptr && !in_rows && !encoded) maker_.keep(samples_[i], index);
-  if (files_ != nullptr && encoded && keep_file(*files_, index, samples_[i])) {
-    const std::int64_t kept = std::ssize(samples_[i].bytes) + std::ssize(samples_[i].entropy_index);
+  const bool in_rows = outline && !(images_ != nullptr && maker_.has_room(*outline));
+  if (!in_rows) {
+    sample.clear();
+    pass_.source.read(index, sample);
+  }
+  const Payload& image = sample.image();
+  ++report_.read;
+  report_.read_bytes += std::ssize(image.bytes);
+  if (!in_rows) {
+    const std::int64_t bytes = std::ssize(image.bytes);
+    report_.done.add(SamplePass::read, bytes, lies_in(sample.buffer(0), image.bytes) ? bytes : 0);
+    check_sample(pass_.source, pass_.schema, sample, index, limits, /*whole=*/true);
+  }
+  const bool encoded = image.form == ImageForm::encoded;
+  if (images_ != nullptr && !in_rows && !encoded) maker_.keep(image, index);
+  if (files_ != nullptr && encoded && keep_file(*files_, index, image)) {
+    const std::int64_t kept = std::ssize(image.bytes) + std::ssize(image.entropy_index);
     report_.done.add(SamplePass::keep, kept, kept);
   }
-  start_fetching(samples_[i].bytes);
+  start_fetching(image.bytes);
 }
 
-std::optional<HeldSample> ChunkLoad::find_kept(std::int64_t index, std::int64_t drawn_as) const {
+std::optional<HeldImage> ChunkLoad::find_kept(std::int64_t index, std::int64_t drawn_as) const {
   if (images_ != nullptr) return maker_.find(index, drawn_as);
   const auto file = find_file(*files_, index);
-  if (!file) return std::nullopt;
-  HeldSample sample{*file};
-  sample.label = pass_.source.label(index);
-  return sample;
+  return file ? std::optional{HeldImage{*file}} : std::nullopt;
 }
 
 // The draws are those of the sample that was wanted, so that a sample and the same one in another's place differ.
 void ChunkLoad::make(std::int64_t index, std::int64_t drawn_as, std::size_t i) {
-  maker_.make(samples_[i], index, drawn_as, row(i));
+  maker_.make(sample_at(i).image(), divisors_[i], index, drawn_as, row(i));
   Batch::Slot& slot = place_.slot;
   slot.sample_indices[in_slot(i)] = index;
-  slot.labels[in_slot(i)] = samples_[i].label;
+  slot.labels[in_slot(i)] = sample_at(i).label();
   slot.valid[in_slot(i)] = static_cast<std::int64_t>(in_slot(i)) < slice_.counted ? 1 : 0;
 }
 

@@ -36,6 +36,14 @@ const Source& checked(const std::shared_ptr<const Source>& source) {
   return *source;
 }
 
+Schema checked(Schema schema) {
+  if (!schema.is_image_and_labels()) {
+    fail(ErrorCode::unsupported, "data: the source gives {}; wanted image and labels, which batches hold",
+         schema.text());
+  }
+  return schema;
+}
+
 // An evaluation leaves nothing out.
 LastBatch last_batch_of(const DataOptions& options, bool training) {
   return options.last_batch == LastBatch::drop && !training ? LastBatch::keep : options.last_batch;
@@ -75,6 +83,7 @@ Loader::Impl::Impl(std::shared_ptr<const Source> from, DataOptions how, std::uin
       seed(run_seed),
       training(for_training),
       shape(batch_shape(*source, options.transform)),
+      schema(checked(source->schema())),
       table(transform::make_normalize_table(options.transform.mean, options.transform.std, shape.channels)),
       order(*source, options, seed, training),
       batches(count_batches(sampler_from(0), source->size(), options)),
@@ -85,6 +94,7 @@ Loader::Impl::Impl(std::shared_ptr<const Source> from, DataOptions how, std::uin
                                                memory_limit)),
       blocked_ns(std::make_shared<std::atomic<std::int64_t>>(0)),
       indices(*source, options.index),
+      own_workspace(schema.size()),
       prefetch(first_prefetch()),
       threads_wanted(options.num_workers),
       prefetch_wanted(options.prefetch_batches),
@@ -162,7 +172,8 @@ std::unique_ptr<Epoch::Impl> Loader::Impl::begin(std::optional<Place> from) {
                         policy_of(options, training),
                         detail::EpochOrder{order, place.epoch},
                         order.repeats(),
-                        batch_sampler});
+                        batch_sampler,
+                        schema});
     pass_left = state->left;
   }
   place_wanted.reset();

@@ -45,12 +45,9 @@ class Pixels final : public Source {
   std::string sample_name(std::int64_t index) const override { return fmt::format("pixels[{}]", index); }
   std::int64_t label(std::int64_t) const override { return 0; }
   std::uint64_t fingerprint() const override { return 0; }
-  Sample read(std::int64_t index, std::vector<std::uint8_t>&) const override {
-    return {.bytes = images_[static_cast<std::size_t>(index)].pixels,
-            .form = ImageForm::pixels,
-            .height = 30,
-            .width = 20,
-            .channels = 3};
+  void read(std::int64_t index, Sample& sample) const override {
+    sample.image().set_pixels(images_[static_cast<std::size_t>(index)].pixels, 30, 20, 3);
+    sample.set_label(0);
   }
 
  private:
@@ -72,12 +69,13 @@ class Unfused {
   // As it lies in a batch.
   Bytes make(std::int64_t epoch, std::int64_t index) {
     SampleRandom random{kSeed, epoch, index};
-    std::vector<std::uint8_t> buffer;
-    const Sample sample = source_.read(index, buffer);
-    Bytes now(sample.bytes.begin(), sample.bytes.end());
+    Sample sample;
+    source_.read(index, sample);
+    const Payload& image = sample.image();
+    Bytes now(image.bytes.begin(), image.bytes.end());
     note("read", now.size(), source_.in_memory() ? 0 : now.size());
-    height_ = sample.height, width_ = sample.width, channels_ = source_.channels();
-    if (sample.form == ImageForm::encoded) now = decode(now);
+    height_ = image.height(), width_ = image.width(), channels_ = source_.channels();
+    if (image.form == ImageForm::encoded) now = decode(now);
     if (transform_.size > 0) now = resize(now, random);
     if (training_ && transform_.pad > 0) now = place(now, random);
     if (training_ && transform_.flip_probability > 0 && random.uniform() < transform_.flip_probability) now = flip(now);
@@ -466,8 +464,8 @@ TEST_F(PackPlans, RowsThatACropDoesNotNeedAreNotRead) {
   const LoaderPlan plan = loader.explain();
   double whole = 0;
   for (std::int64_t i = 0; i < source->size(); ++i) {
-    const Sample image = source->outline(i).value();
-    whole += 3.0 * image.height * image.width / 36;
+    const Payload image = source->outline(i).value();
+    whole += 3.0 * image.height() * image.width() / 36;
   }
   EXPECT_EQ(plan.passes.front().samples, 36);
   EXPECT_LT(plan.passes.front().bytes_in.value(), whole);

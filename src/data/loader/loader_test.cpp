@@ -133,17 +133,12 @@ class FakeSource final : public Source {
   std::string sample_name(std::int64_t index) const override { return fmt::format("fake[{}]", index); }
   std::int64_t label(std::int64_t index) const override { return index % 10; }
   std::uint64_t fingerprint() const override { return xxh3(std::as_bytes(std::span{pixels_})); }
-  Sample read(std::int64_t index, std::vector<std::uint8_t>& /*buffer*/) const override {
+  void read(std::int64_t index, Sample& sample) const override {
     reads.fetch_add(1);
     if (on_read) on_read(index);
-    Sample sample{.bytes = pixels(index),
-                  .form = ImageForm::pixels,
-                  .height = height_,
-                  .width = width_,
-                  .channels = channels_,
-                  .label = label(index)};
+    sample.image().set_pixels(pixels(index), height_, width_, channels_);
+    sample.set_label(label(index));
     if (change) change(index, sample);
-    return sample;
   }
   std::span<const std::uint8_t> pixels(std::int64_t index) const {
     const auto bytes = static_cast<std::size_t>(height_ * width_ * channels_);
@@ -852,10 +847,76 @@ TEST(Loader, ASampleThatIsNotWhatItsSourcePromisedIsNamed) {
     EXPECT_TRUE(epoch.next().has_value());
     return error_of(ErrorCode::corrupt_data, [&] { epoch.next(); });
   };
-  EXPECT_THAT(message_with([](Sample& s) { s.label = 10; }), HasSubstr("fake[40]: label 10; wanted 0 to 9"));
-  EXPECT_THAT(message_with([](Sample& s) { s.label = -1; }), HasSubstr("fake[40]: label -1"));
-  EXPECT_THAT(message_with([](Sample& s) { s.width = 6; }), HasSubstr("fake[40]: 6 x 6 pixels"));
-  EXPECT_THAT(message_with([](Sample& s) { s.bytes = s.bytes.first(89); }), HasSubstr("fake[40]: 89 bytes"));
+  EXPECT_THAT(message_with([](Sample& s) { s.set_label(10); }), HasSubstr("fake[40]: label 10; wanted 0 to 9"));
+  EXPECT_THAT(message_with([](Sample& s) { s.set_label(-1); }), HasSubstr("fake[40]: label -1"));
+  EXPECT_THAT(message_with([](Sample& s) { s[0].sides[1] = 6; }), HasSubstr("fake[40]: 6 x 6 pixels"));
+  EXPECT_THAT(message_with([](Sample& s) { s[0].bytes = s[0].bytes.first(89); }), HasSubstr("fake[40]: 89 bytes"));
+  EXPECT_THAT(message_with([](Sample& s) { s[1] = Payload::of_number(std::int32_t{3}); }),
+              HasSubstr("fake[40]: field labels: a number of 4 bytes; wanted 8, of int64"));
+  EXPECT_THAT(message_with([](Sample& s) { s.clear(); }), HasSubstr("fake[40]: field image: absent"));
+}
+
+TEST(Loader, ALabelMayLieInMemoryAsWell) {
+  const std::array<std::int64_t, 10> numbers{0, 1, 2, 3, 4, 5, 6, 7, 8, 9};
+  const auto source = std::make_shared<FakeSource>(20);
+  source->change = [&numbers](std::int64_t index, Sample& sample) {
+    const auto* const at = reinterpret_cast<const std::uint8_t*>(&numbers[static_cast<std::size_t>(index % 10)]);
+    sample[1] = Payload::of_bytes({at, sizeof(std::int64_t)}, {});
+  };
+  Loader changed{source, options_of(8, 0), 1, true}, plain{std::make_shared<FakeSource>(20), options_of(8, 0), 1, true};
+  EXPECT_EQ(digests(changed.epoch(0)), digests(plain.epoch(0)));
+}
+
+// A source of one's own that leaves a field out must not get the one of the sample before.
+TEST(Loader, AFieldThatReadLeavesOutIsNotThatOfAnEarlierSample) {
+  class LeavesOut final : public Source {
+   public:
+    std::int64_t size() const override { return 64; }
+    std::int64_t num_classes() const override { return 10; }
+    int height() const override { return 1; }
+    int width() const override { return 1; }
+    int channels() const override { return 1; }
+    std::string sample_name(std::int64_t index) const override { return fmt::format("left[{}]", index); }
+    std::int64_t label(std::int64_t) const override { return 0; }
+    std::uint64_t fingerprint() const override { return 1; }
+    void read(std::int64_t index, Sample& sample) const override {
+      sample[0] = Payload::of_pixels(pixel_, 1, 1, 1);
+      if (index != 40) sample[1] = Payload::of_number(label(index));
+    }
+
+   private:
+    const std::array<std::uint8_t, 1> pixel_{7};
+  };
+  Loader loader{std::make_shared<LeavesOut>(), options_of(16, 0), 1, false};
+  auto epoch = loader.epoch(0);
+  EXPECT_TRUE(epoch.next().has_value());
+  EXPECT_TRUE(epoch.next().has_value());
+  EXPECT_THAT(error_of(ErrorCode::corrupt_data, [&] { epoch.next(); }), HasSubstr("left[40]: field labels: absent"));
+}
+
+TEST(Loader, FieldsThatNoBatchHoldsAreRefusedByName) {
+  class WithBoxes final : public Source {
+   public:
+    std::int64_t size() const override { return 64; }
+    std::int64_t num_classes() const override { return 10; }
+    int height() const override { return 1; }
+    int width() const override { return 1; }
+    int channels() const override { return 1; }
+    Schema schema() const override {
+      const Schema plain = Source::schema();
+      return Schema{{plain[0], plain[1], {.name = "boxes", .dtype = DType::f32, .shape = {kRagged, 4}}}};
+    }
+    std::string sample_name(std::int64_t index) const override { return fmt::format("boxes[{}]", index); }
+    std::int64_t label(std::int64_t) const override { return 0; }
+    std::uint64_t fingerprint() const override { return 1; }
+    void read(std::int64_t, Sample&) const override {}
+  };
+  const auto source = std::make_shared<WithBoxes>();
+  EXPECT_THAT(error_of(ErrorCode::unsupported,
+                       [&] {
+                         Loader{source, options_of(16, 0), 1, false};
+                       }),
+              AllOf(HasSubstr("labels int64 (); boxes float32 (-1, 4)"), HasSubstr("wanted image and labels")));
 }
 
 TEST(Loader, LeavingEarlyWaitsForNoBatchAndLeavesNobodyReading) {

@@ -56,7 +56,7 @@ void Loader::Impl::add_worker() {
   const std::int64_t worker = threads;
   const auto place = static_cast<std::size_t>(worker);
   if (std::ssize(workers) <= worker) workers.emplace_back();
-  auto workspace = std::make_unique<Workspace>();
+  auto workspace = std::make_unique<Workspace>(schema.size());
   {
     std::lock_guard lock(mutex);
     if (std::ssize(runs) <= worker) runs.push_back(false);

@@ -32,7 +32,7 @@ class ListedSource final : public Source {
   int height() const override { return 1; }
   int width() const override { return 1; }
   int channels() const override { return 1; }
-  Sample read(std::int64_t, std::vector<std::uint8_t>&) const override { return {}; }
+  void read(std::int64_t, Sample&) const override {}
   // Of 100: 60, 30, 9 and 1.
   std::int64_t label(std::int64_t index) const override {
     const std::int64_t place = index % 100;

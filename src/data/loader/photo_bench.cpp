@@ -75,10 +75,11 @@ void decode_all(const Source& source, std::int64_t threads) {
   for (std::int64_t t = 0; t < threads; ++t) {
     workers.emplace_back([&] {
       codec::detail::JpegReader reader;
-      std::vector<std::uint8_t> file, pixels;
+      Sample sample;
+      std::vector<std::uint8_t> pixels;
       for (std::int64_t i = next++; i < source.size(); i = next++) {
-        const Sample sample = source.read(i, file);
-        const codec::ImageInfo info = reader.open(sample.bytes, 3);
+        source.read(i, sample);
+        const codec::ImageInfo info = reader.open(sample.image().bytes, 3);
         const auto size = static_cast<std::size_t>(info.height) * static_cast<std::size_t>(info.width) * 3;
         pixels.resize(std::max(pixels.size(), size));
         reader.decode({0, 0, info.height, info.width}, std::span{pixels}.first(size));

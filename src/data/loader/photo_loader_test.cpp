@@ -60,13 +60,15 @@ class Files final : public Source {
   std::string sample_name(std::int64_t index) const override { return fmt::format("file[{}]", index); }
   std::int64_t label(std::int64_t index) const override { return index % kClasses; }
   std::uint64_t fingerprint() const override { return files.size(); }
-  Sample read(std::int64_t index, std::vector<std::uint8_t>& buffer) const override {
+  void read(std::int64_t index, Sample& sample) const override {
     reads.fetch_add(1);
     if (on_read) on_read(index);
     const Bytes& file = files[static_cast<std::size_t>(index)];
+    std::vector<std::uint8_t>& buffer = sample.buffer(0);
     if (buffer.size() < file.size()) buffer.resize(file.size());
     std::copy(file.begin(), file.end(), buffer.begin());
-    return {.bytes = std::span{buffer}.first(file.size()), .form = ImageForm::encoded, .label = label(index)};
+    sample.image().set_file(std::span{buffer}.first(file.size()));
+    sample.set_label(label(index));
   }
 
   std::vector<Bytes> files;
@@ -307,8 +309,9 @@ TEST(PhotoLoader, PixelsInMemoryAreResizedToo) {
     std::string sample_name(std::int64_t index) const override { return fmt::format("pixels[{}]", index); }
     std::int64_t label(std::int64_t) const override { return 0; }
     std::uint64_t fingerprint() const override { return 0; }
-    Sample read(std::int64_t, std::vector<std::uint8_t>&) const override {
-      return {.bytes = image_.pixels, .form = ImageForm::pixels, .height = 30, .width = 20, .channels = 1};
+    void read(std::int64_t, Sample& sample) const override {
+      sample.image().set_pixels(image_.pixels, 30, 20, 1);
+      sample.set_label(0);
     }
     codec::Image image_;
   };
@@ -583,16 +586,12 @@ class MadeImages final : public Source {
   std::string sample_name(std::int64_t index) const override { return fmt::format("made[{}]", index); }
   std::int64_t label(std::int64_t index) const override { return index % 3; }
   std::uint64_t fingerprint() const override { return 0; }
-  Sample read(std::int64_t index, std::vector<std::uint8_t>& buffer) const override {
+  void read(std::int64_t index, Sample& sample) const override {
     ++reads;
     const int height = of_one_size_ ? 40 : 40 + static_cast<int>(index);
-    buffer = codec::photograph(height, 30, 3, static_cast<unsigned>(index)).pixels;
-    return {.bytes = buffer,
-            .form = ImageForm::pixels,
-            .height = height,
-            .width = 30,
-            .channels = 3,
-            .label = label(index)};
+    sample.buffer(0) = codec::photograph(height, 30, 3, static_cast<unsigned>(index)).pixels;
+    sample.image().set_pixels(sample.buffer(0), height, 30, 3);
+    sample.set_label(label(index));
   }
 
   mutable std::atomic<int> reads{0};
@@ -925,9 +924,9 @@ TEST(OnCorrupt, PixelsOfASourceInMemoryObeyThePolicyToo) {
     std::string sample_name(std::int64_t index) const override { return fmt::format("odd[{}]", index); }
     std::int64_t label(std::int64_t index) const override { return index == 5 ? 9 : index % 2; }
     std::uint64_t fingerprint() const override { return 0; }
-    Sample read(std::int64_t index, std::vector<std::uint8_t>&) const override {
-      return {
-          .bytes = pixels_, .form = ImageForm::pixels, .height = 2, .width = 2, .channels = 1, .label = label(index)};
+    void read(std::int64_t index, Sample& sample) const override {
+      sample.image().set_pixels(pixels_, 2, 2, 1);
+      sample.set_label(label(index));
     }
 
    private:

@@ -4,6 +4,7 @@
 #include <cstddef>
 
 #include "core/base/fail.h"
+#include "data/source/payload_check.h"
 #include "media/codec/decode.h"
 
 namespace headrace::detail {
@@ -12,36 +13,51 @@ namespace {
 static_assert(SampleLimits{}.pixels == codec::kPixelsMax,
               "who decodes by default and who loads refuse the same images");
 
-void check_sides(const Source& source, const Sample& sample, std::int64_t index, const SampleLimits& limits) {
+// Payload::height() and the like are of an image that fits: those of one that does not may be any.
+void check_sides(const Source& source, const Payload& image, std::int64_t index, const SampleLimits& limits) {
+  const std::int64_t height = image.sides[0], width = image.sides[1], channels = image.sides[2];
   if (source.height() == 0) {  // Each image has a size of its own.
-    const bool sides_fit =
-        std::min(sample.height, sample.width) >= 1 && std::max(sample.height, sample.width) <= codec::kSideMax;
-    if (!sides_fit || sample.channels != source.channels()) {
+    const bool sides_fit = std::min(height, width) >= 1 && std::max(height, width) <= codec::kSideMax;
+    if (!sides_fit || channels != source.channels()) {
       fail(ErrorCode::corrupt_data, "data: {}: {} x {} pixels of {} channels; wanted sides of 1 to {} and {} channels",
-           source.sample_name(index), sample.height, sample.width, sample.channels, codec::kSideMax, source.channels());
+           source.sample_name(index), height, width, channels, codec::kSideMax, source.channels());
     }
-  } else if (sample.height != source.height() || sample.width != source.width() ||
-             sample.channels != source.channels()) {
+  } else if (height != source.height() || width != source.width() || channels != source.channels()) {
     fail(ErrorCode::corrupt_data,
          "data: {}: {} x {} pixels of {} channels; wanted {} x {} of {}, which its source tells of all: a "
          "batch holds images of one size, and data.transform.size gives them one",
-         source.sample_name(index), sample.height, sample.width, sample.channels, source.height(), source.width(),
-         source.channels());
+         source.sample_name(index), height, width, channels, source.height(), source.width(), source.channels());
   }
-  const std::int64_t pixels = std::int64_t{sample.height} * sample.width;
+  const std::int64_t pixels = height * width;
   if (pixels > limits.pixels) {
     fail(ErrorCode::unsupported, "data: {}: {} x {}: {} pixels; wanted at most {} (data.max_pixels)",
-         source.sample_name(index), sample.height, sample.width, pixels, limits.pixels);
+         source.sample_name(index), height, width, pixels, limits.pixels);
   }
 }
 
-void check_bytes(const Source& source, const Sample& sample, std::int64_t index) {
-  const auto bytes = static_cast<std::size_t>(sample.height) * static_cast<std::size_t>(sample.width) *
-                     static_cast<std::size_t>(sample.channels);
-  if (sample.bytes.size() != bytes) {
+void check_bytes(const Source& source, const Payload& image, std::int64_t index) {
+  const std::int64_t bytes = image.sides[0] * image.sides[1] * image.sides[2];
+  if (std::ssize(image.bytes) != bytes) {
     fail(ErrorCode::corrupt_data, "data: {}: {} bytes of pixels; wanted {}", source.sample_name(index),
-         sample.bytes.size(), bytes);
+         image.bytes.size(), bytes);
   }
+}
+
+void check_payload(const Source& source, const FieldSpec& field, const Payload& payload, std::int64_t index,
+                   const SampleLimits& limits) {
+  if (const auto fault = payload_fault(field, payload, limits)) refuse_sample(*fault, source.sample_name(index));
+}
+
+void check_image(const Source& source, const Payload& image, std::int64_t index, const SampleLimits& limits,
+                 bool whole) {
+  const bool encoded = image.form == ImageForm::encoded;
+  check_limit(source, std::ssize(image.bytes), index, limits);
+  if (encoded && source.height() != 0) {
+    fail(ErrorCode::internal, "data: {}: its source says {} x {} pixels and gives an encoded image",
+         source.sample_name(index), source.height(), source.width());
+  }
+  if (!encoded) check_sides(source, image, index, limits);
+  if (!encoded && whole) check_bytes(source, image, index);
 }
 
 }  // namespace
@@ -52,18 +68,17 @@ void check_limit(const Source& source, std::int64_t bytes, std::int64_t index, c
        source.sample_name(index), bytes, limits.bytes);
 }
 
-void check_sample(const Source& source, const Sample& sample, std::int64_t index, const SampleLimits& limits,
-                  bool whole) {
-  check_limit(source, std::ssize(sample.bytes), index, limits);
-  const bool encoded = sample.form == ImageForm::encoded;
-  if (encoded && source.height() != 0) {
-    fail(ErrorCode::internal, "data: {}: its source says {} x {} pixels and gives an encoded image",
-         source.sample_name(index), source.height(), source.width());
-  }
-  if (!encoded) check_sides(source, sample, index, limits);
-  if (!encoded && whole) check_bytes(source, sample, index);
-  if (sample.label < 0 || sample.label >= source.num_classes()) {
-    fail(ErrorCode::corrupt_data, "data: {}: label {}; wanted 0 to {}", source.sample_name(index), sample.label,
+void check_sample(const Source& source, const Schema& schema, const Sample& sample, std::int64_t index,
+                  const SampleLimits& limits, bool whole) {
+  const Payload &image = sample[0], &label = sample[1];
+  const bool is_image = image.kind == Payload::Kind::bytes && image.rank == (image.form == ImageForm::encoded ? 0 : 3);
+  if (!is_image) check_payload(source, schema[0], image, index, limits);
+  check_image(source, image, index, limits, whole);
+  const bool is_label =
+      label.kind == Payload::Kind::value && label.rank == 0 && label.value_bytes == sizeof(std::int64_t);
+  if (!is_label) check_payload(source, schema[1], label, index, limits);
+  if (sample.label() < 0 || sample.label() >= source.num_classes()) {
+    fail(ErrorCode::corrupt_data, "data: {}: label {}; wanted 0 to {}", source.sample_name(index), sample.label(),
          source.num_classes() - 1);
   }
 }

@@ -139,10 +139,11 @@ class PixelsOfManySizes : public Source {
   int height() const override { return 0; }
   int width() const override { return 0; }
   int channels() const override { return 3; }
-  Sample read(std::int64_t index, std::vector<std::uint8_t>& buffer) const override {
+  void read(std::int64_t index, Sample& sample) const override {
     const int side = side_of(index);
-    buffer.assign(static_cast<std::size_t>(side) * side * 3, 9);
-    return {.bytes = buffer, .height = side, .width = side, .channels = 3, .label = label(index)};
+    sample.buffer(0).assign(static_cast<std::size_t>(side) * side * 3, 9);
+    sample.image().set_pixels(sample.buffer(0), side, side, 3);
+    sample.set_label(label(index));
   }
   std::int64_t label(std::int64_t index) const override { return index % 2; }
   std::string sample_name(std::int64_t index) const override { return fmt::format("sample {}", index); }
@@ -170,13 +171,12 @@ TEST_F(SampleLimitsOf, SourcesOfOnesOwnAreHeldToThem) {
 // The same, which tell their sizes beforehand.
 class PixelsOfKnownSizes : public PixelsOfManySizes {
  public:
-  std::optional<Sample> outline(std::int64_t index) const override {
-    const int side = side_of(index);
-    return Sample{.height = side, .width = side, .channels = 3, .label = label(index)};
+  std::optional<Payload> outline(std::int64_t index) const override {
+    return Payload::of_pixels({}, side_of(index), side_of(index), 3);
   }
-  Sample read(std::int64_t index, std::vector<std::uint8_t>& buffer) const override {
+  void read(std::int64_t index, Sample& sample) const override {
     if (index == 0) ++reads_of_the_large;
-    return PixelsOfManySizes::read(index, buffer);
+    PixelsOfManySizes::read(index, sample);
   }
   mutable std::atomic<int> reads_of_the_large = 0;
 };

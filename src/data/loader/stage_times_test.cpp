@@ -43,10 +43,11 @@ TEST(StageTimes, OfOneFiveAndTwoMillisecondsAreTold) {
                           OnCorrupt::fail,
                           detail::EpochOrder{order, 0},
                           order.repeats(),
-                          detail::BatchSampler{order.positions(), options, LastBatch::keep, 0}};
+                          detail::BatchSampler{order.positions(), options, LastBatch::keep, 0},
+                          source->schema()};
   const auto slots = std::make_shared<detail::SlotPool>(
       detail::BatchShape{1, 3, 24, 24, PixelType::f32, PixelLayout::nchw}, 1, std::int64_t{1} << 24);
-  detail::Workspace workspace;
+  detail::Workspace workspace{pass.schema.size()};
   LoaderStatistics statistics;
   for (std::int64_t i = 0; i < kSamples; ++i) {
     auto slot = slots->take(0, i, 1);

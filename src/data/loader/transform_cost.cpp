@@ -23,7 +23,6 @@
 namespace headrace {
 namespace {
 
-using detail::HeldSample;
 using detail::ImageMaker;
 using detail::Making;
 
@@ -127,6 +126,7 @@ class HeldSamples {
   HeldSamples(const Source& source, const SampleLimits& limits, std::uint64_t seed, std::int64_t bytes_max,
               ImageMaker& maker, BatchRows& rows) {
     const Permutation order{source.size(), seed, 0};
+    const Schema schema = source.schema();
     const std::int64_t wanted = std::min(kSamplesMax, source.size());
     double reading_s = 0, making_s = 0;
     std::int64_t bytes = 0;
@@ -134,14 +134,14 @@ class HeldSamples {
       if (!all_.empty() && bytes >= bytes_max) break;
       Held held{.index = order(i)};
       std::int64_t begin_ns = monotonic_ns();
-      const bool is_read = succeeds([&] { read(source, limits, held); });
+      const bool is_read = succeeds([&] { read(source, schema, limits, held); });
       reading_s += seconds_since(begin_ns);
       if (!is_read) continue;
       begin_ns = monotonic_ns();
-      const bool is_made = succeeds([&] { maker.make(held.sample, held.index, held.index, rows.next()); });
+      const bool is_made = succeeds([&] { maker.make(held.sample.image(), 1, held.index, held.index, rows.next()); });
       making_s += seconds_since(begin_ns);
       if (!is_made) continue;
-      bytes += std::ssize(held.sample.bytes);
+      bytes += std::ssize(held.sample.image().bytes);
       all_.push_back(std::move(held));
     }
   }
@@ -151,22 +151,26 @@ class HeldSamples {
   // Leaves out those that cannot be made.
   void make_each(ImageMaker& maker, BatchRows& rows) {
     std::erase_if(all_, [&](const Held& held) {
-      return !succeeds([&] { maker.make(held.sample, held.index, held.index, rows.next()); });
+      return !succeeds([&] { maker.make(held.sample.image(), 1, held.index, held.index, rows.next()); });
     });
   }
 
  private:
   struct Held {
     std::int64_t index;
-    std::vector<std::uint8_t> buffer{};  // Its memory stays where it is when this moves.
-    HeldSample sample{};
+    Sample sample{};  // Its memory stays where it is when this moves.
   };
 
-  static void read(const Source& source, const SampleLimits& limits, Held& held) {
+  static void read(const Source& source, const Schema& schema, const SampleLimits& limits, Held& held) {
     detail::check_limit(source, source.sample_bytes(held.index), held.index, limits);
     const auto outline = source.outline(held.index);
-    held.sample = {outline ? *outline : source.read(held.index, held.buffer)};
-    detail::check_sample(source, held.sample, held.index, limits, /*whole=*/!outline);
+    if (outline) {
+      held.sample.image() = *outline;
+      held.sample.set_label(source.label(held.index));
+    } else {
+      source.read(held.index, held.sample);
+    }
+    detail::check_sample(source, schema, held.sample, held.index, limits, /*whole=*/!outline);
   }
 
   template <class Step>

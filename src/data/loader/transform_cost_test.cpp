@@ -133,12 +133,13 @@ class OddSource : public Source {
   std::string sample_name(std::int64_t index) const override { return "odd[" + std::to_string(index) + "]"; }
   std::int64_t label(std::int64_t) const override { return 0; }
   std::uint64_t fingerprint() const override { return 1; }
-  Sample read(std::int64_t index, std::vector<std::uint8_t>& buffer) const override {
+  void read(std::int64_t index, Sample& sample) const override {
     asked_for.push_back(index);
     if (kind_(index) == Kind::interrupted) fail(ErrorCode::cancelled, "broken off");
     const int side = kind_(index) == Kind::small ? 20 : 28;
-    buffer.assign(static_cast<std::size_t>(side * side), 1);
-    return {.bytes = buffer, .form = ImageForm::pixels, .height = side, .width = side, .channels = 1, .label = 0};
+    sample.buffer(0).assign(static_cast<std::size_t>(side * side), 1);
+    sample.image().set_pixels(sample.buffer(0), side, side, 1);
+    sample.set_label(0);
   }
 
   mutable std::vector<std::int64_t> asked_for;  // By one thread.
@@ -152,9 +153,7 @@ class OddSource : public Source {
 class InterruptedRows final : public OddSource {
  public:
   InterruptedRows() : OddSource(8) {}
-  std::optional<Sample> outline(std::int64_t) const override {
-    return Sample{.form = ImageForm::pixels, .height = 28, .width = 28, .channels = 1, .label = 0};
-  }
+  std::optional<Payload> outline(std::int64_t) const override { return Payload::of_pixels({}, 28, 28, 1); }
   std::span<const std::uint8_t> read_rows(std::int64_t, int, int, std::vector<std::uint8_t>&) const override {
     fail(ErrorCode::cancelled, "rows broken off");
   }

@@ -2,9 +2,14 @@
 
 namespace headrace::detail {
 
+Workspace::Workspace(std::size_t fields) {
+  samples.reserve(kChunkMax);
+  for (std::int64_t i = 0; i < kChunkMax; ++i) samples.emplace_back(fields);
+}
+
 std::int64_t Workspace::bytes() const noexcept {
   std::int64_t total = images.bytes();
-  for (const auto& file : files) total += static_cast<std::int64_t>(file.capacity());
+  for (const Sample& sample : samples) total += sample.bytes();
   return total;
 }
 
@@ -13,7 +18,7 @@ void Workspace::trim() {
 }
 
 void Workspace::clear() {
-  for (auto& file : files) file = std::vector<std::uint8_t>();  // "= {}" would keep the memory.
+  for (Sample& sample : samples) sample.release();
   images.clear();
 }
 

@@ -3,6 +3,7 @@
 #include <atomic>
 #include <exception>
 #include <mutex>
+#include <span>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -27,7 +28,7 @@ class IndexBuild {
 
  private:
   void work(const std::function<bool(std::int64_t)>& go_on);
-  void add(std::int64_t index, std::vector<std::uint8_t>& buffer, detail::EntropyIndexCache::Scratch& scratch);
+  void add(std::int64_t index, Sample& sample, detail::EntropyIndexCache::Scratch& scratch);
   void note(std::uint64_t key, const std::vector<std::uint8_t>& record, bool was_known, std::int64_t bytes);
   void stop(std::exception_ptr why);
 
@@ -59,12 +60,12 @@ std::optional<IndexSummary> IndexBuild::run(std::int64_t threads, const std::fun
 
 void IndexBuild::work(const std::function<bool(std::int64_t)>& go_on) {
   try {
-    std::vector<std::uint8_t> buffer;
+    Sample sample;
     detail::EntropyIndexCache::Scratch scratch;
     while (!stopped_) {
       const std::int64_t index = next_.fetch_add(1);
       if (index >= source_.size()) return;
-      add(index, buffer, scratch);
+      add(index, sample, scratch);
       if (!go_on(done_.fetch_add(1) + 1)) stop(nullptr);
     }
   } catch (...) {
@@ -72,23 +73,22 @@ void IndexBuild::work(const std::function<bool(std::int64_t)>& go_on) {
   }
 }
 
-void IndexBuild::add(std::int64_t index, std::vector<std::uint8_t>& buffer,
-                     detail::EntropyIndexCache::Scratch& scratch) {
-  Sample sample;
+void IndexBuild::add(std::int64_t index, Sample& sample, detail::EntropyIndexCache::Scratch& scratch) {
   try {
-    sample = source_.read(index, buffer);
+    source_.read(index, sample);
   } catch (const Error& error) {  // Counted; whoever trains is told by data.on_corrupt.
     std::lock_guard lock(mutex_);
     if (summary_.unreadable++ == 0) summary_.first_unreadable = error.what();
     return;
   }
-  const std::uint64_t key = detail::index_key(sample.bytes);
+  const std::span<const std::uint8_t> file = sample.image().bytes;
+  const std::uint64_t key = detail::index_key(file);
   if (known_ != nullptr && known_->find(key, scratch.record) == RecordState::whole) {
-    return note(key, scratch.record, true, std::ssize(sample.bytes));
+    return note(key, scratch.record, true, std::ssize(file));
   }
   scratch.record.clear();
-  if (scratch.indexer.make(sample.bytes, scratch.index)) scratch.record = codec::serialise(scratch.index);
-  note(key, scratch.record, false, std::ssize(sample.bytes));
+  if (scratch.indexer.make(file, scratch.index)) scratch.record = codec::serialise(scratch.index);
+  note(key, scratch.record, false, std::ssize(file));
 }
 
 void IndexBuild::note(std::uint64_t key, const std::vector<std::uint8_t>& record, bool was_known, std::int64_t bytes) {

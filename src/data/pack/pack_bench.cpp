@@ -62,17 +62,19 @@ void read_all(const Source& source, std::int64_t threads, bool shuffled, std::in
   std::vector<std::jthread> workers;
   for (std::int64_t t = 0; t < threads; ++t) {
     workers.emplace_back([&] {
-      std::vector<std::uint8_t> buffer;
-      for (std::int64_t i = next++; i < source.size(); i = next++) source.read(shuffled ? order(i) : i, buffer);
+      Sample sample;
+      for (std::int64_t i = next++; i < source.size(); i = next++) source.read(shuffled ? order(i) : i, sample);
     });
   }
 }
 
 void compare_samples(const Source& folder, const Source& pack) {
-  std::vector<std::uint8_t> one, other;
+  Sample expected, found;
   for (std::int64_t i = 0; i < folder.size(); ++i) {
-    const Sample expected = folder.read(i, one), found = pack.read(i, other);
-    if (!std::ranges::equal(expected.bytes, found.bytes) || expected.label != found.label) {
+    folder.read(i, expected);
+    pack.read(i, found);
+    const bool same_bytes = std::ranges::equal(expected.image().bytes, found.image().bytes);
+    if (!same_bytes || expected.label() != found.label()) {
       fail(ErrorCode::corrupt_data, "pack_bench: {} is not {}", pack.sample_name(i), folder.sample_name(i));
     }
   }

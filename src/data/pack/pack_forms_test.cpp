@@ -11,6 +11,7 @@
 #include "core/base/temporary_folder.h"
 #include "data/loader/testing.h"
 #include "data/pack/pack_build.h"
+#include "data/source/read_sample.h"
 #include "data/store/pack_file.h"
 #include "data/store/pack_writer.h"
 #include "data/store/ram_cache.h"
@@ -54,9 +55,10 @@ class PackForms : public ScratchFolder, public testing::WithParamInterface<PackF
 
   // Of the folder's sample, whole.
   codec::Bytes decoded(std::int64_t index, codec::ImageInfo& info) const {
-    std::vector<std::uint8_t> buffer;
+    const auto source = folder();
+    const Sample sample = read_sample(*source, index);
     codec::Decoder decoder;
-    info = decoder.open(folder()->read(index, buffer).bytes, 3);
+    info = decoder.open(sample.image().bytes, 3);
     codec::Bytes pixels(static_cast<std::size_t>(info.height) * info.width * 3);
     decoder.decode({.y = 0, .x = 0, .height = info.height, .width = info.width}, pixels);
     return pixels;
@@ -116,23 +118,24 @@ TEST_P(PackForms, AreResizedAsTheFolderWouldBe) {
   ASSERT_TRUE(write_pack(small, always));
   const auto packed = open(small.out);
   transform::Resizer resizer;
-  std::vector<std::uint8_t> buffer;
+  Sample sample;
   for (std::int64_t i = 0; i < packed->size(); ++i) {
     codec::ImageInfo info;
     const codec::Bytes whole = decoded(i, info);
-    const Sample found = packed->read(i, buffer);
-    ASSERT_EQ(std::min(found.height, found.width), 48);
-    ASSERT_EQ(found.width, 48 * info.width / info.height);
+    packed->read(i, sample);
+    const Payload& found = sample.image();
+    ASSERT_EQ(std::min(found.height(), found.width()), 48);
+    ASSERT_EQ(found.width(), 48 * info.width / info.height);
     const auto vertical = transform::resized_axis(info.height, info.height, 48);
     const auto horizontal = transform::resized_axis(info.width, info.height, 48);
-    codec::Bytes wanted(static_cast<std::size_t>(48) * found.width * 3);
+    codec::Bytes wanted(static_cast<std::size_t>(48) * found.width() * 3);
     resizer.resize(whole, vertical, horizontal, 3, wanted);
     EXPECT_TRUE(std::ranges::equal(found.bytes, wanted));
   }
   PackPlan large = plan("large.pack");  // Nothing is enlarged.
   large.short_side = 1000;
   ASSERT_TRUE(write_pack(large, always));
-  EXPECT_EQ(open(large.out)->read(0, buffer).height, 150);
+  EXPECT_EQ(read_sample(*open(large.out), 0).image().height(), 150);
 }
 
 TEST_P(PackForms, OneThatWasStoppedIsGoneOnWithAndOnlyInItsForm) {
@@ -177,14 +180,16 @@ TEST_P(PackForms, UnpackedTheyAreTheSamePixelsInPngFiles) {
   const auto again = open_source("folder:" + (folder_ / "again").string(), Split::train);
   const auto packed = open(plan().out);
   ASSERT_EQ(again->size(), packed->size());
-  std::vector<std::uint8_t> one, other;
+  Sample one, other;
   codec::Decoder decoder;
   for (std::int64_t i = 0; i < packed->size(); ++i) {
     EXPECT_EQ(again->stored_name(i), packed->stored_name(i) + ".png");
     EXPECT_EQ(again->label(i), packed->label(i));
-    const Sample wanted = packed->read(i, one);
-    const codec::ImageInfo info = decoder.open(again->read(i, other).bytes, 3);
-    ASSERT_EQ(info.height, wanted.height);
+    packed->read(i, one);
+    again->read(i, other);
+    const Payload& wanted = one.image();
+    const codec::ImageInfo info = decoder.open(other.image().bytes, 3);
+    ASSERT_EQ(info.height, wanted.height());
     codec::Bytes pixels(wanted.bytes.size());
     decoder.decode({.y = 0, .x = 0, .height = info.height, .width = info.width}, pixels);
     EXPECT_TRUE(std::ranges::equal(pixels, wanted.bytes));
@@ -253,8 +258,8 @@ TEST_P(PackForms, ImagesOfOneSizeNeedNoTransform) {
   Loader loader{source, as_stored, 3, false};
   auto epoch = loader.epoch(0);
   const auto batch = epoch.next();
-  std::vector<std::uint8_t> buffer;
-  const auto first = std::as_bytes(source->read(0, buffer).bytes);
+  const Sample sample = read_sample(*source, 0);
+  const auto first = std::as_bytes(sample.image().bytes);
   EXPECT_TRUE(std::ranges::equal(batch->field("image").bytes.first(first.size()), first));
 }
 

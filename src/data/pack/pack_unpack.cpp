@@ -89,15 +89,15 @@ class Unpacking {
     Path made;
     for (std::int64_t i = 0; i < source.size(); ++i, ++done_) {
       if (!go_on_(done_, total_)) return false;
-      const Sample sample = source.read(i, buffer_);
-      const std::string name = file_name(source, sample, i);
+      source.read(i, sample_);
+      const std::string name = file_name(source, sample_, i);
       if (!stays_below(name)) {
         fail(ErrorCode::corrupt_data, "data: {} leads out of its folder; nothing is written to it",
              source.sample_name(i));
       }
       const Path path = folder / name;
       if (path.parent_path() != made) make_folder(made = path.parent_path());
-      write_plainly(path, file_of(source, sample, i));
+      write_plainly(path, file_of(source, sample_.image(), i));
     }
     return true;
   }
@@ -105,22 +105,22 @@ class Unpacking {
   // Decoded images are PNG files whatever they were before, and lie in a folder of their class.
   static std::string file_name(const Source& source, const Sample& sample, std::int64_t index) {
     std::string name = source.stored_name(index);
-    if (sample.form == ImageForm::encoded) return name;
+    if (sample.image().form == ImageForm::encoded) return name;
     if (name.find('/') == std::string::npos) {
       const std::vector<std::string> classes = source.class_names();
-      const auto label = static_cast<std::size_t>(sample.label);
+      const auto label = static_cast<std::size_t>(sample.label());
       name = (classes.empty() ? fmt::format("{}", label) : classes[label]) + "/" + name;
     }
     return name.ends_with(".png") ? name : name + ".png";
   }
 
-  std::span<const std::uint8_t> file_of(const Source& source, const Sample& sample, std::int64_t index) {
-    if (sample.form == ImageForm::encoded) return sample.bytes;
-    if (sample.channels != 1 && sample.channels != 3) {
+  std::span<const std::uint8_t> file_of(const Source& source, const Payload& image, std::int64_t index) {
+    if (image.form == ImageForm::encoded) return image.bytes;
+    if (image.channels() != 1 && image.channels() != 3) {
       fail(ErrorCode::unsupported, "data: {}: {} channels do not go into a PNG file; 1 or 3 do",
-           source.sample_name(index), sample.channels);
+           source.sample_name(index), image.channels());
     }
-    png_ = codec::png_of(sample.bytes, sample.height, sample.width, sample.channels);
+    png_ = codec::png_of(image.bytes, image.height(), image.width(), image.channels());
     return png_;
   }
 
@@ -134,7 +134,8 @@ class Unpacking {
           append);
       for (std::int64_t i = 0; i < source.size() && going; ++i, ++done_) {
         going = go_on_(done_, total_);
-        append(std::as_bytes(source.read(i, buffer_).bytes));
+        source.read(i, sample_);
+        append(std::as_bytes(sample_.image().bytes));
       }
     });
     write_file(partial_ / (name + "-labels-idx1-ubyte"), [&](const auto& append) {
@@ -162,7 +163,8 @@ class Unpacking {
   const PackProgress& go_on_;
   std::vector<std::pair<Split, std::unique_ptr<Source>>> sources_;
   std::int64_t total_ = 0, done_ = 0;
-  std::vector<std::uint8_t> buffer_, png_;
+  Sample sample_;
+  std::vector<std::uint8_t> png_;
 };
 
 }  // namespace

@@ -27,20 +27,21 @@ std::uint8_t row_form(PackForm form, ImageForm stored) noexcept {
 }
 
 void ImagePacker::make(const Source& source, std::int64_t number, PackedImage& packed) {
-  const Sample sample = source.read(number, packed.buffer);
+  source.read(number, packed.sample);
+  const Payload& image = packed.sample.image();
   PackRow row{};
-  row.label = static_cast<std::uint32_t>(sample.label);
+  row.label = static_cast<std::uint32_t>(packed.sample.label());
   row.channels = static_cast<std::uint8_t>(source.channels());
-  row.form = row_form(form_, sample.form);
+  row.form = row_form(form_, image.form);
   if (form_ == PackForm::stored) {
-    row.height = static_cast<std::uint32_t>(sample.height);
-    row.width = static_cast<std::uint32_t>(sample.width);
+    row.height = static_cast<std::uint32_t>(image.height());
+    row.width = static_cast<std::uint32_t>(image.width());
     packed.row = row;
-    packed.bytes = sample.bytes;
-    return index(sample, packed);
+    packed.bytes = image.bytes;
+    return index(image, packed);
   }
   try {
-    const Pixels pixels = resize(decode(sample, source.channels()), source.channels());
+    const Pixels pixels = resize(decode(image, source.channels()), source.channels());
     check_size(pixels.height, pixels.width, source.channels());
     row.height = static_cast<std::uint32_t>(pixels.height);
     row.width = static_cast<std::uint32_t>(pixels.width);
@@ -53,18 +54,18 @@ void ImagePacker::make(const Source& source, std::int64_t number, PackedImage& p
   packed.index = packed.blocks.index();
 }
 
-// The sample's own, or one made now.
-void ImagePacker::index(const Sample& sample, PackedImage& packed) {
-  const std::span<const std::uint8_t> own = sample.entropy_index;
+// The one that came with it, or one made now.
+void ImagePacker::index(const Payload& image, PackedImage& packed) {
+  const std::span<const std::uint8_t> own = image.entropy_index;
   packed.entropy.assign(own.begin(), own.end());
-  const bool wanted = sample.form == ImageForm::encoded && own.empty();
-  if (wanted && indexer_.make(sample.bytes, index_)) packed.entropy = codec::serialise(index_);
+  const bool wanted = image.form == ImageForm::encoded && own.empty();
+  if (wanted && indexer_.make(image.bytes, index_)) packed.entropy = codec::serialise(index_);
   packed.index = packed.entropy;
 }
 
-ImagePacker::Pixels ImagePacker::decode(const Sample& sample, int channels) {
-  if (sample.form == ImageForm::pixels) return {sample.height, sample.width, sample.bytes};
-  const codec::ImageInfo info = decoder_.open(sample.bytes, channels);
+ImagePacker::Pixels ImagePacker::decode(const Payload& image, int channels) {
+  if (image.form == ImageForm::pixels) return {image.height(), image.width(), image.bytes};
+  const codec::ImageInfo info = decoder_.open(image.bytes, channels);
   if (short_side_ == 0) check_size(info.height, info.width, channels);
   const auto pixels = scratch_of(decoded_, pixel_bytes(info.height, info.width, channels));
   decoder_.decode({.y = 0, .x = 0, .height = info.height, .width = info.width}, pixels);

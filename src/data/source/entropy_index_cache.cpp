@@ -63,15 +63,15 @@ EntropyIndexCache::EntropyIndexCache(const Source& source, IndexUse wanted)
   }
 }
 
-const codec::EntropyIndex* EntropyIndexCache::find(const Sample& sample, Scratch& scratch) {
-  if (wanted_ != IndexUse::none && !sample.entropy_index.empty()) {
-    return parse(sample.entropy_index, scratch) ? &scratch.index : nullptr;
+const codec::EntropyIndex* EntropyIndexCache::find(const Payload& image, Scratch& scratch) {
+  if (wanted_ != IndexUse::none && !image.entropy_index.empty()) {
+    return parse(image.entropy_index, scratch) ? &scratch.index : nullptr;
   }
   const bool building = building_.load(std::memory_order_relaxed);
   if (file_ == nullptr && !building) return nullptr;
-  const std::uint64_t key = index_key(sample.bytes);
+  const std::uint64_t key = index_key(image.bytes);
   if (file_ != nullptr && look_up(key, scratch)) return scratch.record.empty() ? nullptr : &scratch.index;
-  return building ? make(key, sample.bytes, scratch) : nullptr;
+  return building ? make(key, image.bytes, scratch) : nullptr;
 }
 
 // False: it is not known. An empty record: it is known that the image has none.

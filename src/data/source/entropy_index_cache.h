@@ -58,10 +58,10 @@ class EntropyIndexCache {
   // Files that cannot be used or written are no failure: applied() tells.
   EntropyIndexCache(const Source& source, IndexUse wanted);
 
-  // Of an encoded sample that can be opened as an image; valid until the next call with the same scratch. Null: there
-  // is none. The sample's own comes first. Costs about 10 us, and where one is made that takes as long as decoding the
-  // crop. Allocates nothing in the steady state.
-  const codec::EntropyIndex* find(const Sample& sample, Scratch& scratch);
+  // Of an encoded image that can be opened; valid until the next call with the same scratch. Null: there
+  // is none. The one that comes with the image is first. Costs about 10 us, and where one is made that takes as long as
+  // decoding the crop. Allocates nothing in the steady state.
+  const codec::EntropyIndex* find(const Payload& image, Scratch& scratch);
   // What became of an index that find() gave.
   void note_decoded(bool refused) noexcept { (refused ? refused_ : hits_).fetch_add(1, std::memory_order_relaxed); }
 

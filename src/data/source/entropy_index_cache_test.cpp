@@ -185,10 +185,10 @@ TEST_F(EntropyIndexFile, OneThatIsHostileLosesNoSampleAndIsCounted) {
     fs::remove(file());
     fs::create_directories(file().parent_path());
     RecordFileWriter writer{file()};
-    std::vector<std::uint8_t> buffer;
+    Sample sample;
     for (std::int64_t i = 0; i < kImages; ++i) {
-      const Sample sample = all->read(i, buffer);
-      writer.add(detail::index_key(sample.bytes), record_of(sample.bytes));
+      all->read(i, sample);
+      writer.add(detail::index_key(sample.image().bytes), record_of(sample.image().bytes));
     }
     writer.commit();
   };

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "core/base/error_of.h"
+#include "data/source/read_sample.h"
 #include "data/store/scratch_folder.h"
 
 namespace headrace {
@@ -36,11 +37,12 @@ class FolderSource : public ScratchFolder {
   std::vector<std::string> samples(const Source& source) {
     std::vector<std::string> all;
     for (std::int64_t i = 0; i < source.size(); ++i) {
-      const Sample sample = source.read(i, buffer_);
-      EXPECT_EQ(sample.form, ImageForm::encoded);
-      EXPECT_EQ(sample.height + sample.width + sample.channels, 0);
-      EXPECT_EQ(sample.label, source.label(i));
-      all.push_back(std::to_string(sample.label) + " " + std::string(sample.bytes.begin(), sample.bytes.end()));
+      source.read(i, sample_);
+      const Payload& image = sample_.image();
+      EXPECT_EQ(image.form, ImageForm::encoded);
+      EXPECT_EQ(image.rank, 0);
+      EXPECT_EQ(sample_.label(), source.label(i));
+      all.push_back(std::to_string(sample_.label()) + " " + std::string(image.bytes.begin(), image.bytes.end()));
     }
     return all;
   }
@@ -56,7 +58,7 @@ class FolderSource : public ScratchFolder {
     return "nothing was thrown";
   }
 
-  std::vector<std::uint8_t> buffer_;
+  Sample sample_;
 };
 
 TEST_F(FolderSource, ClassesAreFoldersAndTheirImagesAreSamples) {
@@ -71,8 +73,8 @@ TEST_F(FolderSource, ClassesAreFoldersAndTheirImagesAreSamples) {
   EXPECT_THAT(samples(*train), ElementsAre("0 train/cat/1.jpg", "0 train/cat/2.png", "1 train/dog/3.jpeg"));
   EXPECT_THAT(samples(*test), ElementsAre("0 test/cat/4.jpg", "1 test/dog/5.jpg"));
   EXPECT_EQ(train->sample_name(2), folder_.string() + "/train/dog/3.jpeg");
-  EXPECT_THROW(train->read(3, buffer_), Error);
-  EXPECT_THROW(train->read(-1, buffer_), Error);
+  EXPECT_THROW(train->read(3, sample_), Error);
+  EXPECT_THROW(train->read(-1, sample_), Error);
 }
 
 TEST_F(FolderSource, EachSplitIsTheFolderOfItsNameAndNoOther) {
@@ -208,7 +210,7 @@ TEST_F(FolderSource, AFileThatChangesAfterTheFolderWasListedIsOneError) {
   const auto source = open();
   const auto refusal_of = [&](std::int64_t index) -> std::string {
     try {
-      source->read(index, buffer_);
+      source->read(index, sample_);
     } catch (const Error& error) {
       EXPECT_THAT(error.what(), HasSubstr(source->sample_name(index)));
       return std::string(to_string(error.code())) + " " + error.what();
@@ -219,7 +221,7 @@ TEST_F(FolderSource, AFileThatChangesAfterTheFolderWasListedIsOneError) {
   write("train/cat/2.png", "longer than it was before");
   EXPECT_THAT(refusal_of(0), testing::StartsWith("not_found"));
   EXPECT_THAT(refusal_of(1), AllOf(testing::StartsWith("corrupt_data"), HasSubstr("has 25 bytes; it had 15")));
-  EXPECT_EQ(source->read(2, buffer_).label, 1);
+  EXPECT_EQ(read_sample(*source, 2).label(), 1);
 }
 
 TEST_F(FolderSource, TheFingerprintIsOfNamesSizesAndLabels) {
@@ -250,7 +252,7 @@ TEST_F(FolderSource, AHundredThousandFilesAreListed) {
   const auto source = open();
   EXPECT_EQ(source->size(), kFiles);
   EXPECT_EQ(source->sample_name(kFiles - 1), stem + "099999.jpg");
-  EXPECT_EQ(source->read(kFiles / 2, buffer_).bytes.size(), 1U);
+  EXPECT_EQ(read_sample(*source, kFiles / 2).image().bytes.size(), 1U);
 }
 
 }  // namespace

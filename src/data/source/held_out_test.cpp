@@ -52,13 +52,34 @@ TEST_F(HeldOut, TrainAndValAreAllTrainingSamplesOnceInTheirOrder) {
   for (const std::string& name : names(*val)) both.push_back(name);
   std::sort(both.begin(), both.end());
   EXPECT_EQ(both, names(*whole));
-  std::vector<std::uint8_t> one, other;
+  Sample one, other;
   for (std::int64_t i = 0, at = 0; i < val->size(); ++i, ++at) {
     while (whole->stored_name(at) != val->stored_name(i)) ++at;
-    EXPECT_TRUE(std::ranges::equal(val->read(i, one).bytes, whole->read(at, other).bytes));
+    val->read(i, one);
+    whole->read(at, other);
+    EXPECT_TRUE(std::ranges::equal(one.image().bytes, other.image().bytes));
     EXPECT_EQ(val->label(i), whole->label(at));
   }
   EXPECT_EQ(names(*open_split(options(0.2), 3, Split::test)), names(*open_source(images_.uri(), Split::test)));
+}
+
+// Else fields that the source has would be gone in its parts.
+TEST_F(HeldOut, APartsSchemaIsThatOfTheWhole) {
+  class Masked final : public Source {
+   public:
+    std::int64_t size() const override { return 10; }
+    std::int64_t num_classes() const override { return 2; }
+    int height() const override { return 4; }
+    int width() const override { return 4; }
+    int channels() const override { return 1; }
+    Schema schema() const override { return Schema{{{.name = "mask", .shape = {4, 4}}}}; }
+    void read(std::int64_t, Sample&) const override {}
+    std::int64_t label(std::int64_t) const override { return 0; }
+    std::string sample_name(std::int64_t) const override { return "masked"; }
+    std::uint64_t fingerprint() const override { return 1; }
+  };
+  const auto whole = std::make_shared<Masked>();
+  EXPECT_EQ(part_of(whole, 0.2, 3, Split::val)->schema(), whole->schema());
 }
 
 TEST_F(HeldOut, TheChoiceIsOfTheSeedAndTheFractionAlone) {

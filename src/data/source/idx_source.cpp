@@ -176,18 +176,15 @@ class IdxSource final : public Source {
   int channels() const override { return 1; }
   bool in_memory() const override { return true; }
 
-  Sample read(std::int64_t index, std::vector<std::uint8_t>& /*buffer*/) const override {
+  void read(std::int64_t index, Sample& sample) const override {
     if (index < 0 || index >= size()) {
       fail(ErrorCode::invalid_argument, "data: {}: there are {} samples", sample_name(index), size());
     }
     const auto bytes = static_cast<std::size_t>(height()) * static_cast<std::size_t>(width());
     const auto at = static_cast<std::size_t>(index);
-    return {.bytes = std::span{images_.values}.subspan(at * bytes, bytes),
-            .form = ImageForm::pixels,
-            .height = height(),
-            .width = width(),
-            .channels = 1,
-            .label = labels_.values[at]};
+    const std::span image = std::span{images_.values}.subspan(at * bytes, bytes);
+    sample.image().set_pixels(image, height(), width(), 1);
+    sample.set_label(labels_.values[at]);
   }
   std::string sample_name(std::int64_t index) const override { return fmt::format("{}[{}]", images_.name, index); }
   std::int64_t label(std::int64_t index) const override { return labels_.values[static_cast<std::size_t>(index)]; }

@@ -23,6 +23,7 @@
 #include "core/base/temporary_folder.h"
 #include "data/loader/allocation_count.h"
 #include "data/loader/testing.h"
+#include "data/source/read_sample.h"
 
 namespace headrace {
 namespace {
@@ -93,7 +94,7 @@ class IdxSource : public testing::Test {
   inline static const std::string kLabels = "train-labels-idx1-ubyte";
   const TemporaryFolder temporary_;
   const std::filesystem::path folder_ = temporary_.path();
-  std::vector<std::uint8_t> unused_;  // Everything lies in memory.
+  Sample sample_;
 };
 
 TEST_F(IdxSource, GivesEverySampleAsStored) {
@@ -106,15 +107,16 @@ TEST_F(IdxSource, GivesEverySampleAsStored) {
   EXPECT_EQ(source->num_classes(), 3);
   const std::string stored = images(5, 3, 4).substr(16);
   for (std::int64_t i = 0; i < 5; ++i) {
-    const Sample sample = source->read(i, unused_);
-    EXPECT_EQ(std::string(sample.bytes.begin(), sample.bytes.end()),
-              stored.substr(static_cast<std::size_t>(i) * 12, 12));
-    EXPECT_EQ(sample.label, i % 3);
-    EXPECT_EQ(sample.height * 100 + sample.width * 10 + sample.channels, 341);
+    source->read(i, sample_);
+    const Payload& image = sample_.image();
+    EXPECT_EQ(std::string(image.bytes.begin(), image.bytes.end()), stored.substr(static_cast<std::size_t>(i) * 12, 12));
+    EXPECT_EQ(sample_.label(), i % 3);
+    EXPECT_EQ(image.height() * 100 + image.width() * 10 + image.channels(), 341);
+    EXPECT_EQ(sample_.bytes(), 0) << "everything lies in memory";
   }
   EXPECT_EQ(source->sample_name(3), "train-images-idx3-ubyte[3]");
-  EXPECT_THROW(source->read(5, unused_), Error);
-  EXPECT_THROW(source->read(-1, unused_), Error);
+  EXPECT_THROW(source->read(5, sample_), Error);
+  EXPECT_THROW(source->read(-1, sample_), Error);
 }
 
 TEST_F(IdxSource, TheFingerprintChangesWithTheDataAndOnlyWithIt) {
@@ -142,8 +144,9 @@ TEST_F(IdxSource, GzipAndRawFilesOfAnyNameGiveTheSame) {
   write(kImages + ".gz", gzip(image_bytes));
   write(kLabels + ".gz", label_bytes);  // A name may lie: somebody unpacked it in place.
   const auto source = open_source(uri(), Split::train);
-  const Sample sample = source->read(4, unused_);
-  EXPECT_EQ(std::string(sample.bytes.begin(), sample.bytes.end()), image_bytes.substr(16 + 48, 12));
+  source->read(4, sample_);
+  const auto pixels = sample_.image().bytes;
+  EXPECT_EQ(std::string(pixels.begin(), pixels.end()), image_bytes.substr(16 + 48, 12));
   EXPECT_EQ(source->sample_name(0), "train-images-idx3-ubyte.gz[0]");
 }
 
@@ -151,7 +154,8 @@ TEST_F(IdxSource, ConcatenatedGzipMembersAreOneFile) {
   const std::string bytes = images(5, 3, 4);
   write(kImages + ".gz", gzip(bytes.substr(0, 30)) + gzip(bytes.substr(30)));
   write(kLabels, labels(5));
-  EXPECT_EQ(open_source(uri(), Split::train)->read(4, unused_).bytes.back(), static_cast<std::uint8_t>(bytes.back()));
+  const auto source = open_source(uri(), Split::train);
+  EXPECT_EQ(read_sample(*source, 4).image().bytes.back(), static_cast<std::uint8_t>(bytes.back()));
 }
 
 TEST_F(IdxSource, TheTestSplitIsTheT10kPair) {
@@ -338,9 +342,10 @@ TEST_F(IdxSource, DamagedFilesAreReadOrRefusedButNeverCrash) {
       const std::shared_ptr<const Source> source = open_source(uri(), Split::train);
       std::int64_t sum = 0;
       for (std::int64_t at = 0; at < source->size(); ++at) {
-        const Sample sample = source->read(at, unused_);
-        sum = std::accumulate(sample.bytes.begin(), sample.bytes.end(), sum);
-        EXPECT_LT(sample.label, source->num_classes());
+        source->read(at, sample_);
+        const auto pixels = sample_.image().bytes;
+        sum = std::accumulate(pixels.begin(), pixels.end(), sum);
+        EXPECT_LT(sample_.label(), source->num_classes());
       }
       EXPECT_GT(sum, 0);
       DataOptions options = options_of(7, 0);
@@ -366,13 +371,14 @@ TEST(FashionMnist, DebiansFilesAreReadWhole) {
   const auto facts = [](const Source& source) {
     std::vector<std::int64_t> per_class(static_cast<std::size_t>(source.num_classes()));
     std::int64_t sum = 0, checksum = 0;
-    std::vector<std::uint8_t> unused;
+    Sample sample;
     for (std::int64_t i = 0; i < source.size(); ++i) {
-      const Sample sample = source.read(i, unused);
-      ++per_class[static_cast<std::size_t>(sample.label)];
-      const std::int64_t pixels = std::accumulate(sample.bytes.begin(), sample.bytes.end(), std::int64_t{0});
+      source.read(i, sample);
+      ++per_class[static_cast<std::size_t>(sample.label())];
+      const auto bytes = sample.image().bytes;
+      const std::int64_t pixels = std::accumulate(bytes.begin(), bytes.end(), std::int64_t{0});
       sum += pixels;
-      checksum += pixels * (i % 97) + sample.label * i;
+      checksum += pixels * (i % 97) + sample.label() * i;
     }
     return std::tuple{source.size(), source.height(), source.width(), per_class, sum, checksum};
   };

@@ -38,12 +38,13 @@ class ImageFiles final : public Source {
   int width() const override { return 0; }
   int channels() const override { return 3; }
 
-  Sample read(std::int64_t index, std::vector<std::uint8_t>& buffer) const override {
+  void read(std::int64_t index, Sample& sample) const override {
     if (index < 0 || index >= size()) {
       fail(ErrorCode::invalid_argument, "data: sample {}: there are {} samples", index, size());
     }
     const Listing::Image& image = at(index);
-    return {.bytes = files_.read(name(index), image.size, buffer), .form = ImageForm::encoded, .label = image.label};
+    sample.image().set_file(files_.read(name(index), image.size, sample.buffer(0)));
+    sample.set_label(image.label);
   }
   std::optional<ImageSize> image_size(std::int64_t index, std::vector<std::uint8_t>& buffer) const override {
     const std::int64_t size = at(index).size;

@@ -17,13 +17,15 @@ class Checkerboards : public headrace::Source {
   int height() const override { return 8; }
   int width() const override { return 8; }
   int channels() const override { return 1; }
-  headrace::Sample read(std::int64_t index, std::vector<std::uint8_t>& buffer) const override {
+  void read(std::int64_t index, headrace::Sample& sample) const override {
+    std::vector<std::uint8_t>& buffer = sample.buffer(0);
     buffer.resize(64);
     const std::int64_t square = label(index);
     for (std::int64_t i = 0; i < 64; ++i) {
       buffer[static_cast<std::size_t>(i)] = (i / 8 / square + i % 8 / square) % 2 == 0 ? 0 : 255;
     }
-    return {.bytes = buffer, .height = 8, .width = 8, .channels = 1, .label = square};
+    sample.image().set_pixels(buffer, 8, 8, 1);
+    sample.set_label(square);
   }
   std::int64_t label(std::int64_t index) const override { return 1 + index % 4; }
   std::string sample_name(std::int64_t index) const override { return "board " + std::to_string(index); }

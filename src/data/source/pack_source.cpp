@@ -28,8 +28,8 @@ class PackSource final : public Source {
   int height() const override { return height_; }
   int width() const override { return width_; }
   int channels() const override { return channels_; }
-  Sample read(std::int64_t index, std::vector<std::uint8_t>& buffer) const override;
-  std::optional<Sample> outline(std::int64_t index) const override;
+  void read(std::int64_t index, Sample& sample) const override;
+  std::optional<Payload> outline(std::int64_t index) const override;
   std::optional<ImageSize> image_size(std::int64_t index, std::vector<std::uint8_t>& buffer) const override;
   std::span<const std::uint8_t> read_rows(std::int64_t index, int first, int count,
                                           std::vector<std::uint8_t>& buffer) const override;
@@ -135,33 +135,24 @@ void PackSource::check_index(std::int64_t index) const {
   }
 }
 
-Sample PackSource::read(std::int64_t index, std::vector<std::uint8_t>& buffer) const {
-  if (auto sample = outline(index)) {
-    sample->bytes = read_rows(index, 0, sample->height, buffer);
-    return *sample;
-  }
+void PackSource::read(std::int64_t index, Sample& sample) const {
+  std::vector<std::uint8_t>& buffer = sample.buffer(0);
   check_index(index);
+  sample.set_label(label(index));
+  if (const PackRow& told = row(index); has_blocks(told)) {
+    const auto height = static_cast<int>(told.height);
+    return sample.image().set_pixels(read_rows(index, 0, height, buffer), height, told.width, channels_);
+  }
   const Place& place = at(index);
   const PackedBytes read = shards_[place.shard].read(place.row, buffer);
-  const bool encoded = form_ == static_cast<std::uint8_t>(ImageForm::encoded);
-  return {.bytes = read.bytes,
-          .form = encoded ? ImageForm::encoded : ImageForm::pixels,
-          .height = height_,
-          .width = width_,
-          .channels = encoded ? 0 : channels_,
-          .label = label(index),
-          .entropy_index = read.index};
+  if (form_ == static_cast<std::uint8_t>(ImageForm::encoded)) return sample.image().set_file(read.bytes, read.index);
+  sample.image().set_pixels(read.bytes, height_, width_, channels_);
 }
 
-std::optional<Sample> PackSource::outline(std::int64_t index) const {
+std::optional<Payload> PackSource::outline(std::int64_t index) const {
   check_index(index);
   if (!has_blocks(row(index))) return std::nullopt;
-  return Sample{.bytes = {},
-                .form = ImageForm::pixels,
-                .height = static_cast<int>(row(index).height),
-                .width = static_cast<int>(row(index).width),
-                .channels = channels_,
-                .label = label(index)};
+  return Payload::of_pixels({}, row(index).height, row(index).width, channels_);
 }
 
 std::optional<ImageSize> PackSource::image_size(std::int64_t index, std::vector<std::uint8_t>& buffer) const {

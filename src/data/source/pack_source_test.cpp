@@ -12,6 +12,7 @@
 #include "core/base/temporary_folder.h"
 #include "data/loader/testing.h"
 #include "data/pack/pack_build.h"
+#include "data/source/read_sample.h"
 #include "data/store/pack_writer.h"
 #include "data/store/scratch_folder.h"
 #include "media/codec/tiny_images.h"
@@ -51,11 +52,12 @@ class PackOfImages : public ScratchFolder {
       ASSERT_EQ(packed->size(), folder->size());
       EXPECT_EQ(packed->fingerprint(), folder->fingerprint());
       EXPECT_EQ(packed->class_names(), folder->class_names());
-      std::vector<std::uint8_t> one, other;
+      Sample expected, found;
       for (std::int64_t i = 0; i < folder->size(); ++i) {
-        const Sample expected = folder->read(i, one), found = packed->read(i, other);
-        ASSERT_TRUE(std::ranges::equal(found.bytes, expected.bytes));
-        EXPECT_EQ(found.label, expected.label);
+        folder->read(i, expected);
+        packed->read(i, found);
+        ASSERT_TRUE(std::ranges::equal(found.image().bytes, expected.image().bytes));
+        EXPECT_EQ(found.label(), expected.label());
         EXPECT_EQ(packed->stored_name(i), folder->stored_name(i));
       }
     }
@@ -128,9 +130,8 @@ TEST_F(PackOfImages, ItsFilesAreTheShardsThatAWindowedOrderReadsOneAfterTheOther
   const std::vector<std::int64_t> shards = source->shards();
   ASSERT_GT(shards.size(), 2u);
   EXPECT_EQ(std::accumulate(shards.begin(), shards.end(), std::int64_t{0}), source->size());
-  std::vector<std::uint8_t> buffer;
   for (std::int64_t i = 0; i < source->size(); ++i) {
-    EXPECT_EQ(source->sample_bytes(i), std::ssize(source->read(i, buffer).bytes));
+    EXPECT_EQ(source->sample_bytes(i), std::ssize(read_sample(*source, i).image().bytes));
   }
   DataOptions windowed = options(1);
   windowed.shuffle_window = 1;
@@ -300,12 +301,13 @@ TEST(PackOfPixels, IsTheSameAsTheIdxFilesAndBecomesThemAgain) {
     EXPECT_EQ(again->fingerprint(), idx->fingerprint());
     EXPECT_EQ(pack->num_classes(), idx->num_classes());
     EXPECT_EQ(pack->class_names(), idx->class_names());
-    std::vector<std::uint8_t> one, other;
+    Sample expected, found;
     for (std::int64_t i = 0; i < idx->size(); i += 997) {
-      const Sample expected = idx->read(i, one), found = pack->read(i, other);
-      ASSERT_TRUE(std::ranges::equal(found.bytes, expected.bytes));
-      EXPECT_EQ(found.label, expected.label);
-      EXPECT_EQ(found.height, 28);
+      idx->read(i, expected);
+      pack->read(i, found);
+      ASSERT_TRUE(std::ranges::equal(found.image().bytes, expected.image().bytes));
+      EXPECT_EQ(found.label(), expected.label());
+      EXPECT_EQ(found.image().height(), 28);
     }
   }
   Loader from_idx{open_source(std::string("idx:") + kFashion, Split::test), options_of(100, 2), 3, true};

@@ -13,10 +13,10 @@
 #include <utility>
 
 #include "core/base/fail.h"
+#include "core/base/utf8.h"
 #include "core/exec/child_process.h"
 #include "core/exec/control_channel.h"
 #include "core/exec/shared_memory.h"
-#include "core/options/utf8.h"
 #include "data/source/source_facts.h"
 #include "data/source/worker_protocol.h"
 
@@ -112,7 +112,7 @@ class ProcessSource::Pool {
   Pool(ProcessSourceOptions options, std::span<const std::byte> payload);
   ~Pool();
 
-  Sample read(std::int64_t index, std::vector<std::uint8_t>& buffer);
+  void read(std::int64_t index, Sample& sample);
   void set_workers(std::int64_t workers);
   void end_workers();
   void start_workers();
@@ -137,7 +137,7 @@ class ProcessSource::Pool {
   void make_ready(Worker& worker) const;
   std::string receive(Worker& worker, ControlMessage& answer) const;
   std::string ask(Worker& worker, std::int64_t index, ControlMessage& answer) const;
-  Sample sample_of(const ControlMessage& answer, const Worker& worker, std::vector<std::uint8_t>& buffer);
+  void fill(Sample& sample, const ControlMessage& answer, const Worker& worker);
   void note_death(const std::string& death, std::int64_t index);
   std::int64_t interrupts() const;
   void check_not_interrupted(std::int64_t interrupts_before, std::int64_t index) const;
@@ -419,13 +419,12 @@ SourceFacts ProcessSource::Pool::greet(Worker& worker) const {
          options_.name, worker.name(), message.kind, format, static_cast<std::uint32_t>(worker::ready),
          worker::kFormat);
   }
-  const auto side = [](std::int64_t value) { return static_cast<int>(std::clamp<std::int64_t>(value, -1, 1 << 30)); };
+  const auto side = [](std::int64_t value) { return std::clamp<std::int64_t>(value, -1, 1 << 30); };
   SourceFacts facts{.name = options_.name,
                     .size = size,
                     .classes = classes == worker::kUnknown ? SourceFacts::kUnknownClasses : classes,
-                    .height = options_.sizes_vary ? 0 : side(height),
-                    .width = options_.sizes_vary ? 0 : side(width),
-                    .channels = side(channels),
+                    .schema = schema_of_images(options_.name, options_.sizes_vary ? 0 : side(height),
+                                               options_.sizes_vary ? 0 : side(width), side(channels)),
                     .labels = {}};
   constexpr auto kLabelBytes = static_cast<std::int64_t>(sizeof(std::int64_t));
   if (labels < 0 || labels > std::ssize(worker.slot.bytes()) / kLabelBytes) {
@@ -462,7 +461,7 @@ std::string ProcessSource::Pool::ask(Worker& worker, std::int64_t index, Control
   return fmt::format("{} sent {} and was killed", worker.name(), nonsense);
 }
 
-Sample ProcessSource::Pool::read(std::int64_t index, std::vector<std::uint8_t>& buffer) {
+void ProcessSource::Pool::read(std::int64_t index, Sample& sample) {
   const std::int64_t interrupts_before = interrupts();
   Lease worker{*this};
   std::string first_death;
@@ -473,7 +472,7 @@ Sample ProcessSource::Pool::read(std::int64_t index, std::vector<std::uint8_t>& 
     std::string death = ask(*worker, index, answer);
     if (death.empty()) {
       worker.set_sound();
-      return sample_of(answer, *worker, buffer);
+      return fill(sample, answer, *worker);
     }
     check_not_interrupted(interrupts_before, index);
     note_death(death, index);
@@ -486,23 +485,24 @@ Sample ProcessSource::Pool::read(std::int64_t index, std::vector<std::uint8_t>& 
   }
 }
 
-Sample ProcessSource::Pool::sample_of(const ControlMessage& answer, const Worker& worker,
-                                      std::vector<std::uint8_t>& buffer) {
+void ProcessSource::Pool::fill(Sample& sample, const ControlMessage& answer, const Worker& worker) {
   const auto& [index, size, form, height, width, channels, label] = answer.numbers;
   if (answer.kind == worker::failed) {
     fail(ErrorCode::corrupt_data, "data: {}: {}", sample_name_of(facts_, index), text_in(worker, answer.numbers[1]));
   }
   const auto bytes = worker.slot.front(size);
+  std::vector<std::uint8_t>& buffer = sample.buffer(0);
   if (buffer.size() < bytes.size()) buffer.resize(bytes.size());
   if (!bytes.empty()) std::memcpy(buffer.data(), bytes.data(), bytes.size());
   if (size > kSlotKept) worker.slot.release_after(kSlotKept);
   labels_->note(facts_, index, label);
-  return {.bytes = std::span{buffer}.first(bytes.size()),
-          .form = form == 0 ? ImageForm::pixels : ImageForm::encoded,
-          .height = static_cast<int>(height),
-          .width = static_cast<int>(width),
-          .channels = static_cast<int>(channels),
-          .label = label};
+  const auto copy = std::span{buffer}.first(bytes.size());
+  if (form == 0) {
+    sample.image().set_pixels(copy, height, width, channels);
+  } else {
+    sample.image().set_file(copy);
+  }
+  sample.set_label(label);
 }
 
 void ProcessSource::Pool::note_death(const std::string& death, std::int64_t index) {
@@ -535,17 +535,20 @@ std::int64_t ProcessSource::num_classes() const {
   return pool_->facts().classes;
 }
 int ProcessSource::height() const {
-  return pool_->facts().height;
+  return pool_->facts().height();
 }
 int ProcessSource::width() const {
-  return pool_->facts().width;
+  return pool_->facts().width();
 }
 int ProcessSource::channels() const {
-  return pool_->facts().channels;
+  return pool_->facts().channels();
 }
 
-Sample ProcessSource::read(std::int64_t index, std::vector<std::uint8_t>& buffer) const {
-  return pool_->read(index, buffer);
+Schema ProcessSource::schema() const {
+  return pool_->facts().schema;
+}
+void ProcessSource::read(std::int64_t index, Sample& sample) const {
+  pool_->read(index, sample);
 }
 
 std::int64_t ProcessSource::label(std::int64_t index) const {

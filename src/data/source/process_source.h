@@ -54,7 +54,8 @@ class ProcessSource : public Source {
   int height() const override;
   int width() const override;
   int channels() const override;
-  Sample read(std::int64_t index, std::vector<std::uint8_t>& buffer) const override;
+  Schema schema() const override;
+  void read(std::int64_t index, Sample& sample) const override;
   std::int64_t label(std::int64_t index) const override;
   std::string sample_name(std::int64_t index) const override;
   std::uint64_t fingerprint() const override;

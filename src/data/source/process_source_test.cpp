@@ -23,6 +23,7 @@
 #include "core/base/fail.h"
 #include "core/base/temporary_folder.h"
 #include "data/loader/testing.h"
+#include "data/source/read_sample.h"
 
 namespace headrace {
 namespace {
@@ -119,10 +120,9 @@ class ProcessSourceTest : public testing::Test {
   }
   std::string error_on_five(ErrorCode code, const std::string& mode) const {
     const auto source = open(mode);
-    std::vector<std::uint8_t> buffer;
-    EXPECT_EQ(source->read(4, buffer).bytes[0], 4);
-    std::string text = error_of(code, [&] { source->read(5, buffer); });
-    EXPECT_EQ(source->read(6, buffer).bytes[0], 6) << "the next sample is read as if nothing had been";
+    EXPECT_EQ(read_sample(*source, 4).image().bytes[0], 4);
+    std::string text = error_of(code, [&] { read_sample(*source, 5); });
+    EXPECT_EQ(read_sample(*source, 6).image().bytes[0], 6) << "the next sample is read as if nothing had been";
     return text;
   }
 
@@ -149,8 +149,7 @@ TEST_F(ProcessSourceTest, TellsWhatItsWorkersTell) {
   EXPECT_EQ(source->sample_name(7), "test[7]");
   const auto without = open("plain");
   EXPECT_EQ(without->label(11), -1) << "it was not read yet";
-  std::vector<std::uint8_t> buffer;
-  EXPECT_EQ(without->read(11, buffer).label, 2);
+  EXPECT_EQ(read_sample(*without, 11).label(), 2);
   EXPECT_EQ(without->label(11), 2);
   EXPECT_NE(without->fingerprint(), source->fingerprint());
   EXPECT_EQ(open("plain", 1)->fingerprint(), without->fingerprint());
@@ -196,24 +195,22 @@ TEST_F(ProcessSourceTest, WorkersLiveThroughEpochs) {
   }
   EXPECT_EQ(source->statistics().started, 1);
   EXPECT_EQ(source->statistics().processes, processes);
-  std::vector<std::uint8_t> buffer;
-  EXPECT_EQ(source->read(0, buffer).bytes[0], 61) << "its state is what 60 samples made of it";
+  EXPECT_EQ(read_sample(*source, 0).image().bytes[0], 61) << "its state is what 60 samples made of it";
 }
 
 TEST_F(ProcessSourceTest, WorkersThatAreEndedBetweenEpochsAreStartedAnew) {
   const std::shared_ptr<ProcessSource> source = open("tells served", 2);
-  std::vector<std::uint8_t> buffer;
   for (int epoch = 1; epoch <= 3; ++epoch) {
     ASSERT_EQ(source->statistics().processes.size(), 2U);
     EXPECT_EQ(source->statistics().started, 2 * epoch);
-    EXPECT_EQ(source->read(0, buffer).bytes[0], 1) << "nothing is left of the epoch before";
+    EXPECT_EQ(read_sample(*source, 0).image().bytes[0], 1) << "nothing is left of the epoch before";
     source->end_workers();
     EXPECT_TRUE(source->statistics().processes.empty());
     source->start_workers();
     source->start_workers();  // All live already.
   }
   source->end_workers();
-  EXPECT_EQ(source->read(0, buffer).bytes[0], 1) << "one starts where it is needed";
+  EXPECT_EQ(read_sample(*source, 0).image().bytes[0], 1) << "one starts where it is needed";
   EXPECT_EQ(source->statistics().started, 9);
   EXPECT_EQ(source->statistics().died, 0);
 }
@@ -225,10 +222,11 @@ TEST_F(ProcessSourceTest, ManyThreadsReadAtATime) {
     std::vector<std::jthread> threads;
     for (int t = 0; t < 8; ++t) {
       threads.emplace_back([&] {
-        std::vector<std::uint8_t> buffer;
+        Sample sample;
         for (int i = 0; i < 120; ++i) {
-          const Sample sample = source->read(i % 12, buffer);
-          if (sample.bytes.size() != 16 || sample.bytes[15] != i % 12 || sample.label != i % 12 % 3) ++wrong;
+          source->read(i % 12, sample);
+          const auto pixels = sample.image().bytes;
+          if (pixels.size() != 16 || pixels[15] != i % 12 || sample.label() != i % 12 % 3) ++wrong;
         }
       });
     }
@@ -240,10 +238,12 @@ TEST_F(ProcessSourceTest, ManyThreadsReadAtATime) {
 TEST_F(ProcessSourceTest, EveryWorkerGetsThePayload) {
   const std::string text = "sixteen letters.";
   const ProcessSource source{options("tells payload"), std::as_bytes(std::span{text})};
-  std::vector<std::uint8_t> first, second;
-  const auto read = [](const Sample& sample) { return std::string(sample.bytes.begin(), sample.bytes.end()); };
-  EXPECT_EQ(read(source.read(0, first)), text);
-  EXPECT_EQ(read(source.read(1, second)), text);
+  const auto read = [&source](std::int64_t index) {
+    const Sample sample = read_sample(source, index);
+    return std::string(sample.image().bytes.begin(), sample.image().bytes.end());
+  };
+  EXPECT_EQ(read(0), text);
+  EXPECT_EQ(read(1), text);
 }
 
 TEST_F(ProcessSourceTest, AWorkerThatDiesIsReplacedAndItsSampleReadOnceMore) {
@@ -266,8 +266,7 @@ TEST_F(ProcessSourceTest, OneThatDiesWhileOthersWaitForItIsReplacedByOneAlone) {
       std::vector<std::jthread> threads;
       for (int t = 0; t < 8; ++t) {
         threads.emplace_back([&] {
-          std::vector<std::uint8_t> buffer;
-          for (int i = 0; i < 12; ++i) EXPECT_EQ(source.read(i, buffer).bytes[15], i);
+          for (int i = 0; i < 12; ++i) EXPECT_EQ(read_sample(source, i).image().bytes[15], i);
         });
       }
     }
@@ -301,16 +300,14 @@ TEST_F(ProcessSourceTest, ASampleThatKillsObeysOnCorrupt) {
 TEST_F(ProcessSourceTest, WorkersThatDieWhileTheyWaitCostNothing) {
   const auto source = open("plain", 3);
   for (const pid_t process : source->statistics().processes) ::kill(process, SIGKILL);
-  std::vector<std::uint8_t> buffer;
-  for (std::int64_t i = 0; i < 12; ++i) EXPECT_EQ(source->read(i, buffer).bytes[0], i);
+  for (std::int64_t i = 0; i < 12; ++i) EXPECT_EQ(read_sample(*source, i).image().bytes[0], i);
 }
 
 TEST_F(ProcessSourceTest, AHangIsEndedByTheTimeout) {
   ProcessSourceOptions how = options("hangs once", 1);
   how.timeout = std::chrono::milliseconds(2500);
   const ProcessSource source{how, {}};
-  std::vector<std::uint8_t> buffer;
-  EXPECT_EQ(source.read(5, buffer).bytes[0], 5);
+  EXPECT_EQ(read_sample(source, 5).image().bytes[0], 5);
   const WorkerStatistics now = source.statistics();
   ASSERT_EQ(now.died, 1);
   EXPECT_THAT(now.deaths[0], AllOf(HasSubstr("worker_timeout_s = 2.5 s"), HasSubstr("test[5]")));
@@ -371,10 +368,9 @@ TEST_F(ProcessSourceTest, AWorkerThatDoesNotStartIsNamed) {
 
 TEST_F(ProcessSourceTest, WorkersThatTellDifferentThingsAreRefused) {
   const auto source = open("changing", 1);
-  std::vector<std::uint8_t> buffer;
-  EXPECT_EQ(source->read(0, buffer).bytes[0], 0);
+  EXPECT_EQ(read_sample(*source, 0).image().bytes[0], 0);
   ::kill(source->statistics().processes[0], SIGKILL);
-  EXPECT_THAT(error_of(ErrorCode::internal, [&] { source->read(0, buffer); }),
+  EXPECT_THAT(error_of(ErrorCode::internal, [&] { read_sample(*source, 0); }),
               AllOf(HasSubstr("tells 11 samples"), HasSubstr("another one told 12")));
 }
 
@@ -403,8 +399,7 @@ TEST_F(ProcessSourceTest, NoWorkerOutlivesAProcessThatIsKilled) {
   ASSERT_GE(parent, 0);
   if (parent == 0) {
     const auto source = open("plain", 3);
-    std::vector<std::uint8_t> buffer;
-    source->read(0, buffer);
+    read_sample(*source, 0);
     const auto processes = source->statistics().processes;
     const ssize_t told = ::write(ends[1], processes.data(), processes.size() * sizeof(pid_t));
     ::kill(::getpid(), told == 12 ? SIGKILL : SIGABRT);

@@ -53,8 +53,8 @@ void require_folder(const std::filesystem::path& folder, std::string_view scheme
 
 std::optional<ImageSize> Source::image_size(std::int64_t index, std::vector<std::uint8_t>& /*buffer*/) const {
   if (height() > 0) return ImageSize{height(), width()};
-  const std::optional<Sample> told = outline(index);
-  return told ? std::optional{ImageSize{told->height, told->width}} : std::nullopt;
+  const std::optional<Payload> told = outline(index);
+  return told ? std::optional{ImageSize{told->height(), told->width()}} : std::nullopt;
 }
 
 std::span<const std::uint8_t> Source::read_rows(std::int64_t index, int first, int count,

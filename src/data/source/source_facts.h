@@ -1,7 +1,10 @@
 // What a source of a user's own tells about itself before it is read.
 #pragma once
 
+#include <headrace/field.h>
+
 #include <atomic>
+#include <cstddef>
 #include <cstdint>
 #include <limits>
 #include <memory>
@@ -16,16 +19,25 @@ struct SourceFacts {
   std::string name;  // Of the source, for messages: "photos.Photos".
   std::int64_t size = 0;
   std::int64_t classes = kUnknownClasses;  // Unknown: any label from 0 on will do.
-  int height = 0;                          // As Source::height() to channels().
-  int width = 0;
-  int channels = 3;
-  std::vector<std::int64_t> labels;  // One a sample, or empty: then only reading tells.
+  Schema schema;                           // Has an image.
+  std::vector<std::int64_t> labels;        // One a sample, or empty: then only reading tells.
 
+  // As Source::height() to channels().
+  int height() const { return side(0); }
+  int width() const { return side(1); }
+  int channels() const { return side(2); }
   bool operator==(const SourceFacts&) const = default;
+
+ private:
+  int side(std::size_t axis) const;
 };
 
-// Error{invalid_argument} for numbers that no source has: a negative size, labels outside the classes, 2 channels.
+// Schema::image_and_labels() of what the source `name` says. Error{invalid_argument} for images that no source has: one
+// side only, 2 channels.
+Schema schema_of_images(const std::string& name, std::int64_t height, std::int64_t width, std::int64_t channels);
+// Error{invalid_argument} for other numbers that no source has: a negative size, labels outside the classes.
 void check(const SourceFacts& facts);
+// Of images and labels the same in every version: states of loaders hold it.
 std::uint64_t fingerprint_of(const SourceFacts& facts);
 std::string sample_name_of(const SourceFacts& facts, std::int64_t index);  // "photos.Photos[137]"
 

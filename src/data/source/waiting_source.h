@@ -33,17 +33,14 @@ class WaitingSource final : public Source {
   std::int64_t label(std::int64_t index) const override { return index % 10; }
   std::uint64_t fingerprint() const override { return static_cast<std::uint64_t>(size_); }
 
-  Sample read(std::int64_t index, std::vector<std::uint8_t>& buffer) const override {
+  void read(std::int64_t index, Sample& sample) const override {
     const auto wait = cost_(index, inside_.fetch_add(1) + 1);
     if (wait.count() > 0) std::this_thread::sleep_for(wait);
     inside_.fetch_sub(1);
+    std::vector<std::uint8_t>& buffer = sample.buffer(0);
     buffer.assign(static_cast<std::size_t>(side_ * side_), static_cast<std::uint8_t>(index * 31));
-    return {.bytes = buffer,
-            .form = ImageForm::pixels,
-            .height = side_,
-            .width = side_,
-            .channels = 1,
-            .label = label(index)};
+    sample.image().set_pixels(buffer, side_, side_, 1);
+    sample.set_label(label(index));
   }
 
  private:

@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <cstddef>
 
-#include "core/options/utf8.h"
+#include "core/base/utf8.h"
 
 namespace headrace {
 namespace {

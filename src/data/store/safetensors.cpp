@@ -1,7 +1,6 @@
 #include "data/store/safetensors.h"
 
 #include <algorithm>
-#include <array>
 #include <bit>
 #include <cerrno>
 #include <limits>
@@ -9,6 +8,7 @@
 #include <set>
 #include <utility>
 
+#include "core/base/dtype_table.h"
 #include "core/base/fail.h"
 #include "core/base/files.h"
 
@@ -21,24 +21,6 @@ static_assert(std::endian::native == std::endian::little, "the format is little-
 
 constexpr std::int64_t kHeaderBytesMax = 100'000'000;  // The format's own limit.
 constexpr std::size_t kDimensionsMax = 64;
-
-// The header's checksum is made of LibTorch's names.
-struct TypeName {
-  DType type;
-  std::string_view name;
-  std::string_view in_checksum;
-};
-constexpr std::array kTypes{
-    TypeName{DType::f64, "F64", "Double"}, TypeName{DType::f32, "F32", "Float"},
-    TypeName{DType::f16, "F16", "Half"},   TypeName{DType::bf16, "BF16", "BFloat16"},
-    TypeName{DType::i64, "I64", "Long"},   TypeName{DType::i32, "I32", "Int"},
-    TypeName{DType::i16, "I16", "Short"},  TypeName{DType::i8, "I8", "Char"},
-    TypeName{DType::u8, "U8", "Byte"},     TypeName{DType::boolean, "BOOL", "Bool"},
-};
-
-const TypeName& named(DType type) noexcept {
-  return *std::find_if(kTypes.begin(), kTypes.end(), [type](const TypeName& known) { return known.type == type; });
-}
 
 std::string first_line(std::string_view text) {
   return std::string(text.substr(0, text.find('\n')));
@@ -99,10 +81,12 @@ class HeaderParser {
     SafetensorsEntry entry;
     entry.name = name;
     const Json& type = value["dtype"];
-    const auto known = std::find_if(kTypes.begin(), kTypes.end(),
-                                    [&](const TypeName& t) { return type.is_string() && type == std::string(t.name); });
-    if (known == kTypes.end()) corrupt("tensor {}: unknown dtype {}", shown, type.is_string() ? shown_name(type) : "");
-    entry.dtype = known->type;
+    const auto known = std::find_if(kDTypeTable.begin(), kDTypeTable.end(), [&](const DTypeRow& row) {
+      return type.is_string() && type == std::string(row.safetensors);
+    });
+    if (known == kDTypeTable.end())
+      corrupt("tensor {}: unknown dtype {}", shown, type.is_string() ? shown_name(type) : "");
+    entry.dtype = known->dtype;
     entry.shape = whole_numbers(shown, "shape", value["shape"], kDimensionsMax);
     const auto offsets = whole_numbers(shown, "data_offsets", value["data_offsets"], 2);
     if (offsets.size() != 2 || offsets[0] > offsets[1] || offsets[1] > tensor_bytes_) {
@@ -210,7 +194,7 @@ void SafetensorsReader::check_read() const {
 }
 
 std::string_view safetensors_name(DType dtype) noexcept {
-  return named(dtype).name;
+  return row_of(dtype).safetensors;
 }
 
 std::string header_checksum(const SafetensorsTexts& texts, const std::vector<SafetensorsEntry>& entries) {
@@ -223,9 +207,9 @@ std::string header_checksum(const SafetensorsTexts& texts, const std::vector<Saf
     add(key);
     add(text);
   }
-  std::vector<std::string> shapes;
+  std::vector<std::string> shapes;  // With LibTorch's names of types.
   for (const SafetensorsEntry& entry : entries) {
-    shapes.push_back(fmt::format("{} {} {}", entry.name, named(entry.dtype).in_checksum, fmt::join(entry.shape, ",")));
+    shapes.push_back(fmt::format("{} {} {}", entry.name, row_of(entry.dtype).libtorch, fmt::join(entry.shape, ",")));
   }
   std::sort(shapes.begin(), shapes.end());  // The file has an order of its own.
   for (const std::string& shape : shapes) add(shape);

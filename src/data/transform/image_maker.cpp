@@ -55,7 +55,7 @@ std::optional<ImageMaker::Cached> ImageMaker::look_up(std::int64_t index, int di
 }
 
 // Only the image's own sides tell which part of it is wanted, and so how small it may be: any size of it has them.
-std::optional<HeldSample> ImageMaker::find(std::int64_t index, std::int64_t drawn_as) const {
+std::optional<HeldImage> ImageMaker::find(std::int64_t index, std::int64_t drawn_as) const {
   std::optional<Cached> found = look_up(index, 1);
   if (scales()) {
     for (int divisor = 2; divisor <= 8 && !found; divisor *= 2) found = look_up(index, divisor);
@@ -66,22 +66,18 @@ std::optional<HeldSample> ImageMaker::find(std::int64_t index, std::int64_t draw
     }
   }
   if (!found) return std::nullopt;
-  HeldSample sample{{.bytes = found->pixels,
-                     .form = ImageForm::pixels,
-                     .height = found->image.stored.height,
-                     .width = found->image.stored.width,
-                     .channels = epoch_.channels,
-                     .label = epoch_.source.label(index)},
-                    found->image.divisor};
-  return sample;
+  const Size stored = found->image.stored;
+  return HeldImage{Payload::of_pixels(found->pixels, stored.height, stored.width, epoch_.channels),
+                   found->image.divisor};
 }
 
-void ImageMaker::keep(const Sample& sample, std::int64_t index) {
-  if (has_room(sample)) admit(index, {{sample.height, sample.width}}, sample.bytes);
+void ImageMaker::keep(const Payload& image, std::int64_t index) {
+  if (has_room(image)) admit(index, {{image.height(), image.width()}}, image.bytes);
 }
 
-bool ImageMaker::has_room(const Sample& sample) const {
-  return cache_->has_room(static_cast<std::int64_t>(sizeof(CachedHead) + pixel_bytes({sample.height, sample.width})));
+bool ImageMaker::has_room(const Payload& image) const {
+  const std::size_t pixels = pixel_bytes({image.height(), image.width()});
+  return cache_->has_room(static_cast<std::int64_t>(sizeof(CachedHead) + pixels));
 }
 
 transform::CropWindow ImageMaker::crop_of(const Image& image, SampleRandom& random) const {
@@ -94,17 +90,18 @@ ImageMaker::Image ImageMaker::open(std::span<const std::uint8_t> bytes) {
   return {{info.height, info.width}, workspace_.decoder.can_shrink()};
 }
 
-void ImageMaker::make(const HeldSample& sample, std::int64_t index, std::int64_t drawn_as, std::span<std::byte> out) {
+void ImageMaker::make(const Payload& held, int divisor, std::int64_t index, std::int64_t drawn_as,
+                      std::span<std::byte> out) {
   SampleRandom random{epoch_.seed, epoch_.epoch, drawn_as};
   if (epoch_.options.transform.size == 0) {
-    const codec::Box whole{.y = 0, .x = 0, .height = sample.height, .width = sample.width};
-    const auto stored = pixels(sample, index, {sample.height, sample.width}, whole);
+    const codec::Box whole{.y = 0, .x = 0, .height = held.height(), .width = held.width()};
+    const auto stored = pixels(held, index, {held.height(), held.width()}, whole);
     return write(stored, {}, draw_geometry(epoch_, random), out);
   }
-  const bool encoded = sample.form == ImageForm::encoded;
+  const bool encoded = held.form == ImageForm::encoded;
   const std::int64_t begin_ns = encoded ? epoch_.clock() : 0;
-  Image image{{sample.height, sample.width}, false, sample.divisor};
-  if (encoded) image = open(sample.bytes);
+  Image image{{held.height(), held.width()}, false, divisor};
+  if (encoded) image = open(held.bytes);
   transform::CropWindow window = crop_of(image, random);
   const transform::NormalizeGeometry geometry = draw_geometry(epoch_, random);
   if (scales() && image.can_shrink) {
@@ -113,8 +110,7 @@ void ImageMaker::make(const HeldSample& sample, std::int64_t index, std::int64_t
   }
   window.vertical.divisor = window.horizontal.divisor = image.divisor;
   const codec::Box box = box_of(window);
-  const transform::PixelRows part =
-      encoded ? decode(sample, index, image, box) : pixels(sample, index, image.size(), box);
+  const transform::PixelRows part = encoded ? decode(held, index, image, box) : pixels(held, index, image.size(), box);
   if (encoded) {
     decode_ns_ += epoch_.clock() - begin_ns;
     decoded_bytes_ += static_cast<std::int64_t>(pixel_bytes({box.height, box.width}));
@@ -167,9 +163,9 @@ transform::PixelRows ImageMaker::cut(std::span<const std::uint8_t> rows, Size si
   return {rows.subspan(pixel_bytes({1, box.x}), values), static_cast<std::ptrdiff_t>(stride)};
 }
 
-// The box of a sample of pixels, whose bytes are there or are read now.
-transform::PixelRows ImageMaker::pixels(const Sample& sample, std::int64_t index, Size size, const codec::Box& box) {
-  if (!sample.bytes.empty()) return cut(sample.bytes.subspan(pixel_bytes({box.y, size.width})), size, box);
+// The box of an image of pixels, whose bytes are there or are read now.
+transform::PixelRows ImageMaker::pixels(const Payload& held, std::int64_t index, Size size, const codec::Box& box) {
+  if (!held.bytes.empty()) return cut(held.bytes.subspan(pixel_bytes({box.y, size.width})), size, box);
   const std::int64_t begin_ns = epoch_.clock();
   const auto rows = epoch_.source.read_rows(index, box.y, box.height, workspace_.rows);
   read_ns_ += epoch_.clock() - begin_ns;
@@ -180,32 +176,32 @@ transform::PixelRows ImageMaker::pixels(const Sample& sample, std::int64_t index
 }
 
 // The box of the image that is open, and the whole image into the cache where it has room.
-transform::PixelRows ImageMaker::decode(const Sample& sample, std::int64_t index, const Image& image,
+transform::PixelRows ImageMaker::decode(const Payload& held, std::int64_t index, const Image& image,
                                         const codec::Box& box) {
   const Size size = image.size();
   const std::size_t whole = pixel_bytes(size);
   if (cache_ != nullptr && cache_->has_room(static_cast<std::int64_t>(sizeof(CachedHead) + whole))) {
     if (decode_whole(index, image)) {
-      note_decoded(SamplePass::decode_whole, sample, size, whole);
+      note_decoded(SamplePass::decode_whole, held, size, whole);
       return cut(std::span{workspace_.decoded}.first(whole).subspan(pixel_bytes({box.y, size.width})), size, box);
     }
   }
   const auto out = scratch_of(workspace_.decoded, pixel_bytes({box.height, box.width}));
-  if (const codec::EntropyIndex* entropy = epoch_.indices.find(sample, workspace_.entropy)) {
+  if (const codec::EntropyIndex* entropy = epoch_.indices.find(held, workspace_.entropy)) {
     const std::int64_t refused_before = workspace_.decoder.refused_indices();
     workspace_.decoder.decode(box, out, *entropy);
     const bool refused = workspace_.decoder.refused_indices() > refused_before;
     epoch_.indices.note_decoded(refused);
-    note_decoded(refused ? SamplePass::decode_region : SamplePass::decode_indexed, sample, size, out.size());
+    note_decoded(refused ? SamplePass::decode_region : SamplePass::decode_indexed, held, size, out.size());
   } else {
     workspace_.decoder.decode(box, out);
-    note_decoded(SamplePass::decode_region, sample, size, out.size());
+    note_decoded(SamplePass::decode_region, held, size, out.size());
   }
   return out;
 }
 
-void ImageMaker::note_decoded(SamplePass pass, const Sample& sample, Size size, std::size_t bytes) {
-  done_.add(pass, std::ssize(sample.bytes), static_cast<std::int64_t>(bytes));
+void ImageMaker::note_decoded(SamplePass pass, const Payload& held, Size size, std::size_t bytes) {
+  done_.add(pass, std::ssize(held.bytes), static_cast<std::int64_t>(bytes));
   done_.whole += static_cast<std::int64_t>(pixel_bytes(size));
 }
 

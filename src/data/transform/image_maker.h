@@ -15,9 +15,9 @@
 
 namespace headrace::detail {
 
-// A sample as a worker holds it. One of the cache is pixels of an image of height x width that was decoded `divisor`
-// times smaller.
-struct HeldSample : Sample {
+// An image of the cache: pixels of one of height x width that was decoded `divisor` times smaller.
+struct HeldImage {
+  Payload image;
   int divisor = 1;
 };
 
@@ -33,19 +33,20 @@ class ImageMaker {
     return options.scale_decode ? 4 * samples : samples;
   }
 
-  // The image as the cache holds it, as a sample of pixels, in the size that make() wants with these draws.
-  std::optional<HeldSample> find(std::int64_t index, std::int64_t drawn_as) const;
+  // The image as the cache holds it, as pixels, in the size that make() wants with these draws.
+  std::optional<HeldImage> find(std::int64_t index, std::int64_t drawn_as) const;
 
-  // Offers a sample of pixels that was read to the cache, which must be there.
-  void keep(const Sample& sample, std::int64_t index);
+  // Offers an image of pixels that was read to the cache, which must be there.
+  void keep(const Payload& image, std::int64_t index);
 
   // Whether the cache would keep it.
-  bool has_room(const Sample& sample) const;
+  bool has_room(const Payload& image) const;
 
-  // Writes the image to `out`, in the epoch's shape and form. The draws are those of sample `drawn_as`. Of pixels
-  // without bytes, as Source::outline() tells of them, the rows that the crop needs are read. Throws Error when the
-  // image cannot be read or decoded; `out` is unfinished then. The bytes are the same with and without a cache.
-  void make(const HeldSample& sample, std::int64_t index, std::int64_t drawn_as, std::span<std::byte> out);
+  // Writes the image to `out`, in the epoch's shape and form. `divisor`: HeldImage's, 1 of one that was read. The draws
+  // are those of sample `drawn_as`. Of pixels without bytes, as Source::outline() tells of them, the rows that the crop
+  // needs are read. Throws Error when the image cannot be read or decoded; `out` is unfinished then. The bytes are the
+  // same with and without a cache.
+  void make(const Payload& held, int divisor, std::int64_t index, std::int64_t drawn_as, std::span<std::byte> out);
 
   // So far; read here is what make() read.
   std::int64_t read_ns() const { return read_ns_; }
@@ -84,11 +85,11 @@ class ImageMaker {
   std::size_t pixel_bytes(Size size) const;
   std::int64_t note_box(const transform::CropWindow& window);  // Returns the bytes of what the crop reads.
   transform::PixelRows cut(std::span<const std::uint8_t> rows, Size size, const codec::Box& box) const;
-  transform::PixelRows pixels(const Sample& sample, std::int64_t index, Size size, const codec::Box& box);
-  transform::PixelRows decode(const Sample& sample, std::int64_t index, const Image& image, const codec::Box& box);
+  transform::PixelRows pixels(const Payload& held, std::int64_t index, Size size, const codec::Box& box);
+  transform::PixelRows decode(const Payload& held, std::int64_t index, const Image& image, const codec::Box& box);
   void admit(std::int64_t index, const Image& image, std::span<const std::uint8_t> pixels);
   bool decode_whole(std::int64_t index, const Image& image);
-  void note_decoded(SamplePass pass, const Sample& sample, Size size, std::size_t bytes);
+  void note_decoded(SamplePass pass, const Payload& held, Size size, std::size_t bytes);
 
   const EpochTransform& epoch_;
   ImageWorkspace& workspace_;

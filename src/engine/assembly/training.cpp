@@ -134,17 +134,18 @@ DataContext Training::data_context() const {
   if (train_source_->in_memory()) return {};
   constexpr std::int64_t kLookedAt = 64;
   codec::Decoder decoder;
-  std::vector<std::uint8_t> buffer;
+  Sample sample;
   std::int64_t bytes = 0, images = 0, scaled = 0;
   const std::int64_t size = train_source_->size(), looked_at = std::min(size, kLookedAt);
   for (std::int64_t i = 0; i < looked_at; ++i) {
     try {
       const std::int64_t index = i * size / looked_at;
-      const std::optional<Sample> outline = train_source_->outline(index);
-      const Sample sample = outline ? *outline : train_source_->read(index, buffer);
-      const bool is_file = sample.form == ImageForm::encoded;
-      codec::ImageInfo image{sample.height, sample.width, sample.channels};
-      if (is_file) image = decoder.open(sample.bytes, train_source_->channels(), recipe_.data.max_pixels);
+      const std::optional<Payload> outline = train_source_->outline(index);
+      if (!outline) train_source_->read(index, sample);
+      const Payload& found = outline ? *outline : sample.image();
+      const bool is_file = found.form == ImageForm::encoded;
+      codec::ImageInfo image{found.height(), found.width(), found.channels()};
+      if (is_file) image = decoder.open(found.bytes, train_source_->channels(), recipe_.data.max_pixels);
       bytes += std::int64_t{image.height} * image.width * image.channels;
       ++images;
       if (!is_file) continue;  // There is nothing to decode smaller.

@@ -26,10 +26,9 @@ class IndexedElsewhere final : public Source {
   int height() const override { return source_->height(); }
   int width() const override { return source_->width(); }
   int channels() const override { return source_->channels(); }
-  Sample read(std::int64_t index, std::vector<std::uint8_t>& buffer) const override {
-    return source_->read(index, buffer);
-  }
-  std::optional<Sample> outline(std::int64_t index) const override { return source_->outline(index); }
+  Schema schema() const override { return source_->schema(); }
+  void read(std::int64_t index, Sample& sample) const override { source_->read(index, sample); }
+  std::optional<Payload> outline(std::int64_t index) const override { return source_->outline(index); }
   std::optional<ImageSize> image_size(std::int64_t index, std::vector<std::uint8_t>& buffer) const override {
     return source_->image_size(index, buffer);
   }

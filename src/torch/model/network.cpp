@@ -1,12 +1,11 @@
 #include "torch/model/network.h"
 
-#include <headrace/option_fields.h>
-
 #include <algorithm>
 #include <array>
 #include <string_view>
 
 #include "core/base/fail.h"
+#include "core/base/nearest_name.h"
 #include "torch/model/detail/families.h"
 #include "torch/model/weights.h"
 

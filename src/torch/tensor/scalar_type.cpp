@@ -1,36 +1,42 @@
 #include "torch/tensor/scalar_type.h"
 
 #include <array>
-#include <utility>
 
+#include "core/base/dtype_table.h"
 #include "core/base/fail.h"
 
 namespace headrace {
 namespace {
 
-constexpr std::array<std::pair<DType, at::ScalarType>, 10> kTypes{{{DType::u8, at::ScalarType::Byte},
-                                                                   {DType::i64, at::ScalarType::Long},
-                                                                   {DType::f32, at::ScalarType::Float},
-                                                                   {DType::bf16, at::ScalarType::BFloat16},
-                                                                   {DType::f64, at::ScalarType::Double},
-                                                                   {DType::f16, at::ScalarType::Half},
-                                                                   {DType::i32, at::ScalarType::Int},
-                                                                   {DType::i16, at::ScalarType::Short},
-                                                                   {DType::i8, at::ScalarType::Char},
-                                                                   {DType::boolean, at::ScalarType::Bool}}};
+// By the number of ours.
+std::array<at::ScalarType, kDTypes> types_by_name() {
+  std::array<at::ScalarType, kDTypes> types{};
+  for (std::size_t i = 0; i < types.size(); ++i) {
+    int number = 0;
+    while (number < static_cast<int>(at::ScalarType::NumOptions) &&
+           kDTypeTable[i].libtorch != c10::toString(static_cast<at::ScalarType>(number))) {
+      ++number;
+    }
+    types[i] = static_cast<at::ScalarType>(number);
+    HEADRACE_CHECK(types[i] != at::ScalarType::NumOptions, "LibTorch has no type {}", kDTypeTable[i].libtorch);
+  }
+  return types;
+}
+
+const std::array<at::ScalarType, kDTypes>& types() {
+  static const auto found = types_by_name();
+  return found;
+}
 
 }  // namespace
 
 at::ScalarType scalar_type(DType dtype) {
-  for (const auto& [ours, torchs] : kTypes) {
-    if (ours == dtype) return torchs;
-  }
-  fail(ErrorCode::internal, "tensor: unknown type {}", static_cast<int>(dtype));
+  return types()[static_cast<std::size_t>(dtype)];
 }
 
 std::optional<DType> dtype_of(at::ScalarType type) noexcept {
-  for (const auto& [ours, torchs] : kTypes) {
-    if (torchs == type) return ours;
+  for (const DTypeRow& row : kDTypeTable) {
+    if (scalar_type(row.dtype) == type) return row.dtype;
   }
   return std::nullopt;
 }

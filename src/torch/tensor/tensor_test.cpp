@@ -51,13 +51,9 @@ class Squares final : public Source {
   int height() const override { return 4; }
   int width() const override { return 4; }
   int channels() const override { return 1; }
-  Sample read(std::int64_t index, std::vector<std::uint8_t>& /*buffer*/) const override {
-    return {.bytes = pixels_[static_cast<std::size_t>(index)],
-            .form = ImageForm::pixels,
-            .height = 4,
-            .width = 4,
-            .channels = 1,
-            .label = index};
+  void read(std::int64_t index, Sample& sample) const override {
+    sample.image().set_pixels(pixels_[static_cast<std::size_t>(index)], 4, 4, 1);
+    sample.set_label(index);
   }
   std::string sample_name(std::int64_t index) const override { return "square " + std::to_string(index); }
   std::int64_t label(std::int64_t index) const override { return index; }

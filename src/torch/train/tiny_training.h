@@ -42,14 +42,11 @@ class Images final : public Source {
   int height() const override { return kSide; }
   int width() const override { return kSide; }
   int channels() const override { return channels_; }
-  Sample read(std::int64_t index, std::vector<std::uint8_t>& /*buffer*/) const override {
+  void read(std::int64_t index, Sample& sample) const override {
     const auto bytes = static_cast<std::size_t>(kSide * kSide * channels_);
-    return {.bytes = std::span{pixels_}.subspan(static_cast<std::size_t>(index) * bytes, bytes),
-            .form = ImageForm::pixels,
-            .height = kSide,
-            .width = kSide,
-            .channels = channels_,
-            .label = label(index)};
+    const std::span image = std::span{pixels_}.subspan(static_cast<std::size_t>(index) * bytes, bytes);
+    sample.image().set_pixels(image, kSide, kSide, channels_);
+    sample.set_label(label(index));
   }
   std::string sample_name(std::int64_t index) const override { return "image " + std::to_string(index); }
   std::int64_t label(std::int64_t index) const override { return index % 4; }

@@ -158,6 +158,7 @@ struct Loader::Impl {
   const std::uint64_t seed;
   const bool training;
   const ImageShape shape;
+  const Schema schema;  // Of the source's samples.
   const transform::NormalizeTable table;
   const detail::Order order;
   const std::int64_t batches;       // Of a whole epoch.

@@ -21,6 +21,7 @@ struct Pass : EpochTransform {
   const EpochOrder order;
   const bool repeats;
   const BatchSampler batch_sampler;
+  const Schema schema;  // Of the source's samples.
 
   // Places of this rank's batches, counted through the epoch, that are not wanted any more begin here: at the first
   // error, or at 0 when the epoch is given up.

@@ -21,22 +21,22 @@ struct SampleCache {
   RamCache entries;
 };
 
-// Offers an encoded sample, as it was read, to the cache. Whether it is kept now.
-inline bool keep_file(RamCache& cache, std::int64_t index, const Sample& sample) {
-  const std::int64_t bytes = std::ssize(sample.bytes);
-  return cache.admit(
-      index, {{reinterpret_cast<const std::uint8_t*>(&bytes), sizeof bytes}, sample.bytes, sample.entropy_index});
+// Offers an encoded image, as it was read, to the cache. Whether it is kept now.
+inline bool keep_file(RamCache& cache, std::int64_t index, const Payload& image) {
+  const std::int64_t bytes = std::ssize(image.bytes);
+  return cache.admit(index,
+                     {{reinterpret_cast<const std::uint8_t*>(&bytes), sizeof bytes}, image.bytes, image.entropy_index});
 }
 
-// The same without its label. Valid as long as the cache.
-inline std::optional<Sample> find_file(const RamCache& cache, std::int64_t index) {
+// Valid as long as the cache.
+inline std::optional<Payload> find_file(const RamCache& cache, std::int64_t index) {
   const auto entry = cache.find(index);
   if (!entry) return std::nullopt;
   std::int64_t bytes = 0;
   std::memcpy(&bytes, entry->data(), sizeof bytes);
   const auto rest = entry->subspan(sizeof bytes);
   const auto file = static_cast<std::size_t>(bytes);
-  return Sample{.bytes = rest.first(file), .form = ImageForm::encoded, .label = 0, .entropy_index = rest.subspan(file)};
+  return Payload::of_file(rest.first(file), rest.subspan(file));
 }
 
 }  // namespace headrace::detail

@@ -1,4 +1,5 @@
-// Whether a sample is what its source says and within the limits. Whoever reads one asks before it is decoded.
+// Whether a sample is what its source says and within the limits. Whoever reads one asks before it is decoded. The
+// sentences about images are here; what else a payload can break, payload_fault() tells.
 #pragma once
 
 #include <headrace/options/data.h>
@@ -11,9 +12,9 @@ namespace headrace::detail {
 // `bytes`: of the sample, read or to be read. Error{unsupported} names the sample and data.max_sample_bytes.
 void check_limit(const Source& source, std::int64_t bytes, std::int64_t index, const SampleLimits& limits);
 
-// `whole`: its bytes are there. Error{corrupt_data} or {unsupported} names the sample, what was wanted and what was
-// found; Error{internal}: the source contradicts itself.
-void check_sample(const Source& source, const Sample& sample, std::int64_t index, const SampleLimits& limits,
-                  bool whole);
+// `schema`: the source's, of images and labels. `whole`: the image's bytes are there. Error{corrupt_data} or
+// {unsupported} names the sample, what was wanted and what was found; Error{internal}: the source contradicts itself.
+void check_sample(const Source& source, const Schema& schema, const Sample& sample, std::int64_t index,
+                  const SampleLimits& limits, bool whole);
 
 }  // namespace headrace::detail

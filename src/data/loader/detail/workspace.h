@@ -3,7 +3,7 @@
 
 #include <headrace/loader.h>
 
-#include <array>
+#include <cstddef>
 #include <cstdint>
 #include <vector>
 
@@ -20,7 +20,10 @@ inline constexpr std::int64_t kChunkMax = 16;
 struct Workspace {
   static constexpr std::int64_t kKeptMax = std::int64_t{64} << 20;
 
-  std::array<std::vector<std::uint8_t>, kChunkMax> files;  // Source::read's buffers of the samples read ahead together.
+  // `fields`: of a sample.
+  explicit Workspace(std::size_t fields);
+
+  std::vector<Sample> samples;  // kChunkMax, those read ahead together.
   ImageWorkspace images;
   std::vector<CorruptSample> corrupt;  // Of the chunk.
 

@@ -21,7 +21,8 @@ struct PackedImage {
   std::string name;
   std::span<const std::uint8_t> bytes, index;
 
-  std::vector<std::uint8_t> buffer, entropy;  // What they lie in.
+  Sample sample;  // What they lie in, as below.
+  std::vector<std::uint8_t> entropy;
   RowBlockWriter blocks;
 };
 
@@ -40,8 +41,8 @@ class ImagePacker {
     std::span<const std::uint8_t> values;
   };
 
-  void index(const Sample& sample, PackedImage& packed);
-  Pixels decode(const Sample& sample, int channels);
+  void index(const Payload& image, PackedImage& packed);
+  Pixels decode(const Payload& image, int channels);
   Pixels resize(const Pixels& pixels, int channels);
 
   const PackForm form_;

@@ -1,4 +1,7 @@
-#include "core/options/utf8.h"
+#include "core/base/utf8.h"
+
+#include <cstdint>
+#include <cstring>
 
 namespace headrace {
 namespace {
@@ -29,6 +32,23 @@ std::size_t utf8_text_length(std::string_view bytes) noexcept {
   std::size_t done = 0;
   while (done < bytes.size()) {
     const std::size_t length = character_length(bytes.substr(done));
+    if (length == 0) break;
+    done += length;
+  }
+  return done;
+}
+
+std::size_t utf8_length(std::string_view bytes) noexcept {
+  std::size_t done = 0;
+  while (done < bytes.size()) {
+    std::uint64_t eight = 0;
+    while (bytes.size() - done >= sizeof eight) {  // Most texts are ASCII: eight characters at once.
+      std::memcpy(&eight, bytes.data() + done, sizeof eight);
+      if ((eight & 0x8080'8080'8080'8080) != 0) break;
+      done += sizeof eight;
+    }
+    if (done == bytes.size()) break;
+    const std::size_t length = bytes[done] == '\0' ? 1 : character_length(bytes.substr(done));
     if (length == 0) break;
     done += length;
   }

@@ -1,0 +1,60 @@
+#include "data/source/source_facts.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <array>
+#include <span>
+#include <string>
+
+#include "core/base/error_of.h"
+#include "core/base/hash.h"
+
+namespace headrace {
+namespace {
+
+using testing::HasSubstr;
+
+SourceFacts facts_of(Schema schema) {
+  return {.name = "photos.Photos", .size = 3, .classes = 4, .schema = std::move(schema), .labels = {0, 3, 1}};
+}
+
+// States of loaders that earlier versions wrote hold it.
+TEST(SourceFacts, TheFingerprintOfImagesAndLabelsIsThatOfEarlierVersions) {
+  for (const int side : {0, 8}) {
+    const SourceFacts facts = facts_of(Schema::image_and_labels(side, side, 3));
+    Xxh3Stream stream;
+    stream.update(std::as_bytes(std::span{facts.name}));
+    const std::array<std::int64_t, 8> numbers{3, 4, side, side, 3, 0, 3, 1};  // The labels behind the others.
+    stream.update(std::as_bytes(std::span{numbers}));
+    EXPECT_EQ(fingerprint_of(facts), stream.digest());
+  }
+}
+
+TEST(SourceFacts, OtherFieldsAreOfTheFingerprint) {
+  const FieldSpec image{.name = "image", .shape = {8, 8, 3}, .encoding = Encoding::image};
+  const FieldSpec labels{.name = "labels", .dtype = DType::i64};
+  const FieldSpec boxes{.name = "boxes", .dtype = DType::f32, .shape = {kRagged, 4}};
+  FieldSpec doubles = boxes;
+  doubles.dtype = DType::f64;
+  const std::uint64_t plain = fingerprint_of(facts_of(Schema{{image, labels}}));
+  const std::uint64_t with_boxes = fingerprint_of(facts_of(Schema{{image, labels, boxes}}));
+  EXPECT_NE(with_boxes, plain);
+  EXPECT_NE(fingerprint_of(facts_of(Schema{{image, labels, doubles}})), with_boxes);
+}
+
+TEST(SourceFacts, ImagesThatNoSourceHasAreRefused) {
+  const auto refusal = [](std::int64_t height, std::int64_t width, std::int64_t channels) {
+    return error_of(ErrorCode::invalid_argument, [&] { schema_of_images("photos.Photos", height, width, channels); });
+  };
+  EXPECT_EQ(refusal(-1, 5, 3), "data: photos.Photos has images of -1 x 5 pixels; wanted sides of 1 to 16,777,216");
+  EXPECT_THAT(refusal(0, 5, 3), HasSubstr("images of 0 x 5 pixels"));
+  EXPECT_THAT(refusal(5, std::int64_t{1} << 40, 3), HasSubstr("images of 5 x 1099511627776 pixels"));
+  EXPECT_EQ(refusal(5, 5, 2), "data: photos.Photos has 2 channels; wanted 1 or 3");
+  const SourceFacts facts = facts_of(schema_of_images("photos.Photos", 0, 0, 1));
+  EXPECT_EQ(facts.height() + facts.width(), 0);
+  EXPECT_EQ(facts.channels(), 1);
+}
+
+}  // namespace
+}  // namespace headrace
