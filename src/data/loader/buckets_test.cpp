@@ -20,6 +20,7 @@
 #include "data/pack/pack_build.h"
 #include "data/source/sources.h"
 #include "data/store/file_calls.h"
+#include "data/store/file_store.h"
 #include "data/store/scratch_folder.h"
 #include "media/codec/tiny_images.h"
 
@@ -188,7 +189,9 @@ class BucketsOfFiles : public ScratchFolder {
 
 TEST_F(BucketsOfFiles, ReadTheHeadersAlone) {
   const CountingCalls calls;
-  const auto source = detail::open_image_folder(images_.folder(), Split::train, calls);
+  const auto source = detail::open_image_folder(images_.folder(), Split::train, [&](const std::filesystem::path& root) {
+    return std::make_unique<FileStore>(root, calls);
+  });
   std::vector<std::uint8_t> buffer;
   for (std::int64_t i = 0; i < source->size(); ++i) {
     const ImageSize told = source->image_size(i, buffer).value();

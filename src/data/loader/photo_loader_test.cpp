@@ -1029,7 +1029,7 @@ TEST_F(PhotoFolder, AFolderThatChangesUnderTheRunLosesOnlyWhatChanged) {
   ASSERT_EQ(indices_of(found), (std::vector<std::int64_t>{3, 5, 7}));
   EXPECT_THAT(found[0].reason, AllOf(HasSubstr("/03.jpg"), HasSubstr("No such file")));
   EXPECT_THAT(found[1].reason, AllOf(HasSubstr("/05.jpg"), HasSubstr("has 100 bytes; it had")));
-  EXPECT_THAT(found[2].reason, AllOf(HasSubstr("/07.jpg"), HasSubstr("when its folder was listed")));
+  EXPECT_THAT(found[2].reason, AllOf(HasSubstr("/07.jpg"), HasSubstr("when it was listed")));
   Loader strict{source_, whole_images(2), 1, false};
   EXPECT_THAT(error_of(ErrorCode::not_found, [&] { deliver(strict.epoch(0)); }), HasSubstr("/03.jpg"));
 }

@@ -8,8 +8,8 @@
 #include <atomic>
 #include <cerrno>
 #include <chrono>
-#include <condition_variable>
 #include <future>
+#include <latch>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -20,7 +20,9 @@
 #include "data/loader/testing.h"
 #include "data/pack/pack_build.h"
 #include "data/source/sources.h"
+#include "data/store/fault_store.h"
 #include "data/store/file_calls.h"
+#include "data/store/file_store.h"
 #include "data/store/pack_file.h"
 #include "data/store/scratch_folder.h"
 #include "media/codec/tiny_images.h"
@@ -32,15 +34,13 @@ using testing::AllOf;
 using testing::HasSubstr;
 
 // Every file's first handle is reset at each third read, every second read is interrupted, and none gives more than 700
-// bytes. What is `broken` cannot be opened at all, or not read at one place; reads of what is `slow` wait to be let go.
+// bytes. At one place nothing can be read.
 class UnsteadyCalls final : public FileCalls {
  public:
   int open_at(int folder, const char* name, int flags) const override {
-    if (name == broken) return fail_with(EIO);
     const int file = FileCalls::open_at(folder, name, flags);
     const std::lock_guard lock(mutex_);
     reads_until_reset_[file] = ++opened_[name] == 1 ? kReadsToReset : -1;
-    if (name == slow) slow_file_ = file;
     return file;
   }
   ssize_t read_at(int file, void* target, std::size_t size, off_t at) const override {
@@ -48,8 +48,7 @@ class UnsteadyCalls final : public FileCalls {
     if (at == broken_at) return fail_with(EIO);
     if (calls_.fetch_add(1) % 2 == 0) return fail_with(EINTR);
     {
-      std::unique_lock lock(mutex_);
-      if (file == slow_file_) let_go_.wait(lock, [this] { return is_let_go_; });
+      const std::lock_guard lock(mutex_);
       if (--reads_until_reset_[file] == 0) {
         reads_until_reset_[file] = kReadsToReset;
         return fail_with(ECONNRESET);
@@ -59,17 +58,6 @@ class UnsteadyCalls final : public FileCalls {
   }
   void pause(std::chrono::milliseconds) const override { ++pauses; }
 
-  bool has_opened(const std::string& name) const {
-    const std::lock_guard lock(mutex_);
-    return opened_.contains(name);
-  }
-  void let_go() const {
-    const std::lock_guard lock(mutex_);
-    is_let_go_ = true;
-    let_go_.notify_all();
-  }
-
-  std::string broken{}, slow{};
   off_t broken_at = -1;
   mutable std::atomic<int> pauses{0};
 
@@ -83,9 +71,6 @@ class UnsteadyCalls final : public FileCalls {
 
   mutable std::atomic<unsigned> calls_{0};
   mutable std::mutex mutex_;  // Guards what follows.
-  mutable std::condition_variable let_go_;
-  mutable bool is_let_go_ = false;
-  mutable int slow_file_ = -1;
   mutable std::map<std::string, int> opened_;
   mutable std::map<int, int> reads_until_reset_;
 };
@@ -107,7 +92,19 @@ class StoreFaults : public ScratchFolder {
     ASSERT_TRUE(write_pack(plan, [](std::int64_t, std::int64_t) { return true; }).has_value());
   }
   std::shared_ptr<const Source> open_folder(const FileCalls& calls) const {
-    return detail::open_image_folder(images_.folder(), Split::train, calls);
+    return detail::open_image_folder(images_.folder(), Split::train, [&](const std::filesystem::path& root) {
+      return std::make_unique<FileStore>(root, calls);
+    });
+  }
+  std::shared_ptr<const Source> open_folder(const ChooseFault& choose) const {
+    return detail::open_image_folder(images_.folder(), Split::train, [&](const std::filesystem::path& root) {
+      return with_faults(std::make_unique<FileStore>(root), choose);
+    });
+  }
+  // A folder in which `fault` befalls b/00007.jpg.
+  std::shared_ptr<const Source> open_folder(const StoreFault& fault) const {
+    return open_folder(
+        [fault](std::string_view key, const ByteRange&) { return key == "b/00007.jpg" ? fault : StoreFault{}; });
   }
   std::shared_ptr<const Source> open_pack(const FileCalls& calls) const {
     return detail::open_pack(pack_, Split::train, calls);
@@ -116,12 +113,12 @@ class StoreFaults : public ScratchFolder {
     Loader loader{source, options, 3, true};
     return digests(loader.epoch(0));
   }
-  // `named` cannot be read: it is told, and all others are delivered, each once.
-  static void expect_one_is_named(const std::shared_ptr<const Source>& source, const std::string& named) {
+  // `named` cannot be read: it is told with the reason, and all others are delivered, each once.
+  static void expect_one_is_named(const std::shared_ptr<const Source>& source, const std::string& named, ErrorCode code,
+                                  const std::string& reason) {
     for (const std::int64_t threads : {0, 4}) {
       Loader strict{source, photo_options(threads), 3, true};
-      EXPECT_THAT(error_of(ErrorCode::io, [&] { digests(strict.epoch(0)); }),
-                  AllOf(HasSubstr(named), HasSubstr("Input/output error, 3 times")));
+      EXPECT_THAT(error_of(code, [&] { digests(strict.epoch(0)); }), AllOf(HasSubstr(named), HasSubstr(reason)));
       Loader loader{source, photo_options(threads, OnCorrupt::zero), 3, true};
       std::vector<std::int64_t> delivered = order(loader.epoch(0));
       std::sort(delivered.begin(), delivered.end());
@@ -147,29 +144,59 @@ TEST_F(StoreFaults, AnUnsteadyStoreGivesTheSameBatchesOnce) {
 }
 
 TEST_F(StoreFaults, AFileThatCannotBeReadIsNamedAndTheRestIsDelivered) {
-  UnsteadyCalls calls;
-  calls.broken = "b/00007.jpg";
-  expect_one_is_named(open_folder(calls), "b/00007.jpg");
+  for (const ErrorCode code : {ErrorCode::io, ErrorCode::not_found, ErrorCode::unsupported}) {
+    expect_one_is_named(open_folder(StoreFault{.code = code}), "b/00007.jpg", code, "a fault on request");
+  }
+}
+
+TEST_F(StoreFaults, AFileThatIsDamagedOnItsWayIsNamedAndTheRestIsDelivered) {
+  expect_one_is_named(open_folder(StoreFault{.flipped = 0}), "b/00007.jpg", ErrorCode::corrupt_data,
+                      "begin with fe d8");
+  const auto cut = open_folder([](std::string_view key, const ByteRange& range) {
+    return key == "b/00007.jpg" ? StoreFault{.lost = range.whole_size.value() - 2} : StoreFault{};
+  });
+  expect_one_is_named(cut, "b/00007.jpg", ErrorCode::corrupt_data, "2 bytes that begin with ff d8");
+}
+
+// Every third get is refused, whichever sample that is with these threads; nothing is read twice for it.
+TEST_F(StoreFaults, WhateverTheStoreRefusesTheOthersAreDeliveredOnce) {
+  std::atomic<int> gets = 0;
+  const auto source = open_folder([&gets](std::string_view, const ByteRange&) {
+    return gets.fetch_add(1) % 3 == 0 ? StoreFault{.code = ErrorCode::io} : StoreFault{};
+  });
+  for (const std::int64_t threads : {0, 4}) {
+    Loader loader{source, photo_options(threads, OnCorrupt::zero), 3, true};
+    std::vector<std::int64_t> delivered = order(loader.epoch(0));
+    std::sort(delivered.begin(), delivered.end());
+    EXPECT_EQ(delivered, counting(kCount));
+    EXPECT_EQ(loader.corrupt_samples().size(), static_cast<std::size_t>(kCount / 3));
+  }
+  EXPECT_EQ(gets, 2 * kCount);
 }
 
 TEST_F(StoreFaults, ASampleOfAPackThatCannotBeReadIsNamedAndTheRestIsDelivered) {
   UnsteadyCalls calls;
   calls.broken_at = static_cast<off_t>(PackFile{pack_}.rows()[27].at);
-  expect_one_is_named(open_pack(calls), "photos.pack:b/00007.jpg");
+  expect_one_is_named(open_pack(calls), "photos.pack:b/00007.jpg", ErrorCode::io, "Input/output error, 3 times");
 }
 
 TEST_F(StoreFaults, AFileThatIsSlowHoldsUpItsOwnBatchAlone) {
   Loader plain{open_folder(FileCalls::system()), photo_options(1), 3, false};
   const auto wanted = digests(plain.epoch(0));
-  UnsteadyCalls calls;
-  calls.slow = "a/00011.jpg";  // In batch 1 of 8.
-  Loader loader{open_folder(calls), photo_options(2), 3, false};
+  std::latch let_go{1};
+  std::atomic<bool> is_there = false;
+  const auto source = open_folder([&](std::string_view key, const ByteRange&) {
+    if (key == "a/00011.jpg") let_go.wait();    // In batch 1 of 8.
+    if (key == "b/00003.jpg") is_there = true;  // The last one of batch 2.
+    return StoreFault{};
+  });
+  Loader loader{source, photo_options(2), 3, false};
   auto epoch = loader.epoch(0);
   std::vector<std::uint64_t> found{digest(epoch.next().value())};
   auto second = epoch.request();
-  while (!calls.has_opened("b/00003.jpg")) std::this_thread::yield();  // The last one of batch 2.
+  while (!is_there) std::this_thread::yield();
   EXPECT_EQ(second.wait_for(std::chrono::seconds{0}), std::future_status::timeout);
-  calls.let_go();
+  let_go.count_down();
   found.push_back(digest(second.get().value()));
   while (const auto batch = epoch.next()) found.push_back(digest(*batch));
   EXPECT_EQ(found, wanted);

@@ -14,6 +14,7 @@
 #include "data/source/detail/image_files.h"
 #include "data/source/sources.h"
 #include "data/store/file_name.h"
+#include "data/store/file_store.h"
 #include "data/store/folder.h"
 
 namespace headrace {
@@ -184,10 +185,10 @@ bool detail::image_folder_has(const Path& folder, Split split) {
 }
 
 std::unique_ptr<Source> detail::open_image_folder(const Path& folder, Split split) {
-  return open_image_folder(folder, split, FileCalls::system());
+  return open_image_folder(folder, split, [](const Path& root) { return std::make_unique<FileStore>(root); });
 }
 
-std::unique_ptr<Source> detail::open_image_folder(const Path& folder, Split split, const FileCalls& calls) {
+std::unique_ptr<Source> detail::open_image_folder(const Path& folder, Split split, const OpenStore& open_store) {
   if (!image_folder_has(folder, split)) return nullptr;
   const Path root = folder / choice_name(split);
   Listing listing = Walk{folder, root}.list();
@@ -197,7 +198,7 @@ std::unique_ptr<Source> detail::open_image_folder(const Path& folder, Split spli
   }
   // Beside the split, not in it, or ImageFolder would take it for a class.
   const Path index_file = folder / ".headrace-index" / root.filename() / "entropy.records";
-  return detail::open_image_files(std::move(listing), root, index_file, calls);
+  return detail::open_image_files(std::move(listing), open_store(root), index_file);
 }
 
 }  // namespace headrace

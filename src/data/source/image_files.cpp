@@ -9,7 +9,6 @@
 #include "core/base/hash.h"
 #include "data/source/sources.h"
 #include "data/store/file_name.h"
-#include "data/store/file_store.h"
 #include "media/codec/image_size.h"
 
 namespace headrace::detail {
@@ -19,8 +18,8 @@ using Path = std::filesystem::path;
 
 class ImageFiles final : public Source {
  public:
-  ImageFiles(Listing listing, const Path& root, Path index_file, const FileCalls& calls)
-      : listing_(std::move(listing)), files_(root, calls), index_file_(std::move(index_file)) {
+  ImageFiles(Listing listing, std::unique_ptr<const Store> files, Path index_file)
+      : listing_(std::move(listing)), files_(std::move(files)), index_file_(std::move(index_file)) {
     std::vector<std::int64_t> sizes;
     sizes.reserve(listing_.images.size());
     for (const Listing::Image& image : listing_.images) sizes.push_back(image.size);
@@ -43,17 +42,16 @@ class ImageFiles final : public Source {
       fail(ErrorCode::invalid_argument, "data: sample {}: there are {} samples", index, size());
     }
     const Listing::Image& image = at(index);
-    sample.image().set_file(files_.read(name(index), image.size, sample.buffer(0)));
+    sample.image().set_file(front(index, image.size, sample.buffer(0)));
     sample.set_label(image.label);
   }
   std::optional<ImageSize> image_size(std::int64_t index, std::vector<std::uint8_t>& buffer) const override {
     const std::int64_t size = at(index).size;
-    return size_in_header(size,
-                          [&](std::int64_t bytes) { return files_.read_front(name(index), size, bytes, buffer); });
+    return size_in_header(size, [&](std::int64_t bytes) { return front(index, bytes, buffer); });
   }
   std::int64_t label(std::int64_t index) const override { return at(index).label; }
   std::int64_t sample_bytes(std::int64_t index) const override { return at(index).size; }
-  std::string sample_name(std::int64_t index) const override { return files_.path_of(name(index)); }
+  std::string sample_name(std::int64_t index) const override { return files_->text_of(name(index)); }
   std::string stored_name(std::int64_t index) const override {
     if (listing_.classes_in_names) return name(index);
     const std::string& word = listing_.classes[at(index).label];
@@ -74,17 +72,23 @@ class ImageFiles final : public Source {
  private:
   const Listing::Image& at(std::int64_t index) const { return listing_.images[static_cast<std::size_t>(index)]; }
   const char* name(std::int64_t index) const { return listing_.names.data() + at(index).name_at; }
+  // The first `bytes` of the file, of those it had when it was listed.
+  std::span<const std::uint8_t> front(std::int64_t index, std::int64_t bytes, std::vector<std::uint8_t>& buffer) const {
+    const auto found = files_->get(name(index), {.size = bytes, .whole_size = at(index).size}, buffer);
+    if (found.empty()) fail(ErrorCode::corrupt_data, "data: {} is empty", sample_name(index));
+    return found;
+  }
 
   const Listing listing_;
-  const FileStore files_;
+  const std::unique_ptr<const Store> files_;
   const Path index_file_;
   std::uint64_t fingerprint_;
 };
 
 }  // namespace
 
-std::unique_ptr<Source> open_image_files(Listing listing, const Path& root, Path index_file, const FileCalls& calls) {
-  return std::make_unique<ImageFiles>(std::move(listing), root, std::move(index_file), calls);
+std::unique_ptr<Source> open_image_files(Listing listing, std::unique_ptr<const Store> files, Path index_file) {
+  return std::make_unique<ImageFiles>(std::move(listing), std::move(files), std::move(index_file));
 }
 
 ImageSize size_in_header(std::int64_t bytes,

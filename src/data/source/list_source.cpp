@@ -17,6 +17,7 @@
 #include "data/source/detail/image_files.h"
 #include "data/source/sources.h"
 #include "data/store/file_name.h"
+#include "data/store/file_store.h"
 
 namespace headrace {
 namespace {
@@ -214,7 +215,7 @@ std::unique_ptr<Source> detail::open_list(const Path& path, Split split) {
   bad.fail_if_any(printable_name(path.native()));
   if (listing.images.empty()) return nullptr;
   const Path index_file = root / ".headrace-index" / path.filename() / choice_name(split) / "entropy.records";
-  return open_image_files(std::move(listing), root, index_file, FileCalls::system());
+  return open_image_files(std::move(listing), std::make_unique<FileStore>(root), index_file);
 }
 
 }  // namespace headrace

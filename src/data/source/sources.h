@@ -2,9 +2,11 @@
 #pragma once
 
 #include <headrace/source.h>
+#include <headrace/store.h>
 
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <memory>
 #include <span>
 #include <string_view>
@@ -30,8 +32,11 @@ bool pack_has(const std::filesystem::path& path, Split split);
 // The fingerprint of a folder of images, and of a pack of them: of their names, each ended by a NUL, and their sizes.
 std::uint64_t fingerprint_of(std::span<const char> names, std::span<const std::int64_t> sizes);
 
+// What the files below a folder are read from: a FileStore, and what is put around it.
+using OpenStore = std::function<std::unique_ptr<const Store>(const std::filesystem::path& root)>;
+std::unique_ptr<Source> open_image_folder(const std::filesystem::path& folder, Split split,
+                                          const OpenStore& open_store);
 // Its images are read by `calls`, which must live as long as the source.
-std::unique_ptr<Source> open_image_folder(const std::filesystem::path& folder, Split split, const FileCalls& calls);
 std::unique_ptr<Source> open_pack(const std::filesystem::path& path, Split split, const FileCalls& calls);
 
 }  // namespace headrace::detail

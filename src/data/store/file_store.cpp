@@ -24,59 +24,101 @@ int open_folder(const std::filesystem::path& path) {
   return number;
 }
 
+std::string amount(const ByteRange& range) {
+  return range.size ? fmt::format("{} bytes", *range.size) : "all";
+}
+
 }  // namespace
 
 FileStore::FileStore(std::filesystem::path root, const FileCalls& calls)
     : root_(std::move(root)), folder_(open_folder(root_)), calls_(&calls) {}
 
-std::string FileStore::path_of(std::string_view name) const {
-  return printable_name((root_ / name).native());
+std::string FileStore::text_of(const char* key) const {
+  return printable_name((root_ / key).native());
 }
 
-std::span<const std::uint8_t> FileStore::read(const char* name, std::int64_t size,
-                                              std::vector<std::uint8_t>& buffer) const {
-  return read_front(name, size, size, buffer);
+std::span<const std::uint8_t> FileStore::get(const char* key, const ByteRange& range,
+                                             std::vector<std::uint8_t>& buffer) const {
+  if (range.offset < 0 || range.size.value_or(0) < 0) {
+    fail(ErrorCode::invalid_argument, "store: {}: wanted {} from byte {} on; neither may be negative", text_of(key),
+         amount(range), range.offset);
+  }
+  const std::int64_t bytes =
+      patiently(key, [&](const detail::PatientRead& reading) { return try_get(reading, key, range, buffer); });
+  return std::span{buffer}.first(static_cast<std::size_t>(bytes));
 }
 
-std::span<const std::uint8_t> FileStore::read_front(const char* name, std::int64_t size, std::int64_t bytes,
-                                                    std::vector<std::uint8_t>& buffer) const {
+std::int64_t FileStore::size(const char* key) const {
+  return patiently(key, [&](const detail::PatientRead&) -> std::variant<std::int64_t, Refusal> {
+    const auto opened = open(key);
+    if (const auto* refusal = std::get_if<Refusal>(&opened)) return *refusal;
+    return std::get<OpenFile>(opened).size;
+  });
+}
+
+// What `attempt` gives, tried anew while what it is refused may pass.
+template <class Attempt>
+std::int64_t FileStore::patiently(const char* key, const Attempt& attempt) const {
   detail::PatientRead reading{*calls_};
   for (;;) {
-    const auto refusal = try_read(reading, name, size, bytes, buffer);
-    if (!refusal) return std::span{buffer}.first(static_cast<std::size_t>(bytes));
+    const std::variant<std::int64_t, Refusal> outcome = attempt(reading);
+    const auto* refusal = std::get_if<Refusal>(&outcome);
+    if (refusal == nullptr) return std::get<std::int64_t>(outcome);
     if (reading.again(refusal->reason)) continue;
     fail(refusal->reason == ENOENT ? ErrorCode::not_found : ErrorCode::io, "store: cannot {} {}: {}", refusal->call,
-         path_of(name), detail::reading_failure(refusal->reason, reading.tries()));
+         text_of(key), detail::reading_failure(refusal->reason, reading.tries()));
   }
 }
 
-// Done, or what the system refused; what the file itself is wrong in is thrown.
-std::optional<FileStore::Refusal> FileStore::try_read(const detail::PatientRead& reading, const char* name,
-                                                      std::int64_t size, std::int64_t bytes,
-                                                      std::vector<std::uint8_t>& buffer) const {
-  const Descriptor file{calls_->open_at(folder_.number(), name, kOpenToRead)};
+// What is wrong with the file itself is thrown, here and below.
+std::variant<FileStore::OpenFile, FileStore::Refusal> FileStore::open(const char* key) const {
+  Descriptor file{calls_->open_at(folder_.number(), key, kOpenToRead)};
   if (file.number() < 0) return Refusal{"open", errno};
   struct stat status {};
   if (calls_->status(file.number(), status) != 0) return Refusal{"examine", errno};
-  if (!S_ISREG(status.st_mode)) fail(ErrorCode::io, "store: {} is not a regular file", path_of(name));
-  if (status.st_size != size) {
-    fail(ErrorCode::corrupt_data, "store: {} has {} bytes; it had {} when its folder was listed", path_of(name),
-         status.st_size, size);
+  if (!S_ISREG(status.st_mode)) fail(ErrorCode::io, "store: {} is not a regular file", text_of(key));
+  return OpenFile{std::move(file), status.st_size};
+}
+
+// How many bytes of a file of this size the range means.
+std::int64_t FileStore::wanted_of(const char* key, const ByteRange& range, std::int64_t file_size) const {
+  if (range.whole_size && *range.whole_size != file_size) {
+    fail(ErrorCode::corrupt_data, "store: {} has {} bytes; it had {} when it was listed", text_of(key), file_size,
+         *range.whole_size);
   }
-  if (size == 0) fail(ErrorCode::corrupt_data, "store: {} is empty", path_of(name));
-  if (size > kFileBytesMax) {
-    fail(ErrorCode::unsupported, "store: {} has {} bytes; at most {} are read", path_of(name), size, kFileBytesMax);
+  const std::int64_t left = file_size - range.offset;  // Below 0: the file ends before the range begins.
+  const std::int64_t wanted = range.size.value_or(left);
+  if (left < 0 || wanted > left) {
+    fail(ErrorCode::corrupt_data, "store: {} has {} bytes; wanted {} from byte {} on", text_of(key), file_size,
+         amount(range), range.offset);
   }
-  // Of a whole file one byte more than promised, which shows that there is more.
-  const auto wanted = static_cast<std::size_t>(bytes < size ? bytes : size + 1);
-  const std::int64_t got = reading.fill(file.number(), 0, scratch_of(buffer, wanted));
+  if (wanted > kBytesMax) {
+    fail(ErrorCode::unsupported, "store: {}: wanted {} bytes; at most {} are read at once", text_of(key), wanted,
+         kBytesMax);
+  }
+  return wanted;
+}
+
+std::variant<std::int64_t, FileStore::Refusal> FileStore::try_get(const detail::PatientRead& reading, const char* key,
+                                                                  const ByteRange& range,
+                                                                  std::vector<std::uint8_t>& buffer) const {
+  const auto opened = open(key);
+  if (const auto* refusal = std::get_if<Refusal>(&opened)) return *refusal;
+  const auto& file = std::get<OpenFile>(opened);
+  const std::int64_t wanted = wanted_of(key, range, file.size);
+  // At the file's end one byte more than it promised, which shows that there is more.
+  const std::int64_t asked = wanted + (range.offset + wanted == file.size ? 1 : 0);
+  const std::int64_t got =
+      reading.fill(file.descriptor.number(), static_cast<std::uint64_t>(range.offset), scratch_of(buffer, asked));
   if (got < 0) return Refusal{"read", errno};
-  if (got < bytes) {
-    fail(ErrorCode::corrupt_data, "store: {} shrank from {} to {} bytes while it was read", path_of(name), size, got);
+  if (got < wanted) {
+    fail(ErrorCode::corrupt_data, "store: {} shrank while it was read: {} of {} bytes from byte {} on are left",
+         text_of(key), got, wanted, range.offset);
   }
-  if (got > size)
-    fail(ErrorCode::corrupt_data, "store: {} grew beyond {} bytes while it was read", path_of(name), size);
-  return std::nullopt;
+  if (got > wanted) {
+    fail(ErrorCode::corrupt_data, "store: {} grew beyond {} bytes while it was read", text_of(key), file.size);
+  }
+  return wanted;
 }
 
 }  // namespace headrace

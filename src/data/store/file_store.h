@@ -1,12 +1,13 @@
-// Whole files by name, read into the caller's memory.
+// The files below a folder as a store: keys are paths.
 #pragma once
+
+#include <headrace/store.h>
 
 #include <cstdint>
 #include <filesystem>
-#include <optional>
 #include <span>
 #include <string>
-#include <string_view>
+#include <variant>
 #include <vector>
 
 #include "data/store/descriptor.h"
@@ -18,32 +19,24 @@ namespace detail {
 class PatientRead;
 }
 
-// A file is read by pread, not mapped: one that shrinks under a mapping kills the process. Thread-safe.
-class FileStore {
+// A file is read by pread, not mapped: one that shrinks under a mapping kills the process. A get costs an open, an
+// fstat and a pread; one more where the range ends with the file, which shows that there is no more. What may pass is
+// tried anew (file_calls.h). A file that was replaced by one of the same size is taken as it is.
+class FileStore final : public Store {
  public:
-  // Larger files are refused before anything is allocated: no image is that large.
-  static constexpr std::int64_t kFileBytesMax = std::int64_t{1} << 30;
+  // Of one get: no image is that large. The file may be larger.
+  static constexpr std::int64_t kBytesMax = std::int64_t{1} << 30;
 
-  // Keeps the folder open, so that its files stay in reach when it is renamed. `calls` must live as long as the store.
-  // Error{not_found, io}.
+  // Keeps the folder open, so that its files stay in reach when it is renamed. A key that is an absolute path leads
+  // where it says. `calls` must live as long as the store. Error{not_found, io}.
   explicit FileStore(std::filesystem::path root, const FileCalls& calls = FileCalls::system());
 
-  // The whole of a file, whose path below the root is `name` and which had `size` bytes when it was listed. `buffer`
-  // grows to size + 1 and never shrinks; the bytes lie at its front. Errors name the file:
-  //   not_found     there is none any more
-  //   io            the system refuses, in its words, after kReadTries where it may pass; or takes kReadSecondsMax; or
-  //                 it is not a regular file
-  //   corrupt_data  empty; another size than listed, with both numbers; shrank or grew while it was read
-  //   unsupported   more than kFileBytesMax, with both numbers
-  // A file that was replaced by one of the same size is taken as it is.
-  std::span<const std::uint8_t> read(const char* name, std::int64_t size, std::vector<std::uint8_t>& buffer) const;
-
-  // The same of its first `bytes`, of which there are at most `size`, without what lies behind them.
-  std::span<const std::uint8_t> read_front(const char* name, std::int64_t size, std::int64_t bytes,
-                                           std::vector<std::uint8_t>& buffer) const;
-
-  // The path as text of one line.
-  std::string path_of(std::string_view name) const;
+  std::span<const std::uint8_t> get(const char* key, const ByteRange& range,
+                                    std::vector<std::uint8_t>& buffer) const override;
+  std::int64_t size(const char* key) const override;
+  // Does nothing: the system takes hints about open files only, and opening one is what a hint should spare.
+  void expect(std::span<const char* const> /*keys*/) const override {}
+  std::string text_of(const char* key) const override;
 
  private:
   // What the system refused: "open", "examine", "read"; errno.
@@ -51,9 +44,17 @@ class FileStore {
     const char* call;
     int reason;
   };
+  struct OpenFile {
+    Descriptor descriptor;
+    std::int64_t size;
+  };
 
-  std::optional<Refusal> try_read(const detail::PatientRead& reading, const char* name, std::int64_t size,
-                                  std::int64_t bytes, std::vector<std::uint8_t>& buffer) const;
+  template <class Attempt>
+  std::int64_t patiently(const char* key, const Attempt& attempt) const;
+  std::variant<OpenFile, Refusal> open(const char* key) const;
+  std::int64_t wanted_of(const char* key, const ByteRange& range, std::int64_t file_size) const;
+  std::variant<std::int64_t, Refusal> try_get(const detail::PatientRead& reading, const char* key,
+                                              const ByteRange& range, std::vector<std::uint8_t>& buffer) const;
 
   std::filesystem::path root_;
   Descriptor folder_;

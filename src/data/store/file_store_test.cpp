@@ -1,22 +1,27 @@
 #include "data/store/file_store.h"
 
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <headrace/error.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
 #include <cerrno>
 #include <chrono>
 #include <deque>
+#include <fstream>
 #include <functional>
+#include <limits>
 #include <string>
 #include <thread>
 #include <vector>
 
 #include "core/base/error_of.h"
 #include "core/base/files.h"
+#include "core/base/random.h"
 #include "data/store/scratch_folder.h"
 
 namespace headrace {
@@ -27,12 +32,16 @@ using testing::HasSubstr;
 
 class FileStoreFolder : public ScratchFolder {
  protected:
-  std::string text(const std::string& name, std::int64_t size) {
-    const auto bytes = FileStore{folder_}.read(name.c_str(), size, buffer_);
+  std::string text(const std::string& name, std::int64_t size) { return text_in(name, {.whole_size = size}); }
+  std::string text_in(const std::string& name, const ByteRange& range) {
+    const auto bytes = FileStore{folder_}.get(name.c_str(), range, buffer_);
     return {bytes.begin(), bytes.end()};
   }
   std::string refusal(ErrorCode code, const std::string& name, std::int64_t size) {
-    std::string message = error_of(code, [&] { text(name, size); });
+    return refusal_in(code, name, {.whole_size = size});
+  }
+  std::string refusal_in(ErrorCode code, const std::string& name, const ByteRange& range) {
+    std::string message = error_of(code, [&] { text_in(name, range); });
     EXPECT_THAT(message, HasSubstr((folder_ / name).native()));
     return message;
   }
@@ -52,15 +61,11 @@ TEST_F(FileStoreFolder, ReadsWholeFilesIntoABufferThatOnlyGrows) {
 
 TEST_F(FileStoreFolder, TheFrontOfAFileIsReadAlone) {
   write("x", "hello, world");
-  const FileStore store{folder_};
-  const auto front = [&](std::int64_t bytes) {
-    const auto read = store.read_front("x", 12, bytes, buffer_);
-    return std::string(read.begin(), read.end());
-  };
-  EXPECT_EQ(front(5), "hello");
-  EXPECT_EQ(front(12), "hello, world");
+  EXPECT_EQ(text_in("x", {.size = 5, .whole_size = 12}), "hello");
+  EXPECT_EQ(text_in("x", {.size = 12, .whole_size = 12}), "hello, world");
   write("x", "hello, world!");
-  EXPECT_THAT(error_of(ErrorCode::corrupt_data, [&] { front(5); }), HasSubstr("13 bytes; it had 12"));
+  EXPECT_THAT(refusal_in(ErrorCode::corrupt_data, "x", {.size = 5, .whole_size = 12}),
+              HasSubstr("13 bytes; it had 12"));
 }
 
 TEST_F(FileStoreFolder, ALinkIsFollowedAndAnyNameWorks) {
@@ -68,14 +73,14 @@ TEST_F(FileStoreFolder, ALinkIsFollowedAndAnyNameWorks) {
   std::filesystem::create_symlink("caf\xe9\n.jpg", folder_ / "link");
   EXPECT_EQ(text("link", 5), "hello");
   EXPECT_EQ(text("caf\xe9\n.jpg", 5), "hello");
-  EXPECT_EQ(FileStore{folder_}.path_of("caf\xe9\n.jpg"), folder_.string() + "/caf\\xe9\\x0a.jpg");
+  EXPECT_EQ(FileStore{folder_}.text_of("caf\xe9\n.jpg"), folder_.string() + "/caf\\xe9\\x0a.jpg");
 }
 
 TEST_F(FileStoreFolder, ItsFilesStayInReachWhenTheFolderIsRenamed) {
   write("here/x", "hello");
   const FileStore store{folder_ / "here"};
   std::filesystem::rename(folder_ / "here", folder_ / "there");
-  EXPECT_EQ(store.read("x", 5, buffer_).size(), 5U);
+  EXPECT_EQ(store.get("x", {.size = 5}, buffer_).size(), 5U);
 }
 
 TEST_F(FileStoreFolder, AFileThatIsNotWhatWasListedIsToldWithBothNumbers) {
@@ -84,7 +89,7 @@ TEST_F(FileStoreFolder, AFileThatIsNotWhatWasListedIsToldWithBothNumbers) {
   EXPECT_THAT(refusal(ErrorCode::corrupt_data, "x", 6), HasSubstr("has 5 bytes; it had 6"));
   EXPECT_THAT(refusal(ErrorCode::corrupt_data, "x", 4), HasSubstr("has 5 bytes; it had 4"));
   write("empty", "");
-  EXPECT_THAT(refusal(ErrorCode::corrupt_data, "empty", 0), HasSubstr("is empty"));
+  EXPECT_EQ(text("empty", 0), "");
   EXPECT_THAT(refusal(ErrorCode::corrupt_data, "empty", 7), HasSubstr("has 0 bytes; it had 7"));
 }
 
@@ -109,10 +114,83 @@ TEST_F(FileStoreFolder, AFolderThatIsNoneIsRefused) {
 
 TEST_F(FileStoreFolder, AFileLargerThanAnyImageCostsNoMemory) {
   const auto path = write("huge", "x");
-  std::filesystem::resize_file(path, FileStore::kFileBytesMax + 1);  // A hole: nothing is stored.
-  EXPECT_THAT(refusal(ErrorCode::unsupported, "huge", FileStore::kFileBytesMax + 1),
+  std::filesystem::resize_file(path, FileStore::kBytesMax + 1);  // A hole: nothing is stored.
+  EXPECT_THAT(refusal(ErrorCode::unsupported, "huge", FileStore::kBytesMax + 1),
               AllOf(HasSubstr("1073741825"), HasSubstr("1073741824")));
   EXPECT_EQ(buffer_.capacity(), 0U);
+}
+
+TEST_F(FileStoreFolder, ARangeOfAFileOfAnySizeIsRead) {
+  const auto path = write("archive", "x");
+  constexpr std::int64_t kHole = 5 * FileStore::kBytesMax;
+  std::filesystem::resize_file(path, kHole);
+  std::ofstream(path, std::ios::app) << "hello";
+  EXPECT_EQ(text_in("archive", {.offset = kHole + 1, .size = 3}), "ell");
+  EXPECT_EQ(text_in("archive", {.offset = kHole}), "hello");
+  EXPECT_LE(buffer_.capacity(), 6U);
+}
+
+TEST_F(FileStoreFolder, ARangeThatIsNotThereIsToldWithWhatIsAndCostsNoMemory) {
+  write("x", "hello");
+  constexpr std::int64_t kLargest = std::numeric_limits<std::int64_t>::max();
+  const auto beyond = [&](const ByteRange& range) { return refusal_in(ErrorCode::corrupt_data, "x", range); };
+  EXPECT_THAT(beyond({.offset = 4, .size = 2}), HasSubstr("has 5 bytes; wanted 2 bytes from byte 4 on"));
+  EXPECT_THAT(beyond({.offset = 6}), HasSubstr("has 5 bytes; wanted all from byte 6 on"));
+  EXPECT_THAT(beyond({.offset = 6, .size = 0}), HasSubstr("has 5 bytes; wanted 0 bytes from byte 6 on"));
+  EXPECT_THAT(beyond({.size = kLargest}), HasSubstr("has 5 bytes; wanted 9223372036854775807 bytes from byte 0 on"));
+  EXPECT_THAT(beyond({.offset = kLargest, .size = kLargest}), HasSubstr("from byte 9223372036854775807 on"));
+  const auto negative = [&](const ByteRange& range) { return refusal_in(ErrorCode::invalid_argument, "x", range); };
+  EXPECT_THAT(negative({.offset = -1, .size = 2}), HasSubstr("wanted 2 bytes from byte -1 on"));
+  EXPECT_THAT(negative({.offset = 2, .size = -1}), HasSubstr("wanted -1 bytes from byte 2 on"));
+  EXPECT_EQ(buffer_.capacity(), 0U);
+  EXPECT_EQ(text_in("x", {.offset = 5, .size = 0}), "");
+  EXPECT_EQ(text_in("x", {.offset = 5}), "");
+}
+
+TEST_F(FileStoreFolder, SizesAreTheFilesAndRefusedLikeItsBytes) {
+  write("x", "hello");
+  write("empty", "");
+  std::filesystem::create_directory(folder_ / "folder");
+  const FileStore store{folder_};
+  EXPECT_EQ(store.size("x"), 5);
+  EXPECT_EQ(store.size("empty"), 0);
+  EXPECT_EQ(store.size((folder_ / "x").c_str()), 5);  // Of another place: a list may name absolute paths.
+  EXPECT_THAT(error_of(ErrorCode::not_found, [&] { store.size("none"); }), HasSubstr((folder_ / "none").native()));
+  EXPECT_THAT(error_of(ErrorCode::io, [&] { store.size("folder"); }), HasSubstr("folder is not a regular file"));
+}
+
+// Ranges of files around a page's size, half of them inside: what is given is what the system gives by itself, and what
+// the system has no bytes for is refused.
+TEST_F(FileStoreFolder, GetOfARangeIsPread) {
+  SampleRandom random{17, 0, 0};
+  const FileStore store{folder_};
+  int given = 0;
+  for (const std::uint32_t size : {0U, 1U, 2U, 100U, 4095U, 4096U, 4097U, 70'000U}) {
+    std::string content(size, '\0');
+    for (char& byte : content) byte = static_cast<char>(random.next());
+    const Descriptor file{::open(write("x", content).c_str(), kOpenToRead)};
+    for (int i = 0; i < 400; ++i) {
+      const std::uint32_t most = i % 2 == 0 ? size : 2 * size + 1;
+      const std::uint32_t offset = random.below(most + 1);
+      ByteRange range{.offset = offset, .size = random.below(most - offset + 1)};
+      if (i % 5 == 0) range.size.reset();
+      if (i % 3 == 0) range.whole_size = size;
+      // A byte more than wanted, where that is known: whether there is one is the system's to say.
+      std::string wanted(static_cast<std::size_t>(range.size.value_or(size + 1)), '\0');
+      const ssize_t found = ::pread(file.number(), wanted.data(), wanted.size(), offset);
+      ASSERT_GE(found, 0);
+      const bool is_there = offset <= size && (!range.size || found == *range.size);
+      if (!is_there) {
+        EXPECT_THAT(refusal_in(ErrorCode::corrupt_data, "x", range), HasSubstr(fmt::format("has {} bytes", size)));
+        continue;
+      }
+      wanted.resize(static_cast<std::size_t>(found));
+      ASSERT_EQ(text_in("x", range), wanted) << offset << " + " << range.size.value_or(-1) << " of " << size;
+      ++given;
+    }
+    EXPECT_LE(buffer_.capacity(), 70'001U);
+  }
+  EXPECT_GT(given, 1500);
 }
 
 // Reads while another thread cuts the file and makes it longer: whole, or refused, but never half.
@@ -130,13 +208,13 @@ TEST_F(FileStoreFolder, AFileThatChangesWhileItIsReadIsWholeOrRefused) {
   int shrank = 0, grew = 0, listed = 0;
   while (shrank == 0 || grew == 0 || listed == 0) {
     try {
-      EXPECT_EQ(FileStore{folder_}.read("x", kSize, buffer_).size(), static_cast<std::size_t>(kSize));
+      EXPECT_EQ(FileStore{folder_}.get("x", {.whole_size = kSize}, buffer_).size(), static_cast<std::size_t>(kSize));
     } catch (const Error& error) {
       EXPECT_EQ(error.code(), ErrorCode::corrupt_data);
       const std::string message = error.what();
-      if (message.find("shrank from") != std::string::npos) ++shrank;
+      if (message.find("shrank while") != std::string::npos) ++shrank;
       if (message.find("grew beyond") != std::string::npos) ++grew;
-      if (message.find("when its folder was listed") != std::string::npos) ++listed;
+      if (message.find("when it was listed") != std::string::npos) ++listed;
     }
   }
   done = true;
@@ -158,10 +236,12 @@ class FaultyCalls final : public FileCalls {
     return failed(opens) ? -1 : FileCalls::open_at(folder, name, flags);
   }
   int status(int file, struct stat& status) const override {
+    ++examined;
     return failed(statuses) ? -1 : FileCalls::status(file, status);
   }
   ssize_t read_at(int file, void* target, std::size_t size, off_t at) const override {
     clock += a_read_takes;
+    asked.push_back(size);
     if (reads.empty()) return FileCalls::read_at(file, target, size, at);
     const std::size_t at_most = reads.front().at_most == 0 ? size : std::min(size, reads.front().at_most);
     return failed(reads) ? -1 : FileCalls::read_at(file, target, at_most, at);
@@ -174,7 +254,8 @@ class FaultyCalls final : public FileCalls {
   std::chrono::seconds a_read_takes{0};
   mutable std::deque<Answer> opens, statuses, reads;
   mutable std::vector<std::chrono::milliseconds> pauses;
-  mutable int opened = 0;
+  mutable int opened = 0, examined = 0;
+  mutable std::vector<std::size_t> asked;  // Bytes of each read.
 
  private:
   static bool failed(std::deque<Answer>& answers) {
@@ -190,8 +271,9 @@ class FaultyCalls final : public FileCalls {
 class FileStoreFaults : public FileStoreFolder {
  protected:
   void SetUp() override { write("x", kText); }
-  std::string read() {
-    const auto bytes = FileStore{folder_, calls_}.read("x", kSize, buffer_);
+  std::string read() { return read_in({.whole_size = kSize}); }
+  std::string read_in(const ByteRange& range) {
+    const auto bytes = FileStore{folder_, calls_}.get("x", range, buffer_);
     return {bytes.begin(), bytes.end()};
   }
   std::string refusal_of(ErrorCode code) {
@@ -224,6 +306,29 @@ TEST_F(FileStoreFaults, AReadThatFailsOnTheWayIsDoneAnewFromTheFront) {
   calls_.opens = {{.reason = ETIMEDOUT}};
   calls_.statuses = {{.reason = EIO}};
   EXPECT_EQ(read(), kText);
+  calls_.opens = {{.reason = ETIMEDOUT}};
+  calls_.statuses = {{.reason = EIO}};
+  EXPECT_EQ((FileStore{folder_, calls_}.size("x")), kSize);
+}
+
+TEST_F(FileStoreFaults, ARangeIsReadAnewFromItsOwnFront) {
+  calls_.reads = {{.at_most = 5}, {.reason = EINTR}, {.reason = EIO}, {.at_most = 1}, {.at_most = 2}};
+  EXPECT_EQ(read_in({.offset = 7, .size = 12}), kText.substr(7, 12));
+  EXPECT_EQ(read_in({.offset = 7}), kText.substr(7));
+}
+
+// What a sample costs in calls of the system, beside closing the file.
+TEST_F(FileStoreFaults, AGetIsOneOpenOneExaminationAndOneRead) {
+  const auto size = static_cast<std::size_t>(kSize);
+  read_in({.offset = 3, .size = 7, .whole_size = kSize});
+  EXPECT_THAT(calls_.asked, testing::ElementsAre(7));
+  read();  // At the file's end one byte more is asked for, which is not there.
+  EXPECT_THAT(calls_.asked, testing::ElementsAre(7, size + 1, 1));
+  EXPECT_EQ(calls_.opened, 2);
+  EXPECT_EQ(calls_.examined, 2);
+  const std::uint8_t* memory = buffer_.data();
+  read_in({.offset = 3});
+  EXPECT_EQ(buffer_.data(), memory);
 }
 
 TEST_F(FileStoreFaults, AReadThatKeepsFailingIsNamedAfterAFewTries) {
@@ -265,7 +370,8 @@ TEST_F(FileStoreFaults, WhatWillNotPassIsNotTriedAgain) {
 
 TEST_F(FileStoreFaults, AFileThatIsCutBetweenTwoReadsIsRefused) {
   calls_.reads = {{.at_most = 5}, {.before = [this] { std::filesystem::resize_file(folder_ / "x", 20); }}};
-  EXPECT_THAT(refusal_of(ErrorCode::corrupt_data), HasSubstr("shrank from 35 to 20 bytes while it was read"));
+  EXPECT_THAT(refusal_of(ErrorCode::corrupt_data),
+              HasSubstr("shrank while it was read: 20 of 35 bytes from byte 0 on are left"));
 }
 
 }  // namespace

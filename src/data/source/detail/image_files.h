@@ -2,6 +2,7 @@
 #pragma once
 
 #include <headrace/source.h>
+#include <headrace/store.h>
 
 #include <cstdint>
 #include <filesystem>
@@ -10,8 +11,6 @@
 #include <span>
 #include <string>
 #include <vector>
-
-#include "data/store/file_calls.h"
 
 namespace headrace::detail {
 
@@ -36,9 +35,9 @@ struct Listing {
   std::vector<std::string> remarks;
 };
 
-// The images of `listing`, whose files are read by `calls`, which must live as long. Errors: FileStore's.
-std::unique_ptr<Source> open_image_files(Listing listing, const std::filesystem::path& root,
-                                         std::filesystem::path index_file, const FileCalls& calls);
+// The images of `listing`, whose names are keys of `files`.
+std::unique_ptr<Source> open_image_files(Listing listing, std::unique_ptr<const Store> files,
+                                         std::filesystem::path index_file);
 
 // Of an image's file of `bytes` bytes, of which `read_front` gives the first so many; 0 x 0 where its header tells
 // none. Reads the first 4 KiB, and more only where the header is longer.
