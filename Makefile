@@ -41,13 +41,14 @@ $(BUILD)/build.ninja: CMakePresets.json | $(if $(wildcard $(BUILD)/build.ninja),
 build: setup $(BUILD)/build.ninja
 	@ninja -C $(BUILD) -j $(shell nproc)
 
-# Without tests and benches, which take most of the time to compile.
+# Without tests and benches, which take most of the time to compile. Exit code 3 says that no change paid here: a result, as where
+# other programs take the cores.
 ifeq ($(IN),)
 demo: setup $(BUILD)/build.ninja
 	@ninja -C $(BUILD) -j $(shell nproc) headrace_main headrace_torch
-	$(if $(JOB),,$(BUILD)/bin/headrace tune examples/fashion_mnist.toml)
-	$(if $(JOB),$(BUILD)/bin/headrace tune examples/photos_small.toml)
-	$(if $(JOB),$(BUILD)/bin/headrace tune examples/photos_resnet18.toml)
+	$(if $(JOB),,$(BUILD)/bin/headrace tune examples/fashion_mnist.toml || [ $$? -eq 3 ])
+	$(if $(JOB),$(BUILD)/bin/headrace tune examples/photos_small.toml || [ $$? -eq 3 ])
+	$(if $(JOB),$(BUILD)/bin/headrace tune examples/photos_resnet18.toml || [ $$? -eq 3 ])
 else
 demo:
 	$(call one_of,IN,bare)
