@@ -153,7 +153,7 @@ def forward(model, batch):
 def test_the_loader_in_its_place_begins_at_the_first_epoch_each_time_and_can_be_undone(tmp_path):
     model, loader, optimizer = training(tmp_path)
     subject = Subject(model, loader, optimizer, forward, run_steps=None, budget_s=60)
-    found = {candidate.name: candidate for candidate in subject.candidates("data")}
+    found = {candidate.name: candidate for candidate in subject.offer("data").candidates}
     candidate = found["headrace.Loader"]
     assert candidate.numerics == "reduced_precision" and "drawn by headrace" in candidate.sentence
     assert subject.baseline()[LOADER] == '"dataloader"'
@@ -174,7 +174,7 @@ def test_the_loader_in_its_place_begins_at_the_first_epoch_each_time_and_can_be_
 def test_a_trainer_trains_what_was_tuned(tmp_path):
     model, loader, optimizer = training(tmp_path)
     subject = Subject(model, loader, optimizer, forward, run_steps=None, budget_s=60)
-    changes = {candidate.name: candidate.changes for candidate in subject.candidates("data")}
+    changes = {candidate.name: candidate.changes for candidate in subject.offer("data").candidates}
     ours = subject.switch({**changes["headrace.Loader"], **changes["channels-last"], **changes["fused optimizer"],
                            **changes["bf16 autocast"]})
     before = [parameter.clone() for parameter in model.parameters()]
@@ -204,7 +204,7 @@ def test_a_fixed_number_of_workers_stays_that_of_the_loader_in_its_place(tmp_pat
     loader = DataLoader(folder(tmp_path, *AUGMENTED), 4, shuffle=True, num_workers=workers)
     tried = {"only": ["headrace.Loader"], "fixed": ["data.num_workers"]}
     subject = Subject(model, loader, optimizer, forward, run_steps=None, budget_s=60, **tried)
-    changes = {each.name: each.changes for each in subject.candidates("data") if each.name.startswith("headrace.Loader")}
+    changes = {each.name: each.changes for each in subject.offer("data").candidates if each.name.startswith("headrace.Loader")}
     assert changes == {"headrace.Loader": {LOADER: '"headrace"'}}
     assert subject.switch(changes["headrace.Loader"]).options["num_workers"] == workers
     subject.give_back()
@@ -215,7 +215,7 @@ def test_a_fixed_number_of_workers_stays_that_of_the_loader_in_its_place(tmp_pat
 def test_a_fixed_loader_leaves_its_number_of_workers_to_be_tried(tmp_path):
     model, loader, optimizer = training(tmp_path)
     subject = Subject(model, loader, optimizer, forward, run_steps=None, budget_s=60, only=["headrace.Loader"], fixed=["data.loader"])
-    changes = [each.changes for each in subject.candidates("data") if each.name.startswith("num_workers ")]
+    changes = [each.changes for each in subject.offer("data").candidates if each.name.startswith("num_workers ")]
     assert changes and all(each.keys() == {"data.num_workers"} for each in changes)
 
 

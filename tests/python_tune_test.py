@@ -527,7 +527,7 @@ def test_micro_batches_are_refused_where_the_loss_is_no_mean():
 
 def test_what_drops_out_makes_micro_batches_a_change_of_draws():
     for dropout, numerics in ((0.0, "rounding"), (0.2, "reduced_precision")):
-        found = subject_of(without_batch_statistics(dropout), whole_step=True, only=STEP).candidates("memory")
+        found = subject_of(without_batch_statistics(dropout), whole_step=True, only=STEP).offer("memory").candidates
         assert [c.numerics for c in found if c.name.startswith("micro-batches")] == [numerics] * 2
         assert found[0].name == "micro-batches 2"  # First, where memory is what runs out.
 
@@ -535,7 +535,7 @@ def test_what_drops_out_makes_micro_batches_a_change_of_draws():
 def test_a_step_that_cannot_be_another_is_listed_with_its_reason():
     def reasons(loop, whole_step=True):
         subject = subject_of(loop, whole_step=whole_step, only=STEP)
-        tried = {candidate.name for candidate in subject.candidates("compute")}
+        tried = {candidate.name for candidate in subject.offer("compute").candidates}
         found = {entry.name: entry.reason for entry in subject.not_applicable}
         assert ("native step" in found) != ("native step" in tried)
         return found
@@ -564,7 +564,7 @@ def test_micro_batches_are_not_tried_where_valid_may_leave_samples_out(tmp_path,
     subject = Subject(model, hr.Loader(f"idx:{tmp_path}", batch_size=20, seed=1, **option), torch.optim.AdamW(model.parameters()),
                       lambda model, batch: nn.functional.cross_entropy(model(batch[0]), batch[1]), run_steps=None, budget_s=60,
                       whole_step=True)
-    tried = [candidate.name for candidate in subject.candidates("memory") if candidate.name.startswith("micro-batches")]
+    tried = [candidate.name for candidate in subject.offer("memory").candidates if candidate.name.startswith("micro-batches")]
     found = {entry.name: entry.reason for entry in subject.not_applicable}.get("micro-batches")
     assert (tried == [] and found.startswith(reason)) if reason else (len(tried) == 2 and found is None)
 
@@ -609,7 +609,7 @@ def test_a_data_set_that_draws_at_random_makes_workers_a_change_of_its_draws():
     numerics = {}
     for data in (Slow(), Drawn()):
         loop.loader = DataLoader(data, 8, generator=torch.Generator().manual_seed(1))
-        found = subject_of(loop).candidates("data")
+        found = subject_of(loop).offer("data").candidates
         numerics[type(data)] = {c.numerics for c in found if c.name.startswith("num_workers")}
         assert found[0].resource == "data"
     assert numerics == {Slow: {"bit_equal"}, Drawn: {"reduced_precision"}}
@@ -695,7 +695,7 @@ def test_whole_batches_of_fashion_mnist_have_the_bits_of_single_samples_in_the_s
         loop.loader = DataLoader(data, 16, shuffle=True)
         as_written = all_batches(loop.loader)
         subject = subject_of(loop)
-        assert "whole batches" in [candidate.name for candidate in subject.candidates("data")]
+        assert "whole batches" in [candidate.name for candidate in subject.offer("data").candidates]
         for workers in ("0", "1"):
             subject.switch({"data.batched": "true", "data.num_workers": workers})
             ours = all_batches(loop.loader)
@@ -711,13 +711,13 @@ def test_images_with_other_transforms_are_not_batched(tmp_path):
     loop = Loop()
     loop.loader = DataLoader(fashion(tmp_path, transforms.RandomErasing()), 16)
     subject = subject_of(loop, only=["whole batches"])
-    assert "whole batches" not in [candidate.name for candidate in subject.candidates("data")]
+    assert "whole batches" not in [candidate.name for candidate in subject.offer("data").candidates]
     assert {entry.name: entry.reason for entry in subject.not_applicable}["whole batches"].startswith("its transforms")
 
 
 def compile_reason(loop, **options):
     subject = Subject(loop.model, loop.loader, loop.optimizer, lambda model, batch: loop.loss(batch), only=["torch.compile"], **options)
-    names = [candidate.name for candidate in subject.candidates("compute")]
+    names = [candidate.name for candidate in subject.offer("compute").candidates]
     (entry,) = [entry for entry in subject.not_applicable if entry.name == "torch.compile"] or [None]
     assert (entry is None) == ("torch.compile" in names)
     return entry and entry.reason
@@ -822,24 +822,25 @@ def test_the_systems_allocator_is_itself_again_after_each_time_in_the_arena():
 KEPT_TWICE = """
 import torch
 from headrace import _native
-from headrace._subject import ALLOCATOR, Subject
+from headrace._subject import Subject
 from torch import nn
 
 model = nn.Linear(4, 4)
 def made():
     return Subject(model, [torch.ones(2, 4)], torch.optim.SGD(model.parameters(), 0.1), lambda model, batch: model(batch).mean(),
                    run_steps=None, budget_s=60)
+ALLOCATOR = "compute.allocator"
 first = made()
 before = first.baseline()[ALLOCATOR]
 first.switch({ALLOCATOR: '"arena"'})
 second = made()
-names = [candidate.name for candidate in second.candidates("compute")]
+names = [candidate.name for candidate in second.offer("compute").candidates]
 second.configure({})
 second.give_back()
-print(before, second.baseline()[ALLOCATOR], _native.allocator_in_force(), "arena for tensors" in names,
+print(before, second.baseline()[ALLOCATOR], _native.process_settings()[ALLOCATOR], "arena for tensors" in names,
       [entry.reason for entry in second.not_applicable if entry.key == ALLOCATOR])
 first.give_back()
-print(_native.allocator_in_force())
+print(_native.process_settings()[ALLOCATOR])
 """
 
 
@@ -850,7 +851,7 @@ def test_an_arena_that_an_earlier_tuning_kept_is_the_next_ones_baseline_and_stay
         assert "AddressSanitizer checks each block" in done.stderr
         return
     assert done.returncode == 0, done.stderr
-    assert done.stdout.splitlines() == ['"system" "arena" arena False [\'tensors live in the arena already\']', "system"]
+    assert done.stdout.splitlines() == ['"system" "arena" "arena" False [\'tensors live in the arena already\']', '"system"']
 
 
 @pytest.mark.forks

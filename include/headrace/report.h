@@ -30,6 +30,9 @@ struct Report {
     std::string numerics;  // "gradients, relative L2: 3.1e-07 of 1e-02 allowed"; empty: not checked.
     std::vector<std::pair<std::string, std::string>> settings;
   };
+  struct NotTried {  // A change that was not offered to the tuner.
+    std::string name, key, reason;
+  };
   struct Curve {  // A value over training, e.g. test accuracy by epoch.
     std::string name, unit;
     std::vector<double> x, y;
@@ -80,7 +83,8 @@ struct Report {
   std::string disturbance;         // That the machine was not quiet, with the figures; empty: it was, or nobody looked.
   std::string diagnosis;           // Its sentence.
   std::vector<Finding> findings;
-  std::vector<Change> changes;                                             // In the order they were tried.
+  std::vector<Change> changes;  // In the order they were tried.
+  std::vector<NotTried> not_tried;
   std::optional<double> val_accuracy, val_loss, test_accuracy, test_loss;  // Of the training's result.
   std::string choice;  // How that was chosen, a sentence; empty: no training ended.
   std::vector<Curve> curves;

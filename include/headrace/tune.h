@@ -18,6 +18,15 @@
 
 namespace headrace {
 
+// When a change can take effect in a run that goes on.
+enum class Switches {
+  live_step,    // Between two steps.
+  live_epoch,   // Between two epochs.
+  rebuild,      // Once what it is about has been made anew: a loader, a compiled network.
+  new_process,  // In a process that starts with it.
+};
+const char* to_string(Switches switches) noexcept;
+
 struct Candidate {
   std::string name;      // "fused optimizer": in tables, the ledger and --tune.only.
   std::string sentence;  // What it changes, for a person.
@@ -30,6 +39,13 @@ struct Candidate {
   // It changes nothing but how many threads or processes work: what pays then depends on what else the machine does,
   // so that it is not tried while others take the cores.
   bool divides_cores = false;
+  std::string key{};  // Of the knob, which names the candidate to others: a change may set further keys.
+  std::vector<std::string> excludes{};  // Keys of knobs beside which it does nothing: not tried while one is kept.
+  Switches switches = Switches::live_step;
+  // Typical seconds, until they are measured: to make what the change needs, and of each switch to it or back.
+  double prepare_s = 0, switch_s = 0;
+  // What was prepared under one setting is used up under the other, as the batches in a loader's queue.
+  bool carries_over = false;
 };
 
 // Told what happens while it happens; empty functions are not called.

@@ -10,7 +10,6 @@ import json
 import os
 import shutil
 import time
-from dataclasses import dataclass
 from typing import Any, Callable, Iterator, Mapping, Sequence
 
 import torch
@@ -22,7 +21,7 @@ from ._batched import BatchedImages, as_it_is, batched
 from ._dataloader import change, pass_over
 from ._device import batch_not_on_cpu, module_not_on_cpu, not_on_cpu
 from ._forward import ForwardSwitch
-from ._loader import AUTOTUNE, Loader
+from ._loader import Loader
 from ._state import State, generators_of, in_layout_of, map_tensors, same_values, tensors_in
 from ._step import WholeStep
 from ._native_loader import draws, native_loader_for
@@ -32,35 +31,14 @@ MEMORY_FORMAT = "model.memory_format"
 PRECISION = "train.precision"
 FUSED = "optimizer.fused"
 THREADS = "compute.intra_op_threads"
-ALLOCATOR = "compute.allocator"
 NUM_WORKERS = "data.num_workers"  # Of a DataLoader processes; of a headrace.Loader threads, or processes by worker_type.
 LOADER = "data.loader"  # "headrace": a headrace.Loader in the place of a DataLoader.
 PREFETCH = "data.prefetch_batches"
+CACHE = "data.cache"
 BATCHED = "data.batched"
 ENGINE = "train.engine"  # "native": the step by headrace's engine.
 MICRO_BATCHES = "train.micro_batches"  # That each batch is cut into.
 COMPILE = "model.compile"
-COMPILE_S = 40.0  # What compiling a model takes where it takes long (6 to 43 s were seen on two cores).
-
-
-@dataclass(frozen=True)
-class Candidate:
-    """A change to try, as include/headrace/tune.h has it. `changes` are settings as TOML text."""
-
-    name: str
-    sentence: str
-    changes: Mapping[str, str]
-    numerics: str
-    resource: str
-
-
-@dataclass(frozen=True)
-class NotApplicable:
-    """A change that is not tried on these objects, and why."""
-
-    name: str
-    key: str
-    reason: str
 
 
 class Subject:
@@ -75,7 +53,7 @@ class Subject:
         self._only = only  # Candidates by name; empty: all.
         self._fixed = fixed  # Settings, or tables of them, that stay.
         self._compile_s: float | None = None  # What compiling took; None: not compiled yet.
-        self.not_applicable: list[NotApplicable] = []
+        self.not_applicable: list[_native.NotApplicable] = []  # Of the last offer().
         self._state = State(model, optimizer, loader)
         self._forward = ForwardSwitch(model)
         self.step = WholeStep(model, optimizer, self.loss)
@@ -92,7 +70,7 @@ class Subject:
             self._workers = (loader.num_workers, loader.prefetch_factor, rest)
         self._loader_options = dict(loader.options) if isinstance(loader, Loader) else None
         self._native_loader: Loader | None = None  # The headrace.Loader that can stand for a DataLoader.
-        self._allocator = _native.allocator_in_force()
+        self._process = _native.process_settings()  # Of the whole process, as they were.
         self._settings: dict[str, str] = {}
         self._loaders: dict[tuple[int, int | None, bool], DataLoader] = {}
         self._pass_loader: Any = self._loader_for({})
@@ -196,12 +174,11 @@ class Subject:
         if COMPILE in settings and self._compile_s is None:
             self._compile_s = self._time_compiling()
 
-    def candidates(self, bound: str) -> list[Candidate]:
-        """Changes to try, those that relieve `bound` first."""
-        self.not_applicable.clear()
-        found = [*self._compute_candidates(), *self._step_candidates(), *self._thread_candidates(),
-                 *self._compile_candidates(), *self._loader_candidates()]
-        return sorted(found, key=lambda candidate: candidate.resource != bound)
+    def offer(self, bound: str) -> _native.Offer:
+        """What to try, what relieves `bound` first, and why not the rest."""
+        offered = _native.offer(self._context(), bound)
+        self.not_applicable = offered.not_tried
+        return offered
 
     def baseline(self) -> dict[str, str]:
         """What the objects had of every key that a candidate touches."""
@@ -211,7 +188,6 @@ class Subject:
             PRECISION: "fp32",
             FUSED: bool(optimizer.get("fused")),
             THREADS: self._threads,
-            ALLOCATOR: self._allocator,
             COMPILE: False,
         }
         if self._whole_step:
@@ -226,24 +202,26 @@ class Subject:
         if self._loader_options is not None:
             written[NUM_WORKERS] = self._loader_options["num_workers"]
             written[PREFETCH] = self._loader_options["prefetch_batches"]
-        return {key: json.dumps(value) for key, value in written.items()}
+            written[CACHE] = self._loader_options["cache"]
+        return {**self._process, **{key: json.dumps(value) for key, value in written.items()}}
 
     def applied(self) -> list[tuple[str, str, str, str]]:
-        """Key, requested, applied, reason: of what is in force, and of what could not be tried."""
-        held = [(key, value, value, "") for key, value in sorted(self._settings.items())]
-        return held + [(entry.key, entry.name, "as it was", entry.reason) for entry in self.not_applicable]
+        """Key, requested, applied, reason of what is in force."""
+        return [(key, value, value, "") for key, value in sorted(self._settings.items())]
 
     # What headrace.tune calls.
 
     def give_back(self) -> None:
         """Leaves the objects as they came, gradients included."""
         self.configure({})
+        self._free_cache()
         self._end_workers()
         self._state.restore(gradients=True)
 
     def switch(self, settings: Mapping[str, str]) -> Any:
         """Lets the objects run under `settings` from where they stand now; returns the loader to use."""
         self.configure(settings)
+        self._free_cache()
         self._end_workers()
         for parameter, state in self.optimizer.state.items():
             for key, value in state.items():
@@ -270,8 +248,12 @@ class Subject:
         threads = int(settings.get(THREADS, self._threads))
         if threads != torch.get_num_threads():
             torch.set_num_threads(threads)
-        self._set_allocator(_text(settings, ALLOCATOR) or self._allocator)
+        for key, written in self._process.items():
+            requested, applied, reason = _native.apply_process_setting(key, settings.get(key, written))
+            if applied != requested:
+                raise UnsupportedError(f"tune: {key} stays {applied}: {reason}")
         if self._loader_options is not None:
+            self._set_cache(_text(settings, CACHE) or self._loader_options["cache"])
             self.loader.set_num_workers(_number(settings, NUM_WORKERS, self._loader_options["num_workers"]))
             self.loader.set_prefetch_batches(_number(settings, PREFETCH, self._loader_options["prefetch_batches"]))
         if self._native_loader is not None and _text(settings, LOADER) == "headrace":
@@ -291,10 +273,18 @@ class Subject:
                 memory.copy_(held.object.detach())
                 held.object.data = memory
 
-    def _set_allocator(self, wanted: str) -> None:
-        requested, applied, reason = _native.apply_allocator(wanted)
+    def _set_cache(self, cache: str) -> None:
+        if cache == self.loader.options["cache"]:
+            return
+        self.loader.set_cache(cache, keep=True)  # What is in force now may be tried again.
+        ((_, requested, applied, reason),) = [row for row in self.loader.applied if row[0] == CACHE]
         if applied != requested:
-            raise UnsupportedError(f"tune: the allocator stays {applied}: {reason}")
+            raise UnsupportedError(f"tune: {CACHE} stays {applied}: {reason}")
+
+    def _free_cache(self) -> None:
+        """What a cache that is off now was kept for."""
+        if self._loader_options is not None and self.loader.options["cache"] == "none":
+            self.loader.set_cache("none")
 
     def _loader_for(self, settings: Mapping[str, str]) -> Any:
         if not isinstance(self.loader, DataLoader):
@@ -338,137 +328,44 @@ class Subject:
         self.restore()
         return max(0.0, seconds[0] - seconds[1])
 
-    # Candidates.
+    # What may be tried: the knobs are in src/engine/assembly, which asks of these objects what follows.
 
-    def _unless(self, reason: str | None, candidate: Candidate) -> Iterator[Candidate]:
-        """The candidate, or where a reason is given a note of why it is not tried."""
-        if reason is None:
-            yield candidate
-        else:
-            key = next(iter(candidate.changes))
-            self.not_applicable.append(NotApplicable(candidate.name, key, reason))
+    def _context(self) -> dict[str, Any]:
+        refused = {
+            MEMORY_FORMAT: self._no_channels_last(),
+            PRECISION: self._no_bf16(),
+            FUSED: self._no_fused(),
+            COMPILE: self._no_compile(),
+            ENGINE: self._no_native_step(),
+            MICRO_BATCHES: self._no_micro_batches(),
+        }
+        is_dataloader = self._workers is not None
+        if is_dataloader:
+            refused[BATCHED] = self._no_batched()
+            refused[LOADER] = self._no_replacement()
+        replacement = self._native_loader
+        return {
+            "cores": len(os.sched_getaffinity(0)),
+            "refused": {key: reason for key, reason in refused.items() if reason is not None},
+            "run_steps": self._run_steps, "budget_s": self._budget_s, "fixed": list(self._fixed),
+            "intra_op_threads": self._threads, "fused": self._is_fused(),
+            "drops_out": any(isinstance(module, nn.modules.dropout._DropoutNd) and module.training and module.p > 0
+                             for module in self.model.modules()),
+            "loader": self.loader if self._loader_options is not None else None,
+            "dataloader": (self._workers[0], self._workers[1] or 2) if is_dataloader else None,
+            "loader_type": type(self.loader).__name__,
+            "has_replacement": replacement is not None,
+            "replacement_draws": replacement is not None and draws(replacement),
+            "workers_change_batches": is_dataloader and self._workers_change_batches(),
+        }
 
-    def _compute_candidates(self) -> Iterator[Candidate]:
-        yield from self._unless(self._no_channels_last(), Candidate(
-            "channels-last", "Images and convolution weights as NHWC, the layout convolutions are fastest in.",
-            {MEMORY_FORMAT: '"channels_last"'}, "rounding", "compute"))
-        yield from self._unless(self._no_bf16(), Candidate(
-            "bf16 autocast", "The model's matrix products and convolutions in bfloat16; parameters and what the model "
-            "returns stay float32.", {PRECISION: '"bf16"'}, "reduced_precision", "compute"))
-        yield from self._unless(self._no_fused(), Candidate(
-            "fused optimizer", "Update all parameters in one kernel instead of operator by operator.",
-            {FUSED: "true"}, "rounding", "compute"))
-        is_there = "tensors live in the arena already" if self._allocator == "arena" else None
-        yield from self._unless(is_there, Candidate(
-            "arena for tensors", "Tensors in memory that stays mapped from step to step.", {ALLOCATOR: '"arena"'},
-            "bit_equal", "compute"))
-
-    def _step_candidates(self) -> Iterator[Candidate]:
-        """What changes the step itself, which a loop must leave to Tuned.step for that."""
-        is_fused = all(values.get("fused") for _, values in self._groups)
-        yield from self._unless(self._no_native_step(), Candidate(
-            "native step", "Backward, update and what lies between them by headrace's engine, without Python.",
-            {ENGINE: '"native"'}, "bit_equal" if is_fused else "rounding", "compute"))
-        if reason := self._no_micro_batches():
-            self.not_applicable.append(NotApplicable("micro-batches", MICRO_BATCHES, reason))
-            return
-        drops = any(isinstance(module, nn.modules.dropout._DropoutNd) and module.training and module.p > 0
-                    for module in self.model.modules())
-        for count in (2, 4):
-            yield Candidate(
-                f"micro-batches {count}", f"Forward and backward on {count} parts of a batch, one after the other, so that less "
-                "memory is in use at once; one update, by the gradient of the whole batch."
-                f"{' What is dropped out is drawn for each part.' if drops else ''}",
-                {MICRO_BATCHES: str(count)}, "reduced_precision" if drops else "rounding", "memory")
-
-    def _thread_candidates(self) -> Iterator[Candidate]:
-        cores = len(os.sched_getaffinity(0))
-        for threads in sorted({cores, max(1, cores - 1), 1}, reverse=True):
-            if threads != self._threads:
-                yield Candidate(f"compute threads {threads}",
-                                f"Compute with {threads} threads instead of {self._threads}.",
-                                {THREADS: str(threads)}, "rounding", "compute" if threads == cores else "data")
-
-    def _compile_candidates(self) -> Iterator[Candidate]:
-        yield from self._unless(self._no_compile(), Candidate(
-            "torch.compile", "The model's forward and backward compiled by torch.compile; what compiling takes is spread "
-            f"over the {self._run_steps} steps of the run.", {COMPILE: "true"}, "rounding", "compute"))
-
-    def _loader_candidates(self) -> Iterator[Candidate]:
-        if self._loader_options is not None:
-            yield from self._native_loader_candidates(self._loader_options)
-            return
-        if not isinstance(self.loader, DataLoader):
-            self.not_applicable.append(NotApplicable(
-                "num_workers", NUM_WORKERS, f"the loader is a {type(self.loader).__name__}, not a DataLoader"))
-            return
+    def _workers_change_batches(self) -> bool:
+        """Starts worker processes to find out, where a candidate asks for it."""
         assert self._workers is not None
-        now, prefetch, _ = self._workers
-        reason = self._batched if isinstance(self._batched, str) else None
-        if reason is None and not self._same_batches({BATCHED: "true"}):
-            reason = "its batches have other bits"
-        yield from self._unless(reason, Candidate(
-            "whole batches", "Images taken from memory and normalised a batch at a time instead of one by one.",
-            {BATCHED: "true"}, "bit_equal", "data"))
-        yield from self._replacement_candidates()
+        if self._only and not any(name.startswith("num_workers ") for name in self._only):
+            return False
         cores = len(os.sched_getaffinity(0))
-        numerics: str | None = None
-        for workers in sorted({cores, max(1, cores // 2), 0}, reverse=True):
-            if workers == now:
-                continue
-            changes = {NUM_WORKERS: str(workers)}
-            if self._native_loader is not None and not self._is_fixed(LOADER):  # Its workers are threads.
-                changes[LOADER] = '"dataloader"'
-            name = f"num_workers {workers}"
-            if numerics is None and (not self._only or name in self._only):  # It starts worker processes to find out.
-                numerics = "bit_equal" if self._same_batches(changes) else "reduced_precision"
-            draws = " What the data set draws at random comes from other generators then." if numerics == "reduced_precision" else ""
-            yield Candidate(name, f"Load with {workers} worker processes instead of {now}.{draws}", changes,
-                            numerics or "bit_equal", "data")
-        if now > 0:
-            depth = 2 * (prefetch or 2)
-            yield Candidate("deeper prefetch", f"Each worker prepares {depth} batches ahead instead of "
-                            f"{prefetch}.", {PREFETCH: str(depth)}, "bit_equal", "data")
-
-    def _replacement_candidates(self) -> Iterator[Candidate]:
-        found = native_loader_for(self.loader)
-        if isinstance(found, str):
-            self.not_applicable.append(NotApplicable("headrace.Loader", LOADER, found))
-            return
-        self._native_loader = found
-        other = (f"the order of the samples and random transforms are drawn by headrace, from torch's first seed and the "
-                 "epoch, and so are others" if draws(found) else "the same samples come in the same order, with the pixels "
-                 "the same to within rounding")
-        cores = len(os.sched_getaffinity(0))
-        if self._is_fixed(NUM_WORKERS):  # As many threads as the DataLoader has processes; 0 stays 0.
-            assert self._workers is not None
-            now = self._workers[0]
-            yield Candidate("headrace.Loader", f"A headrace.Loader with num_workers {now}, as the DataLoader has, reads the same "
-                            f"files in its place; {other}.", {LOADER: '"headrace"'}, "reduced_precision", "data")
-            return
-        for threads in sorted({cores, max(1, cores // 2)}, reverse=True):
-            name = "headrace.Loader" if threads == cores else f"headrace.Loader, num_workers {threads}"
-            yield Candidate(name, f"A headrace.Loader with {threads} thread{'s'[:threads > 1]} reads the same files in place "
-                            f"of the DataLoader; {other}.", {LOADER: '"headrace"', NUM_WORKERS: str(threads)},
-                            "reduced_precision", "data")
-
-    def _is_fixed(self, key: str) -> bool:
-        """As the tuner decides: "data" protects "data.num_workers"."""
-        return any(key == entry or key.startswith(f"{entry}.") for entry in self._fixed)
-
-    def _native_loader_candidates(self, options: Mapping[str, Any]) -> Iterator[Candidate]:
-        cores = len(os.sched_getaffinity(0))
-        in_processes = options["worker_type"] == "process"  # Without any, nothing would read the source.
-        workers = "processes" if in_processes else "threads"
-        for count in sorted({cores, max(1, cores // 2), *([] if in_processes else [0])}, reverse=True):
-            if count != options["num_workers"]:
-                yield Candidate(f"num_workers {count}", f"Load with {count} {workers} instead of "
-                                f"{options['num_workers']}.", {NUM_WORKERS: str(count)}, "bit_equal", "data")
-        if options["prefetch_batches"] == AUTOTUNE:
-            return  # It deepens by itself where that pays.
-        depth = 2 * options["prefetch_batches"]
-        yield Candidate("deeper prefetch", f"Prepare {depth} batches ahead instead of {options['prefetch_batches']}.",
-                        {PREFETCH: str(depth)}, "bit_equal", "data")
+        return not self._same_batches({NUM_WORKERS: str(cores if cores != self._workers[0] else 0), LOADER: '"dataloader"'})
 
     def _same_batches(self, changes: Mapping[str, str]) -> bool:
         """Whether the first two batches come bit for bit. An error counts as yes: the trial itself will tell of it."""
@@ -502,15 +399,23 @@ class Subject:
         return None
 
     def _no_compile(self) -> str | None:
-        if self._run_steps is None:
-            return "the length of the run is not known: give epochs or steps"
-        if self._budget_s < 3 * COMPILE_S:
-            return (f"compiling may take {COMPILE_S:.0f} s, more than a third of the budget of {self._budget_s:g} s; "
-                    f"it is tried from a budget of {3 * COMPILE_S:.0f} s on")
         if shutil.which(os.environ.get("CXX", "g++")) is None:
             return "there is no C++ compiler, which torch.compile needs"
         if isinstance(self.loader, DataLoader) and not self.loader.drop_last and _last_is_smaller(self.loader):
             return "the last batch of an epoch is smaller than the others, so that it would compile twice"
+        return None
+
+    def _no_batched(self) -> str | None:
+        if isinstance(self._batched, str):
+            return self._batched
+        return None if self._same_batches({BATCHED: "true"}) else "its batches have other bits"
+
+    def _no_replacement(self) -> str | None:
+        """Makes the headrace.Loader that can stand for the DataLoader."""
+        found = native_loader_for(self.loader)
+        if isinstance(found, str):
+            return found
+        self._native_loader = found
         return None
 
     def _no_native_step(self) -> str | None:
@@ -535,13 +440,14 @@ class Subject:
                 return f"{name or 'the model'}, a {type(module).__name__}, normalises by the statistics of the whole batch"
         return None
 
+    def _is_fused(self) -> bool:
+        return all(values.get("fused") for _, values in self._groups)
+
     def _no_fused(self) -> str | None:
         written = self._groups[0][1]
         name = type(self.optimizer).__name__
         if "fused" not in written:
             return f"{name} has no fused implementation"
-        if all(values.get("fused") for _, values in self._groups):
-            return "the optimizer is fused already"
         if any(group.get("differentiable") or group.get("capturable") for group, _ in self._groups):
             return f"{name} is differentiable or capturable"
         return None

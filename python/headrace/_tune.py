@@ -12,7 +12,7 @@ from torch import nn
 
 from . import _native
 from ._pipeline import OptimizedLoader
-from ._subject import NotApplicable, Subject
+from ._subject import Subject
 from .errors import InvalidArgumentError
 
 
@@ -80,7 +80,8 @@ class Tuned:
         return dict(self.ledger["best"]["settings"])
 
     @property
-    def not_applicable(self) -> list[NotApplicable]:
+    def not_applicable(self) -> list[_native.NotApplicable]:
+        """Changes that are not tried on these objects: name, key, reason."""
         return list(self._subject.not_applicable)
 
     def apply(self) -> Tuned:

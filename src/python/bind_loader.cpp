@@ -145,8 +145,10 @@ void register_loader(py::module_& module) {
            "Threads, or AUTOTUNE; with worker_type=\"process\" processes. Live; changes no byte.")
       .def("set_prefetch_batches", &NativeLoader::set_prefetch_batches, py::arg("batches"),
            "Or AUTOTUNE. Live; changes no byte.")
-      .def("set_cache", &NativeLoader::set_cache, py::arg("cache"),
-           "\"none\", \"decoded\", \"encoded\" or AUTOTUNE. Live; changes no byte.");
+      .def(
+          "set_cache", &NativeLoader::set_cache, py::arg("cache"), py::arg("keep") = false,
+          "\"none\", \"decoded\", \"encoded\" or AUTOTUNE. Live; changes no byte. With keep what is in force now stays "
+          "in memory while it is off, for comparing the two.");
   add_properties(bound);
 }
 

@@ -10,7 +10,6 @@
 #include "core/base/fail.h"
 #include "python/bindings.h"
 #include "python/python_tune.h"
-#include "torch/tensor/allocator.h"
 
 namespace headrace::python {
 namespace {
@@ -72,18 +71,6 @@ void register_tune(py::module_& module) {
       },
       py::arg("subject"), py::arg("request"), py::arg("on_progress"),
       "The tuner's loop on a headrace._subject.Subject; returns ledger.json and the report as text.");
-  module.def(
-      "apply_allocator",
-      [](const std::string& name) {
-        ComputeOptions options;
-        field_named(fields_of(options, "compute."), "compute.allocator").set(name);
-        const Applied applied = apply_allocator(options.allocator);
-        return std::tuple(applied.requested, applied.applied, applied.reason);
-      },
-      py::arg("name"), "Applies compute.allocator to this process; returns requested, applied and why they differ.");
-  module.def(
-      "allocator_in_force", [] { return std::string(choice_name(allocator_in_force())); },
-      "compute.allocator of this process.");
 }
 
 }  // namespace headrace::python

@@ -8,6 +8,7 @@ namespace headrace::python {
 void register_loader(pybind11::module_& module);
 void register_trainer(pybind11::module_& module);
 void register_insight(pybind11::module_& module);
+void register_knobs(pybind11::module_& module);
 void register_tune(pybind11::module_& module);
 void register_watch(pybind11::module_& module);
 

@@ -9,6 +9,7 @@ PYBIND11_MODULE(_native, module) {
   headrace::python::register_loader(module);
   headrace::python::register_trainer(module);
   headrace::python::register_insight(module);
+  headrace::python::register_knobs(module);
   headrace::python::register_tune(module);
   headrace::python::register_watch(module);
 }

@@ -18,6 +18,7 @@
 #include "core/base/fail.h"
 #include "core/hardware/machine.h"
 #include "data/source/held_out.h"
+#include "engine/assembly/training.h"
 #include "insight/diagnose/json.h"
 #include "python/keywords.h"
 #include "python/python_source.h"
@@ -529,6 +530,11 @@ py::dict NativeLoader::advice() const {
   return py::module_::import("json").attr("loads")(text);
 }
 
+DataContext NativeLoader::data_context() const {
+  require_own_process();
+  return data_context_of(*source_, *loader_, options_, static_cast<std::uint64_t>(seed_));
+}
+
 py::list NativeLoader::decisions() const {
   require_own_process();
   std::vector<LoaderDecision> all;
@@ -613,8 +619,8 @@ void NativeLoader::set_prefetch_batches(const Number& batches) {
   std::visit([&](const auto& plain) { set_live("prefetch_batches", plain, apply); }, batches);
 }
 
-void NativeLoader::set_cache(const std::string& cache) {
-  set_live("cache", cache, [this] { loader_->set_cache(options_.cache); });
+void NativeLoader::set_cache(const std::string& cache, bool keep) {
+  set_live("cache", cache, [this, keep] { loader_->set_cache(options_.cache, keep); });
 }
 
 std::vector<std::string> NativeLoader::worker_deaths() const {

@@ -20,6 +20,10 @@
 
 #include "data/source/process_source.h"
 
+namespace headrace {
+struct DataContext;
+}
+
 namespace headrace::python {
 
 class NativeRequest;
@@ -66,6 +70,8 @@ class NativeLoader {
   pybind11::dict explain() const;
   // Advice on loading, as the profile's JSON has it. collate_fn is the loop's own time.
   pybind11::dict advice() const;
+  // What of its settings could pay; without the GIL, and not for a source in Python.
+  DataContext data_context() const;
   // Loader::decisions(), each as a dict of the names there.
   pybind11::list decisions() const;
   // Key, requested, applied, reason.
@@ -74,7 +80,7 @@ class NativeLoader {
   using Number = std::variant<std::int64_t, std::string>;
   void set_num_workers(const Number& count);
   void set_prefetch_batches(const Number& batches);
-  void set_cache(const std::string& cache);
+  void set_cache(const std::string& cache, bool keep);
   std::vector<std::string> worker_deaths() const;
   std::vector<pid_t> worker_processes() const;
 

@@ -1,5 +1,7 @@
 #include "python/python_tune.h"
 
+#include <fmt/format.h>
+#include <headrace/error.h>
 #include <headrace/report.h>
 #include <headrace/trace.h>
 #include <pybind11/stl.h>
@@ -16,10 +18,9 @@
 #include "app/cli/console.h"
 #include "app/cli/environment.h"
 #include "core/base/clock.h"
-#include "core/base/fail.h"
 #include "core/base/files.h"
 #include "core/hardware/machine.h"
-#include "engine/assembly/training_job.h"
+#include "engine/assembly/knob.h"
 #include "insight/diagnose/json.h"
 #include "insight/measure/measure.h"
 #include "insight/tune/ledger_json.h"
@@ -40,32 +41,10 @@ struct Tuning {
   Measured before;
   std::optional<TraceRecord> tuned_trace;  // nullopt: nothing was kept.
   Ledger ledger;
-  std::vector<Candidate> tried;
+  Offer offered;
   std::vector<Applied> applied;
   MemoryTimeline memory;
 };
-
-NumericClass numeric_class_named(const std::string& name) {
-  for (const auto value : {NumericClass::bit_equal, NumericClass::rounding, NumericClass::reduced_precision}) {
-    if (name == to_string(value)) return value;
-  }
-  fail(ErrorCode::internal, "python: no numeric class {}", name);
-}
-
-std::vector<Candidate> candidates_of(const py::object& subject, const std::string& bound) {
-  std::vector<Candidate> list;
-  for (const py::handle entry : py::list(subject.attr("candidates")(bound))) {
-    Candidate candidate;
-    candidate.name = py::cast<std::string>(entry.attr("name"));
-    candidate.sentence = py::cast<std::string>(entry.attr("sentence"));
-    candidate.changes = py::cast<Settings>(entry.attr("changes"));
-    candidate.numerics = numeric_class_named(py::cast<std::string>(entry.attr("numerics")));
-    candidate.resource = py::cast<std::string>(entry.attr("resource"));
-    candidate.divides_cores = divides_cores(candidate.changes);
-    list.push_back(std::move(candidate));
-  }
-  return list;
-}
 
 std::vector<Applied> applied_of(const py::object& subject) {
   std::vector<Applied> list;
@@ -98,7 +77,7 @@ Tuning run(PythonJob& job, const py::object& subject, const TuneRequest& request
   job.restore();
   {
     const py::gil_scoped_acquire gil;
-    tuning.tried = candidates_of(subject, to_string(tuning.before.diagnosis.bound));
+    tuning.offered = py::cast<Offer>(subject.attr("offer")(to_string(tuning.before.diagnosis.bound)));
   }
   TuneProgress progress;
   progress.judged = [&](const Quietness& found) {
@@ -112,7 +91,7 @@ Tuning run(PythonJob& job, const py::object& subject, const TuneRequest& request
   };
   TuneOptions options = request.options;
   options.budget_s = std::max(options.budget_s / 2, options.budget_s - spent_s() - share_s);
-  tuning.ledger = tune(job, tuning.tried, options, request.seed, progress);
+  tuning.ledger = tune(job, tuning.offered.candidates, options, request.seed, progress);
   job.rethrow_interrupt();
   {
     const py::gil_scoped_acquire gil;
@@ -133,7 +112,8 @@ Tuning run(PythonJob& job, const py::object& subject, const TuneRequest& request
 Report report_of(const Tuning& tuning, const TuneRequest& request) {
   Report report;
   report.title = request.title;
-  show_ledger(report, tuning.ledger, tuning.tried, "the loop as written");
+  show_ledger(report, tuning.ledger, tuning.offered.candidates, "the loop as written");
+  report.not_tried = tuning.offered.not_tried;
   report.budget_s = request.options.budget_s;  // The ledger's is without what measuring took.
   if (!report.before) report.before = tuning.before.split;
   report.diagnosis = tuning.before.diagnosis.sentence;

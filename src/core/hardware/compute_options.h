@@ -20,6 +20,7 @@ struct ComputeOptions {
   std::int64_t intra_op_threads = 0;  // Of an operator (OpenMP); 0: every core this process may use. Live knob.
   WaitPolicy wait_policy = WaitPolicy::system;  // Read when libgomp loads: the executable runs itself again with it.
   Allocator allocator = Allocator::arena;       // Where tensors live. Live knob.
+  bool flush_denormal = false;                  // Numbers below 1.2e-38 count as 0. Live knob.
 };
 
 template <class Visitor, class Options>
@@ -31,6 +32,10 @@ void describe(Visitor& visit, Options& o) {
         "What an idle compute thread does: active spins, passive sleeps (OMP_WAIT_POLICY).");
   visit("allocator", o.allocator,
         "arena keeps the memory of tensors from step to step, system leaves it to malloc, as PyTorch does.");
+  visit(
+      "flush_denormal", o.flush_denormal,
+      "Count numbers below 1.2e-38 as 0 while computing, as torch.set_flush_denormal: some processors take many times "
+      "as long for them.");
 }
 
 }  // namespace headrace

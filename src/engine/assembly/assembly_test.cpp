@@ -16,6 +16,7 @@
 #include "core/base/clock.h"
 #include "core/exec/stop.h"
 #include "data/pack/pack_build.h"
+#include "engine/assembly/knob.h"
 #include "engine/assembly/state.h"
 #include "engine/assembly/tiny_dataset.h"
 #include "engine/assembly/training_job.h"
@@ -31,6 +32,11 @@ Recipe planted_recipe(const TinyDataset& data, PlantedOptions planted) {
   Recipe recipe = data.recipe();
   recipe.tune.planted = {std::move(planted)};
   return recipe;
+}
+
+std::vector<Candidate> candidates(const Recipe& recipe, const Machine& machine, const std::string& bound,
+                                  const DataContext& context = {}) {
+  return offer(context_of(recipe, machine, context), bound).candidates;
 }
 
 double gradient_distance(const Fingerprint& a, const Fingerprint& b) {
@@ -350,25 +356,6 @@ std::vector<std::string> names_of(const std::vector<Candidate>& list) {
   std::vector<std::string> names;
   for (const Candidate& candidate : list) names.push_back(candidate.name);
   return names;
-}
-
-TEST(Candidates, ComeInTheOrderOfTheirPromise) {
-  Recipe recipe;
-  recipe.model.name = "small_cnn";
-  recipe.data.num_workers = 1;
-  recipe.data.prefetch_batches = 2;
-  Machine machine;
-  machine.cores_usable = 2;
-  using testing::ElementsAre;
-  const auto compute = candidates(recipe, machine, "compute");
-  EXPECT_THAT(names_of(compute),
-              ElementsAre("fused normalisation", "channels-last", "bf16 autocast", "fused optimizer",
-                          "a core for loading", "num_workers 2", "num_workers 0", "deeper prefetch"));
-  EXPECT_EQ(candidates(recipe, machine, "data").front().name, "a core for loading");
-  for (const Candidate& candidate : compute) {
-    const bool threads = candidate.name.starts_with("num_workers") || candidate.name == "a core for loading";
-    EXPECT_EQ(candidate.divides_cores, threads) << candidate.name;
-  }
 }
 
 TEST(Candidates, OfDecodingAreListedWhereTheyCouldPay) {

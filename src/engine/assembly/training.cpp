@@ -15,9 +15,9 @@
 #include "data/source/held_out.h"
 #include "data/store/file_name.h"
 #include "data/transform/crop.h"
+#include "engine/assembly/knob.h"
 #include "engine/assembly/state.h"
 #include "media/codec/decode.h"
-#include "torch/tensor/allocator.h"
 #include "torch/tensor/compute.h"
 
 namespace headrace {
@@ -42,7 +42,7 @@ Forward classification_forward(Network& network) {
 }
 
 Training::Training(const Recipe& recipe, const Machine& machine) : recipe_(recipe), machine_(machine) {
-  apply_compute(recipe_.compute);
+  apply_compute();
   at::globalContext().setDeterministicAlgorithms(recipe_.train.deterministic, /*warn_only=*/false);
   const auto seed = static_cast<std::uint64_t>(recipe_.seed);
   train_source_ = open_split(recipe_.data, seed, Split::train);
@@ -101,17 +101,20 @@ void Training::note_applied_index() {
   }
 }
 
-void Training::apply_compute(const ComputeOptions& compute) {
+void Training::apply_compute() {
+  const ComputeOptions& compute = recipe_.compute;
   applied_.clear();
   const CoreSplit split = split_cores(machine_.cores_usable, compute.intra_op_threads, recipe_.data.num_workers);
   applied_.push_back(apply_compute_threads(split.compute));
-  applied_.push_back(apply_allocator(compute.allocator));
+  for (const Knob& knob : all_knobs()) {
+    if (knob.apply != nullptr) applied_.push_back(knob.apply(recipe_));  // After the threads, which it may concern.
+  }
   applied_.push_back(wait_policy_in_force(compute.wait_policy));
 }
 
 void Training::apply_live(const Recipe& next) {
   recipe_ = next;
-  apply_compute(next.compute);
+  apply_compute();
   use_loaders(next.data);
   for (Loader* in_use : {&loader(), val_loader(), test_loader()}) {
     if (in_use == nullptr) continue;
@@ -130,27 +133,28 @@ Forward Training::frozen_forward() const {
   return [frozen = network_->frozen()](const TensorBatch& batch) { return classification(frozen(batch.image), batch); };
 }
 
-DataContext Training::data_context() const {
-  if (train_source_->in_memory()) return {};
+DataContext data_context_of(const Source& source, const Loader& loader, const DataOptions& options,
+                            std::uint64_t seed) {
+  if (source.in_memory()) return {};
   constexpr std::int64_t kLookedAt = 64;
   codec::Decoder decoder;
   Sample sample;
   std::int64_t bytes = 0, images = 0, scaled = 0;
-  const std::int64_t size = train_source_->size(), looked_at = std::min(size, kLookedAt);
+  const std::int64_t size = source.size(), looked_at = std::min(size, kLookedAt);
   for (std::int64_t i = 0; i < looked_at; ++i) {
     try {
       const std::int64_t index = i * size / looked_at;
-      const std::optional<Payload> outline = train_source_->outline(index);
-      if (!outline) train_source_->read(index, sample);
+      const std::optional<Payload> outline = source.outline(index);
+      if (!outline) source.read(index, sample);
       const Payload& found = outline ? *outline : sample.image();
       const bool is_file = found.form == ImageForm::encoded;
       codec::ImageInfo image{found.height(), found.width(), found.channels()};
-      if (is_file) image = decoder.open(found.bytes, train_source_->channels(), recipe_.data.max_pixels);
+      if (is_file) image = decoder.open(found.bytes, source.channels(), options.max_pixels);
       bytes += std::int64_t{image.height} * image.width * image.channels;
       ++images;
       if (!is_file) continue;  // There is nothing to decode smaller.
-      SampleRandom random{static_cast<std::uint64_t>(recipe_.seed), /*epoch=*/0, i};
-      const auto crop = transform::choose_crop(recipe_.data.transform, image.height, image.width, true, random);
+      SampleRandom random{seed, /*epoch=*/0, i};
+      const auto crop = transform::choose_crop(options.transform, image.height, image.width, true, random);
       if (decoder.can_shrink() && transform::divisor_for(crop) > 1) ++scaled;
     } catch (const Error&) {  // data.on_corrupt assigns with it when its turn comes; it takes no room.
       continue;
@@ -158,8 +162,15 @@ DataContext Training::data_context() const {
   }
   if (bytes == 0) return {};
   const double wanted = static_cast<double>(bytes) / static_cast<double>(images) * static_cast<double>(size);
-  return {std::min(1.0, static_cast<double>(loader().cache_bytes_max()) / wanted),
-          static_cast<double>(scaled) / static_cast<double>(images), trial_index_ != nullptr};
+  return {std::min(1.0, static_cast<double>(loader.cache_bytes_max()) / wanted),
+          static_cast<double>(scaled) / static_cast<double>(images)};
+}
+
+DataContext Training::data_context() const {
+  DataContext context =
+      data_context_of(*train_source_, loader(), recipe_.data, static_cast<std::uint64_t>(recipe_.seed));
+  context.trial_index = trial_index_ != nullptr;
+  return context;
 }
 
 std::string Training::make_trial_index(const std::function<bool(std::int64_t done)>& go_on) {

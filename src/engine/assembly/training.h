@@ -62,10 +62,10 @@ class Training {
   std::int64_t batches_per_epoch() const { return loader().batches_per_epoch(); }
   std::uint64_t data_fingerprint() const { return train_source_->fingerprint(); }  // Of the training data.
 
-  // Makes the live knobs of `next` hold: compute.intra_op_threads, compute.allocator, data.num_workers,
-  // data.prefetch_batches, data.cache, model.fusion, model.memory_format, optimizer.fused and optimizer.foreach,
-  // train.precision; data.scale_decode, and data.index = "build" by the trial index, which have loaders of their own.
-  // Every other key must be as it was built.
+  // Makes the live knobs of `next` hold: those that apply to the whole process (engine/assembly/knob.h),
+  // compute.intra_op_threads, data.num_workers, data.prefetch_batches, data.cache, model.fusion, model.memory_format,
+  // optimizer.fused and optimizer.foreach, train.precision; data.scale_decode, and data.index = "build" by the trial
+  // index, which have loaders of their own. Every other key must be as it was built.
   void apply_live(const Recipe& next);
   // Whether loader() is another one then. No epoch of the present one may run any more.
   bool needs_other_loader(const Recipe& next) const { return form_of(next.data) != form_of(recipe_.data); }
@@ -92,7 +92,7 @@ class Training {
     return {options.scale_decode, trial_index_ != nullptr && options.index == IndexUse::build};
   }
   void use_loaders(const DataOptions& options);
-  void apply_compute(const ComputeOptions& compute);
+  void apply_compute();
   void note_applied_index();
 
   Recipe recipe_;
@@ -106,6 +106,10 @@ class Training {
   std::map<LoaderForm, Loaders> all_loaders_;
   Loaders* loaders_ = nullptr;  // Of them, those in use.
 };
+
+// Of a training loader over `source` with these options; whether there is an index for trials is not its to know. All 0
+// where the source holds its pixels in memory. Error{out_of_memory} when data.cache_mib is more than there is.
+DataContext data_context_of(const Source& source, const Loader& loader, const DataOptions& options, std::uint64_t seed);
 
 // Cross-entropy of the network's logits, the forward of classification recipes: Output{loss, {"logits"}}.
 Forward classification_forward(Network& network);

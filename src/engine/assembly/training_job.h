@@ -25,7 +25,7 @@ class TrainingJob final : public MeasurableJob {
   // Error{cancelled} from run() and short_run() once a signal asked to stop.
   void snapshot() override;
   void restore() override;
-  // Keys are those of candidates() (recipe keys with live knobs) and "planted.<name>" = "true" for recipe.tune.planted.
+  // Keys are those of recipe knobs (engine/assembly/knob.h) and "planted.<name>" = "true" for recipe.tune.planted.
   void configure(const Settings& settings) override;
   std::vector<double> run(std::int64_t steps) override;
   Fingerprint fingerprint(std::int64_t batch) override;
@@ -61,18 +61,5 @@ class TrainingJob final : public MeasurableJob {
   Progress before_free_data_;
   std::vector<double> losses_;  // Of the last run().
 };
-
-// Name of the candidate that needs Training::make_trial_index().
-constexpr std::string_view kIndexCandidate = "entropy index";
-
-// Whether these settings change nothing but how many threads or processes compute and load (Candidate::divides_cores).
-bool divides_cores(const Settings& changes);
-
-// One change at a time for this recipe on this machine, in the order to try them, which is that of their promise: those
-// that relieve `bound` first; of each resource what gained most where it was measured (docs/measured), but the fused
-// optimizer after what shrinks the rest of a step, and the division of the cores behind it. Settings already in force,
-// keys of tune.fixed apart, are not listed. `context`: Training::data_context().
-std::vector<Candidate> candidates(const Recipe& recipe, const Machine& machine, const std::string& bound,
-                                  const DataContext& context = {});
 
 }  // namespace headrace

@@ -15,6 +15,7 @@
 #include "core/base/files.h"
 #include "core/exec/stop.h"
 #include "core/memory/sampler.h"
+#include "engine/assembly/knob.h"
 #include "engine/assembly/training_job.h"
 #include "engine/verbs/data_report.h"
 #include "engine/verbs/train_run.h"
@@ -41,7 +42,7 @@ struct Tuning {
   std::optional<TraceRecord> tuned_trace;  // nullopt: nothing was kept, or stopped.
   Ledger ledger;
   bool stopped = false;  // Before every change was decided, or before the tuned job was measured.
-  std::vector<Candidate> tried;
+  Offer offered;
   std::vector<Applied> applied;  // Of the best settings.
   nlohmann::ordered_json corrupt_samples;
 };
@@ -120,8 +121,8 @@ Tuning tune_recipe(VerbContext& context) {
   console.info(tuning.before.diagnosis.sentence);
   tell_training_time(console, job.training(), tuning.before);
   make_trial_index(job.training(), console);
-  tuning.tried = candidates(context.loaded.recipe, context.machine, to_string(tuning.before.diagnosis.bound),
-                            job.training().data_context());
+  tuning.offered = offer(context_of(context.loaded.recipe, context.machine, job.training().data_context()),
+                         to_string(tuning.before.diagnosis.bound));
 
   TuneProgress progress;
   progress.judged = [&](const Quietness& found) {
@@ -136,9 +137,9 @@ Tuning tune_recipe(VerbContext& context) {
     console.info(fmt::format("{:<12} {}: {}", to_string(trial.verdict), trial.name, trial.sentence));
   };
   progress.stop = [] { return stop_signal() != 0; };
-  tuning.ledger = tune(job, tuning.tried, context.loaded.recipe.tune,
+  tuning.ledger = tune(job, tuning.offered.candidates, context.loaded.recipe.tune,
                        static_cast<std::uint64_t>(context.loaded.recipe.seed), progress);
-  tuning.ledger.baseline = as_written(context.loaded.recipe, tuning.tried);
+  tuning.ledger.baseline = as_written(context.loaded.recipe, tuning.offered.candidates);
   if (!tuning.ledger.best.empty()) {
     console.progress("Tracing the tuned job");
     tuning.tuned_trace = trace_tuned(job, tuning.ledger.best, context.machine, measured_steps);
@@ -180,7 +181,8 @@ Report tune_report(const VerbContext& context, const Tuning& tuning, const Train
                    const MemoryTimeline& memory) {
   Report report;
   report.title = context.loaded.name;
-  show_ledger(report, tuning.ledger, tuning.tried, "the recipe as written");
+  show_ledger(report, tuning.ledger, tuning.offered.candidates, "the recipe as written");
+  report.not_tried = tuning.offered.not_tried;
   if (!report.before) report.before = tuning.before.split;
   report.diagnosis = tuning.before.diagnosis.sentence;
   report.findings = tuning.before.diagnosis.findings;
@@ -205,13 +207,26 @@ nlohmann::ordered_json ledger_document(const VerbContext& context, const Tuning&
   return document;
 }
 
+// When a change takes effect in a run that goes on, and what it typically costs.
+std::string when_text(const Candidate& candidate) {
+  std::string text = to_string(candidate.switches);
+  if (candidate.prepare_s > 0) text += fmt::format(", {:g} s to prepare", candidate.prepare_s);
+  if (candidate.switch_s > 0) text += fmt::format(", {:g} s a switch", candidate.switch_s);
+  if (candidate.carries_over) text += ", queues carry over";
+  return text;
+}
+
 int dry_run(VerbContext& context) {
   Training training{context.loaded.recipe, context.machine};
   std::string text = fmt::format("dry run: {} batches an epoch; would try, in this order when compute-bound:\n",
                                  training.batches_per_epoch());
-  for (const Candidate& candidate :
-       candidates(context.loaded.recipe, context.machine, "compute", training.data_context())) {
-    text += fmt::format("  {:<24} {}\n", candidate.name, candidate.sentence);
+  const Offer offered = offer(context_of(context.loaded.recipe, context.machine, training.data_context()), "compute");
+  for (const Candidate& candidate : offered.candidates) {
+    text += fmt::format("  {:<24} {} ({})\n", candidate.name, candidate.sentence, when_text(candidate));
+  }
+  text += "would not try:\n";
+  for (const Report::NotTried& change : offered.not_tried) {
+    text += fmt::format("  {:<24} {}: {}\n", change.name, change.key, change.reason);
   }
   context.console.result(text);
   return kExitDone;

@@ -41,12 +41,17 @@ std::string outcome_text(const Report& report, const std::vector<std::string>& k
   return any_open ? text + " " + more_budget_text(report) : text;
 }
 
-// Why one of these keys is not as it was asked for; empty: none is said to be.
+// Why one of these keys was not tried, or is not as it was asked for; empty: neither is said.
 std::string refusal_text(const Report& report, const std::vector<std::string>& keys) {
+  const auto is_about = [&](const std::string& key) { return std::find(keys.begin(), keys.end(), key) != keys.end(); };
+  const auto refusal = [](const auto& entry) {
+    return fmt::format("{}: not applicable: {}.", entry.key, entry.reason);
+  };
+  for (const Report::NotTried& change : report.not_tried) {
+    if (is_about(change.key)) return refusal(change);
+  }
   for (const Applied& setting : report.settings) {
-    if (setting.requested == setting.applied || std::find(keys.begin(), keys.end(), setting.key) == keys.end())
-      continue;
-    return fmt::format("{}: not applicable: {}.", setting.key, setting.reason);
+    if (setting.requested != setting.applied && is_about(setting.key)) return refusal(setting);
   }
   return {};
 }

@@ -167,13 +167,25 @@ std::string changes_table(const Report& report, bool kept) {
       kept ? "Kept" : "Tried and not kept", rows);
 }
 
+std::string not_tried_html(const Report& report) {
+  if (report.not_tried.empty()) return {};
+  std::string html = "<h3>Not tried</h3>\n<ul>\n";
+  for (const Report::NotTried& change : report.not_tried) {
+    html += fmt::format("<li>{} (<code>{}</code>): {}.</li>\n", html_text(change.name), html_text(change.key),
+                        html_text(change.reason));
+  }
+  return html + "</ul>\n";
+}
+
 std::string changes_html(const Report& report) {
   std::string html = "<section aria-labelledby=\"h-changes\">\n<h2 id=\"h-changes\">What was tried</h2>\n";
-  if (report.changes.empty()) return html + "<p>No change was tried.</p>\n</section>\n";
+  if (report.changes.empty()) {
+    return html + "<p>No change was tried.</p>\n" + not_tried_html(report) + "</section>\n";
+  }
   html +=
       "<p>One change at a time, in pairs that run interleaved on the same samples. The mark beside each gain shows its "
       "interval; the upright line is no gain at all.</p>\n";
-  return html + changes_table(report, true) + changes_table(report, false) + "</section>\n";
+  return html + changes_table(report, true) + changes_table(report, false) + not_tried_html(report) + "</section>\n";
 }
 
 // The fills of the parts, defined once: the bars and the swatches of the table use them.

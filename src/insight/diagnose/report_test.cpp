@@ -273,6 +273,19 @@ TEST(ReportText, AndThePageListWhatWasNotAppliedFoundOrLeftOpen) {
   EXPECT_THAT(report_html(report), HasSubstr("Nothing stands out."));
 }
 
+TEST(ReportText, AndThePageListWhatWasNotTriedWithItsReason) {
+  Report report = sample_report();
+  EXPECT_THAT(report_text(report, 400, false), Not(HasSubstr("\nNot tried\n")));
+  EXPECT_THAT(report_html(report), Not(HasSubstr("<h3>Not tried</h3>")));
+  report.not_tried = {{"torch.compile", "model.compile", "a < b"}};
+  EXPECT_THAT(report_text(report, 400, false), HasSubstr("Not tried\n  - torch.compile (model.compile): a < b.\n"));
+  EXPECT_THAT(report_html(report),
+              HasSubstr("<h3>Not tried</h3>\n<ul>\n<li>torch.compile (<code>model.compile</code>): "
+                        "a &lt; b.</li>"));
+  report.changes.clear();
+  EXPECT_THAT(report_html(report), HasSubstr("<h3>Not tried</h3>"));
+}
+
 TEST(ReportText, SaysUnavailableForWhatIsMissing) {
   const std::string text = report_text(Report{}, 80, false);
   for (const char* part : {"before      unavailable", "speedup     unavailable", "test        unavailable",
@@ -347,6 +360,8 @@ TEST(AdviceLeft, SaysWhatCouldNotBeSetAndWhy) {
   EXPECT_EQ(advice_left(report)[0].advice, "optimizer.fused: not applicable: its groups differ.");
   report.settings[0].requested = report.settings[0].applied;
   EXPECT_THAT(advice_left(report)[0].advice, HasSubstr("Try"));
+  report.not_tried = {{"fused optimizer", "optimizer.fused", "RMSprop has none"}};
+  EXPECT_EQ(advice_left(report)[0].advice, "optimizer.fused: not applicable: RMSprop has none.");
 }
 
 TEST(AdviceLeft, KeepsWhatConcernsNoSettingThatWasTried) {

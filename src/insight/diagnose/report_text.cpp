@@ -132,6 +132,11 @@ void write_changes(Page& page, const Report& report) {
                            Ink::faint));
   }
   for (const Report::Change& change : report.changes) write_change(page, change);
+  if (report.not_tried.empty()) return;
+  page.heading("Not tried");
+  for (const Report::NotTried& change : report.not_tried) {
+    page.paragraph(fmt::format("{} ({}): {}.", change.name, change.key, change.reason), 4, Ink::plain, "  - ");
+  }
 }
 
 // A bar of at most `width` columns; whatever is above 0 shows.

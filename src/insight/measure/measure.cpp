@@ -136,6 +136,10 @@ void add_measured(nlohmann::ordered_json& document, const Measured& before, cons
   };
   document["diagnosis"] = to_json(before.diagnosis);
   document["diagnosis"]["findings"] = to_json(advice_left(report));
+  document["not_tried"] = nlohmann::ordered_json::array();
+  for (const Report::NotTried& change : report.not_tried) {
+    document["not_tried"].push_back({{"name", change.name}, {"key", change.key}, {"reason", change.reason}});
+  }
   document["time_split"]["baseline"] = split(report.before);
   document["time_split"]["best"] = split(report.after);
   document["peak_memory_bytes"]["baseline"] =

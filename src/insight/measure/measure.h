@@ -64,7 +64,8 @@ struct MeasureOptions {
 // parameters move on; settings stay as they are. Throws what run() throws.
 Measured measure(MeasurableJob& job, const Machine& machine, const MeasureOptions& options);
 
-// What a tuned job's ledger.json says beyond the ledger: diagnosis, the report's time splits and advice, peak memory.
+// What a tuned job's ledger.json says beyond the ledger: diagnosis, the report's time splits and advice, what was not
+// tried and why, peak memory.
 void add_measured(nlohmann::ordered_json& document, const Measured& before, const Report& report);
 
 }  // namespace headrace

@@ -32,6 +32,10 @@ constexpr std::array kReasonNames = {std::pair{Reason::none, "none"},          s
                                      std::pair{Reason::error, "error"},        std::pair{Reason::fixed, "fixed"},
                                      std::pair{Reason::not_quiet, "not_quiet"}};
 
+constexpr std::array kSwitchesNames = {
+    std::pair{Switches::live_step, "live_step"}, std::pair{Switches::live_epoch, "live_epoch"},
+    std::pair{Switches::rebuild, "rebuild"}, std::pair{Switches::new_process, "new_process"}};
+
 template <class Names, class Value>
 const char* name_of(const Names& names, Value value) noexcept {
   for (const auto& [known, name] : names) {
@@ -189,6 +193,9 @@ Trial trial(const ordered_json& json, std::string_view source) {
 
 const char* to_string(NumericClass numeric_class) noexcept {
   return name_of(kClassNames, numeric_class);
+}
+const char* to_string(Switches switches) noexcept {
+  return name_of(kSwitchesNames, switches);
 }
 const char* to_string(Verdict verdict) noexcept {
   return name_of(kVerdictNames, verdict);

@@ -34,13 +34,6 @@ std::string late_sentence(const Trial& trial) {
                      percent(median(trial.baseline_s) / median(trial.candidate_s) - 1));
 }
 
-// "data" protects "data.num_workers", "data.thread" does not.
-bool is_fixed(const std::string& key, const std::vector<std::string>& fixed) {
-  return std::any_of(fixed.begin(), fixed.end(), [&](const std::string& entry) {
-    return key == entry || key.compare(0, entry.size() + 1, entry + ".") == 0;
-  });
-}
-
 std::vector<Candidate> select(std::vector<Candidate> candidates, const std::vector<std::string>& only) {
   if (only.empty()) return candidates;
   std::string known;
@@ -63,6 +56,12 @@ Settings with(Settings settings, const Settings& changes) {
 }
 
 }  // namespace
+
+bool is_fixed(const std::string& key, const std::vector<std::string>& fixed) {
+  return std::any_of(fixed.begin(), fixed.end(), [&](const std::string& entry) {
+    return key == entry || key.compare(0, entry.size() + 1, entry + ".") == 0;
+  });
+}
 
 Tuner::Tuner(Job& job, std::vector<Candidate> candidates, const TuneOptions& options, std::uint64_t seed,
              const TuneProgress& progress, Clock clock, LoadReader read_load)
@@ -281,6 +280,12 @@ Tuner::Next Tuner::try_on_best(std::size_t index, const Limits& limits) {
   const Settings settings = with(best, candidates_[index].changes);
   if (settings == best) {
     return settle(trial, Verdict::refused, Reason::no_gain, "Not tried: it changes nothing in the best configuration.");
+  }
+  for (const std::size_t kept : kept_) {
+    const auto& excludes = candidates_[index].excludes;
+    if (std::find(excludes.begin(), excludes.end(), candidates_[kept].key) == excludes.end()) continue;
+    return settle(trial, Verdict::refused, Reason::no_gain,
+                  fmt::format("Not tried: it does nothing beside {}, which is kept.", candidates_[kept].name));
   }
   const Next next = check_numerics(index, settings);
   return next == Next::go_on ? compare_speed(index, settings, limits) : next;

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <functional>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "core/hardware/cpu_load.h"
@@ -30,6 +31,9 @@ inline constexpr std::int64_t kTrialStepsMin = 80;
 // the batches for numerics checks may take.
 inline constexpr double kQuietShare = 0.10;
 inline constexpr double kExactShare = 0.10;
+
+// Whether TuneOptions::fixed protects the key: "data" protects "data.num_workers", "data.thread" does not.
+bool is_fixed(const std::string& key, const std::vector<std::string>& fixed);
 
 class Tuner {
  public:

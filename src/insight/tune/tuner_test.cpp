@@ -233,6 +233,21 @@ TEST(Tuner, FixedKeysAndTheirTablesAreNotTried) {
   for (const auto& settings : job.configured) EXPECT_FALSE(settings.count("data.num_workers"));
 }
 
+TEST(Tuner, WhatDoesNothingBesideAKeptChangeIsNotTried) {
+  const Effects effects = {{"a", {kTenPercentFaster}}, {"b", {kTenPercentFaster}}, {"c", {kTenPercentFaster}}};
+  std::vector<Candidate> candidates = all_of(effects);
+  for (Candidate& candidate : candidates) candidate.key = candidate.name;
+  candidates[1].excludes = {"a"};
+  candidates[2].excludes = {"d"};
+  FakeJob job({}, effects, 5);
+  const auto ledger = tune_fake(job, candidates);
+  EXPECT_EQ(trial_of(ledger, "a").verdict, Verdict::kept);
+  EXPECT_EQ(trial_of(ledger, "b").verdict, Verdict::refused);
+  EXPECT_EQ(trial_of(ledger, "b").sentence, "Not tried: it does nothing beside a, which is kept.");
+  EXPECT_EQ(trial_of(ledger, "c").verdict, Verdict::kept);
+  for (const auto& settings : job.configured) EXPECT_FALSE(settings.contains("b"));
+}
+
 TEST(Tuner, OnlyNamedCandidatesAreTriedAndAnUnknownNameIsAnError) {
   FakeJob job({}, planted_twelve(), 5);
   TuneOptions options;

@@ -1,0 +1,103 @@
+// What the tuner may try, as one table for both doors: `headrace tune` on a recipe, hr.tune on a user's own objects.
+//
+// A knob is a file with a function that gives it, and a line in knobs.inc. Its option's field and line of describe()
+// are all that it needs elsewhere, unless something must change in objects that Training or Python holds.
+#pragma once
+
+#include <headrace/error.h>
+#include <headrace/report.h>
+#include <headrace/tune.h>
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "app/recipe/recipe.h"
+#include "engine/assembly/training.h"
+
+namespace headrace {
+
+// Name of the candidate that needs Training::make_trial_index().
+inline constexpr std::string_view kIndexCandidate = "entropy index";
+
+enum class Door { recipe, python };
+
+// Of the loop that Python's door was given.
+enum class LoaderKind { headrace, headrace_processes, torch, other };
+
+// What a knob may ask about a job. Made by the door.
+struct KnobContext {
+  Door door = Door::recipe;
+  Recipe recipe;  // The job as written; of Python's objects what they have of it, the rest by default.
+  std::int64_t cores = 1;
+  DataContext data;
+  // By key: why not, where the door alone can know ("parameters share memory").
+  std::map<std::string, std::string, std::less<>> refused;
+
+  // Of Python's door alone.
+  LoaderKind loader = LoaderKind::headrace;
+  std::string loader_type;                // Its class, for a person.
+  std::optional<std::int64_t> run_steps;  // nullopt: not known.
+  bool drops_out = false;                 // The model draws what it drops.
+  bool workers_change_batches = false;    // Another number of worker processes brings other batches.
+  bool has_replacement = false;           // A headrace.Loader can stand for the DataLoader,
+  bool replacement_draws = false;         // which draws order or transforms by itself.
+
+  bool is_headrace() const { return loader == LoaderKind::headrace || loader == LoaderKind::headrace_processes; }
+  std::string no_dataloader() const { return "the loader is a " + loader_type + ", not a DataLoader"; }
+};
+
+struct KnobValue {
+  std::string name, sentence;  // As a Candidate's.
+  Settings changes;
+  std::optional<NumericClass> numerics{};  // Where it is not the knob's,
+  std::string_view resource{};             // likewise.
+  double late_share = 0;
+};
+
+struct Knob {
+  std::string_view key;
+  std::string_view name;  // Of the first candidate, or what is common to the names of all.
+  // A reason for a person; empty: there are values to try.
+  std::string (*not_applicable)(const KnobContext&);
+  // Those that are not in force, in the order to try them. Asked where it is applicable.
+  std::vector<KnobValue> (*values)(const KnobContext&);
+  NumericClass numerics = NumericClass::rounding;
+  std::string_view resource;  // That the diagnosis must have named; empty: whichever it names.
+  Switches switches = Switches::live_step;
+  double prepare_s = 0, switch_s = 0;  // As a Candidate's.
+  std::vector<std::string> excludes{};
+  bool carries_over = false;
+  bool python = false;         // It has no TOML option: Python's door applies it.
+  bool divides_cores = false;  // It changes how many threads or processes work, and nothing else.
+  // Of a setting of the whole process: applies what the recipe says of this key, for the threads that compute for the
+  // caller, and reads as TOML what is in force for the caller. Null: Training::apply_live() or Python's door knows the
+  // key.
+  Applied (*apply)(const Recipe&) = nullptr;
+  std::string (*in_force)() = nullptr;
+};
+
+// In the order to try them, which is that of their promise: what gained most where it was measured (docs/measured), but
+// the fused optimizer after what shrinks the rest of a step, and the division of the cores behind it.
+const std::vector<Knob>& all_knobs();
+
+// Of the knobs that apply to the whole process: what is in force for the caller; and one of them applied.
+// Error{invalid_argument}: this key is none of them, or takes no such value.
+Settings process_settings();
+Applied apply_process_setting(const std::string& key, const std::string& value);
+
+struct Offer {
+  std::vector<Candidate> candidates;        // Those that relieve `bound` first.
+  std::vector<Report::NotTried> not_tried;  // Of every other knob, why.
+};
+
+Offer offer(const KnobContext& context, std::string_view bound);
+
+// Of a recipe; `data` is Training::data_context().
+KnobContext context_of(const Recipe& recipe, const Machine& machine, const DataContext& data);
+
+}  // namespace headrace

@@ -1,0 +1,147 @@
+// Knobs of the network, the optimizer, and what the process computes with.
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "engine/assembly/knob.h"
+#include "torch/tensor/allocator.h"
+
+namespace headrace::knobs {
+
+Knob fusion() {
+  return {
+      .key = "model.fusion",
+      .name = "fused normalisation",
+      .not_applicable = [](const KnobContext& context) -> std::string {
+        if (context.door == Door::python) return "the network is your own: it replaces layers of headrace's";
+        if (context.recipe.model.name != "small_cnn") {
+          return "only small_cnn has batch normalisation, ReLU and pooling in this order";
+        }
+        return context.recipe.model.fusion == Fusion::norm_relu_pool ? "the recipe has it already" : "";
+      },
+      .values = [](const KnobContext&) -> std::vector<KnobValue> {
+        return {{.name = "fused normalisation",
+                 .sentence = "Batch normalisation, ReLU and pooling as one operator that reads the images fewer times.",
+                 .changes = {{"model.fusion", "\"norm_relu_pool\""}}}};
+      },
+      .numerics = NumericClass::rounding,
+      .resource = "compute"};
+}
+
+Knob memory_format() {
+  return {.key = "model.memory_format",
+          .name = "channels-last",
+          .not_applicable = [](const KnobContext& context) -> std::string {
+            const bool has_it = context.recipe.model.memory_format == MemoryFormat::channels_last;
+            return has_it ? "the recipe has it already" : "";
+          },
+          .values = [](const KnobContext&) -> std::vector<KnobValue> {
+            return {{.name = "channels-last",
+                     .sentence = "Images and convolution weights as NHWC, the layout convolutions are fastest in.",
+                     .changes = {{"model.memory_format", "\"channels_last\""}}}};
+          },
+          .numerics = NumericClass::rounding,
+          .resource = "compute",
+          .switch_s = 0.02};  // Parameters, gradients and momentum of 11 million numbers are copied.
+}
+
+Knob precision() {
+  return {.key = "train.precision",
+          .name = "bf16 autocast",
+          .not_applicable = [](const KnobContext& context) -> std::string {
+            return context.recipe.train.precision == Precision::bf16 ? "the recipe has it already" : "";
+          },
+          .values = [](const KnobContext&) -> std::vector<KnobValue> {
+            return {{.name = "bf16 autocast",
+                     .sentence = "Convolutions and matrix products in bfloat16; parameters stay float32.",
+                     .changes = {{"train.precision", "\"bf16\""}}}};
+          },
+          .numerics = NumericClass::reduced_precision,
+          .resource = "compute"};
+}
+
+Knob fused() {
+  return {.key = "optimizer.fused",
+          .name = "fused optimizer",
+          .not_applicable = [](const KnobContext& context) -> std::string {
+            const bool is_fused = context.recipe.optimizer.implementation() == OptimizerImplementation::fused;
+            return is_fused ? "the optimizer is fused already" : "";
+          },
+          .values = [](const KnobContext& context) -> std::vector<KnobValue> {
+            Settings changes{{"optimizer.fused", "true"}};
+            if (context.recipe.optimizer.foreach == Switch::on) changes["optimizer.foreach"] = "false";
+            return {{.name = "fused optimizer",
+                     .sentence = "Update all parameters in one kernel instead of operator by operator.",
+                     .changes = std::move(changes)}};
+          },
+          .numerics = NumericClass::rounding,
+          .resource = "compute"};
+}
+
+Knob allocator() {
+  return {
+      .key = "compute.allocator",
+      .name = "arena for tensors",
+      .not_applicable = [](const KnobContext& context) -> std::string {
+        return context.recipe.compute.allocator == Allocator::arena ? "tensors live in the arena already" : "";
+      },
+      .values = [](const KnobContext&) -> std::vector<KnobValue> {
+        return {{.name = "arena for tensors",
+                 .sentence = "Tensors in memory that stays mapped from step to step.",
+                 .changes = {{"compute.allocator", "\"arena\""}}}};
+      },
+      .numerics = NumericClass::bit_equal,
+      .resource = "compute",
+      .apply = [](const Recipe& recipe) { return apply_allocator(recipe.compute.allocator); },
+      .in_force = [] { return fmt::format("\"{}\"", choice_name(allocator_in_force())); },
+  };
+}
+
+namespace {
+
+std::int64_t threads_now(const KnobContext& context) {
+  const std::int64_t written = context.recipe.compute.intra_op_threads;
+  return written == 0 ? context.cores : written;
+}
+
+KnobValue compute_threads(const KnobContext& context, std::int64_t count) {
+  KnobValue value{
+      .name = fmt::format("compute threads {}", count),
+      .sentence =
+          fmt::format("Compute with {} thread{} instead of {}.", count, count == 1 ? "" : "s", threads_now(context)),
+      .changes = {{"compute.intra_op_threads", fmt::format("{}", count)}},
+      .resource = count == context.cores ? "compute" : "data",
+  };
+  if (context.door == Door::python) return value;
+  if (count == context.cores) {
+    value.name = "every core for compute";
+  } else if (count == context.cores - 1) {
+    value.name = "a core for loading";
+    value.sentence =
+        fmt::format("Compute with {} thread{} and leave one core to the loader.", count, count == 1 ? "" : "s");
+  }
+  return value;
+}
+
+}  // namespace
+
+Knob intra_op_threads() {
+  return {.key = "compute.intra_op_threads",
+          .name = "compute threads",
+          .not_applicable = [](const KnobContext& context) -> std::string {
+            return context.cores == 1 && threads_now(context) == 1 ? "there is one core" : "";
+          },
+          .values = [](const KnobContext& context) -> std::vector<KnobValue> {
+            std::vector<std::int64_t> counts{context.cores, std::max<std::int64_t>(1, context.cores - 1), 1};
+            counts.erase(std::unique(counts.begin(), counts.end()), counts.end());
+            std::erase(counts, threads_now(context));
+            std::vector<KnobValue> values;
+            for (const std::int64_t count : counts) values.push_back(compute_threads(context, count));
+            return values;
+          },
+          .numerics = NumericClass::rounding,
+          .resource = "compute",
+          .divides_cores = true};
+}
+
+}  // namespace headrace::knobs

@@ -1,0 +1,178 @@
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <headrace/error.h>
+
+#include <algorithm>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <set>
+
+#include "engine/assembly/knob.h"
+
+namespace headrace {
+namespace {
+
+using nlohmann::json;
+
+KnobContext context_of(const Recipe& recipe, int cores, const DataContext& data = {}) {
+  Machine machine;
+  machine.cores_usable = cores;
+  return headrace::context_of(recipe, machine, data);
+}
+
+json described(const Candidate& candidate) {
+  json one{{"name", candidate.name},
+           {"changes", candidate.changes},
+           {"numerics", to_string(candidate.numerics)},
+           {"resource", candidate.resource}};
+  if (candidate.late_share != 0) one["late_share"] = candidate.late_share;
+  if (candidate.divides_cores) one["divides_cores"] = true;
+  return one;
+}
+
+// tests/recorded/candidates.json holds what was offered while recipes and hr.tune each had a list of their own. Offered
+// since then are knobs of other keys, and numbers of threads that hr.tune alone tried.
+TEST(Knobs, ARecipeIsOfferedWhatItWasInTheOrderItWas) {
+  json recorded;
+  std::ifstream("tests/recorded/candidates.json") >> recorded;
+  ASSERT_EQ(recorded["recipes"].size(), 12U);
+  std::set<std::string> names, keys;
+  for (const json& entry : recorded["recipes"]) {
+    for (const json& candidate : entry["compute"]) {
+      names.insert(candidate["name"]);
+      for (const auto& [key, value] : candidate["changes"].items()) keys.insert(key);
+    }
+  }
+  for (const json& entry : recorded["recipes"]) {
+    const std::string name = entry["recipe"];
+    const int cores = entry["cores"];
+    SCOPED_TRACE(name + " on " + std::to_string(cores));
+    const Recipe recipe = load_recipe("examples/" + name + ".toml", {}).recipe;
+    DataContext data;
+    if (name != "fashion_mnist") data = {.cache_share = 0.75, .scaled_share = 0.5, .trial_index = true};
+    for (const char* bound : {"compute", "data"}) {
+      json found = json::array(), found_names = json::array();
+      std::vector<std::string> since;
+      for (const Candidate& candidate : offer(context_of(recipe, cores, data), bound).candidates) {
+        if (!keys.contains(candidate.key)) continue;
+        if (!names.contains(candidate.name)) {
+          since.push_back(candidate.name);
+          continue;
+        }
+        found.push_back(described(candidate));
+        found_names.push_back(candidate.name);
+      }
+      EXPECT_EQ(bound == std::string("compute") ? found : found_names, entry[bound]);
+      EXPECT_EQ(since, cores > 2 ? std::vector<std::string>{"compute threads 1"} : std::vector<std::string>{});
+    }
+  }
+}
+
+TEST(Knobs, KeysAreOptionsOrMarkedPython) {
+  Recipe recipe;
+  const std::vector<Field> fields = all_fields(recipe);
+  std::set<std::string_view> keys;
+  for (const Knob& knob : all_knobs()) {
+    SCOPED_TRACE(knob.key);
+    EXPECT_TRUE(keys.insert(knob.key).second);
+    const bool is_option =
+        std::any_of(fields.begin(), fields.end(), [&](const Field& field) { return field.key == knob.key; });
+    EXPECT_NE(is_option, knob.python);
+    EXPECT_EQ(knob.apply == nullptr, knob.in_force == nullptr);
+    EXPECT_FALSE(knob.apply != nullptr && knob.python);
+    for (const std::string& excluded : knob.excludes) EXPECT_NE(excluded, knob.key);
+  }
+  for (const Knob& knob : all_knobs()) {
+    for (const std::string& excluded : knob.excludes) EXPECT_TRUE(keys.contains(excluded)) << excluded;
+  }
+}
+
+void expect_all_named_or_explained(const KnobContext& context) {
+  const Offer offered = offer(context, "compute");
+  for (const Knob& knob : all_knobs()) {
+    if (knob.key == "tune.planted") continue;  // Nobody misses those.
+    SCOPED_TRACE(knob.key);
+    const auto is_tried = std::any_of(offered.candidates.begin(), offered.candidates.end(),
+                                      [&](const Candidate& candidate) { return candidate.key == knob.key; });
+    const auto explained = std::count_if(offered.not_tried.begin(), offered.not_tried.end(),
+                                         [&](const Report::NotTried& change) { return change.key == knob.key; });
+    EXPECT_EQ(explained, is_tried ? 0 : 1);
+  }
+  for (const Report::NotTried& change : offered.not_tried) {
+    EXPECT_FALSE(change.name.empty() || change.reason.empty()) << change.key;
+    EXPECT_NE(change.reason.back(), '.') << change.reason;  // A report adds it.
+  }
+}
+
+TEST(Knobs, EveryDoorNamesOrExplainsEveryKnob) {
+  Recipe plain, tuned;
+  plain.train.epochs = tuned.train.epochs = 3;
+  plain.data.num_workers = 0;
+  tuned.optimizer.set_implementation(OptimizerImplementation::fused);
+  tuned.model.memory_format = MemoryFormat::channels_last;
+  tuned.model.fusion = Fusion::norm_relu_pool;
+  tuned.train.precision = Precision::bf16;
+  tuned.data.cache = Cache::decoded;
+  tuned.data.index = IndexUse::build;
+  tuned.data.scale_decode = true;
+  tuned.data.num_workers = tuned.data.prefetch_batches = AUTOTUNE;
+  for (const Recipe& recipe : {plain, tuned}) {
+    for (const int cores : {1, 2, 4}) {
+      expect_all_named_or_explained(context_of(recipe, cores));
+      KnobContext context = context_of(recipe, cores, {.cache_share = 1, .scaled_share = 1, .trial_index = true});
+      expect_all_named_or_explained(context);
+      context.door = Door::python;
+      for (const LoaderKind loader :
+           {LoaderKind::headrace, LoaderKind::headrace_processes, LoaderKind::torch, LoaderKind::other}) {
+        context.loader = loader;
+        context.loader_type = "list";
+        context.has_replacement = loader == LoaderKind::torch;
+        context.recipe.data.num_workers = loader == LoaderKind::headrace_processes ? 1 : 0;
+        expect_all_named_or_explained(context);
+      }
+    }
+  }
+}
+
+TEST(Knobs, WhatTheDoorKnowsComesBeforeWhatTheKnobSays) {
+  KnobContext context = context_of(Recipe{}, 2);
+  context.refused["train.precision"] = "the parameters are not float32 alone";
+  const Offer offered = offer(context, "data");
+  const auto refused = std::find_if(offered.not_tried.begin(), offered.not_tried.end(),
+                                    [](const Report::NotTried& change) { return change.key == "train.precision"; });
+  ASSERT_NE(refused, offered.not_tried.end());
+  EXPECT_EQ(refused->name, "bf16 autocast");
+  EXPECT_EQ(refused->reason, "the parameters are not float32 alone");
+}
+
+// A number of workers that also brings another loader is more than a division of cores.
+TEST(Knobs, WorkersOfALoaderThatCanBeReplacedBringTheLoaderBackUnlessItIsFixed) {
+  KnobContext context = context_of(Recipe{}, 4);
+  context.door = Door::python;
+  context.loader = LoaderKind::torch;
+  context.has_replacement = true;
+  for (const bool is_fixed : {false, true}) {
+    if (is_fixed) context.recipe.tune.fixed = {"data.loader"};
+    for (const Candidate& candidate : offer(context, "data").candidates) {
+      if (candidate.key != "data.num_workers") continue;
+      EXPECT_EQ(candidate.changes.contains("data.loader"), !is_fixed);
+      EXPECT_EQ(candidate.divides_cores, is_fixed);
+    }
+  }
+}
+
+TEST(Knobs, SettingsOfTheProcessAreAppliedAndReadBack) {
+  const Settings before = process_settings();
+  ASSERT_TRUE(before.contains("compute.allocator"));
+  for (const auto& [key, value] : before) {
+    const Applied applied = apply_process_setting(key, value);
+    EXPECT_EQ(applied.key, key);
+    EXPECT_EQ(applied.applied, applied.requested) << applied.reason;
+  }
+  EXPECT_EQ(process_settings(), before);
+  EXPECT_THROW(apply_process_setting("train.precision", "\"bf16\""), Error);
+  EXPECT_THROW(apply_process_setting("compute.allocator", "\"heap\""), Error);
+}
+
+}  // namespace
+}  // namespace headrace
