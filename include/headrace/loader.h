@@ -4,7 +4,8 @@
 // cache; the order of the samples of all ranks together does not depend on their number either. A Loader owns its
 // threads; its destructor stops and joins them. One thread may iterate at a time, one epoch at a time. Memory:
 // (prefetch_batches + 2) batches, taken from a pool when the Loader is built. In the steady state a batch costs one
-// small allocation, the control block of its handle. A caller that keeps more than two batches makes the pool grow by
+// small allocation, the control block of its handle; ragged fields take memory of their own, which grows to what most
+// batches need, within the same limit. A caller that keeps more than two batches makes the pool grow by
 // what it keeps, up to the memory limit; next() never waits for the caller itself.
 #pragma once
 

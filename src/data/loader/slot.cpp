@@ -127,9 +127,11 @@ void SlotPool::put_back(std::unique_ptr<Batch::Slot> slot) noexcept {
   slot->block = {};
   if (slot->ragged) {
     ragged_usual_ = std::max(slot->ragged->bytes(), ragged_usual_ - ragged_usual_ / kForgotten);
-    slot->ragged->end(blocks_ ? ragged_usual_ : 0);
   }
   idle_.push_back(std::move(slot));
+  for (const auto& idle : idle_) {  // One that nobody takes again would keep what its last batch needed.
+    if (idle->ragged) idle->ragged->end(blocks_ ? ragged_usual_ : 0);
+  }
 }
 
 std::shared_ptr<Batch::Slot> SlotPool::hand_out(std::unique_ptr<Batch::Slot> slot) {
