@@ -147,6 +147,12 @@ class CountingWithLength(Counting):
         return self.size
 
 
+def user_pairs():
+    data = Of(pil)
+    data.classes = 3
+    return data
+
+
 class Combination(Dataset):
     """Samples of one to five fields, of types and shapes that follow from the seed: dense, ragged along one or more axes, of up
     to 300 rows, text, numbers, and some that one in four samples lacks. `fields` says what they are."""

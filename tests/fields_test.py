@@ -338,6 +338,23 @@ def test_what_an_iterable_data_set_cannot_do_is_refused_by_name():
         plain(loader)
 
 
+def test_a_pack_keeps_every_field(tmp_path):
+    path = tmp_path / "fields.pack"
+    assert hr.pack(sources.Detection(), path) == 60
+    options = {"batch_size": 7, "seed": 3, "num_workers": 2}
+    assert same(plain(hr.Loader(f"pack:{path}", **options)), plain(hr.Loader(sources.Detection(), **options)))
+    with pytest.raises(errors.InvalidArgumentError, match="exists already"):
+        hr.pack(sources.Detection(), path)
+    pairs = sources.user_pairs()
+    assert hr.pack(pairs, tmp_path / "pairs.pack", split="val") == 60
+    images, labels = next(iter(hr.Loader(f"pack:{tmp_path}/pairs.pack", split="val", batch_size=60)))
+    assert labels.tolist() == [index % 3 for index in range(60)] and images.shape == (60, 3, 6, 5)
+    with pytest.raises(errors.InvalidArgumentError, match="does not tell its classes"):
+        hr.pack(sources.Of(sources.pil), tmp_path / "unknown.pack")
+    with pytest.raises(TypeError, match="field boxes is float64"):
+        hr.pack(sources.OtherAtFive(sources.boxes, {"boxes": numpy.zeros((1, 4)), "name": "5"}), tmp_path / "broken.pack")
+
+
 def test_lists_of_numbers_are_arrays_and_the_first_may_be_empty():
     for kind in KINDS:
         batch = next(iter(hr.Loader(sources.Of(sources.lists), batch_size=6, shuffle=False, worker_type=kind)))

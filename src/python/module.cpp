@@ -10,5 +10,6 @@ PYBIND11_MODULE(_native, module) {
   headrace::python::register_trainer(module);
   headrace::python::register_insight(module);
   headrace::python::register_tune(module);
+  headrace::python::register_pack(module);
   headrace::python::register_watch(module);
 }
