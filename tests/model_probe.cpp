@@ -35,8 +35,8 @@ void initial(const Words& words) {
 void train(const Words& words) {
   const SafetensorsFile file = read_safetensors(words.at(0));
   const std::map<std::string, at::Tensor> given(file.tensors.begin(), file.tensors.end());
-  TensorBatch batch{given.at("image"), given.at("labels")};
-  const auto extent = [&](std::int64_t dimension) { return static_cast<int>(batch.image.size(dimension)); };
+  TensorBatch batch{{"image", given.at("image")}, {"labels", given.at("labels")}};
+  const auto extent = [&](std::int64_t dimension) { return static_cast<int>(batch["image"].size(dimension)); };
   const auto model = options_from<ModelOptions>(words, 4);
   const auto network = make_network(model, extent(1), extent(2), extent(3));
   const ModelState state = network->state();
@@ -45,18 +45,18 @@ void train(const Words& words) {
   Trainer trainer(
       state, Optimizer(state.parameters, {}),
       [&network](const TensorBatch& of) {
-        const at::Tensor logits = network->forward(of.image);
-        return Output{at::cross_entropy_loss(logits, of.labels), {{"logits", logits}}};
+        const at::Tensor logits = network->forward(of["image"]);
+        return Output{at::cross_entropy_loss(logits, of["labels"]), {{"logits", logits}}};
       },
       options, {}, 1);
   if (model.memory_format == MemoryFormat::channels_last) {
     trainer.set_memory_format(MemoryFormat::channels_last);
-    batch.image =
-        batch.image.to(batch.image.options(), /*non_blocking=*/false, /*copy=*/true, at::MemoryFormat::ChannelsLast);
+    batch["image"] = batch["image"].to(batch["image"].options(), /*non_blocking=*/false, /*copy=*/true,
+                                       at::MemoryFormat::ChannelsLast);
   }
 
   Named results{{"evaluated", trainer.evaluate(batch).named.at("logits").to(at::kFloat)},
-                {"frozen", network->frozen()(batch.image)}};
+                {"frozen", network->frozen()(batch["image"])}};
   const int steps = std::stoi(words.at(3));
   for (int step = 0; step < steps; ++step) {
     const Output output = trainer.forward_backward(batch);

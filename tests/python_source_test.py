@@ -281,7 +281,7 @@ def test_what_is_raised_keeps_its_type_and_trace_and_names_the_sample():
     ((numpy.zeros((1, 6, 5, 3), "u1"), 1), "shape (1, 6, 5, 3); wanted"),
     ((numpy.zeros((0, 5, 3), "u1"), 1), "shape (0, 5, 3); wanted"),
     ((numpy.zeros((6, 6, 3), "u1"), 1), "6 x 6 pixels of 3 channels; wanted 6 x 5 of 3"),
-    ((numpy.zeros((6, 5, 3), "u1"), "cat"), "a label is a str; wanted an integer: a batch holds one for a sample"),
+    ((numpy.zeros((6, 5, 3), "u1"), "cat"), "a label is a str; wanted an integer, as the first sample had"),
     ((numpy.zeros((6, 5, 3), "u1"), -1), "label -1; wanted 0 to"),
     ((numpy.zeros((6, 5, 3), "u1"), 1 << 70), "wanted 64 bits"),
     ((b"GIF89a", 1), "neither a JPEG nor a PNG file"),

@@ -23,8 +23,8 @@ int main(int argc, char** argv) try {
                             torch::nn::ReLU(), torch::nn::Linear(128, 10)};
   const hr::ModelState model = hr::module_state(net.ptr());
   const auto forward = [&net](const hr::TensorBatch& batch) -> hr::Output {
-    const at::Tensor logits = net->forward(batch.image);
-    return {torch::nn::functional::cross_entropy(logits, batch.labels), {{"logits", logits}}};
+    const at::Tensor logits = net->forward(batch["image"]);
+    return {torch::nn::functional::cross_entropy(logits, batch["labels"]), {{"logits", logits}}};
   };
   hr::Trainer trainer{model,
                       hr::Optimizer{model.parameters, {.lr = 1e-3, .fused = hr::Switch::on}},

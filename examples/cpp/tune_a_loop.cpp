@@ -137,7 +137,7 @@ hr::Trainer make_trainer(std::int64_t pixels) {
                    bias = at::zeros({10}).requires_grad_();
   const hr::ModelState model{{{"weight", weight}, {"bias", bias}}, {}, [](bool) {}};
   const auto forward = [weight, bias](const hr::TensorBatch& batch) -> hr::Output {
-    return {at::cross_entropy_loss(at::linear(batch.image.flatten(1), weight, bias), batch.labels), {}};
+    return {at::cross_entropy_loss(at::linear(batch["image"].flatten(1), weight, bias), batch["labels"]), {}};
   };
   return {model, hr::Optimizer{model.parameters, {.lr = 1e-3}}, forward, {}, {}, 1000};
 }

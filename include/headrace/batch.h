@@ -1,7 +1,7 @@
 // Host batches: named arrays over a loader's pooled memory.
 #pragma once
 
-#include <headrace/dtype.h>
+#include <headrace/field.h>
 
 #include <atomic>
 #include <chrono>
@@ -18,17 +18,29 @@
 
 namespace headrace {
 
-// One named array of a batch; `bytes` is 64-byte aligned and writable by whoever holds the Batch.
+// One field of a batch; `bytes` is 64-byte aligned and writable by whoever holds the Batch. A ragged field's samples
+// lie one behind the other along the first axis, without gaps.
 struct BatchField {
   std::string name;
   DType dtype;
-  Shape shape;
+  Shape shape;                        // The batch's samples first; of a ragged field what all samples have together.
   std::vector<std::int64_t> strides;  // Elements.
   std::span<std::byte> bytes;
+  Encoding encoding = Encoding::raw;  // The sample's: of an image the batch holds values, of a text UTF-8.
+  // Of a ragged field: sample i has shape[0]'s elements offsets[i] to offsets[i + 1] - 1. Empty: the field is dense.
+  std::span<const std::int64_t> offsets{};
+  // Of a ragged field that differs in more than its first axis: the axes of each sample. Its shape has one axis then,
+  // of which each sample takes its product. Empty: only the first axis differs.
+  std::span<const std::int64_t> sides{};
+  // Of an optional field, 1 where the sample has it; else it is zeros, or ragged and empty. Empty: all have it.
+  std::span<const std::uint8_t> present{};
+
+  bool is_ragged() const noexcept { return !offsets.empty(); }
 };
 
-// A batch on the host: "image" (N, C, H, W) of transform.dtype, whose strides are transform.layout's, "labels" i64 (N)
-// and "valid" u8 (N), which is 1 where a sample counts.
+// A batch on the host: the fields of the source's schema, in its order, and "valid" u8 (N), which is 1 where a sample
+// counts. The first image is (N, C, H, W) of transform.dtype, whose strides are transform.layout's; all others are
+// (N, ...) as the source gave them, or ragged. Of images and labels these are "image", "labels" i64 (N) and "valid".
 // Copies share the memory, which goes back to the loader's pool when the last copy dies, also after the Loader itself
 // is gone. A sample that only fills the batch up has valid 0.
 class Batch {
@@ -37,7 +49,9 @@ class Batch {
   std::int64_t epoch() const;
   std::int64_t index() const;                            // Position in its epoch, from 0.
   std::span<const std::int64_t> sample_indices() const;  // Into the source, in order.
-  const std::vector<BatchField>& fields() const;
+  std::span<const std::uint8_t> valid() const;
+  const std::vector<BatchField>& fields() const;         // "valid" is the last.
+  const BatchField& field(std::size_t position) const;   // In the schema.
   const BatchField& field(std::string_view name) const;  // Error{invalid_argument} lists the names there are.
 
   struct Slot;

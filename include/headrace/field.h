@@ -63,6 +63,8 @@ class Schema {
   std::size_t position(std::string_view name) const;
   std::optional<std::size_t> image() const noexcept;  // The first field that is an image.
   bool is_image_and_labels() const noexcept;          // As image_and_labels() makes it, whatever the sides.
+  // Of "labels", where it is an int64 that every sample has: the sample's class.
+  std::optional<std::size_t> class_label() const noexcept;
   // "image uint8 (-1, -1, 3) image; labels int64 ()": one line for messages and states. Two schemas that differ have
   // two texts.
   std::string text() const;

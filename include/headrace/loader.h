@@ -4,7 +4,8 @@
 // cache; the order of the samples of all ranks together does not depend on their number either. A Loader owns its
 // threads; its destructor stops and joins them. One thread may iterate at a time, one epoch at a time. Memory:
 // (prefetch_batches + 2) batches, taken from a pool when the Loader is built. In the steady state a batch costs one
-// small allocation, the control block of its handle. A caller that keeps more than two batches makes the pool grow by
+// small allocation, the control block of its handle; ragged fields take memory of their own, which grows to what most
+// batches need, within the same limit. A caller that keeps more than two batches makes the pool grow by
 // what it keeps, up to the memory limit; next() never waits for the caller itself.
 #pragma once
 
@@ -63,9 +64,9 @@ class Loader {
  public:
   // `training` switches shuffle, samplers, buckets, last_batch = drop and random transforms on; without it every sample
   // comes once, in order.
-  // Error{invalid_argument} for options that do not fit the source (mean of 3 channels on 1), Error{out_of_memory} with
-  // both numbers when the pool would not fit into `memory_limit` bytes (0: the process's limit), or cache_mib not into
-  // what is left of it.
+  // Error{invalid_argument} for options that do not fit the source (mean of 3 channels on 1, a transform where there is
+  // no image), Error{unsupported} for fields that no batch holds, Error{out_of_memory} with both numbers when the pool
+  // would not fit into `memory_limit` bytes (0: the process's limit), or cache_mib not into what is left of it.
   Loader(std::shared_ptr<const Source> source, DataOptions options, std::uint64_t seed, bool training,
          std::int64_t memory_limit = 0);
   ~Loader();
@@ -87,8 +88,11 @@ class Loader {
   // next_epoch() begins there. Errors as epoch().
   void start_at(std::int64_t index, std::int64_t first_batch = 0);
 
+  // What its batches are made of, in this order: the fields of the source's samples.
+  const Schema& schema() const;
   std::int64_t batches_per_epoch() const;  // Of this rank.
-  int channels() const;                    // Of the images in its batches, as batch_shape tells.
+  // Of the images in its batches, as batch_shape tells. Error{invalid_argument}: they have none.
+  int channels() const;
   int height() const;
   int width() const;
   // Between batches, also within a running epoch; no byte of any batch changes. From any thread. With AUTOTUNE the

@@ -27,10 +27,12 @@ class Sample {
   std::size_t size() const noexcept { return payloads_.size(); }
   Payload& operator[](std::size_t field) { return payloads_[field]; }  // Not checked, as below.
   const Payload& operator[](std::size_t field) const { return payloads_[field]; }
+  std::span<Payload> payloads() noexcept { return payloads_; }
   std::span<const Payload> payloads() const noexcept { return payloads_; }
 
   // For the bytes of this field, at its front; one that grows moves those of no other field.
   std::vector<std::uint8_t>& buffer(std::size_t field) { return buffers_[field]; }
+  const std::vector<std::uint8_t>& buffer(std::size_t field) const { return buffers_[field]; }
 
   // Of images and labels.
   Payload& image() { return payloads_[0]; }

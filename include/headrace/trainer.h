@@ -8,6 +8,7 @@
 #include <headrace/options/lr_scheduler.h>
 #include <headrace/options/model.h>
 #include <headrace/options/train.h>
+#include <headrace/tensor_batch.h>
 
 #include <cstdint>
 #include <functional>
@@ -17,16 +18,6 @@
 #include <string>
 
 namespace headrace {
-
-// A batch on the device, in the model's layout.
-struct TensorBatch {
-  at::Tensor image;   // (N, C, H, W) float32.
-  at::Tensor labels;  // (N) int64.
-  // (N) uint8: 1 where the sample counts, 0 where data.on_corrupt = "zero" put an empty image; undefined when all do.
-  at::Tensor valid;
-
-  std::int64_t counted() const;  // Samples that count.
-};
 
 struct Output {
   at::Tensor loss;                          // One number, mean over the batch.
@@ -83,6 +74,7 @@ class Trainer {
   // without one.
   void finish_window();
 
+  // Every field of the batch; its image in the model's memory format.
   TensorBatch transfer(const Batch& batch) const;
   // Forward and backward without update, progress or clipping; the gradients, of this batch alone, are left in the
   // parameters, and a window that was open is dropped. For fingerprints.

@@ -16,13 +16,14 @@ if importlib.util.find_spec("._native", __name__) is None:
         name=f"{__name__}._native")
 
 from . import errors  # noqa: E402
+from ._fields import Field  # noqa: E402
 from ._loader import AUTOTUNE, Loader  # noqa: E402
-from ._native import Trace, Trainer, diagnose, doctor, span, write_report  # noqa: E402
+from ._native import Trace, Trainer, diagnose, doctor, pack, span, write_report  # noqa: E402
 from ._pipeline import DataPipelineOptimizer, LoaderChange, OptimizedLoader, PipelineReport  # noqa: E402
 from ._profile import profile_operation  # noqa: E402
 from ._tune import Trial, Tuned, tune  # noqa: E402
 from ._watch import watch  # noqa: E402
-from .batch import Batch  # noqa: E402
+from .batch import Batch, RaggedTensor  # noqa: E402
 from .errors import Error  # noqa: E402
 
 __all__ = [
@@ -30,10 +31,12 @@ __all__ = [
     "Batch",
     "DataPipelineOptimizer",
     "Error",
+    "Field",
     "Loader",
     "LoaderChange",
     "OptimizedLoader",
     "PipelineReport",
+    "RaggedTensor",
     "Trace",
     "Trainer",
     "Trial",
@@ -41,6 +44,7 @@ __all__ = [
     "diagnose",
     "doctor",
     "errors",
+    "pack",
     "profile_operation",
     "span",
     "tune",

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from . import _native
+from ._stream import is_stream, stream_of
 from .errors import InvalidArgumentError
 
 AUTOTUNE = "auto"  # A number that the Loader finds by itself while it runs. It takes -1 for it, too.
@@ -31,6 +32,9 @@ class Loader(_native.Loader):
     replaces; torch.utils.data.get_worker_info() knows nothing there. Where threads load it is refused. Unlike a DataLoader it
     shuffles in training unless shuffle=False.
 
+    A source may be an iterable data set, too: it comes in its own order, read by one iterator a pass, whatever num_workers.
+    length=N says how many samples a pass has where the data set does not.
+
     "async for batch in loader" iterates under asyncio; iter(loader).request() asks for a batch without waiting."""
 
     def __init__(
@@ -41,8 +45,13 @@ class Loader(_native.Loader):
         drop_last: bool | None = None,
         pin_memory: bool = False,
         worker_init_fn: Callable[[int], Any] | None = None,
+        length: int | None = None,
         **options: Any,
     ) -> None:
+        if is_stream(source):
+            source = stream_of(source, length, options)
+        elif length is not None:
+            raise InvalidArgumentError(f"length is {length}; wanted where the source is an iterable data set, others tell theirs")
         if worker_init_fn is not None:
             options["worker_init_fn"] = worker_init_fn
         if prefetch_factor is not None:

@@ -6,6 +6,7 @@ from typing import Any, Self, TypeAlias
 
 import torch
 
+from ._fields import Field
 from ._source import Source
 from .batch import Batch
 
@@ -51,7 +52,8 @@ class Loader:
         world_size: int = 1,
         rank: int = 0,
         in_order: bool = True,
-        collate_fn: Callable[[list[tuple[torch.Tensor, int]]], Any] | None = None,
+        collate_fn: Callable[[list[Any]], Any] | None = None,
+        fields: Sequence[str] | Mapping[str, Field] | None = None,
         worker_init_fn: Callable[[int], Any] | None = None,
         on_corrupt: str = "fail",
         cache: str = "none",
@@ -222,4 +224,7 @@ class Offer:
 def offer(context: dict[str, Any], bound: str) -> Offer: ...
 def process_settings() -> dict[str, str]: ...
 def apply_process_setting(key: str, value: str) -> tuple[str, str, str]: ...
+def pack(
+    source: Source, path: Path, *, split: str = "train", fields: Sequence[str] | Mapping[str, Field] | None = None
+) -> int: ...
 def write_file(path: str, content: str) -> None: ...

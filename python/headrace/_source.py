@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from . import worker
+from ._stream import Stream
 from .errors import InvalidArgumentError
 
 
@@ -17,12 +18,12 @@ class Source(Protocol):
     """Samples of a user's own; headrace.worker.SourceReader says what they may be."""
 
     def __len__(self) -> int: ...
-    def __getitem__(self, index: int, /) -> tuple[Any, int]: ...
+    def __getitem__(self, index: int, /) -> Any: ...
 
 
 def name_of(source: Any) -> str:
     """For messages and states; the same in a script and in its workers."""
-    kind = type(source)
+    kind = type(source.source if isinstance(source, Stream) else source)
     if kind.__module__ in ("builtins", "__main__", "__mp_main__"):
         return kind.__qualname__
     return f"{kind.__module__}.{kind.__qualname__}"
@@ -34,15 +35,15 @@ def worker_command() -> list[str]:
     return [sys.executable, "-P", worker.__file__]
 
 
-def payload_of(source: Any, worker_init: Any) -> bytes:
-    """What a worker process is given: how to find the modules of this one, and by pickle the source and worker_init_fn or
-    None."""
+def payload_of(source: Any, worker_init: Any, fields: Any) -> bytes:
+    """What a worker process is given: how to find the modules of this one, by pickle the source and worker_init_fn or
+    None, and SourceReader's fields."""
     if getattr(multiprocessing.process.current_process(), "_inheriting", False):
         raise InvalidArgumentError("workers: a worker process imports the script that started it, and the script makes a "
                                    "Loader with worker processes at once; put that under if __name__ == \"__main__\":")
     pickled, source_needs_main = _pickled(source, f"the source {name_of(source)}", 'use worker_type="thread"')
     init, init_needs_main = _pickled(worker_init, "worker_init_fn", "leave it out")
-    return pickle.dumps((_preparation(source_needs_main or init_needs_main), pickled, init))
+    return pickle.dumps((_preparation(source_needs_main or init_needs_main), pickled, init, fields))
 
 
 def _pickled(item: Any, what: str, otherwise: str) -> tuple[bytes, bool]:

@@ -11,7 +11,7 @@ from typing import Any, Callable, Iterable
 import torch
 from torch import nn
 
-from .batch import Batch
+from .batch import Batch, RaggedTensor
 
 _MARKS = ("_opt_called", "_step_count")  # That an optimizer has stepped, for torch's schedulers.
 
@@ -152,6 +152,8 @@ def tensors_in(value: Any) -> Iterable[torch.Tensor]:
     """Every tensor of a batch, looking into mappings, lists and tuples."""
     if isinstance(value, torch.Tensor):
         yield value
+    elif isinstance(value, RaggedTensor):
+        yield from value.tensors()
     elif isinstance(value, Mapping):
         for item in value.values():
             yield from tensors_in(item)
@@ -161,10 +163,17 @@ def tensors_in(value: Any) -> Iterable[torch.Tensor]:
 
 
 def same_values(a: Any, b: Any) -> bool:
-    """Whether two batches hold the same tensors, bit for bit."""
+    """Whether two batches hold the same tensors, bit for bit, and the same texts."""
     first, second = list(tensors_in(a)), list(tensors_in(b))
-    return len(first) == len(second) and all(
+    return _texts_in(a) == _texts_in(b) and len(first) == len(second) and all(
         x.dtype == y.dtype and x.shape == y.shape and torch.equal(x, y) for x, y in zip(first, second))
+
+
+def _texts_in(value: Any) -> list[str]:
+    """Those of a Loader's batch."""
+    if not isinstance(value, Batch):
+        return []
+    return [text for field in value if isinstance(field, list) for text in field if isinstance(text, str)]
 
 
 def map_tensors(change: Callable[[torch.Tensor], torch.Tensor], value: Any) -> Any:
@@ -172,6 +181,8 @@ def map_tensors(change: Callable[[torch.Tensor], torch.Tensor], value: Any) -> A
     cannot be written to becomes a dict."""
     if isinstance(value, torch.Tensor):
         return change(value)
+    if isinstance(value, RaggedTensor):
+        return value.map(change)
     if isinstance(value, Mapping):
         # A copy keeps what it is: Hugging Face's ModelOutput is a dict with attributes, its BatchEncoding a UserDict.
         result = copy.copy(value) if isinstance(value, MutableMapping) else dict(value)
@@ -179,7 +190,7 @@ def map_tensors(change: Callable[[torch.Tensor], torch.Tensor], value: Any) -> A
             result[key] = map_tensors(change, result[key])
         return result
     if isinstance(value, Batch):
-        return Batch({name: map_tensors(change, tensor) for name, tensor in value.fields.items()}, value.epoch, value.index)
+        return value.with_fields({name: map_tensors(change, field) for name, field in value.fields.items()})
     if isinstance(value, tuple):
         items = [map_tensors(change, item) for item in value]
         return type(value)(*items) if hasattr(value, "_fields") else tuple(items)

@@ -2,19 +2,103 @@
 
 
 class Batch(tuple):
-    """(images, labels) of one batch, and every field by its name: batch["image"], batch["labels"], and batch["valid"],
-    which is 1 where a sample counts. The tensors lie in the loader's memory, which stays as it is as long as one of them
+    """The fields of one batch: as a tuple in their order, so that images, labels = batch where these two are all, and by name:
+    batch["boxes"], batch.boxes, dict(batch). A field is a tensor with the batch's samples first, a RaggedTensor where they differ
+    in shape, or a list of str. batch["valid"], which is not of the tuple, is 1 where a sample counts; present(name) tells which
+    samples have a field that some lack. The tensors lie in the loader's memory, which stays as it is as long as one of them
     lives. epoch and index say where in the run the batch stands, both from 0."""
 
-    def __new__(cls, fields, epoch, index):
-        self = super().__new__(cls, (fields["image"], fields["labels"]))
+    def __new__(cls, fields, epoch, index, present=None):
+        self = super().__new__(cls, (field for name, field in fields.items() if name != "valid"))
         self.fields = fields
         self.epoch = epoch
         self.index = index
+        self._present = present or {}
         return self
 
     def __getitem__(self, key):
-        return self.fields[key] if isinstance(key, str) else super().__getitem__(key)
+        if not isinstance(key, str):
+            return super().__getitem__(key)
+        try:
+            return self.fields[key]
+        except KeyError:
+            raise KeyError(f"a batch has no field {key!r}; it has {', '.join(self.fields)}") from None
+
+    def __getattr__(self, name):  # Of what is not found otherwise.
+        fields = self.__dict__.get("fields", {})
+        if name in fields:
+            return fields[name]
+        raise AttributeError(f"a batch has no field or attribute {name!r}; its fields are {', '.join(fields)}")
+
+    def keys(self):
+        return self.fields.keys()
+
+    def values(self):
+        return self.fields.values()
+
+    def items(self):
+        return self.fields.items()
+
+    def present(self, name):
+        """A tensor, 1 where the sample has this field; None where all have it."""
+        self[name]
+        return self._present.get(name)
+
+    def with_fields(self, fields):
+        """The same batch of other fields."""
+        return Batch(fields, self.epoch, self.index, self._present)
 
     def __reduce__(self):
-        return Batch, (self.fields, self.epoch, self.index)
+        return Batch, (self.fields, self.epoch, self.index, self._present)
+
+
+class RaggedTensor:
+    """A field of which each sample has a shape of its own: values holds them one behind the other along its first axis, sample i
+    from offsets[i] to offsets[i + 1]. Where other axes differ, too, values has one axis and sides the shape of each sample.
+    ragged[i] is a view of sample i, and unbind() a list of all. len() is the number of samples."""
+
+    def __init__(self, values, offsets, sides=None):
+        self.values = values
+        self.offsets = offsets
+        self.sides = sides
+
+    def __len__(self):
+        return len(self.offsets) - 1
+
+    def __getitem__(self, sample):
+        count = len(self)
+        if not -count <= sample < count:
+            raise IndexError(f"sample {sample} of {count}")
+        sample %= count
+        part = self.values[int(self.offsets[sample]):int(self.offsets[sample + 1])]
+        return part if self.sides is None else part.view(self.sides[sample].tolist())
+
+    def __iter__(self):
+        return iter(self.unbind())
+
+    def unbind(self):
+        ends = self.offsets.tolist()
+        parts = [self.values[begin:end] for begin, end in zip(ends, ends[1:])]
+        return parts if self.sides is None else [part.view(sides) for part, sides in zip(parts, self.sides.tolist())]
+
+    def nested(self):
+        """A torch.nested tensor, jagged along the first axis, over the same values."""
+        import torch
+
+        if self.sides is not None:
+            raise ValueError("samples that differ in more than their first axis are no jagged tensor; use unbind()")
+        return torch.nested.nested_tensor_from_jagged(self.values, self.offsets)
+
+    def tensors(self):
+        """Those it is made of."""
+        return [tensor for tensor in (self.values, self.offsets, self.sides) if tensor is not None]
+
+    def map(self, change):
+        """The same samples with `change` of their values."""
+        return RaggedTensor(change(self.values), self.offsets, self.sides)
+
+    def __repr__(self):
+        return f"RaggedTensor({len(self)} samples of {self.values.dtype}, {tuple(self.values.shape)} in all)"
+
+    def __reduce__(self):
+        return RaggedTensor, (self.values, self.offsets, self.sides)

@@ -50,6 +50,10 @@ std::optional<py::object> next_batch(py::iterator& pass) {
 }
 
 std::int64_t batch_samples(py::handle batch) {
+  // Never destroyed: the module may be gone when statics are.
+  static const auto& a_loaders = *new py::object(py::module_::import("headrace.batch").attr("Batch"));
+  if (py::isinstance(batch, a_loaders))
+    return static_cast<std::int64_t>(py::len(batch.attr("fields")["valid"]));  // Others may be ragged.
   std::int64_t samples = 1;
   find_tensor(batch, [&samples](const at::Tensor& tensor) {
     if (tensor.dim() == 0) return false;

@@ -77,7 +77,11 @@ constexpr const char* kLoaderText =
 
 source is "idx:DIR" (MNIST, Fashion-MNIST), "folder:DIR" (an ImageFolder of JPEG and PNG files), "list:FILE" (such files by a
 text file of paths and labels), "pack:PATH" (what headrace pack wrote), or an object of your own with __len__ and
-__getitem__(index) -> (image, label): a uint8 array or tensor (H x W x C) or the bytes of a JPEG or PNG file, and an integer. It may have classes (their number, or their names) and labels (one a sample). num_workers=N threads call it
+__getitem__(index) -> (image, label), another tuple or a dict, as any map-style torch data set: an image is a uint8 array or tensor
+(H x W x C), a PIL image or the bytes of a JPEG or PNG file; other fields are arrays, tensors, numbers and str. What they are called, and
+which differ in shape, is taken from a few samples (headrace.worker.SourceReader says how); fields=("image", "boxes") names those of a
+tuple, and fields={"boxes": headrace.Field("float32", (-1, 4))} says what a field is. The source may have classes (their number, or
+their names) and labels (one a sample). num_workers=N threads call it
 under the GIL; with worker_type="process" N processes of their own do, which get it once, by pickle, live as long as the
 Loader, and are replaced when they die or do not answer within worker_timeout_s=300. The keywords are the
 keys of a recipe's [data]: val_fraction, batch_size, num_workers, num_workers_max, prefetch_batches, prefetch_mib, last_batch, shuffle,
@@ -86,14 +90,13 @@ cache_mib, index, scale_decode, and transform, a dict of the keys of [data.trans
 flip_probability, mean, std, dtype, layout (docs/options.md). Besides: split="train", "val" or "test" (an object of your own is
 read whole as any of them, but with val_fraction above 0, which parts it into train and val); seed=0;
 training, which switches shuffle and random transforms on and is split == "train" where it is not given; collate_fn,
-which is given a list of samples, (image, label) each, those left out that do not count, and returns the batch, whatever it
-is: boxes and other targets of a sample can be looked up there by a label that is its index; worker_init_fn, called with its
-number, from 0, in each worker process before the source is read there;
+which is given a list of samples, those left out that do not count, and returns the batch, whatever it is; worker_init_fn,
+called with its number, from 0, in each worker process before the source is read there;
 persistent_workers=True, False gives each pass threads and processes of its own; enable_async_data_loading=True, False lets
 request() wait for the batch.
 
-Each iteration is the next epoch and yields headrace.Batch objects: image and labels, in this order and by name, over the loader's own
-memory. One iteration runs at a time. Bytes depend on seed, epoch and options alone, never on workers.)";
+Each iteration is the next epoch and yields headrace.Batch objects: the fields in their order and by name, over the loader's own
+memory: images, labels = batch where these two are all, batch["boxes"] where there are more. One iteration runs at a time. Bytes depend on seed, epoch and options alone, never on workers.)";
 
 }  // namespace
 

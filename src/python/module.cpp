@@ -11,5 +11,6 @@ PYBIND11_MODULE(_native, module) {
   headrace::python::register_insight(module);
   headrace::python::register_knobs(module);
   headrace::python::register_tune(module);
+  headrace::python::register_pack(module);
   headrace::python::register_watch(module);
 }

@@ -37,6 +37,26 @@ py::object take(py::dict& keywords, const char* name) {
   return keywords.attr("pop")(name, py::none());
 }
 
+// A tensor; a headrace.batch.RaggedTensor; of texts a list.
+py::object object_of(const Batch& batch, std::size_t position) {
+  const BatchField& field = batch.field(position);
+  if (!field.is_ragged()) return python::object_of(field_tensor(batch, position));
+  if (field.encoding == Encoding::text) {
+    py::list texts;
+    const auto* const characters = reinterpret_cast<const char*>(field.bytes.data());
+    for (std::size_t i = 0; i + 1 < field.offsets.size(); ++i) {
+      texts.append(
+          py::str(characters + field.offsets[i], static_cast<std::size_t>(field.offsets[i + 1] - field.offsets[i])));
+    }
+    return std::move(texts);
+  }
+  // Never destroyed: the module may be gone when statics are.
+  static const auto& ragged = *new py::object(py::module_::import("headrace.batch").attr("RaggedTensor"));
+  const FieldShape shape = field_shape(batch, position);
+  const py::object sides = shape.sides.defined() ? python::object_of(shape.sides) : py::none();
+  return ragged(python::object_of(field_tensor(batch, position)), python::object_of(shape.offsets), sides);
+}
+
 Split split_of(const py::object& split) {
   if (split.is_none()) return Split::train;
   return split_named(py::str(split).cast<std::string>(), "split is");
@@ -107,7 +127,10 @@ std::int64_t threads_for(std::int64_t processes) {
 }  // namespace
 
 NativeLoader::NativeLoader(const py::object& source, const py::dict& keywords)
-    : batch_type_(py::module_::import("headrace.batch").attr("Batch")), object_(py::none()), process_(::getpid()) {
+    : batch_type_(py::module_::import("headrace.batch").attr("Batch")),
+      sample_of_(py::module_::import("headrace._fields").attr("sample_of")),
+      object_(py::none()),
+      process_(::getpid()) {
   py::dict rest(keywords.attr("copy")());
   const Split split = split_of(take(rest, "split"));
   training_ = split == Split::train;
@@ -115,6 +138,7 @@ NativeLoader::NativeLoader(const py::object& source, const py::dict& keywords)
   if (const py::object seed = take(rest, "seed"); !seed.is_none()) seed_ = seed.cast<std::int64_t>();
   if (seed_ < 0) fail(ErrorCode::invalid_argument, "seed is {}; wanted at least 0", seed_);
   const py::object worker_init = take(rest, "worker_init_fn");
+  fields_ = take(rest, "fields");
   collate_ = take(rest, "collate_fn");
   if (!collate_.is_none() && PyCallable_Check(collate_.ptr()) == 0) {
     fail(ErrorCode::invalid_argument, "collate_fn is a {}; wanted something to call", Py_TYPE(collate_.ptr())->tp_name);
@@ -128,6 +152,10 @@ NativeLoader::NativeLoader(const py::object& source, const py::dict& keywords)
   if (const py::object ahead = take(rest, "enable_async_data_loading"); !ahead.is_none())
     asynchronous_ = ahead.cast<bool>();
   if (!is_object) rest["source"] = source;
+  if (!is_object && !fields_.is_none()) {
+    fail(ErrorCode::invalid_argument, "fields: {} tells its own; they are said of a source of your own alone",
+         std::string(py::str(source)));
+  }
   set_keywords(fields_of(options_), rest);
   if (!collate_.is_none() && options_.last_batch == LastBatch::pad) {
     fail(ErrorCode::invalid_argument,
@@ -191,13 +219,17 @@ void NativeLoader::open_object(const py::object& source, const py::object& worke
   }
   if (keywords.contains("source")) fail(ErrorCode::invalid_argument, "source is given twice");
   object_ = source;
+  if (py::isinstance(source, py::module_::import("headrace._stream").attr("Stream"))) {
+    begin_stream_ = source.attr("begin");
+  }
+  const py::object fields = py::module_::import("headrace._fields").attr("declared")(fields_);
   const bool sizes_vary = options_.transform.size > 0;
   if (process_count_ == 0) {
-    source_ = std::make_shared<PythonSource>(source, sizes_vary);
+    source_ = std::make_shared<PythonSource>(source, fields, sizes_vary);
     return;
   }
   const auto ours = py::module_::import("headrace._source");
-  const std::string payload = ours.attr("payload_of")(source, worker_init).cast<std::string>();
+  const std::string payload = ours.attr("payload_of")(source, worker_init, fields).cast<std::string>();
   ProcessSourceOptions how{.name = ours.attr("name_of")(source).cast<std::string>(),
                            .command = ours.attr("worker_command")().cast<std::vector<std::string>>(),
                            .workers = process_count_};
@@ -248,6 +280,10 @@ std::int64_t NativeLoader::begin() {
   before_request_.reset();
   loaded_epoch_.reset();
   if (!persistent_workers_ && serial_ > 0) start_workers();
+  if (begin_stream_) {  // Nobody reads between two passes.
+    const py::gil_scoped_acquire held;
+    begin_stream_();
+  }
   epoch_ = std::make_unique<Epoch>(loader_->next_epoch());
   return ++serial_;
 }
@@ -349,20 +385,35 @@ BatchFuture NativeRequest::take() {
 }
 
 py::object NativeLoader::made_of(const Batch& batch) const {
-  py::dict fields;
-  for (const BatchField& field : batch.fields()) {
-    fields[py::str(field.name)] = object_of(field_tensor(batch, field.name));
+  py::dict fields, present;
+  for (std::size_t i = 0; i < batch.fields().size(); ++i) {
+    const BatchField& field = batch.field(i);
+    const py::str name(field.name);
+    fields[name] = object_of(batch, i);
+    if (!field.present.empty()) present[name] = object_of(field_shape(batch, i).present);
   }
-  if (collate_.is_none()) return batch_type_(std::move(fields), batch.epoch(), batch.index());
+  if (!collate_.is_none()) return collated(batch, fields, present);
+  if (present.empty()) return batch_type_(std::move(fields), batch.epoch(), batch.index());
+  return batch_type_(std::move(fields), batch.epoch(), batch.index(), std::move(present));
+}
+
+py::object NativeLoader::collated(const Batch& batch, const py::dict& fields, const py::dict& present) const {
   const std::int64_t begin_ns = monotonic_ns();
-  const py::tuple images = fields["image"].attr("unbind")(0);
-  const std::span<const std::byte> labels = batch.field("labels").bytes, valid = batch.field("valid").bytes;
+  const auto valid = batch.valid();
   py::list samples;
-  for (std::size_t i = 0; i < valid.size(); ++i) {
-    if (valid[i] == std::byte{0}) continue;
-    std::int64_t label = 0;
-    std::memcpy(&label, labels.data() + i * sizeof label, sizeof label);
-    samples.append(py::make_tuple(images[i], label));
+  if (loader_->schema().is_image_and_labels()) {
+    const py::tuple images = fields["image"].attr("unbind")(0);
+    const std::span<const std::byte> labels = batch.field(1).bytes;
+    for (std::size_t i = 0; i < valid.size(); ++i) {
+      if (valid[i] == 0) continue;
+      std::int64_t label = 0;
+      std::memcpy(&label, labels.data() + i * sizeof label, sizeof label);
+      samples.append(py::make_tuple(images[i], label));
+    }
+  } else {
+    for (std::size_t i = 0; i < valid.size(); ++i) {
+      if (valid[i] != 0) samples.append(sample_of_(fields, present, i));
+    }
   }
   py::object collated = collate_(std::move(samples));
   collate_fn_ns_ += monotonic_ns() - begin_ns;
@@ -447,6 +498,7 @@ void NativeLoader::load_state(const py::dict& stored) {
 py::dict NativeLoader::keywords() {
   py::dict keywords = keywords_of(fields_of(options_));
   keywords["seed"] = seed_;
+  keywords["fields"] = fields_;
   keywords["training"] = training_;
   if (process_count_ > 0) keywords["num_workers"] = process_count_;
   keywords["worker_type"] = in_processes_ ? "process" : "thread";

@@ -98,9 +98,12 @@ class NativeLoader {
   template <class Value, class Apply>
   void set_live(const char* name, const Value& value, const Apply& apply);
   pybind11::object made_of(const Batch& batch) const;
+  pybind11::object collated(const Batch& batch, const pybind11::dict& fields, const pybind11::dict& present) const;
 
   pybind11::object batch_type_;  // headrace.Batch
+  pybind11::object sample_of_;   // headrace._fields.sample_of
   pybind11::object collate_;     // Or none.
+  pybind11::object fields_;      // As given, or none.
   DataOptions options_;
   std::int64_t seed_ = 0;
   bool training_ = true;
@@ -110,6 +113,7 @@ class NativeLoader {
   bool persistent_workers_ = true;
   bool asynchronous_ = true;
   pybind11::object object_;                   // The user's own source, or none.
+  pybind11::object begin_stream_;             // Of one without indices, called before each pass; or none.
   std::shared_ptr<ProcessSource> processes_;  // Where workers read it; source_ is this one, or a part of it.
   std::shared_ptr<const Source> source_;
   std::unique_ptr<Loader> loader_;

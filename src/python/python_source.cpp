@@ -3,6 +3,8 @@
 #include <pybind11/stl.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <array>
 #include <condition_variable>
 #include <cstring>
 #include <mutex>
@@ -98,19 +100,66 @@ ErrorCode code_of(const py::error_already_set& raised) {
   return raised.matches(PyExc_Exception) ? ErrorCode::corrupt_data : ErrorCode::cancelled;
 }
 
+// Each field of the reader: name, number of its type, shape, number of its encoding, whether a sample may lack it.
+Schema schema_of(const py::object& reader) {
+  std::vector<FieldSpec> fields;
+  for (const py::handle each : reader.attr("schema")) {
+    const auto field = py::reinterpret_borrow<py::tuple>(each);
+    fields.push_back({.name = field[0].cast<std::string>(),
+                      .dtype = dtype_numbered(field[1].cast<std::int64_t>()).value(),
+                      .shape = field[2].cast<Shape>(),
+                      .encoding = static_cast<Encoding>(field[3].cast<int>()),
+                      .optional = field[4].cast<bool>()});
+  }
+  return Schema{std::move(fields)};
+}
+
 SourceFacts facts_of(const py::object& reader, const std::string& name, bool sizes_vary) {
   const auto number = [&reader](const char* attribute) { return reader.attr(attribute).cast<std::int64_t>(); };
-  const auto side = [&](const char* attribute) { return sizes_vary ? 0 : number(attribute); };
+  const Schema told = schema_of(reader);
   SourceFacts facts{.name = name,
                     .size = number("size"),
                     .classes = number("classes"),
-                    .schema = schema_of_images(name, side("height"), side("width"), number("channels")),
+                    .schema = sizes_vary ? with_any_sides(told) : told,
                     .labels = {}};
   if (facts.classes == -1) facts.classes = SourceFacts::kUnknownClasses;
   const py::object labels = reader.attr("labels");
   if (!labels.is_none()) facts.labels = labels.cast<std::vector<std::int64_t>>();
   check(facts);
   return facts;
+}
+
+void set_number(const FieldSpec& field, py::handle number, Payload& payload) {
+  switch (field.dtype) {
+    case DType::boolean:
+      return payload.set_number(number.cast<bool>());
+    case DType::f64:
+      return payload.set_number(number.cast<double>());
+    default:  // The reader gives no other numbers.
+      return payload.set_number(number.cast<std::int64_t>());
+  }
+}
+
+// What the reader gives of a field: None; a number; the bytes of a file; or the bytes of an array, and its shape.
+void set_payload(const FieldSpec& field, py::handle given, Payload& payload, std::vector<std::uint8_t>& buffer) {
+  if (given.is_none()) {
+    payload.kind = Payload::Kind::absent;
+    return;
+  }
+  if (PyLong_Check(given.ptr()) || PyFloat_Check(given.ptr())) return set_number(field, given, payload);
+  const bool is_array = PyTuple_Check(given.ptr());
+  const py::object content = is_array ? py::object(given.cast<py::tuple>()[0]) : given.cast<py::object>();
+  const py::buffer_info bytes = py::buffer(content).request();
+  const auto size = static_cast<std::size_t>(bytes.size * bytes.itemsize);
+  if (buffer.size() < size) buffer.resize(size);
+  if (size > 0) std::memcpy(buffer.data(), bytes.ptr, size);
+  const auto copy = std::span{buffer}.first(size);
+  if (!is_array) return payload.set_file(copy);
+  const py::tuple shape = given.cast<py::tuple>()[1];
+  std::array<std::int64_t, kRankMax> axes{};
+  const std::size_t rank = std::min(shape.size(), kRankMax);  // The reader gives no array of more.
+  for (std::size_t axis = 0; axis < rank; ++axis) axes[axis] = shape[axis].cast<std::int64_t>();
+  payload.set_bytes(copy, std::span{axes}.first(rank));
 }
 
 }  // namespace
@@ -127,8 +176,8 @@ void SampleException::restore() const {
   PyErr_Restore(type.release().ptr(), value.release().ptr(), trace.release().ptr());
 }
 
-PythonSource::PythonSource(const py::object& source, bool sizes_vary) {
-  const py::object reader = py::module_::import("headrace.worker").attr("SourceReader")(source);
+PythonSource::PythonSource(const py::object& source, const py::object& fields, bool sizes_vary) {
+  const py::object reader = py::module_::import("headrace.worker").attr("SourceReader")(source, fields);
   const py::object name = py::module_::import("headrace._source").attr("name_of")(source);
   facts_ = facts_of(reader, name.cast<std::string>(), sizes_vary);
   labels_.emplace(facts_);
@@ -151,22 +200,10 @@ void PythonSource::read(std::int64_t index, Sample& sample) const {
   const py::gil_scoped_acquire held;
   try {
     const py::tuple given = read_(index);
-    const auto number = [&given](std::size_t place) { return given[place].cast<std::int64_t>(); };
-    const py::buffer_info bytes = py::buffer(given[0]).request();
-    const auto size = static_cast<std::size_t>(bytes.size * bytes.itemsize);
-    std::vector<std::uint8_t>& buffer = sample.buffer(0);
-    if (buffer.size() < size) buffer.resize(size);
-    std::memcpy(buffer.data(), bytes.ptr, size);
-    const std::int64_t label = number(5);
-    labels_->note(facts_, index, label);
-    const auto copy = std::span{buffer}.first(size);
-    const bool encoded = number(1) != 0;
-    if (encoded) {
-      sample.image().set_file(copy);
-    } else {
-      sample.image().set_pixels(copy, number(2), number(3), number(4));
+    for (std::size_t i = 0; i < sample.size(); ++i) {
+      set_payload(facts_.schema[i], given[i], sample[i], sample.buffer(i));
     }
-    sample.set_label(label);
+    labels_->note(facts_, index, sample);
   } catch (py::error_already_set& raised) {
     throw SampleException(std::move(raised), sample_name(index));
   }

@@ -31,9 +31,9 @@ class SampleException : public Error {
 // would be ended by Python in the middle of it.
 class PythonSource : public Source {
  public:
-  // Under the GIL. `sizes_vary`: images of pixels may have sizes of their own. Reads one sample to learn what
-  // images are like; what that raises goes on.
-  PythonSource(const pybind11::object& source, bool sizes_vary);
+  // Under the GIL. `fields`: SourceReader's, or None. `sizes_vary`: images of pixels may have sizes of their own. Reads
+  // a sample, or a few, to learn what they are like; what that raises goes on.
+  PythonSource(const pybind11::object& source, const pybind11::object& fields, bool sizes_vary);
   ~PythonSource() override;
 
   std::int64_t size() const override { return facts_.size; }

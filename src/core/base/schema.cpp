@@ -232,11 +232,17 @@ std::optional<std::size_t> Schema::image() const noexcept {
   return std::nullopt;
 }
 
+std::optional<std::size_t> Schema::class_label() const noexcept {
+  const auto position = find("labels");
+  if (!position) return std::nullopt;
+  const FieldSpec& labels = (*fields_)[*position];
+  return labels.dtype == DType::i64 && labels.shape.empty() && !labels.optional ? position : std::nullopt;
+}
+
 bool Schema::is_image_and_labels() const noexcept {
-  if (size() != 2) return false;
-  const FieldSpec &image = (*fields_)[0], &labels = (*fields_)[1];
-  return image.name == "image" && image.encoding == Encoding::image && !image.optional && labels.name == "labels" &&
-         labels.dtype == DType::i64 && labels.shape.empty() && !labels.optional;
+  if (size() != 2 || class_label() != 1) return false;
+  const FieldSpec& image = (*fields_)[0];
+  return image.name == "image" && image.encoding == Encoding::image && !image.optional;
 }
 
 std::string Schema::text() const {

@@ -140,6 +140,10 @@ void sort_by_bytes(const Source& source, std::vector<Shaped>& samples) {
 
 std::vector<std::int64_t> by_likeness(const Source& source, const DataOptions& options, std::uint64_t seed,
                                       std::int64_t group) {
+  if (const Schema schema = source.schema(); options.bucket_by == BucketBy::shape && !schema.image()) {
+    fail(ErrorCode::invalid_argument,
+         "data: data.bucket_by is \"shape\", and the source has no image: {}; wanted \"bytes\"", schema.text());
+  }
   const Permutation ties{source.size(), seed ^ kTieKey, 0};
   std::vector<Shaped> samples;
   samples.reserve(static_cast<std::size_t>(source.size()));

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cstring>
 #include <functional>
 #include <limits>
 #include <new>
@@ -9,6 +10,7 @@
 #include <string>
 
 #include "core/base/fail.h"
+#include "core/base/scratch.h"
 #include "data/loader/detail/on_corrupt.h"
 #include "data/loader/detail/sample_check.h"
 #include "data/transform/image_maker.h"
@@ -58,6 +60,14 @@ bool lies_in(const std::vector<std::uint8_t>& buffer, std::span<const std::uint8
          before(bytes.data() + bytes.size(), buffer.data() + buffer.size());
 }
 
+// A source may have read all fields into one buffer.
+bool lies_in_a_buffer(const Sample& sample, std::span<const std::uint8_t> bytes) {
+  for (std::size_t i = 0; i < sample.size(); ++i) {
+    if (lies_in(sample.buffer(i), bytes)) return true;
+  }
+  return false;
+}
+
 // A shuffled order leaves the hardware no pattern, so each image is asked for while the rest of the chunk is being
 // read; after the first lines the hardware follows by itself. Inlined by force: g++ 12 takes a function that only
 // prefetches for one without effect and removes the call.
@@ -72,26 +82,34 @@ class ChunkLoad {
   ChunkLoad(const Pass& pass, const ChunkPlace& place, Workspace& workspace, SampleCache* cache)
       : pass_(pass),
         place_(place),
+        layout_(pass.layout),
+        fields_(pass.layout.fields),
         slice_(pass.batch_sampler.slice(place.slot.index)),
         workspace_(workspace),
+        cache_(cache),
         images_(entries_of(cache, Cache::decoded)),
         files_(entries_of(cache, Cache::encoded)),
-        maker_(pass, workspace.images, images_),
-        sample_bytes_(place.slot.images.size() / place.slot.labels.size()) {}
+        maker_(pass, workspace.images, images_) {}
 
   ChunkReport run();
 
  private:
   enum class Outcome { made, corrupt, failed };
 
-  static RamCache* entries_of(SampleCache* cache, Cache form) {
-    return cache != nullptr && cache->form == form ? &cache->entries : nullptr;
+  RamCache* entries_of(SampleCache* cache, Cache form) const {
+    return cache != nullptr && cache->form == form && fields_.image ? &cache->entries : nullptr;
   }
   template <class Work>
   Outcome attempt(std::int64_t index, const Work& work);
   void read(std::int64_t index, std::int64_t drawn_as, std::size_t i);
-  std::optional<HeldImage> find_kept(std::int64_t index, std::int64_t drawn_as) const;
+  bool find_kept(std::int64_t index, std::int64_t drawn_as, std::size_t i);
+  void read_source(std::int64_t index, std::size_t i);
+  void keep(std::int64_t index, const Sample& sample);
+  bool keep_rest(std::int64_t index, const Sample& sample);
   void make(std::int64_t index, std::int64_t drawn_as, std::size_t i);
+  void write(const BatchLayout::Dense& field, const Payload& payload, std::size_t i);
+  void collect_ragged(std::int64_t begin);
+  std::exception_ptr no_room_for(const Sample& sample, std::size_t i) const noexcept;
   bool note_corrupt(std::int64_t index) noexcept;
   std::int64_t read_ahead(std::int64_t begin);
   bool make_read(std::int64_t begin, std::int64_t end);
@@ -108,18 +126,29 @@ class ChunkLoad {
   }
   // Of those read ahead together.
   Sample& sample_at(std::size_t i) const { return workspace_.samples[i - read_from_]; }
-  std::span<std::byte> row(std::size_t i) const {
-    return place_.slot.images.subspan(in_slot(i) * sample_bytes_, sample_bytes_);
+  const Payload* image_of(const Sample& sample) const { return fields_.image ? &sample[*fields_.image] : nullptr; }
+  std::byte* row(const BatchLayout::Dense& field, std::size_t i) const {
+    return place_.slot.start + field.at + in_slot(i) * field.sample_bytes;
   }
+  template <class Place>
+  void set_present(const Place& field, bool is_present, std::size_t i) const {
+    if (field.present_at != BatchLayout::kNowhere) {
+      place_.slot.start[field.present_at + in_slot(i)] = std::byte{is_present};
+    }
+  }
+  // Of what is read ahead: encoded images and ragged values.
+  std::size_t waiting_bytes(std::size_t i) const;
 
   const Pass& pass_;
   const ChunkPlace& place_;
+  const BatchLayout& layout_;
+  const SampleFields& fields_;
   const BatchSampler::Slice slice_;
   Workspace& workspace_;
+  SampleCache* const cache_;
   RamCache* const images_;  // Null: none are kept,
   RamCache* const files_;   // likewise.
   ImageMaker maker_;
-  const std::size_t sample_bytes_;
   std::array<int, kChunkMax> divisors_{};  // By which the images are smaller than they were, which a cache may hold so.
   std::array<bool, kChunkMax> readable_{};
   std::size_t read_from_ = 0;   // The first sample of those read ahead together.
@@ -138,6 +167,8 @@ ChunkReport ChunkLoad::run() {
     const std::int64_t read_ns = pass_.clock();
     report_.read_ns += read_ns - round_ns;
     going = make_read(begin, end) && end > begin;
+    if (place_.slot.ragged) collect_ragged(begin);
+    going = going && report_.error == nullptr;
     round_ns = pass_.clock();
   }
   report_.busy_ns = round_ns - begin_ns;
@@ -146,7 +177,7 @@ ChunkReport ChunkLoad::run() {
   report_.read_bytes += maker_.read_bytes();
   report_.decoded_bytes = maker_.decoded_bytes();
   report_.done += maker_.done();
-  report_.written_bytes = report_.samples * static_cast<std::int64_t>(sample_bytes_);
+  report_.written_bytes += report_.samples * layout_.counted_bytes;
   return std::move(report_);
 }
 
@@ -166,10 +197,17 @@ std::int64_t ChunkLoad::read_ahead(std::int64_t begin) {
       break;
     }
     readable_[i] = outcome == Outcome::made;
-    const Payload& image = sample_at(i).image();
-    if (readable_[i] && image.form == ImageForm::encoded) waiting += image.bytes.size();
+    if (readable_[i]) waiting += waiting_bytes(i);
   }
   return at;
+}
+
+std::size_t ChunkLoad::waiting_bytes(std::size_t i) const {
+  const Sample& sample = sample_at(i);
+  const Payload* const image = image_of(sample);
+  std::size_t bytes = image != nullptr && image->form == ImageForm::encoded ? image->bytes.size() : 0;
+  if (place_.slot.ragged) bytes += static_cast<std::size_t>(place_.slot.ragged->bytes_of(sample));
+  return bytes;
 }
 
 // False after an error or a stop.
@@ -181,7 +219,8 @@ bool ChunkLoad::make_read(std::int64_t begin, std::int64_t end) {
     Outcome outcome = Outcome::corrupt;
     if (readable_[i]) {
       // A file takes a millisecond; pixels are not worth asking.
-      if (sample_at(i).image().form == ImageForm::encoded && !is_wanted(i)) return false;
+      const Payload* const image = image_of(sample_at(i));
+      if (image != nullptr && image->form == ImageForm::encoded && !is_wanted(i)) return false;
       outcome = attempt(index, [&] { make(index, pass_.draws_of(position_of(i), index), i); });
     }
     if (outcome == Outcome::corrupt) outcome = stand_in(i);
@@ -223,11 +262,8 @@ bool ChunkLoad::note_corrupt(std::int64_t index) noexcept try {
 
 void ChunkLoad::read(std::int64_t index, std::int64_t drawn_as, std::size_t i) {
   Sample& sample = sample_at(i);
-  if (images_ != nullptr || files_ != nullptr) {
-    if (const auto kept = find_kept(index, drawn_as)) {
-      sample.image() = kept->image;
-      sample.set_label(pass_.source.label(index));
-      divisors_[i] = kept->divisor;
+  if (cache_ != nullptr) {
+    if (find_kept(index, drawn_as, i)) {
       ++report_.cache_hits;
       return;
     }
@@ -236,57 +272,160 @@ void ChunkLoad::read(std::int64_t index, std::int64_t drawn_as, std::size_t i) {
   divisors_[i] = 1;
   const SampleLimits limits = pass_.options.limits();
   check_limit(pass_.source, pass_.source.sample_bytes(index), index, limits);
-  const auto outline = pass_.source.outline(index);
+  const auto outline = fields_.are_image_and_labels ? pass_.source.outline(index) : std::nullopt;
   if (outline) {
     sample.image() = *outline;
     sample.set_label(pass_.source.label(index));
-    check_sample(pass_.source, pass_.schema, sample, index, limits, /*whole=*/false);
+    check_sample(pass_.source, fields_, sample, index, limits, /*whole=*/false);
+    if (images_ == nullptr || !maker_.has_room(*outline)) {  // Its rows are read when it is made.
+      ++report_.read;
+      return;
+    }
   }
-  const bool in_rows = outline && !(images_ != nullptr && maker_.has_room(*outline));
-  if (!in_rows) {
-    sample.clear();
-    pass_.source.read(index, sample);
-  }
-  const Payload& image = sample.image();
-  ++report_.read;
-  report_.read_bytes += std::ssize(image.bytes);
-  if (!in_rows) {
-    const std::int64_t bytes = std::ssize(image.bytes);
-    report_.done.add(SamplePass::read, bytes, lies_in(sample.buffer(0), image.bytes) ? bytes : 0);
-    check_sample(pass_.source, pass_.schema, sample, index, limits, /*whole=*/true);
-  }
-  const bool encoded = image.form == ImageForm::encoded;
-  if (images_ != nullptr && !in_rows && !encoded) maker_.keep(image, index);
-  if (files_ != nullptr && encoded && keep_file(*files_, index, image)) {
-    const std::int64_t kept = std::ssize(image.bytes) + std::ssize(image.entropy_index);
-    report_.done.add(SamplePass::keep, kept, kept);
-  }
-  start_fetching(image.bytes);
+  read_source(index, i);
+  check_sample(pass_.source, fields_, sample, index, limits, /*whole=*/true);
+  if (cache_ != nullptr) keep(index, sample);
+  if (const Payload* const image = image_of(sample)) start_fetching(image->bytes);
 }
 
-std::optional<HeldImage> ChunkLoad::find_kept(std::int64_t index, std::int64_t drawn_as) const {
-  if (images_ != nullptr) return maker_.find(index, drawn_as);
-  const auto file = find_file(*files_, index);
-  return file ? std::optional{HeldImage{*file}} : std::nullopt;
+void ChunkLoad::read_source(std::int64_t index, std::size_t i) {
+  Sample& sample = sample_at(i);
+  sample.clear();
+  pass_.source.read(index, sample);
+  ++report_.read;
+  // Of an image its bytes; what lies beside it is not counted with them.
+  std::int64_t bytes = 0, copied = 0;
+  for (std::size_t field = 0; field < sample.size(); ++field) {
+    const Payload& payload = sample[field];
+    if (payload.kind != Payload::Kind::bytes || (fields_.image && field != fields_.image)) continue;
+    bytes += std::ssize(payload.bytes);
+    if (lies_in_a_buffer(sample, payload.bytes)) copied += std::ssize(payload.bytes);
+  }
+  report_.read_bytes += bytes;
+  report_.done.add(SamplePass::read, bytes, copied);
+}
+
+// After the checks: a cache holds sound samples alone.
+void ChunkLoad::keep(std::int64_t index, const Sample& sample) {
+  if (pass_.rest != nullptr && !keep_rest(index, sample)) return;  // One without the other is of no use.
+  const Payload* const image = image_of(sample);
+  const bool encoded = image != nullptr && image->form == ImageForm::encoded;
+  if (images_ != nullptr && !encoded) maker_.keep(*image, index);
+  if (files_ != nullptr && encoded && keep_file(*files_, index, *image)) {
+    const std::int64_t kept = std::ssize(image->bytes) + std::ssize(image->entropy_index);
+    report_.done.add(SamplePass::keep, kept, kept);
+  }
+}
+
+// Whether it is kept, now or since another thread read it.
+bool ChunkLoad::keep_rest(std::int64_t index, const Sample& sample) {
+  const std::int64_t key = cache_->rest_from + index, size = pass_.rest->size(sample.payloads());
+  if (cache_->entries.find(key)) return true;
+  if (!cache_->entries.has_room(size)) return false;
+  const std::span bytes = scratch_of(workspace_.rest, size);
+  pass_.rest->write(sample.payloads(), std::as_writable_bytes(bytes));
+  if (!cache_->entries.admit(key, {bytes})) return false;
+  if (!fields_.image) report_.done.add(SamplePass::keep, size, size);
+  return true;
+}
+
+bool ChunkLoad::find_kept(std::int64_t index, std::int64_t drawn_as, std::size_t i) {
+  Sample& sample = sample_at(i);
+  divisors_[i] = 1;
+  if (images_ != nullptr) {
+    const auto kept = maker_.find(index, drawn_as);
+    if (!kept) return false;
+    sample[*fields_.image] = kept->image;
+    divisors_[i] = kept->divisor;
+  } else if (files_ != nullptr) {
+    const auto kept = find_file(*files_, index);
+    if (!kept) return false;
+    sample[*fields_.image] = *kept;
+  }
+  if (pass_.rest == nullptr) {
+    sample.set_label(pass_.source.label(index));
+    return true;
+  }
+  const auto rest = cache_->entries.find(cache_->rest_from + index);
+  if (!rest) return false;
+  const auto fault = pass_.rest->read(std::as_bytes(*rest), pass_.options.limits(), sample.payloads());
+  HEADRACE_CHECK(!fault, "data: {}: the cache gives other fields than it was given: {}", name_of(pass_.source, index),
+                 fault->text);
+  return true;
 }
 
 // The draws are those of the sample that was wanted, so that a sample and the same one in another's place differ.
 void ChunkLoad::make(std::int64_t index, std::int64_t drawn_as, std::size_t i) {
-  maker_.make(sample_at(i).image(), divisors_[i], index, drawn_as, row(i));
+  const Sample& sample = sample_at(i);
+  if (layout_.image) {
+    const std::span out{row(*layout_.image, i), layout_.image->sample_bytes};
+    maker_.make(sample[*fields_.image], divisors_[i], index, drawn_as, out);
+  }
+  for (const BatchLayout::Dense& field : layout_.dense) write(field, sample[field.field], i);
+  for (const BatchLayout::Ragged& field : layout_.ragged) {
+    set_present(field, sample[field.field].kind != Payload::Kind::absent, i);
+  }
   Batch::Slot& slot = place_.slot;
+  if (!layout_.image) {
+    const std::int64_t bytes = layout_.counted_bytes + (slot.ragged ? slot.ragged->bytes_of(sample) : 0);
+    report_.done.add(SamplePass::write, bytes, bytes);
+  }
   slot.sample_indices[in_slot(i)] = index;
-  slot.labels[in_slot(i)] = sample_at(i).label();
   slot.valid[in_slot(i)] = static_cast<std::int64_t>(in_slot(i)) < slice_.counted ? 1 : 0;
+}
+
+// Has been checked: it has as many bytes as its field.
+void ChunkLoad::write(const BatchLayout::Dense& field, const Payload& payload, std::size_t i) {
+  std::byte* const out = row(field, i);
+  const bool is_value = payload.kind == Payload::Kind::value;
+  if (is_value && field.sample_bytes == sizeof(std::int64_t)) {  // Most often: a label.
+    std::memcpy(out, payload.value.data(), sizeof(std::int64_t));
+  } else if (payload.kind == Payload::Kind::absent) {
+    std::fill_n(out, field.sample_bytes, std::byte{0});  // Of every type the 0.
+  } else if (field.sample_bytes > 0) {
+    const void* const in = is_value ? static_cast<const void*>(payload.value.data()) : payload.bytes.data();
+    std::memcpy(out, in, field.sample_bytes);
+  }
+  set_present(field, payload.kind != Payload::Kind::absent, i);
+}
+
+// Of the samples that were made since `begin`. Together: they take a lock.
+void ChunkLoad::collect_ragged(std::int64_t begin) {
+  RaggedFields& ragged = *place_.slot.ragged;
+  const auto first = static_cast<std::size_t>(begin), made = static_cast<std::size_t>(report_.samples - begin);
+  const std::span samples = std::span{workspace_.samples}.first(made);
+  const std::size_t taken = ragged.add(in_slot(first), samples);
+  for (const Sample& sample : samples.first(taken)) report_.written_bytes += ragged.bytes_of(sample);
+  if (taken == made) return;
+  report_.samples = begin + static_cast<std::int64_t>(taken);
+  note_error(no_room_for(samples[taken], first + taken), report_.samples);
+}
+
+std::exception_ptr ChunkLoad::no_room_for(const Sample& sample, std::size_t i) const noexcept try {
+  const RaggedFields& ragged = *place_.slot.ragged;
+  const std::string name = name_of(pass_.source, place_.slot.sample_indices[in_slot(i)]);
+  return std::make_exception_ptr(
+      Error(ErrorCode::out_of_memory,
+            fmt::format("data: {}: no room for the {} bytes of its ragged fields in batch {}, which "
+                        "has {} already; the memory limit leaves no more",
+                        name, ragged.bytes_of(sample), place_.slot.index, ragged.bytes())));
+} catch (...) {
+  return std::current_exception();
 }
 
 // What the policy puts in the place of a corrupt sample.
 ChunkLoad::Outcome ChunkLoad::stand_in(std::size_t i) {
   if (pass_.on_corrupt == OnCorrupt::replace) return replace(i);
   Batch::Slot& slot = place_.slot;
-  const auto pixels = row(i);
-  std::fill(pixels.begin(), pixels.end(), std::byte{0});  // Of every type the 0.
-  const std::int64_t label = pass_.source.label(slot.sample_indices[in_slot(i)]);
-  slot.labels[in_slot(i)] = label >= 0 && label < pass_.source.num_classes() ? label : 0;
+  Sample& sample = sample_at(i);
+  sample.clear();
+  if (fields_.label) {
+    const std::int64_t label = pass_.source.label(slot.sample_indices[in_slot(i)]);
+    sample[*fields_.label].set_number(label >= 0 && label < pass_.source.num_classes() ? label : std::int64_t{0});
+  }
+  if (layout_.image) std::fill_n(row(*layout_.image, i), layout_.image->sample_bytes, std::byte{0});
+  for (const BatchLayout::Dense& field : layout_.dense) write(field, sample[field.field], i);
+  for (const BatchLayout::Ragged& field : layout_.ragged) set_present(field, false, i);
   slot.valid[in_slot(i)] = 0;
   ++report_.zeroed;
   return Outcome::made;

@@ -36,12 +36,31 @@ const Source& checked(const std::shared_ptr<const Source>& source) {
   return *source;
 }
 
-Schema checked(Schema schema) {
-  if (!schema.is_image_and_labels()) {
-    fail(ErrorCode::unsupported, "data: the source gives {}; wanted image and labels, which batches hold",
-         schema.text());
+detail::SampleFields checked_fields(const Source& source, const DataOptions& options) {
+  detail::SampleFields fields{source.schema()};
+  const std::string text = fields.schema.text();
+  if (fields.schema.empty()) fail(ErrorCode::invalid_argument, "data: the source has no fields");
+  if (fields.image) {
+    const FieldSpec& image = fields.schema[*fields.image];
+    if (image.optional) {
+      fail(ErrorCode::unsupported, "data: field {}: an image that a sample may lack; wanted one in each", image.name);
+    }
+    const auto side = [](std::int64_t extent) { return std::max<std::int64_t>(extent, 0); };  // Ragged: 0.
+    if (side(image.shape[0]) != source.height() || side(image.shape[1]) != source.width() ||
+        side(image.shape[2]) != source.channels()) {
+      fail(ErrorCode::internal, "data: the source says images of {} x {} of {} and {}", source.height(), source.width(),
+           source.channels(), text);
+    }
+    return fields;
   }
-  return schema;
+  TransformOptions transform = options.transform, neutral;
+  auto wanted = fields_of(neutral, "data.transform.");
+  for (std::size_t i = 0; const auto& field : fields_of(transform, "data.transform.")) {
+    if (to_toml(field.get()) == to_toml(wanted[i++].get())) continue;
+    fail(ErrorCode::invalid_argument, "data: {} is {}, and the source has no image to transform: {}", field.key,
+         to_toml(field.get()), text);
+  }
+  return fields;
 }
 
 // An evaluation leaves nothing out.
@@ -58,9 +77,15 @@ std::int64_t count_batches(const BatchSampler& batch_sampler, std::int64_t sampl
   return batch_sampler.end_batch();
 }
 
-detail::BatchShape slot_shape(const DataOptions& options, const ImageShape& shape) {
-  return {options.batch_size, shape.channels,          shape.height,
-          shape.width,        options.transform.dtype, options.transform.layout};
+detail::BatchLayout layout_of(const detail::SampleFields& fields, const ImageShape& shape, const DataOptions& options) {
+  std::optional<detail::ImagePlace> image;
+  if (fields.image) image = {shape, options.transform.dtype, options.transform.layout};
+  return {fields, image, options.batch_size};
+}
+
+std::optional<FieldBytes> rest_of(const detail::SampleFields& fields) {
+  if (fields.are_image_and_labels) return std::nullopt;
+  return FieldBytes{fields.schema, fields.image};
 }
 
 std::int64_t limit_or_machines(std::int64_t requested) {
@@ -82,23 +107,25 @@ Loader::Impl::Impl(std::shared_ptr<const Source> from, DataOptions how, std::uin
       options(checked(std::move(how))),
       seed(run_seed),
       training(for_training),
-      shape(batch_shape(*source, options.transform)),
-      schema(checked(source->schema())),
-      table(transform::make_normalize_table(options.transform.mean, options.transform.std, shape.channels)),
+      fields(checked_fields(*source, options)),
+      rest(rest_of(fields)),
+      shape(fields.image ? batch_shape(*source, options.transform) : ImageShape{}),
+      table(
+          transform::make_normalize_table(options.transform.mean, options.transform.std, std::max(shape.channels, 1))),
       order(*source, options, seed, training),
       batches(count_batches(sampler_from(0), source->size(), options)),
       memory_limit(limit_or_machines(limit)),
-      batch_bytes(detail::SlotPool::bytes_of(slot_shape(options, shape))),
+      layout(layout_of(fields, shape, options)),
+      batch_bytes(static_cast<std::int64_t>(layout.block_bytes)),
       built_ns(monotonic_ns()),
-      slots(std::make_shared<detail::SlotPool>(slot_shape(options, shape), first_prefetch() + kConsumerBatches,
-                                               memory_limit)),
+      slots(std::make_shared<detail::SlotPool>(layout, first_prefetch() + kConsumerBatches, memory_limit)),
       blocked_ns(std::make_shared<std::atomic<std::int64_t>>(0)),
       indices(*source, options.index),
-      own_workspace(schema.size()),
+      own_workspace(fields.schema.size()),
       prefetch(first_prefetch()),
       threads_wanted(options.num_workers),
       prefetch_wanted(options.prefetch_batches),
-      bytes_options(detail::state_options(options, training)) {
+      bytes_options(detail::state_options(options, training, fields.schema)) {
   window.reserve(static_cast<std::size_t>(prefetch));
   set_cache(options.cache, /*keep=*/false);
   try {
@@ -173,7 +200,8 @@ std::unique_ptr<Epoch::Impl> Loader::Impl::begin(std::optional<Place> from) {
                         detail::EpochOrder{order, place.epoch},
                         order.repeats(),
                         batch_sampler,
-                        schema});
+                        layout,
+                        rest ? &*rest : nullptr});
     pass_left = state->left;
   }
   place_wanted.reset();
@@ -268,14 +296,23 @@ std::int64_t Loader::batches_per_epoch() const {
   return impl_->batches;
 }
 
+const Schema& Loader::schema() const {
+  return impl_->fields.schema;
+}
+
+const ImageShape& Loader::Impl::image_shape() const {
+  if (fields.image) return shape;
+  fail(ErrorCode::invalid_argument, "data: the batches have no image: {}", fields.schema.text());
+}
+
 int Loader::channels() const {
-  return impl_->shape.channels;
+  return impl_->image_shape().channels;
 }
 int Loader::height() const {
-  return impl_->shape.height;
+  return impl_->image_shape().height;
 }
 int Loader::width() const {
-  return impl_->shape.width;
+  return impl_->image_shape().width;
 }
 
 void Loader::set_num_workers(std::int64_t threads) {

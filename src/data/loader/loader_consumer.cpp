@@ -80,7 +80,7 @@ std::int64_t Loader::Impl::count_delivery(const Batch::Slot& slot, std::int64_t 
   const std::int64_t now_ns = monotonic_ns();
   ++totals.batches;
   totals.delivered += slot.size;
-  totals.delivered_bytes += std::ssize(slot.images);
+  totals.delivered_bytes += slot.size * layout.counted_bytes + (slot.ragged ? slot.ragged->bytes() : 0);
   latency.add(now_ns - asked_ns);
   return now_ns;
 }

@@ -18,9 +18,10 @@ constexpr std::int64_t kPrefetchMax = 64;  // As data.prefetch_batches has it.
 constexpr std::int64_t kShareOfAuto = 4;   // Of the memory limit: what a depth that nobody chose may take.
 
 // Why there is nothing of this source for such a cache to keep; empty: there is.
-std::string refusal_by(const Source& source, Cache form) {
+std::string refusal_by(const Source& source, bool has_images, Cache form) {
   if (form == Cache::none) return "";
   if (source.in_memory()) return "the source's images are pixels in memory already";
+  if (!has_images) return "";
   const bool gives_pixels = source.height() > 0 || source.outline(0).has_value();
   return form == Cache::encoded && gives_pixels ? "the source gives pixels, no files" : "";
 }
@@ -42,16 +43,16 @@ void Loader::Impl::deepen(std::int64_t count) {
 }
 
 // Batches that may be prepared ahead where `wanted` is asked for: a number, or AUTOTUNE.
-std::int64_t Loader::Impl::prefetch_max(std::int64_t wanted) const {
+std::int64_t Loader::Impl::prefetch_max(std::int64_t wanted, std::int64_t bytes_a_batch) const {
   std::int64_t bytes = std::numeric_limits<std::int64_t>::max();
   if (wanted == AUTOTUNE) bytes = memory_limit / kShareOfAuto;
   if (options.prefetch_mib > 0) bytes = std::min(bytes, options.prefetch_mib << 20);
-  return std::clamp<std::int64_t>(bytes / batch_bytes, 1, kPrefetchMax);
+  return std::clamp<std::int64_t>(bytes / bytes_a_batch, 1, kPrefetchMax);
 }
 
 std::int64_t Loader::Impl::first_prefetch() const {
   const std::int64_t wanted = options.prefetch_batches;
-  return std::min(wanted == AUTOTUNE ? DataOptions{}.prefetch_batches : wanted, prefetch_max(wanted));
+  return std::min(wanted == AUTOTUNE ? DataOptions{}.prefetch_batches : wanted, prefetch_max(wanted, batch_bytes));
 }
 
 void Loader::Impl::set_cache(Cache wanted, bool keep) {
@@ -82,7 +83,7 @@ bool Loader::Impl::holds_cache(Cache form) const {
 // `resizing` is held. Where this form is refused, the cache stays as it is.
 void Loader::Impl::place_cache(Cache form, bool keep) {
   std::shared_ptr<detail::SampleCache> next;
-  std::string refusal = refusal_by(*source, form);
+  std::string refusal = refusal_by(*source, fields.image.has_value(), form);
   if (refusal.empty() && form != Cache::none) {
     {
       std::lock_guard lock(mutex);
@@ -114,11 +115,11 @@ void Loader::Impl::exchange_cache(std::shared_ptr<detail::SampleCache> other, bo
 // `resizing` is held.
 std::shared_ptr<detail::SampleCache> Loader::Impl::make_cache(Cache form, bool keep) const {
   const std::int64_t samples = source->size();
-  const std::int64_t keys = form == Cache::decoded ? detail::ImageMaker::cache_keys(options, samples) : samples;
+  const std::int64_t of_images = form == Cache::decoded ? detail::ImageMaker::cache_keys(options, samples) : samples;
   std::unique_lock lock(mutex);
   const std::int64_t bytes_max = cache_bytes_max(keep);
   lock.unlock();
-  return std::make_shared<detail::SampleCache>(form, keys, bytes_max);
+  return std::make_shared<detail::SampleCache>(form, fields.image ? of_images : 0, rest ? samples : 0, bytes_max);
 }
 
 // What the cache would hold of the data set, by the mean sizes of what has passed so far. The lock is held.

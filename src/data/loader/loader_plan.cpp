@@ -21,6 +21,7 @@ struct PlanInput {
   const Source& source;
   const DataOptions& options;
   ImageShape shape;
+  bool has_image;
   bool augment;
   Cache cache;   // In force now.
   bool indexed;  // There is an entropy index.
@@ -29,10 +30,12 @@ struct PlanInput {
 // The stages that these options ask for, whoever does them together.
 struct Stages {
   explicit Stages(const PlanInput& input)
-      : values(std::int64_t{input.shape.channels} * input.shape.height * input.shape.width),
+      : has_image(input.has_image),
+        values(std::int64_t{input.shape.channels} * input.shape.height * input.shape.width),
         padded(std::int64_t{input.shape.channels} * (input.shape.height + 2 * input.options.transform.pad) *
                (input.shape.width + 2 * input.options.transform.pad)) {
     const TransformOptions& transform = input.options.transform;
+    if (!has_image) return;
     resizes = transform.size > 0;
     pads = input.augment && transform.pad > 0;
     flips = input.augment && transform.flip_probability > 0;
@@ -45,9 +48,10 @@ struct Stages {
     planes = transform.layout == PixelLayout::nchw && input.shape.channels > 1;
   }
 
-  std::int64_t values;  // Of a sample in the batch,
+  bool has_image;
+  std::int64_t values;  // Of a sample's image in the batch,
   std::int64_t padded;  // and with its padding.
-  bool resizes, pads, flips, floats, normalises, halves, planes;
+  bool resizes = false, pads = false, flips = false, floats = false, normalises = false, halves = false, planes = false;
 };
 
 std::string joined(std::initializer_list<std::pair<bool, const char*>> parts) {
@@ -109,7 +113,7 @@ std::vector<SamplePass> expected(const PlanInput& input) {
   std::vector<SamplePass> passes;
   if (!in_rows || keeps_pixels) passes.push_back(SamplePass::read);
   if (in_rows) passes.push_back(SamplePass::read_rows);
-  if (!in_rows && input.source.height() == 0) {
+  if (!in_rows && input.has_image && input.source.height() == 0) {
     passes.push_back(SamplePass::decode_region);
     if (input.indexed) passes.push_back(SamplePass::decode_indexed);
     if (keeps_pixels) passes.push_back(SamplePass::decode_whole);
@@ -154,7 +158,12 @@ std::vector<LoaderPlan::Pass> stage_by_stage(const Stages& stages, const SampleT
   const std::int64_t now = stages.floats ? floats : values, last = stages.halves ? floats / 2 : now;
   if (stages.planes) each("planes", now, now);
   if (stages.halves) each("to bfloat16", floats, last);
-  each("into the batch", last, last);
+  const SampleTotals::Pass& written = done.of(SamplePass::write);
+  if (stages.has_image) {
+    each("into the batch", last, last);
+  } else {
+    add("into the batch", written.samples, written.in, written.out);
+  }
   return passes;
 }
 
@@ -198,7 +207,7 @@ LoaderPlan Loader::Impl::explain() const {
   const detail::SampleTotals so_far = done;
   const Cache form = cache_in_force();
   lock.unlock();
-  return detail::plan_of({*source, options, shape, training, form, indexed}, so_far);
+  return detail::plan_of({*source, options, shape, fields.image.has_value(), training, form, indexed}, so_far);
 }
 
 LoaderPlan Loader::explain() const {

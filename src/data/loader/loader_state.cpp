@@ -19,6 +19,8 @@ constexpr std::array<std::string_view, 12> kKeysOutsideState{
     "world_size", "rank",       "in_order",    "cache",           "cache_mib",        "index"};
 
 constexpr std::string_view kPrefix = "data.";
+// Of samples, which a state tells where they are not these.
+constexpr std::string_view kFields = "fields", kUsualFields = "image and labels";
 
 std::map<std::string, std::string> lines_of(const std::string& text) {
   std::map<std::string, std::string> lines;
@@ -43,13 +45,14 @@ std::string shortened(const std::string& value) {
 
 }  // namespace
 
-std::string state_options(DataOptions options, bool training) {
+std::string state_options(DataOptions options, bool training, const Schema& schema) {
   std::string text = fmt::format("training = {}\n", training);
   for (const Field& field : fields_of(options, std::string(kPrefix))) {
     const std::string_view name = std::string_view(field.key).substr(kPrefix.size());
     if (std::find(kKeysOutsideState.begin(), kKeysOutsideState.end(), name) != kKeysOutsideState.end()) continue;
     text += fmt::format("{} = {}\n", field.key, to_toml(field.get()));
   }
+  if (!schema.is_image_and_labels()) text += fmt::format("{} = {}\n", kFields, schema.text());
   return text;
 }
 
@@ -58,7 +61,7 @@ namespace {
 // The options that a loader of this kind has where nobody sets any.
 const std::map<std::string, std::string>& default_lines() {
   static const std::map<std::string, std::string> lines = [] {
-    auto of_a_loader = lines_of(state_options({}, /*training=*/true));
+    auto of_a_loader = lines_of(state_options({}, /*training=*/true, Schema::image_and_labels(0, 0, 3)));
     of_a_loader.erase("training");  // Has no default.
     return of_a_loader;
   }();
@@ -68,8 +71,9 @@ const std::map<std::string, std::string>& default_lines() {
 // A state of an earlier version lacks the keys that came later, which had the effect of their defaults then.
 void check_options(const std::string& theirs, const std::string& ours) {
   if (theirs == ours) return;
-  auto their_lines = lines_of(theirs);
-  for (const auto& [key, value] : lines_of(ours)) {
+  auto their_lines = lines_of(theirs), our_lines = lines_of(ours);
+  for (auto* const lines : {&their_lines, &our_lines}) lines->emplace(kFields, kUsualFields);
+  for (const auto& [key, value] : our_lines) {
     const auto theirs_of_key = their_lines.extract(key);
     const auto default_of_key = default_lines().find(key);
     if (theirs_of_key.empty() && default_of_key == default_lines().end()) {

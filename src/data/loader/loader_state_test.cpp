@@ -35,6 +35,8 @@ data.transform.dtype = "float32"
 data.transform.layout = "nchw"
 )";
 
+const Schema kPair = Schema::image_and_labels(0, 0, 3);
+
 DataOptions same_options() {
   DataOptions options;
   options.batch_size = 32;
@@ -52,13 +54,13 @@ LoaderState state_with(const std::string& options) {
 
 std::string refusal(const std::string& theirs, const DataOptions& ours, bool training = true) {
   return error_of(ErrorCode::invalid_argument, [&] {
-    check_state(state_with(theirs), state_with(state_options(ours, training)), 1000, ours.buckets > 0);
+    check_state(state_with(theirs), state_with(state_options(ours, training, kPair)), 1000, ours.buckets > 0);
   });
 }
 
 TEST(LoaderStateOptions, AKeyThatAnEarlierVersionLacksCountsAsItsDefault) {
   const DataOptions options = same_options();
-  check_state(state_with(kEarlierOptions), state_with(state_options(options, true)), 1000, true);
+  check_state(state_with(kEarlierOptions), state_with(state_options(options, true, kPair)), 1000, true);
   DataOptions other = options;
   other.scale_decode = true;
   EXPECT_THAT(refusal(kEarlierOptions, other), HasSubstr("data.scale_decode false, this one has true"));
@@ -71,6 +73,23 @@ TEST(LoaderStateOptions, OfAnEarlierVersionHoldsOutNothing) {
   DataOptions other = same_options();
   other.val_fraction = 0.25;
   EXPECT_THAT(refusal(kEarlierOptions, other), HasSubstr("data.val_fraction 0.0, this one has 0.25"));
+}
+
+TEST(LoaderStateOptions, AStateWithoutFieldsIsOfImagesAndLabels) {
+  const DataOptions options = same_options();
+  EXPECT_EQ(state_options(options, true, kPair).find("fields"), std::string::npos);
+  const Schema boxes{{{.name = "boxes", .dtype = DType::f32, .shape = {kRagged, 4}}}};
+  const Schema points{{{.name = "points", .dtype = DType::f32, .shape = {kRagged, 3}}}};
+  const auto check = [&](const std::string& theirs, const Schema& ours) {
+    check_state(state_with(theirs), state_with(state_options(options, true, ours)), 1000, true);
+  };
+  check(state_options(options, true, boxes), boxes);
+  EXPECT_THAT(error_of(ErrorCode::invalid_argument, [&] { check(kEarlierOptions, boxes); }),
+              HasSubstr("fields image and labels, this one has boxes float32 (-1, 4)"));
+  EXPECT_THAT(error_of(ErrorCode::invalid_argument, [&] { check(state_options(options, true, boxes), kPair); }),
+              HasSubstr("fields boxes float32 (-1, 4), this one has image and labels"));
+  EXPECT_THAT(error_of(ErrorCode::invalid_argument, [&] { check(state_options(options, true, boxes), points); }),
+              HasSubstr("fields boxes float32 (-1, 4), this one has points float32 (-1, 3)"));
 }
 
 TEST(LoaderStateOptions, AnUnknownKeyOrALackingKindIsRefused) {

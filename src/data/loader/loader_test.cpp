@@ -894,31 +894,6 @@ TEST(Loader, AFieldThatReadLeavesOutIsNotThatOfAnEarlierSample) {
   EXPECT_THAT(error_of(ErrorCode::corrupt_data, [&] { epoch.next(); }), HasSubstr("left[40]: field labels: absent"));
 }
 
-TEST(Loader, FieldsThatNoBatchHoldsAreRefusedByName) {
-  class WithBoxes final : public Source {
-   public:
-    std::int64_t size() const override { return 64; }
-    std::int64_t num_classes() const override { return 10; }
-    int height() const override { return 1; }
-    int width() const override { return 1; }
-    int channels() const override { return 1; }
-    Schema schema() const override {
-      const Schema plain = Source::schema();
-      return Schema{{plain[0], plain[1], {.name = "boxes", .dtype = DType::f32, .shape = {kRagged, 4}}}};
-    }
-    std::string sample_name(std::int64_t index) const override { return fmt::format("boxes[{}]", index); }
-    std::int64_t label(std::int64_t) const override { return 0; }
-    std::uint64_t fingerprint() const override { return 1; }
-    void read(std::int64_t, Sample&) const override {}
-  };
-  const auto source = std::make_shared<WithBoxes>();
-  EXPECT_THAT(error_of(ErrorCode::unsupported,
-                       [&] {
-                         Loader{source, options_of(16, 0), 1, false};
-                       }),
-              AllOf(HasSubstr("labels int64 (); boxes float32 (-1, 4)"), HasSubstr("wanted image and labels")));
-}
-
 TEST(Loader, LeavingEarlyWaitsForNoBatchAndLeavesNobodyReading) {
   constexpr std::int64_t kRounds = 20;
   const auto source = std::make_shared<FakeSource>(10000);

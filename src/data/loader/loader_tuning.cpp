@@ -73,7 +73,7 @@ void Loader::Impl::set_prefetch_batches(std::int64_t wanted) {
   if (automatic && was_automatic) return;
   if (was_automatic) autotuned.prefetch = prefetch;
   if (automatic) wanted = autotuned.prefetch > 0 ? autotuned.prefetch : prefetch;
-  deepen(std::min(wanted, prefetch_max(automatic ? AUTOTUNE : wanted)));
+  deepen(std::min(wanted, prefetch_max(automatic ? AUTOTUNE : wanted, bytes_a_batch())));
   {
     std::lock_guard lock(mutex);
     prefetch_wanted = automatic ? AUTOTUNE : wanted;
@@ -107,7 +107,7 @@ detail::SettingBounds Loader::Impl::tuning_bounds() {
   }
   if (prefetch_wanted == AUTOTUNE) {
     bounds.low.prefetch = 1;
-    bounds.high.prefetch = prefetch_max(AUTOTUNE);
+    bounds.high.prefetch = prefetch_max(AUTOTUNE, bytes_a_batch());
   }
   return bounds;
 }
@@ -197,7 +197,8 @@ Applied Loader::Impl::applied_prefetch() const {
   if (prefetch_wanted == AUTOTUNE) {
     reason = last_reason(detail::kPrefetchKey);
   } else if (prefetch < prefetch_wanted) {
-    reason = fmt::format("data.prefetch_mib = {} holds no more batches of {} bytes", options.prefetch_mib, batch_bytes);
+    reason =
+        fmt::format("data.prefetch_mib = {} holds no more batches of {} bytes", options.prefetch_mib, bytes_a_batch());
   }
   return {detail::kPrefetchKey, number_text(prefetch_wanted), std::to_string(prefetch), std::move(reason)};
 }

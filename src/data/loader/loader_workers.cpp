@@ -56,7 +56,7 @@ void Loader::Impl::add_worker() {
   const std::int64_t worker = threads;
   const auto place = static_cast<std::size_t>(worker);
   if (std::ssize(workers) <= worker) workers.emplace_back();
-  auto workspace = std::make_unique<Workspace>(schema.size());
+  auto workspace = std::make_unique<Workspace>(fields.schema.size());
   {
     std::lock_guard lock(mutex);
     if (std::ssize(runs) <= worker) runs.push_back(false);
@@ -175,6 +175,7 @@ std::int64_t Loader::Impl::load(std::unique_lock<std::mutex>& lock, const Claim&
   {
     Span span{kLoadChunk, claim.slot->index};
     report = load_chunk(*pass, {*claim.slot, position, claim.first, claim.count}, workspace, kept.get());
+    if (claim.slot->ragged && claim.slot->ragged->completes(report.samples)) seal(*claim.slot, report);
   }
   const std::int64_t growth = workspace.bytes() - bytes_before;
   kept = nullptr;  // Before the lock: it may be the last one, and freeing gigabytes takes a while.
@@ -187,6 +188,17 @@ std::int64_t Loader::Impl::load(std::unique_lock<std::mutex>& lock, const Claim&
   if (whole && !options.in_order) bring_forward(*claim.slot);
   if (whole || (working == 0 && stopping())) tell_consumer(lock);
   return report.busy_ns;
+}
+
+// A batch that cannot be sealed is not whole: its error is that of its first sample.
+void Loader::Impl::seal(Batch::Slot& slot, ChunkReport& report) const noexcept {
+  try {
+    slot.ragged->seal(slot.fields);
+  } catch (...) {
+    report.samples = 0;
+    report.error = std::current_exception();
+    report.error_position = slot.index * options.batch_size;
+  }
 }
 
 // Before those that are not whole yet. The newest of these stays at the back, where chunks are claimed.

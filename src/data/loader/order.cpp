@@ -24,6 +24,11 @@ std::vector<double> chances(const Source& source, const DataOptions& options) {
     fail(ErrorCode::invalid_argument, "data: data.weights has {} values; wanted {}, one a class, or {}, one a sample",
          options.weights.size(), classes, size);
   }
+  if (const Schema schema = source.schema(); !schema.class_label()) {
+    fail(ErrorCode::invalid_argument,
+         "data: data.sampler is \"{}\", which draws by class, and the source has no labels, one int64 a sample: {}",
+         choice_name(options.sampler), schema.text());
+  }
   std::vector<double> of_class = options.weights;
   const auto class_of = [&](std::int64_t index) {
     const std::int64_t label = source.label(index);

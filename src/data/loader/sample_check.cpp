@@ -68,17 +68,25 @@ void check_limit(const Source& source, std::int64_t bytes, std::int64_t index, c
        source.sample_name(index), bytes, limits.bytes);
 }
 
-void check_sample(const Source& source, const Schema& schema, const Sample& sample, std::int64_t index,
+void check_sample(const Source& source, const SampleFields& fields, const Sample& sample, std::int64_t index,
                   const SampleLimits& limits, bool whole) {
-  const Payload &image = sample[0], &label = sample[1];
-  const bool is_image = image.kind == Payload::Kind::bytes && image.rank == (image.form == ImageForm::encoded ? 0 : 3);
-  if (!is_image) check_payload(source, schema[0], image, index, limits);
-  check_image(source, image, index, limits, whole);
-  const bool is_label =
-      label.kind == Payload::Kind::value && label.rank == 0 && label.value_bytes == sizeof(std::int64_t);
-  if (!is_label) check_payload(source, schema[1], label, index, limits);
-  if (sample.label() < 0 || sample.label() >= source.num_classes()) {
-    fail(ErrorCode::corrupt_data, "data: {}: label {}; wanted 0 to {}", source.sample_name(index), sample.label(),
+  if (fields.image) {
+    const Payload& image = sample[*fields.image];
+    const bool is_image =
+        image.kind == Payload::Kind::bytes && image.rank == (image.form == ImageForm::encoded ? 0 : 3);
+    if (!is_image) check_payload(source, fields.schema[*fields.image], image, index, limits);
+    check_image(source, image, index, limits, whole);
+  }
+  for (std::size_t i = 0; i < fields.schema.size(); ++i) {
+    const Payload& payload = sample[i];
+    const bool is_number = payload.kind == Payload::Kind::value && payload.rank == 0 &&
+                           payload.value_bytes == sizeof(std::int64_t) && i == fields.label;
+    if (!is_number && i != fields.image) check_payload(source, fields.schema[i], payload, index, limits);
+  }
+  if (!fields.label) return;
+  const auto label = sample[*fields.label].number<std::int64_t>();
+  if (label < 0 || label >= source.num_classes()) {
+    fail(ErrorCode::corrupt_data, "data: {}: label {}; wanted 0 to {}", source.sample_name(index), label,
          source.num_classes() - 1);
   }
 }

@@ -39,15 +39,17 @@ TEST(StageTimes, OfOneFiveAndTwoMillisecondsAreTold) {
   const detail::Order order{*source, options, 1, true};
   detail::EntropyIndexCache index_cache{*source, IndexUse::none};
   const transform::PixelForm form{PixelType::f32, PixelLayout::nchw, &table};
+  const detail::BatchLayout layout{detail::SampleFields{source->schema()},
+                                   detail::ImagePlace{{3, 24, 24}, PixelType::f32, PixelLayout::nchw}, 1};
   const detail::Pass pass{{*source, form, options, 3, 24, 24, 1, 0, true, index_cache, stepping_clock},
                           OnCorrupt::fail,
                           detail::EpochOrder{order, 0},
                           order.repeats(),
                           detail::BatchSampler{order.positions(), options, LastBatch::keep, 0},
-                          source->schema()};
-  const auto slots = std::make_shared<detail::SlotPool>(
-      detail::BatchShape{1, 3, 24, 24, PixelType::f32, PixelLayout::nchw}, 1, std::int64_t{1} << 24);
-  detail::Workspace workspace{pass.schema.size()};
+                          layout,
+                          nullptr};
+  const auto slots = std::make_shared<detail::SlotPool>(layout, 1, std::int64_t{1} << 24);
+  detail::Workspace workspace{layout.fields.schema.size()};
   LoaderStatistics statistics;
   for (std::int64_t i = 0; i < kSamples; ++i) {
     auto slot = slots->take(0, i, 1);

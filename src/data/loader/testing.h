@@ -27,6 +27,9 @@ inline std::uint64_t digest(const Batch& batch) {
   for (const BatchField& field : batch.fields()) {
     stream.update(field.bytes);
     stream.update(std::as_bytes(std::span{field.shape}));
+    stream.update(std::as_bytes(field.offsets));  // These are of no field of images and labels.
+    stream.update(std::as_bytes(field.sides));
+    stream.update(std::as_bytes(field.present));
   }
   stream.update(std::as_bytes(batch.sample_indices()));
   const std::int64_t place[] = {batch.size(), batch.epoch(), batch.index()};

@@ -126,22 +126,23 @@ class HeldSamples {
   HeldSamples(const Source& source, const SampleLimits& limits, std::uint64_t seed, std::int64_t bytes_max,
               ImageMaker& maker, BatchRows& rows) {
     const Permutation order{source.size(), seed, 0};
-    const Schema schema = source.schema();
+    const detail::SampleFields fields{source.schema()};
     const std::int64_t wanted = std::min(kSamplesMax, source.size());
     double reading_s = 0, making_s = 0;
     std::int64_t bytes = 0;
     for (std::int64_t i = 0; i < wanted && reading_s < kReadingMax_s && making_s < kOnce_s; ++i) {
       if (!all_.empty() && bytes >= bytes_max) break;
-      Held held{.index = order(i)};
+      Held held{.index = order(i), .sample = Sample{fields.schema.size()}, .image = *fields.image};
       std::int64_t begin_ns = monotonic_ns();
-      const bool is_read = succeeds([&] { read(source, schema, limits, held); });
+      const bool is_read = succeeds([&] { read(source, fields, limits, held); });
       reading_s += seconds_since(begin_ns);
       if (!is_read) continue;
       begin_ns = monotonic_ns();
-      const bool is_made = succeeds([&] { maker.make(held.sample.image(), 1, held.index, held.index, rows.next()); });
+      const bool is_made =
+          succeeds([&] { maker.make(held.sample[held.image], 1, held.index, held.index, rows.next()); });
       making_s += seconds_since(begin_ns);
       if (!is_made) continue;
-      bytes += std::ssize(held.sample.image().bytes);
+      bytes += std::ssize(held.sample[held.image].bytes);
       all_.push_back(std::move(held));
     }
   }
@@ -151,26 +152,27 @@ class HeldSamples {
   // Leaves out those that cannot be made.
   void make_each(ImageMaker& maker, BatchRows& rows) {
     std::erase_if(all_, [&](const Held& held) {
-      return !succeeds([&] { maker.make(held.sample.image(), 1, held.index, held.index, rows.next()); });
+      return !succeeds([&] { maker.make(held.sample[held.image], 1, held.index, held.index, rows.next()); });
     });
   }
 
  private:
   struct Held {
     std::int64_t index;
-    Sample sample{};  // Its memory stays where it is when this moves.
+    Sample sample;  // Its memory stays where it is when this moves.
+    std::size_t image;
   };
 
-  static void read(const Source& source, const Schema& schema, const SampleLimits& limits, Held& held) {
+  static void read(const Source& source, const detail::SampleFields& fields, const SampleLimits& limits, Held& held) {
     detail::check_limit(source, source.sample_bytes(held.index), held.index, limits);
-    const auto outline = source.outline(held.index);
+    const auto outline = fields.are_image_and_labels ? source.outline(held.index) : std::nullopt;
     if (outline) {
       held.sample.image() = *outline;
       held.sample.set_label(source.label(held.index));
     } else {
       source.read(held.index, held.sample);
     }
-    detail::check_sample(source, schema, held.sample, held.index, limits, /*whole=*/!outline);
+    detail::check_sample(source, fields, held.sample, held.index, limits, /*whole=*/!outline);
   }
 
   template <class Step>
@@ -224,6 +226,7 @@ std::vector<TransformCost> detail::costs_of_transforms(const DataOptions& option
 }
 
 std::vector<TransformCost> Loader::Impl::transform_costs() const {
+  if (!fields.image) return {};
   detail::EntropyIndexCache index_cache{*source, options.index == IndexUse::none ? IndexUse::none : IndexUse::use};
   detail::ImageWorkspace workspace;
   std::optional<HeldSamples> samples;  // Read only where there is something to leave out,

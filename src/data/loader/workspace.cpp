@@ -8,7 +8,7 @@ Workspace::Workspace(std::size_t fields) {
 }
 
 std::int64_t Workspace::bytes() const noexcept {
-  std::int64_t total = images.bytes();
+  std::int64_t total = images.bytes() + static_cast<std::int64_t>(rest.capacity());
   for (const Sample& sample : samples) total += sample.bytes();
   return total;
 }
@@ -19,6 +19,7 @@ void Workspace::trim() {
 
 void Workspace::clear() {
   for (Sample& sample : samples) sample.release();
+  rest = std::vector<std::uint8_t>();  // "= {}" would keep the memory.
   images.clear();
 }
 

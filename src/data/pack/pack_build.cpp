@@ -7,6 +7,7 @@
 #include <atomic>
 #include <cstring>
 #include <exception>
+#include <limits>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -47,14 +48,20 @@ std::string key_of(Split split, std::string_view name) {
   return static_cast<char>('0' + static_cast<int>(split)) + std::string(name);
 }
 
+SplitSources opened(const std::string& uri) {
+  SplitSources sources;
+  for (const Choice<Split>& split : choices(Split{})) {
+    auto source = split.value == Split::train ? open_source(uri, split.value) : find_source(uri, split.value);
+    if (source != nullptr) sources.push_back({split.value, std::move(source)});
+  }
+  return sources;
+}
+
 // The splits that the source has, and what they have in common.
 struct Data {
-  explicit Data(const PackPlan& plan) {
+  Data(const PackPlan& plan, SplitSources sources) : splits(std::move(sources)) {
     const std::string& uri = plan.source;
-    for (const Choice<Split>& split : choices(Split{})) {
-      auto source = split.value == Split::train ? open_source(uri, split.value) : find_source(uri, split.value);
-      if (source != nullptr) splits.push_back({split.value, std::move(source)});
-    }
+    take_fields(plan);
     Xxh3Stream stream;
     for (const auto& [split, source] : splits) {
       // What an earlier version began, which packed val as test, is other data.
@@ -72,11 +79,37 @@ struct Data {
     }
     fingerprint = stream.digest();
     std::size_t count = classes.size();
-    for (const auto& [split, source] : splits) count = std::max(count, static_cast<std::size_t>(source->num_classes()));
+    for (const auto& [split, source] : splits) {
+      const std::int64_t told = source->num_classes();
+      if (told != std::numeric_limits<std::int64_t>::max()) {
+        count = std::max(count, static_cast<std::size_t>(told));
+      } else if (schema.empty()) {
+        fail(ErrorCode::invalid_argument,
+             "data: {} does not tell its classes, and a pack of images and labels has them", uri);
+      }
+    }
     classes.resize(count);  // Without names where they have numbers only.
   }
 
-  std::vector<std::pair<Split, std::unique_ptr<Source>>> splits;
+  // Other than images and labels.
+  void take_fields(const PackPlan& plan) {
+    const Schema first = splits.front().second->schema();
+    for (const auto& [split, source] : splits) {
+      if (source->schema() == first || (first.is_image_and_labels() && source->schema().is_image_and_labels()))
+        continue;
+      fail(ErrorCode::invalid_argument, "data: {} has {} in one split and {} in another", plan.source, first.text(),
+           source->schema().text());
+    }
+    if (first.is_image_and_labels()) return;
+    if (plan.form != PackForm::stored) {
+      fail(ErrorCode::unsupported, "data: {} has {}; --form {} takes images and labels, wanted stored", plan.source,
+           first.text(), choice_name(plan.form));
+    }
+    schema = first;
+  }
+
+  SplitSources splits;
+  Schema schema;  // Empty: of images and labels.
   std::vector<std::string> classes;
   std::uint64_t fingerprint = 0;
 };
@@ -101,7 +134,7 @@ std::string side_words(std::int64_t short_side) {
 
 class Packing {
  public:
-  explicit Packing(const PackPlan& plan) : plan_(plan), data_(plan) {}
+  Packing(const PackPlan& plan, SplitSources sources) : plan_(plan), data_(plan, std::move(sources)) {}
 
   std::optional<PackSummary> run(const PackProgress& go_on);
 
@@ -161,6 +194,10 @@ void Packing::find_whole_shards() {
       fail(ErrorCode::invalid_argument, "data: {} has other {} than {}{}", printable_name(file.path().native()),
            same_data ? "classes" : "data", plan_.source, same_data ? "" : "; --append adds to it");
     }
+    if (file.schema() != data_.schema) {
+      fail(ErrorCode::invalid_argument, "data: {} has other fields than {}", printable_name(file.path().native()),
+           plan_.source);
+    }
     check_form(file);
     for (std::size_t i = 0; i < file.rows().size(); ++i)
       there_.insert(key_of(Split{file.rows()[i].split}, file.name(i)));
@@ -172,7 +209,7 @@ void Packing::open_writer() {
   const auto mode = plan_.append ? PackFileWriter::Mode::append : PackFileWriter::Mode::fresh;
   std::error_code ignored;  // What cannot be examined the writer tells.
   if (plan_.append && std::filesystem::exists(shard(shard_), ignored)) check_form(PackFile{shard(shard_)});
-  writer_.emplace(shard(shard_), data_.fingerprint, data_.classes, mode);
+  writer_.emplace(shard(shard_), data_.fingerprint, data_.classes, mode, data_.schema);
   if (!writer_->rows().empty()) check_form(shard(shard_), writer_->rows()[0], writer_->read_index(0));
   for (std::size_t i = 0; i < writer_->rows().size(); ++i) {
     there_.insert(key_of(Split{writer_->rows()[i].split}, writer_->name(i)));
@@ -225,8 +262,13 @@ void Packing::prepare_block(std::span<const Wanted> block) {
   const auto work = [&] {
     try {
       detail::ImagePacker packer{plan_.form, plan_.short_side};
+      const detail::FieldsPacker fields{data_.schema};
       for (std::size_t i = next++; i < block.size(); i = next++) {
-        packer.make(*block[i].source, block[i].index, prepared_[i]);
+        if (data_.schema.empty()) {
+          packer.make(*block[i].source, block[i].index, prepared_[i]);
+        } else {
+          fields.make(*block[i].source, block[i].index, prepared_[i]);
+        }
         prepared_[i].name = name_of(*block[i].source, block[i].index);
         prepared_[i].row.split = static_cast<std::uint8_t>(block[i].split);
       }
@@ -261,7 +303,12 @@ void Packing::write_block(std::span<const Wanted> block) {
 }  // namespace
 
 std::optional<PackSummary> write_pack(const PackPlan& plan, const PackProgress& go_on) {
-  return Packing{plan}.run(go_on);
+  return Packing{plan, opened(plan.source)}.run(go_on);
+}
+
+std::optional<PackSummary> write_pack(const PackPlan& plan, SplitSources sources, const PackProgress& go_on) {
+  if (sources.empty()) fail(ErrorCode::invalid_argument, "data: nothing to pack");
+  return Packing{plan, std::move(sources)}.run(go_on);
 }
 
 std::optional<PackCheck> verify_pack(const Path& path, const PackProgress& go_on) {

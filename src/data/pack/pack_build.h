@@ -1,11 +1,16 @@
 // Packs of a data set: written, verified, and taken apart again, for `headrace pack`.
 #pragma once
 
+#include <headrace/source.h>
+
 #include <cstdint>
 #include <filesystem>
 #include <functional>
+#include <memory>
 #include <optional>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "data/pack/pack_options.h"
 
@@ -36,6 +41,11 @@ using PackProgress = std::function<bool(std::int64_t done, std::int64_t samples)
 // A killed or failed call leaves OUT.partial, with which the same call goes on. Errors as open_source's and
 // PackFileWriter's, and a sample that cannot be read, by name: nothing is left out silently.
 std::optional<PackSummary> write_pack(const PackPlan& plan, const PackProgress& go_on);
+// The same of sources that are open, one a split at most; plan.source is what messages call them. Of other fields than
+// images and labels the form must be stored. Error{invalid_argument}: they have different fields, or labels whose
+// classes they do not tell.
+using SplitSources = std::vector<std::pair<Split, std::shared_ptr<const Source>>>;
+std::optional<PackSummary> write_pack(const PackPlan& plan, SplitSources sources, const PackProgress& go_on);
 
 struct PackCheck {
   std::int64_t samples = 0;

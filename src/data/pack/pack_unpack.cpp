@@ -66,6 +66,10 @@ class Unpacking {
     for (const Choice<Split>& split : choices(Split{})) {
       auto source = split.value == Split::train ? open_source(pack_, split.value) : find_source(pack_, split.value);
       if (source == nullptr) continue;
+      if (const Schema schema = source->schema(); !schema.is_image_and_labels()) {
+        fail(ErrorCode::unsupported, "data: {} has samples of {}; only images and labels are unpacked", pack_,
+             schema.text());
+      }
       total_ += source->size();
       sources_.emplace_back(split.value, std::move(source));
     }

@@ -1,6 +1,8 @@
 #include "data/pack/detail/packed_image.h"
 
 #include <algorithm>
+#include <limits>
+#include <utility>
 
 #include "core/base/fail.h"
 #include "core/base/scratch.h"
@@ -33,6 +35,10 @@ void ImagePacker::make(const Source& source, std::int64_t number, PackedImage& p
   row.label = static_cast<std::uint32_t>(packed.sample.label());
   row.channels = static_cast<std::uint8_t>(source.channels());
   row.form = row_form(form_, image.form);
+  if (form_ == PackForm::stored && image.form == ImageForm::pixels && source.height() == 0) {
+    fail(ErrorCode::unsupported, "data: {}: pixels of a size of their own do not go into a pack as they are",
+         source.sample_name(number));
+  }
   if (form_ == PackForm::stored) {
     row.height = static_cast<std::uint32_t>(image.height());
     row.width = static_cast<std::uint32_t>(image.width());
@@ -80,6 +86,31 @@ ImagePacker::Pixels ImagePacker::resize(const Pixels& pixels, int channels) {
   const auto out = scratch_of(resized_, pixel_bytes(vertical.resized, horizontal.resized, channels));
   resizer_.resize(pixels.values, vertical, horizontal, channels, out);
   return {vertical.resized, horizontal.resized, out};
+}
+
+void FieldsPacker::make(const Source& source, std::int64_t number, PackedImage& packed) const {
+  if (packed.sample.size() != schema_.size()) packed.sample = Sample{schema_.size()};
+  packed.sample.clear();
+  source.read(number, packed.sample);
+  for (std::size_t i = 0; i < schema_.size(); ++i) {
+    const auto fault = payload_fault(schema_[i], packed.sample[i], {});
+    if (fault) refuse_sample(*fault, source.sample_name(number));
+  }
+  const auto payloads = std::as_const(packed.sample).payloads();
+  const auto bytes = scratch_of(packed.fields, format_.size(payloads));
+  format_.write(payloads, std::as_writable_bytes(bytes));
+  packed.row = {};
+  packed.row.form = kPackFields;
+  if (const auto label = schema_.class_label()) {
+    const auto number_of_class = packed.sample[*label].number<std::int64_t>();
+    if (number_of_class < 0 || number_of_class > std::numeric_limits<std::uint32_t>::max()) {
+      fail(ErrorCode::unsupported, "data: {}: label {}; a pack takes 0 to 4,294,967,295", source.sample_name(number),
+           number_of_class);
+    }
+    packed.row.label = static_cast<std::uint32_t>(number_of_class);
+  }
+  packed.bytes = bytes;
+  packed.index = {};
 }
 
 }  // namespace headrace::detail

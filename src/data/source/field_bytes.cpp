@@ -154,16 +154,29 @@ void FieldBytes::write(std::span<const Payload> payloads, std::span<std::byte> o
 
 std::optional<FieldFault> FieldBytes::read(std::span<const std::byte> bytes, const SampleLimits& limits,
                                            std::span<Payload> payloads) const {
+  return locate(bytes, &limits, payloads);
+}
+
+std::optional<FieldFault> FieldBytes::locate(std::span<const std::byte> bytes, std::span<Payload> payloads) const {
+  return locate(bytes, nullptr, payloads);
+}
+
+std::optional<FieldFault> FieldBytes::locate(std::span<const std::byte> bytes, const SampleLimits* limits,
+                                             std::span<Payload> payloads) const {
   HEADRACE_CHECK(payloads.size() == schema_.size(), "{} payloads of {} fields", payloads.size(), schema_.size());
-  auto fault = read_checked(bytes, limits, payloads);
-  for (std::size_t i = 0; fault && i < payloads.size(); ++i) {
-    if (i != except_) payloads[i] = {};
-  }
+  auto fault = locate_each(bytes, limits, payloads);
+  if (fault) clear(payloads);
   return fault;
 }
 
-std::optional<FieldFault> FieldBytes::read_checked(std::span<const std::byte> bytes, const SampleLimits& limits,
-                                                   std::span<Payload> payloads) const {
+void FieldBytes::clear(std::span<Payload> payloads) const {
+  for (std::size_t i = 0; i < payloads.size(); ++i) {
+    if (i != except_) payloads[i] = {};
+  }
+}
+
+std::optional<FieldFault> FieldBytes::locate_each(std::span<const std::byte> bytes, const SampleLimits* limits,
+                                                  std::span<Payload> payloads) const {
   if (bytes.size() < heads_bytes()) {
     return FieldFault{ErrorCode::corrupt_data, fmt::format("{} bytes of fields; the heads of {} alone have {}",
                                                            bytes.size(), schema_.size(), heads_bytes())};
@@ -185,7 +198,8 @@ std::optional<FieldFault> FieldBytes::read_checked(std::span<const std::byte> by
       }
     }
     payloads[i] = payload_of(head, field, bytes);
-    if (auto fault = payload_fault(field, payloads[i], limits)) return fault;
+    if (limits == nullptr) continue;
+    if (auto fault = payload_fault(field, payloads[i], *limits)) return fault;
   }
   if (end != bytes.size()) {
     return FieldFault{ErrorCode::corrupt_data,

@@ -47,11 +47,18 @@ class FieldBytes {
   // anywhere in memory, but nobody may write there: bytes that are shared with another process are copied first.
   [[nodiscard]] std::optional<FieldFault> read(std::span<const std::byte> bytes, const SampleLimits& limits,
                                                std::span<Payload> payloads) const;
+  // The same without payload_fault(), for whoever gives the payloads on to one that asks it: places, sizes and types
+  // are sound, shapes and values may be any.
+  [[nodiscard]] std::optional<FieldFault> locate(std::span<const std::byte> bytes, std::span<Payload> payloads) const;
 
  private:
   std::size_t heads_bytes() const;
-  std::optional<FieldFault> read_checked(std::span<const std::byte> bytes, const SampleLimits& limits,
-                                         std::span<Payload> payloads) const;
+  // `limits`: null, payload_fault() is not asked.
+  std::optional<FieldFault> locate(std::span<const std::byte> bytes, const SampleLimits* limits,
+                                   std::span<Payload> payloads) const;
+  std::optional<FieldFault> locate_each(std::span<const std::byte> bytes, const SampleLimits* limits,
+                                        std::span<Payload> payloads) const;
+  void clear(std::span<Payload> payloads) const;
 
   Schema schema_;
   std::optional<std::size_t> except_;

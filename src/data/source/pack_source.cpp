@@ -1,11 +1,13 @@
 
 #include <algorithm>
+#include <limits>
 #include <optional>
 #include <string_view>
 #include <utility>
 
 #include "core/base/fail.h"
 #include "data/source/detail/image_files.h"
+#include "data/source/field_bytes.h"
 #include "data/source/pack_shards.h"
 #include "data/source/sources.h"
 #include "data/store/file_name.h"
@@ -24,10 +26,14 @@ class PackSource final : public Source {
   PackSource(const Path& path, Split split, const FileCalls& calls);
 
   std::int64_t size() const override { return std::ssize(places_); }
-  std::int64_t num_classes() const override { return std::ssize(shards_.front().classes()); }
+  std::int64_t num_classes() const override {
+    const std::int64_t classes = std::ssize(shards_.front().classes());
+    return fields_ && classes == 0 ? std::numeric_limits<std::int64_t>::max() : classes;
+  }
   int height() const override { return height_; }
   int width() const override { return width_; }
   int channels() const override { return channels_; }
+  Schema schema() const override { return fields_ ? shards_.front().schema() : Source::schema(); }
   void read(std::int64_t index, Sample& sample) const override;
   std::optional<Payload> outline(std::int64_t index) const override;
   std::optional<ImageSize> image_size(std::int64_t index, std::vector<std::uint8_t>& buffer) const override;
@@ -62,7 +68,8 @@ class PackSource final : public Source {
     std::uint32_t shard, row;
   };
 
-  static bool is_sound(const PackRow& row);
+  bool is_sound(const PackRow& row) const;
+  void take_fields();
   void take_shape(const PackRow& row, const Path& path);
   void check_index(std::int64_t index) const;
   const Place& at(std::int64_t index) const { return places_[static_cast<std::size_t>(index)]; }
@@ -72,11 +79,13 @@ class PackSource final : public Source {
   std::vector<Place> places_;
   int height_ = 0, width_ = 0, channels_ = 0;  // 0 x 0: each image has a size of its own.
   std::uint8_t form_ = 0;
+  std::optional<FieldBytes> fields_;  // None: images and labels.
   std::uint64_t fingerprint_ = 0;
 };
 
 PackSource::PackSource(const Path& path, Split split, const FileCalls& calls) {
   for (const Path& shard : pack_shards(path)) shards_.emplace_back(shard, calls);
+  take_fields();
   std::string names;
   std::vector<std::int64_t> sizes;
   for (std::uint32_t shard = 0; shard < shards_.size(); ++shard) {
@@ -94,10 +103,29 @@ PackSource::PackSource(const Path& path, Split split, const FileCalls& calls) {
       sizes.push_back(row.size);
     }
   }
+  if (fields_) names += shards_.front().schema().text();
   fingerprint_ = detail::fingerprint_of(names, sizes);
 }
 
-bool PackSource::is_sound(const PackRow& row) {
+void PackSource::take_fields() {
+  const Schema& schema = shards_.front().schema();
+  for (const PackFile& file : shards_) {
+    if (file.schema() == schema) continue;
+    fail(ErrorCode::corrupt_data, "data: {} and {} have different fields", printable_name(file.path().native()),
+         printable_name(shards_.front().path().native()));
+  }
+  if (schema.empty()) return;
+  fields_.emplace(schema);
+  const auto image = schema.image();
+  if (!image) return;
+  const auto side = [&](std::size_t axis) {
+    return static_cast<int>(std::max<std::int64_t>(schema[*image].shape[axis], 0));  // Ragged: 0.
+  };
+  height_ = side(0), width_ = side(1), channels_ = side(2);
+}
+
+bool PackSource::is_sound(const PackRow& row) const {
+  if (fields_) return row.form == kPackFields && row.height == 0 && row.width == 0 && row.channels == 0;
   const std::uint64_t pixels = std::uint64_t{row.height} * row.width;
   if (row.form == static_cast<std::uint8_t>(ImageForm::encoded)) {
     return row.height == 0 && row.width == 0 && (row.channels == 1 || row.channels == 3);
@@ -112,18 +140,20 @@ bool PackSource::is_sound(const PackRow& row) {
 // The first sample's is that of all; only images in blocks may differ in their sides, and then the source has none.
 void PackSource::take_shape(const PackRow& row, const Path& path) {
   const std::string name = printable_name(path.native());
-  if (row.label >= shards_.front().classes().size()) {
+  if (row.label >= shards_.front().classes().size() && !fields_) {
     fail(ErrorCode::corrupt_data, "data: {} has a label {}; wanted 0 to {}", name, row.label,
          std::ssize(shards_.front().classes()) - 1);
   }
   const bool sound = is_sound(row), first = places_.empty();
   const bool one_size = first || (height_ == static_cast<int>(row.height) && width_ == static_cast<int>(row.width));
-  const bool alike = first || (form_ == row.form && channels_ == row.channels && (one_size || has_blocks(row)));
+  const bool alike =
+      fields_ || first || (form_ == row.form && channels_ == row.channels && (one_size || has_blocks(row)));
   if (!sound || !alike) {
     fail(ErrorCode::corrupt_data, "data: {} has a sample of {} bytes as {} x {} x {} of form {}{}", name, row.size,
          row.height, row.width, row.channels, row.form, sound ? ", and others before it" : "");
   }
   form_ = row.form;
+  if (fields_) return;
   height_ = one_size ? static_cast<int>(row.height) : 0;
   width_ = one_size ? static_cast<int>(row.width) : 0;
   channels_ = row.channels;
@@ -138,6 +168,13 @@ void PackSource::check_index(std::int64_t index) const {
 void PackSource::read(std::int64_t index, Sample& sample) const {
   std::vector<std::uint8_t>& buffer = sample.buffer(0);
   check_index(index);
+  if (fields_) {
+    const Place& place = at(index);
+    const PackedBytes whole = shards_[place.shard].read(place.row, buffer);
+    const auto fault = fields_->locate(std::as_bytes(whole.bytes), sample.payloads());
+    if (fault) refuse_sample(*fault, sample_name(index));
+    return;
+  }
   sample.set_label(label(index));
   if (const PackRow& told = row(index); has_blocks(told)) {
     const auto height = static_cast<int>(told.height);
@@ -157,6 +194,7 @@ std::optional<Payload> PackSource::outline(std::int64_t index) const {
 
 std::optional<ImageSize> PackSource::image_size(std::int64_t index, std::vector<std::uint8_t>& buffer) const {
   check_index(index);
+  if (fields_) return std::nullopt;
   const PackRow& told = row(index);
   if (form_ != static_cast<std::uint8_t>(ImageForm::encoded)) {
     return ImageSize{static_cast<int>(told.height), static_cast<int>(told.width)};

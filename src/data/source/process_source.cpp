@@ -17,6 +17,7 @@
 #include "core/exec/child_process.h"
 #include "core/exec/control_channel.h"
 #include "core/exec/shared_memory.h"
+#include "data/source/field_bytes.h"
 #include "data/source/source_facts.h"
 #include "data/source/worker_protocol.h"
 
@@ -90,17 +91,12 @@ std::string text_in(const Worker& worker, std::int64_t size) {
 
 // What is wrong with an answer to read(index), or nothing.
 std::string nonsense_in(const ControlMessage& answer, std::int64_t index, const Worker& worker) {
-  const auto& [asked, bytes, form, height, width, channels, label] = answer.numbers;
+  const std::int64_t asked = answer.numbers[0], bytes = answer.numbers[1];
   if (asked != index) return fmt::format("an answer about sample {}", asked);
   if (answer.kind == worker::failed) return "";
   if (answer.kind != worker::sample) return fmt::format("a message of kind {}", answer.kind);
   if (bytes < 0 || bytes > std::ssize(worker.slot.bytes())) {
-    return fmt::format("an image of {} bytes; its slot has {}", bytes, worker.slot.bytes().size());
-  }
-  constexpr std::int64_t kSideMax = 1 << 24;
-  const bool sides_fit = std::min({height, width, channels}) >= 0 && std::max({height, width, channels}) <= kSideMax;
-  if (!sides_fit || form < 0 || form > 1) {
-    return fmt::format("an image of form {}, {} x {} x {}", form, height, width, channels);
+    return fmt::format("a sample of {} bytes; its slot has {}", bytes, worker.slot.bytes().size());
   }
   return "";
 }
@@ -134,10 +130,12 @@ class ProcessSource::Pool {
   Worker* replace(const Worker* lost);
   void wait_for_first(const Worker& worker) const;
   SourceFacts greet(Worker& worker) const;
+  Schema schema_told(const Worker& worker, std::span<const std::byte> bytes) const;
   void make_ready(Worker& worker) const;
   std::string receive(Worker& worker, ControlMessage& answer) const;
   std::string ask(Worker& worker, std::int64_t index, ControlMessage& answer) const;
-  void fill(Sample& sample, const ControlMessage& answer, const Worker& worker);
+  std::string take_fields(const Worker& worker, const ControlMessage& answer, Sample& sample) const;
+  void accept(const Worker& worker, const ControlMessage& answer, const Sample& sample);
   void note_death(const std::string& death, std::int64_t index);
   std::int64_t interrupts() const;
   void check_not_interrupted(std::int64_t interrupts_before, std::int64_t index) const;
@@ -147,7 +145,8 @@ class ProcessSource::Pool {
   const ProcessSourceOptions options_;
   const SharedMemory payload_;
   SourceFacts facts_;                  // Constant once built.
-  std::optional<KnownLabels> labels_;  // The same.
+  std::optional<KnownLabels> labels_;  // The same,
+  std::optional<FieldBytes> format_;   // likewise.
   mutable std::mutex mutex_;           // Guards everything below.
   std::condition_variable free_;       // A worker is idle, or another one may be started.
   std::int64_t wanted_;
@@ -192,6 +191,7 @@ ProcessSource::Pool::Pool(ProcessSourceOptions options, std::span<const std::byt
   facts_ = greet(*idle_.front());
   idle_.front()->ready = true;
   labels_.emplace(facts_);
+  format_.emplace(facts_.schema);
   std::reverse(idle_.begin(), idle_.end());  // The one that is ready is taken first.
 }
 
@@ -413,39 +413,53 @@ SourceFacts ProcessSource::Pool::greet(Worker& worker) const {
     fail(ErrorCode::invalid_argument, "data: {}: {} cannot read from it: {}", options_.name, worker.name(),
          text_in(worker, message.numbers[1]));
   }
-  const auto& [format, size, classes, height, width, channels, labels] = message.numbers;
+  const auto& [format, size, classes, schema, labels, zero, more_zero] = message.numbers;
   if (message.kind != worker::ready || format != worker::kFormat) {
-    fail(ErrorCode::internal, "data: {}: {} speaks another protocol: kind {}, format {}; wanted {} and {}",
-         options_.name, worker.name(), message.kind, format, static_cast<std::uint32_t>(worker::ready),
-         worker::kFormat);
+    fail(ErrorCode::internal,
+         "data: {}: {} speaks format {} of the protocol, in a message of kind {}; wanted {} and {}", options_.name,
+         worker.name(), format, message.kind, worker::kFormat, static_cast<std::uint32_t>(worker::ready));
   }
-  const auto side = [](std::int64_t value) { return std::clamp<std::int64_t>(value, -1, 1 << 30); };
+  constexpr auto kLabelBytes = static_cast<std::int64_t>(sizeof(std::int64_t));
+  const std::int64_t room = std::ssize(worker.slot.bytes());
+  const bool schema_fits = schema >= 0 && schema <= std::min<std::int64_t>(room, kSchemaBytesMax);
+  if (!schema_fits || schema % kLabelBytes != 0 || labels < 0 || labels > (room - schema) / kLabelBytes) {
+    fail(ErrorCode::internal, "data: {}: {} tells fields in {} bytes and {} labels", options_.name, worker.name(),
+         schema, labels);
+  }
+  static_assert(std::endian::native == std::endian::little, "labels lie in the slot as they do in memory");
+  // Copied first: the worker may write there while they are read.
+  const auto shared = worker.slot.front(schema + labels * kLabelBytes);
+  const std::vector<std::byte> told(shared.begin(), shared.end());
+  worker.slot.release_after(0);
+  const auto fields = std::span{told}.first(static_cast<std::size_t>(schema)),
+             rest = std::span{told}.subspan(fields.size());
   SourceFacts facts{.name = options_.name,
                     .size = size,
                     .classes = classes == worker::kUnknown ? SourceFacts::kUnknownClasses : classes,
-                    .schema = schema_of_images(options_.name, options_.sizes_vary ? 0 : side(height),
-                                               options_.sizes_vary ? 0 : side(width), side(channels)),
-                    .labels = {}};
-  constexpr auto kLabelBytes = static_cast<std::int64_t>(sizeof(std::int64_t));
-  if (labels < 0 || labels > std::ssize(worker.slot.bytes()) / kLabelBytes) {
-    fail(ErrorCode::internal, "data: {}: {} tells {} labels", options_.name, worker.name(), labels);
-  }
-  static_assert(std::endian::native == std::endian::little, "labels lie in the slot as they do in memory");
-  facts.labels.resize(static_cast<std::size_t>(labels));
-  const auto bytes = worker.slot.front(labels * kLabelBytes);
-  if (!bytes.empty()) std::memcpy(facts.labels.data(), bytes.data(), bytes.size());
-  worker.slot.release_after(0);
+                    .schema = schema_told(worker, fields),
+                    .labels = std::vector<std::int64_t>(static_cast<std::size_t>(labels))};
+  if (!rest.empty()) std::memcpy(facts.labels.data(), rest.data(), rest.size());
   check(facts);
   return facts;
+}
+
+Schema ProcessSource::Pool::schema_told(const Worker& worker, std::span<const std::byte> bytes) const {
+  try {
+    const Schema told = schema_of(bytes, worker.name());
+    return options_.sizes_vary ? with_any_sides(told) : told;
+  } catch (const Error& error) {  // Its code could be one that data.on_corrupt takes for the sample's.
+    fail(ErrorCode::internal, "data: {}: {}", options_.name, error.what());
+  }
 }
 
 void ProcessSource::Pool::make_ready(Worker& worker) const {
   if (worker.ready) return;
   const SourceFacts told = greet(worker);
   if (told != facts_) {
-    fail(ErrorCode::internal, "data: {}: {} tells {} samples, {} classes, {} labels; another one told {}, {} and {}",
-         options_.name, worker.name(), told.size, told.classes, told.labels.size(), facts_.size, facts_.classes,
-         facts_.labels.size());
+    fail(ErrorCode::internal,
+         "data: {}: {} tells {} samples, {} classes, {} labels and {}; another one told {}, {}, {} and {}",
+         options_.name, worker.name(), told.size, told.classes, told.labels.size(), told.schema.text(), facts_.size,
+         facts_.classes, facts_.labels.size(), facts_.schema.text());
   }
   worker.ready = true;
 }
@@ -470,9 +484,10 @@ void ProcessSource::Pool::read(std::int64_t index, Sample& sample) {
     make_ready(*worker);
     ControlMessage answer;
     std::string death = ask(*worker, index, answer);
+    if (death.empty()) death = take_fields(*worker, answer, sample);
     if (death.empty()) {
       worker.set_sound();
-      return fill(sample, answer, *worker);
+      return accept(*worker, answer, sample);
     }
     check_not_interrupted(interrupts_before, index);
     note_death(death, index);
@@ -485,24 +500,26 @@ void ProcessSource::Pool::read(std::int64_t index, Sample& sample) {
   }
 }
 
-void ProcessSource::Pool::fill(Sample& sample, const ControlMessage& answer, const Worker& worker) {
-  const auto& [index, size, form, height, width, channels, label] = answer.numbers;
-  if (answer.kind == worker::failed) {
-    fail(ErrorCode::corrupt_data, "data: {}: {}", sample_name_of(facts_, index), text_in(worker, answer.numbers[1]));
-  }
-  const auto bytes = worker.slot.front(size);
+// Empty when the fields are where the answer says; otherwise how the worker is lost. What they hold is judged by
+// whoever reads the sample.
+std::string ProcessSource::Pool::take_fields(const Worker& worker, const ControlMessage& answer, Sample& sample) const {
+  if (answer.kind == worker::failed) return "";
+  // Copied as a whole before it is looked at: the worker may write there meanwhile.
+  const auto bytes = worker.slot.front(answer.numbers[1]);
   std::vector<std::uint8_t>& buffer = sample.buffer(0);
   if (buffer.size() < bytes.size()) buffer.resize(bytes.size());
   if (!bytes.empty()) std::memcpy(buffer.data(), bytes.data(), bytes.size());
-  if (size > kSlotKept) worker.slot.release_after(kSlotKept);
-  labels_->note(facts_, index, label);
-  const auto copy = std::span{buffer}.first(bytes.size());
-  if (form == 0) {
-    sample.image().set_pixels(copy, height, width, channels);
-  } else {
-    sample.image().set_file(copy);
+  if (std::ssize(bytes) > kSlotKept) worker.slot.release_after(kSlotKept);
+  const auto fault = format_->locate(std::as_bytes(std::span{buffer}.first(bytes.size())), sample.payloads());
+  return fault ? fmt::format("{} sent {} and was killed", worker.name(), fault->text) : "";
+}
+
+void ProcessSource::Pool::accept(const Worker& worker, const ControlMessage& answer, const Sample& sample) {
+  const std::int64_t index = answer.numbers[0];
+  if (answer.kind == worker::failed) {
+    fail(ErrorCode::corrupt_data, "data: {}: {}", sample_name_of(facts_, index), text_in(worker, answer.numbers[1]));
   }
-  sample.set_label(label);
+  labels_->note(facts_, index, sample);
 }
 
 void ProcessSource::Pool::note_death(const std::string& death, std::int64_t index) {

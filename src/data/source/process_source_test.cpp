@@ -31,7 +31,7 @@ namespace {
 using testing::AllOf;
 using testing::HasSubstr;
 
-// A worker that speaks the protocol in 60 lines and does what its last argument says, on sample 5 where it says nothing
+// A worker that speaks the protocol in 90 lines and does what its last argument says, on sample 5 where it says nothing
 // else. Sample i is a 4 x 4 grey image of i's, with label i % 3.
 constexpr const char* kWorkerProgram = R"(
 import mmap, os, signal, socket, struct, sys, time
@@ -55,21 +55,55 @@ def once(name):  # Whether this is the first of all workers to come here.
     except FileExistsError:
         return False
 
+def schema(*fields):  # Each: name, type, encoding, shape.
+    entries = b""
+    for name, dtype, encoding, *shape in fields:
+        entries += struct.pack(f"<BBBBI{len(shape)}q", dtype, encoding, 0, len(shape), len(name), *shape)
+        entries += name.encode() + bytes(-len(name) % 8)
+    return struct.pack("<4sIII", b"HRFS", 1, len(fields), 16 + len(entries)) + entries
+
+def ready(fields, classes=3, labels=b"", format=2):
+    slot[:len(fields + labels)] = fields + labels
+    send(1, format, size, classes, len(fields), len(labels) // 8)
+
+def field(dtype, at=0, sides=(), size=0, kind=2, value=b""):
+    return struct.pack("<BBBBIqq6i8sq", kind, 0, len(sides), dtype, 0, at, size, *sides, *[0] * (6 - len(sides)), value, 0)
+
 size = 12
+images = ("image", 0, 1, 4, 4, 1), ("labels", 1, 0)
 if mode == "mute": time.sleep(1000)
 if mode == "exits at start": os._exit(4)
 if mode == "refuses": fail(-1, b"ImportError: no module named water"); time.sleep(1000)
-if mode == "other protocol": send(1, 2, size, 3, 4, 4, 1, 0)
+if mode == "other protocol": ready(schema(*images), format=1); time.sleep(1000)
+if mode == "no schema": ready(bytes(64)); time.sleep(1000)
+if mode == "much schema": send(1, 2, size, 3, 1 << 40, 0); time.sleep(1000)
+if mode == "two of one name": ready(schema(("x", 0, 0), ("x", 1, 0))); time.sleep(1000)
 if mode == "negative": size = -1
 if mode == "changing": size = 12 if once("told") else 11
-if mode == "labels":
-    slot[:8 * size] = struct.pack("<12q", *[i % 3 for i in range(size)])
-    send(1, 1, size, 3, 4, 4, 1, size)
-elif mode == "encoded": send(1, 1, size, -1, 0, 0, 3, 0)
-else: send(1, 1, size, 3, 4, 4, 1, 0)
+boxes = mode.startswith("boxes")
+if mode == "labels": ready(schema(*images), labels=struct.pack("<12q", *[i % 3 for i in range(size)]))
+elif mode == "encoded": ready(schema(("image", 0, 1, -1, -1, 3), ("labels", 1, 0)), classes=-1)
+elif boxes: ready(schema(("boxes", 2, 0, -1, 2), ("name", 0, 2, -1)), classes=-1)
+else: ready(schema(*images))
+
+def answer_boxes(index):  # As many as the index says, each with its number, and a name of as many letters.
+    count, dtype, at, letters = index, 2, 128, b"x" * index
+    if index == 5:
+        if mode == "boxes fall": at = 120
+        if mode == "boxes change": dtype = 4
+        if mode == "boxes overflow": count = 1 << 59
+        if mode == "boxes latin": letters = b"\xe9t\xe9 x"
+        if mode == "boxes flat": at = 130
+    values = struct.pack("<2f", index, index) * index
+    text_at = 128 + len(values)
+    whole = field(dtype, at, (min(count, 1 << 30), 2), count * 8) + field(0, text_at, (len(letters),), len(letters))
+    whole += values + letters + bytes(-len(letters) % 8)
+    slot[:len(whole)] = whole
+    send(3, index, len(whole))
 
 def answer(index):
-    bytes_, form, height, width, label = 16, 0, 4, 4, index % 3
+    if boxes: return answer_boxes(index)
+    bytes_, message, height, width, label = 16, 144, 4, 4, index % 3
     if index == 5:
         if mode == "dies": os.kill(os.getpid(), signal.SIGKILL)
         if mode == "dies once" and once("died"): os.kill(os.getpid(), signal.SIGKILL)
@@ -83,17 +117,20 @@ def answer(index):
         if mode == "other label": label = 0
         if mode == "shape": height = 5
         if mode == "bytes": bytes_ = 15
-        if mode == "too many bytes": bytes_ = 1 << 40
-        if mode == "negative bytes": bytes_ = -1
-        if mode == "other sample": return send(3, 6, 16, 0, 4, 4, 1, 0)
+        if mode == "too many bytes": message = 1 << 40
+        if mode == "negative bytes": message = -1
+        if mode == "few bytes": message = 100
+        if mode == "other sample": return send(3, 6, 144)
         if mode == "other kind": return send(77, 5)
         if mode == "short": return control.send(b"water")
+    pixels = bytes([index] * bytes_)
     if mode == "tells served":  # How many samples this process has answered.
         label = 0
-        slot[:16] = bytes([served] * 16)
-    elif mode == "tells payload": slot[:16] = payload[:16].ljust(16, b".")
-    else: slot[:16] = bytes([index] * 16)
-    send(3, index, bytes_, form, height, width, 1, label)
+        pixels = bytes([served] * 16)
+    elif mode == "tells payload": pixels = payload[:16].ljust(16, b".")
+    whole = field(0, 128, (height, width, 1), bytes_) + field(1, kind=1, value=struct.pack("<q", label))
+    slot[:144] = whole + pixels.ljust(16, b"\0")
+    send(3, index, message)
 
 while True:
     message = control.recv(65)
@@ -335,10 +372,48 @@ TEST_F(ProcessSourceTest, WhatTheWorkersCodeSaysIsTheSamplesError) {
 TEST_F(ProcessSourceTest, NonsenseIsNamedAndItsWorkerKilled) {
   EXPECT_THAT(error_on_five(ErrorCode::corrupt_data, "too many bytes"), HasSubstr("1099511627776 bytes"));
   EXPECT_THAT(error_on_five(ErrorCode::corrupt_data, "negative bytes"), HasSubstr("-1 bytes"));
+  EXPECT_THAT(error_on_five(ErrorCode::corrupt_data, "few bytes"), HasSubstr("100 bytes of fields"));
   EXPECT_THAT(error_on_five(ErrorCode::corrupt_data, "other sample"), HasSubstr("about sample 6"));
   EXPECT_THAT(error_on_five(ErrorCode::corrupt_data, "other kind"), HasSubstr("kind 77"));
   EXPECT_THAT(error_on_five(ErrorCode::corrupt_data, "short"), HasSubstr("no message"));
   EXPECT_THAT(error_on_five(ErrorCode::corrupt_data, "closes"), HasSubstr("closed its control socket"));
+}
+
+TEST_F(ProcessSourceTest, GivesEveryField) {
+  const auto source = open("boxes");
+  EXPECT_EQ(source->schema().text(), "boxes float32 (-1, 2); name uint8 (-1) text");
+  EXPECT_EQ(source->height(), 0);
+  for (const std::int64_t index : {0, 7, 11}) {
+    const Sample sample = read_sample(*source, index);
+    EXPECT_EQ(sample[0].sides[0], index);
+    EXPECT_EQ(std::ssize(sample[0].bytes), 8 * index);
+    EXPECT_EQ(std::ssize(sample[1].bytes), index);
+  }
+  const auto expected = all_batches(open("boxes", 1), 0);
+  EXPECT_EQ(expected.size(), 6U);
+  EXPECT_EQ(all_batches(open("boxes", 7), 7), expected);
+}
+
+TEST_F(ProcessSourceTest, AWorkerWhoseFieldsMakeNoSenseIsKilled) {
+  const auto error = [this](const std::string& mode) {
+    const std::shared_ptr<ProcessSource> source = open(mode);
+    Sample sample{2};
+    const std::string text = error_of(ErrorCode::corrupt_data, [&] { source->read(5, sample); });
+    EXPECT_EQ(source->statistics().died, 2) << mode;
+    source->read(6, sample);
+    EXPECT_EQ(sample[0].sides[0], 6) << "the next sample is read as if nothing had been";
+    return text;
+  };
+  EXPECT_THAT(error("boxes fall"), AllOf(HasSubstr("test[5]"), HasSubstr("field boxes: its bytes begin at 120")));
+  EXPECT_THAT(error("boxes flat"), HasSubstr("field boxes: its bytes begin at 130; wanted 128"));
+  EXPECT_THAT(error("boxes change"), HasSubstr("field boxes: float64 (5, 2); wanted float32 (-1, 2)"));
+  EXPECT_THAT(error("boxes overflow"), HasSubstr("field boxes: "));
+}
+
+TEST_F(ProcessSourceTest, WhatAFieldHoldsIsJudgedWhenItIsLoaded) {
+  Loader loader{open("boxes latin"), options_of(4, 2), 1, false};
+  EXPECT_THAT(error_of(ErrorCode::corrupt_data, [&] { digests(loader.epoch(0)); }),
+              HasSubstr("test[5]: field name: byte 0 of 5, 0xE9, is not UTF-8"));
 }
 
 TEST_F(ProcessSourceTest, SamplesThatAreNotWhatWasToldAreRefused) {
@@ -354,7 +429,11 @@ TEST_F(ProcessSourceTest, SamplesThatAreNotWhatWasToldAreRefused) {
 TEST_F(ProcessSourceTest, AWorkerThatDoesNotStartIsNamed) {
   EXPECT_THAT(error_at_start(ErrorCode::internal, "exits at start"), HasSubstr("ended with exit status 4 before"));
   EXPECT_THAT(error_at_start(ErrorCode::invalid_argument, "refuses"), HasSubstr("no module named water"));
-  EXPECT_THAT(error_at_start(ErrorCode::internal, "other protocol"), HasSubstr("format 2; wanted 1 and 1"));
+  EXPECT_THAT(error_at_start(ErrorCode::internal, "other protocol"),
+              HasSubstr("speaks format 1 of the protocol, in a message of kind 1; wanted 2 and 1"));
+  EXPECT_THAT(error_at_start(ErrorCode::internal, "no schema"), HasSubstr("no description of fields"));
+  EXPECT_THAT(error_at_start(ErrorCode::internal, "much schema"), HasSubstr("fields in 1099511627776 bytes"));
+  EXPECT_THAT(error_at_start(ErrorCode::internal, "two of one name"), HasSubstr("x"));
   EXPECT_THAT(error_at_start(ErrorCode::invalid_argument, "negative"), HasSubstr("-1 samples"));
   ProcessSourceOptions how = options("mute");
   how.timeout = std::chrono::milliseconds(500);

@@ -20,16 +20,16 @@ constexpr std::int64_t kSideMax = 1 << 24;
 }  // namespace
 
 int SourceFacts::side(std::size_t axis) const {
-  return static_cast<int>(std::max<std::int64_t>(schema[schema.image().value()].shape[axis], 0));  // Ragged: 0.
+  const auto image = schema.image();
+  return image ? static_cast<int>(std::max<std::int64_t>(schema[*image].shape[axis], 0)) : 0;  // Ragged: 0.
 }
 
-Schema schema_of_images(const std::string& name, std::int64_t height, std::int64_t width, std::int64_t channels) {
-  const bool sides_fit = std::min(height, width) >= 0 && std::max(height, width) <= kSideMax;
-  if (!sides_fit || (height == 0) != (width == 0)) {
-    refuse_facts(name, fmt::format("images of {} x {} pixels", height, width), "sides of 1 to 16,777,216");
-  }
-  if (channels != 1 && channels != 3) refuse_facts(name, fmt::format("{} channels", channels), "1 or 3");
-  return Schema::image_and_labels(static_cast<int>(height), static_cast<int>(width), static_cast<int>(channels));
+Schema with_any_sides(const Schema& schema) {
+  const auto image = schema.image();
+  if (!image) return schema;
+  std::vector<FieldSpec> fields(schema.fields().begin(), schema.fields().end());
+  fields[*image].shape[0] = fields[*image].shape[1] = kRagged;
+  return Schema{std::move(fields)};
 }
 
 void check(const SourceFacts& facts) {
@@ -39,8 +39,20 @@ void check(const SourceFacts& facts) {
   if (facts.size < 0 || facts.size > kSamplesMax) {
     refuse(fmt::format("{} samples", facts.size), "0 to 2,147,483,648");
   }
+  if (facts.schema.empty() && facts.size > 0) refuse("no fields", "at least one");
+  if (const auto image = facts.schema.image()) {
+    const Shape& shape = facts.schema[*image].shape;
+    if ((shape[0] == kRagged) != (shape[1] == kRagged) || std::max(shape[0], shape[1]) > kSideMax) {
+      refuse(fmt::format("images of {} x {} pixels", shape[0], shape[1]), "sides of 1 to 16,777,216, or -1 for any");
+    }
+    if (shape[2] != 1 && shape[2] != 3) refuse(fmt::format("{} channels", shape[2]), "1 or 3");
+  }
   if (facts.classes < 1) refuse(fmt::format("{} classes", facts.classes), "at least 1");
   if (facts.labels.empty()) return;
+  if (!facts.schema.class_label()) {
+    refuse(fmt::format("{} labels and no field for them: {}", facts.labels.size(), facts.schema.text()),
+           "labels int64 ()");
+  }
   if (std::ssize(facts.labels) != facts.size) {
     refuse(fmt::format("{} labels for {} samples", facts.labels.size(), facts.size), "one each");
   }
@@ -71,8 +83,9 @@ std::string sample_name_of(const SourceFacts& facts, std::int64_t index) {
   return fmt::format("{}[{}]", facts.name, index);
 }
 
-KnownLabels::KnownLabels(const SourceFacts& facts)
-    : labels_(new std::atomic<std::int64_t>[static_cast<std::size_t>(facts.size)]) {
+KnownLabels::KnownLabels(const SourceFacts& facts) : field_(facts.schema.class_label()) {
+  if (!field_) return;
+  labels_.reset(new std::atomic<std::int64_t>[static_cast<std::size_t>(facts.size)]);
   for (std::int64_t i = 0; i < facts.size; ++i) {
     const auto place = static_cast<std::size_t>(i);
     labels_[place].store(facts.labels.empty() ? -1 : facts.labels[place], std::memory_order_relaxed);
@@ -80,10 +93,13 @@ KnownLabels::KnownLabels(const SourceFacts& facts)
 }
 
 std::int64_t KnownLabels::at(std::int64_t index) const {
-  return labels_[static_cast<std::size_t>(index)].load(std::memory_order_relaxed);
+  return field_ ? labels_[static_cast<std::size_t>(index)].load(std::memory_order_relaxed) : -1;
 }
 
-void KnownLabels::note(const SourceFacts& facts, std::int64_t index, std::int64_t label) {
+// What is no number there is refused by whoever checks the sample.
+void KnownLabels::note(const SourceFacts& facts, std::int64_t index, const Sample& sample) {
+  if (!field_ || sample[*field_].kind != Payload::Kind::value) return;
+  const auto label = sample[*field_].number<std::int64_t>();
   if (facts.labels.empty()) {
     labels_[static_cast<std::size_t>(index)].store(label, std::memory_order_relaxed);
   } else if (at(index) != label) {

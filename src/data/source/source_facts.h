@@ -1,13 +1,14 @@
 // What a source of a user's own tells about itself before it is read.
 #pragma once
 
-#include <headrace/field.h>
+#include <headrace/sample.h>
 
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <limits>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -19,10 +20,10 @@ struct SourceFacts {
   std::string name;  // Of the source, for messages: "photos.Photos".
   std::int64_t size = 0;
   std::int64_t classes = kUnknownClasses;  // Unknown: any label from 0 on will do.
-  Schema schema;                           // Has an image.
-  std::vector<std::int64_t> labels;        // One a sample, or empty: then only reading tells.
+  Schema schema;
+  std::vector<std::int64_t> labels;  // One a sample, or empty: then only reading tells.
 
-  // As Source::height() to channels().
+  // As Source::height() to channels(); of a schema without an image 0.
   int height() const { return side(0); }
   int width() const { return side(1); }
   int channels() const { return side(2); }
@@ -32,25 +33,27 @@ struct SourceFacts {
   int side(std::size_t axis) const;
 };
 
-// Schema::image_and_labels() of what the source `name` says. Error{invalid_argument} for images that no source has: one
-// side only, 2 channels.
-Schema schema_of_images(const std::string& name, std::int64_t height, std::int64_t width, std::int64_t channels);
-// Error{invalid_argument} for other numbers that no source has: a negative size, labels outside the classes.
+// The schema in which images may have any sides, as they do where a transform makes them one size.
+Schema with_any_sides(const Schema& schema);
+// Error{invalid_argument} for what no source has: a negative size, no fields, images of 2 channels, labels outside the
+// classes or without a field for them.
 void check(const SourceFacts& facts);
 // Of images and labels the same in every version: states of loaders hold it.
 std::uint64_t fingerprint_of(const SourceFacts& facts);
 std::string sample_name_of(const SourceFacts& facts, std::int64_t index);  // "photos.Photos[137]"
 
-// The labels of a source: those it told, or those that reading has shown so far. 8 bytes a sample. Thread-safe.
+// The classes of a source's samples, where its schema has such a field: those it told, or those that reading has shown
+// so far. 8 bytes a sample. Thread-safe.
 class KnownLabels {
  public:
   explicit KnownLabels(const SourceFacts& facts);
-  // -1: not known yet.
+  // -1: not known yet, or there are none.
   std::int64_t at(std::int64_t index) const;
-  // That sample `index` was read with `label`. Error{corrupt_data} when the source told another one.
-  void note(const SourceFacts& facts, std::int64_t index, std::int64_t label);
+  // That `sample` is what reading `index` gave. Error{corrupt_data} when the source told another label.
+  void note(const SourceFacts& facts, std::int64_t index, const Sample& sample);
 
  private:
+  std::optional<std::size_t> field_;
   std::unique_ptr<std::atomic<std::int64_t>[]> labels_;
 };
 

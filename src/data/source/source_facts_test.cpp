@@ -43,17 +43,39 @@ TEST(SourceFacts, OtherFieldsAreOfTheFingerprint) {
   EXPECT_NE(fingerprint_of(facts_of(Schema{{image, labels, doubles}})), with_boxes);
 }
 
-TEST(SourceFacts, ImagesThatNoSourceHasAreRefused) {
+TEST(SourceFacts, WhatNoSourceHasIsRefused) {
   const auto refusal = [](std::int64_t height, std::int64_t width, std::int64_t channels) {
-    return error_of(ErrorCode::invalid_argument, [&] { schema_of_images("photos.Photos", height, width, channels); });
+    const FieldSpec image{.name = "image", .shape = {height, width, channels}, .encoding = Encoding::image};
+    return error_of(ErrorCode::invalid_argument, [&] {
+      check(facts_of(Schema{{image, {.name = "labels", .dtype = DType::i64}}}));
+    });
   };
-  EXPECT_EQ(refusal(-1, 5, 3), "data: photos.Photos has images of -1 x 5 pixels; wanted sides of 1 to 16,777,216");
-  EXPECT_THAT(refusal(0, 5, 3), HasSubstr("images of 0 x 5 pixels"));
-  EXPECT_THAT(refusal(5, std::int64_t{1} << 40, 3), HasSubstr("images of 5 x 1099511627776 pixels"));
+  EXPECT_EQ(refusal(-1, 5, 3),
+            "data: photos.Photos has images of -1 x 5 pixels; wanted sides of 1 to 16,777,216, or -1 for any");
+  EXPECT_THAT(refusal(5, kExtentMax, 3), HasSubstr("images of 5 x 2147483647 pixels"));
   EXPECT_EQ(refusal(5, 5, 2), "data: photos.Photos has 2 channels; wanted 1 or 3");
-  const SourceFacts facts = facts_of(schema_of_images("photos.Photos", 0, 0, 1));
+  const SourceFacts facts = facts_of(with_any_sides(Schema::image_and_labels(5, 4, 1)));
+  check(facts);
   EXPECT_EQ(facts.height() + facts.width(), 0);
   EXPECT_EQ(facts.channels(), 1);
+  const auto check_fields = [](Schema schema) {
+    return error_of(ErrorCode::invalid_argument, [&] { check(facts_of(std::move(schema))); });
+  };
+  EXPECT_THAT(check_fields(Schema{}), HasSubstr("photos.Photos has no fields"));
+  EXPECT_THAT(check_fields(Schema{{{.name = "labels", .dtype = DType::f32}}}),
+              HasSubstr("3 labels and no field for them: labels float32 ()"));
+}
+
+TEST(KnownLabels, OfASchemaWithoutClassesKnowNone) {
+  SourceFacts facts = facts_of(Schema{{{.name = "x", .dtype = DType::f32}}});
+  facts.labels.clear();
+  check(facts);
+  KnownLabels labels{facts};
+  Sample sample{1};
+  sample[0].set_number(2.0F);
+  labels.note(facts, 1, sample);
+  EXPECT_EQ(labels.at(1), -1);
+  EXPECT_EQ(facts.height() + facts.width() + facts.channels(), 0);
 }
 
 }  // namespace

@@ -44,21 +44,42 @@ class Opening {
     if (bytes_ < sizeof head + sizeof(PackTrailer)) damaged(fmt::format("has {} bytes, too few for a pack", bytes_));
     read(0, std::as_writable_bytes(std::span{&head, 1}));
     if (std::string_view(head.magic, sizeof head.magic) != kPackMagic) damaged("is not a pack");
-    if (head.format != kPackFormat) {
-      fail(ErrorCode::unsupported, "store: {} has format {}; wanted {}", name(), head.format, kPackFormat);
+    if (head.format != kPackFormat && head.format != kPackFieldsFormat) {
+      fail(ErrorCode::unsupported, "store: {} has format {}; wanted {} or {}", name(), head.format, kPackFormat,
+           kPackFieldsFormat);
     }
     if (head.check != check_of(head)) damaged("has a damaged head");
     return head;
   }
 
-  PackTrailer trailer() const {
+  // Of a head of format 2; none otherwise.
+  Schema fields(const PackHead& head) const {
+    if (head.format == kPackFormat) return {};
+    PackFieldsHead before{};
+    std::uint64_t check = 0, at = sizeof head;
+    read(at, std::as_writable_bytes(std::span{&before, 1}));
+    at += sizeof before;
+    const std::uint64_t wanted = at + before.bytes + sizeof check + sizeof(PackTrailer);
+    if (before.zero != 0 || before.bytes > kSchemaBytesMax || wanted > bytes_) {
+      damaged(fmt::format("tells its fields in {} bytes", before.bytes));
+    }
+    std::vector<std::byte> bytes(before.bytes);
+    read(at, bytes);
+    read(at + bytes.size(), std::as_writable_bytes(std::span{&check, 1}));
+    if (check != xxh3(bytes)) damaged("has damaged fields");
+    Schema schema = schema_of(bytes, fmt::format("store: {}", name()));
+    if (schema.empty()) damaged("has no fields");
+    return schema;
+  }
+
+  PackTrailer trailer(std::uint64_t front) const {
     PackTrailer trailer{};
     read(bytes_ - sizeof trailer, std::as_writable_bytes(std::span{&trailer, 1}));
     if (std::string_view(trailer.magic, sizeof trailer.magic) != kPackEnd || trailer.check != check_of(trailer)) {
       damaged("is cut off or damaged at its end");
     }
     const std::uint64_t end = bytes_ - sizeof trailer;
-    if (trailer.table_at < sizeof(PackHead) || trailer.table_at > end) {
+    if (trailer.table_at < front || trailer.table_at > end) {
       damaged(fmt::format("has its table at byte {} of {}", trailer.table_at, bytes_));
     }
     const std::uint64_t table = end - trailer.table_at;
@@ -122,8 +143,11 @@ std::vector<std::string> lines_of(std::string_view text) {
 PackFile::PackFile(std::filesystem::path path, const FileCalls& calls)
     : path_(std::move(path)), calls_(&calls), file_(open_to_read(path_, calls)) {
   const Opening opening{file_.number(), path_};
-  fingerprint_ = opening.head().fingerprint;
-  const PackTrailer trailer = opening.trailer();
+  const PackHead head = opening.head();
+  fingerprint_ = head.fingerprint;
+  schema_ = opening.fields(head);
+  const std::uint64_t front = pack_front(head, schema_).size();
+  const PackTrailer trailer = opening.trailer(front);
   data_end_ = trailer.table_at;
   rows_.resize(static_cast<std::size_t>(trailer.samples));
   names_.resize(static_cast<std::size_t>(trailer.names_bytes));
@@ -140,7 +164,7 @@ PackFile::PackFile(std::filesystem::path path, const FileCalls& calls)
   if (hash.digest() != trailer.table_hash) opening.damaged("has a damaged table");
   classes_ = lines_of(classes);
   name_at_.reserve(rows_.size());
-  std::uint64_t name_at = 0, from = sizeof(PackHead);
+  std::uint64_t name_at = 0, from = front;
   for (const PackRow& row : rows_) {
     opening.check(row, from, data_end_);
     name_at_.push_back(name_at);

@@ -34,6 +34,7 @@ class PackFile {
   std::span<const PackRow> rows() const noexcept { return rows_; }
   std::string_view name(std::size_t sample) const noexcept;
   const std::vector<std::string>& classes() const noexcept { return classes_; }
+  const Schema& schema() const noexcept { return schema_; }  // Empty: format 1, images and labels.
   std::uint64_t fingerprint() const noexcept { return fingerprint_; }
   std::uint64_t data_end() const noexcept { return data_end_; }  // Where the table begins.
   const std::filesystem::path& path() const noexcept { return path_; }
@@ -64,6 +65,7 @@ class PackFile {
   const FileCalls* calls_;
   Descriptor file_;
   std::uint64_t fingerprint_ = 0, data_end_ = 0;
+  Schema schema_;
   std::vector<PackRow> rows_;
   std::vector<std::uint64_t> name_at_;  // Where in names_ each begins.
   std::string names_;

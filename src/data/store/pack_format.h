@@ -1,9 +1,11 @@
 // What lies in a pack: many samples in one file, in order, each with its name, its checksum and an index of its own.
 //
-// Little-endian: PackHead; for each sample its PackRow, its name, its bytes, its index; then all rows again, all names,
-// the names of the classes, each ended by a newline; PackTrailer. So a file that lacks its end, as a killed writer
-// leaves it, can be read from its front.
+// Little-endian: PackHead, in format 2 what the fields of a sample are; for each sample its PackRow, its name, its
+// bytes, its index; then all rows again, all names, the names of the classes, each ended by a newline; PackTrailer. So
+// a file that lacks its end, as a killed writer leaves it, can be read from its front.
 #pragma once
+
+#include <headrace/field.h>
 
 #include <cstddef>
 #include <cstdint>
@@ -17,7 +19,9 @@
 
 namespace headrace {
 
-constexpr std::uint32_t kPackFormat = 1;
+// 1: of images and labels. 2: of any fields, which all lie in a sample's bytes as FieldBytes (data/source) writes them.
+constexpr std::uint32_t kPackFormat = 1, kPackFieldsFormat = 2;
+constexpr std::uint8_t kPackFields = 4;  // PackRow::form of every sample of format 2.
 constexpr std::string_view kPackMagic = "HRPACKED", kPackEnd = "HRPACEND";
 constexpr std::uint32_t kPackNameBytesMax = 1 << 16;
 constexpr std::uint32_t kPackSampleBytesMax = std::uint32_t{1} << 30;  // As of a file that is read whole.
@@ -25,10 +29,16 @@ constexpr std::uint32_t kPackIndexBytesMax = std::uint32_t{16} << 20;
 
 struct PackHead {
   char magic[8];              // "HRPACKED"
-  std::uint32_t format;       // 1
+  std::uint32_t format;       // 1, or 2.
   std::uint32_t classes;      // Lower half of the XXH3 of the classes, which the end of the file lists.
   std::uint64_t fingerprint;  // Of the source, so that what was begun with one is not gone on with by another.
   std::uint64_t check;        // XXH3 of what stands before it.
+};
+
+// In format 2 behind the head, and then as many bytes as it says, schema_bytes(), and their XXH3.
+struct PackFieldsHead {
+  std::uint32_t bytes;
+  std::uint32_t zero;
 };
 
 // What the file knows of a sample; `split`, `form`, `label` and the sides mean what whoever packs says, but for the
@@ -81,6 +91,8 @@ inline std::string class_lines(const std::vector<std::string>& classes) {
   for (const std::string& name : classes) lines += name + "\n";
   return lines;
 }
+// What stands before the first sample, the check of `head` filled in. `schema`: empty in format 1.
+std::vector<std::byte> pack_front(PackHead head, const Schema& schema);
 template <class Bytes>
 std::uint32_t low_check_of(const Bytes& bytes) {
   return static_cast<std::uint32_t>(xxh3(std::as_bytes(std::span{bytes})));

@@ -5,6 +5,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <utility>
 
@@ -39,6 +40,10 @@ int open_alone(const fs::path& path) {
   ::close(number);
   if (refused != 0 && refused != EWOULDBLOCK) fail_write(path, refused);
   fail(ErrorCode::io, "store: {} is being written by another process", printable_name(path.native()));
+}
+
+std::string fields_text(const Schema& schema) {
+  return schema.empty() ? "images and labels" : schema.text();
 }
 
 void sync_folder(const fs::path& path) {
@@ -87,8 +92,12 @@ fs::path partial_pack(const fs::path& path) {
 }
 
 PackFileWriter::PackFileWriter(const fs::path& path, std::uint64_t fingerprint, const std::vector<std::string>& classes,
-                               Mode mode)
-    : path_(path), partial_(partial_pack(path)), fingerprint_(fingerprint), classes_(class_lines(classes)) {
+                               Mode mode, Schema schema)
+    : path_(path),
+      partial_(partial_pack(path)),
+      fingerprint_(fingerprint),
+      classes_(class_lines(classes)),
+      schema_(std::move(schema)) {
   std::error_code ignored;  // What cannot be examined cannot be written either.
   const bool there = fs::exists(path, ignored);
   if (there && mode == Mode::fresh) {
@@ -118,6 +127,10 @@ void PackFileWriter::take_whole() {
     fail(ErrorCode::invalid_argument, "store: {} has other classes than what is to be added",
          printable_name(path_.native()));
   }
+  if (whole.schema() != schema_) {
+    fail(ErrorCode::invalid_argument, "store: {} has samples of {}; wanted {}, as what is to be added",
+         printable_name(path_.native()), fields_text(whole.schema()), fields_text(schema_));
+  }
   std::error_code ignored;
   if (fs::exists(partial_, ignored)) {
     fail(ErrorCode::invalid_argument, "store: beside {} lies an unfinished {}; remove one of them",
@@ -132,12 +145,13 @@ void PackFileWriter::take_whole() {
   }
 }
 
+std::vector<std::byte> PackFileWriter::front() const {
+  return pack_front({{}, 0, low_check_of(classes_), fingerprint_, 0}, schema_);
+}
+
 void PackFileWriter::begin() {
-  PackHead head{{}, kPackFormat, low_check_of(classes_), fingerprint_, 0};
-  kPackMagic.copy(head.magic, sizeof head.magic);
-  head.check = check_of(head);
   if (::ftruncate(descriptor_, 0) != 0) fail_write(partial_, errno);
-  write(std::as_bytes(std::span{&head, 1}));
+  write(front());
 }
 
 // Keeps the samples that are whole, up to the first that is not.
@@ -158,7 +172,18 @@ void PackFileWriter::recover(Mode mode) {
     fail(ErrorCode::invalid_argument, "store: {} was begun with other {}; remove it to begin anew", name,
          same_data ? "classes" : "data or in another form");
   }
-  at_ = sizeof head;
+  const std::vector<std::byte> wanted = front();
+  std::vector<std::byte> fields(std::min<std::uint64_t>(end, wanted.size()) - sizeof head);
+  if (read_at(descriptor_, sizeof head, fields) != 0) fail_write(partial_, EIO);
+  const bool is_cut_off = end < wanted.size();
+  const auto same_fields = std::equal(fields.begin(), fields.end(), wanted.begin() + sizeof head);
+  const std::uint32_t format = schema_.empty() ? kPackFormat : kPackFieldsFormat;
+  if (head.format != format || (!same_fields && !is_cut_off)) {
+    fail(ErrorCode::invalid_argument, "store: {} was begun with other fields than {}; remove it to begin anew", name,
+         fields_text(schema_));
+  }
+  if (is_cut_off) return begin();
+  at_ = wanted.size();
   for (Recovered sample; sample.read(descriptor_, at_, end);) {
     rows_.push_back(sample.row);
     name_at_.push_back(names_.size());

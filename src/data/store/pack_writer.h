@@ -22,11 +22,12 @@ class PackFileWriter {
  public:
   enum class Mode { fresh, append };
 
-  // fresh: Error{invalid_argument} when `path` exists, or when a pack of another fingerprint was begun there. append:
-  // the pack at `path` becomes partial again, and its samples stay. Both: Error{invalid_argument} for other classes
-  // than it has, Error{io} when it cannot be written or another process writes it, and PackFile's errors.
+  // `schema`: of samples of format 2; empty: of images and labels. fresh: Error{invalid_argument} when `path` exists,
+  // or when a pack of another fingerprint was begun there. append: the pack at `path` becomes partial again, and its
+  // samples stay. Both: Error{invalid_argument} for other classes or fields than it has, Error{io} when it cannot be
+  // written or another process writes it, and PackFile's errors.
   PackFileWriter(const std::filesystem::path& path, std::uint64_t fingerprint, const std::vector<std::string>& classes,
-                 Mode mode);
+                 Mode mode, Schema schema = {});
   ~PackFileWriter();
   PackFileWriter(const PackFileWriter&) = delete;
   PackFileWriter& operator=(const PackFileWriter&) = delete;
@@ -44,6 +45,7 @@ class PackFileWriter {
 
  private:
   void take_whole();
+  std::vector<std::byte> front() const;
   void begin();
   void recover(Mode mode);
   void write(std::span<const std::byte> bytes);
@@ -51,6 +53,7 @@ class PackFileWriter {
   const std::filesystem::path path_, partial_;
   const std::uint64_t fingerprint_;
   const std::string classes_;  // As lines.
+  const Schema schema_;
   int descriptor_ = -1;
   std::uint64_t at_ = 0;
   std::vector<PackRow> rows_;

@@ -26,19 +26,20 @@ namespace {
 
 // Mean over the samples that count; 0 where none does.
 at::Tensor loss_of_valid(const at::Tensor& logits, const TensorBatch& batch) {
-  const at::Tensor each = at::cross_entropy_loss(logits, batch.labels, /*weight=*/{}, at::Reduction::None);
+  const at::Tensor each = at::cross_entropy_loss(logits, batch["labels"], /*weight=*/{}, at::Reduction::None);
   return each.mul(batch.valid).sum().div(static_cast<double>(std::max<std::int64_t>(batch.counted(), 1)));
 }
 
 Output classification(at::Tensor logits, const TensorBatch& batch) {
-  at::Tensor loss = batch.valid.defined() ? loss_of_valid(logits, batch) : at::cross_entropy_loss(logits, batch.labels);
+  at::Tensor loss =
+      batch.valid.defined() ? loss_of_valid(logits, batch) : at::cross_entropy_loss(logits, batch["labels"]);
   return Output{std::move(loss), {{"logits", std::move(logits)}}};
 }
 
 }  // namespace
 
 Forward classification_forward(Network& network) {
-  return [&network](const TensorBatch& batch) { return classification(network.forward(batch.image), batch); };
+  return [&network](const TensorBatch& batch) { return classification(network.forward(batch["image"]), batch); };
 }
 
 Training::Training(const Recipe& recipe, const Machine& machine) : recipe_(recipe), machine_(machine) {
@@ -130,7 +131,8 @@ void Training::apply_live(const Recipe& next) {
 }
 
 Forward Training::frozen_forward() const {
-  return [frozen = network_->frozen()](const TensorBatch& batch) { return classification(frozen(batch.image), batch); };
+  return
+      [frozen = network_->frozen()](const TensorBatch& batch) { return classification(frozen(batch["image"]), batch); };
 }
 
 DataContext data_context_of(const Source& source, const Loader& loader, const DataOptions& options,

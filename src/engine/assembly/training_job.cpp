@@ -183,7 +183,7 @@ ExactResult TrainingJob::exact_fingerprint(std::int64_t batch_index) {
   const std::unique_ptr<Network> network = training_->float64_network();
   set_generator_state(generator);
   TensorBatch batch = batch_for_checks(batch_index);
-  batch.image = batch.image.to(at::kDouble);
+  batch["image"] = batch["image"].to(at::kDouble);
   const Output output = classification_forward(*network)(batch);
   output.loss.backward();
   set_generator_state(generator);

@@ -4,6 +4,7 @@
 #include <ATen/ops/empty.h>
 #include <ATen/ops/randint.h>
 #include <ATen/ops/randn.h>
+#include <ATen/ops/tensor.h>
 #include <ATen/ops/zeros.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -18,6 +19,7 @@
 #include "core/base/fail.h"
 #include "core/base/files.h"
 #include "core/base/temporary_folder.h"
+#include "data/source/fields_source.h"
 #include "torch/tensor/batch_tensor.h"
 #include "torch/tensor/compute.h"
 #include "torch/tensor/safetensors.h"
@@ -92,6 +94,34 @@ TEST(FieldTensor, IsAViewOfTheBatchAndKeepsItAlive) {
   EXPECT_EQ(labels.scalar_type(), at::kLong);
   EXPECT_TRUE(labels.equal(at::arange(4, at::kLong)));
   EXPECT_TRUE(images.select(0, 3).isfinite().all().item<bool>());
+}
+
+TEST(FieldTensor, RaggedHoldsItsBatch) {
+  const Schema schema{{{.name = "boxes", .dtype = DType::f32, .shape = {kRagged, 4}},
+                       {.name = "mask", .dtype = DType::i16, .shape = {kRagged, kRagged}},
+                       {.name = "score", .dtype = DType::f64, .optional = true}}};
+  at::Tensor boxes, mask, score;
+  FieldShape of_boxes, of_mask, of_score;
+  const void* address = nullptr;
+  std::vector<std::int64_t> ends;
+  {
+    Loader loader(std::make_shared<FieldsSource>(schema, 16), plain_batches(8), 1, /*training=*/false);
+    const Batch batch = *loader.epoch(0).next();
+    address = batch.field(0).bytes.data();
+    ends.assign(batch.field(0).offsets.begin(), batch.field(0).offsets.end());
+    boxes = field_tensor(batch, 0), mask = field_tensor(batch, 1), score = field_tensor(batch, 2);
+    of_boxes = field_shape(batch, 0), of_mask = field_shape(batch, 1), of_score = field_shape(batch, 2);
+  }  // Batch, epoch and loader are gone; the tensors hold the memory.
+  EXPECT_EQ(boxes.const_data_ptr(), address);
+  EXPECT_EQ(boxes.sizes(), (std::vector<std::int64_t>{ends.back(), 4}));
+  EXPECT_TRUE(of_boxes.offsets.equal(at::tensor(ends, at::kLong)));
+  EXPECT_FALSE(of_boxes.sides.defined() || of_boxes.present.defined());
+  EXPECT_EQ(mask.scalar_type(), at::kShort);
+  EXPECT_EQ(of_mask.sides.sizes(), (std::vector<std::int64_t>{8, 2}));
+  EXPECT_TRUE(of_mask.sides.prod(1).cumsum(0).equal(of_mask.offsets.slice(0, 1)));
+  EXPECT_EQ(score.sizes(), (std::vector<std::int64_t>{8}));
+  EXPECT_EQ(of_score.present.scalar_type(), at::kByte);
+  EXPECT_TRUE(score.masked_select(of_score.present.eq(0)).eq(0).all().item<bool>());
 }
 
 TEST(FieldTensor, GivesTheMemoryBackToTheLoaderWithTheLastTensor) {

@@ -55,7 +55,7 @@ class HandWritten {
   }
 
   void step(const TensorBatch& batch) {
-    const at::Tensor loss = at::cross_entropy_loss(mlp_.forward(batch.image), batch.labels);
+    const at::Tensor loss = at::cross_entropy_loss(mlp_.forward(batch["image"]), batch["labels"]);
     loss.backward();
     c10::AutoGradMode no_graph(false);
     std::vector<at::Tensor> gradients;
@@ -83,8 +83,8 @@ Trainer make_trainer(const Mlp& mlp) {
   options.set_implementation(OptimizerImplementation::fused);
   Optimizer optimizer(state.parameters, options);
   const Forward forward = [&mlp](const TensorBatch& batch) {
-    const at::Tensor logits = mlp.forward(batch.image);
-    return Output{at::cross_entropy_loss(logits, batch.labels), {{"logits", logits}}};
+    const at::Tensor logits = mlp.forward(batch["image"]);
+    return Output{at::cross_entropy_loss(logits, batch["labels"]), {{"logits", logits}}};
   };
   return Trainer(std::move(state), std::move(optimizer), forward, {}, {}, 1'000'000);
 }
@@ -101,7 +101,7 @@ double block_us(const Step& step) {
 int main(int argc, char** argv) {
   const int pairs = argc > 1 ? std::atoi(argv[1]) : 60;
   apply_compute_threads(1);
-  const TensorBatch batch{at::randn({16, 32}), at::randint(10, {16}, at::kLong)};
+  const TensorBatch batch{{"image", at::randn({16, 32})}, {"labels", at::randint(10, {16}, at::kLong)}};
   HandWritten hand_written;
   const Mlp mlp;
   Trainer trainer = make_trainer(mlp);

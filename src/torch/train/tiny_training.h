@@ -88,12 +88,12 @@ class Cnn {
   bool training() const { return training_; }
   Output operator()(const TensorBatch& batch) const {
     const auto p = [this](std::size_t i) { return state_.parameters[i].second; };
-    const at::Tensor first = at::conv2d(batch.image, p(0), p(1), 1, 1).relu_();
+    const at::Tensor first = at::conv2d(batch["image"], p(0), p(1), 1, 1).relu_();
     const at::Tensor second = at::batch_norm(at::conv2d(first, p(2), {}, 1, 1), p(3), p(4), state_.buffers[0].second,
                                              state_.buffers[1].second, training_, 0.1, 1e-5, false);
     const at::Tensor pooled = at::max_pool2d(second, 2).relu_().flatten(1);
     const at::Tensor logits = at::linear(at::dropout(pooled, 0.2, training_), p(5), p(6));
-    return {at::cross_entropy_loss(logits, batch.labels), {{"logits", logits}}};
+    return {at::cross_entropy_loss(logits, batch["labels"]), {{"logits", logits}}};
   }
 
  private:
@@ -131,7 +131,7 @@ struct Training {
 };
 
 inline TensorBatch random_batch(std::int64_t size) {
-  return {at::randn({size, 1, kSide, kSide}), at::randint(4, {size}, at::kLong)};
+  return {{"image", at::randn({size, 1, kSide, kSide})}, {"labels", at::randint(4, {size}, at::kLong)}};
 }
 
 }  // namespace headrace::tiny

@@ -13,8 +13,10 @@
 #include <optional>
 #include <stdexcept>
 
+#include "core/base/error_of.h"
 #include "core/exec/stop.h"
 #include "core/memory/accounts.h"
+#include "data/source/fields_source.h"
 #include "torch/tensor/compute.h"
 #include "torch/tensor/tensor_allocations.h"
 #include "torch/train/equal_tensors.h"
@@ -311,9 +313,9 @@ struct TinyMlp {
                   {"fc2.bias", at::zeros({4}).requires_grad_()}};
   }
   Output operator()(const TensorBatch& batch) const {
-    const at::Tensor hidden = at::linear(batch.image.flatten(1), parameters[0].second, parameters[1].second).relu_();
+    const at::Tensor hidden = at::linear(batch["image"].flatten(1), parameters[0].second, parameters[1].second).relu_();
     const at::Tensor logits = at::linear(hidden, parameters[2].second, parameters[3].second);
-    return {at::cross_entropy_loss(logits, batch.labels), {{"logits", logits}}};
+    return {at::cross_entropy_loss(logits, batch["labels"]), {{"logits", logits}}};
   }
   Trainer trainer(const TrainOptions& options, const OptimizerOptions& optimizer = {}) const {
     return {ModelState{parameters, {}, [](bool) {}},
@@ -337,7 +339,7 @@ TrainOptions accumulating(std::int64_t count) {
 }
 
 TensorBatch rows(const TensorBatch& batch, std::int64_t begin, std::int64_t end) {
-  return {batch.image.slice(0, begin, end), batch.labels.slice(0, begin, end)};
+  return {{"image", batch["image"].slice(0, begin, end)}, {"labels", batch["labels"].slice(0, begin, end)}};
 }
 
 TEST(Trainer, FourMicroBatchesOfEightEqualOneBatchOf32) {
@@ -567,7 +569,7 @@ TEST(Trainer, NamesEpochAndBatchOfALossThatIsNotFinite) {
   training.trainer->step(tiny::random_batch(4));
   const Named before = clones(training.trainer->model().parameters);
   TensorBatch bad = tiny::random_batch(4);
-  bad.image.select(0, 2).fill_(std::numeric_limits<float>::quiet_NaN());
+  bad["image"].select(0, 2).fill_(std::numeric_limits<float>::quiet_NaN());
   try {
     training.trainer->step(bad);
     FAIL();
@@ -690,15 +692,37 @@ TEST(Trainer, TransfersBatchesInTheModelsLayout) {
     const Batch batch = *epoch.next();
     training.trainer->set_memory_format(MemoryFormat::contiguous);
     const TensorBatch contiguous = training.trainer->transfer(batch);
-    EXPECT_EQ(contiguous.image.const_data_ptr(), batch.field("image").bytes.data());
+    EXPECT_EQ(contiguous["image"].const_data_ptr(), batch.field("image").bytes.data());
     training.trainer->set_memory_format(MemoryFormat::channels_last);
     const TensorBatch last = training.trainer->transfer(batch);
-    EXPECT_EQ(last.image.suggest_memory_format(), at::MemoryFormat::ChannelsLast);
-    EXPECT_TRUE(last.image.equal(contiguous.image));
+    EXPECT_EQ(last["image"].suggest_memory_format(), at::MemoryFormat::ChannelsLast);
+    EXPECT_TRUE(last["image"].equal(contiguous["image"]));
     // One channel: the same bytes serve both layouts.
-    EXPECT_EQ(last.image.const_data_ptr() == contiguous.image.const_data_ptr(), channels == 1);
-    EXPECT_EQ(last.labels.const_data_ptr(), batch.field("labels").bytes.data());
+    EXPECT_EQ(last["image"].const_data_ptr() == contiguous["image"].const_data_ptr(), channels == 1);
+    EXPECT_EQ(last["labels"].const_data_ptr(), batch.field("labels").bytes.data());
   }
+}
+
+TEST(Trainer, TransfersEveryFieldByItsName) {
+  const Schema schema{{{.name = "boxes", .dtype = DType::f32, .shape = {kRagged, 4}},
+                       {.name = "image", .shape = {4, 5, 3}, .encoding = Encoding::image},
+                       {.name = "weight", .dtype = DType::f64, .optional = true}}};
+  Loader loader(std::make_shared<FieldsSource>(schema, 16), tiny::batches_of(8), 1, false);
+  const Batch host = *loader.epoch(0).next();
+  const tiny::Training training;
+  TensorBatch batch = training.trainer->transfer(host);
+  EXPECT_EQ(batch.fields().size(), 3U);
+  EXPECT_EQ(batch.size(), 8);
+  EXPECT_EQ(batch.counted(), 8);
+  EXPECT_FALSE(batch.valid.defined());
+  EXPECT_EQ(batch["boxes"].const_data_ptr(), host.field("boxes").bytes.data());
+  EXPECT_EQ(batch.field("boxes").offsets.size(0), 9);
+  EXPECT_EQ(batch["image"].sizes(), (std::vector<std::int64_t>{8, 3, 4, 5}));
+  EXPECT_EQ(batch.field("weight").present.size(0), 8);
+  EXPECT_FALSE(batch.has("labels"));
+  EXPECT_THAT(error_of(ErrorCode::invalid_argument, [&] { static_cast<void>(batch["labels"]); }),
+              testing::HasSubstr("no field 'labels'; it has boxes, image, weight"));
+  error_of(ErrorCode::invalid_argument, [&] { batch.add({.name = "image"}); });
 }
 
 TEST(Trainer, EvaluationChangesNothing) {

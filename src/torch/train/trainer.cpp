@@ -230,10 +230,6 @@ struct Trainer::Impl {
   }
 };
 
-std::int64_t TensorBatch::counted() const {
-  return valid.defined() ? valid.sum().item<std::int64_t>() : labels.size(0);
-}
-
 Trainer::Trainer(ModelState model, Optimizer optimizer, Forward forward, TrainOptions options,
                  LrSchedulerOptions schedule, std::int64_t optimizer_steps_total)
     : impl_(new Impl{std::move(model), std::move(optimizer), std::move(forward), options, std::move(schedule),
@@ -284,10 +280,18 @@ void Trainer::finish_window() {
 TensorBatch Trainer::transfer(const Batch& batch) const {
   Span span{step::kTransfer};
   if (on_part) on_part(StepPart::transfer);
-  TensorBatch result{field_tensor(batch, "image"), field_tensor(batch, "labels"), {}};
-  const std::span<const std::byte> valid = batch.field("valid").bytes;
-  if (std::find(valid.begin(), valid.end(), std::byte{0}) != valid.end()) result.valid = field_tensor(batch, "valid");
-  if (result.image.dim() == 4) result.image = in_layout(result.image, torch_format(impl_->memory_format));
+  TensorBatch result;
+  const std::size_t fields = batch.fields().size() - 1;  // "valid" is the last.
+  for (std::size_t i = 0; i < fields; ++i) {
+    const BatchField& field = batch.field(i);
+    at::Tensor values = field_tensor(batch, i);
+    const bool is_image = field.encoding == Encoding::image && values.dim() == 4;
+    if (is_image) values = in_layout(values, torch_format(impl_->memory_format));
+    auto [offsets, sides, present] = field_shape(batch, i);
+    result.add({field.name, std::move(values), std::move(offsets), std::move(sides), std::move(present)});
+  }
+  const auto valid = batch.valid();
+  if (std::find(valid.begin(), valid.end(), 0) != valid.end()) result.valid = field_tensor(batch, fields);
   return result;
 }
 
@@ -378,7 +382,7 @@ Evaluation evaluate(Trainer& trainer, Loader& loader, const Forward& forward, co
       fail(ErrorCode::invalid_argument, "train: evaluation needs a named output \"logits\" of the forward");
     }
     const std::int64_t samples = batch.counted();
-    at::Tensor is_right = logits->second.argmax(1).eq(batch.labels);
+    at::Tensor is_right = logits->second.argmax(1).eq(batch["labels"]);
     if (batch.valid.defined()) is_right = is_right.logical_and(batch.valid);
     loss_sum += output.loss.item<double>() * static_cast<double>(samples);
     right += is_right.sum().item<std::int64_t>();

@@ -21,6 +21,7 @@
 
 #include "core/memory/accounts.h"
 #include "data/loader/detail/autotune.h"
+#include "data/loader/detail/batch_layout.h"
 #include "data/loader/detail/chunk.h"
 #include "data/loader/detail/latency.h"
 #include "data/loader/detail/order.h"
@@ -30,6 +31,7 @@
 #include "data/loader/detail/slot.h"
 #include "data/loader/detail/workspace.h"
 #include "data/source/entropy_index_cache.h"
+#include "data/source/field_bytes.h"
 #include "data/transform/normalize.h"
 #include "data/transform/sample_passes.h"
 
@@ -84,6 +86,7 @@ struct Loader::Impl {
   Place place_of(std::int64_t index, std::int64_t first_batch) const;
   std::unique_ptr<Epoch::Impl> begin(std::optional<Place> from);
   BatchSampler sampler_from(std::int64_t position) const;
+  const ImageShape& image_shape() const;  // Error{invalid_argument}: there is no image.
   LoaderState state() const;
   void restore(const LoaderState& state);
   void start_at(Place place);
@@ -101,7 +104,8 @@ struct Loader::Impl {
   void add_worker();
   void load_requested();
   void deepen(std::int64_t count);
-  std::int64_t prefetch_max(std::int64_t wanted) const;
+  std::int64_t prefetch_max(std::int64_t wanted, std::int64_t bytes_a_batch) const;
+  std::int64_t bytes_a_batch() const { return batch_bytes + slots->ragged_bytes(); }
   std::int64_t first_prefetch() const;
   std::int64_t usable_cores();
   std::int64_t num_workers_max();
@@ -129,6 +133,7 @@ struct Loader::Impl {
   Claim claim(std::int64_t window_max);
   bool open_batch();
   std::int64_t load(std::unique_lock<std::mutex>& lock, const Claim& claim, Workspace& workspace);
+  void seal(Batch::Slot& slot, ChunkReport& report) const noexcept;
   void add_report(ChunkReport& report, Workspace& workspace);
   void note_corrupt(std::vector<CorruptSample>& samples);
   void bring_forward(const Batch::Slot& whole);
@@ -157,13 +162,15 @@ struct Loader::Impl {
   const DataOptions options;                   // As built; the live knobs are below.
   const std::uint64_t seed;
   const bool training;
-  const ImageShape shape;
-  const Schema schema;  // Of the source's samples.
+  const detail::SampleFields fields;     // Of the source's samples.
+  const std::optional<FieldBytes> rest;  // How a cache keeps fields beside the image; none: there is but a label.
+  const ImageShape shape;                // 0 x 0: there is no image.
   const transform::NormalizeTable table;
   const detail::Order order;
   const std::int64_t batches;       // Of a whole epoch.
   const std::int64_t memory_limit;  // Bytes.
-  const std::int64_t batch_bytes;
+  const detail::BatchLayout layout;
+  const std::int64_t batch_bytes;  // But for ragged values.
   const std::int64_t built_ns;
   const std::shared_ptr<detail::SlotPool> slots;                // Owners: see SlotPool.
   const std::shared_ptr<std::atomic<std::int64_t>> blocked_ns;  // In futures. Owners: the loader, and its futures.

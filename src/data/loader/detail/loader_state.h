@@ -8,8 +8,9 @@
 
 namespace headrace::detail {
 
-// LoaderState::options of a loader with these options: one line a key.
-std::string state_options(DataOptions options, bool training);
+// LoaderState::options of a loader with these options over such samples: one line a key. "fields" is among them where
+// samples are other than images and labels.
+std::string state_options(DataOptions options, bool training, const Schema& schema);
 
 // Throws Error{invalid_argument} that names the first thing in which `state` is of another loader than `ours`, whose
 // epochs have `samples`.

@@ -7,7 +7,9 @@
 #include <cstdint>
 #include <limits>
 
+#include "data/loader/detail/batch_layout.h"
 #include "data/loader/detail/order.h"
+#include "data/source/field_bytes.h"
 #include "data/transform/epoch_transform.h"
 
 namespace headrace::detail {
@@ -21,7 +23,8 @@ struct Pass : EpochTransform {
   const EpochOrder order;
   const bool repeats;
   const BatchSampler batch_sampler;
-  const Schema schema;  // Of the source's samples.
+  const BatchLayout& layout;     // The loader's,
+  const FieldBytes* const rest;  // likewise: how a cache keeps fields beside the image. Null: there is but a label.
 
   // Places of this rank's batches, counted through the epoch, that are not wanted any more begin here: at the first
   // error, or at 0 when the epoch is given up.

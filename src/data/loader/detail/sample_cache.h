@@ -12,12 +12,15 @@
 
 namespace headrace::detail {
 
+// Of a sample the image has an entry, and with it, where there are others than its label, the other fields have one.
 // Thread-safe.
 struct SampleCache {
-  SampleCache(Cache samples_form, std::int64_t keys, std::int64_t bytes_max)
-      : form(samples_form), entries(keys, bytes_max) {}
+  // `samples_with_rest`: those whose other fields have entries; 0: none.
+  SampleCache(Cache samples_form, std::int64_t image_keys, std::int64_t samples_with_rest, std::int64_t bytes_max)
+      : form(samples_form), rest_from(image_keys), entries(image_keys + samples_with_rest, bytes_max) {}
 
-  const Cache form;  // Cache::decoded: entries are ImageMaker's; Cache::encoded: those of keep_file().
+  const Cache form;  // Of the images. Cache::decoded: ImageMaker's entries; Cache::encoded: those of keep_file().
+  const std::int64_t rest_from;  // The key of the first sample's other fields, as FieldBytes writes them.
   RamCache entries;
 };
 

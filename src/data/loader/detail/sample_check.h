@@ -5,6 +5,8 @@
 #include <headrace/options/data.h>
 #include <headrace/source.h>
 
+#include "data/loader/detail/sample_fields.h"
+
 #include <cstdint>
 
 namespace headrace::detail {
@@ -12,9 +14,9 @@ namespace headrace::detail {
 // `bytes`: of the sample, read or to be read. Error{unsupported} names the sample and data.max_sample_bytes.
 void check_limit(const Source& source, std::int64_t bytes, std::int64_t index, const SampleLimits& limits);
 
-// `schema`: the source's, of images and labels. `whole`: the image's bytes are there. Error{corrupt_data} or
-// {unsupported} names the sample, what was wanted and what was found; Error{internal}: the source contradicts itself.
-void check_sample(const Source& source, const Schema& schema, const Sample& sample, std::int64_t index,
+// `fields`: the source's. `whole`: the image's bytes are there. Error{corrupt_data} or {unsupported} names the sample,
+// what was wanted and what was found; Error{internal}: the source contradicts itself.
+void check_sample(const Source& source, const SampleFields& fields, const Sample& sample, std::int64_t index,
                   const SampleLimits& limits, bool whole);
 
 }  // namespace headrace::detail

@@ -25,6 +25,7 @@ struct Workspace {
 
   std::vector<Sample> samples;  // kChunkMax, those read ahead together.
   ImageWorkspace images;
+  std::vector<std::uint8_t> rest;      // Of one sample, on its way into the cache.
   std::vector<CorruptSample> corrupt;  // Of the chunk.
 
   std::int64_t bytes() const noexcept;  // Of the buffers, without what decoder and resizer keep.

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "data/pack/pack_options.h"
+#include "data/source/field_bytes.h"
 #include "data/store/row_blocks.h"
 #include "data/transform/resize.h"
 #include "media/codec/decode.h"
@@ -22,6 +23,7 @@ struct PackedImage {
   std::span<const std::uint8_t> bytes, index;
 
   Sample sample;  // What they lie in, as below.
+  std::vector<std::uint8_t> fields;
   std::vector<std::uint8_t> entropy;
   RowBlockWriter blocks;
 };
@@ -52,6 +54,19 @@ class ImagePacker {
   codec::Decoder decoder_;
   transform::Resizer resizer_;
   std::vector<std::uint8_t> decoded_, resized_;
+};
+
+// The same of samples of any fields, which lie as FieldBytes has them. For one thread at a time.
+class FieldsPacker {
+ public:
+  explicit FieldsPacker(const Schema& schema) : schema_(schema), format_(schema) {}
+
+  // Throws Error that names the sample when it cannot be read, or a field is not what the schema says.
+  void make(const Source& source, std::int64_t index, PackedImage& packed) const;
+
+ private:
+  const Schema schema_;
+  const FieldBytes format_;
 };
 
 // PackRow::form of what the form makes of such samples.

@@ -1,0 +1,45 @@
+#include <pybind11/pybind11.h>
+#include <pybind11/stl/filesystem.h>
+
+#include <memory>
+#include <string>
+
+#include "data/pack/pack_build.h"
+#include "python/bindings.h"
+#include "python/python_source.h"
+
+namespace headrace::python {
+
+namespace py = pybind11;
+
+namespace {
+
+constexpr const char* kPackText =
+    R"(Writes the samples of an object of your own to a new pack, which Loader("pack:PATH") reads, and returns their number.
+
+source and fields are a Loader's. A pack holds every field; images and labels are packed as `headrace pack` packs them. It is one
+file, path, as split="train", "val" or "test". What was killed is gone on with by the same call.)";
+
+std::int64_t pack(const py::object& source, const std::filesystem::path& path, const std::string& split,
+                  const py::object& fields) {
+  const py::object declared = py::module_::import("headrace._fields").attr("declared")(fields);
+  const auto opened = std::make_shared<PythonSource>(source, declared, /*sizes_vary=*/false);
+  const Split as = split_named(split, "split is");
+  const std::string name = py::module_::import("headrace._source").attr("name_of")(source).cast<std::string>();
+  const py::gil_scoped_release released;
+  const auto go_on = [](std::int64_t, std::int64_t) {
+    const py::gil_scoped_acquire held;
+    if (PyErr_CheckSignals() != 0) throw py::error_already_set();
+    return true;
+  };
+  return write_pack({.source = name, .out = path}, {{as, opened}}, go_on).value().samples;
+}
+
+}  // namespace
+
+void register_pack(py::module_& module) {
+  module.def("pack", &pack, kPackText, py::arg("source"), py::arg("path"), py::kw_only(), py::arg("split") = "train",
+             py::arg("fields") = py::none());
+}
+
+}  // namespace headrace::python

@@ -1,0 +1,63 @@
+"""Fields of every type and shape, through every way that samples take to a batch, against a plain loop."""
+
+import field_sources as sources
+import pytest
+import torch
+
+import headrace as hr
+
+
+def declared(data) -> dict[str, hr.Field]:
+    return {name: hr.Field(encoding="text", optional=optional) if dtype == "text" else hr.Field(dtype, shape, optional=optional)
+            for name, (dtype, shape, optional) in data.described.items()}
+
+
+def expected(data, name, index):
+    """What a batch holds of this field of one sample, and whether the sample has it."""
+    value = data[index][name]
+    dtype, shape, _ = data.described[name]
+    if dtype == "text":
+        return value or "", value is not None
+    if value is None:
+        in_rows = [side < 0 for side in shape].count(True) < 2  # Else nothing is known of its axes.
+        sides = [max(side, 0) if in_rows else 0 for side in shape]
+        return torch.zeros(sides, dtype=sources.TYPES[dtype]), False
+    return value, True
+
+
+def check(data, loader) -> int:
+    samples = 0
+    for batch in loader:
+        order = list(range(samples, samples + len(batch["valid"])))
+        for name in data.described:
+            present = batch.present(name)
+            for place, index in enumerate(order):
+                value, is_there = expected(data, name, index % len(data))
+                found = batch[name][place]
+                assert present is None or bool(present[place]) == is_there, (name, index)
+                if isinstance(value, str):
+                    assert found == value, (name, index)
+                else:
+                    assert found.dtype == value.dtype and found.shape == value.shape, (name, index, found.shape, value.shape)
+                    assert torch.equal(found, value), (name, index)
+        samples += len(order)
+    return samples
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_every_combination_is_what_a_plain_loop_gives(seed, tmp_path):
+    data = sources.Combination(seed)
+    fields = declared(data)
+    last = ("keep", "pad", "drop")[seed % 3]
+    wanted = {"keep": len(data), "pad": -(-len(data) // 4) * 4, "drop": len(data) // 4 * 4}[last]
+    options = {"batch_size": 4, "shuffle": False, "last_batch": last}
+    ways = {"the caller": (data, {"num_workers": 0, "fields": fields}), "threads": (data, {"num_workers": 7, "fields": fields}),
+            "a cache": (data, {"num_workers": 2, "cache": ("decoded", "encoded")[seed % 2], "fields": fields}),
+            "a pack": (f"pack:{tmp_path}/all.pack", {"num_workers": 2})}
+    if seed % 4 == 0:
+        ways["processes"] = (data, {"num_workers": 2, "worker_type": "process", "fields": fields})
+    assert hr.pack(data, tmp_path / "all.pack", fields=fields) == len(data)
+    for way, (source, how) in ways.items():
+        loader = hr.Loader(source, **options, **how)
+        for _ in range(2):
+            assert check(data, loader) == wanted, way

@@ -1,0 +1,197 @@
+"""Data sets of more than an image and a label, for the tests of fields: worker processes import them from this file."""
+
+import collections
+
+import numpy
+import torch
+from torch.utils.data import Dataset
+
+SIZE = 60
+TYPES = {"uint8": torch.uint8, "int64": torch.int64, "float32": torch.float32, "bfloat16": torch.bfloat16,
+         "float64": torch.float64, "float16": torch.float16, "int32": torch.int32, "int16": torch.int16, "int8": torch.int8,
+         "bool": torch.bool}
+
+
+def numbers(index):
+    return numpy.random.default_rng([7, index])
+
+
+class Detection(Dataset):
+    """Image, boxes and their classes, several labels at once, a mask and a caption. Sample 3 has no boxes."""
+
+    def __len__(self):
+        return SIZE
+
+    def __getitem__(self, index):
+        random = numbers(index)
+        count = 0 if index == 3 else int(random.integers(0, 6))
+        return {"image": random.integers(0, 256, (6, 5, 3), dtype=numpy.uint8),
+                "boxes": random.random((count, 4), dtype=numpy.float32),
+                "box_labels": torch.from_numpy(random.integers(0, 9, count)),
+                "tags": torch.from_numpy(random.integers(0, 2, 7).astype(bool)),
+                "mask": random.integers(0, 3, (6, 5)).astype(numpy.int16),
+                "caption": "größe " * (index % 4) + str(index)}
+
+
+class Tupled(Detection):
+    def __getitem__(self, index):
+        return tuple(super().__getitem__(index).values())
+
+
+class Targets(Detection):
+    """As torchvision's detection data sets: the image, and a dict of the rest."""
+
+    def __getitem__(self, index):
+        sample = super().__getitem__(index)
+        return sample.pop("image"), sample
+
+
+Pair = collections.namedtuple("Pair", ["features", "score"])
+
+
+class Named(Dataset):
+    def __len__(self):
+        return SIZE
+
+    def __getitem__(self, index):
+        return Pair(torch.full((2, 3), float(index)), index / 2)
+
+
+class Of(Dataset):
+    """Of what `make`, a function at the top of a module, makes of an index."""
+
+    def __init__(self, make, size=SIZE):
+        self.make, self.size = make, size
+
+    def __len__(self):
+        return self.size
+
+    def __getitem__(self, index):
+        return self.make(index)
+
+
+def every_type(index):
+    sample = {name: torch.from_numpy(numbers(index).integers(0, 2, (2, 3))).to(dtype) for name, dtype in TYPES.items()}
+    return {**sample, "number": float(index), "count": index, "odd": index % 2 == 1, "list": [1.5, index], "word": f"w{index}",
+            "scalar": torch.tensor(index, dtype=torch.int16), "nested": {"a": index, "b": {"c": torch.ones(2)}}}
+
+
+def pil(index):
+    from PIL import Image
+
+    return Image.fromarray(numbers(index).integers(0, 256, (6, 5, 3), dtype=numpy.uint8)), index % 3
+
+
+def grey_pil(index):
+    from PIL import Image
+
+    return Image.fromarray(numbers(index).integers(0, 256, (6, 5), dtype=numpy.uint8)), index % 3
+
+
+def transformed(index):
+    """As after ToTensor."""
+    return torch.full((3, 4, 4), index / 100), index % 3
+
+
+def planes(index):
+    """As after PILToTensor."""
+    return torch.full((3, 8, 9), index, dtype=torch.uint8), index % 3
+
+
+def pair_with_many_labels(index):
+    return numpy.full((6, 5, 3), index, numpy.uint8), torch.tensor([index % 2, 1.0])
+
+
+def three(index):
+    return torch.tensor(index), torch.ones(index % 3, 2), "text"
+
+
+class OtherAtFive(Of):
+    """Gives something else for sample 5."""
+
+    def __init__(self, make, other, size=SIZE):
+        super().__init__(make, size)
+        self.other = other
+
+    def __getitem__(self, index):
+        return self.other if index == 5 else self.make(index)
+
+
+def boxes(index):
+    return {"boxes": numpy.zeros((index % 4, 4), numpy.float32), "name": str(index)}
+
+
+def vector(index):
+    return {"x": torch.full((3,), float(index)), "y": index}
+
+
+def missing_sometimes(index):
+    return {"x": float(index), **({"mask": torch.ones(2, dtype=torch.int8)} if index % 3 else {})}
+
+
+class Counting(torch.utils.data.IterableDataset):
+    """Boxes in its own order, and how often it was begun."""
+
+    def __init__(self, size=SIZE, told=True, sides=boxes):
+        self.size, self.sides, self.begun = size, sides, 0
+        if told:
+            self.__class__ = CountingWithLength
+
+    def __iter__(self):
+        self.begun += 1
+        return map(self.sides, range(self.size))
+
+
+class CountingWithLength(Counting):
+    def __len__(self):
+        return self.size
+
+
+def user_pairs():
+    data = Of(pil)
+    data.classes = 3
+    return data
+
+
+class Combination(Dataset):
+    """Samples of one to five fields, of types and shapes that follow from the seed: dense, ragged along one or more axes, of up
+    to 300 rows, text, numbers, and some that one in four samples lacks. `fields` says what they are."""
+
+    def __init__(self, seed):
+        random = numpy.random.default_rng(seed)
+        self.seed, self.size = seed, int(random.integers(9, 30))
+        self.rows = 300 if seed % 5 == 0 else 5
+        self.described = {}
+        for place in range(int(random.integers(1, 6))):
+            rank, form = int(random.integers(0, 4)), int(random.integers(0, 4))
+            shape = [int(side) for side in random.integers(0, 4, rank)]
+            if form > 0 and rank > 0:
+                shape[0] = -1
+            if form == 2 and rank > 1:
+                shape[-1] = -1
+            dtype = "text" if form == 3 and rank == 1 else list(TYPES)[int(random.integers(len(TYPES)))]
+            self.described[f"f{place}"] = (dtype, shape, bool(random.integers(0, 3) == 0))
+
+    def __len__(self):
+        return self.size
+
+    def __getitem__(self, index):
+        random = numpy.random.default_rng([self.seed, index])
+        sample = {}
+        for name, (dtype, shape, optional) in self.described.items():
+            lacks = optional and random.integers(0, 4) == 0
+            sides = [int(random.integers(0, self.rows + 1 if axis == 0 else 5)) if side < 0 else side
+                     for axis, side in enumerate(shape)]
+            values = random.integers(0, 2 if dtype == "bool" else 100, sides)
+            if lacks:
+                sample[name] = None
+            elif dtype == "text":
+                sample[name] = "".join(chr(97 + value % 26) + "ä" * (value % 2) for value in values)
+            else:
+                sample[name] = torch.from_numpy(values).to(TYPES[dtype]) if sides else torch.tensor(int(values), dtype=TYPES[dtype])
+        return sample
+
+
+def lists(index):
+    """As annotations come from a JSON file; the first sample has none."""
+    return {"boxes": [[float(index), 1.0, 2.0, 3.0]] * (index % 3), "kinds": [index] * (index % 3)}
