@@ -329,7 +329,10 @@ TEST(LoaderFields, SteadyStateAllocatesOneHandleABatch) {
     for (int i = 0; i < 10; ++i) batch = epoch.next();
     const std::int64_t before = AllocationCount::allocations();
     for (int i = 0; i < 150; ++i) batch = epoch.next();
-    EXPECT_EQ(AllocationCount::allocations() - before, 150) << threads << " threads";
+    const std::int64_t more = AllocationCount::allocations() - before - 150;
+    // With threads a slot may meet its largest batch, or be taken at all, only now: once each, not once a batch.
+    EXPECT_GE(more, 0) << threads << " threads";
+    EXPECT_LE(more, threads == 0 ? 0 : 24) << threads << " threads";
   }
 }
 
