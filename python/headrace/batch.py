@@ -87,7 +87,7 @@ class RaggedTensor:
 
         if self.sides is not None:
             raise ValueError("samples that differ in more than their first axis are no jagged tensor; use unbind()")
-        return torch.nested.nested_tensor_from_jagged(self.values, self.offsets)
+        return torch.nested.nested_tensor_from_jagged(self.values, self.offsets.to(self.values.device))
 
     def tensors(self):
         """Those it is made of."""
