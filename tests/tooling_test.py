@@ -242,3 +242,12 @@ def test_count_is_the_last_line_of_a_failed_ci_run():
 def test_dependencies_of_an_object_are_read_and_stale_ones_left_out():
     listing = "a.o: #deps 2, deps mtime 1 (VALID)\n    ../a.cpp\n    ../a.h\n\nb.o: #deps 1, deps mtime 2 (STALE)\n    ../b.cpp\n\n"
     assert tidy.read_dependencies(listing) == {"a.o": ["../a.cpp", "../a.h"]}
+
+
+@pytest.mark.parametrize("status, deadline, answer", [(0, None, ""), (1, None, "a.cpp: a finding"), (0, 0.0, None)])
+def test_clang_tidy_takes_what_it_takes_where_there_is_no_deadline(status, deadline, answer, tmp_path, monkeypatch):
+    program = tmp_path / "clang-tidy"
+    program.write_text(f"#!/bin/sh\necho a.cpp: a finding\nexit {status}\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert tidy.check("a.cpp", deadline) == answer
