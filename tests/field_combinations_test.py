@@ -45,6 +45,16 @@ def check(data, loader) -> int:
 
 
 @pytest.mark.parametrize("seed", range(40))
+def test_what_is_inferred_gives_what_a_plain_loop_gives(seed):
+    data = sources.Combination(seed)
+    data.size = min(data.size, 16)  # All of them are looked at.
+    fields = {name: field for name, field in declared(data).items() if field.optional}  # What None is cannot be seen.
+    for threads in (0, 3):
+        loader = hr.Loader(data, batch_size=4, shuffle=False, num_workers=threads, fields=fields or None)
+        assert check(data, loader) == len(data)
+
+
+@pytest.mark.parametrize("seed", range(40))
 def test_every_combination_is_what_a_plain_loop_gives(seed, tmp_path):
     data = sources.Combination(seed)
     fields = declared(data)

@@ -192,6 +192,38 @@ class Combination(Dataset):
         return sample
 
 
+def one_box_first(index):
+    """As detection data sets: the first sample has one box."""
+    count = 1 + index % 3
+    return {"boxes": torch.full((count, 4), float(index)), "labels": torch.arange(count)}
+
+
+def image_and_one_box_first(index):
+    return numpy.full((6, 5, 3), index, numpy.uint8), one_box_first(index)
+
+
+def label_in_an_array(index):
+    return numpy.full((6, 5, 3), index, numpy.uint8), torch.tensor([index % 3])
+
+
+def image_and_nested(index):
+    """With names in groups, and a field that one in three samples lacks."""
+    target = {"boxes": torch.full((index % 3, 4), float(index)), "of": {"id": index, "name": f"n{index}"}}
+    return numpy.full((6, 5, 3), index, numpy.uint8), {**target, **({"weight": index / 2} if index % 3 else {})}
+
+
+def dict_of_image_and_label(index):
+    return {"image": numpy.full((6, 5, 3), index, numpy.uint8), "labels": index % 3}
+
+
+class Untold(Of):
+    """Classes that belong to no field of its samples."""
+
+    @property
+    def classes(self):
+        raise RuntimeError("classes are not known yet")
+
+
 def lists(index):
     """As annotations come from a JSON file; the first sample has none."""
     return {"boxes": [[float(index), 1.0, 2.0, 3.0]] * (index % 3), "kinds": [index] * (index % 3)}

@@ -184,6 +184,71 @@ def test_collate_fn_gets_what_the_data_set_returns():
 
 
 @pytest.mark.parametrize("kind", KINDS)
+def test_collate_fn_gets_pairs_with_a_dict_and_dicts_within_dicts_as_they_were(kind):
+    def collated(source, **options):
+        loader = hr.Loader(source, batch_size=4, shuffle=False, worker_type=kind, transform=AS_STORED,
+                           collate_fn=lambda samples: tuple(zip(*samples)), **options)
+        return next(iter(loader))
+
+    fields = {"weight": hr.Field("float64", optional=True)}
+    images, targets = collated(sources.Of(sources.image_and_nested), fields=fields)
+    assert [image.unique().tolist() for image in images] == [[0], [1], [2], [3]]
+    for index, target in enumerate(targets):
+        image, wanted = sources.image_and_nested(index)
+        assert target.keys() == {*wanted, "weight"} and target["of"] == wanted["of"] and target["weight"] == wanted.get("weight")
+        assert torch.equal(target["boxes"], wanted["boxes"])
+    assert collated(sources.Of(sources.dict_of_image_and_label)) == (("image",) * 4, ("labels",) * 4)
+    images, labels = collated(sources.Of(sources.label_in_an_array))
+    assert labels == (0, 1, 2, 0)
+    assert [type(target) for target in collated(sources.Of(sources.image_and_one_box_first))[1]] == [dict] * 4
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_labels_of_one_box_in_the_first_sample_are_no_class(kind):
+    for make in (sources.one_box_first, sources.image_and_one_box_first):
+        batch = next(iter(hr.Loader(sources.Of(make), batch_size=6, shuffle=False, worker_type=kind)))
+        assert [labels.tolist() for labels in batch["labels"]] == [[0], [0, 1], [0, 1, 2]] * 2
+        assert [len(boxes) for boxes in batch["boxes"]] == [1, 2, 3] * 2
+    images, labels = next(iter(hr.Loader(sources.Of(sources.label_in_an_array), batch_size=6, shuffle=False, worker_type=kind)))
+    assert labels.tolist() == [0, 1, 2] * 2 and labels.dtype is torch.int64
+
+
+def test_a_label_that_becomes_an_array_is_named():
+    data = sources.OtherAtFive(lambda index: {"labels": index, "y": 1.0}, {"labels": torch.tensor([5]), "y": 1.0})
+    with pytest.raises(TypeError, match=re.escape("field labels is int64 (1); wanted int64 ()")):
+        plain(hr.Loader(data, batch_size=6))
+
+
+@pytest.mark.parametrize("sample, names", [
+    ({"tokens": torch.arange(128, dtype=torch.uint8)}, ["tokens"]),
+    ((torch.arange(128, dtype=torch.uint8), 1, 2.0), ["0", "1", "2"]),
+    ((numpy.arange(9, dtype="u1"), 1), ["0", "1"]),
+    ((numpy.arange(120, dtype="u1").reshape(6, 5, 4), 1), ["image", "labels"]),
+    ((numpy.arange(90, dtype="u1").reshape(3, 6, 5), 1), ["image", "labels"]),
+    ((numpy.zeros((2, 6, 5, 3), "u1"), 1), ["image", "labels"]),
+    ({"image": numpy.arange(60, dtype="u1").reshape(6, 5, 2)}, ["image"]),
+    ({"image": numpy.arange(7, dtype="u1"), "mask": numpy.zeros((6, 5), "u1")}, ["image", "mask"]),
+])
+def test_arrays_of_uint8_that_are_no_images_are_fields_as_they_are(sample, names):
+    batch = next(iter(hr.Loader([sample] * 4, batch_size=4)))
+    values = sample.values() if isinstance(sample, dict) else sample
+    for name, value in zip(names, values, strict=True):
+        for found in batch[name]:
+            assert torch.equal(found, torch.as_tensor(value, dtype=found.dtype)), name
+            assert found.dtype is torch.uint8 or not hasattr(value, "dtype")
+    with pytest.raises(errors.InvalidArgumentError, match="data.transform.size is 4, and the source has no image"):
+        hr.Loader([sample] * 4, transform={"size": 4})
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_classes_are_asked_for_where_a_field_is_one_alone(kind):
+    batch = next(iter(hr.Loader(sources.Untold(sources.vector), batch_size=6, worker_type=kind)))
+    assert batch["x"].shape == (6, 3)
+    with pytest.raises(Exception, match="classes are not known yet"):
+        hr.Loader(sources.Untold(sources.pil), worker_type=kind)
+
+
+@pytest.mark.parametrize("kind", KINDS)
 def test_a_field_that_some_lack_is_declared(kind):
     data = sources.Of(sources.missing_sometimes)
     with pytest.raises(Exception, match="a sample is a dict of x, mask; wanted x, as sample 0 had"):
@@ -353,6 +418,36 @@ def test_a_pack_keeps_every_field(tmp_path):
         hr.pack(sources.Of(sources.pil), tmp_path / "unknown.pack")
     with pytest.raises(TypeError, match="field boxes is float64"):
         hr.pack(sources.OtherAtFive(sources.boxes, {"boxes": numpy.zeros((1, 4)), "name": "5"}), tmp_path / "broken.pack")
+
+
+def test_what_cannot_be_packed_is_refused_by_name(tmp_path):
+    def refusal(kind, source):
+        with pytest.raises(kind) as caught:
+            hr.pack(source, tmp_path / "no.pack")
+        assert not (tmp_path / "no.pack").exists()
+        (tmp_path / "no.pack.partial").unlink(missing_ok=True)
+        return "\n".join([str(caught.value), *getattr(caught.value, "__notes__", [])])
+
+    def pairs(other):
+        source = sources.OtherAtFive(sources.pil, other)
+        source.classes = 3
+        return source
+
+    image, _ = sources.pil(5)
+    assert "OtherAtFive[5]: label -1; wanted 0 to 2" in refusal(errors.CorruptDataError, pairs((image, -1)))
+    assert "OtherAtFive[5]: label 3; wanted 0 to 2" in refusal(errors.CorruptDataError, pairs((image, 3)))
+    assert "OtherAtFive[5]: field image: uint8 (4, 4, 3); wanted uint8 (6, 5, 3)" in refusal(
+        errors.CorruptDataError, pairs((image.resize((4, 4)), 0)))
+    assert "OtherAtFive[5]: field image: an encoded image" in refusal(errors.CorruptDataError, pairs((b"\xff\xd8\xff", 0)))
+    many = sources.user_pairs()
+    many.classes = 2**40
+    assert "1099511627776 classes; a pack takes at most 16777216" in refusal(errors.UnsupportedError, many)
+    wanted = "wanted an object with __len__ and __getitem__"
+    assert "source is a str; " + wanted in refusal(errors.InvalidArgumentError, "idx:somewhere")
+    assert "source is a dict; " + wanted in refusal(errors.InvalidArgumentError, {})
+    assert "source is a CountingWithLength, an iterable data set; " + wanted in refusal(
+        errors.InvalidArgumentError, sources.Counting())
+    assert "source is a list without samples" in refusal(errors.InvalidArgumentError, [])
 
 
 def test_lists_of_numbers_are_arrays_and_the_first_may_be_empty():

@@ -295,12 +295,12 @@ def test_samples_that_are_none_are_named(sample, words):
         assert any("SampleFive[5]" in name for name in names), names
 
 
-def test_a_source_whose_every_image_has_other_channels_is_refused_by_its_first_sample():
-    source = sources.EverySample("gives", (numpy.zeros((6, 5, 4), "u1"), 1))
-    with pytest.raises(ValueError, match="an image has 4 channels") as caught:
+def test_a_source_whose_every_image_is_none_is_refused_by_its_first_sample():
+    source = sources.EverySample("gives", (b"GIF89a", 1))
+    with pytest.raises(ValueError, match="neither a JPEG nor a PNG file") as caught:
         hr.Loader(source)
     assert any("sample 0" in note for note in caught.value.__notes__)
-    with pytest.raises(errors.InvalidArgumentError, match=r"an image has 4 channels(.|\n)*sample 0"):
+    with pytest.raises(errors.InvalidArgumentError, match=r"neither a JPEG nor a PNG file(.|\n)*sample 0"):
         hr.Loader(source, num_workers=1, worker_type="process")
 
 

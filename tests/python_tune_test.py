@@ -18,6 +18,7 @@ import numpy
 import pytest
 import torch
 from headrace._forward import ForwardSwitch
+from headrace._state import same_values
 from headrace._step import parts_of
 from headrace._subject import Subject
 from held_memory import counted_elsewhere, storages
@@ -592,6 +593,30 @@ def test_batches_of_any_form_are_cut_along_their_samples():
     for batch, found in (((rows, rows[:3]), "3 and 5"), ({"scale": scale}, "no tensor")):
         with pytest.raises(hr.errors.InvalidArgumentError, match=f"first dimension in common, found {found}"):
             parts_of(batch, 2)
+
+
+def test_texts_ragged_fields_and_what_is_lacking_are_cut_with_the_samples():
+    ragged = hr.RaggedTensor(torch.arange(6.0), torch.tensor([0, 1, 1, 4, 6, 6]))
+    sided = hr.RaggedTensor(torch.arange(6), torch.tensor([0, 2, 2, 4, 6, 6]), torch.tensor([[1, 2], [0, 0], [2, 1], [1, 2], [0, 0]]))
+    fields = {"x": torch.arange(5), "points": ragged, "masks": sided, "words": list("abcde"), "valid": torch.ones(5)}
+    whole = hr.Batch(fields, 3, 4, {"points": torch.tensor([1, 0, 1, 1, 0])})
+    parts = [part for part, _ in parts_of(whole, 2)]
+    assert [share for _, share in parts_of(whole, 2)] == [0.4, 0.6] and [part["words"] for part in parts] == [["a", "b"], ["c", "d", "e"]]
+    for name in ("points", "masks"):
+        found = [sample for part in parts for sample in part[name]]
+        assert all(torch.equal(one, other) for one, other in zip(found, whole[name], strict=True)), name
+        assert all(len(part[name]) == len(part["x"]) and int(part[name].offsets[0]) == 0 for part in parts)
+    assert [part.present("points").tolist() for part in parts] == [[1, 0], [1, 1, 0]]
+    assert [(part.epoch, part.index) for part in parts] == [(3, 4)] * 2
+    in_a_tuple = parts_of((ragged, torch.arange(5)), 2)
+    assert [len(points) for (points, _), _ in in_a_tuple] == [2, 3]
+
+
+def test_batches_that_lack_other_fields_are_not_the_same():
+    def batch(present):
+        return hr.Batch({"x": torch.zeros(2), "valid": torch.ones(2)}, 0, 0, {"x": torch.tensor(present)})
+
+    assert same_values(batch([1, 0]), batch([1, 0])) and not same_values(batch([1, 0]), batch([0, 1]))
 
 
 def test_a_setting_that_cannot_be_applied_leaves_the_others_as_they_were():

@@ -36,18 +36,35 @@ class Field:
         object.__setattr__(self, "shape", shape)
 
 
-def sample_of(fields: Mapping[str, Any], present: Mapping[str, Any], index: int) -> Any:
-    """One sample of a batch as its data set gave it: a tuple where fields have no names but their numbers, else a dict; numbers
-    as numbers, None where the sample lacks the field."""
+def sample_of(fields: Mapping[str, Any], present: Mapping[str, Any], index: int, form: Any) -> Any:
+    """One sample of a batch in the form in which its data set gave it, tuples and dicts within dicts: (image, a dict of the rest)
+    is that again. Named tuples come as tuples, arrays as tensors, numbers as numbers; a field that the sample lacks is None, in a
+    dict alone. `form`: SourceReader.form; None, as of a pack: a tuple where fields have no names but their numbers, or are image
+    and labels, else a dict."""
     sample = {}
     for name, field in fields.items():
         if name == "valid":
             continue
         value = field[index] if name not in present or present[name][index] else None
         sample[name] = value.item() if isinstance(value, torch.Tensor) and value.dim() == 0 else value
-    names = list(sample)
-    is_tuple = names == ["image", "labels"] or names == [str(place) for place in range(len(names))]
-    return tuple(sample.values()) if is_tuple else sample
+    if form is None:
+        names = list(sample)
+        is_tuple = names == ["image", "labels"] or names == [str(place) for place in range(len(names))]
+        return tuple(sample.values()) if is_tuple else sample
+    formed = _formed(form, sample)
+    holder = formed[-1] if isinstance(formed, tuple) else formed
+    if isinstance(holder, dict):
+        holder.update(sample)  # What was declared and the first sample lacked.
+    return formed
+
+
+def _formed(form: Any, values: dict[str, Any]) -> Any:
+    """Takes out of `values` what it has a place for."""
+    if isinstance(form, str):
+        return values.pop(form)
+    if isinstance(form, Mapping):
+        return {key: _formed(inner, values) for key, inner in form.items()}
+    return tuple(_formed(inner, values) for inner in form)
 
 
 def declared(fields: Any) -> Any:

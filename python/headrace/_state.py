@@ -150,23 +150,32 @@ def in_layout_of(parameter: torch.Tensor, state: torch.Tensor) -> torch.Tensor:
 
 def tensors_in(value: Any) -> Iterable[torch.Tensor]:
     """Every tensor of a batch, looking into mappings, lists and tuples."""
-    if isinstance(value, torch.Tensor):
+    for field in fields_in(value):
+        yield from field.tensors() if isinstance(field, RaggedTensor) else [field]
+
+
+def fields_in(value: Any) -> Iterable[torch.Tensor | RaggedTensor]:
+    """The same, where a ragged tensor is one."""
+    if isinstance(value, (torch.Tensor, RaggedTensor)):
         yield value
-    elif isinstance(value, RaggedTensor):
-        yield from value.tensors()
     elif isinstance(value, Mapping):
         for item in value.values():
-            yield from tensors_in(item)
+            yield from fields_in(item)
     elif isinstance(value, (list, tuple)):
         for item in value:
-            yield from tensors_in(item)
+            yield from fields_in(item)
 
 
 def same_values(a: Any, b: Any) -> bool:
-    """Whether two batches hold the same tensors, bit for bit, and the same texts."""
-    first, second = list(tensors_in(a)), list(tensors_in(b))
+    """Whether two batches hold the same tensors, bit for bit, the same texts, and lack the same."""
+    first, second = [[*tensors_in(batch), *_presence_in(batch)] for batch in (a, b)]
     return _texts_in(a) == _texts_in(b) and len(first) == len(second) and all(
         x.dtype == y.dtype and x.shape == y.shape and torch.equal(x, y) for x, y in zip(first, second))
+
+
+def _presence_in(value: Any) -> list[torch.Tensor]:
+    """Of a Loader's batch, which samples have the fields that some lack."""
+    return [present for name in value.keys() if (present := value.present(name)) is not None] if isinstance(value, Batch) else []
 
 
 def _texts_in(value: Any) -> list[str]:
@@ -176,25 +185,26 @@ def _texts_in(value: Any) -> list[str]:
     return [text for field in value if isinstance(field, list) for text in field if isinstance(text, str)]
 
 
-def map_tensors(change: Callable[[torch.Tensor], torch.Tensor], value: Any) -> Any:
+def map_tensors(change: Callable[[torch.Tensor], torch.Tensor], value: Any,
+                change_ragged: Callable[[RaggedTensor], RaggedTensor] | None = None) -> Any:
     """The same structure of mappings, lists and tuples with every tensor changed; other things as they are. A mapping that
-    cannot be written to becomes a dict."""
+    cannot be written to becomes a dict. Of a ragged tensor the values are changed, or what `change_ragged` says."""
     if isinstance(value, torch.Tensor):
         return change(value)
     if isinstance(value, RaggedTensor):
-        return value.map(change)
+        return value.map(change) if change_ragged is None else change_ragged(value)
     if isinstance(value, Mapping):
         # A copy keeps what it is: Hugging Face's ModelOutput is a dict with attributes, its BatchEncoding a UserDict.
         result = copy.copy(value) if isinstance(value, MutableMapping) else dict(value)
         for key in list(result):
-            result[key] = map_tensors(change, result[key])
+            result[key] = map_tensors(change, result[key], change_ragged)
         return result
     if isinstance(value, Batch):
-        return value.with_fields({name: map_tensors(change, field) for name, field in value.fields.items()})
+        return value.with_fields({name: map_tensors(change, field, change_ragged) for name, field in value.fields.items()})
     if isinstance(value, tuple):
-        items = [map_tensors(change, item) for item in value]
+        items = [map_tensors(change, item, change_ragged) for item in value]
         return type(value)(*items) if hasattr(value, "_fields") else tuple(items)
     if isinstance(value, list):
-        return [map_tensors(change, item) for item in value]
+        return [map_tensors(change, item, change_ragged) for item in value]
     return value
 

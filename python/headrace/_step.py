@@ -3,6 +3,7 @@ that is."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from functools import partial
 from typing import Any, Callable
 
@@ -10,7 +11,8 @@ import torch
 from torch import nn
 
 from . import _native
-from ._state import map_tensors, tensors_in
+from ._state import fields_in, map_tensors
+from .batch import Batch, RaggedTensor
 from .errors import InvalidArgumentError
 
 
@@ -123,8 +125,9 @@ class WholeStep:
 
 def parts_of(batch: Any, count: int) -> list[tuple[Any, float]]:
     """The batch cut along the first dimension of its tensors into `count` parts, or as many as it has samples, each with its
-    share of the samples. What is no tensor, or a tensor of one number, goes with every part."""
-    lengths = {tensor.shape[0] for tensor in tensors_in(batch) if tensor.dim() > 0}
+    share of the samples. Of a Loader's batch every field is cut, texts and ragged ones too. Elsewhere what is no tensor, or a
+    tensor of one number, goes with every part."""
+    lengths = set(_lengths_in(batch))
     if len(lengths) != 1:
         raise InvalidArgumentError("micro-batches: wanted a batch whose tensors have one first dimension in common, found "
                                    f"{' and '.join(map(str, sorted(lengths))) or 'no tensor'}")
@@ -133,6 +136,23 @@ def parts_of(batch: Any, count: int) -> list[tuple[Any, float]]:
     for place in range(min(count, samples)):
         end = samples * (place + 1) // min(count, samples)
         cut = slice(begin, end)
-        parts.append((map_tensors(lambda tensor: tensor[cut] if tensor.dim() > 0 else tensor, batch), (end - begin) / samples))
+        parts.append((_part_of(batch, cut), (end - begin) / samples))
         begin = end
     return parts
+
+
+def _lengths_in(batch: Any) -> Iterator[int]:
+    """Of everything that is cut."""
+    if isinstance(batch, Batch):
+        yield from map(len, batch.values())
+        return
+    for field in fields_in(batch):
+        if isinstance(field, RaggedTensor) or field.dim() > 0:
+            yield len(field)
+
+
+def _part_of(batch: Any, cut: slice) -> Any:
+    if isinstance(batch, Batch):
+        return batch.part(cut.start, cut.stop)
+    return map_tensors(lambda tensor: tensor[cut] if tensor.dim() > 0 else tensor, batch,
+                       lambda ragged: ragged.part(cut.start, cut.stop))

@@ -48,6 +48,14 @@ class Batch(tuple):
         """The same batch of other fields."""
         return Batch(fields, self.epoch, self.index, self._present)
 
+    def part(self, begin, end):
+        """Samples begin to end, as a batch over the same memory."""
+        def cut(field):
+            return field.part(begin, end) if isinstance(field, RaggedTensor) else field[begin:end]
+
+        return Batch({name: cut(field) for name, field in self.fields.items()}, self.epoch, self.index,
+                     {name: there[begin:end] for name, there in self._present.items()})
+
     def __reduce__(self):
         return Batch, (self.fields, self.epoch, self.index, self._present)
 
@@ -88,6 +96,12 @@ class RaggedTensor:
         if self.sides is not None:
             raise ValueError("samples that differ in more than their first axis are no jagged tensor; use unbind()")
         return torch.nested.nested_tensor_from_jagged(self.values, self.offsets.to(self.values.device))
+
+    def part(self, begin, end):
+        """Samples begin to end, over the same values."""
+        first, last = int(self.offsets[begin]), int(self.offsets[end])
+        sides = None if self.sides is None else self.sides[begin:end]
+        return RaggedTensor(self.values[first:last], self.offsets[begin:end + 1] - first, sides)
 
     def tensors(self):
         """Those it is made of."""

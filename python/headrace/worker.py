@@ -6,6 +6,7 @@ later. What the source prints goes where the parent's output goes.
 """
 
 import array
+import json
 import mmap
 import multiprocessing.process
 import multiprocessing.spawn
@@ -16,7 +17,7 @@ import socket
 import struct
 import sys
 import traceback
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 CONTROL, SLOT, PAYLOAD = 3, 4, 5  # Descriptors.
@@ -65,8 +66,9 @@ class SourceReader:
     "outer.inner". Fields are arrays or tensors of any type that DTYPES names, lists of numbers, str, bool, int or float.
 
     What a sample is made of is taken from the first that can be read. An axis is ragged where it differs among a few samples
-    from all over the source; `fields` {name: (type, shape, encoding, optional)} says otherwise. An image is what is uint8, of
-    the right shape, and first of a pair or called image, images or img; a file or PIL image whatever it is called.
+    from all over the source; `fields` {name: (type, shape, encoding, optional)} says otherwise. An image is what is uint8, H x W
+    or H x W x 1 or 3, and first of a pair or called image, images or img; a file or PIL image whatever it is called. Arrays of
+    uint8 with other shapes are fields as they are.
 
     Attributes that the source may have: `classes`, their number or one name each; `labels` or `targets`, one integer a sample;
     `channels` of encoded images, 1 or 3 (3)."""
@@ -82,12 +84,15 @@ class SourceReader:
         self._names = None if fields is None or isinstance(fields, Mapping) else tuple(fields)
         self._declared = {name: Spec(name, *rest) for name, rest in fields.items()} if isinstance(fields, Mapping) else {}
         self.schema: list[Spec] = []
+        self.form: Any = None  # A sample with names in place of its values, and lists in place of its tuples.
         self._is_pair = False
+        self._are_of_pairs = False  # Samples are (image, labels), whatever these are.
         self._untold: set[str] = set()  # Fields that are empty lists in the first sample.
         if self.size > 0:
             self._learn()
-        self.labels = _labels(source) if any(_is_class(spec) for spec in self.schema) or not self.schema else None
-        self.classes = _classes(source, self.labels)
+        has_classes = any(_is_class(spec) for spec in self.schema) or not self.schema
+        self.labels = _labels(source) if has_classes else None
+        self.classes = _classes(source, self.labels) if has_classes else UNKNOWN
 
     def read(self, index: int) -> tuple[Any, ...]:
         """Of each field None, a number, the bytes of a file, or the bytes of an array and its shape."""
@@ -113,19 +118,14 @@ class SourceReader:
     # ---- What samples are made of ----
 
     def _learn(self) -> None:
-        self._first, sample = self._first_sample()
+        self._first, sample, specs = self._first_sample()
         values = self._named(sample)
-        has_image, specs = False, []
-        for name, value in values:
-            at_image = name in IMAGE_NAMES or (isinstance(sample, (tuple, list)) and not specs and len(sample) == 2)
-            spec = self._declared.get(name) or self._spec(name, value, at_image and not has_image, not has_image)
-            has_image = has_image or spec.encoding == IMAGE
-            specs.append(spec)
         lacking = [spec for name, spec in self._declared.items() if name not in dict(values)]
         if unknown := [spec.name for spec in lacking if not spec.optional]:
             raise ValueError(f"fields names {_names(unknown)}; sample {self._first} has {_names(name for name, _ in values)}")
         self.schema = [*specs, *lacking]
-        self._is_pair = (type(sample) in (tuple, list) and len(specs) == 2 and not self._declared and specs[0].name == "image"
+        self.form = _form(sample, iter([name for name, _ in values]))
+        self._is_pair = (type(sample) in (tuple, list) and self._are_of_pairs and not self._declared
                          and specs[0].encoding == IMAGE and _is_class(specs[1]))
         if any(spec.encoding == RAW and spec.shape and spec.name not in self._declared for spec in specs):
             self._compare_shapes()
@@ -136,24 +136,37 @@ class SourceReader:
         for spec, value in zip(self.schema, (value for _, value in values)):
             self._content(spec, value)
 
-    def _first_sample(self) -> tuple[int, Any]:
+    def _first_sample(self) -> tuple[int, Any, list[Spec]]:
+        """The first that can be read, and what it is made of."""
         refusal: Exception | None = None
         for index in range(min(self.size, FIRST_TRIED)):
             try:
                 sample = self.source[index]
-                self._check_first(sample)
-                return index, sample
+                return index, sample, self._specs(sample)
             except Exception as error:
                 error.add_note(f"headrace: raised by sample {index}")
                 refusal = refusal or error
         assert refusal is not None
         raise refusal
 
-    def _check_first(self, sample: Any) -> None:
+    def _specs(self, sample: Any) -> list[Spec]:
         self._untold.clear()
-        for position, (name, value) in enumerate(self._named(sample)):
-            if name not in self._declared:
-                self._spec(name, value, position == 0 or name in IMAGE_NAMES, True)
+        values = self._named(sample)
+        is_pair = isinstance(sample, (tuple, list)) and len(sample) == 2
+        self._are_of_pairs = (is_pair and [name for name, _ in values] == ["image", "labels"]
+                              and not isinstance(sample[1], Mapping))
+        has_image, specs = False, []
+        for name, value in values:
+            at_image = name in IMAGE_NAMES or (is_pair and not specs)
+            spec = self._declared.get(name) or self._spec(name, value, at_image and not has_image, not has_image)
+            has_image = has_image or spec.encoding == IMAGE
+            specs.append(spec)
+        return specs
+
+    def _is_label(self, value: Any) -> bool:
+        """Whether it is a class. An array of one number is one where it is the second of a pair alone: elsewhere it may be that
+        of a sample with one box."""
+        return _is_index(value) and (self._are_of_pairs or tuple(getattr(value, "shape", ())) == ())
 
     def _compare_shapes(self) -> None:
         count = min(COMPARED, self.size)
@@ -193,7 +206,7 @@ class SourceReader:
             return Spec(name, UINT8, (RAGGED,), TEXT)
         if at_image and isinstance(value, (bytes, bytearray, memoryview)):
             _image(value, 3)  # Raises.
-        if name == "labels" and _is_index(value):
+        if name == "labels" and self._is_label(value):
             return Spec(name, INT64, ())
         if value is None:
             raise TypeError(f"field {name} is None in the first sample; say what it is: "
@@ -257,7 +270,7 @@ class SourceReader:
             return _image(value, spec.shape[2])
         if spec.encoding == TEXT:
             return _text(spec.name, value)
-        if _is_class(spec) and _is_index(value):
+        if _is_class(spec) and self._is_label(value):
             return _whole(value)
         dtype, shape, content = _array(spec.name, value, spec)
         fits = len(shape) == len(spec.shape) and all(
@@ -290,6 +303,12 @@ def _flat(sample: Mapping[Any, Any], before: str = "") -> Any:
             yield from _flat(value, f"{before}{key}.")
         else:
             yield before + key, value
+
+
+def _form(part: Any, names: Iterator[str]) -> Any:
+    if isinstance(part, Mapping):
+        return {key: _form(inner, names) if isinstance(inner, Mapping) else next(names) for key, inner in part.items()}
+    return [_form(inner, names) if isinstance(inner, Mapping) else next(names) for inner in part]
 
 
 def _is_index(value: Any) -> bool:
@@ -325,13 +344,11 @@ def _is_pil(value: Any) -> bool:
 
 
 def _is_image_array(value: Any) -> bool:
-    """Whether it is an array of uint8 that stands where an image does. Of a tensor C x H x W its transforms were done."""
+    """Whether it is an array of uint8 that is an image where it stands in the place of one."""
     if not str(getattr(value, "dtype", "")).endswith("uint8") or not hasattr(value, "shape"):
         return False
     shape = tuple(value.shape)
-    torch = sys.modules.get("torch")
-    is_planes = torch is not None and isinstance(value, torch.Tensor) and len(shape) == 3 and shape[0] in (1, 3)
-    return not (is_planes and shape[2] not in (1, 3))
+    return 0 not in shape and (len(shape) == 2 or len(shape) == 3 and shape[2] in (1, 3))
 
 
 def _is_image_like(value: Any) -> bool:
@@ -555,11 +572,12 @@ def _serve(parent: _Parent) -> int:
     try:
         reader = _open()
         schema, labels = schema_bytes(reader.schema), memoryview(reader.labels or b"").cast("B")
-        parent.put(schema + labels)
+        form = json.dumps(reader.form).encode()
+        parent.put(schema + labels + form)
     except BaseException as error:
         parent.fail(-1, error)
         return 1
-    parent.send(READY, FORMAT, reader.size, reader.classes, len(schema), len(labels) // 8)
+    parent.send(READY, FORMAT, reader.size, reader.classes, len(schema), len(labels) // 8, len(form))
     while (index := parent.next_index()) is not None:
         try:
             parent.send(SAMPLE, index, parent.put_sample(reader.schema, reader.read(index)))

@@ -49,10 +49,14 @@ std::optional<py::object> next_batch(py::iterator& pass) {
   return std::nullopt;
 }
 
+// Looked up each time: a static would be made under its own lock, and the import in it may let go of the GIL to one
+// that waits for that.
+bool is_of_loader(py::handle batch) {
+  return py::isinstance(batch, py::module_::import("headrace.batch").attr("Batch"));
+}
+
 std::int64_t batch_samples(py::handle batch) {
-  // Never destroyed: the module may be gone when statics are.
-  static const auto& a_loaders = *new py::object(py::module_::import("headrace.batch").attr("Batch"));
-  if (py::isinstance(batch, a_loaders))
+  if (is_of_loader(batch))
     return static_cast<std::int64_t>(py::len(batch.attr("fields")["valid"]));  // Others may be ragged.
   std::int64_t samples = 1;
   find_tensor(batch, [&samples](const at::Tensor& tensor) {

@@ -29,6 +29,9 @@ class AnyLoader {
 // The next batch, or nullopt at the end. What the loader raises goes on.
 std::optional<pybind11::object> next_batch(pybind11::iterator& pass);
 
+// Whether it is a headrace.Batch.
+bool is_of_loader(pybind11::handle batch);
+
 // Samples in a batch: the length of the first tensor found in it, looking into mappings, lists and tuples in
 // their order; 1 where there is none.
 std::int64_t batch_samples(pybind11::handle batch);

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "core/base/clock.h"
+#include "python/any_loader.h"
 #include "python/tensor_object.h"
 #include "python/tensors_in.h"
 
@@ -48,9 +49,7 @@ std::int64_t StorageSum::add_all(py::handle value) {
 }
 
 std::int64_t batch_bytes(py::handle batch) {
-  // Never destroyed: the module may be gone when statics are.
-  static const auto& a_loaders = *new py::object(py::module_::import("headrace.batch").attr("Batch"));
-  return py::isinstance(batch, a_loaders) ? 0 : StorageSum{}.add_all(batch);
+  return is_of_loader(batch) ? 0 : StorageSum{}.add_all(batch);
 }
 
 void LoopMemory::add_model(const py::object& object) {

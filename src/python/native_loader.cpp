@@ -38,23 +38,22 @@ py::object take(py::dict& keywords, const char* name) {
 }
 
 // A tensor; a headrace.batch.RaggedTensor; of texts a list.
-py::object object_of(const Batch& batch, std::size_t position) {
+py::object object_of(const Batch& batch, std::size_t position, const py::object& ragged_type) {
   const BatchField& field = batch.field(position);
   if (!field.is_ragged()) return python::object_of(field_tensor(batch, position));
   if (field.encoding == Encoding::text) {
     py::list texts;
-    const auto* const characters = reinterpret_cast<const char*>(field.bytes.data());
+    // Where all are empty there may be no memory.
+    const auto* const characters = field.bytes.empty() ? "" : reinterpret_cast<const char*>(field.bytes.data());
     for (std::size_t i = 0; i + 1 < field.offsets.size(); ++i) {
       texts.append(
           py::str(characters + field.offsets[i], static_cast<std::size_t>(field.offsets[i + 1] - field.offsets[i])));
     }
     return std::move(texts);
   }
-  // Never destroyed: the module may be gone when statics are.
-  static const auto& ragged = *new py::object(py::module_::import("headrace.batch").attr("RaggedTensor"));
   const FieldShape shape = field_shape(batch, position);
   const py::object sides = shape.sides.defined() ? python::object_of(shape.sides) : py::none();
-  return ragged(python::object_of(field_tensor(batch, position)), python::object_of(shape.offsets), sides);
+  return ragged_type(python::object_of(field_tensor(batch, position)), python::object_of(shape.offsets), sides);
 }
 
 Split split_of(const py::object& split) {
@@ -128,7 +127,9 @@ std::int64_t threads_for(std::int64_t processes) {
 
 NativeLoader::NativeLoader(const py::object& source, const py::dict& keywords)
     : batch_type_(py::module_::import("headrace.batch").attr("Batch")),
+      ragged_type_(py::module_::import("headrace.batch").attr("RaggedTensor")),
       sample_of_(py::module_::import("headrace._fields").attr("sample_of")),
+      form_(py::none()),
       object_(py::none()),
       process_(::getpid()) {
   py::dict rest(keywords.attr("copy")());
@@ -207,12 +208,7 @@ void NativeLoader::check_worker_init(const py::object& worker_init, bool is_obje
 }
 
 void NativeLoader::open_object(const py::object& source, const py::object& worker_init, const py::dict& keywords) {
-  if (!py::hasattr(source, "__getitem__") || !py::hasattr(source, "__len__") || py::isinstance<py::dict>(source)) {
-    fail(ErrorCode::invalid_argument,
-         "source is a {}; wanted \"idx:DIR\", \"folder:DIR\", \"list:FILE\", \"pack:PATH\" or an object with __len__ "
-         "and __getitem__",
-         Py_TYPE(source.ptr())->tp_name);
-  }
+  check_source(source, "\"idx:DIR\", \"folder:DIR\", \"list:FILE\", \"pack:PATH\" or ");
   if (!(worker_timeout_s_ > 0 && worker_timeout_s_ <= kTimeoutMax)) {
     fail(ErrorCode::invalid_argument, "worker_timeout_s is {}; wanted above 0, at most {}", worker_timeout_s_,
          kTimeoutMax);
@@ -225,7 +221,9 @@ void NativeLoader::open_object(const py::object& source, const py::object& worke
   const py::object fields = py::module_::import("headrace._fields").attr("declared")(fields_);
   const bool sizes_vary = options_.transform.size > 0;
   if (process_count_ == 0) {
-    source_ = std::make_shared<PythonSource>(source, fields, sizes_vary);
+    const auto ours = std::make_shared<PythonSource>(source, fields, sizes_vary);
+    set_form(ours->form());
+    source_ = ours;
     return;
   }
   const auto ours = py::module_::import("headrace._source");
@@ -238,9 +236,18 @@ void NativeLoader::open_object(const py::object& source, const py::object& worke
   how.sample_bytes_max =
       std::max(how.sample_bytes_max, options_.max_sample_bytes);  // Its slot holds other things, too.
   how.while_starting = check_signals;
-  const py::gil_scoped_release released;
-  processes_ = std::make_shared<ProcessSource>(std::move(how), std::as_bytes(std::span{payload}));
+  {
+    const py::gil_scoped_release released;
+    processes_ = std::make_shared<ProcessSource>(std::move(how), std::as_bytes(std::span{payload}));
+  }
   source_ = processes_;
+  set_form(processes_->form());
+}
+
+void NativeLoader::set_form(const std::string& form) {
+  if (form.empty()) return;
+  form_ = py::module_::import("json").attr("loads")(form);
+  are_pairs_ = form == R"(["image", "labels"])";
 }
 
 NativeLoader::~NativeLoader() {
@@ -389,7 +396,7 @@ py::object NativeLoader::made_of(const Batch& batch) const {
   for (std::size_t i = 0; i < batch.fields().size(); ++i) {
     const BatchField& field = batch.field(i);
     const py::str name(field.name);
-    fields[name] = object_of(batch, i);
+    fields[name] = object_of(batch, i, ragged_type_);
     if (!field.present.empty()) present[name] = object_of(field_shape(batch, i).present);
   }
   if (!collate_.is_none()) return collated(batch, fields, present);
@@ -401,7 +408,7 @@ py::object NativeLoader::collated(const Batch& batch, const py::dict& fields, co
   const std::int64_t begin_ns = monotonic_ns();
   const auto valid = batch.valid();
   py::list samples;
-  if (loader_->schema().is_image_and_labels()) {
+  if (loader_->schema().is_image_and_labels() && are_pairs_) {
     const py::tuple images = fields["image"].attr("unbind")(0);
     const std::span<const std::byte> labels = batch.field(1).bytes;
     for (std::size_t i = 0; i < valid.size(); ++i) {
@@ -412,7 +419,7 @@ py::object NativeLoader::collated(const Batch& batch, const py::dict& fields, co
     }
   } else {
     for (std::size_t i = 0; i < valid.size(); ++i) {
-      if (valid[i] != 0) samples.append(sample_of_(fields, present, i));
+      if (valid[i] != 0) samples.append(sample_of_(fields, present, i, form_));
     }
   }
   py::object collated = collate_(std::move(samples));

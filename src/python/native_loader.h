@@ -88,6 +88,7 @@ class NativeLoader {
   void set_processes(std::int64_t count, bool is_object);
   void check_worker_init(const pybind11::object& worker_init, bool is_object) const;
   void open_object(const pybind11::object& source, const pybind11::object& worker_init, const pybind11::dict& keywords);
+  void set_form(const std::string& form);
   void end_pass();
   void start_workers();
   BatchFuture load_now();
@@ -100,13 +101,16 @@ class NativeLoader {
   pybind11::object made_of(const Batch& batch) const;
   pybind11::object collated(const Batch& batch, const pybind11::dict& fields, const pybind11::dict& present) const;
 
-  pybind11::object batch_type_;  // headrace.Batch
-  pybind11::object sample_of_;   // headrace._fields.sample_of
-  pybind11::object collate_;     // Or none.
-  pybind11::object fields_;      // As given, or none.
+  pybind11::object batch_type_;   // headrace.Batch
+  pybind11::object ragged_type_;  // headrace.RaggedTensor
+  pybind11::object sample_of_;    // headrace._fields.sample_of
+  pybind11::object form_;         // SourceReader.form, or none.
+  pybind11::object collate_;      // Or none.
+  pybind11::object fields_;       // As given, or none.
   DataOptions options_;
   std::int64_t seed_ = 0;
   bool training_ = true;
+  bool are_pairs_ = true;           // Not dicts, where a sample is an image and a label.
   bool in_processes_ = false;       // worker_type = "process".
   std::int64_t process_count_ = 0;  // That read; num_workers is then the threads that wait for them.
   double worker_timeout_s_ = 300;

@@ -125,6 +125,7 @@ SourceFacts facts_of(const py::object& reader, const std::string& name, bool siz
   if (facts.classes == -1) facts.classes = SourceFacts::kUnknownClasses;
   const py::object labels = reader.attr("labels");
   if (!labels.is_none()) facts.labels = labels.cast<std::vector<std::int64_t>>();
+  facts.form = py::module_::import("json").attr("dumps")(reader.attr("form")).cast<std::string>();
   check(facts);
   return facts;
 }
@@ -163,6 +164,16 @@ void set_payload(const FieldSpec& field, py::handle given, Payload& payload, std
 }
 
 }  // namespace
+
+void check_source(const py::object& source, std::string_view others) {
+  const bool is_text = PyUnicode_Check(source.ptr()) != 0 || py::isinstance<py::bytes>(source);
+  if (!is_text && py::hasattr(source, "__getitem__") && py::hasattr(source, "__len__") &&
+      !py::isinstance<py::dict>(source)) {
+    return;
+  }
+  fail(ErrorCode::invalid_argument, "source is a {}; wanted {}an object with __len__ and __getitem__",
+       Py_TYPE(source.ptr())->tp_name, others);
+}
 
 SampleException::SampleException(py::error_already_set raised, const std::string& sample)
     : Error(code_of(raised), fmt::format("data: {}: {}", sample, raised.what())),

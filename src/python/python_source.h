@@ -7,11 +7,15 @@
 
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "data/source/source_facts.h"
 
 namespace headrace::python {
+
+// Error{invalid_argument}: no object that gives samples by index. `others`: what else is taken there, for the message.
+void check_source(const pybind11::object& source, std::string_view others);
 
 // What a sample's __getitem__ raised. It goes through the loader as a corrupt sample, and out of it as what it was.
 class SampleException : public Error {
@@ -46,6 +50,8 @@ class PythonSource : public Source {
   std::int64_t label(std::int64_t index) const override { return labels_->at(index); }
   std::string sample_name(std::int64_t index) const override { return sample_name_of(facts_, index); }
   std::uint64_t fingerprint() const override { return fingerprint_of(facts_); }
+  // How a sample's fields are put together.
+  const std::string& form() const { return facts_.form; }
 
  private:
   pybind11::object read_;  // headrace.worker.SourceReader.read

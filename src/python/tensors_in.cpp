@@ -8,10 +8,9 @@ namespace {
 namespace py = pybind11;
 
 bool is_mapping(py::handle value) {
-  if (py::isinstance<py::dict>(value)) return true;
-  // Never destroyed: a module may be gone when statics are.
-  static const auto& mapping = *new py::object(py::module_::import("collections.abc").attr("Mapping"));
-  return py::isinstance(value, mapping);
+  // Looked up each time, as is_of_loader() does.
+  return py::isinstance<py::dict>(value) ||
+         py::isinstance(value, py::module_::import("collections.abc").attr("Mapping"));
 }
 
 }  // namespace

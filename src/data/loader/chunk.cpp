@@ -136,7 +136,7 @@ class ChunkLoad {
       place_.slot.start[field.present_at + in_slot(i)] = std::byte{is_present};
     }
   }
-  // Of what is read ahead: encoded images and ragged values.
+  // Of what is read ahead: encoded images, and everything beside images that has bytes.
   std::size_t waiting_bytes(std::size_t i) const;
 
   const Pass& pass_;
@@ -205,8 +205,11 @@ std::int64_t ChunkLoad::read_ahead(std::int64_t begin) {
 std::size_t ChunkLoad::waiting_bytes(std::size_t i) const {
   const Sample& sample = sample_at(i);
   const Payload* const image = image_of(sample);
-  std::size_t bytes = image != nullptr && image->form == ImageForm::encoded ? image->bytes.size() : 0;
-  if (place_.slot.ragged) bytes += static_cast<std::size_t>(place_.slot.ragged->bytes_of(sample));
+  std::size_t bytes = 0;
+  for (const Payload& payload : sample.payloads()) {
+    const bool is_pixels = &payload == image && payload.form == ImageForm::pixels;
+    if (payload.kind == Payload::Kind::bytes && !is_pixels) bytes += payload.bytes.size();
+  }
   return bytes;
 }
 

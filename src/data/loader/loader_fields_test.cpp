@@ -3,6 +3,7 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/mman.h>
 
 #include <algorithm>
 #include <cstring>
@@ -152,30 +153,47 @@ TEST(LoaderFields, BytesAreTheSameForAnyThreads) {
   EXPECT_EQ(all.size(), 1U);
 }
 
-TEST(LoaderFields, RanksTogetherGiveOneRanksSamples) {
-  const auto source = std::make_shared<FieldsSource>(detection(), 96, 40);
-  const auto rows_of = [&](std::int64_t ranks) {
-    std::map<std::int64_t, std::vector<Part>> samples;
-    for (std::int64_t rank = 0; rank < ranks; ++rank) {
-      DataOptions options = plain(24 / ranks, 2);
-      options.world_size = ranks, options.rank = rank;
-      Loader loader{source, options, 3, true};
-      auto epoch = loader.epoch(1);
-      while (const auto batch = epoch.next()) {
-        for (std::size_t i = 0; i < static_cast<std::size_t>(batch->size()); ++i) {
-          auto& parts = samples[batch->sample_indices()[i]];
-          for (const BatchField& field : batch->fields()) {
-            parts.push_back(part_of(field, i, static_cast<std::size_t>(batch->size())));
-          }
-        }
+using Samples = std::map<std::int64_t, std::vector<Part>>;  // The fields of each, by its index.
+
+void add_samples(Epoch epoch, Samples& samples) {
+  while (const auto batch = epoch.next()) {
+    for (std::size_t i = 0; i < static_cast<std::size_t>(batch->size()); ++i) {
+      auto& parts = samples[batch->sample_indices()[i]];
+      for (const BatchField& field : batch->fields()) {
+        parts.push_back(part_of(field, i, static_cast<std::size_t>(batch->size())));
       }
     }
-    return samples;
-  };
-  const auto alone = rows_of(1);
+  }
+}
+
+// Of an epoch of 96 samples, all ranks'.
+Samples samples_of(std::int64_t ranks, Cache cache) {
+  const auto source = std::make_shared<FieldsSource>(detection(), 96, 40);
+  Samples samples;
+  for (std::int64_t rank = 0; rank < ranks; ++rank) {
+    DataOptions options = plain(24 / ranks, 2);
+    options.world_size = ranks, options.rank = rank;
+    options.cache = cache;
+    Loader loader{source, options, 3, true};
+    if (cache != Cache::none) digests(loader.epoch(0));  // Into the cache.
+    add_samples(loader.epoch(1), samples);
+    if (cache != Cache::none) {
+      EXPECT_GT(loader.statistics().cache_hits, 0);
+    }
+  }
+  return samples;
+}
+
+TEST(LoaderFields, RanksTogetherGiveOneRanksSamples) {
+  const Samples alone = samples_of(1, Cache::none);
   EXPECT_EQ(alone.size(), 96U);
-  EXPECT_EQ(rows_of(2), alone);
-  EXPECT_EQ(rows_of(3), alone);
+  EXPECT_EQ(samples_of(2, Cache::none), alone);
+  EXPECT_EQ(samples_of(3, Cache::none), alone);
+}
+
+TEST(LoaderFields, RanksWithCachesGiveOneRanksSamplesWithout) {
+  const Samples alone = samples_of(1, Cache::none);
+  for (const std::int64_t ranks : {1, 2, 3}) EXPECT_EQ(samples_of(ranks, Cache::decoded), alone) << ranks << " ranks";
 }
 
 TEST(LoaderFields, GoesOnAtEveryTenthBatch) {
@@ -300,6 +318,105 @@ TEST(LoaderFields, MoreThanTheMemoryLimitIsRefusedAndTheNextEpochRuns) {
     EXPECT_EQ(order(loader.epoch(1)), counting(64));
     EXPECT_LE(loader.statistics().pool_bytes, std::int64_t{4} << 20);
   }
+}
+
+TEST(LoaderFields, ARefusalTellsWhatItsBatchHasWhileOthersAddToIt) {
+  const Schema schema{{{.name = "points", .dtype = DType::f64, .shape = {kRagged, 3}}}};
+  const auto source = std::make_shared<FieldsSource>(schema, 512, 3);
+  const std::vector<std::uint8_t> giant(std::size_t{24} << 20);
+  source->on_read = [&](std::int64_t index, Sample& sample) {
+    if (index == 21) sample[0].set_bytes(giant, std::array<std::int64_t, 2>{1 << 20, 3});
+  };
+  for (int repeat = 0; repeat < 20; ++repeat) {  // Under the thread sanitizer.
+    Loader loader{source, options_of(512, 4), 1, false, std::int64_t{4} << 20};
+    EXPECT_THAT(error_of(ErrorCode::out_of_memory, [&] { digests(loader.epoch(0)); }),
+                AllOf(HasSubstr("fields[21]"), HasSubstr("batch 0, which has ")));
+  }
+}
+
+TEST(LoaderFields, MemoryThatIdleBatchesKeepIsGivenUpForOneThatNeedsIt) {
+  constexpr std::int64_t kMiB = std::int64_t{1} << 20;
+  const Schema schema{{{.name = "points", .dtype = DType::u8, .shape = {kRagged}}}};
+  const auto source = std::make_shared<FieldsSource>(schema, 3, 3);
+  const std::vector<std::uint8_t> values(3 * kMiB);
+  source->on_read = [&](std::int64_t index, Sample& sample) {
+    const std::int64_t bytes = index < 2 ? kMiB : 3 * kMiB;
+    sample[0].set_bytes(std::span{values}.first(static_cast<std::size_t>(bytes)), std::array{bytes});
+  };
+  Loader loader{source, options_of(1, 0), 1, false, 7 * kMiB};
+  auto epoch = loader.epoch(0);
+  {
+    const auto first = epoch.next(), second = epoch.next();
+    ASSERT_TRUE(first && second);
+    EXPECT_GE(loader.statistics().pool_bytes, 4 * kMiB);  // Each value twice.
+  }
+  const auto third = epoch.next();
+  ASSERT_TRUE(third);
+  EXPECT_EQ(std::ssize(third->field("points").bytes), 3 * kMiB);
+  EXPECT_LE(loader.statistics().pool_bytes, 7 * kMiB);
+}
+
+TEST(LoaderFields, ABatchThatOutlivesAnEvaluationLeavesNoMemoryBehind) {
+  const Schema schema{{{.name = "points", .dtype = DType::f64, .shape = {kRagged, 3}}}};
+  Loader loader{std::make_shared<FieldsSource>(schema, 32), options_of(8, 1), 1, false};
+  std::optional<Batch> last;
+  {
+    auto epoch = loader.epoch(0);
+    while (auto batch = epoch.next()) last = std::move(batch);
+  }
+  EXPECT_GT(loader.statistics().pool_bytes, 0);
+  last.reset();
+  EXPECT_EQ(loader.statistics().pool_bytes, 0);
+}
+
+// Memory in which nobody may read or write.
+class ForbiddenBytes {
+ public:
+  explicit ForbiddenBytes(std::size_t size)
+      : bytes_(::mmap(nullptr, size, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0)), size_(size) {
+    HEADRACE_CHECK(bytes_ != MAP_FAILED, "no {} bytes of address space", size);
+  }
+  ~ForbiddenBytes() { ::munmap(bytes_, size_); }
+  ForbiddenBytes(const ForbiddenBytes&) = delete;
+  ForbiddenBytes& operator=(const ForbiddenBytes&) = delete;
+  std::span<const std::uint8_t> bytes() const { return {static_cast<const std::uint8_t*>(bytes_), size_}; }
+
+ private:
+  void* const bytes_;
+  const std::size_t size_;
+};
+
+TEST(LoaderFields, TenGigabytesAreRefusedBeforeTheyAreTouched) {
+  const Schema schema{{{.name = "boxes", .dtype = DType::f32, .shape = {kRagged, 4}}}};
+  constexpr std::size_t kGiB = std::size_t{1} << 30;
+  const auto refusal = [&](ErrorCode code, std::size_t size) {
+    const ForbiddenBytes giant{size};
+    const auto source = std::make_shared<FieldsSource>(schema, 32);
+    source->on_read = [&](std::int64_t index, Sample& sample) {
+      if (index == 5)
+        sample[0].set_bytes(giant.bytes(), std::array{static_cast<std::int64_t>(size / 16), std::int64_t{4}});
+    };
+    DataOptions options = options_of(8, 2);
+    options.max_sample_bytes = kGiB;
+    Loader loader{source, options, 1, false, std::int64_t{1} << 20};
+    const std::string text = error_of(code, [&] { digests(loader.epoch(0)); });
+    EXPECT_LE(loader.statistics().pool_bytes, std::int64_t{1} << 20);
+    return text;
+  };
+  EXPECT_THAT(refusal(ErrorCode::unsupported, 10 * kGiB),
+              AllOf(HasSubstr("fields[5]: field boxes: 10737418240 bytes"), HasSubstr("data.max_sample_bytes")));
+  EXPECT_THAT(refusal(ErrorCode::out_of_memory, kGiB), AllOf(HasSubstr("fields[5]"), HasSubstr("1073741824 bytes"),
+                                                             HasSubstr("the memory limit leaves no more")));
+}
+
+TEST(LoaderFields, LargeDenseFieldsAreReadOneAtATime) {
+  const Schema schema{{{.name = "clip", .dtype = DType::u8, .shape = {512 << 10}}, {.name = "y", .dtype = DType::f32}}};
+  const auto source = std::make_shared<FieldsSource>(schema, 16);
+  std::set<const Sample*> read_into;  // Each has memory of its own.
+  source->on_read = [&](std::int64_t, Sample& sample) { read_into.insert(&sample); };
+  Loader loader{source, options_of(16, 0), 1, true};
+  EXPECT_EQ(digests(loader.epoch(0)).size(), 1U);
+  EXPECT_EQ(read_into.size(), 1U);
 }
 
 TEST(LoaderFields, OneLargeSampleDoesNotStayInMemory) {

@@ -13,7 +13,10 @@ bool GrowingBlock::grow(std::size_t size, std::size_t kept) {
   // Twice as large, so that many small samples do not copy what is kept for each of them. At first as much as the boxes
   // of a few hundred images take, so that most batches never grow it.
   constexpr std::size_t kFirst = std::size_t{16} << 10;
-  return size <= size_ || resize(std::max({size, 2 * size_, kFirst}), kept) || resize(size, kept);
+  if (size <= size_) return true;
+  const std::size_t roomy = std::max({size, 2 * size_, kFirst});
+  if (kept == 0) release();  // Else both would be held at a time.
+  return resize(roomy, kept) || resize(size, kept);
 }
 
 bool GrowingBlock::resize(std::size_t size, std::size_t kept) {
@@ -56,7 +59,7 @@ void RaggedFields::begin(std::byte* start, std::int64_t size, std::span<BatchFie
   start_ = start;
   size_ = static_cast<std::size_t>(size);
   unsealed_.store(size, std::memory_order_relaxed);
-  collected_bytes_ = 0;
+  collected_bytes_.store(0, std::memory_order_relaxed);
   for (const BatchLayout::Ragged& ragged : layout_.ragged) {
     BatchField& field = fields[ragged.field];
     offsets(ragged)[0] = 0;
@@ -80,7 +83,8 @@ std::size_t RaggedFields::add(std::size_t first, std::span<const Sample> samples
   const std::lock_guard lock(mutex_);
   for (std::size_t i = 0; i < samples.size(); ++i) {
     const auto bytes = static_cast<std::size_t>(bytes_of(samples[i]));
-    if (!collected_.grow(collected_bytes_ + bytes, collected_bytes_)) return i;
+    const std::size_t end = collected_bytes_.load(std::memory_order_relaxed);
+    if (!collected_.grow(end + bytes, end)) return i;
     add(first + i, samples[i]);
   }
   return samples.size();
@@ -88,14 +92,15 @@ std::size_t RaggedFields::add(std::size_t first, std::span<const Sample> samples
 
 // There is room for it.
 void RaggedFields::add(std::size_t place, const Sample& sample) {
+  std::size_t end = collected_bytes_.load(std::memory_order_relaxed);
   for (std::size_t i = 0; i < layout_.ragged.size(); ++i) {
     const BatchLayout::Ragged& ragged = layout_.ragged[i];
     const Payload& payload = sample[ragged.field];
     const bool is_there = payload.kind == Payload::Kind::bytes;
     const std::size_t bytes = is_there ? payload.bytes.size() : 0;
-    pieces_[i * static_cast<std::size_t>(layout_.batch_size) + place] = {collected_bytes_, bytes};
-    if (bytes > 0) std::memcpy(collected_.data() + collected_bytes_, payload.bytes.data(), bytes);
-    collected_bytes_ += bytes;
+    pieces_[i * static_cast<std::size_t>(layout_.batch_size) + place] = {end, bytes};
+    if (bytes > 0) std::memcpy(collected_.data() + end, payload.bytes.data(), bytes);
+    end += bytes;
     std::int64_t count = is_there && ragged.sides_at == BatchLayout::kNowhere ? payload.sides[0] : 0;
     if (ragged.sides_at != BatchLayout::kNowhere) {
       auto* sides = reinterpret_cast<std::int64_t*>(start_ + ragged.sides_at) + place * ragged.axes;
@@ -104,6 +109,7 @@ void RaggedFields::add(std::size_t place, const Sample& sample) {
     }
     offsets(ragged)[place + 1] = count;
   }
+  collected_bytes_.store(end, std::memory_order_relaxed);
 }
 
 void RaggedFields::seal(std::span<BatchField> fields) {

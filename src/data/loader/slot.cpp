@@ -20,7 +20,7 @@ SlotPool::SlotPool(BatchLayout layout, std::int64_t kept, std::int64_t memory_li
 
 bool SlotPool::take_bytes(std::int64_t bytes) noexcept {
   std::lock_guard lock(mutex_);
-  if (bytes > memory_limit_ - block_bytes() - ragged_allocated_) return false;
+  if (!has_room(bytes)) return false;
   ragged_allocated_ += bytes;
   return true;
 }
@@ -30,9 +30,24 @@ void SlotPool::free_bytes(std::int64_t bytes) noexcept {
   ragged_allocated_ -= bytes;
 }
 
+// `mutex_` is held. What idle slots keep for their next batch is given up first.
+bool SlotPool::has_room(std::int64_t bytes) noexcept {
+  const auto fits = [&] { return bytes <= memory_limit_ - block_bytes() - ragged_allocated_; };
+  if (!fits()) release_idle();
+  return fits();
+}
+
+// `mutex_` is held.
+void SlotPool::release_idle() noexcept {
+  for (const auto& slot : idle_) {
+    if (slot->ragged) slot->ragged->release();
+  }
+}
+
 std::int64_t SlotPool::ragged_bytes() const {
+  constexpr std::int64_t kCopies = 2;  // As they were collected, and in order.
   std::lock_guard lock(mutex_);
-  return ragged_usual_;
+  return kCopies * ragged_usual_;
 }
 
 // ---- Blocks and slots ----
@@ -55,7 +70,7 @@ void SlotPool::check_fit(std::int64_t blocks) const {
 BlockPool::Block SlotPool::take_block() {
   if (auto block = blocks_->try_take()) return block;
   const std::size_t allocated = blocks_->allocated();
-  if (batch_bytes() > memory_limit_ - block_bytes() - ragged_allocated_) {
+  if (!has_room(batch_bytes())) {
     fail(ErrorCode::out_of_memory,
          "data: no room for another batch of {} bytes: {} are out, most of them kept by the caller; the memory limit "
          "is {} bytes",
@@ -86,6 +101,7 @@ std::unique_ptr<Batch::Slot> SlotPool::take(std::int64_t epoch, std::int64_t ind
   std::lock_guard lock(mutex_);
   BlockPool::Block block = take_block();
   auto slot = take_idle();
+  given_back_ = false;
   slot->block = std::move(block);
   slot->epoch = epoch;
   slot->index = index;
@@ -129,8 +145,9 @@ void SlotPool::put_back(std::unique_ptr<Batch::Slot> slot) noexcept {
     ragged_usual_ = std::max(slot->ragged->bytes(), ragged_usual_ - ragged_usual_ / kForgotten);
   }
   idle_.push_back(std::move(slot));
+  if (given_back_ || !blocks_) return release_idle();
   for (const auto& idle : idle_) {  // One that nobody takes again would keep what its last batch needed.
-    if (idle->ragged) idle->ragged->end(blocks_ ? ragged_usual_ : 0);
+    if (idle->ragged) idle->ragged->end(ragged_usual_);
   }
 }
 
@@ -155,9 +172,8 @@ void SlotPool::trim() noexcept {
 void SlotPool::give_back() noexcept {
   std::lock_guard lock(mutex_);
   blocks_->set_capacity(0);  // take() raises it as blocks are needed.
-  for (const auto& slot : idle_) {
-    if (slot->ragged) slot->ragged->release();
-  }
+  given_back_ = true;
+  release_idle();
 }
 
 void SlotPool::close() noexcept {

@@ -30,6 +30,7 @@ namespace {
 
 using Path = std::filesystem::path;
 
+constexpr std::int64_t kClassesMax = std::int64_t{1} << 24;  // Each has a line in the file, and a name in memory.
 constexpr std::size_t kBlock = 16;  // Samples that are read and indexed before they are written.
 
 struct Wanted {
@@ -82,6 +83,9 @@ struct Data {
     for (const auto& [split, source] : splits) {
       const std::int64_t told = source->num_classes();
       if (told != std::numeric_limits<std::int64_t>::max()) {
+        if (told > kClassesMax) {
+          fail(ErrorCode::unsupported, "data: {} has {} classes; a pack takes at most {}", uri, told, kClassesMax);
+        }
         count = std::max(count, static_cast<std::size_t>(told));
       } else if (schema.empty()) {
         fail(ErrorCode::invalid_argument,

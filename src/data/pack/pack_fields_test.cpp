@@ -3,14 +3,17 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/mman.h>
 
 #include <fstream>
 
 #include "core/base/files.h"
 #include "core/base/temporary_folder.h"
 #include "data/loader/testing.h"
+#include "data/pack/detail/packed_image.h"
 #include "data/pack/pack_build.h"
 #include "data/source/fields_source.h"
+#include "data/source/read_sample.h"
 #include "data/store/pack_file.h"
 #include "data/store/pack_writer.h"
 
@@ -34,6 +37,19 @@ class PackFields : public testing::Test {
     write_pack({.source = "fields", .out = path_, .append = append, .threads = 2}, {{Split::train, source}}, go_on);
   }
   std::shared_ptr<const Source> packed() const { return open_source("pack:" + path_.string(), Split::train); }
+
+  // Three samples as of format 2, whatever the schema; of one of them the table has the label after its own.
+  void write_fields(const Source& source, const Schema& schema, std::int64_t other) const {
+    const detail::FieldsPacker packer{schema};
+    PackFileWriter writer{path_, 1, std::vector<std::string>(11), PackFileWriter::Mode::fresh, schema};
+    for (std::int64_t i = 0; i < 3; ++i) {
+      detail::PackedImage sample;
+      packer.make(source, i, sample);
+      sample.row.label += i == other ? 1U : 0U;
+      writer.add(sample.row, std::to_string(i), sample.bytes, sample.index);
+    }
+    writer.commit();
+  }
 
   // Every byte of two epochs.
   static std::vector<std::uint64_t> loaded(const std::shared_ptr<const Source>& source, std::int64_t threads) {
@@ -159,6 +175,77 @@ TEST_F(PackFields, WhatAPackCannotHoldIsRefusedByName) {
   write(source_of(boxes_));
   EXPECT_THAT(error_of(ErrorCode::unsupported, [&] { unpack(path_, temporary_.path() / "out", always); }),
               HasSubstr("boxes float32 (-1, 4)"));
+}
+
+TEST_F(PackFields, AnImageOrLabelThatWouldMakeItUnreadableIsRefusedByName) {
+  const std::array<std::uint8_t, 4> jpeg{0xFF, 0xD8, 0xFF, 0xE0};
+  const std::vector<std::uint8_t> pixels(8 * 8 * 3);
+  const auto refusal = [&](PackForm form, const std::function<void(Sample&)>& change) {
+    const auto source = std::make_shared<FieldsSource>(Schema::image_and_labels(5, 4, 3), 20);
+    source->on_read = [&](std::int64_t index, Sample& sample) {
+      if (index == 7) change(sample);
+    };
+    const std::string text = error_of(ErrorCode::corrupt_data, [&] {
+      write_pack({.source = "fields", .out = path_, .form = form}, {{Split::train, source}}, always);
+    });
+    EXPECT_FALSE(std::filesystem::exists(path_));
+    std::filesystem::remove(partial_pack(path_));
+    return text;
+  };
+  for (const PackForm form : {PackForm::stored, PackForm::raw, PackForm::lz4}) {
+    EXPECT_THAT(refusal(form, [&](Sample& sample) { sample.image().set_pixels(pixels, 8, 8, 3); }),
+                HasSubstr("fields[7]: field image: uint8 (8, 8, 3); wanted uint8 (5, 4, 3)"));
+    EXPECT_THAT(refusal(form, [&](Sample& sample) { sample.image().set_pixels(pixels, 5, 4, 1); }),
+                HasSubstr("fields[7]: field image: uint8 (5, 4, 1)"));
+    EXPECT_THAT(refusal(form, [&](Sample& sample) { sample.image().set_file(jpeg); }),
+                HasSubstr("fields[7]: field image: an encoded image"));
+    EXPECT_THAT(refusal(form, [](Sample& sample) { sample.clear(); }), HasSubstr("fields[7]: field image: absent"));
+    EXPECT_THAT(refusal(form, [](Sample& sample) { sample.set_label(-1); }),
+                HasSubstr("fields[7]: label -1; wanted 0 to 9"));
+    EXPECT_THAT(refusal(form, [](Sample& sample) { sample.set_label(10); }),
+                HasSubstr("fields[7]: label 10; wanted 0 to 9"));
+  }
+}
+
+TEST_F(PackFields, ASampleThatIsTooLargeIsRefusedBeforeMemoryIsTaken) {
+  constexpr std::size_t kSize = std::size_t{kPackSampleBytesMax} + 1;
+  void* const forbidden = ::mmap(nullptr, kSize, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  ASSERT_NE(forbidden, MAP_FAILED);
+  const Schema schema{{{.name = "x", .dtype = DType::u8, .shape = {kRagged}}}};
+  const auto source = std::make_shared<FieldsSource>(schema, 20);
+  source->on_read = [&](std::int64_t index, Sample& sample) {
+    const std::span all{static_cast<const std::uint8_t*>(forbidden), kSize};
+    if (index == 7) sample[0].set_bytes(all, std::array{static_cast<std::int64_t>(kSize)});
+  };
+  EXPECT_THAT(error_of(ErrorCode::unsupported, [&] { write(source); }),
+              AllOf(HasSubstr("fields[7]: fields of 1073741"), HasSubstr("takes 1073741824 of a sample"),
+                    testing::Not(HasSubstr("max_sample_bytes"))));
+  ::munmap(forbidden, kSize);
+}
+
+TEST_F(PackFields, ImagesAndLabelsAloneAreNoFieldsOfFormatTwo) {
+  const Schema schema = Schema::image_and_labels(5, 4, 3);
+  write_fields(*source_of(schema), schema, 0);
+  EXPECT_THAT(error_of(ErrorCode::corrupt_data, [this] { packed(); }), HasSubstr("images and labels alone"));
+}
+
+TEST_F(PackFields, ALabelThatIsNotThatOfTheTableIsRefusedByName) {
+  const auto source = source_of(boxes_);
+  write_fields(*source, boxes_, 1);
+  const auto from_pack = packed();
+  EXPECT_EQ(read_sample(*from_pack, 0)[1].number<std::int64_t>(), source->label(0));
+  EXPECT_THAT(error_of(ErrorCode::corrupt_data, [&] { read_sample(*from_pack, 1); }),
+              AllOf(HasSubstr("fields.pack:1: its label is"), HasSubstr("the pack's table says")));
+}
+
+TEST_F(PackFields, MoreClassesThanAPackHoldsAreRefusedBeforeMemoryIsTaken) {
+  class Many : public FieldsSource {
+   public:
+    using FieldsSource::FieldsSource;
+    std::int64_t num_classes() const override { return std::int64_t{1} << 40; }
+  };
+  EXPECT_THAT(error_of(ErrorCode::unsupported, [this] { write(std::make_shared<Many>(boxes_, 20)); }),
+              HasSubstr("1099511627776 classes; a pack takes at most 16777216"));
 }
 
 }  // namespace

@@ -21,6 +21,21 @@ void check_size(int height, int width, int channels) {
        width, channels, kPackSampleBytesMax);
 }
 
+// Sizes are a pack's own to bound, pixels those of whoever loads it.
+constexpr SampleLimits kNoLimits{.pixels = std::numeric_limits<std::int64_t>::max(),
+                                 .bytes = std::numeric_limits<std::int64_t>::max()};
+
+// Reads it, and refuses what its source's fields do not promise: the pack could not be opened.
+void read_sound(const Source& source, const Schema& schema, std::int64_t number, Sample& sample) {
+  if (sample.size() != schema.size()) sample = Sample{schema.size()};
+  sample.clear();
+  source.read(number, sample);
+  for (std::size_t i = 0; i < schema.size(); ++i) {
+    const auto fault = payload_fault(schema[i], sample[i], kNoLimits);
+    if (fault) refuse_sample(*fault, source.sample_name(number));
+  }
+}
+
 }  // namespace
 
 std::uint8_t row_form(PackForm form, ImageForm stored) noexcept {
@@ -29,10 +44,15 @@ std::uint8_t row_form(PackForm form, ImageForm stored) noexcept {
 }
 
 void ImagePacker::make(const Source& source, std::int64_t number, PackedImage& packed) {
-  source.read(number, packed.sample);
+  read_sound(source, source.schema(), number, packed.sample);
   const Payload& image = packed.sample.image();
+  const std::int64_t label = packed.sample.label();
+  if (label < 0 || label >= source.num_classes()) {
+    fail(ErrorCode::corrupt_data, "data: {}: label {}; wanted 0 to {}", source.sample_name(number), label,
+         source.num_classes() - 1);
+  }
   PackRow row{};
-  row.label = static_cast<std::uint32_t>(packed.sample.label());
+  row.label = static_cast<std::uint32_t>(label);
   row.channels = static_cast<std::uint8_t>(source.channels());
   row.form = row_form(form_, image.form);
   if (form_ == PackForm::stored && image.form == ImageForm::pixels && source.height() == 0) {
@@ -89,15 +109,14 @@ ImagePacker::Pixels ImagePacker::resize(const Pixels& pixels, int channels) {
 }
 
 void FieldsPacker::make(const Source& source, std::int64_t number, PackedImage& packed) const {
-  if (packed.sample.size() != schema_.size()) packed.sample = Sample{schema_.size()};
-  packed.sample.clear();
-  source.read(number, packed.sample);
-  for (std::size_t i = 0; i < schema_.size(); ++i) {
-    const auto fault = payload_fault(schema_[i], packed.sample[i], {});
-    if (fault) refuse_sample(*fault, source.sample_name(number));
-  }
+  read_sound(source, schema_, number, packed.sample);
   const auto payloads = std::as_const(packed.sample).payloads();
-  const auto bytes = scratch_of(packed.fields, format_.size(payloads));
+  const std::int64_t size = format_.size(payloads);
+  if (size > kPackSampleBytesMax) {
+    fail(ErrorCode::unsupported, "data: {}: fields of {} bytes do not go into a pack, which takes {} of a sample",
+         source.sample_name(number), size, kPackSampleBytesMax);
+  }
+  const auto bytes = scratch_of(packed.fields, size);
   format_.write(payloads, std::as_writable_bytes(bytes));
   packed.row = {};
   packed.row.form = kPackFields;

@@ -80,6 +80,7 @@ class PackSource final : public Source {
   int height_ = 0, width_ = 0, channels_ = 0;  // 0 x 0: each image has a size of its own.
   std::uint8_t form_ = 0;
   std::optional<FieldBytes> fields_;  // None: images and labels.
+  std::optional<std::size_t> label_;  // Of the fields, the class.
   std::uint64_t fingerprint_ = 0;
 };
 
@@ -115,7 +116,12 @@ void PackSource::take_fields() {
          printable_name(shards_.front().path().native()));
   }
   if (schema.empty()) return;
+  if (schema.is_image_and_labels()) {
+    fail(ErrorCode::corrupt_data, "data: {} has images and labels alone as fields; such packs are of format {}",
+         printable_name(shards_.front().path().native()), kPackFormat);
+  }
   fields_.emplace(schema);
+  label_ = schema.class_label();
   const auto image = schema.image();
   if (!image) return;
   const auto side = [&](std::size_t axis) {
@@ -173,6 +179,11 @@ void PackSource::read(std::int64_t index, Sample& sample) const {
     const PackedBytes whole = shards_[place.shard].read(place.row, buffer);
     const auto fault = fields_->locate(std::as_bytes(whole.bytes), sample.payloads());
     if (fault) refuse_sample(*fault, sample_name(index));
+    const auto told = label_ ? class_in(sample[*label_]) : std::nullopt;  // What is no class whoever loads it refuses.
+    if (told && *told != label(index)) {
+      fail(ErrorCode::corrupt_data, "data: {}: its label is {}; the pack's table says {}", sample_name(index), *told,
+           label(index));
+    }
     return;
   }
   sample.set_label(label(index));

@@ -115,6 +115,14 @@ std::optional<FieldFault> payload_fault(const FieldSpec& field, const Payload& p
   return field_fault(ErrorCode::internal, field, "a payload of kind {}", static_cast<int>(payload.kind));
 }
 
+std::optional<std::int64_t> class_in(const Payload& payload) noexcept {
+  const bool is_value = payload.kind == Payload::Kind::value;
+  const std::size_t bytes = is_value ? payload.value_bytes : payload.bytes.size();
+  const bool is_number = (is_value || payload.kind == Payload::Kind::bytes) && payload.rank == 0;
+  if (!is_number || bytes != sizeof(std::int64_t)) return std::nullopt;
+  return payload.number<std::int64_t>();
+}
+
 void refuse_sample(const FieldFault& fault, const std::string& sample) {
   fail(fault.code, "data: {}: {}", sample, fault.text);
 }

@@ -5,6 +5,7 @@
 #include <headrace/options/data.h>
 #include <headrace/payload.h>
 
+#include <cstdint>
 #include <optional>
 #include <string>
 
@@ -21,6 +22,9 @@ struct FieldFault {
 // than `limits`, or frames of a video; internal, a range that nobody has fetched.
 [[nodiscard]] std::optional<FieldFault> payload_fault(const FieldSpec& field, const Payload& payload,
                                                       const SampleLimits& limits);
+
+// The number that a class is, be it a value or 8 bytes; nullopt: it is no such number.
+std::optional<std::int64_t> class_in(const Payload& payload) noexcept;
 
 // Throws Error: "data: photos.Photos[17]: field boxes: ...". `sample`: Source::sample_name().
 [[noreturn]] void refuse_sample(const FieldFault& fault, const std::string& sample);

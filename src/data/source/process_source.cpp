@@ -131,6 +131,7 @@ class ProcessSource::Pool {
   void wait_for_first(const Worker& worker) const;
   SourceFacts greet(Worker& worker) const;
   Schema schema_told(const Worker& worker, std::span<const std::byte> bytes) const;
+  void check_fields(const Worker& worker, const Schema& told) const;
   void make_ready(Worker& worker) const;
   std::string receive(Worker& worker, ControlMessage& answer) const;
   std::string ask(Worker& worker, std::int64_t index, ControlMessage& answer) const;
@@ -413,7 +414,7 @@ SourceFacts ProcessSource::Pool::greet(Worker& worker) const {
     fail(ErrorCode::invalid_argument, "data: {}: {} cannot read from it: {}", options_.name, worker.name(),
          text_in(worker, message.numbers[1]));
   }
-  const auto& [format, size, classes, schema, labels, zero, more_zero] = message.numbers;
+  const auto& [format, size, classes, schema, labels, form, zero] = message.numbers;
   if (message.kind != worker::ready || format != worker::kFormat) {
     fail(ErrorCode::internal,
          "data: {}: {} speaks format {} of the protocol, in a message of kind {}; wanted {} and {}", options_.name,
@@ -422,22 +423,26 @@ SourceFacts ProcessSource::Pool::greet(Worker& worker) const {
   constexpr auto kLabelBytes = static_cast<std::int64_t>(sizeof(std::int64_t));
   const std::int64_t room = std::ssize(worker.slot.bytes());
   const bool schema_fits = schema >= 0 && schema <= std::min<std::int64_t>(room, kSchemaBytesMax);
-  if (!schema_fits || schema % kLabelBytes != 0 || labels < 0 || labels > (room - schema) / kLabelBytes) {
-    fail(ErrorCode::internal, "data: {}: {} tells fields in {} bytes and {} labels", options_.name, worker.name(),
-         schema, labels);
+  const bool labels_fit =
+      schema_fits && schema % kLabelBytes == 0 && labels >= 0 && labels <= (room - schema) / kLabelBytes;
+  if (!labels_fit || form < 0 || form > room - schema - labels * kLabelBytes) {
+    fail(ErrorCode::internal, "data: {}: {} tells fields in {} bytes, {} labels and a form in {} bytes", options_.name,
+         worker.name(), schema, labels, form);
   }
   static_assert(std::endian::native == std::endian::little, "labels lie in the slot as they do in memory");
   // Copied first: the worker may write there while they are read.
-  const auto shared = worker.slot.front(schema + labels * kLabelBytes);
+  const auto shared = worker.slot.front(schema + labels * kLabelBytes + form);
   const std::vector<std::byte> told(shared.begin(), shared.end());
   worker.slot.release_after(0);
   const auto fields = std::span{told}.first(static_cast<std::size_t>(schema)),
-             rest = std::span{told}.subspan(fields.size());
+             rest = std::span{told}.subspan(fields.size(), static_cast<std::size_t>(labels * kLabelBytes)),
+             last = std::span{told}.subspan(fields.size() + rest.size());
   SourceFacts facts{.name = options_.name,
                     .size = size,
                     .classes = classes == worker::kUnknown ? SourceFacts::kUnknownClasses : classes,
                     .schema = schema_told(worker, fields),
-                    .labels = std::vector<std::int64_t>(static_cast<std::size_t>(labels))};
+                    .labels = std::vector<std::int64_t>(static_cast<std::size_t>(labels)),
+                    .form = std::string(reinterpret_cast<const char*>(last.data()), last.size())};
   if (!rest.empty()) std::memcpy(facts.labels.data(), rest.data(), rest.size());
   check(facts);
   return facts;
@@ -452,9 +457,24 @@ Schema ProcessSource::Pool::schema_told(const Worker& worker, std::span<const st
   }
 }
 
+// Each worker learns them from the same samples. Where these differ each time they are read, so may what it learns.
+void ProcessSource::Pool::check_fields(const Worker& worker, const Schema& told) const {
+  const Schema& first = facts_.schema;
+  for (std::size_t i = 0; i < std::max(told.size(), first.size()); ++i) {
+    if (i < told.size() && i < first.size() && told[i] == first[i]) continue;
+    const auto text = [i](const Schema& schema) { return i < schema.size() ? Schema{{schema[i]}}.text() : "no more"; };
+    fail(ErrorCode::invalid_argument,
+         "data: {}: {} found a field {} where another one found {}: the samples differ each time they are read; "
+         "fields= says what they are",
+         options_.name, worker.name(), text(told), text(first));
+  }
+}
+
 void ProcessSource::Pool::make_ready(Worker& worker) const {
   if (worker.ready) return;
-  const SourceFacts told = greet(worker);
+  SourceFacts told = greet(worker);
+  told.form = facts_.form;  // The first one's counts: no byte of a batch depends on it.
+  check_fields(worker, told.schema);
   if (told != facts_) {
     fail(ErrorCode::internal,
          "data: {}: {} tells {} samples, {} classes, {} labels and {}; another one told {}, {}, {} and {}",
@@ -589,6 +609,9 @@ void ProcessSource::start_workers() {
 }
 void ProcessSource::interrupt() const {
   pool_->interrupt();
+}
+const std::string& ProcessSource::form() const {
+  return pool_->facts().form;
 }
 WorkerStatistics ProcessSource::statistics() const {
   return pool_->statistics();

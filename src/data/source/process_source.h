@@ -69,6 +69,8 @@ class ProcessSource : public Source {
   // As many as are wanted live after it, without waiting until they are ready.
   void start_workers();
   WorkerStatistics statistics() const;
+  // How a sample's fields are put together, as the first worker told; empty: it did not.
+  const std::string& form() const;
 
  private:
   class Pool;

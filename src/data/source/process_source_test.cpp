@@ -83,6 +83,7 @@ if mode == "changing": size = 12 if once("told") else 11
 boxes = mode.startswith("boxes")
 if mode == "labels": ready(schema(*images), labels=struct.pack("<12q", *[i % 3 for i in range(size)]))
 elif mode == "encoded": ready(schema(("image", 0, 1, -1, -1, 3), ("labels", 1, 0)), classes=-1)
+elif mode == "boxes differ" and not once("told"): ready(schema(("boxes", 2, 0, 3, 2), ("name", 0, 2, -1)), classes=-1)
 elif boxes: ready(schema(("boxes", 2, 0, -1, 2), ("name", 0, 2, -1)), classes=-1)
 else: ready(schema(*images))
 
@@ -92,6 +93,7 @@ def answer_boxes(index):  # As many as the index says, each with its number, and
         if mode == "boxes fall": at = 120
         if mode == "boxes change": dtype = 4
         if mode == "boxes overflow": count = 1 << 59
+        if mode == "boxes giant": count = 10 << 27  # 10 GiB.
         if mode == "boxes latin": letters = b"\xe9t\xe9 x"
         if mode == "boxes flat": at = 130
     values = struct.pack("<2f", index, index) * index
@@ -408,6 +410,7 @@ TEST_F(ProcessSourceTest, AWorkerWhoseFieldsMakeNoSenseIsKilled) {
   EXPECT_THAT(error("boxes flat"), HasSubstr("field boxes: its bytes begin at 130; wanted 128"));
   EXPECT_THAT(error("boxes change"), HasSubstr("field boxes: float64 (5, 2); wanted float32 (-1, 2)"));
   EXPECT_THAT(error("boxes overflow"), HasSubstr("field boxes: "));
+  EXPECT_THAT(error("boxes giant"), HasSubstr("field boxes: "));
 }
 
 TEST_F(ProcessSourceTest, WhatAFieldHoldsIsJudgedWhenItIsLoaded) {
@@ -451,6 +454,15 @@ TEST_F(ProcessSourceTest, WorkersThatTellDifferentThingsAreRefused) {
   ::kill(source->statistics().processes[0], SIGKILL);
   EXPECT_THAT(error_of(ErrorCode::internal, [&] { read_sample(*source, 0); }),
               AllOf(HasSubstr("tells 11 samples"), HasSubstr("another one told 12")));
+}
+
+TEST_F(ProcessSourceTest, WorkersThatFindDifferentFieldsAreRefusedByFieldAndWithAdvice) {
+  const auto source = open("boxes differ", 1);
+  EXPECT_EQ(read_sample(*source, 0)[0].sides[0], 0);
+  ::kill(source->statistics().processes[0], SIGKILL);
+  EXPECT_THAT(error_of(ErrorCode::invalid_argument, [&] { read_sample(*source, 0); }),
+              AllOf(HasSubstr("found a field boxes float32 (3, 2) where another one found boxes float32 (-1, 2)"),
+                    HasSubstr("fields= says what they are")));
 }
 
 TEST_F(ProcessSourceTest, SizesMayVaryWhereATransformMakesThemOne) {

@@ -6,6 +6,7 @@
 
 #include "core/base/fail.h"
 #include "core/base/hash.h"
+#include "data/source/payload_check.h"
 
 namespace headrace {
 namespace {
@@ -98,13 +99,13 @@ std::int64_t KnownLabels::at(std::int64_t index) const {
 
 // What is no number there is refused by whoever checks the sample.
 void KnownLabels::note(const SourceFacts& facts, std::int64_t index, const Sample& sample) {
-  if (!field_ || sample[*field_].kind != Payload::Kind::value) return;
-  const auto label = sample[*field_].number<std::int64_t>();
+  const auto label = field_ ? class_in(sample[*field_]) : std::nullopt;
+  if (!label) return;
   if (facts.labels.empty()) {
-    labels_[static_cast<std::size_t>(index)].store(label, std::memory_order_relaxed);
-  } else if (at(index) != label) {
-    fail(ErrorCode::corrupt_data, "data: {}: label {}; the source's labels say {}", sample_name_of(facts, index), label,
-         at(index));
+    labels_[static_cast<std::size_t>(index)].store(*label, std::memory_order_relaxed);
+  } else if (at(index) != *label) {
+    fail(ErrorCode::corrupt_data, "data: {}: label {}; the source's labels say {}", sample_name_of(facts, index),
+         *label, at(index));
   }
 }
 

@@ -22,6 +22,7 @@ struct SourceFacts {
   std::int64_t classes = kUnknownClasses;  // Unknown: any label from 0 on will do.
   Schema schema;
   std::vector<std::int64_t> labels;  // One a sample, or empty: then only reading tells.
+  std::string form;                  // How a sample's fields are put together, as SourceReader.form in JSON; or empty.
 
   // As Source::height() to channels(); of a schema without an image 0.
   int height() const { return side(0); }

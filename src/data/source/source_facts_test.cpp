@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <array>
+#include <cstring>
 #include <span>
 #include <string>
 
@@ -76,6 +77,24 @@ TEST(KnownLabels, OfASchemaWithoutClassesKnowNone) {
   labels.note(facts, 1, sample);
   EXPECT_EQ(labels.at(1), -1);
   EXPECT_EQ(facts.height() + facts.width() + facts.channels(), 0);
+}
+
+TEST(KnownLabels, ALabelOfEightBytesIsKnownAndComparedLikeANumber) {
+  SourceFacts facts = facts_of(Schema{{{.name = "labels", .dtype = DType::i64}}});
+  const std::int64_t other = facts.labels[1] + 1;
+  std::array<std::uint8_t, sizeof other> bytes{};
+  std::memcpy(bytes.data(), &other, sizeof other);
+  Sample sample{1};
+  sample[0].set_bytes(bytes, {});
+  EXPECT_THAT(error_of(ErrorCode::corrupt_data, [&] { KnownLabels{facts}.note(facts, 1, sample); }),
+              HasSubstr("the source's labels say"));
+  facts.labels.clear();
+  KnownLabels labels{facts};
+  labels.note(facts, 1, sample);
+  EXPECT_EQ(labels.at(1), other);
+  sample[0].set_bytes(std::span{bytes}.first(4), {});
+  labels.note(facts, 2, sample);
+  EXPECT_EQ(labels.at(2), -1);
 }
 
 }  // namespace

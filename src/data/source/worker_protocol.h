@@ -25,7 +25,9 @@ inline constexpr std::int64_t kTextMax = std::int64_t{64} << 10;  // Bytes of a 
 
 enum Kind : std::uint32_t {
   // From the worker: kFormat, samples, classes or kUnknown, bytes of the fields' description in the slot, as
-  // schema_bytes() gives it, and labels behind it (i64 each): one a sample where there is a class, or 0.
+  // schema_bytes() gives it, and labels behind it (i64 each): one a sample where there is a class, or 0. Behind them as
+  // many bytes as the next number says: how a sample's fields are put together, which ProcessSource::form() tells, or
+  // 0.
   ready = 1,
   // To the worker: the sample's index.
   read = 2,

@@ -221,8 +221,11 @@ void PackFileWriter::add(PackRow row, std::string_view name, std::span<const std
                          std::span<const std::uint8_t> index) {
   if (name.empty() || name.size() > kPackNameBytesMax || bytes.size() > kPackSampleBytesMax ||
       index.size() > kPackIndexBytesMax) {
-    fail(ErrorCode::unsupported, "store: a sample of {} bytes, named by {}, does not go into a pack", bytes.size(),
-         name.size());
+    constexpr std::size_t kShown = 100;
+    fail(ErrorCode::unsupported,
+         "store: sample {}: {} bytes, a name of {} and an index of {} do not go into a pack, which takes {}, {} and {}",
+         printable_name(name.substr(0, kShown)), bytes.size(), name.size(), index.size(), kPackSampleBytesMax,
+         kPackNameBytesMax, kPackIndexBytesMax);
   }
   fault_point("pack.sample");
   row.at = at_ + sizeof row + name.size();

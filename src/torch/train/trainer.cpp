@@ -281,12 +281,14 @@ TensorBatch Trainer::transfer(const Batch& batch) const {
   Span span{step::kTransfer};
   if (on_part) on_part(StepPart::transfer);
   TensorBatch result;
+  bool has_image = false;  // The first is the one that is trained on; others are as stored.
   const std::size_t fields = batch.fields().size() - 1;  // "valid" is the last.
   for (std::size_t i = 0; i < fields; ++i) {
     const BatchField& field = batch.field(i);
     at::Tensor values = field_tensor(batch, i);
-    const bool is_image = field.encoding == Encoding::image && values.dim() == 4;
-    if (is_image) values = in_layout(values, torch_format(impl_->memory_format));
+    const bool is_image = field.encoding == Encoding::image && !has_image;
+    has_image = has_image || is_image;
+    if (is_image && values.dim() == 4) values = in_layout(values, torch_format(impl_->memory_format));
     auto [offsets, sides, present] = field_shape(batch, i);
     result.add({field.name, std::move(values), std::move(offsets), std::move(sides), std::move(present)});
   }

@@ -34,7 +34,8 @@ class GrowingBlock {
   GrowingBlock(const GrowingBlock&) = delete;
   GrowingBlock& operator=(const GrowingBlock&) = delete;
 
-  // Makes room for `size` bytes, of which the first `kept` stay. False: the bound leaves no room, and nothing changes.
+  // Makes room for `size` bytes, of which the first `kept` stay. False: the bound leaves no room, and they stay where
+  // they are.
   bool grow(std::size_t size, std::size_t kept);
   void release() noexcept;
   std::byte* data() const noexcept { return memory_.get(); }
@@ -71,8 +72,10 @@ class RaggedFields {
   }
   // After all samples were made. Error{out_of_memory} names the field.
   void seal(std::span<BatchField> fields);
-  // Of the values.
-  std::int64_t bytes() const noexcept { return static_cast<std::int64_t>(collected_bytes_); }
+  // Of the values so far. From any thread.
+  std::int64_t bytes() const noexcept {
+    return static_cast<std::int64_t>(collected_bytes_.load(std::memory_order_relaxed));
+  }
   std::int64_t bytes_of(const Sample& sample) const noexcept;
   // The batch is not wanted any more. `usual`: bytes() of a usual one. Memory for far more is freed, or one large
   // sample would stay in every slot that it has been in.
@@ -91,9 +94,9 @@ class RaggedFields {
   std::byte* start_ = nullptr;
   std::size_t size_ = 0;  // Samples.
   std::atomic<std::int64_t> unsealed_{0};
-  std::mutex mutex_;  // Guards the next three until the batch is sealed.
+  std::mutex mutex_;  // Guards the next three until the batch is sealed, but that anybody may read how many bytes.
   GrowingBlock collected_;
-  std::size_t collected_bytes_ = 0;
+  std::atomic<std::size_t> collected_bytes_{0};
   std::vector<Piece> pieces_;                          // Field by field, sample by sample.
   std::vector<std::unique_ptr<GrowingBlock>> values_;  // One a field.
 };

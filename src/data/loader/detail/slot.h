@@ -63,7 +63,7 @@ class SlotPool final : public std::enable_shared_from_this<SlotPool>, private Me
 
   const BatchLayout& layout() const { return layout_; }
   std::int64_t batch_bytes() const { return static_cast<std::int64_t>(layout_.block_bytes); }
-  // Of ragged fields, those of a usual batch: the largest of late.
+  // What a slot holds for the ragged fields of a usual batch: the largest of late.
   std::int64_t ragged_bytes() const;
   std::int64_t allocated_bytes() const;
 
@@ -75,12 +75,15 @@ class SlotPool final : public std::enable_shared_from_this<SlotPool>, private Me
   std::unique_ptr<Batch::Slot> take_idle();
   void lay_out(Batch::Slot& slot, std::int64_t size) const;
   std::int64_t block_bytes() const;
+  bool has_room(std::int64_t bytes) noexcept;
+  void release_idle() noexcept;
 
   const BatchLayout layout_;
   const std::int64_t memory_limit_;
   mutable std::mutex mutex_;         // Guards everything below, but for what is atomic.
   std::optional<BlockPool> blocks_;  // Empty once closed.
   std::int64_t kept_;
+  bool given_back_ = false;                        // Since the last slot was taken.
   std::atomic<std::int64_t> ragged_allocated_{0};  // Grows under the lock.
   std::int64_t ragged_usual_ = 0;
   std::vector<std::unique_ptr<Batch::Slot>> idle_;  // Without blocks: names, shapes and strides, allocated once.

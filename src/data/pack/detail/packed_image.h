@@ -34,7 +34,8 @@ class ImagePacker {
   // short_side: that larger images are resized to, of a form other than stored; 0: none.
   ImagePacker(PackForm form, std::int64_t short_side) : form_(form), short_side_(short_side) {}
 
-  // Throws Error that names the sample when it cannot be read or decoded, or is too large for a pack (unsupported).
+  // Throws Error that names the sample when it cannot be read or decoded, is not what its source's fields promise, has
+  // a label outside the classes, or is too large for a pack (unsupported).
   void make(const Source& source, std::int64_t index, PackedImage& packed);
 
  private:
@@ -61,7 +62,8 @@ class FieldsPacker {
  public:
   explicit FieldsPacker(const Schema& schema) : schema_(schema), format_(schema) {}
 
-  // Throws Error that names the sample when it cannot be read, or a field is not what the schema says.
+  // Throws Error that names the sample when it cannot be read, a field is not what the schema says, or all together are
+  // too large for a pack (unsupported).
   void make(const Source& source, std::int64_t index, PackedImage& packed) const;
 
  private:
