@@ -66,14 +66,14 @@ struct Normalize {
 
 }  // namespace transforms
 
-// One operation of a list, with its parameters.
-using TransformSpec = std::variant<
-#define HEADRACE_OPERATION(Name) transforms::Name,
+// One operation of a list, with its parameters; std::monostate of one that nobody named yet.
+using TransformSpec = std::variant<std::monostate
+#define HEADRACE_OPERATION(Name) , transforms::Name
 #include <headrace/options/transforms.inc>
 #undef HEADRACE_OPERATION
-    std::monostate>;
+                                   >;
 
-// "RandomResizedCrop"; empty for std::monostate, which stands for no operation.
+// "RandomResizedCrop"; empty for std::monostate.
 std::string_view name_of(const TransformSpec& spec) noexcept;
 
 }  // namespace headrace
