@@ -22,7 +22,7 @@ struct FieldFault {
 [[nodiscard]] std::optional<FieldFault> payload_fault(const FieldSpec& field, const Payload& payload,
                                                       const SampleLimits& limits);
 
-// Throws Error: "data: photos.Photos[17]: field boxes: ...". `sample`: Source::sample_name().
+// Throws Error: "data: photos.Photos[17]: field boxes: ...". `sample`: Source::name().
 [[noreturn]] void refuse_sample(const FieldFault& fault, const std::string& sample);
 
 }  // namespace headrace

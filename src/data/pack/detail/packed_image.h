@@ -1,14 +1,13 @@
 // A sample as a pack holds it: its bytes as they are with an entropy index, or decoded, resized and cut into blocks.
 #pragma once
 
-#include <headrace/source.h>
-
 #include <cstdint>
 #include <string>
 #include <vector>
 
 #include "data/pack/pack_options.h"
 #include "data/source/field_bytes.h"
+#include "data/source/sample_reader.h"
 #include "data/store/row_blocks.h"
 #include "data/transform/resize.h"
 #include "media/codec/decode.h"
@@ -35,7 +34,7 @@ class ImagePacker {
   ImagePacker(PackForm form, std::int64_t short_side) : form_(form), short_side_(short_side) {}
 
   // Throws Error that names the sample when it cannot be read or decoded, or is too large for a pack (unsupported).
-  void make(const Source& source, std::int64_t index, PackedImage& packed);
+  void make(const SampleReader& source, std::int64_t index, PackedImage& packed);
 
  private:
   struct Pixels {
@@ -62,7 +61,7 @@ class FieldsPacker {
   explicit FieldsPacker(const Schema& schema) : schema_(schema), format_(schema) {}
 
   // Throws Error that names the sample when it cannot be read, or a field is not what the schema says.
-  void make(const Source& source, std::int64_t index, PackedImage& packed) const;
+  void make(const SampleReader& source, std::int64_t index, PackedImage& packed) const;
 
  private:
   const Schema schema_;
