@@ -37,7 +37,7 @@ class SourceContract : public ScratchFolder {
     return open_source("pack:" + path.string(), Split::train);
   }
 
-  // Two of each scheme, where it has more than one kind of samples.
+  // Of samples of images every scheme, and of packs every form.
   Sources every_source() const {
     const std::string bytes(std::size_t{6} * 3 * 4, '\x2a'), header("\0\0\x08\x03\0\0\0\x06\0\0\0\x03\0\0\0\x04", 16);
     write("idx/train-images-idx3-ubyte", header + bytes);
