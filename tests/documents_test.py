@@ -1,8 +1,10 @@
 """Documents that are generated from the code are what the code would write today; `make docs` writes them anew."""
 
 import json
+import os
 import re
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -27,6 +29,40 @@ def test_architecture_names_every_module_and_no_missing_file():
     assert [module for module in modules if f"| {module} |" not in text] == []
     named = re.findall(r"`((?:include|src|cmake|tools|tests|bench|examples)/[\w./]+)`", text)
     assert named and [path for path in named if not (ROOT / path).exists()] == []
+
+
+def snippet(language: str, word: str) -> str:
+    """The README's only block of code in this language that has the word."""
+    blocks = re.findall(rf"^```{language}\n(.*?)^```$", (ROOT / "README.md").read_text(), re.MULTILINE | re.DOTALL)
+    found, = [block for block in blocks if word in block]
+    return found
+
+
+def test_the_readmes_source_in_python_gives_batches_in_worker_processes(tmp_path):
+    made, loader = snippet("python", "class Scans").split("\n\n", 1)
+    script = tmp_path / "scans.py"
+    script.write_text(f"""import headrace as hr
+import numpy as np
+
+def read_scan(index): return np.full((256, 240, 1), index % 251, np.uint8)
+def label_of(index): return index % 2
+
+{made}
+
+if __name__ == "__main__":
+    {loader.strip()}
+    images, labels = next(iter(loader))
+    print(tuple(images.shape), sorted(set(labels.tolist())), len(loader))
+""")
+    done = subprocess.run([sys.executable, script], capture_output=True, text=True,
+                          env={**os.environ, "PYTHONPATH": str(ROOT / "build" / "release" / "python")})
+    assert (done.returncode, done.stdout.strip()) == (0, "(64, 1, 224, 224) [0, 1] 157"), done.stderr
+
+
+def test_the_readmes_source_in_cpp_is_the_tested_one_of_at_most_20_lines():
+    source = snippet("cpp", "class Checkerboards")
+    assert source in (ROOT / "src" / "data" / "source" / "checkerboards.h").read_text()
+    assert len(source.splitlines()) <= 20
 
 
 @pytest.mark.parametrize("document", ["README.md", "ARCHITECTURE.md", "CONTRIBUTING.md"])

@@ -11,6 +11,7 @@
 
 #include "core/base/fail.h"
 #include "core/base/run_program.h"
+#include "data/source/sample_reader.h"
 
 namespace {
 
@@ -18,9 +19,10 @@ using namespace headrace;
 
 void list(const std::string& folder, const std::string& split) {
   const auto source = open_source("folder:" + folder, split_named(split, "folder_probe: split"));
-  nlohmann::json document{{"classes", source->class_names()}, {"samples", nlohmann::json::array()}};
+  nlohmann::json document{{"classes", source->info().class_names}, {"samples", nlohmann::json::array()}};
+  const SampleReader reader{*source};
   for (std::int64_t i = 0; i < source->size(); ++i) {
-    document["samples"].push_back({source->sample_name(i), source->label(i)});
+    document["samples"].push_back({reader.name(i), reader.label(i)});
   }
   std::puts(document.dump().c_str());
 }

@@ -49,13 +49,6 @@ class Epoch {
   std::unique_ptr<Impl> impl_;
 };
 
-// Of one image in a batch.
-struct ImageShape {
-  int channels;
-  int height;
-  int width;
-};
-
 // What a Loader with these options makes of this source's images. Error{invalid_argument}: images of many sizes and
 // no transform.size, or sides and channels that cannot be handled.
 ImageShape batch_shape(const Source& source, const TransformOptions& transform);

@@ -10,7 +10,6 @@
 #include <cstring>
 #include <initializer_list>
 #include <span>
-#include <string_view>
 #include <type_traits>
 
 namespace headrace {
@@ -28,7 +27,8 @@ struct Payload {
     absent = 0,  // The sample lacks the field, which must be optional.
     value = 1,   // A number, held here: a label needs no memory to lie in.
     bytes = 2,
-    range = 3,   // `size` bytes from `offset` on of what the source's store has under `key`, to be fetched.
+    range = 3,   // `size` bytes from `offset` on of what the source's store has under `key`, to be fetched. What they
+                 // will be, form, rank and sides tell as of `bytes`.
     frames = 4,  // Frames `offset`, `offset` + `step`, ..., `size` of them, of the video `key`.
   };
 
@@ -42,7 +42,7 @@ struct Payload {
   std::span<const std::uint8_t> bytes{};
   // Of an encoded JPEG, as codec::serialise wrote it; empty: none came with it. It is checked before it is used.
   std::span<const std::uint8_t> entropy_index{};
-  std::string_view key{};
+  const char* key = "";  // Ends in NUL, as a Store wants it. Valid as long as the source.
   std::int64_t offset = 0;
   std::int64_t size = 0;
 
@@ -64,6 +64,18 @@ struct Payload {
     set_data(ImageForm::encoded, file, index_of_it);
     rank = 0;
     sides = {};
+  }
+  // What lies there is fetched into the field's buffer before anybody looks at it: elements of these axes, or a file.
+  void set_range(const char* its_key, std::int64_t from, std::int64_t its_size,
+                 std::span<const std::int64_t> axes) noexcept {
+    set_bytes({}, axes);
+    kind = Kind::range;
+    key = its_key, offset = from, size = its_size;
+  }
+  void set_file_range(const char* its_key, std::int64_t from, std::int64_t its_size) noexcept {
+    set_file({});
+    kind = Kind::range;
+    key = its_key, offset = from, size = its_size;
   }
   // Of exactly the field's type: std::int64_t for int64, the bits as std::uint16_t for bfloat16 and float16.
   template <class Number>
@@ -100,10 +112,13 @@ struct Payload {
     payload.set_number(number);
     return payload;
   }
-  static Payload of_range(std::string_view key, std::int64_t offset, std::int64_t size) noexcept {
-    return {.kind = Kind::range, .key = key, .offset = offset, .size = size};
+  static Payload of_range(const char* key, std::int64_t offset, std::int64_t size,
+                          std::initializer_list<std::int64_t> axes) noexcept {
+    Payload payload;
+    payload.set_range(key, offset, size, std::span{axes.begin(), axes.size()});
+    return payload;
   }
-  static Payload of_frames(std::string_view key, std::int64_t first, std::int64_t count, std::int32_t step) noexcept {
+  static Payload of_frames(const char* key, std::int64_t first, std::int64_t count, std::int32_t step) noexcept {
     return {.kind = Kind::frames, .step = step, .key = key, .offset = first, .size = count};
   }
 

@@ -1,14 +1,15 @@
-// Samples by index, as stored.
+// Samples by index, as stored, and what is known of them without reading.
 #pragma once
 
 #include <headrace/options/data.h>
 #include <headrace/sample.h>
+#include <headrace/store.h>
 
 #include <array>
 #include <cstdint>
 #include <filesystem>
+#include <limits>
 #include <memory>
-#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -32,61 +33,133 @@ struct ImageSize {
   int width = 0;
 };
 
-// Thread-safe once built.
+// Of one image, in a source or in a batch.
+struct ImageShape {
+  int channels;
+  int height;
+  int width;
+};
+
+// Of the images that a source's schema promises. 0 x 0: each has sides of its own; all 0: there are none.
+ImageShape stored_shape(const Schema& schema);
+
+inline constexpr std::int64_t kUnknownClasses = std::numeric_limits<std::int64_t>::max();
+
+// Of all samples of a source.
+struct SourceInfo {
+  // What every sample is made of. Images are 1 grey or 3 RGB channels; encoded ones of another kind are converted when
+  // they are decoded.
+  Schema schema;
+  std::int64_t num_classes = kUnknownClasses;  // Unknown: any label from 0 on will do.
+  std::vector<std::string> class_names{};  // One a class, in the order of the labels; empty: they have numbers only.
+  std::vector<std::string> remarks{};      // What opening found odd but could live with: a few sentences.
+  // Of names, sizes and labels, and of what else is in memory already: another one when the data set has changed, the
+  // same wherever it lies.
+  std::uint64_t fingerprint = 0;
+  // Samples of each part of the source that is best read from beginning to end (archives, packed files), in the order
+  // of the indices; empty when any sample costs the same wherever it lies.
+  std::vector<std::int64_t> shards{};
+  // Where the entropy index of its JPEG files lies or may be written, in a folder of its own; empty: there is no place.
+  std::filesystem::path index_file{};
+  // What read() gives lies in memory as it is: a cache would only hold it twice.
+  bool in_memory = false;
+};
+
+// What a source may do beside reading is an interface each, as thread-safe as read(). `buffer` is the caller's, used
+// again; errors are read()'s.
+
+// Images of pixels, of which a part costs less than the whole. Of use where labels are KnownSamples, too.
+class ImageRows {
+ public:
+  // What read() gives of the image, but for its bytes.
+  virtual Payload outline(std::int64_t index) const = 0;
+  // Rows [first, first + count) of it, at least one.
+  virtual std::span<const std::uint8_t> read_rows(std::int64_t index, int first, int count,
+                                                  std::vector<std::uint8_t>& buffer) const = 0;
+
+ protected:
+  ~ImageRows() = default;
+};
+
+// Sides of images that have sides of their own, for much less than reading one costs.
+class ImageSizes {
+ public:
+  // Of the image that read() gives: of a file its header. 0 x 0: that tells none.
+  virtual ImageSize image_size(std::int64_t index, std::vector<std::uint8_t>& buffer) const = 0;
+
+ protected:
+  ~ImageSizes() = default;
+};
+
+// What is known of a sample without reading it. No index is checked.
+class KnownSamples {
+ public:
+  // The label that read() gives. -1: it is known only once the sample was read, or there is none.
+  virtual std::int64_t label(std::int64_t index) const = 0;
+  // Of read()'s bytes; what a sample costs to read and decode goes by it. 0: not known.
+  virtual std::int64_t sample_bytes(std::int64_t /*index*/) const { return 0; }
+
+ protected:
+  ~KnownSamples() = default;
+};
+
+class Expecting {
+ public:
+  // A hint: these will be read soon, in about this order, some perhaps not. A Loader gives it once for each batch that
+  // it begins. Returns without waiting for bytes; what is wrong with a sample is told when it is read.
+  virtual void expect(std::span<const std::int64_t> indices) const noexcept = 0;
+
+ protected:
+  ~Expecting() = default;
+};
+
+class StoredNames {
+ public:
+  // The sample's name within the data set, as it is stored: "cat/1.jpg", any bytes but NUL. Empty: it has a number
+  // only.
+  virtual std::string stored_name(std::int64_t index) const = 0;
+
+ protected:
+  ~StoredNames() = default;
+};
+
+class Interruptible {
+ public:
+  // Every read() that runs in another thread and takes long ends soon, with Error{cancelled}. A Loader calls it when an
+  // epoch is given up and its last samples have not come after a second.
+  virtual void interrupt() const = 0;
+
+ protected:
+  ~Interruptible() = default;
+};
+
+// Of one source: what it can do beside reading, null where it cannot. As long as the source lives the same.
+struct Capabilities {
+  const ImageRows* rows = nullptr;
+  const ImageSizes* sizes = nullptr;
+  const KnownSamples* known = nullptr;
+  const Expecting* expecting = nullptr;
+  const StoredNames* names = nullptr;
+  const Interruptible* interruptible = nullptr;
+  const Store* store = nullptr;  // Of the keys of payloads that are ranges.
+};
+
+// Thread-safe once built. Four functions make one, a fifth tells what else it can do; a Loader asks for that once, when
+// it is built, and a source around another one gives what that has (src/data/source/held_out.cpp).
 class Source {
  public:
   virtual ~Source() = default;
   virtual std::int64_t size() const = 0;
-  virtual std::int64_t num_classes() const = 0;  // The largest std::int64_t: unknown, any label from 0 on will do.
-  // Of every image. 0 x 0: each image has a size of its own, be it encoded or pixels.
-  virtual int height() const = 0;
-  virtual int width() const = 0;
-  // 1 grey, 3 RGB. Encoded images of another kind are converted when they are decoded.
-  virtual int channels() const = 0;
-  // What every sample is made of, the same for as long as the source lives. By default an image, as told above, and its
-  // label.
-  virtual Schema schema() const { return Schema::image_and_labels(height(), width(), channels()); }
+  // The same object for as long as the source lives.
+  virtual const SourceInfo& info() const = 0;
   // Gives every field of the schema its payload. `sample` is the caller's, used again, and has as many fields, none of
-  // which is there; bytes that do not lie in memory already go into its buffers. Labels are 0 to num_classes() - 1.
-  // Payloads are valid as long as the source and until `sample` is read into again. Throws Error that names the sample
-  // when it cannot be read.
+  // which is there; bytes that do not lie in memory already go into its buffers, but for those of a range, whose
+  // field's buffer is for whoever fetches it. Labels are 0 to num_classes - 1. Payloads are valid as long as the source
+  // and until `sample` is read into again. Throws Error that names the sample when it cannot be read.
   virtual void read(std::int64_t index, Sample& sample) const = 0;
-  // What read() gives of an image of pixels, but for its bytes, where read_rows() gives a part of them for less than
-  // the whole costs. nullopt: read() it.
-  virtual std::optional<Payload> outline(std::int64_t /*index*/) const { return std::nullopt; }
-  // Rows [first, first + count) of the image that outline() tells of, at least one. `buffer` is the caller's, used
-  // again; errors as read()'s.
-  virtual std::span<const std::uint8_t> read_rows(std::int64_t index, int first, int count,
-                                                  std::vector<std::uint8_t>& buffer) const;
-  // Whether what read() gives lies in memory as pixels: a cache of decoded images would only hold it twice.
-  virtual bool in_memory() const { return false; }
-  // Of the image that read() gives, for much less than reading it costs: of a file its header. 0 x 0: that tells
-  // none. nullopt: this source knows them of no sample before it is read. Buffer and errors as read_rows()'s.
-  virtual std::optional<ImageSize> image_size(std::int64_t index, std::vector<std::uint8_t>& buffer) const;
-  // The label that read() gives, without reading. `index` is not checked.
-  virtual std::int64_t label(std::int64_t index) const = 0;
-  // Of read()'s bytes, as far as it is known without reading; what a sample costs to read and decode goes by it.
-  virtual std::int64_t sample_bytes(std::int64_t /*index*/) const { return 0; }
-  // Samples of each part of the source that is best read from beginning to end (archives, packed files), in the order
-  // of the indices; empty when any sample costs the same wherever it lies.
-  virtual std::vector<std::int64_t> shards() const { return {}; }
   // What a person needs to find the sample, one line of text: "train-images-idx3-ubyte.gz[137]".
-  virtual std::string sample_name(std::int64_t index) const = 0;
-  // One a class, in the order of the labels; empty when classes have numbers only.
-  virtual std::vector<std::string> class_names() const { return {}; }
-  // What opening found odd but could live with: a few sentences.
-  virtual std::vector<std::string> remarks() const { return {}; }
-  // A read() that runs in another thread and takes long ends soon, with Error{cancelled}, where the source can do that.
-  // A Loader calls it when an epoch is given up and its last samples have not come after a second.
-  virtual void interrupt() const {}
-  // Of names, sizes and labels, and of what else is in memory already: another one when the data set has changed, the
-  // same wherever it lies. Constant time.
-  virtual std::uint64_t fingerprint() const = 0;
-  // Where the entropy index of its JPEG files lies or may be written, in a folder of its own; empty: there is no place.
-  virtual std::filesystem::path index_file() const { return {}; }
-  // The sample's name within the data set, as it is stored: "cat/1.jpg", any bytes but NUL. Empty: it has a number
-  // only.
-  virtual std::string stored_name(std::int64_t /*index*/) const { return {}; }
+  virtual std::string name(std::int64_t index) const = 0;
+  virtual Capabilities capabilities() const { return {}; }
 };
 
 // "idx:DIR": {train,val,t10k}-images-idx3-ubyte[.gz] and {train,val,t10k}-labels-idx1-ubyte[.gz], read whole into
@@ -113,6 +186,8 @@ class Source {
 // were; each is verified when read. Of decoded images (PackForm) only the rows that a crop needs are read. Rows and
 // names are in memory, about 72 bytes and the name a sample. Errors: not_found (no such split), corrupt_data
 // (not as it was written), unsupported (of a later version), io (cannot be read).
+//
+// Further schemes are told of where they are made, in src/data/source/*_source.cpp.
 //
 // A split that the data does not have is Error{not_found}, which names the ones it has; find_source() gives null then.
 // `limits` are those of images that are read when the source is opened, which is refused then (unsupported); of

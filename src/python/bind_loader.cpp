@@ -3,11 +3,11 @@
 #include <pybind11/stl.h>
 
 #include <chrono>
-#include <limits>
 #include <memory>
 #include <optional>
 #include <utility>
 
+#include "data/source/sample_reader.h"
 #include "python/bindings.h"
 #include "python/native_loader.h"
 
@@ -65,8 +65,8 @@ void add_properties(py::class_<NativeLoader>& bound) {
       .def_property_readonly(
           "num_classes",
           [](const NativeLoader& loader) -> std::optional<std::int64_t> {
-            const std::int64_t classes = loader.source().num_classes();
-            if (classes == std::numeric_limits<std::int64_t>::max()) return std::nullopt;
+            const std::int64_t classes = loader.source().info().num_classes;
+            if (classes == kUnknownClasses) return std::nullopt;
             return classes;
           },
           "Classes of the labels; None where a source of your own does not tell.");
@@ -127,7 +127,7 @@ void register_loader(py::module_& module) {
             if (index < 0 || index >= source.size()) {
               throw py::index_error(fmt::format("sample {}: there are {} samples", index, source.size()));
             }
-            return std::pair(source.sample_name(index), source.label(index));
+            return std::pair(source.name(index), SampleReader{source}.label(index));
           },
           py::arg("index"), "Name and label of a sample of the data set: the file, or its place in one.")
       .def("statistics", &NativeLoader::statistics,

@@ -122,7 +122,7 @@ SourceFacts facts_of(const py::object& reader, const std::string& name, bool siz
                     .classes = number("classes"),
                     .schema = sizes_vary ? with_any_sides(told) : told,
                     .labels = {}};
-  if (facts.classes == -1) facts.classes = SourceFacts::kUnknownClasses;
+  if (facts.classes == -1) facts.classes = kUnknownClasses;
   const py::object labels = reader.attr("labels");
   if (!labels.is_none()) facts.labels = labels.cast<std::vector<std::int64_t>>();
   facts.form = py::module_::import("json").attr("dumps")(reader.attr("form")).cast<std::string>();
@@ -191,6 +191,7 @@ PythonSource::PythonSource(const py::object& source, const py::object& fields, b
   const py::object reader = py::module_::import("headrace.worker").attr("SourceReader")(source, fields);
   const py::object name = py::module_::import("headrace._source").attr("name_of")(source);
   facts_ = facts_of(reader, name.cast<std::string>(), sizes_vary);
+  info_ = info_of(facts_);
   labels_.emplace(facts_);
   read_ = reader.attr("read");
   close_gate_at_exit();
@@ -216,7 +217,7 @@ void PythonSource::read(std::int64_t index, Sample& sample) const {
     }
     labels_->note(facts_, index, sample);
   } catch (py::error_already_set& raised) {
-    throw SampleException(std::move(raised), sample_name(index));
+    throw SampleException(std::move(raised), name(index));
   }
 }
 

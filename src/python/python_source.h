@@ -33,7 +33,7 @@ class SampleException : public Error {
 // Any thread may read; the GIL is taken for it, so that one sample is made at a time unless the source's code lets go
 // of it. When Python ends, reads that run are waited for and later ones refused: a thread that waits for the GIL then
 // would be ended by Python in the middle of it.
-class PythonSource : public Source {
+class PythonSource : public Source, KnownSamples {
  public:
   // Under the GIL. `fields`: SourceReader's, or None. `sizes_vary`: images of pixels may have sizes of their own. Reads
   // a sample, or a few, to learn what they are like; what that raises goes on.
@@ -41,21 +41,18 @@ class PythonSource : public Source {
   ~PythonSource() override;
 
   std::int64_t size() const override { return facts_.size; }
-  std::int64_t num_classes() const override { return facts_.classes; }
-  int height() const override { return facts_.height(); }
-  int width() const override { return facts_.width(); }
-  int channels() const override { return facts_.channels(); }
-  Schema schema() const override { return facts_.schema; }
+  const SourceInfo& info() const override { return info_; }
   void read(std::int64_t index, Sample& sample) const override;
+  std::string name(std::int64_t index) const override { return sample_name_of(facts_, index); }
+  Capabilities capabilities() const override { return {.known = this}; }
   std::int64_t label(std::int64_t index) const override { return labels_->at(index); }
-  std::string sample_name(std::int64_t index) const override { return sample_name_of(facts_, index); }
-  std::uint64_t fingerprint() const override { return fingerprint_of(facts_); }
   // How a sample's fields are put together.
   const std::string& form() const { return facts_.form; }
 
  private:
   pybind11::object read_;  // headrace.worker.SourceReader.read
   SourceFacts facts_;
+  SourceInfo info_;
   mutable std::optional<KnownLabels> labels_;
 };
 

@@ -518,7 +518,7 @@ class DoctorsRun : public Run {
     result_["training"]["result"] = {
         {"epoch", 2}, {"val_loss", 0.5}, {"val_accuracy", 0.75}, {"test_loss", 0.5}, {"test_accuracy", 0.625}};
     texts_ = {{"format", kCheckpointFormat}, {"version", kCheckpointVersion}};
-    texts_["data"] = std::to_string(open_source(loaded_.recipe.data.source, Split::train)->fingerprint());
+    texts_["data"] = std::to_string(open_source(loaded_.recipe.data.source, Split::train)->info().fingerprint);
     texts_["compute_threads"] = std::to_string(detect_machine().cores_usable);
     write(run_ / "log.txt", "2026-11-21 10:00:00 UTC  epoch 2/2\n");
     TraceRecord trace;

@@ -80,10 +80,10 @@ int run_index(const Invocation& invocation, const std::string& uri, std::int64_t
   for (const auto& [split, name] : choices(Split{})) {
     const std::unique_ptr<Source> source = open_split(uri, split);
     if (source == nullptr) continue;
-    for (const std::string& remark : source->remarks()) console.warning(remark);
+    for (const std::string& remark : source->info().remarks) console.warning(remark);
     if (invocation.dry_run) {
       console.info(fmt::format("dry run: {} images would be indexed in {}", source->size(),
-                               printable_name(source->index_file().native())));
+                               printable_name(source->info().index_file.native())));
       continue;
     }
     Progress progress{console, fmt::format("Indexing {}", name)};
@@ -95,7 +95,7 @@ int run_index(const Invocation& invocation, const std::string& uri, std::int64_t
           fmt::format("{} could not be read, the first: {}", summary->unreadable, summary->first_unreadable));
     }
     console.result(sentence(split, *summary));
-    document[std::string(name)] = to_json(source->index_file(), *summary);
+    document[std::string(name)] = to_json(source->info().index_file, *summary);
   }
   console.json(document);
   return kExitDone;
@@ -106,7 +106,7 @@ int run_write(const Invocation& invocation, const std::string& uri, std::int64_t
   for (const auto& [split, name] : choices(Split{})) {
     const std::unique_ptr<Source> source = open_split(uri, split);
     if (source == nullptr) continue;
-    for (const std::string& remark : source->remarks()) console.warning(remark);
+    for (const std::string& remark : source->info().remarks) console.warning(remark);
     if (invocation.dry_run) {
       console.info(fmt::format("dry run: {} samples of {} would be packed", source->size(), name));
     }

@@ -271,7 +271,9 @@ class Contents {
     const auto known = run_.checkpoint_texts.find("data");
     try {
       const std::uint64_t now =
-          open_split(run_.recipe->data, static_cast<std::uint64_t>(run_.recipe->seed), Split::train)->fingerprint();
+          open_split(run_.recipe->data, static_cast<std::uint64_t>(run_.recipe->seed), Split::train)
+              ->info()
+              .fingerprint;
       if (known == run_.checkpoint_texts.end() || known->second == std::to_string(now)) return;
       add("data_changed",
           "the training data is not what it was: names, sizes or labels in " +

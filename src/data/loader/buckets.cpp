@@ -15,6 +15,7 @@
 #include "core/base/random.h"
 #include "data/loader/detail/on_corrupt.h"
 #include "data/loader/detail/sample_check.h"
+#include "data/source/sample_reader.h"
 
 namespace headrace::detail {
 namespace {
@@ -65,8 +66,8 @@ class SidesReading {
   ImageSize size_of_image(std::int64_t index, std::vector<std::uint8_t>& buffer) const {
     std::optional<ImageSize> sides;
     try {
-      check_limit(source_, source_.sample_bytes(index), index, options_.limits());
-      sides = source_.image_size(index, buffer);
+      check_limit(source_.source(), source_.sample_bytes(index), index, options_.limits());
+      sides = sides_told(index, buffer);
     } catch (const Error& error) {
       if (options_.on_corrupt == OnCorrupt::fail || !is_of_the_sample(error.code())) throw;
       // A read that fails here may go well in another rank, whose order would then be another one.
@@ -77,7 +78,17 @@ class SidesReading {
     fail(ErrorCode::invalid_argument,
          "data: data.bucket_by is \"shape\", and the sides of {} are not known before it is read; wanted \"bytes\", or "
          "a source that tells them: folder:, list:, pack:, idx:",
-         source_.sample_name(index));
+         source_.name(index));
+  }
+
+  std::optional<ImageSize> sides_told(std::int64_t index, std::vector<std::uint8_t>& buffer) const {
+    const ImageShape stored = stored_shape(source_.info().schema);
+    if (stored.height > 0) return ImageSize{stored.height, stored.width};
+    const Capabilities& can = source_.can();
+    if (can.sizes != nullptr) return can.sizes->image_size(index, buffer);
+    if (can.rows == nullptr) return std::nullopt;
+    const Payload told = can.rows->outline(index);
+    return ImageSize{told.height(), told.width()};
   }
 
   // The first one's in the order of the source, whatever the threads.
@@ -89,7 +100,7 @@ class SidesReading {
     failed_ = index;
   }
 
-  const Source& source_;
+  const SampleReader source_;
   const DataOptions& options_;
   std::vector<Shaped>& samples_;
   std::atomic<std::int64_t> next_{0};
@@ -130,7 +141,7 @@ void halve(std::span<Shaped> samples, std::int64_t group) {
   halve(samples.subspan(middle), group);
 }
 
-void sort_by_bytes(const Source& source, std::vector<Shaped>& samples) {
+void sort_by_bytes(const SampleReader& source, std::vector<Shaped>& samples) {
   std::sort(samples.begin(), samples.end(), [&source](const Shaped& a, const Shaped& b) {
     return std::tuple(source.sample_bytes(a.index), a.tie) < std::tuple(source.sample_bytes(b.index), b.tie);
   });
@@ -140,7 +151,7 @@ void sort_by_bytes(const Source& source, std::vector<Shaped>& samples) {
 
 std::vector<std::int64_t> by_likeness(const Source& source, const DataOptions& options, std::uint64_t seed,
                                       std::int64_t group) {
-  if (const Schema schema = source.schema(); options.bucket_by == BucketBy::shape && !schema.image()) {
+  if (const Schema& schema = source.info().schema; options.bucket_by == BucketBy::shape && !schema.image()) {
     fail(ErrorCode::invalid_argument,
          "data: data.bucket_by is \"shape\", and the source has no image: {}; wanted \"bytes\"", schema.text());
   }
@@ -152,7 +163,7 @@ std::vector<std::int64_t> by_likeness(const Source& source, const DataOptions& o
     SidesReading{source, options, samples}.run();
     halve(samples, group);
   } else {
-    sort_by_bytes(source, samples);
+    sort_by_bytes(SampleReader{source}, samples);
   }
   std::vector<std::int64_t> order;
   order.reserve(samples.size());

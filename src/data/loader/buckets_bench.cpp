@@ -24,29 +24,25 @@ namespace {
 constexpr std::int64_t kBatch = 64, kEpochs = 5, kShorterSide = 256;
 
 // The images of a folder, as they are or resized to a shorter side.
-class Resized final : public Source {
+class Resized final : public Source, ImageSizes {
  public:
-  Resized(const Source& source, bool resized) : source_(source), resized_(resized) {}
+  Resized(const Source& source, bool resized) : source_(source), can_(source.capabilities()), resized_(resized) {}
   std::int64_t size() const override { return source_.size(); }
-  std::int64_t num_classes() const override { return source_.num_classes(); }
-  int height() const override { return 0; }
-  int width() const override { return 0; }
-  int channels() const override { return 3; }
+  const SourceInfo& info() const override { return source_.info(); }
   void read(std::int64_t index, Sample& sample) const override { source_.read(index, sample); }
-  std::optional<ImageSize> image_size(std::int64_t index, std::vector<std::uint8_t>& buffer) const override {
-    const ImageSize sides = source_.image_size(index, buffer).value();
+  std::string name(std::int64_t index) const override { return source_.name(index); }
+  Capabilities capabilities() const override { return {.sizes = this, .known = can_.known}; }
+  ImageSize image_size(std::int64_t index, std::vector<std::uint8_t>& buffer) const override {
+    const ImageSize sides = can_.sizes->image_size(index, buffer);
     if (!resized_) return sides;
     const std::int64_t shorter = std::min(sides.height, sides.width);
-    return ImageSize{static_cast<int>(sides.height * kShorterSide / shorter),
-                     static_cast<int>(sides.width * kShorterSide / shorter)};
+    return {static_cast<int>(sides.height * kShorterSide / shorter),
+            static_cast<int>(sides.width * kShorterSide / shorter)};
   }
-  std::int64_t sample_bytes(std::int64_t index) const override { return source_.sample_bytes(index); }
-  std::int64_t label(std::int64_t index) const override { return source_.label(index); }
-  std::string sample_name(std::int64_t index) const override { return source_.sample_name(index); }
-  std::uint64_t fingerprint() const override { return source_.fingerprint(); }
 
  private:
   const Source& source_;
+  const Capabilities can_;  // The source's.
   const bool resized_;
 };
 
@@ -73,8 +69,9 @@ double padding(const Source& source, const std::vector<ImageSize>& shapes, const
 void report(const Source& source, const char* what) {
   std::vector<ImageSize> shapes;
   std::vector<std::uint8_t> buffer;
+  const ImageSizes* const sizes = source.capabilities().sizes;
   const std::int64_t begin_ns = monotonic_ns();
-  for (std::int64_t i = 0; i < source.size(); ++i) shapes.push_back(source.image_size(i, buffer).value());
+  for (std::int64_t i = 0; i < source.size(); ++i) shapes.push_back(sizes->image_size(i, buffer));
   const double ms = seconds_since(begin_ns) * 1e3;
   fmt::print("{} images, {}; the headers of all are read by one thread in {:.0f} ms\n", source.size(), what, ms);
   DataOptions options;

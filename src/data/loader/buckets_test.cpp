@@ -18,6 +18,7 @@
 #include "data/loader/detail/order.h"
 #include "data/loader/testing.h"
 #include "data/pack/pack_build.h"
+#include "data/source/read_sample.h"
 #include "data/source/sources.h"
 #include "data/store/file_calls.h"
 #include "data/store/file_store.h"
@@ -33,7 +34,7 @@ using testing::AllOf;
 using testing::HasSubstr;
 
 // Nothing to read: shapes as photographs have them, most of them in a few sizes, landscape or portrait, the rest any.
-class ShapedSource : public Source {
+class ShapedSource : public Source, protected ImageSizes, KnownSamples {
  public:
   explicit ShapedSource(std::int64_t size) {
     constexpr ImageSize kUsual[] = {{480, 640}, {640, 480}, {427, 640}, {333, 500}, {500, 375}};
@@ -45,12 +46,10 @@ class ShapedSource : public Source {
     }
   }
   std::int64_t size() const override { return std::ssize(shapes); }
-  std::int64_t num_classes() const override { return 4; }
-  int height() const override { return 0; }
-  int width() const override { return 0; }
-  int channels() const override { return 3; }
+  const SourceInfo& info() const override { return info_; }
   void read(std::int64_t, Sample&) const override {}
-  std::optional<ImageSize> image_size(std::int64_t index, std::vector<std::uint8_t>&) const override {
+  Capabilities capabilities() const override { return {.sizes = this, .known = this}; }
+  ImageSize image_size(std::int64_t index, std::vector<std::uint8_t>&) const override {
     return shapes[static_cast<std::size_t>(index)];
   }
   // As of JPEG files: by the number of pixels, and half or twice as much by what is on them.
@@ -59,10 +58,12 @@ class ShapedSource : public Source {
     return std::int64_t{shape.height} * shape.width * (50 + SampleRandom{12, 0, index}.below(150)) / 600;
   }
   std::int64_t label(std::int64_t index) const override { return index % 4; }
-  std::string sample_name(std::int64_t index) const override { return fmt::format("shaped[{}]", index); }
-  std::uint64_t fingerprint() const override { return 1; }
+  std::string name(std::int64_t index) const override { return fmt::format("shaped[{}]", index); }
 
   std::vector<ImageSize> shapes;
+
+ private:
+  const SourceInfo info_{.schema = Schema::image_and_labels(0, 0, 3), .num_classes = 4, .fingerprint = 1};
 };
 
 DataOptions buckets_of(BucketBy what, std::int64_t batch_size = 16, std::int64_t buckets = 16) {
@@ -139,7 +140,7 @@ TEST(Buckets, OfAFewShapesGiveBatchesOfOneShapeEach) {
 class SilentSource final : public ShapedSource {
  public:
   using ShapedSource::ShapedSource;
-  std::optional<ImageSize> image_size(std::int64_t, std::vector<std::uint8_t>&) const override { return std::nullopt; }
+  Capabilities capabilities() const override { return {}; }
 };
 
 TEST(Buckets, OfASourceThatDoesNotTellSidesAreRefusedByTheOptionsName) {
@@ -194,14 +195,14 @@ TEST_F(BucketsOfFiles, ReadTheHeadersAlone) {
   });
   std::vector<std::uint8_t> buffer;
   for (std::int64_t i = 0; i < source->size(); ++i) {
-    const ImageSize told = source->image_size(i, buffer).value();
+    const ImageSize told = source->capabilities().sizes->image_size(i, buffer);
     const codec::Image image =
         TinyImages::image(static_cast<int>(i / 20), static_cast<int>(i % 20), {.height = 150, .width = 200});
     EXPECT_EQ(told.height, image.height);
     EXPECT_EQ(told.width, image.width);
   }
   EXPECT_EQ(calls.bytes.load(), 60 * 4096);
-  EXPECT_GT(source->sample_bytes(0), 2 * 4096);
+  EXPECT_GT(sample_bytes_of(*source, 0), 2 * 4096);
 }
 
 TEST_F(BucketsOfFiles, AreTheSameForAFolderAndItsPacksAndAnyNumberOfThreads) {

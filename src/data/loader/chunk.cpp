@@ -26,16 +26,16 @@ constexpr int kReplacementsMax = 32;
 // Apart from the keys of transforms and orders, or a replacement would repeat the numbers that its image draws.
 constexpr std::uint64_t kReplacementKey = 0x9B05688C2B3E6C1FU;
 
-std::string name_of(const Source& source, std::int64_t index) {
+std::string name_of(const SampleReader& source, std::int64_t index) {
   try {
-    return source.sample_name(index);
+    return source.name(index);
   } catch (...) {  // The failure to be reported is the sample's, not that of its name.
     return fmt::format("sample {}", index);
   }
 }
 
 // The current exception as an Error that names the sample; as std::bad_alloc when there is no memory for its message.
-std::exception_ptr error_of_sample(const Source& source, std::int64_t index) noexcept try {
+std::exception_ptr error_of_sample(const SampleReader& source, std::int64_t index) noexcept try {
   const std::string name = name_of(source, index);
   try {
     throw;
@@ -274,19 +274,19 @@ void ChunkLoad::read(std::int64_t index, std::int64_t drawn_as, std::size_t i) {
   }
   divisors_[i] = 1;
   const SampleLimits limits = pass_.options.limits();
-  check_limit(pass_.source, pass_.source.sample_bytes(index), index, limits);
-  const auto outline = fields_.are_image_and_labels ? pass_.source.outline(index) : std::nullopt;
-  if (outline) {
-    sample.image() = *outline;
+  const Source& source = pass_.source.source();
+  check_limit(source, pass_.source.sample_bytes(index), index, limits);
+  if (pass_.source.can().rows != nullptr && fields_.are_image_and_labels) {
+    sample.image() = pass_.source.can().rows->outline(index);
     sample.set_label(pass_.source.label(index));
-    check_sample(pass_.source, fields_, sample, index, limits, /*whole=*/false);
-    if (images_ == nullptr || !maker_.has_room(*outline)) {  // Its rows are read when it is made.
+    check_sample(source, fields_, sample, index, limits, /*whole=*/false);
+    if (images_ == nullptr || !maker_.has_room(sample.image())) {  // Its rows are read when it is made.
       ++report_.read;
       return;
     }
   }
   read_source(index, i);
-  check_sample(pass_.source, fields_, sample, index, limits, /*whole=*/true);
+  check_sample(source, fields_, sample, index, limits, /*whole=*/true);
   if (cache_ != nullptr) keep(index, sample);
   if (const Payload* const image = image_of(sample)) start_fetching(image->bytes);
 }
@@ -424,7 +424,7 @@ ChunkLoad::Outcome ChunkLoad::stand_in(std::size_t i) {
   sample.clear();
   if (fields_.label) {
     const std::int64_t label = pass_.source.label(slot.sample_indices[in_slot(i)]);
-    sample[*fields_.label].set_number(label >= 0 && label < pass_.source.num_classes() ? label : std::int64_t{0});
+    sample[*fields_.label].set_number(label >= 0 && label < fields_.classes ? label : std::int64_t{0});
   }
   if (layout_.image) std::fill_n(row(*layout_.image, i), layout_.image->sample_bytes, std::byte{0});
   for (const BatchLayout::Dense& field : layout_.dense) write(field, sample[field.field], i);

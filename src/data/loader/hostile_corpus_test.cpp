@@ -22,6 +22,7 @@
 
 #include "data/loader/testing.h"
 #include "data/pack/pack_build.h"
+#include "data/source/read_sample.h"
 #include "data/store/mended_pack.h"
 #include "data/store/scratch_folder.h"
 #include "media/codec/decode.h"
@@ -225,7 +226,7 @@ void HostileCorpus::load(const std::string& uri) const {
 
   std::set<std::string> named;
   for (const CorruptSample& sample : loader.corrupt_samples()) {
-    named.insert(source->stored_name(sample.index));
+    named.insert(stored_name_of(*source, sample.index));
     EXPECT_THAT(sample.reason, HasSubstr(sample.name));
   }
   const std::set<std::string> bad = damaged(/*header_alone=*/false), hopeless = damaged(/*header_alone=*/true);
@@ -234,8 +235,8 @@ void HostileCorpus::load(const std::string& uri) const {
   ASSERT_EQ(delivered.size(), static_cast<std::size_t>(kImages));
   for (std::int64_t i = 0; i < kImages; ++i) {
     const std::int64_t index = delivered[static_cast<std::size_t>(i)];
-    EXPECT_EQ(hopeless.count(source->stored_name(index)), 0U);
-    if (bad.count(source->stored_name(i)) == 0) {
+    EXPECT_EQ(hopeless.count(stored_name_of(*source, index)), 0U);
+    if (bad.count(stored_name_of(*source, i)) == 0) {
       EXPECT_EQ(index, i);
     }
   }

@@ -36,20 +36,14 @@ const Source& checked(const std::shared_ptr<const Source>& source) {
   return *source;
 }
 
-detail::SampleFields checked_fields(const Source& source, const DataOptions& options) {
-  detail::SampleFields fields{source.schema()};
+detail::SampleFields checked_fields(const SourceInfo& info, const DataOptions& options) {
+  detail::SampleFields fields{info.schema, info.num_classes};
   const std::string text = fields.schema.text();
   if (fields.schema.empty()) fail(ErrorCode::invalid_argument, "data: the source has no fields");
   if (fields.image) {
     const FieldSpec& image = fields.schema[*fields.image];
     if (image.optional) {
       fail(ErrorCode::unsupported, "data: field {}: an image that a sample may lack; wanted one in each", image.name);
-    }
-    const auto side = [](std::int64_t extent) { return std::max<std::int64_t>(extent, 0); };  // Ragged: 0.
-    if (side(image.shape[0]) != source.height() || side(image.shape[1]) != source.width() ||
-        side(image.shape[2]) != source.channels()) {
-      fail(ErrorCode::internal, "data: the source says images of {} x {} of {} and {}", source.height(), source.width(),
-           source.channels(), text);
     }
     return fields;
   }
@@ -83,8 +77,8 @@ detail::BatchLayout layout_of(const detail::SampleFields& fields, const ImageSha
   return {fields, image, options.batch_size};
 }
 
-std::optional<FieldBytes> rest_of(const detail::SampleFields& fields) {
-  if (fields.are_image_and_labels) return std::nullopt;
+std::optional<FieldBytes> rest_of(const detail::SampleFields& fields, const Capabilities& can) {
+  if (fields.are_image_and_labels && can.known != nullptr) return std::nullopt;
   return FieldBytes{fields.schema, fields.image};
 }
 
@@ -107,8 +101,9 @@ Loader::Impl::Impl(std::shared_ptr<const Source> from, DataOptions how, std::uin
       options(checked(std::move(how))),
       seed(run_seed),
       training(for_training),
-      fields(checked_fields(*source, options)),
-      rest(rest_of(fields)),
+      reader(*source, options.limits()),
+      fields(checked_fields(reader.info(), options)),
+      rest(rest_of(fields, reader.can())),
       shape(fields.image ? batch_shape(*source, options.transform) : ImageShape{}),
       table(
           transform::make_normalize_table(options.transform.mean, options.transform.std, std::max(shape.channels, 1))),
@@ -121,7 +116,7 @@ Loader::Impl::Impl(std::shared_ptr<const Source> from, DataOptions how, std::uin
       slots(std::make_shared<detail::SlotPool>(layout, first_prefetch() + kConsumerBatches, memory_limit)),
       blocked_ns(std::make_shared<std::atomic<std::int64_t>>(0)),
       indices(*source, options.index),
-      own_workspace(fields.schema.size()),
+      own_workspace(fields.schema.size(), announced_max()),
       prefetch(first_prefetch()),
       threads_wanted(options.num_workers),
       prefetch_wanted(options.prefetch_batches),
@@ -161,7 +156,7 @@ void Loader::Impl::start_at(Place place) {
 }
 
 LoaderState Loader::Impl::state() const {
-  const std::uint64_t fingerprint = source->fingerprint();
+  const std::uint64_t fingerprint = reader.info().fingerprint;
   std::lock_guard lock(mutex);
   if (!options.in_order && pass != nullptr && !place_wanted) {
     fail(ErrorCode::invalid_argument,
@@ -186,7 +181,7 @@ std::unique_ptr<Epoch::Impl> Loader::Impl::begin(std::optional<Place> from) {
   auto state = std::make_unique<Epoch::Impl>(
       Epoch::Impl{this, first == end ? batches : end, std::make_shared<std::atomic<std::int64_t>>(end - first)});
   if (first < end) {
-    pass.reset(new Pass{{*source,
+    pass.reset(new Pass{{reader,
                          {options.transform.dtype, options.transform.layout, &table},
                          options,
                          shape.channels,
@@ -244,22 +239,22 @@ std::vector<CorruptSample> Loader::Impl::corrupt_samples() const {
 // ---- Public face ----
 
 ImageShape batch_shape(const Source& source, const TransformOptions& transform) {
-  const bool encoded = source.height() == 0 && source.width() == 0;
+  const ImageShape stored = stored_shape(source.info().schema);
+  const bool encoded = stored.height == 0 && stored.width == 0;
   if (encoded && transform.size == 0) {
     fail(ErrorCode::invalid_argument,
          "data: each image of this source has a size of its own; data.transform.size must be set");
   }
-  if (encoded && source.channels() != 1 && source.channels() != 3) {
-    fail(ErrorCode::invalid_argument, "data: encoded images of {} channels; wanted 1 or 3", source.channels());
+  if (encoded && stored.channels != 1 && stored.channels != 3) {
+    fail(ErrorCode::invalid_argument, "data: encoded images of {} channels; wanted 1 or 3", stored.channels);
   }
-  const bool too_large = transform.size > 0 && std::max(source.height(), source.width()) > codec::kSideMax;
-  if (!encoded && (source.height() < 1 || source.width() < 1 || too_large)) {
-    fail(ErrorCode::invalid_argument, "data: images of {} x {} pixels; wanted 1 to {}", source.height(), source.width(),
+  const bool too_large = transform.size > 0 && std::max(stored.height, stored.width) > codec::kSideMax;
+  if (!encoded && (stored.height < 1 || stored.width < 1 || too_large)) {
+    fail(ErrorCode::invalid_argument, "data: images of {} x {} pixels; wanted 1 to {}", stored.height, stored.width,
          codec::kSideMax);
   }
   const auto side = static_cast<int>(transform.size);
-  if (side > 0) return {source.channels(), side, side};
-  return {source.channels(), source.height(), source.width()};
+  return side > 0 ? ImageShape{stored.channels, side, side} : stored;
 }
 
 Loader::Loader(std::shared_ptr<const Source> source, DataOptions options, std::uint64_t seed, bool training,

@@ -174,7 +174,7 @@ void Loader::Impl::give_up() {
   const auto nobody_works = [this] { return working == 0; };
   if (!ready.wait_for(lock, kPatience, nobody_works)) {
     lock.unlock();
-    source->interrupt();
+    if (reader.can().interruptible != nullptr) reader.can().interruptible->interrupt();
     lock.lock();
     ready.wait(lock, nobody_works);
   }

@@ -128,7 +128,7 @@ TEST(LoaderFields, FortySchemasComeAsAPlainLoopGivesThem) {
     for (const std::int64_t threads : {0, 1, 7}) {
       DataOptions options = plain(8, threads);
       options.last_batch = std::array{LastBatch::keep, LastBatch::pad, LastBatch::drop}[seed % 3];
-      if (!source->schema().image()) options.transform = {};
+      if (!source->info().schema.image()) options.transform = {};
       Loader loader{source, options, seed, true};
       auto epoch = loader.epoch(0);
       std::int64_t samples = 0;

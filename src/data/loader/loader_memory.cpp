@@ -18,11 +18,14 @@ constexpr std::int64_t kPrefetchMax = 64;  // As data.prefetch_batches has it.
 constexpr std::int64_t kShareOfAuto = 4;   // Of the memory limit: what a depth that nobody chose may take.
 
 // Why there is nothing of this source for such a cache to keep; empty: there is.
-std::string refusal_by(const Source& source, bool has_images, Cache form) {
+std::string refusal_by(const SampleReader& source, const detail::SampleFields& fields, Cache form) {
   if (form == Cache::none) return "";
-  if (source.in_memory()) return "the source's images are pixels in memory already";
-  if (!has_images) return "";
-  const bool gives_pixels = source.height() > 0 || source.outline(0).has_value();
+  if (source.info().in_memory) {
+    return fields.image ? "the source's images are pixels in memory already"
+                        : "the source's samples are in memory already";
+  }
+  if (!fields.image) return "";
+  const bool gives_pixels = fields.stored.height > 0 || source.can().rows != nullptr;
   return form == Cache::encoded && gives_pixels ? "the source gives pixels, no files" : "";
 }
 
@@ -83,7 +86,7 @@ bool Loader::Impl::holds_cache(Cache form) const {
 // `resizing` is held. Where this form is refused, the cache stays as it is.
 void Loader::Impl::place_cache(Cache form, bool keep) {
   std::shared_ptr<detail::SampleCache> next;
-  std::string refusal = refusal_by(*source, fields.image.has_value(), form);
+  std::string refusal = refusal_by(reader, fields, form);
   if (refusal.empty() && form != Cache::none) {
     {
       std::lock_guard lock(mutex);
@@ -125,7 +128,7 @@ std::shared_ptr<detail::SampleCache> Loader::Impl::make_cache(Cache form, bool k
 // What the cache would hold of the data set, by the mean sizes of what has passed so far. The lock is held.
 detail::CacheFit Loader::Impl::cache_fit() const {
   constexpr double kEntryBytes = 64;  // Its head, its place in the table, and what its alignment leaves unused.
-  if (source->in_memory()) return {};
+  if (reader.info().in_memory) return {};
   const std::int64_t left = cache_bytes_left(/*keep=*/false), wanted = options.cache_mib << 20;
   const auto bytes = static_cast<double>(wanted == 0 ? left / 2 : wanted > left ? 0 : wanted);
   const auto fit = [&](std::int64_t taken, std::int64_t samples) {

@@ -18,7 +18,7 @@ constexpr std::int64_t kFloatBytes = sizeof(float);
 
 // What a loader's plan depends on beside what it did.
 struct PlanInput {
-  const Source& source;
+  const SampleReader& source;
   const DataOptions& options;
   ImageShape shape;
   bool has_image;
@@ -109,11 +109,11 @@ void add_writing(Writing writing, std::vector<SamplePass>& passes) {
 // Before anything was loaded. What a source gives is known by reading alone: images without a common size are taken
 // for files, and an index that comes with a pack's samples is not foretold.
 std::vector<SamplePass> expected(const PlanInput& input) {
-  const bool in_rows = input.source.outline(0).has_value(), keeps_pixels = input.cache == Cache::decoded;
+  const bool in_rows = input.source.can().rows != nullptr, keeps_pixels = input.cache == Cache::decoded;
   std::vector<SamplePass> passes;
   if (!in_rows || keeps_pixels) passes.push_back(SamplePass::read);
   if (in_rows) passes.push_back(SamplePass::read_rows);
-  if (!in_rows && input.has_image && input.source.height() == 0) {
+  if (!in_rows && input.has_image && stored_shape(input.source.info().schema).height == 0) {
     passes.push_back(SamplePass::decode_region);
     if (input.indexed) passes.push_back(SamplePass::decode_indexed);
     if (keeps_pixels) passes.push_back(SamplePass::decode_whole);
@@ -207,7 +207,7 @@ LoaderPlan Loader::Impl::explain() const {
   const detail::SampleTotals so_far = done;
   const Cache form = cache_in_force();
   lock.unlock();
-  return detail::plan_of({*source, options, shape, fields.image.has_value(), training, form, indexed}, so_far);
+  return detail::plan_of({reader, options, shape, fields.image.has_value(), training, form, indexed}, so_far);
 }
 
 LoaderPlan Loader::explain() const {

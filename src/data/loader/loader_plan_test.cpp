@@ -14,6 +14,7 @@
 #include "core/base/random.h"
 #include "data/loader/testing.h"
 #include "data/pack/pack_build.h"
+#include "data/source/read_sample.h"
 #include "data/store/scratch_folder.h"
 #include "data/transform/crop.h"
 #include "data/transform/resize.h"
@@ -37,14 +38,8 @@ class Pixels final : public Source {
     for (int i = 0; i < 20; ++i) images_.push_back(codec::photograph(30, 20, 3, static_cast<unsigned>(i)));
   }
   std::int64_t size() const override { return std::ssize(images_); }
-  std::int64_t num_classes() const override { return 1; }
-  int height() const override { return 30; }
-  int width() const override { return 20; }
-  int channels() const override { return 3; }
-  bool in_memory() const override { return true; }
-  std::string sample_name(std::int64_t index) const override { return fmt::format("pixels[{}]", index); }
-  std::int64_t label(std::int64_t) const override { return 0; }
-  std::uint64_t fingerprint() const override { return 0; }
+  const SourceInfo& info() const override { return info_; }
+  std::string name(std::int64_t index) const override { return fmt::format("pixels[{}]", index); }
   void read(std::int64_t index, Sample& sample) const override {
     sample.image().set_pixels(images_[static_cast<std::size_t>(index)].pixels, 30, 20, 3);
     sample.set_label(0);
@@ -52,6 +47,7 @@ class Pixels final : public Source {
 
  private:
   std::vector<codec::Image> images_;
+  const SourceInfo info_{.schema = Schema::image_and_labels(30, 20, 3), .num_classes = 1, .in_memory = true};
 };
 
 struct Moved {
@@ -73,8 +69,8 @@ class Unfused {
     source_.read(index, sample);
     const Payload& image = sample.image();
     Bytes now(image.bytes.begin(), image.bytes.end());
-    note("read", now.size(), source_.in_memory() ? 0 : now.size());
-    height_ = image.height(), width_ = image.width(), channels_ = source_.channels();
+    note("read", now.size(), source_.info().in_memory ? 0 : now.size());
+    height_ = image.height(), width_ = image.width(), channels_ = stored_shape(source_.info().schema).channels;
     if (image.form == ImageForm::encoded) now = decode(now);
     if (transform_.size > 0) now = resize(now, random);
     if (training_ && transform_.pad > 0) now = place(now, random);
@@ -367,7 +363,7 @@ TEST(LoaderPlan, NamesThePassesWithTheirBytes) {
   EXPECT_DOUBLE_EQ(pass_of(plan, fused).bytes_out.value(), 3.0 * 24 * 24 * sizeof(float));
   EXPECT_DOUBLE_EQ(pass_of(plan, fused).bytes_in.value(), pass_of(plan, "decode the crop's region").bytes_out.value());
   std::int64_t bytes = 0;
-  for (std::int64_t i = 0; i < source->size(); ++i) bytes += source->sample_bytes(i);
+  for (std::int64_t i = 0; i < source->size(); ++i) bytes += sample_bytes_of(*source, i);
   EXPECT_DOUBLE_EQ(pass_of(plan, "read").bytes_out.value(), static_cast<double>(bytes) / 36);
 }
 
@@ -424,7 +420,7 @@ TEST(LoaderPlan, ACacheOfFilesIsFilledByAPassAndSparesReadingAlone) {
   EXPECT_EQ(pass_of(plan, "copy into the cache").samples, 36);
   EXPECT_EQ(pass_of(plan, "decode the crop's region").samples, 72);
   std::int64_t bytes = 0;
-  for (std::int64_t i = 0; i < source->size(); ++i) bytes += source->sample_bytes(i);
+  for (std::int64_t i = 0; i < source->size(); ++i) bytes += sample_bytes_of(*source, i);
   EXPECT_DOUBLE_EQ(pass_of(plan, "copy into the cache").bytes_in.value(), static_cast<double>(bytes) / 72);
   EXPECT_DOUBLE_EQ(pass_of(plan, "copy into the cache").bytes_out.value(), static_cast<double>(bytes) / 72);
   EXPECT_THAT(names(plan.stage_by_stage), testing::Contains("copy into the cache"));
@@ -464,7 +460,7 @@ TEST_F(PackPlans, RowsThatACropDoesNotNeedAreNotRead) {
   const LoaderPlan plan = loader.explain();
   double whole = 0;
   for (std::int64_t i = 0; i < source->size(); ++i) {
-    const Payload image = source->outline(i).value();
+    const Payload image = source->capabilities().rows->outline(i);
     whole += 3.0 * image.height() * image.width() / 36;
   }
   EXPECT_EQ(plan.passes.front().samples, 36);

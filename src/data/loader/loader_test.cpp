@@ -118,21 +118,21 @@ using testing::ElementsAre;
 using testing::HasSubstr;
 
 // Images whose bytes tell their index, and a hook in read().
-class FakeSource final : public Source {
+class FakeSource final : public Source, KnownSamples {
  public:
   explicit FakeSource(std::int64_t size, int height = 6, int width = 5, int channels = 3)
       : size_(size), height_(height), width_(width), channels_(channels) {
     pixels_.resize(static_cast<std::size_t>(size) * height * width * channels);
     for (std::size_t i = 0; i < pixels_.size(); ++i) pixels_[i] = static_cast<std::uint8_t>(i * 2654435761U >> 16);
+    info_ = {.schema = Schema::image_and_labels(height, width, channels),
+             .num_classes = 10,
+             .fingerprint = xxh3(std::as_bytes(std::span{pixels_}))};
   }
   std::int64_t size() const override { return size_; }
-  std::int64_t num_classes() const override { return 10; }
-  int height() const override { return height_; }
-  int width() const override { return width_; }
-  int channels() const override { return channels_; }
-  std::string sample_name(std::int64_t index) const override { return fmt::format("fake[{}]", index); }
+  const SourceInfo& info() const override { return info_; }
+  std::string name(std::int64_t index) const override { return fmt::format("fake[{}]", index); }
+  Capabilities capabilities() const override { return {.known = this}; }
   std::int64_t label(std::int64_t index) const override { return index % 10; }
-  std::uint64_t fingerprint() const override { return xxh3(std::as_bytes(std::span{pixels_})); }
   void read(std::int64_t index, Sample& sample) const override {
     reads.fetch_add(1);
     if (on_read) on_read(index);
@@ -153,6 +153,7 @@ class FakeSource final : public Source {
   std::int64_t size_;
   int height_, width_, channels_;
   std::vector<std::uint8_t> pixels_;
+  SourceInfo info_;
 };
 
 DataOptions augmenting(DataOptions options) {
@@ -872,20 +873,16 @@ TEST(Loader, AFieldThatReadLeavesOutIsNotThatOfAnEarlierSample) {
   class LeavesOut final : public Source {
    public:
     std::int64_t size() const override { return 64; }
-    std::int64_t num_classes() const override { return 10; }
-    int height() const override { return 1; }
-    int width() const override { return 1; }
-    int channels() const override { return 1; }
-    std::string sample_name(std::int64_t index) const override { return fmt::format("left[{}]", index); }
-    std::int64_t label(std::int64_t) const override { return 0; }
-    std::uint64_t fingerprint() const override { return 1; }
+    const SourceInfo& info() const override { return info_; }
+    std::string name(std::int64_t index) const override { return fmt::format("left[{}]", index); }
     void read(std::int64_t index, Sample& sample) const override {
       sample[0] = Payload::of_pixels(pixel_, 1, 1, 1);
-      if (index != 40) sample[1] = Payload::of_number(label(index));
+      if (index != 40) sample[1] = Payload::of_number(std::int64_t{0});
     }
 
    private:
     const std::array<std::uint8_t, 1> pixel_{7};
+    const SourceInfo info_{.schema = Schema::image_and_labels(1, 1, 1), .num_classes = 10};
   };
   Loader loader{std::make_shared<LeavesOut>(), options_of(16, 0), 1, false};
   auto epoch = loader.epoch(0);

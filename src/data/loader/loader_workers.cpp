@@ -56,7 +56,7 @@ void Loader::Impl::add_worker() {
   const std::int64_t worker = threads;
   const auto place = static_cast<std::size_t>(worker);
   if (std::ssize(workers) <= worker) workers.emplace_back();
-  auto workspace = std::make_unique<Workspace>(fields.schema.size());
+  auto workspace = std::make_unique<Workspace>(fields.schema.size(), announced_max());
   {
     std::lock_guard lock(mutex);
     if (std::ssize(runs) <= worker) runs.push_back(false);
@@ -172,6 +172,7 @@ std::int64_t Loader::Impl::load(std::unique_lock<std::mutex>& lock, const Claim&
   lock.unlock();
   const std::int64_t bytes_before = workspace.bytes();
   ChunkReport report;
+  if (claim.first == 0 && reader.can().expecting != nullptr) announce(*claim.slot, workspace);
   {
     Span span{kLoadChunk, claim.slot->index};
     report = load_chunk(*pass, {*claim.slot, position, claim.first, claim.count}, workspace, kept.get());
@@ -188,6 +189,16 @@ std::int64_t Loader::Impl::load(std::unique_lock<std::mutex>& lock, const Claim&
   if (whole && !options.in_order) bring_forward(*claim.slot);
   if (whole || (working == 0 && stopping())) tell_consumer(lock);
   return report.busy_ns;
+}
+
+// Tells the source which samples the batch will want.
+void Loader::Impl::announce(const Batch::Slot& slot, Workspace& workspace) const {
+  const BatchSampler::Slice slice = pass->batch_sampler.slice(slot.index);
+  workspace.announced.clear();
+  for (std::int64_t place = 0; place < slice.size; ++place) {
+    workspace.announced.push_back(pass->order.sample_at(pass->batch_sampler.position_of(slice, place)));
+  }
+  reader.can().expecting->expect(workspace.announced);
 }
 
 // A batch that cannot be sealed is not whole: its error is that of its first sample.

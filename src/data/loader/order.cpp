@@ -16,7 +16,7 @@ constexpr std::uint64_t kWeightedKey = 0x3C6EF372FE94F82BU;
 constexpr std::uint64_t kGroupKey = 0xA54FF53A5F1D36F1U;
 
 std::vector<double> chances(const Source& source, const DataOptions& options) {
-  const std::int64_t size = source.size(), classes = source.num_classes();
+  const std::int64_t size = source.size(), classes = source.info().num_classes;
   if (options.sampler == Sampler::weighted && std::ssize(options.weights) == size && size != classes) {
     return options.weights;
   }
@@ -24,17 +24,22 @@ std::vector<double> chances(const Source& source, const DataOptions& options) {
     fail(ErrorCode::invalid_argument, "data: data.weights has {} values; wanted {}, one a class, or {}, one a sample",
          options.weights.size(), classes, size);
   }
-  if (const Schema schema = source.schema(); !schema.class_label()) {
+  if (const Schema& schema = source.info().schema; !schema.class_label()) {
     fail(ErrorCode::invalid_argument,
          "data: data.sampler is \"{}\", which draws by class, and the source has no labels, one int64 a sample: {}",
          choice_name(options.sampler), schema.text());
   }
+  const KnownSamples* const known = source.capabilities().known;
+  if (known == nullptr) {
+    fail(ErrorCode::invalid_argument,
+         "data: data.sampler is \"{}\", which draws by class, and the source tells no label before its sample is read",
+         choice_name(options.sampler));
+  }
   std::vector<double> of_class = options.weights;
   const auto class_of = [&](std::int64_t index) {
-    const std::int64_t label = source.label(index);
+    const std::int64_t label = known->label(index);
     if (label < 0 || label >= classes) {
-      fail(ErrorCode::corrupt_data, "data: {}: label {}; wanted 0 to {}", source.sample_name(index), label,
-           classes - 1);
+      fail(ErrorCode::corrupt_data, "data: {}: label {}; wanted 0 to {}", source.name(index), label, classes - 1);
     }
     return static_cast<std::size_t>(label);
   };
@@ -94,7 +99,7 @@ Order::Order(const Source& source, const DataOptions& options, std::uint64_t see
   }
   if (kind_ == Kind::windowed) {
     group_ = std::min(options.shuffle_window, size_);
-    shards_ = source.shards();
+    shards_ = source.info().shards;
     if (shards_.empty()) shards_ = {size_};
     HEADRACE_CHECK(std::accumulate(shards_.begin(), shards_.end(), std::int64_t{0}) == size_,
                    "data: the shards of {} samples do not make them up", size_);

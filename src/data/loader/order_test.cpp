@@ -13,6 +13,7 @@
 #include <string>
 
 #include "data/loader/testing.h"
+#include "data/source/read_sample.h"
 
 namespace headrace {
 namespace {
@@ -24,15 +25,13 @@ using detail::Order;
 using testing::HasSubstr;
 
 // Nothing to read: labels, sizes and shards.
-class ListedSource final : public Source {
+class ListedSource final : public Source, KnownSamples {
  public:
   explicit ListedSource(std::int64_t size) : size_(size) {}
   std::int64_t size() const override { return size_; }
-  std::int64_t num_classes() const override { return 4; }
-  int height() const override { return 1; }
-  int width() const override { return 1; }
-  int channels() const override { return 1; }
+  const SourceInfo& info() const override { return facts; }
   void read(std::int64_t, Sample&) const override {}
+  Capabilities capabilities() const override { return {.known = this}; }
   // Of 100: 60, 30, 9 and 1.
   std::int64_t label(std::int64_t index) const override {
     const std::int64_t place = index % 100;
@@ -42,11 +41,9 @@ class ListedSource final : public Source {
   std::int64_t sample_bytes(std::int64_t index) const override {
     return index % 10 == 3 ? 100'000 + index : 5'000 + index % 97;
   }
-  std::vector<std::int64_t> shards() const override { return shard_sizes; }
-  std::string sample_name(std::int64_t index) const override { return fmt::format("listed[{}]", index); }
-  std::uint64_t fingerprint() const override { return 1; }
+  std::string name(std::int64_t index) const override { return fmt::format("listed[{}]", index); }
 
-  std::vector<std::int64_t> shard_sizes;
+  SourceInfo facts{.schema = Schema::image_and_labels(1, 1, 1), .num_classes = 4, .fingerprint = 1};
 
  private:
   std::int64_t size_;
@@ -75,8 +72,8 @@ double chi_squared(const std::vector<double>& expected, const std::vector<std::i
 }
 
 std::vector<std::int64_t> label_counts(const Source& source, const std::vector<std::int64_t>& samples) {
-  std::vector<std::int64_t> counts(static_cast<std::size_t>(source.num_classes()));
-  for (const std::int64_t sample : samples) ++counts[static_cast<std::size_t>(source.label(sample))];
+  std::vector<std::int64_t> counts(static_cast<std::size_t>(source.info().num_classes));
+  for (const std::int64_t sample : samples) ++counts[static_cast<std::size_t>(label_of(source, sample))];
   return counts;
 }
 
@@ -162,15 +159,15 @@ TEST(Order, WeightsThatFitNothingAreRefused) {
 
 TEST(Order, AWindowReadsFewShardsAtATimeAndMeetsEverySample) {
   ListedSource source{10'000};
-  for (std::int64_t left = 10'000; left > 0; left -= source.shard_sizes.back()) {
-    source.shard_sizes.push_back(std::min<std::int64_t>(left, 150 + std::ssize(source.shard_sizes)));
+  for (std::int64_t left = 10'000; left > 0; left -= source.facts.shards.back()) {
+    source.facts.shards.push_back(std::min<std::int64_t>(left, 150 + std::ssize(source.facts.shards)));
   }
   DataOptions options;
   options.shuffle_window = 300;
   const Order order{source, options, 3, true};
   std::vector<std::int64_t> shard_of;
-  for (std::size_t shard = 0; shard < source.shard_sizes.size(); ++shard) {
-    shard_of.insert(shard_of.end(), static_cast<std::size_t>(source.shard_sizes[shard]),
+  for (std::size_t shard = 0; shard < source.facts.shards.size(); ++shard) {
+    shard_of.insert(shard_of.end(), static_cast<std::size_t>(source.facts.shards[shard]),
                     static_cast<std::int64_t>(shard));
   }
   std::set<std::vector<std::int64_t>> orders;
@@ -281,7 +278,7 @@ TEST(BatchSampler, RanksGetDisjointEqualPartsAndNothingBeyondTheTailIsDropped) {
 
 TEST(BatchSampler, RanksTogetherTakeWhatTheOrderHasWhateverItIs) {
   ListedSource source{1037};
-  source.shard_sizes = {500, 500, 37};
+  source.facts.shards = {500, 500, 37};
   const auto with = [](const std::function<void(DataOptions&)>& change) {
     DataOptions options;
     options.batch_size = 8;

@@ -47,19 +47,21 @@ constexpr TinyImages::Shape kShape{};
 constexpr int kClasses = 5;
 
 // Encoded images in memory, with a hook in read().
-class Files final : public Source {
+class Files final : public Source, KnownSamples {
  public:
   explicit Files(std::int64_t size) {
     for (int i = 0; i < size; ++i) files.push_back(TinyImages::jpeg(i % kClasses, i, kShape));
+    set_channels(3);
   }
   std::int64_t size() const override { return std::ssize(files); }
-  std::int64_t num_classes() const override { return kClasses; }
-  int height() const override { return 0; }
-  int width() const override { return 0; }
-  int channels() const override { return channels_of_batches; }
-  std::string sample_name(std::int64_t index) const override { return fmt::format("file[{}]", index); }
+  const SourceInfo& info() const override { return info_; }
+  std::string name(std::int64_t index) const override { return fmt::format("file[{}]", index); }
+  Capabilities capabilities() const override { return {.known = this}; }
   std::int64_t label(std::int64_t index) const override { return index % kClasses; }
-  std::uint64_t fingerprint() const override { return files.size(); }
+  // Of the images in batches; before there is a loader.
+  void set_channels(int channels) {
+    info_ = {.schema = Schema::image_and_labels(0, 0, channels), .num_classes = kClasses, .fingerprint = files.size()};
+  }
   void read(std::int64_t index, Sample& sample) const override {
     reads.fetch_add(1);
     if (on_read) on_read(index);
@@ -72,9 +74,11 @@ class Files final : public Source {
   }
 
   std::vector<Bytes> files;
-  int channels_of_batches = 3;
   std::function<void(std::int64_t)> on_read;  // Set while no loader runs.
   mutable std::atomic<std::int64_t> reads{0};
+
+ private:
+  SourceInfo info_;
 };
 
 std::shared_ptr<Files> files_of(std::int64_t size) {
@@ -132,7 +136,8 @@ std::vector<float> specified(const Files& source, const DataOptions& options, st
                              std::int64_t index, bool training) {
   const TransformOptions& transform = options.transform;
   codec::Decoder decoder;
-  const auto info = decoder.open(source.files[static_cast<std::size_t>(index)], source.channels());
+  const auto info =
+      decoder.open(source.files[static_cast<std::size_t>(index)], stored_shape(source.info().schema).channels);
   Bytes whole(static_cast<std::size_t>(info.height * info.width * info.channels));
   decoder.decode({0, 0, info.height, info.width}, whole);
   SampleRandom random{seed, epoch, index};
@@ -163,7 +168,7 @@ std::vector<float> specified(const Files& source, const DataOptions& options, st
 TEST(PhotoLoader, AnImageIsDecodedCroppedResizedPaddedFlippedAndNormalized) {
   for (const int channels : {3, 1}) {
     const auto source = files_of(40);
-    source->channels_of_batches = channels;
+    source->set_channels(channels);
     for (const bool training : {true, false}) {
       DataOptions options = photo_options(16, 2);
       options.transform.mean = {0.4};
@@ -302,23 +307,19 @@ TEST(PhotoLoader, PixelsInMemoryAreResizedToo) {
    public:
     Pixels() : image_(codec::photograph(30, 20, 1, 3)) {}
     std::int64_t size() const override { return 6; }
-    std::int64_t num_classes() const override { return 1; }
-    int height() const override { return 30; }
-    int width() const override { return 20; }
-    int channels() const override { return 1; }
-    std::string sample_name(std::int64_t index) const override { return fmt::format("pixels[{}]", index); }
-    std::int64_t label(std::int64_t) const override { return 0; }
-    std::uint64_t fingerprint() const override { return 0; }
+    const SourceInfo& info() const override { return info_; }
+    std::string name(std::int64_t index) const override { return fmt::format("pixels[{}]", index); }
     void read(std::int64_t, Sample& sample) const override {
       sample.image().set_pixels(image_.pixels, 30, 20, 1);
       sample.set_label(0);
     }
     codec::Image image_;
+    const SourceInfo info_{.schema = Schema::image_and_labels(30, 20, 1), .num_classes = 1};
   };
   const auto source = std::make_shared<Pixels>();
   Bytes file = codec::png_of(30, 20, source->image_.pixels, {.color = PNG_COLOR_TYPE_GRAY});
   const auto encoded = files_of(6);
-  encoded->channels_of_batches = 1;
+  encoded->set_channels(1);
   for (Bytes& each : encoded->files) each = file;
   DataOptions options = photo_options(6, 1);
   options.transform.mean = {0.4};
@@ -332,7 +333,7 @@ TEST(PhotoLoader, ImagesOfManySizesNeedASize) {
   const auto refusal = [&] { return error_of(ErrorCode::invalid_argument, [&] { Loader{source, options, 1, true}; }); };
   EXPECT_THAT(refusal(), HasSubstr("data.transform.size"));
   options.transform.size = 24;
-  source->channels_of_batches = 4;
+  source->set_channels(4);
   EXPECT_THAT(refusal(), HasSubstr("4 channels"));
 }
 
@@ -577,27 +578,26 @@ TEST(ScaledDecode, AStateOfItIsNotThatOfALoaderWithoutIt) {
 
 class MadeImages final : public Source {
  public:
-  explicit MadeImages(bool of_one_size) : of_one_size_(of_one_size) {}
+  explicit MadeImages(bool of_one_size) : of_one_size_(of_one_size) {
+    const Schema schema = Schema::image_and_labels(of_one_size ? 40 : 0, of_one_size ? 30 : 0, 3);
+    info_ = {.schema = schema, .num_classes = 3};
+  }
   std::int64_t size() const override { return 24; }
-  std::int64_t num_classes() const override { return 3; }
-  int height() const override { return of_one_size_ ? 40 : 0; }
-  int width() const override { return of_one_size_ ? 30 : 0; }
-  int channels() const override { return 3; }
-  std::string sample_name(std::int64_t index) const override { return fmt::format("made[{}]", index); }
-  std::int64_t label(std::int64_t index) const override { return index % 3; }
-  std::uint64_t fingerprint() const override { return 0; }
+  const SourceInfo& info() const override { return info_; }
+  std::string name(std::int64_t index) const override { return fmt::format("made[{}]", index); }
   void read(std::int64_t index, Sample& sample) const override {
     ++reads;
     const int height = of_one_size_ ? 40 : 40 + static_cast<int>(index);
     sample.buffer(0) = codec::photograph(height, 30, 3, static_cast<unsigned>(index)).pixels;
     sample.image().set_pixels(sample.buffer(0), height, 30, 3);
-    sample.set_label(label(index));
+    sample.set_label(index % 3);
   }
 
   mutable std::atomic<int> reads{0};
 
  private:
   const bool of_one_size_;
+  SourceInfo info_;
 };
 
 TEST(PhotoLoader, PixelsThatASourceMakesAreKeptAsDecodedImagesAre) {
@@ -914,16 +914,13 @@ TEST(OnCorrupt, NoMoreThanAThousandAreListed) {
 }
 
 TEST(OnCorrupt, PixelsOfASourceInMemoryObeyThePolicyToo) {
-  class Odd final : public Source {
+  class Odd final : public Source, KnownSamples {
    public:
     std::int64_t size() const override { return 8; }
-    std::int64_t num_classes() const override { return 2; }
-    int height() const override { return 2; }
-    int width() const override { return 2; }
-    int channels() const override { return 1; }
-    std::string sample_name(std::int64_t index) const override { return fmt::format("odd[{}]", index); }
+    const SourceInfo& info() const override { return info_; }
+    std::string name(std::int64_t index) const override { return fmt::format("odd[{}]", index); }
+    Capabilities capabilities() const override { return {.known = this}; }
     std::int64_t label(std::int64_t index) const override { return index == 5 ? 9 : index % 2; }
-    std::uint64_t fingerprint() const override { return 0; }
     void read(std::int64_t index, Sample& sample) const override {
       sample.image().set_pixels(pixels_, 2, 2, 1);
       sample.set_label(label(index));
@@ -931,6 +928,7 @@ TEST(OnCorrupt, PixelsOfASourceInMemoryObeyThePolicyToo) {
 
    private:
     std::array<std::uint8_t, 4> pixels_{10, 20, 30, 40};
+    const SourceInfo info_{.schema = Schema::image_and_labels(2, 2, 1), .num_classes = 2};
   };
   Loader loader{std::make_shared<Odd>(), with_policy(options_of(8, 1), OnCorrupt::zero), 5, false};
   const Delivered found = deliver(loader.epoch(0));

@@ -14,49 +14,50 @@ static_assert(SampleLimits{}.pixels == codec::kPixelsMax,
               "who decodes by default and who loads refuse the same images");
 
 // Payload::height() and the like are of an image that fits: those of one that does not may be any.
-void check_sides(const Source& source, const Payload& image, std::int64_t index, const SampleLimits& limits) {
+void check_sides(const Source& source, const ImageShape& stored, const Payload& image, std::int64_t index,
+                 const SampleLimits& limits) {
   const std::int64_t height = image.sides[0], width = image.sides[1], channels = image.sides[2];
-  if (source.height() == 0) {  // Each image has a size of its own.
+  if (stored.height == 0) {  // Each image has a size of its own.
     const bool sides_fit = std::min(height, width) >= 1 && std::max(height, width) <= codec::kSideMax;
-    if (!sides_fit || channels != source.channels()) {
+    if (!sides_fit || channels != stored.channels) {
       fail(ErrorCode::corrupt_data, "data: {}: {} x {} pixels of {} channels; wanted sides of 1 to {} and {} channels",
-           source.sample_name(index), height, width, channels, codec::kSideMax, source.channels());
+           source.name(index), height, width, channels, codec::kSideMax, stored.channels);
     }
-  } else if (height != source.height() || width != source.width() || channels != source.channels()) {
+  } else if (height != stored.height || width != stored.width || channels != stored.channels) {
     fail(ErrorCode::corrupt_data,
          "data: {}: {} x {} pixels of {} channels; wanted {} x {} of {}, which its source tells of all: a "
          "batch holds images of one size, and data.transform.size gives them one",
-         source.sample_name(index), height, width, channels, source.height(), source.width(), source.channels());
+         source.name(index), height, width, channels, stored.height, stored.width, stored.channels);
   }
   const std::int64_t pixels = height * width;
   if (pixels > limits.pixels) {
     fail(ErrorCode::unsupported, "data: {}: {} x {}: {} pixels; wanted at most {} (data.max_pixels)",
-         source.sample_name(index), height, width, pixels, limits.pixels);
+         source.name(index), height, width, pixels, limits.pixels);
   }
 }
 
 void check_bytes(const Source& source, const Payload& image, std::int64_t index) {
   const std::int64_t bytes = image.sides[0] * image.sides[1] * image.sides[2];
   if (std::ssize(image.bytes) != bytes) {
-    fail(ErrorCode::corrupt_data, "data: {}: {} bytes of pixels; wanted {}", source.sample_name(index),
-         image.bytes.size(), bytes);
+    fail(ErrorCode::corrupt_data, "data: {}: {} bytes of pixels; wanted {}", source.name(index), image.bytes.size(),
+         bytes);
   }
 }
 
 void check_payload(const Source& source, const FieldSpec& field, const Payload& payload, std::int64_t index,
                    const SampleLimits& limits) {
-  if (const auto fault = payload_fault(field, payload, limits)) refuse_sample(*fault, source.sample_name(index));
+  if (const auto fault = payload_fault(field, payload, limits)) refuse_sample(*fault, source.name(index));
 }
 
-void check_image(const Source& source, const Payload& image, std::int64_t index, const SampleLimits& limits,
-                 bool whole) {
+void check_image(const Source& source, const ImageShape& stored, const Payload& image, std::int64_t index,
+                 const SampleLimits& limits, bool whole) {
   const bool encoded = image.form == ImageForm::encoded;
   check_limit(source, std::ssize(image.bytes), index, limits);
-  if (encoded && source.height() != 0) {
-    fail(ErrorCode::internal, "data: {}: its source says {} x {} pixels and gives an encoded image",
-         source.sample_name(index), source.height(), source.width());
+  if (encoded && stored.height != 0) {
+    fail(ErrorCode::internal, "data: {}: its source says {} x {} pixels and gives an encoded image", source.name(index),
+         stored.height, stored.width);
   }
-  if (!encoded) check_sides(source, image, index, limits);
+  if (!encoded) check_sides(source, stored, image, index, limits);
   if (!encoded && whole) check_bytes(source, image, index);
 }
 
@@ -64,8 +65,8 @@ void check_image(const Source& source, const Payload& image, std::int64_t index,
 
 void check_limit(const Source& source, std::int64_t bytes, std::int64_t index, const SampleLimits& limits) {
   if (bytes <= limits.bytes) return;
-  fail(ErrorCode::unsupported, "data: {}: {} bytes; wanted at most {} (data.max_sample_bytes)",
-       source.sample_name(index), bytes, limits.bytes);
+  fail(ErrorCode::unsupported, "data: {}: {} bytes; wanted at most {} (data.max_sample_bytes)", source.name(index),
+       bytes, limits.bytes);
 }
 
 void check_sample(const Source& source, const SampleFields& fields, const Sample& sample, std::int64_t index,
@@ -75,7 +76,7 @@ void check_sample(const Source& source, const SampleFields& fields, const Sample
     const bool is_image =
         image.kind == Payload::Kind::bytes && image.rank == (image.form == ImageForm::encoded ? 0 : 3);
     if (!is_image) check_payload(source, fields.schema[*fields.image], image, index, limits);
-    check_image(source, image, index, limits, whole);
+    check_image(source, fields.stored, image, index, limits, whole);
   }
   for (std::size_t i = 0; i < fields.schema.size(); ++i) {
     const Payload& payload = sample[i];
@@ -85,9 +86,8 @@ void check_sample(const Source& source, const SampleFields& fields, const Sample
   }
   if (!fields.label) return;
   const auto label = sample[*fields.label].number<std::int64_t>();
-  if (label < 0 || label >= source.num_classes()) {
-    fail(ErrorCode::corrupt_data, "data: {}: label {}; wanted 0 to {}", source.sample_name(index), label,
-         source.num_classes() - 1);
+  if (label < 0 || label >= fields.classes) {
+    fail(ErrorCode::corrupt_data, "data: {}: label {}; wanted 0 to {}", source.name(index), label, fields.classes - 1);
   }
 }
 

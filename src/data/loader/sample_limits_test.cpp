@@ -70,7 +70,7 @@ class SampleLimitsOf : public ScratchFolder {
       options.on_corrupt = OnCorrupt::fail;
       Loader strict{source, options, 1, true};
       EXPECT_THAT(error_of(ErrorCode::unsupported, [&] { order(strict.epoch(0)); }),
-                  AllOf(HasSubstr(source->sample_name(0)), HasSubstr(message)));
+                  AllOf(HasSubstr(source->name(0)), HasSubstr(message)));
       options.on_corrupt = OnCorrupt::replace;
       Loader lenient{source, options, 1, true};
       const std::vector<std::int64_t> delivered = order(lenient.epoch(0));
@@ -132,13 +132,11 @@ TEST_F(SampleLimitsOf, AFileOfNothingButSizeCostsNoMemoryByDefault) {
 }
 
 // Images of pixels, of which one is larger.
-class PixelsOfManySizes : public Source {
+class PixelsOfManySizes : public Source, protected KnownSamples {
  public:
   std::int64_t size() const override { return 13; }
-  std::int64_t num_classes() const override { return 2; }
-  int height() const override { return 0; }
-  int width() const override { return 0; }
-  int channels() const override { return 3; }
+  const SourceInfo& info() const override { return info_; }
+  Capabilities capabilities() const override { return {.known = this}; }
   void read(std::int64_t index, Sample& sample) const override {
     const int side = side_of(index);
     sample.buffer(0).assign(static_cast<std::size_t>(side) * side * 3, 9);
@@ -146,11 +144,13 @@ class PixelsOfManySizes : public Source {
     sample.set_label(label(index));
   }
   std::int64_t label(std::int64_t index) const override { return index % 2; }
-  std::string sample_name(std::int64_t index) const override { return fmt::format("sample {}", index); }
-  std::uint64_t fingerprint() const override { return 13; }
+  std::string name(std::int64_t index) const override { return fmt::format("sample {}", index); }
 
  protected:
   static int side_of(std::int64_t index) { return index == 0 ? 30 : 20; }
+
+ private:
+  const SourceInfo info_{.schema = Schema::image_and_labels(0, 0, 3), .num_classes = 2, .fingerprint = 13};
 };
 
 TEST_F(SampleLimitsOf, SourcesOfOnesOwnAreHeldToThem) {
@@ -169,10 +169,14 @@ TEST_F(SampleLimitsOf, SourcesOfOnesOwnAreHeldToThem) {
 }
 
 // The same, which tell their sizes beforehand.
-class PixelsOfKnownSizes : public PixelsOfManySizes {
+class PixelsOfKnownSizes : public PixelsOfManySizes, ImageRows {
  public:
-  std::optional<Payload> outline(std::int64_t index) const override {
+  Capabilities capabilities() const override { return {.rows = this, .known = this}; }
+  Payload outline(std::int64_t index) const override {
     return Payload::of_pixels({}, side_of(index), side_of(index), 3);
+  }
+  std::span<const std::uint8_t> read_rows(std::int64_t, int, int, std::vector<std::uint8_t>&) const override {
+    return {};
   }
   void read(std::int64_t index, Sample& sample) const override {
     if (index == 0) ++reads_of_the_large;

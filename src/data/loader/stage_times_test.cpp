@@ -39,9 +39,10 @@ TEST(StageTimes, OfOneFiveAndTwoMillisecondsAreTold) {
   const detail::Order order{*source, options, 1, true};
   detail::EntropyIndexCache index_cache{*source, IndexUse::none};
   const transform::PixelForm form{PixelType::f32, PixelLayout::nchw, &table};
-  const detail::BatchLayout layout{detail::SampleFields{source->schema()},
+  const detail::BatchLayout layout{detail::SampleFields{source->info().schema},
                                    detail::ImagePlace{{3, 24, 24}, PixelType::f32, PixelLayout::nchw}, 1};
-  const detail::Pass pass{{*source, form, options, 3, 24, 24, 1, 0, true, index_cache, stepping_clock},
+  const SampleReader reader{*source};
+  const detail::Pass pass{{reader, form, options, 3, 24, 24, 1, 0, true, index_cache, stepping_clock},
                           OnCorrupt::fail,
                           detail::EpochOrder{order, 0},
                           order.repeats(),

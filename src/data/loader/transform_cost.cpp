@@ -123,10 +123,9 @@ class BatchRows {
 class HeldSamples {
  public:
   // Reads and makes one after the other, from all over the source.
-  HeldSamples(const Source& source, const SampleLimits& limits, std::uint64_t seed, std::int64_t bytes_max,
-              ImageMaker& maker, BatchRows& rows) {
+  HeldSamples(const SampleReader& source, const detail::SampleFields& fields, const SampleLimits& limits,
+              std::uint64_t seed, std::int64_t bytes_max, ImageMaker& maker, BatchRows& rows) {
     const Permutation order{source.size(), seed, 0};
-    const detail::SampleFields fields{source.schema()};
     const std::int64_t wanted = std::min(kSamplesMax, source.size());
     double reading_s = 0, making_s = 0;
     std::int64_t bytes = 0;
@@ -163,16 +162,17 @@ class HeldSamples {
     std::size_t image;
   };
 
-  static void read(const Source& source, const detail::SampleFields& fields, const SampleLimits& limits, Held& held) {
-    detail::check_limit(source, source.sample_bytes(held.index), held.index, limits);
-    const auto outline = fields.are_image_and_labels ? source.outline(held.index) : std::nullopt;
-    if (outline) {
-      held.sample.image() = *outline;
+  static void read(const SampleReader& source, const detail::SampleFields& fields, const SampleLimits& limits,
+                   Held& held) {
+    detail::check_limit(source.source(), source.sample_bytes(held.index), held.index, limits);
+    const bool in_rows = source.can().rows != nullptr && fields.are_image_and_labels;
+    if (in_rows) {
+      held.sample.image() = source.can().rows->outline(held.index);
       held.sample.set_label(source.label(held.index));
     } else {
       source.read(held.index, held.sample);
     }
-    detail::check_sample(source, fields, held.sample, held.index, limits, /*whole=*/!outline);
+    detail::check_sample(source.source(), fields, held.sample, held.index, limits, /*whole=*/!in_rows);
   }
 
   template <class Step>
@@ -239,7 +239,7 @@ std::vector<TransformCost> Loader::Impl::transform_costs() const {
   lock.unlock();
   const std::int64_t bytes_max = std::clamp<std::int64_t>(bytes_left / kShareOfLeft, 0, kBytesMax);
   return detail::costs_of_transforms(options, training, [&](const DataOptions& how, std::int64_t epoch) {
-    const detail::EpochTransform variant{*source,      {how.transform.dtype, how.transform.layout, &table},
+    const detail::EpochTransform variant{reader,       {how.transform.dtype, how.transform.layout, &table},
                                          how,          shape.channels,
                                          shape.height, shape.width,
                                          seed,         epoch,
@@ -248,7 +248,7 @@ std::vector<TransformCost> Loader::Impl::transform_costs() const {
     ImageMaker maker{variant, workspace, nullptr};
     if (!samples) {
       rows.emplace(options.batch_size, row_bytes, bytes_max);
-      samples.emplace(*source, options.limits(), seed, bytes_max, maker, *rows);
+      samples.emplace(reader, fields, options.limits(), seed, bytes_max, maker, *rows);
       return Making{};
     }
     const std::int64_t begin_ns = thread_cpu_ns();

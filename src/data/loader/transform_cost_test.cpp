@@ -120,19 +120,16 @@ TEST(TransformCosts, AMachineThatOnlyWaitsIsGivenOneRound) {
 enum class Kind { sound, small, interrupted };
 
 // Says that its images are of 28 x 28, and notes which it was asked for.
-class OddSource : public Source {
+class OddSource : public Source, protected KnownSamples {
  public:
   explicit OddSource(
       std::int64_t size, std::function<Kind(std::int64_t)> kind = [](auto) { return Kind::sound; })
       : size_(size), kind_(std::move(kind)) {}
   std::int64_t size() const override { return size_; }
-  std::int64_t num_classes() const override { return 1; }
-  int height() const override { return 28; }
-  int width() const override { return 28; }
-  int channels() const override { return 1; }
-  std::string sample_name(std::int64_t index) const override { return "odd[" + std::to_string(index) + "]"; }
+  const SourceInfo& info() const override { return info_; }
+  std::string name(std::int64_t index) const override { return "odd[" + std::to_string(index) + "]"; }
+  Capabilities capabilities() const override { return {.known = this}; }
   std::int64_t label(std::int64_t) const override { return 0; }
-  std::uint64_t fingerprint() const override { return 1; }
   void read(std::int64_t index, Sample& sample) const override {
     asked_for.push_back(index);
     if (kind_(index) == Kind::interrupted) fail(ErrorCode::cancelled, "broken off");
@@ -147,13 +144,15 @@ class OddSource : public Source {
  private:
   const std::int64_t size_;
   const std::function<Kind(std::int64_t)> kind_;
+  const SourceInfo info_{.schema = Schema::image_and_labels(28, 28, 1), .num_classes = 1, .fingerprint = 1};
 };
 
 // Whose rows are read by themselves, which is interrupted.
-class InterruptedRows final : public OddSource {
+class InterruptedRows final : public OddSource, ImageRows {
  public:
   InterruptedRows() : OddSource(8) {}
-  std::optional<Payload> outline(std::int64_t) const override { return Payload::of_pixels({}, 28, 28, 1); }
+  Capabilities capabilities() const override { return {.rows = this, .known = this}; }
+  Payload outline(std::int64_t) const override { return Payload::of_pixels({}, 28, 28, 1); }
   std::span<const std::uint8_t> read_rows(std::int64_t, int, int, std::vector<std::uint8_t>&) const override {
     fail(ErrorCode::cancelled, "rows broken off");
   }

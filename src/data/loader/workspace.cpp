@@ -2,7 +2,8 @@
 
 namespace headrace::detail {
 
-Workspace::Workspace(std::size_t fields) {
+Workspace::Workspace(std::size_t fields, std::int64_t announced_max) {
+  announced.reserve(static_cast<std::size_t>(announced_max));
   samples.reserve(kChunkMax);
   for (std::int64_t i = 0; i < kChunkMax; ++i) samples.emplace_back(fields);
 }

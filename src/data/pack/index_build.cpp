@@ -10,15 +10,16 @@
 
 #include "core/base/fail.h"
 #include "data/source/entropy_index_cache.h"
+#include "data/source/sample_reader.h"
 
 namespace headrace {
 namespace {
 
 class IndexBuild {
  public:
-  explicit IndexBuild(const Source& source) : source_(source), writing_(source.index_file()) {
+  explicit IndexBuild(const Source& source) : source_(source), writing_(source.info().index_file) {
     try {
-      known_ = detail::open_index(source.index_file(), source.size());
+      known_ = detail::open_index(source.info().index_file, source.size());
     } catch (const Error& error) {  // A damaged one is replaced.
       if (error.code() == ErrorCode::io) throw;
     }
@@ -32,7 +33,7 @@ class IndexBuild {
   void note(std::uint64_t key, const std::vector<std::uint8_t>& record, bool was_known, std::int64_t bytes);
   void stop(std::exception_ptr why);
 
-  const Source& source_;
+  const SampleReader source_;
   detail::IndexWriting writing_;
   std::unique_ptr<RecordFile> known_;  // Null: there is none yet.
   std::atomic<std::int64_t> next_{0}, done_{0};
@@ -109,7 +110,7 @@ void IndexBuild::stop(std::exception_ptr why) {
 
 std::optional<IndexSummary> build_entropy_index(const Source& source, std::int64_t threads,
                                                 const std::function<bool(std::int64_t done)>& go_on) {
-  if (source.index_file().empty()) {
+  if (source.info().index_file.empty()) {
     fail(ErrorCode::invalid_argument, "data: an index is made of a folder of JPEG files (folder:DIR) only");
   }
   return IndexBuild{source}.run(threads, go_on);

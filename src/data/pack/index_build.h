@@ -21,9 +21,9 @@ struct IndexSummary {
   std::int64_t index_bytes = 0;  // Of the file.
 };
 
-// Reads every sample with `threads` threads, one of them the caller's, and replaces source.index_file() by one that
-// holds exactly these images; what the old one knows is taken from it. `go_on` is asked by the caller's thread after
-// each of its images, with the number of those done by all. nullopt: it said no, and nothing was changed.
+// Reads every sample with `threads` threads, one of them the caller's, and replaces source.info().index_file by one
+// that holds exactly these images; what the old one knows is taken from it. `go_on` is asked by the caller's thread
+// after each of its images, with the number of those done by all. nullopt: it said no, and nothing was changed.
 // Error{invalid_argument}: the source has no place for an index. Error{io}: it cannot be written, or another process
 // writes it.
 std::optional<IndexSummary> build_entropy_index(const Source& source, std::int64_t threads,

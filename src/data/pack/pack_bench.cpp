@@ -25,6 +25,7 @@
 #include "core/base/random.h"
 #include "core/base/run_program.h"
 #include "data/pack/pack_build.h"
+#include "data/source/read_sample.h"
 #include "data/store/page_cache.h"
 #include "media/codec/tiny_images.h"
 
@@ -75,7 +76,7 @@ void compare_samples(const Source& folder, const Source& pack) {
     pack.read(i, found);
     const bool same_bytes = std::ranges::equal(expected.image().bytes, found.image().bytes);
     if (!same_bytes || expected.label() != found.label()) {
-      fail(ErrorCode::corrupt_data, "pack_bench: {} is not {}", pack.sample_name(i), folder.sample_name(i));
+      fail(ErrorCode::corrupt_data, "pack_bench: {} is not {}", pack.name(i), folder.name(i));
     }
   }
 }
@@ -107,7 +108,7 @@ void measure(std::vector<Arm>& arms, std::int64_t rounds) {
              "lowest", "highest", "MB/s", "cached");
   for (const Arm& arm : arms) {
     std::int64_t bytes = 0;
-    for (std::int64_t i = 0; i < arm.source.size(); ++i) bytes += arm.source.sample_bytes(i);
+    for (std::int64_t i = 0; i < arm.source.size(); ++i) bytes += sample_bytes_of(arm.source, i);
     const auto [lowest, highest] = std::minmax_element(arm.rates.begin(), arm.rates.end());
     const double rate = middle_of(arm.rates);
     fmt::print("{:<8} {:<6} {:<10} {:>7} {:>11.0f} {:>9.0f} {:>9.0f} {:>9.1f} {:>7.1f}%\n", arm.name,

@@ -7,7 +7,6 @@
 #include <atomic>
 #include <cstring>
 #include <exception>
-#include <limits>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -21,6 +20,7 @@
 #include "core/base/hash.h"
 #include "data/pack/detail/packed_image.h"
 #include "data/source/pack_shards.h"
+#include "data/source/sample_reader.h"
 #include "data/store/file_name.h"
 #include "data/store/pack_file.h"
 #include "data/store/pack_writer.h"
@@ -34,13 +34,14 @@ constexpr std::int64_t kClassesMax = std::int64_t{1} << 24;  // Each has a line 
 constexpr std::size_t kBlock = 16;  // Samples that are read and indexed before they are written.
 
 struct Wanted {
-  const Source* source;
+  const SampleReader* source;
   std::int64_t index;
   Split split;
 };
 
-std::string name_of(const Source& source, std::int64_t index) {
-  const std::string name = source.stored_name(index);
+std::string name_of(const SampleReader& source, std::int64_t index) {
+  const StoredNames* const names = source.can().names;
+  const std::string name = names == nullptr ? "" : names->stored_name(index);
   return name.empty() ? fmt::format("{}", index) : name;
 }
 
@@ -67,12 +68,13 @@ struct Data {
     for (const auto& [split, source] : splits) {
       // What an earlier version began, which packed val as test, is other data.
       if (split == Split::val) stream.update(std::as_bytes(std::span{&split, 1}));
-      if (plan.form == PackForm::stored && source->height() == 0 && source->outline(0)) {
+      if (plan.form == PackForm::stored && source->capabilities().rows != nullptr &&
+          stored_shape(source->info().schema).height == 0) {
         fail(ErrorCode::invalid_argument, "data: {} holds decoded images; --form raw or --form lz4 packs them", uri);
       }
-      const std::uint64_t own = source->fingerprint();
+      const std::uint64_t own = source->info().fingerprint;
       stream.update(std::as_bytes(std::span{&own, 1}));
-      if (classes.empty()) classes = source->class_names();
+      if (classes.empty()) classes = source->info().class_names;
     }
     if (plan.form != PackForm::stored) {  // Else it is what packs were begun with before there were others.
       const std::int64_t form[] = {static_cast<std::int64_t>(plan.form), plan.short_side};
@@ -81,8 +83,8 @@ struct Data {
     fingerprint = stream.digest();
     std::size_t count = classes.size();
     for (const auto& [split, source] : splits) {
-      const std::int64_t told = source->num_classes();
-      if (told != std::numeric_limits<std::int64_t>::max()) {
+      const std::int64_t told = source->info().num_classes;
+      if (told != kUnknownClasses) {
         if (told > kClassesMax) {
           fail(ErrorCode::unsupported, "data: {} has {} classes; a pack takes at most {}", uri, told, kClassesMax);
         }
@@ -93,16 +95,17 @@ struct Data {
       }
     }
     classes.resize(count);  // Without names where they have numbers only.
+    for (const auto& [split, source] : splits) readers.emplace_back(*source);
   }
 
   // Other than images and labels.
   void take_fields(const PackPlan& plan) {
-    const Schema first = splits.front().second->schema();
+    const Schema first = splits.front().second->info().schema;
     for (const auto& [split, source] : splits) {
-      if (source->schema() == first || (first.is_image_and_labels() && source->schema().is_image_and_labels()))
-        continue;
+      const Schema& its = source->info().schema;
+      if (its == first || (first.is_image_and_labels() && its.is_image_and_labels())) continue;
       fail(ErrorCode::invalid_argument, "data: {} has {} in one split and {} in another", plan.source, first.text(),
-           source->schema().text());
+           its.text());
     }
     if (first.is_image_and_labels()) return;
     if (plan.form != PackForm::stored) {
@@ -113,7 +116,8 @@ struct Data {
   }
 
   SplitSources splits;
-  Schema schema;  // Empty: of images and labels.
+  std::vector<SampleReader> readers;  // Of the splits' sources.
+  Schema schema;                      // Empty: of images and labels.
   std::vector<std::string> classes;
   std::uint64_t fingerprint = 0;
 };
@@ -243,16 +247,18 @@ void Packing::close_writer() {
 std::vector<Wanted> Packing::missing() const {
   std::vector<Wanted> wanted;
   const bool has_test = data_.splits.back().first == Split::test;
-  for (const auto& [split, source] : data_.splits) {
-    for (std::int64_t i = 0; i < source->size(); ++i) {
+  for (std::size_t at = 0; at < data_.splits.size(); ++at) {
+    const Split split = data_.splits[at].first;
+    const SampleReader& source = data_.readers[at];
+    for (std::int64_t i = 0; i < source.size(); ++i) {
       // Else an append would hold val twice.
-      if (split == Split::val && !has_test && there_.contains(key_of(Split::test, name_of(*source, i)))) {
+      if (split == Split::val && !has_test && there_.contains(key_of(Split::test, name_of(source, i)))) {
         fail(ErrorCode::invalid_argument,
              "data: {} holds {} as test, in {} it is val: earlier versions packed val as test; pack the data anew",
-             printable_name(plan_.out.native()), printable_name(name_of(*source, i)), plan_.source);
+             printable_name(plan_.out.native()), printable_name(name_of(source, i)), plan_.source);
       }
-      if (there_.empty() || !there_.contains(key_of(split, name_of(*source, i)))) {
-        wanted.push_back({source.get(), i, split});
+      if (there_.empty() || !there_.contains(key_of(split, name_of(source, i)))) {
+        wanted.push_back({&source, i, split});
       }
     }
   }

@@ -85,12 +85,12 @@ TEST_F(PackFields, ImagesAndLabelsAreOfFormatOneWhoeverGivesThem) {
 TEST_F(PackFields, EveryFieldOfAnySchemaComesBack) {
   for (std::uint64_t seed = 0; seed < 40; ++seed) {
     const auto source = source_of(any_schema(seed));
-    if (source->schema().is_image_and_labels()) continue;
+    if (source->info().schema.is_image_and_labels()) continue;
     write(source);
     const auto from_pack = packed();
-    EXPECT_EQ(from_pack->schema(), source->schema());
+    EXPECT_EQ(from_pack->info().schema, source->info().schema);
     EXPECT_EQ(from_pack->size(), 40);
-    EXPECT_EQ(loaded(from_pack, 3), loaded(source, 0)) << source->schema().text();
+    EXPECT_EQ(loaded(from_pack, 3), loaded(source, 0)) << source->info().schema.text();
     std::filesystem::remove(path_);
   }
 }

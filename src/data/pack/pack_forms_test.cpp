@@ -183,8 +183,8 @@ TEST_P(PackForms, UnpackedTheyAreTheSamePixelsInPngFiles) {
   Sample one, other;
   codec::Decoder decoder;
   for (std::int64_t i = 0; i < packed->size(); ++i) {
-    EXPECT_EQ(again->stored_name(i), packed->stored_name(i) + ".png");
-    EXPECT_EQ(again->label(i), packed->label(i));
+    EXPECT_EQ(stored_name_of(*again, i), stored_name_of(*packed, i) + ".png");
+    EXPECT_EQ(label_of(*again, i), label_of(*packed, i));
     packed->read(i, one);
     again->read(i, other);
     const Payload& wanted = one.image();
@@ -251,7 +251,7 @@ TEST_P(PackForms, ImagesOfOneSizeNeedNoTransform) {
   plan_of_alike.source = alike.uri();
   ASSERT_TRUE(write_pack(plan_of_alike, always));
   const auto source = open(plan_of_alike.out);
-  EXPECT_EQ(source->height(), 32);
+  EXPECT_EQ(stored_shape(source->info().schema).height, 32);
   DataOptions as_stored = options_of(2, 1);
   as_stored.transform.dtype = PixelType::u8;
   as_stored.transform.layout = PixelLayout::nhwc;

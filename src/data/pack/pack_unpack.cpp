@@ -66,7 +66,7 @@ class Unpacking {
     for (const Choice<Split>& split : choices(Split{})) {
       auto source = split.value == Split::train ? open_source(pack_, split.value) : find_source(pack_, split.value);
       if (source == nullptr) continue;
-      if (const Schema schema = source->schema(); !schema.is_image_and_labels()) {
+      if (const Schema& schema = source->info().schema; !schema.is_image_and_labels()) {
         fail(ErrorCode::unsupported, "data: {} has samples of {}; only images and labels are unpacked", pack_,
              schema.text());
       }
@@ -78,7 +78,8 @@ class Unpacking {
   std::optional<std::int64_t> run() {
     make_folder(partial_);
     for (const auto& [split, source] : sources_) {
-      const bool as_idx = source->height() != 0 && source->channels() == 1;
+      const ImageShape stored = stored_shape(source->info().schema);
+      const bool as_idx = stored.height != 0 && stored.channels == 1;
       if (!(as_idx ? write_pixels(*source, split) : write_images(*source, split))) return std::nullopt;
     }
     const Descriptor folder{::open(partial_.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC)};
@@ -96,8 +97,7 @@ class Unpacking {
       source.read(i, sample_);
       const std::string name = file_name(source, sample_, i);
       if (!stays_below(name)) {
-        fail(ErrorCode::corrupt_data, "data: {} leads out of its folder; nothing is written to it",
-             source.sample_name(i));
+        fail(ErrorCode::corrupt_data, "data: {} leads out of its folder; nothing is written to it", source.name(i));
       }
       const Path path = folder / name;
       if (path.parent_path() != made) make_folder(made = path.parent_path());
@@ -108,10 +108,10 @@ class Unpacking {
 
   // Decoded images are PNG files whatever they were before, and lie in a folder of their class.
   static std::string file_name(const Source& source, const Sample& sample, std::int64_t index) {
-    std::string name = source.stored_name(index);
+    std::string name = source.capabilities().names->stored_name(index);
     if (sample.image().form == ImageForm::encoded) return name;
     if (name.find('/') == std::string::npos) {
-      const std::vector<std::string> classes = source.class_names();
+      const std::vector<std::string>& classes = source.info().class_names;
       const auto label = static_cast<std::size_t>(sample.label());
       name = (classes.empty() ? fmt::format("{}", label) : classes[label]) + "/" + name;
     }
@@ -121,8 +121,8 @@ class Unpacking {
   std::span<const std::uint8_t> file_of(const Source& source, const Payload& image, std::int64_t index) {
     if (image.form == ImageForm::encoded) return image.bytes;
     if (image.channels() != 1 && image.channels() != 3) {
-      fail(ErrorCode::unsupported, "data: {}: {} channels do not go into a PNG file; 1 or 3 do",
-           source.sample_name(index), image.channels());
+      fail(ErrorCode::unsupported, "data: {}: {} channels do not go into a PNG file; 1 or 3 do", source.name(index),
+           image.channels());
     }
     png_ = codec::png_of(image.bytes, image.height(), image.width(), image.channels());
     return png_;
@@ -131,21 +131,21 @@ class Unpacking {
   bool write_pixels(const Source& source, Split split) {
     const std::string name{detail::idx_prefix(split)};
     const auto count = static_cast<std::uint32_t>(source.size());
+    const ImageShape stored = stored_shape(source.info().schema);
+    std::vector<std::uint8_t> labels;
     bool going = true;
     write_file(partial_ / (name + "-images-idx3-ubyte"), [&](const auto& append) {
-      put_numbers(
-          {0x803, count, static_cast<std::uint32_t>(source.height()), static_cast<std::uint32_t>(source.width())},
-          append);
+      put_numbers({0x803, count, static_cast<std::uint32_t>(stored.height), static_cast<std::uint32_t>(stored.width)},
+                  append);
       for (std::int64_t i = 0; i < source.size() && going; ++i, ++done_) {
         going = go_on_(done_, total_);
         source.read(i, sample_);
         append(std::as_bytes(sample_.image().bytes));
+        labels.push_back(static_cast<std::uint8_t>(sample_.label()));
       }
     });
     write_file(partial_ / (name + "-labels-idx1-ubyte"), [&](const auto& append) {
       put_numbers({0x801, count}, append);
-      std::vector<std::uint8_t> labels;
-      for (std::int64_t i = 0; i < source.size(); ++i) labels.push_back(static_cast<std::uint8_t>(source.label(i)));
       append(std::as_bytes(std::span{labels}));
     });
     return going;

@@ -26,13 +26,13 @@ constexpr SampleLimits kNoLimits{.pixels = std::numeric_limits<std::int64_t>::ma
                                  .bytes = std::numeric_limits<std::int64_t>::max()};
 
 // Reads it, and refuses what its source's fields do not promise: the pack could not be opened.
-void read_sound(const Source& source, const Schema& schema, std::int64_t number, Sample& sample) {
+void read_sound(const SampleReader& source, const Schema& schema, std::int64_t number, Sample& sample) {
   if (sample.size() != schema.size()) sample = Sample{schema.size()};
   sample.clear();
   source.read(number, sample);
   for (std::size_t i = 0; i < schema.size(); ++i) {
     const auto fault = payload_fault(schema[i], sample[i], kNoLimits);
-    if (fault) refuse_sample(*fault, source.sample_name(number));
+    if (fault) refuse_sample(*fault, source.name(number));
   }
 }
 
@@ -43,21 +43,22 @@ std::uint8_t row_form(PackForm form, ImageForm stored) noexcept {
   return static_cast<std::uint8_t>(form == PackForm::raw ? BlockForm::raw : BlockForm::lz4);
 }
 
-void ImagePacker::make(const Source& source, std::int64_t number, PackedImage& packed) {
-  read_sound(source, source.schema(), number, packed.sample);
+void ImagePacker::make(const SampleReader& source, std::int64_t number, PackedImage& packed) {
+  const ImageShape stored = stored_shape(source.info().schema);
+  read_sound(source, source.info().schema, number, packed.sample);
   const Payload& image = packed.sample.image();
   const std::int64_t label = packed.sample.label();
-  if (label < 0 || label >= source.num_classes()) {
-    fail(ErrorCode::corrupt_data, "data: {}: label {}; wanted 0 to {}", source.sample_name(number), label,
-         source.num_classes() - 1);
+  if (label < 0 || label >= source.info().num_classes) {
+    fail(ErrorCode::corrupt_data, "data: {}: label {}; wanted 0 to {}", source.name(number), label,
+         source.info().num_classes - 1);
   }
   PackRow row{};
   row.label = static_cast<std::uint32_t>(label);
-  row.channels = static_cast<std::uint8_t>(source.channels());
+  row.channels = static_cast<std::uint8_t>(stored.channels);
   row.form = row_form(form_, image.form);
-  if (form_ == PackForm::stored && image.form == ImageForm::pixels && source.height() == 0) {
+  if (form_ == PackForm::stored && image.form == ImageForm::pixels && stored.height == 0) {
     fail(ErrorCode::unsupported, "data: {}: pixels of a size of their own do not go into a pack as they are",
-         source.sample_name(number));
+         source.name(number));
   }
   if (form_ == PackForm::stored) {
     row.height = static_cast<std::uint32_t>(image.height());
@@ -67,13 +68,13 @@ void ImagePacker::make(const Source& source, std::int64_t number, PackedImage& p
     return index(image, packed);
   }
   try {
-    const Pixels pixels = resize(decode(image, source.channels()), source.channels());
-    check_size(pixels.height, pixels.width, source.channels());
+    const Pixels pixels = resize(decode(image, stored.channels), stored.channels);
+    check_size(pixels.height, pixels.width, stored.channels);
     row.height = static_cast<std::uint32_t>(pixels.height);
     row.width = static_cast<std::uint32_t>(pixels.width);
     packed.blocks.make(pixels.values, row, static_cast<std::uint32_t>(short_side_));
   } catch (const Error& error) {
-    fail(error.code(), "data: {}: {}", source.sample_name(number), error.what());
+    fail(error.code(), "data: {}: {}", source.name(number), error.what());
   }
   packed.row = row;
   packed.bytes = packed.blocks.bytes();
@@ -108,13 +109,13 @@ ImagePacker::Pixels ImagePacker::resize(const Pixels& pixels, int channels) {
   return {vertical.resized, horizontal.resized, out};
 }
 
-void FieldsPacker::make(const Source& source, std::int64_t number, PackedImage& packed) const {
+void FieldsPacker::make(const SampleReader& source, std::int64_t number, PackedImage& packed) const {
   read_sound(source, schema_, number, packed.sample);
   const auto payloads = std::as_const(packed.sample).payloads();
   const std::int64_t size = format_.size(payloads);
   if (size > kPackSampleBytesMax) {
     fail(ErrorCode::unsupported, "data: {}: fields of {} bytes do not go into a pack, which takes {} of a sample",
-         source.sample_name(number), size, kPackSampleBytesMax);
+         source.name(number), size, kPackSampleBytesMax);
   }
   const auto bytes = scratch_of(packed.fields, size);
   format_.write(payloads, std::as_writable_bytes(bytes));
@@ -123,7 +124,7 @@ void FieldsPacker::make(const Source& source, std::int64_t number, PackedImage& 
   if (const auto label = schema_.class_label()) {
     const auto number_of_class = packed.sample[*label].number<std::int64_t>();
     if (number_of_class < 0 || number_of_class > std::numeric_limits<std::uint32_t>::max()) {
-      fail(ErrorCode::unsupported, "data: {}: label {}; a pack takes 0 to 4,294,967,295", source.sample_name(number),
+      fail(ErrorCode::unsupported, "data: {}: label {}; a pack takes 0 to 4,294,967,295", source.name(number),
            number_of_class);
     }
     packed.row.label = static_cast<std::uint32_t>(number_of_class);

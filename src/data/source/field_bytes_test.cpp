@@ -363,7 +363,7 @@ TEST(FieldBytesDeathTest, WritesNoPayloadThatLiesInAStore) {
   GTEST_FLAG_SET(death_test_style, "threadsafe");
   Example example;
   const FieldBytes format{example.schema};
-  example.payloads[2] = Payload::of_range("shard-1.tar", 0, 48);
+  example.payloads[2] = Payload::of_range("shard-1.tar", 0, 48, {3, 4});
   Bytes bytes(static_cast<std::size_t>(format.size(example.payloads)));
   EXPECT_EXIT(format.write(example.payloads, bytes), testing::KilledBySignal(SIGABRT), "boxes.*kind 3");
 }

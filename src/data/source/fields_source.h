@@ -20,25 +20,22 @@ namespace headrace {
 
 // Ragged axes have 0 to `rows` elements, the first one, and 0 to 4, further ones; one in four samples lacks an optional
 // field; "labels" that are classes are 0 to 9.
-class FieldsSource : public Source {
+class FieldsSource : public Source, KnownSamples {
  public:
   FieldsSource(Schema schema, std::int64_t size, std::uint32_t rows = 5)
-      : schema_(std::move(schema)), size_(size), rows_(rows) {}
+      : schema_(std::move(schema)), size_(size), rows_(rows) {
+    const std::string text = schema_.text();
+    info_ = {.schema = schema_, .num_classes = 10, .fingerprint = xxh3(std::as_bytes(std::span{text}))};
+  }
 
   std::int64_t size() const override { return size_; }
-  std::int64_t num_classes() const override { return 10; }
-  int height() const override { return side(0); }
-  int width() const override { return side(1); }
-  int channels() const override { return side(2); }
-  Schema schema() const override { return schema_; }
+  const SourceInfo& info() const override { return info_; }
+  const Schema& schema() const { return schema_; }
+  Capabilities capabilities() const override { return {.known = this}; }
   std::int64_t label(std::int64_t index) const override {
     return SampleRandom{7, static_cast<std::int64_t>(schema_.find("labels").value_or(0)), index}.below(10);
   }
-  std::string sample_name(std::int64_t index) const override { return fmt::format("fields[{}]", index); }
-  std::uint64_t fingerprint() const override {
-    const std::string text = schema_.text();
-    return xxh3(std::as_bytes(std::span{text}));
-  }
+  std::string name(std::int64_t index) const override { return fmt::format("fields[{}]", index); }
 
   void read(std::int64_t index, Sample& sample) const override {
     for (std::size_t i = 0; i < schema_.size(); ++i) fill(index, i, sample[i], sample.buffer(i));
@@ -75,14 +72,10 @@ class FieldsSource : public Source {
   std::function<void(std::int64_t, Sample&)> on_read = {};  // May change what was read.
 
  private:
-  int side(std::size_t axis) const {
-    const auto image = schema_.image();
-    return image ? static_cast<int>(std::max<std::int64_t>(schema_[*image].shape[axis], 0)) : 0;
-  }
-
   const Schema schema_;
   const std::int64_t size_;
   const std::uint32_t rows_;
+  SourceInfo info_;
 };
 
 // A schema of 0 to 6 fields that follows from the seed, and at times an image and labels: any type, ragged or not,

@@ -12,6 +12,7 @@
 #include "core/base/fail.h"
 #include "core/base/hash.h"
 #include "data/source/detail/image_files.h"
+#include "data/source/detail/scheme.h"
 #include "data/source/sources.h"
 #include "data/store/file_name.h"
 #include "data/store/file_store.h"
@@ -151,6 +152,10 @@ bool is_folder(const Path& path) {
   return std::filesystem::is_directory(path, ignored) || ignored == std::errc::permission_denied;
 }
 
+bool folder_has(const Path& folder, Split split) {
+  return is_folder(folder / choice_name(split));
+}
+
 // The same labels must mean the same in all splits.
 void check_same_classes(const std::vector<std::string>& classes, const Path& own, const Path& other) {
   std::vector<std::string> others;
@@ -180,25 +185,24 @@ std::uint64_t detail::fingerprint_of(std::span<const char> names, std::span<cons
   return stream.digest();
 }
 
-bool detail::image_folder_has(const Path& folder, Split split) {
-  return is_folder(folder / choice_name(split));
-}
-
-std::unique_ptr<Source> detail::open_image_folder(const Path& folder, Split split) {
-  return open_image_folder(folder, split, [](const Path& root) { return std::make_unique<FileStore>(root); });
-}
-
 std::unique_ptr<Source> detail::open_image_folder(const Path& folder, Split split, const OpenStore& open_store) {
-  if (!image_folder_has(folder, split)) return nullptr;
+  if (!folder_has(folder, split)) return nullptr;
   const Path root = folder / choice_name(split);
   Listing listing = Walk{folder, root}.list();
   for (const Choice<Split>& other : choices(split)) {
-    if (other.value == split || !image_folder_has(folder, other.value)) continue;
+    if (other.value == split || !folder_has(folder, other.value)) continue;
     check_same_classes(listing.classes, root, folder / other.name);
   }
   // Beside the split, not in it, or ImageFolder would take it for a class.
   const Path index_file = folder / ".headrace-index" / root.filename() / "entropy.records";
   return detail::open_image_files(std::move(listing), open_store(root), index_file);
+}
+
+detail::Scheme detail::schemes::folder() {
+  const auto open = [](const Path& folder, Split split, const SampleLimits& /*limits*/) {
+    return open_image_folder(folder, split, [](const Path& root) { return std::make_unique<FileStore>(root); });
+  };
+  return {"folder", "DIR", "folders train, val and test", folder_has, open};
 }
 
 }  // namespace headrace

@@ -41,7 +41,7 @@ class FolderSource : public ScratchFolder {
       const Payload& image = sample_.image();
       EXPECT_EQ(image.form, ImageForm::encoded);
       EXPECT_EQ(image.rank, 0);
-      EXPECT_EQ(sample_.label(), source.label(i));
+      EXPECT_EQ(sample_.label(), label_of(source, i));
       all.push_back(std::to_string(sample_.label()) + " " + std::string(image.bytes.begin(), image.bytes.end()));
     }
     return all;
@@ -64,15 +64,15 @@ class FolderSource : public ScratchFolder {
 TEST_F(FolderSource, ClassesAreFoldersAndTheirImagesAreSamples) {
   two_classes();
   const auto train = open(), test = open(Split::test);
-  EXPECT_EQ(train->num_classes(), 2);
-  EXPECT_EQ(train->height(), 0);
-  EXPECT_EQ(train->width(), 0);
-  EXPECT_EQ(train->channels(), 3);
-  EXPECT_THAT(train->class_names(), ElementsAre("cat", "dog"));
-  EXPECT_THAT(train->remarks(), IsEmpty());
+  EXPECT_EQ(train->info().num_classes, 2);
+  EXPECT_EQ(stored_shape(train->info().schema).height, 0);
+  EXPECT_EQ(stored_shape(train->info().schema).width, 0);
+  EXPECT_EQ(stored_shape(train->info().schema).channels, 3);
+  EXPECT_THAT(train->info().class_names, ElementsAre("cat", "dog"));
+  EXPECT_THAT(train->info().remarks, IsEmpty());
   EXPECT_THAT(samples(*train), ElementsAre("0 train/cat/1.jpg", "0 train/cat/2.png", "1 train/dog/3.jpeg"));
   EXPECT_THAT(samples(*test), ElementsAre("0 test/cat/4.jpg", "1 test/dog/5.jpg"));
-  EXPECT_EQ(train->sample_name(2), folder_.string() + "/train/dog/3.jpeg");
+  EXPECT_EQ(train->name(2), folder_.string() + "/train/dog/3.jpeg");
   EXPECT_THROW(train->read(3, sample_), Error);
   EXPECT_THROW(train->read(-1, sample_), Error);
 }
@@ -89,7 +89,7 @@ TEST_F(FolderSource, EachSplitIsTheFolderOfItsNameAndNoOther) {
   image("test/dog/7.jpg");
   EXPECT_THAT(samples(*open(Split::test)), ElementsAre("0 test/cat/6.jpg", "1 test/dog/7.jpg"));
   EXPECT_THAT(samples(*open(Split::val)), ElementsAre("0 test/cat/4.jpg", "1 test/dog/5.jpg"));
-  EXPECT_THAT(open(Split::test)->remarks(), IsEmpty());
+  EXPECT_THAT(open(Split::test)->info().remarks, IsEmpty());
   EXPECT_THAT(splits_of(uri()), ElementsAre(Split::train, Split::val, Split::test));
   std::filesystem::remove_all(folder_ / "test");
   std::filesystem::remove_all(folder_ / "val");
@@ -121,8 +121,8 @@ TEST_F(FolderSource, NamesThatAreNotTextWorkAndAreShownEscaped) {
   image("train/caf\xe9/\xff\n.jpg");
   const auto source = open();
   EXPECT_THAT(samples(*source), ElementsAre("0 train/caf\xe9/\xff\n.jpg"));
-  EXPECT_THAT(source->class_names(), ElementsAre("caf\\xe9"));
-  EXPECT_EQ(source->sample_name(0), folder_.string() + "/train/caf\\xe9/\\xff\\x0a.jpg");
+  EXPECT_THAT(source->info().class_names, ElementsAre("caf\\xe9"));
+  EXPECT_EQ(source->name(0), folder_.string() + "/train/caf\\xe9/\\xff\\x0a.jpg");
 }
 
 TEST_F(FolderSource, WhatIsNoImageIsLeftOutWithARemarkEach) {
@@ -136,7 +136,7 @@ TEST_F(FolderSource, WhatIsNoImageIsLeftOutWithARemarkEach) {
   std::filesystem::create_directory(folder_ / "train/dog/folder.jpg");
   const auto source = open();
   EXPECT_EQ(source->size(), 4);  // The empty one fails when it is read, by name.
-  EXPECT_THAT(source->remarks(),
+  EXPECT_THAT(source->info().remarks,
               ElementsAre(AllOf(HasSubstr("beside the class folders: 1; "), HasSubstr("/train/notes.txt")),
                           AllOf(HasSubstr("not .jpg, .jpeg or .png: 2; "), HasSubstr("/train/cat/.DS_Store")),
                           AllOf(HasSubstr("lead nowhere: 1; "), HasSubstr("/train/dog/link.jpg")),
@@ -153,7 +153,8 @@ TEST_F(FolderSource, LoopsOfLinksEndAndAreRemarked) {
   std::filesystem::create_symlink("../..", folder_ / "train/dog/a/b/again");
   const auto source = open();
   EXPECT_EQ(source->size(), 3);
-  EXPECT_THAT(source->remarks(), ElementsAre(AllOf(HasSubstr("loop of links: 4; "), HasSubstr("/train/cat/self"))));
+  EXPECT_THAT(source->info().remarks,
+              ElementsAre(AllOf(HasSubstr("loop of links: 4; "), HasSubstr("/train/cat/self"))));
 }
 
 // Each level has two ways to the next: 2^40 ways in all.
@@ -212,7 +213,7 @@ TEST_F(FolderSource, AFileThatChangesAfterTheFolderWasListedIsOneError) {
     try {
       source->read(index, sample_);
     } catch (const Error& error) {
-      EXPECT_THAT(error.what(), HasSubstr(source->sample_name(index)));
+      EXPECT_THAT(error.what(), HasSubstr(source->name(index)));
       return std::string(to_string(error.code())) + " " + error.what();
     }
     return "nothing was thrown";
@@ -226,22 +227,22 @@ TEST_F(FolderSource, AFileThatChangesAfterTheFolderWasListedIsOneError) {
 
 TEST_F(FolderSource, TheFingerprintIsOfNamesSizesAndLabels) {
   two_classes();
-  const std::uint64_t before = open()->fingerprint();
-  EXPECT_EQ(open()->fingerprint(), before);
-  EXPECT_NE(open(Split::test)->fingerprint(), before);
+  const std::uint64_t before = open()->info().fingerprint;
+  EXPECT_EQ(open()->info().fingerprint, before);
+  EXPECT_NE(open(Split::test)->info().fingerprint, before);
   write("train/cat/1.jpg", "another size");
-  EXPECT_NE(open()->fingerprint(), before);
+  EXPECT_NE(open()->info().fingerprint, before);
   image("train/cat/1.jpg");
-  EXPECT_EQ(open()->fingerprint(), before);
+  EXPECT_EQ(open()->info().fingerprint, before);
   std::filesystem::rename(folder_ / "train/cat/1.jpg", folder_ / "train/cat/0.jpg");
-  EXPECT_NE(open()->fingerprint(), before);
+  EXPECT_NE(open()->info().fingerprint, before);
   std::filesystem::rename(folder_ / "train/cat/0.jpg", folder_ / "train/dog/1.jpg");
-  EXPECT_NE(open()->fingerprint(), before);
+  EXPECT_NE(open()->info().fingerprint, before);
   std::filesystem::rename(folder_ / "train/dog/1.jpg", folder_ / "train/cat/1.jpg");
   const auto moved = folder_ / "moved";
   std::filesystem::create_directory(moved);
   std::filesystem::rename(folder_ / "train", moved / "train");
-  EXPECT_EQ(open_source("folder:" + moved.string(), Split::train)->fingerprint(), before);
+  EXPECT_EQ(open_source("folder:" + moved.string(), Split::train)->info().fingerprint, before);
 }
 
 TEST_F(FolderSource, AHundredThousandFilesAreListed) {
@@ -255,7 +256,7 @@ TEST_F(FolderSource, AHundredThousandFilesAreListed) {
   }
   const auto source = open();
   EXPECT_EQ(source->size(), kFiles);
-  EXPECT_EQ(source->sample_name(kFiles - 1), stem + "099999.jpg");
+  EXPECT_EQ(source->name(kFiles - 1), stem + "099999.jpg");
   EXPECT_EQ(read_sample(*source, kFiles / 2).image().bytes.size(), 1U);
 }
 

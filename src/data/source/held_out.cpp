@@ -1,6 +1,7 @@
 #include "data/source/held_out.h"
 
 #include <algorithm>
+#include <array>
 #include <bit>
 #include <cmath>
 #include <span>
@@ -16,44 +17,51 @@
 namespace headrace {
 namespace {
 
-// Some of another source's samples.
-class Part final : public Source {
+// Indices that are told of at once.
+constexpr std::size_t kExpectedMax = 64;
+
+// Some of another source's samples. What a sample's index goes with is told by that source in its own indices.
+class Part final : public Source, ImageRows, ImageSizes, KnownSamples, Expecting, StoredNames {
  public:
   Part(std::shared_ptr<const Source> source, std::vector<std::int64_t> samples, std::filesystem::path index_file,
        std::uint64_t fingerprint)
       : source_(std::move(source)),
         samples_(std::move(samples)),
-        index_file_(std::move(index_file)),
-        fingerprint_(fingerprint) {}
+        can_(source_->capabilities()),
+        info_(source_->info()) {
+    info_.shards = shards();
+    info_.index_file = std::move(index_file);
+    info_.fingerprint = fingerprint;
+  }
 
   std::int64_t size() const override { return std::ssize(samples_); }
-  std::int64_t num_classes() const override { return source_->num_classes(); }
-  int height() const override { return source_->height(); }
-  int width() const override { return source_->width(); }
-  int channels() const override { return source_->channels(); }
-  Schema schema() const override { return source_->schema(); }
-  void read(std::int64_t index, Sample& sample) const override { source_->read(checked(index), sample); }
-  std::optional<Payload> outline(std::int64_t index) const override { return source_->outline(checked(index)); }
-  std::optional<ImageSize> image_size(std::int64_t index, std::vector<std::uint8_t>& buffer) const override {
-    return source_->image_size(checked(index), buffer);
+  const SourceInfo& info() const override { return info_; }
+  Capabilities capabilities() const override {
+    return {.rows = can_.rows == nullptr ? nullptr : this,
+            .sizes = can_.sizes == nullptr ? nullptr : this,
+            .known = can_.known == nullptr ? nullptr : this,
+            .expecting = can_.expecting == nullptr ? nullptr : this,
+            .names = can_.names == nullptr ? nullptr : this,
+            .interruptible = can_.interruptible,
+            .store = can_.store};
   }
+  void read(std::int64_t index, Sample& sample) const override { source_->read(checked(index), sample); }
+  std::string name(std::int64_t index) const override { return source_->name(at(index)); }
+  Payload outline(std::int64_t index) const override { return can_.rows->outline(checked(index)); }
   std::span<const std::uint8_t> read_rows(std::int64_t index, int first, int count,
                                           std::vector<std::uint8_t>& buffer) const override {
-    return source_->read_rows(checked(index), first, count, buffer);
+    return can_.rows->read_rows(checked(index), first, count, buffer);
   }
-  bool in_memory() const override { return source_->in_memory(); }
-  std::int64_t label(std::int64_t index) const override { return source_->label(at(index)); }
-  std::int64_t sample_bytes(std::int64_t index) const override { return source_->sample_bytes(at(index)); }
-  std::vector<std::int64_t> shards() const override;
-  std::string sample_name(std::int64_t index) const override { return source_->sample_name(at(index)); }
-  std::vector<std::string> class_names() const override { return source_->class_names(); }
-  std::vector<std::string> remarks() const override { return source_->remarks(); }
-  void interrupt() const override { source_->interrupt(); }
-  std::uint64_t fingerprint() const override { return fingerprint_; }
-  std::filesystem::path index_file() const override { return index_file_; }
-  std::string stored_name(std::int64_t index) const override { return source_->stored_name(at(index)); }
+  ImageSize image_size(std::int64_t index, std::vector<std::uint8_t>& buffer) const override {
+    return can_.sizes->image_size(checked(index), buffer);
+  }
+  std::int64_t label(std::int64_t index) const override { return can_.known->label(at(index)); }
+  std::int64_t sample_bytes(std::int64_t index) const override { return can_.known->sample_bytes(at(index)); }
+  void expect(std::span<const std::int64_t> indices) const noexcept override;
+  std::string stored_name(std::int64_t index) const override { return can_.names->stored_name(at(index)); }
 
  private:
+  std::vector<std::int64_t> shards() const;
   std::int64_t at(std::int64_t index) const { return samples_[static_cast<std::size_t>(index)]; }
   std::int64_t checked(std::int64_t index) const {
     if (index < 0 || index >= size()) {
@@ -64,15 +72,24 @@ class Part final : public Source {
 
   const std::shared_ptr<const Source> source_;  // Owners: the parts of it, and whoever else reads it.
   const std::vector<std::int64_t> samples_;     // Their indices there, rising.
-  const std::filesystem::path index_file_;
-  const std::uint64_t fingerprint_;
+  const Capabilities can_;                      // The source's.
+  SourceInfo info_;
 };
+
+void Part::expect(std::span<const std::int64_t> indices) const noexcept {
+  std::array<std::int64_t, kExpectedMax> there{};
+  for (std::size_t from = 0; from < indices.size(); from += kExpectedMax) {
+    const auto part = indices.subspan(from, std::min(kExpectedMax, indices.size() - from));
+    std::transform(part.begin(), part.end(), there.begin(), [this](std::int64_t index) { return at(index); });
+    can_.expecting->expect(std::span{there}.first(part.size()));
+  }
+}
 
 std::vector<std::int64_t> Part::shards() const {
   std::vector<std::int64_t> counts;
   auto sample = samples_.begin();
   std::int64_t end = 0;
-  for (const std::int64_t whole : source_->shards()) {
+  for (const std::int64_t whole : source_->info().shards) {
     end += whole;
     const auto next = std::lower_bound(sample, samples_.end(), end);
     if (next != sample) counts.push_back(next - sample);
@@ -95,7 +112,7 @@ std::vector<bool> held_out(std::int64_t samples, double fraction, std::uint64_t 
 }
 
 std::uint64_t fingerprint_of(const Source& whole, double fraction, std::uint64_t seed, Split split) {
-  const std::uint64_t parts[] = {whole.fingerprint(), std::bit_cast<std::uint64_t>(fraction), seed,
+  const std::uint64_t parts[] = {whole.info().fingerprint, std::bit_cast<std::uint64_t>(fraction), seed,
                                  static_cast<std::uint64_t>(split)};
   return xxh3(std::as_bytes(std::span{parts}));
 }
@@ -129,7 +146,7 @@ std::shared_ptr<const Source> part_of(std::shared_ptr<const Source> source, doub
     if (is_val[static_cast<std::size_t>(i)] == (split == Split::val)) samples.push_back(i);
   }
   // One loader alone writes the index of a file, and only crops of training gain from one.
-  const std::filesystem::path index_file = split == Split::train ? source->index_file() : std::filesystem::path{};
+  const std::filesystem::path index_file = split == Split::train ? source->info().index_file : std::filesystem::path{};
   const std::uint64_t fingerprint = fingerprint_of(*source, fraction, seed, split);
   return std::make_shared<Part>(std::move(source), std::move(samples), index_file, fingerprint);
 }

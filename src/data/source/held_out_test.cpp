@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "data/loader/testing.h"
+#include "data/source/read_sample.h"
 #include "media/codec/tiny_images.h"
 
 namespace headrace {
@@ -35,7 +36,7 @@ class HeldOut : public testing::Test {
   }
   static std::vector<std::string> names(const Source& source) {
     std::vector<std::string> all;
-    for (std::int64_t i = 0; i < source.size(); ++i) all.push_back(source.stored_name(i));
+    for (std::int64_t i = 0; i < source.size(); ++i) all.push_back(stored_name_of(source, i));
     return all;
   }
 
@@ -54,11 +55,11 @@ TEST_F(HeldOut, TrainAndValAreAllTrainingSamplesOnceInTheirOrder) {
   EXPECT_EQ(both, names(*whole));
   Sample one, other;
   for (std::int64_t i = 0, at = 0; i < val->size(); ++i, ++at) {
-    while (whole->stored_name(at) != val->stored_name(i)) ++at;
+    while (stored_name_of(*whole, at) != stored_name_of(*val, i)) ++at;
     val->read(i, one);
     whole->read(at, other);
     EXPECT_TRUE(std::ranges::equal(one.image().bytes, other.image().bytes));
-    EXPECT_EQ(val->label(i), whole->label(at));
+    EXPECT_EQ(label_of(*val, i), label_of(*whole, at));
   }
   EXPECT_EQ(names(*open_split(options(0.2), 3, Split::test)), names(*open_source(images_.uri(), Split::test)));
 }
@@ -68,28 +69,26 @@ TEST_F(HeldOut, APartsSchemaIsThatOfTheWhole) {
   class Masked final : public Source {
    public:
     std::int64_t size() const override { return 10; }
-    std::int64_t num_classes() const override { return 2; }
-    int height() const override { return 4; }
-    int width() const override { return 4; }
-    int channels() const override { return 1; }
-    Schema schema() const override { return Schema{{{.name = "mask", .shape = {4, 4}}}}; }
+    const SourceInfo& info() const override { return info_; }
     void read(std::int64_t, Sample&) const override {}
-    std::int64_t label(std::int64_t) const override { return 0; }
-    std::string sample_name(std::int64_t) const override { return "masked"; }
-    std::uint64_t fingerprint() const override { return 1; }
+    std::string name(std::int64_t) const override { return "masked"; }
+
+   private:
+    const SourceInfo info_{.schema = Schema{{{.name = "mask", .shape = {4, 4}}}}};
   };
   const auto whole = std::make_shared<Masked>();
-  EXPECT_EQ(part_of(whole, 0.2, 3, Split::val)->schema(), whole->schema());
+  EXPECT_EQ(part_of(whole, 0.2, 3, Split::val)->info().schema, whole->info().schema);
 }
 
 TEST_F(HeldOut, TheChoiceIsOfTheSeedAndTheFractionAlone) {
   const auto val = open_split(options(0.2), 3, Split::val);
   EXPECT_EQ(names(*open_split(options(0.2), 3, Split::val)), names(*val));
   EXPECT_NE(names(*open_split(options(0.2), 4, Split::val)), names(*val));
-  std::set<std::uint64_t> fingerprints{open_source(images_.uri(), Split::train)->fingerprint(), val->fingerprint(),
-                                       open_split(options(0.2), 3, Split::train)->fingerprint(),
-                                       open_split(options(0.2), 4, Split::val)->fingerprint(),
-                                       open_split(options(0.25), 3, Split::val)->fingerprint()};
+  std::set<std::uint64_t> fingerprints{open_source(images_.uri(), Split::train)->info().fingerprint,
+                                       val->info().fingerprint,
+                                       open_split(options(0.2), 3, Split::train)->info().fingerprint,
+                                       open_split(options(0.2), 4, Split::val)->info().fingerprint,
+                                       open_split(options(0.25), 3, Split::val)->info().fingerprint};
   EXPECT_EQ(fingerprints.size(), 5U);
 }
 
@@ -125,8 +124,8 @@ TEST_F(HeldOut, AStateIsOfOneFraction) {
 
 TEST_F(HeldOut, NothingIsHeldOutByDefault) {
   EXPECT_EQ(find_split(options(0), 3, Split::val), nullptr);
-  EXPECT_EQ(open_split(options(0), 3, Split::train)->fingerprint(),
-            open_source(images_.uri(), Split::train)->fingerprint());
+  EXPECT_EQ(open_split(options(0), 3, Split::train)->info().fingerprint,
+            open_source(images_.uri(), Split::train)->info().fingerprint);
 }
 
 TEST_F(HeldOut, BesideAValOfTheSourceOrWithoutAnySampleItIsRefused) {

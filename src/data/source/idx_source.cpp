@@ -14,6 +14,7 @@
 #include "core/base/hash.h"
 #include "core/hardware/machine.h"
 #include "data/source/detail/byte_stream.h"
+#include "data/source/detail/scheme.h"
 #include "data/source/sources.h"
 
 namespace headrace {
@@ -161,34 +162,36 @@ std::string labels_name(Split split) {
 }
 
 // Images and labels of one split, whole in memory.
-class IdxSource final : public Source {
+class IdxSource final : public Source, KnownSamples {
  public:
-  IdxSource(IdxArray images, IdxArray labels) : images_(std::move(images)), labels_(std::move(labels)) {
+  IdxSource(IdxArray images, IdxArray labels)
+      : images_(std::move(images)),
+        labels_(std::move(labels)),
+        height_(static_cast<int>(images_.dimensions[1])),
+        width_(static_cast<int>(images_.dimensions[2])) {
+    info_.schema = Schema::image_and_labels(height_, width_, 1);
     // The format does not tell how many classes there are; the largest label does.
-    classes_ = *std::max_element(labels_.values.begin(), labels_.values.end()) + std::int64_t{1};
-    fingerprint_ = hash_of_all();
+    info_.num_classes = *std::max_element(labels_.values.begin(), labels_.values.end()) + std::int64_t{1};
+    info_.fingerprint = hash_of_all();
+    info_.in_memory = true;
   }
 
   std::int64_t size() const override { return images_.dimensions[0]; }
-  std::int64_t num_classes() const override { return classes_; }
-  int height() const override { return static_cast<int>(images_.dimensions[1]); }
-  int width() const override { return static_cast<int>(images_.dimensions[2]); }
-  int channels() const override { return 1; }
-  bool in_memory() const override { return true; }
+  const SourceInfo& info() const override { return info_; }
 
   void read(std::int64_t index, Sample& sample) const override {
     if (index < 0 || index >= size()) {
-      fail(ErrorCode::invalid_argument, "data: {}: there are {} samples", sample_name(index), size());
+      fail(ErrorCode::invalid_argument, "data: {}: there are {} samples", name(index), size());
     }
-    const auto bytes = static_cast<std::size_t>(height()) * static_cast<std::size_t>(width());
+    const auto bytes = static_cast<std::size_t>(height_) * static_cast<std::size_t>(width_);
     const auto at = static_cast<std::size_t>(index);
     const std::span image = std::span{images_.values}.subspan(at * bytes, bytes);
-    sample.image().set_pixels(image, height(), width(), 1);
+    sample.image().set_pixels(image, height_, width_, 1);
     sample.set_label(labels_.values[at]);
   }
-  std::string sample_name(std::int64_t index) const override { return fmt::format("{}[{}]", images_.name, index); }
+  std::string name(std::int64_t index) const override { return fmt::format("{}[{}]", images_.name, index); }
   std::int64_t label(std::int64_t index) const override { return labels_.values[static_cast<std::size_t>(index)]; }
-  std::uint64_t fingerprint() const override { return fingerprint_; }
+  Capabilities capabilities() const override { return {.known = this}; }
 
  private:
   // The pixels too: they are in memory, and 47 MB take 5 ms.
@@ -203,8 +206,8 @@ class IdxSource final : public Source {
 
   IdxArray images_;
   IdxArray labels_;
-  std::int64_t classes_;
-  std::uint64_t fingerprint_;
+  int height_, width_;
+  SourceInfo info_;
 };
 
 }  // namespace
@@ -213,11 +216,13 @@ std::string_view detail::idx_prefix(Split split) {
   return split == Split::test ? "t10k" : choice_name(split);
 }
 
-bool detail::idx_has(const std::filesystem::path& folder, Split split) {
+namespace {
+
+bool idx_has(const std::filesystem::path& folder, Split split) {
   return find_file(folder, images_name(split)) || find_file(folder, labels_name(split));
 }
 
-std::unique_ptr<Source> detail::open_idx(const std::filesystem::path& folder, Split split, const SampleLimits& limits) {
+std::unique_ptr<Source> open_idx(const std::filesystem::path& folder, Split split, const SampleLimits& limits) {
   const auto images_at = find_file(folder, images_name(split)), labels_at = find_file(folder, labels_name(split));
   if (!images_at && !labels_at) return nullptr;
   if (!images_at || !labels_at) {
@@ -229,6 +234,12 @@ std::unique_ptr<Source> detail::open_idx(const std::filesystem::path& folder, Sp
   check(images, labels, limits);
   IdxArray label_array = read_rest(std::move(labels));  // The small file first: nobody waits for the large one.
   return std::make_unique<IdxSource>(read_rest(std::move(images)), std::move(label_array));
+}
+
+}  // namespace
+
+detail::Scheme detail::schemes::idx() {
+  return {"idx", "DIR", "files train-images-idx3-ubyte[.gz], val-... and for test t10k-...", idx_has, open_idx};
 }
 
 }  // namespace headrace

@@ -101,10 +101,10 @@ TEST_F(IdxSource, GivesEverySampleAsStored) {
   write_whole_pair();
   const auto source = open_source(uri(), Split::train);
   EXPECT_EQ(source->size(), 5);
-  EXPECT_EQ(source->height(), 3);
-  EXPECT_EQ(source->width(), 4);
-  EXPECT_EQ(source->channels(), 1);
-  EXPECT_EQ(source->num_classes(), 3);
+  EXPECT_EQ(stored_shape(source->info().schema).height, 3);
+  EXPECT_EQ(stored_shape(source->info().schema).width, 4);
+  EXPECT_EQ(stored_shape(source->info().schema).channels, 1);
+  EXPECT_EQ(source->info().num_classes, 3);
   const std::string stored = images(5, 3, 4).substr(16);
   for (std::int64_t i = 0; i < 5; ++i) {
     source->read(i, sample_);
@@ -114,14 +114,14 @@ TEST_F(IdxSource, GivesEverySampleAsStored) {
     EXPECT_EQ(image.height() * 100 + image.width() * 10 + image.channels(), 341);
     EXPECT_EQ(sample_.bytes(), 0) << "everything lies in memory";
   }
-  EXPECT_EQ(source->sample_name(3), "train-images-idx3-ubyte[3]");
+  EXPECT_EQ(source->name(3), "train-images-idx3-ubyte[3]");
   EXPECT_THROW(source->read(5, sample_), Error);
   EXPECT_THROW(source->read(-1, sample_), Error);
 }
 
 TEST_F(IdxSource, TheFingerprintChangesWithTheDataAndOnlyWithIt) {
   write_whole_pair();
-  const auto fingerprint = [this] { return open_source(uri(), Split::train)->fingerprint(); };
+  const auto fingerprint = [this] { return open_source(uri(), Split::train)->info().fingerprint; };
   const std::uint64_t before = fingerprint();
   EXPECT_EQ(fingerprint(), before);
   std::filesystem::remove(path(kImages));
@@ -147,7 +147,7 @@ TEST_F(IdxSource, GzipAndRawFilesOfAnyNameGiveTheSame) {
   source->read(4, sample_);
   const auto pixels = sample_.image().bytes;
   EXPECT_EQ(std::string(pixels.begin(), pixels.end()), image_bytes.substr(16 + 48, 12));
-  EXPECT_EQ(source->sample_name(0), "train-images-idx3-ubyte.gz[0]");
+  EXPECT_EQ(source->name(0), "train-images-idx3-ubyte.gz[0]");
 }
 
 TEST_F(IdxSource, ConcatenatedGzipMembersAreOneFile) {
@@ -345,7 +345,7 @@ TEST_F(IdxSource, DamagedFilesAreReadOrRefusedButNeverCrash) {
         source->read(at, sample_);
         const auto pixels = sample_.image().bytes;
         sum = std::accumulate(pixels.begin(), pixels.end(), sum);
-        EXPECT_LT(sample_.label(), source->num_classes());
+        EXPECT_LT(sample_.label(), source->info().num_classes);
       }
       EXPECT_GT(sum, 0);
       DataOptions options = options_of(7, 0);
@@ -369,7 +369,7 @@ TEST_F(IdxSource, DamagedFilesAreReadOrRefusedButNeverCrash) {
 TEST(FashionMnist, DebiansFilesAreReadWhole) {
   const auto train = open_source("idx:" + kFashion, Split::train), test = open_source("idx:" + kFashion, Split::test);
   const auto facts = [](const Source& source) {
-    std::vector<std::int64_t> per_class(static_cast<std::size_t>(source.num_classes()));
+    std::vector<std::int64_t> per_class(static_cast<std::size_t>(source.info().num_classes));
     std::int64_t sum = 0, checksum = 0;
     Sample sample;
     for (std::int64_t i = 0; i < source.size(); ++i) {
@@ -380,14 +380,15 @@ TEST(FashionMnist, DebiansFilesAreReadWhole) {
       sum += pixels;
       checksum += pixels * (i % 97) + sample.label() * i;
     }
-    return std::tuple{source.size(), source.height(), source.width(), per_class, sum, checksum};
+    const ImageShape shape = stored_shape(source.info().schema);
+    return std::tuple{source.size(), shape.height, shape.width, per_class, sum, checksum};
   };
   const std::vector<std::int64_t> train_classes(10, 6000), test_classes(10, 1000);
   EXPECT_EQ(facts(*train), (std::tuple{std::int64_t{60000}, 28, 28, train_classes, std::int64_t{3431114169},
                                        std::int64_t{172935855392}}));
   EXPECT_EQ(facts(*test), (std::tuple{std::int64_t{10000}, 28, 28, test_classes, std::int64_t{573469082},
                                       std::int64_t{27728779057}}));
-  EXPECT_EQ(train->sample_name(137), "train-images-idx3-ubyte.gz[137]");
+  EXPECT_EQ(train->name(137), "train-images-idx3-ubyte.gz[137]");
 }
 
 }  // namespace

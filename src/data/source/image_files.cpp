@@ -1,6 +1,7 @@
 #include "data/source/detail/image_files.h"
 
 #include <algorithm>
+#include <array>
 #include <cstddef>
 #include <span>
 #include <utility>
@@ -16,26 +17,26 @@ namespace {
 
 using Path = std::filesystem::path;
 
-class ImageFiles final : public Source {
+// Keys that are told of at once.
+constexpr std::size_t kExpectedMax = 64;
+
+class ImageFiles final : public Source, ImageSizes, KnownSamples, Expecting, StoredNames {
  public:
   ImageFiles(Listing listing, std::unique_ptr<const Store> files, Path index_file)
-      : listing_(std::move(listing)), files_(std::move(files)), index_file_(std::move(index_file)) {
-    std::vector<std::int64_t> sizes;
-    sizes.reserve(listing_.images.size());
-    for (const Listing::Image& image : listing_.images) sizes.push_back(image.size);
-    fingerprint_ = fingerprint_of(listing_.names, sizes);
-    if (listing_.classes_in_names) return;
-    Xxh3Stream stream;
-    stream.update(std::as_bytes(std::span{&fingerprint_, 1}));
-    for (const Listing::Image& image : listing_.images) stream.update(std::as_bytes(std::span{&image.label, 1}));
-    fingerprint_ = stream.digest();
+      : listing_(std::move(listing)), files_(std::move(files)) {
+    info_.schema = Schema::image_and_labels(0, 0, 3);
+    info_.num_classes = std::ssize(listing_.classes);
+    info_.class_names = class_names();
+    info_.remarks = listing_.remarks;
+    info_.fingerprint = fingerprint();
+    info_.index_file = std::move(index_file);
   }
 
   std::int64_t size() const override { return std::ssize(listing_.images); }
-  std::int64_t num_classes() const override { return std::ssize(listing_.classes); }
-  int height() const override { return 0; }
-  int width() const override { return 0; }
-  int channels() const override { return 3; }
+  const SourceInfo& info() const override { return info_; }
+  Capabilities capabilities() const override {
+    return {.sizes = this, .known = this, .expecting = this, .names = this};
+  }
 
   void read(std::int64_t index, Sample& sample) const override {
     if (index < 0 || index >= size()) {
@@ -45,19 +46,29 @@ class ImageFiles final : public Source {
     sample.image().set_file(front(index, image.size, sample.buffer(0)));
     sample.set_label(image.label);
   }
-  std::optional<ImageSize> image_size(std::int64_t index, std::vector<std::uint8_t>& buffer) const override {
+  ImageSize image_size(std::int64_t index, std::vector<std::uint8_t>& buffer) const override {
     const std::int64_t size = at(index).size;
     return size_in_header(size, [&](std::int64_t bytes) { return front(index, bytes, buffer); });
   }
   std::int64_t label(std::int64_t index) const override { return at(index).label; }
   std::int64_t sample_bytes(std::int64_t index) const override { return at(index).size; }
-  std::string sample_name(std::int64_t index) const override { return files_->text_of(name(index)); }
-  std::string stored_name(std::int64_t index) const override {
-    if (listing_.classes_in_names) return name(index);
-    const std::string& word = listing_.classes[at(index).label];
-    return (word.empty() ? fmt::format("{}", at(index).label) : below_folder(word)) + "/" + below_folder(name(index));
+  void expect(std::span<const std::int64_t> indices) const noexcept override {
+    std::array<const char*, kExpectedMax> keys{};
+    for (std::size_t from = 0; from < indices.size(); from += kExpectedMax) {
+      const auto part = indices.subspan(from, std::min(kExpectedMax, indices.size() - from));
+      std::transform(part.begin(), part.end(), keys.begin(), [this](std::int64_t index) { return key(index); });
+      files_->expect(std::span{keys}.first(part.size()));
+    }
   }
-  std::vector<std::string> class_names() const override {
+  std::string name(std::int64_t index) const override { return files_->text_of(key(index)); }
+  std::string stored_name(std::int64_t index) const override {
+    if (listing_.classes_in_names) return key(index);
+    const std::string& word = listing_.classes[at(index).label];
+    return (word.empty() ? fmt::format("{}", at(index).label) : below_folder(word)) + "/" + below_folder(key(index));
+  }
+
+ private:
+  std::vector<std::string> class_names() const {
     std::vector<std::string> names;
     for (const std::string& name : listing_.classes) {
       if (name.empty()) return {};
@@ -65,24 +76,29 @@ class ImageFiles final : public Source {
     }
     return names;
   }
-  std::vector<std::string> remarks() const override { return listing_.remarks; }
-  std::uint64_t fingerprint() const override { return fingerprint_; }
-  Path index_file() const override { return index_file_; }
-
- private:
+  std::uint64_t fingerprint() const {
+    std::vector<std::int64_t> sizes;
+    sizes.reserve(listing_.images.size());
+    for (const Listing::Image& image : listing_.images) sizes.push_back(image.size);
+    const std::uint64_t of_names = fingerprint_of(listing_.names, sizes);
+    if (listing_.classes_in_names) return of_names;
+    Xxh3Stream stream;
+    stream.update(std::as_bytes(std::span{&of_names, 1}));
+    for (const Listing::Image& image : listing_.images) stream.update(std::as_bytes(std::span{&image.label, 1}));
+    return stream.digest();
+  }
   const Listing::Image& at(std::int64_t index) const { return listing_.images[static_cast<std::size_t>(index)]; }
-  const char* name(std::int64_t index) const { return listing_.names.data() + at(index).name_at; }
+  const char* key(std::int64_t index) const { return listing_.names.data() + at(index).name_at; }
   // The first `bytes` of the file, of those it had when it was listed.
   std::span<const std::uint8_t> front(std::int64_t index, std::int64_t bytes, std::vector<std::uint8_t>& buffer) const {
-    const auto found = files_->get(name(index), {.size = bytes, .whole_size = at(index).size}, buffer);
-    if (found.empty()) fail(ErrorCode::corrupt_data, "data: {} is empty", sample_name(index));
+    const auto found = files_->get(key(index), {.size = bytes, .whole_size = at(index).size}, buffer);
+    if (found.empty()) fail(ErrorCode::corrupt_data, "data: {} is empty", name(index));
     return found;
   }
 
   const Listing listing_;
   const std::unique_ptr<const Store> files_;
-  const Path index_file_;
-  std::uint64_t fingerprint_;
+  SourceInfo info_;
 };
 
 }  // namespace

@@ -8,6 +8,7 @@
 #include <string>
 
 #include "core/base/fuzz_inputs.h"
+#include "data/source/read_sample.h"
 
 namespace {
 
@@ -35,9 +36,9 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     try {
       const auto source = open_source("list:" + list.string(), split);
       for (std::int64_t i = 0; i < source->size(); ++i) {
-        const std::string name = source->stored_name(i);
+        const std::string name = stored_name_of(*source, i);
         const bool leads_out = name.front() == '/' || name.starts_with("../") || name.find("/../") != std::string::npos;
-        if (leads_out || source->label(i) < 0 || source->label(i) >= source->num_classes()) std::abort();
+        if (leads_out || label_of(*source, i) < 0 || label_of(*source, i) >= source->info().num_classes) std::abort();
       }
     } catch (const Error&) {
     }

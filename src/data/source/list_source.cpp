@@ -15,7 +15,7 @@
 #include "core/base/fail.h"
 #include "core/base/files.h"
 #include "data/source/detail/image_files.h"
-#include "data/source/sources.h"
+#include "data/source/detail/scheme.h"
 #include "data/store/file_name.h"
 #include "data/store/file_store.h"
 
@@ -199,15 +199,13 @@ Listing listing_of(const std::vector<Line>& lines, const Path& root, Split split
   return listing;
 }
 
-}  // namespace
-
-bool detail::list_has(const Path& path, Split split) {
+bool list_has(const Path& path, Split split) {
   BadLines ignored;  // Opening the split told of them.
   const std::vector<Line> lines = lines_of(read_file(path, kListBytesMax), ignored);
   return std::any_of(lines.begin(), lines.end(), [split](const Line& line) { return line.split == split; });
 }
 
-std::unique_ptr<Source> detail::open_list(const Path& path, Split split) {
+std::unique_ptr<Source> open_list(const Path& path, Split split, const SampleLimits& /*limits*/) {
   BadLines bad;
   const std::vector<Line> lines = lines_of(read_file(path, kListBytesMax), bad);
   const Path root = path.has_parent_path() ? path.parent_path() : Path(".");
@@ -215,7 +213,13 @@ std::unique_ptr<Source> detail::open_list(const Path& path, Split split) {
   bad.fail_if_any(printable_name(path.native()));
   if (listing.images.empty()) return nullptr;
   const Path index_file = root / ".headrace-index" / path.filename() / choice_name(split) / "entropy.records";
-  return open_image_files(std::move(listing), std::make_unique<FileStore>(root), index_file);
+  return detail::open_image_files(std::move(listing), std::make_unique<FileStore>(root), index_file);
+}
+
+}  // namespace
+
+detail::Scheme detail::schemes::list() {
+  return {"list", "FILE", "the third field of a line", list_has, open_list};
 }
 
 }  // namespace headrace

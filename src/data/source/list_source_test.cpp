@@ -9,6 +9,7 @@
 #include "core/base/files.h"
 #include "data/loader/testing.h"
 #include "data/pack/pack_build.h"
+#include "data/source/read_sample.h"
 #include "data/store/scratch_folder.h"
 #include "media/codec/tiny_images.h"
 
@@ -31,7 +32,7 @@ class ListSource : public ScratchFolder {
   }
   static std::vector<std::string> names(const Source& source) {
     std::vector<std::string> all;
-    for (std::int64_t i = 0; i < source.size(); ++i) all.push_back(source.stored_name(i));
+    for (std::int64_t i = 0; i < source.size(); ++i) all.push_back(stored_name_of(source, i));
     return all;
   }
 };
@@ -41,11 +42,11 @@ TEST_F(ListSource, OfAllFilesOfAFolderGivesItsBatches) {
   const std::shared_ptr<const Source> folder = open_source(images.uri(), Split::train);
   std::string lines = "path,label\n";
   for (std::int64_t i = 0; i < folder->size(); ++i) {
-    lines += fmt::format("{},{}\n", folder->sample_name(i),
-                         folder->class_names()[static_cast<std::size_t>(folder->label(i))]);
+    lines += fmt::format("{},{}\n", folder->name(i),
+                         folder->info().class_names[static_cast<std::size_t>(label_of(*folder, i))]);
   }
   const auto list = open(lines);
-  EXPECT_EQ(list->class_names(), folder->class_names());
+  EXPECT_EQ(list->info().class_names, folder->info().class_names);
   DataOptions options = options_of(5, 2);
   options.transform.size = 24;
   options.transform.crop = Crop::random_resized;
@@ -59,22 +60,22 @@ TEST_F(ListSource, LinesAreSeparatedByTabsCommasOrTheLastSpace) {
       "\xEF\xBB\xBFx/a b.jpg 2\r\n\n# said by nobody\n\"x/c,d.jpg\",0\n\"x/e\"\"f.jpg\",3,train\nx/g.png\t1\n"
       "x/g.png\t7\tval\nx/a b.jpg,1,test");
   EXPECT_THAT(names(*source), ElementsAre("2/x/a b.jpg", "0/x/c,d.jpg", "3/x/e\"f.jpg", "1/x/g.png"));
-  EXPECT_EQ(source->num_classes(), 8);
-  EXPECT_TRUE(source->class_names().empty());
-  EXPECT_EQ(source->label(2), 3);
+  EXPECT_EQ(source->info().num_classes, 8);
+  EXPECT_TRUE(source->info().class_names.empty());
+  EXPECT_EQ(label_of(*source, 2), 3);
   const auto test = open("x/g.png\t1\nx/g.png\t7\tval\nx/a b.jpg,1,test\n", Split::test);
   EXPECT_THAT(names(*test), ElementsAre("1/x/a b.jpg"));
   const auto val = open("x/g.png\t1\nx/g.png\t7\tval\nx/a b.jpg,1,test\n", Split::val);
   EXPECT_THAT(names(*val), ElementsAre("7/x/g.png"));
-  EXPECT_EQ(val->num_classes(), 8);
+  EXPECT_EQ(val->info().num_classes, 8);
 }
 
 TEST_F(ListSource, NamesOfClassesAreCountedInPythonsOrder) {
   for (const char* name : {"1.jpg", "2.jpg", "3.jpg"}) write(name, "some bytes");
   const auto source = open("1.jpg zebra\n2.jpg 10\n3.jpg ant\n");
-  EXPECT_THAT(source->class_names(), ElementsAre("10", "ant", "zebra"));
-  EXPECT_EQ(source->label(0), 2);
-  EXPECT_EQ(source->label(1), 0);
+  EXPECT_THAT(source->info().class_names, ElementsAre("10", "ant", "zebra"));
+  EXPECT_EQ(label_of(*source, 0), 2);
+  EXPECT_EQ(label_of(*source, 1), 0);
 }
 
 TEST_F(ListSource, BadLinesAreNamedByNumber) {
@@ -121,7 +122,7 @@ TEST_F(ListSource, IsPackedAndUnpackedToAFolderOfItsClasses) {
   ASSERT_EQ(unpack(folder_ / "list.pack", folder_ / "again", always), 3);
   EXPECT_EQ(read_file(folder_ / "again/train/dog/beside.jpg", 1 << 20), read_file(image, 1 << 20));
   EXPECT_EQ(read_file(folder_ / "again/train/cat" / image.relative_path(), 1 << 20), read_file(image, 1 << 20));
-  EXPECT_EQ(open_source("folder:" + (folder_ / "again").string(), Split::train)->class_names(),
+  EXPECT_EQ(open_source("folder:" + (folder_ / "again").string(), Split::train)->info().class_names,
             (std::vector<std::string>{"cat", "dog"}));
 }
 

@@ -1,12 +1,12 @@
 
 #include <algorithm>
-#include <limits>
 #include <optional>
 #include <string_view>
 #include <utility>
 
 #include "core/base/fail.h"
 #include "data/source/detail/image_files.h"
+#include "data/source/detail/scheme.h"
 #include "data/source/field_bytes.h"
 #include "data/source/pack_shards.h"
 #include "data/source/sources.h"
@@ -21,33 +21,21 @@ namespace {
 using Path = std::filesystem::path;
 
 // The samples of one split, wherever they lie.
-class PackSource final : public Source {
+class PackSource final : public Source, ImageRows, ImageSizes, KnownSamples, StoredNames {
  public:
   PackSource(const Path& path, Split split, const FileCalls& calls);
 
   std::int64_t size() const override { return std::ssize(places_); }
-  std::int64_t num_classes() const override {
-    const std::int64_t classes = std::ssize(shards_.front().classes());
-    return fields_ && classes == 0 ? std::numeric_limits<std::int64_t>::max() : classes;
-  }
-  int height() const override { return height_; }
-  int width() const override { return width_; }
-  int channels() const override { return channels_; }
-  Schema schema() const override { return fields_ ? shards_.front().schema() : Source::schema(); }
+  const SourceInfo& info() const override { return info_; }
   void read(std::int64_t index, Sample& sample) const override;
-  std::optional<Payload> outline(std::int64_t index) const override;
-  std::optional<ImageSize> image_size(std::int64_t index, std::vector<std::uint8_t>& buffer) const override;
+  Capabilities capabilities() const override;
+  Payload outline(std::int64_t index) const override;
+  ImageSize image_size(std::int64_t index, std::vector<std::uint8_t>& buffer) const override;
   std::span<const std::uint8_t> read_rows(std::int64_t index, int first, int count,
                                           std::vector<std::uint8_t>& buffer) const override;
   std::int64_t label(std::int64_t index) const override { return row(index).label; }
   std::int64_t sample_bytes(std::int64_t index) const override { return static_cast<std::int64_t>(row(index).size); }
-  std::vector<std::int64_t> shards() const override {
-    std::vector<std::int64_t> samples(shards_.size());
-    for (const Place& place : places_) ++samples[place.shard];
-    std::erase(samples, 0);  // Of other splits only.
-    return samples;
-  }
-  std::string sample_name(std::int64_t index) const override {
+  std::string name(std::int64_t index) const override {
     const Place& place = at(index);
     return fmt::format("{}:{}", printable_name(shards_[place.shard].path().native()),
                        printable_name(stored_name(index)));
@@ -56,12 +44,6 @@ class PackSource final : public Source {
     const Place& place = at(index);
     return std::string(shards_[place.shard].name(place.row));
   }
-  std::vector<std::string> class_names() const override {
-    const auto& names = shards_.front().classes();
-    const bool numbers = std::all_of(names.begin(), names.end(), [](const std::string& name) { return name.empty(); });
-    return numbers ? std::vector<std::string>{} : names;
-  }
-  std::uint64_t fingerprint() const override { return fingerprint_; }
 
  private:
   struct Place {
@@ -69,6 +51,10 @@ class PackSource final : public Source {
   };
 
   bool is_sound(const PackRow& row) const;
+  bool is_encoded() const { return form_ == static_cast<std::uint8_t>(ImageForm::encoded); }
+  std::vector<std::int64_t> samples_of_shards() const;
+  std::vector<std::string> class_names() const;
+  std::int64_t num_classes() const;
   void take_fields();
   void take_shape(const PackRow& row, const Path& path);
   void check_index(std::int64_t index) const;
@@ -81,7 +67,7 @@ class PackSource final : public Source {
   std::uint8_t form_ = 0;
   std::optional<FieldBytes> fields_;  // None: images and labels.
   std::optional<std::size_t> label_;  // Of the fields, the class.
-  std::uint64_t fingerprint_ = 0;
+  SourceInfo info_;
 };
 
 PackSource::PackSource(const Path& path, Split split, const FileCalls& calls) {
@@ -104,8 +90,37 @@ PackSource::PackSource(const Path& path, Split split, const FileCalls& calls) {
       sizes.push_back(row.size);
     }
   }
+  if (places_.empty()) return;
   if (fields_) names += shards_.front().schema().text();
-  fingerprint_ = detail::fingerprint_of(names, sizes);
+  info_ = {.schema = fields_ ? shards_.front().schema() : Schema::image_and_labels(height_, width_, channels_),
+           .num_classes = num_classes(),
+           .class_names = class_names(),
+           .fingerprint = detail::fingerprint_of(names, sizes),
+           .shards = samples_of_shards()};
+}
+
+// Rows are of images in blocks alone; of other fields only reading tells sides.
+Capabilities PackSource::capabilities() const {
+  const bool in_blocks = !places_.empty() && has_blocks(row(0));
+  return {.rows = in_blocks ? this : nullptr, .sizes = fields_ ? nullptr : this, .known = this, .names = this};
+}
+
+std::vector<std::int64_t> PackSource::samples_of_shards() const {
+  std::vector<std::int64_t> samples(shards_.size());
+  for (const Place& place : places_) ++samples[place.shard];
+  std::erase(samples, 0);  // Of other splits only.
+  return samples;
+}
+
+std::vector<std::string> PackSource::class_names() const {
+  const auto& names = shards_.front().classes();
+  const bool numbers = std::all_of(names.begin(), names.end(), [](const std::string& name) { return name.empty(); });
+  return numbers ? std::vector<std::string>{} : names;
+}
+
+std::int64_t PackSource::num_classes() const {
+  const std::int64_t classes = std::ssize(shards_.front().classes());
+  return fields_ && classes == 0 ? kUnknownClasses : classes;
 }
 
 void PackSource::take_fields() {
@@ -122,12 +137,6 @@ void PackSource::take_fields() {
   }
   fields_.emplace(schema);
   label_ = schema.class_label();
-  const auto image = schema.image();
-  if (!image) return;
-  const auto side = [&](std::size_t axis) {
-    return static_cast<int>(std::max<std::int64_t>(schema[*image].shape[axis], 0));  // Ragged: 0.
-  };
-  height_ = side(0), width_ = side(1), channels_ = side(2);
 }
 
 bool PackSource::is_sound(const PackRow& row) const {
@@ -178,10 +187,10 @@ void PackSource::read(std::int64_t index, Sample& sample) const {
     const Place& place = at(index);
     const PackedBytes whole = shards_[place.shard].read(place.row, buffer);
     const auto fault = fields_->locate(std::as_bytes(whole.bytes), sample.payloads());
-    if (fault) refuse_sample(*fault, sample_name(index));
+    if (fault) refuse_sample(*fault, name(index));
     const auto told = label_ ? class_in(sample[*label_]) : std::nullopt;  // What is no class whoever loads it refuses.
     if (told && *told != label(index)) {
-      fail(ErrorCode::corrupt_data, "data: {}: its label is {}; the pack's table says {}", sample_name(index), *told,
+      fail(ErrorCode::corrupt_data, "data: {}: its label is {}; the pack's table says {}", name(index), *told,
            label(index));
     }
     return;
@@ -193,23 +202,19 @@ void PackSource::read(std::int64_t index, Sample& sample) const {
   }
   const Place& place = at(index);
   const PackedBytes read = shards_[place.shard].read(place.row, buffer);
-  if (form_ == static_cast<std::uint8_t>(ImageForm::encoded)) return sample.image().set_file(read.bytes, read.index);
+  if (is_encoded()) return sample.image().set_file(read.bytes, read.index);
   sample.image().set_pixels(read.bytes, height_, width_, channels_);
 }
 
-std::optional<Payload> PackSource::outline(std::int64_t index) const {
+Payload PackSource::outline(std::int64_t index) const {
   check_index(index);
-  if (!has_blocks(row(index))) return std::nullopt;
   return Payload::of_pixels({}, row(index).height, row(index).width, channels_);
 }
 
-std::optional<ImageSize> PackSource::image_size(std::int64_t index, std::vector<std::uint8_t>& buffer) const {
+ImageSize PackSource::image_size(std::int64_t index, std::vector<std::uint8_t>& buffer) const {
   check_index(index);
-  if (fields_) return std::nullopt;
   const PackRow& told = row(index);
-  if (form_ != static_cast<std::uint8_t>(ImageForm::encoded)) {
-    return ImageSize{static_cast<int>(told.height), static_cast<int>(told.width)};
-  }
+  if (!is_encoded()) return {static_cast<int>(told.height), static_cast<int>(told.width)};
   const Place& place = at(index);
   return detail::size_in_header(told.size, [&](std::int64_t bytes) {
     return shards_[place.shard].read_front(place.row, static_cast<std::size_t>(bytes), buffer);
@@ -238,7 +243,9 @@ std::vector<Path> pack_shards(const Path& path) {
   return shards;
 }
 
-bool detail::pack_has(const Path& path, Split split) {
+namespace {
+
+bool pack_has(const Path& path, Split split) {
   for (const Path& shard : pack_shards(path)) {
     const PackFile file{shard};
     const auto is_of_split = [split](const PackRow& row) { return row.split == static_cast<std::uint8_t>(split); };
@@ -247,13 +254,18 @@ bool detail::pack_has(const Path& path, Split split) {
   return false;
 }
 
-std::unique_ptr<Source> detail::open_pack(const Path& path, Split split) {
-  return open_pack(path, split, FileCalls::system());
-}
+}  // namespace
 
 std::unique_ptr<Source> detail::open_pack(const Path& path, Split split, const FileCalls& calls) {
   auto source = std::make_unique<PackSource>(path, split, calls);
   return source->size() == 0 ? nullptr : std::move(source);
+}
+
+detail::Scheme detail::schemes::pack() {
+  const auto open = [](const Path& path, Split split, const SampleLimits& /*limits*/) {
+    return open_pack(path, split, FileCalls::system());
+  };
+  return {"pack", "PATH", "what was packed", pack_has, open};
 }
 
 }  // namespace headrace

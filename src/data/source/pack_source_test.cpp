@@ -50,15 +50,15 @@ class PackOfImages : public ScratchFolder {
     for (const Split split : {Split::train, Split::test}) {
       const std::shared_ptr<const Source> folder = open_source(images_.uri(), split), packed = open(pack, split);
       ASSERT_EQ(packed->size(), folder->size());
-      EXPECT_EQ(packed->fingerprint(), folder->fingerprint());
-      EXPECT_EQ(packed->class_names(), folder->class_names());
+      EXPECT_EQ(packed->info().fingerprint, folder->info().fingerprint);
+      EXPECT_EQ(packed->info().class_names, folder->info().class_names);
       Sample expected, found;
       for (std::int64_t i = 0; i < folder->size(); ++i) {
         folder->read(i, expected);
         packed->read(i, found);
         ASSERT_TRUE(std::ranges::equal(found.image().bytes, expected.image().bytes));
         EXPECT_EQ(found.label(), expected.label());
-        EXPECT_EQ(packed->stored_name(i), folder->stored_name(i));
+        EXPECT_EQ(stored_name_of(*packed, i), stored_name_of(*folder, i));
       }
     }
   }
@@ -74,7 +74,7 @@ TEST_F(PackOfImages, HasTheSamplesLabelsNamesAndFingerprintOfTheFolder) {
   EXPECT_EQ(summary->indexed, 36 + 9);
   EXPECT_EQ(summary->files, 1);
   expect_the_same_as_the_folder(plan().out);
-  EXPECT_THAT(open(plan().out)->sample_name(0), HasSubstr("photos.pack:a/00000.jpg"));
+  EXPECT_THAT(open(plan().out)->name(0), HasSubstr("photos.pack:a/00000.jpg"));
 }
 
 TEST_F(PackOfImages, GivesTheSameBatchesForAnyThreadCountWithAndWithoutItsIndex) {
@@ -127,11 +127,11 @@ TEST_F(PackOfImages, ItsFilesAreTheShardsThatAWindowedOrderReadsOneAfterTheOther
   sharded.shard_bytes = 30'000;
   ASSERT_TRUE(write_pack(sharded, always));
   const auto source = open(sharded.out);
-  const std::vector<std::int64_t> shards = source->shards();
+  const std::vector<std::int64_t> shards = source->info().shards;
   ASSERT_GT(shards.size(), 2u);
   EXPECT_EQ(std::accumulate(shards.begin(), shards.end(), std::int64_t{0}), source->size());
   for (std::int64_t i = 0; i < source->size(); ++i) {
-    EXPECT_EQ(source->sample_bytes(i), std::ssize(read_sample(*source, i).image().bytes));
+    EXPECT_EQ(sample_bytes_of(*source, i), std::ssize(read_sample(*source, i).image().bytes));
   }
   DataOptions windowed = options(1);
   windowed.shuffle_window = 1;
@@ -171,7 +171,7 @@ TEST_F(PackOfImages, AppendingAddsWhatIsMissing) {
   ASSERT_TRUE(summary);
   EXPECT_EQ(summary->added, 1);
   EXPECT_EQ(open(plan().out)->size(), 37);
-  EXPECT_EQ(open(plan().out)->label(36), 2);
+  EXPECT_EQ(label_of(*open(plan().out), 36), 2);
 }
 
 TEST_F(PackOfImages, UnpackedItIsTheFolderAgain) {
@@ -263,8 +263,9 @@ TEST_F(PackOfImages, HoldsValBesideTrainAndTestAndGivesThemBackApart) {
   ASSERT_EQ(unpack(plan().out, folder_ / "again", always), 36 + 12 + 9);
   for (const Split split : {Split::train, Split::val, Split::test}) {
     const std::shared_ptr<const Source> folder = open_source(images_.uri(), split), packed = open(plan().out, split);
-    EXPECT_EQ(packed->fingerprint(), folder->fingerprint());
-    EXPECT_EQ(open_source("folder:" + (folder_ / "again").string(), split)->fingerprint(), folder->fingerprint());
+    EXPECT_EQ(packed->info().fingerprint, folder->info().fingerprint);
+    EXPECT_EQ(open_source("folder:" + (folder_ / "again").string(), split)->info().fingerprint,
+              folder->info().fingerprint);
   }
 }
 
@@ -274,7 +275,7 @@ TEST_F(PackOfImages, OfAnEarlierVersionHasTheSplitsThatItRecords) {
   EXPECT_THAT(splits_of("pack:" + earlier.string()), testing::ElementsAre(Split::train, Split::test));
   EXPECT_EQ(open(earlier)->size(), 4);
   EXPECT_EQ(open(earlier, Split::test)->size(), 2);
-  EXPECT_EQ(open(earlier, Split::test)->stored_name(1), "dog/0.png");
+  EXPECT_EQ(stored_name_of(*open(earlier, Split::test), 1), "dog/0.png");
   EXPECT_THAT(error_of(ErrorCode::not_found, [&] { open(earlier, Split::val); }),
               HasSubstr("has no split val; there is train, test"));
 }
@@ -298,9 +299,9 @@ TEST(PackOfPixels, IsTheSameAsTheIdxFilesAndBecomesThemAgain) {
     const auto pack = open_source("pack:" + (folder / "f.pack").string(), split);
     const auto again = open_source("idx:" + (folder / "idx").string(), split);
     ASSERT_EQ(pack->size(), idx->size());
-    EXPECT_EQ(again->fingerprint(), idx->fingerprint());
-    EXPECT_EQ(pack->num_classes(), idx->num_classes());
-    EXPECT_EQ(pack->class_names(), idx->class_names());
+    EXPECT_EQ(again->info().fingerprint, idx->info().fingerprint);
+    EXPECT_EQ(pack->info().num_classes, idx->info().num_classes);
+    EXPECT_EQ(pack->info().class_names, idx->info().class_names);
     Sample expected, found;
     for (std::int64_t i = 0; i < idx->size(); i += 997) {
       idx->read(i, expected);

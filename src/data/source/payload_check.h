@@ -26,7 +26,7 @@ struct FieldFault {
 // The number that a class is, be it a value or 8 bytes; nullopt: it is no such number.
 std::optional<std::int64_t> class_in(const Payload& payload) noexcept;
 
-// Throws Error: "data: photos.Photos[17]: field boxes: ...". `sample`: Source::sample_name().
+// Throws Error: "data: photos.Photos[17]: field boxes: ...". `sample`: Source::name().
 [[noreturn]] void refuse_sample(const FieldFault& fault, const std::string& sample);
 
 }  // namespace headrace

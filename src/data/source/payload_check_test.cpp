@@ -143,7 +143,7 @@ TEST(PayloadCheck, RefusesWhatIsLargerThanItsLimitsByTheOptionsName) {
 }
 
 TEST(PayloadCheck, RefusesWhatNobodyHasFetched) {
-  EXPECT_THAT(fault(kBoxes, Payload::of_range("shard-1.tar", 512, 80), ErrorCode::internal),
+  EXPECT_THAT(fault(kBoxes, Payload::of_range("shard-1.tar", 512, 80, {5, 4}), ErrorCode::internal),
               HasSubstr("field boxes: bytes of shard-1.tar that were not fetched"));
   EXPECT_EQ(fault(kBoxes, Payload::of_frames("a.mp4", 0, 8, 2), ErrorCode::unsupported),
             "field boxes: frames of a.mp4; this build reads no video");

@@ -115,6 +115,7 @@ class ProcessSource::Pool {
   void interrupt();
   WorkerStatistics statistics() const;
   const SourceFacts& facts() const { return facts_; }
+  const SourceInfo& info() const { return info_; }
   std::int64_t label(std::int64_t index) const { return labels_->at(index); }
 
  private:
@@ -146,7 +147,8 @@ class ProcessSource::Pool {
   const ProcessSourceOptions options_;
   const SharedMemory payload_;
   SourceFacts facts_;                  // Constant once built.
-  std::optional<KnownLabels> labels_;  // The same,
+  SourceInfo info_;                    // The same,
+  std::optional<KnownLabels> labels_;  // likewise,
   std::optional<FieldBytes> format_;   // likewise.
   mutable std::mutex mutex_;           // Guards everything below.
   std::condition_variable free_;       // A worker is idle, or another one may be started.
@@ -191,6 +193,7 @@ ProcessSource::Pool::Pool(ProcessSourceOptions options, std::span<const std::byt
   wait_for_first(*idle_.front());
   facts_ = greet(*idle_.front());
   idle_.front()->ready = true;
+  info_ = info_of(facts_);
   labels_.emplace(facts_);
   format_.emplace(facts_.schema);
   std::reverse(idle_.begin(), idle_.end());  // The one that is ready is taken first.
@@ -439,7 +442,7 @@ SourceFacts ProcessSource::Pool::greet(Worker& worker) const {
              last = std::span{told}.subspan(fields.size() + rest.size());
   SourceFacts facts{.name = options_.name,
                     .size = size,
-                    .classes = classes == worker::kUnknown ? SourceFacts::kUnknownClasses : classes,
+                    .classes = classes == worker::kUnknown ? kUnknownClasses : classes,
                     .schema = schema_told(worker, fields),
                     .labels = std::vector<std::int64_t>(static_cast<std::size_t>(labels)),
                     .form = std::string(reinterpret_cast<const char*>(last.data()), last.size())};
@@ -568,21 +571,8 @@ ProcessSource::~ProcessSource() = default;
 std::int64_t ProcessSource::size() const {
   return pool_->facts().size;
 }
-std::int64_t ProcessSource::num_classes() const {
-  return pool_->facts().classes;
-}
-int ProcessSource::height() const {
-  return pool_->facts().height();
-}
-int ProcessSource::width() const {
-  return pool_->facts().width();
-}
-int ProcessSource::channels() const {
-  return pool_->facts().channels();
-}
-
-Schema ProcessSource::schema() const {
-  return pool_->facts().schema;
+const SourceInfo& ProcessSource::info() const {
+  return pool_->info();
 }
 void ProcessSource::read(std::int64_t index, Sample& sample) const {
   pool_->read(index, sample);
@@ -591,11 +581,11 @@ void ProcessSource::read(std::int64_t index, Sample& sample) const {
 std::int64_t ProcessSource::label(std::int64_t index) const {
   return pool_->label(index);
 }
-std::string ProcessSource::sample_name(std::int64_t index) const {
+std::string ProcessSource::name(std::int64_t index) const {
   return sample_name_of(pool_->facts(), index);
 }
-std::uint64_t ProcessSource::fingerprint() const {
-  return fingerprint_of(pool_->facts());
+Capabilities ProcessSource::capabilities() const {
+  return {.known = this, .interruptible = this};
 }
 
 void ProcessSource::set_workers(std::int64_t workers) {

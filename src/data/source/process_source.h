@@ -42,7 +42,7 @@ struct WorkerStatistics {
 // A worker that dies, hangs beyond the timeout or talks nonsense is replaced, and its sample read once more by a new
 // worker; a second death is the sample's Error{corrupt_data}, which names both. What the worker's own code reports is
 // the sample's Error{corrupt_data}, too. A worker that cannot be started is Error{internal}, which no policy covers.
-class ProcessSource : public Source {
+class ProcessSource : public Source, public KnownSamples, public Interruptible {
  public:
   // Waits until the first worker is ready. `payload` goes to every worker. Error{invalid_argument} when the worker
   // tells facts that no source has or refuses what it was given, {internal} when it dies or says nothing.
@@ -50,15 +50,11 @@ class ProcessSource : public Source {
   ~ProcessSource() override;
 
   std::int64_t size() const override;
-  std::int64_t num_classes() const override;
-  int height() const override;
-  int width() const override;
-  int channels() const override;
-  Schema schema() const override;
+  const SourceInfo& info() const override;
   void read(std::int64_t index, Sample& sample) const override;
+  std::string name(std::int64_t index) const override;
+  Capabilities capabilities() const override;
   std::int64_t label(std::int64_t index) const override;
-  std::string sample_name(std::int64_t index) const override;
-  std::uint64_t fingerprint() const override;
   // Every read() that runs ends with Error{cancelled}; its worker is killed.
   void interrupt() const override;
 

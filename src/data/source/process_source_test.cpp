@@ -13,7 +13,6 @@
 #include <atomic>
 #include <csignal>
 #include <filesystem>
-#include <limits>
 #include <string>
 #include <thread>
 #include <utility>
@@ -24,6 +23,7 @@
 #include "core/base/temporary_folder.h"
 #include "data/loader/testing.h"
 #include "data/source/read_sample.h"
+#include "data/source/source_contract.h"
 
 namespace headrace {
 namespace {
@@ -177,22 +177,29 @@ std::vector<std::uint64_t> all_batches(const std::shared_ptr<const Source>& sour
   return all;
 }
 
+TEST_F(ProcessSourceTest, CapabilitiesAgreeWithReading) {
+  for (const char* mode : {"plain", "labels", "boxes"}) {
+    SCOPED_TRACE(mode);
+    expect_capabilities_agree(*open(mode));
+  }
+}
+
 TEST_F(ProcessSourceTest, TellsWhatItsWorkersTell) {
   const auto source = open("labels");
   EXPECT_EQ(source->size(), 12);
-  EXPECT_EQ(source->num_classes(), 3);
-  EXPECT_EQ(source->height(), 4);
-  EXPECT_EQ(source->width(), 4);
-  EXPECT_EQ(source->channels(), 1);
+  EXPECT_EQ(source->info().num_classes, 3);
+  EXPECT_EQ(stored_shape(source->info().schema).height, 4);
+  EXPECT_EQ(stored_shape(source->info().schema).width, 4);
+  EXPECT_EQ(stored_shape(source->info().schema).channels, 1);
   EXPECT_EQ(source->label(11), 2);
-  EXPECT_EQ(source->sample_name(7), "test[7]");
+  EXPECT_EQ(source->name(7), "test[7]");
   const auto without = open("plain");
   EXPECT_EQ(without->label(11), -1) << "it was not read yet";
   EXPECT_EQ(read_sample(*without, 11).label(), 2);
   EXPECT_EQ(without->label(11), 2);
-  EXPECT_NE(without->fingerprint(), source->fingerprint());
-  EXPECT_EQ(open("plain", 1)->fingerprint(), without->fingerprint());
-  EXPECT_EQ(open("encoded")->num_classes(), std::numeric_limits<std::int64_t>::max());
+  EXPECT_NE(without->info().fingerprint, source->info().fingerprint);
+  EXPECT_EQ(open("plain", 1)->info().fingerprint, without->info().fingerprint);
+  EXPECT_EQ(open("encoded")->info().num_classes, kUnknownClasses);
 }
 
 TEST_F(ProcessSourceTest, BatchesAreTheSameBytesWithAnyNumberOfWorkersAndThreads) {
@@ -383,8 +390,8 @@ TEST_F(ProcessSourceTest, NonsenseIsNamedAndItsWorkerKilled) {
 
 TEST_F(ProcessSourceTest, GivesEveryField) {
   const auto source = open("boxes");
-  EXPECT_EQ(source->schema().text(), "boxes float32 (-1, 2); name uint8 (-1) text");
-  EXPECT_EQ(source->height(), 0);
+  EXPECT_EQ(source->info().schema.text(), "boxes float32 (-1, 2); name uint8 (-1) text");
+  EXPECT_EQ(stored_shape(source->info().schema).height, 0);
   for (const std::int64_t index : {0, 7, 11}) {
     const Sample sample = read_sample(*source, index);
     EXPECT_EQ(sample[0].sides[0], index);
@@ -469,7 +476,7 @@ TEST_F(ProcessSourceTest, SizesMayVaryWhereATransformMakesThemOne) {
   ProcessSourceOptions how = options("shape");
   how.sizes_vary = true;
   const auto source = std::make_shared<ProcessSource>(how, std::span<const std::byte>{});
-  EXPECT_EQ(source->height(), 0);
+  EXPECT_EQ(stored_shape(source->info().schema).height, 0);
   DataOptions loading = options_of(5, 1);
   loading.transform.size = 2;
   Loader loader{source, loading, 1, false};

@@ -1,39 +1,30 @@
 #include <headrace/source.h>
 
+#include <algorithm>
 #include <string_view>
 #include <utility>
 
 #include "core/base/fail.h"
-#include "data/source/sources.h"
+#include "data/source/detail/scheme.h"
 #include "data/store/file_name.h"
 
 namespace headrace {
 namespace {
 
-struct Scheme {
-  std::string_view name;
-  std::string_view what;      // Stands behind the colon.
-  std::string_view split_is;  // Where this scheme has a split.
-  bool (*has)(const std::filesystem::path& path, Split split);
-  std::unique_ptr<Source> (*open)(const std::filesystem::path& path, Split split, const SampleLimits& limits);
-};
+using detail::Scheme;
 
-template <std::unique_ptr<Source> (*kOpen)(const std::filesystem::path&, Split)>
-std::unique_ptr<Source> without_limits(const std::filesystem::path& path, Split split, const SampleLimits& /*limits*/) {
-  return kOpen(path, split);
+std::span<const Scheme> all_schemes() {
+  static const Scheme all[] = {
+#define HEADRACE_SCHEME(name) detail::schemes::name(),
+#include "data/source/schemes.inc"
+#undef HEADRACE_SCHEME
+  };
+  return all;
 }
-
-constexpr Scheme kSchemes[] = {
-    {"idx", "DIR", "files train-images-idx3-ubyte[.gz], val-... and for test t10k-...", detail::idx_has,
-     detail::open_idx},
-    {"folder", "DIR", "folders train, val and test", detail::image_folder_has,
-     without_limits<detail::open_image_folder>},
-    {"list", "FILE", "the third field of a line", detail::list_has, without_limits<detail::open_list>},
-    {"pack", "PATH", "what was packed", detail::pack_has, without_limits<detail::open_pack>}};
 
 std::string known_schemes() {
   std::string known;
-  for (const Scheme& scheme : kSchemes)
+  for (const Scheme& scheme : all_schemes())
     known += fmt::format("{}{}:{}", known.empty() ? "" : ", ", scheme.name, scheme.what);
   return known;
 }
@@ -49,21 +40,6 @@ void require_folder(const std::filesystem::path& folder, std::string_view scheme
   }
 }
 
-}  // namespace
-
-std::optional<ImageSize> Source::image_size(std::int64_t index, std::vector<std::uint8_t>& /*buffer*/) const {
-  if (height() > 0) return ImageSize{height(), width()};
-  const std::optional<Payload> told = outline(index);
-  return told ? std::optional{ImageSize{told->height(), told->width()}} : std::nullopt;
-}
-
-std::span<const std::uint8_t> Source::read_rows(std::int64_t index, int first, int count,
-                                                std::vector<std::uint8_t>& /*buffer*/) const {
-  fail(ErrorCode::internal, "data: {}: its source gives no rows {} + {} alone", sample_name(index), first, count);
-}
-
-namespace {
-
 struct Place {
   const Scheme& scheme;
   std::filesystem::path path;
@@ -72,7 +48,7 @@ struct Place {
 Place place_of(const std::string& uri) {
   const std::string_view whole = uri;
   const std::size_t colon = whole.find(':');
-  for (const Scheme& scheme : kSchemes) {
+  for (const Scheme& scheme : all_schemes()) {
     if (colon == std::string_view::npos || whole.substr(0, colon) != scheme.name) continue;
     std::filesystem::path path = whole.substr(colon + 1);
     if (path.empty()) {
@@ -94,6 +70,15 @@ std::vector<Split> splits_at(const Place& place) {
 }
 
 }  // namespace
+
+ImageShape stored_shape(const Schema& schema) {
+  const auto image = schema.image();
+  if (!image) return {0, 0, 0};
+  const auto side = [&](std::size_t axis) {
+    return static_cast<int>(std::max<std::int64_t>(schema[*image].shape[axis], 0));  // Ragged: 0.
+  };
+  return {side(2), side(0), side(1)};
+}
 
 Split split_named(std::string_view name, std::string_view what) {
   for (const Choice<Split>& split : choices(Split{})) {

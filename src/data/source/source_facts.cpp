@@ -20,11 +20,6 @@ constexpr std::int64_t kSideMax = 1 << 24;
 
 }  // namespace
 
-int SourceFacts::side(std::size_t axis) const {
-  const auto image = schema.image();
-  return image ? static_cast<int>(std::max<std::int64_t>(schema[*image].shape[axis], 0)) : 0;  // Ragged: 0.
-}
-
 Schema with_any_sides(const Schema& schema) {
   const auto image = schema.image();
   if (!image) return schema;
@@ -60,9 +55,8 @@ void check(const SourceFacts& facts) {
   const auto outside = std::find_if(facts.labels.begin(), facts.labels.end(),
                                     [&](std::int64_t label) { return label < 0 || label >= facts.classes; });
   if (outside != facts.labels.end()) {
-    const std::string of_classes = facts.classes == SourceFacts::kUnknownClasses
-                                       ? std::string("0 or more")
-                                       : fmt::format("0 to {}", facts.classes - 1);
+    const std::string of_classes =
+        facts.classes == kUnknownClasses ? std::string("0 or more") : fmt::format("0 to {}", facts.classes - 1);
     refuse(fmt::format("label {} at {}", *outside, outside - facts.labels.begin()), of_classes);
   }
 }
@@ -70,7 +64,8 @@ void check(const SourceFacts& facts) {
 std::uint64_t fingerprint_of(const SourceFacts& facts) {
   Xxh3Stream stream;
   stream.update(std::as_bytes(std::span{facts.name}));
-  const std::int64_t numbers[] = {facts.size, facts.classes, facts.height(), facts.width(), facts.channels()};
+  const ImageShape images = stored_shape(facts.schema);
+  const std::int64_t numbers[] = {facts.size, facts.classes, images.height, images.width, images.channels};
   stream.update(std::as_bytes(std::span{numbers}));
   stream.update(std::as_bytes(std::span{facts.labels}));
   if (!facts.schema.is_image_and_labels()) {
@@ -78,6 +73,10 @@ std::uint64_t fingerprint_of(const SourceFacts& facts) {
     stream.update(std::as_bytes(std::span{text}));
   }
   return stream.digest();
+}
+
+SourceInfo info_of(const SourceFacts& facts) {
+  return {.schema = facts.schema, .num_classes = facts.classes, .fingerprint = fingerprint_of(facts)};
 }
 
 std::string sample_name_of(const SourceFacts& facts, std::int64_t index) {

@@ -1,12 +1,11 @@
 // What a source of a user's own tells about itself before it is read.
 #pragma once
 
-#include <headrace/sample.h>
+#include <headrace/source.h>
 
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
-#include <limits>
 #include <memory>
 #include <optional>
 #include <string>
@@ -15,8 +14,6 @@
 namespace headrace {
 
 struct SourceFacts {
-  static constexpr std::int64_t kUnknownClasses = std::numeric_limits<std::int64_t>::max();
-
   std::string name;  // Of the source, for messages: "photos.Photos".
   std::int64_t size = 0;
   std::int64_t classes = kUnknownClasses;  // Unknown: any label from 0 on will do.
@@ -24,14 +21,7 @@ struct SourceFacts {
   std::vector<std::int64_t> labels;  // One a sample, or empty: then only reading tells.
   std::string form;                  // How a sample's fields are put together, as SourceReader.form in JSON; or empty.
 
-  // As Source::height() to channels(); of a schema without an image 0.
-  int height() const { return side(0); }
-  int width() const { return side(1); }
-  int channels() const { return side(2); }
   bool operator==(const SourceFacts&) const = default;
-
- private:
-  int side(std::size_t axis) const;
 };
 
 // The schema in which images may have any sides, as they do where a transform makes them one size.
@@ -41,6 +31,8 @@ Schema with_any_sides(const Schema& schema);
 void check(const SourceFacts& facts);
 // Of images and labels the same in every version: states of loaders hold it.
 std::uint64_t fingerprint_of(const SourceFacts& facts);
+// What such a source tells of itself.
+SourceInfo info_of(const SourceFacts& facts);
 std::string sample_name_of(const SourceFacts& facts, std::int64_t index);  // "photos.Photos[137]"
 
 // The classes of a source's samples, where its schema has such a field: those it told, or those that reading has shown

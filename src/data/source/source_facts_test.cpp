@@ -57,8 +57,9 @@ TEST(SourceFacts, WhatNoSourceHasIsRefused) {
   EXPECT_EQ(refusal(5, 5, 2), "data: photos.Photos has 2 channels; wanted 1 or 3");
   const SourceFacts facts = facts_of(with_any_sides(Schema::image_and_labels(5, 4, 1)));
   check(facts);
-  EXPECT_EQ(facts.height() + facts.width(), 0);
-  EXPECT_EQ(facts.channels(), 1);
+  const ImageShape images = stored_shape(facts.schema);
+  EXPECT_EQ(images.height + images.width, 0);
+  EXPECT_EQ(images.channels, 1);
   const auto check_fields = [](Schema schema) {
     return error_of(ErrorCode::invalid_argument, [&] { check(facts_of(std::move(schema))); });
   };
@@ -76,7 +77,8 @@ TEST(KnownLabels, OfASchemaWithoutClassesKnowNone) {
   sample[0].set_number(2.0F);
   labels.note(facts, 1, sample);
   EXPECT_EQ(labels.at(1), -1);
-  EXPECT_EQ(facts.height() + facts.width() + facts.channels(), 0);
+  const ImageShape none = stored_shape(facts.schema);
+  EXPECT_EQ(none.height + none.width + none.channels, 0);
 }
 
 TEST(KnownLabels, ALabelOfEightBytesIsKnownAndComparedLikeANumber) {

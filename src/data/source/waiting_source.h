@@ -17,21 +17,22 @@
 namespace headrace {
 
 // Small grey images whose bytes tell their index.
-class WaitingSource final : public Source {
+class WaitingSource final : public Source, KnownSamples {
  public:
   using Cost = std::function<std::chrono::nanoseconds(std::int64_t index, std::int64_t inside)>;
 
   // `cost` may be called by many threads at once; `inside`: threads in read(), this one included.
-  WaitingSource(std::int64_t size, Cost cost, int side = 4) : size_(size), side_(side), cost_(std::move(cost)) {}
+  WaitingSource(std::int64_t size, Cost cost, int side = 4) : size_(size), side_(side), cost_(std::move(cost)) {
+    info_ = {.schema = Schema::image_and_labels(side, side, 1),
+             .num_classes = 10,
+             .fingerprint = static_cast<std::uint64_t>(size)};
+  }
 
   std::int64_t size() const override { return size_; }
-  std::int64_t num_classes() const override { return 10; }
-  int height() const override { return side_; }
-  int width() const override { return side_; }
-  int channels() const override { return 1; }
-  std::string sample_name(std::int64_t index) const override { return fmt::format("waiting[{}]", index); }
+  const SourceInfo& info() const override { return info_; }
+  std::string name(std::int64_t index) const override { return fmt::format("waiting[{}]", index); }
+  Capabilities capabilities() const override { return {.known = this}; }
   std::int64_t label(std::int64_t index) const override { return index % 10; }
-  std::uint64_t fingerprint() const override { return static_cast<std::uint64_t>(size_); }
 
   void read(std::int64_t index, Sample& sample) const override {
     const auto wait = cost_(index, inside_.fetch_add(1) + 1);
@@ -47,6 +48,7 @@ class WaitingSource final : public Source {
   const std::int64_t size_;
   const int side_;
   const Cost cost_;
+  SourceInfo info_;
   mutable std::atomic<std::int64_t> inside_{0};
 };
 

@@ -2,19 +2,19 @@
 #pragma once
 
 #include <headrace/options/data.h>
-#include <headrace/source.h>
 
 #include <cstdint>
 
 #include "core/base/clock.h"
 #include "data/source/entropy_index_cache.h"
+#include "data/source/sample_reader.h"
 #include "data/transform/normalize.h"
 
 namespace headrace::detail {
 
 // Constant while the epoch runs.
 struct EpochTransform {
-  const Source& source;
+  const SampleReader& source;
   const transform::PixelForm form;  // Its table is the loader's.
   const DataOptions& options;
   const int channels, height, width;  // Of an image in a batch.

@@ -167,7 +167,7 @@ transform::PixelRows ImageMaker::cut(std::span<const std::uint8_t> rows, Size si
 transform::PixelRows ImageMaker::pixels(const Payload& held, std::int64_t index, Size size, const codec::Box& box) {
   if (!held.bytes.empty()) return cut(held.bytes.subspan(pixel_bytes({box.y, size.width})), size, box);
   const std::int64_t begin_ns = epoch_.clock();
-  const auto rows = epoch_.source.read_rows(index, box.y, box.height, workspace_.rows);
+  const auto rows = epoch_.source.can().rows->read_rows(index, box.y, box.height, workspace_.rows);
   read_ns_ += epoch_.clock() - begin_ns;
   read_bytes_ += std::ssize(rows);
   done_.add(SamplePass::read_rows, std::ssize(rows), std::ssize(rows));

@@ -43,9 +43,9 @@ class ImageMaker {
   bool has_room(const Payload& image) const;
 
   // Writes the image to `out`, in the epoch's shape and form. `divisor`: HeldImage's, 1 of one that was read. The draws
-  // are those of sample `drawn_as`. Of pixels without bytes, as Source::outline() tells of them, the rows that the crop
-  // needs are read. Throws Error when the image cannot be read or decoded; `out` is unfinished then. The bytes are the
-  // same with and without a cache.
+  // are those of sample `drawn_as`. Of pixels without bytes, as ImageRows::outline() tells of them, the rows that the
+  // crop needs are read. Throws Error when the image cannot be read or decoded; `out` is unfinished then. The bytes are
+  // the same with and without a cache.
   void make(const Payload& held, int divisor, std::int64_t index, std::int64_t drawn_as, std::span<std::byte> out);
 
   // So far; read here is what make() read.

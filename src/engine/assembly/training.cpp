@@ -13,6 +13,7 @@
 #include "core/exec/cores.h"
 #include "core/hardware/wait_policy.h"
 #include "data/source/held_out.h"
+#include "data/source/sample_reader.h"
 #include "data/store/file_name.h"
 #include "data/transform/crop.h"
 #include "engine/assembly/knob.h"
@@ -52,9 +53,9 @@ Training::Training(const Recipe& recipe, const Machine& machine) : recipe_(recip
   std::int64_t classes = 0;
   for (const auto& source : {train_source_, val_source_, test_source_}) {
     if (source == nullptr) continue;
-    classes = std::max(classes, source->num_classes());
+    classes = std::max(classes, source->info().num_classes);
     if (source == val_source_ && recipe_.data.val_fraction > 0) continue;  // Its remarks are train's.
-    for (const std::string& remark : source->remarks()) remarks_.push_back(remark);
+    for (const std::string& remark : source->info().remarks) remarks_.push_back(remark);
   }
   if (classes > recipe_.model.num_classes) {
     fail(ErrorCode::invalid_argument, "model: model.num_classes is {}, the data has {} classes",
@@ -97,7 +98,7 @@ void Training::use_loaders(const DataOptions& options) {
 
 // Where there can be none, nobody asked for one but the default.
 void Training::note_applied_index() {
-  if (!train_source_->index_file().empty() || recipe_.data.index == IndexUse::build) {
+  if (!train_source_->info().index_file.empty() || recipe_.data.index == IndexUse::build) {
     applied_.push_back(loader().applied_index());
   }
 }
@@ -137,21 +138,29 @@ Forward Training::frozen_forward() const {
 
 DataContext data_context_of(const Source& source, const Loader& loader, const DataOptions& options,
                             std::uint64_t seed) {
-  if (source.in_memory()) return {};
+  const SampleReader reader{source, options.limits()};
+  const Schema& schema = reader.info().schema;
+  const auto field = schema.image();
+  if (reader.info().in_memory || !field) return {};
+  const int channels = stored_shape(schema).channels;
+  const ImageRows* const rows = reader.can().rows;
   constexpr std::int64_t kLookedAt = 64;
   codec::Decoder decoder;
-  Sample sample;
+  Sample sample{schema.size()};
   std::int64_t bytes = 0, images = 0, scaled = 0;
   const std::int64_t size = source.size(), looked_at = std::min(size, kLookedAt);
   for (std::int64_t i = 0; i < looked_at; ++i) {
     try {
       const std::int64_t index = i * size / looked_at;
-      const std::optional<Payload> outline = source.outline(index);
-      if (!outline) source.read(index, sample);
-      const Payload& found = outline ? *outline : sample.image();
+      if (rows != nullptr) {
+        sample[*field] = rows->outline(index);
+      } else {
+        reader.read(index, sample);
+      }
+      const Payload& found = sample[*field];
       const bool is_file = found.form == ImageForm::encoded;
       codec::ImageInfo image{found.height(), found.width(), found.channels()};
-      if (is_file) image = decoder.open(found.bytes, source.channels(), options.max_pixels);
+      if (is_file) image = decoder.open(found.bytes, channels, options.max_pixels);
       bytes += std::int64_t{image.height} * image.width * image.channels;
       ++images;
       if (!is_file) continue;  // There is nothing to decode smaller.
@@ -178,7 +187,7 @@ DataContext Training::data_context() const {
 std::string Training::make_trial_index(const std::function<bool(std::int64_t done)>& go_on) {
   const DataOptions& data = recipe_.data;
   const bool crops = data.transform.size > 0 && data.transform.crop != Crop::center;
-  const std::filesystem::path path = train_source_->index_file();
+  const std::filesystem::path path = train_source_->info().index_file;
   if (!crops || path.empty() || data.cache != Cache::none || data.index == IndexUse::build ||
       std::filesystem::exists(path)) {
     return "";

@@ -60,7 +60,7 @@ class Training {
   // What opening the data found odd but could live with, a sentence each.
   const std::vector<std::string>& remarks() const { return remarks_; }
   std::int64_t batches_per_epoch() const { return loader().batches_per_epoch(); }
-  std::uint64_t data_fingerprint() const { return train_source_->fingerprint(); }  // Of the training data.
+  std::uint64_t data_fingerprint() const { return train_source_->info().fingerprint; }  // Of the training data.
 
   // Makes the live knobs of `next` hold: those that apply to the whole process (engine/assembly/knob.h),
   // compute.intra_op_threads, data.num_workers, data.prefetch_batches, data.cache, model.fusion, model.memory_format,

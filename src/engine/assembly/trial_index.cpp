@@ -3,12 +3,9 @@
 #include <headrace/error.h>
 #include <unistd.h>
 
-#include <optional>
-#include <span>
 #include <string>
 #include <system_error>
 #include <utility>
-#include <vector>
 
 #include "data/pack/index_build.h"
 
@@ -19,38 +16,19 @@ namespace {
 class IndexedElsewhere final : public Source {
  public:
   IndexedElsewhere(std::shared_ptr<const Source> source, std::filesystem::path index)
-      : source_(std::move(source)), index_(std::move(index)) {}
+      : source_(std::move(source)), info_(source_->info()) {
+    info_.index_file = std::move(index);
+  }
 
   std::int64_t size() const override { return source_->size(); }
-  std::int64_t num_classes() const override { return source_->num_classes(); }
-  int height() const override { return source_->height(); }
-  int width() const override { return source_->width(); }
-  int channels() const override { return source_->channels(); }
-  Schema schema() const override { return source_->schema(); }
+  const SourceInfo& info() const override { return info_; }
   void read(std::int64_t index, Sample& sample) const override { source_->read(index, sample); }
-  std::optional<Payload> outline(std::int64_t index) const override { return source_->outline(index); }
-  std::optional<ImageSize> image_size(std::int64_t index, std::vector<std::uint8_t>& buffer) const override {
-    return source_->image_size(index, buffer);
-  }
-  std::span<const std::uint8_t> read_rows(std::int64_t index, int first, int count,
-                                          std::vector<std::uint8_t>& buffer) const override {
-    return source_->read_rows(index, first, count, buffer);
-  }
-  bool in_memory() const override { return source_->in_memory(); }
-  std::int64_t label(std::int64_t index) const override { return source_->label(index); }
-  std::int64_t sample_bytes(std::int64_t index) const override { return source_->sample_bytes(index); }
-  std::vector<std::int64_t> shards() const override { return source_->shards(); }
-  std::string sample_name(std::int64_t index) const override { return source_->sample_name(index); }
-  std::vector<std::string> class_names() const override { return source_->class_names(); }
-  std::vector<std::string> remarks() const override { return source_->remarks(); }
-  void interrupt() const override { source_->interrupt(); }
-  std::uint64_t fingerprint() const override { return source_->fingerprint(); }
-  std::filesystem::path index_file() const override { return index_; }
-  std::string stored_name(std::int64_t index) const override { return source_->stored_name(index); }
+  std::string name(std::int64_t index) const override { return source_->name(index); }
+  Capabilities capabilities() const override { return source_->capabilities(); }
 
  private:
   const std::shared_ptr<const Source> source_;
-  const std::filesystem::path index_;
+  SourceInfo info_;
 };
 
 }  // namespace
@@ -67,7 +45,7 @@ std::unique_ptr<TrialIndex> TrialIndex::make(std::shared_ptr<const Source> sourc
 
 // The folder itself, or the nearest one above it that is there.
 bool can_write_index(const Source& source) {
-  std::filesystem::path folder = source.index_file().parent_path();
+  std::filesystem::path folder = source.info().index_file.parent_path();
   std::error_code ignored;
   while (!folder.empty() && !std::filesystem::exists(folder, ignored)) folder = folder.parent_path();
   return !folder.empty() && ::access(folder.c_str(), W_OK) == 0;

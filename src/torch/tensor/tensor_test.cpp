@@ -46,20 +46,17 @@ class Folder : public ::testing::Test {
 };
 
 // Sixteen images of 4 x 4 whose pixels are the sample's index.
-class Squares final : public Source {
+class Squares final : public Source, KnownSamples {
  public:
   std::int64_t size() const override { return 16; }
-  std::int64_t num_classes() const override { return 16; }
-  int height() const override { return 4; }
-  int width() const override { return 4; }
-  int channels() const override { return 1; }
+  const SourceInfo& info() const override { return info_; }
   void read(std::int64_t index, Sample& sample) const override {
     sample.image().set_pixels(pixels_[static_cast<std::size_t>(index)], 4, 4, 1);
     sample.set_label(index);
   }
-  std::string sample_name(std::int64_t index) const override { return "square " + std::to_string(index); }
+  std::string name(std::int64_t index) const override { return "square " + std::to_string(index); }
+  Capabilities capabilities() const override { return {.known = this}; }
   std::int64_t label(std::int64_t index) const override { return index; }
-  std::uint64_t fingerprint() const override { return 16; }
 
  private:
   std::array<std::array<std::uint8_t, 16>, 16> pixels_ = [] {
@@ -67,6 +64,7 @@ class Squares final : public Source {
     for (std::size_t i = 0; i < 16; ++i) pixels[i].fill(static_cast<std::uint8_t>(i));
     return pixels;
   }();
+  const SourceInfo info_{.schema = Schema::image_and_labels(4, 4, 1), .num_classes = 16, .fingerprint = 16};
 };
 
 DataOptions plain_batches(std::int64_t batch_size) {

@@ -27,7 +27,7 @@ namespace headrace::tiny {
 inline constexpr int kSide = 8;
 
 // `count` images of 8 x 8 in 4 classes, drawn from their index.
-class Images final : public Source {
+class Images final : public Source, KnownSamples {
  public:
   explicit Images(std::int64_t count, int channels = 1)
       : count_(count), channels_(channels), pixels_(static_cast<std::size_t>(count * kSide * kSide * channels)) {
@@ -36,26 +36,27 @@ class Images final : public Source {
       state = state * 1664525U + 1013904223U;
       pixel = static_cast<std::uint8_t>(state >> 24);
     }
+    info_ = {.schema = Schema::image_and_labels(kSide, kSide, channels),
+             .num_classes = 4,
+             .fingerprint = static_cast<std::uint64_t>(count * 4 + channels)};
   }
   std::int64_t size() const override { return count_; }
-  std::int64_t num_classes() const override { return 4; }
-  int height() const override { return kSide; }
-  int width() const override { return kSide; }
-  int channels() const override { return channels_; }
+  const SourceInfo& info() const override { return info_; }
   void read(std::int64_t index, Sample& sample) const override {
     const auto bytes = static_cast<std::size_t>(kSide * kSide * channels_);
     const std::span image = std::span{pixels_}.subspan(static_cast<std::size_t>(index) * bytes, bytes);
     sample.image().set_pixels(image, kSide, kSide, channels_);
     sample.set_label(label(index));
   }
-  std::string sample_name(std::int64_t index) const override { return "image " + std::to_string(index); }
+  std::string name(std::int64_t index) const override { return "image " + std::to_string(index); }
+  Capabilities capabilities() const override { return {.known = this}; }
   std::int64_t label(std::int64_t index) const override { return index % 4; }
-  std::uint64_t fingerprint() const override { return static_cast<std::uint64_t>(count_ * 4 + channels_); }
 
  private:
   std::int64_t count_;
   int channels_;
   std::vector<std::uint8_t> pixels_;
+  SourceInfo info_;
 };
 
 inline DataOptions batches_of(std::int64_t size) {

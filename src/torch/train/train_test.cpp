@@ -16,6 +16,7 @@
 #include "core/base/error_of.h"
 #include "core/exec/stop.h"
 #include "core/memory/accounts.h"
+#include "data/source/checkerboards.h"
 #include "data/source/fields_source.h"
 #include "torch/tensor/compute.h"
 #include "torch/tensor/tensor_allocations.h"
@@ -723,6 +724,19 @@ TEST(Trainer, TransfersEveryFieldByItsName) {
   EXPECT_THAT(error_of(ErrorCode::invalid_argument, [&] { static_cast<void>(batch["labels"]); }),
               testing::HasSubstr("no field 'labels'; it has boxes, image, weight"));
   error_of(ErrorCode::invalid_argument, [&] { batch.add({.name = "image"}); });
+}
+
+// The README's, from its read() to weights that know its samples.
+TEST(OwnSource, OfTwentyLinesTrains) {
+  Loader loader(std::make_shared<Checkerboards>(), tiny::batches_of(12), 1, true);
+  tiny::Training training({}, {.lr = 1e-2});
+  std::vector<float> losses;
+  for (std::int64_t i = 0; i < 40; ++i) {
+    Epoch epoch = loader.epoch(i);
+    while (const auto batch = epoch.next()) losses.push_back(training.trainer->step(*batch).item<float>());
+  }
+  EXPECT_EQ(losses.size(), 40U);
+  EXPECT_LT(losses.back(), losses.front() / 2);
 }
 
 TEST(Trainer, EvaluationChangesNothing) {

@@ -32,6 +32,7 @@
 #include "data/loader/detail/workspace.h"
 #include "data/source/entropy_index_cache.h"
 #include "data/source/field_bytes.h"
+#include "data/source/sample_reader.h"
 #include "data/transform/normalize.h"
 #include "data/transform/sample_passes.h"
 
@@ -102,6 +103,7 @@ struct Loader::Impl {
   enum class Joining { now, later };
   void resize(std::int64_t count, Joining joining);
   void add_worker();
+  std::int64_t announced_max() const { return reader.can().expecting == nullptr ? 0 : options.batch_size; }
   void load_requested();
   void deepen(std::int64_t count);
   std::int64_t prefetch_max(std::int64_t wanted, std::int64_t bytes_a_batch) const;
@@ -133,6 +135,7 @@ struct Loader::Impl {
   Claim claim(std::int64_t window_max);
   bool open_batch();
   std::int64_t load(std::unique_lock<std::mutex>& lock, const Claim& claim, Workspace& workspace);
+  void announce(const Batch::Slot& slot, Workspace& workspace) const;
   void seal(Batch::Slot& slot, ChunkReport& report) const noexcept;
   void add_report(ChunkReport& report, Workspace& workspace);
   void note_corrupt(std::vector<CorruptSample>& samples);
@@ -162,9 +165,11 @@ struct Loader::Impl {
   const DataOptions options;                   // As built; the live knobs are below.
   const std::uint64_t seed;
   const bool training;
-  const detail::SampleFields fields;     // Of the source's samples.
-  const std::optional<FieldBytes> rest;  // How a cache keeps fields beside the image; none: there is but a label.
-  const ImageShape shape;                // 0 x 0: there is no image.
+  const SampleReader reader;          // Of the source.
+  const detail::SampleFields fields;  // Of the source's samples.
+  const std::optional<FieldBytes>
+      rest;                // How a cache keeps fields beside the image; none: there is but a label, known without.
+  const ImageShape shape;  // 0 x 0: there is no image.
   const transform::NormalizeTable table;
   const detail::Order order;
   const std::int64_t batches;       // Of a whole epoch.

@@ -23,8 +23,9 @@ struct Pass : EpochTransform {
   const EpochOrder order;
   const bool repeats;
   const BatchSampler batch_sampler;
-  const BatchLayout& layout;     // The loader's,
-  const FieldBytes* const rest;  // likewise: how a cache keeps fields beside the image. Null: there is but a label.
+  const BatchLayout& layout;  // The loader's,
+  const FieldBytes* const
+      rest;  // likewise: how a cache keeps fields beside the image. Null: there is but a label, known without.
 
   // Places of this rank's batches, counted through the epoch, that are not wanted any more begin here: at the first
   // error, or at 0 when the epoch is given up.

@@ -11,7 +11,8 @@
 
 namespace headrace::detail {
 
-// `bytes`: of the sample, read or to be read. Error{unsupported} names the sample and data.max_sample_bytes.
+// `source` names the sample, here and below. `bytes`: of the sample, read or to be read. Error{unsupported} names the
+// sample and data.max_sample_bytes.
 void check_limit(const Source& source, std::int64_t bytes, std::int64_t index, const SampleLimits& limits);
 
 // `fields`: the source's. `whole`: the image's bytes are there. Error{corrupt_data} or {unsupported} names the sample,

@@ -20,15 +20,16 @@ inline constexpr std::int64_t kChunkMax = 16;
 struct Workspace {
   static constexpr std::int64_t kKeptMax = std::int64_t{64} << 20;
 
-  // `fields`: of a sample.
-  explicit Workspace(std::size_t fields);
+  // `fields`: of a sample. `announced_max`: indices that a source is told of together.
+  explicit Workspace(std::size_t fields, std::int64_t announced_max = 0);
 
   std::vector<Sample> samples;  // kChunkMax, those read ahead together.
   ImageWorkspace images;
-  std::vector<std::uint8_t> rest;      // Of one sample, on its way into the cache.
-  std::vector<CorruptSample> corrupt;  // Of the chunk.
+  std::vector<std::uint8_t> rest;       // Of one sample, on its way into the cache.
+  std::vector<CorruptSample> corrupt;   // Of the chunk.
+  std::vector<std::int64_t> announced;  // Indices of a batch, for a source that expects them.
 
-  std::int64_t bytes() const noexcept;  // Of the buffers, without what decoder and resizer keep.
+  std::int64_t bytes() const noexcept;  // Of the buffers, without what decoder and resizer keep, and indices.
   void trim();                          // clear() when the buffers together are larger than kKeptMax.
   void clear();                         // Frees the buffers, and what decoder and resizer keep.
 };

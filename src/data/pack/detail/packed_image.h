@@ -1,14 +1,13 @@
 // A sample as a pack holds it: its bytes as they are with an entropy index, or decoded, resized and cut into blocks.
 #pragma once
 
-#include <headrace/source.h>
-
 #include <cstdint>
 #include <string>
 #include <vector>
 
 #include "data/pack/pack_options.h"
 #include "data/source/field_bytes.h"
+#include "data/source/sample_reader.h"
 #include "data/store/row_blocks.h"
 #include "data/transform/resize.h"
 #include "media/codec/decode.h"
@@ -36,7 +35,7 @@ class ImagePacker {
 
   // Throws Error that names the sample when it cannot be read or decoded, is not what its source's fields promise, has
   // a label outside the classes, or is too large for a pack (unsupported).
-  void make(const Source& source, std::int64_t index, PackedImage& packed);
+  void make(const SampleReader& source, std::int64_t index, PackedImage& packed);
 
  private:
   struct Pixels {
@@ -64,7 +63,7 @@ class FieldsPacker {
 
   // Throws Error that names the sample when it cannot be read, a field is not what the schema says, or all together are
   // too large for a pack (unsupported).
-  void make(const Source& source, std::int64_t index, PackedImage& packed) const;
+  void make(const SampleReader& source, std::int64_t index, PackedImage& packed) const;
 
  private:
   const Schema schema_;
