@@ -97,6 +97,9 @@ def test_the_settings_that_nobody_gives_are_those_of_the_seeds():
     assert (loader.num_workers, loader.prefetch_factor, loader.persistent_workers, loader.pin_memory) == (1, 5, False, False)
     assert loader.batch_size == 32 and by_option(report)["batch_size"].old is None and not report.not_applied
     assert_same(loader, DataLoader(tensors(), batch_size=32))
+    backwards = DataLoader(tensors(), batch_sampler=BatchSampler(range(22, -1, -1), 4, False))
+    loader, _ = hr.DataPipelineOptimizer(num_workers=0, batch_size=8).optimize_loader(backwards)
+    assert_same(loader, DataLoader(tensors(), 8, sampler=range(22, -1, -1)))
 
 
 @pytest.mark.parametrize("config, words", [
@@ -458,7 +461,14 @@ def test_torchvisions_data_sets_are_optimized_as_they_are_or_natively(tmp_path):
     assert (entry.old, entry.new, entry.applied) == ("DataLoader", "headrace.Loader", True)
     assert entry.reason == "pixels are the same to within rounding"
     _, report = hr.DataPipelineOptimizer(native=True).optimize_loader(DataLoader(data, shuffle=True))
-    assert "drawn by other generators" in by_option(report)["loader"].reason
+    assert by_option(report)["loader"].reason == "the order and random transforms are drawn by other generators"
+    for order in ({"batch_size": 2, "sampler": [2, 0, 0, 1, 2]}, {"batch_sampler": [[2], [0, 1, 1]]},
+                  {"batch_sampler": BatchSampler([2, 0, 1], 2, True)}):
+        theirs = DataLoader(data, **order)
+        native, report = hr.DataPipelineOptimizer(num_workers=1, native=True).optimize_loader(theirs)
+        assert by_option(report)["loader"].reason == "pixels are the same to within rounding" and len(native) == len(theirs)
+        for (images, labels), (wanted, wanted_labels) in zip(native, theirs, strict=True):
+            assert (images - wanted).abs().max() <= 1.01 / 255 and torch.equal(labels, wanted_labels)
     kept, report = hr.DataPipelineOptimizer(num_workers=1, native=True).optimize_loader(DataLoader(tensors()))
     assert not by_option(report)["loader"].applied and "TensorDataset" in by_option(report)["loader"].reason
     assert_same(kept, DataLoader(tensors()))

@@ -11,6 +11,7 @@
 
 #include <headrace/batch.h>
 #include <headrace/error.h>
+#include <headrace/given_order.h>
 #include <headrace/loader_state.h>
 #include <headrace/loader_statistics.h>
 #include <headrace/options/data.h>
@@ -60,11 +61,15 @@ class Loader {
   // Error{invalid_argument} for options that do not fit the source (mean of 3 channels on 1, a transform where there is
   // no image), Error{unsupported} for fields that no batch holds, Error{out_of_memory} with both numbers when the pool
   // would not fit into `memory_limit` bytes (0: the process's limit), or cache_mib not into what is left of it.
+  // `order`: gives each epoch's order, in training or not. Error{invalid_argument} then for data.sampler, weights,
+  // shuffle_window, buckets and a world_size above 1; and from an epoch's beginning for an order that names a sample
+  // which is not there, or a batch that is empty or larger than batch_size.
   Loader(std::shared_ptr<const Source> source, DataOptions options, std::uint64_t seed, bool training,
-         std::int64_t memory_limit = 0);
+         std::int64_t memory_limit = 0, OrderOfEpoch order = nullptr);
   ~Loader();
 
-  // Batches of epoch `index` (from 0), from batch `first_batch` on. At most one Epoch may be alive.
+  // Batches of epoch `index` (from 0), from batch `first_batch` on, which is 0 where orders are given. At most one
+  // Epoch may be alive.
   Epoch epoch(std::int64_t index, std::int64_t first_batch = 0) &;
   Epoch epoch(std::int64_t index, std::int64_t first_batch = 0) && = delete;  // The epoch would outlive its loader.
   // The epoch after the one begun last, 0 at first; or where start_at() or restore() put it.
@@ -76,14 +81,16 @@ class Loader {
   LoaderState state() const;
   // next_epoch() goes on there, on any number of threads or ranks, with the same samples in the same bytes.
   // Error{invalid_argument} names what differs: seed, source, an option that decides bytes, or batch_size, which may
-  // only change together with world_size so that their product stays.
+  // only change together with world_size so that their product stays. Where orders are given, the epoch that begins
+  // there refuses another order than the state's.
   void restore(const LoaderState& state);
   // next_epoch() begins there. Errors as epoch().
   void start_at(std::int64_t index, std::int64_t first_batch = 0);
 
   // What its batches are made of, in this order: the fields of the source's samples.
   const Schema& schema() const;
-  std::int64_t batches_per_epoch() const;  // Of this rank.
+  // Of this rank. Where orders are given, of the epoch begun last; Error{invalid_argument} before the first.
+  std::int64_t batches_per_epoch() const;
   // Of the images in its batches, as batch_shape tells. Error{invalid_argument}: they have none.
   int channels() const;
   int height() const;

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from . import _native
+from ._sampler import SampledOrder, sampled_order
 from ._stream import is_stream, stream_of
 from .errors import InvalidArgumentError
 
@@ -32,6 +33,13 @@ class Loader(_native.Loader):
     replaces; torch.utils.data.get_worker_info() knows nothing there. Where threads load it is refused. Unlike a DataLoader it
     shuffles in training unless shuffle=False.
 
+    sampler and batch_sampler may be of your own, as a DataLoader takes them: any iterable of indices, or of lists of indices. What
+    it gives for an epoch is drawn whole when the epoch begins, after set_epoch(epoch) where it has that, and is the order, in
+    training or not. Each process of several has a sampler of its own, and world_size=1. state_dict() holds what gives the same
+    order again: the sampler's state_dict() where it has one, and the epoch's indices (a tensor) unless the epoch's number or a list
+    decides them. Batches may differ in size; batch_size is the largest, where the batch sampler does not tell. Transforms draw by
+    sample, the second time that one comes in an epoch anew.
+
     A source may be an iterable data set, too: it comes in its own order, read by one iterator a pass, whatever num_workers.
     length=N says how many samples a pass has where the data set does not.
 
@@ -46,8 +54,17 @@ class Loader(_native.Loader):
         pin_memory: bool = False,
         worker_init_fn: Callable[[int], Any] | None = None,
         length: int | None = None,
+        sampler: Any = None,
+        batch_sampler: Any = None,
         **options: Any,
     ) -> None:
+        if drop_last is not None:
+            _set(options, "drop_last", "last_batch", "drop" if drop_last else "keep")
+        if isinstance(sampler, str):  # One of the Loader's own.
+            options["sampler"], sampler = sampler, None
+        self._order = sampled_order(source, sampler, batch_sampler, options)
+        if self._order is not None:
+            setattr(self, self._order.keyword, self._order.sampler)
         if is_stream(source):
             source = stream_of(source, length, options)
         elif length is not None:
@@ -58,12 +75,31 @@ class Loader(_native.Loader):
             workers = options.get("num_workers")
             _set(options, "prefetch_factor", "prefetch_batches",
                  _prefetch_batches(prefetch_factor, 1 if workers is None else workers))
-        if drop_last is not None:
-            _set(options, "drop_last", "last_batch", "drop" if drop_last else "keep")
         self._given = {"num_workers": options.get("num_workers"), "prefetch_factor": prefetch_factor,
                        "pin_memory": bool(pin_memory),
                        **{key: options[key] for key in _SWITCHES if key in options}}
         super().__init__(source, **options)
+
+    def __len__(self) -> int:
+        if self._order is None:
+            return super().__len__()
+        options = super().options
+        return self._order.batches(self.batch_size, options["training"] and options["last_batch"] == "drop")
+
+    def state_dict(self) -> dict[str, Any]:
+        state = super().state_dict()
+        return state if self._order is None else self._order.add_to(state)
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        super().load_state_dict(state_dict)
+        if self._order is not None:
+            self._order.load(state_dict)
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """Every keyword with its value in force."""
+        given = {} if self._order is None else {self._order.keyword: self._order.sampler}
+        return {**super().options, **given}
 
     @property
     def applied(self) -> list[_Row]:

@@ -1,5 +1,5 @@
 """The headrace.Loader that gives what a DataLoader over files gives: the same samples with the same transforms, each known
-to be reproduced to within rounding. What is drawn at random, order included, is drawn by other generators."""
+to be reproduced to within rounding. What is drawn at random, a plain shuffle included, is drawn by other generators."""
 
 from __future__ import annotations
 
@@ -20,11 +20,12 @@ class _Unknown(Exception):
     """Why no headrace.Loader can stand for it."""
 
 
-def native_loader_for(loader: DataLoader, **settings: Any) -> Loader | str:
-    """The Loader, or why there is none. Its random draws come from torch's first seed and the epoch. `settings`: keywords of
-    Loader that change no sample."""
+def native_loader_for(loader: DataLoader, *, takes_samplers: bool = False, **settings: Any) -> Loader | str:
+    """The Loader, or why there is none. Its random draws come from torch's first seed and the epoch. With `takes_samplers` a
+    sampler or batch sampler of the user's own is shared with it, which calls its set_epoch; without it there is no Loader then.
+    `settings`: keywords of Loader that change no sample."""
     try:
-        options = {**_batch_options(loader), "seed": torch.initial_seed() % 2**62, "training": True, **settings}
+        options = {**_batch_options(loader, takes_samplers), "seed": torch.initial_seed() % 2**62, "training": True, **settings}
         torchvision = sys.modules.get("torchvision")
         kind = type(loader.dataset)
         if torchvision is not None and kind is torchvision.datasets.ImageFolder:
@@ -50,20 +51,27 @@ def draws(native_loader: Loader) -> bool:
             or transform["flip_probability"] > 0)
 
 
-def _batch_options(loader: DataLoader) -> dict[str, Any]:
+def _batch_options(loader: DataLoader, takes_samplers: bool) -> dict[str, Any]:
     if type(loader) is not DataLoader:
         raise _Unknown(f"the loader is a {type(loader).__name__}")
-    if loader.collate_fn is not default_collate or type(loader.batch_sampler) is not BatchSampler:
+    batches = loader.batch_sampler
+    is_plain = type(batches) is BatchSampler
+    if loader.collate_fn is not default_collate or batches is None or not (is_plain or takes_samplers):
         raise _Unknown("the loader collates its batches in its own way")
     if loader.worker_init_fn is not None:
         raise _Unknown("the loader has a worker_init_fn")
     if torch.get_default_dtype() is not torch.float32:
         raise _Unknown(f"the default dtype is {torch.get_default_dtype()}")
-    sampler = loader.sampler
+    if not is_plain:
+        return {"batch_sampler": batches}
+    sampler = batches.sampler  # That of the loader may be another, which nobody asks.
+    options = {"batch_size": batches.batch_size, "last_batch": "drop" if batches.drop_last else "keep"}
     shuffled = type(sampler) is RandomSampler and not sampler.replacement
-    if not (shuffled or type(sampler) is SequentialSampler) or len(sampler) != len(loader.dataset):
+    if (shuffled or type(sampler) is SequentialSampler) and len(sampler) == len(loader.dataset):
+        return {**options, "shuffle": shuffled}
+    if not takes_samplers:
         raise _Unknown(f"the order comes from a {type(sampler).__name__} that is not a plain shuffle of all samples")
-    return {"batch_size": loader.batch_size, "shuffle": shuffled, "last_batch": "drop" if loader.drop_last else "keep"}
+    return {**options, "sampler": sampler}
 
 
 def _folder_loader(data: Any, torchvision: Any, options: dict[str, Any]) -> Loader:

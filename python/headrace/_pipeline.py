@@ -74,7 +74,8 @@ class DataPipelineOptimizer:
 
     native=True puts a headrace.Loader in the place of a DataLoader over torchvision's ImageFolder or MNIST-like data sets
     where their transforms are known: the same samples and transforms, read by threads in C++, with pixels the same to within
-    rounding; what is drawn at random, the order included, is drawn by other generators."""
+    rounding; what is drawn at random, a plain shuffle included, is drawn by other generators. A sampler or batch sampler of
+    another kind is taken as it is, and decides the order."""
 
     def __init__(self, config: Any = None, *, native: bool = False, **options: Any) -> None:
         self._native = native
@@ -130,13 +131,14 @@ class DataPipelineOptimizer:
 
     def _native_loader(self, loader: DataLoader, plan: _Plan) -> Loader | None:
         wanted = plan.wanted
-        found = native_loader_for(loader, num_workers=wanted["num_workers"], prefetch_batches=_depth(wanted),
-                        **{key: wanted[key] for key in _SWITCHES})
+        found = native_loader_for(loader, takes_samplers=True, num_workers=wanted["num_workers"], prefetch_batches=_depth(wanted),
+                                  **{key: wanted[key] for key in _SWITCHES})
         if isinstance(found, str):
             plan.add("loader", type(loader).__name__, "headrace.Loader", False, found)
             return None
-        note = ("the order and random transforms are drawn by other generators" if draws(found)
-                else "pixels are the same to within rounding")
+        own_order = hasattr(found, "sampler") or hasattr(found, "batch_sampler")
+        drawn = "random transforms" if own_order else "the order and random transforms"
+        note = f"{drawn} are drawn by other generators" if draws(found) else "pixels are the same to within rounding"
         plan.add("loader", type(loader).__name__, "headrace.Loader", True, note)
         plan.follow(found, ("num_workers", "prefetch_factor", *_SWITCHES))
         return found
@@ -393,7 +395,8 @@ def _set_batch_size(loader: DataLoader, plan: _Plan) -> None:
     elif type(loader.batch_sampler) is not BatchSampler:
         plan.refuse("batch_size", "the loader has no batches of a plain size")
     else:
-        change(loader, batch_size=wanted, batch_sampler=BatchSampler(loader.sampler, wanted, loader.drop_last))
+        batches = loader.batch_sampler  # Where it was given, the loader's own sampler is another.
+        change(loader, batch_size=wanted, batch_sampler=BatchSampler(batches.sampler, wanted, batches.drop_last))
         plan.apply("batch_size")
 
 

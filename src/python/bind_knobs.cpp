@@ -8,6 +8,7 @@
 #include <tuple>
 
 #include "engine/assembly/knob.h"
+#include "python/any_loader.h"
 #include "python/bindings.h"
 #include "python/native_loader.h"
 
@@ -29,9 +30,10 @@ void add_loader(KnobContext& context, const py::object& object) {
     context.refused.emplace("data.cache", "a data set of your own may give another image each time it is asked");
   } else if (!context.run_steps) {
     context.refused.emplace("data.cache", "the length of the run is not known: give epochs or steps");
+  } else if (const auto batches = AnyLoader(object).batches(); !batches) {
+    context.refused.emplace("data.cache", "the length of an epoch is not known: the sampler does not tell it");
   } else {
-    context.recipe.train.epochs =
-        std::max<std::int64_t>(1, *context.run_steps / std::max<std::int64_t>(1, loader.batches()));
+    context.recipe.train.epochs = std::max<std::int64_t>(1, *context.run_steps / std::max<std::int64_t>(1, *batches));
     const py::gil_scoped_release released;
     context.data = loader.data_context();
   }

@@ -180,8 +180,13 @@ py::iterator ModuleTrainer::begin_pass(const AnyLoader& loader) {
   progress.batch = std::exchange(resume_batch_, 0);
   loader_ = loader.object();
   if (!py::isinstance<NativeLoader>(loader_)) return begin_pass_of_python(loader);
+  auto& native = loader_.cast<NativeLoader&>();
+  if (native.takes_orders()) {  // A sampler may draw from any generator.
+    native.start_at(progress.epoch, 0);
+    return begin_pass_of_python(loader);
+  }
   loaded_place_ = pass_began_ = py::none();  // It needs no generator.
-  loader_.cast<NativeLoader&>().start_at(progress.epoch, progress.batch);
+  native.start_at(progress.epoch, progress.batch);
   return loader.pass();
 }
 
@@ -193,8 +198,10 @@ py::iterator ModuleTrainer::begin_pass_of_python(const AnyLoader& loader) {
   const py::object began = loaded.is_none() ? loaded : py::object(loaded["pass_began"]);
   if (done > 0 && (loader.single_pass() || (began.is_none() && !is_sequence(loader_)))) {
     fail(ErrorCode::invalid_argument, "python: the checkpoint stands at batch {} of its epoch; {}", done,
-         loader.single_pass() ? "an iterator cannot go on there: give a function that makes one"
-                              : "only a headrace.Loader and a list can go on where no fit() began");
+         loader.single_pass()
+             ? "an iterator cannot go on there: give a function that makes one"
+             : "only a headrace.Loader and a list can go on where no fit() began, and no Loader with a "
+               "sampler of your own");
   }
   const py::module_ place = py::module_::import("headrace._place");
   const bool in_pass = done > 0 && !began.is_none();

@@ -49,7 +49,7 @@ py::object object_of(const Batch& batch, std::size_t position, const py::object&
       texts.append(
           py::str(characters + field.offsets[i], static_cast<std::size_t>(field.offsets[i + 1] - field.offsets[i])));
     }
-    return std::move(texts);
+    return texts;
   }
   const FieldShape shape = field_shape(batch, position);
   const py::object sides = shape.sides.defined() ? python::object_of(shape.sides) : py::none();
@@ -140,6 +140,7 @@ NativeLoader::NativeLoader(const py::object& source, const py::dict& keywords)
   if (seed_ < 0) fail(ErrorCode::invalid_argument, "seed is {}; wanted at least 0", seed_);
   const py::object worker_init = take(rest, "worker_init_fn");
   fields_ = take(rest, "fields");
+  given_order_ = take(rest, "given_order");
   collate_ = take(rest, "collate_fn");
   if (!collate_.is_none() && PyCallable_Check(collate_.ptr()) == 0) {
     fail(ErrorCode::invalid_argument, "collate_fn is a {}; wanted something to call", Py_TYPE(collate_.ptr())->tp_name);
@@ -169,9 +170,25 @@ NativeLoader::NativeLoader(const py::object& source, const py::dict& keywords)
     open_object(source, worker_init, rest);
     source_ = part_of(source_, options_.val_fraction, static_cast<std::uint64_t>(seed_), split);
   }
+  OrderOfEpoch order;
+  if (takes_orders()) order = [this](std::int64_t epoch) { return given_order(epoch); };
   const py::gil_scoped_release released;
   if (source_ == nullptr) source_ = open_split(options_, static_cast<std::uint64_t>(seed_), split);
-  loader_ = std::make_unique<Loader>(source_, options_, static_cast<std::uint64_t>(seed_), training_);
+  loader_ = std::make_unique<Loader>(source_, options_, static_cast<std::uint64_t>(seed_), training_,
+                                     /*memory_limit=*/0, std::move(order));
+}
+
+GivenOrder NativeLoader::given_order(std::int64_t epoch) const {
+  const py::gil_scoped_acquire held;
+  const auto numbers_of = [](py::handle array) {
+    const py::buffer_info numbers = array.cast<py::buffer>().request();
+    const auto* const begin = static_cast<const std::int64_t*>(numbers.ptr);
+    return std::vector<std::int64_t>(begin, begin + numbers.size);
+  };
+  const auto given = given_order_(epoch).cast<py::tuple>();
+  GivenOrder order{.samples = numbers_of(given[1]), .name = given[0].cast<std::string>()};
+  if (!given[2].is_none()) order.batch_ends = numbers_of(given[2]);
+  return order;
 }
 
 // 0 leaves the reading to the caller, as threads do.
@@ -479,6 +496,7 @@ py::dict NativeLoader::state() const {
   state["batch_size"] = now.batch_size;
   state["world_size"] = now.world_size;
   state["options"] = now.options;
+  if (now.order != 0) state["order"] = now.order;
   return state;
 }
 
@@ -495,7 +513,8 @@ void NativeLoader::load_state(const py::dict& stored) {
                            .source = entry<std::uint64_t>(state, "source"),
                            .batch_size = entry<std::int64_t>(state, "batch_size"),
                            .world_size = entry<std::int64_t>(state, "world_size"),
-                           .options = entry<std::string>(state, "options")};
+                           .options = entry<std::string>(state, "options"),
+                           .order = state.contains("order") ? entry<std::uint64_t>(state, "order") : 0};
   const py::gil_scoped_release released;
   const std::lock_guard lock(mutex_);
   loader_->restore(wanted);

@@ -35,7 +35,8 @@ class NativeLoader {
   // training, which is split == "train" where it is not given; collate_fn, called with the samples of a batch; for
   // objects worker_type, "thread", or "process": num_workers processes read, and worker_timeout_s;
   // persistent_workers, false: each pass has threads and processes of its own; enable_async_data_loading, false:
-  // request() waits.
+  // request() waits; given_order, called with the epoch that begins: a name for messages, its samples and, or None,
+  // where each batch ends, as arrays of int64.
   NativeLoader(const pybind11::object& source, const pybind11::dict& keywords);
   ~NativeLoader();
   NativeLoader(const NativeLoader&) = delete;
@@ -61,7 +62,9 @@ class NativeLoader {
   pybind11::dict state() const;
   void load_state(const pybind11::dict& stored);
 
+  // Of an epoch. Error{invalid_argument}: orders are given, and none has begun.
   std::int64_t batches() const { return loader_->batches_per_epoch(); }
+  bool takes_orders() const { return !given_order_.is_none(); }
   const Source& source() const { return *source_; }
   const DataOptions& options() const { return options_; }
   pybind11::dict keywords();
@@ -89,6 +92,7 @@ class NativeLoader {
   void check_worker_init(const pybind11::object& worker_init, bool is_object) const;
   void open_object(const pybind11::object& source, const pybind11::object& worker_init, const pybind11::dict& keywords);
   void set_form(const std::string& form);
+  GivenOrder given_order(std::int64_t epoch) const;
   void end_pass();
   void start_workers();
   BatchFuture load_now();
@@ -107,6 +111,7 @@ class NativeLoader {
   pybind11::object form_;         // SourceReader.form, or none.
   pybind11::object collate_;      // Or none.
   pybind11::object fields_;       // As given, or none.
+  pybind11::object given_order_;  // Or none.
   DataOptions options_;
   std::int64_t seed_ = 0;
   bool training_ = true;

@@ -57,12 +57,32 @@ detail::SampleFields checked_fields(const SourceInfo& info, const DataOptions& o
   return fields;
 }
 
+// The caller's order is whole: it is one rank's, and no other sample may come into it.
+void check_given(const DataOptions& options, bool training) {
+  const auto refuse = [](const auto& what, const auto& wanted) {
+    fail(ErrorCode::invalid_argument, "data: {}, and the order of each epoch is given; wanted {}", what, wanted);
+  };
+  if (options.world_size > 1) {
+    refuse(fmt::format("data.world_size is {}", options.world_size), "1 and an order of this rank's own part");
+  }
+  if (options.sampler != Sampler::each) {
+    refuse(fmt::format("data.sampler is \"{}\"", choice_name(options.sampler)), "\"each\"");
+  }
+  if (options.shuffle_window > 0) refuse(fmt::format("data.shuffle_window is {}", options.shuffle_window), "0");
+  if (options.buckets > 0) refuse(fmt::format("data.buckets is {}", options.buckets), "0");
+  if (training && options.on_corrupt == OnCorrupt::replace) {
+    refuse("data.on_corrupt is \"replace\"", "fail | zero: a sample that is drawn might be none of the order's");
+  }
+}
+
 // An evaluation leaves nothing out.
 LastBatch last_batch_of(const DataOptions& options, bool training) {
   return options.last_batch == LastBatch::drop && !training ? LastBatch::keep : options.last_batch;
 }
 
-std::int64_t count_batches(const BatchSampler& batch_sampler, std::int64_t samples, const DataOptions& options) {
+std::int64_t count_batches(const BatchSampler& batch_sampler, std::int64_t samples, const DataOptions& options,
+                           bool given) {
+  if (given) return batches_of(samples, options.batch_size, LastBatch::keep);
   if (batch_sampler.end_batch() == 0) {
     fail(ErrorCode::invalid_argument,
          "data: no batch is left: {} samples, batch_size {} on each of {} ranks, and last_batch drops what is smaller",
@@ -96,7 +116,7 @@ OnCorrupt policy_of(const DataOptions& options, bool training) {
 }  // namespace
 
 Loader::Impl::Impl(std::shared_ptr<const Source> from, DataOptions how, std::uint64_t run_seed, bool for_training,
-                   std::int64_t limit)
+                   std::int64_t limit, OrderOfEpoch orders)
     : source((checked(from), std::move(from))),
       options(checked(std::move(how))),
       seed(run_seed),
@@ -108,7 +128,8 @@ Loader::Impl::Impl(std::shared_ptr<const Source> from, DataOptions how, std::uin
       table(
           transform::make_normalize_table(options.transform.mean, options.transform.std, std::max(shape.channels, 1))),
       order(*source, options, seed, training),
-      batches(count_batches(sampler_from(0), source->size(), options)),
+      order_of(std::move(orders)),
+      batches(count_batches(sampler_from(0), source->size(), options, order_of != nullptr)),
       memory_limit(limit_or_machines(limit)),
       layout(layout_of(fields, shape, options)),
       batch_bytes(static_cast<std::int64_t>(layout.block_bytes)),
@@ -120,7 +141,8 @@ Loader::Impl::Impl(std::shared_ptr<const Source> from, DataOptions how, std::uin
       prefetch(first_prefetch()),
       threads_wanted(options.num_workers),
       prefetch_wanted(options.prefetch_batches),
-      bytes_options(detail::state_options(options, training, fields.schema)) {
+      bytes_options(detail::state_options(options, training, fields.schema, order_of != nullptr)) {
+  if (order_of) check_given(options, training);
   window.reserve(static_cast<std::size_t>(prefetch));
   set_cache(options.cache, /*keep=*/false);
   try {
@@ -137,6 +159,12 @@ BatchSampler Loader::Impl::sampler_from(std::int64_t position) const {
 
 Place Loader::Impl::place_of(std::int64_t index, std::int64_t first_batch) const {
   if (index < 0) fail(ErrorCode::invalid_argument, "data: epoch {}; wanted 0 or more", index);
+  if (order_of && first_batch != 0) {
+    fail(ErrorCode::invalid_argument,
+         "data: batch {} of epoch {}, whose order is given when it begins; wanted 0, or restore() of a state",
+         first_batch, index);
+  }
+  if (order_of) return {index, 0};
   if (first_batch < 0 || first_batch > batches) {
     fail(ErrorCode::invalid_argument, "data: batch {} of an epoch of {}", first_batch, batches);
   }
@@ -145,12 +173,50 @@ Place Loader::Impl::place_of(std::int64_t index, std::int64_t first_batch) const
 
 Place Loader::Impl::place_after(std::int64_t batch) const {
   if (batch + 1 == pass_end) return {pass->epoch + 1, 0};
-  return {pass->epoch, pass->batch_sampler.position_after(batch)};
+  const detail::GivenEpoch* const given = pass->order.given();
+  return {pass->epoch, pass->batch_sampler.position_after(batch), given != nullptr ? given->hash() : 0};
+}
+
+// For the epoch that begins at `place`; null where `order` says it.
+std::unique_ptr<const detail::GivenEpoch> Loader::Impl::given_order(const Place& place) const {
+  if (!order_of) return nullptr;
+  auto given = std::make_unique<const detail::GivenEpoch>(order_of(place.epoch), place.epoch, source->size(),
+                                                          options.batch_size);
+  if (place.order == 0 || place.order == given->hash()) return given;
+  fail(ErrorCode::invalid_argument,
+       "data: {}: gave another order for epoch {} than the one within which the state stands, at position {}; the same "
+       "would have the hash {:016x}, this one, of {} samples, has {:016x}",
+       given->name(), place.epoch, place.position, place.order, given->positions(), given->hash());
+}
+
+BatchSampler Loader::Impl::sampler_of(const detail::GivenEpoch& given, const Place& place) const {
+  const BatchSampler batch_sampler{given.positions(), options, last_batch_of(options, training), place.position,
+                                   given.batch_ends()};
+  const std::int64_t first = batch_sampler.first_batch();
+  const bool begins_one = first == 0 ? place.position == 0 : batch_sampler.position_after(first - 1) == place.position;
+  if (place.position > given.positions() || !begins_one) {
+    fail(ErrorCode::invalid_argument, "data: {}: no batch of epoch {} begins at position {}", given.name(), place.epoch,
+         place.position);
+  }
+  if (batch_sampler.end_batch() > 0) return batch_sampler;
+  fail(ErrorCode::invalid_argument,
+       "data: {}: no batch is left: {} samples for epoch {}, batch_size {}, and last_batch drops what is smaller",
+       given.name(), given.positions(), place.epoch, options.batch_size);
+}
+
+std::int64_t Loader::Impl::batches_per_epoch() const {
+  if (!order_of) return batches;
+  std::lock_guard lock(mutex);
+  if (pass_end > 0) return pass_end;
+  fail(ErrorCode::invalid_argument,
+       "data: how many batches an epoch has is known when its order is given: as it begins");
 }
 
 void Loader::Impl::start_at(Place place) {
-  const BatchSampler batch_sampler = sampler_from(place.position);
-  if (batch_sampler.first_batch() == batch_sampler.end_batch()) place = {place.epoch + 1, 0};
+  if (!order_of) {
+    const BatchSampler batch_sampler = sampler_from(place.position);
+    if (batch_sampler.first_batch() == batch_sampler.end_batch()) place = {place.epoch + 1, 0};
+  }
   std::lock_guard lock(mutex);
   place_wanted = place;
 }
@@ -163,12 +229,15 @@ LoaderState Loader::Impl::state() const {
          "data: no state within epoch {}: with data.in_order = false its batches come as they get ready", pass->epoch);
   }
   const Place place = place_wanted.value_or(at);
-  return {place.epoch, place.position, seed, fingerprint, options.batch_size, options.world_size, bytes_options};
+  return {place.epoch,        place.position,     seed,          fingerprint,
+          options.batch_size, options.world_size, bytes_options, place.order};
 }
 
 void Loader::Impl::restore(const LoaderState& state) {
-  detail::check_state(state, this->state(), order.positions(), options.buckets > 0);
-  start_at({state.epoch, state.position});
+  // How many samples an order has that is given is known when its epoch begins.
+  const std::int64_t positions = order_of ? std::numeric_limits<std::int64_t>::max() : order.positions();
+  detail::check_state(state, this->state(), positions, options.buckets > 0);
+  start_at({state.epoch, state.position, state.order});
 }
 
 // Where next_epoch() goes on, without `from`.
@@ -176,10 +245,14 @@ std::unique_ptr<Epoch::Impl> Loader::Impl::begin(std::optional<Place> from) {
   std::unique_lock lock(mutex);
   if (pass != nullptr) fail(ErrorCode::invalid_argument, "data: epoch {} is still running", pass->epoch);
   const Place place = from ? *from : place_wanted.value_or(Place{next_index, 0});
-  const BatchSampler batch_sampler = sampler_from(place.position);
+  lock.unlock();  // The caller's function may wait for Python's lock, or ask where the loader stands.
+  auto given = given_order(place);
+  const BatchSampler batch_sampler = given != nullptr ? sampler_of(*given, place) : sampler_from(place.position);
+  const std::uint64_t order_hash = given != nullptr ? given->hash() : 0;
+  lock.lock();
   const std::int64_t first = batch_sampler.first_batch(), end = batch_sampler.end_batch();
-  auto state = std::make_unique<Epoch::Impl>(
-      Epoch::Impl{this, first == end ? batches : end, std::make_shared<std::atomic<std::int64_t>>(end - first)});
+  auto state = std::make_unique<Epoch::Impl>(Epoch::Impl{this, first == end && !order_of ? batches : end,
+                                                         std::make_shared<std::atomic<std::int64_t>>(end - first)});
   if (first < end) {
     pass.reset(new Pass{{reader,
                          {options.transform.dtype, options.transform.layout, &table},
@@ -192,8 +265,7 @@ std::unique_ptr<Epoch::Impl> Loader::Impl::begin(std::optional<Place> from) {
                          training,
                          indices},
                         policy_of(options, training),
-                        detail::EpochOrder{order, place.epoch},
-                        order.repeats(),
+                        detail::EpochOrder{order, place.epoch, std::move(given)},
                         batch_sampler,
                         layout,
                         rest ? &*rest : nullptr});
@@ -201,7 +273,7 @@ std::unique_ptr<Epoch::Impl> Loader::Impl::begin(std::optional<Place> from) {
   }
   place_wanted.reset();
   next_index = place.epoch + 1;
-  at = first < end ? place : Place{place.epoch + 1, 0};
+  at = first < end ? Place{place.epoch, place.position, order_hash} : Place{place.epoch + 1, 0};
   pass_end = end;
   next_open = next_asked = first;
   pass_samples = pass_zeroed = 0;
@@ -258,8 +330,9 @@ ImageShape batch_shape(const Source& source, const TransformOptions& transform) 
 }
 
 Loader::Loader(std::shared_ptr<const Source> source, DataOptions options, std::uint64_t seed, bool training,
-               std::int64_t memory_limit)
-    : impl_(std::make_unique<Impl>(std::move(source), std::move(options), seed, training, memory_limit)) {}
+               std::int64_t memory_limit, OrderOfEpoch order)
+    : impl_(std::make_unique<Impl>(std::move(source), std::move(options), seed, training, memory_limit,
+                                   std::move(order))) {}
 
 Loader::~Loader() {
   HEADRACE_CHECK(impl_->pass == nullptr, "data: a loader was destroyed before its running epoch {}",
@@ -288,7 +361,7 @@ void Loader::start_at(std::int64_t index, std::int64_t first_batch) {
 }
 
 std::int64_t Loader::batches_per_epoch() const {
-  return impl_->batches;
+  return impl_->batches_per_epoch();
 }
 
 const Schema& Loader::schema() const {

@@ -4,8 +4,11 @@
 #include <cmath>
 #include <limits>
 #include <numeric>
+#include <span>
+#include <unordered_map>
 
 #include "core/base/fail.h"
+#include "core/base/hash.h"
 #include "data/loader/detail/buckets.h"
 
 namespace headrace::detail {
@@ -124,8 +127,67 @@ void Order::read_weights(const Source& source, const DataOptions& options) {
   alias_ = AliasTable{weights};
 }
 
-EpochOrder::EpochOrder(const Order& order, std::int64_t epoch)
+GivenEpoch::GivenEpoch(GivenOrder order, std::int64_t epoch, std::int64_t samples, std::int64_t batch_size)
+    : order_(std::move(order)) {
+  if (order_.samples.empty()) {
+    fail(ErrorCode::invalid_argument, "data: {}: no index for epoch {}; wanted at least one", order_.name, epoch);
+  }
+  for (std::size_t position = 0; position < order_.samples.size(); ++position) {
+    const std::int64_t index = order_.samples[position];
+    if (index >= 0 && index < samples) continue;
+    fail(ErrorCode::invalid_argument, "data: {}: index {} at position {} of epoch {}; wanted 0 to {}", order_.name,
+         index, position, epoch, samples - 1);
+  }
+  check_batches(epoch, batch_size);
+  number_repeated(samples);
+  Xxh3Stream stream;
+  const std::int64_t positions = this->positions();
+  stream.update(std::as_bytes(std::span{&positions, 1}));
+  stream.update(std::as_bytes(std::span{order_.samples}));
+  stream.update(std::as_bytes(std::span{order_.batch_ends}));
+  hash_ = std::max<std::uint64_t>(stream.digest(), 1);
+}
+
+void GivenEpoch::check_batches(std::int64_t epoch, std::int64_t batch_size) const {
+  std::int64_t begin = 0;
+  for (std::size_t batch = 0; batch < order_.batch_ends.size(); ++batch) {
+    const std::int64_t end = order_.batch_ends[batch];
+    if (end == begin)
+      fail(ErrorCode::invalid_argument, "data: {}: batch {} of epoch {} is empty", order_.name, batch, epoch);
+    if (end < begin || end > positions()) {
+      fail(ErrorCode::invalid_argument, "data: {}: batch {} of epoch {} ends at position {}; wanted {} to {}",
+           order_.name, batch, epoch, end, begin + 1, positions());
+    }
+    if (end - begin > batch_size) {
+      fail(ErrorCode::invalid_argument,
+           "data: {}: batch {} of epoch {} has {} samples; wanted at most {}, data.batch_size", order_.name, batch,
+           epoch, end - begin, batch_size);
+    }
+    begin = end;
+  }
+  if (!order_.batch_ends.empty() && begin < positions()) {
+    fail(ErrorCode::invalid_argument, "data: {}: the batches of epoch {} end at position {} of {}", order_.name, epoch,
+         begin, positions());
+  }
+}
+
+// The second time that a sample comes is drawn as one more data set behind the source would be, and so on: by its index
+// alone it would come twice with the same crop.
+void GivenEpoch::number_repeated(std::int64_t samples) {
+  std::vector<bool> seen(static_cast<std::size_t>(samples));
+  std::unordered_map<std::int64_t, std::int64_t> repeated;  // By index, how often it came before.
+  for (std::size_t position = 0; position < order_.samples.size(); ++position) {
+    const std::int64_t index = order_.samples[position];
+    const bool comes_again = seen[static_cast<std::size_t>(index)];
+    seen[static_cast<std::size_t>(index)] = true;
+    if (comes_again && draws_.empty()) draws_ = order_.samples;
+    if (comes_again) draws_[position] = index + ++repeated[index] * samples;
+  }
+}
+
+EpochOrder::EpochOrder(const Order& order, std::int64_t epoch, std::unique_ptr<const GivenEpoch> given)
     : order_(order),
+      given_(std::move(given)),
       epoch_(epoch),
       whole_(order.size_ / order.step_, order.seed_, epoch),
       in_group_(order.group_, order.seed_ ^ kGroupKey, epoch),
@@ -145,7 +207,9 @@ EpochOrder::EpochOrder(const Order& order, std::int64_t epoch)
 }
 
 std::int64_t EpochOrder::sample_at(std::int64_t position) const noexcept {
-  HEADRACE_CHECK(position >= 0 && position < order_.size_, "data: position {} of {}", position, order_.size_);
+  const std::int64_t positions = given_ != nullptr ? given_->positions() : order_.size_;
+  HEADRACE_CHECK(position >= 0 && position < positions, "data: position {} of {}", position, positions);
+  if (given_ != nullptr) return given_->sample_at(position);
   switch (order_.kind_) {
     case Order::Kind::sequential:
       return position;
@@ -185,20 +249,36 @@ std::int64_t EpochOrder::in_bucket(std::int64_t position) const noexcept {
   return in_window(from * order_.step_ + position % order_.step_);
 }
 
-BatchSampler::BatchSampler(std::int64_t positions, const DataOptions& options, LastBatch last_batch,
-                           std::int64_t begin) noexcept
+BatchSampler::BatchSampler(std::int64_t positions, const DataOptions& options, LastBatch last_batch, std::int64_t begin,
+                           const std::vector<std::int64_t>* ends) noexcept
     : positions_(positions),
       batch_size_(options.batch_size),
       ranks_(options.world_size),
       rank_(options.rank),
       last_batch_(last_batch),
-      begin_(begin) {}
+      begin_(begin),
+      ends_(ends) {}
+
+std::int64_t BatchSampler::first_batch() const noexcept {
+  if (ends_ != nullptr) return std::upper_bound(ends_->begin(), ends_->end(), begin_) - ends_->begin();
+  return begin_ / step();
+}
+
+std::int64_t BatchSampler::position_after(std::int64_t batch) const noexcept {
+  if (ends_ != nullptr) return (*ends_)[static_cast<std::size_t>(batch)];
+  return begin_ + (batch + 1 - first_batch()) * step();
+}
 
 std::int64_t BatchSampler::end_batch() const noexcept {
+  if (ends_ != nullptr) return std::ssize(*ends_);
   return first_batch() + batches_of(positions_ - begin_, step(), last_batch_);
 }
 
 BatchSampler::Slice BatchSampler::slice(std::int64_t batch) const noexcept {
+  if (ends_ != nullptr) {
+    const std::int64_t from = batch == 0 ? 0 : position_after(batch - 1), size = position_after(batch) - from;
+    return {size, size, from, 0};
+  }
   const std::int64_t begin = begin_ + (batch - first_batch()) * step(), left = positions_ - begin;
   if (left >= step()) return {batch_size_, batch_size_, begin + rank_ * batch_size_, 0};
   const std::int64_t share = (left + ranks_ - 1) / ranks_;  // Of each rank; the last ones may get less.

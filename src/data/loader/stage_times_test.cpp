@@ -45,7 +45,6 @@ TEST(StageTimes, OfOneFiveAndTwoMillisecondsAreTold) {
   const detail::Pass pass{{reader, form, options, 3, 24, 24, 1, 0, true, index_cache, stepping_clock},
                           OnCorrupt::fail,
                           detail::EpochOrder{order, 0},
-                          order.repeats(),
                           detail::BatchSampler{order.positions(), options, LastBatch::keep, 0},
                           layout,
                           nullptr};

@@ -46,6 +46,7 @@ inline constexpr std::int64_t kConsumerBatches = 2;
 struct Place {
   std::int64_t epoch = 0;
   std::int64_t position = 0;  // Of the epoch's samples, all ranks'.
+  std::uint64_t order = 0;    // Hash of the given order that it is a position of; 0: of any.
 };
 
 // Samples [first, first + count) of a slot, taken by one worker.
@@ -69,7 +70,7 @@ struct Loader::Impl {
   using Workspace = detail::Workspace;
 
   Impl(std::shared_ptr<const Source> from, DataOptions how, std::uint64_t run_seed, bool for_training,
-       std::int64_t limit);
+       std::int64_t limit, OrderOfEpoch orders);
   ~Impl() { set_num_workers(0); }
 
   void set_num_workers(std::int64_t wanted);
@@ -87,6 +88,9 @@ struct Loader::Impl {
   Place place_of(std::int64_t index, std::int64_t first_batch) const;
   std::unique_ptr<Epoch::Impl> begin(std::optional<Place> from);
   BatchSampler sampler_from(std::int64_t position) const;
+  std::unique_ptr<const detail::GivenEpoch> given_order(const Place& place) const;
+  BatchSampler sampler_of(const detail::GivenEpoch& given, const Place& place) const;
+  std::int64_t batches_per_epoch() const;
   const ImageShape& image_shape() const;  // Error{invalid_argument}: there is no image.
   LoaderState state() const;
   void restore(const LoaderState& state);
@@ -172,7 +176,8 @@ struct Loader::Impl {
   const ImageShape shape;  // 0 x 0: there is no image.
   const transform::NormalizeTable table;
   const detail::Order order;
-  const std::int64_t batches;       // Of a whole epoch.
+  const OrderOfEpoch order_of;      // Null: `order` says.
+  const std::int64_t batches;       // Of a whole epoch; where orders are given, of one that takes each sample once.
   const std::int64_t memory_limit;  // Bytes.
   const detail::BatchLayout layout;
   const std::int64_t batch_bytes;  // But for ragged values.
@@ -192,7 +197,7 @@ struct Loader::Impl {
   std::int64_t prefetch_wanted;
   std::unique_ptr<Pass> pass;                            // Of the running epoch, if any.
   std::shared_ptr<std::atomic<std::int64_t>> pass_left;  // Of the same; see Epoch::Impl.
-  std::int64_t pass_end = 0;                             // One more than its last batch.
+  std::int64_t pass_end = 0;                             // One more than its last batch; stays when it ends.
   std::int64_t pass_samples = 0;                         // Its samples so far,
   std::int64_t pass_zeroed = 0;                          // and of them those that only hold a place.
   std::int64_t next_open = 0;                            // The batch that will be opened next.

@@ -9,8 +9,8 @@
 namespace headrace::detail {
 
 // LoaderState::options of a loader with these options over such samples: one line a key. "fields" is among them where
-// samples are other than images and labels.
-std::string state_options(DataOptions options, bool training, const Schema& schema);
+// samples are other than images and labels, and "order" where the caller gives it.
+std::string state_options(DataOptions options, bool training, const Schema& schema, bool order_is_given = false);
 
 // Throws Error{invalid_argument} that names the first thing in which `state` is of another loader than `ours`, whose
 // epochs have `samples`.

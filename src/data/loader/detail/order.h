@@ -1,11 +1,15 @@
 // Which sample stands at which position of an epoch, and which positions a rank takes in which batch.
 #pragma once
 
+#include <headrace/given_order.h>
 #include <headrace/options/data.h>
 #include <headrace/source.h>
 
 #include <array>
 #include <cstdint>
+#include <memory>
+#include <string>
+#include <utility>
 #include <vector>
 
 #include "core/base/random.h"
@@ -60,13 +64,50 @@ class Order {
   std::vector<std::int64_t> alike_;   // Samples in buckets of group_.
 };
 
+// A GivenOrder that has been checked. Thread-safe.
+class GivenEpoch {
+ public:
+  // Error{invalid_argument} names the position of an index that is not of `samples`, or the batch that is empty, ends
+  // before it begins or has more than `batch_size`, or says that there is no sample.
+  GivenEpoch(GivenOrder order, std::int64_t epoch, std::int64_t samples, std::int64_t batch_size);
+
+  std::int64_t positions() const noexcept { return std::ssize(order_.samples); }
+  std::int64_t sample_at(std::int64_t position) const noexcept {
+    return order_.samples[static_cast<std::size_t>(position)];
+  }
+  std::int64_t draws_of(std::int64_t position) const noexcept {
+    return draws_.empty() ? sample_at(position) : draws_[static_cast<std::size_t>(position)];
+  }
+  // Null: batches are of one size.
+  const std::vector<std::int64_t>* batch_ends() const noexcept {
+    return order_.batch_ends.empty() ? nullptr : &order_.batch_ends;
+  }
+  const std::string& name() const noexcept { return order_.name; }
+  std::uint64_t hash() const noexcept { return hash_; }  // Of samples and batches; never 0.
+
+ private:
+  void check_batches(std::int64_t epoch, std::int64_t batch_size) const;
+  void number_repeated(std::int64_t samples);
+
+  const GivenOrder order_;
+  std::vector<std::int64_t> draws_;  // Empty: each sample comes once at most.
+  std::uint64_t hash_ = 0;
+};
+
 // The order of one epoch. Refers to its Order. Thread-safe.
 class EpochOrder {
  public:
-  EpochOrder(const Order& order, std::int64_t epoch);
+  // `given`, where there is one, takes the place of what the Order says.
+  EpochOrder(const Order& order, std::int64_t epoch, std::unique_ptr<const GivenEpoch> given = nullptr);
   // Sample at `position`, 0 .. positions() - 1, whatever rank takes it. Costs a permutation, two when there are
   // buckets.
   std::int64_t sample_at(std::int64_t position) const noexcept;
+  // What is drawn for the sample `index` at `position` goes by this: by its position where it may come again.
+  std::int64_t draws_of(std::int64_t position, std::int64_t index) const noexcept {
+    if (given_ != nullptr) return given_->draws_of(position);
+    return order_.repeats() ? position : index;
+  }
+  const GivenEpoch* given() const noexcept { return given_.get(); }
 
  private:
   std::int64_t in_window(std::int64_t position) const noexcept;
@@ -74,6 +115,7 @@ class EpochOrder {
   std::int64_t in_bucket(std::int64_t position) const noexcept;
 
   const Order& order_;
+  const std::unique_ptr<const GivenEpoch> given_;
   const std::int64_t epoch_;
   const Permutation whole_;                              // Of samples; of whole steps when there are buckets.
   const Permutation in_group_;                           // Within a window or a bucket.
@@ -87,8 +129,10 @@ class EpochOrder {
 class BatchSampler {
  public:
   // From `begin` on, a position where a batch may start, which is this rank's batch `first_batch`. With drop in
-  // `last_batch` what is left over is not assigned.
-  BatchSampler(std::int64_t positions, const DataOptions& options, LastBatch last_batch, std::int64_t begin) noexcept;
+  // `last_batch` what is left over is not assigned. `ends`: of a GivenEpoch, which must outlive this, the batches, one
+  // rank's alone; null: they are of batch_size.
+  BatchSampler(std::int64_t positions, const DataOptions& options, LastBatch last_batch, std::int64_t begin,
+               const std::vector<std::int64_t>* ends = nullptr) noexcept;
 
   struct Slice {
     std::int64_t size;     // Places of the batch.
@@ -99,12 +143,10 @@ class BatchSampler {
   Slice slice(std::int64_t batch) const noexcept;
 
   std::int64_t begin() const noexcept { return begin_; }
-  std::int64_t first_batch() const noexcept { return begin_ / step(); }
+  std::int64_t first_batch() const noexcept;
   std::int64_t end_batch() const noexcept;  // One more than the last.
   // Where the step after that of `batch`, which is not the last, begins.
-  std::int64_t position_after(std::int64_t batch) const noexcept {
-    return begin_ + (batch + 1 - first_batch()) * step();
-  }
+  std::int64_t position_after(std::int64_t batch) const noexcept;
   std::int64_t position_of(const Slice& slice, std::int64_t place) const noexcept {
     return place < slice.counted ? slice.begin + place : (slice.repeated + place - slice.counted) % positions_;
   }
@@ -115,6 +157,7 @@ class BatchSampler {
   std::int64_t positions_, batch_size_, ranks_, rank_;
   LastBatch last_batch_;
   std::int64_t begin_;
+  const std::vector<std::int64_t>* ends_;
 };
 
 }  // namespace headrace::detail

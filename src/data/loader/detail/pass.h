@@ -16,12 +16,10 @@ namespace headrace::detail {
 
 // What a sample's bytes depend on. Constant while the pass runs, but for `stop_at`.
 struct Pass : EpochTransform {
-  // What is drawn for a sample that may come again in the epoch goes by its position.
-  std::int64_t draws_of(std::int64_t position, std::int64_t index) const { return repeats ? position : index; }
+  std::int64_t draws_of(std::int64_t position, std::int64_t index) const { return order.draws_of(position, index); }
 
   const OnCorrupt on_corrupt;
   const EpochOrder order;
-  const bool repeats;
   const BatchSampler batch_sampler;
   const BatchLayout& layout;  // The loader's,
   const FieldBytes* const
