@@ -81,7 +81,7 @@ class ImageRows {
   ~ImageRows() = default;
 };
 
-// Sides of images that have sides of their own, for much less than reading one costs.
+// Height and width of images that each have their own, for much less than reading one costs.
 class ImageSizes {
  public:
   // Of the image that read() gives: of a file its header. 0 x 0: that tells none.
