@@ -44,7 +44,7 @@ class PackFields : public testing::Test {
     PackFileWriter writer{path_, 1, std::vector<std::string>(11), PackFileWriter::Mode::fresh, schema};
     for (std::int64_t i = 0; i < 3; ++i) {
       detail::PackedImage sample;
-      packer.make(source, i, sample);
+      packer.make(SampleReader{source}, i, sample);
       sample.row.label += i == other ? 1U : 0U;
       writer.add(sample.row, std::to_string(i), sample.bytes, sample.index);
     }
@@ -233,7 +233,7 @@ TEST_F(PackFields, ALabelThatIsNotThatOfTheTableIsRefusedByName) {
   const auto source = source_of(boxes_);
   write_fields(*source, boxes_, 1);
   const auto from_pack = packed();
-  EXPECT_EQ(read_sample(*from_pack, 0)[1].number<std::int64_t>(), source->label(0));
+  EXPECT_EQ(read_sample(*from_pack, 0)[1].number<std::int64_t>(), label_of(*source, 0));
   EXPECT_THAT(error_of(ErrorCode::corrupt_data, [&] { read_sample(*from_pack, 1); }),
               AllOf(HasSubstr("fields.pack:1: its label is"), HasSubstr("the pack's table says")));
 }
@@ -241,10 +241,15 @@ TEST_F(PackFields, ALabelThatIsNotThatOfTheTableIsRefusedByName) {
 TEST_F(PackFields, MoreClassesThanAPackHoldsAreRefusedBeforeMemoryIsTaken) {
   class Many : public FieldsSource {
    public:
-    using FieldsSource::FieldsSource;
-    std::int64_t num_classes() const override { return std::int64_t{1} << 40; }
+    explicit Many(const Schema& schema) : FieldsSource(schema, 20), many_(FieldsSource::info()) {
+      many_.num_classes = std::int64_t{1} << 40;
+    }
+    const SourceInfo& info() const override { return many_; }
+
+   private:
+    SourceInfo many_;
   };
-  EXPECT_THAT(error_of(ErrorCode::unsupported, [this] { write(std::make_shared<Many>(boxes_, 20)); }),
+  EXPECT_THAT(error_of(ErrorCode::unsupported, [this] { write(std::make_shared<Many>(boxes_)); }),
               HasSubstr("1099511627776 classes; a pack takes at most 16777216"));
 }
 
