@@ -147,6 +147,29 @@ class CountingWithLength(Counting):
         return self.size
 
 
+class Drawing(torch.utils.data.IterableDataset):
+    """Draws from a generator that goes on from pass to pass. What it saves says also where in its pass it stands."""
+
+    def __init__(self, seed=5):
+        self.random, self.at, self.given = numpy.random.default_rng(seed), 0, 0
+
+    def __iter__(self):
+        while self.at < SIZE:
+            self.at += 1
+            self.given += 1
+            yield {"y": self.at - 1, "x": self.random.random(self.at % 4)}
+        self.at = 0
+
+    def __len__(self):
+        return SIZE
+
+    def state_dict(self):
+        return {"at": self.at, "random": self.random.bit_generator.state}
+
+    def load_state_dict(self, state):
+        self.at, self.random.bit_generator.state = state["at"], state["random"]
+
+
 def user_pairs():
     data = Of(pil)
     data.classes = 3

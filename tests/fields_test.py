@@ -314,6 +314,44 @@ def test_an_iterable_data_set_comes_in_its_own_order_whatever_the_workers():
     assert [name for first, second in zip(*ranks) for name in (*first["name"], *second["name"])] == [str(i) for i in range(60)]
 
 
+@pytest.mark.parametrize("length", [None, sources.SIZE])
+def test_an_iterable_data_set_goes_on_from_a_state_of_its_own(length):
+    def loader(seed=5, workers=2, **options):
+        return hr.Loader(sources.Drawing(seed), batch_size=8, num_workers=workers, length=length, **options)
+
+    source = sources.Drawing()
+    passes = [[(sample["y"], sample["x"].tolist()) for sample in source] for _ in range(3)]
+    for workers in (0, 1, 7):
+        ours = loader(workers=workers)
+        for wanted in passes:
+            assert [(y, x.tolist()) for batch in ours for y, x in zip(batch["y"].tolist(), batch["x"])] == wanted
+    for stop in (0, 3, 7):
+        first = loader()
+        list(first)
+        batches = iter(first)
+        for _ in range(stop):
+            next(batches)
+        state = pickle.loads(pickle.dumps(first.state_dict()))
+        assert (state["epoch"], state["data_set"]["position"]) == (1, 8 * stop)
+        second = loader(seed=9)
+        read = second.options["source"].source.given
+        second.load_state_dict(state)
+        assert second.state_dict()["data_set"]["position"] == 8 * stop
+        for wanted in (passes[1][8 * stop:], passes[2]):
+            assert [(y, x.tolist()) for batch in second for y, x in zip(batch["y"].tolist(), batch["x"])] == wanted
+        assert second.options["source"].source.given - read == 60 - 8 * stop + 60
+    ended = loader()
+    list(ended)
+    after = loader(seed=9)
+    after.load_state_dict(ended.state_dict())
+    assert [y for batch in after for y in batch["y"].tolist()] == list(range(60))
+    left = loader(seed=5, world_size=2, rank=1, workers=0)
+    next(iter(left))
+    other = loader(seed=9, world_size=2, rank=1)
+    other.load_state_dict(left.state_dict())
+    assert [y for batch in other for y in batch["y"].tolist()][:8] == list(range(24, 32))
+
+
 def test_an_iterable_data_set_in_a_thread_is_any_generator_of_samples():
     class Plain:
         def __iter__(self):

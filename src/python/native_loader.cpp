@@ -298,8 +298,9 @@ std::int64_t NativeLoader::begin() {
   loaded_epoch_.reset();
   if (!persistent_workers_ && serial_ > 0) start_workers();
   if (begin_stream_) {  // Nobody reads between two passes.
+    const std::int64_t epoch = loader_->next_epoch_index();
     const py::gil_scoped_acquire held;
-    begin_stream_();
+    begin_stream_(epoch);
   }
   epoch_ = std::make_unique<Epoch>(loader_->next_epoch());
   return ++serial_;
