@@ -1,6 +1,8 @@
 #include <pybind11/pybind11.h>
 #include <pybind11/stl/filesystem.h>
 
+#include <cstdint>
+#include <limits>
 #include <memory>
 #include <string>
 
@@ -23,7 +25,8 @@ file, path, as split="train", "val" or "test". What was killed is gone on with b
 std::int64_t pack(const py::object& source, const std::filesystem::path& path, const std::string& split,
                   const py::object& fields) {
   const py::object declared = py::module_::import("headrace._fields").attr("declared")(fields);
-  const auto opened = std::make_shared<PythonSource>(source, declared, /*sizes_vary=*/false);
+  const auto opened = std::make_shared<PythonSource>(source, declared, /*sizes_vary=*/false,
+                                                     SampleLimits{.bytes = std::numeric_limits<std::int64_t>::max()});
   const Split as = split_named(split, "split is");
   const std::string name = py::module_::import("headrace._source").attr("name_of")(source).cast<std::string>();
   const py::gil_scoped_release released;

@@ -242,7 +242,7 @@ void NativeLoader::open_object(const py::object& source, const py::object& worke
   const py::object fields = py::module_::import("headrace._fields").attr("declared")(fields_);
   const bool sizes_vary = options_.transform.size > 0;
   if (process_count_ == 0) {
-    source_ = std::make_shared<PythonSource>(source, fields, sizes_vary);
+    source_ = std::make_shared<PythonSource>(source, fields, sizes_vary, options_.limits());
     return;
   }
   const auto ours = py::module_::import("headrace._source");
