@@ -38,7 +38,6 @@ class Stream:
     def __init__(self, source: Any, length: int | None, held_max: int, step: int) -> None:
         self.source = source
         self._length = _length_of(source, length)
-        self._ends_itself = length is None
         self._held_max, self._step = held_max, step
         self.is_stateful = hasattr(source, "state_dict") and hasattr(source, "load_state_dict")
         self._lock = threading.Lock()  # Guards all below.
@@ -120,15 +119,12 @@ class Stream:
 
     def _next_sample(self) -> Any:
         try:
-            sample = next(self._samples)
+            return next(self._samples)
         except StopIteration:
             if self._next > 0 or not self.is_stateful:
                 raise
             self._samples = iter(self.source)  # Its state was one of a pass that had ended: this is the next.
-            sample = next(self._samples)
-        if self.is_stateful and self._ends_itself and self._next + 1 == self._length:
-            next(self._samples, None)  # Comes to its own end, where it may set its state back.
-        return sample
+            return next(self._samples)
 
 
 def stream_of(source: Any, length: int | None, options: dict[str, Any]) -> Stream:
