@@ -69,3 +69,26 @@ def test_the_readmes_source_in_cpp_is_the_tested_one_of_at_most_20_lines():
 def test_links_lead_to_files(document):
     links = re.findall(r"\]\(([^)#:]+)\)", (ROOT / document).read_text())
     assert [link for link in links if not (ROOT / link).exists()] == []
+
+
+def test_readmes_boxes_reach_a_training_step():
+    blocks = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+    (script,) = [block for block in blocks if "class Streets" in block]
+    import numpy
+    import torch
+
+    import headrace as hr
+
+    read = []
+
+    def read_street(index):
+        read.append(index)
+        return numpy.full((40, 50, 3), index % 256, numpy.uint8), numpy.full((index % 5, 4), index / 1000, numpy.float32)
+
+    torch.manual_seed(1)
+    model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(3 * 64 * 64, 4))
+    before = model[1].weight.detach().clone()
+    names = {"hr": hr, "torch": torch, "model": model, "read_street": read_street}
+    exec(script.replace("return 1_000", "return 96").replace("epochs=2", "epochs=1"), names)
+    assert names["trainer"].progress["optimizer_steps"] == 6 and set(read) == set(range(96))
+    assert not torch.equal(model[1].weight, before) and model[1].weight.isfinite().all()

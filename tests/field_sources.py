@@ -147,49 +147,33 @@ class CountingWithLength(Counting):
         return self.size
 
 
+class Drawing(torch.utils.data.IterableDataset):
+    """Draws from a generator that goes on from pass to pass. What it saves says also where in its pass it stands."""
+
+    def __init__(self, seed=5):
+        self.random, self.at, self.given = numpy.random.default_rng(seed), 0, 0
+
+    def __iter__(self):
+        while self.at < SIZE:
+            self.at += 1
+            self.given += 1
+            yield {"y": self.at - 1, "x": self.random.random(self.at % 4)}
+        self.at = 0
+
+    def __len__(self):
+        return SIZE
+
+    def state_dict(self):
+        return {"at": self.at, "random": self.random.bit_generator.state}
+
+    def load_state_dict(self, state):
+        self.at, self.random.bit_generator.state = state["at"], state["random"]
+
+
 def user_pairs():
     data = Of(pil)
     data.classes = 3
     return data
-
-
-class Combination(Dataset):
-    """Samples of one to five fields, of types and shapes that follow from the seed: dense, ragged along one or more axes, of up
-    to 300 rows, text, numbers, and some that one in four samples lacks. `fields` says what they are."""
-
-    def __init__(self, seed):
-        random = numpy.random.default_rng(seed)
-        self.seed, self.size = seed, int(random.integers(9, 30))
-        self.rows = 300 if seed % 5 == 0 else 5
-        self.described = {}
-        for place in range(int(random.integers(1, 6))):
-            rank, form = int(random.integers(0, 4)), int(random.integers(0, 4))
-            shape = [int(side) for side in random.integers(0, 4, rank)]
-            if form > 0 and rank > 0:
-                shape[0] = -1
-            if form == 2 and rank > 1:
-                shape[-1] = -1
-            dtype = "text" if form == 3 and rank == 1 else list(TYPES)[int(random.integers(len(TYPES)))]
-            self.described[f"f{place}"] = (dtype, shape, bool(random.integers(0, 3) == 0))
-
-    def __len__(self):
-        return self.size
-
-    def __getitem__(self, index):
-        random = numpy.random.default_rng([self.seed, index])
-        sample = {}
-        for name, (dtype, shape, optional) in self.described.items():
-            lacks = optional and random.integers(0, 4) == 0
-            sides = [int(random.integers(0, self.rows + 1 if axis == 0 else 5)) if side < 0 else side
-                     for axis, side in enumerate(shape)]
-            values = random.integers(0, 2 if dtype == "bool" else 100, sides)
-            if lacks:
-                sample[name] = None
-            elif dtype == "text":
-                sample[name] = "".join(chr(97 + value % 26) + "ä" * (value % 2) for value in values)
-            else:
-                sample[name] = torch.from_numpy(values).to(TYPES[dtype]) if sides else torch.tensor(int(values), dtype=TYPES[dtype])
-        return sample
 
 
 def one_box_first(index):

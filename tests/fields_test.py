@@ -4,6 +4,7 @@ import copy
 import pickle
 import re
 
+import array_fields
 import field_sources as sources
 import numpy
 import pytest
@@ -68,6 +69,52 @@ def test_every_field_reaches_a_training_step_with_the_same_bytes():
         for name in DETECTION:
             samples = [*first[name], *second[name]]
             assert same(sorted(map(key_of, samples)), sorted(map(key_of, whole[name]))), name
+
+
+def sample_bytes(batch) -> list[tuple]:
+    """Of each sample of a batch, each field's type, shape and bytes, and whether the sample has it."""
+    found = []
+    for place in range(len(batch["valid"])):
+        parts = []
+        for name, field in batch.items():
+            value, present = field[place], batch.present(name) if name != "valid" else None
+            parts.append(value if isinstance(value, str) else (value.dtype, tuple(value.shape), value.numpy().tobytes()))
+            parts.append(None if present is None else bool(present[place]))
+        found.append(tuple(parts))
+    return found
+
+
+def batch_bytes(batch) -> tuple:
+    """All of it: where the samples of a ragged field begin, too."""
+    return tuple([part.numpy().tobytes() for part in field.tensors()] if isinstance(field, hr.RaggedTensor) else
+                 list(field) if isinstance(field, list) else field.numpy().tobytes() for field in batch.values())
+
+
+def test_two_copies_of_an_epoch_have_the_same_bytes_whoever_loads_them_and_wherever_they_go_on():
+    step, ways = 6, [("thread", 0), ("thread", 1), ("thread", 7), ("process", 1), ("process", 7)]
+    options = {"seed": 3, "transform": {"flip_probability": 0.5, "pad": 1}, "fields": {"score": hr.Field("float64", optional=True)}}
+    whole = [sample_bytes(batch) for batch in hr.Loader(array_fields.Scenes(), batch_size=step, num_workers=0, **options)]
+    assert len(whole) == 40
+    for ranks in (1, 2, 3):
+        taken = []
+        for rank in range(ranks):
+            loaders = [hr.Loader(array_fields.Scenes(), batch_size=step // ranks, world_size=ranks, rank=rank, num_workers=workers,
+                                 worker_type=kind, **options) for kind, workers in ways]
+            taken.append([sample_bytes(batch) for batch in loaders[0]])
+            loaders[0].start_at(0)
+            reference = [batch_bytes(batch) for batch in loaders[0]]
+            for way, loader in zip(ways, loaders):
+                loader.start_at(0)
+                assert [batch_bytes(batch) for batch in loader] == reference, (way, ranks, rank)
+            for way, loader, other in zip(ways, loaders, [*loaders[1:], loaders[0]]):
+                loader.start_at(0)
+                batches = iter(loader)
+                for stop in (10, 20, 30):
+                    assert [batch_bytes(next(batches)) for _ in range(10)] == reference[stop - 10:stop], (way, ranks, rank)
+                    other.load_state_dict(loader.state_dict())
+                    assert [batch_bytes(batch) for batch in other] == reference[stop:], (way, ranks, rank, stop)
+        for place, samples in enumerate(whole):
+            assert [sample for of_rank in taken for sample in of_rank[place]] == samples, (ranks, place)
 
 
 def key_of(sample):
@@ -377,6 +424,44 @@ def test_an_iterable_data_set_comes_in_its_own_order_whatever_the_workers():
     ranks = [plain(hr.Loader(sources.Counting(), num_workers=2, world_size=2, rank=rank, batch_size=5, last_batch="drop"))
              for rank in (0, 1)]
     assert [name for first, second in zip(*ranks) for name in (*first["name"], *second["name"])] == [str(i) for i in range(60)]
+
+
+@pytest.mark.parametrize("length", [None, sources.SIZE])
+def test_an_iterable_data_set_goes_on_from_a_state_of_its_own(length):
+    def loader(seed=5, workers=2, **options):
+        return hr.Loader(sources.Drawing(seed), batch_size=8, num_workers=workers, length=length, **options)
+
+    source = sources.Drawing()
+    passes = [[(sample["y"], sample["x"].tolist()) for sample in source] for _ in range(3)]
+    for workers in (0, 1, 7):
+        ours = loader(workers=workers)
+        for wanted in passes:
+            assert [(y, x.tolist()) for batch in ours for y, x in zip(batch["y"].tolist(), batch["x"])] == wanted
+    for stop in (0, 3, 7):
+        first = loader()
+        list(first)
+        batches = iter(first)
+        for _ in range(stop):
+            next(batches)
+        state = pickle.loads(pickle.dumps(first.state_dict()))
+        assert (state["epoch"], state["data_set"]["position"]) == (1, 8 * stop)
+        second = loader(seed=9)
+        read = second.options["source"].source.given
+        second.load_state_dict(state)
+        assert second.state_dict()["data_set"]["position"] == 8 * stop
+        for wanted in (passes[1][8 * stop:], passes[2]):
+            assert [(y, x.tolist()) for batch in second for y, x in zip(batch["y"].tolist(), batch["x"])] == wanted
+        assert second.options["source"].source.given - read == 60 - 8 * stop + 60
+    ended = loader()
+    list(ended)
+    after = loader(seed=9)
+    after.load_state_dict(ended.state_dict())
+    assert [y for batch in after for y in batch["y"].tolist()] == list(range(60))
+    left = loader(seed=5, world_size=2, rank=1, workers=0)
+    next(iter(left))
+    other = loader(seed=9, world_size=2, rank=1)
+    other.load_state_dict(left.state_dict())
+    assert [y for batch in other for y in batch["y"].tolist()][:8] == list(range(24, 32))
 
 
 def test_an_iterable_data_set_in_a_thread_is_any_generator_of_samples():

@@ -75,6 +75,7 @@ class Loader {
   // The epoch after the one begun last, 0 at first; or where start_at() or restore() put it.
   Epoch next_epoch() &;
   Epoch next_epoch() && = delete;
+  std::int64_t next_epoch_index() const;  // Which one that would be.
 
   // Where the batch after the delivered ones stands; after an epoch's last one the start of the next. A request counts
   // as delivered when it is made. Error{invalid_argument} within an epoch of in_order = false.

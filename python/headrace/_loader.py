@@ -41,7 +41,8 @@ class Loader(_native.Loader):
     sample, the second time that one comes in an epoch anew.
 
     A source may be an iterable data set, too: it comes in its own order, read by one iterator a pass, whatever num_workers.
-    length=N says how many samples a pass has where the data set does not.
+    length=N says how many samples a pass has where the data set does not. Its state_dict(), where it has one, is kept with every
+    batch, so that a pass goes on without what was read before.
 
     "async for batch in loader" iterates under asyncio; iter(loader).request() asks for a batch without waiting."""
 
@@ -65,8 +66,9 @@ class Loader(_native.Loader):
         self._order = sampled_order(source, sampler, batch_sampler, options)
         if self._order is not None:
             setattr(self, self._order.keyword, self._order.sampler)
-        if is_stream(source):
-            source = stream_of(source, length, options)
+        self._stream = stream_of(source, length, options) if is_stream(source) else None
+        if self._stream is not None:
+            source = self._stream
         elif length is not None:
             raise InvalidArgumentError(f"length is {length}; wanted where the source is an iterable data set, others tell theirs")
         if worker_init_fn is not None:
@@ -88,10 +90,14 @@ class Loader(_native.Loader):
 
     def state_dict(self) -> dict[str, Any]:
         state = super().state_dict()
+        if self._stream is not None and self._stream.is_stateful:
+            state["data_set"] = self._stream.state_at(state["epoch"], state["position"])
         return state if self._order is None else self._order.add_to(state)
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         super().load_state_dict(state_dict)
+        if self._stream is not None and self._stream.is_stateful and "data_set" in state_dict:
+            self._stream.load(state_dict["epoch"], state_dict["data_set"])
         if self._order is not None:
             self._order.load(state_dict)
 

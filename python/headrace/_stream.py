@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import threading
-from typing import Any
+from collections import deque
+from typing import Any, NamedTuple
 
 from torch.utils.data import IterableDataset
 
@@ -19,22 +21,58 @@ def is_stream(source: Any) -> bool:
     return hasattr(kind, "__iter__") and not hasattr(kind, "__getitem__") and not hasattr(kind, "__next__")
 
 
+class _Kept(NamedTuple):
+    """What the data set's own state_dict() was before it gave the sample at a position."""
+
+    position: int
+    state: Any
+
+
 class Stream:
     """Samples 0, 1, ... of an iterable data set in its own order, begun anew with each pass. The threads of a Loader ask for
-    samples a little out of order: what is read before it is asked for is held."""
+    samples a little out of order: what is read before it is asked for is held.
 
-    def __init__(self, source: Any, length: int | None, held_max: int) -> None:
+    Where the data set has state_dict and load_state_dict, its state is kept every `step` samples, and a pass that goes on in
+    its middle begins with that of the batch where it stands; without them it begins anew and skips what was delivered."""
+
+    def __init__(self, source: Any, length: int | None, held_max: int, step: int) -> None:
         self.source = source
         self._length = _length_of(source, length)
-        self._held_max = held_max
+        self._held_max, self._step = held_max, step
+        self.is_stateful = hasattr(source, "state_dict") and hasattr(source, "load_state_dict")
         self._lock = threading.Lock()  # Guards all below.
-        self.begin()
+        self._epoch: int | None = None  # Of the pass begun last; None: the Loader looks at the first samples.
+        self._unread = self._now(0) if self.is_stateful else None  # Before that look.
+        self._loaded: tuple[int, _Kept] | None = None  # An epoch that has not begun, and where it goes on.
+        self._began: _Kept | None = None  # This pass. None: with whatever state there is when it is read first.
+        self._drop()
 
-    def begin(self) -> None:
-        """The next sample is the first. Nobody reads meanwhile."""
-        self._samples = None
-        self._next = 0
-        self._held: dict[int, Any] = {}
+    def begin(self, epoch: int) -> None:
+        """The next sample is the first of the epoch. Nobody reads meanwhile."""
+        self._began, self._unread = self._unread, None
+        if self._loaded is not None and self._loaded[0] == epoch:
+            self._began = self._loaded[1]
+        self._epoch, self._loaded = epoch, None
+        self._drop()
+
+    def state_at(self, epoch: int, position: int) -> dict[str, Any]:
+        """Of the data set, for a state of the Loader that stands there, between two batches."""
+        with self._lock:
+            if self._loaded is not None:
+                kept = self._loaded[1]
+            elif self._unread is not None:
+                kept = self._unread
+            elif epoch != self._epoch:  # The pass before has ended.
+                kept = self._now(0)
+            else:
+                before = [kept for kept in self._kept if kept.position <= position]
+                kept = before[-1] if before else self._began or self._now(0)
+        return copy.deepcopy(kept._asdict())
+
+    def load(self, epoch: int, kept: dict[str, Any]) -> None:
+        """What state_at() gave."""
+        with self._lock:
+            self._loaded = epoch, _Kept(**copy.deepcopy(kept))
 
     def __len__(self) -> int:
         return self._length
@@ -44,19 +82,49 @@ class Stream:
             if index in self._held:
                 return self._held.pop(index)
             if self._samples is None or index < self._next:
-                self.begin()
-                self._samples = iter(self.source)
+                self._open()
             while True:
                 try:
-                    sample = next(self._samples)
+                    sample = self._next_sample()
                 except StopIteration:
                     raise EOFError(f"the data set ended after {self._next} samples; it was said to have {self._length}") from None
                 place, self._next = self._next, self._next + 1
+                if self.is_stateful and self._next % self._step == 0:
+                    self._kept.append(self._now(self._next))
                 if place == index:
                     return sample
                 self._held[place] = sample
                 if len(self._held) > self._held_max:  # Another rank's, or before where a resumed pass begins.
                     del self._held[next(iter(self._held))]
+
+    def _now(self, position: int) -> _Kept:
+        return _Kept(position, copy.deepcopy(self.source.state_dict()))
+
+    def _drop(self) -> None:
+        self._samples: Any = None
+        self._next = 0
+        self._held: dict[int, Any] = {}
+        self._kept: deque[_Kept] = deque(maxlen=_BATCHES_MAX + 4)  # As many batches as may be on their way.
+
+    def _open(self) -> None:
+        self._drop()
+        if self._began is not None:
+            self.source.load_state_dict(copy.deepcopy(self._began.state))
+            self._next = self._began.position
+        elif self.is_stateful:
+            self._began = self._now(0)
+        if self._began is not None:
+            self._kept.append(self._began)
+        self._samples = iter(self.source)
+
+    def _next_sample(self) -> Any:
+        try:
+            return next(self._samples)
+        except StopIteration:
+            if self._next > 0 or not self.is_stateful:
+                raise
+            self._samples = iter(self.source)  # Its state was one of a pass that had ended: this is the next.
+            return next(self._samples)
 
 
 def stream_of(source: Any, length: int | None, options: dict[str, Any]) -> Stream:
@@ -71,7 +139,8 @@ def stream_of(source: Any, length: int | None, options: dict[str, Any]) -> Strea
     options["shuffle"] = False
     ahead = options.get("prefetch_batches", 2)
     batches = (ahead if isinstance(ahead, int) and ahead > 0 else _BATCHES_MAX) + 2
-    return Stream(source, length, max(16, batches * options.get("batch_size", 128) * options.get("world_size", 1)))
+    step = max(1, options.get("batch_size", 128) * options.get("world_size", 1))
+    return Stream(source, length, max(16, batches * step), step)
 
 
 def _length_of(source: Any, length: int | None) -> int:

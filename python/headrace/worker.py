@@ -254,8 +254,9 @@ class SourceReader:
         known = [spec.name for spec in self.schema]
         missing = [spec.name for spec in self.schema if spec.name not in values and not spec.optional]
         if missing or not values.keys() <= set(known):
-            advice = "".join(f". One that some lack is declared: fields={{{name!r}: headrace.Field(..., optional=True)}}"
-                             for name in missing[:1])
+            lacks_some = 0 < len(missing) < len(known)  # All of them: it is another kind of sample.
+            advice = (f". One that some lack is declared: fields={{{missing[0]!r}: headrace.Field(..., optional=True)}}"
+                      if lacks_some else "")
             raise TypeError(f"a sample is a {type(sample).__name__} of {_names(values)}; wanted {_names(known)}, as sample "
                             f"{self._first} had{advice}")
         return values
@@ -276,10 +277,10 @@ class SourceReader:
         fits = len(shape) == len(spec.shape) and all(
             wanted in (RAGGED, side) for side, wanted in zip(shape, spec.shape))
         if dtype != spec.dtype or not fits:
-            shown = ", ".join(map(str, (RAGGED, *spec.shape[1:]) if spec.shape else ()))
+            ragged = (RAGGED, *spec.shape[1:]) if spec.shape else ()
             raise TypeError(f"field {spec.name} is {DTYPES[dtype]} {_shape(shape)}; wanted {spec}, as other samples had. Where "
                             f"it differs from sample to sample say so: fields={{{spec.name!r}: "
-                            f"headrace.Field({DTYPES[spec.dtype]!r}, ({shown}))}}")
+                            f"headrace.Field({DTYPES[spec.dtype]!r}, {ragged})}}")
         return content
 
 
@@ -505,7 +506,8 @@ class _Parent:
 
     def put(self, content: Any) -> int:
         size = len(content)
-        self._check(size)
+        if size > len(self._slot):
+            raise ValueError(f"{size} bytes for one message; a worker may give {len(self._slot)}")
         self._slot[:size] = content
         return size
 
@@ -518,7 +520,9 @@ class _Parent:
             is_bytes = content is not None and not isinstance(content, (int, float))
             placed.append((end, len(content)) if is_bytes else (0, 0))
             end += -(-placed[-1][1] // 8) * 8
-        self._check(end)
+        if end > len(self._slot):
+            spec, (_, size) = max(zip(schema, placed), key=lambda field: field[1][1])
+            raise ValueError(f"field {spec.name}: {size} bytes, of {end} for the sample; a worker may give {len(self._slot)}")
         for number, (spec, content, (at, size)) in enumerate(zip(schema, contents, placed)):
             kind, form, shape, value = ABSENT, PIXELS, (), b""
             if isinstance(content, (int, float)):
@@ -532,10 +536,6 @@ class _Parent:
             HEAD.pack_into(self._slot, number * HEAD.size, kind, form, len(shape), spec.dtype, 0, at, size,
                            *shape, *(0,) * (RANK_MAX - len(shape)), value, 0)
         return end
-
-    def _check(self, size: int) -> None:
-        if size > len(self._slot):
-            raise ValueError(f"{size} bytes for one sample; a worker may give {len(self._slot)}")
 
     def fail(self, index: int, error: BaseException) -> None:
         self.send(FAILED, index, self.put(_text_of(error)[: min(TEXT_MAX, len(self._slot))]))

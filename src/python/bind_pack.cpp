@@ -1,6 +1,8 @@
 #include <pybind11/pybind11.h>
 #include <pybind11/stl/filesystem.h>
 
+#include <cstdint>
+#include <limits>
 #include <memory>
 #include <string>
 
@@ -33,7 +35,8 @@ std::int64_t pack(const py::object& source, const std::filesystem::path& path, c
   }
   check_source(source, "");
   const py::object declared = py::module_::import("headrace._fields").attr("declared")(fields);
-  const auto opened = std::make_shared<PythonSource>(source, declared, /*sizes_vary=*/false);
+  const auto opened = std::make_shared<PythonSource>(source, declared, /*sizes_vary=*/false,
+                                                     SampleLimits{.bytes = std::numeric_limits<std::int64_t>::max()});
   if (opened->size() == 0) {
     fail(ErrorCode::invalid_argument, "source is a {} without samples; wanted at least one to pack",
          Py_TYPE(source.ptr())->tp_name);

@@ -238,7 +238,7 @@ void NativeLoader::open_object(const py::object& source, const py::object& worke
   const py::object fields = py::module_::import("headrace._fields").attr("declared")(fields_);
   const bool sizes_vary = options_.transform.size > 0;
   if (process_count_ == 0) {
-    const auto ours = std::make_shared<PythonSource>(source, fields, sizes_vary);
+    const auto ours = std::make_shared<PythonSource>(source, fields, sizes_vary, options_.limits());
     set_form(ours->form());
     source_ = ours;
     return;
@@ -305,8 +305,9 @@ std::int64_t NativeLoader::begin() {
   loaded_epoch_.reset();
   if (!persistent_workers_ && serial_ > 0) start_workers();
   if (begin_stream_) {  // Nobody reads between two passes.
+    const std::int64_t epoch = loader_->next_epoch_index();
     const py::gil_scoped_acquire held;
-    begin_stream_();
+    begin_stream_(epoch);
   }
   epoch_ = std::make_unique<Epoch>(loader_->next_epoch());
   return ++serial_;

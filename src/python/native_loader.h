@@ -122,7 +122,7 @@ class NativeLoader {
   bool persistent_workers_ = true;
   bool asynchronous_ = true;
   pybind11::object object_;                   // The user's own source, or none.
-  pybind11::object begin_stream_;             // Of one without indices, called before each pass; or none.
+  pybind11::object begin_stream_;             // Of one without indices, called with each epoch before it; or none.
   std::shared_ptr<ProcessSource> processes_;  // Where workers read it; source_ is this one, or a part of it.
   std::shared_ptr<const Source> source_;
   std::unique_ptr<Loader> loader_;

@@ -7,10 +7,12 @@
 #include <array>
 #include <condition_variable>
 #include <cstring>
+#include <limits>
 #include <mutex>
 #include <utility>
 
 #include "core/base/fail.h"
+#include "data/source/payload_check.h"
 
 namespace headrace::python {
 namespace {
@@ -141,8 +143,10 @@ void set_number(const FieldSpec& field, py::handle number, Payload& payload) {
   }
 }
 
-// What the reader gives of a field: None; a number; the bytes of a file; or the bytes of an array, and its shape.
-void set_payload(const FieldSpec& field, py::handle given, Payload& payload, std::vector<std::uint8_t>& buffer) {
+// What the reader gives of a field: None; a number; the bytes of a file; or the bytes of an array, and its shape. More
+// than `bytes_max` of these stay where Python has them, until they are refused.
+void set_payload(const FieldSpec& field, py::handle given, std::int64_t bytes_max, Payload& payload,
+                 std::vector<std::uint8_t>& buffer) {
   if (given.is_none()) {
     payload.kind = Payload::Kind::absent;
     return;
@@ -152,15 +156,18 @@ void set_payload(const FieldSpec& field, py::handle given, Payload& payload, std
   const py::object content = is_array ? py::object(given.cast<py::tuple>()[0]) : given.cast<py::object>();
   const py::buffer_info bytes = py::buffer(content).request();
   const auto size = static_cast<std::size_t>(bytes.size * bytes.itemsize);
-  if (buffer.size() < size) buffer.resize(size);
-  if (size > 0) std::memcpy(buffer.data(), bytes.ptr, size);
-  const auto copy = std::span{buffer}.first(size);
-  if (!is_array) return payload.set_file(copy);
+  std::span elements{static_cast<const std::uint8_t*>(bytes.ptr), size};
+  if (std::ssize(elements) <= bytes_max) {
+    if (buffer.size() < size) buffer.resize(size);
+    if (size > 0) std::memcpy(buffer.data(), bytes.ptr, size);
+    elements = std::span{buffer}.first(size);
+  }
+  if (!is_array) return payload.set_file(elements);
   const py::tuple shape = given.cast<py::tuple>()[1];
   std::array<std::int64_t, kRankMax> axes{};
   const std::size_t rank = std::min(shape.size(), kRankMax);  // The reader gives no array of more.
   for (std::size_t axis = 0; axis < rank; ++axis) axes[axis] = shape[axis].cast<std::int64_t>();
-  payload.set_bytes(copy, std::span{axes}.first(rank));
+  payload.set_bytes(elements, std::span{axes}.first(rank));
 }
 
 }  // namespace
@@ -187,7 +194,8 @@ void SampleException::restore() const {
   PyErr_Restore(type.release().ptr(), value.release().ptr(), trace.release().ptr());
 }
 
-PythonSource::PythonSource(const py::object& source, const py::object& fields, bool sizes_vary) {
+PythonSource::PythonSource(const py::object& source, const py::object& fields, bool sizes_vary, SampleLimits limits)
+    : limits_(limits) {
   const py::object reader = py::module_::import("headrace.worker").attr("SourceReader")(source, fields);
   const py::object name = py::module_::import("headrace._source").attr("name_of")(source);
   facts_ = facts_of(reader, name.cast<std::string>(), sizes_vary);
@@ -213,7 +221,12 @@ void PythonSource::read(std::int64_t index, Sample& sample) const {
   try {
     const py::tuple given = read_(index);
     for (std::size_t i = 0; i < sample.size(); ++i) {
-      set_payload(facts_.schema[i], given[i], sample[i], sample.buffer(i));
+      const FieldSpec& field = facts_.schema[i];
+      const bool is_image = field.encoding == Encoding::image;  // Who loads refuses it by a sentence of its own.
+      const std::int64_t bytes_max = is_image ? std::numeric_limits<std::int64_t>::max() : limits_.bytes;
+      set_payload(field, given[i], bytes_max, sample[i], sample.buffer(i));
+      if (sample[i].kind != Payload::Kind::bytes || std::ssize(sample[i].bytes) <= bytes_max) continue;
+      refuse_sample(payload_fault(field, sample[i], limits_).value(), sample_name(index));
     }
     labels_->note(facts_, index, sample);
   } catch (py::error_already_set& raised) {

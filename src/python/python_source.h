@@ -2,6 +2,7 @@
 #pragma once
 
 #include <headrace/error.h>
+#include <headrace/options/data.h>
 #include <headrace/source.h>
 #include <pybind11/pybind11.h>
 
@@ -35,9 +36,11 @@ class SampleException : public Error {
 // would be ended by Python in the middle of it.
 class PythonSource : public Source, KnownSamples {
  public:
-  // Under the GIL. `fields`: SourceReader's, or None. `sizes_vary`: images of pixels may have sizes of their own. Reads
-  // a sample, or a few, to learn what they are like; what that raises goes on.
-  PythonSource(const pybind11::object& source, const pybind11::object& fields, bool sizes_vary);
+  // Under the GIL. `fields`: SourceReader's, or None. `sizes_vary`: images of pixels may have sizes of their own. A
+  // field beside the image of more bytes than `limits` allow is refused before they are copied. Reads a sample, or a
+  // few, to learn what they are like; what that raises goes on.
+  PythonSource(const pybind11::object& source, const pybind11::object& fields, bool sizes_vary,
+               SampleLimits limits = {});
   ~PythonSource() override;
 
   std::int64_t size() const override { return facts_.size; }
@@ -51,6 +54,7 @@ class PythonSource : public Source, KnownSamples {
 
  private:
   pybind11::object read_;  // headrace.worker.SourceReader.read
+  SampleLimits limits_;
   SourceFacts facts_;
   SourceInfo info_;
   mutable std::optional<KnownLabels> labels_;

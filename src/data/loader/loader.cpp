@@ -348,6 +348,11 @@ Epoch Loader::next_epoch() & {
   return Epoch{impl_->begin(std::nullopt)};
 }
 
+std::int64_t Loader::next_epoch_index() const {
+  std::lock_guard lock(impl_->mutex);
+  return impl_->place_wanted ? impl_->place_wanted->epoch : impl_->next_index;
+}
+
 LoaderState Loader::state() const {
   return impl_->state();
 }
