@@ -12,6 +12,7 @@
 #include "core/base/fail.h"
 #include "core/exec/cores.h"
 #include "core/hardware/wait_policy.h"
+#include "core/options/transforms.h"
 #include "data/source/held_out.h"
 #include "data/store/file_name.h"
 #include "data/transform/crop.h"
@@ -138,6 +139,8 @@ Forward Training::frozen_forward() const {
 DataContext data_context_of(const Source& source, const Loader& loader, const DataOptions& options,
                             std::uint64_t seed) {
   if (source.in_memory()) return {};
+  const TransformOptions shorthand =
+      with_shorthand(options, /*training=*/true, {source.height(), source.width()}).transform;
   constexpr std::int64_t kLookedAt = 64;
   codec::Decoder decoder;
   Sample sample;
@@ -156,7 +159,7 @@ DataContext data_context_of(const Source& source, const Loader& loader, const Da
       ++images;
       if (!is_file) continue;  // There is nothing to decode smaller.
       SampleRandom random{seed, /*epoch=*/0, i};
-      const auto crop = transform::choose_crop(options.transform, image.height, image.width, true, random);
+      const auto crop = transform::choose_crop(shorthand, image.height, image.width, true, random);
       if (decoder.can_shrink() && transform::divisor_for(crop) > 1) ++scaled;
     } catch (const Error&) {  // data.on_corrupt assigns with it when its turn comes; it takes no room.
       continue;
@@ -177,7 +180,9 @@ DataContext Training::data_context() const {
 
 std::string Training::make_trial_index(const std::function<bool(std::int64_t done)>& go_on) {
   const DataOptions& data = recipe_.data;
-  const bool crops = data.transform.size > 0 && data.transform.crop != Crop::center;
+  const TransformOptions shorthand =
+      with_shorthand(data, /*training=*/true, {train_source_->height(), train_source_->width()}).transform;
+  const bool crops = shorthand.size > 0 && shorthand.crop != Crop::center;
   const std::filesystem::path path = train_source_->index_file();
   if (!crops || path.empty() || data.cache != Cache::none || data.index == IndexUse::build ||
       std::filesystem::exists(path)) {
