@@ -272,4 +272,5 @@ def test_make_install_takes_a_prefix_with_a_space_below_destdir_and_sets_nothing
     assert "setup" not in checked("make", "-n", "install", *words, cwd=ROOT, env=environment)
     checked("make", "install", *words, cwd=ROOT, env=environment)
     assert "headrace 0.1.0" in checked(tmp_path / "opt/head race/bin/headrace", "--version")
-    assert (tmp_path / "opt/head race/include/headrace/options/data.h").exists()
+    for header in ("data.h", "transforms.inc"):
+        assert (tmp_path / "opt/head race/include/headrace/options" / header).exists()

@@ -100,6 +100,37 @@ CASES = {
 }
 
 
+SIDES = {"idx": [28], "python": [6, 5]}  # Of stored images; those of the other kinds differ.
+
+
+def as_lists(kind, options):
+    """The same options with operations in the place of transform."""
+    given = {"size": 0, "crop": "center", "resize": 0, "pad": 0, "flip_probability": 0, "dtype": "float32", "mean": [0.0], "std": [1.0],
+             **options.get("transform", {})}
+    crop_of = {"center": "CenterCrop", "random": "RandomCrop"}
+
+    def operations(training):
+        size, crop = given["size"], given["crop"] if training else "center"
+        if size and crop == "random_resized":
+            yield {"name": "RandomResizedCrop", "size": size, **{key: given[key] for key in ("scale", "ratio") if key in given}}
+        elif size:
+            yield {"name": "Resize", "size": given["resize"] or (16 * size + 7) // 14}
+            yield {"name": crop_of[crop], "size": [size, size]}
+        if training and given["pad"]:
+            yield {"name": "RandomCrop", "size": size or SIDES[kind], "padding": given["pad"]}
+        if training:
+            yield {"name": "RandomHorizontalFlip", "p": given["flip_probability"]}
+        yield {"name": "ToDtype", "dtype": given["dtype"], "scale": True}
+        if given["dtype"] != "uint8":
+            yield {"name": "Normalize", "mean": given["mean"], "std": given["std"]}
+
+    lists = {"transforms": list(operations(training=True))}
+    if options.get("split") == "test":  # Elsewhere they follow from the others.
+        lists["eval_transforms"] = list(operations(training=False))
+    layout = {"transform": {"layout": given["layout"]}} if "layout" in given else {}
+    return {**{key: value for key, value in options.items() if key != "transform"}, **layout, **lists}
+
+
 def loader_of(kind, folder, options):
     source = {"idx": FASHION, "folder": f"folder:{folder}", "list": f"list:{folder}/list.txt", "pack": f"pack:{folder}/files.pack",
               "raw": f"pack:{folder}/raw.pack", "lz4": f"pack:{folder}/lz4.pack", "python": Squares()}[kind]

@@ -94,6 +94,7 @@ def test_layers_that_are_broken_are_found(tmp_path):
         ("src/data/loader/x.cpp", '#include /* own */ "data/source/detail/own.h"\n', "x.cpp: an include that is neither"),
         ("src/data/loader/x.inl", "", "x.inl: a file of another kind"),
         ("src/core/base/x.inc", "#include <headrace/loader.h>\n", "x.inc: includes include/headrace/loader.h of module loader"),
+        ("include/headrace/options/x.inc", "", "include/headrace/options/x.inc: no module names it after PUBLIC"),
         ("src/core/base/x.cpp", "#include <ATen/x.hpp>\n", "x.cpp: stands before the LibTorch line and includes ATen/x.hpp"),
         ("src/data/loader/x_options.h", "#include <nlohmann/json.hpp>\n", "an option header includes nlohmann/json.hpp"),
         ("CMakeLists.txt", lines + "headrace_module(data/field TORCH)\n", "the group data stands on both sides of the LibTorch line"),

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""Checks the public headers, include/headrace: each includes only the standard library, other public headers and, where a
-tensor must show, <ATen/core/Tensor.h>; includes itself what it names of the standard library, as far as USES knows it; and has
-at most 150 lines that are neither blank nor comment alone.
+"""Checks the public headers, include/headrace, and the lists (.inc) that they read: each includes only the standard library,
+other public headers and, where a tensor must show, <ATen/core/Tensor.h>; includes itself what it names of the standard library,
+as far as USES knows it; and has at most 150 lines that are neither blank nor comment alone.
 
 usage: header_check.py [FOLDER]
 """
@@ -46,7 +46,7 @@ def findings_for(name: str, text: str, exists) -> list[str]:
 
 def main() -> int:
     folder = Path(sys.argv[1]) if len(sys.argv) > 1 else ROOT / "include"
-    headers = sorted(folder.rglob("*.h"))
+    headers = sorted(path for path in folder.rglob("*") if path.suffix in (".h", ".inc"))
     findings = [f for path in headers
                 for f in findings_for(path.relative_to(folder).as_posix(), path.read_text(), lambda p: (folder / p).is_file())]
     if not headers:

@@ -1,6 +1,7 @@
 // The options of a struct as a list: each by its key, with its range, to be read and set as a value of any kind.
 #pragma once
 
+#include <headrace/named_options.h>
 #include <headrace/options.h>
 
 #include <cstddef>
@@ -18,10 +19,10 @@
 
 namespace headrace {
 
-using OptionValue =
-    std::variant<bool, std::int64_t, double, std::string, std::vector<double>, std::vector<std::string>>;
+using OptionValue = std::variant<bool, std::int64_t, double, std::string, std::vector<double>, std::vector<std::string>,
+                                 std::vector<std::int64_t>>;
 
-enum class FieldKind { boolean, integer, real, text, choice, reals, texts, tables };
+enum class FieldKind { boolean, integer, real, text, choice, integers, reals, texts, tables };
 
 // One option of one object. Refers to that object, which must outlive it.
 struct Field {
@@ -29,19 +30,21 @@ struct Field {
   std::string sentence;  // What it does, one sentence or two.
   FieldKind kind;
   std::string range;                 // "1 to 1000000", or the choices "keep | drop"; empty: any value of its type.
-  std::vector<std::string> choices;  // For kind choice.
-  double low = -std::numeric_limits<double>::infinity();  // For integer, real and each element of reals.
+  std::vector<std::string> choices;  // For kind choice; for kind tables the names of their structs, if these have some.
+  double low = -std::numeric_limits<double>::infinity();  // For integer, real and each element of integers and reals.
   double high = std::numeric_limits<double>::infinity();
-  bool or_auto = false;  // For integer: AUTOTUNE is a value, which get() gives as the text "auto".
+  bool or_auto = false;   // For integer: AUTOTUNE is a value, which get() gives as the text "auto".
+  bool required = false;  // Has no default: empty until it is set.
 
   std::function<OptionValue()> get;
   // Checks type and range, then assigns. Throws Error{invalid_argument}, whose message begins with the key and says
-  // what was wanted and what was found. An integer is accepted where a real is wanted; nothing else is converted. Real
-  // numbers must be finite, text must be UTF-8 without NUL.
+  // what was wanted and what was found. An integer is accepted where a real or a list of integers is wanted; nothing
+  // else is converted. Real numbers must be finite, text must be UTF-8 without NUL.
   std::function<void(const OptionValue&)> set;
 
   // For kind tables only, where `get` and `set` are empty. The fields of element i ("tune.planted[1].off_ms"), after
-  // growing the vector to hold it; growing ends the life of the fields of other elements.
+  // growing the vector to hold it; growing ends the life of the fields of other elements. Where there are `choices`,
+  // the first field is `name`, and setting another name ends the life of those behind it.
   std::function<std::vector<Field>(std::size_t)> element;
   std::function<std::size_t()> element_count;
   std::function<void()> clear_elements;
@@ -94,11 +97,13 @@ void bind_field(Field& field, std::string& value);
 void bind_field(Field& field, std::vector<std::string>& value);
 void bind_field(Field& field, std::int64_t& value, const Range<std::int64_t>* range);
 void bind_field(Field& field, double& value, const Range<double>* range);
+void bind_field(Field& field, std::vector<std::int64_t>& value, const Range<std::int64_t>* range);
 void bind_field(Field& field, std::vector<double>& value, const Range<double>* range);
+// One of these names. `hold` gets the place among them of the one that is set.
+void bind_names(Field& field, std::vector<std::string> names, std::function<std::string()> held,
+                std::function<void(std::size_t)> hold);
 // A choice's value by its name: of those named "true" and "false" a bool, of others the name.
 OptionValue choice_value(std::string_view name);
-// The place of a value among the names. Error{invalid_argument}: it is none of them.
-std::size_t place_of_choice(const Field& field, const OptionValue& value);
 
 class FieldCollector {
  public:
@@ -106,7 +111,9 @@ class FieldCollector {
 
   template <class T>
   void operator()(const char* name, T& value, const char* sentence) {
-    if constexpr (Described<T>) {
+    if constexpr (NamedOptions<T>) {
+      bind_name(add(name, sentence), value);
+    } else if constexpr (Described<T>) {
       FieldCollector nested{prefix_ + name + ".", out_};
       describe(nested, value);
     } else {
@@ -128,11 +135,18 @@ class FieldCollector {
   void operator()(const char* name, T& value, Range<R> range, const char* sentence) {
     bind_field(add(name, sentence), value, &range);
   }
+  template <class T, class... Rest>
+  void operator()(const char* name, T& value, Required, Rest... rest) {
+    (*this)(name, value, rest...);
+    out_.back().required = true;
+  }
 
  private:
   Field& add(const char* name, const char* sentence);
   template <class E>
   static void bind_choice(Field& field, E& value);
+  template <class Options>
+  static void bind_name(Field& field, Options& options);
   template <class Element>
   static void bind_tables(Field& field, std::vector<Element>& elements);
 
@@ -153,18 +167,25 @@ std::vector<Field> fields_of(Options& options, const std::string& prefix = "") {
 
 template <class E>
 void detail::FieldCollector::bind_choice(Field& field, E& value) {
-  field.kind = FieldKind::choice;
-  for (const auto& choice : choices(value)) field.choices.emplace_back(choice.name);
-  for (const auto& name : field.choices) field.range += (field.range.empty() ? "" : " | ") + name;
-  field.get = [&value] { return choice_value(choice_name(value)); };
-  field.set = [&value, checked = Field{field}](const OptionValue& v) {
-    value = choices(value)[place_of_choice(checked, v)].value;
-  };
+  std::vector<std::string> names;
+  for (const auto& choice : choices(value)) names.emplace_back(choice.name);
+  const auto set = [&value](std::size_t place) { value = choices(value)[place].value; };
+  bind_names(
+      field, std::move(names), [&value] { return std::string(choice_name(value)); }, set);
+}
+
+template <class Options>
+void detail::FieldCollector::bind_name(Field& field, Options& options) {
+  field.required = true;
+  const auto set = [&options](std::size_t place) { hold(options, place); };
+  bind_names(
+      field, names_of(options), [&options] { return std::string(held_name(options)); }, set);
 }
 
 template <class Element>
 void detail::FieldCollector::bind_tables(Field& field, std::vector<Element>& elements) {
   field.kind = FieldKind::tables;
+  if constexpr (NamedOptions<Element>) field.choices = names_of(Element{});
   field.element = [&elements, key = field.key](std::size_t i) {
     if (elements.size() <= i) elements.resize(i + 1);
     return fields_of(elements[i], key + "[" + std::to_string(i) + "].");

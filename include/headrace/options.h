@@ -12,10 +12,12 @@
 //     visit("last_batch", o.last_batch, "What happens to ...");              // enum: see choices() below
 //     visit("transform", o.transform, "How a sample becomes a tensor.");     // nested struct: its own describe()
 //     visit("planted", o.planted, "Fake knobs ...");                         // std::vector of described structs
+//     visit("size", o.size, kRequired, Range<std::int64_t>{1, 8192}, "...");  // of a list's table: has no default
 //   }
 //
-// Field types: bool, std::int64_t, double, std::string, an enum with choices(), std::vector<double>,
-// std::vector<std::string>, a described struct, a std::vector of a described struct. An enum E gives its names through
+// Field types: bool, std::int64_t, double, std::string, an enum with choices(), std::vector<std::int64_t>,
+// std::vector<double>, std::vector<std::string>, a described struct, a std::vector of a described struct or of a
+// variant of such structs (headrace/named_options.h). An enum E gives its names through
 // ADL: `constexpr auto choices(E) { return std::array{Choice<E>{E::keep, "keep"}, ...}; }`.
 // Numbers are read and written without the locale, and real ones come back bit for bit.
 #pragma once
@@ -47,6 +49,10 @@ struct Range {
   T high;
   bool or_auto = false;  // AUTOTUNE is a value besides; of whole numbers.
 };
+
+// Marks an option of a table of a list that has no default: its empty text or list stands for none.
+struct Required {};
+inline constexpr Required kRequired{};
 
 template <class E>
 struct Choice {

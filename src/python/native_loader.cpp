@@ -17,6 +17,7 @@
 #include "core/base/clock.h"
 #include "core/base/fail.h"
 #include "core/hardware/machine.h"
+#include "core/options/transforms.h"
 #include "data/source/held_out.h"
 #include "engine/assembly/training.h"
 #include "insight/diagnose/json.h"
@@ -236,7 +237,7 @@ void NativeLoader::open_object(const py::object& source, const py::object& worke
     begin_stream_ = source.attr("begin");
   }
   const py::object fields = py::module_::import("headrace._fields").attr("declared")(fields_);
-  const bool sizes_vary = options_.transform.size > 0;
+  const bool sizes_vary = makes_one_size(options_);
   if (process_count_ == 0) {
     const auto ours = std::make_shared<PythonSource>(source, fields, sizes_vary, options_.limits());
     set_form(ours->form());

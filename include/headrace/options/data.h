@@ -4,6 +4,7 @@
 #include <headrace/options.h>
 #include <headrace/options/sampling.h>
 #include <headrace/options/transform.h>
+#include <headrace/options/transforms.h>
 
 #include <array>
 #include <concepts>
@@ -70,6 +71,9 @@ struct DataOptions {
   std::int64_t max_pixels = SampleLimits{}.pixels;       // Of an image; a larger one counts as corrupt.
   std::int64_t max_sample_bytes = SampleLimits{}.bytes;  // Of a sample as it is stored, likewise.
   TransformOptions transform{};
+  // Operations, in place of `transform`, of which only `layout` may be set then; and those of evaluation, which follow
+  // from them where there are none.
+  std::vector<TransformSpec> transforms{}, eval_transforms{};
 
   SampleLimits limits() const noexcept { return {max_pixels, max_sample_bytes}; }
 };
@@ -134,6 +138,12 @@ void describe(Visitor& visit, Options& o) {
   visit("max_sample_bytes", o.max_sample_bytes, Range<std::int64_t>{1, std::int64_t{1} << 30},
         "A sample of more bytes, as it is stored, is refused before it is read, and handled by on_corrupt.");
   visit("transform", o.transform, "How a sample becomes a tensor.");
+  visit("transforms", o.transforms,
+        "What is done to each sample, in this order: operations by the names and parameters that they have in "
+        "torchvision.transforms.v2. They take the place of data.transform, whose layout alone goes with them.");
+  visit("eval_transforms", o.eval_transforms,
+        "What is done in evaluation instead of data.transforms. Left out, it follows from these: random crops become "
+        "Resize and CenterCrop, and what else is drawn at random is not done.");
 }
 
 // Samples of an epoch that all ranks take in one step.

@@ -274,12 +274,17 @@ class VerbLine {
       const std::string value = tables ? "[]" : to_toml(field.get());
       const std::string sentence =
           fmt::format("{}\n{}{}default {}{}", field.sentence, field.range, field.range.empty() ? "" : ", ", value,
-                      tables ? "; as TOML: \"[{name = 'a', on_ms = 2}]\"" : "");
+                      tables ? fmt::format("; as TOML: \"[{{name = '{}', ...}}]\"", an_element_name(field)) : "");
       CLI::Option* option = add_text("--" + field.key, type_word(field.kind), sentence);
       option->group(dot == std::string::npos ? "Recipe keys"
                                              : fmt::format("Recipe keys, [{}]", field.key.substr(0, dot)));
       recipe_flags_.emplace_back(option, field.key);
     }
+  }
+
+  // As a table of the list may be called.
+  static std::string an_element_name(const Field& tables) {
+    return tables.choices.empty() ? "a" : tables.choices.front();
   }
 
   static const char* type_word(FieldKind kind) {
@@ -291,6 +296,7 @@ class VerbLine {
         return "NUMBER";
       case FieldKind::choice:
         return "NAME";
+      case FieldKind::integers:
       case FieldKind::reals:
         return "NUMBER,...";
       case FieldKind::texts:

@@ -1,6 +1,6 @@
 #include "app/recipe/recipe.h"
 
-#include <headrace/option_fields.h>
+#include <headrace/option_tables.h>
 #include <headrace/option_text.h>
 
 #include <algorithm>
@@ -9,6 +9,7 @@
 #include "core/base/fail.h"
 #include "core/base/files.h"
 #include "core/options/contradictions.h"
+#include "core/options/transforms.h"
 
 namespace headrace {
 namespace {
@@ -65,6 +66,20 @@ void check_channels(const TransformOptions& transform, const std::string& where)
     contradiction(where, fmt::format("data.transform.mean has {} values and data.transform.std has {}; each has one, "
                                      "or one a channel",
                                      means, deviations));
+  }
+}
+
+void check_dtype(const DataOptions& data, const std::string& where) {
+  const std::string wanted{choice_name(PixelType::f32)};
+  if (data.transform.dtype != PixelType::f32) {
+    contradiction(where, "data.transform.dtype is not float32; the network of a recipe reads float32");
+  }
+  for (const auto& [key, list] :
+       {std::pair{"transforms", &data.transforms}, std::pair{"eval_transforms", &data.eval_transforms}}) {
+    if (list->empty() || dtype_after(*list) == wanted) continue;
+    contradiction(where,
+                  fmt::format("data.{} leaves images as {}; the network of a recipe reads {}, as ToDtype makes it", key,
+                              dtype_after(*list), wanted));
   }
 }
 
@@ -158,9 +173,9 @@ void check(const Recipe& recipe, const std::string& where) {
   if (!recipe.data.in_order) {
     contradiction(where, "data.in_order is false; wanted true: a run could be neither repeated nor resumed");
   }
-  if (recipe.data.transform.dtype != PixelType::f32) {
-    contradiction(where, "data.transform.dtype is not float32; the network of a recipe reads float32");
-  }
+  const std::string transforms = transforms_contradiction(recipe.data, "data.");
+  if (!transforms.empty()) contradiction(where, transforms);
+  check_dtype(recipe.data, where);
   check_idle_keys(recipe, where);
   check_optimizer(recipe.optimizer, where);
   check_milestones(recipe.lr_scheduler, where);
@@ -170,17 +185,7 @@ void check(const Recipe& recipe, const std::string& where) {
 }  // namespace
 
 std::vector<Field> all_fields(Recipe& recipe) {
-  std::vector<Field> all = fields_of(recipe);
-  for (std::size_t i = 0; i < all.size(); ++i) {
-    if (all[i].kind != FieldKind::tables) continue;
-    const std::size_t count = all[i].element_count();
-    for (std::size_t element = count; element > 0; --element) {
-      std::vector<Field> fields = all[i].element(element - 1);
-      const auto place = all.begin() + static_cast<std::ptrdiff_t>(i) + 1;
-      all.insert(place, std::make_move_iterator(fields.begin()), std::make_move_iterator(fields.end()));
-    }
-  }
-  return all;
+  return with_elements(fields_of(recipe));
 }
 
 LoadedRecipe load_recipe(const std::filesystem::path& path,

@@ -21,6 +21,8 @@ void fill(const std::filesystem::path& folder) {
   Recipe recipe;
   write_input(folder / "defaults", write_toml(fields_of(recipe), {}));
   write_input(folder / "lists", "seed = 1\n[data.transform]\nmean = [0.1, 0.2]\n[[tune.planted]]\nname = \"a\"\n");
+  write_input(folder / "operations",
+              "[[data.transforms]]\nsize = 9\nname = \"Resize\"\n[[data.eval_transforms]]\nname = \"Normalize\"\n");
 }
 
 }  // namespace

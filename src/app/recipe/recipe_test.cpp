@@ -64,7 +64,11 @@ struct AddressCollector {
 template <class T>
 class EveryOptionsStruct : public testing::Test {};
 using AllOptions = testing::Types<DataOptions, TransformOptions, ModelOptions, TrainOptions, OptimizerOptions,
-                                  LrSchedulerOptions, EvalOptions, ComputeOptions, TuneOptions, PlantedOptions, Recipe>;
+                                  LrSchedulerOptions, EvalOptions, ComputeOptions, TuneOptions, PlantedOptions, Recipe
+#define HEADRACE_OPERATION(Name) , transforms::Name
+#include <headrace/options/transforms.inc>
+#undef HEADRACE_OPERATION
+                                  >;
 TYPED_TEST_SUITE(EveryOptionsStruct, AllOptions);
 
 TYPED_TEST(EveryOptionsStruct, DescribesEachOfItsFields) {
@@ -139,6 +143,38 @@ TEST_F(RecipeFile, ListsOfTablesComeFromTheFileOrAFlag) {
   EXPECT_EQ(from_flag.recipe.tune.planted[0].name, "c");
   EXPECT_EQ(from_flag.origins.at("tune.planted[0].on_ms"), "flag");
   EXPECT_FALSE(from_flag.origins.contains("tune.planted[1].off_ms"));
+}
+
+TEST_F(RecipeFile, OperationsComeFromTheFileOrAFlag) {
+  const std::string text = std::string(kSource) +
+                           "[[data.transforms]]\nname = 'RandomResizedCrop'\nsize = 64\n"
+                           "[[data.transforms]]\nscale = true\nname = 'ToDtype'\ndtype = 'float32'\n";
+  const LoadedRecipe from_file = load_recipe(write(text), {});
+  const auto& list = from_file.recipe.data.transforms;
+  ASSERT_EQ(list.size(), 2U);
+  EXPECT_EQ(std::get<transforms::RandomResizedCrop>(list[0]).size, std::vector<std::int64_t>{64});
+  EXPECT_TRUE(std::get<transforms::ToDtype>(list[1]).scale);
+  EXPECT_EQ(from_file.origins.at("data.transforms"), "small.toml:2");
+  EXPECT_EQ(from_file.origins.at("data.transforms[1].name"), "small.toml:7");
+  EXPECT_EQ(from_file.origins.at("data.transforms[0].scale"), "default");
+
+  const LoadedRecipe from_flag = load_recipe(
+      write(text), {{"data.transforms", "[{name = 'ToDtype', dtype = 'float32'}]"}, {"data.transform.layout", "nhwc"}});
+  ASSERT_EQ(from_flag.recipe.data.transforms.size(), 1U);
+  EXPECT_EQ(from_flag.origins.at("data.transforms[0].dtype"), "flag");
+
+  EXPECT_THAT(refusal(text, {{"data.transform.size", "64"}}),
+              HasSubstr("data.transform.size is 64, and data.transforms is set"));
+  EXPECT_THAT(refusal(text, {{"data.transforms", "[{name = 'Resize', size = 64}]"}}),
+              HasSubstr("data.transforms leaves images as uint8; the network of a recipe reads float32"));
+  EXPECT_THAT(refusal(text, {{"data.eval_transforms", "[{name = 'Resize', size = 64}]"}}),
+              HasSubstr("data.eval_transforms leaves images as uint8"));
+  EXPECT_THAT(refusal(text, {{"data.transforms", "[{name = 'Resize'}]"}}),
+              HasSubstr("data.transforms[0].size is missing; Resize has no default for it"));
+  EXPECT_EQ(
+      refusal(text, {{"data.transforms", "[{name = 'Resise', size = 9}]"}}),
+      "flag --data.transforms:1: data.transforms[0].name must be Resize | CenterCrop | RandomCrop | "
+      "RandomResizedCrop | Pad | RandomHorizontalFlip | ToDtype | Normalize, found \"Resise\", did you mean Resize?");
 }
 
 TEST_F(RecipeFile, RefusesBadValuesByFileLineAndKey) {
@@ -304,6 +340,7 @@ TEST(Recipe, WrittenAndReadBackIsEqual) {
   recipe.seed = 4294967295;
   recipe.data.source = "idx:/a \"b\"";
   recipe.data.transform.mean = {0.1, 1.0 / 3, 1e-300};
+  recipe.data.transforms = {transforms::RandomCrop{.size = {32, 24}, .padding = {4}}, transforms::Pad{.fill = 0.1}};
   recipe.optimizer.lr = 0.1 + 0.2;
   recipe.optimizer.set_implementation(OptimizerImplementation::foreach_);
   recipe.lr_scheduler = {LrSchedulerName::cosine, 100, 0.1};
@@ -315,6 +352,7 @@ TEST(Recipe, WrittenAndReadBackIsEqual) {
   EXPECT_EQ(write_toml(fields_of(read)), text);
   EXPECT_EQ(read.optimizer.lr, recipe.optimizer.lr);
   EXPECT_EQ(read.data.transform.mean, recipe.data.transform.mean);
+  EXPECT_EQ(read.data.transforms, recipe.data.transforms);
   EXPECT_EQ(read.tune.planted[1].throw_probability, 1.0);
 }
 

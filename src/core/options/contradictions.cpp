@@ -1,10 +1,73 @@
 #include "core/options/contradictions.h"
 
 #include <fmt/format.h>
+#include <headrace/option_fields.h>
 
 #include <utility>
 
 namespace headrace {
+namespace {
+
+// Of a least and a greatest value.
+std::string pair_fault(const std::string& key, const std::vector<double>& pair) {
+  if (pair.size() != 2) return fmt::format("{} has {} values; wanted 2, the least and the greatest", key, pair.size());
+  if (pair.front() <= pair.back()) return "";
+  return fmt::format("{} goes from {} to {}; wanted the least first", key, pair.front(), pair.back());
+}
+
+// How many numbers an operation's parameters have. One name means the same wherever it stands.
+template <class Operation>
+std::string count_fault(const Operation& operation, const std::string& prefix) {
+  if constexpr (requires { operation.size; }) {
+    if (const std::size_t count = operation.size.size(); count > 2) {
+      return fmt::format("{}size has {} numbers; wanted one, or height and width", prefix, count);
+    }
+  }
+  if constexpr (requires { operation.padding; }) {
+    if (const std::size_t count = operation.padding.size(); count == 3 || count > 4) {
+      return fmt::format("{}padding has {} numbers; wanted 1, 2 or 4", prefix, count);
+    }
+  }
+  std::string fault;
+  if constexpr (requires { operation.scale.front(); }) fault = pair_fault(prefix + "scale", operation.scale);
+  if constexpr (requires { operation.ratio.front(); }) {
+    if (fault.empty()) fault = pair_fault(prefix + "ratio", operation.ratio);
+  }
+  if constexpr (requires { operation.mean.size() == operation.std.size(); }) {
+    const std::size_t means = operation.mean.size(), deviations = operation.std.size();
+    if (means != deviations && means != 1 && deviations != 1) {
+      return fmt::format("{0}mean has {1} values and {0}std has {2}; each has one, or one a channel", prefix, means,
+                         deviations);
+    }
+  }
+  return fault;
+}
+
+bool is_empty(const OptionValue& value) {
+  return std::visit(
+      [](const auto& held) {
+        if constexpr (requires { held.empty(); }) return held.empty();
+        return false;
+      },
+      value);
+}
+
+std::string list_fault(std::vector<TransformSpec> list, const std::string& key) {
+  for (std::size_t i = 0; i < list.size(); ++i) {
+    const std::string prefix = fmt::format("{}[{}].", key, i);
+    for (const Field& field : fields_of(list[i], prefix)) {
+      if (!field.required || !is_empty(field.get())) continue;
+      return fmt::format(
+          "{} is missing; {}", field.key,
+          field.choices.empty() ? fmt::format("{} has no default for it", name_of(list[i])) : "wanted " + field.range);
+    }
+    const auto fault_of = [&prefix](const auto& operation) { return count_fault(operation, prefix); };
+    if (std::string fault = std::visit(fault_of, list[i]); !fault.empty()) return fault;
+  }
+  return "";
+}
+
+}  // namespace
 
 std::string order_contradiction(const DataOptions& options, const std::string& prefix) {
   if (options.rank >= options.world_size) {
@@ -34,14 +97,26 @@ std::string order_contradiction(const DataOptions& options, const std::string& p
   return "";
 }
 
+std::string transforms_contradiction(const DataOptions& options, const std::string& prefix) {
+  if (options.transforms.empty() && options.eval_transforms.empty()) return "";
+  if (options.transforms.empty()) {
+    return fmt::format("{0}eval_transforms is set without {0}transforms; wanted both, or {0}transforms alone", prefix);
+  }
+  TransformOptions given = options.transform, neutral;
+  neutral.layout = given.layout;  // Of batches, whatever is done to a sample.
+  const std::vector<Field> defaults = fields_of(neutral, prefix + "transform.");
+  for (std::size_t i = 0; const Field& field : fields_of(given, prefix + "transform.")) {
+    if (field.get() == defaults[i++].get()) continue;
+    return fmt::format("{} is {}, and {}transforms is set, which says what is done to a sample; wanted one of them",
+                       field.key, to_toml(field.get()), prefix);
+  }
+  std::string fault = list_fault(options.transforms, prefix + "transforms");
+  return !fault.empty() ? fault : list_fault(options.eval_transforms, prefix + "eval_transforms");
+}
+
 std::string transform_contradiction(const TransformOptions& options, const std::string& prefix) {
   for (const auto& [name, pair] : {std::pair{"scale", &options.scale}, std::pair{"ratio", &options.ratio}}) {
-    if (pair->size() != 2) {
-      return fmt::format("{}{} has {} values; wanted 2, the least and the greatest", prefix, name, pair->size());
-    }
-    if (pair->front() > pair->back()) {
-      return fmt::format("{}{} goes from {} to {}; wanted the least first", prefix, name, pair->front(), pair->back());
-    }
+    if (std::string fault = pair_fault(prefix + name, *pair); !fault.empty()) return fault;
   }
   const TransformOptions defaults;
   const bool drawn = options.scale != defaults.scale || options.ratio != defaults.ratio;

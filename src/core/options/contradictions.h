@@ -12,6 +12,9 @@ namespace headrace {
 // Recipes and the Loader both ask. `prefix` stands before the keys: "data.".
 std::string order_contradiction(const DataOptions& options, const std::string& prefix);
 
+// What the lists of operations lack or contradict, in themselves or in the transform beside them, likewise.
+std::string transforms_contradiction(const DataOptions& options, const std::string& prefix);
+
 // What of the options contradicts the rest, as a message that begins with a key; empty when nothing does.
 // Recipes and the Loader both ask. `prefix` stands before the keys: "data.transform.".
 std::string transform_contradiction(const TransformOptions& options, const std::string& prefix);

@@ -66,6 +66,9 @@ struct TomlText {
   std::string operator()(std::int64_t value) const { return std::to_string(value); }
   std::string operator()(double value) const { return real_text(value); }
   std::string operator()(const std::string& value) const { return quoted(value); }
+  std::string operator()(const std::vector<std::int64_t>& values) const {
+    return list_text(values, [](std::int64_t value) { return std::to_string(value); });
+  }
   std::string operator()(const std::vector<double>& values) const { return list_text(values, real_text); }
   std::string operator()(const std::vector<std::string>& values) const { return list_text(values, quoted); }
 };
@@ -115,6 +118,24 @@ class RealCheck {
 };
 
 template <class Number>
+Range<Number> bounds_of(const Range<Number>* range) {
+  if (range != nullptr) return *range;
+  return {std::numeric_limits<Number>::lowest(), std::numeric_limits<Number>::max()};
+}
+
+// The place of a value among the field's choices. Error{invalid_argument}: it is none of them.
+std::size_t place_of_choice(const Field& field, const OptionValue& value) {
+  for (std::size_t i = 0; i < field.choices.size(); ++i) {
+    if (detail::choice_value(field.choices[i]) == value || OptionValue{field.choices[i]} == value) return i;
+  }
+  if (!std::holds_alternative<std::string>(value)) out_of_range(field.key, field.range, to_toml(value));
+  const std::string& found = std::get<std::string>(value);
+  const std::string nearest = nearest_name(field.choices, found);
+  fail(ErrorCode::invalid_argument, "{} must be {}, found {}{}", field.key, field.range, quoted(found),
+       nearest.empty() ? "" : fmt::format(", did you mean {}?", nearest));
+}
+
+template <class Number>
 Number parse_number(const Field& field, FieldKind wanted, std::string_view text) {
   std::string_view digits = text;
   if (digits.size() > 1 && digits.front() == '+' && digits[1] != '-') digits.remove_prefix(1);
@@ -143,6 +164,15 @@ std::vector<std::string> split_at_commas(std::string_view text) {
   }
 }
 
+template <class Number>
+std::vector<Number> parse_numbers(const Field& field, std::string_view text) {
+  std::vector<Number> values;
+  for (const std::string& part : split_at_commas(text)) {
+    values.push_back(parse_number<Number>(field, field.kind, part));
+  }
+  return values;
+}
+
 }  // namespace
 
 std::string to_toml(const OptionValue& value) {
@@ -161,6 +191,8 @@ const char* wanted_words(FieldKind kind) {
       return "text";
     case FieldKind::choice:
       return "one of its names";
+    case FieldKind::integers:
+      return "a whole number or a list of them";
     case FieldKind::reals:
       return "a list of numbers";
     case FieldKind::texts:
@@ -186,13 +218,10 @@ OptionValue parse_option(const Field& field, std::string_view text) {
     case FieldKind::text:
     case FieldKind::choice:
       return std::string(text);
-    case FieldKind::reals: {
-      std::vector<double> values;
-      for (const std::string& part : split_at_commas(text)) {
-        values.push_back(parse_number<double>(field, field.kind, part));
-      }
-      return values;
-    }
+    case FieldKind::integers:
+      return parse_numbers<std::int64_t>(field, text);
+    case FieldKind::reals:
+      return parse_numbers<double>(field, text);
     case FieldKind::texts:
       return split_at_commas(text);
     case FieldKind::tables:
@@ -204,17 +233,6 @@ OptionValue parse_option(const Field& field, std::string_view text) {
 OptionValue detail::choice_value(std::string_view name) {
   if (name == "true" || name == "false") return name == "true";
   return std::string(name);
-}
-
-std::size_t detail::place_of_choice(const Field& field, const OptionValue& value) {
-  for (std::size_t i = 0; i < field.choices.size(); ++i) {
-    if (choice_value(field.choices[i]) == value || OptionValue{field.choices[i]} == value) return i;
-  }
-  if (!std::holds_alternative<std::string>(value)) out_of_range(field.key, field.range, to_toml(value));
-  const std::string& found = std::get<std::string>(value);
-  const std::string nearest = nearest_name(field.choices, found);
-  fail(ErrorCode::invalid_argument, "{} must be {}, found {}{}", field.key, field.range, quoted(found),
-       nearest.empty() ? "" : fmt::format(", did you mean {}?", nearest));
 }
 
 Field& detail::FieldCollector::add(const char* name, const char* sentence) {
@@ -256,9 +274,7 @@ void detail::bind_field(Field& field, std::vector<std::string>& value) {
 void detail::bind_field(Field& field, std::int64_t& value, const Range<std::int64_t>* range) {
   field.kind = FieldKind::integer;
   set_bounds(field, range);
-  const Range<std::int64_t> bounds = range != nullptr ? *range
-                                                      : Range<std::int64_t>{std::numeric_limits<std::int64_t>::min(),
-                                                                            std::numeric_limits<std::int64_t>::max()};
+  const Range<std::int64_t> bounds = bounds_of(range);
   field.or_auto = bounds.or_auto;
   if (bounds.or_auto) field.range += ", or \"auto\"";
   field.get = [&value, or_auto = bounds.or_auto] {
@@ -293,6 +309,33 @@ void detail::bind_field(Field& field, double& value, const Range<double>* range)
     }
     check(x);
     value = x;
+  };
+}
+
+void detail::bind_field(Field& field, std::vector<std::int64_t>& value, const Range<std::int64_t>* range) {
+  field.kind = FieldKind::integers;
+  set_bounds(field, range);
+  field.get = [&value] { return OptionValue{value}; };
+  field.set = [&value, key = field.key, bounds = bounds_of(range), words = field.range](const OptionValue& v) {
+    const auto* const one = std::get_if<std::int64_t>(&v);
+    const auto* const many = std::get_if<std::vector<std::int64_t>>(&v);
+    if (one == nullptr && many == nullptr) wrong_type(key, FieldKind::integers, to_toml(v));
+    std::vector<std::int64_t> found = many != nullptr ? *many : std::vector{*one};
+    for (const std::int64_t x : found) {
+      if (x < bounds.low || x > bounds.high) out_of_range(key, words, std::to_string(x));
+    }
+    value = std::move(found);
+  };
+}
+
+void detail::bind_names(Field& field, std::vector<std::string> names, std::function<std::string()> held,
+                        std::function<void(std::size_t)> hold) {
+  field.kind = FieldKind::choice;
+  field.range = fmt::format("{}", fmt::join(names, " | "));
+  field.choices = std::move(names);
+  field.get = [held = std::move(held)] { return choice_value(held()); };
+  field.set = [hold = std::move(hold), checked = Field{field}](const OptionValue& v) {
+    hold(place_of_choice(checked, v));
   };
 }
 

@@ -3,7 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <headrace/error.h>
-#include <headrace/option_fields.h>
+#include <headrace/option_tables.h>
 #include <headrace/option_text.h>
 
 #include <bit>
@@ -32,6 +32,23 @@ struct ItemOptions {
   InnerOptions inner;
 };
 
+struct BoxOptions {
+  static constexpr const char* kName = "Box";
+  static constexpr const char* kSentence = "Has corners.";
+  std::vector<std::int64_t> sides;
+  double weight = 1.0;
+};
+
+struct BallOptions {
+  static constexpr const char* kName = "Ball";
+  static constexpr const char* kSentence = "Has none.";
+  bool hollow = false;
+};
+
+struct ThingsOptions {
+  std::vector<std::variant<std::monostate, BoxOptions, BallOptions>> things, others;
+};
+
 struct OuterOptions {
   std::int64_t seed = 1;
   InnerOptions inner;
@@ -57,6 +74,26 @@ void describe(Visitor& visit, Options& o) {
   visit("name", o.name, "Its name.");
   visit("weight", o.weight, "How heavy; any number.");
   visit("inner", o.inner, "");
+}
+
+template <class Visitor, class Options>
+requires std::same_as<std::remove_const_t<Options>, BoxOptions>
+void describe(Visitor& visit, Options& o) {
+  visit("sides", o.sides, kRequired, Range<std::int64_t>{1, 99}, "How long.");
+  visit("weight", o.weight, "How heavy.");
+}
+
+template <class Visitor, class Options>
+requires std::same_as<std::remove_const_t<Options>, BallOptions>
+void describe(Visitor& visit, Options& o) {
+  visit("hollow", o.hollow, "Nothing in it.");
+}
+
+template <class Visitor, class Options>
+requires std::same_as<std::remove_const_t<Options>, ThingsOptions>
+void describe(Visitor& visit, Options& o) {
+  visit("shop.things", o.things, "What there is.");
+  visit("shop.others", o.others, "What else.");
 }
 
 template <class Visitor, class Options>
@@ -387,6 +424,135 @@ TEST(Fields, NamesElementsByTheirIndex) {
   const std::vector<Field> defaults = items.element_defaults();
   EXPECT_EQ(defaults.front().key, "tune.items[].name");
   EXPECT_EQ(items.element_count(), 2U);
+}
+
+std::string things_refusal(const std::string& text) {
+  ThingsOptions options;
+  try {
+    read_toml(fields_of(options), text, "r.toml");
+  } catch (const Error& error) {
+    EXPECT_EQ(error.code(), ErrorCode::invalid_argument);
+    return error.what();
+  }
+  return "accepted";
+}
+
+TEST(NamedTables, AreReadByTheirNameWhereverItStandsAndWrittenNameFirst) {
+  ThingsOptions options;
+  const std::vector<KeyLine> lines = read_toml(fields_of(options), R"([[shop.things]]
+sides = [3, 4]
+name = "Box"
+[[shop.things]]
+name = "Ball"
+[shop]
+others = [{name = "Box", sides = 7, weight = 2}]
+)",
+                                               "r.toml");
+  ASSERT_EQ(options.things.size(), 2U);
+  EXPECT_EQ(std::get<BoxOptions>(options.things[0]).sides, (std::vector<std::int64_t>{3, 4}));
+  EXPECT_FALSE(std::get<BallOptions>(options.things[1]).hollow);
+  EXPECT_EQ(std::get<BoxOptions>(options.others[0]).sides, std::vector<std::int64_t>{7});
+  EXPECT_EQ(lines[1].key, "shop.things[0].sides");
+  EXPECT_EQ(lines[2].key, "shop.things[0].name");
+  const std::string text = write_toml(fields_of(options));
+  EXPECT_EQ(text, R"([[shop.things]]
+name = "Box"
+sides = [3, 4]
+weight = 1.0
+
+[[shop.things]]
+name = "Ball"
+hollow = false
+
+[[shop.others]]
+name = "Box"
+sides = [7]
+weight = 2.0
+)");
+  ThingsOptions again;
+  read_toml(fields_of(again), text, "written");
+  EXPECT_EQ(write_toml(fields_of(again)), text);
+  const std::vector<Field> fields = fields_of(options);
+  EXPECT_EQ(tables_toml(fields[0]), R"([{name = "Box", sides = [3, 4]}, {name = "Ball"}])");
+  EXPECT_EQ(tables_toml(fields[1]), R"([{name = "Box", sides = [7], weight = 2.0}])");
+}
+
+TEST(NamedTables, RefusalsNameTheTableAndTheNearestName) {
+  EXPECT_EQ(things_refusal("[[shop.things]]\nname = 'Ball'\n[[shop.things]]\nname = 'Bxo'"),
+            "r.toml:4: shop.things[1].name must be Box | Ball, found \"Bxo\", did you mean Box?");
+  EXPECT_EQ(things_refusal("[[shop.things]]\nname = 5"), "r.toml:2: shop.things[0].name must be Box | Ball, found 5");
+  EXPECT_EQ(things_refusal("[[shop.things]]\nname = {a = 1}"),
+            "r.toml:2: shop.things[0].name must be Box | Ball, found a table");
+  EXPECT_EQ(things_refusal("\n[[shop.things]]\nsides = 1"),
+            "r.toml:2: shop.things[0].name is missing; wanted Box | Ball");
+  EXPECT_EQ(things_refusal("[[shop.things]]\nname = 'Box'\nsids = 1"),
+            "r.toml:3: unknown key shop.things[0].sids, did you mean shop.things[0].sides?");
+  EXPECT_EQ(things_refusal("[[shop.things]]\nname = 'Ball'\nsides = 1"),
+            "r.toml:3: unknown key shop.things[0].sides; the keys of shop.things[0] are name, hollow");
+  EXPECT_EQ(things_refusal("[shop.things]\nname = 'Ball'"),
+            "r.toml:1: shop.things must be a list of tables ([[shop.things]]), found a table");
+}
+
+TEST(NamedTables, KeepWhatTheyAreWhenTheirNameIsSetAgain) {
+  ThingsOptions options;
+  const std::vector<Field> fields = fields_of(options);
+  for (const Field& field : named_element(fields[0], 0, OptionValue{std::string("Box")})) {
+    if (field.key.ends_with("weight")) field.set(OptionValue{3.0});
+  }
+  for (const Field& field : with_elements(fields)) {
+    if (field.set) field.set(field.get());
+  }
+  EXPECT_EQ(std::get<BoxOptions>(options.things.at(0)).weight, 3.0);
+  named_element(fields[0], 0, OptionValue{std::string("Ball")});
+  EXPECT_TRUE(std::holds_alternative<BallOptions>(options.things[0]));
+}
+
+TEST(NamedTables, AreToldOnceInTheReferenceEachByItsName) {
+  ThingsOptions options;
+  const std::string text = options_markdown(fields_of(options), "Options");
+  EXPECT_THAT(text, HasSubstr("## [[shop.things]]\n\nWhat there is.\n\n### name = \"Box\"\n\nHas corners.\n\n| key |"));
+  EXPECT_THAT(text,
+              HasSubstr("| `shop.things[].sides` | a whole number or a list of them | none | 1 to 99 | How long. |"));
+  EXPECT_THAT(text, HasSubstr("### name = \"Ball\"\n\nHas none.\n"));
+  EXPECT_THAT(text, HasSubstr("What else.\n\nIts tables are those of [[shop.things]].\n"));
+  EXPECT_THAT(text, testing::Not(HasSubstr("shop.others[]")));
+
+  const auto schema = nlohmann::ordered_json::parse(options_schema(fields_of(options), "t"));
+  const auto& shop = schema["properties"]["shop"]["properties"];
+  const auto& box = shop["things"]["items"]["oneOf"][0];
+  EXPECT_EQ(box["properties"]["name"]["const"], "Box");
+  EXPECT_EQ(box["required"], (std::vector<std::string>{"name", "sides"}));
+  EXPECT_EQ(box["additionalProperties"], false);
+  EXPECT_EQ(box["properties"]["sides"]["type"], (nlohmann::ordered_json{"integer", "array"}));
+  EXPECT_EQ(box["properties"]["sides"]["items"]["maximum"], 99);
+  EXPECT_FALSE(box["properties"]["sides"].contains("default"));
+  EXPECT_EQ(box["properties"]["weight"]["default"], 1.0);
+  EXPECT_EQ(shop["things"]["items"]["oneOf"].size(), 2U);
+  EXPECT_EQ(shop["others"]["items"], (nlohmann::ordered_json{{"$ref", "#/properties/shop/properties/things/items"}}));
+}
+
+TEST(Integers, AreOneNumberOrAList) {
+  BoxOptions options;
+  const std::vector<Field> fields = fields_of(options, "box.");
+  const auto refused = [&](const std::string& text) {
+    try {
+      read_toml(fields, text, "r.toml");
+    } catch (const Error& error) {
+      return std::string(error.what());
+    }
+    return std::string("accepted");
+  };
+  EXPECT_EQ(refused("box.sides = 5"), "accepted");
+  EXPECT_EQ(options.sides, std::vector<std::int64_t>{5});
+  fields[0].set(parse_option(fields[0], "7,8"));
+  EXPECT_EQ(options.sides, (std::vector<std::int64_t>{7, 8}));
+  EXPECT_EQ(to_toml(fields[0].get()), "[7, 8]");
+  EXPECT_EQ(refused("box.sides = [5, 100]"), "r.toml:1: box.sides must be 1 to 99, found 100");
+  EXPECT_EQ(refused("box.sides = 0"), "r.toml:1: box.sides must be 1 to 99, found 0");
+  EXPECT_EQ(refused("box.sides = 5.0"), "r.toml:1: box.sides must be a whole number or a list of them, found 5.0");
+  EXPECT_EQ(refused("box.sides = [5.0]"),
+            "r.toml:1: box.sides must be a whole number or a list of them, found something else in it");
+  EXPECT_EQ(options.sides, (std::vector<std::int64_t>{7, 8}));
 }
 
 TEST(Reference, MarkdownNamesEveryKeyOnce) {

@@ -1,6 +1,6 @@
 // docs/options.md and the JSON schema, from the same fields as everything else.
 #include <fmt/format.h>
-#include <headrace/option_fields.h>
+#include <headrace/option_tables.h>
 #include <headrace/option_text.h>
 
 #include <algorithm>
@@ -28,8 +28,29 @@ void append_rows(std::string& out, const std::vector<Field>& fields, const std::
     const std::string value = field.kind == FieldKind::tables ? "[]" : to_toml(field.get());
     const bool is_switch = !field.choices.empty() && field.choices.front() == "false";
     const char* words = is_switch ? "true, false or auto" : wanted_words(field.kind);
-    out += fmt::format("| `{}` | {} | `{}` | {} | {} |\n", field.key, words, cell(value), cell(field.range),
+    const std::string standard = field.required ? "none" : "`" + cell(value) + "`";
+    out += fmt::format("| `{}` | {} | {} | {} | {} |\n", field.key, words, standard, cell(field.range),
                        cell(field.sentence));
+  }
+}
+
+// The list among these whose tables are told for this one, too; null: there is none before it.
+const Field* same_before(const std::vector<Field>& fields, const Field& field) {
+  if (field.kind != FieldKind::tables || field.choices.empty()) return nullptr;
+  const auto same = std::find_if(fields.begin(), fields.end(), [&](const Field& other) {
+    return other.kind == FieldKind::tables && other.choices == field.choices;
+  });
+  return same == fields.end() || same->key == field.key ? nullptr : &*same;
+}
+
+// A section for each of the structs that a table may be.
+void append_named(std::string& out, const Field& field) {
+  for (const std::string& name : field.choices) {
+    std::vector<Field> fields = named_defaults(field, name);
+    out += fmt::format("{}### name = \"{}\"\n\n{}\n\n", name == field.choices.front() ? "" : "\n", name,
+                       fields.front().sentence);
+    fields.erase(fields.begin());
+    append_rows(out, fields, field.key + "[]");
   }
 }
 
@@ -45,7 +66,13 @@ void append_sections(std::string& out, const std::vector<Field>& fields, const s
   for (const Field& field : fields) {
     if (field.kind != FieldKind::tables) continue;
     out += fmt::format("\n## [[{}]]\n\n{}\n\n", field.key, field.sentence);
-    append_sections(out, field.element_defaults(), field.key + "[]");
+    if (const Field* const same = same_before(fields, field)) {
+      out += fmt::format("Its tables are those of [[{}]].\n", same->key);
+    } else if (!field.choices.empty()) {
+      append_named(out, field);
+    } else {
+      append_sections(out, field.element_defaults(), field.key + "[]");
+    }
   }
 }
 
@@ -60,6 +87,18 @@ void append_bounds(Json& schema, const Field& field) {
 }
 
 Json object_schema(const std::vector<Field>& fields, const std::string& prefix);
+
+// One of several objects, told apart by the key `name`.
+Json named_schema(const Field& field) {
+  Json structs = Json::array();
+  for (const std::string& name : field.choices) {
+    const std::vector<Field> fields = named_defaults(field, name);
+    Json schema = object_schema(fields, field.key + "[].");
+    schema["properties"]["name"] = {{"description", fields.front().sentence}, {"const", name}};
+    structs.push_back(std::move(schema));
+  }
+  return {{"oneOf", std::move(structs)}};
+}
 
 Json field_schema(const Field& field) {
   Json schema;
@@ -87,6 +126,12 @@ Json field_schema(const Field& field) {
       schema["enum"] = Json::array();
       for (const std::string& name : field.choices) schema["enum"].push_back(json_value(detail::choice_value(name)));
       break;
+    case FieldKind::integers:
+      schema["type"] = {"integer", "array"};  // minimum and maximum speak of a number alone, items of an array.
+      append_bounds<std::int64_t>(schema, field);
+      schema["items"] = {{"type", "integer"}};
+      append_bounds<std::int64_t>(schema["items"], field);
+      break;
     case FieldKind::reals:
       schema["type"] = "array";
       schema["items"] = {{"type", "number"}};
@@ -98,26 +143,48 @@ Json field_schema(const Field& field) {
       break;
     case FieldKind::tables:
       schema["type"] = "array";
-      schema["items"] = object_schema(field.element_defaults(), field.key + "[].");
+      schema["items"] =
+          field.choices.empty() ? object_schema(field.element_defaults(), field.key + "[].") : named_schema(field);
       schema["default"] = Json::array();
       return schema;
   }
-  schema["default"] = json_value(field.get());
+  if (!field.required) schema["default"] = json_value(field.get());
   return schema;
+}
+
+// Where the schema has what the elements of a list are: "#/properties/data/properties/transforms/items".
+std::string items_pointer(const std::string& key) {
+  std::string pointer = "#";
+  for (std::size_t begin = 0; begin != std::string::npos;) {
+    const std::size_t dot = key.find('.', begin);
+    pointer += "/properties/" + key.substr(begin, dot - begin);
+    begin = dot == std::string::npos ? dot : dot + 1;
+  }
+  return pointer + "/items";
 }
 
 // The object of all fields under `prefix`, nested ones by their dots.
 Json object_schema(const std::vector<Field>& fields, const std::string& prefix) {
-  Json properties = Json::object();
+  Json properties = Json::object(), required = Json::array();
   for (const Field& field : fields) {
     if (field.key.rfind(prefix, 0) != 0) continue;
     const std::string rest = field.key.substr(prefix.size());
     const std::size_t dot = rest.find('.');
     const std::string name = rest.substr(0, dot);
     if (properties.contains(name)) continue;
-    properties[name] = dot == std::string::npos ? field_schema(field) : object_schema(fields, prefix + name + ".");
+    if (dot != std::string::npos) {
+      properties[name] = object_schema(fields, prefix + name + ".");
+      continue;
+    }
+    properties[name] = field_schema(field);
+    if (field.required) required.push_back(name);
+    if (const Field* const same = same_before(fields, field)) {
+      properties[name]["items"] = {{"$ref", items_pointer(same->key)}};
+    }
   }
-  return {{"type", "object"}, {"properties", properties}, {"additionalProperties", false}};
+  Json schema = {{"type", "object"}, {"properties", properties}, {"additionalProperties", false}};
+  if (!required.empty()) schema["required"] = required;
+  return schema;
 }
 
 }  // namespace

@@ -6,7 +6,7 @@
 // it for granted. With neither, its parser reports the fault.
 #undef NDEBUG
 #define TOML_ASSERT(condition) static_assert(true)
-#include <headrace/option_fields.h>
+#include <headrace/option_tables.h>
 #include <headrace/option_text.h>
 
 #include <toml++/toml.h>
@@ -71,7 +71,9 @@ template <class T>
 std::optional<std::vector<T>> list_of(const toml::array& array) {
   std::vector<T> values;
   for (const toml::node& element : array) {
-    const bool fits = std::is_same_v<T, double> ? element.is_number() : element.is_string();
+    const bool fits = std::is_same_v<T, double>         ? element.is_number()
+                      : std::is_same_v<T, std::int64_t> ? element.is_integer()
+                                                        : element.is_string();
     if (!fits) return std::nullopt;
     values.push_back(*element.value<T>());
   }
@@ -85,6 +87,7 @@ std::optional<OptionValue> option_value(const toml::node& node, FieldKind kind) 
   if (node.is_floating_point()) return *node.value<double>();
   if (node.is_string()) return *node.value<std::string>();
   if (const toml::array* array = node.as_array()) {
+    if (kind == FieldKind::integers) return list_of<std::int64_t>(*array);
     if (kind == FieldKind::reals) return list_of<double>(*array);
     if (kind == FieldKind::texts) return list_of<std::string>(*array);
   }
@@ -131,6 +134,26 @@ void collect_entries(const std::vector<Field>& fields, const toml::table& table,
                                      : fmt::format(", did you mean {}?", nearest)));
 }
 
+// Of element i, whose key `name` says which fields it has, wherever it stands in the table.
+std::vector<Field> named_fields(const Document& document, const Field& field, std::size_t i, const toml::table& table) {
+  const std::string key = fmt::format("{}[{}].name", field.key, i);
+  const toml::node* const name = table.get("name");
+  if (name == nullptr) {
+    refuse(document.source, table.source(),
+           fmt::format("{} is missing; wanted {}", key, fmt::join(field.choices, " | ")));
+  }
+  const std::optional<OptionValue> value = option_value(*name, FieldKind::choice);
+  if (!value) {
+    refuse(document.source, name->source(),
+           fmt::format("{} must be {}, found {}", key, fmt::join(field.choices, " | "), describe_node(*name)));
+  }
+  try {
+    return named_element(field, i, *value);
+  } catch (const Error& error) {
+    refuse(document.source, name->source(), error.what());
+  }
+}
+
 void read_entries(const Document& document, const toml::table& table, const std::string& prefix,
                   std::vector<KeyLine>& lines);
 
@@ -147,8 +170,10 @@ void read_tables(const Document& document, const Field& field, const toml::node&
       refuse(document.source, element.source(),
              fmt::format("{}[{}] must be a table, found {}", field.key, i, describe_node(element)));
     }
-    const std::vector<Field> element_fields = field.element(i);
-    read_entries({element_fields, document.source}, *element.as_table(), fmt::format("{}[{}].", field.key, i), lines);
+    const toml::table& table = *element.as_table();
+    const std::vector<Field> element_fields =
+        field.choices.empty() ? field.element(i) : named_fields(document, field, i, table);
+    read_entries({element_fields, document.source}, table, fmt::format("{}[{}].", field.key, i), lines);
   }
 }
 
@@ -163,7 +188,8 @@ void read_entry(const Document& document, const Entry& entry, std::vector<KeyLin
   }
   const std::optional<OptionValue> value = option_value(*entry.node, field->kind);
   if (!value) {
-    const bool list = entry.node->is_array() && (field->kind == FieldKind::reals || field->kind == FieldKind::texts);
+    const bool list = entry.node->is_array() && (field->kind == FieldKind::integers ||
+                                                 field->kind == FieldKind::reals || field->kind == FieldKind::texts);
     refuse(document.source, entry.node->source(),
            fmt::format("{} must be {}, found {}", entry.key, wanted_words(field->kind),
                        list ? "something else in it" : describe_node(*entry.node)));

@@ -1,6 +1,6 @@
 // A Loader as its users see it: what it is built from, where an epoch begins and stands, its state, its statistics.
 #include <headrace/loader.h>
-#include <headrace/option_fields.h>
+#include <headrace/option_tables.h>
 
 #include <algorithm>
 #include <limits>
@@ -10,6 +10,7 @@
 #include "core/base/fail.h"
 #include "core/hardware/machine.h"
 #include "core/options/contradictions.h"
+#include "core/options/transforms.h"
 #include "data/loader/detail/loader_impl.h"
 #include "data/loader/detail/loader_state.h"
 
@@ -22,7 +23,11 @@ using detail::Pass;
 using detail::Place;
 
 DataOptions checked(DataOptions options) {
-  for (auto& field : fields_of(options, "data.")) field.set(field.get());  // Throws for what lies out of range.
+  for (auto& field : with_elements(fields_of(options, "data."))) {
+    if (field.set) field.set(field.get());  // Throws for what lies out of range.
+  }
+  const std::string transforms = transforms_contradiction(options, "data.");
+  if (!transforms.empty()) fail(ErrorCode::invalid_argument, "data: {}", transforms);
   const std::string transform = transform_contradiction(options.transform, "data.transform.");
   if (!transform.empty()) fail(ErrorCode::invalid_argument, "data: {}", transform);
   const std::string order = order_contradiction(options, "data.");
@@ -34,6 +39,16 @@ const Source& checked(const std::shared_ptr<const Source>& source) {
   if (source == nullptr) fail(ErrorCode::invalid_argument, "data: a loader without a source");
   if (source->size() < 1) fail(ErrorCode::invalid_argument, "data: the source has no samples");
   return *source;
+}
+
+// Lists of operations run as the transform that means the same.
+DataOptions runnable(DataOptions options, const SourceInfo& info, bool training) {
+  if (!options.transforms.empty() && !info.schema.image()) {
+    fail(ErrorCode::invalid_argument, "data: data.transforms is set, and the source has no image to transform: {}",
+         info.schema.text());
+  }
+  const ImageShape stored = stored_shape(info.schema);
+  return with_shorthand(std::move(options), training, {stored.height, stored.width});
 }
 
 detail::SampleFields checked_fields(const SourceInfo& info, const DataOptions& options) {
@@ -118,7 +133,7 @@ OnCorrupt policy_of(const DataOptions& options, bool training) {
 Loader::Impl::Impl(std::shared_ptr<const Source> from, DataOptions how, std::uint64_t run_seed, bool for_training,
                    std::int64_t limit, OrderOfEpoch orders)
     : source((checked(from), std::move(from))),
-      options(checked(std::move(how))),
+      options(runnable(checked(std::move(how)), source->info(), for_training)),
       seed(run_seed),
       training(for_training),
       reader(*source, options.limits()),

@@ -1,11 +1,14 @@
 #include "data/loader/detail/loader_state.h"
 
-#include <headrace/option_fields.h>
+#include <headrace/option_tables.h>
 
 #include <algorithm>
 #include <array>
+#include <charconv>
 #include <map>
+#include <optional>
 #include <string_view>
+#include <system_error>
 
 #include "core/base/fail.h"
 
@@ -23,6 +26,8 @@ constexpr std::string_view kPrefix = "data.";
 constexpr std::string_view kFields = "fields", kUsualFields = "image and labels";
 // Of epochs, likewise.
 constexpr std::string_view kOrder = "order", kGivenOrder = "given", kUsualOrder = "drawn";
+// Of a list of operations, which a state tells where there is one.
+constexpr std::string_view kTransforms = "data.transforms", kNoTransforms = "[]";
 
 std::map<std::string, std::string> lines_of(const std::string& text) {
   std::map<std::string, std::string> lines;
@@ -49,9 +54,15 @@ std::string shortened(const std::string& value) {
 
 std::string state_options(DataOptions options, bool training, const Schema& schema, bool order_is_given) {
   std::string text = fmt::format("training = {}\n", training);
+  const bool is_one = training || options.eval_transforms.empty();
+  const std::string_view list = is_one ? "transforms" : "eval_transforms";  // The one in force.
   for (const Field& field : fields_of(options, std::string(kPrefix))) {
     const std::string_view name = std::string_view(field.key).substr(kPrefix.size());
     if (std::find(kKeysOutsideState.begin(), kKeysOutsideState.end(), name) != kKeysOutsideState.end()) continue;
+    if (field.kind == FieldKind::tables) {
+      if (name == list && field.element_count() > 0) text += fmt::format("{} = {}\n", kTransforms, tables_toml(field));
+      continue;
+    }
     text += fmt::format("{} = {}\n", field.key, to_toml(field.get()));
   }
   if (!schema.is_image_and_labels()) text += fmt::format("{} = {}\n", kFields, schema.text());
@@ -71,13 +82,39 @@ const std::map<std::string, std::string>& default_lines() {
   return lines;
 }
 
+std::optional<std::int64_t> number_of(const std::map<std::string, std::string>& lines, const std::string& key) {
+  const auto line = lines.find(key);
+  if (line == lines.end()) return std::nullopt;
+  std::int64_t number = 0;
+  const char* const end = line->second.data() + line->second.size();
+  const auto [stop, error] = std::from_chars(line->second.data(), end, number);
+  if (error != std::errc{} || stop != end) return std::nullopt;
+  return number;
+}
+
+// The lines of a state, those that it may leave out among them, and of values that mean the same one.
+std::map<std::string, std::string> whole_lines_of(const std::string& text) {
+  auto lines = lines_of(text);
+  lines.emplace(kFields, kUsualFields);
+  lines.emplace(kOrder, kUsualOrder);
+  lines.emplace(kTransforms, kNoTransforms);
+  constexpr std::int64_t kSizeMax = 1 << 20;  // More than any option's; no arithmetic overflows below it.
+  const std::string resize = "data.transform.resize";
+  const auto size = number_of(lines, "data.transform.size"), side = number_of(lines, resize);
+  const bool is_read = size && side && *size <= kSizeMax;
+  if (is_read && TransformOptions{.size = *size}.resized_side() == *side) lines[resize] = "0";
+  return lines;
+}
+
 // A state of an earlier version lacks the keys that came later, which had the effect of their defaults then.
 void check_options(const std::string& theirs, const std::string& ours) {
   if (theirs == ours) return;
-  auto their_lines = lines_of(theirs), our_lines = lines_of(ours);
-  for (auto* const lines : {&their_lines, &our_lines}) {
-    lines->emplace(kFields, kUsualFields);
-    lines->emplace(kOrder, kUsualOrder);
+  auto their_lines = whole_lines_of(theirs), our_lines = whole_lines_of(ours);
+  const std::string their_list = their_lines.extract(std::string(kTransforms)).mapped();
+  const std::string our_list = our_lines.extract(std::string(kTransforms)).mapped();
+  if (their_list != our_list) {  // Before the keys that one of them has in its place.
+    fail(ErrorCode::invalid_argument, "data: the state is of a loader with {} {}, this one has {}", kTransforms,
+         their_list, our_list);
   }
   for (const auto& [key, value] : our_lines) {
     const auto theirs_of_key = their_lines.extract(key);

@@ -92,6 +92,37 @@ TEST(LoaderStateOptions, AStateWithoutFieldsIsOfImagesAndLabels) {
               HasSubstr("fields boxes float32 (-1, 4), this one has points float32 (-1, 3)"));
 }
 
+TEST(LoaderStateOptions, AListOfOperationsIsOneOfThem) {
+  const DataOptions shorthand = same_options();
+  DataOptions list;
+  list.batch_size = 32;
+  list.last_batch = LastBatch::drop;
+  list.buckets = 8;
+  list.transforms = {transforms::Pad{.padding = {2}}, transforms::RandomHorizontalFlip{}};
+  list.eval_transforms = {transforms::Pad{.padding = {2}}};
+  EXPECT_THAT(state_options(list, true, kPair),
+              HasSubstr("data.transforms = [{name = \"Pad\", padding = [2]}, {name = \"RandomHorizontalFlip\"}]\n"));
+  EXPECT_THAT(state_options(list, false, kPair), HasSubstr("data.transforms = [{name = \"Pad\", padding = [2]}]\n"));
+  EXPECT_EQ(state_options(shorthand, true, kPair).find("transforms"), std::string::npos);
+  check_state(state_with(state_options(list, true, kPair)), state_with(state_options(list, true, kPair)), 1000, true);
+  DataOptions other = list;
+  other.transforms.pop_back();
+  EXPECT_THAT(
+      refusal(state_options(list, true, kPair), other),
+      HasSubstr("with data.transforms [{name = \"Pad\", padding = [2]}, {name = \"RandomHorizontalFlip\"}], this "
+                "one has [{name = \"Pad\", padding = [2]}]"));
+  EXPECT_THAT(refusal(state_options(shorthand, true, kPair), list), HasSubstr("with data.transforms [], this one has"));
+  EXPECT_THAT(refusal(state_options(list, true, kPair), shorthand), HasSubstr("padding = [2]}, {name = \"Random"));
+}
+
+TEST(LoaderStateOptions, AResizeThatIsTheDefaultOneIsTheSame) {
+  DataOptions options = same_options();
+  options.transform.resize = 256;
+  check_state(state_with(kEarlierOptions), state_with(state_options(options, true, kPair)), 1000, true);
+  options.transform.resize = 257;
+  EXPECT_THAT(refusal(kEarlierOptions, options), HasSubstr("data.transform.resize 0, this one has 257"));
+}
+
 TEST(LoaderStateOptions, AnUnknownKeyOrALackingKindIsRefused) {
   const DataOptions options = same_options();
   const std::string earlier = kEarlierOptions;

@@ -12,6 +12,7 @@
 #include "core/base/fail.h"
 #include "core/exec/cores.h"
 #include "core/hardware/wait_policy.h"
+#include "core/options/transforms.h"
 #include "data/source/held_out.h"
 #include "data/source/sample_reader.h"
 #include "data/store/file_name.h"
@@ -142,8 +143,10 @@ DataContext data_context_of(const Source& source, const Loader& loader, const Da
   const Schema& schema = reader.info().schema;
   const auto field = schema.image();
   if (reader.info().in_memory || !field) return {};
-  const int channels = stored_shape(schema).channels;
+  const ImageShape stored = stored_shape(schema);
+  const int channels = stored.channels;
   const ImageRows* const rows = reader.can().rows;
+  const TransformOptions shorthand = with_shorthand(options, /*training=*/true, {stored.height, stored.width}).transform;
   constexpr std::int64_t kLookedAt = 64;
   codec::Decoder decoder;
   Sample sample{schema.size()};
@@ -165,7 +168,7 @@ DataContext data_context_of(const Source& source, const Loader& loader, const Da
       ++images;
       if (!is_file) continue;  // There is nothing to decode smaller.
       SampleRandom random{seed, /*epoch=*/0, i};
-      const auto crop = transform::choose_crop(options.transform, image.height, image.width, true, random);
+      const auto crop = transform::choose_crop(shorthand, image.height, image.width, true, random);
       if (decoder.can_shrink() && transform::divisor_for(crop) > 1) ++scaled;
     } catch (const Error&) {  // data.on_corrupt assigns with it when its turn comes; it takes no room.
       continue;
@@ -186,7 +189,9 @@ DataContext Training::data_context() const {
 
 std::string Training::make_trial_index(const std::function<bool(std::int64_t done)>& go_on) {
   const DataOptions& data = recipe_.data;
-  const bool crops = data.transform.size > 0 && data.transform.crop != Crop::center;
+  const ImageShape stored = stored_shape(train_source_->info().schema);
+  const TransformOptions shorthand = with_shorthand(data, /*training=*/true, {stored.height, stored.width}).transform;
+  const bool crops = shorthand.size > 0 && shorthand.crop != Crop::center;
   const std::filesystem::path path = train_source_->info().index_file;
   if (!crops || path.empty() || data.cache != Cache::none || data.index == IndexUse::build ||
       std::filesystem::exists(path)) {

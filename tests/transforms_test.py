@@ -1,0 +1,171 @@
+"""Lists of operations as Python and recipes meet them: names, parameters and defaults, errors, states."""
+
+import enum
+import inspect
+import json
+import pathlib
+import re
+
+import numpy
+import pytest
+import torch
+from tiny_run import headrace, write_tiny_job
+from torchvision.transforms import v2
+
+import headrace as hr
+
+LIST = pathlib.Path(__file__).resolve().parent.parent / "include/headrace/options/transforms.inc"
+NAMES = re.findall(r"^HEADRACE_OPERATION\((\w+)\)", LIST.read_text(), re.MULTILINE)
+TO_FLOAT = {"name": "ToDtype", "dtype": "float32", "scale": True}
+
+
+class Photos:
+    """Images of many sizes."""
+
+    classes = 3
+
+    def __len__(self):
+        return 40
+
+    def __getitem__(self, index):
+        random = numpy.random.default_rng(index)
+        return random.integers(0, 256, (20 + index % 7, 18 + index % 5, 3), dtype=numpy.uint8), index % 3
+
+
+def loader_of(**options):
+    return hr.Loader(Photos(), **{"batch_size": 8, "seed": 3, "num_workers": 0, **options})
+
+
+def images_of(loader):
+    return torch.cat([batch["image"].clone() for batch in loader])
+
+
+@pytest.fixture(scope="module")
+def operations():
+    schema = json.loads(headrace("explain", "--schema").stdout)
+    operations = schema["properties"]["data"]["properties"]["transforms"]["items"]["oneOf"]
+    return {operation["properties"]["name"]["const"]: operation for operation in operations}
+
+
+def as_written(key, value):
+    """What a recipe has for one of torchvision's defaults."""
+    if value is None:
+        return {"padding": [], "max_size": 0}[key]
+    if isinstance(value, enum.Enum):
+        return value.value
+    return list(value) if isinstance(value, tuple) else value
+
+
+def test_the_reference_has_every_operation_in_the_order_of_their_list(operations):
+    assert list(operations) == NAMES
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_names_and_defaults_are_those_of_torchvision(operations, name):
+    ours = {key: schema for key, schema in operations[name]["properties"].items() if key != "name"}
+    theirs = {key: parameter.default for key, parameter in inspect.signature(getattr(v2, name)).parameters.items()
+              if key != "inplace"}  # Nobody else holds the image here.
+    assert list(ours) == list(theirs)
+    for key, default in theirs.items():
+        is_required = default is inspect.Parameter.empty
+        assert is_required == (key in operations[name]["required"]) == ("default" not in ours[key]), key
+        if not is_required:
+            assert ours[key]["default"] == as_written(key, default), key
+
+
+def test_a_list_gives_the_bytes_of_the_shorthand_that_says_the_same():
+    shorthand = {"size": 16, "crop": "random_resized", "flip_probability": 0.5, "mean": [0.4], "std": [0.3]}
+    transforms = [{"name": "RandomResizedCrop", "size": [16, 16]}, {"name": "RandomHorizontalFlip"}, TO_FLOAT,
+                  {"name": "Normalize", "mean": [0.4], "std": numpy.array([0.3])}]
+    for training in (True, False):
+        ours, theirs = loader_of(transforms=transforms, training=training), loader_of(transform=shorthand, training=training)
+        assert torch.equal(images_of(ours), images_of(theirs))
+        assert ours.state_dict() == theirs.state_dict()
+        eval_transforms = [{"name": "Resize", "size": 20}, {"name": "CenterCrop", "size": 16}, TO_FLOAT, transforms[3]]
+        ours = loader_of(transforms=transforms, eval_transforms=eval_transforms, training=training)
+        theirs = loader_of(transform={**shorthand, "resize": 20}, training=training)
+        assert torch.equal(images_of(ours), images_of(theirs))
+
+
+def test_options_read_back_make_the_same_loader():
+    transforms = [{"name": "Resize", "size": 20}, {"name": "RandomCrop", "size": 12, "padding": None}, TO_FLOAT]
+    loader = loader_of(transforms=tuple(transforms), transform={"layout": "nhwc"})
+    read = loader.options
+    assert read["transforms"][0] == {"name": "Resize", "size": [20], "interpolation": "bilinear", "max_size": 0, "antialias": True}
+    assert list(read["transforms"][1])[:3] == ["name", "size", "padding"] and read["transforms"][1]["padding"] == []
+    assert read["eval_transforms"] == [] and read["transform"]["size"] == 0
+    again = loader_of(transforms=read["transforms"], transform=read["transform"])
+    assert torch.equal(images_of(again), images_of(loader))
+
+
+def test_a_state_of_the_shorthand_resumes_a_list():
+    transforms = [{"name": "Resize", "size": 14}, {"name": "RandomCrop", "size": 12}, TO_FLOAT]
+    for resize in (0, 14):  # 8/7 of 12, rounded, by itself or written.
+        before = loader_of(transform={"size": 12, "crop": "random", "resize": resize})
+        batches = iter(before)
+        next(batches)
+        state = before.state_dict()
+        rest = torch.cat([batch["image"].clone() for batch in batches])
+        after = loader_of(transforms=transforms)
+        after.load_state_dict(state)
+        assert torch.equal(images_of(after), rest)
+        before.load_state_dict(after.state_dict())
+    other = loader_of(transforms=[{"name": "Resize", "size": 15}, *transforms[1:]])
+    with pytest.raises(hr.errors.InvalidArgumentError, match="data.transform.resize 0, this one has 15"):
+        other.load_state_dict(state)
+
+
+@pytest.mark.parametrize("transforms, message", [
+    ([{"name": "RandomResizeCrop", "size": 9}], r'transforms\[0\].name must be Resize \| .*, did you mean RandomResizedCrop\?'),
+    ([TO_FLOAT, {"name": "Resize", "sise": 9}], r"unknown key transforms\[1\].sise, did you mean transforms\[1\].size\?"),
+    ([TO_FLOAT, {"name": "Resize"}], r"data.transforms\[1\].size is missing; Resize has no default for it"),
+    ([{"size": 9}], r"transforms\[0\].name is missing; wanted Resize \| "),
+    ([{"name": 5}], r"transforms\[0\].name must be Resize \| .*, found 5"),
+    ([{"name": "Resize", "size": [9, 2.5]}], r"transforms\[0\].size: wanted whole numbers, found 2.5"),
+    ([{"name": "Resize", "size": 0}], r"transforms\[0\].size must be 1 to 8192, found 0"),
+    ([{"name": "Normalize", "mean": [0], "std": ["x"]}], r"transforms\[0\].std: wanted numbers, found 'x'"),
+    ([v2.Resize(9)], r"transforms\[0\]: wanted a dict of its keys, found Resize"),
+    ({"name": "Resize", "size": 9}, r"transforms: wanted a list of dicts, found dict"),
+])
+def test_what_is_wrong_with_a_list_is_named(transforms, message):
+    with pytest.raises(hr.errors.InvalidArgumentError, match=message):
+        loader_of(transforms=transforms)
+
+
+def test_what_no_shorthand_says_is_refused_by_name():
+    with pytest.raises(hr.errors.UnsupportedError, match="does not run data.transforms: Pad, CenterCrop, ToDtype. "):
+        loader_of(transforms=[{"name": "Pad", "padding": 2}, {"name": "CenterCrop", "size": 9}, TO_FLOAT])
+    with pytest.raises(hr.errors.InvalidArgumentError, match="data.transform.size is 9, and data.transforms is set"):
+        loader_of(transform={"size": 9}, transforms=[TO_FLOAT])
+    with pytest.raises(hr.errors.InvalidArgumentError, match="data.eval_transforms is set without data.transforms"):
+        loader_of(eval_transforms=[TO_FLOAT])
+
+    class Numbers:
+        def __len__(self):
+            return 4
+
+        def __getitem__(self, index):
+            return {"x": numpy.float32(index)}
+
+    with pytest.raises(hr.errors.InvalidArgumentError, match="data.transforms is set, and the source has no image to transform"):
+        hr.Loader(Numbers(), batch_size=2, transforms=[TO_FLOAT])
+
+
+def test_a_recipe_of_lists_trains_to_the_weights_of_its_shorthand(tmp_path):
+    (tmp_path / "list").mkdir()
+    (tmp_path / "table").mkdir()
+    runs = []
+    for name, more in (("table", "[data.transform]\npad = 1\nflip_probability = 0.5\nmean = [0.3]\n"),
+                       ("list", "[[data.transforms]]\nname = 'RandomCrop'\nsize = 8\npadding = 1\n"
+                                "[[data.transforms]]\nname = 'RandomHorizontalFlip'\n"
+                                "[[data.transforms]]\nname = 'ToDtype'\ndtype = 'float32'\nscale = true\n"
+                                "[[data.transforms]]\nname = 'Normalize'\nmean = [0.3]\nstd = [1.0]\n")):
+        recipe = write_tiny_job(tmp_path / name, epochs=1, more=more)
+        result = headrace("train", recipe, "--out", tmp_path / name / "run", cwd=tmp_path)
+        assert result.returncode == 0, result.stderr
+        runs.append((tmp_path / name / "run/model.safetensors").read_bytes())
+    assert runs[0] == runs[1]
+    result = headrace("explain", recipe, "data.transforms")
+    assert "data.transforms = 4 tables" in result.stdout
+    assert re.search(r"data.transforms\[0\].name = \"RandomCrop\" +tiny.toml:\d+ ", result.stdout)
+    assert re.search(r"data.transforms\[0\].fill = 0.0 +default", result.stdout)
