@@ -12,6 +12,7 @@
 #include "core/options/contradictions.h"
 #include "data/loader/detail/loader_impl.h"
 #include "data/loader/detail/loader_state.h"
+#include "data/transform/shorthand.h"
 
 namespace headrace {
 namespace {
@@ -77,6 +78,12 @@ std::int64_t count_batches(const BatchSampler& batch_sampler, std::int64_t sampl
   return batch_sampler.end_batch();
 }
 
+transform::FusedStage stage_of(const Source& source, const detail::SampleFields& fields, const DataOptions& options,
+                               bool training) {
+  if (!fields.image) return {};
+  return transform::stage_of(options.transform, {source.height(), source.width(), source.channels()}, training);
+}
+
 detail::BatchLayout layout_of(const detail::SampleFields& fields, const ImageShape& shape, const DataOptions& options) {
   std::optional<detail::ImagePlace> image;
   if (fields.image) image = {shape, options.transform.dtype, options.transform.layout};
@@ -110,8 +117,7 @@ Loader::Impl::Impl(std::shared_ptr<const Source> from, DataOptions how, std::uin
       fields(checked_fields(*source, options)),
       rest(rest_of(fields)),
       shape(fields.image ? batch_shape(*source, options.transform) : ImageShape{}),
-      table(
-          transform::make_normalize_table(options.transform.mean, options.transform.std, std::max(shape.channels, 1))),
+      stage(stage_of(*source, fields, options, training)),
       order(*source, options, seed, training),
       batches(count_batches(sampler_from(0), source->size(), options)),
       memory_limit(limit_or_machines(limit)),
@@ -186,16 +192,7 @@ std::unique_ptr<Epoch::Impl> Loader::Impl::begin(std::optional<Place> from) {
   auto state = std::make_unique<Epoch::Impl>(
       Epoch::Impl{this, first == end ? batches : end, std::make_shared<std::atomic<std::int64_t>>(end - first)});
   if (first < end) {
-    pass.reset(new Pass{{*source,
-                         {options.transform.dtype, options.transform.layout, &table},
-                         options,
-                         shape.channels,
-                         shape.height,
-                         shape.width,
-                         seed,
-                         place.epoch,
-                         training,
-                         indices},
+    pass.reset(new Pass{{*source, stage, options, seed, place.epoch, indices},
                         policy_of(options, training),
                         detail::EpochOrder{order, place.epoch},
                         order.repeats(),

@@ -19,10 +19,8 @@ constexpr std::int64_t kFloatBytes = sizeof(float);
 // What a loader's plan depends on beside what it did.
 struct PlanInput {
   const Source& source;
-  const DataOptions& options;
-  ImageShape shape;
+  const transform::FusedStage& stage;
   bool has_image;
-  bool augment;
   Cache cache;   // In force now.
   bool indexed;  // There is an entropy index.
 };
@@ -31,26 +29,23 @@ struct PlanInput {
 struct Stages {
   explicit Stages(const PlanInput& input)
       : has_image(input.has_image),
-        values(std::int64_t{input.shape.channels} * input.shape.height * input.shape.width),
-        padded(std::int64_t{input.shape.channels} * (input.shape.height + 2 * input.options.transform.pad) *
-               (input.shape.width + 2 * input.options.transform.pad)) {
-    const TransformOptions& transform = input.options.transform;
+        values(std::int64_t{input.stage.out.channels} * input.stage.out.height * input.stage.out.width) {
+    const transform::FusedStage& stage = input.stage;
     if (!has_image) return;
-    resizes = transform.size > 0;
-    pads = input.augment && transform.pad > 0;
-    flips = input.augment && transform.flip_probability > 0;
-    floats = transform.dtype != PixelType::u8;
-    const auto all_are = [](const std::vector<double>& given, double neutral) {
-      return std::all_of(given.begin(), given.end(), [neutral](double value) { return value == neutral; });
-    };
-    normalises = floats && !(all_are(transform.mean, 0) && all_are(transform.std, 1));
-    halves = transform.dtype == PixelType::bf16;
-    planes = transform.layout == PixelLayout::nchw && input.shape.channels > 1;
+    const auto& [left, top, right, bottom] = stage.pad;
+    padded = std::int64_t{stage.out.channels} * (stage.out.height + top + bottom) * (stage.out.width + left + right);
+    resizes = stage.crop.kind != transform::CropKind::none;
+    pads = stage.pad.is_any();
+    flips = stage.flip_probability > 0;
+    floats = stage.form.type != PixelType::u8;
+    normalises = stage.normalises;
+    halves = stage.form.type == PixelType::bf16;
+    planes = stage.form.layout == PixelLayout::nchw && stage.out.channels > 1;
   }
 
   bool has_image;
-  std::int64_t values;  // Of a sample's image in the batch,
-  std::int64_t padded;  // and with its padding.
+  std::int64_t values;      // Of a sample's image in the batch,
+  std::int64_t padded = 0;  // and with its padding.
   bool resizes = false, pads = false, flips = false, floats = false, normalises = false, halves = false, planes = false;
 };
 
@@ -119,9 +114,8 @@ std::vector<SamplePass> expected(const PlanInput& input) {
     if (keeps_pixels) passes.push_back(SamplePass::decode_whole);
   }
   if (input.cache != Cache::none) passes.push_back(SamplePass::keep);
-  const TransformOptions& transform = input.options.transform;
-  add_writing(writing_of(transform, /*moved=*/false), passes);
-  if (input.augment && transform.pad > 0) add_writing(writing_of(transform, /*moved=*/true), passes);
+  add_writing(writing_of(input.stage, /*moved=*/false), passes);
+  if (input.stage.pad.is_any()) add_writing(writing_of(input.stage, /*moved=*/true), passes);
   std::sort(passes.begin(), passes.end());
   passes.erase(std::unique(passes.begin(), passes.end()), passes.end());
   return passes;
@@ -207,7 +201,7 @@ LoaderPlan Loader::Impl::explain() const {
   const detail::SampleTotals so_far = done;
   const Cache form = cache_in_force();
   lock.unlock();
-  return detail::plan_of({*source, options, shape, fields.image.has_value(), training, form, indexed}, so_far);
+  return detail::plan_of({*source, stage, fields.image.has_value(), form, indexed}, so_far);
 }
 
 LoaderPlan Loader::explain() const {

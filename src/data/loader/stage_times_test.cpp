@@ -11,7 +11,7 @@
 #include "data/loader/detail/chunk.h"
 #include "data/loader/detail/slot.h"
 #include "data/loader/testing.h"
-#include "data/transform/normalize.h"
+#include "data/transform/shorthand.h"
 #include "media/codec/tiny_images.h"
 
 namespace headrace {
@@ -35,13 +35,12 @@ TEST(StageTimes, OfOneFiveAndTwoMillisecondsAreTold) {
   ASSERT_EQ(source->size(), kSamples);
   DataOptions options = options_of(1, 0);
   options.transform.size = 24;
-  const auto table = transform::make_normalize_table(std::array{0.0}, std::array{1.0}, 3);
+  const transform::FusedStage stage = transform::stage_of(options.transform, {0, 0, 3}, /*training=*/true);
   const detail::Order order{*source, options, 1, true};
   detail::EntropyIndexCache index_cache{*source, IndexUse::none};
-  const transform::PixelForm form{PixelType::f32, PixelLayout::nchw, &table};
   const detail::BatchLayout layout{detail::SampleFields{source->schema()},
                                    detail::ImagePlace{{3, 24, 24}, PixelType::f32, PixelLayout::nchw}, 1};
-  const detail::Pass pass{{*source, form, options, 3, 24, 24, 1, 0, true, index_cache, stepping_clock},
+  const detail::Pass pass{{*source, stage, options, 1, 0, index_cache, stepping_clock},
                           OnCorrupt::fail,
                           detail::EpochOrder{order, 0},
                           order.repeats(),

@@ -19,6 +19,7 @@
 #include "data/loader/detail/loader_impl.h"
 #include "data/loader/detail/sample_check.h"
 #include "data/transform/image_maker.h"
+#include "data/transform/shorthand.h"
 
 namespace headrace {
 namespace {
@@ -232,19 +233,16 @@ std::vector<TransformCost> Loader::Impl::transform_costs() const {
   std::optional<HeldSamples> samples;  // Read only where there is something to leave out,
   std::optional<BatchRows> rows;       // likewise.
   const std::size_t row_bytes = static_cast<std::size_t>(shape.channels) * static_cast<std::size_t>(shape.height) *
-                                static_cast<std::size_t>(shape.width) * transform::bytes_of(options.transform.dtype);
+                                static_cast<std::size_t>(shape.width) * transform::bytes_of(stage.form.type);
   std::unique_lock lock(mutex);
   // What is left beside the cache, which stays.
   const std::int64_t bytes_left = cache_bytes_left(/*keep=*/false) - cache_bytes_replaced(/*keep=*/false);
   lock.unlock();
   const std::int64_t bytes_max = std::clamp<std::int64_t>(bytes_left / kShareOfLeft, 0, kBytesMax);
   return detail::costs_of_transforms(options, training, [&](const DataOptions& how, std::int64_t epoch) {
-    const detail::EpochTransform variant{*source,      {how.transform.dtype, how.transform.layout, &table},
-                                         how,          shape.channels,
-                                         shape.height, shape.width,
-                                         seed,         epoch,
-                                         training,     index_cache,
-                                         thread_cpu_ns};
+    const transform::FusedStage its_stage =
+        transform::stage_of(how.transform, {source->height(), source->width(), source->channels()}, training);
+    const detail::EpochTransform variant{*source, its_stage, how, seed, epoch, index_cache, thread_cpu_ns};
     ImageMaker maker{variant, workspace, nullptr};
     if (!samples) {
       rows.emplace(options.batch_size, row_bytes, bytes_max);

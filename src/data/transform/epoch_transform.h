@@ -8,19 +8,17 @@
 
 #include "core/base/clock.h"
 #include "data/source/entropy_index_cache.h"
-#include "data/transform/normalize.h"
+#include "data/transform/fused_stage.h"
 
 namespace headrace::detail {
 
 // Constant while the epoch runs.
 struct EpochTransform {
   const Source& source;
-  const transform::PixelForm form;  // Its table is the loader's.
-  const DataOptions& options;
-  const int channels, height, width;  // Of an image in a batch.
+  const transform::FusedStage& stage;  // The loader's.
+  const DataOptions& options;          // Of reading and decoding.
   const std::uint64_t seed;
   const std::int64_t epoch;
-  const bool augment;
   EntropyIndexCache& indices;
   std::int64_t (*const clock)() noexcept = monotonic_ns;  // That times the stages of a sample.
 };

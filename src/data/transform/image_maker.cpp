@@ -21,16 +21,15 @@ struct CachedHead {
 
 // Pad, flip and normalise: what happens to an image that has the batch's size already. The draws depend on (seed,
 // epoch, sample) alone: any thread gives the same image.
-transform::NormalizeGeometry draw_geometry(const EpochTransform& epoch, SampleRandom& random) {
-  transform::NormalizeGeometry geometry{.height = epoch.height, .width = epoch.width, .channels = epoch.channels};
-  const TransformOptions& transform = epoch.options.transform;
-  if (!epoch.augment || (transform.pad == 0 && transform.flip_probability == 0)) return geometry;
-  if (transform.pad > 0) {
-    const auto places = static_cast<std::uint32_t>(2 * transform.pad + 1);
-    geometry.offset_y = static_cast<int>(random.below(places)) - static_cast<int>(transform.pad);
-    geometry.offset_x = static_cast<int>(random.below(places)) - static_cast<int>(transform.pad);
+transform::NormalizeGeometry draw_geometry(const transform::FusedStage& stage, SampleRandom& random) {
+  const auto& [height, width, channels] = stage.out;
+  transform::NormalizeGeometry geometry{.height = height, .width = width, .channels = channels};
+  if (!stage.draws_a_place()) return geometry;
+  if (const transform::PadStage& pad = stage.pad; pad.is_any()) {
+    geometry.offset_y = static_cast<int>(random.below(static_cast<std::uint32_t>(pad.top + pad.bottom + 1))) - pad.top;
+    geometry.offset_x = static_cast<int>(random.below(static_cast<std::uint32_t>(pad.left + pad.right + 1))) - pad.left;
   }
-  geometry.flip = random.uniform() < transform.flip_probability;
+  geometry.flip = random.uniform() < stage.flip_probability;
   return geometry;
 }
 
@@ -67,7 +66,7 @@ std::optional<HeldImage> ImageMaker::find(std::int64_t index, std::int64_t drawn
   }
   if (!found) return std::nullopt;
   const Size stored = found->image.stored;
-  return HeldImage{Payload::of_pixels(found->pixels, stored.height, stored.width, epoch_.channels),
+  return HeldImage{Payload::of_pixels(found->pixels, stored.height, stored.width, epoch_.stage.out.channels),
                    found->image.divisor};
 }
 
@@ -81,29 +80,28 @@ bool ImageMaker::has_room(const Payload& image) const {
 }
 
 transform::CropWindow ImageMaker::crop_of(const Image& image, SampleRandom& random) const {
-  return transform::choose_crop(epoch_.options.transform, image.stored.height, image.stored.width, epoch_.augment,
-                                random);
+  return transform::choose_crop(epoch_.stage.crop, image.stored.height, image.stored.width, random);
 }
 
 ImageMaker::Image ImageMaker::open(std::span<const std::uint8_t> bytes) {
-  const codec::ImageInfo info = workspace_.decoder.open(bytes, epoch_.channels, epoch_.options.max_pixels);
+  const codec::ImageInfo info = workspace_.decoder.open(bytes, epoch_.stage.out.channels, epoch_.options.max_pixels);
   return {{info.height, info.width}, workspace_.decoder.can_shrink()};
 }
 
 void ImageMaker::make(const Payload& held, int divisor, std::int64_t index, std::int64_t drawn_as,
                       std::span<std::byte> out) {
   SampleRandom random{epoch_.seed, epoch_.epoch, drawn_as};
-  if (epoch_.options.transform.size == 0) {
+  if (epoch_.stage.crop.kind == transform::CropKind::none) {
     const codec::Box whole{.y = 0, .x = 0, .height = held.height(), .width = held.width()};
     const auto stored = pixels(held, index, {held.height(), held.width()}, whole);
-    return write(stored, {}, draw_geometry(epoch_, random), out);
+    return write(stored, {}, draw_geometry(epoch_.stage, random), out);
   }
   const bool encoded = held.form == ImageForm::encoded;
   const std::int64_t begin_ns = encoded ? epoch_.clock() : 0;
   Image image{{held.height(), held.width()}, false, divisor};
   if (encoded) image = open(held.bytes);
   transform::CropWindow window = crop_of(image, random);
-  const transform::NormalizeGeometry geometry = draw_geometry(epoch_, random);
+  const transform::NormalizeGeometry geometry = draw_geometry(epoch_.stage, random);
   if (scales() && image.can_shrink) {
     image.divisor = transform::divisor_for(window);
     workspace_.decoder.shrink(image.divisor);
@@ -123,22 +121,23 @@ void ImageMaker::make(const Payload& held, int divisor, std::int64_t index, std:
 void ImageMaker::write(const transform::PixelRows& part, const transform::CropWindow& window,
                        const transform::NormalizeGeometry& geometry, std::span<std::byte> out) {
   const bool moved = geometry.offset_y != 0 || geometry.offset_x != 0;
-  const int channels = epoch_.channels;
-  const auto values = static_cast<std::int64_t>(pixel_bytes({epoch_.height, epoch_.width}));
+  const transform::PixelForm& form = epoch_.stage.form;
+  const auto& [height, width, channels] = epoch_.stage.out;
+  const auto values = static_cast<std::int64_t>(pixel_bytes({height, width}));
   const std::int64_t written = std::ssize(out);
   if (geometry.flip) ++done_.flipped;
-  switch (writing_of(epoch_.options.transform, moved)) {
+  switch (writing_of(epoch_.stage, moved)) {
     case Writing::as_stored:
-      transform::normalize(part.values, geometry, epoch_.form, out);
+      transform::normalize(part.values, geometry, form, out);
       return done_.add(SamplePass::write, values, written);
     case Writing::resized:
-      workspace_.resizer.resize(part, window.vertical, window.horizontal, channels, geometry.flip, epoch_.form, out);
+      workspace_.resizer.resize(part, window.vertical, window.horizontal, channels, geometry.flip, form, out);
       return done_.add(SamplePass::resize_write, note_box(window), written);
     case Writing::resized_then_placed: {
       const auto resized = scratch_of(workspace_.resized, static_cast<std::size_t>(values));
       workspace_.resizer.resize(part, window.vertical, window.horizontal, channels, resized);
       done_.add(SamplePass::resize, note_box(window), values);
-      transform::normalize(resized, geometry, epoch_.form, out);
+      transform::normalize(resized, geometry, form, out);
       return done_.add(SamplePass::write, values, written);
     }
   }
@@ -146,7 +145,7 @@ void ImageMaker::write(const transform::PixelRows& part, const transform::CropWi
 
 std::size_t ImageMaker::pixel_bytes(Size size) const {
   return static_cast<std::size_t>(size.height) * static_cast<std::size_t>(size.width) *
-         static_cast<std::size_t>(epoch_.channels);
+         static_cast<std::size_t>(epoch_.stage.out.channels);
 }
 
 std::int64_t ImageMaker::note_box(const transform::CropWindow& window) {

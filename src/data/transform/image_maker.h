@@ -73,7 +73,7 @@ class ImageMaker {
     std::span<const std::uint8_t> pixels;
   };
 
-  bool scales() const { return epoch_.options.scale_decode && epoch_.options.transform.size > 0; }
+  bool scales() const { return epoch_.options.scale_decode && epoch_.stage.crop.kind != transform::CropKind::none; }
   std::int64_t key_of(std::int64_t index, int divisor) const;
   std::optional<Cached> look_up(std::int64_t index, int divisor) const;
   transform::CropWindow crop_of(const Image& image, SampleRandom& random) const;

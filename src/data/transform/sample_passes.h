@@ -1,11 +1,11 @@
 // The passes over a sample's values on its way into a batch: which of them an image takes, and what they have moved.
 #pragma once
 
-#include <headrace/options/data.h>
-
 #include <array>
 #include <cstddef>
 #include <cstdint>
+
+#include "data/transform/fused_stage.h"
 
 namespace headrace::detail {
 
@@ -27,8 +27,8 @@ inline constexpr std::size_t kSamplePasses = 9;
 enum class Writing { as_stored, resized, resized_then_placed };
 
 // `moved`: the pad's crop lies beside the image's own place.
-constexpr Writing writing_of(const TransformOptions& transform, bool moved) noexcept {
-  if (transform.size == 0) return Writing::as_stored;
+inline Writing writing_of(const transform::FusedStage& stage, bool moved) noexcept {
+  if (stage.crop.kind == transform::CropKind::none) return Writing::as_stored;
   return moved ? Writing::resized_then_placed : Writing::resized;
 }
 

@@ -15,6 +15,7 @@
 #include "data/source/held_out.h"
 #include "data/store/file_name.h"
 #include "data/transform/crop.h"
+#include "data/transform/shorthand.h"
 #include "engine/assembly/knob.h"
 #include "engine/assembly/state.h"
 #include "media/codec/decode.h"
@@ -139,6 +140,7 @@ DataContext data_context_of(const Source& source, const Loader& loader, const Da
                             std::uint64_t seed) {
   if (source.in_memory()) return {};
   constexpr std::int64_t kLookedAt = 64;
+  const transform::CropStage drawn = transform::crop_of(options.transform, /*training=*/true);
   codec::Decoder decoder;
   Sample sample;
   std::int64_t bytes = 0, images = 0, scaled = 0;
@@ -156,7 +158,7 @@ DataContext data_context_of(const Source& source, const Loader& loader, const Da
       ++images;
       if (!is_file) continue;  // There is nothing to decode smaller.
       SampleRandom random{seed, /*epoch=*/0, i};
-      const auto crop = transform::choose_crop(options.transform, image.height, image.width, true, random);
+      const auto crop = transform::choose_crop(drawn, image.height, image.width, random);
       if (decoder.can_shrink() && transform::divisor_for(crop) > 1) ++scaled;
     } catch (const Error&) {  // data.on_corrupt assigns with it when its turn comes; it takes no room.
       continue;

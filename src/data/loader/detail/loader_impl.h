@@ -32,7 +32,7 @@
 #include "data/loader/detail/workspace.h"
 #include "data/source/entropy_index_cache.h"
 #include "data/source/field_bytes.h"
-#include "data/transform/normalize.h"
+#include "data/transform/fused_stage.h"
 #include "data/transform/sample_passes.h"
 
 namespace headrace {
@@ -165,7 +165,7 @@ struct Loader::Impl {
   const detail::SampleFields fields;     // Of the source's samples.
   const std::optional<FieldBytes> rest;  // How a cache keeps fields beside the image; none: there is but a label.
   const ImageShape shape;                // 0 x 0: there is no image.
-  const transform::NormalizeTable table;
+  const transform::FusedStage stage;     // Of the images.
   const detail::Order order;
   const std::int64_t batches;       // Of a whole epoch.
   const std::int64_t memory_limit;  // Bytes.
