@@ -13,6 +13,7 @@
 #include <headrace/error.h>
 #include <headrace/loader_state.h>
 #include <headrace/loader_statistics.h>
+#include <headrace/operation.h>
 #include <headrace/options/data.h>
 #include <headrace/source.h>
 
@@ -67,8 +68,11 @@ class Loader {
   // Error{invalid_argument} for options that do not fit the source (mean of 3 channels on 1, a transform where there is
   // no image), Error{unsupported} for fields that no batch holds, Error{out_of_memory} with both numbers when the pool
   // would not fit into `memory_limit` bytes (0: the process's limit), or cache_mib not into what is left of it.
+  //
+  // `operations`: what becomes of the images, in place of options.transform, of which layout alone remains, in training
+  // and without. Their names are what a LoaderState tells of them.
   Loader(std::shared_ptr<const Source> source, DataOptions options, std::uint64_t seed, bool training,
-         std::int64_t memory_limit = 0);
+         std::int64_t memory_limit = 0, std::vector<std::shared_ptr<const Operation>> operations = {});
   ~Loader();
 
   // Batches of epoch `index` (from 0), from batch `first_batch` on. At most one Epoch may be alive.
@@ -132,11 +136,11 @@ class Loader {
   LoaderStatistics statistics() const;
   // Of all samples since the Loader was built.
   LoaderPlan explain() const;
-  // The dearest first; empty where nothing optional is switched on, or no sample can be made. Measured in the calling
-  // thread with and without each, on samples from all over the source: as many as are made in 60 ms, at most 1,024, at
-  // least one. Costs about a second, 3 at most but for a round that takes longer, and memory for the samples and for
-  // rows of batches: up to 64 MiB each, and a quarter of what is left of the memory limit, but for the first of each.
-  // Nothing is counted in statistics().
+  // The dearest first; empty for a list of operations, where nothing optional is switched on, or no sample can be made.
+  // Measured in the calling thread with and without each, on samples from all over the source: as many as are made in
+  // 60 ms, at most 1,024, at least one. Costs about a second, 3 at most but for a round that takes longer, and memory
+  // for the samples and for rows of batches: up to 64 MiB each, and a quarter of what is left of the memory limit, but
+  // for the first of each. Nothing is counted in statistics().
   std::vector<TransformCost> transform_costs() const;
 
  private:

@@ -10,6 +10,7 @@
 #include "core/base/fail.h"
 #include "core/hardware/machine.h"
 #include "core/options/contradictions.h"
+#include "data/loader/detail/batch_operations.h"
 #include "data/loader/detail/loader_impl.h"
 #include "data/loader/detail/loader_state.h"
 #include "data/transform/shorthand.h"
@@ -37,6 +38,16 @@ const Source& checked(const std::shared_ptr<const Source>& source) {
   return *source;
 }
 
+// "data.transform.size is 224", of the first key in which they differ.
+std::optional<std::string> first_difference(TransformOptions options, TransformOptions from) {
+  auto wanted = fields_of(from, "data.transform.");
+  for (std::size_t i = 0; const auto& field : fields_of(options, "data.transform.")) {
+    const std::string value = to_toml(field.get());
+    if (value != to_toml(wanted[i++].get())) return fmt::format("{} is {}", field.key, value);
+  }
+  return std::nullopt;
+}
+
 detail::SampleFields checked_fields(const Source& source, const DataOptions& options) {
   detail::SampleFields fields{source.schema()};
   const std::string text = fields.schema.text();
@@ -54,12 +65,8 @@ detail::SampleFields checked_fields(const Source& source, const DataOptions& opt
     }
     return fields;
   }
-  TransformOptions transform = options.transform, neutral;
-  auto wanted = fields_of(neutral, "data.transform.");
-  for (std::size_t i = 0; const auto& field : fields_of(transform, "data.transform.")) {
-    if (to_toml(field.get()) == to_toml(wanted[i++].get())) continue;
-    fail(ErrorCode::invalid_argument, "data: {} is {}, and the source has no image to transform: {}", field.key,
-         to_toml(field.get()), text);
+  if (const auto set = first_difference(options.transform, {})) {
+    fail(ErrorCode::invalid_argument, "data: {}, and the source has no image to transform: {}", *set, text);
   }
   return fields;
 }
@@ -78,15 +85,53 @@ std::int64_t count_batches(const BatchSampler& batch_sampler, std::int64_t sampl
   return batch_sampler.end_batch();
 }
 
-transform::FusedStage stage_of(const Source& source, const detail::SampleFields& fields, const DataOptions& options,
-                               bool training) {
-  if (!fields.image) return {};
-  return transform::stage_of(options.transform, {source.height(), source.width(), source.channels()}, training);
+void check_image(const Source& source, int side_max = codec::kSideMax) {
+  const bool encoded = source.height() == 0 && source.width() == 0;
+  if (encoded && source.channels() != 1 && source.channels() != 3) {
+    fail(ErrorCode::invalid_argument, "data: encoded images of {} channels; wanted 1 or 3", source.channels());
+  }
+  const bool too_large = std::max(source.height(), source.width()) > side_max;
+  if (!encoded && (source.height() < 1 || source.width() < 1 || too_large)) {
+    fail(ErrorCode::invalid_argument, "data: images of {} x {} pixels; wanted 1 to {}", source.height(), source.width(),
+         codec::kSideMax);
+  }
 }
 
-detail::BatchLayout layout_of(const detail::SampleFields& fields, const ImageShape& shape, const DataOptions& options) {
+std::vector<std::string> names_of(const transform::Operations& operations) {
+  std::vector<std::string> names;
+  for (const auto& operation : operations) {
+    if (operation == nullptr) fail(ErrorCode::invalid_argument, "data: an operation that is null");
+    names.emplace_back(operation->name());
+  }
+  return names;
+}
+
+transform::Plan plan_of(const Source& source, const detail::SampleFields& fields, const DataOptions& options,
+                        bool training, transform::Operations operations) {
+  const PixelLayout layout = options.transform.layout;
+  if (operations.empty() && fields.image) {
+    batch_shape(source, options.transform);
+    const Geometry in{source.height(), source.width(), source.channels()};
+    const auto list = transform::operations_of(options.transform, in, training);
+    return {transform::operations_of(list), fields.schema, layout};
+  }
+  if (operations.empty()) return {{}, Schema::image_and_labels(1, 1, 1), layout};  // Never run.
+  // A list says all that data.transform could, but for the order of a batch's values in memory.
+  if (const auto set = first_difference(options.transform, {.layout = layout})) {
+    fail(ErrorCode::invalid_argument, "data: {} beside a list of operations; wanted one of the two", *set);
+  }
+  if (!fields.image) {
+    fail(ErrorCode::invalid_argument, "data: {}, and the source has no image to transform: {}",
+         operations.front()->name(), fields.schema.text());
+  }
+  check_image(source);
+  return {std::move(operations), fields.schema, layout};
+}
+
+detail::BatchLayout layout_of(const detail::SampleFields& fields, const ImageShape& shape, const transform::Plan& plan,
+                              const DataOptions& options) {
   std::optional<detail::ImagePlace> image;
-  if (fields.image) image = {shape, options.transform.dtype, options.transform.layout};
+  if (fields.image) image = {shape, plan.type(), plan.layout()};
   return {fields, image, options.batch_size};
 }
 
@@ -109,19 +154,20 @@ OnCorrupt policy_of(const DataOptions& options, bool training) {
 }  // namespace
 
 Loader::Impl::Impl(std::shared_ptr<const Source> from, DataOptions how, std::uint64_t run_seed, bool for_training,
-                   std::int64_t limit)
-    : source((checked(from), std::move(from))),
+                   std::int64_t limit, transform::Operations operations)
+    : given(names_of(operations)),
+      source((checked(from), std::move(from))),
       options(checked(std::move(how))),
       seed(run_seed),
       training(for_training),
       fields(checked_fields(*source, options)),
       rest(rest_of(fields)),
-      shape(fields.image ? batch_shape(*source, options.transform) : ImageShape{}),
-      stage(stage_of(*source, fields, options, training)),
+      plan(plan_of(*source, fields, options, training, std::move(operations))),
+      shape(fields.image ? ImageShape{plan.sides().channels, plan.sides().height, plan.sides().width} : ImageShape{}),
       order(*source, options, seed, training),
       batches(count_batches(sampler_from(0), source->size(), options)),
       memory_limit(limit_or_machines(limit)),
-      layout(layout_of(fields, shape, options)),
+      layout(layout_of(fields, shape, plan, options)),
       batch_bytes(static_cast<std::int64_t>(layout.block_bytes)),
       built_ns(monotonic_ns()),
       slots(std::make_shared<detail::SlotPool>(layout, first_prefetch() + kConsumerBatches, memory_limit)),
@@ -131,7 +177,9 @@ Loader::Impl::Impl(std::shared_ptr<const Source> from, DataOptions how, std::uin
       prefetch(first_prefetch()),
       threads_wanted(options.num_workers),
       prefetch_wanted(options.prefetch_batches),
-      bytes_options(detail::state_options(options, training, fields.schema)) {
+      bytes_options(detail::state_options(options, training, fields.schema, given)) {
+  detail::check_plan(plan, layout, options);
+  make_room_in(own_workspace);
   window.reserve(static_cast<std::size_t>(prefetch));
   set_cache(options.cache, /*keep=*/false);
   try {
@@ -192,12 +240,15 @@ std::unique_ptr<Epoch::Impl> Loader::Impl::begin(std::optional<Place> from) {
   auto state = std::make_unique<Epoch::Impl>(
       Epoch::Impl{this, first == end ? batches : end, std::make_shared<std::atomic<std::int64_t>>(end - first)});
   if (first < end) {
-    pass.reset(new Pass{{*source, stage, options, seed, place.epoch, indices},
+    pass.reset(new Pass{{source.get(), plan.first(), options, seed, place.epoch, &indices},
+                        *source,
                         policy_of(options, training),
                         detail::EpochOrder{order, place.epoch},
                         order.repeats(),
+                        order.positions(),
                         batch_sampler,
                         layout,
+                        plan,
                         rest ? &*rest : nullptr});
     pass_left = state->left;
   }
@@ -246,22 +297,16 @@ ImageShape batch_shape(const Source& source, const TransformOptions& transform) 
     fail(ErrorCode::invalid_argument,
          "data: each image of this source has a size of its own; data.transform.size must be set");
   }
-  if (encoded && source.channels() != 1 && source.channels() != 3) {
-    fail(ErrorCode::invalid_argument, "data: encoded images of {} channels; wanted 1 or 3", source.channels());
-  }
-  const bool too_large = transform.size > 0 && std::max(source.height(), source.width()) > codec::kSideMax;
-  if (!encoded && (source.height() < 1 || source.width() < 1 || too_large)) {
-    fail(ErrorCode::invalid_argument, "data: images of {} x {} pixels; wanted 1 to {}", source.height(), source.width(),
-         codec::kSideMax);
-  }
+  check_image(source, transform.size > 0 ? codec::kSideMax : std::numeric_limits<int>::max());
   const auto side = static_cast<int>(transform.size);
   if (side > 0) return {source.channels(), side, side};
   return {source.channels(), source.height(), source.width()};
 }
 
 Loader::Loader(std::shared_ptr<const Source> source, DataOptions options, std::uint64_t seed, bool training,
-               std::int64_t memory_limit)
-    : impl_(std::make_unique<Impl>(std::move(source), std::move(options), seed, training, memory_limit)) {}
+               std::int64_t memory_limit, std::vector<std::shared_ptr<const Operation>> operations)
+    : impl_(std::make_unique<Impl>(std::move(source), std::move(options), seed, training, memory_limit,
+                                   std::move(operations))) {}
 
 Loader::~Loader() {
   HEADRACE_CHECK(impl_->pass == nullptr, "data: a loader was destroyed before its running epoch {}",

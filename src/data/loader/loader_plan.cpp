@@ -19,7 +19,7 @@ constexpr std::int64_t kFloatBytes = sizeof(float);
 // What a loader's plan depends on beside what it did.
 struct PlanInput {
   const Source& source;
-  const transform::FusedStage& stage;
+  const transform::Plan& plan;
   bool has_image;
   Cache cache;   // In force now.
   bool indexed;  // There is an entropy index.
@@ -29,9 +29,14 @@ struct PlanInput {
 struct Stages {
   explicit Stages(const PlanInput& input)
       : has_image(input.has_image),
-        values(std::int64_t{input.stage.out.channels} * input.stage.out.height * input.stage.out.width) {
-    const transform::FusedStage& stage = input.stage;
+        values(std::int64_t{input.plan.sides().channels} * input.plan.sides().height * input.plan.sides().width),
+        between(operations_between(input.plan)) {
     if (!has_image) return;
+    halves = input.plan.type() == PixelType::bf16;
+    planes = input.plan.layout() == PixelLayout::nchw && input.plan.sides().channels > 1;
+    const auto& last = input.plan.steps().back().fused;
+    if (!last) return;
+    const transform::FusedStage& stage = *last;
     const auto& [left, top, right, bottom] = stage.pad;
     padded = std::int64_t{stage.out.channels} * (stage.out.height + top + bottom) * (stage.out.width + left + right);
     resizes = stage.crop.kind != transform::CropKind::none;
@@ -39,13 +44,23 @@ struct Stages {
     flips = stage.flip_probability > 0;
     floats = stage.form.type != PixelType::u8;
     normalises = stage.normalises;
-    halves = stage.form.type == PixelType::bf16;
-    planes = stage.form.layout == PixelLayout::nchw && stage.out.channels > 1;
+  }
+
+  // Of a plan that is one pass none.
+  static std::string operations_between(const transform::Plan& plan) {
+    std::string names;
+    for (const auto& step : plan.steps().first(plan.steps().size() - 1)) {
+      for (std::size_t i = step.first; i < step.first + step.count; ++i) {
+        names.append(names.empty() ? "" : ", ").append(plan.operations()[i]->name());
+      }
+    }
+    return names;
   }
 
   bool has_image;
   std::int64_t values;      // Of a sample's image in the batch,
   std::int64_t padded = 0;  // and with its padding.
+  std::string between;      // Operations before the last pass.
   bool resizes = false, pads = false, flips = false, floats = false, normalises = false, halves = false, planes = false;
 };
 
@@ -72,6 +87,8 @@ std::string name_of(SamplePass pass, const Stages& stages) {
       return "decode the whole image";
     case SamplePass::keep:
       return "copy into the cache";
+    case SamplePass::between:
+      return stages.between;
     case SamplePass::resize:
       return "resize";
     case SamplePass::resize_write:
@@ -114,8 +131,10 @@ std::vector<SamplePass> expected(const PlanInput& input) {
     if (keeps_pixels) passes.push_back(SamplePass::decode_whole);
   }
   if (input.cache != Cache::none) passes.push_back(SamplePass::keep);
-  add_writing(writing_of(input.stage, /*moved=*/false), passes);
-  if (input.stage.pad.is_any()) add_writing(writing_of(input.stage, /*moved=*/true), passes);
+  if (!input.plan.is_one_pass()) passes.push_back(SamplePass::between);
+  const transform::FusedStage last = input.plan.steps().back().fused.value_or(transform::FusedStage{});
+  add_writing(writing_of(last, /*moved=*/false), passes);
+  if (last.pad.is_any()) add_writing(writing_of(last, /*moved=*/true), passes);
   std::sort(passes.begin(), passes.end());
   passes.erase(std::unique(passes.begin(), passes.end()), passes.end());
   return passes;
@@ -174,6 +193,7 @@ LoaderPlan::Moved sum_of(const std::vector<LoaderPlan::Pass>& passes) {
 LoaderPlan plan_of(const PlanInput& input, const SampleTotals& done) {
   const Stages stages{input};
   LoaderPlan plan;
+  if (input.has_image) plan.transforms = input.plan.explain();
   plan.samples = done.of(SamplePass::resize_write).samples + done.of(SamplePass::write).samples;
   if (plan.samples == 0) {
     for (const SamplePass pass : expected(input)) plan.passes.push_back({name_of(pass, stages), 0, {}, {}});
@@ -186,8 +206,9 @@ LoaderPlan plan_of(const PlanInput& input, const SampleTotals& done) {
     plan.passes.push_back({name_of(static_cast<SamplePass>(i), stages), taken.samples,
                            static_cast<double>(taken.in) / all, static_cast<double>(taken.out) / all});
   }
-  plan.stage_by_stage = stage_by_stage(stages, done, plan.samples);
   plan.moved = sum_of(plan.passes);
+  if (!input.plan.is_one_pass()) return plan;  // What each operation would move by itself is not known.
+  plan.stage_by_stage = stage_by_stage(stages, done, plan.samples);
   plan.moved_stage_by_stage = sum_of(plan.stage_by_stage);
   return plan;
 }
@@ -201,7 +222,7 @@ LoaderPlan Loader::Impl::explain() const {
   const detail::SampleTotals so_far = done;
   const Cache form = cache_in_force();
   lock.unlock();
-  return detail::plan_of({*source, stage, fields.image.has_value(), form, indexed}, so_far);
+  return detail::plan_of({*source, plan, fields.image.has_value(), form, indexed}, so_far);
 }
 
 LoaderPlan Loader::explain() const {

@@ -21,6 +21,7 @@ constexpr std::array<std::string_view, 12> kKeysOutsideState{
 constexpr std::string_view kPrefix = "data.";
 // Of samples, which a state tells where they are not these.
 constexpr std::string_view kFields = "fields", kUsualFields = "image and labels";
+constexpr std::string_view kOperations = "operations", kNoOperations = "those of data.transform";
 
 std::map<std::string, std::string> lines_of(const std::string& text) {
   std::map<std::string, std::string> lines;
@@ -45,7 +46,8 @@ std::string shortened(const std::string& value) {
 
 }  // namespace
 
-std::string state_options(DataOptions options, bool training, const Schema& schema) {
+std::string state_options(DataOptions options, bool training, const Schema& schema,
+                          const std::vector<std::string>& operations) {
   std::string text = fmt::format("training = {}\n", training);
   for (const Field& field : fields_of(options, std::string(kPrefix))) {
     const std::string_view name = std::string_view(field.key).substr(kPrefix.size());
@@ -53,6 +55,7 @@ std::string state_options(DataOptions options, bool training, const Schema& sche
     text += fmt::format("{} = {}\n", field.key, to_toml(field.get()));
   }
   if (!schema.is_image_and_labels()) text += fmt::format("{} = {}\n", kFields, schema.text());
+  if (!operations.empty()) text += fmt::format("{} = {}\n", kOperations, fmt::join(operations, ", "));
   return text;
 }
 
@@ -72,7 +75,10 @@ const std::map<std::string, std::string>& default_lines() {
 void check_options(const std::string& theirs, const std::string& ours) {
   if (theirs == ours) return;
   auto their_lines = lines_of(theirs), our_lines = lines_of(ours);
-  for (auto* const lines : {&their_lines, &our_lines}) lines->emplace(kFields, kUsualFields);
+  for (auto* const lines : {&their_lines, &our_lines}) {
+    lines->emplace(kFields, kUsualFields);
+    lines->emplace(kOperations, kNoOperations);
+  }
   for (const auto& [key, value] : our_lines) {
     const auto theirs_of_key = their_lines.extract(key);
     const auto default_of_key = default_lines().find(key);

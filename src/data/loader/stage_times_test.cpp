@@ -35,17 +35,21 @@ TEST(StageTimes, OfOneFiveAndTwoMillisecondsAreTold) {
   ASSERT_EQ(source->size(), kSamples);
   DataOptions options = options_of(1, 0);
   options.transform.size = 24;
-  const transform::FusedStage stage = transform::stage_of(options.transform, {0, 0, 3}, /*training=*/true);
+  const transform::Plan plan{transform::operations_of(transform::operations_of(options.transform, {0, 0, 3}, true)),
+                             source->schema(), PixelLayout::nchw};
   const detail::Order order{*source, options, 1, true};
   detail::EntropyIndexCache index_cache{*source, IndexUse::none};
   const detail::BatchLayout layout{detail::SampleFields{source->schema()},
                                    detail::ImagePlace{{3, 24, 24}, PixelType::f32, PixelLayout::nchw}, 1};
-  const detail::Pass pass{{*source, stage, options, 1, 0, index_cache, stepping_clock},
+  const detail::Pass pass{{source.get(), plan.first(), options, 1, 0, &index_cache, stepping_clock},
+                          *source,
                           OnCorrupt::fail,
                           detail::EpochOrder{order, 0},
                           order.repeats(),
+                          order.positions(),
                           detail::BatchSampler{order.positions(), options, LastBatch::keep, 0},
                           layout,
+                          plan,
                           nullptr};
   const auto slots = std::make_shared<detail::SlotPool>(layout, 1, std::int64_t{1} << 24);
   detail::Workspace workspace{layout.fields.schema.size()};

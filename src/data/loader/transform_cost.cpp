@@ -227,13 +227,13 @@ std::vector<TransformCost> detail::costs_of_transforms(const DataOptions& option
 }
 
 std::vector<TransformCost> Loader::Impl::transform_costs() const {
-  if (!fields.image) return {};
+  if (!fields.image || !given.empty()) return {};
   detail::EntropyIndexCache index_cache{*source, options.index == IndexUse::none ? IndexUse::none : IndexUse::use};
   detail::ImageWorkspace workspace;
   std::optional<HeldSamples> samples;  // Read only where there is something to leave out,
   std::optional<BatchRows> rows;       // likewise.
   const std::size_t row_bytes = static_cast<std::size_t>(shape.channels) * static_cast<std::size_t>(shape.height) *
-                                static_cast<std::size_t>(shape.width) * transform::bytes_of(stage.form.type);
+                                static_cast<std::size_t>(shape.width) * transform::bytes_of(plan.type());
   std::unique_lock lock(mutex);
   // What is left beside the cache, which stays.
   const std::int64_t bytes_left = cache_bytes_left(/*keep=*/false) - cache_bytes_replaced(/*keep=*/false);
@@ -242,7 +242,7 @@ std::vector<TransformCost> Loader::Impl::transform_costs() const {
   return detail::costs_of_transforms(options, training, [&](const DataOptions& how, std::int64_t epoch) {
     const transform::FusedStage its_stage =
         transform::stage_of(how.transform, {source->height(), source->width(), source->channels()}, training);
-    const detail::EpochTransform variant{*source, its_stage, how, seed, epoch, index_cache, thread_cpu_ns};
+    const detail::EpochTransform variant{source.get(), its_stage, how, seed, epoch, &index_cache, thread_cpu_ns};
     ImageMaker maker{variant, workspace, nullptr};
     if (!samples) {
       rows.emplace(options.batch_size, row_bytes, bytes_max);

@@ -3,9 +3,12 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
+#include <cstring>
 #include <limits>
 #include <optional>
+#include <span>
 #include <utility>
+#include <vector>
 
 #include "core/base/fail.h"
 
@@ -62,6 +65,20 @@ Rectangle random_rectangle(const CropStage& crop, int height, int width, SampleR
   return fallback_rectangle(crop, height, width);
 }
 
+CropWindow window_of(const CropStage& crop, const Rectangle& part) noexcept {
+  return {{part.y, part.height, crop.height, 0, crop.height}, {part.x, part.width, crop.width, 0, crop.width}};
+}
+
+// All of the resized image.
+CropWindow whole_of(const CropStage& crop, int height, int width) noexcept {
+  if (crop.shorter == 0) {
+    return {{0, height, crop.resized_height, 0, crop.resized_height},
+            {0, width, crop.resized_width, 0, crop.resized_width}};
+  }
+  const int shorter = std::min(height, width);
+  return {resized_axis(height, shorter, crop.shorter), resized_axis(width, shorter, crop.shorter)};
+}
+
 }  // namespace
 
 ResizeAxis resized_axis(int length, int shorter, std::int64_t side) noexcept {
@@ -88,27 +105,65 @@ Geometry resized_sides(const ResizePart& resize, Geometry in) noexcept {
 CropWindow choose_crop(const CropStage& crop, int height, int width, SampleRandom& random) noexcept {
   HEADRACE_CHECK(height >= 1 && width >= 1, "transform: an image of {} x {}", height, width);
   HEADRACE_CHECK(crop.kind != CropKind::none, "transform: no crop of an image of {} x {}", height, width);
-  if (crop.kind == CropKind::random_resized) {
-    const Rectangle part = random_rectangle(crop, height, width, random);
-    return {{part.y, part.height, crop.height, 0, crop.height}, {part.x, part.width, crop.width, 0, crop.width}};
-  }
+  if (crop.kind == CropKind::random_resized) return window_of(crop, random_rectangle(crop, height, width, random));
 
-  CropWindow window;
-  if (crop.shorter > 0) {
-    const int shorter = std::min(height, width);
-    window = {resized_axis(height, shorter, crop.shorter), resized_axis(width, shorter, crop.shorter)};
-  } else {
-    window = {{0, height, crop.resized_height, 0, crop.resized_height},
-              {0, width, crop.resized_width, 0, crop.resized_width}};
-  }
+  CropWindow window = whole_of(crop, height, width);
   if (crop.kind == CropKind::whole) return window;
   for (const auto& [axis, size] :
        {std::pair{&window.vertical, crop.height}, std::pair{&window.horizontal, crop.width}}) {
     axis->out_size = size;
-    axis->out_begin = crop.kind == CropKind::random ? random_place(axis->resized, size, random)
-                                                    : rounded((axis->resized - size) / 2.0);
+    axis->out_begin =
+        crop.kind == CropKind::random ? random_place(axis->resized, size, random) : center_place(axis->resized, size);
   }
   return window;
+}
+
+CropWindow crop_drawn(const CropStage& crop, int height, int width, const Drawn& drawn) noexcept {
+  if (crop.kind == CropKind::random_resized) {
+    return window_of(crop, {drawn.number(0), drawn.number(1), drawn.number(2), drawn.number(3)});
+  }
+  CropWindow window = whole_of(crop, height, width);
+  if (crop.kind == CropKind::whole) return window;
+  const bool is_random = crop.kind == CropKind::random;
+  ResizeAxis &rows = window.vertical, &columns = window.horizontal;
+  rows.out_size = crop.height, columns.out_size = crop.width;
+  rows.out_begin = is_random ? drawn.number(0) : center_place(rows.resized, crop.height);
+  columns.out_begin = is_random ? drawn.number(1) : center_place(columns.resized, crop.width);
+  return window;
+}
+
+CropStage crop_of(const RandomResizedCropPart& part) noexcept {
+  return {.kind = CropKind::random_resized,
+          .height = part.height,
+          .width = part.width,
+          .scale = part.scale,
+          .ratio = part.ratio};
+}
+
+int center_place(int length, int size) noexcept {
+  return rounded((length - size) / 2.0);
+}
+
+void resize_into(const CropWindow& window, const OperationInput& in, const ImageTarget& out) {
+  std::optional<Resizer> own;
+  Resizer& resizer = in.resizer != nullptr ? *in.resizer : own.emplace();
+  const Stretch rows = needed(window.vertical), columns = needed(window.horizontal);
+  const auto row_bytes = static_cast<std::size_t>(in.image.row_bytes);
+  const std::size_t last_row = static_cast<std::size_t>(columns.size) * in.image.image.pixel_bytes();
+  const std::span values{reinterpret_cast<const std::uint8_t*>(in.image.at(rows.begin, columns.begin)),
+                         static_cast<std::size_t>(rows.size - 1) * row_bytes + last_row};
+  const int channels = out.image.sides.channels;
+  const PixelRows pixels{values, in.image.row_bytes};
+  const std::size_t row = static_cast<std::size_t>(out.image.sides.width) * out.image.pixel_bytes();
+  if (static_cast<std::size_t>(out.row_bytes) == row) {
+    const std::span to{reinterpret_cast<std::uint8_t*>(out.data), out.image.bytes()};
+    return resizer.resize(pixels, window.vertical, window.horizontal, channels, to);
+  }
+  std::vector<std::uint8_t> resized(out.image.bytes());
+  resizer.resize(pixels, window.vertical, window.horizontal, channels, resized);
+  for (int y = 0; y < out.image.sides.height; ++y) {
+    std::memcpy(out.at(y, 0), resized.data() + static_cast<std::size_t>(y) * row, row);
+  }
 }
 
 int divisor_for(const CropWindow& window) noexcept {

@@ -14,12 +14,12 @@ namespace headrace::detail {
 
 // Constant while the epoch runs.
 struct EpochTransform {
-  const Source& source;
+  const Source* const rows_of;         // Gives the rows of images that come without bytes. Null: all have theirs.
   const transform::FusedStage& stage;  // The loader's.
   const DataOptions& options;          // Of reading and decoding.
   const std::uint64_t seed;
   const std::int64_t epoch;
-  EntropyIndexCache& indices;
+  EntropyIndexCache* const indices;                       // Null: none is used.
   std::int64_t (*const clock)() noexcept = monotonic_ns;  // That times the stages of a sample.
 };
 

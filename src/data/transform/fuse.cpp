@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <memory>
 
-#include "core/base/fail.h"
 #include "data/transform/crop.h"
 
 namespace headrace::transform {
@@ -54,11 +53,7 @@ bool Fusing::add(const RandomCropPart& crop) {
 
 bool Fusing::add(const RandomResizedCropPart& crop) {
   if (done_ != Done::nothing) return false;
-  stage_.crop = {.kind = CropKind::random_resized,
-                 .height = crop.height,
-                 .width = crop.width,
-                 .scale = crop.scale,
-                 .ratio = crop.ratio};
+  stage_.crop = crop_of(crop);
   out_.height = crop.height, out_.width = crop.width;
   done_ = Done::crop;
   return true;
@@ -98,16 +93,6 @@ FusedStage Fusing::stage(PixelLayout layout) const {
       std::make_shared<const NormalizeTable>(make_normalize_table(normalize_.mean, normalize_.std, out_.channels));
   stage.form.table = stage.table.get();
   return stage;
-}
-
-FusedStage fused(std::span<const TransformSpec> operations, Geometry in, PixelLayout layout) {
-  Fusing fusing{in};
-  for (const TransformSpec& operation : operations) {
-    if (fusing.take(part_of(operation))) continue;
-    fail(ErrorCode::invalid_argument, "transform: {} does not come where the one pass over an image can do it",
-         operation_name(operation));
-  }
-  return fusing.stage(layout);
 }
 
 }  // namespace headrace::transform

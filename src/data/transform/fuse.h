@@ -1,10 +1,6 @@
 // Which operations of a list become one pass, and what that pass then does.
 #pragma once
 
-#include <headrace/options/transforms.h>
-
-#include <span>
-
 #include "data/transform/fused_part.h"
 #include "data/transform/fused_stage.h"
 
@@ -28,7 +24,6 @@ class Fusing {
  private:
   enum class Done { nothing, resize, crop, pad, flip, dtype, normalize };
 
-  bool add(const std::monostate&) { return false; }
   bool add(const ResizePart& resize);
   bool add(const CenterCropPart& crop) { return add_crop(CropKind::center, crop.height, crop.width); }
   bool add(const RandomCropPart& crop);
@@ -44,9 +39,5 @@ class Fusing {
   FusedStage stage_;
   NormalizePart normalize_{{0.0}, {1.0}};
 };
-
-// The whole list as one pass over images of `in`. Error{invalid_argument}: part_of()'s and Fusing::stage()'s, and names
-// the operation that does not fit.
-FusedStage fused(std::span<const TransformSpec> operations, Geometry in, PixelLayout layout);
 
 }  // namespace headrace::transform

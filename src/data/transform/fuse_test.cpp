@@ -17,7 +17,7 @@ constexpr Geometry kFiles{0, 0, 3}, kDigits{28, 28, 1};
 bool fuses(const std::vector<TransformSpec>& operations, Geometry in) {
   Fusing fusing{in};
   for (const TransformSpec& operation : operations) {
-    if (!fusing.take(part_of(operation))) return false;
+    if (!fusing.take(make_operation(operation)->fusion()->part)) return false;
   }
   return fusing.has_fixed_sides();
 }
@@ -102,7 +102,7 @@ TEST(Fuse, TakesOperationsInItsOwnOrderAlone) {
 TEST(Fuse, AParameterThatNoKernelHasIsRefusedByName) {
   using namespace transforms;
   const auto refusal = [](const TransformSpec& operation) {
-    return error_of(ErrorCode::invalid_argument, [&] { part_of(operation); });
+    return error_of(ErrorCode::invalid_argument, [&] { make_operation(operation); });
   };
   EXPECT_EQ(refusal(Resize{.size = {8}, .interpolation = "bicubic"}),
             "transform: Resize: interpolation \"bicubic\"; there is \"bilinear\" alone");

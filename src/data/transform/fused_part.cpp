@@ -1,9 +1,7 @@
 #include "data/transform/fused_part.h"
 
-#include <cmath>
 #include <cstdint>
-#include <string_view>
-#include <type_traits>
+#include <string>
 
 #include "core/base/fail.h"
 
@@ -12,15 +10,6 @@ namespace {
 
 constexpr std::int64_t kSideMax = 65'535;  // As of an image that is read.
 constexpr std::int64_t kPaddingMax = 4096;
-
-template <class Value>
-constexpr const char* name_of_operation() noexcept {
-#define HEADRACE_OPERATION(Name) \
-  if (std::is_same_v<Value, transforms::Name>) return #Name;
-#include <headrace/options/transforms.inc>
-#undef HEADRACE_OPERATION
-  return "";
-}
 
 int side(const char* operation, const char* key, std::int64_t value) {
   if (value < 1 || value > kSideMax) {
@@ -105,11 +94,9 @@ std::array<double, 2> range_of(const char* operation, const char* key, const std
   return {range[0], range[1]};
 }
 
-FusedPart part(const std::monostate&) {
-  fail(ErrorCode::invalid_argument, "transform: an operation without a name");
-}
+}  // namespace
 
-FusedPart part(const transforms::Resize& resize) {
+ResizePart part_of(const transforms::Resize& resize) {
   constexpr const char* kName = "Resize";
   check_filter(kName, resize.interpolation, resize.antialias);
   const Extent sides = sides_of(kName, resize.size);
@@ -129,19 +116,19 @@ FusedPart part(const transforms::Resize& resize) {
   return by_shorter;
 }
 
-FusedPart part(const transforms::CenterCrop& crop) {
+CenterCropPart part_of(const transforms::CenterCrop& crop) {
   const Extent sides = sides_of("CenterCrop", crop.size);
   return CenterCropPart{sides.height, sides.width};
 }
 
-FusedPart part(const transforms::RandomCrop& crop) {
+RandomCropPart part_of(const transforms::RandomCrop& crop) {
   constexpr const char* kName = "RandomCrop";
   check_border(kName, crop.padding_mode, crop.fill);
   const Extent sides = sides_of(kName, crop.size);
   return RandomCropPart{sides.height, sides.width, padding_of(kName, crop.padding), crop.pad_if_needed};
 }
 
-FusedPart part(const transforms::RandomResizedCrop& crop) {
+RandomResizedCropPart part_of(const transforms::RandomResizedCrop& crop) {
   constexpr const char* kName = "RandomResizedCrop";
   check_filter(kName, crop.interpolation, crop.antialias);
   const Extent sides = sides_of(kName, crop.size);
@@ -149,20 +136,20 @@ FusedPart part(const transforms::RandomResizedCrop& crop) {
                                range_of(kName, "ratio", crop.ratio, {0.01, 100.0})};
 }
 
-FusedPart part(const transforms::Pad& pad) {
+PadPart part_of(const transforms::Pad& pad) {
   check_border("Pad", pad.padding_mode, pad.fill);
   if (pad.padding.empty()) fail(ErrorCode::invalid_argument, "transform: Pad: no padding; wanted 1, 2 or 4 values");
   return PadPart{padding_of("Pad", pad.padding)};
 }
 
-FusedPart part(const transforms::RandomHorizontalFlip& flip) {
+FlipPart part_of(const transforms::RandomHorizontalFlip& flip) {
   if (!(flip.p >= 0 && flip.p <= 1)) {
     fail(ErrorCode::invalid_argument, "transform: RandomHorizontalFlip: p is {}; wanted 0 to 1", flip.p);
   }
   return FlipPart{flip.p};
 }
 
-FusedPart part(const transforms::ToDtype& to) {
+ToDtypePart part_of(const transforms::ToDtype& to) {
   for (const auto& choice : choices(PixelType{})) {
     if (choice.name != to.dtype) continue;
     if (!to.scale && choice.value != PixelType::u8) {
@@ -174,22 +161,8 @@ FusedPart part(const transforms::ToDtype& to) {
        to.dtype);
 }
 
-FusedPart part(const transforms::Normalize& normalize) {
+NormalizePart part_of(const transforms::Normalize& normalize) {
   return NormalizePart{normalize.mean, normalize.std};
-}
-
-}  // namespace
-
-FusedPart part_of(const TransformSpec& spec) {
-  return std::visit([](const auto& operation) { return part(operation); }, spec);
-}
-
-std::string_view operation_name(const TransformSpec& spec) noexcept {
-  return std::visit(
-      [](const auto& operation) -> std::string_view {
-        return name_of_operation<std::remove_cvref_t<decltype(operation)>>();
-      },
-      spec);
 }
 
 }  // namespace headrace::transform

@@ -4,7 +4,6 @@
 #include <headrace/options/transforms.h>
 
 #include <array>
-#include <string_view>
 #include <variant>
 #include <vector>
 
@@ -49,14 +48,22 @@ struct NormalizePart {
   std::vector<double> mean{}, std{};
 };
 
-// std::monostate: of an operation that always runs by itself.
-using FusedPart = std::variant<std::monostate, ResizePart, CenterCropPart, RandomCropPart, RandomResizedCropPart,
-                               PadPart, FlipPart, ToDtypePart, NormalizePart>;
+using FusedPart = std::variant<ResizePart, CenterCropPart, RandomCropPart, RandomResizedCropPart, PadPart, FlipPart,
+                               ToDtypePart, NormalizePart>;
+
+// Of Operation::fusion().
+struct Fusion {
+  FusedPart part{};
+};
 
 // Error{invalid_argument} names operation and parameter: a value out of range, or one that no kernel has.
-FusedPart part_of(const TransformSpec& spec);
-
-// "RandomResizedCrop".
-std::string_view operation_name(const TransformSpec& spec) noexcept;
+ResizePart part_of(const transforms::Resize& resize);
+CenterCropPart part_of(const transforms::CenterCrop& crop);
+RandomCropPart part_of(const transforms::RandomCrop& crop);
+RandomResizedCropPart part_of(const transforms::RandomResizedCrop& crop);
+PadPart part_of(const transforms::Pad& pad);
+FlipPart part_of(const transforms::RandomHorizontalFlip& flip);
+ToDtypePart part_of(const transforms::ToDtype& to);
+NormalizePart part_of(const transforms::Normalize& normalize);
 
 }  // namespace headrace::transform

@@ -2,6 +2,7 @@
 // layout.
 #pragma once
 
+#include <headrace/operation.h>
 #include <headrace/options/transform.h>
 
 #include <array>
@@ -10,19 +11,7 @@
 
 #include "data/transform/normalize.h"
 
-namespace headrace {
-
-// Of an image. 0 x 0: each has sides of its own.
-struct Geometry {
-  int height = 0;
-  int width = 0;
-  int channels = 0;
-
-  bool is_fixed() const noexcept { return height > 0; }
-  friend bool operator==(const Geometry&, const Geometry&) = default;
-};
-
-namespace transform {
+namespace headrace::transform {
 
 enum class CropKind : std::uint8_t {
   none,            // As stored.
@@ -61,5 +50,4 @@ struct FusedStage {
   bool draws_a_place() const noexcept { return pad.is_any() || flip_probability > 0; }
 };
 
-}  // namespace transform
-}  // namespace headrace
+}  // namespace headrace::transform

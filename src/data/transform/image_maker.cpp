@@ -94,53 +94,91 @@ void ImageMaker::make(const Payload& held, int divisor, std::int64_t index, std:
   if (epoch_.stage.crop.kind == transform::CropKind::none) {
     const codec::Box whole{.y = 0, .x = 0, .height = held.height(), .width = held.width()};
     const auto stored = pixels(held, index, {held.height(), held.width()}, whole);
-    return write(stored, {}, draw_geometry(epoch_.stage, random), out);
+    return write(epoch_.stage, stored, {}, draw_geometry(epoch_.stage, random), out);
   }
+  begin(held, divisor);
+  const transform::CropWindow window = crop_of(image_, random);
+  finish(held, index, window, draw_geometry(epoch_.stage, random), out);
+}
+
+Geometry ImageMaker::begin(const Payload& held, int divisor) {
   const bool encoded = held.form == ImageForm::encoded;
-  const std::int64_t begin_ns = encoded ? epoch_.clock() : 0;
-  Image image{{held.height(), held.width()}, false, divisor};
-  if (encoded) image = open(held.bytes);
-  transform::CropWindow window = crop_of(image, random);
-  const transform::NormalizeGeometry geometry = draw_geometry(epoch_.stage, random);
-  if (scales() && image.can_shrink) {
-    image.divisor = transform::divisor_for(window);
-    workspace_.decoder.shrink(image.divisor);
+  begin_ns_ = encoded ? epoch_.clock() : 0;
+  image_ = encoded ? open(held.bytes) : Image{{held.height(), held.width()}, false, divisor};
+  return {image_.stored.height, image_.stored.width, epoch_.stage.out.channels};
+}
+
+void ImageMaker::finish(const Payload& held, std::int64_t index, transform::CropWindow window,
+                        const transform::NormalizeGeometry& geometry, std::span<std::byte> out) {
+  if (epoch_.stage.crop.kind == transform::CropKind::none) {
+    const codec::Box all{.y = 0, .x = 0, .height = image_.stored.height, .width = image_.stored.width};
+    return write(epoch_.stage, part_of(held, index, all), window, geometry, out);
   }
-  window.vertical.divisor = window.horizontal.divisor = image.divisor;
+  if (scales() && image_.can_shrink) {
+    image_.divisor = transform::divisor_for(window);
+    workspace_.decoder.shrink(image_.divisor);
+  }
+  window.vertical.divisor = window.horizontal.divisor = image_.divisor;
+  write(epoch_.stage, part_of(held, index, box_of(window)), window, geometry, out);
+}
+
+// Of the image that begin() opened.
+transform::PixelRows ImageMaker::part_of(const Payload& held, std::int64_t index, const codec::Box& box) {
+  if (held.form != ImageForm::encoded) return pixels(held, index, image_.size(), box);
+  const transform::PixelRows part = decode(held, index, image_, box);
+  decode_ns_ += epoch_.clock() - begin_ns_;
+  decoded_bytes_ += static_cast<std::int64_t>(pixel_bytes({box.height, box.width}));
+  return part;
+}
+
+ImageView ImageMaker::whole(const Payload& held, std::int64_t index) {
+  const Size size = image_.size();
+  const auto part = part_of(held, index, {.y = 0, .x = 0, .height = size.height, .width = size.width});
+  const auto row_bytes = static_cast<std::ptrdiff_t>(pixel_bytes({1, size.width}));
+  return {reinterpret_cast<const std::byte*>(part.values.data()),
+          {{size.height, size.width, epoch_.stage.out.channels}, DType::u8},
+          part.stride == 0 ? row_bytes : part.stride};
+}
+
+void ImageMaker::run(const transform::FusedStage& stage, const ImageView& image, const transform::CropWindow& window,
+                     const transform::NormalizeGeometry& geometry, std::span<std::byte> out) {
+  const std::span pixels{reinterpret_cast<const std::uint8_t*>(image.data), image.image.bytes()};
+  const Size size{image.image.sides.height, image.image.sides.width};
+  if (stage.crop.kind == transform::CropKind::none) return write(stage, pixels, window, geometry, out);
   const codec::Box box = box_of(window);
-  const transform::PixelRows part = encoded ? decode(held, index, image, box) : pixels(held, index, image.size(), box);
-  if (encoded) {
-    decode_ns_ += epoch_.clock() - begin_ns;
-    decoded_bytes_ += static_cast<std::int64_t>(pixel_bytes({box.height, box.width}));
-  }
-  write(part, window, geometry, out);
+  write(stage, cut(pixels.subspan(pixel_bytes({box.y, size.width})), size, box), window, geometry, out);
 }
 
 // The passes that end in the batch. Loader::explain() tells what is counted here, and before that what writing_of()
 // says.
-void ImageMaker::write(const transform::PixelRows& part, const transform::CropWindow& window,
-                       const transform::NormalizeGeometry& geometry, std::span<std::byte> out) {
+void ImageMaker::write(const transform::FusedStage& stage, const transform::PixelRows& part,
+                       const transform::CropWindow& window, const transform::NormalizeGeometry& geometry,
+                       std::span<std::byte> out) {
   const bool moved = geometry.offset_y != 0 || geometry.offset_x != 0;
-  const transform::PixelForm& form = epoch_.stage.form;
-  const auto& [height, width, channels] = epoch_.stage.out;
+  const transform::PixelForm& form = stage.form;
+  const auto& [height, width, channels] = stage.out;
   const auto values = static_cast<std::int64_t>(pixel_bytes({height, width}));
   const std::int64_t written = std::ssize(out);
   if (geometry.flip) ++done_.flipped;
-  switch (writing_of(epoch_.stage, moved)) {
+  switch (writing_of(stage, moved)) {
     case Writing::as_stored:
       transform::normalize(part.values, geometry, form, out);
-      return done_.add(SamplePass::write, values, written);
+      return note_written(SamplePass::write, values, written);
     case Writing::resized:
       workspace_.resizer.resize(part, window.vertical, window.horizontal, channels, geometry.flip, form, out);
-      return done_.add(SamplePass::resize_write, note_box(window), written);
+      return note_written(SamplePass::resize_write, note_box(window), written);
     case Writing::resized_then_placed: {
       const auto resized = scratch_of(workspace_.resized, static_cast<std::size_t>(values));
       workspace_.resizer.resize(part, window.vertical, window.horizontal, channels, resized);
       done_.add(SamplePass::resize, note_box(window), values);
       transform::normalize(resized, geometry, form, out);
-      return done_.add(SamplePass::write, values, written);
+      return note_written(SamplePass::write, values, written);
     }
   }
+}
+
+void ImageMaker::note_written(SamplePass pass, std::int64_t in, std::int64_t out) {
+  done_.add(writes_batch_ ? pass : SamplePass::between, in, out);
 }
 
 std::size_t ImageMaker::pixel_bytes(Size size) const {
@@ -166,7 +204,7 @@ transform::PixelRows ImageMaker::cut(std::span<const std::uint8_t> rows, Size si
 transform::PixelRows ImageMaker::pixels(const Payload& held, std::int64_t index, Size size, const codec::Box& box) {
   if (!held.bytes.empty()) return cut(held.bytes.subspan(pixel_bytes({box.y, size.width})), size, box);
   const std::int64_t begin_ns = epoch_.clock();
-  const auto rows = epoch_.source.read_rows(index, box.y, box.height, workspace_.rows);
+  const auto rows = epoch_.rows_of->read_rows(index, box.y, box.height, workspace_.rows);
   read_ns_ += epoch_.clock() - begin_ns;
   read_bytes_ += std::ssize(rows);
   done_.add(SamplePass::read_rows, std::ssize(rows), std::ssize(rows));
@@ -186,11 +224,13 @@ transform::PixelRows ImageMaker::decode(const Payload& held, std::int64_t index,
     }
   }
   const auto out = scratch_of(workspace_.decoded, pixel_bytes({box.height, box.width}));
-  if (const codec::EntropyIndex* entropy = epoch_.indices.find(held, workspace_.entropy)) {
+  const codec::EntropyIndex* const entropy =
+      epoch_.indices == nullptr ? nullptr : epoch_.indices->find(held, workspace_.entropy);
+  if (entropy != nullptr) {
     const std::int64_t refused_before = workspace_.decoder.refused_indices();
     workspace_.decoder.decode(box, out, *entropy);
     const bool refused = workspace_.decoder.refused_indices() > refused_before;
-    epoch_.indices.note_decoded(refused);
+    epoch_.indices->note_decoded(refused);
     note_decoded(refused ? SamplePass::decode_region : SamplePass::decode_indexed, held, size, out.size());
   } else {
     workspace_.decoder.decode(box, out);

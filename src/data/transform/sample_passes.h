@@ -17,11 +17,12 @@ enum class SamplePass : std::uint8_t {
   decode_indexed,  // likewise, with the file's entropy index.
   decode_whole,    // For the cache.
   keep,            // Into the cache; a file before it is decoded.
+  between,         // Of operations that are not in the last pass, into memory.
   resize,          // To uint8, for `write`.
   resize_write,    // Resize, flip, normalise, type and layout, into the batch.
   write,           // Pad, crop, flip, normalise, type and layout, into the batch.
 };
-inline constexpr std::size_t kSamplePasses = 9;
+inline constexpr std::size_t kSamplePasses = 10;
 
 // How pixels get into the batch. ImageMaker goes by it, and Loader::explain() tells it.
 enum class Writing { as_stored, resized, resized_then_placed };

@@ -3,6 +3,7 @@
 #include <string>
 
 #include "data/transform/fuse.h"
+#include "data/transform/plan.h"
 
 namespace headrace::transform {
 namespace {
@@ -53,14 +54,15 @@ std::vector<TransformSpec> operations_of(const TransformOptions& options, Geomet
 }
 
 FusedStage stage_of(const TransformOptions& options, Geometry in, bool training) {
-  return fused(operations_of(options, in, training), in, options.layout);
+  const Schema schema = Schema::image_and_labels(in.height, in.width, in.channels);
+  return Plan{operations_of(operations_of(options, in, training)), schema, options.layout}.first();
 }
 
 CropStage crop_of(const TransformOptions& options, bool training) {
   std::vector<TransformSpec> operations;
   add_crop(options, training, operations);
   Fusing fusing{{}};
-  for (const TransformSpec& operation : operations) fusing.take(part_of(operation));
+  for (const TransformSpec& operation : operations) fusing.take(make_operation(operation)->fusion()->part);
   return fusing.crop();
 }
 

@@ -32,7 +32,7 @@
 #include "data/loader/detail/workspace.h"
 #include "data/source/entropy_index_cache.h"
 #include "data/source/field_bytes.h"
-#include "data/transform/fused_stage.h"
+#include "data/transform/plan.h"
 #include "data/transform/sample_passes.h"
 
 namespace headrace {
@@ -68,7 +68,7 @@ struct Loader::Impl {
   using Workspace = detail::Workspace;
 
   Impl(std::shared_ptr<const Source> from, DataOptions how, std::uint64_t run_seed, bool for_training,
-       std::int64_t limit);
+       std::int64_t limit, transform::Operations operations);
   ~Impl() { set_num_workers(0); }
 
   void set_num_workers(std::int64_t wanted);
@@ -102,6 +102,7 @@ struct Loader::Impl {
   enum class Joining { now, later };
   void resize(std::int64_t count, Joining joining);
   void add_worker();
+  void make_room_in(Workspace& workspace) const;
   void load_requested();
   void deepen(std::int64_t count);
   std::int64_t prefetch_max(std::int64_t wanted, std::int64_t bytes_a_batch) const;
@@ -133,6 +134,7 @@ struct Loader::Impl {
   Claim claim(std::int64_t window_max);
   bool open_batch();
   std::int64_t load(std::unique_lock<std::mutex>& lock, const Claim& claim, Workspace& workspace);
+  bool completes(Batch::Slot& slot, std::int64_t made) const noexcept;
   void seal(Batch::Slot& slot, ChunkReport& report) const noexcept;
   void add_report(ChunkReport& report, Workspace& workspace);
   void note_corrupt(std::vector<CorruptSample>& samples);
@@ -158,14 +160,15 @@ struct Loader::Impl {
   std::int64_t cache_bytes() const;
   std::int64_t held_bytes() const;
 
+  const std::vector<std::string> given;        // Names of the operations that came in place of data.transform.
   const std::shared_ptr<const Source> source;  // Owners: the loader, and the caller, who may read samples too.
   const DataOptions options;                   // As built; the live knobs are below.
   const std::uint64_t seed;
   const bool training;
   const detail::SampleFields fields;     // Of the source's samples.
   const std::optional<FieldBytes> rest;  // How a cache keeps fields beside the image; none: there is but a label.
+  const transform::Plan plan;            // What is done with images.
   const ImageShape shape;                // 0 x 0: there is no image.
-  const transform::FusedStage stage;     // Of the images.
   const detail::Order order;
   const std::int64_t batches;       // Of a whole epoch.
   const std::int64_t memory_limit;  // Bytes.

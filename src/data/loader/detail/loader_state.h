@@ -5,12 +5,14 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 namespace headrace::detail {
 
 // LoaderState::options of a loader with these options over such samples: one line a key. "fields" is among them where
-// samples are other than images and labels.
-std::string state_options(DataOptions options, bool training, const Schema& schema);
+// samples are other than images and labels; "operations", their names, where the loader was given some.
+std::string state_options(DataOptions options, bool training, const Schema& schema,
+                          const std::vector<std::string>& operations = {});
 
 // Throws Error{invalid_argument} that names the first thing in which `state` is of another loader than `ours`, whose
 // epochs have `samples`.

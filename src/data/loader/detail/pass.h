@@ -11,6 +11,7 @@
 #include "data/loader/detail/order.h"
 #include "data/source/field_bytes.h"
 #include "data/transform/epoch_transform.h"
+#include "data/transform/plan.h"
 
 namespace headrace::detail {
 
@@ -19,12 +20,15 @@ struct Pass : EpochTransform {
   // What is drawn for a sample that may come again in the epoch goes by its position.
   std::int64_t draws_of(std::int64_t position, std::int64_t index) const { return repeats ? position : index; }
 
+  const Source& source;
   const OnCorrupt on_corrupt;
   const EpochOrder order;
   const bool repeats;
+  const std::int64_t positions;  // Of the epoch, all ranks together.
   const BatchSampler batch_sampler;
   const BatchLayout& layout;     // The loader's,
-  const FieldBytes* const rest;  // likewise: how a cache keeps fields beside the image. Null: there is but a label.
+  const transform::Plan& plan;   // likewise: what is done with samples,
+  const FieldBytes* const rest;  // and how a cache keeps fields beside the image. Null: there is but a label.
 
   // Places of this rank's batches, counted through the epoch, that are not wanted any more begin here: at the first
   // error, or at 0 when the epoch is given up.
