@@ -20,6 +20,7 @@
 #include "core/base/run_program.h"
 #include "data/transform/crop.h"
 #include "data/transform/resize.h"
+#include "data/transform/shorthand.h"
 #include "media/codec/decode.h"
 
 namespace {
@@ -88,11 +89,11 @@ void window(const Words& words) {
   }
   options.size = std::stoll(words.at(1));
   options.resize = std::stoll(words.at(2));
-  const bool augment = words.at(0) != "evaluation";
+  const transform::CropStage crop = transform::crop_of(options, /*training=*/words.at(0) != "evaluation");
   int height = 0, width = 0;
   for (std::int64_t index = 0; std::cin >> height >> width >> index;) {
     SampleRandom random(1, 0, index), draws(1, 0, index);
-    const transform::CropWindow window = transform::choose_crop(options, height, width, augment, random);
+    const transform::CropWindow window = transform::choose_crop(crop, height, width, random);
     for (const transform::ResizeAxis& axis : {window.vertical, window.horizontal}) {
       fmt::print("{} {} {} {} ", axis.begin, axis.size, axis.resized, axis.out_begin);
     }

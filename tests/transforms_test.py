@@ -132,9 +132,51 @@ def test_what_is_wrong_with_a_list_is_named(transforms, message):
         loader_of(transforms=transforms)
 
 
-def test_what_no_shorthand_says_is_refused_by_name():
-    with pytest.raises(hr.errors.UnsupportedError, match="does not run data.transforms: Pad, CenterCrop, ToDtype. "):
-        loader_of(transforms=[{"name": "Pad", "padding": 2}, {"name": "CenterCrop", "size": 9}, TO_FLOAT])
+def padded_and_cropped(image, padding, size):
+    image = numpy.pad(image, ((padding, padding), (padding, padding), (0, 0)))
+    top, left = (round((side - size) / 2) for side in image.shape[:2])
+    pixels = image[top:top + size, left:left + size]
+    return (pixels.astype(numpy.float32) / numpy.float32(255)).transpose(2, 0, 1)
+
+
+def test_a_list_that_no_shorthand_says_runs_as_it_is_written():
+    transforms = [{"name": "Pad", "padding": 2}, {"name": "CenterCrop", "size": 9}, TO_FLOAT]
+    photos = Photos()
+
+    def made(change=lambda image: image):
+        images = [padded_and_cropped(change(photos[index][0]), 2, 9) for index in range(len(photos))]
+        return torch.from_numpy(numpy.stack(images))
+
+    wanted = made()
+    for options in ({"shuffle": False}, {"training": False}, {"training": False, "num_workers": 2}):
+        assert torch.equal(images_of(loader_of(transforms=transforms, **options)), wanted)
+    flipped = [{"name": "RandomHorizontalFlip", "p": 1.0}, *transforms]
+    assert torch.equal(images_of(loader_of(transforms=flipped, shuffle=False)), made(lambda image: image[:, ::-1]))
+    assert torch.equal(images_of(loader_of(transforms=flipped, training=False)), wanted)
+    own = [{"name": "Pad", "padding": 1}, {"name": "CenterCrop", "size": 7}, TO_FLOAT]
+    assert images_of(loader_of(transforms=flipped, eval_transforms=own, training=False)).shape == (40, 3, 7, 7)
+
+
+def test_a_state_of_a_list_that_no_shorthand_says_resumes_that_list_alone():
+    transforms = [{"name": "RandomHorizontalFlip"}, {"name": "RandomResizedCrop", "size": 12}, TO_FLOAT]
+    before = loader_of(transforms=transforms)
+    batches = iter(before)
+    next(batches)
+    state = before.state_dict()
+    rest = torch.cat([batch["image"].clone() for batch in batches])
+    after = loader_of(transforms=transforms)
+    after.load_state_dict(state)
+    assert torch.equal(images_of(after), rest)
+    other = loader_of(transforms=[transforms[1], transforms[0], TO_FLOAT])
+    with pytest.raises(hr.errors.InvalidArgumentError, match="the state is of a loader with data.transforms"):
+        other.load_state_dict(state)
+
+
+def test_lists_that_cannot_be_meant_are_refused():
+    with pytest.raises(hr.errors.InvalidArgumentError, match="transform: ToDtype: scale = false"):
+        loader_of(transforms=[{"name": "CenterCrop", "size": 9}, {"name": "ToDtype", "dtype": "float32"}])
+    with pytest.raises(hr.errors.InvalidArgumentError, match="Resize wants uint8 pixels, and gets float32 from ToDtype"):
+        loader_of(transforms=[TO_FLOAT, {"name": "Resize", "size": [9, 9]}])
     with pytest.raises(hr.errors.InvalidArgumentError, match="data.transform.size is 9, and data.transforms is set"):
         loader_of(transform={"size": 9}, transforms=[TO_FLOAT])
     with pytest.raises(hr.errors.InvalidArgumentError, match="data.eval_transforms is set without data.transforms"):

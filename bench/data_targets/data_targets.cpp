@@ -32,6 +32,7 @@
 #include "data/store/page_cache.h"
 #include "data/transform/crop.h"
 #include "data/transform/resize.h"
+#include "data/transform/shorthand.h"
 #include "media/codec/jpeg_reader.h"
 
 namespace {
@@ -60,7 +61,10 @@ DataOptions options_for(std::int64_t threads, std::int64_t size) {
 class Sequential {
  public:
   Sequential(const Source& source, const DataOptions& options)
-      : source_(source), options_(options), values_(3 * static_cast<std::size_t>(area())) {}
+      : source_(source),
+        options_(options),
+        crop_(transform::crop_of(options.transform, /*training=*/true)),
+        values_(3 * static_cast<std::size_t>(area())) {}
 
   // Batches of the first epoch, one at a time.
   void run(const std::function<void(std::span<const float>, std::span<const std::int64_t>)>& take) {
@@ -87,7 +91,7 @@ class Sequential {
     pixels_.resize(static_cast<std::size_t>(info.height) * static_cast<std::size_t>(info.width) * 3);
     reader_.decode({0, 0, info.height, info.width}, pixels_);
     SampleRandom random{kSeed, 0, index};
-    const auto window = transform::choose_crop(options_.transform, info.height, info.width, /*augment=*/true, random);
+    const auto window = transform::choose_crop(crop_, info.height, info.width, random);
     const bool flip = random.uniform() < options_.transform.flip_probability;
     resize(window, info.width);
     if (flip) mirror();
@@ -129,6 +133,7 @@ class Sequential {
 
   const Source& source_;
   DataOptions options_;
+  transform::CropStage crop_;
   codec::detail::JpegReader reader_;
   transform::Resizer resizer_;
   Sample sample_;

@@ -14,6 +14,7 @@
 #include <headrace/given_order.h>
 #include <headrace/loader_state.h>
 #include <headrace/loader_statistics.h>
+#include <headrace/operation.h>
 #include <headrace/options/data.h>
 #include <headrace/source.h>
 
@@ -64,8 +65,12 @@ class Loader {
   // `order`: gives each epoch's order, in training or not. Error{invalid_argument} then for data.sampler, weights,
   // shuffle_window, buckets and a world_size above 1; and from an epoch's beginning for an order that names a sample
   // which is not there, or a batch that is empty or larger than batch_size.
+  //
+  // `operations`: what becomes of the images, in place of options.transform, of which layout alone remains, and of
+  // options.transforms, in training and without. Their names are what a LoaderState tells of them.
   Loader(std::shared_ptr<const Source> source, DataOptions options, std::uint64_t seed, bool training,
-         std::int64_t memory_limit = 0, OrderOfEpoch order = nullptr);
+         std::int64_t memory_limit = 0, OrderOfEpoch order = nullptr,
+         std::vector<std::shared_ptr<const Operation>> operations = {});
   ~Loader();
 
   // Batches of epoch `index` (from 0), from batch `first_batch` on, which is 0 where orders are given. At most one
@@ -133,11 +138,11 @@ class Loader {
   LoaderStatistics statistics() const;
   // Of all samples since the Loader was built.
   LoaderPlan explain() const;
-  // The dearest first; empty where nothing optional is switched on, or no sample can be made. Measured in the calling
-  // thread with and without each, on samples from all over the source: as many as are made in 60 ms, at most 1,024, at
-  // least one. Costs about a second, 3 at most but for a round that takes longer, and memory for the samples and for
-  // rows of batches: up to 64 MiB each, and a quarter of what is left of the memory limit, but for the first of each.
-  // Nothing is counted in statistics().
+  // The dearest first; empty for a list of operations, where nothing optional is switched on, or no sample can be made.
+  // Measured in the calling thread with and without each, on samples from all over the source: as many as are made in
+  // 60 ms, at most 1,024, at least one. Costs about a second, 3 at most but for a round that takes longer, and memory
+  // for the samples and for rows of batches: up to 64 MiB each, and a quarter of what is left of the memory limit, but
+  // for the first of each. Nothing is counted in statistics().
   std::vector<TransformCost> transform_costs() const;
 
  private:

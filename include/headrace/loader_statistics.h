@@ -1,6 +1,8 @@
 // What a Loader tells about its work: times, bytes, the settings that it chose, samples that it replaced.
 #pragma once
 
+#include <headrace/transform.h>
+
 #include <array>
 #include <cstdint>
 #include <optional>
@@ -98,11 +100,14 @@ struct LoaderPlan {
     double touched = 0;  // and read or written.
   };
 
-  std::int64_t samples = 0;          // Loaded.
-  std::vector<Pass> passes;          // As they were taken; before the first sample those that the options lead to.
-  std::vector<Pass> stage_by_stage;  // What the same bytes would take if each stage were a pass of its own.
-  std::optional<Moved> moved;        // nullopt before the first sample,
-  std::optional<Moved> moved_stage_by_stage;  // likewise.
+  std::int64_t samples = 0;               // Loaded.
+  std::vector<TransformStep> transforms;  // Which operations share a pass, and what keeps the others from it.
+  std::vector<Pass> passes;               // As they were taken; before the first sample those that the options lead to.
+  // What the same bytes would take if each stage were a pass of its own; empty for a list of operations that is more
+  // than one pass.
+  std::vector<Pass> stage_by_stage;
+  std::optional<Moved> moved;                 // nullopt before the first sample,
+  std::optional<Moved> moved_stage_by_stage;  // likewise, and where stage_by_stage is empty.
 };
 
 // A transform that a user could leave out, and what it costs.

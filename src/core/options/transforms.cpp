@@ -293,21 +293,9 @@ std::optional<TransformOptions> shorthand_of(const std::vector<TransformSpec>& t
 
 DataOptions with_shorthand(DataOptions options, bool training, StoredSize stored) {
   if (options.transforms.empty()) return options;
-  const auto list = transforms_in_force(options, training, stored);
   auto shorthand = shorthand_of(options.transforms, transforms_in_force(options, /*training=*/false, stored), stored);
-  if (!shorthand) shorthand = shorthand_of(list, training, stored);
-  if (!shorthand) {
-    std::string names;
-    for (const TransformSpec& spec : list) names.append(names.empty() ? "" : ", ").append(name_of(spec));
-    const char* const key = training                          ? "data.transforms"
-                            : options.eval_transforms.empty() ? "what follows for evaluation from data.transforms"
-                                                              : "data.eval_transforms";
-    fail(ErrorCode::unsupported,
-         "data: this version does not run {}: {}. It runs what data.transform can say: a crop (RandomResizedCrop, or "
-         "Resize with CenterCrop or RandomCrop), RandomCrop with padding, RandomHorizontalFlip, ToDtype with scale, "
-         "Normalize, in this order",
-         key, names);
-  }
+  if (!shorthand) shorthand = shorthand_of(transforms_in_force(options, training, stored), training, stored);
+  if (!shorthand) return options;
   shorthand->layout = options.transform.layout;
   options.transform = *shorthand;
   options.transforms.clear();

@@ -42,7 +42,7 @@ std::optional<TransformOptions> shorthand_of(const std::vector<TransformSpec>& t
                                              const std::vector<TransformSpec>& eval_transforms, StoredSize stored);
 
 // Options without lists that give the same samples: their `transform` means both lists if any does, else the one that
-// is in force. Error{unsupported}: none means that one.
+// is in force. Where none means that one, the options as they are.
 DataOptions with_shorthand(DataOptions options, bool training, StoredSize stored);
 
 // Whether a list or the shorthand makes images of one size of images of any.

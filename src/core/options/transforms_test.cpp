@@ -202,13 +202,10 @@ TEST(WithShorthand, PrefersTheOneThatMeansBothLists) {
   EXPECT_EQ(with_shorthand(options, false, kEachItsOwn).transform.size, 32);
   options.transforms.insert(options.transforms.begin(), Pad{.padding = {2}});
   EXPECT_EQ(with_shorthand(options, false, kEachItsOwn).transform.size, 32);
-  try {
-    with_shorthand(options, true, kEachItsOwn);
-    FAIL() << "it pads first";
-  } catch (const Error& error) {
-    EXPECT_EQ(error.code(), ErrorCode::unsupported);
-    EXPECT_THAT(error.what(), HasSubstr("does not run data.transforms: Pad, RandomResizedCrop, ToDtype. "));
-  }
+  const DataOptions padded = with_shorthand(options, true, kEachItsOwn);  // No shorthand pads first.
+  EXPECT_EQ(shown(padded.transforms), shown(options.transforms));
+  EXPECT_EQ(shown(padded.eval_transforms), shown(options.eval_transforms));
+  EXPECT_EQ(padded.transform.size, 0);
 }
 
 TEST(WithShorthand, OfOptionsWithoutListsAreTheSame) {

@@ -14,6 +14,7 @@
 #include "data/loader/detail/on_corrupt.h"
 #include "data/loader/detail/sample_check.h"
 #include "data/transform/image_maker.h"
+#include "data/transform/plan_runner.h"
 
 namespace headrace::detail {
 namespace {
@@ -77,7 +78,7 @@ bool lies_in_a_buffer(const Sample& sample, std::span<const std::uint8_t> bytes)
 }
 
 // One call of load_chunk. Samples are counted from the chunk's first.
-class ChunkLoad {
+class ChunkLoad final : public PartnerReader {
  public:
   ChunkLoad(const Pass& pass, const ChunkPlace& place, Workspace& workspace, SampleCache* cache)
       : pass_(pass),
@@ -89,9 +90,14 @@ class ChunkLoad {
         cache_(cache),
         images_(entries_of(cache, Cache::decoded)),
         files_(entries_of(cache, Cache::encoded)),
-        maker_(pass, workspace.images, images_) {}
+        maker_(pass, workspace.images, images_) {
+    if (!pass.plan.is_one_pass()) runner_.emplace(pass.plan, pass, maker_, workspace.images);
+  }
 
   ChunkReport run();
+
+  SampleInHand read(std::size_t partner, std::int64_t position) override;
+  std::string name_at(std::int64_t position) override { return name_of(pass_.source, pass_.order.sample_at(position)); }
 
  private:
   enum class Outcome { made, corrupt, failed };
@@ -106,7 +112,7 @@ class ChunkLoad {
   void read_source(std::int64_t index, std::size_t i);
   void keep(std::int64_t index, const Sample& sample);
   bool keep_rest(std::int64_t index, const Sample& sample);
-  void make(std::int64_t index, std::int64_t drawn_as, std::size_t i);
+  void make(std::int64_t index, std::int64_t drawn_as, std::size_t i, std::int64_t retry = 0);
   void write(const BatchLayout::Dense& field, const Payload& payload, std::size_t i);
   void collect_ragged(std::int64_t begin);
   std::exception_ptr no_room_for(const Sample& sample, std::size_t i) const noexcept;
@@ -124,8 +130,11 @@ class ChunkLoad {
   std::int64_t position_of(std::size_t i) const {
     return pass_.batch_sampler.position_of(slice_, static_cast<std::int64_t>(in_slot(i)));
   }
-  // Of those read ahead together.
+  // Of those read ahead together, and behind kChunkMax of them partners.
   Sample& sample_at(std::size_t i) const { return workspace_.samples[i - read_from_]; }
+  SampleInHand in_hand(std::size_t i, std::int64_t index) const {
+    return {sample_at(i), workspace_.changed[i - read_from_], divisors_[i], index};
+  }
   const Payload* image_of(const Sample& sample) const { return fields_.image ? &sample[*fields_.image] : nullptr; }
   std::byte* row(const BatchLayout::Dense& field, std::size_t i) const {
     return place_.slot.start + field.at + in_slot(i) * field.sample_bytes;
@@ -149,7 +158,9 @@ class ChunkLoad {
   RamCache* const images_;  // Null: none are kept,
   RamCache* const files_;   // likewise.
   ImageMaker maker_;
-  std::array<int, kChunkMax> divisors_{};  // By which the images are smaller than they were, which a cache may hold so.
+  std::optional<PlanRunner> runner_;  // Where the transforms are more than one pass.
+  // By which the images are smaller than they were, which a cache may hold so.
+  std::array<int, 2 * kChunkMax + kPartnersMax> divisors_{};
   std::array<bool, kChunkMax> readable_{};
   std::size_t read_from_ = 0;   // The first sample of those read ahead together.
   std::exception_ptr failure_;  // Of the last attempt that failed.
@@ -357,12 +368,24 @@ bool ChunkLoad::find_kept(std::int64_t index, std::int64_t drawn_as, std::size_t
   return true;
 }
 
+// Into a place behind those read ahead together.
+SampleInHand ChunkLoad::read(std::size_t partner, std::int64_t position) {
+  const std::size_t i = read_from_ + static_cast<std::size_t>(kChunkMax) + partner;
+  const std::int64_t index = pass_.order.sample_at(position);
+  read(index, index, i);
+  return in_hand(i, index);
+}
+
 // The draws are those of the sample that was wanted, so that a sample and the same one in another's place differ.
-void ChunkLoad::make(std::int64_t index, std::int64_t drawn_as, std::size_t i) {
+void ChunkLoad::make(std::int64_t index, std::int64_t drawn_as, std::size_t i, std::int64_t retry) {
   const Sample& sample = sample_at(i);
   if (layout_.image) {
     const std::span out{row(*layout_.image, i), layout_.image->sample_bytes};
-    maker_.make(sample[*fields_.image], divisors_[i], index, drawn_as, out);
+    if (runner_) {
+      runner_->make(in_hand(i, index), {drawn_as, {position_of(i), pass_.order.positions()}, retry}, this, out);
+    } else {
+      maker_.make(sample[*fields_.image], divisors_[i], index, drawn_as, out);
+    }
   }
   for (const BatchLayout::Dense& field : layout_.dense) write(field, sample[field.field], i);
   for (const BatchLayout::Ragged& field : layout_.ragged) {
@@ -448,7 +471,7 @@ ChunkLoad::Outcome ChunkLoad::replace(std::size_t i) {
     const auto index = static_cast<std::int64_t>(random.below(samples));
     const Outcome outcome = attempt(index, [&] {
       read(index, drawn_as, i);
-      make(index, drawn_as, i);
+      make(index, drawn_as, i, draw + 1);
     });
     if (outcome != Outcome::corrupt) return outcome;
   }

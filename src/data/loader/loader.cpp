@@ -11,6 +11,7 @@
 #include "core/hardware/machine.h"
 #include "core/options/contradictions.h"
 #include "core/options/transforms.h"
+#include "data/loader/detail/batch_operations.h"
 #include "data/loader/detail/loader_impl.h"
 #include "data/loader/detail/loader_state.h"
 
@@ -41,14 +42,29 @@ const Source& checked(const std::shared_ptr<const Source>& source) {
   return *source;
 }
 
-// Lists of operations run as the transform that means the same.
-DataOptions runnable(DataOptions options, const SourceInfo& info, bool training) {
-  if (!options.transforms.empty() && !info.schema.image()) {
+// Lists of operations that a transform says, too, run as that one: a state of either goes on with the other.
+DataOptions in_shorthand(DataOptions options, const SourceInfo& info, bool training, bool has_operations) {
+  if (options.transforms.empty()) return options;
+  if (has_operations) {
+    fail(ErrorCode::invalid_argument,
+         "data: data.transforms is set beside a list of operations; wanted one of the two");
+  }
+  if (!info.schema.image()) {
     fail(ErrorCode::invalid_argument, "data: data.transforms is set, and the source has no image to transform: {}",
          info.schema.text());
   }
   const ImageShape stored = stored_shape(info.schema);
   return with_shorthand(std::move(options), training, {stored.height, stored.width});
+}
+
+// "data.transform.size is 224", of the first key in which they differ.
+std::optional<std::string> first_difference(TransformOptions options, TransformOptions from) {
+  auto wanted = fields_of(from, "data.transform.");
+  for (std::size_t i = 0; const auto& field : fields_of(options, "data.transform.")) {
+    const std::string value = to_toml(field.get());
+    if (value != to_toml(wanted[i++].get())) return fmt::format("{} is {}", field.key, value);
+  }
+  return std::nullopt;
 }
 
 detail::SampleFields checked_fields(const SourceInfo& info, const DataOptions& options) {
@@ -62,12 +78,8 @@ detail::SampleFields checked_fields(const SourceInfo& info, const DataOptions& o
     }
     return fields;
   }
-  TransformOptions transform = options.transform, neutral;
-  auto wanted = fields_of(neutral, "data.transform.");
-  for (std::size_t i = 0; const auto& field : fields_of(transform, "data.transform.")) {
-    if (to_toml(field.get()) == to_toml(wanted[i++].get())) continue;
-    fail(ErrorCode::invalid_argument, "data: {} is {}, and the source has no image to transform: {}", field.key,
-         to_toml(field.get()), text);
+  if (const auto set = first_difference(options.transform, {})) {
+    fail(ErrorCode::invalid_argument, "data: {}, and the source has no image to transform: {}", *set, text);
   }
   return fields;
 }
@@ -106,9 +118,57 @@ std::int64_t count_batches(const BatchSampler& batch_sampler, std::int64_t sampl
   return batch_sampler.end_batch();
 }
 
-detail::BatchLayout layout_of(const detail::SampleFields& fields, const ImageShape& shape, const DataOptions& options) {
+void check_image(const ImageShape& stored, int side_max = codec::kSideMax) {
+  const bool encoded = stored.height == 0 && stored.width == 0;
+  if (encoded && stored.channels != 1 && stored.channels != 3) {
+    fail(ErrorCode::invalid_argument, "data: encoded images of {} channels; wanted 1 or 3", stored.channels);
+  }
+  const bool too_large = std::max(stored.height, stored.width) > side_max;
+  if (!encoded && (stored.height < 1 || stored.width < 1 || too_large)) {
+    fail(ErrorCode::invalid_argument, "data: images of {} x {} pixels; wanted 1 to {}", stored.height, stored.width,
+         codec::kSideMax);
+  }
+}
+
+std::vector<std::string> names_of(const transform::Operations& operations) {
+  std::vector<std::string> names;
+  for (const auto& operation : operations) {
+    if (operation == nullptr) fail(ErrorCode::invalid_argument, "data: an operation that is null");
+    names.emplace_back(operation->name());
+  }
+  return names;
+}
+
+transform::Plan plan_of(const Source& source, const detail::SampleFields& fields, const DataOptions& options,
+                        bool training, transform::Operations operations) {
+  const PixelLayout layout = options.transform.layout;
+  const bool are_given = !operations.empty();
+  // A list says all that data.transform could, but for the order of a batch's values in memory.
+  if (const auto set = first_difference(options.transform, {.layout = layout}); are_given && set) {
+    fail(ErrorCode::invalid_argument, "data: {} beside a list of operations; wanted one of the two", *set);
+  }
+  if (are_given && !fields.image) {
+    fail(ErrorCode::invalid_argument, "data: {}, and the source has no image to transform: {}",
+         operations.front()->name(), fields.schema.text());
+  }
+  if (!fields.image) return {{}, Schema::image_and_labels(1, 1, 1), layout};  // Never run.
+  const ImageShape stored = stored_shape(fields.schema);
+  if (are_given || !options.transforms.empty()) {
+    check_image(stored);
+  } else {
+    batch_shape(source, options.transform);
+  }
+  if (!are_given) {
+    const auto list = transforms_in_force(options, training, {stored.height, stored.width});
+    operations = transform::operations_of(list);
+  }
+  return {std::move(operations), fields.schema, layout};
+}
+
+detail::BatchLayout layout_of(const detail::SampleFields& fields, const ImageShape& shape, const transform::Plan& plan,
+                              const DataOptions& options) {
   std::optional<detail::ImagePlace> image;
-  if (fields.image) image = {shape, options.transform.dtype, options.transform.layout};
+  if (fields.image) image = {shape, plan.type(), plan.layout()};
   return {fields, image, options.batch_size};
 }
 
@@ -131,22 +191,22 @@ OnCorrupt policy_of(const DataOptions& options, bool training) {
 }  // namespace
 
 Loader::Impl::Impl(std::shared_ptr<const Source> from, DataOptions how, std::uint64_t run_seed, bool for_training,
-                   std::int64_t limit, OrderOfEpoch orders)
-    : source((checked(from), std::move(from))),
-      options(runnable(checked(std::move(how)), source->info(), for_training)),
+                   std::int64_t limit, OrderOfEpoch orders, transform::Operations operations)
+    : operation_names(names_of(operations)),
+      source((checked(from), std::move(from))),
+      options(in_shorthand(checked(std::move(how)), source->info(), for_training, !operation_names.empty())),
       seed(run_seed),
       training(for_training),
       reader(*source, options.limits()),
       fields(checked_fields(reader.info(), options)),
       rest(rest_of(fields, reader.can())),
-      shape(fields.image ? batch_shape(*source, options.transform) : ImageShape{}),
-      table(
-          transform::make_normalize_table(options.transform.mean, options.transform.std, std::max(shape.channels, 1))),
+      plan(plan_of(*source, fields, options, training, std::move(operations))),
+      shape(fields.image ? ImageShape{plan.sides().channels, plan.sides().height, plan.sides().width} : ImageShape{}),
       order(*source, options, seed, training),
       order_of(std::move(orders)),
       batches(count_batches(sampler_from(0), source->size(), options, order_of != nullptr)),
       memory_limit(limit_or_machines(limit)),
-      layout(layout_of(fields, shape, options)),
+      layout(layout_of(fields, shape, plan, options)),
       batch_bytes(static_cast<std::int64_t>(layout.block_bytes)),
       built_ns(monotonic_ns()),
       slots(std::make_shared<detail::SlotPool>(layout, first_prefetch() + kConsumerBatches, memory_limit)),
@@ -156,8 +216,10 @@ Loader::Impl::Impl(std::shared_ptr<const Source> from, DataOptions how, std::uin
       prefetch(first_prefetch()),
       threads_wanted(options.num_workers),
       prefetch_wanted(options.prefetch_batches),
-      bytes_options(detail::state_options(options, training, fields.schema, order_of != nullptr)) {
+      bytes_options(detail::state_options(options, training, fields.schema, order_of != nullptr, operation_names)) {
   if (order_of) check_given(options, training);
+  detail::check_plan(plan, layout, options);
+  make_room_in(own_workspace);
   window.reserve(static_cast<std::size_t>(prefetch));
   set_cache(options.cache, /*keep=*/false);
   try {
@@ -269,20 +331,13 @@ std::unique_ptr<Epoch::Impl> Loader::Impl::begin(std::optional<Place> from) {
   auto state = std::make_unique<Epoch::Impl>(Epoch::Impl{this, first == end && !order_of ? batches : end,
                                                          std::make_shared<std::atomic<std::int64_t>>(end - first)});
   if (first < end) {
-    pass.reset(new Pass{{reader,
-                         {options.transform.dtype, options.transform.layout, &table},
-                         options,
-                         shape.channels,
-                         shape.height,
-                         shape.width,
-                         seed,
-                         place.epoch,
-                         training,
-                         indices},
+    pass.reset(new Pass{{reader.can().rows, plan.first(), options, seed, place.epoch, &indices},
+                        reader,
                         policy_of(options, training),
                         detail::EpochOrder{order, place.epoch, std::move(given)},
                         batch_sampler,
                         layout,
+                        plan,
                         rest ? &*rest : nullptr});
     pass_left = state->left;
   }
@@ -332,22 +387,15 @@ ImageShape batch_shape(const Source& source, const TransformOptions& transform) 
     fail(ErrorCode::invalid_argument,
          "data: each image of this source has a size of its own; data.transform.size must be set");
   }
-  if (encoded && stored.channels != 1 && stored.channels != 3) {
-    fail(ErrorCode::invalid_argument, "data: encoded images of {} channels; wanted 1 or 3", stored.channels);
-  }
-  const bool too_large = transform.size > 0 && std::max(stored.height, stored.width) > codec::kSideMax;
-  if (!encoded && (stored.height < 1 || stored.width < 1 || too_large)) {
-    fail(ErrorCode::invalid_argument, "data: images of {} x {} pixels; wanted 1 to {}", stored.height, stored.width,
-         codec::kSideMax);
-  }
+  check_image(stored, transform.size > 0 ? codec::kSideMax : std::numeric_limits<int>::max());
   const auto side = static_cast<int>(transform.size);
   return side > 0 ? ImageShape{stored.channels, side, side} : stored;
 }
 
 Loader::Loader(std::shared_ptr<const Source> source, DataOptions options, std::uint64_t seed, bool training,
-               std::int64_t memory_limit, OrderOfEpoch order)
+               std::int64_t memory_limit, OrderOfEpoch order, std::vector<std::shared_ptr<const Operation>> operations)
     : impl_(std::make_unique<Impl>(std::move(source), std::move(options), seed, training, memory_limit,
-                                   std::move(order))) {}
+                                   std::move(order), std::move(operations))) {}
 
 Loader::~Loader() {
   HEADRACE_CHECK(impl_->pass == nullptr, "data: a loader was destroyed before its running epoch {}",

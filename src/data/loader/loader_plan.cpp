@@ -19,10 +19,8 @@ constexpr std::int64_t kFloatBytes = sizeof(float);
 // What a loader's plan depends on beside what it did.
 struct PlanInput {
   const SampleReader& source;
-  const DataOptions& options;
-  ImageShape shape;
+  const transform::Plan& plan;
   bool has_image;
-  bool augment;
   Cache cache;   // In force now.
   bool indexed;  // There is an entropy index.
 };
@@ -31,26 +29,38 @@ struct PlanInput {
 struct Stages {
   explicit Stages(const PlanInput& input)
       : has_image(input.has_image),
-        values(std::int64_t{input.shape.channels} * input.shape.height * input.shape.width),
-        padded(std::int64_t{input.shape.channels} * (input.shape.height + 2 * input.options.transform.pad) *
-               (input.shape.width + 2 * input.options.transform.pad)) {
-    const TransformOptions& transform = input.options.transform;
+        values(std::int64_t{input.plan.sides().channels} * input.plan.sides().height * input.plan.sides().width),
+        between(operations_between(input.plan)) {
     if (!has_image) return;
-    resizes = transform.size > 0;
-    pads = input.augment && transform.pad > 0;
-    flips = input.augment && transform.flip_probability > 0;
-    floats = transform.dtype != PixelType::u8;
-    const auto all_are = [](const std::vector<double>& given, double neutral) {
-      return std::all_of(given.begin(), given.end(), [neutral](double value) { return value == neutral; });
-    };
-    normalises = floats && !(all_are(transform.mean, 0) && all_are(transform.std, 1));
-    halves = transform.dtype == PixelType::bf16;
-    planes = transform.layout == PixelLayout::nchw && input.shape.channels > 1;
+    halves = input.plan.type() == PixelType::bf16;
+    planes = input.plan.layout() == PixelLayout::nchw && input.plan.sides().channels > 1;
+    const auto& last = input.plan.steps().back().fused;
+    if (!last) return;
+    const transform::FusedStage& stage = *last;
+    const auto& [left, top, right, bottom] = stage.pad;
+    padded = std::int64_t{stage.out.channels} * (stage.out.height + top + bottom) * (stage.out.width + left + right);
+    resizes = stage.crop.kind != transform::CropKind::none;
+    pads = stage.pad.is_any();
+    flips = stage.flip_probability > 0;
+    floats = stage.form.type != PixelType::u8;
+    normalises = stage.normalises;
+  }
+
+  // Of a plan that is one pass none.
+  static std::string operations_between(const transform::Plan& plan) {
+    std::string names;
+    for (const auto& step : plan.steps().first(plan.steps().size() - 1)) {
+      for (std::size_t i = step.first; i < step.first + step.count; ++i) {
+        names.append(names.empty() ? "" : ", ").append(plan.operations()[i]->name());
+      }
+    }
+    return names;
   }
 
   bool has_image;
-  std::int64_t values;  // Of a sample's image in the batch,
-  std::int64_t padded;  // and with its padding.
+  std::int64_t values;      // Of a sample's image in the batch,
+  std::int64_t padded = 0;  // and with its padding.
+  std::string between;      // Operations before the last pass.
   bool resizes = false, pads = false, flips = false, floats = false, normalises = false, halves = false, planes = false;
 };
 
@@ -77,6 +87,8 @@ std::string name_of(SamplePass pass, const Stages& stages) {
       return "decode the whole image";
     case SamplePass::keep:
       return "copy into the cache";
+    case SamplePass::between:
+      return stages.between;
     case SamplePass::resize:
       return "resize";
     case SamplePass::resize_write:
@@ -119,9 +131,10 @@ std::vector<SamplePass> expected(const PlanInput& input) {
     if (keeps_pixels) passes.push_back(SamplePass::decode_whole);
   }
   if (input.cache != Cache::none) passes.push_back(SamplePass::keep);
-  const TransformOptions& transform = input.options.transform;
-  add_writing(writing_of(transform, /*moved=*/false), passes);
-  if (input.augment && transform.pad > 0) add_writing(writing_of(transform, /*moved=*/true), passes);
+  if (!input.plan.is_one_pass()) passes.push_back(SamplePass::between);
+  const transform::FusedStage last = input.plan.steps().back().fused.value_or(transform::FusedStage{});
+  add_writing(writing_of(last, /*moved=*/false), passes);
+  if (last.pad.is_any()) add_writing(writing_of(last, /*moved=*/true), passes);
   std::sort(passes.begin(), passes.end());
   passes.erase(std::unique(passes.begin(), passes.end()), passes.end());
   return passes;
@@ -180,6 +193,7 @@ LoaderPlan::Moved sum_of(const std::vector<LoaderPlan::Pass>& passes) {
 LoaderPlan plan_of(const PlanInput& input, const SampleTotals& done) {
   const Stages stages{input};
   LoaderPlan plan;
+  if (input.has_image) plan.transforms = input.plan.explain();
   plan.samples = done.of(SamplePass::resize_write).samples + done.of(SamplePass::write).samples;
   if (plan.samples == 0) {
     for (const SamplePass pass : expected(input)) plan.passes.push_back({name_of(pass, stages), 0, {}, {}});
@@ -192,8 +206,9 @@ LoaderPlan plan_of(const PlanInput& input, const SampleTotals& done) {
     plan.passes.push_back({name_of(static_cast<SamplePass>(i), stages), taken.samples,
                            static_cast<double>(taken.in) / all, static_cast<double>(taken.out) / all});
   }
-  plan.stage_by_stage = stage_by_stage(stages, done, plan.samples);
   plan.moved = sum_of(plan.passes);
+  if (!input.plan.is_one_pass()) return plan;  // What each operation would move by itself is not known.
+  plan.stage_by_stage = stage_by_stage(stages, done, plan.samples);
   plan.moved_stage_by_stage = sum_of(plan.stage_by_stage);
   return plan;
 }
@@ -207,7 +222,7 @@ LoaderPlan Loader::Impl::explain() const {
   const detail::SampleTotals so_far = done;
   const Cache form = cache_in_force();
   lock.unlock();
-  return detail::plan_of({reader, options, shape, fields.image.has_value(), training, form, indexed}, so_far);
+  return detail::plan_of({reader, plan, fields.image.has_value(), form, indexed}, so_far);
 }
 
 LoaderPlan Loader::explain() const {

@@ -18,6 +18,7 @@
 #include "data/store/scratch_folder.h"
 #include "data/transform/crop.h"
 #include "data/transform/resize.h"
+#include "data/transform/shorthand.h"
 #include "media/codec/decode.h"
 #include "media/codec/tiny_images.h"
 
@@ -124,7 +125,7 @@ class Unfused {
   }
 
   Bytes resize(const Bytes& whole, SampleRandom& random) {
-    const auto window = transform::choose_crop(transform_, height_, width_, training_, random);
+    const auto window = transform::choose_crop(transform::crop_of(transform_, training_), height_, width_, random);
     const auto rows = transform::needed(window.vertical), columns = transform::needed(window.horizontal);
     Bytes box;
     for (int y = rows.begin; y < rows.begin + rows.size; ++y) {

@@ -28,6 +28,8 @@ constexpr std::string_view kFields = "fields", kUsualFields = "image and labels"
 constexpr std::string_view kOrder = "order", kGivenOrder = "given", kUsualOrder = "drawn";
 // Of a list of operations, which a state tells where there is one.
 constexpr std::string_view kTransforms = "data.transforms", kNoTransforms = "[]";
+// Of a list that the loader was given beside its options, likewise.
+constexpr std::string_view kOperations = "operations", kNoOperations = "those of its options";
 
 std::map<std::string, std::string> lines_of(const std::string& text) {
   std::map<std::string, std::string> lines;
@@ -52,7 +54,8 @@ std::string shortened(const std::string& value) {
 
 }  // namespace
 
-std::string state_options(DataOptions options, bool training, const Schema& schema, bool order_is_given) {
+std::string state_options(DataOptions options, bool training, const Schema& schema, bool order_is_given,
+                          const std::vector<std::string>& operations) {
   std::string text = fmt::format("training = {}\n", training);
   const bool is_one = training || options.eval_transforms.empty();
   const std::string_view list = is_one ? "transforms" : "eval_transforms";  // The one in force.
@@ -67,6 +70,7 @@ std::string state_options(DataOptions options, bool training, const Schema& sche
   }
   if (!schema.is_image_and_labels()) text += fmt::format("{} = {}\n", kFields, schema.text());
   if (order_is_given) text += fmt::format("{} = {}\n", kOrder, kGivenOrder);
+  if (!operations.empty()) text += fmt::format("{} = {}\n", kOperations, fmt::join(operations, ", "));
   return text;
 }
 
@@ -97,6 +101,7 @@ std::map<std::string, std::string> whole_lines_of(const std::string& text) {
   auto lines = lines_of(text);
   lines.emplace(kFields, kUsualFields);
   lines.emplace(kOrder, kUsualOrder);
+  lines.emplace(kOperations, kNoOperations);
   lines.emplace(kTransforms, kNoTransforms);
   constexpr std::int64_t kSizeMax = 1 << 20;  // More than any option's; no arithmetic overflows below it.
   const std::string resize = "data.transform.resize";

@@ -10,6 +10,7 @@
 
 #include "core/base/clock.h"
 #include "core/base/fail.h"
+#include "data/loader/detail/batch_operations.h"
 #include "data/loader/detail/loader_impl.h"
 
 namespace headrace {
@@ -51,12 +52,17 @@ void Loader::Impl::resize(std::int64_t count, Joining joining) {
   }
 }
 
+void Loader::Impl::make_room_in(Workspace& workspace) const {
+  if (!plan.is_one_pass()) workspace.make_room_for(plan.partner_step() ? kPartnersMax : 0);
+}
+
 // `resizing` is held. One that was to end and has not yet goes on in its place: what it reads may take for ever.
 void Loader::Impl::add_worker() {
   const std::int64_t worker = threads;
   const auto place = static_cast<std::size_t>(worker);
   if (std::ssize(workers) <= worker) workers.emplace_back();
   auto workspace = std::make_unique<Workspace>(fields.schema.size(), announced_max());
+  make_room_in(*workspace);
   {
     std::lock_guard lock(mutex);
     if (std::ssize(runs) <= worker) runs.push_back(false);
@@ -176,7 +182,7 @@ std::int64_t Loader::Impl::load(std::unique_lock<std::mutex>& lock, const Claim&
   {
     Span span{kLoadChunk, claim.slot->index};
     report = load_chunk(*pass, {*claim.slot, position, claim.first, claim.count}, workspace, kept.get());
-    if (claim.slot->ragged && claim.slot->ragged->completes(report.samples)) seal(*claim.slot, report);
+    if (completes(*claim.slot, report.samples)) seal(*claim.slot, report);
   }
   const std::int64_t growth = workspace.bytes() - bytes_before;
   kept = nullptr;  // Before the lock: it may be the last one, and freeing gigabytes takes a while.
@@ -201,10 +207,19 @@ void Loader::Impl::announce(const Batch::Slot& slot, Workspace& workspace) const
   reader.can().expecting->expect(workspace.announced);
 }
 
+// Whether these samples are the last of a batch with which something is left to do then.
+bool Loader::Impl::completes(Batch::Slot& slot, std::int64_t made) const noexcept {
+  if (slot.ragged) return slot.ragged->completes(made);
+  if (plan.over_batches().empty() || made == 0) return false;
+  return slot.unsealed.fetch_sub(made, std::memory_order_acq_rel) == made;
+}
+
 // A batch that cannot be sealed is not whole: its error is that of its first sample.
 void Loader::Impl::seal(Batch::Slot& slot, ChunkReport& report) const noexcept {
   try {
-    slot.ragged->seal(slot.fields);
+    if (slot.ragged) slot.ragged->seal(slot.fields);
+    if (plan.over_batches().empty()) return;
+    detail::apply_over_batch(plan, layout, slot, {seed, slot.epoch, pass->batch_sampler.slice(slot.index).begin});
   } catch (...) {
     report.samples = 0;
     report.error = std::current_exception();

@@ -31,6 +31,7 @@
 #include "data/store/scratch_folder.h"
 #include "data/transform/crop.h"
 #include "data/transform/normalize.h"
+#include "data/transform/shorthand.h"
 #include "media/codec/tiny_images.h"
 
 namespace headrace {
@@ -141,7 +142,7 @@ std::vector<float> specified(const Files& source, const DataOptions& options, st
   Bytes whole(static_cast<std::size_t>(info.height * info.width * info.channels));
   decoder.decode({0, 0, info.height, info.width}, whole);
   SampleRandom random{seed, epoch, index};
-  const auto window = transform::choose_crop(transform, info.height, info.width, training, random);
+  const auto window = transform::choose_crop(transform::crop_of(transform, training), info.height, info.width, random);
   const auto rows = transform::needed(window.vertical), columns = transform::needed(window.horizontal);
   Bytes box;
   for (int y = rows.begin; y < rows.begin + rows.size; ++y) {
@@ -217,7 +218,8 @@ TEST(PhotoLoader, TheClassificationChainResizesTheShorterSideAndCropsAtRandom) {
   for (std::size_t i = 0; i < 6; ++i) {
     std::memcpy(found.data(), images.bytes.data() + i * found.size() * sizeof(float), found.size() * sizeof(float));
     SampleRandom random{7, 0, batch.sample_indices()[i]};
-    const auto window = transform::choose_crop(options.transform, 300, 500, true, random);
+    const auto window =
+        transform::choose_crop(transform::crop_of(options.transform, /*training=*/true), 300, 500, random);
     const int top = window.vertical.out_begin, left = window.horizontal.out_begin;
     places.emplace(top, left);
     for (std::size_t at = 0; at < found.size(); ++at) {

@@ -115,6 +115,7 @@ std::unique_ptr<Batch::Slot> SlotPool::take(std::int64_t epoch, std::int64_t ind
 void SlotPool::lay_out(Batch::Slot& slot, std::int64_t size) const {
   const auto count = static_cast<std::size_t>(size);
   slot.start = slot.block.bytes().data();
+  slot.unsealed.store(size, std::memory_order_relaxed);
   slot.sample_indices = {reinterpret_cast<std::int64_t*>(slot.start + layout_.indices_at), count};
   slot.valid = {reinterpret_cast<std::uint8_t*>(slot.start + layout_.valid_at), count};
   const auto lay = [&](const BatchLayout::Dense& dense) {

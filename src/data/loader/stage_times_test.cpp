@@ -8,10 +8,11 @@
 #include <memory>
 #include <vector>
 
+#include "core/options/transforms.h"
 #include "data/loader/detail/chunk.h"
 #include "data/loader/detail/slot.h"
 #include "data/loader/testing.h"
-#include "data/transform/normalize.h"
+#include "data/transform/plan.h"
 #include "media/codec/tiny_images.h"
 
 namespace headrace {
@@ -35,18 +36,20 @@ TEST(StageTimes, OfOneFiveAndTwoMillisecondsAreTold) {
   ASSERT_EQ(source->size(), kSamples);
   DataOptions options = options_of(1, 0);
   options.transform.size = 24;
-  const auto table = transform::make_normalize_table(std::array{0.0}, std::array{1.0}, 3);
+  const transform::Plan plan{transform::operations_of(transforms_of(options.transform, /*training=*/true, {})),
+                             source->info().schema, PixelLayout::nchw};
   const detail::Order order{*source, options, 1, true};
   detail::EntropyIndexCache index_cache{*source, IndexUse::none};
-  const transform::PixelForm form{PixelType::f32, PixelLayout::nchw, &table};
   const detail::BatchLayout layout{detail::SampleFields{source->info().schema},
                                    detail::ImagePlace{{3, 24, 24}, PixelType::f32, PixelLayout::nchw}, 1};
   const SampleReader reader{*source};
-  const detail::Pass pass{{reader, form, options, 3, 24, 24, 1, 0, true, index_cache, stepping_clock},
+  const detail::Pass pass{{reader.can().rows, plan.first(), options, 1, 0, &index_cache, stepping_clock},
+                          reader,
                           OnCorrupt::fail,
                           detail::EpochOrder{order, 0},
                           detail::BatchSampler{order.positions(), options, LastBatch::keep, 0},
                           layout,
+                          plan,
                           nullptr};
   const auto slots = std::make_shared<detail::SlotPool>(layout, 1, std::int64_t{1} << 24);
   detail::Workspace workspace{layout.fields.schema.size()};

@@ -19,6 +19,7 @@
 #include "data/loader/detail/loader_impl.h"
 #include "data/loader/detail/sample_check.h"
 #include "data/transform/image_maker.h"
+#include "data/transform/shorthand.h"
 
 namespace headrace {
 namespace {
@@ -226,25 +227,23 @@ std::vector<TransformCost> detail::costs_of_transforms(const DataOptions& option
 }
 
 std::vector<TransformCost> Loader::Impl::transform_costs() const {
-  if (!fields.image) return {};
+  if (!fields.image || !operation_names.empty()) return {};
   detail::EntropyIndexCache index_cache{*source, options.index == IndexUse::none ? IndexUse::none : IndexUse::use};
   detail::ImageWorkspace workspace;
   std::optional<HeldSamples> samples;  // Read only where there is something to leave out,
   std::optional<BatchRows> rows;       // likewise.
   const std::size_t row_bytes = static_cast<std::size_t>(shape.channels) * static_cast<std::size_t>(shape.height) *
-                                static_cast<std::size_t>(shape.width) * transform::bytes_of(options.transform.dtype);
+                                static_cast<std::size_t>(shape.width) * transform::bytes_of(plan.type());
   std::unique_lock lock(mutex);
   // What is left beside the cache, which stays.
   const std::int64_t bytes_left = cache_bytes_left(/*keep=*/false) - cache_bytes_replaced(/*keep=*/false);
   lock.unlock();
+  const ImageShape stored = stored_shape(fields.schema);
   const std::int64_t bytes_max = std::clamp<std::int64_t>(bytes_left / kShareOfLeft, 0, kBytesMax);
   return detail::costs_of_transforms(options, training, [&](const DataOptions& how, std::int64_t epoch) {
-    const detail::EpochTransform variant{reader,       {how.transform.dtype, how.transform.layout, &table},
-                                         how,          shape.channels,
-                                         shape.height, shape.width,
-                                         seed,         epoch,
-                                         training,     index_cache,
-                                         thread_cpu_ns};
+    const transform::FusedStage its_stage =
+        transform::stage_of(how.transform, {stored.height, stored.width, stored.channels}, training);
+    const detail::EpochTransform variant{reader.can().rows, its_stage, how, seed, epoch, &index_cache, thread_cpu_ns};
     ImageMaker maker{variant, workspace, nullptr};
     if (!samples) {
       rows.emplace(options.batch_size, row_bytes, bytes_max);

@@ -8,9 +8,16 @@ Workspace::Workspace(std::size_t fields, std::int64_t announced_max) {
   for (std::int64_t i = 0; i < kChunkMax; ++i) samples.emplace_back(fields);
 }
 
+void Workspace::make_room_for(std::size_t partners) {
+  const std::size_t wanted = static_cast<std::size_t>(kChunkMax) + partners, fields = samples.front().size();
+  while (samples.size() < wanted) samples.emplace_back(fields);
+  while (changed.size() < wanted) changed.emplace_back(fields);
+}
+
 std::int64_t Workspace::bytes() const noexcept {
   std::int64_t total = images.bytes() + static_cast<std::int64_t>(rest.capacity());
   for (const Sample& sample : samples) total += sample.bytes();
+  for (const Sample& sample : changed) total += sample.bytes();
   return total;
 }
 
@@ -20,6 +27,7 @@ void Workspace::trim() {
 
 void Workspace::clear() {
   for (Sample& sample : samples) sample.release();
+  for (Sample& sample : changed) sample.release();
   rest = std::vector<std::uint8_t>();  // "= {}" would keep the memory.
   images.clear();
 }

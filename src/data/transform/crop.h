@@ -1,11 +1,13 @@
 // Which rectangle of an image becomes the network's input, and how it is resized to it.
 #pragma once
 
-#include <headrace/options/transform.h>
+#include <headrace/operation.h>
 
 #include <cstdint>
 
 #include "core/base/random.h"
+#include "data/transform/fused_part.h"
+#include "data/transform/fused_stage.h"
 #include "data/transform/resize.h"
 
 namespace headrace::transform {
@@ -19,14 +21,25 @@ struct CropWindow {
 // it.
 ResizeAxis resized_axis(int length, int shorter, std::int64_t side) noexcept;
 
-// What of an image of height x width becomes the options' size x size. `augment`: options.crop with draws from
-// `random`; else the shorter side is resized and the center taken, and nothing is drawn.
+// The sides that a Resize gives an image of `in`, as torchvision has them.
+Geometry resized_sides(const ResizePart& resize, Geometry in) noexcept;
+
+// What of an image of height x width becomes the crop's. CropKind::whole and center draw nothing.
 //
-// Arithmetic and roundings are torchvision's: Resize(resize) and CenterCrop(size) or RandomCrop(size), or
+// Arithmetic and roundings are torchvision's: Resize(shorter) and CenterCrop(size) or RandomCrop(size), or
 // RandomResizedCrop(size, scale, ratio), whose rectangle is the largest that keeps `ratio` after ten draws that do not
-// fit. The options have a size and no transform_contradiction(); height and width are at least 1.
-CropWindow choose_crop(const TransformOptions& options, int height, int width, bool augment,
-                       SampleRandom& random) noexcept;
+// fit. The crop is not CropKind::none, and as Fusing makes it; height and width are at least 1.
+CropWindow choose_crop(const CropStage& crop, int height, int width, SampleRandom& random) noexcept;
+// The same of what the crop's operation has drawn: of random the place, y and x; of random_resized the rectangle.
+CropWindow crop_drawn(const CropStage& crop, int height, int width, const Drawn& drawn) noexcept;
+
+CropStage crop_of(const RandomResizedCropPart& part) noexcept;
+// Where `size` of `length` pixels begin that lie in the middle, as torchvision rounds it.
+int center_place(int length, int size) noexcept;
+
+// Resizes what the window takes of an image of uint8. A target that is part of a larger image is reached by way of a
+// copy.
+void resize_into(const CropWindow& window, const OperationInput& in, const ImageTarget& out);
 
 // How many times smaller (1, 2, 4 or 8) an image may be decoded that the window's part of it is still at least twice
 // as large, along both sides, as what becomes of it.

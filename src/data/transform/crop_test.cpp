@@ -9,6 +9,8 @@
 #include <set>
 #include <vector>
 
+#include "data/transform/shorthand.h"
+
 namespace headrace::transform {
 namespace {
 
@@ -22,12 +24,13 @@ TransformOptions options_of(Crop crop, std::int64_t size, std::int64_t resize = 
 
 CropWindow evaluation_window(std::int64_t size, std::int64_t resize, int height, int width) {
   SampleRandom random{1, 0, 0};
-  return choose_crop(options_of(Crop::random_resized, size, resize), height, width, /*augment=*/false, random);
+  return choose_crop(crop_of(options_of(Crop::random_resized, size, resize), /*training=*/false), height, width,
+                     random);
 }
 
 CropWindow drawn_window(const TransformOptions& options, int height, int width, std::int64_t index) {
   SampleRandom random{7, 3, index};
-  return choose_crop(options, height, width, /*augment=*/true, random);
+  return choose_crop(crop_of(options, /*training=*/true), height, width, random);
 }
 
 void expect_inside(const CropWindow& window, int height, int width, int size) {
@@ -73,8 +76,8 @@ TEST(ChooseCrop, ResizesToEightSeventhsUnlessTold) {
 
 TEST(ChooseCrop, EvaluationDrawsNothing) {
   SampleRandom random{1, 2, 3}, untouched{1, 2, 3};
-  choose_crop(options_of(Crop::random_resized, 64), 300, 400, /*augment=*/false, random);
-  choose_crop(options_of(Crop::center, 64), 300, 400, /*augment=*/true, random);
+  choose_crop(crop_of(options_of(Crop::random_resized, 64), /*training=*/false), 300, 400, random);
+  choose_crop(crop_of(options_of(Crop::center, 64), /*training=*/true), 300, 400, random);
   EXPECT_EQ(random.next(), untouched.next());
 }
 

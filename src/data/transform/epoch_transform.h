@@ -2,26 +2,24 @@
 #pragma once
 
 #include <headrace/options/data.h>
+#include <headrace/source.h>
 
 #include <cstdint>
 
 #include "core/base/clock.h"
 #include "data/source/entropy_index_cache.h"
-#include "data/source/sample_reader.h"
-#include "data/transform/normalize.h"
+#include "data/transform/fused_stage.h"
 
 namespace headrace::detail {
 
 // Constant while the epoch runs.
 struct EpochTransform {
-  const SampleReader& source;
-  const transform::PixelForm form;  // Its table is the loader's.
-  const DataOptions& options;
-  const int channels, height, width;  // Of an image in a batch.
+  const ImageRows* const rows_of;      // Gives the rows of images that come without bytes. Null: all have theirs.
+  const transform::FusedStage& stage;  // The loader's.
+  const DataOptions& options;          // Of reading and decoding.
   const std::uint64_t seed;
   const std::int64_t epoch;
-  const bool augment;
-  EntropyIndexCache& indices;
+  EntropyIndexCache* const indices;                       // Null: none is used.
   std::int64_t (*const clock)() noexcept = monotonic_ns;  // That times the stages of a sample.
 };
 

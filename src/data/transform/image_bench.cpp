@@ -21,6 +21,7 @@
 #include "core/base/kernel_sets.h"
 #include "data/transform/crop.h"
 #include "data/transform/resize.h"
+#include "data/transform/shorthand.h"
 #include "media/codec/baseline_reader.h"
 #include "media/codec/decode.h"
 #include "media/codec/jpeg_reader.h"
@@ -52,7 +53,7 @@ std::vector<CropWindow> drawn_crops(int size) {
   std::vector<CropWindow> crops;
   for (int i = 0; i < kCrops; ++i) {
     SampleRandom random{1, 0, i};
-    crops.push_back(choose_crop(options, kHeight, kWidth, /*augment=*/true, random));
+    crops.push_back(choose_crop(crop_of(options, /*training=*/true), kHeight, kWidth, random));
   }
   return crops;
 }
@@ -150,6 +151,7 @@ struct Photos {
     TransformOptions options;
     options.size = 224;
     options.crop = Crop::random_resized;
+    const CropStage crop = crop_of(options, /*training=*/true);
     codec::detail::BaselineReader reader;
     const std::size_t step = std::max<std::size_t>(paths.size() / kMost, 1);
     for (std::size_t i = 0; i < paths.size(); i += step) {
@@ -160,7 +162,7 @@ struct Photos {
       if (!info || !index) continue;
       indices.push_back(std::move(*index));
       SampleRandom random{1, 0, static_cast<std::int64_t>(i)};
-      crops.push_back(box_of(choose_crop(options, info->height, info->width, /*augment=*/true, random)));
+      crops.push_back(box_of(choose_crop(crop, info->height, info->width, random)));
       whole.push_back({0, 0, info->height, info->width});
       check_pixels(file, reader);
       files.push_back(std::move(file));

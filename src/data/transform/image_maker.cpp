@@ -21,16 +21,15 @@ struct CachedHead {
 
 // Pad, flip and normalise: what happens to an image that has the batch's size already. The draws depend on (seed,
 // epoch, sample) alone: any thread gives the same image.
-transform::NormalizeGeometry draw_geometry(const EpochTransform& epoch, SampleRandom& random) {
-  transform::NormalizeGeometry geometry{.height = epoch.height, .width = epoch.width, .channels = epoch.channels};
-  const TransformOptions& transform = epoch.options.transform;
-  if (!epoch.augment || (transform.pad == 0 && transform.flip_probability == 0)) return geometry;
-  if (transform.pad > 0) {
-    const auto places = static_cast<std::uint32_t>(2 * transform.pad + 1);
-    geometry.offset_y = static_cast<int>(random.below(places)) - static_cast<int>(transform.pad);
-    geometry.offset_x = static_cast<int>(random.below(places)) - static_cast<int>(transform.pad);
+transform::NormalizeGeometry draw_geometry(const transform::FusedStage& stage, SampleRandom& random) {
+  const auto& [height, width, channels] = stage.out;
+  transform::NormalizeGeometry geometry{.height = height, .width = width, .channels = channels};
+  if (!stage.draws_a_place()) return geometry;
+  if (const transform::PadStage& pad = stage.pad; pad.is_any()) {
+    geometry.offset_y = static_cast<int>(random.below(static_cast<std::uint32_t>(pad.top + pad.bottom + 1))) - pad.top;
+    geometry.offset_x = static_cast<int>(random.below(static_cast<std::uint32_t>(pad.left + pad.right + 1))) - pad.left;
   }
-  geometry.flip = random.uniform() < transform.flip_probability;
+  geometry.flip = random.uniform() < stage.flip_probability;
   return geometry;
 }
 
@@ -67,7 +66,7 @@ std::optional<HeldImage> ImageMaker::find(std::int64_t index, std::int64_t drawn
   }
   if (!found) return std::nullopt;
   const Size stored = found->image.stored;
-  return HeldImage{Payload::of_pixels(found->pixels, stored.height, stored.width, epoch_.channels),
+  return HeldImage{Payload::of_pixels(found->pixels, stored.height, stored.width, epoch_.stage.out.channels),
                    found->image.divisor};
 }
 
@@ -81,72 +80,110 @@ bool ImageMaker::has_room(const Payload& image) const {
 }
 
 transform::CropWindow ImageMaker::crop_of(const Image& image, SampleRandom& random) const {
-  return transform::choose_crop(epoch_.options.transform, image.stored.height, image.stored.width, epoch_.augment,
-                                random);
+  return transform::choose_crop(epoch_.stage.crop, image.stored.height, image.stored.width, random);
 }
 
 ImageMaker::Image ImageMaker::open(std::span<const std::uint8_t> bytes) {
-  const codec::ImageInfo info = workspace_.decoder.open(bytes, epoch_.channels, epoch_.options.max_pixels);
+  const codec::ImageInfo info = workspace_.decoder.open(bytes, epoch_.stage.out.channels, epoch_.options.max_pixels);
   return {{info.height, info.width}, workspace_.decoder.can_shrink()};
 }
 
 void ImageMaker::make(const Payload& held, int divisor, std::int64_t index, std::int64_t drawn_as,
                       std::span<std::byte> out) {
   SampleRandom random{epoch_.seed, epoch_.epoch, drawn_as};
-  if (epoch_.options.transform.size == 0) {
+  if (epoch_.stage.crop.kind == transform::CropKind::none) {
     const codec::Box whole{.y = 0, .x = 0, .height = held.height(), .width = held.width()};
     const auto stored = pixels(held, index, {held.height(), held.width()}, whole);
-    return write(stored, {}, draw_geometry(epoch_, random), out);
+    return write(epoch_.stage, stored, {}, draw_geometry(epoch_.stage, random), out);
   }
+  begin(held, divisor);
+  const transform::CropWindow window = crop_of(image_, random);
+  finish(held, index, window, draw_geometry(epoch_.stage, random), out);
+}
+
+Geometry ImageMaker::begin(const Payload& held, int divisor) {
   const bool encoded = held.form == ImageForm::encoded;
-  const std::int64_t begin_ns = encoded ? epoch_.clock() : 0;
-  Image image{{held.height(), held.width()}, false, divisor};
-  if (encoded) image = open(held.bytes);
-  transform::CropWindow window = crop_of(image, random);
-  const transform::NormalizeGeometry geometry = draw_geometry(epoch_, random);
-  if (scales() && image.can_shrink) {
-    image.divisor = transform::divisor_for(window);
-    workspace_.decoder.shrink(image.divisor);
+  begin_ns_ = encoded ? epoch_.clock() : 0;
+  image_ = encoded ? open(held.bytes) : Image{{held.height(), held.width()}, false, divisor};
+  return {image_.stored.height, image_.stored.width, epoch_.stage.out.channels};
+}
+
+void ImageMaker::finish(const Payload& held, std::int64_t index, transform::CropWindow window,
+                        const transform::NormalizeGeometry& geometry, std::span<std::byte> out) {
+  if (epoch_.stage.crop.kind == transform::CropKind::none) {
+    const codec::Box all{.y = 0, .x = 0, .height = image_.stored.height, .width = image_.stored.width};
+    return write(epoch_.stage, part_of(held, index, all), window, geometry, out);
   }
-  window.vertical.divisor = window.horizontal.divisor = image.divisor;
+  if (scales() && image_.can_shrink) {
+    image_.divisor = transform::divisor_for(window);
+    workspace_.decoder.shrink(image_.divisor);
+  }
+  window.vertical.divisor = window.horizontal.divisor = image_.divisor;
+  write(epoch_.stage, part_of(held, index, box_of(window)), window, geometry, out);
+}
+
+// Of the image that begin() opened.
+transform::PixelRows ImageMaker::part_of(const Payload& held, std::int64_t index, const codec::Box& box) {
+  if (held.form != ImageForm::encoded) return pixels(held, index, image_.size(), box);
+  const transform::PixelRows part = decode(held, index, image_, box);
+  decode_ns_ += epoch_.clock() - begin_ns_;
+  decoded_bytes_ += static_cast<std::int64_t>(pixel_bytes({box.height, box.width}));
+  return part;
+}
+
+ImageView ImageMaker::whole(const Payload& held, std::int64_t index) {
+  const Size size = image_.size();
+  const auto part = part_of(held, index, {.y = 0, .x = 0, .height = size.height, .width = size.width});
+  const auto row_bytes = static_cast<std::ptrdiff_t>(pixel_bytes({1, size.width}));
+  return {reinterpret_cast<const std::byte*>(part.values.data()),
+          {{size.height, size.width, epoch_.stage.out.channels}, DType::u8},
+          part.stride == 0 ? row_bytes : part.stride};
+}
+
+void ImageMaker::run(const transform::FusedStage& stage, const ImageView& image, const transform::CropWindow& window,
+                     const transform::NormalizeGeometry& geometry, std::span<std::byte> out) {
+  const std::span pixels{reinterpret_cast<const std::uint8_t*>(image.data), image.image.bytes()};
+  const Size size{image.image.sides.height, image.image.sides.width};
+  if (stage.crop.kind == transform::CropKind::none) return write(stage, pixels, window, geometry, out);
   const codec::Box box = box_of(window);
-  const transform::PixelRows part = encoded ? decode(held, index, image, box) : pixels(held, index, image.size(), box);
-  if (encoded) {
-    decode_ns_ += epoch_.clock() - begin_ns;
-    decoded_bytes_ += static_cast<std::int64_t>(pixel_bytes({box.height, box.width}));
-  }
-  write(part, window, geometry, out);
+  write(stage, cut(pixels.subspan(pixel_bytes({box.y, size.width})), size, box), window, geometry, out);
 }
 
 // The passes that end in the batch. Loader::explain() tells what is counted here, and before that what writing_of()
 // says.
-void ImageMaker::write(const transform::PixelRows& part, const transform::CropWindow& window,
-                       const transform::NormalizeGeometry& geometry, std::span<std::byte> out) {
+void ImageMaker::write(const transform::FusedStage& stage, const transform::PixelRows& part,
+                       const transform::CropWindow& window, const transform::NormalizeGeometry& geometry,
+                       std::span<std::byte> out) {
   const bool moved = geometry.offset_y != 0 || geometry.offset_x != 0;
-  const int channels = epoch_.channels;
-  const auto values = static_cast<std::int64_t>(pixel_bytes({epoch_.height, epoch_.width}));
+  const transform::PixelForm& form = stage.form;
+  const auto& [height, width, channels] = stage.out;
+  const auto values = static_cast<std::int64_t>(pixel_bytes({height, width}));
   const std::int64_t written = std::ssize(out);
   if (geometry.flip) ++done_.flipped;
-  switch (writing_of(epoch_.options.transform, moved)) {
+  switch (writing_of(stage, moved)) {
     case Writing::as_stored:
-      transform::normalize(part.values, geometry, epoch_.form, out);
-      return done_.add(SamplePass::write, values, written);
+      transform::normalize(part.values, geometry, form, out);
+      return note_written(SamplePass::write, values, written);
     case Writing::resized:
-      workspace_.resizer.resize(part, window.vertical, window.horizontal, channels, geometry.flip, epoch_.form, out);
-      return done_.add(SamplePass::resize_write, note_box(window), written);
+      workspace_.resizer.resize(part, window.vertical, window.horizontal, channels, geometry.flip, form, out);
+      return note_written(SamplePass::resize_write, note_box(window), written);
     case Writing::resized_then_placed: {
       const auto resized = scratch_of(workspace_.resized, static_cast<std::size_t>(values));
       workspace_.resizer.resize(part, window.vertical, window.horizontal, channels, resized);
       done_.add(SamplePass::resize, note_box(window), values);
-      transform::normalize(resized, geometry, epoch_.form, out);
-      return done_.add(SamplePass::write, values, written);
+      transform::normalize(resized, geometry, form, out);
+      return note_written(SamplePass::write, values, written);
     }
   }
 }
 
+void ImageMaker::note_written(SamplePass pass, std::int64_t in, std::int64_t out) {
+  done_.add(writes_batch_ ? pass : SamplePass::between, in, out);
+}
+
 std::size_t ImageMaker::pixel_bytes(Size size) const {
   return static_cast<std::size_t>(size.height) * static_cast<std::size_t>(size.width) *
-         static_cast<std::size_t>(epoch_.channels);
+         static_cast<std::size_t>(epoch_.stage.out.channels);
 }
 
 std::int64_t ImageMaker::note_box(const transform::CropWindow& window) {
@@ -167,7 +204,7 @@ transform::PixelRows ImageMaker::cut(std::span<const std::uint8_t> rows, Size si
 transform::PixelRows ImageMaker::pixels(const Payload& held, std::int64_t index, Size size, const codec::Box& box) {
   if (!held.bytes.empty()) return cut(held.bytes.subspan(pixel_bytes({box.y, size.width})), size, box);
   const std::int64_t begin_ns = epoch_.clock();
-  const auto rows = epoch_.source.can().rows->read_rows(index, box.y, box.height, workspace_.rows);
+  const auto rows = epoch_.rows_of->read_rows(index, box.y, box.height, workspace_.rows);
   read_ns_ += epoch_.clock() - begin_ns;
   read_bytes_ += std::ssize(rows);
   done_.add(SamplePass::read_rows, std::ssize(rows), std::ssize(rows));
@@ -187,11 +224,13 @@ transform::PixelRows ImageMaker::decode(const Payload& held, std::int64_t index,
     }
   }
   const auto out = scratch_of(workspace_.decoded, pixel_bytes({box.height, box.width}));
-  if (const codec::EntropyIndex* entropy = epoch_.indices.find(held, workspace_.entropy)) {
+  const codec::EntropyIndex* const entropy =
+      epoch_.indices == nullptr ? nullptr : epoch_.indices->find(held, workspace_.entropy);
+  if (entropy != nullptr) {
     const std::int64_t refused_before = workspace_.decoder.refused_indices();
     workspace_.decoder.decode(box, out, *entropy);
     const bool refused = workspace_.decoder.refused_indices() > refused_before;
-    epoch_.indices.note_decoded(refused);
+    epoch_.indices->note_decoded(refused);
     note_decoded(refused ? SamplePass::decode_region : SamplePass::decode_indexed, held, size, out.size());
   } else {
     workspace_.decoder.decode(box, out);

@@ -48,6 +48,19 @@ class ImageMaker {
   // the same with and without a cache.
   void make(const Payload& held, int divisor, std::int64_t index, std::int64_t drawn_as, std::span<std::byte> out);
 
+  // make() in parts, for who draws by itself. begin() tells the sides that the image has as it is stored; then it is
+  // made as the window and the geometry say, or all of it is had as it is, until the workspace is used again.
+  Geometry begin(const Payload& held, int divisor);
+  void finish(const Payload& held, std::int64_t index, transform::CropWindow window,
+              const transform::NormalizeGeometry& geometry, std::span<std::byte> out);
+  ImageView whole(const Payload& held, std::int64_t index);
+  // A pass over an image that other operations have left.
+  void run(const transform::FusedStage& stage, const ImageView& image, const transform::CropWindow& window,
+           const transform::NormalizeGeometry& geometry, std::span<std::byte> out);
+  // Whether the passes end in the batch, as they do at first; others are told apart.
+  void set_ends_in_batch(bool ends) { writes_batch_ = ends; }
+  void note(SamplePass pass, std::int64_t in, std::int64_t out) { done_.add(pass, in, out); }
+
   // So far; read here is what make() read.
   std::int64_t read_ns() const { return read_ns_; }
   std::int64_t read_bytes() const { return read_bytes_; }
@@ -57,11 +70,11 @@ class ImageMaker {
 
  private:
   struct Size {
-    int height;
-    int width;
+    int height = 0;
+    int width = 0;
   };
   struct Image {
-    Size stored;
+    Size stored{};
     bool can_shrink = false;
     int divisor = 1;
 
@@ -73,15 +86,17 @@ class ImageMaker {
     std::span<const std::uint8_t> pixels;
   };
 
-  bool scales() const { return epoch_.options.scale_decode && epoch_.options.transform.size > 0; }
+  bool scales() const { return epoch_.options.scale_decode && epoch_.stage.crop.kind != transform::CropKind::none; }
   std::int64_t key_of(std::int64_t index, int divisor) const;
   std::optional<Cached> look_up(std::int64_t index, int divisor) const;
   transform::CropWindow crop_of(const Image& image, SampleRandom& random) const;
   Image open(std::span<const std::uint8_t> bytes);
 
-  void write(const transform::PixelRows& part, const transform::CropWindow& window,
+  void write(const transform::FusedStage& stage, const transform::PixelRows& part, const transform::CropWindow& window,
              const transform::NormalizeGeometry& geometry, std::span<std::byte> out);
 
+  transform::PixelRows part_of(const Payload& held, std::int64_t index, const codec::Box& box);
+  void note_written(SamplePass pass, std::int64_t in, std::int64_t out);
   std::size_t pixel_bytes(Size size) const;
   std::int64_t note_box(const transform::CropWindow& window);  // Returns the bytes of what the crop reads.
   transform::PixelRows cut(std::span<const std::uint8_t> rows, Size size, const codec::Box& box) const;
@@ -94,6 +109,9 @@ class ImageMaker {
   const EpochTransform& epoch_;
   ImageWorkspace& workspace_;
   RamCache* const cache_;
+  Image image_{};              // Of begin().
+  std::int64_t begin_ns_ = 0;  // Likewise.
+  bool writes_batch_ = true;
   std::int64_t read_ns_ = 0, decode_ns_ = 0;
   std::int64_t read_bytes_ = 0, decoded_bytes_ = 0;
   SampleTotals done_;

@@ -3,14 +3,20 @@
 namespace headrace::detail {
 
 std::int64_t ImageWorkspace::bytes() const noexcept {
-  return static_cast<std::int64_t>(decoded.capacity() + rows.capacity() + resized.capacity() +
-                                   entropy.record.capacity() +
+  std::size_t lists = 0;
+  for (const auto& tile : tiles) lists += tile.capacity();
+  for (const Sample& output : outputs) lists += static_cast<std::size_t>(output.bytes());
+  return static_cast<std::int64_t>(lists + decoded.capacity() + rows.capacity() + resized.capacity() +
+                                   between[0].capacity() + between[1].capacity() + entropy.record.capacity() +
                                    entropy.index.positions.capacity() * sizeof(codec::EntropyPosition));
 }
 
 void ImageWorkspace::clear() {
   // "= {}" would assign an empty list, which keeps the memory.
   for (auto* buffer : {&decoded, &rows, &resized, &entropy.record}) *buffer = std::vector<std::uint8_t>();
+  for (auto& buffer : between) buffer = std::vector<std::byte>();
+  tiles = std::vector<std::vector<std::byte>>();
+  outputs = std::vector<Sample>();
   entropy.index.positions = std::vector<codec::EntropyPosition>();
   decoder = codec::Decoder();
   resizer = transform::Resizer();

@@ -1,6 +1,10 @@
 // What one thread at a time needs to make images of samples, kept so that nothing is allocated from one to the next.
 #pragma once
 
+#include <headrace/operation.h>
+
+#include <array>
+#include <cstddef>
 #include <cstdint>
 #include <vector>
 
@@ -15,6 +19,19 @@ struct ImageWorkspace {
   std::vector<std::uint8_t> decoded;  // An image, or the part of it that a crop reads.
   std::vector<std::uint8_t> rows;     // Source::read_rows's buffer.
   std::vector<std::uint8_t> resized;
+  // Of a list that is more than one pass: what lies between two of them, in turns; images before each operation; draws.
+  std::array<std::vector<std::byte>, 2> between;
+  std::vector<ImageSpec> images;
+  std::vector<Drawn> drawn;
+  // Fields that an operation reads, and by operation those that it leaves.
+  std::vector<Payload> fields;
+  std::vector<Sample> outputs;
+  // Of an operation with partners: images before it, its own sample's first; the partners, their fields and draws.
+  std::vector<std::vector<std::byte>> tiles;
+  std::vector<Partner> partners;
+  std::vector<std::vector<Payload>> partner_fields;
+  std::vector<ImageSpec> partner_images;
+  std::vector<Drawn> partner_drawn;
   codec::Decoder decoder;
   transform::Resizer resizer;
   EntropyIndexCache::Scratch entropy;

@@ -1,6 +1,7 @@
 #include "data/transform/normalize.h"
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <cstddef>
 #include <cstring>
@@ -106,9 +107,13 @@ float computed(float stored, float mean, float deviation) {
   return quotient(quotient(stored, 255.0F) - mean, deviation);
 }
 
+float of_channel(std::span<const double> values, int channel) {
+  return static_cast<float>(values[values.size() == 1 ? 0 : static_cast<std::size_t>(channel)]);
+}
+
 }  // namespace
 
-NormalizeTable make_normalize_table(std::span<const double> mean, std::span<const double> deviation, int channels) {
+void check_normalization(std::span<const double> mean, std::span<const double> deviation, int channels) {
   if (channels < 1 || channels > 4) {
     fail(ErrorCode::invalid_argument, "transform: images of {} channels; wanted 1 to 4", channels);
   }
@@ -119,20 +124,22 @@ NormalizeTable make_normalize_table(std::span<const double> mean, std::span<cons
   };
   check_count("mean", mean.size());
   check_count("std", deviation.size());
+  for (int channel = 0; channel < channels; ++channel) {
+    const float center = of_channel(mean, channel), scale = of_channel(deviation, channel);
+    if (std::isfinite(center) && std::isfinite(scale) && scale > 0) continue;
+    fail(ErrorCode::invalid_argument,
+         "transform: mean {} and std {} of channel {}; wanted finite float32 and a positive std", center, scale,
+         channel);
+  }
+}
 
+NormalizeTable make_normalize_table(std::span<const double> mean, std::span<const double> deviation, int channels) {
+  check_normalization(mean, deviation, channels);
   NormalizeTable table{};
   table.channels = channels;
   table.exact = true;
   for (int channel = 0; channel < channels; ++channel) {
-    const auto of_channel = [channel](std::span<const double> values) {
-      return static_cast<float>(values[values.size() == 1 ? 0 : static_cast<std::size_t>(channel)]);
-    };
-    const float center = of_channel(mean), scale = of_channel(deviation);
-    if (!std::isfinite(center) || !std::isfinite(scale) || !(scale > 0)) {
-      fail(ErrorCode::invalid_argument,
-           "transform: mean {} and std {} of channel {}; wanted finite float32 and a positive std", center, scale,
-           channel);
-    }
+    const float center = of_channel(mean, channel), scale = of_channel(deviation, channel);
     for (int stored = 0; stored < 256; ++stored) {
       const auto value = static_cast<float>(stored);
       table.value[channel][stored] = (value / 255.0F - center) / scale;
@@ -202,6 +209,23 @@ void write_rows(const ArrangedRows& arranged, int height, int width, int channel
       write_run(row + c * arranged.plane_stride, width, form, static_cast<int>(c),
                 out + (c * height + y) * width * size);
     }
+  }
+}
+
+void write_numbers(std::span<const float> pixels, int channels, PixelType type, PixelLayout layout,
+                   std::span<std::byte> out) noexcept {
+  HEADRACE_CHECK(type != PixelType::u8 && out.size() == pixels.size() * bytes_of(type),
+                 "transform: {} numbers to {} bytes", pixels.size(), out.size());
+  const std::size_t count = static_cast<std::size_t>(channels), plane = pixels.size() / count;
+  for (std::size_t i = 0; i < pixels.size(); ++i) {
+    const std::size_t at = layout == PixelLayout::nhwc ? i : i % count * plane + i / count;
+    if (type == PixelType::f32) {
+      std::memcpy(&out[at * sizeof(float)], &pixels[i], sizeof(float));
+      continue;
+    }
+    const auto bits = std::bit_cast<std::uint32_t>(pixels[i]);
+    const auto rounded = static_cast<std::uint16_t>((bits + 0x7FFF + (bits >> 16 & 1)) >> 16);
+    std::memcpy(&out[at * sizeof rounded], &rounded, sizeof rounded);
   }
 }
 

@@ -33,6 +33,9 @@ struct NormalizeTable {
   alignas(64) float reciprocal[4 * kRepeats];  // Of the deviation.
   bool exact;  // Products with reciprocals, corrected by what they leave, have the quotients' bits for every value.
 };
+// Error{invalid_argument}: neither one value nor one a channel, or one that is no number to normalise by.
+void check_normalization(std::span<const double> mean, std::span<const double> deviation, int channels);
+// Errors likewise.
 NormalizeTable make_normalize_table(std::span<const double> mean, std::span<const double> deviation, int channels);
 
 // What is written of an image.
@@ -59,5 +62,10 @@ struct ArrangedRows {
 // Writes them to their place in `out`, which is the whole image's. No allocation, no threads.
 void write_rows(const ArrangedRows& arranged, int height, int width, int channels, const PixelForm& form,
                 std::byte* out) noexcept;
+
+// Float32 numbers of whole pixels (HWC), `type` f32 or bf16, rounded to the nearest, in the layout. No allocation, no
+// threads.
+void write_numbers(std::span<const float> pixels, int channels, PixelType type, PixelLayout layout,
+                   std::span<std::byte> out) noexcept;
 
 }  // namespace headrace::transform

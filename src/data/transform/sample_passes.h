@@ -1,11 +1,11 @@
 // The passes over a sample's values on its way into a batch: which of them an image takes, and what they have moved.
 #pragma once
 
-#include <headrace/options/data.h>
-
 #include <array>
 #include <cstddef>
 #include <cstdint>
+
+#include "data/transform/fused_stage.h"
 
 namespace headrace::detail {
 
@@ -17,18 +17,19 @@ enum class SamplePass : std::uint8_t {
   decode_indexed,  // likewise, with the file's entropy index.
   decode_whole,    // For the cache.
   keep,            // Into the cache; a file before it is decoded.
+  between,         // Of operations that are not in the last pass, into memory.
   resize,          // To uint8, for `write`.
   resize_write,    // Resize, flip, normalise, type and layout, into the batch.
   write,           // Pad, crop, flip, normalise, type and layout, into the batch.
 };
-inline constexpr std::size_t kSamplePasses = 9;
+inline constexpr std::size_t kSamplePasses = 10;
 
 // How pixels get into the batch. ImageMaker goes by it, and Loader::explain() tells it.
 enum class Writing { as_stored, resized, resized_then_placed };
 
 // `moved`: the pad's crop lies beside the image's own place.
-constexpr Writing writing_of(const TransformOptions& transform, bool moved) noexcept {
-  if (transform.size == 0) return Writing::as_stored;
+inline Writing writing_of(const transform::FusedStage& stage, bool moved) noexcept {
+  if (stage.crop.kind == transform::CropKind::none) return Writing::as_stored;
   return moved ? Writing::resized_then_placed : Writing::resized;
 }
 

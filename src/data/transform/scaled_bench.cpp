@@ -23,6 +23,7 @@
 #include "core/base/run_program.h"
 #include "data/transform/crop.h"
 #include "data/transform/resize.h"
+#include "data/transform/shorthand.h"
 #include "media/codec/decode.h"
 #include "media/codec/test_images.h"
 
@@ -105,10 +106,11 @@ class Arm {
     options.size = 224;
     options.resize = 256;
     options.crop = Crop::random_resized;
+    const CropStage crop = crop_of(options, training);
     for (const Photograph& photograph : photographs) {
       for (int i = 0; i < (training ? kCrops : 1); ++i) {
         SampleRandom random{1, 0, static_cast<std::int64_t>(crops_.size())};
-        crops_.push_back({&photograph, choose_crop(options, photograph.height, photograph.width, training, random)});
+        crops_.push_back({&photograph, choose_crop(crop, photograph.height, photograph.width, random)});
       }
     }
     outputs_.resize(crops_.size(), Bytes(area({0, 0, 224, 224})));

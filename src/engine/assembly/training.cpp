@@ -17,6 +17,7 @@
 #include "data/source/sample_reader.h"
 #include "data/store/file_name.h"
 #include "data/transform/crop.h"
+#include "data/transform/plan.h"
 #include "engine/assembly/knob.h"
 #include "engine/assembly/state.h"
 #include "media/codec/decode.h"
@@ -36,6 +37,13 @@ Output classification(at::Tensor logits, const TensorBatch& batch) {
   at::Tensor loss =
       batch.valid.defined() ? loss_of_valid(logits, batch) : at::cross_entropy_loss(logits, batch["labels"]);
   return Output{std::move(loss), {{"logits", std::move(logits)}}};
+}
+
+// What training takes of an image as it is stored. CropKind::none: all of it, before anything else is done.
+transform::CropStage first_crop(const Schema& schema, const DataOptions& options) {
+  const ImageShape stored = stored_shape(schema);
+  const auto list = transforms_in_force(options, /*training=*/true, {stored.height, stored.width});
+  return transform::Plan{transform::operations_of(list), schema, options.transform.layout}.first().crop;
 }
 
 }  // namespace
@@ -143,11 +151,10 @@ DataContext data_context_of(const Source& source, const Loader& loader, const Da
   const Schema& schema = reader.info().schema;
   const auto field = schema.image();
   if (reader.info().in_memory || !field) return {};
-  const ImageShape stored = stored_shape(schema);
-  const int channels = stored.channels;
+  const int channels = stored_shape(schema).channels;
   const ImageRows* const rows = reader.can().rows;
-  const TransformOptions shorthand = with_shorthand(options, /*training=*/true, {stored.height, stored.width}).transform;
   constexpr std::int64_t kLookedAt = 64;
+  const transform::CropStage crop = first_crop(schema, options);
   codec::Decoder decoder;
   Sample sample{schema.size()};
   std::int64_t bytes = 0, images = 0, scaled = 0;
@@ -166,10 +173,10 @@ DataContext data_context_of(const Source& source, const Loader& loader, const Da
       if (is_file) image = decoder.open(found.bytes, channels, options.max_pixels);
       bytes += std::int64_t{image.height} * image.width * image.channels;
       ++images;
-      if (!is_file) continue;  // There is nothing to decode smaller.
+      if (!is_file || crop.kind == transform::CropKind::none) continue;  // There is nothing to decode smaller.
       SampleRandom random{seed, /*epoch=*/0, i};
-      const auto crop = transform::choose_crop(shorthand, image.height, image.width, true, random);
-      if (decoder.can_shrink() && transform::divisor_for(crop) > 1) ++scaled;
+      const auto window = transform::choose_crop(crop, image.height, image.width, random);
+      if (decoder.can_shrink() && transform::divisor_for(window) > 1) ++scaled;
     } catch (const Error&) {  // data.on_corrupt assigns with it when its turn comes; it takes no room.
       continue;
     }
@@ -189,14 +196,13 @@ DataContext Training::data_context() const {
 
 std::string Training::make_trial_index(const std::function<bool(std::int64_t done)>& go_on) {
   const DataOptions& data = recipe_.data;
-  const ImageShape stored = stored_shape(train_source_->info().schema);
-  const TransformOptions shorthand = with_shorthand(data, /*training=*/true, {stored.height, stored.width}).transform;
-  const bool crops = shorthand.size > 0 && shorthand.crop != Crop::center;
-  const std::filesystem::path path = train_source_->info().index_file;
-  if (!crops || path.empty() || data.cache != Cache::none || data.index == IndexUse::build ||
-      std::filesystem::exists(path)) {
+  const SourceInfo& info = train_source_->info();
+  const std::filesystem::path path = info.index_file;
+  if (path.empty() || data.cache != Cache::none || data.index == IndexUse::build || std::filesystem::exists(path)) {
     return "";
   }
+  const transform::CropKind crop = first_crop(info.schema, data).kind;
+  if (crop != transform::CropKind::random && crop != transform::CropKind::random_resized) return "";
   if (!can_write_index(*train_source_)) {
     return fmt::format("data.index = \"build\" is not tried: {} cannot be written to",
                        printable_name(path.parent_path().native()));

@@ -33,7 +33,7 @@
 #include "data/source/entropy_index_cache.h"
 #include "data/source/field_bytes.h"
 #include "data/source/sample_reader.h"
-#include "data/transform/normalize.h"
+#include "data/transform/plan.h"
 #include "data/transform/sample_passes.h"
 
 namespace headrace {
@@ -70,7 +70,7 @@ struct Loader::Impl {
   using Workspace = detail::Workspace;
 
   Impl(std::shared_ptr<const Source> from, DataOptions how, std::uint64_t run_seed, bool for_training,
-       std::int64_t limit, OrderOfEpoch orders);
+       std::int64_t limit, OrderOfEpoch orders, transform::Operations operations);
   ~Impl() { set_num_workers(0); }
 
   void set_num_workers(std::int64_t wanted);
@@ -108,6 +108,7 @@ struct Loader::Impl {
   void resize(std::int64_t count, Joining joining);
   void add_worker();
   std::int64_t announced_max() const { return reader.can().expecting == nullptr ? 0 : options.batch_size; }
+  void make_room_in(Workspace& workspace) const;
   void load_requested();
   void deepen(std::int64_t count);
   std::int64_t prefetch_max(std::int64_t wanted, std::int64_t bytes_a_batch) const;
@@ -140,6 +141,7 @@ struct Loader::Impl {
   bool open_batch();
   std::int64_t load(std::unique_lock<std::mutex>& lock, const Claim& claim, Workspace& workspace);
   void announce(const Batch::Slot& slot, Workspace& workspace) const;
+  bool completes(Batch::Slot& slot, std::int64_t made) const noexcept;
   void seal(Batch::Slot& slot, ChunkReport& report) const noexcept;
   void add_report(ChunkReport& report, Workspace& workspace);
   void note_corrupt(std::vector<CorruptSample>& samples);
@@ -165,16 +167,17 @@ struct Loader::Impl {
   std::int64_t cache_bytes() const;
   std::int64_t held_bytes() const;
 
-  const std::shared_ptr<const Source> source;  // Owners: the loader, and the caller, who may read samples too.
-  const DataOptions options;                   // As built; the live knobs are below.
+  const std::vector<std::string> operation_names;  // Of those that came in place of the options' own.
+  const std::shared_ptr<const Source> source;      // Owners: the loader, and the caller, who may read samples too.
+  const DataOptions options;                       // As built; the live knobs are below.
   const std::uint64_t seed;
   const bool training;
   const SampleReader reader;          // Of the source.
   const detail::SampleFields fields;  // Of the source's samples.
   const std::optional<FieldBytes>
-      rest;                // How a cache keeps fields beside the image; none: there is but a label, known without.
-  const ImageShape shape;  // 0 x 0: there is no image.
-  const transform::NormalizeTable table;
+      rest;                    // How a cache keeps fields beside the image; none: there is but a label, known without.
+  const transform::Plan plan;  // What is done with images.
+  const ImageShape shape;      // 0 x 0: there is no image.
   const detail::Order order;
   const OrderOfEpoch order_of;      // Null: `order` says.
   const std::int64_t batches;       // Of a whole epoch; where orders are given, of one that takes each sample once.

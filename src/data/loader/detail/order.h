@@ -107,6 +107,7 @@ class EpochOrder {
     if (given_ != nullptr) return given_->draws_of(position);
     return order_.repeats() ? position : index;
   }
+  std::int64_t positions() const noexcept { return given_ != nullptr ? given_->positions() : order_.positions(); }
   const GivenEpoch* given() const noexcept { return given_.get(); }
 
  private:

@@ -10,7 +10,9 @@
 #include "data/loader/detail/batch_layout.h"
 #include "data/loader/detail/order.h"
 #include "data/source/field_bytes.h"
+#include "data/source/sample_reader.h"
 #include "data/transform/epoch_transform.h"
+#include "data/transform/plan.h"
 
 namespace headrace::detail {
 
@@ -18,12 +20,14 @@ namespace headrace::detail {
 struct Pass : EpochTransform {
   std::int64_t draws_of(std::int64_t position, std::int64_t index) const { return order.draws_of(position, index); }
 
+  const SampleReader& source;
   const OnCorrupt on_corrupt;
   const EpochOrder order;
   const BatchSampler batch_sampler;
-  const BatchLayout& layout;  // The loader's,
+  const BatchLayout& layout;    // The loader's,
+  const transform::Plan& plan;  // likewise: what is done with samples,
   const FieldBytes* const
-      rest;  // likewise: how a cache keeps fields beside the image. Null: there is but a label, known without.
+      rest;  // and how a cache keeps fields beside the image. Null: there is but a label, known without.
 
   // Places of this rank's batches, counted through the epoch, that are not wanted any more begin here: at the first
   // error, or at 0 when the epoch is given up.

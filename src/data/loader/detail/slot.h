@@ -29,9 +29,10 @@ struct Batch::Slot {
   std::span<std::uint8_t> valid;
   std::int64_t epoch = 0;
   std::int64_t index = 0;
-  std::int64_t size = 0;      // Samples.
-  std::int64_t claimed = 0;   // Samples given to workers, from the first on.
-  std::int64_t finished = 0;  // Samples written.
+  std::int64_t size = 0;                   // Samples.
+  std::int64_t claimed = 0;                // Samples given to workers, from the first on.
+  std::int64_t finished = 0;               // Samples written.
+  std::atomic<std::int64_t> unsealed = 0;  // Of a batch without ragged fields: samples that are not made yet.
 };
 
 namespace detail {

@@ -23,7 +23,11 @@ struct Workspace {
   // `fields`: of a sample. `announced_max`: indices that a source is told of together.
   explicit Workspace(std::size_t fields, std::int64_t announced_max = 0);
 
-  std::vector<Sample> samples;  // kChunkMax, those read ahead together.
+  // For a plan that is more than one pass: room for what operations change, and for so many partners.
+  void make_room_for(std::size_t partners);
+
+  std::vector<Sample> samples;  // kChunkMax, those read ahead together, then partners of one of them.
+  std::vector<Sample> changed;  // What operations changed of each of them; none as long as none does.
   ImageWorkspace images;
   std::vector<std::uint8_t> rest;       // Of one sample, on its way into the cache.
   std::vector<CorruptSample> corrupt;   // Of the chunk.

@@ -1,0 +1,388 @@
+#include <headrace/transform.h>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <headrace/loader.h>
+
+#include <atomic>
+#include <cstring>
+#include <memory>
+#include <optional>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "core/base/error_of.h"
+#include "core/options/transforms.h"
+#include "data/loader/allocation_count.h"
+#include "data/loader/testing.h"
+#include "data/source/read_sample.h"
+#include "data/transform/plan_runner.h"
+#include "media/codec/tiny_images.h"
+
+namespace headrace {
+namespace {
+
+using testing::HasSubstr;
+using namespace transforms;
+using Floats = std::vector<float>;
+
+const ToDtype kToFloat{.dtype = "float32", .scale = true}, kToHalf{.dtype = "bfloat16", .scale = true};
+
+const TinyImages& images() {
+  static const TinyImages all{{.classes = 3, .count = 8}};
+  return all;
+}
+
+std::shared_ptr<const Source> photos() {
+  return open_source(images().uri(), Split::train);
+}
+
+std::vector<std::vector<std::byte>> images_of(Epoch epoch, std::vector<std::int64_t>* indices) {
+  std::vector<std::vector<std::byte>> all;
+  while (const auto batch = epoch.next()) {
+    const auto bytes = batch->field("image").bytes;
+    const std::size_t size = bytes.size() / static_cast<std::size_t>(batch->size());
+    for (std::size_t i = 0; i < static_cast<std::size_t>(batch->size()); ++i) {
+      const auto one = bytes.subspan(i * size, size);
+      all.emplace_back(one.begin(), one.end());
+      indices->push_back(batch->sample_indices()[i]);
+    }
+  }
+  return all;
+}
+
+DataOptions cropped() {
+  DataOptions options = options_of(8, 2);
+  options.transform.size = 24;
+  options.transform.crop = Crop::random_resized;
+  options.transform.pad = 2;
+  options.transform.flip_probability = 0.5;
+  options.transform.mean = {0.4, 0.5, 0.6};
+  options.transform.std = {0.2, 0.3, 0.25};
+  return options;
+}
+
+TEST(Transform, GivesTheBitsOfValidation) {
+  const auto source = photos();
+  const DataOptions options = cropped();
+  Loader loader{source, options, 7, /*training=*/false};
+  std::vector<std::int64_t> indices;
+  const auto wanted = images_of(loader.epoch(0), &indices);
+  const Transform transform{source->info().schema,
+                            {Resize{.size = {27}}, CenterCrop{.size = {24}}, kToFloat,
+                             Normalize{.mean = {0.4, 0.5, 0.6}, .std = {0.2, 0.3, 0.25}}}};
+  EXPECT_EQ(transform.dtype(), DType::f32);
+  EXPECT_EQ(transform.sides(), (Geometry{24, 24, 3}));
+  EXPECT_TRUE(transform.explain()[0].fused);
+  std::vector<std::byte> found(transform.image_bytes());
+  ASSERT_EQ(wanted.size(), 24U);
+  for (std::size_t i = 0; i < wanted.size(); ++i) {
+    const Sample sample = read_sample(*source, indices[i]);
+    transform.apply(sample.image().bytes, found);
+    ASSERT_EQ(found, wanted[i]) << i;
+  }
+}
+
+TEST(Transform, GivesTheBytesOfTrainingForASamplesKey) {
+  const auto source = photos();
+  const DataOptions options = cropped();
+  Loader loader{source, options, 7, /*training=*/true};
+  std::vector<std::int64_t> indices;
+  const auto wanted = images_of(loader.epoch(5), &indices);
+  const Transform transform{source->info().schema, transforms_of(options.transform, /*training=*/true, {})};
+  std::vector<std::byte> found(transform.image_bytes());
+  for (std::size_t i = 0; i < wanted.size(); ++i) {
+    transform.apply(read_sample(*source, indices[i]), {7, 5, indices[i]}, found);
+    ASSERT_EQ(found, wanted[i]) << i;
+  }
+}
+
+std::vector<TransformSpec> unfused() {
+  return {RandomHorizontalFlip{},
+          RandomResizedCrop{.size = {24}},
+          Pad{.padding = {1, 2}},
+          RandomHorizontalFlip{.p = 0.3},
+          kToHalf,
+          Normalize{.mean = {0.5}, .std = {0.25}},
+          CenterCrop{.size = {20, 28}}};
+}
+
+TEST(Transform, IsThreadSafe) {
+  const auto source = photos();
+  const Transform transform{source->info().schema, unfused()};
+  const auto make = [&](std::int64_t index) {
+    std::vector<std::byte> image(transform.image_bytes());
+    transform.apply(read_sample(*source, index), {1, 2, index}, image);
+    return image;
+  };
+  std::vector<std::vector<std::byte>> wanted;
+  for (std::int64_t i = 0; i < source->size(); ++i) wanted.push_back(make(i));
+  std::atomic<int> others = 0;
+  std::vector<std::jthread> threads;
+  for (int t = 0; t < 4; ++t) {
+    threads.emplace_back([&] {
+      for (std::int64_t i = 0; i < source->size(); ++i) {
+        if (make(i) != wanted[static_cast<std::size_t>(i)]) ++others;
+      }
+    });
+  }
+  threads.clear();
+  EXPECT_EQ(others, 0);
+}
+
+TEST(Transform, RefusesWhatItCannotDoByName) {
+  const Schema schema = photos()->info().schema;
+  const Transform drawing{schema, {RandomResizedCrop{.size = {8}}}};
+  std::vector<std::byte> image(drawing.image_bytes());
+  EXPECT_EQ(error_of(ErrorCode::invalid_argument, [&] { drawing.apply(std::span<const std::uint8_t>{}, image); }),
+            "transform: the list draws at random; wanted a sample's key");
+  const Transform fixed{schema, {Resize{.size = {8, 8}}}};
+  EXPECT_EQ(error_of(ErrorCode::invalid_argument,
+                     [&] { fixed.apply(std::span<const std::uint8_t>{}, std::span{image}.first(3)); }),
+            "transform: room for 3 bytes; an image takes 192");
+  const std::vector<std::uint8_t> text(100, 'x');
+  EXPECT_THAT(error_of(ErrorCode::corrupt_data, [&] { fixed.apply(text, image); }), HasSubstr("not a JPEG or PNG"));
+  const Schema numbers{{{.name = "x", .dtype = DType::f32}}};
+  EXPECT_THAT(error_of(ErrorCode::invalid_argument, [&] { Transform(numbers, std::vector<TransformSpec>{}); }),
+              HasSubstr("the samples have no image: x float32 ()"));
+}
+
+// ---- Fused and by itself ----
+
+std::vector<std::byte> made_by(const transform::Plan& plan, Sample sample, std::int64_t index) {
+  const DataOptions options;
+  const detail::EpochTransform epoch{nullptr, plan.first(), options, 3, 1, nullptr};
+  detail::ImageWorkspace workspace;
+  detail::ImageMaker maker{epoch, workspace, nullptr};
+  std::vector<std::byte> out(ImageSpec{plan.sides(), DType::u8}.bytes() * transform::bytes_of(plan.type()));
+  if (plan.is_one_pass()) {
+    maker.make(sample.image(), 1, index, index, out);
+  } else {
+    detail::PlanRunner{plan, epoch, maker, workspace}.make({sample, sample, 1, index}, {.drawn_as = index}, nullptr,
+                                                           out);
+  }
+  return out;
+}
+
+TEST(PlanRunner, OperationsByThemselvesGiveTheBytesOfTheOnePass) {
+  const Normalize normalize{.mean = {0.4, 0.5, 0.6}, .std = {0.2, 0.3, 0.25}};
+  const RandomCrop padded{.size = {24}, .padding = {2}};
+  const std::vector<std::vector<TransformSpec>> lists{
+      {RandomResizedCrop{.size = {24}}, padded, RandomHorizontalFlip{}, kToFloat, normalize},
+      {RandomResizedCrop{.size = {24, 16}}, RandomHorizontalFlip{}},
+      {Resize{.size = {30}}, RandomCrop{.size = {24}}, RandomHorizontalFlip{}, kToHalf, normalize},
+      {Resize{.size = {30}}, CenterCrop{.size = {24, 28}}, kToFloat},
+      {Resize{.size = {20, 24}}, RandomHorizontalFlip{}, kToFloat, normalize}};
+  const auto source = photos();
+  for (std::size_t list = 0; list < lists.size(); ++list) {
+    for (const PixelLayout layout : {PixelLayout::nchw, PixelLayout::nhwc}) {
+      const transform::Plan fused{transform::operations_of(lists[list]), source->info().schema, layout};
+      const transform::Plan single{transform::operations_of(lists[list]), source->info().schema, layout,
+                                   transform::Plan::Fuse::nothing};
+      ASSERT_TRUE(fused.is_one_pass());
+      ASSERT_FALSE(single.is_one_pass());
+      for (std::int64_t index = 0; index < source->size(); ++index) {
+        ASSERT_EQ(made_by(single, read_sample(*source, index), index),
+                  made_by(fused, read_sample(*source, index), index))
+            << "list " << list << ", sample " << index;
+      }
+    }
+  }
+}
+
+// Pixels that need no crop begin with a pass of another kind.
+TEST(PlanRunner, AListMayBeginWithAFlipOfPixels) {
+  const Schema digits = Schema::image_and_labels(8, 6, 1);
+  const Transform transform{digits, {RandomHorizontalFlip{.p = 1}, Pad{.padding = {1, 0}}}};
+  EXPECT_TRUE(transform.explain()[0].fused);
+  std::vector<std::uint8_t> pixels(48);
+  for (std::size_t i = 0; i < pixels.size(); ++i) pixels[i] = static_cast<std::uint8_t>(i + 1);
+  Sample sample;
+  sample.image().set_pixels(pixels, 8, 6, 1);
+  sample.set_label(3);
+  std::vector<std::byte> found(transform.image_bytes());
+  transform.apply(sample, {1, 2, 3}, found);
+  for (std::size_t y = 0; y < 8; ++y) {
+    for (std::size_t x = 0; x < 8; ++x) {
+      const std::size_t wanted = x == 0 || x == 7 ? 0 : y * 6 + 7 - x;
+      EXPECT_EQ(std::to_integer<std::size_t>(found[y * 8 + x]), wanted) << y << ", " << x;
+    }
+  }
+}
+
+// Repeats the numbers of a field.
+class Doubled final : public Operation {
+ public:
+  explicit Doubled(std::int64_t rank = 1) : rank_(rank) {}
+  std::string_view name() const noexcept override { return "Doubled"; }
+  std::vector<std::string> fields() const override { return {"numbers"}; }
+  void apply(const OperationInput& in, const Drawn&, OperationOutput& out) const override {
+    std::memcpy(out.image.data, in.image.data, in.image.image.bytes());
+    const auto given = in.fields[0].bytes;
+    std::vector<std::uint8_t>& twice = out.fields->buffer(0);
+    twice.assign(given.begin(), given.end());
+    twice.insert(twice.end(), given.begin(), given.end());
+    const std::int64_t sides[] = {static_cast<std::int64_t>(twice.size() / sizeof(float)), 1};
+    (*out.fields)[0].set_bytes(twice, std::span{sides}.first(static_cast<std::size_t>(rank_)));
+  }
+
+ private:
+  const std::int64_t rank_;
+};
+
+TEST(Transform, FieldsGoFromOperationToOperation) {
+  const Schema schema{{{.name = "numbers", .dtype = DType::f32, .shape = {kRagged}},
+                       {.name = "image", .shape = {2, 2, 1}, .encoding = Encoding::image}}};
+  const Transform transform{schema, {std::make_shared<Doubled>(), std::make_shared<Doubled>()}};
+  const Floats numbers{1, 2, 3};
+  const std::vector<std::uint8_t> pixels{1, 2, 3, 4};
+  Sample in{2}, out{2};
+  const std::int64_t sides[] = {3};
+  in[0].set_bytes({reinterpret_cast<const std::uint8_t*>(numbers.data()), 12}, sides);
+  in[1].set_pixels(pixels, 2, 2, 1);
+  std::vector<std::byte> image(transform.image_bytes());
+  for (int round = 0; round < 2; ++round) {
+    transform.apply(in, {}, out, image);
+    ASSERT_EQ(out[0].sides[0], 12);
+    Floats found(12);
+    std::memcpy(found.data(), out[0].bytes.data(), 48);
+    EXPECT_THAT(found, testing::ElementsAre(1, 2, 3, 1, 2, 3, 1, 2, 3, 1, 2, 3));
+    EXPECT_EQ(in[0].bytes.size(), 12U);
+  }
+  EXPECT_EQ(error_of(ErrorCode::invalid_argument, [&] { transform.apply(pixels, image); }),
+            "transform: the list reads 2 other fields; wanted a sample");
+  const Transform wrong{schema, {std::make_shared<Doubled>(2)}};
+  EXPECT_THAT(error_of(ErrorCode::invalid_argument, [&] { wrong.apply(in, {}, out, image); }),
+              testing::AllOf(HasSubstr("transform: Doubled: field numbers"), HasSubstr("wanted float32 (-1)")));
+}
+
+// ---- In a Loader ----
+
+Loader loader_of(const DataOptions& options, const std::vector<TransformSpec>& list) {
+  return {photos(), options, 7, /*training=*/true, 0, nullptr, transform::operations_of(list)};
+}
+
+TEST(LoaderOfOperations, GivesTheBytesOfTheShorthand) {
+  DataOptions options = cropped(), bare = options_of(8, 2);
+  Loader shorthand{photos(), options, 7, true};
+  Loader list = loader_of(bare, transforms_of(options.transform, true, {}));
+  EXPECT_EQ(digests(list.epoch(1)), digests(shorthand.epoch(1)));
+}
+
+TEST(LoaderOfOperations, RunsAnyListOfTheOptionsInTrainingAndInEvaluation) {
+  DataOptions options = options_of(8, 2);
+  const DataOptions bare = options;
+  options.transforms = unfused();
+  const auto of = [&](const std::vector<TransformSpec>& list, bool training) {
+    return Loader{photos(), bare, 7, training, 0, nullptr, transform::operations_of(list)};
+  };
+  Loader training{photos(), options, 7, /*training=*/true};
+  Loader wanted = of(unfused(), true);
+  EXPECT_EQ(digests(training.epoch(1)), digests(wanted.epoch(1)));
+  EXPECT_THAT(training.state().options, HasSubstr("data.transforms = [{name = \"RandomHorizontalFlip\"}, {name = "));
+  EXPECT_EQ(error_of(ErrorCode::invalid_argument, [&] { wanted.restore(training.state()); }).find("data: the state is"),
+            0U);
+  Loader evaluation{photos(), options, 7, /*training=*/false};
+  Loader derived = of(eval_transforms_of(unfused(), {}), false);
+  EXPECT_EQ(digests(evaluation.epoch(0)), digests(derived.epoch(0)));
+  options.eval_transforms = {Resize{.size = {30}}, Pad{.padding = {2}}, CenterCrop{.size = {26}}, kToFloat};
+  Loader own{photos(), options, 7, /*training=*/false}, list = of(options.eval_transforms, false);
+  EXPECT_EQ(digests(own.epoch(0)), digests(list.epoch(0)));
+  EXPECT_EQ(own.height(), 26);
+}
+
+TEST(LoaderOfOperations, GivesTheSameBytesOnAnyThreadsWithAnyCacheAndResumed) {
+  std::vector<std::uint64_t> wanted;
+  for (const int threads : {0, 1, 7}) {
+    for (const Cache cache : {Cache::none, Cache::decoded, Cache::encoded}) {
+      DataOptions options = options_of(5, threads);
+      options.cache = cache;
+      Loader loader = loader_of(options, unfused());
+      for (int round = 0; round < 2; ++round) {
+        const auto found = digests(loader.epoch(2));
+        if (wanted.empty()) wanted = found;
+        EXPECT_EQ(found, wanted) << threads << " threads";
+      }
+      EXPECT_EQ(digests(loader.epoch(2, 3)), std::vector(wanted.begin() + 3, wanted.end()));
+    }
+  }
+}
+
+TEST(LoaderOfOperations, IsWhatATransformGives) {
+  const auto source = photos();
+  Loader loader = loader_of(options_of(8, 2), unfused());
+  EXPECT_EQ(loader.height(), 20);
+  EXPECT_EQ(loader.width(), 28);
+  std::vector<std::int64_t> indices;
+  const auto wanted = images_of(loader.epoch(0), &indices);
+  const Transform transform{source->info().schema, unfused()};
+  EXPECT_EQ(transform.dtype(), DType::bf16);
+  std::vector<std::byte> found(transform.image_bytes());
+  for (std::size_t i = 0; i < wanted.size(); ++i) {
+    transform.apply(read_sample(*source, indices[i]), {7, 0, indices[i]}, found);
+    ASSERT_EQ(found, wanted[i]) << i;
+  }
+}
+
+TEST(LoaderOfOperations, SteadyStateAllocatesOneHandleABatch) {
+  const TinyImages many{{.classes = 4, .count = 60}};
+  for (const std::int64_t threads : {0, 2}) {
+    Loader loader{open_source(many.uri(), Split::train), options_of(4, threads), 1, true, 0, nullptr,
+                  transform::operations_of(unfused())};
+    const auto allocations_of_50_batches = [&](std::int64_t index) {
+      auto epoch = loader.epoch(index);
+      std::optional<Batch> batch;
+      for (int i = 0; i < 5; ++i) batch = epoch.next();
+      const std::int64_t before = AllocationCount::allocations();
+      for (int i = 0; i < 50; ++i) batch = epoch.next();
+      return AllocationCount::allocations() - before;
+    };
+    // Each worker meets its largest image and crop some time. An allocation a sample would never end.
+    std::int64_t found = 0;
+    for (std::int64_t index = 0; index < 50 && found != 50; ++index) found = allocations_of_50_batches(index);
+    EXPECT_EQ(found, 50) << threads << " threads";
+  }
+}
+
+TEST(LoaderOfOperations, TellsItsPasses) {
+  Loader loader = loader_of(options_of(8, 0), unfused());
+  const auto names = [&] {
+    std::vector<std::string> all;
+    for (const auto& pass : loader.explain().passes) all.push_back(pass.name);
+    return all;
+  };
+  const std::vector<std::string> before = names();
+  digests(loader.epoch(0));
+  EXPECT_EQ(names(), before);
+  EXPECT_THAT(before, testing::Contains("RandomHorizontalFlip, RandomResizedCrop, Pad, RandomHorizontalFlip, ToDtype, "
+                                        "Normalize, CenterCrop"));
+  EXPECT_EQ(loader.explain().samples, 24);
+  ASSERT_EQ(loader.explain().transforms.size(), 5U);
+  EXPECT_EQ(loader.explain().transforms[1].why,
+            "RandomHorizontalFlip before RandomResizedCrop: behind it, both run in one pass");
+  EXPECT_TRUE(loader.explain().moved);
+  EXPECT_FALSE(loader.explain().moved_stage_by_stage);
+}
+
+TEST(LoaderOfOperations, RefusesBothSpellingsAndAStateOfOthers) {
+  EXPECT_EQ(error_of(ErrorCode::invalid_argument, [] { loader_of(cropped(), unfused()); }),
+            "data: data.transform.size is 24 beside a list of operations; wanted one of the two");
+  DataOptions listed = options_of(8, 0);
+  listed.transforms = {RandomResizedCrop{.size = {8}}};
+  EXPECT_EQ(error_of(ErrorCode::invalid_argument, [&] { loader_of(listed, unfused()); }),
+            "data: data.transforms is set beside a list of operations; wanted one of the two");
+  const LoaderState state = loader_of(options_of(8, 0), {RandomResizedCrop{.size = {8}}}).state();
+  Loader other = loader_of(options_of(8, 0), {RandomResizedCrop{.size = {8}}, RandomHorizontalFlip{}});
+  EXPECT_EQ(error_of(ErrorCode::invalid_argument, [&] { other.restore(state); }),
+            "data: the state is of a loader with operations RandomResizedCrop, this one has RandomResizedCrop, "
+            "RandomHorizontalFlip");
+  Loader shorthand{photos(), cropped(), 7, true};
+  EXPECT_THAT(error_of(ErrorCode::invalid_argument, [&] { shorthand.restore(state); }),
+              testing::AnyOf(HasSubstr("data.transform.size"), HasSubstr("data.transform.crop"),
+                             HasSubstr("operations RandomResizedCrop")));
+}
+
+}  // namespace
+}  // namespace headrace
