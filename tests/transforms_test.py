@@ -193,6 +193,17 @@ def test_lists_that_cannot_be_meant_are_refused():
         hr.Loader(Numbers(), batch_size=2, transforms=[TO_FLOAT])
 
 
+def test_a_recipe_of_a_list_that_no_shorthand_says_trains_and_evaluates(tmp_path):
+    more = ("[[data.transforms]]\nname = 'RandomHorizontalFlip'\n"
+            "[[data.transforms]]\nname = 'RandomCrop'\nsize = 8\npadding = 1\n"
+            "[[data.transforms]]\nname = 'ToDtype'\ndtype = 'float32'\nscale = true\n")
+    recipe = write_tiny_job(tmp_path, epochs=1, more=more)
+    result = headrace("train", recipe, "--out", tmp_path / "run", cwd=tmp_path)
+    assert result.returncode == 0, result.stderr
+    result = headrace("eval", recipe, "--checkpoint", tmp_path / "run/model.safetensors", cwd=tmp_path)
+    assert result.returncode == 0, result.stderr
+
+
 def test_a_recipe_of_lists_trains_to_the_weights_of_its_shorthand(tmp_path):
     (tmp_path / "list").mkdir()
     (tmp_path / "table").mkdir()

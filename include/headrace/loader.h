@@ -51,8 +51,8 @@ class Epoch {
   std::unique_ptr<Impl> impl_;
 };
 
-// What a Loader with these options makes of this source's images. Error{invalid_argument}: images of many sizes and
-// no transform.size, or sides and channels that cannot be handled.
+// What a Loader whose options have this transform and no list of operations makes of this source's images.
+// Error{invalid_argument}: images of many sizes and no transform.size, or sides and channels that cannot be handled.
 ImageShape batch_shape(const Source& source, const TransformOptions& transform);
 
 class Loader {
@@ -97,7 +97,7 @@ class Loader {
   const Schema& schema() const;
   // Of this rank. Where orders are given, of the epoch begun last; Error{invalid_argument} before the first.
   std::int64_t batches_per_epoch() const;
-  // Of the images in its batches, as batch_shape tells. Error{invalid_argument}: they have none.
+  // Of the images in its batches. Error{invalid_argument}: they have none.
   int channels() const;
   int height() const;
   int width() const;
