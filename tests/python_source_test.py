@@ -523,16 +523,23 @@ def test_no_worker_outlives_a_killed_parent():
         os.close(watch)
 
 
-def test_ctrl_c_ends_a_loop_whose_workers_hang(ctrl_c):
-    loader = hr.Loader(sources.SampleFive("hangs"), num_workers=1, worker_type="process", batch_size=1, shuffle=False)
-    iterator = iter(loader)
-    for _ in range(5):
-        next(iterator)
-    timer = threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT))
-    timer.start()
+def test_ctrl_c_ends_a_loop_whose_workers_hang(ctrl_c, tmp_path):
+    hung = tmp_path / "hung"
+    loader = hr.Loader(sources.Once("hangs", hung), num_workers=1, worker_type="process", batch_size=1, shuffle=False)
+
+    def interrupt():
+        while not hung.exists():
+            time.sleep(0.01)
+        time.sleep(0.2)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    # The sample may be read before those in front of it: which batch is waited for is not known.
+    thread = threading.Thread(target=interrupt, daemon=True)
+    thread.start()
     with pytest.raises(KeyboardInterrupt):
-        next(iterator)
-    timer.join()
+        for _ in loader:
+            pass
+    thread.join()
     loader.start_at(1)
     assert len(next(iter(loader))[1]) == 1, "a new epoch may begin"
 

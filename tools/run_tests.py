@@ -260,7 +260,7 @@ def pytest(part: str, *arguments: str, timeout_s: int, **environment: str) -> Re
 
 
 def python_tests() -> Result:
-    return pytest("pytest", timeout_s=1200)
+    return pytest("pytest", timeout_s=1800)
 
 
 def formatting() -> Result:

@@ -79,7 +79,7 @@ Part part_of(const BatchField& field, std::size_t i, std::size_t samples) {
 
 // What a plain loop makes of the source's sample.
 Part expected(const FieldsSource& source, std::size_t position, std::int64_t index) {
-  const Schema schema = source.schema();
+  const Schema& schema = source.schema();
   const FieldSpec& field = schema[position];
   Payload payload;
   std::vector<std::uint8_t> buffer;
@@ -103,7 +103,7 @@ Part expected(const FieldsSource& source, std::size_t position, std::int64_t ind
 }
 
 void expect_batch_of(const Batch& batch, const FieldsSource& source, const std::string& how) {
-  const Schema schema = source.schema();
+  const Schema& schema = source.schema();
   const auto samples = static_cast<std::size_t>(batch.size());
   ASSERT_EQ(batch.fields().size(), schema.size() + 1);
   for (std::size_t f = 0; f < schema.size(); ++f) {

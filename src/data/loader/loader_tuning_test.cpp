@@ -110,6 +110,11 @@ TEST(LoaderTuning, DepthGrowsUnderBurstsWithinItsBytes) {
   const std::int64_t batch_bytes = loader.statistics().batch_bytes;
   ASSERT_GE(batch_bytes, 1'000'000);
   EXPECT_TRUE(consume_until(loader, microseconds(4000), [&] { return loader.statistics().prefetch_batches == 10; }));
+  {
+    const auto epoch = loader.next_epoch();  // Nobody takes a batch, until all that may lie ready do.
+    const auto is_full = [&] { return AllocationCount::peak_growth() > 10 * batch_bytes; };
+    for (int looks = 0; looks < 60'000 && !is_full(); ++looks) std::this_thread::sleep_for(microseconds(1000));
+  }
   order(loader.next_epoch());
   EXPECT_LE(loader.statistics().pool_bytes, 12 * batch_bytes);            // And two in the consumer's hands.
   EXPECT_GT(AllocationCount::peak_growth(), 10 * batch_bytes);            // The heap's peak agrees:

@@ -118,7 +118,7 @@ struct Training {
     schedule.warmup_steps = 2;
     const Cnn* forward = network.get();
     trainer = std::make_unique<Trainer>(
-        network->state(), Optimizer(network->state().parameters, optimizer),
+        network->state(), Optimizer(network->state().parameters, std::move(optimizer)),
         [forward](const TensorBatch& batch) { return (*forward)(batch); }, options, schedule, 100);
   }
 
