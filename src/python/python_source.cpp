@@ -226,7 +226,7 @@ void PythonSource::read(std::int64_t index, Sample& sample) const {
       const std::int64_t bytes_max = is_image ? std::numeric_limits<std::int64_t>::max() : limits_.bytes;
       set_payload(field, given[i], bytes_max, sample[i], sample.buffer(i));
       if (sample[i].kind != Payload::Kind::bytes || std::ssize(sample[i].bytes) <= bytes_max) continue;
-      refuse_sample(payload_fault(field, sample[i], limits_).value(), sample_name(index));
+      refuse_sample(payload_fault(field, sample[i], limits_).value(), name(index));
     }
     labels_->note(facts_, index, sample);
   } catch (py::error_already_set& raised) {
