@@ -464,6 +464,28 @@ def test_an_iterable_data_set_goes_on_from_a_state_of_its_own(length):
     assert [y for batch in other for y in batch["y"].tolist()][:8] == list(range(24, 32))
 
 
+@pytest.mark.parametrize("options", [{"last_batch": "pad"}, {"world_size": 3, "rank": 2}], ids=["padded", "uneven ranks"])
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_tail_that_repeats_the_first_sample_leaves_an_iterable_data_set_where_it_was(options, workers):
+    def loader(seed=5):
+        return hr.Loader(sources.Drawing(seed), batch_size=8, num_workers=workers, **options)
+
+    whole = loader()
+    epochs = [plain(whole) for _ in range(3)]
+    stateless = plain(hr.Loader(sources.Counting(), batch_size=8, num_workers=workers, **options))
+    for epoch in epochs:
+        assert [batch["y"].tolist() for batch in epoch] == [[int(name) for name in batch["name"]] for batch in stateless]
+    assert not same(epochs[0], epochs[1]), "it draws on"
+    stopped = loader()
+    list(stopped)
+    batches = iter(stopped)
+    next(batches)
+    resumed = loader(seed=9)
+    resumed.load_state_dict(pickle.loads(pickle.dumps(stopped.state_dict())))
+    assert same(plain(resumed), epochs[1][1:])
+    assert same(plain(resumed), epochs[2])
+
+
 def test_an_iterable_data_set_in_a_thread_is_any_generator_of_samples():
     class Plain:
         def __iter__(self):

@@ -26,6 +26,7 @@ class _Kept(NamedTuple):
 
     position: int
     state: Any
+    first: Any  # As `state`, before the first sample of that pass.
 
 
 class Stream:
@@ -33,7 +34,8 @@ class Stream:
     samples a little out of order: what is read before it is asked for is held.
 
     Where the data set has state_dict and load_state_dict, its state is kept every `step` samples, and a pass that goes on in
-    its middle begins with that of the batch where it stands; without them it begins anew and skips what was delivered."""
+    its middle begins with that of the batch where it stands; without them it begins anew and skips what was delivered. A pass
+    that is left early leaves the data set where reading ahead had come to."""
 
     def __init__(self, source: Any, length: int | None, held_max: int, step: int) -> None:
         self.source = source
@@ -81,7 +83,11 @@ class Stream:
         with self._lock:
             if index in self._held:
                 return self._held.pop(index)
-            if self._samples is None or index < self._next:
+            if self._samples is None and self._next == 0:
+                self._open()
+            if index < self._next:
+                if self.is_stateful:
+                    return self._again(index)
                 self._open()
             while True:
                 try:
@@ -98,7 +104,8 @@ class Stream:
                     del self._held[next(iter(self._held))]
 
     def _now(self, position: int) -> _Kept:
-        return _Kept(position, copy.deepcopy(self.source.state_dict()))
+        state = copy.deepcopy(self.source.state_dict())
+        return _Kept(position, state, state if position == 0 else self._began.first)
 
     def _drop(self) -> None:
         self._samples: Any = None
@@ -116,6 +123,18 @@ class Stream:
         if self._began is not None:
             self._kept.append(self._began)
         self._samples = iter(self.source)
+
+    def _again(self, index: int) -> Any:
+        """A sample that this pass has given already, or the one that it goes on from: a tail that is padded repeats the first.
+        The data set is put back to where it was."""
+        now = self._now(self._next)
+        self.source.load_state_dict(copy.deepcopy(now.first))
+        self._samples = iter(self.source)
+        for self._next in range(index + 1):
+            sample = self._next_sample()
+        self.source.load_state_dict(copy.deepcopy(now.state))
+        self._samples, self._next = (iter(self.source) if now.position < self._length else None), now.position
+        return sample
 
     def _next_sample(self) -> Any:
         try:

@@ -142,8 +142,8 @@ void describe(Visitor& visit, Options& o) {
         "What is done to each sample, in this order: operations by the names and parameters that they have in "
         "torchvision.transforms.v2. They take the place of data.transform, whose layout alone goes with them.");
   visit("eval_transforms", o.eval_transforms,
-        "What is done in evaluation instead of data.transforms. Left out, it follows from these: random crops become "
-        "Resize and CenterCrop, and what else is drawn at random is not done.");
+        "What is done in evaluation instead of data.transforms. Left out, it follows from these: random crops take the "
+        "center, of a resized image where it may be larger, and what else is drawn at random is not done.");
 }
 
 // Samples of an epoch that all ranks take in one step.

@@ -55,9 +55,19 @@ Size sides_of(StoredSize stored) {
   return stored.height > 0 && stored.width > 0 ? Size{stored.height, stored.width} : Size{};
 }
 
+bool is_crop(const TransformSpec& spec) {
+  return std::holds_alternative<CenterCrop>(spec) || std::holds_alternative<RandomCrop>(spec) ||
+         std::holds_alternative<RandomResizedCrop>(spec);
+}
+
 template <class Operation>
 const Operation* operation_at(const std::vector<TransformSpec>& list, std::size_t place) {
   return place < list.size() ? std::get_if<Operation>(&list[place]) : nullptr;
+}
+
+// Whether an image of these sides has a rectangle of this size.
+bool holds(const Size& sides, const Size& size) {
+  return !sides.empty() && !size.empty() && sides.front() >= size.front() && sides.back() >= size.back();
 }
 
 // Height and width of an image behind an operation, of one that had `sides` before; empty: they differ.
@@ -84,7 +94,7 @@ struct SidesAfter {
 // What stands for an operation in evaluation.
 struct InEvaluation {
   const Size& sides;  // Of the image before it; empty: they differ.
-  bool is_resized;    // By the operation before it.
+  bool is_resized;    // By an operation before it, and not cropped since.
 
   std::vector<TransformSpec> operator()(const RandomResizedCrop& crop) const {
     if (crop.size.empty()) return {};
@@ -93,7 +103,7 @@ struct InEvaluation {
   }
   std::vector<TransformSpec> operator()(const RandomCrop& crop) const {
     if (crop.size.empty() || is_of_size(crop.size, sides)) return {};
-    if (is_resized || !crop.padding.empty()) return {CenterCrop{crop.size}};
+    if (is_resized || !crop.padding.empty() || holds(sides, crop.size)) return {CenterCrop{crop.size}};
     return {Resize{{resized_side_for(crop.size)}}, CenterCrop{crop.size}};
   }
   template <class Other>
@@ -256,12 +266,11 @@ std::vector<TransformSpec> transforms_of(const TransformOptions& options, bool t
 std::vector<TransformSpec> eval_transforms_of(const std::vector<TransformSpec>& transforms, StoredSize stored) {
   std::vector<TransformSpec> list;
   Size sides = sides_of(stored);
-  for (std::size_t i = 0; i < transforms.size(); ++i) {
-    const bool is_resized = i > 0 && operation_at<Resize>(transforms, i - 1) != nullptr;
-    for (TransformSpec& spec : std::visit(InEvaluation{sides, is_resized}, transforms[i])) {
-      list.push_back(std::move(spec));
-    }
-    sides = std::visit(SidesAfter{sides}, transforms[i]);
+  bool is_resized = false;
+  for (const TransformSpec& training : transforms) {
+    for (TransformSpec& spec : std::visit(InEvaluation{sides, is_resized}, training)) list.push_back(std::move(spec));
+    sides = std::visit(SidesAfter{sides}, training);
+    is_resized = std::holds_alternative<Resize>(training) || (is_resized && !is_crop(training));
   }
   return list;
 }
@@ -307,7 +316,7 @@ bool makes_one_size(const DataOptions& options) {
   if (options.transforms.empty()) return options.transform.size > 0;
   return std::any_of(options.transforms.begin(), options.transforms.end(), [](const TransformSpec& spec) {
     if (const auto* const resize = std::get_if<Resize>(&spec)) return resize->size.size() == 2;
-    if (const auto* const crop = std::get_if<RandomCrop>(&spec)) return crop->padding.empty();
+    if (const auto* const crop = std::get_if<RandomCrop>(&spec)) return crop->padding.empty() || crop->pad_if_needed;
     return std::holds_alternative<CenterCrop>(spec) || std::holds_alternative<RandomResizedCrop>(spec);
   });
 }

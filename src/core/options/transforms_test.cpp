@@ -182,6 +182,15 @@ TEST(EvalTransformsOf, RandomCropsTakeTheCenterAndWhatElseIsDrawnIsLeftOut) {
   const List padded{Pad{.padding = {1, 2, 3, 4}}, RandomCrop{.size = {34, 32}}};
   EXPECT_EQ(eval(padded, kSmall), shown({padded[0]}));
   EXPECT_EQ(eval({Pad{.padding = {1, 2}}, RandomCrop{.size = {32, 30}}}, kSmall), shown({Pad{.padding = {1, 2}}}));
+  // What is larger than the crop is not resized once more.
+  EXPECT_EQ(eval({Resize{.size = {40}}, RandomHorizontalFlip{}, RandomCrop{.size = {24}}}, kEachItsOwn),
+            shown({Resize{.size = {40}}, CenterCrop{.size = {24}}}));
+  EXPECT_EQ(eval({Pad{.padding = {4}}, RandomCrop{.size = {28}}}, kSmall),
+            shown({Pad{.padding = {4}}, CenterCrop{.size = {28}}}));
+  EXPECT_EQ(eval({RandomResizedCrop{.size = {240}}, RandomCrop{.size = {224}}}, kEachItsOwn),
+            shown({Resize{.size = {274}}, CenterCrop{.size = {240}}, CenterCrop{.size = {224}}}));
+  EXPECT_EQ(eval({Resize{.size = {40}}, CenterCrop{.size = {20}}, RandomCrop{.size = {24}}}, kEachItsOwn),
+            shown({Resize{.size = {40}}, CenterCrop{.size = {20}}, Resize{.size = {27}}, CenterCrop{.size = {24}}}));
 }
 
 TEST(WithShorthand, PrefersTheOneThatMeansBothLists) {

@@ -26,7 +26,8 @@ std::span<std::byte> rows_of(const BatchLayout::Dense& field, const Batch::Slot&
 
 }  // namespace
 
-void check_plan(const transform::Plan& plan, const BatchLayout& layout, const DataOptions& options) {
+void check_plan(const transform::Plan& plan, const BatchLayout& layout, const DataOptions& options,
+                std::int64_t last_batch_size) {
   if (plan.partner_step() && options.scale_decode) {
     fail(ErrorCode::invalid_argument,
          "data: data.scale_decode is true, and {} reads other samples; wanted one of the two",
@@ -37,6 +38,12 @@ void check_plan(const transform::Plan& plan, const BatchLayout& layout, const Da
     if (options.batch_size < operation.batch_min()) {
       fail(ErrorCode::invalid_argument, "data: {} over batches of {}; wanted data.batch_size of at least {}",
            operation.name(), options.batch_size, operation.batch_min());
+    }
+    if (last_batch_size < operation.batch_min()) {
+      fail(ErrorCode::invalid_argument,
+           "data: {} over batches, the last of an epoch of {} sample{}; wanted at least {}, or data.last_batch = "
+           "\"drop\"",
+           operation.name(), last_batch_size, last_batch_size == 1 ? "" : "s", operation.batch_min());
     }
     for (const std::size_t position : plan.fields_of(plan.operations().size() + i)) {
       if (dense_field(layout, position) != nullptr) continue;

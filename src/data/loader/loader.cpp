@@ -193,6 +193,7 @@ OnCorrupt policy_of(const DataOptions& options, bool training) {
 Loader::Impl::Impl(std::shared_ptr<const Source> from, DataOptions how, std::uint64_t run_seed, bool for_training,
                    std::int64_t limit, OrderOfEpoch orders, transform::Operations operations)
     : operation_names(names_of(operations)),
+      has_list(!operation_names.empty() || !how.transforms.empty()),
       source((checked(from), std::move(from))),
       options(in_shorthand(checked(std::move(how)), source->info(), for_training, !operation_names.empty())),
       seed(run_seed),
@@ -218,7 +219,9 @@ Loader::Impl::Impl(std::shared_ptr<const Source> from, DataOptions how, std::uin
       prefetch_wanted(options.prefetch_batches),
       bytes_options(detail::state_options(options, training, fields.schema, order_of != nullptr, operation_names)) {
   if (order_of) check_given(options, training);
-  detail::check_plan(plan, layout, options);
+  // Of orders that are given only the batch itself tells its size.
+  const std::int64_t last_batch_size = order_of ? options.batch_size : sampler_from(0).slice(batches - 1).size;
+  detail::check_plan(plan, layout, options, last_batch_size);
   make_room_in(own_workspace);
   window.reserve(static_cast<std::size_t>(prefetch));
   set_cache(options.cache, /*keep=*/false);

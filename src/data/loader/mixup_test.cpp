@@ -152,8 +152,18 @@ TEST(MixUp, SameBytesForAnyRanks) {
 TEST(MixUp, RefusesABatchOfOne) {
   EXPECT_EQ(error_of(ErrorCode::invalid_argument, [] { loader_of(options_of(1, 0)); }),
             "data: MixUp over batches of 1; wanted data.batch_size of at least 2");
+  EXPECT_EQ(
+      error_of(ErrorCode::invalid_argument, [] { loader_of(options_of(4, 0), true, 9); }),
+      "data: MixUp over batches, the last of an epoch of 1 sample; wanted at least 2, or data.last_batch = \"drop\"");
+  DataOptions dropping = options_of(4, 0);
+  dropping.last_batch = LastBatch::drop;
+  EXPECT_EQ(loader_of(dropping, true, 9).batches_per_epoch(), 2);
+}
+
+TEST(MixUp, RefusesABatchOfOneOfAGivenOrderWhenItComes) {
+  const auto nine = [](std::int64_t) { return GivenOrder{.samples = {0, 1, 2, 3, 4, 5, 6, 7, 8}}; };
   for (const int threads : {0, 3}) {
-    Loader loader = loader_of(options_of(4, threads), true, 9);
+    Loader loader{targets_source(9), options_of(4, threads), kSeed, /*training=*/true, 0, nine, mixup_list(true)};
     Epoch epoch = loader.epoch(0);
     EXPECT_TRUE(epoch.next());
     EXPECT_TRUE(epoch.next());

@@ -26,7 +26,9 @@ void check_sides(const Source& source, const ImageShape& stored, const Payload& 
   } else if (height != stored.height || width != stored.width || channels != stored.channels) {
     fail(ErrorCode::corrupt_data,
          "data: {}: {} x {} pixels of {} channels; wanted {} x {} of {}, which its source tells of all: a "
-         "batch holds images of one size, and data.transform.size gives them one",
+         "batch holds images of one size, and data.transform.size gives them one, or of data.transforms a crop or a "
+         "Resize "
+         "to height and width",
          source.name(index), height, width, channels, stored.height, stored.width, stored.channels);
   }
   const std::int64_t pixels = height * width;

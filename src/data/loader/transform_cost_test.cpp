@@ -17,6 +17,7 @@
 
 #include "core/base/fail.h"
 #include "core/options/contradictions.h"
+#include "core/options/transforms.h"
 #include "data/loader/testing.h"
 #include "data/pack/pack_build.h"
 #include "data/store/scratch_folder.h"
@@ -170,6 +171,15 @@ TEST(TransformCosts, ASampleThatIsNotAsItsSourceSaysIsLeftOut) {
   const auto costs = Loader(source, padded(), 1, true).transform_costs();
   ASSERT_EQ(costs.size(), 1U);
   EXPECT_EQ(costs[0].name, "pad");
+}
+
+TEST(TransformCosts, OfAListOfOperationsThereAreNone) {
+  DataOptions options = padded();
+  const std::vector<TransformSpec> list = transforms_of(options.transform, /*training=*/true, {28, 28});
+  options.transform = {};
+  options.transforms = list;  // It runs as the section would.
+  const auto source = std::make_shared<OddSource>(8);
+  EXPECT_THAT(Loader(source, options, 1, true).transform_costs(), IsEmpty());
 }
 
 TEST(TransformCosts, WhereNoSampleCanBeMadeThereAreNone) {

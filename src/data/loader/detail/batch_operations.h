@@ -9,9 +9,10 @@
 
 namespace headrace::detail {
 
-// Error{invalid_argument}: batches are too small for an operation, a field that it wants is ragged, or images that are
-// decoded smaller for one sample are wanted by another.
-void check_plan(const transform::Plan& plan, const BatchLayout& layout, const DataOptions& options);
+// Error{invalid_argument}: batches, or the last of an epoch, are too small for an operation, a field that it wants is
+// ragged, or images that are decoded smaller for one sample are wanted by another.
+void check_plan(const transform::Plan& plan, const BatchLayout& layout, const DataOptions& options,
+                std::int64_t last_batch_size);
 
 // All operations over batches, on the batch in `slot`, whose samples are made. `key.index`: the position of its first
 // sample in the epoch. Error{invalid_argument}: it is smaller than an operation wants.

@@ -168,6 +168,7 @@ struct Loader::Impl {
   std::int64_t held_bytes() const;
 
   const std::vector<std::string> operation_names;  // Of those that came in place of the options' own.
+  const bool has_list;                             // Of operations, in the options or in their place.
   const std::shared_ptr<const Source> source;      // Owners: the loader, and the caller, who may read samples too.
   const DataOptions options;                       // As built; the live knobs are below.
   const std::uint64_t seed;
