@@ -27,12 +27,14 @@ function(headrace_python_package)
 
   file(GLOB sources CONFIGURE_DEPENDS "${CMAKE_SOURCE_DIR}/python/headrace/*.py" "${CMAKE_SOURCE_DIR}/python/headrace/*.pyi"
     "${CMAKE_SOURCE_DIR}/python/headrace/py.typed")
+  set(types "${CMAKE_SOURCE_DIR}/include/headrace/dtypes.inc")  # Which worker.py reads.
   file(MAKE_DIRECTORY "${package}")
-  foreach(source ${sources})
+  foreach(source ${sources} "${types}")
     get_filename_component(name "${source}" NAME)
     file(CREATE_LINK "${source}" "${package}/${name}" SYMBOLIC)
   endforeach()
   if(SKBUILD)
+    install(FILES "${types}" DESTINATION headrace COMPONENT python)
     install(TARGETS _native headrace headrace_torch LIBRARY DESTINATION headrace COMPONENT python NAMELINK_SKIP)
   endif()
 endfunction()

@@ -2,12 +2,15 @@
 needed for bfloat16, and so starts at once."""
 
 import os
+import pathlib
+import re
 import sys
 import tempfile
 
 import numpy
 
-DTYPES = ("uint8", "int64", "float32", "bfloat16", "float64", "float16", "int32", "int16", "int8", "bool")
+LIST = pathlib.Path(__file__).parent.parent / "include" / "headrace" / "dtypes.inc"
+DTYPES = tuple(re.findall(r'^HEADRACE_DTYPE.*?"(\w+)"', LIST.read_text(), re.MULTILINE))
 FORMS = ("dense", "rows", "sides", "absent")  # Ragged along the first axis; along more; a field that some samples lack.
 COMBINATIONS = len(DTYPES) * len(FORMS)
 

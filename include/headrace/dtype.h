@@ -9,9 +9,17 @@
 
 namespace headrace {
 
-// The numbers are in packs and on the wire to worker processes: append only.
-enum class DType { u8 = 0, i64 = 1, f32 = 2, bf16 = 3, f64 = 4, f16 = 5, i32 = 6, i16 = 7, i8 = 8, boolean = 9 };
-inline constexpr std::size_t kDTypes = 10;
+// u8, i64, f32, bf16, f64, f16, i32, i16, i8, boolean and so on.
+enum class DType {
+#define HEADRACE_DTYPE(enumerator, bytes, name, safetensors, libtorch) enumerator,
+#include <headrace/dtypes.inc>
+#undef HEADRACE_DTYPE
+};
+inline constexpr std::size_t kDTypes = 0
+#define HEADRACE_DTYPE(enumerator, bytes, name, safetensors, libtorch) +1
+#include <headrace/dtypes.inc>
+#undef HEADRACE_DTYPE
+    ;
 
 std::int64_t bytes_of(DType dtype) noexcept;                       // Of one element.
 std::string_view name_of(DType dtype) noexcept;                    // As torch has it: "uint8", "bfloat16", "bool".

@@ -13,6 +13,7 @@ import multiprocessing.spawn
 import operator
 import os
 import pickle
+import re
 import socket
 import struct
 import sys
@@ -35,8 +36,14 @@ RANK_MAX = 6
 RAGGED = -1
 IMAGE_NAMES = ("image", "images", "img")
 
-# By their numbers in the protocol.
-DTYPES = ("uint8", "int64", "float32", "bfloat16", "float64", "float16", "int32", "int16", "int8", "bool")
+
+def _dtypes() -> tuple[str, ...]:
+    """Names by their numbers in the protocol, as the library has them."""
+    with open(os.path.join(os.path.dirname(os.path.abspath(__file__)), "dtypes.inc"), encoding="ascii") as types:
+        return tuple(re.findall(r'^HEADRACE_DTYPE\(\w+, \d+, "(\w+)"', types.read(), re.MULTILINE))
+
+
+DTYPES = _dtypes()
 UINT8, INT64, FLOAT64, BOOL = (DTYPES.index(name) for name in ("uint8", "int64", "float64", "bool"))
 NUMBERS = {INT64: struct.Struct("<q"), FLOAT64: struct.Struct("<d"), BOOL: struct.Struct("<?")}  # That read() gives as such.
 HEAD = struct.Struct("<BBBBIqq6i8sq")  # Of a field in the slot.
