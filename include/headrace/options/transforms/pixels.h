@@ -33,6 +33,17 @@ struct Normalize {
   friend bool operator==(const Normalize&, const Normalize&) = default;
 };
 
+struct RandomGrayscale {
+  static constexpr const char* kName = "RandomGrayscale";
+  static constexpr const char* kSentence =
+      "Takes the colours off, as is drawn for each sample: each channel becomes 0.2989 red + 0.587 green + 0.114 blue.";
+  static constexpr bool kRandom = true;
+
+  double p = 0.1;
+
+  friend bool operator==(const RandomGrayscale&, const RandomGrayscale&) = default;
+};
+
 template <class Visitor, class Options>
 requires std::same_as<std::remove_const_t<Options>, ToDtype>
 void describe(Visitor& visit, Options& o) {
@@ -47,6 +58,12 @@ void describe(Visitor& visit, Options& o) {
         "Mean of each channel, of the values as they come; one serves all channels.");
   visit("std", o.std, kRequired, Range<double>{1e-6, 1e3},
         "Standard deviation of each channel; one serves all channels.");
+}
+
+template <class Visitor, class Options>
+requires std::same_as<std::remove_const_t<Options>, RandomGrayscale>
+void describe(Visitor& visit, Options& o) {
+  visit("p", o.p, Range<double>{0.0, 1.0}, "Probability.");
 }
 
 }  // namespace headrace::transforms
