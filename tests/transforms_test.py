@@ -1,18 +1,24 @@
 """Lists of operations as Python and recipes meet them: names, parameters and defaults, errors, states."""
 
+import dataclasses
 import enum
 import inspect
 import json
 import pathlib
+import pickle
 import re
 
 import numpy
 import pytest
 import torch
+import torchvision
+from PIL import Image
 from tiny_run import headrace, write_tiny_job
 from torchvision.transforms import v2
 
 import headrace as hr
+from headrace.transforms import (CenterCrop, Compose, Normalize, Pad, RandomCrop, RandomHorizontalFlip, RandomResizedCrop, Resize,
+                                 ToDtype)
 
 LIST = pathlib.Path(__file__).resolve().parent.parent / "include/headrace/options/transforms.inc"
 NAMES = re.findall(r"^HEADRACE_OPERATION\((\w+)\)", LIST.read_text(), re.MULTILINE)
@@ -73,6 +79,105 @@ def test_names_and_defaults_are_those_of_torchvision(operations, name):
             assert ours[key]["default"] == as_written(key, default), key
 
 
+@pytest.mark.parametrize("name", NAMES)
+def test_a_class_in_python_has_the_parameters_and_defaults_of_the_table(operations, name):
+    ours = inspect.signature(getattr(hr.transforms, name)).parameters
+    table = {key: schema for key, schema in operations[name]["properties"].items() if key != "name"}
+    assert list(ours) == list(table)
+    for key, parameter in ours.items():
+        default = table[key].get("default", inspect.Parameter.empty)
+        assert parameter.default == (tuple(default) if isinstance(default, list) else default), key
+
+
+def test_there_is_a_class_for_each_operation_and_no_other():
+    assert [name for name in hr.transforms.__all__ if name not in ("Compose", "Operation")] == NAMES
+
+
+def test_an_operation_is_a_value():
+    crop = RandomCrop(32, 4)
+    assert crop == RandomCrop([32], padding=(4,)) == pickle.loads(pickle.dumps(crop)) and hash(crop) == hash(RandomCrop((32,), 4))
+    assert crop != RandomCrop(32) == RandomCrop(32, None) and crop != Pad(4)
+    assert (crop.size, crop.padding, RandomCrop(32).padding) == ((32,), (4,), ())
+    assert dataclasses.replace(crop, size=[8, 9]).size == (8, 9)
+    assert crop.as_table() == {"name": "RandomCrop", "size": (32,), "padding": (4,), "pad_if_needed": False, "fill": 0.0,
+                               "padding_mode": "constant"}
+    assert ToDtype(torch.float32, scale=True) == ToDtype("float32", scale=True)
+    assert Resize(9, v2.InterpolationMode.BILINEAR) == Resize(9) and repr(CenterCrop(9)) == "CenterCrop(size=(9,))"
+    assert Normalize(torch.tensor([0.5]), numpy.array([0.25])) == Normalize([0.5], (0.25,))
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        crop.size = (33,)
+
+
+@pytest.mark.parametrize("make, message", [
+    (lambda: Resize(0), r"Resize\.size must be 1 to 8192, found 0"),
+    (lambda: Resize(None), r"Resize\.size is missing; Resize has no default for it"),
+    (lambda: Resize(9, "bicubic"), r'Resize: interpolation "bicubic"; there is "bilinear" alone'),
+    (lambda: CenterCrop([1, 2, 3]), r"CenterCrop\.size has 3 numbers; wanted one, or height and width"),
+    (lambda: RandomCrop(9, padding="many"), r"RandomCrop\.padding must be "),
+    (lambda: RandomResizedCrop(9, scale=(1, 0.5)), r"RandomResizedCrop\.scale goes from 1 to 0.5; wanted the least first"),
+    (lambda: RandomHorizontalFlip(2), r"RandomHorizontalFlip\.p must be 0.* found 2"),
+    (lambda: ToDtype(torch.float16, scale=True), r'ToDtype: dtype "float16"; wanted "float32", "bfloat16" or "uint8"'),
+    (lambda: ToDtype(torch.float32), r"ToDtype: scale = false"),
+    (lambda: Normalize([], [1]), r"Normalize\.mean is missing"),
+    (lambda: Normalize([0, 0], [1, 1, 1]), r"Normalize\.mean has 2 values and Normalize\.std has 3"),
+])
+def test_an_operation_that_cannot_be_is_refused_where_it_is_made(make, message):
+    with pytest.raises(hr.errors.InvalidArgumentError, match=message):
+        make()
+
+
+def test_a_list_of_objects_of_dicts_or_of_torchvisions_is_the_same():
+    class Own:  # Whatever else it is.
+        def as_table(self):
+            return {"name": "CenterCrop", "size": (12, 10)}
+
+    lists = [
+        [{"name": "RandomCrop", "size": 18, "padding": [1, 2, 3, 4]}, {"name": "CenterCrop", "size": [12, 10]},
+         {"name": "RandomHorizontalFlip", "p": 0.3}, TO_FLOAT, {"name": "Normalize", "mean": [0.4], "std": [0.3]}],
+        [RandomCrop(18, (1, 2, 3, 4)), CenterCrop((12, 10)), RandomHorizontalFlip(0.3), ToDtype("float32", scale=True),
+         Normalize([0.4], [0.3])],
+        Compose([Compose([RandomCrop(18, (1, 2, 3, 4)), Own()]), RandomHorizontalFlip(0.3), TO_FLOAT, Normalize([0.4], [0.3])]),
+        v2.Compose([v2.ToImage(), v2.RandomCrop(18, padding=[1, 2, 3, 4]), v2.CenterCrop((12, 10)), v2.RandomHorizontalFlip(0.3),
+                    v2.ToDtype(torch.float32, scale=True), v2.Normalize([0.4], [0.3]), v2.ToPureTensor()]),
+        (RandomCrop(18, (1, 2, 3, 4)), v2.CenterCrop((12, 10)), {"name": "RandomHorizontalFlip", "p": 0.3}, TO_FLOAT,
+         v2.Normalize([0.4], [0.3])),
+    ]
+    wanted = loader_of(transforms=lists[0])
+    images = images_of(wanted)
+    for given in lists[1:]:
+        found = loader_of(transforms=given)
+        options = found.options["transforms"]
+        assert [table["name"] for table in options] == [table["name"] for table in lists[0]]
+        assert (options[0]["padding"], options[1]["size"]) == ([1, 2, 3, 4], [12, 10])
+        assert torch.equal(images_of(found), images)
+    evaluated = [loader_of(transforms=given, eval_transforms=given[1:2] + given[3:4], training=False)
+                 for given in (lists[0], lists[1], lists[4])]
+    assert all(torch.equal(images_of(one), images_of(evaluated[0])) for one in evaluated[1:])
+    composed = Compose(lists[1])
+    assert composed == Compose([composed]) == pickle.loads(pickle.dumps(composed)) and isinstance(Compose([v2.Pad(1)])[0], Pad)
+    assert repr(Compose([CenterCrop(9), Pad(1)])) == f"Compose([CenterCrop(size=(9,)), {Pad(1)!r}])"
+
+
+# Without a resize only float32 rounds; with one, Pillow's and our blending of bytes.
+@pytest.mark.parametrize("chain, of_pil, allowed", [
+    ([v2.ToImage(), v2.Pad([1, 2, 3, 4]), v2.CenterCrop((9, 11)), v2.RandomHorizontalFlip(1.0)], False, 1e-6),
+    ([v2.ToImage(), v2.RandomHorizontalFlip(1.0), v2.CenterCrop(17), v2.Pad(3)], False, 1e-6),
+    ([v2.ToImage(), v2.CenterCrop(30)], False, 1e-6),
+    ([v2.Resize(15), v2.CenterCrop(12), v2.ToImage()], True, 2 / 255),
+    ([v2.Resize((16, 25)), v2.ToImage()], True, 2 / 255),
+    ([v2.Resize(15, max_size=16), v2.CenterCrop(18), v2.ToImage()], True, 2 / 255),
+])
+def test_images_are_those_of_torchvisions_own_transforms(chain, of_pil, allowed):
+    mean, std = [0.4, 0.5, 0.6], [0.5, 1.0, 2.0]
+    chain = v2.Compose([*chain, v2.ToDtype(torch.float32, scale=True), v2.Normalize(mean, std)])
+    photos = Photos()
+    images = [photos[index][0] for index in range(len(photos))]
+    wanted = torch.stack([chain(Image.fromarray(image) if of_pil else image) for image in images])
+    found = images_of(loader_of(transforms=chain, shuffle=False))
+    assert found.shape == wanted.shape
+    assert (found - wanted).abs().amax().item() <= allowed * 2 + 1e-6  # Divided by 0.5.
+
+
 def test_a_list_gives_the_bytes_of_the_shorthand_that_says_the_same():
     shorthand = {"size": 16, "crop": "random_resized", "flip_probability": 0.5, "mean": [0.4], "std": [0.3]}
     transforms = [{"name": "RandomResizedCrop", "size": [16, 16]}, {"name": "RandomHorizontalFlip"}, TO_FLOAT,
@@ -124,8 +229,19 @@ def test_a_state_of_the_shorthand_resumes_a_list():
     ([{"name": "Resize", "size": [9, 2.5]}], r"transforms\[0\].size: wanted whole numbers, found 2.5"),
     ([{"name": "Resize", "size": 0}], r"transforms\[0\].size must be 1 to 8192, found 0"),
     ([{"name": "Normalize", "mean": [0], "std": ["x"]}], r"transforms\[0\].std: wanted numbers, found 'x'"),
-    ([v2.Resize(9)], r"transforms\[0\]: wanted a dict of its keys, found Resize"),
-    ({"name": "Resize", "size": 9}, r"transforms: wanted a list of dicts, found dict"),
+    ([5], r"transforms\[0\]: wanted a dict of its keys, or an object whose as_table\(\) gives one; found int"),
+    ({"name": "Resize", "size": 9}, r"transforms: wanted a list of its tables, found dict"),
+    (Resize(9), r"transforms: wanted a list of its tables, found Resize"),
+    ([Resize(9), v2.ColorJitter()], r"transforms\[1\]: there is no operation for .*\.v2\.ColorJitter; wanted .* Resize \|"),
+    ([torchvision.transforms.ToTensor()], r"transforms\[0\]: there is no operation for torchvision.transforms.ToTensor"),
+    ([torchvision.transforms.Resize(9)], r"transforms\[0\]: there is no operation for torchvision.transforms.Resize;"),
+    (v2.Compose([v2.Compose([v2.GaussianBlur(3)])]), r"transforms\[0\]\[0\]: there is no operation for .*GaussianBlur"),
+    ([v2.Resize(9, antialias=None)], r"transforms\[0\]: antialias of torchvision's Resize is None; wanted True"),
+    ([v2.Resize(None, max_size=9)], r"transforms\[0\]: Resize.size is missing"),
+    ([v2.Resize(9, v2.InterpolationMode.NEAREST)], r'transforms\[0\]: .*Resize: interpolation "nearest"'),
+    ([v2.ToDtype({torch.Tensor: torch.float32}, scale=True)], r"transforms\[0\]: dtype of torchvision's ToDtype is a dict"),
+    ([v2.Pad(1, fill=[1, 2, 3])], r"transforms\[0\]: Pad.fill must be "),
+    ([v2.RandomCrop(9, padding=1, padding_mode="edge")], r'transforms\[0\]: .*RandomCrop: padding_mode "edge"'),
 ])
 def test_what_is_wrong_with_a_list_is_named(transforms, message):
     with pytest.raises(hr.errors.InvalidArgumentError, match=message):

@@ -7,6 +7,7 @@ from typing import Any, Self, TypeAlias
 import torch
 
 from ._fields import Field
+from ._operation import Operation
 from ._source import Source
 from .batch import Batch
 
@@ -63,8 +64,8 @@ class Loader:
         max_pixels: int = 178956970,
         max_sample_bytes: int = 268435456,
         transform: Mapping[str, Any] | None = None,
-        transforms: Sequence[Mapping[str, Any]] = [],
-        eval_transforms: Sequence[Mapping[str, Any]] = [],
+        transforms: Sequence[Operation | Mapping[str, Any]] = [],
+        eval_transforms: Sequence[Operation | Mapping[str, Any]] = [],
     ) -> None: ...
     def __iter__(self) -> LoaderPass: ...
     def __len__(self) -> int: ...
@@ -230,3 +231,4 @@ def pack(
     source: Source, path: Path, *, split: str = "train", fields: Sequence[str] | Mapping[str, Field] | None = None
 ) -> int: ...
 def write_file(path: str, content: str) -> None: ...
+def operation_table(name: str, parameters: Mapping[str, Any]) -> dict[str, Any]: ...
