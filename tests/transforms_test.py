@@ -273,6 +273,21 @@ def test_a_list_that_no_shorthand_says_runs_as_it_is_written():
     assert images_of(loader_of(transforms=flipped, eval_transforms=own, training=False)).shape == (40, 3, 7, 7)
 
 
+def test_explain_says_which_operations_share_a_pass_and_why_not_the_others():
+    loader = loader_of(transforms=[RandomHorizontalFlip(), RandomResizedCrop(12), Pad(1), ToDtype("float32", scale=True),
+                                   Normalize([0.4], [0.3])])
+    told = loader.explain()["transforms"]
+    assert [(step["operations"], step["fused"]) for step in told] == [
+        (["RandomHorizontalFlip"], False), (["RandomResizedCrop"], True), (["Pad"], False), (["ToDtype", "Normalize"], True)]
+    assert told[0]["why"] == "" and told[1]["why"].startswith("RandomHorizontalFlip before RandomResizedCrop")
+    assert told[2]["why"] == told[3]["why"] == "Pad runs by itself: no pass takes it over"
+    list(loader)
+    plan = loader.explain()
+    assert plan["transforms"] == told and plan["bytes_a_sample"]["copied"] > 0 and plan["bytes_a_sample_stage_by_stage"] is None
+    assert loader_of(transforms=[Resize(14), CenterCrop(12)]).explain()["transforms"] == [
+        {"operations": ["Resize", "CenterCrop"], "fused": True, "why": ""}]
+
+
 def test_a_state_of_a_list_that_no_shorthand_says_resumes_that_list_alone():
     transforms = [{"name": "RandomHorizontalFlip"}, {"name": "RandomResizedCrop", "size": 12}, TO_FLOAT]
     before = loader_of(transforms=transforms)
@@ -316,6 +331,11 @@ def test_a_recipe_of_a_list_that_no_shorthand_says_trains_and_evaluates(tmp_path
     recipe = write_tiny_job(tmp_path, epochs=1, more=more)
     result = headrace("train", recipe, "--out", tmp_path / "run", cwd=tmp_path)
     assert result.returncode == 0, result.stderr
+    plan = json.loads((tmp_path / "run/result.json").read_text())["loading"]["plan"]
+    assert [step["operations"] for step in plan["transforms"]] == [["RandomHorizontalFlip"], ["RandomCrop", "ToDtype"]]
+    assert plan["transforms"][1]["why"] == "RandomHorizontalFlip before RandomCrop: behind it, both run in one pass"
+    page = (tmp_path / "run/report.html").read_text()
+    assert "The passes over a sample" in page and "RandomCrop, ToDtype: one pass (RandomHorizontalFlip before" in page
     result = headrace("eval", recipe, "--checkpoint", tmp_path / "run/model.safetensors", cwd=tmp_path)
     assert result.returncode == 0, result.stderr
 

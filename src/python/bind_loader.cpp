@@ -137,7 +137,9 @@ void register_loader(py::module_& module) {
            "limits. costs: seconds by part; augment is crop, resize, flip and normalisation, written into the batch in "
            "the same pass, collate what a batch takes beyond that and collate_fn, copy None: the loop's own.")
       .def("explain", &NativeLoader::explain,
-           "The passes over a sample's values as they were taken, with the bytes that each reads and writes (means of "
+           "transforms: the operations on an image in order, those that run in one pass together (fused), and why not "
+           "with those before. The passes over a sample's values as they were taken, with the bytes that each reads "
+           "and writes (means of "
            "all samples, None before the first), and the same if each stage were a pass of its own.")
       .def(
           "advice", &NativeLoader::advice,
