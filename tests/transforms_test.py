@@ -13,7 +13,7 @@ import pytest
 import torch
 import torchvision
 from PIL import Image
-from tiny_run import headrace, write_tiny_job
+from tiny_run import headrace, write_photos, write_tiny_job
 from torchvision.transforms import v2
 
 import headrace as hr
@@ -338,6 +338,96 @@ def test_a_recipe_of_a_list_that_no_shorthand_says_trains_and_evaluates(tmp_path
     assert "The passes over a sample" in page and "RandomCrop, ToDtype: one pass (RandomHorizontalFlip before" in page
     result = headrace("eval", recipe, "--checkpoint", tmp_path / "run/model.safetensors", cwd=tmp_path)
     assert result.returncode == 0, result.stderr
+
+
+@pytest.fixture(scope="module")
+def photo_run(tmp_path_factory):
+    """The folder of a run over photographs, and its data."""
+    folder = tmp_path_factory.mktemp("photo_run")
+    write_photos(folder / "data", train=6, val=5)
+    (folder / "r.toml").write_text(f"""
+[data]
+source = "folder:{folder}/data"
+batch_size = 4
+[[data.transforms]]
+name = "RandomResizedCrop"
+size = 32
+[[data.transforms]]
+name = "RandomHorizontalFlip"
+[[data.transforms]]
+name = "ToDtype"
+dtype = "float32"
+scale = true
+[[data.transforms]]
+name = "Normalize"
+mean = [0.4, 0.5, 0.6]
+std = [0.2, 0.3, 0.25]
+[model]
+name = "strided_cnn"
+num_classes = 2
+[train]
+epochs = 1
+[compute]
+intra_op_threads = 1
+""")
+    result = headrace("train", folder / "r.toml", "--out", folder / "run")
+    assert result.returncode == 0, result.stderr
+    return folder
+
+
+def test_a_runs_evaluation_read_back_gives_validations_bytes(photo_run):
+    transform = hr.Transform.from_run(photo_run / "run")
+    assert transform.explain() == [{"operations": ["Resize", "CenterCrop", "ToDtype", "Normalize"], "fused": True, "why": ""}]
+    loader = hr.Loader(f"folder:{photo_run}/data", split="val", batch_size=4, transforms=[
+        RandomResizedCrop(32), ToDtype("float32", scale=True), Normalize([0.4, 0.5, 0.6], [0.2, 0.3, 0.25])])
+    files = [pathlib.Path(loader.sample(index)[0]) for index in range(loader.samples)]
+    wanted = images_of(loader)
+    assert len(files) == 10
+    for file, image in zip(files, wanted):
+        found = transform.apply(file.read_bytes())
+        assert found.dtype is torch.float32 and found.shape == (3, 32, 32) and torch.equal(found, image)
+    pixels = numpy.asarray(Image.open(files[0]).convert("RGB"))
+    for form in (pixels, memoryview(pixels), torch.from_numpy(pixels.copy()), Image.open(files[0])):
+        assert torch.equal(transform.apply(form), wanted[0])  # The decoder has Pillow's bits.
+
+
+def test_what_is_no_image_is_refused_by_a_runs_evaluation(photo_run):
+    transform = hr.Transform.from_run(photo_run / "run")
+    pixels = numpy.zeros((40, 44, 3), numpy.uint8)
+    for image, error, message in [
+            (5, hr.errors.InvalidArgumentError, "image: wanted the bytes of a JPEG or PNG file, or pixels; found int"),
+            (pixels.astype(numpy.float32), hr.errors.InvalidArgumentError, 'image: an array of 3 axes and format "f"; wanted'),
+            (pixels[:, ::-1], hr.errors.InvalidArgumentError, "not in C order; wanted"),
+            (pixels[:, :, 0], hr.errors.CorruptDataError, r"field image: uint8 \(40, 44, 1\); wanted uint8 \(-1, -1, 3\)"),
+            (b"", hr.errors.CorruptDataError, "field image: an encoded image of 0 bytes"),
+            (b"x" * 100, hr.errors.CorruptDataError, "not a JPEG or PNG")]:
+        with pytest.raises(error, match=message):
+            transform.apply(image)
+
+
+def test_a_run_whose_evaluation_is_damaged_is_named_by_file_and_key(photo_run, tmp_path):
+    whole = (photo_run / "run/eval_transform.toml").read_text()
+    file = tmp_path / "eval_transform.toml"
+    with pytest.raises(hr.errors.NotFoundError, match=re.escape(f"there is no {file}")):
+        hr.Transform.from_run(tmp_path)
+    for text, error, message in [
+            (whole.replace('"Resize"', '"Resizes"'), hr.errors.InvalidArgumentError, r":\d+: transforms\[0\].name must be .*Resize\?"),
+            (whole.replace("size = [37]\n", ""), hr.errors.InvalidArgumentError, r": transforms\[0\].size is missing"),
+            (whole[:len(whole) // 2], hr.errors.Error, ":"),
+            (whole.replace("format = 1", "format = 3"), hr.errors.Error, ":1: format is 3; this version reads 1")]:
+        assert text != whole
+        file.write_text(text)
+        with pytest.raises(error, match=re.escape(str(file)) + message):
+            hr.Transform.from_run(str(tmp_path))
+    (photo_run / "run/eval_transform.toml").write_text(whole[:-10])
+    try:
+        findings = json.loads(headrace("doctor", photo_run / "run", "--json", "-").stdout)["findings"]
+        assert [finding for finding in findings if finding["code"] == "damaged"
+                and finding["sentence"].startswith("eval_transform.toml does not load: ")]
+    finally:
+        (photo_run / "run/eval_transform.toml").write_text(whole)
+    findings = json.loads(headrace("doctor", photo_run / "run", "--json", "-").stdout)["findings"]
+    assert not [finding for finding in findings if finding["code"] in ("damaged", "missing")]
 
 
 def test_a_recipe_of_lists_trains_to_the_weights_of_its_shorthand(tmp_path):

@@ -18,7 +18,7 @@ if importlib.util.find_spec("._native", __name__) is None:
 from . import errors, transforms  # noqa: E402
 from ._fields import Field  # noqa: E402
 from ._loader import AUTOTUNE, Loader  # noqa: E402
-from ._native import Trace, Trainer, diagnose, doctor, pack, span, write_report  # noqa: E402
+from ._native import Trace, Trainer, Transform, diagnose, doctor, pack, span, write_report  # noqa: E402
 from ._pipeline import DataPipelineOptimizer, LoaderChange, OptimizedLoader, PipelineReport  # noqa: E402
 from ._profile import profile_operation  # noqa: E402
 from ._tune import Trial, Tuned, tune  # noqa: E402
@@ -39,6 +39,7 @@ __all__ = [
     "RaggedTensor",
     "Trace",
     "Trainer",
+    "Transform",
     "Trial",
     "Tuned",
     "diagnose",
