@@ -399,6 +399,10 @@ TEST(LoaderOfOperations, RefusesBothSpellingsAndAStateOfOthers) {
   EXPECT_EQ(error_of(ErrorCode::invalid_argument, [&] { other.restore(state); }),
             "data: the state is of a loader with operations RandomResizedCrop, this one has RandomResizedCrop, "
             "RandomHorizontalFlip");
+  Loader larger = loader_of(options_of(8, 0), {RandomResizedCrop{.size = {8, 9}}});
+  EXPECT_THAT(error_of(ErrorCode::invalid_argument, [&] { larger.restore(state); }),
+              HasSubstr("with operations[0].RandomResizedCrop.size [8], this one has [8, 9]"));
+  loader_of(options_of(8, 0), {RandomResizedCrop{.size = {8}}}).restore(state);
   Loader shorthand{photos(), cropped(), 7, true};
   EXPECT_THAT(error_of(ErrorCode::invalid_argument, [&] { shorthand.restore(state); }),
               testing::AnyOf(HasSubstr("data.transform.size"), HasSubstr("data.transform.crop"),
