@@ -149,6 +149,7 @@ def test_a_list_of_objects_of_dicts_or_of_torchvisions_is_the_same():
         options = found.options["transforms"]
         assert [table["name"] for table in options] == [table["name"] for table in lists[0]]
         assert (options[0]["padding"], options[1]["size"]) == ([1, 2, 3, 4], [12, 10])
+        assert found.state_dict() == wanted.state_dict()
         assert torch.equal(images_of(found), images)
     evaluated = [loader_of(transforms=given, eval_transforms=given[1:2] + given[3:4], training=False)
                  for given in (lists[0], lists[1], lists[4])]

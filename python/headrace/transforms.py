@@ -78,12 +78,14 @@ def _ours(step: Any, key: str) -> Operation:
 
 
 def _value(step: Any, parameter: str) -> Any:
-    value = getattr(step, parameter)
+    name, value = type(step).__name__, getattr(step, parameter)
     if isinstance(value, Mapping):
-        raise InvalidArgumentError(f"{parameter} of torchvision's {type(step).__name__} is a dict; wanted one value for the image")
+        raise InvalidArgumentError(f"{parameter} of torchvision's {name} is a dict; wanted one value for the image")
     if parameter == "antialias" and value is None:
-        raise InvalidArgumentError(f"{parameter} of torchvision's {type(step).__name__} is None; wanted True")
-    if parameter == "padding" and value is not None and type(step).__name__ == "RandomCrop":
+        raise InvalidArgumentError(f"{parameter} of torchvision's {name} is None; wanted True")
+    if parameter == "padding" and value is not None and name == "RandomCrop":
         left, right, top, bottom = value  # As it keeps them, whatever it was given.
-        return (left, top, right, bottom)
-    return value
+        value = (left, top, right, bottom)
+    # One number comes as two or four, and a Loader's state tells lists apart by how they are written. Of a Resize two say more.
+    is_one = parameter in ("size", "padding") and name != "Resize" and isinstance(value, Sequence) and len(set(value)) == 1
+    return value[0] if is_one else value
