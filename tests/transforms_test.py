@@ -376,7 +376,7 @@ intra_op_threads = 1
     return folder
 
 
-def test_a_runs_evaluation_read_back_gives_validations_bytes(photo_run):
+def test_a_runs_evaluation_read_back_gives_validations_bytes(photo_run, tmp_path):
     transform = hr.Transform.from_run(photo_run / "run")
     assert transform.explain() == [{"operations": ["Resize", "CenterCrop", "ToDtype", "Normalize"], "fused": True, "why": ""}]
     loader = hr.Loader(f"folder:{photo_run}/data", split="val", batch_size=4, transforms=[
@@ -390,6 +390,10 @@ def test_a_runs_evaluation_read_back_gives_validations_bytes(photo_run):
     pixels = numpy.asarray(Image.open(files[0]).convert("RGB"))
     for form in (pixels, memoryview(pixels), torch.from_numpy(pixels.copy()), Image.open(files[0])):
         assert torch.equal(transform.apply(form), wanted[0])  # The decoder has Pillow's bits.
+    text = (photo_run / "run/eval_transform.toml").read_text()
+    (tmp_path / "eval_transform.toml").write_text(text.replace('"nchw"', '"nhwc"'))
+    by_pixel = hr.Transform.from_run(tmp_path).apply(files[0].read_bytes())
+    assert torch.equal(by_pixel, wanted[0]) and by_pixel.stride() == (1, 32 * 3, 3)
 
 
 def test_what_is_no_image_is_refused_by_a_runs_evaluation(photo_run):
