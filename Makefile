@@ -20,7 +20,7 @@ help:
 	@echo "make check          every test anew, clang-tidy on every source, the bindings under ASan, and fuzzing (FUZZ_SECONDS=60 a parser)"
 	@echo "make check PARTS=fuzz   one part of it; FUZZERS='jpeg png' chooses parsers"
 	@echo "make bench          lists the benches; NAME=peers runs one, with ARGS='--rounds 1' as its words"
-	@echo "make docs           write docs/options.md and docs/recipe.schema.json anew, from the options themselves"
+	@echo "make docs           write docs/options.md, docs/recipe.schema.json and the classes of headrace.transforms anew, from the options themselves"
 	@echo "make format         clang-format in place"
 	@echo "make install        libraries, headers and CMake package for C++ into PREFIX=/usr/local; DESTDIR is respected"
 	@echo "make package        build the wheel (build/package), install it into a fresh environment, import and step outside the repository"
@@ -71,6 +71,7 @@ bench: setup
 docs: build
 	$(BUILD)/bin/headrace explain --markdown >docs/options.md
 	$(BUILD)/bin/headrace explain --schema >docs/recipe.schema.json
+	$(PYTHON) tools/operation_classes.py <docs/recipe.schema.json >python/headrace/_operation_classes.py
 
 format: setup
 	@git ls-files -z '*.h' '*.cpp' | xargs -0 clang-format -i

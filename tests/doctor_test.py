@@ -47,7 +47,7 @@ def test_a_corrupt_sample_is_named_by_every_verb_that_reads_it(recipe, tmp_path)
 
 def test_a_killed_run_is_found_and_a_resumed_one_is_whole(recipe, tmp_path):
     run = tmp_path / "run"
-    environment = {**os.environ, "HEADRACE_FAULT": "write.rename:6"}  # Within the second epoch's checkpoints.
+    environment = {**os.environ, "HEADRACE_FAULT": "write.rename:7"}  # Within the second epoch's checkpoints.
     assert headrace("train", recipe, "--out", run, env=environment).returncode < 0
     facts, findings = doctor(run)
     assert facts["Ended"] == "early" and facts["Epochs"] == "1 of 2"

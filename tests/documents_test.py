@@ -19,6 +19,13 @@ def test_generated_document_is_current(form, document):
     assert (ROOT / "docs" / document).read_text() == now, "run make docs"
 
 
+def test_classes_of_operations_are_current():
+    schema = subprocess.run([PROGRAM, "explain", "--schema"], capture_output=True, text=True, check=True).stdout
+    now = subprocess.run([sys.executable, ROOT / "tools" / "operation_classes.py"], input=schema, capture_output=True, text=True,
+                         check=True).stdout
+    assert (ROOT / "python" / "headrace" / "_operation_classes.py").read_text() == now, "run make docs"
+
+
 def test_schema_is_json():
     json.loads((ROOT / "docs" / "recipe.schema.json").read_text())
 

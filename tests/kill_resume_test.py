@@ -15,7 +15,8 @@ from safetensors import safe_open
 
 from tiny_run import HEADRACE, assert_one_line_error, headrace, newest_checkpoint, tensors_of, write_idx
 
-WRITES_BEFORE_TRAINING = 2  # recipe.toml and environment.json pass the fault points too, in one piece each.
+# recipe.toml, environment.json and eval_transform.toml pass the fault points too, in one piece each.
+WRITES_BEFORE_TRAINING = 3
 POINTS = ["write.begin", "write.middle", "write.sync", "write.rename", "write.folder"]
 
 
@@ -191,7 +192,7 @@ def test_windows_of_two_batches_survive_kills_too(tmp_path):
     assert_ends_as_the_reference(job, tmp_path / "run")
 
 
-def interrupted(job, folder, *flags, every="1e-6", fault="write.folder:6"):
+def interrupted(job, folder, *flags, every="1e-6", fault="write.folder:7"):
     """A run that died right after its fourth checkpoint was renamed, within its first epoch."""
     result = headrace("train", job.recipe, "--out", folder, "--train.checkpoint_every_s", every, *flags,
                       env=dict(os.environ, HEADRACE_FAULT=fault))
@@ -207,8 +208,8 @@ def resumed(job, folder, *flags):
 
 def test_a_kill_during_the_evaluation_of_an_epoch_loses_no_result(job, tmp_path):
     out = tmp_path / "run"
-    # The third write of the run is the first epoch's checkpoint; the fourth, after its evaluation, the best.
-    interrupted(job, out, every=0, fault="write.begin:4")
+    # The fourth write of the run is the first epoch's checkpoint; the fifth, after its evaluation, the best.
+    interrupted(job, out, every=0, fault="write.begin:5")
     result = resumed(job, out)
     assert "at the end of epoch 1" in result.stderr
     assert_ends_as_the_reference(job, out)
@@ -229,7 +230,7 @@ def test_a_damaged_newest_checkpoint_is_left_out_with_a_warning_and_the_end_is_t
 def test_an_error_while_a_checkpoint_is_written_leaves_the_one_before(job, tmp_path):
     out = tmp_path / "run"
     result = headrace("train", job.recipe, "--out", out, "--train.checkpoint_every_s", "1e-6",
-                      env=dict(os.environ, HEADRACE_FAULT="write.rename:5:error"))
+                      env=dict(os.environ, HEADRACE_FAULT="write.rename:6:error"))
     assert_one_line_error(result, 1, "write.rename")
     assert len(list(out.glob("checkpoint-*"))) == 2 and not leftovers(out)
     resumed(job, out)

@@ -285,6 +285,8 @@ def test_the_plan_is_told_before_and_after_loading(folder):
     fused = "pad, crop, flip, to float, normalise, into the batch"
     plan = loader.explain()
     assert [one["name"] for one in plan["passes"]] == ["read", fused]
+    assert plan["transforms"] == [
+        {"operations": ["RandomCrop", "RandomHorizontalFlip", "ToDtype", "Normalize"], "fused": True, "why": ""}]
     assert plan["passes"][1]["bytes_in"] is None and plan["bytes_a_sample"] is None and plan["stage_by_stage"] == []
     list(loader)
     plan = loader.explain()

@@ -111,8 +111,9 @@ def test_a_tuner_that_is_stopped_before_its_first_trial_has_no_result(job, tmp_p
 def test_a_kill_while_the_tuned_job_trains_leaves_the_ledger(job, tmp_path):
     job.write_text(job.read_text() + TUNE.format(budget=4, names=["slower"]))
     folder = tmp_path / "run"
-    # The sixth file is the first checkpoint, after recipe.toml, environment.json, tuned.toml, a trace and the ledger.
-    result = headrace("tune", job, "--out", folder, env=dict(os.environ, HEADRACE_FAULT="write.begin:6"))
+    # The seventh file is the first checkpoint, after recipe.toml, environment.json, tuned.toml, a trace, the ledger and
+    # eval_transform.toml.
+    result = headrace("tune", job, "--out", folder, env=dict(os.environ, HEADRACE_FAULT="write.begin:7"))
     assert result.returncode == -signal.SIGKILL, result.stderr
     ledger = json.loads((folder / "ledger.json").read_text())
     assert [trial["name"] for trial in ledger["trials"]] == ["slower"] and ledger["training"] is None

@@ -1,18 +1,24 @@
 """Lists of operations as Python and recipes meet them: names, parameters and defaults, errors, states."""
 
+import dataclasses
 import enum
 import inspect
 import json
 import pathlib
+import pickle
 import re
 
 import numpy
 import pytest
 import torch
-from tiny_run import headrace, write_tiny_job
+import torchvision
+from PIL import Image
+from tiny_run import headrace, write_photos, write_tiny_job
 from torchvision.transforms import v2
 
 import headrace as hr
+from headrace.transforms import (CenterCrop, Compose, Normalize, Pad, RandomCrop, RandomHorizontalFlip, RandomResizedCrop, Resize,
+                                 ToDtype)
 
 LIST = pathlib.Path(__file__).resolve().parent.parent / "include/headrace/options/transforms.inc"
 NAMES = re.findall(r"^HEADRACE_OPERATION\((\w+)\)", LIST.read_text(), re.MULTILINE)
@@ -73,6 +79,106 @@ def test_names_and_defaults_are_those_of_torchvision(operations, name):
             assert ours[key]["default"] == as_written(key, default), key
 
 
+@pytest.mark.parametrize("name", NAMES)
+def test_a_class_in_python_has_the_parameters_and_defaults_of_the_table(operations, name):
+    ours = inspect.signature(getattr(hr.transforms, name)).parameters
+    table = {key: schema for key, schema in operations[name]["properties"].items() if key != "name"}
+    assert list(ours) == list(table)
+    for key, parameter in ours.items():
+        default = table[key].get("default", inspect.Parameter.empty)
+        assert parameter.default == (tuple(default) if isinstance(default, list) else default), key
+
+
+def test_there_is_a_class_for_each_operation_and_no_other():
+    assert [name for name in hr.transforms.__all__ if name not in ("Compose", "Operation")] == NAMES
+
+
+def test_an_operation_is_a_value():
+    crop = RandomCrop(32, 4)
+    assert crop == RandomCrop([32], padding=(4,)) == pickle.loads(pickle.dumps(crop)) and hash(crop) == hash(RandomCrop((32,), 4))
+    assert crop != RandomCrop(32) == RandomCrop(32, None) and crop != Pad(4)
+    assert (crop.size, crop.padding, RandomCrop(32).padding) == ((32,), (4,), ())
+    assert dataclasses.replace(crop, size=[8, 9]).size == (8, 9)
+    assert crop.as_table() == {"name": "RandomCrop", "size": (32,), "padding": (4,), "pad_if_needed": False, "fill": 0.0,
+                               "padding_mode": "constant"}
+    assert ToDtype(torch.float32, scale=True) == ToDtype("float32", scale=True)
+    assert Resize(9, v2.InterpolationMode.BILINEAR) == Resize(9) and repr(CenterCrop(9)) == "CenterCrop(size=(9,))"
+    assert Normalize(torch.tensor([0.5]), numpy.array([0.25])) == Normalize([0.5], (0.25,))
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        crop.size = (33,)
+
+
+@pytest.mark.parametrize("make, message", [
+    (lambda: Resize(0), r"Resize\.size must be 1 to 8192, found 0"),
+    (lambda: Resize(None), r"Resize\.size is missing; Resize has no default for it"),
+    (lambda: Resize(9, "bicubic"), r'Resize: interpolation "bicubic"; there is "bilinear" alone'),
+    (lambda: CenterCrop([1, 2, 3]), r"CenterCrop\.size has 3 numbers; wanted one, or height and width"),
+    (lambda: RandomCrop(9, padding="many"), r"RandomCrop\.padding must be "),
+    (lambda: RandomResizedCrop(9, scale=(1, 0.5)), r"RandomResizedCrop\.scale goes from 1 to 0.5; wanted the least first"),
+    (lambda: RandomHorizontalFlip(2), r"RandomHorizontalFlip\.p must be 0.* found 2"),
+    (lambda: ToDtype(torch.float16, scale=True), r'ToDtype: dtype "float16"; wanted "float32", "bfloat16" or "uint8"'),
+    (lambda: ToDtype(torch.float32), r"ToDtype: scale = false"),
+    (lambda: Normalize([], [1]), r"Normalize\.mean is missing"),
+    (lambda: Normalize([0, 0], [1, 1, 1]), r"Normalize\.mean has 2 values and Normalize\.std has 3"),
+])
+def test_an_operation_that_cannot_be_is_refused_where_it_is_made(make, message):
+    with pytest.raises(hr.errors.InvalidArgumentError, match=message):
+        make()
+
+
+def test_a_list_of_objects_of_dicts_or_of_torchvisions_is_the_same():
+    class Own:  # Whatever else it is.
+        def as_table(self):
+            return {"name": "CenterCrop", "size": (12, 10)}
+
+    lists = [
+        [{"name": "RandomCrop", "size": 18, "padding": [1, 2, 3, 4]}, {"name": "CenterCrop", "size": [12, 10]},
+         {"name": "RandomHorizontalFlip", "p": 0.3}, TO_FLOAT, {"name": "Normalize", "mean": [0.4], "std": [0.3]}],
+        [RandomCrop(18, (1, 2, 3, 4)), CenterCrop((12, 10)), RandomHorizontalFlip(0.3), ToDtype("float32", scale=True),
+         Normalize([0.4], [0.3])],
+        Compose([Compose([RandomCrop(18, (1, 2, 3, 4)), Own()]), RandomHorizontalFlip(0.3), TO_FLOAT, Normalize([0.4], [0.3])]),
+        v2.Compose([v2.ToImage(), v2.RandomCrop(18, padding=[1, 2, 3, 4]), v2.CenterCrop((12, 10)), v2.RandomHorizontalFlip(0.3),
+                    v2.ToDtype(torch.float32, scale=True), v2.Normalize([0.4], [0.3]), v2.ToPureTensor()]),
+        (RandomCrop(18, (1, 2, 3, 4)), v2.CenterCrop((12, 10)), {"name": "RandomHorizontalFlip", "p": 0.3}, TO_FLOAT,
+         v2.Normalize([0.4], [0.3])),
+    ]
+    wanted = loader_of(transforms=lists[0])
+    images = images_of(wanted)
+    for given in lists[1:]:
+        found = loader_of(transforms=given)
+        options = found.options["transforms"]
+        assert [table["name"] for table in options] == [table["name"] for table in lists[0]]
+        assert (options[0]["padding"], options[1]["size"]) == ([1, 2, 3, 4], [12, 10])
+        assert found.state_dict() == wanted.state_dict()
+        assert torch.equal(images_of(found), images)
+    evaluated = [loader_of(transforms=given, eval_transforms=given[1:2] + given[3:4], training=False)
+                 for given in (lists[0], lists[1], lists[4])]
+    assert all(torch.equal(images_of(one), images_of(evaluated[0])) for one in evaluated[1:])
+    composed = Compose(lists[1])
+    assert composed == Compose([composed]) == pickle.loads(pickle.dumps(composed)) and isinstance(Compose([v2.Pad(1)])[0], Pad)
+    assert repr(Compose([CenterCrop(9), Pad(1)])) == f"Compose([CenterCrop(size=(9,)), {Pad(1)!r}])"
+
+
+# Without a resize only float32 rounds; with one, Pillow's and our blending of bytes.
+@pytest.mark.parametrize("chain, of_pil, allowed", [
+    ([v2.ToImage(), v2.Pad([1, 2, 3, 4]), v2.CenterCrop((9, 11)), v2.RandomHorizontalFlip(1.0)], False, 1e-6),
+    ([v2.ToImage(), v2.RandomHorizontalFlip(1.0), v2.CenterCrop(17), v2.Pad(3)], False, 1e-6),
+    ([v2.ToImage(), v2.CenterCrop(30)], False, 1e-6),
+    ([v2.Resize(15), v2.CenterCrop(12), v2.ToImage()], True, 2 / 255),
+    ([v2.Resize((16, 25)), v2.ToImage()], True, 2 / 255),
+    ([v2.Resize(15, max_size=16), v2.CenterCrop(18), v2.ToImage()], True, 2 / 255),
+])
+def test_images_are_those_of_torchvisions_own_transforms(chain, of_pil, allowed):
+    mean, std = [0.4, 0.5, 0.6], [0.5, 1.0, 2.0]
+    chain = v2.Compose([*chain, v2.ToDtype(torch.float32, scale=True), v2.Normalize(mean, std)])
+    photos = Photos()
+    images = [photos[index][0] for index in range(len(photos))]
+    wanted = torch.stack([chain(Image.fromarray(image) if of_pil else image) for image in images])
+    found = images_of(loader_of(transforms=chain, shuffle=False))
+    assert found.shape == wanted.shape
+    assert (found - wanted).abs().amax().item() <= allowed * 2 + 1e-6  # Divided by 0.5.
+
+
 def test_a_list_gives_the_bytes_of_the_shorthand_that_says_the_same():
     shorthand = {"size": 16, "crop": "random_resized", "flip_probability": 0.5, "mean": [0.4], "std": [0.3]}
     transforms = [{"name": "RandomResizedCrop", "size": [16, 16]}, {"name": "RandomHorizontalFlip"}, TO_FLOAT,
@@ -124,8 +230,19 @@ def test_a_state_of_the_shorthand_resumes_a_list():
     ([{"name": "Resize", "size": [9, 2.5]}], r"transforms\[0\].size: wanted whole numbers, found 2.5"),
     ([{"name": "Resize", "size": 0}], r"transforms\[0\].size must be 1 to 8192, found 0"),
     ([{"name": "Normalize", "mean": [0], "std": ["x"]}], r"transforms\[0\].std: wanted numbers, found 'x'"),
-    ([v2.Resize(9)], r"transforms\[0\]: wanted a dict of its keys, found Resize"),
-    ({"name": "Resize", "size": 9}, r"transforms: wanted a list of dicts, found dict"),
+    ([5], r"transforms\[0\]: wanted a dict of its keys, or an object whose as_table\(\) gives one; found int"),
+    ({"name": "Resize", "size": 9}, r"transforms: wanted a list of its tables, found dict"),
+    (Resize(9), r"transforms: wanted a list of its tables, found Resize"),
+    ([Resize(9), v2.ColorJitter()], r"transforms\[1\]: there is no operation for .*\.v2\.ColorJitter; wanted .* Resize \|"),
+    ([torchvision.transforms.ToTensor()], r"transforms\[0\]: there is no operation for torchvision.transforms.ToTensor"),
+    ([torchvision.transforms.Resize(9)], r"transforms\[0\]: there is no operation for torchvision.transforms.Resize;"),
+    (v2.Compose([v2.Compose([v2.GaussianBlur(3)])]), r"transforms\[0\]\[0\]: there is no operation for .*GaussianBlur"),
+    ([v2.Resize(9, antialias=None)], r"transforms\[0\]: antialias of torchvision's Resize is None; wanted True"),
+    ([v2.Resize(None, max_size=9)], r"transforms\[0\]: Resize.size is missing"),
+    ([v2.Resize(9, v2.InterpolationMode.NEAREST)], r'transforms\[0\]: .*Resize: interpolation "nearest"'),
+    ([v2.ToDtype({torch.Tensor: torch.float32}, scale=True)], r"transforms\[0\]: dtype of torchvision's ToDtype is a dict"),
+    ([v2.Pad(1, fill=[1, 2, 3])], r"transforms\[0\]: Pad.fill must be "),
+    ([v2.RandomCrop(9, padding=1, padding_mode="edge")], r'transforms\[0\]: .*RandomCrop: padding_mode "edge"'),
 ])
 def test_what_is_wrong_with_a_list_is_named(transforms, message):
     with pytest.raises(hr.errors.InvalidArgumentError, match=message):
@@ -155,6 +272,21 @@ def test_a_list_that_no_shorthand_says_runs_as_it_is_written():
     assert torch.equal(images_of(loader_of(transforms=flipped, training=False)), wanted)
     own = [{"name": "Pad", "padding": 1}, {"name": "CenterCrop", "size": 7}, TO_FLOAT]
     assert images_of(loader_of(transforms=flipped, eval_transforms=own, training=False)).shape == (40, 3, 7, 7)
+
+
+def test_explain_says_which_operations_share_a_pass_and_why_not_the_others():
+    loader = loader_of(transforms=[RandomHorizontalFlip(), RandomResizedCrop(12), Pad(1), ToDtype("float32", scale=True),
+                                   Normalize([0.4], [0.3])])
+    told = loader.explain()["transforms"]
+    assert [(step["operations"], step["fused"]) for step in told] == [
+        (["RandomHorizontalFlip"], False), (["RandomResizedCrop"], True), (["Pad"], False), (["ToDtype", "Normalize"], True)]
+    assert told[0]["why"] == "" and told[1]["why"].startswith("RandomHorizontalFlip before RandomResizedCrop")
+    assert told[2]["why"] == told[3]["why"] == "Pad runs by itself: no pass takes it over"
+    list(loader)
+    plan = loader.explain()
+    assert plan["transforms"] == told and plan["bytes_a_sample"]["copied"] > 0 and plan["bytes_a_sample_stage_by_stage"] is None
+    assert loader_of(transforms=[Resize(14), CenterCrop(12)]).explain()["transforms"] == [
+        {"operations": ["Resize", "CenterCrop"], "fused": True, "why": ""}]
 
 
 def test_a_state_of_a_list_that_no_shorthand_says_resumes_that_list_alone():
@@ -200,8 +332,107 @@ def test_a_recipe_of_a_list_that_no_shorthand_says_trains_and_evaluates(tmp_path
     recipe = write_tiny_job(tmp_path, epochs=1, more=more)
     result = headrace("train", recipe, "--out", tmp_path / "run", cwd=tmp_path)
     assert result.returncode == 0, result.stderr
+    plan = json.loads((tmp_path / "run/result.json").read_text())["loading"]["plan"]
+    assert [step["operations"] for step in plan["transforms"]] == [["RandomHorizontalFlip"], ["RandomCrop", "ToDtype"]]
+    assert plan["transforms"][1]["why"] == "RandomHorizontalFlip before RandomCrop: behind it, both run in one pass"
+    page = (tmp_path / "run/report.html").read_text()
+    assert "The passes over a sample" in page and "RandomCrop, ToDtype: one pass (RandomHorizontalFlip before" in page
     result = headrace("eval", recipe, "--checkpoint", tmp_path / "run/model.safetensors", cwd=tmp_path)
     assert result.returncode == 0, result.stderr
+
+
+@pytest.fixture(scope="module")
+def photo_run(tmp_path_factory):
+    """The folder of a run over photographs, and its data."""
+    folder = tmp_path_factory.mktemp("photo_run")
+    write_photos(folder / "data", train=6, val=5)
+    (folder / "r.toml").write_text(f"""
+[data]
+source = "folder:{folder}/data"
+batch_size = 4
+[[data.transforms]]
+name = "RandomResizedCrop"
+size = 32
+[[data.transforms]]
+name = "RandomHorizontalFlip"
+[[data.transforms]]
+name = "ToDtype"
+dtype = "float32"
+scale = true
+[[data.transforms]]
+name = "Normalize"
+mean = [0.4, 0.5, 0.6]
+std = [0.2, 0.3, 0.25]
+[model]
+name = "strided_cnn"
+num_classes = 2
+[train]
+epochs = 1
+[compute]
+intra_op_threads = 1
+""")
+    result = headrace("train", folder / "r.toml", "--out", folder / "run")
+    assert result.returncode == 0, result.stderr
+    return folder
+
+
+def test_a_runs_evaluation_read_back_gives_validations_bytes(photo_run, tmp_path):
+    transform = hr.Transform.from_run(photo_run / "run")
+    assert transform.explain() == [{"operations": ["Resize", "CenterCrop", "ToDtype", "Normalize"], "fused": True, "why": ""}]
+    loader = hr.Loader(f"folder:{photo_run}/data", split="val", batch_size=4, transforms=[
+        RandomResizedCrop(32), ToDtype("float32", scale=True), Normalize([0.4, 0.5, 0.6], [0.2, 0.3, 0.25])])
+    files = [pathlib.Path(loader.sample(index)[0]) for index in range(loader.samples)]
+    wanted = images_of(loader)
+    assert len(files) == 10
+    for file, image in zip(files, wanted):
+        found = transform.apply(file.read_bytes())
+        assert found.dtype is torch.float32 and found.shape == (3, 32, 32) and torch.equal(found, image)
+    pixels = numpy.asarray(Image.open(files[0]).convert("RGB"))
+    for form in (pixels, memoryview(pixels), torch.from_numpy(pixels.copy()), Image.open(files[0])):
+        assert torch.equal(transform.apply(form), wanted[0])  # The decoder has Pillow's bits.
+    text = (photo_run / "run/eval_transform.toml").read_text()
+    (tmp_path / "eval_transform.toml").write_text(text.replace('"nchw"', '"nhwc"'))
+    by_pixel = hr.Transform.from_run(tmp_path).apply(files[0].read_bytes())
+    assert torch.equal(by_pixel, wanted[0]) and by_pixel.stride() == (1, 32 * 3, 3)
+
+
+def test_what_is_no_image_is_refused_by_a_runs_evaluation(photo_run):
+    transform = hr.Transform.from_run(photo_run / "run")
+    pixels = numpy.zeros((40, 44, 3), numpy.uint8)
+    for image, error, message in [
+            (5, hr.errors.InvalidArgumentError, "image: wanted the bytes of a JPEG or PNG file, or pixels; found int"),
+            (pixels.astype(numpy.float32), hr.errors.InvalidArgumentError, 'image: an array of 3 axes and format "f"; wanted'),
+            (pixels[:, ::-1], hr.errors.InvalidArgumentError, "not in C order; wanted"),
+            (pixels[:, :, 0], hr.errors.CorruptDataError, r"field image: uint8 \(40, 44, 1\); wanted uint8 \(-1, -1, 3\)"),
+            (b"", hr.errors.CorruptDataError, "field image: an encoded image of 0 bytes"),
+            (b"x" * 100, hr.errors.CorruptDataError, "not a JPEG or PNG")]:
+        with pytest.raises(error, match=message):
+            transform.apply(image)
+
+
+def test_a_run_whose_evaluation_is_damaged_is_named_by_file_and_key(photo_run, tmp_path):
+    whole = (photo_run / "run/eval_transform.toml").read_text()
+    file = tmp_path / "eval_transform.toml"
+    with pytest.raises(hr.errors.NotFoundError, match=re.escape(f"there is no {file}")):
+        hr.Transform.from_run(tmp_path)
+    for text, error, message in [
+            (whole.replace('"Resize"', '"Resizes"'), hr.errors.InvalidArgumentError, r":\d+: transforms\[0\].name must be .*Resize\?"),
+            (whole.replace("size = [37]\n", ""), hr.errors.InvalidArgumentError, r": transforms\[0\].size is missing"),
+            (whole[:len(whole) // 2], hr.errors.Error, ":"),
+            (whole.replace("format = 1", "format = 3"), hr.errors.Error, ":1: format is 3; this version reads 1")]:
+        assert text != whole
+        file.write_text(text)
+        with pytest.raises(error, match=re.escape(str(file)) + message):
+            hr.Transform.from_run(str(tmp_path))
+    (photo_run / "run/eval_transform.toml").write_text(whole[:-10])
+    try:
+        findings = json.loads(headrace("doctor", photo_run / "run", "--json", "-").stdout)["findings"]
+        assert [finding for finding in findings if finding["code"] == "damaged"
+                and finding["sentence"].startswith("eval_transform.toml does not load: ")]
+    finally:
+        (photo_run / "run/eval_transform.toml").write_text(whole)
+    findings = json.loads(headrace("doctor", photo_run / "run", "--json", "-").stdout)["findings"]
+    assert not [finding for finding in findings if finding["code"] in ("damaged", "missing")]
 
 
 def test_a_recipe_of_lists_trains_to_the_weights_of_its_shorthand(tmp_path):

@@ -94,6 +94,11 @@ struct OperationOutput {
   Sample* fields = nullptr;
 };
 
+// Its value as text, as TOML has it. Neither has a line break.
+struct OperationParameter {
+  std::string name, value;
+};
+
 // Where a sample stands in its epoch, and how many places there are.
 struct EpochPlace {
   std::int64_t position = 0;
@@ -121,6 +126,9 @@ class Operation {
   // As in a recipe and in messages. Valid as long as the operation.
   virtual std::string_view name() const noexcept = 0;
   virtual Over over() const noexcept { return Over::sample; }
+  // What it was made with, as far as it decides what comes out: a state of a Loader holds it, and a Loader whose
+  // operation tells another value refuses that state by the parameter's name.
+  virtual std::vector<OperationParameter> parameters() const { return {}; }
   // Fields beside the image that it reads or changes, by name; over a batch dense ones. A list is refused where a
   // sample lacks one.
   virtual std::vector<std::string> fields() const { return {}; }
@@ -157,5 +165,7 @@ class Operation {
 #include <headrace/options/transforms.inc>
 #undef HEADRACE_OPERATION
 std::unique_ptr<const Operation> make_operation(const TransformSpec& spec);
+// All of them, for Operation::parameters().
+std::vector<OperationParameter> parameters_of(TransformSpec spec);
 
 }  // namespace headrace

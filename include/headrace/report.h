@@ -60,11 +60,17 @@ struct Report {
     std::int64_t samples = 0;            // That took it.
     double bytes_in = 0, bytes_out = 0;  // Means of all samples.
   };
+  struct TransformStep {  // Operations that run one behind the other.
+    std::vector<std::string> operations;
+    bool fused = false;  // In one pass.
+    std::string why;     // What kept them from one pass with those before; empty: nothing did.
+  };
   struct LoadingPlan {
     std::vector<Pass> passes;                            // In order.
-    std::int64_t stages = 0;                             // If each were a pass of its own,
+    std::int64_t stages = 0;                             // If each were a pass of its own; 0: unknown,
     double copied = 0, touched = 0;                      // bytes a sample now,
     double copied_by_stages = 0, touched_by_stages = 0;  // and then.
+    std::vector<TransformStep> transforms{};
   };
   Kind kind = Kind::tuning;
   std::string title;    // "fashion_mnist"

@@ -6,10 +6,12 @@
 #include <headrace/operation.h>
 #include <headrace/options/transform.h>
 #include <headrace/options/transforms.h>
+#include <headrace/payload.h>
 #include <headrace/sample.h>
 
 #include <cstddef>
 #include <cstdint>
+#include <filesystem>
 #include <memory>
 #include <span>
 #include <string>
@@ -39,6 +41,10 @@ class Transform {
   Transform(Schema in, const std::vector<TransformSpec>& operations, PixelLayout layout = PixelLayout::nchw);
   Transform(Schema in, std::vector<std::shared_ptr<const Operation>> operations,
             PixelLayout layout = PixelLayout::nchw);
+  // What evaluation makes of an image in the run of `headrace train` or `tune` whose folder this is: the same bytes, by
+  // its eval_transform.toml. Error names that file and its line or key: not_found; unsupported, of another format;
+  // corrupt_data, cut off; invalid_argument, a key that is missing or unknown, an operation that there is not.
+  static Transform from_run(const std::filesystem::path& run);
   ~Transform();
   Transform(Transform&&) noexcept;
   Transform& operator=(Transform&&) noexcept;
@@ -46,12 +52,15 @@ class Transform {
   // Of an image that comes out.
   Geometry sides() const noexcept;
   DType dtype() const noexcept;
+  PixelLayout layout() const noexcept;
   std::size_t image_bytes() const noexcept;
 
   // Of a whole JPEG or PNG file. `image`: image_bytes() of them, channel by channel or pixel by pixel as the layout
   // says. Error{invalid_argument}: the list draws at random, or another number of bytes; {corrupt_data} and
   // {unsupported}: the file cannot be decoded.
   void apply(std::span<const std::uint8_t> file, std::span<std::byte> image) const;
+  // Of a sample that has its image alone, file or pixels; likewise.
+  void apply(const Payload& stored, std::span<std::byte> image) const;
   // Of a sample's image, file or pixels, with the draws that a Loader has for it: the same bytes. `out`: the other
   // fields, those that operations change in its own memory, the rest where they lie in `in`.
   void apply(const Sample& in, const SampleKey& key, Sample& out, std::span<std::byte> image) const;
@@ -61,6 +70,8 @@ class Transform {
 
  private:
   struct Impl;
+  explicit Transform(std::unique_ptr<Impl> impl);
+
   std::unique_ptr<Impl> impl_;
 };
 

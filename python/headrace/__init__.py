@@ -15,10 +15,10 @@ if importlib.util.find_spec("._native", __name__) is None:
         "checkout, run make build and put build/release/python on PYTHONPATH; or run pip install . there",
         name=f"{__name__}._native")
 
-from . import errors  # noqa: E402
+from . import errors, transforms  # noqa: E402
 from ._fields import Field  # noqa: E402
 from ._loader import AUTOTUNE, Loader  # noqa: E402
-from ._native import Trace, Trainer, diagnose, doctor, pack, span, write_report  # noqa: E402
+from ._native import Trace, Trainer, Transform, diagnose, doctor, pack, span, write_report  # noqa: E402
 from ._pipeline import DataPipelineOptimizer, LoaderChange, OptimizedLoader, PipelineReport  # noqa: E402
 from ._profile import profile_operation  # noqa: E402
 from ._tune import Trial, Tuned, tune  # noqa: E402
@@ -39,6 +39,7 @@ __all__ = [
     "RaggedTensor",
     "Trace",
     "Trainer",
+    "Transform",
     "Trial",
     "Tuned",
     "diagnose",
@@ -47,6 +48,7 @@ __all__ = [
     "pack",
     "profile_operation",
     "span",
+    "transforms",
     "tune",
     "watch",
     "write_report",

@@ -13,6 +13,7 @@ from . import _native
 from ._sampler import SampledOrder, sampled_order
 from ._stream import is_stream, stream_of
 from .errors import InvalidArgumentError
+from .transforms import operations_of
 
 AUTOTUNE = "auto"  # A number that the Loader finds by itself while it runs. It takes -1 for it, too.
 
@@ -71,6 +72,9 @@ class Loader(_native.Loader):
             source = self._stream
         elif length is not None:
             raise InvalidArgumentError(f"length is {length}; wanted where the source is an iterable data set, others tell theirs")
+        for key in ("transforms", "eval_transforms"):
+            if key in options:
+                options[key] = operations_of(options[key], key)
         if worker_init_fn is not None:
             options["worker_init_fn"] = worker_init_fn
         if prefetch_factor is not None:

@@ -87,9 +87,9 @@ Loader, and are replaced when they die or do not answer within worker_timeout_s=
 keys of a recipe's [data]: val_fraction, batch_size, num_workers, num_workers_max, prefetch_batches, prefetch_mib, last_batch, shuffle,
 shuffle_window, buckets, bucket_by, sampler, weights, world_size, rank, in_order, on_corrupt, max_pixels, max_sample_bytes, cache,
 cache_mib, index, scale_decode, and transform, a dict of the keys of [data.transform]: size, crop, resize, scale, ratio, pad,
-flip_probability, mean, std, dtype, layout (docs/options.md); or in its place transforms, a list of operations, each a dict of its
-name and parameters, as torchvision.transforms.v2 has them ({"name": "RandomResizedCrop", "size": 224}), and eval_transforms, those
-of evaluation where they do not follow from transforms. Besides: split="train", "val" or "test" (an object of your own is
+flip_probability, mean, std, dtype, layout (docs/options.md); or in its place transforms, a list of operations of headrace.transforms,
+which have the names and parameters of torchvision.transforms.v2 (RandomResizedCrop(224)), or a dict of these
+({"name": "RandomResizedCrop", "size": 224}), and eval_transforms, those of evaluation where they do not follow from transforms. Besides: split="train", "val" or "test" (an object of your own is
 read whole as any of them, but with val_fraction above 0, which parts it into train and val); seed=0;
 training, which switches shuffle and random transforms on and is split == "train" where it is not given; collate_fn,
 which is given a list of samples, those left out that do not count, and returns the batch, whatever it is; worker_init_fn,
@@ -137,7 +137,9 @@ void register_loader(py::module_& module) {
            "limits. costs: seconds by part; augment is crop, resize, flip and normalisation, written into the batch in "
            "the same pass, collate what a batch takes beyond that and collate_fn, copy None: the loop's own.")
       .def("explain", &NativeLoader::explain,
-           "The passes over a sample's values as they were taken, with the bytes that each reads and writes (means of "
+           "transforms: the operations on an image in order, those that run in one pass together (fused), and why not "
+           "with those before. The passes over a sample's values as they were taken, with the bytes that each reads "
+           "and writes (means of "
            "all samples, None before the first), and the same if each stage were a pass of its own.")
       .def(
           "advice", &NativeLoader::advice,

@@ -12,5 +12,6 @@ void register_knobs(pybind11::module_& module);
 void register_tune(pybind11::module_& module);
 void register_pack(pybind11::module_& module);
 void register_watch(pybind11::module_& module);
+void register_transforms(pybind11::module_& module);
 
 }  // namespace headrace::python

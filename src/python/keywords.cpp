@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
+#include <string_view>
 
 #include "core/base/fail.h"
 
@@ -40,6 +41,12 @@ OptionValue option_value(const Field& field, py::handle value) {
   if (PyLong_Check(value.ptr()) != 0) return value.cast<std::int64_t>();
   if (PyFloat_Check(value.ptr()) != 0) return value.cast<double>();
   if (PyUnicode_Check(value.ptr()) != 0) return value.cast<std::string>();
+  if (std::string_view(Py_TYPE(value.ptr())->tp_name) == "torch.dtype") {
+    return std::string(py::str(value)).substr(sizeof("torch.") - 1);
+  }
+  if (py::isinstance(value, py::module_::import("enum").attr("Enum"))) {
+    return option_value(field, py::object(value.attr("value")));
+  }
   if (py::hasattr(value, "tolist")) return option_value(field, value.attr("tolist")());  // An array or a tensor.
   if (py::hasattr(value, "__fspath__")) return py::str(value.attr("__fspath__")()).cast<std::string>();
   if (PyList_Check(value.ptr()) != 0 || PyTuple_Check(value.ptr()) != 0) {
@@ -54,14 +61,16 @@ OptionValue option_value(const Field& field, py::handle value) {
 
 // The keys of one table of a list.
 py::dict table_of(const std::string& key, py::handle element) {
-  if (py::isinstance<py::dict>(element)) return py::reinterpret_borrow<py::dict>(element);
-  fail(ErrorCode::invalid_argument, "{}: wanted a dict of its keys, found {}", key,
-       std::string(Py_TYPE(element.ptr())->tp_name));
+  py::object table = py::reinterpret_borrow<py::object>(element);
+  if (py::hasattr(element, "as_table")) table = element.attr("as_table")();
+  if (py::isinstance<py::dict>(table)) return py::reinterpret_borrow<py::dict>(table);
+  fail(ErrorCode::invalid_argument, "{}: wanted a dict of its keys, or an object whose as_table() gives one; found {}",
+       key, std::string(Py_TYPE(table.ptr())->tp_name));
 }
 
 void set_tables(const Field& field, py::handle value) {
   if (PyList_Check(value.ptr()) == 0 && PyTuple_Check(value.ptr()) == 0) {
-    fail(ErrorCode::invalid_argument, "{}: wanted a list of dicts, found {}", field.key,
+    fail(ErrorCode::invalid_argument, "{}: wanted a list of its tables, found {}", field.key,
          std::string(Py_TYPE(value.ptr())->tp_name));
   }
   field.clear_elements();

@@ -13,4 +13,5 @@ PYBIND11_MODULE(_native, module) {
   headrace::python::register_tune(module);
   headrace::python::register_pack(module);
   headrace::python::register_watch(module);
+  headrace::python::register_transforms(module);
 }

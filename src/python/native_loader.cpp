@@ -24,6 +24,7 @@
 #include "python/keywords.h"
 #include "python/python_source.h"
 #include "python/tensor_object.h"
+#include "python/transform_steps.h"
 #include "torch/tensor/batch_tensor.h"
 #include "torch/tensor/compute.h"
 
@@ -595,8 +596,9 @@ py::dict NativeLoader::explain() const {
     if (!moved) return py::none();
     return py::dict("copied"_a = moved->copied, "touched"_a = moved->touched);
   };
-  return py::dict("samples"_a = plan.samples, "passes"_a = list_of(plan.passes),
-                  "stage_by_stage"_a = list_of(plan.stage_by_stage), "bytes_a_sample"_a = sum_of(plan.moved),
+  return py::dict("samples"_a = plan.samples, "transforms"_a = steps_of(plan.transforms),
+                  "passes"_a = list_of(plan.passes), "stage_by_stage"_a = list_of(plan.stage_by_stage),
+                  "bytes_a_sample"_a = sum_of(plan.moved),
                   "bytes_a_sample_stage_by_stage"_a = sum_of(plan.moved_stage_by_stage));
 }
 

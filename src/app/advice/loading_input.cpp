@@ -40,14 +40,16 @@ LoadingInput loading_input(const Loader& loader, const Machine& machine, std::in
 
 std::optional<Report::LoadingPlan> loading_plan(const Loader& loader) {
   const LoaderPlan plan = loader.explain();
-  if (!plan.moved || !plan.moved_stage_by_stage) return std::nullopt;
+  if (!plan.moved) return std::nullopt;
   Report::LoadingPlan shown;
   for (const LoaderPlan::Pass& pass : plan.passes) {
     shown.passes.push_back({pass.name, pass.samples, pass.bytes_in.value_or(0), pass.bytes_out.value_or(0)});
   }
-  shown.stages = std::ssize(plan.stage_by_stage);
+  for (const TransformStep& step : plan.transforms) shown.transforms.push_back({step.operations, step.fused, step.why});
   shown.copied = plan.moved->copied;
   shown.touched = plan.moved->touched;
+  if (!plan.moved_stage_by_stage) return shown;
+  shown.stages = std::ssize(plan.stage_by_stage);
   shown.copied_by_stages = plan.moved_stage_by_stage->copied;
   shown.touched_by_stages = plan.moved_stage_by_stage->touched;
   return shown;

@@ -1,6 +1,7 @@
 // doctor RUN: are the files of a run whole, and what do they tell?
 #include <fcntl.h>
 #include <headrace/trace.h>
+#include <headrace/transform.h>
 #include <sys/file.h>
 #include <unistd.h>
 
@@ -16,6 +17,7 @@
 #include "app/recipe/recipe.h"
 #include "core/base/fail.h"
 #include "core/base/files.h"
+#include "data/transform/eval_transform.h"
 
 namespace headrace {
 namespace {
@@ -77,7 +79,9 @@ class RunCheck {
     } else if (extension == ".safetensors") {
       look_at_tensors(path);
     } else if (extension == ".toml") {
-      report(path, recipe_fault(path), "Run the job again to have it written anew.");
+      const bool is_transform = path.filename() == transform::kEvalTransformFile;
+      report(path, is_transform ? eval_transform_fault() : recipe_fault(path),
+             "Run the job again to have it written anew.");
     } else if (extension == ".json" && path.stem().string().starts_with("trace")) {
       report(path, trace_fault(path), "Run the job again to have it written anew.");
     } else if (extension == ".json") {
@@ -107,6 +111,15 @@ class RunCheck {
     try {
       Recipe recipe = load_recipe(path, {}).recipe;
       if (path.filename() == "recipe.toml") contents_.recipe = std::move(recipe);
+      return std::nullopt;
+    } catch (const Error& error) {
+      return std::string("does not load: ") + error.what();
+    }
+  }
+
+  std::optional<std::string> eval_transform_fault() const {
+    try {
+      static_cast<void>(Transform::from_run(folder_));
       return std::nullopt;
     } catch (const Error& error) {
       return std::string("does not load: ") + error.what();

@@ -52,22 +52,25 @@ bool is_empty(const OptionValue& value) {
       value);
 }
 
-std::string list_fault(std::vector<TransformSpec> list, const std::string& key) {
+std::string list_fault(const std::vector<TransformSpec>& list, const std::string& key) {
   for (std::size_t i = 0; i < list.size(); ++i) {
-    const std::string prefix = fmt::format("{}[{}].", key, i);
-    for (const Field& field : fields_of(list[i], prefix)) {
-      if (!field.required || !is_empty(field.get())) continue;
-      return fmt::format(
-          "{} is missing; {}", field.key,
-          field.choices.empty() ? fmt::format("{} has no default for it", name_of(list[i])) : "wanted " + field.range);
-    }
-    const auto fault_of = [&prefix](const auto& operation) { return count_fault(operation, prefix); };
-    if (std::string fault = std::visit(fault_of, list[i]); !fault.empty()) return fault;
+    std::string fault = operation_contradiction(list[i], fmt::format("{}[{}].", key, i));
+    if (!fault.empty()) return fault;
   }
   return "";
 }
 
 }  // namespace
+
+std::string operation_contradiction(TransformSpec operation, const std::string& prefix) {
+  for (const Field& field : fields_of(operation, prefix)) {
+    if (!field.required || !is_empty(field.get())) continue;
+    return fmt::format(
+        "{} is missing; {}", field.key,
+        field.choices.empty() ? fmt::format("{} has no default for it", name_of(operation)) : "wanted " + field.range);
+  }
+  return std::visit([&prefix](const auto& held) { return count_fault(held, prefix); }, operation);
+}
 
 std::string order_contradiction(const DataOptions& options, const std::string& prefix) {
   if (options.rank >= options.world_size) {

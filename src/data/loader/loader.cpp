@@ -130,13 +130,18 @@ void check_image(const ImageShape& stored, int side_max = codec::kSideMax) {
   }
 }
 
-std::vector<std::string> names_of(const transform::Operations& operations) {
-  std::vector<std::string> names;
+std::vector<detail::ToldOperation> told_of(const transform::Operations& operations) {
+  std::vector<detail::ToldOperation> told;
   for (const auto& operation : operations) {
     if (operation == nullptr) fail(ErrorCode::invalid_argument, "data: an operation that is null");
-    names.emplace_back(operation->name());
+    told.push_back({std::string(operation->name()), operation->parameters()});
+    for (const OperationParameter& parameter : told.back().parameters) {
+      if ((parameter.name + parameter.value).find('\n') == std::string::npos) continue;
+      fail(ErrorCode::invalid_argument, "data: {}: the parameter {} has a line break; a state holds it as one line",
+           operation->name(), parameter.name);
+    }
   }
-  return names;
+  return told;
 }
 
 transform::Plan plan_of(const Source& source, const detail::SampleFields& fields, const DataOptions& options,
@@ -192,10 +197,10 @@ OnCorrupt policy_of(const DataOptions& options, bool training) {
 
 Loader::Impl::Impl(std::shared_ptr<const Source> from, DataOptions how, std::uint64_t run_seed, bool for_training,
                    std::int64_t limit, OrderOfEpoch orders, transform::Operations operations)
-    : operation_names(names_of(operations)),
-      has_list(!operation_names.empty() || !how.transforms.empty()),
+    : told_operations(told_of(operations)),
+      has_list(!told_operations.empty() || !how.transforms.empty()),
       source((checked(from), std::move(from))),
-      options(in_shorthand(checked(std::move(how)), source->info(), for_training, !operation_names.empty())),
+      options(in_shorthand(checked(std::move(how)), source->info(), for_training, !told_operations.empty())),
       seed(run_seed),
       training(for_training),
       reader(*source, options.limits()),
@@ -217,7 +222,7 @@ Loader::Impl::Impl(std::shared_ptr<const Source> from, DataOptions how, std::uin
       prefetch(first_prefetch()),
       threads_wanted(options.num_workers),
       prefetch_wanted(options.prefetch_batches),
-      bytes_options(detail::state_options(options, training, fields.schema, order_of != nullptr, operation_names)) {
+      bytes_options(detail::state_options(options, training, fields.schema, order_of != nullptr, told_operations)) {
   if (order_of) check_given(options, training);
   // Of orders that are given only the batch itself tells its size.
   const std::int64_t last_batch_size = order_of ? options.batch_size : sampler_from(0).slice(batches - 1).size;

@@ -55,7 +55,7 @@ std::string shortened(const std::string& value) {
 }  // namespace
 
 std::string state_options(DataOptions options, bool training, const Schema& schema, bool order_is_given,
-                          const std::vector<std::string>& operations) {
+                          const std::vector<ToldOperation>& operations) {
   std::string text = fmt::format("training = {}\n", training);
   const bool is_one = training || options.eval_transforms.empty();
   const std::string_view list = is_one ? "transforms" : "eval_transforms";  // The one in force.
@@ -70,8 +70,16 @@ std::string state_options(DataOptions options, bool training, const Schema& sche
   }
   if (!schema.is_image_and_labels()) text += fmt::format("{} = {}\n", kFields, schema.text());
   if (order_is_given) text += fmt::format("{} = {}\n", kOrder, kGivenOrder);
-  if (!operations.empty()) text += fmt::format("{} = {}\n", kOperations, fmt::join(operations, ", "));
-  return text;
+  std::string names, parameters;
+  for (std::size_t i = 0; i < operations.size(); ++i) {
+    const ToldOperation& told = operations[i];
+    names.append(names.empty() ? "" : ", ").append(told.name);
+    for (const OperationParameter& parameter : told.parameters) {
+      parameters += fmt::format("{}[{}].{}.{} = {}\n", kOperations, i, told.name, parameter.name, parameter.value);
+    }
+  }
+  if (!names.empty()) text += fmt::format("{} = {}\n", kOperations, names);
+  return text + parameters;
 }
 
 namespace {

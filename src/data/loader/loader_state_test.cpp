@@ -10,6 +10,7 @@ namespace {
 
 using detail::check_state;
 using detail::state_options;
+using detail::ToldOperation;
 using testing::HasSubstr;
 
 // As the first version with states wrote it, which knew neither scaled decoding nor limits of samples nor what buckets
@@ -113,6 +114,26 @@ TEST(LoaderStateOptions, AListOfOperationsIsOneOfThem) {
                 "one has [{name = \"Pad\", padding = [2]}]"));
   EXPECT_THAT(refusal(state_options(shorthand, true, kPair), list), HasSubstr("with data.transforms [], this one has"));
   EXPECT_THAT(refusal(state_options(list, true, kPair), shorthand), HasSubstr("padding = [2]}, {name = \"Random"));
+}
+
+TEST(LoaderStateOptions, ParametersOfGivenOperationsAreAmongThem) {
+  const auto state_of = [](const std::vector<ToldOperation>& operations) {
+    return state_with(state_options(same_options(), true, kPair, false, operations));
+  };
+  const LoaderState state =
+      state_of({{"Mosaic", {{"share", "0.5"}}}, {"Grey", {}}, {"Noise", {{"of", "x"}, {"p", "1"}}}});
+  EXPECT_THAT(state.options, HasSubstr("operations = Mosaic, Grey, Noise\noperations[0].Mosaic.share = 0.5\n"
+                                       "operations[2].Noise.of = x\noperations[2].Noise.p = 1\n"));
+  check_state(state, state, 1000, true);
+  const auto refusal_of = [&](const std::vector<ToldOperation>& operations) {
+    return error_of(ErrorCode::invalid_argument, [&] { check_state(state, state_of(operations), 1000, true); });
+  };
+  EXPECT_EQ(refusal_of({{"Mosaic", {{"share", "0.5"}}}, {"Grey", {}}, {"Noise", {{"of", "x"}, {"p", "2"}}}}),
+            "data: the state is of a loader with operations[2].Noise.p 1, this one has 2");
+  EXPECT_EQ(refusal_of({{"Mosaic", {{"share", "0.6"}}}, {"Grey", {}}}),
+            "data: the state is of a loader with operations Mosaic, Grey, Noise, this one has Mosaic, Grey");
+  EXPECT_EQ(refusal_of({{"Mosaic", {{"share", "0.5"}}}, {"Grey", {{"by", "2"}}}, {"Noise", {{"of", "x"}, {"p", "1"}}}}),
+            "data: the state has no operations[1].Grey.by; this loader has 2");
 }
 
 TEST(LoaderStateOptions, AResizeThatIsTheDefaultOneIsTheSame) {

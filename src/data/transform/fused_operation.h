@@ -3,8 +3,8 @@
 
 #include <headrace/operation.h>
 
-#include <utility>
 #include <variant>
+#include <vector>
 
 #include "data/transform/fused_part.h"
 
@@ -13,7 +13,10 @@ namespace headrace::transform {
 template <class Part>
 class FusedOperation : public Operation {
  public:
-  explicit FusedOperation(Part part) : fusion_{std::move(part)} {}
+  template <class Parameters>
+  explicit FusedOperation(const Parameters& parameters)
+      : fusion_{part_of(parameters)}, parameters_(parameters_of(parameters)) {}
+  std::vector<OperationParameter> parameters() const override { return parameters_; }
   const Fusion* fusion() const noexcept override { return &fusion_; }
 
  protected:
@@ -21,6 +24,7 @@ class FusedOperation : public Operation {
 
  private:
   const Fusion fusion_;
+  const std::vector<OperationParameter> parameters_;
 };
 
 // Pixels that move and stay what they are.

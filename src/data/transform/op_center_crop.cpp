@@ -32,7 +32,7 @@ class CenterCropping final : public transform::FusedOperation<CenterCropPart> {
 }  // namespace
 
 std::unique_ptr<const Operation> make_operation(const transforms::CenterCrop& parameters) {
-  return std::make_unique<CenterCropping>(transform::part_of(parameters));
+  return std::make_unique<CenterCropping>(parameters);
 }
 
 }  // namespace headrace

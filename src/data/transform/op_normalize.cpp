@@ -43,7 +43,7 @@ class Normalizing final : public transform::FusedOperation<NormalizePart> {
 }  // namespace
 
 std::unique_ptr<const Operation> make_operation(const transforms::Normalize& parameters) {
-  return std::make_unique<Normalizing>(transform::part_of(parameters));
+  return std::make_unique<Normalizing>(parameters);
 }
 
 }  // namespace headrace

@@ -29,7 +29,7 @@ class Padding final : public transform::FusedOperation<PadPart> {
 }  // namespace
 
 std::unique_ptr<const Operation> make_operation(const transforms::Pad& parameters) {
-  return std::make_unique<Padding>(transform::part_of(parameters));
+  return std::make_unique<Padding>(parameters);
 }
 
 }  // namespace headrace

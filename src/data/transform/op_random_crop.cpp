@@ -60,7 +60,7 @@ class RandomCropping final : public transform::FusedOperation<RandomCropPart> {
 }  // namespace
 
 std::unique_ptr<const Operation> make_operation(const transforms::RandomCrop& parameters) {
-  return std::make_unique<RandomCropping>(transform::part_of(parameters));
+  return std::make_unique<RandomCropping>(parameters);
 }
 
 }  // namespace headrace

@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <cstring>
 #include <memory>
+#include <vector>
 
 #include "core/base/fail.h"
 #include "data/transform/fused_operation.h"
@@ -36,9 +37,11 @@ void take_colours(const ImageView& from, const ImageTarget& to) noexcept {
 
 class Graying final : public Operation {
  public:
-  explicit Graying(double probability) : probability_(probability) {}
+  explicit Graying(const transforms::RandomGrayscale& parameters)
+      : probability_(parameters.p), parameters_(parameters_of(parameters)) {}
 
   std::string_view name() const noexcept override { return "RandomGrayscale"; }
+  std::vector<OperationParameter> parameters() const override { return parameters_; }
   bool takes(DType dtype) const noexcept override { return transform::is_any_type(dtype); }
   ImageSpec schema(const ImageSpec& in) const override {
     const int channels = in.sides.channels;
@@ -64,12 +67,13 @@ class Graying final : public Operation {
 
  private:
   const double probability_;
+  const std::vector<OperationParameter> parameters_;
 };
 
 }  // namespace
 
 std::unique_ptr<const Operation> make_operation(const transforms::RandomGrayscale& parameters) {
-  return std::make_unique<Graying>(parameters.p);
+  return std::make_unique<Graying>(parameters);
 }
 
 }  // namespace headrace

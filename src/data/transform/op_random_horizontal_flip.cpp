@@ -28,7 +28,7 @@ class Flipping final : public transform::FusedOperation<FlipPart> {
 }  // namespace
 
 std::unique_ptr<const Operation> make_operation(const transforms::RandomHorizontalFlip& parameters) {
-  return std::make_unique<Flipping>(transform::part_of(parameters));
+  return std::make_unique<Flipping>(parameters);
 }
 
 }  // namespace headrace

@@ -36,7 +36,7 @@ class RandomResizedCropping final : public transform::FusedOperation<RandomResiz
 }  // namespace
 
 std::unique_ptr<const Operation> make_operation(const transforms::RandomResizedCrop& parameters) {
-  return std::make_unique<RandomResizedCropping>(transform::part_of(parameters));
+  return std::make_unique<RandomResizedCropping>(parameters);
 }
 
 }  // namespace headrace

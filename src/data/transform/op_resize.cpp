@@ -29,7 +29,7 @@ class Resizing final : public transform::FusedOperation<ResizePart> {
 }  // namespace
 
 std::unique_ptr<const Operation> make_operation(const transforms::Resize& parameters) {
-  return std::make_unique<Resizing>(transform::part_of(parameters));
+  return std::make_unique<Resizing>(parameters);
 }
 
 }  // namespace headrace

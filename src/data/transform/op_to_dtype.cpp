@@ -37,7 +37,7 @@ class Converting final : public transform::FusedOperation<ToDtypePart> {
 }  // namespace
 
 std::unique_ptr<const Operation> make_operation(const transforms::ToDtype& parameters) {
-  return std::make_unique<Converting>(transform::part_of(parameters));
+  return std::make_unique<Converting>(parameters);
 }
 
 }  // namespace headrace

@@ -1,4 +1,5 @@
 #include <headrace/operation.h>
+#include <headrace/option_fields.h>
 
 #include "core/base/fail.h"
 
@@ -26,6 +27,13 @@ void Operation::apply_batch(const BatchView&, SampleRandom&) const {
 
 std::unique_ptr<const Operation> make_operation(const TransformSpec& spec) {
   return std::visit([](const auto& parameters) { return make_one(parameters); }, spec);
+}
+
+std::vector<OperationParameter> parameters_of(TransformSpec spec) {
+  std::vector<OperationParameter> parameters;
+  for (const Field& field : fields_of(spec)) parameters.push_back({field.key, to_toml(field.get())});
+  parameters.erase(parameters.begin());  // Its name.
+  return parameters;
 }
 
 }  // namespace headrace

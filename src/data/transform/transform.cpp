@@ -8,6 +8,7 @@
 
 #include "core/base/fail.h"
 #include "data/source/payload_check.h"
+#include "data/transform/eval_transform.h"
 #include "data/transform/plan_runner.h"
 
 namespace headrace {
@@ -15,8 +16,9 @@ namespace headrace {
 using transform::Plan;
 
 struct Transform::Impl {
-  Impl(Schema in, transform::Operations operations, PixelLayout layout)
-      : plan(std::move(operations), std::move(in), layout) {
+  // `how`: of decoding, and the layout.
+  Impl(Schema in, transform::Operations operations, DataOptions how)
+      : plan(std::move(operations), std::move(in), how.transform.layout), options(std::move(how)) {
     std::string_view other;
     if (!plan.over_batches().empty()) other = plan.over_batches().front()->name();
     if (plan.partner_step()) other = plan.operations()[plan.steps()[*plan.partner_step()].first]->name();
@@ -35,8 +37,8 @@ struct Transform::Impl {
   void put_back(std::unique_ptr<detail::ImageWorkspace> workspace);
 
   const Plan plan;
-  const DataOptions options{};  // Of decoding: as it is, within the usual limits.
-  std::mutex mutex;             // Guards `idle`.
+  const DataOptions options;
+  std::mutex mutex;  // Guards `idle`.
   std::vector<std::unique_ptr<detail::ImageWorkspace>> idle;
 };
 
@@ -83,7 +85,20 @@ Transform::Transform(Schema in, const std::vector<TransformSpec>& operations, Pi
     : Transform(std::move(in), transform::operations_of(operations), layout) {}
 
 Transform::Transform(Schema in, std::vector<std::shared_ptr<const Operation>> operations, PixelLayout layout)
-    : impl_(std::make_unique<Impl>(std::move(in), std::move(operations), layout)) {}
+    : impl_(
+          std::make_unique<Impl>(std::move(in), std::move(operations), DataOptions{.transform = {.layout = layout}})) {}
+
+Transform::Transform(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+
+Transform Transform::from_run(const std::filesystem::path& run) {
+  transform::EvalTransform read = transform::read_eval_transform(run);
+  try {
+    transform::Operations operations = transform::operations_of(read.data.transforms);
+    return Transform{std::make_unique<Impl>(std::move(read.samples), std::move(operations), std::move(read.data))};
+  } catch (const Error& error) {
+    throw Error(error.code(), (run / transform::kEvalTransformFile).string() + ": " + error.what());
+  }
+}
 
 Transform::~Transform() = default;
 Transform::Transform(Transform&&) noexcept = default;
@@ -105,11 +120,19 @@ DType Transform::dtype() const noexcept {
   return DType::u8;
 }
 
+PixelLayout Transform::layout() const noexcept {
+  return impl_->plan.layout();
+}
+
 std::size_t Transform::image_bytes() const noexcept {
   return impl_->image_bytes();
 }
 
 void Transform::apply(std::span<const std::uint8_t> file, std::span<std::byte> image) const {
+  apply(Payload::of_file(file), image);
+}
+
+void Transform::apply(const Payload& stored, std::span<std::byte> image) const {
   if (impl_->plan.draws()) {
     fail(ErrorCode::invalid_argument, "transform: the list draws at random; wanted a sample's key");
   }
@@ -117,7 +140,7 @@ void Transform::apply(std::span<const std::uint8_t> file, std::span<std::byte> i
     fail(ErrorCode::invalid_argument, "transform: the list reads {} other fields; wanted a sample", fields);
   }
   Sample sample{impl_->plan.schema().size()};
-  sample[impl_->plan.image()].set_file(file);
+  sample[impl_->plan.image()] = stored;
   impl_->apply(sample, {}, image);
 }
 

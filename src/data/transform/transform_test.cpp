@@ -7,6 +7,7 @@
 #include <atomic>
 #include <cstring>
 #include <memory>
+#include <numeric>
 #include <optional>
 #include <string>
 #include <thread>
@@ -147,6 +148,26 @@ TEST(Transform, RefusesWhatItCannotDoByName) {
   const Schema numbers{{{.name = "x", .dtype = DType::f32}}};
   EXPECT_THAT(error_of(ErrorCode::invalid_argument, [&] { Transform(numbers, std::vector<TransformSpec>{}); }),
               HasSubstr("the samples have no image: x float32 ()"));
+}
+
+TEST(Transform, TakesPixelsAsItTakesAFile) {
+  const Schema digits = Schema::image_and_labels(8, 6, 1);
+  const Transform transform{digits, {Pad{.padding = {1, 0}}, kToFloat}, PixelLayout::nhwc};
+  EXPECT_EQ(transform.layout(), PixelLayout::nhwc);
+  std::vector<std::uint8_t> pixels(48);
+  std::iota(pixels.begin(), pixels.end(), std::uint8_t{7});
+  Sample sample{2};
+  sample[0].set_pixels(pixels, 8, 6, 1);
+  std::vector<std::byte> wanted(transform.image_bytes()), found(transform.image_bytes());
+  transform.apply(sample, {}, wanted);
+  transform.apply(sample[0], found);
+  EXPECT_EQ(found, wanted);
+  EXPECT_THAT(error_of(ErrorCode::corrupt_data,
+                       [&] { transform.apply(Payload::of_pixels(std::span{pixels}.first(42), 7, 6, 1), found); }),
+              HasSubstr("field image: uint8 (7, 6, 1); wanted uint8 (8, 6, 1)"));
+  const Transform drawing{digits, {RandomHorizontalFlip{}}};
+  EXPECT_EQ(error_of(ErrorCode::invalid_argument, [&] { drawing.apply(sample[0], found); }),
+            "transform: the list draws at random; wanted a sample's key");
 }
 
 // ---- Fused and by itself ----
@@ -378,6 +399,10 @@ TEST(LoaderOfOperations, RefusesBothSpellingsAndAStateOfOthers) {
   EXPECT_EQ(error_of(ErrorCode::invalid_argument, [&] { other.restore(state); }),
             "data: the state is of a loader with operations RandomResizedCrop, this one has RandomResizedCrop, "
             "RandomHorizontalFlip");
+  Loader larger = loader_of(options_of(8, 0), {RandomResizedCrop{.size = {8, 9}}});
+  EXPECT_THAT(error_of(ErrorCode::invalid_argument, [&] { larger.restore(state); }),
+              HasSubstr("with operations[0].RandomResizedCrop.size [8], this one has [8, 9]"));
+  loader_of(options_of(8, 0), {RandomResizedCrop{.size = {8}}}).restore(state);
   Loader shorthand{photos(), cropped(), 7, true};
   EXPECT_THAT(error_of(ErrorCode::invalid_argument, [&] { shorthand.restore(state); }),
               testing::AnyOf(HasSubstr("data.transform.size"), HasSubstr("data.transform.crop"),

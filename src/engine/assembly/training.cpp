@@ -17,6 +17,7 @@
 #include "data/source/sample_reader.h"
 #include "data/store/file_name.h"
 #include "data/transform/crop.h"
+#include "data/transform/eval_transform.h"
 #include "data/transform/plan.h"
 #include "engine/assembly/knob.h"
 #include "engine/assembly/state.h"
@@ -185,6 +186,13 @@ DataContext data_context_of(const Source& source, const Loader& loader, const Da
   const double wanted = static_cast<double>(bytes) / static_cast<double>(images) * static_cast<double>(size);
   return {std::min(1.0, static_cast<double>(loader.cache_bytes_max()) / wanted),
           static_cast<double>(scaled) / static_cast<double>(images)};
+}
+
+void Training::write_eval_transform(const std::filesystem::path& run) const {
+  const Source& source = val_source_ != nullptr    ? *val_source_
+                         : test_source_ != nullptr ? *test_source_
+                                                   : *train_source_;
+  transform::write_eval_transform(transform::eval_transform_of(recipe_.data, source.info().schema), run);
 }
 
 DataContext Training::data_context() const {

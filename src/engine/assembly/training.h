@@ -6,6 +6,7 @@
 #include <headrace/trainer.h>
 
 #include <cstdint>
+#include <filesystem>
 #include <functional>
 #include <map>
 #include <memory>
@@ -60,6 +61,8 @@ class Training {
   // What opening the data found odd but could live with, a sentence each.
   const std::vector<std::string>& remarks() const { return remarks_; }
   std::int64_t batches_per_epoch() const { return loader().batches_per_epoch(); }
+  // For Transform::from_run(): what evaluation makes of an image, into the run's folder.
+  void write_eval_transform(const std::filesystem::path& run) const;
   std::uint64_t data_fingerprint() const { return train_source_->info().fingerprint; }  // Of the training data.
 
   // Makes the live knobs of `next` hold: those that apply to the whole process (engine/assembly/knob.h),

@@ -85,7 +85,12 @@ nlohmann::ordered_json plan_json(const Training& training) {
     if (!moved) return nullptr;
     return {{"copied", moved->copied}, {"touched", moved->touched}};
   };
+  nlohmann::ordered_json transforms = nlohmann::ordered_json::array();
+  for (const TransformStep& step : plan.transforms) {
+    transforms.push_back({{"operations", step.operations}, {"fused", step.fused}, {"why", step.why}});
+  }
   return {{"samples", plan.samples},
+          {"transforms", std::move(transforms)},
           {"passes", passes_json(plan.passes)},
           {"stage_by_stage", passes_json(plan.stage_by_stage)},
           {"bytes_a_sample", moved_json(plan.moved)},

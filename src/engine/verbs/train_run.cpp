@@ -273,6 +273,7 @@ bool tests_were_val(const Training& training) {
 }
 
 TrainRun train_to_end(Training& training, const std::filesystem::path& folder, Console& console, TrainHistory history) {
+  training.write_eval_transform(folder);
   return TrainLoop{training, folder, console, std::move(history)}.run();
 }
 

@@ -40,7 +40,8 @@ bool tests_were_val(const Training& training);
 // evaluation, when a signal asks to stop, and at the end. With a split val each epoch is evaluated on it and the best
 // is kept beside them, the result of the run; without one nothing is chosen and the last is. Test is read once, at the
 // end, with the result's weights; model.safetensors are these, alone and under their plain names. The trainer is left
-// at the last epoch. `history` is what the checkpoint told from which the trainer was loaded.
+// at the last epoch. Before the first step eval_transform.toml is there. `history` is what the checkpoint told from
+// which the trainer was loaded.
 TrainRun train_to_end(Training& training, const std::filesystem::path& folder, Console& console,
                       TrainHistory history = {});
 

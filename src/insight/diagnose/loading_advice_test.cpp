@@ -17,6 +17,7 @@ namespace headrace {
 namespace {
 
 using testing::HasSubstr;
+using testing::Not;
 
 constexpr double kMs = 1e-3;
 
@@ -152,16 +153,23 @@ TEST(LoadingAdvice, IsInTextPageAndJson) {
                           656'112,
                           800'112,
                           2'000'000,
-                          3'500'000};
+                          3'500'000,
+                          {{{"Pad"}, false, ""}, {{"CenterCrop", "ToDtype"}, true, "of two sizes"}}};
   for (const std::string& text : {report_text(report, 400, false), report_html(report)}) {
     for (const char* part :
          {"read 12", "decode 62", "augment 25", "collate 0.1", "copy to the device: 0",
           "without pad (data.transform.pad = 0): 303 samples/s predicted, now 250 samples/s",
-          "augment on the GPU: not applicable: no CUDA device", "resize, into the batch", "602 kB",
+          "augment on the GPU: not applicable: no CUDA device", "resize, into the batch", "602 kB", "Pad: by itself",
+          "CenterCrop, ToDtype: one pass (of two sizes)",
           "656 kB copied and 800 kB touched for a sample; as 6 passes, one for each stage, it would be 2.0 MB and 3.5 "
           "MB"}) {
       EXPECT_THAT(text, HasSubstr(part));
     }
+  }
+  report.loading_plan->stages = 0;
+  for (const std::string& text : {report_text(report, 400, false), report_html(report)}) {
+    EXPECT_THAT(text, HasSubstr("656 kB copied and 800 kB touched for a sample."));
+    EXPECT_THAT(text, Not(HasSubstr("one for each stage")));
   }
   const nlohmann::ordered_json json = to_json(*report.loading_advice);
   EXPECT_DOUBLE_EQ(json["seconds_a_sample"]["decode"], 2.5 * kMs);

@@ -47,7 +47,13 @@ std::string plan_html(const Report::LoadingPlan& plan) {
       "scope=\"col\" class=\"number\">Samples</th><th scope=\"col\" class=\"number\">Reads</th><th scope=\"col\" "
       "class=\"number\">Writes</th></tr></thead><tbody>\n";
   for (const Report::Pass& pass : plan.passes) html += pass_row(pass);
-  return html + fmt::format("</tbody></table>\n<p>{}</p>\n", html_text(plan_text(plan)));
+  html += fmt::format("</tbody></table>\n<p>{}</p>\n", html_text(plan_text(plan)));
+  if (plan.transforms.empty()) return html;
+  html += "<h3>The operations on an image</h3>\n<ul>\n";
+  for (const Report::TransformStep& step : plan.transforms) {
+    html += fmt::format("<li>{}</li>\n", html_text(transform_text(step)));
+  }
+  return html + "</ul>\n";
 }
 
 std::string advice_html(const LoadingAdvice& advice) {
@@ -73,9 +79,16 @@ std::string costs_text(const LoadingCosts& costs) {
 }
 
 std::string plan_text(const Report::LoadingPlan& plan) {
-  return fmt::format("{} copied and {} touched for a sample; as {} passes, one for each stage, it would be {} and {}.",
-                     mean_bytes_text(plan.copied), mean_bytes_text(plan.touched), plan.stages,
+  const std::string now =
+      fmt::format("{} copied and {} touched for a sample", mean_bytes_text(plan.copied), mean_bytes_text(plan.touched));
+  if (plan.stages == 0) return now + ".";
+  return fmt::format("{}; as {} passes, one for each stage, it would be {} and {}.", now, plan.stages,
                      mean_bytes_text(plan.copied_by_stages), mean_bytes_text(plan.touched_by_stages));
+}
+
+std::string transform_text(const Report::TransformStep& step) {
+  const std::string why = step.why.empty() ? "" : fmt::format(" ({})", step.why);
+  return fmt::format("{}: {}{}", fmt::join(step.operations, ", "), step.fused ? "one pass" : "by itself", why);
 }
 
 std::string proposal_text(const Proposal& proposal) {

@@ -209,6 +209,9 @@ void write_loading(Page& page, const Report& report) {
                      4, Ink::plain, "  > ");
     }
     page.paragraph(plan_text(*report.loading_plan), 2);
+    for (const Report::TransformStep& step : report.loading_plan->transforms) {
+      page.paragraph(transform_text(step), 4, Ink::plain, "  * ");
+    }
   }
   if (report.loading_advice) {
     page.paragraph(costs_text(report.loading_advice->costs), 2);

@@ -156,7 +156,8 @@ inline Report sample_report() {
       3136,
       4704,
       13'200,
-      25'600};
+      25'600,
+      {{{"Pad", "CenterCrop"}, false, "Pad runs by itself: no pass takes it over"}, {{"ToDtype"}, true, ""}}};
   report.loading_advice =
       LoadingAdvice{{7.9e-6, 0, 30.4e-6, 0.1e-6, 2e-6},
                     {{"without pad", "data.transform.pad = 0", "off", "on",
@@ -188,6 +189,7 @@ inline Report report_of(const std::string& text) {
   report.changes.back().verdict = text;
   for (Report::Stage& stage : report.stages) stage.name = text;
   for (Report::Pass& pass : report.loading_plan->passes) pass.name = text;
+  for (Report::TransformStep& step : report.loading_plan->transforms) step.operations = {text}, step.why = text;
   for (Proposal& proposal : report.loading_advice->proposals) {
     proposal.name = proposal.setting = proposal.requested = proposal.applied = proposal.reason = text;
   }

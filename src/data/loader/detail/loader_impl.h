@@ -24,6 +24,7 @@
 #include "data/loader/detail/batch_layout.h"
 #include "data/loader/detail/chunk.h"
 #include "data/loader/detail/latency.h"
+#include "data/loader/detail/loader_state.h"
 #include "data/loader/detail/order.h"
 #include "data/loader/detail/pass.h"
 #include "data/loader/detail/rate_meter.h"
@@ -167,10 +168,10 @@ struct Loader::Impl {
   std::int64_t cache_bytes() const;
   std::int64_t held_bytes() const;
 
-  const std::vector<std::string> operation_names;  // Of those that came in place of the options' own.
-  const bool has_list;                             // Of operations, in the options or in their place.
-  const std::shared_ptr<const Source> source;      // Owners: the loader, and the caller, who may read samples too.
-  const DataOptions options;                       // As built; the live knobs are below.
+  const std::vector<detail::ToldOperation> told_operations;  // Those that came in place of the options' own.
+  const bool has_list;                                       // Of operations, in the options or in their place.
+  const std::shared_ptr<const Source> source;  // Owners: the loader, and the caller, who may read samples too.
+  const DataOptions options;                   // As built; the live knobs are below.
   const std::uint64_t seed;
   const bool training;
   const SampleReader reader;          // Of the source.

@@ -17,6 +17,7 @@ std::string waits_text(const Report::Stage& stage);
 std::string costs_text(const LoadingCosts& costs);
 // "661 kB copied and 1.2 MB touched for a sample; as 9 passes, one for each stage, it would be ..."
 std::string plan_text(const Report::LoadingPlan& plan);
+std::string transform_text(const Report::TransformStep& step);
 // "without pad (data.transform.pad = 0): 1,234 samples/s predicted, ..."
 std::string proposal_text(const Proposal& proposal);
 // "kept", "rolled back" or "not measured".
