@@ -12,6 +12,7 @@
 #include "core/base/random.h"
 #include "data/transform/fuse.h"
 #include "data/transform/fused_part.h"
+#include "data/transform/operation_error.h"
 
 namespace headrace::transform {
 namespace {
@@ -50,11 +51,27 @@ void check_type(const Operation& operation, const Operation* before, DType found
        wants_pixels ? "before" : "behind");
 }
 
-PixelType type_of(DType dtype) {
-  if (dtype == DType::u8) return PixelType::u8;
-  if (dtype == DType::f32) return PixelType::f32;
-  if (dtype == DType::bf16) return PixelType::bf16;
-  fail(ErrorCode::invalid_argument, "transform: images of {}; wanted uint8, float32 or bfloat16", name_of(dtype));
+// What an operation, which may be a user's, says that it leaves.
+void check_image(const Operation& operation, const ImageSpec& image) {
+  const auto& [height, width, channels] = image.sides;
+  if (channels < 1 || channels > 4) {
+    fail(ErrorCode::invalid_argument, "transform: {} leaves images of {} channels; wanted 1 to 4", operation.name(),
+         channels);
+  }
+  const bool are_both = height > 0 && width > 0, are_none = height == 0 && width == 0;
+  if (!are_both && !are_none) {
+    fail(ErrorCode::invalid_argument,
+         "transform: {} leaves images of {} x {}; wanted both sides, or 0 x 0 where each image has sides of its own",
+         operation.name(), height, width);
+  }
+  if (image.dtype != DType::u8 && image.dtype != DType::f32 && image.dtype != DType::bf16) {
+    fail(ErrorCode::invalid_argument, "transform: {} leaves images of {}; wanted uint8, float32 or bfloat16",
+         operation.name(), name_of(image.dtype));
+  }
+}
+
+PixelType type_of(DType dtype) noexcept {
+  return dtype == DType::f32 ? PixelType::f32 : dtype == DType::bf16 ? PixelType::bf16 : PixelType::u8;
 }
 
 }  // namespace
@@ -74,9 +91,9 @@ Plan::Plan(Operations operations, Schema in, PixelLayout layout, Fuse fuse) : sc
   if (!image) fail(ErrorCode::invalid_argument, "transform: the samples have no image: {}", schema_.text());
   image_ = *image;
   sort_out(std::move(operations));
-  const std::vector<ImageSpec> images = images_between();
-  sides_ = images.back().sides;
-  type_ = type_of(images.back().dtype);
+  images_ = images_between();
+  sides_ = images_.back().sides;
+  type_ = type_of(images_.back().dtype);
   if (!sides_.is_fixed()) {
     fail(
         ErrorCode::invalid_argument,
@@ -85,9 +102,9 @@ Plan::Plan(Operations operations, Schema in, PixelLayout layout, Fuse fuse) : sc
         operations_.empty() ? std::string_view("a list without operations") : operations_.back()->name());
   }
   for (const auto& operation : over_batches_) {
-    check_type(*operation, operations_.empty() ? nullptr : operations_.back().get(), images.back().dtype);
+    check_type(*operation, operations_.empty() ? nullptr : operations_.back().get(), images_.back().dtype);
   }
-  divide(images, fuse);
+  divide(fuse);
   find_partners();
   assign_streams();
 }
@@ -138,7 +155,6 @@ void Plan::find_partners() {
   }
 }
 
-// Before each operation, and after the last.
 std::vector<ImageSpec> Plan::images_between() const {
   const Shape& shape = schema_[image_].shape;
   const bool is_fixed = shape[0] != kRagged && shape[1] != kRagged;
@@ -147,28 +163,29 @@ std::vector<ImageSpec> Plan::images_between() const {
   const Operation* before = nullptr;
   for (const auto& operation : operations_) {
     check_type(*operation, before, images.back().dtype);
-    images.push_back(operation->schema(images.back()));
+    images.push_back(named(*operation, [&] { return operation->schema(images.back()); }));
+    check_image(*operation, images.back());
     before = operation.get();
   }
   return images;
 }
 
-void Plan::divide(std::span<const ImageSpec> images, Fuse fuse) {
-  for (std::size_t at = 0; at < operations_.size();) at = add_step(at, images, fuse);
+void Plan::divide(Fuse fuse) {
+  for (std::size_t at = 0; at < operations_.size();) at = add_step(at, fuse);
   // A batch has its own order of values, which an operation by itself does not write.
   if (steps_.empty() || !steps_.back().fused) {
     Step last{.first = operations_.size()};
-    if (images.back().dtype == DType::u8) last.fused = Fusing{images.back().sides}.stage(layout_);
+    if (images_.back().dtype == DType::u8) last.fused = Fusing{images_.back().sides}.stage(layout_);
     steps_.push_back(std::move(last));
   }
-  first_ = steps_.front().fused ? *steps_.front().fused : Fusing{images.front().sides}.stage(layout_);
+  first_ = steps_.front().fused ? *steps_.front().fused : Fusing{images_.front().sides}.stage(layout_);
 }
 
 // Returns where the next one begins.
-std::size_t Plan::add_step(std::size_t first, std::span<const ImageSpec> images, Fuse fuse) {
+std::size_t Plan::add_step(std::size_t first, Fuse fuse) {
   Step step{.first = first, .count = 1, .why = first == 0 ? "" : reason(first)};
-  if (fuse == Fuse::as_far_as_possible && images[first].dtype == DType::u8) {
-    Fusing fusing{images[first].sides};
+  if (fuse == Fuse::as_far_as_possible && images_[first].dtype == DType::u8) {
+    Fusing fusing{images_[first].sides};
     std::size_t end = first;
     for (; end < operations_.size(); ++end) {
       const FusedPart* const part = part_of(*operations_[end]);
@@ -239,16 +256,19 @@ bool Plan::draws() const noexcept {
 
 void Plan::draw(const SampleKey& key, std::span<const ImageSpec> images, std::span<Drawn> drawn,
                 std::int64_t retry) const {
+  const auto draw_one = [&](std::size_t i, SampleRandom& random) {
+    drawn[i] = named(*operations_[i], [&] { return operations_[i]->draw(random, images[i].sides); });
+  };
   SampleRandom shared{key.seed, key.epoch, key.index};
   for (const std::size_t i : shared_) {
-    if (i < drawn.size()) drawn[i] = operations_[i]->draw(shared, images[i].sides);
+    if (i < drawn.size()) draw_one(i, shared);
   }
   for (const auto& [i, its_key] : own_) {
     if (i >= drawn.size()) continue;
     std::uint64_t seed = key.seed ^ its_key;
     if (retry > 0 && operations_[i]->partners_max() > 0) seed ^= operation_key("retry", static_cast<int>(retry));
     SampleRandom random{seed, key.epoch, key.index};
-    drawn[i] = operations_[i]->draw(random, images[i].sides);
+    draw_one(i, random);
   }
 }
 

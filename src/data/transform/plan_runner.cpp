@@ -3,18 +3,25 @@
 #include <algorithm>
 #include <array>
 #include <cstring>
+#include <string>
 #include <variant>
 
 #include "core/base/fail.h"
 #include "core/base/scratch.h"
 #include "data/source/payload_check.h"
 #include "data/transform/fused_part.h"
+#include "data/transform/operation_error.h"
 
 namespace headrace::detail {
 namespace {
 
 std::ptrdiff_t row_bytes(const ImageSpec& image) noexcept {
   return static_cast<std::ptrdiff_t>(image.sides.width) * static_cast<std::ptrdiff_t>(image.pixel_bytes());
+}
+
+std::string text_of(const ImageSpec& image) {
+  const auto& [height, width, channels] = image.sides;
+  return fmt::format("{} x {} x {} {}", height, width, channels, name_of(image.dtype));
 }
 
 }  // namespace
@@ -45,9 +52,22 @@ void PlanRunner::make(const SampleInHand& own, const Draws& draws, PartnerReader
 void PlanRunner::start(Course& course, std::uint64_t seed, const Draws& draws) {
   course.images[0] = {maker_.begin(course.in.sample[plan_.image()], course.in.divisor), DType::u8};
   for (std::size_t i = 0; i + 1 < course.images.size(); ++i) {
-    course.images[i + 1] = plan_.operations()[i]->schema(course.images[i]);
+    course.images[i + 1] = image_after(i, course.images[i]);
   }
   plan_.draw({seed, epoch_.epoch, draws.drawn_as}, course.images, course.drawn, draws.retry);
+}
+
+// Passes, buffers and the batch were made for what the operation said when the list was compiled.
+ImageSpec PlanRunner::image_after(std::size_t operation, const ImageSpec& image) const {
+  const Operation& its = *plan_.operations()[operation];
+  const ImageSpec found = transform::named(its, [&] { return its.schema(image); });
+  ImageSpec wanted = plan_.images()[operation + 1];
+  if (!wanted.sides.is_fixed() && found.sides.height > 0 && found.sides.width > 0) {
+    wanted.sides.height = found.sides.height, wanted.sides.width = found.sides.width;
+  }
+  if (found == wanted) return found;
+  fail(ErrorCode::invalid_argument, "transform: {} leaves {} of a sample; when the list was compiled it left {}",
+       its.name(), text_of(found), text_of(wanted));
 }
 
 // Steps [from, to) on `image`; on the image as it is stored where that is none. The last one writes to `out`, which
@@ -97,7 +117,9 @@ void PlanRunner::run_alone(const Course& course, const Step& step, const ImageVi
   if (changed.size() != fields) changed = Sample{fields};
   changed.clear();
   OperationOutput output{{out.data(), result, row_bytes(result)}, &changed};
-  plan_.operations()[i]->apply({image, workspace_.fields, partners, &workspace_.resizer}, course.drawn[i], output);
+  const Operation& operation = *plan_.operations()[i];
+  const OperationInput input{image, workspace_.fields, partners, &workspace_.resizer};
+  transform::named(operation, [&] { operation.apply(input, course.drawn[i], output); });
   put_fields(i, course.in, changed);
   maker_.note(SamplePass::between, static_cast<std::int64_t>(image.image.bytes()),
               static_cast<std::int64_t>(result.bytes()));
@@ -129,8 +151,9 @@ void PlanRunner::meet_partners(Course& own, const Draws& draws, PartnerReader& p
   const std::size_t i = plan_.steps()[*plan_.partner_step()].first;
   const Operation& operation = *plan_.operations()[i];
   std::array<std::int64_t, kPartnersMax> positions{};
+  const std::span room = std::span{positions}.first(operation.partners_max());
   const std::size_t count =
-      operation.partners(own.drawn[i], draws.place, std::span{positions}.first(operation.partners_max()));
+      transform::named(operation, [&] { return operation.partners(own.drawn[i], draws.place, room); });
   if (count > operation.partners_max()) {
     fail(ErrorCode::invalid_argument, "transform: {} reads {} other samples; it said at most {}", operation.name(),
          count, operation.partners_max());

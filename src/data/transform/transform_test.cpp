@@ -9,7 +9,9 @@
 #include <memory>
 #include <numeric>
 #include <optional>
+#include <stdexcept>
 #include <string>
+#include <string_view>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -233,6 +235,88 @@ TEST(PlanRunner, AListMayBeginWithAFlipOfPixels) {
   }
 }
 
+// Leaves images with so many channels: theirs, and these again from the first on where they are too few.
+class Rechannelled final : public Operation {
+ public:
+  explicit Rechannelled(int channels) : channels_(channels) {}
+  std::string_view name() const noexcept override { return "Rechannelled"; }
+  ImageSpec schema(const ImageSpec& in) const override {
+    return {{in.sides.height, in.sides.width, channels_}, in.dtype};
+  }
+  void apply(const OperationInput& in, const Drawn&, OperationOutput& out) const override {
+    const auto& [height, width, channels] = in.image.image.sides;
+    for (int y = 0; y < height; ++y) {
+      for (int x = 0; x < width; ++x) {
+        for (int c = 0; c < channels_; ++c) out.image.at(y, x)[c] = in.image.at(y, x)[c % channels];
+      }
+    }
+  }
+
+ private:
+  const int channels_;
+};
+
+TEST(PlanRunner, APassBehindAnotherNumberOfChannelsGivesTheBytesOfAnImageOfThem) {
+  const std::vector<std::vector<TransformSpec>> lists{
+      {Resize{.size = {8, 8}}},
+      {RandomResizedCrop{.size = {8}}, RandomCrop{.size = {8}, .padding = {2}}, RandomHorizontalFlip{}, kToFloat},
+      {Pad{.padding = {1}}, Resize{.size = {8, 6}}, kToHalf}};
+  for (const auto& [from, to] : {std::pair{3, 1}, std::pair{1, 3}}) {
+    for (const auto& list : lists) {
+      auto operations = transform::operations_of(list);
+      operations.insert(operations.begin(), std::make_shared<Rechannelled>(to));
+      const Transform both{Schema::image_and_labels(12, 10, from), operations};
+      const Transform list_alone{Schema::image_and_labels(12, 10, to), list};
+      std::vector<std::uint8_t> pixels, rechannelled;
+      for (int i = 0; i < 12 * 10; ++i) {
+        for (int c = 0; c < from; ++c) pixels.push_back(static_cast<std::uint8_t>(2 * i + 50 * c));
+        for (int c = 0; c < to; ++c) rechannelled.push_back(static_cast<std::uint8_t>(2 * i + 50 * (c % from)));
+      }
+      Sample sample, other;
+      sample.image().set_pixels(pixels, 12, 10, from);
+      other.image().set_pixels(rechannelled, 12, 10, to);
+      std::vector<std::byte> found(both.image_bytes()), wanted(list_alone.image_bytes());
+      for (std::int64_t index = 0; index < 10; ++index) {
+        both.apply(sample, {1, 2, index}, found);
+        list_alone.apply(other, {1, 2, index}, wanted);
+        ASSERT_EQ(found, wanted) << from << " to " << to << ", sample " << index;
+      }
+    }
+  }
+}
+
+// Leaves other images when a sample comes than when the list is compiled.
+class Turncoat final : public Operation {
+ public:
+  Turncoat(ImageSpec compiled, ImageSpec later) : compiled_(compiled), later_(later) {}
+  std::string_view name() const noexcept override { return "Turncoat"; }
+  ImageSpec schema(const ImageSpec&) const override { return asked_++ == 0 ? compiled_ : later_; }
+  void apply(const OperationInput&, const Drawn&, OperationOutput&) const override { FAIL() << "it is refused before"; }
+
+ private:
+  const ImageSpec compiled_, later_;
+  mutable std::atomic<int> asked_ = 0;
+};
+
+TEST(PlanRunner, RefusesASampleWhoseImageIsNotWhatWasCompiled) {
+  const std::vector<std::uint8_t> pixels(8 * 8 * 3);
+  Sample sample;
+  sample.image().set_pixels(pixels, 8, 8, 3);
+  const auto refusal = [&](const ImageSpec& compiled, const ImageSpec& later) {
+    const Transform transform{Schema::image_and_labels(8, 8, 3),
+                              {std::make_shared<Turncoat>(compiled, later), make_operation(CenterCrop{.size = {4}})}};
+    std::vector<std::byte> image(transform.image_bytes());
+    return error_of(ErrorCode::invalid_argument, [&] { transform.apply(sample, {1, 2, 3}, image); });
+  };
+  EXPECT_EQ(refusal({{8, 8, 3}, DType::u8}, {{9, 8, 3}, DType::u8}),
+            "transform: Turncoat leaves 9 x 8 x 3 uint8 of a sample; when the list was compiled it left "
+            "8 x 8 x 3 uint8");
+  EXPECT_THAT(refusal({{8, 8, 3}, DType::u8}, {{8, 8, 1}, DType::u8}), HasSubstr("leaves 8 x 8 x 1 uint8"));
+  EXPECT_THAT(refusal({{8, 8, 3}, DType::u8}, {{8, 8, 3}, DType::f32}), HasSubstr("leaves 8 x 8 x 3 float32"));
+  EXPECT_THAT(refusal({{0, 0, 3}, DType::u8}, {{0, 0, 3}, DType::u8}), HasSubstr("leaves 0 x 0 x 3"));
+  EXPECT_THAT(refusal({{0, 0, 3}, DType::u8}, {{8, -8, 3}, DType::u8}), HasSubstr("leaves 8 x -8 x 3"));
+}
+
 // Repeats the numbers of a field.
 class Doubled final : public Operation {
  public:
@@ -277,6 +361,49 @@ TEST(Transform, FieldsGoFromOperationToOperation) {
   const Transform wrong{schema, {std::make_shared<Doubled>(2)}};
   EXPECT_THAT(error_of(ErrorCode::invalid_argument, [&] { wrong.apply(in, {}, out, image); }),
               testing::AllOf(HasSubstr("transform: Doubled: field numbers"), HasSubstr("wanted float32 (-1)")));
+}
+
+// Throws where it is told to: in draw(), in apply(), or, of sides that are known, in schema().
+class Torn final : public Operation {
+ public:
+  explicit Torn(std::string_view where) : where_(where) {}
+  std::string_view name() const noexcept override { return "Torn"; }
+  bool draws() const noexcept override { return true; }
+  ImageSpec schema(const ImageSpec& in) const override {
+    if (in.sides.is_fixed()) tear("schema");
+    return in;
+  }
+  Drawn draw(SampleRandom&, const Geometry&) const override {
+    tear("draw");
+    return {};
+  }
+  void apply(const OperationInput&, const Drawn&, OperationOutput&) const override {
+    tear("apply");
+    throw Error(ErrorCode::corrupt_data, "transform: Torn of its own words");
+  }
+
+ private:
+  void tear(std::string_view at) const {
+    if (where_ == at) throw std::runtime_error("no such box");
+  }
+  const std::string_view where_;
+};
+
+TEST(Transform, NamesTheOperationThatThrows) {
+  const auto source = photos();
+  const Schema schema = source->info().schema;
+  const auto refusal = [&](std::string_view where, ErrorCode code) {
+    const Transform transform{schema, {std::make_shared<Torn>(where), make_operation(CenterCrop{.size = {8}})}};
+    std::vector<std::byte> image(transform.image_bytes());
+    return error_of(code, [&] { transform.apply(read_sample(*source, 0), {1, 2, 3}, image); });
+  };
+  for (const char* where : {"schema", "draw", "apply"}) {
+    EXPECT_EQ(refusal(where, ErrorCode::internal), "transform: Torn: no such box") << where;
+  }
+  EXPECT_EQ(refusal("", ErrorCode::corrupt_data), "transform: Torn of its own words");
+  EXPECT_EQ(error_of(ErrorCode::internal,
+                     [] { Transform(Schema::image_and_labels(8, 8, 1), {std::make_shared<Torn>("schema")}); }),
+            "transform: Torn: no such box");
 }
 
 // ---- In a Loader ----
