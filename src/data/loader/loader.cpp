@@ -356,7 +356,7 @@ std::unique_ptr<Epoch::Impl> Loader::Impl::begin(std::optional<Place> from) {
 
 LoaderStatistics Loader::Impl::statistics() const {
   std::lock_guard lock(mutex);
-  LoaderStatistics now = totals;
+  LoaderStatistics now = counters.statistics();
   now.wait_for_batch_ns += blocked_ns->load();
   now.cache_bytes = cache_bytes();
   const detail::EntropyIndexCache::Counts found = indices.counts();
@@ -365,9 +365,6 @@ LoaderStatistics Loader::Impl::statistics() const {
   now.index_refused = found.refused;
   now.batch_bytes = slots->batch_bytes();
   now.pool_bytes = slots->allocated_bytes();
-  now.latency_ns_p50 = latency.reached_by(0.50);
-  now.latency_ns_p95 = latency.reached_by(0.05);
-  now.latency_ns_p99 = latency.reached_by(0.01);
   now.num_workers = threads;
   now.prefetch_batches = prefetch;
   return now;
@@ -375,7 +372,7 @@ LoaderStatistics Loader::Impl::statistics() const {
 
 std::vector<CorruptSample> Loader::Impl::corrupt_samples() const {
   std::lock_guard lock(mutex);
-  return corrupt;
+  return counters.corrupt();
 }
 
 // ---- Public face ----

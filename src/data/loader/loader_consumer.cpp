@@ -71,17 +71,15 @@ BatchFuture Loader::Impl::request() {
 void Loader::Impl::count_ready() {
   const auto whole =
       std::count_if(window.begin(), window.end(), [](const auto& slot) { return slot->finished == slot->size; });
-  totals.ready_batches += whole;
+  counters.add_ready(whole);
   record_gauge(kReadyBatches, whole);
 }
 
 // Returns the time of it.
 std::int64_t Loader::Impl::count_delivery(const Batch::Slot& slot, std::int64_t asked_ns) {
   const std::int64_t now_ns = monotonic_ns();
-  ++totals.batches;
-  totals.delivered += slot.size;
-  totals.delivered_bytes += slot.size * layout.counted_bytes + (slot.ragged ? slot.ragged->bytes() : 0);
-  latency.add(now_ns - asked_ns);
+  counters.add_delivery(slot.size, slot.size * layout.counted_bytes + (slot.ragged ? slot.ragged->bytes() : 0),
+                        now_ns - asked_ns);
   return now_ns;
 }
 
@@ -92,20 +90,11 @@ void Loader::Impl::measure_consumer(std::int64_t asked_ns) {
   const std::int64_t waited_ns = blocked - std::exchange(blocked_seen_ns, blocked);
   if (consumer_from_ns) {
     asked_ns = std::max(asked_ns - waited_ns, *consumer_from_ns);
-    totals.consumer_busy_ns += asked_ns - *consumer_from_ns;
+    counters.add_consumer_busy(asked_ns - *consumer_from_ns);
   }
   consumer_from_ns = now_ns;
   if (!is_automatic()) return;
-  meter.add(asked_ns, now_ns,
-            {.samples = totals.samples,
-             .busy_ns = totals.busy_ns,
-             .room_ns = totals.wait_for_slot_ns,
-             .cpu_ns = totals.cpu_ns,
-             .cpu_busy_ns = totals.cpu_busy_ns,
-             .read_ns = totals.read_ns,
-             .read = totals.read,
-             .decode_ns = totals.decode_ns,
-             .decoded = totals.decoded});
+  meter.add(asked_ns, now_ns, counters.worker_totals());
 }
 
 // The front is decided. After an exception the pass is still there.
@@ -114,13 +103,13 @@ Batch Loader::Impl::take_front(std::int64_t begin_ns) {
   const bool is_last = window.size() == 1 && next_open == pass_end;
   if (is_last && no_sample_is_sound()) {
     fail(ErrorCode::corrupt_data, "data: all {} samples of epoch {} are corrupt, the first: {}", pass_zeroed,
-         pass->epoch, corrupt.front().reason);
+         pass->epoch, counters.corrupt().front().reason);
   }
   std::unique_ptr<Batch::Slot> slot = std::move(window.front());
   window.erase(window.begin());
   const std::int64_t delivered_at_ns = count_delivery(*slot, begin_ns);
   Batch batch{slots->hand_out(std::move(slot))};
-  totals.collate_ns += monotonic_ns() - delivered_at_ns;
+  counters.add_collating(monotonic_ns() - delivered_at_ns);
   pass_left->fetch_sub(1);
   if (is_last) end_pass();
   return batch;
@@ -143,7 +132,7 @@ void Loader::Impl::wait_for_front(std::unique_lock<std::mutex>& lock, const std:
     Span span{kWaitForBatch};
     const std::int64_t begin_ns = monotonic_ns();
     wait_until_ready(lock, while_waiting);
-    totals.wait_for_batch_ns += monotonic_ns() - begin_ns;
+    counters.add_wait_for_batch(monotonic_ns() - begin_ns);
   }
 }
 

@@ -139,6 +139,7 @@ detail::CacheFit Loader::Impl::cache_fit() const {
            static_cast<double>(options.world_size);
   };
   using detail::SamplePass;
+  const detail::SampleTotals& done = counters.done();
   const auto &read = done.of(SamplePass::read), &rows = done.of(SamplePass::read_rows);
   const std::int64_t decoded = done.decoded().samples;
   if (decoded == 0) return {.decoded = fit(read.in + rows.in + done.unread, read.samples + rows.samples)};
@@ -191,7 +192,7 @@ std::int64_t Loader::Impl::cache_bytes() const {
 
 std::int64_t Loader::Impl::held_bytes() const {
   const std::unique_lock lock(mutex, std::try_to_lock);
-  if (lock) held_told = slots->allocated_bytes() + totals.workspace_bytes;
+  if (lock) held_told = slots->allocated_bytes() + counters.workspace_bytes();
   return held_told;
 }
 

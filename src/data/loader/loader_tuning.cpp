@@ -1,5 +1,5 @@
 // The loader's own tuning: threads, depth and the cache where they are AUTOTUNE, from what it measures between two
-// decisions, and what its statistics say of each stage.
+// decisions.
 #include <headrace/trace.h>
 
 #include <algorithm>
@@ -21,7 +21,6 @@ constexpr SpanName kPrefetch{"loader_prefetch", "mark"};
 constexpr SpanName kCacheHolds{"loader_cache", "mark"};
 
 constexpr std::int64_t kThreadsOfAuto = 16;  // Threads that wait cost little more than their stacks.
-constexpr std::int64_t kStarvedPart = 50;    // A consumer that waits for less than 1 in so many is not starved.
 
 std::string number_text(std::int64_t wanted) {
   return wanted == AUTOTUNE ? "auto" : std::to_string(wanted);
@@ -130,7 +129,7 @@ void Loader::Impl::retune() {
     if (!is_automatic() || !rates) return;  // Somebody else was here.
     if (cache_requested == Cache::automatic) rates->fit = cache_fit();
     before = tuner.now();
-    wanted = tuner.step(*rates, totals.batches, seconds_since(built_ns)).value_or(before);
+    wanted = tuner.step(*rates, counters.batches(), seconds_since(built_ns)).value_or(before);
     // What the setting before has made must be gone first. A cache is full after the rest of this epoch and a whole
     // one.
     const bool fills = wanted.cache != before.cache && wanted.cache != Cache::none;
@@ -209,29 +208,6 @@ std::string LoaderDecision::text_of(std::int64_t value) const {
     if (static_cast<std::int64_t>(form) == value) return std::string(name);
   }
   return "unknown";
-}
-
-std::array<LoaderStage, 4> LoaderStatistics::stages() const {
-  std::array<LoaderStage, 4> all;
-  all[0] = {
-      .name = "read", .records = read, .busy_ns = read_ns, .wait_for_output_ns = wait_for_slot_ns, .bytes = read_bytes};
-  all[1] = {.name = "decode", .records = decoded, .busy_ns = decode_ns, .bytes = decoded_bytes};
-  all[2] = {.name = "transform", .records = samples, .busy_ns = busy_ns - read_ns - decode_ns, .bytes = written_bytes};
-  all[3] = {.name = "consume",
-            .records = delivered,
-            .busy_ns = consumer_busy_ns,
-            .wait_for_input_ns = wait_for_batch_ns,
-            .bytes = delivered_bytes,
-            .queue = batches == 0 ? 0 : static_cast<double>(ready_batches) / static_cast<double>(batches)};
-  if (samples == 0) return all;
-  if (wait_for_batch_ns < (consumer_busy_ns + wait_for_batch_ns) / kStarvedPart) {
-    all[3].limits = true;
-  } else {
-    std::max_element(all.begin(), all.begin() + 3, [](const auto& a, const auto& b) {
-      return a.busy_ns < b.busy_ns;
-    })->limits = true;
-  }
-  return all;
 }
 
 }  // namespace headrace

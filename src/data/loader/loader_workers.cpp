@@ -80,7 +80,7 @@ void Loader::Impl::add_worker() {
     throw;
   }
   std::lock_guard lock(mutex);
-  ++totals.workers_started;
+  counters.add_worker();
 }
 
 // A batch that was asked for when there were workers; nobody else is left to load it.
@@ -104,8 +104,7 @@ void Loader::Impl::work(std::int64_t worker, Workspace& workspace) {
       busy_ns += load(lock, mine, workspace);
       if (busy_ns < kCpuLookNs) continue;
       const std::int64_t now_ns = thread_cpu_ns();
-      totals.cpu_ns += now_ns - std::exchange(cpu_ns, now_ns);
-      totals.cpu_busy_ns += std::exchange(busy_ns, 0);
+      counters.add_cpu(now_ns - std::exchange(cpu_ns, now_ns), std::exchange(busy_ns, 0));
     } else if (requested && front_is_decided()) {  // By an error in opening the batch.
       fulfil_request(lock);
     } else {
@@ -128,11 +127,11 @@ void Loader::Impl::wait_for_work(std::unique_lock<std::mutex>& lock, Workspace& 
   Span span{kWaitForRoom};
   const std::int64_t begin_ns = monotonic_ns();
   room.wait(lock);
-  totals.wait_for_slot_ns += monotonic_ns() - begin_ns;
+  counters.add_wait_for_slot(monotonic_ns() - begin_ns);
 }
 
 void Loader::Impl::give_back(Workspace& workspace) {
-  totals.workspace_bytes -= workspace.bytes();
+  counters.add_workspace(-workspace.bytes());
   workspace.clear();
 }
 
@@ -162,7 +161,7 @@ bool Loader::Impl::open_batch() {
   try {
     window.push_back(slots->take(pass->epoch, next_open, pass->batch_sampler.slice(next_open).size));
     ++next_open;
-    totals.collate_ns += monotonic_ns() - begin_ns;
+    counters.add_collating(monotonic_ns() - begin_ns);
     return true;
   } catch (...) {
     note_error(std::current_exception(), position);
@@ -189,7 +188,7 @@ std::int64_t Loader::Impl::load(std::unique_lock<std::mutex>& lock, const Claim&
   lock.lock();
   --working;
   claim.slot->finished += report.samples;
-  totals.workspace_bytes += growth;
+  counters.add_workspace(growth);
   add_report(report, workspace);
   const bool whole = claim.slot->finished == claim.slot->size;
   if (whole && !options.in_order) bring_forward(*claim.slot);
@@ -270,33 +269,11 @@ void Loader::Impl::fulfil_request(std::unique_lock<std::mutex>& lock) {
 }
 
 void Loader::Impl::add_report(ChunkReport& report, Workspace& workspace) {
-  totals.samples += report.samples;
-  totals.busy_ns += report.busy_ns;
-  totals.read_ns += report.read_ns;
-  totals.decode_ns += report.decode_ns;
-  totals.read += report.read;
-  totals.read_bytes += report.read_bytes;
-  totals.decoded += report.done.decoded().samples;
-  totals.decoded_bytes += report.decoded_bytes;
-  totals.written_bytes += report.written_bytes;
-  done += report.done;
-  totals.cache_hits += report.cache_hits;
-  totals.cache_misses += report.cache_misses;
+  counters.add_chunk(report);
   pass_samples += report.samples;
   pass_zeroed += report.zeroed;
-  if (!workspace.corrupt.empty()) note_corrupt(workspace.corrupt);
+  counters.add_corrupt(workspace.corrupt);
   if (report.error != nullptr) note_error(std::move(report.error), report.error_position);
-}
-
-void Loader::Impl::note_corrupt(std::vector<CorruptSample>& samples) {
-  constexpr std::size_t kListedMax = 1000;
-  totals.corrupt += std::ssize(samples);
-  for (CorruptSample& sample : samples) {
-    const auto place = std::lower_bound(corrupt.begin(), corrupt.end(), sample.index,
-                                        [](const auto& known, std::int64_t index) { return known.index < index; });
-    const bool known = place != corrupt.end() && place->index == sample.index;
-    if (!known && corrupt.size() < kListedMax) corrupt.insert(place, std::move(sample));
-  }
 }
 
 // Keeps the first failure in the order of the data; what comes after it is not wanted any more.

@@ -23,7 +23,7 @@
 #include "data/loader/detail/autotune.h"
 #include "data/loader/detail/batch_layout.h"
 #include "data/loader/detail/chunk.h"
-#include "data/loader/detail/latency.h"
+#include "data/loader/detail/loader_counters.h"
 #include "data/loader/detail/order.h"
 #include "data/loader/detail/pass.h"
 #include "data/loader/detail/rate_meter.h"
@@ -34,7 +34,6 @@
 #include "data/source/field_bytes.h"
 #include "data/source/sample_reader.h"
 #include "data/transform/plan.h"
-#include "data/transform/sample_passes.h"
 
 namespace headrace {
 namespace detail {
@@ -144,7 +143,6 @@ struct Loader::Impl {
   bool completes(Batch::Slot& slot, std::int64_t made) const noexcept;
   void seal(Batch::Slot& slot, ChunkReport& report) const noexcept;
   void add_report(ChunkReport& report, Workspace& workspace);
-  void note_corrupt(std::vector<CorruptSample>& samples);
   void bring_forward(const Batch::Slot& whole);
   void note_error(std::exception_ptr failure, std::int64_t position);
   bool no_sample_is_sound() const;
@@ -213,16 +211,13 @@ struct Loader::Impl {
   std::vector<std::unique_ptr<Batch::Slot>> window;
   std::int64_t working = 0;  // Claims whose report is out.
   std::exception_ptr error;  // The failure at pass->stop_at.
-  LoaderStatistics totals;
-  detail::SampleTotals done;
+  detail::LoaderCounters counters;
   Cache cache_requested = Cache::none;
   std::string cache_refusal;                        // Why the form that was asked for last is not in force.
   std::shared_ptr<detail::SampleCache> cache;       // Owners: the loader, and each worker that fills a chunk with it.
   std::shared_ptr<detail::SampleCache> kept_cache;  // Switched off, to be switched on again.
-  std::vector<CorruptSample> corrupt;
-  detail::LatencyHistogram latency;
-  std::optional<std::int64_t> consumer_from_ns;  // When it last went on from asking, in the running epoch.
-  std::int64_t blocked_seen_ns = 0;              // Of blocked_ns, what measure_consumer has seen.
+  std::optional<std::int64_t> consumer_from_ns;     // When it last went on from asking, in the running epoch.
+  std::int64_t blocked_seen_ns = 0;                 // Of blocked_ns, what measure_consumer has seen.
   detail::RateMeter meter;
   detail::Autotuner tuner{{}, {}};
 
