@@ -216,11 +216,12 @@ Loader::Impl::Impl(std::shared_ptr<const Source> from, DataOptions how, std::uin
       prefetch(first_prefetch()),
       threads_wanted(options.num_workers),
       prefetch_wanted(options.prefetch_batches),
+      window(options.batch_size),
       bytes_options(detail::state_options(options, training, fields.schema, order_of != nullptr, operation_names)) {
   if (order_of) check_given(options, training);
   detail::check_plan(plan, layout, options);
   make_room_in(own_workspace);
-  window.reserve(static_cast<std::size_t>(prefetch));
+  window.reserve(prefetch);
   set_cache(options.cache, /*keep=*/false);
   try {
     set_num_workers(options.num_workers);
@@ -246,12 +247,6 @@ Place Loader::Impl::place_of(std::int64_t index, std::int64_t first_batch) const
     fail(ErrorCode::invalid_argument, "data: batch {} of an epoch of {}", first_batch, batches);
   }
   return {index, first_batch == batches ? order.positions() : first_batch * samples_a_step(options)};
-}
-
-Place Loader::Impl::place_after(std::int64_t batch) const {
-  if (batch + 1 == pass_end) return {pass->epoch + 1, 0};
-  const detail::GivenEpoch* const given = pass->order.given();
-  return {pass->epoch, pass->batch_sampler.position_after(batch), given != nullptr ? given->hash() : 0};
 }
 
 // For the epoch that begins at `place`; null where `order` says it.
@@ -284,7 +279,7 @@ BatchSampler Loader::Impl::sampler_of(const detail::GivenEpoch& given, const Pla
 std::int64_t Loader::Impl::batches_per_epoch() const {
   if (!order_of) return batches;
   std::lock_guard lock(mutex);
-  if (pass_end > 0) return pass_end;
+  if (window.end_batch() > 0) return window.end_batch();
   fail(ErrorCode::invalid_argument,
        "data: how many batches an epoch has is known when its order is given: as it begins");
 }
@@ -301,9 +296,10 @@ void Loader::Impl::start_at(Place place) {
 LoaderState Loader::Impl::state() const {
   const std::uint64_t fingerprint = reader.info().fingerprint;
   std::lock_guard lock(mutex);
-  if (!options.in_order && pass != nullptr && !place_wanted) {
+  if (!options.in_order && window.has_pass() && !place_wanted) {
     fail(ErrorCode::invalid_argument,
-         "data: no state within epoch {}: with data.in_order = false its batches come as they get ready", pass->epoch);
+         "data: no state within epoch {}: with data.in_order = false its batches come as they get ready",
+         window.pass().epoch);
   }
   const Place place = place_wanted.value_or(at);
   return {place.epoch,        place.position,     seed,          fingerprint,
@@ -320,7 +316,7 @@ void Loader::Impl::restore(const LoaderState& state) {
 // Where next_epoch() goes on, without `from`.
 std::unique_ptr<Epoch::Impl> Loader::Impl::begin(std::optional<Place> from) {
   std::unique_lock lock(mutex);
-  if (pass != nullptr) fail(ErrorCode::invalid_argument, "data: epoch {} is still running", pass->epoch);
+  if (window.has_pass()) fail(ErrorCode::invalid_argument, "data: epoch {} is still running", window.pass().epoch);
   const Place place = from ? *from : place_wanted.value_or(Place{next_index, 0});
   lock.unlock();  // The caller's function may wait for Python's lock, or ask where the loader stands.
   auto given = given_order(place);
@@ -330,6 +326,7 @@ std::unique_ptr<Epoch::Impl> Loader::Impl::begin(std::optional<Place> from) {
   const std::int64_t first = batch_sampler.first_batch(), end = batch_sampler.end_batch();
   auto state = std::make_unique<Epoch::Impl>(Epoch::Impl{this, first == end && !order_of ? batches : end,
                                                          std::make_shared<std::atomic<std::int64_t>>(end - first)});
+  std::unique_ptr<Pass> pass;
   if (first < end) {
     pass.reset(new Pass{{reader.can().rows, plan.first(), options, seed, place.epoch, &indices},
                         reader,
@@ -344,9 +341,8 @@ std::unique_ptr<Epoch::Impl> Loader::Impl::begin(std::optional<Place> from) {
   place_wanted.reset();
   next_index = place.epoch + 1;
   at = first < end ? Place{place.epoch, place.position, order_hash} : Place{place.epoch + 1, 0};
-  pass_end = end;
-  next_open = next_asked = first;
-  pass_samples = pass_zeroed = 0;
+  window.begin(std::move(pass), first, end);
+  next_asked = first;
   consumer_from_ns.reset();
   meter.pause();
   lock.unlock();
@@ -395,8 +391,8 @@ Loader::Loader(std::shared_ptr<const Source> source, DataOptions options, std::u
                                    std::move(order), std::move(operations))) {}
 
 Loader::~Loader() {
-  HEADRACE_CHECK(impl_->pass == nullptr, "data: a loader was destroyed before its running epoch {}",
-                 impl_->pass->epoch);
+  HEADRACE_CHECK(!impl_->window.has_pass(), "data: a loader was destroyed before its running epoch {}",
+                 impl_->window.pass().epoch);
   impl_->slots->close();
 }
 

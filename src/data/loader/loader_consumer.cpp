@@ -35,13 +35,13 @@ std::optional<Batch> Loader::Impl::next(const std::function<void()>& while_waiti
   std::unique_lock lock(mutex);
   if (requested) fail(ErrorCode::invalid_argument, "data: a batch was asked for while another request is open");
   count_ready();
-  if (!front_is_ready()) wait_for_front(lock, while_waiting);
-  const Place place = place_after(next_asked);
+  if (!window.front_is_ready()) wait_for_front(lock, while_waiting);
+  const Place place = window.place_after(next_asked);
   Batch batch = take_front(begin_ns);
   measure_consumer(begin_ns);
   at = place;
   ++next_asked;
-  const bool was_last = pass == nullptr, due = tuning_is_due();
+  const bool was_last = !window.has_pass(), due = tuning_is_due();
   lock.unlock();
   if (was_last) indices.finish_epoch();
   room.notify_one();
@@ -56,12 +56,12 @@ BatchFuture Loader::Impl::request() {
   std::unique_lock lock(mutex);
   if (requested) fail(ErrorCode::invalid_argument, "data: a batch was asked for while another request is open");
   count_ready();
-  if (threads == 0 && !front_is_ready()) wait_for_front(lock, nullptr);
+  if (threads == 0 && !window.front_is_ready()) wait_for_front(lock, nullptr);
   measure_consumer(begin_ns);
-  at = place_after(next_asked++);
+  at = window.place_after(next_asked++);
   requested = std::move(promise);
   requested_ns = begin_ns;
-  if (front_is_decided()) fulfil_request(lock);
+  if (window.front_is_decided()) fulfil_request(lock);
   const bool due = tuning_is_due();
   lock.unlock();
   if (due) retune();
@@ -69,8 +69,7 @@ BatchFuture Loader::Impl::request() {
 }
 
 void Loader::Impl::count_ready() {
-  const auto whole =
-      std::count_if(window.begin(), window.end(), [](const auto& slot) { return slot->finished == slot->size; });
+  const std::int64_t whole = window.whole_batches();
   counters.add_ready(whole);
   record_gauge(kReadyBatches, whole);
 }
@@ -99,14 +98,13 @@ void Loader::Impl::measure_consumer(std::int64_t asked_ns) {
 
 // The front is decided. After an exception the pass is still there.
 Batch Loader::Impl::take_front(std::int64_t begin_ns) {
-  if (!front_is_ready()) std::rethrow_exception(error);
-  const bool is_last = window.size() == 1 && next_open == pass_end;
-  if (is_last && no_sample_is_sound()) {
-    fail(ErrorCode::corrupt_data, "data: all {} samples of epoch {} are corrupt, the first: {}", pass_zeroed,
-         pass->epoch, counters.corrupt().front().reason);
+  if (!window.front_is_ready()) std::rethrow_exception(window.failure());
+  const bool is_last = window.front_is_last();
+  if (is_last && window.no_sample_is_sound()) {
+    fail(ErrorCode::corrupt_data, "data: all {} samples of epoch {} are corrupt, the first: {}", window.zeroed(),
+         window.pass().epoch, counters.corrupt().front().reason);
   }
-  std::unique_ptr<Batch::Slot> slot = std::move(window.front());
-  window.erase(window.begin());
+  std::unique_ptr<Batch::Slot> slot = window.take_front();
   const std::int64_t delivered_at_ns = count_delivery(*slot, begin_ns);
   Batch batch{slots->hand_out(std::move(slot))};
   counters.add_collating(monotonic_ns() - delivered_at_ns);
@@ -115,19 +113,14 @@ Batch Loader::Impl::take_front(std::int64_t begin_ns) {
   return batch;
 }
 
-// Known once the last batch is whole. A pass that begins late may end in a few corrupt samples.
-bool Loader::Impl::no_sample_is_sound() const {
-  return pass->batch_sampler.begin() == 0 && pass_zeroed == pass_samples;
-}
-
 void Loader::Impl::wait_for_front(std::unique_lock<std::mutex>& lock, const std::function<void()>& while_waiting) {
-  while (!front_is_decided()) {
+  while (!window.front_is_decided()) {
     if (threads == 0) {
       if (const Claim mine = claim(1); mine.slot != nullptr) {
         load(lock, mine, own_workspace);
         continue;
       }
-      if (front_is_decided()) return;
+      if (window.front_is_decided()) return;
     }
     Span span{kWaitForBatch};
     const std::int64_t begin_ns = monotonic_ns();
@@ -154,13 +147,13 @@ void Loader::Impl::wait_until_ready(std::unique_lock<std::mutex>& lock, const st
 // Ends the running epoch, if there is one, when the samples now being read are done.
 void Loader::Impl::give_up() {
   std::unique_lock lock(mutex);
-  if (pass == nullptr) return;
+  if (!window.has_pass()) return;
   if (auto open = std::exchange(requested, std::nullopt)) {
-    open->set_exception(std::make_exception_ptr(
-        Error(ErrorCode::cancelled, fmt::format("data: epoch {} was left before the batch was ready", pass->epoch))));
+    open->set_exception(std::make_exception_ptr(Error(
+        ErrorCode::cancelled, fmt::format("data: epoch {} was left before the batch was ready", window.pass().epoch))));
   }
-  pass->stop_at.store(0, std::memory_order_relaxed);
-  const auto nobody_works = [this] { return working == 0; };
+  window.give_up();
+  const auto nobody_works = [this] { return window.working() == 0; };
   if (!ready.wait_for(lock, kPatience, nobody_works)) {
     lock.unlock();
     if (reader.can().interruptible != nullptr) reader.can().interruptible->interrupt();
@@ -175,11 +168,8 @@ void Loader::Impl::end_pass() {
     give_back(own_workspace);
     room.notify_all();  // One that waited for room until now gives its buffers back, too.
   }
-  for (auto& slot : window) slots->put_back(std::move(slot));
-  window.clear();
+  window.end(*slots);
   training ? slots->trim() : slots->give_back();
-  pass.reset();
-  error = nullptr;
   pass_left->store(0);
   pass_left = nullptr;
 }

@@ -35,7 +35,7 @@ std::string refusal_by(const SampleReader& source, const detail::SampleFields& f
 void Loader::Impl::deepen(std::int64_t count) {
   {
     std::lock_guard lock(mutex);
-    window.reserve(static_cast<std::size_t>(count));
+    window.reserve(count);
   }
   slots->set_kept(count + kConsumerBatches);
   {

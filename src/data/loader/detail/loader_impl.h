@@ -22,10 +22,12 @@
 #include "core/memory/accounts.h"
 #include "data/loader/detail/autotune.h"
 #include "data/loader/detail/batch_layout.h"
+#include "data/loader/detail/batch_window.h"
 #include "data/loader/detail/chunk.h"
 #include "data/loader/detail/loader_counters.h"
 #include "data/loader/detail/order.h"
 #include "data/loader/detail/pass.h"
+#include "data/loader/detail/place.h"
 #include "data/loader/detail/rate_meter.h"
 #include "data/loader/detail/sample_cache.h"
 #include "data/loader/detail/slot.h"
@@ -41,25 +43,8 @@ namespace detail {
 // One batch held by the consumer while it asks for the next one, and that next one.
 inline constexpr std::int64_t kConsumerBatches = 2;
 
-// A position between two batches. The end of an epoch is the start of the next.
-struct Place {
-  std::int64_t epoch = 0;
-  std::int64_t position = 0;  // Of the epoch's samples, all ranks'.
-  std::uint64_t order = 0;    // Hash of the given order that it is a position of; 0: of any.
-};
-
-// Samples [first, first + count) of a slot, taken by one worker.
-struct Claim {
-  Batch::Slot* slot = nullptr;
-  std::int64_t first = 0;
-  std::int64_t count = 0;
-};
-
 }  // namespace detail
 
-// A pass has a window of batches that are opened but not delivered. Workers claim chunks of the newest one and open the
-// next when it is used up; positions are therefore claimed in order, so that after a failure everything before it is
-// already in somebody's hands, and the first failure in the order of the data is found whatever the thread count.
 struct Loader::Impl {
   using ChunkReport = detail::ChunkReport;
   using Claim = detail::Claim;
@@ -135,25 +120,12 @@ struct Loader::Impl {
   void work(std::int64_t worker, Workspace& workspace);
   void wait_for_work(std::unique_lock<std::mutex>& lock, Workspace& workspace);
   void give_back(Workspace& workspace);
-  bool can_claim(std::int64_t window_max) const;
-  Claim claim(std::int64_t window_max);
+  Claim claim(std::int64_t depth);
   bool open_batch();
   std::int64_t load(std::unique_lock<std::mutex>& lock, const Claim& claim, Workspace& workspace);
   void announce(const Batch::Slot& slot, Workspace& workspace) const;
   bool completes(Batch::Slot& slot, std::int64_t made) const noexcept;
   void seal(Batch::Slot& slot, ChunkReport& report) const noexcept;
-  void add_report(ChunkReport& report, Workspace& workspace);
-  void bring_forward(const Batch::Slot& whole);
-  void note_error(std::exception_ptr failure, std::int64_t position);
-  bool no_sample_is_sound() const;
-  bool stopping() const { return pass->stop_at.load(std::memory_order_relaxed) != Pass::kNever; }
-  bool back_has_unclaimed() const { return !window.empty() && window.back()->claimed < window.back()->size; }
-  bool front_is_ready() const {
-    return !window.empty() && window.front()->finished == window.front()->size && !given_up();
-  }
-  bool given_up() const { return pass->stop_at.load(std::memory_order_relaxed) == 0; }
-  // The front batch is whole, or an error lies in it that no other can precede, or there is no pass any more.
-  bool front_is_decided() const { return pass == nullptr || front_is_ready() || (stopping() && working == 0); }
   void wait_for_front(std::unique_lock<std::mutex>& lock, const std::function<void()>& while_waiting);
   void wait_until_ready(std::unique_lock<std::mutex>& lock, const std::function<void()>& while_waiting);
   Batch take_front(std::int64_t begin_ns);
@@ -161,7 +133,6 @@ struct Loader::Impl {
   void fulfil_request(std::unique_lock<std::mutex>& lock);
   void count_ready();
   void end_pass();
-  Place place_after(std::int64_t batch) const;
   std::int64_t cache_bytes() const;
   std::int64_t held_bytes() const;
 
@@ -196,21 +167,14 @@ struct Loader::Impl {
   std::int64_t prefetch;
   std::int64_t threads_wanted;  // A number, or AUTOTUNE.
   std::int64_t prefetch_wanted;
-  std::unique_ptr<Pass> pass;                            // Of the running epoch, if any.
-  std::shared_ptr<std::atomic<std::int64_t>> pass_left;  // Of the same; see Epoch::Impl.
-  std::int64_t pass_end = 0;                             // One more than its last batch; stays when it ends.
-  std::int64_t pass_samples = 0;                         // Its samples so far,
-  std::int64_t pass_zeroed = 0;                          // and of them those that only hold a place.
-  std::int64_t next_open = 0;                            // The batch that will be opened next.
+  detail::BatchWindow window;
+  std::shared_ptr<std::atomic<std::int64_t>> pass_left;  // Of the running epoch; see Epoch::Impl.
   std::int64_t next_asked = 0;                           // The batch that the consumer asks for next.
   Place at;                                              // Where that one stands.
   std::optional<Place> place_wanted;                     // Where next_epoch() begins, when somebody said so.
   std::int64_t next_index = 0;                           // The epoch that next_epoch() begins otherwise.
   std::optional<std::promise<std::optional<Batch>>> requested;
   std::int64_t requested_ns = 0;
-  std::vector<std::unique_ptr<Batch::Slot>> window;
-  std::int64_t working = 0;  // Claims whose report is out.
-  std::exception_ptr error;  // The failure at pass->stop_at.
   detail::LoaderCounters counters;
   Cache cache_requested = Cache::none;
   std::string cache_refusal;                        // Why the form that was asked for last is not in force.
