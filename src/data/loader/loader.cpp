@@ -210,7 +210,6 @@ Loader::Impl::Impl(std::shared_ptr<const Source> from, DataOptions how, std::uin
       batch_bytes(static_cast<std::int64_t>(layout.block_bytes)),
       built_ns(monotonic_ns()),
       slots(std::make_shared<detail::SlotPool>(layout, first_prefetch() + kConsumerBatches, memory_limit)),
-      blocked_ns(std::make_shared<std::atomic<std::int64_t>>(0)),
       indices(*source, options.index),
       own_workspace(fields.schema.size(), announced_max()),
       prefetch(first_prefetch()),
@@ -290,18 +289,18 @@ void Loader::Impl::start_at(Place place) {
     if (batch_sampler.first_batch() == batch_sampler.end_batch()) place = {place.epoch + 1, 0};
   }
   std::lock_guard lock(mutex);
-  place_wanted = place;
+  consumer.start_at(place);
 }
 
 LoaderState Loader::Impl::state() const {
   const std::uint64_t fingerprint = reader.info().fingerprint;
   std::lock_guard lock(mutex);
-  if (!options.in_order && window.has_pass() && !place_wanted) {
+  if (!options.in_order && window.has_pass() && !consumer.has_start()) {
     fail(ErrorCode::invalid_argument,
          "data: no state within epoch {}: with data.in_order = false its batches come as they get ready",
          window.pass().epoch);
   }
-  const Place place = place_wanted.value_or(at);
+  const Place place = consumer.place();
   return {place.epoch,        place.position,     seed,          fingerprint,
           options.batch_size, options.world_size, bytes_options, place.order};
 }
@@ -317,7 +316,7 @@ void Loader::Impl::restore(const LoaderState& state) {
 std::unique_ptr<Epoch::Impl> Loader::Impl::begin(std::optional<Place> from) {
   std::unique_lock lock(mutex);
   if (window.has_pass()) fail(ErrorCode::invalid_argument, "data: epoch {} is still running", window.pass().epoch);
-  const Place place = from ? *from : place_wanted.value_or(Place{next_index, 0});
+  const Place place = from ? *from : consumer.next_epoch();
   lock.unlock();  // The caller's function may wait for Python's lock, or ask where the loader stands.
   auto given = given_order(place);
   const BatchSampler batch_sampler = given != nullptr ? sampler_of(*given, place) : sampler_from(place.position);
@@ -336,14 +335,10 @@ std::unique_ptr<Epoch::Impl> Loader::Impl::begin(std::optional<Place> from) {
                         layout,
                         plan,
                         rest ? &*rest : nullptr});
-    pass_left = state->left;
   }
-  place_wanted.reset();
-  next_index = place.epoch + 1;
-  at = first < end ? Place{place.epoch, place.position, order_hash} : Place{place.epoch + 1, 0};
+  consumer.begin(place.epoch, first < end ? Place{place.epoch, place.position, order_hash} : Place{place.epoch + 1, 0},
+                 first, first < end ? state->left : nullptr);
   window.begin(std::move(pass), first, end);
-  next_asked = first;
-  consumer_from_ns.reset();
   meter.pause();
   lock.unlock();
   room.notify_all();
@@ -353,7 +348,7 @@ std::unique_ptr<Epoch::Impl> Loader::Impl::begin(std::optional<Place> from) {
 LoaderStatistics Loader::Impl::statistics() const {
   std::lock_guard lock(mutex);
   LoaderStatistics now = counters.statistics();
-  now.wait_for_batch_ns += blocked_ns->load();
+  now.wait_for_batch_ns += consumer.blocked_ns()->load();
   now.cache_bytes = cache_bytes();
   const detail::EntropyIndexCache::Counts found = indices.counts();
   now.index_hits = found.hits;
@@ -406,7 +401,7 @@ Epoch Loader::next_epoch() & {
 
 std::int64_t Loader::next_epoch_index() const {
   std::lock_guard lock(impl_->mutex);
-  return impl_->place_wanted ? impl_->place_wanted->epoch : impl_->next_index;
+  return impl_->consumer.next_epoch().epoch;
 }
 
 LoaderState Loader::state() const {

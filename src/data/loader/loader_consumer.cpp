@@ -1,7 +1,6 @@
 // The consumer's side of a loader: waiting for the next batch, taking it, asking for it ahead, and leaving an epoch.
 #include <headrace/trace.h>
 
-#include <algorithm>
 #include <chrono>
 #include <utility>
 
@@ -33,14 +32,14 @@ struct BrokenWait {
 std::optional<Batch> Loader::Impl::next(const std::function<void()>& while_waiting) {
   const std::int64_t begin_ns = monotonic_ns();
   std::unique_lock lock(mutex);
-  if (requested) fail(ErrorCode::invalid_argument, "data: a batch was asked for while another request is open");
+  if (consumer.has_request())
+    fail(ErrorCode::invalid_argument, "data: a batch was asked for while another request is open");
   count_ready();
   if (!window.front_is_ready()) wait_for_front(lock, while_waiting);
-  const Place place = window.place_after(next_asked);
+  const Place place = window.place_after(consumer.next_batch());
   Batch batch = take_front(begin_ns);
   measure_consumer(begin_ns);
-  at = place;
-  ++next_asked;
+  consumer.step(place);
   const bool was_last = !window.has_pass(), due = tuning_is_due();
   lock.unlock();
   if (was_last) indices.finish_epoch();
@@ -52,15 +51,15 @@ std::optional<Batch> Loader::Impl::next(const std::function<void()>& while_waiti
 BatchFuture Loader::Impl::request() {
   const std::int64_t begin_ns = monotonic_ns();
   std::promise<std::optional<Batch>> promise;
-  BatchFuture future{promise.get_future(), blocked_ns};
+  BatchFuture future{promise.get_future(), consumer.blocked_ns()};
   std::unique_lock lock(mutex);
-  if (requested) fail(ErrorCode::invalid_argument, "data: a batch was asked for while another request is open");
+  if (consumer.has_request())
+    fail(ErrorCode::invalid_argument, "data: a batch was asked for while another request is open");
   count_ready();
   if (threads == 0 && !window.front_is_ready()) wait_for_front(lock, nullptr);
   measure_consumer(begin_ns);
-  at = window.place_after(next_asked++);
-  requested = std::move(promise);
-  requested_ns = begin_ns;
+  consumer.step(window.place_after(consumer.next_batch()));
+  consumer.request(std::move(promise), begin_ns);
   if (window.front_is_decided()) fulfil_request(lock);
   const bool due = tuning_is_due();
   lock.unlock();
@@ -82,18 +81,12 @@ std::int64_t Loader::Impl::count_delivery(const Batch::Slot& slot, std::int64_t 
   return now_ns;
 }
 
-// It asked at `asked_ns` and goes on now, with a batch or without. For how long it was blocked since the last time in
-// what it had asked for counts as if it had asked so much sooner.
+// It asked at `asked_ns` and goes on now, with a batch or without.
 void Loader::Impl::measure_consumer(std::int64_t asked_ns) {
-  const std::int64_t now_ns = monotonic_ns(), blocked = blocked_ns->load();
-  const std::int64_t waited_ns = blocked - std::exchange(blocked_seen_ns, blocked);
-  if (consumer_from_ns) {
-    asked_ns = std::max(asked_ns - waited_ns, *consumer_from_ns);
-    counters.add_consumer_busy(asked_ns - *consumer_from_ns);
-  }
-  consumer_from_ns = now_ns;
-  if (!is_automatic()) return;
-  meter.add(asked_ns, now_ns, counters.worker_totals());
+  const std::int64_t now_ns = monotonic_ns();
+  const detail::Consumer::Turn turn = consumer.go_on(asked_ns, now_ns);
+  counters.add_consumer_busy(turn.busy_ns);
+  if (is_automatic()) meter.add(turn.asked_ns, now_ns, counters.worker_totals());
 }
 
 // The front is decided. After an exception the pass is still there.
@@ -108,7 +101,7 @@ Batch Loader::Impl::take_front(std::int64_t begin_ns) {
   const std::int64_t delivered_at_ns = count_delivery(*slot, begin_ns);
   Batch batch{slots->hand_out(std::move(slot))};
   counters.add_collating(monotonic_ns() - delivered_at_ns);
-  pass_left->fetch_sub(1);
+  consumer.count_delivery();
   if (is_last) end_pass();
   return batch;
 }
@@ -148,8 +141,8 @@ void Loader::Impl::wait_until_ready(std::unique_lock<std::mutex>& lock, const st
 void Loader::Impl::give_up() {
   std::unique_lock lock(mutex);
   if (!window.has_pass()) return;
-  if (auto open = std::exchange(requested, std::nullopt)) {
-    open->set_exception(std::make_exception_ptr(Error(
+  if (consumer.has_request()) {
+    consumer.take_request().set_exception(std::make_exception_ptr(Error(
         ErrorCode::cancelled, fmt::format("data: epoch {} was left before the batch was ready", window.pass().epoch))));
   }
   window.give_up();
@@ -170,8 +163,7 @@ void Loader::Impl::end_pass() {
   }
   window.end(*slots);
   training ? slots->trim() : slots->give_back();
-  pass_left->store(0);
-  pass_left = nullptr;
+  consumer.end();
 }
 
 Epoch::Epoch(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}

@@ -85,10 +85,10 @@ void Loader::Impl::add_worker() {
 // A batch that was asked for when there were workers; nobody else is left to load it.
 void Loader::Impl::load_requested() {
   std::unique_lock lock(mutex);
-  while (requested && !window.front_is_decided()) {
+  while (consumer.has_request() && !window.front_is_decided()) {
     if (const Claim mine = claim(1); mine.slot != nullptr) load(lock, mine, own_workspace);
   }
-  if (requested) fulfil_request(lock);
+  if (consumer.has_request()) fulfil_request(lock);
 }
 
 void Loader::Impl::work(std::int64_t worker, Workspace& workspace) {
@@ -104,7 +104,7 @@ void Loader::Impl::work(std::int64_t worker, Workspace& workspace) {
       if (busy_ns < kCpuLookNs) continue;
       const std::int64_t now_ns = thread_cpu_ns();
       counters.add_cpu(now_ns - std::exchange(cpu_ns, now_ns), std::exchange(busy_ns, 0));
-    } else if (requested && window.front_is_decided()) {  // By an error in opening the batch.
+    } else if (consumer.has_request() && window.front_is_decided()) {  // By an error in opening the batch.
       fulfil_request(lock);
     } else {
       wait_for_work(lock, workspace);
@@ -211,7 +211,7 @@ void Loader::Impl::seal(Batch::Slot& slot, ChunkReport& report) const noexcept {
 }
 
 void Loader::Impl::tell_consumer(std::unique_lock<std::mutex>& lock) {
-  if (!requested) return ready.notify_one();
+  if (!consumer.has_request()) return ready.notify_one();
   if (window.front_is_decided()) fulfil_request(lock);
 }
 
@@ -220,7 +220,7 @@ void Loader::Impl::fulfil_request(std::unique_lock<std::mutex>& lock) {
   std::optional<Batch> batch;
   std::exception_ptr failure;
   try {
-    batch = take_front(requested_ns);
+    batch = take_front(consumer.requested_ns());
   } catch (...) {
     failure = std::current_exception();
   }
@@ -228,8 +228,7 @@ void Loader::Impl::fulfil_request(std::unique_lock<std::mutex>& lock) {
     window.give_up(std::move(failure));
     return;
   }
-  std::promise<std::optional<Batch>> promise = std::move(*requested);
-  requested.reset();
+  std::promise<std::optional<Batch>> promise = consumer.take_request();
   const bool was_last = !window.has_pass();
   if (failure != nullptr) end_pass();
   lock.unlock();

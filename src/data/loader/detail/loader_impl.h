@@ -11,7 +11,6 @@
 #include <cstdint>
 #include <exception>
 #include <functional>
-#include <future>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -24,6 +23,7 @@
 #include "data/loader/detail/batch_layout.h"
 #include "data/loader/detail/batch_window.h"
 #include "data/loader/detail/chunk.h"
+#include "data/loader/detail/consumer.h"
 #include "data/loader/detail/loader_counters.h"
 #include "data/loader/detail/order.h"
 #include "data/loader/detail/pass.h"
@@ -154,8 +154,7 @@ struct Loader::Impl {
   const detail::BatchLayout layout;
   const std::int64_t batch_bytes;  // But for ragged values.
   const std::int64_t built_ns;
-  const std::shared_ptr<detail::SlotPool> slots;                // Owners: see SlotPool.
-  const std::shared_ptr<std::atomic<std::int64_t>> blocked_ns;  // In futures. Owners: the loader, and its futures.
+  const std::shared_ptr<detail::SlotPool> slots;  // Owners: see SlotPool.
   detail::EntropyIndexCache indices;
   Workspace own_workspace;  // The consumer's, when it loads by itself.
 
@@ -168,20 +167,12 @@ struct Loader::Impl {
   std::int64_t threads_wanted;  // A number, or AUTOTUNE.
   std::int64_t prefetch_wanted;
   detail::BatchWindow window;
-  std::shared_ptr<std::atomic<std::int64_t>> pass_left;  // Of the running epoch; see Epoch::Impl.
-  std::int64_t next_asked = 0;                           // The batch that the consumer asks for next.
-  Place at;                                              // Where that one stands.
-  std::optional<Place> place_wanted;                     // Where next_epoch() begins, when somebody said so.
-  std::int64_t next_index = 0;                           // The epoch that next_epoch() begins otherwise.
-  std::optional<std::promise<std::optional<Batch>>> requested;
-  std::int64_t requested_ns = 0;
+  detail::Consumer consumer;
   detail::LoaderCounters counters;
   Cache cache_requested = Cache::none;
   std::string cache_refusal;                        // Why the form that was asked for last is not in force.
   std::shared_ptr<detail::SampleCache> cache;       // Owners: the loader, and each worker that fills a chunk with it.
   std::shared_ptr<detail::SampleCache> kept_cache;  // Switched off, to be switched on again.
-  std::optional<std::int64_t> consumer_from_ns;     // When it last went on from asking, in the running epoch.
-  std::int64_t blocked_seen_ns = 0;                 // Of blocked_ns, what measure_consumer has seen.
   detail::RateMeter meter;
   detail::Autotuner tuner{{}, {}};
 
