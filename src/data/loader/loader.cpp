@@ -222,12 +222,7 @@ Loader::Impl::Impl(std::shared_ptr<const Source> from, DataOptions how, std::uin
   make_room_in(own_workspace);
   window.reserve(prefetch);
   set_cache(options.cache, /*keep=*/false);
-  try {
-    set_num_workers(options.num_workers);
-  } catch (...) {
-    set_num_workers(0);  // Those that did start wait for work, and nobody else would end them.
-    throw;
-  }
+  set_num_workers(options.num_workers);
 }
 
 BatchSampler Loader::Impl::sampler_from(std::int64_t position) const {
@@ -356,7 +351,8 @@ LoaderStatistics Loader::Impl::statistics() const {
   now.index_refused = found.refused;
   now.batch_bytes = slots->batch_bytes();
   now.pool_bytes = slots->allocated_bytes();
-  now.num_workers = threads;
+  now.num_workers = workers.count();
+  now.workers_started = workers.started();
   now.prefetch_batches = prefetch;
   return now;
 }

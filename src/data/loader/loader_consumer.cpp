@@ -56,7 +56,7 @@ BatchFuture Loader::Impl::request() {
   if (consumer.has_request())
     fail(ErrorCode::invalid_argument, "data: a batch was asked for while another request is open");
   count_ready();
-  if (threads == 0 && !window.front_is_ready()) wait_for_front(lock, nullptr);
+  if (workers.count() == 0 && !window.front_is_ready()) wait_for_front(lock, nullptr);
   measure_consumer(begin_ns);
   consumer.step(window.place_after(consumer.next_batch()));
   consumer.request(std::move(promise), begin_ns);
@@ -108,7 +108,7 @@ Batch Loader::Impl::take_front(std::int64_t begin_ns) {
 
 void Loader::Impl::wait_for_front(std::unique_lock<std::mutex>& lock, const std::function<void()>& while_waiting) {
   while (!window.front_is_decided()) {
-    if (threads == 0) {
+    if (workers.count() == 0) {
       if (const Claim mine = claim(1); mine.slot != nullptr) {
         load(lock, mine, own_workspace);
         continue;

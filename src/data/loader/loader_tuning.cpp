@@ -15,6 +15,7 @@ namespace {
 
 using detail::kConsumerBatches;
 using detail::LoaderSetting;
+using Joining = detail::WorkerPool::Joining;
 
 constexpr SpanName kThreads{"loader_num_workers", "mark"};  // After each decision.
 constexpr SpanName kPrefetch{"loader_prefetch", "mark"};
@@ -31,17 +32,17 @@ std::string number_text(std::int64_t wanted) {
 void Loader::Impl::set_num_workers(std::int64_t wanted) {
   std::lock_guard resize_lock(resizing);
   const bool was_automatic = threads_wanted == AUTOTUNE, automatic = wanted == AUTOTUNE;
-  if (automatic && was_automatic && threads > 0) return;  // It goes on with what it has found.
-  const std::int64_t before = threads;
+  if (automatic && was_automatic && workers.count() > 0) return;  // It goes on with what it has found.
+  const std::int64_t before = workers.count();
   if (was_automatic && before > 0) autotuned.num_workers = before;
   std::int64_t count = wanted;
   if (automatic)
     count = std::clamp<std::int64_t>(autotuned.num_workers > 0 ? autotuned.num_workers : before, 1, num_workers_max());
   try {
-    resize(count, automatic ? Joining::later : Joining::now);
+    workers.resize(count, automatic ? Joining::later : Joining::now);
   } catch (...) {
     // Without workers the consumer loads, which it may do only when none of them holds a chunk any more.
-    resize(before, before == 0 ? Joining::now : Joining::later);
+    workers.resize(before, before == 0 ? Joining::now : Joining::later);
     if (before == 0) load_requested();
     throw;
   }
@@ -56,12 +57,12 @@ void Loader::Impl::set_num_workers(std::int64_t wanted) {
 // What tuning has found and what it has under trial go on. After an error there are as many as could be had.
 void Loader::Impl::renew_workers() {
   std::lock_guard resize_lock(resizing);
-  const std::int64_t count = threads;
-  resize(0, Joining::now);
+  const std::int64_t count = workers.count();
+  workers.resize(0, Joining::now);
   try {
-    resize(count, Joining::later);
+    workers.resize(count, Joining::later);
   } catch (...) {
-    if (threads == 0) load_requested();
+    if (workers.count() == 0) load_requested();
     throw;
   }
 }
@@ -93,8 +94,8 @@ std::int64_t Loader::Impl::num_workers_max() {
 
 // `resizing` is held.
 detail::SettingBounds Loader::Impl::tuning_bounds() {
-  detail::SettingBounds bounds{.low = {threads, prefetch},
-                               .high = {threads, prefetch},
+  detail::SettingBounds bounds{.low = {workers.count(), prefetch},
+                               .high = {workers.count(), prefetch},
                                .batches = batches,
                                .batch_size = options.batch_size,
                                .cores = 1};
@@ -115,7 +116,7 @@ detail::SettingBounds Loader::Impl::tuning_bounds() {
 void Loader::Impl::restart_tuning() {
   const detail::SettingBounds bounds = tuning_bounds();
   std::lock_guard lock(mutex);
-  tuner.reset(bounds, {threads, prefetch, cache_in_force()});
+  tuner.reset(bounds, {workers.count(), prefetch, cache_in_force()});
   meter.restart(prefetch + kConsumerBatches);
 }
 
@@ -138,7 +139,7 @@ void Loader::Impl::retune() {
   }
   if (wanted == before) return;
   put_in_force(wanted);
-  record_gauge(kThreads, threads);
+  record_gauge(kThreads, workers.count());
   record_gauge(kPrefetch, prefetch);
   record_gauge(kCacheHolds, static_cast<std::int64_t>(cache_in_force()));
 }
@@ -157,9 +158,10 @@ void Loader::Impl::put_in_force(const detail::LoaderSetting& wanted) {
     attempt(
         detail::kPrefetchKey, [this] { return prefetch; }, [&] { deepen(wanted.prefetch); });
   }
-  if (wanted.num_workers != threads) {
+  if (wanted.num_workers != workers.count()) {
     attempt(
-        detail::kNumWorkersKey, [this] { return threads; }, [&] { resize(wanted.num_workers, Joining::later); });
+        detail::kNumWorkersKey, [this] { return workers.count(); },
+        [&] { workers.resize(wanted.num_workers, Joining::later); });
   }
   if (wanted.cache != cache_in_force()) {
     attempt(
@@ -186,7 +188,7 @@ std::string Loader::Impl::last_reason(const char* what) const {
 Applied Loader::Impl::applied_num_workers() const {
   std::lock_guard lock(mutex);
   const bool automatic = threads_wanted == AUTOTUNE;
-  return {detail::kNumWorkersKey, number_text(threads_wanted), std::to_string(threads),
+  return {detail::kNumWorkersKey, number_text(threads_wanted), std::to_string(workers.count()),
           automatic ? last_reason(detail::kNumWorkersKey) : ""};
 }
 

@@ -1,11 +1,7 @@
 // The loader's threads: which samples a worker takes, and what becomes of a batch that is whole or has failed.
 #include <headrace/trace.h>
 
-#include <algorithm>
 #include <memory>
-#include <new>
-#include <system_error>
-#include <thread>
 #include <utility>
 
 #include "core/base/clock.h"
@@ -28,58 +24,14 @@ constexpr std::int64_t kCpuLookNs = 5'000'000;
 
 }  // namespace
 
-// `resizing` is held. An error leaves as many threads as could be had.
-void Loader::Impl::resize(std::int64_t count, Joining joining) {
-  const bool grows = count > threads;
-  {
-    std::lock_guard lock(mutex);
-    threads = std::min(threads, count);
-  }
-  room.notify_all();
-  ready.notify_one();  // Without workers a waiting consumer loads by itself.
-  // A worker beyond `threads` ends after its chunk.
-  while (joining == Joining::now && std::ssize(workers) > count) workers.pop_back();  // Joins.
-  if (!grows) return;
-  try {
-    while (threads < count) add_worker();
-  } catch (const std::bad_alloc&) {
-    ready.notify_one();
-    fail(ErrorCode::out_of_memory, "data: no memory for loader thread {} of {}", threads + 1, count);
-  } catch (const std::system_error& refused) {
-    ready.notify_one();
-    fail(ErrorCode::io, "data: cannot start loader thread {} of {}: {}", threads + 1, count, refused.what());
-  }
-}
-
 void Loader::Impl::make_room_in(Workspace& workspace) const {
   if (!plan.is_one_pass()) workspace.make_room_for(plan.partner_step() ? kPartnersMax : 0);
 }
 
-// `resizing` is held. One that was to end and has not yet goes on in its place: what it reads may take for ever.
-void Loader::Impl::add_worker() {
-  const std::int64_t worker = threads;
-  const auto place = static_cast<std::size_t>(worker);
-  if (std::ssize(workers) <= worker) workers.emplace_back();
+std::unique_ptr<Workspace> Loader::Impl::make_workspace() const {
   auto workspace = std::make_unique<Workspace>(fields.schema.size(), announced_max());
   make_room_in(*workspace);
-  {
-    std::lock_guard lock(mutex);
-    if (std::ssize(runs) <= worker) runs.push_back(false);
-    threads = worker + 1;
-    if (runs[place]) return;
-    runs[place] = true;
-  }
-  try {
-    workers[place] = std::jthread(  // Joins the one that stood there, which has ended.
-        [this, worker, workspace = std::move(workspace)] { work(worker, *workspace); });
-  } catch (...) {
-    std::lock_guard lock(mutex);
-    threads = worker;
-    runs[place] = false;
-    throw;
-  }
-  std::lock_guard lock(mutex);
-  counters.add_worker();
+  return workspace;
 }
 
 // A batch that was asked for when there were workers; nobody else is left to load it.
@@ -95,7 +47,7 @@ void Loader::Impl::work(std::int64_t worker, Workspace& workspace) {
   name_this_thread(fmt::format("loader {}", worker));
   std::int64_t cpu_ns = thread_cpu_ns(), busy_ns = 0;  // At the last look at the CPU clock, and since then.
   std::unique_lock lock(mutex);
-  while (worker < threads) {
+  while (workers.wants(worker)) {
     if (const Claim mine = claim(prefetch); mine.slot != nullptr) {
       // Each worker wakes one more while there is something for it. One that is awake always comes back for the rest,
       // so no chunk is forgotten, and a fast source does not wake threads that would find nothing.
@@ -111,7 +63,7 @@ void Loader::Impl::work(std::int64_t worker, Workspace& workspace) {
     }
   }
   give_back(workspace);
-  runs[static_cast<std::size_t>(worker)] = false;
+  workers.note_end(worker);
 }
 
 void Loader::Impl::wait_for_work(std::unique_lock<std::mutex>& lock, Workspace& workspace) {
@@ -137,7 +89,7 @@ void Loader::Impl::give_back(Workspace& workspace) {
 Claim Loader::Impl::claim(std::int64_t depth) {
   if (!window.can_claim(depth)) return {};
   if (!window.has_unclaimed() && !open_batch()) return {};
-  return window.claim(depth, threads);
+  return window.claim(depth, workers.count());
 }
 
 // Adds the next batch to the window. False: there is no memory for it.

@@ -21,7 +21,6 @@ class LoaderCounters {
   void add_chunk(const ChunkReport& chunk) noexcept;
   // Lists by index, each once, the first 1,000 that come; moves those out of `samples`.
   void add_corrupt(std::span<CorruptSample> samples);
-  void add_worker() noexcept { ++totals_.workers_started; }
   void add_cpu(std::int64_t ns, std::int64_t over_busy_ns) noexcept {
     totals_.cpu_ns += ns;
     totals_.cpu_busy_ns += over_busy_ns;
@@ -37,7 +36,8 @@ class LoaderCounters {
   void add_wait_for_batch(std::int64_t ns) noexcept { totals_.wait_for_batch_ns += ns; }
   void add_consumer_busy(std::int64_t ns) noexcept { totals_.consumer_busy_ns += ns; }
 
-  // But for what the loader holds and has in force now, and what its entropy indices and its futures count.
+  // But for what the loader holds and has in force now, and what its threads, its entropy indices and its futures
+  // count.
   LoaderStatistics statistics() const;
   WorkerTotals worker_totals() const noexcept;
   std::int64_t batches() const noexcept { return totals_.batches; }  // Delivered.

@@ -15,7 +15,6 @@
 #include <mutex>
 #include <optional>
 #include <string>
-#include <thread>
 #include <vector>
 
 #include "core/memory/accounts.h"
@@ -31,6 +30,7 @@
 #include "data/loader/detail/rate_meter.h"
 #include "data/loader/detail/sample_cache.h"
 #include "data/loader/detail/slot.h"
+#include "data/loader/detail/worker_pool.h"
 #include "data/loader/detail/workspace.h"
 #include "data/source/entropy_index_cache.h"
 #include "data/source/field_bytes.h"
@@ -55,7 +55,6 @@ struct Loader::Impl {
 
   Impl(std::shared_ptr<const Source> from, DataOptions how, std::uint64_t run_seed, bool for_training,
        std::int64_t limit, OrderOfEpoch orders, transform::Operations operations);
-  ~Impl() { set_num_workers(0); }
 
   void set_num_workers(std::int64_t wanted);
   void renew_workers();
@@ -87,12 +86,9 @@ struct Loader::Impl {
   std::vector<TransformCost> transform_costs() const;
   std::vector<CorruptSample> corrupt_samples() const;
 
-  // Whether to wait for surplus threads to end.
-  enum class Joining { now, later };
-  void resize(std::int64_t count, Joining joining);
-  void add_worker();
   std::int64_t announced_max() const { return reader.can().expecting == nullptr ? 0 : options.batch_size; }
   void make_room_in(Workspace& workspace) const;
+  std::unique_ptr<Workspace> make_workspace() const;
   void load_requested();
   void deepen(std::int64_t count);
   std::int64_t prefetch_max(std::int64_t wanted, std::int64_t bytes_a_batch) const;
@@ -161,8 +157,6 @@ struct Loader::Impl {
   mutable std::mutex mutex;       // Guards everything down to `tuner`.
   std::condition_variable room;   // For workers: a chunk may be there to claim, or their number has changed.
   std::condition_variable ready;  // For the consumer: a batch is whole, an error is final, or the last worker stopped.
-  std::int64_t threads = 0;       // In force: workers 0 .. threads - 1, all of which run.
-  std::vector<bool> runs;         // By worker; of the others, whether it has not ended yet.
   std::int64_t prefetch;
   std::int64_t threads_wanted;  // A number, or AUTOTUNE.
   std::int64_t prefetch_wanted;
@@ -180,7 +174,6 @@ struct Loader::Impl {
 
   // Taken before `mutex`. Guards those below; who changes threads, prefetch or what is wanted of them holds it, too.
   std::mutex resizing;
-  std::vector<std::jthread> workers;
   std::int64_t cores = 0;                 // That the process may use; 0: not asked yet.
   detail::LoaderSetting autotuned{0, 0};  // What AUTOTUNE had in force when a number took its place; 0: nothing yet.
 
@@ -193,6 +186,10 @@ struct Loader::Impl {
                                 if (lock) cached_told = cache_bytes();
                                 return cached_told.load();
                               }};
+  // The last: its threads use all of this until they are joined.
+  detail::WorkerPool workers{{mutex, room, ready},
+                             {[this] { return make_workspace(); },
+                              [this](std::int64_t worker, Workspace& workspace) { work(worker, workspace); }}};
 };
 
 struct Epoch::Impl {
