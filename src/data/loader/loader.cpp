@@ -344,7 +344,7 @@ LoaderStatistics Loader::Impl::statistics() const {
   std::lock_guard lock(mutex);
   LoaderStatistics now = counters.statistics();
   now.wait_for_batch_ns += consumer.blocked_ns()->load();
-  now.cache_bytes = cache_bytes();
+  now.cache_bytes = cache.bytes();
   const detail::EntropyIndexCache::Counts found = indices.counts();
   now.index_hits = found.hits;
   now.index_misses = found.misses;
@@ -453,7 +453,7 @@ void Loader::set_prefetch_batches(std::int64_t batches) {
 
 std::int64_t Loader::cache_bytes_max() const {
   std::lock_guard lock(impl_->mutex);
-  return impl_->cache_bytes_max(/*keep=*/false);
+  return impl_->cache.bytes_max(/*keep=*/false);
 }
 
 void Loader::set_cache(Cache cache, bool keep) {

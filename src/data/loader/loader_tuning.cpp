@@ -116,7 +116,7 @@ detail::SettingBounds Loader::Impl::tuning_bounds() {
 void Loader::Impl::restart_tuning() {
   const detail::SettingBounds bounds = tuning_bounds();
   std::lock_guard lock(mutex);
-  tuner.reset(bounds, {workers.count(), prefetch, cache_in_force()});
+  tuner.reset(bounds, {workers.count(), prefetch, cache.in_force()});
   meter.restart(prefetch + kConsumerBatches);
 }
 
@@ -128,7 +128,7 @@ void Loader::Impl::retune() {
     std::lock_guard lock(mutex);
     auto rates = meter.rates(options.batch_size);
     if (!is_automatic() || !rates) return;  // Somebody else was here.
-    if (cache_requested == Cache::automatic) rates->fit = cache_fit();
+    if (cache_requested == Cache::automatic) rates->fit = cache.fit(counters.done());
     before = tuner.now();
     wanted = tuner.step(*rates, counters.batches(), seconds_since(built_ns)).value_or(before);
     // What the setting before has made must be gone first. A cache is full after the rest of this epoch and a whole
@@ -141,7 +141,7 @@ void Loader::Impl::retune() {
   put_in_force(wanted);
   record_gauge(kThreads, workers.count());
   record_gauge(kPrefetch, prefetch);
-  record_gauge(kCacheHolds, static_cast<std::int64_t>(cache_in_force()));
+  record_gauge(kCacheHolds, static_cast<std::int64_t>(cache.in_force()));
 }
 
 // `resizing` is held. The batch is delivered already: what cannot be had is noted and left out.
@@ -163,12 +163,12 @@ void Loader::Impl::put_in_force(const detail::LoaderSetting& wanted) {
         detail::kNumWorkersKey, [this] { return workers.count(); },
         [&] { workers.resize(wanted.num_workers, Joining::later); });
   }
-  if (wanted.cache != cache_in_force()) {
+  if (wanted.cache != cache.in_force()) {
     attempt(
-        detail::kCacheKey, [this] { return cache_in_force(); },
+        detail::kCacheKey, [this] { return cache.in_force(); },
         [&] {
-          place_cache(wanted.cache, /*keep=*/false);
-          if (cache_in_force() != wanted.cache) fail(ErrorCode::out_of_memory, "data: {}", cache_refusal);
+          cache.place(wanted.cache, /*keep=*/false);
+          if (cache.in_force() != wanted.cache) fail(ErrorCode::out_of_memory, "data: {}", cache.refusal());
         });
   }
 }

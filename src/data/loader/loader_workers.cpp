@@ -106,7 +106,7 @@ bool Loader::Impl::open_batch() {
 // Returns the nanoseconds that the chunk took.
 std::int64_t Loader::Impl::load(std::unique_lock<std::mutex>& lock, const Claim& claim, Workspace& workspace) {
   const std::int64_t position = claim.slot->index * options.batch_size + claim.first;
-  std::shared_ptr<detail::SampleCache> kept = cache;
+  std::shared_ptr<detail::SampleCache> kept = cache.cache();
   lock.unlock();
   const std::int64_t bytes_before = workspace.bytes();
   ChunkReport report;

@@ -21,6 +21,7 @@
 #include "data/loader/detail/autotune.h"
 #include "data/loader/detail/batch_layout.h"
 #include "data/loader/detail/batch_window.h"
+#include "data/loader/detail/cache_placement.h"
 #include "data/loader/detail/chunk.h"
 #include "data/loader/detail/consumer.h"
 #include "data/loader/detail/loader_counters.h"
@@ -63,10 +64,6 @@ struct Loader::Impl {
   Applied applied_prefetch() const;
   std::vector<LoaderDecision> decisions() const;
   void set_cache(Cache wanted, bool keep);
-  void place_cache(Cache form, bool keep);
-  void exchange_cache(std::shared_ptr<detail::SampleCache> other, bool keep);
-  std::shared_ptr<detail::SampleCache> make_cache(Cache form, bool keep) const;
-  bool holds_cache(Cache form) const;
   Applied applied_cache() const;
   Place place_of(std::int64_t index, std::int64_t first_batch) const;
   std::unique_ptr<Epoch::Impl> begin(std::optional<Place> from);
@@ -108,11 +105,6 @@ struct Loader::Impl {
   void measure_consumer(std::int64_t asked_ns);
   std::string last_reason(const char* what) const;
 
-  std::int64_t cache_bytes_replaced(bool keep) const;
-  std::int64_t cache_bytes_left(bool keep) const;
-  std::int64_t cache_bytes_max(bool keep) const;
-  detail::CacheFit cache_fit() const;
-  Cache cache_in_force() const { return cache == nullptr ? Cache::none : cache->form; }
   void work(std::int64_t worker, Workspace& workspace);
   void wait_for_work(std::unique_lock<std::mutex>& lock, Workspace& workspace);
   void give_back(Workspace& workspace);
@@ -129,7 +121,6 @@ struct Loader::Impl {
   void fulfil_request(std::unique_lock<std::mutex>& lock);
   void count_ready();
   void end_pass();
-  std::int64_t cache_bytes() const;
   std::int64_t held_bytes() const;
 
   const std::vector<std::string> operation_names;  // Of those that came in place of the options' own.
@@ -164,9 +155,7 @@ struct Loader::Impl {
   detail::Consumer consumer;
   detail::LoaderCounters counters;
   Cache cache_requested = Cache::none;
-  std::string cache_refusal;                        // Why the form that was asked for last is not in force.
-  std::shared_ptr<detail::SampleCache> cache;       // Owners: the loader, and each worker that fills a chunk with it.
-  std::shared_ptr<detail::SampleCache> kept_cache;  // Switched off, to be switched on again.
+  detail::CachePlacement cache{{reader, fields, options, rest.has_value()}, memory_limit, mutex};
   detail::RateMeter meter;
   detail::Autotuner tuner{{}, {}};
 
@@ -183,7 +172,7 @@ struct Loader::Impl {
   const Account batch_account{"batches", [this] { return held_bytes(); }};
   const Account cache_account{"cache", [this] {
                                 const std::unique_lock lock(mutex, std::try_to_lock);
-                                if (lock) cached_told = cache_bytes();
+                                if (lock) cached_told = cache.bytes();
                                 return cached_told.load();
                               }};
   // The last: its threads use all of this until they are joined.
