@@ -32,7 +32,6 @@ class BatchWindowOfTen : public testing::Test {
   void begin(std::int64_t first = 0, std::int64_t memory_limit = std::int64_t{1} << 20) {
     slots = std::make_shared<SlotPool>(layout, 1, memory_limit);
     const BatchSampler batch_sampler{order.positions(), options, LastBatch::keep, 4 * first};
-    window.reserve(3);
     window.begin(std::unique_ptr<Pass>(new Pass{{nullptr, plan.first(), options, 1, kEpoch, nullptr},
                                                 reader,
                                                 OnCorrupt::fail,
@@ -87,7 +86,7 @@ class BatchWindowOfTen : public testing::Test {
   const BatchLayout layout{SampleFields{source.info().schema}, ImagePlace{{1, 4, 4}, PixelType::f32, PixelLayout::nchw},
                            4};
   std::shared_ptr<SlotPool> slots;
-  BatchWindow window{4};
+  BatchWindow window{4, /*depth=*/3};
 };
 
 using Chunk = std::array<std::int64_t, 3>;  // Batch, first sample, count.

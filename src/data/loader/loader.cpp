@@ -212,15 +212,11 @@ Loader::Impl::Impl(std::shared_ptr<const Source> from, DataOptions how, std::uin
       slots(std::make_shared<detail::SlotPool>(layout, first_prefetch() + kConsumerBatches, memory_limit)),
       indices(*source, options.index),
       own_workspace(fields.schema.size(), announced_max()),
-      prefetch(first_prefetch()),
-      threads_wanted(options.num_workers),
-      prefetch_wanted(options.prefetch_batches),
-      window(options.batch_size),
-      bytes_options(detail::state_options(options, training, fields.schema, order_of != nullptr, operation_names)) {
+      bytes_options(detail::state_options(options, training, fields.schema, order_of != nullptr, operation_names)),
+      window(options.batch_size, first_prefetch()) {
   if (order_of) check_given(options, training);
   detail::check_plan(plan, layout, options);
   make_room_in(own_workspace);
-  window.reserve(prefetch);
   set_cache(options.cache, /*keep=*/false);
   set_num_workers(options.num_workers);
 }
@@ -334,7 +330,7 @@ std::unique_ptr<Epoch::Impl> Loader::Impl::begin(std::optional<Place> from) {
   consumer.begin(place.epoch, first < end ? Place{place.epoch, place.position, order_hash} : Place{place.epoch + 1, 0},
                  first, first < end ? state->left : nullptr);
   window.begin(std::move(pass), first, end);
-  meter.pause();
+  tuning.pause();
   lock.unlock();
   room.notify_all();
   return state;
@@ -353,8 +349,19 @@ LoaderStatistics Loader::Impl::statistics() const {
   now.pool_bytes = slots->allocated_bytes();
   now.num_workers = workers.count();
   now.workers_started = workers.started();
-  now.prefetch_batches = prefetch;
+  now.prefetch_batches = window.depth();
   return now;
+}
+
+std::int64_t Loader::Impl::held_bytes() const {
+  const std::unique_lock lock(mutex, std::try_to_lock);
+  if (lock) held_told = slots->allocated_bytes() + counters.workspace_bytes();
+  return held_told;
+}
+
+std::vector<LoaderDecision> Loader::Impl::decisions() const {
+  std::lock_guard lock(mutex);
+  return tuning.decisions();
 }
 
 std::vector<CorruptSample> Loader::Impl::corrupt_samples() const {

@@ -40,7 +40,7 @@ std::optional<Batch> Loader::Impl::next(const std::function<void()>& while_waiti
   Batch batch = take_front(begin_ns);
   measure_consumer(begin_ns);
   consumer.step(place);
-  const bool was_last = !window.has_pass(), due = tuning_is_due();
+  const bool was_last = !window.has_pass(), due = tuning.is_due();
   lock.unlock();
   if (was_last) indices.finish_epoch();
   room.notify_one();
@@ -61,7 +61,7 @@ BatchFuture Loader::Impl::request() {
   consumer.step(window.place_after(consumer.next_batch()));
   consumer.request(std::move(promise), begin_ns);
   if (window.front_is_decided()) fulfil_request(lock);
-  const bool due = tuning_is_due();
+  const bool due = tuning.is_due();
   lock.unlock();
   if (due) retune();
   return future;
@@ -86,7 +86,7 @@ void Loader::Impl::measure_consumer(std::int64_t asked_ns) {
   const std::int64_t now_ns = monotonic_ns();
   const detail::Consumer::Turn turn = consumer.go_on(asked_ns, now_ns);
   counters.add_consumer_busy(turn.busy_ns);
-  if (is_automatic()) meter.add(turn.asked_ns, now_ns, counters.worker_totals());
+  if (tuning.is_automatic()) tuning.measure(turn.asked_ns, now_ns, counters.worker_totals());
 }
 
 // The front is decided. After an exception the pass is still there.

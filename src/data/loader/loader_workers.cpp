@@ -48,10 +48,10 @@ void Loader::Impl::work(std::int64_t worker, Workspace& workspace) {
   std::int64_t cpu_ns = thread_cpu_ns(), busy_ns = 0;  // At the last look at the CPU clock, and since then.
   std::unique_lock lock(mutex);
   while (workers.wants(worker)) {
-    if (const Claim mine = claim(prefetch); mine.slot != nullptr) {
+    if (const Claim mine = claim(window.depth()); mine.slot != nullptr) {
       // Each worker wakes one more while there is something for it. One that is awake always comes back for the rest,
       // so no chunk is forgotten, and a fast source does not wake threads that would find nothing.
-      if (window.can_claim(prefetch)) room.notify_one();
+      if (window.can_claim(window.depth())) room.notify_one();
       busy_ns += load(lock, mine, workspace);
       if (busy_ns < kCpuLookNs) continue;
       const std::int64_t now_ns = thread_cpu_ns();

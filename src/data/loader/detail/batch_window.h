@@ -29,7 +29,7 @@ struct Claim {
 // order of the data is found whatever the thread count.
 class BatchWindow {
  public:
-  explicit BatchWindow(std::int64_t batch_size) noexcept : batch_size_(batch_size) {}
+  BatchWindow(std::int64_t batch_size, std::int64_t depth) : batch_size_(batch_size), depth_(depth) { reserve(depth); }
 
   // ---- The pass ----
   // Batches `first` to `end` - 1. Null: there are none.
@@ -43,6 +43,9 @@ class BatchWindow {
   Place place_after(std::int64_t batch) const noexcept;
 
   // ---- Chunks ----
+  // Batches that workers prepare ahead; a consumer that loads by itself one.
+  std::int64_t depth() const noexcept { return depth_; }
+  void set_depth(std::int64_t batches) noexcept { depth_ = batches; }
   // So that no worker allocates where so many batches are opened.
   void reserve(std::int64_t batches) { batches_.reserve(static_cast<std::size_t>(batches)); }
   // Whether there is a chunk to claim where `depth` batches may be open.
@@ -91,6 +94,7 @@ class BatchWindow {
   bool is_given_up() const noexcept { return pass_->stop_at.load(std::memory_order_relaxed) == 0; }
 
   const std::int64_t batch_size_;
+  std::int64_t depth_;
   std::unique_ptr<Pass> pass_;  // Of the running epoch, if any.
   std::int64_t end_ = 0;        // One more than its last batch; stays when it ends.
   std::int64_t next_ = 0;       // The batch that will be opened next.

@@ -15,6 +15,9 @@
 
 namespace headrace::detail {
 
+// One batch held by the consumer while it asks for the next one, and that next one.
+inline constexpr std::int64_t kConsumerBatches = 2;
+
 class Consumer {
  public:
   // ---- Where it stands ----

@@ -1,6 +1,6 @@
-// What a Loader holds, shared by the files that are its parts: loader_workers.cpp fills batches, loader_consumer.cpp
-// hands them out, loader_memory.cpp bounds what they and the cache hold, loader_tuning.cpp adapts what is AUTOTUNE,
-// loader_plan.cpp explains, transform_cost.cpp weighs transforms, loader.cpp builds it and knows where an epoch stands.
+// What a Loader is made of, and how the parts are wired. loader_workers.cpp fills batches, loader_consumer.cpp hands
+// them out, loader_settings.cpp changes threads, depth and cache, loader_plan.cpp explains, transform_cost.cpp weighs
+// transforms, loader.cpp builds it, begins epochs and tells where it stands.
 #pragma once
 
 #include <headrace/error.h>
@@ -9,7 +9,6 @@
 #include <atomic>
 #include <condition_variable>
 #include <cstdint>
-#include <exception>
 #include <functional>
 #include <memory>
 #include <mutex>
@@ -18,18 +17,16 @@
 #include <vector>
 
 #include "core/memory/accounts.h"
-#include "data/loader/detail/autotune.h"
 #include "data/loader/detail/batch_layout.h"
 #include "data/loader/detail/batch_window.h"
 #include "data/loader/detail/cache_placement.h"
 #include "data/loader/detail/chunk.h"
 #include "data/loader/detail/consumer.h"
 #include "data/loader/detail/loader_counters.h"
+#include "data/loader/detail/loader_tuning.h"
 #include "data/loader/detail/order.h"
 #include "data/loader/detail/pass.h"
 #include "data/loader/detail/place.h"
-#include "data/loader/detail/rate_meter.h"
-#include "data/loader/detail/sample_cache.h"
 #include "data/loader/detail/slot.h"
 #include "data/loader/detail/worker_pool.h"
 #include "data/loader/detail/workspace.h"
@@ -39,12 +36,6 @@
 #include "data/transform/plan.h"
 
 namespace headrace {
-namespace detail {
-
-// One batch held by the consumer while it asks for the next one, and that next one.
-inline constexpr std::int64_t kConsumerBatches = 2;
-
-}  // namespace detail
 
 struct Loader::Impl {
   using ChunkReport = detail::ChunkReport;
@@ -57,14 +48,7 @@ struct Loader::Impl {
   Impl(std::shared_ptr<const Source> from, DataOptions how, std::uint64_t run_seed, bool for_training,
        std::int64_t limit, OrderOfEpoch orders, transform::Operations operations);
 
-  void set_num_workers(std::int64_t wanted);
-  void renew_workers();
-  void set_prefetch_batches(std::int64_t wanted);
-  Applied applied_num_workers() const;
-  Applied applied_prefetch() const;
-  std::vector<LoaderDecision> decisions() const;
-  void set_cache(Cache wanted, bool keep);
-  Applied applied_cache() const;
+  // ---- Epochs ----
   Place place_of(std::int64_t index, std::int64_t first_batch) const;
   std::unique_ptr<Epoch::Impl> begin(std::optional<Place> from);
   BatchSampler sampler_from(std::int64_t position) const;
@@ -75,36 +59,11 @@ struct Loader::Impl {
   LoaderState state() const;
   void restore(const LoaderState& state);
   void start_at(Place place);
-  std::optional<Batch> next(const std::function<void()>& while_waiting);
-  BatchFuture request();
-  void give_up();
-  LoaderStatistics statistics() const;
-  LoaderPlan explain() const;
-  std::vector<TransformCost> transform_costs() const;
-  std::vector<CorruptSample> corrupt_samples() const;
 
+  // ---- Workers, and the consumer where there are none ----
   std::int64_t announced_max() const { return reader.can().expecting == nullptr ? 0 : options.batch_size; }
   void make_room_in(Workspace& workspace) const;
   std::unique_ptr<Workspace> make_workspace() const;
-  void load_requested();
-  void deepen(std::int64_t count);
-  std::int64_t prefetch_max(std::int64_t wanted, std::int64_t bytes_a_batch) const;
-  std::int64_t bytes_a_batch() const { return batch_bytes + slots->ragged_bytes(); }
-  std::int64_t first_prefetch() const;
-  std::int64_t usable_cores();
-  std::int64_t num_workers_max();
-  detail::SettingBounds tuning_bounds();
-  bool is_automatic() const {
-    return threads_wanted == AUTOTUNE || prefetch_wanted == AUTOTUNE || cache_requested == Cache::automatic;
-  }
-  bool tuning_is_due() const { return is_automatic() && meter.rates(options.batch_size).has_value(); }
-  void restart_tuning();
-  void retune();
-  void put_in_force(const detail::LoaderSetting& wanted);
-  std::int64_t count_delivery(const Batch::Slot& slot, std::int64_t asked_ns);
-  void measure_consumer(std::int64_t asked_ns);
-  std::string last_reason(const char* what) const;
-
   void work(std::int64_t worker, Workspace& workspace);
   void wait_for_work(std::unique_lock<std::mutex>& lock, Workspace& workspace);
   void give_back(Workspace& workspace);
@@ -114,13 +73,44 @@ struct Loader::Impl {
   void announce(const Batch::Slot& slot, Workspace& workspace) const;
   bool completes(Batch::Slot& slot, std::int64_t made) const noexcept;
   void seal(Batch::Slot& slot, ChunkReport& report) const noexcept;
+  void load_requested();
+  void tell_consumer(std::unique_lock<std::mutex>& lock);
+  void fulfil_request(std::unique_lock<std::mutex>& lock);
+
+  // ---- The consumer ----
+  std::optional<Batch> next(const std::function<void()>& while_waiting);
+  BatchFuture request();
+  void give_up();
   void wait_for_front(std::unique_lock<std::mutex>& lock, const std::function<void()>& while_waiting);
   void wait_until_ready(std::unique_lock<std::mutex>& lock, const std::function<void()>& while_waiting);
   Batch take_front(std::int64_t begin_ns);
-  void tell_consumer(std::unique_lock<std::mutex>& lock);
-  void fulfil_request(std::unique_lock<std::mutex>& lock);
   void count_ready();
+  std::int64_t count_delivery(const Batch::Slot& slot, std::int64_t asked_ns);
+  void measure_consumer(std::int64_t asked_ns);
   void end_pass();
+
+  // ---- Settings ----
+  void set_num_workers(std::int64_t wanted);
+  void renew_workers();
+  void set_prefetch_batches(std::int64_t wanted);
+  void set_cache(Cache wanted, bool keep);
+  Applied applied_num_workers() const;
+  Applied applied_prefetch() const;
+  Applied applied_cache() const;
+  void deepen(std::int64_t count);
+  std::int64_t prefetch_max(std::int64_t wanted, std::int64_t bytes_a_batch) const;
+  std::int64_t bytes_a_batch() const { return batch_bytes + slots->ragged_bytes(); }
+  std::int64_t first_prefetch() const;
+  detail::LoaderTuning::Settables settables();
+  void ask_for(const detail::LoaderSetting& wanted);
+  void retune();
+
+  // ---- What it tells ----
+  LoaderStatistics statistics() const;
+  std::vector<LoaderDecision> decisions() const;
+  std::vector<CorruptSample> corrupt_samples() const;
+  LoaderPlan explain() const;
+  std::vector<TransformCost> transform_costs() const;
   std::int64_t held_bytes() const;
 
   const std::vector<std::string> operation_names;  // Of those that came in place of the options' own.
@@ -145,26 +135,19 @@ struct Loader::Impl {
   detail::EntropyIndexCache indices;
   Workspace own_workspace;  // The consumer's, when it loads by itself.
 
-  mutable std::mutex mutex;       // Guards everything down to `tuner`.
+  const std::string bytes_options;  // LoaderState::options.
+
+  // Taken before `mutex` by whoever changes threads, depth, cache or what is asked for of them.
+  std::mutex resizing;
+  // Guards what the parts below say that it does.
+  mutable std::mutex mutex;
   std::condition_variable room;   // For workers: a chunk may be there to claim, or their number has changed.
   std::condition_variable ready;  // For the consumer: a batch is whole, an error is final, or the last worker stopped.
-  std::int64_t prefetch;
-  std::int64_t threads_wanted;  // A number, or AUTOTUNE.
-  std::int64_t prefetch_wanted;
   detail::BatchWindow window;
   detail::Consumer consumer;
   detail::LoaderCounters counters;
-  Cache cache_requested = Cache::none;
   detail::CachePlacement cache{{reader, fields, options, rest.has_value()}, memory_limit, mutex};
-  detail::RateMeter meter;
-  detail::Autotuner tuner{{}, {}};
-
-  const std::string bytes_options;  // LoaderState::options.
-
-  // Taken before `mutex`. Guards those below; who changes threads, prefetch or what is wanted of them holds it, too.
-  std::mutex resizing;
-  std::int64_t cores = 0;                 // That the process may use; 0: not asked yet.
-  detail::LoaderSetting autotuned{0, 0};  // What AUTOTUNE had in force when a number took its place; 0: nothing yet.
+  detail::LoaderTuning tuning{options, batches, settables(), mutex};
 
   // What the accounts told last. They do not wait for `mutex`: who holds it may wait for Python's lock, and who asks
   // them, or makes or destroys another account meanwhile, may have that.
