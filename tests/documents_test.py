@@ -38,6 +38,11 @@ def test_architecture_names_every_module_and_no_missing_file():
     assert named and [path for path in named if not (ROOT / path).exists()] == []
 
 
+def test_architecture_names_no_function_that_its_file_lacks():
+    named = re.findall(r"`(\w+/[\w/]+\.(?:cpp|h)):([\w:]+)`", (ROOT / "ARCHITECTURE.md").read_text())
+    assert named and [(file, name) for file, name in named if f"{name}(" not in (ROOT / "src" / file).read_text()] == []
+
+
 def snippet(language: str, word: str) -> str:
     """The README's only block of code in this language that has the word."""
     blocks = re.findall(rf"^```{language}\n(.*?)^```$", (ROOT / "README.md").read_text(), re.MULTILINE | re.DOTALL)

@@ -216,26 +216,17 @@ Loader::Impl::Impl(std::shared_ptr<const Source> from, DataOptions how, std::uin
       batch_bytes(static_cast<std::int64_t>(layout.block_bytes)),
       built_ns(monotonic_ns()),
       slots(std::make_shared<detail::SlotPool>(layout, first_prefetch() + kConsumerBatches, memory_limit)),
-      blocked_ns(std::make_shared<std::atomic<std::int64_t>>(0)),
       indices(*source, options.index),
       own_workspace(fields.schema.size(), announced_max()),
-      prefetch(first_prefetch()),
-      threads_wanted(options.num_workers),
-      prefetch_wanted(options.prefetch_batches),
-      bytes_options(detail::state_options(options, training, fields.schema, order_of != nullptr, told_operations)) {
+      bytes_options(detail::state_options(options, training, fields.schema, order_of != nullptr, told_operations)),
+      window(options.batch_size, first_prefetch()) {
   if (order_of) check_given(options, training);
   // Of orders that are given only the batch itself tells its size.
   const std::int64_t last_batch_size = order_of ? options.batch_size : sampler_from(0).slice(batches - 1).size;
   detail::check_plan(plan, layout, options, last_batch_size);
   make_room_in(own_workspace);
-  window.reserve(static_cast<std::size_t>(prefetch));
   set_cache(options.cache, /*keep=*/false);
-  try {
-    set_num_workers(options.num_workers);
-  } catch (...) {
-    set_num_workers(0);  // Those that did start wait for work, and nobody else would end them.
-    throw;
-  }
+  set_num_workers(options.num_workers);
 }
 
 BatchSampler Loader::Impl::sampler_from(std::int64_t position) const {
@@ -254,12 +245,6 @@ Place Loader::Impl::place_of(std::int64_t index, std::int64_t first_batch) const
     fail(ErrorCode::invalid_argument, "data: batch {} of an epoch of {}", first_batch, batches);
   }
   return {index, first_batch == batches ? order.positions() : first_batch * samples_a_step(options)};
-}
-
-Place Loader::Impl::place_after(std::int64_t batch) const {
-  if (batch + 1 == pass_end) return {pass->epoch + 1, 0};
-  const detail::GivenEpoch* const given = pass->order.given();
-  return {pass->epoch, pass->batch_sampler.position_after(batch), given != nullptr ? given->hash() : 0};
 }
 
 // For the epoch that begins at `place`; null where `order` says it.
@@ -292,7 +277,7 @@ BatchSampler Loader::Impl::sampler_of(const detail::GivenEpoch& given, const Pla
 std::int64_t Loader::Impl::batches_per_epoch() const {
   if (!order_of) return batches;
   std::lock_guard lock(mutex);
-  if (pass_end > 0) return pass_end;
+  if (window.end_batch() > 0) return window.end_batch();
   fail(ErrorCode::invalid_argument,
        "data: how many batches an epoch has is known when its order is given: as it begins");
 }
@@ -303,17 +288,18 @@ void Loader::Impl::start_at(Place place) {
     if (batch_sampler.first_batch() == batch_sampler.end_batch()) place = {place.epoch + 1, 0};
   }
   std::lock_guard lock(mutex);
-  place_wanted = place;
+  consumer.start_at(place);
 }
 
 LoaderState Loader::Impl::state() const {
   const std::uint64_t fingerprint = reader.info().fingerprint;
   std::lock_guard lock(mutex);
-  if (!options.in_order && pass != nullptr && !place_wanted) {
+  if (!options.in_order && window.has_pass() && !consumer.has_start()) {
     fail(ErrorCode::invalid_argument,
-         "data: no state within epoch {}: with data.in_order = false its batches come as they get ready", pass->epoch);
+         "data: no state within epoch {}: with data.in_order = false its batches come as they get ready",
+         window.pass().epoch);
   }
-  const Place place = place_wanted.value_or(at);
+  const Place place = consumer.place();
   return {place.epoch,        place.position,     seed,          fingerprint,
           options.batch_size, options.world_size, bytes_options, place.order};
 }
@@ -328,8 +314,8 @@ void Loader::Impl::restore(const LoaderState& state) {
 // Where next_epoch() goes on, without `from`.
 std::unique_ptr<Epoch::Impl> Loader::Impl::begin(std::optional<Place> from) {
   std::unique_lock lock(mutex);
-  if (pass != nullptr) fail(ErrorCode::invalid_argument, "data: epoch {} is still running", pass->epoch);
-  const Place place = from ? *from : place_wanted.value_or(Place{next_index, 0});
+  if (window.has_pass()) fail(ErrorCode::invalid_argument, "data: epoch {} is still running", window.pass().epoch);
+  const Place place = from ? *from : consumer.next_epoch();
   lock.unlock();  // The caller's function may wait for Python's lock, or ask where the loader stands.
   auto given = given_order(place);
   const BatchSampler batch_sampler = given != nullptr ? sampler_of(*given, place) : sampler_from(place.position);
@@ -338,6 +324,7 @@ std::unique_ptr<Epoch::Impl> Loader::Impl::begin(std::optional<Place> from) {
   const std::int64_t first = batch_sampler.first_batch(), end = batch_sampler.end_batch();
   auto state = std::make_unique<Epoch::Impl>(Epoch::Impl{this, first == end && !order_of ? batches : end,
                                                          std::make_shared<std::atomic<std::int64_t>>(end - first)});
+  std::unique_ptr<Pass> pass;
   if (first < end) {
     pass.reset(new Pass{{reader.can().rows, plan.first(), options, seed, place.epoch, &indices},
                         reader,
@@ -347,16 +334,11 @@ std::unique_ptr<Epoch::Impl> Loader::Impl::begin(std::optional<Place> from) {
                         layout,
                         plan,
                         rest ? &*rest : nullptr});
-    pass_left = state->left;
   }
-  place_wanted.reset();
-  next_index = place.epoch + 1;
-  at = first < end ? Place{place.epoch, place.position, order_hash} : Place{place.epoch + 1, 0};
-  pass_end = end;
-  next_open = next_asked = first;
-  pass_samples = pass_zeroed = 0;
-  consumer_from_ns.reset();
-  meter.pause();
+  consumer.begin(place.epoch, first < end ? Place{place.epoch, place.position, order_hash} : Place{place.epoch + 1, 0},
+                 first, first < end ? state->left : nullptr);
+  window.begin(std::move(pass), first, end);
+  tuning.pause();
   lock.unlock();
   room.notify_all();
   return state;
@@ -364,26 +346,35 @@ std::unique_ptr<Epoch::Impl> Loader::Impl::begin(std::optional<Place> from) {
 
 LoaderStatistics Loader::Impl::statistics() const {
   std::lock_guard lock(mutex);
-  LoaderStatistics now = totals;
-  now.wait_for_batch_ns += blocked_ns->load();
-  now.cache_bytes = cache_bytes();
+  LoaderStatistics now = counters.statistics();
+  now.wait_for_batch_ns += consumer.blocked_ns()->load();
+  now.cache_bytes = cache.bytes();
   const detail::EntropyIndexCache::Counts found = indices.counts();
   now.index_hits = found.hits;
   now.index_misses = found.misses;
   now.index_refused = found.refused;
   now.batch_bytes = slots->batch_bytes();
   now.pool_bytes = slots->allocated_bytes();
-  now.latency_ns_p50 = latency.reached_by(0.50);
-  now.latency_ns_p95 = latency.reached_by(0.05);
-  now.latency_ns_p99 = latency.reached_by(0.01);
-  now.num_workers = threads;
-  now.prefetch_batches = prefetch;
+  now.num_workers = workers.count();
+  now.workers_started = workers.started();
+  now.prefetch_batches = window.depth();
   return now;
+}
+
+std::int64_t Loader::Impl::held_bytes() const {
+  const std::unique_lock lock(mutex, std::try_to_lock);
+  if (lock) held_told = slots->allocated_bytes() + counters.workspace_bytes();
+  return held_told;
+}
+
+std::vector<LoaderDecision> Loader::Impl::decisions() const {
+  std::lock_guard lock(mutex);
+  return tuning.decisions();
 }
 
 std::vector<CorruptSample> Loader::Impl::corrupt_samples() const {
   std::lock_guard lock(mutex);
-  return corrupt;
+  return counters.corrupt();
 }
 
 // ---- Public face ----
@@ -406,8 +397,8 @@ Loader::Loader(std::shared_ptr<const Source> source, DataOptions options, std::u
                                    std::move(order), std::move(operations))) {}
 
 Loader::~Loader() {
-  HEADRACE_CHECK(impl_->pass == nullptr, "data: a loader was destroyed before its running epoch {}",
-                 impl_->pass->epoch);
+  HEADRACE_CHECK(!impl_->window.has_pass(), "data: a loader was destroyed before its running epoch {}",
+                 impl_->window.pass().epoch);
   impl_->slots->close();
 }
 
@@ -421,7 +412,7 @@ Epoch Loader::next_epoch() & {
 
 std::int64_t Loader::next_epoch_index() const {
   std::lock_guard lock(impl_->mutex);
-  return impl_->place_wanted ? impl_->place_wanted->epoch : impl_->next_index;
+  return impl_->consumer.next_epoch().epoch;
 }
 
 LoaderState Loader::state() const {
@@ -477,7 +468,7 @@ void Loader::set_prefetch_batches(std::int64_t batches) {
 
 std::int64_t Loader::cache_bytes_max() const {
   std::lock_guard lock(impl_->mutex);
-  return impl_->cache_bytes_max(/*keep=*/false);
+  return impl_->cache.bytes_max(/*keep=*/false);
 }
 
 void Loader::set_cache(Cache cache, bool keep) {

@@ -1,7 +1,6 @@
 // The consumer's side of a loader: waiting for the next batch, taking it, asking for it ahead, and leaving an epoch.
 #include <headrace/trace.h>
 
-#include <algorithm>
 #include <chrono>
 #include <utility>
 
@@ -33,15 +32,15 @@ struct BrokenWait {
 std::optional<Batch> Loader::Impl::next(const std::function<void()>& while_waiting) {
   const std::int64_t begin_ns = monotonic_ns();
   std::unique_lock lock(mutex);
-  if (requested) fail(ErrorCode::invalid_argument, "data: a batch was asked for while another request is open");
+  if (consumer.has_request())
+    fail(ErrorCode::invalid_argument, "data: a batch was asked for while another request is open");
   count_ready();
-  if (!front_is_ready()) wait_for_front(lock, while_waiting);
-  const Place place = place_after(next_asked);
+  if (!window.front_is_ready()) wait_for_front(lock, while_waiting);
+  const Place place = window.place_after(consumer.next_batch());
   Batch batch = take_front(begin_ns);
   measure_consumer(begin_ns);
-  at = place;
-  ++next_asked;
-  const bool was_last = pass == nullptr, due = tuning_is_due();
+  consumer.step(place);
+  const bool was_last = !window.has_pass(), due = tuning.is_due();
   lock.unlock();
   if (was_last) indices.finish_epoch();
   room.notify_one();
@@ -52,98 +51,74 @@ std::optional<Batch> Loader::Impl::next(const std::function<void()>& while_waiti
 BatchFuture Loader::Impl::request() {
   const std::int64_t begin_ns = monotonic_ns();
   std::promise<std::optional<Batch>> promise;
-  BatchFuture future{promise.get_future(), blocked_ns};
+  BatchFuture future{promise.get_future(), consumer.blocked_ns()};
   std::unique_lock lock(mutex);
-  if (requested) fail(ErrorCode::invalid_argument, "data: a batch was asked for while another request is open");
+  if (consumer.has_request())
+    fail(ErrorCode::invalid_argument, "data: a batch was asked for while another request is open");
   count_ready();
-  if (threads == 0 && !front_is_ready()) wait_for_front(lock, nullptr);
+  if (workers.count() == 0 && !window.front_is_ready()) wait_for_front(lock, nullptr);
   measure_consumer(begin_ns);
-  at = place_after(next_asked++);
-  requested = std::move(promise);
-  requested_ns = begin_ns;
-  if (front_is_decided()) fulfil_request(lock);
-  const bool due = tuning_is_due();
+  consumer.step(window.place_after(consumer.next_batch()));
+  consumer.request(std::move(promise), begin_ns);
+  if (window.front_is_decided()) fulfil_request(lock);
+  const bool due = tuning.is_due();
   lock.unlock();
   if (due) retune();
   return future;
 }
 
 void Loader::Impl::count_ready() {
-  const auto whole =
-      std::count_if(window.begin(), window.end(), [](const auto& slot) { return slot->finished == slot->size; });
-  totals.ready_batches += whole;
+  const std::int64_t whole = window.whole_batches();
+  counters.add_ready(whole);
   record_gauge(kReadyBatches, whole);
 }
 
 // Returns the time of it.
 std::int64_t Loader::Impl::count_delivery(const Batch::Slot& slot, std::int64_t asked_ns) {
   const std::int64_t now_ns = monotonic_ns();
-  ++totals.batches;
-  totals.delivered += slot.size;
-  totals.delivered_bytes += slot.size * layout.counted_bytes + (slot.ragged ? slot.ragged->bytes() : 0);
-  latency.add(now_ns - asked_ns);
+  counters.add_delivery(slot.size, slot.size * layout.counted_bytes + (slot.ragged ? slot.ragged->bytes() : 0),
+                        now_ns - asked_ns);
   return now_ns;
 }
 
-// It asked at `asked_ns` and goes on now, with a batch or without. For how long it was blocked since the last time in
-// what it had asked for counts as if it had asked so much sooner.
+// It asked at `asked_ns` and goes on now, with a batch or without.
 void Loader::Impl::measure_consumer(std::int64_t asked_ns) {
-  const std::int64_t now_ns = monotonic_ns(), blocked = blocked_ns->load();
-  const std::int64_t waited_ns = blocked - std::exchange(blocked_seen_ns, blocked);
-  if (consumer_from_ns) {
-    asked_ns = std::max(asked_ns - waited_ns, *consumer_from_ns);
-    totals.consumer_busy_ns += asked_ns - *consumer_from_ns;
-  }
-  consumer_from_ns = now_ns;
-  if (!is_automatic()) return;
-  meter.add(asked_ns, now_ns,
-            {.samples = totals.samples,
-             .busy_ns = totals.busy_ns,
-             .room_ns = totals.wait_for_slot_ns,
-             .cpu_ns = totals.cpu_ns,
-             .cpu_busy_ns = totals.cpu_busy_ns,
-             .read_ns = totals.read_ns,
-             .read = totals.read,
-             .decode_ns = totals.decode_ns,
-             .decoded = totals.decoded});
+  const std::int64_t now_ns = monotonic_ns();
+  const detail::Consumer::Turn turn = consumer.go_on(asked_ns, now_ns);
+  counters.add_consumer_busy(turn.busy_ns);
+  if (tuning.is_automatic()) tuning.measure(turn.asked_ns, now_ns, counters.worker_totals());
 }
 
 // The front is decided. After an exception the pass is still there.
 Batch Loader::Impl::take_front(std::int64_t begin_ns) {
-  if (!front_is_ready()) std::rethrow_exception(error);
-  const bool is_last = window.size() == 1 && next_open == pass_end;
-  if (is_last && no_sample_is_sound()) {
-    fail(ErrorCode::corrupt_data, "data: all {} samples of epoch {} are corrupt, the first: {}", pass_zeroed,
-         pass->epoch, corrupt.front().reason);
+  if (!window.front_is_ready()) std::rethrow_exception(window.failure());
+  const bool is_last = window.front_is_last();
+  if (is_last && window.no_sample_is_sound()) {
+    fail(ErrorCode::corrupt_data, "data: all {} samples of epoch {} are corrupt, the first: {}", window.zeroed(),
+         window.pass().epoch, counters.corrupt().front().reason);
   }
-  std::unique_ptr<Batch::Slot> slot = std::move(window.front());
-  window.erase(window.begin());
+  std::unique_ptr<Batch::Slot> slot = window.take_front();
   const std::int64_t delivered_at_ns = count_delivery(*slot, begin_ns);
   Batch batch{slots->hand_out(std::move(slot))};
-  totals.collate_ns += monotonic_ns() - delivered_at_ns;
-  pass_left->fetch_sub(1);
+  counters.add_collating(monotonic_ns() - delivered_at_ns);
+  consumer.count_delivery();
   if (is_last) end_pass();
   return batch;
 }
 
-// Known once the last batch is whole. A pass that begins late may end in a few corrupt samples.
-bool Loader::Impl::no_sample_is_sound() const {
-  return pass->batch_sampler.begin() == 0 && pass_zeroed == pass_samples;
-}
-
 void Loader::Impl::wait_for_front(std::unique_lock<std::mutex>& lock, const std::function<void()>& while_waiting) {
-  while (!front_is_decided()) {
-    if (threads == 0) {
+  while (!window.front_is_decided()) {
+    if (workers.count() == 0) {
       if (const Claim mine = claim(1); mine.slot != nullptr) {
         load(lock, mine, own_workspace);
         continue;
       }
-      if (front_is_decided()) return;
+      if (window.front_is_decided()) return;
     }
     Span span{kWaitForBatch};
     const std::int64_t begin_ns = monotonic_ns();
     wait_until_ready(lock, while_waiting);
-    totals.wait_for_batch_ns += monotonic_ns() - begin_ns;
+    counters.add_wait_for_batch(monotonic_ns() - begin_ns);
   }
 }
 
@@ -165,13 +140,13 @@ void Loader::Impl::wait_until_ready(std::unique_lock<std::mutex>& lock, const st
 // Ends the running epoch, if there is one, when the samples now being read are done.
 void Loader::Impl::give_up() {
   std::unique_lock lock(mutex);
-  if (pass == nullptr) return;
-  if (auto open = std::exchange(requested, std::nullopt)) {
-    open->set_exception(std::make_exception_ptr(
-        Error(ErrorCode::cancelled, fmt::format("data: epoch {} was left before the batch was ready", pass->epoch))));
+  if (!window.has_pass()) return;
+  if (consumer.has_request()) {
+    consumer.take_request().set_exception(std::make_exception_ptr(Error(
+        ErrorCode::cancelled, fmt::format("data: epoch {} was left before the batch was ready", window.pass().epoch))));
   }
-  pass->stop_at.store(0, std::memory_order_relaxed);
-  const auto nobody_works = [this] { return working == 0; };
+  window.give_up();
+  const auto nobody_works = [this] { return window.working() == 0; };
   if (!ready.wait_for(lock, kPatience, nobody_works)) {
     lock.unlock();
     if (reader.can().interruptible != nullptr) reader.can().interruptible->interrupt();
@@ -186,13 +161,9 @@ void Loader::Impl::end_pass() {
     give_back(own_workspace);
     room.notify_all();  // One that waited for room until now gives its buffers back, too.
   }
-  for (auto& slot : window) slots->put_back(std::move(slot));
-  window.clear();
+  window.end(*slots);
   training ? slots->trim() : slots->give_back();
-  pass.reset();
-  error = nullptr;
-  pass_left->store(0);
-  pass_left = nullptr;
+  consumer.end();
 }
 
 Epoch::Epoch(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}

@@ -219,8 +219,8 @@ LoaderPlan plan_of(const PlanInput& input, const SampleTotals& done) {
 LoaderPlan Loader::Impl::explain() const {
   const bool indexed = indices.has_index();
   std::unique_lock lock(mutex);
-  const detail::SampleTotals so_far = done;
-  const Cache form = cache_in_force();
+  const detail::SampleTotals so_far = counters.done();
+  const Cache form = cache.in_force();
   lock.unlock();
   return detail::plan_of({reader, plan, fields.image.has_value(), form, indexed}, so_far);
 }

@@ -1,207 +1,136 @@
-// The loader's own tuning: threads, depth and the cache where they are AUTOTUNE, from what it measures between two
-// decisions, and what its statistics say of each stage.
+#include "data/loader/detail/loader_tuning.h"
+
 #include <headrace/trace.h>
 
 #include <algorithm>
 #include <exception>
 
-#include "core/base/clock.h"
-#include "core/base/fail.h"
 #include "core/hardware/machine.h"
-#include "data/loader/detail/loader_impl.h"
+#include "data/loader/detail/consumer.h"
 
 namespace headrace {
+namespace detail {
 namespace {
-
-using detail::kConsumerBatches;
-using detail::LoaderSetting;
 
 constexpr SpanName kThreads{"loader_num_workers", "mark"};  // After each decision.
 constexpr SpanName kPrefetch{"loader_prefetch", "mark"};
 constexpr SpanName kCacheHolds{"loader_cache", "mark"};
 
 constexpr std::int64_t kThreadsOfAuto = 16;  // Threads that wait cost little more than their stacks.
-constexpr std::int64_t kStarvedPart = 50;    // A consumer that waits for less than 1 in so many is not starved.
-
-std::string number_text(std::int64_t wanted) {
-  return wanted == AUTOTUNE ? "auto" : std::to_string(wanted);
-}
 
 }  // namespace
 
-void Loader::Impl::set_num_workers(std::int64_t wanted) {
-  std::lock_guard resize_lock(resizing);
-  const bool was_automatic = threads_wanted == AUTOTUNE, automatic = wanted == AUTOTUNE;
-  if (automatic && was_automatic && threads > 0) return;  // It goes on with what it has found.
-  const std::int64_t before = threads;
-  if (was_automatic && before > 0) autotuned.num_workers = before;
-  std::int64_t count = wanted;
-  if (automatic)
-    count = std::clamp<std::int64_t>(autotuned.num_workers > 0 ? autotuned.num_workers : before, 1, num_workers_max());
-  try {
-    resize(count, automatic ? Joining::later : Joining::now);
-  } catch (...) {
-    // Without workers the consumer loads, which it may do only when none of them holds a chunk any more.
-    resize(before, before == 0 ? Joining::now : Joining::later);
-    if (before == 0) load_requested();
-    throw;
-  }
+LoaderSetting LoaderTuning::in_force() const {
+  return {settables_.num_workers.in_force(), settables_.prefetch.in_force(),
+          static_cast<Cache>(settables_.cache.in_force())};
+}
+
+std::optional<std::int64_t> LoaderTuning::num_workers_for(std::int64_t wanted) {
+  const bool was_automatic = wanted_.num_workers == AUTOTUNE, automatic = wanted == AUTOTUNE;
+  const std::int64_t before = settables_.num_workers.in_force();
+  if (automatic && was_automatic && before > 0) return std::nullopt;
+  if (was_automatic && before > 0) found_.num_workers = before;
+  if (!automatic) return wanted;
+  return std::clamp<std::int64_t>(found_.num_workers > 0 ? found_.num_workers : before, 1, num_workers_max());
+}
+
+std::optional<std::int64_t> LoaderTuning::prefetch_for(std::int64_t wanted) {
+  const bool was_automatic = wanted_.prefetch == AUTOTUNE, automatic = wanted == AUTOTUNE;
+  const std::int64_t before = settables_.prefetch.in_force();
+  if (automatic && was_automatic) return std::nullopt;
+  if (was_automatic) found_.prefetch = before;
+  if (!automatic) return wanted;
+  return found_.prefetch > 0 ? found_.prefetch : before;
+}
+
+std::optional<Cache> LoaderTuning::cache_for(Cache wanted) {
+  const bool was_automatic = wanted_.cache == Cache::automatic, automatic = wanted == Cache::automatic;
+  if (automatic && was_automatic) return std::nullopt;
+  if (was_automatic) found_.cache = static_cast<Cache>(settables_.cache.in_force());
+  return automatic ? found_.cache : wanted;
+}
+
+void LoaderTuning::ask_for(const LoaderSetting& wanted, std::int64_t prefetch_max) {
   {
-    std::lock_guard lock(mutex);
-    threads_wanted = wanted;
+    std::lock_guard lock(mutex_);
+    wanted_ = wanted;
   }
-  restart_tuning();
-  if (count == 0) load_requested();
+  const SettingBounds may_be = bounds(prefetch_max);  // What the machine is takes a while to ask.
+  std::lock_guard lock(mutex_);
+  const LoaderSetting now = in_force();
+  tuner_.reset(may_be, now);
+  meter_.restart(now.prefetch + kConsumerBatches);
 }
 
-// What tuning has found and what it has under trial go on. After an error there are as many as could be had.
-void Loader::Impl::renew_workers() {
-  std::lock_guard resize_lock(resizing);
-  const std::int64_t count = threads;
-  resize(0, Joining::now);
-  try {
-    resize(count, Joining::later);
-  } catch (...) {
-    if (threads == 0) load_requested();
-    throw;
+SettingBounds LoaderTuning::bounds(std::int64_t prefetch_max) {
+  const LoaderSetting now = in_force();
+  SettingBounds all{.low = {now.num_workers, now.prefetch},
+                    .high = {now.num_workers, now.prefetch},
+                    .batches = batches_,
+                    .batch_size = batch_size_,
+                    .cores = 1};
+  if (!is_automatic()) return all;
+  all.cores = static_cast<double>(usable_cores());
+  if (wanted_.num_workers == AUTOTUNE) {
+    all.low.num_workers = 1;
+    all.high.num_workers = num_workers_max();
   }
-}
-
-void Loader::Impl::set_prefetch_batches(std::int64_t wanted) {
-  std::lock_guard resize_lock(resizing);
-  const bool was_automatic = prefetch_wanted == AUTOTUNE, automatic = wanted == AUTOTUNE;
-  if (automatic && was_automatic) return;
-  if (was_automatic) autotuned.prefetch = prefetch;
-  if (automatic) wanted = autotuned.prefetch > 0 ? autotuned.prefetch : prefetch;
-  deepen(std::min(wanted, prefetch_max(automatic ? AUTOTUNE : wanted, bytes_a_batch())));
-  {
-    std::lock_guard lock(mutex);
-    prefetch_wanted = automatic ? AUTOTUNE : wanted;
+  if (wanted_.prefetch == AUTOTUNE) {
+    all.low.prefetch = 1;
+    all.high.prefetch = prefetch_max;
   }
-  restart_tuning();
+  return all;
 }
 
-// `resizing` is held.
-std::int64_t Loader::Impl::usable_cores() {
-  if (cores == 0) cores = detect_machine().cores_usable;
-  return cores;
+std::int64_t LoaderTuning::usable_cores() {
+  if (cores_ == 0) cores_ = detect_machine().cores_usable;
+  return cores_;
 }
 
-// `resizing` is held.
-std::int64_t Loader::Impl::num_workers_max() {
-  return options.num_workers_max > 0 ? options.num_workers_max : std::max(kThreadsOfAuto, 2 * usable_cores());
+std::int64_t LoaderTuning::num_workers_max() {
+  return num_workers_max_ > 0 ? num_workers_max_ : std::max(kThreadsOfAuto, 2 * usable_cores());
 }
 
-// `resizing` is held.
-detail::SettingBounds Loader::Impl::tuning_bounds() {
-  detail::SettingBounds bounds{.low = {threads, prefetch},
-                               .high = {threads, prefetch},
-                               .batches = batches,
-                               .batch_size = options.batch_size,
-                               .cores = 1};
-  if (!is_automatic()) return bounds;
-  bounds.cores = static_cast<double>(usable_cores());
-  if (threads_wanted == AUTOTUNE) {
-    bounds.low.num_workers = 1;
-    bounds.high.num_workers = num_workers_max();
-  }
-  if (prefetch_wanted == AUTOTUNE) {
-    bounds.low.prefetch = 1;
-    bounds.high.prefetch = prefetch_max(AUTOTUNE, bytes_a_batch());
-  }
-  return bounds;
+std::optional<LoaderSetting> LoaderTuning::decide(const CacheFit& fit, std::int64_t deliveries, double at_s) {
+  auto rates = meter_.rates(batch_size_);
+  if (!is_automatic() || !rates) return std::nullopt;
+  rates->fit = fit;
+  const LoaderSetting before = tuner_.now();
+  const LoaderSetting next = tuner_.step(*rates, deliveries, at_s).value_or(before);
+  // What the setting before has made must be gone first. A cache is full after the rest of this epoch and a whole one.
+  const bool fills = next.cache != before.cache && next.cache != Cache::none;
+  const std::int64_t settling = before.prefetch + kConsumerBatches;
+  meter_.restart(next == before ? 0 : fills ? std::max(2 * batches_, settling) : settling);
+  if (next == before) return std::nullopt;
+  return next;
 }
 
-// `resizing` is held.
-void Loader::Impl::restart_tuning() {
-  const detail::SettingBounds bounds = tuning_bounds();
-  std::lock_guard lock(mutex);
-  tuner.reset(bounds, {threads, prefetch, cache_in_force()});
-  meter.restart(prefetch + kConsumerBatches);
-}
-
-// The consumer's call, between two batches.
-void Loader::Impl::retune() {
-  std::lock_guard resize_lock(resizing);
-  LoaderSetting before, wanted;
-  {
-    std::lock_guard lock(mutex);
-    auto rates = meter.rates(options.batch_size);
-    if (!is_automatic() || !rates) return;  // Somebody else was here.
-    if (cache_requested == Cache::automatic) rates->fit = cache_fit();
-    before = tuner.now();
-    wanted = tuner.step(*rates, totals.batches, seconds_since(built_ns)).value_or(before);
-    // What the setting before has made must be gone first. A cache is full after the rest of this epoch and a whole
-    // one.
-    const bool fills = wanted.cache != before.cache && wanted.cache != Cache::none;
-    const std::int64_t settling = before.prefetch + kConsumerBatches;
-    meter.restart(wanted == before ? 0 : fills ? std::max(2 * batches, settling) : settling);
-  }
-  if (wanted == before) return;
-  put_in_force(wanted);
-  record_gauge(kThreads, threads);
-  record_gauge(kPrefetch, prefetch);
-  record_gauge(kCacheHolds, static_cast<std::int64_t>(cache_in_force()));
-}
-
-// `resizing` is held. The batch is delivered already: what cannot be had is noted and left out.
-void Loader::Impl::put_in_force(const detail::LoaderSetting& wanted) {
-  const auto attempt = [this](const char* what, const auto& in_force, const auto& change) {
+void LoaderTuning::put_in_force(const LoaderSetting& next) {
+  const auto attempt = [this](const char* key, const Settable& settable, std::int64_t value) {
+    if (settable.in_force() == value) return;
     try {
-      change();
+      settable.set(value);
     } catch (const std::exception& refused) {
-      std::lock_guard lock(mutex);
-      tuner.refuse(what, static_cast<std::int64_t>(in_force()), refused.what());
+      std::lock_guard lock(mutex_);
+      tuner_.refuse(key, settable.in_force(), refused.what());
     }
   };
-  if (wanted.prefetch != prefetch) {
-    attempt(
-        detail::kPrefetchKey, [this] { return prefetch; }, [&] { deepen(wanted.prefetch); });
-  }
-  if (wanted.num_workers != threads) {
-    attempt(
-        detail::kNumWorkersKey, [this] { return threads; }, [&] { resize(wanted.num_workers, Joining::later); });
-  }
-  if (wanted.cache != cache_in_force()) {
-    attempt(
-        detail::kCacheKey, [this] { return cache_in_force(); },
-        [&] {
-          place_cache(wanted.cache, /*keep=*/false);
-          if (cache_in_force() != wanted.cache) fail(ErrorCode::out_of_memory, "data: {}", cache_refusal);
-        });
-  }
+  attempt(kPrefetchKey, settables_.prefetch, next.prefetch);
+  attempt(kNumWorkersKey, settables_.num_workers, next.num_workers);
+  attempt(kCacheKey, settables_.cache, static_cast<std::int64_t>(next.cache));
+  const LoaderSetting now = in_force();
+  record_gauge(kThreads, now.num_workers);
+  record_gauge(kPrefetch, now.prefetch);
+  record_gauge(kCacheHolds, static_cast<std::int64_t>(now.cache));
 }
 
-std::vector<LoaderDecision> Loader::Impl::decisions() const {
-  std::lock_guard lock(mutex);
-  return tuner.decisions();
-}
-
-// The lock is held.
-std::string Loader::Impl::last_reason(const char* what) const {
-  const auto& all = tuner.decisions();
-  const auto last = std::find_if(all.rbegin(), all.rend(), [what](const auto& made) { return made.what == what; });
+std::string LoaderTuning::last_reason(const char* key) const {
+  const auto& all = tuner_.decisions();
+  const auto last = std::find_if(all.rbegin(), all.rend(), [key](const auto& made) { return made.what == key; });
   return last == all.rend() ? "as it began; nothing measured asks for another" : last->why;
 }
 
-Applied Loader::Impl::applied_num_workers() const {
-  std::lock_guard lock(mutex);
-  const bool automatic = threads_wanted == AUTOTUNE;
-  return {detail::kNumWorkersKey, number_text(threads_wanted), std::to_string(threads),
-          automatic ? last_reason(detail::kNumWorkersKey) : ""};
-}
-
-Applied Loader::Impl::applied_prefetch() const {
-  std::lock_guard lock(mutex);
-  std::string reason;
-  if (prefetch_wanted == AUTOTUNE) {
-    reason = last_reason(detail::kPrefetchKey);
-  } else if (prefetch < prefetch_wanted) {
-    reason =
-        fmt::format("data.prefetch_mib = {} holds no more batches of {} bytes", options.prefetch_mib, bytes_a_batch());
-  }
-  return {detail::kPrefetchKey, number_text(prefetch_wanted), std::to_string(prefetch), std::move(reason)};
-}
+}  // namespace detail
 
 std::string LoaderDecision::text_of(std::int64_t value) const {
   if (what != detail::kCacheKey) return std::to_string(value);
@@ -209,29 +138,6 @@ std::string LoaderDecision::text_of(std::int64_t value) const {
     if (static_cast<std::int64_t>(form) == value) return std::string(name);
   }
   return "unknown";
-}
-
-std::array<LoaderStage, 4> LoaderStatistics::stages() const {
-  std::array<LoaderStage, 4> all;
-  all[0] = {
-      .name = "read", .records = read, .busy_ns = read_ns, .wait_for_output_ns = wait_for_slot_ns, .bytes = read_bytes};
-  all[1] = {.name = "decode", .records = decoded, .busy_ns = decode_ns, .bytes = decoded_bytes};
-  all[2] = {.name = "transform", .records = samples, .busy_ns = busy_ns - read_ns - decode_ns, .bytes = written_bytes};
-  all[3] = {.name = "consume",
-            .records = delivered,
-            .busy_ns = consumer_busy_ns,
-            .wait_for_input_ns = wait_for_batch_ns,
-            .bytes = delivered_bytes,
-            .queue = batches == 0 ? 0 : static_cast<double>(ready_batches) / static_cast<double>(batches)};
-  if (samples == 0) return all;
-  if (wait_for_batch_ns < (consumer_busy_ns + wait_for_batch_ns) / kStarvedPart) {
-    all[3].limits = true;
-  } else {
-    std::max_element(all.begin(), all.begin() + 3, [](const auto& a, const auto& b) {
-      return a.busy_ns < b.busy_ns;
-    })->limits = true;
-  }
-  return all;
 }
 
 }  // namespace headrace

@@ -11,11 +11,15 @@
 #include <chrono>
 #include <functional>
 #include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
 #include <thread>
 #include <vector>
 
 #include "core/hardware/machine.h"
 #include "data/loader/allocation_count.h"
+#include "data/loader/detail/loader_tuning.h"
 #include "data/loader/testing.h"
 #include "data/source/waiting_source.h"
 #include "data/store/ram_cache.h"
@@ -318,6 +322,143 @@ TEST(LoaderTuning, StarvationIsTheSlowestStagesAndASlowConsumersIsItsOwn) {
   const auto fed = statistics.stages();
   EXPECT_TRUE(fed[3].limits);
   EXPECT_FALSE(fed[1].limits);
+}
+
+// ---- Values in, settings out: no Loader ----
+
+using detail::LoaderSetting;
+
+// Three numbers in the place of a loader's, and a consumer that takes batches as long as its loader's threads need.
+class Numbers {
+ public:
+  Numbers(const DataOptions& options, const LoaderSetting& now) : in_force(now), options_(options) {}
+
+  // As a Loader does: what is asked for comes into force.
+  void ask_for_num_workers(std::int64_t wanted) {
+    if (const auto count = tuning.num_workers_for(wanted)) in_force.num_workers = *count;
+    LoaderSetting asked = tuning.wanted();
+    asked.num_workers = wanted;
+    tuning.ask_for(asked, /*prefetch_max=*/64);
+  }
+  // Batches take the threads 5 ms together, without computing, and the consumer 1 ms. nullopt: nothing is to change.
+  std::optional<LoaderSetting> decide() {
+    for (int i = 0; i < 1000 && !tuning.is_due(); ++i) deliver();
+    EXPECT_TRUE(tuning.is_due());
+    return tuning.decide({}, deliveries_, static_cast<double>(now_ns_) * 1e-9);
+  }
+  void deliver() {
+    constexpr std::int64_t kServiceNs = 5'000'000, kConsumerNs = 1'000'000;
+    const std::int64_t asked_ns = now_ns_ + kConsumerNs;
+    now_ns_ += std::max(kConsumerNs, kServiceNs / std::max<std::int64_t>(in_force.num_workers, 1));
+    ++deliveries_;
+    totals_.samples += options_.batch_size;
+    totals_.busy_ns += kServiceNs;
+    totals_.cpu_busy_ns += kServiceNs;
+    tuning.measure(asked_ns, now_ns_, totals_);
+  }
+
+  LoaderSetting in_force;
+  std::int64_t num_workers_had = 1000;  // More cannot be had.
+  std::vector<std::string> changes;
+
+ private:
+  detail::LoaderTuning::Settables settables() {
+    const auto set_num_workers = [this](std::int64_t count) {
+      if (count > num_workers_had) throw Error(ErrorCode::io, "no more threads");
+      in_force.num_workers = count;
+      changes.emplace_back("num_workers");
+    };
+    const auto set_prefetch = [this](std::int64_t batches) {
+      in_force.prefetch = batches;
+      changes.emplace_back("prefetch");
+    };
+    const auto set_cache = [this](std::int64_t form) {
+      in_force.cache = static_cast<Cache>(form);
+      changes.emplace_back("cache");
+    };
+    return {.num_workers = {[this] { return in_force.num_workers; }, set_num_workers},
+            .prefetch = {[this] { return in_force.prefetch; }, set_prefetch},
+            .cache = {[this] { return static_cast<std::int64_t>(in_force.cache); }, set_cache}};
+  }
+
+  const DataOptions options_;
+  std::mutex mutex_;
+  detail::WorkerTotals totals_;
+  std::int64_t now_ns_ = 0, deliveries_ = 0;
+
+ public:
+  detail::LoaderTuning tuning{options_, /*batches=*/100, settables(), mutex_};
+};
+
+DataOptions eight_threads_at_most(std::int64_t threads, std::int64_t prefetch) {
+  DataOptions options = options_of(1, threads, prefetch);
+  options.num_workers_max = 8;
+  return options;
+}
+
+TEST(LoaderTuning, NothingIsDueWhereNothingIsAutotune) {
+  Numbers numbers{eight_threads_at_most(1, 4), {1, 4}};
+  for (int i = 0; i < 200; ++i) numbers.deliver();
+  EXPECT_FALSE(numbers.tuning.is_automatic());
+  EXPECT_FALSE(numbers.tuning.is_due());
+  EXPECT_EQ(numbers.tuning.decide({}, 200, 1), std::nullopt);
+}
+
+TEST(LoaderTuning, AutotuneGoesOnFromWhatItHadFoundWhenANumberTookItsPlace) {
+  Numbers numbers{eight_threads_at_most(AUTOTUNE, AUTOTUNE), {5, 7, Cache::decoded}};
+  EXPECT_EQ(numbers.tuning.num_workers_for(AUTOTUNE), std::nullopt);
+  EXPECT_EQ(numbers.tuning.prefetch_for(AUTOTUNE), std::nullopt);
+  EXPECT_EQ(numbers.tuning.num_workers_for(3), 3);
+  EXPECT_EQ(numbers.tuning.prefetch_for(2), 2);
+  EXPECT_EQ(numbers.tuning.cache_for(Cache::automatic), Cache::none);
+  numbers.tuning.ask_for({3, 2, Cache::automatic}, 64);
+  EXPECT_EQ(numbers.tuning.cache_for(Cache::automatic), std::nullopt);
+  EXPECT_EQ(numbers.tuning.cache_for(Cache::none), Cache::none);
+  numbers.tuning.ask_for({3, 2, Cache::none}, 64);
+  numbers.in_force = {3, 2, Cache::none};
+  EXPECT_EQ(numbers.tuning.num_workers_for(AUTOTUNE), 5);
+  EXPECT_EQ(numbers.tuning.prefetch_for(AUTOTUNE), 7);
+  EXPECT_EQ(numbers.tuning.cache_for(Cache::automatic), Cache::decoded);
+}
+
+TEST(LoaderTuning, AutotuneThatHasFoundNothingGoesOnFromWhatIsInForceWithinItsBounds) {
+  Numbers numbers{eight_threads_at_most(0, 4), {0, 4}};
+  EXPECT_EQ(numbers.tuning.num_workers_for(AUTOTUNE), 1);
+  EXPECT_EQ(numbers.tuning.prefetch_for(AUTOTUNE), 4);
+  numbers.in_force.num_workers = 20;
+  EXPECT_EQ(numbers.tuning.num_workers_for(AUTOTUNE), 8);
+}
+
+TEST(LoaderTuning, ADecisionChangesWhatIsAutotuneAlone) {
+  Numbers numbers{eight_threads_at_most(AUTOTUNE, 16), {0, 16}};
+  numbers.ask_for_num_workers(AUTOTUNE);
+  EXPECT_EQ(numbers.in_force.num_workers, 1);
+  EXPECT_THAT(numbers.tuning.last_reason("data.num_workers"), HasSubstr("as it began"));
+  const auto next = numbers.decide();
+  ASSERT_TRUE(next.has_value());
+  EXPECT_GT(next->num_workers, 1);
+  EXPECT_LE(next->num_workers, 8);
+  EXPECT_EQ(next->prefetch, 16);
+  EXPECT_FALSE(numbers.tuning.is_due());  // It is measured anew.
+  numbers.tuning.put_in_force(*next);
+  EXPECT_EQ(numbers.in_force, *next);
+  EXPECT_EQ(numbers.changes, std::vector<std::string>{"num_workers"});
+  EXPECT_EQ(numbers.tuning.decisions().size(), 1U);
+  EXPECT_THAT(numbers.tuning.last_reason("data.num_workers"), HasSubstr("a batch takes the threads 5 ms"));
+}
+
+TEST(LoaderTuning, WhatCannotBeHadIsNotedAndNotTriedAgain) {
+  Numbers numbers{eight_threads_at_most(AUTOTUNE, 16), {0, 16}};
+  numbers.ask_for_num_workers(AUTOTUNE);
+  numbers.num_workers_had = 1;
+  const auto next = numbers.decide();
+  ASSERT_TRUE(next.has_value());
+  numbers.tuning.put_in_force(*next);
+  EXPECT_EQ(numbers.in_force.num_workers, 1);
+  ASSERT_EQ(numbers.tuning.decisions().size(), 1U);
+  EXPECT_THAT(numbers.tuning.decisions().back().why, HasSubstr("; no more threads"));
+  EXPECT_TRUE(numbers.tuning.decisions().back().rolled_back);
+  EXPECT_EQ(numbers.decide(), std::nullopt);
 }
 
 }  // namespace

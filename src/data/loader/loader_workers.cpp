@@ -1,11 +1,7 @@
 // The loader's threads: which samples a worker takes, and what becomes of a batch that is whole or has failed.
 #include <headrace/trace.h>
 
-#include <algorithm>
 #include <memory>
-#include <new>
-#include <system_error>
-#include <thread>
 #include <utility>
 
 #include "core/base/clock.h"
@@ -18,7 +14,6 @@ namespace {
 
 using detail::ChunkReport;
 using detail::Claim;
-using detail::kChunkMax;
 using detail::Workspace;
 
 constexpr SpanName kLoadChunk{"load_chunk", "work"};       // Value: the batch's index.
@@ -29,96 +24,50 @@ constexpr std::int64_t kCpuLookNs = 5'000'000;
 
 }  // namespace
 
-// `resizing` is held. An error leaves as many threads as could be had.
-void Loader::Impl::resize(std::int64_t count, Joining joining) {
-  const bool grows = count > threads;
-  {
-    std::lock_guard lock(mutex);
-    threads = std::min(threads, count);
-  }
-  room.notify_all();
-  ready.notify_one();  // Without workers a waiting consumer loads by itself.
-  // A worker beyond `threads` ends after its chunk.
-  while (joining == Joining::now && std::ssize(workers) > count) workers.pop_back();  // Joins.
-  if (!grows) return;
-  try {
-    while (threads < count) add_worker();
-  } catch (const std::bad_alloc&) {
-    ready.notify_one();
-    fail(ErrorCode::out_of_memory, "data: no memory for loader thread {} of {}", threads + 1, count);
-  } catch (const std::system_error& refused) {
-    ready.notify_one();
-    fail(ErrorCode::io, "data: cannot start loader thread {} of {}: {}", threads + 1, count, refused.what());
-  }
-}
-
 void Loader::Impl::make_room_in(Workspace& workspace) const {
   if (!plan.is_one_pass()) workspace.make_room_for(plan.partner_step() ? kPartnersMax : 0);
 }
 
-// `resizing` is held. One that was to end and has not yet goes on in its place: what it reads may take for ever.
-void Loader::Impl::add_worker() {
-  const std::int64_t worker = threads;
-  const auto place = static_cast<std::size_t>(worker);
-  if (std::ssize(workers) <= worker) workers.emplace_back();
+std::unique_ptr<Workspace> Loader::Impl::make_workspace() const {
   auto workspace = std::make_unique<Workspace>(fields.schema.size(), announced_max());
   make_room_in(*workspace);
-  {
-    std::lock_guard lock(mutex);
-    if (std::ssize(runs) <= worker) runs.push_back(false);
-    threads = worker + 1;
-    if (runs[place]) return;
-    runs[place] = true;
-  }
-  try {
-    workers[place] = std::jthread(  // Joins the one that stood there, which has ended.
-        [this, worker, workspace = std::move(workspace)] { work(worker, *workspace); });
-  } catch (...) {
-    std::lock_guard lock(mutex);
-    threads = worker;
-    runs[place] = false;
-    throw;
-  }
-  std::lock_guard lock(mutex);
-  ++totals.workers_started;
+  return workspace;
 }
 
 // A batch that was asked for when there were workers; nobody else is left to load it.
 void Loader::Impl::load_requested() {
   std::unique_lock lock(mutex);
-  while (requested && !front_is_decided()) {
+  while (consumer.has_request() && !window.front_is_decided()) {
     if (const Claim mine = claim(1); mine.slot != nullptr) load(lock, mine, own_workspace);
   }
-  if (requested) fulfil_request(lock);
+  if (consumer.has_request()) fulfil_request(lock);
 }
 
 void Loader::Impl::work(std::int64_t worker, Workspace& workspace) {
   name_this_thread(fmt::format("loader {}", worker));
   std::int64_t cpu_ns = thread_cpu_ns(), busy_ns = 0;  // At the last look at the CPU clock, and since then.
   std::unique_lock lock(mutex);
-  while (worker < threads) {
-    if (const Claim mine = claim(prefetch); mine.slot != nullptr) {
+  while (workers.wants(worker)) {
+    if (const Claim mine = claim(window.depth()); mine.slot != nullptr) {
       // Each worker wakes one more while there is something for it. One that is awake always comes back for the rest,
       // so no chunk is forgotten, and a fast source does not wake threads that would find nothing.
-      if (can_claim(prefetch)) room.notify_one();
+      if (window.can_claim(window.depth())) room.notify_one();
       busy_ns += load(lock, mine, workspace);
       if (busy_ns < kCpuLookNs) continue;
       const std::int64_t now_ns = thread_cpu_ns();
-      totals.cpu_ns += now_ns - std::exchange(cpu_ns, now_ns);
-      totals.cpu_busy_ns += std::exchange(busy_ns, 0);
-    } else if (requested && front_is_decided()) {  // By an error in opening the batch.
+      counters.add_cpu(now_ns - std::exchange(cpu_ns, now_ns), std::exchange(busy_ns, 0));
+    } else if (consumer.has_request() && window.front_is_decided()) {  // By an error in opening the batch.
       fulfil_request(lock);
     } else {
       wait_for_work(lock, workspace);
     }
   }
   give_back(workspace);
-  runs[static_cast<std::size_t>(worker)] = false;
+  workers.note_end(worker);
 }
 
 void Loader::Impl::wait_for_work(std::unique_lock<std::mutex>& lock, Workspace& workspace) {
-  const bool window_is_full = pass != nullptr && !stopping() && next_open < pass_end;
-  if (!window_is_full) {
+  if (!window.has_unopened()) {
     // Between epochs, or all of this one is claimed: idle, not held up. An evaluation's buffers would lie unused
     // through the next epoch of training.
     if (!training) give_back(workspace);
@@ -128,81 +77,66 @@ void Loader::Impl::wait_for_work(std::unique_lock<std::mutex>& lock, Workspace& 
   Span span{kWaitForRoom};
   const std::int64_t begin_ns = monotonic_ns();
   room.wait(lock);
-  totals.wait_for_slot_ns += monotonic_ns() - begin_ns;
+  counters.add_wait_for_slot(monotonic_ns() - begin_ns);
 }
 
 void Loader::Impl::give_back(Workspace& workspace) {
-  totals.workspace_bytes -= workspace.bytes();
+  counters.add_workspace(-workspace.bytes());
   workspace.clear();
 }
 
-bool Loader::Impl::can_claim(std::int64_t window_max) const {
-  if (pass == nullptr || stopping()) return false;
-  if (back_has_unclaimed()) return true;
-  return std::ssize(window) < window_max && next_open < pass_end;
-}
-
 // The next chunk in the order of the data, or one without slot when there is none now.
-Claim Loader::Impl::claim(std::int64_t window_max) {
-  if (!can_claim(window_max)) return {};
-  if (!back_has_unclaimed() && !open_batch()) return {};
-  Batch::Slot& slot = *window.back();
-  // Two chunks a worker lie in a full window, so that few samples still occupy all.
-  const std::int64_t fair = window_max * options.batch_size / (2 * std::max<std::int64_t>(threads, 1));
-  const std::int64_t count = std::min(std::clamp<std::int64_t>(fair, 1, kChunkMax), slot.size - slot.claimed);
-  const Claim mine{&slot, slot.claimed, count};
-  slot.claimed += count;
-  ++working;
-  return mine;
+Claim Loader::Impl::claim(std::int64_t depth) {
+  if (!window.can_claim(depth)) return {};
+  if (!window.has_unclaimed() && !open_batch()) return {};
+  return window.claim(depth, workers.count());
 }
 
-// Adds the next batch to the window. False: there is no memory for it, which is noted as the error of its position.
+// Adds the next batch to the window. False: there is no memory for it.
 bool Loader::Impl::open_batch() {
-  const std::int64_t position = next_open * options.batch_size, begin_ns = monotonic_ns();
-  try {
-    window.push_back(slots->take(pass->epoch, next_open, pass->batch_sampler.slice(next_open).size));
-    ++next_open;
-    totals.collate_ns += monotonic_ns() - begin_ns;
+  const std::int64_t begin_ns = monotonic_ns();
+  if (window.open(*slots)) {
+    counters.add_collating(monotonic_ns() - begin_ns);
     return true;
-  } catch (...) {
-    note_error(std::current_exception(), position);
-    if (working == 0) ready.notify_one();
-    return false;
   }
+  if (window.working() == 0) ready.notify_one();
+  return false;
 }
 
 // Returns the nanoseconds that the chunk took.
 std::int64_t Loader::Impl::load(std::unique_lock<std::mutex>& lock, const Claim& claim, Workspace& workspace) {
   const std::int64_t position = claim.slot->index * options.batch_size + claim.first;
-  std::shared_ptr<detail::SampleCache> kept = cache;
+  std::shared_ptr<detail::SampleCache> kept = cache.cache();
   lock.unlock();
   const std::int64_t bytes_before = workspace.bytes();
   ChunkReport report;
   if (claim.first == 0 && reader.can().expecting != nullptr) announce(*claim.slot, workspace);
   {
     Span span{kLoadChunk, claim.slot->index};
-    report = load_chunk(*pass, {*claim.slot, position, claim.first, claim.count}, workspace, kept.get());
+    report = load_chunk(window.pass(), {*claim.slot, position, claim.first, claim.count}, workspace, kept.get());
     if (completes(*claim.slot, report.samples)) seal(*claim.slot, report);
   }
   const std::int64_t growth = workspace.bytes() - bytes_before;
   kept = nullptr;  // Before the lock: it may be the last one, and freeing gigabytes takes a while.
   lock.lock();
-  --working;
-  claim.slot->finished += report.samples;
-  totals.workspace_bytes += growth;
-  add_report(report, workspace);
+  window.finish(claim, report);
+  counters.add_workspace(growth);
+  counters.add_chunk(report);
+  counters.add_corrupt(workspace.corrupt);
+  if (report.error != nullptr) window.note_failure(std::move(report.error), report.error_position);
   const bool whole = claim.slot->finished == claim.slot->size;
-  if (whole && !options.in_order) bring_forward(*claim.slot);
-  if (whole || (working == 0 && stopping())) tell_consumer(lock);
+  if (whole && !options.in_order) window.bring_forward(*claim.slot);
+  if (whole || (window.working() == 0 && window.is_stopping())) tell_consumer(lock);
   return report.busy_ns;
 }
 
 // Tells the source which samples the batch will want.
 void Loader::Impl::announce(const Batch::Slot& slot, Workspace& workspace) const {
-  const BatchSampler::Slice slice = pass->batch_sampler.slice(slot.index);
+  const Pass& pass = window.pass();
+  const BatchSampler::Slice slice = pass.batch_sampler.slice(slot.index);
   workspace.announced.clear();
   for (std::int64_t place = 0; place < slice.size; ++place) {
-    workspace.announced.push_back(pass->order.sample_at(pass->batch_sampler.position_of(slice, place)));
+    workspace.announced.push_back(pass.order.sample_at(pass.batch_sampler.position_of(slice, place)));
   }
   reader.can().expecting->expect(workspace.announced);
 }
@@ -219,7 +153,8 @@ void Loader::Impl::seal(Batch::Slot& slot, ChunkReport& report) const noexcept {
   try {
     if (slot.ragged) slot.ragged->seal(slot.fields);
     if (plan.over_batches().empty()) return;
-    detail::apply_over_batch(plan, layout, slot, {seed, slot.epoch, pass->batch_sampler.slice(slot.index).begin});
+    detail::apply_over_batch(plan, layout, slot,
+                             {seed, slot.epoch, window.pass().batch_sampler.slice(slot.index).begin});
   } catch (...) {
     report.samples = 0;
     report.error = std::current_exception();
@@ -227,17 +162,9 @@ void Loader::Impl::seal(Batch::Slot& slot, ChunkReport& report) const noexcept {
   }
 }
 
-// Before those that are not whole yet. The newest of these stays at the back, where chunks are claimed.
-void Loader::Impl::bring_forward(const Batch::Slot& whole) {
-  const auto is_it = [&whole](const auto& slot) { return slot.get() == &whole; };
-  const auto place = std::find_if(window.begin(), window.end(), is_it);
-  const auto to = std::find_if(window.begin(), place, [](const auto& slot) { return slot->finished != slot->size; });
-  std::rotate(to, place, place + 1);
-}
-
 void Loader::Impl::tell_consumer(std::unique_lock<std::mutex>& lock) {
-  if (!requested) return ready.notify_one();
-  if (front_is_decided()) fulfil_request(lock);
+  if (!consumer.has_request()) return ready.notify_one();
+  if (window.front_is_decided()) fulfil_request(lock);
 }
 
 // The front is decided.
@@ -245,18 +172,16 @@ void Loader::Impl::fulfil_request(std::unique_lock<std::mutex>& lock) {
   std::optional<Batch> batch;
   std::exception_ptr failure;
   try {
-    batch = take_front(requested_ns);
+    batch = take_front(consumer.requested_ns());
   } catch (...) {
     failure = std::current_exception();
   }
-  if (failure != nullptr && working > 0) {  // No memory for the handle: the last of the others tells it.
-    error = std::move(failure);
-    pass->stop_at.store(0, std::memory_order_relaxed);
+  if (failure != nullptr && window.working() > 0) {  // No memory for the handle: the last of the others tells it.
+    window.give_up(std::move(failure));
     return;
   }
-  std::promise<std::optional<Batch>> promise = std::move(*requested);
-  requested.reset();
-  const bool was_last = pass == nullptr;
+  std::promise<std::optional<Batch>> promise = consumer.take_request();
+  const bool was_last = !window.has_pass();
   if (failure != nullptr) end_pass();
   lock.unlock();
   if (was_last) indices.finish_epoch();
@@ -267,43 +192,6 @@ void Loader::Impl::fulfil_request(std::unique_lock<std::mutex>& lock) {
     promise.set_value(std::move(batch));
   }
   lock.lock();
-}
-
-void Loader::Impl::add_report(ChunkReport& report, Workspace& workspace) {
-  totals.samples += report.samples;
-  totals.busy_ns += report.busy_ns;
-  totals.read_ns += report.read_ns;
-  totals.decode_ns += report.decode_ns;
-  totals.read += report.read;
-  totals.read_bytes += report.read_bytes;
-  totals.decoded += report.done.decoded().samples;
-  totals.decoded_bytes += report.decoded_bytes;
-  totals.written_bytes += report.written_bytes;
-  done += report.done;
-  totals.cache_hits += report.cache_hits;
-  totals.cache_misses += report.cache_misses;
-  pass_samples += report.samples;
-  pass_zeroed += report.zeroed;
-  if (!workspace.corrupt.empty()) note_corrupt(workspace.corrupt);
-  if (report.error != nullptr) note_error(std::move(report.error), report.error_position);
-}
-
-void Loader::Impl::note_corrupt(std::vector<CorruptSample>& samples) {
-  constexpr std::size_t kListedMax = 1000;
-  totals.corrupt += std::ssize(samples);
-  for (CorruptSample& sample : samples) {
-    const auto place = std::lower_bound(corrupt.begin(), corrupt.end(), sample.index,
-                                        [](const auto& known, std::int64_t index) { return known.index < index; });
-    const bool known = place != corrupt.end() && place->index == sample.index;
-    if (!known && corrupt.size() < kListedMax) corrupt.insert(place, std::move(sample));
-  }
-}
-
-// Keeps the first failure in the order of the data; what comes after it is not wanted any more.
-void Loader::Impl::note_error(std::exception_ptr failure, std::int64_t position) {
-  if (position >= pass->stop_at.load(std::memory_order_relaxed)) return;
-  error = std::move(failure);
-  pass->stop_at.store(position, std::memory_order_relaxed);
 }
 
 }  // namespace headrace

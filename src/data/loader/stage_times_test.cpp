@@ -10,6 +10,7 @@
 
 #include "core/options/transforms.h"
 #include "data/loader/detail/chunk.h"
+#include "data/loader/detail/loader_counters.h"
 #include "data/loader/detail/slot.h"
 #include "data/loader/testing.h"
 #include "data/transform/plan.h"
@@ -53,19 +54,15 @@ TEST(StageTimes, OfOneFiveAndTwoMillisecondsAreTold) {
                           nullptr};
   const auto slots = std::make_shared<detail::SlotPool>(layout, 1, std::int64_t{1} << 24);
   detail::Workspace workspace{layout.fields.schema.size()};
-  LoaderStatistics statistics;
+  detail::LoaderCounters counters;
   for (std::int64_t i = 0; i < kSamples; ++i) {
     auto slot = slots->take(0, i, 1);
     const detail::ChunkReport report = load_chunk(pass, {*slot, i, 0, 1}, workspace, nullptr);
     ASSERT_EQ(report.error, nullptr);
-    statistics.samples += report.samples;
-    statistics.read += report.read;
-    statistics.decoded += report.done.decoded().samples;
-    statistics.busy_ns += report.busy_ns;
-    statistics.read_ns += report.read_ns;
-    statistics.decode_ns += report.decode_ns;
+    counters.add_chunk(report);
     slots->put_back(std::move(slot));
   }
+  LoaderStatistics statistics = counters.statistics();
   statistics.consumer_busy_ns = kSamples * kMs / 2;  // The consumer starves.
   statistics.wait_for_batch_ns = statistics.busy_ns - statistics.consumer_busy_ns;
   const auto stages = statistics.stages();

@@ -236,7 +236,7 @@ std::vector<TransformCost> Loader::Impl::transform_costs() const {
                                 static_cast<std::size_t>(shape.width) * transform::bytes_of(plan.type());
   std::unique_lock lock(mutex);
   // What is left beside the cache, which stays.
-  const std::int64_t bytes_left = cache_bytes_left(/*keep=*/false) - cache_bytes_replaced(/*keep=*/false);
+  const std::int64_t bytes_left = cache.bytes_left(/*keep=*/false) - cache.bytes_replaced(/*keep=*/false);
   lock.unlock();
   const ImageShape stored = stored_shape(fields.schema);
   const std::int64_t bytes_max = std::clamp<std::int64_t>(bytes_left / kShareOfLeft, 0, kBytesMax);

@@ -1,6 +1,6 @@
-// What a Loader holds, shared by the files that are its parts: loader_workers.cpp fills batches, loader_consumer.cpp
-// hands them out, loader_memory.cpp bounds what they and the cache hold, loader_tuning.cpp adapts what is AUTOTUNE,
-// loader_plan.cpp explains, transform_cost.cpp weighs transforms, loader.cpp builds it and knows where an epoch stands.
+// What a Loader is made of, and how the parts are wired. loader_workers.cpp fills batches, loader_consumer.cpp hands
+// them out, loader_settings.cpp changes threads, depth and cache, loader_plan.cpp explains, transform_cost.cpp weighs
+// transforms, loader.cpp builds it, begins epochs and tells where it stands.
 #pragma once
 
 #include <headrace/error.h>
@@ -9,59 +9,35 @@
 #include <atomic>
 #include <condition_variable>
 #include <cstdint>
-#include <exception>
 #include <functional>
-#include <future>
 #include <memory>
 #include <mutex>
 #include <optional>
 #include <string>
-#include <thread>
 #include <vector>
 
 #include "core/memory/accounts.h"
-#include "data/loader/detail/autotune.h"
 #include "data/loader/detail/batch_layout.h"
+#include "data/loader/detail/batch_window.h"
+#include "data/loader/detail/cache_placement.h"
 #include "data/loader/detail/chunk.h"
-#include "data/loader/detail/latency.h"
+#include "data/loader/detail/consumer.h"
+#include "data/loader/detail/loader_counters.h"
 #include "data/loader/detail/loader_state.h"
+#include "data/loader/detail/loader_tuning.h"
 #include "data/loader/detail/order.h"
 #include "data/loader/detail/pass.h"
-#include "data/loader/detail/rate_meter.h"
-#include "data/loader/detail/sample_cache.h"
+#include "data/loader/detail/place.h"
 #include "data/loader/detail/slot.h"
+#include "data/loader/detail/worker_pool.h"
 #include "data/loader/detail/workspace.h"
 #include "data/source/entropy_index_cache.h"
 #include "data/source/field_bytes.h"
 #include "data/source/sample_reader.h"
 #include "data/transform/plan.h"
-#include "data/transform/sample_passes.h"
 
 namespace headrace {
-namespace detail {
 
-// One batch held by the consumer while it asks for the next one, and that next one.
-inline constexpr std::int64_t kConsumerBatches = 2;
-
-// A position between two batches. The end of an epoch is the start of the next.
-struct Place {
-  std::int64_t epoch = 0;
-  std::int64_t position = 0;  // Of the epoch's samples, all ranks'.
-  std::uint64_t order = 0;    // Hash of the given order that it is a position of; 0: of any.
-};
-
-// Samples [first, first + count) of a slot, taken by one worker.
-struct Claim {
-  Batch::Slot* slot = nullptr;
-  std::int64_t first = 0;
-  std::int64_t count = 0;
-};
-
-}  // namespace detail
-
-// A pass has a window of batches that are opened but not delivered. Workers claim chunks of the newest one and open the
-// next when it is used up; positions are therefore claimed in order, so that after a failure everything before it is
-// already in somebody's hands, and the first failure in the order of the data is found whatever the thread count.
 struct Loader::Impl {
   using ChunkReport = detail::ChunkReport;
   using Claim = detail::Claim;
@@ -72,20 +48,8 @@ struct Loader::Impl {
 
   Impl(std::shared_ptr<const Source> from, DataOptions how, std::uint64_t run_seed, bool for_training,
        std::int64_t limit, OrderOfEpoch orders, transform::Operations operations);
-  ~Impl() { set_num_workers(0); }
 
-  void set_num_workers(std::int64_t wanted);
-  void renew_workers();
-  void set_prefetch_batches(std::int64_t wanted);
-  Applied applied_num_workers() const;
-  Applied applied_prefetch() const;
-  std::vector<LoaderDecision> decisions() const;
-  void set_cache(Cache wanted, bool keep);
-  void place_cache(Cache form, bool keep);
-  void exchange_cache(std::shared_ptr<detail::SampleCache> other, bool keep);
-  std::shared_ptr<detail::SampleCache> make_cache(Cache form, bool keep) const;
-  bool holds_cache(Cache form) const;
-  Applied applied_cache() const;
+  // ---- Epochs ----
   Place place_of(std::int64_t index, std::int64_t first_batch) const;
   std::unique_ptr<Epoch::Impl> begin(std::optional<Place> from);
   BatchSampler sampler_from(std::int64_t position) const;
@@ -96,76 +60,58 @@ struct Loader::Impl {
   LoaderState state() const;
   void restore(const LoaderState& state);
   void start_at(Place place);
-  std::optional<Batch> next(const std::function<void()>& while_waiting);
-  BatchFuture request();
-  void give_up();
-  LoaderStatistics statistics() const;
-  LoaderPlan explain() const;
-  std::vector<TransformCost> transform_costs() const;
-  std::vector<CorruptSample> corrupt_samples() const;
 
-  // Whether to wait for surplus threads to end.
-  enum class Joining { now, later };
-  void resize(std::int64_t count, Joining joining);
-  void add_worker();
+  // ---- Workers, and the consumer where there are none ----
   std::int64_t announced_max() const { return reader.can().expecting == nullptr ? 0 : options.batch_size; }
   void make_room_in(Workspace& workspace) const;
-  void load_requested();
-  void deepen(std::int64_t count);
-  std::int64_t prefetch_max(std::int64_t wanted, std::int64_t bytes_a_batch) const;
-  std::int64_t bytes_a_batch() const { return batch_bytes + slots->ragged_bytes(); }
-  std::int64_t first_prefetch() const;
-  std::int64_t usable_cores();
-  std::int64_t num_workers_max();
-  detail::SettingBounds tuning_bounds();
-  bool is_automatic() const {
-    return threads_wanted == AUTOTUNE || prefetch_wanted == AUTOTUNE || cache_requested == Cache::automatic;
-  }
-  bool tuning_is_due() const { return is_automatic() && meter.rates(options.batch_size).has_value(); }
-  void restart_tuning();
-  void retune();
-  void put_in_force(const detail::LoaderSetting& wanted);
-  std::int64_t count_delivery(const Batch::Slot& slot, std::int64_t asked_ns);
-  void measure_consumer(std::int64_t asked_ns);
-  std::string last_reason(const char* what) const;
-
-  std::int64_t cache_bytes_replaced(bool keep) const;
-  std::int64_t cache_bytes_left(bool keep) const;
-  std::int64_t cache_bytes_max(bool keep) const;
-  detail::CacheFit cache_fit() const;
-  Cache cache_in_force() const { return cache == nullptr ? Cache::none : cache->form; }
+  std::unique_ptr<Workspace> make_workspace() const;
   void work(std::int64_t worker, Workspace& workspace);
   void wait_for_work(std::unique_lock<std::mutex>& lock, Workspace& workspace);
   void give_back(Workspace& workspace);
-  bool can_claim(std::int64_t window_max) const;
-  Claim claim(std::int64_t window_max);
+  Claim claim(std::int64_t depth);
   bool open_batch();
   std::int64_t load(std::unique_lock<std::mutex>& lock, const Claim& claim, Workspace& workspace);
   void announce(const Batch::Slot& slot, Workspace& workspace) const;
   bool completes(Batch::Slot& slot, std::int64_t made) const noexcept;
   void seal(Batch::Slot& slot, ChunkReport& report) const noexcept;
-  void add_report(ChunkReport& report, Workspace& workspace);
-  void note_corrupt(std::vector<CorruptSample>& samples);
-  void bring_forward(const Batch::Slot& whole);
-  void note_error(std::exception_ptr failure, std::int64_t position);
-  bool no_sample_is_sound() const;
-  bool stopping() const { return pass->stop_at.load(std::memory_order_relaxed) != Pass::kNever; }
-  bool back_has_unclaimed() const { return !window.empty() && window.back()->claimed < window.back()->size; }
-  bool front_is_ready() const {
-    return !window.empty() && window.front()->finished == window.front()->size && !given_up();
-  }
-  bool given_up() const { return pass->stop_at.load(std::memory_order_relaxed) == 0; }
-  // The front batch is whole, or an error lies in it that no other can precede, or there is no pass any more.
-  bool front_is_decided() const { return pass == nullptr || front_is_ready() || (stopping() && working == 0); }
+  void load_requested();
+  void tell_consumer(std::unique_lock<std::mutex>& lock);
+  void fulfil_request(std::unique_lock<std::mutex>& lock);
+
+  // ---- The consumer ----
+  std::optional<Batch> next(const std::function<void()>& while_waiting);
+  BatchFuture request();
+  void give_up();
   void wait_for_front(std::unique_lock<std::mutex>& lock, const std::function<void()>& while_waiting);
   void wait_until_ready(std::unique_lock<std::mutex>& lock, const std::function<void()>& while_waiting);
   Batch take_front(std::int64_t begin_ns);
-  void tell_consumer(std::unique_lock<std::mutex>& lock);
-  void fulfil_request(std::unique_lock<std::mutex>& lock);
   void count_ready();
+  std::int64_t count_delivery(const Batch::Slot& slot, std::int64_t asked_ns);
+  void measure_consumer(std::int64_t asked_ns);
   void end_pass();
-  Place place_after(std::int64_t batch) const;
-  std::int64_t cache_bytes() const;
+
+  // ---- Settings ----
+  void set_num_workers(std::int64_t wanted);
+  void renew_workers();
+  void set_prefetch_batches(std::int64_t wanted);
+  void set_cache(Cache wanted, bool keep);
+  Applied applied_num_workers() const;
+  Applied applied_prefetch() const;
+  Applied applied_cache() const;
+  void deepen(std::int64_t count);
+  std::int64_t prefetch_max(std::int64_t wanted, std::int64_t bytes_a_batch) const;
+  std::int64_t bytes_a_batch() const { return batch_bytes + slots->ragged_bytes(); }
+  std::int64_t first_prefetch() const;
+  detail::LoaderTuning::Settables settables();
+  void ask_for(const detail::LoaderSetting& wanted);
+  void retune();
+
+  // ---- What it tells ----
+  LoaderStatistics statistics() const;
+  std::vector<LoaderDecision> decisions() const;
+  std::vector<CorruptSample> corrupt_samples() const;
+  LoaderPlan explain() const;
+  std::vector<TransformCost> transform_costs() const;
   std::int64_t held_bytes() const;
 
   const std::vector<detail::ToldOperation> told_operations;  // Those that came in place of the options' own.
@@ -187,54 +133,23 @@ struct Loader::Impl {
   const detail::BatchLayout layout;
   const std::int64_t batch_bytes;  // But for ragged values.
   const std::int64_t built_ns;
-  const std::shared_ptr<detail::SlotPool> slots;                // Owners: see SlotPool.
-  const std::shared_ptr<std::atomic<std::int64_t>> blocked_ns;  // In futures. Owners: the loader, and its futures.
+  const std::shared_ptr<detail::SlotPool> slots;  // Owners: see SlotPool.
   detail::EntropyIndexCache indices;
   Workspace own_workspace;  // The consumer's, when it loads by itself.
 
-  mutable std::mutex mutex;       // Guards everything down to `tuner`.
-  std::condition_variable room;   // For workers: a chunk may be there to claim, or their number has changed.
-  std::condition_variable ready;  // For the consumer: a batch is whole, an error is final, or the last worker stopped.
-  std::int64_t threads = 0;       // In force: workers 0 .. threads - 1, all of which run.
-  std::vector<bool> runs;         // By worker; of the others, whether it has not ended yet.
-  std::int64_t prefetch;
-  std::int64_t threads_wanted;  // A number, or AUTOTUNE.
-  std::int64_t prefetch_wanted;
-  std::unique_ptr<Pass> pass;                            // Of the running epoch, if any.
-  std::shared_ptr<std::atomic<std::int64_t>> pass_left;  // Of the same; see Epoch::Impl.
-  std::int64_t pass_end = 0;                             // One more than its last batch; stays when it ends.
-  std::int64_t pass_samples = 0;                         // Its samples so far,
-  std::int64_t pass_zeroed = 0;                          // and of them those that only hold a place.
-  std::int64_t next_open = 0;                            // The batch that will be opened next.
-  std::int64_t next_asked = 0;                           // The batch that the consumer asks for next.
-  Place at;                                              // Where that one stands.
-  std::optional<Place> place_wanted;                     // Where next_epoch() begins, when somebody said so.
-  std::int64_t next_index = 0;                           // The epoch that next_epoch() begins otherwise.
-  std::optional<std::promise<std::optional<Batch>>> requested;
-  std::int64_t requested_ns = 0;
-  std::vector<std::unique_ptr<Batch::Slot>> window;
-  std::int64_t working = 0;  // Claims whose report is out.
-  std::exception_ptr error;  // The failure at pass->stop_at.
-  LoaderStatistics totals;
-  detail::SampleTotals done;
-  Cache cache_requested = Cache::none;
-  std::string cache_refusal;                        // Why the form that was asked for last is not in force.
-  std::shared_ptr<detail::SampleCache> cache;       // Owners: the loader, and each worker that fills a chunk with it.
-  std::shared_ptr<detail::SampleCache> kept_cache;  // Switched off, to be switched on again.
-  std::vector<CorruptSample> corrupt;
-  detail::LatencyHistogram latency;
-  std::optional<std::int64_t> consumer_from_ns;  // When it last went on from asking, in the running epoch.
-  std::int64_t blocked_seen_ns = 0;              // Of blocked_ns, what measure_consumer has seen.
-  detail::RateMeter meter;
-  detail::Autotuner tuner{{}, {}};
-
   const std::string bytes_options;  // LoaderState::options.
 
-  // Taken before `mutex`. Guards those below; who changes threads, prefetch or what is wanted of them holds it, too.
+  // Taken before `mutex` by whoever changes threads, depth, cache or what is asked for of them.
   std::mutex resizing;
-  std::vector<std::jthread> workers;
-  std::int64_t cores = 0;                 // That the process may use; 0: not asked yet.
-  detail::LoaderSetting autotuned{0, 0};  // What AUTOTUNE had in force when a number took its place; 0: nothing yet.
+  // Guards what the parts below say that it does.
+  mutable std::mutex mutex;
+  std::condition_variable room;   // For workers: a chunk may be there to claim, or their number has changed.
+  std::condition_variable ready;  // For the consumer: a batch is whole, an error is final, or the last worker stopped.
+  detail::BatchWindow window;
+  detail::Consumer consumer;
+  detail::LoaderCounters counters;
+  detail::CachePlacement cache{{reader, fields, options, rest.has_value()}, memory_limit, mutex};
+  detail::LoaderTuning tuning{options, batches, settables(), mutex};
 
   // What the accounts told last. They do not wait for `mutex`: who holds it may wait for Python's lock, and who asks
   // them, or makes or destroys another account meanwhile, may have that.
@@ -242,9 +157,13 @@ struct Loader::Impl {
   const Account batch_account{"batches", [this] { return held_bytes(); }};
   const Account cache_account{"cache", [this] {
                                 const std::unique_lock lock(mutex, std::try_to_lock);
-                                if (lock) cached_told = cache_bytes();
+                                if (lock) cached_told = cache.bytes();
                                 return cached_told.load();
                               }};
+  // The last: its threads use all of this until they are joined.
+  detail::WorkerPool workers{{mutex, room, ready},
+                             {[this] { return make_workspace(); },
+                              [this](std::int64_t worker, Workspace& workspace) { work(worker, workspace); }}};
 };
 
 struct Epoch::Impl {

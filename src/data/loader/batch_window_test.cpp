@@ -1,0 +1,225 @@
+#include "data/loader/detail/batch_window.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <array>
+#include <cstdint>
+#include <exception>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "core/base/error_of.h"
+#include "core/base/fail.h"
+#include "data/loader/testing.h"
+#include "data/source/waiting_source.h"
+#include "data/transform/plan.h"
+
+namespace headrace::detail {
+namespace {
+
+using testing::ElementsAre;
+using testing::HasSubstr;
+using testing::IsEmpty;
+
+constexpr std::int64_t kEpoch = 3;
+
+// A window over 10 samples in batches of 4, which nobody fills: a chunk is finished by saying so.
+class BatchWindowOfTen : public testing::Test {
+ protected:
+  void begin(std::int64_t first = 0, std::int64_t memory_limit = std::int64_t{1} << 20) {
+    slots = std::make_shared<SlotPool>(layout, 1, memory_limit);
+    const BatchSampler batch_sampler{order.positions(), options, LastBatch::keep, 4 * first};
+    window.begin(std::unique_ptr<Pass>(new Pass{{nullptr, plan.first(), options, 1, kEpoch, nullptr},
+                                                reader,
+                                                OnCorrupt::fail,
+                                                EpochOrder{order, kEpoch},
+                                                batch_sampler,
+                                                layout,
+                                                plan,
+                                                nullptr}),
+                 first, batch_sampler.end_batch());
+  }
+  void TearDown() override {
+    window.end(*slots);
+    EXPECT_FALSE(window.has_pass());
+    EXPECT_TRUE(window.front_is_decided());
+  }
+
+  // All chunks that there are now, as a loader takes them.
+  std::vector<Claim> claim_all(std::int64_t depth, std::int64_t workers = 1) {
+    std::vector<Claim> claims;
+    while (window.can_claim(depth) && (window.has_unclaimed() || window.open(*slots))) {
+      claims.push_back(window.claim(depth, workers));
+    }
+    return claims;
+  }
+  void finish(const Claim& claim, std::int64_t zeroed = 0) {
+    window.finish(claim, {.samples = claim.count, .zeroed = zeroed});
+  }
+  // After `made` of its samples, and names the position in its text.
+  void fail_at(const Claim& claim, std::int64_t made) {
+    const std::int64_t position = claim.slot->index * 4 + claim.first + made;
+    const Error error{ErrorCode::io, fmt::format("position {}", position)};
+    window.finish(claim, {.samples = made});
+    window.note_failure(std::make_exception_ptr(error), position);
+  }
+  std::string failure_text() const {
+    return error_of(ErrorCode::io, [this] { std::rethrow_exception(window.failure()); });
+  }
+  std::int64_t stop_at() const { return window.pass().stop_at.load(); }
+  // Hands the front out; its index.
+  std::int64_t take_front() {
+    auto slot = window.take_front();
+    const std::int64_t index = slot->index;
+    slots->put_back(std::move(slot));
+    return index;
+  }
+
+  const WaitingSource source{10, nullptr};
+  const DataOptions options = options_of(4, 0);
+  const SampleReader reader{source};
+  const Order order{source, options, 1, true};
+  const transform::Plan plan{{}, Schema::image_and_labels(1, 1, 1), PixelLayout::nchw};
+  const BatchLayout layout{SampleFields{source.info().schema}, ImagePlace{{1, 4, 4}, PixelType::f32, PixelLayout::nchw},
+                           4};
+  std::shared_ptr<SlotPool> slots;
+  BatchWindow window{4, /*depth=*/3};
+};
+
+using Chunk = std::array<std::int64_t, 3>;  // Batch, first sample, count.
+
+std::vector<Chunk> chunks_of(const std::vector<Claim>& claims) {
+  std::vector<Chunk> chunks;
+  for (const Claim& claim : claims) chunks.push_back({claim.slot->index, claim.first, claim.count});
+  return chunks;
+}
+
+TEST_F(BatchWindowOfTen, ClaimsInOrderAndStopsAtTheFirstFailure) {
+  begin();
+  // Two chunks for each of two workers in a window of 12 places.
+  const std::vector<Claim> claims = claim_all(/*depth=*/3, /*workers=*/2);
+  EXPECT_THAT(chunks_of(claims),
+              ElementsAre(Chunk{0, 0, 3}, Chunk{0, 3, 1}, Chunk{1, 0, 3}, Chunk{1, 3, 1}, Chunk{2, 0, 2}));
+  EXPECT_EQ(window.working(), 5);
+  fail_at(claims[2], 1);  // Position 5,
+  fail_at(claims[1], 0);  // then position 3, which comes before it,
+  fail_at(claims[3], 0);  // then position 7, which is not wanted any more.
+  EXPECT_EQ(stop_at(), 3);
+  EXPECT_EQ(failure_text(), "position 3");
+  EXPECT_TRUE(window.is_stopping());
+  EXPECT_FALSE(window.front_is_decided());  // The first chunk is out, and may fail at a position before it.
+  fail_at(claims[0], 2);
+  EXPECT_EQ(failure_text(), "position 2");
+  EXPECT_FALSE(window.front_is_decided());
+  finish(claims[4]);
+  EXPECT_TRUE(window.front_is_decided());
+  EXPECT_FALSE(window.front_is_ready());
+  EXPECT_FALSE(window.can_claim(3));
+}
+
+TEST_F(BatchWindowOfTen, NothingIsClaimedBehindAFailure) {
+  begin();
+  const std::vector<Claim> claims = claim_all(/*depth=*/1);
+  ASSERT_EQ(claims.size(), 2U);
+  EXPECT_TRUE(window.has_unopened());
+  fail_at(claims[1], 0);
+  EXPECT_FALSE(window.has_unopened());
+  EXPECT_FALSE(window.can_claim(3));
+  finish(claims[0]);
+  EXPECT_TRUE(window.front_is_decided());
+  EXPECT_EQ(failure_text(), "position 2");
+}
+
+TEST_F(BatchWindowOfTen, OpensNoMoreBatchesThanItsDepthAndNoneBehindTheLast) {
+  begin();
+  for (const Claim& claim : claim_all(/*depth=*/2)) finish(claim);
+  EXPECT_EQ(window.whole_batches(), 2);
+  EXPECT_TRUE(window.has_unopened());
+  EXPECT_FALSE(window.front_is_last());
+  EXPECT_EQ(take_front(), 0);
+  const std::vector<Claim> last = claim_all(/*depth=*/2);
+  EXPECT_THAT(chunks_of(last), ElementsAre(Chunk{2, 0, 2}));  // 10 samples: the last batch has 2.
+  EXPECT_FALSE(window.has_unopened());
+  EXPECT_EQ(take_front(), 1);
+  EXPECT_FALSE(window.front_is_ready());
+  finish(last.front());
+  EXPECT_TRUE(window.front_is_ready());
+  EXPECT_TRUE(window.front_is_last());
+  EXPECT_EQ(take_front(), 2);
+  EXPECT_THAT(claim_all(/*depth=*/2), IsEmpty());
+}
+
+TEST_F(BatchWindowOfTen, ABatchWithoutMemoryIsTheFailureOfItsFirstPosition) {
+  begin(/*first=*/0, static_cast<std::int64_t>(layout.block_bytes));
+  const std::vector<Claim> claims = claim_all(/*depth=*/3);
+  EXPECT_THAT(chunks_of(claims), ElementsAre(Chunk{0, 0, 4}));
+  EXPECT_EQ(stop_at(), 4);
+  EXPECT_THAT(error_of(ErrorCode::out_of_memory, [&] { std::rethrow_exception(window.failure()); }),
+              HasSubstr("no room for another batch"));
+  finish(claims.front());
+  EXPECT_TRUE(window.front_is_ready());  // It lies before the failure.
+}
+
+TEST_F(BatchWindowOfTen, AWholeBatchGoesBeforeThoseThatAreNot) {
+  begin();
+  const std::vector<Claim> claims = claim_all(/*depth=*/3);
+  ASSERT_EQ(claims.size(), 3U);
+  finish(claims[1]);
+  EXPECT_FALSE(window.front_is_ready());
+  window.bring_forward(*claims[1].slot);
+  EXPECT_TRUE(window.front_is_ready());
+  finish(claims[2]);
+  window.bring_forward(*claims[2].slot);
+  finish(claims[0]);
+  EXPECT_EQ(take_front(), 1);
+  EXPECT_EQ(take_front(), 2);
+  EXPECT_EQ(take_front(), 0);
+}
+
+TEST_F(BatchWindowOfTen, APassThatIsGivenUpHandsNothingOut) {
+  begin();
+  const std::vector<Claim> claims = claim_all(/*depth=*/2);
+  finish(claims[0]);
+  EXPECT_TRUE(window.front_is_ready());
+  window.give_up();
+  EXPECT_FALSE(window.front_is_ready());
+  EXPECT_FALSE(window.front_is_decided());  // Somebody works.
+  fail_at(claims[1], 0);
+  EXPECT_TRUE(window.front_is_decided());
+  EXPECT_EQ(window.failure(), nullptr);  // Which is not wanted any more.
+}
+
+TEST_F(BatchWindowOfTen, NoSampleIsSoundWhereAllOfAWholeEpochAreZeroed) {
+  begin();
+  auto claims = claim_all(/*depth=*/3);
+  for (const Claim& claim : claims) finish(claim, claim.count);
+  EXPECT_TRUE(window.no_sample_is_sound());
+  EXPECT_EQ(window.zeroed(), 10);
+  window.end(*slots);
+  begin();
+  claims = claim_all(/*depth=*/3);
+  for (const Claim& claim : claims) finish(claim, claim.count - 1);
+  EXPECT_FALSE(window.no_sample_is_sound());
+  EXPECT_EQ(window.zeroed(), 7);
+  window.end(*slots);
+  begin(/*first=*/2);  // A few corrupt samples at an epoch's end are no reason to stop.
+  claims = claim_all(/*depth=*/3);
+  for (const Claim& claim : claims) finish(claim, claim.count);
+  EXPECT_FALSE(window.no_sample_is_sound());
+}
+
+TEST_F(BatchWindowOfTen, BehindTheLastBatchStandsTheNextEpoch) {
+  begin();
+  const Place second = window.place_after(0), next = window.place_after(2);
+  EXPECT_EQ(second.epoch, kEpoch);
+  EXPECT_EQ(second.position, 4);
+  EXPECT_EQ(next.epoch, kEpoch + 1);
+  EXPECT_EQ(next.position, 0);
+  EXPECT_EQ(window.end_batch(), 3);
+}
+
+}  // namespace
+}  // namespace headrace::detail
