@@ -4,6 +4,7 @@
 #include <array>
 #include <cstring>
 #include <string>
+#include <string_view>
 #include <variant>
 
 #include "core/base/fail.h"
@@ -51,8 +52,11 @@ void PlanRunner::make(const SampleInHand& own, const Draws& draws, PartnerReader
 // list's.
 void PlanRunner::start(Course& course, std::uint64_t seed, const Draws& draws) {
   course.images[0] = {maker_.begin(course.in.sample[plan_.image()], course.in.divisor), DType::u8};
-  for (std::size_t i = 0; i + 1 < course.images.size(); ++i) {
-    course.images[i + 1] = image_after(i, course.images[i]);
+  for (const Step& step : plan_.steps()) {
+    const std::size_t end = step.first + step.count;
+    if (end >= course.images.size()) break;  // A partner goes no further.
+    for (std::size_t i = step.first; i < end; ++i) course.images[i + 1] = image_after(i, course.images[i]);
+    if (step.count > 0) check_pixels(course, end - 1);
   }
   plan_.draw({seed, epoch_.epoch, draws.drawn_as}, course.images, course.drawn, draws.retry);
 }
@@ -68,6 +72,17 @@ ImageSpec PlanRunner::image_after(std::size_t operation, const ImageSpec& image)
   if (found == wanted) return found;
   fail(ErrorCode::invalid_argument, "transform: {} leaves {} of a sample; when the list was compiled it left {}",
        its.name(), text_of(found), text_of(wanted));
+}
+
+// What a sample's own sides make of the memory between two steps; sides that the list sets are its author's. A file of
+// a hundred bytes could take gigabytes else: Resize of an image one pixel high.
+void PlanRunner::check_pixels(const Course& course, std::size_t after) const {
+  const Geometry &stored = course.images[0].sides, &left = course.images[after + 1].sides;
+  const std::int64_t pixels = std::int64_t{left.height} * left.width, most = epoch_.options.max_pixels;
+  if (plan_.images()[after + 1].sides.is_fixed() || pixels <= most) return;
+  fail(ErrorCode::unsupported,
+       "transform: {} makes {} x {}: {} pixels of an image of {} x {}; wanted at most {} (data.max_pixels)",
+       plan_.operations()[after]->name(), left.height, left.width, pixels, stored.height, stored.width, most);
 }
 
 // Steps [from, to) on `image`; on the image as it is stored where that is none. The last one writes to `out`, which
@@ -135,16 +150,26 @@ void PlanRunner::put_fields(std::size_t operation, const SampleInHand& in, const
   for (std::size_t i = 0; const std::size_t position : plan_.fields_of(operation)) {
     const Payload& payload = changed[i++];
     if (payload.kind == Payload::Kind::absent) continue;
-    const FieldSpec& field = plan_.schema()[position];
-    if (const auto fault = payload_fault(field, payload, epoch_.options.limits())) {
-      fail(ErrorCode::invalid_argument, "transform: {}: {}", plan_.operations()[operation]->name(), fault->text);
-    }
+    check_left(operation, position, payload);
     Payload& kept = in.sample[position];
     kept = payload;
     if (payload.kind != Payload::Kind::bytes) continue;
     in.changed.buffer(position).assign(payload.bytes.begin(), payload.bytes.end());
     kept.bytes = in.changed.buffer(position);
   }
+}
+
+// As what a source gives is checked.
+void PlanRunner::check_left(std::size_t operation, std::size_t field, const Payload& payload) const {
+  const std::string_view name = plan_.operations()[operation]->name();
+  if (const auto fault = payload_fault(plan_.schema()[field], payload, epoch_.options.limits())) {
+    fail(ErrorCode::invalid_argument, "transform: {}: {}", name, fault->text);
+  }
+  if (plan_.schema().class_label() != field) return;
+  const auto label = payload.number<std::int64_t>();
+  if (label >= 0 && label < classes_) return;
+  fail(ErrorCode::invalid_argument, "transform: {}: label {}; wanted {}", name, label,
+       classes_ == kUnknownClasses ? std::string("0 or more") : fmt::format("0 to {}", classes_ - 1));
 }
 
 void PlanRunner::meet_partners(Course& own, const Draws& draws, PartnerReader& partners) {

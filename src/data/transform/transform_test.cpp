@@ -317,6 +317,24 @@ TEST(PlanRunner, RefusesASampleWhoseImageIsNotWhatWasCompiled) {
   EXPECT_THAT(refusal({{0, 0, 3}, DType::u8}, {{8, -8, 3}, DType::u8}), HasSubstr("leaves 8 x -8 x 3"));
 }
 
+// The Resize is a step of its own in the first list; in the second it shares one with the crop, and nothing lies
+// between them.
+TEST(PlanRunner, ASampleCannotTakeAnyAmountOfMemoryBetweenOperations) {
+  const Schema files = Schema::image_and_labels(0, 0, 1);
+  const std::vector<std::uint8_t> pixels(65'535, 7);
+  Sample sample;
+  sample.image().set_pixels(pixels, 1, 65'535, 1);
+  const Transform apart{files, {Resize{.size = {224}}, RandomHorizontalFlip{}, CenterCrop{.size = {224}}}};
+  std::vector<std::byte> image(apart.image_bytes());
+  const std::string refused = error_of(ErrorCode::unsupported, [&] { apart.apply(sample, {1, 2, 3}, image); });
+  EXPECT_EQ(refused,
+            "transform: Resize makes 224 x 14679840: 3288284160 pixels of an image of 1 x 65535; wanted at most "
+            "178956970 (data.max_pixels)");
+  const Transform together{files, {RandomHorizontalFlip{}, Resize{.size = {224}}, CenterCrop{.size = {224}}}};
+  together.apply(sample, {1, 2, 3}, image);
+  EXPECT_THAT(image, testing::Each(std::byte{7}));
+}
+
 // Repeats the numbers of a field.
 class Doubled final : public Operation {
  public:
@@ -358,6 +376,11 @@ TEST(Transform, FieldsGoFromOperationToOperation) {
   }
   EXPECT_EQ(error_of(ErrorCode::invalid_argument, [&] { transform.apply(pixels, image); }),
             "transform: the list reads 2 other fields; wanted a sample");
+  Sample torn{2};
+  torn[0].set_bytes({reinterpret_cast<const std::uint8_t*>(numbers.data()), 10}, sides);
+  torn[1].set_pixels(pixels, 2, 2, 1);
+  EXPECT_EQ(error_of(ErrorCode::corrupt_data, [&] { transform.apply(torn, {}, out, image); }),
+            "transform: field numbers: 10 bytes; wanted 12, of float32 (3)");
   const Transform wrong{schema, {std::make_shared<Doubled>(2)}};
   EXPECT_THAT(error_of(ErrorCode::invalid_argument, [&] { wrong.apply(in, {}, out, image); }),
               testing::AllOf(HasSubstr("transform: Doubled: field numbers"), HasSubstr("wanted float32 (-1)")));
@@ -404,6 +427,35 @@ TEST(Transform, NamesTheOperationThatThrows) {
   EXPECT_EQ(error_of(ErrorCode::internal,
                      [] { Transform(Schema::image_and_labels(8, 8, 1), {std::make_shared<Torn>("schema")}); }),
             "transform: Torn: no such box");
+}
+
+// Gives each sample the class that it is told to.
+class Labelling final : public Operation {
+ public:
+  explicit Labelling(std::int64_t label) : label_(label) {}
+  std::string_view name() const noexcept override { return "Labelling"; }
+  std::vector<std::string> fields() const override { return {"labels"}; }
+  void apply(const OperationInput& in, const Drawn&, OperationOutput& out) const override {
+    std::memcpy(out.image.data, in.image.data, in.image.image.bytes());
+    (*out.fields)[0].set_number(label_);
+  }
+
+ private:
+  const std::int64_t label_;
+};
+
+TEST(Transform, RefusesAClassThatCannotBe) {
+  const std::vector<std::uint8_t> pixels(8);
+  Sample in, out;
+  in.image().set_pixels(pixels, 4, 2, 1);
+  in.set_label(3);
+  const Schema schema = Schema::image_and_labels(4, 2, 1);
+  std::vector<std::byte> image(8);
+  Transform{schema, {std::make_shared<Labelling>(1'000'000)}}.apply(in, {}, out, image);
+  EXPECT_EQ(out.label(), 1'000'000);
+  const Transform negative{schema, {std::make_shared<Labelling>(-1)}};
+  EXPECT_EQ(error_of(ErrorCode::invalid_argument, [&] { negative.apply(in, {}, out, image); }),
+            "transform: Labelling: label -1; wanted 0 or more");
 }
 
 // ---- In a Loader ----
@@ -512,6 +564,43 @@ TEST(LoaderOfOperations, TellsItsPasses) {
             "RandomHorizontalFlip before RandomResizedCrop: behind it, both run in one pass");
   EXPECT_TRUE(loader.explain().moved);
   EXPECT_FALSE(loader.explain().moved_stage_by_stage);
+}
+
+// Five of the eight images of a class have more than 20000 pixels when their shorter side is 128, the others fewer.
+TEST(LoaderOfOperations, AnImageThatGrowsTooLargeFollowsThePolicyAndWhatTheListSetsDoesNot) {
+  const CenterCrop crop{.size = {150}};
+  DataOptions options = options_of(8, 2);
+  options.max_pixels = 20'000;
+  const auto loader = [&](const std::vector<TransformSpec>& list) {
+    return Loader{photos(), options, 7, true, 0, nullptr, transform::operations_of(list)};
+  };
+  const std::vector<TransformSpec> growing{Resize{.size = {128}}, RandomHorizontalFlip{}, crop};
+  Loader failing = loader(growing);
+  EXPECT_THAT(
+      error_of(ErrorCode::unsupported, [&] { digests(failing.epoch(0)); }),
+      testing::AllOf(HasSubstr("data: "), HasSubstr("transform: Resize makes "), HasSubstr("(data.max_pixels)")));
+  Loader large = loader({RandomHorizontalFlip{}, crop});
+  EXPECT_EQ(digests(large.epoch(0)).size(), 3U);
+  options.on_corrupt = OnCorrupt::zero;
+  Loader zeroing = loader(growing);
+  EXPECT_EQ(digests(zeroing.epoch(0)).size(), 3U);
+  EXPECT_EQ(zeroing.statistics().corrupt, 15);
+}
+
+TEST(LoaderOfOperations, RefusesAClassThatTheSourceDoesNotHave) {
+  const auto loader = [](std::int64_t label) {
+    return Loader{photos(),
+                  options_of(8, 2),
+                  7,
+                  true,
+                  0,
+                  nullptr,
+                  {make_operation(CenterCrop{.size = {8}}), std::make_shared<Labelling>(label)}};
+  };
+  Loader last = loader(2), beyond = loader(3);
+  EXPECT_EQ(digests(last.epoch(0)).size(), 3U);
+  EXPECT_THAT(error_of(ErrorCode::invalid_argument, [&] { digests(beyond.epoch(0)); }),
+              HasSubstr("transform: Labelling: label 3; wanted 0 to 2"));
 }
 
 TEST(LoaderOfOperations, RefusesBothSpellingsAndAStateOfOthers) {
