@@ -28,21 +28,25 @@ namespace headrace {
 
 class Loader;
 
-// One epoch: every sample of this rank once. Destroying it early stops the work in progress within a few samples.
+// One epoch: every sample of this rank once. Where the source does not tell its size (kUnknownSize) the epoch is over
+// when next() has given nullopt, not with its last batch. Destroying it early stops the work in progress within a few
+// samples.
 class Epoch {
  public:
   Epoch(Epoch&&) noexcept;
   ~Epoch();
   // The next batch, or nullopt at the end. Blocks. Rethrows the first error of a worker, which names the sample; the
-  // epoch is over then and a new one may start. In place of its last batch an epoch without a single sound sample gives
-  // Error{corrupt_data}. `while_waiting`, if given, is called every 50 ms while it waits for the loader's threads; what
-  // that throws goes on and leaves the epoch as it was: next() may be called again.
+  // epoch is over then and a new one may start. In place of its last batch, or of nullopt where the source does not
+  // tell its size, an epoch without a single sound sample gives Error{corrupt_data}. `while_waiting`, if given, is
+  // called every 50 ms while it waits for the loader's threads; what that throws goes on and leaves the epoch as it
+  // was: next() may be called again.
   std::optional<Batch> next(const std::function<void()>& while_waiting = nullptr);
   // The same without waiting: the future holds what next() would have given or thrown. The worker that completes the
   // batch fulfils it; without workers request() itself loads. One request may be open at a time, and next() must not be
   // called beside it. Destroying the epoch fails an open one with Error{cancelled}.
   BatchFuture request();
-  std::int64_t batches() const;  // Of this rank in the whole epoch, from its batch 0.
+  // Of this rank in the whole epoch, from its batch 0. Error{invalid_argument}: the source does not tell its size.
+  std::int64_t batches() const;
 
  private:
   friend class Loader;
@@ -65,6 +69,9 @@ class Loader {
   // `order`: gives each epoch's order, in training or not. Error{invalid_argument} then for data.sampler, weights,
   // shuffle_window, buckets and a world_size above 1; and from an epoch's beginning for an order that names a sample
   // which is not there, or a batch that is empty or larger than batch_size.
+  // A source of unknown size: Error{invalid_argument} for shuffle and on_corrupt = replace in training, a world_size
+  // above 1, a cache, an order that is given and operations with partners; from an epoch for one that has no sample, or
+  // none left of it by last_batch = drop.
   //
   // `operations`: what becomes of the images, in place of options.transform, of which layout alone remains, and of
   // options.transforms, in training and without. Their names are what a LoaderState tells of them.
@@ -83,7 +90,9 @@ class Loader {
   std::int64_t next_epoch_index() const;  // Which one that would be.
 
   // Where the batch after the delivered ones stands; after an epoch's last one the start of the next. A request counts
-  // as delivered when it is made. Error{invalid_argument} within an epoch of in_order = false.
+  // as delivered when it is made. Error{invalid_argument} within an epoch of in_order = false, and while one is open
+  // where the source does not tell its size: behind its last batch a state stands at the end of the same epoch, until
+  // the consumer has asked for one more.
   LoaderState state() const;
   // next_epoch() goes on there, on any number of threads or ranks, with the same samples in the same bytes.
   // Error{invalid_argument} names what differs: seed, source, an option that decides bytes, or batch_size, which may
@@ -95,7 +104,8 @@ class Loader {
 
   // What its batches are made of, in this order: the fields of the source's samples.
   const Schema& schema() const;
-  // Of this rank. Where orders are given, of the epoch begun last; Error{invalid_argument} before the first.
+  // Of this rank. Where orders are given, of the epoch begun last; Error{invalid_argument} before the first, and where
+  // the source does not tell its size.
   std::int64_t batches_per_epoch() const;
   // Of the images in its batches. Error{invalid_argument}: they have none.
   int channels() const;
@@ -138,7 +148,8 @@ class Loader {
   LoaderStatistics statistics() const;
   // Of all samples since the Loader was built.
   LoaderPlan explain() const;
-  // The dearest first; empty for a list of operations, where nothing optional is switched on, or no sample can be made.
+  // The dearest first; empty for a list of operations and a source of unknown size, where nothing optional is switched
+  // on, or no sample can be made.
   // Measured in the calling thread with and without each, on samples from all over the source: as many as are made in
   // 60 ms, at most 1,024, at least one. Costs about a second, 3 at most but for a round that takes longer, and memory
   // for the samples and for rows of batches: up to 64 MiB each, and a quarter of what is left of the memory limit, but

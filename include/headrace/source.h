@@ -1,6 +1,7 @@
 // Samples by index, as stored, and what is known of them without reading.
 #pragma once
 
+#include <headrace/error.h>
 #include <headrace/options/data.h>
 #include <headrace/sample.h>
 #include <headrace/store.h>
@@ -44,6 +45,19 @@ struct ImageShape {
 ImageShape stored_shape(const Schema& schema);
 
 inline constexpr std::int64_t kUnknownClasses = std::numeric_limits<std::int64_t>::max();
+
+// Source::size() where nobody knows before its end: of a stream. Larger than any number of samples.
+inline constexpr std::int64_t kUnknownSize = std::int64_t{1} << 62;
+
+// What read() of such a source throws behind its last sample, which ends a Loader's epoch there.
+class EndOfSamples : public Error {
+ public:
+  explicit EndOfSamples(std::int64_t samples);  // All that an epoch has.
+  std::int64_t samples() const noexcept { return samples_; }
+
+ private:
+  std::int64_t samples_;
+};
 
 // Of all samples of a source.
 struct SourceInfo {
@@ -149,13 +163,16 @@ struct Capabilities {
 class Source {
  public:
   virtual ~Source() = default;
+  // kUnknownSize: read() tells the end. A Loader then asks in the order of the indices but for its threads, which read
+  // a little ahead, and behind the end, too; in each epoch from 0 on.
   virtual std::int64_t size() const = 0;
   // The same object for as long as the source lives.
   virtual const SourceInfo& info() const = 0;
   // Gives every field of the schema its payload. `sample` is the caller's, used again, and has as many fields, none of
   // which is there; bytes that do not lie in memory already go into its buffers, but for those of a range, whose
   // field's buffer is for whoever fetches it. Labels are 0 to num_classes - 1. Payloads are valid as long as the source
-  // and until `sample` is read into again. Throws Error that names the sample when it cannot be read.
+  // and until `sample` is read into again. Throws Error that names the sample when it cannot be read, and EndOfSamples
+  // where the source's size is unknown and it has no such sample.
   virtual void read(std::int64_t index, Sample& sample) const = 0;
   // What a person needs to find the sample, one line of text: "train-images-idx3-ubyte.gz[137]".
   virtual std::string name(std::int64_t index) const = 0;

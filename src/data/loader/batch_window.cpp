@@ -9,6 +9,7 @@ namespace headrace::detail {
 
 void BatchWindow::begin(std::unique_ptr<Pass> pass, std::int64_t first, std::int64_t end) noexcept {
   pass_ = std::move(pass);
+  is_open_ = pass_ != nullptr && pass_->batch_sampler.is_open();
   end_ = end;
   next_ = first;
   samples_ = zeroed_ = 0;
@@ -19,10 +20,11 @@ void BatchWindow::end(SlotPool& slots) noexcept {
   batches_.clear();
   pass_.reset();
   failure_ = nullptr;
+  ended_after_.reset();
 }
 
 Place BatchWindow::place_after(std::int64_t batch) const noexcept {
-  if (batch + 1 == end_) return {pass_->epoch + 1, 0};
+  if (is_open_ ? is_over() : batch + 1 == end_) return {pass_->epoch + 1, 0};
   const GivenEpoch* const given = pass_->order.given();
   return {pass_->epoch, pass_->batch_sampler.position_after(batch), given != nullptr ? given->hash() : 0};
 }
@@ -63,14 +65,50 @@ void BatchWindow::bring_forward(const Batch::Slot& whole) noexcept {
   std::rotate(to, place, place + 1);
 }
 
+void BatchWindow::note_end(std::int64_t samples) noexcept {
+  const BatchSampler& batch_sampler = pass_->batch_sampler;
+  const std::int64_t place = batch_sampler.first_batch() * batch_size_ + samples - batch_sampler.begin();
+  if (place >= pass_->stop_at.load(std::memory_order_relaxed)) return;
+  failure_ = nullptr;
+  ended_after_ = samples;
+  pass_->stop_at.store(place, std::memory_order_relaxed);
+}
+
+Claim BatchWindow::settle_end(SlotPool& slots) noexcept {
+  BatchSampler& batch_sampler = pass_->batch_sampler;
+  batch_sampler.end_at(*ended_after_);
+  ended_after_.reset();
+  pass_->stop_at.store(Pass::kNever, std::memory_order_relaxed);
+  end_ = next_ = batch_sampler.end_batch();
+  for (auto& slot : batches_) {
+    if (slot->index >= end_) slots.put_back(std::move(slot));
+  }
+  std::erase(batches_, nullptr);
+  if (batches_.empty()) return {};
+  Batch::Slot& last = *batches_.back();  // Whole ones lie before it.
+  const BatchSampler::Slice slice = batch_sampler.slice(last.index);
+  if (slice.counted == last.size) return {};
+  if (slice.size == last.size) {
+    last.claimed = slice.counted;
+    return {};
+  }
+  last.size = last.claimed = slice.size;
+  last.finished = 0;
+  samples_ -= slice.size;
+  ++working_;
+  return {&last, 0, slice.size};
+}
+
 void BatchWindow::note_failure(std::exception_ptr failure, std::int64_t position) noexcept {
   if (position >= pass_->stop_at.load(std::memory_order_relaxed)) return;
   failure_ = std::move(failure);
+  ended_after_.reset();
   pass_->stop_at.store(position, std::memory_order_relaxed);
 }
 
 void BatchWindow::give_up(std::exception_ptr failure) noexcept {
   if (failure != nullptr) failure_ = std::move(failure);
+  ended_after_.reset();
   pass_->stop_at.store(0, std::memory_order_relaxed);
 }
 

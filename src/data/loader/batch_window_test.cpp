@@ -29,9 +29,11 @@ constexpr std::int64_t kEpoch = 3;
 // A window over 10 samples in batches of 4, which nobody fills: a chunk is finished by saying so.
 class BatchWindowOfTen : public testing::Test {
  protected:
+  explicit BatchWindowOfTen(std::int64_t samples = 10) : source(samples, nullptr) {}
+
   void begin(std::int64_t first = 0, std::int64_t memory_limit = std::int64_t{1} << 20) {
     slots = std::make_shared<SlotPool>(layout, 1, memory_limit);
-    const BatchSampler batch_sampler{order.positions(), options, LastBatch::keep, 4 * first};
+    const BatchSampler batch_sampler{order.positions(), options, last_batch, 4 * first};
     window.begin(std::unique_ptr<Pass>(new Pass{{nullptr, plan.first(), options, 1, kEpoch, nullptr},
                                                 reader,
                                                 OnCorrupt::fail,
@@ -78,8 +80,13 @@ class BatchWindowOfTen : public testing::Test {
     return index;
   }
 
-  const WaitingSource source{10, nullptr};
-  const DataOptions options = options_of(4, 0);
+  const WaitingSource source;
+  const DataOptions options = [] {
+    DataOptions in_order = options_of(4, 0);
+    in_order.shuffle = false;
+    return in_order;
+  }();
+  LastBatch last_batch = LastBatch::keep;
   const SampleReader reader{source};
   const Order order{source, options, 1, true};
   const transform::Plan plan{{}, Schema::image_and_labels(1, 1, 1), PixelLayout::nchw};
@@ -219,6 +226,123 @@ TEST_F(BatchWindowOfTen, BehindTheLastBatchStandsTheNextEpoch) {
   EXPECT_EQ(next.epoch, kEpoch + 1);
   EXPECT_EQ(next.position, 0);
   EXPECT_EQ(window.end_batch(), 3);
+}
+
+// The same, where nobody knows how many samples there are.
+class BatchWindowOfUnknown : public BatchWindowOfTen {
+ protected:
+  BatchWindowOfUnknown() : BatchWindowOfTen(kUnknownSize) {}
+
+  // After `made` of its samples the source told how many the epoch has.
+  void end_at(const Claim& claim, std::int64_t made, std::int64_t samples) {
+    window.finish(claim, {.samples = made});
+    window.note_end(samples);
+  }
+};
+
+TEST_F(BatchWindowOfUnknown, SettlesTheEndWhenAllBeforeItIsMade) {
+  begin();
+  const std::vector<Claim> claims = claim_all(/*depth=*/3, /*workers=*/2);
+  ASSERT_EQ(claims.size(), 6U);  // Of 3 and 1 samples in each batch.
+  end_at(claims[4], 0, 6);       // The third batch begins behind the end,
+  end_at(claims[2], 2, 6);       // the second has two samples.
+  EXPECT_FALSE(window.can_claim(3));
+  EXPECT_FALSE(window.is_at_end());  // The first is out.
+  finish(claims[0]);
+  finish(claims[1]);
+  EXPECT_TRUE(window.front_is_ready());
+  end_at(claims[3], 0, 6);
+  EXPECT_FALSE(window.is_at_end());
+  end_at(claims[5], 0, 6);
+  ASSERT_TRUE(window.is_at_end());
+  EXPECT_EQ(window.ended_after(), 6);
+  EXPECT_EQ(window.made(), 6);
+  const Claim last = window.settle_end(*slots);
+  EXPECT_THAT(chunks_of({last}), ElementsAre(Chunk{1, 0, 2}));
+  EXPECT_EQ(last.slot->size, 2);
+  EXPECT_EQ(take_front(), 0);
+  EXPECT_FALSE(window.front_is_decided());  // The last is not sealed.
+  finish(last);
+  EXPECT_TRUE(window.front_is_ready());
+  EXPECT_FALSE(window.front_is_last());  // Which the consumer learns when it asks for another.
+  EXPECT_EQ(window.place_after(1).epoch, kEpoch);
+  EXPECT_EQ(window.place_after(1).position, 6);
+  EXPECT_EQ(take_front(), 1);
+  EXPECT_TRUE(window.is_over());
+  EXPECT_TRUE(window.front_is_decided());
+  EXPECT_EQ(window.place_after(2).epoch, kEpoch + 1);
+  EXPECT_EQ(window.place_after(2).position, 0);
+  EXPECT_THAT(claim_all(/*depth=*/3), IsEmpty());
+}
+
+TEST_F(BatchWindowOfUnknown, ATailIsDroppedOrFilledUp) {
+  last_batch = LastBatch::drop;
+  begin();
+  std::vector<Claim> claims = claim_all(/*depth=*/2, /*workers=*/2);
+  ASSERT_EQ(claims.size(), 4U);
+  finish(claims[0]);
+  finish(claims[1]);
+  end_at(claims[2], 1, 5);
+  end_at(claims[3], 0, 5);
+  EXPECT_EQ(window.settle_end(*slots).slot, nullptr);
+  EXPECT_EQ(take_front(), 0);
+  EXPECT_TRUE(window.is_over());
+  window.end(*slots);
+
+  last_batch = LastBatch::pad;
+  begin();
+  claims = claim_all(/*depth=*/2, /*workers=*/2);
+  finish(claims[0]);
+  finish(claims[1]);
+  end_at(claims[2], 1, 5);
+  end_at(claims[3], 0, 5);
+  EXPECT_EQ(window.settle_end(*slots).slot, nullptr);
+  EXPECT_EQ(take_front(), 0);
+  EXPECT_FALSE(window.is_over());
+  EXPECT_FALSE(window.is_stopping());
+  const std::vector<Claim> rest = claim_all(/*depth=*/2);
+  EXPECT_THAT(chunks_of(rest), ElementsAre(Chunk{1, 1, 3}));
+  finish(rest[0]);
+  EXPECT_EQ(take_front(), 1);
+  EXPECT_TRUE(window.is_over());
+}
+
+TEST_F(BatchWindowOfUnknown, AnEndBetweenTwoBatchesLeavesThemWhole) {
+  begin();
+  const std::vector<Claim> claims = claim_all(/*depth=*/2, /*workers=*/2);
+  finish(claims[0]);
+  finish(claims[1]);
+  end_at(claims[2], 0, 4);
+  end_at(claims[3], 0, 4);
+  EXPECT_EQ(window.settle_end(*slots).slot, nullptr);
+  EXPECT_EQ(window.end_batch(), 1);
+  EXPECT_EQ(take_front(), 0);
+  EXPECT_TRUE(window.is_over());
+}
+
+TEST_F(BatchWindowOfUnknown, OfAnEndAndAFailureTheFirstCounts) {
+  begin();
+  std::vector<Claim> claims = claim_all(/*depth=*/1, /*workers=*/2);
+  ASSERT_EQ(claims.size(), 4U);
+  end_at(claims[2], 0, 2);
+  fail_at(claims[3], 0);  // Position 3, which is not there.
+  EXPECT_EQ(window.failure(), nullptr);
+  fail_at(claims[0], 0);
+  finish(claims[1]);
+  EXPECT_FALSE(window.is_at_end());
+  EXPECT_EQ(failure_text(), "position 0");
+  window.end(*slots);
+
+  begin();
+  claims = claim_all(/*depth=*/1, /*workers=*/2);
+  fail_at(claims[2], 0);
+  end_at(claims[1], 0, 1);
+  finish(claims[0]);
+  finish(claims[3]);
+  EXPECT_TRUE(window.is_at_end());
+  EXPECT_EQ(window.failure(), nullptr);
+  window.give_up();
+  EXPECT_FALSE(window.is_at_end());
 }
 
 }  // namespace

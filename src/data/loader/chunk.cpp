@@ -13,6 +13,7 @@
 #include "core/base/scratch.h"
 #include "data/loader/detail/on_corrupt.h"
 #include "data/loader/detail/sample_check.h"
+#include "data/source/payload_check.h"
 #include "data/transform/image_maker.h"
 #include "data/transform/plan_runner.h"
 
@@ -100,7 +101,7 @@ class ChunkLoad final : public PartnerReader {
   std::string name_at(std::int64_t position) override { return name_of(pass_.source, pass_.order.sample_at(position)); }
 
  private:
-  enum class Outcome { made, corrupt, failed };
+  enum class Outcome { made, corrupt, failed, ended };
 
   RamCache* entries_of(SampleCache* cache, Cache form) const {
     return cache != nullptr && cache->form == form && fields_.image ? &cache->entries : nullptr;
@@ -117,6 +118,7 @@ class ChunkLoad final : public PartnerReader {
   void collect_ragged(std::int64_t begin);
   std::exception_ptr no_room_for(const Sample& sample, std::size_t i) const noexcept;
   bool note_corrupt(std::int64_t index) noexcept;
+  Outcome end_at(const EndOfSamples& end, std::int64_t index) noexcept;
   std::int64_t read_ahead(std::int64_t begin);
   bool make_read(std::int64_t begin, std::int64_t end);
   Outcome stand_in(std::size_t i);
@@ -203,10 +205,8 @@ std::int64_t ChunkLoad::read_ahead(std::int64_t begin) {
     const std::int64_t index = pass_.order.sample_at(position_of(i));
     place_.slot.sample_indices[in_slot(i)] = index;
     const Outcome outcome = attempt(index, [&] { read(index, pass_.draws_of(position_of(i), index), i); });
-    if (outcome == Outcome::failed) {
-      note_error(failure_, at);
-      break;
-    }
+    if (outcome == Outcome::failed) note_error(failure_, at);
+    if (outcome == Outcome::failed || outcome == Outcome::ended) break;
     readable_[i] = outcome == Outcome::made;
     if (readable_[i]) waiting += waiting_bytes(i);
   }
@@ -244,7 +244,7 @@ bool ChunkLoad::make_read(std::int64_t begin, std::int64_t end) {
     }
     ++report_.samples;
   }
-  return report_.error == nullptr;
+  return report_.error == nullptr && !report_.ended_after;
 }
 
 // Runs `work` on a sample. Corrupt: it failed by what the policy covers, and is noted.
@@ -253,11 +253,37 @@ ChunkLoad::Outcome ChunkLoad::attempt(std::int64_t index, const Work& work) {
   try {
     work();
     return Outcome::made;
+  } catch (const EndOfSamples& end) {
+    return end_at(end, index);
   } catch (...) {
     failure_ = error_of_sample(pass_.source, index);
   }
   const bool covered = pass_.on_corrupt != OnCorrupt::fail && note_corrupt(index);
   return covered ? Outcome::corrupt : Outcome::failed;
+}
+
+// The source has no such sample. That is a failure where another number of them was promised, or where a pass begins
+// behind the end. One that begins where the batch after a shorter last one would is over.
+ChunkLoad::Outcome ChunkLoad::end_at(const EndOfSamples& end, std::int64_t index) noexcept try {
+  const BatchSampler& batch_sampler = pass_.batch_sampler;
+  const std::int64_t samples = std::min(end.samples(), index), begin = batch_sampler.begin();
+  if (!batch_sampler.is_open()) {
+    fail(ErrorCode::internal, "data: {}: the source ended after {} samples; wanted {}", name_of(pass_.source, index),
+         end.samples(), batch_sampler.positions());
+  }
+  if (samples < 1) {
+    fail(ErrorCode::invalid_argument, "data: epoch {} has no samples: its source ended before the first", pass_.epoch);
+  }
+  if (samples + pass_.options.batch_size <= begin) {
+    fail(ErrorCode::invalid_argument, "data: epoch {} ended after {} samples; it was to go on at sample {}",
+         pass_.epoch, samples, begin);
+  }
+  report_.ended_after = std::max(samples, begin);
+  failure_ = nullptr;
+  return Outcome::ended;
+} catch (...) {
+  failure_ = std::current_exception();
+  return Outcome::failed;
 }
 
 // False when the last failure is none of the sample's own.
@@ -444,9 +470,11 @@ ChunkLoad::Outcome ChunkLoad::stand_in(std::size_t i) {
   if (pass_.on_corrupt == OnCorrupt::replace) return replace(i);
   Batch::Slot& slot = place_.slot;
   Sample& sample = sample_at(i);
+  std::int64_t label = fields_.label ? pass_.source.label(slot.sample_indices[in_slot(i)]) : -1;
+  // Of a source of unknown size nobody keeps labels.
+  if (fields_.label && label < 0 && pass_.order.is_open()) label = class_in(sample[*fields_.label]).value_or(-1);
   sample.clear();
   if (fields_.label) {
-    const std::int64_t label = pass_.source.label(slot.sample_indices[in_slot(i)]);
     sample[*fields_.label].set_number(label >= 0 && label < fields_.classes ? label : std::int64_t{0});
   }
   if (layout_.image) std::fill_n(row(*layout_.image, i), layout_.image->sample_bytes, std::byte{0});

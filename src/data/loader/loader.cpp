@@ -102,6 +102,30 @@ void check_given(const DataOptions& options, bool training) {
   }
 }
 
+// Whether the source's end shows when it is there: its samples come in their own order then, to one rank, and no other
+// one can be had in the place of one.
+bool is_open_ended(const Source& source, const DataOptions& options, bool training, bool given) {
+  if (source.size() != kUnknownSize) return false;
+  const auto refuse = [](const auto& what, const auto& wanted) {
+    fail(ErrorCode::invalid_argument, "data: {}, and the source does not tell how many samples it has; wanted {}", what,
+         wanted);
+  };
+  if (given) refuse("the order of each epoch is given", "none");
+  if (training && options.shuffle) refuse("data.shuffle is true", "false");
+  if (options.world_size > 1) refuse(fmt::format("data.world_size is {}", options.world_size), "1");
+  if (options.cache != Cache::none) refuse(fmt::format("data.cache is \"{}\"", choice_name(options.cache)), "\"none\"");
+  if (training && options.on_corrupt == OnCorrupt::replace) refuse("data.on_corrupt is \"replace\"", "fail | zero");
+  return true;
+}
+
+// Which partners a sample gets is drawn of all positions.
+void check_partners(const transform::Plan& plan) {
+  const auto step = plan.partner_step();
+  if (!step) return;
+  fail(ErrorCode::invalid_argument, "data: {} reads other samples, and the source does not tell how many it has",
+       plan.operations()[plan.steps()[*step].first]->name());
+}
+
 // An evaluation leaves nothing out.
 LastBatch last_batch_of(const DataOptions& options, bool training) {
   return options.last_batch == LastBatch::drop && !training ? LastBatch::keep : options.last_batch;
@@ -208,6 +232,7 @@ Loader::Impl::Impl(std::shared_ptr<const Source> from, DataOptions how, std::uin
       rest(rest_of(fields, reader.can())),
       plan(plan_of(*source, fields, options, training, std::move(operations))),
       shape(fields.image ? ImageShape{plan.sides().channels, plan.sides().height, plan.sides().width} : ImageShape{}),
+      is_open(is_open_ended(*source, options, training, orders != nullptr)),
       order(*source, options, seed, training),
       order_of(std::move(orders)),
       batches(count_batches(sampler_from(0), source->size(), options, order_of != nullptr)),
@@ -221,8 +246,10 @@ Loader::Impl::Impl(std::shared_ptr<const Source> from, DataOptions how, std::uin
       bytes_options(detail::state_options(options, training, fields.schema, order_of != nullptr, told_operations)),
       window(options.batch_size, first_prefetch()) {
   if (order_of) check_given(options, training);
-  // Of orders that are given only the batch itself tells its size.
-  const std::int64_t last_batch_size = order_of ? options.batch_size : sampler_from(0).slice(batches - 1).size;
+  if (is_open) check_partners(plan);
+  // Of orders that are given, and of an end that is not known, only the batch itself tells its size.
+  const std::int64_t last_batch_size =
+      order_of || is_open ? options.batch_size : sampler_from(0).slice(batches - 1).size;
   detail::check_plan(plan, layout, options, last_batch_size);
   make_room_in(own_workspace);
   set_cache(options.cache, /*keep=*/false);
@@ -274,7 +301,13 @@ BatchSampler Loader::Impl::sampler_of(const detail::GivenEpoch& given, const Pla
        given.name(), given.positions(), place.epoch, options.batch_size);
 }
 
+void Loader::Impl::fail_for_count() {
+  fail(ErrorCode::invalid_argument,
+       "data: how many batches an epoch has shows at its end: its source does not tell how many samples it has");
+}
+
 std::int64_t Loader::Impl::batches_per_epoch() const {
+  if (is_open) fail_for_count();
   if (!order_of) return batches;
   std::lock_guard lock(mutex);
   if (window.end_batch() > 0) return window.end_batch();
@@ -297,6 +330,11 @@ LoaderState Loader::Impl::state() const {
   if (!options.in_order && window.has_pass() && !consumer.has_start()) {
     fail(ErrorCode::invalid_argument,
          "data: no state within epoch {}: with data.in_order = false its batches come as they get ready",
+         window.pass().epoch);
+  }
+  if (is_open && consumer.has_request()) {
+    fail(ErrorCode::invalid_argument,
+         "data: no state while a batch is asked for: whether epoch {} has another one is not known yet",
          window.pass().epoch);
   }
   const Place place = consumer.place();
@@ -322,8 +360,10 @@ std::unique_ptr<Epoch::Impl> Loader::Impl::begin(std::optional<Place> from) {
   const std::uint64_t order_hash = given != nullptr ? given->hash() : 0;
   lock.lock();
   const std::int64_t first = batch_sampler.first_batch(), end = batch_sampler.end_batch();
-  auto state = std::make_unique<Epoch::Impl>(Epoch::Impl{this, first == end && !order_of ? batches : end,
-                                                         std::make_shared<std::atomic<std::int64_t>>(end - first)});
+  std::optional<std::int64_t> count;
+  if (!is_open) count = first == end && !order_of ? batches : end;
+  auto state =
+      std::make_unique<Epoch::Impl>(Epoch::Impl{this, count, std::make_shared<std::atomic<std::int64_t>>(end - first)});
   std::unique_ptr<Pass> pass;
   if (first < end) {
     pass.reset(new Pass{{reader.can().rows, plan.first(), options, seed, place.epoch, &indices},

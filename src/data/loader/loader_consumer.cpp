@@ -37,7 +37,7 @@ std::optional<Batch> Loader::Impl::next(const std::function<void()>& while_waiti
   count_ready();
   if (!window.front_is_ready()) wait_for_front(lock, while_waiting);
   const Place place = window.place_after(consumer.next_batch());
-  Batch batch = take_front(begin_ns);
+  std::optional<Batch> batch = take_front(begin_ns);
   measure_consumer(begin_ns);
   consumer.step(place);
   const bool was_last = !window.has_pass(), due = tuning.is_due();
@@ -89,14 +89,15 @@ void Loader::Impl::measure_consumer(std::int64_t asked_ns) {
   if (tuning.is_automatic()) tuning.measure(turn.asked_ns, now_ns, counters.worker_totals());
 }
 
-// The front is decided. After an exception the pass is still there.
-Batch Loader::Impl::take_front(std::int64_t begin_ns) {
+// The front is decided; none: the data have ended. After an exception the pass is still there.
+std::optional<Batch> Loader::Impl::take_front(std::int64_t begin_ns) {
+  if (window.is_over()) {
+    end_open_pass();
+    return std::nullopt;
+  }
   if (!window.front_is_ready()) std::rethrow_exception(window.failure());
   const bool is_last = window.front_is_last();
-  if (is_last && window.no_sample_is_sound()) {
-    fail(ErrorCode::corrupt_data, "data: all {} samples of epoch {} are corrupt, the first: {}", window.zeroed(),
-         window.pass().epoch, counters.corrupt().front().reason);
-  }
+  if (is_last) check_soundness();
   std::unique_ptr<Batch::Slot> slot = window.take_front();
   const std::int64_t delivered_at_ns = count_delivery(*slot, begin_ns);
   Batch batch{slots->hand_out(std::move(slot))};
@@ -104,6 +105,27 @@ Batch Loader::Impl::take_front(std::int64_t begin_ns) {
   consumer.count_delivery();
   if (is_last) end_pass();
   return batch;
+}
+
+// One of the epoch's samples is sound at least.
+void Loader::Impl::check_soundness() const {
+  if (!window.no_sample_is_sound()) return;
+  fail(ErrorCode::corrupt_data, "data: all {} samples of epoch {} are corrupt, the first: {}", window.zeroed(),
+       window.pass().epoch, counters.corrupt().front().reason);
+}
+
+// The consumer has asked for a batch behind the last one.
+void Loader::Impl::end_open_pass() {
+  check_soundness();
+  const std::int64_t epoch = window.pass().epoch;
+  const BatchSampler& batch_sampler = window.pass().batch_sampler;
+  if (batch_sampler.begin() == 0 && batch_sampler.end_batch() == 0) {
+    fail(ErrorCode::invalid_argument,
+         "data: no batch is left: {} samples in epoch {}, batch_size {}, and last_batch drops what is smaller",
+         batch_sampler.positions(), epoch, options.batch_size);
+  }
+  consumer.go_to({epoch + 1, 0});
+  end_pass();
 }
 
 void Loader::Impl::wait_for_front(std::unique_lock<std::mutex>& lock, const std::function<void()>& while_waiting) {
@@ -213,7 +235,8 @@ std::optional<Batch> BatchFuture::get() {
 }
 
 std::int64_t Epoch::batches() const {
-  return impl_->batches;
+  if (impl_->batches) return *impl_->batches;
+  Loader::Impl::fail_for_count();
 }
 
 }  // namespace headrace

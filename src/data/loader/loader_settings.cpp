@@ -151,6 +151,11 @@ Applied Loader::Impl::applied_prefetch() const {
 // ---- Cache ----
 
 void Loader::Impl::set_cache(Cache wanted, bool keep) {
+  if (is_open && wanted != Cache::none) {
+    fail(ErrorCode::invalid_argument,
+         "data: data.cache is \"{}\", and the source does not tell how many samples it has; wanted \"none\"",
+         choice_name(wanted));
+  }
   std::lock_guard resize_lock(resizing);
   const auto form = tuning.cache_for(wanted);
   if (!form) return;

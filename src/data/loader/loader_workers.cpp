@@ -22,6 +22,16 @@ constexpr SpanName kWaitForRoom{"wait_for_room", "wait"};  // A worker; the cons
 // The CPU clock is a system call, which a chunk of small images would feel.
 constexpr std::int64_t kCpuLookNs = 5'000'000;
 
+// Null: none are made behind the end of the data.
+std::exception_ptr too_many_made(const detail::BatchWindow& window) noexcept try {
+  const std::int64_t end = window.ended_after(), begin = window.pass().batch_sampler.begin();
+  if (window.made() == end - begin) return nullptr;
+  fail(ErrorCode::internal, "data: the source ended epoch {} after {} samples, and gave {} from sample {} on",
+       window.pass().epoch, end, window.made(), begin);
+} catch (...) {
+  return std::current_exception();
+}
+
 }  // namespace
 
 void Loader::Impl::make_room_in(Workspace& workspace) const {
@@ -124,10 +134,33 @@ std::int64_t Loader::Impl::load(std::unique_lock<std::mutex>& lock, const Claim&
   counters.add_chunk(report);
   counters.add_corrupt(workspace.corrupt);
   if (report.error != nullptr) window.note_failure(std::move(report.error), report.error_position);
+  if (report.ended_after) window.note_end(*report.ended_after);
   const bool whole = claim.slot->finished == claim.slot->size;
   if (whole && !options.in_order) window.bring_forward(*claim.slot);
-  if (whole || (window.working() == 0 && window.is_stopping())) tell_consumer(lock);
+  if (window.is_at_end()) {
+    settle_end(lock);
+  } else if (whole || (window.working() == 0 && window.is_stopping())) {
+    tell_consumer(lock);
+  }
   return report.busy_ns;
+}
+
+// A source of unknown size has ended, and all its samples are made.
+void Loader::Impl::settle_end(std::unique_lock<std::mutex>& lock) {
+  if (auto contradiction = too_many_made(window)) {
+    window.give_up(std::move(contradiction));
+  } else if (const Claim last = window.settle_end(*slots); last.slot != nullptr) {
+    lock.unlock();
+    ChunkReport report;
+    report.samples = last.count;
+    slots->shrink(*last.slot);
+    seal(*last.slot, report);
+    lock.lock();
+    window.finish(last, report);
+    if (report.error != nullptr) window.note_failure(std::move(report.error), report.error_position);
+  }
+  room.notify_all();  // To fill the last batch up, or to wait for the next epoch.
+  tell_consumer(lock);
 }
 
 // Tells the source which samples the batch will want.

@@ -266,7 +266,7 @@ std::int64_t BatchSampler::first_batch() const noexcept {
 
 std::int64_t BatchSampler::position_after(std::int64_t batch) const noexcept {
   if (ends_ != nullptr) return (*ends_)[static_cast<std::size_t>(batch)];
-  return begin_ + (batch + 1 - first_batch()) * step();
+  return std::min(begin_ + (batch + 1 - first_batch()) * step(), positions_);
 }
 
 std::int64_t BatchSampler::end_batch() const noexcept {

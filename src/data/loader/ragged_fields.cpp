@@ -55,17 +55,20 @@ std::int64_t* RaggedFields::offsets(const BatchLayout::Ragged& field) const {
   return reinterpret_cast<std::int64_t*>(start_ + field.offsets_at);
 }
 
-void RaggedFields::begin(std::byte* start, std::int64_t size, std::span<BatchField> fields) {
+void RaggedFields::begin(std::byte* start, std::int64_t size) {
   start_ = start;
   size_ = static_cast<std::size_t>(size);
   unsealed_.store(size, std::memory_order_relaxed);
   collected_bytes_.store(0, std::memory_order_relaxed);
+  for (const BatchLayout::Ragged& ragged : layout_.ragged) offsets(ragged)[0] = 0;
+}
+
+void RaggedFields::set_numbers(std::span<BatchField> fields) const {
   for (const BatchLayout::Ragged& ragged : layout_.ragged) {
     BatchField& field = fields[ragged.field];
-    offsets(ragged)[0] = 0;
     field.offsets = {offsets(ragged), size_ + 1};
     if (ragged.sides_at != BatchLayout::kNowhere) {
-      field.sides = {reinterpret_cast<std::int64_t*>(start + ragged.sides_at), size_ * ragged.axes};
+      field.sides = {reinterpret_cast<std::int64_t*>(start_ + ragged.sides_at), size_ * ragged.axes};
     }
   }
 }

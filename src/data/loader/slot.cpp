@@ -108,19 +108,30 @@ std::unique_ptr<Batch::Slot> SlotPool::take(std::int64_t epoch, std::int64_t ind
   slot->size = size;
   slot->claimed = 0;
   slot->finished = 0;
-  lay_out(*slot, size);
+  lay_out(*slot);
   return slot;
 }
 
-void SlotPool::lay_out(Batch::Slot& slot, std::int64_t size) const {
-  const auto count = static_cast<std::size_t>(size);
+void SlotPool::lay_out(Batch::Slot& slot) const {
   slot.start = slot.block.bytes().data();
-  slot.unsealed.store(size, std::memory_order_relaxed);
+  slot.unsealed.store(slot.size, std::memory_order_relaxed);
+  if (slot.ragged) slot.ragged->begin(slot.start, slot.size);
+  set_sizes(slot);
+}
+
+void SlotPool::shrink(Batch::Slot& slot) const {
+  if (slot.ragged) slot.ragged->shrink(slot.size);
+  set_sizes(slot);
+}
+
+// Samples lie from the front on, so that nothing moves where a batch has fewer.
+void SlotPool::set_sizes(Batch::Slot& slot) const {
+  const auto count = static_cast<std::size_t>(slot.size);
   slot.sample_indices = {reinterpret_cast<std::int64_t*>(slot.start + layout_.indices_at), count};
   slot.valid = {reinterpret_cast<std::uint8_t*>(slot.start + layout_.valid_at), count};
   const auto lay = [&](const BatchLayout::Dense& dense) {
     BatchField& field = slot.fields[dense.field];
-    field.shape[0] = size;
+    field.shape[0] = slot.size;
     field.bytes = {slot.start + dense.at, count * dense.sample_bytes};
   };
   const auto lay_present = [&](const auto& place) {
@@ -133,8 +144,8 @@ void SlotPool::lay_out(Batch::Slot& slot, std::int64_t size) const {
     lay_present(dense);
   }
   for (const auto& ragged : layout_.ragged) lay_present(ragged);
-  if (slot.ragged) slot.ragged->begin(slot.start, size, slot.fields);
-  slot.fields.back().shape[0] = size;
+  if (slot.ragged) slot.ragged->set_numbers(slot.fields);
+  slot.fields.back().shape[0] = slot.size;
   slot.fields.back().bytes = std::as_writable_bytes(slot.valid);
 }
 

@@ -227,7 +227,7 @@ std::vector<TransformCost> detail::costs_of_transforms(const DataOptions& option
 }
 
 std::vector<TransformCost> Loader::Impl::transform_costs() const {
-  if (!fields.image || has_list) return {};
+  if (!fields.image || has_list || is_open) return {};
   detail::EntropyIndexCache index_cache{*source, options.index == IndexUse::none ? IndexUse::none : IndexUse::use};
   detail::ImageWorkspace workspace;
   std::optional<HeldSamples> samples;  // Read only where there is something to leave out,

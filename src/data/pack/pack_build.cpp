@@ -68,6 +68,10 @@ struct Data {
     for (const auto& [split, source] : splits) {
       // What an earlier version began, which packed val as test, is other data.
       if (split == Split::val) stream.update(std::as_bytes(std::span{&split, 1}));
+      if (source->size() == kUnknownSize) {
+        fail(ErrorCode::invalid_argument, "data: {} does not tell how many samples it has; a pack holds a known number",
+             uri);
+      }
       if (plan.form == PackForm::stored && source->capabilities().rows != nullptr &&
           stored_shape(source->info().schema).height == 0) {
         fail(ErrorCode::invalid_argument, "data: {} holds decoded images; --form raw or --form lz4 packs them", uri);

@@ -42,7 +42,9 @@ std::uint64_t index_key(std::span<const std::uint8_t> file) {
 }
 
 EntropyIndexCache::EntropyIndexCache(const Source& source, IndexUse wanted)
-    : path_(source.info().index_file), samples_(source.size()), wanted_(wanted) {
+    : path_(source.size() == kUnknownSize ? std::filesystem::path{} : source.info().index_file),
+      samples_(source.size()),
+      wanted_(wanted) {
   if (wanted == IndexUse::none) return;
   if (path_.empty()) {
     if (wanted == IndexUse::build) refusal_ = "the source is no folder of JPEG files";

@@ -140,6 +140,10 @@ std::shared_ptr<const Source> part_of_options(std::shared_ptr<const Source> sour
 std::shared_ptr<const Source> part_of(std::shared_ptr<const Source> source, double fraction, std::uint64_t seed,
                                       Split split) {
   if (fraction == 0 || split == Split::test) return source;
+  if (source->size() == kUnknownSize) {
+    fail(ErrorCode::invalid_argument,
+         "data: data.val_fraction is {}, and the source does not tell how many samples it has; wanted 0", fraction);
+  }
   const std::vector<bool> is_val = held_out(source->size(), fraction, seed);
   std::vector<std::int64_t> samples;
   for (std::int64_t i = 0; i < source->size(); ++i) {

@@ -447,6 +447,10 @@ SourceFacts ProcessSource::Pool::greet(Worker& worker) const {
                     .labels = std::vector<std::int64_t>(static_cast<std::size_t>(labels)),
                     .form = std::string(reinterpret_cast<const char*>(last.data()), last.size())};
   if (!rest.empty()) std::memcpy(facts.labels.data(), rest.data(), rest.size());
+  if (size == kUnknownSize) {
+    fail(ErrorCode::invalid_argument, "data: {}: {} does not know how many samples it has, and processes read by index",
+         options_.name, worker.name());
+  }
   check(facts);
   return facts;
 }

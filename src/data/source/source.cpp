@@ -80,6 +80,9 @@ ImageShape stored_shape(const Schema& schema) {
   return {side(2), side(0), side(1)};
 }
 
+EndOfSamples::EndOfSamples(std::int64_t samples)
+    : Error(ErrorCode::internal, fmt::format("data: ended after {} samples", samples)), samples_(samples) {}
+
 Split split_named(std::string_view name, std::string_view what) {
   for (const Choice<Split>& split : choices(Split{})) {
     if (split.name == name) return split.value;

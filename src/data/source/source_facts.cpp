@@ -32,7 +32,8 @@ void check(const SourceFacts& facts) {
   const auto refuse = [&](const std::string& found, std::string_view wanted) {
     refuse_facts(facts.name, found, wanted);
   };
-  if (facts.size < 0 || facts.size > kSamplesMax) {
+  const bool is_known = facts.size != kUnknownSize;
+  if (is_known && (facts.size < 0 || facts.size > kSamplesMax)) {
     refuse(fmt::format("{} samples", facts.size), "0 to 2,147,483,648");
   }
   if (facts.schema.empty() && facts.size > 0) refuse("no fields", "at least one");
@@ -84,6 +85,7 @@ std::string sample_name_of(const SourceFacts& facts, std::int64_t index) {
 }
 
 KnownLabels::KnownLabels(const SourceFacts& facts) : field_(facts.schema.class_label()) {
+  if (facts.size == kUnknownSize) field_.reset();
   if (!field_) return;
   labels_.reset(new std::atomic<std::int64_t>[static_cast<std::size_t>(facts.size)]);
   for (std::int64_t i = 0; i < facts.size; ++i) {

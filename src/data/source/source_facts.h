@@ -14,8 +14,8 @@
 namespace headrace {
 
 struct SourceFacts {
-  std::string name;  // Of the source, for messages: "photos.Photos".
-  std::int64_t size = 0;
+  std::string name;                        // Of the source, for messages: "photos.Photos".
+  std::int64_t size = 0;                   // Or kUnknownSize.
   std::int64_t classes = kUnknownClasses;  // Unknown: any label from 0 on will do.
   Schema schema;
   std::vector<std::int64_t> labels;  // One a sample, or empty: then only reading tells.
@@ -36,7 +36,7 @@ SourceInfo info_of(const SourceFacts& facts);
 std::string sample_name_of(const SourceFacts& facts, std::int64_t index);  // "photos.Photos[137]"
 
 // The classes of a source's samples, where its schema has such a field: those it told, or those that reading has shown
-// so far. 8 bytes a sample. Thread-safe.
+// so far. 8 bytes a sample; of a source of unknown size none is kept. Thread-safe.
 class KnownLabels {
  public:
   explicit KnownLabels(const SourceFacts& facts);

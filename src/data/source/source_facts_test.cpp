@@ -81,6 +81,18 @@ TEST(KnownLabels, OfASchemaWithoutClassesKnowNone) {
   EXPECT_EQ(none.height + none.width + none.channels, 0);
 }
 
+TEST(KnownLabels, OfASourceOfUnknownSizeAreNotKept) {
+  SourceFacts facts = facts_of(Schema{{{.name = "labels", .dtype = DType::i64}}});
+  facts.labels.clear();
+  facts.size = kUnknownSize;
+  check(facts);
+  KnownLabels labels{facts};
+  Sample sample{1};
+  sample[0].set_number(std::int64_t{2});
+  labels.note(facts, std::int64_t{1} << 40, sample);
+  EXPECT_EQ(labels.at(std::int64_t{1} << 40), -1);
+}
+
 TEST(KnownLabels, ALabelOfEightBytesIsKnownAndComparedLikeANumber) {
   SourceFacts facts = facts_of(Schema{{{.name = "labels", .dtype = DType::i64}}});
   const std::int64_t other = facts.labels[1] + 1;

@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <exception>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "data/loader/detail/chunk.h"
@@ -26,7 +27,10 @@ struct Claim {
 
 // Workers claim chunks of the newest batch and open the next when it is used up; positions are therefore claimed in
 // order, so that after a failure everything before it is already in somebody's hands, and the first failure in the
-// order of the data is found whatever the thread count.
+// order of the data is found whatever the thread count. So is the end of data whose size is not known: behind it
+// nothing is claimed any more, and when all before it is made the last batch gets its size. Such a pass is over when
+// the consumer has asked once more: whether there is another batch is not known before, and what a consumer is told
+// must not depend on how far the workers were.
 class BatchWindow {
  public:
   BatchWindow(std::int64_t batch_size, std::int64_t depth) : batch_size_(batch_size), depth_(depth) { reserve(depth); }
@@ -39,7 +43,8 @@ class BatchWindow {
   bool has_pass() const noexcept { return pass_ != nullptr; }
   const Pass& pass() const noexcept { return *pass_; }
   std::int64_t end_batch() const noexcept { return end_; }  // Of the last pass that began; 0: none did.
-  // Where the batch after `batch`, which is one of the pass, stands.
+  // Where the batch after `batch`, which is one of the pass, stands; of an open pass behind its end that is the next
+  // epoch once it is_over().
   Place place_after(std::int64_t batch) const noexcept;
 
   // ---- Chunks ----
@@ -65,6 +70,20 @@ class BatchWindow {
   // A whole batch, before those that are not. The newest of these stays at the back, where chunks are claimed.
   void bring_forward(const Batch::Slot& whole) noexcept;
 
+  // ---- The end of a pass that is open ----
+  // The epoch has so many samples, the pass's first or more. As a failure there, but that the pass ends well.
+  void note_end(std::int64_t samples) noexcept;
+  // All samples before the end are made, and what the pass ends with is not settled yet.
+  bool is_at_end() const noexcept { return ended_after_.has_value() && working_ == 0; }
+  std::int64_t ended_after() const noexcept { return *ended_after_; }
+  // Samples of the pass so far.
+  std::int64_t made() const noexcept { return samples_; }
+  // is_at_end(). Batches behind the end go home. What is left over of the last one is dropped, or it is filled up, by
+  // further claims, or has fewer samples and is handed out as a claim once more: to be shrunk and sealed.
+  Claim settle_end(SlotPool& slots) noexcept;
+  // All batches are taken.
+  bool is_over() const noexcept { return is_open_ && pass_ != nullptr && batches_.empty() && next_ == end_; }
+
   // ---- Failures ----
   // Keeps the first in the order of the data: what comes after it is not wanted any more.
   void note_failure(std::exception_ptr failure, std::int64_t position) noexcept;
@@ -82,9 +101,9 @@ class BatchWindow {
   }
   // The front batch is whole, or a failure lies in it that no other can precede, or there is no pass any more.
   bool front_is_decided() const noexcept {
-    return pass_ == nullptr || front_is_ready() || (is_stopping() && working_ == 0);
+    return pass_ == nullptr || front_is_ready() || (is_stopping() && working_ == 0) || is_over();
   }
-  bool front_is_last() const noexcept { return batches_.size() == 1 && next_ == end_; }
+  bool front_is_last() const noexcept { return !is_open_ && batches_.size() == 1 && next_ == end_; }
   // Known once the last batch is whole. A pass that begins late may end in a few corrupt samples.
   bool no_sample_is_sound() const noexcept { return pass_->batch_sampler.begin() == 0 && zeroed_ == samples_; }
   std::int64_t zeroed() const noexcept { return zeroed_; }  // Samples of the pass so far that only hold a place.
@@ -96,6 +115,7 @@ class BatchWindow {
   const std::int64_t batch_size_;
   std::int64_t depth_;
   std::unique_ptr<Pass> pass_;  // Of the running epoch, if any.
+  bool is_open_ = false;        // It began without a known end.
   std::int64_t end_ = 0;        // One more than its last batch; stays when it ends.
   std::int64_t next_ = 0;       // The batch that will be opened next.
   std::vector<std::unique_ptr<Batch::Slot>> batches_;
@@ -103,6 +123,8 @@ class BatchWindow {
   std::int64_t samples_ = 0;    // Of the pass so far,
   std::int64_t zeroed_ = 0;     // and of them those that only hold a place.
   std::exception_ptr failure_;  // At pass_->stop_at.
+  std::optional<std::int64_t>
+      ended_after_;  // Samples of the epoch, of which the first that is not there is at stop_at.
 };
 
 }  // namespace headrace::detail

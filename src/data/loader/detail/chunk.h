@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <exception>
+#include <optional>
 
 #include "data/loader/detail/pass.h"
 #include "data/loader/detail/sample_cache.h"
@@ -27,6 +28,8 @@ struct ChunkReport {
   SampleTotals done;
   std::exception_ptr error{};        // An Error that names its sample.
   std::int64_t error_position = -1;  // Of the sample that failed, as ChunkPlace counts.
+  // Samples of the epoch, where a source of unknown size had no more.
+  std::optional<std::int64_t> ended_after{};
 };
 
 // Where a chunk lies. Different chunks of one slot may be filled at the same time.

@@ -56,6 +56,7 @@ struct Loader::Impl {
   std::unique_ptr<const detail::GivenEpoch> given_order(const Place& place) const;
   BatchSampler sampler_of(const detail::GivenEpoch& given, const Place& place) const;
   std::int64_t batches_per_epoch() const;
+  [[noreturn]] static void fail_for_count();
   const ImageShape& image_shape() const;  // Error{invalid_argument}: there is no image.
   LoaderState state() const;
   void restore(const LoaderState& state);
@@ -71,6 +72,7 @@ struct Loader::Impl {
   Claim claim(std::int64_t depth);
   bool open_batch();
   std::int64_t load(std::unique_lock<std::mutex>& lock, const Claim& claim, Workspace& workspace);
+  void settle_end(std::unique_lock<std::mutex>& lock);
   void announce(const Batch::Slot& slot, Workspace& workspace) const;
   bool completes(Batch::Slot& slot, std::int64_t made) const noexcept;
   void seal(Batch::Slot& slot, ChunkReport& report) const noexcept;
@@ -84,7 +86,9 @@ struct Loader::Impl {
   void give_up();
   void wait_for_front(std::unique_lock<std::mutex>& lock, const std::function<void()>& while_waiting);
   void wait_until_ready(std::unique_lock<std::mutex>& lock, const std::function<void()>& while_waiting);
-  Batch take_front(std::int64_t begin_ns);
+  std::optional<Batch> take_front(std::int64_t begin_ns);
+  void check_soundness() const;
+  void end_open_pass();
   void count_ready();
   std::int64_t count_delivery(const Batch::Slot& slot, std::int64_t asked_ns);
   void measure_consumer(std::int64_t asked_ns);
@@ -126,9 +130,11 @@ struct Loader::Impl {
       rest;                    // How a cache keeps fields beside the image; none: there is but a label, known without.
   const transform::Plan plan;  // What is done with images.
   const ImageShape shape;      // 0 x 0: there is no image.
+  const bool is_open;          // How many samples an epoch has shows at its end.
   const detail::Order order;
   const OrderOfEpoch order_of;      // Null: `order` says.
   const std::int64_t batches;       // Of a whole epoch; where orders are given, of one that takes each sample once.
+                                    // is_open: more than any epoch has.
   const std::int64_t memory_limit;  // Bytes.
   const detail::BatchLayout layout;
   const std::int64_t batch_bytes;  // But for ragged values.
@@ -168,7 +174,7 @@ struct Loader::Impl {
 
 struct Epoch::Impl {
   Loader::Impl* loader;
-  std::int64_t batches;
+  std::optional<std::int64_t> batches;  // None: how many shows at its end.
   // Batches still to be delivered. At 0 the epoch is over and the loader is not touched any more. Owners: the epoch,
   // and the loader as long as the pass runs.
   std::shared_ptr<std::atomic<std::int64_t>> left;

@@ -108,6 +108,7 @@ class EpochOrder {
     return order_.repeats() ? position : index;
   }
   std::int64_t positions() const noexcept { return given_ != nullptr ? given_->positions() : order_.positions(); }
+  bool is_open() const noexcept { return positions() == kUnknownSize; }  // As a source's size.
   const GivenEpoch* given() const noexcept { return given_.get(); }
 
  private:
@@ -131,7 +132,7 @@ class BatchSampler {
  public:
   // From `begin` on, a position where a batch may start, which is this rank's batch `first_batch`. With drop in
   // `last_batch` what is left over is not assigned. `ends`: of a GivenEpoch, which must outlive this, the batches, one
-  // rank's alone; null: they are of batch_size.
+  // rank's alone; null: they are of batch_size. kUnknownSize in `positions`: end_at() follows.
   BatchSampler(std::int64_t positions, const DataOptions& options, LastBatch last_batch, std::int64_t begin,
                const std::vector<std::int64_t>* ends = nullptr) noexcept;
 
@@ -144,9 +145,13 @@ class BatchSampler {
   Slice slice(std::int64_t batch) const noexcept;
 
   std::int64_t begin() const noexcept { return begin_; }
+  std::int64_t positions() const noexcept { return positions_; }
+  bool is_open() const noexcept { return positions_ == kUnknownSize; }
+  // The end of an open one, not before begin().
+  void end_at(std::int64_t positions) noexcept { positions_ = positions; }
   std::int64_t first_batch() const noexcept;
   std::int64_t end_batch() const noexcept;  // One more than the last.
-  // Where the step after that of `batch`, which is not the last, begins.
+  // Where the step after that of `batch` begins, or the epoch ends.
   std::int64_t position_after(std::int64_t batch) const noexcept;
   std::int64_t position_of(const Slice& slice, std::int64_t place) const noexcept {
     return place < slice.counted ? slice.begin + place : (slice.repeated + place - slice.counted) % positions_;

@@ -61,8 +61,12 @@ class RaggedFields {
   // `layout` and `bound` outlive this.
   RaggedFields(const BatchLayout& layout, MemoryBound& bound);
 
-  // For a batch of `size` samples in the block at `start`, whose numbers beside the values lie in it.
-  void begin(std::byte* start, std::int64_t size, std::span<BatchField> fields);
+  // For a batch of `size` samples in the block at `start`, in which the numbers beside the values lie.
+  void begin(std::byte* start, std::int64_t size);
+  // The batch has the first `size` samples alone, which are made, and nothing completes it any more.
+  void shrink(std::int64_t size) noexcept { size_ = static_cast<std::size_t>(size); }
+  // Where these numbers lie.
+  void set_numbers(std::span<BatchField> fields) const;
   // Those of `samples`, the batch's from `first` on, which have been checked. From any thread, each sample once.
   // Returns how many were taken: fewer where the bound left no room for the next one.
   std::size_t add(std::size_t first, std::span<const Sample> samples);

@@ -49,6 +49,8 @@ class SlotPool final : public std::enable_shared_from_this<SlotPool>, private Me
   // A slot for `size` samples. Error{out_of_memory} when the batches that the caller keeps leave no room for it.
   std::unique_ptr<Batch::Slot> take(std::int64_t epoch, std::int64_t index, std::int64_t size);
   void put_back(std::unique_ptr<Batch::Slot> slot) noexcept;
+  // Its first slot.size samples are the whole batch. Nobody else uses the slot, and it is not sealed.
+  void shrink(Batch::Slot& slot) const;
   // The slot as a handle that puts it back when its last copy dies. Allocates one control block, the only allocation
   // of a batch in the steady state.
   std::shared_ptr<Batch::Slot> hand_out(std::unique_ptr<Batch::Slot> slot);
@@ -74,7 +76,8 @@ class SlotPool final : public std::enable_shared_from_this<SlotPool>, private Me
   void check_fit(std::int64_t blocks) const;
   BlockPool::Block take_block();
   std::unique_ptr<Batch::Slot> take_idle();
-  void lay_out(Batch::Slot& slot, std::int64_t size) const;
+  void lay_out(Batch::Slot& slot) const;
+  void set_sizes(Batch::Slot& slot) const;
   std::int64_t block_bytes() const;
   bool has_room(std::int64_t bytes) noexcept;
   void release_idle() noexcept;
