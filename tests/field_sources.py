@@ -170,6 +170,23 @@ class Drawing(torch.utils.data.IterableDataset):
         self.at, self.random.bit_generator.state = state["at"], state["random"]
 
 
+class DrawingOn(Drawing):
+    """Does not say where it ends."""
+
+    def __len__(self):
+        raise TypeError("nobody knows")
+
+
+class Once(torch.utils.data.IterableDataset):
+    """What can be gone over once, and then has nothing more."""
+
+    def __init__(self, samples):
+        self.samples = iter(samples)
+
+    def __iter__(self):
+        return self.samples
+
+
 def user_pairs():
     data = Of(pil)
     data.classes = 3

@@ -501,13 +501,180 @@ def test_what_an_iterable_data_set_cannot_do_is_refused_by_name():
                            ({"on_corrupt": "replace"}, "on_corrupt is \"replace\"")):
         with pytest.raises(errors.InvalidArgumentError, match=re.escape(words)):
             hr.Loader(sources.Counting(), **options)
-    with pytest.raises(errors.InvalidArgumentError, match="does not tell its length; say it: length="):
-        hr.Loader(sources.Counting(told=False))
     with pytest.raises(errors.InvalidArgumentError, match="length is 3; wanted where the source is an iterable"):
         hr.Loader(sources.Of(sources.boxes), length=3)
     loader = hr.Loader(sources.Counting(told=False), length=100, batch_size=10)
     with pytest.raises(EOFError, match="ended after 60 samples; it was said to have 100"):
         plain(loader)
+
+
+TAILS = ["keep", "drop", "pad"]
+
+
+@pytest.mark.parametrize("last_batch", TAILS)
+def test_an_iterable_data_set_of_unknown_length_gives_the_batches_of_a_known_one(last_batch):
+    options = {"batch_size": 7, "seed": 3, "last_batch": last_batch}
+
+    def unknown(workers):
+        return hr.Loader(sources.Counting(told=False), num_workers=workers, **options)
+
+    wanted = plain(hr.Loader(sources.Counting(told=False), num_workers=0, length=60, **options))
+    assert len(wanted) == (8 if last_batch == "drop" else 9)
+    for workers in (0, 1, 7):
+        loader = unknown(workers)
+        for _ in range(2):
+            assert same(plain(loader), wanted), workers
+    for stop in range(len(wanted) + 1):
+        first = unknown(workers=7)
+        list(first)
+        batches = iter(first)
+        for _ in range(stop):
+            next(batches)
+        state = pickle.loads(pickle.dumps(first.state_dict()))
+        assert (state["epoch"], state["position"]) == (1, min(7 * stop, 60))
+        second = unknown(workers=stop % 3)
+        second.load_state_dict(state)
+        assert same(plain(second), wanted[stop:])
+        assert second.state_dict()["epoch"] == 2
+        assert same(plain(second), wanted)
+
+
+@pytest.mark.parametrize("last_batch", TAILS)
+def test_an_iterable_data_set_of_unknown_length_goes_on_from_a_state_of_its_own(last_batch):
+    options = {"batch_size": 8, "last_batch": last_batch}
+    known = hr.Loader(sources.Drawing(), num_workers=0, **options)
+    epochs = [plain(known) for _ in range(3)]
+    for workers in (0, 7):
+        loader = hr.Loader(sources.DrawingOn(), num_workers=workers, **options)
+        for wanted in epochs:
+            assert same(plain(loader), wanted), workers
+    for stop in (0, 3, 7, len(epochs[1])):
+        first = hr.Loader(sources.DrawingOn(), num_workers=2, **options)
+        list(first)
+        batches = iter(first)
+        for _ in range(stop):
+            next(batches)
+        second = hr.Loader(sources.DrawingOn(seed=9), num_workers=2, **options)
+        second.load_state_dict(pickle.loads(pickle.dumps(first.state_dict())))
+        assert same(plain(second), epochs[1][stop:]), stop
+        assert same(plain(second), epochs[2]), stop
+
+
+def test_requests_for_data_of_unknown_length_end_with_none():
+    wanted = plain(hr.Loader(sources.Counting(), num_workers=0, batch_size=7))
+    for workers in (0, 2):
+        loader = hr.Loader(sources.Counting(told=False), num_workers=workers, batch_size=7)
+        batches, found = iter(loader), []
+        while True:
+            asked = batches.request()
+            assert loader.state_dict()["position"] == min(7 * len(found), 60), "before the batch"
+            if (batch := asked.result()) is None:
+                break
+            found.append({name: values_of(field) for name, field in batch.items()})
+        assert same(found, wanted)
+        assert loader.state_dict()["epoch"] == 1
+        assert next(batches, None) is None
+
+
+def test_no_length_is_told_that_nobody_knows():
+    loader = hr.Loader(sources.Counting(told=False), batch_size=7)
+    words = "Counting is an iterable data set that does not tell its length; say it: length="
+    with pytest.raises(TypeError, match=words):
+        len(loader)
+    with pytest.raises(ValueError, match="does not tell how many samples it has"):
+        _ = loader.samples
+    with pytest.raises(errors.InvalidArgumentError, match=f"world_size is 2: {words}"):
+        hr.Loader(sources.Counting(told=False), world_size=2)
+    with pytest.raises(ValueError, match="data.val_fraction is 0.5, and the source does not tell"):
+        hr.Loader(sources.Counting(told=False), val_fraction=0.5)
+    with pytest.raises(ValueError, match="data.cache is \"decoded\""):
+        loader.set_cache("decoded")
+    model = torch.nn.Linear(3, 1)
+    with pytest.raises(errors.InvalidArgumentError, match="epochs: the loader has no length; give steps"):
+        hr.tune(model, loader, torch.optim.SGD(model.parameters(), 0.01), lambda network, batch: network(batch["x"]).sum(),
+                epochs=2)
+    assert len(list(loader)) == 9
+
+
+def test_data_of_unknown_length_without_a_sample_or_a_batch_are_an_error():
+    with pytest.raises(ValueError, match="the source has no samples"):
+        hr.Loader(sources.Counting(size=0, told=False))
+    few = hr.Loader(sources.Counting(size=3, told=False), batch_size=7, last_batch="drop")
+    with pytest.raises(ValueError, match="no batch is left: 3 samples in epoch 0"):
+        plain(few)
+    once = hr.Loader(sources.Once({"y": index} for index in range(20)), num_workers=2, batch_size=8)
+    assert sum(len(batch["y"]) for batch in once) < 20, "some were looked at"
+    with pytest.raises(ValueError, match="epoch 1 has no samples"):
+        plain(once)
+
+
+class Breaking(torch.utils.data.IterableDataset):
+    def __iter__(self):
+        yield from ({"y": index} for index in range(30))
+        raise RuntimeError("the line is cut")
+
+
+@pytest.mark.parametrize("on_corrupt", ["fail", "zero"])
+@pytest.mark.parametrize("workers", [0, 7])
+def test_an_iterator_that_breaks_is_no_end(workers, on_corrupt):
+    batches = iter(hr.Loader(Breaking(), num_workers=workers, batch_size=8, on_corrupt=on_corrupt))
+    for _ in range(3):
+        next(batches)
+    with pytest.raises(RuntimeError, match="the line is cut"):
+        next(batches)
+
+
+class Spoilt(torch.utils.data.IterableDataset):
+    """One in ten images has other sides than the rest."""
+
+    def __iter__(self):
+        for index in range(60):
+            side = 5 if index % 10 == 7 else 4
+            yield numpy.full((side, side, 3), index, numpy.uint8), index % 3
+
+
+def test_corrupt_samples_of_data_of_unknown_length_are_zeroed_as_of_a_known_one():
+    options = {"batch_size": 8, "on_corrupt": "zero", "transform": AS_STORED}
+    wanted = plain(hr.Loader(Spoilt(), length=60, num_workers=0, **options))
+    for workers in (0, 7):
+        loader = hr.Loader(Spoilt(), num_workers=workers, **options)
+        assert same(plain(loader), wanted), workers
+        assert loader.statistics()["corrupt"] == 6
+
+
+def test_a_trainer_goes_on_within_data_of_unknown_length(tmp_path):
+    class Vectors(torch.utils.data.IterableDataset):
+        def __iter__(self):
+            return map(sources.vector, range(60))
+
+    def trainer_of(seed):
+        torch.manual_seed(seed)
+        model = torch.nn.Linear(3, 1)
+        return model, hr.Trainer(model, torch.optim.SGD(model.parameters(), 1e-6),
+                                 lambda network, batch: (network(batch["x"])[:, 0] - batch["y"]).square().mean())
+
+    def loader(**length):
+        return hr.Loader(Vectors(), num_workers=2, batch_size=8, **length)
+
+    model, trainer = trainer_of(1)
+    trainer.fit(loader(length=60), 3)
+    for stop in (5, 8, 16):  # Within an epoch, and after the last batch of one.
+        path = tmp_path / f"{stop}.safetensors"
+        ours, first = trainer_of(1)
+        steps = [0]
+
+        def save(loss):
+            steps[0] += 1
+            if steps[0] == stop:
+                first.save(path)
+
+        results = first.fit(loader(), 3, on_step=save)
+        assert [result["samples"] for result in results] == [60, 60, 60] and steps == [24]
+        assert all(torch.equal(mine, theirs) for mine, theirs in zip(ours.parameters(), model.parameters()))
+        resumed, second = trainer_of(2)
+        second.load(path)
+        second.fit(loader(), 3)
+        assert all(torch.equal(mine, theirs) for mine, theirs in zip(resumed.parameters(), model.parameters())), stop
 
 
 def test_a_pack_keeps_every_field(tmp_path):

@@ -11,7 +11,7 @@ import torch
 
 from . import _native
 from ._sampler import SampledOrder, sampled_order
-from ._stream import is_stream, stream_of
+from ._stream import is_stream, no_length, stream_of
 from .errors import InvalidArgumentError
 from .transforms import operations_of
 
@@ -42,8 +42,9 @@ class Loader(_native.Loader):
     sample, the second time that one comes in an epoch anew.
 
     A source may be an iterable data set, too: it comes in its own order, read by one iterator a pass, whatever num_workers.
-    length=N says how many samples a pass has where the data set does not. Its state_dict(), where it has one, is kept with every
-    batch, so that a pass goes on without what was read before.
+    length=N says how many samples a pass has where the data set does not; where nobody does, a pass ends where the iterator does,
+    len(loader) raises TypeError, and world_size is 1. Its state_dict(), where it has one, is kept with every batch, so that a pass
+    goes on without what was read before.
 
     "async for batch in loader" iterates under asyncio; iter(loader).request() asks for a batch without waiting."""
 
@@ -87,6 +88,8 @@ class Loader(_native.Loader):
         super().__init__(source, **options)
 
     def __len__(self) -> int:
+        if self._stream is not None and self._stream.length is None:
+            raise TypeError(no_length(self._stream.source))
         if self._order is None:
             return super().__len__()
         options = super().options

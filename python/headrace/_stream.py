@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 from torch.utils.data import IterableDataset
 
 from .errors import InvalidArgumentError
+from .worker import EndOfSamples, InOrder, IteratorError
 
 _BATCHES_MAX = 64  # That a Loader prepares ahead.
 
@@ -29,9 +30,10 @@ class _Kept(NamedTuple):
     first: Any  # As `state`, before the first sample of that pass.
 
 
-class Stream:
+class Stream(InOrder):
     """Samples 0, 1, ... of an iterable data set in its own order, begun anew with each pass. The threads of a Loader ask for
-    samples a little out of order: what is read before it is asked for is held.
+    samples a little out of order: what is read before it is asked for is held. Without a length a pass ends where the iterator
+    does; nobody asks it again then.
 
     Where the data set has state_dict and load_state_dict, its state is kept every `step` samples, and a pass that goes on in
     its middle begins with that of the batch where it stands; without them it begins anew and skips what was delivered. A pass
@@ -39,13 +41,15 @@ class Stream:
 
     def __init__(self, source: Any, length: int | None, held_max: int, step: int) -> None:
         self.source = source
-        self._length = _length_of(source, length)
+        self.length = length
         self._held_max, self._step = held_max, step
         self.is_stateful = hasattr(source, "state_dict") and hasattr(source, "load_state_dict")
         self._lock = threading.Lock()  # Guards all below.
         self._epoch: int | None = None  # Of the pass begun last; None: the Loader looks at the first samples.
         self._unread = self._now(0) if self.is_stateful else None  # Before that look.
         self._loaded: tuple[int, _Kept] | None = None  # An epoch that has not begun, and where it goes on.
+        self._ended: int | None = None  # Samples of this pass, where its iterator has told so.
+        self._broken: Exception | None = None  # That this pass's iterator raised, where it has no length.
         self._began: _Kept | None = None  # This pass. None: with whatever state there is when it is read first.
         self._drop()
 
@@ -54,7 +58,7 @@ class Stream:
         self._began, self._unread = self._unread, None
         if self._loaded is not None and self._loaded[0] == epoch:
             self._began = self._loaded[1]
-        self._epoch, self._loaded = epoch, None
+        self._epoch, self._loaded, self._ended, self._broken = epoch, None, None, None
         self._drop()
 
     def state_at(self, epoch: int, position: int) -> dict[str, Any]:
@@ -77,12 +81,18 @@ class Stream:
             self._loaded = epoch, _Kept(**copy.deepcopy(kept))
 
     def __len__(self) -> int:
-        return self._length
+        if self.length is None:
+            raise TypeError(no_length(self.source))
+        return self.length
 
     def __getitem__(self, index: int) -> Any:
         with self._lock:
             if index in self._held:
                 return self._held.pop(index)
+            if self._ended is not None and index >= self._ended:
+                raise EndOfSamples(self._ended)
+            if self._broken is not None:
+                raise IteratorError(self._broken)
             if self._samples is None and self._next == 0:
                 self._open()
             if index < self._next:
@@ -93,7 +103,16 @@ class Stream:
                 try:
                     sample = self._next_sample()
                 except StopIteration:
-                    raise EOFError(f"the data set ended after {self._next} samples; it was said to have {self._length}") from None
+                    if self.length is not None:
+                        raise EOFError(f"the data set ended after {self._next} samples; it was said to have "
+                                       f"{self.length}") from None
+                    self._ended = self._next
+                    raise EndOfSamples(self._ended) from None
+                except Exception as error:
+                    if self.length is not None:
+                        raise
+                    self._broken = error
+                    raise IteratorError(error) from None
                 place, self._next = self._next, self._next + 1
                 if self.is_stateful and self._next % self._step == 0:
                     self._kept.append(self._now(self._next))
@@ -133,7 +152,8 @@ class Stream:
         for self._next in range(index + 1):
             sample = self._next_sample()
         self.source.load_state_dict(copy.deepcopy(now.state))
-        self._samples, self._next = (iter(self.source) if now.position < self._length else None), now.position
+        end = self._ended if self.length is None else self.length
+        self._samples, self._next = (iter(self.source) if end is None or now.position < end else None), now.position
         return sample
 
     def _next_sample(self) -> Any:
@@ -157,16 +177,24 @@ def stream_of(source: Any, length: int | None, options: dict[str, Any]) -> Strea
                                    "set, can be had; wanted fail | zero")
     options["shuffle"] = False
     ahead = options.get("prefetch_batches", 2)
+    length = _length_of(source, length)
+    if length is None and options.get("world_size", 1) != 1:
+        raise InvalidArgumentError(f"world_size is {options['world_size']}: {no_length(source)}")
     batches = (ahead if isinstance(ahead, int) and ahead > 0 else _BATCHES_MAX) + 2
     step = max(1, options.get("batch_size", 128) * options.get("world_size", 1))
     return Stream(source, length, max(16, batches * step), step)
 
 
-def _length_of(source: Any, length: int | None) -> int:
+def no_length(source: Any) -> str:
+    return (f"{type(source).__name__} is an iterable data set that does not tell its length; say it: length=, the samples of "
+            "one pass")
+
+
+def _length_of(source: Any, length: int | None) -> int | None:
+    """None: nobody knows before its end."""
     if length is not None:
         return length
     try:
         return len(source)
     except TypeError:
-        raise InvalidArgumentError(f"{type(source).__name__} is an iterable data set that does not tell its length; say it: "
-                                   "length=, the samples of one pass") from None
+        return None

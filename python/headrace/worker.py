@@ -49,6 +49,29 @@ NUMBERS = {INT64: struct.Struct("<q"), FLOAT64: struct.Struct("<d"), BOOL: struc
 HEAD = struct.Struct("<BBBBIqq6i8sq")  # Of a field in the slot.
 
 
+class EndOfSamples(Exception):
+    """An iterable data set of unknown length has ended, and the sample lies behind its end."""
+
+    def __init__(self, samples: int) -> None:
+        super().__init__(f"the data set ended after {samples} samples")
+        self.samples = samples
+
+
+class IteratorError(Exception):
+    """The iterator of such a data set raised `error`. What comes behind is not known then, not even where it ends."""
+
+    def __init__(self, error: Exception) -> None:
+        super().__init__(f"{type(error).__name__}: {error}")
+        self.error = error
+
+
+class InOrder:
+    """A source that gives its samples in its own order, from 0 on. `length` None: nobody knows before its end, behind which
+    __getitem__ raises EndOfSamples, and from which it raises IteratorError where its iterator fails."""
+
+    length: int | None
+
+
 class Spec(NamedTuple):
     """A field of every sample. -1 in its shape: an axis that differs from sample to sample."""
 
@@ -85,7 +108,7 @@ class SourceReader:
             if not hasattr(type(source), method):
                 raise TypeError(f"{type(source).__name__} has no {method}; a source has __len__ and __getitem__")
         self.source = source
-        self.size = len(source)
+        self.size = UNKNOWN if isinstance(source, InOrder) and source.length is None else len(source)
         channels = getattr(source, "channels", None)
         self.channels = None if channels is None else operator.index(channels)
         self._names = None if fields is None or isinstance(fields, Mapping) else tuple(fields)
@@ -95,7 +118,7 @@ class SourceReader:
         self._is_pair = False
         self._are_of_pairs = False  # Samples are (image, labels), whatever these are.
         self._untold: set[str] = set()  # Fields that are empty lists in the first sample.
-        if self.size > 0:
+        if self.size != 0:
             self._learn()
         has_classes = any(_is_class(spec) for spec in self.schema) or not self.schema
         self.labels = _labels(source) if has_classes else None
@@ -125,7 +148,11 @@ class SourceReader:
     # ---- What samples are made of ----
 
     def _learn(self) -> None:
-        self._first, sample, specs = self._first_sample()
+        first = self._first_sample()
+        if first is None:
+            self.size = 0
+            return
+        self._first, sample, specs = first
         values = self._named(sample)
         lacking = [spec for name, spec in self._declared.items() if name not in dict(values)]
         if unknown := [spec.name for spec in lacking if not spec.optional]:
@@ -143,17 +170,25 @@ class SourceReader:
         for spec, value in zip(self.schema, (value for _, value in values)):
             self._content(spec, value)
 
-    def _first_sample(self) -> tuple[int, Any, list[Spec]]:
-        """The first that can be read, and what it is made of."""
+    def _at_most(self, count: int) -> int:
+        return count if self.size == UNKNOWN else min(self.size, count)
+
+    def _first_sample(self) -> tuple[int, Any, list[Spec]] | None:
+        """The first that can be read, and what it is made of; None: an iterable data set has none."""
         refusal: Exception | None = None
-        for index in range(min(self.size, FIRST_TRIED)):
+        for index in range(self._at_most(FIRST_TRIED)):
             try:
                 sample = self.source[index]
                 return index, sample, self._specs(sample)
+            except EndOfSamples:
+                break
+            except IteratorError as broken:
+                raise broken.error from None
             except Exception as error:
                 error.add_note(f"headrace: raised by sample {index}")
                 refusal = refusal or error
-        assert refusal is not None
+        if refusal is None:
+            return None
         raise refusal
 
     def _specs(self, sample: Any) -> list[Spec]:
@@ -176,14 +211,16 @@ class SourceReader:
         return _is_index(value) and (self._are_of_pairs or tuple(getattr(value, "shape", ())) == ())
 
     def _compare_shapes(self) -> None:
-        count = min(COMPARED, self.size)
-        in_order = hasattr(self.source, "begin")  # A Stream's: the first ones are as good, and cost no pass over it.
+        count = self._at_most(COMPARED)
+        in_order = isinstance(self.source, InOrder)  # The first ones are as good, and cost no pass over it.
         for number in range(count):
             index = number if in_order else number * self.size // count
             if index == self._first:
                 continue
             try:
                 values = dict(self._named(self.source[index]))
+            except (EndOfSamples, IteratorError):
+                break
             except Exception:
                 continue  # Whoever loads it is told.
             self.schema = [self._widened(spec, values.get(spec.name)) for spec in self.schema]

@@ -60,8 +60,8 @@ void add_properties(py::class_<NativeLoader>& bound) {
       .def_property_readonly("options", &NativeLoader::keywords, "Every keyword with its value in force.")
       .def_property_readonly(
           "batch_size", [](const NativeLoader& loader) { return loader.options().batch_size; }, "Samples in a batch.")
-      .def_property_readonly(
-          "samples", [](const NativeLoader& loader) { return loader.source().size(); }, "Samples in the data set.")
+      .def_property_readonly("samples", &NativeLoader::samples,
+                             "Samples in the data set; an error where it does not tell.")
       .def_property_readonly(
           "num_classes",
           [](const NativeLoader& loader) -> std::optional<std::int64_t> {

@@ -524,6 +524,11 @@ void NativeLoader::load_state(const py::dict& stored) {
   loaded_epoch_ = wanted.epoch;
 }
 
+std::int64_t NativeLoader::samples() const {
+  if (source_->size() != kUnknownSize) return source_->size();
+  fail(ErrorCode::invalid_argument, "python: the data set does not tell how many samples it has");
+}
+
 py::dict NativeLoader::keywords() {
   py::dict keywords = keywords_of(fields_of(options_));
   keywords["seed"] = seed_;

@@ -65,6 +65,8 @@ class NativeLoader {
   // Of an epoch. Error{invalid_argument}: orders are given, and none has begun.
   std::int64_t batches() const { return loader_->batches_per_epoch(); }
   bool takes_orders() const { return !given_order_.is_none(); }
+  // Of the data set. Error{invalid_argument}: it does not tell.
+  std::int64_t samples() const;
   const Source& source() const { return *source_; }
   const DataOptions& options() const { return options_; }
   pybind11::dict keywords();

@@ -98,8 +98,21 @@ void close_gate_at_exit() {
   }));
 }
 
+// What is no Exception, such as KeyboardInterrupt, is cancelled.
 ErrorCode code_of(const py::error_already_set& raised) {
   return raised.matches(PyExc_Exception) ? ErrorCode::corrupt_data : ErrorCode::cancelled;
+}
+
+// Throws what a source of unknown size raised, where that is about the whole epoch: its end, or an error of its
+// iterator, which no policy for corrupt samples covers, or an epoch without end would follow.
+void throw_of_epoch(const py::error_already_set& raised, const std::string& sample) {
+  const py::module_ reader = py::module_::import("headrace.worker");
+  if (raised.matches(reader.attr("EndOfSamples")))
+    throw EndOfSamples(raised.value().attr("samples").cast<std::int64_t>());
+  if (!raised.matches(reader.attr("IteratorError"))) return;
+  const py::object error = raised.value().attr("error");
+  PyErr_SetObject(reinterpret_cast<PyObject*>(Py_TYPE(error.ptr())), error.ptr());
+  throw SampleException(ErrorCode::internal, py::error_already_set(), sample);
 }
 
 // Each field of the reader: name, number of its type, shape, number of its encoding, whether a sample may lack it.
@@ -124,6 +137,7 @@ SourceFacts facts_of(const py::object& reader, const std::string& name, bool siz
                     .classes = number("classes"),
                     .schema = sizes_vary ? with_any_sides(told) : told,
                     .labels = {}};
+  if (facts.size == -1) facts.size = kUnknownSize;
   if (facts.classes == -1) facts.classes = kUnknownClasses;
   const py::object labels = reader.attr("labels");
   if (!labels.is_none()) facts.labels = labels.cast<std::vector<std::int64_t>>();
@@ -182,10 +196,8 @@ void check_source(const py::object& source, std::string_view others) {
        Py_TYPE(source.ptr())->tp_name, others);
 }
 
-SampleException::SampleException(py::error_already_set raised, const std::string& sample)
-    : Error(code_of(raised), fmt::format("data: {}: {}", sample, raised.what())),
-      raised_(std::move(raised)),
-      sample_(sample) {}
+SampleException::SampleException(ErrorCode code, py::error_already_set raised, const std::string& sample)
+    : Error(code, fmt::format("data: {}: {}", sample, raised.what())), raised_(std::move(raised)), sample_(sample) {}
 
 void SampleException::restore() const {
   py::object value = raised_.value();
@@ -230,7 +242,9 @@ void PythonSource::read(std::int64_t index, Sample& sample) const {
     }
     labels_->note(facts_, index, sample);
   } catch (py::error_already_set& raised) {
-    throw SampleException(std::move(raised), name(index));
+    if (facts_.size == kUnknownSize) throw_of_epoch(raised, name(index));
+    const ErrorCode code = code_of(raised);
+    throw SampleException(code, std::move(raised), name(index));
   }
 }
 

@@ -21,8 +21,8 @@ void check_source(const pybind11::object& source, std::string_view others);
 // What a sample's __getitem__ raised. It goes through the loader as a corrupt sample, and out of it as what it was.
 class SampleException : public Error {
  public:
-  // Under the GIL, as restore() and not the rest. What is no Exception, such as KeyboardInterrupt, is cancelled.
-  SampleException(pybind11::error_already_set raised, const std::string& sample);
+  // Under the GIL, as restore() and not the rest.
+  SampleException(ErrorCode code, pybind11::error_already_set raised, const std::string& sample);
   // Makes it Python's current exception again, with a note that names the sample.
   void restore() const;
 
