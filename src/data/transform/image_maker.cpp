@@ -66,7 +66,7 @@ std::optional<HeldImage> ImageMaker::find(std::int64_t index, std::int64_t drawn
   }
   if (!found) return std::nullopt;
   const Size stored = found->image.stored;
-  return HeldImage{Payload::of_pixels(found->pixels, stored.height, stored.width, epoch_.stage.out.channels),
+  return HeldImage{Payload::of_pixels(found->pixels, stored.height, stored.width, stored_channels()),
                    found->image.divisor};
 }
 
@@ -84,7 +84,7 @@ transform::CropWindow ImageMaker::crop_of(const Image& image, SampleRandom& rand
 }
 
 ImageMaker::Image ImageMaker::open(std::span<const std::uint8_t> bytes) {
-  const codec::ImageInfo info = workspace_.decoder.open(bytes, epoch_.stage.out.channels, epoch_.options.max_pixels);
+  const codec::ImageInfo info = workspace_.decoder.open(bytes, stored_channels(), epoch_.options.max_pixels);
   return {{info.height, info.width}, workspace_.decoder.can_shrink()};
 }
 
@@ -105,7 +105,7 @@ Geometry ImageMaker::begin(const Payload& held, int divisor) {
   const bool encoded = held.form == ImageForm::encoded;
   begin_ns_ = encoded ? epoch_.clock() : 0;
   image_ = encoded ? open(held.bytes) : Image{{held.height(), held.width()}, false, divisor};
-  return {image_.stored.height, image_.stored.width, epoch_.stage.out.channels};
+  return {image_.stored.height, image_.stored.width, stored_channels()};
 }
 
 void ImageMaker::finish(const Payload& held, std::int64_t index, transform::CropWindow window,
@@ -136,17 +136,18 @@ ImageView ImageMaker::whole(const Payload& held, std::int64_t index) {
   const auto part = part_of(held, index, {.y = 0, .x = 0, .height = size.height, .width = size.width});
   const auto row_bytes = static_cast<std::ptrdiff_t>(pixel_bytes({1, size.width}));
   return {reinterpret_cast<const std::byte*>(part.values.data()),
-          {{size.height, size.width, epoch_.stage.out.channels}, DType::u8},
+          {{size.height, size.width, stored_channels()}, DType::u8},
           part.stride == 0 ? row_bytes : part.stride};
 }
 
 void ImageMaker::run(const transform::FusedStage& stage, const ImageView& image, const transform::CropWindow& window,
                      const transform::NormalizeGeometry& geometry, std::span<std::byte> out) {
   const std::span pixels{reinterpret_cast<const std::uint8_t*>(image.data), image.image.bytes()};
-  const Size size{image.image.sides.height, image.image.sides.width};
   if (stage.crop.kind == transform::CropKind::none) return write(stage, pixels, window, geometry, out);
   const codec::Box box = box_of(window);
-  write(stage, cut(pixels.subspan(pixel_bytes({box.y, size.width})), size, box), window, geometry, out);
+  const auto& [height, width, channels] = image.image.sides;
+  const std::span rows = pixels.subspan(pixel_bytes({box.y, width}, channels));
+  write(stage, cut(rows, {height, width}, box, channels), window, geometry, out);
 }
 
 // The passes that end in the batch. Loader::explain() tells what is counted here, and before that what writing_of()
@@ -157,7 +158,7 @@ void ImageMaker::write(const transform::FusedStage& stage, const transform::Pixe
   const bool moved = geometry.offset_y != 0 || geometry.offset_x != 0;
   const transform::PixelForm& form = stage.form;
   const auto& [height, width, channels] = stage.out;
-  const auto values = static_cast<std::int64_t>(pixel_bytes({height, width}));
+  const auto values = static_cast<std::int64_t>(pixel_bytes({height, width}, channels));
   const std::int64_t written = std::ssize(out);
   if (geometry.flip) ++done_.flipped;
   switch (writing_of(stage, moved)) {
@@ -166,11 +167,11 @@ void ImageMaker::write(const transform::FusedStage& stage, const transform::Pixe
       return note_written(SamplePass::write, values, written);
     case Writing::resized:
       workspace_.resizer.resize(part, window.vertical, window.horizontal, channels, geometry.flip, form, out);
-      return note_written(SamplePass::resize_write, note_box(window), written);
+      return note_written(SamplePass::resize_write, note_box(window, channels), written);
     case Writing::resized_then_placed: {
       const auto resized = scratch_of(workspace_.resized, static_cast<std::size_t>(values));
       workspace_.resizer.resize(part, window.vertical, window.horizontal, channels, resized);
-      done_.add(SamplePass::resize, note_box(window), values);
+      done_.add(SamplePass::resize, note_box(window, channels), values);
       transform::normalize(resized, geometry, form, out);
       return note_written(SamplePass::write, values, written);
     }
@@ -181,35 +182,37 @@ void ImageMaker::note_written(SamplePass pass, std::int64_t in, std::int64_t out
   done_.add(writes_batch_ ? pass : SamplePass::between, in, out);
 }
 
-std::size_t ImageMaker::pixel_bytes(Size size) const {
+std::size_t ImageMaker::pixel_bytes(Size size, int channels) {
   return static_cast<std::size_t>(size.height) * static_cast<std::size_t>(size.width) *
-         static_cast<std::size_t>(epoch_.stage.out.channels);
+         static_cast<std::size_t>(channels);
 }
 
-std::int64_t ImageMaker::note_box(const transform::CropWindow& window) {
+std::int64_t ImageMaker::note_box(const transform::CropWindow& window, int channels) {
   const codec::Box box = box_of(window);
-  const auto bytes = static_cast<std::int64_t>(pixel_bytes({box.height, box.width}));
+  const auto bytes = static_cast<std::int64_t>(pixel_bytes({box.height, box.width}, channels));
   done_.boxes += bytes;
   return bytes;
 }
 
 // The box of whole rows, of which `rows` holds those of the box.
-transform::PixelRows ImageMaker::cut(std::span<const std::uint8_t> rows, Size size, const codec::Box& box) const {
-  const std::size_t stride = pixel_bytes({1, size.width}), row = pixel_bytes({1, box.width});
+transform::PixelRows ImageMaker::cut(std::span<const std::uint8_t> rows, Size size, const codec::Box& box,
+                                     int channels) {
+  const std::size_t stride = pixel_bytes({1, size.width}, channels), row = pixel_bytes({1, box.width}, channels);
   const std::size_t values = static_cast<std::size_t>(box.height - 1) * stride + row;
-  return {rows.subspan(pixel_bytes({1, box.x}), values), static_cast<std::ptrdiff_t>(stride)};
+  return {rows.subspan(pixel_bytes({1, box.x}, channels), values), static_cast<std::ptrdiff_t>(stride)};
 }
 
 // The box of an image of pixels, whose bytes are there or are read now.
 transform::PixelRows ImageMaker::pixels(const Payload& held, std::int64_t index, Size size, const codec::Box& box) {
-  if (!held.bytes.empty()) return cut(held.bytes.subspan(pixel_bytes({box.y, size.width})), size, box);
+  if (!held.bytes.empty())
+    return cut(held.bytes.subspan(pixel_bytes({box.y, size.width})), size, box, stored_channels());
   const std::int64_t begin_ns = epoch_.clock();
   const auto rows = epoch_.rows_of->read_rows(index, box.y, box.height, workspace_.rows);
   read_ns_ += epoch_.clock() - begin_ns;
   read_bytes_ += std::ssize(rows);
   done_.add(SamplePass::read_rows, std::ssize(rows), std::ssize(rows));
   done_.unread += static_cast<std::int64_t>(pixel_bytes(size)) - std::ssize(rows);
-  return cut(rows, size, box);
+  return cut(rows, size, box, stored_channels());
 }
 
 // The box of the image that is open, and the whole image into the cache where it has room.
@@ -220,7 +223,8 @@ transform::PixelRows ImageMaker::decode(const Payload& held, std::int64_t index,
   if (cache_ != nullptr && cache_->has_room(static_cast<std::int64_t>(sizeof(CachedHead) + whole))) {
     if (decode_whole(index, image)) {
       note_decoded(SamplePass::decode_whole, held, size, whole);
-      return cut(std::span{workspace_.decoded}.first(whole).subspan(pixel_bytes({box.y, size.width})), size, box);
+      return cut(std::span{workspace_.decoded}.first(whole).subspan(pixel_bytes({box.y, size.width})), size, box,
+                 stored_channels());
     }
   }
   const auto out = scratch_of(workspace_.decoded, pixel_bytes({box.height, box.width}));

@@ -97,9 +97,12 @@ class ImageMaker {
 
   transform::PixelRows part_of(const Payload& held, std::int64_t index, const codec::Box& box);
   void note_written(SamplePass pass, std::int64_t in, std::int64_t out);
-  std::size_t pixel_bytes(Size size) const;
-  std::int64_t note_box(const transform::CropWindow& window);  // Returns the bytes of what the crop reads.
-  transform::PixelRows cut(std::span<const std::uint8_t> rows, Size size, const codec::Box& box) const;
+  // Operations may leave images with another number.
+  int stored_channels() const { return epoch_.stage.out.channels; }
+  std::size_t pixel_bytes(Size size) const { return pixel_bytes(size, stored_channels()); }
+  static std::size_t pixel_bytes(Size size, int channels);
+  std::int64_t note_box(const transform::CropWindow& window, int channels);  // Returns the bytes that the crop reads.
+  static transform::PixelRows cut(std::span<const std::uint8_t> rows, Size size, const codec::Box& box, int channels);
   transform::PixelRows pixels(const Payload& held, std::int64_t index, Size size, const codec::Box& box);
   transform::PixelRows decode(const Payload& held, std::int64_t index, const Image& image, const codec::Box& box);
   void admit(std::int64_t index, const Image& image, std::span<const std::uint8_t> pixels);

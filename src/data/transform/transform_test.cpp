@@ -212,6 +212,56 @@ TEST(PlanRunner, AListMayBeginWithAFlipOfPixels) {
   }
 }
 
+// Leaves images with so many channels: theirs, and these again from the first on where they are too few.
+class Rechannelled final : public Operation {
+ public:
+  explicit Rechannelled(int channels) : channels_(channels) {}
+  std::string_view name() const noexcept override { return "Rechannelled"; }
+  ImageSpec schema(const ImageSpec& in) const override {
+    return {{in.sides.height, in.sides.width, channels_}, in.dtype};
+  }
+  void apply(const OperationInput& in, const Drawn&, OperationOutput& out) const override {
+    const auto& [height, width, channels] = in.image.image.sides;
+    for (int y = 0; y < height; ++y) {
+      for (int x = 0; x < width; ++x) {
+        for (int c = 0; c < channels_; ++c) out.image.at(y, x)[c] = in.image.at(y, x)[c % channels];
+      }
+    }
+  }
+
+ private:
+  const int channels_;
+};
+
+TEST(PlanRunner, APassBehindAnotherNumberOfChannelsGivesTheBytesOfAnImageOfThem) {
+  const std::vector<std::vector<TransformSpec>> lists{
+      {Resize{.size = {8, 8}}},
+      {RandomResizedCrop{.size = {8}}, RandomCrop{.size = {8}, .padding = {2}}, RandomHorizontalFlip{}, kToFloat},
+      {Pad{.padding = {1}}, Resize{.size = {8, 6}}, kToHalf}};
+  for (const auto& [from, to] : {std::pair{3, 1}, std::pair{1, 3}}) {
+    for (const auto& list : lists) {
+      auto operations = transform::operations_of(list);
+      operations.insert(operations.begin(), std::make_shared<Rechannelled>(to));
+      const Transform both{Schema::image_and_labels(12, 10, from), operations};
+      const Transform list_alone{Schema::image_and_labels(12, 10, to), list};
+      std::vector<std::uint8_t> pixels, rechannelled;
+      for (int i = 0; i < 12 * 10; ++i) {
+        for (int c = 0; c < from; ++c) pixels.push_back(static_cast<std::uint8_t>(2 * i + 50 * c));
+        for (int c = 0; c < to; ++c) rechannelled.push_back(static_cast<std::uint8_t>(2 * i + 50 * (c % from)));
+      }
+      Sample sample, other;
+      sample.image().set_pixels(pixels, 12, 10, from);
+      other.image().set_pixels(rechannelled, 12, 10, to);
+      std::vector<std::byte> found(both.image_bytes()), wanted(list_alone.image_bytes());
+      for (std::int64_t index = 0; index < 10; ++index) {
+        both.apply(sample, {1, 2, index}, found);
+        list_alone.apply(other, {1, 2, index}, wanted);
+        ASSERT_EQ(found, wanted) << from << " to " << to << ", sample " << index;
+      }
+    }
+  }
+}
+
 // Repeats the numbers of a field.
 class Doubled final : public Operation {
  public:
