@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "core/base/fail.h"
+#include "data/transform/operation_error.h"
 
 namespace headrace::detail {
 namespace {
@@ -67,13 +68,14 @@ void apply_over_batch(const transform::Plan& plan, const BatchLayout& layout, co
       fields.push_back(rows_of(*dense_field(layout, position), slot));
     }
     SampleRandom random{key.seed ^ plan.batch_key(i), key.epoch, key.index};
-    operation.apply_batch({slot.size,
-                           slot.valid,
-                           rows_of(*layout.image, slot),
-                           {plan.sides(), dtype_of(plan.type())},
-                           plan.layout(),
-                           fields},
-                          random);
+    const BatchView batch{
+        slot.size,     slot.valid, rows_of(*layout.image, slot), {plan.sides(), dtype_of(plan.type())},
+        plan.layout(), fields};
+    try {
+      operation.apply_batch(batch, random);
+    } catch (...) {
+      transform::rethrow_of(operation, fmt::format(" over batch {}", slot.index));
+    }
   }
 }
 

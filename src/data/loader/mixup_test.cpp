@@ -5,8 +5,10 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cstring>
 #include <memory>
+#include <stdexcept>
 #include <vector>
 
 #include "data/loader/testing.h"
@@ -170,6 +172,30 @@ TEST(MixUp, RefusesABatchOfOneOfAGivenOrderWhenItComes) {
     EXPECT_EQ(error_of(ErrorCode::invalid_argument, [&] { epoch.next(); }),
               "data: MixUp over batch 2 of 1 sample; wanted at least 2: data.last_batch keeps what is left over");
   }
+}
+
+// Throws when it has let so many batches pass.
+class TornMixUp final : public Operation {
+ public:
+  explicit TornMixUp(std::int64_t good) : good_(good) {}
+  std::string_view name() const noexcept override { return "TornMixUp"; }
+  Over over() const noexcept override { return Over::batch; }
+  bool takes(DType dtype) const noexcept override { return dtype == DType::f32; }
+  void apply_batch(const BatchView&, SampleRandom&) const override {
+    if (seen_++ == good_) throw std::runtime_error("no share");
+  }
+
+ private:
+  const std::int64_t good_;
+  mutable std::atomic<std::int64_t> seen_ = 0;
+};
+
+TEST(MixUp, IsNamedWithItsBatchWhereItThrows) {
+  auto list = mixup_list(false);
+  list.push_back(std::make_shared<TornMixUp>(3));
+  Loader loader{targets_source(), options_of(4, 0), kSeed, true, 0, nullptr, list};
+  EXPECT_EQ(error_of(ErrorCode::internal, [&] { digests(loader.epoch(0)); }),
+            "transform: TornMixUp over batch 3: no share");
 }
 
 TEST(MixUp, LeavesOutWhatDoesNotCount) {

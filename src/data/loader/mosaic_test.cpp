@@ -9,6 +9,7 @@
 #include <cstring>
 #include <memory>
 #include <set>
+#include <stdexcept>
 #include <utility>
 #include <vector>
 
@@ -224,6 +225,19 @@ TEST(Mosaic, PartnerBeyondTheEpochIsNamed) {
   EXPECT_THAT(
       error_of(ErrorCode::invalid_argument, [&] { digests(loader.epoch(0)); }),
       AllOf(HasSubstr("fields["), HasSubstr("transform: Mosaic reads position 41; the epoch has positions 0 to 40")));
+}
+
+class TornMosaic final : public Mosaic {
+ public:
+  std::size_t partners(const Drawn&, const EpochPlace&, std::span<std::int64_t>) const override {
+    throw std::runtime_error("no neighbours");
+  }
+};
+
+TEST(Mosaic, IsNamedWhereItThrows) {
+  Loader loader = loader_of(boxes_source(), plain(5, 1), {std::make_shared<TornMosaic>()});
+  EXPECT_THAT(error_of(ErrorCode::internal, [&] { digests(loader.epoch(0)); }),
+              AllOf(HasSubstr("fields["), HasSubstr("transform: Mosaic: no neighbours")));
 }
 
 TEST(Mosaic, ACorruptPartnerFollowsThePolicyOfTheSampleThatReadsIt) {

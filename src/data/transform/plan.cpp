@@ -12,6 +12,7 @@
 #include "core/base/random.h"
 #include "data/transform/fuse.h"
 #include "data/transform/fused_part.h"
+#include "data/transform/operation_error.h"
 
 namespace headrace::transform {
 namespace {
@@ -147,7 +148,7 @@ std::vector<ImageSpec> Plan::images_between() const {
   const Operation* before = nullptr;
   for (const auto& operation : operations_) {
     check_type(*operation, before, images.back().dtype);
-    images.push_back(operation->schema(images.back()));
+    images.push_back(named(*operation, [&] { return operation->schema(images.back()); }));
     before = operation.get();
   }
   return images;
@@ -239,16 +240,19 @@ bool Plan::draws() const noexcept {
 
 void Plan::draw(const SampleKey& key, std::span<const ImageSpec> images, std::span<Drawn> drawn,
                 std::int64_t retry) const {
+  const auto draw_one = [&](std::size_t i, SampleRandom& random) {
+    drawn[i] = named(*operations_[i], [&] { return operations_[i]->draw(random, images[i].sides); });
+  };
   SampleRandom shared{key.seed, key.epoch, key.index};
   for (const std::size_t i : shared_) {
-    if (i < drawn.size()) drawn[i] = operations_[i]->draw(shared, images[i].sides);
+    if (i < drawn.size()) draw_one(i, shared);
   }
   for (const auto& [i, its_key] : own_) {
     if (i >= drawn.size()) continue;
     std::uint64_t seed = key.seed ^ its_key;
     if (retry > 0 && operations_[i]->partners_max() > 0) seed ^= operation_key("retry", static_cast<int>(retry));
     SampleRandom random{seed, key.epoch, key.index};
-    drawn[i] = operations_[i]->draw(random, images[i].sides);
+    draw_one(i, random);
   }
 }
 

@@ -9,6 +9,7 @@
 #include "core/base/scratch.h"
 #include "data/source/payload_check.h"
 #include "data/transform/fused_part.h"
+#include "data/transform/operation_error.h"
 
 namespace headrace::detail {
 namespace {
@@ -45,7 +46,8 @@ void PlanRunner::make(const SampleInHand& own, const Draws& draws, PartnerReader
 void PlanRunner::start(Course& course, std::uint64_t seed, const Draws& draws) {
   course.images[0] = {maker_.begin(course.in.sample[plan_.image()], course.in.divisor), DType::u8};
   for (std::size_t i = 0; i + 1 < course.images.size(); ++i) {
-    course.images[i + 1] = plan_.operations()[i]->schema(course.images[i]);
+    const Operation& operation = *plan_.operations()[i];
+    course.images[i + 1] = transform::named(operation, [&] { return operation.schema(course.images[i]); });
   }
   plan_.draw({seed, epoch_.epoch, draws.drawn_as}, course.images, course.drawn, draws.retry);
 }
@@ -97,7 +99,9 @@ void PlanRunner::run_alone(const Course& course, const Step& step, const ImageVi
   if (changed.size() != fields) changed = Sample{fields};
   changed.clear();
   OperationOutput output{{out.data(), result, row_bytes(result)}, &changed};
-  plan_.operations()[i]->apply({image, workspace_.fields, partners, &workspace_.resizer}, course.drawn[i], output);
+  const Operation& operation = *plan_.operations()[i];
+  const OperationInput input{image, workspace_.fields, partners, &workspace_.resizer};
+  transform::named(operation, [&] { operation.apply(input, course.drawn[i], output); });
   put_fields(i, course.in, changed);
   maker_.note(SamplePass::between, static_cast<std::int64_t>(image.image.bytes()),
               static_cast<std::int64_t>(result.bytes()));
@@ -129,8 +133,9 @@ void PlanRunner::meet_partners(Course& own, const Draws& draws, PartnerReader& p
   const std::size_t i = plan_.steps()[*plan_.partner_step()].first;
   const Operation& operation = *plan_.operations()[i];
   std::array<std::int64_t, kPartnersMax> positions{};
+  const std::span room = std::span{positions}.first(operation.partners_max());
   const std::size_t count =
-      operation.partners(own.drawn[i], draws.place, std::span{positions}.first(operation.partners_max()));
+      transform::named(operation, [&] { return operation.partners(own.drawn[i], draws.place, room); });
   if (count > operation.partners_max()) {
     fail(ErrorCode::invalid_argument, "transform: {} reads {} other samples; it said at most {}", operation.name(),
          count, operation.partners_max());

@@ -99,7 +99,7 @@ TEST(Plan, RefusesSidesThatAreNotFixedAtTheEnd) {
             "height and width, in the list");
   EXPECT_THAT(refusal({}), HasSubstr("a list without operations leaves each image with sides of its own"));
   EXPECT_EQ(refusal({CenterCrop{.size = {8}}, kToFloat, Normalize{.mean = {0, 0}, .std = {1}}}),
-            "transform: mean has 2 values, the images have 3 channels; wanted 1 value or 3");
+            "transform: Normalize: mean has 2 values, the images have 3 channels; wanted 1 value or 3");
   EXPECT_EQ(refusal({std::monostate{}}), "transform: an operation without a name");
 }
 

@@ -8,7 +8,9 @@
 #include <cstring>
 #include <memory>
 #include <optional>
+#include <stdexcept>
 #include <string>
+#include <string_view>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -306,6 +308,49 @@ TEST(Transform, FieldsGoFromOperationToOperation) {
   const Transform wrong{schema, {std::make_shared<Doubled>(2)}};
   EXPECT_THAT(error_of(ErrorCode::invalid_argument, [&] { wrong.apply(in, {}, out, image); }),
               testing::AllOf(HasSubstr("transform: Doubled: field numbers"), HasSubstr("wanted float32 (-1)")));
+}
+
+// Throws where it is told to: in draw(), in apply(), or, of sides that are known, in schema().
+class Torn final : public Operation {
+ public:
+  explicit Torn(std::string_view where) : where_(where) {}
+  std::string_view name() const noexcept override { return "Torn"; }
+  bool draws() const noexcept override { return true; }
+  ImageSpec schema(const ImageSpec& in) const override {
+    if (in.sides.is_fixed()) tear("schema");
+    return in;
+  }
+  Drawn draw(SampleRandom&, const Geometry&) const override {
+    tear("draw");
+    return {};
+  }
+  void apply(const OperationInput&, const Drawn&, OperationOutput&) const override {
+    tear("apply");
+    throw Error(ErrorCode::corrupt_data, "transform: Torn of its own words");
+  }
+
+ private:
+  void tear(std::string_view at) const {
+    if (where_ == at) throw std::runtime_error("no such box");
+  }
+  const std::string_view where_;
+};
+
+TEST(Transform, NamesTheOperationThatThrows) {
+  const auto source = photos();
+  const Schema schema = source->info().schema;
+  const auto refusal = [&](std::string_view where, ErrorCode code) {
+    const Transform transform{schema, {std::make_shared<Torn>(where), make_operation(CenterCrop{.size = {8}})}};
+    std::vector<std::byte> image(transform.image_bytes());
+    return error_of(code, [&] { transform.apply(read_sample(*source, 0), {1, 2, 3}, image); });
+  };
+  for (const char* where : {"schema", "draw", "apply"}) {
+    EXPECT_EQ(refusal(where, ErrorCode::internal), "transform: Torn: no such box") << where;
+  }
+  EXPECT_EQ(refusal("", ErrorCode::corrupt_data), "transform: Torn of its own words");
+  EXPECT_EQ(error_of(ErrorCode::internal,
+                     [] { Transform(Schema::image_and_labels(8, 8, 1), {std::make_shared<Torn>("schema")}); }),
+            "transform: Torn: no such box");
 }
 
 // ---- In a Loader ----
