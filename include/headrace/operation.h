@@ -45,6 +45,7 @@ struct ImageSpec {
   std::size_t bytes() const noexcept {
     return static_cast<std::size_t>(sides.height) * static_cast<std::size_t>(sides.width) * pixel_bytes();
   }
+  friend bool operator==(const ImageSpec&, const ImageSpec&) = default;
 };
 
 // Rows of pixels, top to bottom, channels interleaved, of `image.held()`; `row_bytes` from one row to the next.
@@ -127,8 +128,9 @@ class Operation {
   // Whether it takes images of this type of element.
   virtual bool takes(DType dtype) const noexcept { return dtype == DType::u8; }
   // What comes out of such an image. Called when a list is compiled, where the sides may be 0 x 0, and for each sample,
-  // with the sides it has, before anything is drawn: what comes out never depends on draws. Throws Error{unsupported}
-  // for an image that it cannot work on.
+  // with the sides it has, before anything is drawn: what comes out never depends on draws. Of 1 to 4 channels, both
+  // sides or 0 x 0, uint8, float32 or bfloat16; for each sample what it was when the list was compiled, but that 0 x 0
+  // have become sides. Throws Error{unsupported} for an image that it cannot work on.
   virtual ImageSpec schema(const ImageSpec& in) const { return in; }
   // Whether it calls for random numbers: an evaluation leaves such an operation out.
   virtual bool draws() const noexcept { return false; }

@@ -51,11 +51,27 @@ void check_type(const Operation& operation, const Operation* before, DType found
        wants_pixels ? "before" : "behind");
 }
 
-PixelType type_of(DType dtype) {
-  if (dtype == DType::u8) return PixelType::u8;
-  if (dtype == DType::f32) return PixelType::f32;
-  if (dtype == DType::bf16) return PixelType::bf16;
-  fail(ErrorCode::invalid_argument, "transform: images of {}; wanted uint8, float32 or bfloat16", name_of(dtype));
+// What an operation, which may be a user's, says that it leaves.
+void check_image(const Operation& operation, const ImageSpec& image) {
+  const auto& [height, width, channels] = image.sides;
+  if (channels < 1 || channels > 4) {
+    fail(ErrorCode::invalid_argument, "transform: {} leaves images of {} channels; wanted 1 to 4", operation.name(),
+         channels);
+  }
+  const bool are_both = height > 0 && width > 0, are_none = height == 0 && width == 0;
+  if (!are_both && !are_none) {
+    fail(ErrorCode::invalid_argument,
+         "transform: {} leaves images of {} x {}; wanted both sides, or 0 x 0 where each image has sides of its own",
+         operation.name(), height, width);
+  }
+  if (image.dtype != DType::u8 && image.dtype != DType::f32 && image.dtype != DType::bf16) {
+    fail(ErrorCode::invalid_argument, "transform: {} leaves images of {}; wanted uint8, float32 or bfloat16",
+         operation.name(), name_of(image.dtype));
+  }
+}
+
+PixelType type_of(DType dtype) noexcept {
+  return dtype == DType::f32 ? PixelType::f32 : dtype == DType::bf16 ? PixelType::bf16 : PixelType::u8;
 }
 
 }  // namespace
@@ -75,9 +91,9 @@ Plan::Plan(Operations operations, Schema in, PixelLayout layout, Fuse fuse) : sc
   if (!image) fail(ErrorCode::invalid_argument, "transform: the samples have no image: {}", schema_.text());
   image_ = *image;
   sort_out(std::move(operations));
-  const std::vector<ImageSpec> images = images_between();
-  sides_ = images.back().sides;
-  type_ = type_of(images.back().dtype);
+  images_ = images_between();
+  sides_ = images_.back().sides;
+  type_ = type_of(images_.back().dtype);
   if (!sides_.is_fixed()) {
     fail(
         ErrorCode::invalid_argument,
@@ -86,9 +102,9 @@ Plan::Plan(Operations operations, Schema in, PixelLayout layout, Fuse fuse) : sc
         operations_.empty() ? std::string_view("a list without operations") : operations_.back()->name());
   }
   for (const auto& operation : over_batches_) {
-    check_type(*operation, operations_.empty() ? nullptr : operations_.back().get(), images.back().dtype);
+    check_type(*operation, operations_.empty() ? nullptr : operations_.back().get(), images_.back().dtype);
   }
-  divide(images, fuse);
+  divide(fuse);
   find_partners();
   assign_streams();
 }
@@ -139,7 +155,6 @@ void Plan::find_partners() {
   }
 }
 
-// Before each operation, and after the last.
 std::vector<ImageSpec> Plan::images_between() const {
   const Shape& shape = schema_[image_].shape;
   const bool is_fixed = shape[0] != kRagged && shape[1] != kRagged;
@@ -149,27 +164,28 @@ std::vector<ImageSpec> Plan::images_between() const {
   for (const auto& operation : operations_) {
     check_type(*operation, before, images.back().dtype);
     images.push_back(named(*operation, [&] { return operation->schema(images.back()); }));
+    check_image(*operation, images.back());
     before = operation.get();
   }
   return images;
 }
 
-void Plan::divide(std::span<const ImageSpec> images, Fuse fuse) {
-  for (std::size_t at = 0; at < operations_.size();) at = add_step(at, images, fuse);
+void Plan::divide(Fuse fuse) {
+  for (std::size_t at = 0; at < operations_.size();) at = add_step(at, fuse);
   // A batch has its own order of values, which an operation by itself does not write.
   if (steps_.empty() || !steps_.back().fused) {
     Step last{.first = operations_.size()};
-    if (images.back().dtype == DType::u8) last.fused = Fusing{images.back().sides}.stage(layout_);
+    if (images_.back().dtype == DType::u8) last.fused = Fusing{images_.back().sides}.stage(layout_);
     steps_.push_back(std::move(last));
   }
-  first_ = steps_.front().fused ? *steps_.front().fused : Fusing{images.front().sides}.stage(layout_);
+  first_ = steps_.front().fused ? *steps_.front().fused : Fusing{images_.front().sides}.stage(layout_);
 }
 
 // Returns where the next one begins.
-std::size_t Plan::add_step(std::size_t first, std::span<const ImageSpec> images, Fuse fuse) {
+std::size_t Plan::add_step(std::size_t first, Fuse fuse) {
   Step step{.first = first, .count = 1, .why = first == 0 ? "" : reason(first)};
-  if (fuse == Fuse::as_far_as_possible && images[first].dtype == DType::u8) {
-    Fusing fusing{images[first].sides};
+  if (fuse == Fuse::as_far_as_possible && images_[first].dtype == DType::u8) {
+    Fusing fusing{images_[first].sides};
     std::size_t end = first;
     for (; end < operations_.size(); ++end) {
       const FusedPart* const part = part_of(*operations_[end]);

@@ -43,13 +43,15 @@ class Plan {
 
   // Of samples of `in`, which have an image. Error{invalid_argument} names the operation: a type that it does not take,
   // a field that is not there, sides that are not fixed at the end, mean or std that do not fit the channels, an
-  // operation over samples after one over batches.
+  // operation over samples after one over batches, images that no kernel takes.
   Plan(Operations operations, Schema in, PixelLayout layout, Fuse fuse = Fuse::as_far_as_possible);
 
   const Schema& schema() const noexcept { return schema_; }
   std::size_t image() const noexcept { return image_; }                      // Of the schema.
   const Operations& operations() const noexcept { return operations_; }      // Over samples,
   const Operations& over_batches() const noexcept { return over_batches_; }  // and over batches.
+  // Before each operation, and after the last. A sample's agree with them; sides of 0 x 0 are each sample's own.
+  std::span<const ImageSpec> images() const noexcept { return images_; }
   // Of the schema, those of fields() of an operation over samples; over batches likewise, counted on from these.
   std::span<const std::size_t> fields_of(std::size_t operation) const noexcept { return fields_[operation]; }
   std::size_t fields_wanted() const noexcept;  // By operations, beside the image.
@@ -83,14 +85,15 @@ class Plan {
   void find_fields(const Operation& operation);
   void find_partners();
   std::vector<ImageSpec> images_between() const;
-  void divide(std::span<const ImageSpec> images, Fuse fuse);
-  std::size_t add_step(std::size_t first, std::span<const ImageSpec> images, Fuse fuse);
+  void divide(Fuse fuse);
+  std::size_t add_step(std::size_t first, Fuse fuse);
   void assign_streams();
   std::string reason(std::size_t at) const;
 
   Schema schema_;
   std::size_t image_ = 0;
   Operations operations_, over_batches_;
+  std::vector<ImageSpec> images_;
   std::vector<std::vector<std::size_t>> fields_;
   std::optional<std::size_t> partner_step_;
   PixelLayout layout_;

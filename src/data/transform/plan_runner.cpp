@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <cstring>
+#include <string>
 #include <variant>
 
 #include "core/base/fail.h"
@@ -16,6 +17,11 @@ namespace {
 
 std::ptrdiff_t row_bytes(const ImageSpec& image) noexcept {
   return static_cast<std::ptrdiff_t>(image.sides.width) * static_cast<std::ptrdiff_t>(image.pixel_bytes());
+}
+
+std::string text_of(const ImageSpec& image) {
+  const auto& [height, width, channels] = image.sides;
+  return fmt::format("{} x {} x {} {}", height, width, channels, name_of(image.dtype));
 }
 
 }  // namespace
@@ -46,10 +52,23 @@ void PlanRunner::make(const SampleInHand& own, const Draws& draws, PartnerReader
 void PlanRunner::start(Course& course, std::uint64_t seed, const Draws& draws) {
   course.images[0] = {maker_.begin(course.in.sample[plan_.image()], course.in.divisor), DType::u8};
   for (std::size_t i = 0; i + 1 < course.images.size(); ++i) {
-    const Operation& operation = *plan_.operations()[i];
-    course.images[i + 1] = transform::named(operation, [&] { return operation.schema(course.images[i]); });
+    course.images[i + 1] = image_after(i, course.images[i]);
   }
   plan_.draw({seed, epoch_.epoch, draws.drawn_as}, course.images, course.drawn, draws.retry);
+}
+
+// Passes, buffers and the batch were made for what the operation said when the list was compiled.
+ImageSpec PlanRunner::image_after(std::size_t operation, const ImageSpec& image) const {
+  const Operation& its = *plan_.operations()[operation];
+  const ImageSpec found = transform::named(its, [&] { return its.schema(image); });
+  ImageSpec wanted = plan_.images()[operation + 1];
+  const bool has_sides = found.sides.height > 0 && found.sides.width > 0;
+  if (has_sides && !wanted.sides.is_fixed()) {
+    wanted.sides.height = found.sides.height, wanted.sides.width = found.sides.width;
+  }
+  if (has_sides && found == wanted) return found;
+  fail(ErrorCode::invalid_argument, "transform: {} leaves {} of a sample; when the list was compiled it left {}",
+       its.name(), text_of(found), text_of(wanted));
 }
 
 // Steps [from, to) on `image`; on the image as it is stored where that is none. The last one writes to `out`, which

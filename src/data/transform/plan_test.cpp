@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <memory>
 #include <set>
 #include <string>
 #include <vector>
@@ -101,6 +102,33 @@ TEST(Plan, RefusesSidesThatAreNotFixedAtTheEnd) {
   EXPECT_EQ(refusal({CenterCrop{.size = {8}}, kToFloat, Normalize{.mean = {0, 0}, .std = {1}}}),
             "transform: Normalize: mean has 2 values, the images have 3 channels; wanted 1 value or 3");
   EXPECT_EQ(refusal({std::monostate{}}), "transform: an operation without a name");
+}
+
+// Leaves what it is told to.
+class Leaving final : public Operation {
+ public:
+  explicit Leaving(ImageSpec image) : image_(image) {}
+  std::string_view name() const noexcept override { return "Leaving"; }
+  ImageSpec schema(const ImageSpec&) const override { return image_; }
+
+ private:
+  const ImageSpec image_;
+};
+
+TEST(Plan, RefusesImagesThatNoKernelTakesByTheNameOfWhoLeavesThem) {
+  const auto refusal_of = [](const ImageSpec& image) {
+    return error_of(ErrorCode::invalid_argument, [&] {
+      Plan({std::make_shared<Leaving>(image)}, Schema::image_and_labels(8, 8, 3), PixelLayout::nchw);
+    });
+  };
+  EXPECT_EQ(refusal_of({{8, 8, 0}, DType::u8}), "transform: Leaving leaves images of 0 channels; wanted 1 to 4");
+  EXPECT_EQ(refusal_of({{8, 8, 5}, DType::u8}), "transform: Leaving leaves images of 5 channels; wanted 1 to 4");
+  const std::string sides = "; wanted both sides, or 0 x 0 where each image has sides of its own";
+  EXPECT_EQ(refusal_of({{8, 0, 3}, DType::u8}), "transform: Leaving leaves images of 8 x 0" + sides);
+  EXPECT_EQ(refusal_of({{0, 8, 3}, DType::u8}), "transform: Leaving leaves images of 0 x 8" + sides);
+  EXPECT_EQ(refusal_of({{-8, -8, 3}, DType::u8}), "transform: Leaving leaves images of -8 x -8" + sides);
+  EXPECT_EQ(refusal_of({{8, 8, 3}, DType::f64}),
+            "transform: Leaving leaves images of float64; wanted uint8, float32 or bfloat16");
 }
 
 std::vector<Drawn> draws_of(const Plan& plan, Geometry stored, std::int64_t index) {

@@ -264,6 +264,38 @@ TEST(PlanRunner, APassBehindAnotherNumberOfChannelsGivesTheBytesOfAnImageOfThem)
   }
 }
 
+// Leaves other images when a sample comes than when the list is compiled.
+class Turncoat final : public Operation {
+ public:
+  Turncoat(ImageSpec compiled, ImageSpec later) : compiled_(compiled), later_(later) {}
+  std::string_view name() const noexcept override { return "Turncoat"; }
+  ImageSpec schema(const ImageSpec&) const override { return asked_++ == 0 ? compiled_ : later_; }
+  void apply(const OperationInput&, const Drawn&, OperationOutput&) const override { FAIL() << "it is refused before"; }
+
+ private:
+  const ImageSpec compiled_, later_;
+  mutable std::atomic<int> asked_ = 0;
+};
+
+TEST(PlanRunner, RefusesASampleWhoseImageIsNotWhatWasCompiled) {
+  const std::vector<std::uint8_t> pixels(8 * 8 * 3);
+  Sample sample;
+  sample.image().set_pixels(pixels, 8, 8, 3);
+  const auto refusal = [&](const ImageSpec& compiled, const ImageSpec& later) {
+    const Transform transform{Schema::image_and_labels(8, 8, 3),
+                              {std::make_shared<Turncoat>(compiled, later), make_operation(CenterCrop{.size = {4}})}};
+    std::vector<std::byte> image(transform.image_bytes());
+    return error_of(ErrorCode::invalid_argument, [&] { transform.apply(sample, {1, 2, 3}, image); });
+  };
+  EXPECT_EQ(refusal({{8, 8, 3}, DType::u8}, {{9, 8, 3}, DType::u8}),
+            "transform: Turncoat leaves 9 x 8 x 3 uint8 of a sample; when the list was compiled it left "
+            "8 x 8 x 3 uint8");
+  EXPECT_THAT(refusal({{8, 8, 3}, DType::u8}, {{8, 8, 1}, DType::u8}), HasSubstr("leaves 8 x 8 x 1 uint8"));
+  EXPECT_THAT(refusal({{8, 8, 3}, DType::u8}, {{8, 8, 3}, DType::f32}), HasSubstr("leaves 8 x 8 x 3 float32"));
+  EXPECT_THAT(refusal({{0, 0, 3}, DType::u8}, {{0, 0, 3}, DType::u8}), HasSubstr("leaves 0 x 0 x 3"));
+  EXPECT_THAT(refusal({{0, 0, 3}, DType::u8}, {{8, -8, 3}, DType::u8}), HasSubstr("leaves 8 x -8 x 3"));
+}
+
 // Repeats the numbers of a field.
 class Doubled final : public Operation {
  public:
