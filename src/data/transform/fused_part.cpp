@@ -8,12 +8,13 @@
 namespace headrace::transform {
 namespace {
 
-constexpr std::int64_t kSideMax = 65'535;  // As of an image that is read.
+// As of an image that is read: a padded crop of images as they are stored is of their size, which options do not bound.
+constexpr std::int64_t kSideMax = 65'535;
 constexpr std::int64_t kPaddingMax = 4096;
 
-int side(const char* operation, const char* key, std::int64_t value) {
-  if (value < 1 || value > kSideMax) {
-    fail(ErrorCode::invalid_argument, "transform: {}: {} is {}; wanted 1 to {}", operation, key, value, kSideMax);
+int side(const char* operation, const char* key, std::int64_t value, std::int64_t most = kSideMax) {
+  if (value < 1 || value > most) {
+    fail(ErrorCode::invalid_argument, "transform: {}: {} is {}; wanted 1 to {}", operation, key, value, most);
   }
   return static_cast<int>(value);
 }
@@ -22,13 +23,13 @@ struct Extent {
   int height = 0, width = 0;
 };
 
-Extent sides_of(const char* operation, const std::vector<std::int64_t>& size) {
+Extent sides_of(const char* operation, const std::vector<std::int64_t>& size, std::int64_t most = kSideMax) {
   if (size.size() != 1 && size.size() != 2) {
     fail(ErrorCode::invalid_argument,
          "transform: {}: size has {} values; wanted 1, both sides of a square, or height and width", operation,
          size.size());
   }
-  return {side(operation, "size", size.front()), side(operation, "size", size.back())};
+  return {side(operation, "size", size.front(), most), side(operation, "size", size.back(), most)};
 }
 
 PadStage padding_of(const char* operation, const std::vector<std::int64_t>& padding) {
@@ -99,7 +100,7 @@ std::array<double, 2> range_of(const char* operation, const char* key, const std
 ResizePart part_of(const transforms::Resize& resize) {
   constexpr const char* kName = "Resize";
   check_filter(kName, resize.interpolation, resize.antialias);
-  const Extent sides = sides_of(kName, resize.size);
+  const Extent sides = sides_of(kName, resize.size, transforms::kResizedSides.high);
   if (resize.size.size() == 2) {
     if (resize.max_size != 0) {
       fail(ErrorCode::invalid_argument, "transform: Resize: max_size beside two sides; wanted one value of size");
@@ -131,7 +132,7 @@ RandomCropPart part_of(const transforms::RandomCrop& crop) {
 RandomResizedCropPart part_of(const transforms::RandomResizedCrop& crop) {
   constexpr const char* kName = "RandomResizedCrop";
   check_filter(kName, crop.interpolation, crop.antialias);
-  const Extent sides = sides_of(kName, crop.size);
+  const Extent sides = sides_of(kName, crop.size, transforms::kCropSides.high);
   return RandomResizedCropPart{sides.height, sides.width, range_of(kName, "scale", crop.scale, {1e-6, 1.0}),
                                range_of(kName, "ratio", crop.ratio, {0.01, 100.0})};
 }

@@ -1,4 +1,7 @@
 // Resize.
+#include <algorithm>
+#include <cstdint>
+#include <limits>
 #include <memory>
 
 #include "core/base/fail.h"
@@ -16,13 +19,24 @@ class Resizing final : public transform::FusedOperation<ResizePart> {
   using FusedOperation::FusedOperation;
   std::string_view name() const noexcept override { return "Resize"; }
   ImageSpec schema(const ImageSpec& in) const override {
-    if (in.sides.is_fixed() || part().shorter == 0) return {transform::resized_sides(part(), in.sides), in.dtype};
-    return in;  // Each has sides of its own, still.
+    if (!in.sides.is_fixed() && part().shorter > 0) return in;  // Each has sides of its own, still.
+    if (part().shorter > 0 && part().longer_max == 0) check_longer(in.sides);
+    return {transform::resized_sides(part(), in.sides), in.dtype};
   }
   void apply(const OperationInput& in, const Drawn&, OperationOutput& out) const override {
     const Geometry &from = in.image.image.sides, &to = out.image.image.sides;
     transform::resize_into({{0, from.height, to.height, 0, to.height}, {0, from.width, to.width, 0, to.width}}, in,
                            out.image);
+  }
+
+ private:
+  // No image that is read comes near; what an operation before leaves may be any.
+  void check_longer(const Geometry& in) const {
+    const std::int64_t shorter = std::min(in.height, in.width), longer = std::max(in.height, in.width);
+    const std::int64_t resized = part().shorter * longer / shorter;
+    if (resized <= std::numeric_limits<int>::max()) return;
+    fail(ErrorCode::unsupported, "transform: Resize of {} x {} pixels to {} along the shorter side: {} along the other",
+         in.height, in.width, part().shorter, resized);
   }
 };
 

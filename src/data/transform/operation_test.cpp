@@ -128,6 +128,23 @@ TEST(ResizeOperation, MakesTheShorterSideOrBothSidesThese) {
   EXPECT_THAT(sides({.size = {256}, .max_size = 300}, 300, 310), ElementsAre(256, 264));
 }
 
+TEST(ResizeOperation, RefusesSidesThatCannotBeCounted) {
+  EXPECT_EQ(error_of(ErrorCode::invalid_argument, [] { make_operation(Resize{.size = {40'000}}); }),
+            "transform: Resize: size is 40000; wanted 1 to 8192");
+  EXPECT_EQ(error_of(ErrorCode::invalid_argument,
+                     [] {
+                       make_operation(RandomResizedCrop{.size = {8, 4097}});
+                     }),
+            "transform: RandomResizedCrop: size is 4097; wanted 1 to 4096");
+  const auto largest = make_operation(Resize{.size = {8192}});
+  EXPECT_EQ(largest->schema({{1, 65'535, 3}, DType::u8}).sides, (Geometry{8192, 536'862'720, 3}));
+  EXPECT_EQ(error_of(ErrorCode::unsupported,
+                     [&] {
+                       largest->schema({{1'000'000, 2, 3}, DType::u8});
+                     }),
+            "transform: Resize of 1000000 x 2 pixels to 8192 along the shorter side: 4096000000 along the other");
+}
+
 TEST(ResizeOperation, ResizesTheWholeImage) {
   const Pixels in = counted(9, 7, 3);
   const Pixels out = applied(Resize{.size = {4, 5}}, in);

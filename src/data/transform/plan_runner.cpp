@@ -51,8 +51,11 @@ void PlanRunner::make(const SampleInHand& own, const Draws& draws, PartnerReader
 // list's.
 void PlanRunner::start(Course& course, std::uint64_t seed, const Draws& draws) {
   course.images[0] = {maker_.begin(course.in.sample[plan_.image()], course.in.divisor), DType::u8};
-  for (std::size_t i = 0; i + 1 < course.images.size(); ++i) {
-    course.images[i + 1] = image_after(i, course.images[i]);
+  for (const Step& step : plan_.steps()) {
+    const std::size_t end = step.first + step.count;
+    if (end >= course.images.size()) break;  // A partner goes no further.
+    for (std::size_t i = step.first; i < end; ++i) course.images[i + 1] = image_after(i, course.images[i]);
+    if (step.count > 0) check_pixels(course, end - 1);
   }
   plan_.draw({seed, epoch_.epoch, draws.drawn_as}, course.images, course.drawn, draws.retry);
 }
@@ -69,6 +72,17 @@ ImageSpec PlanRunner::image_after(std::size_t operation, const ImageSpec& image)
   if (has_sides && found == wanted) return found;
   fail(ErrorCode::invalid_argument, "transform: {} leaves {} of a sample; when the list was compiled it left {}",
        its.name(), text_of(found), text_of(wanted));
+}
+
+// What a sample's own sides make of the memory between two steps; sides that the list sets are its author's. A file of
+// a hundred bytes could take gigabytes else: Resize of an image one pixel high.
+void PlanRunner::check_pixels(const Course& course, std::size_t after) const {
+  const Geometry &stored = course.images[0].sides, &left = course.images[after + 1].sides;
+  const std::int64_t pixels = std::int64_t{left.height} * left.width, most = epoch_.options.max_pixels;
+  if (plan_.images()[after + 1].sides.is_fixed() || pixels <= most) return;
+  fail(ErrorCode::unsupported,
+       "transform: {} makes {} x {}: {} pixels of an image of {} x {}; wanted at most {} (data.max_pixels)",
+       plan_.operations()[after]->name(), left.height, left.width, pixels, stored.height, stored.width, most);
 }
 
 // Steps [from, to) on `image`; on the image as it is stored where that is none. The last one writes to `out`, which

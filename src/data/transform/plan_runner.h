@@ -61,6 +61,7 @@ class PlanRunner {
 
   void start(Course& course, std::uint64_t seed, const Draws& draws);
   ImageSpec image_after(std::size_t operation, const ImageSpec& image) const;
+  void check_pixels(const Course& course, std::size_t after) const;
   ImageView run(const Course& course, std::size_t from, std::size_t to, ImageView image, std::span<std::byte> out);
   void run_step(const Course& course, std::size_t s, const ImageView& image, std::span<std::byte> out);
   void run_alone(const Course& course, const Step& step, const ImageView& image, std::span<std::byte> out);

@@ -296,6 +296,24 @@ TEST(PlanRunner, RefusesASampleWhoseImageIsNotWhatWasCompiled) {
   EXPECT_THAT(refusal({{0, 0, 3}, DType::u8}, {{8, -8, 3}, DType::u8}), HasSubstr("leaves 8 x -8 x 3"));
 }
 
+// The Resize is a step of its own in the first list; in the second it shares one with the crop, and nothing lies
+// between them.
+TEST(PlanRunner, ASampleCannotTakeAnyAmountOfMemoryBetweenOperations) {
+  const Schema files = Schema::image_and_labels(0, 0, 1);
+  const std::vector<std::uint8_t> pixels(65'535, 7);
+  Sample sample;
+  sample.image().set_pixels(pixels, 1, 65'535, 1);
+  const Transform apart{files, {Resize{.size = {224}}, RandomHorizontalFlip{}, CenterCrop{.size = {224}}}};
+  std::vector<std::byte> image(apart.image_bytes());
+  const std::string refused = error_of(ErrorCode::unsupported, [&] { apart.apply(sample, {1, 2, 3}, image); });
+  EXPECT_EQ(refused,
+            "transform: Resize makes 224 x 14679840: 3288284160 pixels of an image of 1 x 65535; wanted at most "
+            "178956970 (data.max_pixels)");
+  const Transform together{files, {RandomHorizontalFlip{}, Resize{.size = {224}}, CenterCrop{.size = {224}}}};
+  together.apply(sample, {1, 2, 3}, image);
+  EXPECT_THAT(image, testing::Each(std::byte{7}));
+}
+
 // Repeats the numbers of a field.
 class Doubled final : public Operation {
  public:
@@ -491,6 +509,27 @@ TEST(LoaderOfOperations, TellsItsPasses) {
             "RandomHorizontalFlip before RandomResizedCrop: behind it, both run in one pass");
   EXPECT_TRUE(loader.explain().moved);
   EXPECT_FALSE(loader.explain().moved_stage_by_stage);
+}
+
+// Five of the eight images of a class have more than 20000 pixels when their shorter side is 128, the others fewer.
+TEST(LoaderOfOperations, AnImageThatGrowsTooLargeFollowsThePolicyAndWhatTheListSetsDoesNot) {
+  const CenterCrop crop{.size = {150}};
+  DataOptions options = options_of(8, 2);
+  options.max_pixels = 20'000;
+  const auto loader = [&](const std::vector<TransformSpec>& list) {
+    return Loader{photos(), options, 7, true, 0, nullptr, transform::operations_of(list)};
+  };
+  const std::vector<TransformSpec> growing{Resize{.size = {128}}, RandomHorizontalFlip{}, crop};
+  Loader failing = loader(growing);
+  EXPECT_THAT(
+      error_of(ErrorCode::unsupported, [&] { digests(failing.epoch(0)); }),
+      testing::AllOf(HasSubstr("data: "), HasSubstr("transform: Resize makes "), HasSubstr("(data.max_pixels)")));
+  Loader large = loader({RandomHorizontalFlip{}, crop});
+  EXPECT_EQ(digests(large.epoch(0)).size(), 3U);
+  options.on_corrupt = OnCorrupt::zero;
+  Loader zeroing = loader(growing);
+  EXPECT_EQ(digests(zeroing.epoch(0)).size(), 3U);
+  EXPECT_EQ(zeroing.statistics().corrupt, 15);
 }
 
 TEST(LoaderOfOperations, RefusesBothSpellingsAndAStateOfOthers) {

@@ -84,7 +84,7 @@ struct RandomHorizontalFlip {
   friend bool operator==(const RandomHorizontalFlip&, const RandomHorizontalFlip&) = default;
 };
 
-inline constexpr Range<std::int64_t> kCropSides{1, 4096}, kPixelsAdded{0, 4096};
+inline constexpr Range<std::int64_t> kResizedSides{1, 8192}, kCropSides{1, 4096}, kPixelsAdded{0, 4096};
 inline constexpr const char* kSizeOfCrop = "Pixels: one number is a square, two are height and width.";
 inline constexpr const char* kInterpolation = "How a pixel is made of those around its place: bilinear.";
 inline constexpr const char* kAntialias = "Where the image gets smaller, a pixel is made of all those that it covers.";
@@ -97,7 +97,7 @@ inline constexpr const char* kPaddingMode = "Which pixels are added: constant, t
 template <class Visitor, class Options>
 requires std::same_as<std::remove_const_t<Options>, Resize>
 void describe(Visitor& visit, Options& o) {
-  visit("size", o.size, kRequired, Range<std::int64_t>{1, 8192},
+  visit("size", o.size, kRequired, kResizedSides,
         "Pixels: one number for the shorter side, the other follows; two for height and width.");
   visit("interpolation", o.interpolation, kInterpolation);
   visit("max_size", o.max_size, Range<std::int64_t>{0, 65535},
