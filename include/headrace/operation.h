@@ -105,11 +105,14 @@ struct EpochPlace {
 struct BatchView {
   std::int64_t size = 0;
   std::span<const std::uint8_t> valid{};
-  // Sample by sample, in the batch's type and layout.
+  // Sample by sample, in the batch's type and layout, sample_bytes() from one to the next.
   std::span<std::byte> images{};
+  // Of one. Its bytes() are those between operations, where a bfloat16 takes four; here it takes two.
   ImageSpec image{};
   PixelLayout layout = PixelLayout::nchw;
   std::span<const std::span<std::byte>> fields{};  // Those of Operation::fields(), in its order, sample by sample.
+
+  std::size_t sample_bytes() const noexcept { return size == 0 ? 0 : images.size() / static_cast<std::size_t>(size); }
 };
 
 // One of a list. It never changes once made, and several threads call it at once; all lies in what it is given.
@@ -132,14 +135,18 @@ class Operation {
   // sides or 0 x 0, uint8, float32 or bfloat16; for each sample what it was when the list was compiled, but that 0 x 0
   // have become sides. Throws Error{unsupported} for an image that it cannot work on.
   virtual ImageSpec schema(const ImageSpec& in) const { return in; }
-  // Whether it calls for random numbers: an evaluation leaves such an operation out.
+  // Whether it calls for random numbers. A Loader runs the operations that it is given in evaluation, too; what is
+  // derived for it from data.transforms leaves such ones out.
   virtual bool draws() const noexcept { return false; }
-  // What it will do to an image of these sides. `random` is the operation's own and the sample's.
+  // What it will do to an image of these sides. `random` is the operation's own and the sample's. Never called unless
+  // draws() is overridden with it to say so.
   virtual Drawn draw(SampleRandom& /*random*/, const Geometry& /*in*/) const { return {}; }
   // The most samples that it reads beside one, at most kPartnersMax. Of a list one operation may.
   virtual std::size_t partners_max() const noexcept { return 0; }
   // Their positions in the epoch, into `positions`, which has room for partners_max(); returns how many. They are read
-  // and pass the operations before this one, with draws of their own.
+  // and pass the operations before this one, with draws of their own. A sample is as corrupt as any of them: with
+  // data.on_corrupt = "replace" they must follow from `drawn`, which differs with each try, or every sample in its
+  // place meets the same corrupt one, and the epoch ends.
   virtual std::size_t partners(const Drawn& /*drawn*/, const EpochPlace& /*own*/,
                                std::span<std::int64_t> /*positions*/) const {
     return 0;

@@ -68,9 +68,12 @@ void apply_over_batch(const transform::Plan& plan, const BatchLayout& layout, co
       fields.push_back(rows_of(*dense_field(layout, position), slot));
     }
     SampleRandom random{key.seed ^ plan.batch_key(i), key.epoch, key.index};
-    const BatchView batch{
-        slot.size,     slot.valid, rows_of(*layout.image, slot), {plan.sides(), dtype_of(plan.type())},
-        plan.layout(), fields};
+    const BatchView batch{.size = slot.size,
+                          .valid = slot.valid,
+                          .images = rows_of(*layout.image, slot),
+                          .image = {plan.sides(), dtype_of(plan.type())},
+                          .layout = plan.layout(),
+                          .fields = fields};
     try {
       operation.apply_batch(batch, random);
     } catch (...) {

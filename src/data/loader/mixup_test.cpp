@@ -174,6 +174,36 @@ TEST(MixUp, RefusesABatchOfOneOfAGivenOrderWhenItComes) {
   }
 }
 
+// Sets the last two bytes of each image to the sample's place in the batch.
+class Marking final : public Operation {
+ public:
+  std::string_view name() const noexcept override { return "Marking"; }
+  Over over() const noexcept override { return Over::batch; }
+  bool takes(DType dtype) const noexcept override { return dtype == DType::bf16; }
+  void apply_batch(const BatchView& batch, SampleRandom&) const override {
+    for (std::int64_t i = 0; i < batch.size; ++i) {
+      const auto place = static_cast<std::uint16_t>(i);
+      const std::size_t end = static_cast<std::size_t>(i + 1) * batch.sample_bytes();
+      std::memcpy(&batch.images[end - sizeof place], &place, sizeof place);
+    }
+  }
+};
+
+TEST(BatchView, TellsTheBytesOfASampleInTheBatch) {
+  auto list =
+      transform::operations_of(std::vector<TransformSpec>{transforms::ToDtype{.dtype = "bfloat16", .scale = true}});
+  list.push_back(std::make_shared<Marking>());
+  Loader loader{targets_source(), options_of(4, 0), kSeed, true, 0, nullptr, list};
+  Epoch epoch = loader.epoch(0);
+  while (const auto batch = epoch.next()) {
+    const auto images = batch->field("image").bytes;
+    ASSERT_EQ(images.size(), 4U * 3 * 4 * 3 * 2);
+    for (std::uint16_t i = 0; i < 4; ++i) {
+      EXPECT_EQ(std::memcmp(&images[(i + 1U) * (images.size() / 4) - sizeof i], &i, sizeof i), 0) << i;
+    }
+  }
+}
+
 // Throws when it has let so many batches pass.
 class TornMixUp final : public Operation {
  public:
