@@ -53,7 +53,8 @@ class Transform {
   // {unsupported}: the file cannot be decoded.
   void apply(std::span<const std::uint8_t> file, std::span<std::byte> image) const;
   // Of a sample's image, file or pixels, with the draws that a Loader has for it: the same bytes. `out`: the other
-  // fields, those that operations change in its own memory, the rest where they lie in `in`.
+  // fields, those that operations change in its own memory, the rest where they lie in `in`. Error{corrupt_data} and
+  // {unsupported} name a field that an operation reads and that is not what its schema says.
   void apply(const Sample& in, const SampleKey& key, Sample& out, std::span<std::byte> image) const;
   void apply(const Sample& in, const SampleKey& key, std::span<std::byte> image) const;  // Of the image alone.
 

@@ -91,7 +91,7 @@ class ChunkLoad final : public PartnerReader {
         images_(entries_of(cache, Cache::decoded)),
         files_(entries_of(cache, Cache::encoded)),
         maker_(pass, workspace.images, images_) {
-    if (!pass.plan.is_one_pass()) runner_.emplace(pass.plan, pass, maker_, workspace.images);
+    if (!pass.plan.is_one_pass()) runner_.emplace(pass.plan, pass, maker_, workspace.images, fields_.classes);
   }
 
   ChunkReport run();

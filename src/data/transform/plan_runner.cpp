@@ -4,6 +4,7 @@
 #include <array>
 #include <cstring>
 #include <string>
+#include <string_view>
 #include <variant>
 
 #include "core/base/fail.h"
@@ -150,16 +151,26 @@ void PlanRunner::put_fields(std::size_t operation, const SampleInHand& in, const
   for (std::size_t i = 0; const std::size_t position : plan_.fields_of(operation)) {
     const Payload& payload = changed[i++];
     if (payload.kind == Payload::Kind::absent) continue;
-    const FieldSpec& field = plan_.schema()[position];
-    if (const auto fault = payload_fault(field, payload, epoch_.options.limits())) {
-      fail(ErrorCode::invalid_argument, "transform: {}: {}", plan_.operations()[operation]->name(), fault->text);
-    }
+    check_left(operation, position, payload);
     Payload& kept = in.sample[position];
     kept = payload;
     if (payload.kind != Payload::Kind::bytes) continue;
     in.changed.buffer(position).assign(payload.bytes.begin(), payload.bytes.end());
     kept.bytes = in.changed.buffer(position);
   }
+}
+
+// As what a source gives is checked.
+void PlanRunner::check_left(std::size_t operation, std::size_t field, const Payload& payload) const {
+  const std::string_view name = plan_.operations()[operation]->name();
+  if (const auto fault = payload_fault(plan_.schema()[field], payload, epoch_.options.limits())) {
+    fail(ErrorCode::invalid_argument, "transform: {}: {}", name, fault->text);
+  }
+  if (plan_.schema().class_label() != field) return;
+  const auto label = payload.number<std::int64_t>();
+  if (label >= 0 && label < classes_) return;
+  fail(ErrorCode::invalid_argument, "transform: {}: label {}; wanted {}", name, label,
+       classes_ == kUnknownClasses ? std::string("0 or more") : fmt::format("0 to {}", classes_ - 1));
 }
 
 void PlanRunner::meet_partners(Course& own, const Draws& draws, PartnerReader& partners) {

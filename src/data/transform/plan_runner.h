@@ -2,6 +2,7 @@
 #pragma once
 
 #include <headrace/sample.h>
+#include <headrace/source.h>
 
 #include <cstddef>
 #include <cstdint>
@@ -42,9 +43,10 @@ class PlanRunner {
     std::int64_t retry = 0;  // As Plan::draw() has it.
   };
 
-  // `epoch.stage` is the plan's first(); `maker` is of this epoch and workspace.
-  PlanRunner(const transform::Plan& plan, const EpochTransform& epoch, ImageMaker& maker, ImageWorkspace& workspace)
-      : plan_(plan), epoch_(epoch), maker_(maker), workspace_(workspace) {}
+  // `epoch.stage` is the plan's first(); `maker` is of this epoch and workspace. `classes`: the source's.
+  PlanRunner(const transform::Plan& plan, const EpochTransform& epoch, ImageMaker& maker, ImageWorkspace& workspace,
+             std::int64_t classes = kUnknownClasses)
+      : plan_(plan), epoch_(epoch), maker_(maker), workspace_(workspace), classes_(classes) {}
 
   // As ImageMaker::make(); fields that operations change are changed in `own`. `partners`: there where the plan has a
   // partner_step().
@@ -69,6 +71,7 @@ class PlanRunner {
   void meet_partner(std::size_t i, const Draws& draws, std::int64_t position, PartnerReader& partners);
   void take_fields(std::size_t operation, const Sample& sample, std::vector<Payload>& fields) const;
   void put_fields(std::size_t operation, const SampleInHand& in, const Sample& changed) const;
+  void check_left(std::size_t operation, std::size_t field, const Payload& payload) const;
   transform::CropWindow window_of(const Course& course, const Step& step) const;
   transform::NormalizeGeometry geometry_of(const Course& course, const Step& step) const;
   bool is_last(std::size_t step) const { return step + 1 == plan_.steps().size(); }
@@ -77,6 +80,7 @@ class PlanRunner {
   const EpochTransform& epoch_;
   ImageMaker& maker_;
   ImageWorkspace& workspace_;
+  const std::int64_t classes_;
 };
 
 }  // namespace headrace::detail

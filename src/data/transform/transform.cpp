@@ -25,6 +25,7 @@ struct Transform::Impl {
   }
 
   void apply(Sample& sample, const SampleKey& key, std::span<std::byte> out);
+  void check_fields(const Sample& sample) const;
 
   std::size_t image_bytes() const {
     const Geometry& sides = plan.sides();
@@ -53,6 +54,17 @@ void Transform::Impl::put_back(std::unique_ptr<detail::ImageWorkspace> workspace
   idle.push_back(std::move(workspace));
 }
 
+// Those that operations read, which rely on their types and shapes.
+void Transform::Impl::check_fields(const Sample& sample) const {
+  for (std::size_t i = 0; i < plan.operations().size(); ++i) {
+    for (const std::size_t position : plan.fields_of(i)) {
+      if (const auto fault = payload_fault(plan.schema()[position], sample[position], options.limits())) {
+        throw Error(fault->code, "transform: " + fault->text);
+      }
+    }
+  }
+}
+
 // `sample` holds nothing in its buffers.
 void Transform::Impl::apply(Sample& sample, const SampleKey& key, std::span<std::byte> out) {
   if (out.size() != image_bytes()) {
@@ -66,6 +78,7 @@ void Transform::Impl::apply(Sample& sample, const SampleKey& key, std::span<std:
   if (payload.kind != Payload::Kind::bytes) {
     fail(ErrorCode::corrupt_data, "transform: field {}: the sample lacks its image", field.name);
   }
+  check_fields(sample);
   const detail::EpochTransform epoch{nullptr, plan.first(), options, key.seed, key.epoch, nullptr};
   // One that fails is not put back: what it holds is in no known state.
   auto workspace = take();

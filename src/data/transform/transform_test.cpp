@@ -355,6 +355,11 @@ TEST(Transform, FieldsGoFromOperationToOperation) {
   }
   EXPECT_EQ(error_of(ErrorCode::invalid_argument, [&] { transform.apply(pixels, image); }),
             "transform: the list reads 2 other fields; wanted a sample");
+  Sample torn{2};
+  torn[0].set_bytes({reinterpret_cast<const std::uint8_t*>(numbers.data()), 10}, sides);
+  torn[1].set_pixels(pixels, 2, 2, 1);
+  EXPECT_EQ(error_of(ErrorCode::corrupt_data, [&] { transform.apply(torn, {}, out, image); }),
+            "transform: field numbers: 10 bytes; wanted 12, of float32 (3)");
   const Transform wrong{schema, {std::make_shared<Doubled>(2)}};
   EXPECT_THAT(error_of(ErrorCode::invalid_argument, [&] { wrong.apply(in, {}, out, image); }),
               testing::AllOf(HasSubstr("transform: Doubled: field numbers"), HasSubstr("wanted float32 (-1)")));
@@ -401,6 +406,35 @@ TEST(Transform, NamesTheOperationThatThrows) {
   EXPECT_EQ(error_of(ErrorCode::internal,
                      [] { Transform(Schema::image_and_labels(8, 8, 1), {std::make_shared<Torn>("schema")}); }),
             "transform: Torn: no such box");
+}
+
+// Gives each sample the class that it is told to.
+class Labelling final : public Operation {
+ public:
+  explicit Labelling(std::int64_t label) : label_(label) {}
+  std::string_view name() const noexcept override { return "Labelling"; }
+  std::vector<std::string> fields() const override { return {"labels"}; }
+  void apply(const OperationInput& in, const Drawn&, OperationOutput& out) const override {
+    std::memcpy(out.image.data, in.image.data, in.image.image.bytes());
+    (*out.fields)[0].set_number(label_);
+  }
+
+ private:
+  const std::int64_t label_;
+};
+
+TEST(Transform, RefusesAClassThatCannotBe) {
+  const std::vector<std::uint8_t> pixels(8);
+  Sample in, out;
+  in.image().set_pixels(pixels, 4, 2, 1);
+  in.set_label(3);
+  const Schema schema = Schema::image_and_labels(4, 2, 1);
+  std::vector<std::byte> image(8);
+  Transform{schema, {std::make_shared<Labelling>(1'000'000)}}.apply(in, {}, out, image);
+  EXPECT_EQ(out.label(), 1'000'000);
+  const Transform negative{schema, {std::make_shared<Labelling>(-1)}};
+  EXPECT_EQ(error_of(ErrorCode::invalid_argument, [&] { negative.apply(in, {}, out, image); }),
+            "transform: Labelling: label -1; wanted 0 or more");
 }
 
 // ---- In a Loader ----
@@ -530,6 +564,22 @@ TEST(LoaderOfOperations, AnImageThatGrowsTooLargeFollowsThePolicyAndWhatTheListS
   Loader zeroing = loader(growing);
   EXPECT_EQ(digests(zeroing.epoch(0)).size(), 3U);
   EXPECT_EQ(zeroing.statistics().corrupt, 15);
+}
+
+TEST(LoaderOfOperations, RefusesAClassThatTheSourceDoesNotHave) {
+  const auto loader = [](std::int64_t label) {
+    return Loader{photos(),
+                  options_of(8, 2),
+                  7,
+                  true,
+                  0,
+                  nullptr,
+                  {make_operation(CenterCrop{.size = {8}}), std::make_shared<Labelling>(label)}};
+  };
+  Loader last = loader(2), beyond = loader(3);
+  EXPECT_EQ(digests(last.epoch(0)).size(), 3U);
+  EXPECT_THAT(error_of(ErrorCode::invalid_argument, [&] { digests(beyond.epoch(0)); }),
+              HasSubstr("transform: Labelling: label 3; wanted 0 to 2"));
 }
 
 TEST(LoaderOfOperations, RefusesBothSpellingsAndAStateOfOthers) {
