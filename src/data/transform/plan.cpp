@@ -33,9 +33,12 @@ std::optional<std::size_t> place_in_stream(const Operation& operation) {
 }
 
 // The order in which the one pass works.
+constexpr int kPlaceOfPad = 2;
 int place_in_pass(const FusedPart& part) {
   if (std::holds_alternative<ResizePart>(part)) return 0;
-  if (const auto* crop = std::get_if<RandomCropPart>(&part); crop != nullptr && crop->pad.is_any()) return 2;
+  if (const auto* crop = std::get_if<RandomCropPart>(&part); crop != nullptr && crop->pad.is_any()) {
+    return kPlaceOfPad;
+  }
   if (std::holds_alternative<FlipPart>(part)) return 3;
   if (std::holds_alternative<ToDtypePart>(part)) return 4;
   if (std::holds_alternative<NormalizePart>(part)) return 5;
@@ -218,10 +221,23 @@ std::string Plan::reason(std::size_t at) const {
   if (place_in_pass(*its) == place_in_pass(*earlier)) {
     return fmt::format("a pass does one of {} and {}", before.name(), here.name());
   }
-  if (std::holds_alternative<CenterCropPart>(*its) || std::holds_alternative<RandomCropPart>(*its)) {
-    return fmt::format("{} is of a size that not every image has then", here.name());
+  const ImageSpec& between = images_[at];
+  if (between.dtype != DType::u8) {
+    return fmt::format("{} gets {}: a pass begins with uint8 pixels", here.name(), name_of(between.dtype));
   }
-  return fmt::format("{} leaves each image with sides of its own", before.name());
+  if (!between.sides.is_fixed()) {
+    const bool is_crop = place_in_pass(*its) <= kPlaceOfPad;
+    return is_crop ? fmt::format("{} is of a size that not every image has then", here.name())
+                   : fmt::format("{} leaves each image with sides of its own", before.name());
+  }
+  const auto apart = [](const Operation& operation, const FusedPart& part) {
+    return fmt::format("{} runs by itself: {}", operation.name(),
+                       place_in_pass(part) == kPlaceOfPad ? "a pass crops padded images to the size that they had"
+                                                          : "a pass crops what it has resized");
+  };
+  if (!steps_.back().fused) return apart(before, *earlier);
+  if (place_in_pass(*its) == kPlaceOfPad) return apart(here, *its);
+  return fmt::format("{} is larger than what {} leaves", here.name(), before.name());
 }
 
 void Plan::assign_streams() {

@@ -65,6 +65,30 @@ TEST(Plan, FusesWhatItSaysAndSaysWhatItDoesNot) {
             "CenterCrop is of a size that not every image has then");
 }
 
+TEST(Plan, SaysWhatKeepsAnOperationFromThePassBefore) {
+  const auto reasons = [](const std::vector<TransformSpec>& specs, Geometry in) {
+    std::vector<std::string> all;
+    for (const TransformStep& step : plan_of(specs, in).explain()) all.push_back(step.why);
+    return all;
+  };
+  const Normalize normalize{.mean = {0.5}, .std = {0.25}};
+  const RandomResizedCrop crop{.size = {224}};
+  EXPECT_THAT(reasons({CenterCrop{.size = {224}}, kToFloat, normalize}, kFiles),
+              ElementsAre("", "CenterCrop runs by itself: a pass crops what it has resized"));
+  EXPECT_THAT(reasons({crop, kToFloat, RandomHorizontalFlip{}, normalize}, kFiles),
+              ElementsAre("", "ToDtype before RandomHorizontalFlip: behind it, both run in one pass",
+                          "Normalize gets float32: a pass begins with uint8 pixels"));
+  const RandomCrop padded{.size = {200}, .padding = {4}};
+  const char* const other_size = "RandomCrop runs by itself: a pass crops padded images to the size that they had";
+  EXPECT_THAT(reasons({crop, padded}, kFiles), ElementsAre("", other_size));
+  EXPECT_THAT(reasons({crop, padded, RandomHorizontalFlip{}}, kFiles), ElementsAre("", other_size, other_size));
+  EXPECT_THAT(reasons({Resize{.size = {256}}, RandomHorizontalFlip{}, crop}, kFiles),
+              ElementsAre("", "Resize leaves each image with sides of its own",
+                          "RandomHorizontalFlip before RandomResizedCrop: behind it, both run in one pass"));
+  EXPECT_THAT(reasons({Resize{.size = {24}}, CenterCrop{.size = {32}}}, kDigits),
+              ElementsAre("", "CenterCrop is larger than what Resize leaves"));
+}
+
 TEST(Plan, ShorthandAndListAreTheSameStage) {
   TransformOptions options;
   options.size = 224, options.crop = Crop::random_resized, options.pad = 4, options.flip_probability = 0.5;
