@@ -16,7 +16,7 @@ enum class DType {
 #undef HEADRACE_DTYPE
 };
 inline constexpr std::size_t kDTypes = 0
-#define HEADRACE_DTYPE(enumerator, bytes, name, safetensors, libtorch) +1
+#define HEADRACE_DTYPE(enumerator, bytes, name, safetensors, libtorch) +1  // NOLINT(bugprone-macro-parentheses)
 #include <headrace/dtypes.inc>
 #undef HEADRACE_DTYPE
     ;

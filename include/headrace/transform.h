@@ -33,7 +33,8 @@ struct SampleKey {
   std::int64_t index = 0;
 };
 
-// Several threads may apply one at once; each takes memory of its own for it, which stays for the next call.
+// Several threads may apply one at once; each takes memory of its own for it, of which 64 MiB at most stay for the next
+// call, without what decoder and resizer keep.
 class Transform {
  public:
   // `in`: of the samples. Error{invalid_argument} names the operation: a parameter that no kernel has, pixels wanted

@@ -19,6 +19,7 @@ __all__ = [
     "RandomHorizontalFlip",
     "ToDtype",
     "Normalize",
+    "RandomGrayscale",
 ]
 
 
@@ -133,3 +134,13 @@ class Normalize(Operation):
 
     mean: Sequence[float]
     std: Sequence[float]
+
+
+@dataclass(frozen=True)
+class RandomGrayscale(Operation):
+    """Takes the colours off, as is drawn for each sample: each channel becomes 0.2989 red + 0.587 green + 0.114 blue.
+
+    p: Probability.
+    """
+
+    p: float = 0.1

@@ -15,7 +15,10 @@
 namespace headrace {
 namespace {
 
+using testing::AllOf;
+using testing::EndsWith;
 using testing::HasSubstr;
+using testing::StartsWith;
 
 // ---- No field is missing in its describe() ----
 
@@ -171,10 +174,9 @@ TEST_F(RecipeFile, OperationsComeFromTheFileOrAFlag) {
               HasSubstr("data.eval_transforms leaves images as uint8"));
   EXPECT_THAT(refusal(text, {{"data.transforms", "[{name = 'Resize'}]"}}),
               HasSubstr("data.transforms[0].size is missing; Resize has no default for it"));
-  EXPECT_EQ(
-      refusal(text, {{"data.transforms", "[{name = 'Resise', size = 9}]"}}),
-      "flag --data.transforms:1: data.transforms[0].name must be Resize | CenterCrop | RandomCrop | "
-      "RandomResizedCrop | Pad | RandomHorizontalFlip | ToDtype | Normalize, found \"Resise\", did you mean Resize?");
+  EXPECT_THAT(refusal(text, {{"data.transforms", "[{name = 'Resise', size = 9}]"}}),
+              AllOf(StartsWith("flag --data.transforms:1: data.transforms[0].name must be Resize | CenterCrop | "),
+                    EndsWith(", found \"Resise\", did you mean Resize?")));
 }
 
 TEST_F(RecipeFile, RefusesBadValuesByFileLineAndKey) {

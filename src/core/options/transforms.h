@@ -25,8 +25,8 @@ std::vector<TransformSpec> transforms_of(const TransformOptions& options, bool t
 
 // Evaluation's list, where only `transforms` are given: what draws at random is left out, but random crops take the
 // center. RandomResizedCrop becomes Resize, with the shorter side 8/7 of the crop's longer one, and CenterCrop.
-// RandomCrop becomes CenterCrop; behind a Resize to 8/7 where nothing resized the image, padding does not enlarge it and
-// it is not known to be large enough; and nothing where the image has its size before it.
+// RandomCrop becomes CenterCrop; behind a Resize to 8/7 where nothing resized the image, padding does not enlarge it
+// and it is not known to be large enough; and nothing where the image has its size before it.
 std::vector<TransformSpec> eval_transforms_of(const std::vector<TransformSpec>& transforms, StoredSize stored);
 
 // What is done to a sample in training or in evaluation, by list or by shorthand.

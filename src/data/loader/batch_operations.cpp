@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <span>
-#include <vector>
 
 #include "core/base/fail.h"
 #include "data/transform/operation_error.h"
@@ -54,8 +53,7 @@ void check_plan(const transform::Plan& plan, const BatchLayout& layout, const Da
   }
 }
 
-void apply_over_batch(const transform::Plan& plan, const BatchLayout& layout, const Batch::Slot& slot,
-                      const SampleKey& key) {
+void apply_over_batch(const transform::Plan& plan, const BatchLayout& layout, Batch::Slot& slot, const SampleKey& key) {
   for (std::size_t i = 0; i < plan.over_batches().size(); ++i) {
     const Operation& operation = *plan.over_batches()[i];
     if (slot.size < operation.batch_min()) {
@@ -63,9 +61,9 @@ void apply_over_batch(const transform::Plan& plan, const BatchLayout& layout, co
            "data: {} over batch {} of {} sample{}; wanted at least {}: data.last_batch keeps what is left over",
            operation.name(), slot.index, slot.size, slot.size == 1 ? "" : "s", operation.batch_min());
     }
-    std::vector<std::span<std::byte>> fields;
+    slot.over_batch.clear();
     for (const std::size_t position : plan.fields_of(plan.operations().size() + i)) {
-      fields.push_back(rows_of(*dense_field(layout, position), slot));
+      slot.over_batch.push_back(rows_of(*dense_field(layout, position), slot));
     }
     SampleRandom random{key.seed ^ plan.batch_key(i), key.epoch, key.index};
     const BatchView batch{.size = slot.size,
@@ -73,7 +71,7 @@ void apply_over_batch(const transform::Plan& plan, const BatchLayout& layout, co
                           .images = rows_of(*layout.image, slot),
                           .image = {plan.sides(), dtype_of(plan.type())},
                           .layout = plan.layout(),
-                          .fields = fields};
+                          .fields = slot.over_batch};
     try {
       operation.apply_batch(batch, random);
     } catch (...) {

@@ -352,13 +352,17 @@ void Loader::Impl::restore(const LoaderState& state) {
 // Where next_epoch() goes on, without `from`.
 std::unique_ptr<Epoch::Impl> Loader::Impl::begin(std::optional<Place> from) {
   std::unique_lock lock(mutex);
-  if (window.has_pass()) fail(ErrorCode::invalid_argument, "data: epoch {} is still running", window.pass().epoch);
+  const auto check_no_pass = [this] {
+    if (window.has_pass()) fail(ErrorCode::invalid_argument, "data: epoch {} is still running", window.pass().epoch);
+  };
+  check_no_pass();
   const Place place = from ? *from : consumer.next_epoch();
   lock.unlock();  // The caller's function may wait for Python's lock, or ask where the loader stands.
   auto given = given_order(place);
   const BatchSampler batch_sampler = given != nullptr ? sampler_of(*given, place) : sampler_from(place.position);
   const std::uint64_t order_hash = given != nullptr ? given->hash() : 0;
   lock.lock();
+  check_no_pass();  // It may have begun one.
   const std::int64_t first = batch_sampler.first_batch(), end = batch_sampler.end_batch();
   std::optional<std::int64_t> count;
   if (!is_open) count = first == end && !order_of ? batches : end;
@@ -437,8 +441,11 @@ Loader::Loader(std::shared_ptr<const Source> source, DataOptions options, std::u
                                    std::move(order), std::move(operations))) {}
 
 Loader::~Loader() {
-  HEADRACE_CHECK(!impl_->window.has_pass(), "data: a loader was destroyed before its running epoch {}",
-                 impl_->window.pass().epoch);
+  {
+    std::lock_guard lock(impl_->mutex);  // A worker may be ending the pass whose last batch nobody waits for.
+    HEADRACE_CHECK(!impl_->window.has_pass(), "data: a loader was destroyed before its running epoch {}",
+                   impl_->window.pass().epoch);
+  }
   impl_->slots->close();
 }
 

@@ -8,9 +8,11 @@
 #include <atomic>
 #include <cstring>
 #include <memory>
+#include <optional>
 #include <stdexcept>
 #include <vector>
 
+#include "data/loader/allocation_count.h"
 #include "data/loader/testing.h"
 #include "data/source/fields_source.h"
 #include "data/transform/plan.h"
@@ -201,6 +203,38 @@ TEST(BatchView, TellsTheBytesOfASampleInTheBatch) {
     for (std::uint16_t i = 0; i < 4; ++i) {
       EXPECT_EQ(std::memcmp(&images[(i + 1U) * (images.size() / 4) - sizeof i], &i, sizeof i), 0) << i;
     }
+  }
+}
+
+// Changes a field and takes no memory.
+class Shifting final : public Operation {
+ public:
+  std::string_view name() const noexcept override { return "Shifting"; }
+  Over over() const noexcept override { return Over::batch; }
+  std::vector<std::string> fields() const override { return {"target"}; }
+  bool takes(DType dtype) const noexcept override { return dtype == DType::f32; }
+  void apply_batch(const BatchView& batch, SampleRandom&) const override {
+    std::memset(batch.fields[0].data(), 0, sizeof(float));
+  }
+};
+
+TEST(MixUp, AnOperationOverBatchesTakesNoMemoryOfItsOwn) {
+  auto list = mixup_list(false);
+  list.push_back(std::make_shared<Shifting>());
+  for (const int threads : {0, 2}) {
+    Loader loader{targets_source(240), options_of(4, threads), kSeed, true, 0, nullptr, list};
+    const auto allocations_of_50_batches = [&](std::int64_t index) {
+      Epoch epoch = loader.epoch(index);
+      std::optional<Batch> batch;
+      for (int i = 0; i < 5; ++i) batch = epoch.next();
+      const std::int64_t before = AllocationCount::allocations();
+      for (int i = 0; i < 50; ++i) batch = epoch.next();
+      return AllocationCount::allocations() - before;
+    };
+    // Each slot is taken for the first time some time. An allocation a batch would never end.
+    std::int64_t found = 0;
+    for (std::int64_t index = 0; index < 20 && found != 50; ++index) found = allocations_of_50_batches(index);
+    EXPECT_EQ(found, 50) << threads << " threads";
   }
 }
 

@@ -22,6 +22,7 @@ std::int64_t Workspace::bytes() const noexcept {
 }
 
 void Workspace::trim() {
+  if (bytes() > kKeptMax) images.free_between();
   if (bytes() > kKeptMax) clear();
 }
 

@@ -266,8 +266,8 @@ TEST(FieldBytes, RefusesAFieldThatChangesTypeOrRank) {
   EXPECT_EQ(fault_after(2, [](FieldHead& head) { head.rank = 3, head.sides[2] = 1; }),
             "field boxes: float32 (3, 4, 1); wanted float32 (-1, 4)");
   EXPECT_EQ(fault_after(2, [](FieldHead& head) { head.rank = 7; }), "field boxes: 7 axes; wanted at most 6");
-  EXPECT_EQ(fault_after(2, [](FieldHead& head) { head.dtype = 10; }),
-            "field boxes: elements of type 10; wanted 0 to 9");
+  EXPECT_EQ(fault_after(2, [](FieldHead& head) { head.dtype = 200; }),
+            "field boxes: elements of type 200; wanted 0 to " + std::to_string(kDTypes - 1));
 }
 
 TEST(FieldBytes, RefusesKindsThatHaveNoBytesHere) {

@@ -11,11 +11,19 @@ std::int64_t ImageWorkspace::bytes() const noexcept {
                                    entropy.index.positions.capacity() * sizeof(codec::EntropyPosition));
 }
 
-void ImageWorkspace::clear() {
-  // "= {}" would assign an empty list, which keeps the memory.
-  for (auto* buffer : {&decoded, &rows, &resized, &entropy.record}) *buffer = std::vector<std::uint8_t>();
-  for (auto& buffer : between) buffer = std::vector<std::byte>();
+void ImageWorkspace::trim() {
+  if (bytes() > kKeptMax) free_between();
+  if (bytes() > kKeptMax) clear();
+}
+
+void ImageWorkspace::free_between() {
+  for (auto& buffer : between) buffer = std::vector<std::byte>();  // "= {}" would keep the memory.
   tiles = std::vector<std::vector<std::byte>>();
+}
+
+void ImageWorkspace::clear() {
+  free_between();
+  for (auto* buffer : {&decoded, &rows, &resized, &entropy.record}) *buffer = std::vector<std::uint8_t>();
   outputs = std::vector<Sample>();
   entropy.index.positions = std::vector<codec::EntropyPosition>();
   decoder = codec::Decoder();

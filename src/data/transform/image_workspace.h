@@ -14,8 +14,10 @@
 
 namespace headrace::detail {
 
-// Buffers grow to the largest image.
+// Buffers grow to the largest image. What images of ordinary size need stays; more is given back by trim().
 struct ImageWorkspace {
+  static constexpr std::int64_t kKeptMax = std::int64_t{64} << 20;
+
   std::vector<std::uint8_t> decoded;  // An image, or the part of it that a crop reads.
   std::vector<std::uint8_t> rows;     // Source::read_rows's buffer.
   std::vector<std::uint8_t> resized;
@@ -37,7 +39,10 @@ struct ImageWorkspace {
   EntropyIndexCache::Scratch entropy;
 
   std::int64_t bytes() const noexcept;  // Of the buffers, without what decoder and resizer keep.
-  void clear();                         // Frees the buffers, and what decoder and resizer keep.
+  // Frees images between passes when the buffers together are larger than kKeptMax, and clears all when they still are.
+  void trim();
+  void free_between();  // Decoder and resizer keep what the next image needs.
+  void clear();         // Frees the buffers, and what decoder and resizer keep.
 };
 
 }  // namespace headrace::detail

@@ -107,6 +107,17 @@ float computed(float stored, float mean, float deviation) {
   return quotient(quotient(stored, 255.0F) - mean, deviation);
 }
 
+// bfloat16: rounded to the nearest, ties to even.
+void write_number(float value, PixelType type, std::size_t at, std::span<std::byte> out) noexcept {
+  if (type == PixelType::f32) {
+    std::memcpy(&out[at * sizeof value], &value, sizeof value);
+    return;
+  }
+  const auto bits = std::bit_cast<std::uint32_t>(value);
+  const auto rounded = static_cast<std::uint16_t>((bits + 0x7FFF + (bits >> 16 & 1)) >> 16);
+  std::memcpy(&out[at * sizeof rounded], &rounded, sizeof rounded);
+}
+
 float of_channel(std::span<const double> values, int channel) {
   return static_cast<float>(values[values.size() == 1 ? 0 : static_cast<std::size_t>(channel)]);
 }
@@ -217,15 +228,13 @@ void write_numbers(std::span<const float> pixels, int channels, PixelType type, 
   HEADRACE_CHECK(type != PixelType::u8 && out.size() == pixels.size() * bytes_of(type),
                  "transform: {} numbers to {} bytes", pixels.size(), out.size());
   const std::size_t count = static_cast<std::size_t>(channels), plane = pixels.size() / count;
-  for (std::size_t i = 0; i < pixels.size(); ++i) {
-    const std::size_t at = layout == PixelLayout::nhwc ? i : i % count * plane + i / count;
-    if (type == PixelType::f32) {
-      std::memcpy(&out[at * sizeof(float)], &pixels[i], sizeof(float));
-      continue;
+  const bool in_planes = layout == PixelLayout::nchw;
+  const std::size_t next_pixel = in_planes ? 1 : count, next_channel = in_planes ? plane : 1;
+  const float* value = pixels.data();
+  for (std::size_t pixel = 0; pixel < plane; ++pixel) {
+    for (std::size_t channel = 0; channel < count; ++channel, ++value) {
+      write_number(*value, type, pixel * next_pixel + channel * next_channel, out);
     }
-    const auto bits = std::bit_cast<std::uint32_t>(pixels[i]);
-    const auto rounded = static_cast<std::uint16_t>((bits + 0x7FFF + (bits >> 16 & 1)) >> 16);
-    std::memcpy(&out[at * sizeof rounded], &rounded, sizeof rounded);
   }
 }
 

@@ -66,10 +66,11 @@ ImageSpec PlanRunner::image_after(std::size_t operation, const ImageSpec& image)
   const Operation& its = *plan_.operations()[operation];
   const ImageSpec found = transform::named(its, [&] { return its.schema(image); });
   ImageSpec wanted = plan_.images()[operation + 1];
-  if (!wanted.sides.is_fixed() && found.sides.height > 0 && found.sides.width > 0) {
+  const bool has_sides = found.sides.height > 0 && found.sides.width > 0;
+  if (has_sides && !wanted.sides.is_fixed()) {
     wanted.sides.height = found.sides.height, wanted.sides.width = found.sides.width;
   }
-  if (found == wanted) return found;
+  if (has_sides && found == wanted) return found;
   fail(ErrorCode::invalid_argument, "transform: {} leaves {} of a sample; when the list was compiled it left {}",
        its.name(), text_of(found), text_of(wanted));
 }

@@ -52,6 +52,7 @@ std::unique_ptr<detail::ImageWorkspace> Transform::Impl::take() {
 }
 
 void Transform::Impl::put_back(std::unique_ptr<detail::ImageWorkspace> workspace) {
+  workspace->trim();
   const std::lock_guard lock(mutex);
   idle.push_back(std::move(workspace));
 }

@@ -135,6 +135,23 @@ TEST(Transform, IsThreadSafe) {
   EXPECT_EQ(others, 0);
 }
 
+// What is taken anew was not kept.
+TEST(Transform, KeepsTheMemoryOfOrdinaryImagesAndGivesBackThatOfLargeOnes) {
+  const Transform transform{Schema::image_and_labels(0, 0, 3), {RandomHorizontalFlip{.p = 1}, CenterCrop{.size = {8}}}};
+  std::vector<std::byte> image(transform.image_bytes());
+  const auto taken_again = [&](std::int64_t side) {
+    const std::vector<std::uint8_t> pixels(static_cast<std::size_t>(side * side * 3));
+    Sample sample;
+    sample.image().set_pixels(pixels, side, side, 3);
+    transform.apply(sample, {}, image);
+    AllocationCount::reset_peak();
+    transform.apply(sample, {}, image);
+    return AllocationCount::peak_growth() >= side * side * 3;
+  };
+  EXPECT_FALSE(taken_again(480));
+  EXPECT_TRUE(taken_again(4800));
+}
+
 TEST(Transform, RefusesWhatItCannotDoByName) {
   const Schema schema = photos()->info().schema;
   const Transform drawing{schema, {RandomResizedCrop{.size = {8}}}};

@@ -16,7 +16,6 @@ void check_plan(const transform::Plan& plan, const BatchLayout& layout, const Da
 
 // All operations over batches, on the batch in `slot`, whose samples are made. `key.index`: the position of its first
 // sample in the epoch. Error{invalid_argument}: it is smaller than an operation wants.
-void apply_over_batch(const transform::Plan& plan, const BatchLayout& layout, const Batch::Slot& slot,
-                      const SampleKey& key);
+void apply_over_batch(const transform::Plan& plan, const BatchLayout& layout, Batch::Slot& slot, const SampleKey& key);
 
 }  // namespace headrace::detail

@@ -49,7 +49,7 @@ class LoaderTuning {
   // The batch is delivered already: what cannot be had is noted and left out.
   void put_in_force(const LoaderSetting& next);
 
-  // ---- `mutex` is held, for wanted() either lock ----
+  // ---- `mutex` is held, for wanted() and is_automatic() either lock ----
   const LoaderSetting& wanted() const noexcept { return wanted_; }  // Numbers, AUTOTUNE and Cache::automatic.
   bool is_automatic() const noexcept {
     return wanted_.num_workers == AUTOTUNE || wanted_.prefetch == AUTOTUNE || wanted_.cache == Cache::automatic;

@@ -33,6 +33,8 @@ struct Batch::Slot {
   std::int64_t claimed = 0;                // Samples given to workers, from the first on.
   std::int64_t finished = 0;               // Samples written.
   std::atomic<std::int64_t> unsealed = 0;  // Of a batch without ragged fields: samples that are not made yet.
+  // Fields of the operation over the batch, while that runs.
+  std::vector<std::span<std::byte>> over_batch;
 };
 
 namespace detail {

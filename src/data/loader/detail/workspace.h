@@ -18,7 +18,7 @@ inline constexpr std::int64_t kChunkMax = 16;
 // Buffers grow to the largest image. What images of ordinary size need stays, in training also between epochs; more
 // is given back by trim().
 struct Workspace {
-  static constexpr std::int64_t kKeptMax = std::int64_t{64} << 20;
+  static constexpr std::int64_t kKeptMax = ImageWorkspace::kKeptMax;
 
   // `fields`: of a sample. `announced_max`: indices that a source is told of together.
   explicit Workspace(std::size_t fields, std::int64_t announced_max = 0);
@@ -34,7 +34,7 @@ struct Workspace {
   std::vector<std::int64_t> announced;  // Indices of a batch, for a source that expects them.
 
   std::int64_t bytes() const noexcept;  // Of the buffers, without what decoder and resizer keep, and indices.
-  void trim();                          // clear() when the buffers together are larger than kKeptMax.
+  void trim();                          // As ImageWorkspace's, of all buffers together.
   void clear();                         // Frees the buffers, and what decoder and resizer keep.
 };
 
