@@ -110,8 +110,8 @@ class Announced final : public Store {
 };
 
 struct AnnouncedPart {
-  std::shared_ptr<const Source> part;
-  const Announced* store;  // The part's.
+  std::shared_ptr<const Source> whole, part;
+  const Announced* store;  // Of both.
 };
 
 AnnouncedPart announced_part(const std::filesystem::path& folder) {
@@ -122,12 +122,12 @@ AnnouncedPart announced_part(const std::filesystem::path& folder) {
         store = made.get();
         return made;
       });
-  return {part_of(whole, 0.2, 3, Split::train), store};
+  return {whole, part_of(whole, 0.2, 3, Split::train), store};
 }
 
 TEST_F(SourceContract, ALoaderTellsEachSampleOfABatchOnceBeforeItIsRead) {
   for (const std::int64_t threads : {0, 1, 3}) {
-    const auto [part, store] = announced_part(images_.folder());
+    const auto [whole, part, store] = announced_part(images_.folder());
     DataOptions options = options_of(8, threads);
     options.transform.size = 24;
     Loader loader{part, options, 5, true};
@@ -146,14 +146,15 @@ TEST_F(SourceContract, ALoaderTellsEachSampleOfABatchOnceBeforeItIsRead) {
 
 // More than a source passes on at once.
 TEST_F(SourceContract, HintsOfLargeBatchesAreWhole) {
-  const auto [part, store] = announced_part(images_.folder());
-  std::vector<std::int64_t> indices;
-  for (std::int64_t i = 0; i < 150; ++i) indices.push_back(i % part->size());
-  part->capabilities().expecting->expect(indices);
-  ASSERT_EQ(store->expected.size(), 150U);
-  for (std::size_t i = 0; i < 150; ++i) {
-    ASSERT_EQ(store->expected[i], part->capabilities().names->stored_name(indices[i])) << i;
+  const auto [whole, part, store] = announced_part(images_.folder());
+  std::vector<std::string> wanted;
+  for (const Source* source : {whole.get(), part.get()}) {
+    std::vector<std::int64_t> indices;
+    for (std::int64_t i = 0; i < 150; ++i) indices.push_back(i % source->size());
+    source->capabilities().expecting->expect(indices);
+    for (const std::int64_t index : indices) wanted.push_back(source->capabilities().names->stored_name(index));
   }
+  EXPECT_EQ(store->expected, wanted);
 }
 
 }  // namespace
