@@ -85,8 +85,8 @@ void describe(Visitor& visit, Options& o) {
       "source", o.source,
       "Where samples come from: idx:DIR, a folder with the four gzip IDX files of MNIST or Fashion-MNIST; folder:DIR, "
       "JPEG and PNG files in DIR/train/CLASS, DIR/val/CLASS and DIR/test/CLASS; list:FILE, such files by a text "
-      "file of paths and labels; pack:PATH, what `headrace pack` "
-      "wrote.");
+      "file of paths and labels; pack:PATH, what `headrace pack` wrote; csv:FILE, a table of numbers with a sample in "
+      "each line.");
   visit("val_fraction", o.val_fraction, Range<double>{0.0, 0.5},
         "Share of the training samples that is held out as the split val, drawn from the seed alone; for data without "
         "a val of their own. The best checkpoint is chosen by val; 0 holds out nothing.");
@@ -133,8 +133,9 @@ void describe(Visitor& visit, Options& o) {
         "every image is decoded as it is.");
   visit("max_pixels", o.max_pixels, Range<std::int64_t>{1, std::int64_t{65'535} * 65'535},
         "An image of more pixels is refused by its header, before memory is taken for it, and handled by "
-        "on_corrupt; 178956970 is Pillow's limit. A decoded pixel takes 3 bytes in each worker; progressive JPEG and "
-        "interlaced PNG, which are held whole, may have a quarter of it.");
+        "on_corrupt; 178956970 is Pillow's limit. So is a sample of which an operation of data.transforms would make "
+        "more pixels, where its own sides decide how many. A decoded pixel takes 3 bytes in each worker; progressive "
+        "JPEG and interlaced PNG, which are held whole, may have a quarter of it.");
   visit("max_sample_bytes", o.max_sample_bytes, Range<std::int64_t>{1, std::int64_t{1} << 30},
         "A sample of more bytes, as it is stored, is refused before it is read, and handled by on_corrupt.");
   visit("transform", o.transform, "How a sample becomes a tensor.");
