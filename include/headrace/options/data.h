@@ -46,7 +46,7 @@ struct SampleLimits {
 };
 
 struct DataOptions {
-  std::string source{};           // "idx:DIR", "folder:DIR", "list:FILE" or "pack:PATH". No default.
+  std::string source{};           // "folder:DIR" for one. No default.
   double val_fraction = 0;        // Of the training samples, held out as the split val where the source is opened.
   std::int64_t batch_size = 128;  // Samples in a batch.
   std::int64_t num_workers = 1;   // Threads that load; 0: the training thread loads. Live knob; never changes a byte.
