@@ -105,6 +105,20 @@ class Spoiled(Scenes):
         return self.spoil(sample) if index == 5 and os.path.exists(self.file) else sample
 
 
+class SpoiledTuples(Spoiled):
+    """Gives (image, label) or tuples of all its fields, and as long as the file is there a dict for sample 5."""
+
+    def __init__(self, file, are_pairs):
+        super().__init__(file, dict)
+        self.are_pairs = are_pairs
+
+    def __getitem__(self, index):
+        sample = super().__getitem__(index)
+        if index == 5 and os.path.exists(self.file):
+            return sample
+        return (sample["image"], index) if self.are_pairs else tuple(sample.values())
+
+
 # What may become of a sample.
 
 def without_boxes(sample):

@@ -2,6 +2,7 @@
 
 import gc
 import os
+import pathlib
 import re
 import time
 
@@ -48,11 +49,11 @@ def digests(batches) -> list[list]:
              if isinstance(field, hr.RaggedTensor) else field for field in batch.values()] for batch in batches]
 
 
-def refusal_of(spoil, kind, folder) -> Exception:
+def refusal_of(data, kind) -> Exception:
     """What a Loader raises over such a sample. The batch before it is there, the next epoch is whole, and nobody is left."""
     gc.collect()
-    file, before = folder / "spoiled", threads_that_load()
-    loader = hr.Loader(sources.Spoiled(file, spoil), batch_size=4, shuffle=False, num_workers=2, worker_type=kind)
+    file, before = pathlib.Path(data.file), threads_that_load()
+    loader = hr.Loader(data, batch_size=4, shuffle=False, num_workers=2, worker_type=kind)
     reference = digests(loader)
     file.touch()
     batches = iter(loader)
@@ -72,19 +73,32 @@ def refusal_of(spoil, kind, folder) -> Exception:
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("spoil", SPOILED, ids=lambda spoil: spoil.__name__)
 def test_a_sample_of_other_fields_is_named_and_nothing_is_lost(spoil, kind, tmp_path):
-    error, words = refusal_of(spoil, kind, tmp_path), SPOILED[spoil]
+    check_words(refusal_of(sources.Spoiled(tmp_path / "spoiled", spoil), kind), kind, SAMPLE, SPOILED[spoil])
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("are_pairs, words", [
+    (True, "a sample is a dict; wanted (image, label)"),
+    (False, f"a sample is a dict of {NAMES}; wanted 0, 1, 2, 3, 4, 5, as sample 0 had"),
+], ids=["pairs", "tuples"])
+def test_a_dict_among_tuples_is_named_and_nothing_is_lost(are_pairs, words, kind, tmp_path):
+    error = refusal_of(sources.SpoiledTuples(tmp_path / "spoiled", are_pairs), kind)
+    check_words(error, kind, "array_fields.SpoiledTuples[5]", words)
+
+
+def check_words(error, kind, sample, words):
     if kind == "thread":
         assert isinstance(error, (TypeError, ValueError)) and str(error) == words
-        assert error.__notes__ == [f"headrace: raised by sample {SAMPLE}"]
+        assert error.__notes__ == [f"headrace: raised by sample {sample}"]
     else:
         assert isinstance(error, errors.CorruptDataError)
-        assert re.fullmatch(f"data: {re.escape(SAMPLE)}: (Type|Value|UnicodeEncode)Error: {re.escape(words)}",
+        assert re.fullmatch(f"data: {re.escape(sample)}: (Type|Value|UnicodeEncode)Error: {re.escape(words)}",
                             str(error).split("\n\nTraceback in worker process")[0])
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_boxes_of_10_gib_are_refused_before_they_are_copied(kind, tmp_path):
-    message = str(refusal_of(sources.huge_boxes, kind, tmp_path)).split("\n\n")[0]
+    message = str(refusal_of(sources.Spoiled(tmp_path / "spoiled", sources.huge_boxes), kind)).split("\n\n")[0]
     if kind == "thread":
         assert message == f"data: {SAMPLE}: field boxes: 10737418240 bytes; wanted at most 268435456 (data.max_sample_bytes)"
     else:
@@ -93,7 +107,7 @@ def test_boxes_of_10_gib_are_refused_before_they_are_copied(kind, tmp_path):
 
 
 def test_offsets_that_fall_end_the_worker_that_gave_them(tmp_path):
-    message = str(refusal_of(sources.falling_offsets, "process", tmp_path))
+    message = str(refusal_of(sources.Spoiled(tmp_path / "spoiled", sources.falling_offsets), "process"))
     assert message.startswith(f"data: {SAMPLE}: ") and "field boxes" in message, message
 
 

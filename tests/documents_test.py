@@ -77,6 +77,13 @@ def test_the_readmes_source_in_cpp_is_the_tested_one_of_at_most_20_lines():
     assert len(source.splitlines()) <= 20
 
 
+@pytest.mark.parametrize("name", ["Mosaic", "MixUp"])
+def test_operations_of_ones_own_are_as_short_as_the_decision_says(name):
+    text = (ROOT / "src" / "data" / "loader" / f"{name.lower()}_test.cpp").read_text()
+    (found,) = re.findall(rf"^class {name} .*?^}};$", text, re.MULTILINE | re.DOTALL)
+    assert len(found.splitlines()) <= 60
+
+
 @pytest.mark.parametrize("document", ["README.md", "ARCHITECTURE.md", "CONTRIBUTING.md"])
 def test_links_lead_to_files(document):
     links = re.findall(r"\]\(([^)#:]+)\)", (ROOT / document).read_text())
