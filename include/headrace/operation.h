@@ -100,7 +100,7 @@ struct OperationParameter {
   std::string name, value;
 };
 
-// Where a sample stands in its epoch, and how many places there are.
+// Where a sample stands in its epoch, and how many places there are. One that stands in for a corrupt one: anywhere.
 struct EpochPlace {
   std::int64_t position = 0;
   std::int64_t positions = 1;
@@ -153,8 +153,8 @@ class Operation {
   virtual std::size_t partners_max() const noexcept { return 0; }
   // Their positions in the epoch, into `positions`, which has room for partners_max(); returns how many. They are read
   // and pass the operations before this one, with draws of their own. A sample is as corrupt as any of them: with
-  // data.on_corrupt = "replace" they must follow from `drawn`, which differs with each try, or every sample in its
-  // place meets the same corrupt one, and the epoch ends.
+  // data.on_corrupt = "replace" they must follow from `drawn` or `own`, which differ with each try, or every sample in
+  // its place meets the same corrupt one, and the epoch ends.
   virtual std::size_t partners(const Drawn& /*drawn*/, const EpochPlace& /*own*/,
                                std::span<std::int64_t> /*positions*/) const {
     return 0;

@@ -132,6 +132,12 @@ class ChunkLoad final : public PartnerReader {
   std::int64_t position_of(std::size_t i) const {
     return pass_.batch_sampler.position_of(slice_, static_cast<std::int64_t>(in_slot(i)));
   }
+  // What stands in for a corrupt sample has a place of its own with each try: partners that follow from the place alone
+  // would be the same ones again, and the corrupt one among them.
+  EpochPlace place_of(std::size_t i, std::int64_t index, std::int64_t retry) const {
+    const std::int64_t positions = pass_.order.positions();
+    return {retry == 0 ? position_of(i) : index % positions, positions};
+  }
   // Of those read ahead together, and behind kChunkMax of them partners.
   Sample& sample_at(std::size_t i) const { return workspace_.samples[i - read_from_]; }
   SampleInHand in_hand(std::size_t i, std::int64_t index) const {
@@ -408,7 +414,7 @@ void ChunkLoad::make(std::int64_t index, std::int64_t drawn_as, std::size_t i, s
   if (layout_.image) {
     const std::span out{row(*layout_.image, i), layout_.image->sample_bytes};
     if (runner_) {
-      runner_->make(in_hand(i, index), {drawn_as, {position_of(i), pass_.order.positions()}, retry}, this, out);
+      runner_->make(in_hand(i, index), {drawn_as, place_of(i, index, retry), retry}, this, out);
     } else {
       maker_.make(sample[*fields_.image], divisors_[i], index, drawn_as, out);
     }

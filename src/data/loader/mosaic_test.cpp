@@ -5,7 +5,9 @@
 #include <gtest/gtest.h>
 #include <headrace/transform.h>
 
+#include <algorithm>
 #include <array>
+#include <chrono>
 #include <cstring>
 #include <memory>
 #include <set>
@@ -16,7 +18,9 @@
 #include "core/base/fail.h"
 #include "core/base/hash.h"
 #include "data/loader/testing.h"
+#include "data/source/field_bytes.h"
 #include "data/source/fields_source.h"
+#include "data/source/process_source.h"
 #include "data/source/read_sample.h"
 #include "data/transform/plan.h"
 
@@ -25,6 +29,7 @@ namespace {
 
 using testing::AllOf;
 using testing::HasSubstr;
+using testing::Not;
 using Box = std::array<float, 4>;
 using Bytes = std::vector<std::uint8_t>;
 
@@ -90,14 +95,24 @@ Schema detection() {
 }
 
 // Boxes of small whole numbers.
-std::shared_ptr<FieldsSource> boxes_source() {
-  auto source = std::make_shared<FieldsSource>(detection(), kSamples, 9);
+std::shared_ptr<FieldsSource> boxes_source(std::int64_t samples = kSamples) {
+  auto source = std::make_shared<FieldsSource>(detection(), samples, 9);
   source->on_read = [](std::int64_t, Sample& sample) {
     std::vector<std::uint8_t>& buffer = sample.buffer(0);
     for (std::size_t at = 0; at < sample[0].bytes.size(); at += sizeof(float)) {
       const auto number = static_cast<float>(buffer[at] % 5);
       std::memcpy(&buffer[at], &number, sizeof number);
     }
+  };
+  return source;
+}
+
+// The same, and sample 3 cannot be read.
+std::shared_ptr<FieldsSource> torn_source() {
+  auto source = boxes_source();
+  source->on_read = [sound = source->on_read](std::int64_t index, Sample& sample) {
+    if (index == 3) fail(ErrorCode::corrupt_data, "data: fields[3]: torn");
+    sound(index, sample);
   };
   return source;
 }
@@ -200,6 +215,97 @@ TEST(Mosaic, SameBytesForAnyThreadsWithAnyCacheAndAfterResume) {
   }
 }
 
+// The ranks' batches taken in turns are those of one rank, whichever rank a partner belongs to.
+TEST(Mosaic, SameBytesForAnyRanks) {
+  const auto batches_of = [](std::int64_t rank, std::int64_t ranks) {
+    DataOptions options = plain(5, 2);
+    options.rank = rank, options.world_size = ranks;
+    Loader loader = loader_of(boxes_source(60), options);
+    std::vector<std::vector<std::byte>> all;
+    Epoch epoch = loader.epoch(0);
+    while (const auto batch = epoch.next()) {
+      std::vector<std::byte>& bytes = all.emplace_back();
+      for (const BatchField& field : batch->fields()) {
+        const auto offsets = std::as_bytes(field.offsets);
+        bytes.insert(bytes.end(), field.bytes.begin(), field.bytes.end());
+        bytes.insert(bytes.end(), offsets.begin(), offsets.end());
+      }
+    }
+    return all;
+  };
+  const auto wanted = batches_of(0, 1);
+  ASSERT_EQ(wanted.size(), 12U);
+  for (const std::size_t ranks : {2U, 3U}) {
+    for (std::size_t rank = 0; rank < ranks; ++rank) {
+      const auto found = batches_of(static_cast<std::int64_t>(rank), static_cast<std::int64_t>(ranks));
+      ASSERT_EQ(found.size(), wanted.size() / ranks);
+      for (std::size_t i = 0; i < found.size(); ++i) {
+        EXPECT_TRUE(found[i] == wanted[i * ranks + rank]) << "batch " << i << " of rank " << rank << " of " << ranks;
+      }
+    }
+  }
+}
+
+// A worker that has all samples in its payload: their number, where the schema and each of them begin and where the
+// last ends, then these.
+constexpr const char* kWorkerProgram = R"(
+import mmap, os, socket, struct
+control, slot = socket.socket(fileno=3), mmap.mmap(4, 0)
+payload = os.pread(5, os.fstat(5).st_size, 0)
+samples, = struct.unpack_from("<q", payload)
+places = struct.unpack_from(f"<{samples + 2}q", payload, 8)
+
+def give(part, kind, *numbers):  # Behind these numbers how many bytes there are.
+    whole = payload[places[part]:places[part + 1]]
+    slot[:len(whole)] = whole
+    numbers += (len(whole),)
+    try: control.send(struct.pack("<II7q", kind, 0, *numbers, *[0] * (7 - len(numbers))))
+    except BrokenPipeError: os._exit(0)
+
+give(0, 1, 2, samples, 10)
+while message := control.recv(65):
+    index = struct.unpack("<II7q", message)[2]
+    give(index + 1, 3, index)
+)";
+
+std::vector<std::byte> payload_of(const Source& source) {
+  const FieldBytes format{source.info().schema};
+  std::vector<std::byte> parts = schema_bytes(source.info().schema);
+  const std::int64_t front = (source.size() + 3) * static_cast<std::int64_t>(sizeof(std::int64_t));
+  std::vector<std::int64_t> numbers{source.size(), front};
+  for (std::int64_t index = 0; index < source.size(); ++index) {
+    const Sample sample = read_sample(source, index);
+    const std::size_t begin = parts.size();
+    numbers.push_back(front + std::ssize(parts));
+    parts.resize(begin + static_cast<std::size_t>(format.size(sample.payloads())));
+    format.write(sample.payloads(), std::span{parts}.subspan(begin));
+  }
+  numbers.push_back(front + std::ssize(parts));
+  const auto head = std::as_bytes(std::span{numbers});
+  std::vector<std::byte> whole(head.begin(), head.end());
+  whole.insert(whole.end(), parts.begin(), parts.end());
+  return whole;
+}
+
+// A sample and its partners come from whichever worker is free.
+TEST(Mosaic, SameBytesWithWorkerProcesses) {
+  const auto source = boxes_source();
+  Loader alone = loader_of(source, plain(5, 0));
+  const auto wanted = digests(alone.epoch(1));
+  const std::vector<std::byte> payload = payload_of(*source);
+  for (const std::int64_t workers : {1, 7}) {
+    const ProcessSourceOptions how{.name = "fields",
+                                   .command = {"python3", "-I", "-S", "-c", kWorkerProgram},
+                                   .workers = workers,
+                                   .timeout = std::chrono::seconds(60)};
+    const auto processes = std::make_shared<ProcessSource>(how, std::span{payload});
+    Loader loader = loader_of(processes, plain(5, workers));
+    EXPECT_EQ(digests(loader.epoch(1)), wanted) << workers << " workers";
+    EXPECT_EQ(digests(loader.epoch(1, 4)), std::vector(wanted.begin() + 4, wanted.end())) << workers << " workers";
+    EXPECT_EQ(processes->statistics().died, 0);
+  }
+}
+
 TEST(Mosaic, PartnersAreReadAndAreNoSamples) {
   Loader loader = loader_of(boxes_source(), plain(5, 2));
   digests(loader.epoch(0));
@@ -241,12 +347,7 @@ TEST(Mosaic, IsNamedWhereItThrows) {
 }
 
 TEST(Mosaic, ACorruptPartnerFollowsThePolicyOfTheSampleThatReadsIt) {
-  const auto source = boxes_source();
-  const auto sound = source->on_read;
-  source->on_read = [sound](std::int64_t index, Sample& sample) {
-    if (index == 3) fail(ErrorCode::corrupt_data, "data: fields[3]: torn");
-    sound(index, sample);
-  };
+  const auto source = torn_source();
   DataOptions options = plain(1, 0);
   Loader failing = loader_of(source, options);
   std::string text;
@@ -267,6 +368,53 @@ TEST(Mosaic, ACorruptPartnerFollowsThePolicyOfTheSampleThatReadsIt) {
       EXPECT_GT(loader.statistics().corrupt, 1);
     }
   }
+}
+
+// Those that follow its own place in the epoch: nothing about them is drawn.
+class NextMosaic final : public Mosaic {
+ public:
+  std::size_t partners(const Drawn&, const EpochPlace& own, std::span<std::int64_t> positions) const override {
+    for (std::size_t i = 0; i < 3; ++i) {
+      positions[i] = (own.position + 1 + static_cast<std::int64_t>(i)) % own.positions;
+    }
+    return 3;
+  }
+};
+
+TEST(Mosaic, WhatStandsInForASampleHasPartnersOfItsOwn) {
+  DataOptions options = plain(1, 0);
+  options.on_corrupt = OnCorrupt::replace;
+  std::vector<std::uint64_t> wanted;
+  for (const int threads : {0, 3}) {
+    options.num_workers = threads;
+    Loader loader = loader_of(torn_source(), options, {std::make_shared<NextMosaic>()});
+    const auto found = digests(loader.epoch(0));
+    EXPECT_EQ(found.size(), static_cast<std::size_t>(kSamples));
+    if (wanted.empty()) wanted = found;
+    EXPECT_EQ(found, wanted);
+    EXPECT_GE(loader.statistics().corrupt, 4) << "it, and those that have it behind them";
+  }
+}
+
+// The same for all.
+class FixedMosaic final : public Mosaic {
+ public:
+  std::size_t partners(const Drawn&, const EpochPlace&, std::span<std::int64_t> positions) const override {
+    std::fill(positions.begin(), positions.end(), 3);
+    return 3;
+  }
+};
+
+TEST(Mosaic, ACorruptPartnerOfAllSamplesEndsTheEpochInOneLine) {
+  DataOptions options = plain(1, 0);
+  options.shuffle = false;
+  options.on_corrupt = OnCorrupt::replace;
+  Loader loader = loader_of(torn_source(), options, {std::make_shared<FixedMosaic>()});
+  EXPECT_THAT(
+      error_of(ErrorCode::corrupt_data, [&] { digests(loader.epoch(0)); }),
+      AllOf(HasSubstr("fields[0]: transform: Mosaic reads fields[3]: data: fields[3]: torn; the 32 samples drawn "
+                      "in its place are corrupt too, the last: "),
+            Not(HasSubstr("\n"))));
 }
 
 TEST(Mosaic, IsRefusedWhereItCannotWork) {
