@@ -1,5 +1,7 @@
 """A Python thread goes on while the native half works: the interpreter lock is not held meanwhile."""
 
+import pathlib
+import re
 import sys
 import threading
 import time
@@ -49,3 +51,12 @@ def test_a_python_thread_counts_while_images_of_640_are_decoded_and_transformed(
             batches += 1
             assert images.shape == (4, 3, SIDE, SIDE)
     assert counted > batches == 20  # Python's own code lets nobody else run between two looks at the counter.
+
+
+def test_no_static_of_the_bindings_is_made_by_an_import():
+    """It would be made under a lock of its own, and an import may let go of the interpreter's to a thread that waits for that."""
+    folder = pathlib.Path(__file__).resolve().parent.parent / "src" / "python"
+    statics = [(file.name, static) for file in sorted(folder.iterdir())
+               for static in re.findall(r"^\s*static [^;(]*[={][^;]*;", file.read_text(), re.MULTILINE)]
+    assert any("the_gate" in static for _, static in statics)
+    assert [each for each in statics if re.search(r"import|attr\(|py::", each[1])] == []
