@@ -124,7 +124,6 @@ void Loader::Impl::end_open_pass() {
          "data: no batch is left: {} samples in epoch {}, batch_size {}, and last_batch drops what is smaller",
          batch_sampler.positions(), epoch, options.batch_size);
   }
-  consumer.go_to({epoch + 1, 0});
   end_pass();
 }
 

@@ -202,6 +202,8 @@ void Loader::Impl::tell_consumer(std::unique_lock<std::mutex>& lock) {
 
 // The front is decided.
 void Loader::Impl::fulfil_request(std::unique_lock<std::mutex>& lock) {
+  // When the batch was asked for, nobody may have known that it is a smaller last one, or that there is none.
+  consumer.stand_at(window.place_after(consumer.next_batch() - 1));
   std::optional<Batch> batch;
   std::exception_ptr failure;
   try {

@@ -167,6 +167,31 @@ TEST(UnknownSize, RequestsEndWithNone) {
   }
 }
 
+TEST(UnknownSize, ALastBatchThatWasAskedForBeforeItsEndWasKnownEndsTheEpoch) {
+  for (const LastBatch last_batch : kAllEnds) {
+    SCOPED_TRACE(choice_name(last_batch));
+    const std::int64_t tail = last_batch == LastBatch::drop ? 40 : 48;  // Where the batch that waits begins.
+    const std::int64_t end = last_batch == LastBatch::drop ? 48 : 53;
+    const auto source = std::make_shared<EndingSource>(detection(), 53);
+    std::atomic<bool> goes_on = false;
+    source->on_read = [&](std::int64_t index, Sample&) {
+      if (index >= tail) goes_on.wait(false);
+    };
+    Loader loader{source, cropped(1, last_batch), kSeed, true};
+    auto epoch = loader.next_epoch();
+    for (std::int64_t i = 0; i < tail / 8; ++i) EXPECT_TRUE(epoch.next().has_value());
+    auto last = epoch.request();
+    goes_on = true;
+    goes_on.notify_all();
+    EXPECT_EQ(last.get().value().size(), last_batch == LastBatch::keep ? 5 : 8);
+    EXPECT_EQ(loader.state().epoch, 0);
+    EXPECT_EQ(loader.state().position, end);
+    EXPECT_FALSE(epoch.request().get().has_value());
+    EXPECT_EQ(loader.state().epoch, 1);
+    EXPECT_EQ(loader.state().position, 0);
+  }
+}
+
 TEST(UnknownSize, HasNoStateWhileABatchIsAskedFor) {
   const auto source = std::make_shared<EndingSource>(detection(), 53);
   std::atomic<bool> goes_on = false;
