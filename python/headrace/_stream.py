@@ -205,5 +205,5 @@ def _length_of(source: Any, length: int | None) -> int | None:
         return length
     try:
         return len(source)
-    except TypeError:
+    except (TypeError, NotImplementedError):
         return None

@@ -9,11 +9,13 @@
 #include <atomic>
 #include <cstring>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "core/base/fail.h"
+#include "data/loader/allocation_count.h"
 #include "data/loader/testing.h"
 #include "data/source/fields_source.h"
 #include "data/source/held_out.h"
@@ -183,7 +185,7 @@ TEST(UnknownSize, ALastBatchThatWasAskedForBeforeItsEndWasKnownEndsTheEpoch) {
     auto last = epoch.request();
     goes_on = true;
     goes_on.notify_all();
-    EXPECT_EQ(last.get().value().size(), last_batch == LastBatch::keep ? 5 : 8);
+    EXPECT_EQ(last.get()->size(), last_batch == LastBatch::keep ? 5 : 8);
     EXPECT_EQ(loader.state().epoch, 0);
     EXPECT_EQ(loader.state().position, end);
     EXPECT_FALSE(epoch.request().get().has_value());
@@ -206,6 +208,27 @@ TEST(UnknownSize, HasNoStateWhileABatchIsAskedFor) {
   EXPECT_EQ(loader.state().position, 8);
 }
 
+TEST(UnknownSize, ThreadsMayChangeUpToTheEnd) {
+  for (const LastBatch last_batch : kAllEnds) {
+    const auto all = known_digests(detection(), 53, cropped(0, last_batch), 0);
+    for (const std::int64_t first : {0, 1, 2, 3}) {
+      SCOPED_TRACE(fmt::format("{}, {} threads first", choice_name(last_batch), first));
+      Loader loader{ending(53), cropped(7, last_batch), kSeed, true};
+      auto epoch = loader.next_epoch();
+      std::vector<std::uint64_t> found;
+      for (std::int64_t threads = first;; ++threads) {
+        auto asked = epoch.request();
+        loader.set_num_workers(threads % 4);  // 0: this call loads what was asked for.
+        const auto batch = asked.get();
+        if (!batch) break;
+        found.push_back(digest(*batch));
+      }
+      EXPECT_EQ(found, all);
+      EXPECT_EQ(loader.state().epoch, 1);
+    }
+  }
+}
+
 TEST(UnknownSize, OutOfOrderEachSampleStillComesOnce) {
   DataOptions options = cropped(7);
   options.in_order = false;
@@ -225,6 +248,22 @@ TEST(UnknownSize, AnEpochThatIsLeftEndsSoon) {
   }
   { const auto epoch = loader.next_epoch(); }
   EXPECT_EQ(loader.next_epoch_index(), 2);
+}
+
+TEST(UnknownSize, SteadyStateAllocatesOneHandleABatch) {
+  for (const std::int64_t threads : {0, 1, 2}) {
+    Loader loader{ending(8 * 200, pairs()), cropped(threads), kSeed, true};
+    for (std::int64_t i = 0; i < 3; ++i) EXPECT_EQ(order(loader.epoch(i)), counting(8 * 200));
+    auto epoch = loader.epoch(3);
+    std::optional<Batch> batch;
+    for (int i = 0; i < 10; ++i) batch = epoch.next();
+    const std::int64_t before = AllocationCount::allocations();
+    for (int i = 0; i < 150; ++i) batch = epoch.next();
+    const std::int64_t more = AllocationCount::allocations() - before - 150;
+    // With threads a slot may be taken, or a thread make its first samples, only now: once each, not once a batch.
+    EXPECT_GE(more, 0) << threads << " threads";
+    EXPECT_LE(more, threads == 0 ? 0 : 24) << threads << " threads";
+  }
 }
 
 // ---- Operations over batches ----
