@@ -35,9 +35,6 @@ TEST(Consumer, StandsBehindABatchAsSoonAsItHasAskedForIt) {
   consumer.take_request();
   EXPECT_FALSE(consumer.has_request());
   expect_place(consumer.place(), 2, 12);
-  consumer.stand_at({2, 11});  // It turned out to be a smaller last one.
-  expect_place(consumer.place(), 2, 11);
-  EXPECT_EQ(consumer.next_batch(), 3);
 }
 
 TEST(Consumer, TheRequestThatIsTakenFulfilsItsFuture) {

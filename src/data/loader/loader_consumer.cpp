@@ -58,7 +58,7 @@ BatchFuture Loader::Impl::request() {
   count_ready();
   if (workers.count() == 0 && !window.front_is_ready()) wait_for_front(lock, nullptr);
   measure_consumer(begin_ns);
-  consumer.step(window.place_after(consumer.next_batch()));
+  if (!is_open) consumer.step(window.place_after(consumer.next_batch()));
   consumer.request(std::move(promise), begin_ns);
   if (window.front_is_decided()) fulfil_request(lock);
   const bool due = tuning.is_due();

@@ -8,9 +8,11 @@
 #include <array>
 #include <atomic>
 #include <cstring>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -38,10 +40,13 @@ class EndingSource final : public FieldsSource {
 
   std::int64_t size() const override { return kUnknownSize; }
   void read(std::int64_t index, Sample& sample) const override {
-    if (index >= samples_) throw EndOfSamples(samples_);
-    FieldsSource::read(index, sample);
+    if (index < samples_) return FieldsSource::read(index, sample);
+    if (on_end) on_end();
+    throw EndOfSamples(samples_);
   }
   void set_samples(std::int64_t samples) { samples_ = samples; }
+
+  std::function<void()> on_end = {};
 
  private:
   std::int64_t samples_;
@@ -192,6 +197,32 @@ TEST(UnknownSize, ALastBatchThatWasAskedForBeforeItsEndWasKnownEndsTheEpoch) {
     EXPECT_EQ(loader.state().epoch, 1);
     EXPECT_EQ(loader.state().position, 0);
   }
+}
+
+TEST(UnknownSize, ARequestThatIsCancelledAtTheEndLeavesTheStateBeforeIt) {
+  const auto source = std::make_shared<EndingSource>(detection(), 56);
+  std::atomic<bool> goes_on = false;
+  source->on_end = [&] { goes_on.wait(false); };
+  Loader loader{source, cropped(1), kSeed, true};
+  std::optional<Epoch> epoch{loader.next_epoch()};
+  for (std::int64_t i = 0; i < 7; ++i) EXPECT_TRUE(epoch->next().has_value());
+  auto asked = epoch->request();
+  {
+    const std::jthread other([&] {
+      asked.wait();  // Until it is cancelled.
+      goes_on = true;
+      goes_on.notify_all();
+    });
+    epoch.reset();
+  }
+  EXPECT_THAT(error_of(ErrorCode::cancelled, [&] { asked.get(); }),
+              HasSubstr("epoch 0 was left before the batch was ready"));
+  EXPECT_EQ(loader.state().epoch, 0);
+  EXPECT_EQ(loader.state().position, 56);
+  Loader second{ending(56), cropped(2), kSeed, true};
+  second.restore(loader.state());
+  EXPECT_THAT(digests(second.next_epoch()), IsEmpty());
+  EXPECT_EQ(second.state().epoch, 1);
 }
 
 TEST(UnknownSize, HasNoStateWhileABatchIsAskedFor) {

@@ -36,8 +36,6 @@ class Consumer {
     at_ = after;
     ++next_batch_;
   }
-  // What it has asked for is there, and `after` lies behind it.
-  void stand_at(const Place& after) noexcept { at_ = after; }
   void count_delivery() noexcept { left_->fetch_sub(1); }
   void end() noexcept;
 
