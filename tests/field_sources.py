@@ -174,7 +174,7 @@ class DrawingOn(Drawing):
     """Does not say where it ends."""
 
     def __len__(self):
-        raise TypeError("nobody knows")
+        raise NotImplementedError("nobody knows")  # As some have it; those without __len__ raise TypeError.
 
 
 class Once(torch.utils.data.IterableDataset):

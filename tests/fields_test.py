@@ -624,6 +624,46 @@ def test_an_iterator_that_breaks_is_no_end(workers, on_corrupt):
         next(batches)
 
 
+class Refusing(torch.utils.data.IterableDataset):
+    """Cannot be gone over again after a few times."""
+
+    def __init__(self, times):
+        self.times = times
+
+    def __iter__(self):
+        self.times -= 1
+        if self.times < 0:
+            raise OSError("the line is gone")
+        return ({"y": index} for index in range(20))
+
+
+@pytest.mark.parametrize("on_corrupt", ["fail", "zero"])
+@pytest.mark.parametrize("workers", [0, 2])
+def test_an_iterator_that_cannot_be_had_is_an_error_of_the_epoch(workers, on_corrupt):
+    options = {"num_workers": workers, "batch_size": 8, "on_corrupt": on_corrupt}
+    loader = hr.Loader(Refusing(times=2), **options)  # Of which a look at its samples takes one.
+    assert [batch["y"].tolist() for batch in loader] == [[*range(8)], [*range(8, 16)], [*range(16, 20)]]
+    with pytest.raises(OSError, match="the line is gone"):
+        next(iter(loader))
+    padded = iter(hr.Loader(Refusing(times=2), last_batch="pad", **options))  # It repeats the first samples.
+    assert [next(padded)["y"].tolist() for _ in range(2)] == [[*range(8)], [*range(8, 16)]]
+    with pytest.raises(OSError, match="the line is gone"):
+        next(padded)
+
+
+@pytest.mark.parametrize("length", [None, sources.SIZE])
+def test_samples_that_threads_read_ahead_are_held_whatever_the_depth_becomes(length):
+    source = sources.Counting(told=False)
+    loader = hr.Loader(source, length=length, num_workers=0, batch_size=4, prefetch_batches=2)
+    loader.set_prefetch_batches(20)
+    loader.set_prefetch_batches(2)
+    stream = loader.options["source"]
+    stream.begin(0)
+    begun = source.begun
+    assert [stream[index]["name"] for index in (59, *range(59))] == ["59", *map(str, range(59))]
+    assert source.begun == begun + 1, "else it would be gone over anew, and one that draws would give other samples"
+
+
 class Spoilt(torch.utils.data.IterableDataset):
     """One in ten images has other sides than the rest."""
 

@@ -90,9 +90,9 @@ class Loader {
   std::int64_t next_epoch_index() const;  // Which one that would be.
 
   // Where the batch after the delivered ones stands; after an epoch's last one the start of the next. A request counts
-  // as delivered when it is made. Error{invalid_argument} within an epoch of in_order = false, and while one is open
-  // where the source does not tell its size: behind its last batch a state stands at the end of the same epoch, until
-  // the consumer has asked for one more.
+  // as delivered when it is made. Error{invalid_argument} within an epoch of in_order = false. Where the source does
+  // not tell its size a request counts when its batch is there, and state() throws until then; behind an epoch's last
+  // batch it stands at the end of that epoch, until the consumer has asked for one more.
   LoaderState state() const;
   // next_epoch() goes on there, on any number of threads or ranks, with the same samples in the same bytes.
   // Error{invalid_argument} names what differs: seed, source, an option that decides bytes, or batch_size, which may

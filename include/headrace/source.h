@@ -164,7 +164,8 @@ class Source {
  public:
   virtual ~Source() = default;
   // kUnknownSize: read() tells the end. A Loader then asks in the order of the indices but for its threads, which read
-  // a little ahead, and behind the end, too; in each epoch from 0 on.
+  // a little ahead, and behind the end, too; in each epoch from 0 on. Where it fails for good its errors are internal:
+  // with others data.on_corrupt = zero would go on for ever.
   virtual std::int64_t size() const = 0;
   // The same object for as long as the source lives.
   virtual const SourceInfo& info() const = 0;

@@ -39,10 +39,12 @@ class Stream(InOrder):
     its middle begins with that of the batch where it stands; without them it begins anew and skips what was delivered. A pass
     that is left early leaves the data set where reading ahead had come to."""
 
-    def __init__(self, source: Any, length: int | None, held_max: int, step: int) -> None:
+    def __init__(self, source: Any, length: int | None, ahead: int | str, step: int) -> None:
         self.source = source
         self.length = length
-        self._held_max, self._step = held_max, step
+        self._step = step
+        self._held_max = 16
+        self.reads_ahead(ahead)
         self.is_stateful = hasattr(source, "state_dict") and hasattr(source, "load_state_dict")
         self._lock = threading.Lock()  # Guards all below.
         self._epoch: int | None = None  # Of the pass begun last; None: the Loader looks at the first samples.
@@ -93,34 +95,43 @@ class Stream(InOrder):
                 raise EndOfSamples(self._ended)
             if self._broken is not None:
                 raise IteratorError(self._broken)
-            if self._samples is None and self._next == 0:
-                self._open()
-            if index < self._next:
-                if self.is_stateful:
-                    return self._again(index)
-                self._open()
-            while True:
-                try:
-                    sample = self._next_sample()
-                except StopIteration:
-                    if self.length is not None:
-                        raise EOFError(f"the data set ended after {self._next} samples; it was said to have "
-                                       f"{self.length}") from None
-                    self._ended = self._next
-                    raise EndOfSamples(self._ended) from None
-                except Exception as error:
-                    if self.length is not None:
-                        raise
-                    self._broken = error
-                    raise IteratorError(error) from None
-                place, self._next = self._next, self._next + 1
-                if self.is_stateful and self._next % self._step == 0:
-                    self._kept.append(self._now(self._next))
-                if place == index:
-                    return sample
-                self._held[place] = sample
-                if len(self._held) > self._held_max:  # Another rank's, or before where a resumed pass begins.
-                    del self._held[next(iter(self._held))]
+            try:
+                return self._read(index)
+            except StopIteration:
+                if self.length is not None:
+                    raise EOFError(f"the data set ended after {self._next} samples; it was said to have "
+                                   f"{self.length}") from None
+                self._ended = self._next
+                raise EndOfSamples(self._ended) from None
+            except Exception as error:
+                if self.length is not None:
+                    raise
+                self._broken = error
+                raise IteratorError(error) from None
+
+    def reads_ahead(self, batches: int | str) -> None:
+        """The Loader prepares so many, as prefetch_batches has them. Fewer than before changes nothing: more are on their way."""
+        known = batches if isinstance(batches, int) and 0 < batches < _BATCHES_MAX else _BATCHES_MAX
+        self._held_max = max(self._held_max, (known + 2) * self._step)
+
+    def _read(self, index: int) -> Any:
+        """StopIteration: the data set has ended before it."""
+        if self._samples is None and self._next == 0:
+            self._open()
+        if index < self._next:
+            if self.is_stateful:
+                return self._again(index)
+            self._open()
+        while True:
+            sample = self._next_sample()
+            place, self._next = self._next, self._next + 1
+            if self.is_stateful and self._next % self._step == 0:
+                self._kept.append(self._now(self._next))
+            if place == index:
+                return sample
+            self._held[place] = sample
+            if len(self._held) > self._held_max:  # Another rank's, or before where a resumed pass begins.
+                del self._held[next(iter(self._held))]
 
     def _now(self, position: int) -> _Kept:
         state = copy.deepcopy(self.source.state_dict())
@@ -176,13 +187,11 @@ def stream_of(source: Any, length: int | None, options: dict[str, Any]) -> Strea
         raise InvalidArgumentError(f"on_corrupt is \"replace\", and no other sample of {type(source).__name__}, an iterable data "
                                    "set, can be had; wanted fail | zero")
     options["shuffle"] = False
-    ahead = options.get("prefetch_batches", 2)
     length = _length_of(source, length)
     if length is None and options.get("world_size", 1) != 1:
         raise InvalidArgumentError(f"world_size is {options['world_size']}: {no_length(source)}")
-    batches = (ahead if isinstance(ahead, int) and ahead > 0 else _BATCHES_MAX) + 2
     step = max(1, options.get("batch_size", 128) * options.get("world_size", 1))
-    return Stream(source, length, max(16, batches * step), step)
+    return Stream(source, length, options.get("prefetch_batches", 2), step)
 
 
 def no_length(source: Any) -> str:
@@ -196,5 +205,5 @@ def _length_of(source: Any, length: int | None) -> int | None:
         return length
     try:
         return len(source)
-    except TypeError:
+    except (TypeError, NotImplementedError):
         return None

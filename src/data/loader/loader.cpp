@@ -334,7 +334,8 @@ LoaderState Loader::Impl::state() const {
   }
   if (is_open && consumer.has_request()) {
     fail(ErrorCode::invalid_argument,
-         "data: no state while a batch is asked for: whether epoch {} has another one is not known yet",
+         "data: no state, and no further request, while a batch is asked for: whether epoch {} has another one is not "
+         "known yet",
          window.pass().epoch);
   }
   const Place place = consumer.place();

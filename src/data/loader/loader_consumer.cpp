@@ -58,7 +58,7 @@ BatchFuture Loader::Impl::request() {
   count_ready();
   if (workers.count() == 0 && !window.front_is_ready()) wait_for_front(lock, nullptr);
   measure_consumer(begin_ns);
-  consumer.step(window.place_after(consumer.next_batch()));
+  if (!is_open) consumer.step(window.place_after(consumer.next_batch()));
   consumer.request(std::move(promise), begin_ns);
   if (window.front_is_decided()) fulfil_request(lock);
   const bool due = tuning.is_due();
@@ -124,7 +124,6 @@ void Loader::Impl::end_open_pass() {
          "data: no batch is left: {} samples in epoch {}, batch_size {}, and last_batch drops what is smaller",
          batch_sampler.positions(), epoch, options.batch_size);
   }
-  consumer.go_to({epoch + 1, 0});
   end_pass();
 }
 

@@ -2,6 +2,7 @@
 #include <headrace/trace.h>
 
 #include <memory>
+#include <optional>
 #include <utility>
 
 #include "core/base/clock.h"
@@ -202,6 +203,8 @@ void Loader::Impl::tell_consumer(std::unique_lock<std::mutex>& lock) {
 
 // The front is decided.
 void Loader::Impl::fulfil_request(std::unique_lock<std::mutex>& lock) {
+  std::optional<detail::Place> after;  // Of data of unknown size: whether it is a smaller last one, or none, shows now.
+  if (is_open) after = window.place_after(consumer.next_batch());
   std::optional<Batch> batch;
   std::exception_ptr failure;
   try {
@@ -213,6 +216,7 @@ void Loader::Impl::fulfil_request(std::unique_lock<std::mutex>& lock) {
     window.give_up(std::move(failure));
     return;
   }
+  if (after) consumer.step(*after);
   std::promise<std::optional<Batch>> promise = consumer.take_request();
   const bool was_last = !window.has_pass();
   if (failure != nullptr) end_pass();

@@ -8,12 +8,16 @@
 #include <array>
 #include <atomic>
 #include <cstring>
+#include <functional>
 #include <memory>
+#include <optional>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
 #include "core/base/fail.h"
+#include "data/loader/allocation_count.h"
 #include "data/loader/testing.h"
 #include "data/source/fields_source.h"
 #include "data/source/held_out.h"
@@ -36,10 +40,13 @@ class EndingSource final : public FieldsSource {
 
   std::int64_t size() const override { return kUnknownSize; }
   void read(std::int64_t index, Sample& sample) const override {
-    if (index >= samples_) throw EndOfSamples(samples_);
-    FieldsSource::read(index, sample);
+    if (index < samples_) return FieldsSource::read(index, sample);
+    if (on_end) on_end();
+    throw EndOfSamples(samples_);
   }
   void set_samples(std::int64_t samples) { samples_ = samples; }
+
+  std::function<void()> on_end = {};
 
  private:
   std::int64_t samples_;
@@ -167,6 +174,57 @@ TEST(UnknownSize, RequestsEndWithNone) {
   }
 }
 
+TEST(UnknownSize, ALastBatchThatWasAskedForBeforeItsEndWasKnownEndsTheEpoch) {
+  for (const LastBatch last_batch : kAllEnds) {
+    SCOPED_TRACE(choice_name(last_batch));
+    const std::int64_t tail = last_batch == LastBatch::drop ? 40 : 48;  // Where the batch that waits begins.
+    const std::int64_t end = last_batch == LastBatch::drop ? 48 : 53;
+    const auto source = std::make_shared<EndingSource>(detection(), 53);
+    std::atomic<bool> goes_on = false;
+    source->on_read = [&](std::int64_t index, Sample&) {
+      if (index >= tail) goes_on.wait(false);
+    };
+    Loader loader{source, cropped(1, last_batch), kSeed, true};
+    auto epoch = loader.next_epoch();
+    for (std::int64_t i = 0; i < tail / 8; ++i) EXPECT_TRUE(epoch.next().has_value());
+    auto last = epoch.request();
+    goes_on = true;
+    goes_on.notify_all();
+    EXPECT_EQ(last.get()->size(), last_batch == LastBatch::keep ? 5 : 8);
+    EXPECT_EQ(loader.state().epoch, 0);
+    EXPECT_EQ(loader.state().position, end);
+    EXPECT_FALSE(epoch.request().get().has_value());
+    EXPECT_EQ(loader.state().epoch, 1);
+    EXPECT_EQ(loader.state().position, 0);
+  }
+}
+
+TEST(UnknownSize, ARequestThatIsCancelledAtTheEndLeavesTheStateBeforeIt) {
+  const auto source = std::make_shared<EndingSource>(detection(), 56);
+  std::atomic<bool> goes_on = false;
+  source->on_end = [&] { goes_on.wait(false); };
+  Loader loader{source, cropped(1), kSeed, true};
+  std::optional<Epoch> epoch{loader.next_epoch()};
+  for (std::int64_t i = 0; i < 7; ++i) EXPECT_TRUE(epoch->next().has_value());
+  auto asked = epoch->request();
+  {
+    const std::jthread other([&] {
+      asked.wait();  // Until it is cancelled.
+      goes_on = true;
+      goes_on.notify_all();
+    });
+    epoch.reset();
+  }
+  EXPECT_THAT(error_of(ErrorCode::cancelled, [&] { asked.get(); }),
+              HasSubstr("epoch 0 was left before the batch was ready"));
+  EXPECT_EQ(loader.state().epoch, 0);
+  EXPECT_EQ(loader.state().position, 56);
+  Loader second{ending(56), cropped(2), kSeed, true};
+  second.restore(loader.state());
+  EXPECT_THAT(digests(second.next_epoch()), IsEmpty());
+  EXPECT_EQ(second.state().epoch, 1);
+}
+
 TEST(UnknownSize, HasNoStateWhileABatchIsAskedFor) {
   const auto source = std::make_shared<EndingSource>(detection(), 53);
   std::atomic<bool> goes_on = false;
@@ -179,6 +237,27 @@ TEST(UnknownSize, HasNoStateWhileABatchIsAskedFor) {
   goes_on.notify_all();
   EXPECT_TRUE(asked.get().has_value());
   EXPECT_EQ(loader.state().position, 8);
+}
+
+TEST(UnknownSize, ThreadsMayChangeUpToTheEnd) {
+  for (const LastBatch last_batch : kAllEnds) {
+    const auto all = known_digests(detection(), 53, cropped(0, last_batch), 0);
+    for (const std::int64_t first : {0, 1, 2, 3}) {
+      SCOPED_TRACE(fmt::format("{}, {} threads first", choice_name(last_batch), first));
+      Loader loader{ending(53), cropped(7, last_batch), kSeed, true};
+      auto epoch = loader.next_epoch();
+      std::vector<std::uint64_t> found;
+      for (std::int64_t threads = first;; ++threads) {
+        auto asked = epoch.request();
+        loader.set_num_workers(threads % 4);  // 0: this call loads what was asked for.
+        const auto batch = asked.get();
+        if (!batch) break;
+        found.push_back(digest(*batch));
+      }
+      EXPECT_EQ(found, all);
+      EXPECT_EQ(loader.state().epoch, 1);
+    }
+  }
 }
 
 TEST(UnknownSize, OutOfOrderEachSampleStillComesOnce) {
@@ -200,6 +279,22 @@ TEST(UnknownSize, AnEpochThatIsLeftEndsSoon) {
   }
   { const auto epoch = loader.next_epoch(); }
   EXPECT_EQ(loader.next_epoch_index(), 2);
+}
+
+TEST(UnknownSize, SteadyStateAllocatesOneHandleABatch) {
+  for (const std::int64_t threads : {0, 1, 2}) {
+    Loader loader{ending(8 * 200, pairs()), cropped(threads), kSeed, true};
+    for (std::int64_t i = 0; i < 3; ++i) EXPECT_EQ(order(loader.epoch(i)), counting(8 * 200));
+    auto epoch = loader.epoch(3);
+    std::optional<Batch> batch;
+    for (int i = 0; i < 10; ++i) batch = epoch.next();
+    const std::int64_t before = AllocationCount::allocations();
+    for (int i = 0; i < 150; ++i) batch = epoch.next();
+    const std::int64_t more = AllocationCount::allocations() - before - 150;
+    // With threads a slot may be taken, or a thread make its first samples, only now: once each, not once a batch.
+    EXPECT_GE(more, 0) << threads << " threads";
+    EXPECT_LE(more, threads == 0 ? 0 : 24) << threads << " threads";
+  }
 }
 
 // ---- Operations over batches ----

@@ -36,8 +36,6 @@ class Consumer {
     at_ = after;
     ++next_batch_;
   }
-  // What it asked for was none: the epoch has ended, and `next` begins.
-  void go_to(const Place& next) noexcept { at_ = next; }
   void count_delivery() noexcept { left_->fetch_sub(1); }
   void end() noexcept;
 
