@@ -363,7 +363,7 @@ def test_lengths_that_make_no_sense_are_refused():
 
 def test_objects_that_are_no_source_are_refused():
     for other in (None, 7, {"a": 1}, iter([])):
-        with pytest.raises(errors.InvalidArgumentError, match='wanted "idx:DIR", "folder:DIR", "list:FILE", "pack:PATH", "csv:FILE" or an object'):
+        with pytest.raises(errors.InvalidArgumentError, match='wanted "idx:DIR", "folder:DIR", "list:FILE", "pack:PATH" or an object'):
             hr.Loader(other)
     with pytest.raises(errors.InvalidArgumentError, match='num_workers is "auto"; wanted a number with worker_type "process"'):
         hr.Loader(sources.Images(), num_workers=-1, worker_type="process")

@@ -76,7 +76,7 @@ constexpr const char* kLoaderText =
     R"(Reads, decodes and transforms samples on native threads and yields them as batches.
 
 source is "idx:DIR" (MNIST, Fashion-MNIST), "folder:DIR" (an ImageFolder of JPEG and PNG files), "list:FILE" (such files by a
-text file of paths and labels), "pack:PATH" (what headrace pack wrote), "csv:FILE" (a table of numbers), or an object of your own with __len__ and
+text file of paths and labels), "pack:PATH" (what headrace pack wrote), or an object of your own with __len__ and
 __getitem__(index) -> (image, label), another tuple or a dict, as any map-style torch data set: an image is a uint8 array or tensor
 (H x W x C), a PIL image or the bytes of a JPEG or PNG file; other fields are arrays, tensors, numbers and str. What they are called, and
 which differ in shape, is taken from a few samples (headrace.worker.SourceReader says how); fields=("image", "boxes") names those of a

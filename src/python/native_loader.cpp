@@ -227,7 +227,7 @@ void NativeLoader::check_worker_init(const py::object& worker_init, bool is_obje
 }
 
 void NativeLoader::open_object(const py::object& source, const py::object& worker_init, const py::dict& keywords) {
-  check_source(source, "\"idx:DIR\", \"folder:DIR\", \"list:FILE\", \"pack:PATH\", \"csv:FILE\" or ");
+  check_source(source, "\"idx:DIR\", \"folder:DIR\", \"list:FILE\", \"pack:PATH\" or ");
   if (!(worker_timeout_s_ > 0 && worker_timeout_s_ <= kTimeoutMax)) {
     fail(ErrorCode::invalid_argument, "worker_timeout_s is {}; wanted above 0, at most {}", worker_timeout_s_,
          kTimeoutMax);

@@ -46,7 +46,7 @@ struct SampleLimits {
 };
 
 struct DataOptions {
-  std::string source{};           // "folder:DIR" and the like: open_source() tells them. No default.
+  std::string source{};           // "idx:DIR", "folder:DIR", "list:FILE" or "pack:PATH". No default.
   double val_fraction = 0;        // Of the training samples, held out as the split val where the source is opened.
   std::int64_t batch_size = 128;  // Samples in a batch.
   std::int64_t num_workers = 1;   // Threads that load; 0: the training thread loads. Live knob; never changes a byte.
@@ -83,10 +83,10 @@ requires std::same_as<std::remove_const_t<Options>, DataOptions>
 void describe(Visitor& visit, Options& o) {
   visit(
       "source", o.source,
-      "Where samples come from: idx:DIR, a folder with IDX files under MNIST's names, gzip or plain; folder:DIR, JPEG "
-      "and PNG files in DIR/train/CLASS, DIR/val/CLASS and DIR/test/CLASS; list:FILE, such files by a text file of "
-      "paths and labels; pack:PATH, what `headrace pack` wrote; csv:FILE, a table of numbers, for a training loop of "
-      "your own: a recipe's networks read images.");
+      "Where samples come from: idx:DIR, a folder with the four gzip IDX files of MNIST or Fashion-MNIST; folder:DIR, "
+      "JPEG and PNG files in DIR/train/CLASS, DIR/val/CLASS and DIR/test/CLASS; list:FILE, such files by a text "
+      "file of paths and labels; pack:PATH, what `headrace pack` "
+      "wrote.");
   visit("val_fraction", o.val_fraction, Range<double>{0.0, 0.5},
         "Share of the training samples that is held out as the split val, drawn from the seed alone; for data without "
         "a val of their own. The best checkpoint is chosen by val; 0 holds out nothing.");
