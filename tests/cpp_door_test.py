@@ -87,6 +87,12 @@ def test_examples_build_outside_the_tree_and_run(prefix, data, tmp_path, compile
     assert re.search(r"^fused optimizer: (kept|refused|inconclusive): ", tuned, re.MULTILINE)
 
 
+@pytest.mark.parametrize("example", sorted((ROOT / "examples/cpp").glob("*.cpp")), ids=lambda path: path.stem)
+def test_main_of_an_example_has_at_most_25_lines(example):
+    (main,) = re.findall(r"^int main\(.*?^}$", example.read_text(), re.MULTILINE | re.DOTALL)
+    assert len(main.splitlines()) <= 25
+
+
 def test_loading_needs_no_torch(prefix, data, tmp_path):
     """Of the folder that is named as torch nothing is read."""
     made = configure(prefix, tmp_path, "-DWITH_TORCH=OFF", torch=tmp_path / "none")

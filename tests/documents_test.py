@@ -1,4 +1,5 @@
-"""Documents that are generated from the code are what the code would write today; `make docs` writes them anew."""
+"""Documents that are generated from the code are what the code would write today (`make docs` writes them anew), and what is
+named in those written by hand is there."""
 
 import json
 import os
@@ -11,6 +12,8 @@ import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
 PROGRAM = ROOT / "build" / "release" / "bin" / "headrace"
+MEASURED = sorted((ROOT / "docs" / "measured").glob("*.md"))
+WRITTEN = [ROOT / "README.md", ROOT / "ARCHITECTURE.md", ROOT / "CONTRIBUTING.md", *MEASURED]  # By hand, of what is there now.
 
 
 @pytest.mark.parametrize("form, document", [("--markdown", "options.md"), ("--schema", "recipe.schema.json")])
@@ -84,10 +87,65 @@ def test_operations_of_ones_own_are_as_short_as_the_decision_says(name):
     assert len(found.splitlines()) <= 60
 
 
-@pytest.mark.parametrize("document", ["README.md", "ARCHITECTURE.md", "CONTRIBUTING.md"])
-def test_links_lead_to_files(document):
-    links = re.findall(r"\]\(([^)#:]+)\)", (ROOT / document).read_text())
-    assert [link for link in links if not (ROOT / link).exists()] == []
+def found_in(documents: list[Path], pattern: str) -> set[tuple[str, ...]]:
+    """Each match's groups, behind the document's name."""
+    return {(document.name, *([match] if isinstance(match, str) else match))
+            for document in documents for match in re.findall(pattern, document.read_text(), re.MULTILINE)}
+
+
+def test_links_lead_to_files():
+    documents = [*WRITTEN, *sorted((ROOT / "docs" / "decisions").glob("*.md"))]
+    links = [(document.parent / link) for document in documents for link in re.findall(r"\]\(([^)#:]+)", document.read_text())]
+    assert links and [link for link in links if not link.exists()] == []
+
+
+def test_benches_that_documents_name_exist():
+    listed = subprocess.run([sys.executable, ROOT / "bench" / "run.py", "list"], capture_output=True, text=True, check=True)
+    benches = {line.split()[0].replace("_", "-") for line in listed.stdout.splitlines()}
+    named = found_in(WRITTEN, r"make bench NAME=([\w-]+)")
+    assert named and {(document, bench) for document, bench in named if bench.replace("_", "-") not in benches} == set()
+    programs = found_in(WRITTEN, r"build/release/bin/(\w+_bench)")
+    assert programs and {(document, name) for document, name in programs if name.replace("_", "-") not in benches} == set()
+
+
+def test_tests_that_documents_name_exist():
+    in_python = found_in(WRITTEN, r"`(tests/\w+\.py)::(\w+)`")
+    assert in_python and {(document, file, name) for document, file, name in in_python
+                          if f"def {name}(" not in (ROOT / file).read_text()} == set()
+    sources = "".join(path.read_text() for path in (ROOT / "src").rglob("*_test.cpp"))
+    in_cpp = found_in(WRITTEN, r"`[a-z]+\.(?:\w+/)?([A-Z]\w+)\.([A-Z]\w+)(?:/\w+)?`")
+    assert in_cpp and {(document, suite, case) for document, suite, case in in_cpp
+                       if not re.search(rf"\bTEST(?:_F|_P)?\({suite},\s*{case}\)", sources)} == set()
+
+
+def test_keys_that_documents_name_exist():
+    keys = set(re.findall(r"^\| `([\w.\[\]]+)` \|", (ROOT / "docs" / "options.md").read_text(), re.MULTILINE))
+    tables = "|".join(sorted({key.split(".")[0] for key in keys if "." in key}))
+    named = found_in(WRITTEN, rf"`((?:{tables})\.[a-z_.]+)(?: = [^`]*)?`")
+    files = (".html", ".md", ".pack", ".png", ".safetensors")
+    assert named and {(document, key) for document, key in named if key not in keys and not key.endswith(files)
+                      and not any(other.startswith(f"{key}.") for other in keys)} == set()
+
+
+def test_every_section_of_figures_says_its_day_and_its_build():
+    """Who reads an old figure beside newer code must see that it is old."""
+    without = []
+    for document in MEASURED:
+        sections = re.split(r"^## ", document.read_text(), flags=re.MULTILINE)[1:]
+        without += [(document.name, section.splitlines()[0]) for section in sections if re.search(r"\d\.\d", section)
+                    and not re.search(r"20\d\d-\d\d-\d\d\W+[0-9a-f]{7}\b", section)]
+    assert without == []
+
+
+def test_the_readme_names_every_source_and_all_that_is_tried():
+    readme = (ROOT / "README.md").read_text()
+    schemes = re.findall(r"^HEADRACE_SCHEME\((\w+)\)", (ROOT / "src" / "data" / "source" / "schemes.inc").read_text(), re.MULTILINE)
+    assert schemes and [scheme for scheme in schemes if f"{scheme}:" not in readme] == []
+    options = (ROOT / "docs" / "options.md").read_text()
+    sources = [path.read_text() for path in (ROOT / "src" / "engine" / "assembly").glob("knob*.cpp") if not path.stem.endswith("_test")]
+    keys = [key for text in sources for key in re.findall(r'\.key = "([\w.]+)"', text) if f"| `{key}` |" in options]
+    table = readme.split("## What it tries")[1].split("Both arms of a trial")[0]
+    assert len(keys) > 10 and [key for key in keys if f"`{key}" not in table and key != "tune.planted"] == []
 
 
 def test_readmes_boxes_reach_a_training_step():

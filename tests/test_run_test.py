@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import re
 import subprocess
 import sys
 import threading
@@ -292,9 +293,11 @@ def test_the_slowest_are_shown_and_a_slow_one_without_a_reason_is_a_warning(monk
 
 
 def test_every_reason_belongs_to_a_test_that_exists():
-    names = {line.split("::")[1] for line in run_tests.read_reasons() if "::" in line}
-    sources = "".join(path.read_text() for path in ROOT.glob("tests/*_test.py"))
-    assert all(f"def {name}(" in sources for name in names)
+    names = {tuple(name.split("::")) for name in run_tests.read_reasons() if "::" in name}
+    assert names and [(file, name) for file, name in names if f"def {name}(" not in (ROOT / file).read_text()] == []
+    cases = {tuple(name.split(".")[1:]) for name in run_tests.read_reasons() if name.count(".") == 2}
+    sources = "".join(path.read_text() for path in ROOT.glob("src/**/*_test.cpp"))
+    assert cases and [case for case in cases if not re.search(rf"\bTEST(?:_F|_P)?\({case[0]},\s*{case[1]}\)", sources)] == []
 
 
 def test_part_that_hangs_is_stopped(monkeypatch, tmp_path):

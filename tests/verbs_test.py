@@ -1,11 +1,16 @@
 """The verbs that train, from the command line: what they write, how they fail, how they stop and go on."""
 
+import errno
+import fcntl
 import gzip
 import json
 import os
+import pty
+import re
 import signal
 import struct
 import subprocess
+import termios
 import time
 
 import numpy
@@ -186,6 +191,31 @@ def test_progress_is_not_written_to_a_pipe(job, tmp_path):
     assert "\r" not in result.stderr and "Avg Loss" not in result.stderr
     quiet = headrace("train", job, "--out", tmp_path / "quiet", "--train.epochs", 1, "--quiet")
     assert quiet.stdout == "" and quiet.stderr == ""
+
+
+def test_progress_on_a_terminal_has_the_loss_and_its_mean_and_is_removed(job, tmp_path):
+    screen, terminal = pty.openpty()
+    fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("4H", 24, 200, 0, 0))
+    command = [HEADRACE, "train", str(job), "--out", str(tmp_path / "run"), "--train.epochs", "1"]
+    run = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=terminal, stderr=terminal, env={**os.environ, "TERM": "xterm"})
+    os.close(terminal)
+    shown = b""
+    while piece := read_or_nothing(screen):
+        shown += piece
+    os.close(screen)
+    assert run.wait(60) == 0
+    lines = re.findall(r"\rTraining  epoch 1/1 +\d+ %  Loss: (\d+\.\d{4})  Avg Loss: (\d+\.\d{4})  ", shown.decode())
+    assert lines and lines[0][0] == lines[0][1], shown  # Of the first step both are one figure.
+    assert "\r\x1b[K" in shown.decode().rsplit("Avg Loss", 1)[1], "removed at the end"
+
+
+def read_or_nothing(screen):
+    """A terminal whose last writer has gone gives EIO, not an end."""
+    try:
+        return os.read(screen, 65536)
+    except OSError as error:
+        assert error.errno == errno.EIO
+        return b""
 
 
 def test_missing_data_is_named(job, tmp_path):

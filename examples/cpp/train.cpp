@@ -5,11 +5,29 @@
 #include <headrace/trainer.h>
 #include <torch/torch.h>
 
+#include <cstdint>
 #include <cstdio>
 #include <cstdlib>
 #include <exception>
+#include <utility>
 
 namespace hr = headrace;
+
+namespace {
+
+torch::nn::Sequential two_layers(std::int64_t pixels) {
+  return torch::nn::Sequential{torch::nn::Flatten(), torch::nn::Linear(pixels, 128), torch::nn::ReLU(),
+                               torch::nn::Linear(128, 10)};
+}
+
+hr::Forward classify(torch::nn::Sequential net) {
+  return [net = std::move(net)](const hr::TensorBatch& batch) mutable -> hr::Output {
+    const at::Tensor logits = net->forward(batch["image"]);
+    return {torch::nn::functional::cross_entropy(logits, batch["labels"]), {{"logits", logits}}};
+  };
+}
+
+}  // namespace
 
 int main(int argc, char** argv) try {
   const char* data = argc > 1 ? argv[1] : "idx:/usr/share/datasets/fashion-mnist";
@@ -19,19 +37,13 @@ int main(int argc, char** argv) try {
   hr::Loader images{hr::open_source(data, hr::Split::train), options, /*seed=*/1, /*training=*/true};
   hr::Loader test{hr::open_source(data, hr::Split::test), options, /*seed=*/1, /*training=*/false};
 
-  torch::nn::Sequential net{torch::nn::Flatten(), torch::nn::Linear(images.height() * images.width(), 128),
-                            torch::nn::ReLU(), torch::nn::Linear(128, 10)};
+  const torch::nn::Sequential net = two_layers(images.height() * images.width());
   const hr::ModelState model = hr::module_state(net.ptr());
-  const auto forward = [&net](const hr::TensorBatch& batch) -> hr::Output {
-    const at::Tensor logits = net->forward(batch["image"]);
-    return {torch::nn::functional::cross_entropy(logits, batch["labels"]), {{"logits", logits}}};
-  };
-  hr::Trainer trainer{model,
-                      hr::Optimizer{model.parameters, {.lr = 1e-3, .fused = hr::Switch::on}},
-                      forward,
-                      {.epochs = epochs, .max_grad_norm = 1.0},
-                      {.name = hr::LrSchedulerName::cosine},
-                      epochs * images.batches_per_epoch()};
+  const hr::OptimizerOptions adamw{.lr = 1e-3, .fused = hr::Switch::on};
+  const hr::TrainOptions clipped{.epochs = epochs, .max_grad_norm = 1.0};
+  const hr::LrSchedulerOptions cosine{.name = hr::LrSchedulerName::cosine};
+  hr::Trainer trainer(model, hr::Optimizer{model.parameters, adamw}, classify(net), clipped, cosine,
+                      epochs * images.batches_per_epoch());
   for (int i = 0; i < epochs; ++i) {
     hr::Epoch epoch = images.epoch(i);
     while (const auto batch = epoch.next()) trainer.step(*batch);

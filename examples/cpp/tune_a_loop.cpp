@@ -142,6 +142,20 @@ hr::Trainer make_trainer(std::int64_t pixels) {
   return {model, hr::Optimizer{model.parameters, {.lr = 1e-3}}, forward, {}, {}, 1000};
 }
 
+std::vector<hr::Candidate> candidates() {
+  return {{.name = "fused optimizer",
+           .sentence = "one kernel for all parameters",
+           .changes = {{"optimizer.fused", "true"}},
+           .numerics = hr::NumericClass::rounding,
+           .resource = "compute"},
+          {.name = "2 workers",
+           .sentence = "two threads load",
+           .changes = {{"data.num_workers", "2"}},
+           .numerics = hr::NumericClass::bit_equal,
+           .resource = "data",
+           .divides_cores = true}};
+}
+
 }  // namespace
 
 int main(int argc, char** argv) try {
@@ -150,18 +164,7 @@ int main(int argc, char** argv) try {
   hr::Trainer trainer = make_trainer(loader.channels() * loader.height() * loader.width());
   Loop loop{loader, trainer};
 
-  const std::vector<hr::Candidate> candidates{{.name = "fused optimizer",
-                                               .sentence = "one kernel for all parameters",
-                                               .changes = {{"optimizer.fused", "true"}},
-                                               .numerics = hr::NumericClass::rounding,
-                                               .resource = "compute"},
-                                              {.name = "2 workers",
-                                               .sentence = "two threads load",
-                                               .changes = {{"data.num_workers", "2"}},
-                                               .numerics = hr::NumericClass::bit_equal,
-                                               .resource = "data",
-                                               .divides_cores = true}};
-  const hr::Ledger ledger = hr::tune(loop, candidates, {.budget_s = argc > 2 ? std::atof(argv[2]) : 20}, /*seed=*/1);
+  const hr::Ledger ledger = hr::tune(loop, candidates(), {.budget_s = argc > 2 ? std::atof(argv[2]) : 20}, /*seed=*/1);
   for (const hr::Trial& trial : ledger.trials) {
     std::printf("%s: %s: %s\n", trial.name.c_str(), hr::to_string(trial.verdict), trial.sentence.c_str());
   }

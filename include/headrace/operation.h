@@ -159,9 +159,12 @@ class Operation {
                                std::span<std::int64_t> /*positions*/) const {
     return 0;
   }
+  // Over samples: writes every row of out.image, and those of the fields that it changes. What it throws names the
+  // operation and the sample. Error{corrupt_data}, {unsupported}, {io} and {not_found} are the sample's, for
+  // data.on_corrupt; anything else ends the epoch.
   virtual void apply(const OperationInput& in, const Drawn& drawn, OperationOutput& out) const;
   // Over the batch: called once, by the thread that made the last sample of it. `random` goes by the batch's place in
-  // the epoch.
+  // the epoch. What it throws ends the epoch.
   virtual void apply_batch(const BatchView& batch, SampleRandom& random) const;
   virtual std::int64_t batch_min() const noexcept { return 1; }  // Samples of a batch, at least.
   // What the one pass of this library can do in its place. Null: it always runs by itself.

@@ -205,7 +205,11 @@ class Source {
 // names are in memory, about 72 bytes and the name a sample. Errors: not_found (no such split), corrupt_data
 // (not as it was written), unsupported (of a later version), io (cannot be read).
 //
-// Further schemes are told of where they are made, in src/data/source/*_source.cpp.
+// "csv:FILE": a table of numbers, a sample in each line, its values separated by commas. The first line names the
+// columns. "label", where there is one, is the class, a whole number from 0 on, and the field `labels`; "split",
+// likewise, is train, val or test, and without it all are train; all other columns are the field `values`, float32, in
+// their order. The split's numbers are held in memory, 4 bytes each. Errors: not_found (no FILE), corrupt_data (a bad
+// line, with its column and what was found), unsupported (a line of more values than data.max_sample_bytes holds), io.
 //
 // A split that the data does not have is Error{not_found}, which names the ones it has; find_source() gives null then.
 // `limits` are those of images that are read when the source is opened, which is refused then (unsupported); of

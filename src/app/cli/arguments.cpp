@@ -169,8 +169,8 @@ class VerbLine {
     } else if (is("pack")) {
       app_.add_option(
               "source", pack_.source,
-              "folder:DIR, list:FILE or idx:DIR, as data.source names it, or DIR alone; for --verify and --unpack "
-              "a pack.")
+              "folder:DIR, list:FILE, idx:DIR or csv:FILE, as data.source names it, or DIR alone; for --verify and "
+              "--unpack a pack.")
           ->required();
       app_.add_option("target", pack_.target, "The new pack: a file, or with --shard-mib a folder; or the new folder.");
     } else {

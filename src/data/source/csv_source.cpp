@@ -1,8 +1,4 @@
-// "csv:FILE": a table of numbers, a sample in each line, its values separated by commas. The first line names the
-// columns. "label", where there is one, is the class, a whole number from 0 on, and the field `labels`; "split",
-// likewise, is train, val or test, and without it all are train; all other columns are the field `values`, float32, in
-// their order. The split's numbers are held in memory, 4 bytes each. Errors: not_found (no FILE), corrupt_data (a bad
-// line, with its column and what was found), unsupported (a line of more values than data.max_sample_bytes holds), io.
+// "csv:FILE", a table of numbers: see open_source() for what it is and how it fails.
 #include <algorithm>
 #include <charconv>
 #include <cmath>

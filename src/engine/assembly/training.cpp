@@ -40,6 +40,19 @@ Output classification(at::Tensor logits, const TensorBatch& batch) {
   return Output{std::move(loss), {{"logits", std::move(logits)}}};
 }
 
+// What every network of a recipe takes and learns.
+void require_images_and_classes(const Source& source, const std::string& uri) {
+  const Schema& schema = source.info().schema;
+  if (!schema.image() || schema.find("image") != schema.image() || !schema.find("labels")) {
+    fail(ErrorCode::invalid_argument, "model: a recipe's network reads the fields image and labels; {} has {}",
+         printable_name(uri), schema.text());
+  }
+  if (source.info().num_classes == kUnknownClasses) {
+    fail(ErrorCode::invalid_argument,
+         "model: a recipe's network learns model.num_classes classes; {} does not tell its", printable_name(uri));
+  }
+}
+
 // What training takes of an image as it is stored. CropKind::none: all of it, before anything else is done.
 transform::CropStage first_crop(const Schema& schema, const DataOptions& options) {
   const ImageShape stored = stored_shape(schema);
@@ -63,6 +76,7 @@ Training::Training(const Recipe& recipe, const Machine& machine) : recipe_(recip
   std::int64_t classes = 0;
   for (const auto& source : {train_source_, val_source_, test_source_}) {
     if (source == nullptr) continue;
+    require_images_and_classes(*source, recipe_.data.source);
     classes = std::max(classes, source->info().num_classes);
     if (source == val_source_ && recipe_.data.val_fraction > 0) continue;  // Its remarks are train's.
     for (const std::string& remark : source->info().remarks) remarks_.push_back(remark);

@@ -7,6 +7,7 @@
 #include <limits>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <utility>
 
 #include "core/base/clock.h"
@@ -33,11 +34,13 @@ class EpochProgress {
     if (now - shown_ns_ < 200'000'000) return;  // A few times a second; losses are read only then.
     shown_ns_ = now;
     const double left = seconds() / static_cast<double>(steps_) * static_cast<double>(batches_ - first_ - steps_);
-    console_.progress(fmt::format(
-        "Training  epoch {}/{}  {:3.0f} %  Loss: {:.4f}  Avg Loss: {:.4f}  {:.0f} samples/s  {} left",
-        trainer_.progress().epoch + 1, epochs_,
-        100.0 * static_cast<double>(first_ + steps_) / static_cast<double>(batches_), done.loss.item<double>(),
-        trainer_.mean_loss().value_or(0), static_cast<double>(samples_) / seconds(), duration_text(left)));
+    const std::optional<double> mean = trainer_.mean_loss();
+    console_.progress(
+        fmt::format("Training  epoch {}/{}  {:3.0f} %  Loss: {:.4f}  Avg Loss: {}  {:.0f} samples/s  {} left",
+                    trainer_.progress().epoch + 1, epochs_,
+                    100.0 * static_cast<double>(first_ + steps_) / static_cast<double>(batches_),
+                    done.loss.item<double>(), mean ? fmt::format("{:.4f}", *mean) : "unavailable",
+                    static_cast<double>(samples_) / seconds(), duration_text(left)));
   }
   void leave_out(double seconds) { left_out_s_ += seconds; }
   double seconds() const { return seconds_since(begin_ns_) - left_out_s_; }
