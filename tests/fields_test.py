@@ -539,25 +539,33 @@ def test_an_iterable_data_set_of_unknown_length_gives_the_batches_of_a_known_one
         assert same(plain(second), wanted)
 
 
+@pytest.mark.parametrize("kind", [sources.Drawing, sources.DrawingOn], ids=["known", "unknown"])
 @pytest.mark.parametrize("last_batch", TAILS)
-def test_an_iterable_data_set_of_unknown_length_goes_on_from_a_state_of_its_own(last_batch):
+def test_an_iterable_data_set_goes_on_from_a_state_of_its_own_whatever_its_tail(last_batch, kind):
+    source = sources.Drawing()
+    passes = [[(sample["y"], sample["x"].tolist()) for sample in source] for _ in range(3)]
     options = {"batch_size": 8, "last_batch": last_batch}
-    known = hr.Loader(sources.Drawing(), num_workers=0, **options)
-    epochs = [plain(known) for _ in range(3)]
+    filled = {"keep": 60, "pad": 64, "drop": 56}[last_batch]
+
+    def given(loader):
+        return [(y, x.tolist()) for batch in loader for y, x in zip(batch["y"].tolist(), batch["x"])]
+
+    wanted = [[*samples, *samples[:4]][:filled] for samples in passes]
     for workers in (0, 7):
-        loader = hr.Loader(sources.DrawingOn(), num_workers=workers, **options)
-        for wanted in epochs:
-            assert same(plain(loader), wanted), workers
-    for stop in (0, 3, 7, len(epochs[1])):
-        first = hr.Loader(sources.DrawingOn(), num_workers=2, **options)
+        loader = hr.Loader(kind(), num_workers=workers, **options)
+        assert [given(loader) for _ in passes] == wanted, workers
+    for stop in (0, 3, 7, (filled + 7) // 8):
+        first = hr.Loader(kind(), num_workers=2, **options)
         list(first)
         batches = iter(first)
         for _ in range(stop):
             next(batches)
-        second = hr.Loader(sources.DrawingOn(seed=9), num_workers=2, **options)
+        second = hr.Loader(kind(seed=9), num_workers=2, **options)
         second.load_state_dict(pickle.loads(pickle.dumps(first.state_dict())))
-        assert same(plain(second), epochs[1][stop:]), stop
-        assert same(plain(second), epochs[2]), stop
+        rest = wanted[1][8 * stop:]
+        if rest or second.state_dict()["epoch"] == 1:  # Where no end was told, a pass stands before its end.
+            assert given(second) == rest, stop
+        assert given(second) == wanted[2], stop
 
 
 def test_requests_for_data_of_unknown_length_end_with_none():

@@ -37,12 +37,14 @@ class Stream(InOrder):
 
     Where the data set has state_dict and load_state_dict, its state is kept every `step` samples, and a pass that goes on in
     its middle begins with that of the batch where it stands; without them it begins anew and skips what was delivered. A pass
-    that is left early leaves the data set where reading ahead had come to."""
+    that is left early leaves the data set where reading ahead had come to. Of one that drops its tail the tail is read, too: the
+    data set shall know that its pass has ended."""
 
-    def __init__(self, source: Any, length: int | None, ahead: int | str, step: int) -> None:
+    def __init__(self, source: Any, length: int | None, ahead: int | str, step: int, last: int | None = None) -> None:
+        """`last`: the sample behind which a pass of known length drops a tail; None: it has none."""
         self.source = source
         self.length = length
-        self._step = step
+        self._step, self._last = step, last
         self._held_max = 16
         self.reads_ahead(ahead)
         self.is_stateful = hasattr(source, "state_dict") and hasattr(source, "load_state_dict")
@@ -128,6 +130,8 @@ class Stream(InOrder):
             if self.is_stateful and self._next % self._step == 0:
                 self._kept.append(self._now(self._next))
             if place == index:
+                if index == self._last and self.is_stateful:
+                    self._read_tail()
                 return sample
             self._held[place] = sample
             if len(self._held) > self._held_max:  # Another rank's, or before where a resumed pass begins.
@@ -167,6 +171,10 @@ class Stream(InOrder):
         self._samples, self._next = (iter(self.source) if end is None or now.position < end else None), now.position
         return sample
 
+    def _read_tail(self) -> None:
+        while self._next < self.length and next(self._samples, self) is not self:
+            self._next += 1
+
     def _next_sample(self) -> Any:
         try:
             return next(self._samples)
@@ -190,8 +198,12 @@ def stream_of(source: Any, length: int | None, options: dict[str, Any]) -> Strea
     length = _length_of(source, length)
     if length is None and options.get("world_size", 1) != 1:
         raise InvalidArgumentError(f"world_size is {options['world_size']}: {no_length(source)}")
-    step = max(1, options.get("batch_size", 128) * options.get("world_size", 1))
-    return Stream(source, length, options.get("prefetch_batches", 2), step)
+    batch_size = options.get("batch_size", 128)
+    step = max(1, batch_size * options.get("world_size", 1))
+    last = None
+    if length is not None and options.get("last_batch") == "drop":
+        last = length // step * step - step + batch_size * (options.get("rank", 0) + 1) - 1
+    return Stream(source, length, options.get("prefetch_batches", 2), step, last)
 
 
 def no_length(source: Any) -> str:
