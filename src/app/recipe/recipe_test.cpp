@@ -327,6 +327,16 @@ TEST_F(RecipeFile, RefusesContradictions) {
   EXPECT_THAT(refusal(kSource + std::string("model.name = ''")), HasSubstr("model.name is empty"));
 }
 
+TEST_F(RecipeFile, RefusesTwoKeysOfOneMeaning) {
+  EXPECT_THAT(refusal(kSource + std::string("optimizer = {fused = true, foreach = true}")),
+              HasSubstr("optimizer.fused and optimizer.foreach are both true; wanted one of them"));
+  EXPECT_THAT(refusal(kSource + std::string("data.transform.size = 64\n"
+                                            "data.transforms = [{name = 'CenterCrop', size = [32]}]")),
+              HasSubstr("data.transform.size is 64, and data.transforms is set, which says what is done to a sample; "
+                        "wanted one of them"));
+  EXPECT_THAT(refusal(kSource + std::string("data.batch_size = 8\ndata.batch_size = 16")), HasSubstr("small.toml:3: "));
+}
+
 TEST_F(RecipeFile, NamesAFileThatCannotBeRead) {
   EXPECT_THROW(load_recipe(folder_ / "absent.toml", {}), Error);
   try {

@@ -3,6 +3,9 @@
 #include <gtest/gtest.h>
 #include <headrace/error.h>
 #include <headrace/option_fields.h>
+#include <headrace/option_text.h>
+
+#include <string>
 
 #include "app/recipe/recipe.h"
 #include "core/base/error_of.h"
@@ -29,6 +32,13 @@ TEST(RetiredNames, OfARecipeAreToldWithWhatToWriteNow) {
   EXPECT_EQ(said_of("optimizer.implementation"),
             ", which is now optimizer.fused = true (for \"fused\"), or optimizer.foreach = true (for \"foreach\"), or "
             "optimizer.fused = false (for \"plain\")");
+}
+
+TEST(RetiredNames, BesideThoseOfTodayAreRefusedByTheirLine) {
+  Recipe recipe;
+  const std::string text = "optimizer.lr = 1e-3\noptimizer.rate = 1e-2\n";
+  EXPECT_EQ(error_of(ErrorCode::invalid_argument, [&] { read_toml(fields_of(recipe), text, "old.toml"); }),
+            "old.toml:2: unknown key optimizer.rate, which is now optimizer.lr");
 }
 
 TEST(RetiredNames, OfKeywordsAreToldWithoutTheirTables) {
