@@ -1,5 +1,5 @@
-"""Data sets of fields as NumPy arrays, for the tests of fields: a worker process that reads them imports torch only where it is
-needed for bfloat16, and so starts at once."""
+"""Data sets of fields as NumPy arrays and images of Pillow, for the tests of fields: a worker process that reads them imports torch
+only where it is needed for bfloat16, and so starts at once."""
 
 import os
 import pathlib
@@ -13,6 +13,7 @@ LIST = pathlib.Path(__file__).parent.parent / "include" / "headrace" / "dtypes.i
 DTYPES = tuple(re.findall(r'^HEADRACE_DTYPE.*?"(\w+)"', LIST.read_text(), re.MULTILINE))
 FORMS = ("dense", "rows", "sides", "absent")  # Ragged along the first axis; along more; a field that some samples lack.
 COMBINATIONS = len(DTYPES) * len(FORMS)
+SIZE = 60
 
 
 def as_type(values, dtype):
@@ -185,3 +186,52 @@ class OfAnotherFormat(Scenes):
     def __setstate__(self, state):
         self.__dict__.update(state)
         sys.modules["__main__"].FORMAT = 1
+
+
+def numbers(index):
+    return numpy.random.default_rng([7, index])
+
+
+class Of:
+    """Of what `make`, a function at the top of a module, makes of an index."""
+
+    def __init__(self, make, size=SIZE):
+        self.make, self.size = make, size
+
+    def __len__(self):
+        return self.size
+
+    def __getitem__(self, index):
+        return self.make(index)
+
+
+class OtherAtFive(Of):
+    """Gives something else for sample 5."""
+
+    def __init__(self, make, other, size=SIZE):
+        super().__init__(make, size)
+        self.other = other
+
+    def __getitem__(self, index):
+        return self.other if index == 5 else self.make(index)
+
+
+def pil(index):
+    from PIL import Image
+
+    return Image.fromarray(numbers(index).integers(0, 256, (6, 5, 3), dtype=numpy.uint8)), index % 3
+
+
+def grey_pil(index):
+    from PIL import Image
+
+    return Image.fromarray(numbers(index).integers(0, 256, (6, 5), dtype=numpy.uint8)), index % 3
+
+
+def boxes(index):
+    return {"boxes": numpy.zeros((index % 4, 4), numpy.float32), "name": str(index)}
+
+
+def lists(index):
+    """As annotations come from a JSON file; the first sample has none."""
+    return {"boxes": [[float(index), 1.0, 2.0, 3.0]] * (index % 3), "kinds": [index] * (index % 3)}

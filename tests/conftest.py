@@ -1,5 +1,6 @@
 """What tests of several files share."""
 
+import functools
 import os
 import signal
 import subprocess
@@ -12,6 +13,32 @@ ROOT = Path(__file__).resolve().parent.parent
 
 # A developer's own torch is not the one that the tests are about.
 os.environ.pop("HEADRACE_TORCH", None)
+
+
+def pytest_addoption(parser):
+    parser.addoption("--claims", type=Path, help="folder that runs beside each other share: a test file is run by the first to reach it")
+
+
+def pytest_collection_modifyitems(config, items):
+    """Large files first, so that the shards end at about the same time."""
+    if config.option.claims:
+        items.sort(key=lambda item: -item.path.stat().st_size)
+
+
+@functools.cache
+def claimed(claims: Path, path: Path) -> bool:
+    """Whether this run is the one that runs the file's tests."""
+    try:
+        (claims / path.name).touch(exist_ok=False)
+    except FileExistsError:
+        return False
+    return True
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_protocol(item):
+    claims = item.config.option.claims
+    return True if claims and not claimed(claims, item.path) else None  # True: it is seen to.
 
 
 @pytest.fixture(scope="session")

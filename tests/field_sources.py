@@ -2,18 +2,15 @@
 
 import collections
 
+import array_fields
 import numpy
 import torch
+from array_fields import SIZE, OtherAtFive, boxes, grey_pil, lists, numbers, pil  # noqa: F401: tests find all in one place.
 from torch.utils.data import Dataset
 
-SIZE = 60
 TYPES = {"uint8": torch.uint8, "int64": torch.int64, "float32": torch.float32, "bfloat16": torch.bfloat16,
          "float64": torch.float64, "float16": torch.float16, "int32": torch.int32, "int16": torch.int16, "int8": torch.int8,
          "bool": torch.bool}
-
-
-def numbers(index):
-    return numpy.random.default_rng([7, index])
 
 
 class Detection(Dataset):
@@ -57,35 +54,14 @@ class Named(Dataset):
         return Pair(torch.full((2, 3), float(index)), index / 2)
 
 
-class Of(Dataset):
-    """Of what `make`, a function at the top of a module, makes of an index."""
-
-    def __init__(self, make, size=SIZE):
-        self.make, self.size = make, size
-
-    def __len__(self):
-        return self.size
-
-    def __getitem__(self, index):
-        return self.make(index)
+class Of(array_fields.Of, Dataset):
+    """The same, as torch has data sets."""
 
 
 def every_type(index):
     sample = {name: torch.from_numpy(numbers(index).integers(0, 2, (2, 3))).to(dtype) for name, dtype in TYPES.items()}
     return {**sample, "number": float(index), "count": index, "odd": index % 2 == 1, "list": [1.5, index], "word": f"w{index}",
             "scalar": torch.tensor(index, dtype=torch.int16), "nested": {"a": index, "b": {"c": torch.ones(2)}}}
-
-
-def pil(index):
-    from PIL import Image
-
-    return Image.fromarray(numbers(index).integers(0, 256, (6, 5, 3), dtype=numpy.uint8)), index % 3
-
-
-def grey_pil(index):
-    from PIL import Image
-
-    return Image.fromarray(numbers(index).integers(0, 256, (6, 5), dtype=numpy.uint8)), index % 3
 
 
 def transformed(index):
@@ -104,21 +80,6 @@ def pair_with_many_labels(index):
 
 def three(index):
     return torch.tensor(index), torch.ones(index % 3, 2), "text"
-
-
-class OtherAtFive(Of):
-    """Gives something else for sample 5."""
-
-    def __init__(self, make, other, size=SIZE):
-        super().__init__(make, size)
-        self.other = other
-
-    def __getitem__(self, index):
-        return self.other if index == 5 else self.make(index)
-
-
-def boxes(index):
-    return {"boxes": numpy.zeros((index % 4, 4), numpy.float32), "name": str(index)}
 
 
 def vector(index):
@@ -223,8 +184,3 @@ class Untold(Of):
     @property
     def classes(self):
         raise RuntimeError("classes are not known yet")
-
-
-def lists(index):
-    """As annotations come from a JSON file; the first sample has none."""
-    return {"boxes": [[float(index), 1.0, 2.0, 3.0]] * (index % 3), "kinds": [index] * (index % 3)}

@@ -193,11 +193,12 @@ def test_any_torch_data_set(kind):
 @pytest.mark.parametrize("kind", KINDS)
 def test_pil_images_are_taken_as_images(kind):
     for make, channels in ((sources.pil, 3), (sources.grey_pil, 1)):
-        images, labels = next(iter(hr.Loader(sources.Of(make), batch_size=6, shuffle=False, worker_type=kind, transform=AS_STORED)))
+        images, labels = next(iter(hr.Loader(array_fields.Of(make), batch_size=6, shuffle=False, worker_type=kind,
+                                            transform=AS_STORED)))
         assert images.shape == (6, channels, 6, 5) and labels.tolist() == [0, 1, 2, 0, 1, 2]
         expected = torch.from_numpy(numpy.array(make(4)[0])).view(6, 5, channels)
         assert torch.equal(images[4].permute(1, 2, 0), expected)
-        smaller, _ = next(iter(hr.Loader(sources.Of(make), batch_size=6, worker_type=kind, transform={"size": 4})))
+        smaller, _ = next(iter(hr.Loader(array_fields.Of(make), batch_size=6, worker_type=kind, transform={"size": 4})))
         assert smaller.shape == (6, channels, 4, 4)
 
 
@@ -334,7 +335,7 @@ def test_a_field_that_some_lack_is_declared(kind):
 ])
 def test_samples_that_differ_from_the_first_are_named_and_nothing_is_lost(other, words):
     source = sources.OtherAtFive(sources.boxes, other, 24)
-    for kind in KINDS if "wanted boxes, name" in words else KINDS[:1]:  # A process imports torch first, which takes seconds.
+    for kind in KINDS if "wanted boxes, name" in words else KINDS[:1]:  # A process judges the others alike.
         loader = hr.Loader(source, batch_size=6, num_workers=2, worker_type=kind)
         with pytest.raises(Exception, match=re.escape(words)) as caught:
             plain(loader)
@@ -774,7 +775,7 @@ def test_what_cannot_be_packed_is_refused_by_name(tmp_path):
 
 def test_lists_of_numbers_are_arrays_and_the_first_may_be_empty():
     for kind in KINDS:
-        batch = next(iter(hr.Loader(sources.Of(sources.lists), batch_size=6, shuffle=False, worker_type=kind)))
+        batch = next(iter(hr.Loader(array_fields.Of(sources.lists), batch_size=6, shuffle=False, worker_type=kind)))
         assert batch.boxes.values.dtype is torch.float64 and [len(part) for part in batch.boxes] == [0, 1, 2, 0, 1, 2]
         assert batch.kinds.values.tolist() == [1, 2, 2, 4, 5, 5] and batch.kinds.values.dtype is torch.int64
         with pytest.raises(Exception, match="field boxes is an empty list in the first samples, which does not tell its type"):

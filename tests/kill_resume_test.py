@@ -13,7 +13,8 @@ import numpy
 import pytest
 from safetensors import safe_open
 
-from tiny_run import HEADRACE, assert_one_line_error, headrace, newest_checkpoint, tensors_of, write_idx
+from tiny_run import (HEADRACE, assert_one_line_error, disk_of, headrace, newest_checkpoint, resize_disk, tensors_of,
+                      write_idx)
 
 # recipe.toml, environment.json and eval_transform.toml pass the fault points too, in one piece each.
 WRITES_BEFORE_TRAINING = 3
@@ -238,22 +239,16 @@ def test_an_error_while_a_checkpoint_is_written_leaves_the_one_before(job, tmp_p
 
 
 def test_a_disk_that_is_full_within_an_epoch_costs_one_checkpoint(job, tmp_path):
-    disk = tmp_path / "disk"
-    disk.mkdir()
-    as_root = [] if os.geteuid() == 0 else ["sudo", "-n"]
-    subprocess.run([*as_root, "mount", "-t", "tmpfs", "-o", "size=2m,mode=1777", "tmpfs", disk], check=True)
-    try:
+    with disk_of("2m", tmp_path / "disk") as disk:
         result = headrace("train", job.recipe, "--out", disk / "run", "--train.keep_checkpoints", 1000,
                           "--train.checkpoint_every_s", "1e-6")
         assert_one_line_error(result, 1, "checkpoint-", "No space left on device")
         assert len(list((disk / "run").glob("checkpoint-*"))) >= 1 and not leftovers(disk / "run")
         for path in sorted((disk / "run").glob("checkpoint-*"))[:-1]:
             path.unlink()  # Somebody makes room.
-        subprocess.run([*as_root, "mount", "-o", "remount,size=64m", disk], check=True)
+        resize_disk(disk, "64m")
         resumed(job, disk / "run")
         assert_ends_as_the_reference(job, disk / "run")
-    finally:
-        subprocess.run([*as_root, "umount", disk], check=True)
 
 
 def test_a_second_process_in_the_folder_is_refused_and_the_first_ends_undisturbed(job, tmp_path):

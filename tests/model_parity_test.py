@@ -84,8 +84,8 @@ JOBS = {
     "small_cnn": Job(lambda: SmallCnn(1, 28, 28, 10), "name=small_cnn", 1, 28, 10, 32),
     "mlp": Job(lambda: Mlp(1, 28, 10), "name=mlp", 1, 28, 10, 32),
     "strided_cnn": Job(lambda: StridedCnn(3, 100), "name=strided_cnn", 3, 64, 100, 16),
-    "resnet18": Job(lambda: resnet18(num_classes=37), "name=resnet18", 3, 64, 37, 8),
-    "resnet18_small": Job(lambda: resnet18_small_stem(10), "name=resnet18 stem=small", 3, 24, 10, 8),
+    "resnet18": Job(lambda: resnet18(num_classes=37), "name=resnet18", 3, 64, 37, 4),
+    "resnet18_small": Job(lambda: resnet18_small_stem(10), "name=resnet18 stem=small", 3, 24, 10, 4),
 }
 
 

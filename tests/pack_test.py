@@ -4,15 +4,13 @@ import fcntl
 import io
 import json
 import os
-import pathlib
 import shutil
 import signal
 import subprocess
-import tempfile
 
 import pytest
 
-from tiny_run import HEADRACE, assert_one_line_error, headrace, write_photos
+from tiny_run import HEADRACE, assert_one_line_error, disk_of, headrace, resize_disk, write_photos
 
 ANY_USER = ["setpriv", "--bounding-set", "-dac_override,-dac_read_search"] if os.geteuid() == 0 else []
 
@@ -91,16 +89,10 @@ def test_a_kill_leaves_the_old_index_as_it_was(photos):
 
 
 def test_a_full_disk_is_one_line_and_nothing_is_left(photos, tmp_path):
-    disk = tmp_path / "disk"
-    disk.mkdir()
-    as_root = [] if os.geteuid() == 0 else ["sudo", "-n"]
-    subprocess.run([*as_root, "mount", "-t", "tmpfs", "-o", "size=4k,mode=1777", "tmpfs", disk], check=True)
-    try:
+    with disk_of("4k", tmp_path / "disk") as disk:
         (photos / ".headrace-index").symlink_to(disk)
         assert_one_line_error(headrace("pack", "--index", photos), 1, "entropy.records", "No space left on device")
         assert not index_of(photos).exists() and leftovers(photos) == []
-    finally:
-        subprocess.run([*as_root, "umount", disk], check=True)
 
 
 def test_while_another_process_writes_the_index_a_second_one_names_it(photos):
@@ -213,19 +205,13 @@ def test_a_sharded_pack_killed_is_gone_on_with(photos, tmp_path):
 
 
 def test_a_full_disk_loses_nothing_of_a_pack(photos, tmp_path):
-    disk = tmp_path / "disk"
-    disk.mkdir()
-    as_root = [] if os.geteuid() == 0 else ["sudo", "-n"]
-    subprocess.run([*as_root, "mount", "-t", "tmpfs", "-o", "size=32k,mode=1777", "tmpfs", disk], check=True)
-    try:
+    with disk_of("32k", tmp_path / "disk") as disk:
         assert_one_line_error(headrace("pack", photos, disk / "p.pack"), 1, "p.pack.partial", "No space left on device")
         assert not (disk / "p.pack").exists()
-        subprocess.run([*as_root, "mount", "-o", "remount,size=4m", disk], check=True)
+        resize_disk(disk, "4m")
         document = packed(photos, disk / "p.pack")
         assert 0 < document["added"] < 30 and document["samples"] == 30
         assert headrace("pack", "--verify", disk / "p.pack").returncode == 0
-    finally:
-        subprocess.run([*as_root, "umount", disk], check=True)
 
 
 def test_of_two_packers_on_one_file_the_second_is_refused(photos, tmp_path):
@@ -267,8 +253,9 @@ def test_twenty_thousand_small_files_are_packed_verified_and_given_back_bit_by_b
 
     count, image = 20_000, io.BytesIO()
     Image.linear_gradient("L").resize((16, 16)).save(image, "JPEG")
-    with tempfile.TemporaryDirectory(dir=tmp_path) as folder:  # 40,000 files need not outlive the test.
-        data, again, shards = (pathlib.Path(folder) / name for name in ("data", "again", "shards"))
+    # In memory: unpacking syncs its whole file system, which would wait for what others have written to the disk.
+    with disk_of("1g", tmp_path / "disk") as disk:
+        data, again, shards = (disk / name for name in ("data", "again", "shards"))
         for kind in range(10):
             (data / "train" / str(kind)).mkdir(parents=True)
         files = {f"train/{number % 10}/{number:05}.jpg": image.getvalue() + number.to_bytes(4, "little") * (1 + number % 300)

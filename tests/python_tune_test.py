@@ -139,6 +139,7 @@ def test_objects_are_bit_equal_to_before_when_nothing_pays(only):
     assert {"step", "diagnosis", "decided"} <= set(told)
 
 
+@pytest.mark.alone
 def test_what_pays_is_kept_and_applied_to_the_objects_and_can_be_undone():
     loop = Loop()
 
@@ -450,6 +451,7 @@ def slow_step(optimizer):
     optimizer.step = step
 
 
+@pytest.mark.alone
 def test_a_native_step_is_kept_where_it_pays_with_the_bits_of_the_fused_optimizer():
     loop, plain = Loop(), Loop()
     for each in (loop, plain):
@@ -472,6 +474,7 @@ def test_a_native_step_is_kept_where_it_pays_with_the_bits_of_the_fused_optimize
     assert same(loop.optimizer.state_dict(), plain.optimizer.state_dict())
 
 
+@pytest.mark.alone
 def test_micro_batches_are_kept_where_they_pay_with_the_gradient_of_the_whole_batch():
     loop, plain = without_batch_statistics(), without_batch_statistics()
 
@@ -953,8 +956,9 @@ def test_a_mapping_that_is_no_dict_counts_by_its_samples_and_is_cut_along_them()
     tuned = loop.tune(loader=batches, only=["fused optimizer"],
                       forward=lambda model, batch: loop.loss((batch["image"], batch["labels"])))
     split = tuned.ledger["time_split"]["baseline"]
-    # The split may be of other blocks than the diagnosis; a batch that counted for one sample would be a factor of 8 off.
-    assert tuned.ledger["diagnosis"]["samples_per_second"] == pytest.approx(8 * split["steps"] / split["total_s"], rel=0.7)
+    # The split may be of other blocks than the diagnosis, and other tests run beside them; a batch that counted for one sample
+    # would be a factor of 8 off.
+    assert 1 / 3 < tuned.ledger["diagnosis"]["samples_per_second"] / (8 * split["steps"] / split["total_s"]) < 3
     parts = parts_of(batches[0], 2)
     assert all(isinstance(part, Encoding) and part["image"].shape[0] == part["labels"].shape[0] == 4 for part, _ in parts)
     assert batches[0]["image"].shape[0] == 8

@@ -34,7 +34,10 @@ class Tree:
         (self.root / "tools" / "apt-packages.txt").write_text("# one that every Debian has\ndpkg\n")
         (self.root / "tools" / "apt-packages-photos.txt").write_text("# one more\napt\n")
         self.wheels = [make_wheel(folder, name) for name in ("torch", "torchvision")]
-        self.require(*(f"{wheel.name.split('-')[0]} @ file://{wheel}" for wheel in self.wheels))
+        self.require(*self.lines())
+
+    def lines(self) -> list[str]:
+        return [f"{wheel.name.split('-')[0]} @ file://{wheel}" for wheel in self.wheels]
 
     def require(self, *lines: str) -> None:
         (self.root / "requirements.txt").write_text("".join(f"{line}\n" for line in lines))
@@ -53,9 +56,17 @@ def tree(tmp_path):
     return Tree(tmp_path)
 
 
-def test_second_set_up_finds_the_first_whole(tree):
+@pytest.fixture(scope="module")
+def tree_set_up(tmp_path_factory):
+    """Set-up takes seconds: its tests leave the tree set up, with one environment."""
+    tree = Tree(tmp_path_factory.mktemp("set_up"))
     first = tree.set_up()
     assert first.returncode == 0, first.stderr
+    return tree
+
+
+def test_second_set_up_finds_the_first_whole(tree_set_up):
+    tree = tree_set_up
     assert (tree.root / ".venv").resolve() == tree.environments()[0]
     python = tree.root / ".venv" / "bin" / "python"
     assert subprocess.run([python, "-c", "import torch, torchvision"]).returncode == 0
@@ -65,16 +76,15 @@ def test_second_set_up_finds_the_first_whole(tree):
     assert (tree.environments()[0] / "whole").stat().st_mtime_ns == installed
 
 
-def test_scripts_name_the_final_place(tree):
-    assert tree.set_up().returncode == 0
-    pip = tree.root / ".venv" / "bin" / "pip"
+def test_scripts_name_the_final_place(tree_set_up):
+    pip = tree_set_up.root / ".venv" / "bin" / "pip"
     assert subprocess.run([pip, "--version"], capture_output=True).returncode == 0
     assert "partial" not in pip.read_text()
 
 
-def test_half_installed_environment_is_built_anew(tree):
-    assert tree.set_up().returncode == 0
-    environment = tree.environments()[0]
+def test_half_installed_environment_is_built_anew(tree_set_up):
+    tree = tree_set_up
+    (environment,) = tree.environments()
     (environment / "whole").unlink()
     shutil.rmtree(environment / "lib")
     leftover = environment.with_name(environment.name + ".partial")
@@ -94,13 +104,17 @@ def test_failed_install_leaves_nothing_that_looks_whole(tree):
     assert all(path.name.endswith(".partial") for path in tree.environments())
 
 
-def test_other_requirements_get_another_environment(tree):
-    assert tree.set_up().returncode == 0
+def test_other_requirements_get_another_environment(tree_set_up):
+    tree = tree_set_up
     before = (tree.root / ".venv").resolve()
-    tree.require(*(f"{wheel.name.split('-')[0]} @ file://{wheel}" for wheel in reversed(tree.wheels)))
+    tree.require(*reversed(tree.lines()))
     assert tree.set_up().returncode == 0
-    assert (tree.root / ".venv").resolve() != before
-    assert before.exists()
+    other = (tree.root / ".venv").resolve()
+    assert other != before and before.exists()
+    shutil.rmtree(other)
+    tree.require(*tree.lines())
+    assert tree.set_up().returncode == 0
+    assert (tree.root / ".venv").resolve() == before and (before / "whole").exists()
 
 
 def test_folder_named_venv_is_not_touched(tree):

@@ -3,6 +3,7 @@
 import itertools
 import json
 import re
+import shutil
 import subprocess
 import sys
 import threading
@@ -258,6 +259,54 @@ def test_junit_counts_failures_and_skips(tmp_path):
     assert result.passed == 1 and result.failures == ["pytest tests/a_test.py::b", "pytest tests/a_test.py::c"]
     assert result.seconds["pytest tests/a_test.py::a"] == 1.5
     assert len(run_tests.read_junit(tmp_path / "absent.xml", "x").failures) == 1
+
+
+@pytest.fixture
+def write_test_file(tmp_path, monkeypatch):
+    """Writes a test file of two cases. Each case leaves a line in the file `ran` when it is run."""
+    (tmp_path / "tests").mkdir()
+    (tmp_path / "logs").mkdir()
+    for name in ("pytest.ini", "tests/conftest.py"):
+        shutil.copy(ROOT / name, tmp_path / name)
+    monkeypatch.setattr(run_tests, "ROOT", tmp_path)
+    monkeypatch.setattr(run_tests, "LOGS", tmp_path / "logs")
+
+    def write(name: str, body: str = "") -> None:
+        (tmp_path / "tests" / f"{name}_test.py").write_text(
+            f"import os, signal\n\ndef ran(case):\n    with open({str(tmp_path / 'ran')!r}, 'a') as file:\n"
+            f"        file.write(f'{name} {{case}}\\n')\n\n"
+            f"def test_one():\n    ran('one')\n\ndef test_two():\n    ran('two')\n{body}")
+
+    return write
+
+
+def test_shards_run_each_test_file_once(write_test_file, tmp_path):
+    names, cases = [f"file{number}" for number in range(6)], ("one", "two")
+    for name in names:
+        write_test_file(name)
+    for _ in range(2):  # The second run does not take the first one's claims for its own.
+        (tmp_path / "ran").unlink(missing_ok=True)
+        result = run_tests.pytest("pytest", timeout_s=60, shards=3)
+        assert (result.passed, result.failures) == (12, [])
+        assert sorted((tmp_path / "ran").read_text().splitlines()) == [f"{name} {case}" for name in names for case in cases]
+    assert sorted(result.seconds) == [f"pytest tests/{name}_test.py::test_{case}" for name in names for case in cases]
+
+
+def test_a_failure_in_one_shard_and_a_crash_of_another_are_the_runs(write_test_file):
+    write_test_file("sound")
+    write_test_file("wrong", "    assert False\n")
+    assert run_tests.pytest("pytest", timeout_s=60, shards=2).failures == ["pytest tests/wrong_test.py::test_two"]
+    write_test_file("wrong", "    os.kill(os.getpid(), signal.SIGSEGV)\n")
+    result = run_tests.pytest("pytest", timeout_s=60, shards=2)
+    assert "pytest: wrote no results" in result.failures
+
+
+def test_pytest_without_a_case_or_in_time_fails(write_test_file, tmp_path):
+    write_test_file("none")
+    assert run_tests.pytest("pytest", "-m", "alone", timeout_s=60).failures
+    write_test_file("hanging", "    __import__('time').sleep(60)\n")
+    assert run_tests.pytest("pytest", timeout_s=3).failures == ["pytest: wrote no results"]
+    assert "stopped after 3 s" in (tmp_path / "logs" / "pytest.0.log").read_text()
 
 
 def run_main(monkeypatch, tmp_path, *words: str, **parts) -> int:

@@ -19,9 +19,10 @@ import threading
 import time
 import xml.etree.ElementTree as ElementTree
 from concurrent.futures import Future, ThreadPoolExecutor, as_completed
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Callable
+from typing import Callable, Iterator
 
 import passed
 import test_programs
@@ -69,22 +70,36 @@ def build_jobs() -> int:
     return max(1, min(CORES, int(gigabytes_of_memory() / 2)))
 
 
-def run_logged(name: str, command: list[str], timeout_s: int, environment: dict[str, str] | None = None) -> int:
-    """Appends the output to build/test/<name>.log. Exit status, or 124 when the time ran out."""
+@contextmanager
+def logged(name: str, command: list[str], environment: dict[str, str] | None = None) -> Iterator[subprocess.Popen]:
+    """Appends the output to build/test/<name>.log. What still runs at the end is killed with its whole group, also after Ctrl-C,
+    or compilers would go on."""
     with open(LOGS / f"{name}.log", "ab") as log:
         log.write(f"$ {' '.join(map(str, command))}\n".encode())
         log.flush()
         process = subprocess.Popen(command, cwd=ROOT, stdout=log, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL,
                                    env={**os.environ, **(environment or {})}, start_new_session=True)
         try:
-            return process.wait(timeout_s)
-        except subprocess.TimeoutExpired:
-            log.write(f"stopped after {timeout_s} s\n".encode())
-            return 124
+            yield process
         finally:
-            if process.poll() is None:  # Also after Ctrl-C: the whole group, or compilers would go on.
+            if process.poll() is None:
                 os.killpg(process.pid, 9)
                 process.wait()
+
+
+def status_of(name: str, process: subprocess.Popen, begin_s: float, timeout_s: int) -> int:
+    """Exit status, or 124 when the time ran out."""
+    try:
+        return process.wait(max(0, begin_s + timeout_s - time.monotonic()))
+    except subprocess.TimeoutExpired:
+        with open(LOGS / f"{name}.log", "ab") as log:
+            log.write(f"stopped after {timeout_s} s\n".encode())
+        return 124
+
+
+def run_logged(name: str, command: list[str], timeout_s: int) -> int:
+    with logged(name, command) as process:
+        return status_of(name, process, time.monotonic(), timeout_s)
 
 
 def indented(text: str) -> str:
@@ -121,8 +136,6 @@ def read_junit(path: Path, prefix: str) -> Result:
                 print(f"  {result.failures[-1]} ({bad[0].tag})\n{indented(output)}", flush=True)
         else:
             result.passed += 1
-    if result.passed + len(result.failures) == 0:
-        result.failures.append(f"{prefix}: ran no test")
     return result
 
 
@@ -252,15 +265,34 @@ def release() -> Result:
     return result
 
 
-def pytest(part: str, *arguments: str, timeout_s: int, **environment: str) -> Result:
-    junit = LOGS / f"{part}.xml"
-    junit.unlink(missing_ok=True)
-    status = run_logged(part, [sys.executable, "-m", "pytest", "-q", f"--junit-xml={junit}", *arguments], timeout_s, environment)
-    return with_status(read_junit(junit, part), part, status)
+def pytest(part: str, *arguments: str, timeout_s: int, shards: int = 1, **environment: str) -> Result:
+    """Shards run beside each other, and each takes the next file that none has (tests/conftest.py)."""
+    begin_s = time.monotonic()
+    claims = LOGS / f"{part}.claims"
+    shutil.rmtree(claims, ignore_errors=True)  # Of an earlier run: no file would be left to take.
+    claims.mkdir()
+    names = [f"{part}.{shard}" for shard in range(shards)]
+    with ExitStack() as stack:
+        running = {}
+        for name in names:
+            junit = LOGS / f"{name}.xml"
+            junit.unlink(missing_ok=True)
+            command = [sys.executable, "-m", "pytest", "-q", f"--junit-xml={junit}", f"--claims={claims}", *arguments]
+            running[name] = stack.enter_context(logged(name, command, environment))
+        statuses = {name: status_of(name, process, begin_s, timeout_s) for name, process in running.items()}
+    result = Result()
+    for name, status in statuses.items():
+        result.add(with_status(read_junit(LOGS / f"{name}.xml", part), name, status))
+    if result.passed + len(result.failures) == 0:
+        result.failures.append(f"{part}: ran no test")
+    return result
 
 
 def python_tests() -> Result:
-    return pytest("pytest", timeout_s=1800)
+    """What judges speed runs after the rest, by itself: beside other tests it would take longer to be sure, or never be."""
+    result = pytest("pytest", "-m", "not alone", timeout_s=1800, shards=SHARDS)
+    result.add(pytest("pytest-alone", "-m", "alone", timeout_s=600))
+    return result
 
 
 def formatting() -> Result:
