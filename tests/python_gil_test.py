@@ -1,5 +1,6 @@
 """A Python thread goes on while the native half works: the interpreter lock is not held meanwhile."""
 
+import io
 import pathlib
 import re
 import sys
@@ -8,6 +9,7 @@ import time
 
 import headrace as hr
 import pytest
+import torch
 from PIL import Image
 
 SIDE = 640
@@ -51,6 +53,19 @@ def test_a_python_thread_counts_while_images_of_640_are_decoded_and_transformed(
             batches += 1
             assert images.shape == (4, 3, SIDE, SIDE)
     assert counted > batches == 20  # Python's own code lets nobody else run between two looks at the counter.
+
+
+def test_a_python_thread_counts_while_a_transform_decodes(counter):
+    file = io.BytesIO()
+    Image.linear_gradient("L").resize((800, SIDE)).convert("RGB").save(file, "JPEG")
+    image, out = file.getvalue(), torch.empty(3, SIDE, SIDE)
+    transform = hr.Transform([hr.transforms.Resize(SIDE), hr.transforms.CenterCrop(SIDE), hr.transforms.ToDtype("float32", scale=True)])
+    counted = 0
+    for _ in range(20):
+        before = counter()
+        transform.apply(image, out=out)
+        counted += counter() - before
+    assert counted > 0  # Python's own code lets nobody else run between two looks at the counter.
 
 
 def test_no_static_of_the_bindings_is_made_by_an_import():

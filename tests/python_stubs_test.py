@@ -12,7 +12,7 @@ STUBS = ast.parse((Path(__file__).resolve().parent.parent / "python" / "headrace
 
 
 def public(names) -> set[str]:
-    kept = {"__init__", "__iter__", "__len__", "__next__", "__enter__", "__exit__", "__await__"}
+    kept = {"__init__", "__iter__", "__len__", "__next__", "__enter__", "__exit__", "__await__", "__call__"}
     return {name for name in names if not name.startswith("_") or name in kept}
 
 

@@ -1,12 +1,15 @@
-"""Lists of operations as Python and recipes meet them: names, parameters and defaults, errors, states."""
+"""Lists of operations as Python and recipes meet them: names, parameters and defaults, errors, states; and without a Loader."""
 
 import dataclasses
 import enum
 import inspect
+import io
 import json
 import pathlib
 import pickle
 import re
+import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy
 import pytest
@@ -434,6 +437,206 @@ def test_a_run_whose_evaluation_is_damaged_is_named_by_file_and_key(photo_run, t
         (photo_run / "run/eval_transform.toml").write_text(whole)
     findings = json.loads(headrace("doctor", photo_run / "run", "--json", "-").stdout)["findings"]
     assert not [finding for finding in findings if finding["code"] in ("damaged", "missing")]
+
+
+EVALUATION = [Resize(14), CenterCrop(12), ToDtype("float32", scale=True), Normalize([0.4, 0.5, 0.6], [0.2, 0.3, 0.25])]
+
+
+def encoded(pixels, kind):
+    file = io.BytesIO()
+    Image.fromarray(pixels).save(file, kind)
+    return file.getvalue()
+
+
+@pytest.mark.parametrize("layout", ["nchw", "nhwc"])
+@pytest.mark.parametrize("last, dtype, shorthand", [
+    (EVALUATION[2:], torch.float32, {"mean": [0.4, 0.5, 0.6], "std": [0.2, 0.3, 0.25]}),
+    ([ToDtype("bfloat16", scale=True)], torch.bfloat16, {"dtype": "bfloat16"}),
+    ([], torch.uint8, {"dtype": "uint8"}),
+])
+def test_a_transform_gives_the_bits_of_a_loader_and_of_the_shorthand(layout, last, dtype, shorthand):
+    transforms = [Resize(14), CenterCrop(12), *last]
+    transform, photos = hr.Transform(transforms, layout=layout), Photos()
+    images = [transform.apply(photos[index][0]) for index in range(len(photos))]
+    strides = (144, 12, 1) if layout == "nchw" else (1, 36, 3)
+    assert all((image.dtype, image.shape, image.stride()) == (dtype, (3, 12, 12), strides) for image in images)
+    found = torch.stack(images)
+    for options in ({"transforms": transforms, "transform": {"layout": layout}},
+                    {"transform": {"size": 12, "resize": 14, "layout": layout, **shorthand}}):
+        assert torch.equal(images_of(loader_of(training=False, **options)), found)
+
+
+def test_a_transform_takes_what_a_loader_takes():
+    theirs = v2.Compose([v2.ToImage(), v2.Resize(14), v2.CenterCrop(12), v2.ToDtype(torch.float32, scale=True),
+                         v2.Normalize([0.4, 0.5, 0.6], [0.2, 0.3, 0.25])])
+    pixels = Photos()[0][0]
+    transform = hr.Transform(EVALUATION)
+    wanted = transform.apply(pixels)
+    mixed = [*EVALUATION[:2], theirs.transforms[3], EVALUATION[3].as_table()]
+    for given in (theirs, Compose(EVALUATION), tuple(EVALUATION), [one.as_table() for one in EVALUATION], mixed):
+        other = hr.Transform(given)
+        assert other.explain() == transform.explain() == [
+            {"operations": ["Resize", "CenterCrop", "ToDtype", "Normalize"], "fused": True, "why": ""}]
+        assert torch.equal(other.apply(pixels), wanted)
+    png, jpeg = encoded(pixels, "PNG"), encoded(pixels, "JPEG")
+    for form in (png, bytearray(png), numpy.frombuffer(png, numpy.uint8), torch.from_numpy(pixels), Image.fromarray(pixels)):
+        assert torch.equal(transform.apply(form), wanted) and torch.equal(transform(form), wanted)
+    decoded = numpy.asarray(Image.open(io.BytesIO(jpeg)))  # The decoder has Pillow's bits.
+    assert torch.equal(transform.apply(jpeg), transform.apply(decoded))
+    gray = hr.Transform([CenterCrop(12)], channels=1)
+    wanted = torch.from_numpy(pixels[4:16, 3:15, :1].copy()).permute(2, 0, 1)
+    assert torch.equal(gray.apply(pixels[:, :, :1].copy()), wanted) and torch.equal(gray.apply(pixels[:, :, 0].copy()), wanted)
+
+
+def test_a_transform_of_images_of_one_size_takes_pixels_of_that_size_alone():
+    transform, photos = hr.Transform([ToDtype("float32", scale=True)], height=20, width=18), Photos()
+    pixels = photos[0][0]
+    wanted = (pixels.astype(numpy.float32) / numpy.float32(255)).transpose(2, 0, 1)
+    assert torch.equal(transform.apply(pixels), torch.from_numpy(wanted))
+    with pytest.raises(hr.errors.CorruptDataError, match=r"field image: uint8 \(21, 19, 3\); wanted uint8 \(20, 18, 3\)"):
+        transform.apply(photos[1][0])
+    with pytest.raises(hr.errors.CorruptDataError, match=r"field image: an encoded image; wanted uint8 \(20, 18, 3\)"):
+        transform.apply(encoded(pixels, "PNG"))
+
+
+def test_a_transform_that_draws_has_a_loaders_draws_for_a_samples_index():
+    transforms = [RandomResizedCrop(12), RandomHorizontalFlip(), ToDtype("float32", scale=True)]
+    transform, photos = hr.Transform(transforms), Photos()
+    loader = loader_of(transforms=transforms, shuffle=False, seed=5)
+    for epoch in range(2):
+        found = [transform.apply(photos[index][0], seed=5, epoch=epoch, index=index) for index in range(len(photos))]
+        assert torch.equal(torch.stack(found), images_of(loader))
+    pixels = photos[0][0]
+    assert torch.equal(transform.apply(pixels, index=3), transform.apply(pixels, seed=0, epoch=0, index=3))
+    for key, message in [({}, "the list draws at random; wanted a sample's key: seed, epoch, index"),
+                         ({"epoch": 1}, "epoch is 1, and index is not given; wanted the sample's index, too"),
+                         ({"seed": -2, "index": 0}, "seed is -2; wanted at least 0"),
+                         ({"index": -1}, "index is -1; wanted at least 0")]:
+        with pytest.raises(hr.errors.InvalidArgumentError, match=message):
+            transform.apply(pixels, **key)
+
+
+@pytest.mark.parametrize("options, message", [
+    ({"transforms": [Resize(12)]}, "transform: Resize leaves each image with sides of its own; wanted a crop"),
+    ({"transforms": [{"name": "Resize"}]}, r"transforms\[0\].size is missing; Resize has no default for it"),
+    ({"transforms": [{"name": "Resise", "size": 9}]}, r"transforms\[0\].name must be .*, did you mean Resize\?"),
+    ({"transforms": [v2.ColorJitter()]}, r"transforms\[0\]: there is no operation for .*\.v2\.ColorJitter"),
+    ({"transforms": Resize(12)}, "transforms: wanted a list of its tables, found Resize"),
+    ({"transforms": [CenterCrop(9)], "layout": "nchv"}, r"layout must be nchw \| nhwc"),
+    ({"transforms": [CenterCrop(9)], "channels": 5}, r"field image: an image of uint8 \(-1, -1, 5\); wanted .* 1 to 4 channels"),
+    ({"transforms": [CenterCrop(9)], "height": 0, "width": 8}, r"field image: an image of uint8 \(0, 8, 3\); wanted"),
+])
+def test_what_is_wrong_with_a_transform_is_named(options, message):
+    with pytest.raises(hr.errors.InvalidArgumentError, match=message):
+        hr.Transform(**options)
+
+
+@pytest.mark.parametrize("layout", ["nchw", "nhwc"])
+@pytest.mark.parametrize("last, dtype", [(EVALUATION[2:], torch.float32), ([], torch.uint8)])
+def test_out_is_written_in_place_and_nothing_beside_it(layout, last, dtype):
+    transform, pixels = hr.Transform([Resize(14), CenterCrop(12), *last], layout=layout), Photos()[0][0]
+    wanted = transform.apply(pixels)
+    order = torch.contiguous_format if layout == "nchw" else torch.channels_last
+    tensors = torch.zeros(3, 3, 12, 12, dtype=dtype).contiguous(memory_format=order)
+    arrays = torch.zeros(3, 3, 12, 12, dtype=dtype).contiguous(memory_format=order).numpy()
+    for batch in (tensors, arrays):
+        row = batch[1]
+        assert transform.apply(pixels, out=row) is row
+        assert torch.equal(torch.as_tensor(batch[1]), wanted)
+        assert not batch[0].any() and not batch[2].any()
+    assert wanted.any()
+    other = torch.zeros_like(tensors[0])
+    assert transform.apply(encoded(pixels, "PNG"), other) is other and torch.equal(other, wanted)
+
+
+def test_axes_of_one_element_lie_in_any_order():
+    transform, pixels = hr.Transform([CenterCrop(12)], channels=1, layout="nhwc"), Photos()[0][0][:, :, 0].copy()
+    out = torch.zeros(1, 12, 12, dtype=torch.uint8)
+    assert torch.equal(transform.apply(pixels, out=out), torch.from_numpy(pixels[None, 4:16, 3:15].copy()))
+
+
+def test_autograd_sees_that_out_was_written():
+    transform, pixels = hr.Transform(EVALUATION), Photos()[0][0]
+    image, weight = torch.ones(3, 12, 12), torch.ones(3, 12, 12, requires_grad=True)
+    loss = (image * weight).sum()
+    transform.apply(pixels, out=image)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        loss.backward()
+    with torch.no_grad():
+        assert torch.equal(transform.apply(pixels, out=weight), image)
+    with torch.inference_mode():
+        inferred = torch.zeros(3, 12, 12)
+        assert torch.equal(transform.apply(pixels, out=inferred), image)
+    with pytest.raises(RuntimeError, match="inference tensor"):
+        transform.apply(pixels, out=inferred)
+
+
+def read_only(array):
+    array.setflags(write=False)
+    return array
+
+
+FLOATS = r"; wanted a writable float32 tensor or array \(3, 12, 12\) in C order$"
+
+
+@pytest.mark.parametrize("out, message", [
+    (torch.zeros(3, 12, 12, dtype=torch.float64), r"^out: float64 \(3, 12, 12\)" + FLOATS),
+    (torch.zeros(3, 12, 12, dtype=torch.complex64), r"^out: ComplexFloat \(3, 12, 12\)" + FLOATS),
+    (torch.zeros(1, 3, 12, 12), r"^out: float32 \(1, 3, 12, 12\)" + FLOATS),
+    (torch.zeros(12, 12, 3), r"^out: float32 \(12, 12, 3\)" + FLOATS),
+    (torch.zeros(3, 12, 12).transpose(1, 2), r"^out: float32 \(3, 12, 12\), not in C order" + FLOATS),
+    (torch.zeros(3, 12, 24)[:, :, ::2], r"^out: float32 \(3, 12, 12\), not in C order" + FLOATS),
+    (torch.zeros(3, 1, 12).expand(3, 12, 12), r"^out: float32 \(3, 12, 12\), not in C order" + FLOATS),
+    (torch.zeros(3, 12, 12, requires_grad=True), r"^out: float32 \(3, 12, 12\), requires grad" + FLOATS),
+    (torch.zeros(3, 12, 12, device="meta"), r"^out: float32 \(3, 12, 12\), on meta" + FLOATS),
+    (torch.zeros(3, 12, 12).to_sparse(), r"^out: float32 \(3, 12, 12\), not dense" + FLOATS),
+    (read_only(numpy.zeros((3, 12, 12), numpy.float32)), r"^out: float32 \(3, 12, 12\), read-only" + FLOATS),
+    (numpy.zeros((3, 12, 12)), r"^out: float64 \(3, 12, 12\)" + FLOATS),
+    (numpy.zeros((3, 12, 12), ">f4"), r"^out: >f4 \(3, 12, 12\)" + FLOATS),
+    (numpy.zeros((12, 12, 3), numpy.float32).transpose(2, 0, 1), r"^out: float32 \(3, 12, 12\), not in C order" + FLOATS),
+    (numpy.zeros(4 * 432 + 1, numpy.uint8)[1:].view(numpy.float32).reshape(3, 12, 12),
+     r"^out: float32 \(3, 12, 12\), not aligned" + FLOATS),
+    (bytearray(4 * 432), r"^out: bytearray" + FLOATS),
+    ([0.0], r"^out: list" + FLOATS),
+])
+def test_what_out_cannot_be_is_refused(out, message):
+    transform = hr.Transform(EVALUATION)
+    with pytest.raises(hr.errors.InvalidArgumentError, match=message):
+        transform.apply(Photos()[0][0], out=out)
+    if isinstance(out, numpy.ndarray) or (isinstance(out, torch.Tensor) and out.device.type == "cpu" and not out.is_sparse):
+        assert not out.any()
+
+
+def test_what_out_of_another_list_cannot_be_is_refused():
+    pixels = numpy.ones((12, 12, 3), numpy.uint8)
+    by_pixel = hr.Transform([CenterCrop(12)], layout="nhwc")
+    wanted = r"; wanted a writable uint8 tensor or array \(3, 12, 12\) that lies pixel by pixel, as images of a channels-last batch do$"
+    with pytest.raises(hr.errors.InvalidArgumentError, match=r"^out: uint8 \(3, 12, 12\), not pixel by pixel" + wanted):
+        by_pixel.apply(pixels, out=numpy.zeros((3, 12, 12), numpy.uint8))
+    with pytest.raises(hr.errors.InvalidArgumentError, match="^out: shares memory with the image; wanted memory of its own$"):
+        by_pixel.apply(pixels, out=pixels.transpose(2, 0, 1))
+    half = hr.Transform([CenterCrop(12), ToDtype("bfloat16", scale=True)])
+    with pytest.raises(hr.errors.InvalidArgumentError, match=r"^out: uint16 .*; wanted a writable bfloat16 tensor \(3, 12, 12\) in C"):
+        half.apply(pixels, out=numpy.zeros((3, 12, 12), numpy.uint16))
+    out = torch.zeros(3, 12, 12, dtype=torch.bfloat16)
+    assert torch.equal(half.apply(pixels, out=out), half.apply(pixels)) and out.any()
+
+
+def test_threads_write_the_rows_of_one_batch_at_once():
+    transform, photos = hr.Transform([RandomHorizontalFlip(1.0), Pad(1), *EVALUATION]), Photos()
+    files = [encoded(photos[index][0], "PNG") for index in range(len(photos))]
+    wanted = torch.stack([transform.apply(file, index=index) for index, file in enumerate(files)])
+    batch = torch.zeros(len(files), 3, 12, 12)
+    begin = threading.Barrier(2)
+
+    def write(first):
+        begin.wait()
+        for index in range(first, len(files), 2):
+            transform.apply(files[index], out=batch[index], index=index)
+
+    with ThreadPoolExecutor(2) as threads:
+        list(threads.map(write, range(2)))
+    assert torch.equal(batch, wanted)
 
 
 def test_a_recipe_of_lists_trains_to_the_weights_of_its_shorthand(tmp_path):

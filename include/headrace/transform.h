@@ -62,6 +62,8 @@ class Transform {
   void apply(std::span<const std::uint8_t> file, std::span<std::byte> image) const;
   // Of a sample that has its image alone, file or pixels; likewise.
   void apply(const Payload& stored, std::span<std::byte> image) const;
+  // With the draws that a Loader has for it: the same bytes.
+  void apply(const Payload& stored, const SampleKey& key, std::span<std::byte> image) const;
   // Of a sample's image, file or pixels, with the draws that a Loader has for it: the same bytes. `out`: the other
   // fields, those that operations change in its own memory, the rest where they lie in `in`. Error{corrupt_data} and
   // {unsupported} name a field that an operation reads and that is not what its schema says.

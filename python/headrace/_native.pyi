@@ -2,8 +2,9 @@
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from os import PathLike
 from types import TracebackType
-from typing import Any, Self, TypeAlias
+from typing import Any, Self, TypeAlias, TypeVar, overload
 
+import numpy
 import torch
 
 from ._fields import Field
@@ -13,6 +14,7 @@ from .batch import Batch
 
 AnyLoader: TypeAlias = Iterable[Any] | Callable[[], Iterable[Any]]
 Path: TypeAlias = str | PathLike[str]
+Image = TypeVar("Image", bound=torch.Tensor | numpy.ndarray[Any, Any])
 
 class LoaderPass:
     def __iter__(self) -> Self: ...
@@ -231,9 +233,38 @@ def pack(
     source: Source, path: Path, *, split: str = "train", fields: Sequence[str] | Mapping[str, Field] | None = None
 ) -> int: ...
 class Transform:
+    def __init__(
+        self,
+        transforms: Sequence[Any],
+        *,
+        height: int | None = None,
+        width: int | None = None,
+        channels: int = 3,
+        layout: str = "nchw",
+    ) -> None: ...
     @staticmethod
     def from_run(run: Path) -> Transform: ...
-    def apply(self, image: Any) -> torch.Tensor: ...
+    @overload
+    def apply(
+        self,
+        image: Any,
+        out: None = None,
+        *,
+        seed: int | None = None,
+        epoch: int | None = None,
+        index: int | None = None,
+    ) -> torch.Tensor: ...
+    @overload
+    def apply(
+        self,
+        image: Any,
+        out: Image,
+        *,
+        seed: int | None = None,
+        epoch: int | None = None,
+        index: int | None = None,
+    ) -> Image: ...
+    def __call__(self, image: Any) -> torch.Tensor: ...
     def explain(self) -> list[dict[str, Any]]: ...
 
 def write_file(path: str, content: str) -> None: ...

@@ -2,7 +2,8 @@
 
 Operations have the names and parameters of torchvision.transforms.v2. Those that one pass can do are done in one; Loader.explain()
 says which, and what kept the others from it. Objects of torchvision.transforms.v2 may stand in the list, too: those of these names
-become these, ToImage and ToPureTensor do nothing to an image that is none of PIL's any more, and any other is refused by name."""
+become these, ToImage and ToPureTensor do nothing to an image that is none of PIL's any more, and any other is refused by name.
+headrace.Transform([...]) is such a list without a Loader: one image in, a tensor out."""
 
 from __future__ import annotations
 

@@ -148,14 +148,18 @@ void Transform::apply(std::span<const std::uint8_t> file, std::span<std::byte> i
 
 void Transform::apply(const Payload& stored, std::span<std::byte> image) const {
   if (impl_->plan.draws()) {
-    fail(ErrorCode::invalid_argument, "transform: the list draws at random; wanted a sample's key");
+    fail(ErrorCode::invalid_argument, "transform: the list draws at random; wanted a sample's key: seed, epoch, index");
   }
+  apply(stored, SampleKey{}, image);
+}
+
+void Transform::apply(const Payload& stored, const SampleKey& key, std::span<std::byte> image) const {
   if (const std::size_t fields = impl_->plan.fields_wanted(); fields > 0) {
     fail(ErrorCode::invalid_argument, "transform: the list reads {} other fields; wanted a sample", fields);
   }
   Sample sample{impl_->plan.schema().size()};
   sample[impl_->plan.image()] = stored;
-  impl_->apply(sample, {}, image);
+  impl_->apply(sample, key, image);
 }
 
 void Transform::apply(const Sample& in, const SampleKey& key, Sample& out, std::span<std::byte> image) const {

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 #include <headrace/loader.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cstring>
 #include <memory>
@@ -97,7 +98,11 @@ TEST(Transform, GivesTheBytesOfTrainingForASamplesKey) {
   const Transform transform{source->info().schema, transforms_of(options.transform, /*training=*/true, {})};
   std::vector<std::byte> found(transform.image_bytes());
   for (std::size_t i = 0; i < wanted.size(); ++i) {
-    transform.apply(read_sample(*source, indices[i]), {7, 5, indices[i]}, found);
+    const Sample sample = read_sample(*source, indices[i]);
+    transform.apply(sample, {7, 5, indices[i]}, found);
+    ASSERT_EQ(found, wanted[i]) << i;
+    std::fill(found.begin(), found.end(), std::byte{0});
+    transform.apply(sample.image(), {7, 5, indices[i]}, found);  // Of the image alone.
     ASSERT_EQ(found, wanted[i]) << i;
   }
 }
@@ -157,7 +162,7 @@ TEST(Transform, RefusesWhatItCannotDoByName) {
   const Transform drawing{schema, {RandomResizedCrop{.size = {8}}}};
   std::vector<std::byte> image(drawing.image_bytes());
   EXPECT_EQ(error_of(ErrorCode::invalid_argument, [&] { drawing.apply(std::span<const std::uint8_t>{}, image); }),
-            "transform: the list draws at random; wanted a sample's key");
+            "transform: the list draws at random; wanted a sample's key: seed, epoch, index");
   const Transform fixed{schema, {Resize{.size = {8, 8}}}};
   EXPECT_EQ(error_of(ErrorCode::invalid_argument,
                      [&] { fixed.apply(std::span<const std::uint8_t>{}, std::span{image}.first(3)); }),
@@ -186,7 +191,7 @@ TEST(Transform, TakesPixelsAsItTakesAFile) {
               HasSubstr("field image: uint8 (7, 6, 1); wanted uint8 (8, 6, 1)"));
   const Transform drawing{digits, {RandomHorizontalFlip{}}};
   EXPECT_EQ(error_of(ErrorCode::invalid_argument, [&] { drawing.apply(sample[0], found); }),
-            "transform: the list draws at random; wanted a sample's key");
+            "transform: the list draws at random; wanted a sample's key: seed, epoch, index");
 }
 
 // ---- Fused and by itself ----
