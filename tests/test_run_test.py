@@ -355,7 +355,8 @@ def test_part_that_hangs_is_stopped(monkeypatch, tmp_path):
     assert "stopped after 1 s" in (tmp_path / "slow.log").read_text()
 
 
-def test_a_run_that_is_interrupted_leaves_no_program_behind(tree):
+@pytest.mark.parametrize("stop", ["SIGINT", "SIGTERM"])
+def test_a_run_that_is_interrupted_leaves_no_program_behind(tree, stop):
     mark = tree.root / "pid"
     tree.write("one", BEGIN + TWO + f"open({str(mark)!r}, 'w').write(str(os.getpid()))\ntime.sleep(60)")
     code = f"""
@@ -363,11 +364,11 @@ import sys, threading, time, os, signal
 sys.path.insert(0, {str(ROOT / "tools")!r})
 import run_tests, test_programs
 from pathlib import Path
-signal.signal(signal.SIGINT, signal.default_int_handler)
+run_tests.stop_alike()
 def interrupt():
     while not Path({str(mark)!r}).exists(): time.sleep(0.05)
     time.sleep(0.2)
-    os.kill(os.getpid(), signal.SIGINT)
+    os.kill(os.getpid(), signal.{stop})
 threading.Thread(target=interrupt).start()
 run_tests.LOGS = Path({str(tree.root / "build" / "test")!r})
 (run_tests.LOGS / "asan").mkdir()

@@ -13,6 +13,7 @@ usage: run_tests.py [--anew] [part...]    (no part: all; "fast": those that buil
 
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import threading
@@ -414,7 +415,14 @@ def write_count(passed: int, failed: int) -> None:
     print(count, flush=True)
 
 
+def stop_alike() -> None:
+    """Ctrl-C and kill, also in the background of a script, which ignores the first: either ends all that was started."""
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.default_int_handler)
+
+
 def main() -> int:
+    stop_alike()
     LOGS.mkdir(parents=True, exist_ok=True)
     global ANEW
     words = sys.argv[1:]
