@@ -238,6 +238,18 @@ class BatchWindowOfUnknown : public BatchWindowOfTen {
     window.finish(claim, {.samples = made});
     window.note_end(samples);
   }
+
+  // A pass of two workers that ends in the first chunk of its second batch: all before the end is made, and nothing
+  // settled yet.
+  void begin_and_end_at(std::int64_t samples) {
+    begin();
+    const std::vector<Claim> claims = claim_all(/*depth=*/2, /*workers=*/2);
+    ASSERT_EQ(claims.size(), 4U);
+    finish(claims[0]);
+    finish(claims[1]);
+    end_at(claims[2], samples - 4, samples);
+    end_at(claims[3], 0, samples);
+  }
 };
 
 TEST_F(BatchWindowOfUnknown, SettlesTheEndWhenAllBeforeItIsMade) {
@@ -277,25 +289,14 @@ TEST_F(BatchWindowOfUnknown, SettlesTheEndWhenAllBeforeItIsMade) {
 
 TEST_F(BatchWindowOfUnknown, ATailIsDroppedOrFilledUp) {
   last_batch = LastBatch::drop;
-  begin();
-  std::vector<Claim> claims = claim_all(/*depth=*/2, /*workers=*/2);
-  ASSERT_EQ(claims.size(), 4U);
-  finish(claims[0]);
-  finish(claims[1]);
-  end_at(claims[2], 1, 5);
-  end_at(claims[3], 0, 5);
+  begin_and_end_at(5);
   EXPECT_EQ(window.settle_end(*slots).slot, nullptr);
   EXPECT_EQ(take_front(), 0);
   EXPECT_TRUE(window.is_over());
   window.end(*slots);
 
   last_batch = LastBatch::pad;
-  begin();
-  claims = claim_all(/*depth=*/2, /*workers=*/2);
-  finish(claims[0]);
-  finish(claims[1]);
-  end_at(claims[2], 1, 5);
-  end_at(claims[3], 0, 5);
+  begin_and_end_at(5);
   EXPECT_EQ(window.settle_end(*slots).slot, nullptr);
   EXPECT_EQ(take_front(), 0);
   EXPECT_FALSE(window.is_over());
@@ -308,12 +309,7 @@ TEST_F(BatchWindowOfUnknown, ATailIsDroppedOrFilledUp) {
 }
 
 TEST_F(BatchWindowOfUnknown, AnEndBetweenTwoBatchesLeavesThemWhole) {
-  begin();
-  const std::vector<Claim> claims = claim_all(/*depth=*/2, /*workers=*/2);
-  finish(claims[0]);
-  finish(claims[1]);
-  end_at(claims[2], 0, 4);
-  end_at(claims[3], 0, 4);
+  begin_and_end_at(4);
   EXPECT_EQ(window.settle_end(*slots).slot, nullptr);
   EXPECT_EQ(window.end_batch(), 1);
   EXPECT_EQ(take_front(), 0);

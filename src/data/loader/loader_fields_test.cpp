@@ -442,11 +442,7 @@ TEST(LoaderFields, SteadyStateAllocatesOneHandleABatch) {
     for (std::int64_t i = 0; i < 5; ++i)
       EXPECT_EQ(order(loader.epoch(i)).size(), 8U * 200);  // Memory grows to the largest.
     auto epoch = loader.epoch(5);
-    std::optional<Batch> batch;
-    for (int i = 0; i < 10; ++i) batch = epoch.next();
-    const std::int64_t before = AllocationCount::allocations();
-    for (int i = 0; i < 150; ++i) batch = epoch.next();
-    const std::int64_t more = AllocationCount::allocations() - before - 150;
+    const std::int64_t more = allocations_of(epoch, 10, 150) - 150;
     // With threads a slot may meet its largest batch, or be taken at all, only now: once each, not once a batch.
     EXPECT_GE(more, 0) << threads << " threads";
     EXPECT_LE(more, threads == 0 ? 0 : 24) << threads << " threads";

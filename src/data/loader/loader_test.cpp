@@ -1250,11 +1250,7 @@ TEST(Loader, SteadyStateAllocatesOneHandleABatch) {
     Loader loader{source, augmenting(options_of(32, threads)), 1, true};
     EXPECT_EQ(order(loader.epoch(0)).size(), 32U * 300);
     auto epoch = loader.epoch(1);
-    std::optional<Batch> batch;
-    for (int i = 0; i < 10; ++i) batch = epoch.next();
-    const std::int64_t before = AllocationCount::allocations();
-    for (int i = 0; i < 200; ++i) batch = epoch.next();
-    EXPECT_EQ(AllocationCount::allocations() - before, 200) << threads << " threads";
+    EXPECT_EQ(allocations_of(epoch, 10, 200), 200) << threads << " threads";
   }
 }
 

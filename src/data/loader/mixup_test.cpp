@@ -225,11 +225,7 @@ TEST(MixUp, AnOperationOverBatchesTakesNoMemoryOfItsOwn) {
     Loader loader{targets_source(240), options_of(4, threads), kSeed, true, 0, nullptr, list};
     const auto allocations_of_50_batches = [&](std::int64_t index) {
       Epoch epoch = loader.epoch(index);
-      std::optional<Batch> batch;
-      for (int i = 0; i < 5; ++i) batch = epoch.next();
-      const std::int64_t before = AllocationCount::allocations();
-      for (int i = 0; i < 50; ++i) batch = epoch.next();
-      return AllocationCount::allocations() - before;
+      return allocations_of(epoch, 5, 50);
     };
     // Each slot is taken for the first time some time. An allocation a batch would never end.
     std::int64_t found = 0;

@@ -1055,11 +1055,7 @@ TEST(PhotoLoader, SteadyStateAllocatesOneHandleABatch) {
       EXPECT_EQ(order(loader.epoch(1)).size(), 400U);
       const auto allocations_of_90_batches = [&](std::int64_t index) {
         auto epoch = loader.epoch(index);
-        std::optional<Batch> batch;
-        for (int i = 0; i < 5; ++i) batch = epoch.next();
-        const std::int64_t before = AllocationCount::allocations();
-        for (int i = 0; i < 90; ++i) batch = epoch.next();
-        return AllocationCount::allocations() - before;
+        return allocations_of(epoch, 5, 90);
       };
       // Each worker meets its largest image and crop some time. An allocation a sample would never end.
       std::int64_t found = 0;

@@ -36,9 +36,10 @@ constexpr std::array kAllEnds{LastBatch::keep, LastBatch::drop, LastBatch::pad};
 // The same samples as a FieldsSource, which tells their number only when one behind them is read.
 class EndingSource final : public FieldsSource {
  public:
-  EndingSource(Schema schema, std::int64_t samples) : FieldsSource(std::move(schema), samples), samples_(samples) {}
+  EndingSource(Schema schema, std::int64_t samples, std::int64_t told = kUnknownSize)
+      : FieldsSource(std::move(schema), samples), samples_(samples), told_(told) {}
 
-  std::int64_t size() const override { return kUnknownSize; }
+  std::int64_t size() const override { return told_; }
   void read(std::int64_t index, Sample& sample) const override {
     if (index < samples_) return FieldsSource::read(index, sample);
     if (on_end) on_end();
@@ -50,6 +51,7 @@ class EndingSource final : public FieldsSource {
 
  private:
   std::int64_t samples_;
+  std::int64_t told_;
 };
 
 // An image, boxes, a mask whose two axes differ, a class and a text that some samples lack.
@@ -286,11 +288,7 @@ TEST(UnknownSize, SteadyStateAllocatesOneHandleABatch) {
     Loader loader{ending(8 * 200, pairs()), cropped(threads), kSeed, true};
     for (std::int64_t i = 0; i < 3; ++i) EXPECT_EQ(order(loader.epoch(i)), counting(8 * 200));
     auto epoch = loader.epoch(3);
-    std::optional<Batch> batch;
-    for (int i = 0; i < 10; ++i) batch = epoch.next();
-    const std::int64_t before = AllocationCount::allocations();
-    for (int i = 0; i < 150; ++i) batch = epoch.next();
-    const std::int64_t more = AllocationCount::allocations() - before - 150;
+    const std::int64_t more = allocations_of(epoch, 10, 150) - 150;
     // With threads a slot may be taken, or a thread make its first samples, only now: once each, not once a batch.
     EXPECT_GE(more, 0) << threads << " threads";
     EXPECT_LE(more, threads == 0 ? 0 : 24) << threads << " threads";
@@ -426,20 +424,11 @@ TEST(UnknownSize, ASourceThatContradictsItselfIsTold) {
 }
 
 TEST(UnknownSize, AnEndWhereASizeWasToldIsAnError) {
-  class Short final : public Source {
-   public:
-    std::int64_t size() const override { return 60; }
-    const SourceInfo& info() const override { return inner_.info(); }
-    std::string name(std::int64_t index) const override { return inner_.name(index); }
-    void read(std::int64_t index, Sample& sample) const override { inner_.read(index, sample); }
-
-   private:
-    const EndingSource inner_{detection(), 53};
-  };
+  const auto source = std::make_shared<EndingSource>(detection(), 53, /*told=*/60);
   for (const std::int64_t threads : {0, 7}) {
     DataOptions options = cropped(threads);
     options.on_corrupt = OnCorrupt::zero;
-    Loader loader{std::make_shared<Short>(), options, kSeed, true};
+    Loader loader{source, options, kSeed, true};
     auto epoch = loader.next_epoch();
     for (std::int64_t i = 0; i < 6; ++i) EXPECT_TRUE(epoch.next().has_value());
     EXPECT_THAT(error_of(ErrorCode::internal, [&] { epoch.next(); }),
