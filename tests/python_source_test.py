@@ -545,11 +545,12 @@ def test_ctrl_c_ends_a_loop_whose_workers_hang(ctrl_c, tmp_path):
 
 
 def test_a_signals_function_may_ask_where_a_waiting_loader_stands():
-    answered, states = threading.Event(), []
+    taken, answered, states = threading.Event(), threading.Event(), []
 
     class Signals(sources.Images):
         def __getitem__(self, index):
             if index == 5:
+                assert taken.wait(60)  # Threads read ahead of the first batch too.
                 os.kill(os.getpid(), signal.SIGUSR1)
                 assert answered.wait(60)  # While the main thread waits for this sample.
             return super().__getitem__(index)
@@ -557,7 +558,10 @@ def test_a_signals_function_may_ask_where_a_waiting_loader_stands():
     loader = hr.Loader(Signals(), batch_size=3, shuffle=False)
     before = signal.signal(signal.SIGUSR1, lambda *_: (states.append(loader.state_dict()), answered.set()))
     try:
-        assert len(list(loader)) == 8
+        batches = iter(loader)
+        next(batches)
+        taken.set()
+        assert len(list(batches)) == 7
     finally:
         signal.signal(signal.SIGUSR1, before)
     assert [state["position"] for state in states] == [3]
