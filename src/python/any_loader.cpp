@@ -52,6 +52,8 @@ std::optional<py::object> next_batch(py::iterator& pass) {
 // Looked up each time: a static would be made under its own lock, and the import in it may let go of the GIL to one
 // that waits for that.
 bool is_of_loader(py::handle batch) {
+  const PyObject* const object = batch.ptr();  // Most often one of these, which costs nothing to see.
+  if (PyTuple_CheckExact(object) != 0 || PyList_CheckExact(object) != 0 || PyDict_CheckExact(object) != 0) return false;
   return py::isinstance(batch, py::module_::import("headrace.batch").attr("Batch"));
 }
 

@@ -1,6 +1,7 @@
 #include "python/loop_memory.h"
 
 #include <algorithm>
+#include <span>
 #include <utility>
 
 #include "core/base/clock.h"
@@ -36,7 +37,20 @@ std::int64_t StorageSum::add(const at::Tensor& tensor) {
   if (tensor.layout() == at::kSparse) return add(tensor._indices()) + add(tensor._values());
   if (!tensor.has_storage()) return 0;
   const at::Storage& storage = tensor.storage();
-  return known_.insert(storage.unsafeGetStorageImpl()).second ? static_cast<std::int64_t>(storage.nbytes()) : 0;
+  return is_new(storage.unsafeGetStorageImpl()) ? static_cast<std::int64_t>(storage.nbytes()) : 0;
+}
+
+bool StorageSum::is_new(const void* storage) {
+  if (!many_.empty()) return many_.insert(storage).second;
+  const std::span known = std::span(few_).first(few_size_);
+  if (std::find(known.begin(), known.end(), storage) != known.end()) return false;
+  if (few_size_ < few_.size()) {
+    few_[few_size_++] = storage;
+  } else {
+    many_.insert(known.begin(), known.end());
+    many_.insert(storage);
+  }
+  return true;
 }
 
 std::int64_t StorageSum::add_all(py::handle value) {

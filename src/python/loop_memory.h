@@ -30,7 +30,12 @@ class StorageSum {
   std::int64_t add_all(pybind11::handle value);
 
  private:
-  std::unordered_set<const void*> known_;
+  bool is_new(const void* storage);
+
+  // A batch has a few, which are looked through, and allocates nothing; then all are in the set.
+  std::array<const void*, 8> few_{};
+  std::size_t few_size_ = 0;
+  std::unordered_set<const void*> many_;
 };
 
 // Of the storages of a batch; 0 for a headrace.Batch, whose Loader counts it. Under the GIL.
