@@ -8,6 +8,7 @@
 #include <new>
 #include <optional>
 #include <string>
+#include <utility>
 
 #include "core/base/fail.h"
 #include "core/base/scratch.h"
@@ -86,6 +87,8 @@ class ChunkLoad final : public PartnerReader {
         place_(place),
         layout_(pass.layout),
         fields_(pass.layout.fields),
+        limits_(pass.options.limits()),
+        in_memory_(pass.source.info().in_memory),
         slice_(pass.batch_sampler.slice(place.slot.index)),
         workspace_(workspace),
         cache_(cache),
@@ -160,6 +163,8 @@ class ChunkLoad final : public PartnerReader {
   const ChunkPlace& place_;
   const BatchLayout& layout_;
   const SampleFields& fields_;
+  const SampleLimits limits_;
+  const bool in_memory_;
   const BatchSampler::Slice slice_;
   Workspace& workspace_;
   SampleCache* const cache_;
@@ -316,20 +321,19 @@ void ChunkLoad::read(std::int64_t index, std::int64_t drawn_as, std::size_t i) {
     ++report_.cache_misses;
   }
   divisors_[i] = 1;
-  const SampleLimits limits = pass_.options.limits();
   const Source& source = pass_.source.source();
-  check_limit(source, pass_.source.sample_bytes(index), index, limits);
+  check_limit(source, pass_.source.sample_bytes(index), index, limits_);
   if (pass_.source.can().rows != nullptr && fields_.are_image_and_labels) {
     sample.image() = pass_.source.can().rows->outline(index);
     sample.set_label(pass_.source.label(index));
-    check_sample(source, fields_, sample, index, limits, /*whole=*/false);
+    check_sample(source, fields_, sample, index, limits_, /*whole=*/false);
     if (images_ == nullptr || !maker_.has_room(sample.image())) {  // Its rows are read when it is made.
       ++report_.read;
       return;
     }
   }
   read_source(index, i);
-  check_sample(source, fields_, sample, index, limits, /*whole=*/true);
+  check_sample(source, fields_, sample, index, limits_, /*whole=*/true);
   if (cache_ != nullptr) keep(index, sample);
   if (const Payload* const image = image_of(sample)) start_fetching(image->bytes);
 }
@@ -341,11 +345,11 @@ void ChunkLoad::read_source(std::int64_t index, std::size_t i) {
   ++report_.read;
   // Of an image its bytes; what lies beside it is not counted with them.
   std::int64_t bytes = 0, copied = 0;
-  for (std::size_t field = 0; field < sample.size(); ++field) {
-    const Payload& payload = sample[field];
-    if (payload.kind != Payload::Kind::bytes || (fields_.image && field != fields_.image)) continue;
+  const Payload* const image = image_of(sample);
+  for (const Payload& payload : image != nullptr ? std::span(image, 1) : std::as_const(sample).payloads()) {
+    if (payload.kind != Payload::Kind::bytes) continue;
     bytes += std::ssize(payload.bytes);
-    if (lies_in_a_buffer(sample, payload.bytes)) copied += std::ssize(payload.bytes);
+    if (!in_memory_ && lies_in_a_buffer(sample, payload.bytes)) copied += std::ssize(payload.bytes);
   }
   report_.read_bytes += bytes;
   report_.done.add(SamplePass::read, bytes, copied);
@@ -394,7 +398,7 @@ bool ChunkLoad::find_kept(std::int64_t index, std::int64_t drawn_as, std::size_t
   }
   const auto rest = cache_->entries.find(cache_->rest_from + index);
   if (!rest) return false;
-  const auto fault = pass_.rest->read(std::as_bytes(*rest), pass_.options.limits(), sample.payloads());
+  const auto fault = pass_.rest->read(std::as_bytes(*rest), limits_, sample.payloads());
   HEADRACE_CHECK(!fault, "data: {}: the cache gives other fields than it was given: {}", name_of(pass_.source, index),
                  fault->text);
   return true;
@@ -419,7 +423,15 @@ void ChunkLoad::make(std::int64_t index, std::int64_t drawn_as, std::size_t i, s
       maker_.make(sample[*fields_.image], divisors_[i], index, drawn_as, out);
     }
   }
-  for (const BatchLayout::Dense& field : layout_.dense) write(field, sample[field.field], i);
+  for (const BatchLayout::Dense& field : layout_.dense) {
+    const Payload& payload = sample[field.field];
+    if (payload.kind == Payload::Kind::value && field.sample_bytes == sizeof(std::int64_t)) {  // Most often: a label.
+      std::memcpy(row(field, i), payload.value.data(), sizeof(std::int64_t));
+      set_present(field, true, i);
+    } else {
+      write(field, payload, i);
+    }
+  }
   for (const BatchLayout::Ragged& field : layout_.ragged) {
     set_present(field, sample[field.field].kind != Payload::Kind::absent, i);
   }
@@ -435,12 +447,10 @@ void ChunkLoad::make(std::int64_t index, std::int64_t drawn_as, std::size_t i, s
 // Has been checked: it has as many bytes as its field.
 void ChunkLoad::write(const BatchLayout::Dense& field, const Payload& payload, std::size_t i) {
   std::byte* const out = row(field, i);
-  const bool is_value = payload.kind == Payload::Kind::value;
-  if (is_value && field.sample_bytes == sizeof(std::int64_t)) {  // Most often: a label.
-    std::memcpy(out, payload.value.data(), sizeof(std::int64_t));
-  } else if (payload.kind == Payload::Kind::absent) {
+  if (payload.kind == Payload::Kind::absent) {
     std::fill_n(out, field.sample_bytes, std::byte{0});  // Of every type the 0.
   } else if (field.sample_bytes > 0) {
+    const bool is_value = payload.kind == Payload::Kind::value;
     const void* const in = is_value ? static_cast<const void*>(payload.value.data()) : payload.bytes.data();
     std::memcpy(out, in, field.sample_bytes);
   }

@@ -251,7 +251,7 @@ Loader::Impl::Impl(std::shared_ptr<const Source> from, DataOptions how, std::uin
   const std::int64_t last_batch_size =
       order_of || is_open ? options.batch_size : sampler_from(0).slice(batches - 1).size;
   detail::check_plan(plan, layout, options, last_batch_size);
-  make_room_in(own_workspace);
+  prepare(own_workspace);
   set_cache(options.cache, /*keep=*/false);
   set_num_workers(options.num_workers);
 }

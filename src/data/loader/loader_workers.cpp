@@ -35,13 +35,14 @@ std::exception_ptr too_many_made(const detail::BatchWindow& window) noexcept try
 
 }  // namespace
 
-void Loader::Impl::make_room_in(Workspace& workspace) const {
+void Loader::Impl::prepare(Workspace& workspace) const {
+  workspace.reads_into_samples = !reader.info().in_memory;
   if (!plan.is_one_pass()) workspace.make_room_for(plan.partner_step() ? kPartnersMax : 0);
 }
 
 std::unique_ptr<Workspace> Loader::Impl::make_workspace() const {
   auto workspace = std::make_unique<Workspace>(fields.schema.size(), announced_max());
-  make_room_in(*workspace);
+  prepare(*workspace);
   return workspace;
 }
 
@@ -92,7 +93,7 @@ void Loader::Impl::wait_for_work(std::unique_lock<std::mutex>& lock, Workspace& 
 }
 
 void Loader::Impl::give_back(Workspace& workspace) {
-  counters.add_workspace(-workspace.bytes());
+  counters.add_workspace(-std::exchange(workspace.counted, 0));
   workspace.clear();
 }
 
@@ -119,7 +120,6 @@ std::int64_t Loader::Impl::load(std::unique_lock<std::mutex>& lock, const Claim&
   const std::int64_t position = claim.slot->index * options.batch_size + claim.first;
   std::shared_ptr<detail::SampleCache> kept = cache.cache();
   lock.unlock();
-  const std::int64_t bytes_before = workspace.bytes();
   ChunkReport report;
   if (claim.first == 0 && reader.can().expecting != nullptr) announce(*claim.slot, workspace);
   {
@@ -127,7 +127,7 @@ std::int64_t Loader::Impl::load(std::unique_lock<std::mutex>& lock, const Claim&
     report = load_chunk(window.pass(), {*claim.slot, position, claim.first, claim.count}, workspace, kept.get());
     if (completes(*claim.slot, report.samples)) seal(*claim.slot, report);
   }
-  const std::int64_t growth = workspace.bytes() - bytes_before;
+  const std::int64_t held = workspace.bytes(), growth = held - std::exchange(workspace.counted, held);
   kept = nullptr;  // Before the lock: it may be the last one, and freeing gigabytes takes a while.
   lock.lock();
   window.finish(claim, report);

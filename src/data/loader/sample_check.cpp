@@ -65,8 +65,7 @@ void check_image(const Source& source, const ImageShape& stored, const Payload& 
 
 }  // namespace
 
-void check_limit(const Source& source, std::int64_t bytes, std::int64_t index, const SampleLimits& limits) {
-  if (bytes <= limits.bytes) return;
+void refuse_size(const Source& source, std::int64_t bytes, std::int64_t index, const SampleLimits& limits) {
   fail(ErrorCode::unsupported, "data: {}: {} bytes; wanted at most {} (data.max_sample_bytes)", source.name(index),
        bytes, limits.bytes);
 }
@@ -80,11 +79,18 @@ void check_sample(const Source& source, const SampleFields& fields, const Sample
     if (!is_image) check_payload(source, fields.schema[*fields.image], image, index, limits);
     check_image(source, fields.stored, image, index, limits, whole);
   }
-  for (std::size_t i = 0; i < fields.schema.size(); ++i) {
-    const Payload& payload = sample[i];
+  const auto check = [&](std::size_t field) {
+    const Payload& payload = sample[field];
     const bool is_number = payload.kind == Payload::Kind::value && payload.rank == 0 &&
-                           payload.value_bytes == sizeof(std::int64_t) && i == fields.label;
-    if (!is_number && i != fields.image) check_payload(source, fields.schema[i], payload, index, limits);
+                           payload.value_bytes == sizeof(std::int64_t) && field == fields.label;
+    if (!is_number) check_payload(source, fields.schema[field], payload, index, limits);
+  };
+  if (fields.are_image_and_labels) {
+    check(1);
+  } else {
+    for (std::size_t i = 0; i < fields.schema.size(); ++i) {
+      if (i != fields.image) check(i);
+    }
   }
   if (!fields.label) return;
   const auto label = sample[*fields.label].number<std::int64_t>();

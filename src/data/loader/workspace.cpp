@@ -16,7 +16,9 @@ void Workspace::make_room_for(std::size_t partners) {
 
 std::int64_t Workspace::bytes() const noexcept {
   std::int64_t total = images.bytes() + static_cast<std::int64_t>(rest.capacity());
-  for (const Sample& sample : samples) total += sample.bytes();
+  if (reads_into_samples) {
+    for (const Sample& sample : samples) total += sample.bytes();
+  }
   for (const Sample& sample : changed) total += sample.bytes();
   return total;
 }

@@ -37,8 +37,9 @@ struct PadStage {
   bool is_any() const noexcept { return left > 0 || top > 0 || right > 0 || bottom > 0; }
 };
 
-// In this order. Compiled once, read by all threads; a copy shares the table.
-struct FusedStage {
+// In this order. Compiled once, read by all threads for each sample; a copy shares the table. On cache lines of its
+// own: what lies beside it may be written all the time.
+struct alignas(64) FusedStage {
   CropStage crop{};
   PadStage pad{};
   double flip_probability = 0;

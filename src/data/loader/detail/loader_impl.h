@@ -64,7 +64,7 @@ struct Loader::Impl {
 
   // ---- Workers, and the consumer where there are none ----
   std::int64_t announced_max() const { return reader.can().expecting == nullptr ? 0 : options.batch_size; }
-  void make_room_in(Workspace& workspace) const;
+  void prepare(Workspace& workspace) const;
   std::unique_ptr<Workspace> make_workspace() const;
   void work(std::int64_t worker, Workspace& workspace);
   void wait_for_work(std::unique_lock<std::mutex>& lock, Workspace& workspace);

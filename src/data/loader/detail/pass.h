@@ -16,8 +16,9 @@
 
 namespace headrace::detail {
 
-// What a sample's bytes depend on. Constant while the pass runs, but for `stop_at` and where an open end is.
-struct Pass : EpochTransform {
+// What a sample's bytes depend on. Constant while the pass runs, but for `stop_at` and where an open end is. On cache
+// lines of its own, as a stage.
+struct alignas(64) Pass : EpochTransform {
   std::int64_t draws_of(std::int64_t position, std::int64_t index) const { return order.draws_of(position, index); }
 
   const SampleReader& source;

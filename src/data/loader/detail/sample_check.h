@@ -13,7 +13,11 @@ namespace headrace::detail {
 
 // `source` names the sample, here and below. `bytes`: of the sample, read or to be read. Error{unsupported} names the
 // sample and data.max_sample_bytes.
-void check_limit(const Source& source, std::int64_t bytes, std::int64_t index, const SampleLimits& limits);
+[[noreturn, gnu::cold]] void refuse_size(const Source& source, std::int64_t bytes, std::int64_t index,
+                                         const SampleLimits& limits);
+inline void check_limit(const Source& source, std::int64_t bytes, std::int64_t index, const SampleLimits& limits) {
+  if (bytes > limits.bytes) refuse_size(source, bytes, index, limits);
+}
 
 // `fields`: the source's. `whole`: the image's bytes are there. Error{corrupt_data} or {unsupported} names the sample,
 // what was wanted and what was found; Error{internal}: the source contradicts itself.

@@ -33,6 +33,9 @@ struct Workspace {
   std::vector<CorruptSample> corrupt;   // Of the chunk.
   std::vector<std::int64_t> announced;  // Indices of a batch, for a source that expects them.
 
+  bool reads_into_samples = true;  // False of a source in memory: nothing of theirs is looked at to count it.
+  std::int64_t counted = 0;        // Of bytes(), those that the loader's counters know of.
+
   std::int64_t bytes() const noexcept;  // Of the buffers, without what decoder and resizer keep, and indices.
   void trim();                          // As ImageWorkspace's, of all buffers together.
   void clear();                         // Frees the buffers, and what decoder and resizer keep.
