@@ -106,16 +106,17 @@ def assert_ends_as_the_reference(job, folder):
 class Chain:
     """One run, killed and resumed; remembers where it went on each time."""
 
-    def __init__(self, job, folder, random):
+    def __init__(self, job, folder, random, writes):
         self.job, self.folder, self.random = job, folder, random
+        self.writes = writes  # The most that are done between a start and a kill.
         self.places = []  # "epoch 2" of each resume.
         self.started = False
 
     def start(self, fault=None):
-        # Many checkpoints a second, and a kill soon after: a run of this length would take hundreds of kills.
-        every = self.job.seconds / 400
+        # A checkpoint after each step, where there is one to die at: how far a run gets is bounded by what it has written,
+        # however late this process is with its kill.
         command = [HEADRACE, "train", str(self.job.recipe), "--out", str(self.folder),
-                   "--train.checkpoint_every_s", f"{every:.6f}", *(["--resume"] if self.started else [])]
+                   "--train.checkpoint_every_s", "1e-6" if fault else "0", *(["--resume"] if self.started else [])]
         environment = dict(os.environ, **({"HEADRACE_FAULT": fault} if fault else {}))
         process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
                                    env=environment)
@@ -139,7 +140,7 @@ class Chain:
         return process.returncode, stderr
 
     def kill_at_a_random_moment(self):
-        process = self.start()
+        process = self.start(f"write.begin:{WRITES_BEFORE_TRAINING + self.writes}")  # If the kill from here comes late.
         time.sleep(self.random.uniform(0, self.job.seconds / 40))
         process.send_signal(signal.SIGKILL)
         code, stderr = self.end(process)
@@ -149,7 +150,7 @@ class Chain:
         if point == "write.middle":  # A checkpoint has a piece for its header and each of some 25 tensors.
             passage = int(self.random.integers(1, 120))
         else:
-            passage = WRITES_BEFORE_TRAINING + int(self.random.integers(1, 7))
+            passage = WRITES_BEFORE_TRAINING + int(self.random.integers(1, self.writes + 1))
         process = self.start(f"{point}:{passage}")
         code, stderr = self.end(process)
         assert code == -signal.SIGKILL, stderr
@@ -164,8 +165,8 @@ class Chain:
             tensors_of(left[0])  # A whole checkpoint that has no name yet.
 
 
-def run_chain(job, folder, kills, random):
-    chain = Chain(job, folder, random)
+def run_chain(job, folder, kills, writes, random):
+    chain = Chain(job, folder, random, writes)
     plan = ["moment"] * (kills - kills // 2) + [POINTS[i % len(POINTS)] for i in range(kills // 2)]
     random.shuffle(plan)
     for kind in plan:
@@ -181,7 +182,8 @@ def run_chain(job, folder, kills, random):
 
 
 def test_after_50_kills_the_run_ends_with_the_same_bits(job, tmp_path):
-    places = run_chain(job, tmp_path / "run", 50, numpy.random.default_rng(20261120))
+    # 2,000 steps in 8 epochs: 50 times 32 are not all of them, and the kills within writes alone are in more than one epoch.
+    places = run_chain(job, tmp_path / "run", kills=50, writes=32, random=numpy.random.default_rng(20261120))
     assert places.most_common(1)[0][1] >= 2, "twice in one epoch"
     assert len(places) >= 2, "in more than one epoch"
     assert_ends_as_the_reference(job, tmp_path / "run")
@@ -189,7 +191,7 @@ def test_after_50_kills_the_run_ends_with_the_same_bits(job, tmp_path):
 
 def test_windows_of_two_batches_survive_kills_too(tmp_path):
     job = make_job(tmp_path, gradient_accumulation_steps=2, epochs=3, images=1600)
-    run_chain(job, tmp_path / "run", 10, numpy.random.default_rng(7))
+    run_chain(job, tmp_path / "run", kills=10, writes=10, random=numpy.random.default_rng(7))  # Of 150 updates.
     assert_ends_as_the_reference(job, tmp_path / "run")
 
 
@@ -251,13 +253,31 @@ def test_a_disk_that_is_full_within_an_epoch_costs_one_checkpoint(job, tmp_path)
         assert_ends_as_the_reference(job, disk / "run")
 
 
-def test_a_second_process_in_the_folder_is_refused_and_the_first_ends_undisturbed(job, tmp_path):
-    out = interrupted(job, tmp_path / "run")
+def held_in_training(job, out):
+    """The command of a run, and its process, which has gone on from a checkpoint and stands still: it does not end before another
+    one has started, however long that takes. None where it has ended before it could be held."""
     command = [HEADRACE, "train", str(job.recipe), "--out", str(out), "--resume"]
-    first = subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True)
-    while "resuming" not in (line := first.stderr.readline()):
-        assert line, first.wait()
-    assert_one_line_error(headrace(*command[1:]), 1, out, f"in use by process {first.pid}")
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True)
+    while "resuming" not in (line := process.stderr.readline()):
+        assert line, process.wait()
+    process.send_signal(signal.SIGSTOP)
+    if process.poll() is None and os.waitid(os.P_PID, process.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT).si_code == os.CLD_STOPPED:
+        return command, process
+    process.communicate()
+    return None
+
+
+def test_a_second_process_in_the_folder_is_refused_and_the_first_ends_undisturbed(job, tmp_path):
+    held = None
+    for place in range(10):
+        out = interrupted(job, tmp_path / f"run{place}")
+        if held := held_in_training(job, out):
+            break
+    command, first = held
+    try:
+        assert_one_line_error(headrace(*command[1:]), 1, out, f"in use by process {first.pid}")
+    finally:
+        first.send_signal(signal.SIGCONT)
     _, stderr = first.communicate(timeout=120)
     assert first.returncode == 0, stderr
     assert_ends_as_the_reference(job, out)

@@ -44,7 +44,8 @@ def test_a_python_thread_counts_while_images_of_640_are_decoded_and_transformed(
     loader = hr.Loader(f"folder:{tmp_path}", batch_size=4, num_workers=threads, seed=1, transform={
         "size": SIDE, "crop": "random_resized", "flip_probability": 0.5, "mean": [0.5], "std": [0.2]})
     counted = batches = 0
-    for _ in range(10):
+    deadline = time.monotonic() + 60
+    while batches < 20 or (counted <= batches and time.monotonic() < deadline):  # Ten epochs do, if the thread has a core.
         running = iter(loader)
         for _ in range(len(loader)):
             before = counter()
@@ -52,7 +53,7 @@ def test_a_python_thread_counts_while_images_of_640_are_decoded_and_transformed(
             counted += counter() - before
             batches += 1
             assert images.shape == (4, 3, SIDE, SIDE)
-    assert counted > batches == 20  # Python's own code lets nobody else run between two looks at the counter.
+    assert counted > batches  # Python's own code lets nobody else run between two looks at the counter.
 
 
 def test_a_python_thread_counts_while_a_transform_decodes(counter):
@@ -61,7 +62,8 @@ def test_a_python_thread_counts_while_a_transform_decodes(counter):
     image, out = file.getvalue(), torch.empty(3, SIDE, SIDE)
     transform = hr.Transform([hr.transforms.Resize(SIDE), hr.transforms.CenterCrop(SIDE), hr.transforms.ToDtype("float32", scale=True)])
     counted = 0
-    for _ in range(20):
+    deadline = time.monotonic() + 60
+    while counted == 0 and time.monotonic() < deadline:  # Unless the machine leaves the thread no core, the first one does.
         before = counter()
         transform.apply(image, out=out)
         counted += counter() - before

@@ -1,6 +1,7 @@
 """headrace.Loader as a Python loop meets it."""
 
 import asyncio
+import gc
 import hashlib
 import os
 import pickle
@@ -15,6 +16,7 @@ import numpy
 import pytest
 import torch
 from cancelled_await import batch_of_a_second_await
+from running_threads import running_threads
 from tiny_run import write_photos
 from torch import nn
 
@@ -248,9 +250,12 @@ def test_autotune_finds_its_threads_and_says_why():
     loader = hr.Loader(SlowSquares(), batch_size=2, seed=3, num_workers=hr.AUTOTUNE, prefetch_batches=-1, num_workers_max=4)
     assert loader.options["num_workers"] == hr.AUTOTUNE and loader.options["prefetch_batches"] == hr.AUTOTUNE
     assert_same_batches(epoch_of(loader), plain)
-    decisions = loader.decisions()
-    assert decisions and decisions[0]["what"] == "data.num_workers" and decisions[0]["from"] == 1 and decisions[0]["to"] > 1
-    assert decisions[0]["before"] > 0 and "a batch takes the threads" in decisions[0]["why"]
+    deadline = time.monotonic() + 60
+    while not (of_threads := [decision for decision in loader.decisions() if decision["what"] == "data.num_workers"]):
+        assert time.monotonic() < deadline
+        list(loader)  # The first epoch decides, unless other programs held the loop up, so that it was not short of batches.
+    assert of_threads[0]["from"] == 1 and of_threads[0]["to"] > 1
+    assert of_threads[0]["before"] > 0 and "a batch takes the threads" in of_threads[0]["why"]
     applied = {key: (requested, now) for key, requested, now, _ in loader.applied}
     statistics = loader.statistics()
     assert applied["data.num_workers"] == ("auto", str(statistics["num_workers"]))
@@ -300,8 +305,9 @@ def test_the_plan_is_told_before_and_after_loading(folder):
     assert plan["bytes_a_sample"]["touched"] < plan["bytes_a_sample_stage_by_stage"]["touched"]
 
 
-def test_advice_names_the_dearest_transform_and_what_no_gpu_can_do(folder):
-    loader = make(folder, transform={"pad": 1, "flip_probability": 0.5})
+@pytest.mark.parametrize("threads", [0, 2])
+def test_advice_names_the_dearest_transform_and_what_no_gpu_can_do(folder, threads):
+    loader = make(folder, num_workers=threads, transform={"pad": 1, "flip_probability": 0.5})
     list(loader)
     before = loader.statistics()
     advice = loader.advice()
@@ -313,7 +319,8 @@ def test_advice_names_the_dearest_transform_and_what_no_gpu_can_do(folder):
     assert all(one["predicted_samples_per_second"] > 0 for one in optional)
     assert (gpu["name"], gpu["requested"], gpu["applied"]) == ("augment on the GPU", "gpu", "cpu")
     assert not gpu["applicable"] and gpu["reason"]
-    assert loader.statistics() == before
+    # A thread adds the time that it waited for room when it is woken, which may be after the epoch's end.
+    assert threads > 0 or loader.statistics() == before
     costs = before["costs"]
     assert list(costs) == ["read_s", "decode_s", "augment_s", "collate_s", "copy_s"] and costs["collate_s"] > 0
 
@@ -391,8 +398,10 @@ def test_workers_of_a_dataloader_are_forked_beside_a_loader(folder):
 
 
 def resident() -> int:
+    """Bytes of this process alone, without pages of files: the system drops those and reads them again as it has room."""
     with open("/proc/self/statm") as file:
-        return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+        _, all_pages, shared, *_ = map(int, file.read().split())
+        return (all_pages - shared) * os.sysconf("SC_PAGE_SIZE")
 
 
 def test_many_epochs_do_not_make_the_process_grow(folder):
@@ -819,39 +828,27 @@ def test_a_request_is_taken_by_one_of_the_threads_that_wait_for_it():
     assert found.count(list(range(8))) == 1 and sum("taken already" in entry for entry in found) == 3
 
 
-def threads_of_this_process() -> set[str]:
-    return set(os.listdir("/proc/self/task"))
-
-
 def test_workers_are_threads_that_survive_epochs_and_end_with_their_loader(folder):
     def children():
-        return {name for task in os.listdir("/proc/self/task")
-                for name in open(f"/proc/self/task/{task}/children").read().split()}
+        return {name for task in running_threads() for name in open(f"/proc/self/task/{task}/children").read().split()}
 
-    before, processes = threads_of_this_process(), children()
+    gc.collect()  # Loaders of other tests, which would end in the middle of this one.
+    before, processes = running_threads().keys(), children()
     loader = make(folder, num_workers=3)
     list(loader)
-    workers = threads_of_this_process() - before
+    workers = running_threads().keys() - before
     for _ in range(4):
         list(loader)
         next(iter(loader))  # And one that is left early.
-    assert len(workers) == 3 and threads_of_this_process() - before == workers
-    assert children() == processes and not torch.cuda.is_initialized()  # Nothing is forked, CUDA is not touched.
+    assert len(workers) == 3 and running_threads().keys() - before == workers
+    assert children() <= processes and not torch.cuda.is_initialized()  # Nothing is forked, CUDA is not touched.
     del loader
-    assert_ended(workers)
-
-
-def assert_ended(threads: set[str]) -> None:
-    for _ in range(2000):  # A joined thread may be listed for a moment longer.
-        if not threads & threads_of_this_process():
-            return
-        time.sleep(0.001)
-    assert not threads & threads_of_this_process()
+    assert not workers & running_threads().keys()
 
 
 def test_loops_left_early_do_not_make_the_process_grow(folder):
     """A batch has 196 KB: one that is lost a loop would be 78 MB."""
-    before = threads_of_this_process()
+    before = running_threads().keys()
 
     def leave(loaders: int) -> None:
         for _ in range(loaders):
@@ -865,7 +862,7 @@ def test_loops_left_early_do_not_make_the_process_grow(folder):
     leave(30)
     memory = resident()
     leave(200)
-    assert_ended(threads_of_this_process() - before)
+    assert running_threads().keys() <= before
     assert resident() - memory < 2_000_000
 
 

@@ -186,18 +186,23 @@ def test_workers_live_through_epochs_with_what_they_keep_or_are_new_in_each(kind
     assert ("persistent_workers", str(persistent).lower(), str(persistent).lower(), "") in loader.applied
 
 
-def inits_of(folder) -> list[int]:
-    """The numbers that user_sources.Init was called with, in their order, each in a process of its own."""
-    calls = [file.read_text().split() for file in sorted(folder.iterdir(), key=lambda file: file.stat().st_mtime_ns)]
+def inits_of(folder, count: int) -> list[int]:
+    """The numbers that user_sources.Init was called with, each in a process of its own. One worker may read a whole epoch before
+    another has started."""
+    deadline = time.monotonic() + 60
+    while len(list(folder.iterdir())) < count:
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
+    calls = [file.read_text().split() for file in folder.iterdir()]
     assert len({process for process, _ in calls}) == len(calls) and str(os.getpid()) not in {process for process, _ in calls}
-    return [int(number) for _, number in calls]
+    return sorted(int(number) for _, number in calls)
 
 
 def test_worker_init_fn_is_called_with_its_number_in_each_worker_before_it_reads(tmp_path):
     loader = hr.Loader(sources.Initialised(), num_workers=3, worker_type="process", shuffle=False, batch_size=24, worker_init_fn=sources.Init(tmp_path))
     (_, labels), = loader
     list(loader)
-    assert sorted(inits_of(tmp_path)) == [0, 1, 2]
+    assert inits_of(tmp_path, 3) == [0, 1, 2]
     assert set(labels.tolist()) <= {0, 1, 2}, "the source sees what worker_init_fn did"
 
 
@@ -208,7 +213,7 @@ def test_a_worker_in_the_place_of_another_has_its_number(tmp_path):
     found = [(images.clone(), labels.clone()) for images, labels in loader]
     assert same(found, batches(sources.Images()))
     assert loader.statistics()["workers_died"] == 1
-    assert sorted(set(inits_of(tmp_path / "calls"))) == [0, 1]
+    assert inits_of(tmp_path / "calls", 3) in ([0, 0, 1], [0, 1, 1])
 
 
 def test_a_worker_init_fn_that_fails_or_cannot_be_called_is_named(tmp_path):
@@ -407,11 +412,12 @@ def test_a_worker_that_dies_is_named_and_its_sample_read_again(tmp_path):
 
 
 def growth_after_the_first_batch(batches, processes) -> int:
-    """Bytes by which the processes grow, each for itself, from the first batch to the end of the epoch."""
+    """Bytes by which what the processes have written to grows, each for itself, from the first batch to the end of the epoch. A
+    page of a library is a process' own, too, once no other one has the library open."""
 
     def private() -> int:
         lines = [line for process in processes() for line in open(f"/proc/{process}/smaps_rollup").read().splitlines()]
-        return sum(int(line.split()[1]) * 1024 for line in lines if line.startswith("Private_"))
+        return sum(int(line.split()[1]) * 1024 for line in lines if line.startswith("Private_Dirty"))
 
     next(batches)
     before = private()
@@ -455,9 +461,19 @@ def test_source_whose_every_sample_kills_is_an_error_at_once():
 
 
 def test_a_worker_that_hangs_is_ended_by_the_timeout(tmp_path):
-    loader = hr.Loader(sources.Once("hangs", tmp_path / "hung"), num_workers=1, worker_type="process", worker_timeout_s=4, **OPTIONS)
-    assert same([(images.clone(), labels.clone()) for images, labels in loader], batches(sources.Images()))
-    assert "gave no answer within worker_timeout_s = 4 s and was killed while it read user_sources.Once[5]" in loader.worker_deaths[0]
+    reference = batches(sources.Images())
+    for limit in (4, 90):  # The limit is for the start of a worker, too, which may take longer where other programs have the cores.
+        hung = tmp_path / f"hung {limit}"
+        try:
+            loader = hr.Loader(sources.Once("hangs", hung), num_workers=1, worker_type="process", worker_timeout_s=limit, **OPTIONS)
+            found = [(images.clone(), labels.clone()) for images, labels in loader]
+        except hr.Error as error:
+            assert limit == 4 and "gave no answer within worker_timeout_s = 4 s" in str(error)
+            continue
+        break
+    assert same(found, reference)
+    words = f"gave no answer within worker_timeout_s = {limit} s and was killed while it read user_sources.Once[5]"
+    assert any(words in death for death in loader.worker_deaths)
 
 
 def test_what_a_source_prints_goes_to_stdout():

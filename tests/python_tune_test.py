@@ -12,6 +12,7 @@ import subprocess
 import sys
 import textwrap
 import traceback
+import types
 
 import headrace as hr
 import numpy
@@ -524,7 +525,7 @@ def test_after_a_part_that_raises_the_next_step_is_a_whole_one(engine):
 def test_micro_batches_are_refused_where_the_loss_is_no_mean():
     loop = without_batch_statistics()
     tuned = loop.tune(forward=lambda model, batch: nn.functional.cross_entropy(model(batch[0]), batch[1], reduction="sum"),
-                      only=["micro-batches 2"], whole_step=True, budget_s=5.0)
+                      only=["micro-batches 2"], whole_step=True, budget_s=30.0)  # Less is used: what is computed is judged first.
     (trial,) = tuned.trials
     assert (trial.verdict, trial.reason) == ("refused", "numerics"), trial.sentence
 
@@ -761,12 +762,16 @@ def test_compiling_is_tried_only_where_run_and_budget_can_pay_for_it():
 
 
 def test_what_compiling_takes_is_measured_once_and_spread_over_the_run(monkeypatch):
+    now_s = [1000.0]
+    monkeypatch.setattr("headrace._subject.time", types.SimpleNamespace(perf_counter=lambda: now_s[0]))
+
     def slow_compile(forward):
         calls = []
 
         def compiled(*args, **kwargs):
             if not calls:
-                signal.sigtimedwait([], 0.3)
+                now_s[0] += 0.3
+            now_s[0] += 0.01
             calls.append(1)
             return forward(*args, **kwargs)
 
@@ -779,7 +784,7 @@ def test_what_compiling_takes_is_measured_once_and_spread_over_the_run(monkeypat
     assert subject.once_s_per_step() == 0
     subject.configure({"model.compile": "true"})
     spread = subject.once_s_per_step()
-    assert spread > 0.002
+    assert spread == pytest.approx(0.3 / 100)
     subject.configure({})
     assert subject.once_s_per_step() == 0
     subject.configure({"model.compile": "true"})
@@ -953,12 +958,16 @@ class Encoding(collections.UserDict):
 def test_a_mapping_that_is_no_dict_counts_by_its_samples_and_is_cut_along_them():
     loop = Loop()
     batches = [Encoding(image=images, labels=labels) for images, labels in loop.loader]
-    tuned = loop.tune(loader=batches, only=["fused optimizer"],
-                      forward=lambda model, batch: loop.loss((batch["image"], batch["labels"])))
-    split = tuned.ledger["time_split"]["baseline"]
-    # The split may be of other blocks than the diagnosis, and other tests run beside them; a batch that counted for one sample
-    # would be a factor of 8 off.
-    assert 1 / 3 < tuned.ledger["diagnosis"]["samples_per_second"] / (8 * split["steps"] / split["total_s"]) < 3
+    for _ in range(10):
+        tuned = loop.tune(loader=batches, only=["fused optimizer"],
+                          forward=lambda model, batch: loop.loss((batch["image"], batch["labels"])))
+        split = tuned.ledger["time_split"]["baseline"]
+        # The split may be of other blocks than the diagnosis, and other programs run beside them, for one of the two longer now
+        # and then; a batch that counted for one sample would be a factor of 8 off each time.
+        ratio = tuned.ledger["diagnosis"]["samples_per_second"] / (8 * split["steps"] / split["total_s"])
+        if 1 / 3 < ratio < 3:
+            break
+    assert 1 / 3 < ratio < 3
     parts = parts_of(batches[0], 2)
     assert all(isinstance(part, Encoding) and part["image"].shape[0] == part["labels"].shape[0] == 4 for part, _ in parts)
     assert batches[0]["image"].shape[0] == 8
@@ -972,7 +981,7 @@ def test_rounding_is_judged_against_a_copy_of_the_model_in_float64():
     loop = Loop()
     before = everything(loop)
     tuned = loop.tune(forward=lambda model, batch: nn.functional.cross_entropy(model(batch[0]), batch[1]),
-                      only=["channels-last"], budget_s=3.0, gain_min=10.0)
+                      only=["channels-last"], budget_s=60.0, gain_min=10.0)  # Of which float64 may take a tenth.
     numerics = numerics_of(tuned)["channels-last"]
     assert numerics["passed"] and numerics["why_not_float64"] == ""
     assert numerics["baseline_error"] is not None or "update" in numerics["measure"]
@@ -981,7 +990,7 @@ def test_rounding_is_judged_against_a_copy_of_the_model_in_float64():
 
 def test_a_loop_that_does_not_run_in_float64_is_judged_by_the_fixed_figures_and_says_why():
     loop = Loop()  # Its forward takes the model from around it, which stays float32.
-    numerics = numerics_of(loop.tune(only=["channels-last"], budget_s=3.0, gain_min=10.0))["channels-last"]
+    numerics = numerics_of(loop.tune(only=["channels-last"], budget_s=30.0, gain_min=10.0))["channels-last"]
     assert numerics["passed"] and numerics["baseline_error"] is None
     assert "RuntimeError" in numerics["why_not_float64"]
 

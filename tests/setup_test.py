@@ -45,7 +45,7 @@ class Tree:
     def set_up(self, *sets: str, **environment: str) -> subprocess.CompletedProcess:
         variables = {**os.environ, "XDG_CACHE_HOME": str(self.cache.parent), "PIP_NO_INDEX": "1", **environment}
         return subprocess.run(["bash", "tools/setup.sh", *sets], cwd=self.root, env=variables, text=True,
-                              capture_output=True, stdin=subprocess.DEVNULL, timeout=100)
+                              capture_output=True, stdin=subprocess.DEVNULL, timeout=600)
 
     def environments(self) -> list[Path]:
         return sorted(path for path in self.cache.glob("venv-*") if path.is_dir())

@@ -50,10 +50,10 @@ def test_a_profile_that_is_stopped_writes_no_result_and_is_not_the_latest_run(jo
 @SIGNALS
 def test_an_evaluation_that_is_stopped_says_so_in_place_of_a_result(job, tmp_path, number, code):
     assert headrace("train", job, "--out", tmp_path / "run", "--train.epochs", 1).returncode == 0
-    write_idx(tmp_path / "data", "t10k", 60_000)
+    write_idx(tmp_path / "data", "t10k", 400_000)
     process = subprocess.Popen([HEADRACE, "eval", job, "--checkpoint", tmp_path / "run", "--data.batch_size", "1",
                                 "--json", tmp_path / "eval.json"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    # Then the handlers stand, and 60,000 batches are to come.
+    # Then the handlers stand, and 400,000 batches are to come: more than the time in which others keep this test from its signal.
     while "libheadrace_torch" not in Path(f"/proc/{process.pid}/maps").read_text():
         assert process.poll() is None
         time.sleep(0.001)
@@ -81,10 +81,12 @@ name = "nothing"
 @pytest.mark.alone
 @SIGNALS
 def test_a_tuner_that_is_stopped_leaves_what_it_decided_and_trains_nothing(job, tmp_path, number, code):
-    job.write_text(job.read_text() + TUNE.format(budget=30, names=["faster", "nothing"]))
-    process = subprocess.Popen([HEADRACE, "tune", job], cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    job.write_text(job.read_text() + TUNE.format(budget=120, names=["faster", "nothing"]))
+    # Any gain counts, so that a change that does nothing is refused for none, and its trial goes on until it is stopped.
+    process = subprocess.Popen([HEADRACE, "tune", job, "--tune.gain_min", "1e-4"], cwd=tmp_path, stdout=subprocess.PIPE,
+                               stderr=subprocess.PIPE, text=True)
     before = []
-    while not before or not before[-1].startswith("kept"):  # The next trial takes seconds: it is of a change that does nothing.
+    while not before or not before[-1].startswith("kept"):  # The next trial takes a minute.
         before.append(process.stderr.readline())
         assert before[-1], before
     process.send_signal(number)

@@ -286,7 +286,7 @@ def test_shards_run_each_test_file_once(write_test_file, tmp_path):
         write_test_file(name)
     for _ in range(2):  # The second run does not take the first one's claims for its own.
         (tmp_path / "ran").unlink(missing_ok=True)
-        result = run_tests.pytest("pytest", timeout_s=60, shards=3)
+        result = run_tests.pytest("pytest", timeout_s=300, shards=3)
         assert (result.passed, result.failures) == (12, [])
         assert sorted((tmp_path / "ran").read_text().splitlines()) == [f"{name} {case}" for name in names for case in cases]
     assert sorted(result.seconds) == [f"pytest tests/{name}_test.py::test_{case}" for name in names for case in cases]
@@ -295,15 +295,15 @@ def test_shards_run_each_test_file_once(write_test_file, tmp_path):
 def test_a_failure_in_one_shard_and_a_crash_of_another_are_the_runs(write_test_file):
     write_test_file("sound")
     write_test_file("wrong", "    assert False\n")
-    assert run_tests.pytest("pytest", timeout_s=60, shards=2).failures == ["pytest tests/wrong_test.py::test_two"]
+    assert run_tests.pytest("pytest", timeout_s=300, shards=2).failures == ["pytest tests/wrong_test.py::test_two"]
     write_test_file("wrong", "    os.kill(os.getpid(), signal.SIGSEGV)\n")
-    result = run_tests.pytest("pytest", timeout_s=60, shards=2)
+    result = run_tests.pytest("pytest", timeout_s=300, shards=2)
     assert "pytest: wrote no results" in result.failures
 
 
 def test_pytest_without_a_case_or_in_time_fails(write_test_file, tmp_path):
     write_test_file("none")
-    assert run_tests.pytest("pytest", "-m", "alone", timeout_s=60).failures
+    assert run_tests.pytest("pytest", "-m", "alone", timeout_s=300).failures
     write_test_file("hanging", "    __import__('time').sleep(60)\n")
     assert run_tests.pytest("pytest", timeout_s=3).failures == ["pytest: wrote no results"]
     assert "stopped after 3 s" in (tmp_path / "logs" / "pytest.0.log").read_text()
@@ -358,7 +358,9 @@ def test_part_that_hangs_is_stopped(monkeypatch, tmp_path):
 @pytest.mark.parametrize("stop", ["SIGINT", "SIGTERM"])
 def test_a_run_that_is_interrupted_leaves_no_program_behind(tree, stop):
     mark = tree.root / "pid"
-    tree.write("one", BEGIN + TWO + f"open({str(mark)!r}, 'w').write(str(os.getpid()))\ntime.sleep(60)")
+    # Renamed once it is whole: the run is interrupted as soon as it is there.
+    note = f"open({str(mark)!r} + '.aside', 'w').write(str(os.getpid()))\nos.rename({str(mark)!r} + '.aside', {str(mark)!r})\n"
+    tree.write("one", BEGIN + TWO + note + "time.sleep(600)", timeout_s=600)
     code = f"""
 import sys, threading, time, os, signal
 sys.path.insert(0, {str(ROOT / "tools")!r})
@@ -372,13 +374,13 @@ def interrupt():
 threading.Thread(target=interrupt).start()
 run_tests.LOGS = Path({str(tree.root / "build" / "test")!r})
 (run_tests.LOGS / "asan").mkdir()
-program = test_programs.Program("one", [{str(tree.root / "one")!r}], {str(tree.root)!r}, 60, ["gtest"], [], False)
+program = test_programs.Program("one", [{str(tree.root / "one")!r}], {str(tree.root)!r}, 600, ["gtest"], [], False)
 try:
     run_tests.Runs("asan", dict(os.environ), lambda program: Path(program.folder)).run([program])
 except KeyboardInterrupt:
     sys.exit(5)
 """
-    done = subprocess.run([sys.executable, "-c", code], timeout=30)
+    done = subprocess.run([sys.executable, "-c", code], timeout=300)
     assert done.returncode == 5
     with pytest.raises(ProcessLookupError):
         __import__("os").kill(int(mark.read_text()), 0)

@@ -162,11 +162,11 @@ void Loader::Impl::wait_until_ready(std::unique_lock<std::mutex>& lock, const st
 void Loader::Impl::give_up() {
   std::unique_lock lock(mutex);
   if (!window.has_pass()) return;
+  window.give_up();  // First: where the request's end is told, no further sample is begun.
   if (consumer.has_request()) {
     consumer.take_request().set_exception(std::make_exception_ptr(Error(
         ErrorCode::cancelled, fmt::format("data: epoch {} was left before the batch was ready", window.pass().epoch))));
   }
-  window.give_up();
   const auto nobody_works = [this] { return window.working() == 0; };
   if (!ready.wait_for(lock, kPatience, nobody_works)) {
     lock.unlock();

@@ -11,6 +11,7 @@
 #include <chrono>
 #include <cstring>
 #include <functional>
+#include <latch>
 #include <map>
 #include <memory>
 #include <new>
@@ -1118,10 +1119,16 @@ TEST(PhotoLoader, AnEvaluationLeavesNoDecodersMemoryBehind) {
 
 TEST(PhotoLoader, LeavingEarlyStopsWithinAFewImages) {
   const auto source = files_of(64);
-  source->on_read = [](std::int64_t) { std::this_thread::sleep_for(std::chrono::milliseconds(5)); };
-  Loader loader{source, photo_options(64, 1), 1, true};
+  std::latch let_go{1};
+  source->on_read = [&](std::int64_t) { let_go.wait(); };
+  Loader loader{source, photo_options(32, 1), 1, true};
+  std::jthread told;
   {
     auto epoch = loader.epoch(0);
+    told = std::jthread([&let_go, future = epoch.request()]() mutable {
+      error_of(ErrorCode::cancelled, [&] { future.get(); });
+      let_go.count_down();  // The epoch is given up by now.
+    });
     while (source->reads == 0) std::this_thread::yield();
   }
   EXPECT_LT(source->reads, 16);  // A chunk.

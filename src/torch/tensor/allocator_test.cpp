@@ -195,7 +195,7 @@ TEST_F(TensorArena, AChildOfAForkMakesTensorsWhileThreadsHereDo) {
   for (int i = 0; i < 50; ++i) {
     const pid_t child = ::fork();
     if (child == 0) {
-      ::alarm(20);  // A child that inherited a lock waits for good.
+      ::alarm(60);  // A child that inherited a lock waits for good.
       const at::Tensor made = at::empty({1 << 16});
       ::_exit(made.numel() == 1 << 16 ? 0 : 1);
     }
