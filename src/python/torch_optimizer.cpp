@@ -64,7 +64,8 @@ void TorchOptimizer::refuse_flag(const py::dict& group, const py::str& key) cons
 }
 
 OptimizerOptions TorchOptimizer::read_group(const py::dict& group) const {
-  for (const py::str& key : {keys_.maximize, keys_.differentiable}) refuse_flag(group, key);
+  refuse_flag(group, keys_.maximize);
+  refuse_flag(group, keys_.differentiable);
   OptimizerOptions options;
   options.name = name_;
   options.lr = real(group, keys_.lr);
