@@ -75,7 +75,7 @@ struct SourceInfo {
   std::vector<std::int64_t> shards{};
   // Where the entropy index of its JPEG files lies or may be written, in a folder of its own; empty: there is no place.
   std::filesystem::path index_file{};
-  // What read() gives lies in memory as it is: a cache would only hold it twice.
+  // What read() gives lies in memory as it is, in no buffer of the sample: a cache would only hold it twice.
   bool in_memory = false;
 };
 

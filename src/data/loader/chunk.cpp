@@ -88,7 +88,6 @@ class ChunkLoad final : public PartnerReader {
         layout_(pass.layout),
         fields_(pass.layout.fields),
         limits_(pass.options.limits()),
-        in_memory_(pass.source.info().in_memory),
         slice_(pass.batch_sampler.slice(place.slot.index)),
         workspace_(workspace),
         cache_(cache),
@@ -117,7 +116,7 @@ class ChunkLoad final : public PartnerReader {
   void keep(std::int64_t index, const Sample& sample);
   bool keep_rest(std::int64_t index, const Sample& sample);
   void make(std::int64_t index, std::int64_t drawn_as, std::size_t i, std::int64_t retry = 0);
-  void write(const BatchLayout::Dense& field, const Payload& payload, std::size_t i);
+  void write_dense(const Sample& sample, std::size_t i);
   void collect_ragged(std::int64_t begin);
   std::exception_ptr no_room_for(const Sample& sample, std::size_t i) const noexcept;
   bool note_corrupt(std::int64_t index) noexcept;
@@ -164,7 +163,6 @@ class ChunkLoad final : public PartnerReader {
   const BatchLayout& layout_;
   const SampleFields& fields_;
   const SampleLimits limits_;
-  const bool in_memory_;
   const BatchSampler::Slice slice_;
   Workspace& workspace_;
   SampleCache* const cache_;
@@ -349,7 +347,8 @@ void ChunkLoad::read_source(std::int64_t index, std::size_t i) {
   for (const Payload& payload : image != nullptr ? std::span(image, 1) : std::as_const(sample).payloads()) {
     if (payload.kind != Payload::Kind::bytes) continue;
     bytes += std::ssize(payload.bytes);
-    if (!in_memory_ && lies_in_a_buffer(sample, payload.bytes)) copied += std::ssize(payload.bytes);
+    const bool is_copied = workspace_.reads_into_samples && lies_in_a_buffer(sample, payload.bytes);
+    if (is_copied) copied += std::ssize(payload.bytes);
   }
   report_.read_bytes += bytes;
   report_.done.add(SamplePass::read, bytes, copied);
@@ -423,15 +422,7 @@ void ChunkLoad::make(std::int64_t index, std::int64_t drawn_as, std::size_t i, s
       maker_.make(sample[*fields_.image], divisors_[i], index, drawn_as, out);
     }
   }
-  for (const BatchLayout::Dense& field : layout_.dense) {
-    const Payload& payload = sample[field.field];
-    if (payload.kind == Payload::Kind::value && field.sample_bytes == sizeof(std::int64_t)) {  // Most often: a label.
-      std::memcpy(row(field, i), payload.value.data(), sizeof(std::int64_t));
-      set_present(field, true, i);
-    } else {
-      write(field, payload, i);
-    }
-  }
+  write_dense(sample, i);
   for (const BatchLayout::Ragged& field : layout_.ragged) {
     set_present(field, sample[field.field].kind != Payload::Kind::absent, i);
   }
@@ -444,17 +435,22 @@ void ChunkLoad::make(std::int64_t index, std::int64_t drawn_as, std::size_t i, s
   slot.valid[in_slot(i)] = static_cast<std::int64_t>(in_slot(i)) < slice_.counted ? 1 : 0;
 }
 
-// Has been checked: it has as many bytes as its field.
-void ChunkLoad::write(const BatchLayout::Dense& field, const Payload& payload, std::size_t i) {
-  std::byte* const out = row(field, i);
-  if (payload.kind == Payload::Kind::absent) {
-    std::fill_n(out, field.sample_bytes, std::byte{0});  // Of every type the 0.
-  } else if (field.sample_bytes > 0) {
+// They have been checked: each has as many bytes as its field.
+void ChunkLoad::write_dense(const Sample& sample, std::size_t i) {
+  for (const BatchLayout::Dense& field : layout_.dense) {
+    const Payload& payload = sample[field.field];
+    std::byte* const out = row(field, i);
     const bool is_value = payload.kind == Payload::Kind::value;
-    const void* const in = is_value ? static_cast<const void*>(payload.value.data()) : payload.bytes.data();
-    std::memcpy(out, in, field.sample_bytes);
+    if (is_value && field.sample_bytes == sizeof(std::int64_t)) {  // Most often: a label.
+      std::memcpy(out, payload.value.data(), sizeof(std::int64_t));
+    } else if (payload.kind == Payload::Kind::absent) {
+      std::fill_n(out, field.sample_bytes, std::byte{0});  // Of every type the 0.
+    } else if (field.sample_bytes > 0) {
+      const void* const in = is_value ? static_cast<const void*>(payload.value.data()) : payload.bytes.data();
+      std::memcpy(out, in, field.sample_bytes);
+    }
+    set_present(field, payload.kind != Payload::Kind::absent, i);
   }
-  set_present(field, payload.kind != Payload::Kind::absent, i);
 }
 
 // Of the samples that were made since `begin`. Together: they take a lock.
@@ -494,7 +490,7 @@ ChunkLoad::Outcome ChunkLoad::stand_in(std::size_t i) {
     sample[*fields_.label].set_number(label >= 0 && label < fields_.classes ? label : std::int64_t{0});
   }
   if (layout_.image) std::fill_n(row(*layout_.image, i), layout_.image->sample_bytes, std::byte{0});
-  for (const BatchLayout::Dense& field : layout_.dense) write(field, sample[field.field], i);
+  write_dense(sample, i);
   for (const BatchLayout::Ragged& field : layout_.ragged) set_present(field, false, i);
   slot.valid[in_slot(i)] = 0;
   ++report_.zeroed;

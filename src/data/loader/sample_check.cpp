@@ -79,18 +79,12 @@ void check_sample(const Source& source, const SampleFields& fields, const Sample
     if (!is_image) check_payload(source, fields.schema[*fields.image], image, index, limits);
     check_image(source, fields.stored, image, index, limits, whole);
   }
-  const auto check = [&](std::size_t field) {
-    const Payload& payload = sample[field];
+  for (std::size_t i = 0; i < sample.size(); ++i) {
+    if (i == fields.image) continue;
+    const Payload& payload = sample[i];
     const bool is_number = payload.kind == Payload::Kind::value && payload.rank == 0 &&
-                           payload.value_bytes == sizeof(std::int64_t) && field == fields.label;
-    if (!is_number) check_payload(source, fields.schema[field], payload, index, limits);
-  };
-  if (fields.are_image_and_labels) {
-    check(1);
-  } else {
-    for (std::size_t i = 0; i < fields.schema.size(); ++i) {
-      if (i != fields.image) check(i);
-    }
+                           payload.value_bytes == sizeof(std::int64_t) && i == fields.label;
+    if (!is_number) check_payload(source, fields.schema[i], payload, index, limits);
   }
   if (!fields.label) return;
   const auto label = sample[*fields.label].number<std::int64_t>();

@@ -19,8 +19,8 @@ inline void check_limit(const Source& source, std::int64_t bytes, std::int64_t i
   if (bytes > limits.bytes) refuse_size(source, bytes, index, limits);
 }
 
-// `fields`: the source's. `whole`: the image's bytes are there. Error{corrupt_data} or {unsupported} names the sample,
-// what was wanted and what was found; Error{internal}: the source contradicts itself.
+// `fields`: the source's, as many as the sample has. `whole`: the image's bytes are there. Error{corrupt_data} or
+// {unsupported} names the sample, what was wanted and what was found; Error{internal}: the source contradicts itself.
 void check_sample(const Source& source, const SampleFields& fields, const Sample& sample, std::int64_t index,
                   const SampleLimits& limits, bool whole);
 

@@ -33,7 +33,7 @@ struct Workspace {
   std::vector<CorruptSample> corrupt;   // Of the chunk.
   std::vector<std::int64_t> announced;  // Indices of a batch, for a source that expects them.
 
-  bool reads_into_samples = true;  // False of a source in memory: nothing of theirs is looked at to count it.
+  bool reads_into_samples = true;  // False of a source in memory: their buffers stay empty, and nobody looks at them.
   std::int64_t counted = 0;        // Of bytes(), those that the loader's counters know of.
 
   std::int64_t bytes() const noexcept;  // Of the buffers, without what decoder and resizer keep, and indices.
