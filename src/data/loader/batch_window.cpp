@@ -3,8 +3,6 @@
 #include <algorithm>
 #include <utility>
 
-#include "data/loader/detail/workspace.h"
-
 namespace headrace::detail {
 
 void BatchWindow::begin(std::unique_ptr<Pass> pass, std::int64_t first, std::int64_t end) noexcept {
@@ -44,7 +42,7 @@ Claim BatchWindow::claim(std::int64_t depth, std::int64_t workers) noexcept {
   Batch::Slot& slot = *batches_.back();
   // Two chunks a worker lie in a full window, so that few samples still occupy all.
   const std::int64_t fair = depth * batch_size_ / (2 * std::max<std::int64_t>(workers, 1));
-  const std::int64_t count = std::min(std::clamp<std::int64_t>(fair, 1, kChunkMax), slot.size - slot.claimed);
+  const std::int64_t count = std::min(std::clamp<std::int64_t>(fair, 1, chunk_max_), slot.size - slot.claimed);
   const Claim mine{&slot, slot.claimed, count};
   slot.claimed += count;
   ++working_;

@@ -29,7 +29,8 @@ constexpr std::int64_t kEpoch = 3;
 // A window over 10 samples in batches of 4, which nobody fills: a chunk is finished by saying so.
 class BatchWindowOfTen : public testing::Test {
  protected:
-  explicit BatchWindowOfTen(std::int64_t samples = 10) : source(samples, nullptr) {}
+  explicit BatchWindowOfTen(std::int64_t samples = 10, std::int64_t chunk_max = kChunkMax)
+      : source(samples, nullptr), window(4, /*depth=*/3, chunk_max) {}
 
   void begin(std::int64_t first = 0, std::int64_t memory_limit = std::int64_t{1} << 20) {
     slots = std::make_shared<SlotPool>(layout, 1, memory_limit);
@@ -93,7 +94,7 @@ class BatchWindowOfTen : public testing::Test {
   const BatchLayout layout{SampleFields{source.info().schema}, ImagePlace{{1, 4, 4}, PixelType::f32, PixelLayout::nchw},
                            4};
   std::shared_ptr<SlotPool> slots;
-  BatchWindow window{4, /*depth=*/3};
+  BatchWindow window;
 };
 
 using Chunk = std::array<std::int64_t, 3>;  // Batch, first sample, count.
@@ -125,6 +126,19 @@ TEST_F(BatchWindowOfTen, ClaimsInOrderAndStopsAtTheFirstFailure) {
   EXPECT_TRUE(window.front_is_decided());
   EXPECT_FALSE(window.front_is_ready());
   EXPECT_FALSE(window.can_claim(3));
+}
+
+class BatchWindowOfPairs : public BatchWindowOfTen {
+ protected:
+  BatchWindowOfPairs() : BatchWindowOfTen(10, /*chunk_max=*/2) {}
+};
+
+TEST_F(BatchWindowOfPairs, NoChunkIsLargerThanTold) {
+  begin();
+  const std::vector<Claim> claims = claim_all(/*depth=*/3, /*workers=*/1);
+  EXPECT_THAT(chunks_of(claims),
+              ElementsAre(Chunk{0, 0, 2}, Chunk{0, 2, 2}, Chunk{1, 0, 2}, Chunk{1, 2, 2}, Chunk{2, 0, 2}));
+  for (const Claim& claim : claims) finish(claim);
 }
 
 TEST_F(BatchWindowOfTen, NothingIsClaimedBehindAFailure) {

@@ -140,10 +140,11 @@ class ChunkLoad final : public PartnerReader {
     const std::int64_t positions = pass_.order.positions();
     return {retry == 0 ? position_of(i) : index % positions, positions};
   }
-  // Of those read ahead together, and behind kChunkMax of them partners.
-  Sample& sample_at(std::size_t i) const { return workspace_.samples[i - read_from_]; }
+  // Of those read ahead together, and behind kReadTogether of them partners.
+  std::size_t in_workspace(std::size_t i) const { return i - read_from_; }
+  Sample& sample_at(std::size_t i) const { return workspace_.samples[in_workspace(i)]; }
   SampleInHand in_hand(std::size_t i, std::int64_t index) const {
-    return {sample_at(i), workspace_.changed[i - read_from_], divisors_[i], index};
+    return {sample_at(i), workspace_.changed[in_workspace(i)], divisors_[in_workspace(i)], index};
   }
   const Payload* image_of(const Sample& sample) const { return fields_.image ? &sample[*fields_.image] : nullptr; }
   std::byte* row(const BatchLayout::Dense& field, std::size_t i) const {
@@ -171,8 +172,8 @@ class ChunkLoad final : public PartnerReader {
   ImageMaker maker_;
   std::optional<PlanRunner> runner_;  // Where the transforms are more than one pass.
   // By which the images are smaller than they were, which a cache may hold so.
-  std::array<int, 2 * kChunkMax + kPartnersMax> divisors_{};
-  std::array<bool, kChunkMax> readable_{};
+  std::array<int, kReadTogether + kPartnersMax> divisors_{};
+  std::array<bool, kReadTogether> readable_{};
   std::size_t read_from_ = 0;   // The first sample of those read ahead together.
   std::exception_ptr failure_;  // Of the last attempt that failed.
   ChunkReport report_;
@@ -207,8 +208,9 @@ ChunkReport ChunkLoad::run() {
 std::int64_t ChunkLoad::read_ahead(std::int64_t begin) {
   std::size_t waiting = 0;
   std::int64_t at = begin;
+  const std::int64_t end = std::min(place_.count, begin + kReadTogether);
   read_from_ = static_cast<std::size_t>(begin);
-  for (; at < place_.count && waiting < kAheadMax; ++at) {
+  for (; at < end && waiting < kAheadMax; ++at) {
     const auto i = static_cast<std::size_t>(at);
     if (!is_wanted(i)) break;
     const std::int64_t index = pass_.order.sample_at(position_of(i));
@@ -216,8 +218,8 @@ std::int64_t ChunkLoad::read_ahead(std::int64_t begin) {
     const Outcome outcome = attempt(index, [&] { read(index, pass_.draws_of(position_of(i), index), i); });
     if (outcome == Outcome::failed) note_error(failure_, at);
     if (outcome == Outcome::failed || outcome == Outcome::ended) break;
-    readable_[i] = outcome == Outcome::made;
-    if (readable_[i]) waiting += waiting_bytes(i);
+    readable_[in_workspace(i)] = outcome == Outcome::made;
+    if (readable_[in_workspace(i)]) waiting += waiting_bytes(i);
   }
   return at;
 }
@@ -240,7 +242,7 @@ bool ChunkLoad::make_read(std::int64_t begin, std::int64_t end) {
     const auto i = static_cast<std::size_t>(at);
     const std::int64_t index = slot.sample_indices[in_slot(i)];
     Outcome outcome = Outcome::corrupt;
-    if (readable_[i]) {
+    if (readable_[in_workspace(i)]) {
       // A file takes a millisecond; pixels are not worth asking.
       const Payload* const image = image_of(sample_at(i));
       if (image != nullptr && image->form == ImageForm::encoded && !is_wanted(i)) return false;
@@ -318,7 +320,7 @@ void ChunkLoad::read(std::int64_t index, std::int64_t drawn_as, std::size_t i) {
     }
     ++report_.cache_misses;
   }
-  divisors_[i] = 1;
+  divisors_[in_workspace(i)] = 1;
   const Source& source = pass_.source.source();
   check_limit(source, pass_.source.sample_bytes(index), index, limits_);
   if (pass_.source.can().rows != nullptr && fields_.are_image_and_labels) {
@@ -380,12 +382,12 @@ bool ChunkLoad::keep_rest(std::int64_t index, const Sample& sample) {
 
 bool ChunkLoad::find_kept(std::int64_t index, std::int64_t drawn_as, std::size_t i) {
   Sample& sample = sample_at(i);
-  divisors_[i] = 1;
+  divisors_[in_workspace(i)] = 1;
   if (images_ != nullptr) {
     const auto kept = maker_.find(index, drawn_as);
     if (!kept) return false;
     sample[*fields_.image] = kept->image;
-    divisors_[i] = kept->divisor;
+    divisors_[in_workspace(i)] = kept->divisor;
   } else if (files_ != nullptr) {
     const auto kept = find_file(*files_, index);
     if (!kept) return false;
@@ -405,7 +407,7 @@ bool ChunkLoad::find_kept(std::int64_t index, std::int64_t drawn_as, std::size_t
 
 // Into a place behind those read ahead together.
 SampleInHand ChunkLoad::read(std::size_t partner, std::int64_t position) {
-  const std::size_t i = read_from_ + static_cast<std::size_t>(kChunkMax) + partner;
+  const std::size_t i = read_from_ + static_cast<std::size_t>(kReadTogether) + partner;
   const std::int64_t index = pass_.order.sample_at(position);
   read(index, index, i);
   return in_hand(i, index);
@@ -419,7 +421,7 @@ void ChunkLoad::make(std::int64_t index, std::int64_t drawn_as, std::size_t i, s
     if (runner_) {
       runner_->make(in_hand(i, index), {drawn_as, place_of(i, index, retry), retry}, this, out);
     } else {
-      maker_.make(sample[*fields_.image], divisors_[i], index, drawn_as, out);
+      maker_.make(sample[*fields_.image], divisors_[in_workspace(i)], index, drawn_as, out);
     }
   }
   write_dense(sample, i);
@@ -538,7 +540,7 @@ void ChunkLoad::note_error(std::exception_ptr error, std::int64_t i) {
 }  // namespace
 
 ChunkReport load_chunk(const Pass& pass, const ChunkPlace& place, Workspace& workspace, SampleCache* cache) noexcept {
-  HEADRACE_CHECK(place.count >= 1 && place.count <= kChunkMax, "data: a chunk of {} samples", place.count);
+  HEADRACE_CHECK(place.count >= 1 && place.count <= kChunkMaxInMemory, "data: a chunk of {} samples", place.count);
   workspace.corrupt.clear();
   ChunkReport report = ChunkLoad{pass, place, workspace, cache}.run();
   workspace.trim();

@@ -244,7 +244,8 @@ Loader::Impl::Impl(std::shared_ptr<const Source> from, DataOptions how, std::uin
       indices(*source, options.index),
       own_workspace(fields.schema.size(), announced_max()),
       bytes_options(detail::state_options(options, training, fields.schema, order_of != nullptr, told_operations)),
-      window(options.batch_size, first_prefetch()) {
+      window(options.batch_size, first_prefetch(),
+             reader.info().in_memory ? detail::kChunkMaxInMemory : detail::kChunkMax) {
   if (order_of) check_given(options, training);
   if (is_open) check_partners(plan);
   // Of orders that are given, and of an end that is not known, only the batch itself tells its size.

@@ -147,6 +147,8 @@ class FakeSource final : public Source, KnownSamples {
     return std::span{pixels_}.subspan(static_cast<std::size_t>(index) * bytes, bytes);
   }
 
+  void lie_in_memory() { info_.in_memory = true; }
+
   mutable std::atomic<std::int64_t> reads{0};
   std::function<void(std::int64_t)> on_read;          // Set while no loader runs.
   std::function<void(std::int64_t, Sample&)> change;  // The same.
@@ -205,6 +207,27 @@ TEST(Loader, OrderAndBytesDoNotDependOnThreadsOrPrefetch) {
   EXPECT_NE(expected[0], expected[1]);
   Loader other_seed{source, augmenting(options_of(32, 1)), 8, true};
   EXPECT_NE(digests(other_seed.epoch(0)), expected[0]);
+}
+
+// Of which a worker takes more samples at once than it reads together.
+TEST(Loader, ASourceInMemoryGivesTheSameBytesInLargerChunks) {
+  const auto torn = [](std::int64_t index, Sample& sample) {
+    if (index % 97 == 40) sample.set_label(10);
+  };
+  const auto source = std::make_shared<FakeSource>(1003), in_memory = std::make_shared<FakeSource>(1003);
+  in_memory->lie_in_memory();
+  source->change = in_memory->change = torn;
+  for (const OnCorrupt on_corrupt : {OnCorrupt::zero, OnCorrupt::replace}) {
+    DataOptions options = augmenting(options_of(200, 0));
+    options.on_corrupt = on_corrupt;
+    Loader of_files{source, options, 7, true};
+    const auto expected = digests(of_files.epoch(0));
+    for (const std::int64_t threads : {0, 1, 2, 7}) {
+      options.num_workers = threads;
+      Loader loader{in_memory, options, 7, true};
+      EXPECT_EQ(digests(loader.epoch(0)), expected) << choice_name(on_corrupt) << ", " << threads << " threads";
+    }
+  }
 }
 
 TEST(Loader, EverySampleComesOnceInANewOrderEachEpoch) {

@@ -4,12 +4,12 @@ namespace headrace::detail {
 
 Workspace::Workspace(std::size_t fields, std::int64_t announced_max) {
   announced.reserve(static_cast<std::size_t>(announced_max));
-  samples.reserve(kChunkMax);
-  for (std::int64_t i = 0; i < kChunkMax; ++i) samples.emplace_back(fields);
+  samples.reserve(kReadTogether);
+  for (std::int64_t i = 0; i < kReadTogether; ++i) samples.emplace_back(fields);
 }
 
 void Workspace::make_room_for(std::size_t partners) {
-  const std::size_t wanted = static_cast<std::size_t>(kChunkMax) + partners, fields = samples.front().size();
+  const std::size_t wanted = static_cast<std::size_t>(kReadTogether) + partners, fields = samples.front().size();
   while (samples.size() < wanted) samples.emplace_back(fields);
   while (changed.size() < wanted) changed.emplace_back(fields);
 }

@@ -33,7 +33,10 @@ struct Claim {
 // must not depend on how far the workers were.
 class BatchWindow {
  public:
-  BatchWindow(std::int64_t batch_size, std::int64_t depth) : batch_size_(batch_size), depth_(depth) { reserve(depth); }
+  BatchWindow(std::int64_t batch_size, std::int64_t depth, std::int64_t chunk_max = kChunkMax)
+      : batch_size_(batch_size), chunk_max_(chunk_max), depth_(depth) {
+    reserve(depth);
+  }
 
   // ---- The pass ----
   // Batches `first` to `end` - 1. Null: there are none.
@@ -112,7 +115,7 @@ class BatchWindow {
  private:
   bool is_given_up() const noexcept { return pass_->stop_at.load(std::memory_order_relaxed) == 0; }
 
-  const std::int64_t batch_size_;
+  const std::int64_t batch_size_, chunk_max_;
   std::int64_t depth_;
   std::unique_ptr<Pass> pass_;  // Of the running epoch, if any.
   bool is_open_ = false;        // It began without a known end.

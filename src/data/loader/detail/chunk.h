@@ -1,4 +1,4 @@
-// A few consecutive samples of a batch, read and transformed in one go: the unit that a worker takes.
+// Consecutive samples of a batch, read and transformed in one go: the unit that a worker takes.
 #pragma once
 
 #include <cstdint>
@@ -12,6 +12,10 @@
 #include "data/transform/sample_passes.h"
 
 namespace headrace::detail {
+
+// Enough samples that taking a chunk costs nothing beside them, few enough that a batch divides among the workers. One
+// of a source in memory takes less time than the lock of the next chunk.
+inline constexpr std::int64_t kChunkMax = 16, kChunkMaxInMemory = 64;
 
 struct ChunkReport {
   std::int64_t samples = 0;  // Written; fewer than asked for after an error or a stop.
@@ -37,7 +41,7 @@ struct ChunkPlace {
   Batch::Slot& slot;
   std::int64_t position;  // Of the chunk's first sample among this rank's, for Pass::stop_at.
   std::int64_t first;     // The same sample in the slot.
-  std::int64_t count;     // 1 to kChunkMax.
+  std::int64_t count;     // 1 to kChunkMaxInMemory.
 };
 
 // Fills the samples of `place`. What the pass' policy replaced or zeroed is in workspace.corrupt afterwards. `cache`

@@ -11,9 +11,8 @@
 
 namespace headrace::detail {
 
-// Samples of a chunk: enough that taking a chunk costs nothing beside it, few enough that a batch divides among the
-// workers.
-inline constexpr std::int64_t kChunkMax = 16;
+// Samples of a chunk that are read before the first is transformed.
+inline constexpr std::int64_t kReadTogether = 16;
 
 // Buffers grow to the largest image. What images of ordinary size need stays, in training also between epochs; more
 // is given back by trim().
@@ -26,7 +25,7 @@ struct Workspace {
   // For a plan that is more than one pass: room for what operations change, and for so many partners.
   void make_room_for(std::size_t partners);
 
-  std::vector<Sample> samples;  // kChunkMax, those read ahead together, then partners of one of them.
+  std::vector<Sample> samples;  // kReadTogether, those read ahead together, then partners of one of them.
   std::vector<Sample> changed;  // What operations changed of each of them; none as long as none does.
   ImageWorkspace images;
   std::vector<std::uint8_t> rest;       // Of one sample, on its way into the cache.
