@@ -11,7 +11,7 @@ import numpy
 
 LIST = pathlib.Path(__file__).parent.parent / "include" / "headrace" / "dtypes.inc"
 DTYPES = tuple(re.findall(r'^HEADRACE_DTYPE.*?"(\w+)"', LIST.read_text(), re.MULTILINE))
-FORMS = ("dense", "rows", "sides", "absent")  # Ragged along the first axis; along more; a field that some samples lack.
+FORMS = ("dense", "rows", "shapes", "absent")  # Ragged along the first axis; along more; a field that some samples lack.
 COMBINATIONS = len(DTYPES) * len(FORMS)
 SIZE = 60
 
@@ -41,12 +41,12 @@ class Combination:
             self.described[f"f{place}"] = ("text", [-1], field[2]) if random.integers(0, 5) == 0 else field
 
     def _field(self, dtype, form, random):
-        rank = int(random.integers({"dense": 0, "rows": 1, "sides": 2, "absent": 0}[form], 4))
+        rank = int(random.integers({"dense": 0, "rows": 1, "shapes": 2, "absent": 0}[form], 4))
         shape = [int(side) for side in random.integers(0, 4, rank)]
-        ragged = form in ("rows", "sides") or form == "absent" and rank > 0 and self.seed % 2 == 0
+        ragged = form in ("rows", "shapes") or form == "absent" and rank > 0 and self.seed % 2 == 0
         if ragged:
             shape[0] = -1
-        if form == "sides":
+        if form == "shapes":
             shape[-1] = -1
         return dtype, shape, form == "absent"
 
@@ -63,9 +63,9 @@ class Combination:
         sample = {}
         for name, (dtype, shape, optional) in self.described.items():
             lacks = optional and random.integers(0, 4) == 0
-            sides = [side if side >= 0 else self.rows_of(index, random) if axis == 0 else int(random.integers(0, 5))
-                     for axis, side in enumerate(shape)]
-            values = random.integers(0, 2 if dtype == "bool" else 100, sides)
+            extents = [extent if extent >= 0 else self.rows_of(index, random) if axis == 0 else int(random.integers(0, 5))
+                     for axis, extent in enumerate(shape)]
+            values = random.integers(0, 2 if dtype == "bool" else 100, extents)
             if lacks:
                 sample[name] = None
             elif dtype == "text":
@@ -76,7 +76,7 @@ class Combination:
 
 
 class Scenes:
-    """An image, boxes and their classes, a mask of any sides, a fixed vector, a text, and a score that some lack."""
+    """An image, boxes and their classes, a mask of any size, a fixed vector, a text, and a score that some lack."""
 
     def __init__(self, size=240):
         self.size = size

@@ -449,7 +449,8 @@ def test_what_advice_says_is_what_a_job_is_changed_to():
 def test_times_of_a_loader_are_judged_by_their_medians(capsys):
     found = {"1 thread": [2.0] * 3, "8 threads": [0.3, 0.3, 9.0], "8 threads, out of order": [2.1] * 3, "with prefetching": [(1.1, 0.9)] * 3,
              "without": [(2.0, 0.0)] * 3, "the loop reads": [1.0] * 3, "4 threads": [0.3] * 3, "4 processes": [0.41] * 3,
-             "collecting": [0.0001, 0.02, 0.0002], "asking": [0.001] * 3, "asking without": [0.019] * 3}
+             "collecting": [0.0001, 0.02, 0.0002], "asking": [0.001] * 3, "asking without": [0.019] * 3,
+             "leaving": [0.004, 0.9, 1.2]}
     assert script("loader_timing").show(found) == 3
     missed = [line for line in capsys.readouterr().out.splitlines() if line.endswith("MISSED")]
     assert [line[:15] for line in missed] == ["DATA-05  8 thre", "DATA-14  4 proc", "DATA-17  asking"]

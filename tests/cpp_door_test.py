@@ -10,7 +10,8 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from tiny_run import ROOT, write_idx, write_tiny_job
+from documents_test import snippet
+from tiny_run import ROOT, write_idx, write_photos, write_tiny_job
 
 BUILD = ROOT / "build/release"
 TORCH = next((ROOT / ".venv/lib").glob("python3*/site-packages/torch"))
@@ -48,6 +49,16 @@ def configure(prefix, folder, *settings, torch=None, path=os.environ["PATH"]):
                           capture_output=True, text=True, env=environment)
 
 
+def build(prefix, folder, shared, compiler):
+    """Configures with torch and builds. `shared`: a folder above this one and those of other runs."""
+    ccache = shutil.which("ccache")
+    launcher = [f"-DCMAKE_CXX_COMPILER_LAUNCHER={ccache}"] if ccache else []
+    made = configure(prefix, folder, f"-DCMAKE_CXX_COMPILER={compiler}", *launcher, torch=TORCH)
+    assert made.returncode == 0, made.stderr
+    # The folders have other names in each run: relative to what they share, ccache knows them again.
+    checked("cmake", "--build", folder / "build", env={**os.environ, "CCACHE_BASEDIR": str(shared)})
+
+
 def installed_files(prefix):
     return [path for path in prefix.rglob("*") if path.is_file() and not path.is_symlink()]
 
@@ -73,12 +84,7 @@ def test_nothing_installed_names_a_folder_of_the_build(prefix):
 
 @pytest.mark.parametrize("compiler", ["g++", "clang++"])
 def test_examples_build_outside_the_tree_and_run(prefix, data, tmp_path, tmp_path_factory, compiler):
-    ccache = shutil.which("ccache")
-    launcher = [f"-DCMAKE_CXX_COMPILER_LAUNCHER={ccache}"] if ccache else []
-    made = configure(prefix, tmp_path, f"-DCMAKE_CXX_COMPILER={compiler}", *launcher, torch=TORCH)
-    assert made.returncode == 0, made.stderr
-    # The folders have other names in each run: relative to what they share, ccache knows them again.
-    checked("cmake", "--build", tmp_path / "build", env={**os.environ, "CCACHE_BASEDIR": str(tmp_path_factory.getbasetemp())})
+    build(prefix, tmp_path, tmp_path_factory.getbasetemp(), compiler)
     environment = {"PATH": "/usr/bin:/bin"}
     loaded = checked(tmp_path / "build/load_images", data, env=environment)
     first, second = re.search(r"mean (\S+), in another loader that goes on there (\S+)", loaded).groups()
@@ -88,6 +94,57 @@ def test_examples_build_outside_the_tree_and_run(prefix, data, tmp_path, tmp_pat
     assert len(losses) == 6 and losses[5] < losses[0]
     tuned = checked(tmp_path / "build/tune_a_loop", data, 2, env=environment)
     assert re.search(r"^fused optimizer: (kept|refused|inconclusive): ", tuned, re.MULTILINE)
+
+
+# What stands around the README's blocks: the rest of a program, and what they leave to their reader.
+LOADS = """#include <headrace/loader.h>
+
+#include <cstdio>
+#include <memory>
+#include <string>
+#include <vector>
+
+namespace hr = headrace;
+
+%s
+int main() {
+  hr::Loader boards{std::make_shared<Checkerboards>(), {.batch_size = 12}, /*seed=*/1, /*training=*/false};
+  hr::Epoch epoch = boards.epoch(0);
+  const auto batch = epoch.next();
+  std::printf("%%d boards\\n", static_cast<int>(batch->size()));
+}
+"""
+TRAINS = """#include <headrace/trainer.h>
+#include <torch/torch.h>
+
+#include <cstdio>
+
+namespace hr = headrace;
+
+int main() {
+  torch::nn::Sequential net{torch::nn::Flatten(), torch::nn::Linear(3 * 64 * 64, 2)};
+  const hr::Forward forward = [net](const hr::TensorBatch& batch) mutable -> hr::Output {
+    return {torch::nn::functional::cross_entropy(net->forward(batch["image"]), batch["labels"]), {}};
+  };
+%s
+  std::printf("%%d steps\\n", static_cast<int>(trainer.progress().optimizer_steps));
+}
+"""
+
+
+def test_the_readmes_cpp_builds_outside_the_tree_and_runs(prefix, tmp_path, tmp_path_factory):
+    source = tmp_path / "source"
+    source.mkdir()
+    (source / "loads.cpp").write_text(LOADS % snippet("cpp", "class Checkerboards"))
+    (source / "trains.cpp").write_text(TRAINS % snippet("cpp", "hr::Trainer"))
+    (source / "CMakeLists.txt").write_text(
+        "cmake_minimum_required(VERSION 3.13)\nproject(readme LANGUAGES CXX)\nadd_executable(loads loads.cpp)\n"
+        "add_executable(trains trains.cpp)\n" + snippet("cmake", "find_package"))
+    build(prefix, tmp_path, tmp_path_factory.getbasetemp(), "g++")
+    write_photos(tmp_path / "photos", train=40)
+    environment = {"PATH": "/usr/bin:/bin"}
+    assert checked(tmp_path / "build/loads", env=environment) == "12 boards\n"
+    assert checked(tmp_path / "build/trains", env=environment, cwd=tmp_path) == "2 steps\n"  # Of 64 images and of 16.
 
 
 @pytest.mark.parametrize("example", sorted((ROOT / "examples/cpp").glob("*.cpp")), ids=lambda path: path.stem)

@@ -1,14 +1,17 @@
 """Documents that are generated from the code are what the code would write today (`make docs` writes them anew), and what is
 named in those written by hand is there."""
 
+import functools
 import json
 import os
 import re
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
+from tiny_run import write_photos
 
 ROOT = Path(__file__).resolve().parent.parent
 PROGRAM = ROOT / "build" / "release" / "bin" / "headrace"
@@ -46,11 +49,28 @@ def test_architecture_names_no_function_that_its_file_lacks():
     assert named and [(file, name) for file, name in named if f"{name}(" not in (ROOT / "src" / file).read_text()] == []
 
 
+def snippets(language: str) -> list[str]:
+    """The README's blocks of code in this language, in order."""
+    return re.findall(rf"^```{language}\n(.*?)^```$", (ROOT / "README.md").read_text(), re.MULTILINE | re.DOTALL)
+
+
 def snippet(language: str, word: str) -> str:
-    """The README's only block of code in this language that has the word."""
-    blocks = re.findall(rf"^```{language}\n(.*?)^```$", (ROOT / "README.md").read_text(), re.MULTILINE | re.DOTALL)
-    found, = [block for block in blocks if word in block]
+    """The only one of them that has the word."""
+    found, = [block for block in snippets(language) if word in block]
     return found
+
+
+def test_the_readmes_recipe_is_read_as_it_is_written(tmp_path):
+    def settings(table, prefix=""):
+        for key, value in table.items():
+            yield from settings(value, f"{prefix}{key}.") if isinstance(value, dict) else [(prefix + key, value)]
+
+    recipe = snippet("toml", "[data]")
+    (tmp_path / "mine.toml").write_text(recipe)
+    told = subprocess.run([PROGRAM, "explain", tmp_path / "mine.toml", "--json", "-", "--quiet"], capture_output=True, text=True)
+    assert told.returncode == 0, told.stderr
+    read = {key["key"]: key["value"] for key in json.loads(told.stdout)["keys"] if key["origin"].startswith("mine.toml:")}
+    assert read == dict(settings(tomllib.loads(recipe)))
 
 
 def test_the_readmes_source_in_python_gives_batches_in_worker_processes(tmp_path):
@@ -72,6 +92,56 @@ if __name__ == "__main__":
     done = subprocess.run([sys.executable, script], capture_output=True, text=True,
                           env={**os.environ, "PYTHONPATH": str(ROOT / "build" / "release" / "python")})
     assert (done.returncode, done.stdout.strip()) == (0, "(64, 1, 224, 224) [0, 1] 157"), done.stderr
+
+
+def test_the_readmes_python_runs_in_its_order(tmp_path, monkeypatch, capsys):
+    """Each block has the names that those before it left, and small stand-ins for what it takes from its reader. The blocks of the
+    two sources of one's own have tests of their own."""
+    import torch
+    from torch.utils.data import DataLoader, TensorDataset
+
+    import headrace as hr
+
+    write_photos(tmp_path / "photos", train=6)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(hr, "tune", functools.partial(hr.tune, budget_s=1.0, only=["fused optimizer"]))
+    ran, names = [snippet("python", "class Scans"), snippet("python", "class Streets")], {}
+
+    def run(word: str, **stand_ins) -> list[str]:
+        """The block with the word; what it printed."""
+        ran.append(snippet("python", word))
+        names.update(stand_ins)
+        exec(ran[-1], names)
+        return capsys.readouterr().out.splitlines()
+
+    told = run("max_grad_norm", model=torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(3 * 64 * 64, 2)))
+    assert len(told) == 4 and names["trainer"].progress["optimizer_steps"] == 4, "an epoch is a line and a batch"
+
+    run("RandomResizedCrop")
+    images, labels = next(iter(names["loader"]))
+    assert images.shape == (12, 3, 224, 224) and sorted(labels.tolist()) == [0] * 6 + [1] * 6
+
+    run("evaluation.apply", file_bytes=(tmp_path / "photos" / "train" / "cat" / "00.jpg").read_bytes())
+    assert names["image"].shape == (3, 224, 224) and torch.equal(names["batch"][0], names["image"])
+
+    plain = DataLoader(TensorDataset(torch.randn(32, 4), torch.arange(32) % 2), batch_size=8)
+    told = run("DataPipelineOptimizer", loader=plain)
+    promised = re.findall(r"# (\w+: .*)", ran[-1])
+    assert promised and set(promised) <= set(told)
+
+    model, criterion = torch.nn.Linear(4, 2), torch.nn.CrossEntropyLoss()
+    optimizer = torch.optim.AdamW(model.parameters())
+    told = run("hr.tune(", model=model, loader=plain, optimizer=optimizer, criterion=criterion)
+    assert "fused optimizer" in " ".join(" ".join(told).split()) and names["loader"] is plain
+
+    def train() -> None:
+        for data, label in plain:
+            optimizer.zero_grad()
+            criterion(model(data), label).backward()
+            optimizer.step()
+
+    assert any("backward" in line for line in run("hr.watch(", train=train))
+    assert sorted(ran) == sorted(snippets("python"))
 
 
 def test_the_readmes_source_in_cpp_is_the_tested_one_of_at_most_20_lines():
@@ -149,8 +219,7 @@ def test_the_readme_names_every_source_and_all_that_is_tried():
 
 
 def test_readmes_boxes_reach_a_training_step():
-    blocks = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
-    (script,) = [block for block in blocks if "class Streets" in block]
+    script = snippet("python", "class Streets")
     import numpy
     import torch
 

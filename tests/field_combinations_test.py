@@ -26,8 +26,8 @@ def expected(data, name, index):
         return value or "", value is not None
     if value is None:
         in_rows = [side < 0 for side in shape].count(True) < 2  # Else nothing is known of its axes.
-        sides = [max(side, 0) if in_rows else 0 for side in shape]
-        return torch.zeros(sides, dtype=getattr(torch, dtype)), False
+        extents = [max(extent, 0) if in_rows else 0 for extent in shape]
+        return torch.zeros(extents, dtype=getattr(torch, dtype)), False
     return value if isinstance(value, torch.Tensor) else torch.from_numpy(numpy.array(value)), True
 
 
@@ -86,7 +86,7 @@ def test_the_combinations_are_of_every_type_dense_ragged_and_absent():
         data = sources.Combination(seed)
         (dtype, shape, optional), *rest = data.described.values()
         ragged = [side < 0 for side in shape]
-        first.add((dtype, "absent" if optional else "sides" if sum(ragged) > 1 else "rows" if any(ragged) else "dense"))
+        first.add((dtype, "absent" if optional else "shapes" if sum(ragged) > 1 else "rows" if any(ragged) else "dense"))
         ranks.add((len(shape), any(ragged)))
         others.update((dtype == "text", optional) for dtype, _, optional in rest)
         named = [name for name, (_, shape, _) in data.described.items() if -1 in shape]

@@ -93,14 +93,14 @@ def missing_sometimes(index):
 class Counting(torch.utils.data.IterableDataset):
     """Boxes in its own order, and how often it was begun."""
 
-    def __init__(self, size=SIZE, told=True, sides=boxes):
-        self.size, self.sides, self.begun = size, sides, 0
+    def __init__(self, size=SIZE, told=True, sample=boxes):
+        self.size, self.sample, self.begun = size, sample, 0
         if told:
             self.__class__ = CountingWithLength
 
     def __iter__(self):
         self.begun += 1
-        return map(self.sides, range(self.size))
+        return map(self.sample, range(self.size))
 
 
 class CountingWithLength(Counting):

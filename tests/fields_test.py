@@ -674,7 +674,7 @@ def test_samples_that_threads_read_ahead_are_held_whatever_the_depth_becomes(len
 
 
 class Spoilt(torch.utils.data.IterableDataset):
-    """One in ten images has other sides than the rest."""
+    """One in ten images has another size than the rest."""
 
     def __iter__(self):
         for index in range(60):

@@ -169,7 +169,7 @@ def test_one_epoch_runs_at_a_time(folder):
     old = iter(loader)
     next(old)
     new = iter(loader)
-    with pytest.raises(hr.errors.InvalidArgumentError, match="a newer pass"):
+    with pytest.raises(hr.errors.InvalidArgumentError, match="a newer epoch"):
         next(old)
     assert next(new).epoch == 1
 

@@ -117,7 +117,7 @@ NO_NATIVE_LOADER = {
     "transforms v2": (lambda path: DataLoader(folder(path, v2.RandomResizedCrop(16))), r"found torchvision.transforms.v2\S+RandomRes"),
     "no transform": (lambda path: DataLoader(datasets.ImageFolder(folder(path).root)), "found builtins.NoneType"),
     "no square": (lambda path: DataLoader(folder(path, transforms.RandomResizedCrop((16, 20)))), "16 x 20"),
-    "resize to both sides": (lambda path: DataLoader(folder(path, transforms.Resize((24, 24)), PLAIN[1])), "options that headrace"),
+    "resize to height and width": (lambda path: DataLoader(folder(path, transforms.Resize((24, 24)), PLAIN[1])), "options that headrace"),
     "bicubic": (lambda path: DataLoader(folder(path, transforms.RandomResizedCrop(
         16, interpolation=transforms.InterpolationMode.BICUBIC))), "options that headrace"),
     "a crop beyond the image": (lambda path: DataLoader(folder(path, transforms.Resize(12), transforms.CenterCrop(16))),

@@ -235,7 +235,7 @@ class Held(Squares):
 
 
 def let_through_once_a_pass_waits(data: Held) -> threading.Thread:
-    """A pass that this thread begins."""
+    """An epoch that this thread begins."""
     begins = threading.get_ident()
 
     def waits() -> bool:
@@ -266,7 +266,7 @@ def test_a_new_epoch_of_workers_that_persist_waits_for_an_open_request_and_ends_
     request = before.request()
     assert numbers_of_a_pass() == expected
     for ask in (before.request, before.__next__):
-        with pytest.raises(hr.errors.InvalidArgumentError, match="a newer pass over this loader has begun"):
+        with pytest.raises(hr.errors.InvalidArgumentError, match="a newer epoch of this loader has begun"):
             ask()
     assert request.result()[1].tolist() == expected[0], "what was asked for before comes"
     data.open.clear()
@@ -282,7 +282,7 @@ def test_epochs_without_workers_that_persist_go_on_beside_each_other():
 
 @pytest.mark.forks
 @pytest.mark.parametrize("own_generator", [False, True])
-@pytest.mark.parametrize("begun", [False, True], ids=["new", "with a pass behind it"])
+@pytest.mark.parametrize("begun", [False, True], ids=["new", "with an epoch behind it"])
 @pytest.mark.parametrize("workers, persist", [(1, True), (1, False), (0, False)])
 def test_the_order_is_that_of_a_loader_whose_workers_persist(workers, persist, begun, own_generator):
     generator = torch.Generator() if own_generator else None
@@ -350,7 +350,7 @@ def test_whatever_gives_samples_or_batches_keeps_its_own(data, batches):
     else:
         plain = DataLoader(data, batch_size=32)
     assert_same(loader, plain)
-    assert len(list(loader)) == batches, "a second pass is there, too"
+    assert len(list(loader)) == batches, "a second epoch is there, too"
     assert len(report) >= 5 and str(report)
     if not callable(data) and not isinstance(data, Counting):
         assert len(loader) == batches

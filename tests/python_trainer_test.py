@@ -569,7 +569,7 @@ def test_loaders_without_batches_are_refused():
     with pytest.raises(TypeError, match="wanted a headrace.Loader, a DataLoader, .* found int"):
         trainer.fit(3, 1)
     frozen.check()
-    with pytest.raises(hr.errors.InvalidArgumentError, match="epoch 2; an iterator or generator is used up by one pass"):
+    with pytest.raises(hr.errors.InvalidArgumentError, match="epoch 2; an iterator or generator is used up by one epoch"):
         trainer.fit((batch for batch in batches(2)), 2)
 
 

@@ -517,7 +517,7 @@ def test_a_transform_that_draws_has_a_loaders_draws_for_a_samples_index():
 
 
 @pytest.mark.parametrize("options, message", [
-    ({"transforms": [Resize(12)]}, "transform: Resize leaves each image with sides of its own; wanted a crop"),
+    ({"transforms": [Resize(12)]}, "transform: Resize leaves each image with a size of its own; wanted a crop"),
     ({"transforms": [{"name": "Resize"}]}, r"transforms\[0\].size is missing; Resize has no default for it"),
     ({"transforms": [{"name": "Resise", "size": 9}]}, r"transforms\[0\].name must be .*, did you mean Resize\?"),
     ({"transforms": [v2.ColorJitter()]}, r"transforms\[0\]: there is no operation for .*\.v2\.ColorJitter"),

@@ -332,7 +332,9 @@ def python_under_asan() -> Result:
     result = build("asan-python", "asan", 2400, "_native")
     libraries = [subprocess.run(["g++", f"-print-file-name={name}"], check=True, capture_output=True, text=True).stdout.strip()
                  for name in ("libasan.so", "libstdc++.so")]
-    files = [f"tests/python_{name}_test.py" for name in ("trainer", "loader", "pipeline", "insight", "native_loader", "tune", "watch")]
+    bindings = ("trainer", "loader", "pipeline", "insight", "native_loader", "tune", "watch", "source", "knobs")
+    files = [f"tests/python_{name}_test.py" for name in bindings]
+    files += [f"tests/{name}_test.py" for name in ("fields", "field_combinations", "bad_fields", "sampler", "transforms", "uint16_field")]
     result.add(pytest("asan-python", "-o", "pythonpath=tests build/asan/python", "-o", "faulthandler_timeout=120",
                       "-k", "not grow and not really_compiles", "-m", "not forks", *files, timeout_s=2400,
                       LD_PRELOAD=" ".join(libraries), UBSAN_OPTIONS="print_stacktrace=1",

@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
-"""What a Loader's threads, processes and prefetching save where reading waits: the times that DATA-05, -07, -14 and -17 of
-docs/requirements.md name.
+"""What a Loader's threads, processes and prefetching save where reading waits: the times that DATA-05, -06, -07, -14 and -17
+of docs/requirements.md name.
 
 Samples sleep in Python in place of a disk or a network, and so does the loop, so that the cores add little to any figure.
 
 DATA-05  500 samples of 0 to 8 ms: 8 threads in less time than one, in the order asked for and out of it.
+DATA-06  200 epochs of samples that take 20 ms are left after their first batch: each within 1 s.
 DATA-07  100 samples of 10 ms and a step of 10 ms: under 1.25 s with prefetching, about 2 s without; how much of it the statistics say overlaps:
          2 s of work in less than 1.25 s have more than 0.75 s at once.
 DATA-14  48 samples of 20 ms: 4 threads, and 4 processes, in less than 40 % of the time without.
@@ -35,7 +36,7 @@ sys.path.insert(0, str(harness.PACKAGE))
 
 import numpy  # noqa: E402  No torch here: workers import this script.
 
-REQUESTS, READING_S, WORK_S = 20, 0.02, 0.05
+REQUESTS, READING_S, WORK_S, EPOCHS_LEFT = 20, 0.02, 0.05, 200
 
 
 class Sleeps:
@@ -107,6 +108,18 @@ def collecting_s(loader) -> float:
     return longest
 
 
+def leaving_s(loader) -> float:
+    """The longest that leaving an epoch in its first batch took."""
+    longest = 0.0
+    for _ in range(EPOCHS_LEFT):
+        batches = iter(loader)
+        next(batches)
+        begin = time.perf_counter()
+        del batches
+        longest = max(longest, time.perf_counter() - begin)
+    return longest
+
+
 def asking_s(loader) -> float:
     """How long an epoch's first request takes."""
     batches = iter(loader)
@@ -124,6 +137,7 @@ def arms() -> dict[str, Callable]:
         "1 thread": partial(seconds_of_an_epoch, loader_of(durations, num_workers=1)),
         "8 threads": partial(seconds_of_an_epoch, loader_of(durations, **eight)),
         "8 threads, out of order": partial(seconds_of_an_epoch, loader_of(durations, in_order=False, **eight), False),
+        "leaving": partial(leaving_s, loader_of(twenty, num_workers=4)),
         "with prefetching": partial(seconds_with_a_step, loader_of(even, num_workers=1), 0.01),
         "without": partial(seconds_with_a_step, loader_of(even, num_workers=0), 0.01),
         "the loop reads": partial(seconds_of_an_epoch, loader_of(twenty, num_workers=0)),
@@ -158,6 +172,7 @@ def show(found: dict[str, list]) -> int:
 
     for name in ("8 threads", "8 threads, out of order"):
         table.judge(f"DATA-05  {name}, of the time of 1 thread", shares(name, "1 thread"), "", "less", lambda share: share < 1)
+    table.judge(f"DATA-06  leaving {EPOCHS_LEFT} epochs early, the longest", milliseconds("leaving"), "ms", "under 1,000", lambda ms: ms < 1000)
     table.judge("DATA-07  with prefetching", [taken for taken, _ in found["with prefetching"]], "s", "under 1.25", lambda s: s < 1.25)
     table.judge("DATA-07  of it loading and the step at once", [overlap for _, overlap in found["with prefetching"]], "s", "over 0.75",
                 lambda s: s > 0.75)

@@ -40,9 +40,9 @@ class Loop final : public hr::Job {
     epoch_.reset();
   }
   void configure(const hr::Settings& settings) override {
-    const bool fused = settings.contains("optimizer.fused");
-    trainer_.optimizer().set_implementation(fused ? hr::OptimizerImplementation::fused
-                                                  : hr::OptimizerImplementation::plain);
+    hr::OptimizerOptions options = trainer_.optimizer().options();
+    options.fused = settings.contains("optimizer.fused") ? hr::Switch::on : hr::Switch::off;
+    trainer_.optimizer().set_options(options);
     loader_.set_num_workers(settings.contains("data.num_workers") ? 2 : 1);
   }
   std::vector<double> run(std::int64_t steps) override {

@@ -31,7 +31,7 @@ struct BatchField {
   std::span<const std::int64_t> offsets{};
   // Of a ragged field that differs in more than its first axis: the axes of each sample. Its shape has one axis then,
   // of which each sample takes its product. Empty: only the first axis differs.
-  std::span<const std::int64_t> sides{};
+  std::span<const std::int64_t> shapes{};
   // Of an optional field, 1 where the sample has it; else it is zeros, or ragged and empty. Empty: all have it.
   std::span<const std::uint8_t> present{};
 

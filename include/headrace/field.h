@@ -50,8 +50,8 @@ class Schema {
   // UTF-8, has control characters, or is "valid", which every batch has; more than kRankMax axes; an axis below -1 or
   // above kExtentMax; an image other than uint8 (height, width, 1 to 4), of no pixels; a text other than uint8 (-1).
   explicit Schema(std::vector<FieldSpec> fields);
-  // "image" and "labels", an int64: what IDX, folders, lists and packs of these hold. 0 x 0: each image has sides of
-  // its own.
+  // "image" and "labels", an int64: what IDX, folders, lists and packs of these hold. 0 x 0: each image has a size
+  // of its own.
   static Schema image_and_labels(int height, int width, int channels);
 
   std::size_t size() const noexcept { return fields().size(); }
@@ -62,7 +62,7 @@ class Schema {
   // Error{invalid_argument} names the nearest, and all there are.
   std::size_t position(std::string_view name) const;
   std::optional<std::size_t> image() const noexcept;  // The first field that is an image.
-  bool is_image_and_labels() const noexcept;          // As image_and_labels() makes it, whatever the sides.
+  bool is_image_and_labels() const noexcept;          // As image_and_labels() makes it, whatever the size.
   // Of "labels", where it is an int64 that every sample has: the sample's class.
   std::optional<std::size_t> class_label() const noexcept;
   // "image uint8 (-1, -1, 3) image; labels int64 ()": one line for messages and states. Two schemas that differ have

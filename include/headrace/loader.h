@@ -56,7 +56,7 @@ class Epoch {
 };
 
 // What a Loader whose options have this transform and no list of operations makes of this source's images.
-// Error{invalid_argument}: images of many sizes and no transform.size, or sides and channels that cannot be handled.
+// Error{invalid_argument}: images of many sizes and no transform.size, or a size and channels that cannot be handled.
 ImageShape batch_shape(const Source& source, const TransformOptions& transform);
 
 class Loader {

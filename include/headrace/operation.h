@@ -22,7 +22,7 @@ class Resizer;
 struct Fusion;
 }  // namespace transform
 
-// Of an image. 0 x 0: each has sides of its own.
+// Of an image. 0 x 0: each has a size of its own.
 struct Geometry {
   int height = 0;
   int width = 0;
@@ -34,16 +34,16 @@ struct Geometry {
 
 // An image between two operations.
 struct ImageSpec {
-  Geometry sides{};
+  Geometry size{};
   // uint8 pixels of 0 to 255, or float32. bfloat16: float32 until the batch is written, which rounds to the nearest.
   DType dtype = DType::u8;
 
   DType held() const noexcept { return dtype == DType::u8 ? DType::u8 : DType::f32; }
   std::size_t pixel_bytes() const noexcept {
-    return static_cast<std::size_t>(sides.channels) * static_cast<std::size_t>(bytes_of(held()));
+    return static_cast<std::size_t>(size.channels) * static_cast<std::size_t>(bytes_of(held()));
   }
   std::size_t bytes() const noexcept {
-    return static_cast<std::size_t>(sides.height) * static_cast<std::size_t>(sides.width) * pixel_bytes();
+    return static_cast<std::size_t>(size.height) * static_cast<std::size_t>(size.width) * pixel_bytes();
   }
   friend bool operator==(const ImageSpec&, const ImageSpec&) = default;
 };
@@ -138,15 +138,15 @@ class Operation {
   virtual std::vector<std::string> fields() const { return {}; }
   // Whether it takes images of this type of element.
   virtual bool takes(DType dtype) const noexcept { return dtype == DType::u8; }
-  // What comes out of such an image. Called when a list is compiled, where the sides may be 0 x 0, and for each sample,
-  // with the sides it has, before anything is drawn: what comes out never depends on draws. Of 1 to 4 channels, both
-  // sides or 0 x 0, uint8, float32 or bfloat16; for each sample what it was when the list was compiled, but that 0 x 0
-  // have become sides. Throws Error{unsupported} for an image that it cannot work on.
+  // What comes out of such an image. Called when a list is compiled, where the size may be 0 x 0, and for each sample,
+  // with the size it has, before anything is drawn: what comes out never depends on draws. Of 1 to 4 channels, height
+  // and width or 0 x 0, uint8, float32 or bfloat16; for each sample what it was when the list was compiled, but that
+  // 0 x 0 has become its size. Throws Error{unsupported} for an image that it cannot work on.
   virtual ImageSpec schema(const ImageSpec& in) const { return in; }
   // Whether it calls for random numbers. A Loader runs the operations that it is given in evaluation, too; what is
   // derived for it from data.transforms leaves such ones out.
   virtual bool draws() const noexcept { return false; }
-  // What it will do to an image of these sides. `random` is the operation's own and the sample's. Never called unless
+  // What it will do to an image of this size. `random` is the operation's own and the sample's. Never called unless
   // draws() is overridden with it to say so.
   virtual Drawn draw(SampleRandom& /*random*/, const Geometry& /*in*/) const { return {}; }
   // The most samples that it reads beside one, at most kPartnersMax. Of a list one operation may.

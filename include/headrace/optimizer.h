@@ -37,8 +37,8 @@ class Optimizer {
   explicit Optimizer(std::vector<ParameterGroup> groups);
 
   // Updates every parameter that has a gradient, at the learning rate that `scheduled` makes of its group's. Same
-  // result as PyTorch's with foreach=False (plain), foreach=True (foreach), fused=True (fused), within 1e-6 on the same
-  // gradients. Parameters are float32 on the CPU.
+  // result as PyTorch's with foreach=False (for_loop), foreach=True (foreach), fused=True (fused), within 1e-6 on the
+  // same gradients. Parameters are float32 on the CPU.
   void step(const std::function<double(double)>& scheduled);
   void step(double lr);   // All at this learning rate.
   void zero_gradients();  // Releases the gradients (set to none).

@@ -28,16 +28,16 @@ struct Payload {
     value = 1,   // A number, held here: a label needs no memory to lie in.
     bytes = 2,
     range = 3,   // `size` bytes from `offset` on of what the source's store has under `key`, to be fetched. What they
-                 // will be, form, rank and sides tell as of `bytes`.
+                 // will be, form, rank and extents tell as of `bytes`.
     frames = 4,  // Frames `offset`, `offset` + `step`, ..., `size` of them, of the video `key`.
   };
 
   Kind kind = Kind::absent;
   ImageForm form = ImageForm::pixels;  // Of an image.
-  std::uint8_t rank = 0;               // Axes of an array, at most 255; above kRankMax not all are in `sides`.
+  std::uint8_t rank = 0;               // Axes of an array, at most 255; above kRankMax not all are in `extents`.
   std::uint8_t value_bytes = 0;        // Of a number: its type has as many.
   std::int32_t step = 0;
-  std::array<std::int64_t, kRankMax> sides{};  // Elements along each axis; of an encoded image none.
+  std::array<std::int64_t, kRankMax> extents{};  // Elements along each axis; of an encoded image none.
   std::array<std::byte, 8> value{};
   std::span<const std::uint8_t> bytes{};
   // Of an encoded JPEG, as codec::serialise wrote it; empty: none came with it. It is checked before it is used.
@@ -51,19 +51,19 @@ struct Payload {
   void set_bytes(std::span<const std::uint8_t> elements, std::span<const std::int64_t> axes) noexcept {
     set_data(ImageForm::pixels, elements, {});
     rank = static_cast<std::uint8_t>(std::min<std::size_t>(axes.size(), 255));
-    std::copy_n(axes.begin(), std::min(axes.size(), kRankMax), sides.begin());
+    std::copy_n(axes.begin(), std::min(axes.size(), kRankMax), extents.begin());
   }
   // An image's.
   void set_pixels(std::span<const std::uint8_t> pixels, std::int64_t height, std::int64_t width,
                   std::int64_t channels) noexcept {
     set_data(ImageForm::pixels, pixels, {});
     rank = 3;
-    sides[0] = height, sides[1] = width, sides[2] = channels;
+    extents[0] = height, extents[1] = width, extents[2] = channels;
   }
   void set_file(std::span<const std::uint8_t> file, std::span<const std::uint8_t> index_of_it = {}) noexcept {
     set_data(ImageForm::encoded, file, index_of_it);
     rank = 0;
-    sides = {};
+    extents = {};
   }
   // What lies there is fetched into the field's buffer before anybody looks at it: elements of these axes, or a file.
   void set_range(const char* its_key, std::int64_t from, std::int64_t its_size,
@@ -132,14 +132,14 @@ struct Payload {
     std::memcpy(&number, at, sizeof number);
     return number;
   }
-  // Those that `sides` has.
+  // Those that `extents` has.
   std::span<const std::int64_t> shape() const noexcept {
-    return std::span{sides}.first(std::min<std::size_t>(rank, kRankMax));
+    return std::span{extents}.first(std::min<std::size_t>(rank, kRankMax));
   }
   // Of an image of pixels that agrees with its field.
-  int height() const noexcept { return static_cast<int>(sides[0]); }
-  int width() const noexcept { return static_cast<int>(sides[1]); }
-  int channels() const noexcept { return static_cast<int>(sides[2]); }
+  int height() const noexcept { return static_cast<int>(extents[0]); }
+  int width() const noexcept { return static_cast<int>(extents[1]); }
+  int channels() const noexcept { return static_cast<int>(extents[2]); }
 
  private:
   void set_data(ImageForm its_form, std::span<const std::uint8_t> its_bytes,

@@ -41,7 +41,7 @@ struct ImageShape {
   int width;
 };
 
-// Of the images that a source's schema promises. 0 x 0: each has sides of its own; all 0: there are none.
+// Of the images that a source's schema promises. 0 x 0: each has a size of its own; all 0: there are none.
 ImageShape stored_shape(const Schema& schema);
 
 inline constexpr std::int64_t kUnknownClasses = std::numeric_limits<std::int64_t>::max();

@@ -21,7 +21,7 @@ class TensorBatch {
     std::string name;
     at::Tensor values;
     at::Tensor offsets{};  // (N + 1) int64. Undefined: the samples lie along the first axis.
-    at::Tensor sides{};    // (N, axes) int64. Undefined: the first axis alone differs.
+    at::Tensor shapes{};   // (N, axes) int64. Undefined: the first axis alone differs.
     at::Tensor present{};  // (N) uint8, 1 where the sample has it. Undefined: all have.
   };
 

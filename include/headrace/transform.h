@@ -38,7 +38,7 @@ struct SampleKey {
 class Transform {
  public:
   // `in`: of the samples. Error{invalid_argument} names the operation: a parameter that no kernel has, pixels wanted
-  // after Normalize, sides that are not fixed at the end of the list; a schema without an image.
+  // after Normalize, a size that is not fixed at the end of the list; a schema without an image.
   Transform(Schema in, const std::vector<TransformSpec>& operations, PixelLayout layout = PixelLayout::nchw);
   Transform(Schema in, std::vector<std::shared_ptr<const Operation>> operations,
             PixelLayout layout = PixelLayout::nchw);
@@ -51,7 +51,7 @@ class Transform {
   Transform& operator=(Transform&&) noexcept;
 
   // Of an image that comes out.
-  Geometry sides() const noexcept;
+  Geometry size() const noexcept;
   DType dtype() const noexcept;
   PixelLayout layout() const noexcept;
   std::size_t image_bytes() const noexcept;

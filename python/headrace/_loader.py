@@ -41,10 +41,10 @@ class Loader(_native.Loader):
     decides them. Batches may differ in size; batch_size is the largest, where the batch sampler does not tell. Transforms draw by
     sample, the second time that one comes in an epoch anew.
 
-    A source may be an iterable data set, too: it comes in its own order, read by one iterator a pass, whatever num_workers. One
-    thread asks it at a time, now this one and now that. length=N says how many samples a pass has where the data set does not;
-    where nobody does, a pass ends where the iterator does, len(loader) raises TypeError, and world_size is 1. Its state_dict(),
-    where it has one, is kept with every batch, so that a pass goes on without what was read before.
+    A source may be an iterable data set, too: it comes in its own order, read by one iterator an epoch, whatever num_workers. One
+    thread asks it at a time, now this one and now that. length=N says how many samples an epoch has where the data set does not;
+    where nobody does, an epoch ends where the iterator does, len(loader) raises TypeError, and world_size is 1. Its
+    state_dict(), where it has one, is kept with every batch, so that an epoch goes on without what was read before.
 
     "async for batch in loader" iterates under asyncio; iter(loader).request() asks for a batch without waiting."""
 

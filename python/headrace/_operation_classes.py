@@ -28,9 +28,9 @@ class Resize(Operation):
     """Resizes the image.
 
     size: Pixels: one number for the shorter side, the other follows; two for height and width.
-    interpolation: How a pixel is made of those around its place: bilinear.
+    interpolation: Interpolation mode: bilinear.
     max_size: Bound of the longer side, in pixels, where size is one number; 0 sets none.
-    antialias: Where the image gets smaller, a pixel is made of all those that it covers.
+    antialias: Apply antialiasing where the image is made smaller.
     """
 
     size: int | Sequence[int]
@@ -56,7 +56,7 @@ class RandomCrop(Operation):
     size: Pixels: one number is a square, two are height and width.
     padding: Pixels added: one number for each side; two for left and right, and for top and bottom; four for left, top,
         right and bottom.
-    pad_if_needed: Add what the image lacks of size.
+    pad_if_needed: Pad images that are smaller than size.
     fill: The value of each pixel that is added.
     padding_mode: Which pixels are added: constant, those of fill.
     """
@@ -73,10 +73,10 @@ class RandomResizedCrop(Operation):
     """Takes a rectangle whose area, shape and place are drawn for each sample, and resizes it.
 
     size: Pixels: one number is a square, two are height and width.
-    scale: Least and greatest share of the image's area.
-    ratio: Least and greatest width / height.
-    interpolation: How a pixel is made of those around its place: bilinear.
-    antialias: Where the image gets smaller, a pixel is made of all those that it covers.
+    scale: Lower and upper bound of the crop's share of the image's area.
+    ratio: Lower and upper bound of the crop's aspect ratio, width / height.
+    interpolation: Interpolation mode: bilinear.
+    antialias: Apply antialiasing where the image is made smaller.
     """
 
     size: int | Sequence[int]
@@ -103,7 +103,7 @@ class Pad(Operation):
 
 @dataclass(frozen=True)
 class RandomHorizontalFlip(Operation):
-    """Swaps left and right, as is drawn for each sample. Wrong for text and digits.
+    """Flips the image horizontally with probability p. Wrong for text and digits.
 
     p: Probability.
     """
@@ -126,7 +126,7 @@ class ToDtype(Operation):
 
 @dataclass(frozen=True)
 class Normalize(Operation):
-    """Takes the mean off each channel and divides by the standard deviation.
+    """Subtracts the mean of each channel and divides by its standard deviation.
 
     mean: Mean of each channel, of the values as they come; one serves all channels.
     std: Standard deviation of each channel; one serves all channels.
@@ -138,7 +138,7 @@ class Normalize(Operation):
 
 @dataclass(frozen=True)
 class RandomGrayscale(Operation):
-    """Takes the colours off, as is drawn for each sample: each channel becomes 0.2989 red + 0.587 green + 0.114 blue.
+    """Converts to grayscale with probability p: each channel becomes 0.2989 red + 0.587 green + 0.114 blue.
 
     p: Probability.
     """

@@ -213,8 +213,8 @@ def _state_of(loader: Loader) -> dict[str, tuple[Any, str]]:
 
 
 class _BaseSeeds:
-    """Begins the passes over a copy of a DataLoader, and lets the generators that both share go on as if the passes were over
-    the original: torch draws a base seed before the order of a pass, with workers that persist of their first pass alone."""
+    """Begins the epochs over a copy of a DataLoader, and lets the generators that both share go on as if the epochs were over
+    the original: torch draws a base seed before the order of an epoch, with workers that persist of their first epoch alone."""
 
     def __init__(self, original: DataLoader) -> None:
         self._once = original.persistent_workers and original.num_workers > 0
@@ -241,8 +241,8 @@ class _BaseSeeds:
 class OptimizedLoader:
     """What DataPipelineOptimizer makes of a DataLoader or another giver of batches. It iterates, and has the length and the
     attributes, of `loader`, the one it goes over. `iter(loader).request()` asks for the next batch, and returns at once where
-    loading is asynchronous; "async for batch in loader" iterates under asyncio. Where workers persist, they serve one pass at
-    a time: a new one ends the one before."""
+    loading is asynchronous; "async for batch in loader" iterates under asyncio. Where workers persist, they serve one epoch
+    at a time: a new one ends the one before."""
 
     def __init__(self, loader: Any, asynchronous: bool, report: PipelineReport, original: DataLoader | None) -> None:
         self.loader = loader
@@ -254,7 +254,7 @@ class OptimizedLoader:
 
     def __iter__(self) -> OptimizedPass:
         if self._asked is not None and (batch := self._asked()) is not None:
-            wait([batch])  # Its thread would take what the workers answer to the new pass.
+            wait([batch])  # Its thread would take what the workers answer to the new epoch.
         self._passes += 1
         return OptimizedPass(self, pass_over(self.loader) if self._seeds is None else self._seeds.begin(self.loader))
 
@@ -280,7 +280,7 @@ class OptimizedLoader:
 
 
 class OptimizedPass:
-    """One pass over an OptimizedLoader."""
+    """One epoch of an OptimizedLoader."""
 
     def __init__(self, loader: OptimizedLoader, batches: Iterator[Any]) -> None:
         self._loader = loader
@@ -314,10 +314,10 @@ class OptimizedPass:
         return BatchRequest(self, batch)
 
     def _require_free(self) -> None:
-        # Workers that persist have one iterator, which torch begins anew for each pass.
+        # Workers that persist have one iterator, which torch begins anew for each epoch.
         if self._number != self._loader._passes and self._batches is getattr(self._loader.loader, "_iterator", None):
             raise InvalidArgumentError(
-                "python: a newer pass over this loader has begun; workers that persist serve one at a time")
+                "python: a newer epoch of this loader has begun; workers that persist serve one at a time")
         if self._is_open:
             raise InvalidArgumentError("python: the batch that was requested before has not been taken")
 

@@ -27,21 +27,21 @@ class _Kept(NamedTuple):
 
     position: int
     state: Any
-    first: Any  # As `state`, before the first sample of that pass.
+    first: Any  # As `state`, before the first sample of that epoch.
 
 
 class Stream(InOrder):
-    """Samples 0, 1, ... of an iterable data set in its own order, begun anew with each pass. The threads of a Loader ask for
-    samples a little out of order: what is read before it is asked for is held. Without a length a pass ends where the iterator
+    """Samples 0, 1, ... of an iterable data set in its own order, begun anew with each epoch. The threads of a Loader ask for
+    samples a little out of order: what is read before it is asked for is held. Without a length an epoch ends where the iterator
     does; nobody asks it again then.
 
-    Where the data set has state_dict and load_state_dict, its state is kept every `step` samples, and a pass that goes on in
-    its middle begins with that of the batch where it stands; without them it begins anew and skips what was delivered. A pass
+    Where the data set has state_dict and load_state_dict, its state is kept every `step` samples, and an epoch that goes on in
+    its middle begins with that of the batch where it stands; without them it begins anew and skips what was delivered. An epoch
     that is left early leaves the data set where reading ahead had come to. Of one that drops its tail the tail is read, too: the
-    data set shall know that its pass has ended."""
+    data set shall know that its epoch has ended."""
 
     def __init__(self, source: Any, length: int | None, ahead: int | str, step: int, last: int | None = None) -> None:
-        """`last`: the sample behind which a pass of known length drops a tail; None: it has none."""
+        """`last`: the sample behind which an epoch of known length drops a tail; None: it has none."""
         self.source = source
         self.length = length
         self._step, self._last = step, last
@@ -49,12 +49,12 @@ class Stream(InOrder):
         self.reads_ahead(ahead)
         self.is_stateful = hasattr(source, "state_dict") and hasattr(source, "load_state_dict")
         self._lock = threading.Lock()  # Guards all below.
-        self._epoch: int | None = None  # Of the pass begun last; None: the Loader looks at the first samples.
+        self._epoch: int | None = None  # Of the epoch begun last; None: the Loader looks at the first samples.
         self._unread = self._now(0) if self.is_stateful else None  # Before that look.
         self._loaded: tuple[int, _Kept] | None = None  # An epoch that has not begun, and where it goes on.
-        self._ended: int | None = None  # Samples of this pass, where its iterator has told so.
-        self._broken: Exception | None = None  # That this pass's iterator raised, where it has no length.
-        self._began: _Kept | None = None  # This pass. None: with whatever state there is when it is read first.
+        self._ended: int | None = None  # Samples of this epoch, where its iterator has told so.
+        self._broken: Exception | None = None  # That this epoch's iterator raised, where it has no length.
+        self._began: _Kept | None = None  # This epoch. None: with whatever state there is when it is read first.
         self._drop()
 
     def begin(self, epoch: int) -> None:
@@ -72,7 +72,7 @@ class Stream(InOrder):
                 kept = self._loaded[1]
             elif self._unread is not None:
                 kept = self._unread
-            elif epoch != self._epoch:  # The pass before has ended.
+            elif epoch != self._epoch:  # The epoch before has ended.
                 kept = self._now(0)
             else:
                 before = [kept for kept in self._kept if kept.position <= position]
@@ -134,7 +134,7 @@ class Stream(InOrder):
                     self._read_tail()
                 return sample
             self._held[place] = sample
-            if len(self._held) > self._held_max:  # Another rank's, or before where a resumed pass begins.
+            if len(self._held) > self._held_max:  # Another rank's, or before where a resumed epoch begins.
                 del self._held[next(iter(self._held))]
 
     def _now(self, position: int) -> _Kept:
@@ -159,7 +159,7 @@ class Stream(InOrder):
         self._samples = iter(self.source)
 
     def _again(self, index: int) -> Any:
-        """A sample that this pass has given already, or the one that it goes on from: a tail that is padded repeats the first.
+        """A sample that this epoch has given already, or the one that it goes on from: a tail that is padded repeats the first.
         The data set is put back to where it was."""
         now = self._now(self._next)
         self.source.load_state_dict(copy.deepcopy(now.first))
@@ -181,7 +181,7 @@ class Stream(InOrder):
         except StopIteration:
             if self._next > 0 or not self.is_stateful:
                 raise
-            self._samples = iter(self.source)  # Its state was one of a pass that had ended: this is the next.
+            self._samples = iter(self.source)  # Its state was one of an epoch that had ended: this is the next.
             return next(self._samples)
 
 
@@ -208,7 +208,7 @@ def stream_of(source: Any, length: int | None, options: dict[str, Any]) -> Strea
 
 def no_length(source: Any) -> str:
     return (f"{type(source).__name__} is an iterable data set that does not tell its length; say it: length=, the samples of "
-            "one pass")
+            "one epoch")
 
 
 def _length_of(source: Any, length: int | None) -> int | None:

@@ -22,7 +22,7 @@ class Trial:
 
     name: str
     verdict: str  # "kept", "refused", "inconclusive", "failed".
-    reason: str  # "none", "slower", "no_gain", "numerics", "memory", "budget", "error", "fixed".
+    reason: str  # "none", "slower", "no_gain", "numerics", "memory", "budget", "error", "fixed", "not_quiet".
     sentence: str  # The same with its numbers, for a person.
     gain: tuple[float, float, float] | None  # Median and 95 % interval: 0.21 is 21 % faster. None: not measured.
     pairs: int  # Paired comparisons that were made.

@@ -62,13 +62,13 @@ class Batch(tuple):
 
 class RaggedTensor:
     """A field of which each sample has a shape of its own: values holds them one behind the other along its first axis, sample i
-    from offsets[i] to offsets[i + 1]. Where other axes differ, too, values has one axis and sides the shape of each sample.
+    from offsets[i] to offsets[i + 1]. Where other axes differ, too, values has one axis and shapes the shape of each sample.
     ragged[i] is a view of sample i, and unbind() a list of all. len() is the number of samples."""
 
-    def __init__(self, values, offsets, sides=None):
+    def __init__(self, values, offsets, shapes=None):
         self.values = values
         self.offsets = offsets
-        self.sides = sides
+        self.shapes = shapes
 
     def __len__(self):
         return len(self.offsets) - 1
@@ -79,7 +79,7 @@ class RaggedTensor:
             raise IndexError(f"sample {sample} of {count}")
         sample %= count
         part = self.values[int(self.offsets[sample]):int(self.offsets[sample + 1])]
-        return part if self.sides is None else part.view(self.sides[sample].tolist())
+        return part if self.shapes is None else part.view(self.shapes[sample].tolist())
 
     def __iter__(self):
         return iter(self.unbind())
@@ -87,32 +87,32 @@ class RaggedTensor:
     def unbind(self):
         ends = self.offsets.tolist()
         parts = [self.values[begin:end] for begin, end in zip(ends, ends[1:])]
-        return parts if self.sides is None else [part.view(sides) for part, sides in zip(parts, self.sides.tolist())]
+        return parts if self.shapes is None else [part.view(shapes) for part, shapes in zip(parts, self.shapes.tolist())]
 
     def nested(self):
         """A torch.nested tensor, jagged along the first axis, over the same values."""
         import torch
 
-        if self.sides is not None:
+        if self.shapes is not None:
             raise ValueError("samples that differ in more than their first axis are no jagged tensor; use unbind()")
         return torch.nested.nested_tensor_from_jagged(self.values, self.offsets.to(self.values.device))
 
     def part(self, begin, end):
         """Samples begin to end, over the same values."""
         first, last = int(self.offsets[begin]), int(self.offsets[end])
-        sides = None if self.sides is None else self.sides[begin:end]
-        return RaggedTensor(self.values[first:last], self.offsets[begin:end + 1] - first, sides)
+        shapes = None if self.shapes is None else self.shapes[begin:end]
+        return RaggedTensor(self.values[first:last], self.offsets[begin:end + 1] - first, shapes)
 
     def tensors(self):
         """Those it is made of."""
-        return [tensor for tensor in (self.values, self.offsets, self.sides) if tensor is not None]
+        return [tensor for tensor in (self.values, self.offsets, self.shapes) if tensor is not None]
 
     def map(self, change):
         """The same samples with `change` of their values."""
-        return RaggedTensor(change(self.values), self.offsets, self.sides)
+        return RaggedTensor(change(self.values), self.offsets, self.shapes)
 
     def __repr__(self):
         return f"RaggedTensor({len(self)} samples of {self.values.dtype}, {tuple(self.values.shape)} in all)"
 
     def __reduce__(self):
-        return RaggedTensor, (self.values, self.offsets, self.sides)
+        return RaggedTensor, (self.values, self.offsets, self.shapes)

@@ -63,7 +63,7 @@ KnobContext context_of(const py::dict& given) {
   }
   context.recipe.compute.intra_op_threads = given["intra_op_threads"].cast<std::int64_t>();
   context.recipe.optimizer.set_implementation(given["fused"].cast<bool>() ? OptimizerImplementation::fused
-                                                                          : OptimizerImplementation::plain);
+                                                                          : OptimizerImplementation::for_loop);
   context.recipe.tune.budget_s = given["budget_s"].cast<double>();
   context.recipe.tune.fixed = given["fixed"].cast<std::vector<std::string>>();
   return context;

@@ -94,7 +94,7 @@ read whole as any of them, but with val_fraction above 0, which parts it into tr
 training, which switches shuffle and random transforms on and is split == "train" where it is not given; collate_fn,
 which is given a list of samples, those left out that do not count, and returns the batch, whatever it is; worker_init_fn,
 called with its number, from 0, in each worker process before the source is read there;
-persistent_workers=True, False gives each pass threads and processes of its own; enable_async_data_loading=True, False lets
+persistent_workers=True, False gives each epoch threads and processes of its own; enable_async_data_loading=True, False lets
 request() wait for the batch.
 
 Each iteration is the next epoch and yields headrace.Batch objects: the fields in their order and by name, over the loader's own

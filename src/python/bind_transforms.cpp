@@ -94,7 +94,7 @@ constexpr const char* kTransformText =
     R"(A list of operations without a Loader: one image in, a tensor out, with the same bytes as a Loader's batch.
 
 transforms is a list of headrace.transforms' operations, of dicts, or of torchvision.transforms.v2's own objects of these names, or a
-Compose. Images have sides of their own unless height and width say that all are pixels of one size; channels is 1 for gray. The list must
+Compose. Images have a size of their own unless height and width say that all are pixels of one size; channels is 1 for gray. The list must
 leave images of one size. layout="nhwc" leaves them pixel by pixel in memory, as images of a channels-last batch lie.
 
 Several threads may call one at once: apply() lets go of the interpreter's lock while it decodes and transforms, and each call

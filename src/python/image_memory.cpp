@@ -68,7 +68,7 @@ struct Place {
 };
 
 Place place_for(const Transform& transform) {
-  const auto& [height, width, channels] = transform.sides();
+  const auto& [height, width, channels] = transform.size();
   const std::int64_t element = bytes_of(transform.dtype());
   Place place{.dtype = std::string(name_of(transform.dtype())), .shape = {channels, height, width}};
   if (transform.layout() == PixelLayout::nchw) {
@@ -90,7 +90,7 @@ std::string text_of(const Place& wanted, PixelLayout layout) {
 Place place_in(const at::Tensor& tensor) {
   const auto dtype = headrace::dtype_of(tensor.scalar_type());
   Place place{.dtype = dtype ? std::string(name_of(*dtype)) : std::string(c10::toString(tensor.scalar_type()))};
-  if (tensor.is_nested()) {  // Has no sides.
+  if (tensor.is_nested()) {  // Has no one shape.
     place.refusal = "nested";
     return place;
   }
@@ -172,7 +172,7 @@ ImageOutput::ImageOutput(const py::object& out, const Transform& transform, cons
 }
 
 at::Tensor new_image(const Transform& transform) {
-  const auto& [height, width, channels] = transform.sides();
+  const auto& [height, width, channels] = transform.size();
   const auto type = at::TensorOptions().dtype(scalar_type(transform.dtype()));
   if (transform.layout() == PixelLayout::nchw) return at::empty({channels, height, width}, type);
   return at::empty({height, width, channels}, type).permute({2, 0, 1});

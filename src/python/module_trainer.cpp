@@ -240,7 +240,7 @@ py::dict ModuleTrainer::fit_epoch(const AnyLoader& loader, const FitCallbacks& c
   }
   if (progress.batch == 0) {
     fail(ErrorCode::invalid_argument, "python: loader: gave no batch in epoch {}{}", progress.epoch + 1,
-         loader.single_pass() ? "; an iterator or generator is used up by one pass: give a function that makes one"
+         loader.single_pass() ? "; an iterator or generator is used up by one epoch: give a function that makes one"
                               : "");
   }
   finish_window();

@@ -54,8 +54,8 @@ py::object object_of(const Batch& batch, std::size_t position, const py::object&
     return texts;
   }
   const FieldShape shape = field_shape(batch, position);
-  const py::object sides = shape.sides.defined() ? python::object_of(shape.sides) : py::none();
-  return ragged_type(python::object_of(field_tensor(batch, position)), python::object_of(shape.offsets), sides);
+  const py::object shapes = shape.shapes.defined() ? python::object_of(shape.shapes) : py::none();
+  return ragged_type(python::object_of(field_tensor(batch, position)), python::object_of(shape.offsets), shapes);
 }
 
 Split split_of(const py::object& split) {
@@ -290,7 +290,7 @@ void NativeLoader::require_own_process() const {
 
 void NativeLoader::require_current(std::int64_t serial) const {
   if (serial != serial_) {
-    fail(ErrorCode::invalid_argument, "python: a newer pass over this Loader has begun; one runs at a time");
+    fail(ErrorCode::invalid_argument, "python: a newer epoch of this Loader has begun; one runs at a time");
   }
   if (before_request_) {
     fail(ErrorCode::invalid_argument, "python: the batch that was requested before has not been taken");

@@ -45,7 +45,7 @@ class NativeLoader {
   // Begins a pass and returns its number: the next epoch, or where start_at() or load_state() put it.
   std::int64_t begin();
   // The next batch of pass `serial`, a headrace.Batch or what collate_fn makes of it; none at its end.
-  // Error{invalid_argument}: a newer pass has begun, or a requested batch was not taken.
+  // Error{invalid_argument}: a newer epoch has begun, or a requested batch was not taken.
   std::optional<pybind11::object> next(std::int64_t serial);
   // The same for collect(), without waiting unless loading is not asynchronous. Until then state() stands before the
   // batch.

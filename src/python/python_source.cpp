@@ -135,7 +135,7 @@ SourceFacts facts_of(const py::object& reader, const std::string& name, bool siz
   SourceFacts facts{.name = name,
                     .size = number("size"),
                     .classes = number("classes"),
-                    .schema = sizes_vary ? with_any_sides(told) : told,
+                    .schema = sizes_vary ? with_any_size(told) : told,
                     .labels = {}};
   if (facts.size == -1) facts.size = kUnknownSize;
   if (facts.classes == -1) facts.classes = kUnknownClasses;

@@ -83,8 +83,9 @@ requires std::same_as<std::remove_const_t<Options>, DataOptions>
 void describe(Visitor& visit, Options& o) {
   visit(
       "source", o.source,
-      "Where samples come from: idx:DIR, a folder with the four gzip IDX files of MNIST or Fashion-MNIST; folder:DIR, "
-      "JPEG and PNG files in DIR/train/CLASS, DIR/val/CLASS and DIR/test/CLASS; list:FILE, such files by a text "
+      "Where samples come from: idx:DIR, a folder with the IDX files of MNIST or Fashion-MNIST, gzip or plain; "
+      "folder:DIR, JPEG and PNG files in DIR/train/CLASS, DIR/val/CLASS and DIR/test/CLASS; list:FILE, such files by a "
+      "text "
       "file of paths and labels; pack:PATH, what `headrace pack` wrote; csv:FILE, a table of numbers with a sample in "
       "each line.");
   visit("val_fraction", o.val_fraction, Range<double>{0.0, 0.5},
@@ -99,8 +100,8 @@ void describe(Visitor& visit, Options& o) {
       "The most that num_workers = auto may take; 0 is the larger of 16 and twice the cores that the process may use. "
       "More than the cores are taken only where reading waits.");
   visit("prefetch_batches", o.prefetch_batches, Range<std::int64_t>{1, 64, kOrAuto},
-        "Batches prepared ahead of the training loop, each of which costs one batch of memory; auto deepens it until "
-        "the loop does not starve any more.");
+        "Batches prepared ahead of the training loop, each of which costs one batch of memory; auto raises it until "
+        "the loop no longer waits.");
   visit("prefetch_mib", o.prefetch_mib, Range<std::int64_t>{0, std::int64_t{1} << 24},
         "Bound in MiB of the batches prepared ahead, whatever prefetch_batches says; one batch is always prepared. 0 "
         "is a quarter of the memory limit for auto, and no bound for a number.");
@@ -119,9 +120,10 @@ void describe(Visitor& visit, Options& o) {
         "JPEG and PNG files as they were read; auto chooses while it runs, from what reading and decoding take and how "
         "much would fit, and takes back what does not pay. Changes no byte of any batch; without effect where the "
         "source holds pixels in memory, and encoded where it gives pixels, no files.");
-  visit("cache_mib", o.cache_mib, Range<std::int64_t>{0, std::int64_t{1} << 24},
-        "Bound of the cache in MiB; 0 is half of what the memory limit leaves free when the cache is switched on, "
-        "where what one that it replaces holds counts as free.");
+  visit(
+      "cache_mib", o.cache_mib, Range<std::int64_t>{0, std::int64_t{1} << 24},
+      "Bound of the cache in MiB; 0 is half of the memory that is free when the cache is switched on. A cache that it "
+      "replaces counts as free.");
   visit(
       "index", o.index,
       "The entropy index of a folder's JPEG files, with which a crop is decoded without what lies before it. use reads "
@@ -133,8 +135,9 @@ void describe(Visitor& visit, Options& o) {
         "every image is decoded as it is.");
   visit("max_pixels", o.max_pixels, Range<std::int64_t>{1, std::int64_t{65'535} * 65'535},
         "An image of more pixels is refused by its header, before memory is taken for it, and handled by "
-        "on_corrupt; 178956970 is Pillow's limit. So is a sample of which an operation of data.transforms would make "
-        "more pixels, where its own sides decide how many. A decoded pixel takes 3 bytes in each worker; progressive "
+        "on_corrupt; 178956970 is Pillow's limit. A sample is refused, too, where an operation of "
+        "data.transforms would make more pixels of an image of its size. A decoded pixel takes 3 bytes in each worker; "
+        "progressive "
         "JPEG and interlaced PNG, which are held whole, may have a quarter of it.");
   visit("max_sample_bytes", o.max_sample_bytes, Range<std::int64_t>{1, std::int64_t{1} << 30},
         "A sample of more bytes, as it is stored, is refused before it is read, and handled by on_corrupt.");

@@ -16,9 +16,10 @@ constexpr auto choices(OptimizerName) {
                     Choice<OptimizerName>{OptimizerName::sgd, "sgd"}};
 }
 
-enum class OptimizerImplementation { plain, foreach_, fused };
+// As torch.optim tells them apart.
+enum class OptimizerImplementation { for_loop, foreach_, fused };
 constexpr auto choices(OptimizerImplementation) {
-  return std::array{Choice<OptimizerImplementation>{OptimizerImplementation::plain, "plain"},
+  return std::array{Choice<OptimizerImplementation>{OptimizerImplementation::for_loop, "for_loop"},
                     Choice<OptimizerImplementation>{OptimizerImplementation::foreach_, "foreach"},
                     Choice<OptimizerImplementation>{OptimizerImplementation::fused, "fused"}};
 }
@@ -40,7 +41,7 @@ struct OptimizerOptions {
       if (fused == state) return OptimizerImplementation::fused;
       if (foreach == state) return OptimizerImplementation::foreach_;
     }
-    return OptimizerImplementation::plain;
+    return OptimizerImplementation::for_loop;
   }
   void set_implementation(OptimizerImplementation implementation) noexcept {
     fused = implementation == OptimizerImplementation::fused ? Switch::on : Switch::off;

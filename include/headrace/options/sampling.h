@@ -35,11 +35,11 @@ void describe_order(Visitor& visit, Options& o) {
         "decode; or shape, the height and width of the image as it is stored, by which whoever pads a batch to its "
         "largest image wastes little. For shape the headers of all images are read when the loader is built.");
   visit("sampler", o.sampler,
-        "each takes every sample once an epoch; weighted draws as many with replacement, each with its chance in "
+        "each takes every sample once an epoch; weighted draws as many with replacement, each with its weight in "
         "weights; class_balanced the same with equal chances for the classes (training only).");
   visit("weights", o.weights, Range<double>{0.0, 1e12},
-        "Chances of sampler = weighted, relative to one another: one number a class, which all its samples have, or "
-        "one a sample.");
+        "Weights of sampler = weighted, relative to one another: one a class, which all its samples have, or one a "
+        "sample.");
   visit("world_size", o.world_size, Range<std::int64_t>{1, 65536},
         "Processes that train together. Their batches, taken in turns, are those of one process; each loads its own "
         "only.");

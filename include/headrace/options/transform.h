@@ -59,9 +59,9 @@ void describe(Visitor& visit, Options& o) {
   visit("resize", o.resize, Range<std::int64_t>{0, 8192},
         "Shorter side in pixels before a center or random crop, at least size; 0 is size x 8/7, 256 for 224.");
   visit("scale", o.scale, Range<double>{1e-6, 1.0},
-        "Least and greatest share of the image's area that crop = random_resized takes.");
+        "Lower and upper bound of the share of the image's area that crop = random_resized takes.");
   visit("ratio", o.ratio, Range<double>{0.01, 100.0},
-        "Least and greatest width / height of the rectangle that crop = random_resized takes.");
+        "Lower and upper bound of the aspect ratio, width / height, of what crop = random_resized takes.");
   visit("pad", o.pad, Range<std::int64_t>{0, 64},
         "Zero pixels added on each side before a random crop back to size (training only).");
   visit("flip_probability", o.flip_probability, Range<double>{0.0, 1.0},
@@ -70,7 +70,8 @@ void describe(Visitor& visit, Options& o) {
         "Mean of each channel on the 0 to 1 scale; one value serves all channels.");
   visit("std", o.std, Range<double>{1e-6, 1e3}, "Standard deviation of each channel; one value serves all channels.");
   visit("dtype", o.dtype,
-        "Numbers of a batch: float32, or bfloat16, which is float32 rounded to the nearest, both normalised; uint8 is "
+        "Type of a batch's images: float32, or bfloat16, which is float32 rounded to the nearest, both normalised; "
+        "uint8 is "
         "the pixels as they are, 0 to 255. A network of a recipe reads float32.");
   visit("layout", o.layout,
         "Order of a batch in memory: nchw channel by channel, nhwc pixel by pixel, which PyTorch calls channels-last.");

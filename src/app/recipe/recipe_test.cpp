@@ -404,7 +404,7 @@ TEST(RunLength, CountsOptimizerStepsOfTheWholeRun) {
 TEST(Examples, FashionMnistIsTheRecipeOfTheMainJob) {
   const Recipe recipe = load_recipe("examples/fashion_mnist.toml", {}).recipe;
   EXPECT_EQ(recipe.data.source, "idx:/usr/share/datasets/fashion-mnist");
-  EXPECT_EQ(recipe.optimizer.implementation(), OptimizerImplementation::plain);
+  EXPECT_EQ(recipe.optimizer.implementation(), OptimizerImplementation::for_loop);
   EXPECT_EQ(recipe.model.memory_format, MemoryFormat::contiguous);
 }
 

@@ -46,12 +46,12 @@ std::int64_t resized_side_for(const Size& size) {
   return TransformOptions{.size = longer_side(size)}.resized_side();
 }
 
-// Whether it takes a size x size square, or that of an image whose sides these are.
-bool is_of_size(const Size& size, const Size& sides) {
-  return !sides.empty() && !size.empty() && size.front() == sides.front() && size.back() == sides.back();
+// Whether it takes a size x size square, or that of an image of the size `image`.
+bool is_of_size(const Size& size, const Size& image) {
+  return !image.empty() && !size.empty() && size.front() == image.front() && size.back() == image.back();
 }
 
-Size sides_of(StoredSize stored) {
+Size size_of(StoredSize stored) {
   return stored.height > 0 && stored.width > 0 ? Size{stored.height, stored.width} : Size{};
 }
 
@@ -65,35 +65,35 @@ const Operation* operation_at(const std::vector<TransformSpec>& list, std::size_
   return place < list.size() ? std::get_if<Operation>(&list[place]) : nullptr;
 }
 
-// Whether an image of these sides has a rectangle of this size.
-bool holds(const Size& sides, const Size& size) {
-  return !sides.empty() && !size.empty() && sides.front() >= size.front() && sides.back() >= size.back();
+// Whether an image of the size `image` has a rectangle of this size.
+bool holds(const Size& image, const Size& size) {
+  return !image.empty() && !size.empty() && image.front() >= size.front() && image.back() >= size.back();
 }
 
-// Height and width of an image behind an operation, of one that had `sides` before; empty: they differ.
-struct SidesAfter {
-  const Size& sides;
+// Height and width of an image behind an operation, of one that had these before; empty: they differ.
+struct SizeAfter {
+  const Size& image;
 
   Size operator()(const Resize& resize) const { return resize.size.size() == 2 ? resize.size : Size{}; }
   Size operator()(const CenterCrop& crop) const { return crop.size; }
   Size operator()(const RandomCrop& crop) const { return crop.size; }
   Size operator()(const RandomResizedCrop& crop) const { return crop.size; }
   Size operator()(const Pad& pad) const {
-    if (sides.empty() || pad.padding.empty()) return sides;
+    if (image.empty() || pad.padding.empty()) return image;
     const Size& by = pad.padding;  // All sides; left and right, top and bottom; left, top, right, bottom.
     const std::int64_t across = by.size() == 4 ? by[0] + by[2] : 2 * by.front();
     const std::int64_t along = by.size() == 4 ? by[1] + by[3] : 2 * by.back();
-    return {sides.front() + along, sides.back() + across};
+    return {image.front() + along, image.back() + across};
   }
   template <class Other>
   Size operator()(const Other&) const {
-    return sides;
+    return image;
   }
 };
 
 // What stands for an operation in evaluation.
 struct InEvaluation {
-  const Size& sides;  // Of the image before it; empty: they differ.
+  const Size& image;  // Of the image before it; empty: they differ.
   bool is_resized;    // By an operation before it, and not cropped since.
 
   std::vector<TransformSpec> operator()(const RandomResizedCrop& crop) const {
@@ -102,8 +102,8 @@ struct InEvaluation {
     return {resize, CenterCrop{crop.size}};
   }
   std::vector<TransformSpec> operator()(const RandomCrop& crop) const {
-    if (crop.size.empty() || is_of_size(crop.size, sides)) return {};
-    if (is_resized || !crop.padding.empty() || holds(sides, crop.size)) return {CenterCrop{crop.size}};
+    if (crop.size.empty() || is_of_size(crop.size, image)) return {};
+    if (is_resized || !crop.padding.empty() || holds(image, crop.size)) return {CenterCrop{crop.size}};
     return {Resize{{resized_side_for(crop.size)}}, CenterCrop{crop.size}};
   }
   template <class Other>
@@ -225,7 +225,7 @@ bool are_allowed(TransformOptions options) {
 
 bool mean_the_same(const TransformOptions& options, const std::vector<TransformSpec>& list, bool training,
                    StoredSize stored) {
-  const bool has_size = options.size > 0 || options.pad == 0 || !sides_of(stored).empty();
+  const bool has_size = options.size > 0 || options.pad == 0 || !size_of(stored).empty();
   return has_size && canonical(transforms_of(options, training, stored)) == list;
 }
 
@@ -244,14 +244,14 @@ std::vector<TransformSpec> transforms_of(const TransformOptions& options, bool t
     }
   }
   if (training && options.pad > 0) {
-    const Size sides = options.size > 0 ? Size{options.size, options.size} : sides_of(stored);
-    if (sides.empty()) {
+    const Size image = options.size > 0 ? Size{options.size, options.size} : size_of(stored);
+    if (image.empty()) {
       fail(ErrorCode::invalid_argument,
            "data: data.transform.pad is {}, and each image has a size of its own; "
            "data.transform.size must be set",
            options.pad);
     }
-    list.emplace_back(RandomCrop{.size = crop_size(sides.front(), sides.back()), .padding = {options.pad}});
+    list.emplace_back(RandomCrop{.size = crop_size(image.front(), image.back()), .padding = {options.pad}});
   }
   if (training && options.flip_probability > 0) list.emplace_back(RandomHorizontalFlip{.p = options.flip_probability});
   if (options.dtype == PixelType::u8) return list;
@@ -265,11 +265,11 @@ std::vector<TransformSpec> transforms_of(const TransformOptions& options, bool t
 
 std::vector<TransformSpec> eval_transforms_of(const std::vector<TransformSpec>& transforms, StoredSize stored) {
   std::vector<TransformSpec> list;
-  Size sides = sides_of(stored);
+  Size image = size_of(stored);
   bool is_resized = false;
   for (const TransformSpec& training : transforms) {
-    for (TransformSpec& spec : std::visit(InEvaluation{sides, is_resized}, training)) list.push_back(std::move(spec));
-    sides = std::visit(SidesAfter{sides}, training);
+    for (TransformSpec& spec : std::visit(InEvaluation{image, is_resized}, training)) list.push_back(std::move(spec));
+    image = std::visit(SizeAfter{image}, training);
     is_resized = std::holds_alternative<Resize>(training) || (is_resized && !is_crop(training));
   }
   return list;

@@ -104,7 +104,7 @@ BatchLayout::BatchLayout(const SampleFields& of_samples, const std::optional<Ima
     const FieldSpec& field = fields.schema[place.field];
     const auto axes = static_cast<std::int64_t>(place.axes), number = static_cast<std::int64_t>(sizeof(std::int64_t));
     place.offsets_at = block.of_field(field, batch_size + 1, number);
-    place.sides_at = differs_in_rows(field.shape) ? kNowhere : block.of_field(field, batch_size, axes * number);
+    place.shapes_at = differs_in_rows(field.shape) ? kNowhere : block.of_field(field, batch_size, axes * number);
     place.present_at = block.of_present(field);
   }
   block_bytes = block.end();
@@ -140,7 +140,7 @@ void BatchLayout::place_dense(const FieldSpec& field, std::size_t position, Bloc
 
 void BatchLayout::place_ragged(const FieldSpec& field, std::size_t position) {
   if (field.encoding == Encoding::image) {
-    fail(ErrorCode::unsupported, "data: field {}: {} beside the image {}; wanted fixed sides, as one image is resized",
+    fail(ErrorCode::unsupported, "data: field {}: {} beside the image {}; wanted a fixed size, as one image is resized",
          field.name, array_text(field.dtype, field.shape), fields.schema[*fields.image].name);
   }
   FieldSpec element = field;

@@ -58,7 +58,7 @@ TEST(BatchLayout, PlacesOfAnySchemaAreAlignedAndDoNotMeet) {
     }
     for (const auto& field : layout.ragged) {
       add(field.offsets_at, 8 * sizeof(std::int64_t));
-      add(field.sides_at, 7 * field.axes * sizeof(std::int64_t));
+      add(field.shapes_at, 7 * field.axes * sizeof(std::int64_t));
       add(field.present_at, 7);
     }
     std::sort(places.begin(), places.end());

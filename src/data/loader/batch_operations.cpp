@@ -69,7 +69,7 @@ void apply_over_batch(const transform::Plan& plan, const BatchLayout& layout, Ba
     const BatchView batch{.size = slot.size,
                           .valid = slot.valid,
                           .images = rows_of(*layout.image, slot),
-                          .image = {plan.sides(), dtype_of(plan.type())},
+                          .image = {plan.size(), dtype_of(plan.type())},
                           .layout = plan.layout(),
                           .fields = slot.over_batch};
     try {

@@ -28,13 +28,13 @@ constexpr std::int64_t kThreadsMax = 8, kImagesAThread = 256;
 
 struct Shaped {
   std::int64_t tie = 0, index = 0;
-  ImageSize sides;
+  ImageSize size;
 };
 
-// Finds the sides of all images, by several threads.
-class SidesReading {
+// Finds the size of all images, by several threads.
+class SizesReading {
  public:
-  SidesReading(const Source& source, const DataOptions& options, std::vector<Shaped>& samples)
+  SizesReading(const Source& source, const DataOptions& options, std::vector<Shaped>& samples)
       : source_(source), options_(options), samples_(samples) {}
 
   void run() {
@@ -56,7 +56,7 @@ class SidesReading {
     std::vector<std::uint8_t> buffer;
     for (std::int64_t index = next_++; index < source_.size(); index = next_++) {
       try {
-        samples_[static_cast<std::size_t>(index)].sides = size_of_image(index, buffer);
+        samples_[static_cast<std::size_t>(index)].size = size_of_image(index, buffer);
       } catch (...) {
         note_failure(index);
       }
@@ -64,24 +64,24 @@ class SidesReading {
   }
 
   ImageSize size_of_image(std::int64_t index, std::vector<std::uint8_t>& buffer) const {
-    std::optional<ImageSize> sides;
+    std::optional<ImageSize> size;
     try {
       check_limit(source_.source(), source_.sample_bytes(index), index, options_.limits());
-      sides = sides_told(index, buffer);
+      size = size_told(index, buffer);
     } catch (const Error& error) {
       if (options_.on_corrupt == OnCorrupt::fail || !is_of_the_sample(error.code())) throw;
       // A read that fails here may go well in another rank, whose order would then be another one.
       if (options_.world_size > 1 && !is_of_its_bytes(error.code())) throw;
       return {};
     }
-    if (sides) return *sides;
+    if (size) return *size;
     fail(ErrorCode::invalid_argument,
-         "data: data.bucket_by is \"shape\", and the sides of {} are not known before it is read; wanted \"bytes\", or "
+         "data: data.bucket_by is \"shape\", and the size of {} is not known before it is read; wanted \"bytes\", or "
          "a source that tells them: folder:, list:, pack:, idx:",
          source_.name(index));
   }
 
-  std::optional<ImageSize> sides_told(std::int64_t index, std::vector<std::uint8_t>& buffer) const {
+  std::optional<ImageSize> size_told(std::int64_t index, std::vector<std::uint8_t>& buffer) const {
     const ImageShape stored = stored_shape(source_.info().schema);
     if (stored.height > 0) return ImageSize{stored.height, stored.width};
     const Capabilities& can = source_.can();
@@ -113,7 +113,7 @@ class SidesReading {
 bool differ_in_height(std::span<const Shaped> samples) {
   std::uint64_t height = 0, heights_squared = 0, width = 0, widths_squared = 0;
   for (const Shaped& sample : samples) {
-    const auto h = static_cast<std::uint64_t>(sample.sides.height), w = static_cast<std::uint64_t>(sample.sides.width);
+    const auto h = static_cast<std::uint64_t>(sample.size.height), w = static_cast<std::uint64_t>(sample.size.width);
     height += h;
     heights_squared += h * h;
     width += w;
@@ -131,7 +131,7 @@ void halve(std::span<Shaped> samples, std::int64_t group) {
   }
   const bool by_height = differ_in_height(samples);
   const auto key = [by_height](const Shaped& sample) {
-    const auto [height, width] = sample.sides;
+    const auto [height, width] = sample.size;
     return by_height ? std::tuple(height, width, sample.tie) : std::tuple(width, height, sample.tie);
   };
   const auto middle = static_cast<std::size_t>(groups / 2 * group);
@@ -160,7 +160,7 @@ std::vector<std::int64_t> by_likeness(const Source& source, const DataOptions& o
   samples.reserve(static_cast<std::size_t>(source.size()));
   for (std::int64_t i = 0; i < source.size(); ++i) samples.push_back({ties(i), i, {}});
   if (options.bucket_by == BucketBy::shape) {
-    SidesReading{source, options, samples}.run();
+    SizesReading{source, options, samples}.run();
     halve(samples, group);
   } else {
     sort_by_bytes(SampleReader{source}, samples);

@@ -33,11 +33,11 @@ class Resized final : public Source, ImageSizes {
   std::string name(std::int64_t index) const override { return source_.name(index); }
   Capabilities capabilities() const override { return {.sizes = this, .known = can_.known}; }
   ImageSize image_size(std::int64_t index, std::vector<std::uint8_t>& buffer) const override {
-    const ImageSize sides = can_.sizes->image_size(index, buffer);
-    if (!resized_) return sides;
-    const std::int64_t shorter = std::min(sides.height, sides.width);
-    return {static_cast<int>(sides.height * kShorterSide / shorter),
-            static_cast<int>(sides.width * kShorterSide / shorter)};
+    const ImageSize size = can_.sizes->image_size(index, buffer);
+    if (!resized_) return size;
+    const std::int64_t shorter = std::min(size.height, size.width);
+    return {static_cast<int>(size.height * kShorterSide / shorter),
+            static_cast<int>(size.width * kShorterSide / shorter)};
   }
 
  private:

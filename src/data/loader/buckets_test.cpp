@@ -143,7 +143,7 @@ class SilentSource final : public ShapedSource {
   Capabilities capabilities() const override { return {}; }
 };
 
-TEST(Buckets, OfASourceThatDoesNotTellSidesAreRefusedByTheOptionsName) {
+TEST(Buckets, OfASourceThatDoesNotTellSizesAreRefusedByTheOptionsName) {
   const SilentSource source{600};
   const auto refusal = error_of(ErrorCode::invalid_argument, [&] {
     Order{source, buckets_of(BucketBy::shape), 3, true};
@@ -251,7 +251,7 @@ TEST_F(BucketsOfFiles, AnEpochGoesOnInTheMiddleOnOtherThreadsAndRanks) {
 
 TEST_F(BucketsOfFiles, AnImageThatCannotBeReadObeysThePolicy) {
   truncate("a/00003.jpg", "");          // Its size is 0 when the folder is listed.
-  truncate("b/00005.jpg", "no image");  // Its header tells no sides.
+  truncate("b/00005.jpg", "no image");  // Its header tells no size.
   const std::shared_ptr<const Source> source = open_source(images_.uri(), Split::train);
   std::filesystem::remove(images_.folder() / "train/c/00007.jpg");
   EXPECT_THAT(error_of(ErrorCode::corrupt_data,

@@ -36,7 +36,7 @@ using testing::HasSubstr;
 using testing::IsSubsetOf;
 
 constexpr int kHeight = 48, kWidth = 60;
-constexpr std::int64_t kPixelsAllowed = 1 << 20;  // What damage makes of their sides may be more.
+constexpr std::int64_t kPixelsAllowed = 1 << 20;  // What damage makes of their size may be more.
 
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 constexpr int kSecondsMax = 20;
@@ -111,7 +111,7 @@ Seeds sound_images() {
 }
 
 // Two bytes of height and two of width, high byte first, in a JPEG's frame header.
-Bytes jpeg_with_sides(Bytes file, int side) {
+Bytes jpeg_with_size(Bytes file, int side) {
   for (std::size_t at = 0; at + 9 < file.size(); ++at) {
     if (file[at] != 0xFF || (file[at + 1] != 0xC0 && file[at + 1] != 0xC1 && file[at + 1] != 0xC2)) continue;
     file[at + 5] = file[at + 7] = static_cast<std::uint8_t>(side >> 8);
@@ -122,9 +122,9 @@ Bytes jpeg_with_sides(Bytes file, int side) {
   return file;
 }
 
-Bytes png_with_sides(Bytes file, int side) {
-  constexpr std::size_t kSidesAt = 16;  // Behind the signature, the first chunk's length and its name.
-  for (std::size_t i = 0; i < 8; ++i) file[kSidesAt + i] = static_cast<std::uint8_t>(side >> (24 - 8 * (i % 4)));
+Bytes png_with_size(Bytes file, int side) {
+  constexpr std::size_t kSizeAt = 16;  // Behind the signature, the first chunk's length and its name.
+  for (std::size_t i = 0; i < 8; ++i) file[kSizeAt + i] = static_cast<std::uint8_t>(side >> (24 - 8 * (i % 4)));
   codec::repair_checksums(file);
   return file;
 }
@@ -142,7 +142,7 @@ Bytes mutated(const Seeds& seeds, std::mt19937& random) {
     case 0:
       return cut(seed, random);
     case 1:
-      return is_png ? png_with_sides(seed, 65'535) : jpeg_with_sides(seeds.jpegs[0], 65'535);
+      return is_png ? png_with_size(seed, 65'535) : jpeg_with_size(seeds.jpegs[0], 65'535);
     default:
       break;
   }

@@ -231,7 +231,7 @@ Loader::Impl::Impl(std::shared_ptr<const Source> from, DataOptions how, std::uin
       fields(checked_fields(reader.info(), options)),
       rest(rest_of(fields, reader.can())),
       plan(plan_of(*source, fields, options, training, std::move(operations))),
-      shape(fields.image ? ImageShape{plan.sides().channels, plan.sides().height, plan.sides().width} : ImageShape{}),
+      shape(fields.image ? ImageShape{plan.size().channels, plan.size().height, plan.size().width} : ImageShape{}),
       is_open(is_open_ended(*source, options, training, orders != nullptr)),
       order(*source, options, seed, training),
       order_of(std::move(orders)),

@@ -43,7 +43,7 @@ DataOptions plain(std::int64_t batch_size, std::int64_t threads) {
 
 // One sample's part of a batch.
 struct Part {
-  std::vector<std::int64_t> sides;  // Of a ragged field.
+  std::vector<std::int64_t> shapes;  // Of a ragged field.
   std::vector<std::uint8_t> bytes;
   bool present = true;
 
@@ -58,13 +58,13 @@ Part part_of(const BatchField& field, std::size_t i, std::size_t samples) {
     const std::size_t element = elements == 0 ? 0 : field.bytes.size() / elements;
     begin = static_cast<std::size_t>(field.offsets[i]) * element;
     count = static_cast<std::size_t>(field.offsets[i + 1] - field.offsets[i]) * element;
-    if (field.sides.empty()) {
-      part.sides.assign(field.shape.begin(), field.shape.end());
-      part.sides[0] = field.offsets[i + 1] - field.offsets[i];
+    if (field.shapes.empty()) {
+      part.shapes.assign(field.shape.begin(), field.shape.end());
+      part.shapes[0] = field.offsets[i + 1] - field.offsets[i];
     } else {
-      const std::size_t axes = field.sides.size() / samples;
-      const auto sides = field.sides.subspan(i * axes, axes);
-      part.sides.assign(sides.begin(), sides.end());
+      const std::size_t axes = field.shapes.size() / samples;
+      const auto shape = field.shapes.subspan(i * axes, axes);
+      part.shapes.assign(shape.begin(), shape.end());
     }
   } else {
     begin = i * count;
@@ -93,9 +93,9 @@ Part expected(const FieldsSource& source, std::size_t position, std::int64_t ind
   }
   if (field.is_ragged()) {
     const bool in_rows = std::count(field.shape.begin(), field.shape.end(), kRagged) == 1 && field.shape[0] == kRagged;
-    part.sides.assign(field.shape.size(), 0);
-    if (part.present) std::copy(payload.shape().begin(), payload.shape().end(), part.sides.begin());
-    if (!part.present && in_rows) std::copy(field.shape.begin() + 1, field.shape.end(), part.sides.begin() + 1);
+    part.shapes.assign(field.shape.size(), 0);
+    if (part.present) std::copy(payload.shape().begin(), payload.shape().end(), part.shapes.begin());
+    if (!part.present && in_rows) std::copy(field.shape.begin() + 1, field.shape.end(), part.shapes.begin() + 1);
   } else if (!part.present) {
     part.bytes.assign(static_cast<std::size_t>(field.bytes().value()), 0);
   }
@@ -115,7 +115,7 @@ void expect_batch_of(const Batch& batch, const FieldsSource& source, const std::
               std::ssize(field.bytes));
     for (std::size_t i = 0; i < samples; ++i) {
       const Part found = part_of(field, i, samples), wanted = expected(source, f, batch.sample_indices()[i]);
-      ASSERT_EQ(found.sides, wanted.sides) << how << ", " << schema.text() << ", " << field.name << " of " << i;
+      ASSERT_EQ(found.shapes, wanted.shapes) << how << ", " << schema.text() << ", " << field.name << " of " << i;
       ASSERT_EQ(found.bytes, wanted.bytes) << how << ", " << schema.text() << ", " << field.name << " of " << i;
       ASSERT_EQ(found.present, wanted.present) << how << ", " << schema.text() << ", " << field.name << " of " << i;
     }
@@ -257,7 +257,7 @@ TEST(LoaderFields, ABatchMayHaveNoBoxesAtAll) {
 TEST(LoaderFields, ACorruptFieldIsNamedZeroedOrReplaced) {
   const auto source = std::make_shared<FieldsSource>(detection(), 64, 6);
   source->on_read = [](std::int64_t index, Sample& sample) {
-    if (index == 5) sample[0].sides[1] = 5;  // Boxes of five numbers.
+    if (index == 5) sample[0].extents[1] = 5;  // Boxes of five numbers.
   };
   {
     Loader loader{source, plain(16, 2), 1, false};

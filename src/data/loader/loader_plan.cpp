@@ -29,11 +29,11 @@ struct PlanInput {
 struct Stages {
   explicit Stages(const PlanInput& input)
       : has_image(input.has_image),
-        values(std::int64_t{input.plan.sides().channels} * input.plan.sides().height * input.plan.sides().width),
+        values(std::int64_t{input.plan.size().channels} * input.plan.size().height * input.plan.size().width),
         between(operations_between(input.plan)) {
     if (!has_image) return;
     halves = input.plan.type() == PixelType::bf16;
-    planes = input.plan.layout() == PixelLayout::nchw && input.plan.sides().channels > 1;
+    planes = input.plan.layout() == PixelLayout::nchw && input.plan.size().channels > 1;
     const auto& last = input.plan.steps().back().fused;
     if (!last) return;
     const transform::FusedStage& stage = *last;

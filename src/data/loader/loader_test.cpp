@@ -889,7 +889,7 @@ TEST(Loader, ASampleThatIsNotWhatItsSourcePromisedIsNamed) {
   };
   EXPECT_THAT(message_with([](Sample& s) { s.set_label(10); }), HasSubstr("fake[40]: label 10; wanted 0 to 9"));
   EXPECT_THAT(message_with([](Sample& s) { s.set_label(-1); }), HasSubstr("fake[40]: label -1"));
-  EXPECT_THAT(message_with([](Sample& s) { s[0].sides[1] = 6; }), HasSubstr("fake[40]: 6 x 6 pixels"));
+  EXPECT_THAT(message_with([](Sample& s) { s[0].extents[1] = 6; }), HasSubstr("fake[40]: 6 x 6 pixels"));
   EXPECT_THAT(message_with([](Sample& s) { s[0].bytes = s[0].bytes.first(89); }), HasSubstr("fake[40]: 89 bytes"));
   EXPECT_THAT(message_with([](Sample& s) { s[1] = Payload::of_number(std::int32_t{3}); }),
               HasSubstr("fake[40]: field labels: a number of 4 bytes; wanted 8, of int64"));

@@ -43,7 +43,7 @@ class Mosaic : public Operation {
   bool draws() const noexcept override { return true; }
   std::size_t partners_max() const noexcept override { return 3; }
   ImageSpec schema(const ImageSpec& in) const override {
-    return {{2 * in.sides.height, 2 * in.sides.width, in.sides.channels}, in.dtype};
+    return {{2 * in.size.height, 2 * in.size.width, in.size.channels}, in.dtype};
   }
   Drawn draw(SampleRandom& random, const Geometry&) const override {
     return {{random.uniform(), random.uniform(), random.uniform()}};
@@ -61,14 +61,14 @@ class Mosaic : public Operation {
     for (std::size_t i = 0; i < 3; ++i) {
       place(in.partners[i].image, in.partners[i].fields[0], static_cast<int>(i) + 1, out.image, boxes);
     }
-    const std::int64_t sides[] = {static_cast<std::int64_t>(boxes.size() / sizeof(Box)), 4};
-    (*out.fields)[0].set_bytes(boxes, sides);
+    const std::int64_t extents[] = {static_cast<std::int64_t>(boxes.size() / sizeof(Box)), 4};
+    (*out.fields)[0].set_bytes(boxes, extents);
   }
 
  private:
   static void place(const ImageView& image, const Payload& boxes, int quarter, const ImageTarget& target,
                     std::vector<std::uint8_t>& all) {
-    const auto [height, width, channels] = image.image.sides;
+    const auto [height, width, channels] = image.image.size;
     const int y = quarter / 2 * height, x = quarter % 2 * width;
     for (int row = 0; row < height; ++row) {
       std::memcpy(target.at(y + row, x), image.at(row, 0), static_cast<std::size_t>(width * channels));

@@ -942,7 +942,7 @@ TEST(OnCorrupt, PixelsOfASourceInMemoryObeyThePolicyToo) {
 // ---- Files of every kind ----
 
 // The header of a baseline JPEG claims side x side pixels.
-Bytes with_sides(Bytes file, int side) {
+Bytes with_size(Bytes file, int side) {
   for (std::size_t i = 0; i + 8 < file.size(); ++i) {
     if (file[i] != 0xFF || file[i + 1] != 0xC0) continue;  // SOF0: length, precision, height, width.
     for (const std::size_t at : {i + 5, i + 7}) {
@@ -1001,8 +1001,8 @@ TEST_F(PhotoFolder, DamagedFilesAreLeftOutByName) {
   put("train/a/cut.jpg", cut);
   write("train/a/text.jpg", "This is not an image.\nNeither is this.");
   write("train/a/empty.jpg", "");
-  put("train/a/wide.jpg", with_sides(TinyImages::jpeg(0, 51, kShape), 65'535));
-  put("train/a/large.jpg", with_sides(TinyImages::jpeg(0, 52, kShape), 60'000));
+  put("train/a/wide.jpg", with_size(TinyImages::jpeg(0, 51, kShape), 65'535));
+  put("train/a/large.jpg", with_size(TinyImages::jpeg(0, 52, kShape), 60'000));
   std::filesystem::permissions(write("train/a/secret.jpg", "x"), std::filesystem::perms::none);
   open();
   AllocationCount::reset_peak();

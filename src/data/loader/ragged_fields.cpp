@@ -67,8 +67,8 @@ void RaggedFields::set_numbers(std::span<BatchField> fields) const {
   for (const BatchLayout::Ragged& ragged : layout_.ragged) {
     BatchField& field = fields[ragged.field];
     field.offsets = {offsets(ragged), size_ + 1};
-    if (ragged.sides_at != BatchLayout::kNowhere) {
-      field.sides = {reinterpret_cast<std::int64_t*>(start_ + ragged.sides_at), size_ * ragged.axes};
+    if (ragged.shapes_at != BatchLayout::kNowhere) {
+      field.shapes = {reinterpret_cast<std::int64_t*>(start_ + ragged.shapes_at), size_ * ragged.axes};
     }
   }
 }
@@ -104,10 +104,10 @@ void RaggedFields::add(std::size_t place, const Sample& sample) {
     pieces_[i * static_cast<std::size_t>(layout_.batch_size) + place] = {end, bytes};
     if (bytes > 0) std::memcpy(collected_.data() + end, payload.bytes.data(), bytes);
     end += bytes;
-    std::int64_t count = is_there && ragged.sides_at == BatchLayout::kNowhere ? payload.sides[0] : 0;
-    if (ragged.sides_at != BatchLayout::kNowhere) {
-      auto* sides = reinterpret_cast<std::int64_t*>(start_ + ragged.sides_at) + place * ragged.axes;
-      for (std::size_t axis = 0; axis < ragged.axes; ++axis) sides[axis] = is_there ? payload.sides[axis] : 0;
+    std::int64_t count = is_there && ragged.shapes_at == BatchLayout::kNowhere ? payload.extents[0] : 0;
+    if (ragged.shapes_at != BatchLayout::kNowhere) {
+      auto* extents = reinterpret_cast<std::int64_t*>(start_ + ragged.shapes_at) + place * ragged.axes;
+      for (std::size_t axis = 0; axis < ragged.axes; ++axis) extents[axis] = is_there ? payload.extents[axis] : 0;
       count = static_cast<std::int64_t>(bytes / ragged.element_bytes);
     }
     offsets(ragged)[place + 1] = count;

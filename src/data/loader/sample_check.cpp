@@ -14,13 +14,14 @@ static_assert(SampleLimits{}.pixels == codec::kPixelsMax,
               "who decodes by default and who loads refuse the same images");
 
 // Payload::height() and the like are of an image that fits: those of one that does not may be any.
-void check_sides(const Source& source, const ImageShape& stored, const Payload& image, std::int64_t index,
-                 const SampleLimits& limits) {
-  const std::int64_t height = image.sides[0], width = image.sides[1], channels = image.sides[2];
+void check_size(const Source& source, const ImageShape& stored, const Payload& image, std::int64_t index,
+                const SampleLimits& limits) {
+  const std::int64_t height = image.extents[0], width = image.extents[1], channels = image.extents[2];
   if (stored.height == 0) {  // Each image has a size of its own.
-    const bool sides_fit = std::min(height, width) >= 1 && std::max(height, width) <= codec::kSideMax;
-    if (!sides_fit || channels != stored.channels) {
-      fail(ErrorCode::corrupt_data, "data: {}: {} x {} pixels of {} channels; wanted sides of 1 to {} and {} channels",
+    const bool size_fits = std::min(height, width) >= 1 && std::max(height, width) <= codec::kSideMax;
+    if (!size_fits || channels != stored.channels) {
+      fail(ErrorCode::corrupt_data,
+           "data: {}: {} x {} pixels of {} channels; wanted height and width of 1 to {} and {} channels",
            source.name(index), height, width, channels, codec::kSideMax, stored.channels);
     }
   } else if (height != stored.height || width != stored.width || channels != stored.channels) {
@@ -39,7 +40,7 @@ void check_sides(const Source& source, const ImageShape& stored, const Payload& 
 }
 
 void check_bytes(const Source& source, const Payload& image, std::int64_t index) {
-  const std::int64_t bytes = image.sides[0] * image.sides[1] * image.sides[2];
+  const std::int64_t bytes = image.extents[0] * image.extents[1] * image.extents[2];
   if (std::ssize(image.bytes) != bytes) {
     fail(ErrorCode::corrupt_data, "data: {}: {} bytes of pixels; wanted {}", source.name(index), image.bytes.size(),
          bytes);
@@ -59,7 +60,7 @@ void check_image(const Source& source, const ImageShape& stored, const Payload& 
     fail(ErrorCode::internal, "data: {}: its source says {} x {} pixels and gives an encoded image", source.name(index),
          stored.height, stored.width);
   }
-  if (!encoded) check_sides(source, stored, image, index, limits);
+  if (!encoded) check_size(source, stored, image, index, limits);
   if (!encoded && whole) check_bytes(source, image, index);
 }
 

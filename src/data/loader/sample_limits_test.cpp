@@ -27,7 +27,7 @@ using testing::AllOf;
 using testing::HasSubstr;
 
 // Two bytes of height and two of width in the frame header of a JPEG that has no other 0xC0 behind a 0xFF before it.
-Bytes with_sides(Bytes jpeg, int height, int width) {
+Bytes with_size(Bytes jpeg, int height, int width) {
   for (std::size_t at = 2; at + 9 < jpeg.size(); at += 2 + jpeg[at + 2] * 256U + jpeg[at + 3]) {
     if (jpeg[at + 1] != 0xC0 && jpeg[at + 1] != 0xC2) continue;
     jpeg[at + 5] = static_cast<std::uint8_t>(height >> 8), jpeg[at + 6] = static_cast<std::uint8_t>(height);
@@ -84,7 +84,7 @@ class SampleLimitsOf : public ScratchFolder {
   }
 };
 
-TEST_F(SampleLimitsOf, FoldersAndPacksRefuseAnImageByTheSidesInItsHeader) {
+TEST_F(SampleLimitsOf, FoldersAndPacksRefuseAnImageByTheSizeInItsHeader) {
   fill(codec::jpeg_of(codec::photograph(60, 70, 3, 1), {}));
   DataOptions tight = options();
   tight.max_pixels = 4199;
@@ -105,7 +105,7 @@ TEST_F(SampleLimitsOf, ImagesThatAreHeldWholeMayHaveAQuarter) {
 }
 
 TEST_F(SampleLimitsOf, HugeHeadersCostNoMemoryByDefault) {
-  fill(with_sides(codec::jpeg_of(small(1), {}), 65'500, 65'500));
+  fill(with_size(codec::jpeg_of(small(1), {}), 65'500, 65'500));
   AllocationCount::reset_peak();
   expect_refused(folder_uri(), options(), "65500 x 65500: 4290250000 pixels; wanted at most 178956970");
   EXPECT_LT(AllocationCount::peak_growth(), 8 << 20);

@@ -28,7 +28,7 @@ inline std::uint64_t digest(const Batch& batch) {
     stream.update(field.bytes);
     stream.update(std::as_bytes(std::span{field.shape}));
     stream.update(std::as_bytes(field.offsets));  // These are of no field of images and labels.
-    stream.update(std::as_bytes(field.sides));
+    stream.update(std::as_bytes(field.shapes));
     stream.update(std::as_bytes(field.present));
   }
   stream.update(std::as_bytes(batch.sample_indices()));

@@ -45,9 +45,9 @@ FieldHead head_of(const FieldSpec& field, const Payload& payload, std::size_t at
   head.size = std::ssize(payload.bytes);
   head.index_size = std::ssize(payload.entropy_index);
   for (std::size_t axis = 0; axis < payload.rank; ++axis) {
-    const std::int64_t side = payload.sides[axis];
+    const std::int64_t side = payload.extents[axis];
     HEADRACE_CHECK(side >= 0 && side <= kExtentMax, "field {}: an axis of {}", field.name, side);
-    head.sides[axis] = static_cast<std::int32_t>(side);
+    head.extents[axis] = static_cast<std::int32_t>(side);
   }
   return head;
 }
@@ -63,16 +63,16 @@ std::optional<FieldFault> fault_in_head(const FieldSpec& field, const FieldHead&
   if (head.form > static_cast<std::uint8_t>(ImageForm::encoded)) {
     return corrupt_field(field, "an image of form {}; wanted 0 or 1", head.form);
   }
-  std::array<std::int64_t, kRankMax> sides{};
-  std::copy(std::begin(head.sides), std::end(head.sides), sides.begin());
+  std::array<std::int64_t, kRankMax> extents{};
+  std::copy(std::begin(head.extents), std::end(head.extents), extents.begin());
   if (*dtype != field.dtype) {
-    const auto found = std::span{sides}.first(head.rank);
+    const auto found = std::span{extents}.first(head.rank);
     return corrupt_field(field, "{}; wanted {}", array_text(*dtype, found), array_text(field.dtype, field.shape));
   }
   const bool is_value = head.kind == static_cast<std::uint8_t>(Payload::Kind::value);
   const std::size_t used = is_value ? static_cast<std::size_t>(bytes_of(field.dtype)) : 0;
   if (head.zero != 0 || !is_zero(std::as_bytes(std::span{head.value}.subspan(used))) ||
-      std::any_of(sides.begin() + head.rank, sides.end(), [](std::int64_t side) { return side != 0; })) {
+      std::any_of(extents.begin() + head.rank, extents.end(), [](std::int64_t side) { return side != 0; })) {
     return corrupt_field(field, "a member of its head that says nothing is not 0");
   }
   const bool is_bytes = head.kind == static_cast<std::uint8_t>(Payload::Kind::bytes);
@@ -101,7 +101,7 @@ std::optional<FieldFault> fault_in_place(const FieldSpec& field, const FieldHead
 Payload payload_of(const FieldHead& head, const FieldSpec& field, std::span<const std::byte> bytes) {
   Payload payload{
       .kind = static_cast<Payload::Kind>(head.kind), .form = static_cast<ImageForm>(head.form), .rank = head.rank};
-  std::copy(std::begin(head.sides), std::end(head.sides), payload.sides.begin());
+  std::copy(std::begin(head.extents), std::end(head.extents), payload.extents.begin());
   if (payload.kind == Payload::Kind::value) {
     payload.value_bytes = static_cast<std::uint8_t>(bytes_of(field.dtype));
     std::memcpy(payload.value.data(), head.value, sizeof head.value);

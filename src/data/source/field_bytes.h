@@ -22,9 +22,9 @@ struct FieldHead {
   std::uint8_t rank;   // Axes.
   std::uint8_t dtype;  // DType's number. Repeats the schema's, so that another one is told by name.
   std::uint32_t zero;
-  std::int64_t at;        // Of the bytes, from the beginning of the heads: a multiple of 8.
-  std::int64_t size;      // Of the bytes, without the index.
-  std::int32_t sides[6];  // As many as rank.
+  std::int64_t at;          // Of the bytes, from the beginning of the heads: a multiple of 8.
+  std::int64_t size;        // Of the bytes, without the index.
+  std::int32_t extents[6];  // As many as rank.
   std::uint8_t value[8];
   std::int64_t index_size;
 };

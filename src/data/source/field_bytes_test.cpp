@@ -63,7 +63,7 @@ void expect_equal(const Payload& a, const Payload& b) {
   EXPECT_EQ(a.form, b.form);
   EXPECT_EQ(a.rank, b.rank);
   EXPECT_EQ(a.value_bytes, b.value_bytes);
-  EXPECT_EQ(a.sides, b.sides);
+  EXPECT_EQ(a.extents, b.extents);
   EXPECT_EQ(a.value, b.value);
   EXPECT_TRUE(std::equal(a.bytes.begin(), a.bytes.end(), b.bytes.begin(), b.bytes.end()));
   EXPECT_TRUE(
@@ -111,10 +111,10 @@ TEST(FieldBytes, EveryDTypeAndRankComesBack) {
     for (std::size_t rank = 0; rank <= kRankMax; ++rank) {
       for (const bool is_ragged : {false, true}) {
         const DType dtype = *dtype_numbered(static_cast<std::int64_t>(number));
-        const Shape sides(rank, 2);
-        const Schema schema{{field("f", dtype, is_ragged ? Shape(rank, kRagged) : sides)}};
+        const Shape extents(rank, 2);
+        const Schema schema{{field("f", dtype, is_ragged ? Shape(rank, kRagged) : extents)}};
         const std::size_t size = static_cast<std::size_t>(bytes_of(dtype)) << rank;
-        const std::vector<Payload> given{Payload::of_bytes(some(size), sides)};
+        const std::vector<Payload> given{Payload::of_bytes(some(size), extents)};
         std::vector<Payload> payloads(1);
         const Bytes bytes = written(FieldBytes{schema}, given);  // The payloads point into them.
         ASSERT_EQ(fault(FieldBytes{schema}, bytes, payloads), "");
@@ -244,12 +244,12 @@ TEST(FieldBytes, RefusesFallingAndOverflowingOffsets) {
   }
 }
 
-TEST(FieldBytes, RefusesSidesThatAreNotThoseOfTheBytes) {
-  EXPECT_THAT(fault_after(2, [](FieldHead& head) { head.sides[0] = 2; }), HasSubstr("48 bytes; wanted 32"));
-  EXPECT_THAT(fault_after(2, [](FieldHead& head) { head.sides[0] = -3; }), HasSubstr("float32 (-3, 4); wanted"));
-  EXPECT_THAT(fault_after(2, [](FieldHead& head) { head.sides[0] = 2147483647; }),
+TEST(FieldBytes, RefusesExtentsThatAreNotThoseOfTheBytes) {
+  EXPECT_THAT(fault_after(2, [](FieldHead& head) { head.extents[0] = 2; }), HasSubstr("48 bytes; wanted 32"));
+  EXPECT_THAT(fault_after(2, [](FieldHead& head) { head.extents[0] = -3; }), HasSubstr("float32 (-3, 4); wanted"));
+  EXPECT_THAT(fault_after(2, [](FieldHead& head) { head.extents[0] = 2147483647; }),
               HasSubstr("48 bytes; wanted 34359738352"));
-  EXPECT_THAT(fault_after(3, [](FieldHead& head) { std::swap(head.sides[0], head.sides[1]); }),
+  EXPECT_THAT(fault_after(3, [](FieldHead& head) { std::swap(head.extents[0], head.extents[1]); }),
               HasSubstr("field mask: bool (3, 2); wanted bool (2, 3)"));
   EXPECT_THAT(fault_after(0, [](FieldHead& head) { head.size = 12, head.index_size = 11, head.form = 0; }),
               HasSubstr("field image: uint8 (); wanted uint8 (-1, -1, 3)"));
@@ -263,7 +263,7 @@ TEST(FieldBytes, RefusesAFieldThatChangesTypeOrRank) {
   EXPECT_EQ(fault_after(4, [](FieldHead& head) { head.dtype = static_cast<std::uint8_t>(DType::bf16); }),
             "field depth: bfloat16 (); wanted float16 (2)")
       << "also of one that is absent";
-  EXPECT_EQ(fault_after(2, [](FieldHead& head) { head.rank = 3, head.sides[2] = 1; }),
+  EXPECT_EQ(fault_after(2, [](FieldHead& head) { head.rank = 3, head.extents[2] = 1; }),
             "field boxes: float32 (3, 4, 1); wanted float32 (-1, 4)");
   EXPECT_EQ(fault_after(2, [](FieldHead& head) { head.rank = 7; }), "field boxes: 7 axes; wanted at most 6");
   EXPECT_EQ(fault_after(2, [](FieldHead& head) { head.dtype = 200; }),
@@ -302,7 +302,7 @@ TEST(FieldBytes, RefusesMembersThatSayNothingAndAreNotZero) {
   const auto says_nothing = HasSubstr("a member of its head that says nothing is not 0");
   EXPECT_THAT(fault_after(2, [](FieldHead& head) { head.zero = 1; }), says_nothing);
   EXPECT_THAT(fault_after(2, [](FieldHead& head) { head.value[0] = 1; }), says_nothing);
-  EXPECT_THAT(fault_after(2, [](FieldHead& head) { head.sides[2] = 1; }), says_nothing);
+  EXPECT_THAT(fault_after(2, [](FieldHead& head) { head.extents[2] = 1; }), says_nothing);
   EXPECT_THAT(fault_after(6, [](FieldHead& head) { head.value[1] = 1; }), says_nothing) << "behind a bool's byte";
   const auto has_none = HasSubstr("which has none");
   for (const std::size_t position : {1, 4}) {  // A number, and one that is absent.

@@ -51,13 +51,13 @@ class FieldsSource : public Source, KnownSamples {
     }
     payload.kind = Payload::Kind::absent;
     if (field.optional && random.below(4) == 0) return;
-    std::array<std::int64_t, kRankMax> sides{};
+    std::array<std::int64_t, kRankMax> extents{};
     auto bytes = static_cast<std::size_t>(bytes_of(field.dtype)), bytes_max = bytes;
     for (std::size_t axis = 0; axis < field.shape.size(); ++axis) {
       const std::uint32_t least = field.encoding == Encoding::image ? 1 : 0, most = axis == 0 ? rows_ : 4;
-      sides[axis] = field.shape[axis] == kRagged ? least + random.below(most + 1 - least) : field.shape[axis];
-      bytes *= static_cast<std::size_t>(sides[axis]);
-      bytes_max *= field.shape[axis] == kRagged ? std::max(most, least) : static_cast<std::size_t>(sides[axis]);
+      extents[axis] = field.shape[axis] == kRagged ? least + random.below(most + 1 - least) : field.shape[axis];
+      bytes *= static_cast<std::size_t>(extents[axis]);
+      bytes_max *= field.shape[axis] == kRagged ? std::max(most, least) : static_cast<std::size_t>(extents[axis]);
     }
     if (buffer.size() < bytes_max) buffer.resize(bytes_max);  // Once: what a loader allocates is counted beside it.
     for (std::size_t i = 0; i < bytes; ++i) {
@@ -66,7 +66,7 @@ class FieldsSource : public Source, KnownSamples {
                                             : field.dtype == DType::boolean  ? byte & 1U
                                                                              : byte);
     }
-    payload.set_bytes(std::span{buffer}.first(bytes), std::span{sides}.first(field.shape.size()));
+    payload.set_bytes(std::span{buffer}.first(bytes), std::span{extents}.first(field.shape.size()));
   }
 
   std::function<void(std::int64_t, Sample&)> on_read = {};  // May change what was read.

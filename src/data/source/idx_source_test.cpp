@@ -259,8 +259,8 @@ TEST_F(IdxSource, CountsThatDifferAreBothTold) {
 
 TEST_F(IdxSource, EmptyAndImpossibleDimensionsAreRefused) {
   write(kLabels, labels(5));
-  for (const auto& sides : {std::array<std::uint32_t, 3>{0, 3, 4}, {5, 0, 4}, {5, 3, 0}}) {
-    write(kImages, number(0x803) + number(sides[0]) + number(sides[1]) + number(sides[2]));
+  for (const auto& extents : {std::array<std::uint32_t, 3>{0, 3, 4}, {5, 0, 4}, {5, 3, 0}}) {
+    write(kImages, number(0x803) + number(extents[0]) + number(extents[1]) + number(extents[2]));
     EXPECT_THAT(refusal(ErrorCode::corrupt_data), HasSubstr("a dimension is 0"));
   }
   write(kLabels, labels(0));

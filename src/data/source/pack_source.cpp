@@ -99,7 +99,7 @@ PackSource::PackSource(const Path& path, Split split, const FileCalls& calls) {
            .shards = samples_of_shards()};
 }
 
-// Rows are of images in blocks alone; of other fields only reading tells sides.
+// Rows are of images in blocks alone; of other fields only reading tells the shape.
 Capabilities PackSource::capabilities() const {
   const bool in_blocks = !places_.empty() && has_blocks(row(0));
   return {.rows = in_blocks ? this : nullptr, .sizes = fields_ ? nullptr : this, .known = this, .names = this};
@@ -152,7 +152,7 @@ bool PackSource::is_sound(const PackRow& row) const {
   return has_sound_blocks(row);
 }
 
-// The first sample's is that of all; only images in blocks may differ in their sides, and then the source has none.
+// The first sample's is that of all; only images in blocks may differ in size, and then the source has none.
 void PackSource::take_shape(const PackRow& row, const Path& path) {
   const std::string name = printable_name(path.native());
   if (row.label >= shards_.front().classes().size() && !fields_) {

@@ -20,7 +20,7 @@ bool has_shape_of(const FieldSpec& field, const Payload& payload) {
   if (payload.rank != field.shape.size()) return false;
   const std::int64_t shortest = field.encoding == Encoding::image ? 1 : 0;
   for (std::size_t axis = 0; axis < field.shape.size(); ++axis) {
-    const std::int64_t side = payload.sides[axis], fixed = field.shape[axis];
+    const std::int64_t side = payload.extents[axis], fixed = field.shape[axis];
     if (fixed == kRagged ? side < shortest || side > kExtentMax : side != fixed) return false;
   }
   return true;
@@ -80,9 +80,9 @@ std::optional<FieldFault> fault_in_array(const FieldSpec& field, const Payload& 
     return corrupt_field(field, "{} bytes; wanted {}, of {}", payload.bytes.size(), size,
                          array_text(field.dtype, payload.shape()));
   }
-  if (field.encoding == Encoding::image && payload.sides[0] * payload.sides[1] > limits.pixels) {
+  if (field.encoding == Encoding::image && payload.extents[0] * payload.extents[1] > limits.pixels) {
     return field_fault(ErrorCode::unsupported, field, "{} x {} pixels; wanted at most {} (data.max_pixels)",
-                       payload.sides[0], payload.sides[1], limits.pixels);
+                       payload.extents[0], payload.extents[1], limits.pixels);
   }
   return fault_in_elements(field, payload);
 }

@@ -4,7 +4,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <bit>
 #include <condition_variable>
 #include <cstring>
 #include <mutex>
@@ -19,6 +18,7 @@
 #include "core/exec/shared_memory.h"
 #include "data/source/field_bytes.h"
 #include "data/source/source_facts.h"
+#include "data/source/worker_facts.h"
 #include "data/source/worker_protocol.h"
 
 namespace headrace {
@@ -131,7 +131,6 @@ class ProcessSource::Pool {
   Worker* replace(const Worker* lost);
   void wait_for_first(const Worker& worker) const;
   SourceFacts greet(Worker& worker) const;
-  Schema schema_told(const Worker& worker, std::span<const std::byte> bytes) const;
   void check_fields(const Worker& worker, const Schema& told) const;
   void make_ready(Worker& worker) const;
   std::string receive(Worker& worker, ControlMessage& answer) const;
@@ -417,51 +416,9 @@ SourceFacts ProcessSource::Pool::greet(Worker& worker) const {
     fail(ErrorCode::invalid_argument, "data: {}: {} cannot read from it: {}", options_.name, worker.name(),
          text_in(worker, message.numbers[1]));
   }
-  const auto& [format, size, classes, schema, labels, form, zero] = message.numbers;
-  if (message.kind != worker::ready || format != worker::kFormat) {
-    fail(ErrorCode::internal,
-         "data: {}: {} speaks format {} of the protocol, in a message of kind {}; wanted {} and {}", options_.name,
-         worker.name(), format, message.kind, worker::kFormat, static_cast<std::uint32_t>(worker::ready));
-  }
-  constexpr auto kLabelBytes = static_cast<std::int64_t>(sizeof(std::int64_t));
-  const std::int64_t room = std::ssize(worker.slot.bytes());
-  const bool schema_fits = schema >= 0 && schema <= std::min<std::int64_t>(room, kSchemaBytesMax);
-  const bool labels_fit =
-      schema_fits && schema % kLabelBytes == 0 && labels >= 0 && labels <= (room - schema) / kLabelBytes;
-  if (!labels_fit || form < 0 || form > room - schema - labels * kLabelBytes) {
-    fail(ErrorCode::internal, "data: {}: {} tells fields in {} bytes, {} labels and a form in {} bytes", options_.name,
-         worker.name(), schema, labels, form);
-  }
-  static_assert(std::endian::native == std::endian::little, "labels lie in the slot as they do in memory");
-  // Copied first: the worker may write there while they are read.
-  const auto shared = worker.slot.front(schema + labels * kLabelBytes + form);
-  const std::vector<std::byte> told(shared.begin(), shared.end());
+  SourceFacts facts = facts_told(message, worker.slot.bytes(), {options_.name, worker.name()}, options_.sizes_vary);
   worker.slot.release_after(0);
-  const auto fields = std::span{told}.first(static_cast<std::size_t>(schema)),
-             rest = std::span{told}.subspan(fields.size(), static_cast<std::size_t>(labels * kLabelBytes)),
-             last = std::span{told}.subspan(fields.size() + rest.size());
-  SourceFacts facts{.name = options_.name,
-                    .size = size,
-                    .classes = classes == worker::kUnknown ? kUnknownClasses : classes,
-                    .schema = schema_told(worker, fields),
-                    .labels = std::vector<std::int64_t>(static_cast<std::size_t>(labels)),
-                    .form = std::string(reinterpret_cast<const char*>(last.data()), last.size())};
-  if (!rest.empty()) std::memcpy(facts.labels.data(), rest.data(), rest.size());
-  if (size == kUnknownSize) {
-    fail(ErrorCode::invalid_argument, "data: {}: {} does not know how many samples it has, and processes read by index",
-         options_.name, worker.name());
-  }
-  check(facts);
   return facts;
-}
-
-Schema ProcessSource::Pool::schema_told(const Worker& worker, std::span<const std::byte> bytes) const {
-  try {
-    const Schema told = schema_of(bytes, worker.name());
-    return options_.sizes_vary ? with_any_sides(told) : told;
-  } catch (const Error& error) {  // Its code could be one that data.on_corrupt takes for the sample's.
-    fail(ErrorCode::internal, "data: {}: {}", options_.name, error.what());
-  }
 }
 
 // Each worker learns them from the same samples. Where these differ each time they are read, so may what it learns.

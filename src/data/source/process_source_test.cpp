@@ -66,8 +66,8 @@ def ready(fields, classes=3, labels=b"", format=2):
     slot[:len(fields + labels)] = fields + labels
     send(1, format, size, classes, len(fields), len(labels) // 8)
 
-def field(dtype, at=0, sides=(), size=0, kind=2, value=b""):
-    return struct.pack("<BBBBIqq6i8sq", kind, 0, len(sides), dtype, 0, at, size, *sides, *[0] * (6 - len(sides)), value, 0)
+def field(dtype, at=0, extents=(), size=0, kind=2, value=b""):
+    return struct.pack("<BBBBIqq6i8sq", kind, 0, len(extents), dtype, 0, at, size, *extents, *[0] * (6 - len(extents)), value, 0)
 
 size = 12
 images = ("image", 0, 1, 4, 4, 1), ("labels", 1, 0)
@@ -404,7 +404,7 @@ TEST_F(ProcessSourceTest, GivesEveryField) {
   EXPECT_EQ(stored_shape(source->info().schema).height, 0);
   for (const std::int64_t index : {0, 7, 11}) {
     const Sample sample = read_sample(*source, index);
-    EXPECT_EQ(sample[0].sides[0], index);
+    EXPECT_EQ(sample[0].extents[0], index);
     EXPECT_EQ(std::ssize(sample[0].bytes), 8 * index);
     EXPECT_EQ(std::ssize(sample[1].bytes), index);
   }
@@ -420,7 +420,7 @@ TEST_F(ProcessSourceTest, AWorkerWhoseFieldsMakeNoSenseIsKilled) {
     const std::string text = error_of(ErrorCode::corrupt_data, [&] { source->read(5, sample); });
     EXPECT_EQ(source->statistics().died, 2) << mode;
     source->read(6, sample);
-    EXPECT_EQ(sample[0].sides[0], 6) << "the next sample is read as if nothing had been";
+    EXPECT_EQ(sample[0].extents[0], 6) << "the next sample is read as if nothing had been";
     return text;
   };
   EXPECT_THAT(error("boxes fall"), AllOf(HasSubstr("test[5]"), HasSubstr("field boxes: its bytes begin at 120")));
@@ -475,7 +475,7 @@ TEST_F(ProcessSourceTest, WorkersThatTellDifferentThingsAreRefused) {
 
 TEST_F(ProcessSourceTest, WorkersThatFindDifferentFieldsAreRefusedByFieldAndWithAdvice) {
   const auto source = open("boxes differ", 1);
-  EXPECT_EQ(read_sample(*source, 0)[0].sides[0], 0);
+  EXPECT_EQ(read_sample(*source, 0)[0].extents[0], 0);
   ::kill(source->statistics().processes[0], SIGKILL);
   EXPECT_THAT(error_of(ErrorCode::invalid_argument, [&] { read_sample(*source, 0); }),
               AllOf(HasSubstr("found a field boxes float32 (3, 2) where another one found boxes float32 (-1, 2)"),

@@ -20,7 +20,7 @@ constexpr std::int64_t kSideMax = 1 << 24;
 
 }  // namespace
 
-Schema with_any_sides(const Schema& schema) {
+Schema with_any_size(const Schema& schema) {
   const auto image = schema.image();
   if (!image) return schema;
   std::vector<FieldSpec> fields(schema.fields().begin(), schema.fields().end());
@@ -40,7 +40,8 @@ void check(const SourceFacts& facts) {
   if (const auto image = facts.schema.image()) {
     const Shape& shape = facts.schema[*image].shape;
     if ((shape[0] == kRagged) != (shape[1] == kRagged) || std::max(shape[0], shape[1]) > kSideMax) {
-      refuse(fmt::format("images of {} x {} pixels", shape[0], shape[1]), "sides of 1 to 16,777,216, or -1 for any");
+      refuse(fmt::format("images of {} x {} pixels", shape[0], shape[1]),
+             "height and width of 1 to 16,777,216, or -1 for any");
     }
     if (shape[2] != 1 && shape[2] != 3) refuse(fmt::format("{} channels", shape[2]), "1 or 3");
   }

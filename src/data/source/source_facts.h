@@ -24,8 +24,8 @@ struct SourceFacts {
   bool operator==(const SourceFacts&) const = default;
 };
 
-// The schema in which images may have any sides, as they do where a transform makes them one size.
-Schema with_any_sides(const Schema& schema);
+// The schema in which images may have any size, as they do where a transform makes them one size.
+Schema with_any_size(const Schema& schema);
 // Error{invalid_argument} for what no source has: a negative size, no fields, images of 2 channels, labels outside the
 // classes or without a field for them.
 void check(const SourceFacts& facts);

@@ -51,11 +51,12 @@ TEST(SourceFacts, WhatNoSourceHasIsRefused) {
       check(facts_of(Schema{{image, {.name = "labels", .dtype = DType::i64}}}));
     });
   };
-  EXPECT_EQ(refusal(-1, 5, 3),
-            "data: photos.Photos has images of -1 x 5 pixels; wanted sides of 1 to 16,777,216, or -1 for any");
+  EXPECT_EQ(
+      refusal(-1, 5, 3),
+      "data: photos.Photos has images of -1 x 5 pixels; wanted height and width of 1 to 16,777,216, or -1 for any");
   EXPECT_THAT(refusal(5, kExtentMax, 3), HasSubstr("images of 5 x 2147483647 pixels"));
   EXPECT_EQ(refusal(5, 5, 2), "data: photos.Photos has 2 channels; wanted 1 or 3");
-  const SourceFacts facts = facts_of(with_any_sides(Schema::image_and_labels(5, 4, 1)));
+  const SourceFacts facts = facts_of(with_any_size(Schema::image_and_labels(5, 4, 1)));
   check(facts);
   const ImageShape images = stored_shape(facts.schema);
   EXPECT_EQ(images.height + images.width, 0);

@@ -41,7 +41,7 @@ struct PackFieldsHead {
   std::uint32_t zero;
 };
 
-// What the file knows of a sample; `split`, `form`, `label` and the sides mean what whoever packs says, but for the
+// What the file knows of a sample; `split`, `form`, `label` and the size mean what whoever packs says, but for the
 // forms of data/store/row_blocks.h.
 struct PackRow {
   std::uint64_t at;    // Of its bytes in the file; its name ends there.

@@ -37,7 +37,7 @@ class PackFileWriter {
   std::uint64_t bytes() const noexcept { return at_; }  // So far.
   std::vector<std::uint8_t> read_index(std::size_t sample) const;
 
-  // `row` gives label, sides, form and split; the rest is filled in. Fault point pack.sample before it.
+  // `row` gives label, height, width, form and split; the rest is filled in. Fault point pack.sample before it.
   void add(PackRow row, std::string_view name, std::span<const std::uint8_t> bytes,
            std::span<const std::uint8_t> index);
   // Fault points pack.table, write.sync, write.rename, write.folder.

@@ -34,7 +34,7 @@ struct RowBlock {
 
 // By its form alone.
 bool has_blocks(const PackRow& row) noexcept;
-// Whether form, sides (1 to 65,535), channels (1 to 4) and sizes are those of an image in blocks of at most
+// Whether form, height and width (1 to 65,535), channels (1 to 4) and sizes are those of an image in blocks of at most
 // kPackSampleBytesMax bytes of pixels, raw and stored.
 bool has_sound_blocks(const PackRow& row) noexcept;
 std::size_t row_bytes(const PackRow& row) noexcept;
@@ -42,7 +42,8 @@ std::size_t row_bytes(const PackRow& row) noexcept;
 // Makes samples in blocks; keeps its memory between them. For one thread at a time.
 class RowBlockWriter {
  public:
-  // pixels: HWC, of the row's sides and channels, which must be sound for row.form. Valid until the next call are:
+  // pixels: HWC, of the row's height, width and channels, which must be sound for row.form. Valid until the next call
+  // are:
   void make(std::span<const std::uint8_t> pixels, const PackRow& row, std::uint32_t short_side);
   std::span<const std::uint8_t> bytes() const noexcept { return bytes_; }
   std::span<const std::uint8_t> index() const noexcept { return index_; }

@@ -89,7 +89,7 @@ ResizeAxis resized_axis(int length, int shorter, std::int64_t side) noexcept {
   return {.begin = 0, .size = length, .resized = whole, .out_begin = 0, .out_size = whole};
 }
 
-Geometry resized_sides(const ResizePart& resize, Geometry in) noexcept {
+Geometry resized_size(const ResizePart& resize, Geometry in) noexcept {
   if (resize.shorter == 0) return {resize.height, resize.width, in.channels};
   const int shorter = std::min(in.height, in.width);
   const std::int64_t longer = std::int64_t{resize.shorter} * std::max(in.height, in.width) / shorter;
@@ -152,16 +152,16 @@ void resize_into(const CropWindow& window, const OperationInput& in, const Image
   const std::size_t last_row = static_cast<std::size_t>(columns.size) * in.image.image.pixel_bytes();
   const std::span values{reinterpret_cast<const std::uint8_t*>(in.image.at(rows.begin, columns.begin)),
                          static_cast<std::size_t>(rows.size - 1) * row_bytes + last_row};
-  const int channels = out.image.sides.channels;
+  const int channels = out.image.size.channels;
   const PixelRows pixels{values, in.image.row_bytes};
-  const std::size_t row = static_cast<std::size_t>(out.image.sides.width) * out.image.pixel_bytes();
+  const std::size_t row = static_cast<std::size_t>(out.image.size.width) * out.image.pixel_bytes();
   if (static_cast<std::size_t>(out.row_bytes) == row) {
     const std::span to{reinterpret_cast<std::uint8_t*>(out.data), out.image.bytes()};
     return resizer.resize(pixels, window.vertical, window.horizontal, channels, to);
   }
   std::vector<std::uint8_t> resized(out.image.bytes());
   resizer.resize(pixels, window.vertical, window.horizontal, channels, resized);
-  for (int y = 0; y < out.image.sides.height; ++y) {
+  for (int y = 0; y < out.image.size.height; ++y) {
     std::memcpy(out.at(y, 0), resized.data() + static_cast<std::size_t>(y) * row, row);
   }
 }

@@ -21,8 +21,8 @@ struct CropWindow {
 // it.
 ResizeAxis resized_axis(int length, int shorter, std::int64_t side) noexcept;
 
-// The sides that a Resize gives an image of `in`, as torchvision has them.
-Geometry resized_sides(const ResizePart& resize, Geometry in) noexcept;
+// The size that a Resize gives an image of `in`, as torchvision has them.
+Geometry resized_size(const ResizePart& resize, Geometry in) noexcept;
 
 // What of an image of height x width becomes the crop's. CropKind::whole and center draw nothing.
 //
@@ -42,7 +42,7 @@ int center_place(int length, int size) noexcept;
 void resize_into(const CropWindow& window, const OperationInput& in, const ImageTarget& out);
 
 // How many times smaller (1, 2, 4 or 8) an image may be decoded that the window's part of it is still at least twice
-// as large, along both sides, as what becomes of it.
+// as large, along both axes, as what becomes of it.
 int divisor_for(const CropWindow& window) noexcept;
 
 }  // namespace headrace::transform

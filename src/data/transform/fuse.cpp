@@ -17,7 +17,7 @@ bool Fusing::add(const ResizePart& resize) {
   if (resize.shorter == 0) {
     crop.resized_height = resize.height, crop.resized_width = resize.width;
   } else if (out_.is_fixed()) {
-    const Geometry resized = resized_sides(resize, out_);
+    const Geometry resized = resized_size(resize, out_);
     crop.resized_height = resized.height, crop.resized_width = resized.width;
   } else if (resize.longer_max == 0) {
     crop.shorter = resize.shorter;

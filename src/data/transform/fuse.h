@@ -15,8 +15,8 @@ class Fusing {
 
   // Whether the pass does it, too. If not, nothing changes.
   bool take(const FusedPart& part);
-  // Of what has been taken: whether all images leave it with one pair of sides, as a pass wants it.
-  bool has_fixed_sides() const noexcept { return out_.is_fixed(); }
+  // Of what has been taken: whether all images leave it with one size, as a pass wants it.
+  bool has_fixed_size() const noexcept { return out_.is_fixed(); }
   const CropStage& crop() const noexcept { return stage_.crop; }
   // Error{invalid_argument}: mean or std do not fit the channels.
   FusedStage stage(PixelLayout layout) const;

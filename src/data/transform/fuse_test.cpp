@@ -19,7 +19,7 @@ bool fuses(const std::vector<TransformSpec>& operations, Geometry in) {
   for (const TransformSpec& operation : operations) {
     if (!fusing.take(make_operation(operation)->fusion()->part)) return false;
   }
-  return fusing.has_fixed_sides();
+  return fusing.has_fixed_size();
 }
 
 std::vector<TransformOptions> crops() {
@@ -90,7 +90,7 @@ TEST(Fuse, TakesOperationsInItsOwnOrderAlone) {
   EXPECT_TRUE(fuses({square, RandomCrop{.size = {48}}}, kFiles));
   EXPECT_TRUE(fuses({random_resized, RandomCrop{.size = {224}, .padding = {1, 2, 3, 4}}, flip}, kFiles));
   EXPECT_TRUE(fuses({Resize{.size = {32}}, flip}, kDigits));
-  EXPECT_FALSE(fuses({resize}, kFiles));  // Each image has sides of its own.
+  EXPECT_FALSE(fuses({resize}, kFiles));  // Each image has a size of its own.
   EXPECT_FALSE(fuses({resize, flip}, kFiles));
   EXPECT_FALSE(fuses({flip, random_resized}, kDigits));
   EXPECT_FALSE(fuses({resize, CenterCrop{.size = {224, 257}}}, kFiles));  // A square image has no 257 columns.
@@ -118,7 +118,7 @@ TEST(Fuse, AParameterThatNoKernelHasIsRefusedByName) {
       "transform: RandomCrop: padding has 3 values; wanted 1, 2 (left and right, top and bottom) or 4 (left, top, "
       "right, bottom)");
   EXPECT_EQ(refusal(CenterCrop{}),
-            "transform: CenterCrop: size has 0 values; wanted 1, both sides of a square, or height and width");
+            "transform: CenterCrop: size has 0 values; wanted 1, the height and width of a square, or both");
   EXPECT_EQ(refusal(ToDtype{.dtype = "float16"}),
             "transform: ToDtype: dtype \"float16\"; wanted \"float32\", \"bfloat16\" or \"uint8\"");
   EXPECT_EQ(refusal(RandomHorizontalFlip{.p = 1.5}), "transform: RandomHorizontalFlip: p is 1.5; wanted 0 to 1");

@@ -23,10 +23,10 @@ struct Extent {
   int height = 0, width = 0;
 };
 
-Extent sides_of(const char* operation, const std::vector<std::int64_t>& size, std::int64_t most = kSideMax) {
+Extent extent_of(const char* operation, const std::vector<std::int64_t>& size, std::int64_t most = kSideMax) {
   if (size.size() != 1 && size.size() != 2) {
     fail(ErrorCode::invalid_argument,
-         "transform: {}: size has {} values; wanted 1, both sides of a square, or height and width", operation,
+         "transform: {}: size has {} values; wanted 1, the height and width of a square, or both", operation,
          size.size());
   }
   return {side(operation, "size", size.front(), most), side(operation, "size", size.back(), most)};
@@ -100,14 +100,15 @@ std::array<double, 2> range_of(const char* operation, const char* key, const std
 ResizePart part_of(const transforms::Resize& resize) {
   constexpr const char* kName = "Resize";
   check_filter(kName, resize.interpolation, resize.antialias);
-  const Extent sides = sides_of(kName, resize.size, transforms::kResizedSides.high);
+  const Extent extent = extent_of(kName, resize.size, transforms::kResizedSize.high);
   if (resize.size.size() == 2) {
     if (resize.max_size != 0) {
-      fail(ErrorCode::invalid_argument, "transform: Resize: max_size beside two sides; wanted one value of size");
+      fail(ErrorCode::invalid_argument,
+           "transform: Resize: max_size beside height and width; wanted one value of size");
     }
-    return ResizePart{.height = sides.height, .width = sides.width};
+    return ResizePart{.height = extent.height, .width = extent.width};
   }
-  ResizePart by_shorter{.shorter = sides.height};
+  ResizePart by_shorter{.shorter = extent.height};
   if (resize.max_size == 0) return by_shorter;
   by_shorter.longer_max = side(kName, "max_size", resize.max_size);
   if (by_shorter.longer_max <= by_shorter.shorter) {
@@ -118,22 +119,22 @@ ResizePart part_of(const transforms::Resize& resize) {
 }
 
 CenterCropPart part_of(const transforms::CenterCrop& crop) {
-  const Extent sides = sides_of("CenterCrop", crop.size);
-  return CenterCropPart{sides.height, sides.width};
+  const Extent extent = extent_of("CenterCrop", crop.size);
+  return CenterCropPart{extent.height, extent.width};
 }
 
 RandomCropPart part_of(const transforms::RandomCrop& crop) {
   constexpr const char* kName = "RandomCrop";
   check_border(kName, crop.padding_mode, crop.fill);
-  const Extent sides = sides_of(kName, crop.size);
-  return RandomCropPart{sides.height, sides.width, padding_of(kName, crop.padding), crop.pad_if_needed};
+  const Extent extent = extent_of(kName, crop.size);
+  return RandomCropPart{extent.height, extent.width, padding_of(kName, crop.padding), crop.pad_if_needed};
 }
 
 RandomResizedCropPart part_of(const transforms::RandomResizedCrop& crop) {
   constexpr const char* kName = "RandomResizedCrop";
   check_filter(kName, crop.interpolation, crop.antialias);
-  const Extent sides = sides_of(kName, crop.size, transforms::kCropSides.high);
-  return RandomResizedCropPart{sides.height, sides.width, range_of(kName, "scale", crop.scale, {1e-6, 1.0}),
+  const Extent extent = extent_of(kName, crop.size, transforms::kCropSize.high);
+  return RandomResizedCropPart{extent.height, extent.width, range_of(kName, "scale", crop.scale, {1e-6, 1.0}),
                                range_of(kName, "ratio", crop.ratio, {0.01, 100.0})};
 }
 

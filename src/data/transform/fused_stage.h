@@ -24,9 +24,9 @@ enum class CropKind : std::uint8_t {
 // Which part of an image becomes height x width, and how it is resized.
 struct CropStage {
   CropKind kind = CropKind::none;
-  int height = 0, width = 0;                  // Of what comes out; 0 x 0: whole, and each image has sides of its own.
+  int height = 0, width = 0;                  // Of what comes out; 0 x 0: whole, and each image has a size of its own.
   int shorter = 0;                            // What the shorter side becomes before the crop; 0: not by it,
-  int resized_height = 0, resized_width = 0;  // but the sides become these.
+  int resized_height = 0, resized_width = 0;  // but height and width become these.
   std::array<double, 2> scale{}, ratio{};     // random_resized: from and to.
 };
 

@@ -53,7 +53,7 @@ std::optional<ImageMaker::Cached> ImageMaker::look_up(std::int64_t index, int di
   return Cached{{{head.height, head.width}, head.can_shrink != 0, divisor}, bytes->subspan(sizeof head)};
 }
 
-// Only the image's own sides tell which part of it is wanted, and so how small it may be: any size of it has them.
+// Only the image's own size tells which part of it is wanted, and so how small it may be: it is known at any scale.
 std::optional<HeldImage> ImageMaker::find(std::int64_t index, std::int64_t drawn_as) const {
   std::optional<Cached> found = look_up(index, 1);
   if (scales()) {
@@ -145,7 +145,7 @@ void ImageMaker::run(const transform::FusedStage& stage, const ImageView& image,
   const std::span pixels{reinterpret_cast<const std::uint8_t*>(image.data), image.image.bytes()};
   if (stage.crop.kind == transform::CropKind::none) return write(stage, pixels, window, geometry, out);
   const codec::Box box = box_of(window);
-  const auto& [height, width, channels] = image.image.sides;
+  const auto& [height, width, channels] = image.image.size;
   const std::span rows = pixels.subspan(pixel_bytes({box.y, width}, channels));
   write(stage, cut(rows, {height, width}, box, channels), window, geometry, out);
 }

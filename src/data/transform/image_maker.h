@@ -48,7 +48,7 @@ class ImageMaker {
   // the same with and without a cache.
   void make(const Payload& held, int divisor, std::int64_t index, std::int64_t drawn_as, std::span<std::byte> out);
 
-  // make() in parts, for who draws by itself. begin() tells the sides that the image has as it is stored; then it is
+  // make() in parts, for who draws by itself. begin() tells the size that the image has as it is stored; then it is
   // made as the window and the geometry say, or all of it is had as it is, until the workspace is used again.
   Geometry begin(const Payload& held, int divisor);
   void finish(const Payload& held, std::int64_t index, transform::CropWindow window,

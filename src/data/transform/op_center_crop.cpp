@@ -16,16 +16,15 @@ class CenterCropping final : public transform::FusedOperation<CenterCropPart> {
   std::string_view name() const noexcept override { return "CenterCrop"; }
   bool takes(DType dtype) const noexcept override { return transform::is_any_type(dtype); }
   ImageSpec schema(const ImageSpec& in) const override {
-    return {{part().height, part().width, in.sides.channels}, in.dtype};
+    return {{part().height, part().width, in.size.channels}, in.dtype};
   }
   // A smaller image lies in the middle of zeros, the odd one of which comes last.
   void apply(const OperationInput& in, const Drawn&, OperationOutput& out) const override {
     const auto begin = [](int length, int size) {
       return size > length ? -((size - length) / 2) : transform::center_place(length, size);
     };
-    const Geometry& sides = in.image.image.sides;
-    transform::copy_rectangle(in.image, begin(sides.height, part().height), begin(sides.width, part().width),
-                              out.image);
+    const Geometry& size = in.image.image.size;
+    transform::copy_rectangle(in.image, begin(size.height, part().height), begin(size.width, part().width), out.image);
   }
 };
 

@@ -16,13 +16,13 @@ class Normalizing final : public transform::FusedOperation<NormalizePart> {
   std::string_view name() const noexcept override { return "Normalize"; }
   bool takes(DType dtype) const noexcept override { return dtype == DType::f32 || dtype == DType::bf16; }
   ImageSpec schema(const ImageSpec& in) const override {
-    transform::check_normalization(part().mean, part().std, in.sides.channels);
+    transform::check_normalization(part().mean, part().std, in.size.channels);
     return in;
   }
   void apply(const OperationInput& in, const Drawn&, OperationOutput& out) const override {
-    const Geometry& sides = in.image.image.sides;
-    for (int y = 0; y < sides.height; ++y) {
-      for (int x = 0; x < sides.width; ++x) normalize_pixel(in.image.at(y, x), sides.channels, out.image.at(y, x));
+    const Geometry& size = in.image.image.size;
+    for (int y = 0; y < size.height; ++y) {
+      for (int x = 0; x < size.width; ++x) normalize_pixel(in.image.at(y, x), size.channels, out.image.at(y, x));
     }
   }
 

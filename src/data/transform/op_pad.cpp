@@ -16,10 +16,9 @@ class Padding final : public transform::FusedOperation<PadPart> {
   std::string_view name() const noexcept override { return "Pad"; }
   bool takes(DType dtype) const noexcept override { return transform::is_any_type(dtype); }
   ImageSpec schema(const ImageSpec& in) const override {
-    if (!in.sides.is_fixed()) return in;
+    if (!in.size.is_fixed()) return in;
     const PadStage& pad = part().pad;
-    return {{in.sides.height + pad.top + pad.bottom, in.sides.width + pad.left + pad.right, in.sides.channels},
-            in.dtype};
+    return {{in.size.height + pad.top + pad.bottom, in.size.width + pad.left + pad.right, in.size.channels}, in.dtype};
   }
   void apply(const OperationInput& in, const Drawn&, OperationOutput& out) const override {
     transform::copy_rectangle(in.image, -part().pad.top, -part().pad.left, out.image);

@@ -18,8 +18,8 @@ class RandomCropping final : public transform::FusedOperation<RandomCropPart> {
   bool takes(DType dtype) const noexcept override { return transform::is_any_type(dtype); }
   bool draws() const noexcept override { return true; }
   ImageSpec schema(const ImageSpec& in) const override {
-    if (in.sides.is_fixed()) check_fit(in.sides);
-    return {{part().height, part().width, in.sides.channels}, in.dtype};
+    if (in.size.is_fixed()) check_fit(in.size);
+    return {{part().height, part().width, in.size.channels}, in.dtype};
   }
   // A place within the padded image: y, then x.
   Drawn draw(SampleRandom& random, const Geometry& in) const override {
@@ -30,12 +30,12 @@ class RandomCropping final : public transform::FusedOperation<RandomCropPart> {
     return drawn;
   }
   void apply(const OperationInput& in, const Drawn& drawn, OperationOutput& out) const override {
-    const PadStage pad = padding(in.image.image.sides);
+    const PadStage pad = padding(in.image.image.size);
     transform::copy_rectangle(in.image, drawn.number(0) - pad.top, drawn.number(1) - pad.left, out.image);
   }
 
  private:
-  // As torchvision has it: what is missing is added on both sides.
+  // As torchvision has it: what is missing is added on both size.
   PadStage padding(const Geometry& in) const {
     PadStage pad = part().pad;
     if (!part().pads_if_needed) return pad;

@@ -20,11 +20,11 @@ float add_weighted(float sum, float weight, float value) noexcept {
 // The bits of torchvision's rgb_to_grayscale on x86: fused sums, and uint8 rounded towards 0.
 template <class Value>
 void take_colours(const ImageView& from, const ImageTarget& to) noexcept {
-  const Geometry& sides = from.image.sides;
-  for (int y = 0; y < sides.height; ++y) {
+  const Geometry& size = from.image.size;
+  for (int y = 0; y < size.height; ++y) {
     const std::byte* in = from.at(y, 0);
     std::byte* out = to.at(y, 0);
-    for (int x = 0; x < sides.width; ++x, in += 3 * sizeof(Value), out += 3 * sizeof(Value)) {
+    for (int x = 0; x < size.width; ++x, in += 3 * sizeof(Value), out += 3 * sizeof(Value)) {
       std::array<Value, 3> rgb{};
       std::memcpy(rgb.data(), in, sizeof rgb);
       const float red = 0.2989F * static_cast<float>(rgb[0]);
@@ -44,7 +44,7 @@ class Graying final : public Operation {
   std::vector<OperationParameter> parameters() const override { return parameters_; }
   bool takes(DType dtype) const noexcept override { return transform::is_any_type(dtype); }
   ImageSpec schema(const ImageSpec& in) const override {
-    const int channels = in.sides.channels;
+    const int channels = in.size.channels;
     if (channels != 1 && channels != 3) {
       fail(ErrorCode::unsupported, "transform: RandomGrayscale takes images of 1 or 3 channels; these have {}",
            channels);
@@ -58,7 +58,7 @@ class Graying final : public Operation {
   }
   void apply(const OperationInput& in, const Drawn& drawn, OperationOutput& out) const override {
     const ImageSpec& image = in.image.image;
-    if (drawn.number(0) == 0 || image.sides.channels == 1) {
+    if (drawn.number(0) == 0 || image.size.channels == 1) {
       return transform::copy_rectangle(in.image, 0, 0, out.image);
     }
     if (image.held() == DType::u8) return take_colours<std::uint8_t>(in.image, out.image);

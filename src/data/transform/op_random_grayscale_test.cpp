@@ -21,7 +21,7 @@ template <class Value>
 std::vector<Value> grey(std::vector<Value> row, int channels, DType dtype) {
   const auto operation = make_operation(RandomGrayscale{});
   const ImageSpec image{{1, static_cast<int>(row.size()) / channels, channels}, dtype};
-  EXPECT_EQ(operation->schema(image).sides, image.sides);
+  EXPECT_EQ(operation->schema(image).size, image.size);
   std::vector<Value> out(row.size(), Value{77});  // All of it must be written.
   const auto bytes = static_cast<std::ptrdiff_t>(image.bytes());
   OperationOutput to{{reinterpret_cast<std::byte*>(out.data()), image, bytes}};

@@ -17,7 +17,7 @@ class RandomResizedCropping final : public transform::FusedOperation<RandomResiz
   std::string_view name() const noexcept override { return "RandomResizedCrop"; }
   bool draws() const noexcept override { return true; }
   ImageSpec schema(const ImageSpec& in) const override {
-    return {{part().height, part().width, in.sides.channels}, in.dtype};
+    return {{part().height, part().width, in.size.channels}, in.dtype};
   }
   // The rectangle: y, x, height, width.
   Drawn draw(SampleRandom& random, const Geometry& in) const override {
@@ -27,8 +27,8 @@ class RandomResizedCropping final : public transform::FusedOperation<RandomResiz
              static_cast<double>(columns.size)}};
   }
   void apply(const OperationInput& in, const Drawn& drawn, OperationOutput& out) const override {
-    const Geometry& sides = in.image.image.sides;
-    transform::resize_into(transform::crop_drawn(transform::crop_of(part()), sides.height, sides.width, drawn), in,
+    const Geometry& size = in.image.image.size;
+    transform::resize_into(transform::crop_drawn(transform::crop_of(part()), size.height, size.width, drawn), in,
                            out.image);
   }
 };

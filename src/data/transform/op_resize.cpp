@@ -19,12 +19,12 @@ class Resizing final : public transform::FusedOperation<ResizePart> {
   using FusedOperation::FusedOperation;
   std::string_view name() const noexcept override { return "Resize"; }
   ImageSpec schema(const ImageSpec& in) const override {
-    if (!in.sides.is_fixed() && part().shorter > 0) return in;  // Each has sides of its own, still.
-    if (part().shorter > 0 && part().longer_max == 0) check_longer(in.sides);
-    return {transform::resized_sides(part(), in.sides), in.dtype};
+    if (!in.size.is_fixed() && part().shorter > 0) return in;  // Each has a size of its own, still.
+    if (part().shorter > 0 && part().longer_max == 0) check_longer(in.size);
+    return {transform::resized_size(part(), in.size), in.dtype};
   }
   void apply(const OperationInput& in, const Drawn&, OperationOutput& out) const override {
-    const Geometry &from = in.image.image.sides, &to = out.image.image.sides;
+    const Geometry &from = in.image.image.size, &to = out.image.image.size;
     transform::resize_into({{0, from.height, to.height, 0, to.height}, {0, from.width, to.width, 0, to.width}}, in,
                            out.image);
   }

@@ -18,12 +18,12 @@ class Converting final : public transform::FusedOperation<ToDtypePart> {
  public:
   using FusedOperation::FusedOperation;
   std::string_view name() const noexcept override { return "ToDtype"; }
-  ImageSpec schema(const ImageSpec& in) const override { return {in.sides, dtype_of(part().dtype)}; }
+  ImageSpec schema(const ImageSpec& in) const override { return {in.size, dtype_of(part().dtype)}; }
   void apply(const OperationInput& in, const Drawn&, OperationOutput& out) const override {
     if (out.image.image.dtype == DType::u8) return transform::copy_rectangle(in.image, 0, 0, out.image);
-    const Geometry& sides = in.image.image.sides;
-    const int values = sides.width * sides.channels;
-    for (int y = 0; y < sides.height; ++y) {
+    const Geometry& size = in.image.image.size;
+    const int values = size.width * size.channels;
+    for (int y = 0; y < size.height; ++y) {
       const std::byte* const from = in.image.at(y, 0);
       std::byte* to = out.image.at(y, 0);
       for (int i = 0; i < values; ++i, to += sizeof(float)) {

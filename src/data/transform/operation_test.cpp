@@ -29,7 +29,7 @@ struct Pixels {
 };
 
 ImageView view_of(const Pixels& pixels) {
-  const auto row = static_cast<std::ptrdiff_t>(pixels.image.pixel_bytes()) * pixels.image.sides.width;
+  const auto row = static_cast<std::ptrdiff_t>(pixels.image.pixel_bytes()) * pixels.image.size.width;
   return {reinterpret_cast<const std::byte*>(pixels.bytes.data()), pixels.image, row};
 }
 
@@ -37,7 +37,7 @@ Pixels applied(const TransformSpec& spec, const Pixels& in, const Drawn& drawn =
   const auto operation = make_operation(spec);
   Pixels out{operation->schema(in.image), {}};
   out.bytes.assign(out.image.bytes(), 0xAA);  // All of it must be written.
-  const auto row = static_cast<std::ptrdiff_t>(out.image.pixel_bytes()) * out.image.sides.width;
+  const auto row = static_cast<std::ptrdiff_t>(out.image.pixel_bytes()) * out.image.size.width;
   OperationOutput output{{reinterpret_cast<std::byte*>(out.bytes.data()), out.image, row}};
   operation->apply({.image = view_of(in)}, drawn, output);
   return out;
@@ -115,20 +115,20 @@ TEST(RandomCropOperation, ASmallerImageIsRefusedOrPadded) {
   EXPECT_LE(make_operation(padded)->draw(random, {3, 2, 1}).number(0), 1);
 }
 
-TEST(ResizeOperation, MakesTheShorterSideOrBothSidesThese) {
-  const auto sides = [](const Resize& resize, int height, int width) {
-    const Geometry found = make_operation(resize)->schema({{height, width, 3}, DType::u8}).sides;
+TEST(ResizeOperation, MakesTheShorterSideOrHeightAndWidthThese) {
+  const auto size = [](const Resize& resize, int height, int width) {
+    const Geometry found = make_operation(resize)->schema({{height, width, 3}, DType::u8}).size;
     return std::vector<int>{found.height, found.width};
   };
-  EXPECT_THAT(sides({.size = {256}}, 300, 500), ElementsAre(256, 426));
-  EXPECT_THAT(sides({.size = {256}}, 500, 375), ElementsAre(341, 256));
-  EXPECT_THAT(sides({.size = {100, 20}}, 500, 375), ElementsAre(100, 20));
-  EXPECT_THAT(sides({.size = {256}, .max_size = 300}, 300, 500), ElementsAre(180, 300));
-  EXPECT_THAT(sides({.size = {256}, .max_size = 300}, 500, 300), ElementsAre(300, 180));
-  EXPECT_THAT(sides({.size = {256}, .max_size = 300}, 300, 310), ElementsAre(256, 264));
+  EXPECT_THAT(size({.size = {256}}, 300, 500), ElementsAre(256, 426));
+  EXPECT_THAT(size({.size = {256}}, 500, 375), ElementsAre(341, 256));
+  EXPECT_THAT(size({.size = {100, 20}}, 500, 375), ElementsAre(100, 20));
+  EXPECT_THAT(size({.size = {256}, .max_size = 300}, 300, 500), ElementsAre(180, 300));
+  EXPECT_THAT(size({.size = {256}, .max_size = 300}, 500, 300), ElementsAre(300, 180));
+  EXPECT_THAT(size({.size = {256}, .max_size = 300}, 300, 310), ElementsAre(256, 264));
 }
 
-TEST(ResizeOperation, RefusesSidesThatCannotBeCounted) {
+TEST(ResizeOperation, RefusesSizesThatCannotBeCounted) {
   EXPECT_EQ(error_of(ErrorCode::invalid_argument, [] { make_operation(Resize{.size = {40'000}}); }),
             "transform: Resize: size is 40000; wanted 1 to 8192");
   EXPECT_EQ(error_of(ErrorCode::invalid_argument,
@@ -137,7 +137,7 @@ TEST(ResizeOperation, RefusesSidesThatCannotBeCounted) {
                      }),
             "transform: RandomResizedCrop: size is 4097; wanted 1 to 4096");
   const auto largest = make_operation(Resize{.size = {8192}});
-  EXPECT_EQ(largest->schema({{1, 65'535, 3}, DType::u8}).sides, (Geometry{8192, 536'862'720, 3}));
+  EXPECT_EQ(largest->schema({{1, 65'535, 3}, DType::u8}).size, (Geometry{8192, 536'862'720, 3}));
   EXPECT_EQ(error_of(ErrorCode::unsupported,
                      [&] {
                        largest->schema({{1'000'000, 2, 3}, DType::u8});

@@ -8,7 +8,7 @@ namespace headrace::transform {
 
 void copy_rectangle(const ImageView& from, int y, int x, const ImageTarget& to) noexcept {
   const std::size_t pixel = to.image.pixel_bytes();
-  const Geometry &in = from.image.sides, &out = to.image.sides;
+  const Geometry &in = from.image.size, &out = to.image.size;
   const int begin = std::clamp(-x, 0, out.width), end = std::clamp(in.width - x, begin, out.width);
   for (int i = 0; i < out.height; ++i) {
     std::byte* const row = to.at(i, 0);
@@ -24,9 +24,9 @@ void copy_rectangle(const ImageView& from, int y, int x, const ImageTarget& to) 
 
 void copy_mirrored(const ImageView& from, const ImageTarget& to) noexcept {
   const std::size_t pixel = to.image.pixel_bytes();
-  const Geometry& sides = to.image.sides;
-  for (int i = 0; i < sides.height; ++i) {
-    for (int j = 0; j < sides.width; ++j) std::memcpy(to.at(i, j), from.at(i, sides.width - 1 - j), pixel);
+  const Geometry& size = to.image.size;
+  for (int i = 0; i < size.height; ++i) {
+    for (int j = 0; j < size.width; ++j) std::memcpy(to.at(i, j), from.at(i, size.width - 1 - j), pixel);
   }
 }
 

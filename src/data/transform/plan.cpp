@@ -56,7 +56,7 @@ void check_type(const Operation& operation, const Operation* before, DType found
 
 // What an operation, which may be a user's, says that it leaves.
 void check_image(const Operation& operation, const ImageSpec& image) {
-  const auto& [height, width, channels] = image.sides;
+  const auto& [height, width, channels] = image.size;
   if (channels < 1 || channels > 4) {
     fail(ErrorCode::invalid_argument, "transform: {} leaves images of {} channels; wanted 1 to 4", operation.name(),
          channels);
@@ -64,7 +64,8 @@ void check_image(const Operation& operation, const ImageSpec& image) {
   const bool are_both = height > 0 && width > 0, are_none = height == 0 && width == 0;
   if (!are_both && !are_none) {
     fail(ErrorCode::invalid_argument,
-         "transform: {} leaves images of {} x {}; wanted both sides, or 0 x 0 where each image has sides of its own",
+         "transform: {} leaves images of {} x {}; wanted height and width, or 0 x 0 where each image has a size of its "
+         "own",
          operation.name(), height, width);
   }
   if (image.dtype != DType::u8 && image.dtype != DType::f32 && image.dtype != DType::bf16) {
@@ -95,14 +96,14 @@ Plan::Plan(Operations operations, Schema in, PixelLayout layout, Fuse fuse) : sc
   image_ = *image;
   sort_out(std::move(operations));
   images_ = images_between();
-  sides_ = images_.back().sides;
+  size_ = images_.back().size;
   type_ = type_of(images_.back().dtype);
-  if (!sides_.is_fixed()) {
-    fail(
-        ErrorCode::invalid_argument,
-        "transform: {} leaves each image with sides of its own; wanted a crop, or a Resize to height and width, in the "
-        "list",
-        operations_.empty() ? std::string_view("a list without operations") : operations_.back()->name());
+  if (!size_.is_fixed()) {
+    fail(ErrorCode::invalid_argument,
+         "transform: {} leaves each image with a size of its own; wanted a crop, or a Resize to height and width, in "
+         "the "
+         "list",
+         operations_.empty() ? std::string_view("a list without operations") : operations_.back()->name());
   }
   for (const auto& operation : over_batches_) {
     check_type(*operation, operations_.empty() ? nullptr : operations_.back().get(), images_.back().dtype);
@@ -178,23 +179,23 @@ void Plan::divide(Fuse fuse) {
   // A batch has its own order of values, which an operation by itself does not write.
   if (steps_.empty() || !steps_.back().fused) {
     Step last{.first = operations_.size()};
-    if (images_.back().dtype == DType::u8) last.fused = Fusing{images_.back().sides}.stage(layout_);
+    if (images_.back().dtype == DType::u8) last.fused = Fusing{images_.back().size}.stage(layout_);
     steps_.push_back(std::move(last));
   }
-  first_ = steps_.front().fused ? *steps_.front().fused : Fusing{images_.front().sides}.stage(layout_);
+  first_ = steps_.front().fused ? *steps_.front().fused : Fusing{images_.front().size}.stage(layout_);
 }
 
 // Returns where the next one begins.
 std::size_t Plan::add_step(std::size_t first, Fuse fuse) {
   Step step{.first = first, .count = 1, .why = first == 0 ? "" : reason(first)};
   if (fuse == Fuse::as_far_as_possible && images_[first].dtype == DType::u8) {
-    Fusing fusing{images_[first].sides};
+    Fusing fusing{images_[first].size};
     std::size_t end = first;
     for (; end < operations_.size(); ++end) {
       const FusedPart* const part = part_of(*operations_[end]);
       if (part == nullptr || !fusing.take(*part)) break;
     }
-    if (end > first && fusing.has_fixed_sides()) {
+    if (end > first && fusing.has_fixed_size()) {
       const bool is_last = end == operations_.size();
       step.count = end - first;
       step.fused = fusing.stage(is_last ? layout_ : PixelLayout::nhwc);
@@ -225,10 +226,10 @@ std::string Plan::reason(std::size_t at) const {
   if (between.dtype != DType::u8) {
     return fmt::format("{} gets {}: a pass begins with uint8 pixels", here.name(), name_of(between.dtype));
   }
-  if (!between.sides.is_fixed()) {
+  if (!between.size.is_fixed()) {
     const bool is_crop = place_in_pass(*its) <= kPlaceOfPad;
     return is_crop ? fmt::format("{} is of a size that not every image has then", here.name())
-                   : fmt::format("{} leaves each image with sides of its own", before.name());
+                   : fmt::format("{} leaves each image with a size of its own", before.name());
   }
   const auto apart = [](const Operation& operation, const FusedPart& part) {
     return fmt::format("{} runs by itself: {}", operation.name(),
@@ -273,7 +274,7 @@ bool Plan::draws() const noexcept {
 void Plan::draw(const SampleKey& key, std::span<const ImageSpec> images, std::span<Drawn> drawn,
                 std::int64_t retry) const {
   const auto draw_one = [&](std::size_t i, SampleRandom& random) {
-    drawn[i] = named(*operations_[i], [&] { return operations_[i]->draw(random, images[i].sides); });
+    drawn[i] = named(*operations_[i], [&] { return operations_[i]->draw(random, images[i].size); });
   };
   SampleRandom shared{key.seed, key.epoch, key.index};
   for (const std::size_t i : shared_) {

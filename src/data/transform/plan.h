@@ -42,7 +42,7 @@ class Plan {
   enum class Fuse { as_far_as_possible, nothing };
 
   // Of samples of `in`, which have an image. Error{invalid_argument} names the operation: a type that it does not take,
-  // a field that is not there, sides that are not fixed at the end, mean or std that do not fit the channels, an
+  // a field that is not there, a size that is not fixed at the end, mean or std that do not fit the channels, an
   // operation over samples after one over batches, images that no kernel takes.
   Plan(Operations operations, Schema in, PixelLayout layout, Fuse fuse = Fuse::as_far_as_possible);
 
@@ -50,7 +50,7 @@ class Plan {
   std::size_t image() const noexcept { return image_; }                      // Of the schema.
   const Operations& operations() const noexcept { return operations_; }      // Over samples,
   const Operations& over_batches() const noexcept { return over_batches_; }  // and over batches.
-  // Before each operation, and after the last. A sample's agree with them; sides of 0 x 0 are each sample's own.
+  // Before each operation, and after the last. A sample's agree with them; a size of 0 x 0 is each sample's own.
   std::span<const ImageSpec> images() const noexcept { return images_; }
   // Of the schema, those of fields() of an operation over samples; over batches likewise, counted on from these.
   std::span<const std::size_t> fields_of(std::size_t operation) const noexcept { return fields_[operation]; }
@@ -63,7 +63,7 @@ class Plan {
   // What is done with an image as it is stored: the first step, or reading it as it is.
   const FusedStage& first() const noexcept { return first_; }
 
-  const Geometry& sides() const noexcept { return sides_; }  // Of what comes out.
+  const Geometry& size() const noexcept { return size_; }  // Of what comes out.
   PixelType type() const noexcept { return type_; }
   PixelLayout layout() const noexcept { return layout_; }
   bool draws() const noexcept;
@@ -97,7 +97,7 @@ class Plan {
   std::vector<std::vector<std::size_t>> fields_;
   std::optional<std::size_t> partner_step_;
   PixelLayout layout_;
-  Geometry sides_;
+  Geometry size_;
   PixelType type_ = PixelType::u8;
   std::vector<Step> steps_;
   FusedStage first_;

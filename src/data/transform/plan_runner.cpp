@@ -17,11 +17,11 @@ namespace headrace::detail {
 namespace {
 
 std::ptrdiff_t row_bytes(const ImageSpec& image) noexcept {
-  return static_cast<std::ptrdiff_t>(image.sides.width) * static_cast<std::ptrdiff_t>(image.pixel_bytes());
+  return static_cast<std::ptrdiff_t>(image.size.width) * static_cast<std::ptrdiff_t>(image.pixel_bytes());
 }
 
 std::string text_of(const ImageSpec& image) {
-  const auto& [height, width, channels] = image.sides;
+  const auto& [height, width, channels] = image.size;
   return fmt::format("{} x {} x {} {}", height, width, channels, name_of(image.dtype));
 }
 
@@ -66,21 +66,21 @@ ImageSpec PlanRunner::image_after(std::size_t operation, const ImageSpec& image)
   const Operation& its = *plan_.operations()[operation];
   const ImageSpec found = transform::named(its, [&] { return its.schema(image); });
   ImageSpec wanted = plan_.images()[operation + 1];
-  const bool has_sides = found.sides.height > 0 && found.sides.width > 0;
-  if (has_sides && !wanted.sides.is_fixed()) {
-    wanted.sides.height = found.sides.height, wanted.sides.width = found.sides.width;
+  const bool has_size = found.size.height > 0 && found.size.width > 0;
+  if (has_size && !wanted.size.is_fixed()) {
+    wanted.size.height = found.size.height, wanted.size.width = found.size.width;
   }
-  if (has_sides && found == wanted) return found;
+  if (has_size && found == wanted) return found;
   fail(ErrorCode::invalid_argument, "transform: {} leaves {} of a sample; when the list was compiled it left {}",
        its.name(), text_of(found), text_of(wanted));
 }
 
-// What a sample's own sides make of the memory between two steps; sides that the list sets are its author's. A file of
+// What a sample's own size makes of the memory between two steps; a size that the list sets is its author's. A file of
 // a hundred bytes could take gigabytes else: Resize of an image one pixel high.
 void PlanRunner::check_pixels(const Course& course, std::size_t after) const {
-  const Geometry &stored = course.images[0].sides, &left = course.images[after + 1].sides;
+  const Geometry &stored = course.images[0].size, &left = course.images[after + 1].size;
   const std::int64_t pixels = std::int64_t{left.height} * left.width, most = epoch_.options.max_pixels;
-  if (plan_.images()[after + 1].sides.is_fixed() || pixels <= most) return;
+  if (plan_.images()[after + 1].size.is_fixed() || pixels <= most) return;
   fail(ErrorCode::unsupported,
        "transform: {} makes {} x {}: {} pixels of an image of {} x {}; wanted at most {} (data.max_pixels)",
        plan_.operations()[after]->name(), left.height, left.width, pixels, stored.height, stored.width, most);
@@ -118,7 +118,7 @@ void PlanRunner::run_step(const Course& course, std::size_t s, const ImageView& 
   if (step.fused) return maker_.run(*step.fused, image, window_of(course, step), geometry_of(course, step), out);
   if (step.count > 0) return run_alone(course, step, image, out);
   const std::span numbers{reinterpret_cast<const float*>(image.data), image.image.bytes() / sizeof(float)};
-  transform::write_numbers(numbers, image.image.sides.channels, plan_.type(), plan_.layout(), out);
+  transform::write_numbers(numbers, image.image.size.channels, plan_.type(), plan_.layout(), out);
   maker_.note(SamplePass::write, static_cast<std::int64_t>(image.image.bytes()), std::ssize(out));
 }
 
@@ -217,7 +217,7 @@ void PlanRunner::meet_partner(std::size_t i, const Draws& draws, std::int64_t po
 
 // What a pass would draw is drawn already, operation by operation.
 transform::CropWindow PlanRunner::window_of(const Course& course, const Step& step) const {
-  const Geometry& in = course.images[step.first].sides;
+  const Geometry& in = course.images[step.first].size;
   const transform::CropStage& crop = step.fused->crop;
   if (crop.kind == transform::CropKind::none) return {};
   // The crop is the first of them, or behind a Resize.

@@ -34,7 +34,7 @@ TEST(Plan, AListThatTheOnePassCanDoIsOneStep) {
   const Plan plan = plan_of(
       {Resize{.size = {256}}, CenterCrop{.size = {224}}, kToFloat, Normalize{.mean = {0.5}, .std = {0.25}}}, kFiles);
   EXPECT_TRUE(plan.is_one_pass());
-  EXPECT_EQ(plan.sides(), (Geometry{224, 224, 3}));
+  EXPECT_EQ(plan.size(), (Geometry{224, 224, 3}));
   EXPECT_EQ(plan.type(), PixelType::f32);
   EXPECT_FALSE(plan.draws());
   const auto told = plan.explain();
@@ -48,7 +48,7 @@ TEST(Plan, FusesWhatItSaysAndSaysWhatItDoesNot) {
   const Plan plan =
       plan_of({RandomHorizontalFlip{}, RandomResizedCrop{.size = {64}}, Pad{.padding = {2}}, kToFloat}, {100, 80, 3});
   EXPECT_FALSE(plan.is_one_pass());
-  EXPECT_EQ(plan.sides(), (Geometry{68, 68, 3}));
+  EXPECT_EQ(plan.size(), (Geometry{68, 68, 3}));
   const auto told = plan.explain();
   ASSERT_EQ(told.size(), 4U);
   EXPECT_THAT(told[0].operations, ElementsAre("RandomHorizontalFlip"));
@@ -83,7 +83,7 @@ TEST(Plan, SaysWhatKeepsAnOperationFromThePassBefore) {
   EXPECT_THAT(reasons({crop, padded}, kFiles), ElementsAre("", other_size));
   EXPECT_THAT(reasons({crop, padded, RandomHorizontalFlip{}}, kFiles), ElementsAre("", other_size, other_size));
   EXPECT_THAT(reasons({Resize{.size = {256}}, RandomHorizontalFlip{}, crop}, kFiles),
-              ElementsAre("", "Resize leaves each image with sides of its own",
+              ElementsAre("", "Resize leaves each image with a size of its own",
                           "RandomHorizontalFlip before RandomResizedCrop: behind it, both run in one pass"));
   EXPECT_THAT(reasons({Resize{.size = {24}}, CenterCrop{.size = {32}}}, kDigits),
               ElementsAre("", "CenterCrop is larger than what Resize leaves"));
@@ -118,11 +118,11 @@ TEST(Plan, RefusesUint8AfterNormalize) {
   EXPECT_THAT(refusal({kToFloat, ToDtype{.dtype = "uint8"}}, kDigits), HasSubstr("ToDtype wants uint8 pixels"));
 }
 
-TEST(Plan, RefusesSidesThatAreNotFixedAtTheEnd) {
+TEST(Plan, RefusesASizeThatIsNotFixedAtTheEnd) {
   EXPECT_EQ(refusal({Resize{.size = {256}}, RandomHorizontalFlip{}}),
-            "transform: RandomHorizontalFlip leaves each image with sides of its own; wanted a crop, or a Resize to "
+            "transform: RandomHorizontalFlip leaves each image with a size of its own; wanted a crop, or a Resize to "
             "height and width, in the list");
-  EXPECT_THAT(refusal({}), HasSubstr("a list without operations leaves each image with sides of its own"));
+  EXPECT_THAT(refusal({}), HasSubstr("a list without operations leaves each image with a size of its own"));
   EXPECT_EQ(refusal({CenterCrop{.size = {8}}, kToFloat, Normalize{.mean = {0, 0}, .std = {1}}}),
             "transform: Normalize: mean has 2 values, the images have 3 channels; wanted 1 value or 3");
   EXPECT_EQ(refusal({std::monostate{}}), "transform: an operation without a name");
@@ -147,10 +147,10 @@ TEST(Plan, RefusesImagesThatNoKernelTakesByTheNameOfWhoLeavesThem) {
   };
   EXPECT_EQ(refusal_of({{8, 8, 0}, DType::u8}), "transform: Leaving leaves images of 0 channels; wanted 1 to 4");
   EXPECT_EQ(refusal_of({{8, 8, 5}, DType::u8}), "transform: Leaving leaves images of 5 channels; wanted 1 to 4");
-  const std::string sides = "; wanted both sides, or 0 x 0 where each image has sides of its own";
-  EXPECT_EQ(refusal_of({{8, 0, 3}, DType::u8}), "transform: Leaving leaves images of 8 x 0" + sides);
-  EXPECT_EQ(refusal_of({{0, 8, 3}, DType::u8}), "transform: Leaving leaves images of 0 x 8" + sides);
-  EXPECT_EQ(refusal_of({{-8, -8, 3}, DType::u8}), "transform: Leaving leaves images of -8 x -8" + sides);
+  const std::string wanted = "; wanted height and width, or 0 x 0 where each image has a size of its own";
+  EXPECT_EQ(refusal_of({{8, 0, 3}, DType::u8}), "transform: Leaving leaves images of 8 x 0" + wanted);
+  EXPECT_EQ(refusal_of({{0, 8, 3}, DType::u8}), "transform: Leaving leaves images of 0 x 8" + wanted);
+  EXPECT_EQ(refusal_of({{-8, -8, 3}, DType::u8}), "transform: Leaving leaves images of -8 x -8" + wanted);
   EXPECT_EQ(refusal_of({{8, 8, 3}, DType::f64}),
             "transform: Leaving leaves images of float64; wanted uint8, float32 or bfloat16");
 }

@@ -61,7 +61,7 @@ class Resizer {
   // interpolation of uint8, which torchvision calls, has them; sums are exact. Values are rounded to the nearest,
   // between the axes to 7 bits of fraction (fewer when columns become more than 4 times fewer, 1 from 128 times on).
   // Pillow and torchvision keep no fraction there, which moves a value by at most 1. Every instruction set gives the
-  // same bits. Costs about rows x columns of the smaller of both sides times 2 x scale.
+  // same bits. Costs about rows x columns of the smaller of input and output times 2 x scale.
   void resize(const PixelRows& pixels, const ResizeAxis& vertical, const ResizeAxis& horizontal, int channels,
               bool flip, const PixelForm& form, std::span<std::byte> out);
   // To HWC uint8.

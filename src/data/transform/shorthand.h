@@ -10,7 +10,7 @@ namespace headrace::transform {
 // Of images of `in`. The options have no transform_contradiction(), and a size where `in` is not fixed.
 // Error{invalid_argument}: mean or std do not fit the channels.
 FusedStage stage_of(const TransformOptions& options, Geometry in, bool training);
-// Its crop alone, of images of any sides.
+// Its crop alone, of images of any size.
 CropStage crop_of(TransformOptions options, bool training);
 
 }  // namespace headrace::transform

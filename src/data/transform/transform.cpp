@@ -30,8 +30,8 @@ struct Transform::Impl {
   void check_fields(const Sample& sample) const;
 
   std::size_t image_bytes() const {
-    const Geometry& sides = plan.sides();
-    return ImageSpec{sides, DType::u8}.bytes() * transform::bytes_of(plan.type());
+    const Geometry& size = plan.size();
+    return ImageSpec{size, DType::u8}.bytes() * transform::bytes_of(plan.type());
   }
 
   std::unique_ptr<detail::ImageWorkspace> take();
@@ -118,8 +118,8 @@ Transform::~Transform() = default;
 Transform::Transform(Transform&&) noexcept = default;
 Transform& Transform::operator=(Transform&&) noexcept = default;
 
-Geometry Transform::sides() const noexcept {
-  return impl_->plan.sides();
+Geometry Transform::size() const noexcept {
+  return impl_->plan.size();
 }
 
 DType Transform::dtype() const noexcept {

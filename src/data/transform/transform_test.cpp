@@ -78,7 +78,7 @@ TEST(Transform, GivesTheBitsOfValidation) {
                             {Resize{.size = {27}}, CenterCrop{.size = {24}}, kToFloat,
                              Normalize{.mean = {0.4, 0.5, 0.6}, .std = {0.2, 0.3, 0.25}}}};
   EXPECT_EQ(transform.dtype(), DType::f32);
-  EXPECT_EQ(transform.sides(), (Geometry{24, 24, 3}));
+  EXPECT_EQ(transform.size(), (Geometry{24, 24, 3}));
   EXPECT_TRUE(transform.explain()[0].fused);
   std::vector<std::byte> found(transform.image_bytes());
   ASSERT_EQ(wanted.size(), 24U);
@@ -201,7 +201,7 @@ std::vector<std::byte> made_by(const transform::Plan& plan, Sample sample, std::
   const detail::EpochTransform epoch{nullptr, plan.first(), options, 3, 1, nullptr};
   detail::ImageWorkspace workspace;
   detail::ImageMaker maker{epoch, workspace, nullptr};
-  std::vector<std::byte> out(ImageSpec{plan.sides(), DType::u8}.bytes() * transform::bytes_of(plan.type()));
+  std::vector<std::byte> out(ImageSpec{plan.size(), DType::u8}.bytes() * transform::bytes_of(plan.type()));
   if (plan.is_one_pass()) {
     maker.make(sample.image(), 1, index, index, out);
   } else {
@@ -263,10 +263,10 @@ class Rechannelled final : public Operation {
   explicit Rechannelled(int channels) : channels_(channels) {}
   std::string_view name() const noexcept override { return "Rechannelled"; }
   ImageSpec schema(const ImageSpec& in) const override {
-    return {{in.sides.height, in.sides.width, channels_}, in.dtype};
+    return {{in.size.height, in.size.width, channels_}, in.dtype};
   }
   void apply(const OperationInput& in, const Drawn&, OperationOutput& out) const override {
-    const auto& [height, width, channels] = in.image.image.sides;
+    const auto& [height, width, channels] = in.image.image.size;
     for (int y = 0; y < height; ++y) {
       for (int x = 0; x < width; ++x) {
         for (int c = 0; c < channels_; ++c) out.image.at(y, x)[c] = in.image.at(y, x)[c % channels];
@@ -369,8 +369,8 @@ class Doubled final : public Operation {
     std::vector<std::uint8_t>& twice = out.fields->buffer(0);
     twice.assign(given.begin(), given.end());
     twice.insert(twice.end(), given.begin(), given.end());
-    const std::int64_t sides[] = {static_cast<std::int64_t>(twice.size() / sizeof(float)), 1};
-    (*out.fields)[0].set_bytes(twice, std::span{sides}.first(static_cast<std::size_t>(rank_)));
+    const std::int64_t extents[] = {static_cast<std::int64_t>(twice.size() / sizeof(float)), 1};
+    (*out.fields)[0].set_bytes(twice, std::span{extents}.first(static_cast<std::size_t>(rank_)));
   }
 
  private:
@@ -384,13 +384,13 @@ TEST(Transform, FieldsGoFromOperationToOperation) {
   const Floats numbers{1, 2, 3};
   const std::vector<std::uint8_t> pixels{1, 2, 3, 4};
   Sample in{2}, out{2};
-  const std::int64_t sides[] = {3};
-  in[0].set_bytes({reinterpret_cast<const std::uint8_t*>(numbers.data()), 12}, sides);
+  const std::int64_t extents[] = {3};
+  in[0].set_bytes({reinterpret_cast<const std::uint8_t*>(numbers.data()), 12}, extents);
   in[1].set_pixels(pixels, 2, 2, 1);
   std::vector<std::byte> image(transform.image_bytes());
   for (int round = 0; round < 2; ++round) {
     transform.apply(in, {}, out, image);
-    ASSERT_EQ(out[0].sides[0], 12);
+    ASSERT_EQ(out[0].extents[0], 12);
     Floats found(12);
     std::memcpy(found.data(), out[0].bytes.data(), 48);
     EXPECT_THAT(found, testing::ElementsAre(1, 2, 3, 1, 2, 3, 1, 2, 3, 1, 2, 3));
@@ -399,7 +399,7 @@ TEST(Transform, FieldsGoFromOperationToOperation) {
   EXPECT_EQ(error_of(ErrorCode::invalid_argument, [&] { transform.apply(pixels, image); }),
             "transform: the list reads 2 other fields; wanted a sample");
   Sample torn{2};
-  torn[0].set_bytes({reinterpret_cast<const std::uint8_t*>(numbers.data()), 10}, sides);
+  torn[0].set_bytes({reinterpret_cast<const std::uint8_t*>(numbers.data()), 10}, extents);
   torn[1].set_pixels(pixels, 2, 2, 1);
   EXPECT_EQ(error_of(ErrorCode::corrupt_data, [&] { transform.apply(torn, {}, out, image); }),
             "transform: field numbers: 10 bytes; wanted 12, of float32 (3)");
@@ -408,14 +408,14 @@ TEST(Transform, FieldsGoFromOperationToOperation) {
               testing::AllOf(HasSubstr("transform: Doubled: field numbers"), HasSubstr("wanted float32 (-1)")));
 }
 
-// Throws where it is told to: in draw(), in apply(), or, of sides that are known, in schema().
+// Throws where it is told to: in draw(), in apply(), or, of a size that is known, in schema().
 class Torn final : public Operation {
  public:
   explicit Torn(std::string_view where) : where_(where) {}
   std::string_view name() const noexcept override { return "Torn"; }
   bool draws() const noexcept override { return true; }
   ImageSpec schema(const ImageSpec& in) const override {
-    if (in.sides.is_fixed()) tear("schema");
+    if (in.size.is_fixed()) tear("schema");
     return in;
   }
   Drawn draw(SampleRandom&, const Geometry&) const override {

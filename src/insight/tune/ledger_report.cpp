@@ -74,10 +74,19 @@ std::string verdict_of(const Ledger& ledger, bool positive, std::string_view sub
         gain_text({ledger.speedup.median - 1, ledger.speedup.low - 1, ledger.speedup.high - 1}, ledger.speedup_pairs));
   }
   if (ledger.trials.empty()) return fmt::format("No change was tried on {}.", subject);
-  const bool all_judged = std::none_of(ledger.trials.begin(), ledger.trials.end(),
-                                       [](const Trial& trial) { return trial.verdict == Verdict::inconclusive; });
-  if (all_judged) return fmt::format("No change paid: {} is as fast as these changes can make it here.", subject);
-  return fmt::format("No change was proved to pay; {}.", undecided_text(ledger));
+  const auto count = [&](const auto& is_so) {
+    return std::count_if(ledger.trials.begin(), ledger.trials.end(), is_so);
+  };
+  if (count([](const Trial& trial) { return trial.verdict == Verdict::inconclusive; }) > 0) {
+    return fmt::format("No change was proved to pay; {}.", undecided_text(ledger));
+  }
+  const auto failed = count([](const Trial& trial) { return trial.verdict == Verdict::failed; });
+  const auto fixed = count([](const Trial& trial) { return trial.reason == Reason::fixed; });
+  if (failed + fixed > 0) {
+    return fmt::format("No change that could be judged paid; of {}, {} failed and tune.fixed protects {}.",
+                       ledger.trials.size(), failed, fixed);
+  }
+  return fmt::format("No change paid: {} is as fast as these changes can make it here.", subject);
 }
 
 }  // namespace

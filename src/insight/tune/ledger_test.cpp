@@ -260,6 +260,12 @@ TEST(LedgerReport, SaysThatNoChangePaysOnlyWhereEveryOneWasJudged) {
   std::erase_if(ledger.trials, [](const Trial& trial) { return trial.verdict == Verdict::inconclusive; });
   EXPECT_EQ(report_on(ledger).verdict,
             "No change paid: the recipe as written is as fast as these changes can make it here.");
+  ledger.trials.resize(2);
+  ledger.trials[0].verdict = Verdict::failed;
+  ledger.trials[1].verdict = Verdict::refused;
+  ledger.trials[1].reason = Reason::fixed;
+  EXPECT_EQ(report_on(ledger).verdict,
+            "No change that could be judged paid; of 2, 1 failed and tune.fixed protects 1.");
   ledger.trials.clear();
   EXPECT_EQ(report_on(ledger).verdict, "No change was tried on the recipe as written.");
 }

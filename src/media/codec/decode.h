@@ -58,7 +58,7 @@ class Decoder {
 
   // Whether the open image is a JPEG, whose blocks can be transformed to fewer samples.
   bool can_shrink() const noexcept;
-  // Makes it `divisor` (1, 2, 4, 8) times smaller along both sides, rounded up, until the next open(): each sample of a
+  // Makes it `divisor` (1, 2, 4, 8) times smaller along both axes, rounded up, until the next open(): each sample of a
   // component is the mean of divisor x divisor, as libjpeg scales. Returns its size. can_shrink(), and no box was
   // decoded yet.
   ImageInfo shrink(int divisor);

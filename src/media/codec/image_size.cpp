@@ -20,7 +20,7 @@ std::uint32_t number_at(std::span<const std::uint8_t> bytes, std::size_t at, int
   return number;
 }
 
-HeaderSize sides(std::uint32_t height, std::uint32_t width) {
+HeaderSize size_of(std::uint32_t height, std::uint32_t width) {
   constexpr std::uint32_t kMax = std::numeric_limits<int>::max();
   if (height == 0 || width == 0 || height > kMax || width > kMax) return {};
   return {static_cast<int>(height), static_cast<int>(width)};
@@ -29,7 +29,7 @@ HeaderSize sides(std::uint32_t height, std::uint32_t width) {
 HeaderSize size_of_png(std::span<const std::uint8_t> front) {
   if (front.size() < kPngFrontBytes) return {.wanted = kPngFrontBytes};
   const std::string_view type{reinterpret_cast<const char*>(front.data()) + 12, 4};
-  return type == "IHDR" ? sides(number_at(front, 20, 4), number_at(front, 16, 4)) : HeaderSize{};
+  return type == "IHDR" ? size_of(number_at(front, 20, 4), number_at(front, 16, 4)) : HeaderSize{};
 }
 
 // Without a segment: TEM, the restarts.
@@ -58,7 +58,7 @@ HeaderSize size_of_jpeg(std::span<const std::uint8_t> front) {
     if (marker == 0 || stands_alone(marker)) continue;
     if (ends_header(marker)) return {};
     const std::uint32_t length = number_at(front, at, 2);
-    if (begins_frame(marker)) return sides(number_at(front, at + 3, 2), number_at(front, at + 5, 2));
+    if (begins_frame(marker)) return size_of(number_at(front, at + 3, 2), number_at(front, at + 5, 2));
     if (length < 2) return {};
     at += length;
   }

@@ -19,7 +19,7 @@ constexpr std::size_t rounded_up(std::size_t bytes, std::size_t step) {
   return (bytes + step - 1) / step * step;
 }
 
-// Both sides are below 65,536 samples, so that nothing overflows.
+// Height and width are below 65,536 samples, so that nothing overflows.
 template <class Row, class Element>
 Row* rows_of(void* table, std::size_t rows, void* elements, std::size_t stride) {
   auto* found = static_cast<Row*>(table);

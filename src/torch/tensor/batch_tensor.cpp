@@ -36,9 +36,9 @@ FieldShape field_shape(const Batch& batch, std::size_t position) {
   const std::int64_t samples = batch.size();
   FieldShape shape;
   if (field.is_ragged()) shape.offsets = view_of(batch, field.offsets.data(), DType::i64, {samples + 1}, {1});
-  if (!field.sides.empty()) {
-    const std::int64_t axes = std::ssize(field.sides) / samples;
-    shape.sides = view_of(batch, field.sides.data(), DType::i64, {samples, axes}, {axes, 1});
+  if (!field.shapes.empty()) {
+    const std::int64_t axes = std::ssize(field.shapes) / samples;
+    shape.shapes = view_of(batch, field.shapes.data(), DType::i64, {samples, axes}, {axes, 1});
   }
   if (!field.present.empty()) shape.present = view_of(batch, field.present.data(), DType::u8, {samples}, {1});
   return shape;

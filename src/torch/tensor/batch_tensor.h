@@ -18,7 +18,7 @@ at::Tensor field_tensor(const Batch& batch, std::size_t position);  // In the sc
 // there is none.
 struct FieldShape {
   at::Tensor offsets;  // (N + 1) int64, of a ragged field.
-  at::Tensor sides;    // (N, axes) int64, of one that differs in more than its first axis.
+  at::Tensor shapes;   // (N, axes) int64, of one that differs in more than its first axis.
   at::Tensor present;  // (N) uint8, of an optional one.
 };
 FieldShape field_shape(const Batch& batch, std::size_t position);

@@ -113,10 +113,10 @@ TEST(FieldTensor, RaggedHoldsItsBatch) {
   EXPECT_EQ(boxes.const_data_ptr(), address);
   EXPECT_EQ(boxes.sizes(), (std::vector<std::int64_t>{ends.back(), 4}));
   EXPECT_TRUE(of_boxes.offsets.equal(at::tensor(ends, at::kLong)));
-  EXPECT_FALSE(of_boxes.sides.defined() || of_boxes.present.defined());
+  EXPECT_FALSE(of_boxes.shapes.defined() || of_boxes.present.defined());
   EXPECT_EQ(mask.scalar_type(), at::kShort);
-  EXPECT_EQ(of_mask.sides.sizes(), (std::vector<std::int64_t>{8, 2}));
-  EXPECT_TRUE(of_mask.sides.prod(1).cumsum(0).equal(of_mask.offsets.slice(0, 1)));
+  EXPECT_EQ(of_mask.shapes.sizes(), (std::vector<std::int64_t>{8, 2}));
+  EXPECT_TRUE(of_mask.shapes.prod(1).cumsum(0).equal(of_mask.offsets.slice(0, 1)));
   EXPECT_EQ(score.sizes(), (std::vector<std::int64_t>{8}));
   EXPECT_EQ(of_score.present.scalar_type(), at::kByte);
   EXPECT_TRUE(score.masked_select(of_score.present.eq(0)).eq(0).all().item<bool>());

@@ -75,7 +75,7 @@ std::vector<StateKind> adamw_state(const OptimizerOptions& /*options*/) {
 
 void update_adamw(UpdateLists& lists, const OptimizerOptions& options, double lr) {
   switch (options.implementation()) {
-    case OptimizerImplementation::plain:
+    case OptimizerImplementation::for_loop:
       return update_plain(lists, options, lr);
     case OptimizerImplementation::foreach_:
       return update_foreach(lists, options, lr);

@@ -83,7 +83,7 @@ void run_updates(Optimizer& optimizer, const Named& parameters, const std::funct
 TEST(Optimizer, ImplementationsAgreeOnTheSameGradients) {
   for (const OptimizerOptions& kind : all_kinds()) {
     const Named plain_parameters = random_parameters();
-    Optimizer plain(plain_parameters, with(Implementation::plain, kind));
+    Optimizer plain(plain_parameters, with(Implementation::for_loop, kind));
     run_updates(plain, plain_parameters);
     for (const Implementation implementation : {Implementation::foreach_, Implementation::fused}) {
       const Named parameters = random_parameters();
@@ -105,12 +105,12 @@ TEST(Optimizer, ImplementationsAgreeOnTheSameGradients) {
 TEST(Optimizer, SwitchesInMidRunOverTheSameState) {
   for (const OptimizerOptions& kind : all_kinds()) {
     const Named plain_parameters = random_parameters();
-    Optimizer plain(plain_parameters, with(Implementation::plain, kind));
+    Optimizer plain(plain_parameters, with(Implementation::for_loop, kind));
     run_updates(plain, plain_parameters);
     const Named parameters = random_parameters();
-    Optimizer switching(parameters, with(Implementation::plain, kind));
+    Optimizer switching(parameters, with(Implementation::for_loop, kind));
     run_updates(switching, parameters, [&](int step) {
-      switching.set_implementation(std::array{Implementation::fused, Implementation::plain,
+      switching.set_implementation(std::array{Implementation::fused, Implementation::for_loop,
                                               Implementation::foreach_}[static_cast<std::size_t>(step / 3 % 3)]);
     });
     for (std::size_t i = 0; i < parameters.size(); ++i) {
@@ -120,7 +120,8 @@ TEST(Optimizer, SwitchesInMidRunOverTheSameState) {
 }
 
 TEST(Optimizer, SgdIsTheFormulaByHand) {
-  for (const Implementation implementation : {Implementation::plain, Implementation::foreach_, Implementation::fused}) {
+  for (const Implementation implementation :
+       {Implementation::for_loop, Implementation::foreach_, Implementation::fused}) {
     for (const bool nesterov : {false, true}) {
       const at::Tensor weight = at::ones({3}).requires_grad_();
       Optimizer optimizer({{"weight", weight}}, with(implementation, sgd(0.5, nesterov, 0.1)));
@@ -142,7 +143,7 @@ TEST(Optimizer, SgdIsTheFormulaByHand) {
 TEST(Optimizer, LeavesTheCallersGradientsAsTheyAre) {
   for (const OptimizerOptions& kind : all_kinds()) {
     for (const Implementation implementation :
-         {Implementation::plain, Implementation::foreach_, Implementation::fused}) {
+         {Implementation::for_loop, Implementation::foreach_, Implementation::fused}) {
       const at::Tensor weight = at::ones({3}).requires_grad_(), gradient = at::ones({3}).mul_(2);
       Optimizer optimizer({{"weight", weight}}, with(implementation, kind));
       weight.mutable_grad() = gradient;
@@ -186,7 +187,8 @@ TEST(Optimizer, TakesChangedOptionsAtTheNextStep) {
 }
 
 TEST(Optimizer, LeavesParametersWithoutGradientAlone) {
-  for (const Implementation implementation : {Implementation::plain, Implementation::foreach_, Implementation::fused}) {
+  for (const Implementation implementation :
+       {Implementation::for_loop, Implementation::foreach_, Implementation::fused}) {
     const Named parameters = random_parameters();
     const Named before = clones(parameters);
     Optimizer optimizer(parameters, with(implementation));
@@ -203,7 +205,7 @@ TEST(Optimizer, LeavesParametersWithoutGradientAlone) {
 
 TEST(Optimizer, FusedReadsGradientsThatLieOtherwiseThanTheParameter) {
   std::vector<at::Tensor> results;
-  for (const Implementation implementation : {Implementation::plain, Implementation::fused}) {
+  for (const Implementation implementation : {Implementation::for_loop, Implementation::fused}) {
     at::manual_seed(6);
     const at::Tensor weight = at::randn({4, 3, 2, 2}).contiguous(at::MemoryFormat::ChannelsLast).requires_grad_();
     const at::Tensor gradient = at::randn({4, 3, 2, 2});
@@ -667,7 +669,8 @@ TEST(Trainer, ChangesTheLayoutOfTheSameTensorsAndNoValue) {
 }
 
 TEST(Trainer, TrainsOnAfterAChangeOfLayout) {
-  for (const Implementation implementation : {Implementation::plain, Implementation::foreach_, Implementation::fused}) {
+  for (const Implementation implementation :
+       {Implementation::for_loop, Implementation::foreach_, Implementation::fused}) {
     tiny::Training fixed({}, with(implementation)), changing({}, with(implementation));
     for (int i = 0; i < 3; ++i) {
       changing.trainer->set_memory_format(i == 1 ? MemoryFormat::channels_last : MemoryFormat::contiguous);

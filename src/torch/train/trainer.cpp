@@ -289,8 +289,8 @@ TensorBatch Trainer::transfer(const Batch& batch) const {
     const bool is_image = field.encoding == Encoding::image && !has_image;
     has_image = has_image || is_image;
     if (is_image && values.dim() == 4) values = in_layout(values, torch_format(impl_->memory_format));
-    auto [offsets, sides, present] = field_shape(batch, i);
-    result.add({field.name, std::move(values), std::move(offsets), std::move(sides), std::move(present)});
+    auto [offsets, shapes, present] = field_shape(batch, i);
+    result.add({field.name, std::move(values), std::move(offsets), std::move(shapes), std::move(present)});
   }
   const auto valid = batch.valid();
   if (std::find(valid.begin(), valid.end(), 0) != valid.end()) result.valid = field_tensor(batch, fields);

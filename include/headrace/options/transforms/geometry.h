@@ -76,7 +76,7 @@ struct Pad {
 struct RandomHorizontalFlip {
   static constexpr const char* kName = "RandomHorizontalFlip";
   static constexpr const char* kSentence =
-      "Swaps left and right, as is drawn for each sample. Wrong for text and digits.";
+      "Flips the image horizontally with probability p. Wrong for text and digits.";
   static constexpr bool kRandom = true;
 
   double p = 0.5;
@@ -84,10 +84,10 @@ struct RandomHorizontalFlip {
   friend bool operator==(const RandomHorizontalFlip&, const RandomHorizontalFlip&) = default;
 };
 
-inline constexpr Range<std::int64_t> kResizedSides{1, 8192}, kCropSides{1, 4096}, kPixelsAdded{0, 4096};
+inline constexpr Range<std::int64_t> kResizedSize{1, 8192}, kCropSize{1, 4096}, kPixelsAdded{0, 4096};
 inline constexpr const char* kSizeOfCrop = "Pixels: one number is a square, two are height and width.";
-inline constexpr const char* kInterpolation = "How a pixel is made of those around its place: bilinear.";
-inline constexpr const char* kAntialias = "Where the image gets smaller, a pixel is made of all those that it covers.";
+inline constexpr const char* kInterpolation = "Interpolation mode: bilinear.";
+inline constexpr const char* kAntialias = "Apply antialiasing where the image is made smaller.";
 inline constexpr const char* kPadding =
     "Pixels added: one number for each side; two for left and right, and for top and bottom; four for left, top, right "
     "and bottom.";
@@ -97,7 +97,7 @@ inline constexpr const char* kPaddingMode = "Which pixels are added: constant, t
 template <class Visitor, class Options>
 requires std::same_as<std::remove_const_t<Options>, Resize>
 void describe(Visitor& visit, Options& o) {
-  visit("size", o.size, kRequired, kResizedSides,
+  visit("size", o.size, kRequired, kResizedSize,
         "Pixels: one number for the shorter side, the other follows; two for height and width.");
   visit("interpolation", o.interpolation, kInterpolation);
   visit("max_size", o.max_size, Range<std::int64_t>{0, 65535},
@@ -108,15 +108,15 @@ void describe(Visitor& visit, Options& o) {
 template <class Visitor, class Options>
 requires std::same_as<std::remove_const_t<Options>, CenterCrop>
 void describe(Visitor& visit, Options& o) {
-  visit("size", o.size, kRequired, kCropSides, kSizeOfCrop);
+  visit("size", o.size, kRequired, kCropSize, kSizeOfCrop);
 }
 
 template <class Visitor, class Options>
 requires std::same_as<std::remove_const_t<Options>, RandomCrop>
 void describe(Visitor& visit, Options& o) {
-  visit("size", o.size, kRequired, kCropSides, kSizeOfCrop);
+  visit("size", o.size, kRequired, kCropSize, kSizeOfCrop);
   visit("padding", o.padding, kPixelsAdded, kPadding);
-  visit("pad_if_needed", o.pad_if_needed, "Add what the image lacks of size.");
+  visit("pad_if_needed", o.pad_if_needed, "Pad images that are smaller than size.");
   visit("fill", o.fill, kFill);
   visit("padding_mode", o.padding_mode, kPaddingMode);
 }
@@ -124,9 +124,10 @@ void describe(Visitor& visit, Options& o) {
 template <class Visitor, class Options>
 requires std::same_as<std::remove_const_t<Options>, RandomResizedCrop>
 void describe(Visitor& visit, Options& o) {
-  visit("size", o.size, kRequired, kCropSides, kSizeOfCrop);
-  visit("scale", o.scale, Range<double>{1e-6, 1.0}, "Least and greatest share of the image's area.");
-  visit("ratio", o.ratio, Range<double>{0.01, 100.0}, "Least and greatest width / height.");
+  visit("size", o.size, kRequired, kCropSize, kSizeOfCrop);
+  visit("scale", o.scale, Range<double>{1e-6, 1.0}, "Lower and upper bound of the crop's share of the image's area.");
+  visit("ratio", o.ratio, Range<double>{0.01, 100.0},
+        "Lower and upper bound of the crop's aspect ratio, width / height.");
   visit("interpolation", o.interpolation, kInterpolation);
   visit("antialias", o.antialias, kAntialias);
 }

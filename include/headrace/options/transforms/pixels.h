@@ -25,7 +25,7 @@ struct ToDtype {
 
 struct Normalize {
   static constexpr const char* kName = "Normalize";
-  static constexpr const char* kSentence = "Takes the mean off each channel and divides by the standard deviation.";
+  static constexpr const char* kSentence = "Subtracts the mean of each channel and divides by its standard deviation.";
 
   std::vector<double> mean{};
   std::vector<double> std{};
@@ -36,7 +36,7 @@ struct Normalize {
 struct RandomGrayscale {
   static constexpr const char* kName = "RandomGrayscale";
   static constexpr const char* kSentence =
-      "Takes the colours off, as is drawn for each sample: each channel becomes 0.2989 red + 0.587 green + 0.114 blue.";
+      "Converts to grayscale with probability p: each channel becomes 0.2989 red + 0.587 green + 0.114 blue.";
   static constexpr bool kRandom = true;
 
   double p = 0.1;

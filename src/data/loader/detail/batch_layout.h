@@ -38,12 +38,12 @@ struct BatchLayout {
     std::size_t element_bytes;  // Of what offsets count: rows along the first axis, or elements where others differ.
     std::size_t axes;
     std::size_t offsets_at;  // batch_size + 1 int64.
-    std::size_t sides_at;    // batch_size x axes int64; kNowhere: the first axis alone differs.
+    std::size_t shapes_at;   // batch_size x axes int64; kNowhere: the first axis alone differs.
     std::size_t present_at;
   };
 
   // `image`: of fields.image, where there is one. Error{out_of_memory}: a batch is larger than any memory;
-  // Error{unsupported}: an image beyond the first whose sides differ, which could be a file that nobody decodes.
+  // Error{unsupported}: an image beyond the first whose size differs, which could be a file that nobody decodes.
   BatchLayout(const SampleFields& of_samples, const std::optional<ImagePlace>& image_place, std::int64_t samples);
 
   SampleFields fields;
