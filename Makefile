@@ -17,7 +17,7 @@ help:
 	@echo "make demo JOB=photos    tune two jobs on photographs: one waits for data, one for computing"
 	@echo "make test           every test and check; what passed before with the same inputs is not run again under the sanitizers"
 	@echo "make test PARTS=fast    release tests, pytest and the cheap checks; PARTS='pytest tidy' runs only those parts"
-	@echo "make check          every test anew, clang-tidy on every source, the bindings under ASan, and fuzzing (FUZZ_SECONDS=60 a parser)"
+	@echo "make check          every test anew, clang-tidy on every source, the bindings under ASan, adapters to other frameworks, and fuzzing (FUZZ_SECONDS=60 a parser)"
 	@echo "make check PARTS=fuzz   one part of it; FUZZERS='jpeg png' chooses parsers"
 	@echo "make bench          lists the benches; NAME=peers runs one, with ARGS='--rounds 1' as its words"
 	@echo "make docs           write docs/options.md, docs/recipe.schema.json and the classes of headrace.transforms anew, from the options themselves"

@@ -41,6 +41,7 @@ NEEDS = {
     "allocators": Needs(("training_steps",), (PHOTOS,)),
     "data_targets": Needs(("data_targets", *PACK, *PACKAGE), (PHOTOS,)),
     "first_batch": Needs(("photo_bench", "training_first_batch", *PACKAGE), (PHOTOS,)),
+    "live_tuning": Needs(PACKAGE, (PHOTOS,)),
     "load_photos": Needs(("photo_loader",), (PHOTOS,)),
     "loader_timing": Needs(PACKAGE),
     "loading_advice": Needs((*PACK, *PACKAGE), (PHOTOS,)),

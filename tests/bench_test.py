@@ -1,8 +1,11 @@
 """The scripts in bench/ that judge something tell good from bad."""
 
+import importlib
 import importlib.util
+import itertools
 import json
 import os
+import random
 import re
 import signal
 import subprocess
@@ -18,6 +21,7 @@ BENCH = ROOT / "bench"
 sys.path.insert(0, str(BENCH))
 
 import harness  # noqa: E402
+from live_tuning import decisions, recordings, rerun, rows, turns  # noqa: E402
 
 # Stands for `headrace train`: holds 60 MB, says when an epoch ends and goes on once the watch has noted it, keeps some more of
 # each when told to, and ends with 143 after SIGTERM.
@@ -478,3 +482,269 @@ def test_a_scripts_gain_is_told_without_and_with_its_tuning_and_when_it_has_paid
     assert f" {gains[0]} [{gains[0]}, {gains[0]}] times as fast without the tuning" in without
     assert f" {gains[1]} [{gains[1]}, {gains[1]}] times as fast with the tuning of {tuning_s:.1f} s" in whole
     assert whole.endswith(f"it has paid {paid}")
+
+
+def run_live_tuning(part: str, *options: str) -> subprocess.CompletedProcess:
+    return subprocess.run([sys.executable, BENCH / "live_tuning" / "run.py", part, *options], capture_output=True, text=True)
+
+
+@pytest.mark.parametrize("words, told", [
+    (["sideways"], "wanted one of recordings, decisions, rerun, lost-time, grid, hooks, gate, loaders, found sideways"),
+    (["rerun", "--minutes", "0"], "argument --minutes: wanted a number above 0, found 0"),
+    (["rerun", "--scripts", "cnn", "no_such"], "argument --scripts: invalid choice: 'no_such'"),
+    (["loaders", "--queues", "3"], "argument --queues: invalid choice: 3"),
+    (["lost-time", "--allow", "anything"], "argument --allow: invalid choice: 'anything'")])
+def test_words_that_live_tuning_does_not_know_are_refused(words, told):
+    done = run_live_tuning(*words)
+    assert (done.returncode, told in done.stderr) == (2, True), done.stderr
+
+
+def test_parts_of_live_tuning_that_need_others_first_say_so(tmp_path):
+    done = run_live_tuning("decisions", "--rows", str(tmp_path))
+    assert done.returncode == 1
+    assert f"decisions: {tmp_path / 'recordings.json'}: wanted recorded steps, found none: run recordings first" in done.stderr
+    done = run_live_tuning("grid", "--rows", str(tmp_path), "--scripts", "cnn")
+    assert f"cnn is left out: {tmp_path / 'rerun.jsonl'} has not all of its re-run; run rerun first" in done.stdout, done.stderr
+    done = run_live_tuning("rerun", "--rows", str(tmp_path), "--scripts", "hugging_face")
+    assert "hugging_face is left out: it needs transformers; give --frameworks PYTHON" in done.stdout and done.returncode == 0
+
+
+def test_rows_outlive_a_process_that_is_killed_in_the_middle_of_one(tmp_path):
+    path = tmp_path / "below" / "some.jsonl"
+    kept = rows.Rows(path)
+    kept.add({"script": "cnn", "seed": 1}, {"seconds": 2.5})
+    with open(path, "a") as file:
+        file.write('{"format": 1, "key": {"script": "cnn", "se')
+    again = rows.Rows(path)
+    assert again.has({"script": "cnn", "seed": 1}) and path.read_text().endswith("}\n")
+    again.add({"script": "cnn", "seed": 2}, None)
+    assert [key["seed"] for key, _ in rows.Rows(path).found(script="cnn")] == [1, 2]
+    assert rows.Rows(path).figures(seed=1) == {"seconds": 2.5} and rows.Rows(path).figures(seed=3) is None
+    for line in path.read_text().splitlines():
+        assert {"day", "commit", "processor", "load_1_min"} < json.loads(line).keys()
+    with pytest.raises(ValueError, match="already"):
+        again.add({"script": "cnn", "seed": 2}, 3)
+
+
+@pytest.mark.parametrize("line, told", [('{"format": 2, "key": {}}', ":2: wanted rows of format 1, found 2"),
+                                        ("{x}", ":2: wanted a line of JSON")])
+def test_rows_of_another_format_are_refused_by_name(line, told, tmp_path):
+    path = tmp_path / "some.jsonl"
+    rows.Rows(path).add({"a": 1}, 1)
+    path.write_text(f"{path.read_text()}{line}\n")
+    with pytest.raises(SystemExit, match=told):
+        rows.Rows(path)
+
+
+def test_a_call_ends_before_its_minutes_are_over_and_the_next_goes_on_from_there(tmp_path):
+    now, done = [0.0], []
+
+    def item(number: int) -> rows.Item:
+        def work() -> int:
+            now[0] += 60
+            done.append(number)
+            return number * number
+        return rows.Item({"number": number}, 60, work)
+
+    def call(minutes: float | None) -> bool:
+        return rows.Session(rows.Rows(tmp_path / "some.jsonl"), minutes, lambda: now[0]).run(item(number) for number in range(6))
+
+    assert not call(2.5) and done == [0, 1]
+    assert not call(0.1) and done == [0, 1, 2]  # The first is always begun.
+    assert call(None) and done == [0, 1, 2, 3, 4, 5]
+    assert call(2.5) and len(done) == 6
+    assert [figures for _, figures in rows.Rows(tmp_path / "some.jsonl").found()] == [0, 1, 4, 9, 16, 25]
+
+
+def test_what_fails_is_named_and_tried_again_by_the_next_call(tmp_path, capsys):
+    def session() -> rows.Session:
+        return rows.Session(rows.Rows(tmp_path / "some.jsonl"), None)
+
+    def fails() -> None:
+        raise harness.ProgramFailed(["a"], "ended with status 7")
+
+    first = session()
+    assert first.run([rows.Item({"name": "bad"}, 1, fails), rows.Item({"name": "good"}, 1, lambda: 1)])
+    assert first.failures == ["bad: ended with status 7"] and "FAILED bad" in capsys.readouterr().out
+    assert session().run([rows.Item({"name": "bad"}, 1, lambda: 2)])
+    assert rows.Rows(tmp_path / "some.jsonl").figures(name="bad") == 2
+
+
+def test_items_made_from_the_rows_before_them_are_reached_in_one_call(tmp_path):
+    kept = rows.Rows(tmp_path / "some.jsonl")
+
+    def items():
+        yield rows.Item({"what": "list"}, 1, lambda: [3, 4])
+        for number in kept.figures(what="list"):
+            yield rows.Item({"what": number}, 1, lambda number=number: 10 * number)
+
+    assert rows.Session(kept, None).run(items())
+    assert [figures for _, figures in kept.found()] == [[3, 4], 30, 40]
+
+
+def test_settings_take_turns_in_blocks_whose_first_steps_are_not_counted():
+    now, applied = [0.0], []
+    shape = turns.Shape(wash_out=1, first_visit=2, counted=2)
+    made = turns.Turns(lambda settings: applied.append(settings), [{}, {"a": "1"}], 3, shape, 1, lambda: now[0])
+    steps = 0
+    while not made.done:
+        slow = len(applied) <= 2 and 10.0 or 0.0  # What only the steps behind a setting's first visit take.
+        in_block = steps - sum((5, 5, 3, 3, 3, 3)[:len(applied) - 1])
+        now[0] += (2.0 if applied[-1] else 3.0) + (slow if in_block < 3 else 0.0)
+        made.stepped()
+        steps += 1
+    assert steps == 2 * 5 + 4 * 3 and made.found == [[3.0] * 3, [2.0] * 3]
+    assert sorted(map(len, applied)) == [0, 0, 0, 1, 1, 1]
+    rounds = [applied[at:at + 2] for at in (0, 2, 4)]
+    assert all({} in pair and {"a": "1"} in pair for pair in rounds) and rounds[1] == rounds[0][::-1]
+    gain = turns.Gain.of(*made.found)
+    assert gain == turns.Gain(0.5, 0.5, 0.5, 3) and str(gain) == "+50.0% [+50.0%, +50.0%], 3 pairs"
+
+
+def test_blocks_are_as_long_as_a_loaders_queue_asks_for():
+    assert turns.shape_of(0.3) == turns.Shape(1, 2, 2)
+    assert turns.shape_of(0.001) == turns.Shape(5, 10, 100)
+    assert turns.shape_of(0.3, queue=4) == turns.Shape(4, 2, 8)
+
+
+def test_recorded_steps_are_drawn_in_segments_of_at_least_40_neighbours():
+    drawn = list(itertools.islice(decisions.resampled(range(1000), random.Random(1)), 5000))
+    ends = [at for at in range(1, 5000) if drawn[at] != drawn[at - 1] + 1]
+    lengths = [after - before for before, after in zip(ends, ends[1:])]
+    assert len(lengths) > 30 and min(lengths) >= 40 and len(set(lengths)) > 5
+    again = itertools.islice(decisions.resampled(range(1000), random.Random(1)), 5000)
+    assert list(again) == drawn
+    assert set(itertools.islice(decisions.resampled([5.0] * 40, random.Random(2)), 200)) == {5.0}  # As short as it may be.
+
+
+def test_recordings_of_another_version_are_refused_and_short_ones_left_out(tmp_path):
+    path = tmp_path / "recordings.json"
+    document = recordings.read(path)
+    assert (document["format"], document["version"], document["jobs"]) == ("headrace-step-times", 1, {})
+    document["jobs"] = {"long": {"step_s": [0.1] * 40}, "short": {"step_s": [0.1] * 39}}
+    harness.write_json(path, document)
+    assert recordings.step_times(path) == {"long": [0.1] * 40}
+    harness.write_json(path, {**document, "version": 2})
+    with pytest.raises(SystemExit, match="wanted headrace-step-times, version 1, found headrace-step-times, version 2"):
+        recordings.read(path)
+
+
+def test_the_native_tuner_decides_on_recorded_steps_by_what_a_change_is_worth():
+    draw = random.Random(3)
+    recorded = [0.1 * draw.lognormvariate(0, 0.05) for _ in range(300)]
+    better, worse = decisions.verdict(recorded, 0.60, 1, 300.0), decisions.verdict(recorded, -0.20, 1, 300.0)
+    assert better["verdict"] == "kept" and 9 <= better["pairs"] <= 60 and 0 < better["steps"] and better["seconds"] < 300
+    assert worse["verdict"] == "refused" and worse["seconds"] < 300
+    assert decisions.verdict(recorded, 0.60, 1, 300.0) == better  # By its seed alone.
+    found = decisions.regret(recorded, 1, 300.0)
+    assert 0 < found["regret"] < 0.48 and 0.60 in found["kept_gains"] and -0.20 not in found["kept_gains"]
+
+
+def test_bars_on_recorded_steps_are_met_or_missed_by_job():
+    def runs(verdict: str, pairs: int = 8, steps: int = 20) -> dict:
+        return {"verdict": verdict, "pairs": pairs, "steps": steps, "seconds": 1.0}
+
+    good = {-0.20: [runs("refused")] * 10, 0.0: [runs("inconclusive")] * 1000,
+            0.02: [runs("kept")] * 20 + [runs("inconclusive")] * 980, 0.05: [runs("kept")] * 5 + [runs("inconclusive")] * 5,
+            0.15: [runs("kept", 35, 90)] * 10, 0.60: [runs("kept", 10, 35)] * 10}
+    assert all(decisions.judge(0.1, good).values()) and len(decisions.judge(0.1, good)) == 9
+    assert len(decisions.judge(0.001, good)) == 6  # No bars of steps where a block is not one step.
+    bad = {-0.20: [runs("kept")] * 10, 0.0: [runs("kept")] * 6 + [runs("inconclusive")] * 994,
+           0.02: [runs("kept")] * 21 + [runs("inconclusive")] * 979, 0.05: [runs("kept")] * 4 + [runs("inconclusive")] * 6,
+           0.15: [runs("kept", 36, 91)] * 10, 0.60: [runs("inconclusive", 9, 9)] * 6 + [runs("kept")] * 4}
+    assert not any(decisions.judge(0.1, bad).values())
+
+
+def a_distance(**other) -> dict:
+    return {"relative_l2": 0.001, "cosine": 1.0, "worst_tensor": 0.001, "worst_name": "a", "output_difference": 1e-6,
+            "finite": True, "bit_equal": False, "seconds": 0.1, "update_difference": None, "between_calls": 1.0, **other}
+
+
+def test_numbers_of_a_kept_call_are_judged_by_their_class():
+    passes = rerun.call_passes
+    assert passes("bit_equal", a_distance(bit_equal=True)) and not passes("bit_equal", a_distance())
+    assert not passes("bit_equal", a_distance(bit_equal=True, update_difference=1e-9))
+    assert passes("rounding", a_distance())
+    for worse in ({"relative_l2": 0.02}, {"worst_tensor": 0.2}, {"output_difference": 1e-4}, {"update_difference": 1e-5},
+                  {"finite": False}):
+        assert not passes("rounding", a_distance(**worse)), worse
+    assert passes("reduced_precision", a_distance(relative_l2=0.5))
+    assert not passes("reduced_precision", a_distance(relative_l2=0.51))
+    assert not passes("reduced_precision", a_distance(cosine=0.89))
+    assert passes("reduced_precision", a_distance(between_calls=None)) is None
+    assert passes("rounding", {"failure": ["internal", "x"]}) is False
+    assert passes("rounding", {"failure": ["out_of_memory", "x"]}) is None
+    bad, good = a_distance(relative_l2=0.6), a_distance()
+    assert rerun.numerics_hold("reduced_precision", [bad, good, good])
+    assert not rerun.numerics_hold("reduced_precision", [bad, bad, good])
+    assert rerun.numerics_hold("rounding", []) is None
+
+
+def a_rerun(folder: Path, verdict: str, with_s: list[float], distance: dict) -> rows.Rows:
+    """Rows of a script with one change."""
+    kept = rows.Rows(folder / f"{verdict}{with_s[0]}.jsonl")
+    change = {"name": "fused optimizer", "key": "optimizer.fused", "changes": {"optimizer.fused": "true"}, "numerics": "rounding"}
+    trial = {"name": change["name"], "verdict": verdict, "sentence": "found"}
+    ledger = {"estimates": [{"pairs_needed": 40}], "lost_most_s": 1.0, "lost_allowed_s": 16.0}
+    kept.add({"script": "cnn", "what": "live"}, {"trials": [trial], "ledger": ledger, "problem": None, "kept": []})
+    kept.add({"script": "cnn", "what": "offered"}, {"candidates": [change]})
+    assert rerun.checked("cnn", kept) is None  # Verdicts are not looked at while a re-run is missing.
+    kept.add({"script": "cnn", "what": "pairs", "change": change["name"]}, {"without_s": [1.0] * 20, "with_s": with_s})
+    assert rerun.checked("cnn", kept) is None
+    kept.add({"script": "cnn", "what": "numerics"}, {"distances": {change["name"]: [distance]}})
+    return kept
+
+
+@pytest.mark.parametrize("verdict, with_s, numerics, met, wrong, is_open", [
+    ("kept", 0.8, {}, True, False, False), ("kept", 1.2, {}, False, True, False),
+    ("kept", 0.8, {"relative_l2": 0.5}, False, True, False), ("inconclusive", 0.8, {}, False, False, True),
+    ("inconclusive", 0.95, {}, True, False, False), ("refused", 1.3, {}, True, False, False)])
+def test_a_live_verdict_is_judged_by_the_changes_own_re_run(verdict, with_s, numerics, met, wrong, is_open, tmp_path, capsys):
+    made = rerun.checked("cnn", a_rerun(tmp_path, verdict, [with_s] * 20, a_distance(**numerics)))
+    found = rerun.judge(made)
+    assert found["met"] == met and bool(found["kept wrongly"]) == wrong and bool(found["beyond 15 %, open"]) == is_open
+    assert made[0].rerun.median == pytest.approx(1 / with_s - 1) and made[0].pairs_needed == 40
+    rerun.show(made)
+    shown = capsys.readouterr().out
+    assert ("WRONGLY" in shown) == wrong and ("  40  " in shown) == (verdict == "inconclusive")
+
+
+def test_lost_time_is_the_worst_tenth_of_the_median_of_the_seeds():
+    lost = importlib.import_module("live_tuning.lost_time")
+    plain = {"tenths_s": [30.0 * tenth for tenth in range(1, 11)]}
+    late = {"tenths_s": [seconds + 15 for seconds in plain["tenths_s"][:3]] + plain["tenths_s"][3:]}
+    later = {"tenths_s": [seconds + 100 for seconds in plain["tenths_s"]]}
+    verdict = lost.judge([(plain, late)] * 2 + [(plain, later)])
+    assert verdict == {"behind_s": [15.0] * 3 + [0.0] * 7, "allowed_s": 16.0, "met": True}
+    assert not lost.judge([(plain, late), (plain, later), (plain, later)])["met"]
+
+
+def test_a_grid_has_at_most_16_cells_over_the_changes_that_matter_most():
+    grid = importlib.import_module("live_tuning.grid")
+    changes = [{"name": f"{key} {value}", "key": key, "changes": {key: str(value)}} for key, values in
+               (("a", [1]), ("b", [1, 2]), ("c", [1]), ("d", [1]), ("e", [1])) for value in values]
+    gains = {"a 1": 0.10, "b 1": -0.30, "b 2": 0.04, "c 1": 0.02, "d 1": 0.05, "e 1": 0.03}
+    choices = grid.choices_of(changes, gains)
+    assert list(choices) == ["b", "a", "d", "e"] and choices["b"] == [{}, {"b": "1"}, {"b": "2"}]
+    cells = grid.cells_of(choices)
+    assert len(cells) == 12 and {} in cells and {"a": "1", "b": "2", "d": "1"} in cells and not any("e" in cell for cell in cells)
+    assert grid.cells_of({}) == [{}]
+    measured = [{"settings": {}, "step_s": [1, 9, 1]}, {"settings": {"a": "1"}, "step_s": [0.9, 0.9, 2]}]
+    assert grid.best_of({"cells": measured}) == {"a": "1"}
+    runs = {"best cell": {1: {"median_step_s": 1.0}, 2: {"median_step_s": 2.0}},
+            "hr.autotune": {1: {"median_step_s": 2.0}, 2: {"unavailable": "x"}}}
+    assert grid.ratios_of(runs, "hr.autotune") == [0.5] and grid.ratios_of(runs, "Optuna") == []
+    assert grid.judge({str(i): 0.96 if i < 10 else 0.91 for i in range(12)})["met"]
+    assert not grid.judge({str(i): 0.96 if i < 9 else 0.91 for i in range(12)})["met"]
+    assert grid.judge({str(i): 0.96 if i < 11 else 0.89 for i in range(12)})["below 0.9"] == ["11"]
+
+
+@pytest.mark.parametrize("verdict, reason, gain, truth, sign, size", [
+    ("kept", "none", 0.5, 0.6, True, True), ("kept", "none", 0.5, -0.5, False, False),
+    ("refused", "slower", -0.3, -0.5, True, False), ("refused", "slower", -0.3, 0.2, False, False),
+    ("refused", "no_gain", 0.0, 0.0, True, True), ("refused", "no_gain", 0.04, 0.0, True, False),
+    ("inconclusive", "budget", None, 0.9, None, None)])
+def test_planted_changes_of_loaders_are_judged_by_sign_and_size(verdict, reason, gain, truth, sign, size):
+    loaders = importlib.import_module("live_tuning.loaders")
+    live = {"verdict": verdict, "reason": reason, "gain": None if gain is None else [gain, gain, gain]}
+    assert loaders.judge(live, truth) == {"sign": sign, "size": size}

@@ -114,6 +114,10 @@ def test_the_readmes_python_runs_in_its_order(tmp_path, monkeypatch, capsys):
         exec(ran[-1], names)
         return capsys.readouterr().out.splitlines()
 
+    few = DataLoader(TensorDataset(torch.randn(32, 4), torch.arange(32) % 2), batch_size=8)
+    small = torch.nn.Linear(4, 2)
+    run("hr.autotune(", model=small, optimizer=torch.optim.AdamW(small.parameters()), loader=few)
+
     told = run("max_grad_norm", model=torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(3 * 64 * 64, 2)))
     assert len(told) == 4 and names["trainer"].progress["optimizer_steps"] == 4, "an epoch is a line and a batch"
 

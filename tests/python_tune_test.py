@@ -217,6 +217,17 @@ def test_candidates_that_are_fixed_or_not_asked_for_are_not_tried():
         loop.tune(budget_s=0.0)
 
 
+def test_what_needs_a_looser_class_than_is_allowed_is_not_tried():
+    loop = Loop()
+    tuned = loop.tune(only=["fused optimizer", "bf16 autocast"], allow="rounding", gain_min=10.0)
+    trials = {trial.name: trial for trial in tuned.trials}
+    assert (trials["bf16 autocast"].verdict, trials["bf16 autocast"].reason) == ("refused", "not_allowed")
+    assert trials["bf16 autocast"].sentence == 'Not tried: it needs tune.allow = "reduced_precision".'
+    assert trials["fused optimizer"].reason != "not_allowed"
+    with pytest.raises(ValueError, match="tune.allow"):
+        loop.tune(allow="anything")
+
+
 def test_what_cannot_be_tried_is_listed_with_its_reason():
     loop = Loop()
     loop.model = nn.Sequential(nn.Flatten(), nn.Linear(128, 3))
@@ -639,9 +650,9 @@ def test_a_data_set_that_draws_at_random_makes_workers_a_change_of_its_draws():
     for data in (Slow(), Drawn()):
         loop.loader = DataLoader(data, 8, generator=torch.Generator().manual_seed(1))
         found = subject_of(loop).offer("data").candidates
-        numerics[type(data)] = {c.numerics for c in found if c.name.startswith("num_workers")}
+        numerics[type(data)] = {(c.numerics, "Other draws:" in c.sentence) for c in found if c.name.startswith("num_workers")}
         assert found[0].resource == "data"
-    assert numerics == {Slow: {"bit_equal"}, Drawn: {"reduced_precision"}}
+    assert numerics == {Slow: {("bit_equal", False)}, Drawn: {("rounding", True)}}
 
 
 def test_a_tuned_forward_is_bfloat16_inside_and_float32_outside_and_copies_with_its_module():

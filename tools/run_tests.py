@@ -6,7 +6,7 @@ build/test/<part>.log and build/test/<part>/; what failed is shown here.
 
 A sanitizer's program whose every input passed before on this machine (tools/passed.py) is not run, and its cases are counted
 apart as unchanged; one in ten is run anyway, drawn by the commit. With --anew all of them run, clang-tidy reads every source,
-and two parts more: the bindings under the address sanitizer, and fuzzing.
+and three parts more: the bindings under the address sanitizer, the adapters to other frameworks, and fuzzing.
 
 usage: run_tests.py [--anew] [part...]    (no part: all; "fast": those that build no sanitizer tree)
 """
@@ -266,7 +266,7 @@ def release() -> Result:
     return result
 
 
-def pytest(part: str, *arguments: str, timeout_s: int, shards: int = 1, **environment: str) -> Result:
+def pytest(part: str, *arguments: str, timeout_s: int, shards: int = 1, python: str = sys.executable, **environment: str) -> Result:
     """Shards run beside each other, and each takes the next file that none has (tests/conftest.py)."""
     begin_s = time.monotonic()
     claims = LOGS / f"{part}.claims"
@@ -278,7 +278,7 @@ def pytest(part: str, *arguments: str, timeout_s: int, shards: int = 1, **enviro
         for name in names:
             junit = LOGS / f"{name}.xml"
             junit.unlink(missing_ok=True)
-            command = [sys.executable, "-m", "pytest", "-q", f"--junit-xml={junit}", f"--claims={claims}", *arguments]
+            command = [python, "-m", "pytest", "-q", f"--junit-xml={junit}", f"--claims={claims}", *arguments]
             running[name] = stack.enter_context(logged(name, command, environment))
         statuses = {name: status_of(name, process, begin_s, timeout_s) for name, process in running.items()}
     result = Result()
@@ -342,6 +342,18 @@ def python_under_asan() -> Result:
     return result
 
 
+def frameworks() -> Result:
+    """What needs Lightning, Transformers or Accelerate, in an environment that has these: the adapters, and the scripts and the
+    guide's code that are left out where they are missing."""
+    result = build("frameworks", "release", 2400, "_native")
+    made = subprocess.run(["tools/environment.sh", "frameworks", "tests/frameworks_requirements.txt"], cwd=ROOT, check=True,
+                          stdout=subprocess.PIPE, text=True, timeout=1800)
+    result.add(pytest("frameworks", "-k", "adapters_test or guides_test or hugging_face or lightning_module", "tests/frameworks",
+                      "tests/guides_test.py", "tests/live_tuning_scripts_test.py", timeout_s=1800,
+                      python=f"{made.stdout.strip()}/bin/python"))
+    return result
+
+
 def fuzz() -> Result:
     """Each parser for FUZZ_SECONDS, from tests/fuzz_inputs on. What is found stays in build/fuzz, beside the new inputs."""
     seconds = int(os.environ.get("FUZZ_SECONDS") or 60)
@@ -372,10 +384,11 @@ PARTS: dict[str, Callable[[], Result]] = {
     "asan": address_sanitizer,
     "tidy": tidy,
     "asan-python": python_under_asan,
+    "frameworks": frameworks,
     "fuzz": fuzz,
 }
 FAST = ["release", "pytest", "format"]
-LONG = ["asan-python", "fuzz"]  # Only where they are asked for: make check, or by name.
+LONG = ["asan-python", "frameworks", "fuzz"]  # Only where they are asked for: make check, or by name.
 
 
 def run_part(name: str) -> Result:

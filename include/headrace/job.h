@@ -1,6 +1,7 @@
 // A job that can be measured under different settings: the tuner's only view of the world.
 #pragma once
 
+#include <headrace/options/tune.h>
 #include <headrace/time_split.h>
 
 #include <cstdint>
@@ -11,15 +12,6 @@
 
 namespace headrace {
 
-// How close a change must stay to the original.
-enum class NumericClass {
-  bit_equal,  // Same bits of every parameter and buffer after 5 steps.
-  // One step from one state, 5 batches: as near to the same batches in float64 as the original is, up to a factor of 4;
-  // where float64 is not affordable, loss 1e-5 relative, gradients 1e-2 relative L2.
-  rounding,
-  reduced_precision,  // Mean gradient cosine >= 0.9 over 8 batches; last tenth of a short run inside the band of 3
-                      // seeds.
-};
 const char* to_string(NumericClass numeric_class) noexcept;
 
 // Recipe keys and their values as TOML text: {"optimizer.fused", "true"}.
@@ -65,6 +57,10 @@ class Job {
   virtual SplitRun run_split(std::int64_t steps) { return {run(steps), std::nullopt}; }
   // On batch `batch` (0, 1, ... of a fixed order) from the present state, which it leaves as it was.
   virtual Fingerprint fingerprint(std::int64_t batch) = 0;
+  // On batch `batch` (0, 1, ... of a pass over the data, going on in further ones) as the settings in force load it,
+  // from the present state, which it leaves as it was, also by an exception. For settings that change what batches
+  // hold (Candidate::changes_batches); the default is for a job that has none.
+  virtual Fingerprint fingerprint_as_loaded(std::int64_t batch) { return fingerprint(batch); }
   // The same as the recipe as written computes it, but in float64, with the same random draws. It leaves the state as
   // it was; after an exception restore() comes first.
   virtual ExactResult exact_fingerprint(std::int64_t /*batch*/) {
@@ -76,9 +72,6 @@ class Job {
   // the same snapshot on the same given gradients (class rounding; tolerance 1e-6). 0 when the update does not depend
   // on the settings.
   virtual double update_difference(const Settings& a, const Settings& b) = 0;
-  // What a short run of `steps` steps from a fresh model of that seed has learned, as a loss (class reduced_precision):
-  // comparable from one run to the next, whatever the settings. Restores the state.
-  virtual double short_run(std::int64_t steps, std::uint64_t seed) = 0;
   virtual std::int64_t samples_per_step() const = 0;
 };
 

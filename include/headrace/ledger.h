@@ -12,7 +12,8 @@
 namespace headrace {
 
 // A paired comparison on log ratios of block times: gain = baseline time / candidate time - 1 (0.10: 10 % faster), with
-// a 95 % interval. Of a single pair nothing is known: the ends are -1 and infinity.
+// the 95 % interval of a single look, which decides nothing: a verdict comes from bets on the pairs, which hold at
+// every look. Of a single pair nothing is known: the ends are -1 and infinity.
 struct Interval {
   double median = 0;
   double low = 0;
@@ -21,15 +22,17 @@ struct Interval {
 
 enum class Verdict { kept, refused, inconclusive, failed };
 enum class Reason {
-  none,       // Kept, or stopped from outside.
-  slower,     // The interval's upper end lies below 0.
-  no_gain,    // It lies below gain_min.
-  numerics,   // Beyond the tolerance of its class.
-  memory,     // The job threw Error{out_of_memory} or std::bad_alloc.
-  budget,     // Pairs or seconds were used up.
-  error,      // The job threw something else.
-  fixed,      // Not tried: TuneOptions::fixed protects a key that it changes.
-  not_quiet,  // Not tried: the machine is not quiet, and the budget holds fewer decisions.
+  none,         // Kept, or stopped from outside.
+  slower,       // Dropped by bets on its pairs, with an error of 5 %, and the interval's upper end lies below 0.
+  no_gain,      // Dropped by them otherwise, or it does nothing in the best configuration.
+  numerics,     // Beyond the tolerance of its class.
+  memory,       // The job threw Error{out_of_memory} or std::bad_alloc.
+  budget,       // Seconds were used up.
+  error,        // The job threw something else.
+  fixed,        // Not tried: TuneOptions::fixed protects a key that it changes.
+  not_quiet,    // Not tried: the machine is not quiet, and the budget holds fewer decisions.
+  not_allowed,  // Not tried: its class is looser than TuneOptions::allow.
+  carries_over,  // Not judged while the run goes on: what one setting prepared is used up under the other.
 };
 const char* to_string(Verdict verdict) noexcept;
 const char* to_string(Reason reason) noexcept;

@@ -73,6 +73,7 @@ struct Report {
     std::vector<TransformStep> transforms{};
   };
   Kind kind = Kind::tuning;
+  bool live = false;    // Of a tuning: its pairs are updates of a run that went on, not trials beside it.
   std::string title;    // "fashion_mnist"
   std::string note;     // What holds for every figure on the page, above them all; empty: nothing.
   std::string verdict;  // One sentence, first on the page: "2.41 times as fast, numerically the same."

@@ -46,6 +46,9 @@ struct Candidate {
   double prepare_s = 0, switch_s = 0;
   // What was prepared under one setting is used up under the other, as the batches in a loader's queue.
   bool carries_over = false;
+  // The batches that it brings hold other pixels or are drawn otherwise. Its numerics are then judged by the mean
+  // gradients of batches, each side's as it loads them, and `numerics` only says what TuneOptions::allow it needs.
+  bool changes_batches = false;
 };
 
 // Told what happens while it happens; empty functions are not called.

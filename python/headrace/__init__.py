@@ -16,6 +16,7 @@ if importlib.util.find_spec("._native", __name__) is None:
         name=f"{__name__}._native")
 
 from . import errors, transforms  # noqa: E402
+from ._autotune import AutoTune, autotune  # noqa: E402
 from ._fields import Field  # noqa: E402
 from ._loader import AUTOTUNE, Loader  # noqa: E402
 from ._native import Trace, Trainer, Transform, diagnose, doctor, pack, span, write_report  # noqa: E402
@@ -28,6 +29,7 @@ from .errors import Error  # noqa: E402
 
 __all__ = [
     "AUTOTUNE",
+    "AutoTune",
     "Batch",
     "DataPipelineOptimizer",
     "Error",
@@ -42,6 +44,7 @@ __all__ = [
     "Transform",
     "Trial",
     "Tuned",
+    "autotune",
     "diagnose",
     "doctor",
     "errors",

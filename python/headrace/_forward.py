@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 import functools
-from typing import Any
+from typing import Any, Callable, Collection
 
 import torch
 from torch import nn
 
 from ._state import map_tensors
 
-
-def _channels_last(tensor: torch.Tensor) -> torch.Tensor:
-    if tensor.dim() == 4 and tensor.is_floating_point():
-        return tensor.contiguous(memory_format=torch.channels_last)
-    return tensor
+CHANNELS_LAST = {4: torch.channels_last, 5: torch.channels_last_3d}  # By the number of a tensor's dimensions.
 
 
 def _full_precision(tensor: torch.Tensor) -> torch.Tensor:
@@ -24,6 +20,8 @@ def _full_precision(tensor: torch.Tensor) -> torch.Tensor:
 class TunedForward:
     """Stands as `model.forward` on the instance. Copies and pickles go with their module: a copied model has a
     TunedForward of its own."""
+
+    dimensions: Collection[int] = (4,)  # Numbers of dimensions of the inputs whose layout channels_last changes.
 
     def __init__(self, module: nn.Module, plain: Any = None) -> None:
         """`plain`: a forward that the instance had of its own already."""
@@ -41,13 +39,16 @@ class TunedForward:
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         if self.channels_last:
-            args, kwargs = map_tensors(_channels_last, args), map_tensors(_channels_last, kwargs)
+            args, kwargs = map_tensors(self._channels_last, args), map_tensors(self._channels_last, kwargs)
         if not self.bf16:
             return self._call(*args, **kwargs)
-        device_type = next(self.module.parameters()).device.type
-        with torch.autocast(device_type, torch.bfloat16):
+        with torch.autocast(self._device_type(), torch.bfloat16):
             result = self._call(*args, **kwargs)
         return map_tensors(_full_precision, result)
+
+    def forget_compiled(self) -> None:
+        """Frees what torch.compile made; it is made anew where it is asked for again."""
+        self._compiled = None
 
     def _call(self, *args: Any, **kwargs: Any) -> Any:
         if not self.compile:
@@ -61,28 +62,54 @@ class TunedForward:
             return self.plain(*args, **kwargs)
         return type(self.module).forward(self.module, *args, **kwargs)
 
+    def _channels_last(self, tensor: torch.Tensor) -> torch.Tensor:
+        if tensor.dim() in self.dimensions and tensor.is_floating_point():
+            return tensor.contiguous(memory_format=CHANNELS_LAST[tensor.dim()])
+        return tensor
+
+    def _device_type(self) -> str:
+        return next(self.module.parameters()).device.type
+
 
 class ForwardSwitch:
-    """Puts a TunedForward on a module while any of its settings is on, and takes it away again."""
+    """Puts a TunedForward on a module while any of its settings is on, and takes it away again. Where somebody has put another
+    forward over it meanwhile, it stays within that one, with all settings off."""
 
-    def __init__(self, module: nn.Module) -> None:
+    def __init__(self, module: nn.Module, make: Callable[[nn.Module, Any], TunedForward] = TunedForward) -> None:
         self._module = module
-        self._plain = module.__dict__.get("forward")
+        self._make = make
         self._tuned: TunedForward | None = None
+        self._is_in = False
 
     def set(self, *, channels_last: bool, bf16: bool, compile: bool) -> None:
         if not (channels_last or bf16 or compile):
             self.remove()
             return
-        if self._tuned is None:
-            self._tuned = TunedForward(self._module, self._plain)
-        self._tuned.channels_last, self._tuned.bf16, self._tuned.compile = channels_last, bf16, compile
-        self._module.forward = self._tuned
+        if not self._is_in:
+            plain = self._module.__dict__.get("forward")
+            if self._tuned is None or self._tuned.plain is not plain:
+                self._tuned = self._make(self._module, plain)
+            self._module.forward = self._tuned
+            self._is_in = True
+        self._set_all(channels_last, bf16, compile)
 
     def remove(self) -> None:
-        if self._module.__dict__.get("forward") is self._plain:
+        if not self._is_in:
             return
-        if self._plain is None:
+        assert self._tuned is not None
+        self._set_all(False, False, False)
+        if self._module.__dict__.get("forward") is not self._tuned:
+            return
+        if self._tuned.plain is None:
             del self._module.forward
         else:
-            self._module.forward = self._plain
+            self._module.forward = self._tuned.plain
+        self._is_in = False
+
+    def forget_compiled(self) -> None:
+        if self._tuned is not None:
+            self._tuned.forget_compiled()
+
+    def _set_all(self, channels_last: bool, bf16: bool, compile: bool) -> None:
+        assert self._tuned is not None
+        self._tuned.channels_last, self._tuned.bf16, self._tuned.compile = channels_last, bf16, compile

@@ -52,7 +52,7 @@ def draws(native_loader: Loader) -> bool:
 
 
 def _batch_options(loader: DataLoader, takes_samplers: bool) -> dict[str, Any]:
-    if type(loader) is not DataLoader:
+    if loader.__class__ is not DataLoader:  # Of one that autotune watches, type() is another.
         raise _Unknown(f"the loader is a {type(loader).__name__}")
     batches = loader.batch_sampler
     is_plain = type(batches) is BatchSampler

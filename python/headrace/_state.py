@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 import random
 import sys
 from collections.abc import Mapping, MutableMapping
@@ -144,12 +145,12 @@ def in_layout_of(parameter: torch.Tensor, state: torch.Tensor) -> torch.Tensor:
     """`state` itself, or a copy where it has the parameter's shape and another layout: fused optimizers walk through
     both in the order of their memory."""
     if state.shape == parameter.shape and state.stride() != parameter.stride():
-        return torch.empty_like(parameter.detach(), dtype=state.dtype).copy_(state)
+        return torch.empty_like(parameter.detach(), dtype=state.dtype, device=state.device).copy_(state.detach())
     return state
 
 
 def tensors_in(value: Any) -> Iterable[torch.Tensor]:
-    """Every tensor of a batch, looking into mappings, lists and tuples."""
+    """Every tensor of a batch, looking into mappings, lists, tuples and the fields of dataclasses."""
     for field in fields_in(value):
         yield from field.tensors() if isinstance(field, RaggedTensor) else [field]
 
@@ -164,6 +165,14 @@ def fields_in(value: Any) -> Iterable[torch.Tensor | RaggedTensor]:
     elif isinstance(value, (list, tuple)):
         for item in value:
             yield from fields_in(item)
+    elif _is_record(value):
+        for field in dataclasses.fields(value):
+            yield from fields_in(getattr(value, field.name, None))
+
+
+def _is_record(value: Any) -> bool:
+    """An object of a dataclass; a module is none, whose parameters are its own."""
+    return dataclasses.is_dataclass(value) and not isinstance(value, (type, nn.Module))
 
 
 def same_values(a: Any, b: Any) -> bool:
@@ -187,8 +196,8 @@ def _texts_in(value: Any) -> list[str]:
 
 def map_tensors(change: Callable[[torch.Tensor], torch.Tensor], value: Any,
                 change_ragged: Callable[[RaggedTensor], RaggedTensor] | None = None) -> Any:
-    """The same structure of mappings, lists and tuples with every tensor changed; other things as they are. A mapping that
-    cannot be written to becomes a dict. Of a ragged tensor the values are changed, or what `change_ragged` says."""
+    """The same structure of mappings, lists, tuples and dataclasses with every tensor changed; other things as they are. A
+    mapping that cannot be written to becomes a dict. Of a ragged tensor the values are changed, or what `change_ragged` says."""
     if isinstance(value, torch.Tensor):
         return change(value)
     if isinstance(value, RaggedTensor):
@@ -206,5 +215,11 @@ def map_tensors(change: Callable[[torch.Tensor], torch.Tensor], value: Any,
         return type(value)(*items) if hasattr(value, "_fields") else tuple(items)
     if isinstance(value, list):
         return [map_tensors(change, item, change_ragged) for item in value]
+    if _is_record(value):
+        result = copy.copy(value)
+        for field in dataclasses.fields(value):
+            if hasattr(value, field.name):
+                object.__setattr__(result, field.name, map_tensors(change, getattr(value, field.name), change_ragged))
+        return result
     return value
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 import copy
 import json
 import os
-import shutil
 import time
 from typing import Any, Callable, Iterator, Mapping, Sequence
 
@@ -20,25 +19,21 @@ from . import _native
 from ._batched import BatchedImages, as_it_is, batched
 from ._dataloader import change, pass_over
 from ._device import batch_not_on_cpu, module_not_on_cpu, not_on_cpu
-from ._forward import ForwardSwitch
+from ._forward import CHANNELS_LAST, ForwardSwitch
 from ._loader import Loader
-from ._state import State, generators_of, in_layout_of, map_tensors, same_values, tensors_in
+from ._settings import (
+    COMPILE, ENGINE, FUSED, MEMORY_FORMAT, MICRO_BATCHES, PRECISION, THREADS, FusedSwitch, ProcessSettings, no_channels_last,
+    no_compile, no_fused, not_float32, text)
+from ._state import State, in_layout_of, map_tensors, same_values, tensors_in
 from ._step import WholeStep
 from ._native_loader import draws, native_loader_for
 from .errors import Error, InvalidArgumentError, UnsupportedError
 
-MEMORY_FORMAT = "model.memory_format"
-PRECISION = "train.precision"
-FUSED = "optimizer.fused"
-THREADS = "compute.intra_op_threads"
 NUM_WORKERS = "data.num_workers"  # Of a DataLoader processes; of a headrace.Loader threads, or processes by worker_type.
 LOADER = "data.loader"  # "headrace": a headrace.Loader in the place of a DataLoader.
 PREFETCH = "data.prefetch_batches"
 CACHE = "data.cache"
 BATCHED = "data.batched"
-ENGINE = "train.engine"  # "native": the step by headrace's engine.
-MICRO_BATCHES = "train.micro_batches"  # That each batch is cut into.
-COMPILE = "model.compile"
 
 
 class Subject:
@@ -58,9 +53,7 @@ class Subject:
         self._forward = ForwardSwitch(model)
         self.step = WholeStep(model, optimizer, self.loss)
         self._channels_last: dict[str, torch.Tensor] = {}  # Parameters in channels-last layout.
-        self._groups = [(group, {key: group[key] for key in ("fused", "foreach") if key in group})
-                        for group in optimizer.param_groups]
-        self._threads = torch.get_num_threads()
+        self._fused = FusedSwitch(optimizer)
         self._workers: tuple[int, int | None, dict[str, Any]] | None = None
         self._batched: BatchedImages | str = "the loader is not a DataLoader"  # Or why there is none.
         if isinstance(loader, DataLoader):
@@ -70,7 +63,7 @@ class Subject:
             self._workers = (loader.num_workers, loader.prefetch_factor, rest)
         self._loader_options = dict(loader.options) if isinstance(loader, Loader) else None
         self._native_loader: Loader | None = None  # The headrace.Loader that can stand for a DataLoader.
-        self._process = _native.process_settings()  # Of the whole process, as they were.
+        self._process = ProcessSettings("tune")
         self._settings: dict[str, str] = {}
         self._loaders: dict[tuple[int, int | None, bool], DataLoader] = {}
         self._pass_loader: Any = self._loader_for({})
@@ -113,7 +106,7 @@ class Subject:
 
     def exact_gradients(self, batch: Any) -> tuple[float, list[tuple[str, torch.Tensor]] | str]:
         """Loss and gradients of the loop as written, computed in float64 by a copy of the model, or why there are none."""
-        if (reason := self._no_exact()) is not None:
+        if (reason := not_float32(self._memory())) is not None:
             return 0.0, reason
         try:
             model = copy.deepcopy(self.model).double()
@@ -127,11 +120,9 @@ class Subject:
         return loss.item(), [(name, parameter.grad) for name, parameter in model.named_parameters()
                              if parameter.grad is not None]
 
-    def _no_exact(self) -> str | None:
-        types = {held.memory.dtype for held in self._state.parameters.values()}
-        if types != {torch.float32}:
-            return f"the parameters are not float32 alone: {', '.join(sorted(map(str, types)))}"
-        return None
+    def _memory(self) -> list[torch.Tensor]:
+        """Of the parameters, as it was."""
+        return [held.memory for held in self._state.parameters.values()]
 
     def new_pass(self) -> Iterator[Any]:
         return pass_over(self._pass_loader)
@@ -155,13 +146,6 @@ class Subject:
             return 0.0
         return self._compile_s / self._run_steps
 
-    def seed(self, seed: int) -> None:
-        torch.manual_seed(seed)
-        for generator in generators_of(self.loader):
-            generator.manual_seed(seed)
-        if self._native_loader is not None:
-            self._native_loader.start_at(1 + seed % 2**30)  # Other draws, as from another seed.
-
     def configure(self, settings: Mapping[str, str]) -> None:
         """Makes exactly these settings hold; whatever is not named is as it was. On an error, all is as before."""
         before = self._settings
@@ -182,12 +166,11 @@ class Subject:
 
     def baseline(self) -> dict[str, str]:
         """What the objects had of every key that a candidate touches."""
-        optimizer = self._groups[0][1]
         written = {
             MEMORY_FORMAT: "contiguous",
             PRECISION: "fp32",
-            FUSED: bool(optimizer.get("fused")),
-            THREADS: self._threads,
+            FUSED: bool(self._fused.written()[0].get("fused")),
+            THREADS: self._process.threads,
             COMPILE: False,
         }
         if self._whole_step:
@@ -203,7 +186,7 @@ class Subject:
             written[NUM_WORKERS] = self._loader_options["num_workers"]
             written[PREFETCH] = self._loader_options["prefetch_batches"]
             written[CACHE] = self._loader_options["cache"]
-        return {**self._process, **{key: json.dumps(value) for key, value in written.items()}}
+        return {**self._process.written, **{key: json.dumps(value) for key, value in written.items()}}
 
     def applied(self) -> list[tuple[str, str, str, str]]:
         """Key, requested, applied, reason of what is in force."""
@@ -240,27 +223,20 @@ class Subject:
     # Settings.
 
     def _apply(self, settings: Mapping[str, str]) -> None:
-        self._set_layout(_text(settings, MEMORY_FORMAT) == "channels_last")
-        self._forward.set(channels_last=_text(settings, MEMORY_FORMAT) == "channels_last",
-                          bf16=_text(settings, PRECISION) == "bf16", compile=COMPILE in settings)
-        for group, written in self._groups:
-            group.update({"fused": True, "foreach": False} if FUSED in settings else written)
-        threads = int(settings.get(THREADS, self._threads))
-        if threads != torch.get_num_threads():
-            torch.set_num_threads(threads)
-        for key, written in self._process.items():
-            requested, applied, reason = _native.apply_process_setting(key, settings.get(key, written))
-            if applied != requested:
-                raise UnsupportedError(f"tune: {key} stays {applied}: {reason}")
+        self._set_layout(text(settings, MEMORY_FORMAT) == "channels_last")
+        self._forward.set(channels_last=text(settings, MEMORY_FORMAT) == "channels_last",
+                          bf16=text(settings, PRECISION) == "bf16", compile=COMPILE in settings)
+        self._fused.set(FUSED in settings)
+        self._process.apply(settings)
         if self._loader_options is not None:
-            self._set_cache(_text(settings, CACHE) or self._loader_options["cache"])
+            self._set_cache(text(settings, CACHE) or self._loader_options["cache"])
             self.loader.set_num_workers(_number(settings, NUM_WORKERS, self._loader_options["num_workers"]))
             self.loader.set_prefetch_batches(_number(settings, PREFETCH, self._loader_options["prefetch_batches"]))
-        if self._native_loader is not None and _text(settings, LOADER) == "headrace":
+        if self._native_loader is not None and text(settings, LOADER) == "headrace":
             assert self._workers is not None
             self._native_loader.set_num_workers(int(settings.get(NUM_WORKERS, self._workers[0])))
         self._pass_loader = self._loader_for(settings)
-        self.step.set(micro_batches=int(settings.get(MICRO_BATCHES, 1)), native=_text(settings, ENGINE) == "native")
+        self.step.set(micro_batches=int(settings.get(MICRO_BATCHES, 1)), native=text(settings, ENGINE) == "native")
 
     def _set_layout(self, channels_last: bool) -> None:
         for name, held in self._state.parameters.items():
@@ -289,7 +265,7 @@ class Subject:
     def _loader_for(self, settings: Mapping[str, str]) -> Any:
         if not isinstance(self.loader, DataLoader):
             return self.loader
-        if _text(settings, LOADER) == "headrace":
+        if text(settings, LOADER) == "headrace":
             return self._native_loader
         key = self._workers_in(settings)
         if key not in self._loaders:
@@ -332,10 +308,10 @@ class Subject:
 
     def _context(self) -> dict[str, Any]:
         refused = {
-            MEMORY_FORMAT: self._no_channels_last(),
-            PRECISION: self._no_bf16(),
-            FUSED: self._no_fused(),
-            COMPILE: self._no_compile(),
+            MEMORY_FORMAT: no_channels_last(self._memory(), {4: CHANNELS_LAST[4]}),
+            PRECISION: not_float32(self._memory()),
+            FUSED: no_fused(self.optimizer),
+            COMPILE: no_compile(self.loader),
             ENGINE: self._no_native_step(),
             MICRO_BATCHES: self._no_micro_batches(),
         }
@@ -345,10 +321,10 @@ class Subject:
             refused[LOADER] = self._no_replacement()
         replacement = self._native_loader
         return {
-            "cores": len(os.sched_getaffinity(0)),
+            "live": False, "cores": len(os.sched_getaffinity(0)),
             "refused": {key: reason for key, reason in refused.items() if reason is not None},
             "run_steps": self._run_steps, "budget_s": self._budget_s, "fixed": list(self._fixed),
-            "intra_op_threads": self._threads, "fused": self._is_fused(),
+            "intra_op_threads": self._process.threads, "fused": all(written.get("fused") for written in self._fused.written()),
             "drops_out": any(isinstance(module, nn.modules.dropout._DropoutNd) and module.training and module.p > 0
                              for module in self.model.modules()),
             "loader": self.loader if self._loader_options is not None else None,
@@ -380,30 +356,6 @@ class Subject:
             return True
         finally:
             self.restore()
-
-    def _no_channels_last(self) -> str | None:
-        weights = [held.memory for held in self._state.parameters.values() if held.memory.dim() == 4]
-        if not weights:
-            return "the model has no parameter of four dimensions"
-        if all(weight.is_contiguous(memory_format=torch.channels_last) for weight in weights):
-            return "the parameters are in that layout already"
-        addresses = [held.memory.untyped_storage().data_ptr() for held in self._state.parameters.values()]
-        if len(set(addresses)) != len(addresses):
-            return "parameters share memory"
-        return None
-
-    def _no_bf16(self) -> str | None:
-        types = {held.memory.dtype for held in self._state.parameters.values()}
-        if types != {torch.float32}:
-            return f"the parameters are not float32 alone: {', '.join(sorted(map(str, types)))}"
-        return None
-
-    def _no_compile(self) -> str | None:
-        if shutil.which(os.environ.get("CXX", "g++")) is None:
-            return "there is no C++ compiler, which torch.compile needs"
-        if isinstance(self.loader, DataLoader) and not self.loader.drop_last and _last_is_smaller(self.loader):
-            return "the last batch of an epoch is smaller than the others, so that it would compile twice"
-        return None
 
     def _no_batched(self) -> str | None:
         if isinstance(self._batched, str):
@@ -440,18 +392,6 @@ class Subject:
                 return f"{name or 'the model'}, a {type(module).__name__}, normalises by the statistics of the whole batch"
         return None
 
-    def _is_fused(self) -> bool:
-        return all(values.get("fused") for _, values in self._groups)
-
-    def _no_fused(self) -> str | None:
-        written = self._groups[0][1]
-        name = type(self.optimizer).__name__
-        if "fused" not in written:
-            return f"{name} has no fused implementation"
-        if any(group.get("differentiable") or group.get("capturable") for group, _ in self._groups):
-            return f"{name} is differentiable or capturable"
-        return None
-
 
 _OWN_STEP = "the loop does its steps itself: give whole_step=True and call Tuned.step(batch) in place of them"
 
@@ -466,17 +406,6 @@ def loss_of(result: Any) -> Any:
         return result["loss"]
     loss = getattr(result, "loss", None)
     return result if loss is None else loss
-
-
-def _last_is_smaller(loader: DataLoader) -> bool:
-    try:
-        return loader.batch_size is not None and len(loader.sampler) % loader.batch_size != 0
-    except TypeError:
-        return False
-
-
-def _text(settings: Mapping[str, str], key: str) -> str | None:
-    return json.loads(settings[key]) if key in settings else None
 
 
 def _number(settings: Mapping[str, str], key: str, otherwise: int | str) -> int | str:

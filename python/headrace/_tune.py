@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import pathlib
 from dataclasses import dataclass
-from typing import Any, Callable, Iterable
+from typing import Any, Callable, Iterable, Mapping
 
 import torch
 from torch import nn
@@ -22,11 +22,19 @@ class Trial:
 
     name: str
     verdict: str  # "kept", "refused", "inconclusive", "failed".
-    reason: str  # "none", "slower", "no_gain", "numerics", "memory", "budget", "error", "fixed", "not_quiet".
+    # "none", "slower", "no_gain", "numerics", "memory", "budget", "error", "fixed", "not_quiet", "not_allowed".
+    reason: str
     sentence: str  # The same with its numbers, for a person.
     gain: tuple[float, float, float] | None  # Median and 95 % interval: 0.21 is 21 % faster. None: not measured.
     pairs: int  # Paired comparisons that were made.
     settings: dict[str, str]  # What it changes, as TOML values.
+
+    @classmethod
+    def of(cls, entry: Mapping[str, Any]) -> Trial:
+        """Of an entry of ledger.json."""
+        gain = entry["gain"]
+        return cls(entry["name"], entry["verdict"], entry["reason"], entry["sentence"],
+                   None if gain is None else (gain["median"], gain["low"], gain["high"]), entry["pairs"], dict(entry["changes"]))
 
 
 class Tuned:
@@ -62,12 +70,7 @@ class Tuned:
 
     @property
     def trials(self) -> list[Trial]:
-        return [
-            Trial(trial["name"], trial["verdict"], trial["reason"], trial["sentence"],
-                  trial["gain"] and tuple(trial["gain"][end] for end in ("median", "low", "high")),
-                  trial["pairs"], dict(trial["changes"]))
-            for trial in self.ledger["trials"]
-        ]
+        return [Trial.of(entry) for entry in self.ledger["trials"]]
 
     @property
     def kept(self) -> list[str]:
@@ -114,9 +117,9 @@ class Tuned:
 
 def tune(model: nn.Module, loader: Any, optimizer: torch.optim.Optimizer, forward: Callable[[nn.Module, Any], Any], *,
          budget_s: float = 60.0, epochs: int | None = None, steps: int | None = None, only: Iterable[str] = (),
-         fixed: Iterable[str] = (), gain_min: float = 0.02, out: str | pathlib.Path | None = None, apply: bool = True,
-         whole_step: bool = False, seed: int = 0, title: str = "training loop",
-         on_progress: Callable[[str, str], None] | None = None) -> Tuned:
+         fixed: Iterable[str] = (), gain_min: float = 0.02, allow: str = "reduced_precision",
+         out: str | pathlib.Path | None = None, apply: bool = True, whole_step: bool = False, seed: int = 0,
+         title: str = "training loop", on_progress: Callable[[str, str], None] | None = None) -> Tuned:
     """Makes a training loop faster and proves it: measures the loop as it is, tries one change at a time in interleaved
     pairs from one state, checks that each computes the same, keeps what pays.
 
@@ -127,12 +130,16 @@ def tune(model: nn.Module, loader: Any, optimizer: torch.optim.Optimizer, forwar
     budget_s: seconds for everything. epochs or steps: how long you will train; a change that costs time once
     (compiling) is tried only when the run is known to be long enough. only: candidates by name. fixed:
     settings that must stay, as "data.num_workers": a headrace.Loader that is tried in a DataLoader's place then has as many
-    threads as that has processes. gain_min: the smallest gain worth keeping. out: a folder for report.html, ledger.json and the traces. apply:
-    False leaves the objects as they were; Tuned.apply() does it later. whole_step: True says that your loop will call
-    Tuned.step(batch) in place of its own zero_grad, forward, backward and optimizer.step; then what only such a step can do is
-    tried, too: headrace's native engine (as in headrace.Trainer), and micro-batches, which cut each batch into parts and
-    keep the update. on_progress(kind, text) is told what happens:
-    "step", "diagnosis", "machine" (it is not quiet: fewer changes are tried, the first ones), "decided".
+    threads as that has processes. gain_min: the smallest gain worth keeping. allow: what a kept change may do to the numbers,
+    "bit_equal" nothing, "rounding" what another order of the same sums or other random draws do, or "reduced_precision"
+    gradients that differ by at most half as much as those of two batches; what needs more is not tried ("not_allowed").
+    Where a change brings other batches (other draws, a headrace.Loader in the DataLoader's place), the mean gradient of 4 of
+    them may be at most 1.5 times as far from that of 4 of your loader's as two such sets of your loader's are apart. out: a
+    folder for report.html, ledger.json and the traces. apply: False leaves the objects as they were; Tuned.apply() does it
+    later. whole_step: True says that your loop will call Tuned.step(batch) in place of its own zero_grad, forward, backward and
+    optimizer.step; then what only such a step can do is tried, too: headrace's native engine (as in headrace.Trainer), and
+    micro-batches, which cut each batch into parts and keep the update. on_progress(kind, text) is told what happens: "step",
+    "diagnosis", "machine" (it is not quiet: fewer changes are tried, the first ones), "decided".
 
     Afterwards parameters, buffers, gradients, optimizer state, modes and the generators of torch, Python, NumPy and the
     loader are bit for bit what they were, also when this raises; with what was kept, the layout of parameters, the forward
@@ -160,7 +167,7 @@ def tune(model: nn.Module, loader: Any, optimizer: torch.optim.Optimizer, forwar
     subject = Subject(model, loader, optimizer, forward, run_steps=steps, budget_s=budget_s, whole_step=whole_step, only=only,
                       fixed=fixed)
     request = {
-        "budget_s": float(budget_s), "gain_min": float(gain_min), "only": only, "fixed": fixed,
+        "budget_s": float(budget_s), "gain_min": float(gain_min), "allow": allow, "only": only, "fixed": fixed,
         "seed": seed, "title": title, "out": "" if out is None else str(out),
         "command": f"headrace.tune({type(model).__name__}, {type(loader).__name__}, {type(optimizer).__name__}, "
                    f"budget_s={budget_s:g})",

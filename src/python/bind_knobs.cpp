@@ -42,6 +42,7 @@ void add_loader(KnobContext& context, const py::object& object) {
 KnobContext context_of(const py::dict& given) {
   KnobContext context;
   context.door = Door::python;
+  context.live = given["live"].cast<bool>();
   apply_settings(context.recipe, process_settings());
   context.cores = given["cores"].cast<std::int64_t>();
   context.run_steps = given["run_steps"].cast<std::optional<std::int64_t>>();
@@ -89,7 +90,9 @@ void register_knobs(py::module_& module) {
       .def_readonly("not_tried", &Offer::not_tried);
   module.def(
       "offer", [](const py::dict& context, const std::string& bound) { return offer(context_of(context), bound); },
-      py::arg("context"), py::arg("bound"), "What hr.tune may try on the objects that headrace._subject describes.");
+      py::arg("context"), py::arg("bound"),
+      "What may be tried on the objects that the context describes, what relieves `bound` first; of a live run "
+      "what can take turns between its updates, in the order of the plan.");
   module.def("process_settings", &process_settings, "Settings of the whole process that are knobs, as TOML text.");
   module.def(
       "apply_process_setting",

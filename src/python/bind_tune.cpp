@@ -22,6 +22,7 @@ TuneRequest request_of(const py::dict& values) {
   for (const char* name : {"budget_s", "gain_min"}) {
     field_named(fields, std::string("tune.") + name).set(py::cast<double>(values[name]));
   }
+  field_named(fields, "tune.allow").set(py::cast<std::string>(values["allow"]));
   request.options.only = py::cast<std::vector<std::string>>(values["only"]);
   request.options.fixed = py::cast<std::vector<std::string>>(values["fixed"]);
   request.seed = py::cast<std::uint64_t>(values["seed"]);

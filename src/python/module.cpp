@@ -11,6 +11,7 @@ PYBIND11_MODULE(_native, module) {
   headrace::python::register_insight(module);
   headrace::python::register_knobs(module);
   headrace::python::register_tune(module);
+  headrace::python::register_live(module);
   headrace::python::register_pack(module);
   headrace::python::register_watch(module);
   headrace::python::register_transforms(module);

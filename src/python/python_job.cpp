@@ -13,6 +13,7 @@
 #include "core/base/clock.h"
 #include "core/base/fail.h"
 #include "core/base/middle.h"
+#include "insight/tune/numeric_check.h"
 #include "python/any_loader.h"
 #include "python/native_loader.h"
 #include "python/tensor_object.h"
@@ -21,8 +22,6 @@ namespace headrace::python {
 namespace {
 
 namespace py = pybind11;
-
-constexpr std::int64_t kBatchesForChecks = 8;  // As many as the checks of headrace::tune ever ask for.
 
 bool tells_of_memory(const py::error_already_set& error) {
   if (error.matches(PyExc_MemoryError)) return true;
@@ -46,6 +45,7 @@ PythonJob::PythonJob(py::object subject)
 PythonJob::~PythonJob() {
   const py::gil_scoped_acquire gil;
   batches_for_checks_.clear();
+  batches_as_loaded_.clear();
   cached_ = py::object();
   pass_ = py::object();
   step_ = py::object();
@@ -63,6 +63,19 @@ auto PythonJob::in_python(Work&& work) {
       fail(ErrorCode::cancelled, "python: interrupted");
     }
     if (tells_of_memory(error)) fail(ErrorCode::out_of_memory, "python: {}", error.what());
+    throw;
+  }
+}
+
+template <class Work>
+auto PythonJob::then_restored(Work&& work) {
+  pass_ = py::none();
+  try {
+    auto result = work();
+    subject_.attr("restore")();
+    return result;
+  } catch (...) {
+    subject_.attr("restore")();
     throw;
   }
 }
@@ -109,6 +122,7 @@ void PythonJob::restore() {
 void PythonJob::configure(const Settings& settings) {
   in_python([&] {
     pass_ = py::none();
+    batches_as_loaded_.clear();
     subject_.attr("configure")(py::cast(settings));
   });
 }
@@ -182,32 +196,57 @@ double PythonJob::spread_pass_starts(std::vector<double>& seconds) {
   return pass_start_s_ * py::cast<double>(subject_.attr("passes_per_step")());
 }
 
+void PythonJob::take_batches(const char* method, std::int64_t count, std::vector<py::object>& batches) {
+  py::iterator pass = py::reinterpret_borrow<py::iterator>(subject_.attr(method)());
+  while (static_cast<std::int64_t>(batches.size()) < count) {
+    std::optional<py::object> batch = python::next_batch(pass);
+    if (!batch) return;
+    subject_.attr("check_batch")(*batch);
+    batches.push_back(std::move(*batch));
+  }
+}
+
 py::object PythonJob::batch_for_checks(std::int64_t index) {
   if (batches_for_checks_.empty()) {
     subject_.attr("restore")();
-    py::iterator pass = py::reinterpret_borrow<py::iterator>(subject_.attr("first_pass")());
-    while (static_cast<std::int64_t>(batches_for_checks_.size()) < kBatchesForChecks) {
-      std::optional<py::object> batch = python::next_batch(pass);
-      if (!batch) break;
-      subject_.attr("check_batch")(*batch);
-      batches_for_checks_.push_back(std::move(*batch));
-    }
+    take_batches("first_pass", kCheckedBatches, batches_for_checks_);
     if (batches_for_checks_.empty()) fail(ErrorCode::invalid_argument, "tune: the loader gives no batch");
   }
   return batches_for_checks_[static_cast<std::size_t>(index) % batches_for_checks_.size()];
 }
 
+// Loads a set of kBatchesCompared at a time, from the beginning: a gradient in between would move the generators that
+// the next batch is drawn from.
+py::object PythonJob::batch_as_loaded(std::int64_t index) {
+  if (index >= static_cast<std::int64_t>(batches_as_loaded_.size())) {
+    batches_as_loaded_.clear();
+    subject_.attr("restore")();
+    const std::int64_t count = (index / kBatchesCompared + 1) * kBatchesCompared;
+    while (static_cast<std::int64_t>(batches_as_loaded_.size()) < count) {
+      const std::size_t before = batches_as_loaded_.size();
+      take_batches("new_pass", count, batches_as_loaded_);
+      if (batches_as_loaded_.size() == before) {
+        fail(ErrorCode::invalid_argument, "tune: the loader gives no batch");
+      }
+    }
+  }
+  return batches_as_loaded_[static_cast<std::size_t>(index)];
+}
+
+Fingerprint PythonJob::fingerprint_of(const py::object& batch) {
+  subject_.attr("restore")();
+  Fingerprint result;
+  result.loss = py::cast<double>(gradients(batch).attr("item")());
+  result.gradients = gradients_of(tensors("parameters"));
+  return result;
+}
+
 Fingerprint PythonJob::fingerprint(std::int64_t batch_index) {
-  return in_python([&] {
-    const py::object batch = batch_for_checks(batch_index);
-    pass_ = py::none();
-    subject_.attr("restore")();
-    Fingerprint result;
-    result.loss = py::cast<double>(gradients(batch).attr("item")());
-    result.gradients = gradients_of(tensors("parameters"));
-    subject_.attr("restore")();
-    return result;
-  });
+  return in_python([&] { return then_restored([&] { return fingerprint_of(batch_for_checks(batch_index)); }); });
+}
+
+Fingerprint PythonJob::fingerprint_as_loaded(std::int64_t batch_index) {
+  return in_python([&] { return then_restored([&] { return fingerprint_of(batch_as_loaded(batch_index)); }); });
 }
 
 ExactResult PythonJob::exact_fingerprint(std::int64_t batch_index) {
@@ -256,30 +295,6 @@ double PythonJob::update_difference(const Settings& a, const Settings& b) {
   };
   const NamedTensors with_a = updated(a), with_b = updated(b);
   return state_difference(with_a, with_b);
-}
-
-double PythonJob::short_run(std::int64_t steps, std::uint64_t seed) {
-  in_python([&] {
-    batch_for_checks(0);  // Taken before the generators are moved.
-    pass_ = py::none();
-    subject_.attr("restore")();
-    subject_.attr("seed")(seed);
-  });
-  run(steps);
-  const double learned = in_python([this] { return loss_on_check_batches(); });
-  restore();
-  return learned;
-}
-
-double PythonJob::loss_on_check_batches() {
-  const at::NoGradGuard no_grad;
-  double sum = 0;
-  for (const py::object& batch : batches_for_checks_) {
-    sum += py::cast<double>(subject_.attr("loss")(batch).attr("item")());
-  }
-  const double mean = sum / static_cast<double>(batches_for_checks_.size());
-  if (!std::isfinite(mean)) fail(ErrorCode::numerics, "tune: the loss after a short run is {}", std::abs(mean));
-  return mean;
 }
 
 void PythonJob::set_free_data(bool free_data) {

@@ -3,12 +3,32 @@
 
 #include <headrace/options.h>
 
+#include <array>
 #include <concepts>
 #include <string>
 #include <type_traits>
 #include <vector>
 
 namespace headrace {
+
+// How close a change must stay to the original; each class allows more than the one before. A change of random draws
+// alone counts as rounding. What a change to what batches hold must show in whichever class is mean gradients: those of
+// 4 batches as it loads them lie at most 1.5 times as far from those of 4 as written as two such sets as written from
+// one another.
+enum class NumericClass {
+  bit_equal,  // Same bits of every parameter and buffer after 5 steps.
+  // One step from one state, 5 batches: as near to the same batches in float64 as the original is, up to a factor of 4;
+  // where float64 is not affordable, loss 1e-5 relative, gradients 1e-2 relative L2.
+  rounding,
+  // Gradients of one step from one state, on each of 5 batches: cosine at least 0.9, relative L2 at most half the
+  // distance between the original's own gradients of two batches.
+  reduced_precision,
+};
+constexpr auto choices(NumericClass) {
+  return std::array{Choice<NumericClass>{NumericClass::bit_equal, "bit_equal"},
+                    Choice<NumericClass>{NumericClass::rounding, "rounding"},
+                    Choice<NumericClass>{NumericClass::reduced_precision, "reduced_precision"}};
+}
 
 // A knob with a known effect, through the real loop: proves that the tuner tells good from bad.
 struct PlantedOptions {
@@ -32,10 +52,11 @@ void describe(Visitor& visit, Options& o) {
 }
 
 struct TuneOptions {
-  double budget_s = 90.0;            // Of all trials together. A candidate that it leaves open is inconclusive.
-  double gain_min = 0.02;            // The lower end of a trial's interval must lie above it.
-  std::vector<std::string> fixed{};  // Recipe keys the tuner may not touch.
-  std::vector<std::string> only{};   // Candidates to try, by name; empty: all.
+  double budget_s = 90.0;  // Of all trials together. A candidate that it leaves open is inconclusive.
+  double gain_min = 0.02;  // A kept change gains more, with an error of 1 %.
+  NumericClass allow = NumericClass::reduced_precision;  // Candidates of a looser class are not tried.
+  std::vector<std::string> fixed{};                      // Recipe keys the tuner may not touch.
+  std::vector<std::string> only{};                       // Candidates to try, by name; empty: all.
   std::vector<PlantedOptions> planted{};
 };
 
@@ -45,7 +66,11 @@ void describe(Visitor& visit, Options& o) {
   visit("budget_s", o.budget_s, Range<double>{1.0, 1e6},
         "Seconds for all trials together; what stays open then is inconclusive.");
   visit("gain_min", o.gain_min, Range<double>{0.0, 10.0},
-        "Smallest gain worth keeping; the interval's lower end must lie above it.");
+        "Smallest gain worth keeping: a change that gains no more is kept in at most 1 % of cases, one that gains as "
+        "much is dropped in at most 5 %.");
+  visit("allow", o.allow,
+        "What a kept change may do to the numbers: bit_equal nothing, rounding what another order of the same sums "
+        "does, reduced_precision gradients that differ by at most half as much as those of two batches.");
   visit("fixed", o.fixed, "Recipe keys that the tuner may not touch.");
   visit("only", o.only, "Names of the candidates to try; empty tries all.");
   visit("planted", o.planted, "Fake knobs with a known effect, to test the tuner.");

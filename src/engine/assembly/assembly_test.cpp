@@ -120,6 +120,26 @@ TEST(TrainingJob, FingerprintLeavesTheStateAsItWas) {
   EXPECT_GT(first.gradients.size(), 5U);
 }
 
+TEST(TrainingJob, BatchesAsLoadedGoOnOverPassesAndLeaveTheStateAsItWas) {
+  const TinyDataset data{400};
+  Recipe recipe = data.recipe();
+  recipe.model.name = "small_cnn";
+  TrainingJob job{recipe, detect_machine()};
+  job.run(3);
+  job.snapshot();
+  job.run(4);
+  const std::uint64_t after = job.state_hash();
+  job.restore();
+  const std::uint64_t before = job.state_hash();
+  EXPECT_EQ(job.fingerprint_as_loaded(2).loss, job.fingerprint(2).loss);
+  // The first batch of the second epoch of 13, whose order is another one.
+  EXPECT_NE(job.fingerprint_as_loaded(13).loss, job.fingerprint_as_loaded(0).loss);
+  EXPECT_EQ(job.fingerprint(13).loss, job.fingerprint(0).loss);
+  EXPECT_EQ(before, job.state_hash());
+  job.run(4);
+  EXPECT_EQ(after, job.state_hash());
+}
+
 TEST(TrainingJob, AFloat64RunIsNearThatOfFloat32AndLeavesTheStateAsItWas) {
   const TinyDataset data{400};
   Recipe recipe = data.recipe();
@@ -175,7 +195,7 @@ TEST(TrainingJob, AnotherLayoutIsRoundingByItsDistanceFromFloat64AndAPlantedErro
   TrainingJob job{recipe, detect_machine()};
   job.run(5);
   job.snapshot();
-  NumericCheck check(job, 1, [] { return true; },
+  NumericCheck check(job, [] { return true; },
                      {[] { return static_cast<double>(monotonic_ns()) * 1e-9; }, [] { return 1e9; }});
   const auto result_of = [&](const Settings& settings) {
     EXPECT_TRUE(check.prepare(NumericClass::rounding, {}));
@@ -191,16 +211,20 @@ TEST(TrainingJob, AnotherLayoutIsRoundingByItsDistanceFromFloat64AndAPlantedErro
   EXPECT_GT(wrong.baseline_error.value(), 0);
 }
 
-TEST(TrainingJob, ShortRunRestoresAndItsSeedDecides) {
+TEST(TrainingJob, Bf16IsReducedPrecisionByTheDistanceBetweenBatchesAndAPlantedErrorOfFullSizeIsNot) {
   const TinyDataset data{400};
-  TrainingJob job{data.recipe(), detect_machine()};
-  job.run(2);
+  Recipe recipe = data.recipe();
+  recipe.model.name = "small_cnn";
+  recipe.tune.planted = {{.name = "wrong", .gradient_error = 1.0}};
+  TrainingJob job{recipe, detect_machine()};
+  job.run(5);
   job.snapshot();
-  const std::uint64_t before = job.state_hash();
-  const double one = job.short_run(6, 11), same = job.short_run(6, 11), other = job.short_run(6, 12);
-  EXPECT_EQ(one, same);
-  EXPECT_NE(one, other);
-  EXPECT_EQ(before, job.state_hash());
+  NumericCheck check(job, [] { return true; });
+  ASSERT_TRUE(check.prepare(NumericClass::reduced_precision, {}));
+  const NumericResult low = *check.check(NumericClass::reduced_precision, {{"train.precision", "\"bf16\""}});
+  EXPECT_TRUE(low.passed) << low.measure << ' ' << low.value << " of " << low.tolerance;
+  EXPECT_GT(low.value, 0);
+  EXPECT_FALSE(check.check(NumericClass::reduced_precision, {{"planted.wrong", "true"}})->passed);
 }
 
 TEST(TrainingJob, EverySettingOfEveryCandidateCanBeAppliedAndUndone) {
@@ -415,6 +439,29 @@ TEST(TrainingJob, TriesAnIndexAndScaledDecodingAndLeavesTheDataAsItIs) {
   EXPECT_EQ(hash_after({{"data.scale_decode", "true"}, {"data.index", "\"build\""}}), scaled);
   EXPECT_EQ(hash_after({}), plain);
   EXPECT_FALSE(std::filesystem::exists(images.folder() / ".headrace-index"));
+}
+
+TEST(TrainingJob, ScaledDecodingBringsTheSameGradientsOnAverageAndAPlantedErrorDoesNot) {
+  const TinyImages images{{.classes = 4, .count = 6, .height = 200, .width = 220}};
+  Recipe recipe = photo_recipe(images);
+  recipe.tune.planted = {{.name = "wrong", .gradient_error = 100}};
+  TrainingJob job{recipe, detect_machine()};
+  job.run(2);
+  job.snapshot();
+  const std::uint64_t before = job.state_hash();
+  NumericCheck check(job, [] { return true; });
+  ASSERT_TRUE(check.prepare_batches());
+  const auto value_of = [&](const Settings& settings) {
+    const NumericResult result = *check.check_batches(NumericClass::reduced_precision, settings);
+    EXPECT_EQ(result.passed, result.value <= kBatchesDistanceFactor);
+    return result.value;
+  };
+  EXPECT_EQ(value_of({}), 0);
+  const double scaled = value_of({{"data.scale_decode", "true"}});
+  EXPECT_GT(scaled, 0);
+  EXPECT_LE(scaled, kBatchesDistanceFactor);
+  EXPECT_GT(value_of({{"planted.wrong", "true"}}), kBatchesDistanceFactor);
+  EXPECT_EQ(before, job.state_hash());
 }
 
 // Their pixels are read by pread and, with lz4, decompressed: a cache spares that, and nothing is left to decode

@@ -1,6 +1,7 @@
 #include "engine/assembly/knob.h"
 
 #include <algorithm>
+#include <array>
 #include <utility>
 
 #include "core/base/fail.h"
@@ -15,7 +16,37 @@ namespace knobs {
 
 namespace {
 
-Candidate candidate_of(const Knob& knob, KnobValue value, std::string_view bound) {
+// Of a run that goes on; empty: it can take turns there.
+std::string why_not_live(const Knob& knob) {
+  if (knob.carries_over) return "what is loaded under one setting is used up under the other; headrace.tune tries it";
+  switch (knob.switches) {
+    case Switches::live_step:
+      return "";
+    case Switches::live_epoch:
+      return "it takes effect between two epochs; headrace.tune tries it";
+    case Switches::rebuild:
+      return knob.keeps_both ? "" : "what it is about would have to be made anew; headrace.tune tries it";
+    case Switches::new_process:
+      return "it takes effect in a new process";
+  }
+  return "";
+}
+
+std::string why_not(const Knob& knob, const KnobContext& context) {
+  const auto refused = context.refused.find(knob.key);
+  if (refused != context.refused.end()) return refused->second;
+  std::string reason = context.live ? why_not_live(knob) : "";
+  return reason.empty() ? knob.not_applicable(context) : reason;
+}
+
+// Where a key stands in the order of ORCH-12.
+std::size_t priority(std::string_view key) {
+  static constexpr std::array<std::string_view, 5> kTables{"compute", "data", "train", "optimizer", "model"};
+  const std::string_view table = key.substr(0, key.find('.'));
+  return static_cast<std::size_t>(std::find(kTables.begin(), kTables.end(), table) - kTables.begin());
+}
+
+Candidate candidate_of(const Knob& knob, KnobValue value, std::string_view bound, bool is_live) {
   Candidate candidate;
   candidate.name = std::move(value.name);
   candidate.sentence = std::move(value.sentence);
@@ -26,10 +57,11 @@ Candidate candidate_of(const Knob& knob, KnobValue value, std::string_view bound
   candidate.late_share = value.late_share;
   candidate.key = knob.key;
   candidate.excludes = knob.excludes;
-  candidate.switches = knob.switches;
+  candidate.switches = is_live && knob.keeps_both ? Switches::live_step : knob.switches;
   candidate.prepare_s = knob.prepare_s;
   candidate.switch_s = knob.switch_s;
   candidate.carries_over = knob.carries_over;
+  candidate.changes_batches = knob.changes_batches || value.changes_batches;
   return candidate;
 }
 
@@ -74,15 +106,18 @@ KnobContext context_of(const Recipe& recipe, const Machine& machine, const DataC
 Offer offer(const KnobContext& context, std::string_view bound) {
   Offer offered;
   for (const Knob& knob : all_knobs()) {
-    const auto refused = context.refused.find(knob.key);
-    std::string reason = refused != context.refused.end() ? refused->second : knob.not_applicable(context);
-    if (!reason.empty()) {
+    if (std::string reason = why_not(knob, context); !reason.empty()) {
       offered.not_tried.push_back({std::string(knob.name), std::string(knob.key), std::move(reason)});
       continue;
     }
     for (KnobValue& value : knob.values(context)) {
-      offered.candidates.push_back(candidate_of(knob, std::move(value), bound));
+      offered.candidates.push_back(candidate_of(knob, std::move(value), bound, context.live));
     }
+  }
+  if (context.live) {
+    std::stable_sort(offered.candidates.begin(), offered.candidates.end(),
+                     [](const Candidate& a, const Candidate& b) { return priority(a.key) < priority(b.key); });
+    return offered;
   }
   std::stable_partition(offered.candidates.begin(), offered.candidates.end(),
                         [&](const Candidate& candidate) { return candidate.resource == bound; });

@@ -1,4 +1,5 @@
-// What the tuner may try, as one table for both doors: `headrace tune` on a recipe, hr.tune on a user's own objects.
+// What the tuner may try, as one table for all doors: `headrace tune` on a recipe, hr.tune on a user's own objects, and
+// hr.autotune on these while their run goes on.
 //
 // A knob is a file with a function that gives it, and a line in knobs.inc. Its option's field and line of describe()
 // are all that it needs elsewhere, unless something must change in objects that Training or Python holds.
@@ -46,6 +47,9 @@ struct KnobContext {
   bool workers_change_batches = false;    // Another number of worker processes brings other batches.
   bool has_replacement = false;           // A headrace.Loader can stand for the DataLoader,
   bool replacement_draws = false;         // which draws order or transforms by itself.
+  // The run goes on while it is tuned: only what switches between two of its updates is offered, and in the order of
+  // ORCH-12: what the process computes with, the data pipeline, the training loop, the model.
+  bool live = false;
 
   bool is_headrace() const { return loader == LoaderKind::headrace || loader == LoaderKind::headrace_processes; }
   std::string no_dataloader() const { return "the loader is a " + loader_type + ", not a DataLoader"; }
@@ -57,6 +61,7 @@ struct KnobValue {
   std::optional<NumericClass> numerics{};  // Where it is not the knob's,
   std::string_view resource{};             // likewise.
   double late_share = 0;
+  bool changes_batches = false;  // As a Candidate's, where the knob does not say so of all its values.
 };
 
 struct Knob {
@@ -72,6 +77,8 @@ struct Knob {
   double prepare_s = 0, switch_s = 0;  // As a Candidate's.
   std::vector<std::string> excludes{};
   bool carries_over = false;
+  bool changes_batches = false;
+  bool keeps_both = false;     // Once it is prepared, a live run switches between both forms from step to step.
   bool python = false;         // It has no TOML option: Python's door applies it.
   bool divides_cores = false;  // It changes how many threads or processes work, and nothing else.
   // Of a setting of the whole process: applies what the recipe says of this key, for the threads that compute for the

@@ -67,7 +67,8 @@ Knob scale_decode() {
           .numerics = NumericClass::reduced_precision,
           .resource = "data",
           .switches = Switches::rebuild,
-          .carries_over = true};
+          .carries_over = true,
+          .changes_batches = true};
 }
 
 // Decoding is most of what an encoded image costs. The first epoch pays for it as before, and in the others the images
@@ -110,8 +111,9 @@ KnobValue num_workers_value(const KnobContext& context, std::int64_t count) {
   } else if (context.loader == LoaderKind::torch) {
     value.sentence = fmt::format("Load with {} worker processes instead of {}.", count, now);
     if (context.workers_change_batches) {
-      value.sentence += " What the data set draws at random comes from other generators then.";
-      value.numerics = NumericClass::reduced_precision;
+      value.sentence += " Other draws: what the data set draws at random comes from other generators then.";
+      value.numerics = NumericClass::rounding;
+      value.changes_batches = true;
     }
     // Of a headrace.Loader in its place these would be threads.
     if (context.has_replacement && !is_fixed("data.loader", context.recipe.tune.fixed)) {

@@ -1,5 +1,5 @@
-// Knobs without an option: python/headrace/_subject.py applies them to the objects of a user's loop. And those that
-// recipes plant to test the tuner.
+// Knobs without an option: python/headrace/_subject.py and _live_knobs.py apply them to the objects of a user's loop.
+// And those that recipes plant to test the tuner.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -60,6 +60,7 @@ Knob compile() {
           .not_applicable = [](const KnobContext& context) -> std::string {
             if (context.door == Door::recipe) return "a recipe's network is C++, which torch.compile does not take";
             if (!context.run_steps) return "the length of the run is not known: give epochs or steps";
+            if (context.live) return "";  // The live tuner weighs prepare_s against what is left of the run.
             const double budget_s = context.recipe.tune.budget_s;
             if (budget_s >= 3 * kCompile_s) return "";
             return fmt::format(
@@ -78,6 +79,7 @@ Knob compile() {
           .resource = "compute",
           .switches = Switches::rebuild,
           .prepare_s = kCompile_s,
+          .keeps_both = true,
           .python = true};
 }
 
@@ -110,8 +112,8 @@ Knob loader() {
           },
           .values = [](const KnobContext& context) -> std::vector<KnobValue> {
             const char* other = context.replacement_draws
-                                    ? "the order of the samples and random transforms are drawn by headrace, from "
-                                      "torch's first seed and the epoch, and so are others"
+                                    ? "the order of the samples and random transforms are other draws, drawn by "
+                                      "headrace from torch's first seed and the epoch"
                                     : "the same samples come in the same order, with the pixels the same to within "
                                       "rounding";
             // As many threads as the DataLoader has processes; 0 stays 0.
@@ -140,6 +142,7 @@ Knob loader() {
           .resource = "data",
           .switches = Switches::live_epoch,
           .carries_over = true,
+          .changes_batches = true,
           .python = true};
 }
 

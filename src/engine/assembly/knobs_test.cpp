@@ -128,7 +128,10 @@ TEST(Knobs, EveryDoorNamesOrExplainsEveryKnob) {
         context.loader_type = "list";
         context.has_replacement = loader == LoaderKind::torch;
         context.recipe.data.num_workers = loader == LoaderKind::headrace_processes ? 1 : 0;
-        expect_all_named_or_explained(context);
+        for (const bool live : {true, false}) {
+          context.live = live;
+          expect_all_named_or_explained(context);
+        }
       }
     }
   }
@@ -159,6 +162,71 @@ TEST(Knobs, WorkersOfALoaderThatCanBeReplacedBringTheLoaderBackUnlessItIsFixed) 
       EXPECT_EQ(candidate.divides_cores, is_fixed);
     }
   }
+}
+
+std::set<std::string> keys_that_change_batches(const KnobContext& context) {
+  std::set<std::string> keys;
+  for (const Candidate& candidate : offer(context, "data").candidates) {
+    if (candidate.changes_batches) keys.insert(candidate.key);
+  }
+  return keys;
+}
+
+TEST(Knobs, WhatBringsOtherBatchesIsMarkedAndOtherDrawsOfWorkersCountAsRounding) {
+  using Keys = std::set<std::string>;
+  EXPECT_EQ(keys_that_change_batches(context_of(Recipe{}, 4, {.cache_share = 1, .scaled_share = 1})),
+            Keys{"data.scale_decode"});
+  KnobContext context = context_of(Recipe{}, 4);
+  context.door = Door::python;
+  context.loader = LoaderKind::torch;
+  EXPECT_EQ(keys_that_change_batches(context), Keys{"data.loader"});
+  context.workers_change_batches = true;
+  EXPECT_EQ(keys_that_change_batches(context), (Keys{"data.loader", "data.num_workers"}));
+  for (const Candidate& candidate : offer(context, "data").candidates) {
+    if (candidate.key != "data.num_workers") continue;
+    EXPECT_EQ(candidate.numerics, NumericClass::rounding);
+    EXPECT_THAT(candidate.sentence, testing::HasSubstr("Other draws:"));
+  }
+}
+
+KnobContext live_context() {
+  KnobContext context = context_of(Recipe{}, 2);
+  context.door = Door::python;
+  context.live = true;
+  context.loader = LoaderKind::torch;
+  context.recipe.compute.allocator = Allocator::system;
+  context.recipe.optimizer.set_implementation(OptimizerImplementation::plain);
+  for (const char* key : {"train.engine", "train.micro_batches"})
+    context.refused[key] = "the loop makes its steps itself";
+  return context;
+}
+
+TEST(Knobs, ALiveRunIsOfferedWhatSwitchesBetweenTwoStepsFromTheHardwareToTheModel) {
+  KnobContext context = live_context();
+  context.run_steps = 1000;
+  const Offer offered = offer(context, "data");
+  std::vector<std::string> keys;
+  for (const Candidate& candidate : offered.candidates) {
+    keys.push_back(candidate.key);
+    EXPECT_EQ(candidate.switches, Switches::live_step) << candidate.name;
+    EXPECT_FALSE(candidate.carries_over) << candidate.name;
+  }
+  EXPECT_EQ(keys,
+            (std::vector<std::string>{"compute.allocator", "compute.intra_op_threads", "compute.flush_denormal",
+                                      "train.precision", "optimizer.fused", "model.memory_format", "model.compile"}));
+  EXPECT_GT(offered.candidates.back().prepare_s, 0);
+  for (const Report::NotTried& change : offered.not_tried) {
+    if (!change.key.starts_with("data.")) continue;
+    EXPECT_EQ(change.reason, "what is loaded under one setting is used up under the other; headrace.tune tries it");
+  }
+}
+
+TEST(Knobs, ALiveRunOfUnknownLengthIsNotCompiled) {
+  const Offer offered = offer(live_context(), "");
+  const auto compiled = std::find_if(offered.not_tried.begin(), offered.not_tried.end(),
+                                     [](const Report::NotTried& change) { return change.key == "model.compile"; });
+  ASSERT_NE(compiled, offered.not_tried.end());
+  EXPECT_EQ(compiled->reason, "the length of the run is not known: give epochs or steps");
 }
 
 TEST(Knobs, SettingsOfTheProcessAreAppliedAndReadBack) {

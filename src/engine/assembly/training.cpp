@@ -242,19 +242,6 @@ std::string Training::make_trial_index(const std::function<bool(std::int64_t don
       last, train_source_->size());
 }
 
-void Training::redraw(std::uint64_t seed) {
-  at::manual_seed(seed);
-  const std::unique_ptr<Network> fresh =
-      make_network(recipe_.model, loader().channels(), loader().height(), loader().width());
-  const at::NoGradGuard no_grad;
-  const ModelState source = fresh->state();
-  ModelState& target = trainer_->model();
-  for (std::size_t i = 0; i < source.parameters.size(); ++i)
-    target.parameters[i].second.copy_(source.parameters[i].second);
-  for (std::size_t i = 0; i < source.buffers.size(); ++i) target.buffers[i].second.copy_(source.buffers[i].second);
-  for (auto& [name, tensor] : trainer_->optimizer().state()) tensor.zero_();
-}
-
 std::unique_ptr<Network> Training::float64_network() {
   ModelOptions plain = recipe_.model;
   plain.fusion = Fusion::none;

@@ -80,10 +80,6 @@ class Training {
   // Requested and applied of every switch that could be refused (honesty rule H-1), as of the last apply_live.
   const std::vector<Applied>& applied() const { return applied_; }
 
-  // The network's parameters and buffers drawn anew from `seed`, the optimizer's state zeroed. For short runs of the
-  // tuner.
-  void redraw(std::uint64_t seed);
-
  private:
   // Loaders stay when others take their place, with their caches.
   struct Loaders {

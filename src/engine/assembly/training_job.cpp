@@ -13,7 +13,6 @@
 #include "core/base/clock.h"
 #include "core/base/fail.h"
 #include "engine/assembly/state.h"
-#include "insight/tune/numeric_check.h"
 #include "torch/train/loop.h"
 
 namespace headrace {
@@ -112,11 +111,7 @@ std::vector<double> TrainingJob::run(std::int64_t steps) {
   Trainer& trainer = training_->trainer();
   std::vector<double> seconds;
   seconds.reserve(static_cast<std::size_t>(steps));
-  losses_.clear();
-  const auto note = [&](const StepDone& done) {
-    seconds.push_back(static_cast<double>(done.step_ns) * 1e-9);
-    losses_.push_back(done.loss.item<double>());
-  };
+  const auto note = [&](const StepDone& done) { seconds.push_back(static_cast<double>(done.step_ns) * 1e-9); };
   const BatchStream cached{[this] { return cached_; }, std::numeric_limits<std::int64_t>::max()};
   while (static_cast<std::int64_t>(seconds.size()) < steps) {
     const std::int64_t left = steps - static_cast<std::int64_t>(seconds.size());
@@ -162,8 +157,13 @@ void TrainingJob::apply_planted_gradient_error() {
 }
 
 TensorBatch TrainingJob::batch_for_checks(std::int64_t index) {
-  Epoch epoch = training_->loader().epoch(0, index % training_->batches_per_epoch());
-  const std::optional<Batch> batch = epoch.next();
+  return load_batch(0, index % training_->batches_per_epoch());
+}
+
+TensorBatch TrainingJob::load_batch(std::int64_t epoch, std::int64_t index) {
+  epoch_.reset();
+  Epoch pass = training_->loader().epoch(epoch, index);
+  const std::optional<Batch> batch = pass.next();
   if (!batch) fail(ErrorCode::invalid_argument, "assembly: the training data gives no batch");
   return training_->trainer().transfer(*batch);
 }
@@ -178,7 +178,6 @@ ExactResult TrainingJob::exact_fingerprint(std::int64_t batch_index) {
             fmt::format("it is estimated to need {} MiB beside the {} MiB in use, and the limit is {} MiB",
                         2 * *peak >> 20, *resident >> 20, *memory_limit_ >> 20)};
   }
-  epoch_.reset();
   const at::Tensor generator = generator_state();
   const std::unique_ptr<Network> network = training_->float64_network();
   set_generator_state(generator);
@@ -196,22 +195,37 @@ ExactResult TrainingJob::exact_fingerprint(std::int64_t batch_index) {
 }
 
 Fingerprint TrainingJob::fingerprint(std::int64_t batch_index) {
-  epoch_.reset();
+  return fingerprint_of(batch_for_checks(batch_index));
+}
+
+Fingerprint TrainingJob::fingerprint_as_loaded(std::int64_t batch_index) {
+  const std::int64_t batches = training_->batches_per_epoch();
+  return fingerprint_of(load_batch(batch_index / batches, batch_index % batches));
+}
+
+Fingerprint TrainingJob::fingerprint_of(const TensorBatch& batch) {
   Trainer& trainer = training_->trainer();
   const at::Tensor generator = generator_state();
   std::vector<at::Tensor> buffers;
   for (const auto& [name, tensor] : trainer.model().buffers) buffers.push_back(tensor.clone());
-
-  const Output output = trainer.forward_backward(batch_for_checks(batch_index));
-  apply_planted_gradient_error();
+  const auto put_back = [&] {
+    trainer.optimizer().zero_gradients();
+    const at::NoGradGuard no_grad;
+    for (std::size_t i = 0; i < buffers.size(); ++i) trainer.model().buffers[i].second.copy_(buffers[i]);
+    set_generator_state(generator);
+  };
 
   Fingerprint result;
-  result.loss = output.loss.item<double>();
-  result.gradients = gradients_of(trainer.model().parameters);
-  trainer.optimizer().zero_gradients();
-  const at::NoGradGuard no_grad;
-  for (std::size_t i = 0; i < buffers.size(); ++i) trainer.model().buffers[i].second.copy_(buffers[i]);
-  set_generator_state(generator);
+  try {
+    const Output output = trainer.forward_backward(batch);
+    apply_planted_gradient_error();
+    result.loss = output.loss.item<double>();
+    result.gradients = gradients_of(trainer.model().parameters);
+  } catch (...) {
+    put_back();
+    throw;
+  }
+  put_back();
   return result;
 }
 
@@ -237,17 +251,6 @@ double TrainingJob::update_difference(const Settings& a, const Settings& b) {
     return after;
   };
   return state_difference(updated(a), updated(b));
-}
-
-double TrainingJob::short_run(std::int64_t steps, std::uint64_t seed) {
-  training_->redraw(seed);
-  // Another order of the data too: a network that begins with given weights has nothing else to draw.
-  training_->trainer().progress() = {.epoch = static_cast<std::int64_t>(seed % 1000)};
-  epoch_.reset();
-  run(steps);
-  const double learned = mean_of_last_tenth(losses_);
-  restore();
-  return learned;
 }
 
 std::int64_t TrainingJob::samples_per_step() const {

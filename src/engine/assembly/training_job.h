@@ -22,18 +22,18 @@ class TrainingJob final : public MeasurableJob {
   TrainingJob(const Recipe& recipe, const Machine& machine);
   ~TrainingJob() override;
 
-  // Error{cancelled} from run() and short_run() once a signal asked to stop.
+  // Error{cancelled} from run() once a signal asked to stop.
   void snapshot() override;
   void restore() override;
   // Keys are those of recipe knobs (engine/assembly/knob.h) and "planted.<name>" = "true" for recipe.tune.planted.
   void configure(const Settings& settings) override;
   std::vector<double> run(std::int64_t steps) override;
   Fingerprint fingerprint(std::int64_t batch) override;
+  Fingerprint fingerprint_as_loaded(std::int64_t batch) override;
   // Needs memory for twice what the process has held so far at most; not where the recipe computes in bfloat16.
   ExactResult exact_fingerprint(std::int64_t batch) override;
   std::uint64_t state_hash() override;
   double update_difference(const Settings& a, const Settings& b) override;
-  double short_run(std::int64_t steps, std::uint64_t seed) override;
   std::int64_t samples_per_step() const override;
 
   void set_free_data(bool free_data) override;
@@ -46,6 +46,8 @@ class TrainingJob final : public MeasurableJob {
  private:
   struct Saved;
   TensorBatch batch_for_checks(std::int64_t index);
+  TensorBatch load_batch(std::int64_t epoch, std::int64_t index);  // By the loader in force. Ends the pass in progress.
+  Fingerprint fingerprint_of(const TensorBatch& batch);
   void apply_planted();  // Before each update: the time, errors and exceptions of planted knobs.
   void apply_planted_gradient_error();
   std::vector<std::pair<std::string, at::Tensor>> everything();  // Parameters, buffers, optimizer state; shared.
@@ -59,7 +61,6 @@ class TrainingJob final : public MeasurableJob {
   std::optional<Epoch> epoch_;   // The pass in progress; the trainer's progress says where it stands.
   std::optional<Batch> cached_;  // Set while data is free.
   Progress before_free_data_;
-  std::vector<double> losses_;  // Of the last run().
 };
 
 }  // namespace headrace

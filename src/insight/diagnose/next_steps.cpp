@@ -11,6 +11,7 @@ namespace {
 
 // What gives open changes more pairs.
 std::string more_budget_text(const Report& report) {
+  if (report.live) return "A longer run gives more pairs.";
   return report.budget_s ? fmt::format("A larger budget than {:.4g} s gives more pairs.", *report.budget_s)
                          : "A larger budget gives more pairs.";
 }

@@ -177,14 +177,22 @@ std::string not_tried_html(const Report& report) {
   return html + "</ul>\n";
 }
 
+// How the changes of the table were compared.
+std::string pairs_text(const Report& report) {
+  if (report.live) {
+    return "In pairs of neighbouring updates of the run itself, in drawn order: all changes in turns at first, then "
+           "each that paid alone.";
+  }
+  return "One change at a time, in pairs that run interleaved on the same samples.";
+}
+
 std::string changes_html(const Report& report) {
   std::string html = "<section aria-labelledby=\"h-changes\">\n<h2 id=\"h-changes\">What was tried</h2>\n";
   if (report.changes.empty()) {
     return html + "<p>No change was tried.</p>\n" + not_tried_html(report) + "</section>\n";
   }
-  html +=
-      "<p>One change at a time, in pairs that run interleaved on the same samples. The mark beside each gain shows its "
-      "interval; the upright line is no gain at all.</p>\n";
+  html += fmt::format("<p>{} The mark beside each gain shows its interval; the upright line is no gain at all.</p>\n",
+                      pairs_text(report));
   return html + changes_table(report, true) + changes_table(report, false) + not_tried_html(report) + "</section>\n";
 }
 

@@ -20,12 +20,6 @@ std::string first_line(const std::string& text) {
   return text.substr(0, text.find('\n'));
 }
 
-Outcome outcome_of(const Estimate& log_gain, double gain_min, bool pays) {
-  if (pays) return Outcome::pays;
-  if (log_gain.high < 0) return Outcome::slower;
-  return log_gain.high < std::log1p(gain_min) ? Outcome::no_gain : Outcome::open;
-}
-
 void check_times(const std::vector<double>& times, std::int64_t steps) {
   if (static_cast<std::int64_t>(times.size()) != steps) {
     fail(ErrorCode::internal, "tune: the job was asked for {} steps and returned {} times", steps, times.size());
@@ -36,10 +30,6 @@ void check_times(const std::vector<double>& times, std::int64_t steps) {
 }
 
 }  // namespace
-
-bool is_look(std::int64_t pairs) noexcept {
-  return std::find(kLooks.begin(), kLooks.end(), pairs) != kLooks.end();
-}
 
 Interval to_gain(const Estimate& log_gain) {
   return {std::expm1(log_gain.center), std::expm1(log_gain.low), std::expm1(log_gain.high)};
@@ -54,20 +44,9 @@ std::string gain_text(const Interval& gain, std::int64_t pairs) {
                      pairs);
 }
 
-Reading judge_trial(std::span<const double> log_ratios, double gain_min) {
-  Reading reading;
-  reading.log_gain = estimate_middle(log_ratios, kKeepError, kTailError);
-  const bool enough = static_cast<std::int64_t>(log_ratios.size()) >= kPairsToKeep;
-  reading.outcome = outcome_of(reading.log_gain, gain_min, enough && reading.log_gain.low > std::log1p(gain_min));
-  return reading;
-}
-
-Reading judge_again(std::span<const double> log_ratios, double gain_min) {
-  Reading reading;
-  reading.log_gain = estimate_middle(log_ratios, kTailError, kTailError);
-  const bool worth = reading.log_gain.low > 0 && reading.log_gain.high >= std::log1p(gain_min);
-  reading.outcome = outcome_of(reading.log_gain, gain_min, worth);
-  return reading;
+std::string pairs_needed_text(std::optional<std::int64_t> pairs) {
+  if (!pairs) return "";
+  return fmt::format("about {} pair{} more would decide it", *pairs, *pairs == 1 ? "" : "s");
 }
 
 std::optional<Fault> attempt(const std::function<void()>& work) {
@@ -127,9 +106,7 @@ std::optional<PairFault> Comparison::measure_pair() {
     });
     if (fault) return PairFault{Arm::second, *fault};
   }
-  // One draw decides two pairs in succession: the second has the opposite order.
-  const bool drawn = SampleRandom(seed_, number_, pairs() / 2).below(2) == 0;
-  const bool first_leads = drawn == (pairs() % 2 == 0);
+  const bool first_leads = SampleRandom(seed_, number_, pairs()).below(2) == 0;
   Job::SplitRun blocks[2];
   double step_s[2] = {0, 0};
   for (const Arm arm : {first_leads ? Arm::first : Arm::second, first_leads ? Arm::second : Arm::first}) {

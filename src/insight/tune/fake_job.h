@@ -22,9 +22,10 @@ struct Effect {
   double gradient_error = 0;  // Relative L2, in every tensor.
   double amplification = 1;   // Of all gradient errors in force: what bfloat16 makes of a difference in rounding.
   double update_error = 0;    // Relative L2.
-  double loss_shift = 0;      // Relative, of the losses of a short run.
   double loss_error = 0;      // Relative, of a batch's loss.
   bool other_bits = false;
+  bool other_draws = false;      // Its batches are others of the same distribution.
+  double batch_shift = 0;        // On every value of its batches' gradients, whose deviation from batch to batch is 1.
   double throw_probability = 0;  // Each step.
   bool out_of_memory = false;
   bool configure_throws = false;
@@ -94,6 +95,16 @@ class FakeJob : public Job {
     }
     return print;
   }
+  Fingerprint fingerprint_as_loaded(std::int64_t batch) override {
+    ++batches_loaded;
+    bool draws = false;
+    for (const auto& [key, value] : settings) draws = draws || effects_.at(key).other_draws;
+    Fingerprint print = fingerprint(batch + (draws ? 1000 : 0));
+    for (auto& gradient : print.gradients) {
+      for (float& value : gradient.values) value += static_cast<float>(total(&Effect::batch_shift));
+    }
+    return print;
+  }
   ExactResult exact_fingerprint(std::int64_t batch) override {
     if (!has_exact) return {std::nullopt, "the fake has no float64 form"};
     ++exact_batches;
@@ -124,24 +135,17 @@ class FakeJob : public Job {
     for (const auto& [key, value] : b) difference += a.count(key) == 0 ? effects_.at(key).update_error : 0;
     return difference;
   }
-  double short_run(std::int64_t steps, std::uint64_t seed) override {
-    ++short_runs;
-    short_run_steps = steps;
-    now_s_ += static_cast<double>(steps) * machine_.step_s;
-    std::mt19937_64 values(seed);
-    return 0.5 * (1 + total(&Effect::loss_shift)) * (1 + std::uniform_real_distribution(0.0, 0.04)(values));
-  }
   std::int64_t samples_per_step() const override { return 128; }
 
   Settings settings;
   std::vector<Settings> configured;
   std::vector<std::pair<Settings, std::vector<double>>> split_blocks;  // Step times of each run_split().
-  std::int64_t position = 0, snapshots = 0, restores = 0, steps_run = 0, short_runs = 0, short_run_steps = 0;
+  std::int64_t position = 0, snapshots = 0, restores = 0, steps_run = 0;
   bool repeats_itself = true;
   bool has_exact = false, exact_throws = false;
   double exact_cost = 2;                              // In steps.
   double own_loss_error = 0, own_gradient_error = 0;  // Of every fingerprint, relative, against the exact one.
-  std::int64_t exact_batches = 0;
+  std::int64_t exact_batches = 0, batches_loaded = 0;
 
  private:
   static double exact_loss(std::int64_t batch) { return 2.3 + 0.01 * static_cast<double>(batch); }

@@ -13,44 +13,10 @@
 #include "insight/tune/ledger_json.h"
 
 namespace headrace {
-namespace {
 
 using nlohmann::ordered_json;
 
-constexpr const char* kFormat = "headrace-ledger";
-constexpr int kVersion = 1;
-
-constexpr std::array kClassNames = {std::pair{NumericClass::bit_equal, "bit_equal"},
-                                    std::pair{NumericClass::rounding, "rounding"},
-                                    std::pair{NumericClass::reduced_precision, "reduced_precision"}};
-constexpr std::array kVerdictNames = {std::pair{Verdict::kept, "kept"}, std::pair{Verdict::refused, "refused"},
-                                      std::pair{Verdict::inconclusive, "inconclusive"},
-                                      std::pair{Verdict::failed, "failed"}};
-constexpr std::array kReasonNames = {std::pair{Reason::none, "none"},          std::pair{Reason::slower, "slower"},
-                                     std::pair{Reason::no_gain, "no_gain"},    std::pair{Reason::numerics, "numerics"},
-                                     std::pair{Reason::memory, "memory"},      std::pair{Reason::budget, "budget"},
-                                     std::pair{Reason::error, "error"},        std::pair{Reason::fixed, "fixed"},
-                                     std::pair{Reason::not_quiet, "not_quiet"}};
-
-constexpr std::array kSwitchesNames = {
-    std::pair{Switches::live_step, "live_step"}, std::pair{Switches::live_epoch, "live_epoch"},
-    std::pair{Switches::rebuild, "rebuild"}, std::pair{Switches::new_process, "new_process"}};
-
-template <class Names, class Value>
-const char* name_of(const Names& names, Value value) noexcept {
-  for (const auto& [known, name] : names) {
-    if (known == value) return name;
-  }
-  return "?";
-}
-
-template <class Names>
-auto value_named(const Names& names, const std::string& text, std::string_view source) {
-  for (const auto& [value, name] : names) {
-    if (text == name) return value;
-  }
-  fail(ErrorCode::corrupt_data, "tune: {} is a damaged ledger: unknown name \"{}\"", source, text);
-}
+namespace ledger_json {
 
 ordered_json number(double value) {
   return std::isfinite(value) ? ordered_json(value) : ordered_json(nullptr);
@@ -62,6 +28,73 @@ ordered_json number(const std::optional<double>& value) {
 
 double number(const ordered_json& json) {
   return json.is_null() ? std::numeric_limits<double>::quiet_NaN() : json.get<double>();
+}
+
+ordered_json interval(const Interval& value) {
+  return {{"median", number(value.median)}, {"low", number(value.low)}, {"high", number(value.high)}};
+}
+
+Interval interval(const ordered_json& json) {
+  return {number(json.at("median")), number(json.at("low")), number(json.at("high"))};
+}
+
+ordered_json settings(const Settings& values) {
+  auto json = ordered_json::object();
+  for (const auto& [key, value] : values) json[key] = value;
+  return json;
+}
+
+Settings settings(const ordered_json& json) {
+  Settings values;
+  for (const auto& [key, value] : json.items()) values.emplace(key, value.get<std::string>());
+  return current_settings(values);
+}
+
+}  // namespace ledger_json
+
+namespace {
+
+using ledger_json::interval;
+using ledger_json::number;
+using ledger_json::settings;
+
+constexpr const char* kFormat = "headrace-ledger";
+constexpr int kVersion = 1;
+
+constexpr auto kClassNames = choices(NumericClass::rounding);
+constexpr std::array kVerdictNames = {std::pair{Verdict::kept, "kept"}, std::pair{Verdict::refused, "refused"},
+                                      std::pair{Verdict::inconclusive, "inconclusive"},
+                                      std::pair{Verdict::failed, "failed"}};
+constexpr std::array kReasonNames = {std::pair{Reason::none, "none"},
+                                     std::pair{Reason::slower, "slower"},
+                                     std::pair{Reason::no_gain, "no_gain"},
+                                     std::pair{Reason::numerics, "numerics"},
+                                     std::pair{Reason::memory, "memory"},
+                                     std::pair{Reason::budget, "budget"},
+                                     std::pair{Reason::error, "error"},
+                                     std::pair{Reason::fixed, "fixed"},
+                                     std::pair{Reason::not_quiet, "not_quiet"},
+                                     std::pair{Reason::not_allowed, "not_allowed"},
+                                     std::pair{Reason::carries_over, "carries_over"}};
+
+constexpr std::array kSwitchesNames = {
+    std::pair{Switches::live_step, "live_step"}, std::pair{Switches::live_epoch, "live_epoch"},
+    std::pair{Switches::rebuild, "rebuild"}, std::pair{Switches::new_process, "new_process"}};
+
+template <class Names, class Value>
+const char* name_of(const Names& names, Value value) noexcept {
+  for (const auto& [known, name] : names) {
+    if (known == value) return std::string_view(name).data();
+  }
+  return "?";
+}
+
+template <class Names>
+auto value_named(const Names& names, const std::string& text, std::string_view source) {
+  for (const auto& [value, name] : names) {
+    if (text == name) return value;
+  }
+  fail(ErrorCode::corrupt_data, "tune: {} is a damaged ledger: unknown name \"{}\"", source, text);
 }
 
 ordered_json numbers(const std::vector<double>& values) {
@@ -117,26 +150,6 @@ Quietness quietness(const ordered_json& json) {
   value.candidates_wanted = json.at("candidates_wanted");
   value.candidates_held = json.at("candidates_held");
   return value;
-}
-
-ordered_json interval(const Interval& value) {
-  return {{"median", number(value.median)}, {"low", number(value.low)}, {"high", number(value.high)}};
-}
-
-Interval interval(const ordered_json& json) {
-  return {number(json.at("median")), number(json.at("low")), number(json.at("high"))};
-}
-
-ordered_json settings(const Settings& values) {
-  auto json = ordered_json::object();
-  for (const auto& [key, value] : values) json[key] = value;
-  return json;
-}
-
-Settings settings(const ordered_json& json) {
-  Settings values;
-  for (const auto& [key, value] : json.items()) values.emplace(key, value.get<std::string>());
-  return current_settings(values);
 }
 
 ordered_json trial(const Trial& value) {

@@ -138,6 +138,7 @@ TEST(Ledger, EveryNameIsThatOfItsValue) {
   EXPECT_STREQ(to_string(Verdict::inconclusive), "inconclusive");
   EXPECT_STREQ(to_string(Reason::no_gain), "no_gain");
   EXPECT_STREQ(to_string(Reason::fixed), "fixed");
+  EXPECT_STREQ(to_string(Reason::not_allowed), "not_allowed");
 }
 
 TEST(LedgerReport, TellsWhatWasTriedAndWhatCameOfIt) {

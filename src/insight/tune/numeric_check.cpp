@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
-#include <numeric>
 #include <utility>
 
 #include "core/base/fail.h"
@@ -18,7 +17,6 @@ constexpr double kTensorTolerance = 0.1;
 constexpr double kTensorShareMin = 1e-3;
 constexpr double kUpdateTolerance = 1e-6;
 constexpr double kCosineMin = 0.9;
-constexpr double kBandShareMin = 0.02;
 const double kLossFloor = kErrorFactor * std::ldexp(1.0, -24) * std::sqrt(1e5);
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
@@ -66,6 +64,20 @@ Squares squares_of(const std::vector<Value>& reference, const std::vector<float>
     squares.product += a * b;
   }
   return squares;
+}
+
+Squares squares_of(const Fingerprint& reference, const Fingerprint& candidate) {  // Of the same form.
+  Squares all;
+  for (std::size_t i = 0; i < reference.gradients.size(); ++i) {
+    all.add(squares_of(reference.gradients[i].values, candidate.gradients[i].values));
+  }
+  return all;
+}
+
+// Two zero gradients agree; a zero one against another has no direction.
+double cosine_of(const Squares& squares) {
+  const double sizes = std::sqrt(squares.reference) * std::sqrt(squares.candidate);
+  return squares.reference == 0 && squares.candidate == 0 ? 1 : sizes > 0 ? squares.product / sizes : 0;
 }
 
 // What differs in form, or nothing.
@@ -198,58 +210,58 @@ NumericResult compare_rounding(std::span<const Fingerprint> reference, std::span
   return worst;
 }
 
-NumericResult compare_direction(std::span<const Fingerprint> reference, std::span<const Fingerprint> candidate) {
+NumericResult judge_reduced_precision(double relative_l2, double cosine, bool finite, double distance_between_calls) {
+  const auto result = [](double value, double tolerance, std::string measure) {
+    return result_of(NumericClass::reduced_precision, std::isnan(value) ? kInfinity : value, tolerance,
+                     std::move(measure));
+  };
+  if (!finite) return result(kInfinity, 0, "numbers that are not finite");
+  const NumericResult direction = result(1 - cosine, 1 - kCosineMin, "gradients, 1 - cosine");
+  if (!direction.passed) return direction;
+  return result(relative_l2, kCallDistanceFactor * distance_between_calls,
+                "gradients, relative L2, against half of that between two batches");
+}
+
+NumericResult compare_reduced_precision(std::span<const Fingerprint> reference,
+                                        std::span<const Fingerprint> candidate) {
   HEADRACE_CHECK(reference.size() == candidate.size() && !reference.empty(), "{} and {}", reference.size(),
                  candidate.size());
-  const double tolerance = 1 - kCosineMin;
-  double cosines = 0;
+  double farthest = 0, cosine = 1;
+  bool finite = true;
+  Squares between_batches;
   for (std::size_t batch = 0; batch < reference.size(); ++batch) {
     if (const auto form = difference_in_form(reference[batch], candidate[batch])) {
-      return result_of(NumericClass::reduced_precision, kInfinity, tolerance, *form);
+      return result_of(NumericClass::reduced_precision, kInfinity, 1 - kCosineMin, *form);
     }
-    Squares all;
-    for (std::size_t i = 0; i < reference[batch].gradients.size(); ++i) {
-      all.add(squares_of(reference[batch].gradients[i].values, candidate[batch].gradients[i].values));
+    const Squares all = squares_of(reference[batch], candidate[batch]);
+    farthest = std::max(farthest, relative(std::sqrt(all.difference), std::sqrt(all.reference)));
+    cosine = std::min(cosine, cosine_of(all));
+    finite = finite && std::isfinite(candidate[batch].loss) && std::isfinite(all.difference);
+    // A batch may leave out a layer that another one reaches.
+    if (batch > 0 && !difference_in_form(reference[batch - 1], reference[batch])) {
+      between_batches.add(squares_of(reference[batch - 1], reference[batch]));
     }
-    const double sizes = std::sqrt(all.reference) * std::sqrt(all.candidate);
-    // Two zero gradients agree; a zero one against another has no direction.
-    cosines += all.reference == 0 && all.candidate == 0 ? 1 : sizes > 0 ? all.product / sizes : 0;
-    if (!std::isfinite(candidate[batch].loss)) cosines = std::numeric_limits<double>::quiet_NaN();
   }
-  const double distance = 1 - cosines / static_cast<double>(reference.size());
-  return result_of(NumericClass::reduced_precision, std::isnan(distance) ? kInfinity : std::max(0.0, distance),
-                   tolerance, "gradients, 1 - mean cosine");
+  return judge_reduced_precision(farthest, cosine, finite,
+                                 relative(std::sqrt(between_batches.difference), std::sqrt(between_batches.reference)));
 }
 
-double mean_of_last_tenth(std::span<const double> losses) {
-  HEADRACE_CHECK(!losses.empty(), "the mean of no losses");
-  const auto tail = losses.last(std::max<std::size_t>(1, losses.size() / 10));
-  return std::accumulate(tail.begin(), tail.end(), 0.0) / static_cast<double>(tail.size());
+NumericResult judge_batches(double distance, double distance_within, bool finite) {
+  constexpr auto kClass = NumericClass::reduced_precision;
+  if (!finite) return result_of(kClass, kInfinity, 0, "numbers that are not finite");
+  const double quotient = relative(distance, distance_within);
+  return result_of(
+      kClass, std::isnan(quotient) ? kInfinity : quotient, kBatchesDistanceFactor,
+      fmt::format("mean gradients of {} batches, distance relative to that of two sets as written", kBatchesCompared));
 }
 
-NumericResult compare_losses(std::span<const double> reference, std::span<const double> candidate) {
-  HEADRACE_CHECK(!reference.empty() && !candidate.empty(), "{} and {} runs", reference.size(), candidate.size());
-  const auto [low, high] = std::minmax_element(reference.begin(), reference.end());
-  const double middle = (*low + *high) / 2;
-  const double half_width = (*high - *low) / 2 + std::max(*high - *low, kBandShareMin * std::abs(middle));
-  double farthest = 0;
-  for (const double loss : candidate) {
-    const double distance = relative(std::abs(loss - middle), half_width);
-    farthest = std::isnan(distance) ? kInfinity : std::max(farthest, distance);
-  }
-  return result_of(NumericClass::reduced_precision, farthest, 1.0,
-                   fmt::format("loss after short runs, distance from the band of {} seeds' middle in half widths",
-                               reference.size()));
-}
-
-NumericCheck::NumericCheck(Job& job, std::uint64_t seed, KeepGoing keep_going, ExactLimit exact_limit)
-    : job_(job), seed_(seed), keep_going_(std::move(keep_going)), exact_limit_(std::move(exact_limit)) {}
+NumericCheck::NumericCheck(Job& job, KeepGoing keep_going, ExactLimit exact_limit)
+    : job_(job), keep_going_(std::move(keep_going)), exact_limit_(std::move(exact_limit)) {}
 
 std::int64_t NumericCheck::steps_needed(NumericClass numeric_class, const Settings& reference) const {
   const bool known = reference == reference_;
   if (numeric_class == NumericClass::bit_equal) return known && hash_ ? kBitEqualSteps : 2 * kBitEqualSteps;
-  const auto batches = numeric_class == NumericClass::rounding ? kRoundingBatches : kDirectionBatches;
-  return 2 * batches - (known ? std::min(batches, static_cast<std::int64_t>(fingerprints_.size())) : 0);
+  return 2 * kCheckedBatches - (known ? static_cast<std::int64_t>(fingerprints_.size()) : 0);
 }
 
 bool NumericCheck::prepare(NumericClass numeric_class, const Settings& reference) {
@@ -262,9 +274,8 @@ bool NumericCheck::prepare(NumericClass numeric_class, const Settings& reference
     if (!hash_) hash_ = hash_after_steps(reference);
     return keep_going_();
   }
-  const auto batches = numeric_class == NumericClass::rounding ? kRoundingBatches : kDirectionBatches;
-  if (static_cast<std::int64_t>(fingerprints_.size()) < batches) switch_to(job_, reference);
-  for (auto batch = static_cast<std::int64_t>(fingerprints_.size()); batch < batches; ++batch) {
+  if (static_cast<std::int64_t>(fingerprints_.size()) < kCheckedBatches) switch_to(job_, reference);
+  for (auto batch = static_cast<std::int64_t>(fingerprints_.size()); batch < kCheckedBatches; ++batch) {
     if (!keep_going_()) return false;
     const double begin_s = exact_limit_.clock ? exact_limit_.clock() : 0;
     fingerprints_.push_back(job_.fingerprint(batch));
@@ -276,11 +287,11 @@ bool NumericCheck::prepare(NumericClass numeric_class, const Settings& reference
 bool NumericCheck::prepare_exact() {
   if (exact_tried_ || !exact_limit_.clock) return true;
   const double seconds_max = exact_limit_.seconds_max();
-  const double wanted_s = kRoundingBatches * kExactCost * fingerprint_s_;
+  const double wanted_s = kCheckedBatches * kExactCost * fingerprint_s_;
   if (wanted_s > seconds_max) {
     exact_tried_ = true;
     why_not_exact_ = fmt::format("{} batches in float64 are estimated to take {:.2g} s, and {:.2g} s are given to them",
-                                 kRoundingBatches, wanted_s, seconds_max);
+                                 kCheckedBatches, wanted_s, seconds_max);
     return true;
   }
   bool whole = false;
@@ -296,7 +307,7 @@ bool NumericCheck::prepare_exact() {
 bool NumericCheck::run_exact(double seconds_max) {
   switch_to(job_, {});
   const double begin_s = exact_limit_.clock();
-  while (static_cast<std::int64_t>(exact_.size()) < kRoundingBatches) {
+  while (static_cast<std::int64_t>(exact_.size()) < kCheckedBatches) {
     if (!keep_going_()) return false;
     ExactResult result = job_.exact_fingerprint(static_cast<std::int64_t>(exact_.size()));
     if (!result.fingerprint) {
@@ -305,10 +316,10 @@ bool NumericCheck::run_exact(double seconds_max) {
     }
     exact_.push_back(std::move(*result.fingerprint));
     const double spent_s = exact_limit_.clock() - begin_s;
-    const double left = static_cast<double>(kRoundingBatches) - static_cast<double>(exact_.size());
+    const double left = static_cast<double>(kCheckedBatches) - static_cast<double>(exact_.size());
     if (left > 0 && spent_s * (1 + left / static_cast<double>(exact_.size())) > seconds_max) {
       why_not_exact_ = fmt::format("{} of {} batches in float64 took {:.2g} s, and {:.2g} s are given to all",
-                                   exact_.size(), kRoundingBatches, spent_s, seconds_max);
+                                   exact_.size(), kCheckedBatches, spent_s, seconds_max);
       return false;
     }
   }
@@ -317,27 +328,56 @@ bool NumericCheck::run_exact(double seconds_max) {
 
 std::optional<NumericResult> NumericCheck::check(NumericClass numeric_class, const Settings& candidate) {
   if (numeric_class == NumericClass::bit_equal) return check_bits(candidate);
-  const bool rounding = numeric_class == NumericClass::rounding;
-  const auto batches = rounding ? kRoundingBatches : kDirectionBatches;
-  HEADRACE_CHECK(static_cast<std::int64_t>(fingerprints_.size()) >= batches, "the reference is not prepared");
-  const auto reference = std::span<const Fingerprint>(fingerprints_).first(batches);
+  HEADRACE_CHECK(static_cast<std::int64_t>(fingerprints_.size()) == kCheckedBatches, "the reference is not prepared");
 
   std::vector<Fingerprint> found;
   switch_to(job_, candidate);
-  for (std::int64_t batch = 0; batch < batches; ++batch) {
+  for (std::int64_t batch = 0; batch < kCheckedBatches; ++batch) {
     if (!keep_going_()) return std::nullopt;
     found.push_back(job_.fingerprint(batch));
   }
-  if (!rounding) return compare_direction(reference, found);
+  if (numeric_class == NumericClass::reduced_precision) return compare_reduced_precision(fingerprints_, found);
   const double update_difference = job_.update_difference(reference_, candidate);
   std::string why_not = why_not_exact_;
   if (!exact_.empty()) {
-    ExactComparison compared = compare_with_exact(exact_, reference, found, update_difference);
+    ExactComparison compared = compare_with_exact(exact_, fingerprints_, found, update_difference);
     if (compared.result) return *compared.result;
     why_not = std::move(compared.why_not);
   }
-  NumericResult result = compare_rounding(reference, found, update_difference);
+  NumericResult result = compare_rounding(fingerprints_, found, update_difference);
   result.why_not_float64 = std::move(why_not);
+  return result;
+}
+
+std::int64_t NumericCheck::steps_needed_for_batches() const {
+  return (batches_as_written_ ? 1 : 3) * kBatchesCompared;
+}
+
+bool NumericCheck::prepare_batches() {
+  if (batches_as_written_) return true;
+  switch_to(job_, {});
+  MeanGradient first, all;
+  for (std::int64_t batch = 0; batch < 2 * kBatchesCompared; ++batch) {
+    if (!keep_going_()) return false;
+    const Fingerprint found = job_.fingerprint_as_loaded(batch);
+    if (batch < kBatchesCompared) first.add(found);
+    all.add(found);
+  }
+  batches_as_written_ = BatchesAsWritten{std::move(first), all.distance_of_sets(kBatchesCompared)};
+  return true;
+}
+
+std::optional<NumericResult> NumericCheck::check_batches(NumericClass numeric_class, const Settings& candidate) {
+  HEADRACE_CHECK(batches_as_written_.has_value(), "the batches as written are not prepared");
+  switch_to(job_, candidate);
+  MeanGradient found;
+  for (std::int64_t batch = 0; batch < kBatchesCompared; ++batch) {
+    if (!keep_going_()) return std::nullopt;
+    found.add(job_.fingerprint_as_loaded(batch));
+  }
+  NumericResult result = judge_batches(distance(found, batches_as_written_->mean), batches_as_written_->distance_within,
+                                       found.is_finite());
+  result.numeric_class = numeric_class;
   return result;
 }
 
@@ -355,31 +395,6 @@ std::optional<NumericResult> NumericCheck::check_bits(const Settings& candidate)
   // A job that does not repeat itself cannot be matched; say so rather than accuse the candidate.
   if (!equal && hash_after_steps(reference_) != *hash_) measure += "; the job does not repeat its own bits either";
   return result_of(NumericClass::bit_equal, equal ? 0.0 : 1.0, 0.0, std::move(measure));
-}
-
-std::optional<std::vector<double>> NumericCheck::short_runs(const Settings& settings) {
-  switch_to(job_, settings);
-  std::vector<double> losses;
-  for (int run = 0; run < kShortRunSeeds; ++run) {
-    if (!keep_going_()) return std::nullopt;
-    losses.push_back(job_.short_run(short_run_steps_, seed_ + run));
-  }
-  return losses;
-}
-
-bool NumericCheck::prepare_short_runs(const Settings& reference, std::int64_t steps) {
-  if (has_short_runs()) return true;
-  short_run_steps_ = steps;
-  auto losses = short_runs(reference);
-  if (losses) reference_losses_ = std::move(*losses);
-  return has_short_runs();
-}
-
-std::optional<NumericResult> NumericCheck::check_losses(const Settings& candidate) {
-  HEADRACE_CHECK(has_short_runs(), "the reference is not prepared");
-  const auto losses = short_runs(candidate);
-  if (!losses) return std::nullopt;
-  return compare_losses(reference_losses_, *losses);
 }
 
 }  // namespace headrace

@@ -7,6 +7,9 @@
 #include <string>
 #include <vector>
 
+#include "insight/tune/bets.h"
+#include "insight/tune/statistics.h"
+
 namespace headrace {
 namespace {
 
@@ -70,7 +73,7 @@ std::optional<double> lag_of(std::span<const double> block_s) {
 }
 
 std::int64_t pairs_to_decide(double scatter, double gain_min) {
-  const double pairs = std::min(pairs_for(scatter, gain_min), static_cast<double>(kPairsMax));
+  const double pairs = std::min(pairs_for(scatter, gain_min), static_cast<double>(kPairsPlannedMax));
   return std::max(kPairsToKeep, static_cast<std::int64_t>(std::ceil(pairs)));
 }
 
@@ -92,7 +95,7 @@ Quietness judge_quietness(std::span<const double> block_s, const CpuUse& use, do
   bool disturbed = false;
   if (found.scatter) {
     found.pairs_needed = pairs_to_decide(*found.scatter, gain_min);
-    disturbed = pairs_for(*found.scatter, gain_min) > static_cast<double>(kPairsMax) / 2;
+    disturbed = pairs_for(*found.scatter, gain_min) > static_cast<double>(kPairsPlannedMax) / 2;
   }
   if (found.others && found.steal && found.idle) {
     found.cores_taken = *found.others + *found.steal >= kOthersMax && *found.idle < kIdleMin;

@@ -11,15 +11,16 @@
 #include <span>
 
 #include "core/hardware/cpu_load.h"
-#include "insight/tune/comparison.h"
 
 namespace headrace {
 
 // The gain that a budget is planned for. Larger ones take fewer pairs, smaller ones are left open sooner.
 inline constexpr double kGainPlanned = 0.10;
-// Pairs that a decision takes are kPairsFactor * (scatter / (log gain - log gain_min))^2: (2.51 + 1.09)^2, the normal
-// quantiles of kKeepError and of a change that is found in 86 % of cases.
+// Pairs that a decision takes are kPairsFactor * (scatter / (log gain - log gain_min))^2: what Bets take of recorded
+// steps (docs/decisions/0024-bets-judge-every-trial.md), some 150 of +5 % where pairs scatter by 0.10.
 inline constexpr double kPairsFactor = 13;
+// More are not planned for one change: the first one would have the whole budget.
+inline constexpr std::int64_t kPairsPlannedMax = 64;
 // Where others and the host take a tenth of all cores' time, and no tenth is idle that they could have had instead.
 inline constexpr double kOthersMax = 0.10;
 inline constexpr double kIdleMin = 0.10;
@@ -33,10 +34,10 @@ std::optional<double> scatter_of(std::span<const double> block_s);
 // nullopt also where all blocks are alike.
 std::optional<double> lag_of(std::span<const double> block_s);
 
-// From kPairsToKeep to kPairsMax.
+// From kPairsToKeep to kPairsPlannedMax.
 std::int64_t pairs_to_decide(double scatter, double gain_min);
 
-// Not quiet: deciding on kGainPlanned takes more than half of the pairs that are ever spent on a change (kPairsMax), or
+// Not quiet: deciding on kGainPlanned takes more than half of the pairs that are ever planned (kPairsPlannedMax), or
 // others take kOthersMax of the cores. `block_s` are seconds of blocks of equal length, in a row. `pressure` alone
 // decides nothing: a job's own loader and compute threads wait for each other, too.
 Quietness judge_quietness(std::span<const double> block_s, const CpuUse& use, double gain_min);

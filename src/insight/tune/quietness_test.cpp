@@ -7,6 +7,8 @@
 #include <random>
 #include <vector>
 
+#include "insight/tune/bets.h"
+
 namespace headrace {
 namespace {
 
@@ -50,18 +52,18 @@ TEST(Quietness, OfTooFewBlocksTheSpreadIsUnavailable) {
 
 TEST(Quietness, PairsGrowWithTheSquareOfTheScatterBetweenTheirBounds) {
   EXPECT_EQ(pairs_to_decide(0.01, 0.02), kPairsToKeep);
-  EXPECT_EQ(pairs_to_decide(10, 0.02), kPairsMax);
+  EXPECT_EQ(pairs_to_decide(10, 0.02), kPairsPlannedMax);
   const auto at_ten_percent = pairs_to_decide(0.10, 0.02), at_fifteen = pairs_to_decide(0.15, 0.02);
   EXPECT_EQ(at_ten_percent, 23);
   EXPECT_NEAR(static_cast<double>(at_fifteen) / static_cast<double>(at_ten_percent), 2.25, 0.1);
-  EXPECT_LE(pairs_to_decide(0.10, 0.5), kPairsMax);  // No gain to plan for beyond gain_min.
+  EXPECT_LE(pairs_to_decide(0.10, 0.5), kPairsPlannedMax);  // No gain to plan for beyond gain_min.
 }
 
 TEST(Quietness, BlocksThatDifferTooMuchMakeAMachineNotQuiet) {
   EXPECT_TRUE(judge_quietness(blocks(0.02, 12), use_of(0.9, 0, 0.1), 0.02).quiet.value());
   const Quietness found = judge_quietness(blocks(0.3, 12), use_of(0.9, 0, 0.1), 0.02);
   EXPECT_FALSE(found.quiet.value());
-  EXPECT_GT(found.pairs_needed, kPairsMax / 2);
+  EXPECT_GT(found.pairs_needed, kPairsPlannedMax / 2);
   EXPECT_THAT(found.sentence, HasSubstr("This machine is not quiet"));
 }
 

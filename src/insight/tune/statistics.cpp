@@ -13,6 +13,9 @@
 namespace headrace {
 namespace {
 
+constexpr int kExactCountMax = 200;   // Of more, the exact distribution of the scores' sum takes long.
+constexpr int kNormalDegrees = 1000;  // Of Student's t that is as good as normal.
+
 // probability[s] = P(S = s): each score joins the sum with probability one half.
 std::vector<double> sum_probabilities(int count, int score_max) {
   std::vector<double> probability{1.0};
@@ -28,8 +31,21 @@ std::vector<double> sum_probabilities(int count, int score_max) {
   return probability;
 }
 
+int sum_of_scores(int count, int score_max) {
+  int sum = 0;
+  for (int rank = 1; rank <= count; ++rank) sum += std::min(rank, score_max);
+  return sum;
+}
+
 // The largest sum with P(S <= sum) <= error; -1 when not even 0 is that rare.
-int rare_sum(const std::vector<double>& probability, double error) {
+int rare_sum(int count, int score_max, double error) {
+  if (count > kExactCountMax) {
+    double variance = 0;
+    for (int rank = 1; rank <= count; ++rank) variance += std::pow(std::min(rank, score_max), 2) / 4;
+    return static_cast<int>(sum_of_scores(count, score_max) / 2.0 -
+                            student_quantile(kNormalDegrees, error) * std::sqrt(variance));
+  }
+  const auto probability = sum_probabilities(count, score_max);
   double total = 0;
   int sum = -1;
   while (sum + 1 < static_cast<int>(probability.size()) && total + probability[sum + 1] <= error) {
@@ -53,27 +69,17 @@ int score_below(std::span<const double> differences, double middle, int score_ma
   return sum;
 }
 
-std::vector<double> sorted_pairwise_means(std::span<const double> values) {
-  std::vector<double> means;
-  means.reserve(values.size() * (values.size() + 1) / 2);
-  for (std::size_t i = 0; i < values.size(); ++i) {
-    for (std::size_t j = i; j < values.size(); ++j) means.push_back((values[i] + values[j]) / 2);
+// The largest middle up to which the sum of scores below it stays within `sum_max` (0 to less than that of all).
+double last_middle(std::span<const double> differences, int score_max, int sum_max) {
+  const auto [least, most] = std::minmax_element(differences.begin(), differences.end());
+  // None lies below the least, all below what comes next after the most.
+  double within = *least, beyond = std::nextafter(*most, std::numeric_limits<double>::infinity());
+  for (int halving = 0; halving < 100; ++halving) {
+    const double middle = within + (beyond - within) / 2;
+    if (middle <= within || middle >= beyond) break;  // Neighbours.
+    (score_below(differences, middle, score_max) <= sum_max ? within : beyond) = middle;
   }
-  std::sort(means.begin(), means.end());
-  means.erase(std::unique(means.begin(), means.end()), means.end());
-  return means;
-}
-
-// The largest middle up to which the sum of scores below it stays within `sum_max` (at least 0).
-double last_middle(std::span<const double> differences, const std::vector<double>& means, int score_max, int sum_max) {
-  std::size_t within = 0,
-              beyond = means.size();  // Gap i lies between means[i - 1] and means[i]; the sum of gap 0 is 0.
-  while (beyond - within > 1) {
-    const std::size_t gap = (within + beyond) / 2;
-    const double inside_gap = means[gap - 1] + (means[gap] - means[gap - 1]) / 2;
-    (score_below(differences, inside_gap, score_max) <= sum_max ? within : beyond) = gap;
-  }
-  return means[within];
+  return within;
 }
 
 // P(|T| <= t), t >= 0, by the finite sums for whole degrees of freedom: Abramowitz and Stegun 26.7.3 and 26.7.4.
@@ -136,25 +142,21 @@ double student_quantile(int degrees, double upper_tail) {
 
 Estimate estimate_middle(std::span<const double> differences, double error_below, double error_above, int score_max) {
   HEADRACE_CHECK(!differences.empty() && score_max >= 1, "{} differences", differences.size());
-  const auto probability = sum_probabilities(static_cast<int>(differences.size()), score_max);
-  const auto total = static_cast<int>(probability.size()) - 1;
-  const auto means = sorted_pairwise_means(differences);
+  const auto count = static_cast<int>(differences.size());
   // Seen from above, everything is the same with the signs turned.
   std::vector<double> turned(differences.begin(), differences.end());
   for (double& value : turned) value = -value;
-  const auto turned_means = sorted_pairwise_means(turned);
 
   Estimate estimate;
-  const int less_than_half = (total - 1) / 2;
-  estimate.center = (last_middle(differences, means, score_max, less_than_half) -
-                     last_middle(turned, turned_means, score_max, less_than_half)) /
-                    2;
-  const int below = rare_sum(probability, error_below);
-  const int above = rare_sum(probability, error_above);
-  estimate.low = below >= 0 ? last_middle(differences, means, score_max, below)
-                            : -student_reach(turned, -estimate.center, error_below);
-  estimate.high = above >= 0 ? -last_middle(turned, turned_means, score_max, above)
-                             : student_reach(differences, estimate.center, error_above);
+  const int less_than_half = (sum_of_scores(count, score_max) - 1) / 2;
+  estimate.center =
+      (last_middle(differences, score_max, less_than_half) - last_middle(turned, score_max, less_than_half)) / 2;
+  const int below = rare_sum(count, score_max, error_below);
+  const int above = rare_sum(count, score_max, error_above);
+  estimate.low =
+      below >= 0 ? last_middle(differences, score_max, below) : -student_reach(turned, -estimate.center, error_below);
+  estimate.high =
+      above >= 0 ? -last_middle(turned, score_max, above) : student_reach(differences, estimate.center, error_above);
   return estimate;
 }
 

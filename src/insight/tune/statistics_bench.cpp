@@ -1,36 +1,26 @@
-// How often a trial finds a gain, and with how many pairs, for several scores of the signed-rank test: the sign test, a
-// quarter and half of the ranks, Wilcoxon. Noise of a block is Student's t with 3 degrees of freedom; a burst makes a
-// block 20 to 50 % longer.
+// How often the bets of a trial keep and drop a change, and after how many pairs. Noise of a block is Student's t with
+// 3 degrees of freedom; a burst makes a block 20 to 50 % longer.
 #include <algorithm>
 #include <cmath>
+#include <cstdint>
 #include <cstdio>
 #include <random>
-#include <vector>
 
-#include "insight/tune/comparison.h"
-#include "insight/tune/statistics.h"
+#include "insight/tune/bets.h"
 
 namespace headrace {
 namespace {
 
-struct Scores {
-  const char* name;
-  int (*score_max)(int count);
-};
-
-constexpr Scores kScores[] = {{"sign", [](int) { return 1; }},
-                              {"quarter", [](int count) { return robust_score_max(count); }},
-                              {"half", [](int count) { return (count + 1) / 2; }},
-                              {"Wilcoxon", [](int count) { return count; }}};
+constexpr double kGainMin = 0.02;
+constexpr std::int64_t kPairsMax = 200;  // A trial that is open then is left so.
 
 struct Result {
   double kept = 0;
-  double refused = 0;
+  double dropped = 0;
   double pairs = 0;  // Mean.
 };
 
-Result simulate(const Scores& scores, double gain, double noise, double burst_probability, int runs) {
-  const double gain_min = std::log1p(0.02);
+Result simulate(double gain, double noise, double burst_probability, int runs) {
   std::mt19937_64 random(1);
   std::uniform_real_distribution<double> uniform;
   const auto log_time = [&] {
@@ -40,23 +30,16 @@ Result simulate(const Scores& scores, double gain, double noise, double burst_pr
   };
   Result result;
   for (int run = 0; run < runs; ++run) {
-    std::vector<double> ratios;
-    for (const std::int64_t look : kLooks) {
-      while (static_cast<std::int64_t>(ratios.size()) < look) {
-        const double first = log_time();
-        ratios.push_back(std::log1p(gain) + first - log_time());
-      }
-      const auto found =
-          estimate_middle(ratios, kKeepError, kTailError, scores.score_max(static_cast<int>(ratios.size())));
-      const bool kept = look >= kPairsToKeep && found.low > gain_min;
-      const bool refused = !kept && found.high < (look >= 6 ? gain_min : 0);
-      result.kept += kept;
-      result.refused += refused;
-      if (kept || refused) break;
+    Bets bets(kGainMin);
+    while (bets.outcome() == Outcome::open && bets.pairs() < kPairsMax) {
+      const double first = log_time();  // The blocks are alike, so that no coin is needed.
+      bets.add(std::log1p(gain) + first - log_time());
     }
-    result.pairs += static_cast<double>(ratios.size());
+    result.kept += bets.outcome() == Outcome::pays;
+    result.dropped += bets.outcome() == Outcome::no_gain || bets.outcome() == Outcome::slower;
+    result.pairs += static_cast<double>(bets.pairs());
   }
-  return {result.kept / runs, result.refused / runs, result.pairs / runs};
+  return {result.kept / runs, result.dropped / runs, result.pairs / runs};
 }
 
 }  // namespace
@@ -64,15 +47,13 @@ Result simulate(const Scores& scores, double gain, double noise, double burst_pr
 
 int main() {
   constexpr int kRuns = 2000;
-  std::printf("%-9s %6s %6s %6s %8s %8s %6s\n", "scores", "noise", "burst", "gain", "kept", "refused", "pairs");
-  for (const double noise : {0.02, 0.04}) {
+  std::printf("%6s %6s %6s %8s %8s %6s\n", "noise", "burst", "gain", "kept", "dropped", "pairs");
+  for (const double noise : {0.02, 0.04, 0.07}) {
     for (const double burst : {0.0, 0.1}) {
-      for (const double gain : {0.0, 0.02, 0.05, 0.10}) {
-        for (const auto& scores : headrace::kScores) {
-          const auto result = headrace::simulate(scores, gain, noise, burst, kRuns);
-          std::printf("%-9s %6.2f %6.2f %6.2f %8.4f %8.4f %6.1f\n", scores.name, noise, burst, gain, result.kept,
-                      result.refused, result.pairs);
-        }
+      for (const double gain : {-0.20, 0.0, 0.02, 0.05, 0.10, 0.60}) {
+        const auto result = headrace::simulate(gain, noise, burst, kRuns);
+        std::printf("%6.2f %6.2f %6.2f %8.4f %8.4f %6.1f\n", noise, burst, gain, result.kept, result.dropped,
+                    result.pairs);
       }
     }
   }

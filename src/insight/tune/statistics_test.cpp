@@ -89,8 +89,8 @@ TEST(Statistics, OneWildDifferenceDoesNotMoveTheInterval) {
   const auto before = estimate_middle(values, 0.025, 0.025);
   values.back() = 4000;
   const auto after = estimate_middle(values, 0.025, 0.025);
-  EXPECT_EQ(before.low, after.low);
-  EXPECT_EQ(before.high, after.high);
+  EXPECT_NEAR(before.low, after.low, 1e-12);
+  EXPECT_NEAR(before.high, after.high, 1e-12);
   EXPECT_LT(after.high, 0.12 + 1e-12);
 }
 
@@ -100,6 +100,22 @@ TEST(Statistics, EqualDifferencesGiveThatValue) {
   EXPECT_DOUBLE_EQ(estimate.center, 0.25);
   EXPECT_DOUBLE_EQ(estimate.low, 0.25);
   EXPECT_DOUBLE_EQ(estimate.high, 0.25);
+}
+
+TEST(Statistics, OfManyDifferencesTheIntervalGoesOnWhereThatOfFewerEnds) {
+  const auto interval_of = [](int count) {  // Even steps from 0 to 1.
+    std::vector<double> values;
+    for (int i = 0; i < count; ++i) values.push_back((i + 0.5) / count);
+    return estimate_middle(values, 0.025, 0.025);
+  };
+  const auto exact = interval_of(200), normal = interval_of(201);
+  EXPECT_NEAR(normal.center, 0.5, 0.005);
+  EXPECT_NEAR(normal.low, exact.low, 0.005);
+  EXPECT_NEAR(normal.high, exact.high, 0.005);
+  EXPECT_LT(exact.low, 0.48);  // The mean of 200 has a standard deviation of 0.02.
+  EXPECT_GT(exact.high, 0.52);
+  const auto many = interval_of(2000);
+  EXPECT_NEAR((many.high - many.low) / (exact.high - exact.low), std::sqrt(0.1), 0.02);
 }
 
 // Differences of log times: heavy tails, and bursts that hit either side.

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <iterator>
 #include <limits>
 #include <numeric>
 #include <string>
@@ -15,9 +16,8 @@
 namespace headrace {
 namespace {
 
-constexpr double kShortRunShare = 0.1;  // Of the budget, for the short runs of the baseline and of one candidate.
-constexpr std::int64_t kShortRunStepsMax = 300;
-constexpr double kReturnShare = 0.05;  // Of the budget: less is not worth returning to an open trial for.
+constexpr double kReturnShare = 0.05;          // Of the budget: less is not worth returning to an open trial for.
+constexpr std::int64_t kSpeedupPairsMax = 64;  // More make the reported interval no more useful.
 
 std::string percent(double gain) {
   return fmt::format("{:+.1f} %", gain * 100);
@@ -32,6 +32,12 @@ std::string late_sentence(const Trial& trial) {
   if (trial.late_share == 0 || trial.pairs == 0) return {};
   return fmt::format("; after the first {:.0f} % of the run, in which it cannot pay yet, {}", trial.late_share * 100,
                      percent(median(trial.baseline_s) / median(trial.candidate_s) - 1));
+}
+
+std::string figures_of(const NumericResult& result) {
+  const std::string own =
+      result.baseline_error ? fmt::format(" (the job as written: {:.3g})", *result.baseline_error) : "";
+  return fmt::format("{}: {:.3g}, at most {:.3g}{}", result.measure, result.value, result.tolerance, own);
 }
 
 std::vector<Candidate> select(std::vector<Candidate> candidates, const std::vector<std::string>& only) {
@@ -72,7 +78,7 @@ Tuner::Tuner(Job& job, std::vector<Candidate> candidates, const TuneOptions& opt
       progress_(progress),
       clock_(std::move(clock)),
       read_load_(std::move(read_load)),
-      check_(job, seed, [this] { return keep_going() && clock_() < trials_end_s_; },
+      check_(job, [this] { return keep_going() && clock_() < trials_end_s_; },
              {clock_, [this] { return std::min(kExactShare * options_.budget_s, (trials_end_s_ - clock_()) / 2); }}) {}
 
 Ledger Tuner::run() {
@@ -159,7 +165,7 @@ std::int64_t Tuner::decision_pairs() const {
 
 double Tuner::seconds_for(std::int64_t pairs) const {
   const double pair_s = 2 * (static_cast<double>(plan_judged_.warmup + plan_judged_.steps) * best_step_s_ + switch_s_);
-  return static_cast<double>(pairs) * pair_s + 2 * static_cast<double>(kRoundingBatches) * best_step_s_;
+  return static_cast<double>(pairs) * pair_s + 2 * static_cast<double>(kCheckedBatches) * best_step_s_;
 }
 
 std::int64_t Tuner::decisions_held() const {
@@ -184,23 +190,22 @@ void Tuner::try_candidate(std::size_t index, std::size_t left) {
   const double now_s = clock_();
   if (!is_quiet()) left = std::min(left, static_cast<std::size_t>(decisions_held()));
   const double share_s = (trials_end_s_ - now_s) / static_cast<double>(left);
-  const Limits limits{now_s + share_s, std::min(trials_end_s_, now_s + 2 * share_s), kPairsMax};
+  const Limits limits{now_s + share_s, std::min(trials_end_s_, now_s + 2 * share_s)};
   while (try_on_best(index, limits) == Next::again) {
   }
 }
 
 // Trials that ended with their share of the budget go on in what the others left: those that promise something first,
-// then those that seem to cost something. One that promises something begins anew where the best configuration has
-// changed since, or where there is more time than it has had, for longer blocks then; few changes without worth promise
-// anything, so that this second look hardly raises the chance of keeping one. Else the pairs so far count on. As long
-// as nothing is kept, what would pay for taking kept changes out goes to them too.
+// then those that seem to cost something. Where the best configuration has changed since, one that promises something
+// begins anew; else the pairs so far count on, as bets hold at every look. As long as nothing is kept, what would pay
+// for taking kept changes out goes to them too.
 void Tuner::return_to_open_trials() {
   Indices open;
   const auto promises = [this](std::size_t index) { return ledger_.trials[index].gain->median > options_.gain_min; };
   for (std::size_t index = 0; index < ledger_.trials.size(); ++index) {
     const Trial& trial = ledger_.trials[index];
     const bool ended_by_time = trial.verdict == Verdict::inconclusive && trial.reason == Reason::budget && trial.gain;
-    if (ended_by_time && trial.pairs < kPairsMax && (promises(index) || goes_on(index))) open.push_back(index);
+    if (ended_by_time && (promises(index) || goes_on(index))) open.push_back(index);
   }
   std::sort(open.begin(), open.end(), [&](std::size_t a, std::size_t b) {
     if (promises(a) != promises(b)) return promises(a);
@@ -213,11 +218,7 @@ void Tuner::return_to_open_trials() {
     Trial& trial = ledger_.trials[open[i]];
     const Trial before = trial;
     if (progress_.trying) progress_.trying(candidates_[open[i]], open[i], candidates_.size());
-    const Limits limits{now_s + share_s, trials_end_s_, kPairsMax};
-    if (promises(open[i]) && goes_on(open[i]) && share_s > seconds_of(*comparison_of_[open[i]])) {
-      comparison_of_[open[i]].reset();
-    }
-    while (try_on_best(open[i], limits) == Next::again) {
+    while (try_on_best(open[i], {now_s + share_s, trials_end_s_}) == Next::again) {
     }
     if (trial.pairs == 0 && trial.verdict == Verdict::inconclusive) trial = before;
     if (progress_.decided) progress_.decided(trial);
@@ -229,6 +230,12 @@ bool Tuner::settled_untried(std::size_t index) {
   for (const auto& [key, value] : candidates_[index].changes) {
     if (!is_fixed(key, options_.fixed)) continue;
     settle(trial, Verdict::refused, Reason::fixed, fmt::format("Not tried: tune.fixed protects {}.", key));
+    return true;
+  }
+  const NumericClass numerics = candidates_[index].numerics;
+  if (numerics > options_.allow) {
+    settle(trial, Verdict::refused, Reason::not_allowed,
+           fmt::format("Not tried: it needs tune.allow = \"{}\".", to_string(numerics)));
     return true;
   }
   if (!keep_going() || clock_() >= trials_end_s_) {
@@ -263,12 +270,6 @@ bool Tuner::goes_on(std::size_t index) const {
   return comparison && comparison->pairs() > 0 && comparison->first() == settings_of(kept_);
 }
 
-double Tuner::seconds_of(const Comparison& comparison) const {
-  const double step_s = median(comparison.first_s()) + median(comparison.second_s());
-  const auto steps = static_cast<double>(comparison.plan().warmup + comparison.plan().steps);
-  return static_cast<double>(comparison.pairs()) * (steps * step_s + 2 * switch_s_);
-}
-
 Tuner::Next Tuner::try_on_best(std::size_t index, const Limits& limits) {
   Trial& trial = ledger_.trials[index];
   if (goes_on(index)) return compare_speed(index, comparison_of_[index]->second(), limits);
@@ -287,26 +288,34 @@ Tuner::Next Tuner::try_on_best(std::size_t index, const Limits& limits) {
     return settle(trial, Verdict::refused, Reason::no_gain,
                   fmt::format("Not tried: it does nothing beside {}, which is kept.", candidates_[kept].name));
   }
-  const Next next = check_numerics(index, settings);
+  const Next next = check_numerics(index);
   return next == Next::go_on ? compare_speed(index, settings, limits) : next;
 }
 
 // The reference is the baseline, so that errors cannot add up unseen from one kept change to the next. Kept changes of
 // a looser class than the candidate's hide what it does, or blow it up: a difference in rounding becomes one of
 // bfloat16. So they count on both sides of bit_equal, on neither of rounding, and with them in force the whole must
-// still point where the baseline does.
-std::vector<Tuner::NumericPair> Tuner::numeric_pairs(std::size_t index, const Settings& settings) const {
-  const NumericClass numeric_class = candidates_[index].numerics;
-  Indices looser, others;
-  for (const std::size_t kept : kept_) (candidates_[kept].numerics > numeric_class ? looser : others).push_back(kept);
-  if (numeric_class == NumericClass::bit_equal) return {{numeric_class, settings_of(looser), settings}};
-  if (looser.empty()) return {{numeric_class, {}, settings}};
-  return {{numeric_class, {}, with(settings_of(others), candidates_[index].changes)},
-          {NumericClass::reduced_precision, {}, settings}};
+// still point where the baseline does. What batches hold and what is computed of them are judged apart.
+std::vector<Tuner::NumericPair> Tuner::numeric_pairs(std::size_t index) const {
+  const Candidate& tried = candidates_[index];
+  const auto kept_where = [this](const auto& counts) {
+    Indices found;
+    std::copy_if(kept_.begin(), kept_.end(), std::back_inserter(found), counts);
+    return settings_of(found);
+  };
+  const auto is_looser = [&](std::size_t kept) { return candidates_[kept].numerics > tried.numerics; };
+  const auto is_alike = [&](std::size_t kept) { return candidates_[kept].changes_batches == tried.changes_batches; };
+  const auto counts = [&](std::size_t kept) { return is_alike(kept) && !is_looser(kept); };
+  if (tried.numerics == NumericClass::bit_equal && !tried.changes_batches) {
+    return {{tried.numerics, kept_where(is_looser), with(settings_of(kept_), tried.changes)}};
+  }
+  const Settings alike = with(kept_where(is_alike), tried.changes), own = with(kept_where(counts), tried.changes);
+  if (tried.changes_batches || own == alike) return {{tried.numerics, {}, alike}};
+  return {{tried.numerics, {}, own}, {NumericClass::reduced_precision, {}, alike}};
 }
 
-Tuner::Next Tuner::check_numerics(std::size_t index, const Settings& settings) {
-  for (const NumericPair& pair : numeric_pairs(index, settings)) {
+Tuner::Next Tuner::check_numerics(std::size_t index) {
+  for (const NumericPair& pair : numeric_pairs(index)) {
     const Next next = check_numeric_pair(index, pair);
     if (next != Next::go_on) return next;
   }
@@ -315,11 +324,16 @@ Tuner::Next Tuner::check_numerics(std::size_t index, const Settings& settings) {
 
 Tuner::Next Tuner::check_numeric_pair(std::size_t index, const NumericPair& pair) {
   Trial& trial = ledger_.trials[index];
-  const double needed_s = static_cast<double>(check_.steps_needed(pair.numeric_class, pair.reference)) * best_step_s_;
-  if (clock_() + needed_s > trials_end_s_) return settle_early(trial);
+  const bool of_batches = candidates_[index].changes_batches;
+  const std::int64_t steps =
+      of_batches ? check_.steps_needed_for_batches() : check_.steps_needed(pair.numeric_class, pair.reference);
+  if (clock_() + static_cast<double>(steps) * best_step_s_ > trials_end_s_) return settle_early(trial);
 
   bool whole = false;
-  if (const auto fault = attempt([&] { whole = check_.prepare(pair.numeric_class, pair.reference); })) {
+  const auto prepare = [&] {
+    whole = of_batches ? check_.prepare_batches() : check_.prepare(pair.numeric_class, pair.reference);
+  };
+  if (const auto fault = attempt(prepare)) {
     Indices in_force;
     for (const std::size_t kept : kept_) {
       if (with(pair.reference, candidates_[kept].changes) == pair.reference) in_force.push_back(kept);
@@ -330,56 +344,24 @@ Tuner::Next Tuner::check_numeric_pair(std::size_t index, const NumericPair& pair
   if (!whole) return settle_early(trial);
 
   std::optional<NumericResult> result;
-  if (const auto fault = attempt([&] { result = check_.check(pair.numeric_class, pair.candidate); })) {
-    return settle_fault(index, *fault, kBitEqualSteps);
-  }
+  const auto check = [&] {
+    result = of_batches ? check_.check_batches(pair.numeric_class, pair.candidate)
+                        : check_.check(pair.numeric_class, pair.candidate);
+  };
+  if (const auto fault = attempt(check)) return settle_fault(index, *fault, kBitEqualSteps);
   if (!result) return settle_early(trial);
   if (pair.numeric_class == candidates_[index].numerics || !result->passed) trial.numerics = *result;
   if (result->passed) return Next::go_on;
-  const std::string own =
-      result->baseline_error ? fmt::format(" (the job as written: {:.3g})", *result->baseline_error) : "";
   return settle(trial, Verdict::refused, Reason::numerics,
-                fmt::format("Computes something else: {}: {:.3g}, at most {:.3g}{}.", result->measure, result->value,
-                            result->tolerance, own));
+                fmt::format("{} something else: {}.", of_batches ? "Brings" : "Computes", figures_of(*result)));
 }
 
-Tuner::Next Tuner::check_losses(std::size_t index, const Settings& settings) {
-  Trial& trial = ledger_.trials[index];
-  std::int64_t steps = check_.short_run_steps();
-  std::int64_t runs = kShortRunSeeds;
-  if (!check_.has_short_runs()) {
-    runs = 2 * kShortRunSeeds;
-    const double steps_held = kShortRunShare * options_.budget_s / static_cast<double>(runs) / baseline_step_s_;
-    steps = std::clamp<std::int64_t>(static_cast<std::int64_t>(std::min(steps_held, 1e6)), kShortRunStepsMin,
-                                     kShortRunStepsMax);
-  }
-  if (clock_() + static_cast<double>(runs * steps) * baseline_step_s_ > trials_end_s_) return settle_early(trial);
-
-  bool whole = false;
-  if (const auto fault = attempt([&] { whole = check_.prepare_short_runs({}, steps); })) blame(*fault, {});
-  if (!whole) return settle_early(trial);
-  std::optional<NumericResult> result;
-  if (const auto fault = attempt([&] { result = check_.check_losses(settings); })) {
-    return settle_fault(index, *fault, steps);
-  }
-  if (!result) return settle_early(trial);
-  trial.numerics = *result;
-  if (result->passed) return Next::go_on;
-  return settle(trial, Verdict::refused, Reason::numerics,
-                fmt::format("Learns something else: {}: {:.3g}, at most {:.3g}.", result->measure, result->value,
-                            result->tolerance));
-}
-
+// What changes loading shows when the queue of batches has settled, which takes longer blocks. Where the machine is not
+// quiet, blocks are no longer than those that the decision was estimated with.
 BlockPlan Tuner::plan_of_trial(double second_step_s, double share_s, const std::string& resource) const {
-  // No longer than the blocks that the decision was estimated with.
+  const std::int64_t wanted = resource == "data" ? kPairsWanted : kShortPairsWanted;
   const std::int64_t needed = is_quiet() ? 0 : ledger_.quietness.pairs_needed;
-  const auto plan = [&](std::int64_t pairs) {
-    return plan_blocks(best_step_s_, second_step_s, switch_s_, share_s, std::max(pairs, needed));
-  };
-  const BlockPlan short_blocks = plan(kShortPairsWanted);
-  // What changes loading shows when the queue of batches has settled, which takes longer blocks.
-  if (short_blocks.steps >= kShortBlockSteps && resource != "data") return short_blocks;
-  return plan(kPairsWanted);
+  return plan_blocks(best_step_s_, second_step_s, switch_s_, share_s, std::max(wanted, needed));
 }
 
 // Measures nothing yet: what a configuration builds once, and how long its steps are, which decides how long the blocks
@@ -405,20 +387,16 @@ Tuner::Next Tuner::begin_comparison(std::size_t index, const Settings& settings,
 Tuner::Next Tuner::compare_speed(std::size_t index, const Settings& settings, const Limits& limits) {
   Trial& trial = ledger_.trials[index];
   std::int64_t steps_run = 0;
-  if (goes_on(index)) {
-    const auto pairs_left = std::max<std::int64_t>(1, kPairsMax - trial.pairs);
-    comparison_of_[index]->set_plan(plan_blocks(median(trial.baseline_s), median(trial.candidate_s), switch_s_,
-                                                limits.share_end_s - clock_(), pairs_left));
-  } else {
+  if (!goes_on(index)) {
     const Next next = begin_comparison(index, settings, limits, steps_run);
     if (next != Next::go_on) return next;
   }
   Comparison& comparison = *comparison_of_[index];
-  const auto measured = run_pairs(comparison, limits, judge_trial);
+  const auto measured = run_pairs(comparison, limits);
   trial.pairs = comparison.pairs();
   trial.baseline_s = comparison.first_s();
   trial.candidate_s = comparison.second_s();
-  if (trial.pairs > 0) trial.gain = to_gain(measured.reading.log_gain);
+  if (trial.pairs > 0) trial.gain = to_gain(measured.log_gain);
   steps_run += trial.pairs * (comparison.plan().warmup + comparison.plan().steps);
   if (measured.end == End::fault) {
     if (measured.fault->arm == Arm::second) return settle_fault(index, measured.fault->fault, steps_run);
@@ -432,7 +410,7 @@ Tuner::Next Tuner::compare_speed(std::size_t index, const Settings& settings, co
 
   const auto late_fault =
       run_unmeasured(settings, kTrialStepsMin - steps_run, median(trial.candidate_s), limits.hard_end_s);
-  return late_fault ? settle_fault(index, *late_fault, kTrialStepsMin) : judge(index, settings, measured);
+  return late_fault ? settle_fault(index, *late_fault, kTrialStepsMin) : judge(index, measured);
 }
 
 std::optional<Fault> Tuner::run_unmeasured(const Settings& settings, std::int64_t steps, double step_s, double end_s) {
@@ -446,10 +424,11 @@ std::optional<Fault> Tuner::run_unmeasured(const Settings& settings, std::int64_
   });
 }
 
-Tuner::Next Tuner::judge(std::size_t index, const Settings& settings, const Measured& measured) {
+Tuner::Next Tuner::judge(std::size_t index, const Measured& measured) {
   Trial& trial = ledger_.trials[index];
-  const std::string found = sentence_of(measured.reading.log_gain, trial.pairs) + late_sentence(trial);
-  switch (measured.reading.outcome) {
+  const std::string found = sentence_of(measured.log_gain, trial.pairs) + late_sentence(trial);
+  const std::string needed = pairs_needed_text(measured.pairs_needed);
+  switch (measured.outcome) {
     case Outcome::slower:
       return settle(trial, Verdict::refused, Reason::slower, fmt::format("Slower: {}.", found));
     case Outcome::no_gain:
@@ -457,50 +436,46 @@ Tuner::Next Tuner::judge(std::size_t index, const Settings& settings, const Meas
                     fmt::format("Gains less than {:.1f} %: {}.", options_.gain_min * 100, found));
     case Outcome::open:
       return settle(trial, Verdict::inconclusive, Reason::budget,
-                    fmt::format("Not decided when its {} used up: {}.",
-                                measured.end == End::pairs ? "pairs were" : "share of the budget was", found));
+                    fmt::format("Not decided when its share of the budget was used up: {}{}{}.", found,
+                                needed.empty() ? "" : "; ", needed));
     case Outcome::pays:
       break;
-  }
-  if (candidates_[index].numerics == NumericClass::reduced_precision) {
-    const Next next = check_losses(index, settings);
-    if (next != Next::go_on) return next;
   }
   kept_.push_back(index);
   best_step_s_ = median(trial.candidate_s);
   return settle(trial, Verdict::kept, Reason::none, fmt::format("Pays: {}.", found));
 }
 
-Tuner::Measured Tuner::run_pairs(Comparison& comparison, const Limits& limits, Judge judge_pairs) {
+Tuner::Measured Tuner::run_pairs(Comparison& comparison, const Limits& limits, std::optional<std::int64_t> pairs) {
   const auto& plan = comparison.plan();
   double pair_s = 2 * switch_s_ + static_cast<double>(plan.warmup + plan.steps) * 2 * best_step_s_;
   const double begin_s = clock_();
   const std::int64_t pairs_before = comparison.pairs();
-  const auto reading = [&] {
-    return comparison.pairs() > 0 ? judge_pairs(comparison.log_ratios(), options_.gain_min) : Reading{};
+  Bets bets(options_.gain_min);
+  for (const double log_ratio : comparison.log_ratios()) bets.add(log_ratio);
+  const auto ended = [&](End end, std::optional<PairFault> fault = {}) {
+    Estimate log_gain;
+    if (comparison.pairs() > 0) log_gain = estimate_middle(comparison.log_ratios(), kTailError, kTailError);
+    return Measured{end, bets.outcome(), log_gain, bets.pairs_needed(), std::move(fault)};
   };
-  while (comparison.pairs() < limits.pairs_max) {
-    if (!keep_going()) return {End::stopped, reading(), std::nullopt};
+  while (pairs ? comparison.pairs() < *pairs : bets.outcome() == Outcome::open) {
+    if (!keep_going()) return ended(End::stopped);
     // One that seems to gain or to cost something is near its verdict.
     const bool near =
         comparison.pairs() < kPairsToKeep || std::abs(median(comparison.log_ratios())) > std::log1p(options_.gain_min);
-    if (clock_() + pair_s > (near ? limits.hard_end_s : limits.share_end_s)) {
-      return {End::time, reading(), std::nullopt};
-    }
-    if (auto fault = comparison.measure_pair()) return {End::fault, reading(), std::move(fault)};
+    if (clock_() + pair_s > (near ? limits.hard_end_s : limits.share_end_s)) return ended(End::time);
+    if (auto fault = comparison.measure_pair()) return ended(End::fault, std::move(fault));
+    bets.add(comparison.log_ratios().back());
     pair_s = (clock_() - begin_s) / static_cast<double>(comparison.pairs() - pairs_before);
-    if (!is_look(comparison.pairs())) continue;
-    const auto found = reading();
-    if (found.outcome != Outcome::open) return {End::decided, found, std::nullopt};
   }
-  return {End::pairs, reading(), std::nullopt};
+  return ended(End::done);
 }
 
 // A change that paid may pay no longer beside those kept after it. It proved itself once, so that it stays unless this
-// comparison speaks against it.
-bool Tuner::still_pays(const Reading& reading) const {
-  if (reading.outcome == Outcome::open) return reading.log_gain.center >= std::log1p(options_.gain_min);
-  return reading.outcome == Outcome::pays;
+// comparison speaks against it: by the same bets, or, where they leave it open, by its middle.
+bool Tuner::still_pays(const Measured& measured) const {
+  if (measured.outcome == Outcome::open) return measured.log_gain.center >= std::log1p(options_.gain_min);
+  return measured.outcome == Outcome::pays;
 }
 
 void Tuner::leave_each_out() {
@@ -523,15 +498,15 @@ void Tuner::leave_out(std::size_t index, double end_s) {
   }
   const auto plan = plan_blocks(best_step_s_, best_step_s_, switch_s_, end_s - clock_());
   Comparison comparison(job_, without, best, plan, candidates_[index].late_share, seed_, comparisons_++);
-  const auto measured = run_pairs(comparison, {end_s, end_s, kPairsMax}, judge_again);
+  const auto measured = run_pairs(comparison, {end_s, end_s});
   if (measured.end == End::fault) {
     blame(measured.fault->fault, measured.fault->arm == Arm::first ? others : kept_);
     return;
   }
   if (measured.end == End::stopped || comparison.pairs() == 0) return;
-  const std::string found = sentence_of(measured.reading.log_gain, comparison.pairs());
-  if (still_pays(measured.reading)) {
-    const bool pays = measured.reading.outcome == Outcome::pays;
+  const std::string found = sentence_of(measured.log_gain, comparison.pairs());
+  if (still_pays(measured)) {
+    const bool pays = measured.outcome == Outcome::pays;
     ledger_.trials[index].sentence += fmt::format(" Taken out of the best configuration, {}: {}.",
                                                   pays ? "it still pays" : "nothing speaks against it", found);
     return;
@@ -548,26 +523,23 @@ void Tuner::compare_with_baseline() {
     const double pair_s =
         2 * switch_s_ + static_cast<double>(plan.warmup + plan.steps) * (baseline_step_s_ + best_step_s_);
     // How many is settled before the first one: the interval owes nothing to what the pairs show.
-    const auto pairs = std::clamp<std::int64_t>(static_cast<std::int64_t>(left_s / pair_s), 0, kPairsMax);
+    const auto pairs = std::clamp<std::int64_t>(static_cast<std::int64_t>(left_s / pair_s), 0, kSpeedupPairsMax);
     Comparison comparison(job_, {}, settings_of(kept_), plan, late_share(kept_), seed_, comparisons_++);
     comparison.sum_splits();
-    const auto undecided = [](std::span<const double> log_ratios, double) {
-      return Reading{estimate_middle(log_ratios, kTailError, kTailError), Outcome::open};
-    };
-    const auto measured = run_pairs(comparison, {end_s_, end_s_, pairs}, undecided);
+    const auto measured = run_pairs(comparison, {end_s_, end_s_}, pairs);
     if (measured.end == End::fault) {
       blame(measured.fault->fault, measured.fault->arm == Arm::first ? Indices{} : kept_);
       continue;
     }
     if (comparison.pairs() == 0) break;
-    const auto again = judge_again(comparison.log_ratios(), options_.gain_min);
-    if (kept_.size() == 1 && measured.end != End::stopped && !still_pays(again)) {
+    if (kept_.size() == 1 && measured.end != End::stopped && !still_pays(measured)) {
       baseline_step_s_ = median(comparison.first_s());
-      take_out(kept_.front(), Verdict::refused, Reason::no_gain,
-               fmt::format("Taken out again, it no longer pays: {}.", sentence_of(again.log_gain, comparison.pairs())));
+      take_out(
+          kept_.front(), Verdict::refused, Reason::no_gain,
+          fmt::format("Taken out again, it no longer pays: {}.", sentence_of(measured.log_gain, comparison.pairs())));
       break;
     }
-    record_speedup(comparison, measured.reading);
+    record_speedup(comparison, measured.log_gain);
     return;
   }
   ledger_.baseline_samples_per_second = samples_per_second(baseline_step_s_);
@@ -576,9 +548,8 @@ void Tuner::compare_with_baseline() {
   ledger_.speedup = kept_.empty() ? Interval{1, 1, 1} : Interval{unknown, unknown, unknown};
 }
 
-void Tuner::record_speedup(const Comparison& comparison, const Reading& reading) {
-  ledger_.speedup = {std::exp(reading.log_gain.center), std::exp(reading.log_gain.low),
-                     std::exp(reading.log_gain.high)};
+void Tuner::record_speedup(const Comparison& comparison, const Estimate& log_gain) {
+  ledger_.speedup = {std::exp(log_gain.center), std::exp(log_gain.low), std::exp(log_gain.high)};
   ledger_.speedup_pairs = comparison.pairs();
   ledger_.baseline_s = comparison.first_s();
   ledger_.best_s = comparison.second_s();

@@ -10,8 +10,10 @@
 #include <vector>
 
 #include "core/hardware/cpu_load.h"
+#include "insight/tune/bets.h"
 #include "insight/tune/comparison.h"
 #include "insight/tune/numeric_check.h"
+#include "insight/tune/statistics.h"
 
 namespace headrace {
 
@@ -47,18 +49,18 @@ class Tuner {
 
  private:
   enum class Next { go_on, settled, again };  // again: the best configuration changed under the trial.
-  enum class End { decided, pairs, time, stopped, fault };
+  enum class End { done, time, stopped, fault };
   struct Measured {
     End end;
-    Reading reading;
+    Outcome outcome;                           // Of bets on all pairs.
+    Estimate log_gain;                         // Not measured without pairs.
+    std::optional<std::int64_t> pairs_needed;  // Bets::pairs_needed().
     std::optional<PairFault> fault;
   };
   struct Limits {
     double share_end_s;  // Where a comparison ends that is not near its verdict.
     double hard_end_s;   // Where any ends.
-    std::int64_t pairs_max;
   };
-  using Judge = Reading (*)(std::span<const double> log_ratios, double gain_min);
   using Indices = std::vector<std::size_t>;  // Of trials, in the order in which they were kept.
 
   void calibrate();
@@ -74,22 +76,21 @@ class Tuner {
   bool settled_untried(std::size_t index);
   bool settled_for_noise(std::size_t index);
   Next try_on_best(std::size_t index, const Limits& limits);
-  Next check_numerics(std::size_t index, const Settings& settings);
-  Next check_losses(std::size_t index, const Settings& settings);
+  Next check_numerics(std::size_t index);
   bool goes_on(std::size_t index) const;
-  double seconds_of(const Comparison& comparison) const;  // That its pairs so far took.
   Next begin_comparison(std::size_t index, const Settings& settings, const Limits& limits, std::int64_t& steps_run);
   Next compare_speed(std::size_t index, const Settings& settings, const Limits& limits);
   void return_to_open_trials();
-  Next judge(std::size_t index, const Settings& settings, const Measured& measured);
+  Next judge(std::size_t index, const Measured& measured);
   // Ends early where time or a stop ends it. `step_s` is an estimate.
   std::optional<Fault> run_unmeasured(const Settings& settings, std::int64_t steps, double step_s, double end_s);
-  Measured run_pairs(Comparison& comparison, const Limits& limits, Judge judge);
+  // Until the bets decide or, where `pairs` is given, until there are so many, whatever they show.
+  Measured run_pairs(Comparison& comparison, const Limits& limits, std::optional<std::int64_t> pairs = {});
 
   void leave_each_out();
   void leave_out(std::size_t index, double end_s);
   void compare_with_baseline();
-  void record_speedup(const Comparison& comparison, const Reading& reading);
+  void record_speedup(const Comparison& comparison, const Estimate& log_gain);
 
   // The candidate is at fault, or, for blame(), the newest of the kept changes that were in force.
   Next settle_fault(std::size_t index, const Fault& fault, std::int64_t steps_run);
@@ -100,7 +101,7 @@ class Tuner {
 
   double end_of_trials_s(double reserve) const;
   bool keep_going();
-  bool still_pays(const Reading& reading) const;
+  bool still_pays(const Measured& measured) const;
   Settings settings_of(const Indices& kept) const;
   double late_share(const Indices& kept) const;  // The largest: what counts when all of them are compared with none.
   // What a numerics check compares, and as what.
@@ -108,7 +109,7 @@ class Tuner {
     NumericClass numeric_class;
     Settings reference, candidate;
   };
-  std::vector<NumericPair> numeric_pairs(std::size_t index, const Settings& settings) const;
+  std::vector<NumericPair> numeric_pairs(std::size_t index) const;
   Next check_numeric_pair(std::size_t index, const NumericPair& pair);
   Indices kept_without(std::size_t index) const;
   double samples_per_second(double step_s) const;

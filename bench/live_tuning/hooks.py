@@ -1,0 +1,112 @@
+"""What the hooks of hr.autotune cost a step while it searches, and what is left of them when it is done.
+
+usage: make bench NAME=live-tuning ARGS=hooks
+
+A small network with one thread, so that noise in proportion to its own step hides nothing: blocks of steps alone, with a search
+at work whose changes do nothing (so that its own cost is all there is to see), and after stop(). Told by the clock and in CPU
+time of the process. Wanted: 0.3 % of a step of --step-ms while it searches; after stop() no hook, the loader's own class, and
+nothing that the interval tells from 0.
+"""
+
+import statistics
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import nn
+from torch.utils.data import BatchSampler, DataLoader, RandomSampler, TensorDataset
+
+import harness
+from live_tuning.planted_knobs import PlantedKnobs, autotuned
+
+KEYS = ("optimizer.fused", "train.precision", "compute.flush_denormal")
+ALONE, SEARCHING, STOPPED = "alone", "searching", "stopped"
+SHARE = 0.003
+
+
+class Loop:
+    def __init__(self) -> None:
+        torch.manual_seed(1)
+        dataset = TensorDataset(torch.randn(4096, 16), torch.randint(4, (4096,)))
+        self.model = nn.Sequential(nn.Linear(16, 16), nn.ReLU(), nn.Linear(16, 4))
+        self.optimizer = torch.optim.SGD(self.model.parameters(), lr=1e-3)
+        self.loader = DataLoader(dataset, sampler=BatchSampler(RandomSampler(dataset), 16, drop_last=True), batch_size=None)
+        self.batches = self._batches()
+
+    def _batches(self) -> Iterator[Any]:
+        while True:
+            yield from self.loader
+
+    def steps(self, count: int) -> None:
+        for _, (inputs, labels) in zip(range(count), self.batches):
+            self.optimizer.zero_grad()
+            nn.functional.cross_entropy(self.model(inputs), labels).backward()
+            self.optimizer.step()
+
+    def hooks(self) -> int:
+        """Of every kind that torch knows, and 1 for a loader of another class."""
+        found = sum(len(hooks) for held in (self.optimizer, *self.model.modules())
+                    for name, hooks in vars(held).items() if name.endswith("_hooks") and hooks)
+        return found + (type(self.loader) is not DataLoader)
+
+
+def search(loop: Loop) -> Any:
+    """A search whose changes do nothing, beyond its gate."""
+    knobs = PlantedKnobs([loop.model], [loop.optimizer], loop.loader, KEYS, {key: lambda _on: None for key in KEYS})
+    handle = autotuned([loop.model], [loop.optimizer], loop.loader, knobs)
+    for _ in range(100):
+        loop.steps(100)
+        if (trials := handle.ledger["ledger"]["trials"]) and all(trial["numerics"]["checked"] for trial in trials):
+            return handle
+    raise SystemExit(f"hooks: wanted a search that is past its gate within 10,000 steps, found {handle!r}: {handle.problem}")
+
+
+def block(loop: Loop, arm: str, steps: int) -> dict[str, float]:
+    """Microseconds a step."""
+    handle = None if arm == ALONE else search(loop)
+    if arm == STOPPED:
+        handle.stop()
+    loop.steps(100)
+    begin, begin_cpu = time.perf_counter(), time.process_time()
+    loop.steps(steps)
+    found = {"us": 1e6 * (time.perf_counter() - begin) / steps, "cpu_us": 1e6 * (time.process_time() - begin_cpu) / steps,
+             "hooks": loop.hooks(), "searched": float(handle is not None and handle.watching)}
+    if handle is not None:
+        handle.undo()
+    return found
+
+
+def judge(found: dict[str, list[dict[str, float]]], step_us: float) -> dict[str, Any]:
+    """Differences in CPU time, round by round."""
+    added = {arm: [own["cpu_us"] - alone["cpu_us"] for own, alone in zip(found[arm], found[ALONE], strict=True)]
+             for arm in (SEARCHING, STOPPED)}
+    share = statistics.median(added[SEARCHING]) / step_us
+    low, high = harness.interval(added[STOPPED])
+    left = max(each["hooks"] for each in found[STOPPED])
+    searched = all(each["searched"] for each in found[SEARCHING])
+    return {"added_us": added, "share": share, "hooks_left": left, "searched": searched,
+            "met": share <= SHARE and left == 0 and low <= 0 and searched, "stopped_interval_us": (low, high)}
+
+
+def main(words: list[str]) -> int:
+    parser = harness.parser(__doc__, rounds=40)
+    parser.add_argument("--steps", type=int, default=500, help="of a block")
+    parser.add_argument("--step-ms", type=float, default=0.86, help="of the step whose share is told: that of a small MLP")
+    arguments = parser.parse_args(words)
+    torch.set_num_threads(1)
+    bench = harness.Bench(__file__, arguments, f"hooks: {arguments.rounds} rounds of {arguments.steps} steps; "
+                          f"{harness.interval_remark(arguments.rounds)}")
+    loop = Loop()
+    loop.steps(2000)
+    found = bench.measure([harness.Arm(arm, lambda _, arm=arm: block(loop, arm, arguments.steps))
+                           for arm in (ALONE, SEARCHING, STOPPED)], arguments.rounds, warm_up=1)
+    for clock, name in (("us", "by the clock"), ("cpu_us", "in CPU time")):
+        print(f"{name}:\n" + harness.arms_table({arm: [each[clock] for each in rounds] for arm, rounds in found.items()},
+                                                "us a step", 2, reference=ALONE))
+    verdict = judge(found, 1e3 * arguments.step_ms)
+    for arm, values in verdict["added_us"].items():
+        print(f"{arm}: {harness.with_interval(values, 'us', 2)} more a step in CPU time")
+    print(f"searching: {verdict['share']:.3%} of a step of {arguments.step_ms:g} ms, wanted at most {SHARE:.1%}; after stop() "
+          f"{verdict['hooks_left']:g} hooks left: {'met' if verdict['met'] else 'MISSED'}")
+    return bench.end(verdict, 0 if verdict["met"] else 3)

@@ -1,0 +1,53 @@
+"""hr.autotune's knobs, of which one does something else than it says: with an effect that is known, or broken on purpose."""
+
+from collections.abc import Callable, Mapping, Sequence
+from types import SimpleNamespace
+from typing import Any
+
+from headrace._autotune import AutoTune, Request
+from headrace._live_knobs import LiveKnobs
+
+
+class PlantedKnobs(LiveKnobs):
+    """Offers the first change of each of `keys`. `plants`: by key, what is called with True to put a change in force in the place
+    of the setting, and with False to take it out again."""
+
+    def __init__(self, models: Sequence[Any], optimizers: Sequence[Any], loader: Any, keys: Sequence[str],
+                 plants: Mapping[str, Callable[[bool], None]]) -> None:
+        super().__init__(models, optimizers, loader, where_autocast="outermost call")
+        self._keys, self._plants = keys, plants
+        self._planted: dict[str, str] = {}
+
+    def offer(self, allow: str, fixed: Sequence[str], only: Sequence[str], steps: int | None) -> Any:
+        offered = super().offer(allow, fixed, only, steps)
+        first: dict[str, Any] = {}
+        for candidate in offered.candidates:
+            first.setdefault(candidate.key, candidate)
+        return SimpleNamespace(candidates=[first[key] for key in self._keys if key in first], not_tried=offered.not_tried)
+
+    def apply(self, settings: Mapping[str, str]) -> list[tuple[str, str, str, str]]:
+        own = {key: value for key, value in settings.items() if key in self._plants}
+        applied = super().apply({key: value for key, value in settings.items() if key not in own})
+        self._plant(own)
+        return [*applied, *((key, value, value, "planted") for key, value in own.items())]
+
+    def in_force(self) -> dict[str, str]:
+        return {**super().in_force(), **self._planted}
+
+    def undo(self) -> None:
+        self._plant({})
+        super().undo()
+
+    def _plant(self, wanted: Mapping[str, str]) -> None:
+        for key, plant in self._plants.items():
+            if (key in wanted) != (key in self._planted):
+                plant(key in wanted)
+        self._planted = dict(wanted)
+
+
+def autotuned(models: Sequence[Any], optimizers: Sequence[Any], loader: Any, knobs: LiveKnobs,
+              allow: str = "reduced_precision") -> AutoTune:
+    """hr.autotune with these knobs; it prints nothing."""
+    request = Request(allow=allow, steps=None, epochs=None, only=[], fixed=[], gain_min=0.02, out=None, auto_tune=True, seed=1,
+                      title="bench")
+    return AutoTune(list(models), list(optimizers), loader, request, lambda _kind, _text: None, knobs=knobs)

@@ -1,0 +1,375 @@
+#!/usr/bin/env python3
+"""Runs one of scripts/ as its user would, does before its loop what an arm of a bench is, and prints what came of it as JSON.
+
+usage: play.py REQUEST
+
+REQUEST is JSON: {"script": "cnn", "steps": 300, "seed": 1, "arm": "untouched"}; beside these "options" (further words for the
+script), "limit_s" (ends the run then), "step_s": true (tell each step's seconds) and what the arm asks for, which its class says.
+A step is from one update of the script's last optimizer to the next.
+"""
+
+import importlib.util
+import json
+import statistics
+import sys
+import time
+from array import array
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+import harness  # noqa: E402
+from live_tuning.turns import Settings, Turns, shape_of  # noqa: E402
+
+SCRIPTS = Path(__file__).resolve().parent / "scripts"
+
+
+class Enough(Exception):
+    """Ends a script whose arm has all that it wants."""
+
+
+@dataclass(frozen=True)
+class Loop:
+    """What the script handed over, as it did and as lists of bare objects."""
+
+    model: Any
+    optimizer: Any
+    loader: Any
+    steps: int
+    script: ModuleType
+
+    @property
+    def models(self) -> list:
+        return list(self.model) if isinstance(self.model, (list, tuple)) else [self.model]
+
+    @property
+    def optimizers(self) -> list:
+        """Accelerate, of which Hugging Face's Trainer is made, wraps the optimizer."""
+        given = self.optimizer if isinstance(self.optimizer, (list, tuple)) else [self.optimizer]
+        return [getattr(optimizer, "optimizer", optimizer) for optimizer in given]
+
+    def knobs(self) -> Any:
+        from headrace._live_knobs import LiveKnobs
+
+        return LiveKnobs(self.models, self.optimizers, self.loader, where_autocast="outermost call")
+
+
+class Untouched:
+    """The script alone."""
+
+    def __init__(self, loop: Loop, request: dict[str, Any]) -> None:
+        self.loop, self.request = loop, request
+
+    def ready(self) -> None:
+        """Just before the loop."""
+
+    def stepped(self, step: int) -> None:
+        """Behind each update."""
+
+    def figures(self) -> dict[str, Any]:
+        return {}
+
+
+class Autotuned(Untouched):
+    """hr.autotune; "allow", and "only" where not all changes are wanted."""
+
+    def ready(self) -> None:
+        import headrace as hr
+
+        loop, request = self.loop, self.request
+        self.handle = hr.autotune(loop.model, loop.optimizer, loop.loader, allow=request["allow"], steps=loop.steps,
+                                  only=request.get("only", ()), seed=request["seed"], title=request["script"])
+
+    def figures(self) -> dict[str, Any]:
+        self.handle.stop()
+        return {"kept": list(self.handle.kept), "settings": dict(self.handle.settings), "problem": self.handle.problem,
+                "trials": [asdict(trial) for trial in self.handle.trials], "ledger": self.handle.ledger,
+                "report": self.handle.report()}
+
+
+class Tuned(Untouched):
+    """hr.tune, with trials on a snapshot before the loop, then the loop with what it kept. The script must have loss_of(model,
+    batch). What is the loader's stays, as the script goes on with the loader that it has."""
+
+    def ready(self) -> None:
+        import headrace as hr
+
+        loop, request = self.loop, self.request
+        self.tuned = hr.tune(loop.model, loop.loader, loop.optimizer, loop.script.loss_of, budget_s=request["budget_s"],
+                             steps=loop.steps, fixed=["data"], seed=request["seed"])
+
+    def figures(self) -> dict[str, Any]:
+        return {"kept": self.tuned.kept, "settings": self.tuned.settings}
+
+
+class WithSettings(Untouched):
+    """With "settings" from the first step on."""
+
+    def ready(self) -> None:
+        self.knobs = self.loop.knobs()
+        self.knobs.apply(self.request["settings"])
+
+
+class PytorchAutotune(Untouched):
+    """What pytorch-autotune's one call switches on, carried over to the script's own objects, as its loop goes on with these."""
+
+    def ready(self) -> None:
+        from pytorch_autotune import quick_optimize
+
+        self.applied: list[str] = []
+        for model, optimizer in zip(self.loop.models, self.loop.optimizers):
+            returned, own, scaler = quick_optimize(model, device="cpu", verbose=False)
+            if returned is not model:
+                model.compile()
+                self.applied.append("compile")
+            if own.defaults.get("fused"):
+                for group in optimizer.param_groups:
+                    group.update(fused=True, foreach=False)
+                self.applied.append("fused")
+            if scaler is not None:
+                self.applied.append("a gradient scaler, which the loop does not use")
+
+    def figures(self) -> dict[str, Any]:
+        return {"applied": sorted(set(self.applied))}
+
+
+class Offered(Untouched):
+    """What there is to try in a run of "run_steps", of every class of numbers, and why not the rest. No step is made."""
+
+    def ready(self) -> None:
+        self.offer = self.loop.knobs().offer("reduced_precision", (), (), self.request["run_steps"])
+        raise Enough
+
+    def figures(self) -> dict[str, Any]:
+        return {"candidates": [{"name": one.name, "key": one.key, "changes": one.changes, "numerics": one.numerics}
+                               for one in self.offer.candidates],
+                "not_tried": [{"name": one.name, "key": one.key, "reason": one.reason} for one in self.offer.not_tried]}
+
+
+class Measured(Untouched):
+    """What has to know a step's time before it begins: the median of the later half of a second and at least ten steps."""
+
+    step_s: float | None = None
+
+    def ready(self) -> None:
+        self.knobs = self.loop.knobs()
+        self._warm_up = [time.perf_counter()]
+
+    def stepped(self, step: int) -> None:
+        if self.step_s is not None:
+            self.measure(step)
+            return
+        self._warm_up.append(time.perf_counter())
+        if len(self._warm_up) > 10 and self._warm_up[-1] - self._warm_up[0] >= 1:
+            ends = self._warm_up[len(self._warm_up) // 2:]
+            self.step_s = statistics.median(after - before for before, after in zip(ends, ends[1:]))
+            self.begin(step)
+
+    def begin(self, step: int) -> None:
+        """Once, between two updates, when step_s is known."""
+
+    def measure(self, step: int) -> None:
+        """Behind each update from then on."""
+
+
+class Pairs(Measured):
+    """Blocks with and without "changes" take turns, "pairs" times; "queue": batches that the loader holds, where the loop waits
+    for it."""
+
+    def begin(self, step: int) -> None:
+        shape = shape_of(self.step_s, queue=self.request.get("queue", 0))
+        self.turns = Turns(self.knobs.apply, [{}, self.request["changes"]], self.request["pairs"], shape, self.request["seed"])
+
+    def measure(self, step: int) -> None:
+        self.turns.stepped()
+        if self.turns.done:
+            raise Enough
+
+    def figures(self) -> dict[str, Any]:
+        without_s, with_s = self.turns.found if self.step_s is not None else ([], [])
+        return {"plain_step_s": self.step_s, "without_s": without_s, "with_s": with_s}
+
+
+class Cells(Measured):
+    """All of "cells", which are settings, take turns in "rounds" rounds, "cell_s" seconds each in all. One that cannot be applied
+    is left out, with the reason."""
+
+    def begin(self, step: int) -> None:
+        from headrace.errors import Error
+
+        self.refused: list[dict[str, Any]] = []
+        self.cells: list[Settings] = []
+        for cell in self.request["cells"]:
+            try:
+                self.knobs.apply(cell)
+                self.cells.append(cell)
+            except Error as error:
+                self.refused.append({"settings": cell, "reason": str(error)})
+        rounds = self.request["rounds"]
+        shape = shape_of(self.step_s, self.request["cell_s"] / rounds, self.request.get("queue", 0))
+        self.turns = Turns(self.knobs.apply, self.cells, rounds, shape, self.request["seed"])
+
+    def measure(self, step: int) -> None:
+        self.turns.stepped()
+        if self.turns.done:
+            raise Enough
+
+    def figures(self) -> dict[str, Any]:
+        if self.step_s is None:
+            return {"plain_step_s": None, "cells": [], "refused": []}
+        return {"plain_step_s": self.step_s, "refused": self.refused,
+                "cells": [{"settings": cell, "step_s": found} for cell, found in zip(self.cells, self.turns.found)]}
+
+
+class Optuna(Measured):
+    """Optuna's TPE asks for the value of each of "choices" (by key, a list of settings) block by block, for "search_steps"
+    steps."""
+
+    def begin(self, step: int) -> None:
+        import optuna
+
+        optuna.logging.set_verbosity(optuna.logging.WARNING)
+        self.optuna = optuna
+        self.study = optuna.create_study(sampler=optuna.samplers.TPESampler(seed=self.request["seed"]))
+        self.last_step = step + self.request["search_steps"]
+        self.shape = shape_of(self.step_s, 0.25, self.request.get("queue", 0))
+        self.ask()
+
+    def ask(self) -> None:
+        from headrace.errors import Error
+
+        while True:
+            self.trial = self.study.ask()
+            self.settings: dict[str, str] = {}
+            for key, values in self.request["choices"].items():
+                self.settings |= values[self.trial.suggest_categorical(key, list(range(len(values))))]
+            try:
+                self.knobs.apply(self.settings)
+                break
+            except Error:
+                self.study.tell(self.trial, state=self.optuna.trial.TrialState.FAIL)
+        self.trial.set_user_attr("settings", self.settings)
+        self.steps = 0
+
+    def measure(self, step: int) -> None:
+        self.steps += 1
+        if self.steps == self.shape.wash_out:
+            self.began = time.perf_counter()
+        elif self.steps == self.shape.wash_out + self.shape.counted:
+            self.study.tell(self.trial, (time.perf_counter() - self.began) / self.shape.counted)
+            if step >= self.last_step:
+                raise Enough
+            self.ask()
+
+    def figures(self) -> dict[str, Any]:
+        told = [trial for trial in self.study.trials if trial.value is not None] if self.step_s is not None else []
+        best = min(told, key=lambda trial: trial.value, default=None)
+        return {"trials": len(told), "settings": best and best.user_attrs["settings"], "version": harness.version_of("optuna")}
+
+
+class Numerics(Untouched):
+    """Every one of "candidates" (as the arm "offered" tells them) on "calls" kept calls of the loop, by the replay of
+    hr.autotune; the step is made as it was written."""
+
+    def ready(self) -> None:
+        from headrace._kept_call import KeptCalls
+
+        self.knobs = self.loop.knobs()
+        self.kept = KeptCalls(self.loop.models, self.loop.optimizers)
+        self.found: dict[str, list[dict[str, Any]]] = {one["name"]: [] for one in self.request["candidates"]}
+        self.calls = 0
+        self.loop.optimizers[-1].register_step_pre_hook(self._before)
+
+    def stepped(self, step: int) -> None:
+        if self.calls == self.request["calls"]:
+            raise Enough
+        if step >= 5 and step % 3 == 0:
+            self.kept.arm()
+
+    def _before(self, *_: Any) -> None:
+        if not self.kept.ready():
+            return
+        for one in self.request["candidates"]:
+            distance = self.kept.replay(self.knobs.apply, {}, one["changes"], {})
+            self.found[one["name"]].append({**distance, "between_calls": self.kept.distance_between_calls()})
+        self.calls += 1
+        self.kept.disarm()
+
+    def figures(self) -> dict[str, Any]:
+        self.kept.end()
+        return {"calls": self.calls, "distances": self.found, "why_not": self.kept.why_not}
+
+
+ARMS: dict[str, type[Untouched]] = {
+    "untouched": Untouched, "autotuned": Autotuned, "tuned": Tuned, "settings": WithSettings, "pytorch_autotune": PytorchAutotune,
+    "offered": Offered, "pairs": Pairs, "cells": Cells, "optuna": Optuna, "numerics": Numerics}
+
+
+class Run:
+    """A script from the moment before its loop."""
+
+    def __init__(self, request: dict[str, Any], script: ModuleType) -> None:
+        self.request, self.script = request, script
+        self.arm: Untouched | None = None
+        self.ends = array("d")  # Of each step, in seconds since the moment before the loop.
+
+    def begin(self, model: Any, optimizer: Any, loader: Any) -> None:
+        """The script's on_ready. What the arm does in it counts."""
+        self._begin = time.perf_counter()
+        loop = Loop(model, optimizer, loader, self.request["steps"], self.script)
+        self.arm = ARMS[self.request["arm"]](loop, self.request)
+        self.arm.ready()
+        loop.optimizers[-1].register_step_post_hook(self._stepped)
+
+    def _stepped(self, *_: Any) -> None:
+        self.ends.append(time.perf_counter() - self._begin)
+        self.arm.stepped(len(self.ends))
+        if self.ends[-1] > self.request.get("limit_s", float("inf")):
+            raise Enough
+
+    def figures(self) -> dict[str, Any]:
+        if self.arm is None:
+            raise SystemExit(f"play: {self.request['script']} ended before its loop")
+        found: dict[str, Any] = {"steps": len(self.ends)}
+        if self.ends:
+            warm = min(20, len(self.ends) // 4)
+            rest = [after - before for before, after in zip(self.ends[warm:], self.ends[warm + 1:])]
+            found |= {"seconds": self.ends[-1],
+                      "tenths_s": [self.ends[-(-len(self.ends) * tenth // 10) - 1] for tenth in range(1, 11)],
+                      "median_step_s": statistics.median(rest) if rest else self.ends[-1]}
+            if self.request.get("step_s"):
+                found["step_s"] = rest
+        return {**found, **self.arm.figures()}
+
+
+def load(name: str) -> ModuleType:
+    path = SCRIPTS / f"{name}.py"
+    specification = importlib.util.spec_from_file_location(name, path)
+    module = importlib.util.module_from_spec(specification)
+    sys.modules[name] = module  # Worker processes may have to find its classes.
+    specification.loader.exec_module(module)
+    return module
+
+
+def main() -> int:
+    request = json.loads(sys.argv[1])
+    if request["arm"] not in ARMS:
+        raise SystemExit(f"play: arm: wanted one of {', '.join(ARMS)}, found {request['arm']}")
+    script = load(request["script"])
+    run = Run(request, script)
+    script.on_ready = run.begin
+    sys.argv = [str(script.__file__), "--steps", str(request["steps"]), "--seed", str(request["seed"]),
+                *request.get("options", [])]
+    try:
+        script.main()
+    except Enough:
+        pass
+    print(json.dumps(run.figures()), flush=True)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

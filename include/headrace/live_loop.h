@@ -1,0 +1,84 @@
+// A training run under way, in which changes are tried between the user's own updates: the live tuner's only view of
+// it.
+//
+// Nothing is kept from one trial to the next and nothing is put back: what is measured are the steps that the run would
+// have made anyway. The headrace::Job of <headrace/job.h> is the other form of a trial, on a snapshot.
+#pragma once
+
+#include <headrace/error.h>
+#include <headrace/job.h>
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+namespace headrace {
+
+// From one update to the next, everything that the user waits for in between included.
+struct LiveUnit {
+  std::int64_t update = 0;  // Number of the update that ends it, from 1 on, in the run as the tuner sees it.
+  // From the moment at which LiveTuner::after_update() was called last to the one at which it is called with this unit:
+  // a switch of settings belongs to the unit behind it, replays to the unit in which they were made.
+  double seconds = 0;
+  double work = 1;    // What its time grows with, as numbers in its batch; above 0, the same in every unit if unknown.
+  double wait_s = 0;  // Of `seconds`, waiting for the loader.
+  bool countable = true;
+  std::string why_not{};  // Where it is not: "evaluation", "a pass over the data began", "4 micro-batches, not 8".
+};
+
+// Gradients of one kept call under two settings.
+struct ReplayDistance {
+  double relative_l2 = 0;        // Of all gradients together, relative to the reference's.
+  double cosine = 1;             // Between the two.
+  double worst_tensor = 0;       // Largest relative L2 of a tensor that holds at least 1e-3 of the reference's norm.
+  std::string worst_name{};      // Of that tensor.
+  double output_difference = 0;  // Relative L2 of what the call returned.
+  bool finite = true;            // Every number of outputs and gradients under the candidate's settings.
+  bool bit_equal = false;        // Outputs and gradients, every bit.
+  double seconds = 0;            // That the candidate's forward and backward took.
+  // Largest relative L2 of parameters and optimizer state after one update on copies with the same gradients; nullopt:
+  // it does not depend on the change.
+  std::optional<double> update_difference{};
+};
+
+// A replay that could not be made: an exception under the candidate's settings, too little memory.
+struct ReplayFailure {
+  ErrorCode code = ErrorCode::internal;
+  std::string sentence;
+};
+
+struct Replay {
+  std::optional<ReplayDistance> distance;
+  ReplayFailure failure{};  // Where there is no distance.
+};
+
+// What it throws passes through the tuner unchanged, but for the Error that apply() is allowed.
+class LiveLoop {
+ public:
+  virtual ~LiveLoop() = default;
+  // Makes exactly these settings hold (keys not named: as the user's loop has them). Called between two updates, or
+  // where the caller of LiveTuner::failed(), stop() or undo() stands. Throws Error where one cannot be applied, which
+  // is the change's failure, and anything else where the run is over; whatever it throws, the run is then as before.
+  virtual void apply(const Settings& settings) = 0;
+  // The call that was kept in the unit at hand, forward and backward with the gradients that arrived at its outputs,
+  // under both settings. Called in LiveTuner::before_update() alone, several times for one kept call. Parameters,
+  // buffers, gradients and generators are afterwards as they were, and the settings that were in force are in force
+  // again, also where it throws. The reference's gradients are kept for the next replay of the same call. Exceptions of
+  // the user's code under `candidate` are a failure, not thrown. With candidate = reference it tells what the loop as
+  // written takes and how far it is from itself.
+  virtual Replay replay(const Settings& reference, const Settings& candidate) = 0;
+  // Relative L2 distance between the reference's gradients of the call at hand and of the one kept before it, as the
+  // loop itself computed them: how much gradients differ from batch to batch. nullopt: only one call was kept so far.
+  virtual std::optional<double> distance_between_calls() = 0;
+  // Updates that the run still has; nullopt: unknown. Asked once a pair of blocks.
+  virtual std::optional<std::int64_t> updates_left() = 0;
+  // Units whose batches a loader may hold ready at most: what was loaded under one setting is used up under the next
+  // after so many. 0: it loads nothing ahead, or nobody knows. Asked once, when the search begins.
+  virtual std::int64_t queued_units() { return 0; }
+  // Whether all ranks say yes. The tuners of all ranks ask the same questions in the same order, two an update while a
+  // block is measured and more between pairs; no time of one rank alone steers them, so that all switch at the same
+  // updates. failed(), stop() and undo() ask nothing: they are called on every rank at the same update.
+  virtual bool agree(bool yes) { return yes; }
+};
+
+}  // namespace headrace

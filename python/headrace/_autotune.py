@@ -1,0 +1,536 @@
+"""hr.autotune: a training run that tunes itself while it is under way.
+
+What stands here ties others together: Boundary finds the user's updates, KeptCalls replays a forward, LiveKnobs applies a
+setting, and the native LiveTuner (include/headrace/live_tuner.h) decides what to try, keep and undo.
+"""
+
+from __future__ import annotations
+
+import atexit
+import functools
+import json
+import pathlib
+import sys
+import weakref
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, Callable, Iterable, Mapping
+
+import torch
+from torch import nn
+
+from . import _native
+from ._boundary import Boundary, Unit
+from ._device import module_not_on_cpu
+from ._kept_call import KeptCalls, code_of
+from ._live_knobs import LiveKnobs
+from ._loop_objects import raw_objects
+from ._tune import Trial
+from .errors import Error, InvalidArgumentError, UnsupportedError
+
+_LOADING = "data."  # What keys of the loader's settings begin with.
+_UNITS_WITHOUT_CALL = 16  # In a row, until the native tuner gives up the changes that wait for one (kCallsMissingMax).
+_AS_WRITTEN = "the loop goes on as written"
+
+
+@dataclass(frozen=True)
+class Request:
+    """What hr.autotune was asked for, checked."""
+
+    allow: str
+    steps: int | None
+    epochs: int | None
+    only: list[str]
+    fixed: list[str]
+    gain_min: float
+    out: pathlib.Path | None
+    auto_tune: bool
+    seed: int
+    title: str
+
+
+@dataclass
+class _Hooks:
+    """What hangs on the user's objects."""
+
+    knobs: LiveKnobs
+    kept: KeptCalls
+    boundary: Boundary
+    loop: _Loop
+    not_tried: list[_native.NotApplicable]
+
+
+class _Loop:
+    """The user's loop as the native tuner sees it (src/python/live_loop_object.h)."""
+
+    def __init__(self, knobs: LiveKnobs, kept: KeptCalls, boundary: Boundary, request: Request) -> None:
+        self._knobs, self._kept, self._boundary, self._request = knobs, kept, boundary, request
+        self._applied: list[tuple[str, str, str, str]] = []
+        self._requested: dict[str, str] = {}  # The last value of each key that ever was in force.
+        self._ended: dict[str, str] = {}  # By key: why a setting ended by itself, where the tuner knows of it.
+
+    def apply(self, settings: Mapping[str, str]) -> None:
+        self._applied = self._knobs.apply(settings)
+        self._requested.update(settings)
+
+    def replay(self, reference: Mapping[str, str], candidate: Mapping[str, str]) -> dict[str, Any]:
+        before = self._knobs.ended
+        found = self._kept.replay(self._apply_to_call, reference, candidate, self._knobs.in_force())
+        ended = {key: reason for key, reason in self._knobs.ended.items() if key not in before}
+        self._ended.update(ended)
+        if ended and "failure" not in found:  # What was replayed was the loop as written.
+            return {"failure": (InvalidArgumentError.code, next(iter(ended.values())))}
+        return found
+
+    def distance_between_calls(self) -> float | None:
+        return self._kept.distance_between_calls(self._apply_to_call, {}, self._knobs.in_force())
+
+    def updates_left(self) -> int | None:
+        return self._boundary.updates_left(self._request.steps, self._request.epochs)
+
+    def queued_units(self) -> int:
+        batches = max(self._boundary.queue, self._knobs.queue())
+        return -(-batches // (self._boundary.micro_batches or 1))
+
+    def agree(self, yes: bool) -> bool:
+        return yes  # There are no others: see _no_tuning().
+
+    def take_ended(self) -> dict[str, str]:
+        """By key, why settings ended by themselves that the tuner has not heard of."""
+        new = {key: reason for key, reason in self._knobs.ended.items() if key not in self._ended}
+        self._ended.update(new)
+        return new
+
+    def in_force(self) -> list[tuple[str, str, str, str]]:
+        """Key, requested, applied and reason of what was applied last, and of what ended by itself."""
+        written, ended = self._knobs.baseline(), {**self._ended, **self._knobs.ended}
+        return [row for row in self._applied if row[0] not in ended] + [
+            (key, self._requested[key], written[key], reason) for key, reason in ended.items() if key in self._requested]
+
+    def _apply_to_call(self, settings: Mapping[str, str]) -> None:
+        """A replay takes no batch: the loader stays as it is."""
+        loading = {key: value for key, value in self._knobs.in_force().items() if key.startswith(_LOADING)}
+        self._knobs.apply({**{key: value for key, value in settings.items() if not key.startswith(_LOADING)}, **loading})
+
+
+class AutoTune:
+    """A run that hr.autotune tunes: what it has found so far, and how to end it. Its hooks hold it, so it need not be kept.
+    As a context manager it undoes everything at the end of the block. Use it from the thread that trains."""
+
+    _is_open = False  # Something of ours hangs on the user's objects.
+
+    def __init__(self, models: list[nn.Module], optimizers: list[torch.optim.Optimizer], loader: Any, request: Request,
+                 on_progress: Callable[[str, str], Any] | None = None, *, refusal: str | None = None,
+                 forward_of: Callable[..., Any] | None = None, knobs: LiveKnobs | None = None,
+                 clock: Callable[[], float] | None = None) -> None:
+        """For headrace's own adapters and tests; users call hr.autotune. refusal: why such a loop is not tuned, which is its
+        `problem` then. forward_of: as KeptCalls has it. knobs: in the place of those made here. clock: monotonic seconds."""
+        self._models, self._optimizers, self._loader, self._request = models, optimizers, loader, request
+        self._on_progress = on_progress or _print_line
+        self._problem: str | None = None
+        self._began = self._ended = self._settled = self._is_undone = False
+        self._inside = False  # One of our own calls is at work.
+        self._wanted: tuple[str, bool] | None = None  # What was asked for meanwhile: why, and whether all is undone.
+        self._armed = False
+        self._units_without_call = 0
+        self._hooks: _Hooks | None = None
+        if request.auto_tune:
+            self._problem = refusal or self._no_tuning()
+        candidates: list[_native.Candidate] = []
+        try:
+            if request.auto_tune and self._problem is None:
+                candidates = self._make_hooks(knobs, forward_of, clock)
+            self._tuner = self._make_tuner(candidates, clock)
+            if self._hooks is not None:
+                if any(candidate.key.startswith(_LOADING) for candidate in candidates):
+                    self._hooks.knobs.follow()
+                self._hooks.boundary.install()
+        except BaseException:
+            self._take_hooks_away(undo=True)
+            raise
+        if self._hooks is not None:
+            self._is_open = True
+            _open_handles.add(self)
+            if loader is not None and (reason := self._hooks.boundary.loader_refusal):
+                self._guarded(self._tell, "loader", f"waiting for data is not seen: {reason}")
+        if self._problem is not None:
+            self._tell("problem", f"{self._problem}; {_AS_WRITTEN}")
+
+    # What users call.
+
+    def report(self) -> str:
+        """What was tried, kept and lost so far, as text."""
+        return self._result()[1]
+
+    def stop(self) -> None:
+        """Ends the search: kept changes stay in force, all others are undone, hooks that nothing kept needs are removed.
+        Called from on_progress, it does so once the update at hand is done."""
+        self._leave("stopped", undo=False)
+
+    def undo(self) -> None:
+        """Gives the user's objects back as they were, but for what the training has made of their values. What was found
+        stays in report() and ledger. From on_progress as stop()."""
+        self._leave("undone", undo=True)
+
+    def __enter__(self) -> AutoTune:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
+                 trace: TracebackType | None) -> None:
+        if self._is_open and isinstance(error, Exception):
+            self._guarded(self._tuner.failed, code_of(error), f"the loop raised {_last_line(error)}", [])
+        self.undo()
+
+    @property
+    def trials(self) -> list[Trial]:
+        """What came of each change that was looked at; gain and pairs are those of its proof."""
+        return [Trial.of(entry) for entry in self._tuner.trials()]
+
+    @property
+    def kept(self) -> list[str]:
+        """Names of the changes that are proved, in the order of trials."""
+        return [trial.name for trial in self.trials if trial.verdict == "kept"]
+
+    @property
+    def settings(self) -> dict[str, str]:
+        """What the kept changes set, as TOML values."""
+        return {key: value for trial in self.trials if trial.verdict == "kept" for key, value in trial.settings.items()}
+
+    @property
+    def ledger(self) -> dict[str, Any]:
+        """Everything as JSON values: ledger.json as it would be written now."""
+        return json.loads(self._result()[0])
+
+    @property
+    def watching(self) -> bool:
+        """Whether hooks still follow the loop: during the search, and after it while kept changes are checked again."""
+        return self._is_open and self._tuner.watching()
+
+    @property
+    def problem(self) -> str | None:
+        """Why nothing, or nothing more, is tried; None: nothing is wrong."""
+        return self._problem or (None if self._hooks is None else self._hooks.boundary.problem)
+
+    @property
+    def not_applicable(self) -> list[_native.NotApplicable]:
+        """Changes that are not tried on these objects: name, key, reason."""
+        return [] if self._hooks is None else list(self._hooks.not_tried)
+
+    def __repr__(self) -> str:
+        state = "watching" if self.watching else "not watching"
+        return f"<headrace.AutoTune {state}; kept: {', '.join(self.kept) or 'nothing'}; {len(self.trials)} looked at>"
+
+    def __del__(self) -> None:
+        # The loop's objects went, and the handle with them. A ledger that was asked for is written.
+        if self._is_open:
+            self._guarded(self._finish, "the loop's objects are gone", False)
+
+    # What the hooks call, between two updates and inside the user's optimizer.step().
+
+    def _on_unit(self, unit: Unit) -> None:
+        if self._is_open:
+            self._guarded(self._follow, unit)
+
+    def _before_update(self) -> None:
+        if self._is_open and self._armed:
+            self._guarded(self._check)
+
+    def _guarded(self, work: Callable[..., None], *arguments: Any) -> None:
+        """Calls what is ours within the user's step: its exceptions end the tuning, and never the run."""
+        self._inside = True
+        try:
+            work(*arguments)
+        except Exception as error:  # noqa: BLE001 - the run is the user's; the error is told as `problem`.
+            self._give_up(error)
+        finally:
+            self._inside = False
+        if self._wanted is not None:
+            (why, undo), self._wanted = self._wanted, None
+            self._guarded(self._finish, why, undo)
+
+    def _follow(self, unit: Unit) -> None:
+        assert self._hooks is not None
+        boundary, kept = self._hooks.boundary, self._hooks.kept
+        if boundary.problem is not None:
+            self._finish(boundary.problem, undo=False)
+            return
+        self._fail_what_ended()
+        self._tuner.after_update(boundary.updates, unit.seconds, unit.work, unit.wait_s, unit.countable, unit.why_not)
+        if not self._settled and self._tuner.keeps_call():
+            kept.arm()
+            self._armed = True
+        elif self._armed:
+            kept.disarm()
+            self._armed = False
+        if not self._tuner.watching():
+            self._finish("", undo=False)
+        elif self._ended and not self._settled:
+            self._settle()
+
+    def _check(self) -> None:
+        assert self._hooks is not None
+        kept = self._hooks.kept
+        if kept.ready():
+            self._tuner.before_update()
+        if kept.ready():  # Not where the call could not be made again.
+            self._units_without_call = 0
+            return
+        self._units_without_call += 1
+        if self._units_without_call == _UNITS_WITHOUT_CALL:  # Before, it may be a step that GradScaler skipped.
+            self._problem = f"nothing can be checked: {kept.why_not}"
+            self._tell("problem", self._problem)
+
+    def _fail_what_ended(self) -> None:
+        """Before the unit in which it ended is told."""
+        assert self._hooks is not None
+        for key, reason in self._hooks.loop.take_ended().items():
+            self._tuner.failed(UnsupportedError.code, reason, [key])
+
+    def _settle(self) -> None:
+        """The search is over: only what kept changes and their rechecks need is left."""
+        assert self._hooks is not None
+        self._settled = True
+        self._hooks.kept.end()
+        self._armed = False
+        self._hooks.knobs.keep_only()
+        self._write()
+
+    def _hear(self, kind: str, text: str) -> None:
+        self._began = self._began or kind == "began"
+        self._ended = self._ended or kind == "ended"
+        self._tell(kind, text)
+
+    # How it ends.
+
+    def _leave(self, why: str, undo: bool) -> None:
+        if self._inside:
+            self._wanted = (why, undo or (self._wanted is not None and self._wanted[1]))
+            return
+        self._inside = True
+        try:
+            self._finish(why, undo)
+        finally:
+            self._inside = False
+            self._wanted = None
+
+    def _finish(self, why: str, undo: bool) -> None:
+        if self._hooks is None or self._is_undone:
+            return
+        was_open, self._is_undone = self._is_open, undo
+        try:
+            self._fail_what_ended()
+            if undo:
+                self._tuner.undo()
+            elif self._tuner.watching():
+                self._tuner.stop(why)
+        finally:
+            self._take_hooks_away(undo)
+        if was_open and self._problem is None:
+            self._problem = self._why_nothing()
+            if self._problem is not None:
+                self._tell("problem", self._problem)
+        self._write()
+
+    def _take_hooks_away(self, undo: bool) -> None:
+        self._is_open = self._armed = False
+        _open_handles.discard(self)
+        if self._hooks is None:
+            return
+        try:
+            self._hooks.boundary.remove()
+            self._hooks.kept.end()
+        finally:
+            if undo:
+                self._hooks.knobs.undo()
+            else:
+                self._hooks.knobs.keep_only()
+
+    def _give_up(self, error: Exception) -> None:
+        assert self._hooks is not None
+        self._problem = f"headrace failed: {_last_line(error)}"
+        for last in (functools.partial(self._finish, "headrace failed", False), self._hooks.knobs.undo):
+            try:
+                last()
+                break
+            except Exception as again:  # noqa: BLE001 - told with the first; what is left to do is done all the same.
+                self._problem += f"; then {_last_line(again)}"
+        try:
+            self._tell("problem", f"{self._problem}; {_AS_WRITTEN}, but for what is kept")
+        except Exception as again:  # noqa: BLE001 - on_progress is the user's, and may be what failed first.
+            self._problem += f"; on_progress: {_last_line(again)}"
+
+    def _why_nothing(self) -> str | None:
+        """Of a run that is over: why no change could be tried; None: they could."""
+        assert self._hooks is not None
+        boundary = self._hooks.boundary
+        if boundary.problem is not None:
+            return boundary.problem
+        if boundary.thread is None:
+            refusal = "" if self._loader is None else boundary.loader_refusal
+            return "no update was seen: none of the optimizers' step() was called" + (f"; {refusal}" if refusal else "")
+        if not self._began:
+            return f"the run was over after {boundary.updates} updates, before the loop was known well enough to try anything"
+        return None
+
+    # What it is made of, and what it tells.
+
+    def _no_tuning(self) -> str | None:
+        taken = {id(one) for other in list(_open_handles) for one in (*other._models, *other._optimizers, other._loader)}
+        for one in (*self._models, *self._optimizers, self._loader):
+            if one is not None and id(one) in taken:
+                return f"another autotune is at work on this {type(one).__name__}"
+        distributed = torch.distributed
+        if distributed.is_available() and distributed.is_initialized() and distributed.get_world_size() > 1:
+            return (f"{distributed.get_world_size()} processes train together; wanted one, because all would have to "
+                    "switch at the same update")
+        for model in self._models:
+            if (found := module_not_on_cpu(model)) is not None:
+                return (f"{found}; wanted the CPU: a step is timed by the host's clock, which tells of a device only "
+                        "what launching its work takes")
+        return None
+
+    def _make_hooks(self, knobs: LiveKnobs | None, forward_of: Callable[..., Any] | None,
+                    clock: Callable[[], float] | None) -> list[_native.Candidate]:
+        """Nothing hangs on the loop yet. Returns what there is to try."""
+        request = self._request
+        knobs = knobs or LiveKnobs(self._models, self._optimizers, self._loader)
+        kept = KeptCalls(self._models, self._optimizers, forward_of)
+        boundary = Boundary(self._models, self._optimizers, self._loader, on_unit=self._on_unit,
+                            before_update=self._before_update, **({} if clock is None else {"clock": clock}))
+        loop = _Loop(knobs, kept, boundary, request)
+        offered = knobs.offer(request.allow, request.fixed, request.only, loop.updates_left())
+        names = [candidate.name for candidate in offered.candidates]
+        for name in request.only:
+            if name not in names and not any(name.startswith(change.name) for change in offered.not_tried):
+                raise InvalidArgumentError(
+                    f'autotune: only: wanted names of changes, found "{name}"; there are {", ".join(names) or "none"}')
+        self._hooks = _Hooks(knobs, kept, boundary, loop, offered.not_tried)
+        return offered.candidates
+
+    def _make_tuner(self, candidates: list[_native.Candidate], clock: Callable[[], float] | None) -> _native.LiveTuner:
+        request = self._request
+        options = {"allow": request.allow, "gain_min": request.gain_min, "only": request.only, "fixed": request.fixed,
+                   "frozen": not request.auto_tune}
+        if self._hooks is None:  # It is for its report alone.
+            tuner = _native.LiveTuner(None, candidates, options, request.seed, {}, clock)
+            if self._problem is not None:
+                tuner.stop(self._problem)
+            return tuner
+        progress = {kind: functools.partial(self._hear, kind) for kind in ("began", "machine", "decided", "ended")}
+        return _native.LiveTuner(self._hooks.loop, candidates, options, request.seed, progress, clock)
+
+    def _tell(self, kind: str, text: str) -> None:
+        self._on_progress(kind, text)
+
+    def _result(self) -> tuple[str, str, str]:
+        """ledger.json, the report as text and as HTML."""
+        request, hooks = self._request, self._hooks
+        names = ", ".join(type(one).__name__ for one in (*self._models, *self._optimizers))
+        return self._tuner.result({
+            "title": request.title, "note": "" if self.problem is None else f"{self.problem}.",
+            "command": f'headrace.autotune({names}, allow="{request.allow}", seed={request.seed})',
+            "baseline": {} if hooks is None else hooks.knobs.baseline(), "not_tried": self.not_applicable,
+            "settings": [] if hooks is None else hooks.loop.in_force(),
+        })
+
+    def _write(self) -> None:
+        folder = self._request.out
+        if folder is None:
+            return
+        document, _, html = self._result()
+        try:
+            _native.write_file(str(folder / "ledger.json"), document)
+            _native.write_file(str(folder / "report.html"), html)
+        except Error as error:
+            self._problem = f"out: {error}"
+            self._tell("problem", self._problem)
+
+
+_open_handles: weakref.WeakSet[AutoTune] = weakref.WeakSet()
+
+
+@atexit.register
+def _end_all() -> None:
+    for handle in list(_open_handles):
+        handle._guarded(handle._finish, "the interpreter ended", False)
+
+
+def requested(*, allow: str = "rounding", steps: int | None = None, epochs: int | None = None, only: Iterable[str] = (),
+              fixed: Iterable[str] = (), gain_min: float = 0.02, out: str | pathlib.Path | None = None, auto_tune: bool = True,
+              seed: int = 0, title: str = "training loop") -> Request:
+    """What these keywords of hr.autotune ask for. Makes the folder `out`. InvalidArgumentError for what makes no sense; `allow`,
+    `gain_min` and the names in `only` are looked at by AutoTune."""
+    request = Request(allow, None if steps is None else _whole("steps", steps, 1),
+                      None if epochs is None else _whole("epochs", epochs, 1), _names("only", only), _names("fixed", fixed),
+                      float(gain_min), None if out is None else pathlib.Path(out), bool(auto_tune), _whole("seed", seed, 0),
+                      title)
+    if request.out is not None:
+        request.out.mkdir(parents=True, exist_ok=True)
+    return request
+
+
+def autotune(model: nn.Module | Iterable[nn.Module], optimizer: Any, loader: Any = None, *, allow: str = "rounding",
+             steps: int | None = None, epochs: int | None = None, only: Iterable[str] = (), fixed: Iterable[str] = (),
+             gain_min: float = 0.02, out: str | pathlib.Path | None = None, auto_tune: bool = True, seed: int = 0,
+             title: str = "training loop", on_progress: Callable[[str, str], Any] | None = None) -> AutoTune:
+    """Tunes a training loop while it runs. One statement before the loop, which stays as it is:
+
+        hr.autotune(model, optimizer, loader)
+        for batch in loader:
+            ...
+
+    The loop's own steps are the trial: between two updates a change is switched on or off, and what the pairs prove to be
+    faster stays. Before a change is first in force, one kept call of the model is replayed under it, and gradients are compared.
+    At no update is the run further behind the loop as written than 10 s plus 2 % of its expected length.
+
+    model, optimizer: as you train them, or lists of them (GANs); Accelerate's and Lightning's wrapped optimizers will do.
+    loader: a DataLoader, a headrace.Loader, another iterable of batches, or None. allow: what a kept change may do to the
+    numbers: "bit_equal", "rounding" or "reduced_precision". steps or epochs: updates, or passes over the loader, of the whole
+    run, where you know them: what may be lost depends on it, and compiling is tried only then. only: changes by name; fixed:
+    keys, or tables of keys, that stay. gain_min: the smallest gain worth keeping, 0.02 is 2 %. out: a folder for ledger.json and
+    report.html, written when the search ends, at stop(), undo(), and when the interpreter ends. auto_tune: False hooks nothing
+    and tries nothing. seed: draws the order of each pair. on_progress(kind, text) is told "loader" (its passes, and waiting for
+    it, cannot be seen), "began", "machine" (it is not quiet: fewer changes are tried), "decided", "ended", "problem"; without it
+    each is a line on stderr.
+
+    Returns a handle. report() tells what was found so far; stop() ends the search with what is kept; undo(), or the end of
+    `with hr.autotune(...):`, gives the objects back as they were.
+
+    Cost: some microseconds an update, and what the budget allows. Memory for one kept call while changes are checked.
+
+    InvalidArgumentError for objects of another kind. Where a loop cannot be tuned (it never updates, updates in two threads,
+    is tuned already, trains with other processes or on a device), one line says so, handle.problem holds it, and the loop
+    runs as it was. So it does when something of headrace's own fails, but for changes that were kept by then.
+
+    Numbers that are not finite are looked for where calls are replayed, and not in each step, which would cost one. An exception
+    of your own code passes as it is. In the form `with` all is undone then; in the other, what is in force stays so until the
+    next update, stop() or undo().
+    """
+    models, optimizers, loader = raw_objects(model, optimizer, loader)
+    request = requested(allow=allow, steps=steps, epochs=epochs, only=only, fixed=fixed, gain_min=gain_min, out=out,
+                        auto_tune=auto_tune, seed=seed, title=title)
+    return AutoTune(models, optimizers, loader, request, on_progress)
+
+
+def _whole(name: str, value: Any, least: int) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+        raise InvalidArgumentError(f"autotune: {name}: wanted a whole number of at least {least}, found {value!r}")
+    return value
+
+
+def _names(name: str, given: Any) -> list[str]:
+    is_list = isinstance(given, Iterable) and not isinstance(given, str)
+    names = list(given) if is_list else []
+    if not is_list or not all(isinstance(item, str) for item in names):
+        raise InvalidArgumentError(f"autotune: {name}: wanted a list of texts, found {given!r}")
+    return names
+
+
+def _last_line(error: BaseException) -> str:
+    """That a traceback would end with: the class and the first line of the message."""
+    lines = str(error).strip().splitlines()
+    return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
+
+
+def _print_line(kind: str, text: str) -> None:
+    print(f"headrace: {'the search is over: ' if kind == 'ended' else ''}{text}", file=sys.stderr)

@@ -1,0 +1,236 @@
+"""Settings of a run that goes on: which there are, and how each is switched between two updates and taken back."""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+from typing import Any, Iterator, Mapping, Sequence
+
+import torch
+from torch import nn
+
+from . import _native
+from ._forward import CHANNELS_LAST, ForwardSwitch
+from ._live_forward import GlobalAutocast, LiveCalls, LiveForward
+from ._live_layout import Layout
+from ._live_loader import LiveLoader
+from ._live_refusals import refusals
+from ._live_saves import PlainSaves
+from ._loader_settings import NUM_WORKERS
+from ._settings import COMPILE, FUSED, MEMORY_FORMAT, PRECISION, THREADS, FusedSwitch, ProcessSettings
+from .errors import Error, InvalidArgumentError, OutOfMemoryError, UnsupportedError
+
+OUTERMOST_CALL, GLOBAL = "outermost call", "global"
+_VALUES: dict[str, tuple[Any, ...]] = {
+    PRECISION: ("fp32", "bf16"), MEMORY_FORMAT: ("contiguous", "channels_last"), FUSED: (False, True), COMPILE: (False, True)}
+
+
+class LiveKnobs:
+    """Applies settings to models, optimizers and a loader between two updates of their run, and takes them back. Settings are
+    keys of knobs to TOML texts, as {"optimizer.fused": "true"}; what is not named is as the user wrote it.
+
+    models: those that the loop calls; optimizers: torch's own, none that wraps another; loader: what the loop takes batches from
+    (LiveLoader), or None. where_autocast: "outermost call" puts a forward on each model while one of train.precision,
+    model.memory_format and model.compile is in force; "global", for loops that do not call a model's own forward (Lightning's
+    training_step, `model.training_loss(x)`), switches autocast of the thread on, backward and evaluation included, and compiles
+    nothing.
+
+    While nothing is in force, nothing hangs on the objects, but for the loader's class from follow() on. Otherwise hooks of the
+    models' and optimizers' state_dict() and a __getstate__ of the models see to it that what is saved or copied is as written
+    (PlainSaves). A save while channels-last is in force puts the strides back, and the next call of a module in training lays out
+    the weights again.
+
+    Evaluation (a call of a model in eval mode without gradients) runs as written, but for the strides and the global autocast.
+
+    apply() and undo() belong between two updates, in the thread that trains. A switch costs some microseconds; of channels-last a
+    copy of the weights, their gradients and their state; of settings of the process and the loader what they cost. Values are
+    never changed.
+    """
+
+    def __init__(self, models: Sequence[nn.Module], optimizers: Sequence[torch.optim.Optimizer], loader: Any, *,
+                 where_autocast: str = OUTERMOST_CALL) -> None:
+        """Leaves the objects as they are."""
+        if where_autocast not in (OUTERMOST_CALL, GLOBAL):
+            raise InvalidArgumentError(
+                f'autotune: where_autocast: wanted "{OUTERMOST_CALL}" or "{GLOBAL}", found {where_autocast!r}')
+        self._models, self._given_loader, self._loader = list(models), loader, LiveLoader(loader)
+        self._switches = {optimizer: FusedSwitch(optimizer) for optimizer in optimizers}
+        self._process = ProcessSettings("autotune")
+        self._calls = LiveCalls()
+        self._layout = Layout(self._models, list(optimizers), self._layout_failed)
+        self._saves = PlainSaves(self._layout)
+        self._forwards: list[ForwardSwitch] = []
+        self._autocast: GlobalAutocast | None = None
+        with_parameters = [model for model in self._models if next(model.parameters(), None) is not None]
+        if where_autocast == OUTERMOST_CALL:
+            make = functools.partial(LiveForward, calls=self._calls)
+            self._forwards = [ForwardSwitch(model, make) for model in with_parameters]
+        elif with_parameters:
+            self._autocast = GlobalAutocast(next(with_parameters[0].parameters()).device.type)
+        self._refused: dict[str, str] | None = None
+        self._in_force: dict[str, str] = {}
+
+    def offer(self, allow: str, fixed: Sequence[str], only: Sequence[str], steps: int | None) -> _native.Offer:
+        """The knob table's candidates that can take turns on these objects, in the order to try them: what the process computes
+        with, the data pipeline, the training loop, the model; and of every other knob why not. steps: updates that the run has;
+        None: unknown. What `allow` forbids is among them, because the tuner times it; and what is fixed or not in `only`, because
+        the tuner tells of it. Takes some tenths of a second, and what LiveLoader.context() takes where another number of worker
+        processes is among them."""
+        del allow
+        self._refused = None  # The objects may have changed since.
+        offered = self._offered(fixed, steps, self._loader.context(fixed=[NUM_WORKERS]))
+        if all(candidate.key != NUM_WORKERS for candidate in offered.candidates):
+            return offered
+        return self._offered(fixed, steps, self._loader.context(fixed, only))
+
+    def follow(self) -> None:
+        """Belongs before the first apply() where settings of the loader are among what is tried, and before the loader's class is
+        swapped by another (LiveLoader)."""
+        self._loader.follow()
+
+    def apply(self, settings: Mapping[str, str]) -> list[tuple[str, str, str, str]]:
+        """Makes exactly these settings hold. Returns key, requested, applied and reason of each. headrace.Error where one cannot
+        be applied, or ended by itself while it was in force (`ended`); all is then as before."""
+        self._check(settings)
+        if dict(settings) != self._in_force:
+            before = self._in_force
+            try:
+                self._switch(settings)
+            except BaseException as error:
+                self._switch(before)
+                if isinstance(error, (RuntimeError, MemoryError)) and not isinstance(error, Error):  # torch's own.
+                    raise _translated(error) from error
+                raise
+            self._in_force = dict(settings)
+        return [(key, value, value, "") for key, value in sorted(settings.items())]
+
+    def in_force(self) -> dict[str, str]:
+        """As applied, without what ended by itself."""
+        return {key: value for key, value in self._in_force.items() if key not in self._calls.ended}
+
+    def queue(self) -> int:
+        """Batches that the loader holds ready at most, as far as its settings can change; else 0."""
+        return self._loader.queue()
+
+    @property
+    def ended(self) -> dict[str, str]:
+        """By key, why a setting ended by itself while it was in force: a model that recompiles, an autocast of the loop's own.
+        The run goes on without it, and apply() refuses it from then on."""
+        return dict(self._calls.ended)
+
+    def baseline(self) -> dict[str, str]:
+        """What the objects have, as written, of every key that a candidate touches."""
+        written = {PRECISION: "fp32", MEMORY_FORMAT: "contiguous", FUSED: self._is_fused(), COMPILE: False,
+                   THREADS: self._process.threads, **self._loader.written()}
+        return {**self._process.written, **{key: json.dumps(value) for key, value in written.items()}}
+
+    def keep_only(self) -> None:
+        """Lets go of what was prepared for settings that are not in force. Their hooks and forwards are gone already."""
+        if COMPILE not in self._in_force:
+            for forward in self._forwards:
+                forward.forget_compiled()
+        if MEMORY_FORMAT not in self._in_force:
+            self._layout.forget()
+        self._loader.keep_only()
+
+    def undo(self) -> None:
+        """Gives the objects back as they were, but for the values of their tensors. Strides, attributes, threads, allocator and
+        autocast are as written."""
+        self._in_force = {}
+        try:
+            self._switch({})
+        finally:
+            self._saves.cover((), {})
+            self.keep_only()
+            self._loader.undo()
+            self._calls.ended.clear()
+
+    # Switching.
+
+    def _switch(self, settings: Mapping[str, str]) -> None:
+        """The layout last, because it alone may lack memory; that undoes the others cheaply."""
+        has = functools.partial(self._has, settings)
+        channels_last, bf16, compiles = has(MEMORY_FORMAT, "channels_last"), has(PRECISION, "bf16"), has(COMPILE, True)
+        fused = has(FUSED, True) and not self._is_fused()
+        self._process.apply(settings)
+        self._loader.set(settings)
+        for switch in self._switches.values():
+            switch.set(fused)
+        if self._autocast is not None:
+            self._autocast.set(bf16)
+        for forward in self._forwards:
+            forward.set(channels_last=channels_last, bf16=bf16, compile=compiles)
+        hangs_on_models = channels_last or (bool(self._forwards) and (bf16 or compiles))
+        self._saves.cover([*(self._models if hangs_on_models else ()), *(self._holders() if channels_last else ())],
+                          self._switches if channels_last or fused else {})
+        self._layout.set(channels_last)
+
+    def _is_fused(self) -> bool:
+        """As written."""
+        return all(written.get("fused") for switch in self._switches.values() for written in switch.written())
+
+    def _has(self, settings: Mapping[str, str], key: str, value: Any) -> bool:
+        return key in settings and key not in self._calls.ended and json.loads(settings[key]) == value
+
+    def _holders(self) -> Iterator[nn.Module]:
+        """Modules that may be saved on their own and have a parameter whose strides change."""
+        for model in self._models:
+            for module in model.modules():
+                if any(parameter.dim() in CHANNELS_LAST for parameter in module.parameters(recurse=False)):
+                    yield module
+
+    def _layout_failed(self, error: Exception) -> None:
+        self._calls.ended[MEMORY_FORMAT] = f"after a save the layout could not be put back: {_first_line(error)}"
+
+    # What is asked for.
+
+    def _check(self, settings: Mapping[str, str]) -> None:
+        if torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing():
+            raise UnsupportedError("autotune: a CUDA graph is being captured; wanted a moment between two updates")
+        if dict(settings) == self._in_force and not self._calls.ended:
+            return
+        baseline, refused = self.baseline(), self._refusals()
+        for key, value in settings.items():
+            if key not in baseline:
+                raise InvalidArgumentError(
+                    f"autotune: {key} does not switch between two updates; wanted one of {', '.join(sorted(baseline))}")
+            self._check_value(key, value)
+            reason = self._calls.ended.get(key) or refused.get(key)
+            if reason is not None and value != baseline[key]:
+                raise UnsupportedError(f"autotune: {key}: {reason}")
+
+    def _check_value(self, key: str, value: str) -> None:
+        self._loader.check(key, value)
+        if key not in _VALUES and key != THREADS:
+            return  # Loader and process know their own.
+        try:
+            found = json.loads(value)
+        except ValueError:
+            found = None
+        if key == THREADS and (type(found) is not int or found < 1):
+            raise InvalidArgumentError(f"autotune: {key}: wanted a whole number of at least 1, found {value}")
+        if key in _VALUES and not any(found is one or (found == one and isinstance(one, str)) for one in _VALUES[key]):
+            raise InvalidArgumentError(f"autotune: {key}: wanted {' or '.join(map(json.dumps, _VALUES[key]))}, found {value}")
+
+    def _offered(self, fixed: Sequence[str], steps: int | None, of_loader: Mapping[str, Any]) -> _native.Offer:
+        return _native.offer({
+            "live": True, "cores": len(os.sched_getaffinity(0)), "refused": self._refusals(), "run_steps": steps,
+            "budget_s": 0.0, "fixed": list(fixed), "intra_op_threads": self._process.threads, "fused": False, "drops_out": False,
+            **of_loader,
+        }, "")
+
+    def _refusals(self) -> dict[str, str]:
+        if self._refused is None:
+            self._refused = refusals(self._models, self._switches, self._given_loader, self._process.written,
+                                     bool(self._forwards))
+        return {**self._refused, **self._loader.refusals()}  # The loader tells more once it was looked at.
+
+
+def _translated(error: BaseException) -> Error:
+    is_memory = isinstance(error, (MemoryError, torch.OutOfMemoryError)) or "can't allocate memory" in str(error)
+    return (OutOfMemoryError if is_memory else UnsupportedError)(f"autotune: a setting cannot be applied: {_first_line(error)}")
+
+
+def _first_line(error: BaseException) -> str:
+    return str(error).strip().split("\n", 1)[0] or type(error).__name__

@@ -1,0 +1,157 @@
+"""Settings that both of the tuner's doors apply to a loop's objects, by the keys of their knobs, and why one cannot be applied:
+headrace.tune on a snapshot (_subject.py), headrace.autotune between the updates of a run (_live_knobs.py)."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from typing import Any, Iterable, Mapping
+
+import torch
+from torch.utils.data import DataLoader
+
+from . import _native
+from .errors import UnsupportedError
+
+MEMORY_FORMAT = "model.memory_format"
+PRECISION = "train.precision"
+FUSED = "optimizer.fused"
+THREADS = "compute.intra_op_threads"
+COMPILE = "model.compile"
+ENGINE = "train.engine"  # "native": the step by headrace's engine.
+MICRO_BATCHES = "train.micro_batches"  # That each batch is cut into.
+
+_FUSED_ON = {"fused": True, "foreach": False}
+_CHECK = "_need_device_dtype_check_for_fused"  # A mark that torch leaves in an optimizer at its first fused step.
+_NUMBERS = {4: "four", 5: "five"}
+
+
+def text(settings: Mapping[str, str], key: str) -> str | None:
+    """A setting that is a text; None: it is not named."""
+    return json.loads(settings[key]) if key in settings else None
+
+
+class FusedSwitch:
+    """Which implementation an optimizer's groups use: the one they were written with, or the fused one.
+
+    The groups are looked up at each switch, because load_state_dict() puts other dicts in their place: one that was not seen
+    before is as its owner wrote it. On a device other than the CPU the fused implementation wants each state's `step` beside
+    its parameter, and the others want it on the CPU: it is moved.
+    """
+
+    def __init__(self, optimizer: torch.optim.Optimizer) -> None:
+        self._optimizer = optimizer
+        self._seen: list[tuple[dict[str, Any], dict[str, Any]]] = []  # Groups, and what they were written with.
+        self._was_checked = _CHECK in vars(optimizer)
+        self._off_cpu = any(parameter.device.type != "cpu" for group in optimizer.param_groups for parameter in group["params"])
+        self.is_on = False
+        self.written()
+
+    def written(self) -> list[dict[str, Any]]:
+        """Of each group `fused` and `foreach`, as far as it has them, as their owner wrote them."""
+        known = {id(group): written for group, written in self._seen}
+        self._seen = [(group, known.get(id(group)) or {key: group[key] for key in _FUSED_ON if key in group})
+                      for group in self._optimizer.param_groups]
+        return [written for _, written in self._seen]
+
+    def set(self, fused: bool) -> None:
+        for group, written in zip(self._optimizer.param_groups, self.written()):
+            group.update({key: _FUSED_ON[key] for key in written} if fused else written)
+        if not fused and not self._was_checked:
+            vars(self._optimizer).pop(_CHECK, None)
+        if self._off_cpu and fused != self.is_on:
+            self._move_steps(fused)
+        self.is_on = fused
+
+    def put_into(self, state_dict: dict[str, Any]) -> None:
+        """Makes what state_dict() returned as it would be without a switch."""
+        for packed, written in zip(state_dict["param_groups"], self.written()):
+            packed.update(written)
+        if self._off_cpu and self.is_on:
+            state_dict["state"] = {key: {**state, "step": state["step"].cpu()} if "step" in state else state
+                                   for key, state in state_dict["state"].items()}
+
+    def _move_steps(self, fused: bool) -> None:
+        """One transfer for all that go from one device to another."""
+        moving: dict[tuple[torch.device, torch.device], list[dict[str, Any]]] = {}
+        for group in self._optimizer.param_groups:
+            for parameter in group["params"]:
+                state = self._optimizer.state.get(parameter, {})
+                target = parameter.device if fused else torch.device("cpu")
+                if isinstance(state.get("step"), torch.Tensor) and state["step"].device != target:
+                    moving.setdefault((state["step"].device, target), []).append(state)
+        for (_, target), states in moving.items():
+            moved = torch.stack([state["step"] for state in states]).to(target)
+            for state, step in zip(states, moved):
+                state["step"] = step.clone()
+
+
+class ProcessSettings:
+    """The compute threads, and the knobs of the whole process."""
+
+    def __init__(self, caller: str) -> None:
+        self._caller = caller  # That its errors begin with.
+        self.threads = torch.get_num_threads()
+        self.written = _native.process_settings()
+
+    def apply(self, settings: Mapping[str, str]) -> None:
+        """What is not named is as it was when this was made. UnsupportedError where one cannot be."""
+        threads = int(settings.get(THREADS, self.threads))
+        has_other_threads = threads != torch.get_num_threads()
+        if has_other_threads:
+            torch.set_num_threads(threads)
+        in_force = _native.process_settings()
+        for key, written in self.written.items():
+            wanted = settings.get(key, written)
+            if wanted == in_force[key] and not has_other_threads:  # New threads have none of it.
+                continue
+            requested, applied, reason = _native.apply_process_setting(key, wanted)
+            if applied != requested:
+                raise UnsupportedError(f"{self._caller}: {key} stays {applied}: {reason}")
+
+
+def not_float32(tensors: Iterable[torch.Tensor]) -> str | None:
+    types = {tensor.dtype for tensor in tensors}
+    if types != {torch.float32}:
+        return f"the parameters are not float32 alone: {', '.join(sorted(map(str, types)))}"
+    return None
+
+
+def no_channels_last(parameters: Iterable[torch.Tensor], formats: Mapping[int, torch.memory_format]) -> str | None:
+    """`formats`: by number of dimensions, the layout that parameters would get."""
+    parameters = list(parameters)
+    weights = [parameter for parameter in parameters if parameter.dim() in formats]
+    if not weights:
+        return f"the model has no parameter of {' or '.join(_NUMBERS[dimensions] for dimensions in formats)} dimensions"
+    if all(weight.is_contiguous(memory_format=formats[weight.dim()]) for weight in weights):
+        return "the parameters are in that layout already"
+    addresses = [parameter.untyped_storage().data_ptr() for parameter in parameters]
+    if len(set(addresses)) != len(addresses):
+        return "parameters share memory"
+    return None
+
+
+def no_fused(optimizer: torch.optim.Optimizer) -> str | None:
+    name = type(optimizer).__name__
+    groups = optimizer.param_groups
+    if "fused" not in groups[0]:
+        return f"{name} has no fused implementation"
+    if any(group.get("differentiable") or group.get("capturable") for group in groups):
+        return f"{name} is differentiable or capturable"
+    return None
+
+
+def no_compile(loader: Any) -> str | None:
+    if shutil.which(os.environ.get("CXX", "g++")) is None:
+        return "there is no C++ compiler, which torch.compile needs"
+    if isinstance(loader, DataLoader) and not loader.drop_last and _last_is_smaller(loader):
+        return "the last batch of an epoch is smaller than the others, so that it would compile twice"
+    return None
+
+
+def _last_is_smaller(loader: DataLoader) -> bool:
+    try:
+        return loader.batch_size is not None and len(loader.sampler) % loader.batch_size != 0
+    except TypeError:
+        return False

@@ -1,0 +1,57 @@
+// How far a run is behind the loop as written, counted unit by unit.
+#pragma once
+
+#include <headrace/live_loop.h>
+
+#include <cstdint>
+#include <optional>
+#include <utility>
+
+#include "insight/tune/live_budget.h"
+#include "insight/tune/live_level.h"
+#include "insight/tune/unit_times.h"
+
+namespace headrace {
+
+// Whose settings a unit ran under.
+enum class InForce { as_written, kept, trial };
+
+// A unit of a trial is behind by what it took more than its work lets expect, and so is one in which something of a
+// trial is left. Others under what is kept are ahead by what the proofs say, whatever the machine's load is now, and
+// others as written are neither. A unit that does not count is taken to be slower by as much as the newest one that did
+// under the same settings. What the tuner itself took is always lost.
+class LiveAccount {
+ public:
+  LiveAccount(double lost_s, double lost_share) : budget_(lost_s, lost_share) {}
+
+  // `tuner_s`: of the unit's seconds, those that switches and replays took. `tells`: it tells what the loop takes under
+  // these settings; nothing of other ones is left in it.
+  void add(const LiveUnit& unit, InForce in_force, double tuner_s, bool tells);
+  void note_switch() noexcept { factor_ = 1; }  // The next unit runs under other settings.
+  // What is kept takes `factor` times as long as before.
+  void scale_kept(double factor) noexcept { kept_factor_ *= factor; }
+  void expect_rest(std::optional<std::int64_t> updates);
+
+  double expected_s(double work) const { return times_.expected(work); }  // As written.
+  double unit_s() const { return times_.typical(); }                      // As written.
+  double kept_unit_s() const { return kept_factor_ * unit_s(); }          // Under what is kept.
+  // Whether units have taken another time for a while, since this was asked last: what was measured before is of
+  // another work or another machine.
+  bool take_shift() noexcept { return std::exchange(has_shifted_, false); }
+  bool is_ahead() const noexcept { return kept_factor_ < 1; }  // What is kept makes up for what was lost.
+  double next_excess_s() const;  // Of the next unit under these settings, if it is as the newest was.
+  const UnitTimes& times() const noexcept { return times_; }
+  const LiveBudget& budget() const noexcept { return budget_; }
+
+ private:
+  double excess_s(const LiveUnit& unit, InForce in_force, double tuner_s, bool tells);
+
+  UnitTimes times_;
+  LiveLevel level_;
+  bool has_shifted_ = false;
+  LiveBudget budget_;
+  double kept_factor_ = 1;  // Time of a unit under what is kept, relative to as written.
+  double factor_ = 1;       // Of the newest counted unit of a trial.
+};
+
+}  // namespace headrace

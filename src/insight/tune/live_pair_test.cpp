@@ -1,0 +1,151 @@
+#include "insight/tune/live_pair.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "insight/tune/live_proof.h"
+
+namespace headrace {
+namespace {
+
+using Block = LivePair::Block;
+
+constexpr double kExpected_s = 0.1;
+
+// Until the block at hand is whole, units of so many seconds each. How many.
+int fill(LivePair& pair, double seconds) {
+  int units = 0;
+  while (!pair.is_whole()) {
+    pair.add({.seconds = seconds}, kExpected_s);
+    ++units;
+  }
+  return units;
+}
+
+TEST(LivePair, TheWashOutIsNotMeasured) {
+  LivePair pair({.wash_out = 2, .measured = 3}, {.wash_out = 1, .measured = 3});
+  EXPECT_EQ(pair.units(), 9);
+  pair.add({.seconds = 9}, kExpected_s);
+  EXPECT_FALSE(pair.is_washed_out());
+  pair.add({.seconds = 9}, kExpected_s);
+  EXPECT_TRUE(pair.is_washed_out());
+  EXPECT_EQ(fill(pair, 0.2), 3);
+  EXPECT_FALSE(pair.is_washed_out());
+  pair.begin_second();
+  pair.add({.seconds = 9}, kExpected_s);
+  EXPECT_EQ(fill(pair, 0.1), 3);
+  EXPECT_DOUBLE_EQ(pair.log_ratio(), std::log(2.0));
+  EXPECT_DOUBLE_EQ(pair.unit_s(Block::first), 0.2);
+  EXPECT_DOUBLE_EQ(pair.unit_s(Block::second), 0.1);
+  EXPECT_FALSE(pair.log_settling(Block::first));
+}
+
+TEST(LivePair, AUnitThatDoesNotCountMovesItsBlockNoFurther) {
+  LivePair pair({.measured = 2}, {.measured = 1});
+  pair.add({.seconds = 0.1}, kExpected_s);
+  for (int i = 0; i < 5; ++i) pair.add({.seconds = 60, .countable = false, .why_not = "evaluation"}, 0);
+  EXPECT_FALSE(pair.is_whole());
+  EXPECT_FALSE(pair.is_scattered());
+  pair.add({.seconds = 0.3}, kExpected_s);
+  EXPECT_TRUE(pair.is_whole());
+  EXPECT_DOUBLE_EQ(pair.unit_s(Block::first), 0.2);
+}
+
+TEST(LivePair, AfterTooManyOfThemItIsNoPairOfNeighbours) {
+  LivePair pair({.measured = 2}, {.measured = 2});
+  for (int i = 0; i < 20; ++i) pair.add({.seconds = 60, .countable = false}, 0);
+  EXPECT_FALSE(pair.is_scattered());
+  pair.add({.seconds = 60, .countable = false}, 0);
+  EXPECT_TRUE(pair.is_scattered());
+}
+
+TEST(LivePair, TimesAreRelativeToWhatTheWorkLetsExpect) {
+  LivePair pair({}, {});
+  pair.add({.seconds = 0.6, .work = 3}, 0.3);
+  pair.begin_second();
+  pair.add({.seconds = 0.1, .work = 1}, 0.1);
+  EXPECT_DOUBLE_EQ(pair.log_ratio(), std::log(2.0));
+}
+
+TEST(LivePair, SettledUnitsAreMeasuredApartBehindAGap) {
+  LivePair pair({.wash_out = 1, .measured = 1, .gap = 2, .settled = 2}, {});
+  for (const double seconds : {9.0, 0.3, 9.0, 9.0, 0.1, 0.1}) {
+    EXPECT_FALSE(pair.is_whole());
+    pair.add({.seconds = seconds}, kExpected_s);
+  }
+  EXPECT_TRUE(pair.is_whole());
+  EXPECT_DOUBLE_EQ(pair.log_settling(Block::first).value(), std::log(3.0));
+  EXPECT_DOUBLE_EQ(pair.unit_s(Block::first), 0.3);
+}
+
+TEST(LivePair, AWholeBlockThatGoesOnMeasuresOn) {
+  LivePair pair({}, {});
+  pair.add({.seconds = 0.1}, kExpected_s);
+  ASSERT_TRUE(pair.is_whole());
+  pair.add({.seconds = 0.3}, kExpected_s);
+  EXPECT_DOUBLE_EQ(pair.unit_s(Block::first), 0.2);
+}
+
+TEST(LivePair, SumsWhatWaitedForData) {
+  LivePair pair({.wash_out = 1}, {});
+  pair.add({.seconds = 5, .wait_s = 4}, kExpected_s);
+  pair.add({.seconds = 0.2, .wait_s = 0.1}, kExpected_s);
+  pair.begin_second();
+  pair.add({.seconds = 0.1}, kExpected_s);
+  EXPECT_DOUBLE_EQ(pair.seconds(), 0.3);
+  EXPECT_DOUBLE_EQ(pair.wait_s(), 0.1);
+}
+
+// With the change, units take half as long; `left_over`: those right behind it that run without it take longer.
+LiveProof proof_of(int pairs, double left_over) {
+  LiveProof proof({}, {{"a", "true"}}, 0.02);
+  for (int i = 0; i < pairs; ++i) {
+    const bool leads = change_leads(3, i);
+    const BlockUnits with{.measured = 1}, without{.measured = 1, .gap = 1, .settled = 1};
+    LivePair pair(leads ? with : without, leads ? without : with);
+    const double noise = 1 + 0.01 * (i % 3 - 1);
+    for (const bool changed : {leads, !leads}) {
+      pair.add({.seconds = changed ? 0.05 * noise : 0.1 * left_over}, kExpected_s);
+      while (!pair.is_whole()) pair.add({.seconds = 0.1 * noise}, kExpected_s);
+      if (pair.at_hand() == Block::first) pair.begin_second();
+    }
+    proof.add(pair, leads);
+  }
+  return proof;
+}
+
+TEST(LiveProof, TellsWhatTheChangeIsWorthWhicheverBlockLed) {
+  const LiveProof proof = proof_of(12, 1);
+  EXPECT_EQ(proof.record().pairs(), 12);
+  EXPECT_NEAR(proof.record().gain()->median, 1, 0.02);
+  EXPECT_EQ(proof.record().bets().outcome(), Outcome::pays);
+  EXPECT_EQ(proof.without_s().size(), 12u);
+  EXPECT_NEAR(proof.with_s().front(), 0.05, 0.001);
+  EXPECT_NEAR(proof.without_s().front(), 0.1, 0.002);
+}
+
+TEST(LiveProof, WhatIsLeftOverOfTheChangeIsFoundWhereItIsAQuarterOfItsEffect) {
+  EXPECT_FALSE(proof_of(12, 1).carry_over());
+  EXPECT_FALSE(proof_of(12, 1.1).carry_over());  // A seventh.
+  EXPECT_NEAR(proof_of(12, 1.5).carry_over().value(), std::log(1.5), 0.02);
+  EXPECT_FALSE(proof_of(3, 1.5).carry_over());  // Of too few blocks nothing is known.
+}
+
+TEST(LiveProof, LooksForItInTheFirstBlocksAlone) {
+  EXPECT_TRUE(proof_of(5, 1).looks_for_carry_over());
+  EXPECT_FALSE(proof_of(6, 1).looks_for_carry_over());
+}
+
+TEST(LiveProof, WhichBlockLeadsIsAFairCoinOfEachPair) {
+  int leads = 0, as_before = 0;
+  for (std::int64_t number = 1; number <= 4000; ++number) {
+    leads += change_leads(1, number);
+    as_before += change_leads(1, number) == change_leads(1, number - 1);
+  }
+  EXPECT_NEAR(leads, 2000, 130);
+  EXPECT_NEAR(as_before, 2000, 130);
+}
+
+}  // namespace
+}  // namespace headrace

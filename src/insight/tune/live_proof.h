@@ -1,0 +1,54 @@
+// One change alone: the settings without it against those with it, in pairs of blocks in drawn order.
+#pragma once
+
+#include <headrace/job.h>
+#include <headrace/ledger.h>
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "insight/tune/live_pair.h"
+#include "insight/tune/pair_record.h"
+
+namespace headrace {
+
+// Whether the block with the change leads in pair `number` of a run: a fair coin, whatever was drawn and measured
+// before.
+bool change_leads(std::uint64_t seed, std::int64_t number) noexcept;
+
+// Memory is bounded: of the blocks' times the first kBlocksListed are kept.
+class LiveProof {
+ public:
+  static constexpr std::size_t kBlocksListed = 256;
+  // Whether something of the change is left when it is off is looked for in so many blocks without it.
+  static constexpr std::int64_t kSettlingBlocks = 6;
+
+  LiveProof(Settings without, Settings with, double gain_min);
+
+  const Settings& without() const noexcept { return settings_[0]; }
+  const Settings& with() const noexcept { return settings_[1]; }
+  // Whether blocks without the change that come behind one with it are to have settled units.
+  bool looks_for_carry_over() const noexcept { return std::ssize(settling_) < kSettlingBlocks; }
+
+  void add(const LivePair& pair, bool change_led);  // Whole.
+  const PairRecord& record() const noexcept { return record_; }
+  const std::vector<double>& without_s() const noexcept { return block_s_[0]; }  // Seconds a unit of each pair's block.
+  const std::vector<double>& with_s() const noexcept { return block_s_[1]; }     // As many.
+
+  // What was prepared or left behind under the change alters the units after it, by so much as a log ratio: those right
+  // behind the wash-out against those some units later in the same block. nullopt: that is less than a quarter of the
+  // change's effect, or may be chance; where nothing carries over, chance passes for it once in a hundred times.
+  std::optional<double> carry_over() const;
+
+ private:
+  std::array<Settings, 2> settings_;
+  PairRecord record_;
+  double effect_min_;
+  std::array<std::vector<double>, 2> block_s_;
+  std::vector<double> settling_;
+};
+
+}  // namespace headrace

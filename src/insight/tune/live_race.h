@@ -1,0 +1,77 @@
+// Changes that take turns all at once: in each pair of blocks a random half of them is on in the first block and the
+// others in the second, so that one pair tells of all (a fold-over of two runs, Box, Hunter and Hunter, "Statistics for
+// Experimenters", chapter 12, with the halves drawn anew each time).
+//
+// What a pair says of one change holds the effects of the others as noise: their turns are drawn independently of its
+// own. Where two changes work differently together than alone, it is wrong; so it chooses what is proved alone
+// (live_proof.h), and nothing is kept by it.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <vector>
+
+#include "insight/tune/bets.h"
+#include "insight/tune/pair_record.h"
+
+namespace headrace {
+
+// Changes are numbers below `count`.
+class LiveRace {
+ public:
+  // Whether two changes may not be on at once.
+  using Excludes = std::function<bool(std::size_t, std::size_t)>;
+
+  struct Turn {
+    std::size_t change;
+    bool leads;  // On in the first block and off in the second.
+  };
+  struct Pair {
+    std::array<std::vector<std::size_t>, 2> on;  // What is on in each block, in order of their numbers.
+    std::vector<Turn> turns;                     // The changes that it tells of.
+  };
+
+  // The same seed draws the same turns for the same calls.
+  LiveRace(std::size_t count, double gain_min, std::uint64_t seed, Excludes excludes);
+
+  void enter(std::size_t change);
+  void leave(std::size_t change);  // What was found of it can still be read.
+  // A change whose switch is expensive takes its turn in every n-th pair and stays as it is in between (a split-plot
+  // design). n >= 1.
+  void take_turns_every(std::size_t change, std::int64_t pairs);
+  void forget();        // The settings below the changes are others now: what was found no longer counts.
+  void turn_all_off();  // A pair was not finished, and none of them is on.
+
+  const std::vector<std::size_t>& changes() const noexcept { return changes_; }  // In the order in which they entered.
+
+  // Of each change that takes its turn, a fair coin decides whether it leads, whatever was drawn and measured before.
+  // Of changes that exclude each other, one takes its turn, and which one is drawn; a new one first.
+  Pair draw(std::int64_t number);
+  void add(const Pair& pair, double log_ratio);  // log(time of its first block / of its second).
+
+  Outcome outcome(std::size_t change) const;
+  std::int64_t pairs(std::size_t change) const;  // That count.
+  // Of the latest pairs that told of it, also where they no longer count.
+  const PairRecord& record(std::size_t change) const { return entries_[change].record; }
+
+ private:
+  struct Entry {
+    PairRecord record;
+    bool counts = true;  // What is in the record.
+    bool on = false;     // As the last pair left it.
+    bool had_turn = false;
+    std::int64_t every = 1, waited = 0;
+  };
+  std::vector<std::size_t> due_changes();
+  bool fits(std::size_t change, const std::vector<std::size_t>& others) const;
+
+  double gain_min_;
+  std::uint64_t seed_;
+  Excludes excludes_;
+  std::vector<Entry> entries_;
+  std::vector<std::size_t> changes_;
+};
+
+}  // namespace headrace

@@ -1,0 +1,487 @@
+#include "insight/tune/live_search.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <utility>
+
+#include "insight/tune/quietness.h"
+
+namespace headrace {
+namespace {
+
+constexpr double kSlowNewcomer = 2.5;     // Times what a unit is expected to take, behind its first visit.
+constexpr double kGateShare = 0.5;        // Of what may be lost, while changes wait for their turns.
+constexpr std::int64_t kUpdatesMin = 64;  // Fewer do not hold the race and the proof of any change.
+constexpr std::int64_t kPairsBetweenRests = 8;
+constexpr std::int64_t kUnitsOfWaiting = 8;    // Until room is asked for again.
+constexpr std::int64_t kUnitsOfWatching = 32;  // Until it is asked whether something is to be checked.
+constexpr double kExpensiveSwitch = 0.02;      // Of the blocks between two turns.
+constexpr std::int64_t kEveryMax = 16;
+constexpr std::int64_t kCallsMissingMax = 16;
+constexpr std::int64_t kChangesHeld = 6;  // Where the machine is not quiet.
+constexpr double kCostForgotten = 0.99;   // Each time that there is no room for it: a burst may have been to blame.
+
+}  // namespace
+
+LiveSearch::LiveSearch(LiveLoop& loop, std::vector<Candidate> candidates, const LiveOptions& options,
+                       std::uint64_t seed, LiveProgress progress, Clock clock, LoadReader read_load)
+    : loop_(loop),
+      options_(options),
+      seed_(seed),
+      progress_(std::move(progress)),
+      clock_(std::move(clock)),
+      read_load_(std::move(read_load)),
+      stage_(options.frozen ? Stage::closed : Stage::baseline),
+      changes_(options.frozen ? std::vector<Candidate>() : std::move(candidates), options.only),
+      switch_(loop, changes_.count(), clock_),
+      account_(options.lost_s, options.lost_share),
+      blocks_(loop),
+      load_before_(read_load_ && !options.frozen ? read_load_() : CpuLoad{}),
+      gate_(loop),
+      race_(changes_.count(), options.gain_min, seed,
+            [this](std::size_t one, std::size_t other) { return changes_.exclude(one, other); }) {
+  const double unknown = std::numeric_limits<double>::quiet_NaN();
+  found_.ledger.speedup = {unknown, unknown, unknown};
+  found_.ledger.baseline_samples_per_second = found_.ledger.best_samples_per_second = unknown;
+  if (!options.frozen) return;
+  found_.ended = true;
+  found_.end_reason = "auto_tune is off";
+}
+
+bool LiveSearch::watching() const noexcept {
+  if (stage_ != Stage::watch) return stage_ != Stage::closed;
+  return !changes_.kept().empty() && std::isfinite(options_.recheck_s) && !switch_.is_full();
+}
+
+void LiveSearch::before_update() {
+  if (!kept_call_.is_wanted || stage_ == Stage::closed) return;
+  const double begin_s = clock_();
+  if (stage_ == Stage::search) check_kept_call(begin_s);
+  if (stage_ == Stage::timing) time_kept_call();
+  replays_s_ += clock_() - begin_s;
+  tell();
+}
+
+void LiveSearch::after_update(const LiveUnit& unit) {
+  if (!watching()) return;
+  update_ = unit.update;
+  ++found_.updates;
+  if (is_counted(unit)) ++found_.counted_units;
+  const bool wanted_call = std::exchange(kept_call_.is_wanted, false);
+  if (wanted_call) kept_call_.missing = kept_call_.was_replayed ? 0 : kept_call_.missing + 1;
+  bool can_begin;
+  if (stage_ == Stage::baseline) {
+    can_begin = measure_baseline(unit);
+  } else {
+    account(unit);
+    can_begin = measure(unit);
+  }
+  if (can_begin) {
+    if (wanted_call && !agree(kept_call_.missing < kCallsMissingMax)) settle_without_call();
+    begin_next();
+  }
+  tell();
+}
+
+// The first units, which are as written.
+bool LiveSearch::measure_baseline(const LiveUnit& unit) {
+  account_.add(unit, InForce::as_written, 0, baseline_.add(unit));
+  if (!agree(baseline_.is_enough())) return false;
+  blocks_.plan(account_.unit_s(), baseline_.wait_share());
+  begin_search();
+  return true;
+}
+
+void LiveSearch::begin_search() {
+  Quietness& machine = found_.ledger.quietness;
+  machine = judge_quietness(baseline_.blocks(account_.times(), blocks_.units_a_block()),
+                            cpu_use_between(load_before_, read_load_ ? read_load_() : CpuLoad{}), options_.gain_min);
+  const bool is_quiet = agree(machine.quiet.value_or(true)), cores_taken = !agree(!machine.cores_taken);
+  const auto left = loop_.updates_left();
+  account_.expect_rest(left);
+  const bool is_long_enough = agree(left.value_or(kUpdatesMin) >= kUpdatesMin);
+  const auto wanted = static_cast<std::int64_t>(changes_.count());
+  machine.candidates_wanted = wanted;
+  machine.candidates_held = is_quiet ? wanted : std::min(kChangesHeld, wanted);
+  if (!is_quiet) {
+    machine.sentence += fmt::format(" Of {} changes the first {} are tried{}.", wanted, machine.candidates_held,
+                                    cores_taken ? ", and not the division of the cores" : "");
+  }
+  to_tell_.emplace_back([this] {
+    if (progress_.judged) progress_.judged(found_.ledger.quietness);
+  });
+  settle_untried(machine.candidates_held, cores_taken);
+  const auto tried = changes_.count() - changes_.number_of(Standing::out);
+  kept_call_.replay_s = 2 * account_.unit_s();
+  stage_ = Stage::search;
+  if (tried > 0 && !is_long_enough) {
+    found_.end_reason = fmt::format("{} updates are left, the clearest change takes {}", left.value_or(0), kUpdatesMin);
+    stage_ = Stage::watch;
+  }
+  tell_begin(tried, left.has_value());
+}
+
+void LiveSearch::tell_begin(std::size_t tried, bool length_is_known) {
+  const std::string sentence = fmt::format(
+      "{} change{}; {:.3g} ms a step; at most {:.3g} s{} may be lost", tried, tried == 1 ? "" : "s",
+      account_.unit_s() * 1e3, length_is_known ? account_.budget().allowed_s() : options_.lost_s,
+      length_is_known ? std::string() : fmt::format(" plus {:.3g} % of the time so far", options_.lost_share * 100));
+  to_tell_.emplace_back([this, sentence] {
+    if (progress_.began) progress_.began(sentence);
+  });
+}
+
+void LiveSearch::account(const LiveUnit& unit) {
+  const double replays_s = std::exchange(replays_s_, 0.0);
+  const bool was_replayed = std::exchange(kept_call_.was_replayed, false);
+  const Settings& settings = switch_.in_force();
+  const InForce in_force = settings.empty()              ? InForce::as_written
+                           : settings == changes_.best() ? InForce::kept
+                                                         : InForce::trial;
+  const bool tells = !was_replayed && switch_.units() >= blocks_.wash_out();
+  account_.add(unit, in_force, switch_.take_seconds() + replays_s, tells);
+  if (is_counted(unit)) switch_.count_unit();
+}
+
+bool LiveSearch::measure(const LiveUnit& unit) {
+  if (!pair_) return true;
+  pair_->pair.add(unit, is_counted(unit) ? account_.expected_s(unit.work) : 0);
+  const bool is_slow = newcomer_is_slow(unit);
+  const bool is_trial = switch_.in_force() != changes_.best() && !switch_.in_force().empty();
+  const bool holds_room = !is_trial || account_.budget().has_room(account_.next_excess_s());
+  if (!agree(!is_slow && holds_room && !pair_->pair.is_scattered())) {
+    break_off(is_slow, holds_room);
+    return true;
+  }
+  if (!agree(pair_->pair.is_whole())) return false;
+  if (pair_->pair.at_hand() == LivePair::Block::first) return !begin_second_block();
+  finish_pair();
+  return true;
+}
+
+// Before its block is measured: one change that takes ten times as long would use up what all others may lose.
+bool LiveSearch::newcomer_is_slow(const LiveUnit& unit) const {
+  if (!pair_->drawn || !newcomer_ || !is_counted(unit) || !pair_->pair.is_washed_out()) return false;
+  const Changes& on = switch_.on();
+  if (std::find(on.begin(), on.end(), *newcomer_) == on.end()) return false;
+  return unit.seconds > kSlowNewcomer * account_.expected_s(unit.work);
+}
+
+void LiveSearch::break_off(bool is_slow, bool has_room) {
+  const bool newcomer_waits = !agree(!is_slow), room_is_used_up = !agree(has_room);
+  if (room_is_used_up) {  // It would have cost at most so much.
+    pair_cost_s_ = std::max(pair_cost_s_, static_cast<double>(pair_->pair.units()) * account_.next_excess_s());
+  }
+  if (newcomer_waits && newcomer_) {
+    race_.leave(*newcomer_);
+    changes_.set_standing(*newcomer_, Standing::alone);
+  }
+  pair_.reset();
+  race_.turn_all_off();
+}
+
+bool LiveSearch::begin_second_block() {
+  Measurement next = std::move(*pair_);
+  pair_.reset();  // A switch may throw.
+  next.pair.begin_second();
+  if (!switch_to(next.blocks[1], fmt::format("pair {}, second block", pairs_))) return false;
+  pair_ = std::move(next);
+  return true;
+}
+
+void LiveSearch::finish_pair() {
+  const Measurement done = std::move(*pair_);
+  pair_.reset();
+  pair_cost_s_ = (pair_cost_s_ + std::max(0.0, account_.budget().behind_s() - done.behind_s)) / 2;
+  if (blocks_.note(done.pair)) {  // The loop waits for data: nothing measured in short blocks counts.
+    race_.forget();
+    if (proof_) proof_->pairs = LiveProof(proof_->pairs.without(), proof_->pairs.with(), options_.gain_min);
+    return;
+  }
+  if (done.drawn) {
+    race_.add(*done.drawn, done.pair.log_ratio());
+    judge_race();
+  } else {
+    proof_->pairs.add(done.pair, done.change_leads);
+    judge_proof();
+  }
+}
+
+void LiveSearch::begin_next() {
+  if (resting_ > 0) {
+    --resting_;
+    return hold("what is kept");
+  }
+  if (stage_ == Stage::search && search_next()) return;
+  if (stage_ == Stage::comparison) return compare_next();
+  if (stage_ == Stage::timing && time_next()) return;
+  if (!found_.ended) end_search();
+  watch_next();
+}
+
+bool LiveSearch::search_next() {
+  if (!expect_rest() || switch_.is_full()) {
+    found_.end_reason = switch_.is_full() ? "settings were switched as often as is recorded" : "the run ends";
+    stage_ = Stage::watch;
+    return false;
+  }
+  if (gate_.next() && gate_goes_first()) return want_call(0);
+  // A change that is the only one left has no others to take turns with: its pairs are those of a proof.
+  if (!proof_ && !gate_.next() && changes_.number_of(Standing::race) == 1) {
+    const std::size_t last = *changes_.first(Standing::race);
+    race_.leave(last);
+    changes_.set_standing(last, Standing::proof);
+  }
+  auto alone = changes_.first(Standing::proof);
+  const bool races = changes_.number_of(Standing::race) > 0;
+  if (!proof_ && !alone && !races) {
+    alone = changes_.first(Standing::alone);
+    if (gate_.next() && (!alone || has_room(gate_cost_s()))) return check_next();
+  }
+  if (!proof_ && alone) {
+    const std::size_t on[] = {*alone};
+    begin_proof(ProofKind::proof, *alone, changes_.best(), changes_.best_with(on));
+  }
+  if (!proof_ && !races) {
+    if (look_again()) return search_next();
+    found_.end_reason = "every change is looked at";
+    stage_ = Stage::comparison;
+    return false;
+  }
+  if (!has_room(pair_cost_s_)) return wait_for_room();
+  if (proof_) {
+    begin_proof_pair();
+  } else {
+    begin_race_pair();
+  }
+  return true;
+}
+
+// Kept changes together against the loop as written: what the run has gained.
+void LiveSearch::compare_next() {
+  const bool goes_on = !changes_.kept().empty() && expect_rest() && !switch_.is_full();
+  if (!goes_on || found_.ledger.speedup_pairs > 0) {
+    proof_.reset();
+    stage_ = Stage::timing;
+    return begin_next();
+  }
+  if (!has_room(pair_cost_s_)) return rest(kUnitsOfWaiting);  // Which what is kept makes.
+  if (!proof_) begin_proof(ProofKind::comparison, 0, {}, changes_.best());
+  begin_proof_pair();
+}
+
+bool LiveSearch::time_next() {
+  if (!expect_rest() || !changes_.first(Standing::timing)) {
+    stage_ = Stage::watch;
+    return false;
+  }
+  return want_call(2 * kept_call_.replay_s);
+}
+
+void LiveSearch::watch_next() {
+  if (!watching() || !expect_rest()) return hold("what is kept");
+  if (to_recheck_.empty() && !proof_) {
+    if (!agree(account_.budget().elapsed_s() - checked_at_s_ >= options_.recheck_s)) return rest(kUnitsOfWatching);
+    checked_at_s_ = account_.budget().elapsed_s();
+    to_recheck_ = changes_.kept();
+  }
+  if (!proof_) {
+    const std::size_t change = to_recheck_.front();
+    to_recheck_.erase(to_recheck_.begin());
+    if (changes_.standing(change) == Standing::kept) {
+      begin_proof(ProofKind::recheck, change, changes_.best_without(change), changes_.best());
+    }
+  }
+  if (!proof_ || !has_room(pair_cost_s_)) return rest(kUnitsOfWaiting);
+  begin_proof_pair();
+}
+
+// Whether the run holds another pair, as far as anybody knows.
+bool LiveSearch::expect_rest() {
+  const auto left = loop_.updates_left();
+  account_.expect_rest(left);
+  return agree(!left || *left >= 2 * (blocks_.wash_out() + blocks_.units_a_block()));
+}
+
+bool LiveSearch::want_call(double cost_s) {
+  if (!has_room(cost_s)) return wait_for_room();
+  hold("what is kept");
+  kept_call_.is_wanted = true;
+  return true;
+}
+
+// Holds what is kept until there is room. False: there will be none.
+bool LiveSearch::wait_for_room() {
+  pair_cost_s_ *= kCostForgotten;
+  race_.turn_all_off();
+  if (agree(account_.budget().grows() || account_.is_ahead())) {
+    rest(kUnitsOfWaiting);
+    return true;
+  }
+  if (stage_ == Stage::search && proof_ && changes_.standing(proof_->change) == Standing::alone) {
+    const std::size_t change = proof_->change;
+    settle(change, Verdict::inconclusive, Reason::budget, open_sentence(change));
+    pair_cost_s_ = 0;
+    return search_next();
+  }
+  found_.end_reason = fmt::format("of the {:.3g} s that may be lost, {:.3g} s are", account_.budget().allowed_s(),
+                                  account_.budget().behind_s());
+  proof_.reset();
+  stage_ = stage_ == Stage::search ? Stage::comparison : Stage::watch;
+  return false;
+}
+
+// While others wait for their turns, a share of what may be lost is theirs.
+bool LiveSearch::gate_goes_first() {
+  const bool others_wait = changes_.number_of(Standing::race) + changes_.number_of(Standing::proof) > 0;
+  const LiveBudget& budget = account_.budget();
+  const double reserve_s = others_wait ? (1 - kGateShare) * budget.allowed_s() : 0;
+  return has_room(gate_cost_s() + reserve_s);
+}
+
+// With what the change needs for the first time.
+double LiveSearch::gate_cost_s() const {
+  const Candidate& candidate = changes_.candidate(*gate_.next());
+  return kept_call_.replay_s + candidate.prepare_s + 2 * candidate.switch_s;
+}
+
+void LiveSearch::rest(std::int64_t units) {
+  hold("what is kept");
+  resting_ = units - 1;
+}
+
+bool LiveSearch::check_next() {
+  if (has_room(gate_cost_s())) return want_call(0);
+  if (agree(account_.budget().grows() || account_.is_ahead())) return wait_for_room();
+  settle(*gate_.next(), Verdict::inconclusive, Reason::budget,
+         fmt::format("Not tried: to prepare and check it takes {:.3g} s, which is more than may still be lost.",
+                     gate_cost_s()));
+  gate_.skip();
+  return search_next();
+}
+
+// A second time, once, at changes that few pairs spoke against: a first visit or another change may have been to blame.
+bool LiveSearch::look_again() {
+  bool found = false;
+  for (const std::size_t change : std::exchange(dropped_early_, {})) {
+    if (changes_.standing(change) != Standing::out || changes_.why_idle(change)) continue;
+    looked_again_.push_back(change);
+    changes_.set_standing(change, Standing::race);
+    found = true;
+  }
+  return found;
+}
+
+void LiveSearch::begin_proof(ProofKind kind, std::size_t change, Settings without, Settings with) {
+  proof_.emplace(Proof{kind, change, LiveProof(std::move(without), std::move(with), options_.gain_min)});
+}
+
+void LiveSearch::begin_proof_pair() {
+  const bool is_of_one = proof_->kind == ProofKind::proof;
+  Changes on;
+  if (is_of_one) on.push_back(proof_->change);
+  const bool leads = change_leads(seed_, pairs_ + 1);
+  const bool looks = is_of_one && proof_->pairs.looks_for_carry_over();
+  const bool was_on = switch_.in_force() == proof_->pairs.with();
+  const bool is_new_change = is_new(on);
+  LiveBlocks::Block with, without;
+  if (is_of_one) {
+    with.carries_over = without.carries_over = changes_.candidate(proof_->change).carries_over;
+    with.switch_s = without.switch_s = switch_s(proof_->change);
+  }
+  with.has_new_change = is_new_change;
+  with.switches = !leads || !was_on;
+  without.switches = leads || switch_.in_force() != proof_->pairs.without();
+  without.settles = looks && (leads || was_on);
+  const BlockUnits with_units = blocks_.units(with), without_units = blocks_.units(without);
+  const Block changed{proof_->pairs.with(), on}, unchanged{proof_->pairs.without(), {}};
+  begin({leads ? LivePair(with_units, without_units) : LivePair(without_units, with_units),
+         leads ? std::array{changed, unchanged} : std::array{unchanged, changed}, std::nullopt, leads},
+        proof_->kind == ProofKind::proof        ? "proof"
+        : proof_->kind == ProofKind::comparison ? "comparison with the loop as written"
+                                                : "check of what is kept");
+}
+
+void LiveSearch::begin_race_pair() {
+  if (race_pairs_++ >= kPairsBetweenRests) {
+    race_pairs_ = 0;
+    race_.turn_all_off();
+    return rest(blocks_.wash_out() + 2 * blocks_.units_a_block());  // What it takes as written now.
+  }
+  admit_newcomer();
+  space_out_expensive_turns();
+  Measurement measurement{LivePair({}, {}), {}, race_.draw(pairs_ + 1)};
+  std::array<BlockUnits, 2> units;
+  const Settings* before = &switch_.in_force();
+  for (std::size_t i = 0; i < 2; ++i) {
+    const Changes& on = measurement.drawn->on[i];
+    measurement.blocks[i] = {changes_.best_with(on), on};
+    units[i] = blocks_.units({.switches = measurement.blocks[i].settings != *before, .has_new_change = is_new(on)});
+    before = &measurement.blocks[i].settings;
+  }
+  measurement.pair = LivePair(units[0], units[1]);
+  begin(std::move(measurement), "race");
+}
+
+// One a pair, so that whatever a first visit costs is this change's.
+void LiveSearch::admit_newcomer() {
+  newcomer_.reset();
+  for (std::size_t change = 0; change < changes_.count() && !newcomer_; ++change) {
+    const auto& racing = race_.changes();
+    const bool races = std::find(racing.begin(), racing.end(), change) != racing.end();
+    if (changes_.standing(change) == Standing::race && !races) newcomer_ = change;
+  }
+  if (newcomer_) race_.enter(*newcomer_);
+}
+
+void LiveSearch::space_out_expensive_turns() {
+  const double block_s = static_cast<double>(blocks_.units_a_block()) * account_.unit_s();
+  for (const std::size_t change : race_.changes()) {
+    std::int64_t every = 1;
+    while (!agree(switch_s(change) <= kExpensiveSwitch * block_s * static_cast<double>(every) || every >= kEveryMax)) {
+      every *= 2;
+    }
+    race_.take_turns_every(change, every);
+  }
+}
+
+void LiveSearch::begin(Measurement measurement, std::string_view name) {
+  ++pairs_;
+  measurement.behind_s = account_.budget().behind_s();
+  const std::string why = fmt::format("pair {}, {}, first block", pairs_, name);
+  if (!switch_to(measurement.blocks[0], why)) return hold("what is kept");
+  pair_ = std::move(measurement);
+}
+
+bool LiveSearch::is_new(const Changes& on) const {
+  return std::any_of(on.begin(), on.end(), [this](std::size_t change) { return !switch_.was_on(change); });
+}
+
+double LiveSearch::switch_s(std::size_t change) const {
+  return switch_.switch_s(change).value_or(changes_.candidate(change).switch_s);
+}
+
+bool LiveSearch::switch_to(const Block& block, std::string_view why) {
+  const auto refusal = switch_.to(block.settings, block.on, update_ + 1, why);
+  account_.note_switch();
+  if (!refusal) return true;
+  blame(block.on, *refusal);
+  return false;
+}
+
+// Without it nothing can go on: what cannot be put back is for the caller.
+void LiveSearch::hold(std::string_view why) {
+  if (switch_.in_force() == changes_.best() && switch_.on().empty()) return;
+  const auto refusal = switch_.to(changes_.best(), {}, update_ + 1, why);
+  account_.note_switch();
+  if (!refusal) return;
+  stage_ = Stage::closed;
+  found_.ended = true;
+  found_.end_reason = "the settings that are kept cannot be applied again: " + refusal->message;
+  throw Error(refusal->code, refusal->message);
+}
+
+}  // namespace headrace

@@ -1,0 +1,179 @@
+// What is tried when in a run under way: the state behind LiveTuner.
+//
+// Stages: the baseline's units; the search, in which changes pass the gate, take turns all at once and are proved
+// alone; pairs of all that was kept against the loop as written; timing of what is not allowed; watching what was kept.
+// All that is left to times goes through LiveLoop::agree(), so that every rank switches the same at the same update.
+#pragma once
+
+#include <headrace/live_tuner.h>
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <map>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "core/hardware/cpu_load.h"
+#include "insight/tune/live_account.h"
+#include "insight/tune/live_blocks.h"
+#include "insight/tune/live_changes.h"
+#include "insight/tune/live_gate.h"
+#include "insight/tune/live_pair.h"
+#include "insight/tune/live_proof.h"
+#include "insight/tune/live_race.h"
+#include "insight/tune/live_switch.h"
+#include "insight/tune/unit_times.h"
+
+namespace headrace {
+
+// Exceptions of the loop and of those who are told pass through. After any call, and behind such an exception, the pair
+// at hand is measured under exactly the settings in force, or there is none.
+class LiveSearch {
+ public:
+  using Clock = std::function<double()>;  // Monotonic seconds.
+  using LoadReader = std::function<CpuLoad()>;
+
+  // Without `read_load` the machine's load is unavailable.
+  LiveSearch(LiveLoop& loop, std::vector<Candidate> candidates, const LiveOptions& options, std::uint64_t seed,
+             LiveProgress progress, Clock clock, LoadReader read_load);
+  LiveSearch(const LiveSearch&) = delete;
+  LiveSearch& operator=(const LiveSearch&) = delete;
+
+  // As LiveTuner's.
+  bool keeps_call() const noexcept { return kept_call_.is_wanted; }
+  void before_update();
+  void after_update(const LiveUnit& unit);
+  void failed(ErrorCode code, const std::string& sentence);
+  bool watching() const noexcept;
+  void stop(const std::string& why);
+  void undo();
+  const Settings& in_force() const noexcept { return switch_.in_force(); }
+  LiveLedger ledger() const;
+
+ private:
+  enum class Stage { baseline, search, comparison, timing, watch, closed };
+  enum class ProofKind { proof, comparison, recheck };
+  using Changes = LiveSwitch::Changes;
+
+  struct Proof {
+    ProofKind kind;
+    std::size_t change;  // Not of a comparison, which is of all that is kept.
+    LiveProof pairs;
+  };
+  struct Block {
+    Settings settings;
+    Changes on;
+  };
+  struct Measurement {
+    LivePair pair;
+    std::array<Block, 2> blocks;
+    std::optional<LiveRace::Pair> drawn{};  // nullopt: the pair is one of proof_.
+    bool change_leads = false;              // Of proof_.
+    double behind_s = 0;                    // The run, when it began.
+  };
+  struct KeptCall {
+    bool is_wanted = false, was_replayed = false;  // Of the unit at hand.
+    std::int64_t missing = 0;                      // Units in a row in which none was replayed.
+    double replay_s = 0;                           // That a check is expected to take, with a replay of the reference.
+  };
+
+  // live_search.cpp: units, and what comes next.
+  bool measure_baseline(const LiveUnit& unit);  // Whether something can begin.
+  void begin_search();
+  void tell_begin(std::size_t tried, bool length_is_known);
+  void account(const LiveUnit& unit);
+  bool measure(const LiveUnit& unit);  // Whether something can begin: no pair goes on.
+  bool newcomer_is_slow(const LiveUnit& unit) const;
+  void break_off(bool is_slow, bool has_room);
+  bool begin_second_block();
+  void finish_pair();
+
+  void begin_next();
+  bool search_next();  // These two: whether something was begun, else the stage is over.
+  bool time_next();
+  void compare_next();
+  void watch_next();
+  bool expect_rest();
+  bool has_room(double cost_s) { return agree(account_.budget().has_room(cost_s)); }
+  bool want_call(double cost_s);
+  bool wait_for_room();
+  bool gate_goes_first();
+  double gate_cost_s() const;
+  void rest(std::int64_t units);
+  bool check_next();  // The gate, when nothing else is left: whether something was begun.
+  bool look_again();
+  void begin_proof(ProofKind kind, std::size_t change, Settings without, Settings with);
+  void begin_proof_pair();
+  void begin_race_pair();
+  void admit_newcomer();
+  void space_out_expensive_turns();
+  void begin(Measurement measurement, std::string_view name);
+  bool is_new(const Changes& on) const;
+  double switch_s(std::size_t change) const;
+  bool switch_to(const Block& block, std::string_view why);
+  void hold(std::string_view why);  // What is kept, and nothing else.
+
+  // live_verdicts.cpp: what is found out, and who is told.
+  void settle_untried(std::int64_t changes_held, bool cores_taken);
+  void check_kept_call(double begin_s);
+  void time_kept_call();
+  void settle_gate(const LiveGate::Finding& finding);
+  void settle_without_call();
+  void settle_failed(std::size_t change, ErrorCode code, const std::string& message);
+  void blame(const Changes& on, const LiveSwitch::Refusal& refusal);
+  void judge_race();
+  void judge_proof();
+  void settle_proof(const Proof& proof, Outcome outcome, bool is_clean);
+  void note_pairs(const Proof& proof);
+  void settle_recheck(const Proof& proof);
+  void note_comparison(const Proof& proof);
+  void keep(const Proof& proof);
+  void settle(std::size_t change, Verdict verdict, Reason reason, std::string sentence);
+  void settle_open(Reason reason);
+  void end_search();
+  void close(const Settings& settings, const std::string& why);
+  std::string open_sentence(std::size_t change) const;
+  LiveLedger::Estimate estimate_of(std::size_t change) const;
+  void tell_decided(std::size_t change);
+  void tell();  // All that waits to be told; last, because those who are told may throw.
+
+  bool agree(bool yes) { return loop_.agree(yes); }
+
+  LiveLoop& loop_;
+  LiveOptions options_;
+  std::uint64_t seed_;
+  LiveProgress progress_;
+  Clock clock_;
+  LoadReader read_load_;
+  Stage stage_;
+  LiveChanges changes_;
+  LiveSwitch switch_;
+  LiveAccount account_;
+  LiveBlocks blocks_;
+  LiveBaseline baseline_;
+  CpuLoad load_before_;
+  LiveGate gate_;
+  LiveRace race_;
+  std::map<std::size_t, ReplayTimes> replay_times_;
+  std::optional<Proof> proof_;
+  std::optional<Measurement> pair_;  // Only while the settings of its block are in force.
+  KeptCall kept_call_;
+  double replays_s_ = 0;                 // In the unit at hand.
+  std::int64_t update_ = 0;              // The newest.
+  std::int64_t pairs_ = 0;               // Begun.
+  std::int64_t race_pairs_ = 0;          // Since a rest.
+  std::int64_t resting_ = 0;             // Units that what is kept still holds for.
+  double pair_cost_s_ = 0;               // That the next pair is expected to put the run behind.
+  std::optional<std::size_t> newcomer_;  // Of the pair at hand.
+  Changes dropped_early_, looked_again_, to_recheck_;
+  double checked_at_s_ = 0;
+  LiveLedger found_;  // But for what others hold: trials, turns, estimates, seconds.
+  std::deque<std::function<void()>> to_tell_;
+};
+
+}  // namespace headrace

@@ -1,0 +1,696 @@
+#include <fmt/format.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <headrace/live_tuner.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <condition_variable>
+#include <limits>
+#include <map>
+#include <mutex>
+#include <random>
+#include <stdexcept>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "core/base/error_of.h"
+#include "insight/tune/fake_live_loop.h"
+
+namespace headrace {
+namespace {
+
+using testing::HasSubstr;
+using testing::Not;
+using testing::StartsWith;
+
+using Effects = std::map<std::string, LiveEffect>;
+
+Candidate candidate(const std::string& name, NumericClass numerics = NumericClass::rounding) {
+  Candidate value;
+  value.name = value.key = name;
+  value.changes = {{name, "true"}};
+  value.numerics = numerics;
+  return value;
+}
+
+std::vector<Candidate> all_of(const Effects& effects) {
+  std::vector<Candidate> candidates;
+  for (const auto& [name, effect] : effects) candidates.push_back(candidate(name));
+  return candidates;
+}
+
+// A loop and the tuner that watches it, on the loop's clock.
+struct TunedRun {
+  FakeLiveLoop loop;
+  LiveTuner tuner;
+
+  // Without candidates, all effects in the order of their names are.
+  TunedRun(const LiveMachine& machine, const Effects& effects, const LiveOptions& options = {}, std::uint64_t seed = 1,
+      const std::vector<Candidate>& candidates = {})
+      : loop(machine, effects, 100 + seed),
+        tuner(loop, candidates.empty() ? all_of(effects) : candidates, options, seed, loop.progress(),
+              [this] { return loop.now_s; }) {}
+
+  bool until_over(std::int64_t updates_max) { return loop.run(tuner, updates_max); }
+  void steps(std::int64_t count) {
+    for (std::int64_t i = 0; i < count; ++i) loop.step(tuner);
+  }
+  // Until a change that is not kept is in force.
+  void until_on_trial() {
+    for (int i = 0; i < 200 && loop.settings.empty(); ++i) loop.step(tuner);
+    ASSERT_FALSE(loop.settings.empty());
+  }
+  Trial trial(const std::string& name) const {
+    const LiveLedger ledger = tuner.ledger();
+    for (const Trial& trial : ledger.ledger.trials) {
+      if (trial.name == name) return trial;
+    }
+    throw std::out_of_range(name);
+  }
+  LiveLedger::Estimate estimate(const std::string& name) const {
+    const LiveLedger ledger = tuner.ledger();
+    for (std::size_t i = 0; i < ledger.estimates.size(); ++i) {
+      if (ledger.ledger.trials[i].name == name) return ledger.estimates[i];
+    }
+    throw std::out_of_range(name);
+  }
+  std::int64_t units_under(const std::string& key, std::size_t from = 0) const {
+    return std::count_if(loop.in_force_of_unit.begin() + static_cast<std::ptrdiff_t>(from), loop.in_force_of_unit.end(),
+                         [&](const Settings& settings) { return settings.contains(key); });
+  }
+};
+
+TEST(LiveTuner, KeepsWhatPaysAndDropsWhatDoesNot) {
+  const Effects effects = {
+      {"a fast", {.time_factor = 1 / 1.6}}, {"b some", {.time_factor = 1 / 1.15}}, {"c slow", {.time_factor = 1.25}}};
+  for (std::uint64_t seed = 1; seed <= 5; ++seed) {
+    TunedRun run({}, effects, {}, seed);
+    run.loop.updates_in_all = 4000;
+    ASSERT_TRUE(run.until_over(3000)) << seed;
+    EXPECT_EQ(run.trial("a fast").verdict, Verdict::kept) << seed << run.trial("a fast").sentence;
+    EXPECT_EQ(run.trial("b some").verdict, Verdict::kept) << seed << run.trial("b some").sentence;
+    EXPECT_EQ(run.trial("c slow").verdict, Verdict::refused) << seed << run.trial("c slow").sentence;
+    EXPECT_NEAR(run.trial("a fast").gain->median, 0.6, 0.12) << seed;
+    EXPECT_NEAR(run.trial("b some").gain->median, 0.15, 0.06) << seed;
+    EXPECT_EQ(run.loop.settings, (Settings{{"a fast", "true"}, {"b some", "true"}})) << seed;
+    const LiveLedger ledger = run.tuner.ledger();
+    EXPECT_EQ(ledger.ledger.best, run.loop.settings);
+    EXPECT_EQ(ledger.ledger.speedup_pairs, 10);
+    EXPECT_NEAR(ledger.ledger.speedup.median, 1.6 * 1.15, 0.2) << seed;
+    EXPECT_LT(ledger.lost_s, 0) << seed;  // The run is ahead by now.
+    EXPECT_TRUE(run.tuner.watching());    // Kept changes are checked again.
+  }
+}
+
+TEST(LiveTuner, HardlyEverKeepsAChangeOfNoWorth) {
+  Effects effects;
+  for (int i = 0; i < 12; ++i) effects[fmt::format("null {:02}", i)] = {};
+  int kept = 0, measured = 0;
+  for (std::uint64_t seed = 1; seed <= 200; ++seed) {
+    TunedRun run({.noise = 0.08, .burst_probability = 0.01}, effects, {}, seed);
+    run.steps(260);
+    kept += static_cast<int>(run.tuner.ledger().ledger.best.size());
+    measured += run.units_under("null 00") > 10 ? 1 : 0;
+  }
+  EXPECT_LE(kept, 12);  // 0.5 % of 2,400.
+  EXPECT_GT(measured, 150);
+}
+
+TEST(LiveTuner, TellsFirstWhatItTriesAndWhatMayBeLost) {
+  TunedRun run({.noise = 0}, {{"a", {}}, {"b", {}}, {"c", {}}});
+  run.loop.updates_in_all = 4000;
+  run.steps(30);
+  ASSERT_GE(run.loop.told.size(), 2u);
+  EXPECT_THAT(run.loop.told[0], StartsWith("judged: This machine is quiet"));
+  EXPECT_EQ(run.loop.told[1], "began: 3 changes; 100 ms a step; at most 18 s may be lost");
+  TunedRun unknown({.noise = 0}, {{"a", {}}});
+  unknown.steps(30);
+  EXPECT_EQ(unknown.loop.told.at(1),
+            "began: 1 change; 100 ms a step; at most 10 s plus 2 % of the time so far may be lost");
+}
+
+// Without noise everything that is expected is exact, so that the bound is too.
+TEST(LiveTuner, IsNeverFurtherBehindThanAllowedByMoreThanOneUpdate) {
+  std::mt19937_64 random(7);
+  std::uniform_real_distribution<double> uniform;
+  int used_up = 0;
+  for (std::uint64_t seed = 1; seed <= 200; ++seed) {
+    Effects effects;
+    double factor_most = 1, switches_s = 0;
+    const int count = 1 + static_cast<int>(5 * uniform(random));
+    for (int i = 0; i < count; ++i) {
+      LiveEffect effect;
+      effect.time_factor = std::exp(-0.7 + 2.5 * uniform(random));
+      effect.first_visit = 1 + 4 * uniform(random) * uniform(random);
+      effect.switch_s = uniform(random) < 0.3 ? 0.1 * uniform(random) : 0;
+      factor_most = std::max(factor_most, effect.time_factor);
+      switches_s += effect.switch_s;
+      effects[fmt::format("change {}", i)] = effect;
+    }
+    const LiveOptions options{.lost_s = 0.3 + 2 * uniform(random), .lost_share = 0.03 * uniform(random)};
+    TunedRun run({.noise = 0}, effects, options, seed);
+    const std::int64_t updates = 150 + static_cast<std::int64_t>(300 * uniform(random));
+    const bool is_known = seed % 2 == 0;
+    if (is_known) run.loop.updates_in_all = updates;
+    double most = -1;
+    for (std::int64_t i = 0; i < updates; ++i) {
+      run.loop.step(run.tuner);
+      const double length_s = is_known ? 0.1 * static_cast<double>(updates) : run.loop.as_written_s;
+      // A replay is one forward and backward, and what is over may have to be switched back.
+      const double one_update_s = std::max(run.loop.longest_excess_s, 0.1 * factor_most) + 2 * switches_s;
+      const double allowed_s = options.lost_s + options.lost_share * length_s + one_update_s + 1e-6;
+      ASSERT_LE(run.loop.behind_s, allowed_s) << "seed " << seed << ", update " << i;
+      most = std::max(most, run.loop.behind_s);
+    }
+    const LiveLedger ledger = run.tuner.ledger();
+    EXPECT_NEAR(ledger.lost_s, run.loop.behind_s, 0.1 * most + 0.02) << seed;
+    used_up += most > 0.8 * options.lost_s ? 1 : 0;
+  }
+  EXPECT_GT(used_up, 20);  // Or nothing was tested.
+}
+
+TEST(LiveTuner, WhatUsesUpAllThatMayBeLostEndsTheSearchAndTheBaseHolds) {
+  TunedRun run({.noise = 0}, {{"slow", {.time_factor = 2}}}, {.lost_s = 0.5, .lost_share = 0});
+  run.loop.updates_in_all = 4000;
+  ASSERT_TRUE(run.until_over(600));
+  EXPECT_TRUE(run.loop.settings.empty());
+  EXPECT_EQ(run.trial("slow").verdict, Verdict::inconclusive);
+  EXPECT_EQ(run.trial("slow").reason, Reason::budget);
+  EXPECT_THAT(run.tuner.ledger().end_reason, HasSubstr("that may be lost"));
+  EXPECT_FALSE(run.tuner.watching());
+}
+
+TEST(LiveTuner, WhereTheLengthIsUnknownItGoesOnAsMoreIsAllowed) {
+  const Effects effects = {{"slow", {.time_factor = 1.6}}};
+  TunedRun run({.noise = 0.02}, effects, {.lost_s = 0.3, .lost_share = 0.02});
+  ASSERT_TRUE(run.until_over(4000));
+  EXPECT_EQ(run.trial("slow").verdict, Verdict::refused) << run.trial("slow").sentence;
+  EXPECT_LE(run.loop.behind_s, 0.3 + 0.02 * run.loop.as_written_s + run.loop.longest_excess_s + 0.05);
+}
+
+TEST(LiveTuner, AllowsBitEqualAloneAndTimesTheOthersOnKeptCalls) {
+  Effects effects = {
+      {"bits", {.time_factor = 1 / 1.3}}, {"liar", {.time_factor = 1 / 1.3}}, {"rounds", {.time_factor = 1 / 1.5}}};
+  effects["bits"].distance = {.bit_equal = true};
+  const std::vector<Candidate> candidates = {candidate("bits", NumericClass::bit_equal),
+                                             candidate("liar", NumericClass::bit_equal), candidate("rounds")};
+  TunedRun run({}, effects, {.allow = NumericClass::bit_equal}, 1, candidates);
+  run.loop.updates_in_all = 3000;
+  ASSERT_TRUE(run.until_over(2000));
+  EXPECT_EQ(run.trial("bits").verdict, Verdict::kept) << run.trial("bits").sentence;
+  EXPECT_EQ(run.trial("liar").verdict, Verdict::refused);
+  EXPECT_EQ(run.trial("liar").reason, Reason::numerics);
+  EXPECT_EQ(run.units_under("liar"), 0);
+  EXPECT_EQ(run.units_under("rounds"), 0);
+  EXPECT_EQ(run.trial("rounds").reason, Reason::not_allowed);
+  EXPECT_THAT(run.trial("rounds").sentence, HasSubstr("it is rounding"));
+  const LiveLedger::Estimate timed = run.estimate("rounds");
+  EXPECT_TRUE(timed.timed_only);
+  EXPECT_EQ(timed.pairs, 4);
+  EXPECT_NEAR(timed.gain->median, 0.5, 0.01);
+  EXPECT_FALSE(run.trial("rounds").gain);
+}
+
+TEST(LiveTuner, ALoopThatDoesNotRepeatItselfIsNamedWhereBitsDiffer) {
+  TunedRun run({}, {{"a", {}}}, {.allow = NumericClass::bit_equal}, 1, {candidate("a", NumericClass::bit_equal)});
+  run.loop.repeats_itself = false;
+  run.steps(40);
+  EXPECT_EQ(run.trial("a").reason, Reason::numerics);
+  EXPECT_THAT(run.trial("a").sentence, HasSubstr("does not repeat its own bits either"));
+}
+
+TEST(LiveTuner, TheGateComesInOrderAndCostsOneReplayAChangeAndTwoOfTheReference) {
+  Effects effects;
+  std::vector<Candidate> candidates;
+  for (const char* name : {"d", "b", "bf16", "bad bf16", "a"}) {
+    effects[name] = {};
+    candidates.push_back(candidate(name));
+  }
+  candidates[2].numerics = candidates[3].numerics = NumericClass::reduced_precision;
+  effects["bf16"].distance = {.relative_l2 = 0.2, .cosine = 0.97};
+  effects["bad bf16"].distance = {.relative_l2 = 0.3, .cosine = 0.97};  // Two calls differ by 0.5.
+  TunedRun run({}, effects, {.allow = NumericClass::reduced_precision}, 1, candidates);
+  run.steps(40);
+  ASSERT_EQ(run.loop.replayed.size(), 5u);
+  for (std::size_t i = 0; i < 5; ++i) EXPECT_EQ(run.loop.replayed[i], candidates[i].changes) << i;
+  EXPECT_LE(run.loop.forwards_of_reference, 2);
+  EXPECT_EQ(run.trial("bad bf16").reason, Reason::numerics);
+  EXPECT_EQ(run.trial("bf16").verdict, Verdict::inconclusive);
+  EXPECT_TRUE(run.trial("bf16").numerics.passed);
+}
+
+TEST(LiveTuner, WhatFailsInTheReplayIsNeverInForce) {
+  Effects effects = {{"broken", {}}, {"fine", {.time_factor = 1 / 1.5}}, {"large", {}}, {"nan", {}}};
+  effects["broken"].replay_failure = ReplayFailure{ErrorCode::internal, "no kernel for this type"};
+  effects["large"].replay_failure = ReplayFailure{ErrorCode::out_of_memory, "needs 3 GiB, 1 GiB is free"};
+  effects["nan"].distance.relative_l2 = std::numeric_limits<double>::quiet_NaN();
+  effects["nan"].distance.finite = false;
+  TunedRun run({}, effects);
+  run.steps(300);
+  EXPECT_EQ(run.trial("broken").verdict, Verdict::failed);
+  EXPECT_EQ(run.trial("broken").sentence, "Failed: no kernel for this type.");
+  EXPECT_EQ(run.trial("large").verdict, Verdict::refused);
+  EXPECT_EQ(run.trial("large").reason, Reason::memory);
+  EXPECT_EQ(run.trial("nan").reason, Reason::numerics);
+  EXPECT_EQ(run.trial("fine").verdict, Verdict::kept) << run.trial("fine").sentence;
+  for (const char* name : {"broken", "large", "nan"}) EXPECT_EQ(run.units_under(name), 0) << name;
+}
+
+TEST(LiveTuner, WithoutAKeptCallNothingIsTriedAndThatIsSaid) {
+  TunedRun run({}, {{"a", {}}, {"b", {}}});
+  run.loop.keeps_calls = false;
+  ASSERT_TRUE(run.until_over(100));
+  EXPECT_EQ(run.loop.applied, 0);
+  EXPECT_EQ(run.trial("a").verdict, Verdict::inconclusive);
+  EXPECT_THAT(run.trial("b").sentence, HasSubstr("no call of the model could be kept"));
+}
+
+TEST(LiveTuner, AKnobThatCannotBeAppliedFailsAloneAndTheOthersGoOn) {
+  TunedRun run({}, {{"a", {.time_factor = 1 / 1.5}}, {"b", {.apply_throws = true}}, {"c", {.time_factor = 1.2}}});
+  run.loop.updates_in_all = 3000;
+  while (!run.loop.ended && run.loop.updates < 2000) {
+    run.loop.step(run.tuner);
+    ASSERT_EQ(run.tuner.in_force(), run.loop.settings);
+  }
+  EXPECT_EQ(run.trial("b").verdict, Verdict::failed);
+  EXPECT_THAT(run.trial("b").sentence, HasSubstr("fake: b cannot be applied"));
+  EXPECT_EQ(run.trial("a").verdict, Verdict::kept) << run.trial("a").sentence;
+  EXPECT_EQ(run.trial("c").verdict, Verdict::refused) << run.trial("c").sentence;
+}
+
+TEST(LiveTuner, AnExceptionThatIsNoErrorPassesThroughAndLeavesTheTunerUsable) {
+  TunedRun run({}, {{"a", {.time_factor = 1 / 1.5}}, {"b", {}}});
+  run.loop.updates_in_all = 3000;
+  int interrupts = 0;
+  for (int i = 0; i < 600; ++i) {
+    if (i % 37 == 0) run.loop.interrupts_next_apply = true;
+    try {
+      run.loop.step(run.tuner);
+    } catch (const Interrupt&) {
+      ++interrupts;
+    }
+    ASSERT_EQ(run.tuner.in_force(), run.loop.settings) << i;
+  }
+  EXPECT_GT(interrupts, 5);
+  EXPECT_EQ(run.trial("a").verdict, Verdict::kept) << run.trial("a").sentence;
+}
+
+TEST(LiveTuner, WhatWasOnWhenTheLoopFailedIsOutOfTheRace) {
+  TunedRun run({}, {{"a", {}}, {"b", {}}, {"c", {}}, {"d", {}}});
+  run.steps(60);
+  for (int i = 0; i < 100 && run.loop.settings.empty(); ++i) run.loop.step(run.tuner);
+  const Settings on = run.loop.settings;
+  ASSERT_FALSE(on.empty());
+  run.tuner.failed(ErrorCode::numerics, "the loss is not finite");
+  EXPECT_TRUE(run.loop.settings.empty());
+  const auto from = run.loop.in_force_of_unit.size();
+  run.steps(200);
+  for (const auto& [key, value] : on) {
+    EXPECT_EQ(run.trial(key).verdict, Verdict::failed) << key;
+    EXPECT_EQ(run.trial(key).sentence, "Failed: the loss is not finite.") << key;
+    EXPECT_EQ(run.units_under(key, from), 0) << key;
+  }
+  for (const char* key : {"a", "b", "c", "d"}) {
+    if (!on.contains(key)) EXPECT_GT(run.units_under(key, from), 0) << key;
+  }
+}
+
+TEST(LiveTuner, MemoryThatRanOutUnderAChangeIsItsReason) {
+  TunedRun run({}, {{"a", {}}});
+  run.until_on_trial();
+  run.tuner.failed(ErrorCode::out_of_memory, "8 GiB were asked for");
+  EXPECT_EQ(run.trial("a").verdict, Verdict::refused);
+  EXPECT_EQ(run.trial("a").reason, Reason::memory);
+}
+
+TEST(LiveTuner, ALoopThatFailsWithNothingOnTrialEndsTheSearch) {
+  TunedRun run({}, {{"a", {}}});
+  run.steps(10);
+  run.tuner.failed(ErrorCode::internal, "index out of range");
+  EXPECT_FALSE(run.tuner.watching());
+  EXPECT_THAT(run.tuner.ledger().end_reason, HasSubstr("index out of range"));
+  run.steps(100);
+  EXPECT_EQ(run.loop.applied, 0);
+}
+
+TEST(LiveTuner, StopInTheMiddleOfAPairUndoesWhatIsNotKeptAndAppliesNothingMore) {
+  TunedRun run({}, {{"a", {}}, {"b", {}}});
+  run.until_on_trial();
+  run.tuner.stop("enough");
+  EXPECT_TRUE(run.loop.settings.empty());
+  EXPECT_FALSE(run.tuner.watching());
+  EXPECT_FALSE(run.tuner.keeps_call());
+  const std::int64_t applied = run.loop.applied;
+  run.steps(50);
+  run.tuner.failed(ErrorCode::internal, "too late");
+  run.tuner.stop("again");
+  EXPECT_EQ(run.loop.applied, applied);
+  const LiveLedger ledger = run.tuner.ledger();
+  EXPECT_TRUE(ledger.ended);
+  EXPECT_EQ(ledger.end_reason, "enough");
+  EXPECT_EQ(run.trial("a").verdict, Verdict::inconclusive);
+  EXPECT_EQ(run.trial("a").reason, Reason::none);
+  EXPECT_TRUE(ledger.turns.back().settings.empty());
+}
+
+TEST(LiveTuner, StopKeepsWhatIsProvedAndUndoTakesThatToo) {
+  TunedRun run({}, {{"a", {.time_factor = 1 / 1.6}}, {"b", {.time_factor = 1.02}}});
+  for (int i = 0; i < 50 && run.trial("a").verdict != Verdict::kept; ++i) run.steps(20);
+  ASSERT_EQ(run.trial("a").verdict, Verdict::kept) << run.trial("a").sentence;
+  run.tuner.stop("enough");
+  EXPECT_EQ(run.loop.settings, (Settings{{"a", "true"}}));
+  run.tuner.undo();
+  EXPECT_TRUE(run.loop.settings.empty());
+  EXPECT_TRUE(run.tuner.in_force().empty());
+  const std::int64_t applied = run.loop.applied;
+  run.steps(50);
+  run.tuner.undo();
+  EXPECT_EQ(run.loop.applied, applied);
+  EXPECT_EQ(run.trial("a").verdict, Verdict::kept);  // What was found stays.
+}
+
+TEST(LiveTuner, UndoInTheMiddleOfAPairGoesBackInOneSwitch) {
+  TunedRun run({}, {{"a", {}}});
+  run.until_on_trial();
+  const std::int64_t applied = run.loop.applied;
+  run.tuner.undo();
+  EXPECT_EQ(run.loop.applied, applied + 1);
+  EXPECT_TRUE(run.loop.settings.empty());
+}
+
+TEST(LiveTuner, ARunOfThreeStepsIsLeftAsItIs) {
+  TunedRun run({}, {{"a", {}}});
+  run.loop.updates_in_all = 3;
+  run.steps(3);
+  run.tuner.stop("the run ended");
+  EXPECT_EQ(run.loop.applied, 0);
+  const LiveLedger ledger = run.tuner.ledger();
+  EXPECT_EQ(ledger.updates, 3);
+  EXPECT_TRUE(ledger.turns.empty());
+  EXPECT_EQ(run.trial("a").verdict, Verdict::inconclusive);
+}
+
+TEST(LiveTuner, ARunTooShortToDecideAnythingIsLeftAsItIs) {
+  TunedRun run({}, {{"a", {.time_factor = 0.5}}});
+  run.loop.updates_in_all = 60;
+  run.steps(60);
+  EXPECT_EQ(run.loop.applied, 0);
+  EXPECT_THAT(run.tuner.ledger().end_reason, HasSubstr("updates are left"));
+}
+
+TEST(LiveTuner, FrozenItDoesNothing) {
+  TunedRun run({}, {{"a", {.time_factor = 0.5}}}, {.frozen = true});
+  run.steps(100);
+  run.tuner.undo();
+  EXPECT_FALSE(run.tuner.watching());
+  EXPECT_EQ(run.loop.applied + run.loop.calls_kept, 0);
+  EXPECT_TRUE(run.loop.told.empty());
+  EXPECT_TRUE(run.tuner.ledger().ledger.trials.empty());
+  EXPECT_EQ(run.tuner.ledger().updates, 0);
+}
+
+TEST(LiveTuner, DividesBatchesOfDifferentLengthByWhatTheirWorkTakes) {
+  // Undivided, pairs would scatter by a half, and 400 updates would not decide on 15 %.
+  TunedRun run({.noise = 0.02, .work_spread = 4}, {{"a", {.time_factor = 1 / 1.15}}, {"b", {.time_factor = 1.15}}});
+  run.steps(450);
+  EXPECT_EQ(run.trial("a").verdict, Verdict::kept) << run.trial("a").sentence;
+  EXPECT_NEAR(run.trial("a").gain->median, 0.15, 0.04);
+  EXPECT_NE(run.trial("b").verdict, Verdict::kept);
+}
+
+TEST(LiveTuner, ProofsShowWhatAChangeIsWorthAloneWhereChangesInteract) {
+  // One thread takes most of what bf16 gains.
+  TunedRun run({}, {{"bf16", {.time_factor = 1 / 1.63}}, {"one thread", {.time_factor = 1.3}}});
+  run.loop.interactions = {{"bf16", "one thread", 1.35}};
+  run.loop.updates_in_all = 4000;
+  ASSERT_TRUE(run.until_over(3000));
+  EXPECT_EQ(run.trial("bf16").verdict, Verdict::kept) << run.trial("bf16").sentence;
+  EXPECT_NEAR(run.trial("bf16").gain->median, 0.63, 0.12);
+  EXPECT_EQ(run.trial("one thread").verdict, Verdict::refused) << run.trial("one thread").sentence;
+}
+
+TEST(LiveTuner, AChangeThatIsOnlyGoodWithoutAnotherIsNotKeptBesideIt) {
+  // Beside the first the second takes 20 % more.
+  TunedRun run({}, {{"a", {.time_factor = 1 / 1.8}}, {"b", {.time_factor = 1 / 1.1}}});
+  run.loop.interactions = {{"a", "b", 1.1 * 1.2}};
+  run.loop.updates_in_all = 4000;
+  ASSERT_TRUE(run.until_over(3000));
+  EXPECT_EQ(run.loop.settings, (Settings{{"a", "true"}}));
+}
+
+TEST(LiveTuner, AChangeThatMakesTheUnitsBehindItSlowIsNotJudged) {
+  TunedRun run({.noise = 0.02}, {{"a", {.aftermath = 1.5}}});
+  run.loop.updates_in_all = 3000;
+  ASSERT_TRUE(run.until_over(2500));
+  EXPECT_EQ(run.trial("a").verdict, Verdict::inconclusive) << run.trial("a").sentence;
+  EXPECT_THAT(run.trial("a").sentence, HasSubstr("Not judged in a run under way"));
+  EXPECT_TRUE(run.loop.settings.empty());
+}
+
+TEST(LiveTuner, AChangeThatSaysThatItCarriesOverHasItsQueueWashedOut) {
+  std::vector<Candidate> candidates = {candidate("a")};
+  candidates[0].carries_over = true;
+  TunedRun run({.noise = 0.02}, {{"a", {.aftermath = 1.5}}}, {}, 1, candidates);
+  run.steps(1200);
+  EXPECT_NE(run.trial("a").verdict, Verdict::kept) << run.trial("a").sentence;
+  EXPECT_THAT(run.trial("a").sentence, Not(HasSubstr("Not judged")));
+  // At least eight units each time: the queue is not known.
+  std::int64_t length = 0, shortest = 1000;
+  for (const Settings& settings : run.loop.in_force_of_unit) {
+    if (settings.contains("a")) {
+      ++length;
+    } else if (length > 0) {
+      shortest = std::min(shortest, length);
+      length = 0;
+    }
+  }
+  EXPECT_GE(shortest, 24);
+}
+
+TEST(LiveTuner, WhereTheLoopWaitsForDataBlocksAreAsLongAsTwoQueues) {
+  TunedRun waits({.load_s = 0.2, .queue = 4}, {{"a", {.time_factor = 0.5}}});
+  waits.steps(200);
+  const auto& turns = waits.tuner.ledger().turns;
+  ASSERT_GE(turns.size(), 3u);
+  for (std::size_t i = 1; i < turns.size(); ++i) EXPECT_GE(turns[i].update - turns[i - 1].update, 8) << i;
+  TunedRun computes({.load_s = 0.02, .queue = 4}, {{"a", {}}});
+  computes.steps(200);
+  EXPECT_GT(computes.tuner.ledger().turns.size(), 2 * turns.size());
+}
+
+TEST(LiveTuner, AKeptChangeThatNoLongerPaysIsTakenOutAgain) {
+  TunedRun run({}, {{"a", {.time_factor = 1 / 1.5}}, {"b", {.time_factor = 1 / 1.5}}}, {.recheck_s = 20});
+  ASSERT_TRUE(run.until_over(2000));
+  ASSERT_EQ(run.loop.settings.size(), 2u);
+  run.loop.effects["a"].time_factor = 1.3;
+  run.steps(600);
+  EXPECT_TRUE(run.trial("a").removed_again);
+  EXPECT_EQ(run.trial("a").verdict, Verdict::refused);
+  EXPECT_THAT(run.trial("a").sentence, StartsWith("Taken out again, it no longer pays: "));
+  EXPECT_EQ(run.trial("b").verdict, Verdict::kept);
+  EXPECT_EQ(run.tuner.ledger().ledger.best, (Settings{{"b", "true"}}));
+  EXPECT_TRUE(run.tuner.watching());
+}
+
+TEST(LiveTuner, WithoutChecksItIsDoneWhenTheSearchIs) {
+  TunedRun run({}, {{"a", {.time_factor = 1 / 1.5}}}, {.recheck_s = std::numeric_limits<double>::infinity()});
+  ASSERT_TRUE(run.until_over(1000));
+  EXPECT_FALSE(run.tuner.watching());
+  EXPECT_EQ(run.loop.settings, (Settings{{"a", "true"}}));
+}
+
+TEST(LiveTuner, AnExpensiveSwitchIsMadeMuchLessOften) {
+  TunedRun run({.noise = 0.1}, {{"cheap", {}}, {"dear", {.switch_s = 0.05}}, {"other", {}}});
+  run.steps(400);
+  const auto switches = [&](const std::string& key) {
+    int count = 0;
+    const auto& in_force = run.loop.in_force_of_unit;
+    for (std::size_t i = 1; i < in_force.size(); ++i)
+      count += in_force[i].contains(key) != in_force[i - 1].contains(key);
+    return count;
+  };
+  EXPECT_GT(switches("dear"), 2);
+  EXPECT_GT(switches("cheap"), 4 * switches("dear"));
+}
+
+TEST(LiveTuner, ChangesThatExcludeEachOtherAreNeverOnAtOnce) {
+  std::vector<Candidate> candidates = {candidate("a"), candidate("b"), candidate("c")};
+  candidates[1].excludes = {"a"};
+  TunedRun run({}, {{"a", {.time_factor = 1 / 1.5}}, {"b", {.time_factor = 1 / 1.1}}, {"c", {.time_factor = 1.1}}}, {}, 1,
+          candidates);
+  run.loop.updates_in_all = 4000;
+  ASSERT_TRUE(run.until_over(3000));
+  for (const Settings& settings : run.loop.in_force_of_unit) {
+    EXPECT_FALSE(settings.contains("a") && settings.contains("b"));
+  }
+  EXPECT_GT(run.units_under("b"), 0);
+  EXPECT_EQ(run.trial("a").verdict, Verdict::kept) << run.trial("a").sentence;
+  EXPECT_NE(run.trial("b").verdict, Verdict::kept);
+}
+
+TEST(LiveTuner, OneThatTakesManyTimesAsLongDoesNotUseUpWhatTheOthersMayLose) {
+  TunedRun run({}, {{"a", {.time_factor = 1 / 1.5}}, {"b", {.time_factor = 8}}, {"c", {.time_factor = 1 / 1.3}}},
+          {.lost_s = 3, .lost_share = 0.02});
+  run.loop.updates_in_all = 3000;
+  ASSERT_TRUE(run.until_over(2500));
+  EXPECT_EQ(run.trial("a").verdict, Verdict::kept) << run.trial("a").sentence;
+  EXPECT_EQ(run.trial("c").verdict, Verdict::kept) << run.trial("c").sentence;
+  EXPECT_NE(run.trial("b").verdict, Verdict::kept);
+}
+
+TEST(LiveTuner, UnitsThatDoNotCountPutABlockOffAndChangeNoGain) {
+  TunedRun run({.evaluation_every = 4, .evaluation_s = 5}, {{"a", {.time_factor = 1 / 1.6}}});
+  run.loop.updates_in_all = 3000;
+  ASSERT_TRUE(run.until_over(1500));
+  EXPECT_EQ(run.trial("a").verdict, Verdict::kept) << run.trial("a").sentence;
+  EXPECT_NEAR(run.trial("a").gain->median, 0.6, 0.12);
+  EXPECT_LT(run.tuner.ledger().counted_units, run.tuner.ledger().updates);
+}
+
+TEST(LiveTuner, APairWhoseUnitsDoNotCountIsThrownAway) {
+  TunedRun run({}, {{"a", {}}, {"b", {}}});
+  run.steps(120);
+  run.until_on_trial();
+  const std::int64_t pairs = run.estimate("a").pairs + run.estimate("b").pairs;
+  run.loop.machine.evaluation_every = 1;
+  run.steps(300);
+  EXPECT_EQ(run.estimate("a").pairs + run.estimate("b").pairs, pairs);
+  run.loop.machine.evaluation_every = 0;
+  run.steps(60);
+  EXPECT_GT(run.estimate("a").pairs + run.estimate("b").pairs, pairs);
+}
+
+TEST(LiveTuner, OnAMachineThatIsNotQuietTheFirstChangesAreTried) {
+  Effects effects;
+  for (int i = 0; i < 9; ++i) effects[fmt::format("change {}", i)] = {};
+  TunedRun run({.noise = 0.6, .correlation = 0}, effects);
+  run.steps(200);
+  EXPECT_THAT(run.loop.told.at(0), HasSubstr("This machine is not quiet"));
+  EXPECT_THAT(run.loop.told.at(0), HasSubstr("Of 9 changes the first 6 are tried"));
+  EXPECT_EQ(run.trial("change 6").reason, Reason::not_quiet);
+  EXPECT_GT(run.units_under("change 5"), 0);
+  EXPECT_EQ(run.units_under("change 8"), 0);
+  EXPECT_EQ(run.tuner.ledger().ledger.quietness.candidates_held, 6);
+}
+
+TEST(LiveTuner, FixedKeysStayAndOnlyNamedChangesAreLookedAt) {
+  TunedRun run({}, {{"a", {}}, {"b", {}}, {"c", {}}}, {.fixed = {"a"}, .only = {"a", "b", "none such"}});
+  run.steps(100);
+  const LiveLedger ledger = run.tuner.ledger();
+  ASSERT_EQ(ledger.ledger.trials.size(), 2u);
+  EXPECT_EQ(run.trial("a").reason, Reason::fixed);
+  EXPECT_EQ(run.units_under("a") + run.units_under("c"), 0);
+  EXPECT_GT(run.units_under("b"), 0);
+}
+
+TEST(LiveTuner, TheSameSeedSwitchesTheSameAndItsLedgerReadsBack) {
+  const Effects effects = {{"a", {.time_factor = 1 / 1.5}}, {"b", {}}, {"c", {.time_factor = 1.2}}};
+  const auto text = [&](std::uint64_t seed) {
+    FakeLiveLoop loop({}, effects, 5);
+    LiveTuner tuner(loop, all_of(effects), {}, seed, {}, [&loop] { return loop.now_s; });
+    for (int i = 0; i < 300; ++i) loop.step(tuner);
+    return json_text(tuner.ledger());
+  };
+  const std::string first = text(1);
+  EXPECT_EQ(text(1), first);
+  EXPECT_NE(text(2), first);
+  EXPECT_EQ(json_text(parse_live_ledger(first, "ledger.json")), first);
+}
+
+TEST(LiveTuner, TurnsSayWhatWasInForceFromWhichUpdateOn) {
+  TunedRun run({}, {{"a", {.time_factor = 1 / 1.5}}, {"b", {}}});
+  run.steps(200);
+  const LiveLedger ledger = run.tuner.ledger();
+  ASSERT_GT(ledger.turns.size(), 10u);
+  Settings settings;
+  auto turn = ledger.turns.begin();
+  for (std::size_t unit = 0; unit < run.loop.in_force_of_unit.size(); ++unit) {
+    while (turn != ledger.turns.end() && turn->update == static_cast<std::int64_t>(unit) + 1) {
+      settings = (turn++)->settings;
+    }
+    EXPECT_EQ(run.loop.in_force_of_unit[unit], settings) << unit;
+  }
+}
+
+TEST(LiveTuner, TimesThatAreNoTimesAreNotCounted) {
+  TunedRun run({}, {{"a", {}}});
+  run.steps(60);
+  const LiveLedger before = run.tuner.ledger();
+  const double nan = std::numeric_limits<double>::quiet_NaN();
+  for (const double seconds : {nan, -5.0, 0.0, std::numeric_limits<double>::infinity()}) {
+    run.tuner.after_update({.update = 61, .seconds = seconds});
+  }
+  run.tuner.after_update({.update = 62, .seconds = 0.1, .work = nan});
+  EXPECT_EQ(run.tuner.ledger().counted_units, before.counted_units);
+  EXPECT_TRUE(std::isfinite(run.tuner.ledger().lost_s));
+}
+
+TEST(LiveTuner, RefusesOptionsOutOfTheirRanges) {
+  FakeLiveLoop loop({}, {}, 1);
+  const auto made_with = [&](const LiveOptions& options) {
+    return error_of(ErrorCode::invalid_argument, [&] { LiveTuner(loop, {}, options, 1); });
+  };
+  EXPECT_EQ(made_with({.gain_min = -0.1}), "tune: gain_min: wanted at least 0, found -0.1");
+  EXPECT_THAT(made_with({.lost_s = std::numeric_limits<double>::quiet_NaN()}), HasSubstr("lost_s"));
+  EXPECT_THAT(made_with({.lost_share = -1}), HasSubstr("lost_share"));
+  EXPECT_THAT(made_with({.recheck_s = -1}), HasSubstr("recheck_s"));
+}
+
+// Two ranks, each a thread: a question is answered when both have asked it, with yes where both say yes.
+class TwoRanks {
+ public:
+  bool agree(bool yes) {
+    std::unique_lock lock(mutex_);
+    all_ = all_ && yes;
+    if (++asked_ == 2) {
+      answer_ = all_;
+      all_ = true;
+      asked_ = 0;
+      ++round_;
+      asked_both_.notify_all();
+      return answer_;
+    }
+    const std::int64_t round = round_;
+    const bool came = asked_both_.wait_for(lock, std::chrono::seconds(20), [&] { return round_ != round; });
+    if (!came) throw std::runtime_error("the other rank has not asked");
+    return answer_;
+  }
+
+ private:
+  std::mutex mutex_;  // All below.
+  std::condition_variable asked_both_;
+  bool all_ = true, answer_ = true;
+  int asked_ = 0;
+  std::int64_t round_ = 0;
+};
+
+TEST(LiveTuner, RanksThatMeasureDifferentTimesSwitchAtTheSameUpdates) {
+  const Effects effects = {{"a", {.time_factor = 1 / 1.5}}, {"b", {.time_factor = 1.2}}, {"c", {}}};
+  TwoRanks ranks;
+  std::vector<LiveLedger> ledgers(2);
+  const auto train = [&](std::size_t rank) {
+    FakeLiveLoop loop({.noise = 0.05, .burst_probability = 0.02}, effects, 40 + rank);
+    loop.answer = [&ranks](bool yes) { return ranks.agree(yes); };
+    LiveTuner tuner(loop, all_of(effects), {}, 1, {}, [&loop] { return loop.now_s; });
+    for (int i = 0; i < 300; ++i) loop.step(tuner);
+    ledgers[rank] = tuner.ledger();
+  };
+  {
+    const std::jthread other([&] { train(1); });
+    train(0);
+  }
+  ASSERT_GT(ledgers[0].turns.size(), 20u);
+  ASSERT_EQ(ledgers[0].turns.size(), ledgers[1].turns.size());
+  for (std::size_t i = 0; i < ledgers[0].turns.size(); ++i) {
+    EXPECT_EQ(ledgers[0].turns[i].update, ledgers[1].turns[i].update) << i;
+    EXPECT_EQ(ledgers[0].turns[i].settings, ledgers[1].turns[i].settings) << i;
+  }
+  EXPECT_NE(ledgers[0].lost_s, ledgers[1].lost_s);
+  EXPECT_EQ(ledgers[0].ledger.best, ledgers[1].ledger.best);
+}
+
+}  // namespace
+}  // namespace headrace

@@ -1,0 +1,394 @@
+// What a live search finds out, and who is told.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <utility>
+
+#include "insight/tune/live_search.h"
+#include "insight/tune/tuner.h"
+
+namespace headrace {
+namespace {
+
+constexpr std::int64_t kRacePairsMax = 300;  // Without a decision between them: about 5 % is found in so many.
+constexpr std::int64_t kProofPairsMax = 300;
+constexpr std::int64_t kComparisonPairs = 10;
+constexpr std::int64_t kRecheckPairs = 10;
+constexpr double kReplayUnitsMax = 4;            // A replay that takes longer has prepared something that is ready now.
+constexpr std::int64_t kPairsOfSecondLook = 12;  // What fewer spoke against is looked at again.
+constexpr double kNoticed = 0.05;                // Of log time: what was dropped with less has disturbed no others.
+
+bool is_drop(Outcome outcome) {
+  return outcome == Outcome::no_gain || outcome == Outcome::slower;
+}
+
+std::string drop_sentence(Outcome outcome, double gain_min, const std::string& found) {
+  if (outcome == Outcome::slower) return fmt::format("Slower: {}.", found);
+  return fmt::format("Gains less than {:.1f} %: {}.", gain_min * 100, found);
+}
+
+Reason drop_reason(Outcome outcome) {
+  return outcome == Outcome::slower ? Reason::slower : Reason::no_gain;
+}
+
+}  // namespace
+
+// Before anything is tried: the changes that never will be.
+void LiveSearch::settle_untried(std::int64_t changes_held, bool cores_taken) {
+  std::int64_t held = 0;
+  for (std::size_t change = 0; change < changes_.count(); ++change) {
+    const Candidate& candidate = changes_.candidate(change);
+    const auto fixed = std::find_if(candidate.changes.begin(), candidate.changes.end(),
+                                    [this](const auto& setting) { return is_fixed(setting.first, options_.fixed); });
+    if (fixed != candidate.changes.end()) {
+      settle(change, Verdict::refused, Reason::fixed, fmt::format("Not tried: {} is to stay.", fixed->first));
+    } else if (auto why = changes_.why_idle(change)) {
+      settle(change, Verdict::refused, Reason::no_gain, std::move(*why));
+    } else if (candidate.numerics > options_.allow) {
+      changes_.set_standing(change, Standing::timing);
+    } else if (candidate.divides_cores && cores_taken) {
+      settle(change, Verdict::inconclusive, Reason::not_quiet,
+             "Not tried: others take the cores, and which division of them pays depends on that.");
+    } else if (++held > changes_held) {
+      settle(change, Verdict::inconclusive, Reason::not_quiet,
+             fmt::format("Not tried: the machine is not quiet, and the first {} changes are.", changes_held));
+    } else {
+      gate_.expect(change, candidate.numerics, candidate.changes);
+    }
+  }
+}
+
+// As many replays of the call at hand as there is room for: another call takes another one of the reference.
+void LiveSearch::check_kept_call(double begin_s) {
+  while (gate_.next()) {
+    if (!agree(gate_.is_ready())) return;
+    if (!has_room(clock_() - begin_s + gate_cost_s())) return;
+    const double replay_begin_s = clock_();
+    const LiveGate::Finding finding = gate_.replay_next();
+    kept_call_.was_replayed = true;
+    kept_call_.replay_s = std::min(clock_() - replay_begin_s, kReplayUnitsMax * account_.unit_s());
+    settle_gate(finding);
+  }
+}
+
+void LiveSearch::settle_gate(const LiveGate::Finding& finding) {
+  const bool was_replayed = agree(finding.numerics.has_value());
+  if (!was_replayed || !finding.numerics) {
+    return settle_failed(finding.change, finding.failure.code,
+                         finding.numerics ? "another rank could not replay it" : finding.failure.sentence);
+  }
+  const NumericResult& numerics = *finding.numerics;
+  changes_.trial(finding.change).numerics = numerics;
+  if (agree(numerics.passed)) {
+    const bool takes_turns = !changes_.candidate(finding.change).carries_over;
+    return changes_.set_standing(finding.change, takes_turns ? Standing::race : Standing::alone);
+  }
+  settle(finding.change, Verdict::refused, Reason::numerics,
+         fmt::format("Computes something else: {}: {:.3g}, at most {:.3g}.", numerics.measure, numerics.value,
+                     numerics.tolerance));
+}
+
+void LiveSearch::time_kept_call() {
+  const std::size_t change = *changes_.first(Standing::timing);
+  const Candidate& candidate = changes_.candidate(change);
+  auto& times =
+      replay_times_.try_emplace(change, loop_, candidate.numerics, candidate.changes, options_.gain_min, seed_)
+          .first->second;
+  const auto failure = times.replay_pair(++pairs_);
+  kept_call_.was_replayed = true;
+  if (!agree(!failure)) {
+    return settle_failed(change, failure ? failure->code : ErrorCode::internal,
+                         failure ? failure->sentence : "another rank could not replay it");
+  }
+  if (!times.is_done()) return;
+  changes_.trial(change).numerics = times.numerics();
+  settle(change, Verdict::refused, Reason::not_allowed,
+         fmt::format("Not tried, as only {} is allowed and it is {}; forward and backward of a kept call: {}.",
+                     to_string(options_.allow), to_string(candidate.numerics), times.record().text()));
+}
+
+// Units in which no call could be kept and replayed, as a loop in which no model's forward is seen.
+void LiveSearch::settle_without_call() {
+  gate_.clear();
+  kept_call_.missing = 0;
+  for (std::size_t change = 0; change < changes_.count(); ++change) {
+    const Standing standing = changes_.standing(change);
+    if (standing != Standing::gate && standing != Standing::timing) continue;
+    settle(change, Verdict::inconclusive, standing == Standing::gate ? Reason::error : Reason::not_allowed,
+           "Not tried: no call of the model could be kept and replayed.");
+  }
+}
+
+void LiveSearch::settle_failed(std::size_t change, ErrorCode code, const std::string& message) {
+  if (code == ErrorCode::out_of_memory) {
+    settle(change, Verdict::refused, Reason::memory, fmt::format("Does not fit: {}.", message));
+  } else {
+    settle(change, Verdict::failed, Reason::error, fmt::format("Failed: {}.", message));
+  }
+}
+
+// Settings could not be applied: the changes in them that were never in force before are to blame, else all.
+void LiveSearch::blame(const Changes& on, const LiveSwitch::Refusal& refusal) {
+  Changes blamed;
+  for (const std::size_t change : on) {
+    if (!switch_.was_on(change)) blamed.push_back(change);
+  }
+  for (const std::size_t change : blamed.empty() ? on : blamed) settle_failed(change, refusal.code, refusal.message);
+  pair_.reset();
+  race_.turn_all_off();
+  race_.forget();
+  if (!on.empty() || !proof_) return;
+  // Not even the loop with less than is kept: no change is to blame, and nothing is compared.
+  if (proof_->kind == ProofKind::comparison) stage_ = Stage::timing;
+  proof_.reset();
+}
+
+void LiveSearch::judge_race() {
+  bool is_decided = false;  // Of something that counts for the others.
+  const Changes racing = race_.changes();
+  for (const std::size_t change : racing) {
+    const Outcome outcome = race_.outcome(change);
+    if (agree(outcome == Outcome::pays)) {
+      race_.leave(change);
+      changes_.set_standing(change, Standing::proof);
+      is_decided = true;
+    } else if (agree(is_drop(outcome))) {
+      const bool again = std::find(looked_again_.begin(), looked_again_.end(), change) != looked_again_.end();
+      if (!again && race_.pairs(change) < kPairsOfSecondLook) dropped_early_.push_back(change);
+      is_decided |= !agree(std::abs(race_.record(change).middle().value_or(0)) < kNoticed);
+      settle(change, Verdict::refused, drop_reason(outcome),
+             drop_sentence(outcome, options_.gain_min, race_.record(change).text() + ", in turns with others"));
+    } else if (race_.pairs(change) >= kRacePairsMax) {
+      settle(change, Verdict::inconclusive, Reason::budget, open_sentence(change));
+    }
+  }
+  if (!is_decided) return;
+  race_.forget();  // What it did together with others is in what was measured of them.
+  pair_cost_s_ = 0;
+}
+
+void LiveSearch::judge_proof() {
+  const PairRecord& record = proof_->pairs.record();
+  const Outcome outcome = record.bets().outcome();
+  switch (proof_->kind) {
+    case ProofKind::comparison:
+      if (record.pairs() >= kComparisonPairs) note_comparison(*std::exchange(proof_, std::nullopt));
+      return;
+    case ProofKind::recheck:
+      if (!agree(!is_drop(outcome))) {
+        settle_recheck(*std::exchange(proof_, std::nullopt));
+      } else if (record.pairs() >= kRecheckPairs) {
+        proof_.reset();
+      }
+      return;
+    case ProofKind::proof:
+      break;
+  }
+  const bool pays = agree(outcome == Outcome::pays), drops = agree(is_drop(outcome));
+  if (!pays && !drops && record.pairs() < kProofPairsMax) return;
+  const bool is_clean = agree(!proof_->pairs.carry_over());
+  const Proof done = *std::exchange(proof_, std::nullopt);
+  pair_cost_s_ = 0;
+  settle_proof(done, pays || drops ? outcome : Outcome::open, is_clean);
+}
+
+void LiveSearch::settle_proof(const Proof& proof, Outcome outcome, bool is_clean) {
+  note_pairs(proof);
+  const std::string found = proof.pairs.record().text();
+  if (!is_clean) {
+    settle(proof.change, Verdict::inconclusive, Reason::none,
+           fmt::format("Not judged in a run under way: units right behind it differ by {:+.1f} % from those that "
+                       "follow, more than a quarter of what it shows: {}.",
+                       std::expm1(proof.pairs.carry_over().value_or(0)) * 100, found));
+  } else if (outcome == Outcome::pays) {
+    keep(proof);
+  } else if (is_drop(outcome)) {
+    settle(proof.change, Verdict::refused, drop_reason(outcome),
+           drop_sentence(outcome, options_.gain_min, found + ", alone"));
+  } else {
+    settle(proof.change, Verdict::inconclusive, Reason::budget, fmt::format("Not decided, alone: {}.", found));
+  }
+}
+
+void LiveSearch::note_pairs(const Proof& proof) {
+  Trial& trial = changes_.trial(proof.change);
+  trial.pairs = proof.pairs.record().pairs();
+  trial.gain = proof.pairs.record().gain();
+  trial.baseline_s = proof.pairs.without_s();
+  trial.candidate_s = proof.pairs.with_s();
+}
+
+void LiveSearch::keep(const Proof& proof) {
+  account_.scale_kept(std::exp(-proof.pairs.record().middle().value_or(0)));
+  const Changes settled = changes_.keep(
+      proof.change, fmt::format("Pays: {}, alone against the best before it.", proof.pairs.record().text()));
+  race_.forget();
+  for (const std::size_t change : settled) {
+    race_.leave(change);
+    tell_decided(change);
+  }
+  tell_decided(proof.change);
+}
+
+void LiveSearch::settle_recheck(const Proof& proof) {
+  if (changes_.standing(proof.change) != Standing::kept) return;
+  account_.scale_kept(std::exp(proof.pairs.record().middle().value_or(0)));
+  changes_.take_out(proof.change, Reason::no_gain,
+                    fmt::format("Taken out again, it no longer pays: {}.", proof.pairs.record().text()));
+  const double unknown = std::numeric_limits<double>::quiet_NaN();
+  Ledger& ledger = found_.ledger;  // What is left was not compared with the loop as written.
+  ledger.speedup = {unknown, unknown, unknown};
+  ledger.speedup_pairs = 0;
+  ledger.baseline_s.clear();
+  ledger.best_s.clear();
+  tell_decided(proof.change);
+}
+
+void LiveSearch::note_comparison(const Proof& proof) {
+  const auto gain = proof.pairs.record().gain();
+  Ledger& ledger = found_.ledger;
+  ledger.speedup = {1 + gain->median, 1 + gain->low, 1 + gain->high};
+  ledger.speedup_pairs = proof.pairs.record().pairs();
+  ledger.baseline_s = proof.pairs.without_s();
+  ledger.best_s = proof.pairs.with_s();
+}
+
+void LiveSearch::settle(std::size_t change, Verdict verdict, Reason reason, std::string sentence) {
+  race_.leave(change);
+  if (proof_ && proof_->kind == ProofKind::proof && proof_->change == change) {
+    if (verdict == Verdict::inconclusive) note_pairs(*proof_);
+    proof_.reset();
+  }
+  changes_.settle(change, verdict, reason, std::move(sentence));
+  tell_decided(change);
+}
+
+std::string LiveSearch::open_sentence(std::size_t change) const {
+  if (proof_ && proof_->kind == ProofKind::proof && proof_->change == change && proof_->pairs.record().pairs() > 0) {
+    return fmt::format("Not decided, alone: {}.", proof_->pairs.record().text());
+  }
+  switch (changes_.standing(change)) {
+    case Standing::gate:
+      return "Not checked yet, and so not tried.";
+    case Standing::alone:
+      return "Not decided: it takes turns with no others, because it took more than twice the time at first or carries "
+             "over, and no pairs of its own were measured.";
+    case Standing::timing:
+      return fmt::format("Not tried, as only {} is allowed, and not timed.", to_string(options_.allow));
+    default:
+      return fmt::format("Not decided, in turns with others: {}.", race_.record(change).text());
+  }
+}
+
+void LiveSearch::settle_open(Reason reason) {
+  for (std::size_t change = 0; change < changes_.count(); ++change) {
+    const Standing standing = changes_.standing(change);
+    if (standing == Standing::out || standing == Standing::kept) continue;
+    const bool is_allowed = standing != Standing::timing;
+    settle(change, is_allowed ? Verdict::inconclusive : Verdict::refused, is_allowed ? reason : Reason::not_allowed,
+           open_sentence(change));
+  }
+  proof_.reset();
+  gate_.clear();
+}
+
+void LiveSearch::end_search() {
+  settle_open(Reason::budget);
+  stage_ = Stage::watch;
+  found_.ended = true;
+  checked_at_s_ = account_.budget().elapsed_s();
+  hold("the search is over");
+  const std::string sentence =
+      fmt::format("{}; {} of {} changes kept", found_.end_reason, changes_.kept().size(), changes_.count());
+  to_tell_.emplace_back([this, sentence] {
+    if (progress_.ended) progress_.ended(sentence);
+  });
+}
+
+void LiveSearch::failed(ErrorCode code, const std::string& sentence) {
+  if (stage_ == Stage::closed) return;
+  const Changes on = switch_.on();
+  if (on.empty()) return stop("the loop failed with nothing on trial: " + sentence);
+  for (const std::size_t change : on) settle_failed(change, code, sentence);
+  pair_.reset();
+  kept_call_.is_wanted = false;
+  race_.turn_all_off();
+  race_.forget();
+  switch_.alone_to(changes_.best(), update_ + 1, "a change failed");
+  account_.note_switch();
+  tell();
+}
+
+void LiveSearch::stop(const std::string& why) {
+  if (stage_ != Stage::closed) close(changes_.best(), why);
+}
+
+void LiveSearch::undo() {
+  if (stage_ != Stage::closed) return close({}, "undone");
+  switch_.alone_to({}, update_ + 1, "undone");
+}
+
+void LiveSearch::close(const Settings& settings, const std::string& why) {
+  const bool was_over = std::exchange(found_.ended, true);
+  stage_ = Stage::closed;
+  pair_.reset();
+  kept_call_.is_wanted = false;
+  if (!was_over) {
+    found_.end_reason = why;
+    settle_open(Reason::none);
+    to_tell_.emplace_back([this, why] {
+      if (progress_.ended) progress_.ended(why);
+    });
+  }
+  switch_.alone_to(settings, update_ + 1, why);
+  tell();
+}
+
+LiveLedger LiveSearch::ledger() const {
+  LiveLedger ledger = found_;
+  const LiveBudget& budget = account_.budget();
+  ledger.ledger.trials = changes_.trials();
+  ledger.ledger.best = changes_.best();
+  if (changes_.kept().empty()) ledger.ledger.speedup = {1, 1, 1};
+  ledger.turns = switch_.turns();
+  for (std::size_t change = 0; change < changes_.count(); ++change) ledger.estimates.push_back(estimate_of(change));
+  ledger.lost_s = budget.behind_s();
+  ledger.lost_most_s = budget.most_behind_s();
+  ledger.lost_allowed_s = budget.allowed_s();
+  ledger.ledger.budget_s = ledger.lost_allowed_s;
+  ledger.ledger.spent_s = ledger.lost_most_s;
+  return ledger;
+}
+
+LiveLedger::Estimate LiveSearch::estimate_of(std::size_t change) const {
+  LiveLedger::Estimate estimate;
+  const auto times = replay_times_.find(change);
+  estimate.timed_only = changes_.candidate(change).numerics > options_.allow;
+  const PairRecord& record = times != replay_times_.end() ? times->second.record() : race_.record(change);
+  if (record.pairs() == 0) return estimate;
+  estimate.gain = record.gain();
+  estimate.pairs = record.pairs();
+  estimate.wealth_for = record.bets().wealth_for();
+  estimate.wealth_against = record.bets().wealth_against();
+  const bool is_open = changes_.trials()[change].verdict == Verdict::inconclusive && !estimate.timed_only;
+  if (is_open) estimate.pairs_needed = record.bets().pairs_needed();
+  return estimate;
+}
+
+void LiveSearch::tell_decided(std::size_t change) {
+  to_tell_.emplace_back([this, trial = changes_.trial(change)] {
+    if (progress_.decided) progress_.decided(trial);
+  });
+}
+
+void LiveSearch::tell() {
+  while (!to_tell_.empty()) {
+    const auto next = std::move(to_tell_.front());
+    to_tell_.pop_front();
+    next();
+  }
+}
+
+}  // namespace headrace

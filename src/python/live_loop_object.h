@@ -1,0 +1,48 @@
+// A training run under way whose hooks are in Python, as the live tuner sees it.
+#pragma once
+
+#include <headrace/live_loop.h>
+#include <pybind11/pybind11.h>
+
+#include <cstdint>
+#include <optional>
+#include <string_view>
+#include <utility>
+
+namespace headrace::python {
+
+// Any object with these methods (python/headrace/_autotune.py has one):
+//
+//   apply(settings: dict[str, str]) -> Any; a headrace.Error that it raises is Error of the same code here
+//   replay(reference, candidate: dict[str, str]) -> dict with the fields of ReplayDistance by their names, or
+//     {"failure": (code, sentence)}
+//   distance_between_calls() -> float | None
+//   updates_left() -> int | None
+//   queued_units() -> int; an object without it loads nothing ahead
+//   agree(yes: bool) -> bool
+//
+// Every other exception passes as Python raised it, and so does what a missing field or other method raises. Each call
+// holds the GIL, as its caller does. References to Python's objects that C++ holds are hidden from the garbage
+// collector unless the owner tells it of object().
+class LiveLoopObject final : public LiveLoop {
+ public:
+  explicit LiveLoopObject(pybind11::object object) : object_(std::move(object)) {}
+
+  void apply(const Settings& settings) override;
+  Replay replay(const Settings& reference, const Settings& candidate) override;
+  std::optional<double> distance_between_calls() override;
+  std::optional<std::int64_t> updates_left() override;
+  std::int64_t queued_units() override;
+  bool agree(bool yes) override;
+
+  const pybind11::object& object() const { return object_; }
+  void let_go() { object_ = pybind11::none(); }  // No call may follow.
+
+ private:
+  pybind11::object object_;
+};
+
+// Of "out_of_memory"; internal for a name that is none of to_string()'s.
+ErrorCode code_named(std::string_view name) noexcept;
+
+}  // namespace headrace::python

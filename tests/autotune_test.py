@@ -1,0 +1,603 @@
+"""hr.autotune around loops that know nothing of it: what it keeps, what it leaves behind, what it says. Time is a clock that
+passes when the loop says so, and what a change gains is planted on that clock."""
+
+import gc
+import json
+import math
+import os
+import random
+import subprocess
+import sys
+import threading
+import weakref
+
+import headrace as hr
+import pytest
+import torch
+from headrace import _native
+from headrace._autotune import AutoTune, Request
+from headrace._live_knobs import LiveKnobs
+from headrace._loop_objects import raw_objects
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+STEP_S = 0.05
+FUSED, ARENA = "fused optimizer", "arena for tensors"
+FASTER, SLOWER = {"optimizer.fused": 1 / 1.6}, {"compute.allocator": 1.25}  # Of a step's seconds.
+
+
+@pytest.fixture(autouse=True)
+def one_thread():
+    """Threads that wait for each other on a busy machine would make everything here slow."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+class Clock:
+    now = 0.0
+
+    def __call__(self):
+        return self.now
+
+
+class PlantedKnobs(LiveKnobs):
+    """The changes that there are for these objects, none of which does anything but to the clock."""
+
+    def __init__(self, models, optimizers, loader, factors):
+        super().__init__(models, optimizers, loader, where_autocast="outermost call")
+        self.factors, self.planted, self.applied, self.undone = factors, {}, [], 0
+
+    def apply(self, settings):
+        self.planted = dict(settings)
+        self.applied.append(self.planted)
+        return [(key, value, value, "") for key, value in self.planted.items()]
+
+    def in_force(self):
+        return dict(self.planted)
+
+    def undo(self):
+        super().undo()
+        self.planted = {}
+        self.undone += 1
+
+    def factor(self):
+        return math.prod(self.factors.get(key, 1.0) for key in self.planted)
+
+
+class Loop:
+    """A small training loop whose steps take 50 ms, give or take 2 %, on a clock of its own."""
+
+    def __init__(self):
+        torch.manual_seed(1)
+        self.model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Dropout(0.1), nn.Linear(8, 2))
+        self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=1e-3)
+        self.loader = DataLoader(TensorDataset(torch.randn(800, 4), torch.randint(0, 2, (800,))), 8)
+        self.clock, self.noise, self.steps = Clock(), random.Random(7), 0
+        self.knobs, self.told = None, []
+
+    def autotune(self, factors=None, on_progress=None, **options):
+        self.knobs = PlantedKnobs([self.model], [self.optimizer], self.loader, factors or {})
+        return AutoTune([self.model], [self.optimizer], self.loader, request(**options),
+                        on_progress or (lambda *told: self.told.append(told)), knobs=self.knobs, clock=self.clock)
+
+    def step(self, batch):
+        self.optimizer.zero_grad()
+        nn.functional.cross_entropy(self.model(batch[0]), batch[1]).backward()
+        self.clock.now += STEP_S * (self.knobs.factor() if self.knobs else 1) * math.exp(self.noise.gauss(0, 0.02))
+        self.optimizer.step()
+        self.steps += 1
+
+    def run(self, steps, until=lambda: False):
+        """So many steps, over as many passes as they take, or until something has happened: whether it has."""
+        while steps > 0:
+            for batch in self.loader:
+                self.step(batch)
+                steps -= 1
+                if until():
+                    return True
+                if steps == 0:
+                    return False
+        return False
+
+
+def request(**options):
+    return Request(**{"allow": "rounding", "steps": None, "epochs": None, "only": [FUSED], "fixed": [], "gain_min": 0.02,
+                      "out": None, "auto_tune": True, "seed": 0, "title": "loop", **options})
+
+
+def hooks_of(loop):
+    """Everything that a tuning may hang itself on."""
+    owners = [*loop.model.modules(), loop.optimizer]
+    modules = nn.modules.module
+    return ([{name: len(hooks) for name, hooks in vars(owner).items() if "_hooks" in name and isinstance(hooks, dict)}
+             for owner in owners],
+            [vars(owner).keys() & {"forward", "step", "state_dict", "__getstate__"} for owner in owners],
+            [len(hooks) for name, hooks in vars(modules).items() if name.startswith("_global_") and name.endswith("_hooks")],
+            type(loop.loader), vars(loop.loader).keys())
+
+
+def in_one_line(handle):
+    return " ".join(handle.report().split())
+
+
+def texts(told, kind):
+    return [text for found, text in told if found == kind]
+
+
+def test_a_change_that_pays_is_proved_kept_in_force_and_reported():
+    loop = Loop()
+    handle = loop.autotune(FASTER)
+    assert loop.run(3000, until=lambda: texts(loop.told, "ended"))
+    assert handle.kept == [FUSED] and handle.watching and handle.settings == {"optimizer.fused": "true"} == loop.knobs.planted
+    (trial,) = handle.trials
+    low, high = trial.gain[1:]
+    assert trial.verdict == "kept" and trial.pairs >= 9 and 0.5 < low <= high < 0.7
+    assert len(texts(loop.told, "began")) == 1 and any(FUSED in text for text in texts(loop.told, "decided"))
+    assert "times as fast as the loop as written, proved in" in in_one_line(handle)
+    assert handle.problem is None
+
+
+def test_a_change_that_costs_is_undone_and_when_nothing_is_left_no_hook_is():
+    loop = Loop()
+    before = hooks_of(loop)
+    handle = loop.autotune(SLOWER, only=[ARENA], allow="bit_equal")
+    assert handle.watching and hooks_of(loop) != before
+    assert loop.run(3000, until=lambda: not handle.watching)
+    assert any("compute.allocator" in settings for settings in loop.knobs.applied)
+    assert handle.kept == [] and handle.settings == {} == loop.knobs.planted
+    assert [trial.verdict for trial in handle.trials] == ["refused"]
+    assert hooks_of(loop) == before and texts(loop.told, "ended")
+    loop.run(5)
+
+
+def test_stop_keeps_what_is_proved_and_undo_gives_it_back():
+    loop = Loop()
+    before = hooks_of(loop)
+    handle = loop.autotune(FASTER)
+    assert loop.run(3000, until=lambda: handle.kept)
+    handle.stop()
+    assert not handle.watching and loop.knobs.planted == handle.settings == {"optimizer.fused": "true"}
+    applied = len(loop.knobs.applied)
+    loop.run(50)
+    assert len(loop.knobs.applied) == applied
+    handle.undo()
+    assert loop.knobs.planted == {} and loop.knobs.undone == 1 and hooks_of(loop) == before
+    assert handle.kept == [FUSED]  # What was found stays known.
+    handle.undo()
+    assert loop.knobs.undone == 1
+
+
+def test_stop_before_anything_is_proved_leaves_the_loop_as_written():
+    loop = Loop()
+    before = hooks_of(loop)
+    handle = loop.autotune(FASTER)
+    assert loop.run(3000, until=lambda: loop.knobs.planted)  # In mid-pair.
+    handle.stop()
+    assert handle.kept == [] and loop.knobs.planted == {} and hooks_of(loop) == before
+    assert handle.trials[0].verdict == "inconclusive"
+
+
+def test_the_end_of_a_with_block_gives_everything_back():
+    loop = Loop()
+    before = hooks_of(loop)
+    with loop.autotune(FASTER) as handle:
+        assert loop.run(3000, until=lambda: handle.kept)
+    assert loop.knobs.planted == {} and loop.knobs.undone == 1 and hooks_of(loop) == before
+    assert handle.kept == [FUSED] and not handle.watching
+
+
+@pytest.mark.parametrize("error", [RuntimeError("mine"), KeyboardInterrupt()], ids=["exception", "ctrl-c"])
+def test_an_exception_of_the_loop_in_mid_pair_passes_and_everything_is_undone(error):
+    loop = Loop()
+    before = hooks_of(loop)
+
+    def train(handle):
+        assert loop.run(3000, until=lambda: loop.knobs.planted)
+        raise error
+
+    with pytest.raises(type(error)) as caught, loop.autotune(FASTER) as handle:
+        train(handle)
+    assert caught.value is error
+    assert loop.knobs.planted == {} and hooks_of(loop) == before and handle.kept == []
+    assert any("mine" in trial.sentence for trial in handle.trials) == isinstance(error, RuntimeError)
+
+
+def test_a_loop_that_goes_on_after_an_exception_is_tuned_on():
+    loop = Loop()
+    handle = loop.autotune(FASTER)
+    assert loop.run(3000, until=lambda: loop.knobs.planted)
+    with pytest.raises(RuntimeError):
+        loop.step((torch.ones(8, 5), torch.zeros(8, dtype=torch.long)))  # Of another width.
+    assert loop.run(3000, until=lambda: handle.kept)
+    assert handle.kept == [FUSED] and handle.problem is None
+
+
+def test_ctrl_c_in_one_of_our_hooks_passes_and_undo_still_works():
+    loop = Loop()
+    before = hooks_of(loop)
+
+    def interrupt(kind, text):
+        if kind == "began":
+            raise KeyboardInterrupt
+
+    handle = loop.autotune(FASTER, interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        loop.run(3000)
+    handle.undo()
+    assert hooks_of(loop) == before and handle.problem is None
+    loop.run(5)
+
+
+def test_an_error_of_headraces_own_ends_the_tuning_and_not_the_run():
+    loop = Loop()
+    before = hooks_of(loop)
+    handle = loop.autotune(FASTER)
+    plain, times = loop.knobs.apply, []
+
+    def broken(settings):
+        times.append(settings)
+        if settings and len([one for one in times if one]) > 1:  # The first is the replay, whose exceptions are the change's.
+            raise ValueError("broken\nin two lines")
+        return plain(settings)
+
+    loop.knobs.apply = broken
+    loop.run(1000)
+    assert loop.steps == 1000
+    assert "ValueError: broken" in handle.problem and "two lines" not in handle.problem
+    assert len(texts(loop.told, "problem")) == 1 and "ValueError: broken" in in_one_line(handle)
+    assert loop.knobs.planted == {} and hooks_of(loop) == before and not handle.watching
+
+
+def test_a_change_that_is_refused_when_it_is_applied_is_out_and_the_rest_goes_on():
+    loop = Loop()
+    handle = loop.autotune(SLOWER, only=[FUSED, ARENA])
+    plain = loop.knobs.apply
+
+    def refusing(settings):
+        if "optimizer.fused" in settings:
+            raise hr.errors.UnsupportedError("no kernel for this")
+        return plain(settings)
+
+    loop.knobs.apply = refusing
+    assert loop.run(3000, until=lambda: not handle.watching)
+    verdicts = {trial.name: trial for trial in handle.trials}
+    assert handle.problem is None and "no kernel for this" in verdicts[FUSED].sentence
+    assert verdicts[FUSED].verdict in ("failed", "refused") and verdicts[ARENA].verdict == "refused"
+    assert all("optimizer.fused" not in settings for settings in loop.knobs.applied)
+
+
+def test_an_on_progress_that_raises_ends_the_tuning_and_not_the_run():
+    loop = Loop()
+    before = hooks_of(loop)
+
+    def raising(kind, text):
+        raise LookupError("no such log")
+
+    handle = loop.autotune(FASTER, raising)
+    loop.run(500)
+    assert loop.steps == 500 and "LookupError: no such log" in handle.problem
+    assert hooks_of(loop) == before
+
+
+def test_stop_may_be_called_from_on_progress():
+    loop = Loop()
+    before = hooks_of(loop)
+    handles = []
+    handles.append(loop.autotune(FASTER, lambda kind, text: handles[0].stop() if kind == "began" else None))
+    loop.run(1000)
+    assert not handles[0].watching and handles[0].problem is None and loop.knobs.planted == {} and hooks_of(loop) == before
+
+
+def test_without_on_progress_each_decision_is_a_line_on_stderr(capsys):
+    loop = Loop()
+    loop.knobs = PlantedKnobs([loop.model], [loop.optimizer], loop.loader, FASTER)
+    handle = AutoTune([loop.model], [loop.optimizer], loop.loader, request(), knobs=loop.knobs, clock=loop.clock)
+    assert loop.run(3000, until=lambda: handle.kept)
+    found = capsys.readouterr()
+    lines = found.err.splitlines()
+    assert found.out == "" and len(lines) >= 2 and all(line.startswith("headrace: ") for line in lines)
+    assert any(FUSED in line for line in lines)
+    handle.undo()
+
+
+def test_an_autotune_of_objects_that_one_is_at_work_on_does_nothing_and_says_so():
+    loop = Loop()
+    first = loop.autotune(FASTER)
+    hooked, knobs = hooks_of(loop), loop.knobs
+    second = loop.autotune(FASTER)
+    assert "another autotune is at work on this Sequential" in second.problem and not second.watching
+    assert hooks_of(loop) == hooked and len(texts(loop.told, "problem")) == 1 and "another autotune" in in_one_line(second)
+    other = AutoTune([nn.Linear(4, 2)], [loop.optimizer], None, request(), lambda *told: None)
+    assert "on this AdamW" in other.problem
+    loop.knobs = knobs
+    assert loop.run(3000, until=lambda: first.kept)
+    first.undo()
+    third = loop.autotune(FASTER)
+    assert third.problem is None and third.watching
+    third.undo()
+
+
+def test_a_gan_is_one_cycle_of_two_optimizers():
+    torch.manual_seed(1)
+    generator, judge = nn.Linear(4, 6), nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 1))
+    optimizers = [torch.optim.AdamW(model.parameters()) for model in (generator, judge)]
+    clock, noise, told = Clock(), random.Random(7), []
+    knobs = PlantedKnobs([generator, judge], optimizers, None, FASTER)
+    handle = AutoTune([generator, judge], optimizers, None, request(), lambda *one: told.append(one), knobs=knobs, clock=clock)
+    for _ in range(600):
+        false = generator(torch.randn(8, 4))
+        optimizers[1].zero_grad()
+        (judge(torch.randn(8, 6)).square().mean() - judge(false.detach()).square().mean()).backward()
+        optimizers[1].step()
+        optimizers[0].zero_grad()
+        judge(false).square().mean().backward()
+        clock.now += STEP_S * knobs.factor() * math.exp(noise.gauss(0, 0.02))
+        optimizers[0].step()
+    assert handle.problem is None and len(texts(told, "began")) == 1
+    assert [trial.name for trial in handle.trials] == [FUSED]
+    handle.undo()
+    assert all(not optimizer._optimizer_step_post_hooks for optimizer in optimizers)
+
+
+def test_auto_tune_false_hooks_nothing_and_finds_nothing(tmp_path):
+    loop = Loop()
+    before = hooks_of(loop)
+    told = []
+    handle = hr.autotune(loop.model, loop.optimizer, loop.loader, auto_tune=False, on_progress=lambda *one: told.append(one))
+    assert hooks_of(loop) == before
+    loop.run(100)
+    assert hooks_of(loop) == before and not handle.watching and told == []
+    assert handle.trials == [] and handle.kept == [] and handle.settings == {} and handle.problem is None
+    assert "No change was tried" in in_one_line(handle) and handle.ledger["title"] == "training loop"
+    handle.stop()
+    handle.undo()
+
+
+def test_under_bit_equal_the_run_has_the_bits_of_an_untouched_one():
+    plain, tuned = Loop(), Loop()
+    torch.manual_seed(5)
+    plain.run(3000)
+    after = torch.get_rng_state()
+    torch.manual_seed(5)
+    told = []
+    with hr.autotune(tuned.model, tuned.optimizer, tuned.loader, allow="bit_equal",
+                     on_progress=lambda *one: told.append(one)) as handle:
+        tuned.run(3000)
+    assert handle.problem is None and texts(told, "began")
+    assert torch.equal(torch.get_rng_state(), after)
+    for ours, theirs in zip(tuned.model.parameters(), plain.model.parameters()):
+        assert torch.equal(ours, theirs) and torch.equal(ours.grad, theirs.grad)
+        for key, value in plain.optimizer.state[theirs].items():
+            assert torch.equal(tuned.optimizer.state[ours][key], value)
+
+
+def test_ledger_and_report_lie_in_out_at_the_end(tmp_path):
+    loop = Loop()
+    handle = loop.autotune(SLOWER, only=[ARENA], out=tmp_path)
+    assert not (tmp_path / "ledger.json").exists()
+    assert loop.run(3000, until=lambda: not handle.watching)
+    written = json.loads((tmp_path / "ledger.json").read_text())
+    assert written["title"] == "loop" and written["problem"] is None
+    assert written["command"].startswith("headrace.autotune(Sequential, AdamW")
+    assert written["environment"] and written["not_tried"] and all(entry["reason"] for entry in written["not_tried"])
+    assert [trial["name"] for trial in written["ledger"]["trials"]] == [ARENA] and written["turns"]
+    assert ARENA in (tmp_path / "report.html").read_text()
+    assert {path.name for path in tmp_path.iterdir()} == {"ledger.json", "report.html"}
+
+
+def test_a_folder_that_cannot_be_written_is_a_problem_and_not_an_exception(tmp_path):
+    loop = Loop()
+    handle = loop.autotune(SLOWER, only=[ARENA], out=tmp_path / "gone")
+    assert loop.run(3000, until=lambda: not handle.watching)
+    assert "gone" in handle.problem and len(texts(loop.told, "problem")) == 1
+
+
+def test_a_handle_that_nobody_keeps_tunes_on_and_is_freed_with_the_loop_and_its_ledger_written(tmp_path):
+    loop = Loop()
+    loop.autotune(FASTER, out=tmp_path)
+    gc.collect()
+    assert loop.run(3000, until=lambda: texts(loop.told, "decided"))
+    model, optimizer = weakref.ref(loop.model), weakref.ref(loop.optimizer)
+    del loop
+    gc.collect()
+    gc.collect()
+    assert model() is None and optimizer() is None
+    assert json.loads((tmp_path / "ledger.json").read_text())["title"] == "loop"
+
+
+THREE_STEPS = """
+import headrace as hr
+import torch
+
+model = torch.nn.Linear(4, 2)
+optimizer = torch.optim.SGD(model.parameters(), 0.1)
+hr.autotune(model, optimizer, out="found")
+for _ in range(3):
+    optimizer.zero_grad()
+    model(torch.ones(2, 4)).sum().backward()
+    optimizer.step()
+print("done")
+"""
+
+
+def test_a_run_of_three_steps_says_so_when_the_interpreter_ends(tmp_path):
+    done = subprocess.run([sys.executable, "-c", THREE_STEPS], cwd=tmp_path, capture_output=True, text=True, check=False,
+                          env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)})
+    assert (done.returncode, done.stdout) == (0, "done\n"), done.stderr
+    assert "over after 3 updates" in done.stderr and "Traceback" not in done.stderr
+    ledger = json.loads((tmp_path / "found" / "ledger.json").read_text())
+    assert "3 updates" in ledger["problem"]
+    assert "3 updates" in (tmp_path / "found" / "report.html").read_text()
+
+
+def test_a_loop_that_never_updates_says_so():
+    loop = Loop()
+    before = hooks_of(loop)
+    handle = loop.autotune(FASTER)
+    for batch in loop.loader:
+        loop.model(batch[0]).sum().backward()
+    handle.stop()
+    assert "no update" in handle.problem and len(texts(loop.told, "problem")) == 1
+    assert hooks_of(loop) == before
+
+
+def test_updates_in_two_threads_end_the_tuning_and_the_loop_goes_on():
+    loop = Loop()
+    before = hooks_of(loop)
+    handle = loop.autotune(FASTER)
+    assert loop.run(3000, until=lambda: loop.knobs.planted)
+    begun = loop.steps
+    other = threading.Thread(target=loop.run, args=(20,))
+    other.start()
+    other.join()
+    loop.run(20)
+    assert loop.steps == begun + 40 and "thread" in handle.problem
+    assert loop.knobs.planted == {} and not handle.watching
+    handle.stop()
+    assert hooks_of(loop) == before and len(texts(loop.told, "problem")) == 1
+
+
+def test_a_module_on_another_device_is_left_alone():
+    loop = Loop()
+    loop.model.to("meta")
+    optimizer = torch.optim.SGD(loop.model.parameters(), 0.1)
+    told = []
+    handle = hr.autotune(loop.model, optimizer, on_progress=lambda *one: told.append(one))
+    assert "parameter 0.weight is on meta; wanted the CPU" in handle.problem and not handle.watching
+    assert [kind for kind, _ in told] == ["problem"] and not optimizer._optimizer_step_post_hooks
+
+
+@pytest.mark.parametrize("given, message", [
+    ({"model": 3}, "model: wanted a torch.nn.Module or a list of them, found int$"),
+    ({"model": []}, "model: wanted a torch.nn.Module or a list of them, found an empty list"),
+    ({"model": [nn.Linear(1, 1), 3]}, "model: wanted .*, found int at 1 of the list"),
+    ({"optimizer": "adam"}, "optimizer: wanted a torch.optim.Optimizer or a list of them, found str$"),
+    ({"optimizer": DataLoader([1])}, "optimizer: wanted .*, found DataLoader$"),  # In the order of hr.tune.
+    ({"optimizer": torch.optim.SGD(nn.Linear(1, 1).parameters(), 0.1)}, "found a SGD none of whose 2 parameters is the model's"),
+    ({"loader": 7}, "loader: wanted .*, found int$"),
+    ({"steps": 0}, "steps: wanted a whole number of at least 1, found 0"),
+    ({"epochs": True}, "epochs: wanted .*, found True"),
+    ({"seed": -1}, "seed: wanted a whole number of at least 0, found -1"),
+    ({"only": FUSED}, "only: wanted a list of texts, found 'fused optimizer'"),
+    ({"fixed": [1]}, "fixed: wanted a list of texts"),
+    ({"only": ["fusd optimizer"]}, 'only: wanted names of changes, found "fusd optimizer"; there are .*fused optimizer'),
+    ({"allow": "anything"}, "allow.*bit_equal.*anything|allow.*anything.*bit_equal"),
+    ({"gain_min": -1.0}, "gain_min"),
+])
+def test_what_makes_no_sense_is_refused_at_once_by_name_and_nothing_is_hooked(given, message):
+    loop = Loop()
+    before = hooks_of(loop)
+    objects = {"model": loop.model, "optimizer": loop.optimizer, "loader": loop.loader, **given}
+    with pytest.raises(hr.errors.InvalidArgumentError, match=message) as caught:
+        hr.autotune(**objects, on_progress=lambda *told: None)
+    assert "\n" not in str(caught.value)
+    assert hooks_of(loop) == before
+    again = hr.autotune(loop.model, loop.optimizer, loop.loader, on_progress=lambda *told: None)
+    assert again.problem is None  # The one that was refused is not at work.
+    again.undo()
+
+
+class Wrapped(torch.optim.Optimizer):
+    """As AcceleratedOptimizer: an optimizer by its class that has none of its attributes."""
+
+    def __init__(self, optimizer):
+        self.optimizer = optimizer
+
+
+class Holding:
+    """As LightningOptimizer: no optimizer by its class."""
+
+    def __init__(self, optimizer):
+        self.optimizer = optimizer
+
+
+def test_frameworks_wrappers_are_taken_off_and_each_object_counts_once():
+    loop = Loop()
+    wrapped_once = Wrapped(loop.optimizer)
+    for wrapped in (loop.optimizer, wrapped_once, Holding(wrapped_once), [loop.optimizer, wrapped_once]):
+        models, optimizers, loader = raw_objects((loop.model, loop.model), wrapped, loop.loader)
+        assert len(models) == 1 and models[0] is loop.model
+        assert len(optimizers) == 1 and optimizers[0] is loop.optimizer and loader is loop.loader
+    optimized, _ = hr.DataPipelineOptimizer(num_workers=0).optimize_loader(loop.loader)
+    assert raw_objects(loop.model, loop.optimizer, optimized)[2] is optimized  # Which the loop goes over.
+
+
+class Mine(Exception):
+    pass
+
+
+class Calls:
+    """A LiveLoop of nothing, in which one method does something else."""
+
+    def __init__(self, **others):
+        self.applied = []
+        vars(self).update(others)
+
+    def apply(self, settings):
+        self.applied.append(settings)
+
+    def replay(self, reference, candidate):
+        return {"relative_l2": 0.0, "cosine": 1.0, "worst_tensor": 0.0, "worst_name": "", "output_difference": 0.0,
+                "finite": True, "bit_equal": True, "seconds": 0.01, "update_difference": None}
+
+    def distance_between_calls(self):
+        return 1.0
+
+    def updates_left(self):
+        return None
+
+    def agree(self, yes):
+        return yes
+
+
+def native_tuner(loop, clock):
+    mine = Loop()
+    knobs = PlantedKnobs([mine.model], [mine.optimizer], mine.loader, {})
+    candidates = knobs.offer("rounding", [], [ARENA], None).candidates
+    options = {"allow": "rounding", "gain_min": 0.02, "only": [ARENA], "fixed": [], "frozen": False}
+    return _native.LiveTuner(loop, candidates, options, 0, {}, clock)
+
+
+def drive(tuner, clock, updates):
+    noise = random.Random(7)
+    for update in range(1, updates + 1):
+        seconds = STEP_S * math.exp(noise.gauss(0, 0.02))
+        clock.now += seconds
+        if tuner.keeps_call():
+            tuner.before_update()
+        tuner.after_update(update, seconds, 1.0, 0.0, True, "")
+
+
+@pytest.mark.parametrize("method", ["apply", "replay"])
+def test_what_the_loop_raises_comes_through_the_tuner_as_it_is(method):
+    error = Mine("as it is")
+
+    def raising(*settings):
+        if settings[-1]:
+            raise error
+
+    clock = Clock()
+    tuner = native_tuner(Calls(**{method: raising}), clock)
+    with pytest.raises(Mine) as caught:
+        drive(tuner, clock, 2000)
+    assert caught.value is error
+    tuner.undo()
+    assert not tuner.watching()
+
+
+def test_a_replay_without_one_of_its_fields_is_named():
+    clock = Clock()
+    with pytest.raises(KeyError, match="relative_l2"):
+        drive(native_tuner(Calls(replay=lambda *settings: {}), clock), clock, 2000)
+
+
+def test_a_change_whose_replay_fails_is_never_in_force_and_its_sentence_is_told():
+    clock, calls = Clock(), Calls(replay=lambda *settings: {"failure": ("out_of_memory", "needs 2 GB, 1 GB is free")})
+    tuner = native_tuner(calls, clock)
+    drive(tuner, clock, 2000)
+    assert all(settings == {} for settings in calls.applied)
+    (trial,) = tuner.trials()
+    assert "needs 2 GB, 1 GB is free" in trial["sentence"] and trial["reason"] == "memory"
+    assert not tuner.watching()

@@ -1,0 +1,948 @@
+"""Boundaries between the updates of loops as users write them: how many units, how long, which of them count and why others do
+not, and that nothing is left behind. Time is told by a clock that only the loop moves."""
+
+import copy
+import pickle
+import queue
+import threading
+
+import headrace as hr
+import pytest
+import torch
+import user_sources
+from headrace._boundary import Boundary
+from headrace._update_cycle import UpdateCycle
+from headrace.errors import InvalidArgumentError
+from torch import nn
+from torch.utils.data import DataLoader, IterableDataset, TensorDataset
+
+FIRST = "the first of its kind"
+BEGAN = "a pass over the data began"
+TWO_PASSES = [FIRST, "", "", "", BEGAN, "", "", "", ""]  # Over five batches.
+
+
+class Clock:
+    def __init__(self):
+        self.now = 0.0
+
+    def __call__(self):
+        return self.now
+
+
+class Ticks(Clock):
+    """Moves by itself, so that whatever is timed takes some."""
+
+    def __call__(self):
+        self.now += 1
+        return self.now
+
+
+class Net(nn.Module):
+    """A call takes a second."""
+
+    def __init__(self, clock):
+        super().__init__()
+        self.linear = nn.Linear(4, 2)
+        self.clock = clock
+        self.calls = 0
+
+    def forward(self, inputs):
+        self.clock.now += 1
+        self.calls += 1
+        return self.linear(inputs)
+
+
+class Wrapper(nn.Module):
+    def __init__(self, module):
+        super().__init__()
+        self.module = module
+
+    def forward(self, inputs):
+        return self.module(inputs)
+
+
+class Loop:
+    """One model, one optimizer, batches of four rows that take a quarter of a second to load."""
+
+    def __init__(self, samples=20):
+        torch.manual_seed(1)
+        self.clock = Clock()
+        self.model = Net(self.clock)
+        self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.01)
+        self.loader = DataLoader(TensorDataset(torch.randn(samples, 4)), 4, collate_fn=self.collate)
+        self.batch = torch.randn(4, 4)
+        self.breaks = False  # The next batch cannot be loaded.
+        self.units, self.asked = [], []
+
+    def collate(self, rows):
+        self.clock.now += 0.25
+        if self.breaks:
+            self.breaks = False
+            raise OSError("cannot be read")
+        return torch.stack([row for (row,) in rows])
+
+    def watch(self, loader=None, models=None, optimizers=None, on_unit=None, before_update=None, clock=None):
+        self.boundary = Boundary(
+            models or [self.model], optimizers or [self.optimizer], loader, on_unit=on_unit or self.units.append,
+            before_update=before_update or (lambda: self.asked.append(self.clock.now)), clock=clock or self.clock)
+        self.boundary.install()
+        return self
+
+    def step(self, batch=None):
+        self.optimizer.zero_grad()
+        self.model(self.batch if batch is None else batch).sum().backward()
+        self.optimizer.step()
+
+    def steps(self, count):
+        for _ in range(count):
+            self.step()
+
+    def epoch(self, loader=None):
+        for batch in self.loader if loader is None else loader:
+            self.step(batch)
+
+    @property
+    def why_not(self):
+        assert all(unit.countable == (unit.why_not == "") for unit in self.units)
+        return [unit.why_not for unit in self.units]
+
+    def seen(self, what):
+        return [getattr(unit, what) for unit in self.units]
+
+
+def state_of(loop):
+    """Every attribute of the user's objects, and what is in it where it is a dictionary."""
+    return [
+        (type(one), {key: (id(value), [(id(name), id(item)) for name, item in value.items()] if isinstance(value, dict) else None)
+                     for key, value in vars(one).items()})
+        for one in (*loop.model.modules(), loop.optimizer, loop.loader)
+    ]
+
+
+def hooks_of(loop):
+    return [(key, list(value.values())) for one in (*loop.model.modules(), loop.optimizer)
+            for key, value in vars(one).items() if "hooks" in key], type(loop.loader)
+
+
+# What a unit is.
+
+def test_a_unit_lasts_from_one_update_to_the_next_and_counts_where_it_is_as_most_are():
+    loop = Loop()
+    loop.watch(loop.loader)
+    loop.epoch()
+    loop.epoch()
+    assert loop.why_not == TWO_PASSES
+    assert loop.seen("seconds") == [1.25] * 9 and loop.seen("wait_s") == [0.25] * 9 and loop.seen("work") == [16.0] * 9
+    boundary = loop.boundary
+    assert (boundary.updates, boundary.batches_seen, boundary.passes, boundary.batches_a_pass, boundary.micro_batches) == (
+        10, 10, 2, 5, 1)
+    assert boundary.thread == threading.get_ident() and boundary.problem is None and boundary.loader_refusal == ""
+
+
+def test_the_first_update_begins_the_first_unit_and_is_counted_when_its_unit_is_told():
+    loop = Loop()
+    told = []
+    loop.watch(on_unit=lambda unit: told.append(loop.boundary.updates))
+    loop.steps(3)
+    assert told == [2, 3]
+
+
+def test_before_an_update_its_gradients_are_there_and_its_weights_are_not():
+    loop = Loop()
+    seen = []
+    layer = loop.model.linear
+    loop.watch(before_update=lambda: seen.append((layer.weight.detach().clone(), layer.bias.grad.clone())))
+    before = []
+    for _ in range(3):
+        before.append(layer.weight.detach().clone())
+        loop.step()
+    assert len(seen) == 3
+    for (weight, gradient), as_before in zip(seen, before):
+        assert torch.equal(weight, as_before) and torch.equal(gradient, torch.full((2,), 4.0))
+
+
+def test_what_the_callbacks_take_is_the_users_time_and_what_they_call_is_not_the_loops():
+    loop = Loop()
+
+    def before_update():
+        with torch.no_grad():
+            loop.model(loop.batch)
+        loop.model.state_dict()
+        loop.model(loop.batch).sum().backward()
+
+    loop.watch(before_update=before_update)
+    loop.steps(4)
+    assert loop.why_not == [FIRST, "", ""]
+    assert loop.seen("seconds") == [3.0] * 3 and loop.seen("work") == [16.0] * 3
+
+
+def test_work_is_what_the_outermost_calls_with_gradients_are_given_by_whatever_way():
+    class Takes(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.inner = nn.Linear(4, 2)
+
+        def forward(self, rows, options, *, mask):
+            return self.inner(rows["rows"]) * mask
+
+    loop = Loop()
+    model = Takes()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    loop.watch(models=[model, model.inner], optimizers=[optimizer])
+    for rows in (2, 3, 5):
+        model({"rows": torch.randn(rows, 4)}, [torch.ones(3, dtype=torch.long), "text"], mask=torch.ones(2)).sum().backward()
+        with torch.no_grad():
+            model({"rows": torch.randn(7, 4)}, [], mask=torch.ones(2))
+        optimizer.step()
+    assert loop.seen("work") == [3 * 4 + 3 + 2.0, 5 * 4 + 3 + 2.0]
+    assert loop.why_not == [FIRST, ""]
+
+
+def test_a_reason_from_outside_counts_for_one_unit():
+    loop = Loop()
+    loop.watch()
+    loop.steps(4)
+    loop.boundary.taint("a meteorite")
+    loop.boundary.taint("another")
+    loop.steps(2)
+    assert loop.why_not == [FIRST, "", "", "a meteorite", ""]
+
+
+# Micro-batches.
+
+@pytest.mark.parametrize("given", [True, False], ids=["loader", "no loader"])
+def test_a_group_of_another_number_of_micro_batches_does_not_count(given):
+    loop = Loop(samples=40)
+    loop.watch(loop.loader if given else None)
+    for _ in range(3):
+        for index, batch in enumerate(loop.loader):
+            loop.model(batch).sum().backward()
+            if (index + 1) % 4 == 0 or index + 1 == len(loop.loader):
+                loop.optimizer.step()
+                loop.optimizer.zero_grad()
+    began = BEGAN if given else ""
+    assert loop.why_not == [FIRST, "2 micro-batches, not 4", began, "", "2 micro-batches, not 4", began, "",
+                            "2 micro-batches, not 4"]
+    assert loop.boundary.micro_batches == 4
+    assert loop.boundary.updates_left(None, 4) == (3 if given else None)
+
+
+def test_another_number_of_micro_batches_becomes_the_usual_one():
+    loop = Loop()
+    loop.watch()
+    loop.steps(20)
+    for _ in range(40):
+        loop.model(loop.batch).sum().backward()
+        loop.step()
+    assert loop.why_not == [FIRST, *[""] * 18, *["2 micro-batches, not 1"] * 16, *[""] * 24]
+    assert loop.boundary.micro_batches == 2
+
+
+@pytest.mark.parametrize("given", [True, False], ids=["loader", "no loader"])
+def test_a_step_that_a_grad_scaler_leaves_out_shows_as_twice_the_micro_batches(given):
+    loop = Loop(samples=32)
+    loop.watch(loop.loader if given else None)
+    scaler = torch.amp.GradScaler("cpu", init_scale=2.0)
+    for number, batch in enumerate(loop.loader):
+        loop.optimizer.zero_grad()
+        loss = loop.model(batch).sum()
+        scaler.scale(loss * float("inf") if number == 4 else loss).backward()
+        scaler.step(loop.optimizer)
+        scaler.update()
+    assert loop.why_not == [FIRST, "", "", "2 micro-batches, not 1", "", ""]
+    assert loop.boundary.updates == 7
+    assert loop.seen("work") == [16.0, 16.0, 16.0, 32.0, 16.0, 16.0]
+
+
+def test_lbfgs_makes_one_update_a_step_however_often_it_evaluates():
+    loop = Loop()
+    optimizer = torch.optim.LBFGS(loop.model.parameters(), lr=0.1, max_iter=4, tolerance_grad=0.0, tolerance_change=0.0)
+    asked = []
+    weight = loop.model.linear.weight
+    loop.watch(optimizers=[optimizer], before_update=lambda: asked.append((loop.model.calls, weight.grad.any().item())))
+
+    def closure():
+        optimizer.zero_grad()
+        loss = loop.model(loop.batch).square().mean()
+        loss.backward()
+        return loss
+
+    for evaluations in (4, 4, 2, 4):
+        optimizer.param_groups[0]["max_iter"] = evaluations
+        optimizer.step(closure)
+    assert loop.model.calls == 14
+    assert loop.why_not == [FIRST, "", ""] and loop.seen("work") == [64.0, 32.0, 64.0]
+    assert asked == [(1, True), (5, True), (9, True), (11, True)]  # Behind the first evaluation of each step.
+    assert loop.boundary.micro_batches == 1
+
+
+@pytest.mark.parametrize("keyword", [True, False])
+def test_before_update_comes_behind_the_closure_that_a_step_is_given(keyword):
+    loop = Loop()
+    asked = []
+    loop.watch(before_update=lambda: asked.append(loop.model.calls))
+
+    def closure():
+        loop.optimizer.zero_grad()
+        loss = loop.model(loop.batch).sum()
+        loss.backward()
+        return loss
+
+    for _ in range(3):
+        loss = loop.optimizer.step(closure=closure) if keyword else loop.optimizer.step(closure)
+        assert loss.requires_grad  # The closure's own.
+    assert asked == [1, 2, 3] and loop.why_not == [FIRST, ""]
+
+
+# Several optimizers.
+
+@pytest.mark.parametrize("given", [True, False], ids=["loader", "no loader"])
+@pytest.mark.parametrize("order", ["DDG", "DGG", "DG", "DDDDDG"])
+def test_an_iteration_of_several_optimizers_is_one_update_and_ends_behind_its_last_step(order, given):
+    loop = Loop(samples=400)
+    nets = {name: Net(loop.clock) for name in "DG"}
+    optimizers = {name: torch.optim.SGD(nets[name].parameters(), lr=0.01) for name in "DG"}
+    loop.watch(loop.loader if given else None, models=list(nets.values()), optimizers=list(optimizers.values()))
+    iterations, ends = 16, []
+    for _, batch in zip(range(iterations), loop.loader):
+        for name in order:
+            nets[name](batch).sum().backward()
+            optimizers[name].step()
+            optimizers[name].zero_grad()
+        ends.append(loop.clock.now)
+    learned = 12 // len(order)  # Iterations in which the order is found.
+    assert loop.boundary.updates == iterations
+    assert loop.why_not == [FIRST, *[""] * (iterations - learned - 1)]
+    assert set(loop.seen("seconds")) == {len(order) + 0.25} and set(loop.seen("work")) == {16.0 * len(order)}
+    assert loop.asked == ends[learned:]
+    assert loop.boundary.problem is None
+
+
+def test_a_step_too_many_in_an_iteration_does_not_count_and_the_next_ones_do():
+    loop = Loop()
+    nets = {name: Net(loop.clock) for name in "DG"}
+    optimizers = {name: torch.optim.SGD(nets[name].parameters(), lr=0.01) for name in "DG"}
+    loop.watch(models=list(nets.values()), optimizers=list(optimizers.values()))
+    for name in "DG" * 6 + "DG" * 3 + "DDG" + "DG" * 2:
+        optimizers[name].step()
+    assert loop.why_not == [FIRST, "", "", "3 optimizer steps, not 2", "", ""]
+
+
+def ends_of(steps, takes_batch=""):
+    """Places of the steps that end an iteration. A batch is taken before each step of the optimizers in `takes_batch`."""
+    cycle, batches, found = UpdateCycle(2), 0, []
+    for place, name in enumerate(steps):
+        batches += name in takes_batch
+        foretold = cycle.ends_with("DG".index(name))
+        ended = cycle.step("DG".index(name), batches)
+        if found and ended < 2:  # More are told of at once when the order has been found.
+            assert foretold == cycle.has_ended == (ended == 1)
+        if cycle.has_ended:
+            found.append(place)
+    return found
+
+
+@pytest.mark.parametrize("steps, takes_batch, ends", [
+    ("D" + "DDG" * 10, "", [24, 27, 30]),  # Called for in the middle of an iteration.
+    ("GDG" + "DGG" * 9, "D", [23, 26, 29]),
+    ("DG" * 6 + "D" + "DG" * 2, "", [11, 14, 16]),  # A G is left out.
+    ("DG" * 6 + "DGG" + "DG" * 2, "", [11, 13, 14, 16, 18]),
+])
+def test_a_step_that_is_left_out_or_made_twice_moves_no_end(steps, takes_batch, ends):
+    assert ends_of(steps, takes_batch) == ends
+    assert all(steps[place] == "G" for place in ends)
+
+
+def test_an_optimizer_that_joins_later_lets_the_order_be_found_anew():
+    steps = "D" * 30 + "DDG" * 12
+    found = ends_of(steps)
+    assert found[:19] == [*range(11, 30)] and steps[found[-1]] == "G"
+    assert all(steps[place] == "G" for place in found if place > 40)
+
+
+def test_long_orders_are_found_and_where_there_is_none_it_is_told():
+    found = ends_of("D" * 100 + "G" + ("D" * 100 + "G") * 4)
+    assert found[-2:] == [403, 504]
+    cycle = UpdateCycle(3)
+    for number in range(600):
+        assert cycle.problem is None
+        # Differences of the Thue-Morse sequence: no part of it is ever repeated at once.
+        cycle.step((number + 1).bit_count() % 2 - number.bit_count() % 2 + 1, 0)
+        assert not cycle.has_ended
+    assert cycle.problem == "the optimizers step in no order that repeats"
+
+
+def test_a_step_of_ones_own_that_calls_torchs_is_one_update():
+    class Own(torch.optim.SGD):
+        def step(self, closure=None):
+            return super().step(closure)
+
+    loop = Loop()  # Its SGD has given torch's step() the hooks of its own.
+    loop.optimizer = Own(loop.model.parameters(), lr=0.01)
+    loop.watch()
+    loop.steps(5)
+    assert loop.boundary.updates == 5 and loop.why_not == [FIRST, "", "", ""] and len(loop.asked) == 5
+
+
+# Evaluation, checkpoints, exceptions.
+
+@pytest.mark.parametrize("mode", ["no_grad", "inference_mode", "eval"])
+def test_an_evaluation_between_two_updates_does_not_count(mode):
+    loop = Loop()
+    loop.watch()
+    loop.steps(4)
+    if mode == "eval":
+        loop.model.eval()
+        loop.model(loop.batch)
+        loop.model.train()
+    else:
+        with getattr(torch, mode)():
+            loop.model(loop.batch)
+    loop.steps(2)
+    assert loop.why_not == [FIRST, "", "", "evaluation", ""]
+
+
+def test_an_evaluation_on_the_same_loader_is_no_pass_of_the_training():
+    loop = Loop()
+    loop.watch(loop.loader)
+    for _ in range(2):
+        loop.epoch()
+        with torch.no_grad():
+            for batch in loop.loader:
+                loop.model(batch)
+    loop.epoch()
+    assert loop.why_not == [FIRST, "", "", "", BEGAN, "", "", "", "", BEGAN, "", "", "", ""]
+    assert loop.boundary.passes == 5 and loop.boundary.problem is None
+    assert loop.boundary.updates_left(None, 4) == 5
+
+
+def test_calls_without_gradients_in_each_update_are_usual():
+    loop = Loop()
+    loop.watch()
+    for number in range(6):
+        with torch.no_grad():
+            for _ in range(1 + (number == 3)):
+                loop.model(loop.batch)
+        loop.step()
+    assert loop.why_not == [FIRST, "", "evaluation", "", ""]
+
+
+@pytest.mark.parametrize("what", ["model", "optimizer", "what a wrapper holds"])
+def test_an_update_in_which_a_checkpoint_is_written_does_not_count(what):
+    loop = Loop()
+    wrapper = Wrapper(loop.model)
+    loop.watch(models=[wrapper])
+    for number in range(6):
+        loop.optimizer.zero_grad()
+        wrapper(loop.batch).sum().backward()
+        if number == 3:
+            {"model": wrapper, "optimizer": loop.optimizer, "what a wrapper holds": loop.model}[what].state_dict()
+        loop.optimizer.step()
+    assert loop.why_not == [FIRST, "", "a checkpoint was written", "", ""]
+
+
+def test_an_average_that_asks_for_the_state_in_each_update_is_usual():
+    loop = Loop()
+    loop.watch()
+    for number in range(6):
+        loop.step()
+        loop.model.state_dict()
+        if number == 3:
+            loop.optimizer.state_dict()
+    assert loop.why_not == [FIRST, "", "", "a checkpoint was written", ""]
+
+
+def test_what_is_usual_and_missing_is_told():
+    loop = Loop()
+    loop.watch()
+    for number in range(6):
+        loop.step()
+        if number != 3:
+            loop.model.state_dict()
+    assert loop.why_not == [FIRST, "", "", "usual is: a checkpoint was written", ""]
+
+
+def test_an_exception_between_two_updates_shows():
+    def fail():
+        raise RuntimeError("no")
+
+    loop = Loop()
+    loop.watch()
+    loop.steps(3)
+    with pytest.raises(RuntimeError):
+        loop.model(loop.batch)
+        fail()
+    loop.steps(3)
+    with pytest.raises(RuntimeError):
+        loop.optimizer.step(fail)
+    loop.steps(3)
+    assert loop.why_not == [FIRST, "", "2 micro-batches, not 1", "", "", "an exception", "", ""]
+
+
+def test_a_batch_that_cannot_be_loaded_shows():
+    loop = Loop(samples=40)
+    loop.watch(loop.loader)
+    batches = iter(loop.loader)
+    for number in range(7):
+        loop.breaks = number == 3
+        if loop.breaks:
+            with pytest.raises(OSError):
+                next(batches)
+        loop.step(next(batches))
+    assert loop.why_not == [FIRST, "", "an exception", "", "", ""]
+    assert loop.seen("seconds") == [1.25, 1.25, 1.5, 1.25, 1.25, 1.25]
+
+
+def test_a_loop_that_ctrl_c_ended_goes_on_with_a_new_pass():
+    loop = Loop()
+    loop.watch(loop.loader)
+    with pytest.raises(KeyboardInterrupt):
+        for index, batch in enumerate(loop.loader):
+            if index == 3:
+                raise KeyboardInterrupt
+            loop.step(batch)
+    loop.clock.now += 1000
+    loop.epoch()
+    assert loop.why_not == [FIRST, "", BEGAN, "", "", "", ""]
+
+
+def test_an_exception_of_a_callback_comes_out_of_step_and_the_next_unit_is_told():
+    loop = Loop()
+
+    def on_unit(unit):
+        loop.units.append(unit)
+        if len(loop.units) == 2:
+            raise LookupError("mine")
+
+    loop.watch(on_unit=on_unit)
+    loop.steps(2)
+    with pytest.raises(LookupError, match="mine"):
+        loop.step()
+    loop.steps(2)
+    assert loop.boundary.updates == 5 and loop.why_not == [FIRST, "", "", ""]
+
+
+# Loaders.
+
+def by_iter_and_next(loader):
+    batches = iter(loader)
+    while True:
+        try:
+            yield next(batches)
+        except StopIteration:
+            return
+
+
+def as_a_progress_bar(loader):
+    count = len(loader)
+    for batch in loader:
+        yield batch
+        count -= 1
+    assert count == 0
+
+
+FORMS = [by_iter_and_next, as_a_progress_bar, lambda loader: (batch for batch, _ in zip(loader, range(99))),
+         lambda loader: (batch for _, batch in enumerate(loader))]
+
+
+@pytest.mark.parametrize("over", FORMS, ids=["iter and next", "progress bar", "zip", "enumerate"])
+def test_a_pass_is_seen_in_whatever_way_the_loader_is_gone_over(over):
+    loop = Loop()
+    loop.watch(loop.loader)
+    loop.epoch(over(loop.loader))
+    loop.epoch(over(loop.loader))
+    assert loop.why_not == TWO_PASSES
+    assert loop.seen("wait_s") == [0.25] * 9
+    assert (loop.boundary.passes, loop.boundary.batches_seen) == (2, 10)
+
+
+def test_passes_that_are_left_early_are_as_long_as_the_loop_makes_them():
+    loop = Loop()
+    loop.watch(loop.loader)
+    left = []
+    for _ in range(3):
+        for index, batch in enumerate(loop.loader):
+            loop.step(batch)
+            left.append(loop.boundary.updates_left(None, 4))
+            if index == 2:
+                break
+    assert loop.why_not == [FIRST, "", BEGAN, "", "", BEGAN, "", ""]
+    assert left == [19, 18, 17, 8, 7, 6, 5, 4, 3]  # As long as the loader says, until a pass was seen.
+    assert loop.boundary.batches_a_pass == 5 and loop.boundary.passes == 3
+
+
+@pytest.mark.parametrize("samples, over", [(20, lambda loop: loop.step(next(iter(loop.loader)))), (4, Loop.epoch)],
+                         ids=["next(iter(loader))", "one batch a pass"])
+def test_a_pass_that_begins_in_each_update_is_usual(samples, over):
+    loop = Loop(samples)
+    loop.watch(loop.loader)
+    for _ in range(6):
+        over(loop)
+    assert loop.why_not == [FIRST, "", "", "", ""] and loop.seen("wait_s") == [0.25] * 5
+
+
+def test_a_loop_without_a_loader_has_units_that_wait_for_nothing():
+    loop = Loop()
+    loop.watch()
+    loop.steps(4)
+    assert loop.why_not == [FIRST, "", ""] and loop.seen("seconds") == [1.0] * 3 and loop.seen("wait_s") == [0.0] * 3
+    boundary = loop.boundary
+    assert boundary.loader_refusal == "no loader was given" and boundary.batches_a_pass is None
+    assert boundary.updates_left(7, None) == 3 and boundary.updates_left(3, None) == 0
+    assert boundary.updates_left(None, 7) is None and boundary.updates_left(None, None) is None
+
+
+def test_of_another_iterable_only_the_length_is_known():
+    loop = Loop()
+    batches = list(loop.loader)
+    loop.watch(batches)
+    loop.epoch(batches)
+    loop.epoch(batches)
+    assert loop.why_not == [FIRST, *[""] * 8]
+    boundary = loop.boundary
+    assert boundary.loader_refusal == "a list does not tell of its passes"
+    assert (boundary.passes, boundary.batches_a_pass, boundary.updates_left(None, 3)) == (0, 5, 5)
+
+
+def test_a_data_set_without_an_order_is_not_asked_for_its_length():
+    class Stream(IterableDataset):
+        def __iter__(self):
+            return iter([(row,) for row in torch.randn(20, 4)])
+
+        def __len__(self):
+            raise AssertionError
+
+    loop = Loop()
+    loop.loader = DataLoader(Stream(), 4, collate_fn=loop.collate)
+    loop.watch(loop.loader)
+    assert loop.boundary.batches_a_pass is None and loop.boundary.updates_left(None, 2) is None
+    loop.epoch()
+    assert loop.boundary.batches_a_pass == 5 and loop.boundary.updates_left(None, 2) == 5
+
+
+def test_a_watched_dataloader_looks_as_before():
+    loop = Loop()
+    settings, shown = dict(vars(loop.loader)), repr(loop.loader)
+    loop.watch(loop.loader)
+    assert isinstance(loop.loader, DataLoader) and loop.loader.__class__ is DataLoader
+    assert type(loop.loader).__name__ == "DataLoader" and repr(loop.loader) == shown
+    assert len(loop.loader) == 5 and len(iter(loop.loader)) == 5
+    assert dict(vars(loop.loader)) == settings
+    with pytest.raises(ValueError, match="DataLoader is initialized"):
+        loop.loader.batch_size = 2
+
+
+def test_a_headrace_loader_is_seen_and_stays_one():
+    loop = Loop()
+    loop.loader = hr.Loader(user_sources.Images(), batch_size=4, num_workers=0, shuffle=False)
+    loop.watch(loop.loader, clock=Ticks())
+    assert isinstance(loop.loader, hr.Loader) and type(loop.loader).__name__ == "Loader" and len(loop.loader) == 6
+    for _ in range(2):
+        for images, labels in loop.loader:
+            assert len(images) == len(labels) == 4
+            loop.step()
+    assert loop.why_not == [FIRST, *[""] * 4, BEGAN, *[""] * 5]
+    assert all(0 < unit.wait_s < unit.seconds for unit in loop.units)
+    assert (loop.boundary.passes, loop.boundary.batches_seen, loop.boundary.batches_a_pass) == (2, 12, 6)
+    assert loop.loader.statistics()["num_workers"] == 0
+    assert len(iter(loop.loader).request().result()[0]) == 4
+    loop.boundary.remove()
+    assert type(loop.loader) is hr.Loader
+
+
+def test_what_a_data_pipeline_optimizer_makes_is_seen():
+    loop = Loop()
+    loader, _ = hr.DataPipelineOptimizer(num_workers=0).optimize_loader(loop.loader)
+    kind = type(loader)
+    loop.watch(loader)
+    loop.epoch(loader)
+    loop.epoch(loader)
+    assert loop.why_not == TWO_PASSES and loop.seen("wait_s") == [0.25] * 9
+    loop.boundary.remove()
+    assert type(loader) is kind
+
+
+@pytest.mark.parametrize("options", [
+    pytest.param({}, marks=pytest.mark.forks, id="fork"),
+    pytest.param({"persistent_workers": True}, marks=pytest.mark.forks, id="fork, persistent"),
+    pytest.param({"multiprocessing_context": "spawn"}, id="spawn"),
+])
+def test_workers_start_and_end_as_without_a_boundary(options):
+    loop = Loop()
+    loop.loader = DataLoader(TensorDataset(torch.randn(20, 4)), 4, num_workers=1, **options)
+    loop.watch(loop.loader)
+    for _ in range(2):
+        for (rows,) in loop.loader:
+            loop.step(rows)
+    assert loop.why_not == TWO_PASSES
+    loop.boundary.remove()
+    assert type(loop.loader) is DataLoader and len(list(loop.loader)) == 5
+
+
+def test_batches_that_another_thread_takes_belong_to_no_unit():
+    loop = Loop()
+    loop.watch(loop.loader)
+    loop.steps(2)
+    ready = queue.Queue()
+    thread = threading.Thread(target=lambda: [ready.put(batch) for batch in loop.loader])
+    thread.start()
+    thread.join()
+    for _ in range(5):
+        loop.step(ready.get())
+    assert loop.why_not == [FIRST, *[""] * 5]
+    assert loop.seen("wait_s") == [0.0] * 6
+    assert (loop.boundary.passes, loop.boundary.batches_seen, loop.boundary.problem) == (1, 5, None)
+
+
+def test_two_loaders_that_take_turns_are_a_problem():
+    loop = Loop(samples=160)
+    loop.watch(loop.loader)
+    for batch in loop.loader:
+        loop.step(batch)
+        loop.step()  # Of another loader's.
+    assert loop.boundary.problem == ("two loaders take turns, or a batch serves several updates: 24 of 48 updates took no batch "
+                                     "from the loader that was given")
+    assert loop.why_not[-1] == loop.boundary.problem
+
+
+@pytest.mark.parametrize("updates", ["three of a batch", "of one loader, then of another"])
+def test_updates_without_a_batch_are_no_problem_where_most_are_alike(updates):
+    loop = Loop(samples=80)
+    loop.watch(loop.loader)
+    for _ in range(2):
+        for batch in loop.loader:
+            loop.step(batch)
+            if updates == "three of a batch":
+                loop.steps(2)
+        if updates != "three of a batch":
+            loop.steps(20)
+    assert loop.boundary.updates >= 80 and loop.boundary.problem is None
+
+
+def test_a_loop_that_never_updates_is_a_problem_until_it_does():
+    loop = Loop()
+    loop.watch(loop.loader)
+    found = []
+    for _ in range(3):
+        found.append(loop.boundary.problem)
+        for batch in loop.loader:
+            loop.model(batch)
+    assert found == [None] * 3 and loop.boundary.problem == "no update in 3 passes over the data"
+    assert loop.units == [] and loop.boundary.updates == 0
+    loop.steps(3)
+    assert loop.boundary.problem is None and loop.why_not == [FIRST, ""]
+
+
+def test_steps_in_another_thread_are_a_problem():
+    loop = Loop()
+    loop.watch()
+    loop.steps(3)
+    thread = threading.Thread(target=loop.step)
+    thread.start()
+    thread.join()
+    assert len(loop.units) == 2 and loop.boundary.updates == 3
+    loop.step()
+    assert loop.boundary.problem == "the optimizer steps in two threads"
+    assert loop.why_not == [FIRST, "", "the optimizer steps in two threads"]
+
+
+# Models of other kinds.
+
+def test_a_model_that_is_not_called_as_a_whole_is_seen_by_its_parts():
+    class Parts(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.body = nn.Linear(4, 2)
+
+        def loss(self, rows):
+            return self.body(rows).sum()
+
+    loop = Loop(samples=32)
+    loop.model = Parts()
+    loop.optimizer = torch.optim.SGD(loop.model.parameters(), lr=0.01)
+    nothing = hooks_of(loop)
+    loop.watch(loop.loader)
+    for number, batch in enumerate(loop.loader):
+        loop.optimizer.zero_grad()
+        loop.model.loss(batch).backward()
+        loop.optimizer.step()
+        if number == 5:
+            with torch.no_grad():
+                loop.model.loss(batch)
+    assert loop.seen("work") == [1.0, *[16.0] * 6]
+    assert loop.why_not == [FIRST, "", "", "", "", "evaluation", ""]
+    loop.boundary.remove()
+    assert hooks_of(loop) == nothing
+
+
+def test_a_compiled_model_is_seen_as_others_are():
+    loop = Loop()
+    model = nn.Sequential(nn.Linear(4, 2), nn.ReLU())
+    loop.model = torch.compile(model, backend="eager")
+    loop.optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    loop.watch()
+    loop.steps(4)
+    with torch.no_grad():
+        loop.model(loop.batch)
+    loop.steps(2)
+    model.state_dict()
+    loop.steps(2)
+    assert loop.why_not == [FIRST, "", "", "evaluation", "", "a checkpoint was written", ""]
+    assert loop.seen("work") == [16.0] * 7
+
+
+def test_compiled_code_that_calls_the_model_is_left_whole():
+    loop = Loop()
+    loop.model = nn.Sequential(nn.Linear(4, 2), nn.ReLU())
+    loop.optimizer = torch.optim.SGD(loop.model.parameters(), lr=0.01)
+    loop.watch()
+    loss_of = torch.compile(lambda rows: loop.model(rows).sum(), backend="eager", fullgraph=True)
+    for _ in range(5):
+        loop.optimizer.zero_grad()
+        loss_of(loop.batch).backward()
+        loop.optimizer.step()
+    assert loop.why_not == [FIRST, "", "", ""] and loop.seen("work") == [1.0] * 4
+
+
+def test_a_distributed_wrapper_is_seen_and_what_it_holds_too():
+    distributed = torch.distributed
+    distributed.init_process_group("gloo", store=distributed.HashStore(), rank=0, world_size=1)
+    try:
+        loop = Loop()
+        inner = loop.model
+        loop.model = nn.parallel.DistributedDataParallel(inner)
+        loop.watch()
+        loop.steps(4)
+        inner.state_dict()
+        loop.steps(2)
+        assert loop.why_not == [FIRST, "", "", "a checkpoint was written", ""] and loop.seen("work") == [16.0] * 5
+        loop.boundary.remove()
+    finally:
+        distributed.destroy_process_group()
+
+
+# Nothing left behind.
+
+class Whole(torch.optim.SGD):
+    """Its copies have all that it has."""
+
+    def __getstate__(self):
+        return dict(vars(self))
+
+
+def pickled(thing):
+    text = pickle.dumps(thing)
+    assert b"headrace" not in text
+    return pickle.loads(text)
+
+
+@pytest.mark.parametrize("copied", [copy.copy, copy.deepcopy, pickled], ids=["copy", "deep copy", "pickle"])
+def test_copies_of_the_users_objects_tell_nobody(copied):
+    loop = Loop()
+    loop.model = nn.Sequential(nn.Linear(4, 2))
+    loop.loader = DataLoader(TensorDataset(torch.randn(20, 4)), 4)
+    loop.optimizer = torch.optim.SGD(loop.model.parameters(), lr=0.01)
+    loop.watch(loop.loader)
+    loop.steps(4)
+    loader = copied(loop.loader)
+    assert type(loader) is DataLoader and len(list(loader)) == 5
+    optimizer = copied(loop.optimizer)
+    optimizer.step()
+    optimizer.state_dict()
+    if copied is not copy.copy:  # A module's copy shares its hooks, ours and others.
+        model = copied(loop.model)
+        with torch.no_grad():
+            model(loop.batch)
+        model.state_dict()
+    loop.steps(2)
+    assert loop.why_not == [FIRST, "", "", "", ""] and loop.boundary.passes == 0
+
+
+def test_the_copy_of_an_optimizer_that_copies_its_hooks_tells_nobody():
+    loop = Loop()
+    loop.optimizer = Whole(loop.model.parameters(), lr=0.01)
+    others = []
+    loop.watch()
+    loop.optimizer.register_step_post_hook(lambda *_: others.append(1))
+    loop.steps(3)
+    second = copy.deepcopy(loop.optimizer)
+    second.step()
+    second.state_dict()
+    loop.steps(2)
+    assert len(others) == 6 and loop.boundary.updates == 5 and loop.why_not == [FIRST, "", "", ""]
+
+
+def test_remove_leaves_no_trace_and_may_be_called_again():
+    loop = Loop()
+    before = state_of(loop)
+    loop.watch(loop.loader)
+    assert state_of(loop) != before
+    loop.boundary.install()
+    loop.boundary.remove()
+    assert state_of(loop) == before
+    loop.boundary.remove()
+    assert state_of(loop) == before
+
+
+def test_a_pass_under_way_goes_on_unseen_after_remove():
+    loop = Loop()
+    loop.watch(loop.loader)
+    count = 0
+    for batch in loop.loader:
+        loop.step(batch)
+        count += 1
+        if count == 3:
+            loop.boundary.remove()
+    assert count == 5 and loop.boundary.batches_seen == loop.boundary.updates == 3 and len(loop.units) == 2
+
+
+def test_after_remove_a_boundary_can_be_installed_again_and_begins_with_an_update():
+    loop = Loop()
+    loop.watch()
+    loop.steps(3)
+    loop.boundary.remove()
+    loop.steps(5)
+    loop.boundary.install()
+    loop.steps(3)
+    assert loop.boundary.updates == 6 and loop.why_not == [FIRST, "", "", ""] and loop.seen("seconds") == [1.0] * 4
+
+
+@pytest.mark.parametrize("where", ["on_unit", "before_update"])
+def test_remove_from_within_a_hook_leaves_no_trace_and_others_hooks_at_work(where):
+    loop = Loop()
+    calls = []
+    nothing = hooks_of(loop)
+
+    def leave(*unit):
+        calls.append(where)
+        if len(calls) == 3:
+            loop.boundary.remove()
+
+    others = []
+    loop.watch(loop.loader, **{where: leave})
+    installed = hooks_of(loop)
+    loop.step()
+    kept = [loop.optimizer.register_step_pre_hook(lambda *_: others.append("pre")),
+            loop.optimizer.register_step_post_hook(lambda *_: others.append("post"))]
+    loop.epoch()
+    loop.epoch()
+    assert others == ["pre", "post"] * 10 and len(calls) == 3
+    for hook in kept:
+        hook.remove()
+    assert hooks_of(loop) == nothing != installed
+
+
+@pytest.mark.parametrize("shared", ["optimizer", "loader"])
+def test_a_second_boundary_on_the_same_object_is_refused_and_the_first_goes_on(shared):
+    loop = Loop()
+    loop.watch(loop.loader)
+    before = hooks_of(loop)
+    model = nn.Linear(4, 2)
+    optimizer = loop.optimizer if shared == "optimizer" else torch.optim.SGD(model.parameters(), lr=0.1)
+    second = Boundary([model], [optimizer], loop.loader if shared == "loader" else None, on_unit=print, before_update=print)
+    with pytest.raises(InvalidArgumentError, match=f"autotune: {shared}: wanted one that is not tuned yet, found .* another"):
+        second.install()
+    assert hooks_of(loop) == before and not model._forward_pre_hooks
+    loop.epoch()
+    loop.epoch()
+    assert loop.why_not == TWO_PASSES

@@ -1,0 +1,44 @@
+"""The code of the guides runs as it stands. Blocks that need other packages run where these are installed."""
+
+import ast
+import importlib.util
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+GUIDE = ROOT / "docs" / "guides" / "tuning_my_own_script.md"
+BLOCKS = re.findall(r"^```python\n(.*?)^```$", GUIDE.read_text(), re.MULTILINE | re.DOTALL)
+
+
+def packages_of(block: str) -> set[str]:
+    nodes = list(ast.walk(ast.parse(block)))
+    return {alias.name.split(".")[0] for node in nodes if isinstance(node, ast.Import) for alias in node.names} | {
+        node.module.split(".")[0] for node in nodes if isinstance(node, ast.ImportFrom)}
+
+
+NEEDED = [packages_of(block) - {"headrace", "torch"} for block in BLOCKS]
+
+
+def test_the_guide_has_a_cnn_a_vit_a_gan_and_a_lightning_module():
+    assert [word for word in ("nn.BatchNorm2d", "class ViT", "discriminator", "LightningModule")
+            if sum(word in block for block in BLOCKS) == 0] == []
+    assert NEEDED == [set(), set(), set(), {"lightning"}]
+
+
+@pytest.mark.parametrize("index", [index for index, needed in enumerate(NEEDED) if all(map(importlib.util.find_spec, needed))])
+def test_code_of_the_guide_runs_as_it_stands(index, tmp_path):
+    script = tmp_path / "script.py"
+    script.write_text(BLOCKS[index])
+    done = subprocess.run([sys.executable, script], cwd=tmp_path, capture_output=True, text=True,
+                          env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)})
+    assert done.returncode == 0, done.stderr
+    assert "headrace: " in done.stderr and "goes on as written" not in done.stderr, done.stderr
+    if "report()" in BLOCKS[index]:
+        assert re.search(r"\d+ updates\s+seen", done.stdout)
+    if 'out="runs/vit"' in BLOCKS[index]:
+        assert sorted(path.name for path in (tmp_path / "runs" / "vit").iterdir()) == ["ledger.json", "report.html"]
