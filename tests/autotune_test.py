@@ -9,13 +9,14 @@ import random
 import subprocess
 import sys
 import threading
+import types
 import weakref
 
 import headrace as hr
 import pytest
 import torch
 from headrace import _native
-from headrace._autotune import AutoTune, Request
+from headrace._autotune import AutoTune, Request, _Loop, requested
 from headrace._live_knobs import LiveKnobs
 from headrace._loop_objects import raw_objects
 from torch import nn
@@ -46,7 +47,7 @@ class PlantedKnobs(LiveKnobs):
     """The changes that there are for these objects, none of which does anything but to the clock."""
 
     def __init__(self, models, optimizers, loader, factors):
-        super().__init__(models, optimizers, loader, where_autocast="outermost call")
+        super().__init__(models, optimizers, loader)
         self.factors, self.planted, self.applied, self.undone = factors, {}, [], 0
 
     def apply(self, settings):
@@ -61,6 +62,10 @@ class PlantedKnobs(LiveKnobs):
         super().undo()
         self.planted = {}
         self.undone += 1
+
+    def end(self, key, reason):
+        """As a compiled model that recompiles, or a loop that has an autocast of its own."""
+        self._calls.ended[key] = reason
 
     def factor(self):
         return math.prod(self.factors.get(key, 1.0) for key in self.planted)
@@ -268,6 +273,48 @@ def test_a_change_that_is_refused_when_it_is_applied_is_out_and_the_rest_goes_on
     assert all("optimizer.fused" not in settings for settings in loop.knobs.applied)
 
 
+@pytest.mark.parametrize("when", ["in turns", "kept"])
+def test_a_setting_that_ends_by_itself_fails_its_change_and_the_report_says_why(when):
+    loop = Loop()
+    handle = loop.autotune(FASTER)
+    assert loop.run(3000, until=lambda: handle.kept if when == "kept" else loop.knobs.planted)
+    loop.knobs.end("optimizer.fused", "it went away")
+    loop.run(1)
+    assert loop.knobs.planted == {} and handle.kept == [] and handle.settings == {}
+    (trial,) = handle.trials
+    assert trial.verdict == "failed" and "it went away" in trial.sentence and handle.problem is None
+    row = {"key": "optimizer.fused", "requested": "true", "applied": "false", "reason": "it went away"}
+    assert row in handle.ledger["settings"]
+    handle.undo()
+    assert row in handle.ledger["settings"]
+
+
+def test_a_setting_that_ends_in_a_replay_fails_there_and_the_loader_is_left_alone():
+    loop = Loop()
+    loop.knobs = PlantedKnobs([loop.model], [loop.optimizer], loop.loader, {})
+    loop.knobs.apply({"data.num_workers": "2"})
+
+    def replay(apply, reference, candidate, in_force):
+        apply(reference)
+        apply(candidate)
+        loop.knobs.end("model.compile", "too many shapes")
+        apply(in_force)
+        return {"bit_equal": True}
+
+    seen = _Loop(loop.knobs, types.SimpleNamespace(replay=replay), None, request())
+    found = seen.replay({}, {"model.compile": "true", "data.num_workers": "1"})
+    assert found == {"failure": ("invalid_argument", "too many shapes")}
+    assert loop.knobs.applied[1:] == [{"data.num_workers": "2"}, {"model.compile": "true", "data.num_workers": "2"},
+                                      {"data.num_workers": "2"}]
+    assert seen.take_ended() == {"model.compile": "too many shapes"} and seen.take_ended() == {}
+
+
+@pytest.mark.parametrize("as_written, switched, micro_batches, units", [(6, 0, 4, 2), (6, 12, None, 12), (0, 0, 1, 0), (5, 0, 0, 5)])
+def test_units_in_a_queue_are_its_batches_by_those_of_an_update(as_written, switched, micro_batches, units):
+    boundary = types.SimpleNamespace(queue=as_written, micro_batches=micro_batches)
+    assert _Loop(types.SimpleNamespace(queue=lambda: switched), None, boundary, request()).queued_units() == units
+
+
 def test_an_on_progress_that_raises_ends_the_tuning_and_not_the_run():
     loop = Loop()
     before = hooks_of(loop)
@@ -432,6 +479,16 @@ def test_a_run_of_three_steps_says_so_when_the_interpreter_ends(tmp_path):
     assert "3 updates" in (tmp_path / "found" / "report.html").read_text()
 
 
+def test_a_loader_that_does_not_tell_of_its_passes_is_told_first():
+    loop = Loop()
+    loop.loader = list(loop.loader)
+    handle = loop.autotune(FASTER)
+    assert loop.told == [("loader", "waiting for data is not seen: a list does not tell of its passes")]
+    handle.stop()
+    assert handle.problem == ("no update was seen: none of the optimizers' step() was called; a list does not tell of its "
+                              "passes")
+
+
 def test_a_loop_that_never_updates_says_so():
     loop = Loop()
     before = hooks_of(loop)
@@ -467,6 +524,22 @@ def test_a_module_on_another_device_is_left_alone():
     handle = hr.autotune(loop.model, optimizer, on_progress=lambda *one: told.append(one))
     assert "parameter 0.weight is on meta; wanted the CPU" in handle.problem and not handle.watching
     assert [kind for kind, _ in told] == ["problem"] and not optimizer._optimizer_step_post_hooks
+
+
+def test_what_an_adapter_refuses_is_the_problem_and_nothing_is_hooked():
+    loop = Loop()
+    before = hooks_of(loop)
+    handle = AutoTune([loop.model], [], None, request(), lambda *told: loop.told.append(told), refusal="the strategy is another")
+    assert handle.problem == "the strategy is another" and not handle.watching and hooks_of(loop) == before
+    assert loop.told == [("problem", "the strategy is another; the loop goes on as written")]
+    assert "the strategy is another" in in_one_line(handle)
+    frozen = AutoTune([loop.model], [], None, request(auto_tune=False), lambda *told: loop.told.append(told), refusal="no")
+    assert frozen.problem is None and len(loop.told) == 1
+
+
+def test_what_is_requested_has_hr_autotunes_defaults_and_makes_its_folder(tmp_path):
+    assert requested() == request(only=[], title="training loop")
+    assert requested(out=tmp_path / "a" / "b").out.is_dir()
 
 
 @pytest.mark.parametrize("given, message", [
@@ -594,7 +667,8 @@ def test_a_replay_without_one_of_its_fields_is_named():
 
 
 def test_a_change_whose_replay_fails_is_never_in_force_and_its_sentence_is_told():
-    clock, calls = Clock(), Calls(replay=lambda *settings: {"failure": ("out_of_memory", "needs 2 GB, 1 GB is free")})
+    too_large = {"failure": ("out_of_memory", "needs 2 GB, 1 GB is free")}
+    clock, calls = Clock(), Calls(replay=lambda reference, candidate: too_large if candidate else Calls().replay({}, {}))
     tuner = native_tuner(calls, clock)
     drive(tuner, clock, 2000)
     assert all(settings == {} for settings in calls.applied)

@@ -198,16 +198,6 @@ def test_work_is_what_the_outermost_calls_with_gradients_are_given_by_whatever_w
     assert loop.why_not == [FIRST, ""]
 
 
-def test_a_reason_from_outside_counts_for_one_unit():
-    loop = Loop()
-    loop.watch()
-    loop.steps(4)
-    loop.boundary.taint("a meteorite")
-    loop.boundary.taint("another")
-    loop.steps(2)
-    assert loop.why_not == [FIRST, "", "", "a meteorite", ""]
-
-
 # Micro-batches.
 
 @pytest.mark.parametrize("given", [True, False], ids=["loader", "no loader"])
@@ -602,6 +592,16 @@ def test_of_another_iterable_only_the_length_is_known():
     boundary = loop.boundary
     assert boundary.loader_refusal == "a list does not tell of its passes"
     assert (boundary.passes, boundary.batches_a_pass, boundary.updates_left(None, 3)) == (0, 5, 5)
+
+
+def test_the_queue_is_what_all_workers_of_a_dataloader_prepare():
+    loop = Loop()
+    data = loop.loader.dataset
+    optimized, _ = hr.DataPipelineOptimizer(num_workers=1, prefetch_factor=5).optimize_loader(DataLoader(data, 4))
+    loaders = [DataLoader(data, 4, num_workers=2, prefetch_factor=3), DataLoader(data, 4, num_workers=2), loop.loader, optimized,
+               list(loop.loader), None]
+    assert [Boundary([loop.model], [loop.optimizer], loader, on_unit=print, before_update=print).queue for loader in loaders] == [
+        6, 4, 0, 5, 0, 0]
 
 
 def test_a_data_set_without_an_order_is_not_asked_for_its_length():

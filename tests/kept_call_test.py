@@ -177,6 +177,17 @@ class WithFeatures(nn.Module):
         return Output(self.head(features), features)
 
 
+@dataclasses.dataclass(frozen=True)
+class Given:
+    x: torch.Tensor
+    name: str = "given"
+
+
+class TakesWhatIsGiven(nn.Linear):
+    def forward(self, given):
+        return super().forward(given.x if isinstance(given, Given) else given)
+
+
 class Attention(nn.Module):
     """Looks whether query, key and value are one tensor."""
 
@@ -640,13 +651,14 @@ def test_a_distributed_wrapper_is_replayed_without_its_reduction():
         torch.distributed.destroy_process_group()
 
 
-def test_a_batch_that_the_loop_uses_again_is_kept_as_the_model_saw_it():
-    loop = Loop()
+@pytest.mark.parametrize("give", [lambda x: x, Given], ids=["tensor", "dataclass"])
+def test_a_batch_that_the_loop_uses_again_is_kept_as_the_model_saw_it(give):
+    loop = Loop(lambda: TakesWhatIsGiven(6, 3))
     x = rows()
 
     def update():
         loop.optimizer.zero_grad()
-        of_call(loop.model, x, classes()).backward()
+        of_call(loop.model, give(x), classes()).backward()
         x.zero_()
         loop.optimizer.step()
 

@@ -501,6 +501,24 @@ def tell_of_a_call(module, args, result):
     del module, args, result
 
 
+class Whole(torch.optim.SGD):
+    """Its copies have all that it has."""
+
+    def __getstate__(self):
+        return dict(vars(self))
+
+
+def test_the_copy_of_an_optimizer_that_copies_its_hooks_tells_how_it_stands_itself():
+    model = nn.Linear(3, 3)
+    optimizer = Whole(model.parameters(), lr=0.1)
+    knobs = LiveKnobs([model], [optimizer], None)
+    knobs.apply(FUSED)
+    copied = copy.deepcopy(optimizer)
+    knobs.undo()
+    assert copied.state_dict()["param_groups"][0]["fused"] is True
+    assert optimizer.state_dict()["param_groups"][0]["fused"] is None
+
+
 def test_a_forward_that_the_user_put_on_the_model_is_called_copied_and_given_back():
     run = Run()
     calls = []
@@ -615,6 +633,35 @@ def test_the_baseline_says_what_the_objects_have():
     assert baseline.items() >= _native.process_settings().items()
     assert run.knobs.apply(baseline) == [(key, value, value, "") for key, value in sorted(baseline.items())]
     assert not any(key in vars(run.model) for key in ("forward", "__getstate__"))
+
+
+# The loader.
+
+def test_settings_of_the_loader_are_switched_with_the_others_and_given_back(monkeypatch):
+    run = Run()
+    loader = DataLoader(TensorDataset(torch.zeros(64, 2)), 2, num_workers=2)
+    knobs = LiveKnobs([run.model], [run.optimizer], loader)
+    assert type(loader) is DataLoader
+    written = {"data.num_workers": "2", "data.prefetch_batches": "2"}
+    assert knobs.baseline().items() >= written.items() and knobs.queue() == 4
+    knobs.follow()
+    assert knobs.apply({"data.num_workers": "1", **FUSED}) == [
+        ("data.num_workers", "1", "1", ""), ("optimizer.fused", "true", "true", "")]
+    assert knobs.queue() == 2 and run.optimizer.param_groups[0]["fused"] is True
+    with pytest.raises(hr.errors.InvalidArgumentError) as caught:
+        knobs.apply({"data.num_workers": "-1"})
+    assert str(caught.value) == "autotune: data.num_workers: wanted a whole number of at least 0, found -1"
+
+    def full(channels_last):
+        if channels_last:
+            raise MemoryError("no room")
+
+    monkeypatch.setattr(knobs._layout, "set", full)
+    with pytest.raises(hr.errors.OutOfMemoryError):
+        knobs.apply({"data.prefetch_batches": "4", **CHANNELS_LAST})
+    assert knobs.queue() == 2 and knobs.in_force() == {"data.num_workers": "1", **FUSED}
+    knobs.undo()
+    assert knobs.queue() == 4 and type(loader) is DataLoader and loader.num_workers == 2
 
 
 # Compiling.

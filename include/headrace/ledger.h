@@ -22,16 +22,16 @@ struct Interval {
 
 enum class Verdict { kept, refused, inconclusive, failed };
 enum class Reason {
-  none,         // Kept, or stopped from outside.
-  slower,       // Dropped by bets on its pairs, with an error of 5 %, and the interval's upper end lies below 0.
-  no_gain,      // Dropped by them otherwise, or it does nothing in the best configuration.
-  numerics,     // Beyond the tolerance of its class.
-  memory,       // The job threw Error{out_of_memory} or std::bad_alloc.
-  budget,       // Seconds were used up.
-  error,        // The job threw something else.
-  fixed,        // Not tried: TuneOptions::fixed protects a key that it changes.
-  not_quiet,    // Not tried: the machine is not quiet, and the budget holds fewer decisions.
-  not_allowed,  // Not tried: its class is looser than TuneOptions::allow.
+  none,          // Kept, or stopped from outside.
+  slower,        // Dropped by bets on its pairs, with an error of 5 %, and the interval's upper end lies below 0.
+  no_gain,       // Dropped by them otherwise, or it does nothing in the best configuration.
+  numerics,      // Beyond the tolerance of its class.
+  memory,        // The job threw Error{out_of_memory} or std::bad_alloc.
+  budget,        // Seconds were used up.
+  error,         // The job threw something else.
+  fixed,         // Not tried: TuneOptions::fixed protects a key that it changes.
+  not_quiet,     // Not tried: the machine is not quiet, and the budget holds fewer decisions.
+  not_allowed,   // Not tried: its class is looser than TuneOptions::allow.
   carries_over,  // Not judged while the run goes on: what one setting prepared is used up under the other.
 };
 const char* to_string(Verdict verdict) noexcept;

@@ -41,7 +41,9 @@ struct ReplayDistance {
   std::optional<double> update_difference{};
 };
 
-// A replay that could not be made: an exception under the candidate's settings, too little memory.
+// A replay that could not be made: an exception under the candidate's settings, too little memory. `unsupported`, where
+// the reference replayed against itself fails too: the kept call cannot be made again, and no change is to blame. The
+// tuner then asks for other calls, and gives up the changes that wait for one after 16 of them.
 struct ReplayFailure {
   ErrorCode code = ErrorCode::internal;
   std::string sentence;

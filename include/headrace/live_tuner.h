@@ -77,6 +77,9 @@ struct LiveProgress {
 
 // The state of a search in a run whose owner reports each update.
 //
+// Where the loop's own units come to take 1.5 times as long, or as short, for 50 of them (their median), what was
+// measured of changes that are still open no longer counts: it was of another work, or of other neighbours.
+//
 // All calls come from the thread that makes the updates. Costs a few microseconds an update while it searches, and
 // nothing once watching() is false. Exceptions of the loop and of `progress` pass through unchanged and leave the tuner
 // usable: in_force() is what holds, and a pair at hand is thrown away where a switch threw. The loop outlives the
@@ -84,9 +87,10 @@ struct LiveProgress {
 class LiveTuner {
  public:
   using Clock = std::function<double()>;  // Monotonic seconds.
-  // The candidates are in the order of their promise, in which they pass the gate and enter the race. The same seed
-  // draws the same turns. With a clock of the caller's own the machine's load, which has times of its own, is
-  // unavailable. Error{invalid_argument} for options out of their ranges.
+  // The candidates are in the order of their promise, in which they pass the gate and enter the race; those that take
+  // long to prepare (prepare_s above 1, or Switches::rebuild) come last, alone, and where a gain of 30 % would pay for
+  // that in what is left of the run. The same seed draws the same turns. With a clock of the caller's own the machine's
+  // load, which has times of its own, is unavailable. Error{invalid_argument} for options out of their ranges.
   LiveTuner(LiveLoop& loop, std::vector<Candidate> candidates, LiveOptions options, std::uint64_t seed,
             LiveProgress progress = {}, Clock clock = {});
   ~LiveTuner();
@@ -95,15 +99,17 @@ class LiveTuner {
 
   // Whether the calls of the unit that begins now are to be kept. Asked behind after_update().
   bool keeps_call() const;
-  // Before the optimizer's step of a unit whose call was kept: the gate's replays.
+  // Before the optimizer's step of a unit whose call was kept: the gate's replays, of each change before it is first in
+  // force, and of each together with all that is kept before the two are proved.
   void before_update();
   // Behind every update, between it and the next. Applies what holds for the next unit. Where the candidate's settings
   // threw in the unit, the caller has told failed() first.
   void after_update(const LiveUnit& unit);
   // The user's loop threw, or a number became non-finite: settings other than the kept ones are undone, and the changes
   // among them that are not kept are out of the race, named with this sentence. Where none was on, no change is to
-  // blame, and the search ends.
-  void failed(ErrorCode code, const std::string& sentence);
+  // blame, and the search ends. With `keys`, those of settings at fault, only the changes that set one of them are out
+  // instead, also where they are kept or wait for their turn; the search goes on.
+  void failed(ErrorCode code, const std::string& sentence, const std::vector<std::string>& keys = {});
   // Whether units have to be told at all: false once the search is over and nothing is checked again.
   bool watching() const;
   // Ends the search and all checks: kept changes stay in force, all others are undone, and nothing is applied after it.

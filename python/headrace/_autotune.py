@@ -22,7 +22,7 @@ from torch import nn
 from . import _native
 from ._boundary import Boundary, Unit
 from ._device import module_not_on_cpu
-from ._kept_call import KeptCalls, code_of
+from ._kept_call import KeptCalls, code_of, last_line
 from ._live_knobs import LiveKnobs
 from ._loop_objects import raw_objects
 from ._tune import Trial
@@ -67,7 +67,7 @@ class _Loop:
         self._knobs, self._kept, self._boundary, self._request = knobs, kept, boundary, request
         self._applied: list[tuple[str, str, str, str]] = []
         self._requested: dict[str, str] = {}  # The last value of each key that ever was in force.
-        self._ended: dict[str, str] = {}  # By key: why a setting ended by itself, where the tuner knows of it.
+        self._ended: dict[str, str] = {}  # By key: why a setting ended by itself, as far as the tuner has heard of it.
 
     def apply(self, settings: Mapping[str, str]) -> None:
         self._applied = self._knobs.apply(settings)
@@ -76,10 +76,9 @@ class _Loop:
     def replay(self, reference: Mapping[str, str], candidate: Mapping[str, str]) -> dict[str, Any]:
         before = self._knobs.ended
         found = self._kept.replay(self._apply_to_call, reference, candidate, self._knobs.in_force())
-        ended = {key: reason for key, reason in self._knobs.ended.items() if key not in before}
-        self._ended.update(ended)
-        if ended and "failure" not in found:  # What was replayed was the loop as written.
-            return {"failure": (InvalidArgumentError.code, next(iter(ended.values())))}
+        ended = [reason for key, reason in self._knobs.ended.items() if key not in before]
+        if ended and "failure" not in found:  # What was replayed went on without it.
+            return {"failure": (InvalidArgumentError.code, ended[0])}
         return found
 
     def distance_between_calls(self) -> float | None:
@@ -178,7 +177,7 @@ class AutoTune:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
                  trace: TracebackType | None) -> None:
         if self._is_open and isinstance(error, Exception):
-            self._guarded(self._tuner.failed, code_of(error), f"the loop raised {_last_line(error)}", [])
+            self._guarded(self._tuner.failed, code_of(error), f"the loop raised {last_line(error)}", [])
         self.undo()
 
     @property
@@ -347,17 +346,17 @@ class AutoTune:
 
     def _give_up(self, error: Exception) -> None:
         assert self._hooks is not None
-        self._problem = f"headrace failed: {_last_line(error)}"
+        self._problem = f"headrace failed: {last_line(error)}"
         for last in (functools.partial(self._finish, "headrace failed", False), self._hooks.knobs.undo):
             try:
                 last()
                 break
             except Exception as again:  # noqa: BLE001 - told with the first; what is left to do is done all the same.
-                self._problem += f"; then {_last_line(again)}"
+                self._problem += f"; then {last_line(again)}"
         try:
             self._tell("problem", f"{self._problem}; {_AS_WRITTEN}, but for what is kept")
         except Exception as again:  # noqa: BLE001 - on_progress is the user's, and may be what failed first.
-            self._problem += f"; on_progress: {_last_line(again)}"
+            self._problem += f"; on_progress: {last_line(again)}"
 
     def _why_nothing(self) -> str | None:
         """Of a run that is over: why no change could be tried; None: they could."""
@@ -524,12 +523,6 @@ def _names(name: str, given: Any) -> list[str]:
     if not is_list or not all(isinstance(item, str) for item in names):
         raise InvalidArgumentError(f"autotune: {name}: wanted a list of texts, found {given!r}")
     return names
-
-
-def _last_line(error: BaseException) -> str:
-    """That a traceback would end with: the class and the first line of the message."""
-    lines = str(error).strip().splitlines()
-    return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
 
 
 def _print_line(kind: str, text: str) -> None:

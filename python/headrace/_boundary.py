@@ -49,9 +49,9 @@ class Boundary:
     A unit counts if it is of the usual kind: as many passes begun and ended, evaluations, checkpoints, micro-batches and steps
     as in most of the last 32. A model that nobody calls as a whole (`model.loss(batch)`) is seen by the calls of its parts.
 
-    The thread of the first step is the loop's. A step in another thread is told as `problem`, from when on no unit counts.
-    taint() may be called from any thread, all else from the loop's. Costs some microseconds an update and a call of a model,
-    nothing after remove(). Compiled code that calls a model or a step() stays whole, and nothing in it is seen.
+    The thread of the first step is the loop's, and calls all of this. A step in another thread is told as `problem`, from when on
+    no unit counts. Costs some microseconds an update and a call of a model, nothing after remove(). Compiled code that calls a
+    model or a step() stays whole, and nothing in it is seen.
     """
 
     def __init__(self, models: Sequence[nn.Module], optimizers: Sequence[torch.optim.Optimizer], loader: Any, *,
@@ -151,14 +151,9 @@ class Boundary:
             steps = None if a_pass is None else epochs * a_pass
         return None if steps is None else max(0, steps - self.updates)
 
-    def taint(self, why: str) -> None:
-        """The unit at hand does not count, whatever is usual. Checkpoints are seen without that."""
-        self._tainted = self._tainted or why
-
     def _begin_unit(self) -> None:
         self._steps = self._calls = self._evaluations = self._checkpoints = self._failures = self._work = 0
         self._has_called_in_step = self._has_asked = False
-        self._tainted = ""
 
     def _expected_updates_a_pass(self) -> int | None:
         batches, micro_batches = self.batches_a_pass, self.micro_batches
@@ -263,14 +258,14 @@ class Boundary:
         kind = UpdateKind(taken.begun, taken.ended, self._evaluations, self._checkpoints, self._failures + taken.failed,
                           micro_batches, self._steps)
         since, self._since = self._since, now
-        work, tainted = float(self._work or 1), self._tainted
+        work = float(self._work or 1)
         self._begin_unit()
         if not self._was_called and self._called and self.updates % 2 == 0:
             self._look_into_parts()
         if since is None:
             return
-        why_not = self._usual.unlike(kind)
-        why_not = self.problem or tainted or why_not
+        unlike = self._usual.unlike(kind)
+        why_not = self.problem or unlike
         self._tell(self._on_unit, Unit(now - since, work, taken.wait_s, not why_not, why_not))
 
     def _note_pass(self, updates: int) -> None:

@@ -228,8 +228,8 @@ class KeptCalls:
         is False then until another call is kept. A candidate that cannot be applied is "invalid_argument". Seconds are those of
         forward and backward alone, the first time they are made under the candidate. update_difference is there where the changes
         touch fused, foreach or the memory format. Memory is checked first: what this process's used bytes grew by in the
-        reference's forward, and its gradients' bytes, times 1.5; memory that the allocator had kept from the loop's own step is no
-        growth, and is there for the candidate too. What apply(in_force) throws at the end, and what is no Exception
+        reference's forward, and its gradients' bytes, times 1.5; memory that the allocator had kept from the loop's own step is
+        no growth, and is there for the candidate too. What apply(in_force) throws at the end, and what is no Exception
         (KeyboardInterrupt), passes."""
         if not self.ready():
             return {"failure": (UnsupportedError.code, self.why_not)}
@@ -370,18 +370,22 @@ class KeptCalls:
         return next((p.device for model in self._models for p in model.parameters()), torch.device("cpu"))
 
 
-def code_of(error: Exception) -> str:
+def code_of(error: BaseException) -> str:
     """The ErrorCode of an exception of any kind: out_of_memory, headrace's own, or internal."""
     if isinstance(error, (MemoryError, torch.OutOfMemoryError)) or "DefaultCPUAllocator: can't allocate memory" in str(error):
         return OutOfMemoryError.code
     return error.code if isinstance(error, Error) else "internal"
 
 
+def last_line(error: BaseException) -> str:
+    """That a traceback would end with: the class and the first line of the message."""
+    lines = str(error).strip().splitlines()
+    return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
+
+
 def _sentence(error: Exception) -> str:
     lines = str(error).strip().splitlines()
-    if isinstance(error, Error) and lines:
-        return lines[0]
-    return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
+    return lines[0] if isinstance(error, Error) and lines else last_line(error)
 
 
 def _unwrapped(module: nn.Module) -> nn.Module:

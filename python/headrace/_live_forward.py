@@ -62,7 +62,7 @@ class LiveForward(TunedForward):
         try:
             result = super()._call(*args, **kwargs)
         except TorchDynamoException as error:
-            self._give_up(f"torch.compile failed: {type(error).__name__}: {_first_line(error)}")
+            self._give_up(f"torch.compile failed: {type(error).__name__}: {first_line(error)}")
             return self._plain(*args, **kwargs)
         if counters["frames"]["ok"] > compiled_before:
             self._count_compilation(args, kwargs)
@@ -108,5 +108,6 @@ class GlobalAutocast:
         torch.clear_autocast_cache()
 
 
-def _first_line(error: BaseException) -> str:
-    return str(error).strip().split("\n", 1)[0]
+def first_line(error: BaseException) -> str:
+    """Of its message, or its class where it has none."""
+    return str(error).strip().split("\n", 1)[0] or type(error).__name__

@@ -12,7 +12,8 @@ from torch import nn
 
 from . import _native
 from ._forward import CHANNELS_LAST, ForwardSwitch
-from ._live_forward import GlobalAutocast, LiveCalls, LiveForward
+from ._kept_call import code_of
+from ._live_forward import GlobalAutocast, LiveCalls, LiveForward, first_line
 from ._live_layout import Layout
 from ._live_loader import LiveLoader
 from ._live_refusals import refusals
@@ -181,7 +182,7 @@ class LiveKnobs:
                     yield module
 
     def _layout_failed(self, error: Exception) -> None:
-        self._calls.ended[MEMORY_FORMAT] = f"after a save the layout could not be put back: {_first_line(error)}"
+        self._calls.ended[MEMORY_FORMAT] = f"after a save the layout could not be put back: {first_line(error)}"
 
     # What is asked for.
 
@@ -228,9 +229,5 @@ class LiveKnobs:
 
 
 def _translated(error: BaseException) -> Error:
-    is_memory = isinstance(error, (MemoryError, torch.OutOfMemoryError)) or "can't allocate memory" in str(error)
-    return (OutOfMemoryError if is_memory else UnsupportedError)(f"autotune: a setting cannot be applied: {_first_line(error)}")
-
-
-def _first_line(error: BaseException) -> str:
-    return str(error).strip().split("\n", 1)[0] or type(error).__name__
+    kind = OutOfMemoryError if code_of(error) == OutOfMemoryError.code else UnsupportedError
+    return kind(f"autotune: a setting cannot be applied: {first_line(error)}")

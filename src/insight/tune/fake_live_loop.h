@@ -11,6 +11,7 @@
 #include <map>
 #include <optional>
 #include <random>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -25,6 +26,7 @@ struct LiveEffect {
   double first_visit = 1;  // Of the first three units that it is on in, further.
   double aftermath = 1;    // Of the two units behind the last one that it was on in.
   double switch_s = 0;     // Of a switch to it or back.
+  double prepare_s = 0;    // Of the first replay or unit of each combination that it is in, further.
   ReplayDistance distance{.relative_l2 = 1e-7, .output_difference = 1e-7};
   std::optional<ReplayFailure> replay_failure{};
   bool apply_throws = false;
@@ -74,10 +76,13 @@ class FakeLiveLoop : public LiveLoop {
   }
 
   Replay replay(const Settings& reference, const Settings& candidate) override {
-    if (!reference_is_kept_) now_s += machine.unit_s * factor_of(reference);
-    if (!reference_is_kept_) ++forwards_of_reference;
-    reference_is_kept_ = true;
-    now_s += machine.unit_s * factor_of(candidate);
+    if (call_failure_) return {std::nullopt, *call_failure_};
+    if (reference_kept_ != reference) {
+      now_s += machine.unit_s * factor_of(reference) + prepare(reference);
+      ++forwards_of_reference;
+    }
+    reference_kept_ = reference;
+    now_s += machine.unit_s * factor_of(candidate) + prepare(candidate);
     replayed.push_back(candidate);
     ReplayDistance distance;
     distance.bit_equal = candidate == reference && repeats_itself;
@@ -85,6 +90,7 @@ class FakeLiveLoop : public LiveLoop {
       if (effects.at(key).replay_failure) return {std::nullopt, *effects.at(key).replay_failure};
       distance = effects.at(key).distance;
     }
+    if (const auto known = distances.find(candidate); known != distances.end()) distance = known->second;
     distance.seconds = machine.unit_s * factor_of(candidate);
     return {distance};
   }
@@ -104,7 +110,10 @@ class FakeLiveLoop : public LiveLoop {
     const bool keeps_call = tuner.keeps_call();
     if (keeps_call) {
       ++calls_kept;
-      reference_is_kept_ = false;
+      reference_kept_.reset();
+      call_failure_.reset();
+      if (failing_calls > 0) call_failure_ = ReplayFailure{ErrorCode::unsupported, "the kept call holds an iterator"};
+      failing_calls = std::max<std::int64_t>(0, failing_calls - 1);
       if (keeps_calls) tuner.before_update();
     }
     unit.seconds = now_s - boundary_s_;
@@ -134,7 +143,9 @@ class FakeLiveLoop : public LiveLoop {
   LiveMachine machine;
   std::map<std::string, LiveEffect> effects;
   std::vector<LiveInteraction> interactions;
-  std::function<bool(bool)> answer;  // Of agree(); empty: yes.
+  std::map<Settings, ReplayDistance> distances;  // Of those that are not as their last key's.
+  std::int64_t failing_calls = 0;                // Of the next kept calls, those that cannot be replayed.
+  std::function<bool(bool)> answer;              // Of agree(); empty: yes.
   std::optional<std::int64_t> updates_in_all;
   double call_distance = 0.5;
   bool keeps_calls = true, repeats_itself = true, interrupts_next_apply = false;
@@ -158,6 +169,14 @@ class FakeLiveLoop : public LiveLoop {
       if (on.contains(both.one) && on.contains(both.other)) factor *= both.time_factor;
     }
     return factor;
+  }
+  double prepare(const Settings& on) {
+    double seconds = 0;
+    for (const auto& [key, value] : on) {
+      const double prepare_s = effects.at(key).prepare_s;
+      if (prepare_s > 0 && prepared_.emplace(key, on).second) seconds += prepare_s;
+    }
+    return seconds;
   }
   double factor_of_visits() {
     double factor = 1;
@@ -195,7 +214,7 @@ class FakeLiveLoop : public LiveLoop {
     unit.update = ++updates;
     unit.work = 1 + machine.work_spread * std::uniform_real_distribution<double>()(random_);
     as_written_s_ = machine.unit_s * (0.5 + 0.5 * unit.work) * noise();
-    const double compute_s = as_written_s_ * factor_of(settings) * factor_of_visits();
+    const double compute_s = as_written_s_ * factor_of(settings) * factor_of_visits() + prepare(settings);
     unit.wait_s = wait(compute_s, machine.load_s);
     now_s += compute_s + unit.wait_s;
     if (machine.evaluation_every > 0 && updates % machine.evaluation_every == 0) {
@@ -212,7 +231,9 @@ class FakeLiveLoop : public LiveLoop {
   double boundary_s_ = 1000, as_written_s_ = 0;
   double log_noise_ = 0, queued_ = 0;
   int burst_left_ = 0;
-  bool reference_is_kept_ = false;
+  std::optional<Settings> reference_kept_;
+  std::optional<ReplayFailure> call_failure_;
+  std::set<std::pair<std::string, Settings>> prepared_;
   std::map<std::string, int> visits_, since_off_;
 };
 

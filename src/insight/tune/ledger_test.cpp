@@ -139,6 +139,7 @@ TEST(Ledger, EveryNameIsThatOfItsValue) {
   EXPECT_STREQ(to_string(Reason::no_gain), "no_gain");
   EXPECT_STREQ(to_string(Reason::fixed), "fixed");
   EXPECT_STREQ(to_string(Reason::not_allowed), "not_allowed");
+  EXPECT_STREQ(to_string(Reason::carries_over), "carries_over");
 }
 
 TEST(LedgerReport, TellsWhatWasTriedAndWhatCameOfIt) {

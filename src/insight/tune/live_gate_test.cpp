@@ -23,21 +23,26 @@ class ScriptedLoop : public LiveLoop {
  public:
   void apply(const Settings& /*settings*/) override { throw std::logic_error("a gate applies nothing"); }
   Replay replay(const Settings& reference, const Settings& candidate) override {
-    EXPECT_TRUE(reference.empty());
+    references.push_back(reference);
     replayed.push_back(candidate);
     if (throws) throw std::runtime_error("interrupted");
-    if (candidate.empty()) return {own};
+    if (candidate == reference) return {own};
     return next;
   }
   std::optional<double> distance_between_calls() override { return between; }
   std::optional<std::int64_t> updates_left() override { return std::nullopt; }
 
   Replay next{ReplayDistance{}};
-  ReplayDistance own{.bit_equal = true};
+  std::optional<ReplayDistance> own = ReplayDistance{.bit_equal = true};
   std::optional<double> between = 0.5;
   bool throws = false;
-  std::vector<Settings> replayed;
+  std::vector<Settings> references, replayed;
 };
+
+// A change by itself against the loop as written.
+std::vector<NumericPair> alone(NumericClass numeric_class, const Settings& changes) {
+  return {{numeric_class, {}, changes}};
+}
 
 TEST(JudgeReplay, BitEqualNeedsEveryBitOfCallAndUpdate) {
   EXPECT_TRUE(judge_replay(kBits, {.bit_equal = true}, std::nullopt).passed);
@@ -81,27 +86,70 @@ TEST(LiveGate, ReplaysInTheOrderInWhichChangesCame) {
   ScriptedLoop loop;
   LiveGate gate(loop);
   EXPECT_FALSE(gate.next());
-  gate.expect(3, kRounding, {{"c", "true"}});
-  gate.expect(1, kRounding, {{"a", "true"}});
+  gate.expect(3, alone(kRounding, {{"c", "true"}}));
+  gate.expect(1, alone(kRounding, {{"a", "true"}}));
   EXPECT_EQ(gate.next(), 3u);
-  const auto finding = gate.replay_next();
-  EXPECT_EQ(finding.change, 3u);
-  EXPECT_TRUE(finding.numerics.value().passed);
+  EXPECT_TRUE(gate.replay_next().numerics.value().passed);
+  EXPECT_EQ(gate.next(), 3u);
+  gate.pass_next();
   EXPECT_EQ(gate.next(), 1u);
-  gate.skip();
+  EXPECT_TRUE(gate.is_waiting(1));
+  gate.forget(1);
+  EXPECT_FALSE(gate.is_waiting(1));
   EXPECT_FALSE(gate.next());
   const Settings replayed = {{"c", "true"}};
   EXPECT_THAT(loop.replayed, ElementsAre(replayed));
+  EXPECT_TRUE(loop.references.at(0).empty());
+}
+
+TEST(LiveGate, APairThatPassedIsKnownByItsSettingsAndItsClass) {
+  ScriptedLoop loop;
+  LiveGate gate(loop);
+  const Settings one = {{"a", "true"}}, both = {{"a", "true"}, {"b", "true"}};
+  gate.expect(0, alone(kRounding, both));
+  gate.pass_next();
+  EXPECT_TRUE(gate.has_passed({kRounding, {}, both}));
+  EXPECT_FALSE(gate.has_passed({kReduced, {}, both}));
+  EXPECT_FALSE(gate.has_passed({kRounding, one, both}));
+  EXPECT_FALSE(gate.has_passed({kRounding, {}, one}));
+}
+
+TEST(LiveGate, WhatIsAboutToBeProvedComesFirstAndInThePlaceOfWhatItWaitedFor) {
+  ScriptedLoop loop;
+  LiveGate gate(loop);
+  const Settings one = {{"a", "true"}}, other = {{"b", "true"}}, both = {{"a", "true"}, {"b", "true"}};
+  gate.expect(0, alone(kRounding, one));
+  gate.expect(1, alone(kRounding, other));
+  gate.expect_first(1, {{kRounding, one, both}, {kRounding, {}, both}});
+  gate.replay_next();
+  gate.pass_next();
+  EXPECT_EQ(gate.next(), 1u);
+  gate.replay_next();
+  gate.pass_next();
+  EXPECT_EQ(gate.next(), 0u);
+  gate.replay_next();
+  gate.pass_next();
+  EXPECT_FALSE(gate.next());
+  EXPECT_THAT(loop.replayed, ElementsAre(both, both, one));
+  EXPECT_THAT(loop.references, ElementsAre(one, Settings{}, Settings{}));
+}
+
+TEST(LiveGate, WhetherTheCallCanBeReplayedAtAllIsAskedOfTheReference) {
+  ScriptedLoop loop;
+  loop.next = {std::nullopt, {ErrorCode::unsupported, "parameters share memory"}};
+  EXPECT_TRUE(can_replay_call(loop));
+  loop.own.reset();
+  EXPECT_FALSE(can_replay_call(loop));
 }
 
 TEST(LiveGate, ReducedPrecisionWaitsForASecondCall) {
   ScriptedLoop loop;
   loop.between.reset();
   LiveGate gate(loop);
-  gate.expect(0, kRounding, {{"a", "true"}});
-  gate.expect(1, kReduced, {{"b", "true"}});
+  gate.expect(0, alone(kRounding, {{"a", "true"}}));
+  gate.expect(1, alone(kReduced, {{"b", "true"}}));
   EXPECT_TRUE(gate.is_ready());
-  gate.replay_next();
+  gate.pass_next();
   EXPECT_FALSE(gate.is_ready());
   loop.between = 0.5;
   EXPECT_TRUE(gate.is_ready());
@@ -112,7 +160,7 @@ TEST(LiveGate, AReplayThatFailedSaysWhyAndOneThatThrewIsStillNext) {
   ScriptedLoop loop;
   loop.next = {std::nullopt, {ErrorCode::out_of_memory, "needs 3 GiB, 1 GiB is free"}};
   LiveGate gate(loop);
-  gate.expect(0, kRounding, {{"a", "true"}});
+  gate.expect(0, alone(kRounding, {{"a", "true"}}));
   loop.throws = true;
   EXPECT_THROW(gate.replay_next(), std::runtime_error);
   EXPECT_EQ(gate.next(), 0u);
@@ -125,18 +173,19 @@ TEST(LiveGate, AReplayThatFailedSaysWhyAndOneThatThrewIsStillNext) {
 
 TEST(LiveGate, WhetherTheLoopRepeatsItsOwnBitsIsAskedOnce) {
   ScriptedLoop loop;
-  loop.own.bit_equal = false;
+  loop.own->bit_equal = false;
   LiveGate gate(loop);
-  for (std::size_t change = 0; change < 3; ++change) gate.expect(change, kBits, {{"a", "true"}});
-  for (int i = 0; i < 3; ++i) {
+  for (std::size_t change = 0; change < 3; ++change) gate.expect(change, alone(kBits, {{"a", "true"}}));
+  for (std::size_t change = 0; change < 3; ++change) {
     EXPECT_THAT(gate.replay_next().numerics->measure, HasSubstr("the loop does not repeat its own bits either"));
+    gate.forget(change);
   }
   EXPECT_EQ(loop.replayed.size(), 4u);
 }
 
 TEST(ReplayTimes, TheFirstPairIsNotCounted) {
   ScriptedLoop loop;
-  loop.own.seconds = 0.3;
+  loop.own->seconds = 0.3;
   loop.next.distance->seconds = 2.0;
   ReplayTimes times(loop, kReduced, {{"a", "true"}}, 0.02, 1);
   EXPECT_FALSE(times.replay_pair(1));

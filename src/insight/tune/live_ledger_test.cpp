@@ -58,6 +58,12 @@ TEST(LiveLedger, ReadsBackWhatItWrote) {
   EXPECT_EQ(read.lost_s, -12.5);
 }
 
+TEST(LiveLedger, AReasonThatLiveRunsAloneHaveReadsBack) {
+  LiveLedger live = sample_ledger();
+  live.ledger.trials[1].reason = Reason::carries_over;
+  EXPECT_EQ(parse_live_ledger(json_text(live), "ledger.json").ledger.trials[1].reason, Reason::carries_over);
+}
+
 TEST(LiveLedger, JsonHasTheKeysThatReadersRelyOn) {
   const auto json = ordered_json::parse(json_text(sample_ledger()));
   EXPECT_EQ(json["format"], "headrace-live-ledger");

@@ -13,7 +13,6 @@ namespace headrace {
 namespace {
 
 constexpr double kSlowNewcomer = 2.5;     // Times what a unit is expected to take, behind its first visit.
-constexpr double kGateShare = 0.5;        // Of what may be lost, while changes wait for their turns.
 constexpr std::int64_t kUpdatesMin = 64;  // Fewer do not hold the race and the proof of any change.
 constexpr std::int64_t kPairsBetweenRests = 8;
 constexpr std::int64_t kUnitsOfWaiting = 8;    // Until room is asked for again.
@@ -71,12 +70,14 @@ void LiveSearch::after_update(const LiveUnit& unit) {
   ++found_.updates;
   if (is_counted(unit)) ++found_.counted_units;
   const bool wanted_call = std::exchange(kept_call_.is_wanted, false);
-  if (wanted_call) kept_call_.missing = kept_call_.was_replayed ? 0 : kept_call_.missing + 1;
+  const bool was_replayed = std::exchange(kept_call_.was_replayed, false);
+  if (wanted_call) kept_call_.missing = was_replayed ? 0 : kept_call_.missing + 1;
+  if (was_replayed) kept_call_.why.clear();
   bool can_begin;
   if (stage_ == Stage::baseline) {
     can_begin = measure_baseline(unit);
   } else {
-    account(unit);
+    account(unit, wanted_call);
     can_begin = measure(unit);
   }
   if (can_begin) {
@@ -100,7 +101,7 @@ void LiveSearch::begin_search() {
   machine = judge_quietness(baseline_.blocks(account_.times(), blocks_.units_a_block()),
                             cpu_use_between(load_before_, read_load_ ? read_load_() : CpuLoad{}), options_.gain_min);
   const bool is_quiet = agree(machine.quiet.value_or(true)), cores_taken = !agree(!machine.cores_taken);
-  const auto left = loop_.updates_left();
+  const auto left = updates_left_ = loop_.updates_left();
   account_.expect_rest(left);
   const bool is_long_enough = agree(left.value_or(kUpdatesMin) >= kUpdatesMin);
   const auto wanted = static_cast<std::int64_t>(changes_.count());
@@ -134,14 +135,13 @@ void LiveSearch::tell_begin(std::size_t tried, bool length_is_known) {
   });
 }
 
-void LiveSearch::account(const LiveUnit& unit) {
+void LiveSearch::account(const LiveUnit& unit, bool kept_call) {
   const double replays_s = std::exchange(replays_s_, 0.0);
-  const bool was_replayed = std::exchange(kept_call_.was_replayed, false);
   const Settings& settings = switch_.in_force();
   const InForce in_force = settings.empty()              ? InForce::as_written
                            : settings == changes_.best() ? InForce::kept
                                                          : InForce::trial;
-  const bool tells = !was_replayed && switch_.units() >= blocks_.wash_out();
+  const bool tells = !kept_call && switch_.units() >= blocks_.wash_out();
   account_.add(unit, in_force, switch_.take_seconds() + replays_s, tells);
   if (is_counted(unit)) switch_.count_unit();
 }
@@ -197,8 +197,7 @@ void LiveSearch::finish_pair() {
   pair_.reset();
   pair_cost_s_ = (pair_cost_s_ + std::max(0.0, account_.budget().behind_s() - done.behind_s)) / 2;
   if (blocks_.note(done.pair)) {  // The loop waits for data: nothing measured in short blocks counts.
-    race_.forget();
-    if (proof_) proof_->pairs = LiveProof(proof_->pairs.without(), proof_->pairs.with(), options_.gain_min);
+    measure_anew();
     return;
   }
   if (done.drawn) {
@@ -208,6 +207,11 @@ void LiveSearch::finish_pair() {
     proof_->pairs.add(done.pair, done.change_leads);
     judge_proof();
   }
+}
+
+void LiveSearch::measure_anew() {
+  race_.forget();
+  if (proof_) proof_->pairs = LiveProof(proof_->pairs.without(), proof_->pairs.with(), options_.gain_min);
 }
 
 void LiveSearch::begin_next() {
@@ -228,6 +232,7 @@ bool LiveSearch::search_next() {
     stage_ = Stage::watch;
     return false;
   }
+  if (!agree(!account_.take_shift())) measure_anew();
   if (gate_.next() && gate_goes_first()) return want_call(0);
   // A change that is the only one left has no others to take turns with: its pairs are those of a proof.
   if (!proof_ && !gate_.next() && changes_.number_of(Standing::race) == 1) {
@@ -242,11 +247,13 @@ bool LiveSearch::search_next() {
     if (gate_.next() && (!alone || has_room(gate_cost_s()))) return check_next();
   }
   if (!proof_ && alone) {
+    if (!is_checked(*alone)) return check_beside_kept(*alone);
     const std::size_t on[] = {*alone};
     begin_proof(ProofKind::proof, *alone, changes_.best(), changes_.best_with(on));
   }
   if (!proof_ && !races) {
     if (look_again()) return search_next();
+    if (const auto costly = changes_.first(Standing::costly)) return check_beside_kept(*costly);
     found_.end_reason = "every change is looked at";
     stage_ = Stage::comparison;
     return false;
@@ -291,7 +298,7 @@ void LiveSearch::watch_next() {
   if (!proof_) {
     const std::size_t change = to_recheck_.front();
     to_recheck_.erase(to_recheck_.begin());
-    if (changes_.standing(change) == Standing::kept) {
+    if (changes_.standing(change) == Standing::kept && is_prepared(changes_.best_without(change))) {
       begin_proof(ProofKind::recheck, change, changes_.best_without(change), changes_.best());
     }
   }
@@ -301,16 +308,9 @@ void LiveSearch::watch_next() {
 
 // Whether the run holds another pair, as far as anybody knows.
 bool LiveSearch::expect_rest() {
-  const auto left = loop_.updates_left();
-  account_.expect_rest(left);
-  return agree(!left || *left >= 2 * (blocks_.wash_out() + blocks_.units_a_block()));
-}
-
-bool LiveSearch::want_call(double cost_s) {
-  if (!has_room(cost_s)) return wait_for_room();
-  hold("what is kept");
-  kept_call_.is_wanted = true;
-  return true;
+  updates_left_ = loop_.updates_left();
+  account_.expect_rest(updates_left_);
+  return agree(!updates_left_ || *updates_left_ >= 2 * (blocks_.wash_out() + blocks_.units_a_block()));
 }
 
 // Holds what is kept until there is room. False: there will be none.
@@ -334,33 +334,9 @@ bool LiveSearch::wait_for_room() {
   return false;
 }
 
-// While others wait for their turns, a share of what may be lost is theirs.
-bool LiveSearch::gate_goes_first() {
-  const bool others_wait = changes_.number_of(Standing::race) + changes_.number_of(Standing::proof) > 0;
-  const LiveBudget& budget = account_.budget();
-  const double reserve_s = others_wait ? (1 - kGateShare) * budget.allowed_s() : 0;
-  return has_room(gate_cost_s() + reserve_s);
-}
-
-// With what the change needs for the first time.
-double LiveSearch::gate_cost_s() const {
-  const Candidate& candidate = changes_.candidate(*gate_.next());
-  return kept_call_.replay_s + candidate.prepare_s + 2 * candidate.switch_s;
-}
-
 void LiveSearch::rest(std::int64_t units) {
   hold("what is kept");
   resting_ = units - 1;
-}
-
-bool LiveSearch::check_next() {
-  if (has_room(gate_cost_s())) return want_call(0);
-  if (agree(account_.budget().grows() || account_.is_ahead())) return wait_for_room();
-  settle(*gate_.next(), Verdict::inconclusive, Reason::budget,
-         fmt::format("Not tried: to prepare and check it takes {:.3g} s, which is more than may still be lost.",
-                     gate_cost_s()));
-  gate_.skip();
-  return search_next();
 }
 
 // A second time, once, at changes that few pairs spoke against: a first visit or another change may have been to blame.
@@ -369,10 +345,15 @@ bool LiveSearch::look_again() {
   for (const std::size_t change : std::exchange(dropped_early_, {})) {
     if (changes_.standing(change) != Standing::out || changes_.why_idle(change)) continue;
     looked_again_.push_back(change);
-    changes_.set_standing(change, Standing::race);
+    changes_.set_standing(change, turns_of(change));
     found = true;
   }
   return found;
+}
+
+Standing LiveSearch::turns_of(std::size_t change) const {
+  const bool prepares_anew = changes_.is_costly(change) || changes_.keeps_costly();
+  return prepares_anew || changes_.candidate(change).carries_over ? Standing::alone : Standing::race;
 }
 
 void LiveSearch::begin_proof(ProofKind kind, std::size_t change, Settings without, Settings with) {

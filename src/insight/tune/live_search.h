@@ -1,7 +1,8 @@
 // What is tried when in a run under way: the state behind LiveTuner.
 //
 // Stages: the baseline's units; the search, in which changes pass the gate, take turns all at once and are proved
-// alone; pairs of all that was kept against the loop as written; timing of what is not allowed; watching what was kept.
+// alone, what takes long to prepare last and among no others; pairs of all that was kept against the loop as written;
+// timing of what is not allowed; watching what was kept.
 // All that is left to times goes through LiveLoop::agree(), so that every rank switches the same at the same update.
 #pragma once
 
@@ -48,7 +49,7 @@ class LiveSearch {
   bool keeps_call() const noexcept { return kept_call_.is_wanted; }
   void before_update();
   void after_update(const LiveUnit& unit);
-  void failed(ErrorCode code, const std::string& sentence);
+  void failed(ErrorCode code, const std::string& sentence, const std::vector<std::string>& keys);
   bool watching() const noexcept;
   void stop(const std::string& why);
   void undo();
@@ -79,19 +80,26 @@ class LiveSearch {
   struct KeptCall {
     bool is_wanted = false, was_replayed = false;  // Of the unit at hand.
     std::int64_t missing = 0;                      // Units in a row in which none was replayed.
+    std::string why;                               // The newest of them could not be; empty: none was kept.
     double replay_s = 0;                           // That a check is expected to take, with a replay of the reference.
+  };
+  struct Failure {
+    Verdict verdict;
+    Reason reason;
+    std::string sentence;
   };
 
   // live_search.cpp: units, and what comes next.
   bool measure_baseline(const LiveUnit& unit);  // Whether something can begin.
   void begin_search();
   void tell_begin(std::size_t tried, bool length_is_known);
-  void account(const LiveUnit& unit);
+  void account(const LiveUnit& unit, bool kept_call);
   bool measure(const LiveUnit& unit);  // Whether something can begin: no pair goes on.
   bool newcomer_is_slow(const LiveUnit& unit) const;
   void break_off(bool is_slow, bool has_room);
   bool begin_second_block();
   void finish_pair();
+  void measure_anew();  // What was measured of open changes no longer counts.
 
   void begin_next();
   bool search_next();  // These two: whether something was begun, else the stage is over.
@@ -100,13 +108,10 @@ class LiveSearch {
   void watch_next();
   bool expect_rest();
   bool has_room(double cost_s) { return agree(account_.budget().has_room(cost_s)); }
-  bool want_call(double cost_s);
   bool wait_for_room();
-  bool gate_goes_first();
-  double gate_cost_s() const;
   void rest(std::int64_t units);
-  bool check_next();  // The gate, when nothing else is left: whether something was begun.
   bool look_again();
+  Standing turns_of(std::size_t change) const;  // Of one that may be in force: with others or alone.
   void begin_proof(ProofKind kind, std::size_t change, Settings without, Settings with);
   void begin_proof_pair();
   void begin_race_pair();
@@ -118,12 +123,28 @@ class LiveSearch {
   bool switch_to(const Block& block, std::string_view why);
   void hold(std::string_view why);  // What is kept, and nothing else.
 
-  // live_verdicts.cpp: what is found out, and who is told.
-  void settle_untried(std::int64_t changes_held, bool cores_taken);
+  // live_checks.cpp: kept calls, and what is found out by replaying them.
+  bool want_call(double cost_s);  // These three: whether something was begun, else the stage is over.
+  bool check_next();              // The gate, when nothing else is left.
+  bool check_beside_kept(std::size_t change);
+  bool is_checked(std::size_t change) const;
+  bool gate_goes_first();
+  double gate_cost_s() const;
   void check_kept_call(double begin_s);
   void time_kept_call();
-  void settle_gate(const LiveGate::Finding& finding);
+  bool call_is_at_fault(const ReplayFailure& failure);
+  void note_replay(std::size_t change, double took_s);
+  void settle_gate(std::size_t change, const NumericResult& numerics);
   void settle_without_call();
+  double prepare_s(std::size_t change) const;                       // Measured, or typical.
+  std::optional<double> rest_s() const;                             // Of the run under what is kept.
+  bool can_pay(std::size_t change) const;                           // What it takes to prepare, in the rest of the run.
+  bool is_prepared(const Settings& settings) const;                 // Nothing in them has to be prepared anew.
+  std::string prepare_text(std::size_t change, double gain) const;  // payback_text(), or empty.
+
+  // live_verdicts.cpp: what is found out by pairs, and who is told.
+  void settle_untried(std::int64_t changes_held, bool cores_taken);
+  static Failure failure_of(ErrorCode code, const std::string& message);
   void settle_failed(std::size_t change, ErrorCode code, const std::string& message);
   void blame(const Changes& on, const LiveSwitch::Refusal& refusal);
   void judge_race();
@@ -131,10 +152,15 @@ class LiveSearch {
   void settle_proof(const Proof& proof, Outcome outcome, bool is_clean);
   void note_pairs(const Proof& proof);
   void settle_recheck(const Proof& proof);
+  void take_out(std::size_t change, Failure why, double factor);
   void note_comparison(const Proof& proof);
+  std::string prepare_note(const Proof& proof) const;
   void keep(const Proof& proof);
   void settle(std::size_t change, Verdict verdict, Reason reason, std::string sentence);
   void settle_open(Reason reason);
+  void failed_under(ErrorCode code, const std::string& sentence, const std::vector<std::string>& keys);
+  bool is_on_trial(std::size_t change) const;
+  void undo_trial();
   void end_search();
   void close(const Settings& settings, const std::string& why);
   std::string open_sentence(std::size_t change) const;
@@ -160,16 +186,18 @@ class LiveSearch {
   LiveGate gate_;
   LiveRace race_;
   std::map<std::size_t, ReplayTimes> replay_times_;
+  std::map<std::size_t, double> prepared_s_;  // That replays took for what a costly change needs, all together.
   std::optional<Proof> proof_;
   std::optional<Measurement> pair_;  // Only while the settings of its block are in force.
   KeptCall kept_call_;
-  double replays_s_ = 0;                 // In the unit at hand.
-  std::int64_t update_ = 0;              // The newest.
-  std::int64_t pairs_ = 0;               // Begun.
-  std::int64_t race_pairs_ = 0;          // Since a rest.
-  std::int64_t resting_ = 0;             // Units that what is kept still holds for.
-  double pair_cost_s_ = 0;               // That the next pair is expected to put the run behind.
-  std::optional<std::size_t> newcomer_;  // Of the pair at hand.
+  double replays_s_ = 0;                      // In the unit at hand.
+  std::int64_t update_ = 0;                   // The newest.
+  std::int64_t pairs_ = 0;                    // Begun.
+  std::int64_t race_pairs_ = 0;               // Since a rest.
+  std::int64_t resting_ = 0;                  // Units that what is kept still holds for.
+  std::optional<std::int64_t> updates_left_;  // When they were asked for last.
+  double pair_cost_s_ = 0;                    // That the next pair is expected to put the run behind.
+  std::optional<std::size_t> newcomer_;       // Of the pair at hand.
   Changes dropped_early_, looked_again_, to_recheck_;
   double checked_at_s_ = 0;
   LiveLedger found_;  // But for what others hold: trials, turns, estimates, seconds.

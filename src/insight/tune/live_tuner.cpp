@@ -53,8 +53,8 @@ void LiveTuner::after_update(const LiveUnit& unit) {
   impl_->search.after_update(unit);
 }
 
-void LiveTuner::failed(ErrorCode code, const std::string& sentence) {
-  impl_->search.failed(code, sentence);
+void LiveTuner::failed(ErrorCode code, const std::string& sentence, const std::vector<std::string>& keys) {
+  impl_->search.failed(code, sentence, keys);
 }
 
 bool LiveTuner::watching() const {

@@ -8,7 +8,6 @@
 #include <cmath>
 #include <condition_variable>
 #include <limits>
-#include <map>
 #include <mutex>
 #include <random>
 #include <stdexcept>
@@ -17,7 +16,7 @@
 #include <vector>
 
 #include "core/base/error_of.h"
-#include "insight/tune/fake_live_loop.h"
+#include "insight/tune/live_tuned_run.h"
 
 namespace headrace {
 namespace {
@@ -25,63 +24,6 @@ namespace {
 using testing::HasSubstr;
 using testing::Not;
 using testing::StartsWith;
-
-using Effects = std::map<std::string, LiveEffect>;
-
-Candidate candidate(const std::string& name, NumericClass numerics = NumericClass::rounding) {
-  Candidate value;
-  value.name = value.key = name;
-  value.changes = {{name, "true"}};
-  value.numerics = numerics;
-  return value;
-}
-
-std::vector<Candidate> all_of(const Effects& effects) {
-  std::vector<Candidate> candidates;
-  for (const auto& [name, effect] : effects) candidates.push_back(candidate(name));
-  return candidates;
-}
-
-// A loop and the tuner that watches it, on the loop's clock.
-struct TunedRun {
-  FakeLiveLoop loop;
-  LiveTuner tuner;
-
-  // Without candidates, all effects in the order of their names are.
-  TunedRun(const LiveMachine& machine, const Effects& effects, const LiveOptions& options = {}, std::uint64_t seed = 1,
-      const std::vector<Candidate>& candidates = {})
-      : loop(machine, effects, 100 + seed),
-        tuner(loop, candidates.empty() ? all_of(effects) : candidates, options, seed, loop.progress(),
-              [this] { return loop.now_s; }) {}
-
-  bool until_over(std::int64_t updates_max) { return loop.run(tuner, updates_max); }
-  void steps(std::int64_t count) {
-    for (std::int64_t i = 0; i < count; ++i) loop.step(tuner);
-  }
-  // Until a change that is not kept is in force.
-  void until_on_trial() {
-    for (int i = 0; i < 200 && loop.settings.empty(); ++i) loop.step(tuner);
-    ASSERT_FALSE(loop.settings.empty());
-  }
-  Trial trial(const std::string& name) const {
-    const LiveLedger ledger = tuner.ledger();
-    for (const Trial& trial : ledger.ledger.trials) {
-      if (trial.name == name) return trial;
-    }
-    throw std::out_of_range(name);
-  }
-  LiveLedger::Estimate estimate(const std::string& name) const {
-    const LiveLedger ledger = tuner.ledger();
-    for (std::size_t i = 0; i < ledger.estimates.size(); ++i) {
-      if (ledger.ledger.trials[i].name == name) return ledger.estimates[i];
-    }
-    throw std::out_of_range(name);
-  }
-  std::int64_t units_under(const std::string& key, std::size_t from = 0) const {
-    return std::count_if(loop.in_force_of_unit.begin() + static_cast<std::ptrdiff_t>(from), loop.in_force_of_unit.end(),
-                         [&](const Settings& settings) { return settings.contains(key); });
-  }
-};
 
 TEST(LiveTuner, KeepsWhatPaysAndDropsWhatDoesNot) {
   const Effects effects = {
@@ -191,81 +133,18 @@ TEST(LiveTuner, WhereTheLengthIsUnknownItGoesOnAsMoreIsAllowed) {
   EXPECT_LE(run.loop.behind_s, 0.3 + 0.02 * run.loop.as_written_s + run.loop.longest_excess_s + 0.05);
 }
 
-TEST(LiveTuner, AllowsBitEqualAloneAndTimesTheOthersOnKeptCalls) {
-  Effects effects = {
-      {"bits", {.time_factor = 1 / 1.3}}, {"liar", {.time_factor = 1 / 1.3}}, {"rounds", {.time_factor = 1 / 1.5}}};
-  effects["bits"].distance = {.bit_equal = true};
-  const std::vector<Candidate> candidates = {candidate("bits", NumericClass::bit_equal),
-                                             candidate("liar", NumericClass::bit_equal), candidate("rounds")};
-  TunedRun run({}, effects, {.allow = NumericClass::bit_equal}, 1, candidates);
-  run.loop.updates_in_all = 3000;
-  ASSERT_TRUE(run.until_over(2000));
-  EXPECT_EQ(run.trial("bits").verdict, Verdict::kept) << run.trial("bits").sentence;
-  EXPECT_EQ(run.trial("liar").verdict, Verdict::refused);
-  EXPECT_EQ(run.trial("liar").reason, Reason::numerics);
-  EXPECT_EQ(run.units_under("liar"), 0);
-  EXPECT_EQ(run.units_under("rounds"), 0);
-  EXPECT_EQ(run.trial("rounds").reason, Reason::not_allowed);
-  EXPECT_THAT(run.trial("rounds").sentence, HasSubstr("it is rounding"));
-  const LiveLedger::Estimate timed = run.estimate("rounds");
-  EXPECT_TRUE(timed.timed_only);
-  EXPECT_EQ(timed.pairs, 4);
-  EXPECT_NEAR(timed.gain->median, 0.5, 0.01);
-  EXPECT_FALSE(run.trial("rounds").gain);
-}
-
-TEST(LiveTuner, ALoopThatDoesNotRepeatItselfIsNamedWhereBitsDiffer) {
-  TunedRun run({}, {{"a", {}}}, {.allow = NumericClass::bit_equal}, 1, {candidate("a", NumericClass::bit_equal)});
-  run.loop.repeats_itself = false;
-  run.steps(40);
-  EXPECT_EQ(run.trial("a").reason, Reason::numerics);
-  EXPECT_THAT(run.trial("a").sentence, HasSubstr("does not repeat its own bits either"));
-}
-
-TEST(LiveTuner, TheGateComesInOrderAndCostsOneReplayAChangeAndTwoOfTheReference) {
-  Effects effects;
-  std::vector<Candidate> candidates;
-  for (const char* name : {"d", "b", "bf16", "bad bf16", "a"}) {
-    effects[name] = {};
-    candidates.push_back(candidate(name));
-  }
-  candidates[2].numerics = candidates[3].numerics = NumericClass::reduced_precision;
-  effects["bf16"].distance = {.relative_l2 = 0.2, .cosine = 0.97};
-  effects["bad bf16"].distance = {.relative_l2 = 0.3, .cosine = 0.97};  // Two calls differ by 0.5.
-  TunedRun run({}, effects, {.allow = NumericClass::reduced_precision}, 1, candidates);
-  run.steps(40);
-  ASSERT_EQ(run.loop.replayed.size(), 5u);
-  for (std::size_t i = 0; i < 5; ++i) EXPECT_EQ(run.loop.replayed[i], candidates[i].changes) << i;
-  EXPECT_LE(run.loop.forwards_of_reference, 2);
-  EXPECT_EQ(run.trial("bad bf16").reason, Reason::numerics);
-  EXPECT_EQ(run.trial("bf16").verdict, Verdict::inconclusive);
-  EXPECT_TRUE(run.trial("bf16").numerics.passed);
-}
-
-TEST(LiveTuner, WhatFailsInTheReplayIsNeverInForce) {
-  Effects effects = {{"broken", {}}, {"fine", {.time_factor = 1 / 1.5}}, {"large", {}}, {"nan", {}}};
-  effects["broken"].replay_failure = ReplayFailure{ErrorCode::internal, "no kernel for this type"};
-  effects["large"].replay_failure = ReplayFailure{ErrorCode::out_of_memory, "needs 3 GiB, 1 GiB is free"};
-  effects["nan"].distance.relative_l2 = std::numeric_limits<double>::quiet_NaN();
-  effects["nan"].distance.finite = false;
-  TunedRun run({}, effects);
-  run.steps(300);
-  EXPECT_EQ(run.trial("broken").verdict, Verdict::failed);
-  EXPECT_EQ(run.trial("broken").sentence, "Failed: no kernel for this type.");
-  EXPECT_EQ(run.trial("large").verdict, Verdict::refused);
-  EXPECT_EQ(run.trial("large").reason, Reason::memory);
-  EXPECT_EQ(run.trial("nan").reason, Reason::numerics);
-  EXPECT_EQ(run.trial("fine").verdict, Verdict::kept) << run.trial("fine").sentence;
-  for (const char* name : {"broken", "large", "nan"}) EXPECT_EQ(run.units_under(name), 0) << name;
-}
-
-TEST(LiveTuner, WithoutAKeptCallNothingIsTriedAndThatIsSaid) {
-  TunedRun run({}, {{"a", {}}, {"b", {}}});
-  run.loop.keeps_calls = false;
-  ASSERT_TRUE(run.until_over(100));
-  EXPECT_EQ(run.loop.applied, 0);
-  EXPECT_EQ(run.trial("a").verdict, Verdict::inconclusive);
-  EXPECT_THAT(run.trial("b").sentence, HasSubstr("no call of the model could be kept"));
+TEST(LiveTuner, OtherWorkBeginsTheEstimatesAnew) {
+  // Worth exactly what is wanted, it stays open.
+  const auto pairs_after = [](double unit_s) {
+    TunedRun run({}, {{"a", {.time_factor = 1 / 1.02}}});
+    run.steps(400);
+    run.loop.machine.unit_s = unit_s;
+    run.steps(600);
+    run.tuner.stop("enough");
+    EXPECT_EQ(run.trial("a").verdict, Verdict::inconclusive) << run.trial("a").sentence;
+    return run.trial("a").pairs;
+  };
+  EXPECT_LT(pairs_after(0.2), pairs_after(0.1) - 80);
 }
 
 TEST(LiveTuner, AKnobThatCannotBeAppliedFailsAloneAndTheOthersGoOn) {
@@ -314,8 +193,63 @@ TEST(LiveTuner, WhatWasOnWhenTheLoopFailedIsOutOfTheRace) {
     EXPECT_EQ(run.units_under(key, from), 0) << key;
   }
   for (const char* key : {"a", "b", "c", "d"}) {
-    if (!on.contains(key)) EXPECT_GT(run.units_under(key, from), 0) << key;
+    EXPECT_EQ(run.units_under(key, from) > 0, !on.contains(key)) << key;
   }
+}
+
+TEST(LiveTuner, OfWhatWasOnTheChangesThatSetAKeyAtFaultAreOutAndTheOthersGoOn) {
+  TunedRun run({}, {{"a", {}}, {"b", {}}, {"c", {}}, {"d", {}}});
+  run.steps(60);
+  for (int i = 0; i < 400 && run.loop.settings.size() < 2; ++i) run.loop.step(run.tuner);
+  ASSERT_GE(run.loop.settings.size(), 2u);
+  const Settings on = run.loop.settings;
+  const std::string at_fault = on.begin()->first;
+  run.tuner.failed(ErrorCode::unsupported, "given up after 4 recompilations", {at_fault, "none such"});
+  EXPECT_TRUE(run.loop.settings.empty());
+  const auto from = run.loop.in_force_of_unit.size();
+  run.steps(200);
+  for (const char* key : {"a", "b", "c", "d"}) {
+    if (key == at_fault) {
+      EXPECT_EQ(run.trial(key).sentence, "Failed: given up after 4 recompilations.");
+      EXPECT_EQ(run.units_under(key, from), 0);
+    } else {
+      EXPECT_NE(run.trial(key).verdict, Verdict::failed) << key;
+      EXPECT_GT(run.units_under(key, from), 0) << key;
+    }
+  }
+}
+
+TEST(LiveTuner, AKeyAtFaultThatNothingAtHandSetsLeavesThePairAsItIs) {
+  TunedRun run({}, {{"a", {}}, {"b", {}}});
+  run.steps(60);
+  run.until_on_trial();
+  const std::int64_t applied = run.loop.applied;
+  run.tuner.failed(ErrorCode::unsupported, "not one of these", {"none such"});
+  EXPECT_EQ(run.loop.applied, applied);
+  EXPECT_TRUE(run.tuner.watching());
+  EXPECT_EQ(run.trial("a").verdict, Verdict::inconclusive);
+  // One that waits for its replay is out, too.
+  TunedRun waits({}, {{"a", {}}, {"b", {}}});
+  waits.steps(3);
+  waits.tuner.failed(ErrorCode::unsupported, "not here", {"b"});
+  waits.steps(100);
+  EXPECT_EQ(waits.trial("b").sentence, "Failed: not here.");
+  EXPECT_EQ(waits.loop.replayed, (std::vector<Settings>{Settings{{"a", "true"}}}));
+}
+
+TEST(LiveTuner, AKeptChangeThatSetsAKeyAtFaultIsTakenOut) {
+  TunedRun run({}, {{"a", {.time_factor = 1 / 1.6}}, {"b", {.time_factor = 1 / 1.02}}});
+  for (int i = 0; i < 50 && run.trial("a").verdict != Verdict::kept; ++i) run.steps(20);
+  ASSERT_EQ(run.trial("a").verdict, Verdict::kept) << run.trial("a").sentence;
+  run.tuner.failed(ErrorCode::unsupported, "given up after 4 recompilations", {"a"});
+  EXPECT_FALSE(run.loop.settings.contains("a"));
+  const auto from = run.loop.in_force_of_unit.size();
+  run.steps(200);
+  EXPECT_EQ(run.units_under("a", from), 0);
+  EXPECT_EQ(run.trial("a").verdict, Verdict::failed);
+  EXPECT_TRUE(run.trial("a").removed_again);
+  EXPECT_FALSE(run.tuner.ledger().ledger.best.contains("a"));
+  EXPECT_EQ(run.tuner.in_force(), run.loop.settings);
 }
 
 TEST(LiveTuner, MemoryThatRanOutUnderAChangeIsItsReason) {
@@ -446,7 +380,9 @@ TEST(LiveTuner, AChangeThatMakesTheUnitsBehindItSlowIsNotJudged) {
   run.loop.updates_in_all = 3000;
   ASSERT_TRUE(run.until_over(2500));
   EXPECT_EQ(run.trial("a").verdict, Verdict::inconclusive) << run.trial("a").sentence;
-  EXPECT_THAT(run.trial("a").sentence, HasSubstr("Not judged in a run under way"));
+  EXPECT_EQ(run.trial("a").reason, Reason::carries_over);
+  EXPECT_THAT(run.trial("a").sentence,
+              StartsWith("Not judged while the run goes on: what one setting prepared is used up under the other; "));
   EXPECT_TRUE(run.loop.settings.empty());
 }
 
@@ -519,8 +455,8 @@ TEST(LiveTuner, AnExpensiveSwitchIsMadeMuchLessOften) {
 TEST(LiveTuner, ChangesThatExcludeEachOtherAreNeverOnAtOnce) {
   std::vector<Candidate> candidates = {candidate("a"), candidate("b"), candidate("c")};
   candidates[1].excludes = {"a"};
-  TunedRun run({}, {{"a", {.time_factor = 1 / 1.5}}, {"b", {.time_factor = 1 / 1.1}}, {"c", {.time_factor = 1.1}}}, {}, 1,
-          candidates);
+  TunedRun run({}, {{"a", {.time_factor = 1 / 1.5}}, {"b", {.time_factor = 1 / 1.1}}, {"c", {.time_factor = 1.1}}}, {},
+               1, candidates);
   run.loop.updates_in_all = 4000;
   ASSERT_TRUE(run.until_over(3000));
   for (const Settings& settings : run.loop.in_force_of_unit) {
@@ -533,7 +469,7 @@ TEST(LiveTuner, ChangesThatExcludeEachOtherAreNeverOnAtOnce) {
 
 TEST(LiveTuner, OneThatTakesManyTimesAsLongDoesNotUseUpWhatTheOthersMayLose) {
   TunedRun run({}, {{"a", {.time_factor = 1 / 1.5}}, {"b", {.time_factor = 8}}, {"c", {.time_factor = 1 / 1.3}}},
-          {.lost_s = 3, .lost_share = 0.02});
+               {.lost_s = 3, .lost_share = 0.02});
   run.loop.updates_in_all = 3000;
   ASSERT_TRUE(run.until_over(2500));
   EXPECT_EQ(run.trial("a").verdict, Verdict::kept) << run.trial("a").sentence;

@@ -1,4 +1,4 @@
-// What a live search finds out, and who is told.
+// What a live search finds out by pairs of blocks, and who is told.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -6,6 +6,7 @@
 #include <limits>
 #include <utility>
 
+#include "insight/tune/live_payback.h"
 #include "insight/tune/live_search.h"
 #include "insight/tune/tuner.h"
 
@@ -16,7 +17,6 @@ constexpr std::int64_t kRacePairsMax = 300;  // Without a decision between them:
 constexpr std::int64_t kProofPairsMax = 300;
 constexpr std::int64_t kComparisonPairs = 10;
 constexpr std::int64_t kRecheckPairs = 10;
-constexpr double kReplayUnitsMax = 4;            // A replay that takes longer has prepared something that is ready now.
 constexpr std::int64_t kPairsOfSecondLook = 12;  // What fewer spoke against is looked at again.
 constexpr double kNoticed = 0.05;                // Of log time: what was dropped with less has disturbed no others.
 
@@ -39,6 +39,7 @@ Reason drop_reason(Outcome outcome) {
 void LiveSearch::settle_untried(std::int64_t changes_held, bool cores_taken) {
   std::int64_t held = 0;
   for (std::size_t change = 0; change < changes_.count(); ++change) {
+    if (changes_.standing(change) == Standing::out) continue;  // It failed before.
     const Candidate& candidate = changes_.candidate(change);
     const auto fixed = std::find_if(candidate.changes.begin(), candidate.changes.end(),
                                     [this](const auto& setting) { return is_fixed(setting.first, options_.fixed); });
@@ -54,79 +55,24 @@ void LiveSearch::settle_untried(std::int64_t changes_held, bool cores_taken) {
     } else if (++held > changes_held) {
       settle(change, Verdict::inconclusive, Reason::not_quiet,
              fmt::format("Not tried: the machine is not quiet, and the first {} changes are.", changes_held));
+    } else if (changes_.is_costly(change)) {
+      changes_.set_standing(change, Standing::costly);
     } else {
-      gate_.expect(change, candidate.numerics, candidate.changes);
+      gate_.expect(change, changes_.numeric_pairs_of(change));
     }
   }
 }
 
-// As many replays of the call at hand as there is room for: another call takes another one of the reference.
-void LiveSearch::check_kept_call(double begin_s) {
-  while (gate_.next()) {
-    if (!agree(gate_.is_ready())) return;
-    if (!has_room(clock_() - begin_s + gate_cost_s())) return;
-    const double replay_begin_s = clock_();
-    const LiveGate::Finding finding = gate_.replay_next();
-    kept_call_.was_replayed = true;
-    kept_call_.replay_s = std::min(clock_() - replay_begin_s, kReplayUnitsMax * account_.unit_s());
-    settle_gate(finding);
+LiveSearch::Failure LiveSearch::failure_of(ErrorCode code, const std::string& message) {
+  if (code == ErrorCode::out_of_memory) {
+    return {Verdict::refused, Reason::memory, fmt::format("Does not fit: {}.", message)};
   }
-}
-
-void LiveSearch::settle_gate(const LiveGate::Finding& finding) {
-  const bool was_replayed = agree(finding.numerics.has_value());
-  if (!was_replayed || !finding.numerics) {
-    return settle_failed(finding.change, finding.failure.code,
-                         finding.numerics ? "another rank could not replay it" : finding.failure.sentence);
-  }
-  const NumericResult& numerics = *finding.numerics;
-  changes_.trial(finding.change).numerics = numerics;
-  if (agree(numerics.passed)) {
-    const bool takes_turns = !changes_.candidate(finding.change).carries_over;
-    return changes_.set_standing(finding.change, takes_turns ? Standing::race : Standing::alone);
-  }
-  settle(finding.change, Verdict::refused, Reason::numerics,
-         fmt::format("Computes something else: {}: {:.3g}, at most {:.3g}.", numerics.measure, numerics.value,
-                     numerics.tolerance));
-}
-
-void LiveSearch::time_kept_call() {
-  const std::size_t change = *changes_.first(Standing::timing);
-  const Candidate& candidate = changes_.candidate(change);
-  auto& times =
-      replay_times_.try_emplace(change, loop_, candidate.numerics, candidate.changes, options_.gain_min, seed_)
-          .first->second;
-  const auto failure = times.replay_pair(++pairs_);
-  kept_call_.was_replayed = true;
-  if (!agree(!failure)) {
-    return settle_failed(change, failure ? failure->code : ErrorCode::internal,
-                         failure ? failure->sentence : "another rank could not replay it");
-  }
-  if (!times.is_done()) return;
-  changes_.trial(change).numerics = times.numerics();
-  settle(change, Verdict::refused, Reason::not_allowed,
-         fmt::format("Not tried, as only {} is allowed and it is {}; forward and backward of a kept call: {}.",
-                     to_string(options_.allow), to_string(candidate.numerics), times.record().text()));
-}
-
-// Units in which no call could be kept and replayed, as a loop in which no model's forward is seen.
-void LiveSearch::settle_without_call() {
-  gate_.clear();
-  kept_call_.missing = 0;
-  for (std::size_t change = 0; change < changes_.count(); ++change) {
-    const Standing standing = changes_.standing(change);
-    if (standing != Standing::gate && standing != Standing::timing) continue;
-    settle(change, Verdict::inconclusive, standing == Standing::gate ? Reason::error : Reason::not_allowed,
-           "Not tried: no call of the model could be kept and replayed.");
-  }
+  return {Verdict::failed, Reason::error, fmt::format("Failed: {}.", message)};
 }
 
 void LiveSearch::settle_failed(std::size_t change, ErrorCode code, const std::string& message) {
-  if (code == ErrorCode::out_of_memory) {
-    settle(change, Verdict::refused, Reason::memory, fmt::format("Does not fit: {}.", message));
-  } else {
-    settle(change, Verdict::failed, Reason::error, fmt::format("Failed: {}.", message));
-  }
+  Failure failure = failure_of(code, message);
+  settle(change, failure.verdict, failure.reason, std::move(failure.sentence));
 }
 
 // Settings could not be applied: the changes in them that were never in force before are to blame, else all.
@@ -196,19 +142,20 @@ void LiveSearch::judge_proof() {
 
 void LiveSearch::settle_proof(const Proof& proof, Outcome outcome, bool is_clean) {
   note_pairs(proof);
-  const std::string found = proof.pairs.record().text();
+  const std::string found = proof.pairs.record().text(), costs = prepare_note(proof);
   if (!is_clean) {
-    settle(proof.change, Verdict::inconclusive, Reason::none,
-           fmt::format("Not judged in a run under way: units right behind it differ by {:+.1f} % from those that "
-                       "follow, more than a quarter of what it shows: {}.",
+    settle(proof.change, Verdict::inconclusive, Reason::carries_over,
+           fmt::format("Not judged while the run goes on: what one setting prepared is used up under the other; units "
+                       "right behind it differ by {:+.1f} % from those that follow, more than a quarter of what it "
+                       "shows: {}. headrace.tune judges it.",
                        std::expm1(proof.pairs.carry_over().value_or(0)) * 100, found));
   } else if (outcome == Outcome::pays) {
     keep(proof);
   } else if (is_drop(outcome)) {
     settle(proof.change, Verdict::refused, drop_reason(outcome),
-           drop_sentence(outcome, options_.gain_min, found + ", alone"));
+           drop_sentence(outcome, options_.gain_min, found + ", alone" + costs));
   } else {
-    settle(proof.change, Verdict::inconclusive, Reason::budget, fmt::format("Not decided, alone: {}.", found));
+    settle(proof.change, Verdict::inconclusive, Reason::budget, fmt::format("Not decided, alone: {}{}.", found, costs));
   }
 }
 
@@ -220,13 +167,23 @@ void LiveSearch::note_pairs(const Proof& proof) {
   trial.candidate_s = proof.pairs.with_s();
 }
 
+// Behind what was found; empty: nothing took long to prepare.
+std::string LiveSearch::prepare_note(const Proof& proof) const {
+  if (!changes_.is_costly(proof.change)) return {};
+  const auto gain = proof.pairs.record().gain();
+  const std::string text = prepare_text(proof.change, gain ? gain->median : 0);
+  return text.empty() ? text : "; " + text;
+}
+
 void LiveSearch::keep(const Proof& proof) {
+  const std::string costs = prepare_note(proof);  // In what is left of the run as it was without it.
   account_.scale_kept(std::exp(-proof.pairs.record().middle().value_or(0)));
   const Changes settled = changes_.keep(
-      proof.change, fmt::format("Pays: {}, alone against the best before it.", proof.pairs.record().text()));
+      proof.change, fmt::format("Pays: {}, alone against the best before it{}.", proof.pairs.record().text(), costs));
   race_.forget();
   for (const std::size_t change : settled) {
     race_.leave(change);
+    gate_.forget(change);
     tell_decided(change);
   }
   tell_decided(proof.change);
@@ -234,16 +191,23 @@ void LiveSearch::keep(const Proof& proof) {
 
 void LiveSearch::settle_recheck(const Proof& proof) {
   if (changes_.standing(proof.change) != Standing::kept) return;
-  account_.scale_kept(std::exp(proof.pairs.record().middle().value_or(0)));
-  changes_.take_out(proof.change, Reason::no_gain,
-                    fmt::format("Taken out again, it no longer pays: {}.", proof.pairs.record().text()));
+  take_out(proof.change,
+           {Verdict::refused, Reason::no_gain,
+            fmt::format("Taken out again, it no longer pays: {}.", proof.pairs.record().text())},
+           std::exp(proof.pairs.record().middle().value_or(0)));
+}
+
+// Without it, what is kept takes `factor` times as long.
+void LiveSearch::take_out(std::size_t change, Failure why, double factor) {
+  account_.scale_kept(factor);
+  changes_.take_out(change, why.verdict, why.reason, std::move(why.sentence));
   const double unknown = std::numeric_limits<double>::quiet_NaN();
   Ledger& ledger = found_.ledger;  // What is left was not compared with the loop as written.
   ledger.speedup = {unknown, unknown, unknown};
   ledger.speedup_pairs = 0;
   ledger.baseline_s.clear();
   ledger.best_s.clear();
-  tell_decided(proof.change);
+  tell_decided(change);
 }
 
 void LiveSearch::note_comparison(const Proof& proof) {
@@ -257,6 +221,7 @@ void LiveSearch::note_comparison(const Proof& proof) {
 
 void LiveSearch::settle(std::size_t change, Verdict verdict, Reason reason, std::string sentence) {
   race_.leave(change);
+  gate_.forget(change);
   if (proof_ && proof_->kind == ProofKind::proof && proof_->change == change) {
     if (verdict == Verdict::inconclusive) note_pairs(*proof_);
     proof_.reset();
@@ -272,9 +237,13 @@ std::string LiveSearch::open_sentence(std::size_t change) const {
   switch (changes_.standing(change)) {
     case Standing::gate:
       return "Not checked yet, and so not tried.";
+    case Standing::costly: {
+      const std::string text = prepare_text(change, kGainHoped);
+      return fmt::format("Not tried, as all others come first{}{}.", text.empty() ? "" : ": ", text);
+    }
     case Standing::alone:
-      return "Not decided: it takes turns with no others, because it took more than twice the time at first or carries "
-             "over, and no pairs of its own were measured.";
+      return "Not decided: it takes turns with no others, because it took more than twice the time at first, takes "
+             "long to prepare or carries over, and no pairs of its own were measured.";
     case Standing::timing:
       return fmt::format("Not tried, as only {} is allowed, and not timed.", to_string(options_.allow));
     default:
@@ -291,7 +260,6 @@ void LiveSearch::settle_open(Reason reason) {
            open_sentence(change));
   }
   proof_.reset();
-  gate_.clear();
 }
 
 void LiveSearch::end_search() {
@@ -307,11 +275,42 @@ void LiveSearch::end_search() {
   });
 }
 
-void LiveSearch::failed(ErrorCode code, const std::string& sentence) {
+void LiveSearch::failed(ErrorCode code, const std::string& sentence, const std::vector<std::string>& keys) {
   if (stage_ == Stage::closed) return;
+  if (!keys.empty()) return failed_under(code, sentence, keys);
   const Changes on = switch_.on();
   if (on.empty()) return stop("the loop failed with nothing on trial: " + sentence);
   for (const std::size_t change : on) settle_failed(change, code, sentence);
+  undo_trial();
+}
+
+// Whatever the changes that set one of these keys wait for, or whether they are kept: they are out.
+void LiveSearch::failed_under(ErrorCode code, const std::string& sentence, const std::vector<std::string>& keys) {
+  bool is_at_hand = false;
+  for (std::size_t change = 0; change < changes_.count(); ++change) {
+    const Standing standing = changes_.standing(change);
+    if (standing == Standing::out || standing == Standing::timing || !changes_.sets_any(change, keys)) continue;
+    is_at_hand |= standing == Standing::kept || is_on_trial(change);
+    if (standing != Standing::kept) {
+      settle_failed(change, code, sentence);
+      continue;
+    }
+    const auto gain = changes_.trial(change).gain;
+    take_out(change, failure_of(code, sentence), gain ? 1 + gain->median : 1);
+    proof_.reset();  // It was of settings with that change.
+  }
+  if (is_at_hand) return undo_trial();
+  tell();
+}
+
+// Whether it is on, or is in one of the blocks of the pair at hand.
+bool LiveSearch::is_on_trial(std::size_t change) const {
+  const auto holds = [change](const Changes& on) { return std::find(on.begin(), on.end(), change) != on.end(); };
+  return holds(switch_.on()) || (pair_ && (holds(pair_->blocks[0].on) || holds(pair_->blocks[1].on)));
+}
+
+// What is kept is in force again, at once. What was measured together with a change that failed counts for nothing.
+void LiveSearch::undo_trial() {
   pair_.reset();
   kept_call_.is_wanted = false;
   race_.turn_all_off();
@@ -372,7 +371,9 @@ LiveLedger::Estimate LiveSearch::estimate_of(std::size_t change) const {
   estimate.pairs = record.pairs();
   estimate.wealth_for = record.bets().wealth_for();
   estimate.wealth_against = record.bets().wealth_against();
-  const bool is_open = changes_.trials()[change].verdict == Verdict::inconclusive && !estimate.timed_only;
+  const Trial& trial = changes_.trials()[change];
+  const bool is_open =
+      trial.verdict == Verdict::inconclusive && trial.reason != Reason::carries_over && !estimate.timed_only;
   if (is_open) estimate.pairs_needed = record.bets().pairs_needed();
   return estimate;
 }

@@ -1,0 +1,211 @@
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <limits>
+#include <string>
+#include <vector>
+
+#include "insight/tune/live_tuned_run.h"
+
+namespace headrace {
+namespace {
+
+using testing::HasSubstr;
+using testing::StartsWith;
+
+TEST(LiveChecks, AllowsBitEqualAloneAndTimesTheOthersOnKeptCalls) {
+  Effects effects = {
+      {"bits", {.time_factor = 1 / 1.3}}, {"liar", {.time_factor = 1 / 1.3}}, {"rounds", {.time_factor = 1 / 1.5}}};
+  effects["bits"].distance = {.bit_equal = true};
+  const std::vector<Candidate> candidates = {candidate("bits", NumericClass::bit_equal),
+                                             candidate("liar", NumericClass::bit_equal), candidate("rounds")};
+  TunedRun run({}, effects, {.allow = NumericClass::bit_equal}, 1, candidates);
+  run.loop.updates_in_all = 3000;
+  ASSERT_TRUE(run.until_over(2000));
+  EXPECT_EQ(run.trial("bits").verdict, Verdict::kept) << run.trial("bits").sentence;
+  EXPECT_EQ(run.trial("liar").verdict, Verdict::refused);
+  EXPECT_EQ(run.trial("liar").reason, Reason::numerics);
+  EXPECT_EQ(run.units_under("liar"), 0);
+  EXPECT_EQ(run.units_under("rounds"), 0);
+  EXPECT_EQ(run.trial("rounds").reason, Reason::not_allowed);
+  EXPECT_THAT(run.trial("rounds").sentence, HasSubstr("it is rounding"));
+  const LiveLedger::Estimate timed = run.estimate("rounds");
+  EXPECT_TRUE(timed.timed_only);
+  EXPECT_EQ(timed.pairs, 4);
+  EXPECT_NEAR(timed.gain->median, 0.5, 0.01);
+  EXPECT_FALSE(run.trial("rounds").gain);
+}
+
+TEST(LiveChecks, ALoopThatDoesNotRepeatItselfIsNamedWhereBitsDiffer) {
+  TunedRun run({}, {{"a", {}}}, {.allow = NumericClass::bit_equal}, 1, {candidate("a", NumericClass::bit_equal)});
+  run.loop.repeats_itself = false;
+  run.steps(40);
+  EXPECT_EQ(run.trial("a").reason, Reason::numerics);
+  EXPECT_THAT(run.trial("a").sentence, HasSubstr("does not repeat its own bits either"));
+}
+
+TEST(LiveChecks, TheGateComesInOrderAndCostsOneReplayAChangeAndTwoOfTheReference) {
+  Effects effects;
+  std::vector<Candidate> candidates;
+  for (const char* name : {"d", "b", "bf16", "bad bf16", "a"}) {
+    effects[name] = {};
+    candidates.push_back(candidate(name));
+  }
+  candidates[2].numerics = candidates[3].numerics = NumericClass::reduced_precision;
+  effects["bf16"].distance = {.relative_l2 = 0.2, .cosine = 0.97};
+  effects["bad bf16"].distance = {.relative_l2 = 0.3, .cosine = 0.97};  // Two calls differ by 0.5.
+  TunedRun run({}, effects, {.allow = NumericClass::reduced_precision}, 1, candidates);
+  run.steps(40);
+  ASSERT_EQ(run.loop.replayed.size(), 5u);
+  for (std::size_t i = 0; i < 5; ++i) EXPECT_EQ(run.loop.replayed[i], candidates[i].changes) << i;
+  EXPECT_LE(run.loop.forwards_of_reference, 2);
+  EXPECT_EQ(run.trial("bad bf16").reason, Reason::numerics);
+  EXPECT_EQ(run.trial("bf16").verdict, Verdict::inconclusive);
+  EXPECT_TRUE(run.trial("bf16").numerics.passed);
+}
+
+TEST(LiveChecks, WhatFailsInTheReplayIsNeverInForce) {
+  Effects effects = {{"broken", {}}, {"fine", {.time_factor = 1 / 1.5}}, {"large", {}}, {"nan", {}}};
+  effects["broken"].replay_failure = ReplayFailure{ErrorCode::internal, "no kernel for this type"};
+  effects["large"].replay_failure = ReplayFailure{ErrorCode::out_of_memory, "needs 3 GiB, 1 GiB is free"};
+  effects["nan"].distance.relative_l2 = std::numeric_limits<double>::quiet_NaN();
+  effects["nan"].distance.finite = false;
+  TunedRun run({}, effects);
+  run.steps(300);
+  EXPECT_EQ(run.trial("broken").verdict, Verdict::failed);
+  EXPECT_EQ(run.trial("broken").sentence, "Failed: no kernel for this type.");
+  EXPECT_EQ(run.trial("large").verdict, Verdict::refused);
+  EXPECT_EQ(run.trial("large").reason, Reason::memory);
+  EXPECT_EQ(run.trial("nan").reason, Reason::numerics);
+  EXPECT_EQ(run.trial("fine").verdict, Verdict::kept) << run.trial("fine").sentence;
+  for (const char* name : {"broken", "large", "nan"}) EXPECT_EQ(run.units_under(name), 0) << name;
+}
+
+TEST(LiveChecks, WithoutAKeptCallNothingIsTriedAndThatIsSaid) {
+  TunedRun run({}, {{"a", {}}, {"b", {}}});
+  run.loop.keeps_calls = false;
+  ASSERT_TRUE(run.until_over(100));
+  EXPECT_EQ(run.loop.applied, 0);
+  EXPECT_EQ(run.trial("a").verdict, Verdict::inconclusive);
+  EXPECT_THAT(run.trial("b").sentence, HasSubstr("no call of the model could be kept"));
+}
+
+TEST(LiveChecks, ACallThatCannotBeMadeAgainCountsAgainstNoChange) {
+  TunedRun run({}, {{"a", {.time_factor = 1 / 1.5}}});
+  run.loop.failing_calls = 5;
+  run.steps(300);
+  EXPECT_EQ(run.loop.calls_kept, 6);
+  EXPECT_EQ(run.trial("a").verdict, Verdict::kept) << run.trial("a").sentence;
+}
+
+TEST(LiveChecks, WhereNoCallCanBeMadeAgainTheWaitingChangesSayWhy) {
+  const std::vector<Candidate> candidates = {candidate("a"), candidate("bf16", NumericClass::reduced_precision)};
+  TunedRun run({}, {{"a", {}}, {"bf16", {}}}, {}, 1, candidates);
+  run.loop.failing_calls = 1000;
+  ASSERT_TRUE(run.until_over(100));
+  EXPECT_EQ(run.loop.calls_kept, 16);
+  EXPECT_EQ(run.loop.applied, 0);
+  for (const char* name : {"a", "bf16"}) {
+    EXPECT_EQ(run.trial(name).verdict, Verdict::inconclusive) << name;
+    EXPECT_EQ(run.trial(name).sentence, "Not tried: the kept call holds an iterator.") << name;
+  }
+  EXPECT_EQ(run.trial("bf16").reason, Reason::not_allowed);
+}
+
+TEST(LiveChecks, ASettingThatIsUnsupportedInTheReplayFailsAlone) {
+  Effects effects = {{"a broken", {}}, {"b", {.time_factor = 1 / 1.5}}, {"c broken", {}}};
+  effects["a broken"].replay_failure = ReplayFailure{ErrorCode::unsupported, "its parameters share memory"};
+  effects["c broken"].replay_failure = effects["a broken"].replay_failure;
+  TunedRun run({}, effects);
+  run.steps(300);
+  for (const char* name : {"a broken", "c broken"}) {
+    EXPECT_EQ(run.trial(name).verdict, Verdict::failed) << name;
+    EXPECT_EQ(run.trial(name).sentence, "Failed: its parameters share memory.") << name;
+  }
+  EXPECT_EQ(run.trial("b").verdict, Verdict::kept) << run.trial("b").sentence;
+  EXPECT_EQ(run.loop.calls_kept, 1);
+}
+
+TEST(LiveChecks, AWinnerIsCheckedTogetherWithWhatIsKept) {
+  const Effects effects = {{"a", {.time_factor = 1 / 1.5}}, {"b", {.time_factor = 1 / 1.4}}};
+  const Settings both = {{"a", "true"}, {"b", "true"}};
+  TunedRun run({}, effects);
+  run.loop.updates_in_all = 4000;
+  run.loop.distances[both] = {.relative_l2 = 0.3};  // Either alone passes.
+  ASSERT_TRUE(run.until_over(3000));
+  const Trial a = run.trial("a"), b = run.trial("b");
+  const Trial &kept = a.verdict == Verdict::kept ? a : b, &refused = a.verdict == Verdict::kept ? b : a;
+  EXPECT_EQ(kept.verdict, Verdict::kept) << kept.sentence;
+  EXPECT_EQ(refused.reason, Reason::numerics);
+  EXPECT_THAT(refused.sentence, StartsWith("Beside what is kept it computes something else: gradients, relative L2: "));
+  EXPECT_FALSE(refused.numerics.passed);
+  EXPECT_EQ(run.loop.settings, kept.changes);
+  EXPECT_EQ(std::count(run.loop.replayed.begin(), run.loop.replayed.end(), both), 1);
+}
+
+TEST(LiveChecks, BesideAKeptChangeOfALooserClassTheWholeIsCheckedByThatClass) {
+  const Effects effects = {{"bf16", {.time_factor = 1 / 1.5}}, {"fused", {.time_factor = 1 / 1.4}}};
+  const Settings both = {{"bf16", "true"}, {"fused", "true"}};
+  const std::vector<Candidate> candidates = {candidate("bf16", NumericClass::reduced_precision), candidate("fused")};
+  TunedRun run({}, effects, {.allow = NumericClass::reduced_precision}, 1, candidates);
+  run.loop.updates_in_all = 4000;
+  run.loop.distances[both] = {.relative_l2 = 0.2, .cosine = 0.98};  // Two calls differ by 0.5.
+  ASSERT_TRUE(run.until_over(3000));
+  EXPECT_EQ(run.loop.settings, both) << run.trial("bf16").sentence << run.trial("fused").sentence;
+  EXPECT_EQ(std::count(run.loop.replayed.begin(), run.loop.replayed.end(), both), 1);
+  EXPECT_EQ(run.trial("fused").numerics.numeric_class, NumericClass::rounding);
+}
+
+TEST(LiveChecks, WhatTakesLongToPrepareComesLastAloneAndSaysWhenThatIsPaidBack) {
+  const Effects effects = {{"a", {.time_factor = 1 / 1.5}},
+                           {"b", {.time_factor = 1.3}},
+                           {"compiled", {.time_factor = 1 / 1.4, .prepare_s = 5}}};
+  std::vector<Candidate> candidates = {candidate("a"), candidate("compiled"), candidate("b")};
+  candidates[1].prepare_s = 4;
+  TunedRun run({}, effects, {}, 1, candidates);
+  run.loop.updates_in_all = 6000;
+  ASSERT_TRUE(run.until_over(5000));
+  EXPECT_EQ(run.trial("compiled").verdict, Verdict::kept) << run.trial("compiled").sentence;
+  EXPECT_THAT(run.trial("compiled").sentence, HasSubstr(" s to prepare; at +"));
+  EXPECT_THAT(run.trial("compiled").sentence, HasSubstr("paid back after"));
+  const Settings prepared = {{"a", "true"}, {"compiled", "true"}};
+  for (const Settings& settings : run.loop.in_force_of_unit) {
+    EXPECT_TRUE(!settings.contains("compiled") || settings == prepared);
+  }
+  std::vector<Settings> replayed = run.loop.replayed;
+  std::erase_if(replayed, [](const Settings& settings) { return !settings.contains("compiled"); });
+  EXPECT_EQ(replayed, (std::vector<Settings>{prepared}));
+}
+
+TEST(LiveChecks, WhatTheRestOfTheRunCannotPayBackIsNotPrepared) {
+  const Effects effects = {{"compiled", {.time_factor = 1 / 1.4, .prepare_s = 40}}};
+  std::vector<Candidate> candidates = {candidate("compiled")};
+  candidates[0].prepare_s = 40;
+  TunedRun run({.noise = 0}, effects, {}, 1, candidates), unknown({.noise = 0}, effects, {}, 1, candidates);
+  run.loop.updates_in_all = 1022;
+  ASSERT_TRUE(run.until_over(100));
+  ASSERT_TRUE(unknown.until_over(100));
+  EXPECT_EQ(run.loop.calls_kept + unknown.loop.calls_kept, 0);
+  EXPECT_EQ(run.trial("compiled").verdict, Verdict::inconclusive);
+  EXPECT_EQ(run.trial("compiled").reason, Reason::budget);
+  EXPECT_EQ(run.trial("compiled").sentence,
+            "Not tried: 40 s to prepare; at +30 % paid back after 173 s; 100 s remain.");
+  EXPECT_THAT(unknown.trial("compiled").sentence, HasSubstr("how long the run goes on is not known"));
+}
+
+TEST(LiveChecks, WhatHasToBeMadeAnewTakesNoTurnsWithOthers) {
+  std::vector<Candidate> candidates = {candidate("a"), candidate("b"), candidate("rebuilt")};
+  candidates[2].switches = Switches::rebuild;
+  const Effects effects = {{"a", {.time_factor = 1.3}}, {"b", {.time_factor = 1.3}}, {"rebuilt", {}}};
+  TunedRun run({}, effects, {}, 1, candidates);
+  run.steps(600);
+  EXPECT_GT(run.units_under("a"), 0);
+  EXPECT_GT(run.units_under("rebuilt"), 0);
+  for (const Settings& settings : run.loop.in_force_of_unit) {
+    EXPECT_TRUE(!settings.contains("rebuilt") || settings.size() == 1);
+  }
+}
+
+}  // namespace
+}  // namespace headrace
