@@ -195,7 +195,7 @@ KnobContext live_context() {
   context.live = true;
   context.loader = LoaderKind::torch;
   context.recipe.compute.allocator = Allocator::system;
-  context.recipe.optimizer.set_implementation(OptimizerImplementation::plain);
+  context.recipe.optimizer.set_implementation(OptimizerImplementation::for_loop);
   for (const char* key : {"train.engine", "train.micro_batches"})
     context.refused[key] = "the loop makes its steps itself";
   return context;

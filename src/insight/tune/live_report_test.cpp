@@ -64,7 +64,7 @@ TEST(LiveReport, TheProofOfTheOnlyChangeKeptIsTheSpeedup) {
   EXPECT_EQ(report.speedup_pairs, 12);
 }
 
-TEST(LiveReport, ChangesKeptOneAfterTheOtherHaveNoCommonSpeedupThatNobodyMeasured) {
+TEST(LiveReport, ChangesKeptOneAfterTheOtherHaveNoSpeedupThatNobodyMeasured) {
   LiveLedger live = ledger_of({proved("fused optimizer", {0.2, 0.1, 0.3}, 12), proved("bf16", {0.5, 0.4, 0.6}, 10)});
   Report report = report_on(live);
   EXPECT_EQ(report.verdict,
