@@ -95,7 +95,9 @@ class LiveLoader:
             if found not in _CACHES:
                 raise InvalidArgumentError(
                     f"autotune: {key}: wanted one of {', '.join(map(json.dumps, _CACHES))}, found {value}")
-        elif type(found) is not int or found < (least := int(key == PREFETCH)):
+            return
+        least = int(key == PREFETCH)
+        if type(found) is not int or found < least:
             raise InvalidArgumentError(f"autotune: {key}: wanted a whole number of at least {least}, found {value}")
 
     def set(self, settings: Mapping[str, str]) -> None:

@@ -268,7 +268,8 @@ class LivePasses:
             one.ask(self._arm)
             one.settle()
             one.retire()
-        loader = self._held_loader()
+        if (loader := self._loader()) is None:  # It went with the rest of the loop.
+            return
         if self._own is not None and type(loader) is self._own:
             set_class(loader, self._plain)
             self._own = self._plain = None
