@@ -22,7 +22,7 @@ class Trial:
 
     name: str
     verdict: str  # "kept", "refused", "inconclusive", "failed".
-    # "none", "slower", "no_gain", "numerics", "memory", "budget", "error", "fixed", "not_quiet", "not_allowed".
+    # "none", "slower", "no_gain", "numerics", "memory", "budget", "error", "fixed", "not_quiet", "not_allowed", "carries_over".
     reason: str
     sentence: str  # The same with its numbers, for a person.
     gain: tuple[float, float, float] | None  # Median and 95 % interval: 0.21 is 21 % faster. None: not measured.
