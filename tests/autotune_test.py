@@ -27,13 +27,7 @@ FUSED, ARENA = "fused optimizer", "arena for tensors"
 FASTER, SLOWER = {"optimizer.fused": 1 / 1.6}, {"compute.allocator": 1.25}  # Of a step's seconds.
 
 
-@pytest.fixture(autouse=True)
-def one_thread():
-    """Threads that wait for each other on a busy machine would make everything here slow."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 class Clock:

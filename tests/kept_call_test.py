@@ -13,6 +13,7 @@ from headrace import _kept_call
 from headrace._free_memory import free_bytes, used_bytes
 from headrace._kept_call import KeptCalls
 from headrace.errors import UnsupportedError
+from state_differences import differences, same
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
@@ -20,13 +21,7 @@ PLANTED = {"planted": "true"}
 CPU = torch.device("cpu")
 
 
-@pytest.fixture(autouse=True)
-def one_thread():
-    """Sums of several threads may come in another order."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 @pytest.fixture(autouse=True)
@@ -91,22 +86,6 @@ def everything(models, optimizers):
         state[f"groups {place}"] = [{key: value for key, value in group.items() if key != "params"} for group in optimizer.param_groups]
         state[f"state {place}"] = [{key: raw(value) for key, value in entry.items()} for entry in optimizer.state.values()]
     return state
-
-
-def same(a, b):
-    if a is b:
-        return True
-    if isinstance(a, torch.Tensor):
-        return isinstance(b, torch.Tensor) and torch.equal(a, b)
-    if isinstance(a, (tuple, list)):
-        return isinstance(b, (tuple, list)) and len(a) == len(b) and all(same(x, y) for x, y in zip(a, b))
-    if isinstance(a, dict):
-        return a.keys() == b.keys() and all(same(a[key], b[key]) for key in a)
-    return a == b
-
-
-def differences(a, b):
-    return [key for key in a.keys() | b.keys() if key not in a or key not in b or not same(a[key], b[key])]
 
 
 def replayed_gradients(kept):

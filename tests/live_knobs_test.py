@@ -31,13 +31,7 @@ OPTIMIZERS = {
 }
 
 
-@pytest.fixture(autouse=True)
-def one_thread():
-    """Threads that wait for each other on a busy machine would make everything here slow."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 @pytest.fixture(scope="module", autouse=True)

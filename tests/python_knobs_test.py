@@ -10,11 +10,13 @@ import headrace as hr
 import pytest
 import torch
 from headrace._subject import Subject
-from python_tune_test import Loop, batches, fashion, one_thread, without_batch_statistics, write_digits  # noqa: F401
+from python_tune_test import Loop, batches, fashion, without_batch_statistics, write_digits  # noqa: F401
 from torch import nn
 from torch.utils.data import DataLoader
 
 RECORDED = json.loads((pathlib.Path(__file__).resolve().parent / "recorded" / "candidates.json").read_text())["scripts"]
+
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def with_loader(loader, **options):

@@ -23,17 +23,12 @@ from headrace._state import same_values
 from headrace._step import parts_of
 from headrace._subject import Subject
 from held_memory import counted_elsewhere, storages
+from state_differences import differences, same
 from torch import nn
 from torch.utils.data import DataLoader, Dataset, TensorDataset
 
 
-@pytest.fixture(autouse=True)
-def one_thread():
-    """Threads that wait for each other on a busy machine would make everything here slow."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 class Loop:
@@ -81,20 +76,6 @@ def everything(loop):
         state["order"] = loop.loader.generator.get_state()
         state["num_workers"] = (loop.loader.num_workers, loop.loader.prefetch_factor, loop.loader.persistent_workers)
     return state
-
-
-def same(a, b):
-    if isinstance(a, torch.Tensor):
-        return a.device == b.device and (a.is_meta or torch.equal(a, b))
-    if isinstance(a, (tuple, list)):
-        return len(a) == len(b) and all(same(x, y) for x, y in zip(a, b))
-    if isinstance(a, dict):
-        return a.keys() == b.keys() and all(same(a[key], b[key]) for key in a)
-    return a == b
-
-
-def differences(a, b):
-    return [key for key in a.keys() | b.keys() if key not in a or key not in b or not same(a[key], b[key])]
 
 
 class Slow(Dataset):

@@ -72,7 +72,7 @@ def or_unavailable(work: Any) -> dict[str, Any]:
 @functools.cache
 def rivals_python() -> Path:
     """Of the rivals' environment, which is made by the first call."""
-    return Path(harness.run([HERE / "setup.sh"]).output.strip().splitlines()[-1]) / "bin" / "python"
+    return Path(harness.run([harness.ROOT / "tools" / "environment.sh", "live-tuning", HERE / "requirements.txt"]).output.strip().splitlines()[-1]) / "bin" / "python"
 
 
 def final_arms(name: str, found: rows.Rows, reruns: rows.Rows) -> dict[str, dict[str, Any]]:

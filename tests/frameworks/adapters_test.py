@@ -29,13 +29,7 @@ FUSED = "fused optimizer"
 STEPS = 300  # Of runs that are compared with an untouched one.
 
 
-@pytest.fixture(autouse=True)
-def one_thread():
-    """Threads that wait for each other on a busy machine would make everything here slow."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 @pytest.fixture(autouse=True)

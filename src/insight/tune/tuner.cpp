@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <iterator>
 #include <limits>
 #include <numeric>
 #include <string>
@@ -292,30 +291,10 @@ Tuner::Next Tuner::try_on_best(std::size_t index, const Limits& limits) {
   return next == Next::go_on ? compare_speed(index, settings, limits) : next;
 }
 
-// The reference is the baseline, so that errors cannot add up unseen from one kept change to the next. Kept changes of
-// a looser class than the candidate's hide what it does, or blow it up: a difference in rounding becomes one of
-// bfloat16. So they count on both sides of bit_equal, on neither of rounding, and with them in force the whole must
-// still point where the baseline does. What batches hold and what is computed of them are judged apart.
-std::vector<Tuner::NumericPair> Tuner::numeric_pairs(std::size_t index) const {
-  const Candidate& tried = candidates_[index];
-  const auto kept_where = [this](const auto& counts) {
-    Indices found;
-    std::copy_if(kept_.begin(), kept_.end(), std::back_inserter(found), counts);
-    return settings_of(found);
-  };
-  const auto is_looser = [&](std::size_t kept) { return candidates_[kept].numerics > tried.numerics; };
-  const auto is_alike = [&](std::size_t kept) { return candidates_[kept].changes_batches == tried.changes_batches; };
-  const auto counts = [&](std::size_t kept) { return is_alike(kept) && !is_looser(kept); };
-  if (tried.numerics == NumericClass::bit_equal && !tried.changes_batches) {
-    return {{tried.numerics, kept_where(is_looser), with(settings_of(kept_), tried.changes)}};
-  }
-  const Settings alike = with(kept_where(is_alike), tried.changes), own = with(kept_where(counts), tried.changes);
-  if (tried.changes_batches || own == alike) return {{tried.numerics, {}, alike}};
-  return {{tried.numerics, {}, own}, {NumericClass::reduced_precision, {}, alike}};
-}
-
 Tuner::Next Tuner::check_numerics(std::size_t index) {
-  for (const NumericPair& pair : numeric_pairs(index)) {
+  std::vector<const Candidate*> kept;
+  for (const std::size_t other : kept_) kept.push_back(&candidates_[other]);
+  for (const NumericPair& pair : numeric_pairs(candidates_[index], kept)) {
     const Next next = check_numeric_pair(index, pair);
     if (next != Next::go_on) return next;
   }

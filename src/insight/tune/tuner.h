@@ -13,6 +13,7 @@
 #include "insight/tune/bets.h"
 #include "insight/tune/comparison.h"
 #include "insight/tune/numeric_check.h"
+#include "insight/tune/numeric_pairs.h"
 #include "insight/tune/statistics.h"
 
 namespace headrace {
@@ -104,12 +105,6 @@ class Tuner {
   bool still_pays(const Measured& measured) const;
   Settings settings_of(const Indices& kept) const;
   double late_share(const Indices& kept) const;  // The largest: what counts when all of them are compared with none.
-  // What a numerics check compares, and as what.
-  struct NumericPair {
-    NumericClass numeric_class;
-    Settings reference, candidate;
-  };
-  std::vector<NumericPair> numeric_pairs(std::size_t index) const;
   Next check_numeric_pair(std::size_t index, const NumericPair& pair);
   Indices kept_without(std::size_t index) const;
   double samples_per_second(double step_s) const;
