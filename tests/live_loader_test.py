@@ -626,6 +626,22 @@ def test_a_killed_worker_is_torchs_own_error(workers, arm, children):
     assert type(loader) is DataLoader and children() == set()
 
 
+class ShowsAnother(DataLoader):
+    """As Accelerate's loaders do."""
+
+    @property
+    def __class__(self):
+        return DataLoader
+
+
+def test_a_loader_that_shows_another_class_goes_on_showing_it():
+    loader = ShowsAnother(Rows(), 3)
+    live = followed(loader)
+    assert type(loader) is not ShowsAnother and loader.__class__ is DataLoader
+    live.undo()
+    assert type(loader) is ShowsAnother and loader.__class__ is DataLoader
+
+
 @pytest.mark.forks
 def test_workers_that_cannot_be_started_change_nothing(monkeypatch):
     loader = DataLoader(Rows(60), 3, num_workers=2)

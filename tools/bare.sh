@@ -66,7 +66,7 @@ inside() {
     mount -t proc proc "$root/proc"
     mount --rbind /sys "$root/sys"
     mount --rbind /dev "$root/dev"
-    exec chroot "$root" "$@"' bare "$root" env -i "${settings[@]}" bash -c "cd /root/headrace-tree 2>/dev/null || cd /; $*" </dev/null
+    exec chroot "$root" "$@"' bare "$root" env -i "${settings[@]}" bash -c "cd ~/headrace-tree 2>/dev/null || cd /; $*" </dev/null
 }
 
 timed() {

@@ -328,8 +328,8 @@ def python_under_asan() -> Result:
     """The bindings, which take minutes to compile under a sanitizer. torch keeps what it made at import, and ASan keeps what
     was freed, so neither leaks nor growth mean anything here. Tests marked forks are left out: the runtime that g++ 12 brings does
     not hold its allocator's locks over fork (LLVM's since its pull request 75290 does), so a DataLoader's worker that is forked
-    beside a thread which allocates may wait for ever. torch.compile would run g++ under ASan, for longer than its test's budget. Under a
-    limit of the address space ASan itself fails."""
+    beside a thread which allocates may wait for ever. torch.compile would run g++ under ASan, for longer than its test's budget.
+    Under a limit of the address space ASan itself fails."""
     result = build("asan-python", "asan", 2400, "_native")
     libraries = [subprocess.run(["g++", f"-print-file-name={name}"], check=True, capture_output=True, text=True).stdout.strip()
                  for name in ("libasan.so", "libstdc++.so")]
