@@ -336,10 +336,12 @@ def python_under_asan() -> Result:
     bindings = ("trainer", "loader", "pipeline", "insight", "native_loader", "tune", "watch", "source", "knobs")
     files = [f"tests/python_{name}_test.py" for name in bindings]
     files += [f"tests/{name}_test.py" for name in ("fields", "field_combinations", "bad_fields", "sampler", "transforms", "uint16_field")]
-    result.add(pytest("asan-python", "-o", "pythonpath=tests build/asan/python", "-o", "faulthandler_timeout=120",
-                      "-k", "not grow and not really_compiles and not number_of_threads_that_is_refused",
-                      "-m", "not forks", *files, timeout_s=2400, shards=SHARDS, LD_PRELOAD=" ".join(libraries), UBSAN_OPTIONS="print_stacktrace=1",
-                      ASAN_OPTIONS="detect_leaks=0:detect_stack_use_after_return=1:strict_string_checks=1"))
+    options = ["-o", "pythonpath=tests build/asan/python", "-o", "faulthandler_timeout=120",
+               "-k", "not grow and not really_compiles and not number_of_threads_that_is_refused"]
+    environment = {"LD_PRELOAD": " ".join(libraries), "UBSAN_OPTIONS": "print_stacktrace=1",
+                   "ASAN_OPTIONS": "detect_leaks=0:detect_stack_use_after_return=1:strict_string_checks=1"}
+    result.add(pytest("asan-python", *options, "-m", "not forks and not alone", *files, timeout_s=2400, shards=SHARDS, **environment))
+    result.add(pytest("asan-python-alone", *options, "-m", "alone and not forks", *files, timeout_s=1200, **environment))
     return result
 
 
