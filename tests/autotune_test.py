@@ -16,113 +16,15 @@ import headrace as hr
 import pytest
 import torch
 from headrace import _native
-from headrace._autotune import AutoTune, Request, _Loop, requested
-from headrace._live_knobs import LiveKnobs
+from headrace._autotune import AutoTune
+from headrace._autotune_request import requested
 from headrace._loop_objects import raw_objects
+from headrace._tuned_loop import TunedLoop
+from planted_loop import ARENA, FASTER, FUSED, SLOWER, STEP_S, Clock, Loop, PlantedKnobs, hooks_of, in_one_line, request, texts
 from torch import nn
-from torch.utils.data import DataLoader, TensorDataset
-
-STEP_S = 0.05
-FUSED, ARENA = "fused optimizer", "arena for tensors"
-FASTER, SLOWER = {"optimizer.fused": 1 / 1.6}, {"compute.allocator": 1.25}  # Of a step's seconds.
-
+from torch.utils.data import DataLoader
 
 pytestmark = pytest.mark.usefixtures("one_thread")
-
-
-class Clock:
-    now = 0.0
-
-    def __call__(self):
-        return self.now
-
-
-class PlantedKnobs(LiveKnobs):
-    """The changes that there are for these objects, none of which does anything but to the clock."""
-
-    def __init__(self, models, optimizers, loader, factors):
-        super().__init__(models, optimizers, loader)
-        self.factors, self.planted, self.applied, self.undone = factors, {}, [], 0
-
-    def apply(self, settings):
-        self.planted = dict(settings)
-        self.applied.append(self.planted)
-        return [(key, value, value, "") for key, value in self.planted.items()]
-
-    def in_force(self):
-        return dict(self.planted)
-
-    def undo(self):
-        super().undo()
-        self.planted = {}
-        self.undone += 1
-
-    def end(self, key, reason):
-        """As a compiled model that recompiles, or a loop that has an autocast of its own."""
-        self._calls.ended[key] = reason
-
-    def factor(self):
-        return math.prod(self.factors.get(key, 1.0) for key in self.planted)
-
-
-class Loop:
-    """A small training loop whose steps take 50 ms, give or take 2 %, on a clock of its own."""
-
-    def __init__(self):
-        torch.manual_seed(1)
-        self.model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Dropout(0.1), nn.Linear(8, 2))
-        self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=1e-3)
-        self.loader = DataLoader(TensorDataset(torch.randn(800, 4), torch.randint(0, 2, (800,))), 8)
-        self.clock, self.noise, self.steps = Clock(), random.Random(7), 0
-        self.knobs, self.told = None, []
-
-    def autotune(self, factors=None, on_progress=None, **options):
-        self.knobs = PlantedKnobs([self.model], [self.optimizer], self.loader, factors or {})
-        return AutoTune([self.model], [self.optimizer], self.loader, request(**options),
-                        on_progress or (lambda *told: self.told.append(told)), knobs=self.knobs, clock=self.clock)
-
-    def step(self, batch):
-        self.optimizer.zero_grad()
-        nn.functional.cross_entropy(self.model(batch[0]), batch[1]).backward()
-        self.clock.now += STEP_S * (self.knobs.factor() if self.knobs else 1) * math.exp(self.noise.gauss(0, 0.02))
-        self.optimizer.step()
-        self.steps += 1
-
-    def run(self, steps, until=lambda: False):
-        """So many steps, over as many passes as they take, or until something has happened: whether it has."""
-        while steps > 0:
-            for batch in self.loader:
-                self.step(batch)
-                steps -= 1
-                if until():
-                    return True
-                if steps == 0:
-                    return False
-        return False
-
-
-def request(**options):
-    return Request(**{"allow": "rounding", "steps": None, "epochs": None, "only": [FUSED], "fixed": [], "gain_min": 0.02,
-                      "out": None, "auto_tune": True, "seed": 0, "title": "loop", **options})
-
-
-def hooks_of(loop):
-    """Everything that a tuning may hang itself on."""
-    owners = [*loop.model.modules(), loop.optimizer]
-    modules = nn.modules.module
-    return ([{name: len(hooks) for name, hooks in vars(owner).items() if "_hooks" in name and isinstance(hooks, dict)}
-             for owner in owners],
-            [vars(owner).keys() & {"forward", "step", "state_dict", "__getstate__"} for owner in owners],
-            [len(hooks) for name, hooks in vars(modules).items() if name.startswith("_global_") and name.endswith("_hooks")],
-            type(loop.loader), vars(loop.loader).keys())
-
-
-def in_one_line(handle):
-    return " ".join(handle.report().split())
-
-
-def texts(told, kind):
-    return [text for found, text in told if found == kind]
 
 
 def test_a_change_that_pays_is_proved_kept_in_force_and_reported():
@@ -283,6 +185,26 @@ def test_a_setting_that_ends_by_itself_fails_its_change_and_the_report_says_why(
     assert row in handle.ledger["settings"]
 
 
+def test_the_turn_of_a_setting_that_ended_by_itself_holds_from_the_next_update_on():
+    loop = Loop()
+    handle = loop.autotune(FASTER)
+    assert loop.run(3000, until=lambda: loop.knobs.planted)
+    loop.knobs.end("optimizer.fused", "it went away")
+    loop.run(1)
+    assert handle.ledger["turns"][-1] == {"update": loop.steps + 1, "settings": {}, "why": "a change failed"}
+
+
+def test_what_is_undone_when_no_hook_counts_updates_any_more_is_no_turn():
+    loop = Loop()
+    handle = loop.autotune(FASTER)
+    assert loop.run(3000, until=lambda: handle.kept)
+    handle.stop()
+    turns = handle.ledger["turns"]
+    loop.run(50)
+    handle.undo()
+    assert handle.ledger["turns"] == turns and loop.knobs.planted == {} and handle.ledger["settings"] == []
+
+
 def test_a_setting_that_ends_in_a_replay_fails_there_and_the_loader_is_left_alone():
     loop = Loop()
     loop.knobs = PlantedKnobs([loop.model], [loop.optimizer], loop.loader, {})
@@ -295,7 +217,7 @@ def test_a_setting_that_ends_in_a_replay_fails_there_and_the_loader_is_left_alon
         apply(in_force)
         return {"bit_equal": True}
 
-    seen = _Loop(loop.knobs, types.SimpleNamespace(replay=replay), None, request())
+    seen = TunedLoop(loop.knobs, types.SimpleNamespace(replay=replay), None, request())
     found = seen.replay({}, {"model.compile": "true", "data.num_workers": "1"})
     assert found == {"failure": ("invalid_argument", "too many shapes")}
     assert loop.knobs.applied[1:] == [{"data.num_workers": "2"}, {"model.compile": "true", "data.num_workers": "2"},
@@ -306,7 +228,7 @@ def test_a_setting_that_ends_in_a_replay_fails_there_and_the_loader_is_left_alon
 @pytest.mark.parametrize("as_written, switched, micro_batches, units", [(6, 0, 4, 2), (6, 12, None, 12), (0, 0, 1, 0), (5, 0, 0, 5)])
 def test_units_in_a_queue_are_its_batches_by_those_of_an_update(as_written, switched, micro_batches, units):
     boundary = types.SimpleNamespace(queue=as_written, micro_batches=micro_batches)
-    assert _Loop(types.SimpleNamespace(queue=lambda: switched), None, boundary, request()).queued_units() == units
+    assert TunedLoop(types.SimpleNamespace(queue=lambda: switched), None, boundary, request()).queued_units() == units
 
 
 def test_an_on_progress_that_raises_ends_the_tuning_and_not_the_run():
@@ -549,6 +471,7 @@ def test_what_is_requested_has_hr_autotunes_defaults_and_makes_its_folder(tmp_pa
     ({"seed": -1}, "seed: wanted a whole number of at least 0, found -1"),
     ({"only": FUSED}, "only: wanted a list of texts, found 'fused optimizer'"),
     ({"fixed": [1]}, "fixed: wanted a list of texts"),
+    ({"replay": 7}, "replay: wanted the path of a ledger.json, found int$"),
     ({"only": ["fusd optimizer"]}, 'only: wanted names of changes, found "fusd optimizer"; there are .*fused optimizer'),
     ({"allow": "anything"}, "allow.*bit_equal.*anything|allow.*anything.*bit_equal"),
     ({"gain_min": -1.0}, "gain_min"),

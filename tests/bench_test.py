@@ -425,6 +425,17 @@ def test_the_first_batch_of_an_epoch_counts_as_a_request_and_a_fast_consumer_fai
     assert len(missed) == 6 and all("faster than the producer" in name for name in missed[2:])
 
 
+def test_a_tuned_division_of_the_cores_is_judged_by_the_best_cell_round_by_round():
+    division = script("cores_division")
+    assert division.grid(2) == [(0, 1), (0, 2), (1, 1), (1, 2), (2, 1), (2, 2)]
+    assert len(division.grid(16)) == 36 and (4, 12) in division.grid(16)
+    assert division.cell_of({"compute.intra_op_threads": "1"}, (1, 2)) == (1, 1) and division.cell_of({}, (1, 2)) == (1, 2)
+    found = {(1, 2): [50.0, 100.0, 80.0], (2, 1): [60.0, 110.0, 100.0], (2, 2): [200.0, 1.0, 1.0]}
+    best, ratios = division.tuned_ratios(found, (1, 2))
+    assert best == (2, 1) and ratios == pytest.approx([50 / 60, 100 / 110, 0.8])
+    assert division.tuned_ratios(found, best) == (best, [1.0, 1.0, 1.0])
+
+
 @pytest.mark.parametrize("predicted, met", [(124, True), (126, False), (76, True), (74, False)])
 def test_a_prediction_more_than_a_quarter_off_is_missed(predicted, met, capsys):
     advice = script("loading_advice")

@@ -308,6 +308,29 @@ def test_an_iteration_of_several_optimizers_is_one_update_and_ends_behind_its_la
     assert loop.boundary.problem is None
 
 
+def test_batches_that_another_thread_takes_do_not_say_where_an_iteration_begins():
+    loop = Loop(samples=400)
+    nets = {name: Net(loop.clock) for name in "DG"}
+    optimizers = {name: torch.optim.SGD(nets[name].parameters(), lr=0.01) for name in "DG"}
+    loop.watch(loop.loader, models=list(nets.values()), optimizers=list(optimizers.values()))
+    batches, ends = iter(loop.loader), []
+
+    def take():
+        thread = threading.Thread(target=next, args=(batches,))
+        thread.start()
+        thread.join()
+
+    take()
+    for _ in range(16):
+        nets["D"](loop.batch).sum().backward()
+        optimizers["D"].step()
+        take()  # Whenever it comes to it: a run that is repeated counts the same updates.
+        nets["G"](loop.batch).sum().backward()
+        optimizers["G"].step()
+        ends.append(loop.clock.now)
+    assert loop.asked == ends[6:] and loop.boundary.updates == 16
+
+
 def test_a_step_too_many_in_an_iteration_does_not_count_and_the_next_ones_do():
     loop = Loop()
     nets = {name: Net(loop.clock) for name in "DG"}

@@ -775,11 +775,53 @@ def test_what_switches_live_is_offered_from_the_hardware_to_the_model(monkeypatc
         "model.memory_format", "model.compile"]
     assert [dict(candidate.changes) for candidate in offer.candidates[3:]] == [BF16, FUSED, CHANNELS_LAST, COMPILED]
     assert knobs.baseline().keys() == {candidate.key for candidate in offer.candidates}
-    assert reasons["data.num_workers"] == "what is loaded under one setting is used up under the other; headrace.tune tries it"
+    assert reasons["data.num_workers"] == reasons["data.prefetch_batches"] == "no loader was given"
     own_steps = "the loop makes its steps itself; headrace.tune(whole_step=True) tries it"
     assert reasons["train.engine"] == reasons["train.micro_batches"] == own_steps
     assert reasons["model.fusion"].startswith("the network is your own")
     assert reasons.keys().isdisjoint(candidate.key for candidate in offer.candidates)
+
+
+class Noisy(TensorDataset):
+    """Draws in the process that loads."""
+
+    def __getitem__(self, index):
+        return super().__getitem__(index)[0] + torch.rand(2)
+
+
+LOADING = ["data.num_workers", "data.num_workers", "data.prefetch_batches"]
+
+
+@pytest.mark.forks
+@pytest.mark.parametrize("kind, numerics", [(TensorDataset, "bit_equal"), (Noisy, "rounding")], ids=["same batches", "other draws"])
+def test_workers_and_prefetch_are_offered_between_the_hardware_and_the_training(monkeypatch, kind, numerics):
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1})
+    run, loader = Run(), DataLoader(kind(torch.zeros(64, 2)), 4, num_workers=2)
+    knobs, offer, reasons = offered([run.model], [run.optimizer], loader)
+    keys = [candidate.key for candidate in offer.candidates]
+    assert [key for key in keys if key.startswith("data.")] == LOADING
+    assert keys[keys.index(LOADING[0]) - 1].startswith("compute.") and keys[keys.index(LOADING[-1]) + 1] == "train.precision"
+    by_name = {candidate.name: candidate for candidate in offer.candidates}
+    assert [by_name[f"num_workers {count}"].changes for count in (1, 0)] == [{LOADING[0]: "1"}, {LOADING[0]: "0"}]
+    assert by_name["num_workers 1"].numerics == by_name["num_workers 0"].numerics == numerics
+    assert ("Other draws: " in by_name["num_workers 1"].sentence) == (numerics == "rounding")
+    assert by_name["deeper prefetch"].changes == {LOADING[-1]: "4"} and by_name["deeper prefetch"].numerics == "bit_equal"
+    for candidate in offer.candidates:  # What is offered can be applied.
+        if candidate.key in LOADING:
+            assert [row[0] for row in knobs.apply(candidate.changes)] == list(candidate.changes)
+    knobs.undo()
+    assert type(loader) is DataLoader and set(LOADING) <= knobs.baseline().keys() and reasons.keys().isdisjoint(LOADING)
+
+
+def test_a_loader_that_goes_its_own_way_keeps_its_workers():
+    class Own(DataLoader):
+        def __iter__(self):
+            return super().__iter__()
+
+    run = Run()
+    _, offer, reasons = offered([run.model], [run.optimizer], Own(TensorDataset(torch.zeros(64, 2)), 4, num_workers=2))
+    assert all(candidate.key not in LOADING for candidate in offer.candidates)
+    assert reasons[LOADING[0]] == reasons[LOADING[-1]] == "a Own goes over its batches in a way of its own"
 
 
 def sgd(model):

@@ -78,7 +78,8 @@ struct LiveProgress {
 // The state of a search in a run whose owner reports each update.
 //
 // Where the loop's own units come to take 1.5 times as long, or as short, for 50 of them (their median), what was
-// measured of changes that are still open no longer counts: it was of another work, or of other neighbours.
+// measured no longer counts, as it was of another work, or of other neighbours: changes that are still open begin anew,
+// and so do those that it was found to speak against. What is kept stays.
 //
 // All calls come from the thread that makes the updates. Costs a few microseconds an update while it searches, and
 // nothing once watching() is false. Exceptions of the loop and of `progress` pass through unchanged and leave the tuner
@@ -100,11 +101,15 @@ class LiveTuner {
   // Whether the calls of the unit that begins now are to be kept. Asked behind after_update().
   bool keeps_call() const;
   // Before the optimizer's step of a unit whose call was kept: the gate's replays, of each change before it is first in
-  // force, and of each together with all that is kept before the two are proved.
+  // force, and of each together with all that is kept before the two are proved. Changes that set nothing but keys
+  // data.* are not replayed, as a kept call has its batch: their class says whether the batches are the same.
   void before_update();
   // Behind every update, between it and the next. Applies what holds for the next unit. Where the candidate's settings
   // threw in the unit, the caller has told failed() first.
   void after_update(const LiveUnit& unit);
+  // The newest update that was made, for whoever calls failed(), stop() or undo() before its unit is told: what these
+  // apply holds from the next one on.
+  void note_update(std::int64_t update);
   // The user's loop threw, or a number became non-finite: settings other than the kept ones are undone, and the changes
   // among them that are not kept are out of the race, named with this sentence. Where none was on, no change is to
   // blame, and the search ends. With `keys`, those of settings at fault, only the changes that set one of them are out

@@ -230,7 +230,7 @@ class Boundary:
         self._is_stepping = False
         self._steps += 1
         _make_last(self._step_handles[number][0])
-        ended = self._cycle.step(number, self._passes.batches)
+        ended = self._cycle.step(number, self._passes.own_batches)
         self.updates += ended
         if self._cycle.has_ended:
             self._end_unit(now, ended)

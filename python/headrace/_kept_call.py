@@ -22,6 +22,7 @@ from ._gradient_distance import Squares, output_squares, same_bits, squares
 from ._inert_hook import InertHook
 from ._recorded_call import Autocast, Gradients, RecordedCall, Replay, autocast_now, shapes_of
 from ._settings import FUSED, MEMORY_FORMAT
+from ._strategy import CUSTOM
 from ._update_check import takes_fused, update_bytes, update_difference, updated
 from .errors import Error, InvalidArgumentError, NumericsError, OutOfMemoryError, UnsupportedError
 
@@ -227,7 +228,7 @@ class KeptCalls:
         are infinite and the cosine is NaN. Code "unsupported" says that the kept call is at fault and not the candidate: ready()
         is False then until another call is kept. A candidate that cannot be applied is "invalid_argument". Seconds are those of
         forward and backward alone, the first time they are made under the candidate. update_difference is there where the changes
-        touch fused, foreach or the memory format. Memory is checked first: what this process's used bytes grew by in the
+        touch fused, foreach or the memory format, or set a strategy. Memory is checked first: what this process's used bytes grew by in the
         reference's forward, and its gradients' bytes, times 1.5; memory that the allocator had kept from the loop's own step is
         no growth, and is there for the candidate too. What apply(in_force) throws at the end, and what is no Exception
         (KeyboardInterrupt), passes."""
@@ -239,7 +240,7 @@ class KeptCalls:
             known = self._replay_reference(apply, reference)
             is_reference = False
             before = None
-            if any(reference.get(key) != candidate.get(key) for key in _UPDATE_KEYS):
+            if _may_change_update(reference, candidate):
                 before = self._update_under(apply, reference)
             self._check_room(known.needed)
             apply(candidate)
@@ -410,3 +411,9 @@ def _total(distances: dict[nn.Parameter, Squares]) -> Squares:
 
 def _mib(size: int) -> str:
     return f"{size / 2**20:,.1f} MiB"
+
+
+def _may_change_update(reference: Mapping[str, str], candidate: Mapping[str, str]) -> bool:
+    """A strategy may do anything."""
+    return any(reference.get(key) != candidate.get(key) for key in {**reference, **candidate}
+               if key in _UPDATE_KEYS or key.startswith(CUSTOM))

@@ -18,8 +18,9 @@ from ._live_layout import Layout
 from ._live_loader import LiveLoader
 from ._live_refusals import refusals
 from ._live_saves import PlainSaves
-from ._loader_settings import NUM_WORKERS
+from ._loader_settings import NUM_WORKERS, PREFETCH
 from ._settings import COMPILE, FUSED, MEMORY_FORMAT, PRECISION, THREADS, FusedSwitch, ProcessSettings
+from ._strategy import Strategies, StrategyContext
 from .errors import Error, InvalidArgumentError, OutOfMemoryError, UnsupportedError
 
 OUTERMOST_CALL, GLOBAL = "outermost call", "global"
@@ -59,6 +60,7 @@ class LiveKnobs:
         self._switches = {optimizer: FusedSwitch(optimizer) for optimizer in optimizers}
         self._process = ProcessSettings("autotune")
         self._calls = LiveCalls()
+        self._strategies = Strategies(StrategyContext(tuple(self._models), tuple(optimizers), loader, live=True))
         self._layout = Layout(self._models, list(optimizers), self._layout_failed)
         self._saves = PlainSaves(self._layout)
         self._forwards: list[ForwardSwitch] = []
@@ -93,7 +95,7 @@ class LiveKnobs:
     def apply(self, settings: Mapping[str, str]) -> list[tuple[str, str, str, str]]:
         """Makes exactly these settings hold. Returns key, requested, applied and reason of each. headrace.Error where one cannot
         be applied, or ended by itself while it was in force (`ended`); all is then as before."""
-        self._check(settings)
+        self.check(settings)
         if dict(settings) != self._in_force:
             before = self._in_force
             try:
@@ -108,7 +110,7 @@ class LiveKnobs:
 
     def in_force(self) -> dict[str, str]:
         """As applied, without what ended by itself."""
-        return {key: value for key, value in self._in_force.items() if key not in self._calls.ended}
+        return {key: value for key, value in self._in_force.items() if key not in self.ended}
 
     def queue(self) -> int:
         """Batches that the loader holds ready at most, as far as its settings can change; else 0."""
@@ -118,13 +120,13 @@ class LiveKnobs:
     def ended(self) -> dict[str, str]:
         """By key, why a setting ended by itself while it was in force: a model that recompiles, an autocast of the loop's own.
         The run goes on without it, and apply() refuses it from then on."""
-        return dict(self._calls.ended)
+        return {**self._calls.ended, **self._strategies.ended}
 
     def baseline(self) -> dict[str, str]:
         """What the objects have, as written, of every key that a candidate touches."""
         written = {PRECISION: "fp32", MEMORY_FORMAT: "contiguous", FUSED: self._is_fused(), COMPILE: False,
                    THREADS: self._process.threads, **self._loader.written()}
-        return {**self._process.written, **{key: json.dumps(value) for key, value in written.items()}}
+        return {**self._process.written, **self._strategies.written(), **{key: json.dumps(value) for key, value in written.items()}}
 
     def keep_only(self) -> None:
         """Lets go of what was prepared for settings that are not in force. Their hooks and forwards are gone already."""
@@ -151,6 +153,7 @@ class LiveKnobs:
 
     def _switch(self, settings: Mapping[str, str]) -> None:
         """The layout last, because it alone may lack memory; that undoes the others cheaply."""
+        self._strategies.set(self._strategies.still_possible(settings))  # First: undone whatever comes of the rest.
         has = functools.partial(self._has, settings)
         channels_last, bf16, compiles = has(MEMORY_FORMAT, "channels_last"), has(PRECISION, "bf16"), has(COMPILE, True)
         fused = has(FUSED, True) and not self._is_fused()
@@ -186,10 +189,11 @@ class LiveKnobs:
 
     # What is asked for.
 
-    def _check(self, settings: Mapping[str, str]) -> None:
+    def check(self, settings: Mapping[str, str]) -> None:
+        """headrace.Error where apply() would refuse these settings; changes nothing."""
         if torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing():
             raise UnsupportedError("autotune: a CUDA graph is being captured; wanted a moment between two updates")
-        if dict(settings) == self._in_force and not self._calls.ended:
+        if dict(settings) == self._in_force and not self.ended:
             return
         baseline, refused = self.baseline(), self._refusals()
         for key, value in settings.items():
@@ -197,7 +201,7 @@ class LiveKnobs:
                 raise InvalidArgumentError(
                     f"autotune: {key} does not switch between two updates; wanted one of {', '.join(sorted(baseline))}")
             self._check_value(key, value)
-            reason = self._calls.ended.get(key) or refused.get(key)
+            reason = self.ended.get(key) or refused.get(key)
             if reason is not None and value != baseline[key]:
                 raise UnsupportedError(f"autotune: {key}: {reason}")
 
@@ -215,16 +219,20 @@ class LiveKnobs:
             raise InvalidArgumentError(f"autotune: {key}: wanted {' or '.join(map(json.dumps, _VALUES[key]))}, found {value}")
 
     def _offered(self, fixed: Sequence[str], steps: int | None, of_loader: Mapping[str, Any]) -> _native.Offer:
-        return _native.offer({
+        offered = _native.offer({
             "live": True, "cores": len(os.sched_getaffinity(0)), "refused": self._refusals(), "run_steps": steps,
             "budget_s": 0.0, "fixed": list(fixed), "intra_op_threads": self._process.threads, "fused": False, "drops_out": False,
             **of_loader,
         }, "")
+        self._strategies.add_to(offered, "")
+        return offered
 
     def _refusals(self) -> dict[str, str]:
         if self._refused is None:
             self._refused = refusals(self._models, self._switches, self._given_loader, self._process.written,
                                      bool(self._forwards))
+        if self._given_loader is None:
+            return {**self._refused, **dict.fromkeys((NUM_WORKERS, PREFETCH), "no loader was given")}
         return {**self._refused, **self._loader.refusals()}  # The loader tells more once it was looked at.
 
 

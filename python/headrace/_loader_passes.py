@@ -42,6 +42,7 @@ class LoaderPasses:
         self.refusal = ""  # Why nothing can be seen.
         self.thread: int | None = None  # Of the loop; None: not known, and nothing is another's.
         self.begun = self.ended = self.batches = 0  # In all.
+        self.own_batches = 0  # That the loop's own thread took: of others nobody can say before which step they came.
         self._last_length: int | None = None  # Batches of the last pass that came to its end.
         self._begun = self._ended = self._failed = self._batches = 0  # In the update at hand.
         self._wait_s = 0.0
@@ -119,6 +120,7 @@ class LoaderPasses:
         self.batches += 1
         if self._is_here():
             self.serves_loop = True
+            self.own_batches += 1
             self._batches += 1
             self._wait_s += self.clock() - since
 

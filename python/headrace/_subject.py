@@ -26,6 +26,7 @@ from ._settings import (
     no_compile, no_fused, not_float32, text)
 from ._state import State, in_layout_of, map_tensors, same_values, tensors_in
 from ._step import WholeStep
+from ._strategy import Strategies, StrategyContext
 from ._native_loader import draws, native_loader_for
 from .errors import Error, InvalidArgumentError, UnsupportedError
 
@@ -64,6 +65,7 @@ class Subject:
         self._loader_options = dict(loader.options) if isinstance(loader, Loader) else None
         self._native_loader: Loader | None = None  # The headrace.Loader that can stand for a DataLoader.
         self._process = ProcessSettings("tune")
+        self._strategies = Strategies(StrategyContext((model,), (optimizer,), loader, live=False))
         self._settings: dict[str, str] = {}
         self._loaders: dict[tuple[int, int | None, bool], DataLoader] = {}
         self._pass_loader: Any = self._loader_for({})
@@ -152,7 +154,7 @@ class Subject:
         try:
             self._apply(settings)
         except BaseException:
-            self._apply(before)
+            self._apply(self._strategies.still_possible(before))
             raise
         self._settings = dict(settings)
         if COMPILE in settings and self._compile_s is None:
@@ -161,6 +163,7 @@ class Subject:
     def offer(self, bound: str) -> _native.Offer:
         """What to try, what relieves `bound` first, and why not the rest."""
         offered = _native.offer(self._context(), bound)
+        self._strategies.add_to(offered, bound)
         self.not_applicable = offered.not_tried
         return offered
 
@@ -186,7 +189,8 @@ class Subject:
             written[NUM_WORKERS] = self._loader_options["num_workers"]
             written[PREFETCH] = self._loader_options["prefetch_batches"]
             written[CACHE] = self._loader_options["cache"]
-        return {**self._process.written, **{key: json.dumps(value) for key, value in written.items()}}
+        return {**self._process.written, **self._strategies.written(),
+                **{key: json.dumps(value) for key, value in written.items()}}
 
     def applied(self) -> list[tuple[str, str, str, str]]:
         """Key, requested, applied, reason of what is in force."""
@@ -223,6 +227,7 @@ class Subject:
     # Settings.
 
     def _apply(self, settings: Mapping[str, str]) -> None:
+        self._strategies.set(settings)
         self._set_layout(text(settings, MEMORY_FORMAT) == "channels_last")
         self._forward.set(channels_last=text(settings, MEMORY_FORMAT) == "channels_last",
                           bf16=text(settings, PRECISION) == "bf16", compile=COMPILE in settings)

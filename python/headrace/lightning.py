@@ -13,7 +13,7 @@ from typing import Any
 from torch import nn
 
 from ._autotune import AutoTune as Handle
-from ._autotune import requested
+from ._autotune_request import requested
 from ._live_knobs import LiveKnobs
 from ._outermost_calls import OutermostCalls
 from ._settings import PRECISION
@@ -50,7 +50,8 @@ class AutoTune(_callback_class()):
     """
 
     def __init__(self, *, on_progress: Callable[[str, str], Any] | None = None, **options: Any) -> None:
-        """InvalidArgumentError for what makes no sense; `allow`, `gain_min` and the names in `only` are looked at in fit()."""
+        """InvalidArgumentError for what makes no sense; `allow`, `gain_min`, the names in `only` and the ledger of `replay` are
+        looked at in fit()."""
         super().__init__()
         self._request, self._on_progress = requested(**options), on_progress
         self.handle: Handle | None = None

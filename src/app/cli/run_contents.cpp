@@ -302,7 +302,8 @@ class Contents {
     if (run_.is_finished() || !run_.recipe) return;
     const auto threads =
         split_cores(here_.cores_usable, run_.recipe->compute.intra_op_threads, run_.recipe->data.num_workers).compute;
-    if (said("compute_threads") != std::to_string(threads)) {
+    const bool tunes_itself = run_.checkpoint_texts.contains("tuning");  // It may have switched them.
+    if (!tunes_itself && said("compute_threads") != std::to_string(threads)) {
       add("other_threads",
           fmt::format("{} was written with {} compute threads, here the run would have {}", name,
                       said("compute_threads"), threads),

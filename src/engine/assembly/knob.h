@@ -47,8 +47,9 @@ struct KnobContext {
   bool workers_change_batches = false;    // Another number of worker processes brings other batches.
   bool has_replacement = false;           // A headrace.Loader can stand for the DataLoader,
   bool replacement_draws = false;         // which draws order or transforms by itself.
-  // The run goes on while it is tuned: only what switches between two of its updates is offered, and in the order of
-  // ORCH-12: what the process computes with, the data pipeline, the training loop, the model.
+  // The run goes on while it is tuned: only what switches between two of its updates, and pays from then on, is
+  // offered, and in the order of ORCH-12: what the process computes with, the data pipeline, the training loop, the
+  // model.
   bool live = false;
 
   bool is_headrace() const { return loader == LoaderKind::headrace || loader == LoaderKind::headrace_processes; }

@@ -209,15 +209,51 @@ TEST(Knobs, ALiveRunIsOfferedWhatSwitchesBetweenTwoStepsFromTheHardwareToTheMode
   for (const Candidate& candidate : offered.candidates) {
     keys.push_back(candidate.key);
     EXPECT_EQ(candidate.switches, Switches::live_step) << candidate.name;
-    EXPECT_FALSE(candidate.carries_over) << candidate.name;
+    EXPECT_EQ(candidate.carries_over, candidate.key.starts_with("data.")) << candidate.name;
   }
+  // Two numbers of workers.
   EXPECT_EQ(keys,
             (std::vector<std::string>{"compute.allocator", "compute.intra_op_threads", "compute.flush_denormal",
+                                      "data.num_workers", "data.num_workers", "data.prefetch_batches",
                                       "train.precision", "optimizer.fused", "model.memory_format", "model.compile"}));
   EXPECT_GT(offered.candidates.back().prepare_s, 0);
-  for (const Report::NotTried& change : offered.not_tried) {
-    if (!change.key.starts_with("data.")) continue;
-    EXPECT_EQ(change.reason, "what is loaded under one setting is used up under the other; headrace.tune tries it");
+}
+
+std::string why_not_tried(const Offer& offered, std::string_view key) {
+  const auto found = std::find_if(offered.not_tried.begin(), offered.not_tried.end(),
+                                  [&](const Report::NotTried& change) { return change.key == key; });
+  return found == offered.not_tried.end() ? "" : found->reason;
+}
+
+TEST(Knobs, ALiveRunIsOfferedTheLoadingThatSwitchesAndPaysBetweenTwoSteps) {
+  const Offer torch = offer(live_context(), "");
+  for (const char* key : {"data.loader", "data.batched"}) {
+    EXPECT_EQ(why_not_tried(torch, key), "it takes effect between two epochs; headrace.tune tries it") << key;
+  }
+  KnobContext context = live_context();
+  context.loader = LoaderKind::headrace;
+  context.recipe.train.epochs = 4;
+  context.data = {.cache_share = 1, .scaled_share = 1, .trial_index = true};
+  const Offer own = offer(context, "");
+  EXPECT_EQ(why_not_tried(own, "data.cache"),
+            "it pays once a whole pass over the data was made under it, and pairs of a few steps do not show that; "
+            "headrace.tune tries it");
+  EXPECT_THAT(why_not_tried(own, "data.index"), testing::HasSubstr("made anew"));
+  EXPECT_EQ(why_not_tried(own, "data.num_workers") + why_not_tried(own, "data.prefetch_batches"), "");
+  context.live = false;
+  EXPECT_EQ(why_not_tried(offer(context, ""), "data.cache"), "");
+}
+
+TEST(Knobs, OtherDrawsOfWorkersAreRoundingInALiveRunTooAndTheSameBatchesBitEqual) {
+  KnobContext context = live_context();
+  for (const bool draws : {false, true}) {
+    context.workers_change_batches = draws;
+    for (const Candidate& candidate : offer(context, "").candidates) {
+      if (!candidate.key.starts_with("data.")) continue;
+      const bool is_other = draws && candidate.key == "data.num_workers";
+      EXPECT_EQ(candidate.numerics, is_other ? NumericClass::rounding : NumericClass::bit_equal) << candidate.name;
+      EXPECT_EQ(candidate.changes_batches, is_other) << candidate.name;
+    }
   }
 }
 

@@ -39,14 +39,13 @@ void LiveRace::forget() {
 }
 
 void LiveRace::turn_all_off() {
-  for (const std::size_t change : changes_) entries_[change].on = false;
+  for (const std::size_t change : changes_) turn_off(change);
 }
 
-std::vector<std::size_t> LiveRace::due_changes() {
+std::vector<std::size_t> LiveRace::due_changes() const {
   std::vector<std::size_t> due;
   for (const std::size_t change : changes_) {
-    Entry& entry = entries_[change];
-    if (++entry.waited >= entry.every) due.push_back(change);
+    if (is_turn_of_every(entries_[change].every)) due.push_back(change);
   }
   return due.empty() ? changes_ : due;  // A pair that tells of nothing is of no use.
 }
@@ -58,6 +57,7 @@ bool LiveRace::fits(std::size_t change, const std::vector<std::size_t>& others) 
 LiveRace::Pair LiveRace::draw(std::int64_t number) {
   SampleRandom random(seed_, number, /*index=*/0);
   std::vector<std::size_t> due = due_changes();
+  ++drawn_;
   shuffle(due, random);
   std::stable_partition(due.begin(), due.end(), [this](std::size_t change) { return !entries_[change].had_turn; });
 
@@ -78,7 +78,6 @@ LiveRace::Pair LiveRace::draw(std::int64_t number) {
     pair.on[leads ? 0 : 1].push_back(change);
     entry.on = !leads;
     entry.had_turn = true;
-    entry.waited = 0;
   }
   for (auto& on : pair.on) std::sort(on.begin(), on.end());
   return pair;

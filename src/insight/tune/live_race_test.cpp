@@ -59,12 +59,11 @@ TEST(LiveRace, TheOrderOfEachChangeIsAFairIndependentCoin) {
     }
     before = now;
   }
-  constexpr int kHalf = kPairs / 2;
   const double reach = 4 * std::sqrt(kPairs / 4.0);  // Four standard deviations.
   for (std::size_t i = 0; i < 4; ++i) {
-    EXPECT_NEAR(leads[i], kHalf, reach) << i;
-    EXPECT_NEAR(as_before[i], kHalf, reach) << i;
-    for (std::size_t j = i + 1; j < 4; ++j) EXPECT_NEAR((same[{i, j}]), kHalf, reach) << i << " " << j;
+    EXPECT_NEAR(leads[i], kPairs / 2, reach) << i;
+    EXPECT_NEAR(as_before[i], kPairs / 2, reach) << i;
+    for (std::size_t j = i + 1; j < 4; ++j) EXPECT_NEAR((same[{i, j}]), kPairs / 2, reach) << i << " " << j;
   }
 }
 
@@ -151,6 +150,33 @@ TEST(LiveRace, AnExpensiveChangeTakesEveryNthTurnAndStaysAsItIsBetween) {
   EXPECT_EQ(turns, 20);
   EXPECT_EQ(race.pairs(1), 20);
   EXPECT_EQ(race.pairs(0), 160);
+}
+
+TEST(LiveRace, ExpensiveChangesTakeTheirTurnsInTheSamePairsWheneverTheyEntered) {
+  LiveRace race(3, 0.02, 1, never);
+  race.enter(0);
+  std::vector<std::int64_t> first, second;
+  for (std::int64_t number = 1; number <= 64; ++number) {
+    if (number == 3) race.enter(1);
+    if (number == 6) race.enter(2);
+    for (const std::size_t change : {1u, 2u}) race.take_turns_every(change, 8);
+    EXPECT_EQ(race.is_turn_of_every(8), number % 8 == 0);
+    for (const auto& turn : race.draw(number).turns) {
+      if (turn.change == 1) first.push_back(number);
+      if (turn.change == 2) second.push_back(number);
+    }
+  }
+  EXPECT_THAT(first, ElementsAre(8, 16, 24, 32, 40, 48, 56, 64));
+  EXPECT_EQ(first, second);
+}
+
+TEST(LiveRace, WhatIsTurnedOffIsOffUntilItsNextTurn) {
+  LiveRace race = race_of(2);
+  std::int64_t number = 1;
+  while (!is_on(race.draw(number).on[1], 1)) ++number;
+  race.take_turns_every(1, 1000);
+  race.turn_off(1);
+  for (const auto& on : race.draw(number + 1).on) EXPECT_FALSE(is_on(on, 1));
 }
 
 TEST(LiveRace, WhenAllAreTurnedOffNothingIsHeldOn) {

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
 #include <utility>
@@ -255,6 +256,28 @@ void show_live_ledger(Report& report, const LiveLedger& ledger, std::span<const 
     complete(report.changes[first + i], ledger, i, candidates);
   }
   for (Finding& finding : forbidden_gains(ledger, candidates)) report.findings.push_back(std::move(finding));
+}
+
+nlohmann::ordered_json live_document(const LiveLedger& ledger, const Report& report, std::string_view problem) {
+  using nlohmann::ordered_json;
+  ordered_json document = ordered_json::parse(json_text(ledger));
+  document["title"] = report.title;
+  document["command"] = report.command;
+  document["written"] = report.written;
+  document["problem"] = problem.empty() ? ordered_json(nullptr) : ordered_json(problem);
+  for (const auto& [name, value] : report.environment) document["environment"][name] = value;
+  document["not_tried"] = ordered_json::array();
+  for (const Report::NotTried& change : report.not_tried) {
+    document["not_tried"].push_back({{"name", change.name}, {"key", change.key}, {"reason", change.reason}});
+  }
+  document["settings"] = ordered_json::array();
+  for (const Applied& applied : report.settings) {
+    document["settings"].push_back({{"key", applied.key},
+                                    {"requested", applied.requested},
+                                    {"applied", applied.applied},
+                                    {"reason", applied.reason}});
+  }
+  return document;
 }
 
 }  // namespace headrace

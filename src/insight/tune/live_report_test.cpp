@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <limits>
+#include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 
@@ -224,6 +225,23 @@ TEST(LiveReport, HtmlAndTextHoldTheVerdictFirstAndTheNote) {
   EXPECT_LT(text.find("1.43 times as fast"), text.find("400 updates seen"));
   EXPECT_THAT(report_html(report), HasSubstr("1.43 times as fast as the loop as written"));
   EXPECT_THAT(report_html(report), HasSubstr("400 updates seen"));
+}
+
+TEST(LiveReport, ItsDocumentIsALedgerThatReadsBackWithWhatTheReportSays) {
+  const LiveLedger live = ledger_of({proved("fused optimizer", {0.43, 0.38, 0.47}, 12)});
+  Report report = report_on(live);
+  report.title = "loop";
+  report.environment = {{"CPU", "any"}};
+  report.not_tried = {{"cache", "data.cache", "there is no loader"}};
+  report.settings = {{"compute.allocator", "\"arena\"", "\"system\"", "no room"}};
+  const nlohmann::ordered_json document = live_document(live, report, "");
+  EXPECT_EQ(json_text(parse_live_ledger(document.dump(), "written")), json_text(live));
+  EXPECT_EQ(document["title"], "loop");
+  EXPECT_EQ(document["environment"]["CPU"], "any");
+  EXPECT_EQ(document["not_tried"][0]["reason"], "there is no loader");
+  EXPECT_EQ(document["settings"][0]["applied"], "\"system\"");
+  EXPECT_TRUE(document["problem"].is_null());
+  EXPECT_EQ(live_document(live, report, "it broke")["problem"], "it broke");
 }
 
 }  // namespace

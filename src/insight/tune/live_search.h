@@ -49,6 +49,7 @@ class LiveSearch {
   bool keeps_call() const noexcept { return kept_call_.is_wanted; }
   void before_update();
   void after_update(const LiveUnit& unit);
+  void note_update(std::int64_t update) noexcept { update_ = update; }
   void failed(ErrorCode code, const std::string& sentence, const std::vector<std::string>& keys);
   bool watching() const noexcept;
   void stop(const std::string& why);
@@ -69,6 +70,7 @@ class LiveSearch {
   struct Block {
     Settings settings;
     Changes on;
+    LiveBlocks::Block shape{};
   };
   struct Measurement {
     LivePair pair;
@@ -97,9 +99,9 @@ class LiveSearch {
   bool measure(const LiveUnit& unit);  // Whether something can begin: no pair goes on.
   bool newcomer_is_slow(const LiveUnit& unit) const;
   void break_off(bool is_slow, bool has_room);
-  bool begin_second_block();
   void finish_pair();
-  void measure_anew();  // What was measured of open changes no longer counts.
+  void measure_anew();
+  bool was_decided_by_pairs(std::size_t change) const;
 
   void begin_next();
   bool search_next();  // These two: whether something was begun, else the stage is over.
@@ -109,15 +111,21 @@ class LiveSearch {
   bool expect_rest();
   bool has_room(double cost_s) { return agree(account_.budget().has_room(cost_s)); }
   bool wait_for_room();
+  bool put_off_long_turns();
   void rest(std::int64_t units);
   bool look_again();
+  bool reopen(std::size_t change);              // It waits for pairs again. Whether it may.
   Standing turns_of(std::size_t change) const;  // Of one that may be in force: with others or alone.
+
+  // live_turns.cpp: pairs, and what is in force in their blocks.
   void begin_proof(ProofKind kind, std::size_t change, Settings without, Settings with);
   void begin_proof_pair();
   void begin_race_pair();
-  void admit_newcomer();
-  void space_out_expensive_turns();
+  void plan_turns();
+  std::int64_t turns_every(std::size_t change);
   void begin(Measurement measurement, std::string_view name);
+  bool begin_second_block();
+  std::optional<BlockUnits> begin_block(Block& block, std::string_view why);
   bool is_new(const Changes& on) const;
   double switch_s(std::size_t change) const;
   bool switch_to(const Block& block, std::string_view why);
@@ -144,6 +152,8 @@ class LiveSearch {
 
   // live_verdicts.cpp: what is found out by pairs, and who is told.
   void settle_untried(std::int64_t changes_held, bool cores_taken);
+  void settle_forbidden(std::size_t change);
+  void let_in(std::size_t change);
   static Failure failure_of(ErrorCode code, const std::string& message);
   void settle_failed(std::size_t change, ErrorCode code, const std::string& message);
   void blame(const Changes& on, const LiveSwitch::Refusal& refusal);
@@ -195,6 +205,7 @@ class LiveSearch {
   std::int64_t pairs_ = 0;                    // Begun.
   std::int64_t race_pairs_ = 0;               // Since a rest.
   std::int64_t resting_ = 0;                  // Units that what is kept still holds for.
+  std::int64_t wash_out_ = 0;                 // Units behind the newest switch that hold something of the ones before.
   std::optional<std::int64_t> updates_left_;  // When they were asked for last.
   double pair_cost_s_ = 0;                    // That the next pair is expected to put the run behind.
   std::optional<std::size_t> newcomer_;       // Of the pair at hand.

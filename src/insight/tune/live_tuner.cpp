@@ -53,6 +53,10 @@ void LiveTuner::after_update(const LiveUnit& unit) {
   impl_->search.after_update(unit);
 }
 
+void LiveTuner::note_update(std::int64_t update) {
+  impl_->search.note_update(update);
+}
+
 void LiveTuner::failed(ErrorCode code, const std::string& sentence, const std::vector<std::string>& keys) {
   impl_->search.failed(code, sentence, keys);
 }

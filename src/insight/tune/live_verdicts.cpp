@@ -48,19 +48,34 @@ void LiveSearch::settle_untried(std::int64_t changes_held, bool cores_taken) {
     } else if (auto why = changes_.why_idle(change)) {
       settle(change, Verdict::refused, Reason::no_gain, std::move(*why));
     } else if (candidate.numerics > options_.allow) {
-      changes_.set_standing(change, Standing::timing);
+      settle_forbidden(change);
     } else if (candidate.divides_cores && cores_taken) {
       settle(change, Verdict::inconclusive, Reason::not_quiet,
              "Not tried: others take the cores, and which division of them pays depends on that.");
     } else if (++held > changes_held) {
       settle(change, Verdict::inconclusive, Reason::not_quiet,
              fmt::format("Not tried: the machine is not quiet, and the first {} changes are.", changes_held));
-    } else if (changes_.is_costly(change)) {
-      changes_.set_standing(change, Standing::costly);
     } else {
-      gate_.expect(change, changes_.numeric_pairs_of(change));
+      let_in(change);
     }
   }
+}
+
+void LiveSearch::settle_forbidden(std::size_t change) {
+  if (!changes_.only_loads(change)) return changes_.set_standing(change, Standing::timing);
+  const Candidate& candidate = changes_.candidate(change);
+  settle(change, Verdict::refused, Reason::not_allowed,
+         fmt::format("Not tried, as only {} is allowed and it is {}{}; no kept call shows what it gains.",
+                     to_string(options_.allow), to_string(candidate.numerics),
+                     candidate.changes_batches ? " (other draws)" : ""));
+}
+
+// Of a change that is tried: what it waits for first.
+void LiveSearch::let_in(std::size_t change) {
+  if (changes_.is_costly(change)) return changes_.set_standing(change, Standing::costly);
+  const auto pairs = changes_.numeric_pairs_of(change);
+  if (pairs.empty()) return changes_.set_standing(change, turns_of(change));
+  gate_.expect(change, pairs);
 }
 
 LiveSearch::Failure LiveSearch::failure_of(ErrorCode code, const std::string& message) {
@@ -178,8 +193,10 @@ std::string LiveSearch::prepare_note(const Proof& proof) const {
 void LiveSearch::keep(const Proof& proof) {
   const std::string costs = prepare_note(proof);  // In what is left of the run as it was without it.
   account_.scale_kept(std::exp(-proof.pairs.record().middle().value_or(0)));
-  const Changes settled = changes_.keep(
-      proof.change, fmt::format("Pays: {}, alone against the best before it{}.", proof.pairs.record().text(), costs));
+  const char* draws = changes_.candidate(proof.change).changes_batches ? "; its batches are other draws" : "";
+  const Changes settled = changes_.keep(proof.change, fmt::format("Pays: {}, alone against the best before it{}{}.",
+                                                                  proof.pairs.record().text(), draws, costs));
+  blocks_.set_waiting(proof.pairs.wait_share());
   race_.forget();
   for (const std::size_t change : settled) {
     race_.leave(change);
@@ -242,8 +259,9 @@ std::string LiveSearch::open_sentence(std::size_t change) const {
       return fmt::format("Not tried, as all others come first{}{}.", text.empty() ? "" : ": ", text);
     }
     case Standing::alone:
-      return "Not decided: it takes turns with no others, because it took more than twice the time at first, takes "
-             "long to prepare or carries over, and no pairs of its own were measured.";
+      return "Not decided: it takes turns with no others, because it took much longer at first, takes long to prepare "
+             "or "
+             "costs too much while others wait, and no pairs of its own were measured.";
     case Standing::timing:
       return fmt::format("Not tried, as only {} is allowed, and not timed.", to_string(options_.allow));
     default:
