@@ -205,6 +205,28 @@ def test_what_is_undone_when_no_hook_counts_updates_any_more_is_no_turn():
     assert handle.ledger["turns"] == turns and loop.knobs.planted == {} and handle.ledger["settings"] == []
 
 
+class ByParts(Loop):
+    """Calls a part of its model, and never the model."""
+
+    def __init__(self):
+        super().__init__()
+        self.model = nn.ModuleDict({"layers": self.model})
+
+    def scores(self, features):
+        return self.model["layers"](features)
+
+
+def test_where_the_loop_never_calls_the_model_itself_precision_is_out_and_the_rest_is_tuned():
+    loop = ByParts()
+    handle = loop.autotune(FASTER, only=[FUSED, "bf16 autocast"], allow="reduced_precision")
+    assert loop.run(3000, until=lambda: handle.kept)
+    assert handle.kept == [FUSED] and handle.problem is None
+    (bf16,) = [trial for trial in handle.trials if "train.precision" in trial.settings]
+    assert bf16.verdict == "failed"
+    assert "the loop does not call the ModuleDict itself, but the Sequential within it" in bf16.sentence
+    assert not any("train.precision" in turn["settings"] for turn in handle.ledger["turns"])
+
+
 def test_a_setting_that_ends_in_a_replay_fails_there_and_the_loader_is_left_alone():
     loop = Loop()
     loop.knobs = PlantedKnobs([loop.model], [loop.optimizer], loop.loader, {})
@@ -325,7 +347,7 @@ def test_under_bit_equal_the_run_has_the_bits_of_an_untouched_one():
     after = torch.get_rng_state()
     torch.manual_seed(5)
     told = []
-    with hr.autotune(tuned.model, tuned.optimizer, tuned.loader, allow="bit_equal",
+    with hr.autotune(tuned.model, tuned.optimizer, tuned.loader, allow="bit_equal", fixed=["data"],
                      on_progress=lambda *one: told.append(one)) as handle:
         tuned.run(3000)
     assert handle.problem is None and texts(told, "began")
@@ -395,14 +417,14 @@ def test_a_run_of_three_steps_says_so_when_the_interpreter_ends(tmp_path):
     assert "3 updates" in (tmp_path / "found" / "report.html").read_text()
 
 
-def test_a_loader_that_does_not_tell_of_its_passes_is_told_first():
+def test_a_loader_that_does_not_tell_of_its_epochs_is_told_first():
     loop = Loop()
     loop.loader = list(loop.loader)
     handle = loop.autotune(FASTER)
-    assert loop.told == [("loader", "waiting for data is not seen: a list does not tell of its passes")]
+    assert loop.told == [("loader", "waiting for data is not seen: a list does not tell of its epochs")]
     handle.stop()
     assert handle.problem == ("no update was seen: none of the optimizers' step() was called; a list does not tell of its "
-                              "passes")
+                              "epochs")
 
 
 def test_a_loop_that_never_updates_says_so():
@@ -456,6 +478,9 @@ def test_what_an_adapter_refuses_is_the_problem_and_nothing_is_hooked():
 def test_what_is_requested_has_hr_autotunes_defaults_and_makes_its_folder(tmp_path):
     assert requested() == request(only=[], title="training loop")
     assert requested(out=tmp_path / "a" / "b").out.is_dir()
+    (tmp_path / "file").touch()
+    with pytest.raises(hr.errors.IoError, match=r"^autotune: out: .*file"):
+        requested(out=tmp_path / "file")
 
 
 @pytest.mark.parametrize("given, message", [
@@ -472,6 +497,10 @@ def test_what_is_requested_has_hr_autotunes_defaults_and_makes_its_folder(tmp_pa
     ({"only": FUSED}, "only: wanted a list of texts, found 'fused optimizer'"),
     ({"fixed": [1]}, "fixed: wanted a list of texts"),
     ({"replay": 7}, "replay: wanted the path of a ledger.json, found int$"),
+    ({"out": 7}, "out: wanted the path of a folder, found int$"),
+    ({"title": 7}, "title: wanted a text, found 7$"),
+    ({"allow": None}, "allow: wanted a text, found None$"),
+    ({"gain_min": "small"}, "gain_min: wanted a number, found 'small'$"),
     ({"only": ["fusd optimizer"]}, 'only: wanted names of changes, found "fusd optimizer"; there are .*fused optimizer'),
     ({"allow": "anything"}, "allow.*bit_equal.*anything|allow.*anything.*bit_equal"),
     ({"gain_min": -1.0}, "gain_min"),
@@ -479,12 +508,12 @@ def test_what_is_requested_has_hr_autotunes_defaults_and_makes_its_folder(tmp_pa
 def test_what_makes_no_sense_is_refused_at_once_by_name_and_nothing_is_hooked(given, message):
     loop = Loop()
     before = hooks_of(loop)
-    objects = {"model": loop.model, "optimizer": loop.optimizer, "loader": loop.loader, **given}
+    objects = {"model": loop.model, "optimizer": loop.optimizer, "loader": loop.loader, "fixed": ["data"], **given}
     with pytest.raises(hr.errors.InvalidArgumentError, match=message) as caught:
         hr.autotune(**objects, on_progress=lambda *told: None)
     assert "\n" not in str(caught.value)
     assert hooks_of(loop) == before
-    again = hr.autotune(loop.model, loop.optimizer, loop.loader, on_progress=lambda *told: None)
+    again = hr.autotune(loop.model, loop.optimizer, loop.loader, fixed=["data"], on_progress=lambda *told: None)
     assert again.problem is None  # The one that was refused is not at work.
     again.undo()
 

@@ -72,16 +72,19 @@ class Loop:
 
     def step(self, batch):
         self.optimizer.zero_grad()
-        nn.functional.cross_entropy(self.model(batch[0]), batch[1]).backward()
+        nn.functional.cross_entropy(self.scores(batch[0]), batch[1]).backward()
         self.take(STEP_S * (self.knobs.factor() if self.knobs else 1) * math.exp(self.noise.gauss(0, 0.02)))
         self.optimizer.step()
         self.steps += 1
+
+    def scores(self, features):
+        return self.model(features)
 
     def take(self, seconds):
         self.clock.now += seconds
 
     def run(self, steps, until=lambda: False):
-        """So many steps, over as many passes as they take, or until something has happened: whether it has."""
+        """So many steps, over as many epochs as they take, or until something has happened: whether it has."""
         while steps > 0:
             for batch in self.loader:
                 self.step(batch)

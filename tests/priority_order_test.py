@@ -1,5 +1,5 @@
-"""The order in which a run that tunes itself goes about its faults: what the process computes with, the data pipeline, the training
-loop, the model."""
+"""The order in which a run that tunes itself goes about its faults: what the process computes with, the data pipeline, the
+training loop, the model."""
 
 import math
 import random

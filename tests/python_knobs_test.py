@@ -133,7 +133,7 @@ def test_a_native_loader_is_offered_a_cache_which_changes_no_byte_and_is_undone(
 
     def pixels():
         subject.restore()
-        return torch.cat([batch[0].clone() for batch in subject.new_pass()])
+        return torch.cat([batch[0].clone() for batch in subject.new_epoch()])
 
     plain = pixels()
     subject.configure(cache.changes)

@@ -268,8 +268,8 @@ def test_autotune_finds_its_threads_and_says_why():
 
 
 def test_with_auto_tune_off_nothing_is_decided():
-    loader = hr.Loader(SlowSquares(), batch_size=2, seed=3, num_workers=hr.AUTOTUNE, prefetch_batches=hr.AUTOTUNE, cache=hr.AUTOTUNE,
-                       auto_tune=False)
+    loader = hr.Loader(SlowSquares(), batch_size=2, seed=3, num_workers=hr.AUTOTUNE, prefetch_batches=hr.AUTOTUNE,
+                       cache=hr.AUTOTUNE, auto_tune=False)
     for _ in range(3):  # Each of 128 batches, which are enough for a decision.
         list(loader)
     assert loader.decisions() == []
@@ -279,7 +279,8 @@ def test_with_auto_tune_off_nothing_is_decided():
 
 
 def test_what_autotune_has_found_holds_in_another_loader_that_decides_nothing():
-    finding = hr.Loader(SlowSquares(), batch_size=2, seed=3, num_workers=hr.AUTOTUNE, prefetch_batches=hr.AUTOTUNE, num_workers_max=4)
+    finding = hr.Loader(SlowSquares(), batch_size=2, seed=3, num_workers=hr.AUTOTUNE, prefetch_batches=hr.AUTOTUNE,
+                        num_workers_max=4)
     deadline = time.monotonic() + 60
     while finding.settings["num_workers"] == 1:
         assert time.monotonic() < deadline

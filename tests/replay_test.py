@@ -61,7 +61,7 @@ class Images:
         self.optimizer.step()
         self.schedule.step()
 
-    def passes(self, count, until=lambda: False):
+    def epochs(self, count, until=lambda: False):
         """So many at most, until something has happened at the end of one: how many."""
         for number in range(count):
             for batch in self.loader:
@@ -87,10 +87,10 @@ def test_a_replayed_run_has_the_bits_of_the_first(tmp_path):
     first = Images()
     tuned = first.autotune(allow="reduced_precision", only=CHANGES, out=tmp_path)
     torch.manual_seed(5)
-    searched = first.passes(200, until=lambda: texts(first.told, "ended"))
+    searched = first.epochs(200, until=lambda: texts(first.told, "ended"))
     assert searched < 200 and tuned.kept
     first.clock.now += 700  # What is kept is checked again.
-    first.passes(20)
+    first.epochs(20)
     bits, after = first.bits(), torch.get_rng_state()
     tuned.stop()
     turns = tuned.ledger["turns"]
@@ -101,7 +101,7 @@ def test_a_replayed_run_has_the_bits_of_the_first(tmp_path):
     second = Images()
     replay = second.autotune(replay=tmp_path / "ledger.json")
     torch.manual_seed(5)
-    second.passes(searched + 20)
+    second.epochs(searched + 20)
     assert differing(second.bits(), bits) == [] and torch.equal(torch.get_rng_state(), after)
     assert second.in_force == first.in_force
     assert replay.problem is None and not replay.watching
@@ -109,7 +109,7 @@ def test_a_replayed_run_has_the_bits_of_the_first(tmp_path):
 
     untouched = Images()
     torch.manual_seed(5)
-    untouched.passes(searched + 20)
+    untouched.epochs(searched + 20)
     assert set(differing(untouched.bits(), bits)) >= set(dict(untouched.model.named_parameters()))
 
 
@@ -289,6 +289,19 @@ def test_a_ledger_without_turns_is_repeated_at_once(tmp_path):
     before = hooks_of(loop)
     handle = loop.autotune({}, replay=with_turns(tmp_path, []))
     assert not handle.watching and handle.problem is None and hooks_of(loop) == before and handle.kept == [FUSED]
+
+
+def test_an_on_progress_that_raises_before_the_first_turn_ends_the_replay_and_nothing_is_in_force(tmp_path):
+    loop = Loop()
+    loop.loader = list(loop.loader)  # Which is told first.
+
+    def raising(kind, text):
+        raise LookupError("no such log")
+
+    handle = loop.autotune({}, raising, replay=with_turns(tmp_path, [(1, FUSED_ON), (9, {})]))
+    loop.run(20)
+    assert "LookupError: no such log" in handle.problem and not handle.watching
+    assert loop.knobs.planted == {} and FUSED_ON not in loop.knobs.applied and not loop.optimizer._optimizer_step_post_hooks
 
 
 def test_auto_tune_false_repeats_nothing_either(tmp_path):

@@ -78,7 +78,8 @@ def test_what_the_loader_has_found_is_a_recipe_that_decides_nothing(job, tmp_pat
 
 
 def test_with_auto_tune_off_a_run_decides_nothing(job, tmp_path):
-    result = headrace("train", job, *AUTO, "--data.auto_tune", "false", "--train.epochs", 40, "--out", tmp_path / "run", "--json", "-")
+    result = headrace("train", job, *AUTO, "--data.auto_tune", "false", "--train.epochs", 40, "--out", tmp_path / "run",
+                      "--json", "-")
     assert result.returncode == 0, result.stderr
     loading = json.loads(result.stdout)["loading"]
     assert loading["decisions"] == [] and (loading["num_workers"], loading["prefetch_batches"]) == (1, 2)

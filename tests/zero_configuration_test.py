@@ -146,8 +146,8 @@ def test_data_that_may_not_be_listed_is_named(tmp_path):
     write_photos(data, train=1)
     data.chmod(0)
     try:
-        result = subprocess.run([*ANY_USER, HEADRACE, "tune", "--data", str(data), "--model", "mlp", "--out", str(tmp_path / "run")],
-                                capture_output=True, text=True, timeout=120)
+        command = [*ANY_USER, HEADRACE, "tune", "--data", str(data), "--model", "mlp", "--out", str(tmp_path / "run")]
+        result = subprocess.run(command, capture_output=True, text=True, timeout=120)
         assert_one_line_error(result, 1, data, "Permission denied")
     finally:
         data.chmod(0o755)
@@ -177,7 +177,8 @@ def test_half_of_a_job_or_two_are_refused(photos, tmp_path, arguments, words):
 
 @pytest.mark.parametrize("kept, tuned_s, met", [(["a"], 5.0, True), (["a"], 10.1, False), ([], 10.1, True)])
 def test_the_bench_wants_what_was_kept_to_be_faster(kept, tuned_s, met, capsys):
-    specification = importlib.util.spec_from_file_location("bench_zero_configuration", ROOT / "bench" / "zero_configuration" / "run.py")
+    script = ROOT / "bench" / "zero_configuration" / "run.py"
+    specification = importlib.util.spec_from_file_location("bench_zero_configuration", script)
     bench = importlib.util.module_from_spec(specification)
     sys.modules[specification.name] = bench  # Dataclasses look their module up.
     specification.loader.exec_module(bench)

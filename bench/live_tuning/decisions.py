@@ -110,7 +110,7 @@ def candidates() -> list[Any]:
 
     model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(), nn.Flatten(), nn.Linear(4 * 36, 2))
     optimizer = torch.optim.AdamW(model.parameters())
-    offered = LiveKnobs([model], [optimizer], None, where_autocast="outermost call").offer("reduced_precision", (), (), None)
+    offered = LiveKnobs([model], [optimizer], None).offer("reduced_precision", (), (), None)
     first: dict[str, Any] = {}
     for candidate in offered.candidates:
         first.setdefault(candidate.key, candidate)

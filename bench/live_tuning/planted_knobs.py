@@ -14,7 +14,7 @@ class PlantedKnobs(LiveKnobs):
 
     def __init__(self, models: Sequence[Any], optimizers: Sequence[Any], loader: Any, keys: Sequence[str],
                  plants: Mapping[str, Callable[[bool], None]]) -> None:
-        super().__init__(models, optimizers, loader, where_autocast="outermost call")
+        super().__init__(models, optimizers, loader)
         self._keys, self._plants = keys, plants
         self._planted: dict[str, str] = {}
 

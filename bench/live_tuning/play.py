@@ -54,7 +54,7 @@ class Loop:
     def knobs(self) -> Any:
         from headrace._live_knobs import LiveKnobs
 
-        return LiveKnobs(self.models, self.optimizers, self.loader, where_autocast="outermost call")
+        return LiveKnobs(self.models, self.optimizers, self.loader)
 
 
 class Untouched:

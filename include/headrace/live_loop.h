@@ -26,7 +26,7 @@ struct LiveUnit {
   double work = 1;    // What its time grows with, as numbers in its batch; above 0, the same in every unit if unknown.
   double wait_s = 0;  // Of `seconds`, waiting for the loader.
   bool countable = true;
-  std::string why_not{};  // Where it is not: "evaluation", "a pass over the data began", "4 micro-batches, not 8".
+  std::string why_not{};  // Where it is not: "evaluation", "an epoch began", "4 micro-batches, not 8".
 };
 
 // Gradients of one kept call under two settings.

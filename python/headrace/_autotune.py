@@ -88,7 +88,7 @@ class AutoTune:
             _open_handles.add(self)
             if loader is not None and (reason := self._hooks.boundary.loader_refusal):
                 self._guarded(self._tell, "loader", f"waiting for data is not seen: {reason}")
-            if isinstance(self._tuner, _native.LiveReplay):
+            if self._is_open and isinstance(self._tuner, _native.LiveReplay):
                 self._guarded(self._begin_replay, self._tuner)
         elif self._problem is not None:
             self._tell("problem", f"{self._problem}; {_AS_WRITTEN}")
@@ -215,6 +215,7 @@ class AutoTune:
         assert self._hooks is not None
         kept = self._hooks.kept
         if kept.ready():
+            self._hooks.knobs.note_calls(kept.called)
             self._tuner.before_update()
         if kept.ready():  # Not where the call could not be made again.
             self._units_without_call = 0
@@ -448,15 +449,16 @@ def autotune(model: nn.Module | Iterable[nn.Module], optimizer: Any, loader: Any
     faster stays. Before a change is first in force, one kept call of the model is replayed under it, and gradients are compared.
     At no update is the run further behind the loop as written than 10 s plus 2 % of its expected length.
 
-    model, optimizer: as you train them, or lists of them (GANs); Accelerate's and Lightning's wrapped optimizers will do.
-    loader: a DataLoader, a headrace.Loader, another iterable of batches, or None. allow: what a kept change may do to the
-    numbers: "bit_equal", "rounding" or "reduced_precision". steps or epochs: updates, or passes over the loader, of the whole
-    run, where you know them: what may be lost depends on it, and compiling is tried only then. only: changes by name; fixed:
-    keys, or tables of keys, that stay. gain_min: the smallest gain worth keeping, 0.02 is 2 %. out: a folder for ledger.json and
-    report.html, written when the search ends, at stop(), undo(), and when the interpreter ends. auto_tune: False hooks nothing
-    and tries nothing. seed: draws the order of each pair. replay: a ledger, as told below. on_progress(kind, text) is told
-    "loader" (its passes, and waiting for it, cannot be seen), "began", "machine" (it is not quiet: fewer changes are tried),
-    "decided", "ended", "problem"; without it each is a line on stderr.
+    model, optimizer: as you train them, or lists of them (GANs); Accelerate's and Lightning's wrapped optimizers will do. Where
+    the loop calls parts of a model and never the model itself (`model.training_loss(batch)`), precision and compiling are tried
+    if these parts stand in the list beside it. loader: a DataLoader, a headrace.Loader, another iterable of batches, or None.
+    allow: what a kept change may do to the numbers: "bit_equal", "rounding" or "reduced_precision". steps or epochs: how many
+    updates or epochs the whole run has, where you know it: what may be lost depends on it, and compiling is tried only then.
+    only: changes by name; fixed: keys, or tables of keys, that stay. gain_min: the smallest gain worth keeping, 0.02 is 2 %.
+    out: a folder for ledger.json and report.html, written when the search ends, at stop(), undo(), and when the interpreter
+    ends. auto_tune: False hooks nothing and tries nothing. seed: draws the order of each pair. replay: a ledger, as told below.
+    on_progress(kind, text) is told "loader" (its epochs, and waiting for it, cannot be seen), "began", "machine" (it is not
+    quiet: fewer changes are tried), "decided", "ended", "problem"; without it each is a line on stderr.
 
     Returns a handle. report() tells what was found so far; stop() ends the search with what is kept; undo(), or the end of
     `with hr.autotune(...):`, gives the objects back as they were.

@@ -114,6 +114,11 @@ class KeptCalls:
         return not self._reason and bool(self._reached())
 
     @property
+    def called(self) -> list[nn.Module]:
+        """The modules whose calls are kept, where it is ready: the models, or the parts that the loop calls in their place."""
+        return list(dict.fromkeys(call.module for call in self._reached()))
+
+    @property
     def why_not(self) -> str:
         """Where it is not ready."""
         if self._reason or self.ready():
@@ -228,9 +233,9 @@ class KeptCalls:
         are infinite and the cosine is NaN. Code "unsupported" says that the kept call is at fault and not the candidate: ready()
         is False then until another call is kept. A candidate that cannot be applied is "invalid_argument". Seconds are those of
         forward and backward alone, the first time they are made under the candidate. update_difference is there where the changes
-        touch fused, foreach or the memory format, or set a strategy. Memory is checked first: what this process's used bytes grew by in the
-        reference's forward, and its gradients' bytes, times 1.5; memory that the allocator had kept from the loop's own step is
-        no growth, and is there for the candidate too. What apply(in_force) throws at the end, and what is no Exception
+        touch fused, foreach or the memory format, or set a strategy. Memory is checked first: what this process's used bytes grew
+        by in the reference's forward, and its gradients' bytes, times 1.5; memory that the allocator had kept from the loop's own
+        step is no growth, and is there for the candidate too. What apply(in_force) throws at the end, and what is no Exception
         (KeyboardInterrupt), passes."""
         if not self.ready():
             return {"failure": (UnsupportedError.code, self.why_not)}

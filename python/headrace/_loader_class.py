@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import inspect
 import types
 from collections.abc import Mapping
 from typing import Any
 
-_SHOWN = "_headrace_shown"  # Of a subclass made here: the class that its objects show.
+_TOLD_BY_OBJECT = vars(object)["__class__"]
 
 
 def subclass_of(plain: type, methods: Mapping[str, Any]) -> type:
-    """A subclass of `plain` under its name, with these methods and class attributes. Its objects show the class that they had as
-    their `__class__`; a copy or a pickle of one is an object of `plain`. `plain` may come from here, too."""
-    shown = vars(plain).get(_SHOWN, plain)
+    """A subclass of `plain` under its name, with these methods and class attributes. Its objects show the `__class__` that
+    they showed before; a copy or a pickle of one is an object of `plain`. `plain` may come from here, too."""
+    # Accelerate's loaders, too, show another class than their own.
+    is_plain = inspect.getattr_static(plain, "__class__") is _TOLD_BY_OBJECT
+    shows = {"__class__": property(lambda self: plain)} if is_plain else {}
 
     def reduce(self: Any, protocol: Any) -> Any:
         set_class(self, plain)
@@ -23,10 +26,10 @@ def subclass_of(plain: type, methods: Mapping[str, Any]) -> type:
 
     made = types.new_class(plain.__name__, (plain,), {}, lambda body: body.update({
         "__module__": plain.__module__, "__qualname__": plain.__qualname__, "__doc__": plain.__doc__, "__slots__": (),
-        "__class__": property(lambda self: shown), "__reduce_ex__": reduce, _SHOWN: shown, **methods}))
+        "__reduce_ex__": reduce, **shows, **methods}))
     return made
 
 
 def set_class(loader: Any, kind: type) -> None:
     """Past a __setattr__ of the loader's own, and past the `__class__` that an object of subclass_of() shows."""
-    vars(object)["__class__"].__set__(loader, kind)
+    _TOLD_BY_OBJECT.__set__(loader, kind)

@@ -6,6 +6,7 @@
 #include <optional>
 #include <string>
 #include <tuple>
+#include <utility>
 
 #include "engine/assembly/knob.h"
 #include "python/any_loader.h"
@@ -47,6 +48,7 @@ KnobContext context_of(const py::dict& given) {
   context.cores = given["cores"].cast<std::int64_t>();
   context.run_steps = given["run_steps"].cast<std::optional<std::int64_t>>();
   context.refused = given["refused"].cast<std::map<std::string, std::string, std::less<>>>();
+  context.refused_values = given["refused_values"].cast<std::map<std::pair<std::string, std::string>, std::string>>();
   context.drops_out = given["drops_out"].cast<bool>();
   context.has_replacement = given["has_replacement"].cast<bool>();
   context.replacement_draws = given["replacement_draws"].cast<bool>();

@@ -18,7 +18,7 @@ namespace py = pybind11;
 namespace {
 
 void register_passes(py::module_& module) {
-  py::class_<NativePass>(module, "LoaderPass", "Iterates over one epoch of a Loader.")
+  py::class_<NativePass>(module, "LoaderEpoch", "Iterates over one epoch of a Loader.")
       .def("__iter__", [](py::object self) { return self; })
       .def("__next__",
            [](NativePass& pass) {

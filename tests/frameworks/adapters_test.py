@@ -168,10 +168,11 @@ def lightning_callback(**options):
     return headrace.lightning.AutoTune(on_progress=lambda *one: told.append(one), **options), told
 
 
+@pytest.mark.forks
 @pytest.mark.parametrize("accumulated", [1, 2])
 @pytest.mark.parametrize("kind", [Whole, Parts])
-def test_a_lightning_run_under_bit_equal_has_the_bits_of_an_untouched_one(kind, accumulated):
-    plain, tuned = made(kind), made(kind)
+def test_a_lightning_run_under_bit_equal_has_the_bits_of_an_untouched_one(kind, accumulated, fused_pays):
+    plain, tuned = made(kind), made(kind, fused_pays)
     fit(plain, accumulate_grad_batches=accumulated)
     after = torch.get_rng_state()
     callback, told = lightning_callback(allow="bit_equal")
@@ -199,6 +200,7 @@ def test_a_lightning_run_keeps_the_fused_optimizer_where_it_pays_and_undo_takes_
     assert not is_fused(optimizer) and hooks_on(module, optimizer) == hooks_on(made(kind), torch.optim.AdamW(module.parameters()))
 
 
+@pytest.mark.forks
 @pytest.mark.parametrize("kind, wanted", [(Whole, [""]), (Parts, ["", "encoder", "head"])])
 def test_what_is_switched_are_the_modules_that_training_step_calls(kind, wanted, monkeypatch):
     given = []
@@ -263,6 +265,7 @@ def test_lightning_with_auto_tune_false_hooks_nothing_and_finds_nothing():
     assert frozen.losses == plain.losses and told == [] and callback.handle.problem is None and callback.handle.trials == []
 
 
+@pytest.mark.forks
 @pytest.mark.parametrize("last", [0, 40])
 def test_an_exception_in_a_lightning_run_passes_and_leaves_no_hook(last):
     class Failing(Parts):
@@ -326,9 +329,10 @@ def single_device(model):
     return strategy
 
 
-def test_lightnings_own_autocast_stays_and_the_rest_is_tuned():
+@pytest.mark.forks
+def test_lightnings_own_autocast_stays_and_the_rest_is_tuned(fused_pays):
     callback, told = lightning_callback(allow="reduced_precision")
-    fit(made(Whole), callback, precision="bf16-mixed")
+    fit(made(Whole, fused_pays), callback, precision="bf16-mixed")
     assert callback.handle.problem is None and [kind for kind, _ in told].count("began") == 1
     (bf16,) = [trial for trial in callback.handle.trials if "train.precision" in trial.settings]
     assert bf16.verdict == "refused" and "train.precision is to stay" in bf16.sentence
@@ -354,6 +358,8 @@ def test_a_module_of_the_other_package_is_tuned_too():
 
 
 OTHER_PACKAGE = f"""
+import time
+
 import pytorch_lightning
 import torch
 from headrace.lightning import AutoTune
@@ -366,6 +372,7 @@ class Module(pytorch_lightning.LightningModule):
         self.layer = nn.Linear(4, 2)
 
     def training_step(self, batch, index):
+        time.sleep(0.005)  # So that the tuner knows the loop before it ends, however fast the machine is.
         return self.layer(batch[0]).square().mean()
 
     def configure_optimizers(self):
@@ -447,11 +454,13 @@ def hugging_face_callback(**options):
     return headrace.transformers.AutoTune(on_progress=lambda *one: told.append(one), **options), told
 
 
+@pytest.mark.forks
 @pytest.mark.parametrize("accumulated", [1, 2])
-def test_a_hugging_face_run_under_bit_equal_has_the_bits_of_an_untouched_one(tmp_path, accumulated):
+def test_a_hugging_face_run_under_bit_equal_has_the_bits_of_an_untouched_one(tmp_path, accumulated, fused_pays):
     plain = train(tmp_path, gradient_accumulation_steps=accumulated)
     callback, told = hugging_face_callback(allow="bit_equal")
-    tuned = train(tmp_path, callback, gradient_accumulation_steps=accumulated)
+    passes = HuggingFaceProbe(fused_pays, lambda control, optimizer: None)
+    tuned = train(tmp_path, callback, passes, gradient_accumulation_steps=accumulated)
     assert callback.handle.problem is None and [kind for kind, _ in told].count("began") == 1
     assert len(tuned.losses) == STEPS * accumulated and tuned.losses == plain.losses and same_weights(tuned.model, plain.model)
 
@@ -537,7 +546,7 @@ def test_hugging_face_arguments_under_which_nothing_is_tuned_are_named(tmp_path,
 
 def test_options_that_make_no_sense_are_refused_when_the_callback_is_made():
     for adapter in (headrace.lightning.AutoTune, headrace.transformers.AutoTune):
-        with pytest.raises(hr.errors.InvalidArgumentError, match="steps: wanted a whole number of at least 1 or None, found 0"):
+        with pytest.raises(hr.errors.InvalidArgumentError, match="autotune: steps: wanted a whole number of at least 1, found 0"):
             adapter(steps=0)
         with pytest.raises(TypeError, match="alow"):
             adapter(alow="rounding")
@@ -575,7 +584,8 @@ def accelerated(epochs, *, pays=None, tune=None, until=lambda: False):
     return losses, model, optimizer
 
 
-def test_what_accelerate_prepared_is_tuned_under_bit_equal_with_the_bits_of_an_untouched_run():
+@pytest.mark.forks
+def test_what_accelerate_prepared_is_tuned_under_bit_equal_with_the_bits_of_an_untouched_run(fused_pays):
     plain_losses, plain, _ = accelerated(6)
     told, handles = [], []
 
@@ -585,7 +595,7 @@ def test_what_accelerate_prepared_is_tuned_under_bit_equal_with_the_bits_of_an_u
                                    on_progress=lambda *one: told.append(one)))
         assert loader.__class__ is shown and isinstance(loader, DataLoader) and len(loader) == 100
 
-    losses, tuned, optimizer = accelerated(6, tune=tune)
+    losses, tuned, optimizer = accelerated(6, pays=fused_pays, tune=tune)
     (handle,) = handles
     assert handle.problem is None and [kind for kind, _ in told].count("began") == 1
     assert losses == plain_losses and same_weights(tuned, plain)

@@ -243,6 +243,7 @@ class VerbLine {
     if (!has_data) usage("tune: --model needs --data DIR", "tune");
     if (!has_model) usage("tune: --data needs --model NAME (headrace explain model.name lists them)", "tune");
     if (invocation.data->empty()) usage("tune: --data is empty; wanted a folder", "tune");
+    if (invocation.model.empty()) usage("tune: --model is empty; wanted the name of a network", "tune");
   }
 
   PackArguments pack_arguments() const {

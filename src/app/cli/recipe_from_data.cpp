@@ -4,6 +4,7 @@
 #include <headrace/source.h>
 
 #include <algorithm>
+#include <charconv>
 #include <cmath>
 #include <cstdint>
 #include <memory>
@@ -28,19 +29,21 @@ constexpr std::int64_t kLookedAt = 256;  // Of the training samples.
 constexpr std::int64_t kSideMax = 128, kSideStep = 32, kSmallStemMax = 40;
 constexpr std::int64_t kBatchesMin = 8, kBatchSizeMin = 8;
 constexpr double kHeldOut = 0.1;
-// At least 64 batches: to begin them again costs the loading of one, which is less than tune.gain_min of a pass. More
+// At least 64 batches: to begin them again costs the loading of one, which is less than tune.gain_min of an epoch. More
 // would only be more files to read before the page cache holds what the trials share.
 constexpr std::int64_t kTrialSamples = 8192;
 // Ten changes of about 10 pairs at half a second a step: with 90 s most would stay open.
 constexpr double kBudget_s = 300;
 
-bool is_flag(const Flags& flags, std::string_view key) {
-  return std::any_of(flags.begin(), flags.end(), [key](const auto& flag) { return flag.first == key; });
+// The last one of this key; null: there is none.
+const std::string* flag_of(const Flags& flags, std::string_view key) {
+  const auto found = std::find_if(flags.rbegin(), flags.rend(), [key](const auto& flag) { return flag.first == key; });
+  return found == flags.rend() ? nullptr : &found->second;
 }
 
 void refuse_second_names(const Flags& flags) {
   for (const auto& [key, first] : {std::pair{"data.source", "--data"}, std::pair{"model.name", "--model"}}) {
-    if (!is_flag(flags, key)) continue;
+    if (flag_of(flags, key) == nullptr) continue;
     fail(ErrorCode::invalid_argument, "flag --{} and {} both name the {}; wanted one of them", key, first,
          std::string_view(first).substr(2));
   }
@@ -160,7 +163,8 @@ std::int64_t median_short_side(std::vector<ImageSize> sizes) {
   return short_side(*middle);
 }
 
-void set_crop_of(Draft& draft, const Seen& seen) {
+// What goes with the size that is assumed, or with that of a flag: nothing is cropped of images that stay as stored.
+void set_crop_of(Draft& draft, const Seen& seen, const std::string* size_flag) {
   if (seen.sizes.empty()) {
     fail(ErrorCode::corrupt_data, "data: none of the {} images looked at tells its size", seen.images);
   }
@@ -174,13 +178,14 @@ void set_crop_of(Draft& draft, const Seen& seen) {
     const std::string source =
         fmt::format("all of {} images looked at are {}", seen.sizes.size(), size_text(first.height, first.width));
     draft.set("data.transform.size", middle, source);
-    draft.set("data.transform.resize", middle, source + ": nothing is cut off");
+    if (size_flag == nullptr) draft.set("data.transform.resize", middle, source + ": nothing is cut off");
     return;
   }
   const std::int64_t side = std::min(kSideMax, middle < kSideStep ? middle : middle / kSideStep * kSideStep);
   draft.set("data.transform.size", side,
             fmt::format("the median shorter side of {} images looked at is {} pixels; at most {}", seen.sizes.size(),
                         middle, kSideMax));
+  if (size_flag != nullptr && *size_flag == "0") return;
   draft.set("data.transform.crop", std::string("random_resized"),
             "parts of larger images, as torchvision's reference training takes them");
 }
@@ -197,8 +202,8 @@ void set_normalisation(Draft& draft, const Seen& seen, int channels) {
   }
 }
 
-// Returns the longer side of the images in a batch.
-std::int64_t set_transform(Draft& draft, const Source& source) {
+// Returns the longer side of the images in a batch that is assumed.
+std::int64_t set_transform(Draft& draft, const Source& source, const std::string* size_flag) {
   const Schema& schema = source.info().schema;
   const Seen seen = look_at(source, *schema.image());
   const ImageShape stored = stored_shape(schema);
@@ -208,8 +213,15 @@ std::int64_t set_transform(Draft& draft, const Source& source) {
               fmt::format("as stored: all images are {}", size_text(stored.height, stored.width)));
     return std::max(stored.height, stored.width);
   }
-  set_crop_of(draft, seen);
+  set_crop_of(draft, seen, size_flag);
   return draft.recipe().data.transform.size;
+}
+
+// That side, or the one of a flag; a flag that gives none is refused with the others.
+std::int64_t side_in_force(std::int64_t assumed, const std::string* size_flag) {
+  std::int64_t side = 0;
+  if (size_flag != nullptr) std::from_chars(size_flag->data(), size_flag->data() + size_flag->size(), side);
+  return side > 0 ? side : assumed;
 }
 
 // What tells the number of classes.
@@ -302,7 +314,10 @@ LoadedRecipe recipe_from_data(const fs::path& data, const std::string& model, co
   const std::int64_t samples = set_held_out(draft, splits, train->size());
   std::optional<std::int64_t> side;
   // Operations of the user's own take the place of data.transform; data without an image the network's side refuses.
-  if (train->info().schema.image() && !is_flag(flags, "data.transforms")) side = set_transform(draft, *train);
+  if (train->info().schema.image() && flag_of(flags, "data.transforms") == nullptr) {
+    const std::string* const size_flag = flag_of(flags, "data.transform.size");
+    side = side_in_force(set_transform(draft, *train, size_flag), size_flag);
+  }
   set_batch_size(draft, side, samples);
   set_classes(draft, address, splits, *train);
   set_model(draft, model, side);

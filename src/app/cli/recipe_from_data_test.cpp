@@ -149,6 +149,17 @@ TEST_F(RecipeFromData, FlagsComeLastAndAreNoAssumptions) {
             "flag --model.name and --model both name the model; wanted one of them");
 }
 
+TEST_F(RecipeFromData, ASizeOfTheUsersOwnContradictsNothingThatIsAssumed) {
+  images("tiles", {"a", "b"}, 20, png_of(32, 32));
+  const LoadedRecipe larger = made("tiles", "resnet18", {{"data.transform.size", "64"}});
+  EXPECT_EQ(larger.recipe.data.transform.size, 64);
+  EXPECT_EQ(larger.origins.at("data.transform.resize"), "default");
+  EXPECT_EQ(larger.recipe.model.stem, Stem::imagenet);
+  images("photos/train", {"a", "b"}, 20, png_of(70, 90));
+  EXPECT_EQ(made("photos", "mlp", {{"data.transform.size", "16"}}).recipe.data.transform.crop, Crop::random_resized);
+  EXPECT_EQ(made("photos", "mlp", {{"data.transform.size", "0"}}).recipe.data.transform.crop, Crop::center);
+}
+
 TEST_F(RecipeFromData, OperationsOfTheUsersOwnStandAlone) {
   images("photos/train", {"a", "b"}, 20, png_of(70, 90));
   const LoadedRecipe loaded =
@@ -236,6 +247,7 @@ TEST(TuneWithoutARecipe, HalfOfItOrBothAreRefused) {
               HasSubstr("r.toml is a recipe, and --data is for a job without one"));
   EXPECT_THAT(refused({"tune", "r.toml", "--model", "mlp"}), HasSubstr("r.toml is a recipe, and --model"));
   EXPECT_THAT(refused({"tune", "--data=", "--model", "mlp"}), HasSubstr("--data is empty"));
+  EXPECT_THAT(refused({"tune", "--data", "photos", "--model="}), HasSubstr("--model is empty"));
   EXPECT_THAT(refused({"train", "--data", "photos", "--model", "mlp"}), HasSubstr("unknown flag --data"));
 }
 

@@ -39,7 +39,6 @@ TEST(Cores, SplitsToTryGiveEachCoreToOneSideOrAllToLoadingBesideOneThread) {
   EXPECT_EQ(loading_and_compute(3), (Splits{{1, 2}, {3, 1}}));
   EXPECT_EQ(loading_and_compute(4), (Splits{{2, 2}, {4, 1}, {3, 1}, {1, 3}}));
   EXPECT_EQ(loading_and_compute(16), (Splits{{8, 8}, {16, 1}, {12, 4}, {4, 12}}));
-  EXPECT_THROW(splits_to_try(0), Error);
 }
 
 TEST(Cores, NumbersOutOfRangeAreErrors) {

@@ -38,14 +38,22 @@ std::string why_not(const Knob& knob, const KnobContext& context) {
   return reason.empty() ? knob.not_applicable(context) : reason;
 }
 
+// Of one value of a knob that has others; null: it is not ruled out.
+const std::string* why_not_value(const KnobValue& value, const KnobContext& context) {
+  for (const auto& [key, text] : value.changes) {
+    const auto refused = context.refused_values.find({key, text});
+    if (refused != context.refused_values.end()) return &refused->second;
+  }
+  return nullptr;
+}
+
 // Of values that pay only after a part of the run, which pairs of a few steps do not show; empty: they pay at once.
 std::string why_late(const std::vector<KnobValue>& values) {
   const bool is_late =
       std::any_of(values.begin(), values.end(), [](const KnobValue& value) { return value.late_share > 0; });
-  return is_late
-             ? "it pays once a whole pass over the data was made under it, and pairs of a few steps do not show that; "
-               "headrace.tune tries it"
-             : "";
+  return is_late ? "it pays once a whole epoch was made under it, and pairs of a few steps do not show that; "
+                   "headrace.tune tries it"
+                 : "";
 }
 
 // Where a key stands in the order of ORCH-12.
@@ -125,6 +133,10 @@ Offer offer(const KnobContext& context, std::string_view bound) {
       continue;
     }
     for (KnobValue& value : values) {
+      if (const std::string* reason = why_not_value(value, context)) {
+        offered.not_tried.push_back({std::move(value.name), std::string(knob.key), *reason});
+        continue;
+      }
       offered.candidates.push_back(candidate_of(knob, std::move(value), bound, context.live));
     }
   }

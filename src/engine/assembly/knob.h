@@ -15,6 +15,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "app/recipe/recipe.h"
@@ -36,8 +37,10 @@ struct KnobContext {
   Recipe recipe;  // The job as written; of Python's objects what they have of it, the rest by default.
   std::int64_t cores = 1;
   DataContext data;
-  // By key: why not, where the door alone can know ("parameters share memory").
+  // By key: why not, where the door alone can know ("parameters share memory"); and by key and value as TOML text,
+  // where it rules out one value and not the others.
   std::map<std::string, std::string, std::less<>> refused;
+  std::map<std::pair<std::string, std::string>, std::string> refused_values;
 
   // Of Python's door alone.
   LoaderKind loader = LoaderKind::headrace;

@@ -236,12 +236,26 @@ TEST(Knobs, ALiveRunIsOfferedTheLoadingThatSwitchesAndPaysBetweenTwoSteps) {
   context.data = {.cache_share = 1, .scaled_share = 1, .trial_index = true};
   const Offer own = offer(context, "");
   EXPECT_EQ(why_not_tried(own, "data.cache"),
-            "it pays once a whole pass over the data was made under it, and pairs of a few steps do not show that; "
+            "it pays once a whole epoch was made under it, and pairs of a few steps do not show that; "
             "headrace.tune tries it");
   EXPECT_THAT(why_not_tried(own, "data.index"), testing::HasSubstr("made anew"));
   EXPECT_EQ(why_not_tried(own, "data.num_workers") + why_not_tried(own, "data.prefetch_batches"), "");
   context.live = false;
   EXPECT_EQ(why_not_tried(offer(context, ""), "data.cache"), "");
+}
+
+TEST(Knobs, OneValueThatTheDoorRulesOutIsExplainedAndTheOthersStay) {
+  KnobContext context = live_context();
+  context.cores = 4;
+  context.recipe.data.num_workers = 2;
+  context.refused_values[{"data.num_workers", "0"}] = "its worker_init_fn prepares each of them";
+  const Offer offered = offer(context, "");
+  std::vector<std::string> names;
+  for (const Candidate& candidate : offered.candidates) {
+    if (candidate.key == "data.num_workers") names.push_back(candidate.name);
+  }
+  EXPECT_EQ(names, std::vector<std::string>{"num_workers 4"});
+  EXPECT_EQ(why_not_tried(offered, "data.num_workers"), "its worker_init_fn prepares each of them");
 }
 
 TEST(Knobs, OtherDrawsOfWorkersAreRoundingInALiveRunTooAndTheSameBatchesBitEqual) {
@@ -254,6 +268,23 @@ TEST(Knobs, OtherDrawsOfWorkersAreRoundingInALiveRunTooAndTheSameBatchesBitEqual
       EXPECT_EQ(candidate.numerics, is_other ? NumericClass::rounding : NumericClass::bit_equal) << candidate.name;
       EXPECT_EQ(candidate.changes_batches, is_other) << candidate.name;
     }
+  }
+}
+
+TEST(Knobs, WhatALoaderFindsItselfIsNotSaidOfOneThatFindsNothing) {
+  Recipe recipe;
+  recipe.data.num_workers = recipe.data.prefetch_batches = AUTOTUNE;
+  for (const bool auto_tune : {true, false}) {
+    recipe.data.auto_tune = auto_tune;
+    const Offer offered = offer(context_of(recipe, 2), "data");
+    EXPECT_EQ(why_not_tried(offered, "data.prefetch_batches"),
+              auto_tune ? "the loader itself deepens it where that pays"
+                        : "it is \"auto\", which stays as it began: data.auto_tune is false");
+    const auto workers = std::find_if(offered.candidates.begin(), offered.candidates.end(),
+                                      [](const Candidate& candidate) { return candidate.name == "num_workers 2"; });
+    ASSERT_NE(workers, offered.candidates.end());
+    EXPECT_EQ(workers->sentence, auto_tune ? "Load with 2 threads instead of as many as it finds."
+                                           : "Load with 2 threads instead of as many as it begins with.");
   }
 }
 

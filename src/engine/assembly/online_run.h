@@ -37,6 +37,8 @@ class OnlineRun {
   virtual std::string checkpoint_text() const { return {}; }
   // No further step comes.
   virtual void end(const std::string& /*why*/) {}
+  // The last call, behind the last evaluation: as OnlineTraining's.
+  const Settings& undo_strategies() { return loop_.undo_strategies(); }
 
  protected:
   virtual BatchStream stream(Epoch& epoch) {

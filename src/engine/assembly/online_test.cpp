@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <headrace/error.h>
+#include <headrace/strategy.h>
 
 #include <algorithm>
 #include <cmath>
@@ -13,6 +14,7 @@
 #include <random>
 #include <stdexcept>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -172,6 +174,53 @@ TEST(OnlineTraining, WhatCannotBeReplayedIsAFailureOfItsChange) {
   OnlineTraining loop{training, detect_machine()};
   EXPECT_EQ(loop.replay({}, {}).failure.code, ErrorCode::unsupported);  // Nothing is kept.
   EXPECT_FALSE(loop.distance_between_calls());
+}
+
+TEST(OnlineTraining, AReplayIsOnTopOfWhatAnEarlierProcessKept) {
+  const TinyDataset data{400};
+  hash_after_kept_steps(small_recipe(data), 1, [](OnlineTraining& loop) {
+    loop.build_on(kBf16);
+    EXPECT_TRUE(loop.replay({}, kFused).distance.value().bit_equal);
+    EXPECT_GT(loop.replay({}, {{"train.precision", "\"fp32\""}}).distance.value().relative_l2, 0);
+  });
+}
+
+// Says whether it holds; its apply() is a cancellation once it is told so.
+class Held final : public Strategy {
+ public:
+  std::string_view name() const noexcept override { return "held"; }
+  std::string sentence() const override { return "Holds."; }
+  void apply(const StrategyContext& /*context*/) override {
+    ++holds;
+    if (is_cancelled) throw Error(ErrorCode::cancelled, "enough");
+  }
+  void undo(const StrategyContext& /*context*/) override { --holds; }
+
+  int holds = 0;
+  bool is_cancelled = false;
+};
+
+TEST(OnlineTraining, StrategiesAreUndoneForEvaluationsAndAtTheEnd) {
+  const TinyDataset data{400};
+  const auto strategy = std::make_shared<Held>();
+  register_strategy(strategy);
+  const Settings held{{"custom.held", "true"}};
+  hash_after_kept_steps(small_recipe(data), 1, [&](OnlineTraining& loop) {
+    EXPECT_TRUE(loop.replay({}, held).distance);
+    EXPECT_EQ(strategy->holds, 0);
+    strategy->is_cancelled = true;  // Ends the tuning, and is no failure of the change.
+    EXPECT_EQ(error_of(ErrorCode::cancelled, [&] { loop.replay({}, held); }), "enough");
+    EXPECT_EQ(strategy->holds, 0);
+    strategy->is_cancelled = false;
+  });
+  Training training{small_recipe(data), detect_machine()};
+  OnlineTraining loop{training, detect_machine()};
+  unregister_strategy("held");  // Under way it stays.
+  loop.apply(held);
+  loop.as_written([&] { EXPECT_EQ(strategy->holds, 0); });
+  EXPECT_EQ(strategy->holds, 1);
+  EXPECT_TRUE(loop.undo_strategies().empty());
+  EXPECT_EQ(strategy->holds, 0);
 }
 
 TEST(OnlineTraining, ASettingThatCannotBeAppliedLeavesWhatHeldBefore) {

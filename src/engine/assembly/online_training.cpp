@@ -112,20 +112,24 @@ void OnlineTraining::switch_to(const Settings& settings) {
   apply_settings(next, divided.others);
   if (training_.needs_other_loader(next)) {
     fail(ErrorCode::unsupported,
-         "assembly: data.scale_decode and data.index: wanted a loader of their own, which a "
-         "pass under way does not take");
+         "assembly: data.scale_decode and data.index: wanted a loader of their own, which an "
+         "epoch under way does not take");
   }
   training_.apply_live(next, divided.others);
   planted_.set_on(divided.on);
 }
 
-// A replay takes no batch: the loader stays as it is.
-void OnlineTraining::apply_for_call(const Settings& settings) {
+// No batch is taken meanwhile: the loader stays as it is.
+void OnlineTraining::apply_beside_loading(const Settings& settings) {
   Settings whole = loading_of(with_changes(kept_before_, in_force_));
   for (const auto& [key, value] : settings) {
     if (!key.starts_with(kLoading)) whole[key] = value;
   }
   if (whole != actual_) put_in_force(whole);
+}
+
+void OnlineTraining::apply_for_call(const Settings& settings) {
+  apply_beside_loading(with_changes(kept_before_, settings));
 }
 
 void OnlineTraining::with_settings_back(const std::function<void()>& work) {
@@ -144,16 +148,24 @@ void OnlineTraining::with_settings_back(const std::function<void()>& work) {
 
 void OnlineTraining::as_written(const std::function<void()>& work) {
   with_settings_back([&] {
-    apply_for_call({});
+    apply_beside_loading({});
     work();
   });
+}
+
+const Settings& OnlineTraining::undo_strategies() {
+  strategies_.set({}, strategy_context_);
+  return strategies_.ended();
 }
 
 // ---- Calls ----
 
 void OnlineTraining::keep_windows(bool wanted) {
   keeps_windows_ = wanted;
-  if (!wanted) start_.reset();
+  if (wanted) return;
+  start_.reset();
+  plain_.clear();  // No call is kept from now on.
+  plain_before_.clear();
 }
 
 void OnlineTraining::keep_next_call(bool wanted) {
@@ -204,7 +216,9 @@ Replay OnlineTraining::replay_kept(const Settings& reference, const Settings& ca
     }
     return {distance};
   } catch (...) {
-    return {std::nullopt, failure_of(translate(std::current_exception()), is_reference)};
+    const Error error = translate(std::current_exception());
+    if (error.code() == ErrorCode::cancelled) throw;
+    return {std::nullopt, failure_of(error, is_reference)};
   }
 }
 
@@ -226,8 +240,9 @@ std::optional<double> OnlineTraining::distance_between_calls() {
     try {
       const KeptLoop kept{trainer()};
       make_reference({});
-    } catch (const std::exception&) {  // replay() meets it again, and says it.
-      plain_.clear();
+    } catch (...) {
+      if (translate(std::current_exception()).code() == ErrorCode::cancelled) throw;
+      plain_.clear();  // replay() meets it again, and says it.
     }
   };
   if (plain_.empty()) with_settings_back(make_plain);

@@ -30,8 +30,9 @@ class OnlineTraining final : public LiveLoop {
   // As LiveLoop's. Keys are those of recipe knobs that switch between two updates, "planted.<name>" and
   // "custom.<name>". Whatever the settings' own code throws is an Error here.
   void apply(const Settings& settings) override;
-  // On the recipe as written, but for how data are loaded, which stays as it is. Not tried where what the process has
-  // needed so far beyond what it holds, with the gradients, and half of that more, is not free: out_of_memory.
+  // On top of what apply({}) makes hold, but for how data are loaded, which stays as it is. Not tried where what the
+  // process has needed so far beyond what it holds, with the gradients, and half of that more, is not free:
+  // out_of_memory. Error{cancelled} of a strategy passes.
   Replay replay(const Settings& reference, const Settings& candidate) override;
   // NaN where the kept batch cannot be replayed: replay() says why.
   std::optional<double> distance_between_calls() override;
@@ -44,10 +45,12 @@ class OnlineTraining final : public LiveLoop {
   std::int64_t applied_count() const noexcept { return applied_count_; }  // Calls of apply().
   // Does `work` with the recipe as it is written, but for how data are loaded.
   void as_written(const std::function<void()>& work);
+  // The last call: what strategies have changed is undone. Returns those that could not be, by key, with why.
+  const Settings& undo_strategies();
 
   // ---- What the loop around it tells ----
   // Whether each window's beginning is kept, so that it can be made again: some microseconds, and a copy of the
-  // buffers.
+  // buffers. With false no call is kept any more either.
   void keep_windows(bool wanted);
   // Whether the next window's last micro-batch is kept; `before_update` is called before its update.
   void keep_next_call(bool wanted);
@@ -69,9 +72,10 @@ class OnlineTraining final : public LiveLoop {
 
   Trainer& trainer() { return training_.trainer(); }
   void on_part(StepPart part);
-  void switch_to(const Settings& settings);     // On the recipe as written.
-  void put_in_force(const Settings& settings);  // The same; an Error, and what held before, where it cannot be.
-  void apply_for_call(const Settings& settings);
+  void switch_to(const Settings& settings);             // On the recipe as written.
+  void put_in_force(const Settings& settings);          // The same; an Error, and what held before, where it cannot be.
+  void apply_beside_loading(const Settings& settings);  // On the recipe as written; how data are loaded stays.
+  void apply_for_call(const Settings& settings);        // The same on top of what was kept before.
   void with_settings_back(const std::function<void()>& work);
   Replay replay_kept(const Settings& reference, const Settings& candidate);
   void make_reference(const Settings& settings);
@@ -92,7 +96,7 @@ class OnlineTraining final : public LiveLoop {
   OnlineCall call_;
   std::optional<CallResult> reference_;  // Of the call at hand, under reference_settings_.
   Settings reference_settings_;
-  // Gradients of the call at hand, and of the one kept before it, on the recipe as written; empty: not known.
+  // Gradients of the call at hand, and of the one kept before it, as apply({}) has them; empty: not known.
   std::vector<at::Tensor> plain_, plain_before_;
 };
 

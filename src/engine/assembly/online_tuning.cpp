@@ -96,7 +96,7 @@ std::vector<Candidate> OnlineTuning::open_candidates() const {
 // ---- What the loop tells ----
 
 BatchStream OnlineTuning::stream(Epoch& epoch) {
-  taint("a pass over the data began");
+  taint("an epoch began");
   const auto next = [this, &epoch]() -> std::optional<Batch> {
     if (!tuner_ || !tuner_->watching()) return epoch.next();
     const double begin_s = clock_();

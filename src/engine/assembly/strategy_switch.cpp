@@ -90,8 +90,9 @@ std::vector<Candidate> StrategySwitch::candidates(const StrategyContext& context
   std::vector<Candidate> candidates;
   for (const Known& known : impl_->known) {
     const Strategy& strategy = *known.strategy;
-    std::string reason;
-    const auto fault = fault_of("why_not", [&] { reason = without_stop(strategy.why_not(context)); });
+    std::string reason, sentence;
+    auto fault = fault_of("why_not", [&] { reason = without_stop(strategy.why_not(context)); });
+    if (!fault) fault = fault_of("sentence", [&] { sentence = strategy.sentence(); });
     if (fault) reason = fault->message;
     if (!reason.empty()) {
       not_tried.push_back({std::string(strategy.name()), known.key, std::move(reason)});
@@ -99,7 +100,7 @@ std::vector<Candidate> StrategySwitch::candidates(const StrategyContext& context
     }
     Candidate candidate;
     candidate.name = strategy.name();
-    candidate.sentence = strategy.sentence();
+    candidate.sentence = std::move(sentence);
     candidate.changes = {{known.key, "true"}};
     candidate.numerics = strategy.numerics();
     candidate.key = known.key;

@@ -40,7 +40,10 @@ class Pace final : public Strategy {
       : name_(std::move(name)), factor_(factor), calls_(calls) {}
 
   std::string_view name() const noexcept override { return name_; }
-  std::string sentence() const override { return "Another pace."; }
+  std::string sentence() const override {
+    throw_in("sentence");
+    return "Another pace.";
+  }
   NumericClass numerics() const noexcept override { return numeric_class; }
   std::string why_not(const StrategyContext& /*context*/) const override {
     throw_in("why_not");
@@ -160,6 +163,7 @@ TEST_F(Strategies, AreOfferedBehindTheTableWithWhyNotOfTheRest) {
   add("a")->numeric_class = NumericClass::reduced_precision;
   add("b")->reason = "there are no huge pages.\nAsk for them";
   add("c")->throws_in = "why_not";
+  add("d")->throws_in = "sentence";
   Recipe recipe;
   KnobContext knobs = headrace::context_of(recipe, {}, {});
   const Offer table = offer(knobs, "data");
@@ -174,12 +178,13 @@ TEST_F(Strategies, AreOfferedBehindTheTableWithWhyNotOfTheRest) {
   EXPECT_EQ(candidate.numerics, NumericClass::reduced_precision);
   EXPECT_EQ(candidate.resource, "data");
   EXPECT_EQ(candidate.switches, Switches::live_step);
-  ASSERT_EQ(offered.not_tried.size(), table.not_tried.size() + 2);
-  const Report::NotTried &second = offered.not_tried[table.not_tried.size()], &third = offered.not_tried.back();
-  EXPECT_EQ(second.key, "custom.b");
-  EXPECT_EQ(second.reason, "there are no huge pages");
-  EXPECT_EQ(third.name, "c");
-  EXPECT_EQ(third.reason, "why_not: broken");
+  ASSERT_EQ(offered.not_tried.size(), table.not_tried.size() + 3);
+  const auto not_offered = offered.not_tried.end() - 3;
+  EXPECT_EQ(not_offered[0].key, "custom.b");
+  EXPECT_EQ(not_offered[0].reason, "there are no huge pages");
+  EXPECT_EQ(not_offered[1].name, "c");
+  EXPECT_EQ(not_offered[1].reason, "why_not: broken");
+  EXPECT_EQ(not_offered[2].reason, "sentence: broken");
   EXPECT_TRUE(calls.empty());
 }
 
@@ -363,8 +368,8 @@ TEST_F(Strategies, ThatPayIsKeptAndThatCostsIsUndone) {
 // A run under way whose strategies are applied for good, beside their effect on its time.
 class PacedLoop final : public FakeLiveLoop {
  public:
-  PacedLoop(StrategySwitch& strategies, std::map<std::string, LiveEffect> effects)
-      : FakeLiveLoop({.noise = 0.02}, std::move(effects), 3), strategies_(strategies) {
+  PacedLoop(StrategySwitch& strategies, std::map<std::string, LiveEffect> effects_by_key)
+      : FakeLiveLoop({.noise = 0.02}, std::move(effects_by_key), 3), strategies_(strategies) {
     context_.live = true;
   }
   void apply(const Settings& wanted) override {

@@ -6,7 +6,6 @@
 #include <limits>
 #include <utility>
 
-#include "core/base/clock.h"
 #include "core/base/fail.h"
 #include "engine/assembly/kept_loop.h"
 #include "engine/assembly/state.h"

@@ -51,7 +51,7 @@ class TrainingJob final : public MeasurableJob {
  private:
   struct Saved;
   TensorBatch batch_for_checks(std::int64_t index);
-  TensorBatch load_batch(std::int64_t epoch, std::int64_t index);  // By the loader in force. Ends the pass in progress.
+  TensorBatch load_batch(std::int64_t epoch, std::int64_t index);  // By the loader in force. Ends the epoch at hand.
   Fingerprint fingerprint_of(const TensorBatch& batch);
   void begin_pass_again_where_due();
   std::vector<std::pair<std::string, at::Tensor>> everything();  // Parameters, buffers, optimizer state; shared.
@@ -65,7 +65,7 @@ class TrainingJob final : public MeasurableJob {
   StrategyContext strategy_context_;
   Settings settings_;  // In force.
   std::unique_ptr<Saved> saved_;
-  std::optional<Epoch> epoch_;   // The pass in progress; the trainer's progress says where it stands.
+  std::optional<Epoch> epoch_;   // The epoch in progress; the trainer's progress says where it stands.
   std::optional<Batch> cached_;  // Set while data is free.
   Progress before_free_data_;
 };

@@ -37,7 +37,7 @@ TEST(TrialSamples, TheFirstBatchesOfAnEpochTakeTurns) {
   EXPECT_EQ(progress_of(job).epoch, 0);
 }
 
-TEST(TrialSamples, AreTheSameInEachPass) {
+TEST(TrialSamples, AreTheSameEachTime) {
   const TinyDataset data{400};
   Recipe recipe = recipe_of(data, 100);
   recipe.optimizer.lr = 0;  // So that the loss tells which batch it was.

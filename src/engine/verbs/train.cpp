@@ -32,9 +32,10 @@ struct Resumed {
 };
 
 // One sentence for each difference that keeps the run from ending as the uninterrupted one would have.
-void warn_of_differences(Console& console, const CheckpointInfo& info, const RunState& now) {
-  // A run that tunes itself may have switched them.
-  if (info.run.tuning.empty() && info.compute_threads != compute_threads()) {
+void warn_of_differences(Console& console, const CheckpointInfo& info, const RunState& now, const TuneOptions& tune) {
+  // A run that tunes itself, or repeats one that did, may have switched them.
+  const bool may_switch = !info.run.tuning.empty() || !tune.replay.empty();
+  if (!may_switch && info.compute_threads != compute_threads()) {
     console.warning(fmt::format(
         "the checkpoint was written with {} compute threads, this run has {}: results may differ in rounding",
         info.compute_threads, compute_threads()));
@@ -85,7 +86,7 @@ Resumed resume(VerbContext& context, Training& training, const RunFolder& folder
     context.console.info(
         fmt::format("resuming {} in epoch {}, batch {}", name, info->progress.epoch + 1, info->progress.batch));
   }
-  warn_of_differences(context.console, *info, run_state(training, history));
+  warn_of_differences(context.console, *info, run_state(training, history), context.loaded.recipe.tune);
   return resumed;
 }
 
@@ -130,6 +131,7 @@ int run_train(VerbContext& context) {
   }
   const Online online = make_online(context, training, std::move(resumed.tuning));
   const TrainRun run = train_to_end(training, folder.path(), console, std::move(resumed.history), online.run());
+  undo_strategies(console, online);
   if (online.tuning != nullptr && !online.tuning->problem().empty()) {
     console.warning(online.tuning->problem() + "; the run went on as the recipe is written");
   }

@@ -84,6 +84,11 @@ Online make_online(VerbContext& context, Training& training, std::optional<LiveL
   return online;
 }
 
+void undo_strategies(Console& console, const Online& online) {
+  if (online.run() == nullptr) return;
+  for (const auto& [key, why] : online.run()->undo_strategies()) console.warning(fmt::format("{}: {}", key, why));
+}
+
 void show_online(Report& report, nlohmann::ordered_json& document, const Online& online) {
   if (online.replay != nullptr) {
     const LiveReplay& replay = online.replay->replay();

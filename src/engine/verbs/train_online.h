@@ -31,6 +31,9 @@ struct Online {
 // parse_live_ledger() and read_file(), and of LiveReplay.
 Online make_online(VerbContext& context, Training& training, std::optional<LiveLedger> saved);
 
+// Behind the run: undoes what strategies have changed, with a warning for each that cannot be undone.
+void undo_strategies(Console& console, const Online& online);
+
 // Puts what was tried and switched into a training's report and into result.json.
 void show_online(Report& report, nlohmann::ordered_json& document, const Online& online);
 // ledger.json, and of a run that tuned itself tuned.toml, which tries nothing.

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <numeric>
 
 namespace headrace {
 namespace {
@@ -42,18 +43,19 @@ double LiveAccount::excess_s(const LiveUnit& unit, InForce in_force, double tune
   return tuner_s + (in_force == InForce::kept ? excess_of(loop_s, kept_factor_) : 0);
 }
 
-// As if it had waited for data as long as others since the switch: batches come several at a time.
+// As if it had waited for data as long as the newest have: batches come several at a time. Those since the switch
+// alone, and not all of them: what a queue holds may hide for a while that it is used up faster than it is filled.
 double LiveAccount::even_s(const LiveUnit& unit) noexcept {
   const double wait_s = wait_of(unit);
-  ++trial_units_;
-  trial_wait_s_ += wait_s;
-  return unit.seconds - wait_s + trial_wait_s_ / static_cast<double>(trial_units_);
+  trial_waits_s_[trial_units_++ % kNewestWaits] = wait_s;
+  const std::size_t count = std::min(trial_units_, kNewestWaits);
+  const auto end = trial_waits_s_.begin() + static_cast<std::ptrdiff_t>(count);
+  return unit.seconds - wait_s + std::accumulate(trial_waits_s_.begin(), end, 0.0) / static_cast<double>(count);
 }
 
 void LiveAccount::note_switch() noexcept {
   factor_ = 1;
   trial_units_ = 0;
-  trial_wait_s_ = 0;
 }
 
 void LiveAccount::expect_rest(std::optional<std::int64_t> updates) {

@@ -3,6 +3,8 @@
 
 #include <headrace/live_loop.h>
 
+#include <array>
+#include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <utility>
@@ -39,12 +41,14 @@ class LiveAccount {
   // another work or another machine.
   bool take_shift() noexcept { return std::exchange(has_shifted_, false); }
   bool is_ahead() const noexcept { return kept_factor_ < 1; }  // What is kept makes up for what was lost.
-  // Of the next unit under these settings, if it is as the newest was, and waits for data as all have since the switch.
+  // Of the next unit under these settings, if it is as the newest was, and waits for data as the newest few have since
+  // the switch.
   double next_excess_s() const;
   const UnitTimes& times() const noexcept { return times_; }
   const LiveBudget& budget() const noexcept { return budget_; }
 
  private:
+  static constexpr std::size_t kNewestWaits = 8;  // So many workers may hand out a batch each at once.
   double even_s(const LiveUnit& unit) noexcept;
   double excess_s(const LiveUnit& unit, InForce in_force, double tuner_s, bool tells);
 
@@ -52,10 +56,10 @@ class LiveAccount {
   LiveLevel level_;
   bool has_shifted_ = false;
   LiveBudget budget_;
-  double kept_factor_ = 1;        // Time of a unit under what is kept, relative to as written.
-  double factor_ = 1;             // Of the newest counted unit of a trial.
-  std::int64_t trial_units_ = 0;  // Of these, since the switch,
-  double trial_wait_s_ = 0;       // and what they waited for data.
+  double kept_factor_ = 1;                            // Time of a unit under what is kept, relative to as written.
+  double factor_ = 1;                                 // Of the newest counted unit of a trial.
+  std::size_t trial_units_ = 0;                       // Of these, since the switch,
+  std::array<double, kNewestWaits> trial_waits_s_{};  // and what the newest waited for data: a ring.
 };
 
 }  // namespace headrace

@@ -142,6 +142,18 @@ TEST(LiveAccount, BatchesThatComeSeveralAtATimeAreNoOtherLengthAndNobodysLoss) {
   EXPECT_NEAR(account.budget().behind_s(), 0, 1);  // Of 10 s.
 }
 
+// What is loaded ahead is used up first.
+TEST(LiveAccount, ATrialThatComesToWaitForDataIsTakenAsItIsNow) {
+  LiveAccount account = account_of(20);
+  account.note_switch();
+  for (int i = 0; i < 20; ++i) account.add({.seconds = 0.1}, InForce::trial, 0, true);
+  EXPECT_NEAR(account.next_excess_s(), 0, 1e-9);
+  for (int i = 0; i < 4; ++i) account.add({.seconds = 0.16, .wait_s = 0.06}, InForce::trial, 0, true);
+  EXPECT_NEAR(account.next_excess_s(), 0.03, 1e-9);
+  for (int i = 0; i < 4; ++i) account.add({.seconds = 0.16, .wait_s = 0.06}, InForce::trial, 0, true);
+  EXPECT_NEAR(account.next_excess_s(), 0.06, 1e-9);
+}
+
 TEST(LiveAccount, AClockThatJumpsLosesNothing) {
   LiveAccount account = account_of(20);
   for (const double seconds : {-3.0, std::numeric_limits<double>::quiet_NaN()}) {

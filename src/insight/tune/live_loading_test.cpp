@@ -159,6 +159,23 @@ TEST(LiveLoading, AnUnknownQueueIsWashedOutToo) {
   EXPECT_GE(*std::min_element(lengths.begin(), lengths.end()), 32);  // Taken for 8.
 }
 
+TEST(LiveLoading, WhatABlockThatEndedEarlyHasLoadedIsWashedOutBehindIt) {
+  const Effects effects = {{"a", {.time_factor = 1 / 1.02}}, {"b", {.time_factor = 1 / 1.02}}, {"data.loads", {}}};
+  TunedRun run(machine_of(0.3, 4), effects, {}, 1, {candidate("a"), candidate("b"), of_loading("data.loads")});
+  for (int i = 0; i < 400 && !run.loop.settings.contains("data.loads"); ++i) run.steps(1);
+  ASSERT_TRUE(run.loop.settings.contains("data.loads"));
+  const std::int64_t from = run.loop.updates + 1;  // The first update without it.
+  run.tuner.failed(ErrorCode::unsupported, "it went away", {"data.loads"});
+  run.steps(40);
+  const LiveLedger ledger = run.tuner.ledger();
+  std::vector<std::int64_t> behind;  // The next block begins at from + 1, whether that switches anything or not.
+  for (const LiveTurn& turn : ledger.turns) {
+    if (turn.update > from + 1) behind.push_back(turn.update);
+  }
+  ASSERT_FALSE(behind.empty());
+  EXPECT_GE(behind.front(), from + 5);  // Others have two units.
+}
+
 TEST(LiveLoading, WhereTheLoopWaitsForDataBlocksAreAsLongAsTwoQueues) {
   TunedRun waits({.load_s = 0.2, .queue = 4}, {{"a", {.time_factor = 0.5}}});
   waits.steps(200);
@@ -218,7 +235,7 @@ TEST(LiveLoading, WaitsUntilTheOthersAreDoneWhereItWouldTakeWhatTheyMayLose) {
                            {"b", {.time_factor = 1 / 1.02}},
                            {"c", {.time_factor = 1 / 1.02}},
                            {"data.slow", {.load_factor = 2}}};
-  TunedRun run(machine, effects, {.lost_s = 0.6, .lost_share = 0}, 1,
+  TunedRun run(machine, effects, {.lost_s = 0.65, .lost_share = 0}, 1,
                {candidate("a"), candidate("b"), candidate("c"), of_loading("data.slow")});
   run.loop.updates_in_all = 10000;
   run.steps(900);

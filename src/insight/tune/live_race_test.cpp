@@ -59,11 +59,12 @@ TEST(LiveRace, TheOrderOfEachChangeIsAFairIndependentCoin) {
     }
     before = now;
   }
+  constexpr int kHalf = kPairs / 2;
   const double reach = 4 * std::sqrt(kPairs / 4.0);  // Four standard deviations.
   for (std::size_t i = 0; i < 4; ++i) {
-    EXPECT_NEAR(leads[i], kPairs / 2, reach) << i;
-    EXPECT_NEAR(as_before[i], kPairs / 2, reach) << i;
-    for (std::size_t j = i + 1; j < 4; ++j) EXPECT_NEAR((same[{i, j}]), kPairs / 2, reach) << i << " " << j;
+    EXPECT_NEAR(leads[i], kHalf, reach) << i;
+    EXPECT_NEAR(as_before[i], kHalf, reach) << i;
+    for (std::size_t j = i + 1; j < 4; ++j) EXPECT_NEAR((same[{i, j}]), kHalf, reach) << i << " " << j;
   }
 }
 

@@ -361,7 +361,7 @@ bool LiveSearch::put_off_long_turns() {
   pair_cost_s_ = 0;
   race_.turn_all_off();
   hold("what is kept");
-  rest(wash_out_ + 1);
+  rest(left_to_wash_out() + 1);
   return true;
 }
 

@@ -126,6 +126,7 @@ class LiveSearch {
   void begin(Measurement measurement, std::string_view name);
   bool begin_second_block();
   std::optional<BlockUnits> begin_block(Block& block, std::string_view why);
+  std::int64_t left_to_wash_out() const noexcept;  // Units to come that hold something of the settings before.
   bool is_new(const Changes& on) const;
   double switch_s(std::size_t change) const;
   bool switch_to(const Block& block, std::string_view why);

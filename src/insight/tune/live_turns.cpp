@@ -118,15 +118,22 @@ bool LiveSearch::begin_second_block() {
   return true;
 }
 
-// Its units, planned under its settings; nullopt: these could not be applied.
+// Its units, planned under its settings; nullopt: these could not be applied. A block before it may have been broken
+// off with something left in the queue.
 std::optional<BlockUnits> LiveSearch::begin_block(Block& block, std::string_view why) {
+  const std::int64_t left = left_to_wash_out();
   block.shape.switches = block.settings != switch_.in_force();
   block.shape.switches_queue = changes_.carry_over(switch_.in_force(), block.settings);
   block.shape.has_new_change = is_new(block.on);
   if (!switch_to(block, why)) return std::nullopt;
-  const BlockUnits units = blocks_.units(block.shape);
+  BlockUnits units = blocks_.units(block.shape);
+  units.wash_out = std::max(units.wash_out, left);
   if (block.shape.switches) wash_out_ = units.wash_out;
   return units;
+}
+
+std::int64_t LiveSearch::left_to_wash_out() const noexcept {
+  return std::max<std::int64_t>(0, wash_out_ - switch_.units());
 }
 
 bool LiveSearch::is_new(const Changes& on) const {
@@ -150,10 +157,11 @@ void LiveSearch::hold(std::string_view why) {
   const bool switches = switch_.in_force() != changes_.best();
   if (!switches && switch_.on().empty()) return;
   const bool switches_queue = changes_.carry_over(switch_.in_force(), changes_.best());
+  const std::int64_t left = left_to_wash_out();
   const auto refusal = switch_.to(changes_.best(), {}, update_ + 1, why);
   account_.note_switch();
   if (!refusal) {
-    if (switches) wash_out_ = blocks_.units({.switches_queue = switches_queue}).wash_out;
+    if (switches) wash_out_ = std::max(left, blocks_.units({.switches_queue = switches_queue}).wash_out);
     return;
   }
   stage_ = Stage::closed;

@@ -260,8 +260,7 @@ std::string LiveSearch::open_sentence(std::size_t change) const {
     }
     case Standing::alone:
       return "Not decided: it takes turns with no others, because it took much longer at first, takes long to prepare "
-             "or "
-             "costs too much while others wait, and no pairs of its own were measured.";
+             "or costs too much while others wait, and no pairs of its own were measured.";
     case Standing::timing:
       return fmt::format("Not tried, as only {} is allowed, and not timed.", to_string(options_.allow));
     default:
