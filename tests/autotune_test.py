@@ -40,6 +40,19 @@ def test_a_change_that_pays_is_proved_kept_in_force_and_reported():
     assert handle.problem is None
 
 
+def test_the_time_that_finding_out_what_to_try_takes_is_lost(monkeypatch):
+    loop, offer = Loop(), PlantedKnobs.offer
+
+    def slow(*given):
+        loop.clock.now += 3
+        return offer(*given)
+
+    monkeypatch.setattr(PlantedKnobs, "offer", slow)
+    handle = loop.autotune(FASTER)
+    loop.run(5)
+    assert handle.ledger["lost_most_s"] == pytest.approx(3)
+
+
 def test_a_change_that_costs_is_undone_and_when_nothing_is_left_no_hook_is():
     loop = Loop()
     before = hooks_of(loop)
@@ -575,7 +588,7 @@ def native_tuner(loop, clock):
     mine = Loop()
     knobs = PlantedKnobs([mine.model], [mine.optimizer], mine.loader, {})
     candidates = knobs.offer("rounding", [], [ARENA], None).candidates
-    options = {"allow": "rounding", "gain_min": 0.02, "only": [ARENA], "fixed": [], "frozen": False}
+    options = {"allow": "rounding", "gain_min": 0.02, "only": [ARENA], "fixed": [], "frozen": False, "spent_s": 0.0}
     return _native.LiveTuner(loop, candidates, options, 0, {}, clock)
 
 

@@ -24,6 +24,7 @@ struct LiveOptions {
   double lost_s = 10;
   double lost_share = 0.02;
   double recheck_s = 600;            // Kept changes are compared again so often; infinity: never.
+  double spent_s = 0;                // Before the first update, to find out what to try: lost, as what replays take.
   std::vector<std::string> fixed{};  // Keys that stay, or tables of keys.
   std::vector<std::string> only{};   // Candidates by name, others are left out; empty: all.
   bool frozen = false;               // auto_tune = False: nothing is tried, applied or recorded.

@@ -12,6 +12,7 @@ import functools
 import json
 import pathlib
 import sys
+import time
 import weakref
 from dataclasses import dataclass
 from types import TracebackType
@@ -68,6 +69,7 @@ class AutoTune:
         self._wanted: tuple[str, bool] | None = None  # What was asked for meanwhile: why, and whether all is undone.
         self._armed = False
         self._units_without_call = 0
+        self._spent_s = 0.0  # To find out what there is to try.
         self._hooks: _Hooks | None = None
         if request.auto_tune:
             self._problem = refusal or self._no_tuning()
@@ -358,7 +360,9 @@ class AutoTune:
         if request.replay is not None:
             self._hooks = _Hooks(knobs, kept, boundary, None, loop, [])
             return []
+        began = (clock or time.perf_counter)()
         offered = knobs.offer(request.allow, request.fixed, request.only, loop.updates_left())
+        self._spent_s = (clock or time.perf_counter)() - began
         names = [candidate.name for candidate in offered.candidates]
         for name in request.only:
             if name not in names and not any(name.startswith(change.name) for change in offered.not_tried):
@@ -371,7 +375,7 @@ class AutoTune:
                     clock: Callable[[], float] | None) -> _native.LiveTuner | _native.LiveReplay:
         request = self._request
         options = {"allow": request.allow, "gain_min": request.gain_min, "only": request.only, "fixed": request.fixed,
-                   "frozen": not request.auto_tune}
+                   "frozen": not request.auto_tune, "spent_s": self._spent_s}
         if self._hooks is None:  # It is for its report alone.
             tuner = _native.LiveTuner(None, candidates, options, request.seed, {}, clock)
             if self._problem is not None:

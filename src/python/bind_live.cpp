@@ -29,6 +29,7 @@ LiveOptions options_of(const py::dict& given) {
   options.only = given["only"].cast<std::vector<std::string>>();
   options.fixed = given["fixed"].cast<std::vector<std::string>>();
   options.frozen = given["frozen"].cast<bool>();
+  options.spent_s = given["spent_s"].cast<double>();
   return options;
 }
 

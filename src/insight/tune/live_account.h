@@ -29,7 +29,8 @@ class LiveAccount {
   // `tuner_s`: of the unit's seconds, those that switches and replays took. `tells`: it tells what the loop takes under
   // these settings; nothing of other ones is left in it.
   void add(const LiveUnit& unit, InForce in_force, double tuner_s, bool tells);
-  void note_switch() noexcept;  // The next unit runs under other settings.
+  void spend(double seconds) noexcept { budget_.add(seconds, seconds); }  // Before the first unit.
+  void note_switch() noexcept;                                            // The next unit runs under other settings.
   // What is kept takes `factor` times as long as before.
   void scale_kept(double factor) noexcept { kept_factor_ *= factor; }
   void expect_rest(std::optional<std::int64_t> updates);

@@ -43,7 +43,10 @@ LiveSearch::LiveSearch(LiveLoop& loop, std::vector<Candidate> candidates, const 
   const double unknown = std::numeric_limits<double>::quiet_NaN();
   found_.ledger.speedup = {unknown, unknown, unknown};
   found_.ledger.baseline_samples_per_second = found_.ledger.best_samples_per_second = unknown;
-  if (!options.frozen) return;
+  if (!options.frozen) {
+    account_.spend(options.spent_s);
+    return;
+  }
   found_.ended = true;
   found_.end_reason = "auto_tune is off";
 }

@@ -19,6 +19,7 @@ LiveOptions checked(LiveOptions options) {
   check_at_least("lost_s", options.lost_s, 0);
   check_at_least("lost_share", options.lost_share, 0);
   check_at_least("recheck_s", options.recheck_s, 0);
+  check_at_least("spent_s", options.spent_s, 0);
   return options;
 }
 

@@ -73,6 +73,16 @@ TEST(LiveTuner, TellsFirstWhatItTriesAndWhatMayBeLost) {
             "began: 1 change; 100 ms a step; at most 10 s plus 2 % of the time so far may be lost");
 }
 
+TEST(LiveTuner, WhatWasSpentBeforeTheFirstUpdateIsLost) {
+  TunedRun run({.noise = 0}, {{"a", {}}}, {.lost_s = 3, .lost_share = 0, .spent_s = 2});
+  run.steps(30);
+  EXPECT_GE(run.tuner.ledger().lost_most_s, 2);
+  TunedRun over({.noise = 0}, {{"a", {.time_factor = 0.5}}}, {.lost_s = 3, .lost_share = 0, .spent_s = 4});
+  over.steps(300);
+  EXPECT_TRUE(over.tuner.ledger().turns.empty()) << "nothing is left to lose";
+  EXPECT_THROW(TunedRun({}, {{"a", {}}}, {.spent_s = -1}), Error);
+}
+
 // Without noise everything that is expected is exact, so that the bound is too.
 TEST(LiveTuner, IsNeverFurtherBehindThanAllowedByMoreThanOneUpdate) {
   std::mt19937_64 random(7);
