@@ -55,7 +55,7 @@ def hooks_of(loop):
             len(modules._global_forward_pre_hooks), len(loop.optimizer._optimizer_step_pre_hooks),
             len(loop.optimizer._optimizer_step_post_hooks), len(_global_optimizer_pre_hooks),
             len(_global_optimizer_post_hooks), loop.optimizer.__dict__.get("step"), torch.autograd.backward, DataLoader.__iter__,
-            _BaseDataLoaderIter.__next__)
+            _BaseDataLoaderIter.__next__, hr.Loader.__iter__)
 
 
 def spans_of(seen, tmp_path):
@@ -145,6 +145,22 @@ def test_other_loaders_than_the_one_given_are_not_data_wait(tmp_path):
             pass
         loop.epoch()
     assert sum(span["name"] == "data_wait" for span in spans_of(seen, tmp_path)) == 5
+
+
+@pytest.mark.parametrize("given", [True, False], ids=["loader given", "loader found"])
+def test_a_loader_of_headrace_is_waited_for_as_a_data_loader_is(tmp_path, given):
+    loop = Loop()
+    loader = hr.Loader(loop.loader.dataset, batch_size=8, num_workers=1)
+    other = hr.Loader(loop.loader.dataset, batch_size=5)
+    with hr.watch(loader=loader if given else None) as seen:
+        loop.epoch(loader)
+        unfinished = iter(loader)
+        next(unfinished)
+        if given:
+            list(other)
+    assert seen.steps == 5
+    assert sum(span["name"] == "data_wait" for span in spans_of(seen, tmp_path)) == 6  # One is in no step.
+    assert "__iter__" not in vars(hr.Loader) and len(list(unfinished)) == 4
 
 
 def test_an_optimized_loader_is_watched_as_the_one_that_it_goes_over(tmp_path):

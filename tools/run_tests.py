@@ -338,7 +338,7 @@ def python_under_asan() -> Result:
     files += [f"tests/{name}_test.py" for name in ("fields", "field_combinations", "bad_fields", "sampler", "transforms", "uint16_field")]
     result.add(pytest("asan-python", "-o", "pythonpath=tests build/asan/python", "-o", "faulthandler_timeout=120",
                       "-k", "not grow and not really_compiles and not number_of_threads_that_is_refused",
-                      "-m", "not forks", *files, timeout_s=2400, LD_PRELOAD=" ".join(libraries), UBSAN_OPTIONS="print_stacktrace=1",
+                      "-m", "not forks", *files, timeout_s=2400, shards=SHARDS, LD_PRELOAD=" ".join(libraries), UBSAN_OPTIONS="print_stacktrace=1",
                       ASAN_OPTIONS="detect_leaks=0:detect_stack_use_after_return=1:strict_string_checks=1"))
     return result
 

@@ -41,8 +41,8 @@ def main():
 
     torch.manual_seed(args.seed)
     transform = transforms.Compose([transforms.ToTensor(), transforms.Normalize((0.2860,), (0.3530,))])
-    train_set = datasets.FashionMNIST(args.data, train=True, transform=transform)
-    test_set = datasets.FashionMNIST(args.data, train=False, transform=transform)
+    train_set = datasets.FashionMNIST(args.data, train=True, transform=transform, download=True)
+    test_set = datasets.FashionMNIST(args.data, train=False, transform=transform, download=True)
     loader = DataLoader(train_set, args.batch_size, shuffle=True, drop_last=True)
     test_loader = DataLoader(test_set, args.batch_size)
 

@@ -10,7 +10,7 @@
 
 namespace headrace {
 
-enum class Bound { compute, data };
+enum class Bound { compute, data, unknown };
 const char* to_string(Bound bound) noexcept;
 
 struct Finding {
@@ -62,7 +62,8 @@ struct Diagnosis {
   std::vector<Finding> findings;                  // One for each rule that holds.
 };
 
-// Data-bound when free data would gain at least 10 % (measured if known, else predicted); compute-bound otherwise.
+// Data-bound when free data would gain at least 10 % (measured if known, else predicted). Otherwise compute-bound, but
+// unknown when nothing was measured and more than half of a step lies in no part: data may be waited for there, too.
 // Prediction: a step loses its data wait, and compute gets back what the loader's workers took from it: measured where
 // undisturbed_step_s is known, else their core time where threads exceed cores, a lower bound. Error{invalid_argument}
 // without steps, samples_per_step, cores or threads.

@@ -17,6 +17,7 @@ from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from . import _native
 from ._device import batch_not_on_cpu, module_not_on_cpu, not_on_cpu
+from ._loader import Loader
 from ._pipeline import OptimizedLoader
 from .errors import InvalidArgumentError
 
@@ -31,11 +32,11 @@ class watch:
                 ...
         print(seen.summary())
 
-    What is left out is found: any module's outermost call, any optimizer's step, any DataLoader. A step is divided into
-    data_wait (what next() of the loader takes), forward (from the model's call to backward, the loss included), backward,
-    optimizer (step()) and other. Forward without gradients is evaluation and belongs to no step. A loader that is neither a
-    DataLoader nor a DataPipelineOptimizer's of one cannot be hooked, nor batches that another thread loads, as for request():
-    a step then begins with its forward.
+    What is left out is found: any module's outermost call, any optimizer's step, any DataLoader or headrace.Loader. A step is
+    divided into data_wait (what next() of the loader takes), forward (from the model's call to backward, the loss included),
+    backward, optimizer (step()) and other. Forward without gradients is evaluation and belongs to no step. A loader of another
+    kind cannot be hooked, nor batches that another thread loads, as for request(): a step then begins with its forward, and the
+    wait for data lies in other, or in no step at all.
 
     Everything that is hooked is as before at the end of the block, also after an exception. One watch at a time, for
     the thread that entered it. After the block: split, diagnosis, findings, memory, memory_by_class, summary(),
@@ -272,15 +273,32 @@ class watch:
         self._undo.append(undo)
 
     def _hook_loader(self) -> None:
-        seen = self._watch
-        plain_iter, plain_next = DataLoader.__iter__, _BaseDataLoaderIter.__next__
         only = self._loader.loader if isinstance(self._loader, OptimizedLoader) else self._loader
+        self._hook_data_loader(only)
+        self._hook_own_loader(only)
+
+    def _hook_own_loader(self, only: Any) -> None:
+        plain_iter = Loader.__iter__
+
+        @functools.wraps(plain_iter)
+        def begin(loader: Loader) -> Any:
+            if only is not None and loader is not only:
+                return plain_iter(loader)
+            self._watch.epoch_begins()
+            self._looks_at_batch = True
+            return _SeenEpoch(self, plain_iter(loader))
+
+        Loader.__iter__ = begin  # Its base class, which has the method, stays as it is.
+        self._undo.append(lambda: delattr(Loader, "__iter__"))
+
+    def _hook_data_loader(self, only: Any) -> None:
+        plain_iter, plain_next = DataLoader.__iter__, _BaseDataLoaderIter.__next__
 
         @functools.wraps(plain_iter)
         def begin(loader: DataLoader) -> Any:
             if only is not None and loader is not only:
                 return plain_iter(loader)
-            seen.epoch_begins()
+            self._watch.epoch_begins()
             self._looks_at_batch = True
             begun = plain_iter(loader)
             begun._headrace_watched = True
@@ -290,18 +308,39 @@ class watch:
         def next_batch(begun: _BaseDataLoaderIter) -> Any:
             if only is not None and not getattr(begun, "_headrace_watched", False):
                 return plain_next(begun)
-            seen.data_begins()
-            batch = None
-            try:
-                batch = plain_next(begun)
-                return batch
-            finally:
-                seen.data_ends(batch)
-                if self._looks_at_batch and batch is not None:
-                    self._looks_at_batch = False
-                    self._look_at_device(batch_not_on_cpu(batch))
+            return self._next_batch(lambda: plain_next(begun))
 
         DataLoader.__iter__ = begin
         self._undo.append(lambda: setattr(DataLoader, "__iter__", plain_iter))
         _BaseDataLoaderIter.__next__ = next_batch
         self._undo.append(lambda: setattr(_BaseDataLoaderIter, "__next__", plain_next))
+
+    def _next_batch(self, take: Callable[[], Any]) -> Any:
+        self._watch.data_begins()
+        batch = None
+        try:
+            batch = take()
+            return batch
+        finally:
+            self._watch.data_ends(batch)
+            if self._looks_at_batch and batch is not None:
+                self._looks_at_batch = False
+                self._look_at_device(batch_not_on_cpu(batch))
+
+
+class _SeenEpoch:
+    """An epoch of a headrace.Loader, whose iterator's class is native and takes no hook. Has what that iterator has."""
+
+    def __init__(self, watching: watch, batches: Any) -> None:
+        self._watching, self._batches = watching, batches
+
+    def __iter__(self) -> _SeenEpoch:
+        return self
+
+    def __next__(self) -> Any:
+        if not self._watching._undo:  # The block has ended, the epoch has not.
+            return next(self._batches)
+        return self._watching._next_batch(self._batches.__next__)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._batches, name)

@@ -15,6 +15,7 @@ namespace headrace {
 namespace {
 
 constexpr double kDataBoundGain = 0.10;
+constexpr double kUnexplained = 0.5;  // Of a step in no part: the parts that are known do not tell what bounds it.
 
 void check(const DiagnosisInput& input) {
   const TimeSplit& split = input.split;
@@ -82,6 +83,13 @@ std::string sentence(const DiagnosisInput& input, const Diagnosis& diagnosis, do
     return fmt::format("compute-bound: {} of a step is forward and backward, {} the optimizer; {}",
                        detail::percent_text(share(split.forward_s + split.backward_s, input)),
                        detail::percent_text(share(split.optimizer_s, input)), gain_sentence(diagnosis));
+  }
+  if (diagnosis.bound == Bound::unknown) {
+    return fmt::format(
+        "what bounds it is not known: {} of a step lies in no part, {} is forward and backward, {} a wait for data",
+        detail::percent_text(share(split.other_s, input)),
+        detail::percent_text(share(split.forward_s + split.backward_s, input)),
+        detail::percent_text(share(split.data_wait_s, input)));
   }
   std::string cause = fmt::format("{} of a step waits for data", detail::percent_text(share(split.data_wait_s, input)));
   if (stolen > 0) {
@@ -171,7 +179,15 @@ void find_large_shares(const DiagnosisInput& input, double stolen, std::vector<F
 }  // namespace
 
 const char* to_string(Bound bound) noexcept {
-  return bound == Bound::data ? "data" : "compute";
+  switch (bound) {
+    case Bound::compute:
+      return "compute";
+    case Bound::data:
+      return "data";
+    case Bound::unknown:
+      return "unknown";
+  }
+  return "unknown";
 }
 
 Diagnosis diagnose(const DiagnosisInput& input) {
@@ -190,6 +206,10 @@ Diagnosis diagnose(const DiagnosisInput& input) {
   }
   const double gain = diagnosis.measured_free_data_gain.value_or(diagnosis.predicted_free_data_gain);
   diagnosis.bound = gain >= kDataBoundGain ? Bound::data : Bound::compute;
+  if (!diagnosis.measured_free_data_gain && diagnosis.bound == Bound::compute &&
+      share(split.other_s, input) > kUnexplained) {
+    diagnosis.bound = Bound::unknown;
+  }
   diagnosis.sentence = sentence(input, diagnosis, stolen);
   find_slow_data(input, diagnosis.findings);
   find_high_memory(input, diagnosis.findings);

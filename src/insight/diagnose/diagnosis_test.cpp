@@ -67,6 +67,19 @@ TEST(Diagnosis, IsDataBoundFromTenPercentOn) {
   EXPECT_EQ(diagnose(input).bound, Bound::compute);
 }
 
+TEST(Diagnosis, KnowsNoBoundWhereMostOfAStepLiesInNoPart) {
+  DiagnosisInput input = input_with_wait(0.0);
+  input.split.other_s += 0.52 * input.split.total_s;
+  input.split.forward_s -= 0.52 * input.split.total_s;
+  const Diagnosis diagnosis = diagnose(input);
+  EXPECT_EQ(diagnosis.bound, Bound::unknown);
+  EXPECT_STREQ(to_string(diagnosis.bound), "unknown");
+  EXPECT_THAT(diagnosis.sentence, StartsWith("what bounds it is not known: "));
+  EXPECT_THAT(diagnosis.sentence, HasSubstr("of a step lies in no part"));
+  input.free_data_step_s = 0.1;
+  EXPECT_EQ(diagnose(input).bound, Bound::compute);
+}
+
 TEST(Diagnosis, GivesBackTheCoreTimeThatLoadingTookFromCompute) {
   DiagnosisInput input = input_with_wait(0.1);  // 0.4 s of 4 s wait.
   input.cores = 2;
