@@ -161,6 +161,7 @@ def test_an_error_of_headraces_own_ends_the_tuning_and_not_the_run():
     assert loop.steps == 1000
     assert "ValueError: broken" in handle.problem and "two lines" not in handle.problem
     assert len(texts(loop.told, "problem")) == 1 and "ValueError: broken" in in_one_line(handle)
+    assert texts(loop.told, "ended") == []  # The same line says so.
     assert loop.knobs.planted == {} and hooks_of(loop) == before and not handle.watching
 
 
@@ -447,24 +448,41 @@ def test_a_loop_that_never_updates_says_so():
     for batch in loop.loader:
         loop.model(batch[0]).sum().backward()
     handle.stop()
-    assert "no update" in handle.problem and len(texts(loop.told, "problem")) == 1
+    assert "no update" in handle.problem and texts(loop.told, "problem") == [handle.problem] and texts(loop.told, "ended") == []
     assert hooks_of(loop) == before
 
 
-def test_updates_in_two_threads_end_the_tuning_and_the_loop_goes_on():
-    loop = Loop()
-    before = hooks_of(loop)
-    handle = loop.autotune(FASTER)
-    assert loop.run(3000, until=lambda: loop.knobs.planted)
+def run_in_two_threads(loop):
     begun = loop.steps
     other = threading.Thread(target=loop.run, args=(20,))
     other.start()
     other.join()
     loop.run(20)
-    assert loop.steps == begun + 40 and "thread" in handle.problem
+    assert loop.steps == begun + 40
+
+
+def test_updates_in_two_threads_end_the_tuning_in_one_line_and_the_loop_goes_on():
+    loop = Loop()
+    before = hooks_of(loop)
+    handle = loop.autotune(FASTER)
+    assert loop.run(3000, until=lambda: loop.knobs.planted)
+    run_in_two_threads(loop)
+    assert handle.problem == "the optimizer steps in two threads"
     assert loop.knobs.planted == {} and not handle.watching
     handle.stop()
-    assert hooks_of(loop) == before and len(texts(loop.told, "problem")) == 1
+    assert hooks_of(loop) == before
+    assert texts(loop.told, "problem") == [f"{handle.problem}; the loop goes on as written"] and texts(loop.told, "ended") == []
+    assert handle.ledger["end_reason"] == handle.problem
+
+
+def test_what_ends_the_tuning_behind_a_kept_change_says_that_it_stays():
+    loop = Loop()
+    handle = loop.autotune(FASTER)
+    assert loop.run(3000, until=lambda: handle.kept)
+    run_in_two_threads(loop)
+    assert texts(loop.told, "problem") == [f"{handle.problem}; what was kept stays: {FUSED}"]
+    assert texts(loop.told, "ended") == []
+    assert loop.knobs.planted == handle.settings == {"optimizer.fused": "true"} and not handle.watching
 
 
 def test_a_module_on_another_device_is_left_alone():

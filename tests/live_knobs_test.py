@@ -772,6 +772,10 @@ def test_what_switches_live_is_offered_from_the_hardware_to_the_model(monkeypatc
         "compute.allocator", "compute.intra_op_threads", "compute.flush_denormal", "train.precision", "optimizer.fused",
         "model.memory_format", "model.compile"]
     assert [dict(candidate.changes) for candidate in offer.candidates[3:]] == [BF16, FUSED, CHANNELS_LAST, COMPILED]
+    # Where the machine is not quiet, the first of these are tried, in the order above.
+    assert [candidate.key for candidate in sorted(offer.candidates, key=lambda candidate: candidate.promise_rank)] == [
+        "model.memory_format", "train.precision", "optimizer.fused", "compute.allocator", "compute.intra_op_threads",
+        "model.compile", "compute.flush_denormal"]
     assert knobs.baseline().keys() == {candidate.key for candidate in offer.candidates}
     assert reasons["data.num_workers"] == reasons["data.prefetch_batches"] == "no loader was given"
     own_steps = "the loop makes its steps itself; headrace.tune(whole_step=True) tries it"

@@ -94,7 +94,8 @@ def test_a_recipe_tunes_itself_while_it_trains(job, tmp_path):
 
 def test_a_run_that_tuned_itself_is_repeated_bit_for_bit(job, tmp_path):
     first, again = tmp_path / "first", tmp_path / "again"
-    flags = ("--train.gradient_accumulation_steps", 2)
+    # Long enough for trials, of whose blocks each takes many of these updates.
+    flags = ("--train.gradient_accumulation_steps", 2, "--train.epochs", 240)
     result = headrace("train", job, "--out", first, *ROUNDING, *flags)
     assert result.returncode == 0, result.stderr
     turns = ledger_of(first)["turns"]

@@ -9,18 +9,20 @@ Then every cell of the grid, the tuned one among them, is measured in drawn orde
 
 A job is met where the tuned cell makes at least 0.95 times the samples a second of the best cell, which is the one with the
 highest median: the median of the ratios round by round (ORCH-15 of docs/requirements.md). Exit status 3: a job is missed. On a
-machine whose cores others take, tune does not try their division, and says so.
+machine whose cores others take, tune does not try their division, and says so. About 20 minutes on two cores; rows in
+runs/cores_division/, from which the next call goes on.
 
-usage: make bench NAME=cores-division
+usage: make bench NAME=cores-division        or: ARGS='--minutes 10 --only balanced'
 """
 
 import argparse
+import functools
 import json
 import os
 import statistics
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -28,6 +30,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 import harness  # noqa: E402
+import rows  # noqa: E402
 import smaller_fashion  # noqa: E402
 
 HEADRACE = harness.PROGRAMS / "headrace"
@@ -36,6 +39,7 @@ WORKERS, THREADS = "data.num_workers", "compute.intra_op_threads"
 FIXED = ("model", "optimizer", "train", "compute.allocator", "compute.flush_denormal", "data.index", "data.scale_decode",
          "data.cache", "data.prefetch_batches")
 WANTED = 0.95
+CELL_S = 15.0  # That a cell takes once, about.
 
 Cell = tuple[int, int]  # Loader threads, compute threads.
 
@@ -82,41 +86,59 @@ def text_of(cell: Cell) -> str:
 
 
 def tune(job: Job, budget_s: float, out: Path) -> dict[str, Any]:
-    ledger = job.run("tune", out, "--train.epochs", 1, "--tune.budget_s", budget_s, "--tune.fixed", ",".join(FIXED),
-                     accepted=(0, 3))
-    print(ledger["quietness"]["sentence"])
+    return job.run("tune", out, "--train.epochs", 1, "--tune.budget_s", budget_s, "--tune.fixed", ",".join(FIXED),
+                   accepted=(0, 3))
+
+
+def profile(job: Job, cell: Cell, number: int, out: Path) -> dict[str, float]:
+    document = job.run("profile", out, "--steps", job.steps, "--seed", number, f"--{WORKERS}", cell[0], f"--{THREADS}", cell[1])
+    return {"samples_per_second": document["samples_per_second"], "data_wait": document["time_split"]["share"]["data_wait"]}
+
+
+def cells_of(ledger: Mapping[str, Any], cores: int) -> tuple[list[Cell], Cell, Cell]:
+    """All that are measured, the one that is written and the one that was tuned."""
+    written = (1, cores)  # All three recipes say num_workers = 1 and leave the compute threads to headrace.
+    tuned = cell_of(ledger["best"]["settings"], written)
+    return list(dict.fromkeys([*grid(cores), written, tuned])), written, tuned
+
+
+def items(name: str, job: Job, found: rows.Rows, cores: int, folder: Path, arguments: argparse.Namespace) -> Iterator[rows.Item]:
+    yield rows.Item({"job": name, "what": "tune"}, arguments.budget + 15,
+                    functools.partial(tune, job, arguments.budget, folder / f"{name}-tune"))
+    ledger = found.figures(job=name, what="tune")
+    if ledger is None:
+        return
+    cells, _, _ = cells_of(ledger, cores)
+    for number, order in zip(range(1, arguments.rounds + 1), harness.orders(len(cells), arguments.order_seed)):
+        for cell in (cells[place] for place in order):
+            yield rows.Item({"job": name, "what": "cell", "loading": cell[0], "computing": cell[1], "round": number}, CELL_S,
+                            functools.partial(profile, job, cell, number, folder / f"{name}-{cell[0]}-{cell[1]}-{number}"))
+
+
+def judge(name: str, job: Job, found: rows.Rows, cores: int, complete: bool) -> rows.Bar | None:
+    """None: nothing to be judged yet. Prints what was found."""
+    ledger = found.figures(job=name, what="tune")
+    if ledger is None:
+        return None
+    cells, written, tuned = cells_of(ledger, cores)
+    rounds: dict[int, dict[Cell, dict[str, float]]] = {}
+    for key, figures in found.found(job=name, what="cell"):
+        rounds.setdefault(key["round"], {})[key["loading"], key["computing"]] = figures
+    whole = [own for own in rounds.values() if own.keys() >= set(cells)]
+    if not whole:
+        return None
+    print(f"\n{name}: {job.recipe} {' '.join(job.flags)}\n{ledger['quietness']['sentence']}")
     for trial in ledger["trials"]:
         if trial["reason"] != "fixed":
             print(f"  {trial['verdict']:<12} {trial['name']}: {trial['sentence']}", flush=True)
-    return ledger
-
-
-def compare(bench: harness.Bench, name: str, job: Job, cores: int, folder: Path, arguments: argparse.Namespace) -> dict[str, Any]:
-    written = (1, cores)  # All three recipes say num_workers = 1 and leave the compute threads to headrace.
-    print(f"\n{name}: {job.recipe} {' '.join(job.flags)}", flush=True)
-    ledger = tune(job, arguments.budget, folder / f"{name}-tune")
-    tuned = cell_of(ledger["best"]["settings"], written)
-    waits: dict[Cell, list[float]] = {}
-
-    def samples_per_second(cell: Cell, number: int) -> float:
-        out = folder / f"{name}-{cell[0]}-{cell[1]}-{len(waits.setdefault(cell, []))}"
-        document = job.run("profile", out, "--steps", job.steps, "--seed", number,
-                           f"--{WORKERS}", cell[0], f"--{THREADS}", cell[1])
-        waits[cell].append(document["time_split"]["share"]["data_wait"])
-        return document["samples_per_second"]
-
-    arms = [harness.Arm(cell, lambda number, cell=cell: samples_per_second(cell, number))
-            for cell in dict.fromkeys([*grid(cores), written, tuned])]
-    found = bench.measure(arms, arguments.rounds, title=name)
-    best, ratios = tuned_ratios(found, tuned)
-    met = statistics.median(ratios) >= WANTED
-    print(harness.arms_table({text_of(cell): values for cell, values in found.items()}, "samples/s", 1, text_of(best)))
-    print(f"as written ({text_of(written)}) it waits for data {statistics.median(waits[written]):.0%} of a step; tuned: "
-          f"{text_of(tuned)}, {statistics.median(harness.ratios(found[tuned], found[written])):.2f} times as fast")
-    print(f"tuned over the best cell ({text_of(best)}): {harness.with_interval(ratios, digits=3)}, wanted at least {WANTED}: "
-          f"{'met' if met else 'MISSED'}", flush=True)
-    return {"written": written, "tuned": tuned, "best": best, "ratios": ratios, "data_wait": waits[written], "met": met,
-            "trials": ledger["trials"]}
+    speeds = {cell: [own[cell]["samples_per_second"] for own in whole] for cell in cells}
+    best, ratios = tuned_ratios(speeds, tuned)
+    waits = statistics.median(own[written]["data_wait"] for own in whole)
+    print(harness.arms_table({text_of(cell): values for cell, values in speeds.items()}, "samples/s", 1, text_of(best)))
+    print(f"as written ({text_of(written)}) it waits for data {waits:.0%} of a step; tuned: {text_of(tuned)}, "
+          f"{statistics.median(harness.ratios(speeds[tuned], speeds[written])):.2f} times as fast", flush=True)
+    return rows.Bar(f"{name}, tuned over the best cell ({text_of(best)})", f"at least {WANTED}",
+                    f"{harness.with_interval(ratios, digits=3)}", rows.at_the_end(statistics.median(ratios) >= WANTED, complete))
 
 
 def main() -> int:
@@ -124,18 +146,26 @@ def main() -> int:
     parser.add_argument("--photos", type=Path, default=harness.ROOT / "photos", help="ImageFolder; see make setup JOB=photos")
     parser.add_argument("--budget", type=float, default=60, help="seconds of tune for each job (%(default)s)")
     parser.add_argument("--only", choices=list(jobs_of(Path(), Path())), action="append", help="jobs; may be given again")
+    rows.add_options(parser, "cores_division")
     arguments = parser.parse_args()
+    if arguments.quick:
+        arguments.budget, arguments.rounds = 3.0, 1
     cores = len(os.sched_getaffinity(0))
     bench = harness.Bench(__file__, arguments, f"{len(grid(cores))} cells of {cores} cores, tune with {arguments.budget:g} s; "
                           f"{harness.interval_remark(arguments.rounds)}")
+    found = rows.open_rows(arguments, "cores_division")
+    session = rows.Session(found, arguments.minutes)
     with tempfile.TemporaryDirectory(prefix="headrace-bench-") as temporary:
         folder = Path(temporary)
         fashion = folder / "fashion"
         fashion.mkdir()
         smaller_fashion.write(fashion, 8000, 1000)
         jobs = jobs_of(arguments.photos.resolve(), fashion)
-        results = {name: compare(bench, name, jobs[name], cores, folder, arguments) for name in arguments.only or jobs}
-    return bench.end(results, 0 if all(result["met"] for result in results.values()) else 3)
+        names = arguments.only or list(jobs)
+        complete = all(session.run(items(name, jobs[name], found, cores, folder, arguments)) for name in names)
+    whole = complete and not session.lacks and set(names) == set(jobs)
+    bars = [bar for name in names if (bar := judge(name, jobs[name], found, cores, whole)) is not None]
+    return bench.end({"bars": [str(bar) for bar in bars]}, rows.tell(session, complete, bars))
 
 
 if __name__ == "__main__":

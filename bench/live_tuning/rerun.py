@@ -1,29 +1,36 @@
 """The 12 foreign scripts with hr.autotune, each verdict against a re-run of that change alone in 60 pairs of separate blocks.
 
-usage: make bench NAME=live-tuning ARGS='rerun --minutes 9'
+usage: make bench NAME=live-tuning ARGS='rerun --minutes 140'
 
 Of each script: a live run of 5 min or 300 steps, the longer, whose verdicts go to a row unread; then, each in a fresh process,
 every change that there is to try, in --pairs pairs against the loop as written, and the gradients of three kept calls under all
-of them. Only when the last of these rows is written are the verdicts looked at. Wanted: every change that its re-run puts beyond
-15 % either way is decided (loading knobs apart), beyond 10 % nine in ten; no kept change whose re-run has its 95 % interval
-wholly below 0, or whose gradients are too far off.
+of them. Only when the last of these rows is written are the verdicts looked at. Where batches differ in length, a block counts as
+if it had had work of the middle, by a line through the blocks of the loop as written.
+
+What torch.compile is worth is what it makes of that live run with the seconds that preparing it took: where these are not earned
+back, it is right to leave it, and the sum in its sentence decides that.
 """
 
 import argparse
+import functools
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import harness
-from live_tuning import rows, scripts_known
-from live_tuning.turns import Gain, shape_of
+import rows
+from live_tuning import scripts_known
+from live_tuning.turns import Gain, even, shape_of
 
 ENDLESS = 1_000_000  # Steps of a run that its arm ends.
+COMPILE = "model.compile"
 COMPILE_S = 180.0  # That the first step of a compiled model may take.
 DECIDED = ("kept", "refused", "failed")
+FAR, NEAR = 0.15, 0.10  # Worth from which on a change has to be decided, and nine in ten.
 GRADIENTS, TENSOR, OUTPUTS, UPDATE = 1e-2, 0.1, 1e-5, 1e-6  # Relative L2 that class rounding allows.
 BETWEEN_CALLS, COSINE = 0.5, 0.9  # What reduced_precision allows, of the distance between two calls.
+QUICK_CHANGES = 2
 
 
 @dataclass(frozen=True)
@@ -40,32 +47,36 @@ def sizes_of(arguments: argparse.Namespace) -> Sizes:
 
 def items(name: str, found: rows.Rows, arguments: argparse.Namespace) -> Iterator[rows.Item]:
     """Those behind an item are made from its row. Where that is missing, as it failed, nothing more can be asked for."""
-    sizes, queue = sizes_of(arguments), scripts_known.SCRIPTS[name].queue
+    sizes, script = sizes_of(arguments), scripts_known.SCRIPTS[name]
 
     def item(what: str, seconds: float, work: Any, **more: Any) -> rows.Item:
         return rows.Item({"script": name, "what": what, **more}, seconds, work)
 
-    yield item("step", 30, lambda: scripts_known.step_seconds(name, arguments))
+    yield item("step", 20, lambda: scripts_known.step_seconds(name, arguments.quick))
     step = found.figures(script=name, what="step")
     if step is None:
         return
     step_s = step["step_s"]
     live_steps = max(sizes.live_steps, math.ceil(sizes.live_s / step_s))
-    yield item("live", 20 + live_steps * step_s, lambda: scripts_known.play(
-        name, arguments, "autotuned", live_steps, allow=arguments.allow))
-    yield item("offered", 15, lambda: scripts_known.play(name, arguments, "offered", ENDLESS, run_steps=live_steps))
+    yield item("live", 20 + live_steps * step_s, lambda: scripts_known.play(name, "autotuned", live_steps, allow=arguments.allow))
+    yield item("offered", 15, lambda: scripts_known.play(name, "offered", ENDLESS,
+                                                         run_steps=None if arguments.quick else live_steps))
     offered = found.figures(script=name, what="offered")
     if offered is None:
         return
-    shape = shape_of(step_s, queue=queue)
-    pairs_s = 2 * sizes.pairs * (shape.wash_out + shape.counted) * step_s
-    for change in offered["candidates"]:
-        once_s = COMPILE_S if change["key"] == "model.compile" else 0
-        yield item("pairs", 20 + once_s + pairs_s, lambda change=change, once_s=once_s: scripts_known.play(
-            name, arguments, "pairs", ENDLESS, limit_s=60 + once_s + 3 * pairs_s, changes=change["changes"], pairs=sizes.pairs,
-            queue=queue), change=change["name"])
+    candidates = offered["candidates"][:QUICK_CHANGES] if arguments.quick else offered["candidates"]
+    for change in candidates:
+        loads = any(key.startswith("data.") for key in change["changes"])
+        shape = shape_of(step_s, queue=max(script.queue, 8 * loads))
+        pairs_s = 2 * sizes.pairs * (shape.wash_out + shape.counted) * step_s
+        begin_at = script.begun if loads else 0
+        once_s = begin_at * step_s + (COMPILE_S if change["key"] == COMPILE else 0)
+        limit_s = 60 + once_s + 3 * pairs_s
+        work = functools.partial(scripts_known.play, name, "pairs", ENDLESS, limit_s=limit_s, changes=change["changes"],
+                                 pairs=sizes.pairs, queue=script.queue, begin_at=begin_at)
+        yield item("pairs", 15 + once_s / 2 + pairs_s, work, change=change["name"])
     yield item("numerics", 60, lambda: scripts_known.play(
-        name, arguments, "numerics", ENDLESS, limit_s=300, candidates=offered["candidates"], calls=sizes.calls))
+        name, "numerics", ENDLESS, limit_s=180, candidates=candidates, calls=sizes.calls))
 
 
 # What came of it.
@@ -92,6 +103,19 @@ def numerics_hold(numerics: str, distances: Sequence[Mapping[str, Any]]) -> bool
     return sum(answers) * 2 > len(answers) if answers else None
 
 
+def gain_of(pairs: Mapping[str, Any]) -> Gain | None:
+    """Of a row of pairs; None: not one, or the setting ended by itself."""
+    if pairs["refused"] is not None or not pairs["with_s"] or not pairs["without_s"]:
+        return None
+    plain = pairs["without_s"], pairs["without_work"]
+    return Gain.of(even(*plain, *plain), even(pairs["with_s"], pairs["with_work"], *plain))
+
+
+def with_preparing(gain: float, prepare_s: float, run_s: float) -> float:
+    """What a run of so many seconds gains by a change that takes some to prepare."""
+    return run_s / (prepare_s + run_s / (1 + gain)) - 1
+
+
 @dataclass(frozen=True)
 class Checked:
     """A change with its live verdict and its re-run."""
@@ -100,14 +124,18 @@ class Checked:
     change: str
     key: str
     verdict: str  # "not tried" where the live run has no trial of it.
+    reason: str
     sentence: str
     pairs_needed: int | None  # Further ones that would decide it, as the ledger says; None: decided, or it cannot tell.
     rerun: Gain | None  # None: not one pair.
+    worth: float | None  # To the live run: of a change that takes long to prepare less than the re-run shows.
     numerics_hold: bool | None
 
     @property
     def is_decided(self) -> bool:
-        return self.verdict in DECIDED
+        """What does not pay for its own preparing is left by the sum in its sentence."""
+        is_left = self.key == COMPILE and self.reason == "budget" and self.sentence.startswith("Not tried")
+        return self.verdict in DECIDED or (is_left and self.worth is not None and self.worth < 0)
 
     @property
     def is_wrong(self) -> bool:
@@ -115,51 +143,71 @@ class Checked:
         return self.verdict == "kept" and (self.numerics_hold is False or (self.rerun is not None and self.rerun.high < 0))
 
     def is_beyond(self, share: float) -> bool:
-        return self.rerun is not None and abs(self.rerun.median) > share
+        return self.worth is not None and abs(self.worth) > share
 
 
 def checked(name: str, found: rows.Rows) -> list[Checked] | None:
     """None while something of the script is still to be measured."""
-    live, offered, numerics = (found.figures(script=name, what=what) for what in ("live", "offered", "numerics"))
-    if live is None or offered is None or numerics is None:
+    step, live, offered, numerics = (found.figures(script=name, what=what) for what in ("step", "live", "offered", "numerics"))
+    if step is None or live is None or offered is None or numerics is None:
         return None
     trials = {trial["name"]: trial for trial in live["trials"]}
     needed = {trial["name"]: estimate["pairs_needed"]
               for trial, estimate in zip(live["trials"], live["ledger"]["estimates"], strict=True)}
     result = []
     for change in offered["candidates"]:
+        if change["name"] not in numerics["distances"]:
+            continue  # Of a quick call, which looks at a few.
         pairs = found.figures(script=name, what="pairs", change=change["name"])
         if pairs is None:
             return None
-        gain = Gain.of(pairs["without_s"], pairs["with_s"]) if pairs["with_s"] else None
-        trial = trials.get(change["name"], {"verdict": "not tried", "sentence": live["problem"] or "no trial of it"})
-        holds = numerics_hold(change["numerics"], numerics["distances"].get(change["name"], []))
-        result.append(Checked(name, change["name"], change["key"], trial["verdict"], trial["sentence"],
-                              needed.get(change["name"]), gain, holds))
+        gain = gain_of(pairs)
+        worth = None if gain is None else gain.median
+        if worth is not None and change["key"] == COMPILE:
+            worth = with_preparing(worth, pairs["prepare_s"], live["steps"] * step["step_s"])
+        trial = trials.get(change["name"], {"verdict": "not tried", "reason": "none",
+                                            "sentence": live["problem"] or "no trial of it"})
+        holds = numerics_hold(change["numerics"], numerics["distances"][change["name"]])
+        result.append(Checked(name, change["name"], change["key"], trial["verdict"], trial["reason"], trial["sentence"],
+                              needed.get(change["name"]), gain, worth, holds))
     return result
 
 
-def judge(all_checked: Sequence[Checked]) -> dict[str, Any]:
-    computing = [one for one in all_checked if not one.key.startswith("data.")]
-    open_15 = [one for one in computing if one.is_beyond(0.15) and not one.is_decided]
-    beyond_10 = [one for one in all_checked if one.is_beyond(0.10)]
-    decided_10 = sum(one.is_decided for one in beyond_10)
+def bars_of(all_checked: Sequence[Checked], complete: bool) -> list[rows.Bar]:
+    def named(some: Sequence[Checked]) -> str:
+        return ", ".join(f"{one.script}: {one.change}" for one in some)
+
+    def decided(some: Sequence[Checked]) -> str:
+        open_ones = [one for one in some if not one.is_decided]
+        return f"{len(some) - len(open_ones)} of {len(some)} decided" + (f", open: {named(open_ones)}" if open_ones else "")
+
+    far = [one for one in all_checked if one.is_beyond(FAR)]
+    computing = [one for one in far if not one.key.startswith("data.")]
+    loading = [one for one in far if one.key.startswith("data.")]
+    near = [one for one in all_checked if one.is_beyond(NEAR)]
     wrong = [one for one in all_checked if one.is_wrong]
-    return {"beyond 15 %": sum(one.is_beyond(0.15) for one in computing),
-            "beyond 15 %, open": [f"{one.script}: {one.change}" for one in open_15],
-            "beyond 10 %": len(beyond_10), "beyond 10 %, decided": decided_10,
-            "kept wrongly": [f"{one.script}: {one.change}" for one in wrong], "met": not open_15 and not wrong}
+    near_share = sum(one.is_decided for one in near) / len(near) if near else 1.0
+    return [
+        rows.Bar("changes that the re-run puts beyond 15 %, but for those of loading", "all decided", decided(computing),
+                 rows.once_complete(all(one.is_decided for one in computing), complete)),
+        rows.Bar("changes of loading beyond 15 %", "all decided", decided(loading),
+                 rows.once_complete(all(one.is_decided for one in loading), complete), stretch=True),
+        rows.Bar("changes beyond 10 %", "9 in 10 decided", decided(near), rows.at_the_end(near_share >= 0.9, complete),
+                 stretch=True),
+        rows.Bar("kept changes whose re-run has its interval below 0, or whose gradients are too far off", "none",
+                 named(wrong) or "none", rows.once_complete(not wrong, complete))]
 
 
 def show(all_checked: Sequence[Checked]) -> None:
     def needed(one: Checked) -> str:
         return "" if one.is_decided else harness.UNAVAILABLE if one.pairs_needed is None else f"{one.pairs_needed:,}"
 
-    headings = ["script", "change", "live", "pairs needed", "alone, 95 % interval", "gradients", "live, in words"]
+    headings = ["script", "change", "live", "pairs needed", "alone, 95 % interval", "worth", "gradients", "live, in words"]
     print("\n" + harness.table(headings, [
         [one.script, one.change, one.verdict + " WRONGLY" * one.is_wrong, needed(one), str(one.rerun or harness.UNAVAILABLE),
+         harness.UNAVAILABLE if one.worth is None else f"{one.worth:+.1%}",
          {True: "hold", False: "too far off", None: harness.UNAVAILABLE}[one.numerics_hold], one.sentence]
-        for one in all_checked], left=(0, 1, 2, 4, 5, 6)))
+        for one in all_checked], left=(0, 1, 2, 4, 6, 7)))
 
 
 def show_runs(names: Iterable[str], found: rows.Rows) -> None:
@@ -167,10 +215,13 @@ def show_runs(names: Iterable[str], found: rows.Rows) -> None:
     for name in names:
         step, live = found.figures(script=name, what="step"), found.figures(script=name, what="live")
         lost = [live["ledger"][key] for key in ("lost_most_s", "lost_allowed_s")]
+        quiet = live["ledger"]["ledger"]["quietness"]["quiet"]
         lines.append([name, f"{1e3 * step['step_s']:.2f}", str(live["steps"]),
                       *(harness.UNAVAILABLE if seconds is None else f"{seconds:.1f}" for seconds in lost),
+                      {True: "quiet", False: "not quiet", None: harness.UNAVAILABLE}[quiet],
                       ", ".join(live["kept"]) or "nothing"])
-    print("\n" + harness.table(["script", "step ms", "steps", "lost at most, s", "allowed", "kept"], lines, left=(0, 5)))
+    headings = ["script", "step ms", "steps", "lost at most, s", "allowed", "machine", "kept"]
+    print("\n" + harness.table(headings, lines, left=(0, 5, 6)))
 
 
 def main(words: list[str]) -> int:
@@ -178,7 +229,7 @@ def main(words: list[str]) -> int:
     parser.add_argument("--pairs", type=int, default=60, help="of each change's re-run")
     parser.add_argument("--allow", choices=("bit_equal", "rounding", "reduced_precision"), default="reduced_precision")
     scripts_known.add_options(parser)
-    rows.add_options(parser)
+    rows.add_options(parser, "live_tuning")
     arguments = parser.parse_args(words)
     names = scripts_known.runnable(arguments)
     bench = harness.Bench(__file__, arguments,
@@ -188,13 +239,10 @@ def main(words: list[str]) -> int:
     complete = all(session.run(items(name, found, arguments)) for name in names)
     by_script = {name: made for name in names if (made := checked(name, found)) is not None}
     all_checked = [one for made in by_script.values() for one in made]
-    verdict = judge(all_checked)
     if all_checked:
         show(all_checked)
         show_runs(by_script, found)
-        print(f"\n{len(by_script)} scripts; beyond 15 %: {verdict['beyond 15 %']}, of them open: "
-              f"{', '.join(verdict['beyond 15 %, open']) or 'none'}; beyond 10 %: {verdict['beyond 10 %, decided']} of "
-              f"{verdict['beyond 10 %']} decided; kept wrongly: {', '.join(verdict['kept wrongly']) or 'none'}: "
-              f"{'met' if verdict['met'] else 'MISSED'}")
-    rows.told_left(session, complete)
-    return bench.end(verdict, 3 if all_checked and not verdict["met"] else 0)
+    whole = complete and not session.lacks and len(by_script) == len(scripts_known.SCRIPTS)
+    print(f"\njudged are {len(by_script)} of {len(scripts_known.SCRIPTS)} scripts: {', '.join(by_script) or 'none yet'}")
+    bars = bars_of(all_checked, whole)
+    return bench.end({"scripts": list(by_script), "bars": [str(bar) for bar in bars]}, rows.tell(session, complete, bars))

@@ -47,10 +47,14 @@ struct LiveLedger {
   std::vector<LiveTurn> turns;
   // Of each trial, in the ledger's order.
   struct Estimate {
-    std::optional<Interval> gain;  // While all changes took turns at once; nullopt: not measured.
+    // While all changes took turns at once; nullopt: not measured, or dropped in pairs of which another's effect may
+    // have made most.
+    std::optional<Interval> gain;
     std::int64_t pairs = 0;
     double wealth_for = 1, wealth_against = 1;
-    std::optional<std::int64_t> pairs_needed;  // To decide it as it looks now; nullopt: decided, or not to be told.
+    // To decide it as it looks now, with the fewest of a proof where it looks as if it pays; nullopt: decided, or not
+    // to be told, as of fewer than 4 pairs.
+    std::optional<std::int64_t> pairs_needed;
     bool timed_only = false;  // `allow` forbids it: it was never in force, and gain is that of replays of kept calls.
   };
   std::vector<Estimate> estimates;
@@ -89,10 +93,12 @@ struct LiveProgress {
 class LiveTuner {
  public:
   using Clock = std::function<double()>;  // Monotonic seconds.
-  // The candidates are in the order of their promise, in which they pass the gate and enter the race; those that take
-  // long to prepare (prepare_s above 1, or Switches::rebuild) come last, alone, and where a gain of 30 % would pay for
-  // that in what is left of the run. The same seed draws the same turns. With a clock of the caller's own the machine's
-  // load, which has times of its own, is unavailable. Error{invalid_argument} for options out of their ranges.
+  // The candidates are in the order in which they pass the gate and enter the race; those that take long to prepare
+  // (prepare_s above 1, or Switches::rebuild) come last, alone, and where a gain of 30 % would pay for that in what is
+  // left of the run. Where the machine is not quiet, the 6 of the lowest promise_rank are tried, in that same order; of
+  // a run with too few updates left for a race and a proof, none is. The same seed draws the same turns. With a clock
+  // of the caller's own the machine's load, which has times of its own, is unavailable. Error{invalid_argument} for
+  // options out of their ranges.
   LiveTuner(LiveLoop& loop, std::vector<Candidate> candidates, LiveOptions options, std::uint64_t seed,
             LiveProgress progress = {}, Clock clock = {});
   ~LiveTuner();

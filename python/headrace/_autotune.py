@@ -65,6 +65,7 @@ class AutoTune:
         self._on_progress = on_progress or (_print_line if request.replay is None else _print_text)
         self._problem: str | None = None
         self._began = self._ended = self._settled = self._is_undone = False
+        self._ends_in_problem = False  # Whose line says why, in the place of the one that the search is over.
         self._inside = False  # One of our own calls is at work.
         self._wanted: tuple[str, bool] | None = None  # What was asked for meanwhile: why, and whether all is undone.
         self._armed = False
@@ -195,7 +196,7 @@ class AutoTune:
             times.add(unit, kept_call=self._armed)
         self._tuner.note_update(boundary.updates)
         if boundary.problem is not None:
-            self._finish(boundary.problem, undo=False)
+            self._finish(boundary.problem, undo=False, goes_on=True)
             return
         self._fail_what_ended()
         for known in (unit,) if times is None else times.known():
@@ -250,7 +251,8 @@ class AutoTune:
     def _hear(self, kind: str, text: str) -> None:
         self._began = self._began or kind == "began"
         self._ended = self._ended or kind == "ended"
-        self._tell(kind, text)
+        if kind != "ended" or not self._ends_in_problem:
+            self._tell(kind, text)
 
     # How it ends.
 
@@ -265,10 +267,13 @@ class AutoTune:
             self._inside = False
             self._wanted = None
 
-    def _finish(self, why: str, undo: bool) -> None:
+    def _finish(self, why: str, undo: bool, goes_on: bool = False) -> None:
+        """goes_on: the loop is under way; the line of what ends the tuning says how it goes on."""
         if self._hooks is None or self._is_undone:
             return
         was_open, self._is_undone = self._is_open, undo
+        problem = self._why_nothing() if was_open and self._problem is None else None
+        self._ends_in_problem = self._ends_in_problem or problem is not None
         try:
             if was_open:
                 self._fail_what_ended()
@@ -280,11 +285,14 @@ class AutoTune:
                 self._hooks.loop.apply({})
         finally:
             self._take_hooks_away(undo)
-        if was_open and self._problem is None:
-            self._problem = self._why_nothing()
-            if self._problem is not None:
-                self._tell("problem", self._problem)
+        if problem is not None:
+            self._problem = problem
+            self._tell("problem", f"{problem}; {self._how_it_goes_on()}" if goes_on else problem)
         self._write()
+
+    def _how_it_goes_on(self) -> str:
+        kept = self.kept
+        return f"what was kept stays: {', '.join(kept)}" if kept else _AS_WRITTEN
 
     def _take_hooks_away(self, undo: bool) -> None:
         self._is_open = self._armed = False
@@ -305,6 +313,7 @@ class AutoTune:
         repeats = self._request.replay is not None  # Part of a run is of no use to anybody: all of it is undone.
         what = "the run cannot be repeated" if repeats else "headrace failed"
         self._problem = f"{what}: {last_line(error)}"
+        self._ends_in_problem = True
         for last in (functools.partial(self._finish, what, repeats), self._hooks.knobs.undo):
             try:
                 last()

@@ -82,7 +82,8 @@ void register_knobs(py::module_& module) {
       .def_property_readonly("numerics", [](const Candidate& one) { return std::string(to_string(one.numerics)); })
       .def_readonly("resource", &Candidate::resource)
       .def_readonly("key", &Candidate::key)
-      .def_readonly("late_share", &Candidate::late_share);
+      .def_readonly("late_share", &Candidate::late_share)
+      .def_readonly("promise_rank", &Candidate::promise_rank, "Lowest first, whatever order they are tried in.");
   py::class_<Report::NotTried>(module, "NotApplicable", "A change that is not tried on these objects, and why.")
       .def_readonly("name", &Report::NotTried::name)
       .def_readonly("key", &Report::NotTried::key)

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <iterator>
 #include <utility>
 
 #include "core/base/fail.h"
@@ -137,7 +138,9 @@ Offer offer(const KnobContext& context, std::string_view bound) {
         offered.not_tried.push_back({std::move(value.name), std::string(knob.key), *reason});
         continue;
       }
-      offered.candidates.push_back(candidate_of(knob, std::move(value), bound, context.live));
+      Candidate candidate = candidate_of(knob, std::move(value), bound, context.live);
+      candidate.promise_rank = std::ssize(offered.candidates) + 1;
+      offered.candidates.push_back(std::move(candidate));
     }
   }
   if (context.live) {

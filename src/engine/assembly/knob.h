@@ -92,8 +92,9 @@ struct Knob {
   std::string (*in_force)() = nullptr;
 };
 
-// In the order to try them, which is that of their promise: what gained most where it was measured (docs/measured), but
-// the fused optimizer after what shrinks the rest of a step, and the division of the cores behind it.
+// In the order of their promise, Candidate::promise_rank: what gained most where it was measured (docs/measured), but
+// the fused optimizer after what shrinks the rest of a step, and the division of the cores behind it. It is the order
+// to try them, but in a live run.
 const std::vector<Knob>& all_knobs();
 
 // Of the knobs that apply to the whole process: what is in force for the caller; and one of them applied.
@@ -102,7 +103,7 @@ Settings process_settings();
 Applied apply_process_setting(const std::string& key, const std::string& value);
 
 struct Offer {
-  std::vector<Candidate> candidates;        // Those that relieve `bound` first.
+  std::vector<Candidate> candidates;        // Those that relieve `bound` first; of a live run in its own order.
   std::vector<Report::NotTried> not_tried;  // Of every other knob, why.
 };
 

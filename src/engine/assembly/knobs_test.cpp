@@ -219,6 +219,29 @@ TEST(Knobs, ALiveRunIsOfferedWhatSwitchesBetweenTwoStepsFromTheHardwareToTheMode
   EXPECT_GT(offered.candidates.back().prepare_s, 0);
 }
 
+TEST(Knobs, TheOrderOfPromiseIsThatOfTheTableWhateverOrderIsTried) {
+  KnobContext context = live_context();
+  context.run_steps = 1000;
+  for (const bool live : {true, false}) {
+    context.live = live;
+    std::vector<Candidate> candidates = offer(context, "data").candidates;
+    std::sort(candidates.begin(), candidates.end(),
+              [](const Candidate& a, const Candidate& b) { return a.promise_rank < b.promise_rank; });
+    std::vector<std::string> keys;
+    for (const Candidate& candidate : candidates) {
+      EXPECT_GT(candidate.promise_rank, 0) << candidate.name;
+      if (keys.empty() || keys.back() != candidate.key) keys.push_back(candidate.key);
+    }
+    std::vector<std::string> table;
+    for (const Knob& knob : all_knobs()) {
+      if (std::find(keys.begin(), keys.end(), knob.key) != keys.end()) table.emplace_back(knob.key);
+    }
+    EXPECT_EQ(keys, table);
+    EXPECT_LT(std::find(keys.begin(), keys.end(), "optimizer.fused"),
+              std::find(keys.begin(), keys.end(), "compute.intra_op_threads"));
+  }
+}
+
 std::string why_not_tried(const Offer& offered, std::string_view key) {
   const auto found = std::find_if(offered.not_tried.begin(), offered.not_tried.end(),
                                   [&](const Report::NotTried& change) { return change.key == key; });

@@ -194,6 +194,22 @@ TEST(LiveChecks, WhatTheRestOfTheRunCannotPayBackIsNotPrepared) {
   EXPECT_THAT(unknown.trial("compiled").sentence, HasSubstr("how long the run goes on is not known"));
 }
 
+TEST(LiveChecks, WhatCannotBePaidBackTakesNoPlaceFromOthersWhereTheMachineIsNotQuiet) {
+  Effects effects = {{"compiled", {.prepare_s = 40}}};
+  for (const char* name : {"a", "b", "c", "d", "e", "f"}) effects[name] = {};
+  std::vector<Candidate> candidates = all_of(effects);
+  for (Candidate& one : candidates) {
+    one.prepare_s = one.name == "compiled" ? 40 : 0;
+    one.promise_rank = one.name == "compiled" ? 1 : 2;
+  }
+  TunedRun run({.noise = 0.6, .correlation = 0}, effects, {}, 1, candidates);
+  run.loop.updates_in_all = 522;  // 50 s, and 173 s are needed.
+  run.steps(60);
+  EXPECT_EQ(run.trial("compiled").reason, Reason::budget) << run.trial("compiled").sentence;
+  for (const Candidate& one : candidates) EXPECT_NE(run.trial(one.name).reason, Reason::not_quiet) << one.name;
+  EXPECT_THAT(run.loop.told.at(0), StartsWith("judged: This machine is not quiet"));
+}
+
 TEST(LiveChecks, WhatHasToBeMadeAnewTakesNoTurnsWithOthers) {
   std::vector<Candidate> candidates = {candidate("a"), candidate("b"), candidate("rebuilt")};
   candidates[2].switches = Switches::rebuild;

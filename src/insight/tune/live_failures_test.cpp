@@ -1,6 +1,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cstdint>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -191,12 +193,34 @@ TEST(LiveTuner, ARunOfThreeStepsIsLeftAsItIs) {
   EXPECT_EQ(run.trial("a").verdict, Verdict::inconclusive);
 }
 
+// After 22 updates the loop is known. A race and a proof take two blocks of two updates for each of 18 pairs at least.
 TEST(LiveTuner, ARunTooShortToDecideAnythingIsLeftAsItIs) {
-  TunedRun run({}, {{"a", {.time_factor = 0.5}}});
-  run.loop.updates_in_all = 60;
-  run.steps(60);
+  const Effects one = {{"a", {.time_factor = 0.5}}}, two = {{"a", {.time_factor = 0.5}}, {"b", {}}};
+  const auto run_of = [](const Effects& effects, std::int64_t updates) {
+    auto run = std::make_unique<TunedRun>(LiveMachine{}, effects);
+    run->loop.updates_in_all = updates;
+    run->steps(updates);
+    return run;
+  };
+  const auto too_short = run_of(two, 22 + 71);
+  EXPECT_EQ(too_short->loop.applied, 0);
+  EXPECT_EQ(too_short->tuner.ledger().end_reason, "71 updates are left, the clearest change takes 72");
+  EXPECT_GT(run_of(two, 22 + 72)->loop.applied, 0);
+  // Of one change alone there is no race.
+  EXPECT_EQ(run_of(one, 22 + 35)->tuner.ledger().end_reason, "35 updates are left, the clearest change takes 36");
+  EXPECT_GT(run_of(one, 22 + 36)->loop.applied, 0);
+}
+
+TEST(LiveTuner, WhereABlockIsManyUpdatesAShortRunIsOneOfFewBlocks) {
+  const Effects effects = {{"a", {.time_factor = 0.5}}, {"b", {}}};
+  TunedRun run({.unit_s = 0.002}, effects), longer({.unit_s = 0.002}, effects);
+  run.loop.updates_in_all = 700;  // Some 500 when the loop is known. A block is of 16, behind one that is not measured.
+  run.steps(700);
   EXPECT_EQ(run.loop.applied, 0);
-  EXPECT_THAT(run.tuner.ledger().end_reason, HasSubstr("updates are left"));
+  EXPECT_THAT(run.tuner.ledger().end_reason, HasSubstr("updates are left, the clearest change takes 612"));
+  longer.loop.updates_in_all = 1000;
+  longer.steps(1000);
+  EXPECT_GT(longer.loop.applied, 0);
 }
 
 TEST(LiveTuner, FrozenItDoesNothing) {

@@ -38,6 +38,11 @@ void LiveRace::forget() {
   for (const std::size_t change : changes_) entries_[change].counts = false;
 }
 
+void LiveRace::clear(std::size_t change) {
+  entries_[change].record = PairRecord(gain_min_);
+  entries_[change].beside.clear();
+}
+
 void LiveRace::turn_all_off() {
   for (const std::size_t change : changes_) turn_off(change);
 }
@@ -86,9 +91,12 @@ LiveRace::Pair LiveRace::draw(std::int64_t number) {
 void LiveRace::add(const Pair& pair, double log_ratio) {
   for (const Turn& turn : pair.turns) {
     Entry& entry = entries_[turn.change];
-    if (!entry.counts) entry.record = PairRecord(gain_min_);
+    if (!entry.counts) clear(turn.change);
     entry.counts = true;
     entry.record.add(turn.leads ? -log_ratio : log_ratio);
+    for (const Turn& other : pair.turns) {
+      if (other.change != turn.change) entry.beside.insert(other.change);
+    }
   }
 }
 

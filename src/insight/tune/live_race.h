@@ -11,6 +11,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <set>
 #include <vector>
 
 #include "insight/tune/bets.h"
@@ -42,7 +43,8 @@ class LiveRace {
   // n >= 1. Changes of the same n take theirs in the same pairs.
   void take_turns_every(std::size_t change, std::int64_t pairs);
   bool is_turn_of_every(std::int64_t pairs) const noexcept { return (drawn_ + 1) % pairs == 0; }  // The next pair.
-  void forget();  // The settings below the changes are others now: what was found no longer counts.
+  void forget();                   // The settings below the changes are others now: what was found no longer counts.
+  void clear(std::size_t change);  // Nor can it be read any more.
   void turn_off(std::size_t change) { entries_[change].on = false; }  // Until its next turn.
   void turn_all_off();  // A pair was not finished, and none of them is on.
 
@@ -57,10 +59,13 @@ class LiveRace {
   std::int64_t pairs(std::size_t change) const;  // That count.
   // Of the latest pairs that told of it, also where they no longer count.
   const PairRecord& record(std::size_t change) const { return entries_[change].record; }
+  // Changes that took their turns in pairs of record(), which holds their effects as noise.
+  const std::set<std::size_t>& beside(std::size_t change) const { return entries_[change].beside; }
 
  private:
   struct Entry {
     PairRecord record;
+    std::set<std::size_t> beside{};
     bool counts = true;  // What is in the record.
     bool on = false;     // As the last pair left it.
     bool had_turn = false;

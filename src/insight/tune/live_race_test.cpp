@@ -219,6 +219,23 @@ TEST(LiveRace, WhoLeavesTakesNoTurnsAndBeginsAnewWhenItEntersAgain) {
   EXPECT_EQ(race.draw(3).turns.size(), 2u);
 }
 
+TEST(LiveRace, KnowsWhichOthersTookTurnsInThePairsOfARecord) {
+  LiveRace race = race_of(3);
+  race.leave(2);
+  race.add(race.draw(1), 0.1);
+  EXPECT_THAT(race.beside(0), ElementsAre(1));
+  EXPECT_THAT(race.beside(1), ElementsAre(0));
+  race.leave(1);
+  race.add(race.draw(2), 0.1);
+  EXPECT_THAT(race.beside(0), ElementsAre(1));  // In its first pair.
+  race.forget();
+  race.add(race.draw(3), 0.1);
+  EXPECT_TRUE(race.beside(0).empty());
+  race.clear(1);
+  EXPECT_EQ(race.record(1).pairs(), 0);
+  EXPECT_TRUE(race.beside(1).empty());
+}
+
 TEST(PairRecord, TheGainIsOfTheNewestPairsAndTheBetsOfAll) {
   PairRecord record(0.02);
   EXPECT_FALSE(record.gain());

@@ -14,12 +14,18 @@ namespace {
 
 // Times what a unit is expected to take, behind its first visit; of long blocks, which lose as many times more, fewer.
 constexpr double kSlowNewcomer = 2.5, kSlowNewcomerLong = 1.5;
-constexpr std::int64_t kUpdatesMin = 64;       // Fewer do not hold the race and the proof of any change.
 constexpr std::int64_t kUnitsOfWaiting = 8;    // Until room is asked for again.
 constexpr std::int64_t kUnitsOfWatching = 32;  // Until it is asked whether something is to be checked.
 constexpr std::int64_t kCallsMissingMax = 16;
-constexpr std::int64_t kChangesHeld = 6;  // Where the machine is not quiet.
-constexpr double kCostForgotten = 0.99;   // Each time that there is no room for it: a burst may have been to blame.
+constexpr std::size_t kChangesHeld = 6;  // Where the machine is not quiet.
+constexpr double kCostForgotten = 0.99;  // Each time that there is no room for it: a burst may have been to blame.
+
+// That the clearest of so many changes takes until it is kept: in a race and in its proof, two blocks for each of the
+// pairs that bets need at least. One that has no others to race with takes its proof alone.
+std::int64_t updates_min(std::size_t changes, const BlockUnits& block) {
+  const std::int64_t pairs = changes > 1 ? 2 * kPairsToKeep : kPairsToKeep;
+  return 2 * pairs * block.units();
+}
 
 }  // namespace
 
@@ -39,7 +45,8 @@ LiveSearch::LiveSearch(LiveLoop& loop, std::vector<Candidate> candidates, const 
       load_before_(read_load_ && !options.frozen ? read_load_() : CpuLoad{}),
       gate_(loop),
       race_(changes_.count(), options.gain_min, seed,
-            [this](std::size_t one, std::size_t other) { return changes_.exclude(one, other); }) {
+            [this](std::size_t one, std::size_t other) { return changes_.exclude(one, other); }),
+      drops_(changes_, race_, options.gain_min) {
   const double unknown = std::numeric_limits<double>::quiet_NaN();
   found_.ledger.speedup = {unknown, unknown, unknown};
   found_.ledger.baseline_samples_per_second = found_.ledger.best_samples_per_second = unknown;
@@ -102,28 +109,29 @@ void LiveSearch::begin_search() {
   machine = judge_quietness(baseline_.blocks(account_.times(), blocks_.units_a_block(), blocks_.waits_for_data()),
                             cpu_use_between(load_before_, read_load_ ? read_load_() : CpuLoad{}), options_.gain_min);
   const bool is_quiet = agree(machine.quiet.value_or(true)), cores_taken = !agree(!machine.cores_taken);
-  const auto left = updates_left_ = loop_.updates_left();
-  account_.expect_rest(left);
-  const bool is_long_enough = agree(left.value_or(kUpdatesMin) >= kUpdatesMin);
-  const auto wanted = static_cast<std::int64_t>(changes_.count());
-  machine.candidates_wanted = wanted;
-  machine.candidates_held = is_quiet ? wanted : std::min(kChangesHeld, wanted);
-  if (!is_quiet) {
-    machine.sentence += fmt::format(" Of {} changes the first {} are tried{}.", wanted, machine.candidates_held,
-                                    cores_taken ? ", and not the division of the cores" : "");
-  }
-  to_tell_.emplace_back([this] {
+  updates_left_ = loop_.updates_left();
+  account_.expect_rest(updates_left_);
+  to_tell_.emplace_back([this] {  // Before all that is told of changes, with what is added below.
     if (progress_.judged) progress_.judged(found_.ledger.quietness);
   });
-  settle_untried(machine.candidates_held, cores_taken);
+  const Changes open = settle_untried(cores_taken);
+  const std::size_t held = is_quiet ? open.size() : std::min(kChangesHeld, open.size());
+  let_in_most_promising(open, held);
+  machine.candidates_wanted = static_cast<std::int64_t>(changes_.count());
+  machine.candidates_held = is_quiet ? machine.candidates_wanted : static_cast<std::int64_t>(held);
+  if (held < open.size()) {
+    machine.sentence += fmt::format(" Of {} changes the {} most promising are tried.", open.size(), held);
+  }
+  if (cores_taken) machine.sentence += " The division of the cores is not tried.";
   const auto tried = changes_.count() - changes_.number_of(Standing::out);
   kept_call_.replay_s = 2 * account_.unit_s();
   stage_ = Stage::search;
-  if (tried > 0 && !is_long_enough) {
-    found_.end_reason = fmt::format("{} updates are left, the clearest change takes {}", left.value_or(0), kUpdatesMin);
+  const std::int64_t needed = updates_min(held, blocks_.usual()), left = updates_left_.value_or(needed);
+  if (!agree(left >= needed) && tried > 0) {
+    found_.end_reason = fmt::format("{} updates are left, the clearest change takes {}", left, needed);
     stage_ = Stage::watch;
   }
-  tell_begin(tried, left.has_value());
+  tell_begin(tried, updates_left_.has_value());
 }
 
 void LiveSearch::tell_begin(std::size_t tried, bool length_is_known) {
@@ -212,10 +220,9 @@ void LiveSearch::measure_anew() {
   race_.forget();
   if (proof_) proof_->pairs = LiveProof(proof_->pairs.without(), proof_->pairs.with(), options_.gain_min);
   if (stage_ != Stage::search) return;
-  dropped_early_.clear();
-  looked_again_.clear();
   for (std::size_t change = 0; change < changes_.count(); ++change) {
     if (was_decided_by_pairs(change)) reopen(change);
+    if (changes_.standing(change) != Standing::out) drops_.forget(change);
   }
 }
 
@@ -266,7 +273,7 @@ bool LiveSearch::search_next() {
     begin_proof(ProofKind::proof, *alone, changes_.best(), changes_.best_with(on));
   }
   if (!proof_ && !races) {
-    if (look_again()) return search_next();
+    if (look_again(std::nullopt)) return search_next();
     if (const auto costly = changes_.first(Standing::costly)) return check_beside_kept(*costly);
     found_.end_reason = "every change is looked at";
     stage_ = Stage::comparison;
@@ -374,18 +381,21 @@ void LiveSearch::rest(std::int64_t units) {
 }
 
 // A second time, once, at changes that few pairs spoke against: a first visit or another change may have been to blame.
-bool LiveSearch::look_again() {
+// While others are open, at those alone that `known` may have disturbed, whose effect was not known by then. Whether
+// there is one.
+bool LiveSearch::look_again(std::optional<std::size_t> known) {
   bool found = false;
-  for (const std::size_t change : std::exchange(dropped_early_, {})) {
-    if (!reopen(change)) continue;
-    looked_again_.push_back(change);
-    found = true;
+  for (const std::size_t change : drops_.waiting()) {
+    if (known && agree(drops_.disturber(change) != known)) continue;
+    found |= reopen(change);
   }
   return found;
 }
 
 bool LiveSearch::reopen(std::size_t change) {
   if (changes_.standing(change) != Standing::out || changes_.why_idle(change)) return false;
+  drops_.look_again(change);
+  race_.clear(change);
   changes_.set_standing(change, turns_of(change));
   return true;
 }

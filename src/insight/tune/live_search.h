@@ -23,6 +23,7 @@
 #include "insight/tune/live_account.h"
 #include "insight/tune/live_blocks.h"
 #include "insight/tune/live_changes.h"
+#include "insight/tune/live_drops.h"
 #include "insight/tune/live_gate.h"
 #include "insight/tune/live_pair.h"
 #include "insight/tune/live_proof.h"
@@ -113,7 +114,7 @@ class LiveSearch {
   bool wait_for_room();
   bool put_off_long_turns();
   void rest(std::int64_t units);
-  bool look_again();
+  bool look_again(std::optional<std::size_t> known);
   bool reopen(std::size_t change);              // It waits for pairs again. Whether it may.
   Standing turns_of(std::size_t change) const;  // Of one that may be in force: with others or alone.
 
@@ -152,13 +153,15 @@ class LiveSearch {
   std::string prepare_text(std::size_t change, double gain) const;  // payback_text(), or empty.
 
   // live_verdicts.cpp: what is found out by pairs, and who is told.
-  void settle_untried(std::int64_t changes_held, bool cores_taken);
+  Changes settle_untried(bool cores_taken);
+  void let_in_most_promising(const Changes& open, std::size_t held);
   void settle_forbidden(std::size_t change);
   void let_in(std::size_t change);
   static Failure failure_of(ErrorCode code, const std::string& message);
   void settle_failed(std::size_t change, ErrorCode code, const std::string& message);
   void blame(const Changes& on, const LiveSwitch::Refusal& refusal);
   void judge_race();
+  void drop(std::size_t change);
   void judge_proof();
   void settle_proof(const Proof& proof, Outcome outcome, bool is_clean);
   void note_pairs(const Proof& proof);
@@ -169,6 +172,8 @@ class LiveSearch {
   void keep(const Proof& proof);
   void settle(std::size_t change, Verdict verdict, Reason reason, std::string sentence);
   void settle_open(Reason reason);
+  bool was_measured_again(std::size_t change) const;
+  void settle_drops();
   void failed_under(ErrorCode code, const std::string& sentence, const std::vector<std::string>& keys);
   bool is_on_trial(std::size_t change) const;
   void undo_trial();
@@ -176,6 +181,7 @@ class LiveSearch {
   void close(const Settings& settings, const std::string& why);
   std::string open_sentence(std::size_t change) const;
   LiveLedger::Estimate estimate_of(std::size_t change) const;
+  std::optional<std::int64_t> pairs_needed(std::size_t change) const;
   void tell_decided(std::size_t change);
   void tell();  // All that waits to be told; last, because those who are told may throw.
 
@@ -196,6 +202,7 @@ class LiveSearch {
   CpuLoad load_before_;
   LiveGate gate_;
   LiveRace race_;
+  LiveDrops drops_;
   std::map<std::size_t, ReplayTimes> replay_times_;
   std::map<std::size_t, double> prepared_s_;  // That replays took for what a costly change needs, all together.
   std::optional<Proof> proof_;
@@ -210,7 +217,7 @@ class LiveSearch {
   std::optional<std::int64_t> updates_left_;  // When they were asked for last.
   double pair_cost_s_ = 0;                    // That the next pair is expected to put the run behind.
   std::optional<std::size_t> newcomer_;       // Of the pair at hand.
-  Changes dropped_early_, looked_again_, to_recheck_;
+  Changes to_recheck_;
   double checked_at_s_ = 0;
   LiveLedger found_;  // But for what others hold: trials, turns, estimates, seconds.
   std::deque<std::function<void()>> to_tell_;
