@@ -34,9 +34,9 @@ class watch:
 
     What is left out is found: any module's outermost call, any optimizer's step, any DataLoader or headrace.Loader. A step is
     divided into data_wait (what next() of the loader takes), forward (from the model's call to backward, the loss included),
-    backward, optimizer (step()) and other. Forward without gradients is evaluation and belongs to no step. A loader of another kind cannot
-    be hooked, nor batches that another thread loads, as for request(): a step then begins with its forward, and the wait for
-    data lies in other, or in no step at all.
+    backward, optimizer (step()) and other. Forward without gradients is evaluation and belongs to no step. A loader of another
+    kind cannot be hooked, nor batches that another thread loads, as for request(): a step then begins with its forward, and the
+    wait for data lies in other, or in no step at all.
 
     Everything that is hooked is as before at the end of the block, also after an exception. One watch at a time, for
     the thread that entered it. After the block: split, diagnosis, findings, memory, memory_by_class, summary(),
