@@ -473,14 +473,14 @@ def test_a_run_of_three_steps_says_so_when_the_interpreter_ends(tmp_path):
     assert "3 updates" in (tmp_path / "found" / "report.html").read_text()
 
 
-def test_a_loader_that_does_not_tell_of_its_passes_is_told_first():
+def test_a_loader_that_does_not_tell_of_its_epochs_is_told_first():
     loop = Loop()
     loop.loader = list(loop.loader)
     handle = loop.autotune(FASTER)
-    assert loop.told == [("loader", "waiting for data is not seen: a list does not tell of its passes")]
+    assert loop.told == [("loader", "waiting for data is not seen: a list does not tell of its epochs")]
     handle.stop()
     assert handle.problem == ("no update was seen: none of the optimizers' step() was called; a list does not tell of its "
-                              "passes")
+                              "epochs")
 
 
 def test_a_loop_that_never_updates_says_so():

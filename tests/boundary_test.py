@@ -17,7 +17,7 @@ from torch import nn
 from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
 FIRST = "the first of its kind"
-BEGAN = "a pass over the data began"
+BEGAN = "an epoch began"
 TWO_PASSES = [FIRST, "", "", "", BEGAN, "", "", "", ""]  # Over five batches.
 
 
@@ -590,7 +590,7 @@ def test_of_another_iterable_only_the_length_is_known():
     loop.epoch(batches)
     assert loop.why_not == [FIRST, *[""] * 8]
     boundary = loop.boundary
-    assert boundary.loader_refusal == "a list does not tell of its passes"
+    assert boundary.loader_refusal == "a list does not tell of its epochs"
     assert (boundary.passes, boundary.batches_a_pass, boundary.updates_left(None, 3)) == (0, 5, 5)
 
 
@@ -727,7 +727,7 @@ def test_a_loop_that_never_updates_is_a_problem_until_it_does():
         found.append(loop.boundary.problem)
         for batch in loop.loader:
             loop.model(batch)
-    assert found == [None] * 3 and loop.boundary.problem == "no update in 3 passes over the data"
+    assert found == [None] * 3 and loop.boundary.problem == "no update in 3 epochs"
     assert loop.units == [] and loop.boundary.updates == 0
     loop.steps(3)
     assert loop.boundary.problem is None and loop.why_not == [FIRST, ""]

@@ -289,10 +289,10 @@ def pytest(part: str, *arguments: str, timeout_s: int, shards: int = 1, python: 
     return result
 
 
-def python_tests() -> Result:
+def python_tests(part: str, *arguments: str, timeout_s: int, alone_timeout_s: int, marks: str = "", **environment: str) -> Result:
     """What judges speed runs after the rest, by itself: beside other tests it would take longer to be sure, or never be."""
-    result = pytest("pytest", "-m", "not alone", timeout_s=1800, shards=SHARDS)
-    result.add(pytest("pytest-alone", "-m", "alone", timeout_s=600))
+    result = pytest(part, *arguments, "-m", f"not alone{marks}", timeout_s=timeout_s, shards=SHARDS, **environment)
+    result.add(pytest(f"{part}-alone", *arguments, "-m", f"alone{marks}", timeout_s=alone_timeout_s, **environment))
     return result
 
 
@@ -340,8 +340,8 @@ def python_under_asan() -> Result:
                "-k", "not grow and not really_compiles and not number_of_threads_that_is_refused"]
     environment = {"LD_PRELOAD": " ".join(libraries), "UBSAN_OPTIONS": "print_stacktrace=1",
                    "ASAN_OPTIONS": "detect_leaks=0:detect_stack_use_after_return=1:strict_string_checks=1"}
-    result.add(pytest("asan-python", *options, "-m", "not forks and not alone", *files, timeout_s=2400, shards=SHARDS, **environment))
-    result.add(pytest("asan-python-alone", *options, "-m", "alone and not forks", *files, timeout_s=1200, **environment))
+    result.add(python_tests("asan-python", *options, *files, marks=" and not forks", timeout_s=2400, alone_timeout_s=1200,
+                            **environment))
     return result
 
 
@@ -381,7 +381,7 @@ def fuzz() -> Result:
 ANEW = False  # Run all, whatever passed before: make check.
 PARTS: dict[str, Callable[[], Result]] = {
     "release": release,
-    "pytest": python_tests,
+    "pytest": lambda: python_tests("pytest", timeout_s=1800, alone_timeout_s=600),
     "format": formatting,
     "tsan": thread_sanitizer,
     "asan": address_sanitizer,

@@ -484,11 +484,11 @@ def autotune(model: nn.Module | Iterable[nn.Module], optimizer: Any, loader: Any
 
     model, optimizer: as you train them, or lists of them (GANs); Accelerate's and Lightning's wrapped optimizers will do.
     loader: a DataLoader, a headrace.Loader, another iterable of batches, or None. allow: what a kept change may do to the
-    numbers: "bit_equal", "rounding" or "reduced_precision". steps or epochs: updates, or passes over the loader, of the whole
+    numbers: "bit_equal", "rounding" or "reduced_precision". steps or epochs: updates, or epochs over the loader, of the whole
     run, where you know them: what may be lost depends on it, and compiling is tried only then. only: changes by name; fixed:
     keys, or tables of keys, that stay. gain_min: the smallest gain worth keeping, 0.02 is 2 %. out: a folder for ledger.json and
     report.html, written when the search ends, at stop(), undo(), and when the interpreter ends. auto_tune: False hooks nothing
-    and tries nothing. seed: draws the order of each pair. on_progress(kind, text) is told "loader" (its passes, and waiting for
+    and tries nothing. seed: draws the order of each pair. on_progress(kind, text) is told "loader" (its epochs, and waiting for
     it, cannot be seen), "began", "machine" (it is not quiet: fewer changes are tried), "decided", "ended", "problem"; without it
     each is a line on stderr.
 

@@ -31,7 +31,7 @@ class Unit:
     work: float  # Numbers in the inputs of the models' calls with gradients; 1.0 where there were none.
     wait_s: float  # Of the seconds, waiting for the loader; 0.0 where the loader cannot be watched.
     countable: bool
-    why_not: str  # Where it is not: "evaluation", "a pass over the data began", "4 micro-batches, not 8".
+    why_not: str  # Where it is not: "evaluation", "an epoch began", "4 micro-batches, not 8".
 
 
 class Boundary:
@@ -111,7 +111,7 @@ class Boundary:
         """Why nothing can be measured; None: nothing stands against it so far."""
         if self.thread is None:
             passes = max(self._passes.ended, self._passes.begun - 1)
-            return f"no update in {_PASSES_WITHOUT_UPDATE} passes over the data" if passes >= _PASSES_WITHOUT_UPDATE else None
+            return f"no update in {_PASSES_WITHOUT_UPDATE} epochs" if passes >= _PASSES_WITHOUT_UPDATE else None
         return self._problem or self._cycle.problem or self._passes.problem
 
     @property

@@ -1,10 +1,10 @@
-"""A loader's class, swapped for a subclass that does some things in another way."""
+"""A loader's class, swapped for a subclass that does some things in another way, and its iterator, with another in its place."""
 
 from __future__ import annotations
 
 import inspect
 import types
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 _TOLD_BY_OBJECT = vars(object)["__class__"]
@@ -33,3 +33,24 @@ def subclass_of(plain: type, methods: Mapping[str, Any]) -> type:
 def set_class(loader: Any, kind: type) -> None:
     """Past a __setattr__ of the loader's own, and past the `__class__` that an object of subclass_of() shows."""
     _TOLD_BY_OBJECT.__set__(loader, kind)
+
+
+class InPlaceOf:
+    """Stands in the place of a loader's iterator, and has what that has. Subclasses have their own __next__."""
+
+    def __init__(self, batches: Iterator[Any]) -> None:
+        self._batches = batches
+
+    def __iter__(self) -> Iterator[Any]:
+        return self
+
+    def __next__(self) -> Any:
+        return next(self._batches)
+
+    def __len__(self) -> int:
+        return len(self._batches)  # TypeError where the loader's iterator has none.
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "_batches":  # Not there yet while a copy is made.
+            raise AttributeError(name)
+        return getattr(self._batches, name)

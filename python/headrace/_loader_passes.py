@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from torch.utils.data import DataLoader, IterableDataset
 
 from ._loader import Loader
-from ._loader_class import set_class, subclass_of
+from ._loader_class import InPlaceOf, set_class, subclass_of
 from ._pipeline import OptimizedLoader
 from .errors import InvalidArgumentError
 
@@ -56,7 +56,7 @@ class LoaderPasses:
             return
         plain = type(self._loader)
         if not isinstance(self._loader, (DataLoader, Loader, OptimizedLoader)):
-            self.refusal = "no loader was given" if self._loader is None else f"a {plain.__name__} does not tell of its passes"
+            self.refusal = "no loader was given" if self._loader is None else f"a {plain.__name__} does not tell of its epochs"
             return
         if hasattr(plain, _OWNER):
             raise InvalidArgumentError(f"autotune: loader: wanted one that is not tuned yet, found {plain.__name__}, which "
@@ -64,7 +64,7 @@ class LoaderPasses:
         try:
             set_class(self._loader, _watched_class(plain, self))
         except TypeError as error:  # A class that wants no subclass, or whose objects cannot change theirs.
-            self.refusal = f"a {plain.__name__} does not tell of its passes: {error}"
+            self.refusal = f"a {plain.__name__} does not tell of its epochs: {error}"
             return
         self._plain = plain
 
@@ -153,15 +153,13 @@ class LoaderPasses:
         self._updates = self._with_batch = self._turns = 0
 
 
-class WatchedPass:
+class WatchedPass(InPlaceOf):
     """One pass over a watched loader. Has what the loader's own iterator has, and is that alone once nobody watches."""
 
     def __init__(self, passes: LoaderPasses, batches: Iterator[Any]) -> None:
-        self._passes, self._batches = passes, batches
+        super().__init__(batches)
+        self._passes = passes
         self._count = 0
-
-    def __iter__(self) -> WatchedPass:
-        return self
 
     def __next__(self) -> Any:
         passes = self._passes
@@ -179,14 +177,6 @@ class WatchedPass:
         self._count += 1
         passes.note_batch(since)
         return batch
-
-    def __len__(self) -> int:
-        return len(self._batches)  # TypeError where the loader's iterator has none.
-
-    def __getattr__(self, name: str) -> Any:
-        if name == "_batches":  # Not there yet while a copy is made.
-            raise AttributeError(name)
-        return getattr(self._batches, name)
 
 
 def _watched_class(plain: type, passes: LoaderPasses) -> type:

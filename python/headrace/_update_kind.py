@@ -20,7 +20,7 @@ class UpdateKind(NamedTuple):
     steps: int  # Of all optimizers.
 
 
-_EVENTS = ("a pass over the data began", "a pass over the data ended", "evaluation", "a checkpoint was written", "an exception")
+_EVENTS = ("an epoch began", "an epoch ended", "evaluation", "a checkpoint was written", "an exception")
 
 
 class UsualKind:

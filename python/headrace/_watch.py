@@ -18,6 +18,7 @@ from torch.utils.data.dataloader import _BaseDataLoaderIter
 from . import _native
 from ._device import batch_not_on_cpu, module_not_on_cpu, not_on_cpu
 from ._loader import Loader
+from ._loader_class import InPlaceOf
 from ._pipeline import OptimizedLoader
 from .errors import InvalidArgumentError
 
@@ -274,35 +275,14 @@ class watch:
 
     def _hook_loader(self) -> None:
         only = self._loader.loader if isinstance(self._loader, OptimizedLoader) else self._loader
-        self._hook_data_loader(only)
-        self._hook_own_loader(only)
 
-    def _hook_own_loader(self, only: Any) -> None:
-        plain_iter = Loader.__iter__
-
-        @functools.wraps(plain_iter)
-        def begin(loader: Loader) -> Any:
-            if only is not None and loader is not only:
-                return plain_iter(loader)
-            self._watch.pass_begins()
-            self._looks_at_batch = True
-            return _SeenEpoch(self, plain_iter(loader))
-
-        Loader.__iter__ = begin  # Its base class, which has the method, stays as it is.
-        self._undo.append(lambda: delattr(Loader, "__iter__"))
-
-    def _hook_data_loader(self, only: Any) -> None:
-        plain_iter, plain_next = DataLoader.__iter__, _BaseDataLoaderIter.__next__
-
-        @functools.wraps(plain_iter)
-        def begin(loader: DataLoader) -> Any:
-            if only is not None and loader is not only:
-                return plain_iter(loader)
-            self._watch.pass_begins()
-            self._looks_at_batch = True
-            begun = plain_iter(loader)
+        def marked(begun: Any) -> Any:
             begun._headrace_watched = True
             return begun
+
+        self._hook_epochs(DataLoader, only, marked)
+        self._hook_epochs(Loader, only, functools.partial(_SeenEpoch, self))
+        plain_next = _BaseDataLoaderIter.__next__
 
         @functools.wraps(plain_next)
         def next_batch(begun: _BaseDataLoaderIter) -> Any:
@@ -310,10 +290,24 @@ class watch:
                 return plain_next(begun)
             return self._next_batch(lambda: plain_next(begun))
 
-        DataLoader.__iter__ = begin
-        self._undo.append(lambda: setattr(DataLoader, "__iter__", plain_iter))
         _BaseDataLoaderIter.__next__ = next_batch
         self._undo.append(lambda: setattr(_BaseDataLoaderIter, "__next__", plain_next))
+
+    def _hook_epochs(self, kind: type, only: Any, seen: Callable[[Any], Any]) -> None:
+        """Of loaders of this kind, or of the one alone: `seen` makes of an epoch's iterator one whose batches are seen."""
+        plain_iter = kind.__iter__
+        own = vars(kind).get("__iter__")
+
+        @functools.wraps(plain_iter)
+        def begin(loader: Any) -> Any:
+            if only is not None and loader is not only:
+                return plain_iter(loader)
+            self._watch.pass_begins()
+            self._looks_at_batch = True
+            return seen(plain_iter(loader))
+
+        kind.__iter__ = begin
+        self._undo.append(lambda: delattr(kind, "__iter__") if own is None else setattr(kind, "__iter__", own))
 
     def _next_batch(self, take: Callable[[], Any]) -> Any:
         self._watch.data_begins()
@@ -328,19 +322,14 @@ class watch:
                 self._look_at_device(batch_not_on_cpu(batch))
 
 
-class _SeenEpoch:
-    """An epoch of a headrace.Loader, whose iterator's class is native and takes no hook. Has what that iterator has."""
+class _SeenEpoch(InPlaceOf):
+    """An epoch of a headrace.Loader, whose iterator's class is native and takes no hook."""
 
     def __init__(self, watching: watch, batches: Any) -> None:
-        self._watching, self._batches = watching, batches
-
-    def __iter__(self) -> _SeenEpoch:
-        return self
+        super().__init__(batches)
+        self._watching = watching
 
     def __next__(self) -> Any:
         if not self._watching._undo:  # The block has ended, the epoch has not.
             return next(self._batches)
         return self._watching._next_batch(self._batches.__next__)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._batches, name)
