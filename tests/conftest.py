@@ -1,6 +1,7 @@
 """What tests of several files share."""
 
 import functools
+import gc
 import os
 import signal
 import subprocess
@@ -68,3 +69,12 @@ def one_thread():
     torch.set_num_threads(1)
     yield
     torch.set_num_threads(threads)
+
+
+@pytest.fixture(scope="module")
+def few_objects():
+    """Knobs look at every object of the process, of which other tests leave many."""
+    gc.collect()
+    gc.freeze()
+    yield
+    gc.unfreeze()

@@ -2,7 +2,6 @@
 
 import copy
 import functools
-import gc
 import inspect
 import io
 import os
@@ -31,16 +30,7 @@ OPTIMIZERS = {
 }
 
 
-pytestmark = pytest.mark.usefixtures("one_thread")
-
-
-@pytest.fixture(scope="module", autouse=True)
-def few_objects():
-    """Knobs look at every object of the process, of which other tests leave many."""
-    gc.collect()
-    gc.freeze()
-    yield
-    gc.unfreeze()
+pytestmark = pytest.mark.usefixtures("one_thread", "few_objects")
 
 
 def network():

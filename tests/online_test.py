@@ -9,26 +9,12 @@ import numpy
 import pytest
 from safetensors import safe_open
 
-from tiny_run import HEADRACE, assert_one_line_error, headrace, newest_checkpoint, tensors_of, write_tiny_job
+from tiny_run import HEADRACE, PLANTED_KNOBS, assert_one_line_error, headrace, newest_checkpoint, tensors_of, write_tiny_job
 
-PLANTED = """
+PLANTED = f"""
 [tune]
 online = true
-only = ["faster", "wrong", "slower", "thrower"]
-[[tune.planted]]
-name = "faster"
-off_ms = 3.0
-[[tune.planted]]
-name = "wrong"
-off_ms = 3.0
-gradient_error = 0.05
-[[tune.planted]]
-name = "slower"
-on_ms = 3.0
-[[tune.planted]]
-name = "thrower"
-throw_probability = 1.0
-"""
+{PLANTED_KNOBS}"""
 # Both are of class rounding; the first changes bits.
 ROUNDING = ("--tune.online", "true", "--tune.only", "fused optimizer,channels-last")
 

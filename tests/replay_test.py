@@ -2,7 +2,6 @@
 error where that cannot be."""
 
 import functools
-import gc
 import json
 import math
 import random
@@ -21,16 +20,7 @@ CHANGES = ["bf16 autocast", "channels-last", FUSED]
 FACTORS = {"train.precision": 1 / 1.6, "model.memory_format": 1 / 1.3, "optimizer.fused": 1 / 1.2}
 
 
-pytestmark = pytest.mark.usefixtures("one_thread")
-
-
-@pytest.fixture(scope="module", autouse=True)
-def few_objects():
-    """Knobs look at every object of the process, of which other tests leave many."""
-    gc.collect()
-    gc.freeze()
-    yield
-    gc.unfreeze()
+pytestmark = pytest.mark.usefixtures("one_thread", "few_objects")
 
 
 class Images:

@@ -12,6 +12,24 @@ import numpy
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 HEADRACE = os.environ.get("HEADRACE_BIN", str(ROOT / "build/release/bin/headrace"))
 
+# Of [tune], with what comes before them there: a change that pays, and three that must not be kept.
+PLANTED_KNOBS = """\
+only = ["faster", "wrong", "slower", "thrower"]
+[[tune.planted]]
+name = "faster"
+off_ms = 3.0
+[[tune.planted]]
+name = "wrong"
+off_ms = 3.0
+gradient_error = 0.05
+[[tune.planted]]
+name = "slower"
+on_ms = 3.0
+[[tune.planted]]
+name = "thrower"
+throw_probability = 1.0
+"""
+
 
 def write_idx(folder: pathlib.Path, split: str, count: int, side: int = 8) -> None:
     """Images whose brightness is their label, so that a network has something to learn."""

@@ -16,8 +16,8 @@ import tomllib
 import numpy
 import pytest
 
-from tiny_run import (HEADRACE, assert_one_line_error, disk_of, headrace, newest_checkpoint, resize_disk, tensors_of, write_idx,
-                      write_tiny_job)
+from tiny_run import (HEADRACE, PLANTED_KNOBS, assert_one_line_error, disk_of, headrace, newest_checkpoint, resize_disk, tensors_of,
+                      write_idx, write_tiny_job)
 
 
 @pytest.fixture
@@ -157,24 +157,10 @@ def test_profile_divides_the_time_and_changes_nothing(job, tmp_path):
     assert "A sample costs the loader" in page and "augment on the GPU: not applicable:" in page
 
 
-PLANTED = """
+PLANTED = f"""
 [tune]
 budget_s = 30
-only = ["faster", "wrong", "slower", "thrower"]
-[[tune.planted]]
-name = "faster"
-off_ms = 3.0
-[[tune.planted]]
-name = "wrong"
-off_ms = 3.0
-gradient_error = 0.05
-[[tune.planted]]
-name = "slower"
-on_ms = 3.0
-[[tune.planted]]
-name = "thrower"
-throw_probability = 1.0
-"""
+{PLANTED_KNOBS}"""
 
 
 @pytest.mark.alone
