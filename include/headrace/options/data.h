@@ -81,7 +81,7 @@ struct DataOptions {
 
 template <class Visitor, class Options>
 requires std::same_as<std::remove_const_t<Options>, DataOptions>
-void describe(Visitor& visit, Options& o) {
+void describe(Visitor& visit, Options& o) {  // NOLINT(readability-function-size): a list, with an entry an option
   visit(
       "source", o.source,
       "Where samples come from: idx:DIR, a folder with the IDX files of MNIST or Fashion-MNIST, gzip or plain; "

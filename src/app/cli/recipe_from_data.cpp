@@ -87,7 +87,8 @@ class PixelSums {
       sums_[i % sums_.size()] += value;
       squares_[i % sums_.size()] += value * value;
     }
-    count_ += static_cast<double>(pixels.size() / sums_.size());
+    const std::size_t pixels_of_a_channel = pixels.size() / sums_.size();
+    count_ += static_cast<double>(pixels_of_a_channel);
   }
   bool empty() const { return count_ == 0; }
   std::vector<double> means() const {
