@@ -19,6 +19,7 @@ help:
 	@echo "make test PARTS=fast    release tests, pytest and the cheap checks; PARTS='pytest tidy' runs only those parts"
 	@echo "make check          every test anew, clang-tidy on every source, the bindings under ASan, adapters to other frameworks, and fuzzing (FUZZ_SECONDS=60 a parser)"
 	@echo "make check PARTS=fuzz   one part of it; FUZZERS='jpeg png' chooses parsers"
+	@echo "make check ON=gpu   build, then the checks of tests/gpu, which need a CUDA device and a torch that sees it"
 	@echo "make bench          lists the benches; NAME=peers runs one, with ARGS='--rounds 1' as its words"
 	@echo "make docs           write docs/options.md, docs/recipe.schema.json and the classes of headrace.transforms anew, from the options themselves"
 	@echo "make format         clang-format in place"
@@ -59,10 +60,17 @@ test:
 	$(call one_of,IN,bare)
 	@$(if $(IN),tools/bare.sh test $(PARTS),tools/test.sh $(PARTS))
 
+# Whether torch sees a GPU is asked before the build, which takes long.
+ifeq ($(ON),)
 check:
-	$(if $(filter gpu,$(ON)),$(error there is no check on a GPU yet: nothing here runs on one))
-	$(if $(ON),$(error no ON=$(ON)))
 	@tools/test.sh --anew $(PARTS)
+else
+check: $(if $(filter gpu,$(ON)),setup)
+	$(call one_of,ON,gpu)
+	@$(PYTHON) -c 'import sys, torch; sys.exit(None if torch.cuda.is_available() else "make check ON=gpu: torch sees no CUDA device here")'
+	@$(MAKE) --no-print-directory build
+	@$(PYTHON) -m pytest -o 'python_files=*_check.py' tests/gpu
+endif
 
 # Which need a build or photographs is known there.
 bench: setup

@@ -39,6 +39,7 @@ class Needs:
 
 NEEDS = {
     "allocators": Needs(("training_steps",), (PHOTOS,)),
+    "cores_division": Needs(ENGINE, (PHOTOS,)),
     "data_targets": Needs(("data_targets", *PACK, *PACKAGE), (PHOTOS,)),
     "first_batch": Needs(("photo_bench", "training_first_batch", *PACKAGE), (PHOTOS,)),
     "live_tuning": Needs(PACKAGE, (PHOTOS,)),
@@ -57,6 +58,7 @@ NEEDS = {
     "train_fashion": Needs(ENGINE),
     "train_photos": Needs(ENGINE, (PHOTOS,)),
     "two_builds": Needs(("photo_loader", "native_loader", *ENGINE, *PACKAGE), (PHOTOS,)),
+    "zero_configuration": Needs(ENGINE, (PHOTOS,)),
 }
 
 # Names beside those of the folders: the folders in turn, each with options of its own.

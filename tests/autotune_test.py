@@ -16,113 +16,15 @@ import headrace as hr
 import pytest
 import torch
 from headrace import _native
-from headrace._autotune import AutoTune, Request, _Loop, requested
-from headrace._live_knobs import LiveKnobs
+from headrace._autotune import AutoTune
+from headrace._autotune_request import requested
 from headrace._loop_objects import raw_objects
+from headrace._tuned_loop import TunedLoop
+from planted_loop import ARENA, FASTER, FUSED, SLOWER, STEP_S, Clock, Loop, PlantedKnobs, hooks_of, in_one_line, request, texts
 from torch import nn
-from torch.utils.data import DataLoader, TensorDataset
-
-STEP_S = 0.05
-FUSED, ARENA = "fused optimizer", "arena for tensors"
-FASTER, SLOWER = {"optimizer.fused": 1 / 1.6}, {"compute.allocator": 1.25}  # Of a step's seconds.
-
+from torch.utils.data import DataLoader
 
 pytestmark = pytest.mark.usefixtures("one_thread")
-
-
-class Clock:
-    now = 0.0
-
-    def __call__(self):
-        return self.now
-
-
-class PlantedKnobs(LiveKnobs):
-    """The changes that there are for these objects, none of which does anything but to the clock."""
-
-    def __init__(self, models, optimizers, loader, factors):
-        super().__init__(models, optimizers, loader)
-        self.factors, self.planted, self.applied, self.undone = factors, {}, [], 0
-
-    def apply(self, settings):
-        self.planted = dict(settings)
-        self.applied.append(self.planted)
-        return [(key, value, value, "") for key, value in self.planted.items()]
-
-    def in_force(self):
-        return dict(self.planted)
-
-    def undo(self):
-        super().undo()
-        self.planted = {}
-        self.undone += 1
-
-    def end(self, key, reason):
-        """As a compiled model that recompiles, or a loop that has an autocast of its own."""
-        self._calls.ended[key] = reason
-
-    def factor(self):
-        return math.prod(self.factors.get(key, 1.0) for key in self.planted)
-
-
-class Loop:
-    """A small training loop whose steps take 50 ms, give or take 2 %, on a clock of its own."""
-
-    def __init__(self):
-        torch.manual_seed(1)
-        self.model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Dropout(0.1), nn.Linear(8, 2))
-        self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=1e-3)
-        self.loader = DataLoader(TensorDataset(torch.randn(800, 4), torch.randint(0, 2, (800,))), 8)
-        self.clock, self.noise, self.steps = Clock(), random.Random(7), 0
-        self.knobs, self.told = None, []
-
-    def autotune(self, factors=None, on_progress=None, **options):
-        self.knobs = PlantedKnobs([self.model], [self.optimizer], self.loader, factors or {})
-        return AutoTune([self.model], [self.optimizer], self.loader, request(**options),
-                        on_progress or (lambda *told: self.told.append(told)), knobs=self.knobs, clock=self.clock)
-
-    def step(self, batch):
-        self.optimizer.zero_grad()
-        nn.functional.cross_entropy(self.model(batch[0]), batch[1]).backward()
-        self.clock.now += STEP_S * (self.knobs.factor() if self.knobs else 1) * math.exp(self.noise.gauss(0, 0.02))
-        self.optimizer.step()
-        self.steps += 1
-
-    def run(self, steps, until=lambda: False):
-        """So many steps, over as many passes as they take, or until something has happened: whether it has."""
-        while steps > 0:
-            for batch in self.loader:
-                self.step(batch)
-                steps -= 1
-                if until():
-                    return True
-                if steps == 0:
-                    return False
-        return False
-
-
-def request(**options):
-    return Request(**{"allow": "rounding", "steps": None, "epochs": None, "only": [FUSED], "fixed": [], "gain_min": 0.02,
-                      "out": None, "auto_tune": True, "seed": 0, "title": "loop", **options})
-
-
-def hooks_of(loop):
-    """Everything that a tuning may hang itself on."""
-    owners = [*loop.model.modules(), loop.optimizer]
-    modules = nn.modules.module
-    return ([{name: len(hooks) for name, hooks in vars(owner).items() if "_hooks" in name and isinstance(hooks, dict)}
-             for owner in owners],
-            [vars(owner).keys() & {"forward", "step", "state_dict", "__getstate__"} for owner in owners],
-            [len(hooks) for name, hooks in vars(modules).items() if name.startswith("_global_") and name.endswith("_hooks")],
-            type(loop.loader), vars(loop.loader).keys())
-
-
-def in_one_line(handle):
-    return " ".join(handle.report().split())
-
-
-def texts(told, kind):
-    return [text for found, text in told if found == kind]
 
 
 def test_a_change_that_pays_is_proved_kept_in_force_and_reported():
@@ -136,6 +38,19 @@ def test_a_change_that_pays_is_proved_kept_in_force_and_reported():
     assert len(texts(loop.told, "began")) == 1 and any(FUSED in text for text in texts(loop.told, "decided"))
     assert "times as fast as the loop as written, proved in" in in_one_line(handle)
     assert handle.problem is None
+
+
+def test_the_time_that_finding_out_what_to_try_takes_is_lost(monkeypatch):
+    loop, offer = Loop(), PlantedKnobs.offer
+
+    def slow(*given):
+        loop.clock.now += 3
+        return offer(*given)
+
+    monkeypatch.setattr(PlantedKnobs, "offer", slow)
+    handle = loop.autotune(FASTER)
+    loop.run(5)
+    assert handle.ledger["lost_most_s"] == pytest.approx(3)
 
 
 def test_a_change_that_costs_is_undone_and_when_nothing_is_left_no_hook_is():
@@ -246,6 +161,7 @@ def test_an_error_of_headraces_own_ends_the_tuning_and_not_the_run():
     assert loop.steps == 1000
     assert "ValueError: broken" in handle.problem and "two lines" not in handle.problem
     assert len(texts(loop.told, "problem")) == 1 and "ValueError: broken" in in_one_line(handle)
+    assert texts(loop.told, "ended") == []  # The same line says so.
     assert loop.knobs.planted == {} and hooks_of(loop) == before and not handle.watching
 
 
@@ -283,6 +199,48 @@ def test_a_setting_that_ends_by_itself_fails_its_change_and_the_report_says_why(
     assert row in handle.ledger["settings"]
 
 
+def test_the_turn_of_a_setting_that_ended_by_itself_holds_from_the_next_update_on():
+    loop = Loop()
+    handle = loop.autotune(FASTER)
+    assert loop.run(3000, until=lambda: loop.knobs.planted)
+    loop.knobs.end("optimizer.fused", "it went away")
+    loop.run(1)
+    assert handle.ledger["turns"][-1] == {"update": loop.steps + 1, "settings": {}, "why": "a change failed"}
+
+
+def test_what_is_undone_when_no_hook_counts_updates_any_more_is_no_turn():
+    loop = Loop()
+    handle = loop.autotune(FASTER)
+    assert loop.run(3000, until=lambda: handle.kept)
+    handle.stop()
+    turns = handle.ledger["turns"]
+    loop.run(50)
+    handle.undo()
+    assert handle.ledger["turns"] == turns and loop.knobs.planted == {} and handle.ledger["settings"] == []
+
+
+class ByParts(Loop):
+    """Calls a part of its model, and never the model."""
+
+    def __init__(self):
+        super().__init__()
+        self.model = nn.ModuleDict({"layers": self.model})
+
+    def scores(self, features):
+        return self.model["layers"](features)
+
+
+def test_where_the_loop_never_calls_the_model_itself_precision_is_out_and_the_rest_is_tuned():
+    loop = ByParts()
+    handle = loop.autotune(FASTER, only=[FUSED, "bf16 autocast"], allow="reduced_precision")
+    assert loop.run(3000, until=lambda: handle.kept)
+    assert handle.kept == [FUSED] and handle.problem is None
+    (bf16,) = [trial for trial in handle.trials if "train.precision" in trial.settings]
+    assert bf16.verdict == "failed"
+    assert "the loop does not call the ModuleDict itself, but the Sequential within it" in bf16.sentence
+    assert not any("train.precision" in turn["settings"] for turn in handle.ledger["turns"])
+
+
 def test_a_setting_that_ends_in_a_replay_fails_there_and_the_loader_is_left_alone():
     loop = Loop()
     loop.knobs = PlantedKnobs([loop.model], [loop.optimizer], loop.loader, {})
@@ -295,7 +253,7 @@ def test_a_setting_that_ends_in_a_replay_fails_there_and_the_loader_is_left_alon
         apply(in_force)
         return {"bit_equal": True}
 
-    seen = _Loop(loop.knobs, types.SimpleNamespace(replay=replay), None, request())
+    seen = TunedLoop(loop.knobs, types.SimpleNamespace(replay=replay), None, request())
     found = seen.replay({}, {"model.compile": "true", "data.num_workers": "1"})
     assert found == {"failure": ("invalid_argument", "too many shapes")}
     assert loop.knobs.applied[1:] == [{"data.num_workers": "2"}, {"model.compile": "true", "data.num_workers": "2"},
@@ -306,7 +264,7 @@ def test_a_setting_that_ends_in_a_replay_fails_there_and_the_loader_is_left_alon
 @pytest.mark.parametrize("as_written, switched, micro_batches, units", [(6, 0, 4, 2), (6, 12, None, 12), (0, 0, 1, 0), (5, 0, 0, 5)])
 def test_units_in_a_queue_are_its_batches_by_those_of_an_update(as_written, switched, micro_batches, units):
     boundary = types.SimpleNamespace(queue=as_written, micro_batches=micro_batches)
-    assert _Loop(types.SimpleNamespace(queue=lambda: switched), None, boundary, request()).queued_units() == units
+    assert TunedLoop(types.SimpleNamespace(queue=lambda: switched), None, boundary, request()).queued_units() == units
 
 
 def test_an_on_progress_that_raises_ends_the_tuning_and_not_the_run():
@@ -403,7 +361,7 @@ def test_under_bit_equal_the_run_has_the_bits_of_an_untouched_one():
     after = torch.get_rng_state()
     torch.manual_seed(5)
     told = []
-    with hr.autotune(tuned.model, tuned.optimizer, tuned.loader, allow="bit_equal",
+    with hr.autotune(tuned.model, tuned.optimizer, tuned.loader, allow="bit_equal", fixed=["data"],
                      on_progress=lambda *one: told.append(one)) as handle:
         tuned.run(3000)
     assert handle.problem is None and texts(told, "began")
@@ -490,24 +448,41 @@ def test_a_loop_that_never_updates_says_so():
     for batch in loop.loader:
         loop.model(batch[0]).sum().backward()
     handle.stop()
-    assert "no update" in handle.problem and len(texts(loop.told, "problem")) == 1
+    assert "no update" in handle.problem and texts(loop.told, "problem") == [handle.problem] and texts(loop.told, "ended") == []
     assert hooks_of(loop) == before
 
 
-def test_updates_in_two_threads_end_the_tuning_and_the_loop_goes_on():
-    loop = Loop()
-    before = hooks_of(loop)
-    handle = loop.autotune(FASTER)
-    assert loop.run(3000, until=lambda: loop.knobs.planted)
+def run_in_two_threads(loop):
     begun = loop.steps
     other = threading.Thread(target=loop.run, args=(20,))
     other.start()
     other.join()
     loop.run(20)
-    assert loop.steps == begun + 40 and "thread" in handle.problem
+    assert loop.steps == begun + 40
+
+
+def test_updates_in_two_threads_end_the_tuning_in_one_line_and_the_loop_goes_on():
+    loop = Loop()
+    before = hooks_of(loop)
+    handle = loop.autotune(FASTER)
+    assert loop.run(3000, until=lambda: loop.knobs.planted)
+    run_in_two_threads(loop)
+    assert handle.problem == "the optimizer steps in two threads"
     assert loop.knobs.planted == {} and not handle.watching
     handle.stop()
-    assert hooks_of(loop) == before and len(texts(loop.told, "problem")) == 1
+    assert hooks_of(loop) == before
+    assert texts(loop.told, "problem") == [f"{handle.problem}; the loop goes on as written"] and texts(loop.told, "ended") == []
+    assert handle.ledger["end_reason"] == handle.problem
+
+
+def test_what_ends_the_tuning_behind_a_kept_change_says_that_it_stays():
+    loop = Loop()
+    handle = loop.autotune(FASTER)
+    assert loop.run(3000, until=lambda: handle.kept)
+    run_in_two_threads(loop)
+    assert texts(loop.told, "problem") == [f"{handle.problem}; what was kept stays: {FUSED}"]
+    assert texts(loop.told, "ended") == []
+    assert loop.knobs.planted == handle.settings == {"optimizer.fused": "true"} and not handle.watching
 
 
 def test_a_module_on_another_device_is_left_alone():
@@ -534,6 +509,9 @@ def test_what_an_adapter_refuses_is_the_problem_and_nothing_is_hooked():
 def test_what_is_requested_has_hr_autotunes_defaults_and_makes_its_folder(tmp_path):
     assert requested() == request(only=[], title="training loop")
     assert requested(out=tmp_path / "a" / "b").out.is_dir()
+    (tmp_path / "file").touch()
+    with pytest.raises(hr.errors.IoError, match=r"^autotune: out: .*file"):
+        requested(out=tmp_path / "file")
 
 
 @pytest.mark.parametrize("given, message", [
@@ -549,6 +527,11 @@ def test_what_is_requested_has_hr_autotunes_defaults_and_makes_its_folder(tmp_pa
     ({"seed": -1}, "seed: wanted a whole number of at least 0, found -1"),
     ({"only": FUSED}, "only: wanted a list of texts, found 'fused optimizer'"),
     ({"fixed": [1]}, "fixed: wanted a list of texts"),
+    ({"replay": 7}, "replay: wanted the path of a ledger.json, found int$"),
+    ({"out": 7}, "out: wanted the path of a folder, found int$"),
+    ({"title": 7}, "title: wanted a text, found 7$"),
+    ({"allow": None}, "allow: wanted a text, found None$"),
+    ({"gain_min": "small"}, "gain_min: wanted a number, found 'small'$"),
     ({"only": ["fusd optimizer"]}, 'only: wanted names of changes, found "fusd optimizer"; there are .*fused optimizer'),
     ({"allow": "anything"}, "allow.*bit_equal.*anything|allow.*anything.*bit_equal"),
     ({"gain_min": -1.0}, "gain_min"),
@@ -556,12 +539,12 @@ def test_what_is_requested_has_hr_autotunes_defaults_and_makes_its_folder(tmp_pa
 def test_what_makes_no_sense_is_refused_at_once_by_name_and_nothing_is_hooked(given, message):
     loop = Loop()
     before = hooks_of(loop)
-    objects = {"model": loop.model, "optimizer": loop.optimizer, "loader": loop.loader, **given}
+    objects = {"model": loop.model, "optimizer": loop.optimizer, "loader": loop.loader, "fixed": ["data"], **given}
     with pytest.raises(hr.errors.InvalidArgumentError, match=message) as caught:
         hr.autotune(**objects, on_progress=lambda *told: None)
     assert "\n" not in str(caught.value)
     assert hooks_of(loop) == before
-    again = hr.autotune(loop.model, loop.optimizer, loop.loader, on_progress=lambda *told: None)
+    again = hr.autotune(loop.model, loop.optimizer, loop.loader, fixed=["data"], on_progress=lambda *told: None)
     assert again.problem is None  # The one that was refused is not at work.
     again.undo()
 
@@ -623,7 +606,7 @@ def native_tuner(loop, clock):
     mine = Loop()
     knobs = PlantedKnobs([mine.model], [mine.optimizer], mine.loader, {})
     candidates = knobs.offer("rounding", [], [ARENA], None).candidates
-    options = {"allow": "rounding", "gain_min": 0.02, "only": [ARENA], "fixed": [], "frozen": False}
+    options = {"allow": "rounding", "gain_min": 0.02, "only": [ARENA], "fixed": [], "frozen": False, "spent_s": 0.0}
     return _native.LiveTuner(loop, candidates, options, 0, {}, clock)
 
 

@@ -21,7 +21,8 @@ BENCH = ROOT / "bench"
 sys.path.insert(0, str(BENCH))
 
 import harness  # noqa: E402
-from live_tuning import decisions, recordings, rerun, rows, turns  # noqa: E402
+import rows  # noqa: E402
+from live_tuning import decisions, recordings, rerun, scripts_known, turns  # noqa: E402
 
 # Stands for `headrace train`: holds 60 MB, says when an epoch ends and goes on once the watch has noted it, keeps some more of
 # each when told to, and ends with 143 after SIGTERM.
@@ -425,6 +426,17 @@ def test_the_first_batch_of_an_epoch_counts_as_a_request_and_a_fast_consumer_fai
     assert len(missed) == 6 and all("faster than the producer" in name for name in missed[2:])
 
 
+def test_a_tuned_division_of_the_cores_is_judged_by_the_best_cell_round_by_round():
+    division = script("cores_division")
+    assert division.grid(2) == [(0, 1), (0, 2), (1, 1), (1, 2), (2, 1), (2, 2)]
+    assert len(division.grid(16)) == 36 and (4, 12) in division.grid(16)
+    assert division.cell_of({"compute.intra_op_threads": "1"}, (1, 2)) == (1, 1) and division.cell_of({}, (1, 2)) == (1, 2)
+    found = {(1, 2): [50.0, 100.0, 80.0], (2, 1): [60.0, 110.0, 100.0], (2, 2): [200.0, 1.0, 1.0]}
+    best, ratios = division.tuned_ratios(found, (1, 2))
+    assert best == (2, 1) and ratios == pytest.approx([50 / 60, 100 / 110, 0.8])
+    assert division.tuned_ratios(found, best) == (best, [1.0, 1.0, 1.0])
+
+
 @pytest.mark.parametrize("predicted, met", [(124, True), (126, False), (76, True), (74, False)])
 def test_a_prediction_more_than_a_quarter_off_is_missed(predicted, met, capsys):
     advice = script("loading_advice")
@@ -489,7 +501,8 @@ def run_live_tuning(part: str, *options: str) -> subprocess.CompletedProcess:
 
 
 @pytest.mark.parametrize("words, told", [
-    (["sideways"], "wanted one of recordings, decisions, rerun, lost-time, grid, hooks, gate, loaders, found sideways"),
+    (["sideways"], "wanted one of recordings, decisions, rerun, grid, lost-time, hooks, gate, loaders, bits, traps, "
+                   "environments, found sideways"),
     (["rerun", "--minutes", "0"], "argument --minutes: wanted a number above 0, found 0"),
     (["rerun", "--scripts", "cnn", "no_such"], "argument --scripts: invalid choice: 'no_such'"),
     (["loaders", "--queues", "3"], "argument --queues: invalid choice: 3"),
@@ -502,11 +515,42 @@ def test_words_that_live_tuning_does_not_know_are_refused(words, told):
 def test_parts_of_live_tuning_that_need_others_first_say_so(tmp_path):
     done = run_live_tuning("decisions", "--rows", str(tmp_path))
     assert done.returncode == 1
-    assert f"decisions: {tmp_path / 'recordings.json'}: wanted recorded steps, found none: run recordings first" in done.stderr
+    assert f"decisions: {tmp_path / 'recordings.jsonl'}: wanted recorded steps, found none: run recordings first" in done.stderr
     done = run_live_tuning("grid", "--rows", str(tmp_path), "--scripts", "cnn")
     assert f"cnn is left out: {tmp_path / 'rerun.jsonl'} has not all of its re-run; run rerun first" in done.stdout, done.stderr
-    done = run_live_tuning("rerun", "--rows", str(tmp_path), "--scripts", "hugging_face")
-    assert "hugging_face is left out: it needs transformers; give --frameworks PYTHON" in done.stdout and done.returncode == 0
+
+
+def test_scripts_whose_packages_cannot_be_had_are_left_out(monkeypatch, capsys):
+    def missing(environment: str) -> Path:
+        raise harness.ProgramFailed([environment], "ended with status 1", "is there a network?")
+
+    monkeypatch.setattr(scripts_known, "packages_of", missing)
+    assert scripts_known.runnable(SimpleNamespace(scripts=["cnn", "hugging_face"])) == ["cnn"]
+    assert capsys.readouterr().out == ("hugging_face is left out: the environment with transformers cannot be made: ended with "
+                                       "status 1: is there a network?\n")
+    assert scripts_known.runnable(SimpleNamespace(scripts=["cnn", "gan"])) == ["cnn", "gan"]  # Nothing is made for these.
+
+
+ONE = ("--scripts", "tabular_mlp")
+
+
+@pytest.mark.parametrize("calls", [
+    [("recordings", *ONE), ("decisions", "--runs", "1")], [("rerun", *ONE), ("grid", "--without-rivals", *ONE)],
+    [("lost-time", "--seeds", "1", *ONE)], [("hooks",)], [("gate",)], [("loaders",)], [("bits", *ONE)], [("traps",)]],
+    ids=lambda calls: calls[-1][0])
+def test_a_part_of_live_tuning_measures_tells_its_bars_and_measures_nothing_twice(calls, tmp_path):
+    for part, *options in calls:
+        first, kept = (run_live_tuning(part, "--quick", "--rows", str(tmp_path), *options),
+                       tmp_path / f"{part.replace('-', '_')}-quick.jsonl")
+        assert first.returncode in (0, 3) and "FAILED" not in first.stdout, f"{first.stdout}\n{first.stderr}"
+        measured = rows.Rows(kept).found()
+        assert measured, first.stdout
+        ends = [line for line in first.stdout.splitlines() if re.search(
+            r"^[^|]+: wanted .+, found .+: (met|missed|open, as not all is measured)$", line)]
+        assert ends and f"{kept}: {len(measured)} rows" in first.stdout, first.stdout
+        again = run_live_tuning(part, "--quick", "--rows", str(tmp_path), *options)
+        assert again.returncode == first.returncode and rows.Rows(kept).found() == measured, again.stderr
+        assert [line for line in again.stdout.splitlines() if line in ends] == ends
 
 
 def test_rows_outlive_a_process_that_is_killed_in_the_middle_of_one(tmp_path):
@@ -521,7 +565,7 @@ def test_rows_outlive_a_process_that_is_killed_in_the_middle_of_one(tmp_path):
     assert [key["seed"] for key, _ in rows.Rows(path).found(script="cnn")] == [1, 2]
     assert rows.Rows(path).figures(seed=1) == {"seconds": 2.5} and rows.Rows(path).figures(seed=3) is None
     for line in path.read_text().splitlines():
-        assert {"day", "commit", "processor", "load_1_min"} < json.loads(line).keys()
+        assert {"day", "commit", "processor", "cores", "torch", "load_1_min"} < json.loads(line).keys()
     with pytest.raises(ValueError, match="already"):
         again.add({"script": "cnn", "seed": 2}, 3)
 
@@ -534,6 +578,18 @@ def test_rows_of_another_format_are_refused_by_name(line, told, tmp_path):
     path.write_text(f"{path.read_text()}{line}\n")
     with pytest.raises(SystemExit, match=told):
         rows.Rows(path)
+
+
+def test_rows_that_were_put_aside_are_counted(tmp_path):
+    arguments = SimpleNamespace(rows=tmp_path, quick=False, anew=True)
+    rows.open_rows(arguments, "some").add({"a": 1}, 1)
+    anew = rows.open_rows(arguments, "some")
+    assert anew.found() == [] and anew.about().endswith("no row yet; 1 file of earlier rows put aside by --anew")
+    anew.add_failure({"a": 1}, "ended with status 7")
+    assert anew.about().endswith("put aside by --anew; 1 failed try")
+    anew.add({"a": 1}, 1)
+    anew.add_failure({"a": 2}, "ended with status 7")
+    assert rows.Rows(anew.path).about().endswith("; 2 failed tries")
 
 
 def test_a_call_ends_before_its_minutes_are_over_and_the_next_goes_on_from_there(tmp_path):
@@ -556,18 +612,59 @@ def test_a_call_ends_before_its_minutes_are_over_and_the_next_goes_on_from_there
     assert [figures for _, figures in rows.Rows(tmp_path / "some.jsonl").found()] == [0, 1, 4, 9, 16, 25]
 
 
-def test_what_fails_is_named_and_tried_again_by_the_next_call(tmp_path, capsys):
+def failing(error: BaseException):
+    def work() -> None:
+        raise error
+
+    return work
+
+
+@pytest.mark.parametrize("error, told", [(harness.ProgramFailed(["a"], "ended with status 7"), "ended with status 7"),
+                                         (KeyError("step_s"), "KeyError: 'step_s'")])
+def test_what_fails_is_named_and_costs_nobody_else_a_row(error, told, tmp_path, capsys):
     def session() -> rows.Session:
         return rows.Session(rows.Rows(tmp_path / "some.jsonl"), None)
 
-    def fails() -> None:
-        raise harness.ProgramFailed(["a"], "ended with status 7")
-
     first = session()
-    assert first.run([rows.Item({"name": "bad"}, 1, fails), rows.Item({"name": "good"}, 1, lambda: 1)])
-    assert first.failures == ["bad: ended with status 7"] and "FAILED bad" in capsys.readouterr().out
-    assert session().run([rows.Item({"name": "bad"}, 1, lambda: 2)])
-    assert rows.Rows(tmp_path / "some.jsonl").figures(name="bad") == 2
+    assert first.run([rows.Item({"name": "bad"}, 1, failing(error)), rows.Item({"name": "good"}, 1, lambda: 1)])
+    assert first.failures == [f"bad: {told}"] and first.lacks and f"FAILED bad: {told}" in capsys.readouterr().out
+    assert session().run([rows.Item({"name": "bad"}, 1, lambda: 2)])  # It is tried again by the next call.
+    kept = rows.Rows(tmp_path / "some.jsonl")
+    assert (kept.figures(name="bad"), kept.figures(name="good")) == (2, 1)
+
+
+def test_what_failed_twice_is_left_alone_and_told(tmp_path, capsys):
+    tries = []
+
+    def item() -> rows.Item:
+        return rows.Item({"name": "bad"}, 1, lambda: tries.append(1) or failing(RuntimeError("broken"))())
+
+    for number in (1, 2, 3):
+        session = rows.Session(rows.Rows(tmp_path / "some.jsonl"), None)
+        assert session.run([item()]) and session.lacks
+        assert session.given_up == ([] if number == 1 else ["bad: RuntimeError: broken"])
+    assert len(tries) == 2
+    assert rows.tell(session, True, []) == 0
+    assert "failed 2 times, and left alone: bad: RuntimeError: broken" in capsys.readouterr().out
+
+
+def test_an_end_that_is_asked_for_is_no_failure_of_an_item(tmp_path):
+    session = rows.Session(rows.Rows(tmp_path / "some.jsonl"), None)
+    with pytest.raises(SystemExit):
+        session.run([rows.Item({"name": "a"}, 1, failing(SystemExit(143)))])
+    assert session.rows.failures({"name": "a"}) == []
+
+
+def test_bars_are_told_one_a_line_and_only_those_that_are_no_stretch_decide(tmp_path, capsys):
+    session = rows.Session(rows.Rows(tmp_path / "some.jsonl"), None)
+    bars = [rows.Bar("a", "1", "2", True), rows.Bar("b", "at most 3", "4", False, stretch=True),
+            rows.Bar("c", "1", "1 so far", rows.at_the_end(True, False))]
+    assert rows.tell(session, False, bars) == 0
+    assert capsys.readouterr().out.splitlines()[-3:] == [
+        "a: wanted 1, found 2: met", "b (stretch): wanted at most 3, found 4: missed",
+        "c: wanted 1, found 1 so far: open, as not all is measured"]
+    assert rows.tell(session, True, [*bars, rows.Bar("d", "1", "0", rows.once_complete(False, False))]) == 3
+    assert rows.once_complete(True, True) and rows.at_the_end(False, True) is False and rows.at_the_end(False, False) is None
 
 
 def test_items_made_from_the_rows_before_them_are_reached_in_one_call(tmp_path):
@@ -591,9 +688,10 @@ def test_settings_take_turns_in_blocks_whose_first_steps_are_not_counted():
         slow = len(applied) <= 2 and 10.0 or 0.0  # What only the steps behind a setting's first visit take.
         in_block = steps - sum((5, 5, 3, 3, 3, 3)[:len(applied) - 1])
         now[0] += (2.0 if applied[-1] else 3.0) + (slow if in_block < 3 else 0.0)
-        made.stepped()
+        made.stepped(7.0)
         steps += 1
-    assert steps == 2 * 5 + 4 * 3 and made.found == [[3.0] * 3, [2.0] * 3]
+    assert steps == 2 * 5 + 4 * 3 and made.found == [[3.0] * 3, [2.0] * 3] and made.work == [[7.0] * 3] * 2
+    assert made.first_s == {0: 39.0, 1: 36.0} and made.uncounted_at_first == 3
     assert sorted(map(len, applied)) == [0, 0, 0, 1, 1, 1]
     rounds = [applied[at:at + 2] for at in (0, 2, 4)]
     assert all({} in pair and {"a": "1"} in pair for pair in rounds) and rounds[1] == rounds[0][::-1]
@@ -601,10 +699,35 @@ def test_settings_take_turns_in_blocks_whose_first_steps_are_not_counted():
     assert gain == turns.Gain(0.5, 0.5, 0.5, 3) and str(gain) == "+50.0% [+50.0%, +50.0%], 3 pairs"
 
 
+def test_a_setting_that_ends_in_mid_turn_is_out_and_the_others_go_on():
+    now, tries = [0.0], []
+
+    def apply(settings) -> str | None:
+        tries.append(settings)
+        return "it recompiles" if settings and tries.count(settings) > 1 else None
+
+    made = turns.Turns(apply, [{}, {"a": "1"}], 4, turns.Shape(1, 0, 1), 1, lambda: now[0])
+    while not made.done:
+        now[0] += 1
+        made.stepped()
+    assert made.found == [[1.0] * 4, []] and made.refused == {1: "it recompiles"} and tries.count({"a": "1"}) == 2
+
+
 def test_blocks_are_as_long_as_a_loaders_queue_asks_for():
-    assert turns.shape_of(0.3) == turns.Shape(1, 2, 2)
+    assert turns.shape_of(0.3) == turns.Shape(1, 2, 1)
     assert turns.shape_of(0.001) == turns.Shape(5, 10, 100)
     assert turns.shape_of(0.3, queue=4) == turns.Shape(4, 2, 8)
+
+
+def test_blocks_of_other_work_count_as_if_they_had_had_that_of_the_middle():
+    draw = random.Random(1)
+    work = [draw.uniform(10, 100) for _ in range(60)]
+    plain, faster = [0.02 + 0.001 * each for each in work], [(0.02 + 0.001 * each) / 1.25 for each in work[::-1]]
+    as_they_are = turns.Gain.of(plain, faster)
+    assert as_they_are.high - as_they_are.low > 0.3
+    even = turns.Gain.of(turns.even(plain, work, plain, work), turns.even(faster, work[::-1], plain, work))
+    assert (even.low, even.median, even.high) == pytest.approx((0.25, 0.25, 0.25))
+    assert turns.even(faster, [1.0] * 60, plain, [1.0] * 60) == faster and turns.even([2.0], [5.0], [1.0], [1.0]) == [2.0]
 
 
 def test_recorded_steps_are_drawn_in_segments_of_at_least_40_neighbours():
@@ -617,42 +740,66 @@ def test_recorded_steps_are_drawn_in_segments_of_at_least_40_neighbours():
     assert set(itertools.islice(decisions.resampled([5.0] * 40, random.Random(2)), 200)) == {5.0}  # As short as it may be.
 
 
-def test_recordings_of_another_version_are_refused_and_short_ones_left_out(tmp_path):
-    path = tmp_path / "recordings.json"
-    document = recordings.read(path)
-    assert (document["format"], document["version"], document["jobs"]) == ("headrace-step-times", 1, {})
-    document["jobs"] = {"long": {"step_s": [0.1] * 40}, "short": {"step_s": [0.1] * 39}}
-    harness.write_json(path, document)
-    assert recordings.step_times(path) == {"long": [0.1] * 40}
-    harness.write_json(path, {**document, "version": 2})
-    with pytest.raises(SystemExit, match="wanted headrace-step-times, version 1, found headrace-step-times, version 2"):
-        recordings.read(path)
+def test_recordings_that_are_too_short_to_draw_from_are_left_out(tmp_path):
+    kept = rows.Rows(tmp_path / "recordings.jsonl")
+    kept.add({"job": "long"}, {"step_s": [0.1] * 40})
+    kept.add({"job": "short"}, {"step_s": [0.1] * 39})
+    assert recordings.step_times(kept) == {"long": [0.1] * 40}
 
 
 def test_the_native_tuner_decides_on_recorded_steps_by_what_a_change_is_worth():
     draw = random.Random(3)
     recorded = [0.1 * draw.lognormvariate(0, 0.05) for _ in range(300)]
     better, worse = decisions.verdict(recorded, 0.60, 1, 300.0), decisions.verdict(recorded, -0.20, 1, 300.0)
-    assert better["verdict"] == "kept" and 9 <= better["pairs"] <= 60 and 0 < better["steps"] and better["seconds"] < 300
+    assert better["verdict"] == "kept" and 9 <= better["pairs"] <= 60 and better["seconds"] < 300
+    assert 2 * better["pairs"] <= better["steps"]  # Of each pair two steps are measured.
     assert worse["verdict"] == "refused" and worse["seconds"] < 300
     assert decisions.verdict(recorded, 0.60, 1, 300.0) == better  # By its seed alone.
     found = decisions.regret(recorded, 1, 300.0)
     assert 0 < found["regret"] < 0.48 and 0.60 in found["kept_gains"] and -0.20 not in found["kept_gains"]
 
 
-def test_bars_on_recorded_steps_are_met_or_missed_by_job():
-    def runs(verdict: str, pairs: int = 8, steps: int = 20) -> dict:
-        return {"verdict": verdict, "pairs": pairs, "steps": steps, "seconds": 1.0}
+def test_the_first_replay_of_an_update_is_charged_with_that_of_the_loop_as_written():
+    loop = decisions.SimulatedLoop([1.0], 0.5, {}, 10.0)
+    assert [loop.replay({}, {})["seconds"], loop.replay({}, {})["seconds"]] == [0.5, 0.5] and loop.now == 1.5
 
-    good = {-0.20: [runs("refused")] * 10, 0.0: [runs("inconclusive")] * 1000,
-            0.02: [runs("kept")] * 20 + [runs("inconclusive")] * 980, 0.05: [runs("kept")] * 5 + [runs("inconclusive")] * 5,
-            0.15: [runs("kept", 35, 90)] * 10, 0.60: [runs("kept", 10, 35)] * 10}
-    assert all(decisions.judge(0.1, good).values()) and len(decisions.judge(0.1, good)) == 9
-    assert len(decisions.judge(0.001, good)) == 6  # No bars of steps where a block is not one step.
-    bad = {-0.20: [runs("kept")] * 10, 0.0: [runs("kept")] * 6 + [runs("inconclusive")] * 994,
-           0.02: [runs("kept")] * 21 + [runs("inconclusive")] * 979, 0.05: [runs("kept")] * 4 + [runs("inconclusive")] * 6,
-           0.15: [runs("kept", 36, 91)] * 10, 0.60: [runs("inconclusive", 9, 9)] * 6 + [runs("kept")] * 4}
-    assert not any(decisions.judge(0.1, bad).values())
+
+def test_changes_that_a_race_kept_wrongly_are_counted():
+    runs = [{"kept_gains": [0.0, 0.0, 0.6]}, {"kept_gains": [-0.2, 0.0]}, {"kept_gains": [0.6]}]
+    assert (decisions.kept_text(runs, 0.0), decisions.kept_text(runs, -0.20)) == ("3 of 6", "1 of 3")
+
+
+def a_run(verdict: str, pairs: int = 8, steps: int = 20) -> dict:
+    return {"verdict": verdict, "pairs": pairs, "steps": steps, "seconds": 1.0}
+
+
+def verdicts_of(runs: dict, step_s: float = 0.1, complete: bool = True) -> dict[str, bool | None]:
+    """By what a bar is about."""
+    return {bar.what + " (stretch)" * bar.stretch: bar.met
+            for bar in decisions.verdict_bars({"a job": step_s}, {"a job": runs}, complete)}
+
+
+def test_bars_on_recorded_steps_are_met_or_missed():
+    good = {-0.20: [a_run("refused")] * 10, 0.0: [a_run("inconclusive")] * 1000,
+            0.02: [a_run("kept")] * 20 + [a_run("inconclusive")] * 980, 0.05: [a_run("kept")] * 5 + [a_run("inconclusive")] * 5,
+            0.15: [a_run("kept", 35, 90)] * 10, 0.60: [a_run("kept", 10, 35)] * 10}
+    assert len(verdicts_of(good)) == 10 and all(verdicts_of(good).values())
+    assert set(verdicts_of(good, complete=False).values()) == {None}
+    short = verdicts_of(good, step_s=0.001)  # No bars of steps where a block is not one step.
+    assert [what for what, met in short.items() if met is None] == [
+        f"{gain} {word}, median steps, where a block is one step" for gain, word in
+        (("-20%", "dropped"), ("+60%", "kept"), ("+15%", "kept"))]
+    bad = {-0.20: [a_run("kept")] * 10, 0.0: [a_run("kept")] * 6 + [a_run("inconclusive")] * 994,
+           0.02: [a_run("kept")] * 21 + [a_run("inconclusive")] * 979, 0.05: [a_run("kept")] * 4 + [a_run("inconclusive")] * 6,
+           0.15: [a_run("kept", 36, 91)] * 10, 0.60: [a_run("inconclusive", 9, 9)] * 6 + [a_run("kept")] * 4}
+    assert set(verdicts_of(bad).values()) == {False}
+
+
+def test_regret_is_judged_by_the_job_that_has_most():
+    means = {"a": {"1 h": 0.001, "5 min": 0.03}, "b": {"1 h": 0.009, "5 min": 0.079}}
+    assert [bar.met for bar in decisions.regret_bars(means, True)] == [True, True, False]
+    assert [bar.met for bar in decisions.regret_bars({**means, "c": {"1 h": 0.011, "5 min": 0.081}}, True)] == [False] * 3
+    assert {bar.met for bar in decisions.regret_bars({}, False)} == {None}
 
 
 def a_distance(**other) -> dict:
@@ -678,21 +825,37 @@ def test_numbers_of_a_kept_call_are_judged_by_their_class():
     assert rerun.numerics_hold("reduced_precision", [bad, good, good])
     assert not rerun.numerics_hold("reduced_precision", [bad, bad, good])
     assert rerun.numerics_hold("rounding", []) is None
+    assert rerun.numerics_hold("rounding", [a_distance(relative_l2=0.02), good]) is None  # As many yes as no.
 
 
-def a_rerun(folder: Path, verdict: str, with_s: list[float], distance: dict) -> rows.Rows:
-    """Rows of a script with one change."""
-    kept = rows.Rows(folder / f"{verdict}{with_s[0]}.jsonl")
-    change = {"name": "fused optimizer", "key": "optimizer.fused", "changes": {"optimizer.fused": "true"}, "numerics": "rounding"}
-    trial = {"name": change["name"], "verdict": verdict, "sentence": "found"}
-    ledger = {"estimates": [{"pairs_needed": 40}], "lost_most_s": 1.0, "lost_allowed_s": 16.0}
-    kept.add({"script": "cnn", "what": "live"}, {"trials": [trial], "ledger": ledger, "problem": None, "kept": []})
+def a_rerun(folder: Path, verdict: str, with_s: list[float], distance: dict, key: str = "optimizer.fused",
+            sentence: str = "found", reason: str = "none", prepare_s: float = 0.0, refused: str | None = None,
+            failure: str | None = None) -> rows.Rows:
+    """Rows of a script with one change, whose re-run failed twice where a failure is given."""
+    kept = rows.Rows(folder / "rerun.jsonl")
+    change = {"name": "the change", "key": key, "changes": {key: "true"}, "numerics": "rounding"}
+    trial = {"name": change["name"], "verdict": verdict, "reason": reason, "sentence": sentence}
+    ledger = {"estimates": [{"pairs_needed": 40}], "turns": [{"update": update} for update in (10, 14, 14, 18, 30)],
+              "lost_most_s": 1.0, "lost_allowed_s": 16.0}
+    kept.add({"script": "cnn", "what": "step"}, {"step_s": 0.1})
+    kept.add(rerun.live_key("cnn", "reduced_precision"), {
+        "trials": [trial], "ledger": ledger, "problem": None, "kept": [], "steps": 3000,
+        "settings": {key: "true"} if verdict == "kept" else {}})
     kept.add({"script": "cnn", "what": "offered"}, {"candidates": [change]})
     assert rerun.checked("cnn", kept) is None  # Verdicts are not looked at while a re-run is missing.
-    kept.add({"script": "cnn", "what": "pairs", "change": change["name"]}, {"without_s": [1.0] * 20, "with_s": with_s})
+    work, pairs = [1.0] * len(with_s), rerun.pairs_key("cnn", change["name"], 60)
+    if failure is None:
+        kept.add(pairs, {"without_s": [1.0] * len(with_s), "with_s": with_s, "without_work": work, "with_work": work,
+                         "refused": refused, "prepare_s": prepare_s})
+    for _ in range(2 if failure else 0):
+        assert rerun.checked("cnn", kept) is None
+        kept.add_failure(pairs, failure)
     assert rerun.checked("cnn", kept) is None
     kept.add({"script": "cnn", "what": "numerics"}, {"distances": {change["name"]: [distance]}})
     return kept
+
+
+DECIDED, BEYOND_10, WRONG = 0, 2, 3  # Of rerun.bars_of().
 
 
 @pytest.mark.parametrize("verdict, with_s, numerics, met, wrong, is_open", [
@@ -701,12 +864,60 @@ def a_rerun(folder: Path, verdict: str, with_s: list[float], distance: dict) -> 
     ("inconclusive", 0.95, {}, True, False, False), ("refused", 1.3, {}, True, False, False)])
 def test_a_live_verdict_is_judged_by_the_changes_own_re_run(verdict, with_s, numerics, met, wrong, is_open, tmp_path, capsys):
     made = rerun.checked("cnn", a_rerun(tmp_path, verdict, [with_s] * 20, a_distance(**numerics)))
-    found = rerun.judge(made)
-    assert found["met"] == met and bool(found["kept wrongly"]) == wrong and bool(found["beyond 15 %, open"]) == is_open
-    assert made[0].rerun.median == pytest.approx(1 / with_s - 1) and made[0].pairs_needed == 40
+    bars = rerun.bars_of(made, True)
+    assert (bars[DECIDED].met, bars[WRONG].met) == (not is_open, not wrong)
+    assert all(bar.met for bar in bars if not bar.stretch) == met
+    assert rerun.bars_of(made, False)[DECIDED].met in (None, False)
+    assert made[0].rerun.median == pytest.approx(1 / with_s - 1) == made[0].worth and made[0].pairs_needed == 40
+    assert made[0].steps_needed == 40 * 2 * 4 and rerun.steps_a_pair([{"update": 3}]) is None
     rerun.show(made)
     shown = capsys.readouterr().out
-    assert ("WRONGLY" in shown) == wrong and ("  40  " in shown) == (verdict == "inconclusive")
+    assert ("WRONGLY" in shown) == wrong and ("  40  " in shown) == ("  320  " in shown) == (verdict == "inconclusive")
+    assert "refused live" not in shown
+
+
+@pytest.mark.parametrize("prepare_s, sentence, reason, is_decided, is_far", [
+    (60.0, "Not tried: to prepare and check it takes 60 s", "budget", True, False),  # 300 s gain 3 %.
+    (80.0, "Not tried: 80 s to prepare", "budget", True, False), (200.0, "Not tried: 200 s", "budget", True, True),
+    (200.0, "Not tried: the machine is not quiet", "not_quiet", False, True), (0.0, "Not tried: 0 s", "budget", False, True)])
+def test_compiling_is_worth_what_is_left_of_its_gain_when_it_is_paid(prepare_s, sentence, reason, is_decided, is_far, tmp_path):
+    (made,) = rerun.checked("cnn", a_rerun(tmp_path, "inconclusive", [0.8] * 20, a_distance(), rerun.COMPILE, sentence, reason,
+                                           prepare_s))
+    assert made.worth == pytest.approx(300 / (prepare_s + 240) - 1) and made.is_beyond(rerun.FAR) == is_far
+    assert made.is_decided == (is_decided and made.worth < 0)
+    assert rerun.bars_of([made], True)[DECIDED].met == (not is_far or made.is_decided)
+
+
+def test_a_change_that_ended_by_itself_has_no_re_run(tmp_path):
+    (made,) = rerun.checked("cnn", a_rerun(tmp_path, "failed", [0.8] * 20, a_distance(), refused="it recompiles"))
+    assert made.rerun is None and made.worth is None and all(bar.met for bar in rerun.bars_of([made], True))
+
+
+def test_a_re_run_that_failed_twice_is_none_and_its_script_is_judged(tmp_path, capsys):
+    kept = a_rerun(tmp_path, "refused", [], a_distance(), failure="not done after 9 s")
+    (made,) = rerun.checked("cnn", kept)
+    assert made.rerun is None and made.worth is None and all(bar.met for bar in rerun.bars_of([made], True))
+    rerun.show([made])
+    assert "unavailable: not done after 9 s" in capsys.readouterr().out
+    assert rerun.checked("cnn", kept, allow="rounding") is None  # Another live run,
+    assert rerun.checked("cnn", kept, pairs=20) is None  # and another re-run.
+
+
+@pytest.mark.parametrize("key, distance, other, is_open", [
+    ("optimizer.fused", {}, {}, False), ("optimizer.fused", {}, {"failure": "not done after 9 s"}, True),
+    ("optimizer.fused", {}, {"refused": "it recompiles"}, True),
+    ("optimizer.fused", {"failure": ["out_of_memory", "x"]}, {}, True),
+    ("data.num_workers", {"failure": ["out_of_memory", "x"]}, {}, False)])  # On a kept call it has nothing to show.
+def test_a_kept_change_that_could_not_be_measured_again_is_not_right(key, distance, other, is_open, tmp_path):
+    made = rerun.checked("cnn", a_rerun(tmp_path, "kept", [0.8] * 20, a_distance(**distance), key, **other))
+    bar = rerun.bars_of(made, True)[WRONG]
+    assert bar.met is (None if is_open else True)
+    assert ("; kept, but without a re-run or gradients that tell: cnn: the change" in bar.found) == is_open
+
+
+def test_a_refused_change_that_its_re_run_puts_far_above_is_told(tmp_path, capsys):
+    rerun.show(rerun.checked("cnn", a_rerun(tmp_path, "refused", [0.8] * 20, a_distance(), reason="no_gain")))
+    assert "refused live (no_gain), and worth +25.0% by its re-run: cnn: the change" in capsys.readouterr().out
 
 
 def test_lost_time_is_the_worst_tenth_of_the_median_of_the_seeds():
@@ -715,8 +926,15 @@ def test_lost_time_is_the_worst_tenth_of_the_median_of_the_seeds():
     late = {"tenths_s": [seconds + 15 for seconds in plain["tenths_s"][:3]] + plain["tenths_s"][3:]}
     later = {"tenths_s": [seconds + 100 for seconds in plain["tenths_s"]]}
     verdict = lost.judge([(plain, late)] * 2 + [(plain, later)])
-    assert verdict == {"behind_s": [15.0] * 3 + [0.0] * 7, "allowed_s": 16.0, "met": True}
+    assert verdict == {"behind_s": [15.0] * 3 + [0.0] * 7, "allowed_s": 16.0, "worst_s": [15.0, 15.0, 100.0], "problems": [],
+                       "met": True}
+    gave_up = lost.judge([(plain, plain), (plain, {**plain, "problem": "nothing can be checked"})])
+    assert gave_up["problems"] == ["nothing can be checked"] and not gave_up["met"]
     assert not lost.judge([(plain, late), (plain, later), (plain, later)])["met"]
+
+
+def a_cell(settings: dict[str, str], *seconds: float) -> dict:
+    return {"settings": settings, "step_s": list(seconds), "work": [1.0] * len(seconds)}
 
 
 def test_a_grid_has_at_most_16_cells_over_the_changes_that_matter_most():
@@ -729,22 +947,235 @@ def test_a_grid_has_at_most_16_cells_over_the_changes_that_matter_most():
     cells = grid.cells_of(choices)
     assert len(cells) == 12 and {} in cells and {"a": "1", "b": "2", "d": "1"} in cells and not any("e" in cell for cell in cells)
     assert grid.cells_of({}) == [{}]
-    measured = [{"settings": {}, "step_s": [1, 9, 1]}, {"settings": {"a": "1"}, "step_s": [0.9, 0.9, 2]}]
-    assert grid.best_of({"cells": measured}) == {"a": "1"}
-    runs = {"best cell": {1: {"median_step_s": 1.0}, 2: {"median_step_s": 2.0}},
-            "hr.autotune": {1: {"median_step_s": 2.0}, 2: {"unavailable": "x"}}}
-    assert grid.ratios_of(runs, "hr.autotune") == [0.5] and grid.ratios_of(runs, "Optuna") == []
-    assert grid.judge({str(i): 0.96 if i < 10 else 0.91 for i in range(12)})["met"]
-    assert not grid.judge({str(i): 0.96 if i < 9 else 0.91 for i in range(12)})["met"]
-    assert grid.judge({str(i): 0.96 if i < 11 else 0.89 for i in range(12)})["below 0.9"] == ["11"]
+    measured = {"cells": [a_cell({}, 1, 9, 1), a_cell({"a": "1"}, 0.9, 0.9, 2), a_cell({"b": "1"})]}
+    assert grid.best_of(measured) == {"a": "1"} and grid.best_of(measured, without="a") == {}
+    assert grid.best_of({"cells": []}) == {}
 
 
-@pytest.mark.parametrize("verdict, reason, gain, truth, sign, size", [
-    ("kept", "none", 0.5, 0.6, True, True), ("kept", "none", 0.5, -0.5, False, False),
-    ("refused", "slower", -0.3, -0.5, True, False), ("refused", "slower", -0.3, 0.2, False, False),
-    ("refused", "no_gain", 0.0, 0.0, True, True), ("refused", "no_gain", 0.04, 0.0, True, False),
-    ("inconclusive", "budget", None, 0.9, None, None)])
-def test_planted_changes_of_loaders_are_judged_by_sign_and_size(verdict, reason, gain, truth, sign, size):
+def test_what_runs_then_is_compared_with_the_best_cell_as_it_is_measured_anew(tmp_path):
+    grid = importlib.import_module("live_tuning.grid")
+    reruns, found = a_rerun(tmp_path, "kept", [0.8] * 20, a_distance()), rows.Rows(tmp_path / "grid.jsonl")
+    ours, best = {"optimizer.fused": "true"}, {rerun.COMPILE: "true"}
+    found.add({"script": "cnn", "what": "cells"}, {"cells": [a_cell({}, 1.0), a_cell(ours, 0.8), a_cell(best, 0.7)]})
+    found.add({"script": "cnn", "what": "optuna"}, {"settings": {"a": "1"}})
+    found.add({"script": "cnn", "what": "one call"}, {"applied": []})
+    assert grid.duellists("cnn", found, reruns) == {"as written": {}, "best cell": best, "hr.autotune": ours,
+                                                    "best cell without torch.compile": ours, "Optuna": {"a": "1"}}
+    found.add(grid.duel_key("cnn", grid.duellists("cnn", found, reruns)), {
+        "cells": [a_cell({}, 1.0, 1.0), a_cell(ours, 0.8, 0.4), a_cell(best, 0.4, 0.4)],
+        "refused": [{"settings": {"a": "1"}, "reason": "no such key"}]})
+    ratios = grid.ratios_of(found, reruns, "cnn")
+    assert ratios["hr.autotune"] == ratios["best cell without torch.compile"] == [0.5, 1.0] and ratios["as written"] == [0.4, 0.4]
+    assert ratios["Optuna"] == "no such key" and ratios["pytorch-autotune"] == "it switches nothing on here: as written"
+    assert grid.told([1.0]) == "1 (the same settings)" and grid.told("why") == "unavailable: why"
+
+
+def test_an_arm_that_came_later_was_not_in_the_comparison(tmp_path):
+    grid = importlib.import_module("live_tuning.grid")
+    reruns, found = a_rerun(tmp_path, "kept", [0.8] * 20, a_distance()), rows.Rows(tmp_path / "grid.jsonl")
+    ours = {"optimizer.fused": "true"}
+    found.add({"script": "cnn", "what": "cells"}, {"cells": [a_cell({}, 1.0), a_cell(ours, 0.8, 0.7)]})
+    first = grid.duel_key("cnn", grid.duellists("cnn", found, reruns))
+    found.add(first, {"cells": [a_cell({}, 1.0), a_cell(ours, 0.8)], "refused": []})
+    assert grid.ratios_of(found, reruns, "cnn") == {"as written": [0.8], "hr.autotune": [1.0]}
+    found.add({"script": "cnn", "what": "optuna"}, {"settings": {"a": "1"}})
+    assert grid.ratios_of(found, reruns, "cnn")["Optuna"] == "was not in the comparison"
+    assert not found.has(grid.duel_key("cnn", grid.duellists("cnn", found, reruns)))  # It is made again, with all.
+    assert grid.rounds_of(found.figures(what="cells")) == "1 to 2"
+
+
+def test_a_rival_that_cannot_run_is_a_figure_and_one_that_took_too_long_is_tried_again():
+    grid = importlib.import_module("live_tuning.grid")
+    assert grid.or_unavailable(failing(harness.ProgramFailed(["a"], "ended with status 7"))) == {
+        "unavailable": "ended with status 7"}
+    with pytest.raises(harness.ProgramFailed):
+        grid.or_unavailable(failing(harness.ProgramFailed(["a"], "not done after 9 s")))
+
+
+def test_cells_that_load_begin_when_loading_can_switch():
+    plays = importlib.import_module("live_tuning.grid").Plays("lightning_module", 0.01)
+    assert plays.begin_at([{}, {"data.num_workers": "2"}]) == 937 and plays.begin_at([{"optimizer.fused": "true"}]) == 0
+
+
+def test_a_change_whose_gradients_are_too_far_off_is_in_no_cell(tmp_path):
+    grid = importlib.import_module("live_tuning.grid")
+    (tmp_path / "far").mkdir()
+    (tmp_path / "near").mkdir()
+    assert grid.honest_of(a_rerun(tmp_path / "far", "refused", [0.8] * 20, a_distance(relative_l2=0.5)), "cnn") == []
+    assert len(grid.honest_of(a_rerun(tmp_path / "near", "kept", [0.8] * 20, a_distance()), "cnn")) == 1
+
+
+def test_a_grid_is_met_by_ten_of_twelve_and_missed_by_one_far_below():
+    grid = importlib.import_module("live_tuning.grid")
+    assert grid.bar_of({str(i): 0.96 if i < 10 else 0.91 for i in range(12)}, True).met
+    assert grid.bar_of({str(i): 0.96 if i < 9 else 0.91 for i in range(12)}, True).met is False
+    assert grid.bar_of({"a": 0.96}, False).met is None and grid.bar_of({"a": 0.89}, False).met is False
+    assert "below 0.9: 11 0.890" in grid.bar_of({str(i): 0.96 if i < 11 else 0.89 for i in range(12)}, True).found
+
+
+@pytest.mark.parametrize("verdict, reason, gain, truth, is_0, sign, off", [
+    ("kept", "none", 0.5, 0.6, False, True, 1 / 6), ("kept", "none", 0.5, -0.5, False, False, 2.0),
+    ("kept", "none", 0.03, 0.02, True, False, 0.03),  # What is measured of a truth of 0 makes nothing right.
+    ("refused", "slower", -0.3, -0.5, False, True, 0.4), ("refused", "slower", -0.3, 0.2, False, False, 2.5),
+    ("refused", "no_gain", 0.01, 0.2, False, False, 0.95), ("refused", "no_gain", 0.0, 0.0, True, True, 0.0),
+    ("refused", "slower", -0.04, 0.01, True, True, 0.04), ("inconclusive", "none", 0.04, 0.005, True, None, 0.04),
+    ("inconclusive", "budget", None, 0.9, False, None, None)])
+def test_planted_changes_of_loaders_are_judged_by_sign_and_size(verdict, reason, gain, truth, is_0, sign, off):
     loaders = importlib.import_module("live_tuning.loaders")
-    live = {"verdict": verdict, "reason": reason, "gain": None if gain is None else [gain, gain, gain]}
-    assert loaders.judge(live, truth) == {"sign": sign, "size": size}
+    live = {"verdict": verdict, "reason": reason, "gain": None if gain is None else [gain, gain, None]}
+    found = loaders.judge(live, truth, is_0)
+    assert (found["sign"], found["is_0"]) == (sign, is_0) and found["off"] == (None if off is None else pytest.approx(off))
+    assert loaders.gain_text(live["gain"]) == ("" if gain is None else f"{gain:+.1%} [{gain:+.1%}, unavailable]")
+
+
+@pytest.mark.parametrize("wait, nothing", [("0 %", {"loading halved"}), ("50 %", {"compute halved", "compute 1.25"}),
+                                           ("90 %", {"compute halved", "compute 1.25"})])
+def test_a_change_of_what_a_loop_does_not_wait_for_is_nothing(wait, nothing):
+    loaders = importlib.import_module("live_tuning.loaders")
+    found = {change for change in loaders.CHANGES if loaders.is_nothing(wait, change)}
+    assert found == {"nothing, compute", "nothing, loading", *nothing}
+
+
+def test_sizes_of_loaders_are_wanted_with_a_queue_of_four_and_signs_with_all():
+    loaders = importlib.import_module("live_tuning.loaders")
+    good = {"sign": True, "is_0": False, "off": 0.05, "queue": 4, "wait": "50 %", "change": "a"}
+    of_0 = {**good, "is_0": True, "off": 0.0}
+
+    def bars(**other) -> list[bool | None]:
+        return [bar.met for bar in loaders.bars_of([of_0, good, {**good, **other}], 3, True)]
+
+    assert bars() == [True] * 5 and bars(sign=False)[0] is False and bars(is_0=True, off=0.031)[1] is False
+    assert bars(off=0.31)[2:] == [False] * 3 and bars(off=0.31, queue=8)[2:] == [True, False, False]
+    assert bars(off=0.2)[2:] == [True, True, False]
+
+
+def test_bars_of_loaders_are_not_met_by_runs_that_measured_nothing():
+    loaders = importlib.import_module("live_tuning.loaders")
+    good = {"sign": True, "is_0": False, "off": 0.05, "queue": 4, "wait": "50 %", "change": "a"}
+    of_0 = {**good, "is_0": True, "off": 0.0}
+    missing = loaders.bars_of([of_0, good], 90, True)
+    assert {bar.met for bar in missing} == {None} and all("; 88 of 90 runs are missing" in bar.found for bar in missing)
+    unsized = loaders.bars_of([of_0, {**good, "off": None}], 2, True)
+    assert [bar.met for bar in unsized] == [True, True, False, False, False]
+    assert unsized[2].found == "0 of 0; 1 without a size"
+    undecided = loaders.bars_of([{**one, "sign": None} for one in (of_0, good)], 2, True)
+    assert undecided[0].met is False and undecided[0].found == "0 of 0 right, 2 open"
+    assert {bar.met for bar in loaders.bars_of([], 2, True)} == {None}
+
+
+def test_hooks_are_judged_by_what_they_add_to_a_step():
+    hooks = importlib.import_module("live_tuning.hooks")
+
+    def bars(searching_us: float, stopped_us: float, left: float = 0.0, searched: float = 1.0) -> list[bool | None]:
+        def rounds(cpu_us: float, **other: float) -> list[dict[str, float]]:
+            return [{"us": cpu_us, "cpu_us": cpu_us, "hooks": 0.0, "searched": 0.0, **other}] * 10
+
+        found = {hooks.ALONE: rounds(100), hooks.SEARCHING: rounds(100 + searching_us, searched=searched),
+                 hooks.STOPPED: rounds(100 + stopped_us, hooks=left)}
+        return [bar.met for bar in hooks.bars_of(hooks.judge(found, 860.0), "0.86 ms", True)]
+
+    assert bars(2.5, 0.0) == [True, True, True] and bars(2.6, 0.0)[0] is False and bars(2.5, 0.0, searched=0.0)[0] is False
+    assert bars(2.5, 0.1, left=2.0) == [True, False, False]
+
+
+def test_hooks_take_their_share_of_a_recorded_step_where_there_is_one(tmp_path):
+    hooks = importlib.import_module("live_tuning.hooks")
+    arguments = SimpleNamespace(step_ms=None, rows=tmp_path, quick=False)
+    assert hooks.step_of(arguments) == (0.86, "assumed, as there is no recording of tabular_mlp")
+    rows.Rows(tmp_path / "recordings.jsonl").add({"job": "tabular_mlp"}, {"step_s": [0.002] * 40})
+    assert hooks.step_of(arguments) == (2.0, "the median of tabular_mlp as recorded")
+    assert hooks.step_of(SimpleNamespace(step_ms=5.0)) == (5.0, "as --step-ms says")
+
+
+def test_the_gate_is_judged_by_every_change_and_every_forward(tmp_path):
+    gate = importlib.import_module("live_tuning.gate")
+    kept = rows.Rows(tmp_path / "gate.jsonl")
+
+    def add(what: str, count: int, passed: bool | None, forwards: int = 3) -> None:
+        numerics = None if passed is None else {"checked": True, "passed": passed, "value": 0.1, "tolerance": 1.0, "measure": "m"}
+        checked = [{"job": "a", "change": "b", "numerics": numerics, "sentence": ""}] * count
+        kept.add({"what": what, "job": len(kept.found())},
+                 {"checked": checked, "forwards": forwards, "allowed": 3, "problem": None})
+
+    add("honest", 19, True)
+    add("broken", 10, False)
+    assert [bar.met for bar in gate.bars_of(kept, False)] == [None, None, None]
+    assert [bar.met for bar in gate.bars_of(kept, True)] == [False, True, True]  # 19 of 20 are there.
+    add("honest", 1, True, forwards=4)
+    assert [bar.met for bar in gate.bars_of(kept, True)] == [True, True, False]
+    add("broken", 1, None)  # One that was not checked.
+    assert gate.bars_of(kept, False)[1].met is False and gate.bars_of(kept, False)[1].found == "10 of 11"
+
+
+def test_a_trap_is_right_by_its_verdict_and_its_reason():
+    traps = importlib.import_module("live_tuning.traps")
+
+    def is_right(case: str, name: str, verdict: str, reason: str, sentence: str = "") -> bool:
+        return traps.is_right(case, {"name": name, "verdict": verdict, "reason": reason, "sentence": sentence})
+
+    assert is_right("planted", "faster", "kept", "none") and not is_right("planted", "faster", "inconclusive", "budget")
+    assert is_right("random loss", "faster-but-wrong", "refused", "numerics")
+    assert not is_right("random loss", "faster-but-wrong", "refused", "slower")
+    assert is_right("planted", "no-effect", "inconclusive", "none") and not is_right("planted", "no-effect", "kept", "none")
+    assert is_right("recompiling", "torch.compile", "failed", "error", "Failed: given up after 4 recompilations, the last for")
+    assert not is_right("recompiling", "torch.compile", "failed", "error", "Failed: no compiler.")
+    assert {change for changes in traps.RIGHT.values() for change in changes} >= set(traps.SAYS)
+
+
+def test_a_trap_without_a_trial_is_not_right():
+    traps = importlib.import_module("live_tuning.traps")
+    right = {"problem": None, "trials": [{"name": "faster", "verdict": "kept", "reason": "none", "sentence": ""}]}
+    gave_up = {"problem": "headrace failed: x", "trials": []}
+
+    def bar(runs: list[dict], whole: bool = True) -> rows.Bar:
+        return traps.bar_of("planted", "faster", runs, whole)
+
+    assert bar([right] * 20).met and bar([right] * 19).met is False and bar([right] * 19, False).met is None
+    assert bar([]).met is False and bar([]).found == "no trial: not run" and bar([], False).met is None
+    assert bar([gave_up] * 20).met is False and bar([gave_up] * 20).found == "no trial: headrace failed: x"
+    assert bar([right] * 20 + [gave_up]).met is False
+    assert bar([right] * 20 + [gave_up]).found == "20 of 21; without a trial 1: headrace failed: x"
+
+
+def test_bits_are_not_shown_by_runs_that_gave_up_or_repeated_nothing():
+    bits = importlib.import_module("live_tuning.bits")
+
+    def judged(run: str, digest: str = "a", problem: str | None = None, turns: int = 3) -> bool | None:
+        runs = {bits.UNTOUCHED: {"digest": "a"}, bits.BIT_EQUAL: {"turns": turns}, bits.FIRST: {"digest": "a", "turns": turns},
+                bits.REPEATED: {}}
+        runs[run] |= {"digest": digest, "problem": problem}
+        return bits.judge(runs, run, dict(bits.PAIRS)[run])
+
+    for run in (bits.BIT_EQUAL, bits.REPEATED):
+        assert judged(run) and judged(run, digest="b") is False and judged(run, problem="headrace failed: x") is False
+    assert judged(bits.BIT_EQUAL, turns=0) and judged(bits.REPEATED, turns=0) is None
+    assert bits.bar_of("bits", {"a": True, "b": True}, 2, True).met
+    shown = bits.bar_of("bits", {"a": True, "b": None}, 2, True)
+    assert shown.met is None and shown.found == "in 1 of 1; a ledger without turns, which shows nothing: b"
+    assert bits.bar_of("bits", {"a": False, "b": None}, 2, True).met is False
+    assert bits.bar_of("bits", {}, 0, True).met is None
+
+
+def test_division_and_zero_configuration_are_judged_by_the_rounds_that_are_whole(tmp_path, capsys):
+    division, zero = script("cores_division"), script("zero_configuration")
+    kept = rows.Rows(tmp_path / "rows.jsonl")
+    ledger = {"best": {"settings": {"data.num_workers": "2"}}, "quietness": {"sentence": "quiet"}, "trials": [],
+              "assumed": [], "speedup": {"median": 1.2}}
+    assert division.judge("a", division.Job("r.toml", 1), kept, 2, True) is None
+    kept.add({"job": "a", "what": "tune"}, ledger)
+    for number, cell in itertools.product((1, 2), division.grid(2)):
+        if (number, cell) != (2, (0, 1)):  # The second round is not whole.
+            speed = (100.0 if cell == (2, 2) else 50.0) if number == 1 else 1.0
+            kept.add({"job": "a", "what": "cell", "loading": cell[0], "computing": cell[1], "round": number},
+                     {"samples_per_second": speed, "data_wait": 0.5})
+    assert division.judge("a", division.Job("r.toml", 1), kept, 2, True).met
+    assert "2 loading, 2 computing, 2.00 times as fast" in capsys.readouterr().out
+
+    assert zero.judge("tiles", kept, True) is None
+    kept.add({"workload": "tiles", "what": "tune"}, {"ledger": {**ledger, "trials": [
+        {"name": "b", "verdict": "kept", "gain": None, "pairs": 0}]}, "seconds": 9.0})
+    for arm, seconds in (("basic", 2.0), ("tuned", 2.1)):
+        kept.add({"workload": "tiles", "what": "train", "arm": arm, "seed": 1}, {"training_s": seconds, "accuracy": 0.5})
+    kept.add({"workload": "tiles", "what": "train", "arm": "basic", "seed": 2}, {"training_s": 9.0, "accuracy": 0.5})
+    assert zero.judge("tiles", kept, True).met is False and zero.judge("tiles", kept, False).met is None
+    assert "in 1 rounds" in capsys.readouterr().out

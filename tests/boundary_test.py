@@ -134,7 +134,7 @@ def test_a_unit_lasts_from_one_update_to_the_next_and_counts_where_it_is_as_most
     assert loop.why_not == TWO_PASSES
     assert loop.seen("seconds") == [1.25] * 9 and loop.seen("wait_s") == [0.25] * 9 and loop.seen("work") == [16.0] * 9
     boundary = loop.boundary
-    assert (boundary.updates, boundary.batches_seen, boundary.passes, boundary.batches_a_pass, boundary.micro_batches) == (
+    assert (boundary.updates, boundary.batches_seen, boundary.epochs, boundary.batches_an_epoch, boundary.micro_batches) == (
         10, 10, 2, 5, 1)
     assert boundary.thread == threading.get_ident() and boundary.problem is None and boundary.loader_refusal == ""
 
@@ -308,6 +308,29 @@ def test_an_iteration_of_several_optimizers_is_one_update_and_ends_behind_its_la
     assert loop.boundary.problem is None
 
 
+def test_batches_that_another_thread_takes_do_not_say_where_an_iteration_begins():
+    loop = Loop(samples=400)
+    nets = {name: Net(loop.clock) for name in "DG"}
+    optimizers = {name: torch.optim.SGD(nets[name].parameters(), lr=0.01) for name in "DG"}
+    loop.watch(loop.loader, models=list(nets.values()), optimizers=list(optimizers.values()))
+    batches, ends = iter(loop.loader), []
+
+    def take():
+        thread = threading.Thread(target=next, args=(batches,))
+        thread.start()
+        thread.join()
+
+    take()
+    for _ in range(16):
+        nets["D"](loop.batch).sum().backward()
+        optimizers["D"].step()
+        take()  # Whenever it comes to it: a run that is repeated counts the same updates.
+        nets["G"](loop.batch).sum().backward()
+        optimizers["G"].step()
+        ends.append(loop.clock.now)
+    assert loop.asked == ends[6:] and loop.boundary.updates == 16
+
+
 def test_a_step_too_many_in_an_iteration_does_not_count_and_the_next_ones_do():
     loop = Loop()
     nets = {name: Net(loop.clock) for name in "DG"}
@@ -402,7 +425,7 @@ def test_an_evaluation_on_the_same_loader_is_no_pass_of_the_training():
                 loop.model(batch)
     loop.epoch()
     assert loop.why_not == [FIRST, "", "", "", BEGAN, "", "", "", "", BEGAN, "", "", "", ""]
-    assert loop.boundary.passes == 5 and loop.boundary.problem is None
+    assert loop.boundary.epochs == 5 and loop.boundary.problem is None
     assert loop.boundary.updates_left(None, 4) == 5
 
 
@@ -483,7 +506,7 @@ def test_a_batch_that_cannot_be_loaded_shows():
     assert loop.seen("seconds") == [1.25, 1.25, 1.5, 1.25, 1.25, 1.25]
 
 
-def test_a_loop_that_ctrl_c_ended_goes_on_with_a_new_pass():
+def test_a_loop_that_ctrl_c_ended_goes_on_with_a_new_epoch():
     loop = Loop()
     loop.watch(loop.loader)
     with pytest.raises(KeyboardInterrupt):
@@ -543,10 +566,10 @@ def test_a_pass_is_seen_in_whatever_way_the_loader_is_gone_over(over):
     loop.epoch(over(loop.loader))
     assert loop.why_not == TWO_PASSES
     assert loop.seen("wait_s") == [0.25] * 9
-    assert (loop.boundary.passes, loop.boundary.batches_seen) == (2, 10)
+    assert (loop.boundary.epochs, loop.boundary.batches_seen) == (2, 10)
 
 
-def test_passes_that_are_left_early_are_as_long_as_the_loop_makes_them():
+def test_epochs_that_are_left_early_are_as_long_as_the_loop_makes_them():
     loop = Loop()
     loop.watch(loop.loader)
     left = []
@@ -557,12 +580,12 @@ def test_passes_that_are_left_early_are_as_long_as_the_loop_makes_them():
             if index == 2:
                 break
     assert loop.why_not == [FIRST, "", BEGAN, "", "", BEGAN, "", ""]
-    assert left == [19, 18, 17, 8, 7, 6, 5, 4, 3]  # As long as the loader says, until a pass was seen.
-    assert loop.boundary.batches_a_pass == 5 and loop.boundary.passes == 3
+    assert left == [19, 18, 17, 8, 7, 6, 5, 4, 3]  # As long as the loader says, until an epoch was seen.
+    assert loop.boundary.batches_an_epoch == 5 and loop.boundary.epochs == 3
 
 
 @pytest.mark.parametrize("samples, over", [(20, lambda loop: loop.step(next(iter(loop.loader)))), (4, Loop.epoch)],
-                         ids=["next(iter(loader))", "one batch a pass"])
+                         ids=["next(iter(loader))", "one batch an epoch"])
 def test_a_pass_that_begins_in_each_update_is_usual(samples, over):
     loop = Loop(samples)
     loop.watch(loop.loader)
@@ -577,7 +600,7 @@ def test_a_loop_without_a_loader_has_units_that_wait_for_nothing():
     loop.steps(4)
     assert loop.why_not == [FIRST, "", ""] and loop.seen("seconds") == [1.0] * 3 and loop.seen("wait_s") == [0.0] * 3
     boundary = loop.boundary
-    assert boundary.loader_refusal == "no loader was given" and boundary.batches_a_pass is None
+    assert boundary.loader_refusal == "no loader was given" and boundary.batches_an_epoch is None
     assert boundary.updates_left(7, None) == 3 and boundary.updates_left(3, None) == 0
     assert boundary.updates_left(None, 7) is None and boundary.updates_left(None, None) is None
 
@@ -591,7 +614,7 @@ def test_of_another_iterable_only_the_length_is_known():
     assert loop.why_not == [FIRST, *[""] * 8]
     boundary = loop.boundary
     assert boundary.loader_refusal == "a list does not tell of its epochs"
-    assert (boundary.passes, boundary.batches_a_pass, boundary.updates_left(None, 3)) == (0, 5, 5)
+    assert (boundary.epochs, boundary.batches_an_epoch, boundary.updates_left(None, 3)) == (0, 5, 5)
 
 
 def test_the_queue_is_what_all_workers_of_a_dataloader_prepare():
@@ -615,9 +638,9 @@ def test_a_data_set_without_an_order_is_not_asked_for_its_length():
     loop = Loop()
     loop.loader = DataLoader(Stream(), 4, collate_fn=loop.collate)
     loop.watch(loop.loader)
-    assert loop.boundary.batches_a_pass is None and loop.boundary.updates_left(None, 2) is None
+    assert loop.boundary.batches_an_epoch is None and loop.boundary.updates_left(None, 2) is None
     loop.epoch()
-    assert loop.boundary.batches_a_pass == 5 and loop.boundary.updates_left(None, 2) == 5
+    assert loop.boundary.batches_an_epoch == 5 and loop.boundary.updates_left(None, 2) == 5
 
 
 def test_a_watched_dataloader_looks_as_before():
@@ -643,7 +666,7 @@ def test_a_headrace_loader_is_seen_and_stays_one():
             loop.step()
     assert loop.why_not == [FIRST, *[""] * 4, BEGAN, *[""] * 5]
     assert all(0 < unit.wait_s < unit.seconds for unit in loop.units)
-    assert (loop.boundary.passes, loop.boundary.batches_seen, loop.boundary.batches_a_pass) == (2, 12, 6)
+    assert (loop.boundary.epochs, loop.boundary.batches_seen, loop.boundary.batches_an_epoch) == (2, 12, 6)
     assert loop.loader.statistics()["num_workers"] == 0
     assert len(iter(loop.loader).request().result()[0]) == 4
     loop.boundary.remove()
@@ -691,7 +714,7 @@ def test_batches_that_another_thread_takes_belong_to_no_unit():
         loop.step(ready.get())
     assert loop.why_not == [FIRST, *[""] * 5]
     assert loop.seen("wait_s") == [0.0] * 6
-    assert (loop.boundary.passes, loop.boundary.batches_seen, loop.boundary.problem) == (1, 5, None)
+    assert (loop.boundary.epochs, loop.boundary.batches_seen, loop.boundary.problem) == (1, 5, None)
 
 
 def test_two_loaders_that_take_turns_are_a_problem():
@@ -855,7 +878,7 @@ def test_copies_of_the_users_objects_tell_nobody(copied):
             model(loop.batch)
         model.state_dict()
     loop.steps(2)
-    assert loop.why_not == [FIRST, "", "", "", ""] and loop.boundary.passes == 0
+    assert loop.why_not == [FIRST, "", "", "", ""] and loop.boundary.epochs == 0
 
 
 def test_the_copy_of_an_optimizer_that_copies_its_hooks_tells_nobody():

@@ -105,6 +105,7 @@ def test_the_readmes_python_runs_in_its_order(tmp_path, monkeypatch, capsys):
     write_photos(tmp_path / "photos", train=6)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(hr, "tune", functools.partial(hr.tune, budget_s=1.0, only=["fused optimizer"]))
+    monkeypatch.setattr(hr, "autotune", functools.partial(hr.autotune, fixed=["data"]))  # No sample is looked at in processes.
     ran, names = [snippet("python", "class Scans"), snippet("python", "class Streets")], {}
 
     def run(word: str, **stand_ins) -> list[str]:

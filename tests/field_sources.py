@@ -109,7 +109,7 @@ class CountingWithLength(Counting):
 
 
 class Drawing(torch.utils.data.IterableDataset):
-    """Draws from a generator that goes on from pass to pass. What it saves says also where in its pass it stands."""
+    """Draws from a generator that goes on from epoch to epoch. What it saves says also where in its epoch it stands."""
 
     def __init__(self, seed=5):
         self.random, self.at, self.given = numpy.random.default_rng(seed), 0, 0

@@ -433,10 +433,10 @@ def test_an_iterable_data_set_goes_on_from_a_state_of_its_own(length):
         return hr.Loader(sources.Drawing(seed), batch_size=8, num_workers=workers, length=length, **options)
 
     source = sources.Drawing()
-    passes = [[(sample["y"], sample["x"].tolist()) for sample in source] for _ in range(3)]
+    epochs = [[(sample["y"], sample["x"].tolist()) for sample in source] for _ in range(3)]
     for workers in (0, 1, 7):
         ours = loader(workers=workers)
-        for wanted in passes:
+        for wanted in epochs:
             assert [(y, x.tolist()) for batch in ours for y, x in zip(batch["y"].tolist(), batch["x"])] == wanted
     for stop in (0, 3, 7):
         first = loader()
@@ -450,7 +450,7 @@ def test_an_iterable_data_set_goes_on_from_a_state_of_its_own(length):
         read = second.options["source"].source.given
         second.load_state_dict(state)
         assert second.state_dict()["data_set"]["position"] == 8 * stop
-        for wanted in (passes[1][8 * stop:], passes[2]):
+        for wanted in (epochs[1][8 * stop:], epochs[2]):
             assert [(y, x.tolist()) for batch in second for y, x in zip(batch["y"].tolist(), batch["x"])] == wanted
         assert second.options["source"].source.given - read == 60 - 8 * stop + 60
     ended = loader()
@@ -544,17 +544,17 @@ def test_an_iterable_data_set_of_unknown_length_gives_the_batches_of_a_known_one
 @pytest.mark.parametrize("last_batch", TAILS)
 def test_an_iterable_data_set_goes_on_from_a_state_of_its_own_whatever_its_tail(last_batch, kind):
     source = sources.Drawing()
-    passes = [[(sample["y"], sample["x"].tolist()) for sample in source] for _ in range(3)]
+    epochs = [[(sample["y"], sample["x"].tolist()) for sample in source] for _ in range(3)]
     options = {"batch_size": 8, "last_batch": last_batch}
     filled = {"keep": 60, "pad": 64, "drop": 56}[last_batch]
 
     def given(loader):
         return [(y, x.tolist()) for batch in loader for y, x in zip(batch["y"].tolist(), batch["x"])]
 
-    wanted = [[*samples, *samples[:4]][:filled] for samples in passes]
+    wanted = [[*samples, *samples[:4]][:filled] for samples in epochs]
     for workers in (0, 7):
         loader = hr.Loader(kind(), num_workers=workers, **options)
-        assert [given(loader) for _ in passes] == wanted, workers
+        assert [given(loader) for _ in epochs] == wanted, workers
     for stop in (0, 3, 7, (filled + 7) // 8):
         first = hr.Loader(kind(), num_workers=2, **options)
         list(first)
@@ -564,7 +564,7 @@ def test_an_iterable_data_set_goes_on_from_a_state_of_its_own_whatever_its_tail(
         second = hr.Loader(kind(seed=9), num_workers=2, **options)
         second.load_state_dict(pickle.loads(pickle.dumps(first.state_dict())))
         rest = wanted[1][8 * stop:]
-        if rest or second.state_dict()["epoch"] == 1:  # Where no end was told, a pass stands before its end.
+        if rest or second.state_dict()["epoch"] == 1:  # Where no end was told, an epoch stands before its end.
             assert given(second) == rest, stop
         assert given(second) == wanted[2], stop
 

@@ -27,7 +27,7 @@ NEEDED = [packages_of(block) - {"headrace", "torch"} for block in BLOCKS]
 def test_the_guide_has_a_cnn_a_vit_a_gan_and_a_lightning_module():
     assert [word for word in ("nn.BatchNorm2d", "class ViT", "discriminator", "LightningModule")
             if sum(word in block for block in BLOCKS) == 0] == []
-    assert NEEDED == [set(), set(), set(), {"lightning"}]
+    assert NEEDED == [set(), set(), set(), {"lightning"}, {"gc"}]
 
 
 @pytest.mark.parametrize("index", [index for index, needed in enumerate(NEEDED) if all(map(importlib.util.find_spec, needed))])

@@ -696,9 +696,28 @@ def test_the_distance_between_calls_is_that_of_the_loops_own_gradients():
 
     assert loop.kept_update(before) is None
     expected = loop.kept_update(before)
-    assert expected == pytest.approx(((own[0] - own[1]).norm() / own[1].norm()).item(), rel=1e-5)
+    larger = max(own[0].norm(), own[1].norm())
+    assert expected == pytest.approx(((own[0] - own[1]).norm() / larger).item(), rel=1e-5)
     # Two calls are enough: the second one serves from now on.
     assert loop.kept_update(before) == expected
+
+
+def test_a_distance_between_calls_of_other_sizes_is_relative_to_the_larger():
+    """Relative to the smaller, 10 times as large gradients of the call before would let twice as large ones of a change pass."""
+    scale = 10
+    loop = Loop(loss=lambda model, batch, labels: scale * of_call(model, batch, labels))
+    own = []
+
+    def before():
+        own.append(torch.cat([parameter.grad.flatten() for parameter in loop.model.parameters()]))
+        loop.kept.replay(Switch(), {}, PLANTED, {})
+        return loop.kept.distance_between_calls()
+
+    assert loop.kept_update(before) is None
+    scale = 1
+    found = loop.kept_update(before)
+    assert own[0].norm() > 3 * own[1].norm()
+    assert found == pytest.approx(((own[0] - own[1]).norm() / own[0].norm()).item(), rel=1e-5)
 
 
 def test_the_distance_can_be_had_before_any_candidate_is_replayed():

@@ -57,10 +57,10 @@ def some_batches(count=12):
 class Run:
     """A training run, and the knobs on its objects."""
 
-    def __init__(self, optimizer="SGD", **options):
+    def __init__(self, optimizer="SGD"):
         self.model = network()
         self.optimizer = OPTIMIZERS[optimizer](self.model.parameters())
-        self.knobs = LiveKnobs([self.model], [self.optimizer], None, **options)
+        self.knobs = LiveKnobs([self.model], [self.optimizer], None)
 
     def step(self, batch):
         loss = nn.functional.cross_entropy(self.model(batch[0]), batch[1])
@@ -249,9 +249,9 @@ class Probe(nn.Module):
         return nn.functional.mse_loss(self.linear(value), torch.zeros(len(value), 2))
 
 
-def probed(**options):
+def probed():
     model = Probe()
-    return model, LiveKnobs([model], [torch.optim.SGD(model.parameters(), lr=0.1)], None, **options)
+    return model, LiveKnobs([model], [torch.optim.SGD(model.parameters(), lr=0.1)], None)
 
 
 def test_precision_is_bfloat16_inside_and_float32_outside():
@@ -327,36 +327,34 @@ def test_an_autocast_of_the_loop_s_own_ends_the_setting_and_is_told():
     assert knobs.apply({}) == []
 
 
-def test_global_autocast_reaches_methods_other_than_forward_and_is_given_back():
-    model, knobs = probed(where_autocast="global")
-    seen = []
-    model.linear.register_forward_hook(lambda module, args, result: seen.append(result.dtype))
-    before = (torch.get_autocast_dtype("cpu"), torch.is_autocast_cache_enabled())
-    try:
+def test_where_the_loop_calls_a_part_and_never_the_model_precision_and_compiling_are_out():
+    model, knobs = probed()
+    knobs.note_calls([])
+    knobs.note_calls([model.linear, model])
+    assert knobs.ended == {}
+    knobs.note_calls([model.linear])
+    reason = "the loop does not call the Probe itself, but the Linear within it; wanted that among the models"
+    assert knobs.ended == {"train.precision": reason, "model.compile": reason}
+    with pytest.raises(hr.errors.UnsupportedError) as caught:
         knobs.apply(BF16)
-        loss = model.training_loss(torch.ones(2, 4))
-        loss.backward()
-        assert seen == [torch.bfloat16] and loss.dtype == torch.float32 and "forward" not in vars(model)
-    finally:
-        knobs.apply({})
-    assert not torch.is_autocast_enabled("cpu")
-    assert (torch.get_autocast_dtype("cpu"), torch.is_autocast_cache_enabled()) == before
+    assert str(caught.value) == f"autotune: train.precision: {reason}"
+    knobs.apply(FUSED)
+    knobs.undo()
 
 
-def test_global_autocast_keeps_no_weight_from_before_an_update_or_an_evaluation():
-    model, knobs = probed(where_autocast="global")
-    try:
-        knobs.apply(BF16)
-        with torch.no_grad():
-            model.training_loss(torch.ones(2, 4))
-        model.training_loss(torch.ones(2, 4)).backward()
-        assert model.linear.weight.grad is not None
-        with torch.no_grad():
-            model.linear.weight.zero_()
-            model.linear.bias.fill_(3)
-        assert model.training_loss(torch.ones(2, 4)).item() == 9
-    finally:
-        knobs.undo()
+def test_a_part_that_the_loop_calls_is_tuned_where_it_stands_among_the_models():
+    torch.manual_seed(3)
+    model, value = Probe(), torch.randn(2, 4)
+    knobs = LiveKnobs([model, model.linear], [torch.optim.SGD(model.parameters(), lr=0.1)], None)
+    knobs.note_calls([model.linear])
+    assert knobs.ended == {}
+    plain = model.training_loss(value)
+    knobs.apply(BF16)
+    rounded = model.training_loss(value)
+    assert rounded.dtype == torch.float32 and not torch.equal(rounded, plain)
+    torch.testing.assert_close(rounded, plain, rtol=0.05, atol=0.01)
+    knobs.undo()
+    assert torch.equal(model.training_loss(value), plain) and "forward" not in vars(model.linear)
 
 
 # What is saved.
@@ -760,9 +758,9 @@ def test_torch_traces_the_forward_once_for_inputs_of_one_shape(monkeypatch):
 
 # What is offered.
 
-def offered(models, optimizers, loader=None, steps=1000, **options):
-    knobs = LiveKnobs(models, optimizers, loader, **options)
-    offer = knobs.offer("rounding", [], [], steps)
+def offered(models, optimizers, loader=None, steps=1000, fixed=()):
+    knobs = LiveKnobs(models, optimizers, loader)
+    offer = knobs.offer("rounding", fixed, [], steps)
     return knobs, offer, {entry.key: entry.reason for entry in offer.not_tried}
 
 
@@ -774,12 +772,78 @@ def test_what_switches_live_is_offered_from_the_hardware_to_the_model(monkeypatc
         "compute.allocator", "compute.intra_op_threads", "compute.flush_denormal", "train.precision", "optimizer.fused",
         "model.memory_format", "model.compile"]
     assert [dict(candidate.changes) for candidate in offer.candidates[3:]] == [BF16, FUSED, CHANNELS_LAST, COMPILED]
+    # Where the machine is not quiet, the first of these are tried, in the order above.
+    assert [candidate.key for candidate in sorted(offer.candidates, key=lambda candidate: candidate.promise_rank)] == [
+        "model.memory_format", "train.precision", "optimizer.fused", "compute.allocator", "compute.intra_op_threads",
+        "model.compile", "compute.flush_denormal"]
     assert knobs.baseline().keys() == {candidate.key for candidate in offer.candidates}
-    assert reasons["data.num_workers"] == "what is loaded under one setting is used up under the other; headrace.tune tries it"
+    assert reasons["data.num_workers"] == reasons["data.prefetch_batches"] == "no loader was given"
     own_steps = "the loop makes its steps itself; headrace.tune(whole_step=True) tries it"
     assert reasons["train.engine"] == reasons["train.micro_batches"] == own_steps
     assert reasons["model.fusion"].startswith("the network is your own")
     assert reasons.keys().isdisjoint(candidate.key for candidate in offer.candidates)
+
+
+class Noisy(TensorDataset):
+    """Draws in the process that loads."""
+
+    def __getitem__(self, index):
+        return super().__getitem__(index)[0] + torch.rand(2)
+
+
+LOADING = ["data.num_workers", "data.num_workers", "data.prefetch_batches"]
+
+
+@pytest.mark.forks
+@pytest.mark.parametrize("kind, numerics", [(TensorDataset, "bit_equal"), (Noisy, "rounding")],
+                         ids=["same batches", "other draws"])
+def test_workers_and_prefetch_are_offered_between_the_hardware_and_the_training(monkeypatch, kind, numerics):
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1})
+    run, loader = Run(), DataLoader(kind(torch.zeros(64, 2)), 4, num_workers=2)
+    knobs, offer, reasons = offered([run.model], [run.optimizer], loader)
+    keys = [candidate.key for candidate in offer.candidates]
+    assert [key for key in keys if key.startswith("data.")] == LOADING
+    assert keys[keys.index(LOADING[0]) - 1].startswith("compute.") and keys[keys.index(LOADING[-1]) + 1] == "train.precision"
+    by_name = {candidate.name: candidate for candidate in offer.candidates}
+    assert [by_name[f"num_workers {count}"].changes for count in (1, 0)] == [{LOADING[0]: "1"}, {LOADING[0]: "0"}]
+    assert by_name["num_workers 1"].numerics == by_name["num_workers 0"].numerics == numerics
+    assert ("Other draws: " in by_name["num_workers 1"].sentence) == (numerics == "rounding")
+    assert by_name["deeper prefetch"].changes == {LOADING[-1]: "4"} and by_name["deeper prefetch"].numerics == "bit_equal"
+    for candidate in offer.candidates:  # What is offered can be applied.
+        if candidate.key in LOADING:
+            assert [row[0] for row in knobs.apply(candidate.changes)] == list(candidate.changes)
+    knobs.undo()
+    assert type(loader) is DataLoader and set(LOADING) <= knobs.baseline().keys() and reasons.keys().isdisjoint(LOADING)
+
+
+@pytest.mark.forks
+@pytest.mark.parametrize("workers, options, stays, reason", [
+    (2, {"worker_init_fn": lambda worker: None}, "num_workers 4",
+     "its worker_init_fn prepares each worker process, and there would be none"),
+    (4, {"multiprocessing_context": "spawn"}, "num_workers 2",
+     "worker processes start by spawn, and import the script anew while the loop waits; wanted fork"),
+], ids=["prepared workers", "spawn"])
+def test_a_number_of_workers_that_the_loader_rules_out_is_not_offered_and_the_reason_is_told(
+        monkeypatch, workers, options, stays, reason):
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1, 2, 3})
+    run, loader = Run(), DataLoader(TensorDataset(torch.zeros(64, 2)), 4, num_workers=workers, **options)
+    knobs, offer, _ = offered([run.model], [run.optimizer], loader)
+    assert [candidate.name for candidate in offer.candidates if candidate.key == LOADING[0]] == [stays]
+    assert [(entry.name, entry.reason) for entry in offer.not_tried if entry.key == LOADING[0]] == [("num_workers 0", reason)]
+    with pytest.raises(hr.errors.UnsupportedError, match=reason):
+        knobs.apply({LOADING[0]: "0"})
+    knobs.undo()
+
+
+def test_a_loader_that_goes_its_own_way_keeps_its_workers():
+    class Own(DataLoader):
+        def __iter__(self):
+            return super().__iter__()
+
+    run = Run()
+    _, offer, reasons = offered([run.model], [run.optimizer], Own(TensorDataset(torch.zeros(64, 2)), 4, num_workers=2))
+    assert all(candidate.key not in LOADING for candidate in offer.candidates)
+    assert reasons[LOADING[0]] == reasons[LOADING[-1]] == "a Own goes over its batches in a way of its own"
 
 
 def sgd(model):
@@ -921,16 +985,15 @@ def test_a_loop_under_autocast_gets_no_other_precision():
     assert reasons["train.precision"] == "the loop runs under autocast already, to torch.bfloat16"
 
 
-def test_compiling_needs_a_compiler_batches_of_one_size_a_known_length_and_calls_of_the_model(monkeypatch):
+def test_compiling_needs_a_compiler_batches_of_one_size_and_a_known_length(monkeypatch):
     def reason(**options):
         run = Run()
-        return offered([run.model], [run.optimizer], **options)[2].get("model.compile")
+        return offered([run.model], [run.optimizer], fixed=["data"], **options)[2].get("model.compile")
 
     uneven = DataLoader(TensorDataset(torch.zeros(10, 2)), 4)
     assert reason() is None and reason(loader=DataLoader(uneven.dataset, 5)) is None
     assert reason(loader=uneven) == "the last batch of an epoch is smaller than the others, so that it would compile twice"
     assert reason(steps=None) == "the length of the run is not known: give epochs or steps"
-    assert reason(where_autocast="global") == "the loop does not call the model's own forward"
     monkeypatch.setenv("CXX", "no-such-compiler")
     assert reason() == "there is no C++ compiler, which torch.compile needs"
 
@@ -1000,9 +1063,3 @@ def test_nothing_is_switched_while_a_graph_is_captured(monkeypatch):
         run.knobs.apply(FUSED)
     assert str(caught.value) == "autotune: a CUDA graph is being captured; wanted a moment between two updates"
     assert run.optimizer.param_groups[0]["fused"] is None
-
-
-def test_another_place_for_autocast_is_an_error():
-    with pytest.raises(hr.errors.InvalidArgumentError) as caught:
-        probed(where_autocast="everywhere")
-    assert str(caught.value) == "autotune: where_autocast: wanted \"outermost call\" or \"global\", found 'everywhere'"

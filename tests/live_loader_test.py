@@ -14,10 +14,11 @@ import headrace as hr
 import numpy
 import pytest
 import torch
-from headrace import _native
+from headrace import _native, _worker_look
 from headrace._boundary import Boundary
 from headrace._live_loader import LiveLoader
 from headrace.errors import InvalidArgumentError, UnsupportedError
+from planted_loop import FASTER, FUSED, Loop
 from torch import nn
 from torch.utils.data import DataLoader, Dataset, IterableDataset, RandomSampler, TensorDataset, get_worker_info
 
@@ -123,7 +124,7 @@ def children():
 
 
 def record(loader, epochs=2, after=lambda: None):
-    """Every batch, and where each pass ends the states of the generators."""
+    """Every batch, and where each epoch ends the states of the generators."""
     torch.manual_seed(5)
     found = []
     for _ in range(epochs):
@@ -182,7 +183,7 @@ def test_batches_order_and_generators_are_those_of_the_plain_loader_whatever_loa
 @pytest.mark.forks
 @pytest.mark.parametrize("arm", [{WORKERS: "0"}, {WORKERS: "1"}, {WORKERS: "3", PREFETCH: "5"}], ids=["none", "one", "three"])
 @pytest.mark.parametrize("make, workers", CASES)
-def test_passes_that_begin_under_other_settings_draw_what_the_plain_loader_draws(make, workers, arm):
+def test_epochs_that_begin_under_other_settings_draw_what_the_plain_loader_draws(make, workers, arm):
     plain = record(DataLoader(Rows(), num_workers=workers, **make()))
     loader = DataLoader(Rows(), num_workers=workers, **make())
     LiveLoader(loader).set(arm)
@@ -301,7 +302,7 @@ def test_workers_of_a_loader_without_any_come_and_go():
 
 
 @pytest.mark.forks
-def test_settings_hold_for_the_passes_to_come():
+def test_settings_hold_for_the_epochs_to_come():
     loader = DataLoader(Processes(40), 2, num_workers=2)
     live = LiveLoader(loader)
     live.set({WORKERS: "0"})
@@ -404,15 +405,15 @@ def test_undo_of_what_was_kept_begins_the_workers_as_written_without_another_dra
     live = followed(loader)
     live.set({WORKERS: arm})
     live.keep_only()  # No pool as written was ever there.
-    passes = []
+    counts = []
 
     def after():
-        passes.append(len(children()))
-        if len(passes) == 40:
+        counts.append(len(children()))
+        if len(counts) == 40:
             live.undo()
 
     assert_same(record(loader, 3, after), plain)
-    assert set(passes[:32]) == {int(arm)} and passes[-1] == 2
+    assert set(counts[:32]) == {int(arm)} and counts[-1] == 2
     loader._iterator = None
 
 
@@ -468,7 +469,7 @@ def test_a_search_after_another_finds_the_loader_as_the_first_one_did():
 # Beside others.
 
 @pytest.mark.forks
-def test_a_boundary_sees_the_same_passes_whatever_loads_them():
+def test_a_boundary_sees_the_same_epochs_whatever_loads_them():
     loader = DataLoader(Rows(40), 4, num_workers=2)
     model = nn.Linear(2, 1)
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-6)
@@ -480,12 +481,47 @@ def test_a_boundary_sees_the_same_passes_whatever_loads_them():
             model(rows.float()).sum().backward()
             optimizer.step()
             live.set(next(arms))
-    assert (boundary.batches_seen, boundary.passes, boundary.batches_a_pass) == (20, 2, 10)
+    assert (boundary.batches_seen, boundary.epochs, boundary.batches_an_epoch) == (20, 2, 10)
     assert sum(unit.countable for unit in units) >= 17 and all(unit.wait_s > 0 for unit in units)
     live.undo()  # In whatever order,
     boundary.remove()
     live.undo()  # where it is told once more.
     assert type(loader) is DataLoader and len(list(loader)) == 10
+
+
+EVERY_CORE = f"num_workers {len(os.sched_getaffinity(0))}"  # That there is for a loader without workers.
+
+
+@pytest.mark.forks
+@pytest.mark.usefixtures("one_thread")
+def test_an_epoch_that_was_under_way_when_the_tuning_began_judges_no_change_of_loading():
+    loop = Loop()
+    loop.loader = DataLoader(TensorDataset(torch.randn(16000, 4), torch.randint(0, 2, (16000,))), 8)
+    batches = iter(loop.loader)
+    loop.step(next(batches))
+    handle = loop.autotune(FASTER, only=[FUSED, EVERY_CORE])
+    for batch in batches:
+        loop.step(batch)
+        if handle.kept:
+            break
+    loading, fused = sorted(handle.trials, key=lambda trial: trial.name == FUSED)
+    assert (fused.verdict, loading.name, loading.verdict, loading.pairs) == ("kept", EVERY_CORE, "failed", 0)
+    assert loading.sentence == ("Failed: no epoch of the loader has begun since the tuning did: the loop's batches come from one "
+                                "that was under way, or from elsewhere.")
+    assert handle.problem is None
+    handle.undo()
+
+
+@pytest.mark.forks
+@pytest.mark.usefixtures("one_thread")
+def test_a_loop_that_warms_up_on_batches_of_its_own_has_its_loading_tried():
+    loop = Loop()
+    handle = loop.autotune(only=[EVERY_CORE])
+    for _ in range(5):
+        loop.step((torch.ones(8, 4), torch.zeros(8, dtype=torch.long)))
+    assert loop.run(3000, until=lambda: sum(WORKERS in settings for settings in loop.knobs.applied) > 1)
+    assert handle.trials[0].verdict != "failed"
+    handle.undo()
 
 
 @pytest.mark.forks
@@ -622,7 +658,7 @@ def test_a_killed_worker_is_torchs_own_error(workers, arm, children):
             if i == 4:
                 live.set({WORKERS: arm})
     live.undo()
-    gc.collect()  # What was raised holds the pass.
+    gc.collect()  # What was raised holds the epoch.
     assert type(loader) is DataLoader and children() == set()
 
 
@@ -717,6 +753,22 @@ def test_looking_at_the_data_disturbs_nothing(workers, children):
     assert_same([torch.get_rng_state(), generator.get_state()], states)
     assert (random.getstate(), numpy.random.get_state()[1].tolist()) == others
     assert data.asked == sampler.begun == 0 and vars(loader) == before and children() == set()
+
+
+@pytest.mark.forks
+def test_where_samples_take_long_the_first_batch_tells(monkeypatch, children):
+    plain, answers = _worker_look._ask, []
+
+    def asked(*given, **named):
+        answers.append(plain(*given, **named))
+        return answers[-1]
+
+    monkeypatch.setattr(_worker_look, "_ask", asked)
+    monkeypatch.setattr(_worker_look, "_ASKED_S", -1)
+    for data, draws in ((Rows(), False), (DrawsFromNumpy(), True)):
+        live = LiveLoader(DataLoader(data, 4))
+        assert live.context()["workers_change_batches"] is draws and live.refusals() == {}
+    assert [len(found) for found in answers] == [1] * 4 and children() == set()
 
 
 def test_nothing_is_looked_at_where_no_number_of_workers_is_tried(children, monkeypatch):
@@ -924,6 +976,7 @@ def test_the_knob_table_understands_what_is_told_of_a_loader(images):
     for loader in (images(), DataLoader(Rows(), 4), [1]):
         live = LiveLoader(loader)
         found = _native.offer({
-            "live": True, "cores": 2, "refused": live.refusals(), "run_steps": 100, "budget_s": 0.0, "fixed": [],
-            "intra_op_threads": 1, "fused": False, "drops_out": False, **live.context(fixed=["data"])}, "")
+            "live": True, "cores": 2, "refused": live.refusals(), "refused_values": live.refused_values(2), "run_steps": 100,
+            "budget_s": 0.0, "fixed": [], "intra_op_threads": 1, "fused": False, "drops_out": False,
+            **live.context(fixed=["data"])}, "")
         assert {one.key for one in (*found.candidates, *found.not_tried)} >= {WORKERS, PREFETCH, CACHE}

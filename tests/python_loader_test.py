@@ -3,6 +3,7 @@
 import asyncio
 import gc
 import hashlib
+import json
 import os
 import pickle
 import signal
@@ -264,6 +265,35 @@ def test_autotune_finds_its_threads_and_says_why():
     assert loader.statistics()["num_workers"] == 2 and loader.options["num_workers"] == 2
     loader.set_num_workers(hr.AUTOTUNE)
     assert loader.options["num_workers"] == "auto"
+
+
+def test_with_auto_tune_off_nothing_is_decided():
+    loader = hr.Loader(SlowSquares(), batch_size=2, seed=3, num_workers=hr.AUTOTUNE, prefetch_batches=hr.AUTOTUNE,
+                       cache=hr.AUTOTUNE, auto_tune=False)
+    for _ in range(3):  # Each of 128 batches, which are enough for a decision.
+        list(loader)
+    assert loader.decisions() == []
+    reason = "as it began; data.auto_tune is false"
+    assert loader.applied[:2] == [("data.num_workers", "auto", "1", reason), ("data.prefetch_batches", "auto", "2", reason)]
+    assert loader.settings == {"num_workers": 1, "prefetch_batches": 2, "cache": "none", "auto_tune": False}
+
+
+def test_what_autotune_has_found_holds_in_another_loader_that_decides_nothing():
+    finding = hr.Loader(SlowSquares(), batch_size=2, seed=3, num_workers=hr.AUTOTUNE, prefetch_batches=hr.AUTOTUNE,
+                        num_workers_max=4)
+    deadline = time.monotonic() + 60
+    while finding.settings["num_workers"] == 1:
+        assert time.monotonic() < deadline
+        list(finding)
+    found = finding.settings
+    assert found["num_workers"] == finding.statistics()["num_workers"] > 1
+    assert found["prefetch_batches"] == finding.statistics()["prefetch_batches"]
+    fixed = hr.Loader(SlowSquares(), batch_size=2, seed=3, **json.loads(json.dumps(found)))  # As a file keeps it.
+    assert_same_batches(epoch_of(fixed), epoch_of(hr.Loader(SlowSquares(), batch_size=2, seed=3, num_workers=0)))
+    assert fixed.settings == found and fixed.decisions() == []
+    in_force = {key: (requested, now) for key, requested, now, _ in fixed.applied}
+    assert in_force["data.num_workers"] == (str(found["num_workers"]),) * 2
+    assert in_force["data.prefetch_batches"] == (str(found["prefetch_batches"]),) * 2
 
 
 def test_autotune_is_refused_where_it_says_nothing(folder):

@@ -54,8 +54,8 @@ def test_every_option_that_decides_bytes_is_recorded():
     given = {"transforms", "eval_transforms"}  # Every case, and those of the split test, in their second spelling.
     for _, options in recorded_batches.CASES.values():
         given |= {key for key in options if key != "transform"} | {f"transform.{key}" for key in options.get("transform", {})}
-    outside = {"source", "num_workers", "num_workers_max", "prefetch_batches", "prefetch_mib", "cache", "cache_mib", "index", "in_order",
-               "max_pixels", "max_sample_bytes"}
+    outside = {"source", "num_workers", "num_workers_max", "prefetch_batches", "prefetch_mib", "auto_tune", "cache", "cache_mib",
+               "index", "in_order", "max_pixels", "max_sample_bytes"}
     recipe = headrace("explain", "--json", "-", RECORDED / "recipe.toml")
     keys = {entry["key"].removeprefix("data.") for entry in json.loads(recipe.stdout)["keys"] if entry["key"].startswith("data.")}
     assert keys - outside - given <= set(), "record batches of loaders with these options"

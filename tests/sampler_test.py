@@ -80,11 +80,11 @@ class Growing(Sampler):
     """Batches of 1, 2, 3, 4, 1, 2 and so on, each epoch from another sample on."""
 
     def __init__(self):
-        self.passes = 0
+        self.epochs = 0
 
     def __iter__(self):
-        self.passes += 1
-        begin, size = self.passes, 0
+        self.epochs += 1
+        begin, size = self.epochs, 0
         while begin < sources.SIZE:
             size = size % 4 + 1
             yield list(range(begin, min(begin + size, sources.SIZE)))

@@ -227,9 +227,24 @@ def make(*words: str) -> subprocess.CompletedProcess:
 
 def test_an_argument_that_does_not_exist_is_refused_by_name_with_those_there_are():
     for words, said in ((["test", "IN=network"], "no IN=network; there is IN=bare"), (["demo", "IN=x"], "there is IN=bare"),
-                        (["setup", "JOB=x"], "there is JOB=photos"), (["check", "ON=gpu"], "no check on a GPU yet")):
+                        (["setup", "JOB=x"], "there is JOB=photos"), (["check", "ON=x"], "no ON=x; there is ON=gpu")):
         done = make("--dry-run", *words)
         assert (done.returncode, said in done.stderr) == (2, True), done.stderr
+
+
+def test_a_check_on_a_gpu_looks_for_one_then_builds_then_runs_the_files_that_nothing_else_collects():
+    done = make("--dry-run", "check", "ON=gpu")
+    assert done.returncode == 0, done.stderr
+    lines = done.stdout.splitlines()
+    (look,) = [place for place, line in enumerate(lines) if "torch.cuda.is_available()" in line]
+    (build,) = [place for place, line in enumerate(lines) if line.startswith("ninja -C build/release")]
+    (run,) = [place for place, line in enumerate(lines) if line.endswith("-m pytest -o 'python_files=*_check.py' tests/gpu")]
+    assert look < build < run
+    blind = subprocess.run(["bash", "-c", lines[look]], cwd=ROOT, text=True, capture_output=True,
+                           env={**os.environ, "CUDA_VISIBLE_DEVICES": ""})
+    assert (blind.returncode, blind.stdout) == (1, "")
+    assert blind.stderr.splitlines()[-1] == "make check ON=gpu: torch sees no CUDA device here"
+    assert list((ROOT / "tests" / "gpu").glob("*_check.py")) and not list((ROOT / "tests" / "gpu").glob("*_test.py"))
 
 
 def test_count_is_the_last_line_of_a_failed_ci_run():

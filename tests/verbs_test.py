@@ -11,6 +11,7 @@ import signal
 import struct
 import subprocess
 import termios
+import tomllib
 
 import numpy
 import pytest
@@ -51,6 +52,38 @@ def test_checkpoint_is_a_safetensors_file_that_python_reads(job, tmp_path):
     tensors = tensors_of(newest_checkpoint(out))
     assert any(name.startswith("model/") for name in tensors)
     assert all(numpy.isfinite(value).all() for name, value in tensors.items() if name.startswith("model/"))
+
+
+AUTO = ("--data.num_workers", "auto", "--data.prefetch_batches", "auto", "--data.cache", "auto")
+
+
+def test_what_the_loader_has_found_is_a_recipe_that_decides_nothing(job, tmp_path):
+    found, again = tmp_path / "found", tmp_path / "again"
+    result = headrace("train", job, *AUTO, "--train.epochs", 40, "--out", found, "--json", "-")
+    assert result.returncode == 0, result.stderr
+    loading = json.loads(result.stdout)["loading"]
+    fixed = tomllib.loads((found / "fixed.toml").read_text())["data"]
+    assert fixed["num_workers"] == loading["num_workers"] and fixed["prefetch_batches"] == loading["prefetch_batches"]
+    assert fixed["cache"] in ("none", "decoded", "encoded") and fixed["auto_tune"] is False
+
+    result = headrace("train", found / "fixed.toml", "--out", again, "--json", "-")
+    assert result.returncode == 0, result.stderr
+    repeated = json.loads(result.stdout)["loading"]
+    assert repeated["num_workers"] == fixed["num_workers"] and repeated["prefetch_batches"] == fixed["prefetch_batches"]
+    assert repeated["decisions"] == [] and not (again / "fixed.toml").exists()
+    ends = [tensors_of(newest_checkpoint(out)) for out in (found, again)]
+    assert ends[0].keys() == ends[1].keys()
+    for name in ends[0]:
+        assert numpy.array_equal(ends[0][name], ends[1][name]), name
+
+
+def test_with_auto_tune_off_a_run_decides_nothing(job, tmp_path):
+    result = headrace("train", job, *AUTO, "--data.auto_tune", "false", "--train.epochs", 40, "--out", tmp_path / "run",
+                      "--json", "-")
+    assert result.returncode == 0, result.stderr
+    loading = json.loads(result.stdout)["loading"]
+    assert loading["decisions"] == [] and (loading["num_workers"], loading["prefetch_batches"]) == (1, 2)
+    assert not (tmp_path / "run" / "fixed.toml").exists()
 
 
 def test_eval_below_its_bar_exits_3(job, tmp_path):

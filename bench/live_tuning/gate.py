@@ -1,6 +1,6 @@
 """The numeric gate of hr.autotune: 20 honest changes pass, broken ones are refused, and its forwards and backwards are counted.
 
-usage: make bench NAME=live-tuning ARGS=gate
+usage: make bench NAME=live-tuning ARGS='gate --minutes 15'
 
 Each honest line is a network with the changes of the one knob table that it has. In each broken line one of these changes is
 replaced by something else of the same class: gradients times 1.05, dropout off, decay dropped, state left in its old strides;
@@ -8,9 +8,10 @@ and, which reduced precision must refuse too, a stale batch, the layer with the 
 Wanted: all right, at most one forward and backward for each change and two for the loop as written.
 """
 
+import argparse
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import torch
@@ -18,11 +19,12 @@ import torch.nn.functional as F
 from torch import nn
 
 import harness
+import rows
 from live_tuning import play
 from live_tuning.planted_knobs import PlantedKnobs, autotuned
 
 PRECISION, LAYOUT, FUSED, THREADS = "train.precision", "model.memory_format", "optimizer.fused", "compute.intra_op_threads"
-HONEST = 20
+HONEST = 20  # Changes of all jobs together.
 STEPS_MOST = 600
 Plant = Callable[[bool], None]
 
@@ -74,37 +76,53 @@ def cnn_job(keys: tuple[str, ...] = (PRECISION, LAYOUT, FUSED)) -> Job:
     return Job("small CNN with dropout", model, adamw(model), images(16, 3, 16, 10), F.cross_entropy, keys)
 
 
-def honest_jobs() -> list[Job]:
-    """With the networks of scripts/."""
-    torch.manual_seed(1)
-    resnet, unet, vit = play.load("cnn").small_resnet18(), play.load("unet_photos").UNet(), play.load("vit").ViT(depth=2)
-    lstm, table = play.load("char_lstm").CharLstm(40), play.load("tabular_mlp")
+EVERYTHING = (PRECISION, LAYOUT, FUSED, THREADS)
 
+
+def resnet_job() -> Job:
+    model = play.load("cnn").small_resnet18()
+    return Job("ResNet-18, batch 8", model, torch.optim.SGD(model.parameters(), lr=0.02, momentum=0.9, weight_decay=5e-4),
+               images(8, 1, 32, 10), F.cross_entropy, EVERYTHING)
+
+
+def unet_job() -> Job:
     def noisy(generator: torch.Generator) -> tuple[torch.Tensor, torch.Tensor]:
         clean = F.interpolate(torch.rand(2, 3, 8, 8, generator=generator), scale_factor=8)
         return clean + 0.1 * torch.randn(clean.shape, generator=generator), clean
 
+    model = play.load("unet_photos").UNet()
+    return Job("U-Net", model, adamw(model), noisy, F.l1_loss, EVERYTHING)
+
+
+def lstm_job() -> Job:
     def codes(generator: torch.Generator) -> tuple[torch.Tensor, torch.Tensor]:
         first = torch.randint(40, (8, 1), generator=generator)
         counted = (first + 3 * torch.arange(33)) % 40
         return counted[:, :-1], counted[:, 1:]
 
+    model = play.load("char_lstm").CharLstm(40)
+    return Job("character LSTM", model, adamw(model), codes,
+               lambda found, wanted: F.cross_entropy(found.flatten(0, 1), wanted.flatten()), (PRECISION, FUSED, THREADS))
+
+
+def vit_job() -> Job:
+    model = play.load("vit").ViT(depth=2)
+    return Job("ViT", model, adamw(model), images(8, 1, 28, 10), F.cross_entropy, (PRECISION, FUSED, THREADS))
+
+
+def mlp_job() -> Job:
+    table = play.load("tabular_mlp")
+
     def columns(generator: torch.Generator) -> tuple[torch.Tensor, torch.Tensor]:
         numbers = torch.randn(64, table.COLUMNS + 8, generator=generator)
         return numbers, numbers[:, :1] * numbers[:, 1:2]
 
-    layers = table.TabularNet().layers
-    everything = (PRECISION, LAYOUT, FUSED, THREADS)
-    return [
-        Job("ResNet-18, batch 8", resnet, torch.optim.SGD(resnet.parameters(), lr=0.02, momentum=0.9, weight_decay=5e-4),
-            images(8, 1, 32, 10), F.cross_entropy, everything),
-        Job("U-Net", unet, adamw(unet), noisy, F.l1_loss, everything),
-        Job("character LSTM", lstm, adamw(lstm), codes,
-            lambda found, wanted: F.cross_entropy(found.flatten(0, 1), wanted.flatten()), (PRECISION, FUSED, THREADS)),
-        Job("ViT", vit, adamw(vit), images(8, 1, 28, 10), F.cross_entropy, (PRECISION, FUSED, THREADS)),
-        Job("MLP", layers, torch.optim.Adam(layers.parameters()), columns, F.mse_loss, (PRECISION, FUSED, THREADS)),
-        cnn_job(),
-    ]
+    model = table.TabularNet().layers
+    return Job("MLP", model, torch.optim.Adam(model.parameters()), columns, F.mse_loss, (PRECISION, FUSED, THREADS))
+
+
+# With the networks of scripts/.
+HONEST_JOBS: tuple[Callable[[], Job], ...] = (resnet_job, unet_job, lstm_job, vit_job, mlp_job, cnn_job)
 
 
 # What is broken. Each is called with True and False as PlantedKnobs does.
@@ -224,7 +242,7 @@ class Checked:
         return self.numerics["passed"] if self.numerics is not None and self.numerics["checked"] else None
 
 
-def run(job: Job, plants: dict[str, Plant], steps_most: int = STEPS_MOST) -> tuple[list[Checked], int, int]:
+def run(job: Job, plants: dict[str, Plant], steps_most: int = STEPS_MOST) -> dict[str, Any]:
     """What the gate says of the job's changes, the forwards beyond those of its steps, and how many of them are allowed."""
     forwards = 0
 
@@ -248,12 +266,33 @@ def run(job: Job, plants: dict[str, Plant], steps_most: int = STEPS_MOST) -> tup
     counting.remove()
     checked = [Checked(job.name, trial["name"], trial["numerics"] if is_seen_to(trial) else None, trial["sentence"])
                for trial in trials]
-    return checked, forwards - steps, len(trials) + 2
+    return {"checked": [asdict(one) for one in checked], "forwards": forwards - steps, "allowed": len(trials) + 2,
+            "problem": handle.problem}
+
+
+def run_broken(name: str, key: str, broken: Callable[[Job], Plant]) -> dict[str, Any]:
+    torch.manual_seed(1)
+    job = cnn_job((key,))
+    job.name = f"{name}, as {CLASSES[key]}"
+    return run(job, {key: broken(job)})
+
+
+def run_honest(make: Callable[[], Job]) -> dict[str, Any]:
+    torch.manual_seed(1)
+    return run(make(), {})
 
 
 def is_seen_to(trial: dict[str, Any]) -> bool:
     """By the gate: checked, or out for another reason."""
     return trial["numerics"]["checked"] or trial["verdict"] in ("failed", "refused")
+
+
+def items(arguments: argparse.Namespace) -> Iterator[rows.Item]:
+    for make in HONEST_JOBS[-1:] if arguments.quick else HONEST_JOBS:
+        yield rows.Item({"what": "honest", "job": make.__name__}, 30, lambda make=make: run_honest(make))
+    for name, key, broken in BROKEN[:1] if arguments.quick else BROKEN:
+        yield rows.Item({"what": "broken", "fault": name, "as": CLASSES[key]}, 10,
+                        lambda name=name, key=key, broken=broken: run_broken(name, key, broken))
 
 
 def line(checked: Checked, wanted: bool) -> list[str]:
@@ -264,26 +303,36 @@ def line(checked: Checked, wanted: bool) -> list[str]:
             "right" if checked.passed == wanted else "WRONG", figure, numbers["measure"] if numbers else checked.sentence]
 
 
+def bars_of(found: rows.Rows, complete: bool) -> list[rows.Bar]:
+    def all_of(what: str) -> list[Checked]:
+        return [Checked(**one) for _, figures in found.found(what=what) for one in figures["checked"]]
+
+    honest, broken, runs = all_of("honest"), all_of("broken"), [figures for _, figures in found.found(what="honest")]
+    passed, refused = sum(one.passed is True for one in honest), sum(one.passed is False for one in broken)
+    too_many = [figures for figures in runs if figures["forwards"] > figures["allowed"]]
+    most = ", ".join(f"{figures['forwards']} of {figures['allowed']}" for figures in runs)
+    return [
+        rows.Bar("honest changes that pass", f"{HONEST} of {HONEST}", f"{passed} of {len(honest)}",
+                 rows.once_complete(passed == (HONEST if complete else len(honest)), complete)),
+        rows.Bar("broken changes that are refused", f"{len(BROKEN)} of {len(BROKEN)}", f"{refused} of {len(broken)}",
+                 rows.once_complete(refused == (len(BROKEN) if complete else len(broken)), complete)),
+        rows.Bar("forwards and backwards beside the steps", "one a change and two for the loop as written at most",
+                 f"of each network {most or 'nothing yet'}", rows.once_complete(not too_many, complete))]
+
+
 def main(words: list[str]) -> int:
     parser = harness.parser(__doc__)
+    rows.add_options(parser, "live_tuning")
     arguments = parser.parse_args(words)
     bench = harness.Bench(__file__, arguments, f"gate: {HONEST} honest changes, {len(BROKEN)} broken ones")
-    lines, right, most, allowed = [], {"honest": 0, "broken": 0}, 0, True
-    for job in honest_jobs():
-        checked, replays, limit = run(job, {})
-        lines += [line(one, True) for one in checked]
-        right["honest"] += sum(one.passed is True for one in checked)
-        print(f"{job.name}: {replays} forwards beside its steps, {limit} allowed", flush=True)
-        most, allowed = max(most, replays), allowed and replays <= limit
-    for name, key, broken in BROKEN:
-        torch.manual_seed(1)
-        job = cnn_job((key,))
-        job.name = f"{name}, as {CLASSES[key]}"
-        checked, _, _ = run(job, {key: broken(job)})
-        lines += [line(one, False) for one in checked]
-        right["broken"] += sum(one.passed is False for one in checked)
-    print("\n" + harness.table(["network or fault", "change", "gate", "", "figure", "of what"], lines, left=(0, 1, 2, 3, 5)))
-    good = right == {"honest": HONEST, "broken": len(BROKEN)} and allowed
-    print(f"{right['honest']} of {HONEST} honest changes pass, {right['broken']} of {len(BROKEN)} broken ones are refused; "
-          f"forwards {'as few as' if allowed else 'more than'} allowed: {'met' if good else 'MISSED'}")
-    return bench.end({**right, "most_forwards": most, "met": good}, 0 if good else 3)
+    found = rows.open_rows(arguments, "gate")
+    session = rows.Session(found, arguments.minutes)
+    complete = session.run(items(arguments))
+    lines = [line(Checked(**one), key["what"] == "honest") for key, figures in found.found() for one in figures["checked"]]
+    if lines:
+        print("\n" + harness.table(["network or fault", "change", "gate", "", "figure", "of what"], lines, left=(0, 1, 2, 3, 5)))
+    for key, figures in found.found():
+        if figures["problem"]:
+            print(f"{', '.join(key.values())}: {figures['problem']}")
+    bars = bars_of(found, complete and not session.lacks and not arguments.quick)
+    return bench.end({"bars": [str(bar) for bar in bars]}, rows.tell(session, complete, bars))

@@ -1,16 +1,17 @@
 """What the hooks of hr.autotune cost a step while it searches, and what is left of them when it is done.
 
-usage: make bench NAME=live-tuning ARGS=hooks
+usage: make bench NAME=live-tuning ARGS='hooks --minutes 10'        after ARGS='recordings', which has the step
 
 A small network with one thread, so that noise in proportion to its own step hides nothing: blocks of steps alone, with a search
 at work whose changes do nothing (so that its own cost is all there is to see), and after stop(). Told by the clock and in CPU
-time of the process. Wanted: 0.3 % of a step of --step-ms while it searches; after stop() no hook, the loader's own class, and
-nothing that the interval tells from 0.
+time of the process. Wanted: 0.3 % of a step while it searches, that of tabular_mlp as recorded; after stop() no hook, the
+loader's own class, and nothing that the interval tells from 0.
 """
 
+import argparse
 import statistics
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -18,11 +19,16 @@ from torch import nn
 from torch.utils.data import BatchSampler, DataLoader, RandomSampler, TensorDataset
 
 import harness
+import rows
+from live_tuning import recordings
 from live_tuning.planted_knobs import PlantedKnobs, autotuned
 
 KEYS = ("optimizer.fused", "train.precision", "compute.flush_denormal")
 ALONE, SEARCHING, STOPPED = "alone", "searching", "stopped"
+ARMS = (ALONE, SEARCHING, STOPPED)
 SHARE = 0.003
+JOB, ASSUMED_MS = "tabular_mlp", 0.86  # Whose step the share is of, and what it took elsewhere.
+ROUNDS, ROUNDS_A_ROW = 40, 10
 
 
 class Loop:
@@ -54,12 +60,12 @@ class Loop:
 def search(loop: Loop) -> Any:
     """A search whose changes do nothing, beyond its gate."""
     knobs = PlantedKnobs([loop.model], [loop.optimizer], loop.loader, KEYS, {key: lambda _on: None for key in KEYS})
-    handle = autotuned([loop.model], [loop.optimizer], loop.loader, knobs)
+    handle = autotuned([loop.model], [loop.optimizer], loop.loader, knobs, fixed=["data"])
     for _ in range(100):
         loop.steps(100)
         if (trials := handle.ledger["ledger"]["trials"]) and all(trial["numerics"]["checked"] for trial in trials):
             return handle
-    raise SystemExit(f"hooks: wanted a search that is past its gate within 10,000 steps, found {handle!r}: {handle.problem}")
+    raise RuntimeError(f"wanted a search that is past its gate within 10,000 steps, found {handle!r}: {handle.problem}")
 
 
 def block(loop: Loop, arm: str, steps: int) -> dict[str, float]:
@@ -77,36 +83,76 @@ def block(loop: Loop, arm: str, steps: int) -> dict[str, float]:
     return found
 
 
-def judge(found: dict[str, list[dict[str, float]]], step_us: float) -> dict[str, Any]:
+def rounds(arguments: argparse.Namespace, first: int, count: int) -> dict[str, list[dict[str, float]]]:
+    torch.set_num_threads(1)
+    loop = Loop()
+    loop.steps(2000)
+    return harness.interleave([harness.Arm(arm, lambda _, arm=arm: block(loop, arm, arguments.steps)) for arm in ARMS], count,
+                              warm_up=1, seed=arguments.order_seed + first)
+
+
+def items(arguments: argparse.Namespace) -> Iterator[rows.Item]:
+    count = 1 if arguments.quick else ROUNDS_A_ROW
+    for first in range(1, arguments.rounds + 1, count):
+        own = min(count, arguments.rounds + 1 - first)
+        yield rows.Item({"first": first, "rounds": own, "steps": arguments.steps}, 4 * own,
+                        lambda first=first, own=own: rounds(arguments, first, own))
+
+
+def step_of(arguments: argparse.Namespace) -> tuple[float, str]:
+    """Milliseconds of the step whose share is told, and where they come from."""
+    if arguments.step_ms is not None:
+        return arguments.step_ms, "as --step-ms says"
+    recorded = recordings.step_times(rows.Rows(rows.path_of(arguments, "recordings"))).get(JOB)
+    if recorded is None:
+        return ASSUMED_MS, f"assumed, as there is no recording of {JOB}"
+    return 1e3 * statistics.median(recorded), f"the median of {JOB} as recorded"
+
+
+def judge(found: Mapping[str, Sequence[Mapping[str, float]]], step_us: float) -> dict[str, Any]:
     """Differences in CPU time, round by round."""
     added = {arm: [own["cpu_us"] - alone["cpu_us"] for own, alone in zip(found[arm], found[ALONE], strict=True)]
              for arm in (SEARCHING, STOPPED)}
-    share = statistics.median(added[SEARCHING]) / step_us
-    low, high = harness.interval(added[STOPPED])
-    left = max(each["hooks"] for each in found[STOPPED])
-    searched = all(each["searched"] for each in found[SEARCHING])
-    return {"added_us": added, "share": share, "hooks_left": left, "searched": searched,
-            "met": share <= SHARE and left == 0 and low <= 0 and searched, "stopped_interval_us": (low, high)}
+    return {"added_us": added, "share": statistics.median(added[SEARCHING]) / step_us,
+            "searched": all(each["searched"] for each in found[SEARCHING]),
+            "hooks_left": max(each["hooks"] for each in found[STOPPED]), "stopped_interval_us": harness.interval(added[STOPPED])}
+
+
+def bars_of(verdict: Mapping[str, Any], step: str, complete: bool) -> list[rows.Bar]:
+    low, high = verdict["stopped_interval_us"]
+    share = f"{verdict['share']:.3%}" + ("" if verdict["searched"] else ", but not every block was searched in")
+    return [
+        rows.Bar(f"what hooks add to a step of {step} while it searches", f"{SHARE:.1%} at most", share,
+                 rows.at_the_end(verdict["share"] <= SHARE and verdict["searched"], complete)),
+        rows.Bar("hooks left after stop()", "none", f"{verdict['hooks_left']:g}",
+                 rows.once_complete(verdict["hooks_left"] == 0, complete)),
+        rows.Bar("what is added to a step after stop()", "nothing that the interval tells from 0",
+                 f"[{low:+.2f}, {high:+.2f}] us", rows.at_the_end(low <= 0, complete))]
 
 
 def main(words: list[str]) -> int:
-    parser = harness.parser(__doc__, rounds=40)
+    parser = harness.parser(__doc__, rounds=ROUNDS)
     parser.add_argument("--steps", type=int, default=500, help="of a block")
-    parser.add_argument("--step-ms", type=float, default=0.86, help="of the step whose share is told: that of a small MLP")
+    parser.add_argument("--step-ms", type=rows.positive, help="of the step whose share is told; else that of "
+                        f"{JOB} as recorded, or {ASSUMED_MS:g}")
+    rows.add_options(parser, "live_tuning")
     arguments = parser.parse_args(words)
-    torch.set_num_threads(1)
+    if arguments.quick:
+        arguments.rounds, arguments.steps = min(arguments.rounds, 2), min(arguments.steps, 50)
     bench = harness.Bench(__file__, arguments, f"hooks: {arguments.rounds} rounds of {arguments.steps} steps; "
                           f"{harness.interval_remark(arguments.rounds)}")
-    loop = Loop()
-    loop.steps(2000)
-    found = bench.measure([harness.Arm(arm, lambda _, arm=arm: block(loop, arm, arguments.steps))
-                           for arm in (ALONE, SEARCHING, STOPPED)], arguments.rounds, warm_up=1)
+    session = rows.Session(rows.open_rows(arguments, "hooks"), arguments.minutes)
+    complete = session.run(items(arguments))
+    made = [figures for _, figures in session.rows.found(steps=arguments.steps)]
+    found = {arm: [each for figures in made for each in figures[arm]] for arm in ARMS}
+    if not found[ALONE]:
+        return bench.end(None, rows.tell(session, complete, []))
     for clock, name in (("us", "by the clock"), ("cpu_us", "in CPU time")):
-        print(f"{name}:\n" + harness.arms_table({arm: [each[clock] for each in rounds] for arm, rounds in found.items()},
+        print(f"{name}:\n" + harness.arms_table({arm: [each[clock] for each in own] for arm, own in found.items()},
                                                 "us a step", 2, reference=ALONE))
-    verdict = judge(found, 1e3 * arguments.step_ms)
+    step_ms, whence = step_of(arguments)
+    verdict = judge(found, 1e3 * step_ms)
     for arm, values in verdict["added_us"].items():
         print(f"{arm}: {harness.with_interval(values, 'us', 2)} more a step in CPU time")
-    print(f"searching: {verdict['share']:.3%} of a step of {arguments.step_ms:g} ms, wanted at most {SHARE:.1%}; after stop() "
-          f"{verdict['hooks_left']:g} hooks left: {'met' if verdict['met'] else 'MISSED'}")
-    return bench.end(verdict, 0 if verdict["met"] else 3)
+    bars = bars_of(verdict, f"{step_ms:.3g} ms ({whence})", complete and not session.lacks and len(found[ALONE]) >= ROUNDS)
+    return bench.end(verdict, rows.tell(session, complete, bars))

@@ -1,10 +1,12 @@
 """hr.autotune's knobs, of which one does something else than it says: with an effect that is known, or broken on purpose."""
 
+import time
 from collections.abc import Callable, Mapping, Sequence
 from types import SimpleNamespace
 from typing import Any
 
-from headrace._autotune import AutoTune, Request
+from headrace._autotune import AutoTune
+from headrace._autotune_request import requested
 from headrace._live_knobs import LiveKnobs
 
 
@@ -14,7 +16,7 @@ class PlantedKnobs(LiveKnobs):
 
     def __init__(self, models: Sequence[Any], optimizers: Sequence[Any], loader: Any, keys: Sequence[str],
                  plants: Mapping[str, Callable[[bool], None]]) -> None:
-        super().__init__(models, optimizers, loader, where_autocast="outermost call")
+        super().__init__(models, optimizers, loader)
         self._keys, self._plants = keys, plants
         self._planted: dict[str, str] = {}
 
@@ -45,9 +47,9 @@ class PlantedKnobs(LiveKnobs):
         self._planted = dict(wanted)
 
 
-def autotuned(models: Sequence[Any], optimizers: Sequence[Any], loader: Any, knobs: LiveKnobs,
-              allow: str = "reduced_precision") -> AutoTune:
-    """hr.autotune with these knobs; it prints nothing."""
-    request = Request(allow=allow, steps=None, epochs=None, only=[], fixed=[], gain_min=0.02, out=None, auto_tune=True, seed=1,
-                      title="bench")
-    return AutoTune(list(models), list(optimizers), loader, request, lambda _kind, _text: None, knobs=knobs)
+def autotuned(models: Sequence[Any], optimizers: Sequence[Any], loader: Any, knobs: LiveKnobs, allow: str = "reduced_precision",
+              fixed: Sequence[str] = (), on_progress: Callable[[str, str], Any] = lambda _kind, _text: None) -> AutoTune:
+    """hr.autotune with these knobs; it prints nothing. Its clock is one of the caller's, so that it does not ask what other
+    programs do: beside busy ones it would leave planted changes of cores untried."""
+    request = requested(allow=allow, fixed=fixed, seed=1, title="bench")
+    return AutoTune(list(models), list(optimizers), loader, request, on_progress, knobs=knobs, clock=time.perf_counter)

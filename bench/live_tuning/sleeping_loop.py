@@ -78,20 +78,28 @@ def tried(loop: SleepingLoop, seconds: float) -> dict[str, Any]:
     """What hr.autotune finds out; a change of loading is planted in a loader's setting where that is offered."""
     from live_tuning.planted_knobs import PlantedKnobs, autotuned
 
+    decided: list[str] = []
+
+    def note(kind: str, text: str) -> None:
+        if kind in ("decided", "problem"):
+            decided.append(text)
+
     def handle_of(key: str) -> Any:
         knobs = PlantedKnobs([loop.model], [loop.optimizer], loop.loader, (key,), {key: loop.plant})
         if not knobs.offer("rounding", (), (), None).candidates:
             return None
-        return autotuned([loop.model], [loop.optimizer], loop.loader, knobs, "rounding")
+        return autotuned([loop.model], [loop.optimizer], loop.loader, knobs, "rounding", on_progress=note)
 
     handle = handle_of(loop.key) or handle_of(COMPUTE_KEY)
     if handle is None:
         return {"unavailable": f"neither {loop.key} nor {COMPUTE_KEY} is offered"}
-    step_s = loop.run(seconds, lambda: any(trial.verdict != "inconclusive" for trial in handle.trials))
+    step_s = loop.run(seconds, lambda: bool(decided))
+    handle.undo()  # Then a change that is still open has the gain of the pairs that there are.
+    if not handle.trials:
+        return {"unavailable": handle.problem or "nothing was tried"}
     (trial,) = handle.trials
-    handle.undo()
     return {"verdict": trial.verdict, "reason": trial.reason, "sentence": trial.sentence, "gain": trial.gain,
-            "pairs": trial.pairs, "step_s": step_s, "planted_as": trial.name}
+            "pairs": trial.pairs, "step_s": step_s, "planted_as": trial.name, "lost_most_s": handle.ledger["lost_most_s"]}
 
 
 def main() -> int:

@@ -1,10 +1,11 @@
-// Gives a training loop of one's own to the tuner: which of two changes makes it faster, and leaves its numbers as they
-// are? A loop is a Job: it can be put back to a state, set up in another way, and measured. The tuner knows nothing
-// else of it.
+// Gives a training loop of one's own to the tuner: which of three changes makes it faster, and leaves its numbers as
+// they are? A loop is a Job: it can be put back to a state, set up in another way, and measured. The tuner knows
+// nothing else of it. One of the changes is a strategy, which any Job can try.
 //
 //   tune_a_loop idx:/usr/share/datasets/fashion-mnist 20
 #include <ATen/ATen.h>
 #include <ATen/core/grad_mode.h>
+#include <headrace/strategy_switch.h>
 #include <headrace/trainer.h>
 #include <headrace/tune.h>
 
@@ -13,12 +14,25 @@
 #include <cstdio>
 #include <cstdlib>
 #include <exception>
+#include <memory>
+#include <utility>
 
 namespace hr = headrace;
 
 namespace {
 
 using Tensors = std::vector<at::Tensor>;
+
+class PlainKernels final : public hr::Strategy {
+ public:
+  std::string_view name() const noexcept override { return "plain-kernels"; }
+  std::string sentence() const override { return "matrix products by torch's own kernels instead of oneDNN's"; }
+  std::string why_not(const hr::StrategyContext& /*context*/) const override {
+    return at::globalContext().userEnabledMkldnn() ? "" : "oneDNN is off already";
+  }
+  void apply(const hr::StrategyContext& /*context*/) override { at::globalContext().setUserEnabledMkldnn(false); }
+  void undo(const hr::StrategyContext& /*context*/) override { at::globalContext().setUserEnabledMkldnn(true); }
+};
 
 class Loop final : public hr::Job {
  public:
@@ -39,11 +53,18 @@ class Loop final : public hr::Job {
     trainer_.progress() = progress_;
     epoch_.reset();
   }
-  void configure(const hr::Settings& settings) override {
+  void configure(const hr::Settings& all) override {
+    const hr::Settings settings = strategies_.set(all, context_);  // Those that are no strategy's.
     hr::OptimizerOptions options = trainer_.optimizer().options();
     options.fused = settings.contains("optimizer.fused") ? hr::Switch::on : hr::Switch::off;
     trainer_.optimizer().set_options(options);
     loader_.set_num_workers(settings.contains("data.num_workers") ? 2 : 1);
+  }
+  // Those of this loop, and the strategies that apply to it; the others' reasons are left out.
+  std::vector<hr::Candidate> with_strategies(std::vector<hr::Candidate> candidates) const {
+    std::vector<hr::Report::NotTried> not_tried;
+    for (hr::Candidate& own : strategies_.candidates(context_, not_tried)) candidates.push_back(std::move(own));
+    return candidates;
   }
   std::vector<double> run(std::int64_t steps) override {
     std::vector<double> seconds;
@@ -121,6 +142,8 @@ class Loop final : public hr::Job {
 
   hr::Loader& loader_;
   hr::Trainer& trainer_;
+  hr::StrategySwitch strategies_;
+  hr::StrategyContext context_;
   std::vector<hr::Batch> checked_;
   std::optional<hr::Epoch> epoch_;
   Tensors saved_;
@@ -159,9 +182,11 @@ int main(int argc, char** argv) try {
   const char* data = argc > 1 ? argv[1] : "idx:/usr/share/datasets/fashion-mnist";
   hr::Loader loader{hr::open_source(data, hr::Split::train), {.batch_size = 64}, /*seed=*/1, /*training=*/true};
   hr::Trainer trainer = make_trainer(loader.channels() * loader.height() * loader.width());
+  hr::register_strategy(std::make_shared<PlainKernels>());
   Loop loop{loader, trainer};
 
-  const hr::Ledger ledger = hr::tune(loop, candidates(), {.budget_s = argc > 2 ? std::atof(argv[2]) : 20}, /*seed=*/1);
+  const hr::Ledger ledger =
+      hr::tune(loop, loop.with_strategies(candidates()), {.budget_s = argc > 2 ? std::atof(argv[2]) : 20}, /*seed=*/1);
   for (const hr::Trial& trial : ledger.trials) {
     std::printf("%s: %s: %s\n", trial.name.c_str(), hr::to_string(trial.verdict), trial.sentence.c_str());
   }

@@ -57,7 +57,7 @@ class Job {
   virtual SplitRun run_split(std::int64_t steps) { return {run(steps), std::nullopt}; }
   // On batch `batch` (0, 1, ... of a fixed order) from the present state, which it leaves as it was.
   virtual Fingerprint fingerprint(std::int64_t batch) = 0;
-  // On batch `batch` (0, 1, ... of a pass over the data, going on in further ones) as the settings in force load it,
+  // On batch `batch` (0, 1, ... of an epoch, going on in further ones) as the settings in force load it,
   // from the present state, which it leaves as it was, also by an exception. For settings that change what batches
   // hold (Candidate::changes_batches); the default is for a job that has none.
   virtual Fingerprint fingerprint_as_loaded(std::int64_t batch) { return fingerprint(batch); }

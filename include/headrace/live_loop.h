@@ -16,14 +16,17 @@ namespace headrace {
 
 // From one update to the next, everything that the user waits for in between included.
 struct LiveUnit {
-  std::int64_t update = 0;  // Number of the update that ends it, from 1 on, in the run as the tuner sees it.
+  // Number of the newest update of the run, from 1 on: what is applied now holds from the next one on. It is the one
+  // that ends the unit, unless a device works behind its host: then units are told as their times become known, in
+  // their order, and those that were launched before the newest switch do not count.
+  std::int64_t update = 0;
   // From the moment at which LiveTuner::after_update() was called last to the one at which it is called with this unit:
   // a switch of settings belongs to the unit behind it, replays to the unit in which they were made.
   double seconds = 0;
   double work = 1;    // What its time grows with, as numbers in its batch; above 0, the same in every unit if unknown.
   double wait_s = 0;  // Of `seconds`, waiting for the loader.
   bool countable = true;
-  std::string why_not{};  // Where it is not: "evaluation", "a pass over the data began", "4 micro-batches, not 8".
+  std::string why_not{};  // Where it is not: "evaluation", "an epoch began", "4 micro-batches, not 8".
 };
 
 // Gradients of one kept call under two settings.
@@ -74,8 +77,10 @@ class LiveLoop {
   virtual std::optional<double> distance_between_calls() = 0;
   // Updates that the run still has; nullopt: unknown. Asked once a pair of blocks.
   virtual std::optional<std::int64_t> updates_left() = 0;
-  // Units whose batches a loader may hold ready at most: what was loaded under one setting is used up under the next
-  // after so many. 0: it loads nothing ahead, or nobody knows. Asked once, when the search begins.
+  // Units whose batches a loader may hold ready at most: what was loaded under the settings before those in force is
+  // used up after so many. 0: it loads nothing ahead, or nobody knows. Asked when the search begins, and while the loop
+  // waits for data or changes of loading take turns, behind each switch to a block's settings, which may change it. The
+  // same on all ranks.
   virtual std::int64_t queued_units() { return 0; }
   // Whether all ranks say yes. The tuners of all ranks ask the same questions in the same order, two an update while a
   // block is measured and more between pairs; no time of one rank alone steers them, so that all switch at the same

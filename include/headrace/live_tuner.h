@@ -24,6 +24,7 @@ struct LiveOptions {
   double lost_s = 10;
   double lost_share = 0.02;
   double recheck_s = 600;            // Kept changes are compared again so often; infinity: never.
+  double spent_s = 0;                // Before the first update, to find out what to try: lost, as what replays take.
   std::vector<std::string> fixed{};  // Keys that stay, or tables of keys.
   std::vector<std::string> only{};   // Candidates by name, others are left out; empty: all.
   bool frozen = false;               // auto_tune = False: nothing is tried, applied or recorded.
@@ -46,10 +47,14 @@ struct LiveLedger {
   std::vector<LiveTurn> turns;
   // Of each trial, in the ledger's order.
   struct Estimate {
-    std::optional<Interval> gain;  // While all changes took turns at once; nullopt: not measured.
+    // While all changes took turns at once; nullopt: not measured, or dropped in pairs of which another's effect may
+    // have made most.
+    std::optional<Interval> gain;
     std::int64_t pairs = 0;
     double wealth_for = 1, wealth_against = 1;
-    std::optional<std::int64_t> pairs_needed;  // To decide it as it looks now; nullopt: decided, or not to be told.
+    // To decide it as it looks now, with the fewest of a proof where it looks as if it pays; nullopt: decided, or not
+    // to be told, as of fewer than 4 pairs.
+    std::optional<std::int64_t> pairs_needed;
     bool timed_only = false;  // `allow` forbids it: it was never in force, and gain is that of replays of kept calls.
   };
   std::vector<Estimate> estimates;
@@ -71,14 +76,16 @@ LiveLedger parse_live_ledger(std::string_view text, std::string_view source);
 struct LiveProgress {
   std::function<void(const Quietness&)> judged;            // First, before anything is tried.
   std::function<void(const std::string& sentence)> began;  // Once: how many changes, a step's time, what may be lost.
-  std::function<void(const Trial&)> decided;               // Again for a trial that was looked at a second time.
+  std::function<void(const std::string& sentence)> preparing;  // Before something that takes long, as compiling.
+  std::function<void(const Trial&)> decided;                   // Again for a trial that was looked at a second time.
   std::function<void(const std::string& sentence)> ended;
 };
 
 // The state of a search in a run whose owner reports each update.
 //
 // Where the loop's own units come to take 1.5 times as long, or as short, for 50 of them (their median), what was
-// measured of changes that are still open no longer counts: it was of another work, or of other neighbours.
+// measured no longer counts, as it was of another work, or of other neighbours: changes that are still open begin anew,
+// and so do those that it was found to speak against. What is kept stays; behind the search it is checked at once.
 //
 // All calls come from the thread that makes the updates. Costs a few microseconds an update while it searches, and
 // nothing once watching() is false. Exceptions of the loop and of `progress` pass through unchanged and leave the tuner
@@ -87,10 +94,12 @@ struct LiveProgress {
 class LiveTuner {
  public:
   using Clock = std::function<double()>;  // Monotonic seconds.
-  // The candidates are in the order of their promise, in which they pass the gate and enter the race; those that take
-  // long to prepare (prepare_s above 1, or Switches::rebuild) come last, alone, and where a gain of 30 % would pay for
-  // that in what is left of the run. The same seed draws the same turns. With a clock of the caller's own the machine's
-  // load, which has times of its own, is unavailable. Error{invalid_argument} for options out of their ranges.
+  // The candidates are in the order in which they pass the gate and enter the race; those that take long to prepare
+  // (prepare_s above 1, or Switches::rebuild) come last, alone, and where a gain of 30 % would pay for that in what is
+  // left of the run. Where the machine is not quiet, the 6 of the lowest promise_rank are tried, in that same order; of
+  // a run with too few updates left for a race and a proof, none is. The same seed draws the same turns. With a clock
+  // of the caller's own the machine's load, which has times of its own, is unavailable. Error{invalid_argument} for
+  // options out of their ranges.
   LiveTuner(LiveLoop& loop, std::vector<Candidate> candidates, LiveOptions options, std::uint64_t seed,
             LiveProgress progress = {}, Clock clock = {});
   ~LiveTuner();
@@ -100,11 +109,15 @@ class LiveTuner {
   // Whether the calls of the unit that begins now are to be kept. Asked behind after_update().
   bool keeps_call() const;
   // Before the optimizer's step of a unit whose call was kept: the gate's replays, of each change before it is first in
-  // force, and of each together with all that is kept before the two are proved.
+  // force, and of each together with all that is kept before the two are proved. Changes that set nothing but keys
+  // data.* are not replayed, as a kept call has its batch: their class says whether the batches are the same.
   void before_update();
   // Behind every update, between it and the next. Applies what holds for the next unit. Where the candidate's settings
   // threw in the unit, the caller has told failed() first.
   void after_update(const LiveUnit& unit);
+  // The newest update that was made, for whoever calls failed(), stop() or undo() before its unit is told: what these
+  // apply holds from the next one on.
+  void note_update(std::int64_t update);
   // The user's loop threw, or a number became non-finite: settings other than the kept ones are undone, and the changes
   // among them that are not kept are out of the race, named with this sentence. Where none was on, no change is to
   // blame, and the search ends. With `keys`, those of settings at fault, only the changes that set one of them are out

@@ -115,8 +115,8 @@ class Loader {
   // Loader goes on from what it had found when a number took its place, or from what is in force, and adapts it as it
   // measures: threads (1 to data.num_workers_max) so that the fewest that feed the consumer run, depth so that it does
   // not starve, within data.prefetch_mib. It measures over 32 batches or 2 seconds, changes one thing, and takes back
-  // what does not pay. Error{io} or {out_of_memory} where a thread or the memory for more batches cannot be had;
-  // nothing changes then.
+  // what does not pay; with data.auto_tune = false it does none of that, and what is AUTOTUNE stays as it is. Error{io}
+  // or {out_of_memory} where a thread or the memory for more batches cannot be had; nothing changes then.
   void set_num_workers(std::int64_t count);
   // Ends the threads there are and starts as many new ones; between two epochs. Error{io} or {out_of_memory}: the
   // system gave fewer, and those are in force.

@@ -16,7 +16,8 @@
 namespace headrace {
 
 // Everything a report shows, as values; the caller fills it from ledger, machine and diagnosis. An empty text, an empty
-// list, a nullopt, a rate of 0 and speedup_pairs of 0 mean that it is unavailable, and the report says so.
+// list, a nullopt, a rate of 0 and speedup_pairs of 0 mean that it is unavailable, and the report says so (but see
+// live).
 struct Report {
   // Decides which of the values below belong to it: a profile has no changes, a training neither them nor a split.
   enum class Kind { tuning, profile, training };
@@ -73,7 +74,9 @@ struct Report {
     std::vector<TransformStep> transforms{};
   };
   Kind kind = Kind::tuning;
-  bool live = false;    // Of a tuning: its pairs are updates of a run that went on, not trials beside it.
+  // Of a tuning: its pairs are updates of a run that went on, not trials beside it. What nobody measures in such a run
+  // is left out of its report, and one sentence says what measures it.
+  bool live = false;
   std::string title;    // "fashion_mnist"
   std::string note;     // What holds for every figure on the page, above them all; empty: nothing.
   std::string verdict;  // One sentence, first on the page: "2.41 times as fast, numerically the same."

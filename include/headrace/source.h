@@ -192,6 +192,9 @@ class Source {
 // million files, and 24 bytes and the name each. Errors: not_found (no folder of the split), corrupt_data (no classes,
 // a class without images, the splits' classes differ), io (a folder that cannot be listed).
 //
+// "classes:DIR": the same with one root: images in DIR/CLASS, all of them the split train. There is no place for an
+// index of them.
+//
 // "list:FILE": images by a text file: in each line a path, relative to the file's folder or absolute, a label, and
 // perhaps train, val or test (train where there is none), separated by tabs, or by commas as in CSV, or the label by
 // the last space. Empty lines and those that begin with # say nothing, nor does a first line "path,label" or

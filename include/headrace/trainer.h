@@ -104,7 +104,8 @@ class Trainer {
   double loss_scale() const;     // Of the next backward; 1 without one.
 
   // Called at the start of each part of a step, inside its span: planted knobs, gradient inspection. At `optimizer` the
-  // gradients are the window's, whole and not clipped yet; a loss scale is still in them. Empty: none.
+  // gradients are the window's, whole and not clipped yet; a loss scale is still in them. There, and at no other part,
+  // it may be replaced while it runs: the other one is called from the next part on. Empty: none.
   std::function<void(StepPart)> on_part;
 
  private:

@@ -49,6 +49,9 @@ struct Candidate {
   // The batches that it brings hold other pixels or are drawn otherwise. Its numerics are then judged by the mean
   // gradients of batches, each side's as it loads them, and `numerics` only says what TuneOptions::allow it needs.
   bool changes_batches = false;
+  // Its place in the order of promise, lowest first: a run under way whose machine is not quiet tries the first few of
+  // all, whatever order they are tried in. 0, before all others, of one that no table knows: its author asks for it.
+  std::int64_t promise_rank = 0;
 };
 
 // Told what happens while it happens; empty functions are not called.

@@ -22,6 +22,7 @@ from ._loader import AUTOTUNE, Loader  # noqa: E402
 from ._native import Trace, Trainer, Transform, diagnose, doctor, pack, span, write_report  # noqa: E402
 from ._pipeline import DataPipelineOptimizer, LoaderChange, OptimizedLoader, PipelineReport  # noqa: E402
 from ._profile import profile_operation  # noqa: E402
+from ._strategy import Strategy, StrategyContext, register_strategy, strategies, unregister_strategy  # noqa: E402
 from ._tune import Trial, Tuned, tune  # noqa: E402
 from ._watch import watch  # noqa: E402
 from .batch import Batch, RaggedTensor  # noqa: E402
@@ -39,6 +40,8 @@ __all__ = [
     "OptimizedLoader",
     "PipelineReport",
     "RaggedTensor",
+    "Strategy",
+    "StrategyContext",
     "Trace",
     "Trainer",
     "Transform",
@@ -50,9 +53,12 @@ __all__ = [
     "errors",
     "pack",
     "profile_operation",
+    "register_strategy",
     "span",
+    "strategies",
     "transforms",
     "tune",
+    "unregister_strategy",
     "watch",
     "write_report",
 ]

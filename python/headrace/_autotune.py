@@ -1,7 +1,8 @@
 """hr.autotune: a training run that tunes itself while it is under way.
 
-What stands here ties others together: Boundary finds the user's updates, KeptCalls replays a forward, LiveKnobs applies a
-setting, and the native LiveTuner (include/headrace/live_tuner.h) decides what to try, keep and undo.
+What stands here ties others together: Boundary finds the user's updates, DeviceTimes times them on a device, KeptCalls replays
+a forward, LiveKnobs applies a setting, and the native LiveTuner (include/headrace/live_tuner.h) decides what to try, keep and
+undo. To repeat a run, LiveReplay (include/headrace/live_replay.h) stands in its place.
 """
 
 from __future__ import annotations
@@ -11,42 +12,29 @@ import functools
 import json
 import pathlib
 import sys
+import time
 import weakref
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Any, Callable, Iterable, Mapping
+from typing import Any, Callable, Iterable
 
 import torch
 from torch import nn
 
 from . import _native
+from ._autotune_request import Request, requested
 from ._boundary import Boundary, Unit
-from ._device import module_not_on_cpu
+from ._device_times import DeviceTimes, times_of, why_not_timed
 from ._kept_call import KeptCalls, code_of, last_line
 from ._live_knobs import LiveKnobs
+from ._loader_epochs import LoaderEpochs
 from ._loop_objects import raw_objects
 from ._tune import Trial
+from ._tuned_loop import LOADING, TunedLoop
 from .errors import Error, InvalidArgumentError, UnsupportedError
 
-_LOADING = "data."  # What keys of the loader's settings begin with.
 _UNITS_WITHOUT_CALL = 16  # In a row, until the native tuner gives up the changes that wait for one (kCallsMissingMax).
 _AS_WRITTEN = "the loop goes on as written"
-
-
-@dataclass(frozen=True)
-class Request:
-    """What hr.autotune was asked for, checked."""
-
-    allow: str
-    steps: int | None
-    epochs: int | None
-    only: list[str]
-    fixed: list[str]
-    gain_min: float
-    out: pathlib.Path | None
-    auto_tune: bool
-    seed: int
-    title: str
 
 
 @dataclass
@@ -56,60 +44,9 @@ class _Hooks:
     knobs: LiveKnobs
     kept: KeptCalls
     boundary: Boundary
-    loop: _Loop
+    times: DeviceTimes | None  # None: the host's clock tells.
+    loop: TunedLoop
     not_tried: list[_native.NotApplicable]
-
-
-class _Loop:
-    """The user's loop as the native tuner sees it (src/python/live_loop_object.h)."""
-
-    def __init__(self, knobs: LiveKnobs, kept: KeptCalls, boundary: Boundary, request: Request) -> None:
-        self._knobs, self._kept, self._boundary, self._request = knobs, kept, boundary, request
-        self._applied: list[tuple[str, str, str, str]] = []
-        self._requested: dict[str, str] = {}  # The last value of each key that ever was in force.
-        self._ended: dict[str, str] = {}  # By key: why a setting ended by itself, as far as the tuner has heard of it.
-
-    def apply(self, settings: Mapping[str, str]) -> None:
-        self._applied = self._knobs.apply(settings)
-        self._requested.update(settings)
-
-    def replay(self, reference: Mapping[str, str], candidate: Mapping[str, str]) -> dict[str, Any]:
-        before = self._knobs.ended
-        found = self._kept.replay(self._apply_to_call, reference, candidate, self._knobs.in_force())
-        ended = [reason for key, reason in self._knobs.ended.items() if key not in before]
-        if ended and "failure" not in found:  # What was replayed went on without it.
-            return {"failure": (InvalidArgumentError.code, ended[0])}
-        return found
-
-    def distance_between_calls(self) -> float | None:
-        return self._kept.distance_between_calls(self._apply_to_call, {}, self._knobs.in_force())
-
-    def updates_left(self) -> int | None:
-        return self._boundary.updates_left(self._request.steps, self._request.epochs)
-
-    def queued_units(self) -> int:
-        batches = max(self._boundary.queue, self._knobs.queue())
-        return -(-batches // (self._boundary.micro_batches or 1))
-
-    def agree(self, yes: bool) -> bool:
-        return yes  # There are no others: see _no_tuning().
-
-    def take_ended(self) -> dict[str, str]:
-        """By key, why settings ended by themselves that the tuner has not heard of."""
-        new = {key: reason for key, reason in self._knobs.ended.items() if key not in self._ended}
-        self._ended.update(new)
-        return new
-
-    def in_force(self) -> list[tuple[str, str, str, str]]:
-        """Key, requested, applied and reason of what was applied last, and of what ended by itself."""
-        written, ended = self._knobs.baseline(), {**self._ended, **self._knobs.ended}
-        return [row for row in self._applied if row[0] not in ended] + [
-            (key, self._requested[key], written[key], reason) for key, reason in ended.items() if key in self._requested]
-
-    def _apply_to_call(self, settings: Mapping[str, str]) -> None:
-        """A replay takes no batch: the loader stays as it is."""
-        loading = {key: value for key, value in self._knobs.in_force().items() if key.startswith(_LOADING)}
-        self._knobs.apply({**{key: value for key, value in settings.items() if not key.startswith(_LOADING)}, **loading})
 
 
 class AutoTune:
@@ -121,27 +58,31 @@ class AutoTune:
     def __init__(self, models: list[nn.Module], optimizers: list[torch.optim.Optimizer], loader: Any, request: Request,
                  on_progress: Callable[[str, str], Any] | None = None, *, refusal: str | None = None,
                  forward_of: Callable[..., Any] | None = None, knobs: LiveKnobs | None = None,
-                 clock: Callable[[], float] | None = None) -> None:
+                 epochs: LoaderEpochs | None = None, clock: Callable[[], float] | None = None,
+                 times: DeviceTimes | None = None) -> None:
         """For headrace's own adapters and tests; users call hr.autotune. refusal: why such a loop is not tuned, which is its
-        `problem` then. forward_of: as KeptCalls has it. knobs: in the place of those made here. clock: monotonic seconds."""
+        `problem` then. forward_of: as KeptCalls has it. knobs: in the place of those made here. epochs: the loader's, where they
+        are watched already. clock: monotonic seconds. times: as if the models were on a device."""
         self._models, self._optimizers, self._loader, self._request = models, optimizers, loader, request
-        self._on_progress = on_progress or _print_line
+        self._on_progress = on_progress or (_print_line if request.replay is None else _print_text)
         self._problem: str | None = None
         self._began = self._ended = self._settled = self._is_undone = False
+        self._ends_in_problem = False  # Whose line says why, in the place of the one that the search is over.
         self._inside = False  # One of our own calls is at work.
         self._wanted: tuple[str, bool] | None = None  # What was asked for meanwhile: why, and whether all is undone.
         self._armed = False
         self._units_without_call = 0
+        self._spent_s = 0.0  # To find out what there is to try.
         self._hooks: _Hooks | None = None
         if request.auto_tune:
             self._problem = refusal or self._no_tuning()
         candidates: list[_native.Candidate] = []
         try:
             if request.auto_tune and self._problem is None:
-                candidates = self._make_hooks(knobs, forward_of, clock)
+                candidates = self._make_hooks(knobs, forward_of, epochs, clock, times)
             self._tuner = self._make_tuner(candidates, clock)
             if self._hooks is not None:
-                if any(candidate.key.startswith(_LOADING) for candidate in candidates):
+                if self._switches_loading(candidates):
                     self._hooks.knobs.follow()
                 self._hooks.boundary.install()
         except BaseException:
@@ -152,7 +93,9 @@ class AutoTune:
             _open_handles.add(self)
             if loader is not None and (reason := self._hooks.boundary.loader_refusal):
                 self._guarded(self._tell, "loader", f"waiting for data is not seen: {reason}")
-        if self._problem is not None:
+            if self._is_open and isinstance(self._tuner, _native.LiveReplay):
+                self._guarded(self._begin_replay, self._tuner)
+        elif self._problem is not None:
             self._tell("problem", f"{self._problem}; {_AS_WRITTEN}")
 
     # What users call.
@@ -182,7 +125,8 @@ class AutoTune:
 
     @property
     def trials(self) -> list[Trial]:
-        """What came of each change that was looked at; gain and pairs are those of its proof."""
+        """What came of each change that was looked at; gain and pairs are those of its proof. Of a repeated run, what came of it
+        there, once every turn is applied."""
         return [Trial.of(entry) for entry in self._tuner.trials()]
 
     @property
@@ -249,12 +193,20 @@ class AutoTune:
 
     def _follow(self, unit: Unit) -> None:
         assert self._hooks is not None
-        boundary, kept = self._hooks.boundary, self._hooks.kept
+        boundary, kept, times = self._hooks.boundary, self._hooks.kept, self._hooks.times
+        if times is not None:
+            times.add(unit, kept_call=self._armed)
+        self._tuner.note_update(boundary.updates)
         if boundary.problem is not None:
-            self._finish(boundary.problem, undo=False)
+            self._finish(boundary.problem, undo=False, goes_on=True)
             return
+        if self._began and self._request.replay is None:  # Before it begins, a loop may warm up on batches of its own.
+            self._hooks.knobs.note_epochs(boundary.epochs)
         self._fail_what_ended()
-        self._tuner.after_update(boundary.updates, unit.seconds, unit.work, unit.wait_s, unit.countable, unit.why_not)
+        for known in (unit,) if times is None else times.known():
+            self._tuner.after_update(boundary.updates, known.seconds, known.work, known.wait_s, known.countable, known.why_not)
+            if self._tuner.keeps_call():
+                break  # What is told next is the unit that the call is kept in.
         if not self._settled and self._tuner.keeps_call():
             kept.arm()
             self._armed = True
@@ -270,6 +222,7 @@ class AutoTune:
         assert self._hooks is not None
         kept = self._hooks.kept
         if kept.ready():
+            self._hooks.knobs.note_calls(kept.called)
             self._tuner.before_update()
         if kept.ready():  # Not where the call could not be made again.
             self._units_without_call = 0
@@ -285,6 +238,11 @@ class AutoTune:
         for key, reason in self._hooks.loop.take_ended().items():
             self._tuner.failed(UnsupportedError.code, reason, [key])
 
+    def _begin_replay(self, replay: _native.LiveReplay) -> None:
+        replay.begin()
+        if not replay.watching():  # There are no turns.
+            self._finish("", undo=False)
+
     def _settle(self) -> None:
         """The search is over: only what kept changes and their rechecks need is left."""
         assert self._hooks is not None
@@ -297,7 +255,8 @@ class AutoTune:
     def _hear(self, kind: str, text: str) -> None:
         self._began = self._began or kind == "began"
         self._ended = self._ended or kind == "ended"
-        self._tell(kind, text)
+        if kind != "ended" or not self._ends_in_problem:
+            self._tell(kind, text)
 
     # How it ends.
 
@@ -312,23 +271,32 @@ class AutoTune:
             self._inside = False
             self._wanted = None
 
-    def _finish(self, why: str, undo: bool) -> None:
+    def _finish(self, why: str, undo: bool, goes_on: bool = False) -> None:
+        """goes_on: the loop is under way; the line of what ends the tuning says how it goes on."""
         if self._hooks is None or self._is_undone:
             return
         was_open, self._is_undone = self._is_open, undo
+        problem = self._why_nothing() if was_open and self._problem is None else None
+        self._ends_in_problem = self._ends_in_problem or problem is not None
         try:
-            self._fail_what_ended()
-            if undo:
-                self._tuner.undo()
-            elif self._tuner.watching():
-                self._tuner.stop(why)
+            if was_open:
+                self._fail_what_ended()
+                if undo:
+                    self._tuner.undo()
+                elif self._tuner.watching():
+                    self._tuner.stop(why)
+            elif undo:  # Updates are no longer counted, so that no turn could say when it was.
+                self._hooks.loop.apply({})
         finally:
             self._take_hooks_away(undo)
-        if was_open and self._problem is None:
-            self._problem = self._why_nothing()
-            if self._problem is not None:
-                self._tell("problem", self._problem)
+        if problem is not None:
+            self._problem = problem
+            self._tell("problem", f"{problem}; {self._how_it_goes_on()}" if goes_on else problem)
         self._write()
+
+    def _how_it_goes_on(self) -> str:
+        kept = self.kept
+        return f"what was kept stays: {', '.join(kept)}" if kept else _AS_WRITTEN
 
     def _take_hooks_away(self, undo: bool) -> None:
         self._is_open = self._armed = False
@@ -346,24 +314,31 @@ class AutoTune:
 
     def _give_up(self, error: Exception) -> None:
         assert self._hooks is not None
-        self._problem = f"headrace failed: {last_line(error)}"
-        for last in (functools.partial(self._finish, "headrace failed", False), self._hooks.knobs.undo):
+        repeats = self._request.replay is not None  # Part of a run is of no use to anybody: all of it is undone.
+        what = "the run cannot be repeated" if repeats else "headrace failed"
+        self._problem = f"{what}: {last_line(error)}"
+        self._ends_in_problem = True
+        for last in (functools.partial(self._finish, what, repeats), self._hooks.knobs.undo):
             try:
                 last()
                 break
             except Exception as again:  # noqa: BLE001 - told with the first; what is left to do is done all the same.
                 self._problem += f"; then {last_line(again)}"
         try:
-            self._tell("problem", f"{self._problem}; {_AS_WRITTEN}, but for what is kept")
+            self._tell("problem", f"{self._problem}; {_AS_WRITTEN}{'' if repeats else ', but for what is kept'}")
         except Exception as again:  # noqa: BLE001 - on_progress is the user's, and may be what failed first.
             self._problem += f"; on_progress: {last_line(again)}"
 
     def _why_nothing(self) -> str | None:
-        """Of a run that is over: why no change could be tried; None: they could."""
+        """Of a run that is over: why no change could be tried, or not every turn repeated; None: they could."""
         assert self._hooks is not None
         boundary = self._hooks.boundary
         if boundary.problem is not None:
             return boundary.problem
+        if isinstance(self._tuner, _native.LiveReplay):
+            applied, turns = self._tuner.turns()
+            return None if applied == turns else (f"{self._request.replay}: the run ended after {boundary.updates} updates, with "
+                                                  f"{applied} of {turns} turns applied")
         if boundary.thread is None:
             refusal = "" if self._loader is None else boundary.loader_refusal
             return "no update was seen: none of the optimizers' step() was called" + (f"; {refusal}" if refusal else "")
@@ -382,41 +357,63 @@ class AutoTune:
         if distributed.is_available() and distributed.is_initialized() and distributed.get_world_size() > 1:
             return (f"{distributed.get_world_size()} processes train together; wanted one, because all would have to "
                     "switch at the same update")
-        for model in self._models:
-            if (found := module_not_on_cpu(model)) is not None:
-                return (f"{found}; wanted the CPU: a step is timed by the host's clock, which tells of a device only "
-                        "what launching its work takes")
-        return None
+        return why_not_timed(self._models) if self._request.replay is None else None
 
-    def _make_hooks(self, knobs: LiveKnobs | None, forward_of: Callable[..., Any] | None,
-                    clock: Callable[[], float] | None) -> list[_native.Candidate]:
+    def _make_hooks(self, knobs: LiveKnobs | None, forward_of: Callable[..., Any] | None, epochs: LoaderEpochs | None,
+                    clock: Callable[[], float] | None, times: DeviceTimes | None) -> list[_native.Candidate]:
         """Nothing hangs on the loop yet. Returns what there is to try."""
         request = self._request
+        if request.replay is None and times is None:
+            times = times_of(self._models)
         knobs = knobs or LiveKnobs(self._models, self._optimizers, self._loader)
         kept = KeptCalls(self._models, self._optimizers, forward_of)
         boundary = Boundary(self._models, self._optimizers, self._loader, on_unit=self._on_unit,
-                            before_update=self._before_update, **({} if clock is None else {"clock": clock}))
-        loop = _Loop(knobs, kept, boundary, request)
+                            before_update=self._before_update, epochs=epochs, **({} if clock is None else {"clock": clock}))
+        loop = TunedLoop(knobs, kept, boundary, request, times)
+        if request.replay is not None:
+            self._hooks = _Hooks(knobs, kept, boundary, None, loop, [])
+            return []
+        began = (clock or time.perf_counter)()
         offered = knobs.offer(request.allow, request.fixed, request.only, loop.updates_left())
+        self._spent_s = (clock or time.perf_counter)() - began
         names = [candidate.name for candidate in offered.candidates]
         for name in request.only:
             if name not in names and not any(name.startswith(change.name) for change in offered.not_tried):
                 raise InvalidArgumentError(
                     f'autotune: only: wanted names of changes, found "{name}"; there are {", ".join(names) or "none"}')
-        self._hooks = _Hooks(knobs, kept, boundary, loop, offered.not_tried)
+        self._hooks = _Hooks(knobs, kept, boundary, times, loop, offered.not_tried)
         return offered.candidates
 
-    def _make_tuner(self, candidates: list[_native.Candidate], clock: Callable[[], float] | None) -> _native.LiveTuner:
+    def _make_tuner(self, candidates: list[_native.Candidate],
+                    clock: Callable[[], float] | None) -> _native.LiveTuner | _native.LiveReplay:
         request = self._request
         options = {"allow": request.allow, "gain_min": request.gain_min, "only": request.only, "fixed": request.fixed,
-                   "frozen": not request.auto_tune}
+                   "frozen": not request.auto_tune, "spent_s": self._spent_s}
         if self._hooks is None:  # It is for its report alone.
             tuner = _native.LiveTuner(None, candidates, options, request.seed, {}, clock)
             if self._problem is not None:
                 tuner.stop(self._problem)
             return tuner
-        progress = {kind: functools.partial(self._hear, kind) for kind in ("began", "machine", "decided", "ended")}
+        progress = {kind: functools.partial(self._hear, kind) for kind in ("began", "machine", "preparing", "decided", "ended")}
+        if request.replay is not None:
+            replay = _native.LiveReplay(self._hooks.loop, str(request.replay), progress)
+            self._check_turns(replay, self._hooks.knobs)
+            return replay
         return _native.LiveTuner(self._hooks.loop, candidates, options, request.seed, progress, clock)
+
+    def _check_turns(self, replay: _native.LiveReplay, knobs: LiveKnobs) -> None:
+        """headrace.Error where the ledger has settings that these objects cannot have. Nothing hangs on them yet."""
+        for settings in replay.settings():
+            try:
+                knobs.check(settings)
+            except Error as error:
+                raise type(error)(
+                    f"autotune: replay: {self._request.replay}: {str(error).removeprefix('autotune: ')}") from error
+
+    def _switches_loading(self, candidates: list[_native.Candidate]) -> bool:
+        tuner = self._tuner
+        tried = tuner.settings() if isinstance(tuner, _native.LiveReplay) else [candidate.changes for candidate in candidates]
+        return any(key.startswith(LOADING) for settings in tried for key in settings)
 
     def _tell(self, kind: str, text: str) -> None:
         self._on_progress(kind, text)
@@ -427,7 +424,7 @@ class AutoTune:
         names = ", ".join(type(one).__name__ for one in (*self._models, *self._optimizers))
         return self._tuner.result({
             "title": request.title, "note": "" if self.problem is None else f"{self.problem}.",
-            "command": f'headrace.autotune({names}, allow="{request.allow}", seed={request.seed})',
+            "command": f"headrace.autotune({names}, {request.shown()})",
             "baseline": {} if hooks is None else hooks.knobs.baseline(), "not_tried": self.not_applicable,
             "settings": [] if hooks is None else hooks.loop.in_force(),
         })
@@ -454,24 +451,11 @@ def _end_all() -> None:
         handle._guarded(handle._finish, "the interpreter ended", False)
 
 
-def requested(*, allow: str = "rounding", steps: int | None = None, epochs: int | None = None, only: Iterable[str] = (),
-              fixed: Iterable[str] = (), gain_min: float = 0.02, out: str | pathlib.Path | None = None, auto_tune: bool = True,
-              seed: int = 0, title: str = "training loop") -> Request:
-    """What these keywords of hr.autotune ask for. Makes the folder `out`. InvalidArgumentError for what makes no sense; `allow`,
-    `gain_min` and the names in `only` are looked at by AutoTune."""
-    request = Request(allow, None if steps is None else _whole("steps", steps, 1),
-                      None if epochs is None else _whole("epochs", epochs, 1), _names("only", only), _names("fixed", fixed),
-                      float(gain_min), None if out is None else pathlib.Path(out), bool(auto_tune), _whole("seed", seed, 0),
-                      title)
-    if request.out is not None:
-        request.out.mkdir(parents=True, exist_ok=True)
-    return request
-
-
 def autotune(model: nn.Module | Iterable[nn.Module], optimizer: Any, loader: Any = None, *, allow: str = "rounding",
              steps: int | None = None, epochs: int | None = None, only: Iterable[str] = (), fixed: Iterable[str] = (),
              gain_min: float = 0.02, out: str | pathlib.Path | None = None, auto_tune: bool = True, seed: int = 0,
-             title: str = "training loop", on_progress: Callable[[str, str], Any] | None = None) -> AutoTune:
+             title: str = "training loop", replay: str | pathlib.Path | None = None,
+             on_progress: Callable[[str, str], Any] | None = None) -> AutoTune:
     """Tunes a training loop while it runs. One statement before the loop, which stays as it is:
 
         hr.autotune(model, optimizer, loader)
@@ -482,24 +466,37 @@ def autotune(model: nn.Module | Iterable[nn.Module], optimizer: Any, loader: Any
     faster stays. Before a change is first in force, one kept call of the model is replayed under it, and gradients are compared.
     At no update is the run further behind the loop as written than 10 s plus 2 % of its expected length.
 
-    model, optimizer: as you train them, or lists of them (GANs); Accelerate's and Lightning's wrapped optimizers will do.
-    loader: a DataLoader, a headrace.Loader, another iterable of batches, or None. allow: what a kept change may do to the
-    numbers: "bit_equal", "rounding" or "reduced_precision". steps or epochs: updates, or epochs over the loader, of the whole
-    run, where you know them: what may be lost depends on it, and compiling is tried only then. only: changes by name; fixed:
-    keys, or tables of keys, that stay. gain_min: the smallest gain worth keeping, 0.02 is 2 %. out: a folder for ledger.json and
-    report.html, written when the search ends, at stop(), undo(), and when the interpreter ends. auto_tune: False hooks nothing
-    and tries nothing. seed: draws the order of each pair. on_progress(kind, text) is told "loader" (its epochs, and waiting for
-    it, cannot be seen), "began", "machine" (it is not quiet: fewer changes are tried), "decided", "ended", "problem"; without it
-    each is a line on stderr.
+    model, optimizer: as you train them, or lists of them (GANs); Accelerate's and Lightning's wrapped optimizers will do. Where
+    the loop calls parts of a model and never the model itself (`model.training_loss(batch)`), precision and compiling are tried
+    if these parts stand in the list beside it. loader: a DataLoader, a headrace.Loader, another iterable of batches, or None.
+    allow: what a kept change may do to the numbers: "bit_equal", "rounding" or "reduced_precision". steps or epochs: how many
+    updates or epochs the whole run has, where you know it: what may be lost depends on it, and compiling is tried only then.
+    only: changes by name; fixed: keys, or tables of keys, that stay. gain_min: the smallest gain worth keeping, 0.02 is 2 %.
+    out: a folder for ledger.json and report.html, written when the search ends, at stop(), undo(), and when the interpreter
+    ends. auto_tune: False hooks nothing and tries nothing. seed: draws the order of each pair. replay: a ledger, as told below.
+    on_progress(kind, text) is told "loader" (its epochs, and waiting for it, cannot be seen), "began", "machine" (it is not
+    quiet: fewer changes are tried), "preparing" (something that takes long, as compiling, is next), "decided", "ended", "problem";
+    without it each is a line on stderr.
 
     Returns a handle. report() tells what was found so far; stop() ends the search with what is kept; undo(), or the end of
     `with hr.autotune(...):`, gives the objects back as they were.
 
-    Cost: some microseconds an update, and what the budget allows. Memory for one kept call while changes are checked.
+    replay="out/ledger.json" repeats the tuned run that wrote this ledger: what it had in force at each update is in force again,
+    nothing is measured, and what it kept stays; `allow` and all that steers a search mean nothing. With the same script, data,
+    seeds, thread counts, torch and kind of machine the run has the bits of the first one, but for three things. What changed
+    within an update is repeated from its begin or end: stop() between two micro-batches, a setting that ended by itself (a model
+    that recompiles). torch.compile may make other code for inputs of many shapes, as it depends on those it met first. Where
+    another number of worker processes that draw was kept and checked again, they may draw others. A ledger that is broken or
+    does not fit the objects is a headrace.Error at once; where a turn cannot be applied later, all is undone, and one line and
+    handle.problem say so, as where the run ends before the last turn.
+
+    Cost: some microseconds an update, and what the budget allows. Memory for one kept call while changes are checked. On a CUDA
+    device updates are timed by events, and nothing waits for those: what an update took is known some updates later.
 
     InvalidArgumentError for objects of another kind. Where a loop cannot be tuned (it never updates, updates in two threads,
-    is tuned already, trains with other processes or on a device), one line says so, handle.problem holds it, and the loop
-    runs as it was. So it does when something of headrace's own fails, but for changes that were kept by then.
+    is tuned already, trains with other processes, on several devices or on one that is neither the CPU nor CUDA's), one line says
+    so, handle.problem holds it, and the loop runs as it was. So it does when something of headrace's own fails, but for changes
+    that were kept by then.
 
     Numbers that are not finite are looked for where calls are replayed, and not in each step, which would cost one. An exception
     of your own code passes as it is. In the form `with` all is undone then; in the other, what is in force stays so until the
@@ -507,23 +504,14 @@ def autotune(model: nn.Module | Iterable[nn.Module], optimizer: Any, loader: Any
     """
     models, optimizers, loader = raw_objects(model, optimizer, loader)
     request = requested(allow=allow, steps=steps, epochs=epochs, only=only, fixed=fixed, gain_min=gain_min, out=out,
-                        auto_tune=auto_tune, seed=seed, title=title)
+                        auto_tune=auto_tune, seed=seed, title=title, replay=replay)
     return AutoTune(models, optimizers, loader, request, on_progress)
 
 
-def _whole(name: str, value: Any, least: int) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or value < least:
-        raise InvalidArgumentError(f"autotune: {name}: wanted a whole number of at least {least}, found {value!r}")
-    return value
-
-
-def _names(name: str, given: Any) -> list[str]:
-    is_list = isinstance(given, Iterable) and not isinstance(given, str)
-    names = list(given) if is_list else []
-    if not is_list or not all(isinstance(item, str) for item in names):
-        raise InvalidArgumentError(f"autotune: {name}: wanted a list of texts, found {given!r}")
-    return names
-
-
 def _print_line(kind: str, text: str) -> None:
-    print(f"headrace: {'the search is over: ' if kind == 'ended' else ''}{text}", file=sys.stderr)
+    _print_text(kind, f"the search is over: {text}" if kind == "ended" else text)
+
+
+def _print_text(kind: str, text: str) -> None:
+    del kind
+    print(f"headrace: {text}", file=sys.stderr)

@@ -14,13 +14,13 @@ from torch import nn
 from torch.utils.hooks import RemovableHandle
 
 from ._inert_hook import InertHook
-from ._loader_passes import LoaderPasses
+from ._loader_epochs import LoaderEpochs
 from ._state import tensors_in
 from ._update_cycle import UpdateCycle
 from ._update_kind import UpdateKind, UsualKind
 from .errors import InvalidArgumentError
 
-_PASSES_WITHOUT_UPDATE = 3  # That many, and the loop is none that updates.
+_EPOCHS_WITHOUT_UPDATE = 3  # That many, and the loop is none that updates.
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ class Boundary:
     step() was given. Either may call remove(). What they do with models and optimizers is not taken for the loop's. Their
     exceptions come out of the user's step().
 
-    A unit counts if it is of the usual kind: as many passes begun and ended, evaluations, checkpoints, micro-batches and steps
+    A unit counts if it is of the usual kind: as many epochs begun and ended, evaluations, checkpoints, micro-batches and steps
     as in most of the last 32. A model that nobody calls as a whole (`model.loss(batch)`) is seen by the calls of its parts.
 
     The thread of the first step is the loop's, and calls all of this. A step in another thread is told as `problem`, from when on
@@ -56,18 +56,19 @@ class Boundary:
 
     def __init__(self, models: Sequence[nn.Module], optimizers: Sequence[torch.optim.Optimizer], loader: Any, *,
                  on_unit: Callable[[Unit], None], before_update: Callable[[], None],
-                 clock: Callable[[], float] = time.perf_counter) -> None:
-        """clock: monotonic seconds."""
+                 clock: Callable[[], float] = time.perf_counter, epochs: LoaderEpochs | None = None) -> None:
+        """clock: monotonic seconds. epochs: the loader's, where it watches them already."""
         self._models, self._optimizers = list(models), list(optimizers)
         self._on_unit, self._before_update, self._clock = on_unit, before_update, clock
-        self._passes = LoaderPasses(loader, clock)
+        self._epochs = epochs or LoaderEpochs(loader, clock)
+        self._epochs.clock = clock
         self._cycle = UpdateCycle(len(self._optimizers))
         self._usual = UsualKind()
         self.thread: int | None = None  # threading.get_ident() of the first step; None: no step was seen.
         self.updates = 0
         self._problem: str | None = None
-        self._updates_before_pass = 0
-        self._updates_a_pass: int | None = None  # As the last pass had them.
+        self._updates_before_epoch = 0
+        self._updates_an_epoch: int | None = None  # As the last epoch had them.
         self._is_installed = False
         self._handles: list[RemovableHandle] = []
         self._step_handles: list[tuple[RemovableHandle, RemovableHandle]] = []  # Of each optimizer, pre and post.
@@ -91,7 +92,7 @@ class Boundary:
                 for module in _with_only_children(model):  # Those who save what a wrapper holds ask that alone.
                     self._handles.append(module.register_state_dict_pre_hook(InertHook(self._see_checkpoint)))
             self._watch_calls_of(_outermost(self._models))
-            self._passes.watch()
+            self._epochs.watch()
         except BaseException:
             self.remove()
             raise
@@ -104,39 +105,39 @@ class Boundary:
         for handle in (*self._handles, *self._call_handles, *(handle for pair in self._step_handles for handle in pair)):
             handle.remove()
         self._handles, self._call_handles, self._step_handles, self._called = [], [], [], []
-        self._passes.release()
+        self._epochs.release()
 
     @property
     def problem(self) -> str | None:
         """Why nothing can be measured; None: nothing stands against it so far."""
         if self.thread is None:
-            passes = max(self._passes.ended, self._passes.begun - 1)
-            return f"no update in {_PASSES_WITHOUT_UPDATE} epochs" if passes >= _PASSES_WITHOUT_UPDATE else None
-        return self._problem or self._cycle.problem or self._passes.problem
+            epochs = max(self._epochs.ended, self._epochs.begun - 1)
+            return f"no update in {_EPOCHS_WITHOUT_UPDATE} epochs" if epochs >= _EPOCHS_WITHOUT_UPDATE else None
+        return self._problem or self._cycle.problem or self._epochs.problem
 
     @property
     def loader_refusal(self) -> str:
-        """Why passes and waiting are not seen; empty: they are. Known once it is installed."""
-        return self._passes.refusal
+        """Why epochs and waiting are not seen; empty: they are. Known once it is installed."""
+        return self._epochs.refusal
 
     @property
     def batches_seen(self) -> int:
-        return self._passes.batches
+        return self._epochs.batches
 
     @property
-    def passes(self) -> int:
+    def epochs(self) -> int:
         """That were begun."""
-        return self._passes.begun
+        return self._epochs.begun
 
     @property
-    def batches_a_pass(self) -> int | None:
-        """As the last whole pass had them, or as the loader says; None: unknown."""
-        return self._passes.length
+    def batches_an_epoch(self) -> int | None:
+        """As the last whole epoch had them, or as the loader says; None: unknown."""
+        return self._epochs.length
 
     @property
     def queue(self) -> int:
         """Batches that the loader holds ready at most, where it is a DataLoader; 0 of others."""
-        return self._passes.queue
+        return self._epochs.queue
 
     @property
     def micro_batches(self) -> int | None:
@@ -144,24 +145,24 @@ class Boundary:
         return None if self._usual.kind is None else self._usual.kind.micro_batches
 
     def updates_left(self, steps: int | None, epochs: int | None) -> int | None:
-        """Of a run of so many updates, or of so many passes over the loader, all counted from install() on. None: unknown. Before
+        """Of a run of so many updates, or of so many epochs, all counted from install() on. None: unknown. Before
         two updates were seen, each batch is taken for one."""
         if steps is None and epochs is not None:
-            a_pass = self._updates_a_pass or self._expected_updates_a_pass()
-            steps = None if a_pass is None else epochs * a_pass
+            an_epoch = self._updates_an_epoch or self._expected_updates_an_epoch()
+            steps = None if an_epoch is None else epochs * an_epoch
         return None if steps is None else max(0, steps - self.updates)
 
     def _begin_unit(self) -> None:
         self._steps = self._calls = self._evaluations = self._checkpoints = self._failures = self._work = 0
         self._has_called_in_step = self._has_asked = False
 
-    def _expected_updates_a_pass(self) -> int | None:
-        batches, micro_batches = self.batches_a_pass, self.micro_batches
+    def _expected_updates_an_epoch(self) -> int | None:
+        batches, micro_batches = self.batches_an_epoch, self.micro_batches
         if micro_batches is None:
             return batches  # As if each were an update.
         if batches is None or micro_batches == 0:
             return None
-        if not self._passes.serves_loop and len(self._models) + len(self._optimizers) > 2:
+        if not self._epochs.serves_loop and len(self._models) + len(self._optimizers) > 2:
             return None  # Micro-batches are calls then, of which several models make some for each batch.
         return -(-batches // micro_batches)
 
@@ -230,7 +231,7 @@ class Boundary:
         self._is_stepping = False
         self._steps += 1
         _make_last(self._step_handles[number][0])
-        ended = self._cycle.step(number, self._passes.batches)
+        ended = self._cycle.step(number, self._epochs.own_batches)
         self.updates += ended
         if self._cycle.has_ended:
             self._end_unit(now, ended)
@@ -238,7 +239,7 @@ class Boundary:
     def _is_loops_thread(self) -> bool:
         here = threading.get_ident()
         if self.thread is None:
-            self.thread = self._passes.thread = here
+            self.thread = self._epochs.thread = here
         elif here != self.thread:
             self._problem = "the optimizer steps in two threads"
         return here == self.thread
@@ -251,9 +252,9 @@ class Boundary:
             self._tell(self._before_update)
 
     def _end_unit(self, now: float, ended: int) -> None:
-        taken = self._passes.take()
+        taken = self._epochs.take()
         if taken.begun:
-            self._note_pass(self.updates - ended)
+            self._note_epoch(self.updates - ended)
         micro_batches = taken.batches or self._calls + self._has_called_in_step
         kind = UpdateKind(taken.begun, taken.ended, self._evaluations, self._checkpoints, self._failures + taken.failed,
                           micro_batches, self._steps)
@@ -268,11 +269,11 @@ class Boundary:
         why_not = self.problem or unlike
         self._tell(self._on_unit, Unit(now - since, work, taken.wait_s, not why_not, why_not))
 
-    def _note_pass(self, updates: int) -> None:
-        """A pass has begun after so many updates. One without updates, as for an evaluation, is none of the training's."""
-        if updates > self._updates_before_pass:
-            self._updates_a_pass = updates - self._updates_before_pass
-            self._updates_before_pass = updates
+    def _note_epoch(self, updates: int) -> None:
+        """An epoch has begun after so many updates. One without updates, as for an evaluation, is none of the training's."""
+        if updates > self._updates_before_epoch:
+            self._updates_an_epoch = updates - self._updates_before_epoch
+            self._updates_before_epoch = updates
 
     def _look_into_parts(self) -> None:
         parts = [part for module in self._called for part in module.children()]

@@ -9,11 +9,11 @@ from torch.utils.data import DataLoader
 
 def change(loader: DataLoader, **settings: Any) -> None:
     """Sets attributes past DataLoader.__setattr__, which lets some of them be set only while it is built. Workers that
-    persist are let go: the next pass starts others."""
+    persist are let go: the next epoch starts others."""
     loader.__dict__.update(settings)
     loader.__dict__["_iterator"] = None
 
 
-def pass_over(loader: Any) -> Iterator[Any]:
-    """A new pass over an iterable, or over what a function makes."""
+def epoch_of(loader: Any) -> Iterator[Any]:
+    """A new epoch of an iterable, or of what a function makes."""
     return iter(loader if hasattr(loader, "__iter__") else loader())

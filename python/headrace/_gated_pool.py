@@ -11,17 +11,17 @@ from torch.utils.data import DataLoader
 
 
 class IndexStream:
-    """The indices of a pass, from the loader's own sampler, each once. It is asked as early as by the loader as written, and
+    """The indices of an epoch, from the loader's own sampler, each once. It is asked as early as by the loader as written, and
     earlier only where more is loaded ahead than that would."""
 
     def __init__(self, loader: DataLoader) -> None:
         self.sampler = loader._index_sampler
         self._depth = loader.num_workers * (loader.prefetch_factor or 0)  # Batches that the loader as written has in work.
-        self.owed: deque[Gate] = deque()  # Of each batch that is in work, in the order of the pass: whose pool has it.
+        self.owed: deque[Gate] = deque()  # Of each batch that is in work, in the order of the epoch: whose pool has it.
         self.renew(0)
 
     def renew(self, begins: int) -> None:
-        """For a new pass, in which the sampler is begun so many times, the last of which counts."""
+        """For a new epoch, in which the sampler is begun so many times, the last of which counts."""
         self._begins = begins
         self._indices: Iterator[Any] = iter(())
         self._ahead: deque[Any] = deque()
@@ -109,12 +109,12 @@ class Pool:
     """torch's own iterator behind a gate: worker processes, or with 0 the caller itself."""
 
     def __init__(self, gate: Gate, batches: Any, workers: int, number: int) -> None:
-        """number: of the pass that it is ready for."""
+        """number: of the epoch that it is ready for."""
         self.gate, self.batches, self.workers, self.number = gate, batches, workers, number
         self._dealt_to = workers
 
     def begin_again(self, source: DataLoader, number: int) -> None:
-        """For another pass. What it had in work of the one before is thrown away, as torch does it."""
+        """For another epoch. What it had in work of the one before is thrown away, as torch does it."""
         self.gate.limit = self.gate.owes = 0  # torch asks for indices before it is known whom they are dealt to.
         self.batches._reset(source)
         self._dealt_to, self.number = self.workers, number
@@ -137,10 +137,10 @@ class Pool:
             owes = self.gate.owes
             self.batches._try_put_index()
             if self.gate.owes == owes:
-                return  # The pass has no more.
+                return  # The epoch has no more.
 
     def next(self) -> Any:
-        """The next of its batches. StopIteration where it owes none and the pass has no more."""
+        """The next of its batches. StopIteration where it owes none and the epoch has no more."""
         gate = self.gate
         owes, received = gate.owes, self._received()
         gate.is_taken_from = owes > 0

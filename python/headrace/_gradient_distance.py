@@ -35,6 +35,11 @@ class Squares:
         return math.sqrt(self.difference / self.reference) if self.reference > 0 else math.inf
 
     @property
+    def distance(self) -> float:
+        """Of the difference to the larger of the two, so that it is the same both ways; infinite where a number is not finite."""
+        return Squares(max(self.reference, self.candidate), self.candidate, self.difference).relative_l2
+
+    @property
     def cosine(self) -> float:
         """Between the two; NaN where a number is not finite, 0 where one of them is 0 and the other is not."""
         if not math.isfinite(self.difference):

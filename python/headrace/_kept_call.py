@@ -22,6 +22,7 @@ from ._gradient_distance import Squares, output_squares, same_bits, squares
 from ._inert_hook import InertHook
 from ._recorded_call import Autocast, Gradients, RecordedCall, Replay, autocast_now, shapes_of
 from ._settings import FUSED, MEMORY_FORMAT
+from ._strategy import CUSTOM
 from ._update_check import takes_fused, update_bytes, update_difference, updated
 from .errors import Error, InvalidArgumentError, NumericsError, OutOfMemoryError, UnsupportedError
 
@@ -111,6 +112,11 @@ class KeptCalls:
     def ready(self) -> bool:
         """Whether a training call is kept, and a gradient has arrived at its outputs."""
         return not self._reason and bool(self._reached())
+
+    @property
+    def called(self) -> list[nn.Module]:
+        """The modules whose calls are kept, where it is ready: the models, or the parts that the loop calls in their place."""
+        return list(dict.fromkeys(call.module for call in self._reached()))
 
     @property
     def why_not(self) -> str:
@@ -227,9 +233,9 @@ class KeptCalls:
         are infinite and the cosine is NaN. Code "unsupported" says that the kept call is at fault and not the candidate: ready()
         is False then until another call is kept. A candidate that cannot be applied is "invalid_argument". Seconds are those of
         forward and backward alone, the first time they are made under the candidate. update_difference is there where the changes
-        touch fused, foreach or the memory format. Memory is checked first: what this process's used bytes grew by in the
-        reference's forward, and its gradients' bytes, times 1.5; memory that the allocator had kept from the loop's own step is
-        no growth, and is there for the candidate too. What apply(in_force) throws at the end, and what is no Exception
+        touch fused, foreach or the memory format, or set a strategy. Memory is checked first: what this process's used bytes grew
+        by in the reference's forward, and its gradients' bytes, times 1.5; memory that the allocator had kept from the loop's own
+        step is no growth, and is there for the candidate too. What apply(in_force) throws at the end, and what is no Exception
         (KeyboardInterrupt), passes."""
         if not self.ready():
             return {"failure": (UnsupportedError.code, self.why_not)}
@@ -239,7 +245,7 @@ class KeptCalls:
             known = self._replay_reference(apply, reference)
             is_reference = False
             before = None
-            if any(reference.get(key) != candidate.get(key) for key in _UPDATE_KEYS):
+            if _may_change_update(reference, candidate):
                 before = self._update_under(apply, reference)
             self._check_room(known.needed)
             apply(candidate)
@@ -256,8 +262,9 @@ class KeptCalls:
     def distance_between_calls(self, apply: Callable[[Mapping[str, str]], Any] | None = None,
                                reference: Mapping[str, str] = MappingProxyType({}),
                                in_force: Mapping[str, str] = MappingProxyType({})) -> float | None:
-        """Relative L2 distance of the reference's gradients of the call kept before from those of the one at hand, relative to
-        the latter. With `apply`, called before an update, the reference is replayed first where it has not been, as in replay().
+        """L2 distance of the reference's gradients of the call kept before from those of the one at hand, relative to the larger
+        of the two: relative to the smaller it would be above 2 where one is more than thrice the other, and what is allowed of a
+        change, which is half of it, would let gradients that are twice as large pass. With `apply`, called before an update, the reference is replayed first where it has not been, as in replay().
         None: fewer than two calls have been replayed, or this one cannot be (why_not)."""
         if apply is not None and self.ready() and self._reference is None:
             self._recording = False
@@ -269,7 +276,7 @@ class KeptCalls:
                 apply(in_force)
         if self._reference is None or self._earlier is None:
             return None
-        return _total(_by_parameter(self._reference.gradients, self._earlier)).relative_l2
+        return _total(_by_parameter(self._reference.gradients, self._earlier)).distance
 
     def _replay_reference(self, apply: Callable[[Mapping[str, str]], Any], settings: Mapping[str, str]) -> Replay:
         """Where it has not been made for this call."""
@@ -410,3 +417,9 @@ def _total(distances: dict[nn.Parameter, Squares]) -> Squares:
 
 def _mib(size: int) -> str:
     return f"{size / 2**20:,.1f} MiB"
+
+
+def _may_change_update(reference: Mapping[str, str], candidate: Mapping[str, str]) -> bool:
+    """A strategy may do anything."""
+    return any(reference.get(key) != candidate.get(key) for key in {**reference, **candidate}
+               if key in _UPDATE_KEYS or key.startswith(CUSTOM))

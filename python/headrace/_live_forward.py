@@ -82,32 +82,6 @@ class LiveForward(TunedForward):
         self.forget_compiled()
 
 
-class GlobalAutocast:
-    """bfloat16 autocast of all that a thread computes from one switch to the next, backward included, for loops that do not
-    call their model's own forward. Casts of weights are not kept meanwhile: a kept one would outlive the update that changes
-    its weight, and one made without gradients would cut a later training forward off from its weight."""
-
-    def __init__(self, device_type: str) -> None:
-        self._device_type = device_type
-        self._written: tuple[bool, torch.dtype, bool] | None = None  # Not None while it is on.
-
-    def set(self, on: bool) -> None:
-        """In the thread that computes."""
-        if on == (self._written is not None):
-            return
-        if on:
-            self._written = (torch.is_autocast_enabled(self._device_type), torch.get_autocast_dtype(self._device_type),
-                             torch.is_autocast_cache_enabled())
-            enabled, dtype, keeps_casts = True, torch.bfloat16, False
-        else:
-            assert self._written is not None
-            (enabled, dtype, keeps_casts), self._written = self._written, None
-        torch.set_autocast_enabled(self._device_type, enabled)
-        torch.set_autocast_dtype(self._device_type, dtype)
-        torch.set_autocast_cache_enabled(keeps_casts)
-        torch.clear_autocast_cache()
-
-
 def first_line(error: BaseException) -> str:
     """Of its message, or its class where it has none."""
     return str(error).strip().split("\n", 1)[0] or type(error).__name__

@@ -13,16 +13,16 @@ from torch import nn
 from . import _native
 from ._forward import CHANNELS_LAST, ForwardSwitch
 from ._kept_call import code_of
-from ._live_forward import GlobalAutocast, LiveCalls, LiveForward, first_line
+from ._live_forward import LiveCalls, LiveForward, first_line
 from ._live_layout import Layout
 from ._live_loader import LiveLoader
 from ._live_refusals import refusals
 from ._live_saves import PlainSaves
-from ._loader_settings import NUM_WORKERS
+from ._loader_settings import NUM_WORKERS, PREFETCH
 from ._settings import COMPILE, FUSED, MEMORY_FORMAT, PRECISION, THREADS, FusedSwitch, ProcessSettings
+from ._strategy import Strategies, StrategyContext
 from .errors import Error, InvalidArgumentError, OutOfMemoryError, UnsupportedError
 
-OUTERMOST_CALL, GLOBAL = "outermost call", "global"
 _VALUES: dict[str, tuple[Any, ...]] = {
     PRECISION: ("fp32", "bf16"), MEMORY_FORMAT: ("contiguous", "channels_last"), FUSED: (False, True), COMPILE: (False, True)}
 
@@ -32,17 +32,16 @@ class LiveKnobs:
     keys of knobs to TOML texts, as {"optimizer.fused": "true"}; what is not named is as the user wrote it.
 
     models: those that the loop calls; optimizers: torch's own, none that wraps another; loader: what the loop takes batches from
-    (LiveLoader), or None. where_autocast: "outermost call" puts a forward on each model while one of train.precision,
-    model.memory_format and model.compile is in force; "global", for loops that do not call a model's own forward (Lightning's
-    training_step, `model.training_loss(x)`), switches autocast of the thread on, backward and evaluation included, and compiles
-    nothing.
+    (LiveLoader), or None. Each model has a forward of ours on it while one of train.precision, model.memory_format and
+    model.compile is in force. Of a loop that does not call a model's own forward (Lightning's training_step,
+    `model.training_loss(x)`) the parts that it calls belong among the models; note_calls() finds out where they do not.
 
     While nothing is in force, nothing hangs on the objects, but for the loader's class from follow() on. Otherwise hooks of the
     models' and optimizers' state_dict() and a __getstate__ of the models see to it that what is saved or copied is as written
     (PlainSaves). A save while channels-last is in force puts the strides back, and the next call of a module in training lays out
     the weights again.
 
-    Evaluation (a call of a model in eval mode without gradients) runs as written, but for the strides and the global autocast.
+    Evaluation (a call of a model in eval mode without gradients) runs as written, but for the strides.
 
     apply() and undo() belong between two updates, in the thread that trains. A switch costs some microseconds; of channels-last a
     copy of the weights, their gradients and their state; of settings of the process and the loader what they cost. Values are
@@ -50,25 +49,18 @@ class LiveKnobs:
     """
 
     def __init__(self, models: Sequence[nn.Module], optimizers: Sequence[torch.optim.Optimizer], loader: Any, *,
-                 where_autocast: str = OUTERMOST_CALL) -> None:
-        """Leaves the objects as they are."""
-        if where_autocast not in (OUTERMOST_CALL, GLOBAL):
-            raise InvalidArgumentError(
-                f'autotune: where_autocast: wanted "{OUTERMOST_CALL}" or "{GLOBAL}", found {where_autocast!r}')
-        self._models, self._given_loader, self._loader = list(models), loader, LiveLoader(loader)
+                 live: LiveLoader | None = None) -> None:
+        """Leaves the objects as they are. live: the loader's, where it follows it already."""
+        self._models, self._given_loader, self._loader = list(models), loader, live or LiveLoader(loader)
         self._switches = {optimizer: FusedSwitch(optimizer) for optimizer in optimizers}
         self._process = ProcessSettings("autotune")
         self._calls = LiveCalls()
+        self._strategies = Strategies(StrategyContext(tuple(self._models), tuple(optimizers), loader, live=True))
         self._layout = Layout(self._models, list(optimizers), self._layout_failed)
         self._saves = PlainSaves(self._layout)
-        self._forwards: list[ForwardSwitch] = []
-        self._autocast: GlobalAutocast | None = None
-        with_parameters = [model for model in self._models if next(model.parameters(), None) is not None]
-        if where_autocast == OUTERMOST_CALL:
-            make = functools.partial(LiveForward, calls=self._calls)
-            self._forwards = [ForwardSwitch(model, make) for model in with_parameters]
-        elif with_parameters:
-            self._autocast = GlobalAutocast(next(with_parameters[0].parameters()).device.type)
+        make = functools.partial(LiveForward, calls=self._calls)
+        self._forwards = {model: ForwardSwitch(model, make) for model in self._models
+                          if next(model.parameters(), None) is not None}
         self._refused: dict[str, str] | None = None
         self._in_force: dict[str, str] = {}
 
@@ -93,7 +85,7 @@ class LiveKnobs:
     def apply(self, settings: Mapping[str, str]) -> list[tuple[str, str, str, str]]:
         """Makes exactly these settings hold. Returns key, requested, applied and reason of each. headrace.Error where one cannot
         be applied, or ended by itself while it was in force (`ended`); all is then as before."""
-        self._check(settings)
+        self.check(settings)
         if dict(settings) != self._in_force:
             before = self._in_force
             try:
@@ -108,7 +100,7 @@ class LiveKnobs:
 
     def in_force(self) -> dict[str, str]:
         """As applied, without what ended by itself."""
-        return {key: value for key, value in self._in_force.items() if key not in self._calls.ended}
+        return {key: value for key, value in self._in_force.items() if key not in self.ended}
 
     def queue(self) -> int:
         """Batches that the loader holds ready at most, as far as its settings can change; else 0."""
@@ -116,20 +108,39 @@ class LiveKnobs:
 
     @property
     def ended(self) -> dict[str, str]:
-        """By key, why a setting ended by itself while it was in force: a model that recompiles, an autocast of the loop's own.
-        The run goes on without it, and apply() refuses it from then on."""
-        return dict(self._calls.ended)
+        """By key, why a setting ended by itself while it was in force (a model that recompiles, an autocast of the loop's own),
+        or would do nothing (note_calls, note_epochs). The run goes on without it, and apply() refuses it from then on."""
+        return {**self._calls.ended, **self._strategies.ended}
+
+    def note_calls(self, called: Sequence[nn.Module]) -> None:
+        """The outermost modules that the loop was seen to call for an update. Where no model is among them, precision and
+        compiling would do nothing: they have ended."""
+        if called and self._forwards.keys().isdisjoint(called):
+            part = called[0]
+            whole = next((model for model in self._models if part in model.modules()), self._models[0])
+            reason = (f"the loop does not call the {type(whole).__name__} itself, but the {type(part).__name__} within it; "
+                      "wanted that among the models")
+            self._calls.ended.update(dict.fromkeys((PRECISION, COMPILE), reason))
+
+    def note_epochs(self, begun: int) -> None:
+        """So many epochs of the loader have begun since follow(). Where the loop makes updates and none has, its batches come
+        from where workers and prefetch would do nothing: they have ended."""
+        if begun == 0 and self._loader.needs_epoch:
+            reason = ("no epoch of the loader has begun since the tuning did: the loop's batches come from one that was under "
+                      "way, or from elsewhere")
+            self._calls.ended.update(dict.fromkeys((NUM_WORKERS, PREFETCH), reason))
 
     def baseline(self) -> dict[str, str]:
         """What the objects have, as written, of every key that a candidate touches."""
         written = {PRECISION: "fp32", MEMORY_FORMAT: "contiguous", FUSED: self._is_fused(), COMPILE: False,
                    THREADS: self._process.threads, **self._loader.written()}
-        return {**self._process.written, **{key: json.dumps(value) for key, value in written.items()}}
+        return {**self._process.written, **self._strategies.written(),
+                **{key: json.dumps(value) for key, value in written.items()}}
 
     def keep_only(self) -> None:
         """Lets go of what was prepared for settings that are not in force. Their hooks and forwards are gone already."""
         if COMPILE not in self._in_force:
-            for forward in self._forwards:
+            for forward in self._forwards.values():
                 forward.forget_compiled()
         if MEMORY_FORMAT not in self._in_force:
             self._layout.forget()
@@ -151,6 +162,7 @@ class LiveKnobs:
 
     def _switch(self, settings: Mapping[str, str]) -> None:
         """The layout last, because it alone may lack memory; that undoes the others cheaply."""
+        self._strategies.set(self._strategies.still_possible(settings))  # First: undone whatever comes of the rest.
         has = functools.partial(self._has, settings)
         channels_last, bf16, compiles = has(MEMORY_FORMAT, "channels_last"), has(PRECISION, "bf16"), has(COMPILE, True)
         fused = has(FUSED, True) and not self._is_fused()
@@ -158,9 +170,7 @@ class LiveKnobs:
         self._loader.set(settings)
         for switch in self._switches.values():
             switch.set(fused)
-        if self._autocast is not None:
-            self._autocast.set(bf16)
-        for forward in self._forwards:
+        for forward in self._forwards.values():
             forward.set(channels_last=channels_last, bf16=bf16, compile=compiles)
         hangs_on_models = channels_last or (bool(self._forwards) and (bf16 or compiles))
         self._saves.cover([*(self._models if hangs_on_models else ()), *(self._holders() if channels_last else ())],
@@ -186,10 +196,11 @@ class LiveKnobs:
 
     # What is asked for.
 
-    def _check(self, settings: Mapping[str, str]) -> None:
+    def check(self, settings: Mapping[str, str]) -> None:
+        """headrace.Error where apply() would refuse these settings; changes nothing."""
         if torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing():
             raise UnsupportedError("autotune: a CUDA graph is being captured; wanted a moment between two updates")
-        if dict(settings) == self._in_force and not self._calls.ended:
+        if dict(settings) == self._in_force and not self.ended:
             return
         baseline, refused = self.baseline(), self._refusals()
         for key, value in settings.items():
@@ -197,7 +208,7 @@ class LiveKnobs:
                 raise InvalidArgumentError(
                     f"autotune: {key} does not switch between two updates; wanted one of {', '.join(sorted(baseline))}")
             self._check_value(key, value)
-            reason = self._calls.ended.get(key) or refused.get(key)
+            reason = self.ended.get(key) or refused.get(key)
             if reason is not None and value != baseline[key]:
                 raise UnsupportedError(f"autotune: {key}: {reason}")
 
@@ -215,16 +226,20 @@ class LiveKnobs:
             raise InvalidArgumentError(f"autotune: {key}: wanted {' or '.join(map(json.dumps, _VALUES[key]))}, found {value}")
 
     def _offered(self, fixed: Sequence[str], steps: int | None, of_loader: Mapping[str, Any]) -> _native.Offer:
-        return _native.offer({
-            "live": True, "cores": len(os.sched_getaffinity(0)), "refused": self._refusals(), "run_steps": steps,
-            "budget_s": 0.0, "fixed": list(fixed), "intra_op_threads": self._process.threads, "fused": False, "drops_out": False,
-            **of_loader,
+        cores = len(os.sched_getaffinity(0))
+        offered = _native.offer({
+            "live": True, "cores": cores, "refused": self._refusals(), "refused_values": self._loader.refused_values(cores),
+            "run_steps": steps, "budget_s": 0.0, "fixed": list(fixed), "intra_op_threads": self._process.threads, "fused": False,
+            "drops_out": False, **of_loader,
         }, "")
+        self._strategies.add_to(offered, "")
+        return offered
 
     def _refusals(self) -> dict[str, str]:
         if self._refused is None:
-            self._refused = refusals(self._models, self._switches, self._given_loader, self._process.written,
-                                     bool(self._forwards))
+            self._refused = refusals(self._models, self._switches, self._given_loader, self._process.written)
+        if self._given_loader is None:
+            return {**self._refused, **dict.fromkeys((NUM_WORKERS, PREFETCH), "no loader was given")}
         return {**self._refused, **self._loader.refusals()}  # The loader tells more once it was looked at.
 
 

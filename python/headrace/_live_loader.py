@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch.utils.data import DataLoader, IterableDataset, MapDataPipe
 
-from ._live_passes import PREFETCH_FACTOR, Arm, LivePasses
+from ._live_epochs import PREFETCH_FACTOR, Arm, LiveEpochs
 from ._loader import Loader
 from ._loader_settings import CACHE, NUM_WORKERS, PREFETCH, LoaderSettings
 from ._worker_look import Look, look_at
@@ -25,12 +25,12 @@ class LiveLoader:
 
     A headrace.Loader takes workers, prefetch and cache by its own live settings. A DataLoader gets workers and prefetch: fewer
     workers by dealing to some of those that run; more, or none where there were some, or some where there were none, by a second
-    pool on the same indices, which takes over while the first one is used up (LivePass). Other loaders have no such settings.
+    pool on the same indices, which takes over while the first one is used up (LiveEpoch). Other loaders have no such settings.
 
     Where samples are drawn in the processes that load them, other workers draw others: `workers_change_batches` of context().
 
     set() belongs between two updates, in the thread that takes the batches. Where nothing is to start it takes microseconds, and
-    the start of workers otherwise, every time that a pass begins, too, unless they persist."""
+    the start of workers otherwise, every time that an epoch begins, too, unless they persist."""
 
     def __init__(self, loader: Any) -> None:
         """Leaves it as it is. Accelerate's loaders go over one of torch's within them, one batch ahead."""
@@ -40,23 +40,28 @@ class LiveLoader:
         self._loader = inner if isinstance(inner, DataLoader) else loader
         self._native = LoaderSettings(loader, "autotune") if isinstance(loader, Loader) else None
         can_change = isinstance(loader, DataLoader) and _why_as_it_is(self._loader) is None
-        self._passes = LivePasses(self._loader) if can_change else None
+        self._epochs = LiveEpochs(self._loader) if can_change else None
         self._look: Look | None = None
         self._in_force: dict[str, str] | None = {}  # None: a switch has failed.
         self._queue_before = 0  # Of a headrace.Loader, under the settings before.
 
     def follow(self) -> None:
-        """Passes that begin from now on can be changed under way; one that began before goes on as it began. Belongs before
+        """Epochs that begin from now on can be changed under way; one that began before goes on as it began. Belongs before
         Boundary.install(), which swaps the loader's class, too."""
-        if self._passes is not None:
-            self._passes.follow()
+        if self._epochs is not None:
+            self._epochs.follow()
+
+    @property
+    def needs_epoch(self) -> bool:
+        """Whether settings do nothing until an epoch has begun behind follow()."""
+        return self._epochs is not None
 
     def context(self, fixed: Sequence[str] = (), only: Sequence[str] = ()) -> dict[str, Any]:
         """What _native.offer() asks about the loader. Looks at a DataLoader's samples in worker processes, once, unless `fixed`
-        and `only` leave nothing to ask for; that takes two starts of worker processes and up to 16 samples."""
+        and `only` leave nothing to ask for; that takes what look_at() takes."""
         is_fixed = any(NUM_WORKERS == key or NUM_WORKERS.startswith(f"{key}.") for key in fixed)
         is_wanted = not is_fixed and (not only or any(name.startswith("num_workers") for name in only))
-        looks = self._passes is not None and is_wanted
+        looks = self._epochs is not None and is_wanted
         return {
             "loader": self._loader if self._native is not None else None,
             "dataloader": self._workers() if isinstance(self._loader, DataLoader) else None,
@@ -68,17 +73,25 @@ class LiveLoader:
         """By key, why not. What only a look can tell is there after context()."""
         if not isinstance(self._loader, DataLoader):
             return {}
-        if self._passes is None:
+        if self._epochs is None:
             return dict.fromkeys((NUM_WORKERS, PREFETCH), str(_why_as_it_is(self._loader)))
         if self._loader.num_workers > 0 or (reason := self._no_workers(1, looks=False)) is None:
             return {}
         return {NUM_WORKERS: reason}
 
+    def refused_values(self, workers_most: int) -> dict[tuple[str, str], str]:
+        """By key and value, why not, of the numbers of workers up to `workers_most` that cannot be where others can. What only a
+        look can tell is there after context()."""
+        if self._epochs is None:
+            return {}
+        reasons = {workers: self._no_workers(workers, looks=False) for workers in range(workers_most + 1)}
+        return {(NUM_WORKERS, str(workers)): reason for workers, reason in reasons.items() if reason is not None}
+
     def written(self) -> dict[str, Any]:
         """What the loader is written with, of each key that it has."""
         if self._native is not None:
             return self._native.written
-        if self._passes is None:
+        if self._epochs is None:
             return {}
         depth = {} if self._loader.prefetch_factor is None else {PREFETCH: self._loader.prefetch_factor}
         return {NUM_WORKERS: self._loader.num_workers, **depth}
@@ -110,7 +123,7 @@ class LiveLoader:
         if self._native is not None:
             self._queue_before = self._ahead()
             self._native.apply(ours)
-        elif self._passes is not None and CACHE not in ours:
+        elif self._epochs is not None and CACHE not in ours:
             self._use(ours)
         elif ours:
             key = min(ours)
@@ -122,32 +135,32 @@ class LiveLoader:
         these can have been loaded under the settings before."""
         if self._native is not None:
             return max(self._queue_before, self._ahead())
-        return 0 if self._passes is None else self._passes.queue() + self._lag
+        return 0 if self._epochs is None else self._epochs.queue() + self._lag
 
     def keep_only(self) -> None:
         """Lets go of what was kept ready for settings that are not in force: a cache, further workers."""
         if self._native is not None:
             self._native.free_cache()
-        elif self._passes is not None:
-            self._passes.settle()
+        elif self._epochs is not None:
+            self._epochs.settle()
 
     def undo(self) -> None:
-        """The loader as it was. A pass under way comes to its end in its order, and workers that it was not written with end when
-        they have given what they have in work."""
+        """The loader as it was. An epoch under way comes to its end in its order, and workers that it was not written with end
+        when they have given what they have in work."""
         if self._native is not None:
             self.set({})
             self._native.free_cache()
-        elif self._passes is not None:
-            self._passes.release()
+        elif self._epochs is not None:
+            self._epochs.release()
         self._in_force = {}
 
     def _use(self, settings: Mapping[str, str]) -> None:
-        assert self._passes is not None
+        assert self._epochs is not None
         arm = Arm(*(json.loads(settings[key]) if key in settings else None for key in (NUM_WORKERS, PREFETCH)))
         if arm.workers is not None and (reason := self._no_workers(arm.workers, looks=True)) is not None:
             raise UnsupportedError(f"autotune: {NUM_WORKERS}: {reason}")
         try:
-            self._passes.use(arm)
+            self._epochs.use(arm)
         except OSError as error:
             raise UnsupportedError(f"autotune: {NUM_WORKERS}: worker processes cannot be started: {error}") from error
 

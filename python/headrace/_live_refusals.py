@@ -29,9 +29,9 @@ Named = Sequence[tuple[str, nn.Parameter]]
 
 
 def refusals(models: Sequence[nn.Module], switches: Mapping[torch.optim.Optimizer, FusedSwitch], loader: Any,
-             process_keys: Iterable[str], calls_forward: bool) -> dict[str, str]:
-    """By key, why not, of every setting that these objects rule out. `calls_forward`: the loop calls the models themselves.
-    Collects garbage and looks at every object of the process, which takes some tenths of a second."""
+             process_keys: Iterable[str]) -> dict[str, str]:
+    """By key, why not, of every setting that these objects rule out. Collects garbage and looks at every object of the process,
+    which takes some tenths of a second."""
     gc.collect()
     objects = gc.get_objects()
     modules = list(_modules(models, objects))
@@ -41,7 +41,7 @@ def refusals(models: Sequence[nn.Module], switches: Mapping[torch.optim.Optimize
         PRECISION: of_model or _no_precision(parameters),
         FUSED: _no_fused(modules, parameters, switches),
         MEMORY_FORMAT: of_model or _no_layout(modules, parameters, list(switches)) or _held_elsewhere(parameters, objects),
-        COMPILE: of_model or (no_compile(loader) if calls_forward else "the loop does not call the model's own forward"),
+        COMPILE: of_model or no_compile(loader),
         ENGINE: _OWN_STEP,
         MICRO_BATCHES: _OWN_STEP,
     }

@@ -25,7 +25,8 @@ class Loader(_native.Loader):
     __doc__ = f"""{_native.Loader.__doc__}
 
     num_workers and prefetch_batches may be AUTOTUNE: the Loader finds them while it runs, from what its stages and the loop take
-    (decisions() lists what it changed and why).
+    (decisions() lists what it changed and why, settings is what holds now as keywords of a Loader that decides nothing). With
+    auto_tune=False they stay as they begin, and nothing is decided.
 
     num_workers counts threads, or with worker_type="process" the processes that read a source of your own. Of DataLoader's
     other keywords it takes drop_last (last_batch), prefetch_factor (batches a worker prepares ahead), persistent_workers, and
@@ -126,6 +127,14 @@ class Loader(_native.Loader):
         DataLoader's keywords by their own names."""
         rows = super().applied
         return [*rows, *self._keyword_rows({row[0]: row for row in rows})]
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """num_workers, prefetch_batches and cache as they are in force, and auto_tune=False: keywords under which a Loader of the
+        same source is from its first batch on as this one is now, whatever of it was asked for or found."""
+        now = {key: applied for key, _, applied, _ in super().applied}
+        return {"num_workers": int(now["data.num_workers"]), "prefetch_batches": int(now["data.prefetch_batches"]),
+                "cache": now["data.cache"], "auto_tune": False}
 
     @property
     def not_applied(self) -> dict[str, str]:

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch.utils.data import BatchSampler, DataLoader, Dataset, IterableDataset, SequentialSampler
 
-from ._dataloader import change, pass_over
+from ._dataloader import change, epoch_of
 from ._loader import Loader, awaited, pinning_refusal
 from ._native_loader import draws, native_loader_for
 from .errors import Error, InvalidArgumentError
@@ -227,13 +227,13 @@ class _BaseSeeds:
             self._is_drawn = self._once
             if loader._iterator is not None:  # Workers that persist here, where the original has new ones.
                 torch.empty((), dtype=torch.int64).random_(generator=shared)
-            return pass_over(loader)
+            return epoch_of(loader)
         if self._own is None:
             seed = torch.initial_seed() if shared is None else shared.initial_seed()
             self._own = torch.Generator().manual_seed(seed ^ 1)  # Not the numbers that have been drawn with it.
         loader.generator = self._own
         try:
-            return pass_over(loader)
+            return epoch_of(loader)
         finally:
             loader.generator = shared
 
@@ -249,14 +249,14 @@ class OptimizedLoader:
         self._report = report
         self._asynchronous = asynchronous
         self._seeds = None if original is None else _BaseSeeds(original)
-        self._passes = 0  # That have begun.
+        self._epochs = 0  # That have begun.
         self._asked: weakref.ref[Future[Any]] | None = None  # Of the last request; gone when nobody loads or holds it any more.
 
-    def __iter__(self) -> OptimizedPass:
+    def __iter__(self) -> OptimizedEpoch:
         if self._asked is not None and (batch := self._asked()) is not None:
             wait([batch])  # Its thread would take what the workers answer to the new epoch.
-        self._passes += 1
-        return OptimizedPass(self, pass_over(self.loader) if self._seeds is None else self._seeds.begin(self.loader))
+        self._epochs += 1
+        return OptimizedEpoch(self, epoch_of(self.loader) if self._seeds is None else self._seeds.begin(self.loader))
 
     def __len__(self) -> int:
         return len(self.loader)
@@ -279,17 +279,17 @@ class OptimizedLoader:
                  json.dumps(entry.new if entry.applied else now.get(entry.option)), entry.reason) for entry in self._report]
 
 
-class OptimizedPass:
+class OptimizedEpoch:
     """One epoch of an OptimizedLoader."""
 
     def __init__(self, loader: OptimizedLoader, batches: Iterator[Any]) -> None:
         self._loader = loader
         self._batches = batches
-        self._number = loader._passes
+        self._number = loader._epochs
         self._thread: ThreadPoolExecutor | None = None
         self._is_open = False  # A request is.
 
-    def __iter__(self) -> OptimizedPass:
+    def __iter__(self) -> OptimizedEpoch:
         return self
 
     def __next__(self) -> Any:
@@ -315,7 +315,7 @@ class OptimizedPass:
 
     def _require_free(self) -> None:
         # Workers that persist have one iterator, which torch begins anew for each epoch.
-        if self._number != self._loader._passes and self._batches is getattr(self._loader.loader, "_iterator", None):
+        if self._number != self._loader._epochs and self._batches is getattr(self._loader.loader, "_iterator", None):
             raise InvalidArgumentError(
                 "python: a newer epoch of this loader has begun; workers that persist serve one at a time")
         if self._is_open:
@@ -325,8 +325,8 @@ class OptimizedPass:
 class BatchRequest:
     """A batch that was asked for. Await it, or take its result()."""
 
-    def __init__(self, batches: OptimizedPass, batch: Future[Any]) -> None:
-        self._pass: OptimizedPass | None = batches
+    def __init__(self, batches: OptimizedEpoch, batch: Future[Any]) -> None:
+        self._epoch: OptimizedEpoch | None = batches
         self._batch = batch
 
     def done(self) -> bool:
@@ -339,11 +339,11 @@ class BatchRequest:
 
     def result(self) -> Any:
         """The batch, or None at the epoch's end. Waits, and raises what the iteration would have raised."""
-        if self._pass is None:
+        if self._epoch is None:
             raise InvalidArgumentError("python: this batch has been taken already")
         self.wait()  # A Ctrl-C leaves the request open.
-        self._pass._is_open = False
-        self._pass = None
+        self._epoch._is_open = False
+        self._epoch = None
         return self._batch.result()
 
     def __await__(self) -> Generator[Any, None, Any]:

@@ -1,5 +1,5 @@
-"""Where a pass over a loader stands, as text that a checkpoint carries: the states of every generator that data may be drawn
-with, as they were when the pass began and as they are now."""
+"""Where an epoch of a loader stands, as text that a checkpoint carries: the states of every generator that data may be drawn
+with, as they were when the epoch began and as they are now."""
 
 from __future__ import annotations
 
@@ -49,9 +49,9 @@ def set_global_states(states: dict[str, Any]) -> None:
         numpy.random.set_state((kind, numpy.array(keys, dtype=numpy.uint32), *rest))
 
 
-def to_text(loader: Any, pass_began: dict[str, Any] | None) -> str:
-    """The history of a checkpoint. `pass_began`: generator_states() before the pass that is open; None: none is."""
-    return json.dumps({_KEY: {"now": generator_states(loader), "pass_began": pass_began}})
+def to_text(loader: Any, epoch_began: dict[str, Any] | None) -> str:
+    """The history of a checkpoint. `epoch_began`: generator_states() before the epoch that is open; None: none is."""
+    return json.dumps({_KEY: {"now": generator_states(loader), "pass_began": epoch_began}})
 
 
 def from_text(text: str) -> dict[str, Any] | None:

@@ -70,7 +70,7 @@ class SampledOrder:
         indices, ends = self._read(epoch)
         resumed, self._resumes = self._drawn if self._resumes else None, False
         if resumed is not None and not indices:
-            indices, ends = self._read(epoch)  # Its state was one of a pass that had ended: this is the next.
+            indices, ends = self._read(epoch)  # Its state was one of an epoch that had ended: this is the next.
         if resumed is not None and resumed.epoch == epoch and resumed.indices is not None:
             before, indices, ends = resumed.before, resumed.indices, resumed.ends
         self._before, self._drawn = self._drawn, _Drawn(epoch, before, indices, ends)

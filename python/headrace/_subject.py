@@ -17,7 +17,7 @@ from torch.utils.data import DataLoader
 
 from . import _native
 from ._batched import BatchedImages, as_it_is, batched
-from ._dataloader import change, pass_over
+from ._dataloader import change, epoch_of
 from ._device import batch_not_on_cpu, module_not_on_cpu, not_on_cpu
 from ._forward import CHANNELS_LAST, ForwardSwitch
 from ._loader import Loader
@@ -26,6 +26,7 @@ from ._settings import (
     no_compile, no_fused, not_float32, text)
 from ._state import State, in_layout_of, map_tensors, same_values, tensors_in
 from ._step import WholeStep
+from ._strategy import Strategies, StrategyContext
 from ._native_loader import draws, native_loader_for
 from .errors import Error, InvalidArgumentError, UnsupportedError
 
@@ -64,9 +65,10 @@ class Subject:
         self._loader_options = dict(loader.options) if isinstance(loader, Loader) else None
         self._native_loader: Loader | None = None  # The headrace.Loader that can stand for a DataLoader.
         self._process = ProcessSettings("tune")
+        self._strategies = Strategies(StrategyContext((model,), (optimizer,), loader, live=False))
         self._settings: dict[str, str] = {}
         self._loaders: dict[tuple[int, int | None, bool], DataLoader] = {}
-        self._pass_loader: Any = self._loader_for({})
+        self._epoch_loader: Any = self._loader_for({})
 
     # What the native half calls.
 
@@ -124,19 +126,19 @@ class Subject:
         """Of the parameters, as it was."""
         return [held.memory for held in self._state.parameters.values()]
 
-    def new_pass(self) -> Iterator[Any]:
-        return pass_over(self._pass_loader)
+    def new_epoch(self) -> Iterator[Any]:
+        return epoch_of(self._epoch_loader)
 
-    def first_pass(self) -> Iterator[Any]:
+    def first_epoch(self) -> Iterator[Any]:
         """Over the data as the user's own loader gives them, whatever the settings."""
-        return pass_over(self._loader_for({}))
+        return epoch_of(self._loader_for({}))
 
-    def passes_per_step(self) -> float:
-        """How often a pass begins, a step. 0 where beginning one costs nothing again: workers that persist."""
-        if getattr(self._pass_loader, "persistent_workers", False):
+    def epochs_per_step(self) -> float:
+        """How often an epoch begins, a step. 0 where beginning one costs nothing again: workers that persist."""
+        if getattr(self._epoch_loader, "persistent_workers", False):
             return 0.0
         try:
-            return 1.0 / max(1, len(self._pass_loader))
+            return 1.0 / max(1, len(self._epoch_loader))
         except TypeError:
             return 0.0
 
@@ -152,7 +154,7 @@ class Subject:
         try:
             self._apply(settings)
         except BaseException:
-            self._apply(before)
+            self._apply(self._strategies.still_possible(before))
             raise
         self._settings = dict(settings)
         if COMPILE in settings and self._compile_s is None:
@@ -161,6 +163,7 @@ class Subject:
     def offer(self, bound: str) -> _native.Offer:
         """What to try, what relieves `bound` first, and why not the rest."""
         offered = _native.offer(self._context(), bound)
+        self._strategies.add_to(offered, bound)
         self.not_applicable = offered.not_tried
         return offered
 
@@ -186,7 +189,8 @@ class Subject:
             written[NUM_WORKERS] = self._loader_options["num_workers"]
             written[PREFETCH] = self._loader_options["prefetch_batches"]
             written[CACHE] = self._loader_options["cache"]
-        return {**self._process.written, **{key: json.dumps(value) for key, value in written.items()}}
+        return {**self._process.written, **self._strategies.written(),
+                **{key: json.dumps(value) for key, value in written.items()}}
 
     def applied(self) -> list[tuple[str, str, str, str]]:
         """Key, requested, applied, reason of what is in force."""
@@ -211,7 +215,7 @@ class Subject:
                 if isinstance(value, torch.Tensor) and value.shape == parameter.shape:
                     state[key] = in_layout_of(parameter, value)
         self.step.renew()
-        if self._pass_loader is self._native_loader:
+        if self._epoch_loader is self._native_loader:
             self._native_loader.start_at(0)
             return self._native_loader
         if isinstance(self.loader, DataLoader):
@@ -223,6 +227,7 @@ class Subject:
     # Settings.
 
     def _apply(self, settings: Mapping[str, str]) -> None:
+        self._strategies.set(settings)
         self._set_layout(text(settings, MEMORY_FORMAT) == "channels_last")
         self._forward.set(channels_last=text(settings, MEMORY_FORMAT) == "channels_last",
                           bf16=text(settings, PRECISION) == "bf16", compile=COMPILE in settings)
@@ -235,7 +240,7 @@ class Subject:
         if self._native_loader is not None and text(settings, LOADER) == "headrace":
             assert self._workers is not None
             self._native_loader.set_num_workers(int(settings.get(NUM_WORKERS, self._workers[0])))
-        self._pass_loader = self._loader_for(settings)
+        self._epoch_loader = self._loader_for(settings)
         self.step.set(micro_batches=int(settings.get(MICRO_BATCHES, 1)), native=text(settings, ENGINE) == "native")
 
     def _set_layout(self, channels_last: bool) -> None:
@@ -269,7 +274,7 @@ class Subject:
             return self._native_loader
         key = self._workers_in(settings)
         if key not in self._loaders:
-            # A copy: the user's own may be in the middle of a pass. It shares the data set and the sampler.
+            # A copy: the user's own may be in the middle of an epoch. It shares the data set and the sampler.
             self._loaders[key] = copy.copy(self.loader)
             self._set_workers(self._loaders[key], *key)
         return self._loaders[key]
@@ -290,11 +295,11 @@ class Subject:
 
     def _end_workers(self) -> None:
         for loader in self._loaders.values():
-            change(loader)  # The next pass draws what a first pass draws.
+            change(loader)  # The next epoch draws what a first one draws.
 
     def _time_compiling(self) -> float:
         """A first forward and backward compile; what they take beyond a second one is the price."""
-        batch = next(self.first_pass())
+        batch = next(self.first_epoch())
         seconds = []
         for _ in range(2):
             self.restore()
@@ -322,7 +327,7 @@ class Subject:
         replacement = self._native_loader
         return {
             "live": False, "cores": len(os.sched_getaffinity(0)),
-            "refused": {key: reason for key, reason in refused.items() if reason is not None},
+            "refused": {key: reason for key, reason in refused.items() if reason is not None}, "refused_values": {},
             "run_steps": self._run_steps, "budget_s": self._budget_s, "fixed": list(self._fixed),
             "intra_op_threads": self._process.threads, "fused": all(written.get("fused") for written in self._fused.written()),
             "drops_out": any(isinstance(module, nn.modules.dropout._DropoutNd) and module.training and module.p > 0
@@ -347,7 +352,7 @@ class Subject:
         """Whether the first two batches come bit for bit. An error counts as yes: the trial itself will tell of it."""
         def first_two(settings: Mapping[str, str]) -> list[Any]:
             self.restore()
-            source = pass_over(self._loader_for(settings))
+            source = epoch_of(self._loader_for(settings))
             return [batch for batch, _ in zip(source, range(2))]
 
         try:

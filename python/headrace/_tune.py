@@ -138,8 +138,9 @@ def tune(model: nn.Module, loader: Any, optimizer: torch.optim.Optimizer, forwar
     folder for report.html, ledger.json and the traces. apply: False leaves the objects as they were; Tuned.apply() does it
     later. whole_step: True says that your loop will call Tuned.step(batch) in place of its own zero_grad, forward, backward and
     optimizer.step; then what only such a step can do is tried, too: headrace's native engine (as in headrace.Trainer), and
-    micro-batches, which cut each batch into parts and keep the update. on_progress(kind, text) is told what happens: "step",
-    "diagnosis", "machine" (it is not quiet: fewer changes are tried, the first ones), "decided".
+    micro-batches, which cut each batch into parts and keep the update. Strategies of your own (headrace.register_strategy) are
+    tried behind headrace's changes. on_progress(kind, text) is told what happens: "step", "diagnosis", "machine" (it is not
+    quiet: fewer changes are tried, the first ones), "decided".
 
     Afterwards parameters, buffers, gradients, optimizer state, modes and the generators of torch, Python, NumPy and the
     loader are bit for bit what they were, also when this raises; with what was kept, the layout of parameters, the forward

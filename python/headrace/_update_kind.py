@@ -11,8 +11,8 @@ _REMEMBERED = 32  # Updates.
 class UpdateKind(NamedTuple):
     """How often something happened in an update. Updates of one kind differ in time by chance and by settings alone."""
 
-    passes_begun: int
-    passes_ended: int
+    epochs_begun: int
+    epochs_ended: int
     evaluations: int  # Calls of the models without gradients, or in eval mode.
     checkpoints: int
     failures: int

@@ -59,7 +59,7 @@ class watch:
         self._watch: _native.LoopWatch | None = None
         self._depth = 0
         self._known: set[int] = set()  # Ids of modules and optimizers, all of them held by the native half.
-        self._looks_at_batch = True  # Whether the next batch's device is looked at: the first of each pass.
+        self._looks_at_batch = True  # Whether the next batch's device is looked at: the first of each epoch.
         self._found: tuple[dict[str, Any], str, str] | None = None
 
     def __enter__(self) -> watch:
@@ -302,7 +302,7 @@ class watch:
         def begin(loader: Any) -> Any:
             if only is not None and loader is not only:
                 return plain_iter(loader)
-            self._watch.pass_begins()
+            self._watch.epoch_begins()
             self._looks_at_batch = True
             return seen(plain_iter(loader))
 

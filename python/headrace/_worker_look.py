@@ -9,6 +9,7 @@ import logging
 import pickle
 import random
 import sys
+import time
 import types
 from typing import Any, NamedTuple
 
@@ -22,7 +23,8 @@ from ._dataloader import change
 from ._state import same_values
 
 _BATCHES, _WIDTH = 4, 4
-_PATIENCE_S = 30  # For a batch of a loader that has no timeout.
+_ASKED_S = 2.5  # After which no further batch of a question is waited for: the run waits meanwhile.
+_PATIENCE_S = 3  # For one batch: 10 s may be lost of a run in all, and this is asked twice.
 _OBJECTS_MAX = 256  # Within a data set that are looked at,
 _ITEMS_MAX = 16  # and of each container.
 # What other processes have as this one has it.
@@ -38,8 +40,9 @@ class Look(NamedTuple):
 
 def look_at(loader: DataLoader) -> Look:
     """Asks for up to 16 samples of the data set twice, in processes that are forked for it: by two workers, and by one that takes
-    itself for the main process. The loader, its sampler, the data set and all generators of this process stay as they are, and no
-    exception of the data set comes out. Takes two starts of worker processes."""
+    itself for the main process; where samples take long, for a batch of 4 at least. The loader, its sampler, the data set and all
+    generators of this process stay as they are, and no exception of the data set comes out. Takes two starts of worker processes
+    and what they load, some seconds at most unless the data set hangs."""
     if loader.num_workers == 0 and (held := _unshareable(loader.dataset)):
         return Look(True, f"the data set holds a {held}, which processes cannot share")
     indices = _indices(loader)
@@ -51,8 +54,9 @@ def look_at(loader: DataLoader) -> Look:
     for found, where in ((apart, "in a worker process"), (alone, "outside of a worker process")):
         if isinstance(found, str):
             return Look(True, f"{where} its data set gives no batch: {found}")
+    both = min(len(apart), len(alone))
     draws = (not _is_plain(loader) or any(answer.drew for answer in (*apart, *alone))
-             or not same_values([answer.batch for answer in apart], [answer.batch for answer in alone]))
+             or not same_values([answer.batch for answer in apart[:both]], [answer.batch for answer in alone[:both]]))
     held = next((answer.holds for answer in (*apart, *alone) if answer.holds), "")
     if needs_init:
         return Look(draws, "its worker_init_fn prepares each worker process, and there would be none")
@@ -86,16 +90,21 @@ class _Question:
 
 
 def _ask(loader: DataLoader, indices: list[Any], workers: int, *, as_main: bool) -> list[_Answer] | str:
-    """The answers, or what went wrong."""
+    """The answers, as many as there was time for, or what went wrong."""
     question, asked = _Question(loader, as_main), copy.copy(loader)
-    change(asked, num_workers=workers, prefetch_factor=_BATCHES, persistent_workers=False, pin_memory=False,
-           timeout=loader.timeout or _PATIENCE_S, generator=torch.Generator().manual_seed(0), worker_init_fn=question.begin,
-           collate_fn=question.answer)
+    change(asked, num_workers=workers, prefetch_factor=1, persistent_workers=False, pin_memory=False,
+           timeout=min(loader.timeout or _PATIENCE_S, _PATIENCE_S), generator=torch.Generator().manual_seed(0),
+           worker_init_fn=question.begin, collate_fn=question.answer)
     change(asked, **{"batch_sampler" if loader._auto_collation else "sampler": indices})
-    batches = None
+    batches, began = None, time.monotonic()
+    answers: list[_Answer] = []
     try:
         batches = _MultiProcessingDataLoaderIter(asked)
-        return list(batches)
+        for answer in batches:
+            answers.append(answer)
+            if time.monotonic() - began > _ASKED_S:
+                break
+        return answers
     except Exception as error:  # noqa: BLE001 - the user's own code; what it raises is the reason that is told.
         name, last = type(error).__name__, (str(error).strip().splitlines() or ["no message"])[-1]
         return last if last.startswith(f"{name}: ") else f"{name}: {last}"
@@ -105,7 +114,7 @@ def _ask(loader: DataLoader, indices: list[Any], workers: int, *, as_main: bool)
 
 
 def _is_plain(loader: DataLoader) -> bool:
-    """Whether its indices are those of the data set, and drawn from no generator but at the pass's begin."""
+    """Whether its indices are those of the data set, and drawn from no generator but at the epoch's begin."""
     batches = loader.batch_sampler
     sampler = loader.sampler if batches is None else getattr(batches, "sampler", None)
     return type(batches) in (BatchSampler, type(None)) and type(sampler) in _PLAIN_SAMPLERS

@@ -10,7 +10,7 @@ import transformers
 from torch import nn
 
 from ._autotune import AutoTune as Handle
-from ._autotune import requested
+from ._autotune_request import requested
 from ._loop_objects import raw_objects
 from ._settings import PRECISION
 
@@ -41,7 +41,8 @@ class AutoTune(transformers.TrainerCallback):
     """
 
     def __init__(self, *, on_progress: Callable[[str, str], Any] | None = None, **options: Any) -> None:
-        """InvalidArgumentError for what makes no sense; `allow`, `gain_min` and the names in `only` are looked at in train()."""
+        """InvalidArgumentError for what makes no sense; `allow`, `gain_min`, the names in `only` and the ledger of `replay` are
+        looked at in train()."""
         self._request, self._on_progress = requested(**options), on_progress
         self.handle: Handle | None = None
 

@@ -212,7 +212,7 @@ class SourceReader:
 
     def _compare_shapes(self) -> None:
         count = self._at_most(COMPARED)
-        in_order = isinstance(self.source, InOrder)  # The first ones are as good, and cost no pass over it.
+        in_order = isinstance(self.source, InOrder)  # The first ones are as good, and spare reading it through.
         for number in range(count):
             index = number if in_order else number * self.size // count
             if index == self._first:

@@ -14,8 +14,8 @@ class AnyLoader {
   // TypeError when `loader` is neither iterable nor callable.
   explicit AnyLoader(pybind11::object loader);
 
-  // A new pass: iter(loader), or iter(loader()) for a function. An iterator or a generator gives itself, so that its
-  // second pass is empty: `single_pass` tells.
+  // A new epoch: iter(loader), or iter(loader()) for a function. An iterator or a generator gives itself, so that its
+  // second epoch is empty: `single_pass` tells.
   pybind11::iterator pass() const;
   bool single_pass() const;
   // len(loader), where it has one.

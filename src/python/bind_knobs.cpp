@@ -6,6 +6,7 @@
 #include <optional>
 #include <string>
 #include <tuple>
+#include <utility>
 
 #include "engine/assembly/knob.h"
 #include "python/any_loader.h"
@@ -47,6 +48,7 @@ KnobContext context_of(const py::dict& given) {
   context.cores = given["cores"].cast<std::int64_t>();
   context.run_steps = given["run_steps"].cast<std::optional<std::int64_t>>();
   context.refused = given["refused"].cast<std::map<std::string, std::string, std::less<>>>();
+  context.refused_values = given["refused_values"].cast<std::map<std::pair<std::string, std::string>, std::string>>();
   context.drops_out = given["drops_out"].cast<bool>();
   context.has_replacement = given["has_replacement"].cast<bool>();
   context.replacement_draws = given["replacement_draws"].cast<bool>();
@@ -80,7 +82,8 @@ void register_knobs(py::module_& module) {
       .def_property_readonly("numerics", [](const Candidate& one) { return std::string(to_string(one.numerics)); })
       .def_readonly("resource", &Candidate::resource)
       .def_readonly("key", &Candidate::key)
-      .def_readonly("late_share", &Candidate::late_share);
+      .def_readonly("late_share", &Candidate::late_share)
+      .def_readonly("promise_rank", &Candidate::promise_rank, "Lowest first, whatever order they are tried in.");
   py::class_<Report::NotTried>(module, "NotApplicable", "A change that is not tried on these objects, and why.")
       .def_readonly("name", &Report::NotTried::name)
       .def_readonly("key", &Report::NotTried::key)

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "python/bindings.h"
+#include "python/live_replay_object.h"
 #include "python/live_tuner_object.h"
 
 namespace headrace::python {
@@ -28,6 +29,7 @@ LiveOptions options_of(const py::dict& given) {
   options.only = given["only"].cast<std::vector<std::string>>();
   options.fixed = given["fixed"].cast<std::vector<std::string>>();
   options.frozen = given["frozen"].cast<bool>();
+  options.spent_s = given["spent_s"].cast<double>();
   return options;
 }
 
@@ -45,27 +47,36 @@ LiveRun run_of(const py::dict& given) {
   return run;
 }
 
-// Python's garbage collector sees the objects that a LiveTunerObject holds.
+// Python's garbage collector sees the objects that an Object holds, by its traverse() and let_go().
+template <class Object>
 void show_to_collector(PyHeapTypeObject* heap_type) {
   PyTypeObject& type = heap_type->ht_type;
   type.tp_flags |= Py_TPFLAGS_HAVE_GC;
   type.tp_traverse = [](PyObject* self, visitproc visit, void* arg) -> int {
     Py_VISIT(Py_TYPE(self));
     if (!py::detail::is_holder_constructed(self)) return 0;
-    return py::handle(self).cast<LiveTunerObject&>().traverse(visit, arg);
+    return py::handle(self).cast<Object&>().traverse(visit, arg);
   };
   type.tp_clear = [](PyObject* self) -> int {
-    if (py::detail::is_holder_constructed(self)) py::handle(self).cast<LiveTunerObject&>().let_go();
+    if (py::detail::is_holder_constructed(self)) py::handle(self).cast<Object&>().let_go();
     return 0;
   };
 }
 
-}  // namespace
+template <class Object>
+py::tuple result_tuple(const Object& self, const py::dict& run) {
+  const LiveResult result = self.result(run_of(run));
+  return py::make_tuple(result.document, result.text, result.html);
+}
 
-void register_live(py::module_& module) {
+constexpr const char* kResultDoc = "ledger.json, the report as text and as HTML.";
+constexpr const char* kTrialsDoc = "Dicts as in ledger.json.";
+constexpr const char* kNoteUpdateDoc = "The newest update, behind which failed(), stop() or undo() may be called.";
+
+void register_tuner(py::module_& module) {
   py::class_<LiveTunerObject>(module, "LiveTuner",
                               "Tunes a run under way; include/headrace/live_tuner.h. From the thread that updates.",
-                              py::custom_type_setup(&show_to_collector))
+                              py::custom_type_setup(&show_to_collector<LiveTunerObject>))
       .def(py::init([](py::object loop, std::vector<Candidate> candidates, const py::dict& options, std::uint64_t seed,
                        py::dict progress, py::object clock) {
              return std::make_unique<LiveTunerObject>(std::move(loop), std::move(candidates), options_of(options), seed,
@@ -88,6 +99,9 @@ void register_live(py::module_& module) {
           py::arg("update"), py::arg("seconds"), py::arg("work"), py::arg("wait_s"), py::arg("countable"),
           py::arg("why_not"), "Applies what holds for the next unit.")
       .def(
+          "note_update", [](LiveTunerObject& self, std::int64_t update) { self.tuner().note_update(update); },
+          py::arg("update"), kNoteUpdateDoc)
+      .def(
           "failed",
           [](LiveTunerObject& self, const std::string& code, const std::string& sentence,
              const std::vector<std::string>& keys) { self.tuner().failed(code_named(code), sentence, keys); },
@@ -98,14 +112,62 @@ void register_live(py::module_& module) {
           "stop", [](LiveTunerObject& self, const std::string& why) { self.tuner().stop(why); }, py::arg("why"),
           "What is kept stays in force.")
       .def("undo", [](LiveTunerObject& self) { self.tuner().undo(); })
-      .def("trials", &LiveTunerObject::trials, "Dicts as in ledger.json.")
+      .def("trials", &LiveTunerObject::trials, kTrialsDoc)
+      .def("result", &result_tuple<LiveTunerObject>, py::arg("run"), kResultDoc);
+}
+
+// With the methods of LiveTuner, in whose place it stands.
+void register_replay(py::module_& module) {
+  py::class_<LiveReplayObject>(module, "LiveReplay",
+                               "Repeats a tuned run from its ledger; include/headrace/live_replay.h. From the thread "
+                               "that updates.",
+                               py::custom_type_setup(&show_to_collector<LiveReplayObject>))
+      .def(py::init<py::object, const std::string&, py::dict>(), py::arg("loop"), py::arg("path"), py::arg("progress"))
+      .def("begin", &LiveReplayObject::begin, "Before the first update.")
       .def(
-          "result",
-          [](const LiveTunerObject& self, const py::dict& run) {
-            const LiveResult result = self.result(run_of(run));
-            return py::make_tuple(result.document, result.text, result.html);
+          "keeps_call", [](const LiveReplayObject&) { return false; }, "Nothing is replayed call by call.")
+      .def(
+          "before_update", [](const LiveReplayObject&) {}, "Nothing is to be done there.")
+      .def(
+          "after_update",
+          [](LiveReplayObject& self, std::int64_t update, double, double, double, bool, const std::string&) {
+            self.after_update(update);
           },
-          py::arg("run"), "ledger.json, the report as text and as HTML.");
+          py::arg("update"), py::arg("seconds"), py::arg("work"), py::arg("wait_s"), py::arg("countable"),
+          py::arg("why_not"), "Applies what held for the next unit.")
+      .def(
+          "note_update", [](const LiveReplayObject&, std::int64_t) {}, py::arg("update"), kNoteUpdateDoc)
+      .def(
+          "failed",
+          [](LiveReplayObject& self, const std::string&, const std::string& sentence,
+             const std::vector<std::string>& keys) {
+            for (const std::string& key : keys) self.replay().end_setting(key, sentence);
+          },
+          py::arg("code"), py::arg("sentence"), py::arg("keys") = std::vector<std::string>(),
+          "Settings of these keys ended by themselves. Without keys nothing happens.")
+      .def("watching", [](const LiveReplayObject& self) { return !self.replay().is_over(); })
+      .def(
+          "stop", [](LiveReplayObject& self, const std::string&) { self.replay().stop(); }, py::arg("why"),
+          "What that run kept is in force.")
+      .def("undo", [](LiveReplayObject& self) { self.replay().undo(); })
+      .def(
+          "turns",
+          [](const LiveReplayObject& self) {
+            return py::make_tuple(self.replay().turns_applied(), self.replay().turns());
+          },
+          "Applied, and in all.")
+      .def(
+          "settings", [](const LiveReplayObject& self) { return self.replay().settings(); },
+          "Each that it will make hold, once.")
+      .def("trials", &LiveReplayObject::trials, kTrialsDoc)
+      .def("result", &result_tuple<LiveReplayObject>, py::arg("run"), kResultDoc);
+}
+
+}  // namespace
+
+void register_live(py::module_& module) {
+  register_tuner(module);
+  register_replay(module);
 }
 
 }  // namespace headrace::python

@@ -18,7 +18,7 @@ namespace py = pybind11;
 namespace {
 
 void register_passes(py::module_& module) {
-  py::class_<NativePass>(module, "LoaderPass", "Iterates over one epoch of a Loader.")
+  py::class_<NativePass>(module, "LoaderEpoch", "Iterates over one epoch of a Loader.")
       .def("__iter__", [](py::object self) { return self; })
       .def("__next__",
            [](NativePass& pass) {
@@ -84,8 +84,8 @@ tuple, and fields={"boxes": headrace.Field("float32", (-1, 4))} says what a fiel
 their names) and labels (one a sample). num_workers=N threads call it
 under the GIL; with worker_type="process" N processes of their own do, which get it once, by pickle, live as long as the
 Loader, and are replaced when they die or do not answer within worker_timeout_s=300. The keywords are the
-keys of a recipe's [data]: val_fraction, batch_size, num_workers, num_workers_max, prefetch_batches, prefetch_mib, last_batch, shuffle,
-shuffle_window, buckets, bucket_by, sampler, weights, world_size, rank, in_order, on_corrupt, max_pixels, max_sample_bytes, cache,
+keys of a recipe's [data]: val_fraction, batch_size, num_workers, num_workers_max, prefetch_batches, prefetch_mib, auto_tune, last_batch,
+shuffle, shuffle_window, buckets, bucket_by, sampler, weights, world_size, rank, in_order, on_corrupt, max_pixels, max_sample_bytes, cache,
 cache_mib, index, scale_decode, and transform, a dict of the keys of [data.transform]: size, crop, resize, scale, ratio, pad,
 flip_probability, mean, std, dtype, layout (docs/options.md); or in its place transforms, a list of operations of headrace.transforms,
 which have the names and parameters of torchvision.transforms.v2 (RandomResizedCrop(224)), or a dict of these
@@ -147,7 +147,7 @@ void register_loader(py::module_& module) {
           "samples a second predicted then, and to augment on the GPU. Measures for about a second.")
       .def("decisions", &NativeLoader::decisions,
            "What was changed where num_workers, prefetch_batches or cache is AUTOTUNE: batch, at_s, what, from, to, "
-           "why, before and after (samples a second), rolled_back.")
+           "why, before and after (samples a second), rolled_back. Nothing with auto_tune=False.")
       .def("set_num_workers", &NativeLoader::set_num_workers, py::arg("num_workers"),
            "Threads, or AUTOTUNE; with worker_type=\"process\" processes. Live; changes no byte.")
       .def("set_prefetch_batches", &NativeLoader::set_prefetch_batches, py::arg("batches"),

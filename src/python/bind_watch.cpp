@@ -17,9 +17,9 @@ void register_watch(py::module_& module) {
       "Writes a text file whole or not at all.");
   py::class_<LoopWatch>(module, "LoopWatch", "Records the parts of a loop as hooks tell of their ends.")
       .def(py::init<>())
-      .def("pass_begins", &LoopWatch::pass_begins)
+      .def("epoch_begins", &LoopWatch::pass_begins)
       .def("data_begins", &LoopWatch::data_begins)
-      .def("data_ends", &LoopWatch::data_ends, py::arg("batch"), "None: the pass is over.")
+      .def("data_ends", &LoopWatch::data_ends, py::arg("batch"), "None: the epoch is over.")
       .def("forward_begins", &LoopWatch::forward_begins, py::arg("for_training"))
       .def("forward_ends", &LoopWatch::forward_ends, py::arg("for_training"))
       .def("backward_begins", &LoopWatch::backward_begins)

@@ -9,6 +9,7 @@ void register_loader(pybind11::module_& module);
 void register_trainer(pybind11::module_& module);
 void register_insight(pybind11::module_& module);
 void register_knobs(pybind11::module_& module);
+void register_strategies(pybind11::module_& module);
 void register_tune(pybind11::module_& module);
 void register_live(pybind11::module_& module);
 void register_pack(pybind11::module_& module);

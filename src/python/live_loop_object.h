@@ -11,7 +11,7 @@
 
 namespace headrace::python {
 
-// Any object with these methods (python/headrace/_autotune.py has one):
+// Any object with these methods (python/headrace/_tuned_loop.py has one):
 //
 //   apply(settings: dict[str, str]) -> Any; a headrace.Error that it raises is Error of the same code here
 //   replay(reference, candidate: dict[str, str]) -> dict with the fields of ReplayDistance by their names, or

@@ -2,7 +2,6 @@
 #pragma once
 
 #include <headrace/live_tuner.h>
-#include <headrace/report.h>
 #include <pybind11/pybind11.h>
 
 #include <cstdint>
@@ -10,23 +9,9 @@
 #include <vector>
 
 #include "python/live_loop_object.h"
+#include "python/live_result.h"
 
 namespace headrace::python {
-
-// What a ledger and a report say of a run beside what was tried.
-struct LiveRun {
-  std::string title, command;
-  std::string note;   // What went wrong, for a person; empty: nothing did.
-  Settings baseline;  // What the objects had of every key that a candidate touches.
-  std::vector<Report::NotTried> not_tried;
-  std::vector<Applied> settings;  // In force.
-};
-
-struct LiveResult {
-  std::string document;  // ledger.json.
-  std::string text;      // For a terminal.
-  std::string html;      // A report of one file.
-};
 
 // Every call holds the GIL and comes from the thread that makes the updates. What the objects below raise passes
 // unchanged. traverse() and let_go() are Python's tp_traverse and tp_clear: the loop holds the user's model and

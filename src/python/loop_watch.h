@@ -38,7 +38,7 @@ class LoopWatch {
 
   void pass_begins();  // iter(loader): what it costs belongs to the first batch's wait.
   void data_begins();
-  void data_ends(const pybind11::object& batch);  // None: the pass is over. Under the GIL.
+  void data_ends(const pybind11::object& batch);  // None: the epoch is over. Under the GIL.
   void forward_begins(bool for_training);
   void forward_ends(bool for_training);
   void backward_begins();

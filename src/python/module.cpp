@@ -10,6 +10,7 @@ PYBIND11_MODULE(_native, module) {
   headrace::python::register_trainer(module);
   headrace::python::register_insight(module);
   headrace::python::register_knobs(module);
+  headrace::python::register_strategies(module);
   headrace::python::register_tune(module);
   headrace::python::register_live(module);
   headrace::python::register_pack(module);

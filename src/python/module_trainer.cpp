@@ -190,8 +190,8 @@ py::iterator ModuleTrainer::begin_pass(const AnyLoader& loader) {
   return loader.pass();
 }
 
-// A loader of Python's has no positions: the pass begins with the generators as they were, its first batches are loaded
-// and dropped, and what the model drew since is made up for by the generators of the checkpoint.
+// A loader of Python's has no positions: the epoch begins with the generators as they were, its first batches are
+// loaded and dropped, and what the model drew since is made up for by the generators of the checkpoint.
 py::iterator ModuleTrainer::begin_pass_of_python(const AnyLoader& loader) {
   const std::int64_t done = trainer_->progress().batch;
   const py::object loaded = std::exchange(loaded_place_, py::none());

@@ -66,9 +66,9 @@ class ModuleTrainer {
   std::optional<std::int64_t> steps_;  // Of the run, when somebody said or fit() knows.
   std::int64_t resume_batch_ = 0;      // Where a loaded checkpoint stands in its epoch.
   // Of python/headrace/_place.py; each may be None.
-  pybind11::object loaded_place_ = pybind11::none();  // Of a loaded checkpoint that no pass has begun from yet.
+  pybind11::object loaded_place_ = pybind11::none();  // Of a loaded checkpoint that no epoch has begun from yet.
   pybind11::object loader_ = pybind11::none();        // Of the last fit().
-  pybind11::object pass_began_ = pybind11::none();    // Generators as they were before its pass that is open.
+  pybind11::object pass_began_ = pybind11::none();    // Generators as they were before its epoch that is open.
   ModelState state_;
   TorchOptimizer optimizer_;
   std::unique_ptr<Trainer> trainer_;

@@ -306,7 +306,7 @@ std::int64_t NativeLoader::begin() {
   before_request_.reset();
   loaded_epoch_.reset();
   if (!persistent_workers_ && serial_ > 0) start_workers();
-  if (begin_stream_) {  // Nobody reads between two passes.
+  if (begin_stream_) {  // Nobody reads between two epochs.
     const std::int64_t epoch = loader_->next_epoch_index();
     const py::gil_scoped_acquire held;
     begin_stream_(epoch);
@@ -321,8 +321,8 @@ void NativeLoader::end_pass() {
   if (!persistent_workers_ && processes_ != nullptr && serial_ > 0) processes_->end_workers();
 }
 
-// New ones for the next pass. Threads that wait between two passes cost nothing, so that they end only here; processes
-// have ended with the pass. `mutex_` is held.
+// New ones for the next epoch. Threads that wait between two epochs cost nothing, so that they end only here; processes
+// have ended with the epoch. `mutex_` is held.
 void NativeLoader::start_workers() {
   loader_->renew_workers();
   if (processes_ != nullptr) processes_->start_workers();

@@ -34,7 +34,7 @@ class NativeLoader {
   // `keywords`: those of DataOptions, transform as a dict of TransformOptions; seed; split, "train", "val" or "test";
   // training, which is split == "train" where it is not given; collate_fn, called with the samples of a batch; for
   // objects worker_type, "thread", or "process": num_workers processes read, and worker_timeout_s;
-  // persistent_workers, false: each pass has threads and processes of its own; enable_async_data_loading, false:
+  // persistent_workers, false: each epoch has threads and processes of its own; enable_async_data_loading, false:
   // request() waits; given_order, called with the epoch that begins: a name for messages, its samples and, or None,
   // where each batch ends, as arrays of int64.
   NativeLoader(const pybind11::object& source, const pybind11::dict& keywords);
@@ -42,9 +42,9 @@ class NativeLoader {
   NativeLoader(const NativeLoader&) = delete;
   NativeLoader& operator=(const NativeLoader&) = delete;
 
-  // Begins a pass and returns its number: the next epoch, or where start_at() or load_state() put it.
+  // Begins the next epoch, or where start_at() or load_state() put it. Returns a serial number for next() and end().
   std::int64_t begin();
-  // The next batch of pass `serial`, a headrace.Batch or what collate_fn makes of it; none at its end.
+  // The next batch of epoch `serial`, a headrace.Batch or what collate_fn makes of it; none at its end.
   // Error{invalid_argument}: a newer epoch has begun, or a requested batch was not taken.
   std::optional<pybind11::object> next(std::int64_t serial);
   // The same for collect(), without waiting unless loading is not asynchronous. Until then state() stands before the
@@ -53,7 +53,7 @@ class NativeLoader {
   pybind11::object collect(NativeRequest& request, std::int64_t serial);
   // Until collect() would not wait.
   void wait(const NativeRequest& request) const;
-  // Ends pass `serial`, so that nothing more is loaded for it; nothing, where a newer one has begun.
+  // Ends epoch `serial`, so that nothing more is loaded for it; nothing, where a newer one has begun.
   void end(std::int64_t serial);
 
   void start_at(std::int64_t epoch, std::int64_t batch);
@@ -138,10 +138,10 @@ class NativeLoader {
   std::unique_ptr<Epoch> epoch_;
   std::int64_t serial_ = 0;
   std::optional<LoaderState> before_request_;  // While a requested batch is not taken.
-  std::optional<std::int64_t> loaded_epoch_;   // Of load_state(), until the pass begins.
+  std::optional<std::int64_t> loaded_epoch_;   // Of load_state(), until the epoch begins.
 };
 
-// What iter(loader) gives. A pass that nobody holds any more is over.
+// What iter(loader) gives. An epoch that nobody holds any more is over.
 class NativePass {
  public:
   explicit NativePass(pybind11::object loader);  // A NativeLoader, kept alive.

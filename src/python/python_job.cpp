@@ -114,7 +114,7 @@ void PythonJob::snapshot() {
 
 void PythonJob::restore() {
   in_python([this] {
-    pass_ = py::none();  // Ends the worker processes of the pass, before the generators go back.
+    pass_ = py::none();  // Ends the worker processes of the epoch, before the generators go back.
     subject_.attr("restore")();
   });
 }
@@ -132,7 +132,7 @@ py::object PythonJob::next_batch() {
   const std::int64_t begin_ns = monotonic_ns();
   bool begins = pass_.is_none();
   while (true) {
-    if (begins) pass_ = subject_.attr("new_pass")();
+    if (begins) pass_ = subject_.attr("new_epoch")();
     auto pass = py::reinterpret_borrow<py::iterator>(pass_);
     if (std::optional<py::object> batch = python::next_batch(pass)) {
       waits_.push_back({seconds_since(begin_ns), begins});
@@ -193,7 +193,7 @@ double PythonJob::spread_pass_starts(std::vector<double>& seconds) {
     seconds[i] -= pass_start_s_;
     moved_s_[i] -= pass_start_s_;
   }
-  return pass_start_s_ * py::cast<double>(subject_.attr("passes_per_step")());
+  return pass_start_s_ * py::cast<double>(subject_.attr("epochs_per_step")());
 }
 
 void PythonJob::take_batches(const char* method, std::int64_t count, std::vector<py::object>& batches) {
@@ -209,7 +209,7 @@ void PythonJob::take_batches(const char* method, std::int64_t count, std::vector
 py::object PythonJob::batch_for_checks(std::int64_t index) {
   if (batches_for_checks_.empty()) {
     subject_.attr("restore")();
-    take_batches("first_pass", kCheckedBatches, batches_for_checks_);
+    take_batches("first_epoch", kCheckedBatches, batches_for_checks_);
     if (batches_for_checks_.empty()) fail(ErrorCode::invalid_argument, "tune: the loader gives no batch");
   }
   return batches_for_checks_[static_cast<std::size_t>(index) % batches_for_checks_.size()];
@@ -224,7 +224,7 @@ py::object PythonJob::batch_as_loaded(std::int64_t index) {
     const std::int64_t count = (index / kBatchesCompared + 1) * kBatchesCompared;
     while (static_cast<std::int64_t>(batches_as_loaded_.size()) < count) {
       const std::size_t before = batches_as_loaded_.size();
-      take_batches("new_pass", count, batches_as_loaded_);
+      take_batches("new_epoch", count, batches_as_loaded_);
       if (batches_as_loaded_.size() == before) {
         fail(ErrorCode::invalid_argument, "tune: the loader gives no batch");
       }

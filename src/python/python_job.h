@@ -40,11 +40,11 @@ class PythonJob final : public MeasurableJob {
   void configure(const Settings& settings) override;
   // Error{cancelled} when Python was interrupted (Ctrl-C, SystemExit): rethrow_interrupt() then goes on with that.
   //
-  // What a pass over the data costs at its beginning (a permutation, worker processes) is spread over its batches, and
+  // What an epoch costs at its beginning (a permutation, worker processes) is spread over its batches, and
   // what a setting costs once in a run (compiling) over the run's steps: each step's seconds hold its share.
   std::vector<double> run(std::int64_t steps) override;
   Fingerprint fingerprint(std::int64_t batch) override;
-  // Where a pass is shorter, the next one begins as it would in the loop.
+  // Where an epoch is shorter, the next one begins as it would in the loop.
   Fingerprint fingerprint_as_loaded(std::int64_t batch) override;
   // By a copy of the module in float64. What the user's code cannot do with one is the reason why there is none.
   ExactResult exact_fingerprint(std::int64_t batch) override;
@@ -73,18 +73,18 @@ class PythonJob final : public MeasurableJob {
   // Error{out_of_memory}. Other Python exceptions pass.
   template <class Work>
   auto in_python(Work&& work);
-  // Ends the pass at hand and runs `work`, which may leave any state: afterwards, also after an exception, it is the
+  // Ends the epoch at hand and runs `work`, which may leave any state: afterwards, also after an exception, it is the
   // one that `subject` was made with.
   template <class Work>
   auto then_restored(Work&& work);
   pybind11::object next_batch();
   pybind11::object gradients(const pybind11::object& batch);  // Left in the parameters; returns the loss.
   double one_step();                                          // Seconds.
-  // Takes out of the steps what beginning a pass costs, and returns what each step owes of it.
+  // Takes out of the steps what beginning an epoch costs, and returns what each step owes of it.
   double spread_pass_starts(std::vector<double>& seconds);
   pybind11::object batch_for_checks(std::int64_t index);
   pybind11::object batch_as_loaded(std::int64_t index);
-  // Of a pass that this method of the subject begins, until there are `count`.
+  // Of an epoch that this method of the subject begins, until there are `count`.
   void take_batches(const char* method, std::int64_t count, std::vector<pybind11::object>& batches);
   Fingerprint fingerprint_of(const pybind11::object& batch);
   NamedTensors tensors(const char* method);
@@ -94,10 +94,10 @@ class PythonJob final : public MeasurableJob {
   pybind11::object pass_;    // The iterator over the data at hand; none: the next step begins one.
   pybind11::object cached_;  // The batch of free data; none while it is off.
   std::vector<pybind11::object> batches_for_checks_;
-  std::vector<pybind11::object> batches_as_loaded_;  // Under the settings in force, of passes from the first one on.
+  std::vector<pybind11::object> batches_as_loaded_;  // Under the settings in force, of epochs from the first one on.
   std::vector<Wait> waits_;                          // For data, of the steps of the last run().
-  std::vector<double> moved_s_;  // Of these steps: their shares of passes' beginnings, less a beginning itself.
-  double pass_start_s_ = 0;      // What the newest pass cost to begin, beyond what any batch costs.
+  std::vector<double> moved_s_;  // Of these steps: their shares of epochs' beginnings, less a beginning itself.
+  double pass_start_s_ = 0;      // What the newest epoch cost to begin, beyond what any batch costs.
   std::int64_t samples_ = 1;
   std::exception_ptr interrupt_;
   LoopMemory memory_;

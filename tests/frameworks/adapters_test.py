@@ -2,6 +2,7 @@
 what it saves is the same, what pays is kept, and what cannot be tuned is left alone. In an environment of its own: make check
 PARTS=frameworks."""
 
+import contextlib
 import functools
 import math
 import os
@@ -22,7 +23,7 @@ from headrace._autotune import AutoTune
 from headrace._live_knobs import LiveKnobs
 from headrace._outermost_calls import OutermostCalls
 from torch import nn
-from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data import DataLoader, Dataset, TensorDataset
 
 STEP_S = 0.05
 FUSED = "fused optimizer"
@@ -142,17 +143,33 @@ class Probe(pl.Callback):
         self.on_train_batch_end = lambda trainer, module, *batch: look(trainer, module)
 
 
+class LoadedHere(Dataset):
+    """Counts the samples that this process has loaded, and no worker."""
+
+    here = 0
+
+    def __init__(self, plain):
+        self.plain = plain
+
+    def __len__(self):
+        return len(self.plain)
+
+    def __getitem__(self, index):
+        self.here += 1
+        return self.plain[index]
+
+
 def samples(count=800):
     generator = torch.Generator().manual_seed(1)
     return TensorDataset(torch.randn(count, 4, generator=generator), torch.randint(0, 2, (count,), generator=generator))
 
 
-def fit(module, *callbacks, steps=STEPS, **options):
+def fit(module, *callbacks, steps=STEPS, loader=None, **options):
     torch.manual_seed(5)
     trainer = pl.Trainer(**{
         "max_steps": steps, "accelerator": "cpu", "devices": 1, "logger": False, "enable_checkpointing": False,
         "enable_progress_bar": False, "enable_model_summary": False, "callbacks": list(callbacks), **options})
-    trainer.fit(module, DataLoader(samples(), 8, shuffle=True))
+    trainer.fit(module, DataLoader(samples(), 8, shuffle=True) if loader is None else loader)
     return trainer
 
 
@@ -168,6 +185,7 @@ def lightning_callback(**options):
     return headrace.lightning.AutoTune(on_progress=lambda *one: told.append(one), **options), told
 
 
+@pytest.mark.forks
 @pytest.mark.parametrize("accumulated", [1, 2])
 @pytest.mark.parametrize("kind", [Whole, Parts])
 def test_a_lightning_run_under_bit_equal_has_the_bits_of_an_untouched_one(kind, accumulated, fused_pays):
@@ -199,6 +217,7 @@ def test_a_lightning_run_keeps_the_fused_optimizer_where_it_pays_and_undo_takes_
     assert not is_fused(optimizer) and hooks_on(module, optimizer) == hooks_on(made(kind), torch.optim.AdamW(module.parameters()))
 
 
+@pytest.mark.forks
 @pytest.mark.parametrize("kind, wanted", [(Whole, [""]), (Parts, ["", "encoder", "head"])])
 def test_what_is_switched_are_the_modules_that_training_step_calls(kind, wanted, monkeypatch):
     given = []
@@ -213,6 +232,62 @@ def test_what_is_switched_are_the_modules_that_training_step_calls(kind, wanted,
     fit(module, lightning_callback()[0], steps=3)
     names = {part: name for name, part in module.named_modules()}
     assert [[names[part] for part in models] for models in given] == [wanted]
+
+
+@pytest.mark.forks
+def test_loading_is_switched_within_lightnings_first_epoch_and_the_batches_stay(fused_pays):
+    plain, module = made(Whole), made(Whole, fused_pays)
+    fit(plain, steps=900, loader=DataLoader(samples(8000), 8, shuffle=True, num_workers=1))
+    data, epochs = LoadedHere(samples(8000)), set()
+    loader = DataLoader(data, 8, shuffle=True, num_workers=1)
+    callback, _ = lightning_callback(only=["num_workers 0"])
+
+    def look(trainer, module):
+        epochs.add(trainer.current_epoch)
+        trainer.should_stop = data.here > 0
+
+    fit(module, callback, Probe(look), steps=900, loader=loader)
+    assert callback.handle.problem is None and data.here > 0 and epochs == {0}
+    assert module.losses == plain.losses[:len(module.losses)]
+    assert type(loader) is DataLoader  # Nothing is kept.
+
+
+@pytest.mark.forks
+def test_waiting_for_data_is_seen_in_lightnings_first_epoch(monkeypatch):
+    waits, plain = [], AutoTune._on_unit
+    monkeypatch.setattr(AutoTune, "_on_unit", lambda self, unit: (waits.append(unit.wait_s), plain(self, unit)))
+    fit(made(Whole), lightning_callback()[0], steps=30)
+    assert len(waits) >= 28 and min(waits) > 0
+
+
+@pytest.mark.forks
+@pytest.mark.parametrize("count", [1, 2])
+def test_a_loader_in_a_list_of_one_is_followed_and_none_of_several_that_are_read_side_by_side(count):
+    class Listed(Parts):
+        def training_step(self, batch, index):
+            return super().training_step(batch[0], index)
+
+    loaders, followed = [DataLoader(samples(), 8) for _ in range(count)], []
+    callback, _ = lightning_callback()
+    fit(made(Listed), callback, Probe(lambda *given: followed.append([type(loader) is not DataLoader for loader in loaders])),
+        steps=30, loader=loaders)
+    assert callback.handle.problem.startswith("the run was over after ")
+    assert len(followed) == 30 and all(found == [count == 1] * count for found in followed)
+
+
+@pytest.mark.parametrize("steps", [0, STEPS])
+def test_a_lightning_run_without_a_handle_leaves_nothing_on_its_loader(steps):
+    class Failing(Parts):
+        def training_step(self, batch, index):
+            assert type(loader) is not DataLoader  # It was followed.
+            raise LookupError("mine")
+
+    module, loader, strategy = made(Failing), DataLoader(samples(), 8), single_device(None)
+    callback, _ = lightning_callback()
+    with pytest.raises(LookupError) if steps else contextlib.nullcontext():
+        fit(module, callback, steps=steps, loader=loader, strategy=strategy)
+    assert callback.handle is None and type(loader) is DataLoader and len(list(loader)) == 100
+    assert "process_dataloader" not in vars(strategy)
 
 
 def test_outermost_calls_are_those_with_gradients_and_parameters_of_their_own():
@@ -263,6 +338,7 @@ def test_lightning_with_auto_tune_false_hooks_nothing_and_finds_nothing():
     assert frozen.losses == plain.losses and told == [] and callback.handle.problem is None and callback.handle.trials == []
 
 
+@pytest.mark.forks
 @pytest.mark.parametrize("last", [0, 40])
 def test_an_exception_in_a_lightning_run_passes_and_leaves_no_hook(last):
     class Failing(Parts):
@@ -326,6 +402,7 @@ def single_device(model):
     return strategy
 
 
+@pytest.mark.forks
 def test_lightnings_own_autocast_stays_and_the_rest_is_tuned(fused_pays):
     callback, told = lightning_callback(allow="reduced_precision")
     fit(made(Whole, fused_pays), callback, precision="bf16-mixed")
@@ -450,6 +527,7 @@ def hugging_face_callback(**options):
     return headrace.transformers.AutoTune(on_progress=lambda *one: told.append(one), **options), told
 
 
+@pytest.mark.forks
 @pytest.mark.parametrize("accumulated", [1, 2])
 def test_a_hugging_face_run_under_bit_equal_has_the_bits_of_an_untouched_one(tmp_path, accumulated, fused_pays):
     plain = train(tmp_path, gradient_accumulation_steps=accumulated)
@@ -579,6 +657,7 @@ def accelerated(epochs, *, pays=None, tune=None, until=lambda: False):
     return losses, model, optimizer
 
 
+@pytest.mark.forks
 def test_what_accelerate_prepared_is_tuned_under_bit_equal_with_the_bits_of_an_untouched_run(fused_pays):
     plain_losses, plain, _ = accelerated(6)
     told, handles = [], []

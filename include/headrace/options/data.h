@@ -53,6 +53,7 @@ struct DataOptions {
   std::int64_t num_workers_max = 0;   // Of num_workers = AUTOTUNE; 0: the larger of 16 and twice the usable cores.
   std::int64_t prefetch_batches = 2;  // Batches ready or in the making ahead of the consumer. Live knob. Costs memory.
   std::int64_t prefetch_mib = 0;      // Bound of these batches, in MiB; 0: a quarter of the memory limit.
+  bool auto_tune = true;              // What is auto adapts; false: it stays as it begins.
   LastBatch last_batch = LastBatch::keep;
   bool shuffle = true;                   // A new order each epoch, from (seed, epoch) alone.
   std::int64_t shuffle_window = 0;       // Shuffles shards, and samples in windows of so many; 0: all samples at once.
@@ -84,9 +85,9 @@ void describe(Visitor& visit, Options& o) {
   visit(
       "source", o.source,
       "Where samples come from: idx:DIR, a folder with the IDX files of MNIST or Fashion-MNIST, gzip or plain; "
-      "folder:DIR, JPEG and PNG files in DIR/train/CLASS, DIR/val/CLASS and DIR/test/CLASS; list:FILE, such files by a "
-      "text "
-      "file of paths and labels; pack:PATH, what `headrace pack` wrote; csv:FILE, a table of numbers with a sample in "
+      "folder:DIR, JPEG and PNG files in DIR/train/CLASS, DIR/val/CLASS and DIR/test/CLASS; classes:DIR, such files in "
+      "DIR/CLASS, all to train on; list:FILE, such files by a text file of paths and labels; pack:PATH, what `headrace "
+      "pack` wrote; csv:FILE, a table of numbers with a sample in "
       "each line.");
   visit("val_fraction", o.val_fraction, Range<double>{0.0, 0.5},
         "Share of the training samples that is held out as the split val, drawn from the seed alone; for data without "
@@ -105,6 +106,9 @@ void describe(Visitor& visit, Options& o) {
   visit("prefetch_mib", o.prefetch_mib, Range<std::int64_t>{0, std::int64_t{1} << 24},
         "Bound in MiB of the batches prepared ahead, whatever prefetch_batches says; one batch is always prepared. 0 "
         "is a quarter of the memory limit for auto, and no bound for a number.");
+  visit("auto_tune", o.auto_tune,
+        "Whether num_workers, prefetch_batches and cache, where they are auto, adapt to what is measured. With false "
+        "nothing is decided: they stay as they begin, with 1, 2 and none.");
   visit(
       "last_batch", o.last_batch,
       "The batch left over at an epoch's end: keep it small, drop it (training only), or pad it to full size with the "

@@ -5,6 +5,7 @@
 
 #include <array>
 #include <concepts>
+#include <cstdint>
 #include <string>
 #include <type_traits>
 #include <vector>
@@ -52,11 +53,17 @@ void describe(Visitor& visit, Options& o) {
 }
 
 struct TuneOptions {
-  double budget_s = 90.0;  // Of all trials together. A candidate that it leaves open is inconclusive.
-  double gain_min = 0.02;  // A kept change gains more, with an error of 1 %.
-  NumericClass allow = NumericClass::reduced_precision;  // Candidates of a looser class are not tried.
-  std::vector<std::string> fixed{};                      // Recipe keys the tuner may not touch.
-  std::vector<std::string> only{};                       // Candidates to try, by name; empty: all.
+  double budget_s = 90.0;        // Of all trials together. A candidate that it leaves open is inconclusive.
+  std::int64_t samples_max = 0;  // Training samples that trials share; 0: all there are.
+  double gain_min = 0.02;        // A kept change gains more, with an error of 1 %.
+  // Candidates of a looser class are not tried. Of a recipe with `online` that does not set it, load_recipe() makes it
+  // rounding: what is tuned then is the run itself, and no copy of it.
+  NumericClass allow = NumericClass::reduced_precision;
+  std::vector<std::string> fixed{};       // Recipe keys the tuner may not touch.
+  std::vector<std::string> only{};        // Candidates to try, by name; empty: all.
+  bool online = false;                    // headrace train tries candidates between its own updates.
+  std::string replay{};                   // ledger.json of a run that did, whose settings it repeats; empty: none.
+  std::vector<std::string> strategies{};  // Shared libraries that register candidates: headrace/strategy.h.
   std::vector<PlantedOptions> planted{};
 };
 
@@ -65,14 +72,28 @@ requires std::same_as<std::remove_const_t<Options>, TuneOptions>
 void describe(Visitor& visit, Options& o) {
   visit("budget_s", o.budget_s, Range<double>{1.0, 1e6},
         "Seconds for all trials together; what stays open then is inconclusive.");
+  visit(
+      "samples_max", o.samples_max, Range<std::int64_t>{0, std::int64_t{1} << 40},
+      "The most training samples that trials read: the first of an epoch, in whole batches, again and again; 0 is all "
+      "of them. What a change must earn over the whole run counts all.");
   visit("gain_min", o.gain_min, Range<double>{0.0, 10.0},
         "Smallest gain worth keeping: a change that gains no more is kept in at most 1 % of cases, one that gains as "
         "much is dropped in at most 5 %.");
   visit("allow", o.allow,
         "What a kept change may do to the numbers: bit_equal nothing, rounding what another order of the same sums "
-        "does, reduced_precision gradients that differ by at most half as much as those of two batches.");
+        "does, reduced_precision gradients that differ by at most half as much as those of two batches. Where online "
+        "is true and nobody sets this, it is rounding.");
   visit("fixed", o.fixed, "Recipe keys that the tuner may not touch.");
   visit("only", o.only, "Names of the candidates to try; empty tries all.");
+  visit("online", o.online,
+        "Let headrace train tune itself: changes take turns between its own updates, what is proved to pay stays, in a "
+        "resumed run too, and evaluations are made as the recipe is written. budget_s does not count then: at no "
+        "update is the run further behind the recipe as written than 10 s and 2 % of its length.");
+  visit("replay", o.replay,
+        "The ledger.json of a run that tuned itself: headrace train switches settings at the same updates and tries "
+        "nothing, which repeats that run bit for bit. Empty is none.");
+  visit("strategies", o.strategies,
+        "Shared libraries with changes of your own, tried behind all others. Code of theirs runs in this process.");
   visit("planted", o.planted, "Fake knobs with a known effect, to test the tuner.");
 }
 

@@ -50,7 +50,8 @@ std::string did_you_mean(const std::string& nearest) {
 std::string overview() {
   std::string text =
       "Headrace measures a training job, changes one thing at a time, and keeps what is faster and right.\n\n"
-      "Usage: headrace VERB RECIPE [flags]\n\n";
+      "Usage: headrace VERB RECIPE [flags]\n"
+      "       headrace tune --data DIR --model NAME [flags]\n\n";
   for (const Verb& verb : kVerbs) text += fmt::format("  {:<9} {}\n", verb.name, verb.sentence);
   text +=
       "\n  headrace VERB --help lists the verb's flags; every recipe key is one: --data.batch_size 512\n"
@@ -173,6 +174,8 @@ class VerbLine {
               "--unpack a pack.")
           ->required();
       app_.add_option("target", pack_.target, "The new pack: a file, or with --shard-mib a folder; or the new folder.");
+    } else if (is("tune")) {
+      app_.add_option("recipe", recipe_path_, "A TOML recipe; in its place --data and --model will do.");
     } else {
       app_.add_option("recipe", recipe_path_, "A TOML recipe.")->required();
     }
@@ -193,6 +196,12 @@ class VerbLine {
                         ->required();
     }
     if (is("profile")) steps_ = add_text("--steps", "NUMBER", "Steps to measure, 1 to 100000 (default 60).");
+    if (is("tune")) {
+      data_ = add_text("--data", "DIR",
+                       "Make the recipe from what lies there: images in DIR/train/CLASS or DIR/CLASS, IDX files, or "
+                       "packs. Says what it assumes, tunes, and trains nothing.");
+      model_ = add_text("--model", "NAME", "With --data: the network, as model.name has it.");
+    }
     if (is("pack")) add_pack_flags();
     if (is("explain")) {
       CLI::Option* markdown = app_.add_flag("--markdown", markdown_, "Print docs/options.md instead.");
@@ -218,6 +227,23 @@ class VerbLine {
     shard_mib_ =
         add_text("--shard-mib", "NUMBER", "Begin a new file after so many MiB, 1 to 1048576; the target is a folder.");
     threads_ = add_text("--threads", "NUMBER", "1 to 256 (default: one a core).");
+  }
+
+  // A recipe, or what takes its place.
+  void require_one_job(const Invocation& invocation) const {
+    const bool has_data = invocation.data.has_value(), has_model = model_->count() > 0;
+    if (invocation.recipe.empty() && !has_data && !has_model) {
+      usage("tune: recipe is required, or --data DIR and --model NAME in its place", "tune");
+    }
+    if (!invocation.recipe.empty() && (has_data || has_model)) {
+      usage(fmt::format("tune: {} is a recipe, and --{} is for a job without one; wanted one of them",
+                        invocation.recipe.string(), has_data ? "data" : "model"),
+            "tune");
+    }
+    if (!has_data) usage("tune: --model needs --data DIR", "tune");
+    if (!has_model) usage("tune: --data needs --model NAME (headrace explain model.name lists them)", "tune");
+    if (invocation.data->empty()) usage("tune: --data is empty; wanted a folder", "tune");
+    if (invocation.model.empty()) usage("tune: --model is empty; wanted the name of a network", "tune");
   }
 
   PackArguments pack_arguments() const {
@@ -345,6 +371,9 @@ class VerbLine {
     if (const auto out = text_of(out_)) invocation.out = *out;
     if (const auto checkpoint = text_of(checkpoint_)) invocation.checkpoint = *checkpoint;
     if (const auto text = text_of(steps_)) invocation.steps = number_in("--steps", *text, 1, 100000);
+    if (const auto data = text_of(data_)) invocation.data = *data;
+    invocation.model = text_of(model_).value_or("");
+    if (is("tune") && (invocation.recipe.empty() || data_->count() + model_->count() > 0)) require_one_job(invocation);
     invocation.pack = pack_arguments();
     if (const auto level = text_of(log_level_)) invocation.log_level = level_named(*level);
     invocation.dry_run = dry_run_;
@@ -377,6 +406,7 @@ class VerbLine {
   bool resume_ = false, dry_run_ = false, quiet_ = false, markdown_ = false, schema_ = false;
   CLI::Option *checkpoint_ = nullptr, *steps_ = nullptr, *threads_ = nullptr, *shard_mib_ = nullptr;
   CLI::Option *form_ = nullptr, *short_side_ = nullptr;
+  CLI::Option *data_ = nullptr, *model_ = nullptr;
   CLI::Option *json_ = nullptr, *out_ = nullptr, *log_level_ = nullptr;
   std::vector<std::pair<CLI::Option*, std::string>> recipe_flags_;
 };

@@ -1,6 +1,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <headrace/error.h>
+#include <headrace/live_tuner.h>
 #include <headrace/option_fields.h>
 #include <headrace/options/train.h>
 #include <headrace/source.h>
@@ -584,6 +585,22 @@ TEST_F(DoctorsRun, AKilledRunLacksItsResultAndAStoppedOneSaysItsSignal) {
   EXPECT_THAT(report.facts, testing::Contains(testing::Pair("Test accuracy", "0.5000")));  // Of an earlier version.
 }
 
+TEST_F(DoctorsRun, ARunThatTunesItselfLacksItsLedgerAndMayHaveSwitchedItsThreads) {
+  loaded_.recipe.tune.online = true;
+  { RunFolder run{invocation_, loaded_}; }
+  EXPECT_THAT(found(), testing::ElementsAre("missing", "missing"));
+  for (const char* name : {"ledger.json", "tuned.toml"}) {
+    const bool is_ledger = name == std::string("ledger.json");
+    write(run_ / name, is_ledger ? json_text(LiveLedger{}) : read(run_ / "recipe.toml"));
+  }
+  EXPECT_THAT(found(), testing::IsEmpty());
+  result_["training"]["stopped_by"] = 15;
+  texts_["compute_threads"] = "1000";
+  EXPECT_THAT(found(), testing::ElementsAre("stopped", "other_threads"));
+  texts_["tuning"] = json_text(LiveLedger{});
+  EXPECT_THAT(found(), testing::ElementsAre("stopped"));
+}
+
 TEST_F(DoctorsRun, WhatCanBeResumedIsToldToBeResumedAndOtherVerbsToBeStartedAgain) {
   result_["training"]["stopped_by"] = 2;
   Json environment = Json::parse(read(run_ / "environment.json"));
@@ -760,6 +777,24 @@ TEST_F(Run, ExplainOfOneKeyShowsWhatTheTunerFound) {
       EXPECT_THAT(error.what(), HasSubstr((folder_ / "run/ledger.json").string()));
     }
   }
+}
+
+TEST_F(Run, ExplainTellsWhatARunThatTunedItselfFound) {
+  LiveLedger ledger;
+  Trial& trial = ledger.ledger.trials.emplace_back();
+  trial.name = "fused optimizer";
+  trial.changes = {{"optimizer.fused", "true"}};
+  trial.verdict = Verdict::kept;
+  trial.sentence = "Pays: 9 pairs.";
+  ledger.estimates.emplace_back();
+  write(folder_ / "run/ledger.json", json_text(ledger));
+  Invocation invocation;
+  invocation.recipe = folder_ / "small.toml";
+  write(invocation.recipe, "data.source = 'idx:/data'\n");
+  invocation.key = "optimizer.fused";
+  invocation.out = folder_ / "run";
+  const Said words = said(invocation, [&](Console& console) { run_explain(invocation, console); });
+  EXPECT_THAT(words.out, HasSubstr("    tuner: fused optimizer: optimizer.fused = true: kept, Pays: 9 pairs.\n"));
 }
 
 TEST_F(Run, ExplainOfATableShowsItsKeysAndOfNothingKnownTheNearest) {

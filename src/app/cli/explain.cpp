@@ -1,5 +1,6 @@
 #include "app/cli/explain.h"
 
+#include <headrace/live_tuner.h>
 #include <headrace/option_fields.h>
 #include <headrace/option_text.h>
 #include <headrace/tune.h>
@@ -20,10 +21,17 @@ constexpr std::int64_t kLedgerBytesMax = 256LL << 20;
 // What a run's tuner found for each key, one sentence a trial.
 using LedgerLines = std::map<std::string, std::vector<std::string>>;
 
+// Of `tune`, or of a run that tuned itself.
+std::vector<Trial> read_trials(const std::filesystem::path& path) {
+  const std::string text = read_file(path, kLedgerBytesMax);
+  const Json document = Json::parse(text, nullptr, /*allow_exceptions=*/false);
+  const bool is_live = document.is_object() && document.value("format", Json()) == "headrace-live-ledger";
+  return is_live ? parse_live_ledger(text, path.string()).ledger.trials : parse_ledger(text, path.string()).trials;
+}
+
 LedgerLines read_ledger(const std::filesystem::path& folder) {
-  const std::filesystem::path path = folder / "ledger.json";
   LedgerLines lines;
-  for (const Trial& trial : parse_ledger(read_file(path, kLedgerBytesMax), path.string()).trials) {
+  for (const Trial& trial : read_trials(folder / "ledger.json")) {
     for (const auto& [key, value] : trial.changes) {
       lines[key].push_back(
           fmt::format("{}: {} = {}: {}, {}", trial.name, key, value, to_string(trial.verdict), trial.sentence));

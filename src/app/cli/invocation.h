@@ -34,6 +34,9 @@ struct PackArguments {
 struct Invocation {
   std::string verb;              // "train", "eval", "profile", "tune", "explain", "pack", "doctor".
   std::filesystem::path recipe;  // Or the run folder, for doctor; empty: none given.
+  // tune: --data and --model, in place of a recipe; both or neither.
+  std::optional<std::filesystem::path> data;
+  std::string model;
   std::vector<std::pair<std::string, std::string>> flags;  // Recipe keys set on the command line, in order.
   std::optional<std::string> json;                         // --json FILE; "-": stdout, everything else goes to stderr.
   std::optional<std::filesystem::path> out;                // --out DIR.

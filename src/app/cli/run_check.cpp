@@ -179,6 +179,8 @@ class RunCheck {
     std::vector<std::string> wanted{"recipe.toml", "environment.json"};
     const std::string verb = contents_.verb();
     if (verb == "train") wanted.insert(wanted.end(), {"result.json", "report.html"});
+    const bool tunes_itself = verb == "train" && contents_.recipe && contents_.recipe->tune.online;
+    if (tunes_itself) wanted.insert(wanted.end(), {"tuned.toml", "ledger.json"});
     if (verb == "tune") wanted.insert(wanted.end(), {"tuned.toml", "ledger.json", "report.html"});
     if (verb == "profile") wanted.insert(wanted.end(), {"profile.json", "trace.json", "report.html"});
     for (const std::string& name : wanted) {

@@ -302,7 +302,9 @@ class Contents {
     if (run_.is_finished() || !run_.recipe) return;
     const auto threads =
         split_cores(here_.cores_usable, run_.recipe->compute.intra_op_threads, run_.recipe->data.num_workers).compute;
-    if (said("compute_threads") != std::to_string(threads)) {
+    // A run that tunes itself, or repeats one that did, may have switched them.
+    const bool may_switch = run_.checkpoint_texts.contains("tuning") || !run_.recipe->tune.replay.empty();
+    if (!may_switch && said("compute_threads") != std::to_string(threads)) {
       add("other_threads",
           fmt::format("{} was written with {} compute threads, here the run would have {}", name,
                       said("compute_threads"), threads),

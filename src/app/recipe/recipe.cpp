@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <utility>
 
 #include "core/base/fail.h"
 #include "core/base/files.h"
@@ -160,6 +161,20 @@ void check_tuning(const TuneOptions& tune, const std::string& where) {
   }
 }
 
+void check_online(const Recipe& recipe, const std::string& where) {
+  if (!recipe.tune.online) return;
+  if (!recipe.tune.replay.empty()) {
+    contradiction(where,
+                  "tune.online is true and tune.replay is set; wanted one of them: a run that is repeated tries "
+                  "nothing");
+  }
+  if (!recipe.data.auto_tune) {
+    contradiction(where,
+                  "tune.online is true and data.auto_tune is false; wanted one of them: with data.auto_tune = "
+                  "false nothing adapts itself");
+  }
+}
+
 void check(const Recipe& recipe, const std::string& where) {
   if (recipe.data.source.empty()) {
     contradiction(where, "data.source is missing; a recipe names its data, e.g. \"idx:DIR\"");
@@ -180,6 +195,7 @@ void check(const Recipe& recipe, const std::string& where) {
   check_optimizer(recipe.optimizer, where);
   check_milestones(recipe.lr_scheduler, where);
   check_tuning(recipe.tune, where);
+  check_online(recipe, where);
 }
 
 }  // namespace
@@ -197,11 +213,22 @@ LoadedRecipe load_recipe(const std::filesystem::path& path,
   for (const KeyLine& line : read_toml(fields, text, path.string())) {
     loaded.origins[line.key] = fmt::format("{}:{}", path.filename().string(), line.line);
   }
+  return with_flags(std::move(loaded), flags, path.string());
+}
+
+LoadedRecipe with_flags(LoadedRecipe loaded, const std::vector<std::pair<std::string, std::string>>& flags,
+                        const std::string& where) {
+  const std::vector<Field> fields = fields_of(loaded.recipe);
   for (const auto& [key, value] : flags) {
     apply_flag(fields, key, value);
     loaded.origins[key] = "flag";
   }
-  check(loaded.recipe, path.string());
+  // One key with two defaults: what is tuned online is the run itself, and no copy of it.
+  TuneOptions& tune = loaded.recipe.tune;
+  if (tune.online && loaded.origins.try_emplace("tune.allow", "default with tune.online").second) {
+    tune.allow = NumericClass::rounding;
+  }
+  check(loaded.recipe, where);
   // Elements that a flag brought replaced those of the file, whose origins no longer hold.
   Origins origins;
   for (const Field& field : all_fields(loaded.recipe)) {

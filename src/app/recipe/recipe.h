@@ -13,6 +13,7 @@
 #include <filesystem>
 #include <map>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "core/hardware/compute_options.h"
@@ -46,8 +47,8 @@ void describe(Visitor& visit, Options& o) {
   visit("tune", o.tune, "");
 }
 
-// Where each key's value came from: "default", "fashion_mnist.toml:12", "flag". Tables of a list of tables are keys of
-// their own: "tune.planted[0].off_ms".
+// Where each key's value came from: "default", "default with tune.online", "fashion_mnist.toml:12", "flag". Tables of a
+// list of tables are keys of their own: "tune.planted[0].off_ms".
 using Origins = std::map<std::string, std::string>;
 
 struct LoadedRecipe {
@@ -59,11 +60,16 @@ struct LoadedRecipe {
 // Every key with its value, the elements of lists of tables included. The fields refer to `recipe`.
 std::vector<Field> all_fields(Recipe& recipe);
 
-// Reads the file (at most 1 MiB), then applies `flags` ({"data.batch_size", "512"}) in order, then checks
-// contradictions between keys. Errors name file and line, or the flag. A list of tables is a flag in TOML's form:
-// {"tune.planted", "[{name = 'a', on_ms = 2}]"}.
+// Reads the file (at most 1 MiB), then applies `flags` ({"data.batch_size", "512"}) in order, then the default of
+// tune.allow that goes with tune.online, then checks contradictions between keys. Errors name file and line, or the
+// flag. A list of tables is a flag in TOML's form: {"tune.planted", "[{name = 'a', on_ms = 2}]"}.
 LoadedRecipe load_recipe(const std::filesystem::path& path,
                          const std::vector<std::pair<std::string, std::string>>& flags);
+
+// The same for a recipe that was made, not read: applies `flags`, checks, and gives every key its origin, "default"
+// where `loaded` has none. Errors that name no flag begin with `where`.
+LoadedRecipe with_flags(LoadedRecipe loaded, const std::vector<std::pair<std::string, std::string>>& flags,
+                        const std::string& where);
 
 // Contradictions between keys that each are in range: no source, means and deviations that differ in number, planted
 // knobs without or with equal names, ... Error{invalid_argument} names the keys.

@@ -133,6 +133,27 @@ TEST_F(RecipeFile, FlagsWinOverTheFileAndTheFileOverDefaults) {
   EXPECT_EQ(loaded.origins.size(), all_fields(recipe).size());
 }
 
+TEST_F(RecipeFile, WhatIsTunedOnlineMayRoundUnlessTheRecipeAllowsMore) {
+  const LoadedRecipe plain = load_recipe(write(kSource), {});
+  EXPECT_EQ(plain.recipe.tune.allow, NumericClass::reduced_precision);
+  EXPECT_EQ(plain.origins.at("tune.allow"), "default");
+  const LoadedRecipe online = load_recipe(write(kSource), {{"tune.online", "true"}});
+  EXPECT_EQ(online.recipe.tune.allow, NumericClass::rounding);
+  EXPECT_EQ(online.origins.at("tune.allow"), "default with tune.online");
+  const LoadedRecipe more =
+      load_recipe(write(kSource + std::string("[tune]\nallow = 'reduced_precision'\n")), {{"tune.online", "true"}});
+  EXPECT_EQ(more.recipe.tune.allow, NumericClass::reduced_precision);
+  EXPECT_EQ(more.origins.at("tune.allow"), "small.toml:3");
+}
+
+TEST_F(RecipeFile, ARunThatTunesItselfRepeatsNoOtherAndAdapts) {
+  const std::string online = kSource + std::string("[tune]\nonline = true\n");
+  EXPECT_EQ(refusal(online), "accepted");
+  EXPECT_THAT(refusal(online + "replay = 'ledger.json'\n"), HasSubstr("tune.online is true and tune.replay is set"));
+  EXPECT_THAT(refusal(online, {{"data.auto_tune", "false"}}),
+              HasSubstr("tune.online is true and data.auto_tune is false"));
+}
+
 TEST_F(RecipeFile, ListsOfTablesComeFromTheFileOrAFlag) {
   const std::string text =
       std::string(kSource) + "[[tune.planted]]\nname = 'a'\n[[tune.planted]]\nname = 'b'\noff_ms = 3\n";

@@ -2,6 +2,8 @@
 
 #include <headrace/options.h>
 
+#include <algorithm>
+
 #include "core/base/fail.h"
 
 namespace headrace {
@@ -23,6 +25,20 @@ CoreSplit split_cores(int usable, std::int64_t compute_requested, std::int64_t l
   const int compute = checked("compute", compute_requested);
   const std::int64_t loading = loading_requested == AUTOTUNE ? 1 : loading_requested;
   return {.compute = compute == 0 ? usable : compute, .loading = checked("loading", loading)};
+}
+
+std::vector<CoreSplit> splits_to_try(int usable) {
+  HEADRACE_CHECK(usable >= 1, "{} usable cores", usable);
+  std::vector<CoreSplit> splits;
+  if (usable == 1) return splits;
+  splits.push_back({.compute = usable - usable / 2, .loading = usable / 2});
+  splits.push_back({.compute = 1, .loading = usable});
+  for (const int loading : {usable - usable / 4, usable / 4}) {
+    const bool is_known = std::any_of(splits.begin(), splits.end(),
+                                      [loading](const CoreSplit& split) { return split.loading == loading; });
+    if (loading > 0 && !is_known) splits.push_back({.compute = usable - loading, .loading = loading});
+  }
+  return splits;
 }
 
 }  // namespace headrace

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <vector>
 
 namespace headrace {
 
@@ -14,5 +15,10 @@ struct CoreSplit {
 // value is every usable core: a loader that is idle most of the time costs less than a core taken from compute. A
 // loader that finds its threads by itself (AUTOTUNE) begins with one.
 CoreSplit split_cores(int usable, std::int64_t compute_requested, std::int64_t loading_requested);
+
+// What to try where no change of one side alone pays, the most promising first: each core to one side or the other, by
+// quarters, and for a job that waits for data nearly all the time every core to loading beside one thread of compute.
+// Transforms are work of the loading threads. Empty for one core.
+std::vector<CoreSplit> splits_to_try(int usable);
 
 }  // namespace headrace

@@ -3,6 +3,9 @@
 
 #include <gtest/gtest.h>
 
+#include <utility>
+#include <vector>
+
 #include "core/exec/cores.h"
 
 namespace headrace {
@@ -21,6 +24,21 @@ TEST(Cores, WrittenNumbersAreLaw) {
   const CoreSplit split = split_cores(2, 8, 16);
   EXPECT_EQ(split.compute, 8);
   EXPECT_EQ(split.loading, 16);
+}
+
+std::vector<std::pair<int, int>> loading_and_compute(int usable) {
+  std::vector<std::pair<int, int>> found;
+  for (const CoreSplit& split : splits_to_try(usable)) found.emplace_back(split.loading, split.compute);
+  return found;
+}
+
+TEST(Cores, SplitsToTryGiveEachCoreToOneSideOrAllToLoadingBesideOneThread) {
+  using Splits = std::vector<std::pair<int, int>>;
+  EXPECT_EQ(loading_and_compute(1), Splits{});
+  EXPECT_EQ(loading_and_compute(2), (Splits{{1, 1}, {2, 1}}));
+  EXPECT_EQ(loading_and_compute(3), (Splits{{1, 2}, {3, 1}}));
+  EXPECT_EQ(loading_and_compute(4), (Splits{{2, 2}, {4, 1}, {3, 1}, {1, 3}}));
+  EXPECT_EQ(loading_and_compute(16), (Splits{{8, 8}, {16, 1}, {12, 4}, {4, 12}}));
 }
 
 TEST(Cores, NumbersOutOfRangeAreErrors) {

@@ -17,8 +17,8 @@ namespace {
 
 // Keys that change no byte of any batch, and those that a LoaderState holds as numbers. All others must be the same
 // where a state is restored.
-constexpr std::array<std::string_view, 12> kKeysOutsideState{
-    "source",     "batch_size", "num_workers", "num_workers_max", "prefetch_batches", "prefetch_mib",
+constexpr std::array<std::string_view, 13> kKeysOutsideState{
+    "source",     "batch_size", "num_workers", "num_workers_max", "prefetch_batches", "prefetch_mib", "auto_tune",
     "world_size", "rank",       "in_order",    "cache",           "cache_mib",        "index"};
 
 constexpr std::string_view kPrefix = "data.";

@@ -127,7 +127,8 @@ void LoaderTuning::put_in_force(const LoaderSetting& next) {
 std::string LoaderTuning::last_reason(const char* key) const {
   const auto& all = tuner_.decisions();
   const auto last = std::find_if(all.rbegin(), all.rend(), [key](const auto& made) { return made.what == key; });
-  return last == all.rend() ? "as it began; nothing measured asks for another" : last->why;
+  if (last != all.rend()) return last->why;
+  return may_decide_ ? "as it began; nothing measured asks for another" : "as it began; data.auto_tune is false";
 }
 
 }  // namespace detail

@@ -404,6 +404,20 @@ TEST(LoaderTuning, NothingIsDueWhereNothingIsAutotune) {
   EXPECT_EQ(numbers.tuning.decide({}, 200, 1), std::nullopt);
 }
 
+TEST(LoaderTuning, WithAutoTuneOffNothingIsDecidedAndWhatIsAutotuneStaysAsItBegins) {
+  for (const bool auto_tune : {true, false}) {
+    DataOptions options = eight_threads_at_most(AUTOTUNE, AUTOTUNE);
+    options.auto_tune = auto_tune;
+    Numbers numbers{options, {0, 2}};
+    numbers.ask_for_num_workers(AUTOTUNE);
+    for (int i = 0; i < 200; ++i) numbers.deliver();
+    EXPECT_EQ(numbers.tuning.is_due(), auto_tune);
+    EXPECT_EQ(numbers.tuning.decide({}, 200, 1).has_value(), auto_tune);
+    EXPECT_EQ(numbers.tuning.decisions().empty(), !auto_tune);
+    EXPECT_EQ(numbers.in_force, (LoaderSetting{1, 2}));
+  }
+}
+
 TEST(LoaderTuning, AutotuneGoesOnFromWhatItHadFoundWhenANumberTookItsPlace) {
   Numbers numbers{eight_threads_at_most(AUTOTUNE, AUTOTUNE), {5, 7, Cache::decoded}};
   EXPECT_EQ(numbers.tuning.num_workers_for(AUTOTUNE), std::nullopt);

@@ -24,16 +24,6 @@ namespace {
 using Path = std::filesystem::path;
 using detail::Listing;
 
-bool is_image(std::string_view name) {
-  const std::size_t dot = name.rfind('.');
-  if (dot == std::string_view::npos) return false;
-  std::string ending{name.substr(dot + 1)};
-  for (char& letter : ending) {
-    if (letter >= 'A' && letter <= 'Z') letter = static_cast<char>(letter - 'A' + 'a');
-  }
-  return ending == "jpg" || ending == "jpeg" || ending == "png";
-}
-
 // What is odd in one way: how often, and one of them to look at.
 struct Oddity {
   std::string_view what;
@@ -140,7 +130,7 @@ std::vector<Walk::Below> Walk::walk(const FolderEntry& top) {
 void Walk::add_entry(const std::string& folder, const FolderEntry& entry) {
   const auto path = [&] { return root_ / folder / entry.name; };
   if (entry.kind == FolderEntry::Kind::folder) return;
-  if (!is_image(entry.name)) return foreign_.add(path());
+  if (!detail::is_image(entry.name)) return foreign_.add(path());
   if (entry.kind == FolderEntry::Kind::dangling_link) return dangling_.add(path());
   if (entry.kind == FolderEntry::Kind::other) return special_.add(path());
   if (entry.size == 0) empty_.add(path());
@@ -177,6 +167,16 @@ void check_same_classes(const std::vector<std::string>& classes, const Path& own
 
 }  // namespace
 
+bool detail::is_image(std::string_view name) {
+  const std::size_t dot = name.rfind('.');
+  if (dot == std::string_view::npos) return false;
+  std::string ending{name.substr(dot + 1)};
+  for (char& letter : ending) {
+    if (letter >= 'A' && letter <= 'Z') letter = static_cast<char>(letter - 'A' + 'a');
+  }
+  return ending == "jpg" || ending == "jpeg" || ending == "png";
+}
+
 // The label is the first part of a name.
 std::uint64_t detail::fingerprint_of(std::span<const char> names, std::span<const std::int64_t> sizes) {
   Xxh3Stream stream;
@@ -203,6 +203,16 @@ detail::Scheme detail::schemes::folder() {
     return open_image_folder(folder, split, [](const Path& root) { return std::make_unique<FileStore>(root); });
   };
   return {"folder", "DIR", "folders train, val and test", folder_has, open};
+}
+
+// An index of its images would lie in a class folder, so that there is no place for one.
+detail::Scheme detail::schemes::classes() {
+  const auto has = [](const Path& /*folder*/, Split split) { return split == Split::train; };
+  const auto open = [](const Path& folder, Split split, const SampleLimits& /*limits*/) -> std::unique_ptr<Source> {
+    if (split != Split::train) return nullptr;
+    return open_image_files(Walk{folder, folder}.list(), std::make_unique<FileStore>(folder), {});
+  };
+  return {"classes", "DIR", "train alone", has, open};
 }
 
 }  // namespace headrace

@@ -15,6 +15,9 @@
 
 namespace headrace::detail {
 
+// By its name: .jpg, .jpeg or .png, in any case.
+bool is_image(std::string_view name);
+
 // What the names of a split's IDX files begin with: MNIST calls its test t10k.
 std::string_view idx_prefix(Split split);
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <iterator>
 #include <utility>
 
 #include "core/base/fail.h"
@@ -18,7 +19,6 @@ namespace {
 
 // Of a run that goes on; empty: it can take turns there.
 std::string why_not_live(const Knob& knob) {
-  if (knob.carries_over) return "what is loaded under one setting is used up under the other; headrace.tune tries it";
   switch (knob.switches) {
     case Switches::live_step:
       return "";
@@ -39,6 +39,24 @@ std::string why_not(const Knob& knob, const KnobContext& context) {
   return reason.empty() ? knob.not_applicable(context) : reason;
 }
 
+// Of one value of a knob that has others; null: it is not ruled out.
+const std::string* why_not_value(const KnobValue& value, const KnobContext& context) {
+  for (const auto& [key, text] : value.changes) {
+    const auto refused = context.refused_values.find({key, text});
+    if (refused != context.refused_values.end()) return &refused->second;
+  }
+  return nullptr;
+}
+
+// Of values that pay only after a part of the run, which pairs of a few steps do not show; empty: they pay at once.
+std::string why_late(const std::vector<KnobValue>& values) {
+  const bool is_late =
+      std::any_of(values.begin(), values.end(), [](const KnobValue& value) { return value.late_share > 0; });
+  return is_late ? "it pays once a whole epoch was made under it, and pairs of a few steps do not show that; "
+                   "headrace.tune tries it"
+                 : "";
+}
+
 // Where a key stands in the order of ORCH-12.
 std::size_t priority(std::string_view key) {
   static constexpr std::array<std::string_view, 5> kTables{"compute", "data", "train", "optimizer", "model"};
@@ -50,7 +68,7 @@ Candidate candidate_of(const Knob& knob, KnobValue value, std::string_view bound
   Candidate candidate;
   candidate.name = std::move(value.name);
   candidate.sentence = std::move(value.sentence);
-  candidate.divides_cores = knob.divides_cores && value.changes.size() == 1;
+  candidate.divides_cores = knob.divides_cores && !value.changes.contains("data.loader");
   candidate.changes = std::move(value.changes);
   candidate.numerics = value.numerics.value_or(knob.numerics);
   candidate.resource = !value.resource.empty() ? value.resource : !knob.resource.empty() ? knob.resource : bound;
@@ -110,8 +128,19 @@ Offer offer(const KnobContext& context, std::string_view bound) {
       offered.not_tried.push_back({std::string(knob.name), std::string(knob.key), std::move(reason)});
       continue;
     }
-    for (KnobValue& value : knob.values(context)) {
-      offered.candidates.push_back(candidate_of(knob, std::move(value), bound, context.live));
+    std::vector<KnobValue> values = knob.values(context);
+    if (std::string late = context.live ? why_late(values) : ""; !late.empty()) {
+      offered.not_tried.push_back({std::string(knob.name), std::string(knob.key), std::move(late)});
+      continue;
+    }
+    for (KnobValue& value : values) {
+      if (const std::string* reason = why_not_value(value, context)) {
+        offered.not_tried.push_back({std::move(value.name), std::string(knob.key), *reason});
+        continue;
+      }
+      Candidate candidate = candidate_of(knob, std::move(value), bound, context.live);
+      candidate.promise_rank = std::ssize(offered.candidates) + 1;
+      offered.candidates.push_back(std::move(candidate));
     }
   }
   if (context.live) {

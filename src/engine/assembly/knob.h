@@ -15,6 +15,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "app/recipe/recipe.h"
@@ -36,8 +37,10 @@ struct KnobContext {
   Recipe recipe;  // The job as written; of Python's objects what they have of it, the rest by default.
   std::int64_t cores = 1;
   DataContext data;
-  // By key: why not, where the door alone can know ("parameters share memory").
+  // By key: why not, where the door alone can know ("parameters share memory"); and by key and value as TOML text,
+  // where it rules out one value and not the others.
   std::map<std::string, std::string, std::less<>> refused;
+  std::map<std::pair<std::string, std::string>, std::string> refused_values;
 
   // Of Python's door alone.
   LoaderKind loader = LoaderKind::headrace;
@@ -47,8 +50,9 @@ struct KnobContext {
   bool workers_change_batches = false;    // Another number of worker processes brings other batches.
   bool has_replacement = false;           // A headrace.Loader can stand for the DataLoader,
   bool replacement_draws = false;         // which draws order or transforms by itself.
-  // The run goes on while it is tuned: only what switches between two of its updates is offered, and in the order of
-  // ORCH-12: what the process computes with, the data pipeline, the training loop, the model.
+  // The run goes on while it is tuned: only what switches between two of its updates, and pays from then on, is
+  // offered, and in the order of ORCH-12: what the process computes with, the data pipeline, the training loop, the
+  // model.
   bool live = false;
 
   bool is_headrace() const { return loader == LoaderKind::headrace || loader == LoaderKind::headrace_processes; }
@@ -88,8 +92,9 @@ struct Knob {
   std::string (*in_force)() = nullptr;
 };
 
-// In the order to try them, which is that of their promise: what gained most where it was measured (docs/measured), but
-// the fused optimizer after what shrinks the rest of a step, and the division of the cores behind it.
+// In the order of their promise, Candidate::promise_rank: what gained most where it was measured (docs/measured), but
+// the fused optimizer after what shrinks the rest of a step, and the division of the cores behind it. It is the order
+// to try them, but in a live run.
 const std::vector<Knob>& all_knobs();
 
 // Of the knobs that apply to the whole process: what is in force for the caller; and one of them applied.
@@ -98,7 +103,7 @@ Settings process_settings();
 Applied apply_process_setting(const std::string& key, const std::string& value);
 
 struct Offer {
-  std::vector<Candidate> candidates;        // Those that relieve `bound` first.
+  std::vector<Candidate> candidates;        // Those that relieve `bound` first; of a live run in its own order.
   std::vector<Report::NotTried> not_tried;  // Of every other knob, why.
 };
 

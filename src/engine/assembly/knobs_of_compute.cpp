@@ -3,7 +3,9 @@
 
 #include <algorithm>
 
+#include "core/exec/cores.h"
 #include "engine/assembly/knob.h"
+#include "insight/tune/tuner.h"
 #include "torch/tensor/allocator.h"
 
 namespace headrace::knobs {
@@ -141,6 +143,54 @@ Knob intra_op_threads() {
           },
           .numerics = NumericClass::rounding,
           .resource = "compute",
+          .divides_cores = true};
+}
+
+namespace {
+
+KnobValue division(const KnobContext& context, const CoreSplit& split) {
+  return {.name = fmt::format("loaders {} with compute threads {}", split.loading, split.compute),
+          .sentence = fmt::format("{} of the {} cores to loading, and {} thread{} to compute.", split.loading,
+                                  context.cores, split.compute, split.compute == 1 ? "" : "s"),
+          .changes = {{"data.num_workers", fmt::format("{}", split.loading)},
+                      {"compute.intra_op_threads", fmt::format("{}", split.compute)}}};
+}
+
+std::vector<KnobValue> divisions(const KnobContext& context) {
+  std::vector<KnobValue> values;
+  for (const CoreSplit& split : splits_to_try(static_cast<int>(context.cores))) {
+    const bool changes_both = split.loading != context.recipe.data.num_workers && split.compute != threads_now(context);
+    if (changes_both) values.push_back(division(context, split));
+  }
+  return values;
+}
+
+std::string why_not_divided(const KnobContext& context) {
+  if (context.live) return "loading and compute take turns by themselves while the run goes on";
+  if (context.loader == LoaderKind::other) return context.no_dataloader();
+  if (context.loader == LoaderKind::torch) {
+    if (context.has_replacement && !is_fixed("data.loader", context.recipe.tune.fixed)) {
+      return "a headrace.Loader may take the DataLoader's place, with a number of threads of its own";
+    }
+    if (context.workers_change_batches) return "another number of workers brings other draws";
+  }
+  if (context.cores == 1) return "there is one core";
+  return divisions(context).empty() ? "the knobs of either side hold all that there is to try" : "";
+}
+
+}  // namespace
+
+// More threads that load may pay only beside fewer that compute, and fewer that compute only beside more that load. The
+// knobs of either side change one; this one comes behind them, so that what is kept of them is divided anew, too.
+Knob core_division() {
+  return {.key = "compute.division",
+          .name = "division of the cores",
+          .not_applicable = why_not_divided,
+          .values = divisions,
+          .numerics = NumericClass::rounding,
+          .resource = "data",
+          .carries_over = true,
+          .python = true,  // It has no option of its own.
           .divides_cores = true};
 }
 

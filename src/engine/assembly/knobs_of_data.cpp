@@ -11,8 +11,9 @@ namespace {
 
 constexpr const char* kNoLoader = "the loader is not a headrace.Loader";
 
-std::string count_text(std::int64_t count) {
-  return count == AUTOTUNE ? "as many as it finds" : fmt::format("{}", count);
+std::string workers_as_written(const DataOptions& data) {
+  if (data.num_workers != AUTOTUNE) return fmt::format("{}", data.num_workers);
+  return data.auto_tune ? "as many as it finds" : "as many as it begins with";
 }
 
 }  // namespace
@@ -100,7 +101,7 @@ Knob cache() {
 namespace {
 
 KnobValue num_workers_value(const KnobContext& context, std::int64_t count) {
-  const std::string now = count_text(context.recipe.data.num_workers);
+  const std::string now = workers_as_written(context.recipe.data);
   KnobValue value{.name = fmt::format("num_workers {}", count),
                   .sentence = fmt::format("Load with {} threads instead of {}.", count, now),
                   .changes = {{"data.num_workers", fmt::format("{}", count)}}};
@@ -160,8 +161,9 @@ Knob prefetch_batches() {
             if (context.loader == LoaderKind::torch && context.recipe.data.num_workers == 0) {
               return "no worker prepares batches";
             }
-            return context.recipe.data.prefetch_batches == AUTOTUNE ? "the loader itself deepens it where that pays"
-                                                                    : "";
+            if (context.recipe.data.prefetch_batches != AUTOTUNE) return "";
+            return context.recipe.data.auto_tune ? "the loader itself deepens it where that pays"
+                                                 : "it is \"auto\", which stays as it began: data.auto_tune is false";
           },
           .values = [](const KnobContext& context) -> std::vector<KnobValue> {
             const std::int64_t now = context.recipe.data.prefetch_batches, depth = 2 * now;

@@ -209,15 +209,105 @@ TEST(Knobs, ALiveRunIsOfferedWhatSwitchesBetweenTwoStepsFromTheHardwareToTheMode
   for (const Candidate& candidate : offered.candidates) {
     keys.push_back(candidate.key);
     EXPECT_EQ(candidate.switches, Switches::live_step) << candidate.name;
-    EXPECT_FALSE(candidate.carries_over) << candidate.name;
+    EXPECT_EQ(candidate.carries_over, candidate.key.starts_with("data.")) << candidate.name;
   }
+  // Two numbers of workers.
   EXPECT_EQ(keys,
             (std::vector<std::string>{"compute.allocator", "compute.intra_op_threads", "compute.flush_denormal",
+                                      "data.num_workers", "data.num_workers", "data.prefetch_batches",
                                       "train.precision", "optimizer.fused", "model.memory_format", "model.compile"}));
   EXPECT_GT(offered.candidates.back().prepare_s, 0);
-  for (const Report::NotTried& change : offered.not_tried) {
-    if (!change.key.starts_with("data.")) continue;
-    EXPECT_EQ(change.reason, "what is loaded under one setting is used up under the other; headrace.tune tries it");
+}
+
+TEST(Knobs, TheOrderOfPromiseIsThatOfTheTableWhateverOrderIsTried) {
+  KnobContext context = live_context();
+  context.run_steps = 1000;
+  for (const bool live : {true, false}) {
+    context.live = live;
+    std::vector<Candidate> candidates = offer(context, "data").candidates;
+    std::sort(candidates.begin(), candidates.end(),
+              [](const Candidate& a, const Candidate& b) { return a.promise_rank < b.promise_rank; });
+    std::vector<std::string> keys;
+    for (const Candidate& candidate : candidates) {
+      EXPECT_GT(candidate.promise_rank, 0) << candidate.name;
+      if (keys.empty() || keys.back() != candidate.key) keys.push_back(candidate.key);
+    }
+    std::vector<std::string> table;
+    for (const Knob& knob : all_knobs()) {
+      if (std::find(keys.begin(), keys.end(), knob.key) != keys.end()) table.emplace_back(knob.key);
+    }
+    EXPECT_EQ(keys, table);
+    EXPECT_LT(std::find(keys.begin(), keys.end(), "optimizer.fused"),
+              std::find(keys.begin(), keys.end(), "compute.intra_op_threads"));
+  }
+}
+
+std::string why_not_tried(const Offer& offered, std::string_view key) {
+  const auto found = std::find_if(offered.not_tried.begin(), offered.not_tried.end(),
+                                  [&](const Report::NotTried& change) { return change.key == key; });
+  return found == offered.not_tried.end() ? "" : found->reason;
+}
+
+TEST(Knobs, ALiveRunIsOfferedTheLoadingThatSwitchesAndPaysBetweenTwoSteps) {
+  const Offer torch = offer(live_context(), "");
+  for (const char* key : {"data.loader", "data.batched"}) {
+    EXPECT_EQ(why_not_tried(torch, key), "it takes effect between two epochs; headrace.tune tries it") << key;
+  }
+  KnobContext context = live_context();
+  context.loader = LoaderKind::headrace;
+  context.recipe.train.epochs = 4;
+  context.data = {.cache_share = 1, .scaled_share = 1, .trial_index = true};
+  const Offer own = offer(context, "");
+  EXPECT_EQ(why_not_tried(own, "data.cache"),
+            "it pays once a whole epoch was made under it, and pairs of a few steps do not show that; "
+            "headrace.tune tries it");
+  EXPECT_THAT(why_not_tried(own, "data.index"), testing::HasSubstr("made anew"));
+  EXPECT_EQ(why_not_tried(own, "data.num_workers") + why_not_tried(own, "data.prefetch_batches"), "");
+  context.live = false;
+  EXPECT_EQ(why_not_tried(offer(context, ""), "data.cache"), "");
+}
+
+TEST(Knobs, OneValueThatTheDoorRulesOutIsExplainedAndTheOthersStay) {
+  KnobContext context = live_context();
+  context.cores = 4;
+  context.recipe.data.num_workers = 2;
+  context.refused_values[{"data.num_workers", "0"}] = "its worker_init_fn prepares each of them";
+  const Offer offered = offer(context, "");
+  std::vector<std::string> names;
+  for (const Candidate& candidate : offered.candidates) {
+    if (candidate.key == "data.num_workers") names.push_back(candidate.name);
+  }
+  EXPECT_EQ(names, std::vector<std::string>{"num_workers 4"});
+  EXPECT_EQ(why_not_tried(offered, "data.num_workers"), "its worker_init_fn prepares each of them");
+}
+
+TEST(Knobs, OtherDrawsOfWorkersAreRoundingInALiveRunTooAndTheSameBatchesBitEqual) {
+  KnobContext context = live_context();
+  for (const bool draws : {false, true}) {
+    context.workers_change_batches = draws;
+    for (const Candidate& candidate : offer(context, "").candidates) {
+      if (!candidate.key.starts_with("data.")) continue;
+      const bool is_other = draws && candidate.key == "data.num_workers";
+      EXPECT_EQ(candidate.numerics, is_other ? NumericClass::rounding : NumericClass::bit_equal) << candidate.name;
+      EXPECT_EQ(candidate.changes_batches, is_other) << candidate.name;
+    }
+  }
+}
+
+TEST(Knobs, WhatALoaderFindsItselfIsNotSaidOfOneThatFindsNothing) {
+  Recipe recipe;
+  recipe.data.num_workers = recipe.data.prefetch_batches = AUTOTUNE;
+  for (const bool auto_tune : {true, false}) {
+    recipe.data.auto_tune = auto_tune;
+    const Offer offered = offer(context_of(recipe, 2), "data");
+    EXPECT_EQ(why_not_tried(offered, "data.prefetch_batches"),
+              auto_tune ? "the loader itself deepens it where that pays"
+                        : "it is \"auto\", which stays as it began: data.auto_tune is false");
+    const auto workers = std::find_if(offered.candidates.begin(), offered.candidates.end(),
+                                      [](const Candidate& candidate) { return candidate.name == "num_workers 2"; });
+    ASSERT_NE(workers, offered.candidates.end());
+    EXPECT_EQ(workers->sentence, auto_tune ? "Load with 2 threads instead of as many as it finds."
+                                           : "Load with 2 threads instead of as many as it begins with.");
   }
 }
 

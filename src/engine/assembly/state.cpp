@@ -2,11 +2,13 @@
 
 #include <ATen/CPUGeneratorImpl.h>
 #include <ATen/core/Generator.h>
+#include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty_like.h>
 #include <ATen/ops/from_blob.h>
 
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 #include <limits>
 #include <map>
 #include <mutex>
@@ -29,18 +31,22 @@ Kinds by_kind(const NamedTensors& tensors) {
 
 double relative_difference(const std::vector<at::Tensor>& a, const std::vector<at::Tensor>& b) {
   if (a.size() != b.size()) return std::numeric_limits<double>::infinity();
-  double difference = 0, size = 0;
-  for (std::size_t i = 0; i < a.size(); ++i) {
-    const at::Tensor x = a[i].to(at::kCPU, at::kDouble).contiguous(), y = b[i].to(at::kCPU, at::kDouble).contiguous();
-    const double* px = x.const_data_ptr<double>();
-    const double* py = y.const_data_ptr<double>();
-    for (std::int64_t j = 0; j < x.numel(); ++j) {
-      difference += (px[j] - py[j]) * (px[j] - py[j]);
-      size += py[j] * py[j];
-    }
-  }
-  if (difference == 0) return 0;
-  return size == 0 ? std::numeric_limits<double>::infinity() : std::sqrt(difference / size);
+  SquareSums sums;
+  for (std::size_t i = 0; i < a.size(); ++i) sums += squares(b[i], a[i]);
+  return sums.relative_l2();
+}
+
+at::Tensor in_double(const at::Tensor& tensor) {
+  return tensor.detach().to(at::kCPU, at::kDouble).contiguous();
+}
+
+double sum_of_squares(const at::Tensor& tensor) {
+  if (!tensor.defined()) return 0;
+  const at::Tensor numbers = in_double(tensor);
+  const double* values = numbers.const_data_ptr<double>();
+  double sum = 0;
+  for (std::int64_t i = 0; i < numbers.numel(); ++i) sum += values[i] * values[i];
+  return sum;
 }
 
 }  // namespace
@@ -55,6 +61,12 @@ void set_generator_state(const at::Tensor& state) {
   at::Generator generator = at::detail::getDefaultCPUGenerator();
   const std::lock_guard lock(generator.mutex());
   generator.set_state(state);
+}
+
+NamedTensors weights_of(const ModelState& model) {
+  NamedTensors tensors = model.parameters;
+  tensors.insert(tensors.end(), model.buffers.begin(), model.buffers.end());
+  return tensors;
 }
 
 std::vector<float> float_values(const at::Tensor& tensor) {
@@ -105,6 +117,65 @@ NamedTensors copies_of(const NamedTensors& tensors) {
   NamedTensors copies;
   for (const auto& [name, tensor] : tensors) copies.emplace_back(name, tensor.detach().clone());
   return copies;
+}
+
+void put_values(const NamedTensors& tensors, const std::vector<at::Tensor>& values) {
+  const at::NoGradGuard no_graph;
+  for (std::size_t i = 0; i < tensors.size(); ++i) tensors[i].second.copy_(values[i]);
+}
+
+KeptValues::KeptValues(NamedTensors tensors) : tensors_(std::move(tensors)) {
+  for (const auto& [name, tensor] : tensors_) values_.push_back(tensor.detach().clone());
+}
+
+KeptValues::~KeptValues() {
+  put_values(tensors_, values_);
+}
+
+SquareSums& SquareSums::operator+=(const SquareSums& other) noexcept {
+  reference += other.reference;
+  candidate += other.candidate;
+  difference += other.difference;
+  return *this;
+}
+
+double SquareSums::relative_l2() const noexcept {
+  if (difference == 0) return 0;
+  if (!std::isfinite(difference) || reference == 0) return std::numeric_limits<double>::infinity();
+  return std::sqrt(difference / reference);
+}
+
+double SquareSums::distance() const noexcept {
+  return SquareSums{std::max(reference, candidate), candidate, difference}.relative_l2();
+}
+
+double SquareSums::cosine() const noexcept {
+  if (!std::isfinite(difference)) return std::numeric_limits<double>::quiet_NaN();
+  if (reference == 0 || candidate == 0) return reference == candidate ? 1 : 0;
+  const double product = (reference + candidate - difference) / 2;
+  return std::clamp(product / (std::sqrt(reference) * std::sqrt(candidate)), -1.0, 1.0);
+}
+
+SquareSums squares(const at::Tensor& reference, const at::Tensor& candidate) {
+  if (!reference.defined() || !candidate.defined()) {
+    const double first = sum_of_squares(reference), second = sum_of_squares(candidate);
+    return {first, second, first + second};
+  }
+  const at::Tensor first = in_double(reference), second = in_double(candidate);
+  const double* a = first.const_data_ptr<double>();
+  const double* b = second.const_data_ptr<double>();
+  SquareSums sums;
+  for (std::int64_t i = 0; i < first.numel(); ++i) {
+    sums += {a[i] * a[i], b[i] * b[i], (b[i] - a[i]) * (b[i] - a[i])};
+  }
+  return sums;
+}
+
+bool same_bits(const at::Tensor& a, const at::Tensor& b) {
+  if (!a.defined() || !b.defined()) return a.defined() == b.defined();
+  if (a.scalar_type() != b.scalar_type() || a.sizes() != b.sizes()) return false;
+  const at::Tensor first = a.detach().cpu().contiguous(), second = b.detach().cpu().contiguous();
+  return first.nbytes() == 0 || std::memcmp(first.const_data_ptr(), second.const_data_ptr(), first.nbytes()) == 0;
 }
 
 double state_difference(const NamedTensors& a, const NamedTensors& b) {

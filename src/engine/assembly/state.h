@@ -2,6 +2,7 @@
 #pragma once
 
 #include <ATen/core/Tensor.h>
+#include <headrace/model_state.h>
 #include <headrace/tune.h>
 
 #include <cstdint>
@@ -17,6 +18,9 @@ using NamedTensors = std::vector<std::pair<std::string, at::Tensor>>;
 at::Tensor generator_state();
 void set_generator_state(const at::Tensor& state);
 
+// Parameters, then buffers; shared.
+NamedTensors weights_of(const ModelState& model);
+
 // All elements in row-major order, whatever the strides.
 std::vector<float> float_values(const at::Tensor& tensor);
 // One hash over the bytes of all of them, in row-major order.
@@ -31,6 +35,41 @@ void set_gradients(const NamedTensors& parameters, const std::vector<Fingerprint
 
 // Copies of the tensors, for a comparison later.
 NamedTensors copies_of(const NamedTensors& tensors);
+// Puts values, in the order of the tensors, into them; each tensor keeps its own layout.
+void put_values(const NamedTensors& tensors, const std::vector<at::Tensor>& values);
+
+// Puts the values of tensors back at the end of its life, whatever was written over them meanwhile.
+class KeptValues {
+ public:
+  explicit KeptValues(NamedTensors tensors);
+  ~KeptValues();
+  KeptValues(const KeptValues&) = delete;
+  KeptValues& operator=(const KeptValues&) = delete;
+
+ private:
+  NamedTensors tensors_;
+  std::vector<at::Tensor> values_;
+};
+
+// Sums of squares of a reference's numbers, of a candidate's and of their differences, in float64: those of several
+// tensors add up.
+struct SquareSums {
+  double reference = 0, candidate = 0, difference = 0;
+
+  SquareSums& operator+=(const SquareSums& other) noexcept;
+  // Of the difference to the reference; infinity where the reference alone is 0, or a number is not finite.
+  double relative_l2() const noexcept;
+  // Of the difference to the larger of the two, so that it is the same both ways.
+  double distance() const noexcept;
+  // Between the two; NaN where a number is not finite, 0 where one of them is 0 and the other is not.
+  double cosine() const noexcept;
+};
+
+// Of two tensors with as many elements; one that is not defined counts as zeros.
+SquareSums squares(const at::Tensor& reference, const at::Tensor& candidate);
+// Every bit, in row-major order. Of tensors that are not defined: whether neither is.
+bool same_bits(const at::Tensor& a, const at::Tensor& b);
+
 // The largest relative L2 difference of two states with the same names. What follows the last '/' of a name is one kind
 // of optimizer state ("conv1.weight/exp_avg"), and the tensors of a kind are one vector; those without '/' are the
 // model's, and one more. Infinity where one state has a kind that the other lacks.

@@ -155,6 +155,21 @@ void Training::apply_live(const Recipe& next) {
   note_applied_index();
 }
 
+void Training::apply_live(const Recipe& next, const Settings& asked) {
+  const Recipe before = recipe_;
+  try {
+    apply_live(next);
+    for (const Applied& applied : applied_) {
+      if (!asked.contains(applied.key) || applied.applied == applied.requested) continue;
+      fail(ErrorCode::unsupported, "assembly: {} = {} is not applied ({}): {}", applied.key, applied.requested,
+           applied.applied, applied.reason);
+    }
+  } catch (...) {
+    apply_live(before);
+    throw;
+  }
+}
+
 Forward Training::frozen_forward() const {
   return
       [frozen = network_->frozen()](const TensorBatch& batch) { return classification(frozen(batch["image"]), batch); };

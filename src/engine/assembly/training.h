@@ -1,6 +1,7 @@
 // A recipe, built: data, network, trainer. The only place that knows every module.
 #pragma once
 
+#include <headrace/job.h>
 #include <headrace/loader.h>
 #include <headrace/source.h>
 #include <headrace/trainer.h>
@@ -70,6 +71,9 @@ class Training {
   // optimizer.fused and optimizer.foreach, train.precision; data.scale_decode, and data.index = "build" by the trial
   // index, which have loaders of their own. Every other key must be as it was built.
   void apply_live(const Recipe& next);
+  // The same, `asked` being the settings that `next` was made of. Error{unsupported}: one of them does not hold as it
+  // was asked for. Whatever this throws, what held before holds again.
+  void apply_live(const Recipe& next, const Settings& asked);
   // Whether loader() is another one then. No epoch of the present one may run any more.
   bool needs_other_loader(const Recipe& next) const { return form_of(next.data) != form_of(recipe_.data); }
 

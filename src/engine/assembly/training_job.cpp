@@ -1,35 +1,26 @@
 #include "engine/assembly/training_job.h"
 
 #include <ATen/core/Tensor.h>
-#include <ATen/core/grad_mode.h>
-#include <ATen/ops/from_blob.h>
 
 #include <algorithm>
-#include <chrono>
 #include <limits>
-#include <thread>
 #include <utility>
 
-#include "core/base/clock.h"
 #include "core/base/fail.h"
+#include "engine/assembly/kept_loop.h"
 #include "engine/assembly/state.h"
 #include "torch/train/loop.h"
 
 namespace headrace {
 namespace {
 
-constexpr std::string_view kPlantedPrefix = "planted.";
-
-// Sleeps most of the time and spins the rest: a sleep alone is 50 to 100 us too long.
-void spend_ms(double milliseconds) {
-  if (milliseconds <= 0) return;
-  const std::int64_t end_ns = monotonic_ns() + static_cast<std::int64_t>(milliseconds * 1e6);
-  constexpr std::int64_t kSpin_ns = 200'000;
-  if (const std::int64_t left_ns = end_ns - monotonic_ns(); left_ns > kSpin_ns) {
-    std::this_thread::sleep_for(std::chrono::nanoseconds(left_ns - kSpin_ns));
-  }
-  while (monotonic_ns() < end_ns) {
-  }
+// Whole updates, at least one.
+std::int64_t pass_batches(const Training& training) {
+  const Recipe& recipe = training.recipe();
+  const std::int64_t all = training.batches_per_epoch(), update = recipe.train.gradient_accumulation_steps;
+  if (recipe.tune.samples_max == 0) return all;
+  const std::int64_t wanted = recipe.tune.samples_max / recipe.data.batch_size / update * update;
+  return std::min(all, std::max(wanted, update));
 }
 
 }  // namespace
@@ -43,12 +34,13 @@ struct TrainingJob::Saved {
 TrainingJob::TrainingJob(const Recipe& recipe, const Machine& machine)
     : baseline_(recipe),
       memory_limit_(machine.memory_limit),
-      planted_on_(recipe.tune.planted.size(), false),
-      planted_random_(static_cast<std::uint64_t>(recipe.seed), 0, 0),
-      training_(std::make_unique<Training>(recipe, machine)) {
-  if (!recipe.tune.planted.empty()) {
+      training_(std::make_unique<Training>(recipe, machine)),
+      pass_batches_(pass_batches(*training_)),
+      planted_(recipe.tune.planted, static_cast<std::uint64_t>(recipe.seed), training_->trainer()) {
+  strategy_context_.trainer = &training_->trainer();
+  if (!planted_.empty()) {
     training_->trainer().on_part = [this](StepPart part) {
-      if (part == StepPart::optimizer) apply_planted();
+      if (part == StepPart::optimizer) planted_.before_update();
     };
   }
 }
@@ -56,9 +48,7 @@ TrainingJob::TrainingJob(const Recipe& recipe, const Machine& machine)
 TrainingJob::~TrainingJob() = default;
 
 NamedTensors TrainingJob::everything() {
-  ModelState& model = training_->trainer().model();
-  auto all = model.parameters;
-  all.insert(all.end(), model.buffers.begin(), model.buffers.end());
+  NamedTensors all = weights_of(training_->trainer().model());
   const auto optimizer = training_->trainer().optimizer().state();
   all.insert(all.end(), optimizer.begin(), optimizer.end());
   return all;
@@ -71,9 +61,7 @@ void TrainingJob::snapshot() {
 
 void TrainingJob::restore() {
   HEADRACE_CHECK(saved_ != nullptr, "restore() without snapshot()");
-  const at::NoGradGuard no_grad;
-  const auto all = everything();
-  for (std::size_t i = 0; i < all.size(); ++i) all[i].second.detach().copy_(saved_->tensors[i]);
+  put_values(everything(), saved_->tensors);
   training_->trainer().optimizer().zero_gradients();
   set_generator_state(saved_->generator);
   training_->trainer().progress() = saved_->progress;
@@ -81,30 +69,24 @@ void TrainingJob::restore() {
 }
 
 void TrainingJob::configure(const Settings& settings) {
-  Recipe next = baseline_;
-  Settings live;
-  std::vector<bool> planted(planted_on_.size(), false);
-  for (const auto& [key, value] : settings) {
-    if (key.rfind(kPlantedPrefix, 0) != 0) {
-      live.emplace(key, value);
-      continue;
-    }
-    const auto& all = baseline_.tune.planted;
-    const std::string_view name = std::string_view(key).substr(kPlantedPrefix.size());
-    const auto found = std::find_if(all.begin(), all.end(), [name](const PlantedOptions& p) { return p.name == name; });
-    if (found == all.end()) fail(ErrorCode::invalid_argument, "assembly: no planted knob for {}", key);
-    planted[static_cast<std::size_t>(found - all.begin())] = value == "true";
+  try {
+    const PlantedKnobs::Division divided = planted_.divide(strategies_.set(settings, strategy_context_));
+    Recipe next = baseline_;
+    apply_settings(next, divided.others);
+    if (training_->needs_other_loader(next)) epoch_.reset();
+    training_->apply_live(next, divided.others);
+    planted_.set_on(divided.on);
+  } catch (...) {
+    std::erase_if(settings_, [this](const auto& setting) { return strategies_.ended().contains(setting.first); });
+    strategies_.set(settings_, strategy_context_);
+    throw;
   }
-  apply_settings(next, live);
-  if (training_->needs_other_loader(next)) epoch_.reset();
-  training_->apply_live(next);
-  for (const Applied& applied : training_->applied()) {
-    if (live.contains(applied.key) && applied.applied != applied.requested) {
-      fail(ErrorCode::unsupported, "assembly: {} = {} is not applied ({}): {}", applied.key, applied.requested,
-           applied.applied, applied.reason);
-    }
-  }
-  planted_on_ = planted;
+  settings_ = settings;
+}
+
+void TrainingJob::undo_strategies() {
+  strategies_.set({}, strategy_context_);
+  for (const std::string& key : strategies_.keys()) settings_.erase(key);
 }
 
 std::vector<double> TrainingJob::run(std::int64_t steps) {
@@ -119,8 +101,9 @@ std::vector<double> TrainingJob::run(std::int64_t steps) {
     if (cached_) {
       end = run_steps(trainer, cached, left, note);
     } else {
+      begin_pass_again_where_due();
       if (!epoch_) epoch_.emplace(training_->loader().epoch(trainer.progress().epoch, trainer.progress().batch));
-      end = run_steps(trainer, *epoch_, left, note);
+      end = run_steps(trainer, *epoch_, std::min(left, pass_batches_ - trainer.progress().batch), note);
     }
     if (end == LoopEnd::epoch) epoch_.reset();
     if (end == LoopEnd::stopped) fail(ErrorCode::cancelled, "tune: stopped");
@@ -128,32 +111,12 @@ std::vector<double> TrainingJob::run(std::int64_t steps) {
   return seconds;
 }
 
-void TrainingJob::apply_planted() {
-  apply_planted_gradient_error();
-  for (std::size_t i = 0; i < planted_on_.size(); ++i) {
-    const PlantedOptions& planted = baseline_.tune.planted[i];
-    spend_ms(planted_on_[i] ? planted.on_ms : planted.off_ms);
-    if (planted_on_[i] && planted.throw_probability > 0 && planted_random_.uniform() < planted.throw_probability) {
-      fail(ErrorCode::internal, "assembly: planted knob {} threw", planted.name);
-    }
-  }
-}
-
-void TrainingJob::apply_planted_gradient_error() {
-  for (std::size_t i = 0; i < planted_on_.size(); ++i) {
-    const double error = baseline_.tune.planted[i].gradient_error;
-    if (!planted_on_[i] || error == 0) continue;
-    const at::NoGradGuard no_grad;
-    for (const auto& [name, parameter] : training_->trainer().model().parameters) {
-      // Every element off by the same share, with alternating sign: the relative L2 error is exactly `error`.
-      if (!parameter.grad().defined()) continue;
-      std::vector<float> values = float_values(parameter.grad());
-      for (std::size_t j = 0; j < values.size(); ++j) {
-        values[j] *= static_cast<float>(1.0 + (j % 2 == 0 ? error : -error));
-      }
-      parameter.grad().copy_(at::from_blob(values.data(), parameter.grad().sizes()));
-    }
-  }
+// The epoch stays the same, and so do its samples.
+void TrainingJob::begin_pass_again_where_due() {
+  Progress& progress = training_->trainer().progress();
+  if (progress.batch < pass_batches_) return;
+  progress.batch = 0;
+  epoch_.reset();
 }
 
 TensorBatch TrainingJob::batch_for_checks(std::int64_t index) {
@@ -205,35 +168,14 @@ Fingerprint TrainingJob::fingerprint_as_loaded(std::int64_t batch_index) {
 
 Fingerprint TrainingJob::fingerprint_of(const TensorBatch& batch) {
   Trainer& trainer = training_->trainer();
-  const at::Tensor generator = generator_state();
-  std::vector<at::Tensor> buffers;
-  for (const auto& [name, tensor] : trainer.model().buffers) buffers.push_back(tensor.clone());
-  const auto put_back = [&] {
-    trainer.optimizer().zero_gradients();
-    const at::NoGradGuard no_grad;
-    for (std::size_t i = 0; i < buffers.size(); ++i) trainer.model().buffers[i].second.copy_(buffers[i]);
-    set_generator_state(generator);
-  };
-
-  Fingerprint result;
-  try {
-    const Output output = trainer.forward_backward(batch);
-    apply_planted_gradient_error();
-    result.loss = output.loss.item<double>();
-    result.gradients = gradients_of(trainer.model().parameters);
-  } catch (...) {
-    put_back();
-    throw;
-  }
-  put_back();
-  return result;
+  const KeptLoop kept{trainer};
+  const Output output = trainer.forward_backward(batch);
+  planted_.spoil_gradients();
+  return {output.loss.item<double>(), gradients_of(trainer.model().parameters)};
 }
 
 std::uint64_t TrainingJob::state_hash() {
-  const ModelState& model = training_->trainer().model();
-  NamedTensors tensors = model.parameters;
-  tensors.insert(tensors.end(), model.buffers.begin(), model.buffers.end());
-  return hash_of(tensors);
+  return hash_of(weights_of(training_->trainer().model()));
 }
 
 double TrainingJob::update_difference(const Settings& a, const Settings& b) {

@@ -2,16 +2,17 @@
 // samples.
 #pragma once
 
+#include <headrace/strategy_switch.h>
 #include <headrace/tune.h>
 
 #include <cstdint>
 #include <memory>
 #include <optional>
 #include <string>
-#include <string_view>
+#include <utility>
 #include <vector>
 
-#include "core/base/random.h"
+#include "engine/assembly/planted_knobs.h"
 #include "engine/assembly/training.h"
 #include "insight/measure/measure.h"
 
@@ -25,7 +26,8 @@ class TrainingJob final : public MeasurableJob {
   // Error{cancelled} from run() once a signal asked to stop.
   void snapshot() override;
   void restore() override;
-  // Keys are those of recipe knobs (engine/assembly/knob.h) and "planted.<name>" = "true" for recipe.tune.planted.
+  // Keys are those of recipe knobs (engine/assembly/knob.h), "planted.<name>" for recipe.tune.planted and
+  // "custom.<name>" for strategies that were registered before the job was made.
   void configure(const Settings& settings) override;
   std::vector<double> run(std::int64_t steps) override;
   Fingerprint fingerprint(std::int64_t batch) override;
@@ -42,23 +44,28 @@ class TrainingJob final : public MeasurableJob {
   bool has_fused_optimizer() const override;
 
   Training& training() { return *training_; }
+  const StrategySwitch& strategies() const noexcept { return strategies_; }
+  void undo_strategies();
+  const StrategyContext& strategy_context() const noexcept { return strategy_context_; }
 
  private:
   struct Saved;
   TensorBatch batch_for_checks(std::int64_t index);
-  TensorBatch load_batch(std::int64_t epoch, std::int64_t index);  // By the loader in force. Ends the pass in progress.
+  TensorBatch load_batch(std::int64_t epoch, std::int64_t index);  // By the loader in force. Ends the epoch at hand.
   Fingerprint fingerprint_of(const TensorBatch& batch);
-  void apply_planted();  // Before each update: the time, errors and exceptions of planted knobs.
-  void apply_planted_gradient_error();
+  void begin_pass_again_where_due();
   std::vector<std::pair<std::string, at::Tensor>> everything();  // Parameters, buffers, optimizer state; shared.
 
   Recipe baseline_;
   std::optional<std::int64_t> memory_limit_;  // Bytes.
-  std::vector<bool> planted_on_;              // As long as baseline_.tune.planted.
-  SampleRandom planted_random_;  // Goes on over restores: a fault that comes now and then does not repeat itself.
   std::unique_ptr<Training> training_;
+  std::int64_t pass_batches_;  // Of an epoch, those that steps take: of tune.samples_max samples, or all.
+  PlantedKnobs planted_;
+  StrategySwitch strategies_;
+  StrategyContext strategy_context_;
+  Settings settings_;  // In force.
   std::unique_ptr<Saved> saved_;
-  std::optional<Epoch> epoch_;   // The pass in progress; the trainer's progress says where it stands.
+  std::optional<Epoch> epoch_;   // The epoch in progress; the trainer's progress says where it stands.
   std::optional<Batch> cached_;  // Set while data is free.
   Progress before_free_data_;
 };

@@ -15,6 +15,7 @@
 #include "app/cli/doctor.h"
 #include "app/cli/explain.h"
 #include "app/cli/pack.h"
+#include "app/cli/recipe_from_data.h"
 #include "app/cli/torch_library.h"
 #include "app/recipe/recipe.h"
 #include "core/exec/stop.h"
@@ -66,7 +67,7 @@ int run(const Invocation& invocation, char** argv, bool run_again) {
   if (invocation.verb == "doctor") return console.finish(run_doctor(invocation, console));
   if (invocation.verb == "pack") return console.finish(run_pack(invocation, console));
   // Faults of the recipe are reported before LibTorch is loaded, and the wait policy must be known by then.
-  const LoadedRecipe loaded = load_recipe(invocation.recipe, invocation.flags);
+  const LoadedRecipe loaded = recipe_of(invocation);
   apply_wait_policy(loaded.recipe.compute.wait_policy, argv, run_again, console);
   return run_torch_verb(invocation);
 }

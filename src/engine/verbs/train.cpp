@@ -4,6 +4,7 @@
 
 #include <cctype>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <utility>
 
 #include "app/cli/environment.h"
@@ -13,6 +14,7 @@
 #include "core/exec/stop.h"
 #include "core/memory/sampler.h"
 #include "engine/verbs/data_report.h"
+#include "engine/verbs/train_online.h"
 #include "engine/verbs/train_run.h"
 #include "engine/verbs/verbs.h"
 #include "insight/diagnose/json.h"
@@ -23,9 +25,17 @@
 namespace headrace {
 namespace {
 
+// What a checkpoint tells beside the trainer's state.
+struct Resumed {
+  TrainHistory history;
+  std::optional<LiveLedger> tuning;  // nullopt: the run did not tune itself.
+};
+
 // One sentence for each difference that keeps the run from ending as the uninterrupted one would have.
-void warn_of_differences(Console& console, const CheckpointInfo& info, const RunState& now) {
-  if (info.compute_threads != compute_threads()) {
+void warn_of_differences(Console& console, const CheckpointInfo& info, const RunState& now, const TuneOptions& tune) {
+  // A run that tunes itself, or repeats one that did, may have switched them.
+  const bool may_switch = !info.run.tuning.empty() || !tune.replay.empty();
+  if (!may_switch && info.compute_threads != compute_threads()) {
     console.warning(fmt::format(
         "the checkpoint was written with {} compute threads, this run has {}: results may differ in rounding",
         info.compute_threads, compute_threads()));
@@ -49,7 +59,7 @@ void warn_of_differences(Console& console, const CheckpointInfo& info, const Run
 }
 
 // Where the run goes on; from the beginning when there is nothing to resume.
-TrainHistory resume(VerbContext& context, Training& training, const RunFolder& folder) {
+Resumed resume(VerbContext& context, Training& training, const RunFolder& folder) {
   std::vector<std::string> warnings;
   const std::optional<CheckpointInfo> info =
       load_newest_checkpoint(folder.path(), training.trainer(), context.loaded.recipe.model.name,
@@ -60,8 +70,10 @@ TrainHistory resume(VerbContext& context, Training& training, const RunFolder& f
         fmt::format("--resume: no checkpoint in {}; starting from the beginning", folder.path().string()));
     return {};
   }
-  TrainHistory history =
-      parse_history(info->run.history, info->run.evaluation_due, tests_were_val(training), info->path);
+  Resumed resumed;
+  TrainHistory& history = resumed.history;
+  history = parse_history(info->run.history, info->run.evaluation_due, tests_were_val(training), info->path);
+  if (!info->run.tuning.empty()) resumed.tuning = parse_live_ledger(info->run.tuning, info->path.string());
   const std::string name = info->path.filename().string();
   if (history.evaluation_due) {
     context.console.info(fmt::format("resuming {} at the end of epoch {}", name, info->progress.epoch));
@@ -74,8 +86,8 @@ TrainHistory resume(VerbContext& context, Training& training, const RunFolder& f
     context.console.info(
         fmt::format("resuming {} in epoch {}, batch {}", name, info->progress.epoch + 1, info->progress.batch));
   }
-  warn_of_differences(context.console, *info, run_state(training, history));
-  return history;
+  warn_of_differences(context.console, *info, run_state(training, history), context.loaded.recipe.tune);
+  return resumed;
 }
 
 Report train_report(const VerbContext& context, const Training& training, const TrainRun& run) {
@@ -100,8 +112,9 @@ int run_train(VerbContext& context) {
   Console& console = context.console;
   if (context.invocation.dry_run) {
     Training training{context.loaded.recipe, context.machine};
-    console.info(fmt::format("dry run: {} epochs of {} batches; nothing was trained",
-                             context.loaded.recipe.train.epochs, training.batches_per_epoch()));
+    console.info(fmt::format("dry run: {} epochs of {} batches; nothing was trained{}",
+                             context.loaded.recipe.train.epochs, training.batches_per_epoch(),
+                             online_plan(context, training)));
     return kExitDone;
   }
   RunFolder folder{context.invocation, context.loaded};
@@ -110,13 +123,18 @@ int run_train(VerbContext& context) {
   Training training{context.loaded.recipe, context.machine};
   if (allocator_in_force() == Allocator::arena) map_large_blocks();
   tell_remarks(console, training);
-  TrainHistory history;
+  Resumed resumed;
   if (context.invocation.resume) {
-    history = resume(context, training, folder);
+    resumed = resume(context, training, folder);
   } else {
     refuse_earlier_checkpoints(folder.path());
   }
-  const TrainRun run = train_to_end(training, folder.path(), console, std::move(history));
+  const Online online = make_online(context, training, std::move(resumed.tuning));
+  const TrainRun run = train_to_end(training, folder.path(), console, std::move(resumed.history), online.run());
+  undo_strategies(console, online);
+  if (online.tuning != nullptr && !online.tuning->problem().empty()) {
+    console.warning(online.tuning->problem() + "; the run went on as the recipe is written");
+  }
 
   nlohmann::ordered_json document = document_head(context, "headrace-train");
   document["folder"] = folder.path().string();
@@ -128,9 +146,12 @@ int run_train(VerbContext& context) {
   document["corrupt_samples"] = corrupt_samples_json(training);
   tell_corrupt_samples(console, training);
   add_outcome(document, run);
+  show_online(report, document, online);
+  write_online(folder.path(), online, context.loaded.recipe, report);
   write_file(folder.file("result.json"), json_text(document));
   write_file(folder.file("report.html"), report_html(report));
   console.json(document);
+  if (online.tuning != nullptr) console.result(report_text(report, console.width(), console.colour()));
   if (run.stopped_by != 0) return stop_exit_code(run.stopped_by);
   folder.mark_whole();
   console.result(fmt::format("{}, {}; {}\n", outcome_text(run), duration_text(run.seconds), folder.path().string()));

@@ -1,10 +1,13 @@
 #include "engine/verbs/train_run.h"
 
 #include <ATen/core/Tensor.h>
-#include <ATen/core/grad_mode.h>
+#include <headrace/option_fields.h>
+#include <headrace/option_text.h>
 
 #include <algorithm>
+#include <functional>
 #include <limits>
+#include <map>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -12,7 +15,9 @@
 
 #include "core/base/clock.h"
 #include "core/base/fail.h"
+#include "core/base/files.h"
 #include "core/exec/stop.h"
+#include "engine/assembly/state.h"
 #include "insight/diagnose/json.h"
 #include "torch/model/weights.h"
 #include "torch/tensor/allocator.h"
@@ -54,25 +59,6 @@ class EpochProgress {
   double left_out_s_ = 0;
 };
 
-// Puts a model's weights back, whatever was loaded over them meanwhile.
-class KeptWeights {
- public:
-  explicit KeptWeights(const ModelState& model) {
-    for (const auto* tensors : {&model.parameters, &model.buffers}) {
-      for (const auto& [name, tensor] : *tensors) kept_.emplace_back(tensor, tensor.detach().clone());
-    }
-  }
-  ~KeptWeights() {
-    const at::NoGradGuard no_graph;
-    for (const auto& [tensor, copy] : kept_) tensor.copy_(copy);
-  }
-  KeptWeights(const KeptWeights&) = delete;
-  KeptWeights& operator=(const KeptWeights&) = delete;
-
- private:
-  std::vector<std::pair<at::Tensor, at::Tensor>> kept_;
-};
-
 std::string choice_text(const TrainResult& result) {
   if (!result.val) {
     return "Nothing was chosen: the data has no split val and data.val_fraction is 0; the last checkpoint is the "
@@ -85,22 +71,26 @@ std::string choice_text(const TrainResult& result) {
 // One call of train_to_end.
 class TrainLoop {
  public:
-  TrainLoop(Training& training, const std::filesystem::path& folder, Console& console, TrainHistory history)
+  TrainLoop(Training& training, const std::filesystem::path& folder, Console& console, TrainHistory history,
+            OnlineRun* online)
       : training_(training),
         folder_(folder),
         console_(console),
         history_(std::move(history)),
+        online_(online),
         seconds_before_(history_.seconds) {}
 
   TrainRun run() {
     while (true) {
       if (history_.evaluation_due) finish_epoch();
       if (trainer().progress().epoch >= recipe().train.epochs) {
+        if (online_ != nullptr) online_->end("the run is over");
         finish_run();
         break;
       }
       if (!train_epoch()) {
         run_.stopped_by = stop_signal();
+        if (online_ != nullptr) online_->end("the run was stopped");
         break;
       }
     }
@@ -118,16 +108,16 @@ class TrainLoop {
   // From where the trainer stands to the epoch's end or a stop request; false: stopped. Leaves a checkpoint.
   bool train_epoch() {
     history_.result.reset();  // Of a run that had ended and now has more epochs.
-    Epoch epoch = training_.loader().epoch(trainer().progress().epoch, trainer().progress().batch);
-    EpochProgress progress{console_, trainer(), recipe().train.epochs, epoch.batches()};
+    const std::int64_t batches = training_.batches_per_epoch();
+    EpochProgress progress{console_, trainer(), recipe().train.epochs, batches};
     const double epoch_seconds_before = history_.epoch_seconds;
     const auto on_step = [&](const StepDone& done) {
       progress.step(done);
       history_.epoch_seconds = epoch_seconds_before + progress.seconds();
-      const bool resting = done.progress.window == 0 && done.progress.batch < epoch.batches();
+      const bool resting = done.progress.window == 0 && done.progress.batch < batches;
       if (resting && checkpoint_is_due()) progress.leave_out(save());
     };
-    const LoopEnd end = run_steps(trainer(), epoch, epoch.batches(), on_step);
+    const LoopEnd end = run_epoch(on_step);
     console_.clear_progress();
     history_.evaluation_due = end == LoopEnd::epoch;
     save();
@@ -135,6 +125,12 @@ class TrainLoop {
     const std::int64_t place = trainer().progress().epoch + (history_.evaluation_due ? 0 : 1);
     console_.warning(fmt::format("stopped in epoch {}; a checkpoint was written, go on with --resume", place));
     return false;
+  }
+
+  LoopEnd run_epoch(const std::function<void(const StepDone&)>& on_step) {
+    if (online_ != nullptr) return online_->run_epoch(on_step);
+    Epoch epoch = training_.loader().epoch(trainer().progress().epoch, trainer().progress().batch);
+    return run_steps(trainer(), epoch, epoch.batches(), on_step);
   }
 
   void finish_epoch() {
@@ -158,7 +154,9 @@ class TrainLoop {
   Score score(Loader& loader) {
     give_freed_memory_back();  // Or what the steps have used stays beside what the evaluation uses.
     const std::int64_t begin_ns = monotonic_ns();
-    const Evaluation evaluation = evaluate(trainer(), loader);
+    Evaluation evaluation;
+    const auto work = [&] { evaluation = evaluate(trainer(), loader); };
+    online_ != nullptr ? online_->as_written(work) : work();
     const double took_s = seconds_since(begin_ns);
     give_freed_memory_back();  // Or each later epoch would peak higher than the first.
     return {evaluation.loss, evaluation.accuracy, took_s};
@@ -170,7 +168,7 @@ class TrainLoop {
                                     [](const EpochResult& epoch) { return epoch.val.has_value(); });
     const bool recorded = history_.result.has_value();
     {
-      const auto kept = chosen ? std::make_unique<KeptWeights>(trainer().model()) : nullptr;
+      const auto kept = chosen ? std::make_unique<KeptValues>(weights_of(trainer().model())) : nullptr;
       TrainResult result = chosen ? load_best() : TrainResult{.epoch = trainer().progress().epoch};
       if (!recorded) {
         if (training_.test_loader() != nullptr) {
@@ -228,7 +226,10 @@ class TrainLoop {
   double saving(const std::function<bool(const RunState&)>& write) {
     const std::int64_t begin_ns = monotonic_ns();
     history_.seconds = seconds();
-    const bool written = write(run_state(training_, history_));
+    RunState state = run_state(training_, history_);
+    if (online_ != nullptr) state.tuning = online_->checkpoint_text();
+    const bool written = write(state);
+    if (online_ != nullptr) online_->taint("a checkpoint was written");
     saved_ns_ = monotonic_ns();
     const double took_s = seconds_since(begin_ns);
     run_.checkpoints += written ? 1 : 0;
@@ -240,6 +241,7 @@ class TrainLoop {
   const std::filesystem::path& folder_;
   Console& console_;
   TrainHistory history_;
+  OnlineRun* const online_;  // Null: the recipe's settings hold.
   const double seconds_before_;
   const std::int64_t begin_ns_ = monotonic_ns();
   std::int64_t saved_ns_ = begin_ns_;
@@ -275,9 +277,40 @@ bool tests_were_val(const Training& training) {
          training.recipe().data.val_fraction == 0;
 }
 
-TrainRun train_to_end(Training& training, const std::filesystem::path& folder, Console& console, TrainHistory history) {
+namespace {
+
+// Where the loader was to find its settings: the recipe with those that it has now, each with why, and nothing left to
+// decide.
+void write_fixed_recipe(const Training& training, const std::filesystem::path& folder) {
+  const DataOptions& data = training.recipe().data;
+  const bool is_automatic =
+      data.num_workers == AUTOTUNE || data.prefetch_batches == AUTOTUNE || data.cache == Cache::automatic;
+  if (!is_automatic || !data.auto_tune) return;
+  const Loader& loader = training.loader();
+  const Applied cache = loader.applied_cache();
+  std::map<std::string, std::string> settings{
+      {"data.auto_tune", "false"}, {"tune.online", "false"}, {cache.key, '"' + cache.applied + '"'}};
+  std::map<std::string, std::string> reasons{{cache.key, cache.reason}};
+  for (const Applied& found : {loader.applied_num_workers(), loader.applied_prefetch()}) {
+    settings[found.key] = found.applied;
+    reasons[found.key] = found.reason;
+  }
+  Recipe fixed = training.recipe();
+  apply_settings(fixed, settings);
+  write_file(folder / "fixed.toml", write_toml(fields_of(fixed), [&](const std::string& key) {
+               const auto found = reasons.find(key);
+               return found == reasons.end() ? "" : found->second;
+             }));
+}
+
+}  // namespace
+
+TrainRun train_to_end(Training& training, const std::filesystem::path& folder, Console& console, TrainHistory history,
+                      OnlineRun* online) {
   training.write_eval_transform(folder);
-  return TrainLoop{training, folder, console, std::move(history)}.run();
+  TrainRun run = TrainLoop{training, folder, console, std::move(history), online}.run();
+  write_fixed_recipe(training, folder);
+  return run;
 }
 
 nlohmann::ordered_json to_json(const TrainRun& run) {

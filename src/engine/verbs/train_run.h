@@ -11,6 +11,7 @@
 
 #include <nlohmann/json_fwd.hpp>
 #include "app/cli/console.h"
+#include "engine/assembly/online_run.h"
 #include "engine/assembly/training.h"
 #include "engine/verbs/train_history.h"
 #include "insight/diagnose/json.h"
@@ -40,10 +41,12 @@ bool tests_were_val(const Training& training);
 // evaluation, when a signal asks to stop, and at the end. With a split val each epoch is evaluated on it and the best
 // is kept beside them, the result of the run; without one nothing is chosen and the last is. Test is read once, at the
 // end, with the result's weights; model.safetensors are these, alone and under their plain names. The trainer is left
-// at the last epoch. Before the first step eval_transform.toml is there. `history` is what the checkpoint told from
-// which the trainer was loaded.
+// at the last epoch. Before the first step eval_transform.toml is there, and at the end, where the loader was to find
+// its settings by itself, fixed.toml: the recipe with what it has found, by which it decides nothing. `history` is what
+// the checkpoint told from which the trainer was loaded. `online` switches settings between the updates, evaluations
+// are made as the recipe is written, and checkpoints hold what it has to say; null: settings stay as they are.
 TrainRun train_to_end(Training& training, const std::filesystem::path& folder, Console& console,
-                      TrainHistory history = {});
+                      TrainHistory history = {}, OnlineRun* online = nullptr);
 
 nlohmann::ordered_json to_json(const TrainRun& run);
 // "val_accuracy" and "test_accuracy" of the result, null where there is none, and "choice", how it was chosen.

@@ -1,7 +1,5 @@
 #include <fmt/format.h>
 #include <headrace/error.h>
-#include <headrace/option_fields.h>
-#include <headrace/option_text.h>
 #include <headrace/report.h>
 #include <headrace/tune.h>
 #include <torch/headeronly/version.h>
@@ -11,12 +9,16 @@
 #include <utility>
 
 #include "app/cli/environment.h"
+#include "app/cli/recipe_from_data.h"
 #include "core/base/clock.h"
 #include "core/base/files.h"
 #include "core/exec/stop.h"
 #include "core/memory/sampler.h"
 #include "engine/assembly/knob.h"
+#include "engine/assembly/strategy_library.h"
+#include "engine/assembly/strategy_offer.h"
 #include "engine/assembly/training_job.h"
+#include "engine/assembly/tuned_recipe.h"
 #include "engine/verbs/data_report.h"
 #include "engine/verbs/train_run.h"
 #include "engine/verbs/verbs.h"
@@ -47,18 +49,6 @@ struct Tuning {
   nlohmann::ordered_json corrupt_samples;
 };
 
-// The recipe's own values of every key that a candidate touches; planted knobs are off.
-Settings as_written(Recipe recipe, const std::vector<Candidate>& tried) {
-  Settings settings;
-  const std::vector<Field> fields = fields_of(recipe);
-  for (const Candidate& candidate : tried) {
-    for (const auto& [key, value] : candidate.changes) {
-      settings[key] = key.starts_with("planted.") ? "false" : to_toml(field_named(fields, key).get());
-    }
-  }
-  return settings;
-}
-
 // A tenth of the budget is the most that its candidate may cost before its trial.
 void make_trial_index(Training& training, Console& console) {
   const TuneOptions& options = training.recipe().tune;
@@ -84,11 +74,17 @@ std::int64_t burn_in(TrainingJob& job, double budget_s) {
                     kMeasuredStepsMin, kMeasuredSteps);
 }
 
-void tell_training_time(Console& console, const Training& training, const Measured& before) {
+// A recipe that nobody has read yet is tuned alone: its epochs and learning rate are assumptions.
+bool trains_afterwards(const VerbContext& context) {
+  return !context.invocation.data;
+}
+
+void tell_training_time(const VerbContext& context, const Training& training, const Measured& before) {
   const double step_s = before.split.total_s / static_cast<double>(before.split.steps);
   const auto steps = static_cast<double>(training.batches_per_epoch() * training.recipe().train.epochs);
-  console.info(fmt::format("training afterwards: {} epochs, about {:.0f} s as the recipe is written",
-                           training.recipe().train.epochs, steps * step_s));
+  context.console.info(fmt::format("training{}: {} epochs, about {:.0f} s as the recipe is written",
+                                   trains_afterwards(context) ? " afterwards" : " would take",
+                                   training.recipe().train.epochs, steps * step_s));
 }
 
 // nullopt: stopped. What was decided before stays, and is reported without it.
@@ -101,6 +97,10 @@ std::optional<TraceRecord> trace_tuned(TrainingJob& job, const Settings& best, c
     if (error.code() != ErrorCode::cancelled) throw;
     return std::nullopt;
   }
+}
+
+void tell_ended(Console& console, const StrategySwitch& strategies) {
+  for (const auto& [key, why] : strategies.ended()) console.warning(fmt::format("{}: {}", key, why));
 }
 
 Tuning tune_recipe(VerbContext& context) {
@@ -119,10 +119,11 @@ Tuning tune_recipe(VerbContext& context) {
       measure(job, context.machine,
               {.steps = measured_steps, .compute_threads = compute_threads(), .blocks_s_max = kBlocksShare * budget_s});
   console.info(tuning.before.diagnosis.sentence);
-  tell_training_time(console, job.training(), tuning.before);
+  tell_training_time(context, job.training(), tuning.before);
   make_trial_index(job.training(), console);
   tuning.offered = offer(context_of(context.loaded.recipe, context.machine, job.training().data_context()),
                          to_string(tuning.before.diagnosis.bound));
+  add_strategies(tuning.offered, job.strategies(), job.strategy_context(), to_string(tuning.before.diagnosis.bound));
 
   TuneProgress progress;
   progress.judged = [&](const Quietness& found) {
@@ -149,32 +150,10 @@ Tuning tune_recipe(VerbContext& context) {
   for (Applied& entry : settings_left_out(tuning.ledger)) tuning.applied.push_back(std::move(entry));
   tell_corrupt_samples(console, job.training());
   tuning.corrupt_samples = corrupt_samples_json(job.training());
+  job.undo_strategies();
   console.clear_progress();
+  tell_ended(console, job.strategies());
   return tuning;
-}
-
-// The recipe with what was kept; planted knobs are no settings of a recipe.
-Recipe tuned_recipe(const Recipe& recipe, const Ledger& ledger) {
-  Recipe tuned = recipe;
-  Settings real;
-  for (const auto& [key, value] : ledger.best) {
-    if (key.rfind("planted.", 0) != 0) real.emplace(key, value);
-  }
-  apply_settings(tuned, real);
-  return tuned;
-}
-
-void write_tuned_toml(const std::filesystem::path& path, Recipe tuned, const Ledger& ledger) {
-  const auto comment = [&](const std::string& key) -> std::string {
-    for (const Trial& trial : ledger.trials) {
-      if (trial.verdict == Verdict::kept && trial.changes.contains(key) && trial.gain) {
-        return fmt::format("tuned: {:+.1f} % [{:+.1f}, {:+.1f}], {} pairs", trial.gain->median * 100,
-                           trial.gain->low * 100, trial.gain->high * 100, trial.pairs);
-      }
-    }
-    return {};
-  };
-  write_file(path, write_toml(fields_of(tuned), comment));
 }
 
 Report tune_report(const VerbContext& context, const Tuning& tuning, const TrainRun& run,
@@ -191,6 +170,11 @@ Report tune_report(const VerbContext& context, const Tuning& tuning, const Train
   report.memory = memory;
   report.environment = report_environment(context.machine, TORCH_VERSION);
   report.settings = tuning.applied;
+  if (context.invocation.data) {
+    for (const auto& [key, value, source] : assumptions_of(context.loaded)) {
+      report.settings.push_back({key, value, value, source});
+    }
+  }
   report.command = command_line(context.invocation);
   report.written = utc_text();
   return report;
@@ -203,6 +187,7 @@ nlohmann::ordered_json ledger_document(const VerbContext& context, const Tuning&
   for (const auto& [key, value] : head.items()) document[key] = value;
   add_measured(document, tuning.before, report);
   document["training"] = to_json(run);
+  if (context.invocation.data) document["assumed"] = assumptions_json(context.loaded);
   add_outcome(document, run);
   return document;
 }
@@ -217,10 +202,14 @@ std::string when_text(const Candidate& candidate) {
 }
 
 int dry_run(VerbContext& context) {
+  if (context.invocation.data) tell_assumptions(context.console, context.loaded);
   Training training{context.loaded.recipe, context.machine};
   std::string text = fmt::format("dry run: {} batches an epoch; would try, in this order when compute-bound:\n",
                                  training.batches_per_epoch());
-  const Offer offered = offer(context_of(context.loaded.recipe, context.machine, training.data_context()), "compute");
+  Offer offered = offer(context_of(context.loaded.recipe, context.machine, training.data_context()), "compute");
+  StrategyContext strategy_context;
+  strategy_context.trainer = &training.trainer();
+  add_strategies(offered, StrategySwitch(), strategy_context, "compute");
   for (const Candidate& candidate : offered.candidates) {
     text += fmt::format("  {:<24} {} ({})\n", candidate.name, candidate.sentence, when_text(candidate));
   }
@@ -235,11 +224,13 @@ int dry_run(VerbContext& context) {
 }  // namespace
 
 int run_tune(VerbContext& context) {
+  load_strategies(context.loaded.recipe.tune.strategies);
   if (context.invocation.dry_run) return dry_run(context);
   Console& console = context.console;
   RunFolder folder{context.invocation, context.loaded};
   console.log_to(folder.file("log.txt"));
   refuse_earlier_checkpoints(folder.path());
+  if (context.invocation.data) tell_assumptions(console, context.loaded);
   MemorySampler sampler{kMemoryInterval};
   const Tuning tuning = tune_recipe(context);
   const Recipe tuned = tuned_recipe(context.loaded.recipe, tuning.ledger);
@@ -249,7 +240,7 @@ int run_tune(VerbContext& context) {
 
   TrainRun run;
   nlohmann::ordered_json corrupt_samples = tuning.corrupt_samples;
-  if (!tuning.stopped) {
+  if (!tuning.stopped && trains_afterwards(context)) {
     // The training may take hours, and a kill in them must not cost what the trials have found.
     nlohmann::ordered_json so_far =
         ledger_document(context, tuning, run, tune_report(context, tuning, run, sampler.timeline()));
@@ -257,8 +248,17 @@ int run_tune(VerbContext& context) {
     write_file(folder.file("ledger.json"), json_text(so_far));
     console.info("training with what was kept");
     Training training{tuned, context.machine};
+    StrategySwitch strategies;
+    StrategyContext strategy_context;
+    strategy_context.trainer = &training.trainer();
+    strategies.set(tuning.ledger.best, strategy_context);
     run = train_to_end(training, folder.path(), console);
+    strategies.set({}, strategy_context);
+    tell_ended(console, strategies);
     corrupt_samples = corrupt_samples_json(training);
+  } else if (!tuning.stopped) {
+    console.info(fmt::format("nothing was trained; `headrace train {}` trains with what was kept",
+                             folder.file("tuned.toml").string()));
   } else {
     run.stopped_by = stop_signal();
     console.warning("tune: stopped; ledger.json holds what was decided so far, nothing was trained");

@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include "app/cli/environment.h"
+#include "app/cli/recipe_from_data.h"
 #include "core/base/clock.h"
 #include "core/base/fail.h"
 #include "core/exec/stop.h"
@@ -25,7 +26,7 @@ int dispatch(VerbContext& context) {
 }
 
 int run_verb(const Invocation& invocation, Console& console) {
-  VerbContext context{invocation, console, load_recipe(invocation.recipe, invocation.flags), detect_machine()};
+  VerbContext context{invocation, console, recipe_of(invocation), detect_machine()};
   return dispatch(context);
 }
 

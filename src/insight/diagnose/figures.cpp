@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <cmath>
+#include <vector>
 
 namespace headrace::detail {
 
@@ -80,6 +81,33 @@ bool is_measured(double samples_per_second) {
 
 std::string rate_text(double samples_per_second) {
   return is_measured(samples_per_second) ? grouped(samples_per_second) + " samples/s" : kUnavailable;
+}
+
+std::string pairs_text(const Report& report) {
+  if (report.live) {
+    return "In pairs of neighbouring updates of the run itself, in drawn order: all changes in turns at first; then, "
+           "alone, each that seemed to pay.";
+  }
+  return "One change at a time, in pairs that run interleaved on the same samples.";
+}
+
+bool has_split(const Report& report) {
+  const auto is_known = [](const std::optional<TimeSplit>& split) { return split && split->steps > 0; };
+  return is_known(report.before) || is_known(report.after);
+}
+
+std::string left_out_text(const Report& report) {
+  if (!report.live) return {};
+  std::vector<std::string> parts;
+  if (!is_measured(report.baseline_samples_per_second) && !is_measured(report.best_samples_per_second)) {
+    parts.emplace_back("samples a second");
+  }
+  if (!has_split(report)) parts.emplace_back("where the time of a step goes");
+  if (report.memory.resident.empty()) parts.emplace_back("memory");
+  if (parts.empty()) return {};
+  return fmt::format(
+      "Not measured while a run tunes itself: {}. hr.watch measures these; of a recipe, headrace profile.",
+      fmt::join(parts, ", "));
 }
 
 std::string split_note(const Report& report) {

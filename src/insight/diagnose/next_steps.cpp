@@ -57,6 +57,12 @@ std::string refusal_text(const Report& report, const std::vector<std::string>& k
   return {};
 }
 
+// Whether a change's own line says why it is so: nobody but the tuner asked for it.
+bool is_told_of_a_change(const Report& report, const Applied& setting) {
+  return std::any_of(report.changes.begin(), report.changes.end(),
+                     [&](const Report::Change& change) { return change.reason == setting.reason; });
+}
+
 std::string text_left(const Report& report, const Finding::Suggestion& suggestion) {
   const std::string outcome = outcome_text(report, suggestion.keys);
   if (!outcome.empty()) return outcome;
@@ -83,7 +89,7 @@ namespace detail {
 std::vector<Finding> next_steps(const Report& report) {
   std::vector<Finding> steps;
   for (const Applied& setting : report.settings) {
-    if (setting.requested == setting.applied) continue;
+    if (setting.requested == setting.applied || (report.live && is_told_of_a_change(report, setting))) continue;
     steps.push_back({"setting_not_applied",
                      fmt::format("{} is {}, not {} as requested.", setting.key, setting.applied, setting.requested),
                      setting.reason});

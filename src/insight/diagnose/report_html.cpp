@@ -62,34 +62,52 @@ std::string accuracy_stat(const std::string& split, std::optional<double> accura
   return html;
 }
 
+// Of a tuning.
+std::string speed_stats(const Report& report) {
+  std::string html;
+  if (!report.live || is_measured(report.baseline_samples_per_second)) {
+    html += rate_stat("Before", report.baseline_samples_per_second);
+  }
+  if (!report.live || is_measured(report.best_samples_per_second)) {
+    html += rate_stat("After", report.best_samples_per_second);
+  }
+  const bool has_speedup = report.speedup_pairs > 0;
+  if (report.live && !has_speedup) return html;
+  return html + stat("Speedup", has_speedup ? fixed_text(report.speedup, 2) + " \u00d7" : "",
+                     fmt::format("{} to {} (95\u00a0%), {} pairs", fixed_text(report.speedup_low, 2),
+                                 fixed_text(report.speedup_high, 2), report.speedup_pairs),
+                     true);
+}
+
+std::string accuracy_stats(const Report& report) {
+  std::string html;
+  if (report.val_accuracy) html += accuracy_stat("Val", report.val_accuracy, report.val_loss);
+  if (report.test_accuracy || (!report.val_accuracy && (report.test_loss || !report.live))) {
+    html += accuracy_stat("Test", report.test_accuracy, report.test_loss);
+  }
+  return html;
+}
+
 std::string header_html(const Report& report) {
   const std::string verdict = report.verdict.empty() ? "No verdict" : html_text(report.verdict);
   std::string html = fmt::format("<header>\n<p class=\"eyebrow\">Headrace report on <b>{}</b></p>\n<h1>{}</h1>\n",
                                  report.title.empty() ? "an untitled job" : html_text(report.title), verdict);
   if (!report.disturbance.empty()) html += fmt::format("<p class=\"lede\">{}</p>\n", html_text(report.disturbance));
-  if (report.kind == Report::Kind::tuning) {  // A profile's verdict is its diagnosis, a training has none.
+  // A profile's verdict is its diagnosis, a training has none.
+  if (report.kind == Report::Kind::tuning && !(report.live && report.diagnosis.empty())) {
     html += fmt::format("<p class=\"lede\">Diagnosis: {}</p>\n", or_unavailable(html_text(report.diagnosis)));
   }
   if (!report.note.empty()) html += fmt::format("<p class=\"lede\">{}</p>\n", html_text(report.note));
   if (!report.choice.empty()) html += fmt::format("<p class=\"lede\">{}</p>\n", html_text(report.choice));
-  html += "<dl class=\"stats\">\n";
-  if (report.kind != Report::Kind::tuning) {
-    html += rate_stat("Speed", report.baseline_samples_per_second);
-  } else {
-    html += rate_stat("Before", report.baseline_samples_per_second);
-    html += rate_stat("After", report.best_samples_per_second);
-    const bool has_speedup = report.speedup_pairs > 0;
-    html += stat("Speedup", has_speedup ? fixed_text(report.speedup, 2) + " \u00d7" : "",
-                 fmt::format("{} to {} (95\u00a0%), {} pairs", fixed_text(report.speedup_low, 2),
-                             fixed_text(report.speedup_high, 2), report.speedup_pairs),
-                 true);
+  std::string stats = report.kind == Report::Kind::tuning ? speed_stats(report)
+                                                          : rate_stat("Speed", report.baseline_samples_per_second);
+  if (report.kind != Report::Kind::profile) stats += accuracy_stats(report);
+  if (report.kind != Report::Kind::tuning) stats += memory_stat(report);
+  if (!stats.empty()) html += "<dl class=\"stats\">\n" + stats + "</dl>\n";
+  if (const std::string left_out = left_out_text(report); !left_out.empty()) {
+    html += fmt::format("<p class=\"lede\">{}</p>\n", html_text(left_out));
   }
-  if (report.kind == Report::Kind::profile) return html + memory_stat(report) + "</dl>\n</header>\n";
-  if (report.val_accuracy) html += accuracy_stat("Val", report.val_accuracy, report.val_loss);
-  if (report.test_accuracy || !report.val_accuracy)
-    html += accuracy_stat("Test", report.test_accuracy, report.test_loss);
-  if (report.kind == Report::Kind::training) html += memory_stat(report);
-  return html + "</dl>\n</header>\n";
+  return html + "</header>\n";
 }
 
 std::string waterfall_table(const std::vector<WaterfallRow>& rows) {
@@ -106,6 +124,7 @@ std::string waterfall_table(const std::vector<WaterfallRow>& rows) {
 std::string waterfall_html(const Report& report) {
   std::string html = "<section aria-labelledby=\"h-waterfall\">\n<h2 id=\"h-waterfall\">From before to after</h2>\n";
   if (!is_measured(report.baseline_samples_per_second) || !is_measured(report.best_samples_per_second)) {
+    if (report.live) return {};
     return html + "<p>Samples per second before and after: unavailable.</p>\n</section>\n";
   }
   const auto kept = std::count_if(report.changes.begin(), report.changes.end(),
@@ -177,15 +196,6 @@ std::string not_tried_html(const Report& report) {
   return html + "</ul>\n";
 }
 
-// How the changes of the table were compared.
-std::string pairs_text(const Report& report) {
-  if (report.live) {
-    return "In pairs of neighbouring updates of the run itself, in drawn order: all changes in turns at first, then "
-           "each that paid alone.";
-  }
-  return "One change at a time, in pairs that run interleaved on the same samples.";
-}
-
 std::string changes_html(const Report& report) {
   std::string html = "<section aria-labelledby=\"h-changes\">\n<h2 id=\"h-changes\">What was tried</h2>\n";
   if (report.changes.empty()) {
@@ -231,6 +241,7 @@ std::string split_table(const std::vector<LabelledSplit>& splits) {
 }
 
 std::string split_html(const Report& report) {
+  if (report.live && !has_split(report)) return {};
   std::string html = "<section aria-labelledby=\"h-split\">\n<h2 id=\"h-split\">Where the time of a step goes</h2>\n";
   std::vector<LabelledSplit> splits;
   const auto add = [&](const char* label, const std::optional<TimeSplit>& split) {
@@ -269,8 +280,9 @@ std::string memory_table(const std::vector<MemoryShare>& shares) {
 }
 
 std::string memory_html(const Report& report) {
-  std::string html = "<section aria-labelledby=\"h-memory\">\n<h2 id=\"h-memory\">Memory over time</h2>\n";
   const MemoryTimeline& timeline = report.memory;
+  if (report.live && timeline.resident.empty()) return {};
+  std::string html = "<section aria-labelledby=\"h-memory\">\n<h2 id=\"h-memory\">Memory over time</h2>\n";
   if (timeline.resident.empty()) return html + "<p>Unavailable.</p>\n</section>\n";
   const std::size_t peak = peak_index(timeline);
   html += fmt::format(
@@ -326,7 +338,9 @@ std::string next_html(const Report& report) {
 
 std::string settings_html(const Report& report) {
   std::string html = "<section aria-labelledby=\"h-settings\">\n<h2 id=\"h-settings\">Settings</h2>\n";
-  if (report.settings.empty()) return html + "<p>Unavailable.</p>\n</section>\n";
+  if (report.settings.empty()) {
+    return html + (report.live ? "<p>As they were written.</p>" : "<p>Unavailable.</p>") + "\n</section>\n";
+  }
   html +=
       "<table class=\"settings stack\"><thead><tr><th scope=\"col\" class=\"key\">Setting</th><th scope=\"col\" "
       "class=\"asked\">Requested</th><th scope=\"col\">Applied</th></tr></thead><tbody>\n";

@@ -57,7 +57,11 @@ std::vector<Report> reports() {
   odd.curves[0].y.assign(4, nan);
   odd.curves[1].y[3] = nan;
   odd.before = TimeSplit{};
+  Report live, live_and_measured = sample_report();
+  live.live = live_and_measured.live = true;
   return {Report{},
+          live,
+          live_and_measured,
           sample_report(),
           huge,
           odd,

@@ -76,10 +76,14 @@ std::string accuracy_text(std::optional<double> accuracy, std::optional<double> 
   return text;
 }
 
+void write_fact(Page& page, const Report& report, const std::string& name, const std::string& text) {
+  if (!report.live || text != kUnavailable) page.fact(name, text);
+}
+
 void write_accuracies(Page& page, const Report& report) {
   if (report.val_accuracy) page.fact("val", accuracy_text(report.val_accuracy, report.val_loss));
   if (report.test_accuracy || !report.val_accuracy) {
-    page.fact("test", accuracy_text(report.test_accuracy, report.test_loss));
+    write_fact(page, report, "test", accuracy_text(report.test_accuracy, report.test_loss));
   }
   if (!report.choice.empty()) page.fact("result", report.choice);
 }
@@ -95,13 +99,17 @@ void write_outcome(Page& page, const Report& report) {
     return;
   }
   if (!report.disturbance.empty()) page.fact("machine", report.disturbance);
-  page.fact("before", rate_text(report.baseline_samples_per_second));
-  page.fact("after", rate_text(report.best_samples_per_second));
-  page.fact("speedup", report.speedup_pairs > 0 ? fmt::format("{} times as fast (95 % interval, {} pairs)",
-                                                              speedup_text(report), report.speedup_pairs)
-                                                : kUnavailable);
+  write_fact(page, report, "before", rate_text(report.baseline_samples_per_second));
+  write_fact(page, report, "after", rate_text(report.best_samples_per_second));
+  write_fact(page, report, "speedup",
+             report.speedup_pairs > 0
+                 ? fmt::format("{} times as fast (95 % interval, {} pairs)", speedup_text(report), report.speedup_pairs)
+                 : kUnavailable);
   write_accuracies(page, report);
-  page.fact("diagnosis", report.diagnosis.empty() ? kUnavailable : report.diagnosis);
+  write_fact(page, report, "diagnosis", report.diagnosis.empty() ? kUnavailable : report.diagnosis);
+  if (const std::string left_out = left_out_text(report); !left_out.empty()) {
+    page.paragraph(left_out, 2, Ink::faint);
+  }
 }
 
 void write_change(Page& page, const Report::Change& change) {
@@ -124,8 +132,9 @@ void write_change(Page& page, const Report::Change& change) {
 }
 
 void write_changes(Page& page, const Report& report) {
-  page.heading("Changes, in the order tried");
+  page.heading(report.live ? "Changes" : "Changes, in the order tried");
   if (report.changes.empty()) page.line("  None was tried.");
+  if (report.live && !report.changes.empty()) page.paragraph(pairs_text(report), 2, Ink::faint);
   if (!report.changes.empty() && page.width() >= 75) {
     page.line(page.painted(fmt::format("  {:<16}{:<{}}{:>9}{:>22}{:>6}", "verdict", "change", page.width() - 55, "gain",
                                        "95 % interval", "pairs"),
@@ -157,6 +166,7 @@ void write_part(Page& page, const char* when, const std::string& label, double s
 }
 
 void write_split(Page& page, const Report& report) {
+  if (report.live && !has_split(report)) return;
   page.heading("Where the time of a step goes");
   struct Side {
     const char* when;
@@ -222,8 +232,9 @@ void write_loading(Page& page, const Report& report) {
 }
 
 void write_memory(Page& page, const Report& report) {
-  page.heading("Memory");
   const MemoryTimeline& timeline = report.memory;
+  if (report.live && timeline.resident.empty()) return;
+  page.heading("Memory");
   if (timeline.resident.empty()) return page.line(fmt::format("  {}", kUnavailable));
   const std::size_t peak = peak_index(timeline);
   page.paragraph(fmt::format("{} at most, {} into the {} that were watched; of these, and on average:",

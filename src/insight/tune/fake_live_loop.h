@@ -6,7 +6,9 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstddef>
 #include <cstdint>
+#include <deque>
 #include <functional>
 #include <map>
 #include <optional>
@@ -24,9 +26,12 @@ namespace headrace {
 struct LiveEffect {
   double time_factor = 1;  // Of a unit.
   double first_visit = 1;  // Of the first three units that it is on in, further.
-  double aftermath = 1;    // Of the two units behind the last one that it was on in.
+  double aftermath = 1;    // Of the units behind the last one that it was on in,
+  int aftermath_units = 2;
   double switch_s = 0;     // Of a switch to it or back.
   double prepare_s = 0;    // Of the first replay or unit of each combination that it is in, further.
+  double load_factor = 1;  // Of what a batch takes that is given to a worker from now on.
+  double queue_factor = 1;
   ReplayDistance distance{.relative_l2 = 1e-7, .output_difference = 1e-7};
   std::optional<ReplayFailure> replay_failure{};
   bool apply_throws = false;
@@ -46,9 +51,37 @@ struct LiveMachine {
   double work_spread = 0;             // Work is drawn from 1 to 1 + this; half of a unit's time grows with it.
   std::int64_t evaluation_every = 0;  // Updates; its unit takes evaluation_s longer and does not count.
   double evaluation_s = 0;
-  // Of a loader with a queue, beside the unit's own time: seconds a batch. 0: nothing is loaded.
+  // Of a loader, a batch a unit: seconds from one batch to the next of all workers together. 0: nothing is loaded.
   double load_s = 0;
-  double queue = 0;  // Batches that it holds at most.
+  std::int64_t queue = 0;  // Batches that they have ready or in work at most; 0: the loop loads them itself.
+  std::int64_t workers = 1;
+};
+
+// Worker processes as torch's DataLoader has them: batches are dealt to them in turn and come out in that order.
+class FakeWorkers {
+ public:
+  explicit FakeWorkers(std::int64_t count) : free_at_s_(static_cast<std::size_t>(count), 0) {}
+
+  // Takes the next batch: seconds until it is there. Then others are dealt, so that there are `queue` again.
+  double take(double now_s, double load_s, std::int64_t queue) {
+    while (dealt() < std::max<std::int64_t>(queue, 1)) deal(now_s, load_s);
+    const double wait_s = std::max(0.0, ready_at_s_.front() - now_s);
+    ready_at_s_.pop_front();
+    while (dealt() < queue) deal(now_s + wait_s, load_s);
+    return wait_s;
+  }
+  std::int64_t dealt() const { return static_cast<std::int64_t>(ready_at_s_.size()); }
+
+ private:
+  void deal(double now_s, double load_s) {
+    double& free_at_s = free_at_s_[next_++ % free_at_s_.size()];
+    free_at_s = std::max(free_at_s, now_s) + load_s * static_cast<double>(free_at_s_.size());
+    ready_at_s_.push_back(free_at_s);
+  }
+
+  std::vector<double> free_at_s_;
+  std::size_t next_ = 0;
+  std::deque<double> ready_at_s_;
 };
 
 // What user code throws that is no Error, as a Ctrl-C.
@@ -57,7 +90,11 @@ struct Interrupt {};
 class FakeLiveLoop : public LiveLoop {
  public:
   FakeLiveLoop(LiveMachine machine_model, std::map<std::string, LiveEffect> effects_by_key, std::uint64_t seed)
-      : machine(machine_model), effects(std::move(effects_by_key)), random_(seed) {}
+      : machine(machine_model),
+        effects(std::move(effects_by_key)),
+        random_(seed),
+        workers_(machine.workers),
+        workers_as_written_(machine.workers) {}
 
   void apply(const Settings& wanted) override {
     if (interrupts_next_apply) {
@@ -101,7 +138,7 @@ class FakeLiveLoop : public LiveLoop {
   std::optional<std::int64_t> updates_left() override {
     return updates_in_all ? std::optional(*updates_in_all - updates) : std::nullopt;
   }
-  std::int64_t queued_units() override { return static_cast<std::int64_t>(machine.queue); }
+  std::int64_t queued_units() override { return std::max(workers_.dealt(), queue()); }
   bool agree(bool yes) override { return answer ? answer(yes) : yes; }
 
   // One update of the user's loop, with the hooks around it.
@@ -132,6 +169,7 @@ class FakeLiveLoop : public LiveLoop {
     LiveProgress progress;
     progress.judged = [this](const Quietness& found) { told.push_back("judged: " + found.sentence); };
     progress.began = [this](const std::string& sentence) { told.push_back("began: " + sentence); };
+    progress.preparing = [this](const std::string& sentence) { told.push_back("preparing: " + sentence); };
     progress.decided = [this](const Trial& trial) { told.push_back("decided: " + trial.name); };
     progress.ended = [this](const std::string& sentence) {
       told.push_back("ended: " + sentence);
@@ -183,7 +221,7 @@ class FakeLiveLoop : public LiveLoop {
     for (const auto& [key, effect] : effects) {
       if (settings.contains(key)) {
         if (visits_[key]++ < 3) factor *= effect.first_visit;
-      } else if (since_off_.contains(key) && since_off_[key]++ < 2) {
+      } else if (since_off_.contains(key) && since_off_[key]++ < effect.aftermath_units) {
         factor *= effect.aftermath;
       }
     }
@@ -201,13 +239,18 @@ class FakeLiveLoop : public LiveLoop {
     burst_left_ = std::max(0, burst_left_ - 1);
     return burst * std::exp(log_noise_);
   }
-  // What waits for the queue, which is filled while the unit is computed.
-  double wait(double compute_s, double load_s) {
-    if (load_s == 0) return 0;
-    const double wait_s = std::max(0.0, 1 - queued_) * load_s;
-    queued_ = std::max(queued_, 1.0) - 1;
-    queued_ = std::min(machine.queue, queued_ + compute_s / load_s);
-    return wait_s;
+  std::int64_t queue() const {
+    double batches = static_cast<double>(machine.queue);
+    for (const auto& [key, value] : settings) batches *= effects.at(key).queue_factor;
+    return static_cast<std::int64_t>(std::lround(batches));
+  }
+  // What the unit waits for its batch; and what it would wait, had the loop been as written all the time.
+  std::pair<double, double> waits_s() {
+    if (machine.load_s == 0) return {0, 0};
+    double load_s = machine.load_s;
+    for (const auto& [key, value] : settings) load_s *= effects.at(key).load_factor;
+    return {workers_.take(now_s, load_s, queue()),
+            workers_as_written_.take(now_as_written_s_, machine.load_s, machine.queue)};
   }
   LiveUnit next_unit() {
     LiveUnit unit;
@@ -215,21 +258,25 @@ class FakeLiveLoop : public LiveLoop {
     unit.work = 1 + machine.work_spread * std::uniform_real_distribution<double>()(random_);
     as_written_s_ = machine.unit_s * (0.5 + 0.5 * unit.work) * noise();
     const double compute_s = as_written_s_ * factor_of(settings) * factor_of_visits() + prepare(settings);
-    unit.wait_s = wait(compute_s, machine.load_s);
-    now_s += compute_s + unit.wait_s;
+    const auto [wait_s, wait_as_written_s] = waits_s();
+    unit.wait_s = wait_s;
+    as_written_s_ += wait_as_written_s;
+    now_s += compute_s + wait_s;
     if (machine.evaluation_every > 0 && updates % machine.evaluation_every == 0) {
       now_s += machine.evaluation_s;
       as_written_s_ += machine.evaluation_s;
       unit.countable = false;
       unit.why_not = "evaluation";
     }
+    now_as_written_s_ += as_written_s_;
     as_written_s += as_written_s_;
     return unit;
   }
 
   std::mt19937_64 random_;
-  double boundary_s_ = 1000, as_written_s_ = 0;
-  double log_noise_ = 0, queued_ = 0;
+  FakeWorkers workers_, workers_as_written_;
+  double boundary_s_ = 1000, as_written_s_ = 0, now_as_written_s_ = 1000;
+  double log_noise_ = 0;
   int burst_left_ = 0;
   std::optional<Settings> reference_kept_;
   std::optional<ReplayFailure> call_failure_;

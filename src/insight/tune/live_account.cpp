@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <numeric>
 
 namespace headrace {
 namespace {
@@ -9,6 +10,10 @@ namespace {
 // A clock that jumps back has taken nothing.
 double seconds_of(const LiveUnit& unit) {
   return std::isfinite(unit.seconds) ? std::max(unit.seconds, 0.0) : 0.0;
+}
+
+double wait_of(const LiveUnit& unit) {
+  return std::clamp(unit.wait_s, 0.0, unit.seconds);
 }
 
 // Of `seconds` that took `factor` times as long as they would have.
@@ -21,9 +26,10 @@ double excess_of(double seconds, double factor) {
 void LiveAccount::add(const LiveUnit& unit, InForce in_force, double tuner_s, bool tells) {
   budget_.add(seconds_of(unit), excess_s(unit, in_force, std::min(tuner_s, seconds_of(unit)), tells));
   if (!tells || !is_counted(unit) || in_force == InForce::trial) return;
-  const double as_written_s = in_force == InForce::kept ? unit.seconds / kept_factor_ : unit.seconds;
-  times_.add(as_written_s, unit.work);
-  has_shifted_ |= level_.add(as_written_s);
+  const double factor = in_force == InForce::kept ? kept_factor_ : 1, as_written_s = unit.seconds / factor;
+  const double wait_s = wait_of(unit) / factor;
+  times_.add(as_written_s, unit.work, wait_s);
+  has_shifted_ |= level_.add(as_written_s - wait_s + times_.wait_s());
 }
 
 double LiveAccount::excess_s(const LiveUnit& unit, InForce in_force, double tuner_s, bool tells) {
@@ -32,9 +38,24 @@ double LiveAccount::excess_s(const LiveUnit& unit, InForce in_force, double tune
     return tuner_s + (in_force == InForce::trial ? excess_of(loop_s, std::max(1.0, factor_)) : 0);
   }
   const double expected_s = times_.expected(unit.work);
-  if (in_force == InForce::trial) factor_ = seconds / expected_s;
+  if (in_force == InForce::trial) factor_ = even_s(unit) / expected_s;
   if (in_force == InForce::trial || !tells) return seconds - expected_s;
   return tuner_s + (in_force == InForce::kept ? excess_of(loop_s, kept_factor_) : 0);
+}
+
+// As if it had waited for data as long as the newest have: batches come several at a time. Those since the switch
+// alone, and not all of them: what a queue holds may hide for a while that it is used up faster than it is filled.
+double LiveAccount::even_s(const LiveUnit& unit) noexcept {
+  const double wait_s = wait_of(unit);
+  trial_waits_s_[trial_units_++ % kNewestWaits] = wait_s;
+  const std::size_t count = std::min(trial_units_, kNewestWaits);
+  const auto end = trial_waits_s_.begin() + static_cast<std::ptrdiff_t>(count);
+  return unit.seconds - wait_s + std::accumulate(trial_waits_s_.begin(), end, 0.0) / static_cast<double>(count);
+}
+
+void LiveAccount::note_switch() noexcept {
+  factor_ = 1;
+  trial_units_ = 0;
 }
 
 void LiveAccount::expect_rest(std::optional<std::int64_t> updates) {

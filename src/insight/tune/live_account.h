@@ -3,6 +3,8 @@
 
 #include <headrace/live_loop.h>
 
+#include <array>
+#include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <utility>
@@ -27,7 +29,8 @@ class LiveAccount {
   // `tuner_s`: of the unit's seconds, those that switches and replays took. `tells`: it tells what the loop takes under
   // these settings; nothing of other ones is left in it.
   void add(const LiveUnit& unit, InForce in_force, double tuner_s, bool tells);
-  void note_switch() noexcept { factor_ = 1; }  // The next unit runs under other settings.
+  void spend(double seconds) noexcept { budget_.add(seconds, seconds); }  // Before the first unit.
+  void note_switch() noexcept;                                            // The next unit runs under other settings.
   // What is kept takes `factor` times as long as before.
   void scale_kept(double factor) noexcept { kept_factor_ *= factor; }
   void expect_rest(std::optional<std::int64_t> updates);
@@ -39,19 +42,25 @@ class LiveAccount {
   // another work or another machine.
   bool take_shift() noexcept { return std::exchange(has_shifted_, false); }
   bool is_ahead() const noexcept { return kept_factor_ < 1; }  // What is kept makes up for what was lost.
-  double next_excess_s() const;  // Of the next unit under these settings, if it is as the newest was.
+  // Of the next unit under these settings, if it is as the newest was, and waits for data as the newest few have since
+  // the switch.
+  double next_excess_s() const;
   const UnitTimes& times() const noexcept { return times_; }
   const LiveBudget& budget() const noexcept { return budget_; }
 
  private:
+  static constexpr std::size_t kNewestWaits = 8;  // So many workers may hand out a batch each at once.
+  double even_s(const LiveUnit& unit) noexcept;
   double excess_s(const LiveUnit& unit, InForce in_force, double tuner_s, bool tells);
 
   UnitTimes times_;
   LiveLevel level_;
   bool has_shifted_ = false;
   LiveBudget budget_;
-  double kept_factor_ = 1;  // Time of a unit under what is kept, relative to as written.
-  double factor_ = 1;       // Of the newest counted unit of a trial.
+  double kept_factor_ = 1;                            // Time of a unit under what is kept, relative to as written.
+  double factor_ = 1;                                 // Of the newest counted unit of a trial.
+  std::size_t trial_units_ = 0;                       // Of these, since the switch,
+  std::array<double, kNewestWaits> trial_waits_s_{};  // and what the newest waited for data: a ring.
 };
 
 }  // namespace headrace

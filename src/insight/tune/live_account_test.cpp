@@ -124,6 +124,36 @@ TEST(LiveAccount, UnitsOfAnotherLengthAreNoticedOnceAndThoseOfTrialsAreNot) {
   EXPECT_FALSE(account.take_shift());
 }
 
+// Two workers hand out their batches together, so that every other unit waits; now and then one more or less does.
+TEST(LiveAccount, BatchesThatComeSeveralAtATimeAreNoOtherLengthAndNobodysLoss) {
+  LiveAccount account(10, 0.02);
+  const auto add = [&](int i, InForce in_force) {
+    const double wait_s = i % 2 == 0 || i % 29 == 0 ? 0.14 : 0;
+    account.add({.seconds = 0.03 + wait_s, .wait_s = wait_s}, in_force, 0, true);
+  };
+  for (int i = 0; i < 600; ++i) add(i, InForce::as_written);
+  EXPECT_FALSE(account.take_shift());
+  EXPECT_NEAR(account.unit_s(), 0.1, 0.01);
+  account.note_switch();
+  for (int i = 0; i < 100; ++i) {
+    add(i, InForce::trial);
+    EXPECT_TRUE(i <= 10 || account.next_excess_s() < 0.03) << i;
+  }
+  EXPECT_NEAR(account.budget().behind_s(), 0, 1);  // Of 10 s.
+}
+
+// What is loaded ahead is used up first.
+TEST(LiveAccount, ATrialThatComesToWaitForDataIsTakenAsItIsNow) {
+  LiveAccount account = account_of(20);
+  account.note_switch();
+  for (int i = 0; i < 20; ++i) account.add({.seconds = 0.1}, InForce::trial, 0, true);
+  EXPECT_NEAR(account.next_excess_s(), 0, 1e-9);
+  for (int i = 0; i < 4; ++i) account.add({.seconds = 0.16, .wait_s = 0.06}, InForce::trial, 0, true);
+  EXPECT_NEAR(account.next_excess_s(), 0.03, 1e-9);
+  for (int i = 0; i < 4; ++i) account.add({.seconds = 0.16, .wait_s = 0.06}, InForce::trial, 0, true);
+  EXPECT_NEAR(account.next_excess_s(), 0.06, 1e-9);
+}
+
 TEST(LiveAccount, AClockThatJumpsLosesNothing) {
   LiveAccount account = account_of(20);
   for (const double seconds : {-3.0, std::numeric_limits<double>::quiet_NaN()}) {

@@ -31,6 +31,8 @@ LiveChanges::LiveChanges(std::vector<Candidate> candidates, const std::vector<st
     trial.changes = candidate.changes;
     trial.numerics.numeric_class = candidate.numerics;
     trials_.push_back(std::move(trial));
+    if (!only_loads(trials_.size() - 1)) continue;
+    trials_.back().numerics.measure = candidate.changes_batches ? "other draws" : "the same batches";
   }
   standing_.resize(candidates_.size(), Standing::gate);
 }
@@ -51,6 +53,26 @@ bool LiveChanges::is_costly(std::size_t change) const {
 
 bool LiveChanges::keeps_costly() const {
   return std::any_of(kept_.begin(), kept_.end(), [this](std::size_t kept) { return is_costly(kept); });
+}
+
+bool LiveChanges::only_loads(std::size_t change) const {
+  const Settings& changes = candidates_[change].changes;
+  const auto loads = [](const auto& setting) { return setting.first.starts_with("data."); };
+  return !changes.empty() && std::all_of(changes.begin(), changes.end(), loads);
+}
+
+bool LiveChanges::carry_over(const Settings& one, const Settings& other) const {
+  const auto value_of = [](const Settings& settings, const std::string& key) {
+    const auto found = settings.find(key);
+    return found == settings.end() ? nullptr : &found->second;
+  };
+  const auto differs = [&](const auto& setting) {
+    const std::string *ours = value_of(one, setting.first), *theirs = value_of(other, setting.first);
+    return ours == nullptr || theirs == nullptr ? ours != theirs : *ours != *theirs;
+  };
+  return std::any_of(candidates_.begin(), candidates_.end(), [&](const Candidate& candidate) {
+    return candidate.carries_over && std::any_of(candidate.changes.begin(), candidate.changes.end(), differs);
+  });
 }
 
 bool LiveChanges::sets_any(std::size_t change, const std::vector<std::string>& keys) const {
@@ -84,8 +106,11 @@ Settings LiveChanges::best_without(std::size_t change) const {
 }
 
 std::vector<NumericPair> LiveChanges::numeric_pairs_of(std::size_t change) const {
+  if (only_loads(change)) return {};
   std::vector<const Candidate*> kept;
-  for (const std::size_t one : kept_) kept.push_back(&candidates_[one]);
+  for (const std::size_t one : kept_) {
+    if (!only_loads(one)) kept.push_back(&candidates_[one]);
+  }
   return numeric_pairs(candidates_[change], kept);
 }
 

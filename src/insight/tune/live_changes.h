@@ -42,6 +42,10 @@ class LiveChanges {
   // Whether what it needs takes long to make, and that anew beside each other change: it takes no turns among others.
   bool is_costly(std::size_t change) const;
   bool keeps_costly() const;  // Whether one that is kept does.
+  // Whether it sets how data is loaded and nothing else. A replay, which takes no batch, shows nothing of it.
+  bool only_loads(std::size_t change) const;
+  // Whether what is prepared under one is used up under the other: they differ in a key of a change that carries over.
+  bool carry_over(const Settings& one, const Settings& other) const;
   bool sets_any(std::size_t change, const std::vector<std::string>& keys) const;
   // Whether two may not be on at once: they set the same key, or one does nothing beside the other.
   bool exclude(std::size_t one, std::size_t other) const;
@@ -50,7 +54,7 @@ class LiveChanges {
   const std::vector<std::size_t>& kept() const noexcept { return kept_; }
   Settings best_with(std::span<const std::size_t> changes) const;
   Settings best_without(std::size_t change) const;
-  // What is compared before the change is in force beside all that is kept.
+  // What is compared before the change is in force beside all that is kept; nothing, of a change that only loads.
   std::vector<NumericPair> numeric_pairs_of(std::size_t change) const;
 
   // Why the change would do nothing in the best configuration; nullopt: it may.

@@ -85,5 +85,42 @@ TEST(LiveChanges, WhatChangesNothingIsIdle) {
   EXPECT_FALSE(changes.first(Standing::gate));
 }
 
+LiveChanges of_loading() {
+  std::vector<Candidate> candidates = {
+      candidate("one worker", {{"data.num_workers", "1"}}), candidate("deeper", {{"data.prefetch_batches", "4"}}),
+      candidate("both", {{"data.num_workers", "1"}, {"threads", "1"}}), candidate("fused", {{"fused", "true"}})};
+  for (std::size_t i = 0; i < 2; ++i) candidates[i].carries_over = true;
+  candidates[0].changes_batches = true;
+  return {candidates, {}};
+}
+
+TEST(LiveChanges, OfAChangeThatOnlyLoadsNoCallShowsAnything) {
+  LiveChanges changes = of_loading();
+  EXPECT_TRUE(changes.only_loads(0));
+  EXPECT_TRUE(changes.only_loads(1));
+  EXPECT_FALSE(changes.only_loads(2));
+  EXPECT_FALSE(changes.only_loads(3));
+  EXPECT_TRUE(changes.numeric_pairs_of(0).empty());
+  EXPECT_EQ(changes.trial(0).numerics.measure, "other draws");
+  EXPECT_EQ(changes.trial(1).numerics.measure, "the same batches");
+  EXPECT_FALSE(changes.trial(1).numerics.checked);
+  EXPECT_EQ(changes.trial(3).numerics.measure, "");
+  // Nor beside others, once it is kept.
+  const auto before = changes.numeric_pairs_of(3);
+  changes.keep(0, "Pays.");
+  changes.keep(1, "Pays.");
+  EXPECT_EQ(changes.numeric_pairs_of(3), before);
+}
+
+TEST(LiveChanges, SettingsCarryOverThatDifferInAKeyOfAChangeThatSaysSo) {
+  const LiveChanges changes = of_loading();
+  const Settings fused = {{"fused", "true"}}, one = {{"data.num_workers", "1"}}, two = {{"data.num_workers", "2"}};
+  EXPECT_FALSE(changes.carry_over({}, fused));
+  EXPECT_TRUE(changes.carry_over({}, one));
+  EXPECT_TRUE(changes.carry_over(one, fused));
+  EXPECT_TRUE(changes.carry_over(one, two));
+  EXPECT_FALSE(changes.carry_over(one, {{"data.num_workers", "1"}, {"fused", "true"}}));
+}
+
 }  // namespace
 }  // namespace headrace

@@ -55,7 +55,17 @@ bool LiveSearch::check_beside_kept(std::size_t change) {
     return search_next();
   }
   gate_.expect_first(change, pairs);
+  if (!switch_.was_on(change)) tell_preparing(change);
   return check_next();
+}
+
+// The loop stands still while it is prepared.
+void LiveSearch::tell_preparing(std::size_t change) {
+  const std::string text = prepare_text(change, kGainHoped);
+  if (text.empty()) return;
+  to_tell_.emplace_back([this, sentence = fmt::format("{}: {}", changes_.candidate(change).name, text)] {
+    if (progress_.preparing) progress_.preparing(sentence);
+  });
 }
 
 bool LiveSearch::is_checked(std::size_t change) const {

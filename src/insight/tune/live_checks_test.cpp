@@ -11,6 +11,7 @@
 namespace headrace {
 namespace {
 
+using testing::Contains;
 using testing::HasSubstr;
 using testing::StartsWith;
 
@@ -176,6 +177,9 @@ TEST(LiveChecks, WhatTakesLongToPrepareComesLastAloneAndSaysWhenThatIsPaidBack) 
   std::vector<Settings> replayed = run.loop.replayed;
   std::erase_if(replayed, [](const Settings& settings) { return !settings.contains("compiled"); });
   EXPECT_EQ(replayed, (std::vector<Settings>{prepared}));
+  const auto is_told = [](const std::string& line) { return line.starts_with("preparing: "); };
+  EXPECT_EQ(std::count_if(run.loop.told.begin(), run.loop.told.end(), is_told), 1);
+  EXPECT_THAT(run.loop.told, Contains(StartsWith("preparing: compiled: 4 s to prepare; at +30 % paid back after ")));
 }
 
 TEST(LiveChecks, WhatTheRestOfTheRunCannotPayBackIsNotPrepared) {
@@ -192,6 +196,22 @@ TEST(LiveChecks, WhatTheRestOfTheRunCannotPayBackIsNotPrepared) {
   EXPECT_EQ(run.trial("compiled").sentence,
             "Not tried: 40 s to prepare; at +30 % paid back after 173 s; 100 s remain.");
   EXPECT_THAT(unknown.trial("compiled").sentence, HasSubstr("how long the run goes on is not known"));
+}
+
+TEST(LiveChecks, WhatCannotBePaidBackTakesNoPlaceFromOthersWhereTheMachineIsNotQuiet) {
+  Effects effects = {{"compiled", {.prepare_s = 40}}};
+  for (const char* name : {"a", "b", "c", "d", "e", "f"}) effects[name] = {};
+  std::vector<Candidate> candidates = all_of(effects);
+  for (Candidate& one : candidates) {
+    one.prepare_s = one.name == "compiled" ? 40 : 0;
+    one.promise_rank = one.name == "compiled" ? 1 : 2;
+  }
+  TunedRun run({.noise = 0.6, .correlation = 0}, effects, {}, 1, candidates);
+  run.loop.updates_in_all = 522;  // 50 s, and 173 s are needed.
+  run.steps(60);
+  EXPECT_EQ(run.trial("compiled").reason, Reason::budget) << run.trial("compiled").sentence;
+  for (const Candidate& one : candidates) EXPECT_NE(run.trial(one.name).reason, Reason::not_quiet) << one.name;
+  EXPECT_THAT(run.loop.told.at(0), StartsWith("judged: This machine is not quiet"));
 }
 
 TEST(LiveChecks, WhatHasToBeMadeAnewTakesNoTurnsWithOthers) {

@@ -1,6 +1,10 @@
 #include <headrace/live_tuner.h>
 
+#include <fmt/format.h>
+
 #include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
 
 #include "core/base/fail.h"
 #include "insight/tune/ledger_json.h"
@@ -46,21 +50,53 @@ LiveLedger::Estimate estimate(const ordered_json& json) {
   return value;
 }
 
+[[noreturn]] void fail_damaged(std::string_view source, const std::string& found) {
+  fail(ErrorCode::corrupt_data, "tune: {} is a damaged live ledger: {}", source, found);
+}
+
 const ordered_json& list_of(const ordered_json& json, const char* key, std::size_t count_max, std::string_view source) {
-  const ordered_json& list = json.at(key);
-  if (list.is_array() && list.size() <= count_max) return list;
-  fail(ErrorCode::corrupt_data, "tune: {} is a damaged live ledger: wanted a list of at most {} {}, found {}", source,
-       count_max, key, list.is_array() ? std::to_string(list.size()) : list.type_name());
+  const auto list = json.find(key);
+  if (list == json.end()) fail_damaged(source, fmt::format("{} is missing", key));
+  if (list->is_array() && list->size() <= count_max) return *list;
+  fail_damaged(source, fmt::format("wanted a list of at most {} {}, found {}", count_max, key,
+                                   list->is_array() ? std::to_string(list->size()) : list->type_name()));
+}
+
+// By `read`, each entry of a list; an entry of another form is named by its place.
+template <class Value>
+std::vector<Value> values_of(const ordered_json& list, const char* key, std::string_view source,
+                             Value (*read)(const ordered_json&)) {
+  std::vector<Value> values;
+  for (const ordered_json& entry : list) {
+    try {
+      values.push_back(read(entry));
+    } catch (const ordered_json::exception& error) {
+      fail_damaged(source, fmt::format("{}[{}]: {}", key, values.size(), error.what()));
+    }
+  }
+  return values;
+}
+
+std::vector<LiveTurn> turns_of(const ordered_json& json, std::string_view source) {
+  auto turns = values_of<LiveTurn>(list_of(json, "turns", LiveLedger::kTurnsMax, source), "turns", source, turn);
+  std::int64_t least = 1;
+  for (std::size_t i = 0; i < turns.size(); ++i) {
+    if (turns[i].update < least) {
+      fail_damaged(source, fmt::format("turns[{}].update: wanted at least {}, found {}", i, least, turns[i].update));
+    }
+    least = turns[i].update;
+  }
+  return turns;
 }
 
 LiveLedger parse_members(const ordered_json& json, std::string_view source) {
   LiveLedger ledger;
   ledger.ledger = parse_ledger(json.at("ledger").dump(), source);
-  for (const auto& value : list_of(json, "turns", LiveLedger::kTurnsMax, source)) ledger.turns.push_back(turn(value));
-  for (const auto& value : list_of(json, "estimates", kTrialsMax, source)) ledger.estimates.push_back(estimate(value));
+  ledger.turns = turns_of(json, source);
+  ledger.estimates =
+      values_of<LiveLedger::Estimate>(list_of(json, "estimates", kTrialsMax, source), "estimates", source, estimate);
   if (ledger.estimates.size() != ledger.ledger.trials.size()) {
-    fail(ErrorCode::corrupt_data, "tune: {} is a damaged live ledger: {} trials, {} estimates", source,
-         ledger.ledger.trials.size(), ledger.estimates.size());
+    fail_damaged(source, fmt::format("{} trials, {} estimates", ledger.ledger.trials.size(), ledger.estimates.size()));
   }
   ledger.updates = json.at("updates");
   ledger.counted_units = json.at("counted_units");
@@ -70,6 +106,14 @@ LiveLedger parse_members(const ordered_json& json, std::string_view source) {
   ledger.ended = json.at("ended");
   ledger.end_reason = json.at("end_reason");
   return ledger;
+}
+
+// Of a text that is no live ledger, for a person.
+std::string kind_of(const ordered_json& json) {
+  if (json.is_discarded()) return "a text that is no whole JSON document";
+  if (!json.is_object()) return fmt::format("JSON of type {}", json.type_name());
+  const auto format = json.find("format");
+  return format == json.end() ? "one without a format" : fmt::format("format {}", format->dump());
 }
 
 }  // namespace
@@ -94,8 +138,8 @@ std::string json_text(const LiveLedger& ledger) {
 LiveLedger parse_live_ledger(std::string_view text, std::string_view source) {
   const auto json = ordered_json::parse(text, nullptr, false);
   if (!json.is_object() || json.value("format", ordered_json()) != kFormat) {
-    fail(ErrorCode::corrupt_data, "tune: {} is not a live ledger: wanted a JSON document with format \"{}\"", source,
-         kFormat);
+    fail(ErrorCode::corrupt_data, "tune: {} is not a live ledger: wanted a JSON document with format \"{}\", found {}",
+         source, kFormat, kind_of(json));
   }
   const auto version = json.value("version", ordered_json());
   if (version != kVersion) {
@@ -105,7 +149,7 @@ LiveLedger parse_live_ledger(std::string_view text, std::string_view source) {
   try {
     return parse_members(json, source);
   } catch (const ordered_json::exception& error) {
-    fail(ErrorCode::corrupt_data, "tune: {} is a damaged live ledger: {}", source, error.what());
+    fail_damaged(source, error.what());
   }
 }
 

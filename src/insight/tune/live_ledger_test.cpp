@@ -125,6 +125,34 @@ TEST(LiveLedger, RefusesListsThatAreTooLongOrDoNotFitTogether) {
   EXPECT_THAT(refused(ErrorCode::corrupt_data, json.dump()), HasSubstr("at most 8192 turns, found 8193"));
 }
 
+TEST(LiveLedger, SaysWhatElseItFound) {
+  EXPECT_THAT(refused(ErrorCode::corrupt_data, json_text(Ledger())), HasSubstr("found format \"headrace-ledger\""));
+  EXPECT_THAT(refused(ErrorCode::corrupt_data, "[]"), HasSubstr("found JSON of type array"));
+  EXPECT_THAT(refused(ErrorCode::corrupt_data, "{}"), HasSubstr("found one without a format"));
+  const std::string whole = json_text(sample_ledger());
+  EXPECT_THAT(refused(ErrorCode::corrupt_data, whole.substr(0, whole.size() / 2)), HasSubstr("no whole JSON document"));
+}
+
+TEST(LiveLedger, NamesTheTurnThatIsDamaged) {
+  const auto whole = ordered_json::parse(json_text(sample_ledger()));
+  auto json = whole;
+  json["turns"][1]["why"] = 7;
+  EXPECT_THAT(refused(ErrorCode::corrupt_data, json.dump()), HasSubstr("turns[1]: "));
+  json = whole;
+  json["turns"][1]["settings"]["optimizer.fused"] = true;  // Settings are texts.
+  EXPECT_THAT(refused(ErrorCode::corrupt_data, json.dump()), HasSubstr("turns[1]: "));
+  json = whole;
+  json["turns"][1]["update"] = 26;  // Before the turn before it.
+  EXPECT_THAT(refused(ErrorCode::corrupt_data, json.dump()),
+              HasSubstr("turns[1].update: wanted at least 27, found 26"));
+  json = whole;
+  json["turns"][0]["update"] = 0;
+  EXPECT_THAT(refused(ErrorCode::corrupt_data, json.dump()), HasSubstr("turns[0].update: wanted at least 1, found 0"));
+  json = whole;
+  json.erase("turns");
+  EXPECT_THAT(refused(ErrorCode::corrupt_data, json.dump()), HasSubstr("turns is missing"));
+}
+
 TEST(LiveLedger, KeysThatAreNotKnownAreLeftOut) {
   auto json = ordered_json::parse(json_text(sample_ledger()));
   json["title"] = "training loop";

@@ -49,6 +49,16 @@ bool LivePair::is_washed_out() const noexcept {
   return block.washed_out == block.planned.wash_out && block.measured.units == 0;
 }
 
+bool LivePair::is_half_measured() const noexcept {
+  const Measured& block = of(at_hand_);
+  return block.measured.units > 0 && 2 * block.measured.units >= block.planned.measured;
+}
+
+void LivePair::begin_second(const BlockUnits& units) noexcept {
+  at_hand_ = Block::second;
+  of(at_hand_).planned = units;
+}
+
 double LivePair::log_ratio() const noexcept {
   return std::log(of(Block::first).measured.ratio() / of(Block::second).measured.ratio());
 }
@@ -60,14 +70,6 @@ std::optional<double> LivePair::log_settling(Block block) const noexcept {
 
 double LivePair::unit_s(Block block) const noexcept {
   return of(block).measured.seconds / static_cast<double>(of(block).measured.units);
-}
-
-double LivePair::seconds() const noexcept {
-  return of(Block::first).measured.seconds + of(Block::second).measured.seconds;
-}
-
-double LivePair::wait_s() const noexcept {
-  return of(Block::first).measured.wait_s + of(Block::second).measured.wait_s;
 }
 
 }  // namespace headrace

@@ -10,6 +10,9 @@
 
 namespace headrace {
 
+// Share of a loop's time in which it waits for data. Below it, what a queue holds does not matter.
+inline constexpr double kWaitShare = 0.03;
+
 // Units of a block, in this order.
 struct BlockUnits {
   std::int64_t wash_out = 0;  // Not measured: caches, threads and queues become those of the block's settings.
@@ -26,7 +29,8 @@ class LivePair {
  public:
   enum class Block : std::size_t { first, second };
 
-  LivePair(const BlockUnits& first, const BlockUnits& second) : blocks_{Measured{first}, Measured{second}} {}
+  // The second block is planned as the first one until it begins.
+  explicit LivePair(const BlockUnits& first) : blocks_{Measured{first}, Measured{first}} {}
 
   // `expected_s`: what the loop as written takes for the unit's work.
   void add(const LiveUnit& unit, double expected_s) noexcept;
@@ -35,16 +39,20 @@ class LivePair {
   bool is_whole() const noexcept;       // The block at hand. It may take more units, which are measured too.
   // So many of its units do not count that the two blocks would no longer be neighbours.
   bool is_scattered() const noexcept;
-  bool is_washed_out() const noexcept;  // The block at hand has had the units that are not measured, and no more.
-  void begin_second() noexcept { at_hand_ = Block::second; }
+  bool is_washed_out() const noexcept;     // The block at hand has had the units that are not measured, and no more.
+  bool is_half_measured() const noexcept;  // At least.
+  // Of the block at hand so far: its measured time, relative to what its work lets expect.
+  double ratio() const noexcept { return of(at_hand_).measured.ratio(); }
+  std::int64_t planned() const noexcept { return of(at_hand_).planned.measured; }  // To be measured in that block.
+  void begin_second(const BlockUnits& units) noexcept;
 
   // Of whole blocks. Each time is relative to what the block's work lets expect.
   double log_ratio() const noexcept;                               // log(first block's time / second's).
   std::optional<double> log_settling(Block block) const noexcept;  // log(measured / settled), where it has both.
   double unit_s(Block block) const noexcept;                       // Mean of the measured units, as measured.
 
-  double seconds() const noexcept;  // Of the measured units of both blocks, whole or not.
-  double wait_s() const noexcept;   // Of these, waiting for the loader.
+  double seconds(Block block) const noexcept { return of(block).measured.seconds; }  // Of its measured units.
+  double wait_s(Block block) const noexcept { return of(block).measured.wait_s; }  // Of these, waiting for the loader.
 
  private:
   struct Sum {

@@ -24,17 +24,19 @@ int fill(LivePair& pair, double seconds) {
 }
 
 TEST(LivePair, TheWashOutIsNotMeasured) {
-  LivePair pair({.wash_out = 2, .measured = 3}, {.wash_out = 1, .measured = 3});
-  EXPECT_EQ(pair.units(), 9);
+  LivePair pair({.wash_out = 2, .measured = 3});
+  EXPECT_EQ(pair.units(), 10);
   pair.add({.seconds = 9}, kExpected_s);
   EXPECT_FALSE(pair.is_washed_out());
   pair.add({.seconds = 9}, kExpected_s);
   EXPECT_TRUE(pair.is_washed_out());
   EXPECT_EQ(fill(pair, 0.2), 3);
   EXPECT_FALSE(pair.is_washed_out());
-  pair.begin_second();
+  pair.begin_second({.wash_out = 1, .measured = 4});
+  EXPECT_EQ(pair.units(), 10);
+  EXPECT_EQ(pair.planned(), 4);
   pair.add({.seconds = 9}, kExpected_s);
-  EXPECT_EQ(fill(pair, 0.1), 3);
+  EXPECT_EQ(fill(pair, 0.1), 4);
   EXPECT_DOUBLE_EQ(pair.log_ratio(), std::log(2.0));
   EXPECT_DOUBLE_EQ(pair.unit_s(Block::first), 0.2);
   EXPECT_DOUBLE_EQ(pair.unit_s(Block::second), 0.1);
@@ -42,7 +44,7 @@ TEST(LivePair, TheWashOutIsNotMeasured) {
 }
 
 TEST(LivePair, AUnitThatDoesNotCountMovesItsBlockNoFurther) {
-  LivePair pair({.measured = 2}, {.measured = 1});
+  LivePair pair({.measured = 2});
   pair.add({.seconds = 0.1}, kExpected_s);
   for (int i = 0; i < 5; ++i) pair.add({.seconds = 60, .countable = false, .why_not = "evaluation"}, 0);
   EXPECT_FALSE(pair.is_whole());
@@ -53,7 +55,7 @@ TEST(LivePair, AUnitThatDoesNotCountMovesItsBlockNoFurther) {
 }
 
 TEST(LivePair, AfterTooManyOfThemItIsNoPairOfNeighbours) {
-  LivePair pair({.measured = 2}, {.measured = 2});
+  LivePair pair({.measured = 2});
   for (int i = 0; i < 20; ++i) pair.add({.seconds = 60, .countable = false}, 0);
   EXPECT_FALSE(pair.is_scattered());
   pair.add({.seconds = 60, .countable = false}, 0);
@@ -61,15 +63,16 @@ TEST(LivePair, AfterTooManyOfThemItIsNoPairOfNeighbours) {
 }
 
 TEST(LivePair, TimesAreRelativeToWhatTheWorkLetsExpect) {
-  LivePair pair({}, {});
+  LivePair pair(BlockUnits{});
   pair.add({.seconds = 0.6, .work = 3}, 0.3);
-  pair.begin_second();
+  EXPECT_DOUBLE_EQ(pair.ratio(), 2);
+  pair.begin_second({});
   pair.add({.seconds = 0.1, .work = 1}, 0.1);
   EXPECT_DOUBLE_EQ(pair.log_ratio(), std::log(2.0));
 }
 
 TEST(LivePair, SettledUnitsAreMeasuredApartBehindAGap) {
-  LivePair pair({.wash_out = 1, .measured = 1, .gap = 2, .settled = 2}, {});
+  LivePair pair({.wash_out = 1, .measured = 1, .gap = 2, .settled = 2});
   for (const double seconds : {9.0, 0.3, 9.0, 9.0, 0.1, 0.1}) {
     EXPECT_FALSE(pair.is_whole());
     pair.add({.seconds = seconds}, kExpected_s);
@@ -80,21 +83,31 @@ TEST(LivePair, SettledUnitsAreMeasuredApartBehindAGap) {
 }
 
 TEST(LivePair, AWholeBlockThatGoesOnMeasuresOn) {
-  LivePair pair({}, {});
+  LivePair pair(BlockUnits{});
   pair.add({.seconds = 0.1}, kExpected_s);
   ASSERT_TRUE(pair.is_whole());
   pair.add({.seconds = 0.3}, kExpected_s);
   EXPECT_DOUBLE_EQ(pair.unit_s(Block::first), 0.2);
 }
 
-TEST(LivePair, SumsWhatWaitedForData) {
-  LivePair pair({.wash_out = 1}, {});
+TEST(LivePair, IsHalfMeasuredBehindTheWashOut) {
+  LivePair pair({.wash_out = 1, .measured = 3});
+  for (const bool is_half : {false, false, true, true}) {
+    pair.add({.seconds = 0.1}, kExpected_s);
+    EXPECT_EQ(pair.is_half_measured(), is_half);
+  }
+}
+
+TEST(LivePair, SumsWhatWaitedForDataInEitherBlock) {
+  LivePair pair({.wash_out = 1});
   pair.add({.seconds = 5, .wait_s = 4}, kExpected_s);
   pair.add({.seconds = 0.2, .wait_s = 0.1}, kExpected_s);
-  pair.begin_second();
+  pair.begin_second({});
   pair.add({.seconds = 0.1}, kExpected_s);
-  EXPECT_DOUBLE_EQ(pair.seconds(), 0.3);
-  EXPECT_DOUBLE_EQ(pair.wait_s(), 0.1);
+  EXPECT_DOUBLE_EQ(pair.seconds(Block::first), 0.2);
+  EXPECT_DOUBLE_EQ(pair.wait_s(Block::first), 0.1);
+  EXPECT_DOUBLE_EQ(pair.seconds(Block::second), 0.1);
+  EXPECT_DOUBLE_EQ(pair.wait_s(Block::second), 0);
 }
 
 // With the change, units take half as long; `left_over`: those right behind it that run without it take longer.
@@ -103,12 +116,12 @@ LiveProof proof_of(int pairs, double left_over) {
   for (int i = 0; i < pairs; ++i) {
     const bool leads = change_leads(3, i);
     const BlockUnits with{.measured = 1}, without{.measured = 1, .gap = 1, .settled = 1};
-    LivePair pair(leads ? with : without, leads ? without : with);
+    LivePair pair(leads ? with : without);
     const double noise = 1 + 0.01 * (i % 3 - 1);
     for (const bool changed : {leads, !leads}) {
       pair.add({.seconds = changed ? 0.05 * noise : 0.1 * left_over}, kExpected_s);
       while (!pair.is_whole()) pair.add({.seconds = 0.1 * noise}, kExpected_s);
-      if (pair.at_hand() == Block::first) pair.begin_second();
+      if (pair.at_hand() == Block::first) pair.begin_second(leads ? without : with);
     }
     proof.add(pair, leads);
   }
@@ -135,6 +148,23 @@ TEST(LiveProof, WhatIsLeftOverOfTheChangeIsFoundWhereItIsAQuarterOfItsEffect) {
 TEST(LiveProof, LooksForItInTheFirstBlocksAlone) {
   EXPECT_TRUE(proof_of(5, 1).looks_for_carry_over());
   EXPECT_FALSE(proof_of(6, 1).looks_for_carry_over());
+}
+
+TEST(LiveProof, WhetherTheLoopMayWaitIsOfEitherArmAndNotKnownAtFirst) {
+  const auto proof_of_waiting = [](double without_s, double with_s) {
+    LiveProof proof({}, {{"a", "true"}}, 0.02);
+    EXPECT_TRUE(proof.may_wait());
+    LivePair pair(BlockUnits{});
+    pair.add({.seconds = 0.1, .wait_s = with_s}, kExpected_s);
+    pair.begin_second({});
+    pair.add({.seconds = 0.1, .wait_s = without_s}, kExpected_s);
+    proof.add(pair, /*change_led=*/true);
+    return proof;
+  };
+  EXPECT_FALSE(proof_of_waiting(0.002, 0.002).may_wait());
+  EXPECT_TRUE(proof_of_waiting(0.05, 0).may_wait());
+  EXPECT_TRUE(proof_of_waiting(0, 0.05).may_wait());
+  EXPECT_DOUBLE_EQ(proof_of_waiting(0.02, 0.05).wait_share(), 0.5);
 }
 
 TEST(LiveProof, WhichBlockLeadsIsAFairCoinOfEachPair) {

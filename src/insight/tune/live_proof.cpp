@@ -28,13 +28,20 @@ void LiveProof::add(const LivePair& pair, bool change_led) {
   using Block = LivePair::Block;
   const Block with = change_led ? Block::first : Block::second, without = change_led ? Block::second : Block::first;
   record_.add(change_led ? -pair.log_ratio() : pair.log_ratio());
-  if (block_s_[0].size() < kBlocksListed) {
-    block_s_[0].push_back(pair.unit_s(without));
-    block_s_[1].push_back(pair.unit_s(with));
+  const std::array blocks{without, with};
+  for (std::size_t i = 0; i < blocks.size(); ++i) {
+    if (block_s_[i].size() < kBlocksListed) block_s_[i].push_back(pair.unit_s(blocks[i]));
+    arms_[i].seconds += pair.seconds(blocks[i]);
+    arms_[i].wait_s += pair.wait_s(blocks[i]);
   }
   if (const auto settling = pair.log_settling(without); settling && looks_for_carry_over()) {
     settling_.push_back(*settling);
   }
+}
+
+bool LiveProof::may_wait() const noexcept {
+  const auto waits = [](const Arm& arm) { return arm.wait_share() > kWaitShare; };
+  return arms_[0].seconds == 0 || std::any_of(arms_.begin(), arms_.end(), waits);
 }
 
 std::optional<double> LiveProof::carry_over() const {

@@ -37,6 +37,11 @@ class LiveProof {
   const PairRecord& record() const noexcept { return record_; }
   const std::vector<double>& without_s() const noexcept { return block_s_[0]; }  // Seconds a unit of each pair's block.
   const std::vector<double>& with_s() const noexcept { return block_s_[1]; }     // As many.
+  // Of the blocks with the change, waiting for data.
+  double wait_share() const noexcept { return arms_[1].wait_share(); }
+  // Without the change or with it the loop waits for data, or there is no pair yet. What a queue holds may hide it from
+  // blocks that are not long.
+  bool may_wait() const noexcept;
 
   // What was prepared or left behind under the change alters the units after it, by so much as a log ratio: those right
   // behind the wash-out against those some units later in the same block. nullopt: that is less than a quarter of the
@@ -44,10 +49,16 @@ class LiveProof {
   std::optional<double> carry_over() const;
 
  private:
+  struct Arm {
+    double seconds = 0, wait_s = 0;
+    double wait_share() const noexcept { return seconds > 0 ? wait_s / seconds : 0; }
+  };
+
   std::array<Settings, 2> settings_;
   PairRecord record_;
   double effect_min_;
   std::array<std::vector<double>, 2> block_s_;
+  std::array<Arm, 2> arms_{};  // Without the change, with it.
   std::vector<double> settling_;
 };
 

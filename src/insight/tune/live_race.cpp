@@ -38,15 +38,19 @@ void LiveRace::forget() {
   for (const std::size_t change : changes_) entries_[change].counts = false;
 }
 
-void LiveRace::turn_all_off() {
-  for (const std::size_t change : changes_) entries_[change].on = false;
+void LiveRace::clear(std::size_t change) {
+  entries_[change].record = PairRecord(gain_min_);
+  entries_[change].beside.clear();
 }
 
-std::vector<std::size_t> LiveRace::due_changes() {
+void LiveRace::turn_all_off() {
+  for (const std::size_t change : changes_) turn_off(change);
+}
+
+std::vector<std::size_t> LiveRace::due_changes() const {
   std::vector<std::size_t> due;
   for (const std::size_t change : changes_) {
-    Entry& entry = entries_[change];
-    if (++entry.waited >= entry.every) due.push_back(change);
+    if (is_turn_of_every(entries_[change].every)) due.push_back(change);
   }
   return due.empty() ? changes_ : due;  // A pair that tells of nothing is of no use.
 }
@@ -58,6 +62,7 @@ bool LiveRace::fits(std::size_t change, const std::vector<std::size_t>& others) 
 LiveRace::Pair LiveRace::draw(std::int64_t number) {
   SampleRandom random(seed_, number, /*index=*/0);
   std::vector<std::size_t> due = due_changes();
+  ++drawn_;
   shuffle(due, random);
   std::stable_partition(due.begin(), due.end(), [this](std::size_t change) { return !entries_[change].had_turn; });
 
@@ -78,7 +83,6 @@ LiveRace::Pair LiveRace::draw(std::int64_t number) {
     pair.on[leads ? 0 : 1].push_back(change);
     entry.on = !leads;
     entry.had_turn = true;
-    entry.waited = 0;
   }
   for (auto& on : pair.on) std::sort(on.begin(), on.end());
   return pair;
@@ -87,9 +91,12 @@ LiveRace::Pair LiveRace::draw(std::int64_t number) {
 void LiveRace::add(const Pair& pair, double log_ratio) {
   for (const Turn& turn : pair.turns) {
     Entry& entry = entries_[turn.change];
-    if (!entry.counts) entry.record = PairRecord(gain_min_);
+    if (!entry.counts) clear(turn.change);
     entry.counts = true;
     entry.record.add(turn.leads ? -log_ratio : log_ratio);
+    for (const Turn& other : pair.turns) {
+      if (other.change != turn.change) entry.beside.insert(other.change);
+    }
   }
 }
 

@@ -11,6 +11,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <set>
 #include <vector>
 
 #include "insight/tune/bets.h"
@@ -38,10 +39,13 @@ class LiveRace {
 
   void enter(std::size_t change);
   void leave(std::size_t change);  // What was found of it can still be read.
-  // A change whose switch is expensive takes its turn in every n-th pair and stays as it is in between (a split-plot
-  // design). n >= 1.
+  // A change whose turn is expensive takes it in every n-th pair and stays as it is in between (a split-plot design).
+  // n >= 1. Changes of the same n take theirs in the same pairs.
   void take_turns_every(std::size_t change, std::int64_t pairs);
-  void forget();        // The settings below the changes are others now: what was found no longer counts.
+  bool is_turn_of_every(std::int64_t pairs) const noexcept { return (drawn_ + 1) % pairs == 0; }  // The next pair.
+  void forget();                   // The settings below the changes are others now: what was found no longer counts.
+  void clear(std::size_t change);  // Nor can it be read any more.
+  void turn_off(std::size_t change) { entries_[change].on = false; }  // Until its next turn.
   void turn_all_off();  // A pair was not finished, and none of them is on.
 
   const std::vector<std::size_t>& changes() const noexcept { return changes_; }  // In the order in which they entered.
@@ -55,16 +59,19 @@ class LiveRace {
   std::int64_t pairs(std::size_t change) const;  // That count.
   // Of the latest pairs that told of it, also where they no longer count.
   const PairRecord& record(std::size_t change) const { return entries_[change].record; }
+  // Changes that took their turns in pairs of record(), which holds their effects as noise.
+  const std::set<std::size_t>& beside(std::size_t change) const { return entries_[change].beside; }
 
  private:
   struct Entry {
     PairRecord record;
+    std::set<std::size_t> beside{};
     bool counts = true;  // What is in the record.
     bool on = false;     // As the last pair left it.
     bool had_turn = false;
-    std::int64_t every = 1, waited = 0;
+    std::int64_t every = 1;
   };
-  std::vector<std::size_t> due_changes();
+  std::vector<std::size_t> due_changes() const;
   bool fits(std::size_t change, const std::vector<std::size_t>& others) const;
 
   double gain_min_;
@@ -72,6 +79,7 @@ class LiveRace {
   Excludes excludes_;
   std::vector<Entry> entries_;
   std::vector<std::size_t> changes_;
+  std::int64_t drawn_ = 0;  // Pairs.
 };
 
 }  // namespace headrace

@@ -153,6 +153,33 @@ TEST(LiveRace, AnExpensiveChangeTakesEveryNthTurnAndStaysAsItIsBetween) {
   EXPECT_EQ(race.pairs(0), 160);
 }
 
+TEST(LiveRace, ExpensiveChangesTakeTheirTurnsInTheSamePairsWheneverTheyEntered) {
+  LiveRace race(3, 0.02, 1, never);
+  race.enter(0);
+  std::vector<std::int64_t> first, second;
+  for (std::int64_t number = 1; number <= 64; ++number) {
+    if (number == 3) race.enter(1);
+    if (number == 6) race.enter(2);
+    for (const std::size_t change : {1u, 2u}) race.take_turns_every(change, 8);
+    EXPECT_EQ(race.is_turn_of_every(8), number % 8 == 0);
+    for (const auto& turn : race.draw(number).turns) {
+      if (turn.change == 1) first.push_back(number);
+      if (turn.change == 2) second.push_back(number);
+    }
+  }
+  EXPECT_THAT(first, ElementsAre(8, 16, 24, 32, 40, 48, 56, 64));
+  EXPECT_EQ(first, second);
+}
+
+TEST(LiveRace, WhatIsTurnedOffIsOffUntilItsNextTurn) {
+  LiveRace race = race_of(2);
+  std::int64_t number = 1;
+  while (!is_on(race.draw(number).on[1], 1)) ++number;
+  race.take_turns_every(1, 1000);
+  race.turn_off(1);
+  for (const auto& on : race.draw(number + 1).on) EXPECT_FALSE(is_on(on, 1));
+}
+
 TEST(LiveRace, WhenAllAreTurnedOffNothingIsHeldOn) {
   LiveRace race = race_of(2);
   std::int64_t number = 1;
@@ -190,6 +217,23 @@ TEST(LiveRace, WhoLeavesTakesNoTurnsAndBeginsAnewWhenItEntersAgain) {
   race.enter(0);
   EXPECT_EQ(race.pairs(0), 0);
   EXPECT_EQ(race.draw(3).turns.size(), 2u);
+}
+
+TEST(LiveRace, KnowsWhichOthersTookTurnsInThePairsOfARecord) {
+  LiveRace race = race_of(3);
+  race.leave(2);
+  race.add(race.draw(1), 0.1);
+  EXPECT_THAT(race.beside(0), ElementsAre(1));
+  EXPECT_THAT(race.beside(1), ElementsAre(0));
+  race.leave(1);
+  race.add(race.draw(2), 0.1);
+  EXPECT_THAT(race.beside(0), ElementsAre(1));  // In its first pair.
+  race.forget();
+  race.add(race.draw(3), 0.1);
+  EXPECT_TRUE(race.beside(0).empty());
+  race.clear(1);
+  EXPECT_EQ(race.record(1).pairs(), 0);
+  EXPECT_TRUE(race.beside(1).empty());
 }
 
 TEST(PairRecord, TheGainIsOfTheNewestPairsAndTheBetsOfAll) {

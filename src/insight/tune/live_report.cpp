@@ -4,6 +4,8 @@
 
 #include <algorithm>
 #include <cmath>
+#include <map>
+#include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
 #include <utility>
@@ -69,25 +71,19 @@ std::string counted(std::int64_t count, const char* noun) {
   return fmt::format("{} {}{}", count, noun, count == 1 ? "" : "s");
 }
 
-// "1 change kept, 2 refused, 3 open".
+// "1 change kept, 2 refused (1 by allow), 3 inconclusive": in the words of the table below it.
 std::string counts_of(const LiveLedger& ledger) {
-  std::int64_t kept = 0, refused = 0, failed = 0, forbidden = 0, open = 0;
+  std::map<Verdict, std::int64_t> counts;
+  std::int64_t forbidden = 0;
   for (std::size_t i = 0; i < ledger.ledger.trials.size(); ++i) {
-    const Verdict verdict = ledger.ledger.trials[i].verdict;
-    if (is_forbidden(ledger, i)) {
-      ++forbidden;
-    } else if (verdict == Verdict::kept) {
-      ++kept;
-    } else if (verdict == Verdict::refused) {
-      ++refused;
-    } else {
-      ++(verdict == Verdict::failed ? failed : open);
-    }
+    const bool by_allow = is_forbidden(ledger, i);
+    forbidden += by_allow;
+    ++counts[by_allow ? Verdict::refused : ledger.ledger.trials[i].verdict];
   }
-  std::string text = counted(kept, "change") + " kept";
-  for (const auto& [count, word] : {std::pair{refused, "refused"}, std::pair{failed, "failed"},
-                                    std::pair{forbidden, "forbidden"}, std::pair{open, "open"}}) {
-    if (count > 0) text += fmt::format(", {} {}", count, word);
+  std::string text = counted(counts[Verdict::kept], "change") + " kept";
+  for (const Verdict verdict : {Verdict::refused, Verdict::failed, Verdict::inconclusive}) {
+    if (counts[verdict] > 0) text += fmt::format(", {} {}", counts[verdict], to_string(verdict));
+    if (verdict == Verdict::refused && forbidden > 0) text += fmt::format(" ({} by allow)", forbidden);
   }
   return text;
 }
@@ -115,7 +111,8 @@ std::string open_text(const LiveLedger& ledger) {
     best = measured;
     name = ledger.ledger.trials[i].name;
   }
-  const std::string count = fmt::format("{} of {} open", open, counted(std::ssize(ledger.ledger.trials), "change"));
+  const std::string count =
+      fmt::format("{} of {} inconclusive", open, counted(std::ssize(ledger.ledger.trials), "change"));
   if (!best) return count + ", without a measured pair";
   return fmt::format("{}; {} looks best: {}", count, name, gain_text(best->gain, best->pairs));
 }
@@ -149,14 +146,20 @@ std::string verdict_of(const LiveLedger& live, const std::optional<Measured>& sp
 
 // What the search cost, by the loop's own units; of none that counted, nothing in seconds.
 std::string cost_text(const LiveLedger& ledger, std::string_view subject) {
+  const std::int64_t unlike = ledger.updates - ledger.counted_units;
+  const std::string why_fewer =
+      unlike > 0 && ledger.counted_units > 0
+          ? fmt::format(" ({} {} unlike the others, as with an evaluation or at an epoch's end)", unlike,
+                        unlike == 1 ? "was" : "were")
+          : std::string();
   const std::string text =
-      fmt::format("{} seen, {} of them counted, settings changed {}; {}.", counted(ledger.updates, "update"),
-                  ledger.counted_units, counted(std::ssize(ledger.turns), "time"), why_ended(ledger));
+      fmt::format("{} seen, {} of them timed{}, settings changed {}; {}.", counted(ledger.updates, "update"),
+                  ledger.counted_units, why_fewer, counted(std::ssize(ledger.turns), "time"), why_ended(ledger));
   if (ledger.counted_units == 0) return text;
   const char* side = ledger.lost_s > 0 ? "behind" : "ahead of";
   return text + fmt::format(
-                    " The run is {:.1f} s {} {} now and was {:.1f} s behind at most, as its own units tell; {:.1f} s "
-                    "are allowed.",
+                    " By the times of its own updates the run is now {:.1f} s {} {}; it was at most {:.1f} s behind, "
+                    "where {:.1f} s are allowed.",
                     std::abs(ledger.lost_s), side, subject, std::max(0.0, ledger.lost_most_s), ledger.lost_allowed_s);
 }
 
@@ -202,6 +205,7 @@ void complete(Report::Change& change, const LiveLedger& ledger, std::size_t inde
               std::span<const Candidate> candidates) {
   const Trial& trial = ledger.ledger.trials[index];
   const std::optional<Measured> measured = measured_of(ledger, index);
+  if (!measured) change.pairs = estimate_of(ledger, index).pairs;  // Whose figure is not the change's own.
   if (measured && !measured->is_proof) {
     change.gain = measured->gain.median;
     change.pairs = measured->pairs;
@@ -255,6 +259,28 @@ void show_live_ledger(Report& report, const LiveLedger& ledger, std::span<const 
     complete(report.changes[first + i], ledger, i, candidates);
   }
   for (Finding& finding : forbidden_gains(ledger, candidates)) report.findings.push_back(std::move(finding));
+}
+
+nlohmann::ordered_json live_document(const LiveLedger& ledger, const Report& report, std::string_view problem) {
+  using nlohmann::ordered_json;
+  ordered_json document = ordered_json::parse(json_text(ledger));
+  document["title"] = report.title;
+  document["command"] = report.command;
+  document["written"] = report.written;
+  document["problem"] = problem.empty() ? ordered_json(nullptr) : ordered_json(problem);
+  for (const auto& [name, value] : report.environment) document["environment"][name] = value;
+  document["not_tried"] = ordered_json::array();
+  for (const Report::NotTried& change : report.not_tried) {
+    document["not_tried"].push_back({{"name", change.name}, {"key", change.key}, {"reason", change.reason}});
+  }
+  document["settings"] = ordered_json::array();
+  for (const Applied& applied : report.settings) {
+    document["settings"].push_back({{"key", applied.key},
+                                    {"requested", applied.requested},
+                                    {"applied", applied.applied},
+                                    {"reason", applied.reason}});
+  }
+  return document;
 }
 
 }  // namespace headrace

@@ -4,6 +4,7 @@
 #include <headrace/live_tuner.h>
 #include <headrace/report.h>
 
+#include <nlohmann/json_fwd.hpp>
 #include <span>
 #include <string_view>
 
@@ -16,5 +17,9 @@ namespace headrace {
 // have no common speedup unless their pairs were run. Pure; `candidates` and `subject` as in show_ledger().
 void show_live_ledger(Report& report, const LiveLedger& ledger, std::span<const Candidate> candidates,
                       std::string_view subject);
+
+// ledger.json of such a run: json_text(LiveLedger) with what the report says of it: title, command, environment,
+// settings, what was not tried; and what went wrong, null where `problem` is empty.
+nlohmann::ordered_json live_document(const LiveLedger& ledger, const Report& report, std::string_view problem);
 
 }  // namespace headrace

@@ -3,7 +3,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <limits>
+#include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 
@@ -58,7 +60,7 @@ TEST(LiveReport, TheProofOfTheOnlyChangeKeptIsTheSpeedup) {
                                trial("arena for tensors", Verdict::inconclusive)});
   const Report report = report_on(live);
   EXPECT_EQ(report.verdict,
-            "1.43 times as fast as the loop as written, proved in 12 pairs; 1 change kept, 1 refused, 1 open.");
+            "1.43 times as fast as the loop as written, proved in 12 pairs; 1 change kept, 1 refused, 1 inconclusive.");
   EXPECT_TRUE(report.positive);
   EXPECT_DOUBLE_EQ(report.speedup, 1.43);
   EXPECT_EQ(report.speedup_pairs, 12);
@@ -106,8 +108,8 @@ TEST(LiveReport, AnOpenChangeHasTheGainOfItsTurnsAndSaysWhatWouldDecideIt) {
   live.estimates[0].pairs_needed = 100;
   const Report report = report_on(live);
   EXPECT_EQ(report.verdict,
-            "No change was proved to pay; 1 of 1 change open; arena for tensors looks best: +5.0 % (95 %: -1.0 % to "
-            "+11.0 %, 41 pairs).");
+            "No change was proved to pay; 1 of 1 change inconclusive; arena for tensors looks best: +5.0 % (95 %: -1.0 "
+            "% to +11.0 %, 41 pairs).");
   ASSERT_EQ(report.changes.size(), 1U);
   EXPECT_EQ(report.changes[0].gain, 0.05);
   EXPECT_EQ(report.changes[0].gain_high, 0.11);
@@ -125,7 +127,7 @@ TEST(LiveReport, NothingIsSaidOfAGainThatNobodyMeasured) {
   live.estimates[0].gain = Interval{std::numeric_limits<double>::quiet_NaN(), 0, 0};
   const Report report = report_on(live);
   EXPECT_FALSE(report.changes[0].gain.has_value());
-  EXPECT_EQ(report.verdict, "No change was proved to pay; 1 of 1 change open, without a measured pair.");
+  EXPECT_EQ(report.verdict, "No change was proved to pay; 1 of 1 change inconclusive, without a measured pair.");
   live.estimates.clear();  // A part that is missing is not made up.
   EXPECT_FALSE(report_on(live).changes[0].gain.has_value());
 }
@@ -172,16 +174,18 @@ TEST(LiveReport, WhatIsForbiddenAndWasLeftOutForAnotherReasonNeedsNoOtherAllow) 
 TEST(LiveReport, TheNoteTellsWhatTheSearchCost) {
   LiveLedger live = ledger_of({trial("arena for tensors", Verdict::inconclusive)});
   Report report = report_on(live);
-  EXPECT_EQ(
-      report.note,
-      "400 updates seen, 380 of them counted, settings changed 3 times; the search is under way. The run is 1.5 s "
-      "behind the loop as written now and was 4.5 s behind at most, as its own units tell; 31.0 s are allowed.");
+  EXPECT_EQ(report.note,
+            "400 updates seen, 380 of them timed (20 were unlike the others, as with an evaluation or at an epoch's "
+            "end), settings changed 3 times; the search is under way. By the times of its own updates the run is now "
+            "1.5 s behind the loop as written; it was at most 4.5 s behind, where 31.0 s are allowed.");
   EXPECT_FALSE(report.budget_s.has_value());
   live.ended = true;
   live.end_reason = "every change is decided";
   live.lost_s = -12;
-  EXPECT_THAT(report_on(live).note, HasSubstr("the search is over: every change is decided. The run is 12.0 s ahead of "
-                                              "the loop as written now"));
+  EXPECT_THAT(report_on(live).note, HasSubstr("the search is over: every change is decided. By the times of its own "
+                                              "updates the run is now 12.0 s ahead of the loop as written;"));
+  live.counted_units = live.updates;
+  EXPECT_THAT(report_on(live).note, testing::StartsWith("400 updates seen, 400 of them timed, settings changed"));
   report = Report{};
   report.note = "Two loaders take turns.";
   show_live_ledger(report, live, {}, kSubject);
@@ -196,9 +200,9 @@ TEST(LiveReport, ARunOfThreeStepsSaysThatNothingWasTriedAndNoSecondsThatNobodyMe
   const Report report = report_on(live);
   EXPECT_EQ(report.verdict, "No change was tried on the loop as written: the search is over: the run ended.");
   EXPECT_EQ(report.note,
-            "3 updates seen, 0 of them counted, settings changed 0 times; the search is over: the run ended.");
+            "3 updates seen, 0 of them timed, settings changed 0 times; the search is over: the run ended.");
   const std::string text = report_text(report, 100, false);
-  EXPECT_THAT(text, HasSubstr("unavailable"));
+  EXPECT_THAT(text, Not(HasSubstr(" s behind")));
   EXPECT_THAT(text, HasSubstr("None was tried"));
 }
 
@@ -218,12 +222,96 @@ TEST(LiveReport, SpeaksOfARunThatWentOnAndOfNoBudgetOrTrialsBesideIt) {
   }
 }
 
+TEST(LiveReport, CountsInTheWordsOfItsTableAndSaysWhatAllowRefused) {
+  LiveLedger live = ledger_of({proved("fused optimizer", {0.43, 0.38, 0.47}, 12), trial("bf16", Verdict::refused),
+                               trial("denormals as 0", Verdict::refused), trial("arena", Verdict::inconclusive)});
+  live.ledger.trials[1].reason = Reason::not_allowed;
+  live.estimates[1].timed_only = true;
+  const Report report = report_on(live);
+  EXPECT_THAT(report.verdict, testing::EndsWith("; 1 change kept, 2 refused (1 by allow), 1 inconclusive."));
+  EXPECT_EQ(std::count_if(report.changes.begin(), report.changes.end(),
+                          [](const Report::Change& change) { return change.verdict == "refused"; }),
+            2);
+}
+
+TEST(LiveReport, AFigureThatIsNotTheChangesOwnIsNotShownAndItsPairsAre) {
+  LiveLedger live = ledger_of({trial("denormals as 0", Verdict::refused)});
+  live.estimates[0].pairs = 6;  // And no gain.
+  const Report report = report_on(live);
+  EXPECT_FALSE(report.changes[0].gain || report.changes[0].gain_low);
+  EXPECT_EQ(report.changes[0].pairs, 6);
+  EXPECT_THAT(report_text(report, 100, false), testing::ContainsRegex("- refused +denormals as 0 +- +6\n"));
+}
+
+TEST(LiveReport, WhatNobodyMeasuresIsLeftOutAndOneSentenceSaysWhatDoes) {
+  Report report = report_on(ledger_of({trial("arena for tensors", Verdict::inconclusive)}));
+  const std::string sentence =
+      "Not measured while a run tunes itself: samples a second, where the time of a step goes, memory. hr.watch "
+      "measures these; of a recipe, headrace profile.";
+  EXPECT_THAT(report_text(report, 200, false), HasSubstr(sentence));
+  EXPECT_THAT(report_html(report), HasSubstr(sentence));
+  report.changes[0].gain = 0.1;  // A row without one says so, and the page what it was measured on.
+  report.command = "headrace.autotune(model)";
+  report.environment = {{"CPU", "any"}};
+  for (const std::string& page : {report_text(report, 200, false), report_html(report)}) {
+    for (const char* left_out :
+         {"navailable</span>", "navailable.", " unavailable\n", "diagnosis", "Diagnosis", "Memory", "From before"}) {
+      EXPECT_THAT(page, Not(HasSubstr(left_out)));
+    }
+  }
+  report.live = false;
+  const std::string beside_it = report_text(report, 200, false);
+  for (const char* part : {"before      unavailable", "test        unavailable", "diagnosis   unavailable",
+                           "Where the time of a step goes\n  now: unavailable", "Memory\n  unavailable"}) {
+    EXPECT_THAT(beside_it, HasSubstr(part));
+  }
+  EXPECT_THAT(beside_it, Not(HasSubstr("hr.watch")));
+}
+
+TEST(LiveReport, ASettingThatOnlyAChangeWouldHaveSetIsNotCalledRequested) {
+  Report report = report_on(ledger_of({trial("fused optimizer", Verdict::inconclusive)}));
+  report.settings = {{"optimizer.fused", "true", "false", report.changes[0].reason},
+                     {"compute.allocator", "\"arena\"", "\"system\"", "no room"}};
+  const std::string text = report_text(report, 200, false);
+  EXPECT_THAT(text, Not(HasSubstr("optimizer.fused is")));
+  EXPECT_THAT(text, HasSubstr("compute.allocator is \"system\", not \"arena\" as requested. no room"));
+}
+
+TEST(LiveReport, WhatARecipesRunDoesMeasureStays) {
+  Report report = report_on(ledger_of({proved("fused optimizer", {0.43, 0.38, 0.47}, 12)}));
+  report.test_accuracy = 0.91;
+  report.memory.at_ns = {0};
+  report.memory.resident = {5'000'000};
+  for (const std::string& page : {report_text(report, 200, false), report_html(report)}) {
+    EXPECT_THAT(page, HasSubstr("0.9100"));
+    EXPECT_THAT(page, HasSubstr("5.0 MB"));
+    EXPECT_THAT(page, HasSubstr("tunes itself: samples a second, where the time of a step goes. hr.watch"));
+  }
+}
+
 TEST(LiveReport, HtmlAndTextHoldTheVerdictFirstAndTheNote) {
   const Report report = report_on(ledger_of({proved("fused optimizer", {0.43, 0.38, 0.47}, 12)}));
   const std::string text = report_text(report, 200, false);
   EXPECT_LT(text.find("1.43 times as fast"), text.find("400 updates seen"));
   EXPECT_THAT(report_html(report), HasSubstr("1.43 times as fast as the loop as written"));
   EXPECT_THAT(report_html(report), HasSubstr("400 updates seen"));
+}
+
+TEST(LiveReport, ItsDocumentIsALedgerThatReadsBackWithWhatTheReportSays) {
+  const LiveLedger live = ledger_of({proved("fused optimizer", {0.43, 0.38, 0.47}, 12)});
+  Report report = report_on(live);
+  report.title = "loop";
+  report.environment = {{"CPU", "any"}};
+  report.not_tried = {{"cache", "data.cache", "there is no loader"}};
+  report.settings = {{"compute.allocator", "\"arena\"", "\"system\"", "no room"}};
+  const nlohmann::ordered_json document = live_document(live, report, "");
+  EXPECT_EQ(json_text(parse_live_ledger(document.dump(), "written")), json_text(live));
+  EXPECT_EQ(document["title"], "loop");
+  EXPECT_EQ(document["environment"]["CPU"], "any");
+  EXPECT_EQ(document["not_tried"][0]["reason"], "there is no loader");
+  EXPECT_EQ(document["settings"][0]["applied"], "\"system\"");
+  EXPECT_TRUE(document["problem"].is_null());
+  EXPECT_EQ(live_document(live, report, "it broke")["problem"], "it broke");
 }
 
 }  // namespace

@@ -12,16 +12,20 @@
 namespace headrace {
 namespace {
 
-constexpr double kSlowNewcomer = 2.5;     // Times what a unit is expected to take, behind its first visit.
-constexpr std::int64_t kUpdatesMin = 64;  // Fewer do not hold the race and the proof of any change.
-constexpr std::int64_t kPairsBetweenRests = 8;
+// Times what a unit is expected to take, behind its first visit; of long blocks, which lose as many times more, fewer.
+constexpr double kSlowNewcomer = 2.5, kSlowNewcomerLong = 1.5;
 constexpr std::int64_t kUnitsOfWaiting = 8;    // Until room is asked for again.
 constexpr std::int64_t kUnitsOfWatching = 32;  // Until it is asked whether something is to be checked.
-constexpr double kExpensiveSwitch = 0.02;      // Of the blocks between two turns.
-constexpr std::int64_t kEveryMax = 16;
 constexpr std::int64_t kCallsMissingMax = 16;
-constexpr std::int64_t kChangesHeld = 6;  // Where the machine is not quiet.
-constexpr double kCostForgotten = 0.99;   // Each time that there is no room for it: a burst may have been to blame.
+constexpr std::size_t kChangesHeld = 6;  // Where the machine is not quiet.
+constexpr double kCostForgotten = 0.99;  // Each time that there is no room for it: a burst may have been to blame.
+
+// That the clearest of so many changes takes until it is kept: in a race and in its proof, two blocks for each of the
+// pairs that bets need at least. One that has no others to race with takes its proof alone.
+std::int64_t updates_min(std::size_t changes, const BlockUnits& block) {
+  const std::int64_t pairs = changes > 1 ? 2 * kPairsToKeep : kPairsToKeep;
+  return 2 * pairs * block.units();
+}
 
 }  // namespace
 
@@ -41,11 +45,15 @@ LiveSearch::LiveSearch(LiveLoop& loop, std::vector<Candidate> candidates, const 
       load_before_(read_load_ && !options.frozen ? read_load_() : CpuLoad{}),
       gate_(loop),
       race_(changes_.count(), options.gain_min, seed,
-            [this](std::size_t one, std::size_t other) { return changes_.exclude(one, other); }) {
+            [this](std::size_t one, std::size_t other) { return changes_.exclude(one, other); }),
+      drops_(changes_, race_, options.gain_min) {
   const double unknown = std::numeric_limits<double>::quiet_NaN();
   found_.ledger.speedup = {unknown, unknown, unknown};
   found_.ledger.baseline_samples_per_second = found_.ledger.best_samples_per_second = unknown;
-  if (!options.frozen) return;
+  if (!options.frozen) {
+    account_.spend(options.spent_s);
+    return;
+  }
   found_.ended = true;
   found_.end_reason = "auto_tune is off";
 }
@@ -98,31 +106,32 @@ bool LiveSearch::measure_baseline(const LiveUnit& unit) {
 
 void LiveSearch::begin_search() {
   Quietness& machine = found_.ledger.quietness;
-  machine = judge_quietness(baseline_.blocks(account_.times(), blocks_.units_a_block()),
+  machine = judge_quietness(baseline_.blocks(account_.times(), blocks_.units_a_block(), blocks_.waits_for_data()),
                             cpu_use_between(load_before_, read_load_ ? read_load_() : CpuLoad{}), options_.gain_min);
   const bool is_quiet = agree(machine.quiet.value_or(true)), cores_taken = !agree(!machine.cores_taken);
-  const auto left = updates_left_ = loop_.updates_left();
-  account_.expect_rest(left);
-  const bool is_long_enough = agree(left.value_or(kUpdatesMin) >= kUpdatesMin);
-  const auto wanted = static_cast<std::int64_t>(changes_.count());
-  machine.candidates_wanted = wanted;
-  machine.candidates_held = is_quiet ? wanted : std::min(kChangesHeld, wanted);
-  if (!is_quiet) {
-    machine.sentence += fmt::format(" Of {} changes the first {} are tried{}.", wanted, machine.candidates_held,
-                                    cores_taken ? ", and not the division of the cores" : "");
-  }
-  to_tell_.emplace_back([this] {
+  updates_left_ = loop_.updates_left();
+  account_.expect_rest(updates_left_);
+  to_tell_.emplace_back([this] {  // Before all that is told of changes, with what is added below.
     if (progress_.judged) progress_.judged(found_.ledger.quietness);
   });
-  settle_untried(machine.candidates_held, cores_taken);
+  const Changes open = settle_untried(cores_taken);
+  const std::size_t held = is_quiet ? open.size() : std::min(kChangesHeld, open.size());
+  let_in_most_promising(open, held);
+  machine.candidates_wanted = static_cast<std::int64_t>(changes_.count());
+  machine.candidates_held = is_quiet ? machine.candidates_wanted : static_cast<std::int64_t>(held);
+  if (held < open.size()) {
+    machine.sentence += fmt::format(" Of {} changes the {} most promising are tried.", open.size(), held);
+  }
+  if (cores_taken) machine.sentence += " The division of the cores is not tried.";
   const auto tried = changes_.count() - changes_.number_of(Standing::out);
   kept_call_.replay_s = 2 * account_.unit_s();
   stage_ = Stage::search;
-  if (tried > 0 && !is_long_enough) {
-    found_.end_reason = fmt::format("{} updates are left, the clearest change takes {}", left.value_or(0), kUpdatesMin);
+  const std::int64_t needed = updates_min(held, blocks_.usual()), left = updates_left_.value_or(needed);
+  if (!agree(left >= needed) && tried > 0) {
+    found_.end_reason = fmt::format("{} updates are left, the clearest change takes {}", left, needed);
     stage_ = Stage::watch;
   }
-  tell_begin(tried, left.has_value());
+  tell_begin(tried, updates_left_.has_value());
 }
 
 void LiveSearch::tell_begin(std::size_t tried, bool length_is_known) {
@@ -141,7 +150,7 @@ void LiveSearch::account(const LiveUnit& unit, bool kept_call) {
   const InForce in_force = settings.empty()              ? InForce::as_written
                            : settings == changes_.best() ? InForce::kept
                                                          : InForce::trial;
-  const bool tells = !kept_call && switch_.units() >= blocks_.wash_out();
+  const bool tells = !kept_call && switch_.units() >= wash_out_;
   account_.add(unit, in_force, switch_.take_seconds() + replays_s, tells);
   if (is_counted(unit)) switch_.count_unit();
 }
@@ -151,7 +160,9 @@ bool LiveSearch::measure(const LiveUnit& unit) {
   pair_->pair.add(unit, is_counted(unit) ? account_.expected_s(unit.work) : 0);
   const bool is_slow = newcomer_is_slow(unit);
   const bool is_trial = switch_.in_force() != changes_.best() && !switch_.in_force().empty();
-  const bool holds_room = !is_trial || account_.budget().has_room(account_.next_excess_s());
+  // What it has loaded will take its time under whatever comes next.
+  const double units = pair_->blocks[0].shape.carries_over ? static_cast<double>(1 + wash_out_) : 1;
+  const bool holds_room = !is_trial || account_.budget().has_room(units * account_.next_excess_s());
   if (!agree(!is_slow && holds_room && !pair_->pair.is_scattered())) {
     break_off(is_slow, holds_room);
     return true;
@@ -162,12 +173,17 @@ bool LiveSearch::measure(const LiveUnit& unit) {
   return true;
 }
 
-// Before its block is measured: one change that takes ten times as long would use up what all others may lose.
+// Before its block is measured, or half of one in which single units tell nothing because batches come several at a
+// time: one change that takes ten times as long would use up what all others may lose.
 bool LiveSearch::newcomer_is_slow(const LiveUnit& unit) const {
-  if (!pair_->drawn || !newcomer_ || !is_counted(unit) || !pair_->pair.is_washed_out()) return false;
+  if (!pair_->drawn || !newcomer_ || !is_counted(unit)) return false;
   const Changes& on = switch_.on();
   if (std::find(on.begin(), on.end(), *newcomer_) == on.end()) return false;
-  return unit.seconds > kSlowNewcomer * account_.expected_s(unit.work);
+  const LivePair& pair = pair_->pair;
+  if (pair_->blocks[0].shape.carries_over || blocks_.waits_for_data()) {
+    return pair.is_half_measured() && pair.ratio() > kSlowNewcomerLong;
+  }
+  return pair.is_washed_out() && unit.seconds > kSlowNewcomer * account_.expected_s(unit.work);
 }
 
 void LiveSearch::break_off(bool is_slow, bool has_room) {
@@ -183,23 +199,13 @@ void LiveSearch::break_off(bool is_slow, bool has_room) {
   race_.turn_all_off();
 }
 
-bool LiveSearch::begin_second_block() {
-  Measurement next = std::move(*pair_);
-  pair_.reset();  // A switch may throw.
-  next.pair.begin_second();
-  if (!switch_to(next.blocks[1], fmt::format("pair {}, second block", pairs_))) return false;
-  pair_ = std::move(next);
-  return true;
-}
-
 void LiveSearch::finish_pair() {
   const Measurement done = std::move(*pair_);
   pair_.reset();
   pair_cost_s_ = (pair_cost_s_ + std::max(0.0, account_.budget().behind_s() - done.behind_s)) / 2;
-  if (blocks_.note(done.pair)) {  // The loop waits for data: nothing measured in short blocks counts.
-    measure_anew();
-    return;
-  }
+  const LiveBlocks::Block& shape = done.blocks[0].shape;
+  // The loop waits for data: nothing measured in short blocks counts.
+  if (!shape.carries_over && !shape.may_wait && blocks_.note(done.pair)) return measure_anew();
   if (done.drawn) {
     race_.add(*done.drawn, done.pair.log_ratio());
     judge_race();
@@ -209,9 +215,24 @@ void LiveSearch::finish_pair() {
   }
 }
 
+// What was measured no longer counts: neither of open changes nor of those that were decided by it.
 void LiveSearch::measure_anew() {
   race_.forget();
   if (proof_) proof_->pairs = LiveProof(proof_->pairs.without(), proof_->pairs.with(), options_.gain_min);
+  if (stage_ != Stage::search) return;
+  for (std::size_t change = 0; change < changes_.count(); ++change) {
+    if (was_decided_by_pairs(change)) reopen(change);
+    if (changes_.standing(change) != Standing::out) drops_.forget(change);
+  }
+}
+
+// And not kept at any time.
+bool LiveSearch::was_decided_by_pairs(std::size_t change) const {
+  const Trial& trial = changes_.trials()[change];
+  const bool has_pairs = trial.pairs > 0 || race_.record(change).pairs() > 0;
+  const bool is_such =
+      trial.reason == Reason::slower || trial.reason == Reason::no_gain || trial.reason == Reason::budget;
+  return has_pairs && is_such && !trial.removed_again;
 }
 
 void LiveSearch::begin_next() {
@@ -252,13 +273,13 @@ bool LiveSearch::search_next() {
     begin_proof(ProofKind::proof, *alone, changes_.best(), changes_.best_with(on));
   }
   if (!proof_ && !races) {
-    if (look_again()) return search_next();
+    if (look_again(std::nullopt)) return search_next();
     if (const auto costly = changes_.first(Standing::costly)) return check_beside_kept(*costly);
     found_.end_reason = "every change is looked at";
     stage_ = Stage::comparison;
     return false;
   }
-  if (!has_room(pair_cost_s_)) return wait_for_room();
+  if (!has_room(pair_cost_s_)) return (!proof_ && put_off_long_turns()) || wait_for_room();
   if (proof_) {
     begin_proof_pair();
   } else {
@@ -290,6 +311,8 @@ bool LiveSearch::time_next() {
 
 void LiveSearch::watch_next() {
   if (!watching() || !expect_rest()) return hold("what is kept");
+  // Of another work or another machine: what is kept may no longer pay.
+  if (!agree(!account_.take_shift())) checked_at_s_ = account_.budget().elapsed_s() - options_.recheck_s;
   if (to_recheck_.empty() && !proof_) {
     if (!agree(account_.budget().elapsed_s() - checked_at_s_ >= options_.recheck_s)) return rest(kUnitsOfWatching);
     checked_at_s_ = account_.budget().elapsed_s();
@@ -310,7 +333,7 @@ void LiveSearch::watch_next() {
 bool LiveSearch::expect_rest() {
   updates_left_ = loop_.updates_left();
   account_.expect_rest(updates_left_);
-  return agree(!updates_left_ || *updates_left_ >= 2 * (blocks_.wash_out() + blocks_.units_a_block()));
+  return agree(!updates_left_ || *updates_left_ >= 2 * blocks_.usual().units());
 }
 
 // Holds what is kept until there is room. False: there will be none.
@@ -334,135 +357,54 @@ bool LiveSearch::wait_for_room() {
   return false;
 }
 
+// Changes that make pairs long wait until the others are done, which may lose something, too; what they have loaded is
+// used up first. Whether there was one.
+bool LiveSearch::put_off_long_turns() {
+  if (blocks_.waits_for_data()) return false;  // All pairs are long.
+  bool found = false;
+  const Changes racing = race_.changes();
+  for (const std::size_t change : racing) {
+    if (!changes_.candidate(change).carries_over) continue;
+    race_.leave(change);
+    changes_.set_standing(change, Standing::alone);
+    found = true;
+  }
+  if (!found) return false;
+  pair_cost_s_ = 0;
+  race_.turn_all_off();
+  hold("what is kept");
+  rest(left_to_wash_out() + 1);
+  return true;
+}
+
 void LiveSearch::rest(std::int64_t units) {
   hold("what is kept");
   resting_ = units - 1;
 }
 
 // A second time, once, at changes that few pairs spoke against: a first visit or another change may have been to blame.
-bool LiveSearch::look_again() {
+// While others are open, at those alone that `known` may have disturbed, whose effect was not known by then. Whether
+// there is one.
+bool LiveSearch::look_again(std::optional<std::size_t> known) {
   bool found = false;
-  for (const std::size_t change : std::exchange(dropped_early_, {})) {
-    if (changes_.standing(change) != Standing::out || changes_.why_idle(change)) continue;
-    looked_again_.push_back(change);
-    changes_.set_standing(change, turns_of(change));
-    found = true;
+  for (const std::size_t change : drops_.waiting()) {
+    if (known && agree(drops_.disturber(change) != known)) continue;
+    found |= reopen(change);
   }
   return found;
 }
 
+bool LiveSearch::reopen(std::size_t change) {
+  if (changes_.standing(change) != Standing::out || changes_.why_idle(change)) return false;
+  drops_.look_again(change);
+  race_.clear(change);
+  changes_.set_standing(change, turns_of(change));
+  return true;
+}
+
 Standing LiveSearch::turns_of(std::size_t change) const {
   const bool prepares_anew = changes_.is_costly(change) || changes_.keeps_costly();
-  return prepares_anew || changes_.candidate(change).carries_over ? Standing::alone : Standing::race;
-}
-
-void LiveSearch::begin_proof(ProofKind kind, std::size_t change, Settings without, Settings with) {
-  proof_.emplace(Proof{kind, change, LiveProof(std::move(without), std::move(with), options_.gain_min)});
-}
-
-void LiveSearch::begin_proof_pair() {
-  const bool is_of_one = proof_->kind == ProofKind::proof;
-  Changes on;
-  if (is_of_one) on.push_back(proof_->change);
-  const bool leads = change_leads(seed_, pairs_ + 1);
-  const bool looks = is_of_one && proof_->pairs.looks_for_carry_over();
-  const bool was_on = switch_.in_force() == proof_->pairs.with();
-  const bool is_new_change = is_new(on);
-  LiveBlocks::Block with, without;
-  if (is_of_one) {
-    with.carries_over = without.carries_over = changes_.candidate(proof_->change).carries_over;
-    with.switch_s = without.switch_s = switch_s(proof_->change);
-  }
-  with.has_new_change = is_new_change;
-  with.switches = !leads || !was_on;
-  without.switches = leads || switch_.in_force() != proof_->pairs.without();
-  without.settles = looks && (leads || was_on);
-  const BlockUnits with_units = blocks_.units(with), without_units = blocks_.units(without);
-  const Block changed{proof_->pairs.with(), on}, unchanged{proof_->pairs.without(), {}};
-  begin({leads ? LivePair(with_units, without_units) : LivePair(without_units, with_units),
-         leads ? std::array{changed, unchanged} : std::array{unchanged, changed}, std::nullopt, leads},
-        proof_->kind == ProofKind::proof        ? "proof"
-        : proof_->kind == ProofKind::comparison ? "comparison with the loop as written"
-                                                : "check of what is kept");
-}
-
-void LiveSearch::begin_race_pair() {
-  if (race_pairs_++ >= kPairsBetweenRests) {
-    race_pairs_ = 0;
-    race_.turn_all_off();
-    return rest(blocks_.wash_out() + 2 * blocks_.units_a_block());  // What it takes as written now.
-  }
-  admit_newcomer();
-  space_out_expensive_turns();
-  Measurement measurement{LivePair({}, {}), {}, race_.draw(pairs_ + 1)};
-  std::array<BlockUnits, 2> units;
-  const Settings* before = &switch_.in_force();
-  for (std::size_t i = 0; i < 2; ++i) {
-    const Changes& on = measurement.drawn->on[i];
-    measurement.blocks[i] = {changes_.best_with(on), on};
-    units[i] = blocks_.units({.switches = measurement.blocks[i].settings != *before, .has_new_change = is_new(on)});
-    before = &measurement.blocks[i].settings;
-  }
-  measurement.pair = LivePair(units[0], units[1]);
-  begin(std::move(measurement), "race");
-}
-
-// One a pair, so that whatever a first visit costs is this change's.
-void LiveSearch::admit_newcomer() {
-  newcomer_.reset();
-  for (std::size_t change = 0; change < changes_.count() && !newcomer_; ++change) {
-    const auto& racing = race_.changes();
-    const bool races = std::find(racing.begin(), racing.end(), change) != racing.end();
-    if (changes_.standing(change) == Standing::race && !races) newcomer_ = change;
-  }
-  if (newcomer_) race_.enter(*newcomer_);
-}
-
-void LiveSearch::space_out_expensive_turns() {
-  const double block_s = static_cast<double>(blocks_.units_a_block()) * account_.unit_s();
-  for (const std::size_t change : race_.changes()) {
-    std::int64_t every = 1;
-    while (!agree(switch_s(change) <= kExpensiveSwitch * block_s * static_cast<double>(every) || every >= kEveryMax)) {
-      every *= 2;
-    }
-    race_.take_turns_every(change, every);
-  }
-}
-
-void LiveSearch::begin(Measurement measurement, std::string_view name) {
-  ++pairs_;
-  measurement.behind_s = account_.budget().behind_s();
-  const std::string why = fmt::format("pair {}, {}, first block", pairs_, name);
-  if (!switch_to(measurement.blocks[0], why)) return hold("what is kept");
-  pair_ = std::move(measurement);
-}
-
-bool LiveSearch::is_new(const Changes& on) const {
-  return std::any_of(on.begin(), on.end(), [this](std::size_t change) { return !switch_.was_on(change); });
-}
-
-double LiveSearch::switch_s(std::size_t change) const {
-  return switch_.switch_s(change).value_or(changes_.candidate(change).switch_s);
-}
-
-bool LiveSearch::switch_to(const Block& block, std::string_view why) {
-  const auto refusal = switch_.to(block.settings, block.on, update_ + 1, why);
-  account_.note_switch();
-  if (!refusal) return true;
-  blame(block.on, *refusal);
-  return false;
-}
-
-// Without it nothing can go on: what cannot be put back is for the caller.
-void LiveSearch::hold(std::string_view why) {
-  if (switch_.in_force() == changes_.best() && switch_.on().empty()) return;
-  const auto refusal = switch_.to(changes_.best(), {}, update_ + 1, why);
-  account_.note_switch();
-  if (!refusal) return;
-  stage_ = Stage::closed;
-  found_.ended = true;
-  found_.end_reason = "the settings that are kept cannot be applied again: " + refusal->message;
-  throw Error(refusal->code, refusal->message);
+  return prepares_anew ? Standing::alone : Standing::race;
 }
 
 }  // namespace headrace

@@ -23,6 +23,7 @@
 #include "insight/tune/live_account.h"
 #include "insight/tune/live_blocks.h"
 #include "insight/tune/live_changes.h"
+#include "insight/tune/live_drops.h"
 #include "insight/tune/live_gate.h"
 #include "insight/tune/live_pair.h"
 #include "insight/tune/live_proof.h"
@@ -49,6 +50,7 @@ class LiveSearch {
   bool keeps_call() const noexcept { return kept_call_.is_wanted; }
   void before_update();
   void after_update(const LiveUnit& unit);
+  void note_update(std::int64_t update) noexcept { update_ = update; }
   void failed(ErrorCode code, const std::string& sentence, const std::vector<std::string>& keys);
   bool watching() const noexcept;
   void stop(const std::string& why);
@@ -69,6 +71,7 @@ class LiveSearch {
   struct Block {
     Settings settings;
     Changes on;
+    LiveBlocks::Block shape{};
   };
   struct Measurement {
     LivePair pair;
@@ -97,9 +100,9 @@ class LiveSearch {
   bool measure(const LiveUnit& unit);  // Whether something can begin: no pair goes on.
   bool newcomer_is_slow(const LiveUnit& unit) const;
   void break_off(bool is_slow, bool has_room);
-  bool begin_second_block();
   void finish_pair();
-  void measure_anew();  // What was measured of open changes no longer counts.
+  void measure_anew();
+  bool was_decided_by_pairs(std::size_t change) const;
 
   void begin_next();
   bool search_next();  // These two: whether something was begun, else the stage is over.
@@ -109,15 +112,22 @@ class LiveSearch {
   bool expect_rest();
   bool has_room(double cost_s) { return agree(account_.budget().has_room(cost_s)); }
   bool wait_for_room();
+  bool put_off_long_turns();
   void rest(std::int64_t units);
-  bool look_again();
+  bool look_again(std::optional<std::size_t> known);
+  bool reopen(std::size_t change);              // It waits for pairs again. Whether it may.
   Standing turns_of(std::size_t change) const;  // Of one that may be in force: with others or alone.
+
+  // live_turns.cpp: pairs, and what is in force in their blocks.
   void begin_proof(ProofKind kind, std::size_t change, Settings without, Settings with);
   void begin_proof_pair();
   void begin_race_pair();
-  void admit_newcomer();
-  void space_out_expensive_turns();
+  void plan_turns();
+  std::int64_t turns_every(std::size_t change);
   void begin(Measurement measurement, std::string_view name);
+  bool begin_second_block();
+  std::optional<BlockUnits> begin_block(Block& block, std::string_view why);
+  std::int64_t left_to_wash_out() const noexcept;  // Units to come that hold something of the settings before.
   bool is_new(const Changes& on) const;
   double switch_s(std::size_t change) const;
   bool switch_to(const Block& block, std::string_view why);
@@ -127,6 +137,7 @@ class LiveSearch {
   bool want_call(double cost_s);  // These three: whether something was begun, else the stage is over.
   bool check_next();              // The gate, when nothing else is left.
   bool check_beside_kept(std::size_t change);
+  void tell_preparing(std::size_t change);
   bool is_checked(std::size_t change) const;
   bool gate_goes_first();
   double gate_cost_s() const;
@@ -143,11 +154,15 @@ class LiveSearch {
   std::string prepare_text(std::size_t change, double gain) const;  // payback_text(), or empty.
 
   // live_verdicts.cpp: what is found out by pairs, and who is told.
-  void settle_untried(std::int64_t changes_held, bool cores_taken);
+  Changes settle_untried(bool cores_taken);
+  void let_in_most_promising(const Changes& open, std::size_t held);
+  void settle_forbidden(std::size_t change);
+  void let_in(std::size_t change);
   static Failure failure_of(ErrorCode code, const std::string& message);
   void settle_failed(std::size_t change, ErrorCode code, const std::string& message);
   void blame(const Changes& on, const LiveSwitch::Refusal& refusal);
   void judge_race();
+  void drop(std::size_t change);
   void judge_proof();
   void settle_proof(const Proof& proof, Outcome outcome, bool is_clean);
   void note_pairs(const Proof& proof);
@@ -158,6 +173,8 @@ class LiveSearch {
   void keep(const Proof& proof);
   void settle(std::size_t change, Verdict verdict, Reason reason, std::string sentence);
   void settle_open(Reason reason);
+  bool was_measured_again(std::size_t change) const;
+  void settle_drops();
   void failed_under(ErrorCode code, const std::string& sentence, const std::vector<std::string>& keys);
   bool is_on_trial(std::size_t change) const;
   void undo_trial();
@@ -165,6 +182,7 @@ class LiveSearch {
   void close(const Settings& settings, const std::string& why);
   std::string open_sentence(std::size_t change) const;
   LiveLedger::Estimate estimate_of(std::size_t change) const;
+  std::optional<std::int64_t> pairs_needed(std::size_t change) const;
   void tell_decided(std::size_t change);
   void tell();  // All that waits to be told; last, because those who are told may throw.
 
@@ -185,6 +203,7 @@ class LiveSearch {
   CpuLoad load_before_;
   LiveGate gate_;
   LiveRace race_;
+  LiveDrops drops_;
   std::map<std::size_t, ReplayTimes> replay_times_;
   std::map<std::size_t, double> prepared_s_;  // That replays took for what a costly change needs, all together.
   std::optional<Proof> proof_;
@@ -195,10 +214,11 @@ class LiveSearch {
   std::int64_t pairs_ = 0;                    // Begun.
   std::int64_t race_pairs_ = 0;               // Since a rest.
   std::int64_t resting_ = 0;                  // Units that what is kept still holds for.
+  std::int64_t wash_out_ = 0;                 // Units behind the newest switch that hold something of the ones before.
   std::optional<std::int64_t> updates_left_;  // When they were asked for last.
   double pair_cost_s_ = 0;                    // That the next pair is expected to put the run behind.
   std::optional<std::size_t> newcomer_;       // Of the pair at hand.
-  Changes dropped_early_, looked_again_, to_recheck_;
+  Changes to_recheck_;
   double checked_at_s_ = 0;
   LiveLedger found_;  // But for what others hold: trials, turns, estimates, seconds.
   std::deque<std::function<void()>> to_tell_;

@@ -157,14 +157,66 @@ TEST(LiveBlocks, WhereDataIsWaitedForTheQueueIsWashedOutAndBlocksAreTwoQueues) {
   computes.plan(0.1, 0.02);
   waits.plan(0.1, 0.2);
   EXPECT_EQ(computes.units({}).measured, 1);
-  EXPECT_EQ(computes.units({.carries_over = true}).wash_out, 6);
-  EXPECT_EQ(computes.units({.carries_over = true}).measured, 12);
+  EXPECT_EQ(computes.usual().units(), 2);
+  EXPECT_EQ(waits.usual().units(), 18);
+  for (const LiveBlocks::Block& block :
+       {LiveBlocks::Block{.carries_over = true}, LiveBlocks::Block{.may_wait = true}}) {
+    EXPECT_EQ(computes.units(block).wash_out, 6);
+    EXPECT_EQ(computes.units(block).measured, 12);
+  }
   EXPECT_EQ(waits.units({}).wash_out, 6);
   EXPECT_EQ(waits.units({}).measured, 12);
+  EXPECT_EQ(waits.units({.proves = true}).wash_out, 12);
+  EXPECT_EQ(computes.units({.proves = true}).wash_out, 1);
+  // What goes back to settings that load otherwise, among blocks that load alike.
+  EXPECT_EQ(computes.units({.switches_queue = true}).wash_out, 6);
+  EXPECT_EQ(computes.units({.switches_queue = true}).measured, 1);
   loop.queue = 0;
   LiveBlocks unknown(loop);
   unknown.plan(0.1, 0);
   EXPECT_EQ(unknown.units({.carries_over = true}).measured, 16);
+}
+
+TEST(LiveBlocks, TheQueueIsThatOfTheSettingsInForce) {
+  FakeLoop loop;
+  loop.queue = 4;
+  LiveBlocks blocks(loop);
+  blocks.plan(0.1, 0);
+  loop.queue = 10;
+  EXPECT_EQ(blocks.units({.carries_over = true}).wash_out, 10);
+  EXPECT_EQ(blocks.units({.carries_over = true}).measured, 20);
+  loop.queue = 3;
+  EXPECT_EQ(blocks.units({.carries_over = true}).wash_out, 3);
+  EXPECT_EQ(blocks.units({.carries_over = true, .measured_min = 20}).measured, 20);
+  loop.queue = 0;  // This block has none, the one that it is compared with had.
+  EXPECT_EQ(blocks.units({.carries_over = true}).measured, 6);
+  EXPECT_EQ(blocks.units({.may_wait = true}).measured, 1);
+}
+
+TEST(LiveBlocks, LongPairsTakeASmallPartOfTheUpdatesWhereOthersAreShort) {
+  FakeLoop loop;
+  LiveBlocks unknown(loop);
+  unknown.plan(0.1, 0);
+  loop.queue = 4;
+  LiveBlocks blocks(loop), of_short_units(loop);
+  blocks.plan(0.1, 0);
+  of_short_units.plan(0.0008, 0);
+  EXPECT_EQ(blocks.pairs_to_a_long_one(), 32);         // 12 units a block in place of 2.
+  EXPECT_EQ(of_short_units.pairs_to_a_long_one(), 1);  // They have 36 anyway.
+  EXPECT_GT(unknown.pairs_to_a_long_one(), 32);
+  blocks.set_waiting(0.5);
+  EXPECT_EQ(blocks.pairs_to_a_long_one(), 1);
+}
+
+TEST(LiveBlocks, WhatIsKeptDecidesAnewWhetherTheLoopWaits) {
+  FakeLoop loop;
+  loop.queue = 4;
+  LiveBlocks blocks(loop);
+  blocks.plan(0.1, 0.5);
+  EXPECT_TRUE(blocks.waits_for_data());
+  blocks.set_waiting(0.01);
+  EXPECT_FALSE(blocks.waits_for_data());
+  EXPECT_EQ(blocks.units({}).measured, 1);
 }
 
 TEST(LiveBlocks, PairsThatWaitForDataAreNoticedOnce) {
@@ -172,9 +224,9 @@ TEST(LiveBlocks, PairsThatWaitForDataAreNoticedOnce) {
   loop.queue = 4;
   LiveBlocks blocks(loop);
   blocks.plan(0.1, 0);
-  LivePair pair({}, {});
+  LivePair pair(BlockUnits{});
   pair.add({.seconds = 0.1}, 0.1);
-  pair.begin_second();
+  pair.begin_second({});
   pair.add({.seconds = 0.1, .wait_s = 0.01}, 0.1);  // In one of the arms.
   int noticed = 0;
   for (int i = 0; i < 20; ++i) noticed += blocks.note(pair);

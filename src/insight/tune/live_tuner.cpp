@@ -19,6 +19,7 @@ LiveOptions checked(LiveOptions options) {
   check_at_least("lost_s", options.lost_s, 0);
   check_at_least("lost_share", options.lost_share, 0);
   check_at_least("recheck_s", options.recheck_s, 0);
+  check_at_least("spent_s", options.spent_s, 0);
   return options;
 }
 
@@ -51,6 +52,10 @@ void LiveTuner::before_update() {
 
 void LiveTuner::after_update(const LiveUnit& unit) {
   impl_->search.after_update(unit);
+}
+
+void LiveTuner::note_update(std::int64_t update) {
+  impl_->search.note_update(update);
 }
 
 void LiveTuner::failed(ErrorCode code, const std::string& sentence, const std::vector<std::string>& keys) {

@@ -17,27 +17,17 @@ constexpr std::int64_t kRacePairsMax = 300;  // Without a decision between them:
 constexpr std::int64_t kProofPairsMax = 300;
 constexpr std::int64_t kComparisonPairs = 10;
 constexpr std::int64_t kRecheckPairs = 10;
-constexpr std::int64_t kPairsOfSecondLook = 12;  // What fewer spoke against is looked at again.
-constexpr double kNoticed = 0.05;                // Of log time: what was dropped with less has disturbed no others.
+constexpr std::int64_t kPairsForetold = 4;  // Of fewer it cannot be told how they scatter.
 
 bool is_drop(Outcome outcome) {
   return outcome == Outcome::no_gain || outcome == Outcome::slower;
 }
 
-std::string drop_sentence(Outcome outcome, double gain_min, const std::string& found) {
-  if (outcome == Outcome::slower) return fmt::format("Slower: {}.", found);
-  return fmt::format("Gains less than {:.1f} %: {}.", gain_min * 100, found);
-}
-
-Reason drop_reason(Outcome outcome) {
-  return outcome == Outcome::slower ? Reason::slower : Reason::no_gain;
-}
-
 }  // namespace
 
-// Before anything is tried: the changes that never will be.
-void LiveSearch::settle_untried(std::int64_t changes_held, bool cores_taken) {
-  std::int64_t held = 0;
+// Before anything is tried: the changes that never will be. Returns the others, in their order.
+LiveSearch::Changes LiveSearch::settle_untried(bool cores_taken) {
+  Changes open;
   for (std::size_t change = 0; change < changes_.count(); ++change) {
     if (changes_.standing(change) == Standing::out) continue;  // It failed before.
     const Candidate& candidate = changes_.candidate(change);
@@ -48,19 +38,52 @@ void LiveSearch::settle_untried(std::int64_t changes_held, bool cores_taken) {
     } else if (auto why = changes_.why_idle(change)) {
       settle(change, Verdict::refused, Reason::no_gain, std::move(*why));
     } else if (candidate.numerics > options_.allow) {
-      changes_.set_standing(change, Standing::timing);
+      settle_forbidden(change);
     } else if (candidate.divides_cores && cores_taken) {
       settle(change, Verdict::inconclusive, Reason::not_quiet,
              "Not tried: others take the cores, and which division of them pays depends on that.");
-    } else if (++held > changes_held) {
-      settle(change, Verdict::inconclusive, Reason::not_quiet,
-             fmt::format("Not tried: the machine is not quiet, and the first {} changes are.", changes_held));
-    } else if (changes_.is_costly(change)) {
-      changes_.set_standing(change, Standing::costly);
+    } else if (changes_.is_costly(change) && updates_left_ && !agree(can_pay(change))) {
+      settle(change, Verdict::inconclusive, Reason::budget,
+             fmt::format("Not tried: {}.", prepare_text(change, kGainHoped)));
     } else {
-      gate_.expect(change, changes_.numeric_pairs_of(change));
+      open.push_back(change);
     }
   }
+  return open;
+}
+
+// So many of them, in their order.
+void LiveSearch::let_in_most_promising(const Changes& open, std::size_t held) {
+  Changes promising = open;
+  std::stable_sort(promising.begin(), promising.end(), [this](std::size_t one, std::size_t other) {
+    return changes_.candidate(one).promise_rank < changes_.candidate(other).promise_rank;
+  });
+  promising.resize(held);
+  for (const std::size_t change : open) {
+    if (std::find(promising.begin(), promising.end(), change) != promising.end()) {
+      let_in(change);
+    } else {
+      settle(change, Verdict::inconclusive, Reason::not_quiet,
+             fmt::format("Not tried: the machine is not quiet, and the {} most promising changes are.", held));
+    }
+  }
+}
+
+void LiveSearch::settle_forbidden(std::size_t change) {
+  if (!changes_.only_loads(change)) return changes_.set_standing(change, Standing::timing);
+  const Candidate& candidate = changes_.candidate(change);
+  settle(change, Verdict::refused, Reason::not_allowed,
+         fmt::format("Not tried, as only {} is allowed and it is {}{}; no kept call shows what it gains.",
+                     to_string(options_.allow), to_string(candidate.numerics),
+                     candidate.changes_batches ? " (other draws)" : ""));
+}
+
+// Of a change that is tried: what it waits for first.
+void LiveSearch::let_in(std::size_t change) {
+  if (changes_.is_costly(change)) return changes_.set_standing(change, Standing::costly);
+  const auto pairs = changes_.numeric_pairs_of(change);
+  if (pairs.empty()) return changes_.set_standing(change, turns_of(change));
+  gate_.expect(change, pairs);
 }
 
 LiveSearch::Failure LiveSearch::failure_of(ErrorCode code, const std::string& message) {
@@ -101,11 +124,8 @@ void LiveSearch::judge_race() {
       changes_.set_standing(change, Standing::proof);
       is_decided = true;
     } else if (agree(is_drop(outcome))) {
-      const bool again = std::find(looked_again_.begin(), looked_again_.end(), change) != looked_again_.end();
-      if (!again && race_.pairs(change) < kPairsOfSecondLook) dropped_early_.push_back(change);
       is_decided |= !agree(std::abs(race_.record(change).middle().value_or(0)) < kNoticed);
-      settle(change, Verdict::refused, drop_reason(outcome),
-             drop_sentence(outcome, options_.gain_min, race_.record(change).text() + ", in turns with others"));
+      drop(change);
     } else if (race_.pairs(change) >= kRacePairsMax) {
       settle(change, Verdict::inconclusive, Reason::budget, open_sentence(change));
     }
@@ -113,6 +133,12 @@ void LiveSearch::judge_race() {
   if (!is_decided) return;
   race_.forget();  // What it did together with others is in what was measured of them.
   pair_cost_s_ = 0;
+}
+
+void LiveSearch::drop(std::size_t change) {
+  drops_.add(change);
+  LiveDrops::Told told = drops_.told(change, /*search_goes_on=*/true);
+  settle(change, Verdict::refused, told.reason, std::move(told.sentence));
 }
 
 void LiveSearch::judge_proof() {
@@ -157,6 +183,7 @@ void LiveSearch::settle_proof(const Proof& proof, Outcome outcome, bool is_clean
   } else {
     settle(proof.change, Verdict::inconclusive, Reason::budget, fmt::format("Not decided, alone: {}{}.", found, costs));
   }
+  if (is_clean && outcome != Outcome::open) look_again(proof.change);
 }
 
 void LiveSearch::note_pairs(const Proof& proof) {
@@ -178,8 +205,10 @@ std::string LiveSearch::prepare_note(const Proof& proof) const {
 void LiveSearch::keep(const Proof& proof) {
   const std::string costs = prepare_note(proof);  // In what is left of the run as it was without it.
   account_.scale_kept(std::exp(-proof.pairs.record().middle().value_or(0)));
-  const Changes settled = changes_.keep(
-      proof.change, fmt::format("Pays: {}, alone against the best before it{}.", proof.pairs.record().text(), costs));
+  const char* draws = changes_.candidate(proof.change).changes_batches ? "; its batches are other draws" : "";
+  const Changes settled = changes_.keep(proof.change, fmt::format("Pays: {}, alone against the best before it{}{}.",
+                                                                  proof.pairs.record().text(), draws, costs));
+  blocks_.set_waiting(proof.pairs.wait_share());
   race_.forget();
   for (const std::size_t change : settled) {
     race_.leave(change);
@@ -242,8 +271,8 @@ std::string LiveSearch::open_sentence(std::size_t change) const {
       return fmt::format("Not tried, as all others come first{}{}.", text.empty() ? "" : ": ", text);
     }
     case Standing::alone:
-      return "Not decided: it takes turns with no others, because it took more than twice the time at first, takes "
-             "long to prepare or carries over, and no pairs of its own were measured.";
+      return "Not decided: it takes turns with no others, because it took much longer at first, takes long to prepare "
+             "or costs too much while others wait, and no pairs of its own were measured.";
     case Standing::timing:
       return fmt::format("Not tried, as only {} is allowed, and not timed.", to_string(options_.allow));
     default:
@@ -255,11 +284,33 @@ void LiveSearch::settle_open(Reason reason) {
   for (std::size_t change = 0; change < changes_.count(); ++change) {
     const Standing standing = changes_.standing(change);
     if (standing == Standing::out || standing == Standing::kept) continue;
+    if (drops_.is_looked_at_again(change) && !was_measured_again(change)) {
+      drops_.take_back(change);
+      continue;
+    }
     const bool is_allowed = standing != Standing::timing;
     settle(change, is_allowed ? Verdict::inconclusive : Verdict::refused, is_allowed ? reason : Reason::not_allowed,
            open_sentence(change));
   }
+  settle_drops();
   proof_.reset();
+}
+
+// Since it was opened for a second look.
+bool LiveSearch::was_measured_again(std::size_t change) const {
+  const bool has_proof = proof_ && proof_->kind == ProofKind::proof && proof_->change == change;
+  return race_.record(change).pairs() > 0 || (has_proof && proof_->pairs.record().pairs() > 0);
+}
+
+// What is known of the others by now may be more than when they were dropped, and nothing is looked at again. Nobody is
+// told: no verdict becomes another one.
+void LiveSearch::settle_drops() {
+  for (const std::size_t change : drops_.dropped()) {
+    race_.leave(change);
+    gate_.forget(change);
+    LiveDrops::Told told = drops_.told(change, /*search_goes_on=*/false);
+    changes_.settle(change, Verdict::refused, told.reason, std::move(told.sentence));
+  }
 }
 
 void LiveSearch::end_search() {
@@ -365,17 +416,32 @@ LiveLedger::Estimate LiveSearch::estimate_of(std::size_t change) const {
   LiveLedger::Estimate estimate;
   const auto times = replay_times_.find(change);
   estimate.timed_only = changes_.candidate(change).numerics > options_.allow;
-  const PairRecord& record = times != replay_times_.end() ? times->second.record() : race_.record(change);
+  const PairRecord* dropped = drops_.pairs(change);
+  const PairRecord& record = times != replay_times_.end() ? times->second.record()
+                             : dropped != nullptr         ? *dropped
+                                                          : race_.record(change);
   if (record.pairs() == 0) return estimate;
-  estimate.gain = record.gain();
+  if (dropped == nullptr || drops_.tells_gain(change, !found_.ended)) estimate.gain = record.gain();
   estimate.pairs = record.pairs();
   estimate.wealth_for = record.bets().wealth_for();
   estimate.wealth_against = record.bets().wealth_against();
   const Trial& trial = changes_.trials()[change];
   const bool is_open =
       trial.verdict == Verdict::inconclusive && trial.reason != Reason::carries_over && !estimate.timed_only;
-  if (is_open) estimate.pairs_needed = record.bets().pairs_needed();
+  if (is_open) estimate.pairs_needed = pairs_needed(change);
   return estimate;
+}
+
+// Of a change in the race: until it is dropped, or until it is proved, too. Where what was measured no longer counts,
+// as many as that took come again.
+std::optional<std::int64_t> LiveSearch::pairs_needed(std::size_t change) const {
+  const PairRecord& record = race_.record(change);
+  const Bets& bets = record.bets();
+  auto needed = record.pairs() < kPairsForetold ? std::nullopt : bets.pairs_needed();
+  if (!needed) return std::nullopt;
+  if (race_.pairs(change) == 0) *needed += record.pairs();
+  if (bets.wealth_for() > bets.wealth_against()) *needed += kPairsToKeep;
+  return needed;
 }
 
 void LiveSearch::tell_decided(std::size_t change) {

@@ -210,6 +210,40 @@ TEST(Tuner, SpeedupIsThatOfAllKeptChangesTogether) {
   EXPECT_GE(covered, 90);  // 95 expected; three standard deviations are 6.5.
 }
 
+TEST(Tuner, ASlowJobBecomesHalfAsFastAgainAndAGoodOneStaysAsItIs) {
+  const Effects slow = {{"a", {.time_factor = 1 / 1.8}}, {"b", {.time_factor = 1.1}}, {"c", {}}};
+  const Effects good = {{"a", {}}, {"b", {.time_factor = 1.05}}, {"c", {.time_factor = 1 / 1.005}}};
+  int changed = 0;
+  for (int seed = 0; seed < 50; ++seed) {
+    FakeJob slow_job({}, slow, 300 + seed), good_job({}, good, 400 + seed);
+    EXPECT_GE(tune_fake(slow_job, all_of(slow), seed).speedup.low, 1.5) << seed;
+    EXPECT_TRUE(slow_job.settings.contains("a")) << seed;
+    const Ledger ledger = tune_fake(good_job, all_of(good), seed);
+    EXPECT_EQ(good_job.settings, ledger.best);
+    changed += ledger.best.empty() ? 0 : 1;
+  }
+  EXPECT_LE(changed, 2);  // Three changes, each of which is kept by an error of 1 % at most.
+}
+
+// As more threads that load and fewer that compute.
+class PaysTogether : public FakeJob {
+ public:
+  PaysTogether() : FakeJob({}, {{"a", {}}, {"b", {}}, {"together", {.time_factor = 1 / 1.3}}}, 5) {}
+  void configure(const Settings& wanted) override {
+    FakeJob::configure(wanted.contains("a") && wanted.contains("b") ? Settings{{"together", "true"}} : Settings{});
+  }
+};
+
+TEST(Tuner, WhatPaysOnlyTogetherIsFoundAsOneChangeBehindThoseOfEachAlone) {
+  PaysTogether job;
+  Candidate both = candidate("both");
+  both.changes = {{"a", "true"}, {"b", "true"}};
+  const auto ledger = tune_fake(job, {candidate("a"), candidate("b"), both});
+  EXPECT_EQ(ledger.best, both.changes);
+  EXPECT_EQ(trial_of(ledger, "both").verdict, Verdict::kept);
+  for (const char* alone : {"a", "b"}) EXPECT_NE(trial_of(ledger, alone).verdict, Verdict::kept);
+}
+
 TEST(Tuner, AnEmptyListGivesTheBaseline) {
   FakeJob job({}, {}, 5);
   const auto ledger = tune_fake(job, {});

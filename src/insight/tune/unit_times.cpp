@@ -10,7 +10,9 @@ namespace {
 
 constexpr double kWorkSpread = 1.02;     // Work that varies by less does not vary.
 constexpr double kExpectedFloor = 0.05;  // Of a typical unit: a line may cross 0 where nothing was seen.
-constexpr std::size_t kFitEvery = 4;     // Units, once there are enough.
+// Times a typical unit: so many workers may hand out a batch each at once. What waits longer is a burst.
+constexpr double kWaitMax = 8;
+constexpr std::size_t kFitEvery = 4;  // Units, once there are enough.
 constexpr std::int64_t kBlocksWanted = 20, kBlocksMin = 8;
 constexpr double kBaselineSeconds = 5;
 constexpr std::size_t kBaselineUnitsMax = 4096;
@@ -34,15 +36,18 @@ UnitTimes::UnitTimes() {
   slopes_.reserve(kWindow * (kWindow - 1) / 2);
 }
 
-void UnitTimes::add(double seconds, double work) {
-  points_[count_ % kWindow] = {seconds, work};
+void UnitTimes::add(double seconds, double work, double wait_s) {
+  double waited_s = std::clamp(wait_s, 0.0, seconds);
+  points_[count_ % kWindow] = {seconds - waited_s, work};
   ++count_;
   if (count_ <= kNewest || count_ % kFitEvery == 0) fit();
+  if (count_ > kNewest) waited_s = std::min(waited_s, kWaitMax * typical());
+  wait_s_ += (waited_s - wait_s_) / static_cast<double>(std::min(count_, kWindow));
 }
 
 double UnitTimes::expected(double work) const {
   HEADRACE_CHECK(is_known(), "no unit of the loop as written was counted");
-  return std::max(level_ + slope_ * work, kExpectedFloor * typical_);
+  return std::max(level_ + slope_ * work, kExpectedFloor * typical_) + wait_s_;
 }
 
 void UnitTimes::fit() {
@@ -83,7 +88,7 @@ bool LiveBaseline::add(const LiveUnit& unit) {
     ++left_out_;
     return false;
   }
-  units_.push_back({unit.seconds, unit.work});
+  units_.push_back({unit.seconds, unit.work, std::clamp(unit.wait_s, 0.0, unit.seconds)});
   total_s_ += unit.seconds;
   wait_s_ += unit.wait_s;
   return true;
@@ -101,11 +106,12 @@ double LiveBaseline::wait_share() const noexcept {
   return total_s_ > 0 ? wait_s_ / total_s_ : 0;
 }
 
-std::vector<double> LiveBaseline::blocks(const UnitTimes& times, std::int64_t units) const {
+std::vector<double> LiveBaseline::blocks(const UnitTimes& times, std::int64_t units, bool even_waiting) const {
   std::vector<double> blocks_s;
   double sum = 0;
   for (std::size_t i = 0; i < units_.size(); ++i) {
-    sum += units_[i].seconds / times.expected(units_[i].work) * times.typical();
+    const double waits_longer_s = even_waiting ? units_[i].wait_s - times.wait_s() : 0;
+    sum += (units_[i].seconds - waits_longer_s) / times.expected(units_[i].work) * times.typical();
     if (static_cast<std::int64_t>(i + 1) % units != 0) continue;
     blocks_s.push_back(sum);
     sum = 0;

@@ -1,8 +1,9 @@
 // What a unit of the loop as written takes, by the work in it.
 //
-// seconds = a + b * work. b is the median of the slopes between any two of the newest units (Theil 1950, Sen 1968), a
-// the median of what the very newest leave over: a burst moves neither, and a machine that becomes slower is followed
-// within a dozen units. Where work does not vary, b is 0.
+// seconds = a + b * work + w. b is the median of the slopes between any two of the newest units (Theil 1950, Sen 1968),
+// a the median of what the very newest leave over: a burst moves neither, and a machine that becomes slower is followed
+// within a dozen units. Where work does not vary, b is 0. w is the mean of what units wait for data: worker processes
+// hand out several batches at a time, so that where a loop waits, most units wait for nothing and a few for all.
 #pragma once
 
 #include <headrace/live_loop.h>
@@ -26,11 +27,14 @@ class UnitTimes {
  public:
   UnitTimes();
   // A counted unit of the loop as written, or what one would have taken.
-  void add(double seconds, double work);
+  // `wait_s`: of `seconds`, waiting for data.
+  void add(double seconds, double work, double wait_s = 0);
   bool is_known() const noexcept { return count_ > 0; }
   // Above 0. At least one unit must have been added; of work that is far from theirs it is a guess.
   double expected(double work) const;
-  double typical() const { return typical_; }  // Seconds of a unit with the work of the middle; 0: none was added.
+  // Seconds of a unit with the work of the middle; 0: none was added.
+  double typical() const { return typical_ + wait_s_; }
+  double wait_s() const noexcept { return wait_s_; }  // Of these.
 
  private:
   static constexpr std::size_t kWindow = 48;  // Units that the slope is of.
@@ -44,8 +48,9 @@ class UnitTimes {
 
   std::array<Point, kWindow> points_{};  // A ring: unit i is at i % kWindow.
   std::size_t count_ = 0;
-  std::vector<double> slopes_;  // Of fit(), so that it allocates once.
-  double slope_ = 0, level_ = 0, typical_ = 0;
+  std::vector<double> slopes_;                  // Of fit(), so that it allocates once.
+  double slope_ = 0, level_ = 0, typical_ = 0;  // Without waiting.
+  double wait_s_ = 0;
 };
 
 // The units before anything is tried: how long they are, and whether blocks of them are alike.
@@ -57,12 +62,13 @@ class LiveBaseline {
   // Of blocks that can be judged: 20, or 8 once they took 5 s.
   bool is_enough() const noexcept;
   double wait_share() const noexcept;  // Of their seconds, waiting for the loader.
-  // Seconds of blocks of so many units, in a row, each unit as long as if it had typical work.
-  std::vector<double> blocks(const UnitTimes& times, std::int64_t units) const;
+  // Seconds of blocks of so many units, in a row, each unit as long as if it had typical work, and with `even_waiting`
+  // as if it waited as long for data as others.
+  std::vector<double> blocks(const UnitTimes& times, std::int64_t units, bool even_waiting = false) const;
 
  private:
   struct Unit {
-    double seconds, work;
+    double seconds, work, wait_s;
   };
   std::vector<Unit> units_;
   std::int64_t left_out_ = 0;  // Of the first.

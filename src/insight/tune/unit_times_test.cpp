@@ -58,6 +58,19 @@ TEST(UnitTimes, MoreWorkNeverTakesLessTimeAndNoneTakesNoTime) {
   EXPECT_GT(steep.expected(0.001), 0);
 }
 
+TEST(UnitTimes, WhatUnitsWaitForDataIsAMeanThatNoStallMovesMuch) {
+  UnitTimes times;
+  for (int i = 0; i < 48; ++i) {  // Four workers hand out a batch each at once.
+    const double wait_s = i % 4 == 0 ? 0.12 : 0;
+    times.add(0.01 + wait_s, 1, wait_s);
+  }
+  EXPECT_NEAR(times.expected(1), 0.04, 1e-9);
+  EXPECT_NEAR(times.typical(), 0.04, 1e-9);
+  EXPECT_NEAR(times.wait_s(), 0.03, 1e-9);
+  times.add(9.01, 1, 9);
+  EXPECT_LT(times.expected(1), 0.05);
+}
+
 TEST(LiveBaseline, LeavesOutTheFirstUnitsAndThoseThatDoNotCount) {
   LiveBaseline baseline;
   EXPECT_FALSE(baseline.add({.seconds = 9}));
@@ -95,6 +108,18 @@ TEST(LiveBaseline, BlocksAreAsLongAsIfAllUnitsHadTypicalWork) {
   const auto blocks = baseline.blocks(times, 4);
   ASSERT_EQ(blocks.size(), 10u);
   for (const double block_s : blocks) EXPECT_NEAR(block_s, blocks.front(), 1e-9);
+}
+
+TEST(LiveBaseline, BlocksThatWaitAlikeShowWhatTheRestOfTheLoopScatters) {
+  LiveBaseline baseline;
+  UnitTimes times;
+  for (int i = 0; i < 26; ++i) {
+    const LiveUnit unit{.seconds = i % 2 == 0 ? 0.17 : 0.03, .wait_s = i % 2 == 0 ? 0.14 : 0};
+    if (baseline.add(unit)) times.add(unit.seconds, unit.work, unit.wait_s);
+  }
+  const auto uneven = baseline.blocks(times, 1), even = baseline.blocks(times, 1, /*even_waiting=*/true);
+  EXPECT_GT(uneven[0], 4 * uneven[1]);
+  for (const double block_s : even) EXPECT_NEAR(block_s, even.front(), 1e-9);
 }
 
 }  // namespace

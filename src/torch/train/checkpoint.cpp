@@ -182,6 +182,7 @@ CheckpointInfo read_info(const fs::path& path, const MetaTexts& metadata) {
   info.run.batches_per_epoch = texts.count<std::int64_t>("batches_per_epoch");
   info.run.evaluation_due = texts.flag("evaluation_due");
   info.run.history = texts.text("history");
+  if (metadata.count("tuning") != 0) info.run.tuning = texts.text("tuning");
   info.optimizer = texts.text("optimizer");
   info.progress.epoch = texts.count<std::int64_t>("epoch");
   info.progress.batch = texts.count<std::int64_t>("batch");
@@ -200,24 +201,26 @@ CheckpointInfo read_info(const fs::path& path, const MetaTexts& metadata) {
 MetaTexts texts_of(Trainer& trainer, const RunState& run) {
   trainer.mean_loss();  // Reads the losses that wait on the device.
   const Progress& progress = trainer.progress();
-  return {{"format", kCheckpointFormat},
-          {"version", kCheckpointVersion},
-          {"model", run.model},
-          {"seed", std::to_string(run.seed)},
-          {"data", std::to_string(run.data)},
-          {"batches_per_epoch", std::to_string(run.batches_per_epoch)},
-          {"evaluation_due", run.evaluation_due ? "true" : "false"},
-          {"history", run.history},
-          {"optimizer", optimizer_name(trainer)},
-          {"epoch", std::to_string(progress.epoch)},
-          {"batch", std::to_string(progress.batch)},
-          {"optimizer_steps", std::to_string(progress.optimizer_steps)},
-          {"loss_sum", fmt::format("{}", progress.loss_sum)},  // The shortest text that comes back bit for bit.
-          {"loss_samples", std::to_string(progress.loss_samples)},
-          {"loss_scale", fmt::format("{}", progress.loss_scale)},
-          {"scale_good_updates", std::to_string(progress.scale_good_updates)},
-          {"skipped_updates", std::to_string(progress.skipped_updates)},
-          {"compute_threads", std::to_string(compute_threads())}};
+  MetaTexts texts{{"format", kCheckpointFormat},
+                  {"version", kCheckpointVersion},
+                  {"model", run.model},
+                  {"seed", std::to_string(run.seed)},
+                  {"data", std::to_string(run.data)},
+                  {"batches_per_epoch", std::to_string(run.batches_per_epoch)},
+                  {"evaluation_due", run.evaluation_due ? "true" : "false"},
+                  {"history", run.history},
+                  {"optimizer", optimizer_name(trainer)},
+                  {"epoch", std::to_string(progress.epoch)},
+                  {"batch", std::to_string(progress.batch)},
+                  {"optimizer_steps", std::to_string(progress.optimizer_steps)},
+                  {"loss_sum", fmt::format("{}", progress.loss_sum)},  // The shortest text that comes back bit for bit.
+                  {"loss_samples", std::to_string(progress.loss_samples)},
+                  {"loss_scale", fmt::format("{}", progress.loss_scale)},
+                  {"scale_good_updates", std::to_string(progress.scale_good_updates)},
+                  {"skipped_updates", std::to_string(progress.skipped_updates)},
+                  {"compute_threads", std::to_string(compute_threads())}};
+  if (!run.tuning.empty()) texts["tuning"] = run.tuning;
+  return texts;
 }
 
 void write_texts(const fs::path& path, Trainer& trainer, MetaTexts texts) {

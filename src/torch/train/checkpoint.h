@@ -19,13 +19,14 @@ struct RunState {
   std::int64_t batches_per_epoch = 0;  // What a position in an epoch means.
   bool evaluation_due = false;         // The last step of an epoch is done, its evaluation is not.
   std::string history = "{}";          // The caller's JSON: the epochs' results so far.
+  std::string tuning{};  // Likewise, what a run that tunes itself has switched and found; empty: it does not.
 };
 
 // What a checkpoint says beside its tensors, in the safetensors header's __metadata__ (all texts): format
 // "headrace-checkpoint", version, model, seed, data, batches_per_epoch, evaluation_due, history, optimizer, epoch,
 // batch, optimizer_steps (the schedule's position), loss_sum, loss_samples, loss_scale, scale_good_updates,
-// skipped_updates, compute_threads; xxh3 of the tensors' bytes
-// and header_xxh3 of everything else. Tensors: "model/<name>" of parameters and buffers, "optimizer/<name>/exp_avg",
+// skipped_updates, compute_threads, tuning where it is not empty; xxh3 of the tensors' bytes and header_xxh3 of
+// everything else. Tensors: "model/<name>" of parameters and buffers, "optimizer/<name>/exp_avg",
 // ..., "generator/cpu".
 struct CheckpointInfo {
   std::filesystem::path path;

@@ -81,6 +81,7 @@ TEST_F(Checkpoint, ReturnsEveryBitOfTheStateIntoAnyLayout) {
   run.batches_per_epoch = 12;
   run.evaluation_due = true;
   run.history = R"({"epochs": ["\u00e4 \"quoted\""]})";
+  run.tuning = R"({"turns": [{"why": "pair 3, \u00e4"}]})";
   const fs::path path = save_checkpoint(path_, *saved.trainer, run, 2);
   EXPECT_EQ(path.filename(), "checkpoint-000000005.safetensors");
   const at::Tensor generator = at::detail::getDefaultCPUGenerator().get_state();
@@ -96,6 +97,7 @@ TEST_F(Checkpoint, ReturnsEveryBitOfTheStateIntoAnyLayout) {
   EXPECT_EQ(info.run.batches_per_epoch, 12);
   EXPECT_TRUE(info.run.evaluation_due);
   EXPECT_EQ(info.run.history, run.history);
+  EXPECT_EQ(info.run.tuning, run.tuning);
   EXPECT_EQ(info.optimizer, "adamw");
   EXPECT_EQ(info.compute_threads, 1);
   expect_equal(loaded.tensors(), saved.tensors());
@@ -108,6 +110,13 @@ TEST_F(Checkpoint, ReturnsEveryBitOfTheStateIntoAnyLayout) {
   EXPECT_EQ(loaded.trainer->progress().skipped_updates, 3);
   EXPECT_EQ(loaded.trainer->take_mean_loss(), saved.trainer->take_mean_loss()) << "of the epoch so far, to the bit";
   EXPECT_EQ(loaded.network->state().parameters[2].second.suggest_memory_format(), at::MemoryFormat::ChannelsLast);
+}
+
+TEST_F(Checkpoint, OfARunThatDoesNotTuneItselfSaysNothingOfTuning) {
+  tiny::Training saved, loaded;
+  const fs::path path = save_checkpoint(path_, *saved.trainer, of_tiny(), 1);
+  EXPECT_FALSE(read_safetensors_metadata(path).contains("tuning"));
+  EXPECT_EQ(load_checkpoint(path, *loaded.trainer, "tiny", false).run.tuning, "");
 }
 
 // Trains 3 epochs of 5 batches, at most `count` steps, from where the trainer stands; the end like run_steps.

@@ -513,6 +513,21 @@ TEST(Trainer, AFailedForwardKeepsTheWindowAndAFailedBackwardDropsIt) {
   expect_equal(network.parameters, before);
 }
 
+TEST(Trainer, AtTheUpdateWhatIsCalledMayPutAnotherInItsPlace) {
+  TinyMlp network;
+  Trainer trainer = network.trainer({});
+  std::vector<int> called;
+  trainer.on_part = [&trainer, &called, values = std::vector<int>(100, 1)](StepPart part) {
+    if (part != StepPart::optimizer) return;
+    trainer.on_part = [&called](StepPart next) {
+      if (next == StepPart::optimizer) called.push_back(2);
+    };
+    called.push_back(values.back());  // Which nothing but the one that was replaced has held.
+  };
+  for (int i = 0; i < 2; ++i) trainer.step(tiny::random_batch(8));
+  EXPECT_THAT(called, testing::ElementsAre(1, 2));
+}
+
 TEST(Trainer, ClipsTheWholeWindowOnce) {
   TinyMlp network;
   TrainOptions options = accumulating(4);

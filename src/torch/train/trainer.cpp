@@ -203,7 +203,7 @@ struct Trainer::Impl {
       c10::AutoGradMode no_graph(false);
       at::_foreach_mul_(gradients(), 1.0 / static_cast<double>(progress.window));
     }
-    if (told) told(StepPart::optimizer);
+    if (told) std::function<void(StepPart)>{told}(StepPart::optimizer);  // Of a copy: it may put another in its place.
     const bool ready = make_gradients_ready();
     if (options.loss_scale > 0) {
       const LossScale next = loss_scale().after(ready);

@@ -34,6 +34,7 @@ class LoaderTuning {
       : batches_(batches),
         batch_size_(options.batch_size),
         num_workers_max_(options.num_workers_max),
+        may_decide_(options.auto_tune),
         settables_(std::move(settables)),
         mutex_(mutex),
         wanted_{options.num_workers, options.prefetch_batches, Cache::none} {}
@@ -52,7 +53,9 @@ class LoaderTuning {
   // ---- `mutex` is held, for wanted() and is_automatic() either lock ----
   const LoaderSetting& wanted() const noexcept { return wanted_; }  // Numbers, AUTOTUNE and Cache::automatic.
   bool is_automatic() const noexcept {
-    return wanted_.num_workers == AUTOTUNE || wanted_.prefetch == AUTOTUNE || wanted_.cache == Cache::automatic;
+    const bool asks =
+        wanted_.num_workers == AUTOTUNE || wanted_.prefetch == AUTOTUNE || wanted_.cache == Cache::automatic;
+    return may_decide_ && asks;
   }
   void pause() noexcept { meter_.pause(); }  // As RateMeter's.
   void measure(std::int64_t asked_ns, std::int64_t delivered_ns, const WorkerTotals& totals) noexcept {
@@ -72,6 +75,7 @@ class LoaderTuning {
   std::int64_t num_workers_max();
 
   const std::int64_t batches_, batch_size_, num_workers_max_;
+  const bool may_decide_;
   const Settables settables_;
   std::mutex& mutex_;
   LoaderSetting wanted_;

@@ -29,6 +29,13 @@ std::string speedup_text(const Report& report);    // "2.41 [2.33, 2.50]", or "u
 bool is_measured(double samples_per_second);       // Above 0 and finite.
 std::string rate_text(double samples_per_second);  // "10,391 samples/s", or "unavailable".
 
+// How the changes of a tuning were compared: a sentence.
+std::string pairs_text(const Report& report);
+// Whether it has the split of any steps.
+bool has_split(const Report& report);
+// Of a live report, what nobody measured and is left out of it, and what measures it; empty: nothing is.
+std::string left_out_text(const Report& report);
+
 // Which steps a tuning's splits are of, and how their step times go with the speedup; empty where nothing was tried.
 std::string split_note(const Report& report);
 

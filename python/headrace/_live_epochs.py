@@ -1,4 +1,4 @@
-"""Passes over a DataLoader whose worker processes change while a pass is under way: the same batches in the same order."""
+"""Epochs of a DataLoader whose worker processes change while one is under way: the same batches in the same order."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ class Arm(NamedTuple):
     prefetch: int | None = None  # Batches that each of them prepares.
 
 
-class LivePass:
+class LiveEpoch:
     """Stands for a DataLoader's iterator. Its batches, their order and what is drawn from the script's generators meanwhile are
     those of the loader as written, whatever loads them.
 
     What is in work when another pool takes over is still given out first, while the new one fills: nothing waits for the change
     but the start of new processes. Where fewer workers are wanted than a pool has, the others of it get nothing to do. Further
-    pools draw their seeds from a generator of the pass's own. Used by one thread; ask() may come from any."""
+    pools draw their seeds from a generator of the epoch's own. Used by one thread; ask() may come from any."""
 
     def __init__(self, loader: DataLoader, arm: Arm, *, is_settled: bool, running: Any = None) -> None:
-        """is_settled: as settle(). running: torch's own iterator that the loader has already; it goes on with the next pass."""
+        """is_settled: as settle(). running: torch's own iterator that the loader has already; it goes on with the next epoch."""
         self._source = copy.copy(loader)  # The loader itself would hold this, and be held by it.
         change(self._source)
         self._written = (loader.num_workers, loader.prefetch_factor or PREFETCH_FACTOR)
@@ -52,7 +52,7 @@ class LivePass:
         else:
             self._active = self._adopted(running)
 
-    def __iter__(self) -> LivePass:
+    def __iter__(self) -> LiveEpoch:
         return self
 
     def __len__(self) -> int:
@@ -98,7 +98,7 @@ class LivePass:
         self._is_settled = True
 
     def retire(self) -> None:
-        """With the next pass torch's own iterator is in the loader again, where workers persist."""
+        """With the next epoch torch's own iterator is in the loader again, where workers persist."""
         self._is_retired = True
 
     def revive(self) -> None:
@@ -123,7 +123,7 @@ class LivePass:
         return pool.batches
 
     def _reset(self, loader: DataLoader, first_iter: bool = False) -> None:
-        """torch begins a pass of workers that persist by this."""
+        """torch begins an epoch of workers that persist by this."""
         if self._is_retired:
             if (plain := self.plain()) is None:
                 self._start(*self._written)
@@ -181,7 +181,7 @@ class LivePass:
 
     def _adopted(self, running: Any) -> Pool:
         pool = Pool(Gate(self._stream), running, running._num_workers, -1)
-        running._index_sampler = pool.gate  # It asks for it when the next pass begins.
+        running._index_sampler = pool.gate  # It asks for it when the next epoch begins.
         self._seeds = torch.Generator().manual_seed(running._base_seed)
         self._pools.append(pool)
         return pool
@@ -200,8 +200,8 @@ class LivePass:
             self._pools.remove(pool)
 
 
-class LivePasses:
-    """Lets the passes over a DataLoader begin as LivePass, for which its class is swapped for a subclass under the same name. The
+class LiveEpochs:
+    """Lets the epochs of a DataLoader begin as LiveEpoch, for which its class is swapped for a subclass under the same name. The
     caller holds the loader."""
 
     def __init__(self, loader: DataLoader) -> None:
@@ -210,10 +210,10 @@ class LivePasses:
         self._own: type | None = None  # The loader's class while it is swapped,
         self._plain: type | None = None  # and the one before.
         self._is_following = self._is_settled = False
-        self._begun: list[weakref.ref[LivePass]] = []
+        self._begun: list[weakref.ref[LiveEpoch]] = []
 
     def follow(self) -> None:
-        """From the next pass on. Where somebody else swaps the loader's class, too: before, and release() after."""
+        """From the next epoch on. Where somebody else swaps the loader's class, too: before, and release() after."""
         if self._is_following:
             return
         self._is_following, self._is_settled = True, False
@@ -221,15 +221,15 @@ class LivePasses:
         if self._own is None:
             self._swap_class(type(loader))
         held = loader._iterator
-        if isinstance(held, LivePass):  # Of a search before this one.
+        if isinstance(held, LiveEpoch):  # Of a search before this one.
             self._note(held).revive()
         elif held is not None:
-            loader._iterator = self._note(LivePass(loader, self._arm, is_settled=False, running=held))
+            loader._iterator = self._note(LiveEpoch(loader, self._arm, is_settled=False, running=held))
 
     def use(self, arm: Arm) -> None:
-        """Of the pass under way the batches that nobody has in work, and of all later ones. UnsupportedError where another thread
-        takes the batches; OSError where processes cannot be started. Nothing has changed then. The way back to what is written
-        raises nothing, and starts what it may need when the next batch is asked for."""
+        """Of the epoch under way the batches that nobody has in work, and of all later ones. UnsupportedError where another
+        thread takes the batches; OSError where processes cannot be started. Nothing has changed then. The way back to what is
+        written raises nothing, and starts what it may need when the next batch is asked for."""
         if arm == self._arm:
             return
         self.follow()
@@ -238,7 +238,7 @@ class LivePasses:
                 raise UnsupportedError("autotune: data.num_workers: another thread than the loop's takes the loader's batches")
             current.use(arm)
         self._arm = arm
-        for one in self._passes():
+        for one in self._epochs():
             one.ask(arm)
 
     def queue(self) -> int:
@@ -256,15 +256,15 @@ class LivePasses:
             self.release()
             return
         self._is_settled = True
-        for one in self._passes():
+        for one in self._epochs():
             one.settle()
 
     def release(self) -> None:
-        """The loader is as it was; a pass under way comes to its end as written, and its other pools end on the way. To be called
-        again where somebody swapped the class after follow() and gives it back only now."""
+        """The loader is as it was; an epoch under way comes to its end as written, and its other pools end on the way. To be
+        called again where somebody swapped the class after follow() and gives it back only now."""
         self._is_following = False
         self._arm = Arm()
-        for one in self._passes():
+        for one in self._epochs():
             one.ask(self._arm)
             one.settle()
             one.retire()
@@ -274,13 +274,13 @@ class LivePasses:
             set_class(loader, self._plain)
             self._own = self._plain = None
         held = loader._iterator
-        if isinstance(held, LivePass) and held.is_over and (plain := held.plain()) is not None:
+        if isinstance(held, LiveEpoch) and held.is_over and (plain := held.plain()) is not None:
             loader._iterator = plain
 
     def _swap_class(self, plain: Any) -> None:
         def make(loader: DataLoader) -> Any:
             if self._is_following and loader is self._loader():
-                return self._note(LivePass(loader, self._arm, is_settled=self._is_settled))
+                return self._note(LiveEpoch(loader, self._arm, is_settled=self._is_settled))
             return plain._get_iterator(loader)
 
         self._own, self._plain = subclass_of(plain, {"_get_iterator": make}), plain
@@ -291,13 +291,13 @@ class LivePasses:
         assert loader is not None
         return loader
 
-    def _note(self, begun: LivePass) -> LivePass:
+    def _note(self, begun: LiveEpoch) -> LiveEpoch:
         self._begun = [one for one in self._begun if one() is not None] + [weakref.ref(begun)]
         return begun
 
-    def _passes(self) -> list[LivePass]:
+    def _epochs(self) -> list[LiveEpoch]:
         return [one for begun in self._begun if (one := begun()) is not None]
 
-    def _current(self) -> LivePass | None:
+    def _current(self) -> LiveEpoch | None:
         """The one that began last, of those that are under way."""
-        return next((one for one in reversed(self._passes()) if not one.is_over), None)
+        return next((one for one in reversed(self._epochs()) if not one.is_over), None)

@@ -1,4 +1,4 @@
-"""The passes that a loop makes over its loader, seen while the loop's `for` stays as it is."""
+"""The epochs that a loop makes of its loader, seen while the loop's `for` stays as it is."""
 
 from __future__ import annotations
 
@@ -13,26 +13,26 @@ from ._loader_class import InPlaceOf, set_class, subclass_of
 from ._pipeline import OptimizedLoader
 from .errors import InvalidArgumentError
 
-_OWNER = "_headrace_passes"  # Of a watched loader's class.
+_OWNER = "_headrace_epochs"  # Of a watched loader's class.
 _UPDATES = 48  # Looked at together to find loaders that take turns.
 
 
 class Taken(NamedTuple):
     """What the loop's thread had of the loader in one update."""
 
-    begun: int  # Passes.
+    begun: int  # Epochs.
     ended: int
     failed: int  # Exceptions in a batch's place.
     batches: int
-    wait_s: float  # For passes to begin, and for batches.
+    wait_s: float  # For epochs to begin, and for batches.
 
 
-class LoaderPasses:
+class LoaderEpochs:
     """Counts what a loop takes from one loader, and times how long it waits for it. Sees a DataLoader, a headrace.Loader and what
     a DataPipelineOptimizer makes of a loader; of others it says so in `refusal`.
 
     While it watches, the loader is of a subclass of its class that bears its name. Length, isinstance, `__class__`, settings,
-    copies and pickles are as before; type(loader) is another object. iter(loader) gives a WatchedPass. A batch that another
+    copies and pickles are as before; type(loader) is another object. iter(loader) gives a WatchedEpoch. A batch that another
     thread takes counts in the totals and in no update. Batches of iter(loader).request() are not seen. Costs some microseconds
     a batch."""
 
@@ -42,7 +42,8 @@ class LoaderPasses:
         self.refusal = ""  # Why nothing can be seen.
         self.thread: int | None = None  # Of the loop; None: not known, and nothing is another's.
         self.begun = self.ended = self.batches = 0  # In all.
-        self._last_length: int | None = None  # Batches of the last pass that came to its end.
+        self.own_batches = 0  # That the loop's own thread took: of others nobody can say before which step they came.
+        self._last_length: int | None = None  # Batches of the last epoch that came to its end.
         self._begun = self._ended = self._failed = self._batches = 0  # In the update at hand.
         self._wait_s = 0.0
         self.serves_loop = False  # A batch was taken by the loop's own thread.
@@ -51,7 +52,7 @@ class LoaderPasses:
         self._had_batch = True
 
     def watch(self) -> None:
-        """InvalidArgumentError where another LoaderPasses watches this loader."""
+        """InvalidArgumentError where another LoaderEpochs watches this loader."""
         if self._plain is not None:
             return
         plain = type(self._loader)
@@ -69,7 +70,7 @@ class LoaderPasses:
         self._plain = plain
 
     def release(self) -> None:
-        """The loader is of its own class again. A pass that is under way goes on and is not seen any more."""
+        """The loader is of its own class again. An epoch that is under way goes on and is not seen any more."""
         if self._plain is not None and vars(type(self._loader)).get(_OWNER) is self:
             set_class(self._loader, self._plain)
         self._plain = None
@@ -80,11 +81,11 @@ class LoaderPasses:
 
     @property
     def length(self) -> int | None:
-        """Batches of a pass: of the last that came to its end, or as the loader says; None: unknown."""
+        """Batches of an epoch: of the last that came to its end, or as the loader says; None: unknown."""
         if self._last_length is not None:
             return self._last_length
         if isinstance(self._loader, DataLoader) and isinstance(self._loader.dataset, IterableDataset):
-            return None  # Asked for its length, a DataLoader warns in every pass that turns out longer.
+            return None  # Asked for its length, a DataLoader warns in every epoch that turns out longer.
         try:
             return len(self._loader)
         except (TypeError, NotImplementedError):
@@ -105,7 +106,7 @@ class LoaderPasses:
             self._look_for_turns(taken.batches > 0)
         return taken
 
-    def begin(self) -> WatchedPass:
+    def begin(self) -> WatchedEpoch:
         assert self._plain is not None
         since = self.clock()
         batches = self._plain.__iter__(self._loader)
@@ -113,12 +114,13 @@ class LoaderPasses:
         if self._is_here():
             self._begun += 1
             self._wait_s += self.clock() - since
-        return WatchedPass(self, batches)
+        return WatchedEpoch(self, batches)
 
     def note_batch(self, since: float) -> None:
         self.batches += 1
         if self._is_here():
             self.serves_loop = True
+            self.own_batches += 1
             self._batches += 1
             self._wait_s += self.clock() - since
 
@@ -153,36 +155,36 @@ class LoaderPasses:
         self._updates = self._with_batch = self._turns = 0
 
 
-class WatchedPass(InPlaceOf):
-    """One pass over a watched loader. Has what the loader's own iterator has, and is that alone once nobody watches."""
+class WatchedEpoch(InPlaceOf):
+    """One epoch of a watched loader. Has what the loader's own iterator has, and is that alone once nobody watches."""
 
-    def __init__(self, passes: LoaderPasses, batches: Iterator[Any]) -> None:
+    def __init__(self, epochs: LoaderEpochs, batches: Iterator[Any]) -> None:
         super().__init__(batches)
-        self._passes = passes
+        self._epochs = epochs
         self._count = 0
 
     def __next__(self) -> Any:
-        passes = self._passes
-        if not passes.is_watching:
+        epochs = self._epochs
+        if not epochs.is_watching:
             return next(self._batches)
-        since = passes.clock()
+        since = epochs.clock()
         try:
             batch = next(self._batches)
         except StopIteration:
-            passes.note_end(since, self._count)
+            epochs.note_end(since, self._count)
             raise
         except BaseException:
-            passes.note_failure()
+            epochs.note_failure()
             raise
         self._count += 1
-        passes.note_batch(since)
+        epochs.note_batch(since)
         return batch
 
 
-def _watched_class(plain: type, passes: LoaderPasses) -> type:
-    """A subclass of `plain` that tells `passes` of its loader. Its other objects, as a copy that `plain` makes by a way of its
+def _watched_class(plain: type, epochs: LoaderEpochs) -> type:
+    """A subclass of `plain` that tells `epochs` of its loader. Its other objects, as a copy that `plain` makes by a way of its
     own, are as those of `plain`."""
     def begin(self: Any) -> Any:
-        return passes.begin() if passes.is_of(self) else plain.__iter__(self)
+        return epochs.begin() if epochs.is_of(self) else plain.__iter__(self)
 
-    return subclass_of(plain, {"__iter__": begin, _OWNER: passes})
+    return subclass_of(plain, {"__iter__": begin, _OWNER: epochs})
