@@ -102,7 +102,7 @@ void TrialProcess::refuse(const ControlMessage& failure) const {
   fail(code_of(failure.numbers[0]), "tune: the process with {}: {}", command_.name, text);
 }
 
-void TrialProcess::lose(const std::string& how) {
+void TrialProcess::lose(const std::string& how) const {
   child_->kill();
   fail(ErrorCode::internal, "tune: the process with {} {}", command_.name, how);
 }

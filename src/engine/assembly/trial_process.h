@@ -38,7 +38,7 @@ class TrialProcess final : public TrialArm {
   ControlMessage ask(const ControlMessage& question, std::uint32_t wanted);
   ControlMessage answer(std::uint32_t wanted);
   [[noreturn]] void refuse(const ControlMessage& failure) const;
-  [[noreturn]] void lose(const std::string& how);
+  [[noreturn]] void lose(const std::string& how) const;
 
   const TrialCommand command_;
   const SharedMemory recipe_, slot_;

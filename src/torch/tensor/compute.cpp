@@ -49,9 +49,9 @@ std::int64_t compute_threads() {
 
 // By name: the OpenMP that LibTorch brings along is not linked here, and has no header.
 void end_idle_compute_threads() {
-  static const auto pause = reinterpret_cast<int (*)(int)>(::dlsym(RTLD_DEFAULT, "omp_pause_resource_all"));
+  static const auto pause_all = reinterpret_cast<int (*)(int)>(::dlsym(RTLD_DEFAULT, "omp_pause_resource_all"));
   constexpr int kSoft = 1;  // omp_pause_soft of OpenMP 5.0.
-  if (pause != nullptr) pause(kSoft);
+  if (pause_all != nullptr) pause_all(kSoft);
 }
 
 }  // namespace headrace
