@@ -11,11 +11,10 @@ from safetensors import safe_open
 
 from tiny_run import HEADRACE, PLANTED_KNOBS, assert_one_line_error, headrace, newest_checkpoint, tensors_of, write_tiny_job
 
-# Without the one that throws: a change that is on trial beside it fails with it, so that what is kept would hang on the draws.
 PLANTED = f"""
 [tune]
 online = true
-{PLANTED_KNOBS.replace(', "thrower"', "")}"""
+{PLANTED_KNOBS}"""
 # Both are of class rounding; the first changes bits.
 ROUNDING = ("--tune.online", "true", "--tune.only", "fused optimizer,channels-last")
 
@@ -46,7 +45,7 @@ def test_a_recipe_tunes_itself_while_it_trains(job, tmp_path):
     job.write_text(job.read_text() + PLANTED)
     result = headrace("train", job, "--out", out, "--json", "-", timeout=300)
     assert result.returncode == 0, result.stderr
-    assert "tuning while it trains: 3 changes; " in result.stderr
+    assert "tuning while it trains: 4 changes; " in result.stderr
     assert f"{'kept':<12} faster: Pays: " in result.stderr and "the search is over: " in result.stderr
 
     ledger, document = ledger_of(out), json.loads(result.stdout)
@@ -55,6 +54,7 @@ def test_a_recipe_tunes_itself_while_it_trains(job, tmp_path):
     assert verdicts["faster"] == ("kept", "none")
     assert verdicts["wrong"] == ("refused", "numerics")
     assert verdicts["slower"][0] == "refused"
+    assert verdicts["thrower"] == ("failed", "error")
     updates = [turn["update"] for turn in ledger["turns"]]
     assert updates == sorted(updates) and 1 < updates[0] and updates[-1] <= 50 * 40
     assert ledger["turns"][-1]["settings"] == {"planted.faster": "true"}

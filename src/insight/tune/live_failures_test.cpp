@@ -63,6 +63,32 @@ TEST(LiveTuner, WhatWasOnWhenTheLoopFailedIsOutOfTheRace) {
   }
 }
 
+TEST(LiveTuner, AChangeThatFailsAtItsFirstVisitIsOutAloneAndWhatWasOnBeforeGoesOn) {
+  int visits = 0;
+  for (std::uint64_t seed = 1; seed <= 20; ++seed) {
+    TunedRun run({}, {{"a", {}}, {"b", {}}, {"c", {}}, {"d", {}}}, {}, seed);
+    Settings seen;
+    const auto unseen = [&] {
+      Settings left = run.loop.settings;
+      std::erase_if(left, [&](const auto& setting) { return seen.contains(setting.first); });
+      return left;
+    };
+    for (int i = 0; i < 400 && (unseen().empty() || run.loop.settings.size() < 2); ++i) {
+      seen.insert(run.loop.settings.begin(), run.loop.settings.end());
+      run.loop.step(run.tuner);
+    }
+    if (run.loop.settings.size() < 2 || unseen().empty()) continue;  // Each came first when it was on alone.
+    ++visits;
+    const Settings newcomer = unseen();
+    ASSERT_EQ(newcomer.size(), 1U);
+    run.tuner.failed(ErrorCode::internal, "broken");
+    for (const char* key : {"a", "b", "c", "d"}) {
+      EXPECT_EQ(run.trial(key).verdict == Verdict::failed, newcomer.contains(key)) << key << ", seed " << seed;
+    }
+  }
+  EXPECT_GE(visits, 10);
+}
+
 TEST(LiveTuner, OfWhatWasOnTheChangesThatSetAKeyAtFaultAreOutAndTheOthersGoOn) {
   TunedRun run({}, {{"a", {}}, {"b", {}}, {"c", {}}, {"d", {}}});
   run.steps(60);

@@ -173,12 +173,16 @@ bool LiveSearch::measure(const LiveUnit& unit) {
   return true;
 }
 
+// In the pair in which a change enters the race, the block that it is on in: its first visit.
+bool LiveSearch::newcomer_is_on() const {
+  const Changes& on = switch_.on();
+  return pair_ && pair_->drawn && newcomer_ && std::find(on.begin(), on.end(), *newcomer_) != on.end();
+}
+
 // Before its block is measured, or half of one in which single units tell nothing because batches come several at a
 // time: one change that takes ten times as long would use up what all others may lose.
 bool LiveSearch::newcomer_is_slow(const LiveUnit& unit) const {
-  if (!pair_->drawn || !newcomer_ || !is_counted(unit)) return false;
-  const Changes& on = switch_.on();
-  if (std::find(on.begin(), on.end(), *newcomer_) == on.end()) return false;
+  if (!is_counted(unit) || !newcomer_is_on()) return false;
   const LivePair& pair = pair_->pair;
   if (pair_->blocks[0].shape.carries_over || blocks_.waits_for_data()) {
     return pair.is_half_measured() && pair.ratio() > kSlowNewcomerLong;

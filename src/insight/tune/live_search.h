@@ -98,6 +98,7 @@ class LiveSearch {
   void tell_begin(std::size_t tried, bool length_is_known);
   void account(const LiveUnit& unit, bool kept_call);
   bool measure(const LiveUnit& unit);  // Whether something can begin: no pair goes on.
+  bool newcomer_is_on() const;
   bool newcomer_is_slow(const LiveUnit& unit) const;
   void break_off(bool is_slow, bool has_room);
   void finish_pair();

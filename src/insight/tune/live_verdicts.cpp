@@ -331,7 +331,8 @@ void LiveSearch::failed(ErrorCode code, const std::string& sentence, const std::
   if (!keys.empty()) return failed_under(code, sentence, keys);
   const Changes on = switch_.on();
   if (on.empty()) return stop("the loop failed with nothing on trial: " + sentence);
-  for (const std::size_t change : on) settle_failed(change, code, sentence);
+  // The others beside a newcomer were on before, and nothing failed.
+  for (const std::size_t change : newcomer_is_on() ? Changes{*newcomer_} : on) settle_failed(change, code, sentence);
   undo_trial();
 }
 
