@@ -685,8 +685,8 @@ def test_a_replay_in_a_later_unit_gives_what_it_gave_in_the_first():
     assert switch.given == [{}, PLANTED, {}] + [PLANTED, {}] * 2
 
 
-def test_the_distance_between_calls_is_that_of_the_loops_own_gradients():
-    loop = Loop()
+def gradients_and_distance(loop):
+    """A list, and what to call before an update: it adds the loop's gradients to the list and gives the distance of two calls."""
     own = []
 
     def before():
@@ -694,6 +694,12 @@ def test_the_distance_between_calls_is_that_of_the_loops_own_gradients():
         loop.kept.replay(Switch(), {}, PLANTED, {})
         return loop.kept.distance_between_calls()
 
+    return own, before
+
+
+def test_the_distance_between_calls_is_that_of_the_loops_own_gradients():
+    loop = Loop()
+    own, before = gradients_and_distance(loop)
     assert loop.kept_update(before) is None
     expected = loop.kept_update(before)
     larger = max(own[0].norm(), own[1].norm())
@@ -706,13 +712,7 @@ def test_a_distance_between_calls_of_other_sizes_is_relative_to_the_larger():
     """Relative to the smaller, 10 times as large gradients of the call before would let twice as large ones of a change pass."""
     scale = 10
     loop = Loop(loss=lambda model, batch, labels: scale * of_call(model, batch, labels))
-    own = []
-
-    def before():
-        own.append(torch.cat([parameter.grad.flatten() for parameter in loop.model.parameters()]))
-        loop.kept.replay(Switch(), {}, PLANTED, {})
-        return loop.kept.distance_between_calls()
-
+    own, before = gradients_and_distance(loop)
     assert loop.kept_update(before) is None
     scale = 1
     found = loop.kept_update(before)

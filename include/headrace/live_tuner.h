@@ -118,10 +118,10 @@ class LiveTuner {
   // The newest update that was made, for whoever calls failed(), stop() or undo() before its unit is told: what these
   // apply holds from the next one on.
   void note_update(std::int64_t update);
-  // The user's loop threw, or a number became non-finite: settings other than the kept ones are undone, and the changes
-  // among them that are not kept are out of the race, named with this sentence. Where none was on, no change is to
-  // blame, and the search ends. With `keys`, those of settings at fault, only the changes that set one of them are out
-  // instead, also where they are kept or wait for their turn; the search goes on.
+  // The user's loop threw, or a number became non-finite: settings other than the kept ones are undone, and those of
+  // their changes that are not kept are out, named with this sentence; where one was on for the first time, it alone.
+  // Where none was on, no change is to blame, and the search ends. With `keys`, those of settings at fault, only the
+  // changes that set one of them are out instead, kept or waiting for their turn, too; the search goes on.
   void failed(ErrorCode code, const std::string& sentence, const std::vector<std::string>& keys = {});
   // Whether units have to be told at all: false once the search is over and nothing is checked again.
   bool watching() const;
