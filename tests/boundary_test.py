@@ -11,7 +11,6 @@ import pytest
 import torch
 import user_sources
 from headrace._boundary import Boundary
-from headrace._update_cycle import UpdateCycle
 from headrace.errors import InvalidArgumentError
 from torch import nn
 from torch.utils.data import DataLoader, IterableDataset, TensorDataset
@@ -339,50 +338,6 @@ def test_a_step_too_many_in_an_iteration_does_not_count_and_the_next_ones_do():
     for name in "DG" * 6 + "DG" * 3 + "DDG" + "DG" * 2:
         optimizers[name].step()
     assert loop.why_not == [FIRST, "", "", "3 optimizer steps, not 2", "", ""]
-
-
-def ends_of(steps, takes_batch=""):
-    """Places of the steps that end an iteration. A batch is taken before each step of the optimizers in `takes_batch`."""
-    cycle, batches, found = UpdateCycle(2), 0, []
-    for place, name in enumerate(steps):
-        batches += name in takes_batch
-        foretold = cycle.ends_with("DG".index(name))
-        ended = cycle.step("DG".index(name), batches)
-        if found and ended < 2:  # More are told of at once when the order has been found.
-            assert foretold == cycle.has_ended == (ended == 1)
-        if cycle.has_ended:
-            found.append(place)
-    return found
-
-
-@pytest.mark.parametrize("steps, takes_batch, ends", [
-    ("D" + "DDG" * 10, "", [24, 27, 30]),  # Called for in the middle of an iteration.
-    ("GDG" + "DGG" * 9, "D", [23, 26, 29]),
-    ("DG" * 6 + "D" + "DG" * 2, "", [11, 14, 16]),  # A G is left out.
-    ("DG" * 6 + "DGG" + "DG" * 2, "", [11, 13, 14, 16, 18]),
-])
-def test_a_step_that_is_left_out_or_made_twice_moves_no_end(steps, takes_batch, ends):
-    assert ends_of(steps, takes_batch) == ends
-    assert all(steps[place] == "G" for place in ends)
-
-
-def test_an_optimizer_that_joins_later_lets_the_order_be_found_anew():
-    steps = "D" * 30 + "DDG" * 12
-    found = ends_of(steps)
-    assert found[:19] == [*range(11, 30)] and steps[found[-1]] == "G"
-    assert all(steps[place] == "G" for place in found if place > 40)
-
-
-def test_long_orders_are_found_and_where_there_is_none_it_is_told():
-    found = ends_of("D" * 100 + "G" + ("D" * 100 + "G") * 4)
-    assert found[-2:] == [403, 504]
-    cycle = UpdateCycle(3)
-    for number in range(600):
-        assert cycle.problem is None
-        # Differences of the Thue-Morse sequence: no part of it is ever repeated at once.
-        cycle.step((number + 1).bit_count() % 2 - number.bit_count() % 2 + 1, 0)
-        assert not cycle.has_ended
-    assert cycle.problem == "the optimizers step in no order that repeats"
 
 
 def test_a_step_of_ones_own_that_calls_torchs_is_one_update():

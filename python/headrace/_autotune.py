@@ -71,6 +71,7 @@ class AutoTune:
         self._inside = False  # One of our own calls is at work.
         self._wanted: tuple[str, bool] | None = None  # What was asked for meanwhile: why, and whether all is undone.
         self._armed = False
+        self._loads = False  # Changes of loading are among those that are tried.
         self._units_without_call = 0
         self._spent_s = 0.0  # To find out what there is to try.
         self._hooks: _Hooks | None = None
@@ -82,7 +83,8 @@ class AutoTune:
                 candidates = self._make_hooks(knobs, forward_of, epochs, clock, times)
             self._tuner = self._make_tuner(candidates, clock)
             if self._hooks is not None:
-                if self._switches_loading(candidates):
+                self._loads = self._switches_loading(candidates)
+                if self._loads:
                     self._hooks.knobs.follow()
                 self._hooks.boundary.install()
         except BaseException:
@@ -191,9 +193,13 @@ class AutoTune:
             (why, undo), self._wanted = self._wanted, None
             self._guarded(self._finish, why, undo)
 
+    def _on_followed(self, error: Exception | None) -> None:
+        if self._is_open:
+            self._guarded(self._see_tuner, error)
+
     def _follow(self, unit: Unit) -> None:
         assert self._hooks is not None
-        boundary, kept, times = self._hooks.boundary, self._hooks.kept, self._hooks.times
+        boundary, times = self._hooks.boundary, self._hooks.times
         if times is not None:
             times.add(unit, kept_call=self._armed)
         self._tuner.note_update(boundary.updates)
@@ -207,6 +213,14 @@ class AutoTune:
             self._tuner.after_update(boundary.updates, known.seconds, known.work, known.wait_s, known.countable, known.why_not)
             if self._tuner.keeps_call():
                 break  # What is told next is the unit that the call is kept in.
+        self._see_tuner()
+
+    def _see_tuner(self, error: Exception | None = None) -> None:
+        """What it wants now; or the error that it raised."""
+        if error is not None:
+            raise error
+        assert self._hooks is not None
+        boundary, kept = self._hooks.boundary, self._hooks.kept
         if not self._settled and self._tuner.keeps_call():
             kept.arm()
             self._armed = True
@@ -217,6 +231,16 @@ class AutoTune:
             self._finish("", undo=False)
         elif self._ended and not self._settled:
             self._settle()
+        if self._is_open:
+            boundary.ask_before_updates(self._armed)
+            boundary.follow(self._follower(), self._hooks.knobs.ended_between_switches)
+
+    def _follower(self) -> _native.LiveTuner | None:
+        """Who is told of units without Python; None: each is looked at here."""
+        assert self._hooks is not None
+        tuner, boundary = self._tuner, self._hooks.boundary
+        is_simple = self._hooks.times is None and not self._armed and (boundary.epochs > 0 or not self._loads)
+        return tuner if is_simple and isinstance(tuner, _native.LiveTuner) else None
 
     def _check(self) -> None:
         assert self._hooks is not None
@@ -253,6 +277,8 @@ class AutoTune:
         self._write()
 
     def _hear(self, kind: str, text: str) -> None:
+        assert self._hooks is not None
+        self._hooks.boundary.call_back()
         self._began = self._began or kind == "began"
         self._ended = self._ended or kind == "ended"
         if kind != "ended" or not self._ends_in_problem:
@@ -261,7 +287,7 @@ class AutoTune:
     # How it ends.
 
     def _leave(self, why: str, undo: bool) -> None:
-        if self._inside:
+        if self._inside or (self._hooks is not None and self._hooks.boundary.is_telling):
             self._wanted = (why, undo or (self._wanted is not None and self._wanted[1]))
             return
         self._inside = True
@@ -368,7 +394,8 @@ class AutoTune:
         knobs = knobs or LiveKnobs(self._models, self._optimizers, self._loader)
         kept = KeptCalls(self._models, self._optimizers, forward_of)
         boundary = Boundary(self._models, self._optimizers, self._loader, on_unit=self._on_unit,
-                            before_update=self._before_update, epochs=epochs, **({} if clock is None else {"clock": clock}))
+                            before_update=self._before_update, on_followed=self._on_followed, epochs=epochs,
+                            **({} if clock is None else {"clock": clock}))
         loop = TunedLoop(knobs, kept, boundary, request, times)
         if request.replay is not None:
             self._hooks = _Hooks(knobs, kept, boundary, None, loop, [])

@@ -2,29 +2,23 @@
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import nn
+from torch.compiler import is_compiling
 from torch.utils.hooks import RemovableHandle
 
+from . import _native
 from ._inert_hook import InertHook
 from ._loader_epochs import LoaderEpochs
 from ._state import tensors_in
-from ._update_cycle import UpdateCycle
-from ._update_kind import UpdateKind, UsualKind
 from .errors import InvalidArgumentError
 
-_EPOCHS_WITHOUT_UPDATE = 3  # That many, and the loop is none that updates.
 
-
-@dataclass(frozen=True)
-class Unit:
+class Unit(NamedTuple):
     """From one update to the next (LiveUnit of include/headrace/live_loop.h). Units follow each other without a gap."""
 
     seconds: float  # From post hook to post hook: with all that before_update(), and on_unit() at its beginning, took.
@@ -38,8 +32,8 @@ class Boundary:
     """Finds the boundaries between updates of a user's loop, and tells what lies between two of them.
 
     models: modules; optimizers: torch's own, none that wraps another; loader: what the loop takes batches from, or None. An
-    update ends in the step post hook of the optimizer that steps last in an iteration (UpdateCycle); the first one that is
-    seen begins the first unit. Several optimizers are watched for at least 12 steps before the first unit.
+    update ends in the step post hook of the optimizer that steps last in an iteration (src/insight/tune/update_cycle.h); the
+    first one that is seen begins the first unit. Several optimizers are watched for at least 12 steps before the first unit.
 
     on_unit(unit) is called at the end of each update but that first one; `updates` counts it already. before_update() is called
     once an update, when its gradients are complete: in the step pre hook, or behind the first evaluation of the closure that
@@ -50,34 +44,25 @@ class Boundary:
     as in most of the last 32. A model that nobody calls as a whole (`model.loss(batch)`) is seen by the calls of its parts.
 
     The thread of the first step is the loop's, and calls all of this. A step in another thread is told as `problem`, from when on
-    no unit counts. Costs some microseconds an update and a call of a model, nothing after remove(). Compiled code that calls a
-    model or a step() stays whole, and nothing in it is seen.
+    no unit counts. Costs some microseconds an update and a call of a model, and fewer while a tuner follows; nothing after
+    remove(). Compiled code that calls a model or a step() stays whole, and nothing in it is seen.
     """
 
     def __init__(self, models: Sequence[nn.Module], optimizers: Sequence[torch.optim.Optimizer], loader: Any, *,
                  on_unit: Callable[[Unit], None], before_update: Callable[[], None],
+                 on_followed: Callable[[Exception | None], None] | None = None,
                  clock: Callable[[], float] = time.perf_counter, epochs: LoaderEpochs | None = None) -> None:
-        """clock: monotonic seconds. epochs: the loader's, where it watches them already."""
+        """on_followed: follow() needs it. clock: monotonic seconds. epochs: the loader's, where it watches them already."""
         self._models, self._optimizers = list(models), list(optimizers)
-        self._on_unit, self._before_update, self._clock = on_unit, before_update, clock
+        self._on_unit, self._before_update, self._on_followed, self.clock = on_unit, before_update, on_followed, clock
         self._epochs = epochs or LoaderEpochs(loader, clock)
         self._epochs.clock = clock
-        self._cycle = UpdateCycle(len(self._optimizers))
-        self._usual = UsualKind()
-        self.thread: int | None = None  # threading.get_ident() of the first step; None: no step was seen.
-        self.updates = 0
-        self._problem: str | None = None
-        self._updates_before_epoch = 0
-        self._updates_an_epoch: int | None = None  # As the last epoch had them.
+        self.native = _native.LoopUnits(len(self._optimizers), self._epochs.counts)
         self._is_installed = False
         self._handles: list[RemovableHandle] = []
-        self._step_handles: list[tuple[RemovableHandle, RemovableHandle]] = []  # Of each optimizer, pre and post.
         self._called: list[nn.Module] = []  # Modules whose calls are seen.
         self._call_handles: list[RemovableHandle] = []
-        self._was_called = False  # One of them was.
-        self._is_stepping = self._is_telling = False
-        self._since: float | None = None  # End of the update before; None: none was seen since install().
-        self._begin_unit()
+        self._has_asked = False  # For the update at hand.
 
     def install(self) -> None:
         """Hangs hooks on the objects. InvalidArgumentError where another Boundary hangs on the same optimizer or loader, and then
@@ -100,20 +85,47 @@ class Boundary:
     def remove(self) -> None:
         """Takes every hook away; the objects are as they were. What was found stays. May be called again, and from on_unit() and
         before_update(), but not from a step hook of another's: torch forbids removing others while it goes through them."""
-        self._is_installed = self._is_stepping = False
-        self._since = None
-        for handle in (*self._handles, *self._call_handles, *(handle for pair in self._step_handles for handle in pair)):
+        self._is_installed = False
+        self.native.interrupt()
+        self.follow(None)
+        for handle in (*self._handles, *self._call_handles):
             handle.remove()
-        self._handles, self._call_handles, self._step_handles, self._called = [], [], [], []
+        self._handles, self._call_handles, self._called = [], [], []
         self._epochs.release()
+
+    def follow(self, tuner: _native.LiveTuner | None, ended: dict[str, str] | None = None) -> None:
+        """From the next unit on `tuner` is told of units without a call of on_unit(), which goes on where call_back() was
+        called, where the dict `ended` has changed its size, and where there is a problem. on_followed(None) is called behind a
+        unit that lets the tuner want a call kept, or be over, or that call_back() was called in; on_followed(error) where the
+        tuner raised. None: on_unit() is called again."""
+        self.native.follow(tuner, {} if ended is None else ended)
+
+    def ask_before_updates(self, wanted: bool) -> None:
+        """Whether before_update() is called. It is until this says otherwise."""
+        self.native.set_asks(wanted)
+
+    def call_back(self) -> None:
+        """At the end of the unit at hand on_unit() or on_followed() is called, whatever it is."""
+        self.native.call_back()
+
+    @property
+    def is_telling(self) -> bool:
+        """One of the callbacks, or a tuner that follows, is at work."""
+        return self.native.is_telling
+
+    @property
+    def thread(self) -> int | None:
+        """threading.get_ident() of the first step; None: no step was seen."""
+        return self.native.thread
+
+    @property
+    def updates(self) -> int:
+        return self.native.updates
 
     @property
     def problem(self) -> str | None:
         """Why nothing can be measured; None: nothing stands against it so far."""
-        if self.thread is None:
-            epochs = max(self._epochs.ended, self._epochs.begun - 1)
-            return f"no update in {_EPOCHS_WITHOUT_UPDATE} epochs" if epochs >= _EPOCHS_WITHOUT_UPDATE else None
-        return self._problem or self._cycle.problem or self._epochs.problem
+        return self.native.problem or None
 
     @property
     def loader_refusal(self) -> str:
@@ -122,12 +134,12 @@ class Boundary:
 
     @property
     def batches_seen(self) -> int:
-        return self._epochs.batches
+        return self._epochs.counts.batches
 
     @property
     def epochs(self) -> int:
         """That were begun."""
-        return self._epochs.begun
+        return self._epochs.counts.begun
 
     @property
     def batches_an_epoch(self) -> int | None:
@@ -142,19 +154,15 @@ class Boundary:
     @property
     def micro_batches(self) -> int | None:
         """In an update, usually; None: not known yet."""
-        return None if self._usual.kind is None else self._usual.kind.micro_batches
+        return self.native.micro_batches
 
     def updates_left(self, steps: int | None, epochs: int | None) -> int | None:
         """Of a run of so many updates, or of so many epochs, all counted from install() on. None: unknown. Before
         two updates were seen, each batch is taken for one."""
         if steps is None and epochs is not None:
-            an_epoch = self._updates_an_epoch or self._expected_updates_an_epoch()
+            an_epoch = self.native.updates_an_epoch or self._expected_updates_an_epoch()
             steps = None if an_epoch is None else epochs * an_epoch
         return None if steps is None else max(0, steps - self.updates)
-
-    def _begin_unit(self) -> None:
-        self._steps = self._calls = self._evaluations = self._checkpoints = self._failures = self._work = 0
-        self._has_called_in_step = self._has_asked = False
 
     def _expected_updates_an_epoch(self) -> int | None:
         batches, micro_batches = self.batches_an_epoch, self.micro_batches
@@ -162,54 +170,34 @@ class Boundary:
             return batches  # As if each were an update.
         if batches is None or micro_batches == 0:
             return None
-        if not self._epochs.serves_loop and len(self._models) + len(self._optimizers) > 2:
+        if not self._epochs.counts.serves_loop and len(self._models) + len(self._optimizers) > 2:
             return None  # Micro-batches are calls then, of which several models make some for each batch.
         return -(-batches // micro_batches)
 
     # Hooks.
 
     def _hook_optimizer(self, number: int, optimizer: torch.optim.Optimizer) -> None:
-        before = optimizer.register_step_pre_hook(InertHook(partial(self._before_step, number)))
-        after = optimizer.register_step_post_hook(InertHook(partial(self._after_step, number)))
-        self._step_handles.append((before, after))
-        self._handles.append(optimizer.register_state_dict_pre_hook(InertHook(self._see_checkpoint)))
+        before_step, after_step = _BeforeStep(self, number), _AfterStep(self, number)
+        before = optimizer.register_step_pre_hook(before_step)
+        after = optimizer.register_step_post_hook(after_step)
+        before_step.attend(after)
+        after_step.attend(before)
+        self._handles += [before, after, optimizer.register_state_dict_pre_hook(InertHook(self._see_checkpoint))]
         if sum(isinstance(hook, InertHook) for hook in _hooks_of(after).values()) > 1:
             raise InvalidArgumentError("autotune: optimizer: wanted one that is not tuned yet, found "
                                        f"{type(optimizer).__name__}, which another autotune watches")
 
     def _watch_calls_of(self, modules: Iterable[nn.Module]) -> None:
         self._called = list(modules)
-        self._call_handles = [module.register_forward_pre_hook(InertHook(self._see_call), with_kwargs=True)
-                              for module in self._called]
-
-    def _see_call(self, module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
-        self._was_called = True
-        if torch.compiler.is_compiling() or self._is_telling:  # In this order: a trace of this hook is empty, and reads nothing.
-            return
-        has_gradients = torch.is_grad_enabled()
-        if has_gradients:
-            self._work += _numbers_in(args, kwargs)
-        if not has_gradients or not module.training:
-            self._evaluations += 1
-        elif self._is_stepping:
-            self._has_called_in_step = True
-        else:
-            self._calls += 1
+        hook = _CallHook(self.native)
+        self._call_handles = [module.register_forward_pre_hook(hook, with_kwargs=True) for module in self._called]
+        self.native.set_looks_for_calls(bool(self._called))
 
     def _see_checkpoint(self, *given: Any) -> None:
-        if not self._is_telling:
-            self._checkpoints += 1
+        self.native.see_checkpoint()
 
-    def _before_step(self, number: int, optimizer: torch.optim.Optimizer, args: tuple[Any, ...],
-                     kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
-        if torch.compiler.is_compiling() or self._is_telling or not self._is_loops_thread():
-            return None
-        if self._is_stepping:  # The step before raised; or this is one of torch's that a step of the user's own calls.
-            self._failures += 1
-        self._is_stepping = True
-        _make_last(self._step_handles[number][1])
-        if self._has_asked or not self._cycle.ends_with(number):
-            return None
+    def ask(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
+        """Of a step with which an update's gradients are complete: what it is to be called with; None: as it was."""
         closure = args[1] if len(args) > 1 else kwargs.get("closure")
         if not callable(closure):
             self._ask()
@@ -217,63 +205,31 @@ class Boundary:
 
         def evaluate(*given: Any, **named: Any) -> Any:
             loss = closure(*given, **named)
-            self._ask()
+            if not self._has_asked:
+                self._ask()
             return loss
 
+        self._has_asked = False
         if len(args) > 1:
             return (args[0], evaluate, *args[2:]), kwargs
         return args, {**kwargs, "closure": evaluate}
 
-    def _after_step(self, number: int, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
-        if torch.compiler.is_compiling() or self._is_telling or not self._is_stepping or threading.get_ident() != self.thread:
-            return
-        now = self._clock()
-        self._is_stepping = False
-        self._steps += 1
-        _make_last(self._step_handles[number][0])
-        ended = self._cycle.step(number, self._epochs.own_batches)
-        self.updates += ended
-        if self._cycle.has_ended:
-            self._end_unit(now, ended)
-
-    def _is_loops_thread(self) -> bool:
-        here = threading.get_ident()
-        if self.thread is None:
-            self.thread = self._epochs.thread = here
-        elif here != self.thread:
-            self._problem = "the optimizer steps in two threads"
-        return here == self.thread
+    def _ask(self) -> None:
+        self._has_asked = True
+        if self._is_installed:
+            self.native.note_asked()
+            self._tell(self._before_update)
 
     # Units.
 
-    def _ask(self) -> None:
-        if self._is_installed and not self._has_asked:
-            self._has_asked = True
-            self._tell(self._before_update)
-
-    def _end_unit(self, now: float, ended: int) -> None:
-        taken = self._epochs.take()
-        if taken.begun:
-            self._note_epoch(self.updates - ended)
-        micro_batches = taken.batches or self._calls + self._has_called_in_step
-        kind = UpdateKind(taken.begun, taken.ended, self._evaluations, self._checkpoints, self._failures + taken.failed,
-                          micro_batches, self._steps)
-        since, self._since = self._since, now
-        work = float(self._work or 1)
-        self._begin_unit()
-        if not self._was_called and self._called and self.updates % 2 == 0:
+    def see_end(self, end: int) -> None:
+        native = self.native
+        if self._called and not native.was_called and native.updates % 2 == 0:
             self._look_into_parts()
-        if since is None:
-            return
-        unlike = self._usual.unlike(kind)
-        why_not = self.problem or unlike
-        self._tell(self._on_unit, Unit(now - since, work, taken.wait_s, not why_not, why_not))
-
-    def _note_epoch(self, updates: int) -> None:
-        """An epoch has begun after so many updates. One without updates, as for an evaluation, is none of the training's."""
-        if updates > self._updates_before_epoch:
-            self._updates_an_epoch = updates - self._updates_before_epoch
-            self._updates_before_epoch = updates
+        if end == native.UNIT:
+            self._tell(self._on_unit, Unit(*native.unit))
+        elif end == native.FOLLOWED:
+            self._tell_followed(None)
 
     def _look_into_parts(self) -> None:
         parts = [part for module in self._called for part in module.children()]
@@ -281,12 +237,75 @@ class Boundary:
             handle.remove()
         self._watch_calls_of(parts)
 
+    def see_failure(self, error: Exception) -> None:
+        """Of a tuner that follows."""
+        self._tell_followed(error)
+
+    def _tell_followed(self, error: Exception | None) -> None:
+        assert self._on_followed is not None
+        self._tell(self._on_followed, error)
+
     def _tell(self, callback: Callable[..., None], *given: Any) -> None:
-        self._is_telling = True
+        self.native.is_telling = True
         try:
             callback(*given)
         finally:
-            self._is_telling = False
+            self.native.is_telling = False
+
+
+class _CallHook(InertHook):
+    """Before a call of a module. It runs in every call, so that there is no further function in between."""
+
+    def __init__(self, units: _native.LoopUnits) -> None:
+        self._units = units  # Held for its function's sake.
+        self._see_call, _, _ = units.hooks
+
+    def __call__(self, module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+        if is_compiling():  # First: a trace of this hook is empty, and reads nothing.
+            return
+        has_gradients = torch.is_grad_enabled()
+        self._see_call(has_gradients, module.training, _numbers_in(args, kwargs) if has_gradients else 0)
+
+
+class _StepHook(InertHook):
+    """Before or behind each step of an optimizer. Each sees to it that the other is behind hooks that were registered later:
+    theirs is part of the update, and torch, which walks through the dictionary itself, lets only the last one be removed while it
+    is called."""
+
+    def __init__(self, boundary: Boundary, number: int) -> None:
+        self._boundary, self._number = boundary, number  # Which holds `native` for its functions' sake.
+        _, self._begin_step, self._end_step = boundary.native.hooks
+
+    def attend(self, other: RemovableHandle) -> None:
+        self._other, self._others = other.id, _hooks_of(other)
+
+    def _make_other_last(self) -> None:
+        if next(reversed(self._others), self._other) != self._other:
+            self._others.move_to_end(self._other)
+
+
+class _BeforeStep(_StepHook):
+    def __call__(self, optimizer: torch.optim.Optimizer, args: tuple[Any, ...],
+                 kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
+        if is_compiling():
+            return None
+        self._make_other_last()
+        return self._boundary.ask(args, kwargs) if self._begin_step(self._number) else None
+
+
+class _AfterStep(_StepHook):
+    def __call__(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
+        if is_compiling():
+            return
+        now_s = self._boundary.clock()
+        self._make_other_last()
+        try:
+            end = self._end_step(self._number, now_s)
+        except Exception as error:  # noqa: BLE001 - of a tuner that follows: who lets it follow decides.
+            self._boundary.see_failure(error)
+        else:
+            if end:
+                self._boundary.see_end(end)
 
 
 def _outermost(models: Sequence[nn.Module]) -> list[nn.Module]:
@@ -314,11 +333,3 @@ def _hooks_of(handle: RemovableHandle) -> Any:
     hooks = handle.hooks_dict_ref()
     assert hooks is not None
     return hooks
-
-
-def _make_last(handle: RemovableHandle) -> None:
-    """Behind hooks that were registered later: theirs is part of the update, and torch, which walks through the dictionary
-    itself, lets only the last one be removed while it is called."""
-    hooks = _hooks_of(handle)
-    if next(reversed(hooks)) != handle.id:
-        hooks.move_to_end(handle.id)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
@@ -42,9 +41,9 @@ class _Ended(NamedTuple):
 
     def as_told(self) -> Unit:
         if self.begin is None or self.end is None:
-            return self.unit if not self.unit.countable else dataclasses.replace(self.unit, countable=False, why_not=_NO_EVENT)
+            return self.unit if not self.unit.countable else self.unit._replace(countable=False, why_not=_NO_EVENT)
         seconds = self.begin.elapsed_time(self.end) / 1000
-        return dataclasses.replace(self.unit, seconds=seconds, wait_s=min(self.unit.wait_s, seconds))
+        return self.unit._replace(seconds=seconds, wait_s=min(self.unit.wait_s, seconds))
 
 
 class DeviceTimes:
@@ -88,7 +87,7 @@ class DeviceTimes:
             ended = self._out.popleft()
             unit = ended.as_told()
             if unit.countable and ended.number <= self._switched:
-                unit = dataclasses.replace(unit, countable=False, why_not=_LAUNCHED_BEFORE)
+                unit = unit._replace(countable=False, why_not=_LAUNCHED_BEFORE)
             yield unit
 
     def note_switch(self) -> None:

@@ -112,6 +112,11 @@ class LiveKnobs:
         or would do nothing (note_calls, note_epochs). The run goes on without it, and apply() refuses it from then on."""
         return {**self._calls.ended, **self._strategies.ended}
 
+    @property
+    def ended_between_switches(self) -> dict[str, str]:
+        """The part of `ended` that grows at other times than in apply(): always the same object."""
+        return self._calls.ended
+
     def note_calls(self, called: Sequence[nn.Module]) -> None:
         """The outermost modules that the loop was seen to call for an update. Where no model is among them, precision and
         compiling would do nothing: they have ended."""

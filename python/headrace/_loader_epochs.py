@@ -2,29 +2,18 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple
+from typing import Any
 
 from torch.utils.data import DataLoader, IterableDataset
 
+from . import _native
 from ._loader import Loader
 from ._loader_class import InPlaceOf, set_class, subclass_of
 from ._pipeline import OptimizedLoader
 from .errors import InvalidArgumentError
 
 _OWNER = "_headrace_epochs"  # Of a watched loader's class.
-_UPDATES = 48  # Looked at together to find loaders that take turns.
-
-
-class Taken(NamedTuple):
-    """What the loop's thread had of the loader in one update."""
-
-    begun: int  # Epochs.
-    ended: int
-    failed: int  # Exceptions in a batch's place.
-    batches: int
-    wait_s: float  # For epochs to begin, and for batches.
 
 
 class LoaderEpochs:
@@ -39,17 +28,9 @@ class LoaderEpochs:
     def __init__(self, loader: Any, clock: Callable[[], float]) -> None:
         self._loader, self.clock = loader, clock
         self._plain: type | None = None  # The loader's own class, while it is watched.
+        self.is_watching = False
         self.refusal = ""  # Why nothing can be seen.
-        self.thread: int | None = None  # Of the loop; None: not known, and nothing is another's.
-        self.begun = self.ended = self.batches = 0  # In all.
-        self.own_batches = 0  # That the loop's own thread took: of others nobody can say before which step they came.
-        self._last_length: int | None = None  # Batches of the last epoch that came to its end.
-        self._begun = self._ended = self._failed = self._batches = 0  # In the update at hand.
-        self._wait_s = 0.0
-        self.serves_loop = False  # A batch was taken by the loop's own thread.
-        self.problem: str | None = None
-        self._updates = self._with_batch = self._turns = 0  # Of the last updates, up to 48.
-        self._had_batch = True
+        self.counts = _native.EpochCounts()
 
     def watch(self) -> None:
         """InvalidArgumentError where another LoaderEpochs watches this loader."""
@@ -68,22 +49,20 @@ class LoaderEpochs:
             self.refusal = f"a {plain.__name__} does not tell of its epochs: {error}"
             return
         self._plain = plain
+        self.is_watching = self.counts.is_watched = True
 
     def release(self) -> None:
         """The loader is of its own class again. An epoch that is under way goes on and is not seen any more."""
         if self._plain is not None and vars(type(self._loader)).get(_OWNER) is self:
             set_class(self._loader, self._plain)
         self._plain = None
-
-    @property
-    def is_watching(self) -> bool:
-        return self._plain is not None
+        self.is_watching = self.counts.is_watched = False
 
     @property
     def length(self) -> int | None:
         """Batches of an epoch: of the last that came to its end, or as the loader says; None: unknown."""
-        if self._last_length is not None:
-            return self._last_length
+        if self.counts.length is not None:
+            return self.counts.length
         if isinstance(self._loader, DataLoader) and isinstance(self._loader.dataset, IterableDataset):
             return None  # Asked for its length, a DataLoader warns in every epoch that turns out longer.
         try:
@@ -97,62 +76,15 @@ class LoaderEpochs:
         loader = self._loader.loader if isinstance(self._loader, OptimizedLoader) else self._loader
         return loader.num_workers * (loader.prefetch_factor or 0) if isinstance(loader, DataLoader) else 0
 
-    def take(self) -> Taken:
-        """What there was since this was asked last. Ask it once an update."""
-        taken = Taken(self._begun, self._ended, self._failed, self._batches, self._wait_s)
-        self._begun = self._ended = self._failed = self._batches = 0
-        self._wait_s = 0.0
-        if self._plain is not None:
-            self._look_for_turns(taken.batches > 0)
-        return taken
-
     def begin(self) -> WatchedEpoch:
         assert self._plain is not None
         since = self.clock()
         batches = self._plain.__iter__(self._loader)
-        self.begun += 1
-        if self._is_here():
-            self._begun += 1
-            self._wait_s += self.clock() - since
+        self.counts.note_begin(self.clock() - since)
         return WatchedEpoch(self, batches)
-
-    def note_batch(self, since: float) -> None:
-        self.batches += 1
-        if self._is_here():
-            self.serves_loop = True
-            self.own_batches += 1
-            self._batches += 1
-            self._wait_s += self.clock() - since
-
-    def note_end(self, since: float, batches: int) -> None:
-        self.ended += 1
-        self._last_length = batches
-        if self._is_here():
-            self._ended += 1
-            self._wait_s += self.clock() - since
-
-    def note_failure(self) -> None:
-        if self._is_here():
-            self._failed += 1
 
     def is_of(self, loader: Any) -> bool:
         return loader is self._loader and self._plain is not None
-
-    def _is_here(self) -> bool:
-        return self.thread is None or self.thread == threading.get_ident()
-
-    def _look_for_turns(self, has_batch: bool) -> None:
-        self._updates += 1
-        self._with_batch += has_batch
-        self._turns += has_batch != self._had_batch
-        self._had_batch = has_batch
-        if self._updates < _UPDATES:
-            return
-        without = _UPDATES - self._with_batch
-        if min(self._with_batch, without) * 5 >= _UPDATES * 2 and self._turns * 3 >= _UPDATES:
-            self.problem = (f"two loaders take turns, or a batch serves several updates: {without} of {_UPDATES} updates took "
-                            "no batch from the loader that was given")
-        self._updates = self._with_batch = self._turns = 0
 
 
 class WatchedEpoch(InPlaceOf):
@@ -161,23 +93,25 @@ class WatchedEpoch(InPlaceOf):
     def __init__(self, epochs: LoaderEpochs, batches: Iterator[Any]) -> None:
         super().__init__(batches)
         self._epochs = epochs
+        (self._note_batch,) = epochs.counts.hooks
         self._count = 0
 
     def __next__(self) -> Any:
         epochs = self._epochs
         if not epochs.is_watching:
             return next(self._batches)
-        since = epochs.clock()
+        clock = epochs.clock
+        since = clock()
         try:
             batch = next(self._batches)
         except StopIteration:
-            epochs.note_end(since, self._count)
+            epochs.counts.note_end(clock() - since, self._count)
             raise
         except BaseException:
-            epochs.note_failure()
+            epochs.counts.note_failure()
             raise
         self._count += 1
-        epochs.note_batch(since)
+        self._note_batch(clock() - since)
         return batch
 
 

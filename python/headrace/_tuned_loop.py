@@ -29,6 +29,7 @@ class TunedLoop:
     def apply(self, settings: Mapping[str, str]) -> None:
         self._applied = self._knobs.apply(settings)
         self._requested.update(settings)
+        self._boundary.call_back()  # What one of them made of the others may be known now.
         if self._times is not None:
             self._times.note_switch()
 
@@ -49,9 +50,6 @@ class TunedLoop:
     def queued_units(self) -> int:
         batches = max(self._boundary.queue, self._knobs.queue())
         return -(-batches // (self._boundary.micro_batches or 1))
-
-    def agree(self, yes: bool) -> bool:
-        return yes  # There are no others: AutoTune refuses several processes.
 
     def take_ended(self) -> dict[str, str]:
         """By key, why settings ended by themselves that the tuner has not heard of."""

@@ -12,6 +12,8 @@
 #include "python/bindings.h"
 #include "python/live_replay_object.h"
 #include "python/live_tuner_object.h"
+#include "python/loop_hooks.h"
+#include "python/loop_units_object.h"
 
 namespace headrace::python {
 namespace {
@@ -163,9 +165,70 @@ void register_replay(py::module_& module) {
       .def("result", &result_tuple<LiveReplayObject>, py::arg("run"), kResultDoc);
 }
 
+void register_epochs(py::module_& module) {
+  const auto here = [] { return LoopThread{PyThread_get_thread_ident()}; };
+  py::class_<EpochCounts, std::shared_ptr<EpochCounts>>(
+      module, "EpochCounts",
+      "What a loop takes from its loader, and how long it waits for it; insight/tune/loop_units.h.")
+      .def(py::init<>())
+      .def_property("is_watched", &EpochCounts::is_watched, &EpochCounts::set_watched)
+      .def(
+          "note_begin", [here](EpochCounts& self, double wait_s) { self.note_begin(here(), wait_s); },
+          py::arg("wait_s"))
+      .def(
+          "note_end",
+          [here](EpochCounts& self, double wait_s, std::int64_t batches) { self.note_end(here(), wait_s, batches); },
+          py::arg("wait_s"), py::arg("batches"))
+      .def_property_readonly(
+          "hooks", [](EpochCounts& self) { return hooks_of(self); }, "(note_batch,); loop_hooks.h.")
+      .def("note_failure", [here](EpochCounts& self) { self.note_failure(here()); })
+      .def_property_readonly("begun", &EpochCounts::begun)
+      .def_property_readonly("ended", &EpochCounts::ended)
+      .def_property_readonly("batches", &EpochCounts::batches)
+      .def_property_readonly("serves_loop", &EpochCounts::serves_loop)
+      .def_property_readonly("length", &EpochCounts::length);
+}
+
+void register_units(py::module_& module) {
+  py::class_<LoopUnitsObject> units(module, "LoopUnits",
+                                    "Where one update of a loop ends and the next begins; insight/tune/loop_units.h.",
+                                    py::custom_type_setup(&show_to_collector<LoopUnitsObject>));
+  units.attr("BEGUN") = static_cast<int>(LoopUnitsObject::begun);
+  units.attr("UNIT") = static_cast<int>(LoopUnitsObject::unit);
+  units.attr("FOLLOWED") = static_cast<int>(LoopUnitsObject::followed);
+  units.def(py::init<std::size_t, std::shared_ptr<EpochCounts>>(), py::arg("optimizers"), py::arg("epochs"))
+      .def_property_readonly(
+          "hooks", [](LoopUnitsObject& self) { return hooks_of(self); },
+          "(see_call, begin_step, end_step); loop_hooks.h.")
+      .def("see_checkpoint", [](LoopUnitsObject& self) { self.units().see_checkpoint(); })
+      .def("note_asked", [](LoopUnitsObject& self) { self.units().note_asked(); })
+      .def("follow", &LoopUnitsObject::follow, py::arg("tuner"), py::arg("ended"))
+      .def("call_back", &LoopUnitsObject::call_back, "At the end of the unit at hand, whatever it is.")
+      .def("set_asks", &LoopUnitsObject::set_asks, py::arg("asks"))
+      .def("set_looks_for_calls", &LoopUnitsObject::set_looks_for_calls, py::arg("looks"))
+      .def("interrupt", [](LoopUnitsObject& self) { self.units().interrupt(); })
+      .def_property(
+          "is_telling", [](LoopUnitsObject& self) { return self.units().is_telling(); },
+          [](LoopUnitsObject& self, bool telling) { self.units().set_telling(telling); })
+      .def_property_readonly("unit",
+                             [](LoopUnitsObject& self) {
+                               const LiveUnit& unit = self.units().unit();
+                               return py::make_tuple(unit.seconds, unit.work, unit.wait_s, unit.countable,
+                                                     unit.why_not);
+                             })
+      .def_property_readonly("updates", [](LoopUnitsObject& self) { return self.units().updates(); })
+      .def_property_readonly("thread", [](LoopUnitsObject& self) { return self.units().thread(); })
+      .def_property_readonly("was_called", [](LoopUnitsObject& self) { return self.units().was_called(); })
+      .def_property_readonly("micro_batches", [](LoopUnitsObject& self) { return self.units().micro_batches(); })
+      .def_property_readonly("updates_an_epoch", [](LoopUnitsObject& self) { return self.units().updates_an_epoch(); })
+      .def_property_readonly("problem", [](LoopUnitsObject& self) { return self.units().problem(); });
+}
+
 }  // namespace
 
 void register_live(py::module_& module) {
+  register_epochs(module);
+  register_units(module);
   register_tuner(module);
   register_replay(module);
 }

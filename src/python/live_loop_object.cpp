@@ -71,7 +71,7 @@ std::int64_t LiveLoopObject::queued_units() {
 }
 
 bool LiveLoopObject::agree(bool yes) {
-  return object_.attr("agree")(yes).cast<bool>();
+  return has_others_ ? object_.attr("agree")(yes).cast<bool>() : yes;
 }
 
 }  // namespace headrace::python

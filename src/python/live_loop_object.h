@@ -19,14 +19,15 @@ namespace headrace::python {
 //   distance_between_calls() -> float | None
 //   updates_left() -> int | None
 //   queued_units() -> int; an object without it loads nothing ahead
-//   agree(yes: bool) -> bool
+//   agree(yes: bool) -> bool; an object without it trains alone
 //
 // Every other exception passes as Python raised it, and so does what a missing field or other method raises. Each call
 // holds the GIL, as its caller does. References to Python's objects that C++ holds are hidden from the garbage
 // collector unless the owner tells it of object().
 class LiveLoopObject final : public LiveLoop {
  public:
-  explicit LiveLoopObject(pybind11::object object) : object_(std::move(object)) {}
+  explicit LiveLoopObject(pybind11::object object)
+      : object_(std::move(object)), has_others_(pybind11::hasattr(object_, "agree")) {}
 
   void apply(const Settings& settings) override;
   Replay replay(const Settings& reference, const Settings& candidate) override;
@@ -40,6 +41,7 @@ class LiveLoopObject final : public LiveLoop {
 
  private:
   pybind11::object object_;
+  bool has_others_;
 };
 
 // Of "out_of_memory"; internal for a name that is none of to_string()'s.

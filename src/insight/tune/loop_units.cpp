@@ -1,0 +1,159 @@
+#include "insight/tune/loop_units.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <utility>
+
+namespace headrace {
+namespace {
+
+constexpr std::int64_t kEpochsWithoutUpdate = 3;  // That many, and the loop is none that updates.
+constexpr std::int64_t kUpdatesForTurns = 48;     // Looked at together to find loaders that take turns.
+
+}  // namespace
+
+void EpochCounts::note_begin(LoopThread here, double wait_s) noexcept {
+  ++begun_;
+  if (!is_own(here)) return;
+  ++update_.begun;
+  update_.wait_s += wait_s;
+}
+
+void EpochCounts::note_batch(LoopThread here, double wait_s) noexcept {
+  ++batches_;
+  if (!is_own(here)) return;
+  serves_loop_ = true;
+  ++own_batches_;
+  ++update_.batches;
+  update_.wait_s += wait_s;
+}
+
+void EpochCounts::note_end(LoopThread here, double wait_s, std::int64_t batches) noexcept {
+  ++ended_;
+  length_ = batches;
+  if (!is_own(here)) return;
+  ++update_.ended;
+  update_.wait_s += wait_s;
+}
+
+void EpochCounts::note_failure(LoopThread here) noexcept {
+  if (is_own(here)) ++update_.failed;
+}
+
+EpochCounts::Update EpochCounts::take() {
+  const Update taken = std::exchange(update_, Update{});
+  if (is_watched_) look_for_turns(taken.batches > 0);
+  return taken;
+}
+
+void EpochCounts::look_for_turns(bool has_batch) {
+  ++updates_;
+  with_batch_ += has_batch ? 1 : 0;
+  changes_ += has_batch != had_batch_ ? 1 : 0;
+  had_batch_ = has_batch;
+  if (updates_ < kUpdatesForTurns) return;
+  const std::int64_t without = updates_ - with_batch_;
+  const bool share_work = std::min(with_batch_, without) * 5 >= updates_ * 2, take_turns = changes_ * 3 >= updates_;
+  if (share_work && take_turns) {
+    problem_ = fmt::format(
+        "two loaders take turns, or a batch serves several updates: {} of {} updates took no batch from the loader "
+        "that "
+        "was given",
+        without, updates_);
+  }
+  updates_ = with_batch_ = changes_ = 0;
+}
+
+LoopUnits::LoopUnits(std::size_t optimizers, std::shared_ptr<EpochCounts> epochs)
+    : epochs_(std::move(epochs)), cycle_(optimizers) {}
+
+void LoopUnits::see_call(bool has_gradients, bool trains, double numbers) noexcept {
+  was_called_ = true;
+  if (is_telling_) return;
+  if (has_gradients) seen_.numbers += numbers;
+  if (!has_gradients || !trains) {
+    ++seen_.evaluations;
+  } else if (is_stepping_) {
+    seen_.has_called_in_step = true;
+  } else {
+    ++seen_.calls;
+  }
+}
+
+void LoopUnits::see_checkpoint() noexcept {
+  if (!is_telling_) ++seen_.checkpoints;
+}
+
+bool LoopUnits::begin_step(std::size_t optimizer, LoopThread here) {
+  if (is_telling_) return false;
+  if (!thread_) {
+    thread_ = here;
+    epochs_->set_thread(here);
+  }
+  if (*thread_ != here) {
+    steps_in_two_threads_ = true;
+    return false;
+  }
+  // The step before raised; or this is one of torch's that a step of the user's own calls.
+  if (is_stepping_) ++seen_.failures;
+  is_stepping_ = true;
+  return !has_asked_ && cycle_.ends_with(optimizer);
+}
+
+LoopUnits::End LoopUnits::end_step(std::size_t optimizer, LoopThread here, double now_s) {
+  if (is_telling_ || !is_stepping_ || !is_own(here)) return End::nothing;
+  is_stepping_ = false;
+  ++seen_.steps;
+  const std::int64_t ended = cycle_.step(optimizer, epochs_->own_batches());
+  updates_ += ended;
+  if (!cycle_.has_ended()) return End::nothing;
+  const EpochCounts::Update taken = epochs_->take();
+  if (taken.begun > 0) note_epoch(updates_ - ended);
+  const Seen seen = std::exchange(seen_, Seen{});
+  has_asked_ = false;
+  const std::int64_t calls = seen.calls + (seen.has_called_in_step ? 1 : 0);
+  const UpdateKind kind{taken.begun,
+                        taken.ended,
+                        seen.evaluations,
+                        seen.checkpoints,
+                        seen.failures + taken.failed,
+                        taken.batches > 0 ? taken.batches : calls,
+                        seen.steps};
+  const std::optional<double> since_s = std::exchange(since_s_, now_s);
+  if (!since_s) return End::first;
+  std::string why_not = problem(), unlike = usual_.unlike(kind);
+  if (why_not.empty()) why_not = std::move(unlike);
+  const bool countable = why_not.empty();
+  unit_ = {updates_,     now_s - *since_s, seen.numbers > 0 ? seen.numbers : 1,
+           taken.wait_s, countable,        std::move(why_not)};
+  return End::unit;
+}
+
+void LoopUnits::interrupt() noexcept {
+  is_stepping_ = false;
+  since_s_.reset();
+}
+
+// An epoch has begun after so many updates. One without updates, as for an evaluation, is none of the training's.
+void LoopUnits::note_epoch(std::int64_t updates) noexcept {
+  if (updates <= updates_before_epoch_) return;
+  updates_an_epoch_ = updates - updates_before_epoch_;
+  updates_before_epoch_ = updates;
+}
+
+std::optional<std::int64_t> LoopUnits::micro_batches() const noexcept {
+  if (!usual_.kind()) return std::nullopt;
+  return usual_.kind()->micro_batches;
+}
+
+std::string LoopUnits::problem() const {
+  if (!thread_) {
+    const std::int64_t epochs = std::max(epochs_->ended(), epochs_->begun() - 1);
+    return epochs >= kEpochsWithoutUpdate ? fmt::format("no update in {} epochs", kEpochsWithoutUpdate) : std::string();
+  }
+  if (steps_in_two_threads_) return "the optimizer steps in two threads";
+  return cycle_.problem().empty() ? epochs_->problem() : cycle_.problem();
+}
+
+}  // namespace headrace

@@ -1,0 +1,89 @@
+#include "python/loop_hooks.h"
+
+#include <cstddef>
+#include <exception>
+
+#include "python/errors.h"
+
+namespace headrace::python {
+namespace {
+
+namespace py = pybind11;
+
+template <class Object>
+Object& object_of(PyObject* capsule) {
+  return *static_cast<Object*>(PyCapsule_GetPointer(capsule, nullptr));
+}
+
+// Exceptions must not leave a function that C calls.
+template <class Work>
+PyObject* guarded(Py_ssize_t given, Py_ssize_t wanted, Work work) noexcept {
+  if (given != wanted) {
+    return PyErr_Format(PyExc_TypeError, "headrace: wanted %zd arguments, found %zd", wanted, given);
+  }
+  try {
+    PyObject* result = work();
+    if (PyErr_Occurred() == nullptr) return result;  // What a conversion of an argument raised.
+    Py_XDECREF(result);
+  } catch (...) {
+    set_error_of(std::current_exception());
+  }
+  return nullptr;
+}
+
+PyObject* see_call(PyObject* self, PyObject* const* given, Py_ssize_t count) noexcept {
+  return guarded(count, 3, [=] {
+    const double numbers = PyFloat_AsDouble(given[2]);
+    object_of<LoopUnitsObject>(self).units().see_call(given[0] == Py_True, given[1] == Py_True, numbers);
+    return Py_NewRef(Py_None);
+  });
+}
+
+PyObject* begin_step(PyObject* self, PyObject* const* given, Py_ssize_t count) noexcept {
+  return guarded(count, 1, [=] {
+    const std::size_t optimizer = PyLong_AsSize_t(given[0]);
+    return PyBool_FromLong(object_of<LoopUnitsObject>(self).begin_step(optimizer) ? 1 : 0);
+  });
+}
+
+PyObject* end_step(PyObject* self, PyObject* const* given, Py_ssize_t count) noexcept {
+  return guarded(count, 2, [=] {
+    const std::size_t optimizer = PyLong_AsSize_t(given[0]);
+    const double now_s = PyFloat_AsDouble(given[1]);
+    return PyLong_FromLong(object_of<LoopUnitsObject>(self).end_step(optimizer, now_s));
+  });
+}
+
+PyObject* note_batch(PyObject* self, PyObject* const* given, Py_ssize_t count) noexcept {
+  return guarded(count, 1, [=] {
+    object_of<EpochCounts>(self).note_batch(PyThread_get_thread_ident(), PyFloat_AsDouble(given[0]));
+    return Py_NewRef(Py_None);
+  });
+}
+
+using Function = PyObject* (*)(PyObject*, PyObject* const*, Py_ssize_t) noexcept;
+
+PyMethodDef method(const char* name, Function function) {
+  // CPython's own way to hand over a function with another signature than PyCFunction.
+  return {name, reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(function)), METH_FASTCALL, nullptr};
+}
+
+py::object function(PyMethodDef& definition, const py::capsule& self) {
+  return py::reinterpret_steal<py::object>(PyCFunction_New(&definition, self.ptr()));
+}
+
+}  // namespace
+
+py::tuple hooks_of(LoopUnitsObject& units) {
+  static PyMethodDef see = method("see_call", see_call), begin = method("begin_step", begin_step),
+                     end = method("end_step", end_step);
+  const py::capsule self(&units);
+  return py::make_tuple(function(see, self), function(begin, self), function(end, self));
+}
+
+py::tuple hooks_of(EpochCounts& epochs) {
+  static PyMethodDef note = method("note_batch", note_batch);
+  return py::make_tuple(function(note, py::capsule(&epochs)));
+}
+
+}  // namespace headrace::python
