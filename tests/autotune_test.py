@@ -20,7 +20,8 @@ from headrace._autotune import AutoTune
 from headrace._autotune_request import requested
 from headrace._loop_objects import raw_objects
 from headrace._tuned_loop import TunedLoop
-from planted_loop import ARENA, FASTER, FUSED, SLOWER, STEP_S, Clock, Loop, PlantedKnobs, hooks_of, in_one_line, request, texts
+from planted_loop import (
+    ARENA, FASTER, FOREACH, FUSED, SLOWER, STEP_S, Clock, Loop, PlantedKnobs, hooks_of, in_one_line, request, texts)
 from torch import nn
 from torch.utils.data import DataLoader
 
@@ -38,6 +39,18 @@ def test_a_change_that_pays_is_proved_kept_in_force_and_reported():
     assert len(texts(loop.told, "began")) == 1 and any(FUSED in text for text in texts(loop.told, "decided"))
     assert "times as fast as the loop as written, proved in" in in_one_line(handle)
     assert handle.problem is None
+
+
+def test_of_fused_and_foreach_the_better_is_kept_and_they_are_never_on_together():
+    loop = Loop()
+    handle = loop.autotune({**FASTER, "optimizer.foreach": 1 / 1.2}, only=[FUSED, FOREACH])
+    assert loop.run(3000, until=lambda: texts(loop.told, "ended"))
+    assert handle.kept == [FUSED] and loop.knobs.planted == {"optimizer.fused": "true"}
+    tried = {tuple(settings) for settings in loop.knobs.applied}
+    assert tried == {(), ("optimizer.fused",), ("optimizer.foreach",)}
+    verdicts = {trial.name: trial for trial in handle.trials}
+    assert verdicts[FOREACH].verdict == "refused" and FUSED in verdicts[FOREACH].sentence
+    handle.undo()
 
 
 def test_the_time_that_finding_out_what_to_try_takes_is_lost(monkeypatch):

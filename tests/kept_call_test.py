@@ -937,16 +937,18 @@ def grouped(optimizer, on):
                   lambda: [group.update(values) for group, values in zip(optimizer.param_groups, written)])
 
 
-def test_a_fused_update_is_near_and_one_without_its_decay_is_not():
+@pytest.mark.parametrize("key, groups", [("optimizer.fused", {"fused": True, "foreach": False}),
+                                         ("optimizer.foreach", {"fused": False, "foreach": True})], ids=["fused", "foreach"])
+def test_another_implementation_s_update_is_near_and_one_without_its_decay_is_not(key, groups):
     found = []
-    for change in ({"fused": True, "foreach": False}, {"fused": True, "foreach": False, "weight_decay": 0.0}):
+    for change in (groups, {**groups, "weight_decay": 0.0}):
         loop = Loop(optimizer=adamw())
         steps = []
         loop.optimizer.register_step_pre_hook(lambda *_: steps.append(1))
 
         def before():
             state = loop.everything()
-            result = loop.kept.replay(grouped(loop.optimizer, change), {}, {**PLANTED, "optimizer.fused": "true"}, {})
+            result = loop.kept.replay(grouped(loop.optimizer, change), {}, {**PLANTED, key: "true"}, {})
             assert differences(state, loop.everything()) == []
             return result
 

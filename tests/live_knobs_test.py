@@ -14,20 +14,27 @@ import torch
 import torch.fx
 from headrace import _native
 from headrace._inert_hook import InertHook
+from headrace._kept_call import KeptCalls
 from headrace._live_knobs import LiveKnobs
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 FUSED = {"optimizer.fused": "true"}
+FOREACH = {"optimizer.foreach": "true"}
 CHANNELS_LAST = {"model.memory_format": '"channels_last"'}
 BF16 = {"train.precision": '"bf16"'}
 COMPILED = {"model.compile": "true"}
-SWITCHED = {"fused": FUSED, "channels-last": CHANNELS_LAST, "bf16": BF16, "all": {**FUSED, **CHANNELS_LAST, **BF16}}
+SWITCHED = {"fused": FUSED, "foreach": FOREACH, "channels-last": CHANNELS_LAST, "bf16": BF16,
+            "all": {**FUSED, **CHANNELS_LAST, **BF16}}
 
 OPTIMIZERS = {
     "SGD": lambda parameters: torch.optim.SGD(parameters, lr=0.01, momentum=0.9),
     "AdamW": lambda parameters: torch.optim.AdamW(parameters, lr=1e-3),
 }
+WITHOUT_FUSED = {kind.__name__: kind for kind in (
+    torch.optim.RMSprop, torch.optim.NAdam, torch.optim.RAdam, torch.optim.Adamax, torch.optim.ASGD, torch.optim.Rprop,
+    torch.optim.Adadelta)}
+WITH_FOREACH = {**OPTIMIZERS, **WITHOUT_FUSED}
 
 
 pytestmark = pytest.mark.usefixtures("one_thread", "few_objects")
@@ -49,7 +56,7 @@ class Run:
 
     def __init__(self, optimizer="SGD"):
         self.model = network()
-        self.optimizer = OPTIMIZERS[optimizer](self.model.parameters())
+        self.optimizer = WITH_FOREACH[optimizer](self.model.parameters())
         self.knobs = LiveKnobs([self.model], [self.optimizer], None)
 
     def step(self, batch):
@@ -120,6 +127,90 @@ def test_the_fused_optimizer_comes_and_goes_within_rounding(optimizer):
             each.step(batch)
     assert was_fused == [None, True, None] * 4
     assert_close(run, plain, rtol=0, atol=1e-6)
+
+
+def implementation(optimizer):
+    """What each group says of it."""
+    return [(group.get("fused"), group.get("foreach")) for group in optimizer.param_groups]
+
+
+@pytest.fixture
+def updates_by_lists(monkeypatch):
+    """One entry for each group that torch updates by foreach; by fused, too."""
+    calls, plain = [], torch.optim.Optimizer._group_tensors_by_device_and_dtype
+
+    def counted(*given, **options):
+        calls.append(1)
+        return plain(*given, **options)
+
+    monkeypatch.setattr(torch.optim.Optimizer, "_group_tensors_by_device_and_dtype", staticmethod(counted))
+    return calls
+
+
+@pytest.mark.parametrize("optimizer", WITH_FOREACH)
+def test_the_foreach_optimizer_comes_and_goes_within_rounding(optimizer, updates_by_lists):
+    run, plain = Run(optimizer), Run(optimizer)
+    fused = None if optimizer in OPTIMIZERS else "absent"
+    found = []
+    for i, batch in enumerate(some_batches()):
+        applied = run.knobs.apply(FOREACH if i % 3 == 1 else {})
+        assert applied == ([("optimizer.foreach", "true", "true", "")] if i % 3 == 1 else [])
+        group = run.optimizer.param_groups[0]
+        found.append((group.get("fused", "absent"), group["foreach"]))
+        for each in (run, plain):
+            each.step(batch)
+    on = (False if fused is None else "absent", True)
+    assert found == [(fused, None), on, (fused, None)] * 4
+    assert len(updates_by_lists) == 4
+    assert_close(run, plain, rtol=0, atol=1e-5)
+
+
+def test_fused_and_foreach_take_turns_and_are_never_on_together():
+    run, plain = Run("AdamW"), Run("AdamW")
+    found = []
+    for batch, settings in zip(some_batches(6), (FUSED, FOREACH, {}, FOREACH, FUSED, {})):
+        run.knobs.apply(settings)
+        found += implementation(run.optimizer)
+        for each in (run, plain):
+            each.step(batch)
+    fused, foreach, written = (True, False), (False, True), (None, None)
+    assert found == [fused, foreach, written, foreach, fused, written]
+    assert_close(run, plain, rtol=0, atol=1e-6)
+
+
+def test_a_replay_under_foreach_compares_an_update_with_one_as_written_and_leaves_no_trace(updates_by_lists):
+    run, plain = Run("RMSprop"), Run("RMSprop")
+    batches = some_batches(2)
+    for each in (run, plain):
+        each.step(batches[0])
+    kept, found = KeptCalls([run.model], [run.optimizer]), []
+    kept.arm()
+    hook = run.optimizer.register_step_pre_hook(lambda *_: found.append(kept.replay(run.knobs.apply, {}, FOREACH, {})))
+    for each in (run, plain):
+        each.step(batches[1])
+    hook.remove()
+    kept.end()
+    (result,) = found
+    assert result["bit_equal"] and result["update_difference"] is not None and result["update_difference"] < 1e-6
+    assert len(updates_by_lists) == 1  # Of the copies, under the change.
+    assert implementation(run.optimizer) == [(None, None)]
+    assert all(map(torch.equal, run.model.state_dict().values(), plain.model.state_dict().values()))
+
+
+def test_undo_gives_foreach_back_as_each_group_was_written():
+    model = nn.Sequential(*(nn.Linear(3, 3) for _ in range(3)))
+    optimizer = torch.optim.RMSprop([
+        {"params": list(model[0].parameters())}, {"params": list(model[1].parameters()), "foreach": False},
+        {"params": list(model[2].parameters())}])
+    del optimizer.param_groups[2]["foreach"]  # As an optimizer of one's own may have it.
+    written = [dict(group) for group in optimizer.param_groups]
+    knobs = LiveKnobs([model], [optimizer], None)
+    knobs.apply(FOREACH)
+    assert [group.get("foreach", "absent") for group in optimizer.param_groups] == [True, True, "absent"]
+    assert all("fused" not in group for group in optimizer.param_groups)
+    assert [group.get("foreach", "absent") for group in optimizer.state_dict()["param_groups"]] == [None, False, "absent"]
+    knobs.undo()
+    assert optimizer.param_groups == written
 
 
 def test_several_optimizers_and_their_groups_are_switched_together():
@@ -368,9 +459,10 @@ def assert_plain(model, run):
 
 def in_force(run, settings):
     return (
-        bool(run.optimizer.param_groups[0]["fused"]) == (FUSED.keys() <= settings.keys())
+        implementation(run.optimizer) == [(True, False) if FUSED.keys() <= settings.keys() else
+                                          (False, True) if FOREACH.keys() <= settings.keys() else (None, None)]
         and is_channels_last(run.kernel) == (CHANNELS_LAST.keys() <= settings.keys())
-        and ("forward" in vars(run.model)) == (settings != FUSED))
+        and ("forward" in vars(run.model)) == (settings not in (FUSED, FOREACH)))
 
 
 @pytest.mark.parametrize("settings", SWITCHED.values(), ids=SWITCHED.keys())
@@ -537,8 +629,9 @@ def test_a_forward_that_somebody_puts_over_ours_stays_there():
     assert model.seen == [torch.bfloat16, torch.float32, torch.bfloat16, torch.float32]
 
 
+@pytest.mark.parametrize("update, groups", [(FUSED, (True, False)), (FOREACH, (False, True))], ids=["fused", "foreach"])
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
-def test_a_checkpoint_loaded_under_settings_gets_them_and_is_as_saved_without(optimizer):
+def test_a_checkpoint_loaded_under_settings_gets_them_and_is_as_saved_without(optimizer, update, groups):
     run, plain = Run(optimizer), Run(optimizer)
     batches = some_batches(8)
     for each in (run, plain):
@@ -546,14 +639,15 @@ def test_a_checkpoint_loaded_under_settings_gets_them_and_is_as_saved_without(op
             each.step(batch)
     checkpoint = copy.deepcopy((plain.model.state_dict(), plain.optimizer.state_dict()))
     checkpoint[1]["param_groups"][0]["lr"] = 0.003
-    settings = {**FUSED, **CHANNELS_LAST}
+    settings = {**update, **CHANNELS_LAST}
     run.knobs.apply(settings)
     run.step(batches[2])
     for each in (run, plain):
         each.model.load_state_dict(checkpoint[0])
         each.optimizer.load_state_dict(copy.deepcopy(checkpoint[1]))  # torch takes the tensors themselves.
     group = run.optimizer.param_groups[0]
-    assert (group["fused"], group["foreach"], group["lr"]) == (True, False, 0.003)
+    assert (group["fused"], group["foreach"], group["lr"]) == (*groups, 0.003)
+    assert run.optimizer.state_dict()["param_groups"] == plain.optimizer.state_dict()["param_groups"]
     for batch in batches[3:6]:
         for each in (run, plain):
             each.step(batch)
@@ -609,8 +703,9 @@ def test_keep_only_leaves_what_a_setting_in_force_needs():
 def test_the_baseline_says_what_the_objects_have():
     run = Run()
     baseline = run.knobs.baseline()
-    assert {key: baseline[key] for key in ("train.precision", "model.memory_format", "optimizer.fused", "model.compile")} == {
-        "train.precision": '"fp32"', "model.memory_format": '"contiguous"', "optimizer.fused": "false", "model.compile": "false"}
+    written = {"train.precision": '"fp32"', "model.memory_format": '"contiguous"', "optimizer.fused": "false",
+               "optimizer.foreach": "false", "model.compile": "false"}
+    assert {key: baseline[key] for key in written} == written
     assert baseline["compute.intra_op_threads"] == "1"
     assert baseline.items() >= _native.process_settings().items()
     assert run.knobs.apply(baseline) == [(key, value, value, "") for key, value in sorted(baseline.items())]
@@ -760,18 +855,44 @@ def test_what_switches_live_is_offered_from_the_hardware_to_the_model(monkeypatc
     knobs, offer, reasons = offered([run.model], [run.optimizer])
     assert [candidate.key for candidate in offer.candidates] == [
         "compute.allocator", "compute.intra_op_threads", "compute.flush_denormal", "train.precision", "optimizer.fused",
-        "model.memory_format", "model.compile"]
-    assert [dict(candidate.changes) for candidate in offer.candidates[3:]] == [BF16, FUSED, CHANNELS_LAST, COMPILED]
+        "optimizer.foreach", "model.memory_format", "model.compile"]
+    assert [dict(candidate.changes) for candidate in offer.candidates[3:]] == [BF16, FUSED, FOREACH, CHANNELS_LAST, COMPILED]
     # Where the machine is not quiet, the first of these are tried, in the order above.
     assert [candidate.key for candidate in sorted(offer.candidates, key=lambda candidate: candidate.promise_rank)] == [
         "model.memory_format", "train.precision", "optimizer.fused", "compute.allocator", "compute.intra_op_threads",
-        "model.compile", "compute.flush_denormal"]
+        "model.compile", "optimizer.foreach", "compute.flush_denormal"]
     assert knobs.baseline().keys() == {candidate.key for candidate in offer.candidates}
     assert reasons["data.num_workers"] == reasons["data.prefetch_batches"] == "no loader was given"
     own_steps = "the loop makes its steps itself; headrace.tune(whole_step=True) tries it"
     assert reasons["train.engine"] == reasons["train.micro_batches"] == own_steps
     assert reasons["model.fusion"].startswith("the network is your own")
     assert reasons.keys().isdisjoint(candidate.key for candidate in offer.candidates)
+
+
+@pytest.mark.parametrize("optimizer", WITH_FOREACH)
+def test_foreach_is_offered_where_torch_updates_one_parameter_after_the_other(optimizer):
+    run = Run(optimizer)
+    knobs, offer, reasons = offered([run.model], [run.optimizer])
+    found = {candidate.key: candidate for candidate in offer.candidates}
+    assert found["optimizer.foreach"].changes == FOREACH and found["optimizer.foreach"].numerics == "rounding"
+    assert ("optimizer.fused" in found) == (optimizer in OPTIMIZERS)
+    assert reasons.get("optimizer.fused") == (None if optimizer in OPTIMIZERS else f"{optimizer} has no fused implementation")
+    assert knobs.baseline()["optimizer.foreach"] == "false"
+
+
+@pytest.mark.parametrize("make, in_use", [
+    (lambda parameters: torch.optim.AdamW(parameters), True), (lambda parameters: torch.optim.RMSprop(parameters), True),
+    (lambda parameters: torch.optim.AdamW(parameters, foreach=False), False),
+    (lambda parameters: torch.optim.AdamW(parameters, fused=False), False),
+    (lambda parameters: torch.optim.Adafactor(parameters), False),
+], ids=["AdamW", "RMSprop", "foreach=False", "fused=False", "Adafactor"])
+def test_where_torch_chooses_foreach_itself_it_is_not_offered(monkeypatch, make, in_use):
+    monkeypatch.setattr("headrace._settings._default_to_fused_or_foreach", lambda *given, **options: (False, True))  # As on a GPU.
+    model = network()
+    knobs, offer, reasons = offered([model], [make(model.parameters())])
+    assert ("optimizer.foreach" in {candidate.key for candidate in offer.candidates}) == (not in_use)
+    assert reasons.get("optimizer.foreach") == ("the optimizer uses foreach already" if in_use else None)
+    assert knobs.baseline()["optimizer.foreach"] == ("true" if in_use else "false")
 
 
 class Noisy(TensorDataset):
@@ -893,21 +1014,26 @@ def one_fused(model):
     return torch.optim.SGD([{"params": list(model[0].parameters()), "fused": True}, {"params": list(model[3].parameters())}], lr=0.1)
 
 
+def one_foreach(model):
+    return torch.optim.RMSprop([{"params": list(model[0].parameters()), "foreach": True}, {"params": list(model[3].parameters())}])
+
+
+OF_UPDATE = ("optimizer.fused", "optimizer.foreach")
 OF_MODEL = ("train.precision", "model.memory_format", "model.compile")
 OF_PROCESS = ("compute.intra_op_threads", "compute.allocator", "compute.flush_denormal")
 REFUSED = {
     "compiled": (changed(lambda model: model.compile()), OF_MODEL, "the model is compiled already"),
     "a part compiled": (changed(lambda model: model[3].compile()), OF_MODEL, "layer 3 is compiled already"),
     "DataParallel": (changed(nn.DataParallel), OF_MODEL, "the model is a DataParallel, which copies its modules at each call"),
-    "FSDP": (changed(FullyShardedDataParallel), (*OF_MODEL, "optimizer.fused"),
+    "FSDP": (changed(FullyShardedDataParallel), (*OF_MODEL, *OF_UPDATE),
              "the model is a FullyShardedDataParallel, whose ranks would have to switch at the same update"),
     "script": (changed(torch.jit.script), OF_MODEL, "the model is a ScriptModule, which runs outside of Python"),
     "torch.fx": (changed(torch.fx.symbolic_trace), OF_MODEL, "the model copies itself by __copy__ of its own"),
     "quantised": (quantised, OF_MODEL, "layer 7 is quantised"),
-    "half": (changed(nn.Module.bfloat16), (*OF_MODEL, "optimizer.fused"), "the parameters are not float32 alone: torch.bfloat16"),
+    "half": (changed(nn.Module.bfloat16), (*OF_MODEL, *OF_UPDATE), "the parameters are not float32 alone: torch.bfloat16"),
     "double": (changed(nn.Module.double), ("train.precision",), "the parameters are not float32 alone: torch.float64"),
     "frozen": (changed(lambda model: model.requires_grad_(False)), OF_MODEL, "no parameter requires a gradient"),
-    "frozen for the optimizer": (changed(lambda model: model.requires_grad_(False)), ("optimizer.fused",),
+    "frozen for the optimizer": (changed(lambda model: model.requires_grad_(False)), OF_UPDATE,
                                  "none of the SGD's parameters requires a gradient"),
     "lazy": (lazy, OF_MODEL, "parameter 0.weight has no shape before the first call"),
     "no convolution": (lambda: sgd(nn.Linear(3, 3)), ("model.memory_format",), "the model has no parameter of four or five dimensions"),
@@ -920,19 +1046,30 @@ REFUSED = {
                     "parameter 3.weight requires a gradient, and none of the given optimizers updates it"),
     "LBFGS": (with_optimizer(lambda model: torch.optim.LBFGS(model.parameters())), ("optimizer.fused",),
               "LBFGS has no fused implementation"),
+    "LBFGS, foreach": (with_optimizer(lambda model: torch.optim.LBFGS(model.parameters())), ("optimizer.foreach",),
+                       "LBFGS has no foreach implementation"),
     "LBFGS's vectors": (with_optimizer(lambda model: torch.optim.LBFGS(model.parameters())), ("model.memory_format",),
                         "LBFGS is not known to work on gradients in another layout"),
-    "born fused": (with_optimizer(lambda model: torch.optim.AdamW(model.parameters(), fused=True)), ("optimizer.fused",),
+    "born fused": (with_optimizer(lambda model: torch.optim.AdamW(model.parameters(), fused=True)), OF_UPDATE,
                    "the optimizer is fused already"),
-    "a group born fused": (with_optimizer(one_fused), ("optimizer.fused",), "1 of 2 parameter groups are fused already"),
-    "differentiable": (with_optimizer(lambda model: torch.optim.AdamW(model.parameters(), differentiable=True)), ("optimizer.fused",),
+    "born foreach": (with_optimizer(lambda model: torch.optim.AdamW(model.parameters(), foreach=True)), ("optimizer.foreach",),
+                     "the optimizer uses foreach already"),
+    "a group born foreach": (with_optimizer(one_foreach), ("optimizer.foreach",), "1 of 2 parameter groups use foreach already"),
+    "nesterov": (with_optimizer(lambda model: torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9, nesterov=True)),
+                 ("optimizer.foreach",), "with nesterov and no weight decay foreach writes into the gradients"),
+    "lr as a tensor": (with_optimizer(lambda model: torch.optim.AdamW(model.parameters(), lr=torch.tensor(1e-3))),
+                       ("optimizer.foreach",), "lr or betas is a tensor, which AdamW does not take with foreach"),
+    "a group born fused": (with_optimizer(one_fused), OF_UPDATE, "1 of 2 parameter groups are fused already"),
+    "differentiable": (with_optimizer(lambda model: torch.optim.AdamW(model.parameters(), differentiable=True)), OF_UPDATE,
                        "AdamW is differentiable or capturable"),
-    "foreign": (with_optimizer(foreign), ("optimizer.fused",),
+    "foreign": (with_optimizer(foreign), OF_UPDATE,
                 "1 of the SGD's 8 parameters belong to no given model, the first of shape (5,)"),
-    "sparse": (lambda: sgd(nn.Sequential(nn.Embedding(9, 3, sparse=True), nn.Linear(3, 3))), ("optimizer.fused",),
+    "sparse": (lambda: sgd(nn.Sequential(nn.Embedding(9, 3, sparse=True), nn.Linear(3, 3))), OF_UPDATE,
                "layer 0 has sparse gradients"),
     "elsewhere": (changed(lambda model: model.to("meta")), OF_PROCESS,
                   "parameter 0.weight is on meta, and the setting is one of the CPU"),
+    "foreach elsewhere": (changed(lambda model: model.to("meta")), ("optimizer.foreach",),
+                          "SGD has no foreach implementation on meta"),
     "no autocast": (changed(lambda model: model.to("meta")), ("train.precision",), "there is no autocast on meta"),
 }
 
@@ -943,8 +1080,8 @@ def test_what_cannot_take_turns_is_refused_by_one_clear_reason(make, keys, reaso
     knobs, offer, reasons = offered(models, optimizers)
     assert {key: reasons.get(key) for key in keys} == dict.fromkeys(keys, reason)
     assert not {candidate.key for candidate in offer.candidates} & set(keys)
-    values = {"train.precision": '"bf16"', "model.memory_format": '"channels_last"', "optimizer.fused": "true",
-              "model.compile": "true", "compute.intra_op_threads": "2"}
+    values = {"train.precision": '"bf16"', "model.memory_format": '"channels_last"', "model.compile": "true",
+              "compute.intra_op_threads": "2", **FUSED, **FOREACH}
     for key in keys:
         if key in values and knobs.baseline()[key] != values[key]:
             with pytest.raises(hr.errors.UnsupportedError) as caught:
@@ -1006,6 +1143,8 @@ WRONG = {
     "no TOML": ({"model.memory_format": "channels_last"}, hr.errors.InvalidArgumentError,
                 'autotune: model.memory_format: wanted "contiguous" or "channels_last", found channels_last'),
     "a number": ({"optimizer.fused": "1"}, hr.errors.InvalidArgumentError, "autotune: optimizer.fused: wanted false or true, found 1"),
+    "fused and foreach": ({**FUSED, **FOREACH}, hr.errors.InvalidArgumentError,
+                          "autotune: optimizer.fused and optimizer.foreach are both true; wanted one of them"),
     "no threads": ({"compute.intra_op_threads": "0"}, hr.errors.InvalidArgumentError,
                    "autotune: compute.intra_op_threads: wanted a whole number of at least 1, found 0"),
     "allocator": ({"compute.allocator": '"heap"'}, hr.errors.InvalidArgumentError, None),

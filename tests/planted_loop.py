@@ -12,7 +12,7 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 STEP_S = 0.05
-FUSED, ARENA = "fused optimizer", "arena for tensors"
+FUSED, FOREACH, ARENA = "fused optimizer", "foreach optimizer", "arena for tensors"
 FASTER, SLOWER = {"optimizer.fused": 1 / 1.6}, {"compute.allocator": 1.25}  # Of a step's seconds.
 
 

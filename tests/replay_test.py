@@ -339,10 +339,12 @@ def of_hr_tune(ledger):
      "ledger.json: model.width does not switch between two updates"),
     (lambda folder: with_turns(folder, [(9, {"optimizer.fused": "7"})]), hr.errors.InvalidArgumentError,
      "ledger.json: optimizer.fused: wanted false or true, found 7"),
+    (lambda folder: with_turns(folder, [(9, {"optimizer.fused": "true", "optimizer.foreach": "true"})]),
+     hr.errors.InvalidArgumentError, "ledger.json: optimizer.fused and optimizer.foreach are both true; wanted one of them"),
     (lambda folder: with_turns(folder, [(9, {"model.memory_format": '"channels_last"'})]), hr.errors.UnsupportedError,
      "autotune: replay: .*ledger.json: model.memory_format: the model has no parameter of four"),
 ], ids=["missing", "empty", "truncated", "no object", "of hr.tune", "newer", "without turns", "damaged turn", "order", "long",
-        "unknown key", "unknown value", "of other objects"])
+        "unknown key", "unknown value", "two implementations", "of other objects"])
 def test_a_ledger_that_cannot_be_used_is_refused_at_once_by_file_and_key_and_nothing_is_hooked(tmp_path, write, error, said):
     loop = Loop()
     before = hooks_of(loop)

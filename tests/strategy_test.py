@@ -446,7 +446,7 @@ def test_a_name_of_another_form_is_one_clear_error(name):
     assert hr.strategies() == {}
 
 
-@pytest.mark.parametrize("name", ["channels-last", "memory_format", "num_workers", "fused", "micro-batches"])
+@pytest.mark.parametrize("name", ["channels-last", "memory_format", "num_workers", "fused", "foreach", "micro-batches"])
 def test_a_name_of_headraces_own_is_one_clear_error(name):
     with pytest.raises(InvalidArgumentError, match=f'found "{name}", which is headrace\'s [a-z]+\\.'):
         hr.register_strategy(Pace(name, None))

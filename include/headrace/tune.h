@@ -40,7 +40,9 @@ struct Candidate {
   // so that it is not tried while others take the cores.
   bool divides_cores = false;
   std::string key{};  // Of the knob, which names the candidate to others: a change may set further keys.
-  std::vector<std::string> excludes{};  // Keys of knobs beside which it does nothing: not tried while one is kept.
+  // Keys of knobs beside which it does nothing: not tried while one is kept, and in a run under way replaced by one
+  // that is kept later.
+  std::vector<std::string> excludes{};
   Switches switches = Switches::live_step;
   // Typical seconds, until they are measured: to make what the change needs, and of each switch to it or back.
   double prepare_s = 0, switch_s = 0;

@@ -21,13 +21,13 @@ from ._free_memory import free_bytes
 from ._gradient_distance import Squares, output_squares, same_bits, squares
 from ._inert_hook import InertHook
 from ._recorded_call import Autocast, Gradients, RecordedCall, Replay, autocast_now, shapes_of
-from ._settings import FUSED, MEMORY_FORMAT
+from ._settings import FOREACH, FUSED, MEMORY_FORMAT
 from ._strategy import CUSTOM
 from ._update_check import takes_fused, update_bytes, update_difference, updated
 from .errors import Error, InvalidArgumentError, NumericsError, OutOfMemoryError, UnsupportedError
 
 # Changes on which an optimizer's update depends; the layout, because fused ones walk through memory.
-_UPDATE_KEYS = (FUSED, "optimizer.foreach", MEMORY_FORMAT)
+_UPDATE_KEYS = (FUSED, FOREACH, MEMORY_FORMAT)
 _CALLS_A_MODEL = 4  # Of several models: a discriminator is called with real and generated samples, for both losses.
 _CALLS_MAX = 64  # In all; the oldest goes first. A forward without a backward (evaluation without no_grad) is kept, too.
 _SMALL_TENSOR = 1e-3  # A tensor with less of the gradients' norm holds rounding noise.

@@ -19,12 +19,13 @@ from ._live_loader import LiveLoader
 from ._live_refusals import refusals
 from ._live_saves import PlainSaves
 from ._loader_settings import NUM_WORKERS, PREFETCH
-from ._settings import COMPILE, FUSED, MEMORY_FORMAT, PRECISION, THREADS, FusedSwitch, ProcessSettings
+from ._settings import COMPILE, FOREACH, FUSED, MEMORY_FORMAT, PRECISION, THREADS, ProcessSettings, UpdateSwitch
 from ._strategy import Strategies, StrategyContext
 from .errors import Error, InvalidArgumentError, OutOfMemoryError, UnsupportedError
 
 _VALUES: dict[str, tuple[Any, ...]] = {
-    PRECISION: ("fp32", "bf16"), MEMORY_FORMAT: ("contiguous", "channels_last"), FUSED: (False, True), COMPILE: (False, True)}
+    PRECISION: ("fp32", "bf16"), MEMORY_FORMAT: ("contiguous", "channels_last"), FUSED: (False, True), FOREACH: (False, True),
+    COMPILE: (False, True)}
 
 
 class LiveKnobs:
@@ -52,7 +53,7 @@ class LiveKnobs:
                  live: LiveLoader | None = None) -> None:
         """Leaves the objects as they are. live: the loader's, where it follows it already."""
         self._models, self._given_loader, self._loader = list(models), loader, live or LiveLoader(loader)
-        self._switches = {optimizer: FusedSwitch(optimizer) for optimizer in optimizers}
+        self._switches = {optimizer: UpdateSwitch(optimizer) for optimizer in optimizers}
         self._process = ProcessSettings("autotune")
         self._calls = LiveCalls()
         self._strategies = Strategies(StrategyContext(tuple(self._models), tuple(optimizers), loader, live=True))
@@ -137,8 +138,8 @@ class LiveKnobs:
 
     def baseline(self) -> dict[str, str]:
         """What the objects have, as written, of every key that a candidate touches."""
-        written = {PRECISION: "fp32", MEMORY_FORMAT: "contiguous", FUSED: self._is_fused(), COMPILE: False,
-                   THREADS: self._process.threads, **self._loader.written()}
+        written = {PRECISION: "fp32", MEMORY_FORMAT: "contiguous", FUSED: self._use(FUSED), FOREACH: self._use(FOREACH),
+                   COMPILE: False, THREADS: self._process.threads, **self._loader.written()}
         return {**self._process.written, **self._strategies.written(),
                 **{key: json.dumps(value) for key, value in written.items()}}
 
@@ -170,21 +171,21 @@ class LiveKnobs:
         self._strategies.set(self._strategies.still_possible(settings))  # First: undone whatever comes of the rest.
         has = functools.partial(self._has, settings)
         channels_last, bf16, compiles = has(MEMORY_FORMAT, "channels_last"), has(PRECISION, "bf16"), has(COMPILE, True)
-        fused = has(FUSED, True) and not self._is_fused()
+        implementation = next((key for key in (FUSED, FOREACH) if has(key, True) and not self._use(key)), None)
         self._process.apply(settings)
         self._loader.set(settings)
         for switch in self._switches.values():
-            switch.set(fused)
+            switch.set(implementation)
         for forward in self._forwards.values():
             forward.set(channels_last=channels_last, bf16=bf16, compile=compiles)
         hangs_on_models = channels_last or (bool(self._forwards) and (bf16 or compiles))
         self._saves.cover([*(self._models if hangs_on_models else ()), *(self._holders() if channels_last else ())],
-                          self._switches if channels_last or fused else {})
+                          self._switches if channels_last or implementation is not None else {})
         self._layout.set(channels_last)
 
-    def _is_fused(self) -> bool:
-        """As written."""
-        return all(written.get("fused") for switch in self._switches.values() for written in switch.written())
+    def _use(self, implementation: str) -> bool:
+        """All optimizers, as written."""
+        return all(uses for switch in self._switches.values() for uses in switch.uses(implementation))
 
     def _has(self, settings: Mapping[str, str], key: str, value: Any) -> bool:
         return key in settings and key not in self._calls.ended and json.loads(settings[key]) == value
@@ -216,6 +217,8 @@ class LiveKnobs:
             reason = self.ended.get(key) or refused.get(key)
             if reason is not None and value != baseline[key]:
                 raise UnsupportedError(f"autotune: {key}: {reason}")
+        if settings.get(FUSED) == settings.get(FOREACH) == "true":
+            raise InvalidArgumentError(f"autotune: {FUSED} and {FOREACH} are both true; wanted one of them")
 
     def _check_value(self, key: str, value: str) -> None:
         self._loader.check(key, value)

@@ -13,14 +13,16 @@ from ._device import module_not_on_cpu
 from ._forward import CHANNELS_LAST
 from ._live_saves import copies_itself
 from ._settings import (
-    COMPILE, ENGINE, FUSED, MEMORY_FORMAT, MICRO_BATCHES, PRECISION, THREADS, FusedSwitch, no_channels_last, no_compile, no_fused,
-    not_float32)
+    COMPILE, ENGINE, FOREACH, FUSED, MEMORY_FORMAT, MICRO_BATCHES, PRECISION, THREADS, UpdateSwitch, no_channels_last, no_compile,
+    no_implementation, not_float32)
 
 # They work number by number, so that gradients may lie in any layout. Others may ask for a view as a vector, which fails.
 _ELEMENTWISE = {
     torch.optim.ASGD, torch.optim.Adadelta, torch.optim.Adagrad, torch.optim.Adam, torch.optim.AdamW, torch.optim.Adamax,
     torch.optim.NAdam, torch.optim.RAdam, torch.optim.RMSprop, torch.optim.Rprop, torch.optim.SGD}
-_FUSED_ON = {"cpu", "cuda", "mps", "xpu"}  # Devices with fused optimizers; Adagrad's is for the CPU alone.
+# Devices that have an implementation of an optimizer's update. Adagrad's fused one is for the CPU alone.
+_DEVICES = {FUSED: {"cpu", "cuda", "mps", "xpu"}, FOREACH: {"cpu", "cuda", "xpu"}}
+_IN_USE = {FUSED: ("is fused", "are fused"), FOREACH: ("uses foreach", "use foreach")}
 # By name, because looking at the classes would import torch.distributed and torch.compile's tracer.
 _DISTRIBUTED = {"DistributedDataParallel", "FullyShardedDataParallel", "FSDPModule"}
 _OWN_STEP = "the loop makes its steps itself; headrace.tune(whole_step=True) tries it"
@@ -28,7 +30,7 @@ _OWN_STEP = "the loop makes its steps itself; headrace.tune(whole_step=True) tri
 Named = Sequence[tuple[str, nn.Parameter]]
 
 
-def refusals(models: Sequence[nn.Module], switches: Mapping[torch.optim.Optimizer, FusedSwitch], loader: Any,
+def refusals(models: Sequence[nn.Module], switches: Mapping[torch.optim.Optimizer, UpdateSwitch], loader: Any,
              process_keys: Iterable[str]) -> dict[str, str]:
     """By key, why not, of every setting that these objects rule out. Collects garbage and looks at every object of the process,
     which takes some tenths of a second."""
@@ -39,7 +41,7 @@ def refusals(models: Sequence[nn.Module], switches: Mapping[torch.optim.Optimize
     of_model = _unusual_model(models, modules) or _unusual_parameters(parameters)
     found: dict[str, str | None] = {
         PRECISION: of_model or _no_precision(parameters),
-        FUSED: _no_fused(modules, parameters, switches),
+        **{key: _no_update(key, modules, parameters, switches) for key in (FUSED, FOREACH)},
         MEMORY_FORMAT: of_model or _no_layout(modules, parameters, list(switches)) or _held_elsewhere(parameters, objects),
         COMPILE: of_model or no_compile(loader),
         ENGINE: _OWN_STEP,
@@ -142,26 +144,34 @@ def _no_precision(parameters: Named) -> str | None:
     return None
 
 
-def _no_fused(modules: Iterable[tuple[str, nn.Module]], parameters: Named,
-              switches: Mapping[torch.optim.Optimizer, FusedSwitch]) -> str | None:
+def _no_update(key: str, modules: Iterable[tuple[str, nn.Module]], parameters: Named,
+               switches: Mapping[torch.optim.Optimizer, UpdateSwitch]) -> str | None:
+    """By the implementation that `key` names, FUSED or FOREACH."""
     for name, module in modules:
         if (reason := _ranks(module)) is not None:
             return f"{name} {reason}"
         if isinstance(module, (nn.Embedding, nn.EmbeddingBag)) and module.sparse:
             return f"{name} has sparse gradients"
+    if (reason := _in_use(FUSED, switches) or _in_use(key, switches)) is not None:  # What is fused stays so.
+        return reason
     known = {id(parameter) for _, parameter in parameters}
-    born = [bool(written.get("fused")) for switch in switches.values() for written in switch.written()]
-    if any(born):
-        return "the optimizer is fused already" if all(born) else f"{sum(born)} of {len(born)} parameter groups are fused already"
     for optimizer in switches:
         updated = [parameter for group in optimizer.param_groups for parameter in group["params"]]
-        if (reason := no_fused(optimizer) or _no_fused_update(optimizer, updated, known)) is not None:
+        if (reason := no_implementation(key, optimizer) or _unusual_update(key, optimizer, updated, known)) is not None:
             return reason
     return None
 
 
-def _no_fused_update(optimizer: torch.optim.Optimizer, updated: list[torch.Tensor], known: set[int]) -> str | None:
-    name = type(optimizer).__name__
+def _in_use(key: str, switches: Mapping[torch.optim.Optimizer, UpdateSwitch]) -> str | None:
+    born = [uses for switch in switches.values() for uses in switch.uses(key)]
+    one, several = _IN_USE[key]
+    if not any(born):
+        return None
+    return f"the optimizer {one} already" if all(born) else f"{sum(born)} of {len(born)} parameter groups {several} already"
+
+
+def _unusual_update(key: str, optimizer: torch.optim.Optimizer, updated: list[torch.Tensor], known: set[int]) -> str | None:
+    name, kind = type(optimizer).__name__, key.rpartition(".")[2]
     foreign = [parameter for parameter in updated if id(parameter) not in known]
     if foreign:
         return (f"{len(foreign)} of the {name}'s {len(updated)} parameters belong to no given model, the first of shape "
@@ -171,10 +181,11 @@ def _no_fused_update(optimizer: torch.optim.Optimizer, updated: list[torch.Tenso
     if not any(parameter.requires_grad for parameter in updated):
         return f"none of the {name}'s parameters requires a gradient"
     for parameter in updated:
-        if parameter.device.type not in _FUSED_ON or (type(optimizer) is torch.optim.Adagrad and parameter.device.type != "cpu"):
-            return f"{name} has no fused implementation on {parameter.device.type}"
+        device = parameter.device.type
+        if device not in _DEVICES[key] or (key == FUSED and type(optimizer) is torch.optim.Adagrad and device != "cpu"):
+            return f"{name} has no {kind} implementation on {device}"
         if not parameter.is_floating_point():
-            return f"{name} has no fused implementation for {parameter.dtype}"
+            return f"{name} has no {kind} implementation for {parameter.dtype}"
     return _half(updated)
 
 

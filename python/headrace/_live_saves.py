@@ -12,7 +12,7 @@ from torch import nn
 from ._forward import TunedForward
 from ._inert_hook import InertHook
 from ._live_layout import Layout
-from ._settings import FusedSwitch
+from ._settings import UpdateSwitch
 
 _GETSTATE = "__getstate__"  # What copies and pickles ask an object for, on the object first.
 _COPYING = ("__copy__", "__deepcopy__", "__reduce__", "__reduce_ex__")
@@ -30,8 +30,8 @@ def copies_itself(module: nn.Module) -> str | None:
 
 class PlainSaves:
     """Covers modules and optimizers: what state_dict() gives, and a copy or pickle of a module, is as it would be without
-    headrace. Strides and `fused` are as written, the forward is the module's own, and none of this package's hooks is in it.
-    What load_state_dict() puts into a covered optimizer gets the settings that are in force.
+    headrace. Strides, `fused` and `foreach` are as written, the forward is the module's own, and none of this package's hooks is in
+    it. What load_state_dict() puts into a covered optimizer gets the settings that are in force.
 
     Covering hooks an object's state_dict() and puts a __getstate__ on a module; uncovering leaves their attributes as they
     were. Modules of which copies_itself() names a method are left alone. A copy or pickle of an optimizer is of how it stands.
@@ -42,7 +42,7 @@ class PlainSaves:
         self._modules: dict[int, tuple[nn.Module, list[Any]]] = {}  # By id: each with the handles of its hooks.
         self._optimizers: dict[int, tuple[torch.optim.Optimizer, list[Any]]] = {}
 
-    def cover(self, modules: Iterable[nn.Module], switches: Mapping[torch.optim.Optimizer, FusedSwitch]) -> None:
+    def cover(self, modules: Iterable[nn.Module], switches: Mapping[torch.optim.Optimizer, UpdateSwitch]) -> None:
         """These and no others."""
         wanted = {id(module): module for module in modules if copies_itself(module) is None}
         for key in self._modules.keys() - wanted.keys():
@@ -59,7 +59,7 @@ class PlainSaves:
         vars(module)[_GETSTATE] = functools.partial(self._module_state, module)
         return [module.register_state_dict_pre_hook(InertHook(self._before_save))]
 
-    def _cover_optimizer(self, optimizer: torch.optim.Optimizer, switch: FusedSwitch) -> list[Any]:
+    def _cover_optimizer(self, optimizer: torch.optim.Optimizer, switch: UpdateSwitch) -> list[Any]:
         return [optimizer.register_state_dict_pre_hook(InertHook(self._before_save)),
                 optimizer.register_state_dict_post_hook(InertHook(lambda _, state_dict: switch.put_into(state_dict))),
                 optimizer.register_load_state_dict_post_hook(InertHook(lambda _: self._after_load(switch)))]
@@ -68,8 +68,8 @@ class PlainSaves:
         del ignored
         self._layout.write_back()
 
-    def _after_load(self, switch: FusedSwitch) -> None:
-        switch.set(switch.is_on)  # In the groups that are new.
+    def _after_load(self, switch: UpdateSwitch) -> None:
+        switch.set(switch.on)  # In the groups that are new.
         self._layout.match()
 
     def _module_state(self, module: nn.Module) -> Any:

@@ -9,6 +9,7 @@ import shutil
 from typing import Any, Iterable, Mapping
 
 import torch
+from torch.optim.optimizer import _default_to_fused_or_foreach
 from torch.utils.data import DataLoader
 
 from . import _native
@@ -17,12 +18,14 @@ from .errors import UnsupportedError
 MEMORY_FORMAT = "model.memory_format"
 PRECISION = "train.precision"
 FUSED = "optimizer.fused"
+FOREACH = "optimizer.foreach"
 THREADS = "compute.intra_op_threads"
 COMPILE = "model.compile"
 ENGINE = "train.engine"  # "native": the step by headrace's engine.
 MICRO_BATCHES = "train.micro_batches"  # That each batch is cut into.
 
-_FUSED_ON = {"fused": True, "foreach": False}
+# By key: what an optimizer's groups say where they use this implementation of its update. torch takes one at a time.
+_IMPLEMENTATIONS = {FUSED: {"fused": True, "foreach": False}, FOREACH: {"fused": False, "foreach": True}}
 _CHECK = "_need_device_dtype_check_for_fused"  # A mark that torch leaves in an optimizer at its first fused step.
 _NUMBERS = {4: "four", 5: "five"}
 
@@ -32,8 +35,8 @@ def text(settings: Mapping[str, str], key: str) -> str | None:
     return json.loads(settings[key]) if key in settings else None
 
 
-class FusedSwitch:
-    """Which implementation an optimizer's groups use: the one they were written with, or the fused one.
+class UpdateSwitch:
+    """Which implementation of its update an optimizer's groups use: the one they were written with, FUSED or FOREACH.
 
     The groups are looked up at each switch, because load_state_dict() puts other dicts in their place: one that was not seen
     before is as its owner wrote it. On a device other than the CPU the fused implementation wants each state's `step` beside
@@ -45,32 +48,50 @@ class FusedSwitch:
         self._seen: list[tuple[dict[str, Any], dict[str, Any]]] = []  # Groups, and what they were written with.
         self._was_checked = _CHECK in vars(optimizer)
         self._off_cpu = any(parameter.device.type != "cpu" for group in optimizer.param_groups for parameter in group["params"])
-        self.is_on = False
+        self.on: str | None = None  # FUSED or FOREACH; None: as written.
         self.written()
 
     def written(self) -> list[dict[str, Any]]:
         """Of each group `fused` and `foreach`, as far as it has them, as their owner wrote them."""
         known = {id(group): written for group, written in self._seen}
-        self._seen = [(group, known.get(id(group)) or {key: group[key] for key in _FUSED_ON if key in group})
+        self._seen = [(group, known.get(id(group)) or {key: group[key] for key in ("fused", "foreach") if key in group})
                       for group in self._optimizer.param_groups]
         return [written for _, written in self._seen]
 
-    def set(self, fused: bool) -> None:
+    def uses(self, implementation: str) -> list[bool]:
+        """Of each group, whether it uses FUSED or FOREACH as its owner wrote it, by torch's own choice too."""
+        if implementation == FUSED:
+            return [bool(written.get("fused")) for written in self.written()]
+        return [self._uses_foreach(group["params"], written)
+                for group, written in zip(self._optimizer.param_groups, self.written())]
+
+    def set(self, implementation: str | None) -> None:
+        """FUSED, FOREACH, or None for the one that the groups were written with."""
+        values: Mapping[str, bool] = {} if implementation is None else _IMPLEMENTATIONS[implementation]
         for group, written in zip(self._optimizer.param_groups, self.written()):
-            group.update({key: _FUSED_ON[key] for key in written} if fused else written)
+            group.update({key: values.get(key, value) for key, value in written.items()})
+        fused = implementation == FUSED
         if not fused and not self._was_checked:
             vars(self._optimizer).pop(_CHECK, None)
-        if self._off_cpu and fused != self.is_on:
+        if self._off_cpu and fused != (self.on == FUSED):
             self._move_steps(fused)
-        self.is_on = fused
+        self.on = implementation
 
     def put_into(self, state_dict: dict[str, Any]) -> None:
         """Makes what state_dict() returned as it would be without a switch."""
         for packed, written in zip(state_dict["param_groups"], self.written()):
             packed.update(written)
-        if self._off_cpu and self.is_on:
+        if self._off_cpu and self.on == FUSED:
             state_dict["state"] = {key: {**state, "step": state["step"].cpu()} if "step" in state else state
                                    for key, state in state_dict["state"].items()}
+
+    def _uses_foreach(self, parameters: list[torch.Tensor], written: Mapping[str, Any]) -> bool:
+        if any(value is not None for value in written.values()):
+            return bool(written.get("foreach"))
+        # Left to torch, which loops on a CPU. Adafactor loops everywhere.
+        if "foreach" not in written or isinstance(self._optimizer, torch.optim.Adafactor):
+            return False
+        return bool(parameters) and _default_to_fused_or_foreach(parameters, differentiable=False)[1]
 
     def _move_steps(self, fused: bool) -> None:
         """One transfer for all that go from one device to another."""
@@ -132,13 +153,25 @@ def no_channels_last(parameters: Iterable[torch.Tensor], formats: Mapping[int, t
     return None
 
 
-def no_fused(optimizer: torch.optim.Optimizer) -> str | None:
-    name = type(optimizer).__name__
+def no_implementation(key: str, optimizer: torch.optim.Optimizer) -> str | None:
+    """Of its update; `key` is FUSED or FOREACH."""
+    name, kind = type(optimizer).__name__, key.rpartition(".")[2]
     groups = optimizer.param_groups
-    if "fused" not in groups[0]:
-        return f"{name} has no fused implementation"
+    if kind not in groups[0]:
+        return f"{name} has no {kind} implementation"
     if any(group.get("differentiable") or group.get("capturable") for group in groups):
         return f"{name} is differentiable or capturable"
+    return _no_foreach(optimizer) if key == FOREACH else None
+
+
+def _no_foreach(optimizer: torch.optim.Optimizer) -> str | None:
+    groups = optimizer.param_groups
+    # torch adds the momentum to the gradients where they are, unless weight decay or maximize has copied them.
+    if any(group.get("nesterov") and not group.get("weight_decay") and not group.get("maximize") for group in groups):
+        return "with nesterov and no weight decay foreach writes into the gradients"
+    if isinstance(optimizer, (torch.optim.Adam, torch.optim.AdamW)) and any(
+            isinstance(value, torch.Tensor) for group in groups for value in (group["lr"], *group["betas"])):
+        return f"lr or betas is a tensor, which {type(optimizer).__name__} does not take with foreach"
     return None
 
 

@@ -22,8 +22,8 @@ from ._device import batch_not_on_cpu, module_not_on_cpu, not_on_cpu
 from ._forward import CHANNELS_LAST, ForwardSwitch
 from ._loader import Loader
 from ._settings import (
-    COMPILE, ENGINE, FUSED, MEMORY_FORMAT, MICRO_BATCHES, PRECISION, THREADS, FusedSwitch, ProcessSettings, no_channels_last,
-    no_compile, no_fused, not_float32, text)
+    COMPILE, ENGINE, FUSED, MEMORY_FORMAT, MICRO_BATCHES, PRECISION, THREADS, ProcessSettings, UpdateSwitch, no_channels_last,
+    no_compile, no_implementation, not_float32, text)
 from ._state import State, in_layout_of, map_tensors, same_values, tensors_in
 from ._step import WholeStep
 from ._strategy import Strategies, StrategyContext
@@ -54,7 +54,7 @@ class Subject:
         self._forward = ForwardSwitch(model)
         self.step = WholeStep(model, optimizer, self.loss)
         self._channels_last: dict[str, torch.Tensor] = {}  # Parameters in channels-last layout.
-        self._fused = FusedSwitch(optimizer)
+        self._update = UpdateSwitch(optimizer)
         self._workers: tuple[int, int | None, dict[str, Any]] | None = None
         self._batched: BatchedImages | str = "the loader is not a DataLoader"  # Or why there is none.
         if isinstance(loader, DataLoader):
@@ -172,7 +172,7 @@ class Subject:
         written = {
             MEMORY_FORMAT: "contiguous",
             PRECISION: "fp32",
-            FUSED: bool(self._fused.written()[0].get("fused")),
+            FUSED: self._update.uses(FUSED)[0],
             THREADS: self._process.threads,
             COMPILE: False,
         }
@@ -231,7 +231,7 @@ class Subject:
         self._set_layout(text(settings, MEMORY_FORMAT) == "channels_last")
         self._forward.set(channels_last=text(settings, MEMORY_FORMAT) == "channels_last",
                           bf16=text(settings, PRECISION) == "bf16", compile=COMPILE in settings)
-        self._fused.set(FUSED in settings)
+        self._update.set(FUSED if FUSED in settings else None)
         self._process.apply(settings)
         if self._loader_options is not None:
             self._set_cache(text(settings, CACHE) or self._loader_options["cache"])
@@ -315,7 +315,7 @@ class Subject:
         refused = {
             MEMORY_FORMAT: no_channels_last(self._memory(), {4: CHANNELS_LAST[4]}),
             PRECISION: not_float32(self._memory()),
-            FUSED: no_fused(self.optimizer),
+            FUSED: no_implementation(FUSED, self.optimizer),
             COMPILE: no_compile(self.loader),
             ENGINE: self._no_native_step(),
             MICRO_BATCHES: self._no_micro_batches(),
@@ -329,7 +329,7 @@ class Subject:
             "live": False, "cores": len(os.sched_getaffinity(0)),
             "refused": {key: reason for key, reason in refused.items() if reason is not None}, "refused_values": {},
             "run_steps": self._run_steps, "budget_s": self._budget_s, "fixed": list(self._fixed),
-            "intra_op_threads": self._process.threads, "fused": all(written.get("fused") for written in self._fused.written()),
+            "intra_op_threads": self._process.threads, "fused": all(self._update.uses(FUSED)),
             "drops_out": any(isinstance(module, nn.modules.dropout._DropoutNd) and module.training and module.p > 0
                              for module in self.model.modules()),
             "loader": self.loader if self._loader_options is not None else None,

@@ -80,6 +80,24 @@ Knob fused() {
           .resource = "compute"};
 }
 
+// For a CPU, as it is torch's own choice on a GPU, and above all for optimizers without a fused implementation.
+Knob foreach_optimizer() {
+  return {.key = "optimizer.foreach",
+          .name = "foreach optimizer",
+          .not_applicable = [](const KnobContext& context) -> std::string {
+            if (context.door == Door::recipe) return "a recipe's optimizers have a fused implementation";
+            return context.live ? "" : "headrace.autotune tries it while a run goes on";
+          },
+          .values = [](const KnobContext&) -> std::vector<KnobValue> {
+            return {{.name = "foreach optimizer",
+                     .sentence = "Update by operators over lists of all parameters instead of one after the other.",
+                     .changes = {{"optimizer.foreach", "true"}}}};
+          },
+          .numerics = NumericClass::rounding,
+          .resource = "compute",
+          .excludes = {"optimizer.fused"}};
+}
+
 Knob allocator() {
   return {
       .key = "compute.allocator",

@@ -212,10 +212,10 @@ TEST(Knobs, ALiveRunIsOfferedWhatSwitchesBetweenTwoStepsFromTheHardwareToTheMode
     EXPECT_EQ(candidate.carries_over, candidate.key.starts_with("data.")) << candidate.name;
   }
   // Two numbers of workers.
-  EXPECT_EQ(keys,
-            (std::vector<std::string>{"compute.allocator", "compute.intra_op_threads", "compute.flush_denormal",
-                                      "data.num_workers", "data.num_workers", "data.prefetch_batches",
-                                      "train.precision", "optimizer.fused", "model.memory_format", "model.compile"}));
+  EXPECT_EQ(keys, (std::vector<std::string>{"compute.allocator", "compute.intra_op_threads", "compute.flush_denormal",
+                                            "data.num_workers", "data.num_workers", "data.prefetch_batches",
+                                            "train.precision", "optimizer.fused", "optimizer.foreach",
+                                            "model.memory_format", "model.compile"}));
   EXPECT_GT(offered.candidates.back().prepare_s, 0);
 }
 
@@ -246,6 +246,26 @@ std::string why_not_tried(const Offer& offered, std::string_view key) {
   const auto found = std::find_if(offered.not_tried.begin(), offered.not_tried.end(),
                                   [&](const Report::NotTried& change) { return change.key == key; });
   return found == offered.not_tried.end() ? "" : found->reason;
+}
+
+TEST(Knobs, ForeachIsAnAlternativeToFusedInALoopOfPythonUnderWay) {
+  KnobContext context = live_context();
+  const std::vector<Candidate> candidates = offer(context, "").candidates;
+  const auto foreach = std::find_if(candidates.begin(), candidates.end(),
+                                    [](const Candidate& one) { return one.key == "optimizer.foreach"; });
+  ASSERT_NE(foreach, candidates.end());
+  EXPECT_EQ(foreach->name, "foreach optimizer");
+  EXPECT_EQ(foreach->changes, (Settings{{"optimizer.foreach", "true"}}));
+  EXPECT_EQ(foreach->numerics, NumericClass::rounding);
+  EXPECT_EQ(foreach->excludes, std::vector<std::string>{"optimizer.fused"});
+  context.live = false;
+  EXPECT_EQ(why_not_tried(offer(context, ""), "optimizer.foreach"), "headrace.autotune tries it while a run goes on");
+  context.door = Door::recipe;
+  for (const bool live : {true, false}) {
+    context.live = live;
+    EXPECT_EQ(why_not_tried(offer(context, ""), "optimizer.foreach"),
+              "a recipe's optimizers have a fused implementation");
+  }
 }
 
 TEST(Knobs, ALiveRunIsOfferedTheLoadingThatSwitchesAndPaysBetweenTwoSteps) {

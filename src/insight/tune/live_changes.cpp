@@ -86,13 +86,21 @@ bool LiveChanges::set_same_key(std::size_t one, std::size_t other) const {
                      [&](const auto& change) { return changes.contains(change.first); });
 }
 
+bool LiveChanges::is_idle_beside(std::size_t one, std::size_t other) const {
+  return names(candidates_[one].excludes, candidates_[other].key);
+}
+
 bool LiveChanges::exclude(std::size_t one, std::size_t other) const {
-  const Candidate &a = candidates_[one], &b = candidates_[other];
-  return set_same_key(one, other) || names(a.excludes, b.key) || names(b.excludes, a.key);
+  return set_same_key(one, other) || is_idle_beside(one, other) || is_idle_beside(other, one);
 }
 
 Settings LiveChanges::best_with(std::span<const std::size_t> changes) const {
-  Settings settings = best_;
+  Settings settings;
+  for (const std::size_t kept : kept_) {
+    const bool is_idle =
+        std::any_of(changes.begin(), changes.end(), [&](std::size_t change) { return is_idle_beside(kept, change); });
+    if (!is_idle) set_all(settings, candidates_[kept].changes);
+  }
   for (const std::size_t change : changes) set_all(settings, candidates_[change].changes);
   return settings;
 }
@@ -109,14 +117,14 @@ std::vector<NumericPair> LiveChanges::numeric_pairs_of(std::size_t change) const
   if (only_loads(change)) return {};
   std::vector<const Candidate*> kept;
   for (const std::size_t one : kept_) {
-    if (!only_loads(one)) kept.push_back(&candidates_[one]);
+    if (!only_loads(one) && !is_idle_beside(one, change)) kept.push_back(&candidates_[one]);
   }
   return numeric_pairs(candidates_[change], kept);
 }
 
 std::optional<std::string> LiveChanges::why_idle(std::size_t change) const {
   for (const std::size_t kept : kept_) {
-    if (!names(candidates_[change].excludes, candidates_[kept].key)) continue;
+    if (!is_idle_beside(change, kept)) continue;
     return fmt::format("It does nothing beside {}, which is kept.", candidates_[kept].name);
   }
   const std::size_t alone[] = {change};
@@ -135,8 +143,11 @@ std::vector<std::size_t> LiveChanges::keep(std::size_t change, std::string sente
   std::vector<std::size_t> settled;
   const std::vector<std::size_t> before = kept_;
   for (const std::size_t kept : before) {
-    if (!set_same_key(kept, change)) continue;
-    take_out(kept, Verdict::refused, Reason::no_gain, "Replaced by a later change of the same keys.");
+    const bool sets_same = set_same_key(kept, change);
+    if (!sets_same && !is_idle_beside(kept, change)) continue;
+    take_out(kept, Verdict::refused, Reason::no_gain,
+             sets_same ? "Replaced by a later change of the same keys."
+                       : fmt::format("Replaced by {}, beside which it does nothing.", candidates_[change].name));
     settled.push_back(kept);
   }
   settle(change, Verdict::kept, Reason::none, std::move(sentence));

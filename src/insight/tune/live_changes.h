@@ -52,6 +52,7 @@ class LiveChanges {
 
   const Settings& best() const noexcept { return best_; }  // All that is kept.
   const std::vector<std::size_t>& kept() const noexcept { return kept_; }
+  // All that is kept, but for what does nothing beside one of the changes; and the changes.
   Settings best_with(std::span<const std::size_t> changes) const;
   Settings best_without(std::size_t change) const;
   // What is compared before the change is in force beside all that is kept; nothing, of a change that only loads.
@@ -67,6 +68,7 @@ class LiveChanges {
 
  private:
   bool set_same_key(std::size_t one, std::size_t other) const;
+  bool is_idle_beside(std::size_t one, std::size_t other) const;
 
   std::vector<Candidate> candidates_;
   std::vector<Trial> trials_;

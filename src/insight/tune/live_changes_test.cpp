@@ -53,6 +53,27 @@ TEST(LiveChanges, WhatIsKeptSettlesWhatDoesNothingBesideIt) {
   EXPECT_EQ(changes.best_with(with), (Settings{{"fused", "true"}, {"threads", "1"}}));
 }
 
+TEST(LiveChanges, WhatDoesNothingBesideALaterOneGivesWayToIt) {
+  LiveChanges changes = four();
+  changes.keep(0, "Pays.");
+  changes.keep(3, "Pays.");
+  EXPECT_EQ(changes.standing(2), Standing::gate);  // It is still tried, in the place of what is kept.
+  EXPECT_FALSE(changes.why_idle(2));
+  const std::size_t fused[] = {2}, two_threads[] = {1};
+  EXPECT_EQ(changes.best_with(fused), (Settings{{"fused", "true"}, {"threads", "1"}}));
+  EXPECT_EQ(changes.best_with(two_threads), (Settings{{"foreach", "true"}, {"threads", "2"}}));
+  for (const NumericPair& pair : changes.numeric_pairs_of(2)) {
+    EXPECT_FALSE(pair.reference.contains("foreach") || pair.candidate.contains("foreach"));
+  }
+  EXPECT_EQ(changes.numeric_pairs_of(2).size(), 1u);
+  EXPECT_THAT(changes.keep(2, "Pays."), ElementsAre(3u));
+  EXPECT_EQ(changes.best(), (Settings{{"fused", "true"}, {"threads", "1"}}));
+  EXPECT_THAT(changes.kept(), ElementsAre(0u, 2u));
+  EXPECT_TRUE(changes.trial(3).removed_again);
+  EXPECT_EQ(changes.trial(3).verdict, Verdict::refused);
+  EXPECT_EQ(changes.trial(3).sentence, "Replaced by fused, beside which it does nothing.");
+}
+
 TEST(LiveChanges, ALaterOneOfTheSameKeyTakesItsPlace) {
   LiveChanges changes = four();
   changes.keep(0, "Pays.");
