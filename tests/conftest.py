@@ -2,6 +2,7 @@
 
 import functools
 import gc
+import itertools
 import os
 import signal
 import subprocess
@@ -50,6 +51,27 @@ def photos() -> Path:
     done = subprocess.run([sys.executable, ROOT / "tools" / "make_photos.py"], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     return ROOT / "photos"
+
+
+# They build or set up the project itself, whose environments and compiled files lie in the real cache folder.
+OF_REAL_CACHE = {"bench_test", "cpp_door_test", "tooling_test"}
+
+
+@pytest.fixture(scope="session")
+def caches(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("caches")
+    return (folder / str(number) for number in itertools.count())
+
+
+@pytest.fixture(autouse=True)
+def own_cache(request, caches):
+    """What headrace remembers of earlier runs is the test's own: a folder that is not there yet."""
+    if request.path.stem in OF_REAL_CACHE:
+        yield None
+        return
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_CACHE_HOME", str(folder := next(caches)))
+        yield folder
 
 
 @pytest.fixture

@@ -77,7 +77,9 @@ struct LiveProgress {
   std::function<void(const Quietness&)> judged;            // First, before anything is tried.
   std::function<void(const std::string& sentence)> began;  // Once: how many changes, a step's time, what may be lost.
   std::function<void(const std::string& sentence)> preparing;  // Before something that takes long, as compiling.
-  std::function<void(const Trial&)> decided;                   // Again for a trial that was looked at a second time.
+  // Once, of what takes long to prepare: what that took, when it is made and checked. It may have been refused.
+  std::function<void(const Candidate&, double seconds)> prepared;
+  std::function<void(const Trial&)> decided;  // Again for a trial that was looked at a second time.
   std::function<void(const std::string& sentence)> ended;
 };
 

@@ -46,6 +46,7 @@ struct Candidate {
   Switches switches = Switches::live_step;
   // Typical seconds, until they are measured: to make what the change needs, and of each switch to it or back.
   double prepare_s = 0, switch_s = 0;
+  std::string prepare_note{};  // Where prepare_s is from, behind it in a sentence: "as 3 compilations here took".
   // What was prepared under one setting is used up under the other, as the batches in a loader's queue.
   bool carries_over = false;
   // The batches that it brings hold other pixels or are drawn otherwise. Its numerics are then judged by the mean

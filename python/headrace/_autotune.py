@@ -24,11 +24,13 @@ from torch import nn
 from . import _native
 from ._autotune_request import Request, requested
 from ._boundary import Boundary, Unit
+from ._compile_costs import CompileCosts
 from ._device_times import DeviceTimes, times_of, why_not_timed
 from ._kept_call import KeptCalls, code_of, last_line
 from ._live_knobs import LiveKnobs
 from ._loader_epochs import LoaderEpochs
 from ._loop_objects import raw_objects
+from ._settings import COMPILE
 from ._tune import Trial
 from ._tuned_loop import LOADING, TunedLoop
 from .errors import Error, InvalidArgumentError, UnsupportedError
@@ -74,6 +76,7 @@ class AutoTune:
         self._loads = False  # Changes of loading are among those that are tried.
         self._units_without_call = 0
         self._spent_s = 0.0  # To find out what there is to try.
+        self._compile_costs: CompileCosts | None = None  # None: compiling is not tried.
         self._hooks: _Hooks | None = None
         if request.auto_tune:
             self._problem = refusal or self._no_tuning()
@@ -402,14 +405,27 @@ class AutoTune:
             return []
         began = (clock or time.perf_counter)()
         offered = knobs.offer(request.allow, request.fixed, request.only, loop.updates_left())
+        candidates = offered.candidates
+        self._weigh_compiling(candidates)
         self._spent_s = (clock or time.perf_counter)() - began
-        names = [candidate.name for candidate in offered.candidates]
+        names = [candidate.name for candidate in candidates]
         for name in request.only:
             if name not in names and not any(name.startswith(change.name) for change in offered.not_tried):
                 raise InvalidArgumentError(
                     f'autotune: only: wanted names of changes, found "{name}"; there are {", ".join(names) or "none"}')
         self._hooks = _Hooks(knobs, kept, boundary, times, loop, offered.not_tried)
-        return offered.candidates
+        return candidates
+
+    def _weigh_compiling(self, candidates: list[_native.Candidate]) -> None:
+        """By what it took on this machine before."""
+        for candidate in candidates:
+            if candidate.key == COMPILE:
+                self._compile_costs = CompileCosts(self._models)
+                candidate.prepare_s, candidate.prepare_note = self._compile_costs.estimate(candidate.prepare_s)
+
+    def _note_prepared(self, key: str, seconds: float) -> None:
+        if key == COMPILE and self._compile_costs is not None:
+            self._compile_costs.note(seconds)
 
     def _make_tuner(self, candidates: list[_native.Candidate],
                     clock: Callable[[], float] | None) -> _native.LiveTuner | _native.LiveReplay:
@@ -426,7 +442,8 @@ class AutoTune:
             replay = _native.LiveReplay(self._hooks.loop, str(request.replay), progress)
             self._check_turns(replay, self._hooks.knobs)
             return replay
-        return _native.LiveTuner(self._hooks.loop, candidates, options, request.seed, progress, clock)
+        return _native.LiveTuner(self._hooks.loop, candidates, options, request.seed,
+                                 {**progress, "prepared": self._note_prepared}, clock)
 
     def _check_turns(self, replay: _native.LiveReplay, knobs: LiveKnobs) -> None:
         """headrace.Error where the ledger has settings that these objects cannot have. Nothing hangs on them yet."""
@@ -497,7 +514,8 @@ def autotune(model: nn.Module | Iterable[nn.Module], optimizer: Any, loader: Any
     the loop calls parts of a model and never the model itself (`model.training_loss(batch)`), precision and compiling are tried
     if these parts stand in the list beside it. loader: a DataLoader, a headrace.Loader, another iterable of batches, or None.
     allow: what a kept change may do to the numbers: "bit_equal", "rounding" or "reduced_precision". steps or epochs: how many
-    updates or epochs the whole run has, where you know it: what may be lost depends on it, and compiling is tried only then.
+    updates or epochs the whole run has, where you know it: what may be lost depends on it, and compiling is tried only then, where
+    the rest of the run pays what it took in earlier runs on this machine (compile_costs.json in ~/.cache/headrace, without names).
     only: changes by name; fixed: keys, or tables of keys, that stay. gain_min: the smallest gain worth keeping, 0.02 is 2 %.
     out: a folder for ledger.json and report.html, written when the search ends, at stop(), undo(), and when the interpreter
     ends. auto_tune: False hooks nothing and tries nothing. seed: draws the order of each pair. replay: a ledger, as told below.

@@ -83,6 +83,8 @@ void register_knobs(py::module_& module) {
       .def_readonly("resource", &Candidate::resource)
       .def_readonly("key", &Candidate::key)
       .def_readonly("late_share", &Candidate::late_share)
+      .def_readwrite("prepare_s", &Candidate::prepare_s, "Seconds to make what it needs, until they are measured.")
+      .def_readwrite("prepare_note", &Candidate::prepare_note, "Where they are from, behind them in a sentence.")
       .def_readonly("promise_rank", &Candidate::promise_rank, "Lowest first, whatever order they are tried in.");
   py::class_<Report::NotTried>(module, "NotApplicable", "A change that is not tried on these objects, and why.")
       .def_readonly("name", &Report::NotTried::name)

@@ -30,6 +30,9 @@ LiveProgress LiveTunerObject::progress_of() {
     if (!found.quiet.value_or(true)) tell("machine", found.sentence);
   };
   progress.preparing = [this](const std::string& sentence) { tell("preparing", sentence); };
+  progress.prepared = [this](const Candidate& candidate, double seconds) {
+    if (progress_.contains("prepared")) progress_["prepared"](candidate.key, seconds);
+  };
   progress.decided = [this](const Trial& trial) {
     tell("decided", fmt::format("{:<12} {}: {}", to_string(trial.verdict), trial.name, trial.sentence));
   };

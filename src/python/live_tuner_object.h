@@ -18,8 +18,9 @@ namespace headrace::python {
 // optimizer, whose hooks hold the tuner.
 class LiveTunerObject {
  public:
-  // `progress`: functions of one text by what they are told of: "began", "machine" (that it is not quiet), "decided",
-  // "ended"; what is missing is told nobody. `clock`: a function of monotonic seconds; None: this process' own.
+  // `progress`: functions of one text by what they are told of: "began", "machine" (that it is not quiet), "preparing",
+  // "decided", "ended"; "prepared" is one of a candidate's key and seconds. What is missing is told nobody. `clock`: a
+  // function of monotonic seconds; None: this process' own.
   LiveTunerObject(pybind11::object loop, std::vector<Candidate> candidates, LiveOptions options, std::uint64_t seed,
                   pybind11::dict progress, pybind11::object clock);
 

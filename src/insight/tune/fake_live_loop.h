@@ -170,6 +170,9 @@ class FakeLiveLoop : public LiveLoop {
     progress.judged = [this](const Quietness& found) { told.push_back("judged: " + found.sentence); };
     progress.began = [this](const std::string& sentence) { told.push_back("began: " + sentence); };
     progress.preparing = [this](const std::string& sentence) { told.push_back("preparing: " + sentence); };
+    progress.prepared = [this](const Candidate& candidate, double seconds) {
+      told_prepared.emplace_back(candidate.name, seconds);
+    };
     progress.decided = [this](const Trial& trial) { told.push_back("decided: " + trial.name); };
     progress.ended = [this](const std::string& sentence) {
       told.push_back("ended: " + sentence);
@@ -197,6 +200,7 @@ class FakeLiveLoop : public LiveLoop {
   double as_written_s = 0;      // Of all units.
   // What the tuner told, given progress().
   std::vector<std::string> told;
+  std::vector<std::pair<std::string, double>> told_prepared;
   bool ended = false;
 
  private:

@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <string_view>
 #include <utility>
 
 #include "insight/tune/live_payback.h"
@@ -68,6 +69,14 @@ void LiveSearch::tell_preparing(std::size_t change) {
   });
 }
 
+// Behind the last check before it is first in force. What could not be replayed was perhaps never made.
+void LiveSearch::tell_prepared(std::size_t change) {
+  if (!changes_.is_costly(change) || gate_.is_waiting(change) || switch_.was_on(change)) return;
+  to_tell_.emplace_back([this, change, seconds = prepared_s_.at(change)] {
+    if (progress_.prepared) progress_.prepared(changes_.candidate(change), seconds);
+  });
+}
+
 bool LiveSearch::is_checked(std::size_t change) const {
   const auto pairs = changes_.numeric_pairs_of(change);
   return std::all_of(pairs.begin(), pairs.end(), [this](const NumericPair& pair) { return gate_.has_passed(pair); });
@@ -108,6 +117,7 @@ void LiveSearch::check_kept_call(double begin_s) {
     kept_call_.was_replayed = true;
     if (was_replayed && finding.numerics) {
       settle_gate(*change, *finding.numerics);
+      tell_prepared(*change);
     } else {
       settle_failed(*change, finding.failure.code,
                     finding.numerics ? "another rank could not replay it" : finding.failure.sentence);
@@ -206,7 +216,9 @@ bool LiveSearch::is_prepared(const Settings& settings) const {
 }
 
 std::string LiveSearch::prepare_text(std::size_t change, double gain) const {
-  return prepare_s(change) > kPreparedSeconds ? payback_text(prepare_s(change), gain, rest_s()) : std::string();
+  if (prepare_s(change) <= kPreparedSeconds) return {};
+  const std::string_view note = changes_.candidate(change).prepare_note;
+  return payback_text(prepare_s(change), gain, rest_s(), prepared_s_.contains(change) ? std::string_view() : note);
 }
 
 }  // namespace headrace

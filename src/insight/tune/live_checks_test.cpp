@@ -182,6 +182,39 @@ TEST(LiveChecks, WhatTakesLongToPrepareComesLastAloneAndSaysWhenThatIsPaidBack) 
   EXPECT_THAT(run.loop.told, Contains(StartsWith("preparing: compiled: 4 s to prepare; at +30 % paid back after ")));
 }
 
+TEST(LiveChecks, WhereTheSecondsAreFromIsToldUntilTheyAreMeasuredAndThenWhatTheyAre) {
+  const Effects effects = {{"a", {.time_factor = 1 / 1.5}}, {"compiled", {.time_factor = 1 / 1.4, .prepare_s = 5}}};
+  std::vector<Candidate> candidates = {candidate("a"), candidate("compiled")};
+  candidates[1].prepare_s = 4;
+  candidates[1].prepare_note = "as 3 compilations here took";
+  TunedRun run({}, effects, {}, 1, candidates), refused({}, effects, {}, 1, candidates);
+  refused.loop.effects.at("compiled").distance = {.relative_l2 = 0.5, .output_difference = 0.5};
+  for (TunedRun* one : {&run, &refused}) {
+    one->loop.updates_in_all = 6000;
+    ASSERT_TRUE(one->until_over(5000));
+    EXPECT_THAT(one->loop.told, Contains(StartsWith("preparing: compiled: 4 s to prepare, as 3 compilations here "
+                                                    "took; at +30 % paid back after ")));
+    ASSERT_EQ(one->loop.told_prepared.size(), 1u);  // And nothing of `a`, which takes nothing.
+    EXPECT_EQ(one->loop.told_prepared[0].first, "compiled");
+    EXPECT_NEAR(one->loop.told_prepared[0].second, 5, 0.5);
+  }
+  EXPECT_EQ(run.trial("compiled").verdict, Verdict::kept) << run.trial("compiled").sentence;
+  EXPECT_THAT(run.trial("compiled").sentence, HasSubstr(" s to prepare; at +"));
+  EXPECT_EQ(refused.trial("compiled").reason, Reason::numerics);
+}
+
+TEST(LiveChecks, WhatCouldNotBePreparedIsNoMeasureOfWhatThatTakes) {
+  Effects effects = {{"compiled", {.prepare_s = 5}}};
+  effects["compiled"].replay_failure = ReplayFailure{ErrorCode::internal, "no such operator"};
+  std::vector<Candidate> candidates = {candidate("compiled")};
+  candidates[0].prepare_s = 4;
+  TunedRun run({}, effects, {}, 1, candidates);
+  run.loop.updates_in_all = 6000;
+  ASSERT_TRUE(run.until_over(5000));
+  EXPECT_EQ(run.trial("compiled").verdict, Verdict::failed) << run.trial("compiled").sentence;
+  EXPECT_TRUE(run.loop.told_prepared.empty());
+}
+
 TEST(LiveChecks, WhatTheRestOfTheRunCannotPayBackIsNotPrepared) {
   const Effects effects = {{"compiled", {.time_factor = 1 / 1.4, .prepare_s = 40}}};
   std::vector<Candidate> candidates = {candidate("compiled")};

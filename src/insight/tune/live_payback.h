@@ -3,6 +3,7 @@
 
 #include <optional>
 #include <string>
+#include <string_view>
 
 namespace headrace {
 
@@ -13,7 +14,8 @@ inline constexpr double kGainHoped = 0.3;
 double paid_back_after_s(double prepare_s, double gain) noexcept;
 
 // "43 s to prepare; at +19 % paid back after 269 s; 1900 s remain". `rest_s`: of the run as it is without the change;
-// nullopt: unknown. A gain of 0 or below pays nothing back, and nothing is said of that.
-std::string payback_text(double prepare_s, double gain, std::optional<double> rest_s);
+// nullopt: unknown. A gain of 0 or below pays nothing back, and nothing is said of that. `note`: where the seconds are
+// from, "43 s to prepare, as 3 compilations here took; ..."; empty: nothing is said of that.
+std::string payback_text(double prepare_s, double gain, std::optional<double> rest_s, std::string_view note = {});
 
 }  // namespace headrace

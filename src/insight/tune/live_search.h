@@ -139,6 +139,7 @@ class LiveSearch {
   bool check_next();              // The gate, when nothing else is left.
   bool check_beside_kept(std::size_t change);
   void tell_preparing(std::size_t change);
+  void tell_prepared(std::size_t change);
   bool is_checked(std::size_t change) const;
   bool gate_goes_first();
   double gate_cost_s() const;
