@@ -99,6 +99,7 @@ def test_a_script_is_offered_what_it_was_in_the_order_it_was(script, tmp_path, m
 def test_what_only_the_other_door_can_try_has_its_reason(script, tmp_path):
     _, not_applicable = offered(script, tmp_path, "compute")
     assert not_applicable["fused normalisation"] == ["model.fusion", "the network is your own: it replaces layers of headrace's"]
+    assert not_applicable["wait policy"] == ["compute.wait_policy", "read when libgomp loads: set OMP_WAIT_POLICY before Python starts"]
     for name in ("entropy index", "scaled decoding", "cache of decoded images"):
         key, reason = not_applicable[name]
         assert key.startswith("data.") and reason

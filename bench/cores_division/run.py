@@ -36,8 +36,8 @@ import smaller_fashion  # noqa: E402
 HEADRACE = harness.PROGRAMS / "headrace"
 WORKERS, THREADS = "data.num_workers", "compute.intra_op_threads"
 # Everything else that is tried.
-FIXED = ("model", "optimizer", "train", "compute.allocator", "compute.flush_denormal", "data.index", "data.scale_decode",
-         "data.cache", "data.prefetch_batches")
+FIXED = ("model", "optimizer", "train", "compute.allocator", "compute.flush_denormal", "compute.wait_policy", "data.index",
+         "data.scale_decode", "data.cache", "data.prefetch_batches")
 WANTED = 0.95
 CELL_S = 15.0  # That a cell takes once, about.
 

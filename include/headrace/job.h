@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <map>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -73,6 +74,12 @@ class Job {
   // on the settings.
   virtual double update_difference(const Settings& a, const Settings& b) = 0;
   virtual std::int64_t samples_per_step() const = 0;
+  // For settings that no running process can take (Switches::new_process), which configure() of this job never gets:
+  // the same job in two processes, one that starts with `first` and one with `second`, from one state on the same
+  // samples. configure() of that job takes these two alone, starts their process where there is none, which takes
+  // seconds, and lets no other one run meanwhile; restore(), run() and state_hash() are asked of it beside. Its
+  // processes end with it, at the latest with this process. This job must outlive it. Null: it has no such processes.
+  virtual std::unique_ptr<Job> in_processes(const Settings& /*first*/, const Settings& /*second*/) { return nullptr; }
 };
 
 }  // namespace headrace

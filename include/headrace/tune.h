@@ -23,7 +23,7 @@ enum class Switches {
   live_step,    // Between two steps.
   live_epoch,   // Between two epochs.
   rebuild,      // Once what it is about has been made anew: a loader, a compiled network.
-  new_process,  // In a process that starts with it.
+  new_process,  // In a process that starts with it: timed by Job::in_processes(), and always bit_equal.
 };
 const char* to_string(Switches switches) noexcept;
 

@@ -420,6 +420,21 @@ const Verb& verb_named(const std::string& name) {
   usage(fmt::format("unknown verb {}{}", name, did_you_mean(nearest_name(names, name))));
 }
 
+// RECIPE [KEY=VALUE...], values as TOML.
+Invocation trial_process(const std::vector<std::string>& arguments) {
+  if (arguments.empty()) usage(fmt::format("{} is for headrace tune, which starts it", kTrialVerb));
+  Invocation invocation;
+  invocation.verb = kTrialVerb;
+  invocation.recipe = arguments.front();
+  invocation.quiet = true;
+  for (auto argument = arguments.begin() + 1; argument != arguments.end(); ++argument) {
+    const std::size_t equals = argument->find('=');
+    if (equals == std::string::npos) usage(fmt::format("{}: {} is no KEY=VALUE", kTrialVerb, *argument));
+    invocation.settings.emplace_back(argument->substr(0, equals), argument->substr(equals + 1));
+  }
+  return invocation;
+}
+
 // `explain data.batch_size`: a key alone, where the recipe would stand.
 void accept_key_alone(Invocation& invocation) {
   const std::string first = invocation.recipe.string();
@@ -449,7 +464,7 @@ std::variant<Invocation, Answer> parse_arguments(const std::vector<std::string>&
   if (verb == "--help" || verb == "-h" || verb == "help") return Answer{overview(), kExitDone};
   if (!verb.empty() && verb.front() == '-') usage(fmt::format("unknown flag {} where a verb was wanted", verb));
 
-  auto parsed = VerbLine(verb_named(verb)).parse(rest);
+  auto parsed = verb == kTrialVerb ? trial_process(rest) : VerbLine(verb_named(verb)).parse(rest);
   if (auto* invocation = std::get_if<Invocation>(&parsed)) {
     invocation->argv = arguments;
     accept_key_alone(*invocation);

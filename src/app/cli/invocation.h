@@ -5,6 +5,7 @@
 #include <filesystem>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -31,8 +32,11 @@ struct PackArguments {
   std::optional<std::int64_t> threads;  // None: one a core.
 };
 
+// Of a process that `tune` starts for a trial; no person calls it, and --help does not name it.
+inline constexpr std::string_view kTrialVerb = "trial-process";
+
 struct Invocation {
-  std::string verb;              // "train", "eval", "profile", "tune", "explain", "pack", "doctor".
+  std::string verb;              // "train", "eval", "profile", "tune", "explain", "pack", "doctor"; kTrialVerb.
   std::filesystem::path recipe;  // Or the run folder, for doctor; empty: none given.
   // tune: --data and --model, in place of a recipe; both or neither.
   std::optional<std::filesystem::path> data;
@@ -45,6 +49,7 @@ struct Invocation {
   bool resume = false;                                     // train
   std::optional<std::filesystem::path> checkpoint;         // eval
   std::int64_t steps = 60;                                 // profile: steps measured.
+  std::vector<std::pair<std::string, std::string>> settings;  // kTrialVerb: what the tuner has on top of the recipe.
   PackArguments pack;
   LogLevel log_level = LogLevel::info;
   std::string key;  // explain: one key; empty: all.

@@ -184,4 +184,12 @@ void ChildProcess::kill() const noexcept {
   if (pid_ > 0) ::kill(-pid_, SIGKILL);
 }
 
+void ChildProcess::pause() const noexcept {
+  if (pid_ > 0 && !ended_) ::kill(-pid_, SIGSTOP);
+}
+
+void ChildProcess::resume() const noexcept {
+  if (pid_ > 0 && !ended_) ::kill(-pid_, SIGCONT);
+}
+
 }  // namespace headrace

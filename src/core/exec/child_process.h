@@ -45,6 +45,10 @@ class ChildProcess {
   std::optional<ExitStatus> wait(std::chrono::milliseconds timeout);
   // SIGKILL to the group.
   void kill() const noexcept;
+  // SIGSTOP and SIGCONT to the group: until resume() none of its threads runs, whatever it was doing. kill() and our
+  // own end reach it all the same. Does nothing once wait() has told its end.
+  void pause() const noexcept;
+  void resume() const noexcept;
 
  private:
   pid_t start(const ChildCommand& command, int lifeline) const;

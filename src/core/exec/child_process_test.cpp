@@ -7,6 +7,8 @@
 #include <sys/wait.h>
 
 #include <csignal>
+#include <fstream>
+#include <iterator>
 #include <string>
 #include <utility>
 
@@ -109,6 +111,30 @@ TEST(ChildProcess, OfAForkedProcessIsLeftAlone) {
   }
   ASSERT_EQ(::waitpid(forked, nullptr, 0), forked);
   EXPECT_FALSE(child.wait(0ms)) << "its end is ours to order";
+}
+
+// Of a stopped process the system tells that it is, before anything is read from it.
+char state_of(const ChildProcess& child) {
+  std::ifstream file("/proc/" + std::to_string(child.pid()) + "/stat");
+  const std::string line{std::istreambuf_iterator<char>(file), {}};
+  return line.at(line.rfind(')') + 2);
+}
+
+TEST(ChildProcess, DoesNothingWhileItIsPausedAndGoesOnAfterwards) {
+  auto [reading_end, writing_end] = make_pipe();
+  ChildProcess child{shell("while :; do echo x >&3; done", {writing_end.number()})};
+  { const Descriptor ours{std::move(writing_end)}; }
+  child.pause();
+  while (state_of(child) != 'T') {
+  }
+  child.resume();
+  while (state_of(child) == 'T') {
+  }
+  child.pause();
+  child.kill();
+  EXPECT_EQ(child.wait(kLong)->text(), "was killed by SIGKILL") << "a paused one, too";
+  child.pause();  // Its number may be another process's by now.
+  EXPECT_TRUE(child.wait(0ms));
 }
 
 TEST(ChildProcess, WithoutAProgramIsRefused) {

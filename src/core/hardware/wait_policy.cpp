@@ -26,4 +26,8 @@ Applied wait_policy_in_force(WaitPolicy requested) {
   return applied;
 }
 
+bool has_spin_count() noexcept {
+  return std::getenv("GOMP_SPINCOUNT") != nullptr;
+}
+
 }  // namespace headrace

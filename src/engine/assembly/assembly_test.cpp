@@ -438,6 +438,11 @@ TEST(TrainingJob, TriesAnIndexAndScaledDecodingAndLeavesTheDataAsItIs) {
   EXPECT_NE(scaled, plain);
   EXPECT_EQ(hash_after({{"data.scale_decode", "true"}, {"data.index", "\"build\""}}), scaled);
   EXPECT_EQ(hash_after({}), plain);
+  TrainingJob other{photo_recipe(images), detect_machine()};  // As in the process of a trial.
+  other.training().use_trial_index(job.training().trial_index_file());
+  other.configure({{"data.index", "\"build\""}});
+  other.run(5);
+  EXPECT_GT(other.training().loader().statistics().index_hits, 0);
   EXPECT_FALSE(std::filesystem::exists(images.folder() / ".headrace-index"));
 }
 

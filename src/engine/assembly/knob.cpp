@@ -27,7 +27,7 @@ std::string why_not_live(const Knob& knob) {
     case Switches::rebuild:
       return knob.keeps_both ? "" : "what it is about would have to be made anew; headrace.tune tries it";
     case Switches::new_process:
-      return "it takes effect in a new process";
+      return "it takes effect in a new process; headrace tune tries it";
   }
   return "";
 }
@@ -35,8 +35,11 @@ std::string why_not_live(const Knob& knob) {
 std::string why_not(const Knob& knob, const KnobContext& context) {
   const auto refused = context.refused.find(knob.key);
   if (refused != context.refused.end()) return refused->second;
-  std::string reason = context.live ? why_not_live(knob) : "";
-  return reason.empty() ? knob.not_applicable(context) : reason;
+  const std::string reason = context.live ? why_not_live(knob) : "";
+  // Where Python is the process, the knob says what to do in its place.
+  const bool asks_knob = reason.empty() || knob.switches == Switches::new_process;
+  const std::string own = asks_knob ? knob.not_applicable(context) : "";
+  return own.empty() ? reason : own;
 }
 
 // Of one value of a knob that has others; null: it is not ruled out.
@@ -113,6 +116,12 @@ Applied apply_process_setting(const std::string& key, const std::string& value) 
   return knob->apply(recipe);
 }
 
+bool needs_new_process(std::string_view key) {
+  const auto& all = all_knobs();
+  return std::any_of(all.begin(), all.end(),
+                     [&](const Knob& knob) { return knob.key == key && knob.switches == Switches::new_process; });
+}
+
 KnobContext context_of(const Recipe& recipe, const Machine& machine, const DataContext& data) {
   KnobContext context;
   context.recipe = recipe;
@@ -150,6 +159,8 @@ Offer offer(const KnobContext& context, std::string_view bound) {
   }
   std::stable_partition(offered.candidates.begin(), offered.candidates.end(),
                         [&](const Candidate& candidate) { return candidate.resource == bound; });
+  std::stable_partition(offered.candidates.begin(), offered.candidates.end(),
+                        [](const Candidate& candidate) { return candidate.switches != Switches::new_process; });
   return offered;
 }
 

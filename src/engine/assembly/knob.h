@@ -102,8 +102,13 @@ const std::vector<Knob>& all_knobs();
 Settings process_settings();
 Applied apply_process_setting(const std::string& key, const std::string& value);
 
+// Whether a process must start with this setting: TrainingJob::configure() cannot make it hold.
+bool needs_new_process(std::string_view key);
+
 struct Offer {
-  std::vector<Candidate> candidates;        // Those that relieve `bound` first; of a live run in its own order.
+  // Those that relieve `bound` first, and last what needs a new process, as whatever is tried beside a kept one of
+  // these needs two, too; of a live run in its own order.
+  std::vector<Candidate> candidates;
   std::vector<Report::NotTried> not_tried;  // Of every other knob, why.
 };
 

@@ -2,8 +2,10 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <utility>
 
 #include "core/exec/cores.h"
+#include "core/hardware/wait_policy.h"
 #include "engine/assembly/knob.h"
 #include "insight/tune/tuner.h"
 #include "torch/tensor/allocator.h"
@@ -162,6 +164,44 @@ Knob intra_op_threads() {
           .numerics = NumericClass::rounding,
           .resource = "compute",
           .divides_cores = true};
+}
+
+namespace {
+
+std::string why_no_wait_policy(const KnobContext& context) {
+  if (context.door == Door::python) return "read when libgomp loads: set OMP_WAIT_POLICY before Python starts";
+  if (threads_now(context) == 1) return "one thread computes, and no other one waits for it";
+  return has_spin_count() ? "GOMP_SPINCOUNT is set, and libgomp takes it in place of a policy" : "";
+}
+
+// "system" is what the environment says, and so no value to try.
+std::vector<KnobValue> wait_policies(const KnobContext& context) {
+  const std::string in_force = wait_policy_in_force(context.recipe.compute.wait_policy).applied;
+  std::vector<KnobValue> values;
+  for (const auto& [policy, does] : {std::pair{WaitPolicy::active, "spin"}, std::pair{WaitPolicy::passive, "sleep"}}) {
+    const std::string_view name = choice_name(policy);
+    if (name == in_force) continue;
+    values.push_back({.name = fmt::format("wait policy {}", name),
+                      .sentence = fmt::format("Compute threads that wait for the next operator {} (OMP_WAIT_POLICY); "
+                                              "timed in processes that start so.",
+                                              does),
+                      .changes = {{"compute.wait_policy", fmt::format("\"{}\"", name)}}});
+  }
+  return values;
+}
+
+}  // namespace
+
+// Which thread makes which part of a sum does not depend on how it waits.
+Knob wait_policy() {
+  return {.key = "compute.wait_policy",
+          .name = "wait policy",
+          .not_applicable = why_no_wait_policy,
+          .values = wait_policies,
+          .numerics = NumericClass::bit_equal,
+          .resource = "compute",
+          .switches = Switches::new_process,
+          .prepare_s = 5};  // A guess: two processes load LibTorch and the data.
 }
 
 namespace {

@@ -257,6 +257,14 @@ std::string Training::make_trial_index(const std::function<bool(std::int64_t don
       last, train_source_->size());
 }
 
+std::filesystem::path Training::trial_index_file() const {
+  return trial_index_ == nullptr ? std::filesystem::path{} : trial_index_->source()->info().index_file;
+}
+
+void Training::use_trial_index(const std::filesystem::path& file) {
+  trial_index_ = std::make_unique<TrialIndex>(train_source_, file);
+}
+
 std::unique_ptr<Network> Training::float64_network() {
   ModelOptions plain = recipe_.model;
   plain.fusion = Fusion::none;

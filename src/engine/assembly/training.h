@@ -59,6 +59,9 @@ class Training {
   // cache.
   // `go_on` as in build_entropy_index.
   std::string make_trial_index(const std::function<bool(std::int64_t done)>& go_on);
+  // Its file; empty: there is none. Another process on the same data may use it, as long as this one keeps it.
+  std::filesystem::path trial_index_file() const;
+  void use_trial_index(const std::filesystem::path& file);
   // What opening the data found odd but could live with, a sentence each.
   const std::vector<std::string>& remarks() const { return remarks_; }
   std::int64_t batches_per_epoch() const { return loader().batches_per_epoch(); }

@@ -1,14 +1,22 @@
 #include "engine/assembly/training_job.h"
 
 #include <ATen/core/Tensor.h>
+#include <headrace/option_fields.h>
+#include <headrace/option_text.h>
 
 #include <algorithm>
+#include <chrono>
+#include <cmath>
 #include <limits>
 #include <utility>
 
 #include "core/base/fail.h"
 #include "engine/assembly/kept_loop.h"
+#include "engine/assembly/knob.h"
 #include "engine/assembly/state.h"
+#include "engine/assembly/trial_process.h"
+#include "engine/assembly/trial_protocol.h"
+#include "torch/tensor/compute.h"
 #include "torch/train/loop.h"
 
 namespace headrace {
@@ -21,6 +29,12 @@ std::int64_t pass_batches(const Training& training) {
   if (recipe.tune.samples_max == 0) return all;
   const std::int64_t wanted = recipe.tune.samples_max / recipe.data.batch_size / update * update;
   return std::min(all, std::max(wanted, update));
+}
+
+// One that hangs takes no more of the budget than this; a small budget is no reason to call a slow start a hang.
+std::chrono::milliseconds process_timeout(double budget_s) {
+  constexpr double kShare = 0.25, kLeast_s = 10;
+  return std::chrono::milliseconds(std::llround(1000 * std::max(kLeast_s, kShare * budget_s)));
 }
 
 }  // namespace
@@ -197,6 +211,46 @@ double TrainingJob::update_difference(const Settings& a, const Settings& b) {
 
 std::int64_t TrainingJob::samples_per_step() const {
   return baseline_.data.batch_size;
+}
+
+std::unique_ptr<Job> TrainingJob::in_processes(const Settings& first, const Settings& second) {
+  if (trial_command_.empty()) return nullptr;
+  // What of this process would take cores from them: the loader, and compute threads that wait for the next operator.
+  epoch_.reset();
+  end_idle_compute_threads();
+  return std::make_unique<TrialProcesses>(first, second, samples_per_step(),
+                                          [this](const Settings& settings) { return start_process(settings); });
+}
+
+std::unique_ptr<TrialArm> TrainingJob::start_process(const Settings& settings) const {
+  const auto resident = resident_memory();
+  if (memory_limit_ && resident && 3 * *resident > *memory_limit_) {
+    fail(ErrorCode::out_of_memory,
+         "assembly: two more processes like this one, of {} MiB, are beyond the limit of {} MiB", *resident >> 20,
+         *memory_limit_ >> 20);
+  }
+  Recipe recipe = baseline_;
+  TrialCommand command{
+      .arguments = trial_command_, .recipe = {}, .name = {}, .timeout = process_timeout(baseline_.tune.budget_s)};
+  command.arguments.emplace_back(fmt::format("/proc/self/fd/{}", trial::kRecipe));
+  for (const auto& [key, value] : settings) {
+    if (needs_new_process(key)) {
+      apply_settings(recipe, {{key, value}});
+    } else {
+      command.arguments.push_back(fmt::format("{}={}", key, value));
+    }
+  }
+  if (const std::string index = training_->trial_index_file().string(); !index.empty()) {
+    command.arguments.push_back(fmt::format("{}={}", trial::kIndexKey, index));
+  }
+  const std::vector<Field> fields = fields_of(recipe);
+  for (const Knob& knob : all_knobs()) {
+    if (knob.switches != Switches::new_process) continue;
+    command.name += fmt::format("{}{} = {}", command.name.empty() ? "" : ", ", knob.key,
+                                to_toml(field_named(fields, std::string(knob.key)).get()));
+  }
+  command.recipe = write_toml(fields);
+  return std::make_unique<TrialProcess>(std::move(command));
 }
 
 std::optional<LoaderWork> TrainingJob::loader_work() const {

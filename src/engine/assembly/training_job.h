@@ -14,6 +14,7 @@
 
 #include "engine/assembly/planted_knobs.h"
 #include "engine/assembly/training.h"
+#include "engine/assembly/trial_processes.h"
 #include "insight/measure/measure.h"
 
 namespace headrace {
@@ -37,6 +38,12 @@ class TrainingJob final : public MeasurableJob {
   std::uint64_t state_hash() override;
   double update_difference(const Settings& a, const Settings& b) override;
   std::int64_t samples_per_step() const override;
+  // The processes begin with the recipe's initial weights. Two more jobs like this one need as much memory again, each:
+  // Error{out_of_memory} from configure() where the limit is below that. Ends the epoch at hand.
+  std::unique_ptr<Job> in_processes(const Settings& first, const Settings& second) override;
+  // The program and its first arguments that begin such a process, which finds the recipe at trial::kRecipe and gets
+  // KEY=VALUE for each of the other settings behind them, and for trial::kIndexKey. Without, there are none.
+  void set_trial_command(std::vector<std::string> command) { trial_command_ = std::move(command); }
 
   void set_free_data(bool free_data) override;
   std::optional<LoaderWork> loader_work() const override;
@@ -54,6 +61,7 @@ class TrainingJob final : public MeasurableJob {
   TensorBatch load_batch(std::int64_t epoch, std::int64_t index);  // By the loader in force. Ends the epoch at hand.
   Fingerprint fingerprint_of(const TensorBatch& batch);
   void begin_pass_again_where_due();
+  std::unique_ptr<TrialArm> start_process(const Settings& settings) const;
   std::vector<std::pair<std::string, at::Tensor>> everything();  // Parameters, buffers, optimizer state; shared.
 
   Recipe baseline_;
@@ -63,6 +71,7 @@ class TrainingJob final : public MeasurableJob {
   PlantedKnobs planted_;
   StrategySwitch strategies_;
   StrategyContext strategy_context_;
+  std::vector<std::string> trial_command_;
   Settings settings_;  // In force.
   std::unique_ptr<Saved> saved_;
   std::optional<Epoch> epoch_;   // The epoch in progress; the trainer's progress says where it stands.

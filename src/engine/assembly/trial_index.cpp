@@ -34,8 +34,12 @@ class IndexedElsewhere final : public Source {
 }  // namespace
 
 TrialIndex::TrialIndex(std::shared_ptr<const Source> source) {
-  indexed_ = std::make_shared<IndexedElsewhere>(std::move(source), folder_.path() / "index" / "entropy.records");
+  folder_.emplace();
+  indexed_ = std::make_shared<IndexedElsewhere>(std::move(source), folder_->path() / "index" / "entropy.records");
 }
+
+TrialIndex::TrialIndex(std::shared_ptr<const Source> source, std::filesystem::path file)
+    : indexed_(std::make_shared<IndexedElsewhere>(std::move(source), std::move(file))) {}
 
 std::unique_ptr<TrialIndex> TrialIndex::make(std::shared_ptr<const Source> source, std::int64_t threads,
                                              const std::function<bool(std::int64_t done)>& go_on) {

@@ -4,19 +4,23 @@
 #include <headrace/source.h>
 
 #include <cstdint>
+#include <filesystem>
 #include <functional>
 #include <memory>
+#include <optional>
 
 #include "core/base/temporary_folder.h"
 
 namespace headrace {
 
-// Of a source that has a place for an index. Its files go with it.
+// Of a source that has a place for an index. Files that were made here go with it.
 class TrialIndex {
  public:
   // Reads every image with `threads` threads. Null: `go_on` said no; see build_entropy_index.
   static std::unique_ptr<TrialIndex> make(std::shared_ptr<const Source> source, std::int64_t threads,
                                           const std::function<bool(std::int64_t done)>& go_on);
+  // With the `file` that another process has made, and keeps as long as this is used.
+  TrialIndex(std::shared_ptr<const Source> source, std::filesystem::path file);
 
   // The same samples, with this index.
   const std::shared_ptr<const Source>& source() const { return indexed_; }
@@ -24,7 +28,7 @@ class TrialIndex {
  private:
   explicit TrialIndex(std::shared_ptr<const Source> source);
 
-  const TemporaryFolder folder_;
+  std::optional<TemporaryFolder> folder_;  // None: another process has it.
   std::shared_ptr<const Source> indexed_;
 };
 

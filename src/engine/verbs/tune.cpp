@@ -5,8 +5,12 @@
 #include <torch/headeronly/version.h>
 
 #include <algorithm>
+#include <filesystem>
 #include <nlohmann/json.hpp>
+#include <string>
+#include <system_error>
 #include <utility>
+#include <vector>
 
 #include "app/cli/environment.h"
 #include "app/cli/recipe_from_data.h"
@@ -87,15 +91,46 @@ void tell_training_time(const VerbContext& context, const Training& training, co
                                    training.recipe().train.epochs, steps * step_s));
 }
 
-// nullopt: stopped. What was decided before stays, and is reported without it.
-std::optional<TraceRecord> trace_tuned(TrainingJob& job, const Settings& best, const Machine& machine,
-                                       std::int64_t steps) {
+// This executable; where the system does not tell it, none, and what needs it fails by name.
+std::vector<std::string> trial_command() {
+  std::error_code error;
+  const std::filesystem::path self = std::filesystem::read_symlink("/proc/self/exe", error);
+  if (error) return {};
+  return {self.string(), std::string(kTrialVerb)};
+}
+
+// Without what needs a new process. nullopt: stopped. What was decided before stays, and is reported without it.
+std::optional<TraceRecord> trace_tuned(TrainingJob& job, Settings best, const Machine& machine, std::int64_t steps) {
+  std::erase_if(best, [](const auto& setting) { return needs_new_process(setting.first); });
   try {
     job.configure(best);
     return measure(job, machine, {.steps = steps, .compute_threads = compute_threads(), .blocks_s_max = 0}).trace;
   } catch (const Error& error) {
     if (error.code() != ErrorCode::cancelled) throw;
     return std::nullopt;
+  }
+}
+
+// What is kept and holds in a process that starts with it alone does not hold in this one.
+void note_new_process(std::vector<Applied>& applied, const Settings& best) {
+  for (Applied& held : applied) {
+    const auto kept = best.find(held.key);
+    if (kept == best.end() || !needs_new_process(held.key)) continue;
+    held.requested = kept->second;
+    std::erase(held.requested, '"');  // Text, as the others have it.
+    held.reason =
+        "it holds in a process that starts with it, as headrace train makes one of tuned.toml; what this run traced "
+        "and trained afterwards is without";
+  }
+}
+
+void tell_new_process(Console& console, const Settings& best, const std::filesystem::path& tuned) {
+  for (const auto& [key, value] : best) {
+    if (!needs_new_process(key)) continue;
+    console.warning(
+        fmt::format("{} = {} holds in a process that starts with it: the training that follows goes "
+                    "without, `headrace train {}` has it",
+                    key, value, tuned.string()));
   }
 }
 
@@ -111,6 +146,7 @@ Tuning tune_recipe(VerbContext& context) {
                   "before and after",
                   kCostMax * budget_s, budget_s));
   TrainingJob job{context.loaded.recipe, context.machine};
+  job.set_trial_command(trial_command());
   tell_remarks(console, job.training());
   console.progress("Measuring the recipe as it is written");
   const std::int64_t measured_steps = burn_in(job, budget_s);
@@ -147,6 +183,7 @@ Tuning tune_recipe(VerbContext& context) {
   }
   tuning.stopped = stop_signal() != 0;
   tuning.applied = job.training().applied();
+  note_new_process(tuning.applied, tuning.ledger.best);
   for (Applied& entry : settings_left_out(tuning.ledger)) tuning.applied.push_back(std::move(entry));
   tell_corrupt_samples(console, job.training());
   tuning.corrupt_samples = corrupt_samples_json(job.training());
@@ -247,6 +284,7 @@ int run_tune(VerbContext& context) {
     so_far["training"] = nullptr;
     write_file(folder.file("ledger.json"), json_text(so_far));
     console.info("training with what was kept");
+    tell_new_process(console, tuning.ledger.best, folder.file("tuned.toml"));
     Training training{tuned, context.machine};
     StrategySwitch strategies;
     StrategyContext strategy_context;

@@ -22,6 +22,7 @@ int dispatch(VerbContext& context) {
   if (verb == "eval") return run_eval(context);
   if (verb == "profile") return run_profile(context);
   if (verb == "tune") return run_tune(context);
+  if (verb == kTrialVerb) return run_trial_process(context);
   fail(ErrorCode::invalid_argument, "headrace: no verb {}", verb);
 }
 

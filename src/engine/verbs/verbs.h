@@ -30,6 +30,7 @@ int run_train(VerbContext& context);
 int run_eval(VerbContext& context);
 int run_profile(VerbContext& context);
 int run_tune(VerbContext& context);
+int run_trial_process(VerbContext& context);  // kTrialVerb
 
 // "headrace tune examples/fashion_mnist.toml --data.num_workers 2", credentials cut.
 std::string command_line(const Invocation& invocation);

@@ -48,6 +48,7 @@ class FakeJob : public Job {
       : machine_(machine), effects_(std::move(effects)), random_(seed) {}
 
   double now_s() const { return now_s_; }
+  void wait(double seconds) { now_s_ += seconds; }
 
   void snapshot() override { ++snapshots; }
   void restore() override {

@@ -78,7 +78,12 @@ Tuner::Tuner(Job& job, std::vector<Candidate> candidates, const TuneOptions& opt
       clock_(std::move(clock)),
       read_load_(std::move(read_load)),
       check_(job, [this] { return keep_going() && clock_() < trials_end_s_; },
-             {clock_, [this] { return std::min(kExactShare * options_.budget_s, (trials_end_s_ - clock_()) / 2); }}) {}
+             {clock_, [this] { return std::min(kExactShare * options_.budget_s, (trials_end_s_ - clock_()) / 2); }}) {
+  for (const Candidate& candidate : candidates_) {
+    if (candidate.switches != Switches::new_process) continue;
+    for (const auto& [key, value] : candidate.changes) process_keys_.insert(key);
+  }
+}
 
 Ledger Tuner::run() {
   start_s_ = clock_();
@@ -108,8 +113,9 @@ Ledger Tuner::run() {
   return_to_open_trials();
   leave_each_out();
   compare_with_baseline();
+  processes_.reset();
   ledger_.best = settings_of(kept_);
-  job_.configure(ledger_.best);
+  job_.configure(without_process_keys(ledger_.best));
   job_.restore();
   ledger_.budget_s = options_.budget_s;
   ledger_.spent_s = clock_() - start_s_;
@@ -192,6 +198,7 @@ void Tuner::try_candidate(std::size_t index, std::size_t left) {
   const Limits limits{now_s + share_s, std::min(trials_end_s_, now_s + 2 * share_s)};
   while (try_on_best(index, limits) == Next::again) {
   }
+  end_trial(index);
 }
 
 // Trials that ended with their share of the budget go on in what the others left: those that promise something first,
@@ -219,6 +226,7 @@ void Tuner::return_to_open_trials() {
     if (progress_.trying) progress_.trying(candidates_[open[i]], open[i], candidates_.size());
     while (try_on_best(open[i], {now_s + share_s, trials_end_s_}) == Next::again) {
     }
+    end_trial(open[i]);
     if (trial.pairs == 0 && trial.verdict == Verdict::inconclusive) trial = before;
     if (progress_.decided) progress_.decided(trial);
   }
@@ -287,15 +295,74 @@ Tuner::Next Tuner::try_on_best(std::size_t index, const Limits& limits) {
     return settle(trial, Verdict::refused, Reason::no_gain,
                   fmt::format("Not tried: it does nothing beside {}, which is kept.", candidates_[kept].name));
   }
-  const Next next = check_numerics(index);
+  const Next next = candidates_[index].switches == Switches::new_process ? check_in_processes(index, settings, limits)
+                                                                         : check_numerics(index);
   return next == Next::go_on ? compare_speed(index, settings, limits) : next;
+}
+
+Settings Tuner::without_process_keys(Settings settings) const {
+  std::erase_if(settings, [this](const auto& setting) { return process_keys_.contains(setting.first); });
+  return settings;
+}
+
+Job& Tuner::job_for(const Settings& first, const Settings& second) {
+  if (processes_ != nullptr) return *processes_;
+  if (without_process_keys(first) == first && without_process_keys(second) == second) return job_;
+  processes_ = job_.in_processes(first, second);
+  if (processes_ == nullptr) fail(ErrorCode::unsupported, "tune: this job has no processes to be measured in");
+  return *processes_;
+}
+
+double Tuner::prepare_s(const Settings& settings) const {
+  double longest = 0;
+  for (const Candidate& candidate : candidates_) {
+    if (candidate.switches != Switches::new_process || with(settings, candidate.changes) != settings) continue;
+    longest = std::max(longest, candidate.prepare_s);
+  }
+  return longest;
+}
+
+// No two trials hold processes at a time: each has the memory of a whole job. So pairs that were measured in them
+// cannot go on; a trial that is returned to begins anew.
+void Tuner::end_trial(std::size_t index) {
+  if (processes_ == nullptr) return;
+  comparison_of_[index].reset();
+  processes_.reset();
+}
+
+// Both arms are such processes, so that they differ in nothing else; their state is one of its own, and so is the hash
+// that they must agree on.
+Tuner::Next Tuner::check_in_processes(std::size_t index, const Settings& settings, const Limits& limits) {
+  Trial& trial = ledger_.trials[index];
+  const double start_s = candidates_[index].prepare_s;
+  // A change that is kept has them started once more, for the last comparison.
+  if (clock_() + start_s > limits.hard_end_s || start_s > end_s_ - trials_end_s_) {
+    return settle(trial, Verdict::inconclusive, Reason::budget,
+                  fmt::format("Not tried: the processes that it is timed in take about {:.2g} s to start, and as long "
+                              "again for the last comparison, which the budget of {:.4g} s does not hold.",
+                              start_s, options_.budget_s));
+  }
+  const Settings best = settings_of(kept_);
+  std::optional<NumericResult> result;
+  const auto fault = attempt([&] {
+    NumericCheck check(job_for(best, settings), [this] { return keep_going() && clock_() < trials_end_s_; });
+    if (check.prepare(NumericClass::bit_equal, best)) result = check.check(NumericClass::bit_equal, settings);
+  });
+  if (fault) return settle_fault(index, *fault, 0);
+  if (!result) return settle_early(trial);
+  trial.numerics = *result;
+  if (result->passed) return Next::go_on;
+  return settle(trial, Verdict::refused, Reason::numerics,
+                fmt::format("Computes something else: {}.", figures_of(*result)));
 }
 
 Tuner::Next Tuner::check_numerics(std::size_t index) {
   std::vector<const Candidate*> kept;
   for (const std::size_t other : kept_) kept.push_back(&candidates_[other]);
   for (const NumericPair& pair : numeric_pairs(candidates_[index], kept)) {
-    const Next next = check_numeric_pair(index, pair);
+    // A kept change that needs a new process is bit_equal there: what it stands beside computes the same without it.
+    const Next next = check_numeric_pair(
+        index, {pair.numeric_class, without_process_keys(pair.reference), without_process_keys(pair.candidate)});
     if (next != Next::go_on) return next;
   }
   return Next::go_on;
@@ -348,17 +415,19 @@ BlockPlan Tuner::plan_of_trial(double second_step_s, double share_s, const std::
 Tuner::Next Tuner::begin_comparison(std::size_t index, const Settings& settings, const Limits& limits,
                                     std::int64_t& steps_run) {
   const auto first_steps = std::clamp<std::int64_t>(std::llround(0.1 / best_step_s_), best_step_s_ > 0.5 ? 1 : 2, 200);
+  const Settings best = settings_of(kept_);
   double step_s = 0;
   const auto first_fault = attempt([&] {
-    switch_to(job_, settings);
-    const auto times = timed_steps(job_, first_steps);
+    Job& job = job_for(best, settings);
+    switch_to(job, settings);
+    const auto times = timed_steps(job, first_steps);
     step_s = median({times.begin() + static_cast<std::ptrdiff_t>(times.size() / 2), times.end()});
   });
   if (first_fault) return settle_fault(index, *first_fault, first_steps);
   steps_run = first_steps;
   const double share_s = limits.share_end_s - clock_();
   const BlockPlan plan = plan_of_trial(step_s, share_s, candidates_[index].resource);
-  comparison_of_[index].emplace(job_, settings_of(kept_), settings, plan, ledger_.trials[index].late_share, seed_,
+  comparison_of_[index].emplace(job_for(best, settings), best, settings, plan, ledger_.trials[index].late_share, seed_,
                                 comparisons_++);
   return Next::go_on;
 }
@@ -378,7 +447,9 @@ Tuner::Next Tuner::compare_speed(std::size_t index, const Settings& settings, co
   if (trial.pairs > 0) trial.gain = to_gain(measured.log_gain);
   steps_run += trial.pairs * (comparison.plan().warmup + comparison.plan().steps);
   if (measured.end == End::fault) {
-    if (measured.fault->arm == Arm::second) return settle_fault(index, measured.fault->fault, steps_run);
+    // Of two processes either may be what failed, and without the change there would be neither.
+    const bool is_own = measured.fault->arm == Arm::second || processes_ != nullptr;
+    if (is_own) return settle_fault(index, measured.fault->fault, steps_run);
     blame(measured.fault->fault, kept_);
     return stopped_ ? settle_early(trial) : Next::again;
   }
@@ -394,11 +465,12 @@ Tuner::Next Tuner::compare_speed(std::size_t index, const Settings& settings, co
 
 std::optional<Fault> Tuner::run_unmeasured(const Settings& settings, std::int64_t steps, double step_s, double end_s) {
   const auto piece = std::max<std::int64_t>(1, std::llround(0.2 / step_s));
+  Job& job = processes_ == nullptr ? job_ : *processes_;
   return attempt([&] {
-    if (steps > 0) switch_to(job_, settings);
+    if (steps > 0) switch_to(job, processes_ == nullptr ? without_process_keys(settings) : settings);
     for (std::int64_t left = steps; left > 0 && keep_going(); left -= piece) {
       if (clock_() + static_cast<double>(std::min(piece, left)) * step_s > end_s) return;
-      timed_steps(job_, std::min(piece, left));
+      timed_steps(job, std::min(piece, left));
     }
   });
 }
@@ -428,8 +500,8 @@ Tuner::Next Tuner::judge(std::size_t index, const Measured& measured) {
 Tuner::Measured Tuner::run_pairs(Comparison& comparison, const Limits& limits, std::optional<std::int64_t> pairs) {
   const auto& plan = comparison.plan();
   double pair_s = 2 * switch_s_ + static_cast<double>(plan.warmup + plan.steps) * 2 * best_step_s_;
-  const double begin_s = clock_();
-  const std::int64_t pairs_before = comparison.pairs();
+  double begin_s = clock_();
+  std::int64_t pairs_before = comparison.pairs();
   Bets bets(options_.gain_min);
   for (const double log_ratio : comparison.log_ratios()) bets.add(log_ratio);
   const auto ended = [&](End end, std::optional<PairFault> fault = {}) {
@@ -445,14 +517,21 @@ Tuner::Measured Tuner::run_pairs(Comparison& comparison, const Limits& limits, s
     if (clock_() + pair_s > (near ? limits.hard_end_s : limits.share_end_s)) return ended(End::time);
     if (auto fault = comparison.measure_pair()) return ended(End::fault, std::move(fault));
     bets.add(comparison.log_ratios().back());
+    if (processes_ != nullptr && comparison.pairs() == 1) {  // It may hold the start of both, as no other pair does.
+      begin_s = clock_();
+      pairs_before = 1;
+      continue;
+    }
     pair_s = (clock_() - begin_s) / static_cast<double>(comparison.pairs() - pairs_before);
   }
   return ended(End::done);
 }
 
 // A change that paid may pay no longer beside those kept after it. It proved itself once, so that it stays unless this
-// comparison speaks against it: by the same bets, or, where they leave it open, by its middle.
-bool Tuner::still_pays(const Measured& measured) const {
+// comparison speaks against it: by the same bets, or, where they leave it open, by its middle. Where the start of
+// processes has taken the time, the middle of fewer pairs than the bets need says nothing.
+bool Tuner::still_pays(const Measured& measured, std::int64_t pairs) const {
+  if (processes_ != nullptr && pairs < kPairsToDrop) return true;
   if (measured.outcome == Outcome::open) return measured.log_gain.center >= std::log1p(options_.gain_min);
   return measured.outcome == Outcome::pays;
 }
@@ -465,6 +544,7 @@ void Tuner::leave_each_out() {
     if (stopped_ || kept_.size() < 2) return;
     if (std::find(kept_.begin(), kept_.end(), order[i]) == kept_.end()) continue;
     leave_out(order[i], clock_() + (end_s - clock_()) / static_cast<double>(order.size() - i));
+    processes_.reset();
   }
 }
 
@@ -475,16 +555,19 @@ void Tuner::leave_out(std::size_t index, double end_s) {
     take_out(index, Verdict::refused, Reason::no_gain, "Replaced by a later change of the same keys.");
     return;
   }
-  const auto plan = plan_blocks(best_step_s_, best_step_s_, switch_s_, end_s - clock_());
-  Comparison comparison(job_, without, best, plan, candidates_[index].late_share, seed_, comparisons_++);
+  const double start_s = prepare_s(best);
+  if (start_s > 0 && clock_() + start_s > end_s) return;
+  const auto plan = plan_blocks(best_step_s_, best_step_s_, switch_s_, end_s - start_s - clock_());
+  Comparison comparison(job_for(without, best), without, best, plan, candidates_[index].late_share, seed_,
+                        comparisons_++);
   const auto measured = run_pairs(comparison, {end_s, end_s});
   if (measured.end == End::fault) {
-    blame(measured.fault->fault, measured.fault->arm == Arm::first ? others : kept_);
+    blame(measured.fault->fault, at_fault(measured.fault->arm, others));
     return;
   }
   if (measured.end == End::stopped || comparison.pairs() == 0) return;
   const std::string found = sentence_of(measured.log_gain, comparison.pairs());
-  if (still_pays(measured)) {
+  if (still_pays(measured, comparison.pairs())) {
     const bool pays = measured.outcome == Outcome::pays;
     ledger_.trials[index].sentence += fmt::format(" Taken out of the best configuration, {}: {}.",
                                                   pays ? "it still pays" : "nothing speaks against it", found);
@@ -497,21 +580,23 @@ void Tuner::leave_out(std::size_t index, double end_s) {
 
 void Tuner::compare_with_baseline() {
   while (!kept_.empty() && !stopped_) {
-    const double left_s = end_s_ - clock_();
+    const Settings best = settings_of(kept_);
+    const double whole_s = end_s_ - clock_(), left_s = std::max(whole_s - prepare_s(best), whole_s / 2);
     const auto plan = plan_blocks(baseline_step_s_, best_step_s_, switch_s_, left_s);
     const double pair_s =
         2 * switch_s_ + static_cast<double>(plan.warmup + plan.steps) * (baseline_step_s_ + best_step_s_);
     // How many is settled before the first one: the interval owes nothing to what the pairs show.
     const auto pairs = std::clamp<std::int64_t>(static_cast<std::int64_t>(left_s / pair_s), 0, kSpeedupPairsMax);
-    Comparison comparison(job_, {}, settings_of(kept_), plan, late_share(kept_), seed_, comparisons_++);
+    processes_.reset();
+    Comparison comparison(job_for({}, best), {}, best, plan, late_share(kept_), seed_, comparisons_++);
     comparison.sum_splits();
     const auto measured = run_pairs(comparison, {end_s_, end_s_}, pairs);
     if (measured.end == End::fault) {
-      blame(measured.fault->fault, measured.fault->arm == Arm::first ? Indices{} : kept_);
+      blame(measured.fault->fault, at_fault(measured.fault->arm, {}));
       continue;
     }
     if (comparison.pairs() == 0) break;
-    if (kept_.size() == 1 && measured.end != End::stopped && !still_pays(measured)) {
+    if (kept_.size() == 1 && measured.end != End::stopped && !still_pays(measured, comparison.pairs())) {
       baseline_step_s_ = median(comparison.first_s());
       take_out(
           kept_.front(), Verdict::refused, Reason::no_gain,
@@ -567,7 +652,9 @@ Tuner::Next Tuner::settle_fault(std::size_t index, const Fault& fault, std::int6
   }
   job_.restore();
   trial.gain.reset();
-  const std::int64_t steps = kept_.empty() ? 0 : std::min(3 * kTrialStepsMin, 3 * steps_run + 5);
+  // Where the trial had processes of its own, the fault was theirs.
+  const bool others_may_be = !kept_.empty() && processes_ == nullptr;
+  const std::int64_t steps = others_may_be ? std::min(3 * kTrialStepsMin, 3 * steps_run + 5) : 0;
   if (const auto other = run_unmeasured(settings_of(kept_), steps, best_step_s_, trials_end_s_)) {
     blame(*other, kept_);
     return stopped_ ? settle_early(trial) : Next::again;
@@ -605,6 +692,17 @@ Tuner::Indices Tuner::kept_without(std::size_t index) const {
   Indices others = kept_;
   std::erase(others, index);
   return others;
+}
+
+// In processes, whichever arm it was, those without which there would be none. Where another one fails there, the
+// comparisons that the job itself makes afterwards show it.
+Tuner::Indices Tuner::at_fault(Arm arm, const Indices& kept_in_first) const {
+  if (processes_ == nullptr) return arm == Arm::first ? kept_in_first : kept_;
+  Indices found;
+  for (const std::size_t index : kept_) {
+    if (candidates_[index].switches == Switches::new_process) found.push_back(index);
+  }
+  return found;
 }
 
 Settings Tuner::settings_of(const Indices& kept) const {

@@ -5,7 +5,9 @@
 
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -78,6 +80,7 @@ class Tuner {
   bool settled_for_noise(std::size_t index);
   Next try_on_best(std::size_t index, const Limits& limits);
   Next check_numerics(std::size_t index);
+  Next check_in_processes(std::size_t index, const Settings& settings, const Limits& limits);
   bool goes_on(std::size_t index) const;
   Next begin_comparison(std::size_t index, const Settings& settings, const Limits& limits, std::int64_t& steps_run);
   Next compare_speed(std::size_t index, const Settings& settings, const Limits& limits);
@@ -100,13 +103,21 @@ class Tuner {
   Next settle_early(Trial& trial);
   void take_out(std::size_t index, Verdict verdict, Reason reason, const std::string& sentence);
 
+  // What the job itself can hold of them: all but the keys that need a new process.
+  Settings without_process_keys(Settings settings) const;
+  // Times these two: the job itself or, where either needs a new process, the two processes of the trial at hand.
+  Job& job_for(const Settings& first, const Settings& second);
+  double prepare_s(const Settings& settings) const;  // Of the two processes, where these need them; else 0.
+  void end_trial(std::size_t index);
+
   double end_of_trials_s(double reserve) const;
   bool keep_going();
-  bool still_pays(const Measured& measured) const;
+  bool still_pays(const Measured& measured, std::int64_t pairs) const;
   Settings settings_of(const Indices& kept) const;
   double late_share(const Indices& kept) const;  // The largest: what counts when all of them are compared with none.
   Next check_numeric_pair(std::size_t index, const NumericPair& pair);
   Indices kept_without(std::size_t index) const;
+  Indices at_fault(Arm arm, const Indices& kept_in_first) const;  // Of kept changes, in a comparison with kept_.
   double samples_per_second(double step_s) const;
 
   Job& job_;
@@ -119,6 +130,8 @@ class Tuner {
   NumericCheck check_;
   Ledger ledger_;
   std::vector<std::optional<Comparison>> comparison_of_;  // Of each candidate, the last one.
+  std::set<std::string> process_keys_;                    // That candidates change in a new process.
+  std::unique_ptr<Job> processes_;                        // Of the comparison at hand; null: the job itself makes it.
   Indices kept_;
   bool stopped_ = false;
   double start_s_ = 0, trials_end_s_ = 0, end_s_ = 0;

@@ -2,6 +2,7 @@
 
 #include <ATen/Parallel.h>
 #include <c10/util/Exception.h>
+#include <dlfcn.h>
 
 #include <mutex>
 #include <string>
@@ -44,6 +45,13 @@ Applied apply_compute_threads(std::int64_t threads) {
 
 std::int64_t compute_threads() {
   return at::get_num_threads();
+}
+
+// By name: the OpenMP that LibTorch brings along is not linked here, and has no header.
+void end_idle_compute_threads() {
+  static const auto pause_all = reinterpret_cast<int (*)(int)>(::dlsym(RTLD_DEFAULT, "omp_pause_resource_all"));
+  constexpr int kSoft = 1;  // omp_pause_soft of OpenMP 5.0.
+  if (pause_all != nullptr) pause_all(kSoft);
 }
 
 }  // namespace headrace
