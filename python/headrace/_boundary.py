@@ -17,6 +17,8 @@ from ._loader_epochs import LoaderEpochs
 from ._state import tensors_in
 from .errors import InvalidArgumentError
 
+_UNIT, _FOLLOWED = 2, 3  # What the end of a step led to (src/python/loop_units_object.h).
+
 
 class Unit(NamedTuple):
     """From one update to the next (LiveUnit of include/headrace/live_loop.h). Units follow each other without a gap."""
@@ -226,9 +228,9 @@ class Boundary:
         native = self.native
         if self._called and not native.was_called and native.updates % 2 == 0:
             self._look_into_parts()
-        if end == native.UNIT:
+        if end == _UNIT:
             self._tell(self._on_unit, Unit(*native.unit))
-        elif end == native.FOLLOWED:
+        elif end == _FOLLOWED:
             self._tell_followed(None)
 
     def _look_into_parts(self) -> None:

@@ -193,9 +193,6 @@ void register_units(py::module_& module) {
   py::class_<LoopUnitsObject> units(module, "LoopUnits",
                                     "Where one update of a loop ends and the next begins; insight/tune/loop_units.h.",
                                     py::custom_type_setup(&show_to_collector<LoopUnitsObject>));
-  units.attr("BEGUN") = static_cast<int>(LoopUnitsObject::begun);
-  units.attr("UNIT") = static_cast<int>(LoopUnitsObject::unit);
-  units.attr("FOLLOWED") = static_cast<int>(LoopUnitsObject::followed);
   units.def(py::init<std::size_t, std::shared_ptr<EpochCounts>>(), py::arg("optimizers"), py::arg("epochs"))
       .def_property_readonly(
           "hooks", [](LoopUnitsObject& self) { return hooks_of(self); },

@@ -130,6 +130,16 @@ TEST_F(FakeLoad, TheControlGroupsPressureIsThatOfThisProcess) {
   EXPECT_FALSE(load.machine);
 }
 
+// As a file of /proc does whose process ends between opening and reading.
+TEST(CpuLoad, AFileThatOpensAndCannotBeReadIsUnavailable) {
+  const TemporaryFolder root;
+  fs::create_directories(root.path() / "proc" / "stat");
+  fs::create_directories(root.path() / "proc" / "123" / "stat");
+  const CpuLoad load = read_cpu_load(root.path().native());
+  EXPECT_FALSE(load.times);
+  EXPECT_FALSE(load.own_ticks);
+}
+
 TEST(CpuLoad, ThisMachineCanBeRead) {
   const CpuLoad load = read_cpu_load();
   ASSERT_TRUE(load.times);

@@ -1,10 +1,11 @@
 // Small text files of /proc, /sys and /etc, where missing and unreadable mean "not known".
 #pragma once
 
+#include <array>
 #include <charconv>
+#include <cstddef>
 #include <cstdint>
 #include <fstream>
-#include <iterator>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -12,10 +13,16 @@
 
 namespace headrace::detail {
 
+// Of a process that ends between opening and reading nothing is known, and read() tells so; an iterator over the buffer
+// would throw.
 inline std::optional<std::string> read_system_text(const std::string& path) {
   std::ifstream file(path, std::ios::binary);
   if (!file) return std::nullopt;
-  std::string text{std::istreambuf_iterator<char>(file), {}};
+  std::string text;
+  std::array<char, 4096> part{};
+  while (file.read(part.data(), part.size()) || file.gcount() > 0) {
+    text.append(part.data(), static_cast<std::size_t>(file.gcount()));
+  }
   if (file.bad()) return std::nullopt;
   return text;
 }
