@@ -399,6 +399,16 @@ def test_ledger_and_report_lie_in_out_at_the_end(tmp_path):
     assert {path.name for path in tmp_path.iterdir()} == {"ledger.json", "report.html"}
 
 
+def test_a_run_that_is_killed_leaves_what_it_had_decided(tmp_path):
+    loop = Loop()
+    handle = loop.autotune(FASTER, out=tmp_path)
+    assert loop.run(3000, until=lambda: texts(loop.told, "decided"))
+    assert handle.watching
+    written = json.loads((tmp_path / "ledger.json").read_text())
+    assert [trial["verdict"] for trial in written["ledger"]["trials"]].count("kept") == len(handle.kept)
+    assert written["turns"] == handle.ledger["turns"]
+
+
 def test_a_folder_that_cannot_be_written_is_a_problem_and_not_an_exception(tmp_path):
     loop = Loop()
     handle = loop.autotune(SLOWER, only=[ARENA], out=tmp_path / "gone")

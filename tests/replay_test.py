@@ -162,6 +162,18 @@ def test_nothing_is_measured_or_tried_and_the_last_turn_ends_it(tmp_path):
     assert loop.told[0][1] == f"{turns} turns of {tmp_path / 'ledger.json'} are repeated, nothing is measured"
 
 
+def test_the_ledger_that_a_killed_run_leaves_repeats_what_it_had_decided(tmp_path):
+    first = Noting()
+    first.autotune(FASTER, out=tmp_path)
+    assert first.run(700, until=lambda: texts(first.told, "decided"))
+    turns = json.loads((tmp_path / "ledger.json").read_text())["turns"]
+    second = Noting()
+    handle = second.autotune({}, replay=tmp_path / "ledger.json")
+    second.run(700)
+    until = turns[-1]["update"] + 1  # What the last turn made hold.
+    assert len(turns) > 5 and second.in_force[:until] == first.in_force[:until] and handle.problem is None
+
+
 def test_report_and_ledger_say_of_which_run_they_are_and_how_much_of_it_was_repeated(tmp_path):
     path = with_turns(tmp_path, [(10, FUSED_ON), (20, {}), (30, FUSED_ON)])
     loop = Loop()

@@ -75,6 +75,8 @@ class AutoTune:
         self._armed = False
         self._loads = False  # Changes of loading are among those that are tried.
         self._units_without_call = 0
+        self._out = request.out  # None: nothing is written, or could not be.
+        self._decided = False  # Since ledger and report were written last.
         self._spent_s = 0.0  # To find out what there is to try.
         self._compile_costs: CompileCosts | None = None  # None: compiling is not tried.
         self._hooks: _Hooks | None = None
@@ -234,6 +236,8 @@ class AutoTune:
             self._finish("", undo=False)
         elif self._ended and not self._settled:
             self._settle()
+        elif self._decided:  # A run that is killed leaves what it had found.
+            self._write()
         if self._is_open:
             boundary.ask_before_updates(self._armed)
             boundary.follow(self._follower(), self._hooks.knobs.ended_between_switches)
@@ -284,6 +288,7 @@ class AutoTune:
         self._hooks.boundary.call_back()
         self._began = self._began or kind == "began"
         self._ended = self._ended or kind == "ended"
+        self._decided = self._decided or kind == "decided"
         if kind != "ended" or not self._ends_in_problem:
             self._tell(kind, text)
 
@@ -474,7 +479,7 @@ class AutoTune:
         })
 
     def _write(self) -> None:
-        folder = self._request.out
+        folder, self._decided = self._out, False
         if folder is None:
             return
         document, _, html = self._result()
@@ -482,7 +487,7 @@ class AutoTune:
             _native.write_file(str(folder / "ledger.json"), document)
             _native.write_file(str(folder / "report.html"), html)
         except Error as error:
-            self._problem = f"out: {error}"
+            self._problem, self._out = f"out: {error}", None
             self._tell("problem", self._problem)
 
 
@@ -517,8 +522,8 @@ def autotune(model: nn.Module | Iterable[nn.Module], optimizer: Any, loader: Any
     updates or epochs the whole run has, where you know it: what may be lost depends on it, and compiling is tried only then, where
     the rest of the run pays what it took in earlier runs on this machine (compile_costs.json in ~/.cache/headrace, without names).
     only: changes by name; fixed: keys, or tables of keys, that stay. gain_min: the smallest gain worth keeping, 0.02 is 2 %.
-    out: a folder for ledger.json and report.html, written when the search ends, at stop(), undo(), and when the interpreter
-    ends. auto_tune: False hooks nothing and tries nothing. seed: draws the order of each pair. replay: a ledger, as told below.
+    out: a folder for ledger.json and report.html, written at each decision, when the search ends, at stop(), undo(), and when
+    the interpreter ends. auto_tune: False hooks nothing and tries nothing. seed: draws the order of each pair. replay: a ledger, as told below.
     on_progress(kind, text) is told "loader" (its epochs, and waiting for it, cannot be seen), "began", "machine" (it is not
     quiet: fewer changes are tried), "preparing" (something that takes long, as compiling, is next), "decided", "ended", "problem";
     without it each is a line on stderr.

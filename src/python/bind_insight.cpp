@@ -106,6 +106,10 @@ void register_insight(py::module_& module) {
       py::arg("skip") = 0,
       "Writes time split, diagnosis and memory, of what Loaders and Trainers hold by class, as one HTML file.");
   module.def(
+      "free_memory", [] { return free_memory(); },
+      "Bytes that this process can still get: the least of what the kernel calls available and what its control groups "
+      "leave; None: unavailable.");
+  module.def(
       "doctor",
       [](const std::optional<std::filesystem::path>& run) {
         const Machine here = detect_machine();

@@ -13,6 +13,7 @@ using detail::parse_integer;
 using detail::read_system_text;
 using detail::split;
 using detail::trimmed;
+using detail::value_of;
 
 enum class Version { v1, v2 };
 
@@ -124,6 +125,18 @@ std::optional<std::int64_t> memory_limit(const std::string& folder, Version vers
   return bytes && *bytes >= 0 && *bytes < kUnlimited ? bytes : std::nullopt;
 }
 
+// Below 0 where the group uses more than it may.
+std::optional<std::int64_t> memory_left(const std::string& folder, Version version) {
+  const bool is_v2 = version == Version::v2;
+  const auto limit = memory_limit(folder, version);
+  const auto used = parse_integer(trimmed(
+      read_system_text(folder + (is_v2 ? "/memory.current" : "/memory.usage_in_bytes")).value_or("")));
+  if (!limit || !used) return std::nullopt;
+  const std::string statistics = read_system_text(folder + "/memory.stat").value_or("");
+  const auto idle_files = value_of(statistics, is_v2 ? "inactive_file" : "total_inactive_file", ' ');
+  return *limit - *used + parse_integer(idle_files.value_or("")).value_or(0);
+}
+
 std::optional<double> cpu_quota(const std::string& folder, Version version) {
   std::optional<std::int64_t> quota, period;
   if (version == Version::v2) {
@@ -161,6 +174,18 @@ CgroupLimits read_cgroup_limits(const std::string& root) {
     }
   }
   return limits;
+}
+
+std::optional<std::int64_t> cgroup_memory_left(const std::string& root) {
+  std::optional<std::int64_t> least;
+  for (const Hierarchy& hierarchy : read_hierarchies(root)) {
+    if (!hierarchy.controls("memory")) continue;
+    for (const std::string& folder : folders_of(hierarchy)) {
+      const auto left = memory_left(root + folder, hierarchy.version);
+      if (left && (!least || *left < *least)) least = left;
+    }
+  }
+  return least;
 }
 
 std::optional<std::string> cgroup_v2_folder(const std::string& root) {

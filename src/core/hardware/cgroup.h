@@ -16,6 +16,10 @@ struct CgroupLimits {
 // `root` is prefixed to every path that is read.
 CgroupLimits read_cgroup_limits(const std::string& root);
 
+// Bytes that this process's groups of memory and those above still grant: the least of limit less use, where file pages
+// that were not used lately count as free, because the kernel gives them up first. nullopt: no group has a limit.
+std::optional<std::int64_t> cgroup_memory_left(const std::string& root);
+
 // Of this process, below `root`: "/sys/fs/cgroup/user.slice". nullopt: no hierarchy of version 2 is mounted.
 std::optional<std::string> cgroup_v2_folder(const std::string& root);
 

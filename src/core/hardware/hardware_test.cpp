@@ -116,6 +116,35 @@ TEST_F(FakeMachine, CgroupV2LimitsOfTheGroupAndThoseAboveHold) {
   EXPECT_EQ(machine.cores_usable, 3);
 }
 
+TEST_F(FakeMachine, WhatIsFreeIsTheLeastOfMachineAndControlGroups) {
+  const std::string outer = "/sys/fs/cgroup/outer", inner = outer + "/inner";
+  put("/proc/meminfo", "MemTotal: 9000 kB\n");
+  EXPECT_EQ(free_memory(root_), std::nullopt);
+  put("/proc/meminfo", "MemTotal:    9000 kB\nMemAvailable:    2000 kB\n");
+  EXPECT_EQ(free_memory(root_), 2'048'000);
+  use_v2("/outer/inner");
+  put(inner + "/memory.max", "max\n");
+  put(inner + "/memory.current", "900000\n");
+  EXPECT_EQ(free_memory(root_), 2'048'000);
+  put(outer + "/memory.max", "1500000\n");
+  put(outer + "/memory.current", "1000000\n");
+  EXPECT_EQ(free_memory(root_), 500'000);
+  put(outer + "/memory.stat", "anon 5\ninactive_file 200000\n");
+  EXPECT_EQ(free_memory(root_), 700'000);
+  put(outer + "/memory.current", "2000000\n");
+  EXPECT_EQ(free_memory(root_), 0);
+}
+
+TEST_F(FakeMachine, OfVersion1TheFilesOfAllGroupsBelowCount) {
+  put("/proc/meminfo", "MemAvailable:    2000 kB\n");
+  put("/proc/self/cgroup", "4:memory:/job\n");
+  put("/proc/self/mountinfo", "35 31 0:32 / /sys/fs/cgroup/memory rw - cgroup cgroup rw,memory\n");
+  put("/sys/fs/cgroup/memory/job/memory.limit_in_bytes", "1000000\n");
+  put("/sys/fs/cgroup/memory/job/memory.usage_in_bytes", "900000\n");
+  put("/sys/fs/cgroup/memory/job/memory.stat", "inactive_file 7\ntotal_inactive_file 50000\n");
+  EXPECT_EQ(free_memory(root_), 150'000);
+}
+
 TEST_F(FakeMachine, QuotaBelowOneCoreLeavesOne) {
   use_v2("/");
   put("/sys/fs/cgroup/cpu.max", "5000 100000\n");

@@ -170,6 +170,7 @@ std::optional<std::int64_t> resident_memory() {
   static const std::int64_t page_bytes = ::sysconf(_SC_PAGESIZE);
   return pages ? std::optional(*pages * page_bytes) : std::nullopt;
 }
+
 std::optional<std::int64_t> peak_memory() {
   return status_bytes("VmHWM");
 }
@@ -178,6 +179,14 @@ bool reset_peak_memory() {
   std::ofstream file("/proc/self/clear_refs");
   file << "5" << std::flush;
   return file.good();
+}
+
+std::optional<std::int64_t> free_memory(const std::string& root) {
+  const auto available = value_of(read_system_text(root + "/proc/meminfo").value_or(""), "MemAvailable", ':');
+  const auto machine = available ? parse_bytes(*available) : std::nullopt, groups = cgroup_memory_left(root);
+  if (!machine && !groups) return std::nullopt;
+  const std::int64_t least = std::min(machine.value_or(groups.value_or(0)), groups.value_or(machine.value_or(0)));
+  return std::max<std::int64_t>(0, least);
 }
 
 }  // namespace headrace

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "core/base/fail.h"
+#include "core/hardware/machine.h"
 #include "engine/assembly/kept_loop.h"
 #include "engine/assembly/online_ledger.h"
 #include "engine/assembly/state.h"
@@ -260,7 +261,8 @@ void OnlineTraining::check_room() const {
   }
   const std::int64_t grown = std::max<std::int64_t>(0, *peak - *resident);
   const auto needed = static_cast<std::int64_t>(kRoom * static_cast<double>(grown + gradients));
-  const std::int64_t free = std::max<std::int64_t>(0, *memory_limit_ - *resident);
+  const std::int64_t allowed = std::max<std::int64_t>(0, *memory_limit_ - *resident);
+  const std::int64_t free = std::min(allowed, free_memory().value_or(allowed));
   if (needed > free) {
     fail(ErrorCode::out_of_memory, "assembly: a replay needs {} MiB, {} MiB are free", needed >> 20, free >> 20);
   }
