@@ -5,6 +5,7 @@ import functools
 import json
 import os
 import sys
+import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -70,14 +71,17 @@ def runnable(arguments: argparse.Namespace) -> list[str]:
 def play(name: str, arm: str, steps: int, seed: int = 1, limit_s: float | None = None,
          environments: Sequence[str] = (), **more: Any) -> dict[str, Any]:
     """The figures of one run of a script under an arm of play.py, in a process of its own that has the packages of these
-    ENVIRONMENTS, and of that which the script needs. It is given up after twice the limit and two minutes."""
+    ENVIRONMENTS, and of that which the script needs; nothing is known there of earlier compilations. It is given up after twice
+    the limit and two minutes."""
     request = {"script": name, "arm": arm, "steps": steps, "seed": seed, **more}
     if limit_s is not None:
         request["limit_s"] = limit_s
     wanted = dict.fromkeys([*([FRAMEWORKS] if SCRIPTS[name].package else []), *environments])
     path = os.pathsep.join(map(str, [harness.PACKAGE, *map(packages_of, wanted)]))
-    return harness.run_json([sys.executable, HERE / "play.py", json.dumps(request)], environment={"PYTHONPATH": path},
-                            limit_s=2 * (limit_s or harness.LIMIT_S) + 120)
+    with tempfile.TemporaryDirectory() as cache:
+        return harness.run_json([sys.executable, HERE / "play.py", json.dumps(request)],
+                                environment={"PYTHONPATH": path, "XDG_CACHE_HOME": cache},
+                                limit_s=2 * (limit_s or harness.LIMIT_S) + 120)
 
 
 def step_seconds(name: str, quick: bool) -> dict[str, Any]:
