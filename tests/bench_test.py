@@ -830,11 +830,11 @@ def test_numbers_of_a_kept_call_are_judged_by_their_class():
 
 def a_rerun(folder: Path, verdict: str, with_s: list[float], distance: dict, key: str = "optimizer.fused",
             sentence: str = "found", reason: str = "none", prepare_s: float = 0.0, refused: str | None = None,
-            failure: str | None = None) -> rows.Rows:
-    """Rows of a script with one change, whose re-run failed twice where a failure is given."""
+            failure: str | None = None, numerics_failure: str | None = None, name: str = "the change") -> rows.Rows:
+    """Rows of a script with one change, whose re-run or gradients failed twice where a failure is given. name: of the live trial."""
     kept = rows.Rows(folder / "rerun.jsonl")
     change = {"name": "the change", "key": key, "changes": {key: "true"}, "numerics": "rounding"}
-    trial = {"name": change["name"], "verdict": verdict, "reason": reason, "sentence": sentence}
+    trial = {"name": name, "verdict": verdict, "reason": reason, "sentence": sentence, "settings": {key: "true"}}
     ledger = {"estimates": [{"pairs_needed": 40}], "turns": [{"update": update} for update in (10, 14, 14, 18, 30)],
               "lost_most_s": 1.0, "lost_allowed_s": 16.0}
     kept.add({"script": "cnn", "what": "step"}, {"step_s": 0.1})
@@ -851,7 +851,12 @@ def a_rerun(folder: Path, verdict: str, with_s: list[float], distance: dict, key
         assert rerun.checked("cnn", kept) is None
         kept.add_failure(pairs, failure)
     assert rerun.checked("cnn", kept) is None
-    kept.add({"script": "cnn", "what": "numerics"}, {"distances": {change["name"]: [distance]}})
+    numerics = {"script": "cnn", "what": "numerics"}
+    if numerics_failure is None:
+        kept.add(numerics, {"distances": {change["name"]: [distance]}})
+    for _ in range(2 if numerics_failure else 0):
+        assert rerun.checked("cnn", kept) is None
+        kept.add_failure(numerics, numerics_failure)
     return kept
 
 
@@ -891,6 +896,15 @@ def test_compiling_is_worth_what_is_left_of_its_gain_when_it_is_paid(prepare_s, 
 def test_a_change_that_ended_by_itself_has_no_re_run(tmp_path):
     (made,) = rerun.checked("cnn", a_rerun(tmp_path, "failed", [0.8] * 20, a_distance(), refused="it recompiles"))
     assert made.rerun is None and made.worth is None and all(bar.met for bar in rerun.bars_of([made], True))
+
+
+@pytest.mark.parametrize("lacking", [{"numerics_failure": "not done after 9 s"}, {"name": "a change that is not offered"}])
+def test_a_kept_change_whose_gradients_or_re_run_nobody_has_leaves_the_bar_open(lacking, tmp_path, capsys):
+    made = rerun.checked("cnn", a_rerun(tmp_path, "kept", [0.8] * 20, a_distance(), **lacking))
+    (unverified,) = [one for one in made if one.is_unverified]
+    assert unverified.numerics_hold is None and rerun.bars_of(made, True)[WRONG].met is None
+    rerun.show(made)
+    assert unverified.change in capsys.readouterr().out
 
 
 def test_a_re_run_that_failed_twice_is_none_and_its_script_is_judged(tmp_path, capsys):

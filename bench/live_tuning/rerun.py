@@ -189,11 +189,22 @@ def rerun_of(name: str, change: str, found: rows.Rows, pairs: int) -> tuple[Mapp
     return figures, None if figures is None else figures["refused"]
 
 
+def distances_of(name: str, found: rows.Rows, candidates: Sequence[Mapping[str, Any]]) -> Mapping[str, Any] | None:
+    """By change, how far its gradients lie on each kept call; none where that failed for good. None: still to be measured."""
+    key = {"script": name, "what": "numerics"}
+    if (figures := found.figures(**key)) is not None:
+        return figures["distances"]
+    return {change["name"]: [] for change in candidates} if len(found.failures(key)) >= rows.TRIES else None
+
+
 def checked(name: str, found: rows.Rows, allow: str = ALLOW, pairs: int = PAIRS) -> list[Checked] | None:
     """None while something of the script is still to be measured."""
-    step, offered, numerics = (found.figures(script=name, what=what) for what in ("step", "offered", "numerics"))
+    step, offered = (found.figures(script=name, what=what) for what in ("step", "offered"))
     live = found.figures(**live_key(name, allow))
-    if step is None or live is None or offered is None or numerics is None:
+    if step is None or live is None or offered is None:
+        return None
+    distances = distances_of(name, found, offered["candidates"])
+    if distances is None:
         return None
     trials = {trial["name"]: trial for trial in live["trials"]}
     needed = {trial["name"]: estimate["pairs_needed"]
@@ -201,7 +212,7 @@ def checked(name: str, found: rows.Rows, allow: str = ALLOW, pairs: int = PAIRS)
     steps = steps_a_pair(live["ledger"]["turns"])
     result = []
     for change in offered["candidates"]:
-        if change["name"] not in numerics["distances"]:
+        if change["name"] not in distances:
             continue  # Of a quick call, which looks at a few.
         measured, why_not = rerun_of(name, change["name"], found, pairs)
         if measured is None and why_not is None:
@@ -212,11 +223,15 @@ def checked(name: str, found: rows.Rows, allow: str = ALLOW, pairs: int = PAIRS)
             worth = with_preparing(worth, measured["prepare_s"], live["steps"] * step["step_s"])
         trial = trials.get(change["name"], {"verdict": "not tried", "reason": "none",
                                             "sentence": live["problem"] or "no trial of it"})
-        holds = numerics_hold(change["numerics"], numerics["distances"][change["name"]])
+        holds = numerics_hold(change["numerics"], distances[change["name"]])
         pairs_needed = needed.get(change["name"])
         steps_needed = None if pairs_needed is None or steps is None else pairs_needed * steps
         result.append(Checked(name, change["name"], change["key"], trial["verdict"], trial["reason"], trial["sentence"],
                               pairs_needed, steps_needed, gain, why_not, worth, holds))
+    known = {change["name"] for change in offered["candidates"]}
+    result += [Checked(name, trial["name"], next(iter(trial["settings"])), "kept", trial["reason"], trial["sentence"], None, None,
+                       None, "a fresh process does not offer it", None, None)
+               for trial in live["trials"] if trial["verdict"] == "kept" and trial["name"] not in known]
     return result
 
 
