@@ -91,9 +91,6 @@ class SimulatedLoop:
     def queued_units(self) -> int:
         return 0
 
-    def agree(self, yes: bool) -> bool:
-        return yes
-
     # For the bench.
 
     def run(self, tuner: Any, is_over: Callable[[], bool] = lambda: False) -> None:

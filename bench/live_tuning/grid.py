@@ -85,10 +85,10 @@ def gains_of(reruns: rows.Rows, name: str, pairs: int) -> dict[str, float]:
 
 
 def honest_of(reruns: rows.Rows, name: str) -> list[dict[str, Any]]:
-    """What there is to try whose gradients are not too far off, by the re-run."""
-    offered, distances = (reruns.figures(script=name, what=what) for what in ("offered", "numerics"))
-    return [one for one in offered["candidates"]
-            if rerun.numerics_hold(one["numerics"], distances["distances"].get(one["name"], [])) is not False]
+    """What there is to try whose gradients are not too far off, by the re-run, which is whole."""
+    candidates = reruns.figures(script=name, what="offered")["candidates"]
+    distances = rerun.distances_of(name, reruns, candidates)
+    return [one for one in candidates if rerun.numerics_hold(one["numerics"], distances.get(one["name"], [])) is not False]
 
 
 def or_unavailable(work: Any) -> dict[str, Any]:
