@@ -302,6 +302,18 @@ def test_stop_may_be_called_from_on_progress():
     assert not handles[0].watching and handles[0].problem is None and loop.knobs.planted == {} and hooks_of(loop) == before
 
 
+@pytest.mark.parametrize("kind", ["began", "decided"])
+def test_undo_may_be_called_from_on_progress(kind):
+    loop = Loop()
+    before = hooks_of(loop)
+    handles = []
+    handles.append(loop.autotune(FASTER, lambda told, text: handles[0].undo() if told == kind else None))
+    loop.run(3000, until=lambda: not handles[0].watching)
+    steps = loop.steps
+    loop.run(10)
+    assert handles[0].problem is None and loop.knobs.planted == {} and hooks_of(loop) == before and loop.steps == steps + 10
+
+
 def test_without_on_progress_each_decision_is_a_line_on_stderr(capsys):
     loop = Loop()
     loop.knobs = PlantedKnobs([loop.model], [loop.optimizer], loop.loader, FASTER)
@@ -414,6 +426,16 @@ def test_a_folder_that_cannot_be_written_is_a_problem_and_not_an_exception(tmp_p
     handle = loop.autotune(SLOWER, only=[ARENA], out=tmp_path / "gone")
     assert loop.run(3000, until=lambda: not handle.watching)
     assert "gone" in handle.problem and len(texts(loop.told, "problem")) == 1
+
+
+def test_what_could_not_be_written_once_is_written_the_next_time(tmp_path):
+    loop = Loop()
+    handle = loop.autotune(FASTER, out=tmp_path / "later")
+    assert loop.run(3000, until=lambda: texts(loop.told, "decided"))
+    assert "later" in handle.problem and handle.watching
+    (tmp_path / "later").mkdir()
+    handle.stop()
+    assert handle.problem is None and json.loads((tmp_path / "later" / "ledger.json").read_text())["problem"] is None
 
 
 def test_a_handle_that_nobody_keeps_tunes_on_and_is_freed_with_the_loop_and_its_ledger_written(tmp_path):

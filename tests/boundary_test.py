@@ -2,6 +2,7 @@
 not, and that nothing is left behind. Time is told by a clock that only the loop moves."""
 
 import copy
+import json
 import pickle
 import queue
 import threading
@@ -10,9 +11,11 @@ import headrace as hr
 import pytest
 import torch
 import user_sources
+from headrace import _native
 from headrace._boundary import Boundary
 from headrace.errors import InvalidArgumentError
 from torch import nn
+from torch._dynamo.utils import counters
 from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
 FIRST = "the first of its kind"
@@ -80,10 +83,11 @@ class Loop:
             raise OSError("cannot be read")
         return torch.stack([row for (row,) in rows])
 
-    def watch(self, loader=None, models=None, optimizers=None, on_unit=None, before_update=None, clock=None):
+    def watch(self, loader=None, models=None, optimizers=None, on_unit=None, before_update=None, clock=None, on_followed=None):
         self.boundary = Boundary(
             models or [self.model], optimizers or [self.optimizer], loader, on_unit=on_unit or self.units.append,
-            before_update=before_update or (lambda: self.asked.append(self.clock.now)), clock=clock or self.clock)
+            before_update=before_update or (lambda: self.asked.append(self.clock.now)), clock=clock or self.clock,
+            on_followed=on_followed)
         self.boundary.install()
         return self
 
@@ -775,11 +779,79 @@ def test_compiled_code_that_calls_the_model_is_left_whole():
     loop.optimizer = torch.optim.SGD(loop.model.parameters(), lr=0.01)
     loop.watch()
     loss_of = torch.compile(lambda rows: loop.model(rows).sum(), backend="eager", fullgraph=True)
-    for _ in range(5):
+    compiled = counters["stats"]["unique_graphs"]
+    for _ in range(9):
         loop.optimizer.zero_grad()
         loss_of(loop.batch).backward()
         loop.optimizer.step()
-    assert loop.why_not == [FIRST, "", "", ""] and loop.seen("work") == [1.0] * 4
+    assert loop.why_not == [FIRST, *[""] * 7] and loop.seen("work") == [1.0] * 8
+    assert counters["stats"]["unique_graphs"] == compiled + 1
+
+
+class Follower:
+    """Candidates that are never on, so that a native tuner can follow a loop."""
+
+    def __init__(self, loop, told=None):
+        self.tuner = _native.LiveTuner(self, [], {"allow": "rounding", "gain_min": 0.02, "only": [], "fixed": [], "frozen": False,
+                                                  "spent_s": 0.0}, 0, {} if told is None else {"began": told}, loop.clock)
+
+    def apply(self, settings):
+        raise AssertionError("nothing is to be switched")
+
+    def updates_left(self):
+        return None
+
+    def seen(self):
+        return self.tuner.result({"title": "", "command": "", "note": "", "baseline": {}, "not_tried": [], "settings": []})[0]
+
+
+def updates_of(follower):
+    return json.loads(follower.seen())["updates"]
+
+
+def test_a_tuner_that_follows_is_told_of_each_unit_and_python_of_none():
+    loop, followed = Loop(), []
+    follower = Follower(loop)
+    loop.watch(on_followed=followed.append)
+    loop.boundary.ask_before_updates(False)
+    loop.steps(4)
+    told = len(loop.units)
+    loop.boundary.follow(follower.tuner)
+    loop.steps(3)
+    assert len(loop.units) == told and followed == [] and updates_of(follower) == 3 and len(loop.asked) == 0
+    loop.boundary.follow(None)
+    loop.steps(2)
+    assert len(loop.units) == told + 2 and updates_of(follower) == 3
+
+
+def test_python_is_called_back_where_it_asked_and_where_a_setting_ended():
+    loop, followed, ended = Loop(), [], {}
+    follower = Follower(loop)
+    loop.watch(on_followed=followed.append)
+    loop.steps(4)
+    loop.boundary.follow(follower.tuner, ended)
+    loop.units.clear()
+    loop.boundary.call_back()
+    loop.steps(2)
+    assert len(loop.units) == 1 and updates_of(follower) == 1  # The second.
+    ended["model.compile"] = "it recompiles"
+    loop.steps(2)
+    assert len(loop.units) == 3 and updates_of(follower) == 1 and followed == []
+
+
+def test_a_tuner_that_raises_is_told_and_the_step_ends():
+    loop, followed = Loop(), []
+
+    def raising(text):
+        raise LookupError("no such log")
+
+    follower = Follower(loop, raising)
+    loop.watch(on_followed=followed.append)
+    loop.steps(3)
+    loop.boundary.follow(follower.tuner)
+    loop.steps(40)
+    assert [error.args for error in followed if error is not None] == [("no such log",)]
+    assert loop.boundary.updates == 43 and not loop.boundary.is_telling
 
 
 def test_a_distributed_wrapper_is_seen_and_what_it_holds_too():

@@ -298,6 +298,20 @@ def test_hr_tune_reports_what_a_strategy_raises_and_goes_on(method, recwarn):
     assert len(warned) == (1 if method == "undo" else 0)
 
 
+def test_one_that_cannot_be_undone_in_a_race_fails_alone():
+    run = Run()
+    stuck, slower = Pace("stuck", run, 1.05), Pace("slower", run, 1.06)
+    hr.register_strategy(stuck)
+    hr.register_strategy(slower)
+    handle = run.tuned("stuck", "slower")
+    assert run.run(3000, until=lambda: stuck.calls.count("apply") > 2 and slower.calls.count("apply") > 2)
+    stuck.raises_in = "undo"
+    with pytest.warns(RuntimeWarning, match=f"custom.stuck: {LEFT}"):
+        run.run(3000, until=lambda: not handle.watching)
+    verdicts = {trial.name: trial.verdict for trial in handle.trials}
+    assert verdicts["stuck"] == "failed" and verdicts["slower"] == "refused" and handle.problem is None
+
+
 def test_one_that_cannot_be_undone_at_the_end_is_told_by_one_line():
     run = Run()
     stuck = Pace("stuck", run, 0.6)

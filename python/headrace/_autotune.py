@@ -75,7 +75,7 @@ class AutoTune:
         self._armed = False
         self._loads = False  # Changes of loading are among those that are tried.
         self._units_without_call = 0
-        self._out = request.out  # None: nothing is written, or could not be.
+        self._unwritten: str | None = None  # Why ledger and report could not be written the last time.
         self._decided = False  # Since ledger and report were written last.
         self._spent_s = 0.0  # To find out what there is to try.
         self._compile_costs: CompileCosts | None = None  # None: compiling is not tried.
@@ -159,7 +159,7 @@ class AutoTune:
     @property
     def problem(self) -> str | None:
         """Why nothing, or nothing more, is tried; None: nothing is wrong."""
-        return self._problem or (None if self._hooks is None else self._hooks.boundary.problem)
+        return self._problem or (None if self._hooks is None else self._hooks.boundary.problem) or self._unwritten
 
     @property
     def not_applicable(self) -> list[_native.NotApplicable]:
@@ -238,6 +238,7 @@ class AutoTune:
             self._settle()
         elif self._decided:  # A run that is killed leaves what it had found.
             self._write()
+            boundary.leave_out("ledger and report were written")
         if self._is_open:
             boundary.ask_before_updates(self._armed)
             boundary.follow(self._follower(), self._hooks.knobs.ended_between_switches)
@@ -246,7 +247,8 @@ class AutoTune:
         """Who is told of units without Python; None: each is looked at here."""
         assert self._hooks is not None
         tuner, boundary = self._tuner, self._hooks.boundary
-        is_simple = self._hooks.times is None and not self._armed and (boundary.epochs > 0 or not self._loads)
+        sees_loader = boundary.epochs > 0 or not self._loads
+        is_simple = self._hooks.times is None and not self._armed and sees_loader and not self._hooks.loop.has_ended()
         return tuner if is_simple and isinstance(tuner, _native.LiveTuner) else None
 
     def _check(self) -> None:
@@ -297,6 +299,8 @@ class AutoTune:
     def _leave(self, why: str, undo: bool) -> None:
         if self._inside or (self._hooks is not None and self._hooks.boundary.is_telling):
             self._wanted = (why, undo or (self._wanted is not None and self._wanted[1]))
+            if self._hooks is not None:
+                self._hooks.boundary.call_back()
             return
         self._inside = True
         try:
@@ -479,16 +483,18 @@ class AutoTune:
         })
 
     def _write(self) -> None:
-        folder, self._decided = self._out, False
+        folder, self._decided = self._request.out, False
         if folder is None:
             return
+        told, self._unwritten = self._unwritten, None
         document, _, html = self._result()
         try:
             _native.write_file(str(folder / "ledger.json"), document)
             _native.write_file(str(folder / "report.html"), html)
         except Error as error:
-            self._problem, self._out = f"out: {error}", None
-            self._tell("problem", self._problem)
+            self._unwritten = f"out: {error}"
+            if self._unwritten != told:
+                self._tell("problem", self._unwritten)
 
 
 _open_handles: weakref.WeakSet[AutoTune] = weakref.WeakSet()
@@ -523,8 +529,8 @@ def autotune(model: nn.Module | Iterable[nn.Module], optimizer: Any, loader: Any
     the rest of the run pays what it took in earlier runs on this machine (compile_costs.json in ~/.cache/headrace, without names).
     only: changes by name; fixed: keys, or tables of keys, that stay. gain_min: the smallest gain worth keeping, 0.02 is 2 %.
     out: a folder for ledger.json and report.html, written at each decision, when the search ends, at stop(), undo(), and when
-    the interpreter ends. auto_tune: False hooks nothing and tries nothing. seed: draws the order of each pair. replay: a ledger, as told below.
-    on_progress(kind, text) is told "loader" (its epochs, and waiting for it, cannot be seen), "began", "machine" (it is not
+    the interpreter ends. auto_tune: False hooks nothing and tries nothing. seed: draws the order of each pair. replay: a ledger,
+    as told below. on_progress(kind, text) is told "loader" (its epochs, and waiting for it, cannot be seen), "began", "machine" (it is not
     quiet: fewer changes are tried), "preparing" (something that takes long, as compiling, is next), "decided", "ended", "problem";
     without it each is a line on stderr.
 
@@ -540,7 +546,7 @@ def autotune(model: nn.Module | Iterable[nn.Module], optimizer: Any, loader: Any
     does not fit the objects is a headrace.Error at once; where a turn cannot be applied later, all is undone, and one line and
     handle.problem say so, as where the run ends before the last turn.
 
-    Cost: some microseconds an update, and what the budget allows. Memory for one kept call while changes are checked. On a CUDA
+    Cost: some tens of microseconds an update, and what the budget allows. Memory for one kept call while changes are checked. On a CUDA
     device updates are timed by events, and nothing waits for those: what an update took is known some updates later.
 
     InvalidArgumentError for objects of another kind. Where a loop cannot be tuned (it never updates, updates in two threads,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -46,8 +47,7 @@ class Boundary:
     as in most of the last 32. A model that nobody calls as a whole (`model.loss(batch)`) is seen by the calls of its parts.
 
     The thread of the first step is the loop's, and calls all of this. A step in another thread is told as `problem`, from when on
-    no unit counts. Costs some microseconds an update and a call of a model, and fewer while a tuner follows; nothing after
-    remove(). Compiled code that calls a model or a step() stays whole, and nothing in it is seen.
+    no unit counts. Costs some tens of microseconds an update, and fewer while a tuner follows; nothing after remove(). Compiled code that calls a model or a step() stays whole, and nothing in it is seen.
     """
 
     def __init__(self, models: Sequence[nn.Module], optimizers: Sequence[torch.optim.Optimizer], loader: Any, *,
@@ -105,6 +105,10 @@ class Boundary:
     def ask_before_updates(self, wanted: bool) -> None:
         """Whether before_update() is called. It is until this says otherwise."""
         self.native.set_asks(wanted)
+
+    def leave_out(self, why: str) -> None:
+        """The unit that begins now does not count."""
+        self.native.leave_out(why)
 
     def call_back(self) -> None:
         """At the end of the unit at hand on_unit() or on_followed() is called, whatever it is."""
@@ -191,8 +195,8 @@ class Boundary:
 
     def _watch_calls_of(self, modules: Iterable[nn.Module]) -> None:
         self._called = list(modules)
-        hook = _CallHook(self.native)
-        self._call_handles = [module.register_forward_pre_hook(hook, with_kwargs=True) for module in self._called]
+        self._call_hook = _CallHook(self.native)
+        self._call_handles = [module.register_forward_pre_hook(self._call_hook, with_kwargs=True) for module in self._called]
         self.native.set_looks_for_calls(bool(self._called))
 
     def _see_checkpoint(self, *given: Any) -> None:
@@ -224,10 +228,17 @@ class Boundary:
 
     # Units.
 
+    def is_at_work_here(self) -> bool:
+        """In the loop's own thread, which alone walks through the optimizers' hooks, and in none of the callbacks."""
+        return not self.is_telling and self.thread in (None, threading.get_ident())
+
     def see_end(self, end: int) -> None:
         native = self.native
         if self._called and not native.was_called and native.updates % 2 == 0:
-            self._look_into_parts()
+            if self._call_hook.was_traced:  # Without its hook that code would be compiled anew.
+                native.set_looks_for_calls(False)
+            else:
+                self._look_into_parts()
         if end == _UNIT:
             self._tell(self._on_unit, Unit(*native.unit))
         elif end == _FOLLOWED:
@@ -261,9 +272,11 @@ class _CallHook(InertHook):
     def __init__(self, units: _native.LoopUnits) -> None:
         self._units = units  # Held for its function's sake.
         self._see_call, _, _ = units.hooks
+        self.was_traced = False  # Compiled code calls its module.
 
     def __call__(self, module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
-        if is_compiling():  # First: a trace of this hook is empty, and reads nothing.
+        if is_compiling():  # First: a trace of this hook writes this, and reads nothing.
+            self.was_traced = True
             return
         has_gradients = torch.is_grad_enabled()
         self._see_call(has_gradients, module.training, _numbers_in(args, kwargs) if has_gradients else 0)
@@ -282,7 +295,8 @@ class _StepHook(InertHook):
         self._other, self._others = other.id, _hooks_of(other)
 
     def _make_other_last(self) -> None:
-        if next(reversed(self._others), self._other) != self._other:
+        is_last = next(reversed(self._others), self._other) == self._other
+        if not is_last and self._boundary.is_at_work_here():
             self._others.move_to_end(self._other)
 
 
@@ -291,8 +305,9 @@ class _BeforeStep(_StepHook):
                  kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
         if is_compiling():
             return None
+        is_asked_for = self._begin_step(self._number)
         self._make_other_last()
-        return self._boundary.ask(args, kwargs) if self._begin_step(self._number) else None
+        return self._boundary.ask(args, kwargs) if is_asked_for else None
 
 
 class _AfterStep(_StepHook):

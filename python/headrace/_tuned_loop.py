@@ -27,9 +27,9 @@ class TunedLoop:
         self._ended: dict[str, str] = {}  # By key: why a setting ended by itself, as far as the tuner has heard of it.
 
     def apply(self, settings: Mapping[str, str]) -> None:
+        self._boundary.call_back()  # Whatever comes of it: a setting may have ended.
         self._applied = self._knobs.apply(settings)
         self._requested.update(settings)
-        self._boundary.call_back()  # What one of them made of the others may be known now.
         if self._times is not None:
             self._times.note_switch()
 
@@ -50,6 +50,10 @@ class TunedLoop:
     def queued_units(self) -> int:
         batches = max(self._boundary.queue, self._knobs.queue())
         return -(-batches // (self._boundary.micro_batches or 1))
+
+    def has_ended(self) -> bool:
+        """Whether take_ended() has something to tell."""
+        return not self._knobs.ended.keys() <= self._ended.keys()
 
     def take_ended(self) -> dict[str, str]:
         """By key, why settings ended by themselves that the tuner has not heard of."""

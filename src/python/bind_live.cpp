@@ -200,6 +200,9 @@ void register_units(py::module_& module) {
       .def("see_checkpoint", [](LoopUnitsObject& self) { self.units().see_checkpoint(); })
       .def("note_asked", [](LoopUnitsObject& self) { self.units().note_asked(); })
       .def("follow", &LoopUnitsObject::follow, py::arg("tuner"), py::arg("ended"))
+      .def(
+          "leave_out", [](LoopUnitsObject& self, std::string why) { self.units().leave_out(std::move(why)); },
+          py::arg("why"), "The unit at hand.")
       .def("call_back", &LoopUnitsObject::call_back, "At the end of the unit at hand, whatever it is.")
       .def("set_asks", &LoopUnitsObject::set_asks, py::arg("asks"))
       .def("set_looks_for_calls", &LoopUnitsObject::set_looks_for_calls, py::arg("looks"))

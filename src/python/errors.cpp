@@ -43,11 +43,9 @@ void register_errors(py::module_& module) {
 
 void set_error_of(const std::exception_ptr& exception) noexcept {
   try {
-    std::rethrow_exception(exception);
+    translate_exception(exception);  // Which rethrows what it does not know.
   } catch (py::error_already_set& error) {
     error.restore();
-  } catch (const Error& error) {
-    raise(error);
   } catch (const std::exception& error) {
     PyErr_SetString(PyExc_RuntimeError, error.what());
   } catch (...) {

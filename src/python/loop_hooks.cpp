@@ -22,9 +22,7 @@ PyObject* guarded(Py_ssize_t given, Py_ssize_t wanted, Work work) noexcept {
     return PyErr_Format(PyExc_TypeError, "headrace: wanted %zd arguments, found %zd", wanted, given);
   }
   try {
-    PyObject* result = work();
-    if (PyErr_Occurred() == nullptr) return result;  // What a conversion of an argument raised.
-    Py_XDECREF(result);
+    return work();  // Null where it has raised.
   } catch (...) {
     set_error_of(std::current_exception());
   }
@@ -33,8 +31,11 @@ PyObject* guarded(Py_ssize_t given, Py_ssize_t wanted, Work work) noexcept {
 
 PyObject* see_call(PyObject* self, PyObject* const* given, Py_ssize_t count) noexcept {
   return guarded(count, 3, [=] {
+    // An attribute `training` may be anything.
+    const int has_gradients = PyObject_IsTrue(given[0]), trains = PyObject_IsTrue(given[1]);
     const double numbers = PyFloat_AsDouble(given[2]);
-    object_of<LoopUnitsObject>(self).units().see_call(given[0] == Py_True, given[1] == Py_True, numbers);
+    if (PyErr_Occurred() != nullptr) return static_cast<PyObject*>(nullptr);
+    object_of<LoopUnitsObject>(self).units().see_call(has_gradients == 1, trains == 1, numbers);
     return Py_NewRef(Py_None);
   });
 }
@@ -42,6 +43,7 @@ PyObject* see_call(PyObject* self, PyObject* const* given, Py_ssize_t count) noe
 PyObject* begin_step(PyObject* self, PyObject* const* given, Py_ssize_t count) noexcept {
   return guarded(count, 1, [=] {
     const std::size_t optimizer = PyLong_AsSize_t(given[0]);
+    if (PyErr_Occurred() != nullptr) return static_cast<PyObject*>(nullptr);
     return PyBool_FromLong(object_of<LoopUnitsObject>(self).begin_step(optimizer) ? 1 : 0);
   });
 }
@@ -50,13 +52,16 @@ PyObject* end_step(PyObject* self, PyObject* const* given, Py_ssize_t count) noe
   return guarded(count, 2, [=] {
     const std::size_t optimizer = PyLong_AsSize_t(given[0]);
     const double now_s = PyFloat_AsDouble(given[1]);
+    if (PyErr_Occurred() != nullptr) return static_cast<PyObject*>(nullptr);
     return PyLong_FromLong(object_of<LoopUnitsObject>(self).end_step(optimizer, now_s));
   });
 }
 
 PyObject* note_batch(PyObject* self, PyObject* const* given, Py_ssize_t count) noexcept {
   return guarded(count, 1, [=] {
-    object_of<EpochCounts>(self).note_batch(PyThread_get_thread_ident(), PyFloat_AsDouble(given[0]));
+    const double wait_s = PyFloat_AsDouble(given[0]);
+    if (PyErr_Occurred() != nullptr) return static_cast<PyObject*>(nullptr);
+    object_of<EpochCounts>(self).note_batch(PyThread_get_thread_ident(), wait_s);
     return Py_NewRef(Py_None);
   });
 }

@@ -1,5 +1,5 @@
 // What hooks of a loop call in every step, past pybind11's dispatch: where a step's own code has driven that out of the
-// processor's caches, a call through it takes 2 to 4 us, and one of these some 0.5.
+// processor's caches, that takes several times what a call in a loop of its own does (docs/decisions/0029).
 #pragma once
 
 #include <pybind11/pybind11.h>

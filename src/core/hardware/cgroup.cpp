@@ -129,8 +129,8 @@ std::optional<std::int64_t> memory_limit(const std::string& folder, Version vers
 std::optional<std::int64_t> memory_left(const std::string& folder, Version version) {
   const bool is_v2 = version == Version::v2;
   const auto limit = memory_limit(folder, version);
-  const auto used = parse_integer(trimmed(
-      read_system_text(folder + (is_v2 ? "/memory.current" : "/memory.usage_in_bytes")).value_or("")));
+  const auto used = parse_integer(
+      trimmed(read_system_text(folder + (is_v2 ? "/memory.current" : "/memory.usage_in_bytes")).value_or("")));
   if (!limit || !used) return std::nullopt;
   const std::string statistics = read_system_text(folder + "/memory.stat").value_or("");
   const auto idle_files = value_of(statistics, is_v2 ? "inactive_file" : "total_inactive_file", ' ');

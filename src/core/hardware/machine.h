@@ -33,8 +33,8 @@ nlohmann::ordered_json to_json(const Machine& machine);
 // unreadable.
 std::optional<std::int64_t> resident_memory();
 std::optional<std::int64_t> peak_memory();
-// Bytes that this process can still get: the least of what the kernel calls available and what its control groups leave.
-// `root` is prefixed to every path that is read. nullopt: unavailable. About 100 us.
+// Bytes that this process can still get: the least of what the kernel calls available and what its control groups
+// leave. `root` is prefixed to every path that is read. nullopt: unavailable. About 100 us.
 std::optional<std::int64_t> free_memory(const std::string& root = "");
 bool reset_peak_memory();  // Writes 5 to /proc/self/clear_refs; false when the kernel refuses.
 

@@ -9,61 +9,8 @@ namespace headrace {
 namespace {
 
 constexpr std::int64_t kEpochsWithoutUpdate = 3;  // That many, and the loop is none that updates.
-constexpr std::int64_t kUpdatesForTurns = 48;     // Looked at together to find loaders that take turns.
 
 }  // namespace
-
-void EpochCounts::note_begin(LoopThread here, double wait_s) noexcept {
-  ++begun_;
-  if (!is_own(here)) return;
-  ++update_.begun;
-  update_.wait_s += wait_s;
-}
-
-void EpochCounts::note_batch(LoopThread here, double wait_s) noexcept {
-  ++batches_;
-  if (!is_own(here)) return;
-  serves_loop_ = true;
-  ++own_batches_;
-  ++update_.batches;
-  update_.wait_s += wait_s;
-}
-
-void EpochCounts::note_end(LoopThread here, double wait_s, std::int64_t batches) noexcept {
-  ++ended_;
-  length_ = batches;
-  if (!is_own(here)) return;
-  ++update_.ended;
-  update_.wait_s += wait_s;
-}
-
-void EpochCounts::note_failure(LoopThread here) noexcept {
-  if (is_own(here)) ++update_.failed;
-}
-
-EpochCounts::Update EpochCounts::take() {
-  const Update taken = std::exchange(update_, Update{});
-  if (is_watched_) look_for_turns(taken.batches > 0);
-  return taken;
-}
-
-void EpochCounts::look_for_turns(bool has_batch) {
-  ++updates_;
-  with_batch_ += has_batch ? 1 : 0;
-  changes_ += has_batch != had_batch_ ? 1 : 0;
-  had_batch_ = has_batch;
-  if (updates_ < kUpdatesForTurns) return;
-  const std::int64_t without = updates_ - with_batch_;
-  const bool share_work = std::min(with_batch_, without) * 5 >= updates_ * 2, take_turns = changes_ * 3 >= updates_;
-  if (share_work && take_turns) {
-    problem_ = fmt::format(
-        "two loaders take turns, or a batch serves several updates: {} of {} updates took no batch from the loader "
-        "that "
-        "was given",
-        without, updates_);
-  }
-  updates_ = with_batch_ = changes_ = 0;
-}
 
 LoopUnits::LoopUnits(std::size_t optimizers, std::shared_ptr<EpochCounts> epochs)
     : epochs_(std::move(epochs)), cycle_(optimizers) {}
@@ -122,8 +69,8 @@ LoopUnits::End LoopUnits::end_step(std::size_t optimizer, LoopThread here, doubl
                         seen.steps};
   const std::optional<double> since_s = std::exchange(since_s_, now_s);
   if (!since_s) return End::first;
-  std::string why_not = problem(), unlike = usual_.unlike(kind);
-  if (why_not.empty()) why_not = std::move(unlike);
+  std::string why_not = problem(), unlike = usual_.unlike(kind), left_out = std::exchange(left_out_, {});
+  if (why_not.empty()) why_not = unlike.empty() ? std::move(left_out) : std::move(unlike);
   const bool countable = why_not.empty();
   unit_ = {updates_,     now_s - *since_s, seen.numbers > 0 ? seen.numbers : 1,
            taken.wait_s, countable,        std::move(why_not)};

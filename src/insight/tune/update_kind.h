@@ -24,7 +24,7 @@ struct UpdateKind {
 };
 
 // The kind that most of the last 32 updates are of. What happens in each of them, as the state_dict() of an EMA, is
-// usual. Costs some 50 ns an update.
+// usual.
 class UsualKind {
  public:
   // Takes note of an update's kind. Why it cannot be compared with the others; empty: it can.
