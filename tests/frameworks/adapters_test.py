@@ -255,6 +255,7 @@ def test_loading_is_switched_within_lightnings_first_epoch_and_the_batches_stay(
 @pytest.mark.forks
 def test_waiting_for_data_is_seen_in_lightnings_first_epoch(monkeypatch):
     waits, plain = [], AutoTune._on_unit
+    monkeypatch.setattr(AutoTune, "_follower", lambda self: None)  # Python is told of each unit.
     monkeypatch.setattr(AutoTune, "_on_unit", lambda self, unit: (waits.append(unit.wait_s), plain(self, unit)))
     fit(made(Whole), lightning_callback()[0], steps=30)
     assert len(waits) >= 28 and min(waits) > 0
