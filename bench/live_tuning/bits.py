@@ -12,6 +12,7 @@ equal for no merit of its own, and count as others.
 
 import argparse
 import math
+import shutil
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -25,7 +26,8 @@ PAIRS = ((BIT_EQUAL, UNTOUCHED), (REPEATED, FIRST))  # A run and that whose bits
 
 
 def ledger_of(name: str, arguments: argparse.Namespace) -> Path:
-    """The folder that the first run of a script writes its ledger to: one for each row, as another run would overwrite it."""
+    """The folder that the first run of a script writes its ledger to: one for each row, as another run would overwrite it. It
+    goes once the run is repeated."""
     options = f"{arguments.allow}-{arguments.seconds:g}s"
     return (arguments.rows / f"bits{'-quick' * arguments.quick}" / options / name).resolve()
 
@@ -56,6 +58,8 @@ def items(name: str, found: rows.Rows, arguments: argparse.Namespace) -> Iterato
     yield item(FIRST, "autotuned", allow=arguments.allow, out=str(out))
     if found.has(key_of(name, FIRST, arguments)):
         yield item(REPEATED, "replayed", ledger=str(out / "ledger.json"))
+    if found.has(key_of(name, REPEATED, arguments)):
+        shutil.rmtree(out, ignore_errors=True)
     runs = runs_of(found, name, arguments)
     if differs(runs, BIT_EQUAL, UNTOUCHED) or differs(runs, REPEATED, FIRST):
         yield item(AGAIN, "untouched")

@@ -183,10 +183,11 @@ bool reset_peak_memory() {
 
 std::optional<std::int64_t> free_memory(const std::string& root) {
   const auto available = value_of(read_system_text(root + "/proc/meminfo").value_or(""), "MemAvailable", ':');
-  const auto machine = available ? parse_bytes(*available) : std::nullopt, groups = cgroup_memory_left(root);
-  if (!machine && !groups) return std::nullopt;
-  const std::int64_t least = std::min(machine.value_or(groups.value_or(0)), groups.value_or(machine.value_or(0)));
-  return std::max<std::int64_t>(0, least);
+  const auto machine = available ? parse_bytes(*available) : std::nullopt;
+  std::optional<std::int64_t> least = cgroup_memory_left(root);
+  if (machine && (!least || *machine < *least)) least = machine;
+  if (!least) return std::nullopt;
+  return std::max<std::int64_t>(0, *least);
 }
 
 }  // namespace headrace
