@@ -60,16 +60,24 @@ test:
 	$(call one_of,IN,bare)
 	@$(if $(IN),tools/bare.sh test $(PARTS),tools/test.sh $(PARTS))
 
-# Whether torch sees a GPU is asked before the build, which takes long.
+# Whether torch sees a GPU is asked before the build, which takes long. A machine without .venv that build/carried was brought to
+# has its own torch, and builds nothing.
+CHECKS_ON_GPU := -m pytest -o 'python_files=*_check.py' tests/gpu
+SEES_GPU := -c 'import sys, torch; sys.exit(None if torch.cuda.is_available() else "make check ON=gpu: torch sees no CUDA device here")'
 ifeq ($(ON),)
 check:
 	@tools/test.sh --anew $(PARTS)
+else ifneq ($(if $(wildcard .venv),,$(wildcard build/carried)),)
+check:
+	$(call one_of,ON,gpu)
+	@python3 $(SEES_GPU)
+	@tools/carried.sh run python3 $(CHECKS_ON_GPU)
 else
 check: $(if $(filter gpu,$(ON)),setup)
 	$(call one_of,ON,gpu)
-	@$(PYTHON) -c 'import sys, torch; sys.exit(None if torch.cuda.is_available() else "make check ON=gpu: torch sees no CUDA device here")'
+	@$(PYTHON) $(SEES_GPU)
 	@$(MAKE) --no-print-directory build
-	@$(PYTHON) -m pytest -o 'python_files=*_check.py' tests/gpu
+	@$(PYTHON) $(CHECKS_ON_GPU)
 endif
 
 # Which need a build or photographs is known there.

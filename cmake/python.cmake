@@ -1,7 +1,7 @@
 # The Python package: the module headrace._native of the objects in src/python, beside links to python/headrace/*.py, in
-# <build>/python/headrace. It is made for the interpreter of the environment that LibTorch comes from; pybind11's headers
-# lie in the torch wheel. An installed package holds our libraries beside the module and finds them by $ORIGIN; torch's
-# are in the process already, because headrace/__init__.py imports torch first.
+# <build>/python/headrace. It is made for the interpreter HEADRACE_PYTHON, that of the environment which LibTorch comes from unless
+# another is named (tools/carried.sh); pybind11's headers lie in the torch wheel. An installed package holds our libraries beside
+# the module and finds them by $ORIGIN; torch's are in the process already, because headrace/__init__.py imports torch first.
 execute_process(
   COMMAND "${HEADRACE_PYTHON}" -I -c
     "import sysconfig; print(sysconfig.get_paths()['include'], sysconfig.get_config_var('EXT_SUFFIX'), sep=';')"
