@@ -22,7 +22,10 @@ TRIES = 2  # What failed so often is left alone, and told.
 def commit() -> str:
     """Of this tree, with a + where it has changes that are in no commit."""
     words = ["git", "-C", str(harness.ROOT)]
-    found = subprocess.run([*words, "rev-parse", "--short=7", "HEAD"], capture_output=True, text=True)
+    try:
+        found = subprocess.run([*words, "rev-parse", "--short=7", "HEAD"], capture_output=True, text=True)
+    except OSError:  # A machine that the tree was brought to may have no git.
+        return harness.UNAVAILABLE
     if found.returncode:
         return harness.UNAVAILABLE
     changed = subprocess.run([*words, "status", "--porcelain", "--untracked-files=no"], capture_output=True, text=True).stdout

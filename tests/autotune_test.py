@@ -259,7 +259,7 @@ def test_a_setting_that_ends_in_a_replay_fails_there_and_the_loader_is_left_alon
     loop.knobs = PlantedKnobs([loop.model], [loop.optimizer], loop.loader, {})
     loop.knobs.apply({"data.num_workers": "2"})
 
-    def replay(apply, reference, candidate, in_force):
+    def replay(apply, reference, candidate, in_force, full_precision):
         apply(reference)
         apply(candidate)
         loop.knobs.end("model.compile", "too many shapes")
@@ -267,7 +267,7 @@ def test_a_setting_that_ends_in_a_replay_fails_there_and_the_loader_is_left_alon
         return {"bit_equal": True}
 
     seen = TunedLoop(loop.knobs, types.SimpleNamespace(replay=replay), None, request())
-    found = seen.replay({}, {"model.compile": "true", "data.num_workers": "1"})
+    found = seen.replay({}, {"model.compile": "true", "data.num_workers": "1"}, True)
     assert found == {"failure": ("invalid_argument", "too many shapes")}
     assert loop.knobs.applied[1:] == [{"data.num_workers": "2"}, {"model.compile": "true", "data.num_workers": "2"},
                                       {"data.num_workers": "2"}]
@@ -278,6 +278,11 @@ def test_a_setting_that_ends_in_a_replay_fails_there_and_the_loader_is_left_alon
 def test_units_in_a_queue_are_its_batches_by_those_of_an_update(as_written, switched, micro_batches, units):
     boundary = types.SimpleNamespace(queue=as_written, micro_batches=micro_batches)
     assert TunedLoop(types.SimpleNamespace(queue=lambda: switched), None, boundary, request()).queued_units() == units
+
+
+@pytest.mark.parametrize("times, units", [(None, 0), (types.SimpleNamespace(most_ahead=3), 3)])
+def test_units_ahead_are_those_of_a_device(times, units):
+    assert TunedLoop(None, None, None, request(), times).units_ahead() == units
 
 
 def test_an_on_progress_that_raises_ends_the_tuning_and_not_the_run():
@@ -633,7 +638,7 @@ class Calls:
     def apply(self, settings):
         self.applied.append(settings)
 
-    def replay(self, reference, candidate):
+    def replay(self, reference, candidate, full_precision):
         return {"relative_l2": 0.0, "cosine": 1.0, "worst_tensor": 0.0, "worst_name": "", "output_difference": 0.0,
                 "finite": True, "bit_equal": True, "seconds": 0.01, "update_difference": None}
 
@@ -690,7 +695,7 @@ def test_a_replay_without_one_of_its_fields_is_named():
 
 def test_a_change_whose_replay_fails_is_never_in_force_and_its_sentence_is_told():
     too_large = {"failure": ("out_of_memory", "needs 2 GB, 1 GB is free")}
-    clock, calls = Clock(), Calls(replay=lambda reference, candidate: too_large if candidate else Calls().replay({}, {}))
+    clock, calls = Clock(), Calls(replay=lambda reference, candidate, full: too_large if candidate else Calls().replay({}, {}, full))
     tuner = native_tuner(calls, clock)
     drive(tuner, clock, 2000)
     assert all(settings == {} for settings in calls.applied)

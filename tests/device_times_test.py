@@ -100,6 +100,17 @@ def test_units_are_told_once_their_events_are_done():
     assert units.told() == []
 
 
+def test_how_far_the_host_is_ahead_is_the_most_that_it_was():
+    units = begun(questions=10**6)
+    assert units.times.most_ahead == 0
+    for _ in range(3):
+        units.end()
+        units.told()
+    assert units.times.most_ahead == 3
+    units.device.reach(4)
+    assert len(units.told()) == 3 and units.times.most_ahead == 3
+
+
 def test_an_event_is_asked_as_often_as_it_takes_and_not_waited_for():
     units = begun(questions=2)
     units.end()

@@ -72,7 +72,7 @@ class SimulatedLoop:
             self._speed *= 1 + gain if settings.get(change[0]) == change[1] else 1
         self._has_tried = self._has_tried or bool(settings)
 
-    def replay(self, reference: Mapping[str, str], candidate: Mapping[str, str]) -> dict[str, Any]:
+    def replay(self, reference: Mapping[str, str], candidate: Mapping[str, str], full_precision: bool = True) -> dict[str, Any]:
         took_s = REPLAY_STEPS * self._typical_s
         spent_s = took_s if self._replayed_s > 0 else 2 * took_s  # The first of an update replays the loop as written, too.
         self.now += spent_s

@@ -27,7 +27,7 @@ All of it, on two cores, in calls of at most 145 minutes; with minutes as estima
   ARGS='traps --minutes 60'         50     20 seeds x 5 cases
   ARGS='bits --minutes 60'          35     12 scripts x 4 runs of 30 s and a start
 
-  ARGS='cuda --minutes 8'            5     on a machine with a CUDA device: 4 loops x 1 min, hooks
+  ARGS='on-cuda --minutes 8'         6     on a machine with a CUDA device: 4 loops x 1 min, hooks
 
 In sessions of 150 minutes: gate, recordings, hooks, lost-time; rerun twice; grid twice; loaders; decisions, traps, bits.
 `make check ON=gpu` checks what is not a matter of time.
@@ -45,7 +45,7 @@ import harness  # noqa: E402
 sys.path.insert(0, str(harness.PACKAGE))
 
 HERE = Path(__file__).resolve().parent
-PARTS = ("recordings", "decisions", "rerun", "grid", "lost_time", "hooks", "gate", "loaders", "bits", "traps", "cuda")
+PARTS = ("recordings", "decisions", "rerun", "grid", "lost_time", "hooks", "gate", "loaders", "bits", "traps", "on_cuda")
 ENVIRONMENTS = "environments"
 
 

@@ -57,6 +57,11 @@ struct Replay {
   ReplayFailure failure{};  // Where there is no distance.
 };
 
+// What is asked of a replay. Of `compare` the distances: a device whose arithmetic for 32-bit floats is less precise
+// than they are where the loop leaves it that (TF32 in cuDNN's convolutions) replays in full precision, since its own
+// rounding would be larger than what is to be seen. Of `time` the seconds: as the loop computes.
+enum class ReplayUse { compare, time };
+
 // What it throws passes through the tuner unchanged, but for the Error that apply() is allowed.
 class LiveLoop {
  public:
@@ -71,7 +76,7 @@ class LiveLoop {
   // again, also where it throws. The reference's gradients are kept for the next replay of the same call. Exceptions of
   // the user's code under `candidate` are a failure, not thrown. With candidate = reference it tells what the loop as
   // written takes and how far it is from itself.
-  virtual Replay replay(const Settings& reference, const Settings& candidate) = 0;
+  virtual Replay replay(const Settings& reference, const Settings& candidate, ReplayUse use) = 0;
   // Relative L2 distance between the reference's gradients of the call at hand and of the one kept before it, as the
   // loop itself computed them: how much gradients differ from batch to batch. nullopt: only one call was kept so far.
   virtual std::optional<double> distance_between_calls() = 0;
@@ -82,6 +87,10 @@ class LiveLoop {
   // waits for data or changes of loading take turns, behind each switch to a block's settings, which may change it. The
   // same on all ranks.
   virtual std::int64_t queued_units() { return 0; }
+  // Units that the host has given a device ahead of what that has done, at most so far. A device that still has those
+  // of slower settings shows of faster ones only what itself takes, and not that it will wait for the host. 0: no
+  // device works behind the host. Asked at each block of a pair; ranks need not say the same.
+  virtual std::int64_t units_ahead() { return 0; }
   // Whether all ranks say yes. The tuners of all ranks ask the same questions in the same order, two an update while a
   // block is measured and more between pairs; no time of one rank alone steers them, so that all switch at the same
   // updates. failed(), stop() and undo() ask nothing: they are called on every rank at the same update.

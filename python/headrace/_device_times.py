@@ -36,9 +36,6 @@ class _Ended(NamedTuple):
     begin: Event | None  # None: none could be recorded.
     end: Event | None
 
-    def is_known(self) -> bool:
-        return self.begin is None or self.end is None or (self.begin.query() and self.end.query())
-
     def as_told(self) -> Unit:
         if self.begin is None or self.end is None:
             return self.unit if not self.unit.countable else self.unit._replace(countable=False, why_not=_NO_EVENT)
@@ -68,8 +65,10 @@ class DeviceTimes:
         captured."""
         self._record = record
         self._newest: Event | None = None
+        self._reached: Event | None = None  # The newest that the device is known to have passed.
         self._made = self._switched = 0  # Units that the host has ended: in all, and when settings were switched last.
         self._out: deque[_Ended] = deque()  # Those that are not told yet.
+        self.most_ahead = 0  # Units that the host has ended and the device has not, the most of them so far.
 
     def add(self, unit: Unit, *, kept_call: bool) -> None:
         """A unit has ended. Belongs behind its update, before anything else is launched."""
@@ -83,12 +82,21 @@ class DeviceTimes:
 
     def known(self) -> Iterator[Unit]:
         """Those whose time is known by now, each once. It may be left in the middle; the rest comes next time."""
-        while self._out and self._out[0].is_known():
+        while self._out and self._is_known(self._out[0]):
             ended = self._out.popleft()
             unit = ended.as_told()
             if unit.countable and ended.number <= self._switched:
                 unit = unit._replace(countable=False, why_not=_LAUNCHED_BEFORE)
             yield unit
+        self.most_ahead = max(self.most_ahead, len(self._out))
+
+    def _is_known(self, ended: _Ended) -> bool:
+        if ended.begin is None or ended.end is None:
+            return True
+        if (ended.begin is not self._reached and not ended.begin.query()) or not ended.end.query():
+            return False
+        self._reached = ended.end
+        return True
 
     def note_switch(self) -> None:
         """Other settings hold from the host's next update on."""

@@ -20,7 +20,7 @@ from ._call_state import CallState
 from ._free_memory import free_bytes
 from ._gradient_distance import Squares, output_squares, same_bits, squares
 from ._inert_hook import InertHook
-from ._recorded_call import Autocast, Gradients, RecordedCall, Replay, autocast_now, shapes_of
+from ._recorded_call import Autocast, Gradients, RecordedCall, Replay, autocast_now, full_float32, shapes_of
 from ._settings import FOREACH, FUSED, MEMORY_FORMAT
 from ._strategy import CUSTOM
 from ._update_check import takes_fused, update_bytes, update_difference, updated
@@ -32,6 +32,8 @@ _CALLS_A_MODEL = 4  # Of several models: a discriminator is called with real and
 _CALLS_MAX = 64  # In all; the oldest goes first. A forward without a backward (evaluation without no_grad) is kept, too.
 _SMALL_TENSOR = 1e-3  # A tensor with less of the gradients' norm holds rounding noise.
 _ROOM = 1.5  # A candidate may take so much more than the reference.
+# What torch says without OutOfMemoryError: the CPU's allocator; CUDA as it loads a kernel; cuBLAS and cuDNN as they begin.
+_WITHOUT_MEMORY = ("DefaultCPUAllocator: can't allocate memory", "CUDA error: out of memory", "STATUS_ALLOC_FAILED")
 _AS_IT_IS = "the kept call cannot be made again as the loop made it: "
 
 
@@ -76,7 +78,7 @@ class KeptCalls:
         self._calls: list[RecordedCall] = []
         self._reason = ""
         self._reference: Replay | None = None
-        self._reference_settings: dict[str, str] = {}
+        self._reference_form: tuple[dict[str, str], bool] = ({}, True)  # Its settings; whether in full precision.
         self._values: list[tuple[nn.Parameter, torch.Tensor]] = []  # Of the parameters at the reference's replay.
         self._earlier: Gradients | None = None  # The reference's of the call kept before.
 
@@ -156,6 +158,9 @@ class KeptCalls:
     def _before(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         if not self._listens():
             return
+        if torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing():
+            self._refuse("a CUDA graph is being captured")
+            return
         self._depth += 1
         if self._depth > 1 or not torch.is_grad_enabled() or not any(p.requires_grad for p in module.parameters()):
             return
@@ -225,7 +230,7 @@ class KeptCalls:
     # Replaying.
 
     def replay(self, apply: Callable[[Mapping[str, str]], Any], reference: Mapping[str, str], candidate: Mapping[str, str],
-               in_force: Mapping[str, str]) -> dict[str, Any]:
+               in_force: Mapping[str, str], full_precision: bool = True) -> dict[str, Any]:
         """The fields of ReplayDistance (include/headrace/live_loop.h), or {"failure": (code, sentence)}.
 
         Called before an update, with the gradients of the parameters complete. The reference is replayed where it has not been
@@ -236,13 +241,14 @@ class KeptCalls:
         touch fused, foreach or the memory format, or set a strategy. Memory is checked first: what this process's used bytes grew
         by in the reference's forward, and its gradients' bytes, times 1.5; memory that the allocator had kept from the loop's own
         step is no growth, and is there for the candidate too. What apply(in_force) throws at the end, and what is no Exception
-        (KeyboardInterrupt), passes."""
+        (KeyboardInterrupt), passes. full_precision: as full_float32() has it, for distances; else as the loop computes, for
+        seconds."""
         if not self.ready():
             return {"failure": (UnsupportedError.code, self.why_not)}
         self._recording = False
         is_reference = True
         try:
-            known = self._replay_reference(apply, reference)
+            known = self._replay_reference(apply, reference, full_precision)
             is_reference = False
             before = None
             if _may_change_update(reference, candidate):
@@ -252,7 +258,7 @@ class KeptCalls:
             difference = update_difference(before, updated(self._optimizers)) if before else None
             del before
             with self._kept_values():
-                replayed = self._replay()
+                replayed = self._replay(full_precision)
             return {**self._distance(known, replayed), "update_difference": difference}
         except Exception as error:  # noqa: BLE001 - the user's code under a change; the caller hears of it.
             return {"failure": self._failure(error, is_reference)}
@@ -269,7 +275,7 @@ class KeptCalls:
         if apply is not None and self.ready() and self._reference is None:
             self._recording = False
             try:
-                self._replay_reference(apply, reference)
+                self._replay_reference(apply, reference, full_precision=True)
             except Exception as error:  # noqa: BLE001 - as in replay(); why_not tells of it.
                 _, self._reason = self._failure(error, is_reference=True)
             finally:
@@ -278,9 +284,11 @@ class KeptCalls:
             return None
         return _total(_by_parameter(self._reference.gradients, self._earlier)).distance
 
-    def _replay_reference(self, apply: Callable[[Mapping[str, str]], Any], settings: Mapping[str, str]) -> Replay:
+    def _replay_reference(self, apply: Callable[[Mapping[str, str]], Any], settings: Mapping[str, str],
+                          full_precision: bool) -> Replay:
         """Where it has not been made for this call."""
-        if self._reference is not None and self._reference_settings == dict(settings):
+        form = (dict(settings), full_precision or self._device.type == "cpu")
+        if self._reference is not None and self._reference_form == form:
             return self._reference
         self._reference, self._values = None, []
         for call in self._reached():
@@ -288,11 +296,11 @@ class KeptCalls:
         values = list(dict.fromkeys(parameter for call in self._reached() for parameter in call.module.parameters()))
         self._check_room(2 * sum(parameter.numel() * parameter.element_size() for parameter in values))
         apply(settings)
-        replayed = self._replay()
+        replayed = self._replay(full_precision)
         if not _total(_by_parameter({}, replayed.gradients)).is_finite:
             raise NumericsError("its gradients are not finite")
         self._values = [(parameter, parameter.detach().clone()) for parameter in values]
-        self._reference, self._reference_settings = replayed, dict(settings)
+        self._reference, self._reference_form = replayed, form
         return replayed
 
     def _update_under(self, apply: Callable[[Mapping[str, str]], Any], settings: Mapping[str, str]) -> list[torch.Tensor]:
@@ -303,16 +311,17 @@ class KeptCalls:
         apply(settings)
         return updated(self._optimizers)
 
-    def _replay(self) -> Replay:
+    def _replay(self, full_precision: bool) -> Replay:
         """All kept calls, in the order in which the loop made them, under the settings in force."""
         result = Replay()
-        for call in self._reached():
-            now = CallState(call.module)
-            try:
-                call.state.restore()
-                call.replay(result)
-            finally:
-                now.restore()
+        with full_float32(self._device) if full_precision else contextlib.nullcontext():
+            for call in self._reached():
+                now = CallState(call.module)
+                try:
+                    call.state.restore()
+                    call.replay(result)
+                finally:
+                    now.restore()
         result.needed += sum(gradient.numel() * gradient.element_size() for gradient in result.gradients.values())
         return result
 
@@ -379,7 +388,7 @@ class KeptCalls:
 
 def code_of(error: BaseException) -> str:
     """The ErrorCode of an exception of any kind: out_of_memory, headrace's own, or internal."""
-    if isinstance(error, (MemoryError, torch.OutOfMemoryError)) or "DefaultCPUAllocator: can't allocate memory" in str(error):
+    if isinstance(error, (MemoryError, torch.OutOfMemoryError)) or any(words in str(error) for words in _WITHOUT_MEMORY):
         return OutOfMemoryError.code
     return error.code if isinstance(error, Error) else "internal"
 

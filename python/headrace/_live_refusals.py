@@ -12,6 +12,7 @@ from torch.nn.parameter import UninitializedParameter
 from ._device import module_not_on_cpu
 from ._forward import CHANNELS_LAST
 from ._live_saves import copies_itself
+from ._recorded_call import replays_graph
 from ._settings import (
     COMPILE, ENGINE, FOREACH, FUSED, MEMORY_FORMAT, MICRO_BATCHES, PRECISION, THREADS, UpdateSwitch, no_channels_last, no_compile,
     no_implementation, not_float32)
@@ -101,7 +102,7 @@ def _unusual_module(module: nn.Module) -> str | None:
     if type(module).__name__ == "OptimizedModule" or getattr(module, "_compiled_call_impl", None) is not None or hasattr(
             forward, "_torchdynamo_orig_callable"):
         return "is compiled already"
-    if "make_graphed_callables" in getattr(forward, "__qualname__", ""):
+    if replays_graph(module):
         return "replays a CUDA graph"
     if isinstance(module, nn.DataParallel):
         return "is a DataParallel, which copies its modules at each call"
@@ -227,6 +228,8 @@ def _weights(parameters: Named) -> Named:
 
 
 def _address(tensor: torch.Tensor) -> int | None:
+    if type(tensor).__name__ == "FakeTensor":  # Of torch.compile's; it has no memory, and warns whoever asks.
+        return None
     try:
         return tensor.untyped_storage().data_ptr()
     except (RuntimeError, ValueError):  # Sparse, traced, without a shape yet, or of a subclass without memory of its own.

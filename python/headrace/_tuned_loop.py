@@ -33,9 +33,9 @@ class TunedLoop:
         if self._times is not None:
             self._times.note_switch()
 
-    def replay(self, reference: Mapping[str, str], candidate: Mapping[str, str]) -> dict[str, Any]:
+    def replay(self, reference: Mapping[str, str], candidate: Mapping[str, str], full_precision: bool) -> dict[str, Any]:
         before = self._knobs.ended
-        found = self._kept.replay(self._apply_to_call, reference, candidate, self._knobs.in_force())
+        found = self._kept.replay(self._apply_to_call, reference, candidate, self._knobs.in_force(), full_precision)
         ended = [reason for key, reason in self._knobs.ended.items() if key not in before]
         if ended and "failure" not in found:  # What was replayed went on without it.
             return {"failure": (InvalidArgumentError.code, ended[0])}
@@ -50,6 +50,9 @@ class TunedLoop:
     def queued_units(self) -> int:
         batches = max(self._boundary.queue, self._knobs.queue())
         return -(-batches // (self._boundary.micro_batches or 1))
+
+    def units_ahead(self) -> int:
+        return 0 if self._times is None else self._times.most_ahead
 
     def has_ended(self) -> bool:
         """Whether take_ended() has something to tell."""

@@ -50,8 +50,8 @@ void LiveLoopObject::apply(const Settings& settings) {
   }
 }
 
-Replay LiveLoopObject::replay(const Settings& reference, const Settings& candidate) {
-  const auto found = object_.attr("replay")(reference, candidate).cast<py::dict>();
+Replay LiveLoopObject::replay(const Settings& reference, const Settings& candidate, ReplayUse use) {
+  const auto found = object_.attr("replay")(reference, candidate, use == ReplayUse::compare).cast<py::dict>();
   if (!found.contains("failure")) return {distance_of(found)};
   const auto [code, sentence] = found["failure"].cast<std::tuple<std::string, std::string>>();
   return {std::nullopt, {code_named(code), sentence}};
@@ -68,6 +68,11 @@ std::optional<std::int64_t> LiveLoopObject::updates_left() {
 std::int64_t LiveLoopObject::queued_units() {
   if (!py::hasattr(object_, "queued_units")) return 0;
   return object_.attr("queued_units")().cast<std::int64_t>();
+}
+
+std::int64_t LiveLoopObject::units_ahead() {
+  if (!py::hasattr(object_, "units_ahead")) return 0;
+  return object_.attr("units_ahead")().cast<std::int64_t>();
 }
 
 bool LiveLoopObject::agree(bool yes) {

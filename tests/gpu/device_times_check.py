@@ -18,22 +18,33 @@ UNITS = 20  # Of a block.
 CHANGES = ["bf16 autocast", "channels-last"]
 
 
-class Loop:
-    """Few kernels that take some milliseconds together: the host launches a step in less."""
+BATCHES = 7
 
-    def __init__(self):
+
+class Loop:
+    """Few kernels that take some milliseconds together: the host launches a step in less. reads: every so many steps the loss is
+    read, which bounds how far the host is ahead; 0: never."""
+
+    def __init__(self, reads=8):
         torch.manual_seed(1)
+        self.reads, self.made = reads, 0
         width = 256
         self.model = nn.Sequential(nn.Conv2d(3, width, 3, padding=1), nn.ReLU(), nn.Conv2d(width, width, 3, padding=1), nn.ReLU(),
                                    nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(width, 10)).cuda()
         self.optimizer = torch.optim.SGD(self.model.parameters(), lr=1e-3)
-        self.images, self.labels = torch.randn(64, 3, 64, 64, device="cuda"), torch.randint(0, 10, (64,), device="cuda")
+        self.batches = [(torch.randn(64, 3, 64, 64, device="cuda"), torch.randint(0, 10, (64,), device="cuda"))
+                        for _ in range(BATCHES)]
 
     def steps(self, count):
         for _ in range(count):
+            images, labels = self.batches[self.made % BATCHES]
             self.optimizer.zero_grad()
-            nn.functional.cross_entropy(self.model(self.images), self.labels).backward()
+            loss = nn.functional.cross_entropy(self.model(images), labels)
+            loss.backward()
             self.optimizer.step()
+            self.made += 1
+            if self.reads and self.made % self.reads == 0:
+                loss.item()
 
 
 @pytest.fixture
@@ -108,7 +119,7 @@ def test_timing_waits_for_nothing(waits):
 
 
 def test_a_step_that_does_not_wait_as_written_does_not_wait_when_it_is_timed():
-    loop = Loop()
+    loop = Loop(reads=0)
     loop.steps(3)
     times = times_of([loop.model])
     boundary = Boundary([loop.model], [loop.optimizer], None, before_update=lambda: None,
@@ -128,11 +139,11 @@ def test_a_replayed_run_on_the_gpu_has_the_bits_of_the_first(tmp_path):
         first = Loop()
         tuned = hr.autotune(first.model, first.optimizer, only=CHANGES, allow="reduced_precision", out=tmp_path,
                             on_progress=lambda *told: None)
-        first.steps(300)
+        first.steps(1000)
         tuned.stop()
         assert len(tuned.ledger["turns"]) > 4
         second = Loop()
         replay = hr.autotune(second.model, second.optimizer, replay=tmp_path / "ledger.json", on_progress=lambda *told: None)
-        second.steps(300)
+        second.steps(1000)
         assert replay.problem is None
         assert all(map(torch.equal, second.model.parameters(), first.model.parameters()))

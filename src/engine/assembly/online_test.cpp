@@ -121,7 +121,7 @@ TEST(OnlineTraining, ReplaysLeaveEveryBitOfTheRunAsItWas) {
     int replays = 0;
     const auto replay_all = [&](OnlineTraining& loop) {
       for (const Settings& change : {kFused, kChannelsLast, kBf16, kFusion}) {
-        const Replay made = loop.replay({}, change);
+        const Replay made = loop.replay({}, change, ReplayUse::compare);
         EXPECT_TRUE(made.distance) << made.failure.sentence;
         ++replays;
       }
@@ -139,22 +139,22 @@ TEST(OnlineTraining, AReplayTellsHowFarAChangeMovesGradientsAndTheUpdate) {
   recipe.tune.planted = {{.name = "wrong", .gradient_error = 0.05}};
   std::vector<std::optional<double>> between;
   hash_after_kept_steps(recipe, 2, [&](OnlineTraining& loop) {
-    const ReplayDistance same = loop.replay({}, {}).distance.value();
+    const ReplayDistance same = loop.replay({}, {}, ReplayUse::compare).distance.value();
     EXPECT_TRUE(same.bit_equal && same.finite);
     EXPECT_EQ(same.relative_l2, 0);
     EXPECT_EQ(same.output_difference, 0);
     EXPECT_NEAR(same.cosine, 1, 1e-9);
     EXPECT_FALSE(same.update_difference);
-    const ReplayDistance fused = loop.replay({}, kFused).distance.value();
+    const ReplayDistance fused = loop.replay({}, kFused, ReplayUse::compare).distance.value();
     EXPECT_TRUE(fused.bit_equal);
     EXPECT_LE(fused.update_difference.value(), 1e-6);
-    const ReplayDistance bf16 = loop.replay({}, kBf16).distance.value();
+    const ReplayDistance bf16 = loop.replay({}, kBf16, ReplayUse::compare).distance.value();
     EXPECT_FALSE(bf16.bit_equal);
     EXPECT_GT(bf16.relative_l2, 0);
     EXPECT_GT(bf16.output_difference, 0);
     EXPECT_NE(bf16.worst_name, "");
     EXPECT_TRUE(bf16.finite);
-    const ReplayDistance wrong = loop.replay({}, {{"planted.wrong", "true"}}).distance.value();
+    const ReplayDistance wrong = loop.replay({}, {{"planted.wrong", "true"}}, ReplayUse::compare).distance.value();
     EXPECT_NEAR(wrong.relative_l2, 0.05, 1e-4);
     EXPECT_EQ(wrong.output_difference, 0);
     between.push_back(loop.distance_between_calls());
@@ -167,15 +167,16 @@ TEST(OnlineTraining, AReplayTellsHowFarAChangeMovesGradientsAndTheUpdate) {
 TEST(OnlineTraining, WhatCannotBeReplayedIsAFailureOfItsChange) {
   const TinyDataset data{400};
   hash_after_kept_steps(small_recipe(data), 1, [](OnlineTraining& loop) {
-    EXPECT_EQ(loop.replay({}, {{"planted.nobody", "true"}}).failure.code, ErrorCode::invalid_argument);
-    const Replay at_fault = loop.replay({{"planted.nobody", "true"}}, {});
+    EXPECT_EQ(loop.replay({}, {{"planted.nobody", "true"}}, ReplayUse::compare).failure.code,
+              ErrorCode::invalid_argument);
+    const Replay at_fault = loop.replay({{"planted.nobody", "true"}}, {}, ReplayUse::compare);
     EXPECT_EQ(at_fault.failure.code, ErrorCode::unsupported);
     EXPECT_THAT(at_fault.failure.sentence, HasSubstr("planted.nobody"));
-    EXPECT_TRUE(loop.replay({}, kFused).distance);
+    EXPECT_TRUE(loop.replay({}, kFused, ReplayUse::compare).distance);
   });
   Training training{small_recipe(data), detect_machine()};
   OnlineTraining loop{training, detect_machine()};
-  EXPECT_EQ(loop.replay({}, {}).failure.code, ErrorCode::unsupported);  // Nothing is kept.
+  EXPECT_EQ(loop.replay({}, {}, ReplayUse::compare).failure.code, ErrorCode::unsupported);  // Nothing is kept.
   EXPECT_FALSE(loop.distance_between_calls());
 }
 
@@ -183,8 +184,8 @@ TEST(OnlineTraining, AReplayIsOnTopOfWhatAnEarlierProcessKept) {
   const TinyDataset data{400};
   hash_after_kept_steps(small_recipe(data), 1, [](OnlineTraining& loop) {
     loop.build_on(kBf16);
-    EXPECT_TRUE(loop.replay({}, kFused).distance.value().bit_equal);
-    EXPECT_GT(loop.replay({}, {{"train.precision", "\"fp32\""}}).distance.value().relative_l2, 0);
+    EXPECT_TRUE(loop.replay({}, kFused, ReplayUse::compare).distance.value().bit_equal);
+    EXPECT_GT(loop.replay({}, {{"train.precision", "\"fp32\""}}, ReplayUse::compare).distance.value().relative_l2, 0);
   });
 }
 
@@ -209,10 +210,10 @@ TEST(OnlineTraining, StrategiesAreUndoneForEvaluationsAndAtTheEnd) {
   register_strategy(strategy);
   const Settings held{{"custom.held", "true"}};
   hash_after_kept_steps(small_recipe(data), 1, [&](OnlineTraining& loop) {
-    EXPECT_TRUE(loop.replay({}, held).distance);
+    EXPECT_TRUE(loop.replay({}, held, ReplayUse::compare).distance);
     EXPECT_EQ(strategy->holds, 0);
     strategy->is_cancelled = true;  // Ends the tuning, and is no failure of the change.
-    EXPECT_EQ(error_of(ErrorCode::cancelled, [&] { loop.replay({}, held); }), "enough");
+    EXPECT_EQ(error_of(ErrorCode::cancelled, [&] { loop.replay({}, held, ReplayUse::compare); }), "enough");
     EXPECT_EQ(strategy->holds, 0);
     strategy->is_cancelled = false;
   });

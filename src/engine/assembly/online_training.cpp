@@ -190,7 +190,7 @@ bool OnlineTraining::take_window_back() {
   return true;
 }
 
-Replay OnlineTraining::replay(const Settings& reference, const Settings& candidate) {
+Replay OnlineTraining::replay(const Settings& reference, const Settings& candidate, ReplayUse /*use*/) {
   if (!call_.is_kept()) return {std::nullopt, {ErrorCode::unsupported, "no batch was kept"}};
   Replay made;
   with_settings_back([&] { made = replay_kept(reference, candidate); });

@@ -33,7 +33,7 @@ class OnlineTraining final : public LiveLoop {
   // On top of what apply({}) makes hold, but for how data are loaded, which stays as it is. Not tried where what the
   // process has needed so far beyond what it holds, with the gradients, and half of that more, is not free:
   // out_of_memory. Error{cancelled} of a strategy passes.
-  Replay replay(const Settings& reference, const Settings& candidate) override;
+  Replay replay(const Settings& reference, const Settings& candidate, ReplayUse use) override;
   // NaN where the kept batch cannot be replayed: replay() says why.
   std::optional<double> distance_between_calls() override;
   std::optional<std::int64_t> updates_left() override;

@@ -112,7 +112,7 @@ class FakeLiveLoop : public LiveLoop {
     ++applied;
   }
 
-  Replay replay(const Settings& reference, const Settings& candidate) override {
+  Replay replay(const Settings& reference, const Settings& candidate, ReplayUse /*use*/) override {
     if (call_failure_) return {std::nullopt, *call_failure_};
     if (reference_kept_ != reference) {
       now_s += machine.unit_s * factor_of(reference) + prepare(reference);

@@ -17,8 +17,9 @@ constexpr double kWaitShareOfPairs = kWaitShare / 2;
 constexpr std::int64_t kPairsOfWaiting = 6;
 constexpr std::int64_t kQueueUnknown = 8;  // Units, where a change carries over and nobody knows the queue.
 constexpr std::int64_t kQueuesMeasured = 2;
-constexpr double kLongShare = 0.25;   // What long pairs take more, of what the usual ones beside them take.
-constexpr double kSwitchShare = 0.1;  // Of a block.
+constexpr std::int64_t kAheadMax = 64;  // Units that the host may be ahead and still be waited for.
+constexpr double kLongShare = 0.25;     // What long pairs take more, of what the usual ones beside them take.
+constexpr double kSwitchShare = 0.1;    // Of a block.
 constexpr std::int64_t kSwitchUnitsMax = 64;
 
 }  // namespace
@@ -32,6 +33,7 @@ void LiveBlocks::plan(double unit_s, double wait_share) {
   }
   wash_out_ = loop_.agree(unit_s >= kShortUnit) ? 1 : kShortUnitWashOut;
   ask_queue(false);
+  ask_ahead();
   set_waiting(wait_share);
 }
 
@@ -49,6 +51,8 @@ BlockUnits LiveBlocks::units(const Block& block) {
     units.wash_out = std::max(units.wash_out, block.proves && is_long ? 2 * queue : queue);
     if (is_long) units.measured = std::max(units.measured, kQueuesMeasured * queue);
   }
+  ask_ahead();
+  lengthen_by_lead(units);
   while (!loop_.agree(block.switch_s <= kSwitchShare * unit_s_ * static_cast<double>(units.measured) ||
                       units.measured >= kSwitchUnitsMax)) {
     units.measured *= 2;
@@ -65,7 +69,9 @@ BlockUnits LiveBlocks::units(const Block& block) {
 
 BlockUnits LiveBlocks::usual() const noexcept {
   const std::int64_t queue = waits_for_data_ ? queue_ : 0;
-  return {std::max(wash_out_, queue), std::max(units_a_block_, kQueuesMeasured * queue), 0, 0};
+  BlockUnits units{std::max(wash_out_, queue), std::max(units_a_block_, kQueuesMeasured * queue), 0, 0};
+  lengthen_by_lead(units);
+  return units;
 }
 
 std::int64_t LiveBlocks::pairs_to_a_long_one() const noexcept {
@@ -85,6 +91,19 @@ bool LiveBlocks::note(const LivePair& pair) {
   if (waits_for_data_ || queue_ == 0 || ++pairs_ < kPairsOfWaiting) return false;
   waits_for_data_ = !loop_.agree(wait_s_ <= kWaitShareOfPairs * seconds_);
   return waits_for_data_;
+}
+
+// The first units are of settings before; then the lead itself shrinks where these make the device the faster of the
+// two.
+void LiveBlocks::lengthen_by_lead(BlockUnits& units) const noexcept {
+  if (ahead_ == 0) return;
+  units.wash_out = std::max(units.wash_out, 2 * ahead_ + 1);
+  units.measured = std::max(units.measured, kQueuesMeasured * ahead_);
+}
+
+void LiveBlocks::ask_ahead() {
+  const std::int64_t asked = std::clamp<std::int64_t>(loop_.units_ahead(), 0, kAheadMax);
+  while (ahead_ < kAheadMax && !loop_.agree(ahead_ >= asked)) ++ahead_;  // On all ranks as far as on any.
 }
 
 // Units that what is loaded ahead lasts for. A 0 is what it says, unless what carries over is to be washed out: then it

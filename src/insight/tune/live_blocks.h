@@ -12,7 +12,7 @@ namespace headrace {
 // Blocks are as short as the clock allows, because noise is alike from unit to unit and short pairs decide soonest
 // (docs/measured/tuner.md). Where the loop waits for data in either of a pair's blocks, or they load differently, what
 // was loaded under the settings before is used up first: a wash-out of the whole queue, and blocks of two. Such blocks
-// are called long.
+// are called long. Where a host works ahead of a device, blocks are as long for what it is ahead by.
 class LiveBlocks {
  public:
   explicit LiveBlocks(LiveLoop& loop) : loop_(loop) {}
@@ -51,11 +51,14 @@ class LiveBlocks {
 
  private:
   std::int64_t ask_queue(bool carries_over);
+  void ask_ahead();
+  void lengthen_by_lead(BlockUnits& units) const noexcept;
 
   LiveLoop& loop_;
   double unit_s_ = 0;
   std::int64_t wash_out_ = 1, units_a_block_ = 1;
   std::int64_t queue_ = 0;  // The newest one that was not 0, in units; 0: there was none.
+  std::int64_t ahead_ = 0;  // Units that the host is ahead of a device, at most so far.
   bool waits_for_data_ = false;
   std::int64_t pairs_ = 0;
   double seconds_ = 0, wait_s_ = 0;  // Of these.

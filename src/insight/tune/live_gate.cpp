@@ -103,7 +103,7 @@ bool LiveGate::is_ready() {
 
 LiveGate::Finding LiveGate::replay_next() {
   const NumericPair& pair = next_pair();
-  const Replay replay = loop_.replay(pair.reference, pair.candidate);
+  const Replay replay = loop_.replay(pair.reference, pair.candidate, ReplayUse::compare);
   Finding finding{std::nullopt, replay.failure};
   if (replay.distance) finding.numerics = judge(pair, *replay.distance);
   return finding;
@@ -123,7 +123,7 @@ NumericResult LiveGate::judge(const NumericPair& pair, const ReplayDistance& dis
   if (pair.numeric_class != NumericClass::bit_equal || result.passed) return result;
   // A loop that does not repeat itself cannot be matched; say so rather than accuse the change.
   if (!repeats_itself_) {
-    const Replay own = loop_.replay(pair.reference, pair.reference);
+    const Replay own = loop_.replay(pair.reference, pair.reference, ReplayUse::compare);
     repeats_itself_ = own.distance && own.distance->bit_equal;
   }
   if (!*repeats_itself_) result.measure += "; the loop does not repeat its own bits either";
@@ -131,7 +131,7 @@ NumericResult LiveGate::judge(const NumericPair& pair, const ReplayDistance& dis
 }
 
 bool can_replay_call(LiveLoop& loop) {
-  return loop.replay({}, {}).distance.has_value();
+  return loop.replay({}, {}, ReplayUse::compare).distance.has_value();
 }
 
 ReplayTimes::ReplayTimes(LiveLoop& loop, NumericClass numeric_class, Settings changes, double gain_min,
@@ -142,13 +142,14 @@ ReplayTimes::ReplayTimes(LiveLoop& loop, NumericClass numeric_class, Settings ch
 
 std::optional<ReplayFailure> ReplayTimes::replay_pair(std::int64_t number) {
   const bool leads = change_leads(seed_, number);
+  const ReplayUse use = is_first_ ? ReplayUse::compare : ReplayUse::time;
   std::array<double, 2> seconds{};  // As written, under the change.
   for (const bool changed : {leads, !leads}) {
-    const Replay replay = loop_.replay({}, changed ? changes_ : Settings{});
+    const Replay replay = loop_.replay({}, changed ? changes_ : Settings{}, use);
     if (!replay.distance) return replay.failure;
     seconds[changed ? 1 : 0] = replay.distance->seconds;
     const auto between = loop_.distance_between_calls();
-    if (!changed || (numeric_class_ == NumericClass::reduced_precision && !between)) continue;
+    if (!changed || numerics_.checked || (numeric_class_ == NumericClass::reduced_precision && !between)) continue;
     numerics_ = judge_replay(numeric_class_, *replay.distance, between);
   }
   if (std::exchange(is_first_, false)) return std::nullopt;

@@ -22,9 +22,10 @@ constexpr auto kReduced = NumericClass::reduced_precision;
 class ScriptedLoop : public LiveLoop {
  public:
   void apply(const Settings& /*settings*/) override { throw std::logic_error("a gate applies nothing"); }
-  Replay replay(const Settings& reference, const Settings& candidate) override {
+  Replay replay(const Settings& reference, const Settings& candidate, ReplayUse use) override {
     references.push_back(reference);
     replayed.push_back(candidate);
+    uses.push_back(use);
     if (throws) throw std::runtime_error("interrupted");
     if (candidate == reference) return {own};
     return next;
@@ -37,6 +38,7 @@ class ScriptedLoop : public LiveLoop {
   std::optional<double> between = 0.5;
   bool throws = false;
   std::vector<Settings> references, replayed;
+  std::vector<ReplayUse> uses;
 };
 
 // A change by itself against the loop as written.
@@ -195,6 +197,20 @@ TEST(ReplayTimes, TheFirstPairIsNotCounted) {
   EXPECT_EQ(times.record().pairs(), ReplayTimes::kPairs);
   EXPECT_NEAR(times.record().gain()->median, 0.5, 1e-9);
   EXPECT_TRUE(times.numerics().checked);
+}
+
+TEST(ReplayTimes, TheFirstPairComparesInFullPrecisionAndTheOthersAreTimedAsTheLoopComputes) {
+  ScriptedLoop loop;
+  loop.own->seconds = 0.3;
+  loop.next.distance->seconds = 0.2;
+  ReplayTimes times(loop, kRounding, {{"a", "true"}}, 0.02, 1);
+  EXPECT_FALSE(times.replay_pair(1));
+  EXPECT_THAT(loop.uses, ElementsAre(ReplayUse::compare, ReplayUse::compare));
+  EXPECT_TRUE(times.numerics().passed);
+  loop.next.distance->output_difference = 1e-3;  // As TF32 rounds.
+  EXPECT_FALSE(times.replay_pair(2));
+  EXPECT_THAT(loop.uses, ElementsAre(ReplayUse::compare, ReplayUse::compare, ReplayUse::time, ReplayUse::time));
+  EXPECT_TRUE(times.numerics().passed);
 }
 
 TEST(ReplayTimes, FailuresAndTimesThatAreNoneEndIt) {

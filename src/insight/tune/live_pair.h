@@ -42,7 +42,8 @@ class LivePair {
   bool is_washed_out() const noexcept;     // The block at hand has had the units that are not measured, and no more.
   bool is_half_measured() const noexcept;  // At least.
   // Of the block at hand so far: its measured time, relative to what its work lets expect.
-  double ratio() const noexcept { return of(at_hand_).measured.ratio(); }
+  double ratio() const noexcept { return ratio(at_hand_); }
+  double ratio(Block block) const noexcept { return of(block).measured.ratio(); }
   std::int64_t planned() const noexcept { return of(at_hand_).planned.measured; }  // To be measured in that block.
   void begin_second(const BlockUnits& units) noexcept;
 

@@ -123,7 +123,23 @@ LiveProof proof_of(int pairs, double left_over) {
       while (!pair.is_whole()) pair.add({.seconds = 0.1 * noise}, kExpected_s);
       if (pair.at_hand() == Block::first) pair.begin_second(leads ? without : with);
     }
-    proof.add(pair, leads);
+    proof.add(pair, leads, /*goes_on=*/false);
+  }
+  return proof;
+}
+
+// Of blocks without settled units: a pair whose second block is without the change, then one whose first block is, in
+// turns. `left_over` as above; goes_on: the two blocks lie behind one another.
+LiveProof proof_of_neighbours(int pairs, double left_over, bool goes_on) {
+  LiveProof proof({}, {{"a", "true"}}, 0.02);
+  for (int i = 0; i < pairs; ++i) {
+    const bool leads = i % 2 == 0;
+    LivePair pair(BlockUnits{});
+    const double noise = 1 + 0.01 * (i % 3 - 1);
+    pair.add({.seconds = leads ? 0.05 : 0.1 * noise}, kExpected_s);
+    pair.begin_second({});
+    pair.add({.seconds = leads ? 0.1 * left_over * noise : 0.05}, kExpected_s);
+    proof.add(pair, leads, goes_on && !leads);
   }
   return proof;
 }
@@ -145,6 +161,13 @@ TEST(LiveProof, WhatIsLeftOverOfTheChangeIsFoundWhereItIsAQuarterOfItsEffect) {
   EXPECT_FALSE(proof_of(3, 1.5).carry_over());  // Of too few blocks nothing is known.
 }
 
+TEST(LiveProof, BlocksWithoutTheChangeBehindOneAnotherTellOfWhatIsLeftOverToo) {
+  EXPECT_NEAR(proof_of_neighbours(24, 1.5, true).carry_over().value(), std::log(1.5), 0.03);
+  EXPECT_FALSE(proof_of_neighbours(24, 1, true).carry_over());
+  EXPECT_FALSE(proof_of_neighbours(24, 1.5, false).carry_over());  // Something else lay in between.
+  EXPECT_FALSE(proof_of_neighbours(7, 1.5, true).carry_over());    // Of three nothing is known.
+}
+
 TEST(LiveProof, LooksForItInTheFirstBlocksAlone) {
   EXPECT_TRUE(proof_of(5, 1).looks_for_carry_over());
   EXPECT_FALSE(proof_of(6, 1).looks_for_carry_over());
@@ -158,7 +181,7 @@ TEST(LiveProof, WhetherTheLoopMayWaitIsOfEitherArmAndNotKnownAtFirst) {
     pair.add({.seconds = 0.1, .wait_s = with_s}, kExpected_s);
     pair.begin_second({});
     pair.add({.seconds = 0.1, .wait_s = without_s}, kExpected_s);
-    proof.add(pair, /*change_led=*/true);
+    proof.add(pair, /*change_led=*/true, /*goes_on=*/false);
     return proof;
   };
   EXPECT_FALSE(proof_of_waiting(0.002, 0.002).may_wait());

@@ -24,7 +24,7 @@ bool change_leads(std::uint64_t seed, std::int64_t number) noexcept {
 LiveProof::LiveProof(Settings without, Settings with, double gain_min)
     : settings_{std::move(without), std::move(with)}, record_(gain_min), effect_min_(std::log1p(gain_min)) {}
 
-void LiveProof::add(const LivePair& pair, bool change_led) {
+void LiveProof::add(const LivePair& pair, bool change_led, bool goes_on) {
   using Block = LivePair::Block;
   const Block with = change_led ? Block::first : Block::second, without = change_led ? Block::second : Block::first;
   record_.add(change_led ? -pair.log_ratio() : pair.log_ratio());
@@ -34,8 +34,11 @@ void LiveProof::add(const LivePair& pair, bool change_led) {
     arms_[i].seconds += pair.seconds(blocks[i]);
     arms_[i].wait_s += pair.wait_s(blocks[i]);
   }
-  if (const auto settling = pair.log_settling(without); settling && looks_for_carry_over()) {
-    settling_.push_back(*settling);
+  const auto before = std::exchange(unsettled_, change_led ? std::optional(pair.ratio(without)) : std::nullopt);
+  if (const auto settling = pair.log_settling(without)) {
+    if (looks_for_carry_over()) settling_.push_back(*settling);
+  } else if (before && !change_led && goes_on && std::ssize(settling_) < kSettlingPairs) {
+    settling_.push_back(std::log(*before / pair.ratio(without)));
   }
 }
 

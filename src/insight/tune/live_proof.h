@@ -23,8 +23,10 @@ bool change_leads(std::uint64_t seed, std::int64_t number) noexcept;
 class LiveProof {
  public:
   static constexpr std::size_t kBlocksListed = 256;
-  // Whether something of the change is left when it is off is looked for in so many blocks without it.
-  static constexpr std::int64_t kSettlingBlocks = 6;
+  // Whether something of the change is left when it is off is looked for in so many blocks without it that have settled
+  // units; and in as many of those that a pair without the change at its end and the next one with it at its end give
+  // for nothing, in which case two blocks without it lie behind one another.
+  static constexpr std::int64_t kSettlingBlocks = 6, kSettlingPairs = 64;
 
   LiveProof(Settings without, Settings with, double gain_min);
 
@@ -33,7 +35,8 @@ class LiveProof {
   // Whether blocks without the change that come behind one with it are to have settled units.
   bool looks_for_carry_over() const noexcept { return std::ssize(settling_) < kSettlingBlocks; }
 
-  void add(const LivePair& pair, bool change_led);  // Whole.
+  // A whole one. goes_on: its first block had the settings of the last pair's second one, which it followed.
+  void add(const LivePair& pair, bool change_led, bool goes_on);
   const PairRecord& record() const noexcept { return record_; }
   const std::vector<double>& without_s() const noexcept { return block_s_[0]; }  // Seconds a unit of each pair's block.
   const std::vector<double>& with_s() const noexcept { return block_s_[1]; }     // As many.
@@ -60,6 +63,7 @@ class LiveProof {
   std::array<std::vector<double>, 2> block_s_;
   std::array<Arm, 2> arms_{};  // Without the change, with it.
   std::vector<double> settling_;
+  std::optional<double> unsettled_;  // Of the newest block without the change that came behind one with it, its ratio.
 };
 
 }  // namespace headrace

@@ -214,7 +214,7 @@ void LiveSearch::finish_pair() {
     race_.add(*done.drawn, done.pair.log_ratio());
     judge_race();
   } else {
-    proof_->pairs.add(done.pair, done.change_leads);
+    proof_->pairs.add(done.pair, done.change_leads, !done.blocks[0].shape.switches);
     judge_proof();
   }
 }

@@ -67,6 +67,7 @@ class LiveSearch {
     ProofKind kind;
     std::size_t change;  // Not of a comparison, which is of all that is kept.
     LiveProof pairs;
+    bool repeats = false;  // A recheck, behind one that spoke against the change.
   };
   struct Block {
     Settings settings;
@@ -164,6 +165,7 @@ class LiveSearch {
   void settle_failed(std::size_t change, ErrorCode code, const std::string& message);
   void blame(const Changes& on, const LiveSwitch::Refusal& refusal);
   void judge_race();
+  bool is_left_off(std::int64_t pairs);
   void drop(std::size_t change);
   void judge_proof();
   void settle_proof(const Proof& proof, Outcome outcome, bool is_clean);

@@ -25,10 +25,11 @@ class FakeLoop : public LiveLoop {
     if (wanted.contains("broken")) throw std::runtime_error("broken");
     settings = wanted;
   }
-  Replay replay(const Settings& /*reference*/, const Settings& /*candidate*/) override { return {}; }
+  Replay replay(const Settings& /*reference*/, const Settings& /*candidate*/, ReplayUse /*use*/) override { return {}; }
   std::optional<double> distance_between_calls() override { return std::nullopt; }
   std::optional<std::int64_t> updates_left() override { return std::nullopt; }
   std::int64_t queued_units() override { return queue; }
+  std::int64_t units_ahead() override { return ahead; }
   bool agree(bool yes) override {
     if (agree_throws) throw std::runtime_error("lost the other ranks");
     return yes && others_agree;
@@ -36,7 +37,7 @@ class FakeLoop : public LiveLoop {
 
   Settings settings;
   double now_s = 0;
-  std::int64_t queue = 0;
+  std::int64_t queue = 0, ahead = 0;
   bool others_agree = true, agree_throws = false;
 };
 
@@ -148,6 +149,23 @@ TEST(LiveBlocks, AFirstVisitTakesTwoUnitsMoreAndNoSwitchTakesNone) {
   EXPECT_EQ(blocks.units({.switch_s = 0.05}).measured, 8);  // A tenth of the block at most.
   EXPECT_EQ(blocks.units({.settles = true}).settled, 1);
   EXPECT_EQ(blocks.units({}).settled, 0);
+}
+
+TEST(LiveBlocks, WhatAHostIsAheadOfItsDeviceIsWashedOutTwiceAndBlocksAreTwiceAsLong) {
+  FakeLoop loop;
+  LiveBlocks blocks(loop);
+  blocks.plan(0.1, 0);
+  EXPECT_EQ(blocks.usual().units(), 2);
+  loop.ahead = 3;
+  EXPECT_EQ(blocks.units({}).wash_out, 7);
+  EXPECT_EQ(blocks.units({}).measured, 6);
+  EXPECT_EQ(blocks.usual().units(), 13);
+  EXPECT_EQ(blocks.units({.switches = false}).wash_out, 0);
+  EXPECT_EQ(blocks.units({.has_new_change = true}).wash_out, 9);
+  loop.ahead = 1;  // It has been further ahead, and may be again.
+  EXPECT_EQ(blocks.units({}).measured, 6);
+  loop.ahead = 1000;
+  EXPECT_EQ(blocks.units({}).measured, 128);
 }
 
 TEST(LiveBlocks, WhereDataIsWaitedForTheQueueIsWashedOutAndBlocksAreTwoQueues) {

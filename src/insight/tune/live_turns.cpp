@@ -33,7 +33,10 @@ void LiveSearch::begin_proof_pair() {
     on.push_back(proof_->change);
   }
   Block unchanged{proof_->pairs.without(), {}, shape};
-  unchanged.shape.settles = is_of_one && proof_->pairs.looks_for_carry_over() && (leads || was_on);
+  // Of what no queue carries over, pairs tell by themselves in time: units for that alone would double the first ones.
+  const bool may_carry_over =
+      is_of_one && (changes_.candidate(proof_->change).carries_over || blocks_.waits_for_data());
+  unchanged.shape.settles = may_carry_over && proof_->pairs.looks_for_carry_over() && (leads || was_on);
   const Block changed{proof_->pairs.with(), std::move(on), shape};
   begin({LivePair(BlockUnits{}), leads ? std::array{changed, unchanged} : std::array{unchanged, changed}, std::nullopt,
          leads},

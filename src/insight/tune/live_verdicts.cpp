@@ -13,8 +13,10 @@
 namespace headrace {
 namespace {
 
-constexpr std::int64_t kRacePairsMax = 300;  // Without a decision between them: about 5 % is found in so many.
-constexpr std::int64_t kProofPairsMax = 300;
+// Pairs until an open change is left off: about 5 % is found in the first, with little noise. Such changes cost
+// nothing, so that the search goes on to the second where it has not lasted for a share of the run yet.
+constexpr std::int64_t kOpenPairs = 300, kOpenPairsMax = 1200;
+constexpr double kSearchShare = 0.3, kSearchSeconds = 300;  // Where the run's length is not known.
 constexpr std::int64_t kComparisonPairs = 10;
 constexpr std::int64_t kRecheckPairs = 10;
 constexpr std::int64_t kPairsForetold = 4;  // Of fewer it cannot be told how they scatter.
@@ -126,13 +128,21 @@ void LiveSearch::judge_race() {
     } else if (agree(is_drop(outcome))) {
       is_decided |= !agree(std::abs(race_.record(change).middle().value_or(0)) < kNoticed);
       drop(change);
-    } else if (race_.pairs(change) >= kRacePairsMax) {
+    } else if (is_left_off(race_.pairs(change))) {
       settle(change, Verdict::inconclusive, Reason::budget, open_sentence(change));
     }
   }
   if (!is_decided) return;
   race_.forget();  // What it did together with others is in what was measured of them.
   pair_cost_s_ = 0;
+}
+
+// A change that so many pairs have not decided.
+bool LiveSearch::is_left_off(std::int64_t pairs) {
+  if (pairs < kOpenPairs || pairs >= kOpenPairsMax) return pairs >= kOpenPairsMax;
+  const double elapsed_s = account_.budget().elapsed_s();
+  const auto left_s = rest_s();
+  return !agree(elapsed_s < (left_s ? kSearchShare * (elapsed_s + *left_s) : kSearchSeconds));
 }
 
 void LiveSearch::drop(std::size_t change) {
@@ -150,7 +160,11 @@ void LiveSearch::judge_proof() {
       return;
     case ProofKind::recheck:
       if (!agree(!is_drop(outcome))) {
-        settle_recheck(*std::exchange(proof_, std::nullopt));
+        // Of what pays one check in twenty says so by chance, and a run has many.
+        const Proof done = *std::exchange(proof_, std::nullopt);
+        if (done.repeats) return settle_recheck(done);
+        begin_proof(ProofKind::recheck, done.change, done.pairs.without(), done.pairs.with());
+        proof_->repeats = true;
       } else if (record.pairs() >= kRecheckPairs) {
         proof_.reset();
       }
@@ -159,7 +173,7 @@ void LiveSearch::judge_proof() {
       break;
   }
   const bool pays = agree(outcome == Outcome::pays), drops = agree(is_drop(outcome));
-  if (!pays && !drops && record.pairs() < kProofPairsMax) return;
+  if (!pays && !drops && !is_left_off(record.pairs())) return;
   const bool is_clean = agree(!proof_->pairs.carry_over());
   const Proof done = *std::exchange(proof_, std::nullopt);
   pair_cost_s_ = 0;

@@ -1,7 +1,7 @@
 """hr.autotune on a CUDA device: what it finds on four loops, against turns of their own, and what it adds to a step.
 
-usage: make bench NAME=live-tuning ARGS='cuda --minutes 8'
-       tools/carried.sh run python3 bench/live_tuning/run.py cuda ...      on a machine that the package was carried to
+usage: make bench NAME=live-tuning ARGS='on-cuda --minutes 8'
+       tools/carried.sh run python3 bench/live_tuning/run.py on-cuda ...      where the package was carried to
 
 Each loop is tuned live for --live-s seconds at most. Then a model of its own makes steps with each change alone and with all that
 was kept, in turns, by the wall clock around blocks that begin and end with a wait for the device. Wanted: no kept change whose
@@ -92,13 +92,14 @@ def make_loop(name: str) -> Loop:
         return Loop(resnet50(), torch.optim.SGD, (64, 3, 176, 176), 100, lr=0.01, momentum=0.9)
     if name == "resnet50_loader":
         return Loaded(resnet50(), torch.optim.SGD, (64, 3, 176, 176), 100, lr=0.01, momentum=0.9)
-    if name == "vit":
+    if name in ("vit", COMPILED):
         return Loop(ViT(dim=384, depth=12, heads=6), torch.optim.AdamW, (256, 1, 28, 28), 10, lr=1e-3)
     model = nn.Sequential(nn.Linear(64, 256), nn.ReLU(), nn.Linear(256, 256), nn.ReLU(), nn.Linear(256, 10))
     return Loop(model, torch.optim.Adam, (256, 64), 10, lr=1e-3)
 
 
 LOOPS = ("resnet50", "vit", "mlp", "resnet50_loader")
+COMPILED = "vit_compiled"  # The only one where compiling is tried, which takes a minute.
 
 
 def seconds_of(loop: Loop, steps: int) -> float:
@@ -119,6 +120,7 @@ def live(name: str, limit_s: float) -> dict[str, Any]:
     told: list[tuple[float, str, str]] = []
     begin = time.perf_counter()
     handle = hr.autotune(loop.model, loop.optimizer, loop.loader, steps=1_000_000, allow="reduced_precision",
+                         fixed=[] if name == COMPILED else ["model.compile"],
                          on_progress=lambda kind, text: told.append((round(time.perf_counter() - begin, 2), kind, text)))
     made = 0
     while handle.watching and time.perf_counter() - begin < limit_s and not any(kind == "ended" for _, kind, _ in told):
@@ -129,7 +131,8 @@ def live(name: str, limit_s: float) -> dict[str, Any]:
     found = {"plain_s": plain_s, "steps": made, "seconds": took, "problem": handle.problem, "told": told, "report": handle.report(),
              "settings": handle.settings, "kept": handle.kept,
              "trials": [{"name": trial.name, "settings": trial.settings, "verdict": trial.verdict, "gain": trial.gain,
-                         "pairs": trial.pairs, "sentence": trial.sentence} for trial in handle.trials],
+                         "pairs": trial.pairs, "sentence": trial.sentence, "numerics": entry["numerics"]}
+                        for trial, entry in zip(handle.trials, handle.ledger["ledger"]["trials"], strict=True)],
              "not_tried": {one.name: one.reason for one in handle.not_applicable}}
     handle.undo()
     return found
@@ -166,7 +169,7 @@ def measured(name: str, arguments: argparse.Namespace) -> dict[str, Any]:
     for trial in found["trials"]:
         if "model.compile" not in trial["settings"]:  # Takes a minute to compile, once for each arm.
             arms[trial["name"]] = trial["settings"]
-    if len(found["kept"]) > 1:
+    if len(found["kept"]) > 1 and "model.compile" not in found["settings"]:
         arms[ALL_KEPT] = found["settings"]
     return {"device": torch.cuda.get_device_name(), "live": found, "rerun": rerun(name, arms, arguments.block_s)}
 
@@ -208,10 +211,11 @@ def hooks(rounds: int) -> dict[str, Any]:
 
 
 def items(arguments: argparse.Namespace) -> Iterator[rows.Item]:
+    yield rows.Item({"loop": HOOKS}, 60, lambda: hooks(3 if arguments.quick else 10))
     for name in arguments.loops:
         yield rows.Item({"loop": name, "live_s": arguments.live_s, "block_s": arguments.block_s},
-                        arguments.live_s + 60 * arguments.block_s, lambda name=name: measured(name, arguments))
-    yield rows.Item({"loop": HOOKS}, 20, lambda: hooks(3 if arguments.quick else 12))
+                        arguments.live_s + 80 * arguments.block_s + 60 * (name == COMPILED),
+                        lambda name=name: measured(name, arguments))
 
 
 def gains_of(found: Mapping[str, Any]) -> dict[str, list[float]]:
@@ -249,17 +253,18 @@ def tell(name: str, found: Mapping[str, Any]) -> tuple[int, int, int]:
 
 def main(words: list[str]) -> int:
     parser = harness.parser(__doc__, rounds=ROUNDS)
-    parser.add_argument("--loops", nargs="*", choices=LOOPS, default=list(LOOPS), metavar="LOOP", help=f"of {', '.join(LOOPS)}")
-    parser.add_argument("--live-s", type=rows.positive, default=40.0, help="seconds that hr.autotune has at most")
+    parser.add_argument("--loops", nargs="*", choices=(*LOOPS, COMPILED), default=[*LOOPS, COMPILED], metavar="LOOP",
+                        help=f"of {', '.join((*LOOPS, COMPILED))}")
+    parser.add_argument("--live-s", type=rows.positive, default=25.0, help="seconds that hr.autotune has at most")
     parser.add_argument("--block-s", type=rows.positive, default=0.3, help="seconds of a block of the re-run")
     rows.add_options(parser, "live_tuning")
     arguments = parser.parse_args(words)
     if not torch.cuda.is_available():
-        raise SystemExit("cuda: torch sees no CUDA device here")
+        raise SystemExit("on-cuda: torch sees no CUDA device here")
     if arguments.quick:
         arguments.live_s, arguments.block_s = min(arguments.live_s, 10.0), min(arguments.block_s, 0.1)
-    bench = harness.Bench(__file__, arguments, f"cuda: {torch.cuda.get_device_name()}; {harness.interval_remark(ROUNDS)}")
-    session = rows.Session(rows.open_rows(arguments, "cuda"), arguments.minutes)
+    bench = harness.Bench(__file__, arguments, f"on-cuda: {torch.cuda.get_device_name()}; {harness.interval_remark(ROUNDS)}")
+    session = rows.Session(rows.open_rows(arguments, "on_cuda"), arguments.minutes)
     complete = session.run(items(arguments)) and not session.lacks
     found = {key["loop"]: figures for key, figures in session.rows.found() if key["loop"] != HOOKS}
     counts = [tell(name, figures) for name, figures in found.items()]
