@@ -16,6 +16,7 @@ namespace {
 constexpr double kSlowNewcomer = 2.5, kSlowNewcomerLong = 1.5;
 constexpr std::int64_t kUnitsOfWaiting = 8;    // Until room is asked for again.
 constexpr std::int64_t kUnitsOfWatching = 32;  // Until it is asked whether something is to be checked.
+constexpr double kRecheckShareOfShifts = 0.1;  // Of the time between checks of what is kept.
 constexpr std::int64_t kCallsMissingMax = 16;
 constexpr std::size_t kChangesHeld = 6;  // Where the machine is not quiet.
 constexpr double kCostForgotten = 0.99;  // Each time that there is no room for it: a burst may have been to blame.
@@ -60,6 +61,7 @@ LiveSearch::LiveSearch(LiveLoop& loop, std::vector<Candidate> candidates, const 
 
 bool LiveSearch::watching() const noexcept {
   if (stage_ != Stage::watch) return stage_ != Stage::closed;
+  if (pair_) return true;  // What is kept comes back behind it.
   return !changes_.kept().empty() && std::isfinite(options_.recheck_s) && !switch_.is_full();
 }
 
@@ -157,7 +159,7 @@ void LiveSearch::account(const LiveUnit& unit, bool kept_call) {
 
 bool LiveSearch::measure(const LiveUnit& unit) {
   if (!pair_) return true;
-  pair_->pair.add(unit, is_counted(unit) ? account_.expected_s(unit.work) : 0);
+  pair_->pair.add(unit, is_counted(unit) ? pair_->expected.expected(unit.work) : 0);
   const bool is_slow = newcomer_is_slow(unit);
   const bool is_trial = switch_.in_force() != changes_.best() && !switch_.in_force().empty();
   // What it has loaded will take its time under whatever comes next.
@@ -315,11 +317,13 @@ bool LiveSearch::time_next() {
 
 void LiveSearch::watch_next() {
   if (!watching() || !expect_rest()) return hold("what is kept");
-  // Of another work or another machine: what is kept may no longer pay.
-  if (!agree(!account_.take_shift())) checked_at_s_ = account_.budget().elapsed_s() - options_.recheck_s;
+  // Of another work or another machine: what is kept may no longer pay. Where it is another all the time, not at once.
+  has_shifted_ |= !agree(!account_.take_shift());
   if (to_recheck_.empty() && !proof_) {
-    if (!agree(account_.budget().elapsed_s() - checked_at_s_ >= options_.recheck_s)) return rest(kUnitsOfWatching);
+    const double wanted_s = options_.recheck_s * (has_shifted_ ? kRecheckShareOfShifts : 1);
+    if (!agree(account_.budget().elapsed_s() - checked_at_s_ >= wanted_s)) return rest(kUnitsOfWatching);
     checked_at_s_ = account_.budget().elapsed_s();
+    has_shifted_ = false;
     to_recheck_ = changes_.kept();
   }
   if (!proof_) {

@@ -80,6 +80,8 @@ class LiveSearch {
     std::optional<LiveRace::Pair> drawn{};  // nullopt: the pair is one of proof_.
     bool change_leads = false;              // Of proof_.
     double behind_s = 0;                    // The run, when it began.
+    UnitTimes::Line expected{};             // What units take by their work: one line for both blocks, or it would tell
+                                            // them apart.
   };
   struct KeptCall {
     bool is_wanted = false, was_replayed = false;  // Of the unit at hand.
@@ -224,7 +226,8 @@ class LiveSearch {
   std::optional<std::size_t> newcomer_;       // Of the pair at hand.
   Changes to_recheck_;
   double checked_at_s_ = 0;
-  LiveLedger found_;  // But for what others hold: trials, turns, estimates, seconds.
+  bool has_shifted_ = false;  // Since then.
+  LiveLedger found_;          // But for what others hold: trials, turns, estimates, seconds.
   std::deque<std::function<void()>> to_tell_;
 };
 

@@ -146,7 +146,7 @@ TEST(LiveTuner, WhereTheLengthIsUnknownItGoesOnAsMoreIsAllowed) {
 TEST(LiveTuner, OtherWorkBeginsTheEstimatesAnew) {
   // Worth exactly what is wanted, it stays open.
   const auto pairs_after = [](double unit_s) {
-    TunedRun run({}, {{"a", {.time_factor = 1 / 1.02}}});
+    TunedRun run({}, {{"a", {.time_factor = 1 / 1.02}}}, {}, 3);
     run.steps(400);
     run.loop.machine.unit_s = unit_s;
     run.steps(600);
@@ -171,13 +171,13 @@ TEST(LiveTuner, OtherWorkLetsWhatWasDroppedBeTriedAgain) {
   EXPECT_EQ(run.trial("a").verdict, Verdict::kept) << run.trial("a").sentence;
 }
 
-TEST(LiveTuner, OtherWorkBehindTheSearchHasWhatIsKeptCheckedAtOnce) {
+TEST(LiveTuner, OtherWorkBehindTheSearchHasWhatIsKeptCheckedSoon) {
   TunedRun run({.noise = 0.01}, {{"a", {.time_factor = 1 / 1.5}}});
   ASSERT_TRUE(run.until_over(1000));
   ASSERT_EQ(run.trial("a").verdict, Verdict::kept) << run.trial("a").sentence;
   run.loop.machine.unit_s = 0.2;
   run.loop.effects["a"].time_factor = 1.3;
-  run.steps(400);  // Far less than the 10 minutes between two checks.
+  run.steps(600);  // Two minutes, of the 10 between two checks.
   EXPECT_EQ(run.trial("a").verdict, Verdict::refused) << run.trial("a").sentence;
   EXPECT_TRUE(run.loop.settings.empty());
 }
@@ -293,6 +293,30 @@ TEST(LiveTuner, AKeptChangeThatNoLongerPaysIsTakenOutAgain) {
   EXPECT_EQ(run.trial("b").verdict, Verdict::kept);
   EXPECT_EQ(run.tuner.ledger().ledger.best, (Settings{{"b", "true"}}));
   EXPECT_TRUE(run.tuner.watching());
+}
+
+TEST(LiveTuner, ACheckThatSpeaksAgainstAKeptChangeIsMadeASecondTime) {
+  TunedRun run({}, {{"a", {.time_factor = 1 / 1.5}}}, {.recheck_s = 20});
+  ASSERT_TRUE(run.until_over(1000));
+  ASSERT_EQ(run.loop.settings, (Settings{{"a", "true"}}));
+  for (int i = 0; i < 1000 && !run.loop.settings.empty(); ++i) run.steps(1);
+  ASSERT_TRUE(run.loop.settings.empty());
+  run.loop.effects["a"].time_factor = 1.3;
+  run.steps(26);  // Six pairs and a half.
+  run.loop.effects["a"].time_factor = 1 / 1.5;
+  run.steps(300);
+  EXPECT_FALSE(run.trial("a").removed_again) << run.trial("a").sentence;
+  EXPECT_EQ(run.trial("a").verdict, Verdict::kept);
+}
+
+TEST(LiveTuner, WhatIsKeptHoldsWhenNoMoreTurnsAreRecorded) {
+  for (std::uint64_t seed = 1; seed <= 5; ++seed) {
+    TunedRun run({}, {{"a", {.time_factor = 1 / 1.5}}}, {.recheck_s = 0.001}, seed);
+    for (int i = 0; i < 60'000 && run.tuner.watching(); ++i) run.steps(1);
+    ASSERT_FALSE(run.tuner.watching());
+    EXPECT_GT(run.tuner.ledger().turns.size(), LiveLedger::kTurnsMax - 100);
+    EXPECT_EQ(run.loop.settings, (Settings{{"a", "true"}})) << seed;
+  }
 }
 
 TEST(LiveTuner, WithoutChecksItIsDoneWhenTheSearchIs) {

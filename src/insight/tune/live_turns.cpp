@@ -101,6 +101,7 @@ std::int64_t LiveSearch::turns_every(std::size_t change) {
 void LiveSearch::begin(Measurement measurement, std::string_view name) {
   ++pairs_;
   measurement.behind_s = account_.budget().behind_s();
+  measurement.expected = account_.times().line();
   auto& blocks = measurement.blocks;
   const bool carries_over = changes_.carry_over(blocks[0].settings, blocks[1].settings);
   for (Block& block : blocks) block.shape.carries_over = carries_over;

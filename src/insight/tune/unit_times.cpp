@@ -45,9 +45,13 @@ void UnitTimes::add(double seconds, double work, double wait_s) {
   wait_s_ += (waited_s - wait_s_) / static_cast<double>(std::min(count_, kWindow));
 }
 
-double UnitTimes::expected(double work) const {
+double UnitTimes::Line::expected(double work) const noexcept {
+  return std::max(level + slope * work, least) + wait_s;
+}
+
+UnitTimes::Line UnitTimes::line() const {
   HEADRACE_CHECK(is_known(), "no unit of the loop as written was counted");
-  return std::max(level_ + slope_ * work, kExpectedFloor * typical_) + wait_s_;
+  return {slope_, level_, kExpectedFloor * typical_, wait_s_};
 }
 
 void UnitTimes::fit() {

@@ -30,8 +30,13 @@ class UnitTimes {
   // `wait_s`: of `seconds`, waiting for data.
   void add(double seconds, double work, double wait_s = 0);
   bool is_known() const noexcept { return count_ > 0; }
-  // Above 0. At least one unit must have been added; of work that is far from theirs it is a guess.
-  double expected(double work) const;
+  // What it says now; it does not change with units that are added later.
+  struct Line {
+    double slope = 0, level = 0, least = 0, wait_s = 0;
+    double expected(double work) const noexcept;  // Above 0; of work that is far from that of the units a guess.
+  };
+  Line line() const;  // At least one unit must have been added.
+  double expected(double work) const { return line().expected(work); }
   // Seconds of a unit with the work of the middle; 0: none was added.
   double typical() const { return typical_ + wait_s_; }
   double wait_s() const noexcept { return wait_s_; }  // Of these.
