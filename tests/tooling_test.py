@@ -247,6 +247,29 @@ def test_a_check_on_a_gpu_looks_for_one_then_builds_then_runs_the_files_that_not
     assert list((ROOT / "tests" / "gpu").glob("*_check.py")) and not list((ROOT / "tests" / "gpu").glob("*_test.py"))
 
 
+def test_a_check_on_a_gpu_builds_nothing_where_the_package_was_brought_along(tmp_path):
+    shutil.copy(ROOT / "Makefile", tmp_path)
+    (tmp_path / "build" / "carried").mkdir(parents=True)
+    done = subprocess.run(["make", "--dry-run", "check", "ON=gpu"], cwd=tmp_path, text=True, capture_output=True)
+    assert done.returncode == 0, done.stderr
+    look, run = done.stdout.splitlines()
+    assert look.startswith("python3 -c") and "torch.cuda.is_available()" in look
+    assert run == "tools/carried.sh run python3 -m pytest -o 'python_files=*_check.py' tests/gpu"
+
+
+def test_what_is_carried_is_asked_for_by_name(tmp_path):
+    (tmp_path / "tools").mkdir()
+    script = shutil.copy(ROOT / "tools" / "carried.sh", tmp_path / "tools")
+    for words, said in (([], "wanted make PYTHON or run WORD..."), (["make"], "wanted make PYTHON, found"), (["run"], "found no word"),
+                        (["run", "true"], "no build/carried; wanted what 'tools/carried.sh make PYTHON' fills"),
+                        (["make", "/no/python"], "wanted a Python, found /no/python")):
+        done = subprocess.run([script, *words], text=True, capture_output=True)
+        assert (done.returncode, said in done.stderr) == (1, True), done.stderr
+    (tmp_path / "build" / "carried").mkdir(parents=True)
+    done = subprocess.run([script, "run", "bash", "-c", "echo $PYTHONPATH; exit 3"], text=True, capture_output=True)
+    assert (done.returncode, done.stdout) == (3, f"{tmp_path}/build/carried\n")
+
+
 def test_count_is_the_last_line_of_a_failed_ci_run():
     environment = {name: value for name, value in os.environ.items() if not name.startswith(("MAKE", "MFLAGS"))}
     done = subprocess.run([".ci/run"], cwd=ROOT, text=True, env={**environment, "PARTS": "nothing_of_this_name"},
