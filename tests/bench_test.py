@@ -502,7 +502,7 @@ def run_live_tuning(part: str, *options: str) -> subprocess.CompletedProcess:
 
 @pytest.mark.parametrize("words, told", [
     (["sideways"], "wanted one of recordings, decisions, rerun, grid, lost-time, hooks, gate, loaders, bits, traps, "
-                   "environments, found sideways"),
+                   "on-cuda, environments, found sideways"),
     (["rerun", "--minutes", "0"], "argument --minutes: wanted a number above 0, found 0"),
     (["rerun", "--scripts", "cnn", "no_such"], "argument --scripts: invalid choice: 'no_such'"),
     (["loaders", "--queues", "3"], "argument --queues: invalid choice: 3"),

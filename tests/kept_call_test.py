@@ -13,6 +13,7 @@ import torch
 from headrace import _kept_call
 from headrace._free_memory import free_bytes, used_bytes
 from headrace._kept_call import KeptCalls
+from headrace._recorded_call import full_float32
 from headrace.errors import UnsupportedError
 from state_differences import differences, same
 from torch import nn
@@ -1004,3 +1005,31 @@ def test_memory_that_is_filled_is_used():
     before = used_bytes(CPU)
     held = torch.ones(2**24)
     assert used_bytes(CPU) - before > held.numel() * 2
+
+
+def test_in_full_precision_every_switch_of_cudnn_says_so_and_is_put_back():
+    """They can be read and set without a GPU."""
+    cudnn = torch.backends.cudnn
+    before = (cudnn.conv.fp32_precision, cudnn.rnn.fp32_precision, cudnn.allow_tf32)
+    assert before == ("tf32", "tf32", True)  # torch's defaults, or there is nothing to see.
+    for allowed in (True, False):
+        cudnn.allow_tf32 = allowed
+        held = (cudnn.conv.fp32_precision, cudnn.rnn.fp32_precision, cudnn.allow_tf32)
+        with pytest.raises(KeyError), full_float32(torch.device("cuda")):
+            assert (cudnn.conv.fp32_precision, cudnn.rnn.fp32_precision, cudnn.allow_tf32) == ("ieee", "ieee", False)
+            with cudnn.flags(enabled=False):  # As a model may.
+                pass
+            assert cudnn.conv.fp32_precision != "tf32" and not cudnn.allow_tf32
+            raise KeyError
+        assert (cudnn.conv.fp32_precision, cudnn.rnn.fp32_precision, cudnn.allow_tf32) == held
+        with full_float32(torch.device("cpu")):
+            assert cudnn.allow_tf32 == allowed
+    cudnn.allow_tf32 = True
+    try:
+        cudnn.rnn.fp32_precision = "ieee"  # The two differ, so that the older switch cannot be read.
+        with full_float32(torch.device("cuda")):
+            assert cudnn.conv.fp32_precision == "ieee"
+        assert (cudnn.conv.fp32_precision, cudnn.rnn.fp32_precision) == ("tf32", "ieee")
+    finally:
+        cudnn.rnn.fp32_precision = "tf32"
+    assert (cudnn.conv.fp32_precision, cudnn.rnn.fp32_precision, cudnn.allow_tf32) == before

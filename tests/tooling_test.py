@@ -220,9 +220,9 @@ def test_every_sentence_of_help_names_a_target():
     assert all(f"\n{target}:" in makefile for target in targets)
 
 
-def make(*words: str) -> subprocess.CompletedProcess:
+def make(*words: str, folder: Path = ROOT) -> subprocess.CompletedProcess:
     environment = {name: value for name, value in os.environ.items() if not name.startswith(("MAKE", "MFLAGS"))}
-    return subprocess.run(["make", *words], cwd=ROOT, text=True, env=environment, capture_output=True)
+    return subprocess.run(["make", *words], cwd=folder, text=True, env=environment, capture_output=True)
 
 
 def test_an_argument_that_does_not_exist_is_refused_by_name_with_those_there_are():
@@ -250,7 +250,7 @@ def test_a_check_on_a_gpu_looks_for_one_then_builds_then_runs_the_files_that_not
 def test_a_check_on_a_gpu_builds_nothing_where_the_package_was_brought_along(tmp_path):
     shutil.copy(ROOT / "Makefile", tmp_path)
     (tmp_path / "build" / "carried").mkdir(parents=True)
-    done = subprocess.run(["make", "--dry-run", "check", "ON=gpu"], cwd=tmp_path, text=True, capture_output=True)
+    done = make("--dry-run", "check", "ON=gpu", folder=tmp_path)
     assert done.returncode == 0, done.stderr
     look, run = done.stdout.splitlines()
     assert look.startswith("python3 -c") and "torch.cuda.is_available()" in look

@@ -23,13 +23,17 @@ libraries_of() {
 }
 
 make_carried() {
-  local python=$1 version tree
-  version=$("$python" -c 'import sys; print("%d.%d" % sys.version_info[:2])') || fail "wanted a Python, found $python"
+  local python version tree missing
+  python=$(command -v "$1") && version=$("$python" -c 'import sys; print("%d.%d" % sys.version_info[:2])') ||
+    fail "wanted a Python, found $1"
+  python=$(realpath -s "$python")
   tree=build/python$version
   cmake -S . -B "$tree" -G Ninja -DCMAKE_BUILD_TYPE=Release -DCMAKE_CXX_FLAGS_RELEASE="-O2 -g1" -DHEADRACE_TESTS=OFF \
     -DHEADRACE_BENCHES=OFF -DHEADRACE_PYTHON="$python" >"/dev/null"
   ninja -C "$tree" -j "$(nproc)" _native
-  rm -rf "$CARRIED"
+  missing=$(ldd "$tree"/lib/libheadrace{,_torch}.so | grep "not found" || true)
+  [ -z "$missing" ] || fail "a library that the package needs is not there: $missing"
+  rm -rf "$CARRIED" "$CARRIED.partial"
   mkdir -p "$CARRIED.partial/lib"
   cp "$tree"/lib/libheadrace{,_torch}.so.[0-9]* "$CARRIED.partial/lib"
   cp -rL "$tree/python/headrace" "$CARRIED.partial/headrace"

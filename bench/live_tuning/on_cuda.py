@@ -1,4 +1,4 @@
-"""hr.autotune on a CUDA device: what it finds on four loops, against turns of their own, and what it adds to a step.
+"""hr.autotune on a CUDA device: what it finds in five loops, against turns of their own, and what it adds to a step.
 
 usage: make bench NAME=live-tuning ARGS='on-cuda --minutes 8'
        tools/carried.sh run python3 bench/live_tuning/run.py on-cuda ...      where the package was carried to

@@ -27,10 +27,10 @@ All of it, on two cores, in calls of at most 145 minutes; with minutes as estima
   ARGS='traps --minutes 60'         50     20 seeds x 5 cases
   ARGS='bits --minutes 60'          35     12 scripts x 4 runs of 30 s and a start
 
-  ARGS='on-cuda --minutes 8'         6     on a machine with a CUDA device: 4 loops x 1 min, hooks
+  ARGS='on-cuda --minutes 8'         6     on a machine with a CUDA device: 5 loops x 1 min, hooks
 
 In sessions of 150 minutes: gate, recordings, hooks, lost-time; rerun twice; grid twice; loaders; decisions, traps, bits.
-`make check ON=gpu` checks what is not a matter of time.
+`make check ON=gpu` checks the times of events and what is no matter of time.
 """
 
 import ast

@@ -87,7 +87,8 @@ struct LiveProgress {
 //
 // Where the loop's own units come to take 1.5 times as long, or as short, for 50 of them (their median), what was
 // measured no longer counts, as it was of another work, or of other neighbours: changes that are still open begin anew,
-// and so do those that it was found to speak against. What is kept stays; behind the search it is checked at once.
+// and so do those that it was found to speak against. What is kept stays; behind the search it is checked
+// after a tenth of recheck_s, and not of all of it. A check that speaks against it is made a second time.
 //
 // All calls come from the thread that makes the updates. Costs a few microseconds an update while it searches, and
 // nothing once watching() is false. Exceptions of the loop and of `progress` pass through unchanged and leave the tuner

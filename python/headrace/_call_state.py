@@ -33,7 +33,7 @@ class CallState:
     copy of the buffers and 0.1 ms to 1 ms for looking through the modules."""
 
     def __init__(self, module: nn.Module, earlier: CallState | None = None) -> None:
-        """`earlier`: of the same module; buffers that are as they were then share its copies."""
+        """`earlier`: of the same module; buffers that are as they were then share its copies, but for those on CUDA."""
         parts = list(module.modules())
         self._modes = [(part, part.training) for part in parts]
         self._requires_grad = [(parameter, parameter.requires_grad) for parameter in module.parameters()]

@@ -15,6 +15,7 @@ from ._device import device_of
 
 _LAUNCHED_BEFORE = "it was launched before the switch"
 _WITH_CALL = "a call was kept"
+_WINDOW = 256  # Units.
 _NO_EVENT = "its time on the device is not known"
 
 
@@ -50,11 +51,9 @@ class DeviceTimes:
     A unit is told once the device has passed its end, in the order of the units. By then the host has launched others: a switch
     that a unit leads to holds from the host's next update on, and the units in between do not count ("it was launched before
     the switch"). So a decision comes as many units late as the host is ahead: one or two where a unit fills the queue of
-    launches, which takes about a thousand kernels, more where units are small. Nothing waits to bound that. A pair of blocks
-    takes 16 units that do not count, and two for each that it measures (LivePair::is_scattered in
-    src/insight/tune/live_pair.h); where the host is further ahead than that, as in a loop of graphed calls that never reads a
-    loss, pairs are broken off, nothing is decided, and the loop runs on as written. What those units in between lose to a slower
-    trial is not among what the tuner counts as lost.
+    launches, which takes about a thousand kernels, more where units are small. Nothing waits to bound that: blocks are made as
+    long as it takes (LiveLoop::units_ahead of include/headrace/live_loop.h), up to a lead of 64. What those units in between
+    lose to a slower trial is not among what the tuner counts as lost.
 
     A unit in which a call was kept is told at once, as one with those that are still out, by the host's clock and not counted:
     what is told next is then what the call belongs to, and its replays have waited for the device anyway.
@@ -68,12 +67,14 @@ class DeviceTimes:
         self._reached: Event | None = None  # The newest that the device is known to have passed.
         self._made = self._switched = 0  # Units that the host has ended: in all, and when settings were switched last.
         self._out: deque[_Ended] = deque()  # Those that are not told yet.
-        self.most_ahead = 0  # Units that the host has ended and the device has not, the most of them so far.
+        self._ahead = [0, 0]  # Units that the host has ended and the device has not: the most in this window, and in the last.
 
     def add(self, unit: Unit, *, kept_call: bool) -> None:
         """A unit has ended. Belongs behind its update, before anything else is launched."""
         begin, self._newest = self._newest, self._record()
         self._made += 1
+        if self._made % _WINDOW == 0:
+            self._ahead = [0, self._ahead[0]]
         self._out.append(_Ended(self._made, unit, begin, self._newest))
         if kept_call:
             joined = _joined([one.unit for one in self._out])
@@ -88,7 +89,7 @@ class DeviceTimes:
             if unit.countable and ended.number <= self._switched:
                 unit = unit._replace(countable=False, why_not=_LAUNCHED_BEFORE)
             yield unit
-        self.most_ahead = max(self.most_ahead, len(self._out))
+        self._ahead[0] = max(self._ahead[0], len(self._out))
 
     def _is_known(self, ended: _Ended) -> bool:
         if ended.begin is None or ended.end is None:
@@ -97,6 +98,11 @@ class DeviceTimes:
             return False
         self._reached = ended.end
         return True
+
+    @property
+    def most_ahead(self) -> int:
+        """Units that the host has ended and the device has not, the most of them in the newest 256 to 512."""
+        return max(self._ahead)
 
     def note_switch(self) -> None:
         """Other settings hold from the host's next update on."""

@@ -140,14 +140,26 @@ def full_float32(device: torch.device) -> Iterator[None]:
     otherwise. Another layout's kernels then give outputs that differ by 6e-4 in a ResNet-18 and gradients by 7 %, where in full
     precision it is 2e-6 and 0.5 % (docs/measured/gpu.md): a change of the function would be hidden. Products of matrices are
     left as they are, in full precision unless the loop asked for TF32: torch.compile looks at that switch and compiles anew."""
-    switches = [getattr(torch.backends.cudnn, name) for name in ("conv", "rnn")
-                if device.type == "cuda" and hasattr(torch.backends.cudnn, name)]  # From torch 2.9 on.
+    if device.type != "cuda":
+        yield
+        return
+    cudnn = torch.backends.cudnn
+    switches = [getattr(cudnn, name) for name in ("conv", "rnn") if hasattr(cudnn, name)]  # From torch 2.9 on.
     before = [switch.fp32_precision for switch in switches]
+    allowed: bool | None
     try:
+        allowed = cudnn.allow_tf32  # The older switch, which has to say the same: a model may read it.
+    except RuntimeError:  # Convolutions and recurrent layers differ, so that nobody can read it.
+        allowed = None
+    try:
+        if allowed is not None:
+            cudnn.allow_tf32 = False
         for switch in switches:
             switch.fp32_precision = "ieee"
         yield
     finally:
+        if allowed is not None:
+            cudnn.allow_tf32 = allowed
         for switch, precision in zip(switches, before):
             switch.fp32_precision = precision
 

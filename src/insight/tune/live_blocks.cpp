@@ -76,12 +76,17 @@ BlockUnits LiveBlocks::usual() const noexcept {
 
 std::int64_t LiveBlocks::pairs_to_a_long_one() const noexcept {
   const std::int64_t queue = queue_ > 0 ? queue_ : kQueueUnknown;
-  const BlockUnits usually = usual(),
-                   longer{std::max(wash_out_, queue), std::max(units_a_block_, kQueuesMeasured * queue), 0, 0};
+  const BlockUnits usually = usual();
+  BlockUnits longer{std::max(wash_out_, queue), std::max(units_a_block_, kQueuesMeasured * queue), 0, 0};
+  lengthen_by_lead(longer);
   const auto more = static_cast<double>(longer.units() - usually.units());
   std::int64_t pairs = 1;
   while (more > kLongShare * static_cast<double>(pairs * usually.units())) pairs *= 2;
   return pairs;
+}
+
+std::int64_t LiveBlocks::first_visit() const noexcept {
+  return wash_out_ + kFirstVisit;
 }
 
 bool LiveBlocks::note(const LivePair& pair) {
@@ -93,8 +98,7 @@ bool LiveBlocks::note(const LivePair& pair) {
   return waits_for_data_;
 }
 
-// The first units are of settings before; then the lead itself shrinks where these make the device the faster of the
-// two.
+// The lead shrinks where the settings make the device the faster of the two.
 void LiveBlocks::lengthen_by_lead(BlockUnits& units) const noexcept {
   if (ahead_ == 0) return;
   units.wash_out = std::max(units.wash_out, 2 * ahead_ + 1);
@@ -103,6 +107,7 @@ void LiveBlocks::lengthen_by_lead(BlockUnits& units) const noexcept {
 
 void LiveBlocks::ask_ahead() {
   const std::int64_t asked = std::clamp<std::int64_t>(loop_.units_ahead(), 0, kAheadMax);
+  ahead_ = 0;
   while (ahead_ < kAheadMax && !loop_.agree(ahead_ >= asked)) ++ahead_;  // On all ranks as far as on any.
 }
 

@@ -47,7 +47,9 @@ class LiveBlocks {
   // before did: pairs of short blocks count no longer.
   bool note(const LivePair& pair);
   std::int64_t units_a_block() const noexcept { return units_a_block_; }  // Of one that is not long.
-  bool waits_for_data() const noexcept { return waits_for_data_; }        // All blocks are long.
+  // Units behind which a change that is in force for the first time shows what it takes, as far as no queue hides it.
+  std::int64_t first_visit() const noexcept;
+  bool waits_for_data() const noexcept { return waits_for_data_; }  // All blocks are long.
 
  private:
   std::int64_t ask_queue(bool carries_over);
@@ -58,7 +60,7 @@ class LiveBlocks {
   double unit_s_ = 0;
   std::int64_t wash_out_ = 1, units_a_block_ = 1;
   std::int64_t queue_ = 0;  // The newest one that was not 0, in units; 0: there was none.
-  std::int64_t ahead_ = 0;  // Units that the host is ahead of a device, at most so far.
+  std::int64_t ahead_ = 0;  // Units that the host is ahead of a device at most, as asked last.
   bool waits_for_data_ = false;
   std::int64_t pairs_ = 0;
   double seconds_ = 0, wait_s_ = 0;  // Of these.

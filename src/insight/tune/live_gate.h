@@ -67,8 +67,8 @@ class LiveGate {
 bool can_replay_call(LiveLoop& loop);
 
 // How long a kept call takes under a change that `allow` forbids: replays in pairs, under it and as written, in drawn
-// order, their results thrown away. The first pair pays for what later ones find ready and is not counted: it tells of
-// the numerics.
+// order, their results thrown away. The first pair pays for what later ones find ready and is not counted; it tells of
+// the numerics, unless these take two calls: then the first pair that has them does.
 class ReplayTimes {
  public:
   static constexpr std::int64_t kPairs = 4;

@@ -1,5 +1,6 @@
 #include "insight/tune/live_pair.h"
 
+#include <algorithm>
 #include <cmath>
 
 #include "insight/tune/unit_times.h"
@@ -44,9 +45,9 @@ bool LivePair::is_scattered() const noexcept {
   return block.uncounted > 16 + 2 * block.planned.units();
 }
 
-bool LivePair::is_washed_out() const noexcept {
+bool LivePair::is_washed_out(std::int64_t units) const noexcept {
   const Measured& block = of(at_hand_);
-  return block.washed_out == block.planned.wash_out && block.measured.units == 0;
+  return block.washed_out >= std::min(units, block.planned.wash_out) && block.measured.units == 0;
 }
 
 bool LivePair::is_half_measured() const noexcept {

@@ -39,7 +39,8 @@ class LivePair {
   bool is_whole() const noexcept;       // The block at hand. It may take more units, which are measured too.
   // So many of its units do not count that the two blocks would no longer be neighbours.
   bool is_scattered() const noexcept;
-  bool is_washed_out() const noexcept;     // The block at hand has had the units that are not measured, and no more.
+  // The block at hand has had those of its units that are not measured, or so many of them, and no more.
+  bool is_washed_out(std::int64_t units) const noexcept;
   bool is_half_measured() const noexcept;  // At least.
   // Of the block at hand so far: its measured time, relative to what its work lets expect.
   double ratio() const noexcept { return ratio(at_hand_); }

@@ -27,11 +27,11 @@ TEST(LivePair, TheWashOutIsNotMeasured) {
   LivePair pair({.wash_out = 2, .measured = 3});
   EXPECT_EQ(pair.units(), 10);
   pair.add({.seconds = 9}, kExpected_s);
-  EXPECT_FALSE(pair.is_washed_out());
+  EXPECT_FALSE(pair.is_washed_out(9));
   pair.add({.seconds = 9}, kExpected_s);
-  EXPECT_TRUE(pair.is_washed_out());
+  EXPECT_TRUE(pair.is_washed_out(9));
   EXPECT_EQ(fill(pair, 0.2), 3);
-  EXPECT_FALSE(pair.is_washed_out());
+  EXPECT_FALSE(pair.is_washed_out(9));
   pair.begin_second({.wash_out = 1, .measured = 4});
   EXPECT_EQ(pair.units(), 10);
   EXPECT_EQ(pair.planned(), 4);

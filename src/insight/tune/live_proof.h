@@ -23,9 +23,9 @@ bool change_leads(std::uint64_t seed, std::int64_t number) noexcept;
 class LiveProof {
  public:
   static constexpr std::size_t kBlocksListed = 256;
-  // Whether something of the change is left when it is off is looked for in so many blocks without it that have settled
-  // units; and in as many of those that a pair without the change at its end and the next one with it at its end give
-  // for nothing, in which case two blocks without it lie behind one another.
+  // Whether something of the change is left when it is off is looked for in the first kSettlingBlocks blocks without it
+  // that have settled units. Where a pair ends without the change and the next one begins without it, the two blocks
+  // are compared, too, up to kSettlingPairs times.
   static constexpr std::int64_t kSettlingBlocks = 6, kSettlingPairs = 64;
 
   LiveProof(Settings without, Settings with, double gain_min);
@@ -35,7 +35,7 @@ class LiveProof {
   // Whether blocks without the change that come behind one with it are to have settled units.
   bool looks_for_carry_over() const noexcept { return std::ssize(settling_) < kSettlingBlocks; }
 
-  // A whole one. goes_on: its first block had the settings of the last pair's second one, which it followed.
+  // A whole one. goes_on: its first block follows the last pair's second one, with the same settings and the same line.
   void add(const LivePair& pair, bool change_led, bool goes_on);
   const PairRecord& record() const noexcept { return record_; }
   const std::vector<double>& without_s() const noexcept { return block_s_[0]; }  // Seconds a unit of each pair's block.
@@ -47,8 +47,9 @@ class LiveProof {
   bool may_wait() const noexcept;
 
   // What was prepared or left behind under the change alters the units after it, by so much as a log ratio: those right
-  // behind the wash-out against those some units later in the same block. nullopt: that is less than a quarter of the
-  // change's effect, or may be chance; where nothing carries over, chance passes for it once in a hundred times.
+  // behind the wash-out against those some units later, in the same block or the next one. nullopt: that is less than a
+  // quarter of the change's effect, or may be chance; where nothing carries over, chance passes for it once in a
+  // hundred times. Of fewer than four such blocks nothing is known.
   std::optional<double> carry_over() const;
 
  private:

@@ -189,7 +189,7 @@ bool LiveSearch::newcomer_is_slow(const LiveUnit& unit) const {
   if (pair_->blocks[0].shape.carries_over || blocks_.waits_for_data()) {
     return pair.is_half_measured() && pair.ratio() > kSlowNewcomerLong;
   }
-  return pair.is_washed_out() && unit.seconds > kSlowNewcomer * account_.expected_s(unit.work);
+  return pair.is_washed_out(blocks_.first_visit()) && unit.seconds > kSlowNewcomer * account_.expected_s(unit.work);
 }
 
 void LiveSearch::break_off(bool is_slow, bool has_room) {
@@ -202,6 +202,7 @@ void LiveSearch::break_off(bool is_slow, bool has_room) {
     changes_.set_standing(*newcomer_, Standing::alone);
   }
   pair_.reset();
+  line_of_last_.reset();
   race_.turn_all_off();
 }
 
@@ -216,7 +217,8 @@ void LiveSearch::finish_pair() {
     race_.add(*done.drawn, done.pair.log_ratio());
     judge_race();
   } else {
-    proof_->pairs.add(done.pair, done.change_leads, !done.blocks[0].shape.switches);
+    proof_->pairs.add(done.pair, done.change_leads, done.goes_on);
+    if (done.change_leads) line_of_last_ = done.expected;
     judge_proof();
   }
 }

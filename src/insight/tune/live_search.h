@@ -80,8 +80,9 @@ class LiveSearch {
     std::optional<LiveRace::Pair> drawn{};  // nullopt: the pair is one of proof_.
     bool change_leads = false;              // Of proof_.
     double behind_s = 0;                    // The run, when it began.
-    UnitTimes::Line expected{};             // What units take by their work: one line for both blocks, or it would tell
-                                            // them apart.
+    UnitTimes::Line expected{};             // What units take by their work: with two lines, their difference would
+                                            // count as one of the blocks'.
+    bool goes_on = false;                   // Right behind a pair of proof_, with the settings and the line of its end.
   };
   struct KeptCall {
     bool is_wanted = false, was_replayed = false;  // Of the unit at hand.
@@ -213,7 +214,8 @@ class LiveSearch {
   std::map<std::size_t, ReplayTimes> replay_times_;
   std::map<std::size_t, double> prepared_s_;  // That replays took for what a costly change needs, all together.
   std::optional<Proof> proof_;
-  std::optional<Measurement> pair_;  // Only while the settings of its block are in force.
+  std::optional<UnitTimes::Line> line_of_last_;  // Of the pair of proof_ right before, if it ended without the change.
+  std::optional<Measurement> pair_;              // Only while the settings of its block are in force.
   KeptCall kept_call_;
   double replays_s_ = 0;                      // In the unit at hand.
   std::int64_t update_ = 0;                   // The newest.

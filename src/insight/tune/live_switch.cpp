@@ -75,6 +75,10 @@ bool LiveSwitch::were_in_force(const Settings& settings) const {
   return std::any_of(turns_.begin(), turns_.end(), [&](const LiveTurn& turn) { return turn.settings == settings; });
 }
 
+bool LiveSwitch::is_half_full() const noexcept {
+  return 2 * turns_.size() > LiveLedger::kTurnsMax;
+}
+
 bool LiveSwitch::is_full() const noexcept {
   return turns_.size() + kTurnsLeft > LiveLedger::kTurnsMax;
 }

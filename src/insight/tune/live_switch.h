@@ -34,6 +34,7 @@ class LiveSwitch {
   const Settings& in_force() const noexcept { return in_force_; }
   const Changes& on() const noexcept { return on_; }  // Not kept, and in force.
   const std::vector<LiveTurn>& turns() const noexcept { return turns_; }
+  bool is_half_full() const noexcept;
   bool is_full() const noexcept;  // No more turns can be recorded than a search's end takes.
 
   void count_unit() noexcept { ++units_; }

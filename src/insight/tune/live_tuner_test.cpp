@@ -143,6 +143,25 @@ TEST(LiveTuner, WhereTheLengthIsUnknownItGoesOnAsMoreIsAllowed) {
   EXPECT_LE(run.loop.behind_s, 0.3 + 0.02 * run.loop.as_written_s + run.loop.longest_excess_s + 0.05);
 }
 
+TEST(LiveTuner, AnOpenChangeKeepsItsTurnsForAShareOfTheRunUnlessOthersWait) {
+  // Worth exactly what is wanted, it stays open.
+  const auto pairs_in = [](std::int64_t updates, bool another_waits) {
+    Effects effects = {{"a", {.time_factor = 1 / 1.02}}};
+    if (another_waits) effects["costly"] = {.prepare_s = 5};
+    std::vector<Candidate> candidates = all_of(effects);
+    if (another_waits) candidates[1].prepare_s = 5;
+    TunedRun run({}, effects, {}, 3, candidates);
+    run.loop.updates_in_all = updates;
+    run.steps(std::min<std::int64_t>(updates - 1, 2400));
+    run.tuner.stop("enough");
+    EXPECT_EQ(run.trial("a").verdict, Verdict::inconclusive) << run.trial("a").sentence;
+    return run.trial("a").pairs;
+  };
+  EXPECT_EQ(pairs_in(2000, false), 300);
+  EXPECT_GT(pairs_in(100'000, false), 400);
+  EXPECT_LE(pairs_in(100'000, true), 300);
+}
+
 TEST(LiveTuner, OtherWorkBeginsTheEstimatesAnew) {
   // Worth exactly what is wanted, it stays open.
   const auto pairs_after = [](double unit_s) {

@@ -34,8 +34,10 @@ void LiveSearch::begin_proof_pair() {
   }
   Block unchanged{proof_->pairs.without(), {}, shape};
   // Of what no queue carries over, pairs tell by themselves in time: units for that alone would double the first ones.
+  // Of somebody's own strategy nothing is known.
+  const Candidate& candidate = changes_.candidate(proof_->change);
   const bool may_carry_over =
-      is_of_one && (changes_.candidate(proof_->change).carries_over || blocks_.waits_for_data());
+      is_of_one && (candidate.carries_over || blocks_.waits_for_data() || candidate.key.starts_with("custom."));
   unchanged.shape.settles = may_carry_over && proof_->pairs.looks_for_carry_over() && (leads || was_on);
   const Block changed{proof_->pairs.with(), std::move(on), shape};
   begin({LivePair(BlockUnits{}), leads ? std::array{changed, unchanged} : std::array{unchanged, changed}, std::nullopt,
@@ -102,11 +104,16 @@ void LiveSearch::begin(Measurement measurement, std::string_view name) {
   ++pairs_;
   measurement.behind_s = account_.budget().behind_s();
   measurement.expected = account_.times().line();
+  const auto line_of_last = std::exchange(line_of_last_, std::nullopt);
   auto& blocks = measurement.blocks;
   const bool carries_over = changes_.carry_over(blocks[0].settings, blocks[1].settings);
   for (Block& block : blocks) block.shape.carries_over = carries_over;
   const auto units = begin_block(blocks[0], fmt::format("pair {}, {}, first block", pairs_, name));
   if (!units) return hold("what is kept");
+  if (line_of_last && !measurement.drawn && !blocks[0].shape.switches) {
+    measurement.goes_on = true;
+    measurement.expected = *line_of_last;
+  }
   measurement.pair = LivePair(*units);
   pair_ = std::move(measurement);
 }
@@ -158,6 +165,7 @@ bool LiveSearch::switch_to(const Block& block, std::string_view why) {
 
 // Without it nothing can go on: what cannot be put back is for the caller.
 void LiveSearch::hold(std::string_view why) {
+  line_of_last_.reset();
   const bool switches = switch_.in_force() != changes_.best();
   if (!switches && switch_.on().empty()) return;
   const bool switches_queue = changes_.carry_over(switch_.in_force(), changes_.best());

@@ -13,8 +13,9 @@
 namespace headrace {
 namespace {
 
-// Pairs until an open change is left off: about 5 % is found in the first, with little noise. Such changes cost
-// nothing, so that the search goes on to the second where it has not lasted for a share of the run yet.
+// Pairs until an open change is left off: about 5 % is found in the first, with little noise. Such changes cost next to
+// nothing, so that the search goes on to the second where nothing waits for its end and it has not lasted for a share
+// of the run yet.
 constexpr std::int64_t kOpenPairs = 300, kOpenPairsMax = 1200;
 constexpr double kSearchShare = 0.3, kSearchSeconds = 300;  // Where the run's length is not known.
 constexpr std::int64_t kComparisonPairs = 10;
@@ -139,7 +140,11 @@ void LiveSearch::judge_race() {
 
 // A change that so many pairs have not decided.
 bool LiveSearch::is_left_off(std::int64_t pairs) {
-  if (pairs < kOpenPairs || pairs >= kOpenPairsMax) return pairs >= kOpenPairsMax;
+  if (pairs < kOpenPairs) return false;
+  const std::size_t is_alone = proof_ && changes_.standing(proof_->change) == Standing::alone ? 1 : 0;
+  const bool others_wait =
+      gate_.next() || changes_.number_of(Standing::alone) > is_alone || changes_.number_of(Standing::costly) > 0;
+  if (others_wait || switch_.is_half_full() || pairs >= kOpenPairsMax) return true;
   const double elapsed_s = account_.budget().elapsed_s();
   const auto left_s = rest_s();
   return !agree(elapsed_s < (left_s ? kSearchShare * (elapsed_s + *left_s) : kSearchSeconds));
