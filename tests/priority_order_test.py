@@ -55,9 +55,9 @@ class FaultyLoop:
 def test_faults_in_all_four_places_are_tackled_from_the_hardware_to_the_model(tmp_path, monkeypatch):
     checked, replay = [], TunedLoop.replay
 
-    def noted(self, reference, candidate):
+    def noted(self, reference, candidate, full_precision):
         checked.extend(candidate)
-        return replay(self, reference, candidate)
+        return replay(self, reference, candidate, full_precision)
 
     monkeypatch.setattr(TunedLoop, "replay", noted)
     loop = FaultyLoop(tmp_path)

