@@ -179,8 +179,7 @@ class SmallLoopOnDevice(SmallLoop):
 
     def __init__(self) -> None:
         super().__init__()
-        self.model.to(DEVICE)
-        self.optimizer = torch.optim.SGD(self.model.parameters(), lr=1e-3)
+        self.model.to(DEVICE)  # The parameters stay the same objects, which the optimizer holds.
         self._kept = [(inputs.to(DEVICE), labels.to(DEVICE)) for inputs, labels in self.loader]
 
     def steps(self, count: int) -> None:
@@ -252,7 +251,7 @@ def tell(name: str, found: Mapping[str, Any]) -> tuple[int, int, int]:
 
 
 def main(words: list[str]) -> int:
-    parser = harness.parser(__doc__, rounds=ROUNDS)
+    parser = harness.parser(__doc__)
     parser.add_argument("--loops", nargs="*", choices=(*LOOPS, COMPILED), default=[*LOOPS, COMPILED], metavar="LOOP",
                         help=f"of {', '.join((*LOOPS, COMPILED))}")
     parser.add_argument("--live-s", type=rows.positive, default=25.0, help="seconds that hr.autotune has at most")

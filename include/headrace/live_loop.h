@@ -87,7 +87,7 @@ class LiveLoop {
   // waits for data or changes of loading take turns, behind each switch to a block's settings, which may change it. The
   // same on all ranks.
   virtual std::int64_t queued_units() { return 0; }
-  // Units that the host has given a device ahead of what that has done, at most so far. A device that still has those
+  // Units that the host has given a device ahead of what that has done, at most lately. A device that still has those
   // of slower settings shows of faster ones only what itself takes, and not that it will wait for the host. 0: no
   // device works behind the host. Asked at each block of a pair; ranks need not say the same.
   virtual std::int64_t units_ahead() { return 0; }

@@ -202,8 +202,12 @@ TEST(LiveLoading, WhereTheLoopWaitsForDataBlocksAreAsLongAsTwoQueues) {
   TunedRun computes({.load_s = 0.02, .queue = 4}, {{"a", {}}});
   computes.steps(200);
   const auto& short_turns = computes.tuner.ledger().turns;
-  const auto is_short = [](const LiveTurn& before, const LiveTurn& turn) { return turn.update - before.update < 8; };
-  EXPECT_NE(std::adjacent_find(short_turns.begin(), short_turns.end(), is_short), short_turns.end());
+  std::size_t short_gaps = 0;
+  for (std::size_t i = 1; i < short_turns.size(); ++i) {
+    short_gaps += short_turns[i].update - short_turns[i - 1].update < 8 ? 1 : 0;
+  }
+  EXPECT_GE(short_turns.size(), 3u);
+  EXPECT_GE(2 * short_gaps, short_turns.size() - 1);
 }
 
 TEST(LiveLoading, WhatOutlastsTheQueueIsNotJudged) {
