@@ -994,6 +994,48 @@ def test_optimizer_state_left_in_another_layout_under_fused_shows(converts_state
     assert (result["update_difference"] < 1e-6) if converts_state else (result["update_difference"] > 1e-3)
 
 
+class WithDropout(nn.Module):
+    """Of activations, whose elements another layout puts elsewhere in memory."""
+
+    def __init__(self):
+        super().__init__()
+        self.body, self.drop, self.head = nn.Conv2d(2, 8, 3), nn.Dropout(0.3), nn.Linear(8, 3)
+
+    def forward(self, x):
+        return self.head(self.drop(self.body(x).relu()).mean((2, 3)))
+
+
+def channels_last_of(model):
+    def lay_out(memory_format):
+        model.body.weight.data = model.body.weight.detach().contiguous(memory_format=memory_format)
+
+    return Switch(lambda: lay_out(torch.channels_last), lambda: lay_out(torch.contiguous_format))
+
+
+def test_dropout_of_another_layout_is_compared_with_equal_draws():
+    loop = Loop(WithDropout, lambda: torch.randn(8, 2, 8, 8))
+    result = loop.replayed(channels_last_of(loop.model), {**PLANTED, "model.memory_format": '"channels_last"'})
+    assert result["other_draws"] and result["relative_l2"] < 1e-5 and result["output_difference"] < 1e-6
+
+
+def test_dropout_that_is_gone_under_another_layout_shows():
+    loop = Loop(WithDropout, lambda: torch.randn(8, 2, 8, 8))
+    layout = channels_last_of(loop.model)
+
+    def drop(probability, switch):
+        switch()
+        loop.model.drop.p = probability
+
+    switch = Switch(lambda: drop(0.0, layout.on), lambda: drop(0.3, layout.off))
+    result = loop.replayed(switch, {**PLANTED, "model.memory_format": '"channels_last"'})
+    assert result["output_difference"] > 0.01
+
+
+def test_a_layout_that_moves_no_draws_says_so():
+    loop = Loop(with_batch_norm, lambda: torch.randn(8, 2, 8, 8))
+    assert not loop.replayed(Switch(), {"model.memory_format": '"channels_last"'})["other_draws"]
+
+
 # Memory.
 
 

@@ -529,6 +529,22 @@ def test_what_drops_out_makes_micro_batches_a_change_of_draws():
         assert found[0].name == "micro-batches 2"  # First, where memory is what runs out.
 
 
+def test_dropout_between_convolutions_does_not_hinder_channels_last():
+    loop = Loop()
+    loop.model = nn.Sequential(nn.Conv2d(2, 4, 3), nn.Dropout(0.5), nn.Conv2d(4, 4, 3), nn.Flatten(), nn.Linear(4 * 16, 3))
+    loop.optimizer = torch.optim.AdamW(loop.model.parameters())
+    subject, batch = subject_of(loop), (torch.randn(8, 2, 8, 8), torch.arange(8) % 3)
+
+    def gradients(settings):
+        subject.restore()
+        subject.configure(settings)
+        subject.gradients(batch)
+        return [parameter.grad.clone() for parameter in loop.model.parameters()]
+
+    for ours, theirs in zip(gradients({"model.memory_format": '"channels_last"'}), gradients({})):
+        torch.testing.assert_close(ours, theirs)
+
+
 def test_a_step_that_cannot_be_another_is_listed_with_its_reason():
     def reasons(loop, whole_step=True):
         subject = subject_of(loop, whole_step=whole_step, only=STEP)

@@ -21,9 +21,10 @@ from ._free_memory import free_bytes
 from ._gradient_distance import Squares, output_squares, same_bits, squares
 from ._inert_hook import InertHook
 from ._recorded_call import Autocast, Gradients, RecordedCall, Replay, autocast_now, full_float32, shapes_of
-from ._settings import FOREACH, FUSED, MEMORY_FORMAT
+from ._settings import COMPILE, FOREACH, FUSED, MEMORY_FORMAT
 from ._strategy import CUSTOM
 from ._update_check import takes_fused, update_bytes, update_difference, updated
+from ._written_draws import WrittenDraws
 from .errors import Error, InvalidArgumentError, NumericsError, OutOfMemoryError, UnsupportedError
 
 # Changes on which an optimizer's update depends; the layout, because fused ones walk through memory.
@@ -241,8 +242,8 @@ class KeptCalls:
         touch fused, foreach or the memory format, or set a strategy. Memory is checked first: what this process's used bytes grew
         by in the reference's forward, and its gradients' bytes, times 1.5; memory that the allocator had kept from the loop's own
         step is no growth, and is there for the candidate too. What apply(in_force) throws at the end, and what is no Exception
-        (KeyboardInterrupt), passes. full_precision: as full_float32() has it, for distances; else as the loop computes, for
-        seconds."""
+        (KeyboardInterrupt), passes. full_precision: for distances, as full_float32() has it, and under another memory format with
+        WrittenDraws; else as the loop computes, for seconds. other_draws: these have drawn something."""
         if not self.ready():
             return {"failure": (UnsupportedError.code, self.why_not)}
         self._recording = False
@@ -257,9 +258,11 @@ class KeptCalls:
             apply(candidate)
             difference = update_difference(before, updated(self._optimizers)) if before else None
             del before
-            with self._kept_values():
+            draws = WrittenDraws() if full_precision and _moves_draws(reference, candidate) else None
+            with self._kept_values(), draws or contextlib.nullcontext():
                 replayed = self._replay(full_precision)
-            return {**self._distance(known, replayed), "update_difference": difference}
+            return {**self._distance(known, replayed), "update_difference": difference,
+                    "other_draws": draws is not None and draws.found}
         except Exception as error:  # noqa: BLE001 - the user's code under a change; the caller hears of it.
             return {"failure": self._failure(error, is_reference)}
         finally:
@@ -426,6 +429,11 @@ def _total(distances: dict[nn.Parameter, Squares]) -> Squares:
 
 def _mib(size: int) -> str:
     return f"{size / 2**20:,.1f} MiB"
+
+
+def _moves_draws(reference: Mapping[str, str], candidate: Mapping[str, str]) -> bool:
+    """Whether dropout draws for tensors in another layout, where that can be seen: what is compiled draws in its own way."""
+    return candidate.get(MEMORY_FORMAT) != reference.get(MEMORY_FORMAT) and COMPILE not in candidate
 
 
 def _may_change_update(reference: Mapping[str, str], candidate: Mapping[str, str]) -> bool:

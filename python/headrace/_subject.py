@@ -5,6 +5,7 @@ The native half (src/python/python_job.h) runs and times the loop; it calls the 
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import json
 import os
@@ -28,6 +29,7 @@ from ._state import State, in_layout_of, map_tensors, same_values, tensors_in
 from ._step import WholeStep
 from ._strategy import Strategies, StrategyContext
 from ._native_loader import draws, native_loader_for
+from ._written_draws import WrittenDraws
 from .errors import Error, InvalidArgumentError, UnsupportedError
 
 NUM_WORKERS = "data.num_workers"  # Of a DataLoader processes; of a headrace.Loader threads, or processes by worker_type.
@@ -105,6 +107,12 @@ class Subject:
     def check_batch(self, batch: Any) -> None:
         """UnsupportedError for a batch on a device."""
         _refuse_device(batch_not_on_cpu(batch))
+
+    def gradients(self, batch: Any) -> torch.Tensor:
+        """As those of `step`, under another layout with the draws of the loop as written. What is compiled draws in its own way."""
+        moves_draws = MEMORY_FORMAT in self._settings and COMPILE not in self._settings
+        with WrittenDraws() if moves_draws else contextlib.nullcontext():
+            return self.step.gradients(batch)
 
     def exact_gradients(self, batch: Any) -> tuple[float, list[tuple[str, torch.Tensor]] | str]:
         """Loss and gradients of the loop as written, computed in float64 by a copy of the model, or why there are none."""

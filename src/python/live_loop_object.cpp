@@ -25,6 +25,7 @@ ReplayDistance distance_of(const py::dict& found) {
   distance.output_difference = found["output_difference"].cast<double>();
   distance.finite = found["finite"].cast<bool>();
   distance.bit_equal = found["bit_equal"].cast<bool>();
+  distance.other_draws = found["other_draws"].cast<bool>();
   distance.seconds = found["seconds"].cast<double>();
   distance.update_difference = found["update_difference"].cast<std::optional<double>>();
   return distance;

@@ -145,7 +145,7 @@ py::object PythonJob::next_batch() {
 }
 
 py::object PythonJob::gradients(const py::object& batch) {
-  return step_.attr("gradients")(batch);
+  return subject_.attr("gradients")(batch);
 }
 
 double PythonJob::one_step() {

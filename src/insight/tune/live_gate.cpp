@@ -55,6 +55,7 @@ NumericResult judge_rounding(const ReplayDistance& distance) {
   Figure worst = *std::max_element(figures.begin(), figures.end(), less);
   if (!distance.finite || !std::isfinite(worst.value)) worst.value = std::numeric_limits<double>::infinity();
   const bool passed = worst.value <= worst.tolerance;
+  if (distance.other_draws) worst.measure += ", of equal draws";
   return result_of(NumericClass::rounding, passed, std::move(worst));
 }
 

@@ -70,6 +70,12 @@ TEST(JudgeReplay, RoundingHasABoundForEachFigure) {
   EXPECT_FALSE(judge({.update_difference = 6.7e-2}).passed);
 }
 
+TEST(JudgeReplay, ThatDrawsWereMadeEqualIsTold) {
+  const NumericResult layout = judge_replay(kRounding, {.output_difference = 1e-6, .other_draws = true}, std::nullopt);
+  EXPECT_TRUE(layout.passed);
+  EXPECT_EQ(layout.measure, "outputs, relative L2, of equal draws");
+}
+
 TEST(JudgeReplay, WhatIsNotFinitePassesNoClass) {
   const double nan = std::numeric_limits<double>::quiet_NaN();
   EXPECT_FALSE(judge_replay(kRounding, {.finite = false}, std::nullopt).passed);
