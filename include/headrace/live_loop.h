@@ -38,10 +38,10 @@ struct ReplayDistance {
   double output_difference = 0;  // Relative L2 of what the call returned.
   bool finite = true;            // Every number of outputs and gradients under the candidate's settings.
   bool bit_equal = false;        // Outputs and gradients, every bit.
-  // The candidate draws random numbers (dropout) in another order, as another layout in memory does; for the comparison
+  // The candidate draws random numbers (dropout) in another order, as other layouts in memory do; for the comparison
   // they were drawn in the reference's.
   bool other_draws = false;
-  double seconds = 0;            // That the candidate's forward and backward took.
+  double seconds = 0;  // That the candidate's forward and backward took.
   // Largest relative L2 of parameters and optimizer state after one update on copies with the same gradients; nullopt:
   // it does not depend on the change.
   std::optional<double> update_difference{};

@@ -17,14 +17,15 @@ import torch
 from torch import nn
 
 from ._call_state import CallState
+from ._draws import Draw, NotedDraws, RepeatedDraws
+from ._forward import CHANNELS_LAST
 from ._free_memory import free_bytes
 from ._gradient_distance import Squares, output_squares, same_bits, squares
 from ._inert_hook import InertHook
 from ._recorded_call import Autocast, Gradients, RecordedCall, Replay, autocast_now, full_float32, shapes_of
-from ._settings import COMPILE, FOREACH, FUSED, MEMORY_FORMAT
+from ._settings import FOREACH, FUSED, MEMORY_FORMAT
 from ._strategy import CUSTOM
 from ._update_check import takes_fused, update_bytes, update_difference, updated
-from ._written_draws import WrittenDraws
 from .errors import Error, InvalidArgumentError, NumericsError, OutOfMemoryError, UnsupportedError
 
 # Changes on which an optimizer's update depends; the layout, because fused ones walk through memory.
@@ -81,6 +82,7 @@ class KeptCalls:
         self._reference: Replay | None = None
         self._reference_form: tuple[dict[str, str], bool] = ({}, True)  # Its settings; whether in full precision.
         self._values: list[tuple[nn.Parameter, torch.Tensor]] = []  # Of the parameters at the reference's replay.
+        self._draws: list[Draw] = []  # Of the reference's replay, where its tensors can have another layout.
         self._earlier: Gradients | None = None  # The reference's of the call kept before.
 
     # Recording.
@@ -226,7 +228,7 @@ class KeptCalls:
         self._calls = []
         if self._reference is not None:
             self._earlier = self._reference.gradients
-        self._reference, self._values = None, []
+        self._reference, self._values, self._draws = None, [], []
 
     # Replaying.
 
@@ -242,8 +244,8 @@ class KeptCalls:
         touch fused, foreach or the memory format, or set a strategy. Memory is checked first: what this process's used bytes grew
         by in the reference's forward, and its gradients' bytes, times 1.5; memory that the allocator had kept from the loop's own
         step is no growth, and is there for the candidate too. What apply(in_force) throws at the end, and what is no Exception
-        (KeyboardInterrupt), passes. full_precision: for distances, as full_float32() has it, and under another memory format with
-        WrittenDraws; else as the loop computes, for seconds. other_draws: these have drawn something."""
+        (KeyboardInterrupt), passes. full_precision: for distances, as full_float32() has it, and under another memory format with the
+        reference's draws; else as the loop computes, for seconds. other_draws: the candidate would have drawn in another order."""
         if not self.ready():
             return {"failure": (UnsupportedError.code, self.why_not)}
         self._recording = False
@@ -258,7 +260,8 @@ class KeptCalls:
             apply(candidate)
             difference = update_difference(before, updated(self._optimizers)) if before else None
             del before
-            draws = WrittenDraws() if full_precision and _moves_draws(reference, candidate) else None
+            moves_draws = bool(self._draws) and candidate.get(MEMORY_FORMAT) != reference.get(MEMORY_FORMAT)
+            draws = RepeatedDraws(self._draws) if moves_draws else None
             with self._kept_values(), draws or contextlib.nullcontext():
                 replayed = self._replay(full_precision)
             return {**self._distance(known, replayed), "update_difference": difference,
@@ -299,7 +302,10 @@ class KeptCalls:
         values = list(dict.fromkeys(parameter for call in self._reached() for parameter in call.module.parameters()))
         self._check_room(2 * sum(parameter.numel() * parameter.element_size() for parameter in values))
         apply(settings)
-        replayed = self._replay(full_precision)
+        can_move = full_precision and any(parameter.dim() in CHANNELS_LAST for parameter in values)
+        with NotedDraws() if can_move else contextlib.nullcontext() as noted:
+            replayed = self._replay(full_precision)
+        self._draws = noted.draws if noted is not None else []
         if not _total(_by_parameter({}, replayed.gradients)).is_finite:
             raise NumericsError("its gradients are not finite")
         self._values = [(parameter, parameter.detach().clone()) for parameter in values]
@@ -429,11 +435,6 @@ def _total(distances: dict[nn.Parameter, Squares]) -> Squares:
 
 def _mib(size: int) -> str:
     return f"{size / 2**20:,.1f} MiB"
-
-
-def _moves_draws(reference: Mapping[str, str], candidate: Mapping[str, str]) -> bool:
-    """Whether dropout draws for tensors in another layout, where that can be seen: what is compiled draws in its own way."""
-    return candidate.get(MEMORY_FORMAT) != reference.get(MEMORY_FORMAT) and COMPILE not in candidate
 
 
 def _may_change_update(reference: Mapping[str, str], candidate: Mapping[str, str]) -> bool:

@@ -20,6 +20,7 @@ from . import _native
 from ._batched import BatchedImages, as_it_is, batched
 from ._dataloader import change, epoch_of
 from ._device import batch_not_on_cpu, module_not_on_cpu, not_on_cpu
+from ._draws import Draw, NotedDraws, RepeatedDraws
 from ._forward import CHANNELS_LAST, ForwardSwitch
 from ._loader import Loader
 from ._settings import (
@@ -29,7 +30,6 @@ from ._state import State, in_layout_of, map_tensors, same_values, tensors_in
 from ._step import WholeStep
 from ._strategy import Strategies, StrategyContext
 from ._native_loader import draws, native_loader_for
-from ._written_draws import WrittenDraws
 from .errors import Error, InvalidArgumentError, UnsupportedError
 
 NUM_WORKERS = "data.num_workers"  # Of a DataLoader processes; of a headrace.Loader threads, or processes by worker_type.
@@ -55,6 +55,7 @@ class Subject:
         self._state = State(model, optimizer, loader)
         self._forward = ForwardSwitch(model)
         self.step = WholeStep(model, optimizer, self.loss)
+        self._draws: dict[int, tuple[Any, list[Draw]]] = {}  # By the identity of a batch, which is kept beside.
         self._channels_last: dict[str, torch.Tensor] = {}  # Parameters in channels-last layout.
         self._update = UpdateSwitch(optimizer)
         self._workers: tuple[int, int | None, dict[str, Any]] | None = None
@@ -109,10 +110,18 @@ class Subject:
         _refuse_device(batch_not_on_cpu(batch))
 
     def gradients(self, batch: Any) -> torch.Tensor:
-        """As those of `step`, under another layout with the draws of the loop as written. What is compiled draws in its own way."""
-        moves_draws = MEMORY_FORMAT in self._settings and COMPILE not in self._settings
-        with WrittenDraws() if moves_draws else contextlib.nullcontext():
+        """As those of `step`; under another memory format with the draws that this batch had before without."""
+        if MEMORY_FORMAT in self._settings:
+            noted = self._draws.get(id(batch), (batch, []))[1]
+            with RepeatedDraws(noted) if noted else contextlib.nullcontext():
+                return self.step.gradients(batch)
+        if not any(parameter.dim() in CHANNELS_LAST for parameter in self.model.parameters()):
             return self.step.gradients(batch)
+        with NotedDraws() as mode:
+            loss = self.step.gradients(batch)
+        if mode.draws:
+            self._draws[id(batch)] = (batch, mode.draws)
+        return loss
 
     def exact_gradients(self, batch: Any) -> tuple[float, list[tuple[str, torch.Tensor]] | str]:
         """Loss and gradients of the loop as written, computed in float64 by a copy of the model, or why there are none."""

@@ -41,11 +41,18 @@ NumericResult judge_bits(const ReplayDistance& distance) {
   return result_of(NumericClass::bit_equal, passed, {passed ? 0.0 : 1.0, 0, "replayed calls with other bits"});
 }
 
+// Behind what is measured of a forward and backward.
+const char* draws_text(const ReplayDistance& distance) {
+  return distance.other_draws ? ", of equal draws" : "";
+}
+
 NumericResult judge_rounding(const ReplayDistance& distance) {
+  const char* draws = draws_text(distance);
   const std::array<Figure, 4> figures = {
-      Figure{distance.relative_l2, kGradientTolerance, "gradients, relative L2"},
-      Figure{distance.worst_tensor, kTensorTolerance, fmt::format("gradient of {}, relative L2", distance.worst_name)},
-      Figure{distance.output_difference, kOutputTolerance, "outputs, relative L2"},
+      Figure{distance.relative_l2, kGradientTolerance, fmt::format("gradients, relative L2{}", draws)},
+      Figure{distance.worst_tensor, kTensorTolerance,
+             fmt::format("gradient of {}, relative L2{}", distance.worst_name, draws)},
+      Figure{distance.output_difference, kOutputTolerance, fmt::format("outputs, relative L2{}", draws)},
       Figure{distance.update_difference.value_or(0), kUpdateTolerance, "update on the same gradients, relative L2"}};
   // A number that is not finite passes nothing, also where the distances do not show it.
   const auto excess_of = [](const Figure& figure) {
@@ -55,7 +62,6 @@ NumericResult judge_rounding(const ReplayDistance& distance) {
   Figure worst = *std::max_element(figures.begin(), figures.end(), less);
   if (!distance.finite || !std::isfinite(worst.value)) worst.value = std::numeric_limits<double>::infinity();
   const bool passed = worst.value <= worst.tolerance;
-  if (distance.other_draws) worst.measure += ", of equal draws";
   return result_of(NumericClass::rounding, passed, std::move(worst));
 }
 
@@ -71,8 +77,10 @@ NumericResult judge_replay(NumericClass numeric_class, const ReplayDistance& dis
     case NumericClass::reduced_precision:
       break;
   }
-  return judge_reduced_precision(distance.relative_l2, distance.cosine, distance.finite,
-                                 distance_between_calls.value_or(0));
+  NumericResult result = judge_reduced_precision(distance.relative_l2, distance.cosine, distance.finite,
+                                                 distance_between_calls.value_or(0));
+  result.measure += draws_text(distance);
+  return result;
 }
 
 void LiveGate::expect(std::size_t change, const std::vector<NumericPair>& pairs) {

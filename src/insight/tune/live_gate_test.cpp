@@ -74,6 +74,10 @@ TEST(JudgeReplay, ThatDrawsWereMadeEqualIsTold) {
   const NumericResult layout = judge_replay(kRounding, {.output_difference = 1e-6, .other_draws = true}, std::nullopt);
   EXPECT_TRUE(layout.passed);
   EXPECT_EQ(layout.measure, "outputs, relative L2, of equal draws");
+  EXPECT_EQ(judge_replay(kRounding, {.other_draws = true, .update_difference = 1e-7}, std::nullopt).measure,
+            "update on the same gradients, relative L2");  // Which draws nothing.
+  EXPECT_THAT(judge_replay(kReduced, {.relative_l2 = 0.1, .other_draws = true}, 1.2).measure,
+              testing::EndsWith(", of equal draws"));
 }
 
 TEST(JudgeReplay, WhatIsNotFinitePassesNoClass) {
