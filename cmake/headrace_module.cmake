@@ -41,7 +41,7 @@ function(headrace_module path)
   # Optimising code that runs once takes longer than it saves (docs/measured/tests.md): that of tests, and under a sanitizer that of
   # modules that move no samples.
   set(unoptimised ${tests})
-  if(HEADRACE_SANITIZE AND path MATCHES "^(core/options|core/trace|insight/diagnose|app/.*|engine/.*|python)$")
+  if(HEADRACE_SANITIZE AND path MATCHES "^(core/options|core/trace|insight/diagnose|app/.*|engine/.*|python|python/core)$")
     list(APPEND unoptimised ${sources})
   endif()
   set_source_files_properties(${unoptimised} PROPERTIES COMPILE_OPTIONS -O0)

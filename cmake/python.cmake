@@ -1,7 +1,11 @@
-# The Python package: the module headrace._native of the objects in src/python, beside links to python/headrace/*.py, in
-# <build>/python/headrace. It is made for the interpreter HEADRACE_PYTHON, that of the environment which LibTorch comes from unless
-# another is named (tools/carried.sh); pybind11's headers lie in the torch wheel. An installed package holds our libraries beside
-# the module and finds them by $ORIGIN; torch's are in the process already, because headrace/__init__.py imports torch first.
+# The Python package: two modules beside links to python/headrace/*.py, in <build>/python/headrace. Both load the one libheadrace.so,
+# so that what is global in it is there once (docs/decisions/0032-one-library-under-two-extensions.md).
+#
+# _core, of the objects in src/python/core, needs no LibTorch. It is bound by nanobind in split mode, whose compiled half is the
+# package nanobind-backend, and keeps to Python's stable ABI, so that one file serves every Python from HEADRACE_PYTHON_FLOOR on.
+# _native, of those in src/python, is made for the interpreter HEADRACE_PYTHON, that of the environment which LibTorch comes from
+# unless another is named (tools/carried.sh); pybind11's headers lie in the torch wheel. An installed package holds our libraries
+# beside the modules and finds them by $ORIGIN; torch's are in the process already, because headrace/__init__.py imports torch first.
 execute_process(
   COMMAND "${HEADRACE_PYTHON}" -I -c
     "import sysconfig; print(sysconfig.get_paths()['include'], sysconfig.get_config_var('EXT_SUFFIX'), sep=';')"
@@ -12,18 +16,48 @@ if(NOT EXISTS "${python_include}/Python.h")
   message(FATAL_ERROR "no Python.h in ${python_include}: wanted the Debian package python3-dev; run 'make setup'")
 endif()
 
+# pip puts what pyproject.toml asks for into PYTHONPATH, and hides the environment that it installs into there. Elsewhere the headers
+# are those of the project's own environment, as they are of no Python.
+if(SKBUILD)
+  set(nanobind_of "${HEADRACE_PYTHON}" -P)
+else()
+  set(nanobind_of "${HEADRACE_VENV}/bin/python" -I)
+endif()
+execute_process(COMMAND ${nanobind_of} -c "import nanobind; print(nanobind.include_dir())"
+  OUTPUT_VARIABLE nanobind_include OUTPUT_STRIP_TRAILING_WHITESPACE ERROR_QUIET)
+if(NOT EXISTS "${nanobind_include}/nanobind/nanobind.h")
+  message(FATAL_ERROR "no nanobind: wanted that of requirements.txt; run 'make setup'")
+endif()
+set(HEADRACE_PYTHON_FLOOR 3.11)  # The first whose stable ABI has the buffer protocol.
+set(floor_in_hex 0x030B0000)
+
+# What nanobind's own CMake function sets for split mode, but for optimising and stripping in another way than the rest.
+add_library(core_binding INTERFACE)
+target_include_directories(core_binding SYSTEM INTERFACE "${nanobind_include}" "${python_include}")
+target_compile_definitions(core_binding INTERFACE Py_LIMITED_API=${floor_in_hex} NB_BACKEND_MODULE=nanobind_backend
+  NB_BACKEND_PYPI=nanobind-backend NB_DOMAIN=headrace)
+target_compile_options(core_binding INTERFACE -Wno-attributes)  # Likewise of nanobind's classes.
+
 add_library(python_binding INTERFACE)
 target_include_directories(python_binding SYSTEM INTERFACE "${python_include}")
 # pybind11's classes are hidden, ours that hold them need not be: nobody outside the module sees them.
 target_compile_options(python_binding INTERFACE -Wno-attributes)
 
-# headrace_python_package(): after the module python and the libraries.
+# headrace_python_package(): after the modules python/core and python and the libraries.
 function(headrace_python_package)
+  set(package "${CMAKE_BINARY_DIR}/python/headrace")
+  # Its own names are nobody's: of the module PyInit__core alone is to be seen.
+  set_target_properties(headrace_core PROPERTIES CXX_VISIBILITY_PRESET hidden VISIBILITY_INLINES_HIDDEN ON)
+  add_library(_core MODULE $<TARGET_OBJECTS:headrace_core>)
+  target_link_libraries(_core PRIVATE headrace)
+  set_target_properties(_core PROPERTIES PREFIX "" SUFFIX ".abi3.so" LIBRARY_OUTPUT_DIRECTORY "${package}"
+    BUILD_RPATH_USE_ORIGIN ON INSTALL_RPATH "$ORIGIN")
+
   add_library(_native MODULE $<TARGET_OBJECTS:headrace_python>)
   target_link_libraries(_native PRIVATE headrace_torch "${torch_root}/lib/libtorch_python.so")
-  set(package "${CMAKE_BINARY_DIR}/python/headrace")
   set_target_properties(_native PROPERTIES PREFIX "" SUFFIX "${python_suffix}" LIBRARY_OUTPUT_DIRECTORY "${package}"
     BUILD_RPATH_USE_ORIGIN ON INSTALL_RPATH "$ORIGIN")
+  add_dependencies(_native _core)  # Who builds the one wants the package.
 
   file(GLOB sources CONFIGURE_DEPENDS "${CMAKE_SOURCE_DIR}/python/headrace/*.py" "${CMAKE_SOURCE_DIR}/python/headrace/*.pyi"
     "${CMAKE_SOURCE_DIR}/python/headrace/py.typed")
@@ -35,6 +69,6 @@ function(headrace_python_package)
   endforeach()
   if(SKBUILD)
     install(FILES "${types}" DESTINATION headrace COMPONENT python)
-    install(TARGETS _native headrace headrace_torch LIBRARY DESTINATION headrace COMPONENT python NAMELINK_SKIP)
+    install(TARGETS _core _native headrace headrace_torch LIBRARY DESTINATION headrace COMPONENT python NAMELINK_SKIP)
   endif()
 endfunction()

@@ -363,7 +363,7 @@ def test_a_replay_has_the_bits_of_the_loops_own_gradients_and_leaves_no_trace(ca
     assert result.pop("cosine") == pytest.approx(1)
     assert result.pop("worst_name") in dict(loop.model.named_parameters())
     assert result == {"relative_l2": 0, "worst_tensor": 0, "output_difference": 0, "finite": True, "bit_equal": True,
-                      "update_difference": None}
+                      "update_difference": None, "other_draws": False}
 
 
 def test_what_an_output_gives_to_another_one_and_to_the_loss_counts_once():

@@ -6,6 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = ROOT / "build" / "release" / "python"
 
@@ -47,14 +49,28 @@ def test_a_package_that_is_not_built_says_so_and_how_to_build_it(tmp_path):
     assert "make build" in last and "build/release/python" in last and "pip install ." in last
 
 
-def test_a_native_module_that_cannot_be_loaded_keeps_its_cause(tmp_path):
+@pytest.mark.parametrize("broken", ["_core", "_native"])
+def test_a_native_module_that_cannot_be_loaded_keeps_its_cause(tmp_path, broken):
     package = copied_package(tmp_path)
-    (module,) = (PACKAGE / "headrace").glob("_native.*.so")
-    (package / "headrace" / module.name).write_bytes(b"no library")
-    done = run_python("import headrace", package)
+    for name in ("_core", "_native"):
+        (module,) = (PACKAGE / "headrace").glob(f"{name}.*.so")
+        if name == broken:
+            (package / "headrace" / module.name).write_bytes(b"no library")
+            broken_file = module.name
+        else:
+            (package / "headrace" / module.name).symlink_to(module)
+    with pytest.MonkeyPatch.context() as patch:  # From where the module lies now it does not find the library by itself.
+        patch.setenv("LD_LIBRARY_PATH", str(PACKAGE.parent / "lib"))
+        done = run_python("import headrace", package)
     assert done.returncode != 0
     last = done.stderr.strip().splitlines()[-1]
-    assert module.name in last and ("file too short" in last or "invalid ELF header" in last), done.stderr
+    assert broken_file in last and ("file too short" in last or "invalid ELF header" in last), done.stderr
+
+
+def test_a_backend_of_nanobind_that_is_missing_is_named_with_the_command_that_installs_it():
+    done = run_python("import sys; sys.modules['nanobind_backend'] = None; import headrace", PACKAGE)
+    assert done.returncode != 0
+    assert re.search(r"ImportError: .*_core.* nanobind backend .*pip install nanobind-backend", done.stderr), done.stderr
 
 
 def test_package_wants_the_torch_that_it_was_compiled_against():

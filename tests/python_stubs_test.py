@@ -1,4 +1,4 @@
-"""Stubs and docstrings say what the native module has: every class, method, property, argument and option."""
+"""Stubs and docstrings say what the native modules have: every class, method, property, argument and option."""
 
 import ast
 import inspect
@@ -6,9 +6,15 @@ import re
 from pathlib import Path
 
 import headrace as hr
-from headrace import _native
+import pytest
+from headrace import _core, _native
 
-STUBS = ast.parse((Path(__file__).resolve().parent.parent / "python" / "headrace" / "_native.pyi").read_text())
+PACKAGE = Path(__file__).resolve().parent.parent / "python" / "headrace"
+MODULES = pytest.mark.parametrize("module", [_core, _native], ids=["core", "native"])
+
+
+def stubs_of(module) -> list[ast.stmt]:
+    return ast.parse((PACKAGE / f"{module.__name__.removeprefix('headrace.')}.pyi").read_text()).body
 
 
 def public(names) -> set[str]:
@@ -21,35 +27,37 @@ def arguments(function: ast.FunctionDef) -> list[str]:
 
 
 def bound_arguments(function) -> list[str]:
-    """Of the signature that pybind11 writes on top of a docstring; "**kwargs" of the options is left out."""
+    """Of the signature that pybind11 and nanobind write on top of a docstring; "**kwargs" of the options is left out."""
     signature = re.match(r"\w+\((.*)\)", function.__doc__.split("\n")[0])[1]
     names = re.findall(r"(?:^|, )(\w+)(?=:|,|$)", re.sub(r"[\[{][^\]}]*[\]}]", "", signature))
     return [name for name in names if name not in ("args", "kwargs")]
 
 
-def classes() -> dict[str, dict[str, ast.FunctionDef]]:
+def classes(module) -> dict[str, dict[str, ast.FunctionDef]]:
     return {node.name: {item.name: item for item in node.body if isinstance(item, ast.FunctionDef)}
-            for node in STUBS.body if isinstance(node, ast.ClassDef)}
+            for node in stubs_of(module) if isinstance(node, ast.ClassDef)}
 
 
-def functions() -> dict[str, ast.FunctionDef]:
-    return {node.name: node for node in STUBS.body if isinstance(node, ast.FunctionDef)}
+def functions(module) -> dict[str, ast.FunctionDef]:
+    return {node.name: node for node in stubs_of(module) if isinstance(node, ast.FunctionDef)}
 
 
-def test_every_name_of_the_module_has_a_stub_and_no_stub_is_left_over():
-    in_module = {name for name in vars(_native) if not name.startswith("_")}
-    assert in_module == classes().keys() | functions().keys()
-    for name, methods in classes().items():
-        bound = {key for key in public(vars(getattr(_native, name)))}
+@MODULES
+def test_every_name_of_the_module_has_a_stub_and_no_stub_is_left_over(module):
+    in_module = {name for name in vars(module) if not name.startswith("_")}
+    assert in_module == classes(module).keys() | functions(module).keys()
+    for name, methods in classes(module).items():
+        bound = {key for key in public(vars(getattr(module, name)))}
         assert bound - {"__init__"} == methods.keys() - {"__init__"}, name
 
 
-def test_arguments_of_stubs_are_those_of_the_bindings():
-    for name, function in functions().items():
-        assert arguments(function) == bound_arguments(getattr(_native, name)), name
-    for name, methods in classes().items():
+@MODULES
+def test_arguments_of_stubs_are_those_of_the_bindings(module):
+    for name, function in functions(module).items():
+        assert arguments(function) == bound_arguments(getattr(module, name)), name
+    for name, methods in classes(module).items():
         for method, stub in methods.items():
-            bound = inspect.getattr_static(getattr(_native, name), method, None)
+            bound = inspect.getattr_static(getattr(module, name), method, None)
             if method.startswith("__") or isinstance(bound, property):
                 continue
             bound = bound.__func__ if isinstance(bound, staticmethod) else bound
@@ -61,7 +69,7 @@ def test_stubs_of_constructors_name_every_option_with_its_default(tmp_path):
 
     model = torch.nn.Linear(1, 1)
     trainer = hr.Trainer(model, torch.optim.SGD(model.parameters()), lambda m, b: m(b).sum()).options
-    stub = classes()["Trainer"]["__init__"].args
+    stub = classes(_native)["Trainer"]["__init__"].args
     assert {a.arg for a in stub.kwonlyargs} == trainer.keys() | {"steps"}
     named = dict(zip((a.arg for a in stub.kwonlyargs), (ast.literal_eval(default) for default in stub.kw_defaults)))
     for option in ("epochs", "precision", "gradient_accumulation_steps", "deterministic", "loss_scale"):
@@ -72,7 +80,7 @@ def test_stubs_of_constructors_name_every_option_with_its_default(tmp_path):
         (tmp_path / f"{split}-images-idx3-ubyte").write_bytes(struct.pack(">BBBB3I", 0, 0, 8, 3, count, 2, 2) + bytes(4 * count))
         (tmp_path / f"{split}-labels-idx1-ubyte").write_bytes(struct.pack(">BBBBI", 0, 0, 8, 1, count) + bytes(count))
     loader = hr.Loader(f"idx:{tmp_path}").options
-    stub = classes()["Loader"]["__init__"].args
+    stub = classes(_core)["Loader"]["__init__"].args
     assert {a.arg for a in stub.kwonlyargs} | {"source"} == loader.keys() | {"split", "collate_fn", "worker_init_fn"}
     named = dict(zip((a.arg for a in stub.kwonlyargs), (ast.literal_eval(default) for default in stub.kw_defaults)))
     for option in named.keys() - {"split", "training", "transform", "collate_fn", "worker_init_fn"}:
@@ -83,7 +91,7 @@ def test_everything_public_has_a_docstring():
     for name in hr.__all__:
         item = getattr(hr, name)
         assert item.__doc__, name
-        if inspect.isclass(item) and item.__module__ == "headrace._native":
+        if inspect.isclass(item) and item.__module__ in ("headrace._core", "headrace._native"):
             for method in public(vars(item)):
                 if not method.startswith("__"):
                     text = inspect.getattr_static(item, method).__doc__

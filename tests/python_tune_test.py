@@ -541,8 +541,12 @@ def test_dropout_between_convolutions_does_not_hinder_channels_last():
         subject.gradients(batch)
         return [parameter.grad.clone() for parameter in loop.model.parameters()]
 
-    for ours, theirs in zip(gradients({"model.memory_format": '"channels_last"'}), gradients({})):
+    for theirs, ours in zip(gradients({}), gradients({"model.memory_format": '"channels_last"'})):
         torch.testing.assert_close(ours, theirs)
+    subject.restore()
+    subject.configure({})
+    numerics = numerics_of(loop.tune(only=["channels-last"], budget_s=30.0, gain_min=10.0))["channels-last"]
+    assert numerics["checked"] and numerics["passed"], numerics
 
 
 def test_a_step_that_cannot_be_another_is_listed_with_its_reason():

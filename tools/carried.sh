@@ -2,8 +2,9 @@
 # What runs of this tree on a machine that has torch but nothing to build with or to install from: its package, in build/carried.
 #
 # usage: carried.sh make PYTHON   fills build/carried with the package for the Python of that machine, whose version PYTHON has (an
-#                                 interpreter with its headers), and with Debian's libraries that it needs, all without symbols.
-#                                 Takes what a first `make` takes, and little from then on.
+#                                 interpreter with its headers), with what that imports of PyPI beside torch, and with Debian's
+#                                 libraries that it needs, all without symbols. Takes what a first `make` takes, and little from
+#                                 then on; needs the network.
 #        carried.sh run WORD...   there: runs a command that finds the package, as `make check ON=gpu` does
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -30,13 +31,15 @@ make_carried() {
   tree=build/python$version
   cmake -S . -B "$tree" -G Ninja -DCMAKE_BUILD_TYPE=Release -DCMAKE_CXX_FLAGS_RELEASE="-O2 -g1" -DHEADRACE_TESTS=OFF \
     -DHEADRACE_BENCHES=OFF -DHEADRACE_PYTHON="$python" >"/dev/null"
-  ninja -C "$tree" -j "$(nproc)" _native
+  ninja -C "$tree" -j "$(nproc)" _core _native
   missing=$(ldd "$tree"/lib/libheadrace{,_torch}.so | grep "not found" || true)
   [ -z "$missing" ] || fail "a library that the package needs is not there: $missing"
   rm -rf "$CARRIED" "$CARRIED.partial"
   mkdir -p "$CARRIED.partial/lib"
   cp "$tree"/lib/libheadrace{,_torch}.so.[0-9]* "$CARRIED.partial/lib"
   cp -rL "$tree/python/headrace" "$CARRIED.partial/headrace"
+  "$python" -m pip install --no-input --quiet --no-compile --no-deps --target "$CARRIED.partial" \
+    "$(grep '^nanobind-backend==' requirements.txt)"
   # shellcheck disable=SC2046  # one word a library
   cp -L $(libraries_of "$tree"/lib/libheadrace{,_torch}.so) "$CARRIED.partial/lib"
   find "$CARRIED.partial" -name '*.so*' -type f -exec strip --strip-unneeded {} +

@@ -4,7 +4,8 @@
 Reads the #include lines of sources, headers, tests and benches. What comes in by way of another header needs no check of its
 own: the line of that header's module names it. Tests, benches and fuzzers may also include the modules that share their
 test program. Option headers (*_options.h and include/headrace/options/) may be included from anywhere; they include each
-other, headrace/options.h and the standard library, and format nothing. Modules without TORCH include no header of LibTorch.
+other, headrace/options.h and the standard library, and format nothing. Modules without TORCH include no header of LibTorch. A
+group stands on one side of the LibTorch line, but for python, whose core is an extension of its own.
 
 usage: layer_check.py [ROOT]
 """
@@ -21,6 +22,7 @@ STANDARD = re.compile(r"[a-z_0-9]+$")  # <vector>
 SOURCES = (".h", ".cpp", ".inc")
 OF_TESTS = re.compile(r"_(test|bench|fuzz)\.cpp$")
 FORMATTING = re.compile(r"\bfmt(::|/)|\bHEADRACE_CHECK\b|\bfail\(")
+BOTH_SIDES = {"python"}  # docs/decisions/0032-one-library-under-two-extensions.md
 KEYWORDS = ("PUBLIC", "DEPENDS", "LINK", "TESTS", "TESTS_READ")
 
 
@@ -75,7 +77,8 @@ def check_lines(modules: dict[str, Module]) -> list[str]:
         if any(other.program == module.program and other.torch != module.torch for other in modules.values()):
             findings.append(f"CMakeLists.txt: the tests of {module.name} share {module.program} across the LibTorch line")
         group = module.path.split("/")[0]
-        if any(other.path.startswith(f"{group}/") and other.torch != module.torch for other in modules.values()):
+        if group not in BOTH_SIDES and any(other.path.startswith(f"{group}/") and other.torch != module.torch
+                                           for other in modules.values()):
             findings.append(f"CMakeLists.txt: the group {group} stands on both sides of the LibTorch line")
     return findings
 

@@ -17,12 +17,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-
-import torch
+from typing import TYPE_CHECKING
 
 from ._operation import Operation
 
 __all__ = [
+'''
+TAIL = '''
+if TYPE_CHECKING:
+    import torch
 '''
 SCALARS = {"boolean": "bool", "integer": "int", "number": "float", "string": "str"}
 
@@ -59,7 +62,7 @@ def main() -> int:
     schema = json.load(sys.stdin)
     operations = schema["properties"]["data"]["properties"]["transforms"]["items"]["oneOf"]
     names = [operation["properties"]["name"]["const"] for operation in operations]
-    sys.stdout.write(HEAD + "".join(f'    "{name}",\n' for name in names) + "]\n")
+    sys.stdout.write(HEAD + "".join(f'    "{name}",\n' for name in names) + "]\n" + TAIL)
     for operation in operations:
         sys.stdout.write("\n\n" + class_of(operation))
     return 0

@@ -335,9 +335,10 @@ def python_under_asan() -> Result:
                  for name in ("libasan.so", "libstdc++.so")]
     bindings = ("trainer", "loader", "pipeline", "insight", "native_loader", "tune", "watch", "source", "knobs")
     files = [f"tests/python_{name}_test.py" for name in bindings]
-    files += [f"tests/{name}_test.py" for name in ("fields", "field_combinations", "bad_fields", "sampler", "transforms", "uint16_field")]
+    files += [f"tests/{name}_test.py" for name in ("fields", "field_combinations", "bad_fields", "sampler", "transforms", "uint16_field",
+                                                  "core_module")]
     options = ["-o", "pythonpath=tests build/asan/python", "-o", "faulthandler_timeout=120",
-               "-k", "not grow and not really_compiles and not number_of_threads_that_is_refused"]
+               "-k", "not grow and not really_compiles and not number_of_threads_that_is_refused and not leave_nothing and not shows"]
     environment = {"LD_PRELOAD": " ".join(libraries), "UBSAN_OPTIONS": "print_stacktrace=1",
                    "ASAN_OPTIONS": "detect_leaks=0:detect_stack_use_after_return=1:strict_string_checks=1"}
     result.add(python_tests("asan-python", *options, *files, marks=" and not forks", timeout_s=2400, alone_timeout_s=1200,

@@ -80,7 +80,8 @@ class SimulatedLoop:
         if not self._has_tried:
             self.checked = self.updates + 1
         return {"relative_l2": 0.0, "cosine": 1.0, "worst_tensor": 0.0, "worst_name": "", "output_difference": 0.0,
-                "finite": True, "bit_equal": True, "seconds": took_s, "update_difference": 0.0}
+                "finite": True, "bit_equal": True, "seconds": took_s, "update_difference": 0.0,
+                "other_draws": False}
 
     def distance_between_calls(self) -> float:
         return 1.0

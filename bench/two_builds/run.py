@@ -1,11 +1,16 @@
 #!/usr/bin/env python3
-"""Is a new build as fast as an old one? Five short jobs, each in processes of their own: old, new, and old again take turns.
+"""Is a new build as fast as an old one? Short jobs, each in processes of their own: old, new, and old again take turns.
 
 demo        samples/s of `headrace train` on a part of Fashion-MNIST, with the changes that the demo keeps, after the first epoch
 photos      photographs a second through the Loader (bench/load_photos' program), random resized crop to 128, 2 threads
 idx         samples/s of Fashion-MNIST through the Loader (bench/peers' program), pad, crop, flip, normalise
 pack        samples/s of decoded photographs from a raw pack, which the old build writes and both read
 step        steps a second of headrace.Trainer from Python (two_builds/step_rate.py)
+python-photos, python-idx, python-pack
+            images a second of headrace.Loader in Python (two_builds/loader_rate.py): photographs with a random resized crop to 128,
+            Fashion-MNIST, the raw pack; 2 threads
+python-first
+            first batches a second of such a Loader of photographs, made anew for each
 
 --old and --new are checkouts, built (build/release) and set up (.venv). Each runs its own programs, package and examples. Where a
 key has another name in the other build, its own schema (`headrace explain --schema`) tells which one it knows.
@@ -132,6 +137,11 @@ def step(build: Build, _number: int) -> float:
     return per_second(build.figures(build.python(), script, str(SECONDS), PYTHONPATH=str(build.package())), "steps")
 
 
+def python_loader(build: Build, source: str, size: int, *words: str) -> float:
+    script = Path(__file__).resolve().parent / "loader_rate.py"
+    return per_second(build.figures(build.python(), script, source, str(size), str(SECONDS), *words, PYTHONPATH=str(build.package())))
+
+
 # What they read.
 
 
@@ -148,14 +158,14 @@ def write_pack(old: Build, files: list[Path], folder: Path) -> None:
 def jobs_of(names: list[str], old: Build, photographs: Path, folder: Path) -> dict[str, Callable[[Build, int], float]]:
     """What of a build a job measures; its data are written first."""
     files = sorted((photographs / "train").glob("*/*.jpg"))
-    if not files and {"photos", "pack"} & set(names):
-        raise SystemExit(f"no photographs in {photographs}/train: make setup JOB=photos, or give --jobs without photos and pack")
+    if not files and not {"demo", "idx", "step", "python-idx"} >= set(names):
+        raise SystemExit(f"no photographs in {photographs}/train: make setup JOB=photos, or give --jobs without photographs and packs")
     epochs = 2
     if "demo" in names:
         (folder / "part").mkdir()
         smaller_fashion.write(folder / "part", TRAIN_IMAGES, TEST_IMAGES)
         epochs = demo_epochs(old, folder / "part")
-    if "pack" in names:
+    if {"pack", "python-pack"} & set(names):
         write_pack(old, files, folder)
     (folder / "fashion").symlink_to(harness.FASHION_MNIST)
     jobs: dict[str, Callable[[Build, int], float]] = {
@@ -164,6 +174,10 @@ def jobs_of(names: list[str], old: Build, photographs: Path, folder: Path) -> di
         "idx": lambda build, number: native(build, folder, "fashion", number),
         "pack": lambda build, number: native(build, folder, "decoded_cache", number),
         "step": step,
+        "python-photos": lambda build, _: python_loader(build, f"folder:{photographs}", 128),
+        "python-idx": lambda build, _: python_loader(build, f"idx:{folder / 'fashion'}", 0),
+        "python-pack": lambda build, _: python_loader(build, f"pack:{folder / 'small-raw.pack'}", 128),
+        "python-first": lambda build, _: python_loader(build, f"folder:{photographs}", 128, "first"),
     }
     return {name: jobs[name] for name in names}
 
@@ -188,7 +202,7 @@ def show(rows: list[dict[str, Any]]) -> None:
 
 
 def main() -> int:
-    names = ["demo", "photos", "idx", "pack", "step"]
+    names = ["demo", "photos", "idx", "pack", "step", "python-photos", "python-idx", "python-pack", "python-first"]
     parser = harness.parser(__doc__)
     parser.add_argument("--old", type=Path, required=True, help="checkout of the old build")
     parser.add_argument("--new", type=Path, default=harness.ROOT, help="checkout of the new build (this one)")

@@ -9,17 +9,19 @@ _TORCH_VERSION = "2.11.0"  # The one whose C++ interface the native half was com
 if torch.__version__.split("+")[0] != _TORCH_VERSION:
     raise ImportError(f"headrace needs torch=={_TORCH_VERSION}, found torch {torch.__version__} in {torch.__path__[0]}")
 
-if importlib.util.find_spec("._native", __name__) is None:
-    raise ImportError(
-        f"headrace's Python module is not built: no _native for {sys.implementation.cache_tag} in {', '.join(__path__)}. In a "
-        "checkout, run make build and put build/release/python on PYTHONPATH; or run pip install . there",
-        name=f"{__name__}._native")
+for _half in ("_native", "_core"):
+    if importlib.util.find_spec(f".{_half}", __name__) is None:
+        raise ImportError(
+            f"headrace's Python module is not built: no {_half} for {sys.implementation.cache_tag} in {', '.join(__path__)}. In a "
+            "checkout, run make build and put build/release/python on PYTHONPATH; or run pip install . there",
+            name=f"{__name__}.{_half}")
 
 from . import errors, transforms  # noqa: E402
 from ._autotune import AutoTune, autotune  # noqa: E402
+from ._core import Transform, pack  # noqa: E402
 from ._fields import Field  # noqa: E402
 from ._loader import AUTOTUNE, Loader  # noqa: E402
-from ._native import Trace, Trainer, Transform, diagnose, doctor, pack, span, write_report  # noqa: E402
+from ._native import Trace, Trainer, diagnose, doctor, span, write_report  # noqa: E402
 from ._pipeline import DataPipelineOptimizer, LoaderChange, OptimizedLoader, PipelineReport  # noqa: E402
 from ._profile import profile_operation  # noqa: E402
 from ._strategy import Strategy, StrategyContext, register_strategy, strategies, unregister_strategy  # noqa: E402

@@ -6,8 +6,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import torch
-
 from . import worker
 from .errors import InvalidArgumentError
 
@@ -46,7 +44,7 @@ def sample_of(fields: Mapping[str, Any], present: Mapping[str, Any], index: int,
         if name == "valid":
             continue
         value = field[index] if name not in present or present[name][index] else None
-        sample[name] = value.item() if isinstance(value, torch.Tensor) and value.dim() == 0 else value
+        sample[name] = value.item() if getattr(value, "ndim", None) == 0 else value
     if form is None:
         names = list(sample)
         is_tuple = names == ["image", "labels"] or names == [str(place) for place in range(len(names))]

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import json
+import sys
 from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any
 
-import torch
-
-from . import _native
+from . import _core
 from ._sampler import SampledOrder, sampled_order
 from ._stream import is_stream, no_length, stream_of
 from .errors import InvalidArgumentError
@@ -21,8 +20,8 @@ _Row = tuple[str, str, str, str]  # Key, requested, applied, reason.
 _SWITCHES = ("pin_memory", "persistent_workers", "enable_async_data_loading")
 
 
-class Loader(_native.Loader):
-    __doc__ = f"""{_native.Loader.__doc__}
+class Loader(_core.Loader):
+    __doc__ = f"""{_core.Loader.__doc__}
 
     num_workers and prefetch_batches may be AUTOTUNE: the Loader finds them while it runs, from what its stages and the loop take
     (decisions() lists what it changed and why, settings is what holds now as keywords of a Loader that decides nothing). With
@@ -170,7 +169,8 @@ async def awaited(request: Any) -> Any:
 
 def pinning_refusal() -> str:
     """Why batches of a Loader are not pinned."""
-    return "its batches lie in ordinary memory so far" if torch.cuda.is_available() else "no CUDA"
+    torch = sys.modules.get("torch")  # Which is loaded where there is one: batches are its tensors.
+    return "its batches lie in ordinary memory so far" if torch is not None and torch.cuda.is_available() else "no CUDA"
 
 
 def _granted(requested: bool, refusal: str) -> tuple[str, str, str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from . import _native
+from . import _core
 
 
 class Operation:
@@ -15,7 +15,7 @@ class Operation:
     default, lists become tuples, a number where sizes are wanted a tuple of it, torch.float32 "float32"."""
 
     def __post_init__(self) -> None:
-        table = _native.operation_table(type(self).__name__, dict(vars(self)))
+        table = _core.operation_table(type(self).__name__, dict(vars(self)))
         for name in vars(self):
             value = table[name]
             object.__setattr__(self, name, tuple(value) if isinstance(value, list) else value)

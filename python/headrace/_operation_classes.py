@@ -5,8 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-
-import torch
+from typing import TYPE_CHECKING
 
 from ._operation import Operation
 
@@ -21,6 +20,9 @@ __all__ = [
     "Normalize",
     "RandomGrayscale",
 ]
+
+if TYPE_CHECKING:
+    import torch
 
 
 @dataclass(frozen=True)

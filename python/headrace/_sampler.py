@@ -4,14 +4,12 @@ What it gives for an epoch is drawn whole when the epoch begins, and is that epo
 from __future__ import annotations
 
 import copy
+import sys
 from array import array
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any
-
-import torch
-from torch.utils.data import BatchSampler, SequentialSampler
 
 from ._stream import is_stream
 from .errors import InvalidArgumentError
@@ -48,8 +46,10 @@ class SampledOrder:
         self._sources = [source for source in (sampler, inner) if source is not None]
         self._stateful = self._first_with("state_dict", "load_state_dict")
         self._epochs = self._first_with("set_epoch")
-        deciding = inner if type(sampler) is BatchSampler else sampler
-        is_decided = isinstance(deciding, (Sequence, SequentialSampler)) or hasattr(deciding, "set_epoch")
+        deciding = inner if type(sampler) is _theirs("BatchSampler") else sampler
+        in_sequence = _theirs("SequentialSampler")
+        is_decided = (isinstance(deciding, Sequence) or hasattr(deciding, "set_epoch")
+                      or in_sequence is not None and isinstance(deciding, in_sequence))
         self._is_drawn_again = self._stateful is None and is_decided
         self._drawn: _Drawn | None = None
         self._before: _Drawn | None = None  # In force again where the native half refuses what was drawn.
@@ -174,9 +174,19 @@ def _largest_batch(order: SampledOrder, options: dict[str, Any]) -> int:
                                "batch_size=")
 
 
-def _tensor(numbers: array[int]) -> torch.Tensor:
-    return torch.frombuffer(numbers, dtype=torch.int64).clone()
+def _theirs(name: str) -> Any:
+    """This class of torch.utils.data; None: nobody has loaded it, and there is no object of it."""
+    return getattr(sys.modules.get("torch.utils.data"), name, None)
 
 
-def _array(numbers: torch.Tensor | None) -> array[int] | None:
+def _tensor(numbers: array[int]) -> Any:
+    """A copy, as a tensor; without torch as an array."""
+    if (torch := sys.modules.get("torch")) is not None:
+        return torch.frombuffer(numbers, dtype=torch.int64).clone()
+    import numpy
+
+    return numpy.array(numbers, numpy.int64)
+
+
+def _array(numbers: Any) -> array[int] | None:
     return None if numbers is None else array("q", numbers.tolist())

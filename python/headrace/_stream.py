@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import copy
+import sys
 import threading
 from collections import deque
 from typing import Any, NamedTuple
-
-from torch.utils.data import IterableDataset
 
 from .errors import InvalidArgumentError
 from .worker import EndOfSamples, InOrder, IteratorError
@@ -16,7 +15,8 @@ _BATCHES_MAX = 64  # That a Loader prepares ahead.
 
 
 def is_stream(source: Any) -> bool:
-    if isinstance(source, IterableDataset):
+    theirs = sys.modules.get("torch.utils.data")  # Not loaded, it has no data sets.
+    if theirs is not None and isinstance(source, theirs.IterableDataset):
         return True
     kind = type(source)  # An iterator can be gone over once: that is no data set.
     return hasattr(kind, "__iter__") and not hasattr(kind, "__getitem__") and not hasattr(kind, "__next__")

@@ -6,7 +6,8 @@ class Batch(tuple):
     batch["boxes"], batch.boxes, dict(batch). A field is a tensor with the batch's samples first, a RaggedTensor where they differ
     in shape, or a list of str. batch["valid"], which is not of the tuple, is 1 where a sample counts; present(name) tells which
     samples have a field that some lack. The tensors lie in the loader's memory, which stays as it is as long as one of them
-    lives. epoch and index say where in the run the batch stands, both from 0."""
+    lives. epoch and index say where in the run the batch stands, both from 0. Where torch is not installed NumPy's arrays stand
+    in the place of tensors."""
 
     def __new__(cls, fields, epoch, index, present=None):
         self = super().__new__(cls, (field for name, field in fields.items() if name != "valid"))
@@ -79,7 +80,7 @@ class RaggedTensor:
             raise IndexError(f"sample {sample} of {count}")
         sample %= count
         part = self.values[int(self.offsets[sample]):int(self.offsets[sample + 1])]
-        return part if self.shapes is None else part.view(self.shapes[sample].tolist())
+        return part if self.shapes is None else part.reshape(self.shapes[sample].tolist())
 
     def __iter__(self):
         return iter(self.unbind())
@@ -87,7 +88,7 @@ class RaggedTensor:
     def unbind(self):
         ends = self.offsets.tolist()
         parts = [self.values[begin:end] for begin, end in zip(ends, ends[1:])]
-        return parts if self.shapes is None else [part.view(shapes) for part, shapes in zip(parts, self.shapes.tolist())]
+        return parts if self.shapes is None else [part.reshape(shapes) for part, shapes in zip(parts, self.shapes.tolist())]
 
     def nested(self):
         """A torch.nested tensor, jagged along the first axis, over the same values."""

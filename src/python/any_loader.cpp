@@ -49,6 +49,10 @@ std::optional<py::object> next_batch(py::iterator& pass) {
   return std::nullopt;
 }
 
+bool is_native_loader(py::handle loader) {
+  return py::isinstance(loader, py::module_::import("headrace._core").attr("Loader"));
+}
+
 // Looked up each time: a static would be made under its own lock, and the import in it may let go of the GIL to one
 // that waits for that.
 bool is_of_loader(py::handle batch) {

@@ -29,6 +29,10 @@ class AnyLoader {
 // The next batch, or nullopt at the end. What the loader raises goes on.
 std::optional<pybind11::object> next_batch(pybind11::iterator& pass);
 
+// Whether it is a headrace.Loader. Of it only its methods are known here: it is an object of headrace._core, another
+// extension (src/python/core/bind_loader.cpp).
+bool is_native_loader(pybind11::handle loader);
+
 // Whether it is a headrace.Batch.
 bool is_of_loader(pybind11::handle batch);
 

@@ -1,3 +1,4 @@
+#include <headrace/option_fields.h>
 #include <headrace/report.h>
 #include <headrace/tune.h>
 #include <pybind11/stl.h>
@@ -11,32 +12,31 @@
 #include "engine/assembly/knob.h"
 #include "python/any_loader.h"
 #include "python/bindings.h"
-#include "python/native_loader.h"
+#include "python/keywords.h"
 
 namespace headrace::python {
 namespace {
 
 namespace py = pybind11;
 
-// What the loop's own headrace.Loader tells of itself.
-void add_loader(KnobContext& context, const py::object& object) {
-  auto& loader = object.cast<NativeLoader&>();
-  const py::dict keywords = loader.keywords();
+// What the loop's own headrace.Loader tells of itself, by its methods.
+void add_loader(KnobContext& context, const py::object& loader) {
+  const py::dict keywords = loader.attr("options");
   const bool in_processes = keywords["worker_type"].cast<std::string>() == "process";
   context.loader = in_processes ? LoaderKind::headrace_processes : LoaderKind::headrace;
-  context.recipe.data = loader.options();
+  set_keywords(fields_of(context.recipe.data), loader.attr("_data_options"));
   // Processes read for more threads than there are of them.
   if (in_processes) context.recipe.data.num_workers = keywords["num_workers"].cast<std::int64_t>();
   if (!py::isinstance<py::str>(keywords["source"])) {
     context.refused.emplace("data.cache", "a data set of your own may give another image each time it is asked");
   } else if (!context.run_steps) {
     context.refused.emplace("data.cache", "the length of the run is not known: give epochs or steps");
-  } else if (const auto batches = AnyLoader(object).batches(); !batches) {
+  } else if (const auto batches = AnyLoader(loader).batches(); !batches) {
     context.refused.emplace("data.cache", "the length of an epoch is not known: the sampler does not tell it");
   } else {
     context.recipe.train.epochs = std::max<std::int64_t>(1, *context.run_steps / std::max<std::int64_t>(1, *batches));
-    const py::gil_scoped_release released;
-    context.data = loader.data_context();
+    std::tie(context.data.cache_share, context.data.scaled_share) =
+        loader.attr("_data_context")().cast<std::tuple<double, double>>();
   }
 }
 

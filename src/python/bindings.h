@@ -5,15 +5,12 @@
 
 namespace headrace::python {
 
-void register_loader(pybind11::module_& module);
 void register_trainer(pybind11::module_& module);
 void register_insight(pybind11::module_& module);
 void register_knobs(pybind11::module_& module);
 void register_strategies(pybind11::module_& module);
 void register_tune(pybind11::module_& module);
 void register_live(pybind11::module_& module);
-void register_pack(pybind11::module_& module);
 void register_watch(pybind11::module_& module);
-void register_transforms(pybind11::module_& module);
 
 }  // namespace headrace::python

@@ -5,8 +5,6 @@
 
 #include <exception>
 
-#include "python/python_source.h"
-
 namespace headrace::python {
 namespace {
 
@@ -22,8 +20,6 @@ void raise(const Error& error) {
 void translate_exception(std::exception_ptr exception) {  // NOLINT(performance-unnecessary-value-param): its signature.
   try {
     std::rethrow_exception(exception);
-  } catch (const SampleException& error) {
-    error.restore();
   } catch (const Error& error) {
     raise(error);
   } catch (const c10::Error&) {

@@ -1,4 +1,5 @@
-// headrace._native: what each bind_<topic>.cpp registers.
+// headrace._native: what each bind_<topic>.cpp registers. The loader, which needs no LibTorch, is in headrace._core
+// (python/core).
 #include <pybind11/pybind11.h>
 
 #include "python/bindings.h"
@@ -6,14 +7,11 @@
 
 PYBIND11_MODULE(_native, module) {
   headrace::python::register_errors(module);
-  headrace::python::register_loader(module);
   headrace::python::register_trainer(module);
   headrace::python::register_insight(module);
   headrace::python::register_knobs(module);
   headrace::python::register_strategies(module);
   headrace::python::register_tune(module);
   headrace::python::register_live(module);
-  headrace::python::register_pack(module);
   headrace::python::register_watch(module);
-  headrace::python::register_transforms(module);
 }

@@ -14,7 +14,6 @@
 #include "python/keywords.h"
 #include "python/loop_memory.h"
 #include "python/module_state.h"
-#include "python/native_loader.h"
 #include "python/tensor_object.h"
 #include "torch/train/checkpoint.h"
 
@@ -179,14 +178,14 @@ py::iterator ModuleTrainer::begin_pass(const AnyLoader& loader) {
   Progress& progress = trainer_->progress();
   progress.batch = std::exchange(resume_batch_, 0);
   loader_ = loader.object();
-  if (!py::isinstance<NativeLoader>(loader_)) return begin_pass_of_python(loader);
-  auto& native = loader_.cast<NativeLoader&>();
-  if (native.takes_orders()) {  // A sampler may draw from any generator.
-    native.start_at(progress.epoch, 0);
+  if (!is_native_loader(loader_)) return begin_pass_of_python(loader);
+  const py::object start_at = loader_.attr("start_at");
+  if (loader_.attr("_takes_orders").cast<bool>()) {  // A sampler may draw from any generator.
+    start_at(progress.epoch, 0);
     return begin_pass_of_python(loader);
   }
   loaded_place_ = pass_began_ = py::none();  // It needs no generator.
-  native.start_at(progress.epoch, progress.batch);
+  start_at(progress.epoch, progress.batch);
   return loader.pass();
 }
 

@@ -15,7 +15,6 @@
 #include "core/base/middle.h"
 #include "insight/tune/numeric_check.h"
 #include "python/any_loader.h"
-#include "python/native_loader.h"
 #include "python/tensor_object.h"
 
 namespace headrace::python {
@@ -37,7 +36,7 @@ PythonJob::PythonJob(py::object subject)
       step_(subject_.attr("step")),
       pass_(py::none()),
       cached_(py::none()),
-      counts_batches_(!py::isinstance<NativeLoader>(subject_.attr("loader"))) {
+      counts_batches_(!is_native_loader(subject_.attr("loader"))) {
   memory_.add_model(subject_.attr("model"));
   memory_.add_optimizer(subject_.attr("optimizer"));
 }

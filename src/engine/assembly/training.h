@@ -15,20 +15,13 @@
 #include <utility>
 #include <vector>
 
+#include "app/advice/data_context.h"
 #include "app/recipe/recipe.h"
 #include "core/hardware/machine.h"
 #include "engine/assembly/trial_index.h"
 #include "torch/model/network.h"
 
 namespace headrace {
-
-// What of the loader's settings could pay for the training data, told by 64 images' headers or what their source
-// knows of them.
-struct DataContext {
-  double cache_share = 0;    // Of the images, those that data.cache = "decoded" has room for: 0 to 1.
-  double scaled_share = 0;   // Of the crops, those that data.scale_decode would decode smaller.
-  bool trial_index = false;  // Whether there is an index for trials of data.index = "build".
-};
 
 // Owns everything a training run needs. Not thread-safe. Build: reads the data into memory and draws the initial
 // weights.
@@ -112,10 +105,6 @@ class Training {
   std::map<LoaderForm, Loaders> all_loaders_;
   Loaders* loaders_ = nullptr;  // Of them, those in use.
 };
-
-// Of a training loader over `source` with these options; whether there is an index for trials is not its to know. All 0
-// where the source holds its pixels in memory. Error{out_of_memory} when data.cache_mib is more than there is.
-DataContext data_context_of(const Source& source, const Loader& loader, const DataOptions& options, std::uint64_t seed);
 
 // Cross-entropy of the network's logits, the forward of classification recipes: Output{loss, {"logits"}}.
 Forward classification_forward(Network& network);

@@ -1,68 +1,79 @@
 #include <fmt/format.h>
-#include <pybind11/pybind11.h>
-#include <pybind11/stl.h>
+#include <nanobind/nanobind.h>
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/pair.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/tuple.h>
+#include <nanobind/stl/unique_ptr.h>
+#include <nanobind/stl/variant.h>
+#include <nanobind/stl/vector.h>
 
 #include <chrono>
 #include <memory>
 #include <optional>
+#include <string>
 #include <utility>
 
 #include "data/source/sample_reader.h"
-#include "python/bindings.h"
-#include "python/native_loader.h"
+#include "python/core/bindings.h"
+#include "python/core/native_loader.h"
+#include "python/core/values.h"
 
 namespace headrace::python {
 
-namespace py = pybind11;
+namespace nb = nanobind;
 
 namespace {
 
-void register_passes(py::module_& module) {
-  py::class_<NativePass>(module, "LoaderEpoch", "Iterates over one epoch of a Loader.")
-      .def("__iter__", [](py::object self) { return self; })
+void register_passes(nb::module_& module) {
+  nb::class_<NativePass> pass(module, "LoaderEpoch", nb::is_weak_referenceable(),
+                              "Iterates over one epoch of a Loader.");
+  pass.def("__iter__", [](nb::object self) { return self; })
       .def("__next__",
-           [](NativePass& pass) {
-             std::optional<py::object> batch = pass.next();
-             if (!batch) throw py::stop_iteration();
+           [](NativePass& epoch) {
+             std::optional<nb::object> batch = epoch.next();
+             if (!batch) throw nb::stop_iteration();
              return *std::move(batch);
            })
       .def(
           "request",
-          [](const py::object& self) {
-            return std::make_unique<NativeRequest>(self, self.cast<NativePass&>().request());
+          [](const nb::object& self) {
+            return std::make_unique<NativeRequest>(self, nb::cast<NativePass&>(self).request());
           },
           "Asks for the next batch without waiting, unless the Loader was made with enable_async_data_loading=False or "
           "has no threads. One request may be open at a time; take it before the next.");
+  refuse_pickling(pass, "an epoch of a headrace.Loader cannot be pickled or copied: it is one place in one iteration");
 
-  py::class_<NativeRequest>(module, "LoaderRequest", "A batch that was asked for. Await it, or take its result().")
+  nb::class_<NativeRequest> request(module, "LoaderRequest", nb::is_weak_referenceable(),
+                                    "A batch that was asked for. Await it, or take its result().");
+  request
       .def(
-          "done", [](const NativeRequest& request) { return request.is_there(std::chrono::seconds(0)); },
+          "done", [](const NativeRequest& asked) { return asked.is_there(std::chrono::seconds(0)); },
           "Whether result() would not wait.")
       .def(
-          "wait", [](const NativeRequest& request) { request.pass().wait(request); },
+          "wait", [](const NativeRequest& asked) { asked.pass().wait(asked); },
           "Waits until result() would not, and takes nothing.")
       .def(
-          "result", [](NativeRequest& request) { return request.pass().collect(request); },
+          "result", [](NativeRequest& asked) { return asked.pass().collect(asked); },
           "The batch, or None at the epoch's end. Waits, and raises what the iteration would have raised.")
-      .def("__await__", [](const py::object& self) {
-        return py::module_::import("headrace._loader").attr("awaited")(self).attr("__await__")();
-      });
+      .def("__await__",
+           [](const nb::object& self) { return imported("headrace._loader", "awaited")(self).attr("__await__")(); });
+  refuse_pickling(request,
+                  "a batch that was requested of a headrace.Loader cannot be pickled or copied: take its result()");
 }
 
-void add_properties(py::class_<NativeLoader>& bound) {
+void add_properties(nb::class_<NativeLoader>& bound) {
   bound
-      .def_property_readonly("worker_deaths", &NativeLoader::worker_deaths,
-                             "How workers died, and on which samples, one line each; the first 100.")
-      .def_property_readonly("worker_processes", &NativeLoader::worker_processes,
-                             "Process ids of the workers that live.")
-      .def_property_readonly("applied", &NativeLoader::applied,
-                             "What was asked for and what is in force: (key, requested, applied, reason).")
-      .def_property_readonly("options", &NativeLoader::keywords, "Every keyword with its value in force.")
-      .def_property_readonly(
+      .def_prop_ro("worker_deaths", &NativeLoader::worker_deaths,
+                   "How workers died, and on which samples, one line each; the first 100.")
+      .def_prop_ro("worker_processes", &NativeLoader::worker_processes, "Process ids of the workers that live.")
+      .def_prop_ro("applied", &NativeLoader::applied,
+                   "What was asked for and what is in force: (key, requested, applied, reason).")
+      .def_prop_ro("options", &NativeLoader::keywords, "Every keyword with its value in force.")
+      .def_prop_ro(
           "batch_size", [](const NativeLoader& loader) { return loader.options().batch_size; }, "Samples in a batch.")
-      .def_property_readonly("samples", &NativeLoader::samples,
-                             "Samples in the data set; an error where it does not tell.")
-      .def_property_readonly(
+      .def_prop_ro("samples", &NativeLoader::samples, "Samples in the data set; an error where it does not tell.")
+      .def_prop_ro(
           "num_classes",
           [](const NativeLoader& loader) -> std::optional<std::int64_t> {
             const std::int64_t classes = loader.source().info().num_classes;
@@ -70,6 +81,21 @@ void add_properties(py::class_<NativeLoader>& bound) {
             return classes;
           },
           "Classes of the labels; None where a source of your own does not tell.");
+}
+
+// What the part of headrace that needs LibTorch asks of a Loader beside what is documented. It is another extension,
+// and has Python's objects of this one alone.
+void add_what_engine_asks(nb::class_<NativeLoader>& bound) {
+  bound
+      .def_prop_ro("_takes_orders", &NativeLoader::takes_orders, "Whether a sampler of the user's own gives the order.")
+      .def_prop_ro("_data_options", &NativeLoader::data_keywords, "The keys of [data] alone.")
+      .def(
+          "_data_context",
+          [](const NativeLoader& loader) {
+            const DataContext found = loader.data_context();
+            return std::pair(found.cache_share, found.scaled_share);
+          },
+          "DataContext::cache_share and scaled_share (src/app/advice/data_context.h).");
 }
 
 constexpr const char* kLoaderText =
@@ -102,36 +128,39 @@ memory: images, labels = batch where these two are all, batch["boxes"] where the
 
 }  // namespace
 
-void register_loader(py::module_& module) {
+void register_loader(nb::module_& module) {
   register_passes(module);
-  py::class_<NativeLoader> bound(module, "Loader", py::dynamic_attr(), kLoaderText);
+  nb::class_<NativeLoader> bound(module, "Loader", nb::dynamic_attr(), nb::is_weak_referenceable(), kLoaderText);
   bound
-      .def(py::init([](const py::object& source, const py::kwargs& options) {
-             return std::make_unique<NativeLoader>(source, options);
-           }),
-           py::arg("source"))
-      .def("__iter__", [](const py::object& self) { return std::make_unique<NativePass>(self); })
+      .def(
+          "__init__",
+          [](NativeLoader* self, const nb::object& source, const nb::kwargs& options) {
+            new (self) NativeLoader(source, options);
+          },
+          nb::arg("source").none(), nb::arg("options"))
+      .def("__iter__", [](const nb::object& self) { return std::make_unique<NativePass>(self); })
       .def("__len__", &NativeLoader::batches)
       .def(
           "state_dict", &NativeLoader::state,
           "Where the next batch stands: epoch and position, in samples of all ranks, with what must be the same there.")
-      .def("load_state_dict", &NativeLoader::load_state, py::arg("state_dict"),
+      .def("load_state_dict", &NativeLoader::load_state, nb::arg("state_dict"),
            "The next iteration begins there, with any number of workers or ranks. A state of other data, another seed "
            "or an option that changes batches is refused by name.")
-      .def("set_epoch", &NativeLoader::set_epoch, py::arg("epoch"),
+      .def("set_epoch", &NativeLoader::set_epoch, nb::arg("epoch"),
            "The next iteration is this epoch, from its beginning or from where load_state_dict() put it within it.")
-      .def("start_at", &NativeLoader::start_at, py::arg("epoch"), py::arg("batch") = 0,
+      .def("start_at", &NativeLoader::start_at, nb::arg("epoch"), nb::arg("batch") = 0,
            "The next iteration begins at this epoch and batch, both from 0.")
       .def(
           "sample",
           [](const NativeLoader& loader, std::int64_t index) {
             const Source& source = loader.source();
             if (index < 0 || index >= source.size()) {
-              throw py::index_error(fmt::format("sample {}: there are {} samples", index, source.size()));
+              const std::string refusal = fmt::format("sample {}: there are {} samples", index, source.size());
+              throw nb::index_error(refusal.c_str());
             }
             return std::pair(source.name(index), SampleReader{source}.label(index));
           },
-          py::arg("index"), "Name and label of a sample of the data set: the file, or its place in one.")
+          nb::arg("index"), "Name and label of a sample of the data set: the file, or its place in one.")
       .def("statistics", &NativeLoader::statistics,
            "Totals since the Loader was made; seconds of threads added up. stages: what passed each of them, which one "
            "limits. costs: seconds by part; augment is crop, resize, flip and normalisation, written into the batch in "
@@ -148,15 +177,20 @@ void register_loader(py::module_& module) {
       .def("decisions", &NativeLoader::decisions,
            "What was changed where num_workers, prefetch_batches or cache is AUTOTUNE: batch, at_s, what, from, to, "
            "why, before and after (samples a second), rolled_back. Nothing with auto_tune=False.")
-      .def("set_num_workers", &NativeLoader::set_num_workers, py::arg("num_workers"),
+      .def("set_num_workers", &NativeLoader::set_num_workers, nb::arg("num_workers"),
            "Threads, or AUTOTUNE; with worker_type=\"process\" processes. Live; changes no byte.")
-      .def("set_prefetch_batches", &NativeLoader::set_prefetch_batches, py::arg("batches"),
+      .def("set_prefetch_batches", &NativeLoader::set_prefetch_batches, nb::arg("batches"),
            "Or AUTOTUNE. Live; changes no byte.")
       .def(
-          "set_cache", &NativeLoader::set_cache, py::arg("cache"), py::arg("keep") = false,
+          "set_cache", &NativeLoader::set_cache, nb::arg("cache"), nb::arg("keep") = false,
           "\"none\", \"decoded\", \"encoded\" or AUTOTUNE. Live; changes no byte. With keep what is in force now stays "
           "in memory while it is off, for comparing the two.");
   add_properties(bound);
+  add_what_engine_asks(bound);
+  refuse_pickling(
+      bound,
+      "a headrace.Loader cannot be pickled or copied: its threads and its memory are this process' own. Make one "
+      "where it is wanted, of the same arguments; state_dict() and load_state_dict() carry its place over");
 }
 
 }  // namespace headrace::python

@@ -1,13 +1,16 @@
 // Images that Python holds: one to be read, and the memory that one is written into.
 #pragma once
 
-#include <ATen/core/Tensor.h>
 #include <headrace/payload.h>
 #include <headrace/transform.h>
-#include <pybind11/pybind11.h>
+#include <nanobind/nanobind.h>
 
 #include <cstddef>
+#include <memory>
+#include <optional>
 #include <span>
+
+#include "python/core/buffer.h"
 
 namespace headrace::python {
 
@@ -15,12 +18,12 @@ namespace headrace::python {
 // axis: bytes, an array, a tensor, an image of PIL's. Holds what it points into. Made and destroyed under the GIL.
 class ImageInput {
  public:
-  explicit ImageInput(const pybind11::object& image);  // Error{invalid_argument} begins with "image:".
+  explicit ImageInput(const nanobind::object& image);  // Error{invalid_argument} begins with "image:".
 
   const Payload& payload() const noexcept { return payload_; }
 
  private:
-  pybind11::buffer_info held_;
+  Buffer held_;
   Payload payload_;
 };
 
@@ -30,17 +33,19 @@ class ImageOutput {
  public:
   // Error{invalid_argument} begins with "out:" and says what would fit: it differs in type, shape or order in memory,
   // cannot be written, or shares memory with `image`.
-  ImageOutput(const pybind11::object& out, const Transform& transform, const ImageInput& image);
+  ImageOutput(const nanobind::object& out, const Transform& transform, const ImageInput& image);
 
   std::span<std::byte> bytes() const noexcept { return bytes_; }
 
  private:
-  at::Tensor tensor_;
-  pybind11::buffer_info array_;
+  nanobind::object held_;        // The tensor, or the array.
+  std::optional<Buffer> array_;  // Of an array.
   std::span<std::byte> bytes_{};
 };
 
-// A new tensor (C, H, W) for what `transform` makes, in the order in memory of its layout.
-at::Tensor new_image(const Transform& transform);
+// New memory for what `transform` makes, as it comes. From any thread.
+std::shared_ptr<std::byte> new_memory(const Transform& transform);
+// A tensor or an array (C, H, W) over it, in the order in memory of the transform's layout. Under the GIL.
+nanobind::object image_over(std::shared_ptr<std::byte> memory, const Transform& transform);
 
 }  // namespace headrace::python

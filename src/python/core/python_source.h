@@ -4,7 +4,7 @@
 #include <headrace/error.h>
 #include <headrace/options/data.h>
 #include <headrace/source.h>
-#include <pybind11/pybind11.h>
+#include <nanobind/nanobind.h>
 
 #include <optional>
 #include <string>
@@ -16,18 +16,18 @@
 namespace headrace::python {
 
 // Error{invalid_argument}: no object that gives samples by index. `others`: what else is taken there, for the message.
-void check_source(const pybind11::object& source, std::string_view others);
+void check_source(const nanobind::object& source, std::string_view others);
 
 // What a sample's __getitem__ raised. It goes through the loader as a corrupt sample, and out of it as what it was.
 class SampleException : public Error {
  public:
   // Under the GIL, as restore() and not the rest.
-  SampleException(ErrorCode code, pybind11::error_already_set raised, const std::string& sample);
+  SampleException(ErrorCode code, nanobind::python_error raised, const std::string& sample);
   // Makes it Python's current exception again, with a note that names the sample.
   void restore() const;
 
  private:
-  pybind11::error_already_set raised_;
+  nanobind::python_error raised_;
   std::string sample_;
 };
 
@@ -39,7 +39,7 @@ class PythonSource : public Source, KnownSamples {
   // Under the GIL. `fields`: SourceReader's, or None. `sizes_vary`: images of pixels may have sizes of their own. A
   // field beside the image of more bytes than `limits` allow is refused before they are copied. Reads a sample, or a
   // few, to learn what they are like; what that raises goes on.
-  PythonSource(const pybind11::object& source, const pybind11::object& fields, bool sizes_vary,
+  PythonSource(const nanobind::object& source, const nanobind::object& fields, bool sizes_vary,
                SampleLimits limits = {});
   ~PythonSource() override;
 
@@ -53,7 +53,7 @@ class PythonSource : public Source, KnownSamples {
   const std::string& form() const { return facts_.form; }
 
  private:
-  pybind11::object read_;  // headrace.worker.SourceReader.read
+  nanobind::object read_;  // headrace.worker.SourceReader.read
   SampleLimits limits_;
   SourceFacts facts_;
   SourceInfo info_;

@@ -2,13 +2,13 @@
 #pragma once
 
 #include <headrace/transform.h>
-#include <pybind11/pybind11.h>
+#include <nanobind/nanobind.h>
 
 #include <vector>
 
 namespace headrace::python {
 
 // A dict each: operations, fused, why.
-pybind11::list steps_of(const std::vector<TransformStep>& steps);
+nanobind::list steps_of(const std::vector<TransformStep>& steps);
 
 }  // namespace headrace::python

@@ -5,30 +5,34 @@
 #include <headrace/options/data.h>
 #include <headrace/options/transforms.h>
 #include <headrace/transform.h>
-#include <pybind11/pybind11.h>
-#include <pybind11/stl.h>
-#include <pybind11/stl/filesystem.h>
+#include <nanobind/nanobind.h>
+#include <nanobind/stl/filesystem.h>
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/string.h>
 
 #include <cstdint>
+#include <filesystem>
 #include <optional>
+#include <span>
 #include <string>
 #include <utility>
 
 #include "core/base/fail.h"
 #include "core/options/contradictions.h"
-#include "python/bindings.h"
-#include "python/image_memory.h"
-#include "python/keywords.h"
-#include "python/tensor_object.h"
-#include "python/transform_steps.h"
+#include "python/core/arrays.h"
+#include "python/core/bindings.h"
+#include "python/core/image_memory.h"
+#include "python/core/keywords.h"
+#include "python/core/transform_steps.h"
+#include "python/core/values.h"
 
 namespace headrace::python {
 
-namespace py = pybind11;
+namespace nb = nanobind;
 
 namespace {
 
-py::dict operation_table(const std::string& name, const py::dict& parameters) {
+nb::dict operation_table(const std::string& name, const nb::dict& parameters) {
   TransformSpec operation;
   fields_of(operation).front().set(name);
   const std::string prefix = name + ".";
@@ -40,12 +44,18 @@ py::dict operation_table(const std::string& name, const py::dict& parameters) {
   return keywords_of(fields_of(operation));
 }
 
+// What no array of NumPy's holds is refused here, not when an image comes.
+Transform checked(Transform transform) {
+  ArrayMaker{}.require(transform.dtype(), "what the list of transforms ends in");
+  return transform;
+}
+
 // A list of operations, of which torchvision's become ours, as a Loader takes it.
-Transform transform_of(const py::object& transforms, const std::optional<std::int64_t>& height,
-                       const std::optional<std::int64_t>& width, std::int64_t channels, const py::object& layout) {
+Transform transform_of(const nb::object& transforms, const std::optional<std::int64_t>& height,
+                       const std::optional<std::int64_t>& width, std::int64_t channels, const nb::object& layout) {
   DataOptions options;
-  py::dict list, order;
-  list["transforms"] = py::module_::import("headrace.transforms").attr("operations_of")(transforms, "transforms");
+  nb::dict list, order;
+  list["transforms"] = imported("headrace.transforms", "operations_of")(transforms, "transforms");
   order["layout"] = layout;
   set_keywords(fields_of(options), list);
   set_keywords(fields_of(options.transform), order);
@@ -55,7 +65,7 @@ Transform transform_of(const py::object& transforms, const std::optional<std::in
   const Schema images{{{.name = "image",
                         .shape = {height.value_or(kRagged), width.value_or(kRagged), channels},
                         .encoding = Encoding::image}}};
-  return Transform{images, options.transforms, options.transform.layout};
+  return checked(Transform{images, options.transforms, options.transform.layout});
 }
 
 std::optional<SampleKey> key_of(const std::optional<std::int64_t>& seed, const std::optional<std::int64_t>& epoch,
@@ -72,22 +82,29 @@ std::optional<SampleKey> key_of(const std::optional<std::int64_t>& seed, const s
   return SampleKey{.seed = static_cast<std::uint64_t>(seed.value_or(0)), .epoch = epoch.value_or(0), .index = *index};
 }
 
-py::object apply(const Transform& transform, const py::object& image, const py::object& out,
+void write(const Transform& transform, const Payload& image, const std::optional<SampleKey>& key,
+           std::span<std::byte> bytes) {
+  const nb::gil_scoped_release released;
+  if (key) {
+    transform.apply(image, *key, bytes);
+  } else {
+    transform.apply(image, bytes);
+  }
+}
+
+nb::object apply(const Transform& transform, const nb::object& image, const nb::object& out,
                  const std::optional<std::int64_t>& seed, const std::optional<std::int64_t>& epoch,
                  const std::optional<std::int64_t>& index) {
   const std::optional<SampleKey> key = key_of(seed, epoch, index);
   const ImageInput from{image};
-  py::object made = out.is_none() ? object_of(new_image(transform)) : out;
-  const ImageOutput to{made, transform, from};
-  {
-    const py::gil_scoped_release released;
-    if (key) {
-      transform.apply(from.payload(), *key, to.bytes());
-    } else {
-      transform.apply(from.payload(), to.bytes());
-    }
+  if (out.is_none()) {
+    const auto memory = new_memory(transform);
+    write(transform, from.payload(), key, {memory.get(), transform.image_bytes()});
+    return image_over(memory, transform);
   }
-  return made;
+  const ImageOutput to{out, transform, from};
+  write(transform, from.payload(), key, to.bytes());
+  return out;
 }
 
 constexpr const char* kTransformText =
@@ -112,26 +129,38 @@ epoch are 0 where they are not given.)";
 
 }  // namespace
 
-void register_transforms(py::module_& module) {
-  module.def("operation_table", &operation_table, py::arg("name"), py::arg("parameters"),
+void register_transforms(nb::module_& module) {
+  module.def("operation_table", &operation_table, nb::arg("name"), nb::arg("parameters"),
              "The table of an operation of that name in a list of transforms: `name` and every parameter, those given "
              "as they are understood, the others at their defaults.");
-  py::class_<Transform>(module, "Transform", kTransformText)
-      .def(py::init(&transform_of), py::arg("transforms"), py::kw_only(), py::arg("height") = py::none(),
-           py::arg("width") = py::none(), py::arg("channels") = 3, py::arg("layout") = "nchw")
-      .def_static("from_run", &Transform::from_run, py::arg("run"),
-                  "Of the run of `headrace train` or `tune` whose folder this is, by its eval_transform.toml.")
-      .def("apply", &apply, py::arg("image"), py::arg("out") = py::none(), py::kw_only(), py::arg("seed") = py::none(),
-           py::arg("epoch") = py::none(), py::arg("index") = py::none(), kApplyText)
+  nb::class_<Transform> bound(module, "Transform", nb::is_weak_referenceable(), kTransformText);
+  bound
+      .def(
+          "__init__",
+          [](Transform* self, const nb::object& transforms, const std::optional<std::int64_t>& height,
+             const std::optional<std::int64_t>& width, std::int64_t channels, const nb::object& layout) {
+            new (self) Transform(transform_of(transforms, height, width, channels, layout));
+          },
+          nb::arg("transforms").none(), nb::kw_only(), nb::arg("height") = nb::none(), nb::arg("width") = nb::none(),
+          nb::arg("channels") = 3, nb::arg("layout").none() = "nchw")
+      .def_static(
+          "from_run", [](const std::filesystem::path& run) { return checked(Transform::from_run(run)); },
+          nb::arg("run"), "Of the run of `headrace train` or `tune` whose folder this is, by its eval_transform.toml.")
+      .def("apply", &apply, nb::arg("image").none(), nb::arg("out") = nb::none(), nb::kw_only(),
+           nb::arg("seed") = nb::none(), nb::arg("epoch") = nb::none(), nb::arg("index") = nb::none(), kApplyText)
       .def(
           "__call__",
-          [](const Transform& transform, const py::object& image) {
-            return apply(transform, image, py::none(), {}, {}, {});
+          [](const Transform& transform, const nb::object& image) {
+            return apply(transform, image, nb::none(), {}, {}, {});
           },
-          py::arg("image"), "apply(image), for what calls its transforms.")
+          nb::arg("image").none(), "apply(image), for what calls its transforms.")
       .def(
           "explain", [](const Transform& transform) { return steps_of(transform.explain()); },
           "The operations in order, as Loader.explain()[\"transforms\"] tells them.");
+  refuse_pickling(
+      bound,
+      "a headrace.Transform cannot be pickled or copied: it is compiled in this process. Make one where it is "
+      "wanted, of the same list");
 }
 
 }  // namespace headrace::python

@@ -1,6 +1,7 @@
-#include "python/python_source.h"
+#include "python/core/python_source.h"
 
-#include <pybind11/stl.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -13,11 +14,14 @@
 
 #include "core/base/fail.h"
 #include "data/source/payload_check.h"
+#include "python/core/buffer.h"
+#include "python/core/values.h"
 
 namespace headrace::python {
-namespace {
 
-namespace py = pybind11;
+namespace nb = nanobind;
+
+namespace {
 
 // Who is inside Python's code on behalf of a loader's thread.
 class PythonGate {
@@ -92,45 +96,54 @@ class KeptThreadState {
 void close_gate_at_exit() {
   static bool registered = false;  // Under the GIL.
   if (std::exchange(registered, true)) return;
-  py::module_::import("atexit").attr("register")(py::cpp_function([] {
-    const py::gil_scoped_release released;
+  imported("atexit", "register")(nb::cpp_function([] {
+    const nb::gil_scoped_release released;
     gate().close();
   }));
 }
 
 // What is no Exception, such as KeyboardInterrupt, is cancelled.
-ErrorCode code_of(const py::error_already_set& raised) {
+ErrorCode code_of(const nb::python_error& raised) {
   return raised.matches(PyExc_Exception) ? ErrorCode::corrupt_data : ErrorCode::cancelled;
 }
 
 // Throws what a source of unknown size raised, where that is about the whole epoch: its end, or an error of its
 // iterator, which no policy for corrupt samples covers, or an epoch without end would follow.
-void throw_of_epoch(const py::error_already_set& raised, const std::string& sample) {
-  const py::module_ reader = py::module_::import("headrace.worker");
-  if (raised.matches(reader.attr("EndOfSamples")))
-    throw EndOfSamples(raised.value().attr("samples").cast<std::int64_t>());
-  if (!raised.matches(reader.attr("IteratorError"))) return;
-  const py::object error = raised.value().attr("error");
-  PyErr_SetObject(reinterpret_cast<PyObject*>(Py_TYPE(error.ptr())), error.ptr());
-  throw SampleException(ErrorCode::internal, py::error_already_set(), sample);
+void throw_of_epoch(const nb::python_error& raised, const std::string& sample) {
+  if (raised.matches(imported("headrace.worker", "EndOfSamples"))) {
+    throw EndOfSamples(integer_of(nb::getattr(raised.value(), "samples")));
+  }
+  if (!raised.matches(imported("headrace.worker", "IteratorError"))) return;
+  const nb::object error = nb::getattr(raised.value(), "error");
+  PyErr_SetObject(error.type().ptr(), error.ptr());
+  throw SampleException(ErrorCode::internal, nb::python_error(), sample);
+}
+
+// "ValueError: no such pixel"
+std::string sentence_of(const nb::python_error& raised) {
+  try {
+    return fmt::format("{}: {}", class_name(raised.value()), text_of(raised.value()));
+  } catch (const nb::python_error&) {  // Of its __str__.
+    return class_name(raised.value());
+  }
 }
 
 // Each field of the reader: name, number of its type, shape, number of its encoding, whether a sample may lack it.
-Schema schema_of(const py::object& reader) {
+Schema schema_of(const nb::object& reader) {
   std::vector<FieldSpec> fields;
-  for (const py::handle each : reader.attr("schema")) {
-    const auto field = py::reinterpret_borrow<py::tuple>(each);
-    fields.push_back({.name = field[0].cast<std::string>(),
-                      .dtype = dtype_numbered(field[1].cast<std::int64_t>()).value(),
-                      .shape = field[2].cast<Shape>(),
-                      .encoding = static_cast<Encoding>(field[3].cast<int>()),
-                      .optional = field[4].cast<bool>()});
+  for (const nb::handle each : nb::getattr(reader, "schema")) {
+    const auto field = nb::borrow<nb::tuple>(each);
+    fields.push_back({.name = text_of(field[0]),
+                      .dtype = dtype_numbered(integer_of(field[1])).value(),
+                      .shape = nb::cast<Shape>(field[2]),
+                      .encoding = static_cast<Encoding>(integer_of(field[3])),
+                      .optional = truth_of(field[4])});
   }
   return Schema{std::move(fields)};
 }
 
-SourceFacts facts_of(const py::object& reader, const std::string& name, bool sizes_vary) {
-  const auto number = [&reader](const char* attribute) { return reader.attr(attribute).cast<std::int64_t>(); };
+SourceFacts facts_of(const nb::object& reader, const std::string& name, bool sizes_vary) {
+  const auto number = [&reader](const char* attribute) { return integer_of(nb::getattr(reader, attribute)); };
   const Schema told = schema_of(reader);
   SourceFacts facts{.name = name,
                     .size = number("size"),
@@ -139,81 +152,85 @@ SourceFacts facts_of(const py::object& reader, const std::string& name, bool siz
                     .labels = {}};
   if (facts.size == -1) facts.size = kUnknownSize;
   if (facts.classes == -1) facts.classes = kUnknownClasses;
-  const py::object labels = reader.attr("labels");
-  if (!labels.is_none()) facts.labels = labels.cast<std::vector<std::int64_t>>();
-  facts.form = py::module_::import("json").attr("dumps")(reader.attr("form")).cast<std::string>();
+  const nb::object labels = nb::getattr(reader, "labels");
+  if (!labels.is_none()) facts.labels = integers_in(labels);
+  facts.form = text_of(imported("json", "dumps")(nb::getattr(reader, "form")));
   check(facts);
   return facts;
 }
 
-void set_number(const FieldSpec& field, py::handle number, Payload& payload) {
+void set_number(const FieldSpec& field, nb::handle number, Payload& payload) {
   switch (field.dtype) {
     case DType::boolean:
-      return payload.set_number(number.cast<bool>());
+      return payload.set_number(truth_of(number));
     case DType::f64:
-      return payload.set_number(number.cast<double>());
+      return payload.set_number(real_of(number));
     default:  // The reader gives no other numbers.
-      return payload.set_number(number.cast<std::int64_t>());
+      return payload.set_number(integer_of(number));
   }
 }
 
 // What the reader gives of a field: None; a number; the bytes of a file; or the bytes of an array, and its shape. More
 // than `bytes_max` of these stay where Python has them, until they are refused.
-void set_payload(const FieldSpec& field, py::handle given, std::int64_t bytes_max, Payload& payload,
+void set_payload(const FieldSpec& field, nb::handle given, std::int64_t bytes_max, Payload& payload,
                  std::vector<std::uint8_t>& buffer) {
   if (given.is_none()) {
     payload.kind = Payload::Kind::absent;
     return;
   }
   if (PyLong_Check(given.ptr()) || PyFloat_Check(given.ptr())) return set_number(field, given, payload);
-  const bool is_array = PyTuple_Check(given.ptr());
-  const py::object content = is_array ? py::object(given.cast<py::tuple>()[0]) : given.cast<py::object>();
-  const py::buffer_info bytes = py::buffer(content).request();
-  const auto size = static_cast<std::size_t>(bytes.size * bytes.itemsize);
-  std::span elements{static_cast<const std::uint8_t*>(bytes.ptr), size};
+  const bool is_array = PyTuple_Check(given.ptr()) != 0;
+  const nb::object content = is_array ? nb::steal(PySequence_GetItem(given.ptr(), 0)) : nb::borrow(given);
+  const Buffer lent{content, PyBUF_SIMPLE};
+  std::span elements = lent.bytes();
   if (std::ssize(elements) <= bytes_max) {
+    const std::size_t size = elements.size();
     if (buffer.size() < size) buffer.resize(size);
-    if (size > 0) std::memcpy(buffer.data(), bytes.ptr, size);
+    if (size > 0) std::memcpy(buffer.data(), elements.data(), size);
     elements = std::span{buffer}.first(size);
   }
   if (!is_array) return payload.set_file(elements);
-  const py::tuple shape = given.cast<py::tuple>()[1];
+  const nb::tuple shape(nb::steal(PySequence_GetItem(given.ptr(), 1)));
   std::array<std::int64_t, kRankMax> axes{};
   const std::size_t rank = std::min(shape.size(), kRankMax);  // The reader gives no array of more.
-  for (std::size_t axis = 0; axis < rank; ++axis) axes[axis] = shape[axis].cast<std::int64_t>();
+  for (std::size_t axis = 0; axis < rank; ++axis) axes[axis] = integer_of(shape[axis]);
   payload.set_bytes(elements, std::span{axes}.first(rank));
 }
 
 }  // namespace
 
-void check_source(const py::object& source, std::string_view others) {
-  const bool is_text = PyUnicode_Check(source.ptr()) != 0 || py::isinstance<py::bytes>(source);
-  if (!is_text && py::hasattr(source, "__getitem__") && py::hasattr(source, "__len__") &&
-      !py::isinstance<py::dict>(source)) {
+void check_source(const nb::object& source, std::string_view others) {
+  const bool is_text = PyUnicode_Check(source.ptr()) != 0 || PyBytes_Check(source.ptr()) != 0;
+  if (!is_text && nb::hasattr(source, "__getitem__") && nb::hasattr(source, "__len__") &&
+      PyDict_Check(source.ptr()) == 0) {
     return;
   }
   fail(ErrorCode::invalid_argument, "source is a {}; wanted {}an object with __len__ and __getitem__",
-       Py_TYPE(source.ptr())->tp_name, others);
+       class_name(source), others);
 }
 
-SampleException::SampleException(ErrorCode code, py::error_already_set raised, const std::string& sample)
-    : Error(code, fmt::format("data: {}: {}", sample, raised.what())), raised_(std::move(raised)), sample_(sample) {}
+SampleException::SampleException(ErrorCode code, nb::python_error raised, const std::string& sample)
+    : Error(code, fmt::format("data: {}: {}", sample, sentence_of(raised))),
+      raised_(std::move(raised)),
+      sample_(sample) {}
 
+// Several may ask for it: python_error::restore() would leave nothing to the next.
 void SampleException::restore() const {
-  py::object value = raised_.value();
-  if (py::hasattr(value, "add_note")) value.attr("add_note")(fmt::format("headrace: raised by sample {}", sample_));
-  py::object type = raised_.type(), trace = raised_.trace();
+  nb::object value = nb::borrow(raised_.value());
+  if (nb::hasattr(value, "add_note")) {
+    nb::getattr(value, "add_note")(str_of(fmt::format("headrace: raised by sample {}", sample_)));
+  }
+  nb::object type = nb::borrow(raised_.type()), trace = raised_.traceback();
   PyErr_Restore(type.release().ptr(), value.release().ptr(), trace.release().ptr());
 }
 
-PythonSource::PythonSource(const py::object& source, const py::object& fields, bool sizes_vary, SampleLimits limits)
+PythonSource::PythonSource(const nb::object& source, const nb::object& fields, bool sizes_vary, SampleLimits limits)
     : limits_(limits) {
-  const py::object reader = py::module_::import("headrace.worker").attr("SourceReader")(source, fields);
-  const py::object name = py::module_::import("headrace._source").attr("name_of")(source);
-  facts_ = facts_of(reader, name.cast<std::string>(), sizes_vary);
+  const nb::object reader = imported("headrace.worker", "SourceReader")(source, fields);
+  facts_ = facts_of(reader, text_of(imported("headrace._source", "name_of")(source)), sizes_vary);
   info_ = info_of(facts_);
   labels_.emplace(facts_);
-  read_ = reader.attr("read");
+  read_ = nb::getattr(reader, "read");
   close_gate_at_exit();
 }
 
@@ -222,16 +239,16 @@ PythonSource::~PythonSource() {
     static_cast<void>(read_.release());
     return;
   }
-  const py::gil_scoped_acquire held;
-  read_ = py::object();
+  const nb::gil_scoped_acquire held;
+  read_.reset();
 }
 
 void PythonSource::read(std::int64_t index, Sample& sample) const {
   const GatePass pass{facts_.name};
   thread_local const KeptThreadState kept_state;
-  const py::gil_scoped_acquire held;
+  const nb::gil_scoped_acquire held;
   try {
-    const py::tuple given = read_(index);
+    const auto given = nb::cast<nb::tuple>(read_(index));
     for (std::size_t i = 0; i < sample.size(); ++i) {
       const FieldSpec& field = facts_.schema[i];
       const bool is_image = field.encoding == Encoding::image;  // Who loads refuses it by a sentence of its own.
@@ -241,7 +258,7 @@ void PythonSource::read(std::int64_t index, Sample& sample) const {
       refuse_sample(payload_fault(field, sample[i], limits_).value(), name(index));
     }
     labels_->note(facts_, index, sample);
-  } catch (py::error_already_set& raised) {
+  } catch (nb::python_error& raised) {
     if (facts_.size == kUnknownSize) throw_of_epoch(raised, name(index));
     const ErrorCode code = code_of(raised);
     throw SampleException(code, std::move(raised), name(index));

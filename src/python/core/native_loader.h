@@ -3,7 +3,7 @@
 #pragma once
 
 #include <headrace/loader.h>
-#include <pybind11/pybind11.h>
+#include <nanobind/nanobind.h>
 #include <sys/types.h>
 
 #include <chrono>
@@ -18,11 +18,9 @@
 #include <variant>
 #include <vector>
 
+#include "app/advice/data_context.h"
 #include "data/source/process_source.h"
-
-namespace headrace {
-struct DataContext;
-}
+#include "python/core/arrays.h"
 
 namespace headrace::python {
 
@@ -37,7 +35,7 @@ class NativeLoader {
   // persistent_workers, false: each epoch has threads and processes of its own; enable_async_data_loading, false:
   // request() waits; given_order, called with the epoch that begins: a name for messages, its samples and, or None,
   // where each batch ends, as arrays of int64.
-  NativeLoader(const pybind11::object& source, const pybind11::dict& keywords);
+  NativeLoader(const nanobind::object& source, const nanobind::dict& keywords);
   ~NativeLoader();
   NativeLoader(const NativeLoader&) = delete;
   NativeLoader& operator=(const NativeLoader&) = delete;
@@ -46,11 +44,11 @@ class NativeLoader {
   std::int64_t begin();
   // The next batch of epoch `serial`, a headrace.Batch or what collate_fn makes of it; none at its end.
   // Error{invalid_argument}: a newer epoch has begun, or a requested batch was not taken.
-  std::optional<pybind11::object> next(std::int64_t serial);
+  std::optional<nanobind::object> next(std::int64_t serial);
   // The same for collect(), without waiting unless loading is not asynchronous. Until then state() stands before the
   // batch.
   BatchFuture request(std::int64_t serial);
-  pybind11::object collect(NativeRequest& request, std::int64_t serial);
+  nanobind::object collect(NativeRequest& request, std::int64_t serial);
   // Until collect() would not wait.
   void wait(const NativeRequest& request) const;
   // Ends epoch `serial`, so that nothing more is loaded for it; nothing, where a newer one has begun.
@@ -59,8 +57,8 @@ class NativeLoader {
   void start_at(std::int64_t epoch, std::int64_t batch);
   // start_at(epoch), but a place within that epoch stays, so that a resumed run may say its epoch, too.
   void set_epoch(std::int64_t epoch);
-  pybind11::dict state() const;
-  void load_state(const pybind11::dict& stored);
+  nanobind::dict state() const;
+  void load_state(const nanobind::dict& stored);
 
   // Of an epoch. Error{invalid_argument}: orders are given, and none has begun.
   std::int64_t batches() const { return loader_->batches_per_epoch(); }
@@ -69,16 +67,18 @@ class NativeLoader {
   std::int64_t samples() const;
   const Source& source() const { return *source_; }
   const DataOptions& options() const { return options_; }
-  pybind11::dict keywords();
-  pybind11::dict statistics() const;
+  nanobind::dict keywords();
+  // Those of DataOptions alone, of which another extension makes the same DataOptions again.
+  nanobind::dict data_keywords();
+  nanobind::dict statistics() const;
   // Loader::explain(), as a dict of the names there.
-  pybind11::dict explain() const;
+  nanobind::dict explain() const;
   // Advice on loading, as the profile's JSON has it. collate_fn is the loop's own time.
-  pybind11::dict advice() const;
-  // What of its settings could pay; without the GIL, and not for a source in Python.
+  nanobind::object advice() const;
+  // What of its settings could pay. Not for a source in Python.
   DataContext data_context() const;
   // Loader::decisions(), each as a dict of the names there.
-  pybind11::list decisions() const;
+  nanobind::list decisions() const;
   // Key, requested, applied, reason.
   std::vector<std::tuple<std::string, std::string, std::string, std::string>> applied() const;
   // Live: between batches, no byte changes. A number or "auto".
@@ -91,8 +91,8 @@ class NativeLoader {
 
  private:
   void set_processes(std::int64_t count, bool is_object);
-  void check_worker_init(const pybind11::object& worker_init, bool is_object) const;
-  void open_object(const pybind11::object& source, const pybind11::object& worker_init, const pybind11::dict& keywords);
+  void check_worker_init(const nanobind::object& worker_init, bool is_object) const;
+  void open_object(const nanobind::object& source, const nanobind::object& worker_init, const nanobind::dict& keywords);
   void set_form(const std::string& form);
   GivenOrder given_order(std::int64_t epoch) const;
   void end_pass();
@@ -101,19 +101,21 @@ class NativeLoader {
   void check_not_waiting() const;
   void require_own_process() const;
   void require_current(std::int64_t serial) const;
+  void check_types() const;
   LoaderState place() const;
   template <class Value, class Apply>
   void set_live(const char* name, const Value& value, const Apply& apply);
-  pybind11::object made_of(const Batch& batch) const;
-  pybind11::object collated(const Batch& batch, const pybind11::dict& fields, const pybind11::dict& present) const;
+  nanobind::object made_of(Batch batch) const;
+  nanobind::object collated(const Batch& batch, const nanobind::dict& fields, const nanobind::dict& present) const;
 
-  pybind11::object batch_type_;   // headrace.Batch
-  pybind11::object ragged_type_;  // headrace.RaggedTensor
-  pybind11::object sample_of_;    // headrace._fields.sample_of
-  pybind11::object form_;         // SourceReader.form, or none.
-  pybind11::object collate_;      // Or none.
-  pybind11::object fields_;       // As given, or none.
-  pybind11::object given_order_;  // Or none.
+  ArrayMaker arrays_;
+  nanobind::object batch_type_;   // headrace.Batch
+  nanobind::object ragged_type_;  // headrace.RaggedTensor
+  nanobind::object sample_of_;    // headrace._fields.sample_of
+  nanobind::object form_;         // SourceReader.form, or none.
+  nanobind::object collate_;      // Or none.
+  nanobind::object fields_;       // As given, or none.
+  nanobind::object given_order_;  // Or none.
   DataOptions options_;
   std::int64_t seed_ = 0;
   bool training_ = true;
@@ -123,8 +125,8 @@ class NativeLoader {
   double worker_timeout_s_ = 300;
   bool persistent_workers_ = true;
   bool asynchronous_ = true;
-  pybind11::object object_;                   // The user's own source, or none.
-  pybind11::object begin_stream_;             // Of one without indices, called with each epoch before it; or none.
+  nanobind::object object_;                   // The user's own source, or none.
+  nanobind::object begin_stream_;             // Of one without indices, called with each epoch before it; or none.
   std::shared_ptr<ProcessSource> processes_;  // Where workers read it; source_ is this one, or a part of it.
   std::shared_ptr<const Source> source_;
   std::unique_ptr<Loader> loader_;
@@ -144,36 +146,36 @@ class NativeLoader {
 // What iter(loader) gives. An epoch that nobody holds any more is over.
 class NativePass {
  public:
-  explicit NativePass(pybind11::object loader);  // A NativeLoader, kept alive.
+  explicit NativePass(nanobind::object loader);  // A NativeLoader, kept alive.
   ~NativePass();
   NativePass(const NativePass&) = delete;
   NativePass& operator=(const NativePass&) = delete;
 
-  std::optional<pybind11::object> next() { return loader().next(serial_); }
+  std::optional<nanobind::object> next() { return loader().next(serial_); }
   BatchFuture request() { return loader().request(serial_); }
-  pybind11::object collect(NativeRequest& request) { return loader().collect(request, serial_); }
+  nanobind::object collect(NativeRequest& request) { return loader().collect(request, serial_); }
   void wait(const NativeRequest& request) const { loader().wait(request); }
 
  private:
-  NativeLoader& loader() const { return loader_.cast<NativeLoader&>(); }
+  NativeLoader& loader() const { return nanobind::cast<NativeLoader&>(loader_); }
 
-  pybind11::object loader_;
+  nanobind::object loader_;
   std::int64_t serial_;
 };
 
 // What its request() gives. Threads may wait for it while another takes it.
 class NativeRequest {
  public:
-  NativeRequest(pybind11::object owner, BatchFuture batch) : pass_(std::move(owner)), batch_(std::move(batch)) {}
+  NativeRequest(nanobind::object owner, BatchFuture batch) : pass_(std::move(owner)), batch_(std::move(batch)) {}
 
-  NativePass& pass() const { return pass_.cast<NativePass&>(); }
+  NativePass& pass() const { return nanobind::cast<NativePass&>(pass_); }
   // After `limit` at most: whether the batch is there, or has been taken.
   bool is_there(std::chrono::nanoseconds limit) const;
   // Error{invalid_argument}: it has been taken.
   BatchFuture take();
 
  private:
-  pybind11::object pass_;  // A NativePass, kept alive.
+  nanobind::object pass_;  // A NativePass, kept alive.
   // Guards batch_: exclusive, to take it. Nobody who has it waits for the GIL.
   mutable std::shared_mutex taking_;
   BatchFuture batch_;

@@ -1,7 +1,10 @@
-#include "python/native_loader.h"
+#include "python/core/native_loader.h"
 
 #include <headrace/option_fields.h>
-#include <pybind11/stl.h>
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/string_view.h>
+#include <nanobind/stl/vector.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -19,56 +22,78 @@
 #include "core/hardware/machine.h"
 #include "core/options/transforms.h"
 #include "data/source/held_out.h"
-#include "engine/assembly/training.h"
 #include "insight/diagnose/json.h"
-#include "python/keywords.h"
-#include "python/python_source.h"
-#include "python/tensor_object.h"
-#include "python/transform_steps.h"
-#include "torch/tensor/batch_tensor.h"
-#include "torch/tensor/compute.h"
+#include "python/core/buffer.h"
+#include "python/core/keywords.h"
+#include "python/core/python_source.h"
+#include "python/core/transform_steps.h"
+#include "python/core/values.h"
 
 namespace headrace::python {
+
+namespace nb = nanobind;
+
 namespace {
 
-namespace py = pybind11;
-using namespace py::literals;
-
 // Takes `name` out of the keywords; none when it is not there.
-py::object take(py::dict& keywords, const char* name) {
-  return keywords.attr("pop")(name, py::none());
+nb::object take(nb::dict& keywords, const char* name) {
+  return keywords.attr("pop")(name, nb::none());
 }
 
-// A tensor; a headrace.batch.RaggedTensor; of texts a list.
-py::object object_of(const Batch& batch, std::size_t position, const py::object& ragged_type) {
-  const BatchField& field = batch.field(position);
-  if (!field.is_ragged()) return python::object_of(field_tensor(batch, position));
-  if (field.encoding == Encoding::text) {
-    py::list texts;
-    // Where all are empty there may be no memory.
-    const auto* const characters = field.bytes.empty() ? "" : reinterpret_cast<const char*>(field.bytes.data());
-    for (std::size_t i = 0; i + 1 < field.offsets.size(); ++i) {
-      texts.append(
-          py::str(characters + field.offsets[i], static_cast<std::size_t>(field.offsets[i + 1] - field.offsets[i])));
-    }
-    return texts;
+// One number after the other.
+nb::object numbers_of(const ArrayMaker& arrays, const std::shared_ptr<const Batch>& batch, const void* values,
+                      DType dtype, std::span<const std::int64_t> shape) {
+  std::vector<std::int64_t> strides(shape.size(), 1);
+  for (std::size_t axis = shape.size(); axis-- > 1;) strides[axis - 1] = strides[axis] * shape[axis];
+  return arrays.over({values, dtype, shape, strides}, batch);
+}
+
+// None: as otherwise. NumPy's truths are of a class "bool", too.
+bool flag_or(bool otherwise, const char* name, nb::handle given) {
+  if (given.is_none()) return otherwise;
+  if (PyLong_Check(given.ptr()) != 0 || class_name(given) == "bool") return truth_of(given);
+  fail(ErrorCode::invalid_argument, "{}: wanted True or False, found {}", name, repr_of(given));
+}
+
+nb::list texts_of(const BatchField& field) {
+  nb::list texts;
+  // Where all are empty there may be no memory.
+  const auto* const characters = field.bytes.empty() ? "" : reinterpret_cast<const char*>(field.bytes.data());
+  for (std::size_t i = 0; i + 1 < field.offsets.size(); ++i) {
+    texts.append(
+        str_of({characters + field.offsets[i], static_cast<std::size_t>(field.offsets[i + 1] - field.offsets[i])}));
   }
-  const FieldShape shape = field_shape(batch, position);
-  const py::object shapes = shape.shapes.defined() ? python::object_of(shape.shapes) : py::none();
-  return ragged_type(python::object_of(field_tensor(batch, position)), python::object_of(shape.offsets), shapes);
+  return texts;
 }
 
-Split split_of(const py::object& split) {
+// An array; a headrace.batch.RaggedTensor; of texts a list.
+nb::object object_of(const ArrayMaker& arrays, const std::shared_ptr<const Batch>& batch, const BatchField& field,
+                     const nb::object& ragged_type) {
+  if (field.is_ragged() && field.encoding == Encoding::text) return texts_of(field);
+  arrays.require(field.dtype, field.name);
+  nb::object values = arrays.over({field.bytes.data(), field.dtype, field.shape, field.strides}, batch);
+  if (!field.is_ragged()) return values;
+  const std::int64_t samples = batch->size();
+  nb::object offsets = numbers_of(arrays, batch, field.offsets.data(), DType::i64, std::array{samples + 1});
+  nb::object shapes = nb::none();
+  if (!field.shapes.empty()) {
+    const std::array<std::int64_t, 2> table{samples, std::ssize(field.shapes) / samples};
+    shapes = numbers_of(arrays, batch, field.shapes.data(), DType::i64, table);
+  }
+  return ragged_type(std::move(values), std::move(offsets), std::move(shapes));
+}
+
+Split split_of(const nb::object& split) {
   if (split.is_none()) return Split::train;
-  return split_named(py::str(split).cast<std::string>(), "split is");
+  return split_named(text_of(split), "split is");
 }
 
 constexpr double kTimeoutMax = 1e6;
 
 // Runs what Python's signals ask for, as Ctrl-C; while C++ waits nobody else does.
 void check_signals() {
-  const py::gil_scoped_acquire held;
-  if (PyErr_CheckSignals() != 0) throw py::error_already_set();
+  const nb::gil_scoped_acquire held;
+  if (PyErr_CheckSignals() != 0) nb::raise_python_error();
 }
 
 // Sets a flag for as long as it lives.
@@ -84,14 +109,13 @@ class Waiting {
 };
 
 template <class Value>
-Value entry(const py::dict& state, const char* name) {
+Value entry(const nb::dict& state, const char* name) {
   if (!state.contains(name)) fail(ErrorCode::invalid_argument, "python: the state of a Loader has no {}", name);
-  try {
-    return state[name].cast<Value>();
-  } catch (const py::cast_error&) {
-    fail(ErrorCode::invalid_argument, "python: the state of a Loader has {} {}", name,
-         std::string(py::repr(state[name])));
+  Value value{};
+  if (!nb::try_cast<Value>(state[name], value)) {
+    fail(ErrorCode::invalid_argument, "python: the state of a Loader has {} {}", name, repr_of(state[name]));
   }
+  return value;
 }
 
 std::optional<double> seconds(std::optional<std::int64_t> ns) {
@@ -99,20 +123,47 @@ std::optional<double> seconds(std::optional<std::int64_t> ns) {
   return static_cast<double>(*ns) / 1e9;
 }
 
-py::list stages_of(const LoaderStatistics& statistics) {
-  py::list list;
+nb::list stages_of(const LoaderStatistics& statistics) {
+  nb::list list;
   for (const LoaderStage& stage : statistics.stages()) {
-    list.append(py::dict("name"_a = stage.name, "records"_a = stage.records, "busy_s"_a = seconds(stage.busy_ns),
-                         "wait_for_input_s"_a = seconds(stage.wait_for_input_ns),
-                         "wait_for_output_s"_a = seconds(stage.wait_for_output_ns), "bytes"_a = stage.bytes,
-                         "queue"_a = stage.queue, "limits"_a = stage.limits));
+    nb::dict entry;
+    entry["name"] = stage.name;
+    entry["records"] = stage.records;
+    entry["busy_s"] = seconds(stage.busy_ns);
+    entry["wait_for_input_s"] = seconds(stage.wait_for_input_ns);
+    entry["wait_for_output_s"] = seconds(stage.wait_for_output_ns);
+    entry["bytes"] = stage.bytes;
+    entry["queue"] = stage.queue;
+    entry["limits"] = stage.limits;
+    list.append(std::move(entry));
   }
   return list;
 }
 
-bool is_process(const py::object& worker_type) {
+nb::list passes_of(const std::vector<LoaderPlan::Pass>& passes) {
+  nb::list list;
+  for (const LoaderPlan::Pass& pass : passes) {
+    nb::dict entry;
+    entry["name"] = pass.name;
+    entry["samples"] = pass.samples;
+    entry["bytes_in"] = pass.bytes_in;
+    entry["bytes_out"] = pass.bytes_out;
+    list.append(std::move(entry));
+  }
+  return list;
+}
+
+nb::object sum_of(const std::optional<LoaderPlan::Moved>& moved) {
+  if (!moved) return nb::none();
+  nb::dict sum;
+  sum["copied"] = moved->copied;
+  sum["touched"] = moved->touched;
+  return sum;
+}
+
+bool is_process(const nb::object& worker_type) {
   if (worker_type.is_none()) return false;
-  const std::string name = py::str(worker_type);
+  const std::string name = text_of(worker_type);
   if (name != "thread" && name != "process") {
     fail(ErrorCode::invalid_argument, "worker_type is \"{}\"; wanted \"thread\" or \"process\"", name);
   }
@@ -125,40 +176,43 @@ std::int64_t threads_for(std::int64_t processes) {
   return processes == 0 ? 0 : std::min<std::int64_t>(processes + 1, 256);  // The key's range.
 }
 
+// Of the consumer: torch's, where it is in this process.
+std::int64_t compute_threads(const Machine& machine) {
+  const nb::object torch = loaded("torch");
+  return torch.is_none() ? machine.cores_usable : integer_of(torch.attr("get_num_threads")());
+}
+
 }  // namespace
 
-NativeLoader::NativeLoader(const py::object& source, const py::dict& keywords)
-    : batch_type_(py::module_::import("headrace.batch").attr("Batch")),
-      ragged_type_(py::module_::import("headrace.batch").attr("RaggedTensor")),
-      sample_of_(py::module_::import("headrace._fields").attr("sample_of")),
-      form_(py::none()),
-      object_(py::none()),
+NativeLoader::NativeLoader(const nb::object& source, const nb::dict& keywords)
+    : batch_type_(imported("headrace.batch", "Batch")),
+      ragged_type_(imported("headrace.batch", "RaggedTensor")),
+      sample_of_(imported("headrace._fields", "sample_of")),
+      form_(nb::none()),
+      object_(nb::none()),
       process_(::getpid()) {
-  py::dict rest(keywords.attr("copy")());
+  auto rest = nb::cast<nb::dict>(keywords.attr("copy")());
   const Split split = split_of(take(rest, "split"));
   training_ = split == Split::train;
-  if (const py::object training = take(rest, "training"); !training.is_none()) training_ = training.cast<bool>();
-  if (const py::object seed = take(rest, "seed"); !seed.is_none()) seed_ = seed.cast<std::int64_t>();
+  training_ = flag_or(training_, "training", take(rest, "training"));
+  if (const nb::object seed = take(rest, "seed"); !seed.is_none()) seed_ = integer_of(seed);
   if (seed_ < 0) fail(ErrorCode::invalid_argument, "seed is {}; wanted at least 0", seed_);
-  const py::object worker_init = take(rest, "worker_init_fn");
+  const nb::object worker_init = take(rest, "worker_init_fn");
   fields_ = take(rest, "fields");
   given_order_ = take(rest, "given_order");
   collate_ = take(rest, "collate_fn");
   if (!collate_.is_none() && PyCallable_Check(collate_.ptr()) == 0) {
-    fail(ErrorCode::invalid_argument, "collate_fn is a {}; wanted something to call", Py_TYPE(collate_.ptr())->tp_name);
+    fail(ErrorCode::invalid_argument, "collate_fn is a {}; wanted something to call", class_name(collate_));
   }
-  const bool is_object = PyUnicode_Check(source.ptr()) == 0 && !py::hasattr(source, "__fspath__");
+  const bool is_object = PyUnicode_Check(source.ptr()) == 0 && !nb::hasattr(source, "__fspath__");
   const bool in_processes = is_process(take(rest, "worker_type"));
-  if (const py::object limit = take(rest, "worker_timeout_s"); !limit.is_none())
-    worker_timeout_s_ = limit.cast<double>();
-  if (const py::object keep = take(rest, "persistent_workers"); !keep.is_none())
-    persistent_workers_ = keep.cast<bool>();
-  if (const py::object ahead = take(rest, "enable_async_data_loading"); !ahead.is_none())
-    asynchronous_ = ahead.cast<bool>();
+  if (const nb::object limit = take(rest, "worker_timeout_s"); !limit.is_none()) worker_timeout_s_ = real_of(limit);
+  persistent_workers_ = flag_or(persistent_workers_, "persistent_workers", take(rest, "persistent_workers"));
+  asynchronous_ = flag_or(asynchronous_, "enable_async_data_loading", take(rest, "enable_async_data_loading"));
   if (!is_object) rest["source"] = source;
   if (!is_object && !fields_.is_none()) {
     fail(ErrorCode::invalid_argument, "fields: {} tells its own; they are said of a source of your own alone",
-         std::string(py::str(source)));
+         text_of(source));
   }
   set_keywords(fields_of(options_), rest);
   if (!collate_.is_none() && options_.last_batch == LastBatch::pad) {
@@ -172,24 +226,36 @@ NativeLoader::NativeLoader(const py::object& source, const py::dict& keywords)
     open_object(source, worker_init, rest);
     source_ = part_of(source_, options_.val_fraction, static_cast<std::uint64_t>(seed_), split);
   }
+  if (source_ == nullptr) {
+    const nb::gil_scoped_release released;
+    source_ = open_split(options_, static_cast<std::uint64_t>(seed_), split);
+  }
+  check_types();
   OrderOfEpoch order;
   if (takes_orders()) order = [this](std::int64_t epoch) { return given_order(epoch); };
-  const py::gil_scoped_release released;
-  if (source_ == nullptr) source_ = open_split(options_, static_cast<std::uint64_t>(seed_), split);
+  const nb::gil_scoped_release released;
   loader_ = std::make_unique<Loader>(source_, options_, static_cast<std::uint64_t>(seed_), training_,
                                      /*memory_limit=*/0, std::move(order));
 }
 
+// What no array of NumPy's holds is refused here, not when the first batch comes.
+void NativeLoader::check_types() const {
+  if (arrays_.makes_tensors()) return;
+  const Schema& schema = source_->info().schema;
+  for (const FieldSpec& field : schema.fields()) arrays_.require(field.dtype, "the field " + field.name);
+  if (!schema.image()) return;
+  const ImageShape stored = stored_shape(schema);
+  const auto list = transforms_in_force(options_, training_, {stored.height, stored.width});
+  if (const auto dtype = dtype_named(dtype_after(list))) {
+    arrays_.require(*dtype, "the field " + schema[*schema.image()].name);
+  }
+}
+
 GivenOrder NativeLoader::given_order(std::int64_t epoch) const {
-  const py::gil_scoped_acquire held;
-  const auto numbers_of = [](py::handle array) {
-    const py::buffer_info numbers = array.cast<py::buffer>().request();
-    const auto* const begin = static_cast<const std::int64_t*>(numbers.ptr);
-    return std::vector<std::int64_t>(begin, begin + numbers.size);
-  };
-  const auto given = given_order_(epoch).cast<py::tuple>();
-  GivenOrder order{.samples = numbers_of(given[1]), .name = given[0].cast<std::string>()};
-  if (!given[2].is_none()) order.batch_ends = numbers_of(given[2]);
+  const nb::gil_scoped_acquire held;
+  const auto given = nb::cast<nb::tuple>(given_order_(epoch));
+  GivenOrder order{.samples = integers_in(given[1]), .name = text_of(given[0])};
+  if (!given[2].is_none()) order.batch_ends = integers_in(given[2]);
   return order;
 }
 
@@ -208,10 +274,9 @@ void NativeLoader::set_processes(std::int64_t count, bool is_object) {
   options_.num_workers = threads_for(count);
 }
 
-void NativeLoader::check_worker_init(const py::object& worker_init, bool is_object) const {
+void NativeLoader::check_worker_init(const nb::object& worker_init, bool is_object) const {
   if (PyCallable_Check(worker_init.ptr()) == 0) {
-    fail(ErrorCode::invalid_argument, "worker_init_fn is a {}; wanted something to call",
-         Py_TYPE(worker_init.ptr())->tp_name);
+    fail(ErrorCode::invalid_argument, "worker_init_fn is a {}; wanted something to call", class_name(worker_init));
   }
   if (!is_object) {
     fail(ErrorCode::invalid_argument,
@@ -226,7 +291,7 @@ void NativeLoader::check_worker_init(const py::object& worker_init, bool is_obje
   }
 }
 
-void NativeLoader::open_object(const py::object& source, const py::object& worker_init, const py::dict& keywords) {
+void NativeLoader::open_object(const nb::object& source, const nb::object& worker_init, const nb::dict& keywords) {
   check_source(source, "a str as data.source has it, such as \"folder:DIR\", or ");
   if (!(worker_timeout_s_ > 0 && worker_timeout_s_ <= kTimeoutMax)) {
     fail(ErrorCode::invalid_argument, "worker_timeout_s is {}; wanted above 0, at most {}", worker_timeout_s_,
@@ -234,10 +299,8 @@ void NativeLoader::open_object(const py::object& source, const py::object& worke
   }
   if (keywords.contains("source")) fail(ErrorCode::invalid_argument, "source is given twice");
   object_ = source;
-  if (py::isinstance(source, py::module_::import("headrace._stream").attr("Stream"))) {
-    begin_stream_ = source.attr("begin");
-  }
-  const py::object fields = py::module_::import("headrace._fields").attr("declared")(fields_);
+  if (nb::isinstance(source, imported("headrace._stream", "Stream"))) begin_stream_ = nb::getattr(source, "begin");
+  const nb::object fields = imported("headrace._fields", "declared")(fields_);
   const bool sizes_vary = makes_one_size(options_);
   if (process_count_ == 0) {
     const auto ours = std::make_shared<PythonSource>(source, fields, sizes_vary, options_.limits());
@@ -245,10 +308,10 @@ void NativeLoader::open_object(const py::object& source, const py::object& worke
     source_ = ours;
     return;
   }
-  const auto ours = py::module_::import("headrace._source");
-  const std::string payload = ours.attr("payload_of")(source, worker_init, fields).cast<std::string>();
-  ProcessSourceOptions how{.name = ours.attr("name_of")(source).cast<std::string>(),
-                           .command = ours.attr("worker_command")().cast<std::vector<std::string>>(),
+  const nb::module_ ours = nb::module_::import_("headrace._source");
+  const Buffer payload{ours.attr("payload_of")(source, worker_init, fields), PyBUF_SIMPLE};
+  ProcessSourceOptions how{.name = text_of(ours.attr("name_of")(source)),
+                           .command = nb::cast<std::vector<std::string>>(ours.attr("worker_command")()),
                            .workers = process_count_};
   how.timeout = std::chrono::ceil<std::chrono::milliseconds>(std::chrono::duration<double>(worker_timeout_s_));
   how.sizes_vary = sizes_vary;
@@ -256,8 +319,8 @@ void NativeLoader::open_object(const py::object& source, const py::object& worke
       std::max(how.sample_bytes_max, options_.max_sample_bytes);  // Its slot holds other things, too.
   how.while_starting = check_signals;
   {
-    const py::gil_scoped_release released;
-    processes_ = std::make_shared<ProcessSource>(std::move(how), std::as_bytes(std::span{payload}));
+    const nb::gil_scoped_release released;
+    processes_ = std::make_shared<ProcessSource>(std::move(how), std::as_bytes(payload.bytes()));
   }
   source_ = processes_;
   set_form(processes_->form());
@@ -265,14 +328,14 @@ void NativeLoader::open_object(const py::object& source, const py::object& worke
 
 void NativeLoader::set_form(const std::string& form) {
   if (form.empty()) return;
-  form_ = py::module_::import("json").attr("loads")(form);
+  form_ = imported("json", "loads")(form);
   are_pairs_ = form == R"(["image", "labels"])";
 }
 
 NativeLoader::~NativeLoader() {
   if (process_ == ::getpid()) {
     // Its threads may need the GIL to end.
-    const py::gil_scoped_release released;
+    const nb::gil_scoped_release released;
     epoch_.reset();
     loader_.reset();
     return;
@@ -299,7 +362,7 @@ void NativeLoader::require_current(std::int64_t serial) const {
 
 std::int64_t NativeLoader::begin() {
   require_own_process();
-  const py::gil_scoped_release released;
+  const nb::gil_scoped_release released;
   const std::lock_guard lock(mutex_);
   check_not_waiting();
   end_pass();  // At most one may be alive.
@@ -308,7 +371,7 @@ std::int64_t NativeLoader::begin() {
   if (!persistent_workers_ && serial_ > 0) start_workers();
   if (begin_stream_) {  // Nobody reads between two epochs.
     const std::int64_t epoch = loader_->next_epoch_index();
-    const py::gil_scoped_acquire held;
+    const nb::gil_scoped_acquire held;
     begin_stream_(epoch);
   }
   epoch_ = std::make_unique<Epoch>(loader_->next_epoch());
@@ -328,11 +391,11 @@ void NativeLoader::start_workers() {
   if (processes_ != nullptr) processes_->start_workers();
 }
 
-std::optional<py::object> NativeLoader::next(std::int64_t serial) {
+std::optional<nb::object> NativeLoader::next(std::int64_t serial) {
   require_own_process();
   std::optional<Batch> batch;
   {
-    const py::gil_scoped_release released;
+    const nb::gil_scoped_release released;
     const std::lock_guard lock(mutex_);
     require_current(serial);
     if (!epoch_) return std::nullopt;
@@ -342,12 +405,12 @@ std::optional<py::object> NativeLoader::next(std::int64_t serial) {
     if (!batch) end_pass();
   }
   if (!batch) return std::nullopt;
-  return made_of(*batch);
+  return made_of(*std::move(batch));
 }
 
 BatchFuture NativeLoader::request(std::int64_t serial) {
   require_own_process();
-  const py::gil_scoped_release released;
+  const nb::gil_scoped_release released;
   const std::lock_guard lock(mutex_);
   require_current(serial);
   if (epoch_) {
@@ -376,22 +439,22 @@ BatchFuture NativeLoader::load_now() {
 
 void NativeLoader::wait(const NativeRequest& request) const {
   require_own_process();
-  const py::gil_scoped_release released;
+  const nb::gil_scoped_release released;
   while (!request.is_there(std::chrono::milliseconds(50))) check_signals();
 }
 
-py::object NativeLoader::collect(NativeRequest& request, std::int64_t serial) {
+nb::object NativeLoader::collect(NativeRequest& request, std::int64_t serial) {
   wait(request);
   std::optional<Batch> batch;
   {
-    const py::gil_scoped_release released;
+    const nb::gil_scoped_release released;
     const std::lock_guard lock(mutex_);
     BatchFuture taken = request.take();
     if (serial == serial_) before_request_.reset();
     batch = taken.get();
   }
-  if (!batch) return py::none();
-  py::object made = made_of(*batch);
+  if (!batch) return nb::none();
+  nb::object made = made_of(*std::move(batch));
   if (made.is_none()) {
     fail(ErrorCode::invalid_argument,
          "collate_fn gave None for a batch that was requested, where None is the epoch's end; iterate, or give "
@@ -411,54 +474,56 @@ BatchFuture NativeRequest::take() {
   return std::move(batch_);
 }
 
-py::object NativeLoader::made_of(const Batch& batch) const {
-  py::dict fields, present;
-  for (std::size_t i = 0; i < batch.fields().size(); ++i) {
-    const BatchField& field = batch.field(i);
-    const py::str name(field.name);
-    fields[name] = object_of(batch, i, ragged_type_);
-    if (!field.present.empty()) present[name] = object_of(field_shape(batch, i).present);
+nb::object NativeLoader::made_of(Batch batch) const {
+  const auto owner = std::make_shared<const Batch>(std::move(batch));  // Owners: the arrays over its memory.
+  nb::dict fields, present;
+  for (const BatchField& field : owner->fields()) {
+    const nb::str name = str_of(field.name);
+    fields[name] = object_of(arrays_, owner, field, ragged_type_);
+    if (field.present.empty()) continue;
+    present[name] = numbers_of(arrays_, owner, field.present.data(), DType::u8, std::array{owner->size()});
   }
-  if (!collate_.is_none()) return collated(batch, fields, present);
-  if (present.empty()) return batch_type_(std::move(fields), batch.epoch(), batch.index());
-  return batch_type_(std::move(fields), batch.epoch(), batch.index(), std::move(present));
+  if (!collate_.is_none()) return collated(*owner, fields, present);
+  if (present.empty()) return batch_type_(std::move(fields), owner->epoch(), owner->index());
+  return batch_type_(std::move(fields), owner->epoch(), owner->index(), std::move(present));
 }
 
-py::object NativeLoader::collated(const Batch& batch, const py::dict& fields, const py::dict& present) const {
+nb::object NativeLoader::collated(const Batch& batch, const nb::dict& fields, const nb::dict& present) const {
   const std::int64_t begin_ns = monotonic_ns();
   const auto valid = batch.valid();
-  py::list samples;
+  nb::list samples;
   if (loader_->schema().is_image_and_labels() && are_pairs_) {
-    const py::tuple images = fields["image"].attr("unbind")(0);
+    const nb::object image = fields["image"];
+    const nb::tuple images(image);  // Of a tensor what its unbind() gives.
     const std::span<const std::byte> labels = batch.field(1).bytes;
     for (std::size_t i = 0; i < valid.size(); ++i) {
       if (valid[i] == 0) continue;
       std::int64_t label = 0;
       std::memcpy(&label, labels.data() + i * sizeof label, sizeof label);
-      samples.append(py::make_tuple(images[i], label));
+      samples.append(nb::make_tuple(nb::handle(images[i]), label));
     }
   } else {
     for (std::size_t i = 0; i < valid.size(); ++i) {
       if (valid[i] != 0) samples.append(sample_of_(fields, present, i, form_));
     }
   }
-  py::object collated = collate_(std::move(samples));
+  nb::object collated = collate_(std::move(samples));
   collate_fn_ns_ += monotonic_ns() - begin_ns;
   return collated;
 }
 
 void NativeLoader::end(std::int64_t serial) {
   if (process_ != ::getpid()) return;  // The threads are another process's.
-  const py::gil_scoped_release released;
+  const nb::gil_scoped_release released;
   const std::lock_guard lock(mutex_);
   if (serial == serial_) end_pass();
 }
 
-NativePass::NativePass(py::object loader)
-    : loader_(std::move(loader)), serial_(loader_.cast<NativeLoader&>().begin()) {}
+NativePass::NativePass(nb::object loader)
+    : loader_(std::move(loader)), serial_(nb::cast<NativeLoader&>(loader_).begin()) {}
 
 NativePass::~NativePass() {
-  loader_.cast<NativeLoader&>().end(serial_);
+  loader().end(serial_);
 }
 
 void NativeLoader::check_not_waiting() const {
@@ -471,27 +536,27 @@ void NativeLoader::check_not_waiting() const {
 
 void NativeLoader::start_at(std::int64_t epoch, std::int64_t batch) {
   require_own_process();
-  const py::gil_scoped_release released;
+  const nb::gil_scoped_release released;
   loader_->start_at(epoch, batch);
 }
 
 void NativeLoader::set_epoch(std::int64_t epoch) {
   require_own_process();
-  const py::gil_scoped_release released;
+  const nb::gil_scoped_release released;
   const std::lock_guard lock(mutex_);
   if (loaded_epoch_ != epoch) loader_->start_at(epoch);
 }
 
 LoaderState NativeLoader::place() const {
   require_own_process();
-  const py::gil_scoped_release released;
+  const nb::gil_scoped_release released;
   const std::lock_guard lock(mutex_);
   return before_request_ ? *before_request_ : loader_->state();
 }
 
-py::dict NativeLoader::state() const {
+nb::dict NativeLoader::state() const {
   const LoaderState now = place();
-  py::dict state;
+  nb::dict state;
   state["epoch"] = now.epoch;
   state["position"] = now.position;
   state["seed"] = now.seed;
@@ -503,12 +568,11 @@ py::dict NativeLoader::state() const {
   return state;
 }
 
-void NativeLoader::load_state(const py::dict& stored) {
+void NativeLoader::load_state(const nb::dict& stored) {
   require_own_process();
-  py::dict state;
+  nb::dict state;
   for (const auto& [name, value] : stored) {
-    const std::string key = py::str(name);
-    state[py::str(current_name("data." + key).substr(sizeof("data.") - 1))] = value;
+    state[str_of(current_name("data." + text_of(name)).substr(sizeof("data.") - 1))] = value;
   }
   const LoaderState wanted{.epoch = entry<std::int64_t>(state, "epoch"),
                            .position = entry<std::int64_t>(state, "position"),
@@ -518,7 +582,7 @@ void NativeLoader::load_state(const py::dict& stored) {
                            .world_size = entry<std::int64_t>(state, "world_size"),
                            .options = entry<std::string>(state, "options"),
                            .order = state.contains("order") ? entry<std::uint64_t>(state, "order") : 0};
-  const py::gil_scoped_release released;
+  const nb::gil_scoped_release released;
   const std::lock_guard lock(mutex_);
   loader_->restore(wanted);
   loaded_epoch_ = wanted.epoch;
@@ -529,8 +593,12 @@ std::int64_t NativeLoader::samples() const {
   fail(ErrorCode::invalid_argument, "python: the data set does not tell how many samples it has");
 }
 
-py::dict NativeLoader::keywords() {
-  py::dict keywords = keywords_of(fields_of(options_));
+nb::dict NativeLoader::data_keywords() {
+  return keywords_of(fields_of(options_));
+}
+
+nb::dict NativeLoader::keywords() {
+  nb::dict keywords = data_keywords();
   keywords["seed"] = seed_;
   keywords["fields"] = fields_;
   keywords["training"] = training_;
@@ -543,14 +611,14 @@ py::dict NativeLoader::keywords() {
   return keywords;
 }
 
-py::dict NativeLoader::statistics() const {
+nb::dict NativeLoader::statistics() const {
   require_own_process();
   LoaderStatistics now;
   {
-    const py::gil_scoped_release released;  // A thread that holds the loader's lock may be waiting for the GIL.
+    const nb::gil_scoped_release released;  // A thread that holds the loader's lock may be waiting for the GIL.
     now = loader_->statistics();
   }
-  py::dict statistics;
+  nb::dict statistics;
   statistics["samples"] = now.samples;
   statistics["batches"] = now.batches;
   statistics["busy_s"] = static_cast<double>(now.busy_ns) / 1e9;
@@ -570,10 +638,14 @@ py::dict NativeLoader::statistics() const {
   statistics["latency_p95_s"] = seconds(now.latency_ns_p95);
   statistics["latency_p99_s"] = seconds(now.latency_ns_p99);
   statistics["stages"] = stages_of(now);
+  nb::dict costs;
+  costs["read_s"] = seconds(now.read_ns);
+  costs["decode_s"] = seconds(now.decode_ns);
   // Augment and the layout of a batch are one pass; what the loop copies is not known here.
-  statistics["costs"] = py::dict("read_s"_a = seconds(now.read_ns), "decode_s"_a = seconds(now.decode_ns),
-                                 "augment_s"_a = seconds(now.busy_ns - now.read_ns - now.decode_ns),
-                                 "collate_s"_a = seconds(now.collate_ns + collate_fn_ns_), "copy_s"_a = py::none());
+  costs["augment_s"] = seconds(now.busy_ns - now.read_ns - now.decode_ns);
+  costs["collate_s"] = seconds(now.collate_ns + collate_fn_ns_);
+  costs["copy_s"] = nb::none();
+  statistics["costs"] = std::move(costs);
   if (processes_ != nullptr) {
     const WorkerStatistics workers = processes_->statistics();
     statistics["workers_started"] = workers.started;
@@ -582,69 +654,72 @@ py::dict NativeLoader::statistics() const {
   return statistics;
 }
 
-py::dict NativeLoader::explain() const {
+nb::dict NativeLoader::explain() const {
   require_own_process();
   LoaderPlan plan;
   {
-    const py::gil_scoped_release released;
+    const nb::gil_scoped_release released;
     plan = loader_->explain();
   }
-  const auto list_of = [](const std::vector<LoaderPlan::Pass>& passes) {
-    py::list list;
-    for (const LoaderPlan::Pass& pass : passes) {
-      list.append(py::dict("name"_a = pass.name, "samples"_a = pass.samples, "bytes_in"_a = pass.bytes_in,
-                           "bytes_out"_a = pass.bytes_out));
-    }
-    return list;
-  };
-  const auto sum_of = [](const std::optional<LoaderPlan::Moved>& moved) -> py::object {
-    if (!moved) return py::none();
-    return py::dict("copied"_a = moved->copied, "touched"_a = moved->touched);
-  };
-  return py::dict("samples"_a = plan.samples, "transforms"_a = steps_of(plan.transforms),
-                  "passes"_a = list_of(plan.passes), "stage_by_stage"_a = list_of(plan.stage_by_stage),
-                  "bytes_a_sample"_a = sum_of(plan.moved),
-                  "bytes_a_sample_stage_by_stage"_a = sum_of(plan.moved_stage_by_stage));
+  nb::dict told;
+  told["samples"] = plan.samples;
+  told["transforms"] = steps_of(plan.transforms);
+  told["passes"] = passes_of(plan.passes);
+  told["stage_by_stage"] = passes_of(plan.stage_by_stage);
+  told["bytes_a_sample"] = sum_of(plan.moved);
+  told["bytes_a_sample_stage_by_stage"] = sum_of(plan.moved_stage_by_stage);
+  return told;
 }
 
-py::dict NativeLoader::advice() const {
+nb::object NativeLoader::advice() const {
   require_own_process();
+  const Machine machine = detect_machine();
+  const std::int64_t threads = compute_threads(machine);
   std::string text;
   {
-    const py::gil_scoped_release released;
-    text = to_json(advise(loading_input(*loader_, detect_machine(), compute_threads()))).dump();
+    const nb::gil_scoped_release released;
+    text = to_json(advise(loading_input(*loader_, machine, threads))).dump();
   }
-  return py::module_::import("json").attr("loads")(text);
+  return imported("json", "loads")(text);
 }
 
 DataContext NativeLoader::data_context() const {
   require_own_process();
+  const nb::gil_scoped_release released;
   return data_context_of(*source_, *loader_, options_, static_cast<std::uint64_t>(seed_));
 }
 
-py::list NativeLoader::decisions() const {
+nb::list NativeLoader::decisions() const {
   require_own_process();
   std::vector<LoaderDecision> all;
   {
-    const py::gil_scoped_release released;
+    const nb::gil_scoped_release released;
     all = loader_->decisions();
   }
-  py::list list;
+  nb::list list;
   for (const LoaderDecision& made : all) {
-    const auto value = [&made](std::int64_t number) -> py::object {
-      if (made.what == "data.cache") return py::str(made.text_of(number));
-      return py::int_(number);
+    const auto value = [&made](std::int64_t number) -> nb::object {
+      if (made.what == "data.cache") return str_of(made.text_of(number));
+      return nb::int_(number);
     };
-    list.append(py::dict("batch"_a = made.batch, "at_s"_a = made.at_s, "what"_a = made.what,
-                         "from"_a = value(made.from), "to"_a = value(made.to), "why"_a = made.why,
-                         "before"_a = made.before, "after"_a = made.after, "rolled_back"_a = made.rolled_back));
+    nb::dict entry;
+    entry["batch"] = made.batch;
+    entry["at_s"] = made.at_s;
+    entry["what"] = made.what;
+    entry["from"] = value(made.from);
+    entry["to"] = value(made.to);
+    entry["why"] = made.why;
+    entry["before"] = made.before;
+    entry["after"] = made.after;
+    entry["rolled_back"] = made.rolled_back;
+    list.append(std::move(entry));
   }
   return list;
 }
 
 std::vector<std::tuple<std::string, std::string, std::string, std::string>> NativeLoader::applied() const {
   require_own_process();
-  const py::gil_scoped_release released;
+  const nb::gil_scoped_release released;
   std::vector<std::tuple<std::string, std::string, std::string, std::string>> all;
   for (Applied& one : std::array{loader_->applied_num_workers(), loader_->applied_prefetch(), loader_->applied_cache(),
                                  loader_->applied_index()}) {
@@ -663,11 +738,11 @@ void NativeLoader::set_live(const char* name, const Value& value, const Apply& a
   DataOptions before = options_;
   field_named(fields_of(options_), name).set(value);
   try {
-    const py::gil_scoped_release released;
+    const nb::gil_scoped_release released;
     apply();
   } catch (...) {
     options_ = std::move(before);
-    const py::gil_scoped_release released;
+    const nb::gil_scoped_release released;
     apply();  // What was done of it until then.
     throw;
   }
@@ -688,13 +763,13 @@ void NativeLoader::set_num_workers(const Number& count) {
     fail(ErrorCode::invalid_argument, "num_workers: processes read this source; wanted a number of at least 1");
   }
   {
-    const py::gil_scoped_release released;
+    const nb::gil_scoped_release released;
     processes_->set_workers(*processes);
   }
   try {
     set_live("num_workers", threads_for(*processes), apply);
   } catch (...) {
-    const py::gil_scoped_release released;
+    const nb::gil_scoped_release released;
     processes_->set_workers(process_count_);
     throw;
   }
