@@ -35,7 +35,7 @@ set(floor_in_hex 0x030B0000)
 add_library(core_binding INTERFACE)
 target_include_directories(core_binding SYSTEM INTERFACE "${nanobind_include}" "${python_include}")
 target_compile_definitions(core_binding INTERFACE Py_LIMITED_API=${floor_in_hex} NB_BACKEND_MODULE=nanobind_backend
-  NB_BACKEND_PYPI=nanobind-backend NB_DOMAIN=headrace)
+  NB_BACKEND_PYPI=nanobind_backend NB_DOMAIN=headrace)
 target_compile_options(core_binding INTERFACE -Wno-attributes)  # Likewise of nanobind's classes.
 
 add_library(python_binding INTERFACE)

@@ -70,7 +70,7 @@ def test_a_native_module_that_cannot_be_loaded_keeps_its_cause(tmp_path, broken)
 def test_a_backend_of_nanobind_that_is_missing_is_named_with_the_command_that_installs_it():
     done = run_python("import sys; sys.modules['nanobind_backend'] = None; import headrace", PACKAGE)
     assert done.returncode != 0
-    assert re.search(r"ImportError: .*_core.* nanobind backend .*pip install nanobind-backend", done.stderr), done.stderr
+    assert re.search(r"ImportError: .*_core.* nanobind backend .*pip install nanobind_backend", done.stderr), done.stderr
 
 
 def test_package_wants_the_torch_that_it_was_compiled_against():
