@@ -158,7 +158,7 @@ def write_pack(old: Build, files: list[Path], folder: Path) -> None:
 def jobs_of(names: list[str], old: Build, photographs: Path, folder: Path) -> dict[str, Callable[[Build, int], float]]:
     """What of a build a job measures; its data are written first."""
     files = sorted((photographs / "train").glob("*/*.jpg"))
-    if not files and not {"demo", "idx", "step", "python-idx"} >= set(names):
+    if not files and {"photos", "pack", "python-photos", "python-pack", "python-first"} & set(names):
         raise SystemExit(f"no photographs in {photographs}/train: make setup JOB=photos, or give --jobs without photographs and packs")
     epochs = 2
     if "demo" in names:

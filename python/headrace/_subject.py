@@ -55,7 +55,7 @@ class Subject:
         self._state = State(model, optimizer, loader)
         self._forward = ForwardSwitch(model)
         self.step = WholeStep(model, optimizer, self.loss)
-        self._draws: dict[int, tuple[Any, list[Draw]]] = {}  # By the identity of a batch, which is kept beside.
+        self._draws: dict[tuple[torch.Size, ...], list[Draw]] = {}  # By the shapes of a batch's tensors.
         self._channels_last: dict[str, torch.Tensor] = {}  # Parameters in channels-last layout.
         self._update = UpdateSwitch(optimizer)
         self._workers: tuple[int, int | None, dict[str, Any]] | None = None
@@ -110,17 +110,17 @@ class Subject:
         _refuse_device(batch_not_on_cpu(batch))
 
     def gradients(self, batch: Any) -> torch.Tensor:
-        """As those of `step`; under another memory format with the draws that this batch had before without."""
+        """As those of `step`; under another memory format with the draws that a batch of these shapes had before without."""
+        shapes = tuple(tensor.shape for tensor in tensors_in(batch))
         if MEMORY_FORMAT in self._settings:
-            noted = self._draws.get(id(batch), (batch, []))[1]
+            noted = self._draws.get(shapes)
             with RepeatedDraws(noted) if noted else contextlib.nullcontext():
                 return self.step.gradients(batch)
         if not any(parameter.dim() in CHANNELS_LAST for parameter in self.model.parameters()):
             return self.step.gradients(batch)
         with NotedDraws() as mode:
             loss = self.step.gradients(batch)
-        if mode.draws:
-            self._draws[id(batch)] = (batch, mode.draws)
+        self._draws[shapes] = mode.draws
         return loss
 
     def exact_gradients(self, batch: Any) -> tuple[float, list[tuple[str, torch.Tensor]] | str]:

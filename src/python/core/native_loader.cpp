@@ -193,8 +193,7 @@ NativeLoader::NativeLoader(const nb::object& source, const nb::dict& keywords)
       process_(::getpid()) {
   auto rest = nb::cast<nb::dict>(keywords.attr("copy")());
   const Split split = split_of(take(rest, "split"));
-  training_ = split == Split::train;
-  training_ = flag_or(training_, "training", take(rest, "training"));
+  training_ = flag_or(split == Split::train, "training", take(rest, "training"));
   if (const nb::object seed = take(rest, "seed"); !seed.is_none()) seed_ = integer_of(seed);
   if (seed_ < 0) fail(ErrorCode::invalid_argument, "seed is {}; wanted at least 0", seed_);
   const nb::object worker_init = take(rest, "worker_init_fn");
