@@ -182,7 +182,7 @@ def test_a_trainer_trains_what_was_tuned(tmp_path):
 def test_tuning_tries_it_and_leaves_the_dataloader_as_it_was(tmp_path):
     model, loader, optimizer = training(tmp_path)
     before = dict(loader.__dict__), [p.clone() for p in model.parameters()], torch.get_rng_state()
-    tuned = hr.tune(model, loader, optimizer, forward, budget_s=4, gain_min=10.0, only=["headrace.Loader"])
+    tuned = hr.tune(model, loader, optimizer, forward, budget_s=20, gain_min=10.0, only=["headrace.Loader"])
     (trial,) = tuned.trials
     assert trial.reason in ("no_gain", "slower", "budget"), trial.sentence
     numerics = tuned.ledger["trials"][0]["numerics"]
