@@ -217,7 +217,7 @@ def test_the_readme_names_every_source_and_all_that_is_tried():
     schemes = re.findall(r"^HEADRACE_SCHEME\((\w+)\)", (ROOT / "src" / "data" / "source" / "schemes.inc").read_text(), re.MULTILINE)
     assert schemes and [scheme for scheme in schemes if f"{scheme}:" not in readme] == []
     options = (ROOT / "docs" / "options.md").read_text()
-    sources = [path.read_text() for path in (ROOT / "src" / "engine" / "assembly").glob("knob*.cpp") if not path.stem.endswith("_test")]
+    sources = [path.read_text() for path in (ROOT / "src" / "app" / "knobs").glob("knob*.cpp") if not path.stem.endswith("_test")]
     keys = [key for text in sources for key in re.findall(r'\.key = "([\w.]+)"', text) if f"| `{key}` |" in options]
     table = readme.split("## What it tries")[1].split("Both arms of a trial")[0]
     assert len(keys) > 10 and [key for key in keys if f"`{key}" not in table and key != "tune.planted"] == []

@@ -1,5 +1,5 @@
 """Changes of a user's own, which hr.tune and hr.autotune try as they try headrace's. How they are applied and undone is in
-src/engine/assembly/strategy_switch.cpp."""
+src/app/knobs/strategy_switch.cpp."""
 
 from __future__ import annotations
 

@@ -326,7 +326,7 @@ class Subject:
         self.restore()
         return max(0.0, seconds[0] - seconds[1])
 
-    # What may be tried: the knobs are in src/engine/assembly, which asks of these objects what follows.
+    # What may be tried: the knobs are in src/app/knobs, which asks of these objects what follows.
 
     def _context(self) -> dict[str, Any]:
         refused = {

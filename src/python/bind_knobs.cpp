@@ -9,7 +9,8 @@
 #include <tuple>
 #include <utility>
 
-#include "engine/assembly/knob.h"
+#include "app/knobs/knob.h"
+#include "engine/assembly/process_settings.h"
 #include "python/any_loader.h"
 #include "python/bindings.h"
 #include "python/keywords.h"

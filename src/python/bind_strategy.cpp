@@ -8,9 +8,9 @@
 #include <utility>
 #include <vector>
 
+#include "app/knobs/strategy_name.h"
+#include "app/knobs/strategy_offer.h"
 #include "core/base/fail.h"
-#include "engine/assembly/strategy_name.h"
-#include "engine/assembly/strategy_offer.h"
 #include "python/bindings.h"
 #include "python/python_strategy.h"
 

@@ -17,10 +17,10 @@
 
 #include "app/cli/console.h"
 #include "app/cli/environment.h"
+#include "app/knobs/knob.h"
 #include "core/base/clock.h"
 #include "core/base/files.h"
 #include "core/hardware/machine.h"
-#include "engine/assembly/knob.h"
 #include "insight/diagnose/json.h"
 #include "insight/measure/measure.h"
 #include "insight/tune/ledger_json.h"

@@ -13,10 +13,10 @@
 #include <numeric>
 #include <thread>
 
+#include "app/knobs/knob.h"
 #include "core/base/clock.h"
 #include "core/exec/stop.h"
 #include "data/pack/pack_build.h"
-#include "engine/assembly/knob.h"
 #include "engine/assembly/state.h"
 #include "engine/assembly/tiny_dataset.h"
 #include "engine/assembly/training_job.h"

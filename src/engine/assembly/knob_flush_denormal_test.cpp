@@ -6,7 +6,8 @@
 #include <cstring>
 #include <vector>
 
-#include "engine/assembly/knob.h"
+#include "app/knobs/knob.h"
+#include "engine/assembly/process_settings.h"
 #include "engine/assembly/tiny_dataset.h"
 #include "engine/assembly/training_job.h"
 #include "torch/tensor/compute.h"

@@ -7,8 +7,8 @@
 #include <string>
 #include <vector>
 
+#include "app/knobs/knob.h"
 #include "core/base/error_of.h"
-#include "engine/assembly/knob.h"
 #include "engine/assembly/tiny_dataset.h"
 #include "engine/assembly/training_job.h"
 

@@ -6,10 +6,10 @@
 #include <exception>
 #include <utility>
 
+#include "app/knobs/strategy_offer.h"
 #include "core/base/clock.h"
 #include "core/base/fail.h"
 #include "engine/assembly/online_ledger.h"
-#include "engine/assembly/strategy_offer.h"
 #include "engine/assembly/tuned_recipe.h"
 #include "torch/tensor/translate.h"
 

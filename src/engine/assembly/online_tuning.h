@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include "engine/assembly/knob.h"
+#include "app/knobs/knob.h"
 #include "engine/assembly/online_run.h"
 
 namespace headrace {

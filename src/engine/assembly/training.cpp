@@ -15,7 +15,7 @@
 #include "data/source/held_out.h"
 #include "data/store/file_name.h"
 #include "data/transform/eval_transform.h"
-#include "engine/assembly/knob.h"
+#include "engine/assembly/process_settings.h"
 #include "engine/assembly/state.h"
 #include "torch/tensor/compute.h"
 
@@ -120,8 +120,8 @@ void Training::apply_compute() {
   applied_.clear();
   const CoreSplit split = split_cores(machine_.cores_usable, compute.intra_op_threads, recipe_.data.num_workers);
   applied_.push_back(apply_compute_threads(split.compute));
-  for (const Knob& knob : all_knobs()) {
-    if (knob.apply != nullptr) applied_.push_back(knob.apply(recipe_));  // After the threads, which it may concern.
+  for (const ProcessSetting& setting : all_process_settings()) {
+    applied_.push_back(setting.apply(recipe_));  // After the threads, which it may concern.
   }
   applied_.push_back(wait_policy_in_force(compute.wait_policy));
 }

@@ -62,7 +62,7 @@ class Training {
   void write_eval_transform(const std::filesystem::path& run) const;
   std::uint64_t data_fingerprint() const { return train_source_->info().fingerprint; }  // Of the training data.
 
-  // Makes the live knobs of `next` hold: those that apply to the whole process (engine/assembly/knob.h),
+  // Makes the live knobs of `next` hold: those of the whole process (engine/assembly/process_settings.h),
   // compute.intra_op_threads, data.num_workers, data.prefetch_batches, data.cache, model.fusion, model.memory_format,
   // optimizer.fused and optimizer.foreach, train.precision; data.scale_decode, and data.index = "build" by the trial
   // index, which have loaders of their own. Every other key must be as it was built.

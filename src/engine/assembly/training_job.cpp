@@ -10,9 +10,9 @@
 #include <limits>
 #include <utility>
 
+#include "app/knobs/knob.h"
 #include "core/base/fail.h"
 #include "engine/assembly/kept_loop.h"
-#include "engine/assembly/knob.h"
 #include "engine/assembly/state.h"
 #include "engine/assembly/trial_process.h"
 #include "engine/assembly/trial_protocol.h"

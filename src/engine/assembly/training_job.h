@@ -27,7 +27,7 @@ class TrainingJob final : public MeasurableJob {
   // Error{cancelled} from run() once a signal asked to stop.
   void snapshot() override;
   void restore() override;
-  // Keys are those of recipe knobs (engine/assembly/knob.h), "planted.<name>" for recipe.tune.planted and
+  // Keys are those of recipe knobs (app/knobs/knob.h), "planted.<name>" for recipe.tune.planted and
   // "custom.<name>" for strategies that were registered before the job was made.
   void configure(const Settings& settings) override;
   std::vector<double> run(std::int64_t steps) override;

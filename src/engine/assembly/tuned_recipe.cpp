@@ -7,9 +7,9 @@
 #include <string>
 #include <utility>
 
+#include "app/knobs/strategy_name.h"
 #include "core/base/files.h"
 #include "engine/assembly/planted_knobs.h"
-#include "engine/assembly/strategy_name.h"
 
 namespace headrace {
 namespace {

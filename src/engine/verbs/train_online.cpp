@@ -7,8 +7,8 @@
 #include <utility>
 #include <vector>
 
+#include "app/knobs/strategy_library.h"
 #include "core/base/files.h"
-#include "engine/assembly/strategy_library.h"
 #include "engine/assembly/tuned_recipe.h"
 #include "insight/tune/ledger_report.h"
 #include "insight/tune/live_report.h"

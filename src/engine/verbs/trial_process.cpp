@@ -4,10 +4,10 @@
 #include <memory>
 #include <string>
 
+#include "app/knobs/strategy_library.h"
 #include "core/base/fail.h"
 #include "core/exec/control_channel.h"
 #include "core/hardware/wait_policy.h"
-#include "engine/assembly/strategy_library.h"
 #include "engine/assembly/training_job.h"
 #include "engine/assembly/trial_answers.h"
 #include "engine/assembly/trial_protocol.h"

@@ -1,17 +1,15 @@
-#include "engine/assembly/knob.h"
+#include "app/knobs/knob.h"
 
 #include <algorithm>
 #include <array>
 #include <iterator>
 #include <utility>
 
-#include "core/base/fail.h"
-
 namespace headrace {
 
 namespace knobs {
 #define HEADRACE_KNOB(name) Knob name();
-#include "engine/assembly/knobs.inc"
+#include "app/knobs/knobs.inc"
 #undef HEADRACE_KNOB
 }  // namespace knobs
 
@@ -91,29 +89,10 @@ Candidate candidate_of(const Knob& knob, KnobValue value, std::string_view bound
 const std::vector<Knob>& all_knobs() {
   static const std::vector<Knob> all{
 #define HEADRACE_KNOB(name) knobs::name(),
-#include "engine/assembly/knobs.inc"
+#include "app/knobs/knobs.inc"
 #undef HEADRACE_KNOB
   };
   return all;
-}
-
-Settings process_settings() {
-  Settings settings;
-  for (const Knob& knob : all_knobs()) {
-    if (knob.in_force != nullptr) settings.emplace(knob.key, knob.in_force());
-  }
-  return settings;
-}
-
-Applied apply_process_setting(const std::string& key, const std::string& value) {
-  const auto& all = all_knobs();
-  const auto knob = std::find_if(all.begin(), all.end(), [&](const Knob& known) { return known.key == key; });
-  if (knob == all.end() || knob->apply == nullptr) {
-    fail(ErrorCode::invalid_argument, "assembly: {} is no setting of the process", key);
-  }
-  Recipe recipe;
-  apply_settings(recipe, {{key, value}});
-  return knob->apply(recipe);
 }
 
 bool needs_new_process(std::string_view key) {

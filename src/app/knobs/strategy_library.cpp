@@ -1,4 +1,4 @@
-#include "engine/assembly/strategy_library.h"
+#include "app/knobs/strategy_library.h"
 
 #include <dlfcn.h>
 #include <headrace/strategy.h>

@@ -1,13 +1,12 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <headrace/error.h>
 
 #include <algorithm>
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <set>
 
-#include "engine/assembly/knob.h"
+#include "app/knobs/knob.h"
 
 namespace headrace {
 namespace {
@@ -78,8 +77,6 @@ TEST(Knobs, KeysAreOptionsOrMarkedPython) {
     const bool is_option =
         std::any_of(fields.begin(), fields.end(), [&](const Field& field) { return field.key == knob.key; });
     EXPECT_NE(is_option, knob.python);
-    EXPECT_EQ(knob.apply == nullptr, knob.in_force == nullptr);
-    EXPECT_FALSE(knob.apply != nullptr && knob.python);
     for (const std::string& excluded : knob.excludes) EXPECT_NE(excluded, knob.key);
   }
   for (const Knob& knob : all_knobs()) {
@@ -337,19 +334,6 @@ TEST(Knobs, ALiveRunOfUnknownLengthIsNotCompiled) {
                                      [](const Report::NotTried& change) { return change.key == "model.compile"; });
   ASSERT_NE(compiled, offered.not_tried.end());
   EXPECT_EQ(compiled->reason, "the length of the run is not known: give epochs or steps");
-}
-
-TEST(Knobs, SettingsOfTheProcessAreAppliedAndReadBack) {
-  const Settings before = process_settings();
-  ASSERT_TRUE(before.contains("compute.allocator"));
-  for (const auto& [key, value] : before) {
-    const Applied applied = apply_process_setting(key, value);
-    EXPECT_EQ(applied.key, key);
-    EXPECT_EQ(applied.applied, applied.requested) << applied.reason;
-  }
-  EXPECT_EQ(process_settings(), before);
-  EXPECT_THROW(apply_process_setting("train.precision", "\"bf16\""), Error);
-  EXPECT_THROW(apply_process_setting("compute.allocator", "\"heap\""), Error);
 }
 
 }  // namespace

@@ -1,9 +1,9 @@
-#include "engine/assembly/strategy_name.h"
+#include "app/knobs/strategy_name.h"
 
 #include <algorithm>
 
+#include "app/knobs/knob.h"
 #include "core/base/fail.h"
-#include "engine/assembly/knob.h"
 
 namespace headrace {
 namespace {

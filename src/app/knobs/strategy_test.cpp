@@ -15,11 +15,11 @@
 #include <utility>
 #include <vector>
 
+#include "app/knobs/strategy_library.h"
+#include "app/knobs/strategy_name.h"
+#include "app/knobs/strategy_offer.h"
 #include "core/base/error_of.h"
 #include "core/hardware/machine.h"
-#include "engine/assembly/strategy_library.h"
-#include "engine/assembly/strategy_name.h"
-#include "engine/assembly/strategy_offer.h"
 #include "insight/tune/fake_live_loop.h"
 #include "insight/tune/tuner.h"
 

@@ -3,7 +3,7 @@
 
 #include <algorithm>
 
-#include "engine/assembly/knob.h"
+#include "app/knobs/knob.h"
 #include "insight/tune/tuner.h"
 
 namespace headrace::knobs {

@@ -7,7 +7,7 @@
 #include <utility>
 #include <vector>
 
-#include "engine/assembly/knob.h"
+#include "app/knobs/knob.h"
 
 namespace headrace {
 namespace {

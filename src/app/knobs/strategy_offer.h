@@ -5,7 +5,7 @@
 
 #include <string_view>
 
-#include "engine/assembly/knob.h"
+#include "app/knobs/knob.h"
 
 namespace headrace {
 

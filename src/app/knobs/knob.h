@@ -1,11 +1,11 @@
 // What the tuner may try, as one table for all doors: `headrace tune` on a recipe, hr.tune on a user's own objects, and
 // hr.autotune on these while their run goes on.
 //
-// A knob is a file with a function that gives it, and a line in knobs.inc. Its option's field and line of describe()
-// are all that it needs elsewhere, unless something must change in objects that Training or Python holds.
+// A knob is a file with a function that gives it, and a line in knobs.inc. Elsewhere it needs its option's field and
+// line of describe(), and what applies it: an entry in engine/assembly/process_settings.cpp where it is of the whole
+// process, else Training or Python, which hold the objects.
 #pragma once
 
-#include <headrace/error.h>
 #include <headrace/report.h>
 #include <headrace/tune.h>
 
@@ -18,8 +18,9 @@
 #include <utility>
 #include <vector>
 
+#include "app/advice/data_context.h"
 #include "app/recipe/recipe.h"
-#include "engine/assembly/training.h"
+#include "core/hardware/machine.h"
 
 namespace headrace {
 
@@ -85,22 +86,12 @@ struct Knob {
   bool keeps_both = false;     // Once it is prepared, a live run switches between both forms from step to step.
   bool python = false;         // It has no TOML option: Python's door applies it.
   bool divides_cores = false;  // It changes how many threads or processes work, and nothing else.
-  // Of a setting of the whole process: applies what the recipe says of this key, for the threads that compute for the
-  // caller, and reads as TOML what is in force for the caller. Null: Training::apply_live() or Python's door knows the
-  // key.
-  Applied (*apply)(const Recipe&) = nullptr;
-  std::string (*in_force)() = nullptr;
 };
 
 // In the order of their promise, Candidate::promise_rank: what gained most where it was measured (docs/measured), but
 // the fused optimizer after what shrinks the rest of a step, and the division of the cores behind it. It is the order
 // to try them, but in a live run.
 const std::vector<Knob>& all_knobs();
-
-// Of the knobs that apply to the whole process: what is in force for the caller; and one of them applied.
-// Error{invalid_argument}: this key is none of them, or takes no such value.
-Settings process_settings();
-Applied apply_process_setting(const std::string& key, const std::string& value);
 
 // Whether a process must start with this setting: TrainingJob::configure() cannot make it hold.
 bool needs_new_process(std::string_view key);

@@ -1,4 +1,4 @@
-#include "engine/assembly/strategy_offer.h"
+#include "app/knobs/strategy_offer.h"
 
 #include <utility>
 

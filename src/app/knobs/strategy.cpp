@@ -4,8 +4,8 @@
 #include <mutex>
 #include <utility>
 
+#include "app/knobs/strategy_name.h"
 #include "core/base/fail.h"
-#include "engine/assembly/strategy_name.h"
 
 namespace headrace {
 namespace {

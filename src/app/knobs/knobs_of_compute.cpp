@@ -4,11 +4,10 @@
 #include <algorithm>
 #include <utility>
 
+#include "app/knobs/knob.h"
 #include "core/exec/cores.h"
 #include "core/hardware/wait_policy.h"
-#include "engine/assembly/knob.h"
 #include "insight/tune/tuner.h"
-#include "torch/tensor/allocator.h"
 
 namespace headrace::knobs {
 
@@ -114,9 +113,24 @@ Knob allocator() {
       },
       .numerics = NumericClass::bit_equal,
       .resource = "compute",
-      .apply = [](const Recipe& recipe) { return apply_allocator(recipe.compute.allocator); },
-      .in_force = [] { return fmt::format("\"{}\"", choice_name(allocator_in_force())); },
   };
+}
+
+// The loader's threads have the mode of the one that started them, and a loader without threads that of the caller. No
+// byte of a batch depends on it: pixels over a standard deviation of at most 1,000 are 0 or far above 1e-38.
+Knob flush_denormal() {
+  return {.key = "compute.flush_denormal",
+          .name = "denormals as 0",
+          .not_applicable = [](const KnobContext& context) -> std::string {
+            return context.recipe.compute.flush_denormal ? "numbers below 1.2e-38 count as 0 already" : "";
+          },
+          .values = [](const KnobContext&) -> std::vector<KnobValue> {
+            return {{.name = "denormals as 0",
+                     .sentence = "Numbers below 1.2e-38 count as 0, which spares what they cost the processor.",
+                     .changes = {{"compute.flush_denormal", "true"}}}};
+          },
+          .numerics = NumericClass::rounding,
+          .resource = "compute"};
 }
 
 namespace {

@@ -6,8 +6,8 @@
 #include <optional>
 #include <utility>
 
+#include "app/knobs/strategy_name.h"
 #include "core/base/fail.h"
-#include "engine/assembly/strategy_name.h"
 #include "insight/tune/comparison.h"
 
 namespace headrace {
