@@ -273,6 +273,29 @@ def test_objects_that_do_not_fit_are_one_clear_error_and_stay_as_they_were(objec
     assert differences(before, everything(loop)) == []
 
 
+class Complex(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.plain, self.phase = nn.Linear(2, 3), nn.Parameter(torch.ones(3, dtype=torch.complex64))
+
+    def forward(self, values):
+        return (self.plain(values.float()) * self.phase).abs()
+
+
+@pytest.mark.parametrize("model, kind", [
+    (nn.Sequential(nn.Embedding(9, 4, sparse=True), nn.Flatten(), nn.Linear(8, 3)), "0.weight is sparse"),
+    (Complex(), "phase is complex")], ids=["sparse", "complex"])
+def test_a_gradient_that_is_no_dense_real_numbers_is_refused_by_name(model, kind):
+    loop = Loop()
+    loop.model, loop.optimizer = model, torch.optim.SGD(model.parameters(), lr=0.1)
+    loop.loader = [(torch.arange(16).reshape(8, 2) % 9, torch.arange(8) % 3)] * 2
+    before = everything(loop)
+    with pytest.raises(hr.errors.UnsupportedError, match=f"tune: the gradient of {kind}; wanted dense real numbers"):
+        loop.tune()
+    assert differences(before, everything(loop)) == []
+    assert all(parameter.grad is None for parameter in model.parameters())
+
+
 def test_a_loss_that_is_not_a_number_is_an_arithmetic_error():
     loop = Loop()
     with torch.no_grad():
@@ -365,18 +388,33 @@ def test_ctrl_c_stops_and_undoes_everything(ctrl_c, calls):
     assert not torch.is_autocast_enabled("cpu")
 
 
-def test_a_candidate_that_fails_is_told_and_undone():
+class Wordless(Exception):
+    def __str__(self):
+        raise Trouble("no words")
+
+
+FAULTS = {
+    "an error": (Trouble("deep inside"), ("failed", "error"), "deep inside"),
+    "an error without words": (Wordless(), ("failed", "error"), "Wordless"),
+    "torch's lack of memory": (torch.OutOfMemoryError("no room"), ("refused", "memory"), "no room"),
+    "its allocator's": (RuntimeError("DefaultCPUAllocator: can't allocate memory"), ("refused", "memory"), "can't allocate"),
+    "Python's": (MemoryError(), ("refused", "memory"), "MemoryError"),
+}
+
+
+@pytest.mark.parametrize("error, outcome, words", FAULTS.values(), ids=FAULTS)
+def test_a_candidate_that_fails_is_told_and_undone(error, outcome, words):
     loop = Loop()
 
     def forward(model, batch):
         if loop.optimizer.param_groups[0]["fused"]:
-            raise_trouble()
+            raise error
         return loop.loss(batch)
 
     before = everything(loop)
-    tuned = loop.tune(forward=forward, only=["fused optimizer"], budget_s=30.0)
+    tuned = loop.tune(forward=forward, only=["fused optimizer"], budget_s=10.0)
     (trial,) = tuned.trials
-    assert (trial.verdict, trial.reason) == ("failed", "error") and "deep inside" in trial.sentence
+    assert (trial.verdict, trial.reason) == outcome and words in trial.sentence
     assert differences(before, everything(loop)) == []
 
 
@@ -703,6 +741,7 @@ def test_a_native_loader_s_threads_are_tried_and_its_place_is_put_back(tmp_path)
     loop.optimizer = torch.optim.SGD(loop.model.parameters(), lr=0.1)
     loop.loader = hr.Loader(f"idx:{tmp_path}", batch_size=8)
     next(iter(loop.loader))
+    assert not subject_of(loop).counts_batches and subject_of(Loop()).counts_batches  # A Loader has an account of its own.
     place = loop.loader.state_dict()
     before = everything(loop)
     tuned = loop.tune(only=["num_workers 2", "num_workers 0"], gain_min=10.0)

@@ -29,6 +29,7 @@ from ._settings import (
 from ._state import State, in_layout_of, map_tensors, same_values, tensors_in
 from ._step import WholeStep
 from ._strategy import Strategies, StrategyContext
+from ._tensors import dense_parts, flat, flat_bytes
 from ._native_loader import draws, native_loader_for
 from .errors import Error, InvalidArgumentError, UnsupportedError
 
@@ -55,6 +56,7 @@ class Subject:
         self._state = State(model, optimizer, loader)
         self._forward = ForwardSwitch(model)
         self.step = WholeStep(model, optimizer, self.loss)
+        self.counts_batches = not isinstance(loader, Loader)  # Their memory; a headrace.Loader counts its own.
         self._draws: dict[tuple[torch.Size, ...], list[Draw]] = {}  # By the shapes of a batch's tensors.
         self._channels_last: dict[str, torch.Tensor] = {}  # Parameters in channels-last layout.
         self._update = UpdateSwitch(optimizer)
@@ -83,16 +85,32 @@ class Subject:
         if self._native_loader is not None:
             self._native_loader.start_at(0)
 
-    def parameters(self) -> list[tuple[str, torch.Tensor]]:
-        return list(self.model.named_parameters())
+    def flat_gradients(self) -> list[tuple[str, torch.Tensor]]:
+        """Those that the parameters have now, by name, flat in float32. UnsupportedError for one that is sparse or complex."""
+        return [(name, flat(_dense_real(name, parameter.grad), torch.float32))
+                for name, parameter in self.model.named_parameters() if parameter.grad is not None]
 
-    def buffers(self) -> list[tuple[str, torch.Tensor]]:
-        return list(self.model.named_buffers())
+    def kept_gradients(self) -> list[tuple[nn.Parameter, torch.Tensor]]:
+        """Copies of them, for put_gradients()."""
+        return [(parameter, parameter.grad.detach().clone()) for parameter in self.model.parameters()
+                if parameter.grad is not None]
 
-    def optimizer_state(self) -> list[tuple[str, torch.Tensor]]:
-        return [(f"{name}/{key}", value) for name, parameter in self.model.named_parameters()
-                for key, value in sorted(self.optimizer.state.get(parameter, {}).items())
-                if isinstance(value, torch.Tensor)]
+    def put_gradients(self, kept: Sequence[tuple[nn.Parameter, torch.Tensor]]) -> None:
+        """Gives the parameters these gradients, in the layout that each parameter has now."""
+        for parameter, gradient in kept:
+            parameter.grad = torch.empty_like(parameter.detach()).copy_(gradient)
+
+    def state_bytes(self) -> Iterator[torch.Tensor]:
+        """Of parameters and then buffers, in row-major order, each flat."""
+        for tensor in (*self.model.parameters(), *self.model.buffers()):
+            yield from map(flat_bytes, dense_parts(tensor))
+
+    def whole_state(self) -> list[tuple[str, torch.Tensor]]:
+        """Copies of parameters, buffers and what the optimizer keeps of each parameter, as state_difference() takes them."""
+        state = [(f"{name}/{key}", value) for name, parameter in self.model.named_parameters()
+                 for key, value in sorted(self.optimizer.state.get(parameter, {}).items()) if isinstance(value, torch.Tensor)]
+        return [(name, tensor.detach().clone())
+                for name, tensor in (*self.model.named_parameters(), *self.model.named_buffers(), *state)]
 
     def loss(self, batch: Any) -> torch.Tensor:
         loss = loss_of(self.user_forward(self.model, batch))
@@ -124,7 +142,7 @@ class Subject:
         return loss
 
     def exact_gradients(self, batch: Any) -> tuple[float, list[tuple[str, torch.Tensor]] | str]:
-        """Loss and gradients of the loop as written, computed in float64 by a copy of the model, or why there are none."""
+        """Loss and flat gradients of the loop as written, computed in float64 by a copy of the model, or why there are none."""
         if (reason := not_float32(self._memory())) is not None:
             return 0.0, reason
         try:
@@ -136,7 +154,7 @@ class Subject:
             return 0.0, f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else 'no message'}"
         if loss.dtype is not torch.float64:
             return 0.0, f"its loss is {loss.dtype} where model and batch are float64"
-        return loss.item(), [(name, parameter.grad) for name, parameter in model.named_parameters()
+        return loss.item(), [(name, flat(parameter.grad, torch.float64)) for name, parameter in model.named_parameters()
                              if parameter.grad is not None]
 
     def _memory(self) -> list[torch.Tensor]:
@@ -428,6 +446,14 @@ def loss_of(result: Any) -> Any:
         return result["loss"]
     loss = getattr(result, "loss", None)
     return result if loss is None else loss
+
+
+def _dense_real(name: str, gradient: torch.Tensor) -> torch.Tensor:
+    """The gradient itself, if it is that."""
+    if gradient.layout is torch.strided and not gradient.is_complex():
+        return gradient
+    kind = "complex" if gradient.is_complex() else "sparse"
+    raise UnsupportedError(f"tune: the gradient of {name} is {kind}; wanted dense real numbers")
 
 
 def _number(settings: Mapping[str, str], key: str, otherwise: int | str) -> int | str:

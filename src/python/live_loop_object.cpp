@@ -42,6 +42,15 @@ ErrorCode code_named(std::string_view name) noexcept {
   return internal;
 }
 
+ErrorCode code_of(const py::error_already_set& raised) {
+  try {
+    const py::object found = py::module_::import("headrace._kept_call").attr("code_of")(raised.value());
+    return code_named(py::cast<std::string>(found));
+  } catch (const py::error_already_set&) {  // Of its __str__.
+    return ErrorCode::internal;
+  }
+}
+
 void LiveLoopObject::apply(const Settings& settings) {
   try {
     object_.attr("apply")(settings);

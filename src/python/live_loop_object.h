@@ -48,5 +48,7 @@ class LiveLoopObject final : public LiveLoop {
 
 // Of "out_of_memory"; internal for a name that is none of to_string()'s.
 ErrorCode code_named(std::string_view name) noexcept;
+// Of an Exception of any kind, as headrace._kept_call.code_of() tells it. Under the GIL.
+ErrorCode code_of(const pybind11::error_already_set& raised);
 
 }  // namespace headrace::python

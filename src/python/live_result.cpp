@@ -1,7 +1,6 @@
 #include "python/live_result.h"
 
 #include <fmt/format.h>
-#include <torch/headeronly/version.h>
 
 #include <nlohmann/json.hpp>
 #include <utility>
@@ -14,6 +13,7 @@
 #include "insight/tune/ledger_report.h"
 #include "insight/tune/live_report.h"
 #include "python/keywords.h"
+#include "python/torch_facts.h"
 
 namespace headrace::python {
 namespace {
@@ -41,7 +41,7 @@ Report report_of(const LiveLedger& ledger, const LiveRun& run, std::span<const C
   report.not_tried = run.not_tried;
   report.settings = run.settings;
   for (Applied& entry : settings_left_out(ledger.ledger)) report.settings.push_back(std::move(entry));
-  report.environment = report_environment(detect_machine(), TORCH_VERSION);
+  report.environment = report_environment(detect_machine(), torch_version());
   report.command = run.command;
   report.written = utc_text();
   return report;

@@ -4,7 +4,6 @@
 #include <headrace/profile_summary.h>
 #include <headrace/report.h>
 #include <headrace/time_split.h>
-#include <torch/headeronly/version.h>
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
@@ -16,7 +15,7 @@
 #include "core/base/fail.h"
 #include "insight/diagnose/json.h"
 #include "python/any_loader.h"
-#include "torch/tensor/compute.h"
+#include "python/torch_facts.h"
 
 namespace headrace::python {
 namespace {
@@ -79,11 +78,10 @@ void LoopWatch::data_ends(const py::object& batch) {
   if (!here() || !data_) return;
   const TraceMoment now = trace_moment();
   if (!batch.is_none()) {
-    const std::int64_t samples = batch_samples(batch);
     record_span(step::kDataWait, *data_, now);
     step_ = data_;
     has_wait_ = true;
-    samples_ = samples_ == 0 ? samples : samples_;
+    if (samples_ == 0) samples_ = batch_samples(batch);
     last_part_end_ = now;
     objects_memory_->note_batch(batch);
   }
@@ -209,7 +207,7 @@ WatchResult LoopWatch::result(const std::string& title) const {
   }
   report.before = input.split;
   report.memory = timeline_;
-  report.environment = report_environment(machine, TORCH_VERSION);
+  report.environment = report_environment(machine, torch_version());
   report.written = utc_text();
 
   nlohmann::ordered_json document = document_of(input, report);

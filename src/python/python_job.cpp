@@ -1,32 +1,38 @@
 #include "python/python_job.h"
 
-#include <ATen/core/grad_mode.h>
 #include <fmt/format.h>
 #include <headrace/trace.h>
 #include <pybind11/stl.h>
 
 #include <algorithm>
 #include <cmath>
-#include <string_view>
+#include <span>
 #include <utility>
 
 #include "core/base/clock.h"
 #include "core/base/fail.h"
+#include "core/base/hash.h"
 #include "core/base/middle.h"
 #include "insight/tune/numeric_check.h"
 #include "python/any_loader.h"
-#include "python/tensor_object.h"
+#include "python/live_loop_object.h"
+#include "python/numbers.h"
 
 namespace headrace::python {
 namespace {
 
 namespace py = pybind11;
 
-bool tells_of_memory(const py::error_already_set& error) {
-  if (error.matches(PyExc_MemoryError)) return true;
-  const std::string_view what = error.what();
-  return what.find("DefaultCPUAllocator: can't allocate memory") != std::string_view::npos ||
-         what.find("OutOfMemoryError") != std::string_view::npos;
+// Of pairs of a name and a flat tensor.
+template <class Number>
+auto gradients_in(const py::object& named) {
+  std::vector<typename BasicFingerprint<Number>::Gradient> gradients;
+  for (const py::handle entry : named) {
+    const auto pair = py::reinterpret_borrow<py::tuple>(entry);
+    const std::span<const Number> values = numbers_of<Number>(pair[1]);
+    gradients.push_back({py::cast<std::string>(pair[0]), {values.begin(), values.end()}});
+  }
+  return gradients;
 }
 
 }  // namespace
@@ -36,7 +42,7 @@ PythonJob::PythonJob(py::object subject)
       step_(subject_.attr("step")),
       pass_(py::none()),
       cached_(py::none()),
-      counts_batches_(!is_native_loader(subject_.attr("loader"))) {
+      counts_batches_(py::cast<bool>(subject_.attr("counts_batches"))) {
   memory_.add_model(subject_.attr("model"));
   memory_.add_optimizer(subject_.attr("optimizer"));
 }
@@ -61,7 +67,7 @@ auto PythonJob::in_python(Work&& work) {
       interrupt_ = std::current_exception();
       fail(ErrorCode::cancelled, "python: interrupted");
     }
-    if (tells_of_memory(error)) fail(ErrorCode::out_of_memory, "python: {}", error.what());
+    if (code_of(error) == ErrorCode::out_of_memory) fail(ErrorCode::out_of_memory, "python: {}", error.what());
     throw;
   }
 }
@@ -83,15 +89,6 @@ void PythonJob::rethrow_interrupt() const {
   if (interrupt_) std::rethrow_exception(interrupt_);
 }
 
-NamedTensors PythonJob::tensors(const char* method) {
-  NamedTensors result;
-  for (const py::handle entry : py::list(subject_.attr(method)())) {
-    const auto pair = py::reinterpret_borrow<py::tuple>(entry);
-    result.emplace_back(py::cast<std::string>(pair[0]), tensor_of(pair[1], "a parameter"));
-  }
-  return result;
-}
-
 void PythonJob::check() {
   in_python([this] {
     const py::object batch = batch_for_checks(0);
@@ -100,9 +97,9 @@ void PythonJob::check() {
     const double value = py::cast<double>(gradients(batch).attr("item")());
     // NaN has a sign that means nothing.
     if (!std::isfinite(value)) fail(ErrorCode::numerics, "tune: the loss of the first batch is {}", std::abs(value));
-    bool any = false;
-    for (const auto& [name, parameter] : tensors("parameters")) any = any || parameter.grad().defined();
-    if (!any) fail(ErrorCode::invalid_argument, "tune: the loss depends on none of the optimizer's parameters");
+    if (py::len(subject_.attr("flat_gradients")()) == 0) {
+      fail(ErrorCode::invalid_argument, "tune: the loss depends on none of the optimizer's parameters");
+    }
     subject_.attr("restore")();
   });
 }
@@ -236,7 +233,7 @@ Fingerprint PythonJob::fingerprint_of(const py::object& batch) {
   subject_.attr("restore")();
   Fingerprint result;
   result.loss = py::cast<double>(gradients(batch).attr("item")());
-  result.gradients = gradients_of(tensors("parameters"));
+  result.gradients = gradients_in<float>(subject_.attr("flat_gradients")());
   return result;
 }
 
@@ -256,44 +253,41 @@ ExactResult PythonJob::exact_fingerprint(std::int64_t batch_index) {
     const auto found = py::cast<py::tuple>(subject_.attr("exact_gradients")(batch));
     subject_.attr("restore")();
     if (!py::isinstance<py::list>(found[1])) return {std::nullopt, py::cast<std::string>(found[1])};
-    NamedTensors gradients;
-    for (const py::handle entry : py::list(found[1])) {
-      const auto pair = py::reinterpret_borrow<py::tuple>(entry);
-      gradients.emplace_back(py::cast<std::string>(pair[0]), tensor_of(pair[1], "a gradient"));
-    }
-    return {ExactFingerprint{py::cast<double>(found[0]), exact_gradients(gradients)}, {}};
+    return {ExactFingerprint{py::cast<double>(found[0]), gradients_in<double>(found[1])}, {}};
   });
 }
 
 std::uint64_t PythonJob::state_hash() {
   return in_python([this] {
-    NamedTensors all = tensors("parameters");
-    for (const auto& named : tensors("buffers")) all.push_back(named);
-    return hash_of(all);
+    Xxh3Stream stream;
+    const py::object parts = subject_.attr("state_bytes")();
+    for (const py::handle part : parts) stream.update(std::as_bytes(numbers_of<std::uint8_t>(part)));
+    return stream.digest();
   });
 }
 
 double PythonJob::update_difference(const Settings& a, const Settings& b) {
-  configure(b);
-  restore();
-  const Fingerprint given = fingerprint(0);
-  const auto updated = [&](const Settings& settings) {
-    configure(settings);
-    restore();
-    return in_python([&] {
-      set_gradients(tensors("parameters"), given.gradients);
-      step_.attr("update")();
-      const at::NoGradGuard no_grad;
-      NamedTensors after = tensors("parameters");
-      for (const auto& named : tensors("buffers")) after.push_back(named);
-      for (const auto& named : tensors("optimizer_state")) after.push_back(named);
-      after = copies_of(after);
+  return in_python([&] {
+    configure(b);
+    const py::object given = then_restored([&] {
+      const py::object batch = batch_for_checks(0);
       subject_.attr("restore")();
-      return after;
+      gradients(batch);
+      return py::object(subject_.attr("kept_gradients")());
     });
-  };
-  const NamedTensors with_a = updated(a), with_b = updated(b);
-  return state_difference(with_a, with_b);
+    const auto updated = [&](const Settings& settings) {
+      configure(settings);
+      return then_restored([&] {
+        subject_.attr("restore")();
+        subject_.attr("put_gradients")(given);
+        step_.attr("update")();
+        return py::object(subject_.attr("whole_state")());
+      });
+    };
+    const py::object with_a = updated(a), with_b = updated(b);
+    const py::object difference = py::module_::import("headrace._tensors").attr("state_difference");
+    return py::cast<double>(difference(with_a, with_b));
+  });
 }
 
 void PythonJob::set_free_data(bool free_data) {

@@ -3,8 +3,8 @@
 // The loop is the one that most people write: batch, zero_grad, forward, backward, step, all of them the user's. What
 // the objects are, how their state is saved and how a setting is applied to them, is told by `subject`, a
 // headrace._subject.Subject, whose `step` is the step, in the tuner's loop and in the user's; timing, order, checks and
-// comparisons are here. Every call may be made without the GIL; it
-// is taken while Python runs.
+// comparisons are here. Of tensors nothing is known here but the numbers of flat ones, which `subject` makes of them.
+// Every call may be made without the GIL; it is taken while Python runs.
 #pragma once
 
 #include <headrace/tune.h>
@@ -17,7 +17,6 @@
 #include <string>
 #include <vector>
 
-#include "engine/assembly/state.h"
 #include "insight/measure/measure.h"
 #include "python/loop_memory.h"
 
@@ -31,7 +30,8 @@ class PythonJob final : public MeasurableJob {
   PythonJob& operator=(const PythonJob&) = delete;
 
   // One forward and backward on the first batch, whose effects are undone. Error{invalid_argument} when there is no
-  // batch, or the loss is not one number that depends on a parameter; Error{numerics} when it is not finite.
+  // batch, or the loss is not one number that depends on a parameter; Error{numerics} when it is not finite. What
+  // `subject` raises of gradients that are not dense real numbers passes.
   void check();
 
   // The state to go back to is the one that `subject` was made with: measuring has moved the objects since then.
@@ -87,7 +87,6 @@ class PythonJob final : public MeasurableJob {
   // Of an epoch that this method of the subject begins, until there are `count`.
   void take_batches(const char* method, std::int64_t count, std::vector<pybind11::object>& batches);
   Fingerprint fingerprint_of(const pybind11::object& batch);
-  NamedTensors tensors(const char* method);
 
   pybind11::object subject_;
   pybind11::object step_;    // subject_.step, a headrace._step.WholeStep.

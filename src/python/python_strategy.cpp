@@ -6,17 +6,8 @@
 #include "python/live_loop_object.h"
 
 namespace headrace::python {
-namespace {
 
 namespace py = pybind11;
-
-// Of an Exception.
-ErrorCode code_of(const py::error_already_set& raised) {
-  const py::object named = py::module_::import("headrace._kept_call").attr("code_of")(raised.value());
-  return code_named(named.cast<std::string>());
-}
-
-}  // namespace
 
 PythonContext::PythonContext(py::dict strategies_by_name, py::object python_context)
     : strategies(std::move(strategies_by_name)), context(std::move(python_context)) {

@@ -5,7 +5,6 @@
 #include <headrace/report.h>
 #include <headrace/trace.h>
 #include <pybind11/stl.h>
-#include <torch/headeronly/version.h>
 
 #include <algorithm>
 #include <cmath>
@@ -26,7 +25,7 @@
 #include "insight/tune/ledger_json.h"
 #include "insight/tune/ledger_report.h"
 #include "python/python_job.h"
-#include "torch/tensor/compute.h"
+#include "python/torch_facts.h"
 
 namespace headrace::python {
 namespace {
@@ -118,7 +117,7 @@ Report report_of(const Tuning& tuning, const TuneRequest& request) {
   if (!report.before) report.before = tuning.before.split;
   report.diagnosis = tuning.before.diagnosis.sentence;
   report.findings = tuning.before.diagnosis.findings;
-  report.environment = report_environment(detect_machine(), TORCH_VERSION);
+  report.environment = report_environment(detect_machine(), torch_version());
   report.memory = tuning.memory;
   report.settings = tuning.applied;
   report.command = request.command;
