@@ -9,7 +9,7 @@ import threading
 import headrace as hr
 import pytest
 import torch
-from headrace import _compile_costs, _native
+from headrace import _compile_costs, _core
 from headrace._compile_costs import CompileCosts
 from planted_loop import FASTER, FUSED, STEP_S, Loop, texts
 from torch import nn
@@ -220,7 +220,7 @@ def no_folder(folder, patch):
 
 
 def full_disk(folder, patch):
-    patch.setattr(_native, "write_file", raising(hr.errors.IoError("files: cannot write: no space left")))
+    patch.setattr(_core, "write_file", raising(hr.errors.IoError("files: cannot write: no space left")))
 
 
 def no_home(folder, patch):

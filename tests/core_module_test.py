@@ -58,19 +58,51 @@ def test_a_process_holds_the_library_once():
     assert len(libraries) == 1, libraries
 
 
-def test_a_trace_of_the_one_extension_sees_the_loader_of_the_other(folder):
+def trainer_of_images() -> hr.Trainer:
+    model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, 10))
+
+    def forward(model, batch):
+        images, labels = batch
+        return torch.nn.functional.cross_entropy(model(images), labels)
+
+    return hr.Trainer(model, torch.optim.AdamW(model.parameters()), forward)
+
+
+def test_a_trace_sees_the_trainer_of_the_other_extension_and_the_loader_of_its_own(folder):
+    assert (hr.Trace.__module__, hr.Trainer.__module__) == ("headrace._core", "headrace._native")
+    trainer = trainer_of_images()
     with hr.Trace() as trace:
-        batches = list(hr.Loader(f"idx:{folder}", batch_size=16, num_workers=2))
-    spans = {entry["name"]: entry for entry in trace.summary()["operations"]}
-    assert spans["load_chunk"]["count"] >= len(batches) == 4
+        trainer.fit(hr.Loader(f"idx:{folder}", batch_size=16, num_workers=2), 1)
+    counts = {entry["name"]: entry["count"] for entry in trace.summary()["operations"]}
+    assert [counts[part] for part in ("step", "forward", "backward", "optimizer")] == [4, 4, 4, 4]
+    assert counts["load_chunk"] >= 4
+    split = trace.time_split()
+    assert split["steps"] == 4 and 0 < split["forward_s"] < split["total_s"]
+    assert hr.diagnose(trace, 16)["samples_per_second"] > 0
 
 
-def test_the_memory_of_batches_is_counted_where_the_other_extension_asks(folder):
+def test_memory_of_trainers_and_batches_is_counted_where_a_trace_asks(folder):
     loader = hr.Loader(f"idx:{folder}", batch_size=16, num_workers=1)
+    trainer = trainer_of_images()
     with hr.Trace() as trace:
-        list(loader)
+        trainer.fit(loader, 1)
         time.sleep(0.3)
-    assert trace.memory()["classes"]["batches"]["last"] >= loader.statistics()["pool_bytes"] > 0
+    held = trace.memory()["classes"]
+    assert held["batches"]["last"] >= loader.statistics()["pool_bytes"] > 0
+    assert held["parameters"]["last"] >= 4 * 650 and held["optimizer"]["last"] >= 2 * 4 * 650  # AdamW.
+
+
+def test_a_part_that_the_one_extension_records_counts_in_the_steps_of_the_other(folder):
+    def rest(_loss):
+        with _core.StepPart("optimizer"):
+            time.sleep(0.005)
+
+    with hr.Trace() as trace:
+        trainer_of_images().fit(hr.Loader(f"idx:{folder}", batch_size=16, num_workers=1), 1, on_step=rest)
+    split = trace.time_split()
+    assert split["steps"] == 4 and split["optimizer_s"] >= 4 * 0.005
+    with pytest.raises(hr.errors.InvalidArgumentError, match='wanted forward, backward or optimizer .* found "step"'):
+        _core.StepPart("step")
 
 
 def shown(file: pathlib.Path) -> list[str]:
@@ -265,7 +297,78 @@ for layout in ("nchw", "nhwc"):
     assert told.split() == [hr.Transform(chain, layout=layout).apply(pixels).numpy().tobytes().hex() for layout in ("nchw", "nhwc")]
 
 
+def test_without_torch_spans_are_recorded_and_read(tmp_path):
+    without_torch("""
+import json, pathlib, time
+from headrace import errors
+from headrace._core import StepPart, Trace, diagnose, span, write_report
+from headrace._profile import profile_operation
+
+@profile_operation("cut")
+def cut(size):
+    with StepPart("forward"):
+        time.sleep(0.002)
+    return size
+
+folder = pathlib.Path(sys.argv[2])
+with Trace(events_per_thread=1000) as trace:
+    with span("outer"):
+        assert [cut(size) for size in range(3)] == [0, 1, 2]
+    try:
+        with span("fails"):
+            raise KeyError("mine")
+    except KeyError:
+        pass
+    time.sleep(0.1)
+spans = {entry["name"]: entry for entry in trace.summary()["operations"]}
+assert spans["cut"]["count"] == spans["forward"]["count"] == 3
+assert 0.006 <= spans["forward"]["total_s"] <= spans["cut"]["total_s"] <= spans["outer"]["total_s"]
+assert trace.dropped == 0 and trace.memory()["resident"][0] > 0
+trace.write(folder / "trace.json")
+assert "fails: exception" in [event["name"] for event in json.loads((folder / "trace.json").read_text())["traceEvents"]]
+for read in (trace.time_split, lambda: diagnose(trace, 16, loader_busy_s=1),
+             lambda: write_report(folder / "report.html", trace, 16)):
+    try:
+        read()
+        raise AssertionError("there are no steps")
+    except errors.CorruptDataError as error:
+        assert "the trace holds 0 whole steps" in str(error)
+""", tmp_path)
+
+
+def test_without_torch_the_machine_and_the_files_of_a_run_are_looked_at(tmp_path):
+    without_torch("""
+import pathlib
+from headrace import errors
+from headrace._core import doctor, free_memory, write_file
+assert all(finding.keys() == {"code", "sentence", "advice"} for finding in doctor())
+folder = pathlib.Path(sys.argv[2])
+assert doctor(folder) and free_memory() > 0
+write_file(str(folder / "text"), "ä")
+assert (folder / "text").read_text(encoding="utf-8") == "ä"
+try:
+    doctor(folder / "nothing")
+    raise AssertionError("nothing was refused")
+except errors.NotFoundError:
+    pass
+""", tmp_path)
+
+
 # ---- What it refuses and keeps ----
+
+
+def test_what_python_raises_on_its_way_through_leaves_as_what_it_was(folder, monkeypatch):
+    loader = hr.Loader(f"idx:{folder}", batch_size=16, num_workers=1)
+    mine = KeyError("mine")
+
+    def raises():
+        raise mine
+
+    monkeypatch.setattr(torch, "get_num_threads", raises)
+    for _ in range(2):
+        with pytest.raises(KeyError) as caught:
+            loader.advice()
+        assert caught.value is mine and caught.traceback[-1].name == "raises"
 
 
 class Pairs:
@@ -298,6 +401,9 @@ def calls_of(folder):
     transform = hr.Transform(chain)
     native = super(hr.Loader, loader)
     crop = {"size": 4}
+    with hr.Trace() as trace:
+        with hr.span("recorded"):
+            time.sleep(0.001)
     return {
         "len": lambda: len(loader),
         "state_dict": native.state_dict,
@@ -320,11 +426,18 @@ def calls_of(folder):
         "transform": lambda: transform.apply(pixels),
         "transform into": lambda: transform.apply(pixels, out=out),
         "transform's steps": transform.explain,
-        "a refusal": lambda: refused(loader),
+        "spans": recorded,
+        "what a trace tells": lambda: (trace.summary(), trace.memory(), trace.dropped),
+        "a refusal": lambda: refused(loader, trace),
     }
 
 
-def refused(loader):
+def recorded():
+    with hr.span("span"), _core.StepPart("forward"):
+        pass
+
+
+def refused(loader, trace):
     try:
         loader.sample(1000)
     except IndexError:
@@ -333,11 +446,15 @@ def refused(loader):
         loader.start_at(-1)
     except hr.errors.InvalidArgumentError:
         pass
+    try:
+        trace.time_split()
+    except hr.errors.CorruptDataError:
+        pass
 
 
 NAMES = ["len", "state_dict", "load_state_dict", "set_epoch", "start_at", "sample", "statistics", "explain", "decisions",
          "set_num_workers", "set_prefetch_batches", "set_cache", "options", "applied", "properties", "what the engine asks",
-         "operation_table", "transform", "transform into", "transform's steps", "a refusal"]
+         "operation_table", "transform", "transform into", "transform's steps", "spans", "what a trace tells", "a refusal"]
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -18,10 +18,10 @@ for _half in ("_native", "_core"):
 
 from . import errors, transforms  # noqa: E402
 from ._autotune import AutoTune, autotune  # noqa: E402
-from ._core import Transform, pack  # noqa: E402
+from ._core import Trace, Transform, diagnose, doctor, pack, span, write_report  # noqa: E402
 from ._fields import Field  # noqa: E402
 from ._loader import AUTOTUNE, Loader  # noqa: E402
-from ._native import Trace, Trainer, diagnose, doctor, span, write_report  # noqa: E402
+from ._native import Trainer  # noqa: E402
 from ._pipeline import DataPipelineOptimizer, LoaderChange, OptimizedLoader, PipelineReport  # noqa: E402
 from ._profile import profile_operation  # noqa: E402
 from ._strategy import Strategy, StrategyContext, register_strategy, strategies, unregister_strategy  # noqa: E402

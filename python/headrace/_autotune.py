@@ -21,7 +21,7 @@ from typing import Any, Callable, Iterable
 import torch
 from torch import nn
 
-from . import _native
+from . import _core, _native
 from ._autotune_request import Request, requested
 from ._boundary import Boundary, Unit
 from ._compile_costs import CompileCosts
@@ -489,8 +489,8 @@ class AutoTune:
         told, self._unwritten = self._unwritten, None
         document, _, html = self._result()
         try:
-            _native.write_file(str(folder / "ledger.json"), document)
-            _native.write_file(str(folder / "report.html"), html)
+            _core.write_file(str(folder / "ledger.json"), document)
+            _core.write_file(str(folder / "report.html"), html)
         except Error as error:
             self._unwritten = f"out: {error}"
             if self._unwritten != told:

@@ -23,7 +23,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from . import _native
+from . import _core
 
 _FORMAT, _VERSION = "headrace-compile-costs", 1
 _COUNT_MAX = 64
@@ -93,7 +93,7 @@ class CompileCosts:
             path = _path()
             path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             if _may_replace(path):
-                _native.write_file(str(path), _text([*_known(), newest][-_COUNT_MAX:]))
+                _core.write_file(str(path), _text([*_known(), newest][-_COUNT_MAX:]))
         except (OSError, RuntimeError, ValueError, TypeError):  # Among them all that write_file() raises.
             pass
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import torch
 
-from . import _native
+from . import _core
 
 
 def used_bytes(device: torch.device) -> int | None:
@@ -25,7 +25,7 @@ def free_bytes(device: torch.device) -> int | None:
     if device.type == "cuda":
         unused = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
         return torch.cuda.mem_get_info(device)[0] + unused
-    return _native.free_memory()
+    return _core.free_memory()
 
 
 def _text(path: Path) -> str | None:

@@ -6,7 +6,7 @@ import functools
 import inspect
 from typing import Any, Callable, ParamSpec, TypeVar, cast
 
-from ._native import span
+from ._core import span
 from .errors import InvalidArgumentError
 
 _Arguments = ParamSpec("_Arguments")

@@ -10,7 +10,7 @@ from typing import Any, Callable
 import torch
 from torch import nn
 
-from . import _native
+from . import _core, _native
 from ._state import fields_in, map_tensors
 from .batch import Batch, RaggedTensor
 from .errors import InvalidArgumentError
@@ -24,7 +24,7 @@ class WholeStep:
         self.micro_batches = 1
         self._trainer: _native.Trainer | None = None
         # What a trace shows of a step; the engine records the same by itself.
-        self._forward, self._backward, self._update = map(_native.StepPart, ("forward", "backward", "optimizer"))
+        self._forward, self._backward, self._update = map(_core.StepPart, ("forward", "backward", "optimizer"))
 
     def set(self, *, micro_batches: int, native: bool) -> None:
         self.micro_batches = micro_batches

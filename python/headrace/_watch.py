@@ -15,7 +15,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook, register_op
 from torch.utils.data import DataLoader
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
-from . import _native
+from . import _core, _native
 from ._device import batch_not_on_cpu, module_not_on_cpu, not_on_cpu
 from ._loader import Loader
 from ._loader_class import InPlaceOf
@@ -137,7 +137,7 @@ class watch:
     def write_report(self, path: str | pathlib.Path) -> None:
         """Writes the report as one HTML file."""
         html = self._result()[2]
-        _native.write_file(str(path), html)
+        _core.write_file(str(path), html)
 
     def write_trace(self, path: str | pathlib.Path) -> None:
         """Writes every span as a Chrome trace, which Perfetto opens."""

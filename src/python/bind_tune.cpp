@@ -1,13 +1,10 @@
 #include <headrace/option_fields.h>
-#include <headrace/trace.h>
 #include <pybind11/stl.h>
 
-#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
-#include "core/base/fail.h"
 #include "python/bindings.h"
 #include "python/python_tune.h"
 
@@ -32,38 +29,9 @@ TuneRequest request_of(const py::dict& values) {
   return request;
 }
 
-// `with StepPart("forward"):` records the block as that part of a step, which a trace's time split knows.
-class StepPart {
- public:
-  explicit StepPart(const std::string& name) : name_(name_of(name)) {}
-  void enter() { span_.emplace(name_); }
-  void exit() { span_.reset(); }
-
- private:
-  static const SpanName& name_of(const std::string& name) {
-    for (const SpanName* known : {&step::kForward, &step::kBackward, &step::kOptimizer}) {
-      if (name == known->text) return *known;
-    }
-    fail(ErrorCode::invalid_argument, "python: wanted forward, backward or optimizer as a step's part, found \"{}\"",
-         name);
-  }
-
-  const SpanName& name_;
-  std::optional<Span> span_;
-};
-
 }  // namespace
 
 void register_tune(py::module_& module) {
-  py::class_<StepPart>(module, "StepPart", "A context manager: its block is recorded as this part of a training step.")
-      .def(py::init<std::string>(), py::arg("name"))
-      .def("__enter__",
-           [](const py::object& self) {
-             self.cast<StepPart&>().enter();
-             return self;
-           })
-      .def("__exit__", [](StepPart& part, const py::object& /*type*/, const py::object& /*value*/,
-                          const py::object& /*traceback*/) { part.exit(); });
   module.def(
       "tune_objects",
       [](const py::object& subject, const py::dict& request, const py::function& on_progress) {

@@ -2,7 +2,6 @@
 
 #include <string>
 
-#include "core/base/files.h"
 #include "python/bindings.h"
 #include "python/loop_watch.h"
 
@@ -11,10 +10,6 @@ namespace headrace::python {
 namespace py = pybind11;
 
 void register_watch(py::module_& module) {
-  module.def(
-      "write_file", [](const std::string& path, const std::string& content) { write_file(path, content); },
-      py::arg("path"), py::arg("content"), py::call_guard<py::gil_scoped_release>(),
-      "Writes a text file whole or not at all.");
   py::class_<LoopWatch>(module, "LoopWatch", "Records the parts of a loop as hooks tell of their ends.")
       .def(py::init<>())
       .def("epoch_begins", &LoopWatch::pass_begins)

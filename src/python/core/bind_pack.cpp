@@ -10,6 +10,7 @@
 #include "core/base/fail.h"
 #include "data/pack/pack_build.h"
 #include "python/core/bindings.h"
+#include "python/core/errors.h"
 #include "python/core/python_source.h"
 #include "python/core/values.h"
 
@@ -48,7 +49,9 @@ std::int64_t pack(const nb::object& source, const std::filesystem::path& path, c
   const nb::gil_scoped_release released;
   const auto go_on = [](std::int64_t, std::int64_t) {
     const nb::gil_scoped_acquire held;
-    if (PyErr_CheckSignals() != 0) nb::raise_python_error();
+    from_python([] {
+      if (PyErr_CheckSignals() != 0) nb::raise_python_error();
+    });
     return true;
   };
   return write_pack({.source = name, .out = path}, {{as, opened}}, go_on).value().samples;

@@ -10,4 +10,5 @@ NB_MODULE(_core, module) {
   headrace::python::register_loader(module);
   headrace::python::register_pack(module);
   headrace::python::register_transforms(module);
+  headrace::python::register_insight(module);
 }

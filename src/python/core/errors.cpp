@@ -1,8 +1,10 @@
 #include "python/core/errors.h"
 
+#include <fmt/format.h>
 #include <headrace/error.h>
 
 #include <exception>
+#include <utility>
 
 #include "python/core/python_source.h"
 #include "python/core/values.h"
@@ -24,6 +26,8 @@ void translate_exception(const std::exception_ptr& thrown, void* /*payload*/) {
     std::rethrow_exception(thrown);
   } catch (const SampleException& error) {
     error.restore();
+  } catch (const RaisedInPython& raised) {
+    raised.restore();
   } catch (const Error& error) {
     raise(error);
   }
@@ -36,6 +40,20 @@ void register_errors(nb::module_& module) {
   module.doc() =
       "The native half of headrace that needs no torch. Its contents are documented under the names that headrace "
       "gives.";
+}
+
+std::string sentence_of(const nb::python_error& raised) {
+  try {
+    return fmt::format("{}: {}", class_name(raised.value()), text_of(raised.value()));
+  } catch (const nb::python_error&) {  // Of its __str__.
+    return class_name(raised.value());
+  }
+}
+
+RaisedInPython::RaisedInPython(nb::python_error raised) : raised_(std::move(raised)), sentence_(sentence_of(raised_)) {}
+
+void RaisedInPython::restore() const {
+  nb::python_error(raised_).restore();  // A copy: it would leave nothing to the next who asks.
 }
 
 }  // namespace headrace::python

@@ -24,8 +24,10 @@
 #include "data/source/held_out.h"
 #include "insight/diagnose/json.h"
 #include "python/core/buffer.h"
+#include "python/core/errors.h"
 #include "python/core/keywords.h"
 #include "python/core/python_source.h"
+#include "python/core/torch_facts.h"
 #include "python/core/transform_steps.h"
 #include "python/core/values.h"
 
@@ -93,7 +95,9 @@ constexpr double kTimeoutMax = 1e6;
 // Runs what Python's signals ask for, as Ctrl-C; while C++ waits nobody else does.
 void check_signals() {
   const nb::gil_scoped_acquire held;
-  if (PyErr_CheckSignals() != 0) nb::raise_python_error();
+  from_python([] {
+    if (PyErr_CheckSignals() != 0) nb::raise_python_error();
+  });
 }
 
 // Sets a flag for as long as it lives.
@@ -174,12 +178,6 @@ bool is_process(const nb::object& worker_type) {
 // waits for it.
 std::int64_t threads_for(std::int64_t processes) {
   return processes == 0 ? 0 : std::min<std::int64_t>(processes + 1, 256);  // The key's range.
-}
-
-// Of the consumer: torch's, where it is in this process.
-std::int64_t compute_threads(const Machine& machine) {
-  const nb::object torch = loaded("torch");
-  return torch.is_none() ? machine.cores_usable : integer_of(torch.attr("get_num_threads")());
 }
 
 }  // namespace
@@ -673,7 +671,7 @@ nb::dict NativeLoader::explain() const {
 nb::object NativeLoader::advice() const {
   require_own_process();
   const Machine machine = detect_machine();
-  const std::int64_t threads = compute_threads(machine);
+  const std::int64_t threads = compute_threads();  // Of the consumer.
   std::string text;
   {
     const nb::gil_scoped_release released;

@@ -15,6 +15,7 @@
 #include "core/base/fail.h"
 #include "data/source/payload_check.h"
 #include "python/core/buffer.h"
+#include "python/core/errors.h"
 #include "python/core/values.h"
 
 namespace headrace::python {
@@ -119,15 +120,6 @@ void throw_of_epoch(const nb::python_error& raised, const std::string& sample) {
   throw SampleException(ErrorCode::internal, nb::python_error(), sample);
 }
 
-// "ValueError: no such pixel"
-std::string sentence_of(const nb::python_error& raised) {
-  try {
-    return fmt::format("{}: {}", class_name(raised.value()), text_of(raised.value()));
-  } catch (const nb::python_error&) {  // Of its __str__.
-    return class_name(raised.value());
-  }
-}
-
 // Each field of the reader: name, number of its type, shape, number of its encoding, whether a sample may lack it.
 Schema schema_of(const nb::object& reader) {
   std::vector<FieldSpec> fields;
@@ -214,14 +206,12 @@ SampleException::SampleException(ErrorCode code, nb::python_error raised, const 
       raised_(std::move(raised)),
       sample_(sample) {}
 
-// Several may ask for it: python_error::restore() would leave nothing to the next.
 void SampleException::restore() const {
-  nb::object value = nb::borrow(raised_.value());
+  const nb::handle value = raised_.value();
   if (nb::hasattr(value, "add_note")) {
     nb::getattr(value, "add_note")(str_of(fmt::format("headrace: raised by sample {}", sample_)));
   }
-  nb::object type = nb::borrow(raised_.type()), trace = raised_.traceback();
-  PyErr_Restore(type.release().ptr(), value.release().ptr(), trace.release().ptr());
+  nb::python_error(raised_).restore();  // A copy, as several may ask for it.
 }
 
 PythonSource::PythonSource(const nb::object& source, const nb::object& fields, bool sizes_vary, SampleLimits limits)

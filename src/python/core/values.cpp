@@ -1,5 +1,7 @@
 #include "python/core/values.h"
 
+#include <nlohmann/json.hpp>
+
 namespace headrace::python {
 
 namespace nb = nanobind;
@@ -60,6 +62,32 @@ double real_of(nb::handle value) {
   const double real = PyFloat_AsDouble(value.ptr());
   if (real == -1.0 && PyErr_Occurred() != nullptr) nb::raise_python_error();
   return real;
+}
+
+nb::object object_of(const nlohmann::ordered_json& json) {
+  switch (json.type()) {
+    case nlohmann::ordered_json::value_t::object: {
+      nb::dict dict;
+      for (const auto& [key, value] : json.items()) dict[str_of(key)] = object_of(value);
+      return dict;
+    }
+    case nlohmann::ordered_json::value_t::array: {
+      nb::list list;
+      for (const auto& value : json) list.append(object_of(value));
+      return list;
+    }
+    case nlohmann::ordered_json::value_t::string:
+      return str_of(json.get_ref<const std::string&>());
+    case nlohmann::ordered_json::value_t::boolean:
+      return nb::bool_(json.get<bool>());
+    case nlohmann::ordered_json::value_t::number_integer:
+    case nlohmann::ordered_json::value_t::number_unsigned:
+      return nb::int_(json.get<std::int64_t>());
+    case nlohmann::ordered_json::value_t::number_float:
+      return nb::float_(json.get<double>());
+    default:
+      return nb::none();
+  }
 }
 
 }  // namespace headrace::python

@@ -4,6 +4,7 @@
 #include <nanobind/nanobind.h>
 
 #include <cstdint>
+#include <nlohmann/json_fwd.hpp>
 #include <string>
 #include <string_view>
 
@@ -24,5 +25,8 @@ nanobind::str str_of(std::string_view text);  // Of UTF-8; UnicodeDecodeError fo
 bool truth_of(nanobind::handle value);
 std::int64_t integer_of(nanobind::handle value);
 double real_of(nanobind::handle value);
+
+// A JSON document as dicts, lists, numbers, texts and None.
+nanobind::object object_of(const nlohmann::ordered_json& json);
 
 }  // namespace headrace::python

@@ -1,4 +1,4 @@
-#include "python/insight_report.h"
+#include "python/core/insight_report.h"
 
 #include <headrace/report.h>
 
@@ -7,7 +7,7 @@
 #include "core/base/clock.h"
 #include "core/base/files.h"
 #include "core/hardware/machine.h"
-#include "torch/tensor/compute.h"
+#include "python/core/torch_facts.h"
 
 namespace headrace::python {
 

@@ -2,10 +2,8 @@
 #pragma once
 
 #include <headrace/trace.h>
-#include <pybind11/pybind11.h>
 
 #include <cstdint>
-#include <filesystem>
 #include <optional>
 #include <string>
 
@@ -48,6 +46,19 @@ class SpanScope {
   static const Names& names_of(const std::string& name);
 
   const Names& names_;
+  std::optional<Span> span_;
+};
+
+// `with StepPart("forward"):` records the block as that part of a step, which a trace's time split knows.
+class StepPartScope {
+ public:
+  // Error{invalid_argument}: neither forward, backward nor optimizer.
+  explicit StepPartScope(const std::string& name);
+  void enter() { span_.emplace(name_); }
+  void exit() { span_.reset(); }
+
+ private:
+  const SpanName& name_;
   std::optional<Span> span_;
 };
 

@@ -1,4 +1,4 @@
-#include "python/trace_scope.h"
+#include "python/core/trace_scope.h"
 
 #include <memory>
 #include <mutex>
@@ -7,6 +7,18 @@
 #include "core/base/fail.h"
 
 namespace headrace::python {
+
+namespace {
+
+const SpanName& part_named(const std::string& name) {
+  for (const SpanName* known : {&step::kForward, &step::kBackward, &step::kOptimizer}) {
+    if (name == known->text) return *known;
+  }
+  fail(ErrorCode::invalid_argument, "python: wanted forward, backward or optimizer as a step's part, found \"{}\"",
+       name);
+}
+
+}  // namespace
 
 void TraceScope::enter() {
   record_.reset();
@@ -56,5 +68,7 @@ const SpanScope::Names& SpanScope::names_of(const std::string& name) {
   }
   return *entry;
 }
+
+StepPartScope::StepPartScope(const std::string& name) : name_(part_named(name)) {}
 
 }  // namespace headrace::python

@@ -1,0 +1,136 @@
+#include <headrace/diagnosis.h>
+#include <headrace/profile_summary.h>
+#include <headrace/time_split.h>
+#include <nanobind/nanobind.h>
+#include <nanobind/stl/filesystem.h>
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/string.h>
+
+#include <cstdint>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+#include <utility>
+
+#include "app/cli/doctor.h"
+#include "core/base/files.h"
+#include "core/hardware/machine.h"
+#include "insight/diagnose/json.h"
+#include "python/core/bindings.h"
+#include "python/core/insight_report.h"
+#include "python/core/trace_scope.h"
+#include "python/core/values.h"
+
+namespace headrace::python {
+
+namespace nb = nanobind;
+
+namespace {
+
+// `with` calls it, and hands over the object itself.
+template <class Scope>
+void add_enter(nb::class_<Scope>& bound) {
+  bound.def("__enter__", [](nb::object self) {
+    nb::cast<Scope&>(self).enter();
+    return self;
+  });
+}
+
+void register_traces(nb::module_& module) {
+  nb::class_<TraceScope> bound(module, "Trace", nb::is_weak_referenceable(),
+                               R"(Records spans of all threads while its with block runs; one at a time in a process.
+
+events_per_thread: the newest events that a thread keeps.)");
+  add_enter(bound);
+  bound.def(nb::init<std::int64_t>(), nb::arg("events_per_thread") = TraceOptions{}.events_per_thread)
+      .def("__exit__", [](TraceScope& trace, const nb::args& /*raised*/) { trace.exit(); })
+      .def(
+          "summary", [](const TraceScope& trace) { return object_of(to_json(get_profile_summary(trace.record()))); },
+          "total_operations, total_duration (seconds with any span open, nested time once), and for each name count, "
+          "total, mean, standard deviation, extremes and percentiles.")
+      .def(
+          "time_split",
+          [](const TraceScope& trace, std::int64_t skip) {
+            return object_of(to_json(split_time(trace.record(), skip)));
+          },
+          nb::arg("skip") = 0, "Seconds of each part of the steps; the first `skip` steps are left out.")
+      .def(
+          "memory", [](const TraceScope& trace) { return object_of(to_json(trace.memory())); },
+          "Bytes over time while it recorded: resident, and by class what headrace's Loaders and Trainers held; None "
+          "for a class that nobody counted.")
+      .def(
+          "write",
+          [](const TraceScope& trace, const std::filesystem::path& path) { write_chrome_trace(trace.record(), path); },
+          nb::arg("path"), "Writes a Chrome JSON trace, which Perfetto opens.")
+      .def_prop_ro(
+          "dropped", [](const TraceScope& trace) { return trace.record().dropped; }, "Events that full buffers lost.");
+}
+
+void register_spans(nb::module_& module) {
+  nb::class_<SpanScope> span(module, "span", nb::is_weak_referenceable(),
+                             "A context manager: its block is recorded under this name while a Trace records. An "
+                             "exception closes it and is marked by a gauge \"NAME: exception\".");
+  add_enter(span);
+  span.def(nb::init<const std::string&>(), nb::arg("name"))
+      .def(
+          "__exit__",
+          [](SpanScope& scope, nb::handle type, nb::handle /*value*/, nb::handle /*traceback*/) {
+            scope.exit(!type.is_none());
+          },
+          nb::arg("type").none(), nb::arg("value").none(), nb::arg("traceback").none());
+
+  nb::class_<StepPartScope> part(module, "StepPart",
+                                 "A context manager: its block is recorded as this part of a training step.");
+  add_enter(part);
+  part.def(nb::init<const std::string&>(), nb::arg("name"))
+      .def("__exit__", [](StepPartScope& scope, const nb::args& /*raised*/) { scope.exit(); });
+}
+
+}  // namespace
+
+void register_insight(nb::module_& module) {
+  register_traces(module);
+  register_spans(module);
+  module.def(
+      "diagnose",
+      [](const TraceScope& trace, std::int64_t samples_per_step, std::int64_t skip, std::optional<double> loader_busy_s,
+         int num_workers) {
+        DiagnosisInput input;
+        input.samples_per_step = samples_per_step;
+        input.loader_busy_s = loader_busy_s;
+        input.num_workers = num_workers;
+        return object_of(to_json(diagnose_record(trace.record(), std::move(input), skip)));
+      },
+      nb::arg("trace"), nb::arg("samples_per_step"), nb::kw_only(), nb::arg("skip") = 0,
+      nb::arg("loader_busy_s") = nb::none(), nb::arg("num_workers") = 1,
+      "What limits the steps that `trace` recorded: bound, predicted_free_data_gain, sentence, findings.");
+  module.def(
+      "write_report",
+      [](const std::filesystem::path& path, const TraceScope& trace, std::int64_t samples_per_step,
+         const std::string& title, std::int64_t skip) {
+        write_trace_report(path, trace.record(), trace.memory(), samples_per_step, title, skip);
+      },
+      nb::arg("path"), nb::arg("trace"), nb::arg("samples_per_step"), nb::kw_only(), nb::arg("title") = "training",
+      nb::arg("skip") = 0,
+      "Writes time split, diagnosis and memory, of what Loaders and Trainers hold by class, as one HTML file.");
+  module.def(
+      "write_file", [](const std::string& path, const std::string& content) { write_file(path, content); },
+      nb::arg("path"), nb::arg("content"), nb::call_guard<nb::gil_scoped_release>(),
+      "Writes a text file whole or not at all.");
+  module.def(
+      "free_memory", [] { return free_memory(); },
+      "Bytes that this process can still get: the least of what the kernel calls available and what its control groups "
+      "leave; None: unavailable.");
+  module.def(
+      "doctor",
+      [](const std::optional<std::filesystem::path>& run) {
+        const Machine here = detect_machine();
+        return object_of(to_json(run ? check_run(*run, here).findings : machine_findings(here)));
+      },
+      nb::arg("run") = nb::none(),
+      "What makes measuring or training worse on this machine, or what is wrong with the files of a run's folder: a "
+      "list of dicts of code, sentence and advice; empty when nothing is.");
+}
+
+}  // namespace headrace::python
