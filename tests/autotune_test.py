@@ -15,7 +15,7 @@ import weakref
 import headrace as hr
 import pytest
 import torch
-from headrace import _native
+from headrace import _core
 from headrace._autotune import AutoTune
 from headrace._autotune_request import requested
 from headrace._loop_objects import raw_objects
@@ -657,7 +657,7 @@ def native_tuner(loop, clock):
     knobs = PlantedKnobs([mine.model], [mine.optimizer], mine.loader, {})
     candidates = knobs.offer("rounding", [], [ARENA], None).candidates
     options = {"allow": "rounding", "gain_min": 0.02, "only": [ARENA], "fixed": [], "frozen": False, "spent_s": 0.0}
-    return _native.LiveTuner(loop, candidates, options, 0, {}, clock)
+    return _core.LiveTuner(loop, candidates, options, 0, {}, clock)
 
 
 def drive(tuner, clock, updates):

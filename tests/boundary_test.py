@@ -11,7 +11,7 @@ import headrace as hr
 import pytest
 import torch
 import user_sources
-from headrace import _native
+from headrace import _core
 from headrace._boundary import Boundary
 from headrace.errors import InvalidArgumentError
 from torch import nn
@@ -792,8 +792,8 @@ class Follower:
     """Candidates that are never on, so that a native tuner can follow a loop."""
 
     def __init__(self, loop, told=None):
-        self.tuner = _native.LiveTuner(self, [], {"allow": "rounding", "gain_min": 0.02, "only": [], "fixed": [], "frozen": False,
-                                                  "spent_s": 0.0}, 0, {} if told is None else {"began": told}, loop.clock)
+        self.tuner = _core.LiveTuner(self, [], {"allow": "rounding", "gain_min": 0.02, "only": [], "fixed": [], "frozen": False,
+                                                "spent_s": 0.0}, 0, {} if told is None else {"began": told}, loop.clock)
 
     def apply(self, settings):
         raise AssertionError("nothing is to be switched")

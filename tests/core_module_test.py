@@ -404,6 +404,9 @@ def calls_of(folder):
     with hr.Trace() as trace:
         with hr.span("recorded"):
             time.sleep(0.001)
+    watch = _core.LoopWatch()
+    watch.add_model(torch.nn.Linear(2, 1))
+    batch = (torch.zeros(4, 2), torch.zeros(4))
     return {
         "len": lambda: len(loader),
         "state_dict": native.state_dict,
@@ -421,13 +424,14 @@ def calls_of(folder):
         "applied": lambda: native.applied,
         "properties": lambda: (loader.batch_size, loader.samples, loader.num_classes, loader.worker_deaths,
                                loader.worker_processes),
-        "what the engine asks": lambda: (loader._takes_orders, loader._data_options, loader._data_context()),
+        "what headrace asks": lambda: (loader._takes_orders, loader._data_options, loader._data_context()),
         "operation_table": lambda: _core.operation_table("CenterCrop", crop),
         "transform": lambda: transform.apply(pixels),
         "transform into": lambda: transform.apply(pixels, out=out),
         "transform's steps": transform.explain,
         "spans": recorded,
         "what a trace tells": lambda: (trace.summary(), trace.memory(), trace.dropped),
+        "what a watch is told": lambda: tell_step(watch, batch),
         "a refusal": lambda: refused(loader, trace),
     }
 
@@ -435,6 +439,17 @@ def calls_of(folder):
 def recorded():
     with hr.span("span"), _core.StepPart("forward"):
         pass
+
+
+def tell_step(watch, batch):
+    watch.data_begins()
+    watch.data_ends(batch)
+    watch.forward_begins(True)
+    watch.forward_ends(True)
+    watch.backward_begins()
+    watch.backward_ends()
+    watch.optimizer_begins()
+    watch.optimizer_ends()
 
 
 def refused(loader, trace):
@@ -453,8 +468,9 @@ def refused(loader, trace):
 
 
 NAMES = ["len", "state_dict", "load_state_dict", "set_epoch", "start_at", "sample", "statistics", "explain", "decisions",
-         "set_num_workers", "set_prefetch_batches", "set_cache", "options", "applied", "properties", "what the engine asks",
-         "operation_table", "transform", "transform into", "transform's steps", "spans", "what a trace tells", "a refusal"]
+         "set_num_workers", "set_prefetch_batches", "set_cache", "options", "applied", "properties", "what headrace asks",
+         "operation_table", "transform", "transform into", "transform's steps", "spans", "what a trace tells",
+         "what a watch is told", "a refusal"]
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -14,7 +14,7 @@ import headrace as hr
 import numpy
 import pytest
 import torch
-from headrace import _native, _worker_look
+from headrace import _core, _worker_look
 from headrace._boundary import Boundary
 from headrace._live_loader import LiveLoader
 from headrace.errors import InvalidArgumentError, UnsupportedError
@@ -975,8 +975,8 @@ def test_what_a_headrace_loader_refuses_is_an_error_and_what_was_before_can_be_p
 def test_the_knob_table_understands_what_is_told_of_a_loader(images):
     for loader in (images(), DataLoader(Rows(), 4), [1]):
         live = LiveLoader(loader)
-        found = _native.offer({
-            "live": True, "cores": 2, "refused": live.refusals(), "refused_values": live.refused_values(2), "run_steps": 100,
-            "budget_s": 0.0, "fixed": [], "intra_op_threads": 1, "fused": False, "drops_out": False,
+        found = _core.offer({
+            "live": True, "process": {}, "cores": 2, "refused": live.refusals(), "refused_values": live.refused_values(2),
+            "run_steps": 100, "budget_s": 0.0, "fixed": [], "intra_op_threads": 1, "fused": False, "drops_out": False,
             **live.context(fixed=["data"])}, "")
         assert {one.key for one in (*found.candidates, *found.not_tried)} >= {WORKERS, PREFETCH, CACHE}

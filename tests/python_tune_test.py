@@ -260,6 +260,9 @@ OBJECTS = {
     "no loader": (lambda loop: {"loader": 3}, "wanted a DataLoader.*found int"),
     "no model": (lambda loop: {"model": loop.loss}, "wanted a torch.nn.Module, found method"),
     "epochs without length": (lambda loop: {"loader": batches, "epochs": 2}, "no length"),
+    "a seed below 0": (lambda loop: {"seed": -1}, "tune: seed: wanted a whole number from 0 .* found -1"),
+    "a number for a name": (lambda loop: {"only": [3]}, r"tune: only: wanted texts, found \[3\]"),
+    "no title": (lambda loop: {"title": None}, "tune: title: wanted a text, found None"),
 }
 
 
@@ -388,13 +391,31 @@ def test_ctrl_c_stops_and_undoes_everything(ctrl_c, calls):
     assert not torch.is_autocast_enabled("cpu")
 
 
+@pytest.mark.parametrize("calls", [2, 15])
+def test_what_is_no_exception_ends_the_tuning_as_it_was_raised(calls):
+    loop = Loop()
+    enough = SystemExit("enough")
+
+    def leave():
+        raise enough
+
+    stop = After(calls, leave)
+    before = everything(loop)
+    with pytest.raises(SystemExit) as caught:
+        loop.tune(only=["bf16 autocast"], budget_s=30.0, forward=lambda model, batch: (stop(), loop.loss(batch))[1])
+    assert caught.value is enough and caught.traceback[-1].name == "leave"
+    assert differences(before, everything(loop)) == []
+
+
 class Wordless(Exception):
     def __str__(self):
         raise Trouble("no words")
 
 
 FAULTS = {
-    "an error": (Trouble("deep inside"), ("failed", "error"), "deep inside"),
+    "an error": (Trouble("deep inside"), ("failed", "error"), "Trouble: deep inside"),
+    "an error of two lines": (Trouble("deep inside\nand more"), ("failed", "error"), "Trouble: deep inside"),
+    "an error without a message": (Trouble(), ("failed", "error"), "Trouble"),
     "an error without words": (Wordless(), ("failed", "error"), "Wordless"),
     "torch's lack of memory": (torch.OutOfMemoryError("no room"), ("refused", "memory"), "no room"),
     "its allocator's": (RuntimeError("DefaultCPUAllocator: can't allocate memory"), ("refused", "memory"), "can't allocate"),
@@ -415,6 +436,7 @@ def test_a_candidate_that_fails_is_told_and_undone(error, outcome, words):
     tuned = loop.tune(forward=forward, only=["fused optimizer"], budget_s=10.0)
     (trial,) = tuned.trials
     assert (trial.verdict, trial.reason) == outcome and words in trial.sentence
+    assert not any(more in trial.sentence for more in ("\n", "and more", "Traceback"))
     assert differences(before, everything(loop)) == []
 
 

@@ -326,6 +326,18 @@ def test_updates_of_the_same_gradients_are_compared_by_all_parameters_and_buffer
     assert found["value"] == pytest.approx(((states[0] - states[1]).norm() / states[1].norm()).item(), rel=1e-3)
 
 
+def test_ctrl_c_while_numbers_are_read_ends_the_tuning(scaled, monkeypatch):
+    def interrupt(tensor, **options):
+        raise KeyboardInterrupt
+
+    model = network()
+    scaled("bit_equal", 1.0)
+    monkeypatch.setattr(torch.Tensor, "__dlpack__", interrupt)
+    with pytest.raises(KeyboardInterrupt) as caught:
+        numerics_of(model, six_batches(), torch.optim.SGD(model.parameters(), lr=0.1), Scaled.name)
+    assert caught.traceback[-1].name == "interrupt"
+
+
 @pytest.mark.parametrize("factor, value", [(1.0, 0.0), (1.0 + 2**-10, 1.0)], ids=["the same", "another"])
 def test_the_bits_of_parameters_and_buffers_decide_what_must_be_bit_equal(scaled, factor, value):
     model = network()

@@ -133,10 +133,10 @@ def candidates() -> list[Any]:
 
 
 def tuner_of(loop: SimulatedLoop, tried: Sequence[Any], seed: int, decided: Any) -> Any:
-    from headrace import _native
+    from headrace import _core
 
     options = {"allow": "reduced_precision", "gain_min": GAIN_MIN, "only": [], "fixed": [], "frozen": False, "spent_s": 0.0}
-    return _native.LiveTuner(loop, list(tried), options, seed, {"decided": decided}, lambda: loop.now)
+    return _core.LiveTuner(loop, list(tried), options, seed, {"decided": decided}, lambda: loop.now)
 
 
 def gain_of(candidate: Any, gain: float) -> dict[tuple[str, str], float]:

@@ -21,7 +21,7 @@ from typing import Any, Callable, Iterable
 import torch
 from torch import nn
 
-from . import _core, _native
+from . import _core
 from ._autotune_request import Request, requested
 from ._boundary import Boundary, Unit
 from ._compile_costs import CompileCosts
@@ -48,7 +48,7 @@ class _Hooks:
     boundary: Boundary
     times: DeviceTimes | None  # None: the host's clock tells.
     loop: TunedLoop
-    not_tried: list[_native.NotApplicable]
+    not_tried: list[_core.NotApplicable]
 
 
 class AutoTune:
@@ -82,7 +82,7 @@ class AutoTune:
         self._hooks: _Hooks | None = None
         if request.auto_tune:
             self._problem = refusal or self._no_tuning()
-        candidates: list[_native.Candidate] = []
+        candidates: list[_core.Candidate] = []
         try:
             if request.auto_tune and self._problem is None:
                 candidates = self._make_hooks(knobs, forward_of, epochs, clock, times)
@@ -100,7 +100,7 @@ class AutoTune:
             _open_handles.add(self)
             if loader is not None and (reason := self._hooks.boundary.loader_refusal):
                 self._guarded(self._tell, "loader", f"waiting for data is not seen: {reason}")
-            if self._is_open and isinstance(self._tuner, _native.LiveReplay):
+            if self._is_open and isinstance(self._tuner, _core.LiveReplay):
                 self._guarded(self._begin_replay, self._tuner)
         elif self._problem is not None:
             self._tell("problem", f"{self._problem}; {_AS_WRITTEN}")
@@ -162,7 +162,7 @@ class AutoTune:
         return self._problem or (None if self._hooks is None else self._hooks.boundary.problem) or self._unwritten
 
     @property
-    def not_applicable(self) -> list[_native.NotApplicable]:
+    def not_applicable(self) -> list[_core.NotApplicable]:
         """Changes that are not tried on these objects: name, key, reason."""
         return [] if self._hooks is None else list(self._hooks.not_tried)
 
@@ -243,13 +243,13 @@ class AutoTune:
             boundary.ask_before_updates(self._armed)
             boundary.follow(self._follower(), self._hooks.knobs.ended_between_switches)
 
-    def _follower(self) -> _native.LiveTuner | None:
+    def _follower(self) -> _core.LiveTuner | None:
         """Who is told of units without Python; None: each is looked at here."""
         assert self._hooks is not None
         tuner, boundary = self._tuner, self._hooks.boundary
         sees_loader = boundary.epochs > 0 or not self._loads
         is_simple = self._hooks.times is None and not self._armed and sees_loader and not self._hooks.loop.has_ended()
-        return tuner if is_simple and isinstance(tuner, _native.LiveTuner) else None
+        return tuner if is_simple and isinstance(tuner, _core.LiveTuner) else None
 
     def _check(self) -> None:
         assert self._hooks is not None
@@ -271,7 +271,7 @@ class AutoTune:
         for key, reason in self._hooks.loop.take_ended().items():
             self._tuner.failed(UnsupportedError.code, reason, [key])
 
-    def _begin_replay(self, replay: _native.LiveReplay) -> None:
+    def _begin_replay(self, replay: _core.LiveReplay) -> None:
         replay.begin()
         if not replay.watching():  # There are no turns.
             self._finish("", undo=False)
@@ -373,7 +373,7 @@ class AutoTune:
         boundary = self._hooks.boundary
         if boundary.problem is not None:
             return boundary.problem
-        if isinstance(self._tuner, _native.LiveReplay):
+        if isinstance(self._tuner, _core.LiveReplay):
             applied, turns = self._tuner.turns()
             return None if applied == turns else (f"{self._request.replay}: the run ended after {boundary.updates} updates, with "
                                                   f"{applied} of {turns} turns applied")
@@ -398,7 +398,7 @@ class AutoTune:
         return why_not_timed(self._models) if self._request.replay is None else None
 
     def _make_hooks(self, knobs: LiveKnobs | None, forward_of: Callable[..., Any] | None, epochs: LoaderEpochs | None,
-                    clock: Callable[[], float] | None, times: DeviceTimes | None) -> list[_native.Candidate]:
+                    clock: Callable[[], float] | None, times: DeviceTimes | None) -> list[_core.Candidate]:
         """Nothing hangs on the loop yet. Returns what there is to try."""
         request = self._request
         if request.replay is None and times is None:
@@ -425,7 +425,7 @@ class AutoTune:
         self._hooks = _Hooks(knobs, kept, boundary, times, loop, offered.not_tried)
         return candidates
 
-    def _weigh_compiling(self, candidates: list[_native.Candidate]) -> None:
+    def _weigh_compiling(self, candidates: list[_core.Candidate]) -> None:
         """By what it took on this machine before."""
         for candidate in candidates:
             if candidate.key == COMPILE:
@@ -436,25 +436,25 @@ class AutoTune:
         if key == COMPILE and self._compile_costs is not None:
             self._compile_costs.note(seconds)
 
-    def _make_tuner(self, candidates: list[_native.Candidate],
-                    clock: Callable[[], float] | None) -> _native.LiveTuner | _native.LiveReplay:
+    def _make_tuner(self, candidates: list[_core.Candidate],
+                    clock: Callable[[], float] | None) -> _core.LiveTuner | _core.LiveReplay:
         request = self._request
         options = {"allow": request.allow, "gain_min": request.gain_min, "only": request.only, "fixed": request.fixed,
                    "frozen": not request.auto_tune, "spent_s": self._spent_s}
         if self._hooks is None:  # It is for its report alone.
-            tuner = _native.LiveTuner(None, candidates, options, request.seed, {}, clock)
+            tuner = _core.LiveTuner(None, candidates, options, request.seed, {}, clock)
             if self._problem is not None:
                 tuner.stop(self._problem)
             return tuner
         progress = {kind: functools.partial(self._hear, kind) for kind in ("began", "machine", "preparing", "decided", "ended")}
         if request.replay is not None:
-            replay = _native.LiveReplay(self._hooks.loop, str(request.replay), progress)
+            replay = _core.LiveReplay(self._hooks.loop, str(request.replay), progress)
             self._check_turns(replay, self._hooks.knobs)
             return replay
-        return _native.LiveTuner(self._hooks.loop, candidates, options, request.seed,
+        return _core.LiveTuner(self._hooks.loop, candidates, options, request.seed,
                                  {**progress, "prepared": self._note_prepared}, clock)
 
-    def _check_turns(self, replay: _native.LiveReplay, knobs: LiveKnobs) -> None:
+    def _check_turns(self, replay: _core.LiveReplay, knobs: LiveKnobs) -> None:
         """headrace.Error where the ledger has settings that these objects cannot have. Nothing hangs on them yet."""
         for settings in replay.settings():
             try:
@@ -463,9 +463,9 @@ class AutoTune:
                 raise type(error)(
                     f"autotune: replay: {self._request.replay}: {str(error).removeprefix('autotune: ')}") from error
 
-    def _switches_loading(self, candidates: list[_native.Candidate]) -> bool:
+    def _switches_loading(self, candidates: list[_core.Candidate]) -> bool:
         tuner = self._tuner
-        tried = tuner.settings() if isinstance(tuner, _native.LiveReplay) else [candidate.changes for candidate in candidates]
+        tried = tuner.settings() if isinstance(tuner, _core.LiveReplay) else [candidate.changes for candidate in candidates]
         return any(key.startswith(LOADING) for settings in tried for key in settings)
 
     def _tell(self, kind: str, text: str) -> None:

@@ -12,13 +12,13 @@ from torch import nn
 from torch.compiler import is_compiling
 from torch.utils.hooks import RemovableHandle
 
-from . import _native
+from . import _core
 from ._inert_hook import InertHook
 from ._loader_epochs import LoaderEpochs
 from ._state import tensors_in
 from .errors import InvalidArgumentError
 
-_UNIT, _FOLLOWED = 2, 3  # What the end of a step led to (src/python/loop_units_object.h).
+_UNIT, _FOLLOWED = 2, 3  # What the end of a step led to (src/python/core/loop_units_object.h).
 
 
 class Unit(NamedTuple):
@@ -59,7 +59,7 @@ class Boundary:
         self._on_unit, self._before_update, self._on_followed, self.clock = on_unit, before_update, on_followed, clock
         self._epochs = epochs or LoaderEpochs(loader, clock)
         self._epochs.clock = clock
-        self.native = _native.LoopUnits(len(self._optimizers), self._epochs.counts)
+        self.native = _core.LoopUnits(len(self._optimizers), self._epochs.counts)
         self._is_installed = False
         self._handles: list[RemovableHandle] = []
         self._called: list[nn.Module] = []  # Modules whose calls are seen.
@@ -95,7 +95,7 @@ class Boundary:
         self._handles, self._call_handles, self._called = [], [], []
         self._epochs.release()
 
-    def follow(self, tuner: _native.LiveTuner | None, ended: dict[str, str] | None = None) -> None:
+    def follow(self, tuner: _core.LiveTuner | None, ended: dict[str, str] | None = None) -> None:
         """From the next unit on `tuner` is told of units without a call of on_unit(), which goes on where call_back() was
         called, where the dict `ended` has changed its size, and where there is a problem. on_followed(None) is called behind a
         unit that lets the tuner want a call kept, or be over, or that call_back() was called in; on_followed(error) where the
@@ -269,7 +269,7 @@ class Boundary:
 class _CallHook(InertHook):
     """Before a call of a module. It runs in every call, so that there is no further function in between."""
 
-    def __init__(self, units: _native.LoopUnits) -> None:
+    def __init__(self, units: _core.LoopUnits) -> None:
         self._units = units  # Held for its function's sake.
         self._see_call, _, _ = units.hooks
         self.was_traced = False  # Compiled code calls its module.

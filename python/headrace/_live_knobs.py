@@ -10,7 +10,7 @@ from typing import Any, Iterator, Mapping, Sequence
 import torch
 from torch import nn
 
-from . import _native
+from . import _core
 from ._forward import CHANNELS_LAST, ForwardSwitch
 from ._kept_call import code_of
 from ._live_forward import LiveCalls, LiveForward, first_line
@@ -65,7 +65,7 @@ class LiveKnobs:
         self._refused: dict[str, str] | None = None
         self._in_force: dict[str, str] = {}
 
-    def offer(self, allow: str, fixed: Sequence[str], only: Sequence[str], steps: int | None) -> _native.Offer:
+    def offer(self, allow: str, fixed: Sequence[str], only: Sequence[str], steps: int | None) -> _core.Offer:
         """The knob table's candidates that can take turns on these objects, in the order to try them: what the process computes
         with, the data pipeline, the training loop, the model; and of every other knob why not. steps: updates that the run has;
         None: unknown. What `allow` forbids is among them, because the tuner times it; and what is fixed or not in `only`, because
@@ -233,12 +233,12 @@ class LiveKnobs:
         if key in _VALUES and not any(found is one or (found == one and isinstance(one, str)) for one in _VALUES[key]):
             raise InvalidArgumentError(f"autotune: {key}: wanted {' or '.join(map(json.dumps, _VALUES[key]))}, found {value}")
 
-    def _offered(self, fixed: Sequence[str], steps: int | None, of_loader: Mapping[str, Any]) -> _native.Offer:
+    def _offered(self, fixed: Sequence[str], steps: int | None, of_loader: Mapping[str, Any]) -> _core.Offer:
         cores = len(os.sched_getaffinity(0))
-        offered = _native.offer({
-            "live": True, "cores": cores, "refused": self._refusals(), "refused_values": self._loader.refused_values(cores),
-            "run_steps": steps, "budget_s": 0.0, "fixed": list(fixed), "intra_op_threads": self._process.threads, "fused": False,
-            "drops_out": False, **of_loader,
+        offered = _core.offer({
+            "live": True, "process": self._process.written, "cores": cores, "refused": self._refusals(),
+            "refused_values": self._loader.refused_values(cores), "run_steps": steps, "budget_s": 0.0, "fixed": list(fixed),
+            "intra_op_threads": self._process.threads, "fused": False, "drops_out": False, **of_loader,
         }, "")
         self._strategies.add_to(offered, "")
         return offered

@@ -57,7 +57,7 @@ class LiveLoader:
         return self._epochs is not None
 
     def context(self, fixed: Sequence[str] = (), only: Sequence[str] = ()) -> dict[str, Any]:
-        """What _native.offer() asks about the loader. Looks at a DataLoader's samples in worker processes, once, unless `fixed`
+        """What _core.offer() asks about the loader. Looks at a DataLoader's samples in worker processes, once, unless `fixed`
         and `only` leave nothing to ask for; that takes what look_at() takes."""
         is_fixed = any(NUM_WORKERS == key or NUM_WORKERS.startswith(f"{key}.") for key in fixed)
         is_wanted = not is_fixed and (not only or any(name.startswith("num_workers") for name in only))

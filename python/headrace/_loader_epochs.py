@@ -7,7 +7,7 @@ from typing import Any
 
 from torch.utils.data import DataLoader, IterableDataset
 
-from . import _native
+from . import _core
 from ._loader import Loader
 from ._loader_class import InPlaceOf, set_class, subclass_of
 from ._pipeline import OptimizedLoader
@@ -30,7 +30,7 @@ class LoaderEpochs:
         self._plain: type | None = None  # The loader's own class, while it is watched.
         self.is_watching = False
         self.refusal = ""  # Why nothing can be seen.
-        self.counts = _native.EpochCounts()
+        self.counts = _core.EpochCounts()
 
     def watch(self) -> None:
         """InvalidArgumentError where another LoaderEpochs watches this loader."""

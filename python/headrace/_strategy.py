@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from . import _native
+from . import _core
 from .errors import InvalidArgumentError, NotFoundError
 
 CUSTOM = "custom."  # What keys of strategies begin with.
@@ -100,7 +100,7 @@ def register_strategy(strategy: Strategy) -> None:
         if not isinstance(getattr(strategy, field), str):
             raise InvalidArgumentError(f"strategy: {type(strategy).__name__}: {field}: wanted a text, found "
                                        f"{type(getattr(strategy, field)).__name__}")
-    _native.check_strategy(strategy.name, strategy.sentence, strategy.numerics, list(_registered))
+    _core.check_strategy(strategy.name, strategy.sentence, strategy.numerics, list(_registered))
     _registered[strategy.name] = strategy
 
 
@@ -114,7 +114,7 @@ def unregister_strategy(name: str) -> None:
 
 def strategies() -> dict[str, str]:
     """What is registered, a sentence by name: strategies of C++, then Python's in the order in which they are tried."""
-    return {**_native.native_strategies(), **{name: strategy.sentence for name, strategy in _registered.items()}}
+    return {**_core.native_strategies(), **{name: strategy.sentence for name, strategy in _registered.items()}}
 
 
 class Strategies:
@@ -122,9 +122,9 @@ class Strategies:
 
     def __init__(self, context: StrategyContext) -> None:
         self._context, self._own = context, dict(_registered)
-        self._switch = _native.StrategySwitch([(name, one.sentence, one.numerics) for name, one in self._own.items()])
+        self._switch = _core.StrategySwitch([(name, one.sentence, one.numerics) for name, one in self._own.items()])
 
-    def add_to(self, offered: _native.Offer, bound: str) -> None:
+    def add_to(self, offered: _core.Offer, bound: str) -> None:
         """Asks each why not, and adds it behind what is offered already."""
         self._switch.add_to(offered, bound, self._own, self._context)
 

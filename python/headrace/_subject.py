@@ -1,6 +1,6 @@
 """A training loop's objects as the tuner handles them: which settings there are, and how each is applied.
 
-The native half (src/python/python_job.h) runs and times the loop; it calls the methods of Subject.
+The native half (src/python/core/python_job.h) runs and times the loop; it calls the methods of Subject.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader
 
-from . import _native
+from . import _core
 from ._batched import BatchedImages, as_it_is, batched
 from ._dataloader import change, epoch_of
 from ._device import batch_not_on_cpu, module_not_on_cpu, not_on_cpu
@@ -52,7 +52,7 @@ class Subject:
         self._only = only  # Candidates by name; empty: all.
         self._fixed = fixed  # Settings, or tables of them, that stay.
         self._compile_s: float | None = None  # What compiling took; None: not compiled yet.
-        self.not_applicable: list[_native.NotApplicable] = []  # Of the last offer().
+        self.not_applicable: list[_core.NotApplicable] = []  # Of the last offer().
         self._state = State(model, optimizer, loader)
         self._forward = ForwardSwitch(model)
         self.step = WholeStep(model, optimizer, self.loss)
@@ -195,9 +195,9 @@ class Subject:
         if COMPILE in settings and self._compile_s is None:
             self._compile_s = self._time_compiling()
 
-    def offer(self, bound: str) -> _native.Offer:
+    def offer(self, bound: str) -> _core.Offer:
         """What to try, what relieves `bound` first, and why not the rest."""
-        offered = _native.offer(self._context(), bound)
+        offered = _core.offer(self._context(), bound)
         self._strategies.add_to(offered, bound)
         self.not_applicable = offered.not_tried
         return offered
@@ -363,6 +363,7 @@ class Subject:
         return {
             "live": False, "cores": len(os.sched_getaffinity(0)),
             "refused": {key: reason for key, reason in refused.items() if reason is not None}, "refused_values": {},
+            "process": self._process.written,
             "run_steps": self._run_steps, "budget_s": self._budget_s, "fixed": list(self._fixed),
             "intra_op_threads": self._process.threads, "fused": all(self._update.uses(FUSED)),
             "drops_out": any(isinstance(module, nn.modules.dropout._DropoutNd) and module.training and module.p > 0

@@ -10,7 +10,7 @@ from typing import Any, Callable, Iterable, Mapping
 import torch
 from torch import nn
 
-from . import _native
+from . import _core
 from ._pipeline import OptimizedLoader
 from ._subject import Subject
 from .errors import InvalidArgumentError
@@ -83,7 +83,7 @@ class Tuned:
         return dict(self.ledger["best"]["settings"])
 
     @property
-    def not_applicable(self) -> list[_native.NotApplicable]:
+    def not_applicable(self) -> list[_core.NotApplicable]:
         """Changes that are not tried on these objects: name, key, reason."""
         return list(self._subject.not_applicable)
 
@@ -174,7 +174,7 @@ def tune(model: nn.Module, loader: Any, optimizer: torch.optim.Optimizer, forwar
                    f"budget_s={budget_s:g})",
     }
     try:
-        document, report = _native.tune_objects(subject, request, on_progress or _silent)
+        document, report = _core.tune_objects(subject, request, on_progress or _silent)
     except BaseException:
         subject.give_back()
         raise

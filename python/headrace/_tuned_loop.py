@@ -16,7 +16,7 @@ LOADING = "data."  # What keys of the loader's settings begin with.
 
 
 class TunedLoop:
-    """What LiveTuner and LiveReplay ask of a loop (src/python/live_loop_object.h)."""
+    """What LiveTuner and LiveReplay ask of a loop (src/python/core/live_loop_object.h)."""
 
     def __init__(self, knobs: LiveKnobs, kept: KeptCalls, boundary: Boundary, request: Request,
                  times: DeviceTimes | None = None) -> None:

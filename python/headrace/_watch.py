@@ -15,7 +15,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook, register_op
 from torch.utils.data import DataLoader
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
-from . import _core, _native
+from . import _core
 from ._device import batch_not_on_cpu, module_not_on_cpu, not_on_cpu
 from ._loader import Loader
 from ._loader_class import InPlaceOf
@@ -56,7 +56,7 @@ class watch:
                 f"watch: optimizer: wanted a torch.optim.Optimizer, found {type(optimizer).__name__}")
         self._model, self._optimizer, self._loader, self._title = model, optimizer, loader, title
         self._undo: list[Callable[[], Any]] = []
-        self._watch: _native.LoopWatch | None = None
+        self._watch: _core.LoopWatch | None = None
         self._depth = 0
         self._known: set[int] = set()  # Ids of modules and optimizers, all of them held by the native half.
         self._looks_at_batch = True  # Whether the next batch's device is looked at: the first of each epoch.
@@ -65,7 +65,7 @@ class watch:
     def __enter__(self) -> watch:
         if self._watch is not None:
             raise InvalidArgumentError("watch: wanted a new watch, found one that has been used")
-        self._watch = _native.LoopWatch()
+        self._watch = _core.LoopWatch()
         try:
             if self._optimizer is not None:
                 self._meet_optimizer(self._optimizer)
@@ -143,7 +143,7 @@ class watch:
         """Writes every span as a Chrome trace, which Perfetto opens."""
         self._finished().write_trace(str(path))
 
-    def _finished(self) -> _native.LoopWatch:
+    def _finished(self) -> _core.LoopWatch:
         if self._watch is None or self._undo:
             raise InvalidArgumentError("watch: nothing is known before the end of the block")
         return self._watch

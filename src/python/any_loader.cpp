@@ -65,9 +65,9 @@ std::int64_t batch_samples(py::handle batch) {
   if (is_of_loader(batch))
     return static_cast<std::int64_t>(py::len(batch.attr("fields")["valid"]));  // Others may be ragged.
   std::int64_t samples = 1;
-  find_tensor(batch, [&samples](py::handle tensor) {
-    if (py::cast<std::int64_t>(tensor.attr("dim")()) == 0) return false;
-    samples = py::cast<std::int64_t>(tensor.attr("size")(0));
+  find_tensor(batch, [&samples](const at::Tensor& tensor) {
+    if (tensor.dim() == 0) return false;
+    samples = tensor.size(0);
     return true;
   });
   return samples;

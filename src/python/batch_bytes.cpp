@@ -9,7 +9,6 @@
 #include <unordered_set>
 
 #include "python/any_loader.h"
-#include "python/tensor_object.h"
 #include "python/tensors_in.h"
 
 namespace headrace::python {
@@ -59,8 +58,8 @@ std::int64_t batch_bytes(py::handle batch) {
   if (is_of_loader(batch)) return 0;
   StorageSum known;
   std::int64_t bytes = 0;
-  find_tensor(batch, [&](py::handle tensor) {
-    bytes += known.add(tensor_of(tensor, "batch"));
+  find_tensor(batch, [&](const at::Tensor& tensor) {
+    bytes += known.add(tensor);
     return false;
   });
   return bytes;

@@ -37,16 +37,4 @@ void register_errors(py::module_& module) {
       "The native half of headrace. Its contents are documented under the names that headrace gives.";
 }
 
-void set_error_of(const std::exception_ptr& exception) noexcept {
-  try {
-    translate_exception(exception);  // Which rethrows what it does not know.
-  } catch (py::error_already_set& error) {
-    error.restore();
-  } catch (const std::exception& error) {
-    PyErr_SetString(PyExc_RuntimeError, error.what());
-  } catch (...) {
-    PyErr_SetString(PyExc_RuntimeError, "headrace: an exception of an unknown kind");
-  }
-}
-
 }  // namespace headrace::python

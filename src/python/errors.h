@@ -3,16 +3,11 @@
 
 #include <pybind11/pybind11.h>
 
-#include <exception>
-
 namespace headrace::python {
 
 // From here on an Error that leaves a function of `module` is the class of headrace.errors for its code; what LibTorch
 // throws is what torch itself makes of it; a Python exception that came through C++ keeps its class, arguments and
 // traceback.
 void register_errors(pybind11::module_& module);
-
-// Raises it in Python, for functions that pybind11 does not call.
-void set_error_of(const std::exception_ptr& exception) noexcept;
 
 }  // namespace headrace::python

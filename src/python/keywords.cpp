@@ -4,7 +4,6 @@
 #include <pybind11/stl.h>
 
 #include <algorithm>
-#include <nlohmann/json.hpp>
 #include <string_view>
 
 #include "core/base/fail.h"
@@ -137,32 +136,6 @@ py::dict keywords_of(const std::vector<Field>& fields) {
     table[py::str(name)] = keyword_value(field);
   }
   return all;
-}
-
-py::object object_of(const nlohmann::ordered_json& json) {
-  switch (json.type()) {
-    case nlohmann::ordered_json::value_t::object: {
-      py::dict dict;
-      for (const auto& [key, value] : json.items()) dict[py::str(key)] = object_of(value);
-      return dict;
-    }
-    case nlohmann::ordered_json::value_t::array: {
-      py::list list;
-      for (const auto& value : json) list.append(object_of(value));
-      return list;
-    }
-    case nlohmann::ordered_json::value_t::string:
-      return py::str(json.get_ref<const std::string&>());
-    case nlohmann::ordered_json::value_t::boolean:
-      return py::bool_(json.get<bool>());
-    case nlohmann::ordered_json::value_t::number_integer:
-    case nlohmann::ordered_json::value_t::number_unsigned:
-      return py::int_(json.get<std::int64_t>());
-    case nlohmann::ordered_json::value_t::number_float:
-      return py::float_(json.get<double>());
-    default:
-      return py::none();
-  }
 }
 
 }  // namespace headrace::python

@@ -4,7 +4,6 @@
 #include <headrace/option_fields.h>
 #include <pybind11/pybind11.h>
 
-#include <nlohmann/json_fwd.hpp>
 #include <string>
 #include <vector>
 
@@ -19,8 +18,5 @@ void set_keywords(const std::vector<Field>& fields, const pybind11::dict& keywor
 
 // What keywords could have been given to make these fields what they are.
 pybind11::dict keywords_of(const std::vector<Field>& fields);
-
-// A JSON document as dicts, lists, numbers, texts and None.
-pybind11::object object_of(const nlohmann::ordered_json& json);
 
 }  // namespace headrace::python

@@ -1,5 +1,4 @@
-// headrace._native: what each bind_<topic>.cpp registers. Loader, traces and reports, which need no LibTorch, are in
-// headrace._core (python/core).
+// headrace._native: what each bind_<topic>.cpp registers. What needs no LibTorch is in headrace._core (python/core).
 #include <pybind11/pybind11.h>
 
 #include "python/bindings.h"
@@ -8,9 +7,5 @@
 PYBIND11_MODULE(_native, module) {
   headrace::python::register_errors(module);
   headrace::python::register_trainer(module);
-  headrace::python::register_knobs(module);
-  headrace::python::register_strategies(module);
-  headrace::python::register_tune(module);
-  headrace::python::register_live(module);
-  headrace::python::register_watch(module);
+  headrace::python::register_process(module);
 }

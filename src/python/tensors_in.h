@@ -1,14 +1,15 @@
 // The tensors of a batch, or of another value of Python's that holds some.
 #pragma once
 
+#include <ATen/core/Tensor.h>
 #include <pybind11/pybind11.h>
 
 #include <functional>
 
 namespace headrace::python {
 
-// Tells `found` of every torch.Tensor, looking into mappings (dicts, UserDicts such as Hugging Face's BatchEncoding),
-// lists and tuples in their order, until it returns true; returns whether it did. Under the GIL.
-bool find_tensor(pybind11::handle value, const std::function<bool(pybind11::handle)>& found);
+// Tells `found` of every tensor, looking into mappings (dicts, UserDicts such as Hugging Face's BatchEncoding), lists
+// and tuples in their order, until it returns true; returns whether it did. Under the GIL.
+bool find_tensor(pybind11::handle value, const std::function<bool(const at::Tensor&)>& found);
 
 }  // namespace headrace::python

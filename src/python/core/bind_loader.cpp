@@ -83,9 +83,9 @@ void add_properties(nb::class_<NativeLoader>& bound) {
           "Classes of the labels; None where a source of your own does not tell.");
 }
 
-// What the part of headrace that needs LibTorch asks of a Loader beside what is documented. It is another extension,
-// and has Python's objects of this one alone.
-void add_what_engine_asks(nb::class_<NativeLoader>& bound) {
+// What headrace itself asks of a Loader beside what is documented: the Trainer, which is of another extension and has
+// Python's objects of this one alone, and the table of knobs.
+void add_what_headrace_asks(nb::class_<NativeLoader>& bound) {
   bound
       .def_prop_ro("_takes_orders", &NativeLoader::takes_orders, "Whether a sampler of the user's own gives the order.")
       .def_prop_ro("_data_options", &NativeLoader::data_keywords, "The keys of [data] alone.")
@@ -186,7 +186,7 @@ void register_loader(nb::module_& module) {
           "\"none\", \"decoded\", \"encoded\" or AUTOTUNE. Live; changes no byte. With keep what is in force now stays "
           "in memory while it is off, for comparing the two.");
   add_properties(bound);
-  add_what_engine_asks(bound);
+  add_what_headrace_asks(bound);
   refuse_pickling(
       bound,
       "a headrace.Loader cannot be pickled or copied: its threads and its memory are this process' own. Make one "

@@ -42,9 +42,22 @@ void register_errors(nb::module_& module) {
       "gives.";
 }
 
+void set_error_of(const std::exception_ptr& thrown) noexcept {
+  try {
+    translate_exception(thrown, nullptr);  // Which rethrows what it does not know.
+  } catch (nb::python_error& raised) {
+    raised.restore();
+  } catch (const std::exception& error) {
+    PyErr_SetString(PyExc_RuntimeError, error.what());
+  } catch (...) {
+    PyErr_SetString(PyExc_RuntimeError, "headrace: an exception of an unknown kind");
+  }
+}
+
 std::string sentence_of(const nb::python_error& raised) {
   try {
-    return fmt::format("{}: {}", class_name(raised.value()), text_of(raised.value()));
+    const std::string message = text_of(raised.value());
+    return message.empty() ? class_name(raised.value()) : fmt::format("{}: {}", class_name(raised.value()), message);
   } catch (const nb::python_error&) {  // Of its __str__.
     return class_name(raised.value());
   }

@@ -13,7 +13,10 @@ namespace headrace::python {
 // exception that came through C++ keeps its class, arguments and traceback.
 void register_errors(nanobind::module_& module);
 
-// "ValueError: no such pixel"; the class alone where its __str__ raises. Under the GIL.
+// Raises it in Python as that does, for functions that nanobind does not call. Under the GIL.
+void set_error_of(const std::exception_ptr& thrown) noexcept;
+
+// "ValueError: no such pixel"; the class alone where it has no message, or its __str__ raises. Under the GIL.
 std::string sentence_of(const nanobind::python_error& raised);
 
 // What a call of Python raised, for C++ that looks at what(): there nanobind's own exception has a whole traceback.

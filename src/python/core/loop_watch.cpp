@@ -1,0 +1,222 @@
+#include "python/core/loop_watch.h"
+
+#include <headrace/diagnosis.h>
+#include <headrace/profile_summary.h>
+#include <headrace/report.h>
+#include <headrace/time_split.h>
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+#include <numeric>
+
+#include "app/cli/console.h"
+#include "app/cli/environment.h"
+#include "core/base/clock.h"
+#include "core/base/fail.h"
+#include "insight/diagnose/json.h"
+#include "python/core/batches.h"
+#include "python/core/torch_facts.h"
+
+namespace headrace::python {
+namespace {
+
+namespace nb = nanobind;
+
+constexpr SpanName kEvaluation{"evaluation", "work"};
+constexpr std::int64_t kMemoryEvery_ns = 50'000'000;
+constexpr int kTextWidth = 100;
+constexpr const char* kHostTime = "host time: the device is not waited for";
+
+}  // namespace
+
+LoopWatch::LoopWatch()
+    : trace_(std::make_unique<Trace>()),
+      peak_known_(reset_peak_memory()),
+      objects_memory_(std::make_unique<LoopMemory>()) {}
+
+void LoopWatch::end_forward(TraceMoment at) {
+  if (!forward_) return;
+  record_span(step::kForward, *forward_, at);
+  forward_.reset();
+  last_part_end_ = at;
+}
+
+void LoopWatch::end_step(TraceMoment at) {
+  end_forward(forward_end_);
+  if (step_ && trains_) {
+    record_span(step::kStep, *step_, at, steps_++);
+    sample_memory();
+    if (!updated_) objects_memory_->note_objects();
+  }
+  step_.reset();
+  trains_ = updated_ = has_wait_ = false;
+}
+
+void LoopWatch::sample_memory() {
+  const std::int64_t now_ns = monotonic_ns();
+  if (now_ns - memory_looked_at_ns_ < kMemoryEvery_ns) return;
+  memory_looked_at_ns_ = now_ns;
+  if (const auto resident = resident_memory()) memory_.push_back(*resident);
+}
+
+void LoopWatch::pass_begins() {
+  if (!here()) return;
+  const TraceMoment now = trace_moment();
+  end_step(now);
+  pass_ = now;
+}
+
+void LoopWatch::data_begins() {
+  if (!here()) return;
+  const TraceMoment now = trace_moment();
+  end_step(now);
+  data_ = pass_ ? *pass_ : now;
+  pass_.reset();
+}
+
+void LoopWatch::data_ends(const nb::object& batch) {
+  if (!here() || !data_) return;
+  const TraceMoment now = trace_moment();
+  if (!batch.is_none()) {
+    record_span(step::kDataWait, *data_, now);
+    step_ = data_;
+    has_wait_ = true;
+    if (samples_ == 0) samples_ = batch_samples(batch);
+    last_part_end_ = now;
+    objects_memory_->note_batch(batch);
+  }
+  data_.reset();
+}
+
+void LoopWatch::forward_begins(bool for_training) {
+  if (!here()) return;
+  const TraceMoment now = trace_moment();
+  if (!for_training) {
+    evaluation_ = now;
+    return;
+  }
+  if (!has_wait_ && updated_) end_step(now);
+  if (!step_) step_ = now;
+  if (!forward_) forward_ = forward_end_ = now;
+}
+
+void LoopWatch::forward_ends(bool for_training) {
+  if (!here()) return;
+  const TraceMoment now = trace_moment();
+  if (for_training) {
+    forward_end_ = now;
+  } else if (evaluation_) {
+    record_span(kEvaluation, *evaluation_, now);
+    evaluation_.reset();
+  }
+}
+
+void LoopWatch::backward_begins() {
+  if (!here()) return;
+  const TraceMoment now = trace_moment();
+  end_forward(now);
+  backward_ = now;
+}
+
+void LoopWatch::backward_ends() {
+  if (!here() || !backward_) return;
+  last_part_end_ = trace_moment();
+  record_span(step::kBackward, *backward_, last_part_end_);
+  backward_.reset();
+  trains_ = true;
+}
+
+void LoopWatch::optimizer_begins() {
+  if (!here()) return;
+  end_forward(forward_end_);
+  optimizer_ = trace_moment();
+}
+
+void LoopWatch::optimizer_ends() {
+  if (!here() || !optimizer_) return;
+  last_part_end_ = trace_moment();
+  record_span(step::kOptimizer, *optimizer_, last_part_end_);
+  optimizer_.reset();
+  trains_ = updated_ = true;
+  objects_memory_->note_objects();  // Here gradients and optimizer state are there together.
+}
+
+void LoopWatch::stop() {
+  end_step(last_part_end_);
+  record_ = trace_->stop();
+  trace_.reset();
+  if (peak_known_) peak_memory_ = peak_memory();
+  timeline_ = objects_memory_->timeline();
+  objects_memory_.reset();
+}
+
+void LoopWatch::add_model(const nb::object& model) {
+  if (objects_memory_) objects_memory_->add_model(model);
+}
+
+void LoopWatch::add_optimizer(const nb::object& optimizer) {
+  if (objects_memory_) objects_memory_->add_optimizer(optimizer);
+}
+
+nlohmann::ordered_json LoopWatch::document_of(const DiagnosisInput& input, const Report& report) const {
+  const auto bytes = [](std::optional<std::int64_t> value) {
+    return value ? nlohmann::ordered_json(*value) : nlohmann::ordered_json(nullptr);
+  };
+  nlohmann::ordered_json document{{"format", "headrace-watch"}, {"version", 1}, {"title", report.title}};
+  document["written"] = report.written;
+  document["host_time"] = host_time_ ? nlohmann::ordered_json(kHostTime) : nlohmann::ordered_json(nullptr);
+  document["steps"] = steps_;
+  document["time_split"] = to_json(input.split);
+  document["metrics"] = metric_series(input.split, input.samples_per_step);
+  document["profile_summary"] = to_json(get_profile_summary(record_));
+  document["mean_memory_bytes"] = bytes(input.mean_memory);
+  document["peak_memory_bytes"] = bytes(peak_memory_);
+  document["memory"] = to_json(timeline_);
+  return document;
+}
+
+WatchResult LoopWatch::result(const std::string& title) const {
+  if (steps_ == 0) {
+    fail(ErrorCode::invalid_argument,
+         "watch: no training step was seen: no backward and no optimizer step between two batches");
+  }
+  DiagnosisInput input;
+  input.split = split_time(record_);
+  input.samples_per_step = std::max<std::int64_t>(1, samples_);
+  input.compute_threads = static_cast<int>(compute_threads());
+  const Machine machine = detect_machine();
+  input.cores = machine.cores_usable;
+  input.peak_memory = peak_memory_;
+  if (!memory_.empty()) {
+    const auto count = static_cast<std::int64_t>(memory_.size());
+    input.mean_memory = std::accumulate(memory_.begin(), memory_.end(), std::int64_t{0}) / count;
+  }
+  std::optional<Diagnosis> diagnosis;  // Of device work, the host's times say nothing of what limits it.
+  Report report;
+  report.kind = Report::Kind::profile;
+  report.title = title;
+  if (host_time_) {
+    report.note = kHostTime;
+    report.baseline_samples_per_second =
+        static_cast<double>(samples_) * static_cast<double>(input.split.steps) / input.split.total_s;
+  } else {
+    diagnosis = diagnose(input);
+    report.verdict = report.diagnosis = diagnosis->sentence;
+    report.findings = diagnosis->findings;
+    report.baseline_samples_per_second = samples_ > 0 ? diagnosis->samples_per_second : 0;
+  }
+  report.before = input.split;
+  report.memory = timeline_;
+  report.environment = report_environment(machine, torch_version());
+  report.written = utc_text();
+
+  nlohmann::ordered_json document = document_of(input, report);
+  document["diagnosis"] = diagnosis ? to_json(*diagnosis) : nlohmann::ordered_json(nullptr);
+  return {json_text(document), report_text(report, kTextWidth, false), report_html(report)};
+}
+
+void LoopWatch::write_trace(const std::string& path) const {
+  write_chrome_trace(record_, path);
+}
+
+}  // namespace headrace::python

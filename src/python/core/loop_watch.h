@@ -1,0 +1,87 @@
+// The parts of a training loop that somebody else runs, told by hooks at their ends.
+//
+// A step begins with the wait for its batch, or with its forward where no loader is hooked, and ends where the next
+// batch is asked for, or with the first forward after an update where none is; it is recorded when a backward or an
+// update happened in it. Forward lasts from the model's first call to the beginning of backward, the loss included. All
+// calls come from the thread that made the watch; those of other threads are ignored. A call costs under a microsecond
+// beside Python's own.
+#pragma once
+
+#include <headrace/diagnosis.h>
+#include <headrace/report.h>
+#include <headrace/trace.h>
+#include <nanobind/nanobind.h>
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include <nlohmann/json_fwd.hpp>
+#include "core/hardware/machine.h"
+#include "python/core/loop_memory.h"
+
+namespace headrace::python {
+
+struct WatchResult {
+  std::string document;  // JSON: steps, time split, diagnosis, profile summary, metrics, memory, host_time.
+  std::string text;      // For a terminal.
+  std::string html;      // A report of one file.
+};
+
+class LoopWatch {
+ public:
+  // Begins to record: Error{invalid_argument} while another trace does.
+  LoopWatch();
+
+  void pass_begins();  // iter(loader): what it costs belongs to the first batch's wait.
+  void data_begins();
+  void data_ends(const nanobind::object& batch);  // None: the epoch is over. Under the GIL.
+  void forward_begins(bool for_training);
+  void forward_ends(bool for_training);
+  void backward_begins();
+  void backward_ends();
+  void optimizer_begins();
+  void optimizer_ends();
+  // Objects of the loop, whose memory is counted. Those that are known already are left out. Under the GIL.
+  void add_model(const nanobind::object& model);
+  void add_optimizer(const nanobind::object& optimizer);
+  // Tensors lie on a device that works on its own: the times are the host's, above which the result says so, and it has
+  // no diagnosis.
+  void time_host_alone() { host_time_ = true; }
+
+  // Ends recording. The last step ends with its last part. Call once, under the GIL.
+  void stop();
+  // After stop(). Error{invalid_argument} when no whole step was seen.
+  WatchResult result(const std::string& title) const;
+  void write_trace(const std::string& path) const;
+
+ private:
+  nlohmann::ordered_json document_of(const DiagnosisInput& input, const Report& report) const;
+  bool here() const { return std::this_thread::get_id() == thread_; }
+  void end_step(TraceMoment at);
+  void end_forward(TraceMoment at);
+  void sample_memory();
+
+  std::thread::id thread_ = std::this_thread::get_id();
+  std::unique_ptr<Trace> trace_;
+  TraceRecord record_;
+  bool has_wait_ = false;  // This step began with the wait for its batch.
+  bool trains_ = false;    // A backward or an update happened in this step.
+  bool updated_ = false;   // An update did.
+  std::int64_t steps_ = 0, samples_ = 0;
+  // Where what is open began; nullopt: it is not.
+  std::optional<TraceMoment> step_, pass_, data_, forward_, evaluation_, backward_, optimizer_;
+  TraceMoment forward_end_, last_part_end_;
+  std::int64_t memory_looked_at_ns_ = 0;
+  std::vector<std::int64_t> memory_;  // Resident bytes, at most 20 times a second.
+  bool peak_known_ = false;
+  std::optional<std::int64_t> peak_memory_;
+  std::unique_ptr<LoopMemory> objects_memory_;  // Until stop().
+  MemoryTimeline timeline_;
+  bool host_time_ = false;
+};
+
+}  // namespace headrace::python

@@ -1,0 +1,106 @@
+// A training loop made of a user's own Python objects as the tuner's Job.
+//
+// The loop is the one that most people write: batch, zero_grad, forward, backward, step, all of them the user's. What
+// the objects are, how their state is saved and how a setting is applied to them, is told by `subject`, a
+// headrace._subject.Subject, whose `step` is the step, in the tuner's loop and in the user's; timing, order, checks and
+// comparisons are here. Of tensors nothing is known here but the numbers of flat ones, which `subject` makes of them.
+// Every call may be made without the GIL; it is taken while Python runs.
+#pragma once
+
+#include <headrace/tune.h>
+#include <nanobind/nanobind.h>
+
+#include <cstdint>
+#include <exception>
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "insight/measure/measure.h"
+#include "python/core/loop_memory.h"
+
+namespace headrace::python {
+
+class PythonJob final : public MeasurableJob {
+ public:
+  explicit PythonJob(nanobind::object subject);
+  ~PythonJob() override;
+  PythonJob(const PythonJob&) = delete;
+  PythonJob& operator=(const PythonJob&) = delete;
+
+  // One forward and backward on the first batch, whose effects are undone. Error{invalid_argument} when there is no
+  // batch, or the loss is not one number that depends on a parameter; Error{numerics} when it is not finite. What
+  // `subject` raises of gradients that are not dense real numbers passes.
+  void check();
+
+  // The state to go back to is the one that `subject` was made with: measuring has moved the objects since then.
+  void snapshot() override;
+  void restore() override;
+  void configure(const Settings& settings) override;
+  // Error{cancelled} when Python was interrupted (Ctrl-C, SystemExit): rethrow_interrupt() then goes on with that.
+  //
+  // What an epoch costs at its beginning (a permutation, worker processes) is spread over its batches, and
+  // what a setting costs once in a run (compiling) over the run's steps: each step's seconds hold its share.
+  std::vector<double> run(std::int64_t steps) override;
+  Fingerprint fingerprint(std::int64_t batch) override;
+  // Where an epoch is shorter, the next one begins as it would in the loop.
+  Fingerprint fingerprint_as_loaded(std::int64_t batch) override;
+  // By a copy of the module in float64. What the user's code cannot do with one is the reason why there is none.
+  ExactResult exact_fingerprint(std::int64_t batch) override;
+  std::uint64_t state_hash() override;
+  double update_difference(const Settings& a, const Settings& b) override;
+  std::int64_t samples_per_step() const override { return samples_; }
+
+  void set_free_data(bool free_data) override;
+  // What works for the user's loader is not ours to know, nor to switch.
+  std::optional<LoaderWork> loader_work() const override { return std::nullopt; }
+  void set_loads_aside(bool) override {}
+
+  void rethrow_interrupt() const;
+  // What the process and the loop's objects held so far.
+  MemoryTimeline memory() { return memory_.timeline(); }
+
+ protected:
+  std::vector<double> moved_data_wait() const override { return moved_s_; }
+
+ private:
+  struct Wait {
+    double time_s;
+    bool begins_pass;
+  };
+  // Runs `work` under the GIL; an interrupt becomes Error{cancelled}, and what tells of too little memory
+  // Error{out_of_memory}. Other Python exceptions pass.
+  template <class Work>
+  auto in_python(Work&& work);
+  // Ends the epoch at hand and runs `work`, which may leave any state: afterwards, also after an exception, it is the
+  // one that `subject` was made with.
+  template <class Work>
+  auto then_restored(Work&& work);
+  nanobind::object next_batch();
+  nanobind::object gradients(const nanobind::object& batch);  // Left in the parameters; returns the loss.
+  double one_step();                                          // Seconds.
+  // Takes out of the steps what beginning an epoch costs, and returns what each step owes of it.
+  double spread_pass_starts(std::vector<double>& seconds);
+  nanobind::object batch_for_checks(std::int64_t index);
+  nanobind::object batch_as_loaded(std::int64_t index);
+  // Of an epoch that this method of the subject begins, until there are `count`.
+  void take_batches(const char* method, std::int64_t count, std::vector<nanobind::object>& batches);
+  Fingerprint fingerprint_of(const nanobind::object& batch);
+
+  nanobind::object subject_;
+  nanobind::object step_;    // subject_.step, a headrace._step.WholeStep.
+  nanobind::object pass_;    // The iterator over the data at hand; none: the next step begins one.
+  nanobind::object cached_;  // The batch of free data; none while it is off.
+  std::vector<nanobind::object> batches_for_checks_;
+  std::vector<nanobind::object> batches_as_loaded_;  // Under the settings in force, of epochs from the first one on.
+  std::vector<Wait> waits_;                          // For data, of the steps of the last run().
+  std::vector<double> moved_s_;  // Of these steps: their shares of epochs' beginnings, less a beginning itself.
+  double pass_start_s_ = 0;      // What the newest epoch cost to begin, beyond what any batch costs.
+  std::int64_t samples_ = 1;
+  std::exception_ptr interrupt_;
+  LoopMemory memory_;
+  bool counts_batches_;  // A headrace.Loader counts its own.
+};
+
+}  // namespace headrace::python
