@@ -25,7 +25,7 @@ import harness  # noqa: E402
 BENCH = Path(__file__).resolve().parent
 ENGINE = ("headrace_main", "headrace_torch")  # For the verbs that train.
 PACK = ("headrace_main",)
-PACKAGE = ("_native",)
+PACKAGE = ("_engine",)
 PHOTOS, PEERS = "photos", "peers"
 
 

@@ -1,11 +1,12 @@
-# The Python package: two modules beside links to python/headrace/*.py, in <build>/python/headrace. Both load the one libheadrace.so,
-# so that what is global in it is there once (docs/decisions/0032-one-library-under-two-extensions.md).
+# The Python package: its extensions beside links to python/headrace/*.py, in <build>/python/headrace. They load the one
+# libheadrace.so, so that what is global in it is there once (docs/decisions/0032-one-library-under-two-extensions.md).
 #
 # _core, of the objects in src/python/core, needs no LibTorch. It is bound by nanobind in split mode, whose compiled half is the
 # package nanobind-backend, and keeps to Python's stable ABI, so that one file serves every Python from HEADRACE_PYTHON_FLOOR on.
-# _native, of those in src/python, is made for the interpreter HEADRACE_PYTHON, that of the environment which LibTorch comes from
-# unless another is named (tools/carried.sh); pybind11's headers lie in the torch wheel. An installed package holds our libraries
-# beside the modules and finds them by $ORIGIN; torch's are in the process already, because headrace/__init__.py imports torch first.
+# _engine, of those in src/python, is there where HEADRACE_TORCH is ON. It is made for the interpreter HEADRACE_PYTHON, that of the
+# environment which LibTorch comes from unless another is named (tools/carried.sh); pybind11's headers lie in the torch wheel. An
+# installed package holds our libraries beside the extensions and finds them by $ORIGIN; torch's are in the process already, because
+# headrace/_engine_door.py imports torch first.
 execute_process(
   COMMAND "${HEADRACE_PYTHON}" -I -c
     "import sysconfig; print(sysconfig.get_paths()['include'], sysconfig.get_config_var('EXT_SUFFIX'), sep=';')"
@@ -43,7 +44,7 @@ target_include_directories(python_binding SYSTEM INTERFACE "${python_include}")
 # pybind11's classes are hidden, ours that hold them need not be: nobody outside the module sees them.
 target_compile_options(python_binding INTERFACE -Wno-attributes)
 
-# headrace_python_package(): after the modules python/core and python and the libraries.
+# headrace_python_package(): after the module python/core, with LibTorch the module python, and the libraries.
 function(headrace_python_package)
   set(package "${CMAKE_BINARY_DIR}/python/headrace")
   # Its own names are nobody's: of the module PyInit__core alone is to be seen.
@@ -53,11 +54,20 @@ function(headrace_python_package)
   set_target_properties(_core PROPERTIES PREFIX "" SUFFIX ".abi3.so" LIBRARY_OUTPUT_DIRECTORY "${package}"
     BUILD_RPATH_USE_ORIGIN ON INSTALL_RPATH "$ORIGIN")
 
-  add_library(_native MODULE $<TARGET_OBJECTS:headrace_python>)
-  target_link_libraries(_native PRIVATE headrace_torch "${torch_root}/lib/libtorch_python.so")
-  set_target_properties(_native PROPERTIES PREFIX "" SUFFIX "${python_suffix}" LIBRARY_OUTPUT_DIRECTORY "${package}"
-    BUILD_RPATH_USE_ORIGIN ON INSTALL_RPATH "$ORIGIN")
-  add_dependencies(_native _core)  # Who builds the one wants the package.
+  set(targets headrace_core _core)
+  set(installed _core headrace)
+  if(TARGET headrace_python)
+    add_library(_engine MODULE $<TARGET_OBJECTS:headrace_python>)
+    target_link_libraries(_engine PRIVATE headrace_torch "${torch_root}/lib/libtorch_python.so")
+    set_target_properties(_engine PROPERTIES PREFIX "" SUFFIX "${python_suffix}" LIBRARY_OUTPUT_DIRECTORY "${package}"
+      BUILD_RPATH_USE_ORIGIN ON INSTALL_RPATH "$ORIGIN")
+    add_dependencies(_engine _core)  # Who builds the one wants the package.
+    list(APPEND targets headrace_python _engine)
+    list(APPEND installed _engine headrace_torch)
+  endif()
+  if(HEADRACE_SANITIZE)  # Their runtime must be in the process before the interpreter: make check PARTS=asan-python.
+    set_target_properties(${targets} PROPERTIES EXCLUDE_FROM_ALL ON)
+  endif()
 
   file(GLOB sources CONFIGURE_DEPENDS "${CMAKE_SOURCE_DIR}/python/headrace/*.py" "${CMAKE_SOURCE_DIR}/python/headrace/*.pyi"
     "${CMAKE_SOURCE_DIR}/python/headrace/py.typed")
@@ -69,6 +79,6 @@ function(headrace_python_package)
   endforeach()
   if(SKBUILD)
     install(FILES "${types}" DESTINATION headrace COMPONENT python)
-    install(TARGETS _core _native headrace headrace_torch LIBRARY DESTINATION headrace COMPONENT python NAMELINK_SKIP)
+    install(TARGETS ${installed} LIBRARY DESTINATION headrace COMPONENT python NAMELINK_SKIP)
   endif()
 endfunction()

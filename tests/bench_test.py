@@ -373,6 +373,19 @@ def test_each_build_is_asked_in_the_words_that_its_schema_knows():
         builds.spelled(wanted, {"seed"})
 
 
+def test_a_build_has_its_package_whatever_its_extension_is_called(tmp_path):
+    builds = script("two_builds")
+    build, package = builds.Build(tmp_path), tmp_path / "build" / "release" / "python"
+    with pytest.raises(SystemExit, match="build _engine or _.* there"):
+        build.package()
+    (package / "headrace").mkdir(parents=True)
+    for name in builds.EXTENSIONS:
+        extension = package / "headrace" / f"{name}.cpython-311-x86_64-linux-gnu.so"
+        extension.touch()
+        assert build.package() == package
+        extension.unlink()
+
+
 def test_the_keys_that_two_builds_sets_are_those_of_this_build():
     builds = script("two_builds")
     keys = builds.keys_of(json.loads((ROOT / "docs" / "recipe.schema.json").read_text()))

@@ -12,10 +12,11 @@ import headrace as hr
 import pytest
 import torch
 import torch.fx
-from headrace import _native
+from headrace import _core
 from headrace._inert_hook import InertHook
 from headrace._kept_call import KeptCalls
 from headrace._live_knobs import LiveKnobs
+from headrace._settings import process_settings
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
@@ -108,7 +109,7 @@ def everything(run):
         "groups": [{key: value for key, value in group.items() if key != "params"} for group in run.optimizer.param_groups],
         "strides": strides(run.tensors()),
         "threads": torch.get_num_threads(),
-        "process": _native.process_settings(),
+        "process": process_settings(),
         "autocast": (torch.is_autocast_enabled("cpu"), torch.get_autocast_dtype("cpu"), torch.is_autocast_cache_enabled()),
     }
 
@@ -282,15 +283,15 @@ def test_a_run_whose_tensors_took_turns_in_the_arena_has_the_bits_of_the_untouch
         with pytest.raises(hr.errors.UnsupportedError, match="compute.allocator stays .*AddressSanitizer"):
             run.knobs.apply(arena)
         return
-    before = _native.process_settings()
+    before = process_settings()
     images = torch.randn(64, 2, 8, 8)  # Large enough for the arena.
     labels = torch.arange(64) % 3
     for i in range(8):
         run.knobs.apply(arena if i % 2 else {})
-        assert _native.process_settings() == {**before, **(arena if i % 2 else {})}
+        assert process_settings() == {**before, **(arena if i % 2 else {})}
         run.step((images, labels))
     run.knobs.apply({})
-    assert _native.process_settings() == before
+    assert process_settings() == before
     for _ in range(8):
         plain.step((images, labels))
     for ours, theirs in zip(run.model.state_dict().values(), plain.model.state_dict().values()):
@@ -299,15 +300,48 @@ def test_a_run_whose_tensors_took_turns_in_the_arena_has_the_bits_of_the_untouch
 
 def test_threads_and_denormals_are_switched_and_given_back():
     run = Run()
-    before = _native.process_settings()
+    before = process_settings()
     small = torch.full((4,), 1e-37)  # A hundredth of it is below the least normal number.
     applied = run.knobs.apply({"compute.intra_op_threads": "2", "compute.flush_denormal": "true"})
     assert applied == [("compute.flush_denormal", "true", "true", ""), ("compute.intra_op_threads", "2", "2", "")]
     assert torch.get_num_threads() == 2
     assert (small / 100).sum() == 0
     run.knobs.apply({})
-    assert torch.get_num_threads() == 1 and _native.process_settings() == before
+    assert torch.get_num_threads() == 1 and process_settings() == before
     assert (small / 100).sum() > 0
+
+
+def products_that_are_no_zero():
+    """Of 1 << 18 that are too small for a normal number, of which each of two threads makes half."""
+    return int(torch.full((1 << 18,), 1e-20).mul(1e-20).ne(0).sum())
+
+
+def test_denormals_count_as_zero_in_every_compute_thread_until_they_are_given_back():
+    run = Run()
+    two, flushed = {"compute.intra_op_threads": "2"}, {"compute.flush_denormal": "true"}
+    run.knobs.apply(two)
+    assert products_that_are_no_zero() == 1 << 18  # The second thread is there now, with the mode of before.
+    for _ in range(2):
+        run.knobs.apply({**two, **flushed})
+        assert process_settings()["compute.flush_denormal"] == "true"
+        assert products_that_are_no_zero() == 0
+        run.knobs.apply(two)
+        assert products_that_are_no_zero() == 1 << 18
+    run.knobs.apply({**two, **flushed})
+    run.knobs.apply(flushed)  # Which leaves the second thread without work.
+    run.knobs.apply({})
+    torch.set_num_threads(2)
+    assert products_that_are_no_zero() == 1 << 18
+
+
+def test_denormals_stay_where_torchs_other_threads_cannot_be_reached(monkeypatch):
+    run = Run()
+    before = everything(run)
+    monkeypatch.setattr(_core, "share_float_mode", lambda threads: f"{threads} threads cannot be reached")
+    with pytest.raises(hr.errors.UnsupportedError) as caught:
+        run.knobs.apply({"compute.intra_op_threads": "2", "compute.flush_denormal": "true"})
+    assert str(caught.value) == "autotune: compute.flush_denormal stays false: 2 threads cannot be reached"
+    assert everything(run) == before and run.knobs.in_force() == {}
 
 
 # Autocast.
@@ -707,7 +741,7 @@ def test_the_baseline_says_what_the_objects_have():
                "optimizer.foreach": "false", "model.compile": "false"}
     assert {key: baseline[key] for key in written} == written
     assert baseline["compute.intra_op_threads"] == "1"
-    assert baseline.items() >= _native.process_settings().items()
+    assert baseline.items() >= process_settings().items()
     assert run.knobs.apply(baseline) == [(key, value, value, "") for key, value in sorted(baseline.items())]
     assert not any(key in vars(run.model) for key in ("forward", "__getstate__"))
 
@@ -1147,7 +1181,10 @@ WRONG = {
                           "autotune: optimizer.fused and optimizer.foreach are both true; wanted one of them"),
     "no threads": ({"compute.intra_op_threads": "0"}, hr.errors.InvalidArgumentError,
                    "autotune: compute.intra_op_threads: wanted a whole number of at least 1, found 0"),
-    "allocator": ({"compute.allocator": '"heap"'}, hr.errors.InvalidArgumentError, None),
+    "allocator": ({"compute.allocator": '"heap"'}, hr.errors.InvalidArgumentError,
+                  'setting:1: compute.allocator must be arena | system, found "heap"'),
+    "denormals": ({"compute.flush_denormal": '"some"'}, hr.errors.InvalidArgumentError,
+                  'autotune: compute.flush_denormal: wanted true or false, found "some"'),
 }
 
 

@@ -7,10 +7,11 @@ from pathlib import Path
 
 import headrace as hr
 import pytest
-from headrace import _core, _native
+from headrace import _core, _engine_door
 
 PACKAGE = Path(__file__).resolve().parent.parent / "python" / "headrace"
-MODULES = pytest.mark.parametrize("module", [_core, _native], ids=["core", "native"])
+ENGINE = _engine_door.engine("the test of its stubs")
+MODULES = pytest.mark.parametrize("module", [_core, ENGINE], ids=["core", "engine"])
 
 
 def stubs_of(module) -> list[ast.stmt]:
@@ -69,7 +70,7 @@ def test_stubs_of_constructors_name_every_option_with_its_default(tmp_path):
 
     model = torch.nn.Linear(1, 1)
     trainer = hr.Trainer(model, torch.optim.SGD(model.parameters()), lambda m, b: m(b).sum()).options
-    stub = classes(_native)["Trainer"]["__init__"].args
+    stub = classes(ENGINE)["Trainer"]["__init__"].args
     assert {a.arg for a in stub.kwonlyargs} == trainer.keys() | {"steps"}
     named = dict(zip((a.arg for a in stub.kwonlyargs), (ast.literal_eval(default) for default in stub.kw_defaults)))
     for option in ("epochs", "precision", "gradient_accumulation_steps", "deterministic", "loss_scale"):
@@ -91,7 +92,7 @@ def test_everything_public_has_a_docstring():
     for name in hr.__all__:
         item = getattr(hr, name)
         assert item.__doc__, name
-        if inspect.isclass(item) and item.__module__ in ("headrace._core", "headrace._native"):
+        if inspect.isclass(item) and item.__module__ in ("headrace._core", "headrace._engine"):
             for method in public(vars(item)):
                 if not method.startswith("__"):
                     text = inspect.getattr_static(item, method).__doc__

@@ -927,7 +927,7 @@ def test_the_systems_allocator_is_itself_again_after_each_time_in_the_arena():
 
 KEPT_TWICE = """
 import torch
-from headrace import _native
+from headrace._settings import process_settings
 from headrace._subject import Subject
 from torch import nn
 
@@ -943,10 +943,10 @@ second = made()
 names = [candidate.name for candidate in second.offer("compute").candidates]
 second.configure({})
 second.give_back()
-print(before, second.baseline()[ALLOCATOR], _native.process_settings()[ALLOCATOR], "arena for tensors" in names,
+print(before, second.baseline()[ALLOCATOR], process_settings()[ALLOCATOR], "arena for tensors" in names,
       [entry.reason for entry in second.not_applicable if entry.key == ALLOCATOR])
 first.give_back()
-print(_native.process_settings()[ALLOCATOR])
+print(process_settings()[ALLOCATOR])
 """
 
 

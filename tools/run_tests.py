@@ -330,7 +330,7 @@ def python_under_asan() -> Result:
     not hold its allocator's locks over fork (LLVM's since its pull request 75290 does), so a DataLoader's worker that is forked
     beside a thread which allocates may wait for ever. torch.compile would run g++ under ASan, for longer than its test's budget.
     Under a limit of the address space ASan itself fails."""
-    result = build("asan-python", "asan", 2400, "_native")
+    result = build("asan-python", "asan", 2400, "_engine")
     libraries = [subprocess.run(["g++", f"-print-file-name={name}"], check=True, capture_output=True, text=True).stdout.strip()
                  for name in ("libasan.so", "libstdc++.so")]
     bindings = ("trainer", "loader", "pipeline", "insight", "native_loader", "tune", "watch", "source", "knobs")
@@ -349,7 +349,7 @@ def python_under_asan() -> Result:
 def frameworks() -> Result:
     """What needs Lightning, Transformers or Accelerate, in an environment that has these: the adapters, and the scripts and the
     guide's code that are left out where they are missing."""
-    result = build("frameworks", "release", 2400, "_native")
+    result = build("frameworks", "release", 2400, "_engine")
     made = subprocess.run(["tools/environment.sh", "frameworks", "tests/frameworks_requirements.txt"], cwd=ROOT, check=True,
                           stdout=subprocess.PIPE, text=True, timeout=1800)
     result.add(pytest("frameworks", "-k", "adapters_test or guides_test or hugging_face or lightning_module", "tests/frameworks",

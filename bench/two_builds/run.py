@@ -43,6 +43,7 @@ WARM_UP, LIMIT_S = 1, 120.0
 SECONDS = 1.5  # That a loader or the step is measured for, and about so long training is.
 TRAIN_IMAGES, TEST_IMAGES, EPOCHS_MAX = 4000, 500, 30
 PHOTOS, PACKED = 1920, 600
+EXTENSIONS = ("_engine", "_native")  # Of the package, the last that a build makes; _native in earlier versions.
 
 # What the demo keeps, by the names that a build may have for it; the first that its schema knows is taken.
 Spellings = tuple[tuple[str, Any], ...]
@@ -82,7 +83,10 @@ class Build:
         return self.there(self.root / ".venv" / "bin" / "python", "make setup there")
 
     def package(self) -> Path:
-        return self.there(self.root / "build" / "release" / "python", "build _native there")
+        folder = self.root / "build" / "release" / "python"
+        if not any(next((folder / "headrace").glob(f"{name}.*.so"), None) for name in EXTENSIONS):
+            raise SystemExit(f"no extension in {folder / 'headrace'}: build {' or '.join(EXTENSIONS)} there")
+        return folder
 
     @staticmethod
     def there(path: Path, remedy: str) -> Path:

@@ -1,34 +1,31 @@
 """Headrace: a native performance engine for PyTorch training."""
 
+import importlib
 import importlib.util
 import sys
+from typing import TYPE_CHECKING, Any
 
-import torch  # First: its libraries must be in the process before ours.
-
-_TORCH_VERSION = "2.11.0"  # The one whose C++ interface the native half was compiled against.
-if torch.__version__.split("+")[0] != _TORCH_VERSION:
-    raise ImportError(f"headrace needs torch=={_TORCH_VERSION}, found torch {torch.__version__} in {torch.__path__[0]}")
-
-for _half in ("_native", "_core"):
-    if importlib.util.find_spec(f".{_half}", __name__) is None:
-        raise ImportError(
-            f"headrace's Python module is not built: no {_half} for {sys.implementation.cache_tag} in {', '.join(__path__)}. In a "
-            "checkout, run make build and put build/release/python on PYTHONPATH; or run pip install . there",
-            name=f"{__name__}.{_half}")
+if importlib.util.find_spec("._core", __name__) is None:
+    raise ImportError(
+        f"headrace's Python module is not built: no _core for {sys.implementation.cache_tag} in {', '.join(__path__)}. In a "
+        "checkout, run make build and put build/release/python on PYTHONPATH; or run pip install . there",
+        name=f"{__name__}._core")
 
 from . import errors, transforms  # noqa: E402
-from ._autotune import AutoTune, autotune  # noqa: E402
 from ._core import Trace, Transform, diagnose, doctor, pack, span, write_report  # noqa: E402
 from ._fields import Field  # noqa: E402
-from ._loader import AUTOTUNE, Loader  # noqa: E402
-from ._native import Trainer  # noqa: E402
-from ._pipeline import DataPipelineOptimizer, LoaderChange, OptimizedLoader, PipelineReport  # noqa: E402
-from ._profile import profile_operation  # noqa: E402
-from ._strategy import Strategy, StrategyContext, register_strategy, strategies, unregister_strategy  # noqa: E402
-from ._tune import Trial, Tuned, tune  # noqa: E402
-from ._watch import watch  # noqa: E402
 from .batch import Batch, RaggedTensor  # noqa: E402
 from .errors import Error  # noqa: E402
+
+if TYPE_CHECKING:
+    from ._autotune import AutoTune, autotune
+    from ._engine import Trainer
+    from ._loader import AUTOTUNE, Loader
+    from ._pipeline import DataPipelineOptimizer, LoaderChange, OptimizedLoader, PipelineReport
+    from ._profile import profile_operation
+    from ._strategy import Strategy, StrategyContext, register_strategy, strategies, unregister_strategy
+    from ._tune import Trial, Tuned, tune
+    from ._watch import watch
 
 __all__ = [
     "AUTOTUNE",
@@ -64,3 +61,38 @@ __all__ = [
     "watch",
     "write_report",
 ]
+
+# What is imported when it is first asked for, by name with the module that has it: `import headrace` is quick and imports no torch.
+_LATER = {"AUTOTUNE": "_loader", "Loader": "_loader", "profile_operation": "_profile"}
+_LATER_WITH_TORCH = {
+    **dict.fromkeys(("AutoTune", "autotune"), "_autotune"),
+    **dict.fromkeys(("DataPipelineOptimizer", "LoaderChange", "OptimizedLoader", "PipelineReport"), "_pipeline"),
+    **dict.fromkeys(("Strategy", "StrategyContext", "register_strategy", "strategies", "unregister_strategy"), "_strategy"),
+    **dict.fromkeys(("Trial", "Tuned", "tune"), "_tune"),
+    "watch": "_watch",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name == "Trainer":
+        value = importlib.import_module("._trainer", __name__).trainer_class()
+    elif (module := _LATER.get(name) or _LATER_WITH_TORCH.get(name)) is not None:
+        try:
+            value = getattr(importlib.import_module(f".{module}", __name__), name)
+        except ModuleNotFoundError as error:
+            if error.name != "torch":
+                raise
+            raise errors.UnsupportedError(f"headrace.{name}: wanted torch, found none") from error
+    else:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    """Without what needs torch where that is not installed, so that help() and dir() go through."""
+    try:
+        has_torch = importlib.util.find_spec("torch") is not None
+    except ValueError:  # Of one in sys.modules that no file was found for.
+        has_torch = True
+    return sorted(globals().keys() | {name for name in __all__ if has_torch or name not in _LATER_WITH_TORCH})

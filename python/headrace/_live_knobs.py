@@ -10,7 +10,7 @@ from typing import Any, Iterator, Mapping, Sequence
 import torch
 from torch import nn
 
-from . import _core
+from . import _core, _engine_door
 from ._forward import CHANNELS_LAST, ForwardSwitch
 from ._kept_call import code_of
 from ._live_forward import LiveCalls, LiveForward, first_line
@@ -208,8 +208,10 @@ class LiveKnobs:
             raise UnsupportedError("autotune: a CUDA graph is being captured; wanted a moment between two updates")
         if dict(settings) == self._in_force and not self.ended:
             return
-        baseline, refused = self.baseline(), self._refusals()
+        baseline, refused, out_of_reach = self.baseline(), self._refusals(), _engine_door.refusals()
         for key, value in settings.items():
+            if key in out_of_reach:
+                raise UnsupportedError(f"autotune: {key}: not applicable: {out_of_reach[key]}")
             if key not in baseline:
                 raise InvalidArgumentError(
                     f"autotune: {key} does not switch between two updates; wanted one of {', '.join(sorted(baseline))}")

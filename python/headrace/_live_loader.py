@@ -38,7 +38,7 @@ class LiveLoader:
         self._kind = type(loader).__name__
         self._lag = int(isinstance(inner, DataLoader))
         self._loader = inner if isinstance(inner, DataLoader) else loader
-        self._native = LoaderSettings(loader, "autotune") if isinstance(loader, Loader) else None
+        self._settings = LoaderSettings(loader, "autotune") if isinstance(loader, Loader) else None
         can_change = isinstance(loader, DataLoader) and _why_as_it_is(self._loader) is None
         self._epochs = LiveEpochs(self._loader) if can_change else None
         self._look: Look | None = None
@@ -63,7 +63,7 @@ class LiveLoader:
         is_wanted = not is_fixed and (not only or any(name.startswith("num_workers") for name in only))
         looks = self._epochs is not None and is_wanted
         return {
-            "loader": self._loader if self._native is not None else None,
+            "loader": self._loader if self._settings is not None else None,
             "dataloader": self._workers() if isinstance(self._loader, DataLoader) else None,
             "loader_type": self._kind, "has_replacement": False, "replacement_draws": False,
             "workers_change_batches": looks and self._looked_at().draws,
@@ -89,8 +89,8 @@ class LiveLoader:
 
     def written(self) -> dict[str, Any]:
         """What the loader is written with, of each key that it has."""
-        if self._native is not None:
-            return self._native.written
+        if self._settings is not None:
+            return self._settings.written
         if self._epochs is None:
             return {}
         depth = {} if self._loader.prefetch_factor is None else {PREFETCH: self._loader.prefetch_factor}
@@ -120,9 +120,9 @@ class LiveLoader:
         if ours == self._in_force:
             return
         self._in_force = None
-        if self._native is not None:
+        if self._settings is not None:
             self._queue_before = self._ahead()
-            self._native.apply(ours)
+            self._settings.apply(ours)
         elif self._epochs is not None and CACHE not in ours:
             self._use(ours)
         elif ours:
@@ -133,23 +133,23 @@ class LiveLoader:
     def queue(self) -> int:
         """Batches between what is loaded under the settings in force and what the loop takes next. After a switch no more than
         these can have been loaded under the settings before."""
-        if self._native is not None:
+        if self._settings is not None:
             return max(self._queue_before, self._ahead())
         return 0 if self._epochs is None else self._epochs.queue() + self._lag
 
     def keep_only(self) -> None:
         """Lets go of what was kept ready for settings that are not in force: a cache, further workers."""
-        if self._native is not None:
-            self._native.free_cache()
+        if self._settings is not None:
+            self._settings.free_cache()
         elif self._epochs is not None:
             self._epochs.settle()
 
     def undo(self) -> None:
         """The loader as it was. An epoch under way comes to its end in its order, and workers that it was not written with end
         when they have given what they have in work."""
-        if self._native is not None:
+        if self._settings is not None:
             self.set({})
-            self._native.free_cache()
+            self._settings.free_cache()
         elif self._epochs is not None:
             self._epochs.release()
         self._in_force = {}

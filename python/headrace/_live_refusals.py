@@ -9,6 +9,7 @@ import torch
 from torch import nn
 from torch.nn.parameter import UninitializedParameter
 
+from . import _engine_door
 from ._device import module_not_on_cpu
 from ._forward import CHANNELS_LAST
 from ._live_saves import copies_itself
@@ -51,6 +52,7 @@ def refusals(models: Sequence[nn.Module], switches: Mapping[torch.optim.Optimize
     elsewhere = next(filter(None, map(module_not_on_cpu, models)), None)
     for key in (THREADS, *process_keys):
         found[key] = elsewhere and f"{elsewhere}, and the setting is one of the CPU"
+    found.update(_engine_door.refusals())
     return {key: reason for key, reason in found.items() if reason is not None}
 
 

@@ -78,7 +78,7 @@ class DataPipelineOptimizer:
     another kind is taken as it is, and decides the order."""
 
     def __init__(self, config: Any = None, *, native: bool = False, **options: Any) -> None:
-        self._native = native
+        self._takes_place = native
         self._wanted = {**_DEFAULTS, **_settings_of(config), **_settings_of(options)}
         for name, (low, high) in _RANGES.items():
             value = self._wanted[name]
@@ -117,7 +117,7 @@ class DataPipelineOptimizer:
         plan = _Plan(self._wanted, old)
         tuned = copy.copy(loader)
         _set_batch_size(tuned, plan)
-        if self._native and (native_loader := self._native_loader(tuned, plan)) is not None:
+        if self._takes_place and (native_loader := self._native_loader(tuned, plan)) is not None:
             return native_loader, plan.report
         _set_workers(tuned, plan)
         if plan.wanted["pin_memory"] and not torch.cuda.is_available():

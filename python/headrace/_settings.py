@@ -12,14 +12,16 @@ import torch
 from torch.optim.optimizer import _default_to_fused_or_foreach
 from torch.utils.data import DataLoader
 
-from . import _native
-from .errors import UnsupportedError
+from . import _core, _engine_door
+from .errors import InvalidArgumentError, UnsupportedError
 
 MEMORY_FORMAT = "model.memory_format"
 PRECISION = "train.precision"
 FUSED = "optimizer.fused"
 FOREACH = "optimizer.foreach"
 THREADS = "compute.intra_op_threads"
+ALLOCATOR = "compute.allocator"
+DENORMALS = "compute.flush_denormal"
 COMPILE = "model.compile"
 ENGINE = "train.engine"  # "native": the step by headrace's engine.
 MICRO_BATCHES = "train.micro_batches"  # That each batch is cut into.
@@ -108,13 +110,20 @@ class UpdateSwitch:
                 state["step"] = step.clone()
 
 
+def process_settings() -> dict[str, str]:
+    """What is in force for the caller of the settings of the whole process, as TOML texts; of the allocator where the engine can be
+    had, which alone applies it."""
+    found = {} if _engine_door.why_not() is not None else {ALLOCATOR: _engine_door.engine(ALLOCATOR).allocator()}
+    return {**found, DENORMALS: json.dumps(_core.flushes_denormals())}
+
+
 class ProcessSettings:
-    """The compute threads, and the knobs of the whole process."""
+    """The compute threads, and the other settings of the whole process."""
 
     def __init__(self, caller: str) -> None:
         self._caller = caller  # That its errors begin with.
-        self.threads = torch.get_num_threads()
-        self.written = _native.process_settings()
+        self.threads = self._threads_most = torch.get_num_threads()
+        self.written = process_settings()
 
     def apply(self, settings: Mapping[str, str]) -> None:
         """What is not named is as it was when this was made. UnsupportedError where one cannot be."""
@@ -122,14 +131,32 @@ class ProcessSettings:
         has_other_threads = threads != torch.get_num_threads()
         if has_other_threads:
             torch.set_num_threads(threads)
-        in_force = _native.process_settings()
+            self._threads_most = max(self._threads_most, threads)
+        in_force = process_settings()
         for key, written in self.written.items():
             wanted = settings.get(key, written)
             if wanted == in_force[key] and not has_other_threads:  # New threads have none of it.
                 continue
-            requested, applied, reason = _native.apply_process_setting(key, wanted)
+            if key == ALLOCATOR:
+                requested, applied, reason = _engine_door.engine(ALLOCATOR).set_allocator(wanted)
+            else:
+                requested, applied, reason = self._set_denormals(wanted)
             if applied != requested:
                 raise UnsupportedError(f"{self._caller}: {key} stays {applied}: {reason}")
+
+    def _set_denormals(self, wanted: str) -> tuple[str, str, str]:
+        """Requested, applied, and why they differ. The mode is each thread's own: torch sets the caller's, which all that compute
+        for it get, those too that only settings of before had use for. Where they cannot be reached the caller keeps its own."""
+        if wanted not in ("true", "false"):
+            raise InvalidArgumentError(f"{self._caller}: {DENORMALS}: wanted true or false, found {wanted}")
+        before = _core.flushes_denormals()
+        torch.set_flush_denormal(wanted == "true")
+        if _core.flushes_denormals() != (wanted == "true"):
+            return wanted, json.dumps(before), "this processor has no such mode"
+        reason = _core.share_float_mode(self._threads_most)
+        if reason:
+            torch.set_flush_denormal(before)
+        return wanted, json.dumps(_core.flushes_denormals()), reason
 
 
 def not_float32(tensors: Iterable[torch.Tensor]) -> str | None:

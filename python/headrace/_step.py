@@ -5,15 +5,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import partial
-from typing import Any, Callable
+from typing import TYPE_CHECKING, Any, Callable
 
 import torch
 from torch import nn
 
-from . import _core, _native
+from . import _core, _engine_door
 from ._state import fields_in, map_tensors
 from .batch import Batch, RaggedTensor
 from .errors import InvalidArgumentError
+
+if TYPE_CHECKING:
+    from ._engine import Trainer
 
 
 class WholeStep:
@@ -22,7 +25,7 @@ class WholeStep:
     def __init__(self, model: nn.Module, optimizer: torch.optim.Optimizer, loss: Callable[[Any], torch.Tensor]) -> None:
         self._model, self._optimizer, self._loss = model, optimizer, loss
         self.micro_batches = 1
-        self._trainer: _native.Trainer | None = None
+        self._trainer: Trainer | None = None
         # What a trace shows of a step; the engine records the same by itself.
         self._forward, self._backward, self._update = map(_core.StepPart, ("forward", "backward", "optimizer"))
 
@@ -35,14 +38,15 @@ class WholeStep:
         if self._trainer is not None:
             self._trainer = self.new_trainer()
 
-    def new_trainer(self) -> _native.Trainer:
-        """headrace.Error or TypeError where the engine cannot do this optimizer's work. Its batches are functions that
-        return a loss."""
+    def new_trainer(self) -> Trainer:
+        """headrace.Error or TypeError where the engine cannot be had, or cannot do this optimizer's work. Its batches are functions
+        that return a loss."""
+        engine = _engine_door.engine("tune")
         is_deterministic = torch.are_deterministic_algorithms_enabled()
         warns_only = torch.is_deterministic_algorithms_warn_only_enabled()
         try:
-            return _native.Trainer(self._model, self._optimizer, lambda _model, loss: loss(),
-                                   gradient_accumulation_steps=self.micro_batches, deterministic=is_deterministic)
+            return engine.Trainer(self._model, self._optimizer, lambda _model, loss: loss(),
+                                  gradient_accumulation_steps=self.micro_batches, deterministic=is_deterministic)
         finally:
             torch.use_deterministic_algorithms(is_deterministic, warn_only=warns_only)
 
@@ -104,7 +108,7 @@ class WholeStep:
             total = loss.detach() if total is None else total + loss.detach()
         return total
 
-    def _native_step(self, trainer: _native.Trainer, batch: Any) -> torch.Tensor:
+    def _native_step(self, trainer: Trainer, batch: Any) -> torch.Tensor:
         parts = self.parts(batch)
         if parts is None:
             return trainer.step(partial(self._loss, batch))

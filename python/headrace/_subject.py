@@ -16,7 +16,7 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader
 
-from . import _core
+from . import _core, _engine_door
 from ._batched import BatchedImages, as_it_is, batched
 from ._dataloader import change, epoch_of
 from ._device import batch_not_on_cpu, module_not_on_cpu, not_on_cpu
@@ -359,6 +359,7 @@ class Subject:
         if is_dataloader:
             refused[BATCHED] = self._no_batched()
             refused[LOADER] = self._no_replacement()
+        refused.update(_engine_door.refusals())
         replacement = self._native_loader
         return {
             "live": False, "cores": len(os.sched_getaffinity(0)),

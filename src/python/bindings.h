@@ -1,4 +1,4 @@
-// What each bind_<topic>.cpp puts into headrace._native.
+// What each bind_<topic>.cpp puts into headrace._engine.
 #pragma once
 
 #include <pybind11/pybind11.h>
@@ -6,6 +6,6 @@
 namespace headrace::python {
 
 void register_trainer(pybind11::module_& module);
-void register_process(pybind11::module_& module);
+void register_allocator(pybind11::module_& module);
 
 }  // namespace headrace::python

@@ -2,8 +2,8 @@
 // hr.autotune on these while their run goes on.
 //
 // A knob is a file with a function that gives it, and a line in knobs.inc. Elsewhere it needs its option's field and
-// line of describe(), and what applies it: an entry in engine/assembly/process_settings.cpp where it is of the whole
-// process, else Training or Python, which hold the objects.
+// line of describe(), and what applies it: Training or Python, which hold the objects; where it is of the whole
+// process, engine/assembly/process_settings.cpp and python/headrace/_settings.py.
 #pragma once
 
 #include <headrace/report.h>

@@ -17,15 +17,22 @@ namespace {
 
 constexpr const char* kKey = "compute.flush_denormal";
 
+Applied apply_flush_denormal(bool on) {
+  Recipe recipe;
+  recipe.compute.flush_denormal = on;
+  const auto settings = all_process_settings();
+  return std::find_if(settings.begin(), settings.end(), [](const ProcessSetting& one) { return one.key == kKey; })
+      ->apply(recipe);
+}
+
 class FlushDenormal : public testing::Test {
  protected:
   void TearDown() override {
-    apply_process_setting(kKey, before_);
+    apply_flush_denormal(false);
     apply_compute_threads(threads_);
   }
 
  private:
-  const std::string before_ = process_settings().at(kKey);
   const std::int64_t threads_ = compute_threads();
 };
 
@@ -37,13 +44,12 @@ std::int64_t denormal_products() {
 TEST_F(FlushDenormal, IsOfEveryComputeThreadAndUndone) {
   apply_compute_threads(2);
   denormal_products();  // The second thread is there now, with the mode of before.
-  for (const char* value : {"true", "false", "true", "false"}) {
-    const Applied applied = apply_process_setting(kKey, value);
+  for (const bool on : {true, false, true, false}) {
+    const Applied applied = apply_flush_denormal(on);
     EXPECT_EQ(applied.key, kKey);
-    EXPECT_EQ(applied.requested, value);
-    ASSERT_EQ(applied.applied, value) << applied.reason;
-    EXPECT_EQ(process_settings().at(kKey), value);
-    EXPECT_EQ(denormal_products(), value[0] == 't' ? 0 : 1 << 18);
+    EXPECT_EQ(applied.requested, on ? "true" : "false");
+    ASSERT_EQ(applied.applied, applied.requested) << applied.reason;
+    EXPECT_EQ(denormal_products(), on ? 0 : 1 << 18);
   }
 }
 

@@ -3,14 +3,11 @@
 #include <ATen/Context.h>
 #include <ATen/TensorIterator.h>
 #include <ATen/ops/arange.h>
-#include <fmt/format.h>
 
-#include <algorithm>
 #include <array>
 #include <atomic>
 #include <limits>
 
-#include "core/base/fail.h"
 #include "torch/tensor/allocator.h"
 #include "torch/tensor/compute.h"
 
@@ -46,32 +43,14 @@ Applied apply_flush_denormal(const Recipe& recipe) {
 
 constexpr std::array kAll{
     ProcessSetting{.key = "compute.allocator",
-                   .apply = [](const Recipe& recipe) { return apply_allocator(recipe.compute.allocator); },
-                   .in_force = [] { return fmt::format("\"{}\"", choice_name(allocator_in_force())); }},
-    ProcessSetting{.key = "compute.flush_denormal",
-                   .apply = apply_flush_denormal,
-                   .in_force = [] { return std::string(name_of(flushes())); }},
+                   .apply = [](const Recipe& recipe) { return apply_allocator(recipe.compute.allocator); }},
+    ProcessSetting{.key = "compute.flush_denormal", .apply = apply_flush_denormal},
 };
 
 }  // namespace
 
 std::span<const ProcessSetting> all_process_settings() {
   return kAll;
-}
-
-Settings process_settings() {
-  Settings settings;
-  for (const ProcessSetting& setting : kAll) settings.emplace(setting.key, setting.in_force());
-  return settings;
-}
-
-Applied apply_process_setting(const std::string& key, const std::string& value) {
-  const auto setting =
-      std::find_if(kAll.begin(), kAll.end(), [&](const ProcessSetting& known) { return known.key == key; });
-  if (setting == kAll.end()) fail(ErrorCode::invalid_argument, "assembly: {} is no setting of the process", key);
-  Recipe recipe;
-  apply_settings(recipe, {{key, value}});
-  return setting->apply(recipe);
 }
 
 }  // namespace headrace

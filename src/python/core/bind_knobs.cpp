@@ -19,6 +19,7 @@
 
 #include "app/knobs/knob.h"
 #include "python/core/bindings.h"
+#include "python/core/denormals.h"
 #include "python/core/keywords.h"
 #include "python/core/values.h"
 
@@ -117,6 +118,10 @@ void register_knobs(nb::module_& module) {
       nb::arg("context"), nb::arg("bound"),
       "What may be tried on the objects that the context describes, what relieves `bound` first; of a live run "
       "what can take turns between its updates, in the order of the plan.");
+  module.def("flushes_denormals", &flushes_denormals,
+             "Whether numbers below 1.2e-38 count as 0 in the calling thread.");
+  module.def("share_float_mode", &share_float_mode, nb::arg("threads"), nb::call_guard<nb::gil_scoped_release>(),
+             "Gives the caller's floating-point mode to so many compute threads of torch; returns why not, or \"\".");
 }
 
 }  // namespace headrace::python
