@@ -1,5 +1,6 @@
 # The Python package: its extensions beside links to python/headrace/*.py, in <build>/python/headrace. They load the one
 # libheadrace.so, so that what is global in it is there once (docs/decisions/0032-one-library-under-two-extensions.md).
+# <build>/python-without-engine/headrace is the same without _engine, for tests of what it is where that cannot be had.
 #
 # _core, of the objects in src/python/core, needs no LibTorch. It is bound by nanobind in split mode, whose compiled half is the
 # package nanobind-backend, and keeps to Python's stable ABI, so that one file serves every Python from HEADRACE_PYTHON_FLOOR on.
@@ -47,6 +48,7 @@ target_compile_options(python_binding INTERFACE -Wno-attributes)
 # headrace_python_package(): after the module python/core, with LibTorch the module python, and the libraries.
 function(headrace_python_package)
   set(package "${CMAKE_BINARY_DIR}/python/headrace")
+  set(without_engine "${CMAKE_BINARY_DIR}/python-without-engine/headrace")
   # Its own names are nobody's: of the module PyInit__core alone is to be seen.
   set_target_properties(headrace_core PROPERTIES CXX_VISIBILITY_PRESET hidden VISIBILITY_INLINES_HIDDEN ON)
   add_library(_core MODULE $<TARGET_OBJECTS:headrace_core>)
@@ -72,11 +74,14 @@ function(headrace_python_package)
   file(GLOB sources CONFIGURE_DEPENDS "${CMAKE_SOURCE_DIR}/python/headrace/*.py" "${CMAKE_SOURCE_DIR}/python/headrace/*.pyi"
     "${CMAKE_SOURCE_DIR}/python/headrace/py.typed")
   set(types "${CMAKE_SOURCE_DIR}/include/headrace/dtypes.inc")  # Which worker.py reads.
-  file(MAKE_DIRECTORY "${package}")
-  foreach(source ${sources} "${types}")
-    get_filename_component(name "${source}" NAME)
-    file(CREATE_LINK "${source}" "${package}/${name}" SYMBOLIC)
+  foreach(folder "${package}" "${without_engine}")
+    file(MAKE_DIRECTORY "${folder}")
+    foreach(source ${sources} "${types}")
+      get_filename_component(name "${source}" NAME)
+      file(CREATE_LINK "${source}" "${folder}/${name}" SYMBOLIC)
+    endforeach()
   endforeach()
+  file(CREATE_LINK "${package}/_core.abi3.so" "${without_engine}/_core.abi3.so" SYMBOLIC)  # As deep, so $ORIGIN leads to lib.
   if(SKBUILD)
     install(FILES "${types}" DESTINATION headrace COMPONENT python)
     install(TARGETS ${installed} LIBRARY DESTINATION headrace COMPONENT python NAMELINK_SKIP)

@@ -66,6 +66,7 @@ def trainer_of_images() -> hr.Trainer:
     return hr.Trainer(model, torch.optim.AdamW(model.parameters()), forward)
 
 
+@pytest.mark.engine
 def test_a_trace_sees_the_trainer_of_the_other_extension_and_the_loader_of_its_own(folder):
     assert (hr.Trace.__module__, hr.Trainer.__module__) == ("headrace._core", "headrace._engine")
     trainer = trainer_of_images()
@@ -79,6 +80,7 @@ def test_a_trace_sees_the_trainer_of_the_other_extension_and_the_loader_of_its_o
     assert hr.diagnose(trace, 16)["samples_per_second"] > 0
 
 
+@pytest.mark.engine
 def test_memory_of_trainers_and_batches_is_counted_where_a_trace_asks(folder):
     loader = hr.Loader(f"idx:{folder}", batch_size=16, num_workers=1)
     trainer = trainer_of_images()
@@ -90,6 +92,7 @@ def test_memory_of_trainers_and_batches_is_counted_where_a_trace_asks(folder):
     assert held["parameters"]["last"] >= 4 * 650 and held["optimizer"]["last"] >= 2 * 4 * 650  # AdamW.
 
 
+@pytest.mark.engine
 def test_a_part_that_the_one_extension_records_counts_in_the_steps_of_the_other(folder):
     def rest(_loss):
         with _core.StepPart("optimizer"):
@@ -606,3 +609,32 @@ def test_a_text_is_no_truth(name, folder):
     with pytest.raises(hr.errors.InvalidArgumentError, match=f"{name}: wanted True or False, found 'false'"):
         hr.Loader(f"idx:{folder}", batch_size=16, **{name: "false"})
     hr.Loader(f"idx:{folder}", batch_size=16, **{name: numpy.bool_(True)})
+
+
+CONTEXT = {"live": True, "process": {}, "cores": 2, "refused": {}, "refused_values": {}, "run_steps": None, "budget_s": 0.0, "fixed": [],
+           "intra_op_threads": 1, "fused": False, "drops_out": False, "has_replacement": False, "replacement_draws": False,
+           "workers_change_batches": False, "loader_type": "list", "loader": None, "dataloader": None}
+OPTIONS = {"allow": "rounding", "gain_min": 0.02, "only": [], "fixed": [], "frozen": False, "spent_s": 0.0}
+WRONG = {
+    "process": (["a"], "texts by key, found ['a']"),
+    "run_steps": ([1], "a whole number or None, found [1]"),
+    "refused": ({"data": 3}, "texts by key, found {'data': 3}"),
+    "refused_values": ({"data": "a"}, "texts by key and value, found {'data': 'a'}"),
+    "dataloader": ((1,), "its workers and the batches ahead, found (1,)"),
+    "fixed": (3, "texts, found 3"),
+}
+
+
+@pytest.mark.parametrize("key", WRONG)
+def test_a_value_of_another_kind_is_named_by_its_key(key):
+    assert _core.offer(CONTEXT, "").candidates
+    value, sentence = WRONG[key]
+    with pytest.raises(hr.errors.InvalidArgumentError) as caught:
+        _core.offer({**CONTEXT, key: value}, "")
+    assert str(caught.value) == f"offer: {key}: wanted {sentence}"
+
+
+def test_an_option_of_a_live_tuner_of_another_kind_is_named():
+    with pytest.raises(hr.errors.InvalidArgumentError) as caught:
+        _core.LiveTuner(None, [], {**OPTIONS, "only": 3}, 0, {})
+    assert str(caught.value) == "autotune: only: wanted texts, found 3"

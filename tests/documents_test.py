@@ -10,6 +10,7 @@ import sys
 import tomllib
 from pathlib import Path
 
+import headrace
 import pytest
 from tiny_run import write_photos
 
@@ -90,7 +91,7 @@ if __name__ == "__main__":
     print(tuple(images.shape), sorted(set(labels.tolist())), len(loader))
 """)
     done = subprocess.run([sys.executable, script], capture_output=True, text=True,
-                          env={**os.environ, "PYTHONPATH": str(ROOT / "build" / "release" / "python")})
+                          env={**os.environ, "PYTHONPATH": str(Path(headrace.__file__).parent.parent)})
     assert (done.returncode, done.stdout.strip()) == (0, "(64, 1, 224, 224) [0, 1] 157"), done.stderr
 
 

@@ -48,7 +48,7 @@ def test_the_engine_is_built_for_the_torch_that_cmake_names():
 
 TORCHES = {
     "another": (OTHER_TORCH, WHY),
-    "of another patch": ("import torch; torch.__version__ = '2.11.1'\n", "None"),
+    "of another patch": pytest.param("import torch; torch.__version__ = '2.11.1'\n", "None", marks=pytest.mark.engine),
     "none": (NO_TORCH, "built for torch 2.11, found none"),
     "a folder of that name": ("import sys, types; sys.modules['torch'] = types.ModuleType('torch')\n",
                               "built for torch 2.11, found one without a version"),
@@ -89,6 +89,7 @@ def test_an_engine_of_another_python_is_named(package):
     assert in_package(package, OWN_TORCH + TELLS) == f"built for Python 3.99, found {sys.version_info.major}.{sys.version_info.minor}"
 
 
+@pytest.mark.engine
 def test_an_engine_that_cannot_be_loaded_keeps_its_cause(package):
     (file,) = PACKAGE.glob("_engine.*.so")
     (package / "headrace" / file.name).write_bytes(b"no library")
@@ -129,6 +130,7 @@ print(json.dumps(found))
 """
 
 
+@pytest.mark.engine
 def test_both_doors_try_what_needs_no_engine_and_tell_of_the_rest():
     here, elsewhere = (json.loads(run(torch_at_hand + OFFERS)) for torch_at_hand in ("", OTHER_TORCH))
     needing = {"tune": {"arena for tensors", "native step"}, "autotune": {"arena for tensors"}}
@@ -188,6 +190,7 @@ def test_import_loads_neither_torch_nor_the_engine():
     assert loaded == "headrace._core"
 
 
+@pytest.mark.engine
 def test_every_name_can_be_had_in_any_order_and_is_listed():
     assert set(hr.__all__) <= set(dir(hr))
     assert run("import headrace; print([name for name in headrace.__all__ if getattr(headrace, name) is None])") == "[]"

@@ -395,6 +395,7 @@ def test_a_cache_keeps_every_field(cache):
     assert loader.statistics()["cache_hits"] == 60
 
 
+@pytest.mark.engine
 def test_a_trainer_steps_over_batches_of_any_fields():
     model = torch.nn.Linear(3, 1)
     trainer = hr.Trainer(model, torch.optim.SGD(model.parameters(), 0.01),
@@ -691,6 +692,7 @@ def test_corrupt_samples_of_data_of_unknown_length_are_zeroed_as_of_a_known_one(
         assert loader.statistics()["corrupt"] == 6
 
 
+@pytest.mark.engine
 def test_a_trainer_goes_on_within_data_of_unknown_length(tmp_path):
     class Vectors(torch.utils.data.IterableDataset):
         def __iter__(self):

@@ -1,10 +1,13 @@
 """A training loop whose time is a clock that passes when the loop says so, with what a change gains planted on that clock, for
 the tests of hr.autotune."""
 
+import contextlib
 import math
 import random
+from unittest import mock
 
 import torch
+from headrace import _engine_door
 from headrace._autotune import AutoTune
 from headrace._autotune_request import Request
 from headrace._live_knobs import LiveKnobs
@@ -24,11 +27,30 @@ class Clock:
 
 
 class PlantedKnobs(LiveKnobs):
-    """The changes that there are for these objects, none of which does anything but to the clock."""
+    """The changes that there are for these objects, none of which does anything but to the clock: those that need the engine, too,
+    where it cannot be had."""
 
     def __init__(self, models, optimizers, loader, factors):
         super().__init__(models, optimizers, loader)
         self.factors, self.planted, self.applied, self.undone = factors, {}, [], 0
+
+    @contextlib.contextmanager
+    def as_with_the_engine(self):
+        written = {"compute.allocator": '"system"', **self._process.written}
+        with mock.patch.object(_engine_door, "refusals", dict), mock.patch.object(self._process, "written", written):
+            yield
+
+    def offer(self, *given):
+        with self.as_with_the_engine():
+            return super().offer(*given)
+
+    def check(self, settings):
+        with self.as_with_the_engine():
+            super().check(settings)
+
+    def baseline(self):
+        with self.as_with_the_engine():
+            return super().baseline()
 
     def apply(self, settings):
         self.planted = dict(settings)

@@ -127,6 +127,7 @@ def test_spans_of_threads_are_recorded():
     assert trace.summary()["operations"][0]["count"] == 2
 
 
+@pytest.mark.engine
 def test_steps_of_a_trainer_are_split_diagnosed_and_reported(tmp_path):
     with hr.Trace() as trace:
         train(20)

@@ -361,6 +361,7 @@ def test_the_time_of_collate_fn_is_told(folder):
     assert loader.statistics()["costs"]["collate_s"] >= 4 * 0.01  # A sleep is never shorter.
 
 
+@pytest.mark.engine
 def test_trainer_resumes_within_an_epoch_of_a_loader(folder, tmp_path):
     def network():
         torch.manual_seed(1)
@@ -382,6 +383,7 @@ def test_trainer_resumes_within_an_epoch_of_a_loader(folder, tmp_path):
     assert all(torch.equal(a, b) for a, b in zip(whole.state_dict().values(), resumed.state_dict().values()))
 
 
+@pytest.mark.engine
 def test_the_same_training_over_each_kind_of_loader_has_the_same_losses(folder):
     native = make(folder, split="test", batch_size=6)
     dataset = torch.utils.data.TensorDataset(*(torch.cat(parts) for parts in zip(*epoch_of(native))))

@@ -6,8 +6,11 @@ import subprocess
 import sys
 from pathlib import Path
 
+import headrace
+from headrace import _engine_door
+
 ROOT = Path(__file__).resolve().parent.parent
-PACKAGE = ROOT / "build" / "release" / "python"
+PACKAGE = Path(headrace.__file__).parent.parent
 
 
 def run_python(code: str, *path: Path) -> subprocess.CompletedProcess:
@@ -19,6 +22,10 @@ def test_package_is_imported_without_the_repository_or_library_paths():
     done = run_python("import headrace; print(headrace.__file__)", PACKAGE)
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith(str(PACKAGE))
+
+
+def test_the_engine_can_be_had_where_it_lies_beside_the_package():
+    assert (_engine_door.why_not() is None) == any((PACKAGE / "headrace").glob("_engine.*.so"))
 
 
 def copied_package(folder: Path) -> Path:
@@ -54,8 +61,6 @@ def test_a_backend_of_nanobind_that_is_missing_is_named_with_the_command_that_in
 
 
 def test_every_kind_of_error_is_an_error_and_a_built_in_exception():
-    import headrace
-
     codes = re.search(r"enum class ErrorCode \{(.*?)\};", (ROOT / "include" / "headrace" / "error.h").read_text(), re.S)
     names = re.findall(r"^  (\w+),", codes[1], re.M)
     assert sorted(headrace.errors.class_of_code) == sorted(names)

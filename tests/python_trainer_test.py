@@ -20,6 +20,8 @@ from torch import nn
 import headrace as hr
 from held_memory import counted_elsewhere, storages
 
+pytestmark = pytest.mark.engine
+
 
 def network(seed: int = 1) -> nn.Sequential:
     torch.manual_seed(seed)

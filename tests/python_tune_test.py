@@ -18,6 +18,7 @@ import headrace as hr
 import numpy
 import pytest
 import torch
+from headrace import _engine_door
 from headrace._forward import ForwardSwitch
 from headrace._state import same_values
 from headrace._step import parts_of
@@ -102,7 +103,8 @@ def write_digits(folder):
         (folder / f"{split}-labels-idx1-ubyte").write_bytes(struct.pack(">2I", 2049, 48) + bytes([0, 1, 2] * 16))
 
 
-COMPUTING = ["channels-last", "bf16 autocast", "fused optimizer", "arena for tensors"]
+COMPUTING = ["channels-last", "bf16 autocast", "fused optimizer",
+             *([] if "compute.allocator" in _engine_door.refusals() else ["arena for tensors"])]
 
 
 @pytest.mark.parametrize("only", [pytest.param([], marks=pytest.mark.forks, id="everything"), pytest.param(COMPUTING, id="computing")])
@@ -213,7 +215,7 @@ def test_what_cannot_be_tried_is_listed_with_its_reason():
     loop = Loop()
     loop.model = nn.Sequential(nn.Flatten(), nn.Linear(128, 3))
     loop.optimizer = torch.optim.RMSprop(loop.model.parameters())
-    tuned = loop.tune(loader=[(torch.randn(4, 2, 8, 8), torch.tensor([0, 1, 2, 0]))], only=["arena for tensors"])
+    tuned = loop.tune(loader=[(torch.randn(4, 2, 8, 8), torch.tensor([0, 1, 2, 0]))], only=["denormals as 0"])
     reasons = {entry.name: entry.reason for entry in tuned.not_applicable}
     assert reasons["channels-last"] == "the model has no parameter of four dimensions"
     assert reasons["fused optimizer"] == "RMSprop has no fused implementation"
@@ -474,6 +476,7 @@ def test_switched_settings_go_on_from_the_present_values_and_switch_back():
 # The whole step.
 
 STEP = ["native step", "micro-batches 2"]
+ENGINES = pytest.mark.parametrize("engine", ["python", pytest.param("native", marks=pytest.mark.engine)])
 
 
 def plain_step(loop, batch):
@@ -505,6 +508,7 @@ def slow_step(optimizer):
 
 
 @pytest.mark.alone
+@pytest.mark.engine
 def test_a_native_step_is_kept_where_it_pays_with_the_bits_of_the_fused_optimizer():
     loop, plain = Loop(), Loop()
     for each in (loop, plain):
@@ -547,7 +551,7 @@ def test_micro_batches_are_kept_where_they_pay_with_the_gradient_of_the_whole_ba
         torch.testing.assert_close(ours, theirs)
 
 
-@pytest.mark.parametrize("engine", ["python", "native"])
+@ENGINES
 def test_parts_of_unequal_size_count_by_their_samples(engine):
     loop, plain = without_batch_statistics(fused=True), without_batch_statistics(fused=True)
     step = subject_of(loop, whole_step=True).step
@@ -559,7 +563,7 @@ def test_parts_of_unequal_size_count_by_their_samples(engine):
         torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-6)
 
 
-@pytest.mark.parametrize("engine", ["python", "native"])
+@ENGINES
 def test_after_a_part_that_raises_the_next_step_is_a_whole_one(engine):
     loop, plain = without_batch_statistics(fused=True), without_batch_statistics(fused=True)
     subject = Subject(loop.model, loop.loader, loop.optimizer, lambda model, batch: (late(), loop.loss(batch))[1], run_steps=None,
@@ -609,6 +613,7 @@ def test_dropout_between_convolutions_does_not_hinder_channels_last():
     assert numerics["checked"] and numerics["passed"], numerics
 
 
+@pytest.mark.engine
 def test_a_step_that_cannot_be_another_is_listed_with_its_reason():
     def reasons(loop, whole_step=True):
         subject = subject_of(loop, whole_step=whole_step, only=STEP)
@@ -913,6 +918,7 @@ print(json.dumps(found))
 """
 
 
+@pytest.mark.engine
 def test_the_systems_allocator_is_itself_again_after_each_time_in_the_arena():
     done = subprocess.run([sys.executable, "-c", FAULTS_OF_A_STEP], capture_output=True, text=True, check=False,
                           env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)})
@@ -950,6 +956,7 @@ print(process_settings()[ALLOCATOR])
 """
 
 
+@pytest.mark.engine
 def test_an_arena_that_an_earlier_tuning_kept_is_the_next_ones_baseline_and_stays():
     done = subprocess.run([sys.executable, "-c", KEPT_TWICE], capture_output=True, text=True, check=False,
                           env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)})

@@ -17,7 +17,7 @@ from torch.optim.optimizer import _global_optimizer_post_hooks, _global_optimize
 from torch.utils.data import DataLoader, TensorDataset
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
-PACKAGE = str(Path(__file__).resolve().parent.parent / "build" / "release" / "python")
+PACKAGE = str(Path(hr.__file__).parent.parent)
 PARTS = ["data_wait", "forward", "backward", "optimizer"]
 
 

@@ -261,6 +261,7 @@ def test_ranks_have_samplers_of_their_own():
         assert sorted(seen) == list(range(60))
 
 
+@pytest.mark.engine
 def test_a_run_with_a_sampler_goes_on_from_a_checkpoint_bit_for_bit(tmp_path):
     def trainer():
         torch.manual_seed(1)

@@ -10,6 +10,7 @@ import sys
 import textwrap
 import time
 import weakref
+from pathlib import Path
 
 import headrace as hr
 import pytest
@@ -565,7 +566,7 @@ def test_a_script_with_a_strategy_of_its_own_says_what_became_of_it(tmp_path):
     """))
     (tmp_path / "plug_in.py").write_text(PLUG_IN)
     done = subprocess.run([sys.executable, script], capture_output=True, text=True, cwd=tmp_path,
-                          env={**os.environ, "PYTHONPATH": str(ROOT / "build/release/python")})
+                          env={**os.environ, "PYTHONPATH": str(Path(hr.__file__).parent.parent)})
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith("['pause'] True\n") and "pause" in done.stdout.split("\n", 1)[1]
 

@@ -326,6 +326,15 @@ def test_updates_of_the_same_gradients_are_compared_by_all_parameters_and_buffer
     assert found["value"] == pytest.approx(((states[0] - states[1]).norm() / states[1].norm()).item(), rel=1e-3)
 
 
+def test_numbers_of_another_type_and_rank_are_refused_by_what_they_are(scaled, monkeypatch):
+    model = network()
+    scaled("rounding", 1.0)
+    monkeypatch.setattr(Subject, "exact_gradients", lambda subject, batch: (0.0, [("weight", torch.zeros(2, 3))]))
+    found = numerics_of(model, six_batches(), torch.optim.SGD(model.parameters(), lr=0.1), Scaled.name)
+    assert found["why_not_float64"] == ("python: wanted a flat tensor of float64 on the CPU, found Tensor of type torch.float32 and shape "
+                                        "torch.Size([2, 3])")
+
+
 def test_ctrl_c_while_numbers_are_read_ends_the_tuning(scaled, monkeypatch):
     def interrupt(tensor, **options):
         raise KeyboardInterrupt

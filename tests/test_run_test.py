@@ -349,6 +349,31 @@ def test_every_reason_belongs_to_a_test_that_exists():
     assert cases and [case for case in cases if not re.search(rf"\bTEST(?:_F|_P)?\({case[0]},\s*{case[1]}\)", sources)] == []
 
 
+def covers(entry: str, name: str) -> bool:
+    return name == entry or name.startswith((f"{entry}::", f"{entry}["))
+
+
+def test_what_is_left_out_without_the_engine_is_what_the_list_says_and_why():
+    lines = (ROOT / "tests" / "engine_tests.txt").read_text().splitlines()
+    entries = [line.split(": ", 1)[0] for line in lines if not line.startswith("#")]
+    assert all(line.startswith("#") or line.split(": ", 1)[1] for line in lines) and len(set(entries)) == len(entries)
+    files = sorted(f"tests/{path.name}" for path in (ROOT / "tests").glob("*_test.py") if "mark.engine" in path.read_text())
+    listed = subprocess.run([sys.executable, "-m", "pytest", "--collect-only", "-q", "-m", "engine", *files], cwd=ROOT,
+                            capture_output=True, text=True, check=True).stdout
+    marked = [line for line in listed.splitlines() if "::" in line]
+    assert [name for name in marked if sum(covers(entry, name) for entry in entries) != 1] == []
+    assert [entry for entry in entries if not any(covers(entry, name) for name in marked)] == []
+
+
+def test_every_file_of_the_suite_without_the_engine_is_there():
+    files = run_tests.test_files(*run_tests.WITHOUT_ENGINE, *run_tests.WITHOUT_ENGINE_IF_ANEW)
+    assert len(set(files)) == len(files) and [file for file in files if not (ROOT / file).is_file()] == []
+    # All that import the package but those of the command and of documents, and what the list leaves out whole.
+    importing = {f"tests/{path.name}" for path in (ROOT / "tests").glob("*_test.py")
+                 if re.search(r"^(import headrace|from headrace\b)", path.read_text(), re.MULTILINE)}
+    assert importing - set(files) == set(run_tests.test_files("documents", "python_trainer", "recorded_bytes", "table"))
+
+
 def test_part_that_hangs_is_stopped(monkeypatch, tmp_path):
     monkeypatch.setattr(run_tests, "LOGS", tmp_path)
     assert run_tests.run_logged("slow", ["sleep", "60"], timeout_s=1) == 124

@@ -6,7 +6,8 @@ build/test/<part>.log and build/test/<part>/; what failed is shown here.
 
 A sanitizer's program whose every input passed before on this machine (tools/passed.py) is not run, and its cases are counted
 apart as unchanged; one in ten is run anyway, drawn by the commit. With --anew all of them run, clang-tidy reads every source,
-and three parts more: the bindings under the address sanitizer, the adapters to other frameworks, and fuzzing.
+without-engine runs all of the Python suite, and there are three parts more: the bindings under the address sanitizer, the adapters to
+other frameworks, and fuzzing.
 
 usage: run_tests.py [--anew] [part...]    (no part: all; "fast": those that build no sanitizer tree)
 """
@@ -296,6 +297,10 @@ def python_tests(part: str, *arguments: str, timeout_s: int, alone_timeout_s: in
     return result
 
 
+def test_files(*names: str) -> list[str]:
+    return [f"tests/{name}_test.py" for name in names]
+
+
 def formatting() -> Result:
     files = subprocess.run(["git", "ls-files", "*.h", "*.cpp"], cwd=ROOT, check=True, capture_output=True, text=True)
     present = [name for name in files.stdout.splitlines() if (ROOT / name).exists()]
@@ -334,16 +339,36 @@ def python_under_asan() -> Result:
     libraries = [subprocess.run(["g++", f"-print-file-name={name}"], check=True, capture_output=True, text=True).stdout.strip()
                  for name in ("libasan.so", "libstdc++.so")]
     bindings = ("trainer", "loader", "pipeline", "insight", "native_loader", "tune", "watch", "source", "knobs")
-    files = [f"tests/python_{name}_test.py" for name in bindings]
-    files += [f"tests/{name}_test.py" for name in ("fields", "field_combinations", "bad_fields", "sampler", "transforms", "uint16_field",
-                                                  "core_module")]
+    files = test_files(*(f"python_{name}" for name in bindings), "fields", "field_combinations", "bad_fields", "sampler", "transforms",
+                       "uint16_field", "core_module", "autotune", "boundary", "strategy", "loop_memory", "tensors")
     options = ["-o", "pythonpath=tests build/asan/python", "-o", "faulthandler_timeout=120",
-               "-k", "not grow and not really_compiles and not number_of_threads_that_is_refused and not leave_nothing and not shows"]
+               "-k", "not grow and not really_compiles and not number_of_threads_that_is_refused and not leave_nothing and not shows "
+                     "and not outside_the_tree"]
     environment = {"LD_PRELOAD": " ".join(libraries), "UBSAN_OPTIONS": "print_stacktrace=1",
                    "ASAN_OPTIONS": "detect_leaks=0:detect_stack_use_after_return=1:strict_string_checks=1"}
     result.add(python_tests("asan-python", *options, *files, marks=" and not forks", timeout_s=2400, alone_timeout_s=1200,
                             **environment))
     return result
+
+
+# Together half a minute on two cores: all that hangs on what there is, candidates, refusals and settings.
+WITHOUT_ENGINE = ("device_times", "kept_call", "live_knobs", "priority_order", "python_insight", "python_knobs", "python_package",
+                  "python_watch")
+WITHOUT_ENGINE_IF_ANEW = (
+    "autotune", "bad_fields", "boundary", "compile_costs", "core_module", "draws", "engine_door", "field_combinations", "fields",
+    "live_loader", "loop_memory", "python_examples", "python_gil", "python_loader", "python_native_loader", "python_pipeline",
+    "python_source", "python_stubs", "python_tune", "ranks", "replay", "sampler", "strategy", "tensors", "transforms", "uint16_field")
+
+
+def without_engine() -> Result:
+    """The Python suite where headrace._engine cannot be had, but what tests/engine_tests.txt lists: with --anew all of it. What is
+    built outside of the tree is built against LibTorch."""
+    options = ["-o", "pythonpath=tests build/release/python-without-engine", "-k", "not outside_the_tree"]
+    if ANEW:
+        return python_tests("without-engine", *options, *test_files(*WITHOUT_ENGINE, *WITHOUT_ENGINE_IF_ANEW), marks=" and not engine",
+                            timeout_s=1800, alone_timeout_s=600)
+    return pytest("without-engine", *options, *test_files(*WITHOUT_ENGINE), "-m", "not alone and not engine", timeout_s=600,
+                  shards=SHARDS)
 
 
 def frameworks() -> Result:
@@ -383,6 +408,7 @@ ANEW = False  # Run all, whatever passed before: make check.
 PARTS: dict[str, Callable[[], Result]] = {
     "release": release,
     "pytest": lambda: python_tests("pytest", timeout_s=1800, alone_timeout_s=600),
+    "without-engine": without_engine,
     "format": formatting,
     "tsan": thread_sanitizer,
     "asan": address_sanitizer,
@@ -391,7 +417,7 @@ PARTS: dict[str, Callable[[], Result]] = {
     "frameworks": frameworks,
     "fuzz": fuzz,
 }
-FAST = ["release", "pytest", "format"]
+FAST = ["release", "pytest", "without-engine", "format"]
 LONG = ["asan-python", "frameworks", "fuzz"]  # Only where they are asked for: make check, or by name.
 
 

@@ -20,6 +20,7 @@
 #include "app/knobs/knob.h"
 #include "python/core/bindings.h"
 #include "python/core/denormals.h"
+#include "python/core/given.h"
 #include "python/core/keywords.h"
 #include "python/core/values.h"
 
@@ -59,28 +60,28 @@ void add_loader(KnobContext& context, const nb::object& loader) {
   }
 }
 
-KnobContext context_of(const nb::dict& given) {
+KnobContext context_of(const Given& given) {
   KnobContext context;
   context.door = Door::python;
   context.live = truth_of(given["live"]);
-  apply_settings(context.recipe, nb::cast<Settings>(given["process"]));
+  apply_settings(context.recipe, given.as<Settings>("process", "texts by key"));
   context.cores = integer_of(given["cores"]);
-  context.run_steps = nb::cast<std::optional<std::int64_t>>(given["run_steps"]);
-  context.refused = nb::cast<std::map<std::string, std::string, std::less<>>>(given["refused"]);
+  context.run_steps = given.as<std::optional<std::int64_t>>("run_steps", "a whole number or None");
+  context.refused = given.as<std::map<std::string, std::string, std::less<>>>("refused", "texts by key");
   context.refused_values =
-      nb::cast<std::map<std::pair<std::string, std::string>, std::string>>(given["refused_values"]);
+      given.as<std::map<std::pair<std::string, std::string>, std::string>>("refused_values", "texts by key and value");
   context.drops_out = truth_of(given["drops_out"]);
   context.has_replacement = truth_of(given["has_replacement"]);
   context.replacement_draws = truth_of(given["replacement_draws"]);
   context.workers_change_batches = truth_of(given["workers_change_batches"]);
   context.loader_type = text_of(given["loader_type"]);
-  const nb::object loader = given["loader"], dataloader = given["dataloader"];
+  const nb::object loader = given["loader"];
   if (!loader.is_none()) {
     add_loader(context, loader);
-  } else if (!dataloader.is_none()) {
+  } else if (!given["dataloader"].is_none()) {
     context.loader = LoaderKind::torch;
     std::tie(context.recipe.data.num_workers, context.recipe.data.prefetch_batches) =
-        nb::cast<std::pair<std::int64_t, std::int64_t>>(dataloader);
+        given.as<std::pair<std::int64_t, std::int64_t>>("dataloader", "its workers and the batches ahead");
   } else {
     context.loader = LoaderKind::other;
   }
@@ -88,7 +89,7 @@ KnobContext context_of(const nb::dict& given) {
   context.recipe.optimizer.set_implementation(truth_of(given["fused"]) ? OptimizerImplementation::fused
                                                                        : OptimizerImplementation::for_loop);
   context.recipe.tune.budget_s = real_of(given["budget_s"]);
-  context.recipe.tune.fixed = nb::cast<std::vector<std::string>>(given["fixed"]);
+  context.recipe.tune.fixed = given.as<std::vector<std::string>>("fixed", "texts");
   return context;
 }
 
@@ -114,7 +115,10 @@ void register_knobs(nb::module_& module) {
       .def_ro("candidates", &Offer::candidates)
       .def_ro("not_tried", &Offer::not_tried);
   module.def(
-      "offer", [](const nb::dict& context, const std::string& bound) { return offer(context_of(context), bound); },
+      "offer",
+      [](const nb::dict& context, const std::string& bound) {
+        return offer(context_of({context, "offer"}), bound);
+      },
       nb::arg("context"), nb::arg("bound"),
       "What may be tried on the objects that the context describes, what relieves `bound` first; of a live run "
       "what can take turns between its updates, in the order of the plan.");

@@ -18,6 +18,7 @@
 
 #include "python/core/bindings.h"
 #include "python/core/error_codes.h"
+#include "python/core/given.h"
 #include "python/core/live_replay_object.h"
 #include "python/core/live_tuner_object.h"
 #include "python/core/loop_hooks.h"
@@ -30,7 +31,7 @@ namespace nb = nanobind;
 
 namespace {
 
-LiveOptions options_of(const nb::dict& given) {
+LiveOptions options_of(const Given& given) {
   TuneOptions checked;  // Whose describe() knows what each may be.
   const std::vector<Field> fields = fields_of(checked, "tune.");
   field_named(fields, "tune.allow").set(text_of(given["allow"]));
@@ -38,22 +39,22 @@ LiveOptions options_of(const nb::dict& given) {
   LiveOptions options;
   options.allow = checked.allow;
   options.gain_min = checked.gain_min;
-  options.only = nb::cast<std::vector<std::string>>(given["only"]);
-  options.fixed = nb::cast<std::vector<std::string>>(given["fixed"]);
+  options.only = given.as<std::vector<std::string>>("only", "texts");
+  options.fixed = given.as<std::vector<std::string>>("fixed", "texts");
   options.frozen = truth_of(given["frozen"]);
   options.spent_s = real_of(given["spent_s"]);
   return options;
 }
 
-LiveRun run_of(const nb::dict& given) {
+LiveRun run_of(const Given& given) {
   LiveRun run;
   run.title = text_of(given["title"]);
   run.command = text_of(given["command"]);
   run.note = text_of(given["note"]);
-  run.baseline = nb::cast<Settings>(given["baseline"]);
-  run.not_tried = nb::cast<std::vector<Report::NotTried>>(given["not_tried"]);
+  run.baseline = given.as<Settings>("baseline", "texts by key");
+  run.not_tried = given.as<std::vector<Report::NotTried>>("not_tried", "a list of NotApplicable");
   using Row = std::tuple<std::string, std::string, std::string, std::string>;
-  for (auto& [key, requested, applied, reason] : nb::cast<std::vector<Row>>(given["settings"])) {
+  for (auto& [key, requested, applied, reason] : given.as<std::vector<Row>>("settings", "rows of four texts")) {
     run.settings.push_back({key, requested, applied, reason});
   }
   return run;
@@ -82,7 +83,7 @@ nb::type_slots shown_to_collector() {
 
 template <class Object>
 nb::tuple result_tuple(const Object& self, const nb::dict& run) {
-  const LiveResult result = self.result(run_of(run));
+  const LiveResult result = self.result(run_of({run, "autotune"}));
   return nb::make_tuple(result.document, result.text, result.html);
 }
 
@@ -98,7 +99,7 @@ void register_tuner(nb::module_& module) {
           "__init__",
           [](LiveTunerObject* self, nb::object loop, std::vector<Candidate> candidates, const nb::dict& options,
              std::uint64_t seed, nb::dict progress, nb::object clock) {
-            new (self) LiveTunerObject(std::move(loop), std::move(candidates), options_of(options), seed,
+            new (self) LiveTunerObject(std::move(loop), std::move(candidates), options_of({options, "autotune"}), seed,
                                        std::move(progress), std::move(clock));
           },
           nb::arg("loop").none(), nb::arg("candidates"), nb::arg("options"), nb::arg("seed"), nb::arg("progress"),

@@ -4,6 +4,8 @@
 #include <headrace/error.h>
 
 #include <exception>
+#include <new>
+#include <stdexcept>
 #include <utility>
 
 #include "python/core/python_source.h"
@@ -47,6 +49,10 @@ void set_error_of(const std::exception_ptr& thrown) noexcept {
     translate_exception(thrown, nullptr);  // Which rethrows what it does not know.
   } catch (nb::python_error& raised) {
     raised.restore();
+  } catch (const std::bad_alloc&) {
+    PyErr_NoMemory();
+  } catch (const std::out_of_range& error) {
+    PyErr_SetString(PyExc_IndexError, error.what());
   } catch (const std::exception& error) {
     PyErr_SetString(PyExc_RuntimeError, error.what());
   } catch (...) {

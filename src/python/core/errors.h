@@ -13,7 +13,8 @@ namespace headrace::python {
 // exception that came through C++ keeps its class, arguments and traceback.
 void register_errors(nanobind::module_& module);
 
-// Raises it in Python as that does, for functions that nanobind does not call. Under the GIL.
+// Raises it in Python as that does, for functions that nanobind does not call; of the standard library's exceptions
+// bad_alloc as MemoryError, out_of_range as IndexError, the others as RuntimeError. Under the GIL.
 void set_error_of(const std::exception_ptr& thrown) noexcept;
 
 // "ValueError: no such pixel"; the class alone where it has no message, or its __str__ raises. Under the GIL.

@@ -43,6 +43,14 @@ LoopMemory::LoopMemory()
     : batch_bytes_(imported("headrace._loop_memory", "batch_bytes")),
       object_bytes_(imported("headrace._loop_memory", "object_bytes")) {}
 
+LoopMemory::~LoopMemory() {
+  const nb::gil_scoped_acquire held;
+  models_.reset();
+  optimizers_.reset();
+  batch_bytes_.reset();
+  object_bytes_.reset();
+}
+
 void LoopMemory::add_model(const nb::object& object) {
   add_new(models_, object);
 }

@@ -19,10 +19,12 @@
 
 namespace headrace::python {
 
-// Under the GIL, but for timeline(). Owns a thread that reads some 100 times a second what was counted last.
+// Under the GIL, but for timeline() and the destructor. Owns a thread that reads some 100 times a second what was
+// counted last.
 class LoopMemory {
  public:
   LoopMemory();
+  ~LoopMemory();
   LoopMemory(const LoopMemory&) = delete;
   LoopMemory& operator=(const LoopMemory&) = delete;
 

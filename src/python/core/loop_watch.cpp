@@ -78,10 +78,10 @@ void LoopWatch::data_ends(const nb::object& batch) {
   if (!here() || !data_) return;
   const TraceMoment now = trace_moment();
   if (!batch.is_none()) {
+    if (samples_ == 0) samples_ = batch_samples(batch);  // What it raises leaves no half a step.
     record_span(step::kDataWait, *data_, now);
     step_ = data_;
     has_wait_ = true;
-    if (samples_ == 0) samples_ = batch_samples(batch);
     last_part_end_ = now;
     objects_memory_->note_batch(batch);
   }

@@ -13,7 +13,7 @@ namespace headrace::python {
 template <class Number>
 class FlatNumbers {
  public:
-  // What Python raises on the way goes on.
+  // Error{invalid_argument} for a tensor of another kind, type or rank. What Python raises on the way goes on.
   explicit FlatNumbers(nanobind::handle flat);
   std::span<const Number> span() const { return {array_.data(), array_.size()}; }
 
