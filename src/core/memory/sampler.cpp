@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <array>
-#include <condition_variable>
 #include <mutex>
 #include <optional>
 #include <stop_token>
@@ -14,6 +13,7 @@
 #include <vector>
 
 #include "core/base/clock.h"
+#include "core/base/condition_variable.h"
 #include "core/base/fail.h"
 #include "core/hardware/machine.h"
 

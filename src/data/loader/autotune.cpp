@@ -245,7 +245,9 @@ std::optional<LoaderSetting> Autotuner::judge(const LoaderRates& rates, std::int
     decisions_[i].after = samples_per_second(rates);
   }
   const double before_s = trial.before.cycle_s(), after_s = rates.cycle_s();
-  const double doubt_s = kErrors * std::hypot(trial.before.error_s, rates.error_s);
+  // Seconds, whose squares do not overflow. Not std::hypot, which g++ 12 takes from glibc 2.35.
+  const double before_squared = trial.before.error_s * trial.before.error_s;
+  const double doubt_s = kErrors * std::sqrt(before_squared + rates.error_s * rates.error_s);
   const bool slower = after_s > before_s / kNear + doubt_s;
   // More threads and memory must show: of what was predicted, no part that could be measured came. Depth may take
   // several steps to show.

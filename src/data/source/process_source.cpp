@@ -4,13 +4,13 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <condition_variable>
 #include <cstring>
 #include <mutex>
 #include <optional>
 #include <set>
 #include <utility>
 
+#include "core/base/condition_variable.h"
 #include "core/base/fail.h"
 #include "core/base/utf8.h"
 #include "core/exec/child_process.h"

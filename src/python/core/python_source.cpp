@@ -6,12 +6,12 @@
 
 #include <algorithm>
 #include <array>
-#include <condition_variable>
 #include <cstring>
 #include <limits>
 #include <mutex>
 #include <utility>
 
+#include "core/base/condition_variable.h"
 #include "core/base/fail.h"
 #include "data/source/payload_check.h"
 #include "python/core/buffer.h"

@@ -7,7 +7,6 @@
 #include <headrace/loader.h>
 
 #include <atomic>
-#include <condition_variable>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -16,6 +15,7 @@
 #include <string>
 #include <vector>
 
+#include "core/base/condition_variable.h"
 #include "core/memory/accounts.h"
 #include "data/loader/detail/batch_layout.h"
 #include "data/loader/detail/batch_window.h"

@@ -2,7 +2,6 @@
 // held; what they read of it is guarded by its `mutex`.
 #pragma once
 
-#include <condition_variable>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -12,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "core/base/condition_variable.h"
 #include "data/loader/detail/workspace.h"
 
 namespace headrace::detail {
