@@ -39,13 +39,14 @@ def assert_one_error(run, code, *words):
 @pytest.mark.parametrize("verb", VERBS)
 def test_help_is_on_stdout_and_done(verb):
     run = headrace(verb, "--help")
+    assert headrace(verb, "-h").stdout == headrace("help", verb).stdout == run.stdout
     assert (run.returncode, run.stderr) == (0, "")
     for flag in ["--json FILE", "--out DIR", "--dry-run", "--log-level", "--quiet", "Exit codes:"]:
         assert flag in run.stdout
 
 
 def test_overview_names_every_verb():
-    assert headrace("--help").returncode == 0
+    assert headrace("--help").returncode == headrace("-h").returncode == 0
     alone = headrace()
     assert (alone.returncode, alone.stdout) == (2, "")
     for verb in VERBS:

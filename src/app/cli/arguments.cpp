@@ -132,7 +132,7 @@ class VerbLine {
     app_.formatter(std::make_shared<HelpFormatter>());
     app_.get_formatter()->label("REQUIRED", "(needed)");
     app_.get_formatter()->label("OPTIONS", "flags");
-    app_.set_help_flag("--help", "Print this and exit.");
+    app_.set_help_flag("-h,--help", "Print this and exit.");
     app_.footer(kExitCodes);
     add_positionals();
     add_verb_flags();

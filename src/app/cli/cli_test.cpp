@@ -813,10 +813,12 @@ TEST_F(Run, ExplainOfATableShowsItsKeysAndOfNothingKnownTheNearest) {
   }
 }
 
-TEST_F(Folder, ATorchPackageOfAnotherReleaseIsRefusedWithBoth) {
+TEST_F(Folder, ATorchPackageOfAnotherMinorVersionIsRefusedWithBoth) {
   write(folder_ / "version.py", "__all__ = ['__version__', 'debug']\n__version__ = '2.11.0+cpu'\ndebug = False\n");
   EXPECT_EQ(torch_fault_in(folder_, "2.11.0"), "");
-  EXPECT_EQ(torch_fault_in(folder_, "2.11"), "wanted torch==2.11, found 2.11.0+cpu in " + folder_.string());
+  EXPECT_EQ(torch_fault_in(folder_, "2.11.1"), "");
+  EXPECT_EQ(torch_fault_in(folder_, "2.1.0"), "built for torch 2.1, found 2.11.0+cpu in " + folder_.string());
+  EXPECT_EQ(torch_fault_in(folder_, "2.15.0"), "built for torch 2.15, found 2.11.0+cpu in " + folder_.string());
   write(folder_ / "version.py", "debug = False\n");
   EXPECT_THAT(torch_fault_in(folder_, "2.11.0"), HasSubstr("found no version in"));
   EXPECT_THAT(torch_fault_in(folder_ / "lib", "2.11.0"),

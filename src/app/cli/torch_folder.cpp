@@ -48,29 +48,39 @@ std::optional<std::string> torch_of_python() {
   return text.substr(0, text.find('\n'));
 }
 
+// As "2.11" of "2.11.0+cpu"; a text of another form as it is.
+std::string_view minor_of(std::string_view version) {
+  const std::size_t dot = version.find('.');
+  return dot == std::string_view::npos ? version : version.substr(0, version.find_first_not_of("0123456789", dot + 1));
+}
+
 }  // namespace
+
+std::string_view torch_built_for() noexcept {
+  return HEADRACE_TORCH_VERSION;
+}
 
 bool torch_is_named() {
   const char* named = std::getenv(kTorchVariable);
   return named != nullptr && *named != '\0';
 }
 
-std::string torch_fault_in(const std::filesystem::path& folder, std::string_view release) {
+std::string torch_fault_in(const std::filesystem::path& folder, std::string_view version) {
   const std::filesystem::path file = folder / "version.py";
   std::error_code ignored;  // What cannot be looked at cannot be read, and read_file says why.
   if (std::filesystem::status(file, ignored).type() == std::filesystem::file_type::not_found) {
-    return fmt::format("wanted torch=={}, found no {}", release, file.string());
+    return fmt::format("built for torch {}, found no {}", minor_of(version), file.string());
   }
   const std::string text = "\n" + read_file(file, 1 << 20);
   const std::size_t line = text.find("\n__version__");
   const std::size_t begin = text.find_first_of("'\"", line);
   const std::size_t end = begin == std::string::npos ? begin : text.find_first_of("'\"\n", begin + 1);
   if (line == std::string::npos || end == std::string::npos) {
-    return fmt::format("wanted torch=={}, found no version in {}", release, file.string());
+    return fmt::format("built for torch {}, found no version in {}", minor_of(version), file.string());
   }
   const std::string found = text.substr(begin + 1, end - begin - 1);
-  if (found.substr(0, found.find('+')) == release) return "";
-  return fmt::format("wanted torch=={}, found {} in {}", release, found, folder.string());
+  if (minor_of(found) == minor_of(version)) return "";
+  return fmt::format("built for torch {}, found {} in {}", minor_of(version), found, folder.string());
 }
 
 std::string loaded_torch_fault() {
@@ -83,7 +93,7 @@ std::string loaded_torch_fault() {
   // An archive of LibTorch without Python has none, and tells its version nowhere.
   if (std::filesystem::status(folder / "version.py", ignored).type() == std::filesystem::file_type::not_found)
     return "";
-  std::string fault = torch_fault_in(folder, HEADRACE_TORCH_VERSION);
+  std::string fault = torch_fault_in(folder, torch_built_for());
   if (fault.empty()) return "";
   return fmt::format(
       "{}, which the loader finds by LD_LIBRARY_PATH or a run path; set {} to the folder of the torch package", fault,
@@ -101,14 +111,14 @@ std::string open_torch() {
   const std::filesystem::path folder = *found;
   if (folder.empty()) {
     return fmt::format(
-        "wanted torch=={0}, found none: {1} is not set, and the python3 on the path has no torch; set {1} to the "
+        "built for torch {0}, found none: {1} is not set, and the python3 on the path has no torch; set {1} to the "
         "folder of the torch package",
-        HEADRACE_TORCH_VERSION, kTorchVariable);
+        minor_of(torch_built_for()), kTorchVariable);
   }
   if (torch_is_named() && folder.is_relative()) {
     return fmt::format("wanted an absolute path in {}, found {}", kTorchVariable, folder.string());
   }
-  if (std::string fault = torch_fault_in(folder, HEADRACE_TORCH_VERSION); !fault.empty()) return fault;
+  if (std::string fault = torch_fault_in(folder, torch_built_for()); !fault.empty()) return fault;
   for (const char* name : {"libc10.so", "libtorch_cpu.so"}) {
     const std::filesystem::path path = folder / "lib" / name;
     if (::dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL) == nullptr) return ::dlerror();

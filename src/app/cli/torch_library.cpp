@@ -84,7 +84,7 @@ std::filesystem::path torch_library_path() {
 int run_torch_verb(const Invocation& invocation) {
   const Opened opened = open_library();
   if (opened.library == nullptr) {
-    fail(ErrorCode::unsupported, "cli: {} needs LibTorch: {}", invocation.verb, opened.fault);
+    fail(ErrorCode::unsupported, "{}: not applicable: {}", invocation.verb, opened.fault);
   }
   void* symbol = ::dlsym(opened.library, "headrace_run_verb");
   if (symbol == nullptr) {

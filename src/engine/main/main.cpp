@@ -16,6 +16,7 @@
 #include "app/cli/explain.h"
 #include "app/cli/pack.h"
 #include "app/cli/recipe_from_data.h"
+#include "app/cli/torch_folder.h"
 #include "app/cli/torch_library.h"
 #include "app/recipe/recipe.h"
 #include "core/exec/stop.h"
@@ -23,11 +24,11 @@
 namespace headrace {
 namespace {
 
-#ifdef HEADRACE_TORCH_VERSION
-constexpr const char* kTorchVersion = HEADRACE_TORCH_VERSION " (loaded on demand)";
-#else
-constexpr const char* kTorchVersion = "not built";
-#endif
+// What --version says about LibTorch.
+std::string torch_version() {
+  const std::string version(torch_built_for());
+  return version.empty() ? "not built" : version + " (loaded on demand)";
+}
 
 // Says that this process is the one that was run again. Read and removed first thing, so that no child inherits it.
 constexpr const char* kRunAgain = "HEADRACE_RUN_AGAIN";
@@ -73,7 +74,7 @@ int run(const Invocation& invocation, char** argv, bool run_again) {
 }
 
 int run(int argc, char** argv, bool run_again) {
-  const auto parsed = parse_arguments(std::vector<std::string>(argv, argv + argc), kTorchVersion);
+  const auto parsed = parse_arguments(std::vector<std::string>(argv, argv + argc), torch_version());
   if (const auto* invocation = std::get_if<Invocation>(&parsed)) return run(*invocation, argv, run_again);
   const Answer& answer = std::get<Answer>(parsed);
   Invocation invocation;
