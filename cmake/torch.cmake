@@ -1,6 +1,8 @@
 # LibTorch comes from the PyPI wheel in the Python environment (docs/decisions/0002-libtorch-from-the-wheel.md). Its folder is the
 # run path of what is built, which CMake writes by itself; of what is installed it is not (cmake/install.cmake).
-set(HEADRACE_TORCH_VERSION 2.11.0)
+if(NOT DEFINED HEADRACE_TORCH_VERSION)  # `make package TORCH=2.15` gives another: tools/package.py.
+  set(HEADRACE_TORCH_VERSION 2.11.0)
+endif()
 if(SKBUILD)
   # -I: pip hides the environment it installs into from a build by way of PYTHONPATH.
   execute_process(

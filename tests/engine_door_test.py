@@ -46,6 +46,12 @@ def test_the_engine_is_built_for_the_torch_that_cmake_names():
 
 # ---- Why it cannot be had ----
 
+
+def test_a_build_without_libtorch_says_so():
+    told = run("import headrace._core; headrace._core.torch_built_for = lambda: ''" + TELLS)
+    assert told == "not built: in a checkout, run make build, or pip install . there"
+
+
 TORCHES = {
     "another": (OTHER_TORCH, WHY),
     "of another patch": pytest.param("import torch; torch.__version__ = '2.11.1'\n", "None", marks=pytest.mark.engine),

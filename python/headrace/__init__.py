@@ -2,17 +2,15 @@
 
 import importlib
 import importlib.util
-import sys
 from typing import TYPE_CHECKING, Any
 
-if importlib.util.find_spec("._core", __name__) is None:
-    raise ImportError(
-        f"headrace's Python module is not built: no _core for {sys.implementation.cache_tag} in {', '.join(__path__)}. In a "
-        "checkout, run make build and put build/release/python on PYTHONPATH; or run pip install . there",
-        name=f"{__name__}._core")
+from . import _core_door
+
+_core_door.load_core()
 
 from . import errors, transforms  # noqa: E402
-from ._core import Trace, Transform, diagnose, doctor, pack, span, write_report  # noqa: E402
+from ._core import Trace, Transform, __version__, diagnose, pack, span, write_report  # noqa: E402
+from ._doctor import doctor  # noqa: E402
 from ._fields import Field  # noqa: E402
 from .batch import Batch, RaggedTensor  # noqa: E402
 from .errors import Error  # noqa: E402

@@ -12,7 +12,12 @@ from ._operation import Operation
 from ._source import Source
 
 Path: TypeAlias = str | PathLike[str]
+
 Image = TypeVar("Image", bound=torch.Tensor | numpy.ndarray[Any, Any])
+
+__version__: str
+
+def torch_built_for() -> str: ...
 
 class LoaderEpoch:
     def __iter__(self) -> Self: ...

@@ -12,10 +12,12 @@ from pathlib import Path
 from types import ModuleType
 from typing import NamedTuple
 
+from ._core import torch_built_for
 from .errors import UnsupportedError
 
-BUILT_FOR = "2.11.0"  # As cmake/torch.cmake has it. Versions that differ in the last number have the same interface in C++.
+BUILT_FOR = torch_built_for()  # "": no torch. Versions that differ in the last number have the same interface in C++.
 _NEED_IT = ("compute.allocator", "train.engine")  # Settings.
+_NOT_BUILT = "not built: in a checkout, run make build, or pip install . there"
 
 
 class _Found(NamedTuple):
@@ -46,6 +48,8 @@ def refusals() -> dict[str, str]:
 
 @functools.cache
 def _found() -> _Found:
+    if not BUILT_FOR:
+        return _Found(None, _NOT_BUILT)
     try:
         import torch  # First: its libraries must be in the process before ours.
     except ModuleNotFoundError as error:
@@ -77,4 +81,4 @@ def _not_there() -> str:
         version = re.match(r"_engine\.cpython-(\d)(\d+)-", file.name)
         if version is not None:
             return f"built for Python {version[1]}.{version[2]}, found {sys.version_info.major}.{sys.version_info.minor}"
-    return "not built: in a checkout, run make build, or pip install . there"
+    return _NOT_BUILT

@@ -1,0 +1,25 @@
+"""hr.doctor: what the native half finds on this machine or in a run's folder, and what is wrong with how Python finds headrace."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+from . import _core
+
+
+def doctor(run: str | os.PathLike[str] | None = None) -> list[dict[str, Any]]:
+    """What makes measuring or training worse on this machine, or what is wrong with the files of a run's folder: a list of dicts of
+    code, sentence and advice; empty when nothing is."""
+    return _core.doctor(run) if run is not None else [*_core.doctor(), *_other_copies()]
+
+
+def _other_copies() -> list[dict[str, Any]]:
+    """Packages of this name behind the one that was imported: who installs into their place sees no change."""
+    own = Path(sys.modules[__package__].__path__[0]).resolve()
+    others = {place for folder in sys.path if (place := Path(folder or ".", "headrace").resolve()) != own
+              and (place / "__init__.py").is_file()}
+    return [{"code": "two_copies", "sentence": f"headrace is on sys.path twice: the one in {own} is in use, and not that in {other}",
+             "advice": "Uninstall one of them, or take its folder off sys.path (PYTHONPATH)."} for other in sorted(others)]
