@@ -7,7 +7,7 @@
 # _engine, of those in src/python, is there where HEADRACE_TORCH is ON. It is made for the interpreter HEADRACE_PYTHON, that of the
 # environment which LibTorch comes from unless another is named (tools/carried.sh); pybind11's headers lie in the torch wheel. An
 # installed package holds our libraries beside the extensions and finds them by $ORIGIN; torch's are in the process already, because
-# headrace/_engine_door.py imports torch first.
+# headrace/_engine_door.py imports torch first. The program headrace lies in the package's bin, where headrace/__main__.py looks.
 execute_process(
   COMMAND "${HEADRACE_PYTHON}" -I -c
     "import sysconfig; print(sysconfig.get_paths()['include'], sysconfig.get_config_var('EXT_SUFFIX'), sep=';')"
@@ -45,7 +45,7 @@ target_include_directories(python_binding SYSTEM INTERFACE "${python_include}")
 # pybind11's classes are hidden, ours that hold them need not be: nobody outside the module sees them.
 target_compile_options(python_binding INTERFACE -Wno-attributes)
 
-# headrace_python_package(): after the module python/core, with LibTorch the module python, and the libraries.
+# headrace_python_package(): after the module python/core, with LibTorch the module python, the libraries and the program.
 function(headrace_python_package)
   set(package "${CMAKE_BINARY_DIR}/python/headrace")
   set(without_engine "${CMAKE_BINARY_DIR}/python-without-engine/headrace")
@@ -75,7 +75,8 @@ function(headrace_python_package)
     "${CMAKE_SOURCE_DIR}/python/headrace/py.typed")
   set(types "${CMAKE_SOURCE_DIR}/include/headrace/dtypes.inc")  # Which worker.py reads.
   foreach(folder "${package}" "${without_engine}")
-    file(MAKE_DIRECTORY "${folder}")
+    file(MAKE_DIRECTORY "${folder}/bin")
+    file(CREATE_LINK "${CMAKE_RUNTIME_OUTPUT_DIRECTORY}/headrace" "${folder}/bin/headrace" SYMBOLIC)
     foreach(source ${sources} "${types}")
       get_filename_component(name "${source}" NAME)
       file(CREATE_LINK "${source}" "${folder}/${name}" SYMBOLIC)
@@ -85,5 +86,7 @@ function(headrace_python_package)
   if(SKBUILD)
     install(FILES "${types}" DESTINATION headrace COMPONENT python)
     install(TARGETS ${installed} LIBRARY DESTINATION headrace COMPONENT python NAMELINK_SKIP)
+    set_target_properties(headrace_main PROPERTIES INSTALL_RPATH "$ORIGIN/..")
+    install(TARGETS headrace_main RUNTIME DESTINATION headrace/bin COMPONENT python)
   endif()
 endfunction()

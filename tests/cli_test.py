@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -58,7 +59,7 @@ def test_version_names_build_and_torch():
     assert run.returncode == 0
     facts = dict(line.split(" ", 1) for line in run.stdout.splitlines()[:5])
     assert set(facts) == {"headrace", "commit", "compiler", "preset", "torch"}
-    assert facts["torch"] in ("2.11.0 (loaded on demand)", "not built")
+    assert re.fullmatch(r"\d+\.\d+\.\d+ \(loaded on demand\)|not built", facts["torch"])
     assert run.stdout.splitlines()[5].startswith("instruction sets ")
 
 

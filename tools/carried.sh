@@ -31,7 +31,7 @@ make_carried() {
   tree=build/python$version
   cmake -S . -B "$tree" -G Ninja -DCMAKE_BUILD_TYPE=Release -DCMAKE_CXX_FLAGS_RELEASE="-O2 -g1" -DHEADRACE_TESTS=OFF \
     -DHEADRACE_BENCHES=OFF -DHEADRACE_PYTHON="$python" >"/dev/null"
-  ninja -C "$tree" -j "$(nproc)" _core _engine
+  ninja -C "$tree" -j "$(nproc)" _core _engine headrace_main
   missing=$(ldd "$tree"/lib/libheadrace{,_torch}.so | grep "not found" || true)
   [ -z "$missing" ] || fail "a library that the package needs is not there: $missing"
   rm -rf "$CARRIED" "$CARRIED.partial"

@@ -355,7 +355,7 @@ def python_under_asan() -> Result:
 WITHOUT_ENGINE = ("device_times", "kept_call", "live_knobs", "priority_order", "python_insight", "python_knobs", "python_package",
                   "python_watch")
 WITHOUT_ENGINE_IF_ANEW = (
-    "autotune", "bad_fields", "boundary", "compile_costs", "core_module", "draws", "engine_door", "field_combinations", "fields",
+    "autotune", "bad_fields", "boundary", "command", "compile_costs", "core_module", "draws", "engine_door", "field_combinations", "fields",
     "live_loader", "loop_memory", "python_examples", "python_gil", "python_loader", "python_native_loader", "python_pipeline",
     "python_source", "python_stubs", "python_tune", "ranks", "replay", "sampler", "strategy", "tensors", "transforms", "uint16_field")
 

@@ -1,0 +1,46 @@
+"""The command headrace: `headrace` on the path of an environment that has the package, and `python -m headrace`.
+
+It becomes the program that lies in the package, which is C++: exit codes, Ctrl-C and what it does on a terminal are the program's
+own, and no verb imports torch. This Python tells it one thing: in which folder torch lies here.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import signal
+import sys
+from pathlib import Path
+from typing import NoReturn
+
+PROGRAM = Path(__file__).parent / "bin" / "headrace"
+_TORCH = "HEADRACE_TORCH"  # As src/app/cli/torch_folder.h has it.
+
+
+def main() -> NoReturn:
+    for ignored in (signal.SIGPIPE, signal.SIGXFSZ):  # By Python, and else by what it becomes.
+        signal.signal(ignored, signal.SIG_DFL)
+    try:
+        os.execve(PROGRAM, ["headrace", *sys.argv[1:]], _environment())
+    except OSError as error:
+        sys.exit(f"headrace: error: cannot run {PROGRAM}: {error.strerror}; {_advice(error)}")
+
+
+def _environment() -> dict[str, str]:
+    """As it is; where nobody names a torch, with the one that this Python would import."""
+    environment = dict(os.environ)
+    if not environment.get(_TORCH):
+        found = importlib.util.find_spec("torch")
+        if found is not None and found.origin is not None:  # A folder of that name is none.
+            environment[_TORCH] = str(Path(found.origin).absolute().parent)
+    return environment
+
+
+def _advice(error: OSError) -> str:
+    if isinstance(error, PermissionError):
+        return "unpacked by hand it may lack its permission; install the wheel with pip"
+    return "install the wheel with pip, or in a checkout run make build"
+
+
+if __name__ == "__main__":
+    main()
