@@ -21,5 +21,9 @@ if(HEADRACE_TESTS)
   find_package(benchmark REQUIRED)
 endif()
 
-# Linked by every module: formatting, JSON documents, threads, checksums.
-set(HEADRACE_LINK_ALL fmt::fmt nlohmann_json::nlohmann_json Threads::Threads PkgConfig::xxhash)
+# Linked by every module: formatting, JSON documents, threads, checksums. In a wheel fmt is compiled in: one library less to bring.
+set(fmt_target fmt::fmt)
+if(SKBUILD)
+  set(fmt_target fmt::fmt-header-only)
+endif()
+set(HEADRACE_LINK_ALL ${fmt_target} nlohmann_json::nlohmann_json Threads::Threads PkgConfig::xxhash)
