@@ -42,6 +42,7 @@ NEEDS = {
     "cores_division": Needs(ENGINE, (PHOTOS,)),
     "data_targets": Needs(("data_targets", *PACK, *PACKAGE), (PHOTOS,)),
     "first_batch": Needs(("photo_bench", "training_first_batch", *PACKAGE), (PHOTOS,)),
+    "import_time": Needs((*PACK, *PACKAGE)),
     "live_tuning": Needs(PACKAGE, (PHOTOS,)),
     "load_photos": Needs(("photo_loader",), (PHOTOS,)),
     "loader_timing": Needs(PACKAGE),
