@@ -24,7 +24,8 @@ help:
 	@echo "make docs           write docs/options.md, docs/recipe.schema.json and the classes of headrace.transforms anew, from the options themselves"
 	@echo "make format         clang-format in place"
 	@echo "make install        libraries, headers and CMake package for C++ into PREFIX=/usr/local; DESTDIR is respected"
-	@echo "make package        build the wheel (build/package), install it into a fresh environment, import and step outside the repository"
+	@echo "make package        build, repair and check the wheel, in dist/; TORCH=2.15: with an engine for that torch, in dist/torch2.15/"
+	@echo "make package CHECK=1    also install it into fresh environments in bare Debian 12 and 13 and run its tests there (needs root; an hour)"
 	@echo "make demo IN=bare   make demo in a bare Debian 12 made by debootstrap (needs root); make test IN=bare"
 	@echo "make clean          remove build/"
 
@@ -100,7 +101,9 @@ install: $(if $(wildcard $(BUILD)/build.ninja),,setup) $(BUILD)/build.ninja
 	@rm -f $(BUILD)/install_manifest_cpp.txt
 
 package: setup
-	@tools/install_check.sh
+	$(call one_of,CHECK,1)
+	@$(PYTHON) tools/package.py $(if $(TORCH),--torch $(TORCH))
+	$(if $(CHECK),@tools/package_check.sh $(TORCH))
 
 clean:
 	rm -rf build

