@@ -98,10 +98,10 @@ def test_images_of_every_kind_are_decoded(tmp_path):
         for name in ("cat", "dog"):
             (tmp_path / "train" / name).mkdir(parents=True, exist_ok=True)
             Image.new("RGB", (40, 44), (50 * place, 100, 200)).save(tmp_path / "train" / name / f"{place}.{suffix}", **options)
-    loader = hr.Loader(f"folder:{tmp_path}", batch_size=6, shuffle=False, transform={"dtype": "uint8", "size": 32, "layout": "nhwc"})
+    loader = hr.Loader(f"folder:{tmp_path}", batch_size=6, shuffle=False, transform={"dtype": "uint8", "size": 32})
     ((images, labels),) = loader
-    assert tuple(images.shape) == (6, 32, 32, 3) and sorted(map(int, labels)) == [0] * 3 + [1] * 3
-    assert sorted(round(int(image[16, 16, 0]) / 50) for image in images) == [0, 0, 1, 1, 2, 2]
+    assert tuple(images.shape) == (6, 3, 32, 32) and sorted(map(int, labels)) == [0] * 3 + [1] * 3
+    assert sorted(round(int(image[0, 16, 16]) / 50) for image in images) == [0, 0, 1, 1, 2, 2]
 
 
 def test_what_is_recorded_is_read_and_written(tmp_path):
