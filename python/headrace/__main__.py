@@ -10,10 +10,9 @@ import importlib.util
 import os
 import signal
 import sys
-from pathlib import Path
 from typing import NoReturn
 
-PROGRAM = Path(__file__).parent / "bin" / "headrace"
+PROGRAM = os.path.join(os.path.dirname(__file__), "bin", "headrace")
 _TORCH = "HEADRACE_TORCH"  # As src/app/cli/torch_folder.h has it.
 
 
@@ -32,7 +31,7 @@ def _environment() -> dict[str, str]:
     if not environment.get(_TORCH):
         found = importlib.util.find_spec("torch")
         if found is not None and found.origin is not None:  # A folder of that name is none.
-            environment[_TORCH] = str(Path(found.origin).absolute().parent)
+            environment[_TORCH] = os.path.dirname(os.path.abspath(found.origin))
     return environment
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import sys
-from pathlib import Path
 from typing import Any
 
 from . import _core
@@ -18,8 +17,8 @@ def doctor(run: str | os.PathLike[str] | None = None) -> list[dict[str, Any]]:
 
 def _other_copies() -> list[dict[str, Any]]:
     """Packages of this name behind the one that was imported: who installs into their place sees no change."""
-    own = Path(sys.modules[__package__].__path__[0]).resolve()
-    others = {place for folder in sys.path if (place := Path(folder or ".", "headrace").resolve()) != own
-              and (place / "__init__.py").is_file()}
+    own = os.path.realpath(sys.modules["headrace"].__path__[0])
+    places = {os.path.realpath(os.path.join(folder, "headrace")) for folder in sys.path} - {own}
     return [{"code": "two_copies", "sentence": f"headrace is on sys.path twice: the one in {own} is in use, and not that in {other}",
-             "advice": "Uninstall one of them, or take its folder off sys.path (PYTHONPATH)."} for other in sorted(others)]
+             "advice": "Uninstall one of them, or take its folder off sys.path (PYTHONPATH)."}
+            for other in sorted(places) if os.path.isfile(os.path.join(other, "__init__.py"))]
