@@ -17,8 +17,9 @@ OF_THE_SYSTEM = re.compile(r"lib(c|m|dl|pthread|rt|util|gcc_s|stdc\+\+|z|c10|tor
 
 
 def built() -> list[Path]:
-    return [*(BUILD / "bin").glob("headrace"), *(BUILD / "lib").glob("libheadrace*.so.*"),
-            *(BUILD / "python" / "headrace").glob("_*.so")]
+    package = BUILD / "python" / "headrace"
+    return [*(BUILD / "bin").glob("headrace"), *(BUILD / "lib").glob("libheadrace*.so.*"), *package.glob("_core.*.so"),
+            *package.glob("_engine.*.so")]
 
 
 def grafted() -> list[Path]:

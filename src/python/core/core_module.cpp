@@ -30,15 +30,16 @@ void claim_interpreter(const nb::module_& module) {
     claims[kKey] = str_of(file);
     return;
   }
+  const nb::object kept_file = claims[kKey];
+  const std::string first = text_of(kept_file);
   std::string sentence = fmt::format(
       "{} was loaded in this process before, and Python has forgotten it: that is done once in a process; start a new "
       "one",
       file);
-  if (const std::string first = text_of(claims[kKey]); first != file) {
+  if (first != file) {
     sentence = fmt::format(
         "{} cannot be loaded beside {}: a process has room for one headrace; start a new one, and take one of the two "
-        "off "
-        "sys.path",
+        "off sys.path",
         file, first);
   }
   throw nb::import_error(sentence.c_str());
