@@ -40,6 +40,7 @@ class Needs:
 NEEDS = {
     "allocators": Needs(("training_steps",), (PHOTOS,)),
     "cores_division": Needs(ENGINE, (PHOTOS,)),
+    "counting_thread": Needs(PACKAGE),
     "data_targets": Needs(("data_targets", *PACK, *PACKAGE), (PHOTOS,)),
     "first_batch": Needs(("photo_bench", "training_first_batch", *PACKAGE), (PHOTOS,)),
     "import_time": Needs((*PACK, *PACKAGE)),
