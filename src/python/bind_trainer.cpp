@@ -63,7 +63,18 @@ they were; buffers that forward had changed by then, such as running statistics,
           "window (batches waiting for an update).")
       .def_property_readonly("loss_scale", &ModuleTrainer::loss_scale, "Of the next backward; 1.0 without one.")
       .def_property_readonly("learning_rate", &ModuleTrainer::learning_rate, "Of the first group's next update.")
-      .def_property_readonly("options", &ModuleTrainer::options, "Every keyword with its value in force.");
+      .def_property_readonly("options", &ModuleTrainer::options, "Every keyword with its value in force.")
+      .def("__repr__",
+           [](const ModuleTrainer& trainer) {
+             const py::object updates = trainer.progress()["optimizer_steps"];
+             return py::str("<headrace.Trainer after {} updates>").format(updates);
+           })
+      .def("__reduce__", [](const ModuleTrainer& /*trainer*/) -> py::object {
+        throw py::type_error(
+            "a headrace.Trainer cannot be pickled or copied: it shares the tensors of its model and optimizer. Keep "
+            "its "
+            "place by save(), and load() it in a Trainer made of the same");
+      });
 }
 
 }  // namespace headrace::python

@@ -64,7 +64,12 @@ events_per_thread: the newest events that a thread keeps.)");
           [](const TraceScope& trace, const std::filesystem::path& path) { write_chrome_trace(trace.record(), path); },
           nb::arg("path"), "Writes a Chrome JSON trace, which Perfetto opens.")
       .def_prop_ro(
-          "dropped", [](const TraceScope& trace) { return trace.record().dropped; }, "Events that full buffers lost.");
+          "dropped", [](const TraceScope& trace) { return trace.record().dropped; }, "Events that full buffers lost.")
+      .def("__repr__", [](const TraceScope& trace) { return "<headrace.Trace " + trace.state() + ">"; });
+  refuse_pickling(
+      bound,
+      "a headrace.Trace cannot be pickled or copied: it is what this process recorded. Write it to a file by "
+      "write(), or take its summary()");
 }
 
 void register_spans(nb::module_& module) {

@@ -110,7 +110,8 @@ void register_knobs(nb::module_& module) {
   nb::class_<Report::NotTried>(module, "NotApplicable", "A change that is not tried on these objects, and why.")
       .def_ro("name", &Report::NotTried::name)
       .def_ro("key", &Report::NotTried::key)
-      .def_ro("reason", &Report::NotTried::reason);
+      .def_ro("reason", &Report::NotTried::reason)
+      .def("__repr__", [](const Report::NotTried& one) { return "<" + one.name + ": " + one.reason + ">"; });
   nb::class_<Offer>(module, "Offer", "What there is to try, in this order, and why not the rest.")
       .def_ro("candidates", &Offer::candidates)
       .def_ro("not_tried", &Offer::not_tried);

@@ -84,11 +84,14 @@ void add_properties(nb::class_<NativeLoader>& bound) {
 }
 
 // What headrace itself asks of a Loader beside what is documented: the Trainer, which is of another extension and has
-// Python's objects of this one alone, and the table of knobs.
+// Python's objects of this one alone, the table of knobs, and the class in Python over this one.
 void add_what_headrace_asks(nb::class_<NativeLoader>& bound) {
   bound
       .def_prop_ro("_takes_orders", &NativeLoader::takes_orders, "Whether a sampler of the user's own gives the order.")
       .def_prop_ro("_data_options", &NativeLoader::data_keywords, "The keys of [data] alone.")
+      .def_prop_ro(
+          "_class_names", [](const NativeLoader& loader) { return loader.source().info().class_names; },
+          "In the order of the labels; empty where the source tells none.")
       .def(
           "_data_context",
           [](const NativeLoader& loader) {
@@ -101,27 +104,12 @@ void add_what_headrace_asks(nb::class_<NativeLoader>& bound) {
 constexpr const char* kLoaderText =
     R"(Reads, decodes and transforms samples on native threads and yields them as batches.
 
-source is a str as the key data.source has it ("folder:DIR", an ImageFolder of JPEG and PNG files; "idx:DIR", MNIST or Fashion-MNIST;
-the others stand in docs/options.md), or an object of your own with __len__ and
+source says as a text where the samples lie, as "folder:photos"; or it is an object of your own with __len__ and
 __getitem__(index) -> (image, label), another tuple or a dict, as any map-style torch data set: an image is a uint8 array or tensor
 (H x W x C), a PIL image or the bytes of a JPEG or PNG file; other fields are arrays, tensors, numbers and str. What they are called, and
-which differ in shape, is taken from a few samples (headrace.worker.SourceReader says how); fields=("image", "boxes") names those of a
-tuple, and fields={"boxes": headrace.Field("float32", (-1, 4))} says what a field is. The source may have classes (their number, or
-their names) and labels (one a sample). num_workers=N threads call it
-under the GIL; with worker_type="process" N processes of their own do, which get it once, by pickle, live as long as the
-Loader, and are replaced when they die or do not answer within worker_timeout_s=300. The keywords are the
-keys of a recipe's [data]: val_fraction, batch_size, num_workers, num_workers_max, prefetch_batches, prefetch_mib, auto_tune, last_batch,
-shuffle, shuffle_window, buckets, bucket_by, sampler, weights, world_size, rank, in_order, on_corrupt, max_pixels, max_sample_bytes, cache,
-cache_mib, index, scale_decode, and transform, a dict of the keys of [data.transform]: size, crop, resize, scale, ratio, pad,
-flip_probability, mean, std, dtype, layout (docs/options.md); or in its place transforms, a list of operations of headrace.transforms,
-which have the names and parameters of torchvision.transforms.v2 (RandomResizedCrop(224)), or a dict of these
-({"name": "RandomResizedCrop", "size": 224}), and eval_transforms, those of evaluation where they do not follow from transforms. Besides: split="train", "val" or "test" (an object of your own is
-read whole as any of them, but with val_fraction above 0, which parts it into train and val); seed=0;
-training, which switches shuffle and random transforms on and is split == "train" where it is not given; collate_fn,
-which is given a list of samples, those left out that do not count, and returns the batch, whatever it is; worker_init_fn,
-called with its number, from 0, in each worker process before the source is read there;
-persistent_workers=True, False gives each epoch threads and processes of its own; enable_async_data_loading=True, False lets
-request() wait for the batch.
+which differ in shape, is taken from a few samples (headrace.worker.SourceReader says how). The source may have classes (their number, or
+their names) and labels (one a sample). num_workers=N threads call it under the GIL; with worker_type="process" N processes of their own
+do, which get it once, by pickle, live as long as the Loader, and are replaced when they die or do not answer.
 
 Each iteration is the next epoch and yields headrace.Batch objects: the fields in their order and by name, over the loader's own
 memory: images, labels = batch where these two are all, batch["boxes"] where there are more. One iteration runs at a time. Bytes depend on seed, epoch and options alone, never on workers.)";

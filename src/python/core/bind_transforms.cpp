@@ -1,3 +1,4 @@
+#include <headrace/dtype.h>
 #include <headrace/error.h>
 #include <headrace/field.h>
 #include <headrace/operation.h>
@@ -16,6 +17,7 @@
 #include <span>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "core/base/fail.h"
 #include "core/options/contradictions.h"
@@ -107,6 +109,17 @@ nb::object apply(const Transform& transform, const nb::object& image, const nb::
   return out;
 }
 
+// "<headrace.Transform Resize, CenterCrop -> uint8 (3, 224, 224)>"
+std::string text_of_transform(const Transform& transform) {
+  std::vector<std::string> operations;
+  for (const TransformStep& step : transform.explain()) {
+    operations.insert(operations.end(), step.operations.begin(), step.operations.end());
+  }
+  const Geometry size = transform.size();
+  return fmt::format("<headrace.Transform {} -> {} ({}, {}, {})>", fmt::join(operations, ", "),
+                     name_of(transform.dtype()), size.channels, size.height, size.width);
+}
+
 constexpr const char* kTransformText =
     R"(A list of operations without a Loader: one image in, a tensor out, with the same bytes as a Loader's batch.
 
@@ -156,7 +169,8 @@ void register_transforms(nb::module_& module) {
           nb::arg("image").none(), "apply(image), for what calls its transforms.")
       .def(
           "explain", [](const Transform& transform) { return steps_of(transform.explain()); },
-          "The operations in order, as Loader.explain()[\"transforms\"] tells them.");
+          "The operations in order, as Loader.explain()[\"transforms\"] tells them.")
+      .def("__repr__", &text_of_transform);
   refuse_pickling(
       bound,
       "a headrace.Transform cannot be pickled or copied: it is compiled in this process. Make one where it is "

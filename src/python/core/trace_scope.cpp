@@ -44,6 +44,11 @@ const MemoryTimeline& TraceScope::memory() const {
   return memory_;
 }
 
+std::string TraceScope::state() const {
+  if (record_) return fmt::format("of {} events", record_->events.size());
+  return trace_ ? "recording" : "not begun";
+}
+
 SpanScope::SpanScope(const std::string& name) : names_(names_of(name)) {}
 
 void SpanScope::enter() {

@@ -21,6 +21,8 @@ class TraceScope {
   const TraceRecord& record() const;
   // Over the block, by what accounts count. The same.
   const MemoryTimeline& memory() const;
+  // "not begun", "recording", "of 120 events": for a person.
+  std::string state() const;
 
  private:
   TraceOptions options_;
