@@ -89,6 +89,7 @@ docs: build
 	$(BUILD)/bin/headrace explain --markdown >docs/options.md
 	$(BUILD)/bin/headrace explain --schema >docs/recipe.schema.json
 	$(PYTHON) tools/operation_classes.py <docs/recipe.schema.json >python/headrace/_operation_classes.py
+	$(PYTHON) tools/loader_options.py <docs/recipe.schema.json >python/headrace/_loader_options.py
 
 format: setup
 	@git ls-files -z '*.h' '*.cpp' | xargs -0 clang-format -i

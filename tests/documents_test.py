@@ -33,6 +33,12 @@ def test_classes_of_operations_are_current():
     assert (ROOT / "python" / "headrace" / "_operation_classes.py").read_text() == now, "run make docs"
 
 
+def test_keywords_of_loaders_are_current():
+    now = subprocess.run([sys.executable, ROOT / "tools" / "loader_options.py"], capture_output=True, text=True, check=True,
+                         input=(ROOT / "docs" / "recipe.schema.json").read_text()).stdout
+    assert (ROOT / "python" / "headrace" / "_loader_options.py").read_text() == now, "run make docs"
+
+
 def test_schema_is_json():
     json.loads((ROOT / "docs" / "recipe.schema.json").read_text())
 

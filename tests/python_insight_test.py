@@ -135,6 +135,7 @@ def test_steps_of_a_trainer_are_split_diagnosed_and_reported(tmp_path):
     assert split["steps"] == 18
     diagnosis = hr.diagnose(trace, 32, skip=2)
     assert diagnosis["bound"] == "compute" and "compute-bound" in diagnosis["sentence"]
+    assert isinstance(diagnosis, hr.Diagnosis) and diagnosis.time_split == split and "backward" in diagnosis._repr_html_()
     hr.write_report(tmp_path / "report.html", trace, 32, title="a linear layer", skip=2)
     page = (tmp_path / "report.html").read_text()
     assert "a linear layer" in page and diagnosis["sentence"].split(";")[0].split(":")[0] in page

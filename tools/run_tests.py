@@ -355,9 +355,10 @@ def python_under_asan() -> Result:
 WITHOUT_ENGINE = ("device_times", "kept_call", "live_knobs", "priority_order", "python_insight", "python_knobs", "python_package",
                   "python_watch")
 WITHOUT_ENGINE_IF_ANEW = (
-    "autotune", "bad_fields", "boundary", "command", "compile_costs", "core_module", "draws", "engine_door", "field_combinations", "fields",
-    "live_loader", "loop_memory", "python_examples", "python_gil", "python_loader", "python_native_loader", "python_pipeline",
-    "python_source", "python_stubs", "python_tune", "ranks", "replay", "sampler", "strategy", "tensors", "transforms", "uint16_field")
+    "autotune", "bad_fields", "boundary", "command", "compile_costs", "core_module", "draws", "engine_door", "field_combinations",
+    "fields", "live_loader", "loader_object", "loop_memory", "python_examples", "python_gil", "python_loader",
+    "python_native_loader", "python_pipeline", "python_source", "python_stubs", "python_tune", "ranks", "replay", "sampler",
+    "shown", "strategy", "tensors", "transforms", "uint16_field")
 
 
 def without_engine() -> Result:
@@ -372,13 +373,13 @@ def without_engine() -> Result:
 
 
 def frameworks() -> Result:
-    """What needs Lightning, Transformers or Accelerate, in an environment that has these: the adapters, and the scripts and the
-    guide's code that are left out where they are missing."""
+    """What needs Lightning, Transformers, Accelerate, matplotlib or tqdm, in an environment that has these: the adapters, figures and
+    bars, and the scripts and the guide's code that are left out where they are missing."""
     result = build("frameworks", "release", 2400, "_engine")
     made = subprocess.run(["tools/environment.sh", "frameworks", "tests/frameworks_requirements.txt"], cwd=ROOT, check=True,
                           stdout=subprocess.PIPE, text=True, timeout=1800)
-    result.add(pytest("frameworks", "-k", "adapters_test or guides_test or hugging_face or lightning_module", "tests/frameworks",
-                      "tests/guides_test.py", "tests/live_tuning_scripts_test.py", timeout_s=1800,
+    result.add(pytest("frameworks", "-k", "adapters_test or guides_test or hugging_face or lightning_module or notebook_test",
+                      "tests/frameworks", "tests/guides_test.py", "tests/live_tuning_scripts_test.py", timeout_s=1800,
                       python=f"{made.stdout.strip()}/bin/python"))
     return result
 

@@ -9,7 +9,7 @@ from . import _core_door
 _core_door.load_core()
 
 from . import errors, transforms  # noqa: E402
-from ._core import Trace, Transform, __version__, diagnose, pack, span, write_report  # noqa: E402
+from ._core import Trace, Transform, __version__, pack, span, write_report  # noqa: E402
 from ._doctor import doctor  # noqa: E402
 from ._fields import Field  # noqa: E402
 from .batch import Batch, RaggedTensor  # noqa: E402
@@ -17,12 +17,15 @@ from .errors import Error  # noqa: E402
 
 if TYPE_CHECKING:
     from ._autotune import AutoTune, autotune
+    from ._diagnosis import Diagnosis, diagnose
     from ._engine import Trainer
+    from ._ledger import Ledger
     from ._loader import AUTOTUNE, Loader
     from ._pipeline import DataPipelineOptimizer, LoaderChange, OptimizedLoader, PipelineReport
     from ._profile import profile_operation
     from ._strategy import Strategy, StrategyContext, register_strategy, strategies, unregister_strategy
-    from ._tune import Trial, Tuned, tune
+    from ._trial import Trial
+    from ._tune import Tuned, tune
     from ._watch import watch
 
 __all__ = [
@@ -30,8 +33,10 @@ __all__ = [
     "AutoTune",
     "Batch",
     "DataPipelineOptimizer",
+    "Diagnosis",
     "Error",
     "Field",
+    "Ledger",
     "Loader",
     "LoaderChange",
     "OptimizedLoader",
@@ -61,12 +66,13 @@ __all__ = [
 ]
 
 # What is imported when it is first asked for, by name with the module that has it: `import headrace` is quick and imports no torch.
-_LATER = {"AUTOTUNE": "_loader", "Loader": "_loader", "profile_operation": "_profile"}
+_LATER = {"AUTOTUNE": "_loader", "Loader": "_loader", "profile_operation": "_profile", "Diagnosis": "_diagnosis",
+          "diagnose": "_diagnosis", "Ledger": "_ledger", "Trial": "_trial"}
 _LATER_WITH_TORCH = {
     **dict.fromkeys(("AutoTune", "autotune"), "_autotune"),
     **dict.fromkeys(("DataPipelineOptimizer", "LoaderChange", "OptimizedLoader", "PipelineReport"), "_pipeline"),
     **dict.fromkeys(("Strategy", "StrategyContext", "register_strategy", "strategies", "unregister_strategy"), "_strategy"),
-    **dict.fromkeys(("Trial", "Tuned", "tune"), "_tune"),
+    **dict.fromkeys(("Tuned", "tune"), "_tune"),
     "watch": "_watch",
 }
 

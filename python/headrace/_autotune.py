@@ -11,7 +11,6 @@ import atexit
 import functools
 import json
 import pathlib
-import sys
 import time
 import weakref
 from dataclasses import dataclass
@@ -27,11 +26,14 @@ from ._boundary import Boundary, Unit
 from ._compile_costs import CompileCosts
 from ._device_times import DeviceTimes, times_of, why_not_timed
 from ._kept_call import KeptCalls, code_of, last_line
+from ._ledger import Ledger
 from ._live_knobs import LiveKnobs
 from ._loader_epochs import LoaderEpochs
 from ._loop_objects import raw_objects
+from ._pickling import refused_pickling
+from ._progress import tell_line
 from ._settings import COMPILE
-from ._tune import Trial
+from ._trial import Trial
 from ._tuned_loop import LOADING, TunedLoop
 from .errors import Error, InvalidArgumentError, UnsupportedError
 
@@ -147,9 +149,9 @@ class AutoTune:
         return {key: value for trial in self.trials if trial.verdict == "kept" for key, value in trial.settings.items()}
 
     @property
-    def ledger(self) -> dict[str, Any]:
-        """Everything as JSON values: ledger.json as it would be written now."""
-        return json.loads(self._result()[0])
+    def ledger(self) -> Ledger:
+        """Everything as JSON values: ledger.json as it would be written now. A notebook shows it as a table and a picture."""
+        return Ledger(json.loads(self._result()[0]))
 
     @property
     def watching(self) -> bool:
@@ -169,6 +171,12 @@ class AutoTune:
     def __repr__(self) -> str:
         state = "watching" if self.watching else "not watching"
         return f"<headrace.AutoTune {state}; kept: {', '.join(self.kept) or 'nothing'}; {len(self.trials)} looked at>"
+
+    def _repr_html_(self) -> str:
+        return self.ledger._repr_html_()
+
+    __reduce__ = refused_pickling("a headrace.AutoTune cannot be pickled or copied: it hangs on the objects of a run in this process. "
+                                  "Keep its ledger, by which replay= repeats the run")
 
     def __del__(self) -> None:
         # The loop's objects went, and the handle with them. A ledger that was asked for is written.
@@ -570,4 +578,4 @@ def _print_line(kind: str, text: str) -> None:
 
 def _print_text(kind: str, text: str) -> None:
     del kind
-    print(f"headrace: {text}", file=sys.stderr)
+    tell_line(text)

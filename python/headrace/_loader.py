@@ -1,18 +1,26 @@
-"""headrace.Loader with the keywords of torch.utils.data.DataLoader, and for asyncio."""
+"""headrace.Loader with the keywords and attributes of torch.utils.data.DataLoader, and for asyncio."""
 
 from __future__ import annotations
 
 import asyncio
 import json
 import sys
-from collections.abc import AsyncIterator, Callable, Iterator
-from typing import Any
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 
 from . import _core
+from ._loader_help import docstring, signature
+from ._loader_options import DataOptions
+from ._own_order import OwnOrder
 from ._sampler import SampledOrder, sampled_order
+from ._source import name_of
+from ._source_dataset import SourceDataset
 from ._stream import is_stream, no_length, stream_of
 from .errors import InvalidArgumentError
 from .transforms import operations_of
+
+if TYPE_CHECKING:
+    from ._fields import Field
 
 AUTOTUNE = "auto"  # A number that the Loader finds by itself while it runs. It takes -1 for it, too.
 
@@ -20,33 +28,46 @@ _Row = tuple[str, str, str, str]  # Key, requested, applied, reason.
 _SWITCHES = ("pin_memory", "persistent_workers", "enable_async_data_loading")
 
 
+class LoaderOptions(DataOptions, total=False):
+    """Keywords of Loader that go to its native half as they are."""
+
+    split: str
+    training: bool | None
+    seed: int
+    fields: Sequence[str] | Mapping[str, Field] | None
+    collate_fn: Callable[[list[Any]], Any] | None
+    worker_type: str
+    worker_timeout_s: float
+    persistent_workers: bool
+    enable_async_data_loading: bool
+
+
 class Loader(_core.Loader):
-    __doc__ = f"""{_core.Loader.__doc__}
+    __doc__ = docstring(_core.Loader.__doc__, """
+        num_workers and prefetch_batches may be AUTOTUNE: the Loader finds them while it runs, from what its stages and the loop take
+        (decisions() lists what it changed and why, settings is what holds now as keywords of a Loader that decides nothing). With
+        auto_tune=False they stay as they begin, and nothing is decided.
 
-    num_workers and prefetch_batches may be AUTOTUNE: the Loader finds them while it runs, from what its stages and the loop take
-    (decisions() lists what it changed and why, settings is what holds now as keywords of a Loader that decides nothing). With
-    auto_tune=False they stay as they begin, and nothing is decided.
+        It has what scripts ask of a DataLoader: dataset, batch_size, sampler, batch_sampler, len() and set_epoch(), and beside these classes and
+        class_to_idx, as torchvision's data sets have them. Of DataLoader's keywords it takes drop_last, prefetch_factor,
+        persistent_workers, worker_init_fn, collate_fn and pin_memory; applied lists each as asked for and as in force.
+        torch.utils.data.get_worker_info() knows nothing in its worker processes. Unlike a DataLoader it shuffles in training
+        unless shuffle=False.
 
-    num_workers counts threads, or with worker_type="process" the processes that read a source of your own. Of DataLoader's
-    other keywords it takes drop_last (last_batch), prefetch_factor (batches a worker prepares ahead), persistent_workers, and
-    pin_memory, which changes nothing without CUDA: not_applied says so, and applied lists each of them as asked for and as in
-    force. worker_init_fn(number) is called in each worker process, a replacement's with the number of the one that it
-    replaces; torch.utils.data.get_worker_info() knows nothing there. Where threads load it is refused. Unlike a DataLoader it
-    shuffles in training unless shuffle=False.
+        sampler and batch_sampler may be of your own, as a DataLoader takes them: any iterable of indices, or of lists of indices. What
+        it gives for an epoch is drawn whole when the epoch begins, after set_epoch(epoch) where it has that, and is the order, in
+        training or not. Each process of several has a sampler of its own, and world_size=1. state_dict() holds what gives the same
+        order again: the sampler's state_dict() where it has one, and the epoch's indices (a tensor) unless the epoch's number or a list
+        decides them. Batches may differ in size; batch_size is the largest, where the batch sampler does not tell. Transforms draw by
+        sample, the second time that one comes in an epoch anew.
 
-    sampler and batch_sampler may be of your own, as a DataLoader takes them: any iterable of indices, or of lists of indices. What
-    it gives for an epoch is drawn whole when the epoch begins, after set_epoch(epoch) where it has that, and is the order, in
-    training or not. Each process of several has a sampler of its own, and world_size=1. state_dict() holds what gives the same
-    order again: the sampler's state_dict() where it has one, and the epoch's indices (a tensor) unless the epoch's number or a list
-    decides them. Batches may differ in size; batch_size is the largest, where the batch sampler does not tell. Transforms draw by
-    sample, the second time that one comes in an epoch anew.
+        A source may be an iterable data set, too: it comes in its own order, read by one iterator an epoch, whatever num_workers. One
+        thread asks it at a time, now this one and now that. length=N says how many samples an epoch has where the data set does not;
+        where nobody does, an epoch ends where the iterator does, len(loader) raises TypeError, and world_size is 1. Its
+        state_dict(), where it has one, is kept with every batch, so that an epoch goes on without what was read before.
 
-    A source may be an iterable data set, too: it comes in its own order, read by one iterator an epoch, whatever num_workers. One
-    thread asks it at a time, now this one and now that. length=N says how many samples an epoch has where the data set does not;
-    where nobody does, an epoch ends where the iterator does, len(loader) raises TypeError, and world_size is 1. Its
-    state_dict(), where it has one, is kept with every batch, so that an epoch goes on without what was read before.
-
-    "async for batch in loader" iterates under asyncio; iter(loader).request() asks for a batch without waiting."""
+        "async for batch in loader" iterates under asyncio; iter(loader).request() asks for a batch without waiting.
+        """)
 
     def __init__(
         self,
@@ -59,16 +80,16 @@ class Loader(_core.Loader):
         length: int | None = None,
         sampler: Any = None,
         batch_sampler: Any = None,
-        **options: Any,
+        **keywords: Unpack[LoaderOptions],
     ) -> None:
+        options: dict[str, Any] = {**keywords}
         if drop_last is not None:
             _set(options, "drop_last", "last_batch", "drop" if drop_last else "keep")
         if isinstance(sampler, str):  # One of the Loader's own.
             options["sampler"], sampler = sampler, None
         self._order = sampled_order(source, sampler, batch_sampler, options)
-        if self._order is not None:
-            setattr(self, self._order.keyword, self._order.sampler)
         self._stream = stream_of(source, length, options) if is_stream(source) else None
+        given = source
         if self._stream is not None:
             source = self._stream
         elif length is not None:
@@ -86,6 +107,59 @@ class Loader(_core.Loader):
                        "pin_memory": bool(pin_memory),
                        **{key: options[key] for key in _SWITCHES if key in options}}
         super().__init__(source, **options)
+        self._split = options.get("split") or "train"
+        self._yours = None if isinstance(given, str) or hasattr(given, "__fspath__") else given  # The source, if it is an object.
+        self._name = str(given) if self._yours is None else name_of(given)
+        # Of a part of an object, as of a text, nobody has a data set.
+        self._dataset = None if options.get("val_fraction") else self._yours
+
+    __init__.__signature__ = signature()  # type: ignore[attr-defined]
+
+    def __repr__(self) -> str:
+        if "_name" not in vars(self):  # Its making has failed.
+            return object.__repr__(self)
+        is_endless = self._stream is not None and self._stream.length is None
+        samples = "samples" if is_endless else f"{self.samples:,} samples"
+        classes = "" if self.num_classes is None else f", {self.num_classes} classes"
+        return (f"<headrace.Loader {self._name}, {self._split}: {samples}{classes}; batches of {self.batch_size}, "
+                f"num_workers {self.options['num_workers']}>")
+
+    @property
+    def dataset(self) -> Any:
+        """What it reads: your own data set; of one that was named by a text, or a part of yours, its length, classes, class_to_idx,
+        samples (name and label) and targets."""
+        return SourceDataset(self, f"{self._name}, {self._split}") if self._dataset is None else self._dataset
+
+    @property
+    def classes(self) -> list[str] | None:
+        """Names of the classes, in the order of the labels; None where the source has numbers only, or does not tell."""
+        names = self._class_names if self._yours is None else getattr(self._yours, "classes", None)
+        return list(names) if isinstance(names, Sequence) and not isinstance(names, str) and len(names) > 0 else None
+
+    @property
+    def class_to_idx(self) -> dict[str, int] | None:
+        """The label of each class by its name, as torchvision's data sets have it; None where classes is."""
+        names = self.classes
+        return None if names is None else {name: label for label, name in enumerate(names)}
+
+    @property
+    def sampler(self) -> Any:
+        """What gives the order: yours, or that of your batch sampler; else the Loader itself does, and this has set_epoch() and a
+        length."""
+        yours = None if self._order is None else self._order.sampler
+        if self._order is not None and self._order.keyword == "batch_sampler":
+            yours = getattr(yours, "sampler", None)
+        return OwnOrder(self) if yours is None else yours
+
+    @property
+    def takes_own_order(self) -> bool:
+        """Whether a sampler or batch sampler of yours gives the order."""
+        return self._order is not None
+
+    @property
+    def batch_sampler(self) -> Any:
+        """The batch sampler that was given; None: none was."""
+        return self._order.sampler if self._order is not None and self._order.keyword == "batch_sampler" else None
 
     def __len__(self) -> int:
         if self._stream is not None and self._stream.length is None:

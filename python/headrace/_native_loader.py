@@ -39,7 +39,7 @@ def native_loader_for(loader: DataLoader, *, takes_samplers: bool = False, **set
         return str(reason)
     except Error as error:  # A folder that headrace does not read, an option out of its range.
         return str(error)
-    native_loader.dataset = loader.dataset  # Loops ask for len(loader.dataset).
+    native_loader._dataset = loader.dataset  # Loops ask for len(loader.dataset).
     return native_loader
 
 

@@ -95,6 +95,10 @@ class DataPipelineOptimizer:
         """What every loader is asked to have."""
         return dict(self._wanted)
 
+    def __repr__(self) -> str:
+        wanted = ", ".join(f"{name}={value!r}" for name, value in self._wanted.items())
+        return f"headrace.DataPipelineOptimizer({wanted}{', native=True' if self._takes_place else ''})"
+
     def optimize_loader(self, loader: Any) -> tuple[OptimizedLoader | Loader, PipelineReport]:
         """The loader under the settings asked for, and what became of each setting.
 
@@ -136,8 +140,7 @@ class DataPipelineOptimizer:
         if isinstance(found, str):
             plan.add("loader", type(loader).__name__, "headrace.Loader", False, found)
             return None
-        own_order = hasattr(found, "sampler") or hasattr(found, "batch_sampler")
-        drawn = "random transforms" if own_order else "the order and random transforms"
+        drawn = "random transforms" if found.takes_own_order else "the order and random transforms"
         note = f"{drawn} are drawn by other generators" if draws(found) else "pixels are the same to within rounding"
         plan.add("loader", type(loader).__name__, "headrace.Loader", True, note)
         plan.follow(found, ("num_workers", "prefetch_factor", *_SWITCHES))
@@ -260,6 +263,9 @@ class OptimizedLoader:
 
     def __len__(self) -> int:
         return len(self.loader)
+
+    def __repr__(self) -> str:
+        return f"<headrace.OptimizedLoader over a {type(self.loader).__name__}: {len(self._report.changed)} settings changed>"
 
     async def __aiter__(self) -> AsyncIterator[Any]:
         batches = iter(self)

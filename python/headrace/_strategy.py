@@ -26,6 +26,10 @@ class StrategyContext:
     loader: Any  # As it was given; None: none was.
     live: bool  # hr.autotune: the run goes on. Else hr.tune, whose trials begin from one state.
 
+    def __repr__(self) -> str:
+        objects = ", ".join(type(one).__name__ for one in (*self.models, *self.optimizers, self.loader))
+        return f"<headrace.StrategyContext of {objects}; {'live' if self.live else 'in trials'}>"
+
 
 class Strategy:
     """One change, on or off, that is tried as headrace's own are: listed with them, checked for its numerics, measured in pairs,

@@ -4,37 +4,20 @@ from __future__ import annotations
 
 import json
 import pathlib
-from dataclasses import dataclass
-from typing import Any, Callable, Iterable, Mapping
+from contextlib import nullcontext
+from typing import Any, Callable, Iterable
 
 import torch
 from torch import nn
 
 from . import _core
+from ._ledger import Ledger
+from ._pickling import refused_pickling
 from ._pipeline import OptimizedLoader
+from ._progress import shown_progress
 from ._subject import Subject
+from ._trial import Trial
 from .errors import InvalidArgumentError
-
-
-@dataclass(frozen=True)
-class Trial:
-    """What came of one candidate."""
-
-    name: str
-    verdict: str  # "kept", "refused", "inconclusive", "failed".
-    # "none", "slower", "no_gain", "numerics", "memory", "budget", "error", "fixed", "not_quiet", "not_allowed", "carries_over".
-    reason: str
-    sentence: str  # The same with its numbers, for a person.
-    gain: tuple[float, float, float] | None  # Median and 95 % interval: 0.21 is 21 % faster. None: not measured.
-    pairs: int  # Paired comparisons that were made.
-    settings: dict[str, str]  # What it changes, as TOML values.
-
-    @classmethod
-    def of(cls, entry: Mapping[str, Any]) -> Trial:
-        """Of an entry of ledger.json."""
-        gain = entry["gain"]
-        return cls(entry["name"], entry["verdict"], entry["reason"], entry["sentence"],
-                   None if gain is None else (gain["median"], gain["low"], gain["high"]), entry["pairs"], dict(entry["changes"]))
 
 
 class Tuned:
@@ -43,7 +26,7 @@ class Tuned:
     def __init__(self, subject: Subject, document: dict[str, Any], report: str, report_path: pathlib.Path | None) -> None:
         self._subject = subject
         self._report = report
-        self.ledger: dict[str, Any] = document  # ledger.json.
+        self.ledger = Ledger(document)  # ledger.json; a notebook shows it as a table and a picture.
         self.report_path = report_path  # report.html; None without `out`.
         self.applied = False
         self._loader = subject.loader
@@ -70,7 +53,7 @@ class Tuned:
 
     @property
     def trials(self) -> list[Trial]:
-        return [Trial.of(entry) for entry in self.ledger["trials"]]
+        return self.ledger.trials
 
     @property
     def kept(self) -> list[str]:
@@ -114,6 +97,12 @@ class Tuned:
         kept = ", ".join(self.kept) or "nothing"
         return f"<headrace.Tuned {self.speedup:.2f} times as fast; kept: {kept}; {len(self.trials)} tried>"
 
+    def _repr_html_(self) -> str:
+        return self.ledger._repr_html_()
+
+    __reduce__ = refused_pickling("a headrace.Tuned cannot be pickled or copied: it holds the objects of your loop. Keep its ledger and "
+                                  "settings, and the model by its state_dict()")
+
 
 def tune(model: nn.Module, loader: Any, optimizer: torch.optim.Optimizer, forward: Callable[[nn.Module, Any], Any], *,
          budget_s: float = 60.0, epochs: int | None = None, steps: int | None = None, only: Iterable[str] = (),
@@ -140,7 +129,8 @@ def tune(model: nn.Module, loader: Any, optimizer: torch.optim.Optimizer, forwar
     optimizer.step; then what only such a step can do is tried, too: headrace's native engine (as in headrace.Trainer), and
     micro-batches, which cut each batch into parts and keep the update. Strategies of your own (headrace.register_strategy) are
     tried behind headrace's changes. on_progress(kind, text) is told what happens: "step", "diagnosis", "machine" (it is not
-    quiet: fewer changes are tried, the first ones), "decided".
+    quiet: fewer changes are tried, the first ones), "decided"; without it each is a line on stderr, and where that is a terminal or a
+    notebook and tqdm is installed, a bar shows how much of the budget is spent.
 
     Afterwards parameters, buffers, gradients, optimizer state, modes and the generators of torch, Python, NumPy and the
     loader are bit for bit what they were, also when this raises; with what was kept, the layout of parameters, the forward
@@ -174,14 +164,11 @@ def tune(model: nn.Module, loader: Any, optimizer: torch.optim.Optimizer, forwar
                    f"budget_s={budget_s:g})",
     }
     try:
-        document, report = _core.tune_objects(subject, request, on_progress or _silent)
+        with shown_progress("headrace.tune", budget_s) if on_progress is None else nullcontext(on_progress) as tell:
+            document, report = _core.tune_objects(subject, request, tell)
     except BaseException:
         subject.give_back()
         raise
     tuned = Tuned(subject, json.loads(document), report, None if out is None else out / "report.html")
     subject.give_back()
     return tuned.apply() if apply else tuned
-
-
-def _silent(kind: str, text: str) -> None:
-    del kind, text

@@ -17,12 +17,13 @@ from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from . import _core
 from ._device import batch_not_on_cpu, module_not_on_cpu, not_on_cpu
+from ._diagnosis import diagnosis_html
 from ._loader import Loader
 from ._loader_class import InPlaceOf
+from ._pickling import refused_pickling
+from ._pictures import PARTS, paragraph, split_figure
 from ._pipeline import OptimizedLoader
-from .errors import InvalidArgumentError
-
-_PARTS = ("data_wait", "transfer", "forward", "backward", "optimizer", "other")
+from .errors import Error, InvalidArgumentError
 
 
 class watch:
@@ -99,7 +100,7 @@ class watch:
     def split(self) -> dict[str, float]:
         """Seconds of each part over all steps, and `total`."""
         split = self.document["time_split"]
-        return {part: split[f"{part}_s"] for part in _PARTS} | {"total": split["total_s"]}
+        return {part: split[f"{part}_s"] for part in PARTS} | {"total": split["total_s"]}
 
     @property
     def host_time(self) -> str | None:
@@ -142,6 +143,28 @@ class watch:
     def write_trace(self, path: str | pathlib.Path) -> None:
         """Writes every span as a Chrome trace, which Perfetto opens."""
         self._finished().write_trace(str(path))
+
+    def figure(self) -> Any:
+        """The parts of a step as a matplotlib Figure, which has savefig(). UnsupportedError: there is no matplotlib."""
+        return split_figure(self._title, self.document["time_split"])
+
+    def __repr__(self) -> str:
+        if self._watch is None or self._undo:
+            return f"<headrace.watch of {self._title}: {'not begun' if self._watch is None else 'watching'}>"
+        try:
+            return f"<headrace.watch of {self._title}: {self.steps} steps; {self.diagnosis or self.host_time}>"
+        except Error as error:  # There was no step.
+            return f"<headrace.watch of {self._title}: {error}>"
+
+    def _repr_html_(self) -> str:
+        try:
+            found = self.document
+        except Error:
+            return paragraph(repr(self))
+        return paragraph(self._title) + diagnosis_html(found["diagnosis"], found["time_split"], found["host_time"])
+
+    __reduce__ = refused_pickling("a headrace.watch cannot be pickled or copied: it holds what this process recorded. Keep its document, or "
+                                  "write_report() and write_trace()")
 
     def _finished(self) -> _core.LoopWatch:
         if self._watch is None or self._undo:

@@ -57,8 +57,19 @@ class Batch(tuple):
         return Batch({name: cut(field) for name, field in self.fields.items()}, self.epoch, self.index,
                      {name: there[begin:end] for name, there in self._present.items()})
 
+    def __repr__(self):
+        fields = ", ".join(f"{name} {_form_of(field)}" for name, field in self.fields.items())
+        return f"<headrace.Batch {self.index} of epoch {self.epoch}: {fields}>"
+
     def __reduce__(self):
         return Batch, (self.fields, self.epoch, self.index, self._present)
+
+
+def _form_of(field):
+    """As "float32 (64, 3, 224, 224)"; of what has no shape its class."""
+    if not hasattr(field, "dtype"):
+        return repr(field) if isinstance(field, RaggedTensor) else type(field).__name__
+    return f"{str(field.dtype).removeprefix('torch.')} {tuple(field.shape)}"
 
 
 class RaggedTensor:

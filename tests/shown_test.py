@@ -1,0 +1,298 @@
+"""What hr.tune, hr.autotune, hr.watch and hr.diagnose found, as a session shows it: in one line, in a notebook, and as their progress."""
+
+import copy
+import json
+import pickle
+import re
+import sys
+import types
+from html.parser import HTMLParser
+
+import headrace as hr
+import pytest
+import torch
+from headrace import _pictures, _progress
+from torch import nn
+
+NAMES = ["channels-last", "<img src=x onerror=alert(1)>", "a & b", "never measured"]
+
+
+def trial(name, verdict, gain, pairs=18):
+    measured = None if gain is None else dict(zip(("median", "low", "high"), gain))
+    return {"name": name, "verdict": verdict, "reason": "none", "sentence": f"Says <b>{name}</b>.", "gain": measured, "pairs": pairs,
+            "changes": {"custom.x": "true"}}
+
+
+def document(title="a <script>title</script>"):
+    return {"title": title, "speedup": {"median": 1.2, "low": 1.15, "high": 1.28, "pairs": 18}, "trials": [
+        trial(NAMES[0], "kept", (0.2, 0.148, 0.277)), trial(NAMES[1], "refused", (-0.37, -0.538, -0.281)),
+        trial(NAMES[2], "inconclusive", (0.1, -0.9, 304.0)), trial(NAMES[3], "refused", None, 0)]}
+
+
+SPLIT = {"steps": 40, "total_s": 2.0, "data_wait_s": 1.2, "transfer_s": 0.0, "forward_s": 0.3, "backward_s": 0.3, "optimizer_s": 0.1,
+         "other_s": 0.1}
+FOUND = {"bound": "data", "sentence": "data-bound: <i>60 %</i> of a step waits", "findings": [
+    {"code": "data_loading_slow", "sentence": "Loading & waiting.", "advice": "Try data.num_workers = 2."}]}
+
+
+class Checked(HTMLParser):
+    """Every tag is closed, and what is shown as text."""
+
+    def __init__(self, page):
+        super().__init__()
+        self.open, self.tags, self.text = [], [], ""
+        self.feed(page)
+        self.close()
+        assert self.open == []
+
+    def handle_starttag(self, tag, attributes):
+        self.tags.append(tag)
+        self.open.append(tag)
+
+    def handle_startendtag(self, tag, attributes):
+        self.tags.append(tag)
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+    def handle_data(self, data):
+        self.text += data
+
+
+def coordinates(page):
+    return [float(value) for value in re.findall(r'\b(?:x|x1|x2|cx)="([^"]+)"', page)]
+
+
+# ---- Ledgers ----
+
+@pytest.mark.parametrize("made", [document(), {"title": "a <script>title</script>", "ledger": document()}], ids=["tune", "live"])
+def test_a_ledger_is_a_table_and_a_picture_in_a_notebook_with_every_name_escaped(made):
+    page = Checked(hr.Ledger(made)._repr_html_())
+    assert {"table", "svg", "circle"} <= set(page.tags) and not {"script", "img", "b"} & set(page.tags)
+    assert all(name in page.text for name in (*NAMES, "a <script>title</script>", "+20.0%", "[+14.8%, +27.7%]"))
+    assert page.tags.count("circle") == 3  # Of what was measured.
+    assert all(0 <= place <= 680 for place in coordinates(hr.Ledger(made)._repr_html_()))
+
+
+def test_a_ledger_is_the_dict_that_it_was_and_goes_through_json_pickle_and_copy():
+    ledger = hr.Ledger(document())
+    assert ledger == document() and json.loads(json.dumps(ledger)) == document()
+    for other in (pickle.loads(pickle.dumps(ledger)), copy.deepcopy(ledger)):
+        assert other == ledger and type(other) is hr.Ledger
+    assert [one.verdict for one in ledger.trials] == ["kept", "refused", "inconclusive", "refused"]
+    assert "1.20 times as fast [1.15, 1.28], 18 pairs; kept: channels-last; 1 kept, 2 refused, 1 inconclusive" in repr(ledger)
+
+
+def test_a_ledger_without_trials_or_without_figures_shows_too():
+    empty = hr.Ledger({"title": "x", "speedup": {"median": None, "low": None, "high": None, "pairs": 0}, "trials": []})
+    assert "Nothing was kept." in empty._repr_html_() and "svg" not in empty._repr_html_()
+    assert repr(empty) == "<headrace.Ledger of x: Nothing was kept; nothing tried>"
+    still = hr.Ledger({**document(), "trials": [trial("none", "refused", (0.0, 0.0, 0.0))]})
+    assert all(0 <= place <= 680 for place in coordinates(still._repr_html_()))
+
+
+def test_a_file_is_read_as_a_ledger_or_refused_by_its_path(tmp_path):
+    path = tmp_path / "ledger.json"
+    path.write_text(json.dumps(document()))
+    assert hr.Ledger.read(path) == document()
+    for text, words in (("[1, 2]", "found JSON without trials"), ('{"ledger": 3}', "found JSON without trials"), ("{", "found no JSON")):
+        path.write_text(text)
+        with pytest.raises(hr.errors.CorruptDataError, match=f"{path}: wanted a ledger.json, {words}"):
+            hr.Ledger.read(path)
+
+
+def test_a_trial_shows_in_a_line():
+    measured, other = hr.Ledger(document()).trials[0], hr.Ledger(document()).trials[3]
+    assert repr(measured) == "<headrace.Trial channels-last: kept, +20.0% [+14.8%, +27.7%], 18 pairs>"
+    assert repr(other) == "<headrace.Trial never measured: refused, not measured, 0 pairs>"
+
+
+# ---- Diagnoses ----
+
+def test_a_diagnosis_is_a_table_and_a_picture_in_a_notebook_with_every_text_escaped():
+    diagnosis = hr.Diagnosis(FOUND, SPLIT)
+    page = Checked(diagnosis._repr_html_())
+    assert {"table", "svg", "rect"} <= set(page.tags) and "i" not in page.tags
+    assert all(text in page.text for text in ("<i>60 %</i>", "data wait", "30 ms", "60.0%", "Loading & waiting.", "num_workers = 2"))
+    assert diagnosis == FOUND and repr(diagnosis) == "<headrace.Diagnosis: data-bound: <i>60 %</i> of a step waits>"
+    for other in (pickle.loads(pickle.dumps(diagnosis)), copy.deepcopy(diagnosis)):
+        assert other == diagnosis and other.time_split == SPLIT
+    nothing = hr.Diagnosis({**FOUND, "findings": []}, {**SPLIT, "total_s": 0.0, "steps": 0})
+    assert Checked(nothing._repr_html_()).tags.count("rect") == 0
+
+
+def loop_of(watched_steps=3):
+    model = nn.Linear(4, 2)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    batches = [torch.randn(8, 4)] * watched_steps
+
+    def run():
+        for batch in batches:
+            optimizer.zero_grad()
+            model(batch).square().mean().backward()
+            optimizer.step()
+
+    return model, optimizer, batches, run
+
+
+def test_a_watch_shows_its_state_and_what_it_saw():
+    *_, run = loop_of()
+    seen = hr.watch(title="mine <b>")
+    assert repr(seen) == "<headrace.watch of mine <b>: not begun>" and "not begun" in Checked(seen._repr_html_()).text
+    with seen:
+        assert "watching" in repr(seen) and "watching" in seen._repr_html_()
+        run()
+    assert re.match(r"<headrace\.watch of mine <b>: 3 steps; ", repr(seen))
+    page = Checked(seen._repr_html_())
+    assert {"table", "svg"} <= set(page.tags) and "b" not in page.tags and "backward" in page.text
+    with hr.watch() as empty:
+        pass
+    assert "step" in repr(empty) and "svg" not in empty._repr_html_()
+
+
+# ---- What belongs to the process ----
+
+@pytest.mark.parametrize("way", [pickle.dumps, copy.copy, copy.deepcopy], ids=["pickle", "copy", "deep copy"])
+def test_what_holds_a_run_is_neither_pickled_nor_copied_and_says_what_to_keep(way):
+    model, optimizer, batches, run = loop_of()
+    with hr.watch() as seen:
+        run()
+    tuning = hr.autotune(model, optimizer, batches, auto_tune=False)
+    tuned = hr.tune(model, batches, optimizer, lambda model, batch: model(batch).square().mean(), budget_s=0.5, only=["fused optimizer"])
+    with hr.Trace() as trace:
+        pass
+    for thing, words in ((seen, "watch .* write_report"), (tuning, "AutoTune .* replay="), (tuned, r"Tuned .* state_dict\(\)"),
+                         (trace, r"Trace .* summary\(\)")):
+        with pytest.raises(TypeError, match=f"^a headrace.{words}"):
+            way(thing)
+
+
+@pytest.mark.engine
+@pytest.mark.parametrize("way", [pickle.dumps, copy.deepcopy], ids=["pickle", "deep copy"])
+def test_a_trainer_is_neither_pickled_nor_copied_and_shows_its_updates(way):
+    model, optimizer, batches, _ = loop_of()
+    trainer = hr.Trainer(model, optimizer, lambda model, batch: model(batch).square().mean())
+    trainer.fit(batches, 1)
+    assert repr(trainer) == "<headrace.Trainer after 3 updates>"
+    with pytest.raises(TypeError, match=r"^a headrace.Trainer .* save\(\), and load\(\)"):
+        way(trainer)
+
+
+def test_traces_and_what_is_not_tried_show_in_a_line():
+    trace = hr.Trace()
+    assert repr(trace) == "<headrace.Trace not begun>"
+    with trace:
+        assert repr(trace) == "<headrace.Trace recording>"
+        with hr.span("work"):
+            pass
+    assert re.fullmatch(r"<headrace\.Trace of \d+ events>", repr(trace))
+    model, optimizer, batches, _ = loop_of()
+    with hr.autotune(model, optimizer, batches, fixed=["compute"], on_progress=lambda *told: None) as tuning:
+        assert re.match(r"<headrace\.AutoTune watching; kept: nothing; \d+ looked at>", repr(tuning))
+        assert all(re.fullmatch(r"<[^\n]+: [^\n]+>", repr(one)) for one in tuning.not_applicable)
+        assert "table" in Checked(tuning._repr_html_()).tags
+
+
+# ---- Figures, and progress ----
+
+def test_a_figure_is_refused_in_a_sentence_where_there_is_no_matplotlib(monkeypatch):
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    for thing in (hr.Ledger(document()), hr.Diagnosis(FOUND, SPLIT)):
+        with pytest.raises(hr.errors.UnsupportedError, match="^figure: wanted matplotlib, found none; pip install matplotlib$"):
+            thing.figure()
+
+
+class Bar:
+    """What is asked of tqdm."""
+
+    made: list = []
+
+    def __init__(self, **options):
+        self.total, self.options, self.told, self.n = options["total"], options, [], 0
+        Bar.made.append(self)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *raised):
+        self.told.append("closed")
+
+    def set_description_str(self, text, refresh):
+        self.told.append(text)
+
+    def refresh(self):
+        pass
+
+    @staticmethod
+    def write(text, file):
+        Bar.made[-1].told.append(text) if Bar.made else file.write(text + "\n")
+
+
+@pytest.fixture
+def tqdm(monkeypatch):
+    """A tqdm, where somebody looks."""
+    Bar.made = []
+    module, auto = types.ModuleType("tqdm"), types.ModuleType("tqdm.auto")
+    module.tqdm = auto.tqdm = Bar
+    monkeypatch.setitem(sys.modules, "tqdm", module)
+    monkeypatch.setitem(sys.modules, "tqdm.auto", auto)
+    monkeypatch.setattr(_progress, "_is_looked_at", lambda: True)
+    return module
+
+
+def tell(show):
+    show("step", "Measuring the loop as it is")
+    show("diagnosis", "compute-bound: 96 % of a step is forward and backward")
+    show("decided", "kept         channels-last: Pays.")
+
+
+def test_progress_is_a_bar_with_a_line_for_each_decision_where_tqdm_is_and_somebody_looks(tqdm):
+    with _progress.shown_progress("headrace.tune", 60.0) as show:
+        tell(show)
+    (bar,) = Bar.made
+    assert bar.total == 60 and bar.n <= 60
+    assert bar.told == ["headrace.tune: Measuring the loop as it is", "headrace.tune: compute-bound",
+                        "headrace: kept         channels-last: Pays.", "closed"]
+
+
+def test_a_bar_is_closed_where_the_loop_raises(tqdm):
+    with pytest.raises(KeyboardInterrupt), _progress.shown_progress("headrace.tune", 0.2) as show:
+        tell(show)
+        raise KeyboardInterrupt
+    assert Bar.made[0].told[-1] == "closed" and Bar.made[0].total == 1
+
+
+@pytest.mark.parametrize("lacks", ["tqdm", "a terminal"])
+def test_progress_is_plain_lines_without_tqdm_or_where_nobody_looks(lacks, tqdm, monkeypatch, capsys):
+    if lacks == "tqdm":
+        monkeypatch.setitem(sys.modules, "tqdm", None)
+        monkeypatch.setitem(sys.modules, "tqdm.auto", None)
+    else:
+        monkeypatch.setattr(_progress, "_is_looked_at", lambda: False)
+    with _progress.shown_progress("headrace.tune", 60.0) as show:
+        tell(show)
+    assert Bar.made == []
+    assert capsys.readouterr().err.splitlines() == [
+        "headrace: Measuring the loop as it is", "headrace: compute-bound: 96 % of a step is forward and backward",
+        "headrace: kept         channels-last: Pays."]
+
+
+def test_lines_of_autotune_go_past_the_bars_of_a_script(tqdm):
+    tqdm.tqdm(total=3)
+    model, optimizer, batches, _ = loop_of()
+    hr.autotune(model, optimizer, batches, steps=5).undo()
+    assert any(line.startswith("headrace: ") for line in Bar.made[0].told)
+
+
+def test_tune_tells_of_itself_on_stderr_unless_it_is_told_where(capsys):
+    model, optimizer, batches, _ = loop_of()
+    options = {"budget_s": 0.5, "only": ["fused optimizer"]}
+    hr.tune(model, batches, optimizer, lambda model, batch: model(batch).square().mean(), **options)
+    told = capsys.readouterr()
+    assert "headrace: Measuring the loop as it is" in told.err and told.out == ""
+    hr.tune(model, batches, optimizer, lambda model, batch: model(batch).square().mean(), on_progress=lambda *told: None, **options)
+    assert capsys.readouterr().err == ""
+
+
+def test_colours_are_of_every_part_of_a_split():
+    assert list(_pictures.PARTS) == [key.removesuffix("_s") for key in SPLIT if key not in ("steps", "total_s")]
