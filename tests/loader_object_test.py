@@ -176,6 +176,26 @@ def test_a_batch_of_ragged_fields_and_texts_shows_their_forms():
     assert "boxes RaggedTensor(4 samples of torch.float32, (6, 4) in all), street list" in repr(batch)
 
 
+def test_a_batch_moves_as_one_and_may_be_made_anew_of_other_items(photos):
+    """As Lightning moves what it trains from, and Accelerate and Transformers make a tuple of the same class."""
+    batch = next(iter(hr.Loader(f"folder:{photos}", **SMALL)))
+    moved = batch.to("meta")
+    assert type(moved) is hr.Batch and (moved.epoch, moved.index) == (batch.epoch, batch.index)
+    assert [tensor.device.type for tensor in (*moved, moved["valid"])] == ["meta"] * 3 and batch[0].device.type == "cpu"
+    again = type(batch)(tensor + 1 for tensor in batch)
+    assert type(again) is tuple and torch.equal(again[1], batch[1] + 1)
+
+    class Boxes:
+        def __len__(self):
+            return 4
+
+        def __getitem__(self, index):
+            return {"boxes": numpy.zeros((index, 4), numpy.float32), "street": f"number {index}"}
+
+    ragged = next(iter(hr.Loader(Boxes(), batch_size=4, shuffle=False))).to("meta")
+    assert {tensor.device.type for tensor in ragged["boxes"].tensors()} == {"meta"} and ragged["street"][1] == "number 1"
+
+
 def test_a_native_loader_by_itself_tells_class_names_as_they_are_stored(photos):
     assert _core.Loader(f"folder:{photos}", transform={"size": 16})._class_names == ["cat", "dog"]
     assert torch.equal(next(iter(hr.Loader(f"folder:{photos}", shuffle=False, batch_size=12, transform={"size": 16})))[1],

@@ -1,5 +1,7 @@
 """What a headrace.Loader yields."""
 
+from collections.abc import Mapping
+
 
 class Batch(tuple):
     """The fields of one batch: as a tuple in their order, so that images, labels = batch where these two are all, and by name:
@@ -9,7 +11,9 @@ class Batch(tuple):
     lives. epoch and index say where in the run the batch stands, both from 0. Where torch is not installed NumPy's arrays stand
     in the place of tensors."""
 
-    def __new__(cls, fields, epoch, index, present=None):
+    def __new__(cls, fields, epoch=0, index=0, present=None):
+        if not isinstance(fields, (dict, Mapping)):  # Who makes a tuple of the same class of other items, as frameworks do, gets a tuple.
+            return tuple(fields)
         self = super().__new__(cls, (field for name, field in fields.items() if name != "valid"))
         self.fields = fields
         self.epoch = epoch
@@ -48,6 +52,14 @@ class Batch(tuple):
     def with_fields(self, fields):
         """The same batch of other fields."""
         return Batch(fields, self.epoch, self.index, self._present)
+
+    def to(self, device, non_blocking=False):
+        """The same batch with its tensors on this device; texts stay."""
+        def moved(field):
+            return field.to(device, non_blocking=non_blocking) if hasattr(field, "to") else field
+
+        return Batch({name: moved(field) for name, field in self.fields.items()}, self.epoch, self.index,
+                     {name: moved(there) for name, there in self._present.items()})
 
     def part(self, begin, end):
         """Samples begin to end, as a batch over the same memory."""
@@ -118,6 +130,11 @@ class RaggedTensor:
     def tensors(self):
         """Those it is made of."""
         return [tensor for tensor in (self.values, self.offsets, self.shapes) if tensor is not None]
+
+    def to(self, device, non_blocking=False):
+        """The same samples with their values, offsets and shapes on this device."""
+        return RaggedTensor(*(None if tensor is None else tensor.to(device, non_blocking=non_blocking)
+                              for tensor in (self.values, self.offsets, self.shapes)))
 
     def map(self, change):
         """The same samples with `change` of their values."""
