@@ -10,10 +10,11 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from documents_test import snippet
+from document_blocks import GUIDES, snippet
 from tiny_run import ROOT, write_idx, write_photos, write_tiny_job
 
 BUILD = ROOT / "build/release"
+GUIDE = GUIDES / "cpp.md"
 TORCH = next((ROOT / ".venv/lib").glob("python3*/site-packages/torch"))
 
 
@@ -96,7 +97,7 @@ def test_examples_build_outside_the_tree_and_run(prefix, data, tmp_path, tmp_pat
     assert re.search(r"^fused optimizer: (kept|refused|inconclusive): ", tuned, re.MULTILINE)
 
 
-# What stands around the README's blocks: the rest of a program, and what they leave to their reader.
+# What stands around the guide's blocks: the rest of a program, and what they leave to their reader.
 LOADS = """#include <headrace/loader.h>
 
 #include <cstdio>
@@ -132,14 +133,14 @@ int main() {
 """
 
 
-def test_the_readmes_cpp_builds_outside_the_tree_and_runs(prefix, tmp_path, tmp_path_factory):
+def test_the_guides_cpp_builds_outside_the_tree_and_runs(prefix, tmp_path, tmp_path_factory):
     source = tmp_path / "source"
     source.mkdir()
-    (source / "loads.cpp").write_text(LOADS % snippet("cpp", "class Checkerboards"))
-    (source / "trains.cpp").write_text(TRAINS % snippet("cpp", "hr::Trainer"))
+    (source / "loads.cpp").write_text(LOADS % snippet(GUIDE, "cpp", "class Checkerboards"))
+    (source / "trains.cpp").write_text(TRAINS % snippet(GUIDE, "cpp", "hr::Trainer"))
     (source / "CMakeLists.txt").write_text(
         "cmake_minimum_required(VERSION 3.13)\nproject(readme LANGUAGES CXX)\nadd_executable(loads loads.cpp)\n"
-        "add_executable(trains trains.cpp)\n" + snippet("cmake", "find_package"))
+        "add_executable(trains trains.cpp)\n" + snippet(GUIDE, "cmake", "find_package"))
     build(prefix, tmp_path, tmp_path_factory.getbasetemp(), "g++")
     write_photos(tmp_path / "photos", train=40)
     environment = {"PATH": "/usr/bin:/bin"}

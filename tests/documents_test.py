@@ -1,7 +1,6 @@
 """Documents that are generated from the code are what the code would write today (`make docs` writes them anew), and what is
 named in those written by hand is there."""
 
-import functools
 import json
 import os
 import re
@@ -12,12 +11,16 @@ from pathlib import Path
 
 import headrace
 import pytest
-from tiny_run import write_photos
+from document_blocks import GUIDES, README, ROOT, snippet
 
-ROOT = Path(__file__).resolve().parent.parent
 PROGRAM = ROOT / "build" / "release" / "bin" / "headrace"
 MEASURED = sorted((ROOT / "docs" / "measured").glob("*.md"))
-WRITTEN = [ROOT / "README.md", ROOT / "ARCHITECTURE.md", ROOT / "CONTRIBUTING.md", *MEASURED]  # By hand, of what is there now.
+PAGES = [README, *(ROOT / name for name in ("ARCHITECTURE.md", "CONTRIBUTING.md", "CHANGELOG.md")),
+         *sorted((ROOT / "docs").rglob("*.md"))]
+# By hand, of what is there now.
+WRITTEN = [page for page in PAGES if page.name not in ("CHANGELOG.md", "requirements.md", "options.md", "api.md")
+           and page.parent.name != "decisions"]
+KEYS_OF_PYTHON = {"train.engine"}  # Of Tuned.step(), which no recipe has.
 
 
 @pytest.mark.parametrize("form, document", [("--markdown", "options.md"), ("--schema", "recipe.schema.json")])
@@ -31,6 +34,12 @@ def test_classes_of_operations_are_current():
     now = subprocess.run([sys.executable, ROOT / "tools" / "operation_classes.py"], input=schema, capture_output=True, text=True,
                          check=True).stdout
     assert (ROOT / "python" / "headrace" / "_operation_classes.py").read_text() == now, "run make docs"
+
+
+def test_the_reference_of_python_is_current():
+    now = subprocess.run([sys.executable, ROOT / "tools" / "api_reference.py"], capture_output=True, text=True, check=True,
+                         env={**os.environ, "PYTHONPATH": str(Path(headrace.__file__).parent.parent)}).stdout
+    assert (ROOT / "docs" / "api.md").read_text() == now, "run make docs"
 
 
 def test_keywords_of_loaders_are_current():
@@ -56,23 +65,12 @@ def test_architecture_names_no_function_that_its_file_lacks():
     assert named and [(file, name) for file, name in named if f"{name}(" not in (ROOT / "src" / file).read_text()] == []
 
 
-def snippets(language: str) -> list[str]:
-    """The README's blocks of code in this language, in order."""
-    return re.findall(rf"^```{language}\n(.*?)^```$", (ROOT / "README.md").read_text(), re.MULTILINE | re.DOTALL)
-
-
-def snippet(language: str, word: str) -> str:
-    """The only one of them that has the word."""
-    found, = [block for block in snippets(language) if word in block]
-    return found
-
-
-def test_the_readmes_recipe_is_read_as_it_is_written(tmp_path):
+def test_the_guides_recipe_is_read_as_it_is_written(tmp_path):
     def settings(table, prefix=""):
         for key, value in table.items():
             yield from settings(value, f"{prefix}{key}.") if isinstance(value, dict) else [(prefix + key, value)]
 
-    recipe = snippet("toml", "[data]")
+    recipe = snippet(GUIDES / "recipes.md", "toml", "[data]")
     (tmp_path / "mine.toml").write_text(recipe)
     told = subprocess.run([PROGRAM, "explain", tmp_path / "mine.toml", "--json", "-", "--quiet"], capture_output=True, text=True)
     assert told.returncode == 0, told.stderr
@@ -80,8 +78,8 @@ def test_the_readmes_recipe_is_read_as_it_is_written(tmp_path):
     assert read == dict(settings(tomllib.loads(recipe)))
 
 
-def test_the_readmes_source_in_python_gives_batches_in_worker_processes(tmp_path):
-    made, loader = snippet("python", "class Scans").split("\n\n", 1)
+def test_the_guides_source_in_python_gives_batches_in_worker_processes(tmp_path):
+    made, loader = snippet(GUIDES / "loader.md", "python", "class Scans").split("\n\n", 1)
     script = tmp_path / "scans.py"
     script.write_text(f"""import headrace as hr
 import numpy as np
@@ -101,63 +99,8 @@ if __name__ == "__main__":
     assert (done.returncode, done.stdout.strip()) == (0, "(64, 1, 224, 224) [0, 1] 157"), done.stderr
 
 
-def test_the_readmes_python_runs_in_its_order(tmp_path, monkeypatch, capsys):
-    """Each block has the names that those before it left, and small stand-ins for what it takes from its reader. The blocks of the
-    two sources of one's own have tests of their own."""
-    import torch
-    from torch.utils.data import DataLoader, TensorDataset
-
-    import headrace as hr
-
-    write_photos(tmp_path / "photos", train=6)
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(hr, "tune", functools.partial(hr.tune, budget_s=1.0, only=["fused optimizer"]))
-    monkeypatch.setattr(hr, "autotune", functools.partial(hr.autotune, fixed=["data"]))  # No sample is looked at in processes.
-    ran, names = [snippet("python", "class Scans"), snippet("python", "class Streets")], {}
-
-    def run(word: str, **stand_ins) -> list[str]:
-        """The block with the word; what it printed."""
-        ran.append(snippet("python", word))
-        names.update(stand_ins)
-        exec(ran[-1], names)
-        return capsys.readouterr().out.splitlines()
-
-    few = DataLoader(TensorDataset(torch.randn(32, 4), torch.arange(32) % 2), batch_size=8)
-    small = torch.nn.Linear(4, 2)
-    run("hr.autotune(", model=small, optimizer=torch.optim.AdamW(small.parameters()), loader=few)
-
-    told = run("max_grad_norm", model=torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(3 * 64 * 64, 2)))
-    assert len(told) == 4 and names["trainer"].progress["optimizer_steps"] == 4, "an epoch is a line and a batch"
-
-    run("RandomResizedCrop")
-    images, labels = next(iter(names["loader"]))
-    assert images.shape == (12, 3, 224, 224) and sorted(labels.tolist()) == [0] * 6 + [1] * 6
-
-    run("evaluation.apply", file_bytes=(tmp_path / "photos" / "train" / "cat" / "00.jpg").read_bytes())
-    assert names["image"].shape == (3, 224, 224) and torch.equal(names["batch"][0], names["image"])
-
-    plain = DataLoader(TensorDataset(torch.randn(32, 4), torch.arange(32) % 2), batch_size=8)
-    told = run("DataPipelineOptimizer", loader=plain)
-    promised = re.findall(r"# (\w+: .*)", ran[-1])
-    assert promised and set(promised) <= set(told)
-
-    model, criterion = torch.nn.Linear(4, 2), torch.nn.CrossEntropyLoss()
-    optimizer = torch.optim.AdamW(model.parameters())
-    told = run("hr.tune(", model=model, loader=plain, optimizer=optimizer, criterion=criterion)
-    assert "fused optimizer" in " ".join(" ".join(told).split()) and names["loader"] is plain
-
-    def train() -> None:
-        for data, label in plain:
-            optimizer.zero_grad()
-            criterion(model(data), label).backward()
-            optimizer.step()
-
-    assert any("backward" in line for line in run("hr.watch(", train=train))
-    assert sorted(ran) == sorted(snippets("python"))
-
-
-def test_the_readmes_source_in_cpp_is_the_tested_one_of_at_most_20_lines():
-    source = snippet("cpp", "class Checkerboards")
+def test_the_guides_source_in_cpp_is_the_tested_one_of_at_most_20_lines():
+    source = snippet(GUIDES / "cpp.md", "cpp", "class Checkerboards")
     assert source in (ROOT / "src" / "data" / "source" / "checkerboards.h").read_text()
     assert len(source.splitlines()) <= 20
 
@@ -175,10 +118,30 @@ def found_in(documents: list[Path], pattern: str) -> set[tuple[str, ...]]:
             for document in documents for match in re.findall(pattern, document.read_text(), re.MULTILINE)}
 
 
-def test_links_lead_to_files():
-    documents = [*WRITTEN, *sorted((ROOT / "docs" / "decisions").glob("*.md"))]
-    links = [(document.parent / link) for document in documents for link in re.findall(r"\]\(([^)#:]+)", document.read_text())]
-    assert links and [link for link in links if not link.exists()] == []
+def anchors_of(document: Path) -> set[str]:
+    """What links to its headings are called: as the site and those who show Markdown make them of the text."""
+    text = re.sub(r"^```.*?^```$", "", document.read_text(), flags=re.MULTILINE | re.DOTALL)
+    headings = [re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", heading) for heading in re.findall(r"^#+ (.+)$", text, re.MULTILINE)]
+    return {re.sub(r"[^\w\- ]", "", heading.strip().lower()).replace(" ", "-") for heading in headings}
+
+
+def test_links_lead_to_files_and_headings():
+    links = [(document, path, anchor) for document in PAGES
+             for path, anchor in re.findall(r"\]\(([^)#:\s]*)#?([^)\s:]*)\)", document.read_text())]
+    assert len(links) > 200
+    targets = [(document, (document.parent / path).resolve() if path else document, anchor) for document, path, anchor in links]
+    assert [(document.name, str(target)) for document, target, _ in targets if not target.is_file()] == []
+    assert [(document.name, target.name, anchor) for document, target, anchor in targets
+            if anchor and anchor not in anchors_of(target)] == []
+
+
+def test_the_site_has_every_page():
+    """Of those that are not, a strict build of the site says so, too, where its tools are (tools/site.sh)."""
+    def linked(index: Path) -> set[Path]:
+        return {(index.parent / page).resolve() for page in re.findall(r"\]\(([^)#:]+\.md)\)", index.read_text())}
+
+    index, decisions = ROOT / "docs" / "index.md", ROOT / "docs" / "decisions" / "index.md"
+    assert linked(index) | linked(decisions) | {index} == set(PAGES)
 
 
 def test_benches_that_documents_name_exist():
@@ -205,7 +168,7 @@ def test_keys_that_documents_name_exist():
     tables = "|".join(sorted({key.split(".")[0] for key in keys if "." in key}))
     named = found_in(WRITTEN, rf"`((?:{tables})\.[a-z_.]+)(?: = [^`]*)?`")
     files = (".html", ".md", ".pack", ".png", ".safetensors")
-    assert named and {(document, key) for document, key in named if key not in keys and not key.endswith(files)
+    assert named and {(document, key) for document, key in named if key not in keys | KEYS_OF_PYTHON and not key.endswith(files)
                       and not any(other.startswith(f"{key}.") for other in keys)} == set()
 
 
@@ -219,19 +182,18 @@ def test_every_section_of_figures_says_its_day_and_its_build():
     assert without == []
 
 
-def test_the_readme_names_every_source_and_all_that_is_tried():
-    readme = (ROOT / "README.md").read_text()
+def test_the_guides_name_every_source_and_all_that_is_tried():
     schemes = re.findall(r"^HEADRACE_SCHEME\((\w+)\)", (ROOT / "src" / "data" / "source" / "schemes.inc").read_text(), re.MULTILINE)
-    assert schemes and [scheme for scheme in schemes if f"{scheme}:" not in readme] == []
+    assert schemes and [scheme for scheme in schemes if f"{scheme}:" not in (GUIDES / "loader.md").read_text()] == []
     options = (ROOT / "docs" / "options.md").read_text()
     sources = [path.read_text() for path in (ROOT / "src" / "app" / "knobs").glob("knob*.cpp") if not path.stem.endswith("_test")]
     keys = [key for text in sources for key in re.findall(r'\.key = "([\w.]+)"', text) if f"| `{key}` |" in options]
-    table = readme.split("## What it tries")[1].split("Both arms of a trial")[0]
+    table = (GUIDES / "recipes.md").read_text().split("## What it tries")[1].split("Both arms of a trial")[0]
     assert len(keys) > 10 and [key for key in keys if f"`{key}" not in table and key != "tune.planted"] == []
 
 
-def test_readmes_boxes_reach_a_training_step():
-    script = snippet("python", "class Streets")
+def test_the_guides_boxes_reach_a_training_step():
+    script = snippet(GUIDES / "loader.md", "python", "class Streets")
     import numpy
     import torch
 

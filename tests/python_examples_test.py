@@ -1,8 +1,11 @@
-"""Scripts before and after a few lines: those of examples/python, and one as others write it. At most five lines, and both run."""
+"""The scripts of examples/python run. Those before and after a few lines, and one as others write it: at most five lines, and both
+run."""
 
 import difflib
+import importlib.util
 import os
 import re
+import runpy
 import struct
 import subprocess
 import sys
@@ -65,6 +68,44 @@ def options_of(name: str, folder: Path) -> list[str]:
     if name == "finetune":
         return write_photos(folder)
     return ["--samples", "128", "--batch-size", "16", "--epochs", "1"]
+
+
+IDX = ["--data", "FashionMNIST/raw"]
+# By name, with few data: its options, and what it prints.
+SCRIPTS = {
+    "load_images": (["--data", "photos", "--batch-size", "4", "--size", "32"], r"goes on with the 12 images that were left"),
+    "own_loop": ([*IDX, "--epochs", "1", "--batch-size", "32"], r"epoch 1: loss \d.*accuracy 0\.\d+\n(.*\n)*training loop"),
+    "train": ([*IDX, "--epochs", "2", "--batch-size", "64"], r"epoch 2: .*\n<headrace\.Trainer after 6 updates> .*'accuracy'"),
+    "watch_a_loop": (["--samples", "96"], r"a loop behind a slow loader\ndata-bound"),
+    "vit": ([*IDX, "--steps", "6", "--batch-size", "32", "--depth", "1"], r"training loop"),
+    "own_data": (["--samples", "64", "--epochs", "1", "--worker-type", "thread"], r"boxes RaggedTensor\(32 samples"),
+    "lightning_module": ([*IDX, "--epochs", "2", "--batch-size", "16"], r"\d+ updates\s+seen"),
+    "hugging_face": (["--steps", "20"], r"step 20: loss \d"),
+}
+PACKAGES = {"lightning_module": "lightning", "hugging_face": "transformers"}
+
+
+@pytest.mark.parametrize("name", [pytest.param(name, marks=pytest.mark.engine if name == "train" else ()) for name in SCRIPTS
+                                  if importlib.util.find_spec(PACKAGES.get(name, "torch"))])
+def test_an_example_runs_and_prints_what_it_found(name, tmp_path, monkeypatch, capsys):
+    from headrace import _autotune
+
+    options, printed = SCRIPTS[name]
+    write_fashion(tmp_path)
+    write_photos(tmp_path / "photos")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "argv", [f"{name}.py", *options])
+    try:
+        runpy.run_path(str(EXAMPLES / f"{name}.py"), run_name="__main__")
+    finally:
+        for handle in list(_autotune._open_handles):
+            handle.undo()
+    assert re.search(printed, capsys.readouterr().out)
+
+
+def test_every_example_is_run():
+    scripts = {path.stem for path in EXAMPLES.glob("*.py")}
+    assert scripts == SCRIPTS.keys() | {f"{name}_{when}" for name in NAMES for when in ("before", "after")}
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -307,6 +307,11 @@ def formatting() -> Result:
     return one("format", ["clang-format", "--dry-run", "-Werror", *present], 120)
 
 
+def site() -> Result:
+    """The documents' spelling, and a site of them, which no link may leave."""
+    return one("site", ["tools/site.sh"], 900)
+
+
 def thread_sanitizer() -> Result:
     result = build("tsan", "tsan", 1500, "test_programs")
     # The runtime of g++ 12 stops with "unexpected memory mapping" on kernels that randomise addresses in 32 bits.
@@ -379,7 +384,8 @@ def frameworks() -> Result:
     made = subprocess.run(["tools/environment.sh", "frameworks", "tests/frameworks_requirements.txt"], cwd=ROOT, check=True,
                           stdout=subprocess.PIPE, text=True, timeout=1800)
     result.add(pytest("frameworks", "-k", "adapters_test or guides_test or hugging_face or lightning_module or notebook_test",
-                      "tests/frameworks", "tests/guides_test.py", "tests/live_tuning_scripts_test.py", timeout_s=1800,
+                      "tests/frameworks", "tests/guides_test.py", "tests/live_tuning_scripts_test.py", "tests/python_examples_test.py",
+                      timeout_s=1800,
                       python=f"{made.stdout.strip()}/bin/python"))
     return result
 
@@ -411,6 +417,7 @@ PARTS: dict[str, Callable[[], Result]] = {
     "pytest": lambda: python_tests("pytest", timeout_s=1800, alone_timeout_s=600),
     "without-engine": without_engine,
     "format": formatting,
+    "site": site,
     "tsan": thread_sanitizer,
     "asan": address_sanitizer,
     "tidy": tidy,
@@ -418,7 +425,7 @@ PARTS: dict[str, Callable[[], Result]] = {
     "frameworks": frameworks,
     "fuzz": fuzz,
 }
-FAST = ["release", "pytest", "without-engine", "format"]
+FAST = ["release", "pytest", "without-engine", "format", "site"]
 LONG = ["asan-python", "frameworks", "fuzz"]  # Only where they are asked for: make check, or by name.
 
 

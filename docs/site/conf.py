@@ -3,12 +3,15 @@ pages there are, and in which order, is what docs/index.md and docs/decisions/in
 
 import posixpath
 import re
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent.parent
 
 project = "Headrace"
 extensions = ["myst_parser"]
 root_doc = "docs/index"
 include_patterns = ["docs/**", "README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "CHANGELOG.md"]
-exclude_patterns = ["docs/site"]
+exclude_patterns = ["docs/site", *(path.name for path in ROOT.iterdir() if path.is_dir() and path.name != "docs")]  # Not looked into.
 myst_heading_anchors = 4  # Links to headings are as they are elsewhere: #a-data-set-of-your-own.
 html_theme = "alabaster"
 html_theme_options = {"description": "Finds out what makes a training job faster, and proves it", "page_width": "1200px",

@@ -1,4 +1,4 @@
-// For tests: a source of one's own, through the public header alone, as the README shows it.
+// For tests: a source of one's own, through the public header alone, as docs/guides/cpp.md shows it.
 #pragma once
 
 #include <headrace/source.h>

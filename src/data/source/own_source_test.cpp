@@ -1,4 +1,4 @@
-// A source of one's own: the README's, and what is known of none of its samples before they are read.
+// A source of one's own: that of the guide to C++, and what is known of none of its samples before they are read.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <headrace/loader.h>

@@ -744,7 +744,7 @@ TEST(Trainer, TransfersEveryFieldByItsName) {
   error_of(ErrorCode::invalid_argument, [&] { batch.add({.name = "image"}); });
 }
 
-// The README's, from its read() to weights that know its samples.
+// That of docs/guides/cpp.md, from its read() to weights that know its samples.
 TEST(OwnSource, OfTwentyLinesTrains) {
   Loader loader(std::make_shared<Checkerboards>(), tiny::batches_of(12), 1, true);
   tiny::Training training({}, {.lr = 1e-2});

@@ -1,0 +1,161 @@
+"""The code of the README, the guides, the pages for those who come from elsewhere and the one about errors runs, block by block in the
+order of its page: each has the names and the files that those before it left, and small stand-ins for what it takes from its reader.
+The scripts of docs/guides/tuning_my_own_script.md and docs/migration/from_lightning.md are guides_test's."""
+
+import functools
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import headrace as hr
+import pytest
+import torch
+from document_blocks import GUIDES, MIGRATION, README, ROOT, blocks_of
+from headrace import _autotune
+from shown_test import document
+from tiny_run import write_photos
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+DOCS = ROOT / "docs"
+SCRIPTS = {"tuning_my_own_script.md", "from_lightning.md"}  # Whose blocks are whole scripts.
+PAGES = [README, DOCS / "quick_start.md", DOCS / "troubleshooting.md",
+         *sorted(page for folder in (GUIDES, MIGRATION) for page in folder.glob("*.md") if page.name not in SCRIPTS)]
+
+# Blocks that a test of their own runs, by a word that they have: file and name.
+ELSEWHERE = {
+    "class Scans": ("documents_test.py", "test_the_guides_source_in_python_gives_batches_in_worker_processes"),
+    "class Streets": ("documents_test.py", "test_the_guides_boxes_reach_a_training_step"),
+    "find_package(headrace": ("cpp_door_test.py", "test_the_guides_cpp_builds_outside_the_tree_and_runs"),
+    "hr::Trainer trainer": ("cpp_door_test.py", "test_the_guides_cpp_builds_outside_the_tree_and_runs"),
+    "class Checkerboards": ("cpp_door_test.py", "test_the_guides_cpp_builds_outside_the_tree_and_runs"),
+    "cmake -S examples/cpp": ("cpp_door_test.py", "test_examples_build_outside_the_tree_and_run"),
+}
+# Commands that set up, build, install or test take minutes. What they name is looked at: a target of the Makefile.
+MAKE = re.compile(r"make (\w+)")
+INSTALLS = re.compile(r"pip install dist/headrace-\*\.whl")  # make package CHECK=1 does.
+
+# The command as it is, but that tuning and training end soon. Exit code 3 is a verdict.
+HEADRACE = """#!/bin/sh
+case "$1 $*" in
+  *--dry-run*) ;;
+  tune*) set -- "$@" --tune.budget_s 2 ;;
+  train*) set -- "$@" --train.epochs 1 ;;
+esac
+"{program}" "$@"
+code=$?
+[ $code -eq 3 ] && exit 0
+exit $code
+"""
+
+
+def runs_elsewhere(text: str) -> bool:
+    return any(word in text for word in ELSEWHERE)
+
+
+@pytest.fixture
+def reader(tmp_path, monkeypatch):
+    """The names, files and commands that whoever reads a page has."""
+    write_photos(tmp_path / "photos", train=6, val=2)
+    (tmp_path / "runs" / "mine" / "latest").mkdir(parents=True)
+    (tmp_path / "runs" / "mine" / "latest" / "ledger.json").write_text(json.dumps(document()))
+    monkeypatch.chdir(tmp_path)
+
+    commands = tmp_path / "commands"
+    commands.mkdir()
+    for name, text in (("headrace", HEADRACE.format(program=ROOT / "build" / "release" / "bin" / "headrace")),
+                       ("python", f'#!/bin/sh\nexec "{sys.executable}" "$@"\n')):
+        (commands / name).write_text(text)
+        (commands / name).chmod(0o755)
+    monkeypatch.setenv("PATH", f"{commands}:{os.environ['PATH']}")
+    monkeypatch.setenv("PYTHONPATH", str(Path(hr.__file__).parent.parent))
+
+    monkeypatch.setattr(hr, "tune", functools.partial(hr.tune, budget_s=1.0, only=["fused optimizer"]))
+    # No sample is looked at in processes, and nothing of this process is switched.
+    monkeypatch.setattr(hr, "autotune", functools.partial(hr.autotune, fixed=["data", "compute"]))
+    torch.manual_seed(1)
+    dataloader = DataLoader(TensorDataset(torch.randn(32, 3, 64, 64), torch.arange(32) % 2), batch_size=8)
+    model, criterion = nn.Sequential(nn.Flatten(), nn.Linear(3 * 64 * 64, 2)), nn.CrossEntropyLoss()
+    optimizer = torch.optim.AdamW(model.parameters())
+
+    def train():
+        for images, labels in dataloader:
+            optimizer.zero_grad()
+            criterion(model(images), labels).backward()
+            optimizer.step()
+
+    files = [(str(path), label) for label, name in enumerate(("cat", "dog")) for path in sorted(Path("photos/train", name).iterdir())]
+    yield {"model": model, "optimizer": optimizer, "loader": dataloader, "dataloader": dataloader, "criterion": criterion,
+           "train": train, "files": files, "file_bytes": Path(files[0][0]).read_bytes()}
+    for handle in list(_autotune._open_handles):
+        handle.undo()
+
+
+def run_shell(text: str) -> None:
+    kept = []
+    for line in text.splitlines():
+        if target := MAKE.match(line):
+            assert re.search(rf"^{target[1]}:", (ROOT / "Makefile").read_text(), re.MULTILINE), line
+        elif not INSTALLS.match(line):
+            kept.append(line)
+    done = subprocess.run(["bash", "-euo", "pipefail", "-c", "\n".join(kept)], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, f"{text}\n{done.stdout}\n{done.stderr}"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_code_of_a_page_runs_in_its_order(page, reader, capsys):
+    names, promised = {"__name__": "page", **reader}, set()
+    for language, text, line in blocks_of(page):
+        if runs_elsewhere(text):
+            continue
+        if language == "toml":
+            Path("mine.toml").write_text(text)
+        elif language == "sh":
+            run_shell(text)
+        elif language == "python":
+            exec(compile("\n" * (line - 1) + text, str(page), "exec"), names)
+            promised |= set(re.findall(r"# (\w+: .* -> .*)", text))
+    assert promised <= set(capsys.readouterr().out.splitlines())
+
+
+def test_every_block_says_what_it_is_and_claims_to_run_only_where_it_does():
+    kinds = {(page.name, language) for page in PAGES for language, text, _ in blocks_of(page) if not runs_elsewhere(text)}
+    assert {kind for kind in kinds if kind[1] not in ("python", "sh", "toml", "text")} == set()
+    for word, (file, name) in ELSEWHERE.items():
+        assert f"def {name}(" in (ROOT / "tests" / file).read_text()
+        assert sum(word in text for page in PAGES for _, text, _ in blocks_of(page)) == 1, word
+
+
+def test_the_readme_fits_on_two_screens_and_says_how_to_try_it_on_the_first():
+    lines = README.read_text().splitlines()
+    assert len(lines) <= 120
+    assert {"make demo", "make test"} <= {" ".join(line.split()[:2]) for line in lines[:20]}
+
+
+# ---- What pages say of errors is what the code says ----
+
+LITERALS = re.compile(r"""(?:f?(?:"(?:[^"\\\n]|\\.)*"|'(?:[^'\\\n]|\\.)*')\s*)+""")
+LITERAL = re.compile(r"""f?(?:"((?:[^"\\\n]|\\.)*)"|'((?:[^'\\\n]|\\.)*)')""")
+
+
+def texts_in(path: Path) -> str:
+    """Its string literals, adjacent ones as one, with a sign that no message has where a value is put in."""
+    code = path.read_text(errors="replace")
+    if path.suffix != ".py":
+        code = re.sub(r"//[^\n]*", "", code)
+    joined = ("".join(double or single for double, single in LITERAL.findall(found[0])) for found in LITERALS.finditer(code))
+    return "\n".join(re.sub(r"\{[^{}]*\}", "\0", text.replace('\\"', '"').replace("\\'", "'")) for text in joined)
+
+
+def test_every_message_that_is_explained_is_one_of_the_code():
+    sources = [path for folder in ("src", "python/headrace") for path in sorted((ROOT / folder).rglob("*"))
+               if path.suffix in (".cpp", ".h", ".py") and not path.stem.endswith("_test")]
+    texts = "\n".join(map(texts_in, sources))
+    messages = re.findall(r"^\| `([^`]+)` \|", (DOCS / "troubleshooting.md").read_text(), re.MULTILINE)
+    classes = {kind.__name__ for kind in hr.errors.class_of_code.values()}
+    assert classes <= set(messages) and len(messages) > 100
+    pieces = [(message, piece.strip()) for message in messages if message not in classes for piece in message.split("...")]
+    assert [(message, piece) for message, piece in pieces if len(piece) > 3 and piece not in texts] == []
