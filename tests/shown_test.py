@@ -11,7 +11,7 @@ from html.parser import HTMLParser
 import headrace as hr
 import pytest
 import torch
-from headrace import _pictures, _progress
+from headrace import _charts, _progress
 from torch import nn
 
 NAMES = ["channels-last", "<img src=x onerror=alert(1)>", "a & b", "never measured"]
@@ -66,7 +66,7 @@ def coordinates(page):
 # ---- Ledgers ----
 
 @pytest.mark.parametrize("made", [document(), {"title": "a <script>title</script>", "ledger": document()}], ids=["tune", "live"])
-def test_a_ledger_is_a_table_and_a_picture_in_a_notebook_with_every_name_escaped(made):
+def test_a_ledger_is_a_table_and_a_chart_in_a_notebook_with_every_name_escaped(made):
     page = Checked(hr.Ledger(made)._repr_html_())
     assert {"table", "svg", "circle"} <= set(page.tags) and not {"script", "img", "b"} & set(page.tags)
     assert all(name in page.text for name in (*NAMES, "a <script>title</script>", "+20.0%", "[+14.8%, +27.7%]"))
@@ -109,7 +109,7 @@ def test_a_trial_shows_in_a_line():
 
 # ---- Diagnoses ----
 
-def test_a_diagnosis_is_a_table_and_a_picture_in_a_notebook_with_every_text_escaped():
+def test_a_diagnosis_is_a_table_and_a_chart_in_a_notebook_with_every_text_escaped():
     diagnosis = hr.Diagnosis(FOUND, SPLIT)
     page = Checked(diagnosis._repr_html_())
     assert {"table", "svg", "rect"} <= set(page.tags) and "i" not in page.tags
@@ -295,4 +295,4 @@ def test_tune_tells_of_itself_on_stderr_unless_it_is_told_where(capsys):
 
 
 def test_colours_are_of_every_part_of_a_split():
-    assert list(_pictures.PARTS) == [key.removesuffix("_s") for key in SPLIT if key not in ("steps", "total_s")]
+    assert list(_charts.PARTS) == [key.removesuffix("_s") for key in SPLIT if key not in ("steps", "total_s")]

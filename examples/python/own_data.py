@@ -1,6 +1,6 @@
-"""A data set of one's own: pictures of rectangles, each with as many boxes as it shows, read by worker processes.
+"""A data set of one's own: images of rectangles, each with as many boxes as it shows, read by worker processes.
 
-Boxes differ in number from picture to picture, and are a field of their own in each batch. No data are needed.
+Boxes differ in number from image to image, and are a field of their own in each batch. No data are needed.
 """
 
 import argparse
@@ -28,7 +28,7 @@ class Rectangles:
             top, left, height, width = (*draw.integers(0, 32, 2), *draw.integers(4, 16, 2))
             image[top:top + height, left:left + width] = draw.integers(64, 256, 3)
             box[:] = numpy.array([top, left, height, width]) / 48
-        return {"image": image, "boxes": boxes, "name": f"picture {index}"}
+        return {"image": image, "boxes": boxes, "name": f"image {index}"}
 
 
 def main():
@@ -47,10 +47,10 @@ def main():
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
     for epoch in range(args.epochs):
         for batch in loader:
-            boxes = batch["boxes"]  # boxes[i]: those of picture i; boxes.values: all of them, one behind the other.
-            of_picture = torch.repeat_interleave(torch.arange(len(boxes)), boxes.offsets.diff())
+            boxes = batch["boxes"]  # boxes[i]: those of image i; boxes.values: all of them, one behind the other.
+            of_image = torch.repeat_interleave(torch.arange(len(boxes)), boxes.offsets.diff())
             optimizer.zero_grad()
-            loss = nn.functional.smooth_l1_loss(model(batch["image"])[of_picture], boxes.values)
+            loss = nn.functional.smooth_l1_loss(model(batch["image"])[of_image], boxes.values)
             loss.backward()
             optimizer.step()
         print(f"epoch {epoch + 1}: loss {loss.item():.4f}; the last batch: {batch}")

@@ -150,7 +150,7 @@ class AutoTune:
 
     @property
     def ledger(self) -> Ledger:
-        """Everything as JSON values: ledger.json as it would be written now. A notebook shows it as a table and a picture."""
+        """Everything as JSON values: ledger.json as it would be written now. A notebook shows it as a table and a chart."""
         return Ledger(json.loads(self._result()[0]))
 
     @property

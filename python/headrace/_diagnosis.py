@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from . import _core
-from ._pictures import paragraph, split_figure, split_html, table
+from ._charts import paragraph, split_figure, split_html, table
 
 
 class Diagnosis(dict[str, Any]):

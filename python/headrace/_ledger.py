@@ -7,7 +7,7 @@ import os
 from collections import Counter
 from typing import Any
 
-from ._pictures import Interval, intervals_figure, intervals_svg, paragraph, table
+from ._charts import Interval, intervals_figure, intervals_svg, paragraph, table
 from ._trial import Trial
 from .errors import CorruptDataError
 
@@ -15,7 +15,7 @@ _HEAD = ("change", "verdict", "gain", "95 % interval", "pairs", "why")
 
 
 class Ledger(dict[str, Any]):
-    """What was tried, kept and refused, as ledger.json has it: a dict, which a notebook shows as a table and a picture.
+    """What was tried, kept and refused, as ledger.json has it: a dict, which a notebook shows as a table and a chart.
     tuned.ledger of hr.tune, tuning.ledger of hr.autotune; read() takes that of `headrace tune`, too."""
 
     @classmethod
@@ -73,5 +73,5 @@ class Ledger(dict[str, Any]):
             gain, interval = ("", "") if trial.gain is None else (
                 f"{trial.gain[0]:+.1%}", f"[{trial.gain[1]:+.1%}, {trial.gain[2]:+.1%}]")
             rows.append((trial.name, trial.verdict, gain, interval, str(trial.pairs), trial.sentence))
-        picture = intervals_svg(f"What each change gained: {self._title}", self._intervals())
-        return paragraph(f"{self._title}: {self.verdict}") + table(_HEAD, rows) + picture
+        chart = intervals_svg(f"What each change gained: {self._title}", self._intervals())
+        return paragraph(f"{self._title}: {self.verdict}") + table(_HEAD, rows) + chart

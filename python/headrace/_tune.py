@@ -26,7 +26,7 @@ class Tuned:
     def __init__(self, subject: Subject, document: dict[str, Any], report: str, report_path: pathlib.Path | None) -> None:
         self._subject = subject
         self._report = report
-        self.ledger = Ledger(document)  # ledger.json; a notebook shows it as a table and a picture.
+        self.ledger = Ledger(document)  # ledger.json; a notebook shows it as a table and a chart.
         self.report_path = report_path  # report.html; None without `out`.
         self.applied = False
         self._loader = subject.loader

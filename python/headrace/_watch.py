@@ -21,7 +21,7 @@ from ._diagnosis import diagnosis_html
 from ._loader import Loader
 from ._loader_class import InPlaceOf
 from ._pickling import refused_pickling
-from ._pictures import PARTS, paragraph, split_figure
+from ._charts import PARTS, paragraph, split_figure
 from ._pipeline import OptimizedLoader
 from .errors import Error, InvalidArgumentError
 

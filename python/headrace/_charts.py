@@ -1,4 +1,4 @@
-"""Tables and pictures of what was measured: HTML with SVG in it for notebooks, and figures of matplotlib. Every text is escaped, as
+"""Tables and charts of what was measured: HTML with SVG in it for notebooks, and figures of matplotlib. Every text is escaped, as
 titles and names may be anybody's."""
 
 from __future__ import annotations
