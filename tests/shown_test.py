@@ -152,19 +152,19 @@ def test_a_watch_shows_its_state_and_what_it_saw():
 
 # ---- What belongs to the process ----
 
-@pytest.mark.parametrize("way", [pickle.dumps, copy.copy, copy.deepcopy], ids=["pickle", "copy", "deep copy"])
-def test_what_holds_a_run_is_neither_pickled_nor_copied_and_says_what_to_keep(way):
+def test_what_holds_a_run_is_neither_pickled_nor_copied_and_says_what_to_keep():
     model, optimizer, batches, run = loop_of()
     with hr.watch() as seen:
         run()
     tuning = hr.autotune(model, optimizer, batches, auto_tune=False)
-    tuned = hr.tune(model, batches, optimizer, lambda model, batch: model(batch).square().mean(), budget_s=0.5, only=["fused optimizer"])
+    tuned = hr.tune(model, batches, optimizer, lambda model, batch: model(batch).square().mean(), budget_s=1.0, only=["fused optimizer"])
     with hr.Trace() as trace:
         pass
     for thing, words in ((seen, "watch .* write_report"), (tuning, "AutoTune .* replay="), (tuned, r"Tuned .* state_dict\(\)"),
                          (trace, r"Trace .* summary\(\)")):
-        with pytest.raises(TypeError, match=f"^a headrace.{words}"):
-            way(thing)
+        for way in (pickle.dumps, copy.copy, copy.deepcopy):
+            with pytest.raises(TypeError, match=f"^a headrace.{words}"):
+                way(thing)
 
 
 @pytest.mark.engine
@@ -286,7 +286,7 @@ def test_lines_of_autotune_go_past_the_bars_of_a_script(tqdm):
 
 def test_tune_tells_of_itself_on_stderr_unless_it_is_told_where(capsys):
     model, optimizer, batches, _ = loop_of()
-    options = {"budget_s": 0.5, "only": ["fused optimizer"]}
+    options = {"budget_s": 1.0, "only": ["fused optimizer"]}
     hr.tune(model, batches, optimizer, lambda model, batch: model(batch).square().mean(), **options)
     told = capsys.readouterr()
     assert "headrace: Measuring the loop as it is" in told.err and told.out == ""

@@ -26,7 +26,8 @@ class Ledger(dict[str, Any]):
                 document = json.load(file)
             except ValueError as error:
                 raise CorruptDataError(f"{os.fspath(path)}: wanted a ledger.json, found no JSON: {error}") from error
-        if not isinstance(document, dict) or "trials" not in document.get("ledger", document):
+        found = document.get("ledger", document) if isinstance(document, dict) else None
+        if not isinstance(found, dict) or "trials" not in found:
             raise CorruptDataError(f"{os.fspath(path)}: wanted a ledger.json, found JSON without trials")
         return cls(document)
 

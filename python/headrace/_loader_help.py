@@ -65,8 +65,8 @@ def _keywords_text() -> str:
     transform = Option(None, "", "A dict of what follows, in the place of transforms; a key that is left out has its default.")
     return "\n".join([
         *_wrapped(f"source, where it is a text: {SOURCE}", 0, hanging=4), "",
-        "Keywords, each with its default and in brackets what it may be. Those of a recipe's [data]:", "", *_listed(DATA, 0), *_listed({"transform": transform}, 0), *_listed(TRANSFORM, 4), "",
-        "and those of Python:", "", *_listed(OF_PYTHON, 0)])
+        "Keywords, each with its default and in brackets what it may be. Those of a recipe's [data]:", "", *_listed(DATA, 0),
+        *_listed({"transform": transform}, 0), *_listed(TRANSFORM, 4), "", "and those of Python:", "", *_listed(OF_PYTHON, 0)])
 
 
 def _listed(options: Mapping[str, Option], indent: int) -> Iterator[str]:

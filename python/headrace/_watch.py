@@ -163,8 +163,8 @@ class watch:
             return paragraph(repr(self))
         return paragraph(self._title) + diagnosis_html(found["diagnosis"], found["time_split"], found["host_time"])
 
-    __reduce__ = refused_pickling("a headrace.watch cannot be pickled or copied: it holds what this process recorded. Keep its document, or "
-                                  "write_report() and write_trace()")
+    __reduce__ = refused_pickling("a headrace.watch cannot be pickled or copied: it holds what this process recorded. Keep its document, "
+                                  "or write_report() and write_trace()")
 
     def _finished(self) -> _core.LoopWatch:
         if self._watch is None or self._undo:
