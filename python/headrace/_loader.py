@@ -6,13 +6,13 @@ import asyncio
 import json
 import sys
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, TypedDict, Unpack
+from typing import TYPE_CHECKING, Any, Unpack
 
 from . import _core
 from ._loader_help import docstring, signature
 from ._loader_options import DataOptions
 from ._own_order import OwnOrder
-from ._sampler import SampledOrder, sampled_order
+from ._sampler import sampled_order
 from ._source import name_of
 from ._source_dataset import SourceDataset
 from ._stream import is_stream, no_length, stream_of
