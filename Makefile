@@ -22,7 +22,7 @@ help:
 	@echo "make check ON=gpu   build, then the checks of tests/gpu, which need a CUDA device and a torch that sees it"
 	@echo "make bench          lists the benches; NAME=peers runs one, with ARGS='--rounds 1' as its words"
 	@echo "make docs           write docs/options.md, docs/recipe.schema.json, docs/api.md and the classes of headrace.transforms anew, from the code itself"
-	@echo "make docs AS=site   check the spelling, and make build/site of the documents (needs the network once)"
+	@echo "make docs FORM=site   check the spelling, and make build/site of the documents (needs the network once)"
 	@echo "make format         clang-format in place"
 	@echo "make install        libraries, headers and CMake package for C++ into PREFIX=/usr/local; DESTDIR is respected"
 	@echo "make package        build, repair and check the wheel, in dist/; TORCH=2.15: with an engine for that torch, in dist/torch2.15/"
@@ -86,7 +86,7 @@ endif
 bench: setup
 	@$(PYTHON) bench/run.py $(or $(NAME),list) $(ARGS)
 
-ifeq ($(AS),)
+ifeq ($(FORM),)
 docs: build
 	$(BUILD)/bin/headrace explain --markdown >docs/options.md
 	$(BUILD)/bin/headrace explain --schema >docs/recipe.schema.json
@@ -95,7 +95,7 @@ docs: build
 	PYTHONPATH=$(BUILD)/python $(PYTHON) tools/api_reference.py >docs/api.md
 else
 docs: setup
-	$(call one_of,AS,site)
+	$(call one_of,FORM,site)
 	@tools/site.sh
 endif
 

@@ -1,4 +1,4 @@
-"""The documents as a site: `make docs AS=site` builds it into build/site, from the Markdown files as they lie in the tree. Which
+"""The documents as a site: `make docs FORM=site` builds it into build/site, from the Markdown files as they lie in the tree. Which
 pages there are, and in which order, is what docs/index.md and docs/decisions/index.md link to."""
 
 import posixpath
