@@ -17,7 +17,11 @@ void shuffle(std::vector<std::size_t>& values, SampleRandom& random) {
 }  // namespace
 
 LiveRace::LiveRace(std::size_t count, double gain_min, std::uint64_t seed, Excludes excludes)
-    : gain_min_(gain_min), seed_(seed), excludes_(std::move(excludes)), entries_(count, Entry{PairRecord(gain_min)}) {}
+    : gain_min_(gain_min),
+      seed_(seed),
+      excludes_(std::move(excludes)),
+      entries_(count, Entry{PairRecord(gain_min)}),
+      effects_(count) {}
 
 void LiveRace::enter(std::size_t change) {
   changes_.push_back(change);
@@ -36,6 +40,7 @@ void LiveRace::take_turns_every(std::size_t change, std::int64_t pairs) {
 
 void LiveRace::forget() {
   for (const std::size_t change : changes_) entries_[change].counts = false;
+  effects_.doubt();
 }
 
 void LiveRace::clear(std::size_t change) {
@@ -89,19 +94,32 @@ LiveRace::Pair LiveRace::draw(std::int64_t number) {
 }
 
 void LiveRace::add(const Pair& pair, double log_ratio) {
-  for (const Turn& turn : pair.turns) {
+  std::vector<JointEffects::Turn> turns;
+  for (const Turn& turn : pair.turns) turns.push_back({turn.change, turn.leads ? -1.0 : 1.0});
+  const double unexpected = log_ratio - effects_.expected(turns);
+  for (std::size_t i = 0; i < turns.size(); ++i) {
+    const Turn& turn = pair.turns[i];
     Entry& entry = entries_[turn.change];
     if (!entry.counts) clear(turn.change);
     entry.counts = true;
-    entry.record.add(turn.leads ? -log_ratio : log_ratio);
+    entry.record.add(turns[i].sign * unexpected + effects_.of(turn.change));  // All but its own is taken off.
     for (const Turn& other : pair.turns) {
       if (other.change != turn.change) entry.beside.insert(other.change);
     }
   }
+  effects_.add(turns, log_ratio);
 }
 
 Outcome LiveRace::outcome(std::size_t change) const {
-  return entries_[change].counts ? entries_[change].record.bets().outcome() : Outcome::open;
+  if (!entries_[change].counts) return Outcome::open;
+  const Bets& bets = entries_[change].record.bets();
+  const bool is_clear = bets.outcome() == Outcome::open && bets.wealth_for() >= kWealthToProve && leads(change);
+  return is_clear ? Outcome::pays : bets.outcome();
+}
+
+bool LiveRace::leads(std::size_t change) const {
+  return std::all_of(changes_.begin(), changes_.end(),
+                     [&](std::size_t other) { return effects_.of(other) <= effects_.of(change); });
 }
 
 std::int64_t LiveRace::pairs(std::size_t change) const {

@@ -3,7 +3,9 @@
 // Experimenters", chapter 12, with the halves drawn anew each time).
 //
 // What a pair says of one change holds the effects of the others as noise: their turns are drawn independently of its
-// own. Where two changes work differently together than alone, it is wrong; so it chooses what is proved alone
+// own. What the pairs before tell of these effects is taken off. That depends on the others' coins and on the past
+// alone, so that what is left has the sign that the change's own coin gives it, whatever was taken off: the bets stay
+// fair. Where two changes work differently together than alone, it is wrong; so it chooses what is proved alone
 // (live_proof.h), and nothing is kept by it.
 #pragma once
 
@@ -15,9 +17,15 @@
 #include <vector>
 
 #include "insight/tune/bets.h"
+#include "insight/tune/joint_effects.h"
 #include "insight/tune/pair_record.h"
 
 namespace headrace {
+
+// Of the change in a race that gains most, as far as pairs tell: it is proved alone. Others wait for kWealthToKeep, as
+// by chance the one that gains most may have been on their side. Proofs begin with a wealth of their own, so that this
+// decides how many are begun in vain, and not what is kept.
+inline constexpr double kWealthToProve = 20;
 
 // Changes are numbers below `count`.
 class LiveRace {
@@ -55,7 +63,7 @@ class LiveRace {
   Pair draw(std::int64_t number);
   void add(const Pair& pair, double log_ratio);  // log(time of its first block / of its second).
 
-  Outcome outcome(std::size_t change) const;
+  Outcome outcome(std::size_t change) const;     // pays: it is to be proved.
   std::int64_t pairs(std::size_t change) const;  // That count.
   // Of the latest pairs that told of it, also where they no longer count.
   const PairRecord& record(std::size_t change) const { return entries_[change].record; }
@@ -72,12 +80,14 @@ class LiveRace {
     std::int64_t every = 1;
   };
   std::vector<std::size_t> due_changes() const;
+  bool leads(std::size_t change) const;  // None of the others gains more, as far as is known.
   bool fits(std::size_t change, const std::vector<std::size_t>& others) const;
 
   double gain_min_;
   std::uint64_t seed_;
   Excludes excludes_;
   std::vector<Entry> entries_;
+  JointEffects effects_;
   std::vector<std::size_t> changes_;
   std::int64_t drawn_ = 0;  // Pairs.
 };

@@ -102,6 +102,65 @@ TEST(LiveRace, AFinishedPairTellsEachChangeItsOwnSide) {
   EXPECT_NE(race.outcome(2), Outcome::pays);
 }
 
+double log_ratio_of(const LiveRace::Pair& pair, const std::vector<double>& gains) {
+  double log_ratio = 0;
+  for (const auto change : pair.on[0]) log_ratio -= gains[change];
+  for (const auto change : pair.on[1]) log_ratio += gains[change];
+  return log_ratio;
+}
+
+TEST(LiveRace, WhatIsKnownOfTheOthersIsNoNoise) {
+  LiveRace race = race_of(3);
+  const std::vector<double> gains = {0.47, 0.08, -0.22};  // Of log time.
+  std::mt19937_64 random(5);
+  std::normal_distribution<double> noise(0, 0.03);
+  std::int64_t number = 0;
+  while (race.outcome(1) == Outcome::open && number < 200) {
+    const auto pair = race.draw(++number);
+    race.add(pair, log_ratio_of(pair, gains) + noise(random));
+  }
+  EXPECT_EQ(race.outcome(1), Outcome::pays);
+  EXPECT_LE(number, 30);
+}
+
+TEST(LiveRace, AChangeThatGainsClearlyIsToBeProvedAfterSixPairs) {
+  LiveRace race = race_of(1);
+  for (std::int64_t number = 1; number <= 6; ++number) {
+    EXPECT_EQ(race.outcome(0), Outcome::open) << number;
+    const auto pair = race.draw(number);
+    race.add(pair, log_ratio_of(pair, {0.5}));
+  }
+  EXPECT_EQ(race.outcome(0), Outcome::pays);
+}
+
+// Whatever is taken off for the others, and where noise comes in bursts that depend on the past: a change worth exactly
+// gain_min reaches each wealth no more often than Ville's inequality says.
+TEST(LiveRace, BetsOnWhatIsLeftOfAPairStayFair) {
+  constexpr int kRaces = 1500;
+  const std::vector<double> gains = {std::log1p(0.02), 0.47, -0.22, 0.14};
+  std::mt19937_64 random(11);
+  std::normal_distribution<double> noise(0, 0.08);
+  std::uniform_real_distribution<double> uniform(0, 1);
+  int proved = 0, kept = 0, dropped = 0;
+  for (std::uint64_t seed = 1; seed <= kRaces; ++seed) {
+    LiveRace race = race_of(4, seed);
+    double most_for = 0, most_against = 0, burst = 0;
+    for (std::int64_t number = 1; number <= 40; ++number) {
+      const auto pair = race.draw(number);
+      burst = uniform(random) < 0.2 ? 1.0 : -0.7 * burst;
+      race.add(pair, log_ratio_of(pair, gains) + noise(random) + burst);
+      most_for = std::max(most_for, race.record(0).bets().wealth_for());
+      most_against = std::max(most_against, race.record(0).bets().wealth_against());
+    }
+    proved += most_for >= kWealthToProve;
+    kept += most_for >= kWealthToKeep;
+    dropped += most_against >= kWealthToDrop;
+  }
+  EXPECT_LE(proved, kRaces / kWealthToProve);
+  EXPECT_LE(kept, kRaces / kWealthToKeep);
+  EXPECT_LE(dropped, kRaces / kWealthToDrop);
+}
+
 TEST(LiveRace, ChangesThatExcludeEachOtherTakeTurnsAtBeingLeftOut) {
   const auto excludes = [](std::size_t one, std::size_t other) { return one + other == 1; };  // 0 and 1.
   LiveRace race = race_of(3, 9, excludes);

@@ -263,8 +263,10 @@ bool LiveSearch::search_next() {
   }
   if (!agree(!account_.take_shift())) measure_anew();
   if (gate_.next() && gate_goes_first()) return want_call(0);
-  // A change that is the only one left has no others to take turns with: its pairs are those of a proof.
-  if (!proof_ && !gate_.next() && changes_.number_of(Standing::race) == 1) {
+  // A change that is the only one left has no others to take turns with: its pairs are those of a proof. Where another
+  // is to be proved it waits for that, as it may stay open for long.
+  const bool is_last = changes_.number_of(Standing::race) == 1 && changes_.number_of(Standing::proof) == 0;
+  if (!proof_ && !gate_.next() && is_last) {
     const std::size_t last = *changes_.first(Standing::race);
     race_.leave(last);
     changes_.set_standing(last, Standing::proof);
