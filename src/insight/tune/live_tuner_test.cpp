@@ -323,6 +323,23 @@ TEST(LiveTuner, AKeptChangeThatNoLongerPaysIsTakenOutAgain) {
   EXPECT_TRUE(run.tuner.watching());
 }
 
+// Its pairs speak for the change from the fourth one on.
+TEST(LiveTuner, ACheckThatSpeaksForAKeptChangeIsOverAtOnce) {
+  TunedRun run({.noise = 0.01}, {{"a", {.time_factor = 1 / 1.5}}}, {.recheck_s = 20});
+  ASSERT_TRUE(run.until_over(1000));
+  const std::ptrdiff_t turns_before = std::ssize(run.tuner.ledger().turns);
+  run.steps(1500);
+  std::vector<std::int64_t> begins;  // Updates of the checks' pairs.
+  const auto turns = run.tuner.ledger().turns;
+  for (auto turn = turns.begin() + turns_before; turn != turns.end(); ++turn) {
+    if (turn->why.find("check of what is kept") != std::string::npos) begins.push_back(turn->update);
+  }
+  ASSERT_FALSE(begins.empty());
+  const auto in_first = std::count_if(begins.begin(), begins.end(), [&](auto at) { return at < begins.front() + 100; });
+  EXPECT_LE(in_first, 4);
+  EXPECT_EQ(run.trial("a").verdict, Verdict::kept);
+}
+
 TEST(LiveTuner, ACheckThatSpeaksAgainstAKeptChangeIsMadeASecondTime) {
   TunedRun run({}, {{"a", {.time_factor = 1 / 1.5}}}, {.recheck_s = 20});
   ASSERT_TRUE(run.until_over(1000));

@@ -20,6 +20,9 @@ constexpr std::int64_t kOpenPairs = 300, kOpenPairsMax = 1200;
 constexpr double kSearchShare = 0.3, kSearchSeconds = 300;  // Where the run's length is not known.
 constexpr std::int64_t kComparisonPairs = 10;
 constexpr std::int64_t kRecheckPairs = 10;
+// A check that speaks for the change is over. What no longer gains gain_min gets there in one check of five at most,
+// and then the next one finds it. What gains most costs most to check, and takes 4 pairs.
+constexpr double kWealthToPass = 5;
 constexpr std::int64_t kPairsForetold = 4;  // Of fewer it cannot be told how they scatter.
 
 bool is_drop(Outcome outcome) {
@@ -170,7 +173,7 @@ void LiveSearch::judge_proof() {
         if (done.repeats) return settle_recheck(done);
         begin_proof(ProofKind::recheck, done.change, done.pairs.without(), done.pairs.with());
         proof_->repeats = true;
-      } else if (record.pairs() >= kRecheckPairs) {
+      } else if (record.pairs() >= kRecheckPairs || agree(record.bets().wealth_for() >= kWealthToPass)) {
         proof_.reset();
       }
       return;
