@@ -13,9 +13,8 @@ root_doc = "docs/index"
 include_patterns = ["docs/**", "README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "CHANGELOG.md"]
 exclude_patterns = ["docs/site", *(path.name for path in ROOT.iterdir() if path.is_dir() and path.name != "docs")]  # Not looked into.
 myst_heading_anchors = 4  # Links to headings are as they are elsewhere: #a-data-set-of-your-own.
-html_theme = "alabaster"
-html_theme_options = {"description": "Finds out what makes a training job faster, and proves it", "page_width": "1200px",
-                      "sidebar_width": "260px", "fixed_sidebar": True}
+html_theme = "furo"
+html_title = "Headrace"
 html_show_sourcelink = False
 html_copy_source = False
 
