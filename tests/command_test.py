@@ -1,9 +1,12 @@
 """The command headrace as an installed package has it: a Python that becomes the program. What the program itself says and does is in
 cli_test.py; here it is the same by way of Python."""
 
+import errno
 import os
 import pty
 import re
+import select
+import shutil
 import stat
 import subprocess
 import sys
@@ -79,12 +82,16 @@ def on_a_terminal(command) -> bytes:
         os.close(terminal)
         shown = b""
         try:
-            while piece := os.read(screen, 65536):
-                shown += piece
-        except OSError:  # EIO: its last writer has gone.
-            pass
-        os.close(screen)
-        assert process.wait(60) == 0
+            while select.select([screen], [], [], 60)[0]:
+                shown += os.read(screen, 65536)
+            raise TimeoutError(f"nothing for 60 s after {shown!r}")
+        except OSError as error:
+            if error.errno != errno.EIO:  # Its last writer has gone.
+                raise
+            assert process.wait(60) == 0
+        finally:
+            process.kill()
+            os.close(screen)
     return shown
 
 
@@ -131,6 +138,22 @@ def test_a_program_that_is_not_there_or_may_not_be_run_is_one_line(tmp_path):
                                 "permission; install the wheel with pip\n")
 
 
+@pytest.mark.parametrize("core, words", [(None, "headrace's Python module is not built: no _core for "), (b"no library", "_core.abi3.so: ")],
+                         ids=["missing", "broken"])
+def test_a_package_that_cannot_be_imported_is_one_line(tmp_path, core, words):
+    package = tmp_path / "headrace"
+    shutil.copytree(PACKAGE, package, ignore=shutil.ignore_patterns("*.so*", "bin", "__pycache__"))
+    if core is not None:
+        (package / "_core.abi3.so").write_bytes(core)
+    script = tmp_path / "bin" / "headrace"  # As pip writes one.
+    script.parent.mkdir()
+    script.write_text("from headrace.__main__ import main\nmain()\n")
+    for command in (BY_PYTHON, [sys.executable, script]):
+        done = run(command, "--help", env=environment(tmp_path))
+        assert (done.returncode, done.stdout, done.stderr.count("\n")) == (1, "", 1), done.stderr
+        assert done.stderr.startswith("headrace: error: ") and words in done.stderr
+
+
 # ---- The torch that it computes with ----
 
 
@@ -141,9 +164,9 @@ def fake_torch(folder: Path, version: str) -> Path:
     return folder / "torch"
 
 
-def named_torch(*path: Path, **more: str) -> str | None:
-    told = dict(line.split("=", 1) for line in becomes("/usr/bin/env", env=environment(*path, **more)).stdout.splitlines() if "=" in line)
-    return told.get("HEADRACE_TORCH")
+def named_torch(*path: Path, cwd: Path | None = None, **more: str) -> str | None:
+    shown = becomes("/usr/bin/env", env=environment(*path, **more), cwd=cwd).stdout
+    return dict(line.split("=", 1) for line in shown.splitlines() if "=" in line).get("HEADRACE_TORCH")
 
 
 def test_it_is_told_the_torch_of_this_python_unless_one_is_named(tmp_path):
@@ -153,9 +176,37 @@ def test_it_is_told_the_torch_of_this_python_unless_one_is_named(tmp_path):
     assert named_torch(tmp_path, HEADRACE_TORCH="/another/torch") == "/another/torch"
 
 
-def test_a_folder_called_torch_is_none(tmp_path):
-    (tmp_path / "torch").mkdir()
-    assert named_torch(tmp_path) != str(tmp_path / "torch")
+WITHOUT_TORCH = "import os, sys; sys.path[:] = [folder for folder in sys.path if not os.path.isfile(f'{folder}/torch/__init__.py')]"
+
+
+def test_a_folder_or_a_file_called_torch_is_none(tmp_path):
+    (tmp_path / "folder" / "torch").mkdir(parents=True)
+    (tmp_path / "file").mkdir()
+    (tmp_path / "file" / "torch.py").touch()
+    assert named_torch(tmp_path / "folder") != str(tmp_path / "folder" / "torch")
+    assert named_torch(tmp_path / "file") == ""
+
+
+def test_a_torch_in_the_current_folder_is_not_taken(tmp_path):
+    checkout = fake_torch(tmp_path, "2.99.1").parent
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    assert named_torch(cwd=checkout) == named_torch(cwd=elsewhere) != str(checkout / "torch")
+    assert named_torch(checkout, cwd=elsewhere) == str(checkout / "torch")
+
+
+def test_a_current_folder_that_is_gone_changes_nothing(tmp_path):
+    (tmp_path / "gone").mkdir()
+    gone = f'cd {tmp_path}/gone && rmdir ../gone && exec "$@"'
+    done = run(["bash", "-c", gone, "bash"], *BY_PYTHON, "--version")
+    assert (done.returncode, done.stdout) == (0, run([PROGRAM], "--version").stdout), done.stderr
+
+
+def test_a_python_without_torch_says_that_it_has_none_unless_one_is_named():
+    for named in ("", "/another/torch"):
+        done = run([sys.executable, "-c", f"import headrace; {WITHOUT_TORCH}{BECOMES}", "/usr/bin/env"],
+                   env=environment(HEADRACE_TORCH=named))
+        assert f"HEADRACE_TORCH={named}" in done.stdout.splitlines()
 
 
 @pytest.mark.parametrize("verb", [["train"], ["profile"], ["tune"], ["eval", "--checkpoint", "none"]], ids=lambda words: words[0])

@@ -245,6 +245,15 @@ def test_a_torch_that_is_named_by_a_relative_path_is_refused(prefix, tmp_path):
     assert made.returncode != 0 and wanted in " ".join(made.stderr.split()), made.stderr
 
 
+def test_where_the_python_of_the_command_has_no_torch_that_of_another_is_not_taken(prefix, tmp_path):
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin/python3").write_text(f"#!/bin/sh\necho {TORCH}\n")
+    (tmp_path / "bin/python3").chmod(0o755)
+    assert refused_words(prefix, tmp_path, HEADRACE_TORCH="", PATH=tmp_path / "bin") == (
+        "headrace: error: train: not applicable: built for torch 2.11, found none: the Python that runs this command has no torch; "
+        "install it there, or set HEADRACE_TORCH to the folder of the torch package\n")
+
+
 def test_a_python3_that_hangs_is_given_ten_seconds(prefix, tmp_path):
     (tmp_path / "bin").mkdir()
     (tmp_path / "bin/python3").write_text("#!/bin/sh\nexec sleep 1000\n")

@@ -72,6 +72,9 @@ def test_an_object_of_ones_own_is_the_data_set_and_a_part_of_it_is_told_by_its_l
     assert loader.dataset is pairs and loader.classes == ["even", "odd"] and loader.class_to_idx == {"even": 0, "odd": 1}
     part = hr.Loader(pairs, val_fraction=0.2, split="val", **SMALL)
     assert len(part.dataset) == part.samples == 2 and part.dataset.class_to_idx == {"even": 0, "odd": 1}
+    assert [label for _, label in part.dataset.samples] == [-1, -1]
+    with pytest.raises(hr.errors.UnsupportedError, match="Pairs, val: labels are known when .* ask your own data set"):
+        part.dataset.targets  # noqa: B018
     stream = Stream()
     assert hr.Loader(stream, **SMALL).dataset is stream
 
@@ -184,6 +187,9 @@ def test_a_batch_moves_as_one_and_may_be_made_anew_of_other_items(photos):
     assert [tensor.device.type for tensor in (*moved, moved["valid"])] == ["meta"] * 3 and batch[0].device.type == "cpu"
     again = type(batch)(tensor + 1 for tensor in batch)
     assert type(again) is tuple and torch.equal(again[1], batch[1] + 1)
+    same = hr.Batch(batch)
+    assert type(same) is hr.Batch and same.fields == batch.fields and same.fields is not batch.fields
+    assert len(same) == 2 and same[0] is batch[0] and same["valid"] is batch["valid"]
 
     class Boxes:
         def __len__(self):

@@ -149,6 +149,16 @@ def test_a_package_that_python_has_forgotten_is_not_loaded_again():
                     last), last
 
 
+def test_an_interpreter_beside_the_first_one_is_refused():
+    last = refusal("""
+import sys
+interpreters = __import__("_xxsubinterpreters" if sys.version_info < (3, 13) else "_interpreters")
+failure = interpreters.run_string(interpreters.create(), "import headrace")  # Raises, or from 3.13 on returns it.
+sys.exit(getattr(failure, "formatted", "imported"))
+""", PACKAGE)
+    assert re.search("ImportError.*: headrace works in the first interpreter of a process, and this is another one; start a process for it$", last), last
+
+
 def test_a_second_copy_on_the_path_is_a_finding(package):
     told = printed("import headrace\nprint(*[one['sentence'] for one in headrace.doctor() if one['code'] == 'two_copies'], sep='\\n')",
                    PACKAGE, package)

@@ -10,7 +10,7 @@ from pathlib import Path
 import headrace as hr
 import pytest
 import torch
-from headrace import _device
+from headrace import _core, _device
 from held_memory import counted_elsewhere, storages
 from torch import nn
 from torch.optim.optimizer import _global_optimizer_post_hooks, _global_optimizer_pre_hooks
@@ -183,6 +183,38 @@ def test_hooks_are_removed_and_the_steps_kept_when_the_loop_raises():
     with hr.watch(loop.model) as again:
         loop.epoch()
     assert again.steps == 5
+
+
+def test_a_parameter_that_is_not_made_yet_is_no_memory_and_no_error():
+    model = nn.Linear(4, 1)
+    model.unused = nn.LazyLinear(2)
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    with hr.watch(model, optimizer) as seen:
+        for _ in range(2):
+            model(torch.ones(2, 4)).sum().backward()
+            optimizer.step()
+        model(torch.ones(2, 4)).sum().backward()
+    assert seen.document["memory"]["classes"]["parameters"]["last"] == storages([model.weight, model.bias])
+
+
+def test_a_recording_ends_once_whatever_its_last_count_raises():
+    class Broken:
+        def parameters(self):
+            raise RuntimeError("broken")
+
+    watch = _core.LoopWatch()
+    watch.add_model(Broken())
+    watch.data_begins()
+    watch.data_ends([1])
+    watch.backward_begins()
+    watch.backward_ends()
+    with pytest.raises(RuntimeError, match="broken"):
+        watch.stop()
+    watch.stop()
+    watch.data_begins()
+    watch.data_ends([1])
+    with hr.Trace():  # Nothing else records.
+        pass
 
 
 def test_the_loop_computes_the_same_bits_under_a_watch():

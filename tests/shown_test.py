@@ -1,6 +1,8 @@
 """What hr.tune, hr.autotune, hr.watch and hr.diagnose found, as a session shows it: in one line, in a notebook, and as their progress."""
 
+import contextlib
 import copy
+import io
 import json
 import pickle
 import re
@@ -14,7 +16,7 @@ import torch
 from headrace import _charts, _progress
 from torch import nn
 
-NAMES = ["channels-last", "<img src=x onerror=alert(1)>", "a & b", "never measured"]
+NAMES = ["channels-last", "<img src=x onerror=alert(1)>", "a & b", "never measured", "a single pair", "one, upwards"]
 
 
 def trial(name, verdict, gain, pairs=18):
@@ -26,7 +28,8 @@ def trial(name, verdict, gain, pairs=18):
 def document(title="a <script>title</script>"):
     return {"title": title, "speedup": {"median": 1.2, "low": 1.15, "high": 1.28, "pairs": 18}, "trials": [
         trial(NAMES[0], "kept", (0.2, 0.148, 0.277)), trial(NAMES[1], "refused", (-0.37, -0.538, -0.281)),
-        trial(NAMES[2], "inconclusive", (0.1, -0.9, 304.0)), trial(NAMES[3], "refused", None, 0)]}
+        trial(NAMES[2], "inconclusive", (0.1, -0.9, 304.0)), trial(NAMES[3], "refused", None, 0),
+        trial(NAMES[4], "inconclusive", (0.4, -1, None), 1), trial(NAMES[5], "inconclusive", (0.3, None, 0.5), 1)]}
 
 
 SPLIT = {"steps": 40, "total_s": 2.0, "data_wait_s": 1.2, "transfer_s": 0.0, "forward_s": 0.3, "backward_s": 0.3, "optimizer_s": 0.1,
@@ -70,7 +73,7 @@ def test_a_ledger_is_a_table_and_a_chart_in_a_notebook_with_every_name_escaped(m
     page = Checked(hr.Ledger(made)._repr_html_())
     assert {"table", "svg", "circle"} <= set(page.tags) and not {"script", "img", "b"} & set(page.tags)
     assert all(name in page.text for name in (*NAMES, "a <script>title</script>", "+20.0%", "[+14.8%, +27.7%]"))
-    assert page.tags.count("circle") == 3  # Of what was measured.
+    assert page.tags.count("circle") == 5  # Of what was measured.
     assert all(0 <= place <= 680 for place in coordinates(hr.Ledger(made)._repr_html_()))
 
 
@@ -79,8 +82,8 @@ def test_a_ledger_is_the_dict_that_it_was_and_goes_through_json_pickle_and_copy(
     assert ledger == document() and json.loads(json.dumps(ledger)) == document()
     for other in (pickle.loads(pickle.dumps(ledger)), copy.deepcopy(ledger)):
         assert other == ledger and type(other) is hr.Ledger
-    assert [one.verdict for one in ledger.trials] == ["kept", "refused", "inconclusive", "refused"]
-    assert "1.20 times as fast [1.15, 1.28], 18 pairs; kept: channels-last; 1 kept, 2 refused, 1 inconclusive" in repr(ledger)
+    assert [one.verdict for one in ledger.trials] == ["kept", "refused", "inconclusive", "refused", "inconclusive", "inconclusive"]
+    assert "1.20 times as fast [1.15, 1.28], 18 pairs; kept: channels-last; 1 kept, 2 refused, 3 inconclusive" in repr(ledger)
 
 
 def test_a_ledger_without_trials_or_without_figures_shows_too():
@@ -95,7 +98,8 @@ def test_a_file_is_read_as_a_ledger_or_refused_by_its_path(tmp_path):
     path = tmp_path / "ledger.json"
     path.write_text(json.dumps(document()))
     assert hr.Ledger.read(path) == document()
-    for text, words in (("[1, 2]", "found JSON without trials"), ('{"ledger": 3}', "found JSON without trials"), ("{", "found no JSON")):
+    others = ("[1, 2]", '{"ledger": 3}', '{"trials": 3, "speedup": {}}', '{"trials": []}', '{"trials": [], "speedup": 2}')
+    for text, words in (*((other, "found JSON without trials and their speedup") for other in others), ("{", "found no JSON")):
         path.write_text(text)
         with pytest.raises(hr.errors.CorruptDataError, match=f"{path}: wanted a ledger.json, {words}"):
             hr.Ledger.read(path)
@@ -105,6 +109,19 @@ def test_a_trial_shows_in_a_line():
     measured, other = hr.Ledger(document()).trials[0], hr.Ledger(document()).trials[3]
     assert repr(measured) == "<headrace.Trial channels-last: kept, +20.0% [+14.8%, +27.7%], 18 pairs>"
     assert repr(other) == "<headrace.Trial never measured: refused, not measured, 0 pairs>"
+
+
+def test_a_single_pair_has_a_gain_and_no_interval():
+    single, other = hr.Ledger(document()).trials[4:]
+    assert (single.gain, other.gain) == ((0.4, None, None), (0.3, None, None))
+    assert repr(single) == "<headrace.Trial a single pair: inconclusive, +40.0%, 1 pairs>"
+    ledger = hr.Ledger({**document(), "speedup": {"median": 1.4, "low": 0, "high": None, "pairs": 1},
+                        "trials": [trial("a single pair", "kept", (0.4, -1, None), 1)]})
+    assert "1.40 times as fast, 1 pairs; kept: a single pair" in repr(ledger)
+    page = ledger._repr_html_()
+    assert "+40.0%" in Checked(page).text and "None" not in page and "[" not in Checked(page).text
+    (begin, end), (middle,) = re.findall(r'<line x1="([^"]+)" x2="([^"]+)"', page)[1], re.findall(r'cx="([^"]+)"', page)
+    assert begin == end == middle  # The line has no length.
 
 
 # ---- Diagnoses ----
@@ -211,16 +228,16 @@ class Bar:
         self.total, self.options, self.told, self.n = options["total"], options, [], 0
         Bar.made.append(self)
 
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *raised):
+    def close(self):
         self.told.append("closed")
+
+    def get_lock(self):
+        return contextlib.nullcontext()
 
     def set_description_str(self, text, refresh):
         self.told.append(text)
 
-    def refresh(self):
+    def refresh(self, nolock):
         pass
 
     @staticmethod
@@ -275,6 +292,46 @@ def test_progress_is_plain_lines_without_tqdm_or_where_nobody_looks(lacks, tqdm,
     assert capsys.readouterr().err.splitlines() == [
         "headrace: Measuring the loop as it is", "headrace: compute-bound: 96 % of a step is forward and backward",
         "headrace: kept         channels-last: Pays."]
+
+
+class Full(io.StringIO):
+    """A terminal that takes nothing."""
+
+    def isatty(self):
+        return True
+
+    def write(self, text):
+        raise OSError(28, "No space left on device")
+
+
+def closed():
+    stream = io.StringIO()
+    stream.close()
+    return stream
+
+
+@pytest.mark.parametrize("made", [closed, lambda: None, Full], ids=["closed", "none", "full"])
+def test_a_stderr_that_takes_nothing_ends_no_run(made, monkeypatch, capsys):
+    monkeypatch.setitem(sys.modules, "tqdm", None)
+    monkeypatch.setitem(sys.modules, "tqdm.auto", None)
+    monkeypatch.setattr(sys, "stderr", made())
+    with _progress.shown_progress("headrace.tune", 60.0) as show:
+        tell(show)
+    with pytest.raises(OSError, match="the loop's own"), _progress.shown_progress("headrace.tune", 60.0):
+        raise OSError("the loop's own")
+    _progress.tell_line("as hr.autotune does")
+    assert capsys.readouterr().out == ""
+
+
+def test_a_bar_that_cannot_be_drawn_ends_no_run(tqdm, monkeypatch):
+    def refused(*given, **options):
+        raise OSError(28, "No space left on device")
+
+    for name in ("refresh", "write", "close"):
+        monkeypatch.setattr(Bar, name, refused)
+    with _progress.shown_progress("headrace.tune", 60.0) as show:
+        tell(show)
+    assert len(Bar.made) == 1
 
 
 def test_lines_of_autotune_go_past_the_bars_of_a_script(tqdm):

@@ -268,6 +268,20 @@ def test_a_wheel_is_checked_after_it_is_made_and_for_the_torch_that_is_asked_for
     assert list((ROOT / "tests" / "package").glob("*_check.py")) and not list((ROOT / "tests" / "package").glob("*_test.py"))
 
 
+def test_a_wheel_takes_the_place_of_an_earlier_one_and_files_of_others_stay(tmp_path):
+    packed, target = tmp_path / "packed", tmp_path / "dist"
+    packed.mkdir()
+    target.mkdir()
+    for name in ("headrace-0.2.whl", "headrace-0.2.cdx.json"):
+        (packed / name).write_text(name)
+    for name in ("headrace-0.1.whl", "headrace-0.1.cdx.json", "SHA256SUMS", "checks.txt", "notes.txt"):
+        (target / name).touch()
+    package.write_sums(packed)
+    package.deliver(packed, target)
+    assert {path.name for path in target.iterdir()} == {"headrace-0.2.whl", "headrace-0.2.cdx.json", "SHA256SUMS", "notes.txt"}
+    assert subprocess.run(["sha256sum", "--check", "--strict", "SHA256SUMS"], cwd=target).returncode == 0
+
+
 def test_versions_of_what_makes_the_wheel_are_fixed_and_its_build_is_the_one_of_pip():
     lines = [line for line in (ROOT / "tools" / "packaging_requirements.txt").read_text().splitlines() if not line.startswith("#")]
     fixed = dict(line.split("==") for line in lines)

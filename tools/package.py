@@ -3,8 +3,8 @@
 
 One file serves every Python from 3.11 on, and every torch or none; the engine in it is for the Python that runs this and for the torch
 of the project's environment, or with --torch MINOR for the newest patch version of that minor, which is fetched (dist/torchMINOR).
-Built by pip, then auditwheel puts Debian's libraries into it, then licences and bill are added, then all of it is checked. Takes as
-long as compiling the libraries once, little from then on; needs the network once.
+Built by pip, then auditwheel puts Debian's libraries into it, then licences and bill are added, then all of it is checked; what fails
+never comes to dist/. Takes as long as compiling the libraries once, little from then on; needs the network once.
 
 usage: package.py [--torch MINOR]
 """
@@ -142,7 +142,7 @@ def licence_of(name: str, tools: Tools) -> str:
     return "\n".join(file.read_text(errors="replace") for file in files)
 
 
-def complete(tools: Tools, repaired: Path, target: Path) -> Path:
+def complete(tools: Tools, repaired: Path) -> Path:
     """With the licence of all that is in it, and its bill of materials, which lies beside it, too."""
     folder = emptied(WORK / "complete")
     tools.run("wheel", "unpack", "--dest", folder, repaired)
@@ -158,13 +158,10 @@ def complete(tools: Tools, repaired: Path, target: Path) -> Path:
     (information / "METADATA").write_text(metadata.replace(own[-1], own[-1] + added, 1))
     text = json.dumps(bill, indent=1) + "\n"
     (information / "sboms" / "headrace.cdx.json").write_text(text)
-    target.mkdir(parents=True, exist_ok=True)
-    for earlier in (path for path in target.iterdir() if path.is_file()):  # One wheel is there, or headrace-*.whl would be two.
-        earlier.unlink()
-    tools.run("wheel", "pack", "--dest-dir", target, unpacked)
-    wheel = only(target.glob("*.whl"))
-    (target / f"{unpacked.name}.cdx.json").write_text(text)
-    return wheel
+    packed = emptied(WORK / "packed")
+    tools.run("wheel", "pack", "--dest-dir", packed, unpacked)
+    (packed / f"{unpacked.name}.cdx.json").write_text(text)
+    return only(packed.glob("*.whl"))
 
 
 def check(tools: Tools, wheel: Path) -> None:
@@ -198,9 +195,17 @@ def check(tools: Tools, wheel: Path) -> None:
 
 
 def write_sums(folder: Path) -> None:
-    lines = [f"{hashlib.sha256(path.read_bytes()).hexdigest()}  {path.name}\n" for path in sorted(folder.iterdir())
-             if path.is_file() and path.name != "SHA256SUMS"]
+    lines = [f"{hashlib.sha256(path.read_bytes()).hexdigest()}  {path.name}\n" for path in sorted(folder.iterdir())]
     (folder / "SHA256SUMS").write_text("".join(lines))
+
+
+def deliver(packed: Path, target: Path) -> None:
+    """In the place of what an earlier run left there, or headrace-*.whl would be two. Other files stay."""
+    target.mkdir(parents=True, exist_ok=True)
+    for earlier in (*target.glob("headrace-*"), target / "SHA256SUMS", target / "checks.txt"):
+        earlier.unlink(missing_ok=True)
+    for path in packed.iterdir():
+        shutil.move(path, target)
 
 
 def main() -> int:
@@ -213,9 +218,11 @@ def main() -> int:
         torch = None  # The project's own.
     tools = Tools(torch)
     target = ROOT / "dist" / (f"torch{torch}" if torch else "")
-    wheel = complete(tools, repair(tools, build(tools, torch)), target)
-    check(tools, wheel)
-    write_sums(target)
+    packed = complete(tools, repair(tools, build(tools, torch)))
+    check(tools, packed)
+    write_sums(packed.parent)
+    deliver(packed.parent, target)
+    wheel = target / packed.name
     minor = ".".join(tools.torch.split(".")[:2])
     print(f"{wheel.relative_to(ROOT)}: {wheel.stat().st_size / 1e6:.1f} MB, {PLATFORM}, every Python from 3.11 on; its engine is for torch "
           f"{minor} and Python {sys.version_info.major}.{sys.version_info.minor}"

@@ -76,6 +76,13 @@ _LATER_WITH_TORCH = {
     "watch": "_watch",
 }
 
+try:
+    _has_torch = importlib.util.find_spec("torch") is not None
+except ValueError:  # Of one in sys.modules that no file was found for.
+    _has_torch = True
+if not _has_torch:  # So that import *, help() and dir() go through.
+    __all__ = [name for name in __all__ if name not in _LATER_WITH_TORCH]
+
 
 def __getattr__(name: str) -> Any:
     if name == "Trainer":
@@ -86,6 +93,7 @@ def __getattr__(name: str) -> Any:
         except ModuleNotFoundError as error:
             if error.name != "torch":
                 raise
+            # No AttributeError: of that `from headrace import tune` would make an ImportError without the reason.
             raise errors.UnsupportedError(f"headrace.{name}: wanted torch, found none") from error
     else:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
@@ -94,9 +102,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    """Without what needs torch where that is not installed, so that help() and dir() go through."""
-    try:
-        has_torch = importlib.util.find_spec("torch") is not None
-    except ValueError:  # Of one in sys.modules that no file was found for.
-        has_torch = True
-    return sorted(globals().keys() | {name for name in __all__ if has_torch or name not in _LATER_WITH_TORCH})
+    return sorted(globals().keys() | set(__all__))

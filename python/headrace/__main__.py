@@ -1,7 +1,7 @@
 """The command headrace: `headrace` on the path of an environment that has the package, and `python -m headrace`.
 
 It becomes the program that lies in the package, which is C++: exit codes, Ctrl-C and what it does on a terminal are the program's
-own, and no verb imports torch. This Python tells it one thing: in which folder torch lies here.
+own, and no verb imports torch. This Python tells it one thing: in which folder torch lies here, or that there is none.
 """
 
 from __future__ import annotations
@@ -26,13 +26,24 @@ def main() -> NoReturn:
 
 
 def _environment() -> dict[str, str]:
-    """As it is; where nobody names a torch, with the one that this Python would import."""
+    """As it is; where nobody names a torch, with the one of this Python, or empty: it has none."""
     environment = dict(os.environ)
     if not environment.get(_TORCH):
-        found = importlib.util.find_spec("torch")
-        if found is not None and found.origin is not None:  # A folder of that name is none.
-            environment[_TORCH] = os.path.dirname(os.path.abspath(found.origin))
+        environment[_TORCH] = _torch_folder()
     return environment
+
+
+def _torch_folder() -> str:
+    """Empty: there is none. The current folder is no place to look, as for the program: it may be a checkout of PyTorch."""
+    try:
+        here = os.getcwd()
+    except FileNotFoundError:
+        here = ""
+    sys.path[:] = [entry for entry in sys.path if entry not in ("", here)]
+    found = importlib.util.find_spec("torch")
+    if found is None or found.origin is None or not found.submodule_search_locations:  # A mere folder, or a file torch.py.
+        return ""
+    return os.path.abspath(found.submodule_search_locations[0])
 
 
 def _advice(error: OSError) -> str:

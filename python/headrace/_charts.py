@@ -23,8 +23,13 @@ class Interval(NamedTuple):
     name: str
     verdict: str
     gain: float  # 0.21: 21 % faster.
-    low: float
-    high: float
+    low: float | None  # None: not known, as after a single pair.
+    high: float | None
+
+    @property
+    def ends(self) -> tuple[float, float]:
+        """Of its bar, which has no length where there is no interval."""
+        return (self.gain, self.gain) if self.low is None or self.high is None else (self.low, self.high)
 
 
 def paragraph(text: str) -> str:
@@ -53,8 +58,8 @@ def _bounds(intervals: Sequence[Interval]) -> tuple[float, float]:
     """Of the axis: every gain and 0, and of the intervals what leaves the gains to be told apart."""
     gains = [interval.gain for interval in intervals]
     room = 2 * max(0.05, *map(abs, gains))
-    return (max(min(-0.01, *(interval.low for interval in intervals)), -room, -1.0),
-            min(max(0.01, *(interval.high for interval in intervals)), room))
+    return (max(min(-0.01, *(interval.ends[0] for interval in intervals)), -room, -1.0),
+            min(max(0.01, *(interval.ends[1] for interval in intervals)), room))
 
 
 def intervals_svg(title: str, intervals: Sequence[Interval]) -> str:
@@ -70,9 +75,10 @@ def intervals_svg(title: str, intervals: Sequence[Interval]) -> str:
     shapes = [f'<line x1="{place(0):.1f}" x2="{place(0):.1f}" y1="0" y2="{_ROW * len(intervals)}" stroke="{_GREY}"/>']
     for row, one in enumerate(intervals):
         y, colour = _ROW * (row + 0.5), _OF_VERDICT.get(one.verdict, _GREY)
+        begin, end = map(place, one.ends)
         shapes += [
             _text(_LABELS - 10, y + 4, one.name, "end"),
-            f'<line x1="{place(one.low):.1f}" x2="{place(one.high):.1f}" y1="{y}" y2="{y}" stroke="{colour}" stroke-width="3"/>',
+            f'<line x1="{begin:.1f}" x2="{end:.1f}" y1="{y}" y2="{y}" stroke="{colour}" stroke-width="3"/>',
             f'<circle cx="{place(one.gain):.1f}" cy="{y}" r="5" fill="{colour}"/>',
             _text(_WIDTH - 70, y + 4, f"{one.gain:+.1%}"),
         ]
@@ -88,11 +94,13 @@ def intervals_figure(title: str, intervals: Sequence[Interval]) -> Any:
     axes.axvline(0, color=_GREY)
     axes.set_yticks(range(len(intervals)), [_plain(one.name) for one in intervals])
     for row, one in enumerate(intervals):
-        axes.errorbar([100 * one.gain], [row], xerr=[[100 * (one.gain - one.low)], [100 * (one.high - one.gain)]], fmt="o",
+        begin, end = one.ends
+        axes.errorbar([100 * one.gain], [row], xerr=[[100 * (one.gain - begin)], [100 * (end - one.gain)]], fmt="o",
                       color=_OF_VERDICT.get(one.verdict, _GREY))
     if intervals:
         low, high = _bounds(intervals)
-        axes.set_xlim(100 * low, 100 * high)
+        beside = 3 * (high - low)  # Of the axis 3 %, so that a dot at its end is whole.
+        axes.set_xlim(100 * low - beside, 100 * high + beside)
         axes.invert_yaxis()
     return figure
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import os
 import sys
 
 OLDEST = (3, 11)  # As pyproject.toml and cmake/python.cmake have it.
@@ -12,7 +13,22 @@ _MACHINES = {3: "i386", 40: "arm", 62: "x86_64", 183: "aarch64", 243: "riscv"}  
 
 
 def load_core() -> None:
-    """Imports headrace._core. ImportError where it cannot be had."""
+    """Imports headrace._core. ImportError where it cannot be had; of the command one line, and exit code 1."""
+    try:
+        _import_core()
+    except ImportError as error:
+        if _is_command():
+            sys.exit(f"headrace: error: {error}")
+        raise
+
+
+def _is_command() -> bool:
+    """Whether it is loaded for `python -m headrace` (until it is loaded, the word is -m) or the script headrace of an environment."""
+    program = sys.argv[0] if getattr(sys, "argv", None) else ""
+    return program == "-m" or os.path.basename(program) == "headrace"
+
+
+def _import_core() -> None:
     reason = _python_refusal()
     if reason is not None:
         raise ImportError(f"headrace cannot be loaded: {reason}", name=f"{__package__}._core")

@@ -8,7 +8,7 @@ from collections import Counter
 from typing import Any
 
 from ._charts import Interval, intervals_figure, intervals_svg, paragraph, table
-from ._trial import Trial
+from ._trial import Trial, interval_text
 from .errors import CorruptDataError
 
 _HEAD = ("change", "verdict", "gain", "95 % interval", "pairs", "why")
@@ -27,8 +27,8 @@ class Ledger(dict[str, Any]):
             except ValueError as error:
                 raise CorruptDataError(f"{os.fspath(path)}: wanted a ledger.json, found no JSON: {error}") from error
         found = document.get("ledger", document) if isinstance(document, dict) else None
-        if not isinstance(found, dict) or "trials" not in found:
-            raise CorruptDataError(f"{os.fspath(path)}: wanted a ledger.json, found JSON without trials")
+        if not isinstance(found, dict) or not isinstance(found.get("trials"), list) or not isinstance(found.get("speedup"), dict):
+            raise CorruptDataError(f"{os.fspath(path)}: wanted a ledger.json, found JSON without trials and their speedup")
         return cls(document)
 
     @property
@@ -44,8 +44,9 @@ class Ledger(dict[str, Any]):
             return "Nothing was kept."
         if speedup["median"] is None:
             return f"Kept, and not compared together: {', '.join(kept)}."
-        return (f"{speedup['median']:.2f} times as fast [{speedup['low']:.2f}, {speedup['high']:.2f}], {speedup['pairs']} pairs; "
-                f"kept: {', '.join(kept)}.")
+        interval = interval_text(speedup["low"], speedup["high"], ".2f")
+        told = f"{speedup['median']:.2f} times as fast {interval}".rstrip()
+        return f"{told}, {speedup['pairs']} pairs; kept: {', '.join(kept)}."
 
     def figure(self) -> Any:
         """The gains with their intervals as a matplotlib Figure, which has savefig(). UnsupportedError: there is no matplotlib."""
@@ -72,7 +73,7 @@ class Ledger(dict[str, Any]):
         rows = []
         for trial in self.trials:
             gain, interval = ("", "") if trial.gain is None else (
-                f"{trial.gain[0]:+.1%}", f"[{trial.gain[1]:+.1%}, {trial.gain[2]:+.1%}]")
+                f"{trial.gain[0]:+.1%}", interval_text(*trial.gain[1:], "+.1%"))
             rows.append((trial.name, trial.verdict, gain, interval, str(trial.pairs), trial.sentence))
         chart = intervals_svg(f"What each change gained: {self._title}", self._intervals())
         return paragraph(f"{self._title}: {self.verdict}") + table(_HEAD, rows) + chart

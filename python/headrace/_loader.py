@@ -127,8 +127,11 @@ class Loader(_core.Loader):
     @property
     def dataset(self) -> Any:
         """What it reads: your own data set; of one that was named by a text, or a part of yours, its length, classes, class_to_idx,
-        samples (name and label) and targets."""
-        return SourceDataset(self, f"{self._name}, {self._split}") if self._dataset is None else self._dataset
+        samples (name and label) and targets. Of a part of yours labels are known when a sample is read: targets raises
+        UnsupportedError, and samples has -1."""
+        if self._dataset is not None:
+            return self._dataset
+        return SourceDataset(self, f"{self._name}, {self._split}", knows_labels=self._yours is None)
 
     @property
     def classes(self) -> list[str] | None:

@@ -40,7 +40,8 @@ def _new_bytes(tensors: Iterable[torch.Tensor], known: set[int]) -> int:
             try:
                 storage = part.untyped_storage()
                 address = storage.data_ptr()
-            except RuntimeError:  # A subclass around other tensors has no memory of its own.
+            # A subclass around other tensors has no memory of its own, one that is not made yet (nn.LazyLinear) none.
+            except (RuntimeError, TypeError, ValueError):
                 continue
             if address != 0 and address not in known:
                 known.add(address)

@@ -156,6 +156,7 @@ class ProcessSettings:
         reason = _core.share_float_mode(self._threads_most)
         if reason:
             torch.set_flush_denormal(before)
+            _core.share_float_mode(self._threads_most)  # Of those that were reached.
         return wanted, json.dumps(_core.flushes_denormals()), reason
 
 

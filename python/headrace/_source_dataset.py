@@ -5,16 +5,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, overload
 
+from .errors import UnsupportedError
+
 if TYPE_CHECKING:
     from ._loader import Loader
 
 
 class SourceDataset:
     """The length, classes, class_to_idx, samples and targets that torchvision's data sets have. It holds no image: those come
-    from the Loader, in batches."""
+    from the Loader, in batches. Of a part of an object of one's own labels are known when a sample is read: there are no targets."""
 
-    def __init__(self, loader: Loader, name: str) -> None:
-        self._loader, self._name = loader, name
+    def __init__(self, loader: Loader, name: str, *, knows_labels: bool) -> None:
+        self._loader, self._name, self._knows_labels = loader, name, knows_labels
 
     def __len__(self) -> int:
         return self._loader.samples
@@ -31,12 +33,15 @@ class SourceDataset:
 
     @property
     def samples(self) -> Sequence[tuple[str, int]]:
-        """Of each sample its name, as a folder's the path of the file, and its label, in the order of the data set."""
+        """Of each sample its name, as a folder's the path of the file, and its label, in the order of the data set; -1 where
+        that is known when the sample is read."""
         return _Samples(self._loader)
 
     @property
     def targets(self) -> list[int]:
-        """The labels of all samples, in the order of the data set."""
+        """The labels of all samples, in the order of the data set. UnsupportedError: it is a part of an object of one's own."""
+        if not self._knows_labels:
+            raise UnsupportedError(f"{self._name}: labels are known when a sample is read; ask your own data set for them")
         return [label for _, label in self.samples]
 
     def __repr__(self) -> str:

@@ -130,7 +130,7 @@ def tune(model: nn.Module, loader: Any, optimizer: torch.optim.Optimizer, forwar
     micro-batches, which cut each batch into parts and keep the update. Strategies of your own (headrace.register_strategy) are
     tried behind headrace's changes. on_progress(kind, text) is told what happens: "step", "diagnosis", "machine" (it is not
     quiet: fewer changes are tried, the first ones), "decided"; without it each is a line on stderr, and where that is a terminal or a
-    notebook and tqdm is installed, a bar shows how much of the budget is spent.
+    notebook and tqdm is installed, a bar shows how much of the budget is spent. `on_progress=lambda kind, text: None` is silent.
 
     Afterwards parameters, buffers, gradients, optimizer state, modes and the generators of torch, Python, NumPy and the
     loader are bit for bit what they were, also when this raises; with what was kept, the layout of parameters, the forward

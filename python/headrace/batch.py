@@ -12,6 +12,8 @@ class Batch(tuple):
     in the place of tensors."""
 
     def __new__(cls, fields, epoch=0, index=0, present=None):
+        if isinstance(fields, Batch):
+            fields = dict(fields.fields)
         if not isinstance(fields, (dict, Mapping)):  # Who makes a tuple of the same class of other items, as frameworks do, gets a tuple.
             return tuple(fields)
         self = super().__new__(cls, (field for name, field in fields.items() if name != "valid"))

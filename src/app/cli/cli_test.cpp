@@ -456,6 +456,20 @@ TEST_F(Folder, DoctorFindsNothingOnAGoodMachineAndGuessesNothing) {
   for (const auto& [name, value] : before) setenv(name.c_str(), value.c_str(), 1);
 }
 
+TEST_F(Folder, APythonWithoutTorchIsToldAndNoOtherPythonIsAsked) {
+  write(folder_ / "python3", "#!/bin/sh\necho /another/torch\n");
+  fs::permissions(folder_ / "python3", fs::perms::owner_all);
+  const char* before = std::getenv("PATH");
+  const std::string path = before == nullptr ? "" : before;
+  setenv("PATH", folder_.c_str(), 1);
+  unsetenv(kTorchVariable);
+  EXPECT_THAT(open_torch(), HasSubstr("found no /another/torch/version.py"));
+  setenv(kTorchVariable, "", 1);
+  EXPECT_THAT(open_torch(), HasSubstr("found none: the Python that runs this command has no torch; install it there"));
+  unsetenv(kTorchVariable);
+  setenv("PATH", path.c_str(), 1);
+}
+
 std::string safetensors(const std::string& tensor_bytes, const std::map<std::string, std::string>& texts = {}) {
   const auto bytes = std::as_bytes(std::span(tensor_bytes.data(), tensor_bytes.size()));
   Json metadata = texts;

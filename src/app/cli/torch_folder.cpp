@@ -101,6 +101,12 @@ std::string loaded_torch_fault() {
 }
 
 std::string open_torch() {
+  if (std::getenv(kTorchVariable) != nullptr && !torch_is_named()) {
+    return fmt::format(
+        "built for torch {}, found none: the Python that runs this command has no torch; install it there, or set {} "
+        "to the folder of the torch package",
+        minor_of(torch_built_for()), kTorchVariable);
+  }
   const std::optional<std::string> found = torch_is_named() ? std::getenv(kTorchVariable) : torch_of_python();
   if (!found) {
     return fmt::format(

@@ -11,7 +11,8 @@ namespace headrace {
 // Versions that differ in the last number alone have the same interface in C++, and are taken.
 std::string_view torch_built_for() noexcept;
 
-// The folder of the torch package to compute with, an absolute path.
+// The folder of the torch package to compute with, an absolute path. Set and empty, as the command of a Python package
+// sets it (python/headrace/__main__.py): the Python that runs the command has no torch, and no other one is asked.
 inline constexpr const char* kTorchVariable = "HEADRACE_TORCH";
 
 // Opens libc10 and libtorch_cpu of a torch package, so that a library opened later finds them in the process: the

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include "core/base/fail.h"
+
 namespace headrace {
 namespace {
 
@@ -28,6 +30,7 @@ double JointEffects::expected(std::span<const Turn> turns) const {
 }
 
 void JointEffects::add(std::span<const Turn> turns, double log_ratio) {
+  HEADRACE_CHECK(std::isfinite(log_ratio), "log ratio {}", log_ratio);  // It would stay in all that follows.
   const std::size_t count = effects_.size();
   std::vector<double> shared(count, 0.0);  // Covariance of each effect with the pair's log ratio.
   for (std::size_t change = 0; change < count; ++change) {

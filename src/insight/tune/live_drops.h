@@ -1,6 +1,7 @@
 // Changes that were dropped in a race: which of them are looked at again, and what is said of each.
 //
-// The pairs of a race hold the effects of all changes that take turns in them. That such pairs speak against a change
+// The pairs of a race hold the effects of all changes that take turns in them, and what is taken off for the others is
+// what pairs have told of them so far: in the first ones nothing. That such pairs speak against a change
 // holds whatever the others do (bets.h). How much it gains or costs may be another's effect, where by chance the two
 // were on opposite sides in all of a few pairs: a change that costs nothing looked 46 % slower in 6 pairs beside one
 // that gains 72 %. So a figure is told as the change's own only where no change beside it had such an effect.

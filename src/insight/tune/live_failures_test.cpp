@@ -228,10 +228,10 @@ TEST(LiveTuner, ARunTooShortToDecideAnythingIsLeftAsItIs) {
     run->steps(updates);
     return run;
   };
-  const auto too_short = run_of(two, 22 + 71);
+  const auto too_short = run_of(two, 22 + 59);
   EXPECT_EQ(too_short->loop.applied, 0);
-  EXPECT_EQ(too_short->tuner.ledger().end_reason, "71 updates are left, the clearest change takes 72");
-  EXPECT_GT(run_of(two, 22 + 72)->loop.applied, 0);
+  EXPECT_EQ(too_short->tuner.ledger().end_reason, "59 updates are left, the clearest change takes 60");
+  EXPECT_GT(run_of(two, 22 + 60)->loop.applied, 0);
   // Of one change alone there is no race.
   EXPECT_EQ(run_of(one, 22 + 35)->tuner.ledger().end_reason, "35 updates are left, the clearest change takes 36");
   EXPECT_GT(run_of(one, 22 + 36)->loop.applied, 0);
@@ -243,7 +243,7 @@ TEST(LiveTuner, WhereABlockIsManyUpdatesAShortRunIsOneOfFewBlocks) {
   run.loop.updates_in_all = 700;  // Some 500 when the loop is known. A block is of 16, behind one that is not measured.
   run.steps(700);
   EXPECT_EQ(run.loop.applied, 0);
-  EXPECT_THAT(run.tuner.ledger().end_reason, HasSubstr("updates are left, the clearest change takes 612"));
+  EXPECT_THAT(run.tuner.ledger().end_reason, HasSubstr("updates are left, the clearest change takes 510"));
   longer.loop.updates_in_all = 1000;
   longer.steps(1000);
   EXPECT_GT(longer.loop.applied, 0);

@@ -119,7 +119,7 @@ Outcome LiveRace::outcome(std::size_t change) const {
 
 bool LiveRace::leads(std::size_t change) const {
   return std::all_of(changes_.begin(), changes_.end(),
-                     [&](std::size_t other) { return effects_.of(other) <= effects_.of(change); });
+                     [&](std::size_t other) { return other == change || effects_.of(other) < effects_.of(change); });
 }
 
 std::int64_t LiveRace::pairs(std::size_t change) const {

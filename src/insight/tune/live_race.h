@@ -26,6 +26,8 @@ namespace headrace {
 // by chance the one that gains most may have been on their side. Proofs begin with a wealth of their own, so that this
 // decides how many are begun in vain, and not what is kept.
 inline constexpr double kWealthToProve = 20;
+// The fewest pairs by which it is there: 5 that say the most make 13, 6 make 23.
+inline constexpr std::int64_t kPairsToProve = 6;
 
 // Changes are numbers below `count`.
 class LiveRace {
@@ -65,7 +67,7 @@ class LiveRace {
 
   Outcome outcome(std::size_t change) const;     // pays: it is to be proved.
   std::int64_t pairs(std::size_t change) const;  // That count.
-  // Of the latest pairs that told of it, also where they no longer count.
+  // Of the latest pairs that told of it, also where they no longer count, each without what is known of the others.
   const PairRecord& record(std::size_t change) const { return entries_[change].record; }
   // Changes that took their turns in pairs of record(), which holds their effects as noise.
   const std::set<std::size_t>& beside(std::size_t change) const { return entries_[change].beside; }

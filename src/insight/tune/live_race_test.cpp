@@ -133,6 +133,24 @@ TEST(LiveRace, AChangeThatGainsClearlyIsToBeProvedAfterSixPairs) {
   EXPECT_EQ(race.outcome(0), Outcome::pays);
 }
 
+// Which of the two gains nobody can tell: both wait.
+TEST(LiveRace, OfTwoThatWereOnTheSameSideInAllPairsNeitherLeads) {
+  int met = 0;
+  for (std::uint64_t seed = 1; seed <= 400; ++seed) {
+    LiveRace race = race_of(2, seed);
+    bool same = true;
+    for (std::int64_t number = 1; number <= kPairsToProve; ++number) {
+      const auto pair = race.draw(number);
+      race.add(pair, log_ratio_of(pair, {0.5, 0}));
+      same = same && pair.on[0].size() != 1;
+    }
+    EXPECT_NE(race.outcome(1), Outcome::pays) << seed;
+    if (same) EXPECT_EQ(race.outcome(0), Outcome::open) << seed;
+    met += same;
+  }
+  EXPECT_GE(met, 1);
+}
+
 // Whatever is taken off for the others, and where noise comes in bursts that depend on the past: a change worth exactly
 // gain_min reaches each wealth no more often than Ville's inequality says.
 TEST(LiveRace, BetsOnWhatIsLeftOfAPairStayFair) {

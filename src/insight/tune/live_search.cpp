@@ -24,7 +24,7 @@ constexpr double kCostForgotten = 0.99;  // Each time that there is no room for 
 // That the clearest of so many changes takes until it is kept: in a race and in its proof, two blocks for each of the
 // pairs that bets need at least. One that has no others to race with takes its proof alone.
 std::int64_t updates_min(std::size_t changes, const BlockUnits& block) {
-  const std::int64_t pairs = changes > 1 ? 2 * kPairsToKeep : kPairsToKeep;
+  const std::int64_t pairs = changes > 1 ? kPairsToProve + kPairsToKeep : kPairsToKeep;
   return 2 * pairs * block.units();
 }
 

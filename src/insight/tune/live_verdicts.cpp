@@ -5,6 +5,7 @@
 #include <cmath>
 #include <limits>
 #include <utility>
+#include <vector>
 
 #include "insight/tune/live_payback.h"
 #include "insight/tune/live_search.h"
@@ -123,8 +124,11 @@ void LiveSearch::blame(const Changes& on, const LiveSwitch::Refusal& refusal) {
 void LiveSearch::judge_race() {
   bool is_decided = false;  // Of something that counts for the others.
   const Changes racing = race_.changes();
-  for (const std::size_t change : racing) {
-    const Outcome outcome = race_.outcome(change);
+  std::vector<Outcome> outcomes;  // Before one of them leaves: they depend on who leads.
+  for (const std::size_t change : racing) outcomes.push_back(race_.outcome(change));
+  for (std::size_t i = 0; i < racing.size(); ++i) {
+    const std::size_t change = racing[i];
+    const Outcome outcome = outcomes[i];
     if (agree(outcome == Outcome::pays)) {
       race_.leave(change);
       changes_.set_standing(change, Standing::proof);

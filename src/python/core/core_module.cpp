@@ -19,10 +19,16 @@ namespace {
 
 // ImportError where the interpreter has loaded a _core before: that of another installed copy, or this one, which
 // sys.modules has lost since. Its types would be registered twice, and libheadrace.so, which both would share, hold
-// what is global for two. The interpreter's own dict remembers it until the process ends.
-void claim_interpreter(const nb::module_& module) {
+// what is global for two. The interpreter's own dict remembers it until the process ends. And in an interpreter that is
+// not the process' first one: headrace's own threads take the lock of that one.
+void claim_process(const nb::module_& module) {
+  PyInterpreterState* const interpreter = PyInterpreterState_Get();
+  if (PyInterpreterState_GetID(interpreter) != 0) {
+    throw nb::import_error(
+        "headrace works in the first interpreter of a process, and this is another one; start a process for it");
+  }
   constexpr const char* kKey = "headrace._core";
-  PyObject* const kept = PyInterpreterState_GetDict(PyInterpreterState_Get());
+  PyObject* const kept = PyInterpreterState_GetDict(interpreter);
   if (kept == nullptr) return;  // Then nothing can be remembered, and both are taken.
   nb::dict claims = nb::borrow<nb::dict>(kept);
   const std::string file = text_of(nb::getattr(module, "__file__", nb::str(kKey)));
@@ -57,7 +63,7 @@ void register_build(nb::module_& module) {
 
 NB_MODULE(_core, module) {
   nanobind::set_leak_warnings(false);  // Objects that Python itself does not free at its end are no finding of ours.
-  headrace::python::claim_interpreter(module);
+  headrace::python::claim_process(module);
   headrace::python::register_build(module);
   headrace::python::register_errors(module);
   headrace::python::register_loader(module);

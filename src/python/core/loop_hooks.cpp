@@ -33,7 +33,10 @@ PyObject* guarded(Py_ssize_t given, Py_ssize_t wanted, Work work) noexcept {
 PyObject* see_call(PyObject* self, PyObject* const* given, Py_ssize_t count) noexcept {
   return guarded(count, 3, [=] {
     // An attribute `training` may be anything.
-    const int has_gradients = PyObject_IsTrue(given[0]), trains = PyObject_IsTrue(given[1]);
+    const int has_gradients = PyObject_IsTrue(given[0]);
+    if (has_gradients < 0) return static_cast<PyObject*>(nullptr);
+    const int trains = PyObject_IsTrue(given[1]);
+    if (trains < 0) return static_cast<PyObject*>(nullptr);
     const double numbers = PyFloat_AsDouble(given[2]);
     if (PyErr_Occurred() != nullptr) return static_cast<PyObject*>(nullptr);
     object_of<LoopUnitsObject>(self).units().see_call(has_gradients == 1, trains == 1, numbers);

@@ -38,6 +38,7 @@ LoopUnitsObject::End LoopUnitsObject::end_step(std::size_t optimizer, double now
   const bool calls_back = std::exchange(calls_back_, false);
   if (tuner_ == nullptr || calls_back || saw_no_call || !units_.problem().empty()) return unit;
   if (ended_.size() != ended_size_) return unit;
+  const nb::object held = tuner_object_;  // What it calls may let go of it.
   LiveTuner& tuner = tuner_->tuner();
   const Telling telling(units_);
   tuner.after_update(units_.unit());

@@ -6,6 +6,7 @@
 #include <headrace/time_split.h>
 
 #include <algorithm>
+#include <exception>
 #include <nlohmann/json.hpp>
 #include <numeric>
 
@@ -46,7 +47,7 @@ void LoopWatch::end_step(TraceMoment at) {
   if (step_ && trains_) {
     record_span(step::kStep, *step_, at, steps_++);
     sample_memory();
-    if (!updated_) objects_memory_->note_objects();
+    if (!updated_) note_objects();
   }
   step_.reset();
   trains_ = updated_ = has_wait_ = false;
@@ -83,7 +84,7 @@ void LoopWatch::data_ends(const nb::object& batch) {
     step_ = data_;
     has_wait_ = true;
     last_part_end_ = now;
-    objects_memory_->note_batch(batch);
+    if (const auto memory = objects_memory_) memory->note_batch(batch);
   }
   data_.reset();
 }
@@ -138,16 +139,28 @@ void LoopWatch::optimizer_ends() {
   record_span(step::kOptimizer, *optimizer_, last_part_end_);
   optimizer_.reset();
   trains_ = updated_ = true;
-  objects_memory_->note_objects();  // Here gradients and optimizer state are there together.
+  note_objects();  // Here gradients and optimizer state are there together.
+}
+
+void LoopWatch::note_objects() {
+  if (const auto memory = objects_memory_) memory->note_objects();
 }
 
 void LoopWatch::stop() {
-  end_step(last_part_end_);
+  if (!trace_) return;
+  std::exception_ptr raised;
+  try {
+    end_step(last_part_end_);
+  } catch (...) {
+    raised = std::current_exception();
+  }
+  if (!trace_) return;  // Another call has ended it meanwhile.
   record_ = trace_->stop();
   trace_.reset();
   if (peak_known_) peak_memory_ = peak_memory();
   timeline_ = objects_memory_->timeline();
   objects_memory_.reset();
+  if (raised) std::rethrow_exception(raised);
 }
 
 void LoopWatch::add_model(const nb::object& model) {

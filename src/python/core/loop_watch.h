@@ -52,7 +52,8 @@ class LoopWatch {
   // no diagnosis.
   void time_host_alone() { host_time_ = true; }
 
-  // Ends recording. The last step ends with its last part. Call once, under the GIL.
+  // Ends recording, whatever it raises of the last count. The last step ends with its last part. A second call does
+  // nothing. Under the GIL.
   void stop();
   // After stop(). Error{invalid_argument} when no whole step was seen.
   WatchResult result(const std::string& title) const;
@@ -64,6 +65,7 @@ class LoopWatch {
   void end_step(TraceMoment at);
   void end_forward(TraceMoment at);
   void sample_memory();
+  void note_objects();
 
   std::thread::id thread_ = std::this_thread::get_id();
   std::unique_ptr<Trace> trace_;
@@ -79,7 +81,8 @@ class LoopWatch {
   std::vector<std::int64_t> memory_;  // Resident bytes, at most 20 times a second.
   bool peak_known_ = false;
   std::optional<std::int64_t> peak_memory_;
-  std::unique_ptr<LoopMemory> objects_memory_;  // Until stop().
+  // Until stop(), by another thread perhaps: who counts holds it, as counting runs Python.
+  std::shared_ptr<LoopMemory> objects_memory_;
   MemoryTimeline timeline_;
   bool host_time_ = false;
 };

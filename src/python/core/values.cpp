@@ -81,8 +81,9 @@ nb::object object_of(const nlohmann::ordered_json& json) {
     case nlohmann::ordered_json::value_t::boolean:
       return nb::bool_(json.get<bool>());
     case nlohmann::ordered_json::value_t::number_integer:
-    case nlohmann::ordered_json::value_t::number_unsigned:
       return nb::int_(json.get<std::int64_t>());
+    case nlohmann::ordered_json::value_t::number_unsigned:
+      return nb::int_(json.get<std::uint64_t>());
     case nlohmann::ordered_json::value_t::number_float:
       return nb::float_(json.get<double>());
     default:
