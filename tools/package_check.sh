@@ -4,6 +4,7 @@
 # in checks.txt beside the wheel. An hour and more; downloads each torch.
 #
 # usage: package_check.sh [MINOR]     the wheel of dist/torchMINOR, with that torch    (needs root and debootstrap; 16 GB in ${TMPDIR:-/var/tmp})
+# shellcheck disable=SC2088  # ~ is expanded inside.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 # shellcheck source=tools/debian.sh
@@ -19,10 +20,10 @@ WITH_TORCH=(tests/python_loader_test.py tests/python_source_test.py tests/fields
 LEFT_OUT="not verb_without_its_library and not wait_policy and not really_compiles and not outside_the_tree and not another_allocator"
 LEFT_OUT+=" and not fashion_mnist and not images_with_other_transforms and not engine_can_be_had"
 
-python_inside() { inside "/root/env/bin/python $*"; }
+python_inside() { inside "~/env/bin/python $*"; }
 
 pip_inside() {
-  inside "/root/env/bin/pip install --no-input --quiet --no-compile $*" || fail "pip cannot install $*"
+  inside "~/env/bin/pip install --no-input --quiet --no-compile $*" || fail "pip cannot install $*"
 }
 
 # What the bench of imports and pytest found inside. A test that was left out on its way counts as failed.
@@ -41,7 +42,7 @@ PYTHON
 
 check_environment() {  # SYSTEM TORCH. Where it fails it says so in its line, and returns 1.
   local begin installed_s python files=("${ALWAYS[@]}") marks="not alone" left_out=$LEFT_OUT status=0
-  inside "rm -rf /root/env /root/junit.xml /root/import.json && python3 -m venv /root/env" || fail "cannot make an environment in $1"
+  inside "rm -rf ~/env ~/junit.xml ~/import.json && python3 -m venv ~/env" || fail "cannot make an environment in $1"
   pip_inside "$TESTED_WITH"
   if [ "$2" = none ]; then
     left_out="$left_out and not without_numpy_batches"
@@ -50,16 +51,16 @@ check_environment() {  # SYSTEM TORCH. Where it fails it says so in its line, an
     files+=("${WITH_TORCH[@]}")
   fi
   begin=$SECONDS
-  pip_inside "/root/wheel/*.whl"
+  pip_inside "~/wheel/*.whl"
   installed_s=$((SECONDS - begin))
-  inside "/root/env/bin/pip check" || status=1
+  inside "~/env/bin/pip check" || status=1
   python=$(python_inside "-c 'import platform; print(platform.python_version())'")
   python_inside "-c 'from headrace import _engine_door as door; exit(door.why_not() is not None)'" || marks="$marks and not engine"
-  python_inside "bench/import_time/run.py --installed --json /root/import.json" || status=1
+  python_inside "bench/import_time/run.py --installed --json ~/import.json" || status=1
   begin=$SECONDS
   # CXX: what torch.compile would need, so that it is among what is offered; nothing here compiles.
-  inside "HEADRACE_BIN=/root/env/bin/headrace CXX=true timeout 5400 /root/env/bin/python -m pytest -q -o pythonpath=tests \
-    -o 'python_files=*_test.py *_check.py' --junit-xml=/root/junit.xml -m '$marks' -k '$left_out' ${files[*]}" || status=1
+  inside "HEADRACE_BIN=~/env/bin/headrace CXX=true timeout 5400 ~/env/bin/python -m pytest -q -o pythonpath=tests \
+    -o 'python_files=*_test.py *_check.py' --junit-xml ~/junit.xml -m '$marks' -k '$left_out' ${files[*]}" || status=1
   echo "$1, Python $python, torch $2: installed in $installed_s s; $(found_inside) in $((SECONDS - begin)) s$(
     [ $status -eq 0 ] || echo "; FAILED")" | tee -a "$results"
   return $status

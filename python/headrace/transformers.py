@@ -29,7 +29,7 @@ class AutoTune(transformers.TrainerCallback):
         trainer = transformers.Trainer(..., callbacks=[headrace.transformers.AutoTune()])
 
     Takes headrace.autotune's keyword arguments. The run's length is what the Trainer says, unless `steps` or `epochs` does.
-    `handle` is what headrace.autotune returns, from the begin of train() on.
+    `handle` is what headrace.autotune returns, from the start of train() on.
 
     At the end of train() kept changes stay in force; handle.undo() gives model and process back. Where train() raises, call
     handle.stop() or handle.undo(). Another train() with the same callback undoes them and begins anew. Checkpoints hold nothing
