@@ -26,7 +26,7 @@ help:
 	@echo "make format         clang-format in place"
 	@echo "make install        libraries, headers and CMake package for C++ into PREFIX=/usr/local; DESTDIR is respected"
 	@echo "make package        build, repair and check the wheel, in dist/; TORCH=2.15: with an engine for that torch, in dist/torch2.15/"
-	@echo "make package CHECK=1    also install it into fresh environments in bare Debian 12 and 13 and run its tests there (needs root; an hour)"
+	@echo "make package CHECK=1    also install it into fresh environments in bare Debian 12 and 13 and run its tests there (needs root; 20 minutes)"
 	@echo "make demo IN=bare   make demo in a bare Debian 12 made by debootstrap (needs root); make test IN=bare"
 	@echo "make clean          remove build/"
 

@@ -1,6 +1,7 @@
 # The Python package: its extensions beside links to python/headrace/*.py, in <build>/python/headrace. They load the one
 # libheadrace.so, so that what is global in it is there once (docs/decisions/0032-one-library-under-two-extensions.md).
-# <build>/python-without-engine/headrace is the same without _engine, for tests of what it is where that cannot be had.
+# Beside it lie performance_optimization and performance_optimization_system, which are Python alone.
+# <build>/python-without-engine is the same without _engine, for tests of what the package is where that cannot be had.
 #
 # _core, of the objects in src/python/core, needs no LibTorch. It is bound by nanobind in split mode, whose compiled half is the
 # package nanobind-backend, and keeps to Python's stable ABI, so that one file serves every Python from HEADRACE_PYTHON_FLOOR on.
@@ -71,15 +72,19 @@ function(headrace_python_package)
     set_target_properties(${targets} PROPERTIES EXCLUDE_FROM_ALL ON)
   endif()
 
-  file(GLOB sources CONFIGURE_DEPENDS "${CMAKE_SOURCE_DIR}/python/headrace/*.py" "${CMAKE_SOURCE_DIR}/python/headrace/*.pyi"
-    "${CMAKE_SOURCE_DIR}/python/headrace/py.typed")
   set(types "${CMAKE_SOURCE_DIR}/include/headrace/dtypes.inc")  # Which worker.py reads.
   foreach(folder "${package}" "${without_engine}")
     file(MAKE_DIRECTORY "${folder}/bin")
     file(CREATE_LINK "${CMAKE_RUNTIME_OUTPUT_DIRECTORY}/headrace" "${folder}/bin/headrace" SYMBOLIC)
-    foreach(source ${sources} "${types}")
-      get_filename_component(name "${source}" NAME)
-      file(CREATE_LINK "${source}" "${folder}/${name}" SYMBOLIC)
+    file(CREATE_LINK "${types}" "${folder}/dtypes.inc" SYMBOLIC)
+    cmake_path(GET folder PARENT_PATH tree)
+    foreach(name headrace performance_optimization performance_optimization_system)
+      file(GLOB sources CONFIGURE_DEPENDS RELATIVE "${CMAKE_SOURCE_DIR}/python" "${CMAKE_SOURCE_DIR}/python/${name}/*.py"
+        "${CMAKE_SOURCE_DIR}/python/${name}/*.pyi" "${CMAKE_SOURCE_DIR}/python/${name}/py.typed")
+      file(MAKE_DIRECTORY "${tree}/${name}")
+      foreach(source ${sources})
+        file(CREATE_LINK "${CMAKE_SOURCE_DIR}/python/${source}" "${tree}/${source}" SYMBOLIC)
+      endforeach()
     endforeach()
   endforeach()
   file(CREATE_LINK "${package}/_core.abi3.so" "${without_engine}/_core.abi3.so" SYMBOLIC)  # As deep, so $ORIGIN leads to lib.

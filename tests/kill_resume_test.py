@@ -32,8 +32,27 @@ def finished(folder):
     return json.loads((folder / "result.json").read_text())["training"]
 
 
-def make_job(folder, gradient_accumulation_steps, epochs, images):
-    """Everything that must survive a kill is in it: flips and shifts, momentum, running statistics, a schedule."""
+# Of a recipe that fine-tunes: what its optimizer has besides, other tables, and what its training has besides.
+FINE_TUNING = (
+    "decay_mult_1d = 0.0",
+    """
+[loss]
+label_smoothing = 0.1
+[[optimizer.group]]
+params = ["conv*", "bn*"]
+lr_mult = 0.1
+""",
+    """
+max_grad_norm = 1.0
+ema_decay = 0.99
+""",
+)
+
+
+def make_job(folder, gradient_accumulation_steps, epochs, images, more=("", "", "")):
+    """Everything that must survive a kill is in it: flips and shifts, momentum, running statistics, a schedule. `more` is as
+    FINE_TUNING."""
+    optimizer, tables, train = more
     (folder / "data").mkdir()
     write_idx(folder / "data", "train", images)
     write_idx(folder / "data", "val", 160)
@@ -54,6 +73,8 @@ name = "sgd"
 lr = 2e-3
 momentum = 0.9
 weight_decay = 1e-4
+{optimizer}
+{tables}
 [lr_scheduler]
 name = "multi_step"
 warmup_steps = 20
@@ -63,6 +84,7 @@ gamma = 0.5
 epochs = {epochs}
 gradient_accumulation_steps = {gradient_accumulation_steps}
 checkpoint_every_s = 0
+{train}
 [compute]
 intra_op_threads = 1
 """
@@ -93,11 +115,11 @@ def assert_ends_as_the_reference(job, folder):
     with safe_open(a, "np") as wanted, safe_open(b, "np") as found:
         for key in ("epoch", "batch", "optimizer_steps", "loss_sum", "loss_samples", "evaluation_due", "data"):
             assert wanted.metadata()[key] == found.metadata()[key], key
-    keys = ("epoch", "loss", "val_loss", "val_accuracy")
+    keys = ("epoch", "loss", "val_loss", "val_accuracy", "val_top5_accuracy")
     histories = [[{key: epoch[key] for key in keys} for epoch in finished(run)["epochs"]]
                  for run in (job.reference, folder)]
     assert histories[0] == histories[1]
-    keys = ("epoch", "chosen_by", "val_loss", "val_accuracy", "test_loss", "test_accuracy")
+    keys = ("epoch", "chosen_by", "val_loss", "val_accuracy", "test_loss", "test_accuracy", "test_top5_accuracy")
     results = [{key: finished(run)["result"][key] for key in keys} for run in (job.reference, folder)]
     assert results[0] == results[1]
     assert not leftovers(folder)
@@ -147,7 +169,7 @@ class Chain:
         assert code == -signal.SIGKILL, stderr
 
     def kill_within_a_write(self, point):
-        if point == "write.middle":  # A checkpoint has a piece for its header and each of some 25 tensors.
+        if point == "write.middle":  # A checkpoint has a piece for its header and each of its tensors, at least 25.
             passage = int(self.random.integers(1, 120))
         else:
             passage = WRITES_BEFORE_TRAINING + int(self.random.integers(1, self.writes + 1))
@@ -189,10 +211,15 @@ def test_after_50_kills_the_run_ends_with_the_same_bits(job, tmp_path):
     assert_ends_as_the_reference(job, tmp_path / "run")
 
 
-def test_windows_of_two_batches_survive_kills_too(tmp_path):
-    job = make_job(tmp_path, gradient_accumulation_steps=2, epochs=3, images=1600)
+def test_windows_of_two_batches_groups_and_averages_survive_kills_too(tmp_path):
+    job = make_job(tmp_path, gradient_accumulation_steps=2, epochs=3, images=1600, more=FINE_TUNING)
     run_chain(job, tmp_path / "run", kills=10, writes=10, random=numpy.random.default_rng(7))  # Of 150 updates.
     assert_ends_as_the_reference(job, tmp_path / "run")
+    # What was compared is there, and the averages are the result and no copy of the weights.
+    best, result = tensors_of(tmp_path / "run/checkpoint-best.safetensors"), tensors_of(tmp_path / "run/model.safetensors")
+    for name, tensor in result.items():
+        assert tensor.tobytes() == best[f"ema/{name}"].tobytes(), name
+    assert result["fc1.weight"].tobytes() != best["model/fc1.weight"].tobytes()
 
 
 def interrupted(job, folder, *flags, every="1e-6", fault="write.folder:7"):

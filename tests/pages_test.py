@@ -1,6 +1,7 @@
 """The code of the README, the guides, the pages for those who come from elsewhere and the one about errors runs, block by block in the
 order of its page: each has the names and the files that those before it left, and small stand-ins for what it takes from its reader.
-The scripts of docs/guides/tuning_my_own_script.md and docs/migration/from_lightning.md are guides_test's."""
+The scripts of docs/guides/tuning_my_own_script.md and docs/migration/from_lightning.md are guides_test's, docs/guides/fine_tuning.md is
+fine_tuning_test's."""
 
 import functools
 import json
@@ -22,9 +23,9 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 DOCS = ROOT / "docs"
-SCRIPTS = {"tuning_my_own_script.md", "from_lightning.md"}  # Whose blocks are whole scripts.
+ELSEWHERE_WHOLE = {"tuning_my_own_script.md", "from_lightning.md", "fine_tuning.md"}  # Pages whose blocks other tests run.
 PAGES = [README, DOCS / "quick_start.md", DOCS / "troubleshooting.md",
-         *sorted(page for folder in (GUIDES, MIGRATION) for page in folder.glob("*.md") if page.name not in SCRIPTS)]
+         *sorted(page for folder in (GUIDES, MIGRATION) for page in folder.glob("*.md") if page.name not in ELSEWHERE_WHOLE)]
 
 # Blocks that a test of their own runs, by a word that they have: file and name.
 ELSEWHERE = {

@@ -156,7 +156,8 @@ interpreters = __import__("_xxsubinterpreters" if sys.version_info < (3, 13) els
 failure = interpreters.run_string(interpreters.create(), "import headrace")  # Raises, or from 3.13 on returns it.
 sys.exit(getattr(failure, "formatted", "imported"))
 """, PACKAGE)
-    assert re.search("ImportError.*: headrace works in the first interpreter of a process, and this is another one; start a process for it$", last), last
+    assert re.search("ImportError.*: headrace cannot be loaded: wanted the first interpreter of a process, found another one; "
+                     "start a process for it$", last), last
 
 
 def test_a_second_copy_on_the_path_is_a_finding(package):

@@ -40,6 +40,19 @@ def bound_arguments(function) -> list[str]:
     return [name for name in names if name not in ("args", "kwargs")]
 
 
+def defaults(function: ast.FunctionDef) -> dict[str, object]:
+    args = function.args
+    positional = args.args[len(args.args) - len(args.defaults):]
+    return {argument.arg: ast.literal_eval(value)
+            for argument, value in zip([*positional, *args.kwonlyargs], [*args.defaults, *args.kw_defaults]) if value is not None}
+
+
+def bound_defaults(function) -> dict[str, object]:
+    """Of the same signature; none of them has a comma or a bracket."""
+    signature = re.sub(r"\[[^\]]*\]", "", re.match(r"\w+\((.*)\)", function.__doc__.split("\n")[0])[1])
+    return {name: ast.literal_eval(value) for name, value in re.findall(r"(\w+): [^,=]+ = ([^,]+)", signature)}
+
+
 def classes(module) -> dict[str, dict[str, ast.FunctionDef]]:
     return {node.name: {item.name: item for item in node.body if isinstance(item, ast.FunctionDef)}
             for node in stubs_of(module) if isinstance(node, ast.ClassDef)}
@@ -77,11 +90,13 @@ def test_stubs_of_trainers_name_every_option_with_its_default():
 
     model = torch.nn.Linear(1, 1)
     trainer = hr.Trainer(model, torch.optim.SGD(model.parameters()), lambda m, b: m(b).sum()).options
-    stub = classes(_engine)["Trainer"]["__init__"].args
+    stubs = classes(_engine)["Trainer"]
+    stub = stubs["__init__"].args
     assert {a.arg for a in stub.kwonlyargs} == trainer.keys() | {"steps"}
     named = dict(zip((a.arg for a in stub.kwonlyargs), (ast.literal_eval(default) for default in stub.kw_defaults)))
-    for option in ("epochs", "precision", "gradient_accumulation_steps", "deterministic", "loss_scale"):
+    for option in ("epochs", "precision", "gradient_accumulation_steps", "deterministic", "loss_scale", "ema_decay", "ema_warmup"):
         assert named[option] == trainer[option], option
+    assert defaults(stubs["fit"]) == bound_defaults(_engine.Trainer.fit)
 
 
 def test_stubs_of_loaders_name_every_option_with_its_default(tmp_path):

@@ -20,7 +20,7 @@ SECTIONS = {
                "unregister_strategy", "strategies"],
     "Loading": ["Loader", "AUTOTUNE", "Batch", "RaggedTensor", "Field", "pack", "Transform", "transforms", "DataPipelineOptimizer",
                 "OptimizedLoader", "PipelineReport", "LoaderChange"],
-    "Training": ["Trainer"],
+    "Training": ["Trainer", "accuracy"],
     "Measuring": ["watch", "Trace", "span", "profile_operation", "diagnose", "Diagnosis", "write_report", "doctor"],
     "Errors": ["Error", "errors"],
 }

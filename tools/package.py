@@ -180,7 +180,8 @@ def check(tools: Tools, wheel: Path) -> None:
         names = archive.namelist()
         for pattern in (r"headrace/_core\.abi3\.so", r"headrace/_engine\.cpython-\d+-.*\.so", r"headrace/bin/headrace",
                         r"headrace/libheadrace\.so\.[\d.]+", r"headrace/libheadrace_torch\.so\.[\d.]+", r"headrace\.libs/libjpeg-.*",
-                        r"headrace/py\.typed", r"headrace/dtypes\.inc", r".*\.dist-info/licenses/NOTICE"):
+                        r"headrace/py\.typed", r"headrace/dtypes\.inc", r"performance_optimization/py\.typed",
+                        r"performance_optimization_system/py\.typed", r".*\.dist-info/licenses/NOTICE"):
             if sum(re.fullmatch(pattern, name) is not None for name in names) != 1:
                 faults.append(f"wanted one {pattern} in it")
         folders = [str(folder).encode() for folder in (ROOT, (ROOT / ".venv").resolve(), tools.bin.parent)]

@@ -343,7 +343,7 @@ def python_under_asan() -> Result:
     result = build("asan-python", "asan", 2400, "_engine")
     libraries = [subprocess.run(["g++", f"-print-file-name={name}"], check=True, capture_output=True, text=True).stdout.strip()
                  for name in ("libasan.so", "libstdc++.so")]
-    bindings = ("trainer", "loader", "pipeline", "insight", "native_loader", "tune", "watch", "source", "knobs")
+    bindings = ("trainer", "fine_tuning_trainer", "loader", "pipeline", "insight", "native_loader", "tune", "watch", "source", "knobs")
     files = test_files(*(f"python_{name}" for name in bindings), "fields", "field_combinations", "bad_fields", "sampler", "transforms",
                        "uint16_field", "core_module", "autotune", "boundary", "strategy", "loop_memory", "tensors")
     options = ["-o", "pythonpath=tests build/asan/python", "-o", "faulthandler_timeout=120",
@@ -360,10 +360,10 @@ def python_under_asan() -> Result:
 WITHOUT_ENGINE = ("device_times", "kept_call", "live_knobs", "priority_order", "python_insight", "python_knobs", "python_package",
                   "python_watch")
 WITHOUT_ENGINE_IF_ANEW = (
-    "autotune", "bad_fields", "boundary", "command", "compile_costs", "core_module", "draws", "engine_door", "field_combinations",
-    "fields", "live_loader", "loader_object", "loop_memory", "python_examples", "python_gil", "python_loader",
-    "python_native_loader", "python_pipeline", "python_source", "python_stubs", "python_tune", "ranks", "replay", "sampler",
-    "shown", "strategy", "tensors", "transforms", "uint16_field")
+    "autotune", "bad_fields", "boundary", "command", "compile_costs", "core_module", "draws", "engine_door", "facade",
+    "field_combinations", "fields", "live_loader", "loader_object", "loop_memory", "metrics", "python_examples", "python_gil",
+    "python_loader", "python_native_loader", "python_pipeline", "python_source", "python_stubs", "python_tune", "ranks", "replay",
+    "sampler", "shown", "strategy", "tensors", "transforms", "uint16_field")
 
 
 def without_engine() -> Result:

@@ -23,6 +23,7 @@ struct UpdateLists {
 struct ParameterGroup {
   std::vector<std::pair<std::string, at::Tensor>> parameters;
   OptimizerOptions options;
+  double lr_mult = 1.0;  // Of the scheduled rate, so that the ratio of two groups' rates stays under every schedule.
 };
 
 // The arithmetic of torch.optim.AdamW (decoupled weight decay, Loshchilov and Hutter, ICLR 2019) or of torch.optim.SGD
@@ -36,17 +37,18 @@ class Optimizer {
   // At least one group; all have options of one name. Error{invalid_argument}: they have not.
   explicit Optimizer(std::vector<ParameterGroup> groups);
 
-  // Updates every parameter that has a gradient, at the learning rate that `scheduled` makes of its group's. Same
-  // result as PyTorch's with foreach=False (for_loop), foreach=True (foreach), fused=True (fused), within 1e-6 on the
-  // same gradients. Parameters are float32 on the CPU.
+  // Updates every parameter that has a gradient, at the learning rate that `scheduled` makes of its group's lr, times
+  // the group's lr_mult. Same result as PyTorch's with foreach=False (for_loop), foreach=True (foreach), fused=True
+  // (fused), within 1e-6 on the same gradients. Parameters are float32 on the CPU.
   void step(const std::function<double(double)>& scheduled);
-  void step(double lr);   // All at this learning rate.
+  void step(double lr);   // All at this learning rate, times their group's lr_mult.
   void zero_gradients();  // Releases the gradients (set to none).
 
   void set_implementation(OptimizerImplementation implementation);  // Of every group.
   // Live: the next step uses them. The name must stay as it is.
   void set_options(const OptimizerOptions& options, std::size_t group = 0);
   const OptimizerOptions& options(std::size_t group = 0) const { return groups_[group].options; }
+  double lr_mult(std::size_t group = 0) const { return groups_[group].lr_mult; }
   std::size_t groups() const { return groups_.size(); }
   // "conv1.weight/exp_avg" -> tensor, in a fixed order; shared, for checkpoints, snapshots and layout changes.
   std::vector<std::pair<std::string, at::Tensor>> state();
@@ -62,6 +64,7 @@ class Optimizer {
  private:
   struct Group {
     OptimizerOptions options;
+    double lr_mult = 1.0;
     std::size_t begin = 0, end = 0;              // Of parameters_.
     std::vector<std::string> state_names;        // "exp_avg", ...
     std::vector<std::vector<at::Tensor>> state;  // Kind by kind, as the names; each as long as the group.

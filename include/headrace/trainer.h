@@ -16,6 +16,8 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
+#include <vector>
 
 namespace headrace {
 
@@ -50,7 +52,7 @@ struct Progress {
 // their update is left out. A step that throws leaves parameters, optimizer and progress as they were; where its
 // backward had begun, the gradients of its window are dropped and the next step opens a new one. Memory accounts
 // "parameters" (with buffers), "gradients" and "optimizer" tell what it holds, and "activations" all other tensors,
-// where they are counted when it is made.
+// where they are counted when it is made; with TrainOptions::ema_decay "averages" besides.
 class Trainer {
  public:
   // `optimizer_steps_total` is what a cosine schedule spreads over; a step schedule divides it into options.epochs
@@ -87,6 +89,17 @@ class Trainer {
   Output evaluate(const TensorBatch& batch, const Forward& forward = {});
   Output evaluate(const BoundForward& forward);
 
+  // With TrainOptions::ema_decay: the averages by the names of ModelState, parameters and then buffers, each in its
+  // tensor's layout; shared, not copies. Floating-point ones move with each update that is not skipped (its number is
+  // Progress::optimizer_steps), buffers included: without warm-up as in timm's ModelEmaV3 of that decay, updated
+  // without a step; the warm-up is that of TensorFlow's ExponentialMovingAverage(num_updates). Whole numbers are
+  // copied. They begin as what the model held first; a parameter or buffer that cannot be written in place is
+  // Error{invalid_argument} of the constructor. Empty: none are kept.
+  const std::vector<std::pair<std::string, at::Tensor>>& averages() const;
+  // Runs `work` while the model's tensors hold the averages' values; afterwards, also by exception, they hold their own
+  // again, bit for bit. Without averages: `work` alone. Costs three passes over the model, memory for one.
+  void with_averages(const std::function<void()>& work);
+
   // What a cosine schedule spreads over and a step schedule divides, for a run whose length was not known before.
   void set_run_length(std::int64_t optimizer_steps_total, std::int64_t epochs);
 
@@ -100,7 +113,7 @@ class Trainer {
   Optimizer& optimizer();
   Progress& progress();
   const TrainOptions& options() const;
-  double learning_rate() const;  // Of the next optimizer step.
+  double learning_rate() const;  // Of the next optimizer step, by the first group's lr, without its lr_mult.
   double loss_scale() const;     // Of the next backward; 1 without one.
 
   // Called at the start of each part of a step, inside its span: planted knobs, gradient inspection. At `optimizer` the
@@ -113,12 +126,14 @@ class Trainer {
   std::unique_ptr<Impl> impl_;
 };
 
-// Mean loss and share of right answers over a loader's samples (named output "logits", argmax against labels), by the
-// trainer's forward or by `forward`. Changes nothing of the trainer: no weight, running statistic, gradient or random
-// state. `stop` is asked before each batch; where it says true, Error{cancelled}. Empty: never.
+// Mean loss and share of right answers over a loader's samples (named output "logits" against labels), by the trainer's
+// forward or by `forward`, with the weights that the model holds. Changes nothing of the trainer: no weight, running
+// statistic, gradient or random state. `stop` is asked before each batch; where it says true, Error{cancelled}. Empty:
+// never.
 struct Evaluation {
   double loss = 0;
-  double accuracy = 0;
+  double accuracy = 0;                  // The largest logit is the label's (top 1).
+  std::optional<double> top5_accuracy;  // It is among the five largest; nullopt: there are no more than five classes.
   std::int64_t samples = 0;
 };
 Evaluation evaluate(Trainer& trainer, Loader& loader, const Forward& forward = {},

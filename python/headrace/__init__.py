@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from ._engine import Trainer
     from ._ledger import Ledger
     from ._loader import AUTOTUNE, Loader
+    from ._metrics import accuracy
     from ._pipeline import DataPipelineOptimizer, LoaderChange, OptimizedLoader, PipelineReport
     from ._profile import profile_operation
     from ._strategy import Strategy, StrategyContext, register_strategy, strategies, unregister_strategy
@@ -49,6 +50,7 @@ __all__ = [
     "Transform",
     "Trial",
     "Tuned",
+    "accuracy",
     "autotune",
     "diagnose",
     "doctor",
@@ -73,6 +75,7 @@ _LATER_WITH_TORCH = {
     **dict.fromkeys(("DataPipelineOptimizer", "LoaderChange", "OptimizedLoader", "PipelineReport"), "_pipeline"),
     **dict.fromkeys(("Strategy", "StrategyContext", "register_strategy", "strategies", "unregister_strategy"), "_strategy"),
     **dict.fromkeys(("Tuned", "tune"), "_tune"),
+    "accuracy": "_metrics",
     "watch": "_watch",
 }
 

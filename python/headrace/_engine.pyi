@@ -8,6 +8,10 @@ import torch
 AnyLoader: TypeAlias = Iterable[Any] | Callable[[], Iterable[Any]]
 Path: TypeAlias = str | PathLike[str]
 
+class AveragesBlock:
+    def __enter__(self) -> None: ...
+    def __exit__(self, *error: object) -> None: ...
+
 class Trainer:
     def __init__(
         self,
@@ -20,6 +24,8 @@ class Trainer:
         gradient_accumulation_steps: int = 1,
         max_grad_norm: float | None = None,
         loss_scale: float = 0.0,
+        ema_decay: float = 0.0,
+        ema_warmup: bool = True,
         deterministic: bool = False,
         lr_scheduler: str | Mapping[str, Any] = "constant",
         steps: int | None = None,
@@ -34,10 +40,19 @@ class Trainer:
         evaluate: AnyLoader | None = None,
         on_step: Callable[[torch.Tensor], Any] | None = None,
         on_epoch: Callable[[dict[str, Any]], Any] | None = None,
+        checkpoints: Path | None = None,
+        checkpoint_every_s: float = 300.0,
+        keep_checkpoints: int = 2,
+        async_checkpoints: bool = True,
+        monitor: str = "loss",
+        early_stopping_patience: int = 0,
     ) -> list[dict[str, Any]]: ...
-    def evaluate(self, loader: AnyLoader) -> dict[str, float]: ...
+    def evaluate(self, loader: AnyLoader, *, averages: bool = True) -> dict[str, float]: ...
     def save(self, path: Path) -> None: ...
     def load(self, path: Path) -> dict[str, int]: ...
+    @property
+    def averages(self) -> dict[str, torch.Tensor]: ...
+    def with_averages(self) -> AveragesBlock: ...
     @property
     def progress(self) -> dict[str, int]: ...
     @property

@@ -1,5 +1,5 @@
-"""Where an epoch of a loader stands, as text that a checkpoint carries: the states of every generator that data may be drawn
-with, as they were when the epoch began and as they are now."""
+"""Where a run from Python stands, as text that a checkpoint carries: the states of every generator that data may be drawn with,
+as they were when the epoch began and as they are now, and what fit() knows of the run."""
 
 from __future__ import annotations
 
@@ -49,13 +49,15 @@ def set_global_states(states: dict[str, Any]) -> None:
         numpy.random.set_state((kind, numpy.array(keys, dtype=numpy.uint32), *rest))
 
 
-def to_text(loader: Any, epoch_began: dict[str, Any] | None) -> str:
-    """The history of a checkpoint. `epoch_began`: generator_states() before the epoch that is open; None: none is."""
-    return json.dumps({_KEY: {"now": generator_states(loader), "pass_began": epoch_began}})
+def to_text(loader: Any, epoch_began: dict[str, Any] | None, fit: dict[str, Any]) -> str:
+    """The history of a checkpoint. `epoch_began`: generator_states() before the epoch that is open; None: none is. `fit`: the
+    FitRecord of src/python/fit_record.h."""
+    return json.dumps({_KEY: {"now": generator_states(loader), "pass_began": epoch_began, "fit": fit}})
 
 
 def from_text(text: str) -> dict[str, Any] | None:
-    """{"now": ..., "pass_began": ...}; None: the checkpoint was not written from Python."""
+    """{"now": ..., "pass_began": ..., "fit": ...}, the last not of earlier versions; None: the checkpoint was not written from
+    Python."""
     return json.loads(text).get(_KEY)
 
 

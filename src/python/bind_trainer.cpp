@@ -2,68 +2,148 @@
 #include <pybind11/stl.h>
 #include <pybind11/stl/filesystem.h>
 
+#include <filesystem>
 #include <memory>
+#include <optional>
+#include <string>
 #include <utility>
 
 #include "python/bindings.h"
 #include "python/module_trainer.h"
 
 namespace headrace::python {
+namespace {
 
 namespace py = pybind11;
 
-void register_trainer(py::module_& module) {
-  py::class_<ModuleTrainer>(module, "Trainer",
-                            R"(Trains a torch.nn.Module with the native engine.
+void bind_averages_block(py::module_& module) {
+  py::class_<AveragesBlock>(module, "AveragesBlock", "What Trainer.with_averages() returns, for a with statement.")
+      .def("__enter__", &AveragesBlock::enter)
+      .def("__exit__", [](AveragesBlock& block, const py::args& /*error*/) { block.exit(); });
+}
 
-model: the module; its tensors are shared. optimizer: a torch.optim.AdamW or SGD over parameters of the model; its groups
-are read at each step, its state is shared, so that optimizer.state_dict() and torch's schedulers go on working.
-forward(model, batch): returns the loss, a tensor of one number, or (loss, dict of tensors).
-
-Keywords are those of a recipe's [train] and [lr_scheduler]: gradient_accumulation_steps, max_grad_norm, precision ("fp32" or
-"bf16"), loss_scale (as torch.amp.GradScaler; 0 is none), epochs, deterministic, and lr_scheduler, a name or a dict of the
-keys of [lr_scheduler]; steps is the number of optimizer steps of the whole run, for a schedule without fit(). Not thread-safe. A step that raises leaves parameters, optimizer and progress as
-they were; buffers that forward had changed by then, such as running statistics, stay changed.)")
-      .def(py::init([](py::object model, py::object optimizer, py::object forward, const py::kwargs& options) {
-             return std::make_unique<ModuleTrainer>(std::move(model), std::move(optimizer), std::move(forward),
-                                                    options);
-           }),
-           py::arg("model"), py::arg("optimizer"), py::arg("forward"))
+void bind_steps(py::class_<ModuleTrainer>& bound) {
+  bound
       .def("step", &ModuleTrainer::step, py::arg("batch"), py::arg("last_of_window") = false,
            "One batch: forward and backward, and the update when gradient_accumulation_steps batches are done or "
            "last_of_window says so. Returns the loss, detached.")
       .def("finish_window", &ModuleTrainer::finish_window, "The update of a window that is open, if one is.")
-      .def(
-          "fit",
-          [](ModuleTrainer& trainer, const py::object& loader, std::optional<std::int64_t> epochs,
-             const py::object& evaluate, py::object on_step, py::object on_epoch) {
-            return trainer.fit(loader, epochs, evaluate, {std::move(on_step), std::move(on_epoch)});
-          },
-          py::arg("loader"), py::arg("epochs") = py::none(), py::kw_only(), py::arg("evaluate") = py::none(),
-          py::arg("on_step") = py::none(), py::arg("on_epoch") = py::none(),
-          "Trains until `epochs` epochs are done in all, those before a load() included. loader: a headrace.Loader, a "
-          "DataLoader, a list of batches, or a function that returns an iterable. evaluate: a loader that evaluate() "
-          "runs over after each epoch. Returns a dict an epoch: epoch (from 1), loss, samples, seconds, "
-          "samples_per_second, optimizer_steps, skipped_updates, resident_memory and evaluation.")
-      .def("evaluate", &ModuleTrainer::evaluate, py::arg("loader"),
+      .def("evaluate", &ModuleTrainer::evaluate, py::arg("loader"), py::kw_only(), py::arg("averages") = true,
            "Means over the samples of the loss and of each named output that is one number, in evaluation mode and "
-           "without gradients; each submodule's mode is as before afterwards.")
+           "without gradients; each submodule's mode is as before afterwards. With ema_decay by the averages, or with "
+           "averages=False by the weights that are trained.");
+}
+
+void bind_fit(py::class_<ModuleTrainer>& bound) {
+  const TrainOptions defaults;
+  bound.def(
+      "fit",
+      [](ModuleTrainer& trainer, const py::object& loader, std::optional<std::int64_t> epochs, py::object evaluate,
+         py::object on_step, py::object on_epoch, std::optional<std::filesystem::path> checkpoints,
+         const py::object& checkpoint_every_s, const py::object& keep_checkpoints, const py::object& async_checkpoints,
+         std::string monitor, const py::object& early_stopping_patience) {
+        const py::dict options(py::arg("checkpoint_every_s") = checkpoint_every_s,
+                               py::arg("keep_checkpoints") = keep_checkpoints,
+                               py::arg("async_checkpoints") = async_checkpoints,
+                               py::arg("early_stopping_patience") = early_stopping_patience);
+        return trainer.fit(loader, epochs,
+                           {std::move(evaluate), std::move(on_step), std::move(on_epoch), std::move(checkpoints),
+                            std::move(monitor), options});
+      },
+      py::arg("loader"), py::arg("epochs") = py::none(), py::kw_only(), py::arg("evaluate") = py::none(),
+      py::arg("on_step") = py::none(), py::arg("on_epoch") = py::none(), py::arg("checkpoints") = py::none(),
+      py::arg("checkpoint_every_s") = defaults.checkpoint_every_s,
+      py::arg("keep_checkpoints") = defaults.keep_checkpoints,
+      py::arg("async_checkpoints") = defaults.async_checkpoints, py::arg("monitor") = kLoss,
+      py::arg("early_stopping_patience") = defaults.early_stopping_patience,
+      R"(Trains until `epochs` epochs are done in all, those before a load() included.
+
+loader: a headrace.Loader, a DataLoader, a list of batches, or a function that returns an iterable.
+evaluate: a loader that evaluate() runs over after each epoch, by the averages where they are kept.
+on_step: on_step(loss) is called after each batch.
+on_epoch: on_epoch(result) is called after each epoch and its evaluation.
+checkpoints: a folder, made if need be, for a checkpoint at each epoch's end, as save() writes it, and for
+    checkpoint-best.safetensors, written whenever an evaluation is the best so far. One that holds checkpoints already
+    is taken where load() read one of them, none of the others is of more updates, and monitor is the same. Its file
+    `lock` is held until fit() ends: another run in the folder is refused.
+checkpoint_every_s: seconds between checkpoints within an epoch, after on_step and where no window is open; 0 writes none
+    there.
+keep_checkpoints: that many of the newest stay, beside the best.
+async_checkpoints: a thread writes them beside training, which waits for a copy of the tensors, and for the write before
+    it where that is not over; the copy's memory stays until fit() ends. False: training waits for each file.
+monitor: the figure of an evaluation that says which is best: of "loss" the least, of any other the largest, of one with
+    "-" before its name, as "-error", the least. One that is better by no more than a millionth of the best counts as
+    equal: rounding makes such differences.
+early_stopping_patience: ends the run after so many epochs in a row whose evaluation was not better than the best; 0
+    never does. A run that ended so trains on only with a larger one, 0 or another monitor, also after a load().
+
+Returns a dict an epoch: epoch (from 1), loss, samples, seconds, samples_per_second, optimizer_steps, skipped_updates,
+resident_memory, evaluation where there is one, and stopped_early, True, in that of an epoch that ended the run early.
+
+Every checkpoint is on the disk when fit() ends, also where an exception or Ctrl-C ends it; the error of one that could
+not be written is raised after the next step. After load() of the folder the same call goes on to the same bits; from a
+checkpoint of an epoch's end it begins with that epoch's evaluation and on_epoch, though they may have run before, and
+its dict is the first of those returned. It does not where step() or finish_window() was called in between.)");
+}
+
+void bind_state(py::class_<ModuleTrainer>& bound) {
+  bound
       .def("save", &ModuleTrainer::save, py::arg("path"),
-           "Writes a checkpoint, a safetensors file: parameters and buffers under model/, optimizer state under "
-           "optimizer/, and the generators of torch, Python, NumPy and the last fit()'s loader. Whole or not there, "
-           "whatever happens.")
+           "Writes a checkpoint, a safetensors file: parameters and buffers under model/, averages of them under ema/, "
+           "optimizer state under optimizer/, and the generators of torch, Python, NumPy and the last fit()'s loader. "
+           "Whole or not there, whatever happens.")
       .def("load", &ModuleTrainer::load, py::arg("path"),
-           "Loads a checkpoint of the same model class and optimizer; what follows has the same bits as without the "
-           "break. Within an epoch, fit() loads and drops the batches that are done, unless it has a headrace.Loader, "
+           "Loads a checkpoint of the same model class, optimizer and kind of averages, or of a folder the newest that "
+           "is whole, with a RuntimeWarning for each that is not; what follows has the same bits as without the break. "
+           "Within an epoch, fit() loads and drops the batches that are done, unless it has a headrace.Loader, "
            "which knows its place; what a data set or a sampler counts on its own is not in the checkpoint. Returns "
-           "progress. Nothing changes when the file is refused.")
+           "progress. Nothing changes when the file is refused. FileNotFoundError where there is no such file or no "
+           "checkpoint in the folder.")
+      .def_property_readonly(
+          "averages", &ModuleTrainer::averages,
+          "With ema_decay the moving averages by the names of parameters and buffers, shared and not "
+          "copied; else an empty dict.")
+      .def(
+          "with_averages", [](ModuleTrainer& trainer) { return AveragesBlock(trainer); }, py::keep_alive<0, 1>(),
+          "`with trainer.with_averages():` the model's tensors hold the averages, to be saved or exported; afterwards, "
+          "also after an exception, their own values again, bit for bit. Within the block the Trainer evaluates, and "
+          "refuses to train, to save and to load. Without ema_decay the model stays as it is, and nothing is refused.")
       .def_property_readonly(
           "progress", &ModuleTrainer::progress,
           "epoch and batch (both from 0), optimizer_steps, skipped_updates (left out by the loss scale), "
           "window (batches waiting for an update).")
       .def_property_readonly("loss_scale", &ModuleTrainer::loss_scale, "Of the next backward; 1.0 without one.")
       .def_property_readonly("learning_rate", &ModuleTrainer::learning_rate, "Of the first group's next update.")
-      .def_property_readonly("options", &ModuleTrainer::options, "Every keyword with its value in force.")
+      .def_property_readonly("options", &ModuleTrainer::options, "Every keyword with its value in force.");
+}
+
+}  // namespace
+
+void register_trainer(py::module_& module) {
+  bind_averages_block(module);
+  py::class_<ModuleTrainer> bound(module, "Trainer",
+                                  R"(Trains a torch.nn.Module with the native engine.
+
+model: the module; its tensors are shared. optimizer: a torch.optim.AdamW or SGD over parameters of the model; its groups
+are read at each step, its state is shared, so that optimizer.state_dict() and torch's schedulers go on working.
+forward(model, batch): returns the loss, a tensor of one number, or (loss, dict of tensors), as headrace.accuracy makes it.
+
+Keywords are those of a recipe's [train] and [lr_scheduler]: gradient_accumulation_steps, max_grad_norm, precision ("fp32" or
+"bf16"), loss_scale (as torch.amp.GradScaler; 0 is none), ema_decay, ema_warmup, epochs, deterministic, and lr_scheduler, a
+name or a dict of the keys of [lr_scheduler]; steps is the number of optimizer steps of the whole run, for a schedule without
+fit(). Not thread-safe. A step that raises leaves parameters, optimizer and progress as they were; buffers that forward had
+changed by then, such as running statistics, stay changed.
+
+With ema_decay, of which 0.999 to 0.9999 are usual, exponential moving averages of parameters and buffers are kept: at each
+update average = ema_decay * average + (1 - ema_decay) * weight. ema_warmup, which is on, begins with less: at update n the
+decay is at most (1 + n) / (10 + n), so that the averages forget the initial weights. Training goes on with the weights
+themselves; evaluate(), and so the choice of the best epoch, goes by the averages.)");
+  bound
+      .def(py::init([](py::object model, py::object optimizer, py::object forward, const py::kwargs& options) {
+             return std::make_unique<ModuleTrainer>(std::move(model), std::move(optimizer), std::move(forward),
+                                                    options);
+           }),
+           py::arg("model"), py::arg("optimizer"), py::arg("forward"))
       .def("__repr__",
            [](const ModuleTrainer& trainer) {
              const py::object updates = trainer.progress()["optimizer_steps"];
@@ -75,6 +155,9 @@ they were; buffers that forward had changed by then, such as running statistics,
             "its "
             "place by save(), and load() it in a Trainer made of the same");
       });
+  bind_steps(bound);
+  bind_fit(bound);
+  bind_state(bound);
 }
 
 }  // namespace headrace::python

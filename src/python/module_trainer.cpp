@@ -1,35 +1,22 @@
 #include "python/module_trainer.h"
 
-#include <headrace/option_fields.h>
-#include <headrace/trace.h>
-#include <pybind11/stl.h>
-
-#include <algorithm>
 #include <map>
+#include <system_error>
 #include <utility>
 
-#include "core/base/clock.h"
 #include "core/base/fail.h"
-#include "core/hardware/machine.h"
 #include "python/batch_bytes.h"
 #include "python/keywords.h"
 #include "python/module_state.h"
 #include "python/tensor_object.h"
-#include "torch/train/checkpoint.h"
+#include "python/train_fields.h"
+#include "python/warning.h"
 
 namespace headrace::python {
 namespace {
 
+namespace fs = std::filesystem;
 namespace py = pybind11;
-
-// Only those that mean something for a step from Python; checkpoints are the caller's own there.
-std::vector<Field> step_fields(TrainOptions& options, LrSchedulerOptions& schedule) {
-  std::vector<Field> fields = fields_of(options);
-  std::erase_if(
-      fields, [](const Field& field) { return field.key == "checkpoint_every_s" || field.key == "keep_checkpoints"; });
-  for (Field& field : fields_of(schedule, "lr_scheduler.")) fields.push_back(std::move(field));
-  return fields;
-}
 
 Output output_of(const py::object& result) {
   if (is_tensor(result)) return {tensor_of(result, "forward"), {}};
@@ -46,19 +33,6 @@ Output output_of(const py::object& result) {
   }
   fail(ErrorCode::invalid_argument, "python: forward: wanted the loss, or (loss, dict of tensors), found {}",
        Py_TYPE(result.ptr())->tp_name);
-}
-
-std::int64_t windows_in(std::int64_t batches, std::int64_t accumulate) {
-  return (batches + accumulate - 1) / accumulate;
-}
-
-bool is_sequence(const py::object& loader) {
-  return PyList_Check(loader.ptr()) != 0 || PyTuple_Check(loader.ptr()) != 0;
-}
-
-// Ctrl-C while C++ loops.
-void check_signals() {
-  if (PyErr_CheckSignals() != 0) throw py::error_already_set();
 }
 
 }  // namespace
@@ -91,6 +65,17 @@ class ModuleTrainer::BatchAtHand {
   std::atomic<std::int64_t>& held_;
 };
 
+void ModuleTrainer::check_signals() {
+  if (PyErr_CheckSignals() != 0) throw py::error_already_set();
+}
+
+void ModuleTrainer::refuse_while_shown(const char* what) const {
+  if (!shown_) return;
+  fail(ErrorCode::invalid_argument,
+       "python: {}: wanted it outside the block of with_averages(), found the averages in the place of the weights",
+       what);
+}
+
 ModuleTrainer::ModuleTrainer(py::object model, py::object optimizer, py::object forward, const py::dict& keywords)
     : model_(std::move(model)),
       forward_(std::move(forward)),
@@ -111,7 +96,7 @@ ModuleTrainer::ModuleTrainer(py::object model, py::object optimizer, py::object 
     named["name"] = rest["lr_scheduler"];
     rest["lr_scheduler"] = named;
   }
-  set_keywords(step_fields(options_, schedule_), rest);
+  set_keywords(trainer_fields(options_, schedule_), rest);
   trainer_ = std::make_unique<Trainer>(state_, optimizer_.make(), Forward{}, options_, schedule_, steps_.value_or(1));
   trainer_->on_part = [this](StepPart part) {
     if (part == StepPart::optimizer) optimizer_.note_gradients(trainer_->optimizer());
@@ -132,6 +117,7 @@ void ModuleTrainer::follow_optimizer() {
 }
 
 at::Tensor ModuleTrainer::step_on(const py::object& batch, bool last_of_window) {
+  refuse_while_shown("step()");
   const Busy busy(*this);
   follow_optimizer();
   const std::int64_t samples = batch_samples(batch);
@@ -150,10 +136,13 @@ py::object ModuleTrainer::step(const py::object& batch, bool last_of_window) {
     fail(ErrorCode::invalid_argument,
          "python: a schedule spreads over the whole run: wanted steps=, the optimizer steps of it");
   }
-  return object_of(step_on(batch, last_of_window));
+  const at::Tensor loss = step_on(batch, last_of_window);
+  record_.open_epoch = py::none();  // The weights are no longer those of the epoch's end.
+  return object_of(loss);
 }
 
 void ModuleTrainer::finish_window() {
+  refuse_while_shown("finish_window()");
   const Busy busy(*this);
   follow_optimizer();
   {
@@ -161,123 +150,16 @@ void ModuleTrainer::finish_window() {
     trainer_->finish_window();
   }
   optimizer_.publish(trainer_->optimizer());
+  record_.open_epoch = py::none();
 }
 
-void ModuleTrainer::plan_run(const AnyLoader& loader, std::int64_t epochs) {
-  const auto batches = loader.batches();
-  if (batches) steps_ = windows_in(*batches, options_.gradient_accumulation_steps) * epochs;
-  if (schedule_.name != LrSchedulerName::constant && !steps_) {
-    fail(ErrorCode::invalid_argument,
-         "python: a schedule spreads over the whole run: wanted a loader with a length, or steps=");
-  }
-  trainer_->set_run_length(steps_.value_or(1), epochs);
-}
-
-// Stands at resume_batch_, or refuses.
-py::iterator ModuleTrainer::begin_pass(const AnyLoader& loader) {
-  Progress& progress = trainer_->progress();
-  progress.batch = std::exchange(resume_batch_, 0);
-  loader_ = loader.object();
-  if (!is_native_loader(loader_)) return begin_pass_of_python(loader);
-  const py::object start_at = loader_.attr("start_at");
-  if (loader_.attr("_takes_orders").cast<bool>()) {  // A sampler may draw from any generator.
-    start_at(progress.epoch, 0);
-    return begin_pass_of_python(loader);
-  }
-  loaded_place_ = pass_began_ = py::none();  // It needs no generator.
-  start_at(progress.epoch, progress.batch);
-  return loader.pass();
-}
-
-// A loader of Python's has no positions: the epoch begins with the generators as they were, its first batches are
-// loaded and dropped, and what the model drew since is made up for by the generators of the checkpoint.
-py::iterator ModuleTrainer::begin_pass_of_python(const AnyLoader& loader) {
-  const std::int64_t done = trainer_->progress().batch;
-  const py::object loaded = std::exchange(loaded_place_, py::none());
-  const py::object began = loaded.is_none() ? loaded : py::object(loaded["pass_began"]);
-  if (done > 0 && (loader.single_pass() || (began.is_none() && !is_sequence(loader_)))) {
-    fail(ErrorCode::invalid_argument, "python: the checkpoint stands at batch {} of its epoch; {}", done,
-         loader.single_pass()
-             ? "an iterator cannot go on there: give a function that makes one"
-             : "only a headrace.Loader and a list can go on where no fit() began, and no Loader with a "
-               "sampler of your own");
-  }
-  const py::module_ place = py::module_::import("headrace._place");
-  const bool in_pass = done > 0 && !began.is_none();
-  if (!loaded.is_none()) place.attr("set_generator_states")(in_pass ? began : py::object(loaded["now"]), loader_);
-  pass_began_ = place.attr("generator_states")(loader_);
-  py::iterator pass = loader.pass();
-  for (std::int64_t i = 0; i < done; ++i) {
-    if (!next_batch(pass)) {
-      fail(ErrorCode::invalid_argument, "python: the checkpoint stands at batch {} of its epoch, the loader gave {}",
-           done, i);
-    }
-    check_signals();
-  }
-  if (in_pass) place.attr("set_generator_states")(loaded["now"], loader_);
-  return pass;
-}
-
-py::dict ModuleTrainer::fit_epoch(const AnyLoader& loader, const FitCallbacks& callbacks) {
-  Progress& progress = trainer_->progress();
-  const std::int64_t begin_ns = monotonic_ns(), skipped_before = progress.skipped_updates;
-  const std::optional<std::int64_t> batches = loader.batches();
-  py::iterator pass = begin_pass(loader);
-  std::int64_t samples = 0;
-  while (!batches || progress.batch < *batches) {
-    const Span span{step::kStep, progress.batch};
-    std::optional<py::object> batch;
-    {
-      const Span wait{step::kDataWait};
-      batch = next_batch(pass);
-    }
-    if (!batch) break;
-    const at::Tensor loss = step_on(*batch, batches && progress.batch + 1 == *batches);
-    samples += batch_samples(*batch);
-    if (!callbacks.on_step.is_none()) callbacks.on_step(object_of(loss));
-    check_signals();
-  }
-  if (progress.batch == 0) {
-    fail(ErrorCode::invalid_argument, "python: loader: gave no batch in epoch {}{}", progress.epoch + 1,
-         loader.single_pass() ? "; an iterator or generator is used up by one epoch: give a function that makes one"
-                              : "");
-  }
-  finish_window();
-  ++progress.epoch;
-  progress.batch = 0;
-  pass_began_ = py::none();
-  const double seconds = seconds_since(begin_ns);
-  py::dict result;
-  result["epoch"] = progress.epoch;
-  result["loss"] = trainer_->take_mean_loss();
-  result["samples"] = samples;
-  result["seconds"] = seconds;
-  result["samples_per_second"] = static_cast<double>(samples) / seconds;
-  result["optimizer_steps"] = progress.optimizer_steps;
-  result["skipped_updates"] = progress.skipped_updates - skipped_before;
-  result["resident_memory"] = resident_memory();
-  return result;
-}
-
-py::list ModuleTrainer::fit(const py::object& loader, std::optional<std::int64_t> epochs, const py::object& evaluate_on,
-                            const FitCallbacks& callbacks) {
-  const AnyLoader batches(loader);
-  const std::int64_t last = epochs.value_or(options_.epochs);
-  py::list results;
-  plan_run(batches, last);
-  while (trainer_->progress().epoch < last) {
-    py::dict result = fit_epoch(batches, callbacks);
-    if (!evaluate_on.is_none()) result["evaluation"] = evaluate(evaluate_on);
-    results.append(result);
-    if (!callbacks.on_epoch.is_none()) callbacks.on_epoch(result);
-  }
-  return results;
-}
-
-py::dict ModuleTrainer::evaluate(const py::object& loader) {
+py::dict ModuleTrainer::evaluate(const py::object& loader, bool averages) {
+  if (!averages) refuse_while_shown("evaluate(averages=False)");
   const Busy busy(*this);
   const AnyLoader batches(loader);
   py::iterator pass = batches.pass();
+  Shown shown;
+  if (averages && !shown_) shown = shown_averages();
   std::int64_t samples = 0;
   std::map<std::string, double> sums;
   while (std::optional<py::object> batch = next_batch(pass)) {
@@ -305,32 +187,68 @@ std::string ModuleTrainer::model_name() const {
   return py::type::of(model_).attr("__qualname__").cast<std::string>();
 }
 
-void ModuleTrainer::save(const std::filesystem::path& path) {
+void ModuleTrainer::save_by(const std::function<void(const RunState&)>& write) {
+  refuse_while_shown("save()");
   const Busy busy(*this);
   follow_optimizer();
   RunState run;
   run.model = model_name();
-  run.history = py::module_::import("headrace._place").attr("to_text")(loader_, pass_began_).cast<std::string>();
+  run.evaluation_due = !record_.open_epoch.is_none();
+  run.history = py::module_::import("headrace._place")
+                    .attr("to_text")(loader_, pass_began_, record_.to_dict())
+                    .cast<std::string>();
   const py::gil_scoped_release released;
-  write_checkpoint(path, *trainer_, run);
+  write(run);
 }
 
-py::dict ModuleTrainer::load(const std::filesystem::path& path) {
+void ModuleTrainer::save(const fs::path& path) {
+  save_by([this, &path](const RunState& run) { write_checkpoint(path, *trainer_, run); });
+}
+
+py::dict ModuleTrainer::load(const fs::path& path) {
+  refuse_while_shown("load()");
   const Busy busy(*this);
   follow_optimizer();
   const std::string name = model_name();
-  CheckpointInfo info;
+  std::error_code ignored;
+  const bool is_folder = fs::is_directory(path, ignored);
+  std::optional<CheckpointInfo> info;
+  std::vector<std::string> warnings;
   {
     const py::gil_scoped_release released;
-    info = load_checkpoint(path, *trainer_, name, /*weights_only=*/false);
+    info = is_folder ? load_newest_checkpoint(path, *trainer_, name, /*weights_only=*/false, warnings)
+                     : load_checkpoint(path, *trainer_, name, /*weights_only=*/false);
   }
+  if (!info)
+    fail(ErrorCode::not_found, "python: load: wanted a folder with a checkpoint, found none in {}", path.string());
   optimizer_.publish_all(trainer_->optimizer());
   const py::module_ place = py::module_::import("headrace._place");
-  loaded_place_ = place.attr("from_text")(info.run.history);
+  loaded_place_ = place.attr("from_text")(info->run.history);
   if (!loaded_place_.is_none()) place.attr("set_global_states")(loaded_place_["now"]);
+  record_ = loaded_place_.is_none() ? FitRecord{} : FitRecord::from(loaded_place_.attr("get")("fit"));
   pass_began_ = py::none();
   resume_batch_ = trainer_->progress().batch;
+  const fs::path whole = fs::absolute(path);
+  run_folder_ = is_folder ? whole : whole.parent_path();
+  for (const std::string& text : warnings) warn("headrace: " + text);
   return progress();
+}
+
+py::dict ModuleTrainer::averages() const {
+  py::dict named;
+  for (const auto& [name, tensor] : trainer_->averages()) named[py::str(name)] = object_of(tensor);
+  return named;
+}
+
+Shown ModuleTrainer::shown_averages() {
+  const py::gil_scoped_release released;
+  return Shown(new ShownAverages(*trainer_));
+}
+
+void ModuleTrainer::show_averages() {
+  refuse_while_shown("with_averages()");
+  const Busy busy(*this);
+  if (!trainer_->averages().empty()) shown_ = shown_averages();
 }
 
 py::dict ModuleTrainer::progress() const {
@@ -351,7 +269,7 @@ double ModuleTrainer::learning_rate() {
 }
 
 py::dict ModuleTrainer::options() {
-  return keywords_of(step_fields(options_, schedule_));
+  return keywords_of(trainer_fields(options_, schedule_));
 }
 
 }  // namespace headrace::python

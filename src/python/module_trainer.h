@@ -8,6 +8,7 @@
 #include <atomic>
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -15,15 +16,31 @@
 
 #include "core/memory/accounts.h"
 #include "python/any_loader.h"
+#include "python/fit_record.h"
 #include "python/torch_optimizer.h"
+#include "torch/train/checkpoint.h"
+#include "torch/train/shown_averages.h"
 
 namespace headrace::python {
 
-// What fit() calls; each may be None.
-struct FitCallbacks {
-  pybind11::object on_step;   // on_step(loss) after each batch.
-  pybind11::object on_epoch;  // on_epoch(result) after each epoch, evaluation included.
+// What fit() is told beside its loader and the number of epochs. Each object may be None.
+struct FitArguments {
+  pybind11::object evaluate;                         // A loader that is evaluated after each epoch.
+  pybind11::object on_step;                          // on_step(loss) after each batch.
+  pybind11::object on_epoch;                         // on_epoch(result) after each epoch, evaluation included.
+  std::optional<std::filesystem::path> checkpoints;  // Their folder.
+  std::string monitor;                               // As FitRecord::watch.
+  pybind11::dict options;                            // Those of fit_fields().
 };
+
+// Ends them without the GIL: it copies a model.
+struct EndWithoutGil {
+  void operator()(ShownAverages* shown) const {
+    const pybind11::gil_scoped_release released;
+    delete shown;
+  }
+};
+using Shown = std::unique_ptr<ShownAverages, EndWithoutGil>;
 
 class ModuleTrainer {
  public:
@@ -36,11 +53,17 @@ class ModuleTrainer {
 
   pybind11::object step(const pybind11::object& batch, bool last_of_window);
   void finish_window();
-  pybind11::list fit(const pybind11::object& loader, std::optional<std::int64_t> epochs,
-                     const pybind11::object& evaluate_on, const FitCallbacks& callbacks);
-  pybind11::dict evaluate(const pybind11::object& loader);
+  pybind11::list fit(const pybind11::object& loader, std::optional<std::int64_t> epochs, const FitArguments& arguments);
+  // With the averages where they are kept, or with the weights that are trained.
+  pybind11::dict evaluate(const pybind11::object& loader, bool averages);
   void save(const std::filesystem::path& path);
-  pybind11::dict load(const std::filesystem::path& path);
+  pybind11::dict load(const std::filesystem::path& path);  // Of a folder the newest checkpoint.
+
+  pybind11::dict averages() const;
+  // Between the two the model holds the averages, and nothing but evaluate() is done. Without averages neither does
+  // anything.
+  void show_averages();
+  void hide_averages() { shown_.reset(); }
 
   pybind11::dict progress() const;
   double learning_rate();
@@ -50,14 +73,29 @@ class ModuleTrainer {
  private:
   class Busy;
   class BatchAtHand;  // Its bytes are counted while it lives.
+  struct Fit;         // A call of fit().
   Output call_forward(const pybind11::object& batch) const;
   at::Tensor step_on(const pybind11::object& batch, bool last_of_window);
-  void follow_optimizer();  // What Python changed of it since the last step.
+  void follow_optimizer();      // What Python changed of it since the last step.
+  static void check_signals();  // Ctrl-C while C++ loops.
+  void refuse_while_shown(const char* what) const;
+  Shown shown_averages();  // Made without the GIL, too.
+  std::string model_name() const;
+  void save_by(const std::function<void(const RunState&)>& write);  // Which is called without the GIL.
+
+  // Of fit(): module_trainer_fit.cpp.
   void plan_run(const AnyLoader& loader, std::int64_t epochs);
+  void open_checkpoints(Fit& run);
+  void train_epochs(Fit& run, std::int64_t last, pybind11::list& results);
+  void set_loaded_generators();
   pybind11::iterator begin_pass(const AnyLoader& loader);
   pybind11::iterator begin_pass_of_python(const AnyLoader& loader);
-  pybind11::dict fit_epoch(const AnyLoader& loader, const FitCallbacks& callbacks);
-  std::string model_name() const;
+  pybind11::dict fit_epoch(Fit& run);
+  void close_epoch(Fit& run, std::int64_t last, pybind11::dict& result);
+  void note_evaluation(Fit& run, const pybind11::dict& evaluation);
+  bool is_stopped(const Fit& run) const;
+  void save_in_folder(Fit& run);
+  void save_best_in_folder(Fit& run);
 
   pybind11::object model_;
   pybind11::object forward_;
@@ -69,12 +107,26 @@ class ModuleTrainer {
   pybind11::object loaded_place_ = pybind11::none();  // Of a loaded checkpoint that no epoch has begun from yet.
   pybind11::object loader_ = pybind11::none();        // Of the last fit().
   pybind11::object pass_began_ = pybind11::none();    // Generators as they were before its epoch that is open.
+  FitRecord record_;
+  std::filesystem::path run_folder_;  // Of the checkpoints that were loaded or written last; empty: none were.
   ModelState state_;
   TorchOptimizer optimizer_;
   std::unique_ptr<Trainer> trainer_;
+  Shown shown_;
   std::atomic<bool> busy_{false};
   std::atomic<std::int64_t> batch_bytes_{0};  // Of the step that runs; a Loader counts its own batches.
   const Account batch_account_{"batches", [this] { return batch_bytes_.load(std::memory_order_relaxed); }};
+};
+
+// `with trainer.with_averages():`.
+class AveragesBlock {
+ public:
+  explicit AveragesBlock(ModuleTrainer& trainer) : trainer_(trainer) {}
+  void enter() { trainer_.show_averages(); }
+  void exit() { trainer_.hide_averages(); }
+
+ private:
+  ModuleTrainer& trainer_;
 };
 
 }  // namespace headrace::python

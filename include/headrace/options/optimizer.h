@@ -5,6 +5,7 @@
 
 #include <array>
 #include <concepts>
+#include <string>
 #include <type_traits>
 #include <vector>
 
@@ -24,6 +25,24 @@ constexpr auto choices(OptimizerImplementation) {
                     Choice<OptimizerImplementation>{OptimizerImplementation::fused, "fused"}};
 }
 
+// Parameters by name with settings of their own: one [[optimizer.group]].
+struct OptimizerGroupOptions {
+  std::vector<std::string> params{};  // "fc", a module or a parameter; "layer*", with * for any characters.
+  double lr_mult = 1.0;               // Of the scheduled lr, eta_min included.
+  double decay_mult = 1.0;            // Of the optimizer's weight_decay.
+};
+
+template <class Visitor, class Options>
+requires std::same_as<std::remove_const_t<Options>, OptimizerGroupOptions>
+void describe(Visitor& visit, Options& o) {
+  visit("params", o.params,
+        "Parameters of this group: names of parameters or modules (\"fc\"), * for any characters (\"layer*\"). The "
+        "first group that names a parameter has it; those in none have the optimizer's own lr and weight_decay.");
+  visit("lr_mult", o.lr_mult, Range<double>{0.0, 1e6},
+        "Their learning rate, as a multiple of the optimizer's at every step of the schedule, eta_min included.");
+  visit("decay_mult", o.decay_mult, Range<double>{0.0, 1e6}, "Their weight decay, as a multiple of the optimizer's.");
+}
+
 struct OptimizerOptions {
   OptimizerName name = OptimizerName::adamw;
   double lr = 1e-3;
@@ -34,6 +53,8 @@ struct OptimizerOptions {
   bool nesterov = false;
   Switch fused = Switch::off;    // Live knob.
   Switch foreach = Switch::off;  // Live knob. Not on together with `fused`.
+  double decay_mult_1d = 1.0;    // Of weight_decay, for parameters of at most one dimension; beside a group's own.
+  std::vector<OptimizerGroupOptions> group{};
 
   // What the two switches come to: the one that is on, else the first that is left to the program.
   OptimizerImplementation implementation() const noexcept {
@@ -68,6 +89,11 @@ void describe(Visitor& visit, Options& o) {
   visit("foreach", o.foreach,
         "Update by operators over lists of tensors, as torch.optim's foreach. Without either, and with both false, one "
         "tensor after the other.");
+  visit(
+      "decay_mult_1d", o.decay_mult_1d, Range<double>{0.0, 1e6},
+      "Weight decay of parameters of at most one dimension, which are biases and the scales of norms, as a multiple of "
+      "weight_decay; 0, usual for fine-tuning, leaves them without.");
+  visit("group", o.group, "Parameters by name that have another learning rate or weight decay.");
 }
 
 }  // namespace headrace

@@ -175,6 +175,11 @@ TEST(Duration, IsWrittenInTheUnitThatFits) {
   EXPECT_EQ(duration_text(std::numeric_limits<double>::quiet_NaN()), "unavailable");
 }
 
+TEST(Accuracy, IsWrittenWithThatOfTheFiveLargestWhereThereIsOne) {
+  EXPECT_EQ(accuracy_text(0.91324, std::nullopt), "0.9132");
+  EXPECT_EQ(accuracy_text(0.91324, 0.98711), "0.9132 (top 5: 0.9871)");
+}
+
 struct Said {
   std::string out, err;
 };
@@ -576,6 +581,19 @@ TEST_F(DoctorsRun, AWholeRunHasNoFindingAndTellsItsFacts) {
   EXPECT_EQ(facts.at("Test accuracy"), "0.6250");
   EXPECT_EQ(facts.at("Checkpoint"), "checkpoint-000000007.safetensors");
   EXPECT_EQ(facts.at("Peak memory"), "unavailable");
+}
+
+TEST_F(DoctorsRun, TellsTheFiveLargestTooAndWhatEndedTheRunBeforeItsLastEpoch) {
+  result_["training"]["stopped_early"] = true;
+  result_["training"]["epochs"].erase(std::size_t{1});
+  result_["training"]["result"]["val_top5_accuracy"] = 0.9375;
+  const RunReport report = checked();
+  EXPECT_THAT(codes(report.findings), testing::IsEmpty());
+  EXPECT_THAT(report.facts, testing::Contains(testing::Pair("Ended", "whole")));
+  EXPECT_THAT(report.facts,
+              testing::Contains(testing::Pair("Epochs", "1 of 2, ended by train.early_stopping_patience")));
+  EXPECT_THAT(report.facts, testing::Contains(testing::Pair("Val accuracy", "0.7500 (top 5: 0.9375)")));
+  EXPECT_THAT(report.facts, testing::Contains(testing::Pair("Test accuracy", "0.6250")));
 }
 
 TEST_F(DoctorsRun, AnErrorAtTheEndOfTheLogIsTold) {

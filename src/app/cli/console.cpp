@@ -205,6 +205,11 @@ int Console::finish(int code) {
   return kExitFailed;
 }
 
+std::string accuracy_text(double accuracy, std::optional<double> top5_accuracy) {
+  const std::string text = fmt::format("{:.4f}", accuracy);
+  return top5_accuracy ? fmt::format("{} (top 5: {:.4f})", text, *top5_accuracy) : text;
+}
+
 std::string duration_text(double seconds) {
   if (!std::isfinite(seconds) || seconds < 0) return "unavailable";
   if (seconds < 59.95) return fmt::format("{:.1f} s", seconds);

@@ -66,4 +66,7 @@ std::string json_text(const nlohmann::ordered_json& document);
 // "12.3 s", "4 min 05 s", "1 h 02 min".
 std::string duration_text(double seconds);
 
+// "0.9132", or "0.9132 (top 5: 0.9871)".
+std::string accuracy_text(double accuracy, std::optional<double> top5_accuracy);
+
 }  // namespace headrace

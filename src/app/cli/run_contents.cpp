@@ -10,6 +10,7 @@
 #include <cstdint>
 #include <nlohmann/json.hpp>
 
+#include "app/cli/console.h"
 #include "core/base/middle.h"
 #include "core/exec/cores.h"
 #include "core/memory/trend.h"
@@ -82,11 +83,13 @@ const Json& result(const RunContents& run) {
   return none;
 }
 
-// "0.9132": of the result, or of the last epoch that has it, as earlier versions and runs that were killed have it.
-std::string accuracy_text(const RunContents& run, const char* key) {
-  auto value = number(at(result(run), {key}));
-  if (!value && !epochs(run).empty()) value = number(at(epochs(run).back(), {key}));
-  return value ? fmt::format("{:.4f}", *value) : "";
+// Of the result, or of the last epoch that has it, as earlier versions and runs that were killed have it.
+std::string accuracy_on(const RunContents& run, const std::string& split) {
+  const std::string key = split + "_accuracy", top5_key = split + "_top5_accuracy";
+  const Json* source = &result(run);
+  if (!number(at(*source, {key.c_str()})) && !epochs(run).empty()) source = &epochs(run).back();
+  const auto accuracy = number(at(*source, {key.c_str()}));
+  return accuracy ? accuracy_text(*accuracy, number(at(*source, {top5_key.c_str()}))) : "";
 }
 
 const Json& memory_series(const RunContents& run) {
@@ -345,9 +348,11 @@ std::vector<std::pair<std::string, std::string>> run_facts(const RunContents& ru
   fact("Begun", text(at(run.environment, {"written"})));
   fact("Ended", run.is_finished() ? "whole" : "early");
   if (run.verb() == "train" || run.verb() == "tune") {
-    fact("Epochs", fmt::format("{} of {}", epochs(run).size(),
-                               run.recipe ? std::to_string(run.recipe->train.epochs) : kUnavailable));
-    const std::string val = accuracy_text(run, "val_accuracy"), test = accuracy_text(run, "test_accuracy");
+    const bool stopped_early = at(training(run), {"stopped_early"}) == true;
+    fact("Epochs", fmt::format("{} of {}{}", epochs(run).size(),
+                               run.recipe ? std::to_string(run.recipe->train.epochs) : kUnavailable,
+                               stopped_early ? ", ended by train.early_stopping_patience" : ""));
+    const std::string val = accuracy_on(run, "val"), test = accuracy_on(run, "test");
     if (!val.empty()) fact("Val accuracy", val);
     if (!test.empty() || val.empty()) fact("Test accuracy", test);
     fact("Checkpoint", run.newest_checkpoint.value_or(""));

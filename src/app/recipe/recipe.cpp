@@ -111,6 +111,10 @@ void check_idle_keys(Recipe recipe, const std::string& where) {
     contradiction(where, fmt::format("{} has no effect with {} = \"{}\"; wanted {}, or \"{}\"", rule.key, rule.chooser,
                                      chosen, to_toml(normal), fmt::join(rule.names, "\" or \"")));
   }
+  if (!recipe.train.ema_warmup && recipe.train.ema_decay == 0) {
+    contradiction(where,
+                  "train.ema_warmup has no effect with train.ema_decay = 0; wanted true, or an ema_decay above 0");
+  }
 }
 
 void check_optimizer(const OptimizerOptions& optimizer, const std::string& where) {
@@ -122,6 +126,11 @@ void check_optimizer(const OptimizerOptions& optimizer, const std::string& where
   }
   if (optimizer.fused == Switch::on && optimizer.foreach == Switch::on) {
     contradiction(where, "optimizer.fused and optimizer.foreach are both true; wanted one of them");
+  }
+  for (std::size_t i = 0; i < optimizer.group.size(); ++i) {
+    if (!optimizer.group[i].params.empty()) continue;
+    contradiction(where,
+                  fmt::format("optimizer.group[{}].params is missing; wanted names of parameters or modules", i));
   }
 }
 

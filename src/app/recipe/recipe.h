@@ -3,6 +3,7 @@
 
 #include <headrace/option_fields.h>
 #include <headrace/options/data.h>
+#include <headrace/options/loss.h>
 #include <headrace/options/lr_scheduler.h>
 #include <headrace/options/model.h>
 #include <headrace/options/optimizer.h>
@@ -24,6 +25,7 @@ struct Recipe {
   std::int64_t seed = 1;
   DataOptions data;
   ModelOptions model;
+  LossOptions loss;
   OptimizerOptions optimizer;
   LrSchedulerOptions lr_scheduler;
   TrainOptions train;
@@ -39,6 +41,7 @@ void describe(Visitor& visit, Options& o) {
         "Decides initial weights, sample order and every random transform.");
   visit("data", o.data, "");
   visit("model", o.model, "");
+  visit("loss", o.loss, "");
   visit("optimizer", o.optimizer, "");
   visit("lr_scheduler", o.lr_scheduler, "");
   visit("train", o.train, "");

@@ -66,8 +66,9 @@ struct AddressCollector {
 
 template <class T>
 class EveryOptionsStruct : public testing::Test {};
-using AllOptions = testing::Types<DataOptions, TransformOptions, ModelOptions, TrainOptions, OptimizerOptions,
-                                  LrSchedulerOptions, EvalOptions, ComputeOptions, TuneOptions, PlantedOptions, Recipe
+using AllOptions = testing::Types<DataOptions, TransformOptions, ModelOptions, LossOptions, TrainOptions,
+                                  OptimizerOptions, OptimizerGroupOptions, LrSchedulerOptions, EvalOptions,
+                                  ComputeOptions, TuneOptions, PlantedOptions, Recipe
 #define HEADRACE_OPERATION(Name) , transforms::Name
 #include <headrace/options/transforms.inc>
 #undef HEADRACE_OPERATION
@@ -84,6 +85,7 @@ TYPED_TEST(EveryOptionsStruct, DescribesEachOfItsFields) {
 TEST(Recipe, EveryDefaultLiesInItsRange) {
   Recipe recipe;
   recipe.tune.planted.resize(1);
+  recipe.optimizer.group.resize(1);
   for (const Field& field : all_fields(recipe)) {
     EXPECT_FALSE(field.sentence.empty()) << field.key;
     if (field.kind == FieldKind::tables) continue;
@@ -169,6 +171,26 @@ TEST_F(RecipeFile, ListsOfTablesComeFromTheFileOrAFlag) {
   EXPECT_FALSE(from_flag.origins.contains("tune.planted[1].off_ms"));
 }
 
+TEST_F(RecipeFile, GroupsOfTheOptimizerComeFromTheFileOrAFlag) {
+  const std::string text = std::string(kSource) +
+                           "[optimizer]\ndecay_mult_1d = 0\n[[optimizer.group]]\nparams = ['conv1', 'layer*']\n"
+                           "lr_mult = 0.1\n[[optimizer.group]]\nparams = ['fc']\n";
+  const LoadedRecipe from_file = load_recipe(write(text), {});
+  const OptimizerOptions& optimizer = from_file.recipe.optimizer;
+  ASSERT_EQ(optimizer.group.size(), 2U);
+  EXPECT_EQ(optimizer.decay_mult_1d, 0.0);
+  EXPECT_EQ(optimizer.group[0].params, (std::vector<std::string>{"conv1", "layer*"}));
+  EXPECT_EQ(optimizer.group[0].lr_mult, 0.1);
+  EXPECT_EQ(optimizer.group[1].lr_mult, 1.0);
+  EXPECT_EQ(from_file.origins.at("optimizer.group[0].lr_mult"), "small.toml:6");
+  EXPECT_EQ(from_file.origins.at("optimizer.group[1].lr_mult"), "default");
+
+  const LoadedRecipe from_flag = load_recipe(write(text), {{"optimizer.group", "[{params = ['fc'], decay_mult = 2}]"}});
+  ASSERT_EQ(from_flag.recipe.optimizer.group.size(), 1U);
+  EXPECT_EQ(from_flag.recipe.optimizer.group[0].decay_mult, 2.0);
+  EXPECT_EQ(from_flag.origins.at("optimizer.group[0].params"), "flag");
+}
+
 TEST_F(RecipeFile, OperationsComeFromTheFileOrAFlag) {
   const std::string text = std::string(kSource) +
                            "[[data.transforms]]\nname = 'RandomResizedCrop'\nsize = 64\n"
@@ -232,6 +254,9 @@ TEST_F(RecipeFile, RefusesBadValuesByFileLineAndKey) {
       {"optimizer.lr", "inf"},
       {"optimizer.betas", "[1.0, 0.9]"},
       {"optimizer.fused", "'foreach_'"},
+      {"optimizer.decay_mult_1d", "-1"},
+      {"optimizer.group", "{params = ['fc']}"},
+      {"loss.label_smoothing", "1.5"},
       {"lr_scheduler.name", "'linear'"},
       {"lr_scheduler.warmup_steps", "-1"},
       {"lr_scheduler.step_size", "0"},
@@ -241,6 +266,10 @@ TEST_F(RecipeFile, RefusesBadValuesByFileLineAndKey) {
       {"train.precision", "'fp16'"},
       {"train.gradient_accumulation_steps", "0"},
       {"train.max_grad_norm", "-1"},
+      {"train.ema_decay", "1.0"},
+      {"train.ema_warmup", "1"},
+      {"train.early_stopping_patience", "-1"},
+      {"train.async_checkpoints", "'no'"},
       {"train.keep_checkpoints", "0"},
       {"train.checkpoint_every_s", "-1"},
       {"compute.intra_op_threads", "1025"},
@@ -271,7 +300,7 @@ TEST_F(RecipeFile, KnowsWhatOtherProgramsCallAKey) {
   EXPECT_EQ(meant("train.grad_clip"), "unknown key train.grad_clip, did you mean train.max_grad_norm?");
   EXPECT_EQ(meant("optimizer.xyz"),
             "unknown key optimizer.xyz; the keys of optimizer are name, lr, weight_decay, betas, eps, momentum, "
-            "nesterov, fused, foreach");
+            "nesterov, fused, foreach, decay_mult_1d, group");
   EXPECT_THAT(meant("nowhere.xyz"), HasSubstr("unknown table nowhere; the tables are data, data.transform, model, "));
 }
 
@@ -325,6 +354,12 @@ TEST_F(RecipeFile, RefusesContradictions) {
   EXPECT_THAT(refusal(kSource + std::string("optimizer = {name = 'sgd', nesterov = true, momentum = 0}")),
               HasSubstr("wanted a momentum above 0"));
   EXPECT_EQ(refusal(kSource + std::string("optimizer = {name = 'sgd', nesterov = true, momentum = 0.8}")), "accepted");
+  EXPECT_THAT(refusal(kSource + std::string("[[optimizer.group]]\nparams = ['fc']\n[[optimizer.group]]\nlr_mult = 2")),
+              HasSubstr("optimizer.group[1].params is missing; wanted names of parameters or modules"));
+  EXPECT_THAT(
+      refusal(kSource + std::string("train.ema_warmup = false")),
+      HasSubstr("train.ema_warmup has no effect with train.ema_decay = 0; wanted true, or an ema_decay above 0"));
+  EXPECT_EQ(refusal(kSource + std::string("train = {ema_warmup = false, ema_decay = 0.99}")), "accepted");
   EXPECT_THAT(refusal(kSource + std::string("lr_scheduler.gamma = 0.5")),
               HasSubstr("wanted 0.1, or \"step\" or \"multi_step\""));
   EXPECT_THAT(refusal(kSource + std::string("lr_scheduler = {name = 'multi_step', step_size = 3}")),
@@ -376,6 +411,8 @@ TEST(Recipe, WrittenAndReadBackIsEqual) {
   recipe.data.transforms = {transforms::RandomCrop{.size = {32, 24}, .padding = {4}}, transforms::Pad{.fill = 0.1}};
   recipe.optimizer.lr = 0.1 + 0.2;
   recipe.optimizer.set_implementation(OptimizerImplementation::foreach_);
+  recipe.optimizer.group = {{.params = {"conv1", "layer*"}, .lr_mult = 0.1}, {.params = {"fc"}, .decay_mult = 1.0 / 3}};
+  recipe.loss.label_smoothing = 0.1;
   recipe.lr_scheduler = {LrSchedulerName::cosine, 100, 0.1};
   recipe.tune.fixed = {"seed", "data.batch_size"};
   recipe.tune.planted = {{"a", 1.5, 0.1, 0.05, 0.0}, {"b", 0.0, 0.0, 0.0, 1.0}};
@@ -387,6 +424,10 @@ TEST(Recipe, WrittenAndReadBackIsEqual) {
   EXPECT_EQ(read.data.transform.mean, recipe.data.transform.mean);
   EXPECT_EQ(read.data.transforms, recipe.data.transforms);
   EXPECT_EQ(read.tune.planted[1].throw_probability, 1.0);
+  ASSERT_EQ(read.optimizer.group.size(), 2U);
+  EXPECT_EQ(read.optimizer.group[0].params, recipe.optimizer.group[0].params);
+  EXPECT_EQ(read.optimizer.group[1].decay_mult, 1.0 / 3);
+  EXPECT_EQ(read.loss.label_smoothing, 0.1);
 }
 
 TEST(Recipe, TheTunersSettingsAreAppliedAndChecked) {

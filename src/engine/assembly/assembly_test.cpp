@@ -1,5 +1,6 @@
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/equal.h>
+#include <ATen/ops/ones.h>
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -64,6 +65,25 @@ TEST(TrainingJob, RestoreBringsBackEveryBitAndTheSameSamples) {
   EXPECT_EQ(before, job.state_hash());
   job.run(15);
   EXPECT_EQ(after, job.state_hash());
+}
+
+TEST(TrainingJob, RestoreBringsBackTheAveragesToo) {
+  const TinyDataset data{400};
+  Recipe recipe = data.recipe();
+  recipe.model.name = "small_cnn";  // Has running statistics.
+  recipe.train.ema_decay = 0.9;
+  TrainingJob job{recipe, detect_machine()};
+  const auto averages = [&] { return hash_of(job.training().trainer().averages()); };
+  job.run(3);
+  job.snapshot();
+  const std::uint64_t before = averages();
+  job.run(4);
+  const std::uint64_t after = averages();
+  EXPECT_NE(before, after);
+  job.restore();
+  EXPECT_EQ(before, averages());
+  job.run(4);
+  EXPECT_EQ(after, averages());
 }
 
 TEST(TrainingJob, ASplitRunTakesTheSameStepsAndDividesTheirSeconds) {
@@ -340,6 +360,65 @@ TEST(TrainingJob, StopRequestEndsARunWithCancelled) {
     EXPECT_EQ(error.code(), ErrorCode::cancelled);
   }
   request_stop(0);
+}
+
+TEST(TrainingJob, GroupsOfTheOptimizerKeepTheirRatesUnderLiveKnobs) {
+  const TinyDataset data{400};
+  Recipe recipe = data.recipe();
+  recipe.optimizer.lr = 0.02;
+  recipe.optimizer.weight_decay = 0.01;
+  recipe.optimizer.decay_mult_1d = 0;
+  recipe.optimizer.group = {{.params = {"fc1"}, .lr_mult = 0}};
+  recipe.lr_scheduler.name = LrSchedulerName::cosine;
+  recipe.lr_scheduler.eta_min = 0.01;
+  TrainingJob job{recipe, detect_machine()};
+  Trainer& trainer = job.training().trainer();
+  for (const bool fused : {true, false}) {
+    job.configure(fused ? Settings{{"optimizer.fused", "true"}} : Settings{});
+    ASSERT_EQ(trainer.optimizer().groups(), 4U);
+    const std::vector<std::pair<double, double>> wanted{{1, 0.01}, {1, 0}, {0, 0.01}, {0, 0}};
+    for (std::size_t i = 0; i < wanted.size(); ++i) {
+      const OptimizerOptions& options = trainer.optimizer().options(i);
+      EXPECT_EQ(options.lr, 0.02) << i;
+      EXPECT_EQ(trainer.optimizer().lr_mult(i), wanted[i].first) << i;
+      EXPECT_EQ(options.weight_decay, wanted[i].second) << i;
+      EXPECT_EQ(options.implementation() == OptimizerImplementation::fused, fused) << i;
+    }
+    const NamedTensors before = copies_of(trainer.model().parameters);
+    job.run(3);
+    for (std::size_t i = 0; i < before.size(); ++i) {
+      const auto& [name, parameter] = trainer.model().parameters[i];
+      EXPECT_EQ(same_bits(parameter, before[i].second), name.starts_with("fc1.")) << name;
+    }
+  }
+}
+
+TEST(Training, ALossOfSmoothedLabelsIsTheSameInEveryForward) {
+  const TinyDataset data{400};
+  Recipe recipe = data.recipe();
+  recipe.loss.label_smoothing = 0.2;
+  Training training{recipe, detect_machine()};
+  TensorBatch batch = training.trainer().transfer(*training.loader().epoch(0).next());
+  const at::Tensor labels = batch["labels"];
+  // Of the first so many samples: 0.8 of the target is the label's, the rest is spread over all classes.
+  const auto wanted = [&](const Output& output, std::int64_t counted) {
+    const at::Tensor log_shares = output.named.at("logits").detach().log_softmax(1).slice(0, 0, counted);
+    const at::Tensor of_labels = log_shares.gather(1, labels.slice(0, 0, counted).unsqueeze(1));
+    return -0.8 * of_labels.mean().item<double>() - 0.2 * log_shares.mean().item<double>();
+  };
+  const Output all = training.trainer().forward_backward(batch);
+  EXPECT_NEAR(all.loss.item<double>(), wanted(all, 32), 1e-5);
+  EXPECT_NEAR(training.frozen_forward()(batch).loss.item<double>(), wanted(all, 32), 1e-5);
+  batch.valid = at::ones({32}, at::kByte);
+  batch.valid.slice(0, 20, 32).zero_();
+  const Output some = training.trainer().forward_backward(batch);
+  EXPECT_NEAR(some.loss.item<double>(), wanted(some, 20), 1e-5);
+  EXPECT_GT(std::abs(wanted(some, 20) - wanted(some, 32)), 1e-4);
+
+  TrainingJob job{recipe, detect_machine()};
+  const ExactResult exact = job.exact_fingerprint(0);
+  ASSERT_TRUE(exact.fingerprint) << exact.why_not;
+  EXPECT_NEAR(exact.fingerprint->loss / job.fingerprint(0).loss, 1, 1e-5);
 }
 
 TEST(Training, TooFewClassesNamesBothNumbers) {

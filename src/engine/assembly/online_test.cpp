@@ -61,6 +61,7 @@ bool is_fused(const Recipe& recipe) {
 std::uint64_t hash_of_state(Training& training) {
   NamedTensors all = weights_of(training.trainer().model());
   for (const auto& entry : training.trainer().optimizer().state()) all.push_back(entry);
+  for (const auto& entry : training.trainer().averages()) all.push_back(entry);
   all.emplace_back("generator", generator_state());
   return hash_of(all);
 }
@@ -116,6 +117,7 @@ TEST(SquareSums, AddUpAndTellDistanceAndDirection) {
 TEST(OnlineTraining, ReplaysLeaveEveryBitOfTheRunAsItWas) {
   const TinyDataset data{400};
   Recipe recipe = small_recipe(data);
+  recipe.train.ema_decay = 0.9;
   for (const std::int64_t window : {1, 2}) {
     recipe.train.gradient_accumulation_steps = window;
     int replays = 0;
@@ -264,6 +266,28 @@ TEST(OnlineTraining, AsWrittenIsAllButHowDataAreLoaded) {
   expect_in_force();
   loop.apply({});
   EXPECT_TRUE(is_fused(training.recipe()));  // Kept before.
+}
+
+TEST(OnlineTraining, AveragesAreEvaluatedAsWrittenAndTheWeightsComeBack) {
+  const TinyDataset data{400};
+  Recipe recipe = small_recipe(data);
+  recipe.train.ema_decay = 0.9;
+  Training training{recipe, detect_machine()};
+  Trainer& trainer = training.trainer();
+  OnlineTraining loop{training, detect_machine()};
+  loop.apply(kChannelsLast);
+  Epoch epoch = training.loader().epoch(0);
+  run_steps(trainer, epoch, 3);
+  const std::uint64_t before = hash_of_state(training), averages = hash_of(trainer.averages());
+  EXPECT_NE(hash_of(weights_of(trainer.model())), averages);
+  loop.as_written([&] {
+    EXPECT_EQ(training.recipe().model.memory_format, MemoryFormat::contiguous);
+    trainer.with_averages([&] {
+      EXPECT_EQ(hash_of(weights_of(trainer.model())), averages);
+      EXPECT_EQ(evaluate(trainer, *training.test_loader()).samples, 400);
+    });
+  });
+  EXPECT_EQ(hash_of_state(training), before);
 }
 
 TEST(OnlineTraining, CountsTheUpdatesThatAreLeft) {

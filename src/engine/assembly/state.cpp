@@ -2,7 +2,6 @@
 
 #include <ATen/CPUGeneratorImpl.h>
 #include <ATen/core/Generator.h>
-#include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty_like.h>
 #include <ATen/ops/from_blob.h>
 
@@ -63,12 +62,6 @@ void set_generator_state(const at::Tensor& state) {
   generator.set_state(state);
 }
 
-NamedTensors weights_of(const ModelState& model) {
-  NamedTensors tensors = model.parameters;
-  tensors.insert(tensors.end(), model.buffers.begin(), model.buffers.end());
-  return tensors;
-}
-
 std::vector<float> float_values(const at::Tensor& tensor) {
   const at::Tensor flat = tensor.detach().to(at::kCPU, at::kFloat).contiguous();
   const float* values = flat.const_data_ptr<float>();
@@ -117,19 +110,6 @@ NamedTensors copies_of(const NamedTensors& tensors) {
   NamedTensors copies;
   for (const auto& [name, tensor] : tensors) copies.emplace_back(name, tensor.detach().clone());
   return copies;
-}
-
-void put_values(const NamedTensors& tensors, const std::vector<at::Tensor>& values) {
-  const at::NoGradGuard no_graph;
-  for (std::size_t i = 0; i < tensors.size(); ++i) tensors[i].second.copy_(values[i]);
-}
-
-KeptValues::KeptValues(NamedTensors tensors) : tensors_(std::move(tensors)) {
-  for (const auto& [name, tensor] : tensors_) values_.push_back(tensor.detach().clone());
-}
-
-KeptValues::~KeptValues() {
-  put_values(tensors_, values_);
 }
 
 SquareSums& SquareSums::operator+=(const SquareSums& other) noexcept {

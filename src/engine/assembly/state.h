@@ -2,7 +2,6 @@
 #pragma once
 
 #include <ATen/core/Tensor.h>
-#include <headrace/model_state.h>
 #include <headrace/tune.h>
 
 #include <cstdint>
@@ -10,16 +9,13 @@
 #include <utility>
 #include <vector>
 
-namespace headrace {
+#include "torch/tensor/kept_values.h"
 
-using NamedTensors = std::vector<std::pair<std::string, at::Tensor>>;
+namespace headrace {
 
 // Of the default CPU generator.
 at::Tensor generator_state();
 void set_generator_state(const at::Tensor& state);
-
-// Parameters, then buffers; shared.
-NamedTensors weights_of(const ModelState& model);
 
 // All elements in row-major order, whatever the strides.
 std::vector<float> float_values(const at::Tensor& tensor);
@@ -35,21 +31,6 @@ void set_gradients(const NamedTensors& parameters, const std::vector<Fingerprint
 
 // Copies of the tensors, for a comparison later.
 NamedTensors copies_of(const NamedTensors& tensors);
-// Puts values, in the order of the tensors, into them; each tensor keeps its own layout.
-void put_values(const NamedTensors& tensors, const std::vector<at::Tensor>& values);
-
-// Puts the values of tensors back at the end of its life, whatever was written over them meanwhile.
-class KeptValues {
- public:
-  explicit KeptValues(NamedTensors tensors);
-  ~KeptValues();
-  KeptValues(const KeptValues&) = delete;
-  KeptValues& operator=(const KeptValues&) = delete;
-
- private:
-  NamedTensors tensors_;
-  std::vector<at::Tensor> values_;
-};
 
 // Sums of squares of a reference's numbers, of a candidate's and of their differences, in float64: those of several
 // tensors add up.

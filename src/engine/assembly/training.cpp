@@ -18,20 +18,27 @@
 #include "engine/assembly/process_settings.h"
 #include "engine/assembly/state.h"
 #include "torch/tensor/compute.h"
+#include "torch/train/parameter_groups.h"
 
 namespace headrace {
 
 namespace {
 
+constexpr std::int64_t kIgnoredLabel = -100;  // torch's default; no source gives it.
+
 // Mean over the samples that count; 0 where none does.
-at::Tensor loss_of_valid(const at::Tensor& logits, const TensorBatch& batch) {
-  const at::Tensor each = at::cross_entropy_loss(logits, batch["labels"], /*weight=*/{}, at::Reduction::None);
-  return each.mul(batch.valid).sum().div(static_cast<double>(std::max<std::int64_t>(batch.counted(), 1)));
+at::Tensor loss_of(const at::Tensor& logits, const TensorBatch& batch, const LossOptions& options) {
+  const auto cross_entropy = [&](std::int64_t reduction) {
+    return at::cross_entropy_loss(logits, batch["labels"], /*weight=*/{}, reduction, kIgnoredLabel,
+                                  options.label_smoothing);
+  };
+  if (!batch.valid.defined()) return cross_entropy(at::Reduction::Mean);
+  const auto counted = static_cast<double>(std::max<std::int64_t>(batch.counted(), 1));
+  return cross_entropy(at::Reduction::None).mul(batch.valid).sum().div(counted);
 }
 
-Output classification(at::Tensor logits, const TensorBatch& batch) {
-  at::Tensor loss =
-      batch.valid.defined() ? loss_of_valid(logits, batch) : at::cross_entropy_loss(logits, batch["labels"]);
+Output classification(at::Tensor logits, const TensorBatch& batch, const LossOptions& options) {
+  at::Tensor loss = loss_of(logits, batch, options);
   return Output{std::move(loss), {{"logits", std::move(logits)}}};
 }
 
@@ -50,8 +57,10 @@ void require_images_and_classes(const Source& source, const std::string& uri) {
 
 }  // namespace
 
-Forward classification_forward(Network& network) {
-  return [&network](const TensorBatch& batch) { return classification(network.forward(batch["image"]), batch); };
+Forward classification_forward(Network& network, const LossOptions& loss) {
+  return [&network, loss](const TensorBatch& batch) {
+    return classification(network.forward(batch["image"]), batch, loss);
+  };
 }
 
 Training::Training(const Recipe& recipe, const Machine& machine) : recipe_(recipe), machine_(machine) {
@@ -78,9 +87,9 @@ Training::Training(const Recipe& recipe, const Machine& machine) : recipe_(recip
   network_ = make_network(recipe_.model, loader().channels(), loader().height(), loader().width());
 
   ModelState state = network_->state();
-  Optimizer optimizer{state.parameters, recipe_.optimizer};
+  Optimizer optimizer{parameter_groups(state.parameters, recipe_.optimizer)};
   trainer_ =
-      std::make_unique<Trainer>(std::move(state), std::move(optimizer), classification_forward(*network_),
+      std::make_unique<Trainer>(std::move(state), std::move(optimizer), classification_forward(*network_, recipe_.loss),
                                 recipe_.train, recipe_.lr_scheduler, check_run_length(recipe_, train_source_->size()));
   trainer_->set_memory_format(recipe_.model.memory_format);
   note_applied_index();
@@ -159,8 +168,9 @@ void Training::apply_live(const Recipe& next, const Settings& asked) {
 }
 
 Forward Training::frozen_forward() const {
-  return
-      [frozen = network_->frozen()](const TensorBatch& batch) { return classification(frozen(batch["image"]), batch); };
+  return [frozen = network_->frozen(), loss = recipe_.loss](const TensorBatch& batch) {
+    return classification(frozen(batch["image"]), batch, loss);
+  };
 }
 
 void Training::write_eval_transform(const std::filesystem::path& run) const {

@@ -106,7 +106,8 @@ class Training {
   Loaders* loaders_ = nullptr;  // Of them, those in use.
 };
 
-// Cross-entropy of the network's logits, the forward of classification recipes: Output{loss, {"logits"}}.
-Forward classification_forward(Network& network);
+// Cross-entropy of the network's logits, the forward of classification recipes: Output{loss, {"logits"}}. The loss is
+// the mean over the samples that count, 0 where none does.
+Forward classification_forward(Network& network, const LossOptions& loss);
 
 }  // namespace headrace

@@ -61,10 +61,17 @@ TrainingJob::TrainingJob(const Recipe& recipe, const Machine& machine)
 
 TrainingJob::~TrainingJob() = default;
 
-NamedTensors TrainingJob::everything() {
-  NamedTensors all = weights_of(training_->trainer().model());
+NamedTensors TrainingJob::trained() {
+  NamedTensors tensors = weights_of(training_->trainer().model());
   const auto optimizer = training_->trainer().optimizer().state();
-  all.insert(all.end(), optimizer.begin(), optimizer.end());
+  tensors.insert(tensors.end(), optimizer.begin(), optimizer.end());
+  return tensors;
+}
+
+NamedTensors TrainingJob::everything() {
+  NamedTensors all = trained();
+  const auto& averages = training_->trainer().averages();
+  all.insert(all.end(), averages.begin(), averages.end());
   return all;
 }
 
@@ -160,7 +167,7 @@ ExactResult TrainingJob::exact_fingerprint(std::int64_t batch_index) {
   set_generator_state(generator);
   TensorBatch batch = batch_for_checks(batch_index);
   batch["image"] = batch["image"].to(at::kDouble);
-  const Output output = classification_forward(*network)(batch);
+  const Output output = classification_forward(*network, baseline_.loss)(batch);
   output.loss.backward();
   set_generator_state(generator);
   NamedTensors gradients;
@@ -202,7 +209,7 @@ double TrainingJob::update_difference(const Settings& a, const Settings& b) {
     restore();
     set_gradients(trainer.model().parameters, given.gradients);
     trainer.optimizer().step(trainer.learning_rate());
-    NamedTensors after = copies_of(everything());
+    NamedTensors after = copies_of(trained());
     restore();
     return after;
   };

@@ -62,7 +62,9 @@ class TrainingJob final : public MeasurableJob {
   Fingerprint fingerprint_of(const TensorBatch& batch);
   void begin_pass_again_where_due();
   std::unique_ptr<TrialArm> start_process(const Settings& settings) const;
-  std::vector<std::pair<std::string, at::Tensor>> everything();  // Parameters, buffers, optimizer state; shared.
+  // Parameters, buffers and optimizer state; shared.
+  std::vector<std::pair<std::string, at::Tensor>> trained();
+  std::vector<std::pair<std::string, at::Tensor>> everything();  // With averages.
 
   Recipe baseline_;
   std::optional<std::int64_t> memory_limit_;  // Bytes.

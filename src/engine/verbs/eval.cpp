@@ -85,12 +85,14 @@ int run_eval(VerbContext& context) {
     fail(ErrorCode::numerics, "eval: {}: the {} loss is {}: the weights, or what they make of the data, are not finite",
          checkpoint.string(), split, evaluation.loss);
   }
-  console.result(fmt::format("{}: {} accuracy {:.4f}, loss {:.4f}, {} samples\n", checkpoint.filename().string(), split,
-                             evaluation.accuracy, evaluation.loss, evaluation.samples));
+  console.result(fmt::format("{}: {} accuracy {}, loss {:.4f}, {} samples\n", checkpoint.filename().string(), split,
+                             accuracy_text(evaluation.accuracy, evaluation.top5_accuracy), evaluation.loss,
+                             evaluation.samples));
   nlohmann::ordered_json document = document_head(context, "headrace-eval");
   document["checkpoint"] = checkpoint.string();
   document["split"] = split;
   document[split + "_accuracy"] = evaluation.accuracy;
+  if (evaluation.top5_accuracy) document[split + "_top5_accuracy"] = *evaluation.top5_accuracy;
   document[split + "_loss"] = evaluation.loss;
   document["samples"] = evaluation.samples;
   document["corrupt_samples"] = corrupt_samples_json(training);

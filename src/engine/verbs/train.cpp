@@ -75,12 +75,15 @@ Resumed resume(VerbContext& context, Training& training, const RunFolder& folder
   history = parse_history(info->run.history, info->run.evaluation_due, tests_were_val(training), info->path);
   if (!info->run.tuning.empty()) resumed.tuning = parse_live_ledger(info->run.tuning, info->path.string());
   const std::string name = info->path.filename().string();
+  const TrainOptions& options = context.loaded.recipe.train;
+  const bool has_ended =
+      info->progress.epoch >= options.epochs || is_out_of_patience(history.epochs, options.early_stopping_patience);
   if (history.evaluation_due) {
     context.console.info(fmt::format("resuming {} at the end of epoch {}", name, info->progress.epoch));
-  } else if (info->progress.epoch >= context.loaded.recipe.train.epochs && !history.result) {
+  } else if (has_ended && !history.result) {
     context.console.info(
         fmt::format("resuming {} after epoch {}: its result is not recorded", name, info->progress.epoch));
-  } else if (info->progress.epoch >= context.loaded.recipe.train.epochs) {
+  } else if (has_ended) {
     context.console.info(fmt::format("resuming {}: nothing is left to train", name));
   } else {
     context.console.info(
@@ -112,6 +115,7 @@ int run_train(VerbContext& context) {
   Console& console = context.console;
   if (context.invocation.dry_run) {
     Training training{context.loaded.recipe, context.machine};
+    require_val_for_patience(training);
     console.info(fmt::format("dry run: {} epochs of {} batches; nothing was trained{}",
                              context.loaded.recipe.train.epochs, training.batches_per_epoch(),
                              online_plan(context, training)));

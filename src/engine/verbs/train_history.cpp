@@ -16,14 +16,20 @@ double real(const nlohmann::json& number) {
 
 std::optional<Score> score_from(const nlohmann::json& document, const std::string& split) {
   if (!document.contains(split + "_accuracy")) return std::nullopt;
-  return Score{real(document.at(split + "_loss")), real(document.at(split + "_accuracy")),
-               real(document.at(split + "_seconds"))};
+  Score score;
+  score.loss = real(document.at(split + "_loss"));
+  score.accuracy = real(document.at(split + "_accuracy"));
+  const std::string top5 = split + "_top5_accuracy";
+  if (document.contains(top5)) score.top5_accuracy = real(document.at(top5));
+  score.seconds = real(document.at(split + "_seconds"));
+  return score;
 }
 
 void add_score(nlohmann::ordered_json& document, const std::string& split, const std::optional<Score>& score) {
   if (!score) return;
   document[split + "_loss"] = score->loss;
   document[split + "_accuracy"] = score->accuracy;
+  if (score->top5_accuracy) document[split + "_top5_accuracy"] = *score->top5_accuracy;
   document[split + "_seconds"] = score->seconds;
 }
 
@@ -45,6 +51,18 @@ TrainResult result_from(const nlohmann::json& document) {
 }
 
 }  // namespace
+
+bool is_out_of_patience(const std::vector<EpochResult>& epochs, std::int64_t patience) {
+  std::optional<double> best;
+  std::int64_t waited = 0;
+  for (const EpochResult& epoch : epochs) {
+    if (!epoch.val) continue;
+    const bool is_better = !best || epoch.val->accuracy > *best;
+    if (is_better) best = epoch.val->accuracy;
+    waited = is_better ? 0 : waited + 1;
+  }
+  return patience > 0 && waited >= patience;
+}
 
 nlohmann::ordered_json to_json(const EpochResult& epoch) {
   nlohmann::ordered_json document{{"epoch", epoch.epoch}, {"loss", epoch.loss}};

@@ -15,6 +15,7 @@ namespace headrace {
 struct Score {
   double loss = 0;
   double accuracy = 0;
+  std::optional<double> top5_accuracy;  // nullopt: of at most five classes, or of a run of an earlier version.
   double seconds = 0;
 };
 
@@ -45,6 +46,9 @@ struct TrainHistory {
   bool evaluation_due = false;        // Its last step is done, its evaluation is not.
   std::optional<TrainResult> result;  // Of a run that has ended.
 };
+
+// Whether the last `patience` epochs brought no val accuracy better than those before. Never with patience 0.
+bool is_out_of_patience(const std::vector<EpochResult>& epochs, std::int64_t patience);
 
 nlohmann::ordered_json to_json(const EpochResult& epoch);
 nlohmann::ordered_json to_json(const TrainResult& result);

@@ -5,6 +5,7 @@
 #include <headrace/option_text.h>
 
 #include <algorithm>
+#include <exception>
 #include <functional>
 #include <limits>
 #include <map>
@@ -21,6 +22,8 @@
 #include "insight/diagnose/json.h"
 #include "torch/model/weights.h"
 #include "torch/tensor/allocator.h"
+#include "torch/tensor/translate.h"
+#include "torch/train/checkpoint_writer.h"
 #include "torch/train/loop.h"
 
 namespace headrace {
@@ -59,6 +62,10 @@ class EpochProgress {
   double left_out_s_ = 0;
 };
 
+std::string accuracy_of(const Score& score) {
+  return accuracy_text(score.accuracy, score.top5_accuracy);
+}
+
 std::string choice_text(const TrainResult& result) {
   if (!result.val) {
     return "Nothing was chosen: the data has no split val and data.val_fraction is 0; the last checkpoint is the "
@@ -81,9 +88,35 @@ class TrainLoop {
         seconds_before_(history_.seconds) {}
 
   TrainRun run() {
+    try {
+      train();
+    } catch (...) {
+      tell_lost_write();
+      throw;
+    }
+    run_.epochs = history_.epochs;
+    run_.result = history_.result;
+    run_.checkpoints = writer_.written();
+    run_.seconds = seconds();
+    return run_;
+  }
+
+ private:
+  // Those that the model holds, or the trainer's averages, where it keeps some.
+  enum class Weights { of_model, averages };
+
+  const Recipe& recipe() const { return training_.recipe(); }
+  Trainer& trainer() { return training_.trainer(); }
+  double seconds() const { return seconds_before_ + seconds_since(begin_ns_); }
+
+  // To the run's end or a stop request; all checkpoints are on the disk then.
+  void train() {
     while (true) {
       if (history_.evaluation_due) finish_epoch();
-      if (trainer().progress().epoch >= recipe().train.epochs) {
+      const bool is_whole = trainer().progress().epoch >= recipe().train.epochs;
+      run_.stopped_early = !is_whole && is_out_of_patience(history_.epochs, recipe().train.early_stopping_patience);
+      if (is_whole || run_.stopped_early) {
+        if (run_.stopped_early && !history_.result) tell_early_stop();
         if (online_ != nullptr) online_->end("the run is over");
         finish_run();
         break;
@@ -94,16 +127,8 @@ class TrainLoop {
         break;
       }
     }
-    run_.epochs = history_.epochs;
-    run_.result = history_.result;
-    run_.seconds = seconds();
-    return run_;
+    finish_writes();
   }
-
- private:
-  const Recipe& recipe() const { return training_.recipe(); }
-  Trainer& trainer() { return training_.trainer(); }
-  double seconds() const { return seconds_before_ + seconds_since(begin_ns_); }
 
   // From where the trainer stands to the epoch's end or a stop request; false: stopped. Leaves a checkpoint.
   bool train_epoch() {
@@ -114,14 +139,17 @@ class TrainLoop {
     const auto on_step = [&](const StepDone& done) {
       progress.step(done);
       history_.epoch_seconds = epoch_seconds_before + progress.seconds();
-      const bool resting = done.progress.window == 0 && done.progress.batch < batches;
-      if (resting && checkpoint_is_due()) progress.leave_out(save());
+      if (online_ != nullptr && writer_.is_writing()) online_->taint("a checkpoint was being written");
+      if (done.progress.window != 0) return;
+      writer_.check();  // Within a window a run that tunes itself would take the error for one of the step.
+      if (done.progress.batch < batches && checkpoint_is_due()) progress.leave_out(save());
     };
     const LoopEnd end = run_epoch(on_step);
     console_.clear_progress();
     history_.evaluation_due = end == LoopEnd::epoch;
     save();
     if (stop_signal() == 0) return true;
+    finish_writes();
     const std::int64_t place = trainer().progress().epoch + (history_.evaluation_due ? 0 : 1);
     console_.warning(fmt::format("stopped in epoch {}; a checkpoint was written, go on with --resume", place));
     return false;
@@ -140,9 +168,9 @@ class TrainLoop {
     result.loss = trainer().take_mean_loss().value_or(std::numeric_limits<double>::quiet_NaN());
     result.seconds = history_.epoch_seconds;
     result.samples_per_second = samples / result.seconds;
-    if (training_.val_loader() != nullptr) result.val = score(*training_.val_loader());
+    if (training_.val_loader() != nullptr) result.val = score(*training_.val_loader(), Weights::averages);
     result.finished_s = seconds();
-    const std::string accuracy = result.val ? fmt::format("  val accuracy {:.4f}", result.val->accuracy) : "";
+    const std::string accuracy = result.val ? "  val accuracy " + accuracy_of(*result.val) : "";
     console_.info(fmt::format("epoch {}/{}  loss {:.4f}{}  {:.0f} samples/s  {}", result.epoch, recipe().train.epochs,
                               result.loss, accuracy, result.samples_per_second, duration_text(result.seconds)));
     history_.epochs.push_back(result);
@@ -151,40 +179,54 @@ class TrainLoop {
     if (result.val) save_if_best(result.val->accuracy);
   }
 
-  Score score(Loader& loader) {
+  void tell_early_stop() {
+    const std::int64_t patience = recipe().train.early_stopping_patience;
+    console_.info(
+        fmt::format("stopped early: no better val accuracy in {} {}", patience, patience == 1 ? "epoch" : "epochs"));
+  }
+
+  void with(Weights weights, const std::function<void()>& work) {
+    weights == Weights::averages ? trainer().with_averages(work) : work();
+  }
+
+  Score score(Loader& loader, Weights weights) {
     give_freed_memory_back();  // Or what the steps have used stays beside what the evaluation uses.
     const std::int64_t begin_ns = monotonic_ns();
     Evaluation evaluation;
-    const auto work = [&] { evaluation = evaluate(trainer(), loader); };
+    const auto work = [&] { with(weights, [&] { evaluation = evaluate(trainer(), loader); }); };
     online_ != nullptr ? online_->as_written(work) : work();
     const double took_s = seconds_since(begin_ns);
     give_freed_memory_back();  // Or each later epoch would peak higher than the first.
-    return {evaluation.loss, evaluation.accuracy, took_s};
+    return {evaluation.loss, evaluation.accuracy, evaluation.top5_accuracy, took_s};
   }
 
   // Test is read here alone, once: where a checkpoint records the result, an earlier process has done it.
   void finish_run() {
+    finish_writes();
     const bool chosen = std::any_of(history_.epochs.begin(), history_.epochs.end(),
                                     [](const EpochResult& epoch) { return epoch.val.has_value(); });
     const bool recorded = history_.result.has_value();
     {
       const auto kept = chosen ? std::make_unique<KeptValues>(weights_of(trainer().model())) : nullptr;
       TrainResult result = chosen ? load_best() : TrainResult{.epoch = trainer().progress().epoch};
+      // The best checkpoint's averages are in the model then; the trainer's own are the last epoch's.
+      const Weights weights = chosen ? Weights::of_model : Weights::averages;
       if (!recorded) {
         if (training_.test_loader() != nullptr) {
-          result.test = score(*training_.test_loader());
-          console_.info(fmt::format("test, read once: accuracy {:.4f} with the weights of epoch {}",
-                                    result.test->accuracy, result.epoch));
+          result.test = score(*training_.test_loader(), weights);
+          console_.info(fmt::format("test, read once: accuracy {} with the weights of epoch {}",
+                                    accuracy_of(*result.test), result.epoch));
         }
         history_.result = result;
       }
-      write_weights();
+      with(weights, [this] { write_weights(); });
     }
     console_.info(choice_text(*history_.result));
     if (!recorded) save();
   }
 
-  // Puts the weights of the best checkpoint into the trainer. Its own history tells what it is.
+  // Puts the weights of the best checkpoint, its averages where it has some, into the model. Its own history tells what
+  // it is.
   TrainResult load_best() {
     const std::filesystem::path path = folder_ / kBestCheckpoint;
     const CheckpointInfo info = load_checkpoint(path, trainer(), recipe().model.name, /*weights_only=*/true);
@@ -206,11 +248,9 @@ class TrainLoop {
   }
 
   double save() {
-    return saving([this](const RunState& state) {
-      const auto path = save_checkpoint(folder_, trainer(), state, recipe().train.keep_checkpoints);
-      console_.debug("checkpoint " + path.string());
-      return true;
-    });
+    console_.debug(fmt::format("checkpoint after {} optimizer steps", trainer().progress().optimizer_steps));
+    return saving(
+        [this](const RunState& state) { writer_.save(folder_, trainer(), state, recipe().train.keep_checkpoints); });
   }
 
   // history_ ends with the epoch in question.
@@ -219,22 +259,37 @@ class TrainLoop {
       return epoch.val && epoch.val->accuracy >= accuracy;
     });
     if (beaten) return;
-    saving([&](const RunState& state) { return save_best_checkpoint(folder_, trainer(), state, accuracy); });
+    saving([&](const RunState& state) { writer_.save_best(folder_, trainer(), state, accuracy); });
   }
 
-  // Returns the seconds it took.
-  double saving(const std::function<bool(const RunState&)>& write) {
+  // Returns the seconds that training stood still for it.
+  double saving(const std::function<void(const RunState&)>& write) {
     const std::int64_t begin_ns = monotonic_ns();
     history_.seconds = seconds();
     RunState state = run_state(training_, history_);
     if (online_ != nullptr) state.tuning = online_->checkpoint_text();
-    const bool written = write(state);
+    write(state);
     if (online_ != nullptr) online_->taint("a checkpoint was written");
     saved_ns_ = monotonic_ns();
     const double took_s = seconds_since(begin_ns);
-    run_.checkpoints += written ? 1 : 0;
     run_.checkpoint_seconds += took_s;
     return took_s;
+  }
+
+  void finish_writes() {
+    const std::int64_t begin_ns = monotonic_ns();
+    writer_.finish();
+    run_.checkpoint_seconds += seconds_since(begin_ns);
+  }
+
+  // What the last write threw would go by unsaid.
+  void tell_lost_write() {
+    try {
+      writer_.finish();
+    } catch (...) {
+      const Error error = translate(std::current_exception());
+      console_.warning(fmt::format("the last checkpoint was not written: {}", error.what()));
+    }
   }
 
   Training& training_;
@@ -246,19 +301,26 @@ class TrainLoop {
   const std::int64_t begin_ns_ = monotonic_ns();
   std::int64_t saved_ns_ = begin_ns_;
   TrainRun run_;
+  CheckpointWriter writer_{recipe().train.async_checkpoints};  // Last: an error ends its write before all else.
 };
 
 }  // namespace
 
 void refuse_earlier_checkpoints(const std::filesystem::path& folder) {
-  for (const auto& entry : std::filesystem::directory_iterator(folder)) {
-    const std::string name = entry.path().filename().string();
-    if (name.starts_with("checkpoint-") && name.ends_with(".safetensors")) {
-      fail(ErrorCode::invalid_argument,
-           "train: {} holds {} of an earlier run: go on with train --resume, or choose another --out", folder.string(),
-           name);
-    }
-  }
+  const std::optional<std::filesystem::path> earlier = any_checkpoint(folder);
+  if (!earlier) return;
+  fail(ErrorCode::invalid_argument,
+       "train: {} holds {} of an earlier run: go on with train --resume, or choose another --out", folder.string(),
+       earlier->filename().string());
+}
+
+void require_val_for_patience(const Training& training) {
+  const std::int64_t patience = training.recipe().train.early_stopping_patience;
+  if (patience == 0 || training.val_loader() != nullptr) return;
+  fail(ErrorCode::invalid_argument,
+       "train: train.early_stopping_patience is {} and the data has no split val to judge by; wanted data.val_fraction "
+       "above 0, which holds one out of train, or a patience of 0",
+       patience);
 }
 
 RunState run_state(const Training& training, const TrainHistory& history) {
@@ -307,6 +369,7 @@ void write_fixed_recipe(const Training& training, const std::filesystem::path& f
 
 TrainRun train_to_end(Training& training, const std::filesystem::path& folder, Console& console, TrainHistory history,
                       OnlineRun* online) {
+  require_val_for_patience(training);
   training.write_eval_transform(folder);
   TrainRun run = TrainLoop{training, folder, console, std::move(history), online}.run();
   write_fixed_recipe(training, folder);
@@ -316,6 +379,7 @@ TrainRun train_to_end(Training& training, const std::filesystem::path& folder, C
 nlohmann::ordered_json to_json(const TrainRun& run) {
   nlohmann::ordered_json document{{"seconds", run.seconds},
                                   {"stopped_by", run.stopped_by},
+                                  {"stopped_early", run.stopped_early},
                                   {"checkpoints", run.checkpoints},
                                   {"checkpoint_seconds", run.checkpoint_seconds}};
   document["epochs"] = nlohmann::ordered_json::array();
@@ -329,8 +393,14 @@ void add_outcome(nlohmann::ordered_json& document, const TrainRun& run) {
     if (!run.result || !((*run.result).*split)) return nullptr;
     return ((*run.result).*split)->accuracy;
   };
+  const auto add_top5 = [&](const char* key, std::optional<Score> TrainResult::*split) {
+    if (!run.result || !((*run.result).*split) || !((*run.result).*split)->top5_accuracy) return;
+    document[key] = *((*run.result).*split)->top5_accuracy;
+  };
   document["val_accuracy"] = accuracy(&TrainResult::val);
+  add_top5("val_top5_accuracy", &TrainResult::val);
   document["test_accuracy"] = accuracy(&TrainResult::test);
+  add_top5("test_top5_accuracy", &TrainResult::test);
   document["choice"] = run.result ? nlohmann::ordered_json(choice_text(*run.result)) : nullptr;
 }
 
@@ -340,25 +410,32 @@ std::string outcome_text(const TrainRun& run) {
   const std::optional<Score> test = run.result ? run.result->test : std::nullopt;
   const std::optional<Score> val = run.result ? run.result->val : last.val;
   std::string text;
-  if (test) text += fmt::format("test accuracy {:.4f}", test->accuracy);
-  if (val) text += fmt::format("{}val accuracy {:.4f}", text.empty() ? "" : ", ", val->accuracy);
+  if (test) text += "test accuracy " + accuracy_of(*test);
+  if (val) text += fmt::format("{}val accuracy {}", text.empty() ? "" : ", ", accuracy_of(*val));
   if (text.empty()) text = "no accuracy";
   const std::int64_t epoch = run.result ? run.result->epoch : last.epoch;
   if (epoch == last.epoch) return text + fmt::format(" after {} epochs", epoch);
-  return text + fmt::format(" of epoch {}, the best of {}", epoch, last.epoch);
+  return text +
+         fmt::format(" of epoch {}, the best of {}{}", epoch, last.epoch, run.stopped_early ? ", stopped early" : "");
 }
 
 void show_training(Report& report, const TrainRun& run) {
   if (run.epochs.empty()) return;
-  Report::Curve accuracy{"Val accuracy", "", {}, {}}, loss{"Training loss", "", {}, {}};
+  Report::Curve accuracy{"Val accuracy", "", {}, {}}, top5{"Val accuracy, top 5", "", {}, {}},
+      loss{"Training loss", "", {}, {}};
   for (const EpochResult& epoch : run.epochs) {
     loss.x.push_back(static_cast<double>(epoch.epoch));
     loss.y.push_back(epoch.loss);
     if (!epoch.val) continue;
     accuracy.x.push_back(static_cast<double>(epoch.epoch));
     accuracy.y.push_back(epoch.val->accuracy);
+    if (!epoch.val->top5_accuracy) continue;
+    top5.x.push_back(static_cast<double>(epoch.epoch));
+    top5.y.push_back(*epoch.val->top5_accuracy);
   }
-  if (!accuracy.x.empty()) report.curves.push_back(accuracy);
+  for (const Report::Curve& curve : {accuracy, top5}) {
+    if (!curve.x.empty()) report.curves.push_back(curve);
+  }
   report.curves.push_back(loss);
   const std::optional<Score> val = run.result ? run.result->val : run.epochs.back().val;
   if (val) report.val_accuracy = val->accuracy, report.val_loss = val->loss;

@@ -25,7 +25,8 @@ void claim_process(const nb::module_& module) {
   PyInterpreterState* const interpreter = PyInterpreterState_Get();
   if (PyInterpreterState_GetID(interpreter) != 0) {
     throw nb::import_error(
-        "headrace works in the first interpreter of a process, and this is another one; start a process for it");
+        "headrace cannot be loaded: wanted the first interpreter of a process, found another one; start a process for "
+        "it");
   }
   constexpr const char* kKey = "headrace._core";
   PyObject* const kept = PyInterpreterState_GetDict(interpreter);

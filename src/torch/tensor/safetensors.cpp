@@ -47,6 +47,12 @@ std::string header_text(const NamedTensors& tensors, const SafetensorsTexts& met
 
 }  // namespace
 
+std::int64_t bytes_of(const NamedTensors& tensors) {
+  std::int64_t bytes = 0;
+  for (const auto& [name, tensor] : tensors) bytes += static_cast<std::int64_t>(tensor.nbytes());
+  return bytes;
+}
+
 void write_safetensors(const std::filesystem::path& path, const NamedTensors& tensors, SafetensorsTexts metadata) {
   NamedTensors ordered;
   std::set<std::string_view> names;

@@ -3,6 +3,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <cstdint>
 #include <filesystem>
 #include <functional>
 #include <string>
@@ -14,6 +15,8 @@
 namespace headrace {
 
 using NamedTensors = std::vector<std::pair<std::string, at::Tensor>>;
+
+std::int64_t bytes_of(const NamedTensors& tensors);  // Their elements' alone.
 
 struct SafetensorsFile {
   NamedTensors tensors;  // In file order; own memory.

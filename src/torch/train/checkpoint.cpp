@@ -23,15 +23,33 @@ namespace fs = std::filesystem;
 using Named = NamedTensors;
 
 constexpr const char* kGenerator = "generator/cpu";
+// In the header of a best checkpoint: what it is now, and what earlier versions called it.
+constexpr const char* kScore = "score";
+constexpr const char* kEarlierScore = "val_accuracy";
+constexpr std::string_view kPrefix = "checkpoint-", kSuffix = ".safetensors";
+// What the names of weights begin with.
+constexpr const char* kTrained = "model/";
+constexpr const char* kAverages = "ema/";
+
+// Parameters and buffers, shared with the model; `part` is one of the above.
+Named weights_as(const char* part, const ModelState& model) {
+  Named tensors;
+  for (const auto& [name, tensor] : model.parameters) tensors.emplace_back(part + name, tensor);
+  for (const auto& [name, tensor] : model.buffers) tensors.emplace_back(part + name, tensor);
+  return tensors;
+}
 
 // Everything a checkpoint holds but the generator, shared with the trainer.
-Named tensors_of(Trainer& trainer, bool weights_only) {
-  Named tensors;
-  for (const auto& [name, tensor] : trainer.model().parameters) tensors.emplace_back("model/" + name, tensor);
-  for (const auto& [name, tensor] : trainer.model().buffers) tensors.emplace_back("model/" + name, tensor);
-  if (weights_only) return tensors;
+Named tensors_of(Trainer& trainer) {
+  Named tensors = weights_as(kTrained, trainer.model());
+  for (const auto& [name, tensor] : trainer.averages()) tensors.emplace_back(kAverages + name, tensor);
   for (const auto& [name, tensor] : trainer.optimizer().state()) tensors.emplace_back("optimizer/" + name, tensor);
   return tensors;
+}
+
+bool has_averages(const Named& tensors) {
+  return std::any_of(tensors.begin(), tensors.end(),
+                     [](const auto& tensor) { return tensor.first.starts_with(kAverages); });
 }
 
 std::string optimizer_name(Trainer& trainer) {
@@ -50,28 +68,33 @@ void set_generator_state(const at::Tensor& state) {
   generator.set_state(state);
 }
 
+bool is_named_as_checkpoint(std::string_view name) {
+  return name.starts_with(kPrefix) && name.ends_with(kSuffix);
+}
+
 // Optimizer steps in a checkpoint's file name; nullopt: not a checkpoint's name.
 std::optional<std::int64_t> steps_in_name(const fs::path& path) {
   const std::string name = path.filename().string();
-  constexpr std::string_view prefix = "checkpoint-", suffix = ".safetensors";
-  if (name.size() <= prefix.size() + suffix.size() || name.compare(0, prefix.size(), prefix) != 0 ||
-      name.compare(name.size() - suffix.size(), suffix.size(), suffix) != 0) {
-    return std::nullopt;
-  }
+  if (name.size() <= kPrefix.size() + kSuffix.size() || !is_named_as_checkpoint(name)) return std::nullopt;
   std::int64_t steps = 0;
-  const char* end = name.data() + name.size() - suffix.size();
-  const auto [stop, error] = std::from_chars(name.data() + prefix.size(), end, steps);
+  const char* end = name.data() + name.size() - kSuffix.size();
+  const auto [stop, error] = std::from_chars(name.data() + kPrefix.size(), end, steps);
   if (error != std::errc{} || stop != end || steps < 0) return std::nullopt;
   return steps;
 }
 
-std::vector<fs::path> newest_first(const fs::path& folder) {
-  std::vector<std::pair<std::int64_t, fs::path>> found;
+// Of what is in the folder, if it is there.
+fs::directory_iterator entries_of(const fs::path& folder) {
   std::error_code error;
   fs::directory_iterator entries(folder, error);
   if (error == std::errc::no_such_file_or_directory) return {};
   if (error) fail(ErrorCode::io, "train: cannot list {}: {}", folder.string(), error.message());
-  for (const fs::directory_entry& entry : entries) {
+  return entries;
+}
+
+std::vector<fs::path> newest_first(const fs::path& folder) {
+  std::vector<std::pair<std::int64_t, fs::path>> found;
+  for (const fs::directory_entry& entry : entries_of(folder)) {
     if (const auto steps = steps_in_name(entry.path())) found.emplace_back(*steps, entry.path());
   }
   std::sort(found.begin(), found.end(), std::greater<>{});
@@ -172,7 +195,8 @@ void check_header(const fs::path& path, const SafetensorsFile& file) {
     texts.text(key);  // Without them nothing says it is whole.
 }
 
-CheckpointInfo read_info(const fs::path& path, const MetaTexts& metadata) {
+CheckpointInfo read_info(const fs::path& path, const SafetensorsFile& file) {
+  const MetaTexts& metadata = file.metadata;
   const Texts texts(path, metadata);
   CheckpointInfo info;
   info.path = path;
@@ -195,6 +219,7 @@ CheckpointInfo read_info(const fs::path& path, const MetaTexts& metadata) {
   info.progress.loss_sum = texts.real("loss_sum");
   info.progress.loss_samples = texts.count<std::int64_t>("loss_samples");
   info.compute_threads = texts.count<std::int64_t>("compute_threads");
+  info.averages = has_averages(file.tensors);
   return info;
 }
 
@@ -223,28 +248,37 @@ MetaTexts texts_of(Trainer& trainer, const RunState& run) {
   return texts;
 }
 
-void write_texts(const fs::path& path, Trainer& trainer, MetaTexts texts) {
+UnwrittenCheckpoint checkpoint_of(Trainer& trainer, const RunState& run, fs::path path) {
   if (trainer.progress().window != 0) {
     fail(ErrorCode::invalid_argument, "train: checkpoint: wanted no open window, found {} micro-batches in one",
          trainer.progress().window);
   }
-  std::error_code error;
-  if (path.has_parent_path()) fs::create_directories(path.parent_path(), error);
-  if (error) fail(ErrorCode::io, "train: cannot make {}: {}", path.parent_path().string(), error.message());
-  Named tensors = tensors_of(trainer, /*weights_only=*/false);
-  tensors.emplace_back(kGenerator, generator_state());
-  texts[kHeaderChecksum] = header_checksum(texts, tensors);
-  write_safetensors(path, tensors, std::move(texts));
+  UnwrittenCheckpoint checkpoint;
+  checkpoint.path = std::move(path);
+  checkpoint.tensors = tensors_of(trainer);
+  checkpoint.tensors.emplace_back(kGenerator, generator_state());
+  checkpoint.texts = texts_of(trainer, run);
+  return checkpoint;
 }
 
 // What the best checkpoint says of itself; nullopt: there is none that is whole.
-std::optional<double> best_accuracy(const fs::path& path) {
+std::optional<double> best_score(const fs::path& path) {
   try {
     const MetaTexts metadata = read_safetensors_metadata(path);
-    return Texts(path, metadata).real("val_accuracy");
+    return Texts(path, metadata).real(metadata.contains(kScore) ? kScore : kEarlierScore);
   } catch (const Error& error) {
     if (error.code() == ErrorCode::not_found || error.code() == ErrorCode::corrupt_data) return std::nullopt;
     throw;
+  }
+}
+
+// What a checkpoint says of itself; nullopt: it cannot be read, or is none.
+std::optional<std::int64_t> steps_of(const fs::path& path) {
+  try {
+    const MetaTexts metadata = read_safetensors_metadata(path);
+    return Texts(path, metadata).count<std::int64_t>("optimizer_steps");
+  } catch (const Error&) {
+    return std::nullopt;
   }
 }
 
@@ -261,14 +295,23 @@ void check_kind(const CheckpointInfo& info, Trainer& trainer, const std::string&
          found.substr(0, 100), wanted);
   };
   if (info.run.model != model) refuse("model", info.run.model, model);
+  if (weights_only) return;
   const std::string optimizer = optimizer_name(trainer);
-  if (!weights_only && info.optimizer != optimizer) refuse("optimizer", info.optimizer, optimizer);
+  if (info.optimizer != optimizer) refuse("optimizer", info.optimizer, optimizer);
+  const bool keeps_averages = !trainer.averages().empty();
+  if (info.averages == keeps_averages) return;
+  fail(ErrorCode::invalid_argument,
+       "train: {}: a checkpoint {} averages of the weights, wanted one {} them, as train.ema_decay is {}",
+       info.path.string(), info.averages ? "with" : "without", keeps_averages ? "with" : "without",
+       trainer.options().ema_decay);
 }
 
 using TensorsByName = std::map<std::string, at::Tensor>;
 
-// Every tensor that will be copied is there and fits, and the model has every one of the file's.
-void check_tensors(const fs::path& path, const TensorsByName& found, const Named& wanted, bool weights_only) {
+// Every tensor that will be copied is there and fits, and the model has every one of the file's; of weights alone, of
+// those that will be copied.
+void check_tensors(const fs::path& path, const TensorsByName& found, const Named& wanted, bool weights_only,
+                   const char* part) {
   std::map<std::string, const at::Tensor*> wanted_by_name;
   for (const auto& [name, tensor] : wanted) {
     wanted_by_name[name] = &tensor;
@@ -277,7 +320,7 @@ void check_tensors(const fs::path& path, const TensorsByName& found, const Named
     check_alike(path, name, it->second, tensor);
   }
   for (const auto& [name, tensor] : found) {
-    const bool left_alone = weights_only && name.rfind("model/", 0) != 0;
+    const bool left_alone = weights_only && !name.starts_with(part);
     if (left_alone || name == kGenerator || wanted_by_name.count(name) != 0) continue;
     fail(ErrorCode::invalid_argument, "train: {}: holds {}, which the model does not have", path.string(), name);
   }
@@ -298,26 +341,64 @@ std::string header_checksum(const SafetensorsTexts& texts, const NamedTensors& t
   return header_checksum(texts, entries);
 }
 
+UnwrittenCheckpoint next_checkpoint(const fs::path& folder, Trainer& trainer, const RunState& run, std::int64_t keep) {
+  if (keep < 1) fail(ErrorCode::invalid_argument, "train: checkpoint: wanted to keep at least 1, found {}", keep);
+  const std::int64_t steps = trainer.progress().optimizer_steps;
+  UnwrittenCheckpoint next = checkpoint_of(trainer, run, folder / fmt::format("checkpoint-{:09}.safetensors", steps));
+  next.keep = keep;
+  return next;
+}
+
+std::optional<UnwrittenCheckpoint> best_checkpoint(const fs::path& folder, Trainer& trainer, const RunState& run,
+                                                   double score) {
+  const fs::path path = folder / kBestCheckpoint;
+  const std::optional<double> there = best_score(path);
+  if (there && *there >= score) return std::nullopt;
+  UnwrittenCheckpoint best = checkpoint_of(trainer, run, path);
+  best.texts[kScore] = fmt::format("{}", score);
+  return best;
+}
+
+void write_checkpoint(UnwrittenCheckpoint checkpoint) {
+  const fs::path folder = checkpoint.path.parent_path();
+  std::error_code error;
+  if (!folder.empty()) fs::create_directories(folder, error);
+  if (error) fail(ErrorCode::io, "train: cannot make {}: {}", folder.string(), error.message());
+  checkpoint.texts[kHeaderChecksum] = header_checksum(checkpoint.texts, checkpoint.tensors);
+  write_safetensors(checkpoint.path, checkpoint.tensors, std::move(checkpoint.texts));
+  if (checkpoint.keep > 0) remove_older(folder, checkpoint.path, checkpoint.keep);
+}
+
 void write_checkpoint(const fs::path& path, Trainer& trainer, const RunState& run) {
-  write_texts(path, trainer, texts_of(trainer, run));
+  write_checkpoint(checkpoint_of(trainer, run, path));
 }
 
 fs::path save_checkpoint(const fs::path& folder, Trainer& trainer, const RunState& run, std::int64_t keep) {
-  if (keep < 1) fail(ErrorCode::invalid_argument, "train: checkpoint: wanted to keep at least 1, found {}", keep);
-  fs::path path = folder / fmt::format("checkpoint-{:09}.safetensors", trainer.progress().optimizer_steps);
-  write_checkpoint(path, trainer, run);
-  remove_older(folder, path, keep);
+  UnwrittenCheckpoint next = next_checkpoint(folder, trainer, run, keep);
+  fs::path path = next.path;
+  write_checkpoint(std::move(next));
   return path;
 }
 
-bool save_best_checkpoint(const fs::path& folder, Trainer& trainer, const RunState& run, double val_accuracy) {
-  const fs::path path = folder / kBestCheckpoint;
-  const std::optional<double> best = best_accuracy(path);
-  if (best && *best >= val_accuracy) return false;
-  MetaTexts texts = texts_of(trainer, run);
-  texts["val_accuracy"] = fmt::format("{}", val_accuracy);
-  write_texts(path, trainer, std::move(texts));
-  return true;
+bool save_best_checkpoint(const fs::path& folder, Trainer& trainer, const RunState& run, double score) {
+  std::optional<UnwrittenCheckpoint> best = best_checkpoint(folder, trainer, run, score);
+  if (best) write_checkpoint(std::move(*best));
+  return best.has_value();
+}
+
+std::optional<fs::path> any_checkpoint(const fs::path& folder) {
+  for (const fs::directory_entry& entry : entries_of(folder)) {
+    if (is_named_as_checkpoint(entry.path().filename().string())) return entry.path();
+  }
+  return std::nullopt;
+}
+
+std::optional<std::int64_t> newest_step(const fs::path& folder) {
+  std::optional<std::int64_t> newest;
+  for (const fs::directory_entry& entry : entries_of(folder)) {
+    if (is_named_as_checkpoint(entry.path().filename().string())) newest = std::max(newest, steps_of(entry.path()));
+  }
+  return newest;
 }
 
 bool is_checkpoint(const fs::path& path) {
@@ -329,12 +410,13 @@ bool is_checkpoint(const fs::path& path) {
 CheckpointInfo load_checkpoint(const fs::path& path, Trainer& trainer, const std::string& model, bool weights_only) {
   SafetensorsFile file = read_safetensors(path);
   check_header(path, file);
-  CheckpointInfo info = read_info(path, file.metadata);
+  CheckpointInfo info = read_info(path, file);
   check_kind(info, trainer, model, weights_only);
-  const Named wanted = tensors_of(trainer, weights_only);
+  const char* part = info.averages ? kAverages : kTrained;  // Of weights alone.
+  const Named wanted = weights_only ? weights_as(part, trainer.model()) : tensors_of(trainer);
   TensorsByName found;
   for (auto& [name, tensor] : file.tensors) found[name] = std::move(tensor);
-  check_tensors(path, found, wanted, weights_only);
+  check_tensors(path, found, wanted, weights_only, part);
 
   c10::AutoGradMode no_graph(false);
   if (!weights_only) {

@@ -9,6 +9,8 @@
 #include <string>
 #include <vector>
 
+#include "torch/tensor/safetensors.h"
+
 namespace headrace {
 
 // What a run knows beside its trainer and must find again when it goes on.
@@ -26,15 +28,36 @@ struct RunState {
 // "headrace-checkpoint", version, model, seed, data, batches_per_epoch, evaluation_due, history, optimizer, epoch,
 // batch, optimizer_steps (the schedule's position), loss_sum, loss_samples, loss_scale, scale_good_updates,
 // skipped_updates, compute_threads, tuning where it is not empty; xxh3 of the tensors' bytes and header_xxh3 of
-// everything else. Tensors: "model/<name>" of parameters and buffers, "optimizer/<name>/exp_avg",
-// ..., "generator/cpu".
+// everything else. Tensors: "model/<name>" of parameters and buffers as they are trained, "ema/<name>" of the trainer's
+// averages of them where it keeps some, "optimizer/<name>/exp_avg", ..., "generator/cpu". The version is 2 with
+// averages and without: a file without them is what it was before there were any, and a build that knows none refuses
+// to go on from a file with them, by a tensor's name.
 struct CheckpointInfo {
   std::filesystem::path path;
   RunState run;
   std::string optimizer;  // "adamw", "sgd".
   Progress progress;
   std::int64_t compute_threads = 0;
+  bool averages = false;  // The file has averages: a load of weights alone takes them.
 };
+
+// A checkpoint that is not on the disk yet. The thread that steps the trainer makes it; any thread may write it.
+struct UnwrittenCheckpoint {
+  std::filesystem::path path;
+  NamedTensors tensors;  // Shared with the trainer: written before its next step, unless copies take their place.
+  SafetensorsTexts texts;
+  std::int64_t keep = 0;  // Of the folder's checkpoints, the newest whole ones that stay; 0: all.
+};
+
+// What save_checkpoint and save_best_checkpoint write; nullopt: the best that is there is as good. Cost: a copy of the
+// generator's state, and for the best the header of the file that is there.
+UnwrittenCheckpoint next_checkpoint(const std::filesystem::path& folder, Trainer& trainer, const RunState& run,
+                                    std::int64_t keep);
+std::optional<UnwrittenCheckpoint> best_checkpoint(const std::filesystem::path& folder, Trainer& trainer,
+                                                   const RunState& run, double score);
+// Makes its folder if need be, writes it and removes what is not to be kept. Touches no trainer, generator or setting
+// of the process, and computes with the calling thread alone where the tensors are contiguous and on the CPU.
+void write_checkpoint(UnwrittenCheckpoint checkpoint);
 
 // Writes one file of this name. Makes its folder if need be. Errors and cost as save_checkpoint.
 void write_checkpoint(const std::filesystem::path& path, Trainer& trainer, const RunState& run);
@@ -50,20 +73,30 @@ std::filesystem::path save_checkpoint(const std::filesystem::path& folder, Train
 // In a run's folder.
 inline constexpr const char* kBestCheckpoint = "checkpoint-best.safetensors";
 
-// Writes <folder>/checkpoint-best.safetensors, a checkpoint like the others with "val_accuracy" in its header, unless
-// the one that is there says at least as much; so a later process needs no memory of what was best. One that says no
-// val accuracy, as earlier versions chose by test, counts as none. Returns whether it did. Never removed by
-// save_checkpoint. Errors as there.
-bool save_best_checkpoint(const std::filesystem::path& folder, Trainer& trainer, const RunState& run,
-                          double val_accuracy);
+// Writes <folder>/checkpoint-best.safetensors, a checkpoint like the others with "score" in its header, of which more
+// is better, unless the one that is there says at least as much; so a later process needs no memory of what was best.
+// Earlier versions called it "val_accuracy"; one that says neither, as still earlier ones chose by test, counts as
+// none. A build of those versions takes one with "score" for none, and writes its own over it. Returns whether it did.
+// Never removed by save_checkpoint. Errors as there.
+bool save_best_checkpoint(const std::filesystem::path& folder, Trainer& trainer, const RunState& run, double score);
+
+// One of the folder's checkpoints, or its best, whole or not; nullopt: it has none, or is not there. Error{io}: it
+// cannot be listed.
+std::optional<std::filesystem::path> any_checkpoint(const std::filesystem::path& folder);
+
+// The most optimizer steps that one of the folder's checkpoints, its best included, says of itself in its header; one
+// that cannot be read does not count. nullopt: there is none. Error{io}: the folder cannot be listed.
+std::optional<std::int64_t> newest_step(const std::filesystem::path& folder);
 
 // Whether the file's header says it is a checkpoint, of whatever version. Errors as read_safetensors_metadata.
 bool is_checkpoint(const std::filesystem::path& path);
 
 // Loads one file: checks header bounds, checksums, names, shapes and dtypes before anything is changed. Errors:
 // corrupt_data (with what), invalid_argument (another model or optimizer, with both names, or missing, surplus or
-// wrongly shaped tensors by name), unsupported (another format version). With `weights_only` the optimizer, progress
-// and generators stay as they are.
+// wrongly shaped tensors by name; averages in the file or in the trainer alone, with train.ema_decay), unsupported
+// (another format version). With `weights_only` the optimizer, progress and generators stay as they are. The model then
+// gets the file's averages where it has some, parameters and buffers, and the trainer's own averages stay as they are,
+// too: it may keep some or not, and Trainer::with_averages() would replace what was loaded.
 CheckpointInfo load_checkpoint(const std::filesystem::path& path, Trainer& trainer, const std::string& model,
                                bool weights_only);
 

@@ -8,6 +8,7 @@
 #include <sys/resource.h>
 
 #include <csignal>
+#include <map>
 #include <optional>
 
 #include "core/base/files.h"
@@ -24,6 +25,9 @@ namespace {
 
 namespace fs = std::filesystem;
 using ::testing::HasSubstr;
+using tiny::averaging;
+using tiny::of_tiny;
+using tiny::train;
 
 class Checkpoint : public ::testing::Test {
  protected:
@@ -39,16 +43,6 @@ class Checkpoint : public ::testing::Test {
   const TemporaryFolder temporary_;
   const fs::path path_ = temporary_.path();
 };
-
-RunState of_tiny() {
-  RunState run;
-  run.model = "tiny";
-  return run;
-}
-
-void train(tiny::Training& training, int steps) {
-  for (int i = 0; i < steps; ++i) training.trainer->step(tiny::random_batch(8));
-}
 
 template <class Function>
 Error refusal(const Function& function) {
@@ -68,7 +62,7 @@ void damage(const fs::path& path) {
 }
 
 TEST_F(Checkpoint, ReturnsEveryBitOfTheStateIntoAnyLayout) {
-  tiny::Training saved;
+  tiny::Training saved(averaging(0.9));
   Progress& progress = saved.trainer->progress();
   progress.epoch = 2;
   progress.loss_scale = 0.1;  // No short text but the one that comes back.
@@ -86,7 +80,7 @@ TEST_F(Checkpoint, ReturnsEveryBitOfTheStateIntoAnyLayout) {
   EXPECT_EQ(path.filename(), "checkpoint-000000005.safetensors");
   const at::Tensor generator = at::detail::getDefaultCPUGenerator().get_state();
 
-  tiny::Training loaded({}, {}, /*seed=*/9);
+  tiny::Training loaded(averaging(0.9), {}, /*seed=*/9);
   loaded.trainer->set_memory_format(MemoryFormat::channels_last);
   train(loaded, 1);
   const CheckpointInfo info = load_checkpoint(path, *loaded.trainer, "tiny", false);
@@ -135,6 +129,7 @@ TEST_F(Checkpoint, AResumedRunEndsWithTheBitsOfTheUninterruptedOne) {
     TrainOptions options;
     options.gradient_accumulation_steps = 2;
     if (name == OptimizerName::adamw) options.loss_scale = 1024;
+    if (name == OptimizerName::sgd) options.ema_decay = 0.99;
     OptimizerOptions optimizer;
     optimizer.name = name;
     tiny::Training whole(options, optimizer);
@@ -300,6 +295,47 @@ TEST_F(Checkpoint, TheBestStaysUntilItIsBeatenAndIsNotCountedAmongTheNewest) {
   EXPECT_TRUE(save_best_checkpoint(path_, *training.trainer, of_tiny(), 0.1)) << "one that is not whole beats nothing";
 }
 
+TEST_F(Checkpoint, ABestOfAnEarlierVersionCountsByItsValAccuracy) {
+  tiny::Training training;
+  const fs::path path = path_ / kBestCheckpoint;
+  save_best_checkpoint(path_, *training.trainer, of_tiny(), 0.5);
+  const SafetensorsFile best = read_safetensors(path);
+  std::map<std::string, std::string> texts = best.metadata;
+  texts.erase("score");
+  texts["val_accuracy"] = "0.5";
+  texts["header_xxh3"] = header_checksum(texts, best.tensors);
+  write_safetensors(path, best.tensors, texts);
+  const std::string earlier = read_file(path, 10'000'000);
+
+  train(training, 1);
+  EXPECT_FALSE(save_best_checkpoint(path_, *training.trainer, of_tiny(), 0.5));
+  EXPECT_TRUE(read_file(path, 10'000'000) == earlier);
+  EXPECT_TRUE(save_best_checkpoint(path_, *training.trainer, of_tiny(), 0.75));
+  EXPECT_EQ(read_safetensors_metadata(path).at("score"), "0.75");
+  EXPECT_EQ(load_checkpoint(path, *training.trainer, "tiny", false).progress.optimizer_steps, 1);
+}
+
+TEST_F(Checkpoint, TheNewestStepIsTheLargestThatAReadableOneSaysOfItself) {
+  tiny::Training training;
+  EXPECT_EQ(newest_step(path_), std::nullopt);
+  EXPECT_EQ(newest_step(path_ / "none"), std::nullopt);
+  const auto save = [&] {
+    train(training, 1);
+    return save_checkpoint(path_, *training.trainer, of_tiny(), 5);
+  };
+  const fs::path first = save();
+  save();
+  EXPECT_EQ(newest_step(path_), 2);
+  train(training, 1);
+  save_best_checkpoint(path_, *training.trainer, of_tiny(), 0.5);
+  EXPECT_EQ(newest_step(path_), 3);
+  fs::resize_file(save(), 300);
+  fs::copy_file(first, path_ / "checkpoint-000000009.safetensors");
+  write_file(path_ / "checkpoint-000000010.safetensors", "no tensors");
+  write_safetensors(path_ / "checkpoint-000000011.safetensors", training.tensors(), {{"format", "pt"}});
+  EXPECT_EQ(newest_step(path_), 3);
+}
+
 TEST_F(Checkpoint, TheBestIsTheLastResort) {
   tiny::Training training;
   train(training, 1);
@@ -357,12 +393,58 @@ TEST_F(Checkpoint, LoadsWeightsAloneWhenAskedTo) {
   train(loaded, 1);
   const Named optimizer = clones(loaded.trainer->optimizer().state());
   const at::Tensor generator = at::detail::getDefaultCPUGenerator().get_state();
-  load_checkpoint(path, *loaded.trainer, "tiny", /*weights_only=*/true);
-  expect_equal(loaded.trainer->model().parameters, saved.trainer->model().parameters);
-  expect_equal(loaded.trainer->model().buffers, saved.trainer->model().buffers);
+  EXPECT_FALSE(load_checkpoint(path, *loaded.trainer, "tiny", /*weights_only=*/true).averages);
+  expect_equal(loaded.weights(), saved.weights());
   expect_equal(loaded.trainer->optimizer().state(), optimizer);
   EXPECT_EQ(loaded.trainer->progress().optimizer_steps, 1);
   EXPECT_TRUE(at::detail::getDefaultCPUGenerator().get_state().equal(generator));
+}
+
+TEST_F(Checkpoint, HoldsTrainedWeightsAndAveragesOfWhichALoadOfWeightsAloneTakesThese) {
+  tiny::Training saved(averaging(0.9));
+  train(saved, 3);
+  const Named trained = saved.weights(), averages = saved.trainer->averages();
+  for (std::size_t i = 0; i < trained.size(); ++i) {
+    EXPECT_FALSE(trained[i].second.equal(averages[i].second)) << trained[i].first;
+  }
+  const fs::path path = save_checkpoint(path_, *saved.trainer, of_tiny(), 2);
+  const SafetensorsFile file = read_safetensors(path);
+  const std::map<std::string, at::Tensor> held(file.tensors.begin(), file.tensors.end());
+  for (const auto& [name, tensor] : trained) EXPECT_TRUE(held.at("model/" + name).equal(tensor)) << name;
+  for (const auto& [name, tensor] : averages) EXPECT_TRUE(held.at("ema/" + name).equal(tensor)) << name;
+
+  for (const double decay : {0.0, 0.5}) {
+    tiny::Training loaded(averaging(decay), {}, /*seed=*/9);
+    const Named own = clones(loaded.trainer->averages());
+    EXPECT_TRUE(load_checkpoint(path, *loaded.trainer, "tiny", /*weights_only=*/true).averages);
+    expect_equal(loaded.weights(), averages);
+    expect_equal(loaded.trainer->averages(), own);
+  }
+
+  Named incomplete = file.tensors;
+  std::erase_if(incomplete, [](const auto& tensor) { return tensor.first == "ema/last.bias"; });
+  std::map<std::string, std::string> texts = file.metadata;
+  texts["header_xxh3"] = header_checksum(texts, incomplete);
+  write_safetensors(path_ / "incomplete", incomplete, texts);
+  EXPECT_THAT(refusal([&] { load_checkpoint(path_ / "incomplete", *saved.trainer, "tiny", true); }).what(),
+              HasSubstr("has no ema/last.bias"));
+}
+
+TEST_F(Checkpoint, WithAveragesOnOneSideAloneIsRefusedByTheOption) {
+  const auto refused = [this](double saved_decay, double decay) {
+    tiny::Training saved(averaging(saved_decay)), other(averaging(decay), {}, /*seed=*/9);
+    train(saved, 1);
+    const fs::path path = save_checkpoint(path_, *saved.trainer, of_tiny(), 2);
+    const Named before = clones(other.tensors());
+    const Error error = refusal([&] { load_checkpoint(path, *other.trainer, "tiny", /*weights_only=*/false); });
+    EXPECT_EQ(error.code(), ErrorCode::invalid_argument);
+    expect_equal(other.tensors(), before);
+    return error;
+  };
+  EXPECT_THAT(refused(0.5, 0).what(), HasSubstr("with averages of the weights, wanted one without them, as "
+                                                "train.ema_decay is 0"));
+  EXPECT_THAT(refused(0, 0.5).what(), HasSubstr("without averages of the weights, wanted one with them, as "
+                                                "train.ema_decay is 0.5"));
 }
 
 // Files of this process may grow to `bytes` and no further, as on a disk that is full.

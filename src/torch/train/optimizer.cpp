@@ -44,6 +44,7 @@ Optimizer::Optimizer(std::vector<ParameterGroup> groups) {
     }
     Group group;
     group.options = from.options;
+    group.lr_mult = from.lr_mult;
     group.begin = parameters_.size();
     for (auto& [name, parameter] : from.parameters) {
       if (!parameter.defined() || parameter.scalar_type() != at::kFloat || !parameter.is_cpu()) {
@@ -78,7 +79,7 @@ void Optimizer::step(double lr) {
 
 void Optimizer::step(const std::function<double(double)>& scheduled) {
   c10::AutoGradMode no_graph(false);
-  for (const Group& group : groups_) step_group(group, scheduled(group.options.lr));
+  for (const Group& group : groups_) step_group(group, scheduled(group.options.lr) * group.lr_mult);
 }
 
 void Optimizer::step_group(const Group& group, double lr) {

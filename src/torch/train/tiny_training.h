@@ -22,6 +22,8 @@
 #include <utility>
 #include <vector>
 
+#include "torch/train/checkpoint.h"
+
 namespace headrace::tiny {
 
 inline constexpr int kSide = 8;
@@ -122,17 +124,43 @@ struct Training {
         [forward](const TensorBatch& batch) { return (*forward)(batch); }, options, schedule, 100);
   }
 
-  // Parameters, buffers and optimizer state, shared, by name.
+  // Parameters and buffers, shared, by name.
+  std::vector<std::pair<std::string, at::Tensor>> weights() const {
+    std::vector<std::pair<std::string, at::Tensor>> weights = trainer->model().parameters;
+    for (const auto& entry : trainer->model().buffers) weights.push_back(entry);
+    return weights;
+  }
+  // With optimizer state and averages.
   std::vector<std::pair<std::string, at::Tensor>> tensors() const {
-    std::vector<std::pair<std::string, at::Tensor>> all = trainer->model().parameters;
-    for (const auto& entry : trainer->model().buffers) all.push_back(entry);
+    std::vector<std::pair<std::string, at::Tensor>> all = weights();
     for (const auto& entry : trainer->optimizer().state()) all.push_back(entry);
+    for (const auto& [name, average] : trainer->averages()) all.emplace_back("ema/" + name, average);
     return all;
   }
 };
 
+// Averages of such a decay; 0: none.
+inline TrainOptions averaging(double decay, bool warmup = true) {
+  TrainOptions options;
+  options.ema_decay = decay;
+  options.ema_warmup = warmup;
+  return options;
+}
+
 inline TensorBatch random_batch(std::int64_t size) {
   return {{"image", at::randn({size, 1, kSide, kSide})}, {"labels", at::randint(4, {size}, at::kLong)}};
+}
+
+// So many steps, each on a batch of its own.
+inline void train(const Training& training, int steps) {
+  for (int i = 0; i < steps; ++i) training.trainer->step(random_batch(8));
+}
+
+// What a run of such a training knows beside it.
+inline RunState of_tiny() {
+  RunState run;
+  run.model = "tiny";
+  return run;
 }
 
 }  // namespace headrace::tiny

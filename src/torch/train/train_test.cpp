@@ -240,6 +240,23 @@ TEST(Optimizer, GroupsHaveRatesAndOptionsOfTheirOwn) {
       << "groups of two kinds";
 }
 
+TEST(Optimizer, AGroupsMultipleIsOfWhateverRateAStepHas) {
+  const at::Tensor first = at::zeros({2}).requires_grad_(), second = at::zeros({2}).requires_grad_();
+  OptimizerOptions options = sgd(0, false, 0);
+  options.lr = 1;
+  Optimizer optimizer(
+      std::vector<ParameterGroup>{{{{"first", first}}, options}, {{{"second", second}}, options, /*lr_mult=*/0.25}});
+  EXPECT_EQ(optimizer.lr_mult(0), 1);
+  EXPECT_EQ(optimizer.lr_mult(1), 0.25);
+  for (const at::Tensor& parameter : {first, second}) parameter.mutable_grad() = at::ones({2});
+  optimizer.step([](double lr) { return lr / 2; });
+  EXPECT_TRUE(first.equal(at::full({2}, -0.5)));
+  EXPECT_TRUE(second.equal(at::full({2}, -0.125)));
+  optimizer.step(2.0);
+  EXPECT_TRUE(first.equal(at::full({2}, -2.5)));
+  EXPECT_TRUE(second.equal(at::full({2}, -0.625)));
+}
+
 TEST(Optimizer, StateOfTheCallersIsReadUpdatedAndLaidAsItsParameter) {
   const at::Tensor weight = at::zeros({4, 3, 2, 2}).contiguous(at::MemoryFormat::ChannelsLast).requires_grad_();
   Optimizer optimizer({{"weight", weight}}, sgd(0.5, false, 0));

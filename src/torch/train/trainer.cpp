@@ -12,6 +12,8 @@
 #include <cstddef>
 #include <optional>
 #include <span>
+#include <string>
+#include <tuple>
 #include <unordered_set>
 #include <utility>
 #include <vector>
@@ -24,11 +26,14 @@
 #include "torch/tensor/batch_tensor.h"
 #include "torch/tensor/tensor_allocations.h"
 #include "torch/train/lr_scheduler.h"
+#include "torch/train/shown_averages.h"
+#include "torch/train/weight_average.h"
 
 namespace headrace {
 namespace {
 
 constexpr std::size_t kLossesUnread = 50;  // Off the CPU: losses that wait to be read together.
+constexpr std::int64_t kTop5 = 5;
 
 at::MemoryFormat torch_format(MemoryFormat format) {
   return format == MemoryFormat::channels_last ? at::MemoryFormat::ChannelsLast : at::MemoryFormat::Contiguous;
@@ -46,8 +51,7 @@ at::Tensor in_layout(const at::Tensor& tensor, at::MemoryFormat format) {
   return tensor.to(tensor.options(), /*non_blocking=*/false, /*copy=*/false, format);
 }
 
-// Parameters and buffers.
-// Each storage once, however many of them share it.
+// Parameters and buffers, each storage once, however many of them share it.
 std::int64_t bytes_of(const ModelState& model) {
   std::int64_t bytes = 0;
   std::unordered_set<const void*> known;
@@ -58,6 +62,17 @@ std::int64_t bytes_of(const ModelState& model) {
     }
   }
   return bytes;
+}
+
+std::optional<WeightAverage> average_of(const ModelState& model, const TrainOptions& options) {
+  if (options.ema_decay == 0) return std::nullopt;
+  return WeightAverage(model, options.ema_decay, options.ema_warmup);
+}
+
+// Samples of the batch that count and are right.
+std::int64_t count_right(const TensorBatch& batch, const at::Tensor& is_right) {
+  const at::Tensor counted = batch.valid.defined() ? is_right.logical_and(batch.valid) : is_right;
+  return counted.sum().item<std::int64_t>();
 }
 
 class EvaluationMode {
@@ -90,22 +105,27 @@ struct Trainer::Impl {
   at::Tensor seed;  // What the last backward began with.
   double seed_value = 0;
   std::vector<Loss> unread;
+  std::optional<WeightAverage> average = average_of(model, options);
 
   // Bytes, for whoever asks while this thread works.
   std::atomic<std::int64_t> gradients_held{0}, state_held{optimizer.state_bytes()};
-  const std::int64_t model_bytes = bytes_of(model);
+  const std::int64_t model_bytes = bytes_of(model), average_bytes = average ? bytes_of(average->tensors()) : 0;
   const Account model_account{"parameters", [this] { return model_bytes; }};
   const Account gradient_account{"gradients", [this] { return gradients_held.load(std::memory_order_relaxed); }};
   const Account state_account{"optimizer", [this] { return state_held.load(std::memory_order_relaxed); }};
 
-  std::optional<Account> activation_account;
+  std::optional<Account> average_account, activation_account;
+
+  void count_averages() {
+    if (average) average_account.emplace("averages", [this] { return average_bytes; });
+  }
 
   // Where tensors are counted: those that are none of the above. A step's results and buffers, for the most part.
   void count_activations() {
     if (!TensorAllocations::bytes()) return;
     activation_account.emplace("activations", [this] {
-      const std::int64_t known =
-          model_bytes + gradients_held.load(std::memory_order_relaxed) + state_held.load(std::memory_order_relaxed);
+      const std::int64_t known = model_bytes + average_bytes + gradients_held.load(std::memory_order_relaxed) +
+                                 state_held.load(std::memory_order_relaxed);
       return std::max<std::int64_t>(TensorAllocations::bytes().value_or(0) - known, 0);
     });
   }
@@ -213,6 +233,7 @@ struct Trainer::Impl {
     if (ready) {
       optimizer.step([this](double lr) { return scheduled(lr); });
       state_held.store(optimizer.state_bytes(), std::memory_order_relaxed);  // Momentum may have been switched on.
+      if (average) average->update(progress.optimizer_steps + 1);
     }
     drop_window();
     ++(ready ? progress.optimizer_steps : progress.skipped_updates);
@@ -237,6 +258,7 @@ Trainer::Trainer(ModelState model, Optimizer optimizer, Forward forward, TrainOp
   if (!impl_->model.set_training) fail(ErrorCode::invalid_argument, "train: a Trainer needs a model with set_training");
   at::globalContext().setDeterministicAlgorithms(options.deterministic, /*warn_only=*/false);
   impl_->model.set_training(true);
+  impl_->count_averages();
   impl_->count_activations();
 }
 
@@ -328,6 +350,16 @@ Output Trainer::evaluate(const BoundForward& forward) {
   return impl_->run_forward(forward);
 }
 
+const std::vector<std::pair<std::string, at::Tensor>>& Trainer::averages() const {
+  static const std::vector<std::pair<std::string, at::Tensor>> none;
+  return impl_->average ? impl_->average->tensors() : none;
+}
+
+void Trainer::with_averages(const std::function<void()>& work) {
+  const ShownAverages shown{*this};
+  work();
+}
+
 void Trainer::set_run_length(std::int64_t optimizer_steps_total, std::int64_t epochs) {
   impl_->run = {optimizer_steps_total, epochs};
 }
@@ -347,6 +379,7 @@ void Trainer::set_memory_format(MemoryFormat format) {
     if (parameter.grad().defined()) convert(parameter.grad());
   }
   for (const auto& [name, tensor] : impl_->optimizer.state()) convert(tensor);
+  if (impl_->average) impl_->average->lay_like_weights();
   impl_->memory_format = format;
 }
 
@@ -373,6 +406,7 @@ Evaluation evaluate(Trainer& trainer, Loader& loader, const Forward& forward, co
   Evaluation result;
   double loss_sum = 0;
   std::int64_t right = 0;
+  std::optional<std::int64_t> right_top5;
   Epoch epoch = loader.epoch(0);
   while (const std::optional<Batch> host = epoch.next()) {
     if (stop && stop())
@@ -384,15 +418,19 @@ Evaluation evaluate(Trainer& trainer, Loader& loader, const Forward& forward, co
       fail(ErrorCode::invalid_argument, "train: evaluation needs a named output \"logits\" of the forward");
     }
     const std::int64_t samples = batch.counted();
-    at::Tensor is_right = logits->second.argmax(1).eq(batch["labels"]);
-    if (batch.valid.defined()) is_right = is_right.logical_and(batch.valid);
+    const at::Tensor& labels = batch["labels"];
     loss_sum += output.loss.item<double>() * static_cast<double>(samples);
-    right += is_right.sum().item<std::int64_t>();
+    right += count_right(batch, logits->second.argmax(1).eq(labels));
+    if (logits->second.size(1) > kTop5) {
+      const at::Tensor top5 = std::get<1>(logits->second.topk(kTop5, 1));
+      right_top5 = right_top5.value_or(0) + count_right(batch, top5.eq(labels.unsqueeze(1)).any(/*dim=*/1));
+    }
     result.samples += samples;
   }
   if (result.samples > 0) {
     result.loss = loss_sum / static_cast<double>(result.samples);
     result.accuracy = static_cast<double>(right) / static_cast<double>(result.samples);
+    if (right_top5) result.top5_accuracy = static_cast<double>(*right_top5) / static_cast<double>(result.samples);
   }
   return result;
 }

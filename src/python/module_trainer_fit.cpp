@@ -1,0 +1,325 @@
+#include <headrace/trace.h>
+#include <pybind11/stl.h>
+
+#include <exception>
+#include <system_error>
+#include <utility>
+
+#include "core/base/clock.h"
+#include "core/base/fail.h"
+#include "core/hardware/machine.h"
+#include "python/folder_lock.h"
+#include "python/keywords.h"
+#include "python/module_trainer.h"
+#include "python/tensor_object.h"
+#include "python/train_fields.h"
+#include "python/warning.h"
+#include "torch/train/checkpoint_writer.h"
+
+namespace headrace::python {
+namespace {
+
+namespace fs = std::filesystem;
+namespace py = pybind11;
+
+std::int64_t windows_in(std::int64_t batches, std::int64_t accumulate) {
+  return (batches + accumulate - 1) / accumulate;
+}
+
+bool is_sequence(const py::object& loader) {
+  return PyList_Check(loader.ptr()) != 0 || PyTuple_Check(loader.ptr()) != 0;
+}
+
+// Whether the order of its samples comes from Python, where a sampler may draw from any generator.
+bool draws_in_python(const py::object& loader) {
+  return !is_native_loader(loader) || loader.attr("_takes_orders").cast<bool>();
+}
+
+void check_arguments(const FitArguments& told, const TrainOptions& settings) {
+  if (!told.evaluate.is_none()) return;
+  const auto refuse = [](const std::string& setting) {
+    fail(ErrorCode::invalid_argument,
+         "python: fit: {}: wanted evaluate=, the loader whose figures it goes by, found none", setting);
+  };
+  if (settings.early_stopping_patience > 0)
+    refuse(fmt::format("early_stopping_patience={}", settings.early_stopping_patience));
+  if (told.monitor != kLoss) refuse(fmt::format("monitor=\"{}\"", told.monitor));
+}
+
+void make_folder(const fs::path& folder) {
+  std::error_code error;
+  fs::create_directories(folder, error);
+  if (error) fail(ErrorCode::io, "python: fit: cannot make {}: {}", folder.string(), error.message());
+}
+
+// load() would take them for those of the run that begins.
+void refuse_checkpoints_in(const fs::path& folder) {
+  const std::optional<fs::path> earlier = any_checkpoint(folder);
+  if (!earlier) return;
+  fail(ErrorCode::invalid_argument,
+       "python: fit: {} holds {} of an earlier run: go on with it by load() of the folder, or choose another one",
+       folder.string(), earlier->filename().string());
+}
+
+// They are of a line of the run that was left by loading an older file: a later load() would go on with them.
+void refuse_newer_checkpoints_in(const fs::path& folder, std::int64_t updates) {
+  std::optional<std::int64_t> newest;
+  {
+    const py::gil_scoped_release released;
+    newest = newest_step(folder);
+  }
+  if (newest.value_or(0) <= updates) return;
+  fail(ErrorCode::invalid_argument,
+       "python: fit: {}: wanted no checkpoint of more than the {} updates of this Trainer, found one of {}: load() the "
+       "folder, remove what is newer, or choose another folder",
+       folder.string(), updates, *newest);
+}
+
+// Another exception is under way, which goes on: what is wrong with the disk is told beside it.
+void finish_beside_exception(CheckpointWriter& writer) {
+  try {
+    const py::gil_scoped_release released;
+    writer.finish();
+  } catch (const std::exception& error) {
+    try {
+      warn(fmt::format("headrace: the last checkpoint was not written: {}", error.what()));
+    } catch (py::error_already_set& raised) {
+      raised.discard_as_unraisable("headrace.Trainer.fit");
+    }
+  }
+}
+
+}  // namespace
+
+struct ModuleTrainer::Fit {
+  const FitArguments& told;
+  const AnyLoader loader;
+  TrainOptions settings{};                   // Of them those of fit_fields().
+  fs::path folder{};                         // Of checkpoints.
+  std::optional<FolderLock> lock{};          // Of it, until the last write is over.
+  std::optional<CheckpointWriter> writer{};  // Where there are to be some.
+  std::int64_t saved_ns = monotonic_ns();
+};
+
+void ModuleTrainer::plan_run(const AnyLoader& loader, std::int64_t epochs) {
+  const auto batches = loader.batches();
+  if (batches) steps_ = windows_in(*batches, options_.gradient_accumulation_steps) * epochs;
+  if (schedule_.name != LrSchedulerName::constant && !steps_) {
+    fail(ErrorCode::invalid_argument,
+         "python: a schedule spreads over the whole run: wanted a loader with a length, or steps=");
+  }
+  trainer_->set_run_length(steps_.value_or(1), epochs);
+}
+
+// Before the first step: a run's end is no time to learn that its folder is of no use.
+void ModuleTrainer::open_checkpoints(Fit& run) {
+  run.folder = fs::absolute(*run.told.checkpoints);
+  make_folder(run.folder);
+  run.lock.emplace(run.folder);
+  std::error_code ignored;
+  if (!fs::equivalent(run_folder_, run.folder, ignored)) refuse_checkpoints_in(run.folder);
+  refuse_newer_checkpoints_in(run.folder, trainer_->progress().optimizer_steps);
+  const bool is_other = !record_.monitor.empty() && record_.monitor != run.told.monitor;
+  if (is_other && !run.told.evaluate.is_none() && any_checkpoint(run.folder)) {
+    fail(ErrorCode::invalid_argument,
+         "python: fit: monitor: wanted {}, by which the run in {} goes, found {}: another one needs another folder",
+         record_.monitor, run.folder.string(), run.told.monitor);
+  }
+  run_folder_ = run.folder;
+  run.writer.emplace(run.settings.async_checkpoints);
+}
+
+// Where a loaded checkpoint stands, for what draws before an epoch has begun from it.
+void ModuleTrainer::set_loaded_generators() {
+  const py::object loaded = std::exchange(loaded_place_, py::none());
+  if (loaded.is_none() || !draws_in_python(loader_)) return;
+  py::module_::import("headrace._place").attr("set_generator_states")(loaded["now"], loader_);
+}
+
+// Stands at resume_batch_, or refuses.
+py::iterator ModuleTrainer::begin_pass(const AnyLoader& loader) {
+  Progress& progress = trainer_->progress();
+  progress.batch = std::exchange(resume_batch_, 0);
+  if (draws_in_python(loader_)) {
+    if (is_native_loader(loader_)) loader_.attr("start_at")(progress.epoch, 0);
+    return begin_pass_of_python(loader);
+  }
+  loaded_place_ = pass_began_ = py::none();  // It needs no generator.
+  loader_.attr("start_at")(progress.epoch, progress.batch);
+  return loader.pass();
+}
+
+// A loader of Python's has no positions: the epoch begins with the generators as they were, its first batches are
+// loaded and dropped, and what the model drew since is made up for by the generators of the checkpoint.
+py::iterator ModuleTrainer::begin_pass_of_python(const AnyLoader& loader) {
+  const std::int64_t done = trainer_->progress().batch;
+  const py::object loaded = std::exchange(loaded_place_, py::none());
+  const py::object began = loaded.is_none() ? loaded : py::object(loaded["pass_began"]);
+  if (done > 0 && (loader.single_pass() || (began.is_none() && !is_sequence(loader_)))) {
+    fail(ErrorCode::invalid_argument, "python: the checkpoint stands at batch {} of its epoch; {}", done,
+         loader.single_pass()
+             ? "an iterator cannot go on there: give a function that makes one"
+             : "only a headrace.Loader and a list can go on where no fit() began, and no Loader with a "
+               "sampler of your own");
+  }
+  const py::module_ place = py::module_::import("headrace._place");
+  const bool in_pass = done > 0 && !began.is_none();
+  if (!loaded.is_none()) place.attr("set_generator_states")(in_pass ? began : py::object(loaded["now"]), loader_);
+  pass_began_ = place.attr("generator_states")(loader_);
+  py::iterator pass = loader.pass();
+  for (std::int64_t i = 0; i < done; ++i) {
+    if (!next_batch(pass)) {
+      fail(ErrorCode::invalid_argument, "python: the checkpoint stands at batch {} of its epoch, the loader gave {}",
+           done, i);
+    }
+    check_signals();
+  }
+  if (in_pass) place.attr("set_generator_states")(loaded["now"], loader_);
+  return pass;
+}
+
+py::dict ModuleTrainer::fit_epoch(Fit& run) {
+  Progress& progress = trainer_->progress();
+  const std::int64_t begin_ns = monotonic_ns(), skipped_before = progress.skipped_updates;
+  const std::optional<std::int64_t> batches = run.loader.batches();
+  py::iterator pass = begin_pass(run.loader);
+  const auto checkpoint_is_due = [&] {
+    const bool is_resting = progress.window == 0 && progress.batch != batches;
+    const double every_s = run.settings.checkpoint_every_s;
+    return run.writer && is_resting && every_s > 0 && seconds_since(run.saved_ns) >= every_s;
+  };
+  std::int64_t samples = 0;
+  while (!batches || progress.batch < *batches) {
+    const Span span{step::kStep, progress.batch};
+    std::optional<py::object> batch;
+    {
+      const Span wait{step::kDataWait};
+      batch = next_batch(pass);
+    }
+    if (!batch) break;
+    const at::Tensor loss = step_on(*batch, batches && progress.batch + 1 == *batches);
+    samples += batch_samples(*batch);
+    if (!run.told.on_step.is_none()) run.told.on_step(object_of(loss));
+    check_signals();
+    if (run.writer) run.writer->check();
+    if (checkpoint_is_due()) save_in_folder(run);
+  }
+  if (progress.batch == 0) {
+    fail(ErrorCode::invalid_argument, "python: loader: gave no batch in epoch {}{}", progress.epoch + 1,
+         run.loader.single_pass() ? "; an iterator or generator is used up by one epoch: give a function that makes one"
+                                  : "");
+  }
+  finish_window();
+  ++progress.epoch;
+  progress.batch = 0;
+  pass_began_ = py::none();
+  const double seconds = seconds_since(begin_ns);
+  py::dict result;
+  result["epoch"] = progress.epoch;
+  result["loss"] = trainer_->take_mean_loss();
+  result["samples"] = samples;
+  result["seconds"] = seconds;
+  result["samples_per_second"] = static_cast<double>(samples) / seconds;
+  result["optimizer_steps"] = progress.optimizer_steps;
+  result["skipped_updates"] = progress.skipped_updates - skipped_before;
+  result["resident_memory"] = resident_memory();
+  return result;
+}
+
+void ModuleTrainer::save_in_folder(Fit& run) {
+  save_by([this, &run](const RunState& state) {
+    run.writer->save(run.folder, *trainer_, state, run.settings.keep_checkpoints);
+  });
+  run.saved_ns = monotonic_ns();
+}
+
+void ModuleTrainer::save_best_in_folder(Fit& run) {
+  save_by([this, &run](const RunState& state) {
+    run.writer->save_best(run.folder, *trainer_, state, record_.best_score.value());
+  });
+}
+
+// The epoch is closed by it, unless it throws: whoever goes on then evaluates the epoch again.
+void ModuleTrainer::note_evaluation(Fit& run, const py::dict& evaluation) {
+  const FitRecord before = record_;
+  bool is_better = false;
+  try {
+    is_better = record_.note(evaluation);
+  } catch (const Error&) {
+    if (record_.best_score) throw;
+    record_.monitor.clear();  // It chose nothing, so that another may follow it, also after a load().
+    if (run.writer) save_in_folder(run);
+    throw;
+  }
+  record_.open_epoch = py::none();
+  try {
+    if (is_better && run.writer) save_best_in_folder(run);
+  } catch (...) {
+    record_ = before;
+    throw;
+  }
+}
+
+bool ModuleTrainer::is_stopped(const Fit& run) const {
+  const std::int64_t patience = run.settings.early_stopping_patience;
+  return patience > 0 && record_.epochs_without_better >= patience;
+}
+
+// The epoch's checkpoint comes first, so that it is written beside the evaluation. Until on_epoch has run it says that
+// the epoch is open: whoever goes on from it closes the epoch again.
+void ModuleTrainer::close_epoch(Fit& run, std::int64_t last, py::dict& result) {
+  const FitArguments& told = run.told;
+  const bool is_more_to_do = !told.evaluate.is_none() || !told.on_epoch.is_none();
+  if (run.writer && record_.open_epoch.is_none()) {
+    if (is_more_to_do) record_.open_epoch = result;
+    save_in_folder(run);
+  }
+  if (!told.evaluate.is_none()) {
+    const py::dict evaluation = evaluate(told.evaluate, /*averages=*/true);
+    note_evaluation(run, evaluation);
+    result["evaluation"] = evaluation;
+  }
+  record_.open_epoch = py::none();
+  if (is_stopped(run) && trainer_->progress().epoch < last) result["stopped_early"] = true;
+  if (!told.on_epoch.is_none()) told.on_epoch(result);
+  const bool is_over = is_stopped(run) || trainer_->progress().epoch >= last;
+  if (run.writer && is_more_to_do && is_over) save_in_folder(run);
+}
+
+void ModuleTrainer::train_epochs(Fit& run, std::int64_t last, py::list& results) {
+  while (true) {
+    const bool is_open = !record_.open_epoch.is_none();
+    if (!is_open && (trainer_->progress().epoch >= last || is_stopped(run))) return;
+    if (is_open) set_loaded_generators();
+    py::dict result = is_open ? py::reinterpret_borrow<py::dict>(record_.open_epoch) : fit_epoch(run);
+    close_epoch(run, last, result);
+    results.append(result);
+  }
+}
+
+py::list ModuleTrainer::fit(const py::object& loader, std::optional<std::int64_t> epochs,
+                            const FitArguments& arguments) {
+  refuse_while_shown("fit()");
+  Fit run{arguments, AnyLoader(loader)};
+  set_keywords(fit_fields(run.settings), arguments.options);
+  check_arguments(arguments, run.settings);
+  const std::int64_t last = epochs.value_or(options_.epochs);
+  plan_run(run.loader, last);
+  if (arguments.checkpoints) open_checkpoints(run);
+  if (!arguments.evaluate.is_none()) record_.watch(arguments.monitor);  // What is written from now on says it.
+  loader_ = loader;
+  py::list results;
+  try {
+    train_epochs(run, last, results);
+  } catch (...) {
+    if (run.writer) finish_beside_exception(*run.writer);
+    throw;
+  }
+  if (run.writer) {
+    const py::gil_scoped_release released;
+    run.writer->finish();
+  }
+  return results;
+}
+
+}  // namespace headrace::python

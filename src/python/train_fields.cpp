@@ -1,0 +1,34 @@
+#include "python/train_fields.h"
+
+#include <algorithm>
+#include <array>
+#include <functional>
+#include <string_view>
+#include <utility>
+
+namespace headrace::python {
+namespace {
+
+constexpr std::array<std::string_view, 4> kOfFit{"checkpoint_every_s", "keep_checkpoints", "async_checkpoints",
+                                                 "early_stopping_patience"};
+
+bool is_of_fit(const Field& field) {
+  return std::find(kOfFit.begin(), kOfFit.end(), field.key) != kOfFit.end();
+}
+
+}  // namespace
+
+std::vector<Field> trainer_fields(TrainOptions& options, LrSchedulerOptions& schedule) {
+  std::vector<Field> fields = fields_of(options);
+  std::erase_if(fields, is_of_fit);
+  for (Field& field : fields_of(schedule, "lr_scheduler.")) fields.push_back(std::move(field));
+  return fields;
+}
+
+std::vector<Field> fit_fields(TrainOptions& options) {
+  std::vector<Field> fields = fields_of(options);
+  std::erase_if(fields, std::not_fn(is_of_fit));
+  return fields;
+}
+
+}  // namespace headrace::python

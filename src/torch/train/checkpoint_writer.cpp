@@ -1,0 +1,134 @@
+#include "torch/train/checkpoint_writer.h"
+
+#include <ATen/ops/empty.h>
+#include <c10/core/GradMode.h>
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <cstddef>
+#include <exception>
+#include <future>
+#include <optional>
+#include <utility>
+
+#include "core/memory/accounts.h"
+
+namespace headrace {
+namespace {
+
+namespace fs = std::filesystem;
+
+bool fits(const NamedTensors& copies, const NamedTensors& tensors) {
+  return std::equal(copies.begin(), copies.end(), tensors.begin(), tensors.end(),
+                    [](const auto& copy, const auto& tensor) {
+                      return copy.first == tensor.first && copy.second.sizes() == tensor.second.sizes() &&
+                             copy.second.scalar_type() == tensor.second.scalar_type();
+                    });
+}
+
+// Row-major, whatever the tensors' layout, as files have them. The thread that writes has nothing to compute then: an
+// operator of it would start as many compute threads as training has, beside those.
+NamedTensors room_for(const NamedTensors& tensors) {
+  NamedTensors room;
+  for (const auto& [name, tensor] : tensors) {
+    room.emplace_back(name, at::empty(tensor.sizes(), at::TensorOptions().dtype(tensor.scalar_type())));
+  }
+  return room;
+}
+
+}  // namespace
+
+struct CheckpointWriter::Impl {
+  const bool beside;
+  std::atomic<std::int64_t> written{0};
+  NamedTensors copies;                      // What is written, or was last.
+  std::atomic<std::int64_t> copy_bytes{0};  // For whoever asks meanwhile.
+  std::optional<Account> account;
+  std::exception_ptr failure;  // Of a write that is over; null: none that was not thrown.
+  std::future<void> writing;   // Of the thread that writes, which its end waits for: last, before all that it reads.
+
+  bool is_writing() const {
+    return writing.valid() && writing.wait_for(std::chrono::seconds(0)) != std::future_status::ready;
+  }
+
+  void wait() {
+    if (!writing.valid()) return;
+    try {
+      writing.get();
+    } catch (...) {
+      failure = std::current_exception();
+    }
+  }
+
+  void throw_failure() {
+    if (failure) std::rethrow_exception(std::exchange(failure, nullptr));
+  }
+
+  // Begins the write, or makes it; no other is under way.
+  void write(UnwrittenCheckpoint checkpoint) {
+    if (!beside) {
+      write_checkpoint(std::move(checkpoint));
+      ++written;
+      return;
+    }
+    make_room(checkpoint.tensors);
+    {
+      c10::AutoGradMode no_graph(false);
+      for (std::size_t i = 0; i < copies.size(); ++i) copies[i].second.copy_(checkpoint.tensors[i].second);
+    }
+    checkpoint.tensors = copies;
+    writing = std::async(std::launch::async, [this, copied = std::move(checkpoint)]() mutable {
+      write_checkpoint(std::move(copied));
+      ++written;
+    });
+  }
+
+  void make_room(const NamedTensors& tensors) {
+    if (fits(copies, tensors)) return;
+    copies.clear();  // Before there is more.
+    copy_bytes = 0;
+    // The trainer would take it for activations where TensorAllocations counts: `profile`, which writes no checkpoints.
+    copies = room_for(tensors);
+    copy_bytes = bytes_of(copies);
+  }
+};
+
+CheckpointWriter::CheckpointWriter(bool beside) : impl_(new Impl{beside}) {
+  if (beside) impl_->account.emplace("checkpoint copy", [my = impl_.get()] { return my->copy_bytes.load(); });
+}
+
+CheckpointWriter::~CheckpointWriter() = default;
+
+void CheckpointWriter::save(const fs::path& folder, Trainer& trainer, const RunState& run, std::int64_t keep) {
+  impl_->wait();
+  impl_->write(next_checkpoint(folder, trainer, run, keep));
+  impl_->throw_failure();
+}
+
+bool CheckpointWriter::save_best(const fs::path& folder, Trainer& trainer, const RunState& run, double score) {
+  impl_->wait();
+  std::optional<UnwrittenCheckpoint> best = best_checkpoint(folder, trainer, run, score);
+  if (best) impl_->write(std::move(*best));
+  impl_->throw_failure();
+  return best.has_value();
+}
+
+void CheckpointWriter::check() {
+  if (!impl_->is_writing()) finish();
+}
+
+void CheckpointWriter::finish() {
+  impl_->wait();
+  impl_->throw_failure();
+}
+
+bool CheckpointWriter::is_writing() const {
+  return impl_->is_writing();
+}
+
+std::int64_t CheckpointWriter::written() const {
+  return impl_->written;
+}
+
+}  // namespace headrace

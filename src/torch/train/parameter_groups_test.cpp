@@ -1,0 +1,179 @@
+#include "torch/train/parameter_groups.h"
+
+#include <ATen/ops/ones.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <headrace/error.h>
+#include <headrace/trainer.h>
+
+#include <cstdint>
+
+#include "core/base/error_of.h"
+#include "torch/train/equal_tensors.h"
+
+namespace headrace {
+namespace {
+
+using testing::ElementsAre;
+using testing::EndsWith;
+using testing::HasSubstr;
+
+// Of a small ResNet's names, with as many dimensions as there.
+Named parameters() {
+  using Shape = std::vector<std::int64_t>;
+  const std::vector<std::pair<std::string, Shape>> shapes{
+      {"conv1.weight", {2, 1, 3, 3}},
+      {"bn1.weight", {2}},
+      {"bn1.bias", {2}},
+      {"layer1.0.conv1.weight", {2, 2, 3, 3}},
+      {"layer1.0.bn1.weight", {2}},
+      {"layer10.0.conv1.weight", {2, 2, 3, 3}},
+      {"fc.weight", {4, 2}},
+      {"fc.bias", {4}},
+      {"scale", {}},
+  };
+  Named result;
+  for (const auto& [name, shape] : shapes) result.emplace_back(name, at::ones(shape).requires_grad_());
+  return result;
+}
+
+OptimizerOptions with(std::vector<OptimizerGroupOptions> groups, double decay_mult_1d = 1) {
+  OptimizerOptions options;
+  options.lr = 0.5;
+  options.weight_decay = 0.25;
+  options.decay_mult_1d = decay_mult_1d;
+  options.group = std::move(groups);
+  return options;
+}
+
+std::vector<std::string> names_in(const ParameterGroup& group) {
+  std::vector<std::string> names;
+  for (const auto& [name, tensor] : group.parameters) names.push_back(name);
+  return names;
+}
+
+// What a group of this pattern alone has.
+std::vector<std::string> named_by(const std::string& pattern) {
+  return names_in(parameter_groups(parameters(), with({{.params = {pattern}}})).back());
+}
+
+std::string refusal(std::vector<OptimizerGroupOptions> groups) {
+  return error_of(ErrorCode::invalid_argument, [&] { parameter_groups(parameters(), with(std::move(groups))); });
+}
+
+TEST(ParameterGroups, WithoutAnyAllAreOneGroupAsTheOptimizerIsWritten) {
+  const std::vector<ParameterGroup> groups = parameter_groups(parameters(), with({}));
+  ASSERT_EQ(groups.size(), 1U);
+  EXPECT_EQ(groups[0].parameters.size(), parameters().size());
+  EXPECT_EQ(groups[0].options.lr, 0.5);
+  EXPECT_EQ(groups[0].lr_mult, 1);
+  EXPECT_EQ(groups[0].options.weight_decay, 0.25);
+}
+
+TEST(ParameterGroups, APatternIsAParameterOrAModuleWithStarsForAnyCharacters) {
+  EXPECT_THAT(named_by("fc.bias"), ElementsAre("fc.bias"));
+  EXPECT_THAT(named_by("fc"), ElementsAre("fc.weight", "fc.bias"));
+  EXPECT_THAT(named_by("layer1"), ElementsAre("layer1.0.conv1.weight", "layer1.0.bn1.weight"));
+  EXPECT_THAT(named_by("layer1.0.bn1"), ElementsAre("layer1.0.bn1.weight"));
+  EXPECT_THAT(named_by("layer*"),
+              ElementsAre("layer1.0.conv1.weight", "layer1.0.bn1.weight", "layer10.0.conv1.weight"));
+  EXPECT_THAT(named_by("*.bn1"), ElementsAre("layer1.0.bn1.weight"));  // A module, wherever it is in another one.
+  EXPECT_THAT(named_by("*bn1.weight"), ElementsAre("bn1.weight", "layer1.0.bn1.weight"));
+  EXPECT_THAT(named_by("l*1*conv*t"), ElementsAre("layer1.0.conv1.weight", "layer10.0.conv1.weight"));
+  EXPECT_THAT(named_by("fc**"), ElementsAre("fc.weight", "fc.bias"));
+  EXPECT_EQ(named_by("*").size(), parameters().size());
+}
+
+TEST(ParameterGroups, ThoseInNoneComeFirstAndTheFirstGroupThatNamesAParameterHasIt) {
+  const std::vector<ParameterGroup> groups = parameter_groups(
+      parameters(), with({{.params = {"bn1", "layer1"}, .lr_mult = 0.5, .decay_mult = 2}, {.params = {"*bias"}}}));
+  ASSERT_EQ(groups.size(), 3U);
+  EXPECT_THAT(names_in(groups[0]), ElementsAre("conv1.weight", "layer10.0.conv1.weight", "fc.weight", "scale"));
+  EXPECT_THAT(names_in(groups[1]),
+              ElementsAre("bn1.weight", "bn1.bias", "layer1.0.conv1.weight", "layer1.0.bn1.weight"));
+  EXPECT_THAT(names_in(groups[2]), ElementsAre("fc.bias"));
+  const std::vector<std::pair<double, double>> wanted{{1, 0.25}, {0.5, 0.5}, {1, 0.25}};
+  for (std::size_t i = 0; i < groups.size(); ++i) {
+    EXPECT_EQ(groups[i].options.lr, 0.5) << i;
+    EXPECT_EQ(groups[i].lr_mult, wanted[i].first) << i;
+    EXPECT_EQ(groups[i].options.weight_decay, wanted[i].second) << i;
+  }
+}
+
+TEST(ParameterGroups, ParametersOfAtMostOneDimensionHaveADecayOfTheirOwnInEachGroup) {
+  const std::vector<ParameterGroup> groups =
+      parameter_groups(parameters(), with({{.params = {"fc", "bn1"}, .lr_mult = 2, .decay_mult = 4}}, 0.5));
+  ASSERT_EQ(groups.size(), 4U);
+  EXPECT_THAT(names_in(groups[0]), ElementsAre("conv1.weight", "layer1.0.conv1.weight", "layer10.0.conv1.weight"));
+  EXPECT_THAT(names_in(groups[1]), ElementsAre("layer1.0.bn1.weight", "scale"));
+  EXPECT_THAT(names_in(groups[2]), ElementsAre("fc.weight"));
+  EXPECT_THAT(names_in(groups[3]), ElementsAre("bn1.weight", "bn1.bias", "fc.bias"));
+  const std::vector<std::pair<double, double>> wanted{{1, 0.25}, {1, 0.125}, {2, 1}, {2, 0.5}};
+  for (std::size_t i = 0; i < groups.size(); ++i) {
+    EXPECT_EQ(groups[i].options.lr, 0.5) << i;
+    EXPECT_EQ(groups[i].lr_mult, wanted[i].first) << i;
+    EXPECT_EQ(groups[i].options.weight_decay, wanted[i].second) << i;
+  }
+}
+
+TEST(ParameterGroups, EmptyOnesAreLeftOut) {
+  EXPECT_EQ(parameter_groups(parameters(), with({{.params = {"*"}}})).size(), 1U);
+  const std::vector<ParameterGroup> groups = parameter_groups(parameters(), with({{.params = {"*.conv1"}}}, 0));
+  ASSERT_EQ(groups.size(), 3U);  // Convolutions are of more than one dimension.
+  EXPECT_THAT(names_in(groups[2]), ElementsAre("layer1.0.conv1.weight", "layer10.0.conv1.weight"));
+}
+
+TEST(ParameterGroups, AnOptimizerOfThemUpdatesEachAtItsOwnRate) {
+  const Named all = parameters();
+  Optimizer optimizer{parameter_groups(all, with({{.params = {"conv1", "bn1", "layer*"}, .lr_mult = 0}}))};
+  for (const auto& [name, parameter] : all) parameter.mutable_grad() = at::ones(parameter.sizes());
+  const Named before = clones(all);
+  optimizer.step([](double lr) { return lr; });
+  for (std::size_t i = 0; i < all.size(); ++i) {
+    const bool is_in_last = all[i].first.starts_with("fc.") || all[i].first == "scale";
+    EXPECT_EQ(all[i].second.equal(before[i].second), !is_in_last) << all[i].first;
+  }
+}
+
+TEST(ParameterGroups, AScheduleEndsForEachAtItsMultipleOfEtaMin) {
+  const Named all = parameters();  // Ones.
+  OptimizerOptions options = with({{.params = {"layer1"}, .lr_mult = 0}, {.params = {"fc"}, .lr_mult = 0.5}});
+  options.name = OptimizerName::sgd;
+  options.momentum = 0;
+  options.weight_decay = 0;
+  LrSchedulerOptions schedule;
+  schedule.name = LrSchedulerName::cosine;
+  schedule.eta_min = 0.25;
+  Trainer trainer(ModelState{all, {}, [](bool) {}}, Optimizer{parameter_groups(all, options)}, {}, {}, schedule,
+                  /*optimizer_steps_total=*/2);
+  trainer.progress().optimizer_steps = 1;  // The last.
+  EXPECT_EQ(trainer.learning_rate(), 0.25);
+  const auto sum = [&all] {
+    at::Tensor loss = at::ones({});
+    for (const auto& [name, parameter] : all) loss = loss.add(parameter.sum());
+    return Output{loss, {}};
+  };
+  trainer.step(sum, /*samples=*/1);
+  for (const auto& [name, parameter] : all) {
+    const double rate = name.starts_with("layer1.") ? 0 : name.starts_with("fc.") ? 0.125 : 0.25;
+    EXPECT_TRUE(parameter.eq(1 - rate).all().item<bool>()) << name;
+  }
+}
+
+TEST(ParameterGroups, GroupsThatCannotBeMeantAreRefused) {
+  EXPECT_EQ(refusal({{.params = {"fc"}}, {}}),
+            "train: optimizer.group[1].params is empty; wanted names of parameters or modules");
+  EXPECT_EQ(refusal({{.params = {"fc", "layer2"}}}),
+            "train: optimizer.group[0].params: \"layer2\" names no parameter and no module, did you mean layer1?");
+  EXPECT_THAT(refusal({{.params = {"bn1.wieght"}}}), EndsWith("did you mean bn1.weight?"));
+  EXPECT_EQ(
+      refusal({{.params = {"backbone*"}}}),
+      "train: optimizer.group[0].params: \"backbone*\" names no parameter and no module; the model has conv1, bn1, "
+      "layer1, layer10, fc, scale");
+  EXPECT_THAT(refusal({{.params = {""}}}), HasSubstr("\"\" names no parameter and no module"));
+  EXPECT_EQ(refusal({{.params = {"fc"}}, {.params = {"bn1", "fc.bias"}}}),
+            "train: optimizer.group[1].params: \"fc.bias\" names only parameters that an earlier group has");
+}
+
+}  // namespace
+}  // namespace headrace

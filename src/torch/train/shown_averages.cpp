@@ -1,0 +1,16 @@
+#include "torch/train/shown_averages.h"
+
+#include <vector>
+
+namespace headrace {
+
+ShownAverages::ShownAverages(Trainer& trainer) {
+  std::vector<at::Tensor> averages;
+  for (const auto& [name, average] : trainer.averages()) averages.push_back(average);
+  if (averages.empty()) return;
+  const NamedTensors weights = weights_of(trainer.model());
+  weights_.emplace(weights);  // All of them before the first average: two names may share their memory.
+  put_values(weights, averages);
+}
+
+}  // namespace headrace

@@ -1,0 +1,241 @@
+"""What fine-tunes, from the command line: averages, top 5, groups, smoothed labels, early stop, checkpoints written beside training."""
+
+import json
+import os
+import signal
+
+import numpy
+import pytest
+from safetensors.numpy import save_file
+
+from tiny_run import assert_one_line_error, headrace, newest_checkpoint, tensors_of, write_idx, write_photos
+
+AVERAGES = ("--train.ema_decay", "0.99")
+
+
+def recipe_of(folder, epochs=3, **splits):
+    """A recipe over IDX files of as many tiny images of ten classes as `splits` says of each; IDX calls test t10k."""
+    data = folder / "data"
+    data.mkdir()
+    for split, count in splits.items():
+        write_idx(data, split, count)
+    recipe = folder / "r.toml"
+    recipe.write_text(
+        f'[data]\nsource = "idx:{data}"\nbatch_size = 16\n[model]\nname = "mlp"\n[optimizer]\nlr = 1e-2\n'
+        f"[train]\nepochs = {epochs}\n[compute]\nintra_op_threads = 1\n"
+    )
+    return recipe
+
+
+@pytest.fixture
+def job(tmp_path):
+    return recipe_of(tmp_path, train=320, val=80, t10k=96)
+
+
+def trained(recipe, out, *arguments):
+    result = headrace("train", recipe, "--out", out, "--json", "-", *arguments)
+    assert result.returncode == 0, result.stderr
+    return json.loads(result.stdout), result.stderr
+
+
+def evaluated(recipe, checkpoint, *arguments):
+    result = headrace("eval", recipe, "--checkpoint", checkpoint, "--json", "-", *arguments)
+    assert result.returncode == 0, result.stderr
+    return json.loads(result.stdout)
+
+
+def weights_in(checkpoint, part):
+    """The tensors below "model/" or "ema/", by the names of the model."""
+    tensors = tensors_of(checkpoint)
+    return {name.removeprefix(f"{part}/"): tensor for name, tensor in tensors.items() if name.startswith(f"{part}/")}
+
+
+def assert_same_tensors(a, b):
+    assert a.keys() == b.keys()
+    for name in a:
+        assert numpy.array_equal(a[name], b[name]), name
+
+
+def test_averages_are_evaluated_and_become_the_result(job, tmp_path):
+    out = tmp_path / "run"
+    document, _ = trained(job, out, *AVERAGES)
+    result, best = tensors_of(out / "model.safetensors"), out / "checkpoint-best.safetensors"
+    assert_same_tensors(result, weights_in(best, "ema"))
+    assert all(not numpy.array_equal(result[name], tensor) for name, tensor in weights_in(best, "model").items())
+    for checkpoint in (out / "model.safetensors", best):
+        assert evaluated(job, checkpoint)["test_accuracy"] == document["test_accuracy"]
+        assert evaluated(job, checkpoint, "--eval.split", "val")["val_accuracy"] == document["val_accuracy"]
+
+    # The newest checkpoint, whose figures are those of the last epoch.
+    losses = {}
+    for part in ("ema", "model"):
+        save_file(weights_in(newest_checkpoint(out), part), tmp_path / f"{part}.safetensors")
+        losses[part] = evaluated(job, tmp_path / f"{part}.safetensors", "--eval.split", "val")["val_loss"]
+    last = document["training"]["epochs"][-1]
+    assert losses["ema"] == pytest.approx(last["val_loss"], rel=1e-5)
+    assert losses["model"] != pytest.approx(last["val_loss"], rel=1e-4)
+    assert evaluated(job, newest_checkpoint(out), "--eval.split", "val")["val_loss"] == losses["ema"]
+
+
+def test_averages_do_not_change_what_is_trained(job, tmp_path):
+    trained(job, tmp_path / "plain")
+    trained(job, tmp_path / "averaged", *AVERAGES)
+    plain, averaged = (newest_checkpoint(tmp_path / name) for name in ("plain", "averaged"))
+    assert_same_tensors(weights_in(plain, "model"), weights_in(averaged, "model"))
+    assert weights_in(plain, "ema") == {} and weights_in(averaged, "ema").keys() == weights_in(averaged, "model").keys()
+
+
+def test_without_val_the_last_averages_are_the_result(tmp_path):
+    job = recipe_of(tmp_path, train=320, t10k=96)
+    document, _ = trained(job, tmp_path / "run", *AVERAGES)
+    assert_same_tensors(tensors_of(tmp_path / "run/model.safetensors"), weights_in(newest_checkpoint(tmp_path / "run"), "ema"))
+    assert evaluated(job, tmp_path / "run/model.safetensors")["test_accuracy"] == document["test_accuracy"]
+
+
+def test_a_run_does_not_go_on_with_averages_that_it_has_not(job, tmp_path):
+    trained(job, tmp_path / "run", "--train.epochs", 1)
+    result = headrace("train", job, "--out", tmp_path / "run", "--resume", *AVERAGES)
+    assert_one_line_error(result, 2, newest_checkpoint(tmp_path / "run").name, "train.ema_decay")
+
+
+def test_the_five_largest_are_told_wherever_the_accuracy_is(job, tmp_path):
+    out = tmp_path / "run"
+    document, log = trained(job, out, "--train.epochs", 2)
+    epochs, result = document["training"]["epochs"], document["training"]["result"]
+    for epoch in epochs:
+        assert epoch["val_accuracy"] <= epoch["val_top5_accuracy"] <= 1
+        assert f"val accuracy {epoch['val_accuracy']:.4f} (top 5: {epoch['val_top5_accuracy']:.4f})" in log
+    assert document["val_top5_accuracy"] == result["val_top5_accuracy"] == epochs[result["epoch"] - 1]["val_top5_accuracy"]
+    assert document["test_top5_accuracy"] == result["test_top5_accuracy"]
+    told = f"accuracy {document['test_accuracy']:.4f} (top 5: {document['test_top5_accuracy']:.4f})"
+    assert f"test, read once: {told}" in log
+    assert evaluated(job, out / "model.safetensors")["test_top5_accuracy"] == document["test_top5_accuracy"]
+    assert f"test {told}" in headrace("eval", job, "--checkpoint", out / "model.safetensors").stdout
+    assert f"(top 5: {document['test_top5_accuracy']:.4f})" in headrace("doctor", out).stdout
+    assert "Val accuracy, top 5" in (out / "report.html").read_text()
+
+
+def test_of_at_most_five_classes_there_is_no_second_accuracy(tmp_path):
+    write_photos(tmp_path / "photos", train=8, val=4)
+    recipe = tmp_path / "r.toml"
+    recipe.write_text(
+        f'[data]\nsource = "folder:{tmp_path}/photos"\nbatch_size = 4\n[data.transform]\nsize = 8\n'
+        '[model]\nname = "mlp"\nnum_classes = 2\n[train]\nepochs = 1\n[compute]\nintra_op_threads = 1\n'
+    )
+    document, log = trained(recipe, tmp_path / "run")
+    assert document["val_accuracy"] is not None and "top 5" not in log
+    found = evaluated(recipe, tmp_path / "run/model.safetensors")
+    for keys in (document, document["training"]["epochs"][0], document["training"]["result"], found):
+        assert not any("top5" in key for key in keys)
+
+
+def test_a_group_has_a_learning_rate_of_its_own(job, tmp_path):
+    frozen = ("--optimizer.group", "[{params = ['fc1'], lr_mult = 0}]")
+    trained(job, tmp_path / "one", "--train.epochs", 1, *frozen)
+    trained(job, tmp_path / "two", "--train.epochs", 2, *frozen)
+    trained(job, tmp_path / "free", "--train.epochs", 1)
+    one, two, free = (weights_in(newest_checkpoint(tmp_path / name), "model") for name in ("one", "two", "free"))
+    for name, tensor in one.items():
+        assert numpy.array_equal(tensor, two[name]) == name.startswith("fc1."), name
+        assert not numpy.array_equal(tensor, free[name]), name
+
+
+def test_a_group_of_nothing_is_refused_before_the_first_step(job, tmp_path):
+    out = tmp_path / "run"
+    misspelt = headrace("train", job, "--out", out, "--optimizer.group", "[{params = ['fc1', 'fc3']}]")
+    assert_one_line_error(misspelt, 2, 'optimizer.group[0].params: "fc3" names no parameter', "did you mean fc1?")
+    assert not list(out.glob("checkpoint-*"))
+
+
+def test_smoothed_labels_count_by_their_share_in_the_loss(job, tmp_path):
+    trained(job, tmp_path / "run")
+    found = [evaluated(job, tmp_path / "run", "--loss.label_smoothing", share) for share in (0, 0.1, 0.2)]
+    hard, some, more = (one["test_loss"] for one in found)
+    assert abs(some - hard) > 1e-3
+    assert more - hard == pytest.approx(2 * (some - hard), rel=1e-3)
+    assert found[0]["test_accuracy"] == found[1]["test_accuracy"] == found[2]["test_accuracy"]
+
+
+def test_checkpoints_written_beside_training_are_those_that_training_waits_for(job, tmp_path):
+    flags = (*AVERAGES, "--train.checkpoint_every_s", "1e-6", "--train.keep_checkpoints", 1000)
+    beside, _ = trained(job, tmp_path / "beside", *flags)
+    waiting, _ = trained(job, tmp_path / "waiting", *flags, "--train.async_checkpoints", "false")
+    assert beside["training"]["checkpoints"] == waiting["training"]["checkpoints"] > 60
+    names = [{path.name for path in (tmp_path / run).glob("*.safetensors")} for run in ("beside", "waiting")]
+    assert names[0] == names[1] and len(names[0]) == 62  # Of 60 updates, the best, and the result.
+    for name in names[0]:
+        assert_same_tensors(tensors_of(tmp_path / "beside" / name), tensors_of(tmp_path / "waiting" / name))
+
+
+# ---- Early stop ----
+
+# Nothing is learned, so that no epoch is better than the first.
+PATIENCE = ("--optimizer.lr", 0, "--train.early_stopping_patience", 2)
+
+
+@pytest.fixture
+def long_job(tmp_path):
+    return recipe_of(tmp_path, epochs=6, train=160, val=48, t10k=64)
+
+
+def assert_stopped_early(document):
+    training = document["training"]
+    assert training["stopped_early"] is True and training["stopped_by"] == 0
+    assert [epoch["epoch"] for epoch in training["epochs"]] == [1, 2, 3]
+    assert training["result"]["epoch"] == 1 and document["test_accuracy"] is not None
+
+
+def test_a_run_ends_after_as_many_epochs_without_a_better_accuracy_and_stays_ended(long_job, tmp_path):
+    out = tmp_path / "run"
+    document, log = trained(long_job, out, *PATIENCE)
+    assert_stopped_early(document)
+    assert log.count("stopped early: no better val accuracy in 2 epochs") == 1 and log.count("test, read once") == 1
+    assert "of epoch 1, the best of 3, stopped early" in log
+    assert "3 of 6, ended by train.early_stopping_patience" in headrace("doctor", out).stdout
+    weights = tensors_of(out / "model.safetensors")
+
+    again, log = trained(long_job, out, *PATIENCE, "--resume")
+    assert "nothing is left to train" in log and log.count("stopped early: no better") == 0
+    assert_stopped_early(again)
+    assert again["training"]["checkpoints"] == 0 and again["training"]["result"] == document["training"]["result"]
+    assert_same_tensors(tensors_of(out / "model.safetensors"), weights)
+
+    # Whoever wants more of it says so.
+    more, _ = trained(long_job, out, "--optimizer.lr", 0, "--resume")
+    assert len(more["training"]["epochs"]) == 6 and more["training"]["stopped_early"] is False
+
+
+def test_a_run_that_was_killed_knows_how_long_it_has_waited(long_job, tmp_path):
+    out = tmp_path / "run"
+    # The files are recipe.toml, environment.json, eval_transform.toml, the first epoch's checkpoint, the best, and one an epoch.
+    killed = headrace("train", long_job, "--out", out, *PATIENCE, env=dict(os.environ, HEADRACE_FAULT="write.begin:7"))
+    assert killed.returncode == -signal.SIGKILL, killed.stderr
+    document, log = trained(long_job, out, *PATIENCE, "--resume")
+    assert "at the end of epoch 2" in log and "stopped early: no better val accuracy in 2 epochs" in log
+    assert_stopped_early(document)
+
+
+def test_patience_that_ends_with_the_last_epoch_has_stopped_nothing(long_job, tmp_path):
+    document, log = trained(long_job, tmp_path / "run", "--optimizer.lr", 0, "--train.early_stopping_patience", 5)
+    assert len(document["training"]["epochs"]) == 6 and document["training"]["stopped_early"] is False
+    assert "stopped early" not in log
+
+
+def test_a_run_that_tunes_itself_stops_early_too(long_job, tmp_path):
+    out = tmp_path / "run"
+    document, log = trained(long_job, out, *PATIENCE, "--tune.online", "true", "--tune.only", "fused optimizer")
+    assert_stopped_early(document)
+    assert log.count("stopped early: no better val accuracy in 2 epochs") == 1
+    assert document["tuning"]["problem"] is None and json.loads((out / "ledger.json").read_text())["ended"]
+
+
+def test_patience_without_val_is_refused_before_the_first_step(tmp_path):
+    job = recipe_of(tmp_path, epochs=1, train=160, t10k=64)
+    patience = ("--train.early_stopping_patience", 3)
+    for verb in ("train", "train --dry-run", "tune"):
+        out = tmp_path / verb.replace(" ", "")
+        result = headrace(*verb.split(), job, "--out", out, *patience)
+        assert_one_line_error(result, 2, "train.early_stopping_patience is 3", "no split val", "data.val_fraction")
+        assert not list(out.glob("checkpoint-*"))
+    document, _ = trained(job, tmp_path / "held_out", *patience, "--data.val_fraction", "0.25")
+    assert document["val_accuracy"] is not None

@@ -1,0 +1,66 @@
+"""headrace.accuracy against a count by hand."""
+
+import pytest
+import torch
+
+import headrace as hr
+
+
+def batch(samples=64, classes=10, seed=1):
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randn(samples, classes, generator=generator), torch.randint(classes, (samples,), generator=generator)
+
+
+def counted(logits, labels, k):
+    """The share of labels than whose logits fewer than k are larger."""
+    right = [sum(other > row[label] for other in row) < k for row, label in zip(logits.tolist(), labels.tolist())]
+    return sum(right) / len(right)
+
+
+@pytest.mark.parametrize("topk", [(1, 5), (3,), (2, 1), (9,), ()])
+def test_shares_are_those_of_a_count_by_hand(topk):
+    logits, labels = batch()
+    found = hr.accuracy(logits, labels, topk)
+    assert list(found) == [f"top{k}" for k in topk]
+    for k in topk:
+        assert found[f"top{k}"].item() == pytest.approx(counted(logits, labels, k))
+
+
+def test_top_1_and_top_5_are_given_where_nobody_asks_for_others():
+    logits, labels = batch()
+    found = hr.accuracy(logits, labels)
+    assert found.keys() == {"top1", "top5"} and found["top1"] < found["top5"] < 1
+
+
+def test_a_share_is_a_tensor_of_one_number_without_a_graph():
+    logits, labels = batch()
+    for dtype in (torch.float32, torch.bfloat16):
+        for share in hr.accuracy(logits.to(dtype).requires_grad_(), labels).values():
+            assert share.shape == () and share.dtype == torch.float32 and not share.requires_grad
+
+
+def test_a_device_is_not_waited_for():
+    logits, labels = batch()
+    found = hr.accuracy(logits.to("meta"), labels.to("meta"))  # Of that device no value can be read.
+    assert [(name, share.device.type, share.shape) for name, share in found.items()] == [("top1", "meta", ()), ("top5", "meta", ())]
+
+
+def test_as_many_as_there_are_classes_and_more_are_left_out():
+    for classes in (4, 5):
+        assert list(hr.accuracy(*batch(classes=classes))) == ["top1"]
+    assert list(hr.accuracy(*batch(classes=6))) == ["top1", "top5"]
+    assert list(hr.accuracy(*batch(classes=4), (5, 4, 3))) == ["top3"]
+
+
+@pytest.mark.parametrize("logits, labels, topk, words", [
+    (torch.zeros(4), torch.zeros(4, dtype=torch.long), (1,), r"logits: wanted the shape \(N, classes\), found \(4,\)"),
+    (torch.zeros(4, 3, 2), torch.zeros(4, dtype=torch.long), (1,), r"logits: .* found \(4, 3, 2\)"),
+    (torch.zeros(4, 3), torch.zeros(3, dtype=torch.long), (1,), r"labels: wanted the shape \(4,\), .* found \(3,\)"),
+    (torch.zeros(4, 3), torch.zeros(4, 3), (1,), r"labels: wanted the shape \(4,\), .* found \(4, 3\)"),
+    (torch.zeros(4, 3), torch.zeros(4), (1,), "labels: wanted indices of classes, found torch.float32"),
+    (torch.zeros(4, 3), torch.zeros(4, dtype=torch.bool), (1,), "labels: wanted indices of classes, found torch.bool"),
+    (torch.zeros(4, 3), torch.zeros(4, dtype=torch.long), (1, 0), r"topk: wanted numbers of at least 1, found \(1, 0\)"),
+], ids=["one axis", "three axes", "fewer labels", "a target a class", "real labels", "labels of bools", "top 0"])
+def test_what_is_no_batch_is_refused_with_what_was_wanted(logits, labels, topk, words):
+    with pytest.raises(ValueError, match=words):
+        hr.accuracy(logits, labels, topk)
